@@ -1,0 +1,32 @@
+/*
+ * config.h - the SOFTHCA_* environment, read once
+ *
+ * softhca run turns its options into these variables, so that they reach every
+ * process of a job. A value that makes no sense is reported once on stderr and
+ * ignored.
+ */
+#ifndef SOFTHCA_HOST_CONFIG_H
+#define SOFTHCA_HOST_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct config {
+	bool wire;           /* SOFTHCA_WIRE=1 */
+	const char *addr;    /* SOFTHCA_ADDR: address of GID index 0 */
+	const char *devices; /* SOFTHCA_DEVICES=eth0,eth1: one device each */
+	double loss;         /* SOFTHCA_LOSS, percent 0..100, here 0..1 */
+	uint64_t seed;       /* SOFTHCA_SEED; 0: from the clock */
+	const char *pcap;    /* SOFTHCA_PCAP: file name, %p is the pid */
+	bool explain;        /* SOFTHCA_EXPLAIN=1 */
+	uint32_t part_id;    /* SOFTHCA_PART_ID: vendor_part_id to show */
+	uint32_t vendor_id;  /* SOFTHCA_VENDOR_ID */
+	const char *rundir;  /* SOFTHCA_RUNDIR */
+};
+
+const struct config *config_get(void);
+
+/* A monotonic clock in nanoseconds. */
+uint64_t clock_ns(void);
+
+#endif

@@ -1,0 +1,49 @@
+/*
+ * netdev.h - network interfaces, and the GID table made of their addresses
+ *
+ * Reads the interfaces that are up with rtnetlink and orders their addresses
+ * into RoCEv2 GIDs: the IPv4 of the primary non-loopback interface first,
+ * loopback last, so that index 0 is what programs that ask for no index want.
+ */
+#ifndef SOFTHCA_HOST_NETDEV_H
+#define SOFTHCA_HOST_NETDEV_H
+
+#include <infiniband/verbs.h>
+#include <net/if.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define NETDEV_MAX_GIDS 64
+
+struct netdev_gid {
+	union ibv_gid gid;
+	uint32_t ifindex;
+	uint32_t mtu; /* of the interface, bytes */
+	char ifname[IF_NAMESIZE];
+	bool loopback;
+	uint8_t mac[6];
+};
+
+struct netdev_table {
+	size_t count;
+	struct netdev_gid gid[NETDEV_MAX_GIDS];
+};
+
+/*
+ * The addresses of the interfaces named in ifnames (comma separated; NULL or
+ * "": all that are up). first, if not NULL, is an address ("10.0.0.1",
+ * "fe80::1%eth0") to put at index 0. Tentative IPv6 addresses are left out.
+ * Returns 0 or -errno; -ENODEV: a named interface does not exist.
+ */
+int netdev_scan(struct netdev_table *t, const char *ifnames, const char *first);
+
+/* Whether gid is an address of this host (any interface), as of a scan made at
+ * most a second ago. Cheap; safe from many threads. */
+bool netdev_is_local(const union ibv_gid *gid);
+
+/* Largest IB MTU (256..4096) whose packets fit mtu bytes of interface MTU:
+ * IPv6, UDP, BTH, the longest extended headers and ICRC allowed for. */
+enum ibv_mtu netdev_ib_mtu(uint32_t mtu);
+
+#endif

@@ -1,0 +1,85 @@
+/*
+ * udp.h - RoCEv2 packets over UDP sockets
+ *
+ * One per process. Receiving sockets are bound lazily to the addresses in use,
+ * port 4791, and shared with other processes of this user by SO_REUSEPORT and
+ * a steering program over leased QPNs (host/registry.h). A private port takes
+ * what processes of this host send each other. Sending uses a small pool of
+ * unconnected sockets. All sockets are non-blocking.
+ */
+#ifndef SOFTHCA_LINK_UDP_H
+#define SOFTHCA_LINK_UDP_H
+
+#include "roce/qp.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct udp;
+struct registry;
+struct pcap;
+
+/* Set from the environment by host/config.c. */
+struct udp_config {
+	bool wire;           /* packets to port 4791 even on this host */
+	double loss;         /* share of packets dropped on sending, 0..1 */
+	uint64_t seed;       /* of the drops */
+	struct pcap *pcap;   /* record every packet sent and accepted, or NULL */
+};
+
+struct udp_stats {
+	uint64_t tx_pkts, tx_bytes, tx_dropped /* by loss */, tx_busy;
+	uint64_t rx_pkts, rx_bytes;
+	uint64_t rx_malformed, rx_bad_icrc, rx_steered /* handed over */;
+	uint64_t rx_overflow; /* dropped by the kernel, SO_RXQ_OVFL */
+};
+
+/* registry may be NULL: alone on this host. Returns 0 or -errno. */
+int udp_create(struct udp **u, const struct udp_config *cfg,
+	       struct registry *registry);
+void udp_destroy(struct udp *u);
+
+/*
+ * Starts receiving what is sent to a local address, or to a multicast group on
+ * interface ifindex; each call is undone by one udp_unbind(). Returns 0 or
+ * -errno: -EADDRINUSE when someone else has the port (udp_why() tells who).
+ * Where only the private port works the return is still 0 if that is enough
+ * for processes of this host, and udp_why() is non-empty.
+ */
+int udp_bind(struct udp *u, const union ibv_gid *gid, unsigned ifindex);
+void udp_unbind(struct udp *u, const union ibv_gid *gid, unsigned ifindex);
+
+/* The reason the last udp_bind() was refused or is limited, in a sentence. */
+const char *udp_why(const struct udp *u);
+
+/* A descriptor that is readable when udp_poll() has something to do. */
+int udp_fd(const struct udp *u);
+
+/*
+ * Called for each packet received whose headers decode and whose ICRC is good.
+ * pkt->h.dest_qpn is not checked. The packet is gone when it returns.
+ */
+typedef void udp_rx_fn(void *arg, const struct roce_rx *pkt);
+
+/*
+ * Takes up to about budget packets from the sockets and hands them to fn. If
+ * another thread is at it, returns -EBUSY at once. Otherwise the number of
+ * packets handed over. udp_poll_wait() instead waits for that thread first and
+ * then polls nothing: on return no rx call that began before is running.
+ */
+int udp_poll(struct udp *u, unsigned budget, udp_rx_fn *fn, void *arg);
+void udp_poll_wait(struct udp *u);
+
+/*
+ * Sends pkt[0..n) of a batch in order: ICRC, GSO, source port. Returns how many
+ * were taken (dropped ones by --loss count as taken); fewer than n when a
+ * socket or the receiver on this host has no room now. A packet that can never
+ * be sent (no route, too large) counts as taken and is lost; *err then holds a
+ * positive errno for the caller to explain. Safe from many threads.
+ */
+size_t udp_send(struct udp *u, const struct roce_batch *b, int *err);
+
+const struct udp_stats *udp_stats(const struct udp *u);
+
+#endif

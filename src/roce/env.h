@@ -1,0 +1,46 @@
+/*
+ * env.h - the world as the protocol core sees it
+ *
+ * The core owns queues of work requests and the protocol's state. It reaches
+ * memory through keys, and everything else through the functions below, which
+ * its user supplies: src/objects for programs, tests/sim for simulations.
+ * They are called with the QP's lock held, may take the lock of a CQ or of an
+ * SRQ, and must not call back into the QP.
+ */
+#ifndef SOFTHCA_ROCE_ENV_H
+#define SOFTHCA_ROCE_ENV_H
+
+#include "keys.h"
+
+#include <infiniband/verbs.h>
+
+struct roce_qp;
+struct roce_recv;
+
+struct roce_env {
+	struct keys *keys;
+
+	/*
+	 * Appends *wc to a completion queue (the send_cq or recv_cq given to
+	 * roce_qp_init); solicited counts for events armed with solicited_only.
+	 * Returns 0, or -ENOSPC when the queue is full: its user raises
+	 * IBV_EVENT_CQ_ERR then, and the core moves the QP to ERR.
+	 */
+	int (*complete)(struct roce_qp *qp, void *cq, const struct ibv_wc *wc,
+			bool solicited);
+
+	/* Takes the oldest WQE of a shared receive queue; false: empty. */
+	bool (*srq_take)(struct roce_qp *qp, void *srq, struct roce_recv *out);
+
+	/* An affiliated asynchronous event of this QP. */
+	void (*event)(struct roce_qp *qp, enum ibv_event_type type);
+
+	/*
+	 * Says in words what is wrong, just before the completion or event
+	 * that tells the program in a code. NULL: nobody listens.
+	 */
+	void (*explain)(struct roce_qp *qp, const char *fmt, ...)
+		__attribute__((format(printf, 2, 3)));
+};
+
+#endif

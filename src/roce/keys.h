@@ -1,0 +1,108 @@
+/*
+ * keys.h - the table that lkeys and rkeys lead to
+ *
+ * One table per process, in one flat piece of memory that holds no pointers
+ * into itself, so that it can be published to peers of the same host. A key is
+ * a 24-bit index and an 8-bit tag, as the specification has it (10.6.3.3). The
+ * index is scrambled with a secret of the table and slots are reused in the
+ * order in which they were freed, so keys look random, the lkey and the rkey
+ * of a region differ, and a stale key is refused for a long time.
+ *
+ * Readers take a reference with keys_get(), which fails once keys_remove() has
+ * begun; keys_remove() waits until the references that were taken are gone. So
+ * a region's memory is never touched after ibv_dereg_mr() has returned.
+ */
+#ifndef SOFTHCA_ROCE_KEYS_H
+#define SOFTHCA_ROCE_KEYS_H
+
+#include <infiniband/verbs.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum key_kind {
+	KEY_FREE = 0,
+	KEY_MR,
+	KEY_MW1, /* memory window type 1: bound to a PD */
+	KEY_MW2, /* type 2: bound to a QP */
+};
+
+struct key_entry {
+	_Atomic uint32_t users; /* references; KEY_DYING while being removed */
+	_Atomic uint32_t lkey;  /* 0: none */
+	_Atomic uint32_t rkey;  /* 0: none */
+	uint32_t access;        /* enum ibv_access_flags */
+	uint32_t pd;            /* number of the protection domain */
+	uint32_t qpn;           /* KEY_MW2: the QP bound to */
+	uint32_t kind;          /* enum key_kind */
+	uint32_t parent;        /* windows: slot of the region bound to */
+	uint64_t iova;          /* address that work requests use for addr */
+	uint64_t length;
+	uint64_t addr; /* in this process */
+	uint32_t next_free;
+	uint32_t generation;
+	uint64_t windows; /* regions: windows bound to this one */
+};
+
+#define KEY_DYING 0x80000000u
+
+struct keys {
+	struct key_entry *entry;
+	uint32_t count;
+	uint32_t secret;
+	/* Below: owned by whoever adds and removes, under its lock. */
+	uint32_t used;      /* slots ever used; the rest is untouched memory */
+	uint32_t free_head; /* oldest freed slot, or UINT32_MAX */
+	uint32_t free_tail;
+	uint32_t free_count;
+	uint64_t rng;
+};
+
+/* The caller's memory, zeroed, holds count entries (a power of two <= 2^20). */
+void keys_init(struct keys *k, struct key_entry *mem, uint32_t count,
+	       uint64_t seed);
+
+/*
+ * Publishes what is in *e (access, pd, kind, iova, length, addr, qpn, parent
+ * are read) and returns its slot, with fresh lkey and rkey set; -ENOMEM when
+ * the table is full. The caller serialises add and remove.
+ */
+int keys_add(struct keys *k, const struct key_entry *e);
+
+/*
+ * Two-step removal: after keys_kill() no reader finds the entry; it returns
+ * when the last reader has let go. keys_free() gives the slot back.
+ */
+void keys_kill(struct keys *k, uint32_t slot);
+void keys_free(struct keys *k, uint32_t slot);
+
+/* Makes a killed slot visible again with the contents of *e and these keys. */
+void keys_revive(struct keys *k, uint32_t slot, const struct key_entry *e,
+		 uint32_t lkey, uint32_t rkey);
+
+/* The entry of a key with a reference taken, or NULL. */
+struct key_entry *keys_get_local(struct keys *k, uint32_t lkey);
+struct key_entry *keys_get_remote(struct keys *k, uint32_t rkey);
+void keys_put(struct key_entry *e);
+
+/* Slot a key points at, whatever its tag; UINT32_MAX if out of range. */
+uint32_t keys_slot(const struct keys *k, uint32_t key);
+
+/*
+ * Whether [va, va + len) lies inside the entry, the PD matches, and all bits
+ * of access are allowed. On success *p is the address in this process.
+ */
+static inline bool key_covers(const struct key_entry *e, uint32_t pd,
+			      uint64_t va, uint64_t len, uint32_t access,
+			      void **p)
+{
+	if (e->pd != pd || (e->access & access) != access)
+		return false;
+	if (va < e->iova || len > e->length || va - e->iova > e->length - len)
+		return false;
+	*p = (void *)(uintptr_t)(e->addr + (va - e->iova));
+	return true;
+}
+
+#endif

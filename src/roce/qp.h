@@ -1,0 +1,163 @@
+/*
+ * qp.h - a queue pair of the protocol core
+ *
+ * The core does no I/O, takes no locks and has no clock. Whoever owns a QP
+ * serialises all calls on it (in a process: struct shca_qp's lock), hands in
+ * the time in nanoseconds, feeds received packets to roce_rx(), and pulls
+ * packets to send with roce_tx():
+ *
+ *	roce_post_send(qp, wr, now);
+ *	do {
+ *		roce_tx(qp, &batch, now);
+ *		sent = link sends batch.pkt[0 .. batch.n);
+ *		roce_tx_done(qp, &batch, sent, now);
+ *	} while (batch.n && sent == batch.n);
+ *
+ * and, when roce_deadline() has passed, calls roce_expire() and pulls again.
+ */
+#ifndef SOFTHCA_ROCE_QP_H
+#define SOFTHCA_ROCE_QP_H
+
+#include "env.h"
+#include "rq.h"
+
+#include "wire/roce.h"
+
+#include <sys/uio.h>
+
+#define ROCE_MAX_MSG 0x80000000u /* 2 GiB; max_msg_sz of the port */
+#define ROCE_MAX_INLINE 1024
+#define ROCE_MAX_QP_WR 16384
+#define ROCE_MAX_RD_ATOMIC 128
+
+/* A packet to send: headers in place, payload by reference. */
+struct roce_pkt {
+	const struct roce_path *path;
+	uint32_t hash;    /* same for the packets of one flow: picks the socket */
+	uint32_t iov;     /* first of its payload pieces in the batch */
+	uint16_t niov;
+	uint16_t hdr_len;
+	uint16_t payload; /* bytes in those pieces */
+	uint8_t pad;      /* zero bytes to put between payload and ICRC */
+	uint8_t hdr[ROCE_HDR_MAX];
+};
+
+#define ROCE_BATCH 64
+#define ROCE_BATCH_IOV 256
+#define ROCE_BATCH_HELD 64
+
+struct roce_batch {
+	size_t n;
+	size_t niov;
+	size_t nheld;
+	struct roce_pkt pkt[ROCE_BATCH];
+	struct iovec iov[ROCE_BATCH_IOV];
+	struct key_entry *held[ROCE_BATCH_HELD]; /* keep the payload's memory */
+};
+
+/* A received packet, already decoded, its ICRC checked. */
+struct roce_rx {
+	struct roce_hdr h;
+	const uint8_t *payload;
+	size_t len;            /* payload bytes, without the pad */
+	union ibv_gid sgid;    /* where it came from */
+	union ibv_gid dgid;    /* our address, or a multicast group */
+	const uint8_t *grh;    /* 40 bytes as a UD receiver gets them, or NULL
+				* when not built (only UD needs it) */
+	uint8_t tclass;
+	bool ecn_ce; /* congestion experienced */
+};
+
+struct roce_qp_init {
+	const struct roce_env *env;
+	void *owner;   /* for env's functions: roce_qp_owner() */
+	uint32_t qpn;
+	uint32_t pd;
+	enum ibv_qp_type type;
+	void *send_cq;
+	void *recv_cq;
+	void *srq; /* or NULL */
+	struct ibv_qp_cap cap;
+	bool sq_sig_all;
+	uint32_t seed; /* of what varies per QP without changing its meaning */
+};
+
+struct roce_qp;
+
+/*
+ * Allocates a QP in state RESET; *cap is raised to what was really allocated.
+ * Returns 0, -ENOMEM, or -EINVAL for a capability above the limits.
+ */
+int roce_qp_create(struct roce_qp **qp, struct roce_qp_init *init);
+void roce_qp_destroy(struct roce_qp *qp);
+void *roce_qp_owner(const struct roce_qp *qp);
+
+/* What a program may ask at any time. */
+uint32_t roce_qp_num(const struct roce_qp *qp);
+enum ibv_qp_state roce_qp_state(const struct roce_qp *qp);
+enum ibv_qp_type roce_qp_type(const struct roce_qp *qp);
+const struct roce_path *roce_qp_path(const struct roce_qp *qp);
+uint32_t roce_qp_dest(const struct roce_qp *qp); /* the peer's QPN */
+
+/*
+ * ibv_modify_qp(3): checks the transition, its required and optional
+ * attributes and their values, then applies all or nothing. path is what the
+ * caller made of attr->ah_attr (mask has IBV_QP_AV), alt of alt_ah_attr.
+ * Moving to ERR flushes; moving to RESET drops everything, silently.
+ * Returns 0, -EINVAL, or -EOPNOTSUPP.
+ */
+int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr,
+		   int mask, const struct roce_path *path,
+		   const struct roce_path *alt, uint64_t now_ns);
+
+/* ibv_query_qp(3), all attributes but ah_attr's sgid_index and alt_ah_attr. */
+void roce_qp_query(const struct roce_qp *qp, struct ibv_qp_attr *attr,
+		   struct ibv_qp_init_attr *init);
+
+/* UD: what an address handle says, as the owner of wr->wr.ud.ah knows it. */
+struct roce_ud_dest {
+	struct roce_path path;
+};
+
+/*
+ * One work request. ud is the destination for UD, else NULL. Returns 0,
+ * -ENOMEM when the queue is full, -EINVAL when the request makes no sense
+ * here (opcode, SGE count, inline length, QP state), as ibv_post_send(3).
+ */
+int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
+		   const struct roce_path *ud, uint64_t now_ns);
+int roce_post_recv(struct roce_qp *qp, const struct ibv_recv_wr *wr);
+
+/* A packet addressed to this QP. Anything may be in it. */
+void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns);
+
+/* Whether roce_tx() would produce packets now. Cheap. */
+bool roce_tx_ready(const struct roce_qp *qp);
+
+/*
+ * Fills *b with packets to send now, in order. The payload stays where the
+ * program has it and is kept until roce_tx_done(), which says how many of them
+ * the link took; the rest is produced again by a later roce_tx(), not before
+ * roce_deadline(). UC and UD work requests complete in roce_tx_done().
+ */
+void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns);
+void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
+		  uint64_t now_ns);
+
+/* When roce_expire() is due; UINT64_MAX: never. */
+uint64_t roce_deadline(const struct roce_qp *qp);
+void roce_expire(struct roce_qp *qp, uint64_t now_ns);
+
+/* Counters of one QP, for tools and tests. */
+struct roce_qp_stats {
+	uint64_t tx_pkts, rx_pkts;
+	uint64_t retransmits; /* times the requester went back */
+	uint64_t timeouts;
+	uint64_t rnr_rx, rnr_tx;
+	uint64_t nak_rx, nak_tx;
+	uint64_t duplicates;
+	uint64_t dropped; /* packets of no use here */
+};
+const struct roce_qp_stats *roce_qp_stats(const struct roce_qp *qp);
+
+#endif

@@ -1,0 +1,52 @@
+/*
+ * rq.h - a receive queue: of one QP, or shared by many
+ *
+ * A ring of receive work requests. The lock of its owner (QP or SRQ) covers
+ * all of it.
+ */
+#ifndef SOFTHCA_ROCE_RQ_H
+#define SOFTHCA_ROCE_RQ_H
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define ROCE_MAX_SGE 32 /* of any work request; announced as max_sge */
+
+/* A receive WQE taken from a queue, to be filled by one message. */
+struct roce_recv {
+	uint64_t wr_id;
+	uint64_t length; /* sum of the SGEs */
+	uint32_t pd;     /* whose keys the SGEs name */
+	uint32_t num_sge;
+	struct ibv_sge sge[ROCE_MAX_SGE];
+};
+
+struct roce_rq {
+	uint32_t depth; /* power of two, >= max_wr */
+	uint32_t max_wr;
+	uint32_t max_sge;
+	uint32_t pd;
+	uint32_t head, tail; /* free-running; head: oldest */
+	size_t stride;
+	uint8_t *ring;
+};
+
+/* max_wr may be 0. Returns 0 or -ENOMEM. */
+int roce_rq_init(struct roce_rq *rq, uint32_t max_wr, uint32_t max_sge,
+		 uint32_t pd);
+void roce_rq_fini(struct roce_rq *rq);
+
+/* -ENOMEM: full; -EINVAL: more SGEs than max_sge, or a length over 2 GiB. */
+int roce_rq_post(struct roce_rq *rq, const struct ibv_recv_wr *wr);
+bool roce_rq_take(struct roce_rq *rq, struct roce_recv *out);
+
+static inline uint32_t roce_rq_count(const struct roce_rq *rq)
+{
+	return rq->tail - rq->head;
+}
+
+/* Grows or shrinks to max_wr, keeping what is posted (ibv_modify_srq). */
+int roce_rq_resize(struct roce_rq *rq, uint32_t max_wr);
+
+#endif

@@ -1,0 +1,37 @@
+/*
+ * pcap.h - a pcapng file of this process's RoCE packets
+ *
+ * Written by the library itself, so no privilege is needed. Each packet gets
+ * the IP and UDP headers it travelled with, made up again from what is known
+ * (link type raw IP), valid checksums included, so that tshark and other
+ * decoders find nothing to complain about. Safe from many threads.
+ */
+#ifndef SOFTHCA_TRACE_PCAP_H
+#define SOFTHCA_TRACE_PCAP_H
+
+#include "wire/roce.h"
+
+#include <sys/uio.h>
+
+struct pcap;
+
+/* path: %p becomes the process ID. Returns 0 or -errno. */
+int pcap_open(struct pcap **p, const char *path);
+void pcap_close(struct pcap *p);
+
+struct pcap_pkt {
+	const union ibv_gid *src, *dst;
+	uint16_t sport, dport;
+	uint16_t ip_id;
+	uint8_t tclass, hop_limit;
+	bool outbound;
+	uint64_t realtime_ns; /* 0: now */
+	const struct iovec *iov; /* BTH to ICRC inclusive */
+	int niov;
+};
+
+void pcap_write(struct pcap *p, const struct pcap_pkt *pkt);
+/* What has been written so far is in the file. */
+void pcap_flush(struct pcap *p);
+
+#endif

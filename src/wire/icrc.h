@@ -1,0 +1,45 @@
+/*
+ * icrc.h - the invariant CRC of RoCEv2 (IBTA 7.8.1 and annex A17.3.3)
+ *
+ * CRC-32 (Ethernet's polynomial, reflected, sent least significant byte first)
+ * over eight bytes of 0xff in place of the LRH, the IP and UDP headers with
+ * the fields that routers change taken as all ones, the BTH with resv8a
+ * (FECN, BECN) as ones, and the rest up to the ICRC itself.
+ */
+#ifndef SOFTHCA_WIRE_ICRC_H
+#define SOFTHCA_WIRE_ICRC_H
+
+#include "roce.h"
+
+#include <sys/uio.h>
+
+/*
+ * The state after the pseudo header, IP and UDP headers of a packet with
+ * transport_len bytes from BTH to ICRC inclusive. IPv4 headers have no
+ * options, DF set, and identification ip_id; IPv6 ignores ip_id.
+ * src and dst are as on the wire, both v4-mapped or both IPv6.
+ */
+uint32_t icrc_begin(const union ibv_gid *src, const union ibv_gid *dst,
+		    uint16_t sport, uint16_t dport, size_t transport_len,
+		    uint16_t ip_id);
+
+/* Goes on over len bytes; the first call's bytes must begin with the BTH. */
+uint32_t icrc_bth(uint32_t crc, const uint8_t *hdr, size_t len);
+uint32_t icrc_update(uint32_t crc, const void *p, size_t len);
+
+/* Stores the finished CRC as it stands on the wire. */
+void icrc_put(uint8_t out[ROCE_ICRC_LEN], uint32_t crc);
+
+/*
+ * Checks the ICRC at the end of a received packet (len bytes from BTH to ICRC
+ * inclusive). A UDP receiver cannot see the IPv4 identification, so for IPv4
+ * the CRC is first computed with id 0; if that differs, the CRC being linear,
+ * the one id is solved for that explains the difference, and the packet is
+ * good if there is one: all 32 bits are checked against 2^16 candidates.
+ * *ip_id, if not NULL, is a hint on entry (tried first) and on success the id.
+ */
+bool icrc_check(const union ibv_gid *src, const union ibv_gid *dst,
+		uint16_t sport, uint16_t dport, const uint8_t *pkt, size_t len,
+		uint16_t *ip_id);
+
+#endif

@@ -1,0 +1,186 @@
+/*
+ * roce.h - the transport headers of RoCEv2: BTH and extended headers
+ *
+ * A packet is decoded once, at the edge, into struct roce_hdr in host order;
+ * nothing above this layer knows byte positions. What follows the UDP header:
+ *
+ *   BTH (12) | extended headers by opcode | payload | pad 0..3 | ICRC (4)
+ *
+ * Reference: InfiniBand Architecture Specification vol. 1, chapter 9.2 (BTH),
+ * 9.3 (extended headers), 9.4.5 table 38 (opcodes); annex A17 (RoCEv2).
+ */
+#ifndef SOFTHCA_WIRE_ROCE_H
+#define SOFTHCA_WIRE_ROCE_H
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ROCE_UDP_PORT 4791
+#define ROCE_BTH_LEN 12
+#define ROCE_ICRC_LEN 4
+#define ROCE_HDR_MAX 64   /* BTH and the longest run of extended headers */
+#define ROCE_MTU_MAX 4096 /* payload bytes */
+#define ROCE_MULTICAST_QPN 0xffffffu
+#define ROCE_PKEY_DEFAULT 0xffffu
+
+/* Transport services: the top three bits of an opcode. */
+enum roce_service {
+	ROCE_RC = 0x00,
+	ROCE_UC = 0x20,
+	ROCE_RD = 0x40,
+	ROCE_UD = 0x60,
+	ROCE_CNP_SERVICE = 0x80,
+	ROCE_XRC = 0xa0,
+};
+
+/* Operations: the low five bits of an opcode. */
+enum roce_op {
+	ROCE_SEND_FIRST = 0x00,
+	ROCE_SEND_MIDDLE = 0x01,
+	ROCE_SEND_LAST = 0x02,
+	ROCE_SEND_LAST_IMM = 0x03,
+	ROCE_SEND_ONLY = 0x04,
+	ROCE_SEND_ONLY_IMM = 0x05,
+	ROCE_WRITE_FIRST = 0x06,
+	ROCE_WRITE_MIDDLE = 0x07,
+	ROCE_WRITE_LAST = 0x08,
+	ROCE_WRITE_LAST_IMM = 0x09,
+	ROCE_WRITE_ONLY = 0x0a,
+	ROCE_WRITE_ONLY_IMM = 0x0b,
+	ROCE_READ_REQUEST = 0x0c,
+	ROCE_READ_RESP_FIRST = 0x0d,
+	ROCE_READ_RESP_MIDDLE = 0x0e,
+	ROCE_READ_RESP_LAST = 0x0f,
+	ROCE_READ_RESP_ONLY = 0x10,
+	ROCE_ACK = 0x11,
+	ROCE_ATOMIC_ACK = 0x12,
+	ROCE_CMP_SWAP = 0x13,
+	ROCE_FETCH_ADD = 0x14,
+	ROCE_SEND_LAST_INV = 0x16,
+	ROCE_SEND_ONLY_INV = 0x17,
+};
+
+#define ROCE_CNP 0x81 /* congestion notification packet, annex A17.9.3 */
+
+/* What an opcode carries and means; one row per opcode, see opcode.c. */
+enum roce_opcode_flags {
+	ROCE_F_RETH = 1 << 0,
+	ROCE_F_AETH = 1 << 1,
+	ROCE_F_ATOMICETH = 1 << 2,
+	ROCE_F_ATOMICACKETH = 1 << 3,
+	ROCE_F_IMM = 1 << 4,
+	ROCE_F_IETH = 1 << 5,
+	ROCE_F_DETH = 1 << 6,
+	ROCE_F_XRCETH = 1 << 7,
+	ROCE_F_PAYLOAD = 1 << 8, /* payload allowed */
+	ROCE_F_FIRST = 1 << 9,   /* begins a message (FIRST and ONLY opcodes) */
+	ROCE_F_LAST = 1 << 10,   /* ends a message (LAST and ONLY opcodes) */
+	ROCE_F_REQUEST = 1 << 11,
+	ROCE_F_RESPONSE = 1 << 12,
+	ROCE_F_SEND = 1 << 13,
+	ROCE_F_WRITE = 1 << 14,
+	ROCE_F_READ = 1 << 15, /* request or response */
+	ROCE_F_ATOMIC = 1 << 16,
+};
+
+struct roce_opcode {
+	const char *name; /* as in the specification; NULL: reserved opcode */
+	uint32_t flags;   /* enum roce_opcode_flags */
+	uint8_t hdr_len;  /* BTH and extended headers */
+};
+
+/* Row of an opcode; never NULL, a reserved opcode's row has name NULL. */
+const struct roce_opcode *roce_opcode(uint8_t opcode);
+
+struct roce_hdr {
+	uint8_t opcode;
+	bool solicited; /* SE */
+	bool mig_req;   /* M */
+	uint8_t pad;    /* PadCnt, 0..3 */
+	uint8_t tver;   /* transport header version, 0 */
+	uint16_t pkey;
+	bool fecn;
+	bool becn;
+	uint32_t dest_qpn; /* 24 bits */
+	bool ack_req;      /* A */
+	uint32_t psn;      /* 24 bits */
+
+	/* Valid as roce_opcode(opcode)->flags says; otherwise zero. */
+	uint32_t qkey, src_qpn;  /* DETH */
+	uint32_t xrc_srqn;       /* XRCETH */
+	uint64_t va;             /* RETH, AtomicETH */
+	uint32_t rkey;           /* RETH, AtomicETH */
+	uint32_t dma_len;        /* RETH */
+	uint64_t swap_add;       /* AtomicETH */
+	uint64_t compare;        /* AtomicETH */
+	uint8_t syndrome;        /* AETH */
+	uint32_t msn;            /* AETH, 24 bits */
+	uint64_t atomic_orig;    /* AtomicAckETH */
+	__be32 imm;              /* ImmDt: opaque bytes, as in ibv_wc */
+	uint32_t inv_rkey;       /* IETH */
+};
+
+/*
+ * Decodes BTH and extended headers of the len bytes at p (from BTH on, without
+ * the ICRC). Returns the length of the headers; the payload is what follows,
+ * less h->pad bytes at the end. Returns -EINVAL when the bytes cannot be a
+ * packet: too short, reserved opcode, pad longer than what follows, or payload
+ * on an opcode that has none. Reserved bits are ignored, tver is not judged.
+ */
+int roce_decode(struct roce_hdr *h, const uint8_t *p, size_t len);
+
+/*
+ * Writes the headers of h to p, which has room for ROCE_HDR_MAX bytes; returns
+ * their length. Reserved bits are written as zero.
+ */
+size_t roce_encode(const struct roce_hdr *h, uint8_t *p);
+
+/* AETH syndromes (9.7.5.1.1): three bits of kind, five bits of value. */
+enum roce_syndrome {
+	ROCE_AETH_ACK = 0x00, /* value: credit count */
+	ROCE_AETH_RNR = 0x20, /* value: timer, table 45 */
+	ROCE_AETH_NAK = 0x60, /* value: enum roce_nak */
+	ROCE_AETH_KIND = 0x60,
+	ROCE_AETH_VALUE = 0x1f,
+	ROCE_CREDITS_INVALID = 0x1f, /* the responder has no credit count */
+};
+
+enum roce_nak {
+	ROCE_NAK_PSN = 0,
+	ROCE_NAK_INVALID_REQUEST = 1,
+	ROCE_NAK_REMOTE_ACCESS = 2,
+	ROCE_NAK_REMOTE_OPERATIONAL = 3,
+	ROCE_NAK_INVALID_RD_REQUEST = 4,
+};
+
+/*
+ * How packets of a connection or address handle travel. Both GIDs are RoCEv2
+ * GIDs of the same family: IPv4-mapped, or IPv6.
+ */
+struct roce_path {
+	union ibv_gid sgid; /* ours */
+	union ibv_gid dgid; /* the peer's, or a multicast group */
+	uint32_t sgid_scope; /* ifindex of a link-local or multicast sgid, or 0 */
+	uint32_t flow_label; /* 20 bits; seeds the UDP source port */
+	uint16_t sport;      /* UDP source port to present; 0: any */
+	uint8_t tclass;
+	uint8_t hop_limit;
+};
+
+static inline bool roce_gid_is_v4(const union ibv_gid *gid)
+{
+	return gid->global.subnet_prefix == 0 &&
+	       gid->raw[8] == 0 && gid->raw[9] == 0 &&
+	       gid->raw[10] == 0xff && gid->raw[11] == 0xff;
+}
+
+/* IPv4 224/4 mapped, or IPv6 ff00::/8. */
+static inline bool roce_gid_is_multicast(const union ibv_gid *gid)
+{
+	return roce_gid_is_v4(gid) ? gid->raw[12] >> 4 == 0xe :
+				     gid->raw[0] == 0xff;
+}
+
+#endif
