@@ -75,20 +75,24 @@ enum roce_opcode_flags {
 	ROCE_F_DETH = 1 << 6,
 	ROCE_F_XRCETH = 1 << 7,
 	ROCE_F_PAYLOAD = 1 << 8, /* payload allowed */
-	ROCE_F_FIRST = 1 << 9,   /* begins a message (FIRST and ONLY opcodes) */
-	ROCE_F_LAST = 1 << 10,   /* ends a message (LAST and ONLY opcodes) */
+	/*
+	 * Begins, ends a message: FIRST, LAST; both on ONLY and on what is
+	 * always one packet (READ request, atomics, acknowledges).
+	 */
+	ROCE_F_FIRST = 1 << 9,
+	ROCE_F_LAST = 1 << 10,
 	ROCE_F_REQUEST = 1 << 11,
 	ROCE_F_RESPONSE = 1 << 12,
 	ROCE_F_SEND = 1 << 13,
 	ROCE_F_WRITE = 1 << 14,
 	ROCE_F_READ = 1 << 15, /* request or response */
-	ROCE_F_ATOMIC = 1 << 16,
+	ROCE_F_ATOMIC = 1 << 16, /* request or response */
 };
 
 struct roce_opcode {
 	const char *name; /* as in the specification; NULL: reserved opcode */
 	uint32_t flags;   /* enum roce_opcode_flags */
-	uint8_t hdr_len;  /* BTH and extended headers */
+	uint8_t hdr_len;  /* BTH and extended headers; CNP: and reserved bytes */
 };
 
 /* Row of an opcode; never NULL, a reserved opcode's row has name NULL. */
@@ -126,8 +130,9 @@ struct roce_hdr {
  * Decodes BTH and extended headers of the len bytes at p (from BTH on, without
  * the ICRC). Returns the length of the headers; the payload is what follows,
  * less h->pad bytes at the end. Returns -EINVAL when the bytes cannot be a
- * packet: too short, reserved opcode, pad longer than what follows, or payload
- * on an opcode that has none. Reserved bits are ignored, tver is not judged.
+ * packet: too short, reserved opcode, not padded to a multiple of four (9.2.5),
+ * pad longer than what follows, or payload on an opcode that has none. Reserved
+ * bits are ignored, tver is not judged. *h is written on success only.
  */
 int roce_decode(struct roce_hdr *h, const uint8_t *p, size_t len);
 
@@ -154,6 +159,9 @@ enum roce_nak {
 	ROCE_NAK_REMOTE_OPERATIONAL = 3,
 	ROCE_NAK_INVALID_RD_REQUEST = 4,
 };
+
+/* What a syndrome says, in words: "ACK", "NAK Remote Access Error". */
+const char *roce_syndrome_name(uint8_t syndrome);
 
 /*
  * How packets of a connection or address handle travel. Both GIDs are RoCEv2

@@ -1,0 +1,185 @@
+/*
+ * icrc.c - the invariant CRC, and the IPv4 identification that it covers
+ *
+ * A CRC is the remainder of the message, taken as a polynomial over GF(2),
+ * modulo G. Two messages of one length that differ by D(x), n bytes before
+ * their end, have CRCs that differ by D(x) * x^(8n + 32) mod G, whatever else
+ * is in them. So when a packet's CRC does not fit the identification that was
+ * guessed, multiplying the difference by x^-(8n + 32) gives the one D that
+ * would explain it; only if that is a polynomial of 16 bits has the sender
+ * used another identification, and D says which. x has an inverse modulo G,
+ * for G has a constant term.
+ *
+ * Polynomials are kept as the CRC is, reflected: bit 31 is x^0.
+ */
+#include "icrc.h"
+
+#include "base/bytes.h"
+
+#include <isa-l/crc.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define G 0xedb88320u
+#define X0 0x80000000u
+
+#define V4_LEN 20
+#define V6_LEN 40
+#define UDP_LEN 8
+#define LRH_LEN 8       /* ones in place of InfiniBand's local route header */
+#define V4_ID_OFFSET 4  /* of the identification in an IPv4 header */
+#define UDP_MAX 65507u  /* bytes in the largest IPv4 datagram */
+
+static uint32_t mul_x(uint32_t a)
+{
+	return (a >> 1) ^ (G & (0 - (a & 1)));
+}
+
+static uint32_t div_x(uint32_t a)
+{
+	return a & X0 ? (a ^ G) << 1 | 1 : a << 1;
+}
+
+static uint32_t mul(uint32_t a, uint32_t b)
+{
+	uint32_t r = 0;
+
+	for (; a; a <<= 1) {
+		r ^= b & (0 - (a >> 31));
+		b = mul_x(b);
+	}
+	return r;
+}
+
+/* x^(-8n) */
+static uint32_t x_to_minus_bytes(size_t n)
+{
+	uint32_t base = X0, r = X0;
+	int i;
+
+	for (i = 0; i < 8; i++)
+		base = div_x(base);
+	for (; n; n >>= 1) {
+		if (n & 1)
+			r = mul(base, r);
+		base = mul(base, base);
+	}
+	return r;
+}
+
+/*
+ * x^-(8n + 32) for the n bytes between the identification and the ICRC of a
+ * packet of len bytes from BTH to ICRC. The powers are remembered for the
+ * lengths that packets have; no power is 0, so 0 says that one is not known
+ * yet, and threads that find the same one at the same time store the same.
+ */
+static uint32_t id_factor(size_t len)
+{
+	static _Atomic uint32_t known[(ROCE_HDR_MAX + ROCE_MTU_MAX) / 4];
+	size_t n = V4_LEN - V4_ID_OFFSET - 2 + UDP_LEN + len - ROCE_ICRC_LEN;
+	_Atomic uint32_t *slot = NULL;
+	uint32_t f = 0;
+
+	if (len % 4 == 0 && len / 4 < ARRAY_SIZE(known)) {
+		slot = &known[len / 4];
+		f = atomic_load_explicit(slot, memory_order_relaxed);
+	}
+	if (!f) {
+		f = x_to_minus_bytes(n + 4);
+		if (slot)
+			atomic_store_explicit(slot, f, memory_order_relaxed);
+	}
+	return f;
+}
+
+uint32_t icrc_begin(const union ibv_gid *src, const union ibv_gid *dst,
+		    uint16_t sport, uint16_t dport, size_t transport_len,
+		    uint16_t ip_id)
+{
+	uint8_t buf[LRH_LEN + V6_LEN + UDP_LEN];
+	uint32_t udp_len = (uint32_t)(UDP_LEN + transport_len);
+	uint8_t *p = buf + LRH_LEN;
+
+	memset(buf, 0xff, LRH_LEN);
+	if (roce_gid_is_v4(src)) {
+		p[0] = 0x45;
+		p[1] = 0xff; /* type of service */
+		put_be16(p + 2, V4_LEN + udp_len);
+		put_be16(p + V4_ID_OFFSET, ip_id);
+		put_be16(p + 6, 0x4000); /* DF */
+		p[8] = 0xff;		 /* time to live */
+		p[9] = 17;
+		put_be16(p + 10, 0xffff); /* header checksum */
+		memcpy(p + 12, src->raw + 12, 4);
+		memcpy(p + 16, dst->raw + 12, 4);
+		p += V4_LEN;
+	} else {
+		put_be32(p, 0x6fffffff); /* traffic class, flow label */
+		put_be16(p + 4, udp_len);
+		p[6] = 17;
+		p[7] = 0xff; /* hop limit */
+		memcpy(p + 8, src->raw, 16);
+		memcpy(p + 24, dst->raw, 16);
+		p += V6_LEN;
+	}
+	put_be16(p, sport);
+	put_be16(p + 2, dport);
+	put_be16(p + 4, udp_len);
+	put_be16(p + 6, 0xffff); /* checksum */
+	p += UDP_LEN;
+	return crc32_gzip_refl(0, buf, (uint64_t)(p - buf));
+}
+
+uint32_t icrc_bth(uint32_t crc, const uint8_t *hdr, size_t len)
+{
+	uint8_t buf[ROCE_HDR_MAX];
+	size_t n = len < sizeof(buf) ? len : sizeof(buf);
+
+	memcpy(buf, hdr, n);
+	buf[4] = 0xff; /* resv8a: FECN, BECN */
+	crc = crc32_gzip_refl(crc, buf, n);
+	return icrc_update(crc, hdr + n, len - n);
+}
+
+uint32_t icrc_update(uint32_t crc, const void *p, size_t len)
+{
+	return len ? crc32_gzip_refl(crc, p, len) : crc;
+}
+
+void icrc_put(uint8_t out[ROCE_ICRC_LEN], uint32_t crc)
+{
+	out[0] = (uint8_t)crc;
+	out[1] = (uint8_t)(crc >> 8);
+	out[2] = (uint8_t)(crc >> 16);
+	out[3] = (uint8_t)(crc >> 24);
+}
+
+bool icrc_check(const union ibv_gid *src, const union ibv_gid *dst,
+		uint16_t sport, uint16_t dport, const uint8_t *pkt, size_t len,
+		uint16_t *ip_id)
+{
+	uint16_t id = ip_id ? *ip_id : 0;
+	const uint8_t *end;
+	uint32_t crc, diff;
+
+	if (len < ROCE_BTH_LEN + ROCE_ICRC_LEN || len > UDP_MAX)
+		return false;
+	end = pkt + len - ROCE_ICRC_LEN;
+	crc = icrc_begin(src, dst, sport, dport, len, id);
+	crc = icrc_bth(crc, pkt, len - ROCE_ICRC_LEN);
+	diff = crc ^ ((uint32_t)end[0] | (uint32_t)end[1] << 8 |
+		      (uint32_t)end[2] << 16 | (uint32_t)end[3] << 24);
+	if (diff == 0)
+		return true;
+	if (!roce_gid_is_v4(src))
+		return false;
+
+	/* The bits of D, low byte of the identification in the top byte. */
+	diff = mul(diff, id_factor(len));
+	if (diff & 0xffff)
+		return false;
+	id ^= (uint16_t)(diff >> 24 | (diff >> 8 & 0xff00));
+	if (ip_id)
+		*ip_id = id;
+	return true;
+}
