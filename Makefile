@@ -1,0 +1,45 @@
+# Everyday commands; `make` alone lists them. CMake does the work, see
+# CMakePresets.json for what a preset means.
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+CMAKE_BUILD = cmake --build --preset
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
+
+deps: ## install the Debian packages that are missing
+	@scripts/deps
+
+build: ## build/bin/softhca and its libraries, ready to use from here
+	@scripts/deps --check build
+	@cmake --preset release >/dev/null
+	@$(CMAKE_BUILD) release -j $(JOBS)
+
+test: deps ## everything: unit, simulation, ABI, fuzz, sanitizers, real clients
+	@scripts/test
+
+test-full: deps ## the same with the whole matrix of real clients (about an hour)
+	@scripts/test --full
+
+demo: deps ## watch unmodified RDMA programs run on this machine
+	@scripts/demo
+
+bench: deps build ## latency and bandwidth beside UDP, TCP and memcpy
+	@/usr/bin/python3 tests/bench/bench.py $(BENCH)
+
+asan: deps ## unit, simulation and fuzz tests under ASan and UBSan
+	@scripts/test --stage asan
+
+tsan: deps ## the same under TSan
+	@scripts/test --stage tsan
+
+install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
+	@scripts/deps --check build
+	@cmake --preset release -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
+	@$(CMAKE_BUILD) release -j $(JOBS)
+	@cmake --install build
+
+clean: ## remove what was built and measured
+	rm -rf build bench-results
+
+.PHONY: help deps build test test-full demo bench asan tsan install clean
