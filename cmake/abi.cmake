@@ -1,0 +1,36 @@
+# softhca_abi_library(TARGET OUTPUT_NAME VERSION TABLE CODE): a shared library
+# that exports exactly what abi/TABLE.txt says. Sources come with
+# target_sources(); public functions that no source defines are weak stubs
+# failing with CODE.
+set(SOFTHCA_LIBDIR lib/softhca)
+
+find_program(AWK NAMES awk mawk gawk REQUIRED)
+
+function(softhca_abi_library target name version table code)
+  set(generate ${PROJECT_SOURCE_DIR}/abi/generate.awk)
+  set(txt ${PROJECT_SOURCE_DIR}/abi/${table}.txt)
+  set(map ${CMAKE_CURRENT_BINARY_DIR}/${table}.map)
+  set(stubs ${CMAKE_CURRENT_BINARY_DIR}/${table}-stubs.c)
+  foreach(out map stubs)
+    add_custom_command(OUTPUT ${${out}}
+      COMMAND ${AWK} -v out=${out} -v code=${code} -f ${generate} ${txt} > ${${out}}
+      DEPENDS ${generate} ${txt} VERBATIM)
+  endforeach()
+  add_custom_target(${target}-map DEPENDS ${map})
+
+  add_library(${target} SHARED ${stubs})
+  add_dependencies(${target} ${target}-map)
+  string(REGEX MATCH "^[0-9]+" soversion ${version})
+  set_target_properties(${target} PROPERTIES
+    OUTPUT_NAME ${name} VERSION ${version} SOVERSION ${soversion}
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib
+    BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH $ORIGIN
+    LINK_DEPENDS ${map})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_options(${target} PRIVATE -Wl,--version-script=${map})
+  if(TARGET softhca_shared)
+    target_link_libraries(${target} PRIVATE softhca_shared)
+  endif()
+  target_link_libraries(${target} PRIVATE Threads::Threads)
+  install(TARGETS ${target} LIBRARY DESTINATION ${SOFTHCA_LIBDIR})
+endfunction()
