@@ -65,8 +65,8 @@ void keys_init(struct keys *k, struct key_entry *mem, uint32_t count,
 
 /*
  * Publishes what is in *e (access, pd, kind, iova, length, addr, qpn, parent
- * are read) and returns its slot, with fresh lkey and rkey set; -ENOMEM when
- * the table is full. The caller serialises add and remove.
+ * are read) and returns its slot, with fresh lkey and rkey set (a window has no
+ * lkey); -ENOMEM when the table is full. The caller serialises add and remove.
  */
 int keys_add(struct keys *k, const struct key_entry *e);
 
@@ -77,7 +77,10 @@ int keys_add(struct keys *k, const struct key_entry *e);
 void keys_kill(struct keys *k, uint32_t slot);
 void keys_free(struct keys *k, uint32_t slot);
 
-/* Makes a killed slot visible again with the contents of *e and these keys. */
+/*
+ * Makes a killed slot visible again with the contents of *e and these keys, 0
+ * or of this slot's index. generation and windows stay as they are.
+ */
 void keys_revive(struct keys *k, uint32_t slot, const struct key_entry *e,
 		 uint32_t lkey, uint32_t rkey);
 

@@ -32,7 +32,7 @@ struct roce_rq {
 	uint8_t *ring;
 };
 
-/* max_wr may be 0. Returns 0 or -ENOMEM. */
+/* max_wr may be 0. Returns 0, -ENOMEM, or -EINVAL: max_sge > ROCE_MAX_SGE. */
 int roce_rq_init(struct roce_rq *rq, uint32_t max_wr, uint32_t max_sge,
 		 uint32_t pd);
 void roce_rq_fini(struct roce_rq *rq);
@@ -46,7 +46,10 @@ static inline uint32_t roce_rq_count(const struct roce_rq *rq)
 	return rq->tail - rq->head;
 }
 
-/* Grows or shrinks to max_wr, keeping what is posted (ibv_modify_srq). */
+/*
+ * Grows or shrinks to max_wr, keeping what is posted (ibv_modify_srq). Returns
+ * 0, -ENOMEM, or -EINVAL when more than max_wr are posted.
+ */
 int roce_rq_resize(struct roce_rq *rq, uint32_t max_wr);
 
 #endif

@@ -1,0 +1,114 @@
+/*
+ * rq.c - a ring of receive work requests
+ *
+ * A slot is a fixed head and room for max_sge SGEs, so that queues of programs
+ * that use one SGE stay small. head and tail run freely and are masked on use.
+ */
+#include "rq.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_LENGTH 0x80000000u /* max_msg_sz of the port */
+
+struct slot {
+	uint64_t wr_id;
+	uint64_t length;
+	uint32_t num_sge;
+	struct ibv_sge sge[];
+};
+
+static struct slot *slot_at(const struct roce_rq *rq, uint32_t pos)
+{
+	return (void *)(rq->ring + (pos & (rq->depth - 1)) * rq->stride);
+}
+
+int roce_rq_init(struct roce_rq *rq, uint32_t max_wr, uint32_t max_sge,
+		 uint32_t pd)
+{
+	uint32_t depth = 1;
+
+	if (max_sge > ROCE_MAX_SGE || max_wr > 1u << 31)
+		return -EINVAL;
+	while (depth < max_wr)
+		depth <<= 1;
+	*rq = (struct roce_rq){
+		.depth = depth,
+		.max_wr = max_wr,
+		.max_sge = max_sge,
+		.pd = pd,
+		.stride = sizeof(struct slot) +
+			  max_sge * sizeof(struct ibv_sge),
+	};
+	if (max_wr) {
+		rq->ring = calloc(depth, rq->stride);
+		if (!rq->ring)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+void roce_rq_fini(struct roce_rq *rq)
+{
+	free(rq->ring);
+	*rq = (struct roce_rq){ 0 };
+}
+
+int roce_rq_post(struct roce_rq *rq, const struct ibv_recv_wr *wr)
+{
+	uint64_t length = 0;
+	struct slot *s;
+	int i;
+
+	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
+		return -EINVAL;
+	for (i = 0; i < wr->num_sge; i++)
+		length += wr->sg_list[i].length;
+	if (length > MAX_LENGTH)
+		return -EINVAL;
+	if (roce_rq_count(rq) >= rq->max_wr)
+		return -ENOMEM;
+
+	s = slot_at(rq, rq->tail);
+	s->wr_id = wr->wr_id;
+	s->length = length;
+	s->num_sge = (uint32_t)wr->num_sge;
+	if (s->num_sge)
+		memcpy(s->sge, wr->sg_list, s->num_sge * sizeof(*s->sge));
+	rq->tail++;
+	return 0;
+}
+
+bool roce_rq_take(struct roce_rq *rq, struct roce_recv *out)
+{
+	const struct slot *s;
+
+	if (rq->head == rq->tail)
+		return false;
+	s = slot_at(rq, rq->head++);
+	out->wr_id = s->wr_id;
+	out->length = s->length;
+	out->pd = rq->pd;
+	out->num_sge = s->num_sge;
+	memcpy(out->sge, s->sge, s->num_sge * sizeof(*s->sge));
+	return true;
+}
+
+int roce_rq_resize(struct roce_rq *rq, uint32_t max_wr)
+{
+	struct roce_rq to;
+	uint32_t pos;
+	int err;
+
+	if (max_wr < roce_rq_count(rq))
+		return -EINVAL;
+	err = roce_rq_init(&to, max_wr, rq->max_sge, rq->pd);
+	if (err)
+		return err;
+	for (pos = rq->head; pos != rq->tail; pos++)
+		memcpy(slot_at(&to, to.tail++), slot_at(rq, pos), rq->stride);
+	free(rq->ring);
+	*rq = to;
+	return 0;
+}
