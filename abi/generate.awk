@@ -54,6 +54,12 @@ function type(how)
 	return how == "void" ? "void " : "long "
 }
 
+# Whether the version script, not .symver, gives the name its version.
+function plain(kind)
+{
+	return kind == "public" || kind == "absent"
+}
+
 /^#/ || NF == 0 {
 	next
 }
@@ -62,7 +68,7 @@ NF != 4 {
 	fail("expected four columns")
 }
 
-$3 !~ /^(public|later|private|own|legacy)$/ {
+$3 !~ /^(public|absent|private|own|legacy)$/ {
 	fail("unknown kind: " $3)
 }
 
@@ -77,13 +83,13 @@ $3 !~ /^(public|later|private|own|legacy)$/ {
 		# Listed in the map only where the linker should choose the
 		# version; .symver names carry their own.
 		names[node[i]] = names[node[i]] \
-			($3 == "public" ? "\t\t" $1 ";\n" : "")
-		if ($3 != "public")
+			(plain($3) ? "\t\t" $1 ";\n" : "")
+		if (!plain($3))
 			symver[node[i]] = 1
 	}
 	if ($3 == "own")
 		next
-	if ($3 == "public") {
+	if (plain($3)) {
 		if (n != 1)
 			fail("a public symbol has one node")
 		stubs = stubs "\nWEAK " type($4) $1 "(void)\n{\n\t" body($4) "\n}\n"
