@@ -4,7 +4,8 @@
  * Written by the library itself, so no privilege is needed. Each packet gets
  * the IP and UDP headers it travelled with, made up again from what is known
  * (link type raw IP), valid checksums included, so that tshark and other
- * decoders find nothing to complain about. Safe from many threads.
+ * decoders find nothing to complain about. Safe from many threads; does nothing in
+ * a forked child. A write that fails (disk full) ends the recording, silently.
  */
 #ifndef SOFTHCA_TRACE_PCAP_H
 #define SOFTHCA_TRACE_PCAP_H
@@ -15,7 +16,10 @@
 
 struct pcap;
 
-/* path: %p becomes the process ID. Returns 0 or -errno. */
+/*
+ * path: %p becomes the process ID. The file is created anew, readable by its
+ * owner alone; a FIFO is waited for until it has a reader. Returns 0 or -errno.
+ */
 int pcap_open(struct pcap **p, const char *path);
 void pcap_close(struct pcap *p);
 
@@ -31,7 +35,10 @@ struct pcap_pkt {
 };
 
 void pcap_write(struct pcap *p, const struct pcap_pkt *pkt);
-/* What has been written so far is in the file. */
+/*
+ * What has been written so far is in the file afterwards. pcap_write() does
+ * this by itself when packets are 100 ms old, but only when the next one comes.
+ */
 void pcap_flush(struct pcap *p);
 
 #endif

@@ -1,0 +1,388 @@
+/*
+ * pcap.c - writes pcapng (draft-ietf-opsawg-pcapng)
+ *
+ * Blocks are made whole in a buffer, which goes to the file when it is full,
+ * when the oldest block in it is FLUSH_NS old, or when the owner says so. The
+ * file therefore always ends at the end of a block: where writing fails half
+ * way (the disk is full) the half is cut off again and recording stops.
+ */
+#include "pcap.h"
+
+#include "base/bytes.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BUF_SIZE (256u << 10)
+#define FLUSH_NS 100000000u
+#define PKT_MAX 65535u /* bytes in the largest IP packet */
+
+/* pcapng is in the byte order of its writer, said by SHB's magic. */
+#define BLOCK_SHB 0x0a0d0d0au
+#define BLOCK_IDB 1u
+#define BLOCK_EPB 6u
+#define MAGIC 0x1a2b3c4du
+#define LINKTYPE_RAW 101u
+#define OPT_END 0u
+#define OPT_SHB_USERAPPL 4u
+#define OPT_IF_NAME 2u
+#define OPT_IF_TSRESOL 9u
+#define OPT_EPB_FLAGS 2u
+#define EPB_INBOUND 1u
+#define EPB_OUTBOUND 2u
+
+#define EPB_HEAD 28u /* before the packet's bytes */
+#define EPB_TAIL 16u /* epb_flags, end of options, length */
+
+#define V4_LEN 20u
+#define V6_LEN 40u
+#define UDP_LEN 8u
+
+struct pcap {
+	int fd;
+	pid_t pid;
+	pthread_mutex_t lock; /* covers what follows */
+	bool failed;
+	uint64_t oldest_ns; /* of the blocks in buf */
+	size_t used;
+	uint8_t buf[BUF_SIZE];
+};
+
+static void put_u16(uint8_t **p, size_t v)
+{
+	uint16_t w = (uint16_t)v;
+
+	memcpy(*p, &w, sizeof(w));
+	*p += sizeof(w);
+}
+
+static void put_u32(uint8_t **p, size_t v)
+{
+	uint32_t w = (uint32_t)v;
+
+	memcpy(*p, &w, sizeof(w));
+	*p += sizeof(w);
+}
+
+static void put_opt(uint8_t **p, uint32_t code, const void *value, size_t len)
+{
+	size_t padded = (len + 3) & ~(size_t)3;
+
+	put_u16(p, code);
+	put_u16(p, len);
+	memset(*p, 0, padded);
+	if (len)
+		memcpy(*p, value, len);
+	*p += padded;
+}
+
+/* A block's total length stands after its type and again at its end. */
+static void end_block(uint8_t *block, uint8_t **p)
+{
+	size_t len = (size_t)(*p - block) + 4;
+	uint8_t *at = block + 4;
+
+	put_u32(&at, len);
+	put_u32(p, len);
+}
+
+static void put_file_head(struct pcap *p)
+{
+	static const char appl[] = "softhca", name[] = "softhca0";
+	const uint8_t nanoseconds = 9;
+	uint8_t *at = p->buf, *block = at;
+
+	put_u32(&at, BLOCK_SHB);
+	put_u32(&at, 0);
+	put_u32(&at, MAGIC);
+	put_u16(&at, 1); /* version 1.0 */
+	put_u16(&at, 0);
+	put_u32(&at, UINT32_MAX); /* section length not known: -1 */
+	put_u32(&at, UINT32_MAX);
+	put_opt(&at, OPT_SHB_USERAPPL, appl, sizeof(appl) - 1);
+	put_opt(&at, OPT_END, NULL, 0);
+	end_block(block, &at);
+
+	block = at;
+	put_u32(&at, BLOCK_IDB);
+	put_u32(&at, 0);
+	put_u16(&at, LINKTYPE_RAW);
+	put_u16(&at, 0);
+	put_u32(&at, 0); /* packets are never cut short */
+	put_opt(&at, OPT_IF_NAME, name, sizeof(name) - 1);
+	put_opt(&at, OPT_IF_TSRESOL, &nanoseconds, 1);
+	put_opt(&at, OPT_END, NULL, 0);
+	end_block(block, &at);
+	p->used = (size_t)(at - p->buf);
+}
+
+/* The Internet checksum's sum over len bytes; only the last piece may be odd. */
+static uint64_t sum16(uint64_t sum, const uint8_t *p, size_t len)
+{
+	for (; len >= 2; p += 2, len -= 2)
+		sum += get_be16(p);
+	return len ? sum + (uint64_t)(p[0] << 8) : sum;
+}
+
+static uint16_t fold(uint64_t sum)
+{
+	while (sum >> 16)
+		sum = (sum & 0xffff) + (sum >> 16);
+	return (uint16_t)~sum;
+}
+
+/* IP and UDP headers to h, for what is already in place behind them. */
+static void put_ip_udp(uint8_t *h, const struct pcap_pkt *pkt, bool v4,
+		       size_t transport_len)
+{
+	uint32_t udp_len = (uint32_t)(UDP_LEN + transport_len);
+	uint8_t *udp = h + (v4 ? V4_LEN : V6_LEN);
+	uint64_t sum = 17 + udp_len; /* of the pseudo header (RFC 768, 8200) */
+	uint16_t check;
+
+	if (v4) {
+		h[0] = 0x45;
+		h[1] = pkt->tclass;
+		put_be16(h + 2, V4_LEN + udp_len);
+		put_be16(h + 4, pkt->ip_id);
+		put_be16(h + 6, 0x4000); /* DF */
+		h[8] = pkt->hop_limit;
+		h[9] = 17;
+		put_be16(h + 10, 0);
+		memcpy(h + 12, pkt->src->raw + 12, 4);
+		memcpy(h + 16, pkt->dst->raw + 12, 4);
+		put_be16(h + 10, fold(sum16(0, h, V4_LEN)));
+		sum = sum16(sum, h + 12, 8);
+	} else {
+		put_be32(h, 0x60000000u | (uint32_t)pkt->tclass << 20);
+		put_be16(h + 4, udp_len);
+		h[6] = 17;
+		h[7] = pkt->hop_limit;
+		memcpy(h + 8, pkt->src->raw, 16);
+		memcpy(h + 24, pkt->dst->raw, 16);
+		sum = sum16(sum, h + 8, 32);
+	}
+	put_be16(udp, pkt->sport);
+	put_be16(udp + 2, pkt->dport);
+	put_be16(udp + 4, udp_len);
+	put_be16(udp + 6, 0);
+	check = fold(sum16(sum, udp, udp_len));
+	put_be16(udp + 6, check ? check : 0xffff);
+}
+
+/*
+ * A forked child has a copy of the buffer and of a lock that may be held for
+ * ever; the file stays its parent's.
+ */
+static bool ours(const struct pcap *p)
+{
+	return p->pid == getpid();
+}
+
+/*
+ * The file may be a FIFO on its way to Wireshark. When that has left, the
+ * program must not get a signal that it did not ask for.
+ */
+static ssize_t write_quietly(int fd, const uint8_t *buf, size_t len)
+{
+	const struct timespec no_wait = { 0 };
+	sigset_t pipe, before, pending;
+	ssize_t n;
+
+	sigpending(&pending);
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	pthread_sigmask(SIG_BLOCK, &pipe, &before);
+	n = write(fd, buf, len);
+	if (n < 0 && errno == EPIPE) {
+		if (!sigismember(&pending, SIGPIPE))
+			sigtimedwait(&pipe, NULL, &no_wait);
+		errno = EPIPE;
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return n;
+}
+
+static void flush_locked(struct pcap *p)
+{
+	off_t start = lseek(p->fd, 0, SEEK_CUR); /* -1: a FIFO */
+	size_t done = 0;
+	ssize_t n;
+
+	while (done < p->used && !p->failed) {
+		n = write_quietly(p->fd, p->buf + done, p->used - done);
+		if (n > 0)
+			done += (size_t)n;
+		else if (n == 0 || errno != EINTR)
+			p->failed = true;
+	}
+	p->used = 0;
+	if (p->failed && start >= 0 && ftruncate(p->fd, start) != 0)
+		return; /* readers will find half a block at the end */
+}
+
+static uint64_t clock_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
+{
+	bool v4 = roce_gid_is_v4(pkt->src) && roce_gid_is_v4(pkt->dst);
+	size_t head = (v4 ? V4_LEN : V6_LEN) + UDP_LEN, len, padded;
+	size_t transport_len = 0;
+	uint8_t *at, *block, *data;
+	uint64_t now = clock_ns();
+	uint64_t when = pkt->realtime_ns ? pkt->realtime_ns : now;
+	uint32_t flags = pkt->outbound ? EPB_OUTBOUND : EPB_INBOUND;
+	int i;
+
+	if (!ours(p))
+		return;
+	for (i = 0; i < pkt->niov; i++)
+		transport_len += pkt->iov[i].iov_len;
+	if (transport_len > PKT_MAX - head)
+		return; /* was never a packet */
+	len = head + transport_len;
+	padded = (len + 3) & ~(size_t)3;
+
+	pthread_mutex_lock(&p->lock);
+	if (p->failed)
+		goto unlock;
+	if (p->used + EPB_HEAD + padded + EPB_TAIL > BUF_SIZE)
+		flush_locked(p);
+	if (!p->used)
+		p->oldest_ns = now;
+
+	at = block = p->buf + p->used;
+	put_u32(&at, BLOCK_EPB);
+	put_u32(&at, 0);
+	put_u32(&at, 0); /* interface */
+	put_u32(&at, when >> 32);
+	put_u32(&at, when & UINT32_MAX);
+	put_u32(&at, len);
+	put_u32(&at, len);
+
+	data = at;
+	at += head;
+	for (i = 0; i < pkt->niov; i++) {
+		if (pkt->iov[i].iov_len)
+			memcpy(at, pkt->iov[i].iov_base, pkt->iov[i].iov_len);
+		at += pkt->iov[i].iov_len;
+	}
+	put_ip_udp(data, pkt, v4, transport_len);
+	memset(at, 0, padded - len);
+	at += padded - len;
+
+	put_opt(&at, OPT_EPB_FLAGS, &flags, sizeof(flags));
+	put_opt(&at, OPT_END, NULL, 0);
+	end_block(block, &at);
+	p->used = (size_t)(at - p->buf);
+	/* A clock that was set back flushes too. */
+	if (now - p->oldest_ns >= FLUSH_NS)
+		flush_locked(p);
+unlock:
+	pthread_mutex_unlock(&p->lock);
+}
+
+void pcap_flush(struct pcap *p)
+{
+	if (!ours(p))
+		return;
+	pthread_mutex_lock(&p->lock);
+	if (p->used)
+		flush_locked(p);
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* %p: the process ID. A newly allocated string, or NULL. */
+static char *expand(const char *path)
+{
+	const char *from;
+	char *out = NULL;
+	size_t size;
+	FILE *f;
+
+	f = open_memstream(&out, &size);
+	if (!f)
+		return NULL;
+	for (from = path; *from; from++) {
+		if (from[0] == '%' && from[1] == 'p') {
+			fprintf(f, "%d", (int)getpid());
+			from++;
+		} else {
+			fputc(*from, f);
+		}
+	}
+	if (fclose(f) != 0) {
+		free(out);
+		return NULL;
+	}
+	return out;
+}
+
+int pcap_open(struct pcap **out, const char *path)
+{
+	struct pcap *p;
+	char *name;
+	int err;
+
+	name = expand(path);
+	if (!name)
+		return -ENOMEM;
+	p = malloc(sizeof(*p));
+	if (!p) {
+		err = -ENOMEM;
+		goto err_free_name;
+	}
+	p->pid = getpid();
+	p->failed = false;
+	/* Payloads are the user's data: nobody else reads them. */
+	p->fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (p->fd < 0) {
+		err = -errno;
+		goto err_free_pcap;
+	}
+	pthread_mutex_init(&p->lock, NULL);
+	put_file_head(p);
+	flush_locked(p);
+	if (p->failed) {
+		err = -EIO;
+		goto err_close;
+	}
+	free(name);
+	*out = p;
+	return 0;
+
+err_close:
+	pthread_mutex_destroy(&p->lock);
+	close(p->fd);
+err_free_pcap:
+	free(p);
+err_free_name:
+	free(name);
+	return err;
+}
+
+void pcap_close(struct pcap *p)
+{
+	if (!p)
+		return;
+	if (ours(p)) {
+		pcap_flush(p);
+		pthread_mutex_destroy(&p->lock);
+	}
+	close(p->fd);
+	free(p);
+}
