@@ -1,0 +1,231 @@
+/*
+ * shim.c - shows a program /sys/class/infiniband and /dev/infiniband
+ *
+ * Some clients look at the kernel's RDMA files behind libibverbs' back: UCX
+ * takes no device without a character device /dev/infiniband/<name>, others
+ * read GID types or list interfaces. "softhca run" writes a small tree of such
+ * files (src/cli/tree.c) and preloads this library, which redirects the paths
+ * below three prefixes into $SOFTHCA_SYSFS. Everything else passes through
+ * after one comparison.
+ *
+ * The preload reaches every child of the program, so nothing happens until a
+ * path matches: no constructor, no thread, no allocation. The functions these
+ * hide are looked up at their first use.
+ */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+/* Longer ones are not redirected. Small, for it lies on the caller's stack, and
+ * that may be a signal handler's. */
+#define REDIRECTED_MAX 512
+
+/* The tree mirrors the root directory, so a redirected path is the tree's name
+ * followed by the path. */
+static const char *const prefixes[] = {
+	"/sys/class/infiniband",
+	"/sys/class/infiniband_verbs",
+	"/dev/infiniband",
+};
+
+static bool below_prefix(const char *path)
+{
+	size_t i, len;
+
+	for (i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+		len = strlen(prefixes[i]);
+		if (!strncmp(path, prefixes[i], len) &&
+		    (path[len] == '\0' || path[len] == '/'))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Where to look for path instead, perhaps in buf; or path itself. Kept out of
+ * line because the C library declares its path arguments never NULL, although
+ * the kernel answers EFAULT: inlined, the test would be optimised away.
+ */
+static __attribute__((noinline)) const char *redirect(const char *path,
+						      char buf[REDIRECTED_MAX])
+{
+	const char *tree;
+	size_t tree_len, len;
+
+	if (!path || path[0] != '/' || (path[1] != 's' && path[1] != 'd') ||
+	    !below_prefix(path))
+		return path;
+	tree = getenv("SOFTHCA_SYSFS");
+	if (!tree || tree[0] != '/')
+		return path;
+	tree_len = strlen(tree);
+	len = strlen(path);
+	if (tree_len + len >= REDIRECTED_MAX)
+		return path;
+	memcpy(buf, tree, tree_len);
+	memcpy(buf + tree_len, path, len + 1);
+	return buf;
+}
+
+/* The definition of name that this one hides, remembered in *slot. */
+static void *hidden(_Atomic(void *) *slot, const char *name)
+{
+	void *fn = atomic_load_explicit(slot, memory_order_relaxed);
+
+	if (!fn) {
+		fn = dlsym(RTLD_NEXT, name);
+		atomic_store_explicit(slot, fn, memory_order_relaxed);
+	}
+	return fn;
+}
+
+/*
+ * Defines name, which redirects the argument called path and calls what it
+ * hides. A C library without that function (musl has no __xstat) makes the
+ * call fail, not jump to zero.
+ */
+#define SHIM(type, failure, name, params, args)                                \
+	type name params;                                                      \
+	type name params                                                       \
+	{                                                                      \
+		static _Atomic(void *) slot;                                   \
+		char buf[REDIRECTED_MAX];                                      \
+		type(*fn) params = (type(*) params)hidden(&slot, #name);       \
+                                                                               \
+		if (!fn) {                                                     \
+			errno = ENOSYS;                                        \
+			return failure;                                        \
+		}                                                              \
+		path = redirect(path, buf);                                    \
+		return fn args;                                                \
+	}
+
+/* The same for functions with a mode that is there only when flags say so. */
+#define SHIM_OPEN(name, params, args)                                          \
+	int name params;                                                       \
+	int name params                                                        \
+	{                                                                      \
+		static _Atomic(void *) slot;                                   \
+		char buf[REDIRECTED_MAX];                                      \
+		int(*fn) params = (int(*) params)hidden(&slot, #name);         \
+		mode_t mode = 0;                                               \
+		va_list ap;                                                    \
+                                                                               \
+		if (!fn) {                                                     \
+			errno = ENOSYS;                                        \
+			return -1;                                             \
+		}                                                              \
+		if ((flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE) {   \
+			va_start(ap, flags);                                   \
+			mode = va_arg(ap, mode_t);                             \
+			va_end(ap);                                            \
+		}                                                              \
+		path = redirect(path, buf);                                    \
+		return fn args;                                                \
+	}
+
+/* clang-format off */
+SHIM_OPEN(open, (const char *path, int flags, ...), (path, flags, mode))
+SHIM_OPEN(open64, (const char *path, int flags, ...), (path, flags, mode))
+SHIM_OPEN(openat, (int dir, const char *path, int flags, ...),
+	  (dir, path, flags, mode))
+SHIM_OPEN(openat64, (int dir, const char *path, int flags, ...),
+	  (dir, path, flags, mode))
+
+/* What _FORTIFY_SOURCE makes of open() without a mode. */
+SHIM(int, -1, __open_2, (const char *path, int flags), (path, flags))
+SHIM(int, -1, __open64_2, (const char *path, int flags), (path, flags))
+SHIM(int, -1, __openat_2, (int dir, const char *path, int flags),
+     (dir, path, flags))
+SHIM(int, -1, __openat64_2, (int dir, const char *path, int flags),
+     (dir, path, flags))
+
+SHIM(FILE *, NULL, fopen, (const char *restrict path, const char *restrict mode),
+     (path, mode))
+SHIM(FILE *, NULL, fopen64,
+     (const char *restrict path, const char *restrict mode), (path, mode))
+SHIM(DIR *, NULL, opendir, (const char *path), (path))
+
+SHIM(int, -1, stat, (const char *restrict path, struct stat *restrict st),
+     (path, st))
+SHIM(int, -1, stat64, (const char *restrict path, struct stat64 *restrict st),
+     (path, st))
+SHIM(int, -1, lstat, (const char *restrict path, struct stat *restrict st),
+     (path, st))
+SHIM(int, -1, lstat64, (const char *restrict path, struct stat64 *restrict st),
+     (path, st))
+SHIM(int, -1, fstatat, (int dir, const char *restrict path,
+     struct stat *restrict st, int flags), (dir, path, st, flags))
+SHIM(int, -1, fstatat64, (int dir, const char *restrict path,
+     struct stat64 *restrict st, int flags), (dir, path, st, flags))
+SHIM(int, -1, statx, (int dir, const char *restrict path, int flags,
+     unsigned int mask, struct statx *restrict st),
+     (dir, path, flags, mask, st))
+
+/* stat() and its like as programs older than glibc 2.33 call them. */
+SHIM(int, -1, __xstat, (int ver, const char *path, struct stat *st),
+     (ver, path, st))
+SHIM(int, -1, __xstat64, (int ver, const char *path, struct stat64 *st),
+     (ver, path, st))
+SHIM(int, -1, __lxstat, (int ver, const char *path, struct stat *st),
+     (ver, path, st))
+SHIM(int, -1, __lxstat64, (int ver, const char *path, struct stat64 *st),
+     (ver, path, st))
+SHIM(int, -1, __fxstatat,
+     (int ver, int dir, const char *path, struct stat *st, int flags),
+     (ver, dir, path, st, flags))
+SHIM(int, -1, __fxstatat64,
+     (int ver, int dir, const char *path, struct stat64 *st, int flags),
+     (ver, dir, path, st, flags))
+
+SHIM(int, -1, access, (const char *path, int mode), (path, mode))
+SHIM(int, -1, eaccess, (const char *path, int mode), (path, mode))
+SHIM(int, -1, euidaccess, (const char *path, int mode), (path, mode))
+SHIM(int, -1, faccessat, (int dir, const char *path, int mode, int flags),
+     (dir, path, mode, flags))
+
+SHIM(char *, NULL, realpath, (const char *restrict path, char *restrict out),
+     (path, out))
+SHIM(char *, NULL, __realpath_chk, (const char *path, char *out, size_t size),
+     (path, out, size))
+SHIM(char *, NULL, canonicalize_file_name, (const char *path), (path))
+SHIM(ssize_t, -1, readlink,
+     (const char *restrict path, char *restrict out, size_t size),
+     (path, out, size))
+SHIM(ssize_t, -1, __readlink_chk,
+     (const char *path, char *out, size_t size, size_t max),
+     (path, out, size, max))
+SHIM(ssize_t, -1, readlinkat,
+     (int dir, const char *restrict path, char *restrict out, size_t size),
+     (dir, path, out, size))
+SHIM(ssize_t, -1, __readlinkat_chk,
+     (int dir, const char *path, char *out, size_t size, size_t max),
+     (dir, path, out, size, max))
+
+SHIM(int, -1, scandir, (const char *restrict path,
+     struct dirent ***restrict list, int (*want)(const struct dirent *),
+     int (*order)(const struct dirent **, const struct dirent **)),
+     (path, list, want, order))
+SHIM(int, -1, scandir64, (const char *restrict path,
+     struct dirent64 ***restrict list, int (*want)(const struct dirent64 *),
+     int (*order)(const struct dirent64 **, const struct dirent64 **)),
+     (path, list, want, order))
+
+/* For ls -l. */
+SHIM(ssize_t, -1, getxattr,
+     (const char *path, const char *name, void *value, size_t size),
+     (path, name, value, size))
+SHIM(ssize_t, -1, lgetxattr,
+     (const char *path, const char *name, void *value, size_t size),
+     (path, name, value, size))
+/* clang-format on */
