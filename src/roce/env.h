@@ -32,6 +32,15 @@ struct roce_env {
 	/* Takes the oldest WQE of a shared receive queue; false: empty. */
 	bool (*srq_take)(struct roce_qp *qp, void *srq, struct roce_recv *out);
 
+	/*
+	 * Remote or local invalidation of a memory window's or region's rkey,
+	 * and binding of a type 2 window. 0 or -errno: -EACCES when the key is
+	 * not one that this QP may invalidate or bind. NULL: not supported.
+	 */
+	int (*invalidate)(struct roce_qp *qp, uint32_t rkey);
+	int (*bind_mw)(struct roce_qp *qp, struct ibv_mw *mw, uint32_t rkey,
+		       const struct ibv_mw_bind_info *bind);
+
 	/* An affiliated asynchronous event of this QP. */
 	void (*event)(struct roce_qp *qp, enum ibv_event_type type);
 

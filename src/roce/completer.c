@@ -1,0 +1,433 @@
+/*
+ * completer.c - what comes back to the requester: ACK, NAK, data; and timers
+ *
+ * Acknowledgements are cumulative: PSN p accepts every request up to p, except
+ * that a read or atomic before p whose response has not come is lost, and is
+ * asked for again. una is the oldest PSN that is still open; the oldest WQE of
+ * the send queue contains it.
+ *
+ * Two clocks watch for losses. The specification's local ACK timeout (9.7.6.1)
+ * counts against the retry count and ends in IBV_WC_RETRY_EXC_ERR. Long before
+ * it a probe, a few round trips after the last progress, goes back and sends
+ * again without counting: hardware has no such thing, but a lossless fabric,
+ * and in software a lost last packet would cost milliseconds by the hundred.
+ */
+#include "internal.h"
+
+#define PROBE_MIN_NS (4 * MSEC)
+#define CWND_MIN (8 * CWND_UNIT)
+
+/*
+ * The specification lets a timeout of 4.096 us * 2^t take up to four times as
+ * long. Twice, and never below what a descheduled peer process needs.
+ */
+#define ACK_TIMEOUT_MIN_NS (32 * MSEC)
+
+static uint64_t ack_timeout_ns(const struct roce_qp *qp)
+{
+	uint64_t t = 4096ull << qp->attr.timeout;
+
+	if (qp->attr.timeout == 0)
+		return UINT64_MAX;
+	t *= 2;
+	return t < ACK_TIMEOUT_MIN_NS ? ACK_TIMEOUT_MIN_NS : t;
+}
+
+/* RNR timer field to microseconds (9.7.5.2.8, table 45). */
+static uint64_t rnr_delay_ns(uint8_t field)
+{
+	static const uint32_t usec[32] = {
+		655360, 10,    20,    30,    40,    60,	   80,	  120,
+		160,	240,   320,   480,   640,   960,   1280,  1920,
+		2560,	3840,  5120,  7680,  10240, 15360, 20480, 30720,
+		40960,	61440, 81920, 122880, 163840, 245760, 327680, 491520,
+	};
+
+	return usec[field & 31] * USEC;
+}
+
+static bool outstanding(const struct roce_qp *qp)
+{
+	return psn_diff(qp->req.end_psn, qp->req.una) > 0;
+}
+
+/* Time of the next look: the probe, or the rest of the ACK timeout. */
+void comp_arm(struct roce_qp *qp, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+	uint64_t timeout = ack_timeout_ns(qp);
+
+	if (!r->probe_ns) {
+		r->probe_ns = r->srtt_ns * 2 + r->rttvar_ns * 4;
+		if (r->probe_ns < PROBE_MIN_NS)
+			r->probe_ns = PROBE_MIN_NS;
+	}
+	r->timer_ns = now_ns + min_u64(r->probe_ns, timeout);
+}
+
+static void measure_rtt(struct roce_requester *r, uint64_t now_ns)
+{
+	uint64_t rtt = now_ns - r->rtt_sent_ns;
+	uint64_t d;
+
+	r->rtt_sent_ns = 0;
+	if (!r->srtt_ns) {
+		r->srtt_ns = rtt;
+		r->rttvar_ns = rtt / 2;
+		return;
+	}
+	d = rtt > r->srtt_ns ? rtt - r->srtt_ns : r->srtt_ns - rtt;
+	r->rttvar_ns = (3 * r->rttvar_ns + d) / 4;
+	r->srtt_ns = (7 * r->srtt_ns + rtt) / 8;
+}
+
+/* una moved by n packets: the path works. */
+static void progress(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+
+	r->progress_ns = now_ns;
+	r->retries = 0;
+	r->rnr_retries = 0;
+	r->probe_ns = 0;
+	if (r->recovering && psn_diff(r->una, r->recover_psn) >= 0)
+		r->recovering = false;
+	if (r->rtt_sent_ns && psn_diff(r->una, r->rtt_psn) > 0)
+		measure_rtt(r, now_ns);
+	if (!r->recovering) {
+		uint32_t add = r->cwnd < r->ssthresh ?
+				       n * CWND_UNIT :
+				       n * CWND_UNIT * CWND_UNIT / r->cwnd;
+
+		r->cwnd = min_u32(r->cwnd + add, r->cwnd_max);
+	}
+	if (outstanding(qp))
+		comp_arm(qp, now_ns);
+	else
+		r->timer_ns = 0;
+}
+
+void comp_loss(struct roce_qp *qp, bool timeout)
+{
+	struct roce_requester *r = &qp->req;
+
+	if (!r->recovering) {
+		r->ssthresh = max_u32(r->cwnd / 2, CWND_MIN);
+		r->cwnd = r->ssthresh;
+	}
+	if (timeout)
+		r->cwnd = CWND_MIN;
+	r->recovering = true;
+	r->recover_psn = r->end_psn;
+}
+
+static void go_back(struct roce_qp *qp, uint32_t psn)
+{
+	qp->stats.retransmits++;
+	qp->req.rtt_sent_ns = 0;
+	req_rewind(qp, psn);
+}
+
+static void fail_head(struct roce_qp *qp, enum ibv_wc_status status)
+{
+	if (qp->sq.head != qp->sq.tail)
+		sq_complete(qp, status);
+	if (qp->type == IBV_QPT_RC)
+		qp_to_err(qp);
+	else
+		qp_to_sqe(qp);
+}
+
+void comp_head(struct roce_qp *qp)
+{
+	while (qp->sq.head != qp->sq.tail) {
+		struct roce_wqe *w = sq_slot(&qp->sq, qp->sq.head);
+
+		if (w->status != IBV_WC_SUCCESS) {
+			fail_head(qp, w->status);
+			return;
+		}
+		if (!w->local || !w->executed)
+			return;
+		if (!sq_complete(qp, IBV_WC_SUCCESS)) {
+			qp_fail(qp, IBV_EVENT_QP_FATAL);
+			return;
+		}
+	}
+}
+
+/*
+ * Accepts everything up to, not including, psn. Stops before a read or atomic
+ * that has no response yet; returns false then.
+ */
+static bool ack_before(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+	uint32_t before = r->una;
+	bool all = true;
+
+	while (qp->sq.head != qp->sq.tail && psn_diff(psn, r->una) > 0) {
+		struct roce_wqe *w = sq_slot(&qp->sq, qp->sq.head);
+
+		if (w->local)
+			break; /* not its turn yet: nothing behind it is out */
+		if (wqe_has_response(w)) {
+			all = false;
+			break;
+		}
+		if (psn_diff(psn, w->last_psn) <= 0) {
+			r->una = psn;
+			break;
+		}
+		r->una = psn_add(w->last_psn, 1);
+		if (!sq_complete(qp, IBV_WC_SUCCESS)) {
+			qp_fail(qp, IBV_EVENT_QP_FATAL);
+			return true;
+		}
+		comp_head(qp);
+		if (qp->state == IBV_QPS_ERR)
+			return true;
+	}
+	/* A late ACK may pass what we went back to send again. */
+	if (psn_diff(r->una, r->nxt_psn) > 0) {
+		uint32_t una = r->una, i = qp->sq.head;
+
+		for (; i != qp->sq.tail; i++) {
+			struct roce_wqe *w = sq_slot(&qp->sq, i);
+
+			if (w->local ? !w->executed :
+				       psn_diff(una, w->last_psn) <= 0)
+				break;
+		}
+		qp->sq.nxt = i;
+		r->nxt_psn = una;
+	}
+	if (r->una != before)
+		progress(qp, (uint32_t)psn_diff(r->una, before), now_ns);
+	return all;
+}
+
+/* A response that we wait for was passed over: ask again, once per gap. */
+static void response_lost(struct roce_qp *qp, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+
+	if (r->recovering && psn_diff(r->recover_psn, r->una) > 0)
+		return;
+	comp_loss(qp, false);
+	go_back(qp, r->una);
+	comp_arm(qp, now_ns);
+}
+
+static const char *nak_text(uint8_t code)
+{
+	switch (code) {
+	case ROCE_NAK_INVALID_REQUEST:
+		return "the peer found the request invalid (NAK 0x61: an opcode out of order, a message longer than its receive buffer, or more reads than max_dest_rd_atomic)";
+	case ROCE_NAK_REMOTE_ACCESS:
+		return "the peer refused access (NAK 0x62): check rkey, address range, the region's and the QP's access flags, and that it is still registered";
+	default:
+		return "the peer could not carry out the request (NAK 0x63): its receive buffer's lkey is bad, or the message is longer than the buffer";
+	}
+}
+
+static void nak_fatal(struct roce_qp *qp, uint8_t code)
+{
+	static const enum ibv_wc_status status[] = {
+		[ROCE_NAK_INVALID_REQUEST] = IBV_WC_REM_INV_REQ_ERR,
+		[ROCE_NAK_REMOTE_ACCESS] = IBV_WC_REM_ACCESS_ERR,
+		[ROCE_NAK_REMOTE_OPERATIONAL] = IBV_WC_REM_OP_ERR,
+		[ROCE_NAK_INVALID_RD_REQUEST] = IBV_WC_REM_INV_RD_REQ_ERR,
+	};
+	struct roce_wqe *w = sq_slot(&qp->sq, qp->sq.head);
+
+	explain(qp,
+		"%s; work request 0x%llx, %u bytes at remote 0x%llx rkey 0x%08x",
+		nak_text(code), (unsigned long long)w->wr_id, w->length,
+		(unsigned long long)w->remote_addr, w->rkey);
+	fail_head(qp, status[code]);
+}
+
+static void rx_rnr(struct roce_qp *qp, uint32_t psn, uint8_t timer,
+		   uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+
+	qp->stats.rnr_rx++;
+	if (r->rnr_until_ns) /* another one for packets of the same burst */
+		return;
+	if (qp->attr.rnr_retry != 7 && r->rnr_retries >= qp->attr.rnr_retry) {
+		explain(qp,
+			"RNR retry exceeded: no receive was posted for %.1f ms (rnr_retry=%u): post receives before the peer moves to RTS, or use rnr_retry 7",
+			(double)(r->rnr_retries ? now_ns - r->rnr_since_ns :
+						  0) / 1e6,
+			qp->attr.rnr_retry);
+		fail_head(qp, IBV_WC_RNR_RETRY_EXC_ERR);
+		return;
+	}
+	if (!r->rnr_retries++)
+		r->rnr_since_ns = now_ns;
+	go_back(qp, psn);
+	r->rnr_until_ns = now_ns + rnr_delay_ns(timer);
+	/* The wait is no sign of loss. */
+	r->timer_ns = 0;
+	r->retries = 0;
+}
+
+static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
+		    uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+	uint8_t kind = pkt->h.syndrome & ROCE_AETH_KIND;
+	uint8_t value = pkt->h.syndrome & ROCE_AETH_VALUE;
+	uint32_t psn = pkt->h.psn;
+
+	if (kind == ROCE_AETH_ACK) {
+		if (!ack_before(qp, psn_add(psn, 1), now_ns))
+			response_lost(qp, now_ns);
+		return;
+	}
+	/* A negative answer to psn accepts everything before it. */
+	if (!ack_before(qp, psn, now_ns)) {
+		response_lost(qp, now_ns);
+		return;
+	}
+	if (qp->state == IBV_QPS_ERR || psn != r->una ||
+	    qp->sq.head == qp->sq.tail)
+		return; /* about something already settled */
+	if (kind == ROCE_AETH_RNR) {
+		rx_rnr(qp, psn, value, now_ns);
+		return;
+	}
+	if (kind != ROCE_AETH_NAK || value > ROCE_NAK_INVALID_RD_REQUEST) {
+		qp->stats.dropped++;
+		return;
+	}
+	qp->stats.nak_rx++;
+	if (value != ROCE_NAK_PSN) {
+		nak_fatal(qp, value);
+		return;
+	}
+	comp_loss(qp, false);
+	go_back(qp, psn);
+	comp_arm(qp, now_ns);
+}
+
+/* Data for the read or atomic that is the oldest open request. */
+static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
+		    uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+	struct roce_wqe *w = sq_slot(&qp->sq, qp->sq.head);
+	const struct ibv_sge *sge = (struct ibv_sge *)(void *)wqe_data(qp, w);
+	uint32_t at = (uint32_t)psn_diff(pkt->h.psn, w->first_psn);
+	uint32_t offset = at * qp->mtu;
+	uint32_t want = min_u32(w->length - offset, qp->mtu);
+	bool last = pkt->h.psn == w->last_psn;
+	bool is_read = (roce_opcode(pkt->h.opcode)->flags & ROCE_F_READ) != 0;
+	uint32_t bad = 0;
+	int err;
+
+	if (is_read != wqe_is_read(w) || (is_read && pkt->len != want)) {
+		explain(qp,
+			"response %s of %zu bytes to work request 0x%llx where %u were due",
+			roce_opcode(pkt->h.opcode)->name, pkt->len,
+			(unsigned long long)w->wr_id, want);
+		fail_head(qp, IBV_WC_BAD_RESP_ERR);
+		return;
+	}
+	if (is_read)
+		err = mem_scatter(qp, qp->pd, sge, w->num_sge, offset,
+				  pkt->payload, pkt->len, &bad);
+	else
+		err = mem_scatter(qp, qp->pd, sge, w->num_sge, 0,
+				  (const uint8_t *)&pkt->h.atomic_orig, 8,
+				  &bad);
+	if (err) {
+		explain(qp,
+			"SGE %u of work request 0x%llx: lkey 0x%08x does not allow local writes to [0x%llx, +%u)",
+			bad, (unsigned long long)w->wr_id, sge[bad].lkey,
+			(unsigned long long)sge[bad].addr, sge[bad].length);
+		fail_head(qp, IBV_WC_LOC_PROT_ERR);
+		return;
+	}
+	r->una = psn_add(pkt->h.psn, 1);
+	if (r->rd_out && (last || (at + 1) % read_chunk_pkts(qp) == 0))
+		r->rd_out--;
+	/* Data that overtakes a repeated request makes it superfluous. */
+	if (psn_diff(r->una, r->nxt_psn) > 0) {
+		r->nxt_psn = r->una;
+		if (last && qp->sq.nxt == qp->sq.head)
+			qp->sq.nxt++;
+	}
+	if (last && !sq_complete(qp, IBV_WC_SUCCESS)) {
+		qp_fail(qp, IBV_EVENT_QP_FATAL);
+		return;
+	}
+	progress(qp, 1, now_ns);
+	comp_head(qp);
+}
+
+void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+	uint32_t psn = pkt->h.psn;
+
+	/* Only what we have sent can be answered; older answers are ghosts. */
+	if (psn_diff(psn, r->una) < 0 || psn_diff(r->end_psn, psn) <= 0) {
+		qp->stats.duplicates++;
+		return;
+	}
+	if ((pkt->h.opcode & 0x1f) == ROCE_ACK) {
+		rx_aeth(qp, pkt, now_ns);
+	} else if (!ack_before(qp, psn, now_ns)) {
+		response_lost(qp, now_ns);
+	} else if (qp->state != IBV_QPS_ERR && qp->sq.head != qp->sq.tail &&
+		   psn == r->una) {
+		if (wqe_has_response(sq_slot(&qp->sq, qp->sq.head)))
+			rx_data(qp, pkt, now_ns);
+		else
+			qp->stats.dropped++;
+	}
+	sq_check_drained(qp);
+}
+
+void comp_expire(struct roce_qp *qp, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+	uint64_t timeout;
+
+	if (r->rnr_until_ns && now_ns >= r->rnr_until_ns) {
+		r->rnr_until_ns = 0;
+		r->progress_ns = now_ns;
+	}
+	if (!r->timer_ns || now_ns < r->timer_ns)
+		return;
+	if (!outstanding(qp)) {
+		r->timer_ns = 0;
+		return;
+	}
+	timeout = ack_timeout_ns(qp);
+	if (timeout != UINT64_MAX &&
+	    now_ns - r->progress_ns >= timeout * (r->retries + 1ull)) {
+		qp->stats.timeouts++;
+		if (r->retries++ >= qp->attr.retry_cnt) {
+			explain(qp,
+				"no answer for %.0f ms (timeout=%u, retry_cnt=%u): the peer's process is gone, its QP %u is not in RTR, or its packets do not reach us",
+				(double)(now_ns - r->progress_ns) / 1e6,
+				qp->attr.timeout, qp->attr.retry_cnt,
+				qp->dest_qpn);
+			fail_head(qp, IBV_WC_RETRY_EXC_ERR);
+			return;
+		}
+	}
+	comp_loss(qp, true);
+	go_back(qp, r->una);
+	r->probe_ns *= 2;
+	comp_arm(qp, now_ns);
+	/* Never sleep past the moment when the timeout counts. */
+	if (timeout != UINT64_MAX)
+		r->timer_ns = min_u64(r->timer_ns,
+				      r->progress_ns +
+					      timeout * (r->retries + 1ull));
+}

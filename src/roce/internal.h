@@ -1,0 +1,299 @@
+/*
+ * internal.h - what the files of the protocol core share: the queue pair
+ *
+ * qp.c owns the states, requester.c the way from the send queue to packets,
+ * completer.c what comes back for it, responder.c everything a peer asks for,
+ * ud.c datagrams. All of them run under the lock of the QP's owner.
+ */
+#ifndef SOFTHCA_ROCE_INTERNAL_H
+#define SOFTHCA_ROCE_INTERNAL_H
+
+#include "qp.h"
+
+#include "base/bytes.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define USEC 1000ull
+#define MSEC 1000000ull
+
+/* How long the link gets when it had no room, before it is asked again. */
+#define LINK_RETRY_NS (50 * USEC)
+
+/*
+ * A send WQE. Inline data, or the SGEs, follow it in its slot; for UD the path
+ * of the address handle is copied in front of them, since the program may
+ * destroy the handle before a retransmission or a busy link lets us send.
+ */
+struct roce_wqe {
+	uint64_t wr_id;
+	uint64_t remote_addr;
+	uint64_t compare_add;
+	uint64_t swap;
+	uint32_t rkey;
+	uint32_t remote_qpn;
+	uint32_t remote_qkey;
+	__be32 imm; /* or the rkey to invalidate, host order */
+	uint32_t length;
+	uint32_t num_sge;
+	uint32_t first_psn, last_psn;
+	uint16_t flags;  /* enum ibv_send_flags */
+	uint8_t opcode;  /* enum ibv_wr_opcode */
+	uint8_t status;  /* enum ibv_wc_status found before its turn came */
+	bool local;      /* no packets: LOCAL_INV, BIND_MW */
+	bool drop;       /* UD message over the MTU: completes, sends nothing */
+	bool executed;   /* local operation done */
+	struct ibv_mw_bind_info bind;
+	uint32_t mw_rkey;
+	struct ibv_mw *mw;
+	uint8_t data[] __attribute__((aligned(8)));
+};
+
+struct roce_sq {
+	uint32_t depth; /* power of two */
+	uint32_t max_wr;
+	uint32_t max_sge;
+	uint32_t max_inline;
+	uint32_t head; /* oldest WQE not completed; free-running */
+	uint32_t nxt;  /* next WQE to transmit (or go on transmitting) */
+	uint32_t tail; /* next free slot */
+	size_t stride;
+	uint8_t *ring;
+};
+
+/* Congestion windows count 1/256 of a packet. */
+#define CWND_UNIT 256u
+
+/* Requester: una <= nxt_psn <= end_psn, in PSN order. */
+struct roce_requester {
+	uint32_t post_psn; /* of the next WQE posted */
+	uint32_t una;      /* oldest PSN not acknowledged */
+	uint32_t nxt_psn;  /* next PSN to transmit */
+	uint32_t end_psn;  /* one past the highest PSN ever transmitted */
+	uint32_t rd_out;   /* read and atomic requests without their response */
+	uint32_t noack;    /* packets since the last AckReq */
+
+	/* Congestion: packets in flight are bounded by cwnd, 1/256 units. */
+	uint32_t cwnd, cwnd_max, ssthresh;
+	uint32_t recover_psn; /* losses before this one are one event */
+	bool recovering;
+
+	/* Retransmission, see completer.c. */
+	uint64_t progress_ns; /* when una last moved, or sending began */
+	uint64_t timer_ns;    /* next look at lost packets; 0: none out */
+	uint64_t probe_ns;    /* current probe interval */
+	uint64_t srtt_ns, rttvar_ns;
+	uint64_t rtt_sent_ns; /* when rtt_psn was sent; 0: none measured */
+	uint32_t rtt_psn;
+	uint32_t retries;     /* without progress */
+	uint32_t rnr_retries;
+	uint64_t rnr_until_ns; /* 0: not waiting */
+	uint64_t rnr_since_ns; /* the first RNR NAK without progress since */
+};
+
+enum resp_kind { RESP_READ, RESP_ATOMIC };
+
+/* A response that is due: kept until the link has taken all of it. */
+struct roce_response {
+	enum resp_kind kind;
+	uint32_t psn;   /* of its first packet */
+	uint32_t npkts;
+	uint32_t next;  /* packets handed to the link, counted from psn */
+	uint32_t msn;
+	uint32_t rkey;
+	uint32_t length;
+	uint64_t va;    /* of the first packet's bytes */
+	uint64_t orig;  /* RESP_ATOMIC */
+};
+
+struct roce_atomic_done {
+	uint32_t psn;
+	uint32_t msn;
+	uint64_t orig;
+	bool valid;
+};
+
+/* What message the responder is in the middle of. */
+enum resp_in { IN_NOTHING, IN_SEND, IN_WRITE };
+
+struct roce_responder {
+	uint32_t epsn;
+	uint32_t msn;
+	enum resp_in in;
+	bool recv_valid; /* recv holds a WQE taken and not completed */
+	struct roce_recv recv;
+	uint32_t offset; /* bytes of the message placed */
+	uint64_t va;     /* write: next byte's address */
+	uint32_t rkey;
+	uint32_t left;   /* write: bytes of RETH.DMALen to come */
+	bool nak_seq_sent; /* one NAK per gap */
+	bool rnr_sent;
+	bool ack_pending;
+	bool nak_pending;
+	uint8_t nak_syndrome;
+	uint32_t nak_psn;
+
+	/* Responses due: a ring of resp_size entries. */
+	struct roce_response *resp;
+	uint32_t resp_size, resp_head, resp_tail;
+	struct roce_atomic_done *atomics;
+	uint32_t atomics_size, atomics_next;
+};
+
+struct roce_qp {
+	const struct roce_env *env;
+	void *owner;
+	uint32_t qpn;
+	uint32_t pd;
+	enum ibv_qp_type type;
+	enum ibv_qp_state state;
+	void *send_cq, *recv_cq, *srq;
+	struct ibv_qp_cap cap;
+	bool sq_sig_all;
+	uint8_t service;  /* enum roce_service */
+	bool comm_est;    /* event raised */
+	bool sqd_notify;  /* raise SQ_DRAINED */
+	bool sq_drained;
+	uint32_t busy;    /* link had no room: look again at busy_ns */
+	uint64_t busy_ns;
+	uint32_t seed;
+
+	struct roce_path path;
+	uint32_t dest_qpn;
+	uint32_t mtu; /* bytes */
+	struct ibv_qp_attr attr; /* as set by the program */
+
+	struct roce_sq sq;
+	struct roce_rq rq;
+	struct roce_requester req;
+	struct roce_responder rsp;
+	struct roce_qp_stats stats;
+};
+
+#define explain(qp, ...)                                         \
+	do {                                                     \
+		if ((qp)->env->explain)                          \
+			(qp)->env->explain((qp), __VA_ARGS__);   \
+	} while (0)
+
+static inline struct roce_wqe *sq_slot(const struct roce_sq *sq, uint32_t i)
+{
+	return (struct roce_wqe *)(void *)(sq->ring +
+					   (size_t)(i & (sq->depth - 1)) *
+						   sq->stride);
+}
+
+static inline struct roce_path *wqe_path(struct roce_wqe *w)
+{
+	return (struct roce_path *)(void *)w->data;
+}
+
+static inline uint8_t *wqe_data(const struct roce_qp *qp, struct roce_wqe *w)
+{
+	return w->data + (qp->type == IBV_QPT_UD ?
+				  (sizeof(struct roce_path) + 7) / 8 * 8 :
+				  0);
+}
+
+static inline bool wqe_is_read(const struct roce_wqe *w)
+{
+	return w->opcode == IBV_WR_RDMA_READ;
+}
+
+/* Requests that use responder resources and are answered with data. */
+static inline bool wqe_has_response(const struct roce_wqe *w)
+{
+	return w->opcode == IBV_WR_RDMA_READ ||
+	       w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+	       w->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+/* Packets that length bytes take: at least one. */
+static inline uint32_t pkts_of(uint32_t length, uint32_t mtu)
+{
+	return length ? (length - 1) / mtu + 1 : 1;
+}
+
+/* qp.c */
+
+/* Ends the QP's life on the wire: state ERR, everything posted is flushed. */
+void qp_fail(struct roce_qp *qp, enum ibv_event_type event);
+void qp_to_err(struct roce_qp *qp);
+void qp_to_sqe(struct roce_qp *qp);
+/* Completes the oldest send WQE. Returns false if the CQ had no room. */
+bool sq_complete(struct roce_qp *qp, enum ibv_wc_status status);
+void recv_complete(struct roce_qp *qp, const struct roce_recv *r,
+		   struct ibv_wc *wc, bool solicited);
+/* RQ or SRQ. */
+bool recv_take(struct roce_qp *qp, struct roce_recv *out);
+void sq_check_drained(struct roce_qp *qp);
+
+/* requester.c */
+void req_init(struct roce_qp *qp);
+void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns);
+/* Goes back so that psn is transmitted next. */
+void req_rewind(struct roce_qp *qp, uint32_t psn);
+bool req_ready(const struct roce_qp *qp);
+uint32_t read_chunk_pkts(const struct roce_qp *qp);
+
+/* completer.c */
+void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns);
+void comp_expire(struct roce_qp *qp, uint64_t now_ns);
+/* Completes what is at the head of the queue and ready: local operations and
+ * WQEs that failed before they were sent. */
+void comp_head(struct roce_qp *qp);
+void comp_loss(struct roce_qp *qp, bool timeout);
+void comp_arm(struct roce_qp *qp, uint64_t now_ns);
+
+/* responder.c */
+int rsp_init(struct roce_qp *qp, uint32_t max_dest_rd_atomic);
+void rsp_fini(struct roce_qp *qp);
+void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt);
+bool rsp_ready(const struct roce_qp *qp);
+void rsp_tx(struct roce_qp *qp, struct roce_batch *b);
+/* After the link took packets [0, sent) of a batch of n responses. */
+void rsp_tx_done(struct roce_qp *qp, const struct roce_batch *b, size_t sent);
+
+/* ud.c */
+void ud_tx(struct roce_qp *qp, struct roce_batch *b);
+void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt);
+
+/* memory.c */
+
+/* Room for one more packet with up to nsge pieces. */
+static inline bool batch_room(const struct roce_batch *b, uint32_t nsge)
+{
+	return b->n < ROCE_BATCH && b->niov + nsge <= ROCE_BATCH_IOV &&
+	       b->nheld + nsge <= ROCE_BATCH_HELD;
+}
+
+/* Opens packet b->pkt[b->n]; batch_push() closes it with its headers. */
+struct roce_pkt *batch_open(struct roce_batch *b);
+void batch_push(struct roce_batch *b, struct roce_pkt *p, struct roce_hdr *h,
+		const struct roce_path *path, uint32_t hash);
+void batch_release(struct roce_batch *b);
+
+/*
+ * Payload by reference. Returns 0, or -EFAULT when a key does not cover the
+ * bytes, -EAGAIN when the batch has no room for them. An SGE's bad key is left
+ * in *bad (its index).
+ */
+int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
+		 const struct ibv_sge *sge, uint32_t num_sge, uint64_t offset,
+		 uint32_t len, uint32_t *bad);
+int batch_remote(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
+		 uint32_t rkey, uint64_t va, uint32_t len);
+void batch_bytes(struct roce_batch *b, struct roce_pkt *p, void *data,
+		 uint32_t len);
+
+/* Copies into SGEs from offset on; -EFAULT as above. */
+int mem_scatter(struct roce_qp *qp, uint32_t pd, const struct ibv_sge *sge,
+		uint32_t num_sge, uint64_t offset, const uint8_t *data,
+		size_t len, uint32_t *bad);
+/* A remote key's memory for this QP, with a reference, or NULL. */
+struct key_entry *mem_remote(struct roce_qp *qp, uint32_t rkey, uint64_t va,
+			     uint64_t len, uint32_t access, void **p);
+void mem_copy(void *dst, const uint8_t *src, size_t len);
+
+#endif

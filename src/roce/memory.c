@@ -1,0 +1,177 @@
+/*
+ * memory.c - the way between work requests' memory and packets
+ *
+ * Sending gathers by reference: a packet's payload stays where the program has
+ * it, and the batch holds the keys that lead there until the link is done.
+ * Receiving copies. Every access looks its key up again, so a region that is
+ * deregistered in mid-message stops the message, not the process.
+ */
+#include "internal.h"
+
+struct roce_pkt *batch_open(struct roce_batch *b)
+{
+	struct roce_pkt *p = &b->pkt[b->n];
+
+	p->iov = (uint32_t)b->niov;
+	p->niov = 0;
+	p->payload = 0;
+	return p;
+}
+
+void batch_push(struct roce_batch *b, struct roce_pkt *p, struct roce_hdr *h,
+		const struct roce_path *path, uint32_t hash)
+{
+	h->pad = p->pad = (uint8_t)(-(unsigned)p->payload & 3);
+	h->pkey = ROCE_PKEY_DEFAULT;
+	h->mig_req = true; /* 17.2.8: no path migration here means migrated */
+	p->hdr_len = (uint16_t)roce_encode(h, p->hdr);
+	p->path = path;
+	p->hash = hash;
+	b->niov += p->niov;
+	b->n++;
+}
+
+void batch_release(struct roce_batch *b)
+{
+	for (size_t i = 0; i < b->nheld; i++)
+		keys_put(b->held[i]);
+	b->n = b->niov = b->nheld = 0;
+}
+
+void batch_bytes(struct roce_batch *b, struct roce_pkt *p, void *data,
+		 uint32_t len)
+{
+	b->iov[p->iov + p->niov] = (struct iovec){ data, len };
+	p->niov++;
+	p->payload = (uint16_t)(p->payload + len);
+}
+
+/* One piece of memory into the packet; its key is held by the batch. */
+static int batch_piece(struct roce_batch *b, struct roce_pkt *p,
+		       struct key_entry *e, uint32_t pd, uint64_t va,
+		       uint32_t len, uint32_t access)
+{
+	void *addr;
+
+	if (!key_covers(e, pd, va, len, access, &addr))
+		return -EFAULT;
+	batch_bytes(b, p, addr, len);
+	return 0;
+}
+
+static struct key_entry *batch_hold(struct roce_batch *b, struct key_entry *e)
+{
+	if (e)
+		b->held[b->nheld++] = e;
+	return e;
+}
+
+int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
+		 const struct ibv_sge *sge, uint32_t num_sge, uint64_t offset,
+		 uint32_t len, uint32_t *bad)
+{
+	for (uint32_t i = 0; i < num_sge && len; i++) {
+		struct key_entry *e = b->nheld ? b->held[b->nheld - 1] : NULL;
+		uint32_t n;
+
+		if (offset >= sge[i].length) {
+			offset -= sge[i].length;
+			continue;
+		}
+		*bad = i;
+		n = min_u32(len, sge[i].length - (uint32_t)offset);
+		/* A long message is one region: look it up once per batch. */
+		if (!e || atomic_load_explicit(&e->lkey,
+					       memory_order_relaxed) !=
+				  sge[i].lkey)
+			e = batch_hold(b,
+				       keys_get_local(qp->env->keys,
+						      sge[i].lkey));
+		if (!e || batch_piece(b, p, e, qp->pd, sge[i].addr + offset, n,
+				      0))
+			return -EFAULT;
+		len -= n;
+		offset = 0;
+	}
+	return len ? -EFAULT : 0;
+}
+
+/* What a remote key may do for this QP besides what its region allows. */
+static bool remote_allowed(const struct roce_qp *qp, const struct key_entry *e)
+{
+	return e->kind != KEY_MW2 || e->qpn == qp->qpn;
+}
+
+int batch_remote(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
+		 uint32_t rkey, uint64_t va, uint32_t len)
+{
+	struct key_entry *e = b->nheld ? b->held[b->nheld - 1] : NULL;
+
+	if (!len)
+		return 0;
+	if (!e || atomic_load_explicit(&e->rkey, memory_order_relaxed) != rkey)
+		e = batch_hold(b, keys_get_remote(qp->env->keys, rkey));
+	if (!e || !remote_allowed(qp, e))
+		return -EFAULT;
+	return batch_piece(b, p, e, qp->pd, va, len, IBV_ACCESS_REMOTE_READ);
+}
+
+/*
+ * Programs spin on the last byte of a message and then read all of it, so the
+ * last bytes are stored last.
+ */
+void mem_copy(void *dst, const uint8_t *src, size_t len)
+{
+	size_t tail = len < 8 ? len : 8;
+
+	memcpy(dst, src, len - tail);
+	atomic_thread_fence(memory_order_release);
+	memcpy((uint8_t *)dst + (len - tail), src + (len - tail), tail);
+}
+
+int mem_scatter(struct roce_qp *qp, uint32_t pd, const struct ibv_sge *sge,
+		uint32_t num_sge, uint64_t offset, const uint8_t *data,
+		size_t len, uint32_t *bad)
+{
+	for (uint32_t i = 0; i < num_sge && len; i++) {
+		struct key_entry *e;
+		void *addr;
+		size_t n;
+
+		if (offset >= sge[i].length) {
+			offset -= sge[i].length;
+			continue;
+		}
+		*bad = i;
+		n = sge[i].length - (size_t)offset;
+		if (n > len)
+			n = len;
+		e = keys_get_local(qp->env->keys, sge[i].lkey);
+		if (!e)
+			return -EFAULT;
+		if (!key_covers(e, pd, sge[i].addr + offset, n,
+				IBV_ACCESS_LOCAL_WRITE, &addr)) {
+			keys_put(e);
+			return -EFAULT;
+		}
+		mem_copy(addr, data, n);
+		keys_put(e);
+		data += n;
+		len -= n;
+		offset = 0;
+	}
+	return len ? -EFAULT : 0;
+}
+
+struct key_entry *mem_remote(struct roce_qp *qp, uint32_t rkey, uint64_t va,
+			     uint64_t len, uint32_t access, void **p)
+{
+	struct key_entry *e = keys_get_remote(qp->env->keys, rkey);
+
+	if (!e)
+		return NULL;
+	if (remote_allowed(qp, e) && key_covers(e, qp->pd, va, len, access, p))
+		return e;
+	keys_put(e);
+	return NULL;
+}

@@ -1,0 +1,288 @@
+/*
+ * requester.c - from the send queue to request packets (RC and UC)
+ *
+ * PSNs are given to work requests when they are posted, so a PSN says which
+ * WQE and which byte it carries: sending again is setting nxt_psn back, and
+ * nothing about a packet has to be remembered. A read takes as many PSNs as
+ * its response has packets, and is asked for in chunks of whole packets, each
+ * a read request of its own: so the data in flight is bounded by the window as
+ * that of a write is, whatever the program asks for at once.
+ *
+ * RC keeps at most cwnd packets between una and nxt_psn. The window grows with
+ * acknowledgements and halves once per loss event, since what overflows on the
+ * way is a socket buffer and nobody else will hold us back.
+ */
+#include "internal.h"
+
+/* Read requests are for at most this much, and always whole packets. */
+#define READ_CHUNK 65536u
+
+#define CWND_MAX_BYTES (1024u * 1024)
+#define CWND_START_BYTES (256u * 1024)
+
+/* Ask for an acknowledgement at least this often within a message. */
+#define ACK_EVERY 16u
+
+uint32_t read_chunk_pkts(const struct roce_qp *qp)
+{
+	return READ_CHUNK / qp->mtu;
+}
+
+void req_init(struct roce_qp *qp)
+{
+	struct roce_requester *r = &qp->req;
+
+	memset(r, 0, sizeof(*r));
+	r->post_psn = r->una = r->nxt_psn = r->end_psn = qp->attr.sq_psn;
+	r->cwnd_max = CWND_UNIT * CWND_MAX_BYTES / (qp->mtu ? qp->mtu : 1024);
+	r->cwnd = CWND_UNIT * CWND_START_BYTES / (qp->mtu ? qp->mtu : 1024);
+	r->ssthresh = r->cwnd_max;
+}
+
+void req_rewind(struct roce_qp *qp, uint32_t psn)
+{
+	struct roce_requester *r = &qp->req;
+	uint32_t i;
+
+	if (psn_diff(psn, r->nxt_psn) >= 0)
+		return;
+	for (i = qp->sq.head; i != qp->sq.tail; i++) {
+		struct roce_wqe *w = sq_slot(&qp->sq, i);
+
+		if (!w->local && psn_diff(psn, w->last_psn) <= 0)
+			break;
+	}
+	qp->sq.nxt = i;
+	r->nxt_psn = psn;
+	/* Everything from here on is asked for again. */
+	if (psn_diff(psn, r->una) <= 0)
+		r->rd_out = 0;
+}
+
+/* A read, atomic or fence further ahead than this WQE is not finished. */
+static bool responses_outstanding(const struct roce_qp *qp)
+{
+	for (uint32_t i = qp->sq.head; i != qp->sq.nxt; i++)
+		if (wqe_has_response(sq_slot(&qp->sq, i)))
+			return true;
+	return false;
+}
+
+static bool window_open(const struct roce_qp *qp)
+{
+	const struct roce_requester *r = &qp->req;
+	int32_t out = psn_diff(r->nxt_psn, r->una);
+
+	return qp->type != IBV_QPT_RC ||
+	       (uint32_t)out < r->cwnd / CWND_UNIT;
+}
+
+/* Whether the WQE at nxt may go on (or begin) now. */
+static bool may_send(const struct roce_qp *qp, const struct roce_wqe *w)
+{
+	bool begun = !w->local && qp->req.nxt_psn != w->first_psn;
+	bool again = psn_diff(qp->req.end_psn, qp->req.nxt_psn) > 0;
+
+	if (w->status != IBV_WC_SUCCESS)
+		return false; /* fails when it is the oldest */
+	/* SQD: what was begun is finished, nothing new is begun. */
+	if (qp->state != IBV_QPS_RTS &&
+	    (qp->state != IBV_QPS_SQD || (!begun && !again)))
+		return false;
+	if (!begun && !again && w->flags & IBV_SEND_FENCE &&
+	    responses_outstanding(qp))
+		return false;
+	if (w->local)
+		return true;
+	if (wqe_has_response(w) && qp->req.rd_out >= qp->attr.max_rd_atomic)
+		return false;
+	return window_open(qp);
+}
+
+bool req_ready(const struct roce_qp *qp)
+{
+	if (qp->sq.nxt == qp->sq.tail || qp->req.rnr_until_ns)
+		return false;
+	if (qp->type == IBV_QPT_UD)
+		return qp->state == IBV_QPS_RTS;
+	return may_send(qp, sq_slot(&qp->sq, qp->sq.nxt));
+}
+
+/*
+ * Fails a WQE that cannot be sent. It completes when those before it have, and
+ * until then nothing behind it is sent.
+ */
+static void fail_later(struct roce_qp *qp, struct roce_wqe *w,
+		       enum ibv_wc_status status)
+{
+	w->status = (uint8_t)status;
+	comp_head(qp);
+}
+
+static void run_local(struct roce_qp *qp, struct roce_wqe *w)
+{
+	int err = 0;
+
+	if (!w->executed) {
+		if (w->opcode == IBV_WR_LOCAL_INV)
+			err = qp->env->invalidate(qp, w->rkey);
+		else
+			err = qp->env->bind_mw(qp, w->mw, w->mw_rkey, &w->bind);
+		w->executed = true;
+	}
+	if (err) {
+		explain(qp, w->opcode == IBV_WR_LOCAL_INV ?
+				    "local invalidate of rkey 0x%08x refused" :
+				    "bind of memory window refused, rkey 0x%08x",
+			w->opcode == IBV_WR_LOCAL_INV ? w->rkey : w->mw_rkey);
+		w->status = IBV_WC_MW_BIND_ERR;
+	} else {
+		qp->sq.nxt++;
+	}
+	comp_head(qp);
+}
+
+static uint8_t request_op(const struct roce_wqe *w, bool first, bool last)
+{
+	switch (w->opcode) {
+	case IBV_WR_RDMA_WRITE:
+		return first ? (last ? ROCE_WRITE_ONLY : ROCE_WRITE_FIRST) :
+			       (last ? ROCE_WRITE_LAST : ROCE_WRITE_MIDDLE);
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		return first ? (last ? ROCE_WRITE_ONLY_IMM : ROCE_WRITE_FIRST) :
+			       (last ? ROCE_WRITE_LAST_IMM : ROCE_WRITE_MIDDLE);
+	case IBV_WR_SEND_WITH_IMM:
+		return first ? (last ? ROCE_SEND_ONLY_IMM : ROCE_SEND_FIRST) :
+			       (last ? ROCE_SEND_LAST_IMM : ROCE_SEND_MIDDLE);
+	case IBV_WR_SEND_WITH_INV:
+		return first ? (last ? ROCE_SEND_ONLY_INV : ROCE_SEND_FIRST) :
+			       (last ? ROCE_SEND_LAST_INV : ROCE_SEND_MIDDLE);
+	case IBV_WR_RDMA_READ:
+		return ROCE_READ_REQUEST;
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+		return ROCE_CMP_SWAP;
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		return ROCE_FETCH_ADD;
+	default:
+		return first ? (last ? ROCE_SEND_ONLY : ROCE_SEND_FIRST) :
+			       (last ? ROCE_SEND_LAST : ROCE_SEND_MIDDLE);
+	}
+}
+
+/* PSNs that the packet at nxt_psn stands for: a read request's responses. */
+static uint32_t request_span(const struct roce_qp *qp,
+			     const struct roce_wqe *w)
+{
+	uint32_t left = (uint32_t)psn_diff(w->last_psn, qp->req.nxt_psn) + 1;
+	uint32_t at = (uint32_t)psn_diff(qp->req.nxt_psn, w->first_psn);
+	uint32_t chunk = read_chunk_pkts(qp);
+
+	/* Chunks end at the same places when a part is asked for again. */
+	return wqe_is_read(w) ? min_u32(left, chunk - at % chunk) : 1;
+}
+
+static void note_sent(struct roce_qp *qp, bool ack_req, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+	bool again = psn_diff(r->end_psn, r->nxt_psn) >= 0;
+
+	if (qp->type != IBV_QPT_RC)
+		return;
+	if (!r->timer_ns) {
+		r->progress_ns = now_ns;
+		comp_arm(qp, now_ns);
+	}
+	/* Karn: a packet sent twice says nothing about the round trip. */
+	if (again)
+		r->rtt_sent_ns = 0;
+	else if (ack_req && !r->rtt_sent_ns) {
+		r->rtt_sent_ns = now_ns;
+		r->rtt_psn = psn_add(r->nxt_psn, PSN_MASK);
+	}
+}
+
+/* One packet of w; false: no room, or w failed. */
+static bool build_request(struct roce_qp *qp, struct roce_batch *b,
+			  struct roce_wqe *w, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+	uint32_t at = (uint32_t)psn_diff(r->nxt_psn, w->first_psn);
+	uint32_t offset = at * qp->mtu;
+	uint32_t span = request_span(qp, w);
+	uint32_t len = min_u32(w->length - offset, span * qp->mtu);
+	bool first = r->nxt_psn == w->first_psn;
+	bool last = psn_add(r->nxt_psn, span - 1) == w->last_psn;
+	struct roce_hdr h = { .dest_qpn = qp->dest_qpn, .psn = r->nxt_psn };
+	struct roce_pkt *p;
+	uint32_t bad = 0;
+	int err = 0;
+
+	if (!batch_room(b, w->num_sge ? w->num_sge : 1))
+		return false;
+	p = batch_open(b);
+	h.opcode = (uint8_t)(qp->service | request_op(w, first, last));
+	if (wqe_has_response(w)) {
+		h.va = w->remote_addr + offset;
+		h.rkey = w->rkey;
+		h.dma_len = len;
+		h.compare = w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ?
+				    w->compare_add : 0;
+		h.swap_add = w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ?
+				     w->swap : w->compare_add;
+		h.ack_req = true;
+		r->rd_out++;
+	} else {
+		h.va = w->remote_addr;
+		h.rkey = w->rkey;
+		h.dma_len = w->length;
+		h.imm = w->imm;
+		h.inv_rkey = w->opcode == IBV_WR_SEND_WITH_INV ? w->rkey : 0;
+		h.solicited = last && w->flags & IBV_SEND_SOLICITED;
+		if (w->flags & IBV_SEND_INLINE && len)
+			batch_bytes(b, p, wqe_data(qp, w) + offset, len);
+		else
+			err = batch_gather(qp, b, p,
+					   (struct ibv_sge *)(void *)wqe_data(
+						   qp, w),
+					   w->num_sge, offset, len, &bad);
+		h.ack_req = qp->type == IBV_QPT_RC &&
+			    (last || ++r->noack >= ACK_EVERY);
+		if (h.ack_req)
+			r->noack = 0;
+	}
+	if (err) {
+		const struct ibv_sge *s =
+			(struct ibv_sge *)(void *)wqe_data(qp, w) + bad;
+
+		explain(qp,
+			"SGE %u of work request 0x%llx: lkey 0x%08x does not cover [0x%llx, +%u) in this PD: register the memory, or use that region's lkey",
+			bad, (unsigned long long)w->wr_id, s->lkey,
+			(unsigned long long)s->addr, s->length);
+		fail_later(qp, w, IBV_WC_LOC_PROT_ERR);
+		return false;
+	}
+	batch_push(b, p, &h, &qp->path, qp->seed);
+	r->nxt_psn = psn_add(r->nxt_psn, span);
+	note_sent(qp, h.ack_req, now_ns);
+	if (psn_diff(r->nxt_psn, r->end_psn) > 0)
+		r->end_psn = r->nxt_psn;
+	if (last)
+		qp->sq.nxt++;
+	return true;
+}
+
+void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
+{
+	while (qp->sq.nxt != qp->sq.tail && !qp->req.rnr_until_ns) {
+		struct roce_wqe *w = sq_slot(&qp->sq, qp->sq.nxt);
+
+		if (!may_send(qp, w))
+			return;
+		if (w->local)
+			run_local(qp, w);
+		else if (!build_request(qp, b, w, now_ns))
+			return;
+		if (qp->state == IBV_QPS_ERR)
+			return;
+	}
+}

@@ -1,0 +1,727 @@
+/*
+ * responder.c - executes the requests that arrive on one RC or UC queue pair
+ *
+ * epsn is the PSN of the next request not yet executed. At epsn: new, execute
+ * once. Before it: a duplicate whose effects already happened. SEND and WRITE
+ * are acknowledged again, READ is read again, an atomic is answered from its
+ * saved result, because running it twice would show. After it: something was
+ * lost. NAK once, then stay silent until epsn arrives, so a gap followed by a
+ * hundred packets costs one retry rather than a hundred. UC has no one to tell:
+ * it gives up the message it was in and begins again with the next.
+ *
+ * What is owed to the peer is kept, not sent: responses with data in a ring, in
+ * order, and behind them one ACK or NAK. rsp_tx() makes packets of it when the
+ * link has room; an ACK stands for everything before it, so those of a burst
+ * that was received in one go are one packet.
+ */
+#include "internal.h"
+
+#include <stdlib.h>
+
+/* Verdicts on a request. */
+enum verdict {
+	PASS,
+	DROP,
+	DUPLICATE,
+	V_NAK_PSN,
+	V_RNR,
+	V_INVALID,     /* NAK 0x61 */
+	V_ACCESS,      /* NAK 0x62 */
+	V_OPERATIONAL, /* NAK 0x63 */
+	V_LENGTH,      /* message longer than the receive buffer: NAK 0x61 */
+};
+
+int rsp_init(struct roce_qp *qp, uint32_t max_dest_rd_atomic)
+{
+	struct roce_responder *r = &qp->rsp;
+	/* Reads that are asked for again may wait beside the new ones. */
+	uint32_t n = 2 * max_dest_rd_atomic;
+	struct roce_response *resp = NULL;
+	struct roce_atomic_done *atomics = NULL;
+
+	if (r->resp_head != r->resp_tail)
+		return -EINVAL;
+	if (n) {
+		resp = calloc(n, sizeof(*resp));
+		atomics = calloc(max_dest_rd_atomic, sizeof(*atomics));
+		if (!resp || !atomics) {
+			free(resp);
+			free(atomics);
+			return -ENOMEM;
+		}
+	}
+	free(r->resp);
+	free(r->atomics);
+	r->resp = resp;
+	r->atomics = atomics;
+	r->resp_size = n;
+	r->resp_head = r->resp_tail = 0;
+	r->atomics_size = max_dest_rd_atomic;
+	r->atomics_next = 0;
+	return 0;
+}
+
+void rsp_fini(struct roce_qp *qp)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	free(r->resp);
+	free(r->atomics);
+	memset(r, 0, sizeof(*r));
+}
+
+/* ---- what is owed ------------------------------------------------------ */
+
+static uint32_t resp_count(const struct roce_responder *r)
+{
+	return r->resp_tail - r->resp_head;
+}
+
+static struct roce_response *resp_at(const struct roce_responder *r,
+				     uint32_t i)
+{
+	return &r->resp[i % r->resp_size];
+}
+
+static void owe_ack(struct roce_qp *qp)
+{
+	qp->rsp.ack_pending = true;
+}
+
+static void owe_nak(struct roce_qp *qp, uint8_t syndrome)
+{
+	qp->rsp.nak_pending = true;
+	qp->rsp.nak_syndrome = syndrome;
+	qp->rsp.nak_psn = qp->rsp.epsn;
+	qp->stats.nak_tx++;
+}
+
+bool rsp_ready(const struct roce_qp *qp)
+{
+	const struct roce_responder *r = &qp->rsp;
+
+	return r->ack_pending || r->nak_pending || r->resp_head != r->resp_tail;
+}
+
+static uint8_t read_resp_op(uint32_t i, uint32_t npkts)
+{
+	if (npkts == 1)
+		return ROCE_READ_RESP_ONLY;
+	return i == 0	      ? ROCE_READ_RESP_FIRST :
+	       i == npkts - 1 ? ROCE_READ_RESP_LAST :
+				ROCE_READ_RESP_MIDDLE;
+}
+
+static void fail_access(struct roce_qp *qp);
+
+/* The next packet of a response; false: no room in the batch. */
+static bool resp_build(struct roce_qp *qp, struct roce_batch *b,
+		       struct roce_response *e)
+{
+	struct roce_hdr h = {
+		.dest_qpn = qp->dest_qpn,
+		.psn = psn_add(e->psn, e->next),
+		.syndrome = ROCE_AETH_ACK | ROCE_CREDITS_INVALID,
+		.msn = e->msn,
+	};
+	uint32_t offset = e->next * qp->mtu;
+	struct roce_pkt *p;
+
+	if (!batch_room(b, 1))
+		return false;
+	p = batch_open(b);
+	if (e->kind == RESP_ATOMIC) {
+		h.opcode = ROCE_RC | ROCE_ATOMIC_ACK;
+		h.atomic_orig = e->orig;
+	} else {
+		h.opcode = ROCE_RC | read_resp_op(e->next, e->npkts);
+		if (batch_remote(qp, b, p, e->rkey, e->va + offset,
+				 min_u32(e->length - offset, qp->mtu))) {
+			/* Deregistered since it was accepted. */
+			fail_access(qp);
+			qp->rsp.nak_psn = h.psn;
+			return false;
+		}
+	}
+	batch_push(b, p, &h, &qp->path, qp->seed);
+	e->next++;
+	return true;
+}
+
+static void ack_build(struct roce_qp *qp, struct roce_batch *b)
+{
+	struct roce_responder *r = &qp->rsp;
+	struct roce_hdr h = {
+		.opcode = ROCE_RC | ROCE_ACK,
+		.dest_qpn = qp->dest_qpn,
+		.psn = psn_add(r->epsn, PSN_MASK),
+		.syndrome = ROCE_AETH_ACK | ROCE_CREDITS_INVALID,
+		.msn = r->msn,
+	};
+
+	if (r->nak_pending) {
+		h.psn = r->nak_psn;
+		h.syndrome = r->nak_syndrome;
+	}
+	batch_push(b, batch_open(b), &h, &qp->path, qp->seed);
+	r->ack_pending = r->nak_pending = false;
+}
+
+void rsp_tx(struct roce_qp *qp, struct roce_batch *b)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	for (uint32_t i = r->resp_head; i != r->resp_tail; i++) {
+		struct roce_response *e = resp_at(r, i);
+
+		while (e->next < e->npkts)
+			if (!resp_build(qp, b, e))
+				goto out;
+	}
+	/* Behind the data: an ACK accepts the reads before it as well. */
+out:
+	if (r->resp_head == r->resp_tail ||
+	    resp_at(r, r->resp_tail - 1)->next ==
+		    resp_at(r, r->resp_tail - 1)->npkts)
+		if ((r->ack_pending || r->nak_pending) && batch_room(b, 0))
+			ack_build(qp, b);
+}
+
+/* Gives back what the link did not take, forgets what it took. */
+void rsp_tx_done(struct roce_qp *qp, const struct roce_batch *b, size_t sent)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	for (size_t i = b->n; i-- > sent;) {
+		uint32_t psn = get_be24(b->pkt[i].hdr + 9);
+
+		if ((b->pkt[i].hdr[0] & 0x1f) == ROCE_ACK) {
+			uint8_t syndrome = b->pkt[i].hdr[ROCE_BTH_LEN];
+
+			if ((syndrome & ROCE_AETH_KIND) == ROCE_AETH_ACK) {
+				r->ack_pending = qp->state != IBV_QPS_ERR;
+			} else if (!r->nak_pending) {
+				r->nak_pending = true;
+				r->nak_syndrome = syndrome;
+				r->nak_psn = psn;
+			}
+			continue;
+		}
+		for (uint32_t k = r->resp_head; k != r->resp_tail; k++) {
+			struct roce_response *e = resp_at(r, k);
+			int32_t at = psn_diff(psn, e->psn);
+
+			if (at >= 0 && (uint32_t)at < e->next) {
+				e->next = (uint32_t)at;
+				break;
+			}
+		}
+	}
+	while (r->resp_head != r->resp_tail &&
+	       resp_at(r, r->resp_head)->next == resp_at(r, r->resp_head)->npkts)
+		r->resp_head++;
+}
+
+/* ---- failing ----------------------------------------------------------- */
+
+static void fail_access(struct roce_qp *qp)
+{
+	owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_REMOTE_ACCESS);
+	qp_fail(qp, IBV_EVENT_QP_ACCESS_ERR);
+}
+
+/* The receive in progress ends with an error of its own. */
+static void fail_recv(struct roce_qp *qp, enum ibv_wc_status status)
+{
+	struct roce_responder *r = &qp->rsp;
+	struct ibv_wc wc = { .status = status, .opcode = IBV_WC_RECV };
+
+	if (!r->recv_valid)
+		return;
+	r->recv_valid = false;
+	recv_complete(qp, &r->recv, &wc, false);
+}
+
+static void refuse_rc(struct roce_qp *qp, enum verdict v)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	switch (v) {
+	case PASS:
+	case DROP:
+	case DUPLICATE:
+		return;
+	case V_NAK_PSN:
+		if (r->nak_seq_sent || r->rnr_sent)
+			return;
+		r->nak_seq_sent = true;
+		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_PSN);
+		return;
+	case V_RNR:
+		r->rnr_sent = true;
+		qp->stats.rnr_tx++;
+		owe_nak(qp, (uint8_t)(ROCE_AETH_RNR | qp->attr.min_rnr_timer));
+		return;
+	case V_LENGTH:
+		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_INVALID_REQUEST);
+		fail_recv(qp, IBV_WC_LOC_LEN_ERR);
+		qp_to_err(qp);
+		return;
+	case V_OPERATIONAL:
+		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_REMOTE_OPERATIONAL);
+		fail_recv(qp, IBV_WC_LOC_PROT_ERR);
+		qp_to_err(qp);
+		return;
+	case V_INVALID:
+		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_INVALID_REQUEST);
+		fail_recv(qp, IBV_WC_REM_INV_REQ_ERR);
+		qp_fail(qp, IBV_EVENT_QP_REQ_ERR);
+		return;
+	case V_ACCESS:
+		fail_recv(qp, IBV_WC_REM_ACCESS_ERR);
+		fail_access(qp);
+		return;
+	}
+}
+
+/*
+ * UC drops a message it cannot take, and says nothing. A receive that it had
+ * begun to fill waits for the next message.
+ */
+static void refuse_uc(struct roce_qp *qp, enum verdict v)
+{
+	if (v == PASS)
+		return;
+	qp->stats.dropped++;
+	qp->rsp.in = IN_NOTHING;
+}
+
+/* ---- checks ------------------------------------------------------------ */
+
+static enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+	int32_t d = psn_diff(pkt->h.psn, r->epsn);
+	uint32_t flags = roce_opcode(pkt->h.opcode)->flags;
+
+	if (qp->type == IBV_QPT_UC) {
+		if (d != 0) {
+			/* Lost packets: go on with the next message. */
+			r->in = IN_NOTHING;
+			if (!(flags & ROCE_F_FIRST)) {
+				r->epsn = psn_add(pkt->h.psn, 1);
+				return DROP;
+			}
+			r->epsn = pkt->h.psn;
+		}
+		return PASS;
+	}
+	return d == 0 ? PASS : d < 0 ? DUPLICATE : V_NAK_PSN;
+}
+
+/* Opcode sequence (9.7.4.1.2 and table 36), lengths of packets (9.7.4.1.6). */
+static enum verdict check_order(const struct roce_qp *qp,
+				const struct roce_rx *pkt)
+{
+	const struct roce_responder *r = &qp->rsp;
+	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	enum resp_in kind = f & ROCE_F_SEND  ? IN_SEND :
+			    f & ROCE_F_WRITE ? IN_WRITE :
+					       IN_NOTHING;
+
+	if (f & (ROCE_F_READ | ROCE_F_ATOMIC))
+		return r->in == IN_NOTHING ? PASS : V_INVALID;
+	if (f & ROCE_F_FIRST) {
+		if (r->in != IN_NOTHING) {
+			if (qp->type == IBV_QPT_RC)
+				return V_INVALID;
+		}
+	} else if (r->in != kind) {
+		return V_INVALID;
+	}
+	if (f & ROCE_F_LAST) {
+		if (pkt->len > qp->mtu)
+			return V_INVALID;
+		/* A LAST that carries nothing would make the message end one
+		 * packet earlier; zero bytes only in an ONLY. */
+		if (!(f & ROCE_F_FIRST) && pkt->len == 0)
+			return V_INVALID;
+	} else if (pkt->len != qp->mtu) {
+		return V_INVALID;
+	}
+	return PASS;
+}
+
+/* A receive WQE for a SEND, or a WRITE with immediate data. */
+static enum verdict need_recv(struct roce_qp *qp)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	if (r->recv_valid)
+		return PASS;
+	if (!recv_take(qp, &r->recv)) {
+		explain(qp, "a message arrived and no receive was posted");
+		return V_RNR;
+	}
+	r->recv_valid = true;
+	return PASS;
+}
+
+static enum verdict check_resources(struct roce_qp *qp,
+				    const struct roce_rx *pkt)
+{
+	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	struct roce_responder *r = &qp->rsp;
+
+	if (f & ROCE_F_SEND && f & ROCE_F_FIRST)
+		return need_recv(qp);
+	if (f & ROCE_F_WRITE && f & ROCE_F_IMM)
+		return need_recv(qp);
+	if (f & (ROCE_F_READ | ROCE_F_ATOMIC)) {
+		if (resp_count(r) >= r->resp_size) {
+			explain(qp,
+				"more reads and atomics outstanding than max_dest_rd_atomic=%u: lower the peer's max_rd_atomic",
+				qp->attr.max_dest_rd_atomic);
+			return V_INVALID;
+		}
+	}
+	return PASS;
+}
+
+static void explain_access(struct roce_qp *qp, const char *what,
+			   const struct roce_hdr *h, uint32_t flag,
+			   const char *flag_name)
+{
+	const char *why = "the rkey is unknown, of another PD, or does not cover the range with this permission";
+
+	if (!(qp->attr.qp_access_flags & flag))
+		why = "the QP's qp_access_flags do not allow it";
+	explain(qp, "%s of %u bytes at 0x%llx with rkey 0x%08x refused: %s (needs %s)",
+		what, h->dma_len, (unsigned long long)h->va, h->rkey, why,
+		flag_name);
+}
+
+/* Whether the whole range that a RETH names may be accessed. */
+static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	const struct roce_hdr *h = &pkt->h;
+	uint32_t flag, len = h->dma_len;
+	struct key_entry *e;
+	const char *what, *name;
+	void *p;
+
+	if (f & ROCE_F_RETH && f & ROCE_F_WRITE) {
+		flag = IBV_ACCESS_REMOTE_WRITE;
+		what = "write";
+		name = "IBV_ACCESS_REMOTE_WRITE";
+	} else if (f & ROCE_F_READ) {
+		flag = IBV_ACCESS_REMOTE_READ;
+		what = "read";
+		name = "IBV_ACCESS_REMOTE_READ";
+	} else if (f & ROCE_F_ATOMIC) {
+		flag = IBV_ACCESS_REMOTE_ATOMIC;
+		what = "atomic";
+		name = "IBV_ACCESS_REMOTE_ATOMIC";
+		len = 8;
+		if (h->va & 7) {
+			explain(qp, "atomic at 0x%llx, which is not a multiple of 8",
+				(unsigned long long)h->va);
+			return V_INVALID;
+		}
+	} else {
+		return PASS;
+	}
+	if (f & ROCE_F_RETH && len > ROCE_MAX_MSG)
+		return V_INVALID;
+	if (!(qp->attr.qp_access_flags & flag)) {
+		explain_access(qp, what, h, flag, name);
+		return V_INVALID; /* not a request this QP supports */
+	}
+	if (!len)
+		return PASS; /* 9.7.4.1.5: zero length is not checked */
+	e = mem_remote(qp, h->rkey, h->va, len, flag, &p);
+	if (!e) {
+		explain_access(qp, what, h, flag, name);
+		return V_ACCESS;
+	}
+	keys_put(e);
+	return PASS;
+}
+
+/* ---- execution --------------------------------------------------------- */
+
+static enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	uint32_t bad = 0;
+
+	if (f & ROCE_F_FIRST)
+		r->offset = 0;
+	if (pkt->len > r->recv.length ||
+	    r->offset > r->recv.length - pkt->len) {
+		explain(qp,
+			"a message of more than %u bytes arrived for receive 0x%llx, which has room for %llu: post larger receive buffers",
+			r->offset + (uint32_t)pkt->len - (f & ROCE_F_LAST ? 1 : 0),
+			(unsigned long long)r->recv.wr_id,
+			(unsigned long long)r->recv.length);
+		return V_LENGTH;
+	}
+	if (mem_scatter(qp, r->recv.pd, r->recv.sge, r->recv.num_sge, r->offset,
+			pkt->payload, pkt->len, &bad)) {
+		explain(qp,
+			"SGE %u of receive 0x%llx: lkey 0x%08x does not allow local writes to [0x%llx, +%u)",
+			bad, (unsigned long long)r->recv.wr_id,
+			r->recv.sge[bad].lkey,
+			(unsigned long long)r->recv.sge[bad].addr,
+			r->recv.sge[bad].length);
+		return V_OPERATIONAL;
+	}
+	r->offset += (uint32_t)pkt->len;
+	return PASS;
+}
+
+static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	struct key_entry *e;
+	void *p;
+
+	if (f & ROCE_F_FIRST) {
+		r->va = pkt->h.va;
+		r->rkey = pkt->h.rkey;
+		r->left = pkt->h.dma_len;
+		r->offset = 0;
+	}
+	/* The length announced must be the length that comes (9.7.4.1.6). */
+	if (pkt->len > r->left || (f & ROCE_F_LAST && pkt->len != r->left))
+		return V_INVALID;
+	if (pkt->len) {
+		e = mem_remote(qp, r->rkey, r->va, pkt->len,
+			       IBV_ACCESS_REMOTE_WRITE, &p);
+		if (!e)
+			return V_ACCESS;
+		mem_copy(p, pkt->payload, pkt->len);
+		keys_put(e);
+	}
+	r->va += pkt->len;
+	r->left -= (uint32_t)pkt->len;
+	r->offset += (uint32_t)pkt->len;
+	return PASS;
+}
+
+static struct roce_response *resp_push(struct roce_responder *r)
+{
+	return resp_at(r, r->resp_tail++);
+}
+
+static void owe_read(struct roce_qp *qp, const struct roce_hdr *h)
+{
+	*resp_push(&qp->rsp) = (struct roce_response){
+		.kind = RESP_READ,
+		.psn = h->psn,
+		.npkts = pkts_of(h->dma_len, qp->mtu),
+		.msn = qp->rsp.msn,
+		.rkey = h->rkey,
+		.va = h->va,
+		.length = h->dma_len,
+	};
+}
+
+static void owe_atomic(struct roce_qp *qp, uint32_t psn, uint32_t msn,
+		       uint64_t orig)
+{
+	*resp_push(&qp->rsp) = (struct roce_response){
+		.kind = RESP_ATOMIC,
+		.psn = psn,
+		.npkts = 1,
+		.msn = msn,
+		.orig = orig,
+	};
+}
+
+static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+	const struct roce_hdr *h = &pkt->h;
+	struct key_entry *e;
+	uint64_t orig;
+	void *p;
+
+	e = mem_remote(qp, h->rkey, h->va, 8, IBV_ACCESS_REMOTE_ATOMIC, &p);
+	if (!e)
+		return V_ACCESS;
+	if ((uintptr_t)p & 7) {
+		keys_put(e);
+		return V_INVALID;
+	}
+	if ((h->opcode & 0x1f) == ROCE_CMP_SWAP) {
+		orig = h->compare;
+		__atomic_compare_exchange_n((uint64_t *)p, &orig, h->swap_add,
+					    false, __ATOMIC_SEQ_CST,
+					    __ATOMIC_SEQ_CST);
+	} else {
+		orig = __atomic_fetch_add((uint64_t *)p, h->swap_add,
+					  __ATOMIC_SEQ_CST);
+	}
+	keys_put(e);
+	r->atomics[r->atomics_next] = (struct roce_atomic_done){
+		.psn = h->psn,
+		.msn = psn_add(r->msn, 1),
+		.orig = orig,
+		.valid = true,
+	};
+	r->atomics_next = (r->atomics_next + 1) % r->atomics_size;
+	owe_atomic(qp, h->psn, psn_add(r->msn, 1), orig);
+	return PASS;
+}
+
+/* The message has ended: complete the receive it used, if it used one. */
+static void deliver(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	struct ibv_wc wc = {
+		.status = IBV_WC_SUCCESS,
+		.opcode = f & ROCE_F_WRITE ? IBV_WC_RECV_RDMA_WITH_IMM :
+					     IBV_WC_RECV,
+		.byte_len = r->offset,
+	};
+
+	if (f & ROCE_F_WRITE && !(f & ROCE_F_IMM))
+		return;
+	if (f & ROCE_F_IMM) {
+		wc.wc_flags |= IBV_WC_WITH_IMM;
+		wc.imm_data = pkt->h.imm;
+	} else if (f & ROCE_F_IETH) {
+		wc.wc_flags |= IBV_WC_WITH_INV;
+		wc.invalidated_rkey = pkt->h.inv_rkey;
+	}
+	r->recv_valid = false;
+	recv_complete(qp, &r->recv, &wc, pkt->h.solicited);
+}
+
+static enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	enum verdict v = PASS;
+	uint32_t span = 1;
+
+	if (f & ROCE_F_READ) {
+		span = pkts_of(pkt->h.dma_len, qp->mtu);
+		r->msn = psn_add(r->msn, 1);
+		owe_read(qp, &pkt->h);
+	} else if (f & ROCE_F_ATOMIC) {
+		v = exec_atomic(qp, pkt);
+		if (v == PASS)
+			r->msn = psn_add(r->msn, 1);
+	} else {
+		v = f & ROCE_F_SEND ? exec_send(qp, pkt) : exec_write(qp, pkt);
+		if (v == PASS && f & ROCE_F_IETH &&
+		    (!qp->env->invalidate ||
+		     qp->env->invalidate(qp, pkt->h.inv_rkey))) {
+			explain(qp, "send with invalidate of rkey 0x%08x refused: not a key of this PD that may be invalidated",
+				pkt->h.inv_rkey);
+			v = V_ACCESS;
+		}
+	}
+	if (v != PASS)
+		return v;
+	r->epsn = psn_add(r->epsn, span);
+	r->nak_seq_sent = r->rnr_sent = false;
+	if (f & (ROCE_F_READ | ROCE_F_ATOMIC))
+		return PASS;
+	if (f & ROCE_F_LAST) {
+		r->in = IN_NOTHING;
+		r->msn = psn_add(r->msn, 1);
+		deliver(qp, pkt);
+	} else {
+		r->in = f & ROCE_F_SEND ? IN_SEND : IN_WRITE;
+	}
+	return PASS;
+}
+
+/* ---- duplicates -------------------------------------------------------- */
+
+/* A read that still waits to be sent will answer its repetition, too. */
+static bool read_pending(const struct roce_qp *qp, uint32_t psn)
+{
+	const struct roce_responder *r = &qp->rsp;
+
+	for (uint32_t i = r->resp_head; i != r->resp_tail; i++) {
+		const struct roce_response *e = resp_at(r, i);
+		int32_t at = psn_diff(psn, e->psn);
+
+		if (e->kind == RESP_READ && at >= 0 &&
+		    (uint32_t)at < e->npkts && (uint32_t)at >= e->next)
+			return true;
+	}
+	return false;
+}
+
+static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+
+	qp->stats.duplicates++;
+	if (f & ROCE_F_READ) {
+		uint32_t end = psn_add(pkt->h.psn,
+				       pkts_of(pkt->h.dma_len, qp->mtu));
+
+		/* Only what has been read before, and only if it still may. */
+		if (psn_diff(end, r->epsn) > 0 ||
+		    read_pending(qp, pkt->h.psn) ||
+		    resp_count(r) >= r->resp_size ||
+		    check_access(qp, pkt) != PASS)
+			return;
+		owe_read(qp, &pkt->h);
+	} else if (f & ROCE_F_ATOMIC) {
+		for (uint32_t i = 0; i < r->atomics_size; i++) {
+			struct roce_atomic_done *a = &r->atomics[i];
+
+			if (a->valid && a->psn == pkt->h.psn &&
+			    resp_count(r) < r->resp_size) {
+				owe_atomic(qp, a->psn, a->msn, a->orig);
+				return;
+			}
+		}
+	} else {
+		owe_ack(qp);
+	}
+}
+
+void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	enum verdict v = check_psn(qp, pkt);
+
+	if (v == DUPLICATE) {
+		duplicate(qp, pkt);
+		return;
+	}
+	if (v == PASS)
+		v = check_order(qp, pkt);
+	if (v == PASS)
+		v = check_access(qp, pkt);
+	if (v == PASS)
+		v = check_resources(qp, pkt);
+	if (v == PASS)
+		v = execute(qp, pkt);
+	if (qp->type == IBV_QPT_UC) {
+		refuse_uc(qp, v);
+		if (v != PASS && v != DROP)
+			qp->rsp.epsn = psn_add(pkt->h.psn, 1);
+		return;
+	}
+	if (v != PASS) {
+		refuse_rc(qp, v);
+		return;
+	}
+	if (pkt->h.ack_req &&
+	    !(roce_opcode(pkt->h.opcode)->flags &
+	      (ROCE_F_READ | ROCE_F_ATOMIC)))
+		owe_ack(qp);
+}

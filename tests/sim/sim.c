@@ -1,0 +1,507 @@
+/*
+ * sim.c - the simulated network: an event heap, a link that misbehaves by
+ * chance, and the functions that the protocol core's environment asks for
+ */
+#include "sim.h"
+
+#include "wire/icrc.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sim_event {
+	uint64_t at, id;
+	int to;
+	size_t len; /* BTH to ICRC inclusive */
+	uint8_t *bytes;
+};
+
+uint64_t sim_rand(struct sim_rng *r)
+{
+	uint64_t z = (r->state += 0x9e3779b97f4a7c15ull);
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+	return z ^ (z >> 31);
+}
+
+uint32_t sim_below(struct sim_rng *r, uint32_t n)
+{
+	return (uint32_t)(((sim_rand(r) >> 32) * n) >> 32);
+}
+
+bool sim_chance(struct sim_rng *r, double p)
+{
+	return p > 0 && (double)(sim_rand(r) >> 11) / 9007199254740992.0 < p;
+}
+
+/* ---- the environment --------------------------------------------------- */
+
+static int env_complete(struct roce_qp *qp, void *cq, const struct ibv_wc *wc,
+			bool solicited)
+{
+	struct sim_wcs *w = cq;
+
+	(void)qp;
+	assert(w->n < SIM_WCS);
+	w->wc[w->n] = *wc;
+	w->solicited[w->n++] = solicited;
+	return 0;
+}
+
+static bool env_srq_take(struct roce_qp *qp, void *srq, struct roce_recv *out)
+{
+	(void)qp;
+	return roce_rq_take(srq, out);
+}
+
+static void env_event(struct roce_qp *qp, enum ibv_event_type type)
+{
+	struct sim_qp *q = roce_qp_owner(qp);
+
+	q->events |= 1u << type;
+}
+
+static void env_explain(struct roce_qp *qp, const char *fmt, ...)
+{
+	struct sim_qp *q = roce_qp_owner(qp);
+	va_list ap;
+
+	if (!q->node->sim->verbose)
+		return;
+	va_start(ap, fmt);
+	fprintf(stderr, "QP %#x: ", roce_qp_num(qp));
+	vfprintf(stderr, fmt, ap);
+	fputc('\n', stderr);
+	va_end(ap);
+}
+
+/* ---- nodes ------------------------------------------------------------- */
+
+static void node_init(struct sim *s, int i)
+{
+	struct sim_node *n = &s->node[i];
+	struct key_entry e = {
+		.access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+			  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+		.pd = 1,
+		.kind = KEY_MR,
+		.length = SIM_MEM,
+	};
+	struct key_entry *mem = calloc(1024, sizeof(*mem));
+	char addr[32];
+
+	n->sim = s;
+	snprintf(addr, sizeof(addr), "::ffff:10.0.0.%d", i + 1);
+	inet_pton(AF_INET6, addr, n->gid.raw);
+	n->mem = aligned_alloc(4096, SIM_MEM);
+	memset(n->mem, 0, SIM_MEM);
+	keys_init(&n->keys, mem, 1024, s->seed + (uint64_t)i);
+	e.addr = e.iova = (uintptr_t)n->mem;
+	n->slot = keys_add(&n->keys, &e);
+	assert(n->slot >= 0);
+	n->lkey = atomic_load(&mem[n->slot].lkey);
+	n->rkey = atomic_load(&mem[n->slot].rkey);
+	n->env = (struct roce_env){
+		.keys = &n->keys,
+		.complete = env_complete,
+		.srq_take = env_srq_take,
+		.event = env_event,
+		.explain = env_explain,
+	};
+	n->next_qpn = 0x1000u * (uint32_t)(i + 1);
+	roce_rq_init(&n->srq, 1024, 4, 1);
+}
+
+struct sim *sim_new(uint64_t seed)
+{
+	struct sim *s = calloc(1, sizeof(*s));
+
+	s->seed = seed;
+	s->rng.state = seed;
+	s->now = SIM_SEC;
+	s->link.delay_ns = 2000;
+	s->link.jitter_ns = 20000;
+	s->verbose = getenv("SIM_VERBOSE") != NULL;
+	node_init(s, 0);
+	node_init(s, 1);
+	return s;
+}
+
+void sim_free(struct sim *s)
+{
+	for (size_t i = 0; i < s->nheap; i++)
+		free(s->heap[i].bytes);
+	free(s->heap);
+	for (int i = 0; i < 2; i++) {
+		struct sim_node *n = &s->node[i];
+
+		for (size_t k = 0; k < n->nqp; k++) {
+			roce_qp_destroy(n->qp[k].qp);
+			free(n->qp[k].send);
+			free(n->qp[k].recv);
+		}
+		roce_rq_fini(&n->srq);
+		free(n->keys.entry);
+		free(n->mem);
+	}
+	free(s);
+}
+
+struct sim_qp *sim_qp_new(struct sim *s, int node, const struct sim_qp_opts *o)
+{
+	struct sim_node *n = &s->node[node];
+	struct sim_qp *q = &n->qp[n->nqp++];
+	struct roce_qp_init init = {
+		.env = &n->env,
+		.owner = q,
+		.qpn = n->next_qpn++,
+		.pd = 1,
+		.type = o->type,
+		.cap = o->cap,
+		.sq_sig_all = o->sig_all,
+		.srq = o->srq ? &n->srq : NULL,
+	};
+	int err;
+
+	assert(n->nqp <= SIM_QPS);
+	q->node = n;
+	q->send = calloc(1, sizeof(*q->send));
+	q->recv = calloc(1, sizeof(*q->recv));
+	init.send_cq = q->send;
+	init.recv_cq = q->recv;
+	err = roce_qp_create(&q->qp, &init);
+	assert(!err);
+	(void)err;
+	return q;
+}
+
+struct roce_path sim_path(struct sim_node *from, struct sim_node *to)
+{
+	return (struct roce_path){
+		.sgid = from->gid, .dgid = to->gid, .hop_limit = 64
+	};
+}
+
+const struct sim_conn_opts sim_conn_default = {
+	.mtu = IBV_MTU_1024,
+	.timeout = 14,
+	.retry_cnt = 7,
+	.rnr_retry = 7,
+	.min_rnr_timer = 6,
+	.rd_atomic = 4,
+	.dest_rd_atomic = 4,
+	.psn_a = 0xfffff0, /* wraps soon */
+	.psn_b = 0x123456,
+	.access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+		  IBV_ACCESS_REMOTE_ATOMIC,
+};
+
+static void must(int err, const char *what)
+{
+	if (err) {
+		fprintf(stderr, "%s: %s\n", what, strerror(-err));
+		abort();
+	}
+}
+
+static void conn_one(struct sim_qp *q, struct sim_qp *peer,
+		     const struct sim_conn_opts *o, uint32_t sq_psn,
+		     uint32_t rq_psn)
+{
+	bool rc = roce_qp_type(q->qp) == IBV_QPT_RC;
+	struct roce_path path = sim_path(q->node, peer->node);
+	struct ibv_qp_attr a = {
+		.qp_state = IBV_QPS_INIT,
+		.port_num = 1,
+		.qp_access_flags = o->access,
+		.path_mtu = o->mtu,
+		.dest_qp_num = roce_qp_num(peer->qp),
+		.rq_psn = rq_psn,
+		.sq_psn = sq_psn,
+		.timeout = o->timeout,
+		.retry_cnt = o->retry_cnt,
+		.rnr_retry = o->rnr_retry,
+		.min_rnr_timer = o->min_rnr_timer,
+		.max_rd_atomic = o->rd_atomic,
+		.max_dest_rd_atomic = o->dest_rd_atomic,
+	};
+
+	q->peer = peer;
+	must(roce_qp_modify(q->qp, &a,
+			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+				    IBV_QP_ACCESS_FLAGS,
+			    NULL, NULL, 0), "INIT");
+	a.qp_state = IBV_QPS_RTR;
+	must(roce_qp_modify(q->qp, &a,
+			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+				    IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				    (rc ? IBV_QP_MAX_DEST_RD_ATOMIC |
+						  IBV_QP_MIN_RNR_TIMER : 0),
+			    &path, NULL, 0), "RTR");
+	a.qp_state = IBV_QPS_RTS;
+	must(roce_qp_modify(q->qp, &a,
+			    IBV_QP_STATE | IBV_QP_SQ_PSN |
+				    (rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+						  IBV_QP_RNR_RETRY |
+						  IBV_QP_MAX_QP_RD_ATOMIC : 0),
+			    NULL, NULL, 0), "RTS");
+}
+
+void sim_connect(struct sim_qp *a, struct sim_qp *b,
+		 const struct sim_conn_opts *o)
+{
+	conn_one(a, b, o, o->psn_a, o->psn_b);
+	conn_one(b, a, o, o->psn_b, o->psn_a);
+}
+
+void sim_ud_up(struct sim_qp *q, uint32_t qkey)
+{
+	struct ibv_qp_attr a = {
+		.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = qkey
+	};
+
+	must(roce_qp_modify(q->qp, &a,
+			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+				    IBV_QP_QKEY, NULL, NULL, 0), "INIT");
+	a.qp_state = IBV_QPS_RTR;
+	must(roce_qp_modify(q->qp, &a, IBV_QP_STATE, NULL, NULL, 0), "RTR");
+	a.qp_state = IBV_QPS_RTS;
+	a.sq_psn = 0xffffff;
+	must(roce_qp_modify(q->qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN, NULL, NULL,
+			    0), "RTS");
+}
+
+/* ---- the link ---------------------------------------------------------- */
+
+static bool before(const struct sim_event *a, const struct sim_event *b)
+{
+	return a->at != b->at ? a->at < b->at : a->id < b->id;
+}
+
+static void heap_push(struct sim *s, struct sim_event e)
+{
+	size_t i;
+
+	if (s->nheap == s->heap_cap) {
+		s->heap_cap = s->heap_cap ? s->heap_cap * 2 : 256;
+		s->heap = realloc(s->heap, s->heap_cap * sizeof(*s->heap));
+	}
+	for (i = s->nheap++; i && before(&e, &s->heap[(i - 1) / 2]);
+	     i = (i - 1) / 2)
+		s->heap[i] = s->heap[(i - 1) / 2];
+	s->heap[i] = e;
+}
+
+static struct sim_event heap_pop(struct sim *s)
+{
+	struct sim_event top = s->heap[0], last = s->heap[--s->nheap];
+	size_t i = 0, c;
+
+	while ((c = 2 * i + 1) < s->nheap) {
+		if (c + 1 < s->nheap && before(&s->heap[c + 1], &s->heap[c]))
+			c++;
+		if (!before(&s->heap[c], &last))
+			break;
+		s->heap[i] = s->heap[c];
+		i = c;
+	}
+	s->heap[i] = last;
+	return top;
+}
+
+static void put_on_link(struct sim *s, int to, const uint8_t *bytes, size_t len)
+{
+	struct sim_event e = {
+		.at = s->now + s->link.delay_ns,
+		.id = s->next_id++,
+		.to = to,
+		.len = len,
+		.bytes = malloc(len),
+	};
+
+	memcpy(e.bytes, bytes, len);
+	if (sim_chance(&s->rng, s->link.reorder))
+		e.at += sim_below(&s->rng, (uint32_t)s->link.jitter_ns);
+	if (sim_chance(&s->rng, s->link.corrupt))
+		e.bytes[sim_below(&s->rng, (uint32_t)len)] ^=
+			(uint8_t)(1 + sim_below(&s->rng, 255));
+	heap_push(s, e);
+}
+
+static void seal(struct sim *s, int to, uint8_t *bytes, size_t len)
+{
+	struct sim_node *d = &s->node[to], *f = &s->node[!to];
+	uint32_t crc = icrc_begin(&f->gid, &d->gid, 49152, ROCE_UDP_PORT,
+				  len + ROCE_ICRC_LEN, 0);
+
+	crc = icrc_bth(crc, bytes, len);
+	icrc_put(bytes + len, crc);
+}
+
+void sim_inject(struct sim *s, int to, const uint8_t *bytes, size_t len)
+{
+	uint8_t buf[ROCE_HDR_MAX + ROCE_MTU_MAX + 16];
+
+	assert(len + ROCE_ICRC_LEN <= sizeof(buf));
+	memcpy(buf, bytes, len);
+	seal(s, to, buf, len);
+	put_on_link(s, to, buf, len + ROCE_ICRC_LEN);
+}
+
+static void send_packet(struct sim *s, int from, const struct roce_batch *b,
+			const struct roce_pkt *p)
+{
+	uint8_t buf[ROCE_HDR_MAX + ROCE_MTU_MAX + 16];
+	size_t len = p->hdr_len;
+	struct roce_hdr h;
+	int hl;
+
+	memcpy(buf, p->hdr, len);
+	for (uint32_t i = 0; i < p->niov; i++) {
+		memcpy(buf + len, b->iov[p->iov + i].iov_base,
+		       b->iov[p->iov + i].iov_len);
+		len += b->iov[p->iov + i].iov_len;
+	}
+	assert(len == (size_t)p->hdr_len + p->payload);
+	memset(buf + len, 0, p->pad);
+	len += p->pad;
+	hl = roce_decode(&h, buf, len);
+	assert(hl == p->hdr_len);
+	s->packets++;
+	if (s->link.tap)
+		s->link.tap(s, &h, p->payload, from);
+	if ((s->link.drop && s->link.drop(s, &h, from)) ||
+	    sim_chance(&s->rng, s->link.loss)) {
+		s->dropped++;
+		return;
+	}
+	seal(s, !from, buf, len);
+	put_on_link(s, !from, buf, len + ROCE_ICRC_LEN);
+	if (sim_chance(&s->rng, s->link.dup))
+		put_on_link(s, !from, buf, len + ROCE_ICRC_LEN);
+}
+
+void sim_pull(struct sim_qp *q)
+{
+	struct sim *s = q->node->sim;
+	int from = q->node == &s->node[1];
+	struct roce_batch b;
+	size_t sent, n;
+
+	do {
+		roce_tx(q->qp, &b, s->now);
+		sent = n = b.n;
+		if (sim_chance(&s->rng, s->link.busy))
+			sent = sim_below(&s->rng, (uint32_t)n + 1);
+		for (size_t i = 0; i < sent; i++)
+			send_packet(s, from, &b, &b.pkt[i]);
+		roce_tx_done(q->qp, &b, sent, s->now);
+	} while (n && sent == n);
+}
+
+static void deliver(struct sim *s, struct sim_event *e)
+{
+	struct sim_node *n = &s->node[e->to], *f = &s->node[!e->to];
+	static const uint8_t grh[40] = { 0 };
+	struct roce_rx rx = {
+		.sgid = f->gid, .dgid = n->gid, .grh = grh,
+	};
+	uint16_t id = 0;
+	int hl;
+
+	if (!icrc_check(&f->gid, &n->gid, 49152, ROCE_UDP_PORT, e->bytes,
+			e->len, &id))
+		return;
+	if (id != 0) /* our own ends send 0: a corruption that passed */
+		return;
+	hl = roce_decode(&rx.h, e->bytes, e->len - ROCE_ICRC_LEN);
+	if (hl < 0)
+		return;
+	rx.payload = e->bytes + hl;
+	rx.len = e->len - ROCE_ICRC_LEN - (size_t)hl - rx.h.pad;
+	for (size_t i = 0; i < n->nqp; i++) {
+		if (roce_qp_num(n->qp[i].qp) != rx.h.dest_qpn)
+			continue;
+		roce_rx(n->qp[i].qp, &rx, s->now);
+		sim_pull(&n->qp[i]);
+	}
+}
+
+/* The QP whose deadline is the earliest. */
+static struct sim_qp *next_timer(struct sim *s, uint64_t *at)
+{
+	struct sim_qp *best = NULL;
+
+	*at = UINT64_MAX;
+	for (int i = 0; i < 2; i++)
+		for (size_t k = 0; k < s->node[i].nqp; k++) {
+			struct sim_qp *q = &s->node[i].qp[k];
+			uint64_t t = roce_deadline(q->qp);
+
+			if (t < *at) {
+				*at = t;
+				best = q;
+			}
+		}
+	return best;
+}
+
+void sim_run(struct sim *s, uint64_t ns)
+{
+	uint64_t end = s->now + ns;
+
+	for (;;) {
+		uint64_t timer_at;
+		struct sim_qp *q = next_timer(s, &timer_at);
+		uint64_t pkt_at = s->nheap ? s->heap[0].at : UINT64_MAX;
+		uint64_t at = timer_at < pkt_at ? timer_at : pkt_at;
+
+		if (at == UINT64_MAX)
+			return;
+		if (at > end) {
+			s->now = end;
+			return;
+		}
+		if (at > s->now)
+			s->now = at;
+		if (pkt_at <= timer_at) {
+			struct sim_event e = heap_pop(s);
+
+			deliver(s, &e);
+			free(e.bytes);
+		} else {
+			roce_expire(q->qp, s->now);
+			sim_pull(q);
+		}
+	}
+}
+
+int sim_post_send(struct sim_qp *q, const struct ibv_send_wr *wr)
+{
+	struct roce_path path;
+	bool ud = roce_qp_type(q->qp) == IBV_QPT_UD;
+	int err;
+
+	if (ud)
+		path = sim_path(q->node, q->peer->node);
+	err = roce_post_send(q->qp, wr, ud ? &path : NULL, q->node->sim->now);
+	if (!err)
+		sim_pull(q);
+	return err;
+}
+
+int sim_post_recv(struct sim_qp *q, const struct ibv_recv_wr *wr)
+{
+	return roce_post_recv(q->qp, wr);
+}
+
+const struct ibv_wc *sim_poll(struct sim_wcs *w)
+{
+	return w->read < w->n ? &w->wc[w->read++] : NULL;
+}

@@ -1,0 +1,131 @@
+/*
+ * sim.h - a simulated network for the protocol core
+ *
+ * Two nodes, each with its own memory, keys, completion lists and queue pairs,
+ * joined by a link that loses, duplicates, delays and corrupts packets. The
+ * clock is virtual and one seeded generator makes every choice, so a run is
+ * repeated exactly by its seed.
+ */
+#ifndef SOFTHCA_TESTS_SIM_H
+#define SOFTHCA_TESTS_SIM_H
+
+#include "roce/qp.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SIM_MEM (4u << 20) /* bytes of registered memory per node */
+#define SIM_QPS 16
+#define SIM_WCS 65536
+
+struct sim_rng {
+	uint64_t state;
+};
+
+uint64_t sim_rand(struct sim_rng *r);
+/* 0 .. n-1 */
+uint32_t sim_below(struct sim_rng *r, uint32_t n);
+bool sim_chance(struct sim_rng *r, double p);
+
+struct sim_wcs {
+	size_t n, read;
+	struct ibv_wc wc[SIM_WCS];
+	bool solicited[SIM_WCS];
+};
+
+struct sim_node;
+
+struct sim_qp {
+	struct sim_node *node;
+	struct roce_qp *qp;
+	struct sim_qp *peer;
+	struct sim_wcs *send, *recv;
+	uint32_t events; /* 1 << enum ibv_event_type */
+};
+
+struct sim_node {
+	struct sim *sim;
+	struct roce_env env;
+	struct keys keys;
+	union ibv_gid gid;
+	uint8_t *mem;
+	int slot; /* of the region that covers mem */
+	uint32_t lkey, rkey;
+	struct sim_qp qp[SIM_QPS];
+	size_t nqp;
+	uint32_t next_qpn;
+	struct roce_rq srq;
+};
+
+struct sim_link {
+	double loss, dup, corrupt;
+	double reorder;     /* share of packets that take a detour */
+	uint64_t delay_ns;
+	uint64_t jitter_ns; /* of those that take a detour */
+	double busy;        /* chance that the link takes only a part */
+	/* Scripted: called for each packet sent; true: drop it. */
+	bool (*drop)(struct sim *sim, const struct roce_hdr *h, int from);
+	/* Watches each packet handed to the link. */
+	void (*tap)(struct sim *sim, const struct roce_hdr *h, size_t payload,
+		    int from);
+};
+
+struct sim {
+	uint64_t now;
+	uint64_t seed;
+	struct sim_rng rng;
+	struct sim_node node[2];
+	struct sim_link link;
+	struct sim_event *heap;
+	size_t nheap, heap_cap;
+	uint64_t next_id;
+	uint64_t packets, dropped;
+	void *user;
+	bool verbose;
+};
+
+struct sim *sim_new(uint64_t seed);
+void sim_free(struct sim *s);
+
+struct sim_qp_opts {
+	enum ibv_qp_type type;
+	struct ibv_qp_cap cap;
+	bool sig_all;
+	bool srq;
+};
+
+struct sim_qp *sim_qp_new(struct sim *s, int node,
+			  const struct sim_qp_opts *opts);
+
+/* Attributes used by sim_connect(); change before calling it. */
+struct sim_conn_opts {
+	enum ibv_mtu mtu;
+	uint8_t timeout, retry_cnt, rnr_retry, min_rnr_timer;
+	uint8_t rd_atomic, dest_rd_atomic;
+	uint32_t psn_a, psn_b;
+	unsigned access;
+};
+
+extern const struct sim_conn_opts sim_conn_default;
+void sim_connect(struct sim_qp *a, struct sim_qp *b,
+		 const struct sim_conn_opts *o);
+void sim_ud_up(struct sim_qp *q, uint32_t qkey);
+struct roce_path sim_path(struct sim_node *from, struct sim_node *to);
+
+/* Posts and pulls packets. */
+int sim_post_send(struct sim_qp *q, const struct ibv_send_wr *wr);
+int sim_post_recv(struct sim_qp *q, const struct ibv_recv_wr *wr);
+/* Drains what a QP has to send onto the link. */
+void sim_pull(struct sim_qp *q);
+
+/* Runs until nothing is left to happen, or the clock has moved by ns. */
+void sim_run(struct sim *s, uint64_t ns);
+/* Puts raw bytes (BTH on, without ICRC) on the link towards a node. */
+void sim_inject(struct sim *s, int to, const uint8_t *bytes, size_t len);
+
+/* The next completion not yet looked at, or NULL. */
+const struct ibv_wc *sim_poll(struct sim_wcs *w);
+
+#define SIM_SEC 1000000000ull
+
+#endif
