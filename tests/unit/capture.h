@@ -1,0 +1,32 @@
+/*
+ * capture.h - the RoCE packets of classic pcap files, for tests
+ */
+#ifndef SOFTHCA_TESTS_CAPTURE_H
+#define SOFTHCA_TESTS_CAPTURE_H
+
+#include "wire/roce.h"
+
+struct captured {
+	char file[64];   /* where it was found, */
+	unsigned number; /* counted from 1 */
+	union ibv_gid src, dst;
+	uint16_t sport, dport;
+	uint16_t ip_id; /* IPv4 */
+	uint8_t *data;	/* BTH to ICRC inclusive */
+	size_t len;
+};
+
+struct captures {
+	struct captured *pkt;
+	size_t n;
+	size_t files;
+};
+
+/*
+ * Adds the RoCE packets of a file, or of all *.pcap files of a directory in
+ * alphabetical order. Returns 0 or -errno (-EINVAL: no pcap file).
+ */
+int captures_load(struct captures *c, const char *path);
+void captures_free(struct captures *c);
+
+#endif
