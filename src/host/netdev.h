@@ -32,15 +32,31 @@ struct netdev_table {
 
 /*
  * The addresses of the interfaces named in ifnames (comma separated; NULL or
- * "": all that are up). first, if not NULL, is an address ("10.0.0.1",
- * "fe80::1%eth0") to put at index 0. Tentative IPv6 addresses are left out.
- * Returns 0 or -errno; -ENODEV: a named interface does not exist.
+ * "": all that are up). Order: the interface of the default route, the others
+ * by index, loopback; of one interface IPv4, IPv6, link-local IPv6. first, if
+ * not NULL, is an address ("10.0.0.1", "fe80::1%eth0") to put at index 0; any
+ * address of 127/8 will do if the loopback interface is among them. Tentative
+ * IPv6 addresses are left out. Returns 0 or -errno; -ENODEV: a named interface
+ * does not exist; -EADDRNOTAVAIL: first is none of the addresses (the table is
+ * valid nevertheless).
  */
 int netdev_scan(struct netdev_table *t, const char *ifnames, const char *first);
 
-/* Whether gid is an address of this host (any interface), as of a scan made at
- * most a second ago. Cheap; safe from many threads. */
+/*
+ * Whether gid is a unicast address of this host (any interface), as of a scan
+ * made at most a second ago, and the index of its interface (0: not local).
+ * Cheap; safe from many threads.
+ */
 bool netdev_is_local(const union ibv_gid *gid);
+uint32_t netdev_ifindex(const union ibv_gid *gid);
+
+/*
+ * A non-blocking descriptor that turns readable when an interface or address
+ * of this host may have changed, or -errno; the caller closes it.
+ * netdev_changed() empties it and tells whether there was anything.
+ */
+int netdev_watch_fd(void);
+bool netdev_changed(int fd);
 
 /* Largest IB MTU (256..4096) whose packets fit mtu bytes of interface MTU:
  * IPv6, UDP, BTH, the longest extended headers and ICRC allowed for. */

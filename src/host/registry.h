@@ -18,14 +18,18 @@
 
 #define REGISTRY_CHUNK 4096 /* QPNs leased at a time */
 #define REGISTRY_CHUNKS 4096
+#define REGISTRY_SLOTS 1024 /* processes; more precisely, registry_join()s */
+#define REGISTRY_ADDRS 128  /* addresses in use at a time */
+#define REGISTRY_SERVICES 512
+#define REGISTRY_SECRET_LEN 16
 
 struct registry;
 
 /*
  * dir: where the file lives; NULL: $SOFTHCA_RUNDIR, else /dev/shm, else
  * $XDG_RUNTIME_DIR, else /tmp. Returns 0 or -errno; *why, if not NULL, gets a
- * sentence (static storage) on failure. Without any writable place the caller
- * goes on alone (registry NULL).
+ * sentence (static storage of the thread) on failure. Without any writable
+ * place the caller goes on alone (registry NULL).
  */
 int registry_join(struct registry **r, const char *dir, const char **why);
 
@@ -33,9 +37,101 @@ int registry_join(struct registry **r, const char *dir, const char **why);
 void registry_leave(struct registry *r);
 void registry_abandon(struct registry *r);
 
-/* Leases a chunk: its first QPN, or -ENOSPC. QPNs 0, 1 and 0xffffff are never
- * given out: chunks 0 and 4095 are not leased. */
+/* Leases a chunk: its first QPN, or -ENOSPC (or -ETIMEDOUT). QPNs 0, 1 and
+ * 0xffffff are never given out: chunks 0 and 4095 are not leased. */
 int registry_lease(struct registry *r);
 void registry_release(struct registry *r, uint32_t first_qpn);
+
+/*
+ * Looking up: no lock, no system call but in registry_alive().
+ *
+ * registry_owner() is the slot that leased the chunk of qpn, registry_route()
+ * the same if that process receives at gid (scope: interface index of a
+ * link-local gid, else 0); -ENOENT: none. A number that is split into
+ * processes like QPNs are (a communication ID) may be asked for as well.
+ */
+unsigned registry_slot(const struct registry *r); /* ours */
+int registry_owner(const struct registry *r, uint32_t qpn);
+int registry_route(const struct registry *r, uint32_t qpn,
+		   const union ibv_gid *gid, uint32_t scope);
+bool registry_alive(const struct registry *r, unsigned slot);
+
+/* The private UDP port of a slot; 0: none. registry_publish() sets ours, and
+ * how many bytes may wait for us. */
+uint16_t registry_port(const struct registry *r, unsigned slot);
+void registry_publish(struct registry *r, uint16_t port, uint32_t limit);
+
+/* Random; tells packets of this registry's processes from others'. */
+const uint8_t *registry_secret(const struct registry *r);
+
+/*
+ * Bytes on their way to a slot, so that senders of this host do not overrun
+ * its socket buffers. registry_charge() says no when there are more than the
+ * slot's limit; a first one is always let through. The receiver gives back
+ * what it takes.
+ */
+bool registry_charge(struct registry *r, unsigned slot, uint32_t bytes);
+void registry_uncharge(struct registry *r, unsigned slot, uint32_t bytes);
+int64_t registry_backlog(const struct registry *r);
+
+/*
+ * Receiving addresses. All processes that receive at one address and port
+ * share it by SO_REUSEPORT; the kernel numbers their sockets in the order in
+ * which they were bound, and moves the last one into the place of one that is
+ * closed. The registry keeps the same list. Bind, registry_addr_join() with
+ * steered set, close and registry_addr_leave() therefore happen between
+ * registry_lock() and registry_unlock(). registry_lock() returns 0 or
+ * -ETIMEDOUT after 5 s; registry_trylock() returns -EAGAIN at once.
+ */
+int registry_lock(struct registry *r);
+int registry_trylock(struct registry *r);
+void registry_unlock(struct registry *r);
+
+/* Returns 0 or -ENOSPC. steered is false for a process that has no socket at
+ * this address and receives on its private port only; may be called again. */
+int registry_addr_join(struct registry *r, const union ibv_gid *gid,
+		       uint32_t scope, bool steered);
+void registry_addr_leave(struct registry *r, const union ibv_gid *gid,
+			 uint32_t scope);
+/* How many sockets there are, dead ones removed. */
+size_t registry_addr_count(struct registry *r, const union ibv_gid *gid,
+			   uint32_t scope);
+/*
+ * A packet for qpn, another process's, was steered to our socket: dead
+ * processes are removed, and if that was not it, the list is wrong: our socket
+ * is where that process was thought to be, and the two change places.
+ */
+void registry_addr_found(struct registry *r, const union ibv_gid *gid,
+			 uint32_t scope, uint32_t qpn);
+
+/*
+ * Which chunks lead to which socket: ranges in ascending order, the first one
+ * from chunk 0, each up to the next one's. Chunks that nobody at this address
+ * has leased belong to whatever range is shortest. At most max ranges; if that
+ * is too few, the last ones are wrong. Returns how many, 0: no sockets.
+ */
+struct registry_range {
+	uint16_t chunk; /* first */
+	uint16_t index;
+};
+size_t registry_steering(struct registry *r, const union ibv_gid *gid,
+			 uint32_t scope, struct registry_range *out,
+			 size_t max);
+
+/* Called with the lock held after the steering of our addresses may have
+ * changed by a lease, a release or the removal of dead processes. */
+void registry_on_change(struct registry *r, void (*fn)(void *arg), void *arg);
+
+/*
+ * Service IDs that a process of this host listens on, at one address or (gid
+ * all zero) at all. -EADDRINUSE: taken; -ENOSPC; -ETIMEDOUT. The owner is
+ * looked up without a lock: a slot, or -ENOENT.
+ */
+int registry_listen(struct registry *r, uint64_t service_id,
+		    const union ibv_gid *gid);
+void registry_unlisten(struct registry *r, uint64_t service_id,
+		       const union ibv_gid *gid);
+int registry_listener(const struct registry *r, uint64_t service_id,
+		      const union ibv_gid *gid);
 
 #endif

@@ -1,0 +1,122 @@
+/*
+ * config.c - reads the SOFTHCA_* environment
+ *
+ * Strings are copied, since a program may change its environment later.
+ * Numbers are parsed by hand where the C library would ask the locale.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static struct config config;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void complain(const char *name, const char *value, const char *want)
+{
+	fprintf(stderr, "softhca: %s=%s ignored: %s expected\n", name, value,
+		want);
+}
+
+/* A program with more rights than its caller takes no orders from it. */
+static const char *get(const char *name)
+{
+	const char *v = secure_getenv(name);
+
+	return v && *v ? v : NULL;
+}
+
+static const char *get_string(const char *name)
+{
+	const char *v = get(name);
+
+	return v ? strdup(v) : NULL;
+}
+
+static bool get_bool(const char *name)
+{
+	static const char *const yes[] = { "1", "yes", "true", "on" };
+	static const char *const no[] = { "0", "no", "false", "off" };
+	const char *v = get(name);
+
+	if (!v)
+		return false;
+	for (size_t i = 0; i < sizeof(yes) / sizeof(yes[0]); i++) {
+		if (!strcasecmp(v, yes[i]))
+			return true;
+		if (!strcasecmp(v, no[i]))
+			return false;
+	}
+	complain(name, v, "0 or 1");
+	return false;
+}
+
+static uint64_t get_number(const char *name, uint64_t max)
+{
+	const char *v = get(name);
+	unsigned long long n;
+	char *end;
+
+	if (!v)
+		return 0;
+	errno = 0;
+	n = strtoull(v, &end, 0);
+	if (*v == '-' || end == v || *end || errno || n > max) {
+		complain(name, v, "a number in range");
+		return 0;
+	}
+	return n;
+}
+
+/* "12.5" or "12.5%", whatever the locale's decimal point is. */
+static double get_percent(const char *name)
+{
+	const char *v = get(name), *p = v;
+	double n = 0, scale = 1;
+	bool digits = false;
+
+	if (!v)
+		return 0;
+	for (; *p >= '0' && *p <= '9'; p++, digits = true)
+		n = n * 10 + (*p - '0');
+	if (*p == '.') {
+		for (p++; *p >= '0' && *p <= '9'; p++, digits = true) {
+			scale /= 10;
+			n += (*p - '0') * scale;
+		}
+	}
+	if (*p == '%')
+		p++;
+	if (!digits || *p || n > 100) {
+		complain(name, v, "a percentage from 0 to 100");
+		return 0;
+	}
+	return n / 100;
+}
+
+static void load(void)
+{
+	config = (struct config){
+		.wire = get_bool("SOFTHCA_WIRE"),
+		.addr = get_string("SOFTHCA_ADDR"),
+		.devices = get_string("SOFTHCA_DEVICES"),
+		.loss = get_percent("SOFTHCA_LOSS"),
+		.seed = get_number("SOFTHCA_SEED", UINT64_MAX),
+		.pcap = get_string("SOFTHCA_PCAP"),
+		.explain = get_bool("SOFTHCA_EXPLAIN"),
+		.part_id = (uint32_t)get_number("SOFTHCA_PART_ID", UINT32_MAX),
+		.vendor_id = (uint32_t)get_number("SOFTHCA_VENDOR_ID",
+						  UINT32_MAX),
+		.rundir = get_string("SOFTHCA_RUNDIR"),
+	};
+}
+
+const struct config *config_get(void)
+{
+	pthread_once(&once, load);
+	return &config;
+}
