@@ -50,7 +50,7 @@ struct pcap {
 	int fd;
 	pid_t pid;
 	pthread_mutex_t lock; /* covers what follows */
-	bool failed;
+	int error; /* errno of the write that ended the recording */
 	uint64_t oldest_ns; /* of the blocks in buf */
 	size_t used;
 	uint8_t buf[BUF_SIZE];
@@ -182,50 +182,58 @@ static void put_ip_udp(uint8_t *h, const struct pcap_pkt *pkt, bool v4,
  * A forked child has a copy of the buffer and of a lock that may be held for
  * ever; the file stays its parent's.
  */
-static bool ours(const struct pcap *p)
+static bool is_ours(const struct pcap *p)
 {
 	return p->pid == getpid();
 }
 
 /*
- * The file may be a FIFO on its way to Wireshark. When that has left, the
- * program must not get a signal that it did not ask for.
+ * The program must not get a signal that it did not ask for: SIGPIPE when the
+ * file is a FIFO and Wireshark, its reader, has left; SIGXFSZ at the limit of
+ * a file's size.
  */
 static ssize_t write_quietly(int fd, const uint8_t *buf, size_t len)
 {
 	const struct timespec no_wait = { 0 };
-	sigset_t pipe, before, pending;
+	sigset_t ours, before, pending;
+	int error;
 	ssize_t n;
 
+	sigemptyset(&ours);
+	sigaddset(&ours, SIGPIPE);
+	sigaddset(&ours, SIGXFSZ);
+	pthread_sigmask(SIG_BLOCK, &ours, &before);
 	sigpending(&pending);
-	sigemptyset(&pipe);
-	sigaddset(&pipe, SIGPIPE);
-	pthread_sigmask(SIG_BLOCK, &pipe, &before);
 	n = write(fd, buf, len);
-	if (n < 0 && errno == EPIPE) {
-		if (!sigismember(&pending, SIGPIPE))
-			sigtimedwait(&pipe, NULL, &no_wait);
-		errno = EPIPE;
+	if (n < 0 && (errno == EPIPE || errno == EFBIG)) {
+		error = errno;
+		if (sigismember(&pending, SIGPIPE))
+			sigdelset(&ours, SIGPIPE);
+		if (sigismember(&pending, SIGXFSZ))
+			sigdelset(&ours, SIGXFSZ);
+		sigtimedwait(&ours, NULL, &no_wait);
+		errno = error;
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return n;
 }
 
+/* Empties the buffer; on failure sets p->error, for good. */
 static void flush_locked(struct pcap *p)
 {
 	off_t start = lseek(p->fd, 0, SEEK_CUR); /* -1: a FIFO */
 	size_t done = 0;
 	ssize_t n;
 
-	while (done < p->used && !p->failed) {
+	while (done < p->used && !p->error) {
 		n = write_quietly(p->fd, p->buf + done, p->used - done);
 		if (n > 0)
 			done += (size_t)n;
 		else if (n == 0 || errno != EINTR)
-			p->failed = true;
+			p->error = n == 0 ? EIO : errno;
 	}
 	p->used = 0;
-	if (p->failed && start >= 0 && ftruncate(p->fd, start) != 0)
+	if (p->error && start >= 0 && ftruncate(p->fd, start) != 0)
 		return; /* readers will find half a block at the end */
 }
 
@@ -248,7 +256,7 @@ void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
 	uint32_t flags = pkt->outbound ? EPB_OUTBOUND : EPB_INBOUND;
 	int i;
 
-	if (!ours(p))
+	if (!is_ours(p))
 		return;
 	for (i = 0; i < pkt->niov; i++)
 		transport_len += pkt->iov[i].iov_len;
@@ -258,10 +266,10 @@ void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
 	padded = (len + 3) & ~(size_t)3;
 
 	pthread_mutex_lock(&p->lock);
-	if (p->failed)
-		goto unlock;
 	if (p->used + EPB_HEAD + padded + EPB_TAIL > BUF_SIZE)
 		flush_locked(p);
+	if (p->error)
+		goto unlock;
 	if (!p->used)
 		p->oldest_ns = now;
 
@@ -298,7 +306,7 @@ unlock:
 
 void pcap_flush(struct pcap *p)
 {
-	if (!ours(p))
+	if (!is_ours(p))
 		return;
 	pthread_mutex_lock(&p->lock);
 	if (p->used)
@@ -347,7 +355,7 @@ int pcap_open(struct pcap **out, const char *path)
 		goto err_free_name;
 	}
 	p->pid = getpid();
-	p->failed = false;
+	p->error = 0;
 	/* Payloads are the user's data: nobody else reads them. */
 	p->fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (p->fd < 0) {
@@ -357,8 +365,8 @@ int pcap_open(struct pcap **out, const char *path)
 	pthread_mutex_init(&p->lock, NULL);
 	put_file_head(p);
 	flush_locked(p);
-	if (p->failed) {
-		err = -EIO;
+	if (p->error) {
+		err = -p->error;
 		goto err_close;
 	}
 	free(name);
@@ -379,7 +387,7 @@ void pcap_close(struct pcap *p)
 {
 	if (!p)
 		return;
-	if (ours(p)) {
+	if (is_ours(p)) {
 		pcap_flush(p);
 		pthread_mutex_destroy(&p->lock);
 	}
