@@ -1,0 +1,297 @@
+"""A network with kernel guests in it, made of namespaces that end with us.
+
+    host side (softhca)   br0 10.77.0.1, fd77::1
+                           |-- tap1 -- guest 1 (rxe)  10.77.0.2, fd77::2
+                           `-- tap2 -- guest 2 (rxe)  10.77.0.3, fd77::3
+
+isolate() puts the calling program into network, mount and PID namespaces of
+its own (and a user namespace, unless it is root): no privileges are needed,
+and whatever happens, no process, interface or mount outlives it.
+
+A Place is where programs run: Host, here, under "softhca run", or Guest. Its
+start() gives a Job. Every wait has a bound.
+"""
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+AGENT_PORT = 18599
+ISOLATED = "SOFTHCA_PEER_ISOLATED"
+
+
+class LabError(Exception):
+    """The lab itself does not work; says nothing about what is tested."""
+
+
+def isolate():
+    """Starts this program again inside namespaces, once."""
+    if os.environ.get(ISOLATED) == str(os.getpid()):
+        del os.environ[ISOLATED]
+        return
+    cmd = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child",
+           "--mount-proc"]
+    if os.getuid() != 0:
+        cmd += ["--user", "--map-root-user"]
+    probe = subprocess.run(cmd + ["true"], stderr=subprocess.PIPE, text=True)
+    if probe.returncode:
+        raise LabError("no namespaces here: " + probe.stderr.strip())
+    os.environ[ISOLATED] = "1"      # the first process of the PID namespace
+    os.execvp(cmd[0], cmd + [sys.executable] + sys.argv)
+
+
+def guest_kernel(build):
+    """The path of the guest's kernel, or None if it is not there."""
+    p = subprocess.run([os.path.join(HERE, "guest-kernel"),
+                        "build" if build else "path"],
+                       stdout=subprocess.PIPE, text=True)
+    return p.stdout.strip() if p.returncode == 0 else None
+
+
+def sh(line):
+    p = subprocess.run(line.split(), stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT, text=True)
+    if p.returncode:
+        raise LabError(f"{line}: {p.stdout.strip()}")
+    return p.stdout
+
+
+def whole_checksums(nic):
+    """Packets leave nic with their checksums in them, for captures."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        for command in (0x17, 0x1f, 0x24):      # STXCSUM, STSO, SGSO
+            value = struct.pack("II", command, 0)
+            buf = bytearray(value)
+            addr = (ctypes_char * len(buf)).from_buffer(buf)
+            req = struct.pack("16sP16x", nic.encode(), ctypes_addr(addr))
+            try:
+                fcntl.ioctl(s, 0x8946, req)     # SIOCETHTOOL
+            except OSError:
+                pass                            # not offered: then never done
+
+
+from ctypes import addressof as ctypes_addr, c_char as ctypes_char  # noqa: E402
+
+
+class Job:
+    """A running command: its output so far, and in the end its status."""
+
+    def __init__(self):
+        self.out = ""
+        self.rc = None
+        self.changed = threading.Condition()
+
+    def _said(self, text):
+        with self.changed:
+            self.out += text
+            self.changed.notify_all()
+
+    def _ended(self, rc):
+        with self.changed:
+            self.rc = rc
+            self.changed.notify_all()
+
+    def wait(self, timeout):
+        """The exit status; None if it has not ended in time (it is killed)."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.rc is not None, timeout)
+            if self.rc is not None:
+                return self.rc
+        self.kill()
+        return None
+
+    def wait_for(self, text, timeout):
+        """Whether the command said this before it ended and in time."""
+        with self.changed:
+            self.changed.wait_for(
+                lambda: text in self.out or self.rc is not None, timeout)
+            return text in self.out
+
+
+class HostJob(Job):
+    def __init__(self, argv, env):
+        super().__init__()
+        self.proc = subprocess.Popen(
+            argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True)
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self):
+        while data := self.proc.stdout.read1(65536):
+            self._said(data.decode(errors="replace"))
+        self._ended(self.proc.wait())
+
+    def kill(self):
+        try:
+            os.killpg(self.proc.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        with self.changed:
+            self.changed.wait_for(lambda: self.rc is not None, 5)
+
+
+class GuestJob(Job):
+    def __init__(self, addr, argv, env):
+        super().__init__()
+        self.conn = socket.create_connection((addr, AGENT_PORT), timeout=10)
+        self.conn.settimeout(None)
+        self.conn.sendall(json.dumps({"argv": argv, "env": env}).encode() +
+                          b"\n")
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self):
+        rc = -1         # the guest is gone
+        try:
+            for line in self.conn.makefile("rb"):
+                frame = json.loads(line)
+                self._said(frame.get("out", ""))
+                rc = frame.get("rc", rc)
+        except (OSError, ValueError):
+            pass
+        self._ended(rc)
+
+    def kill(self):
+        try:
+            self.conn.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        with self.changed:
+            self.changed.wait_for(lambda: self.rc is not None, 5)
+
+
+class Place:
+    """ip4, ip6: addresses; kind: what implements RDMA there."""
+
+    def run(self, argv, timeout=30, env=None):
+        job = self.start(argv, env)
+        return job.wait(timeout), job.out
+
+
+class Host(Place):
+    kind = "softhca"
+
+    def __init__(self, lab, softhca):
+        self.ip4, self.ip6 = lab.addresses(0)
+        self.softhca = softhca
+        self.env = {}
+
+    def start(self, argv, env=None):
+        return HostJob([self.softhca, "run", "--"] + argv,
+                       {**os.environ, **self.env, **(env or {})})
+
+    def start_plain(self, argv):
+        """Without softhca: tcpdump and the like."""
+        return HostJob(argv, dict(os.environ))
+
+
+class Guest(Place):
+    kind = "rxe"
+
+    def __init__(self, lab, number, mem=384):
+        self.ip4, self.ip6 = lab.addresses(number)
+        self.tap = f"tap{number}"
+        self.console = os.path.join(lab.dir, f"console{number}")
+        sh(f"ip tuntap add {self.tap} mode tap")
+        sh(f"ip link set {self.tap} mtu {lab.mtu} txqueuelen 10000 master br0 up")
+        argv = [lab.kernel, f"mem={mem}M", "root=/dev/root",
+                "rootfstype=hostfs", "rootflags=/", "ro", "quiet",
+                f"init={lab.dir}/guest/init", "con=null", "con0=null,fd:1",
+                f"vec0:transport=tap,ifname={self.tap},depth=64,"
+                f"mtu={lab.mtu},mac=52:54:00:77:00:{number:02x}",
+                f"PEER_DIR={lab.dir}/guest", f"PEER_MTU={lab.mtu}",
+                f"PEER_IP4={self.ip4}", f"PEER_IP6={self.ip6}"]
+        with open(self.console, "wb") as out:
+            self.proc = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                start_new_session=True)
+
+    def wait_ready(self, timeout=60):
+        until = time.monotonic() + timeout
+        while time.monotonic() < until and self.proc.poll() is None:
+            try:
+                socket.create_connection((self.ip4, AGENT_PORT), 1).close()
+                whole_checksums(self.tap)
+                return
+            except OSError:
+                time.sleep(0.05)
+        with open(self.console, errors="replace") as f:
+            tail = f.read()[-2000:]
+        raise LabError("the guest does not come up:\n" + tail)
+
+    def start(self, argv, env=None):
+        return GuestJob(self.ip4, argv, env or {})
+
+    def netem(self, what=None):
+        """Disturbs RoCE packets both ways ("loss 1%"); None: undisturbed.
+
+        Only RoCE packets: the tests' own connections stay as they are.
+        """
+        lines = ["tc qdisc del dev vec0 root", "tc qdisc del dev vec0 ingress"]
+        if what:
+            lines += ["ip link add ifb0 type ifb", "ip link set ifb0 up",
+                      "tc qdisc add dev vec0 ingress",
+                      "tc filter add dev vec0 parent ffff: matchall "
+                      "action mirred egress redirect dev ifb0"]
+            for nic in ("vec0", "ifb0"):
+                lines += [f"tc qdisc replace dev {nic} root handle 1: prio "
+                          "priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0",
+                          f"tc qdisc replace dev {nic} parent 1:3 netem "
+                          f"limit 20000 {what}",
+                          f"tc filter add dev {nic} parent 1: protocol ip "
+                          "prio 1 u32 match ip protocol 17 0xff "
+                          "match ip dport 4791 0xffff flowid 1:3",
+                          f"tc filter add dev {nic} parent 1: protocol ipv6 "
+                          "prio 2 u32 match ip6 protocol 17 0xff "
+                          "match ip6 dport 4791 0xffff flowid 1:3"]
+        script = "\n".join(x + (" 2>/dev/null" if " del " in x or " add ifb0"
+                                in x else " || exit 1") for x in lines)
+        rc, out = self.run(["sh", "-c", script + "\nexit 0"])
+        if rc:
+            raise LabError(f"netem {what}: {out}")
+
+    def stop(self):
+        try:
+            os.killpg(self.proc.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.proc.wait(10)
+
+
+class Lab:
+    # Addresses that answer, where no RDMA traffic is expected.
+    OTHER4, OTHER6 = "10.77.0.99", "fd77::99"
+
+    def __init__(self, kernel, mtu=4300):
+        self.kernel = kernel
+        self.mtu = mtu
+        self.dir = tempfile.mkdtemp(prefix="softhca-peer-")
+        os.chmod(self.dir, 0o755)
+        shutil.copytree(os.path.join(HERE, "guest"), self.dir + "/guest")
+        ip4, ip6 = self.addresses(0)
+        for line in ("ip link set lo up",
+                     "ip link add br0 type bridge stp_state 0 "
+                     "mcast_snooping 0 forward_delay 0",
+                     f"ip link set br0 mtu {mtu}",
+                     f"ip addr add {ip4}/24 dev br0",
+                     f"ip addr add {ip6}/64 dev br0 nodad",
+                     f"ip addr add {self.OTHER4}/24 dev br0",
+                     f"ip addr add {self.OTHER6}/64 dev br0 nodad",
+                     "ip link set br0 up"):
+            sh(line)
+        whole_checksums("br0")
+
+    @staticmethod
+    def addresses(number):
+        return f"10.77.0.{number + 1}", f"fd77::{number + 1:x}"
+
+    def close(self):
+        shutil.rmtree(self.dir, ignore_errors=True)
