@@ -15,6 +15,7 @@
 #include "internal.h"
 
 #define PROBE_MIN_NS (4 * MSEC)
+#define PROBE_MAX_NS (32 * MSEC)
 #define CWND_MIN (8 * CWND_UNIT)
 
 /*
@@ -61,6 +62,8 @@ void comp_arm(struct roce_qp *qp, uint64_t now_ns)
 		r->probe_ns = r->srtt_ns * 2 + r->rttvar_ns * 4;
 		if (r->probe_ns < PROBE_MIN_NS)
 			r->probe_ns = PROBE_MIN_NS;
+		if (r->probe_ns > PROBE_MAX_NS)
+			r->probe_ns = PROBE_MAX_NS;
 	}
 	r->timer_ns = now_ns + min_u64(r->probe_ns, timeout);
 }
@@ -423,7 +426,7 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 	}
 	comp_loss(qp, true);
 	go_back(qp, r->una);
-	r->probe_ns *= 2;
+	r->probe_ns = min_u64(2 * r->probe_ns, PROBE_MAX_NS);
 	comp_arm(qp, now_ns);
 	/* Never sleep past the moment when the timeout counts. */
 	if (timeout != UINT64_MAX)

@@ -97,6 +97,7 @@ enum resp_kind { RESP_READ, RESP_ATOMIC };
 /* A response that is due: kept until the link has taken all of it. */
 struct roce_response {
 	enum resp_kind kind;
+	bool again;     /* the answer to a repeated request */
 	uint32_t psn;   /* of its first packet */
 	uint32_t npkts;
 	uint32_t next;  /* packets handed to the link, counted from psn */
@@ -138,7 +139,8 @@ struct roce_responder {
 	struct roce_response *resp;
 	uint32_t resp_size, resp_head, resp_tail;
 	struct roce_atomic_done *atomics;
-	uint32_t atomics_size, atomics_next;
+	uint32_t atomics_size; /* max_dest_rd_atomic */
+	uint32_t atomics_next;
 };
 
 struct roce_qp {

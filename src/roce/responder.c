@@ -83,6 +83,17 @@ static struct roce_response *resp_at(const struct roce_responder *r,
 	return &r->resp[i % r->resp_size];
 }
 
+/* Forgets the answers that wait only because they were asked for again. */
+static void drop_repeats(struct roce_responder *r)
+{
+	uint32_t to = r->resp_head;
+
+	for (uint32_t i = r->resp_head; i != r->resp_tail; i++)
+		if (!resp_at(r, i)->again)
+			*resp_at(r, to++) = *resp_at(r, i);
+	r->resp_tail = to;
+}
+
 static void owe_ack(struct roce_qp *qp)
 {
 	qp->rsp.ack_pending = true;
@@ -207,7 +218,8 @@ void rsp_tx_done(struct roce_qp *qp, const struct roce_batch *b, size_t sent)
 			}
 			continue;
 		}
-		for (uint32_t k = r->resp_head; k != r->resp_tail; k++) {
+		/* The same PSN may be due twice: the later is taken back. */
+		for (uint32_t k = r->resp_tail; k-- != r->resp_head;) {
 			struct roce_response *e = resp_at(r, k);
 			int32_t at = psn_diff(psn, e->psn);
 
@@ -305,7 +317,9 @@ static enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt)
 	uint32_t flags = roce_opcode(pkt->h.opcode)->flags;
 
 	if (qp->type == IBV_QPT_UC) {
-		if (d != 0) {
+		if (d < 0)
+			return DUPLICATE; /* or late: its message is given up */
+		if (d > 0) {
 			/* Lost packets: go on with the next message. */
 			r->in = IN_NOTHING;
 			if (!(flags & ROCE_F_FIRST)) {
@@ -378,7 +392,10 @@ static enum verdict check_resources(struct roce_qp *qp,
 	if (f & ROCE_F_WRITE && f & ROCE_F_IMM)
 		return need_recv(qp);
 	if (f & (ROCE_F_READ | ROCE_F_ATOMIC)) {
-		if (resp_count(r) >= r->resp_size) {
+		/* The requester has gone on: it does not need repetitions. */
+		if (resp_count(r) >= r->atomics_size)
+			drop_repeats(r);
+		if (resp_count(r) >= r->atomics_size) {
 			explain(qp,
 				"more reads and atomics outstanding than max_dest_rd_atomic=%u: lower the peer's max_rd_atomic",
 				qp->attr.max_dest_rd_atomic);
@@ -517,10 +534,11 @@ static struct roce_response *resp_push(struct roce_responder *r)
 	return resp_at(r, r->resp_tail++);
 }
 
-static void owe_read(struct roce_qp *qp, const struct roce_hdr *h)
+static void owe_read(struct roce_qp *qp, const struct roce_hdr *h, bool again)
 {
 	*resp_push(&qp->rsp) = (struct roce_response){
 		.kind = RESP_READ,
+		.again = again,
 		.psn = h->psn,
 		.npkts = pkts_of(h->dma_len, qp->mtu),
 		.msn = qp->rsp.msn,
@@ -531,10 +549,11 @@ static void owe_read(struct roce_qp *qp, const struct roce_hdr *h)
 }
 
 static void owe_atomic(struct roce_qp *qp, uint32_t psn, uint32_t msn,
-		       uint64_t orig)
+		       uint64_t orig, bool again)
 {
 	*resp_push(&qp->rsp) = (struct roce_response){
 		.kind = RESP_ATOMIC,
+		.again = again,
 		.psn = psn,
 		.npkts = 1,
 		.msn = msn,
@@ -574,7 +593,7 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 		.valid = true,
 	};
 	r->atomics_next = (r->atomics_next + 1) % r->atomics_size;
-	owe_atomic(qp, h->psn, psn_add(r->msn, 1), orig);
+	owe_atomic(qp, h->psn, psn_add(r->msn, 1), orig, false);
 	return PASS;
 }
 
@@ -613,7 +632,7 @@ static enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt)
 	if (f & ROCE_F_READ) {
 		span = pkts_of(pkt->h.dma_len, qp->mtu);
 		r->msn = psn_add(r->msn, 1);
-		owe_read(qp, &pkt->h);
+		owe_read(qp, &pkt->h, false);
 	} else if (f & ROCE_F_ATOMIC) {
 		v = exec_atomic(qp, pkt);
 		if (v == PASS)
@@ -668,6 +687,8 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 
 	qp->stats.duplicates++;
+	if (qp->type == IBV_QPT_UC)
+		return;
 	if (f & ROCE_F_READ) {
 		uint32_t end = psn_add(pkt->h.psn,
 				       pkts_of(pkt->h.dma_len, qp->mtu));
@@ -678,14 +699,14 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 		    resp_count(r) >= r->resp_size ||
 		    check_access(qp, pkt) != PASS)
 			return;
-		owe_read(qp, &pkt->h);
+		owe_read(qp, &pkt->h, true);
 	} else if (f & ROCE_F_ATOMIC) {
 		for (uint32_t i = 0; i < r->atomics_size; i++) {
 			struct roce_atomic_done *a = &r->atomics[i];
 
 			if (a->valid && a->psn == pkt->h.psn &&
 			    resp_count(r) < r->resp_size) {
-				owe_atomic(qp, a->psn, a->msn, a->orig);
+				owe_atomic(qp, a->psn, a->msn, a->orig, true);
 				return;
 			}
 		}

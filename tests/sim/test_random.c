@@ -1,0 +1,501 @@
+/*
+ * test_random.c - random programs on both ends of a bad network, and an oracle
+ *
+ * Each run makes two connected QPs post random work requests in both
+ * directions at once. The oracle knows, from the order of posting alone, what
+ * every byte of memory, every result and every completion must be at the end.
+ * A failure prints the seed; SIM_SEED=n runs just that one, SIM_RUNS=n sets how
+ * many are tried, SIM_TEST=name picks one test, SIM_VERBOSE=1 explains errors.
+ */
+#include "sim.h"
+
+#include "base/bytes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define OPS 60
+#define MAX_LEN 20000u
+
+/* How a node's memory is used, the same on both ends. */
+enum {
+	WRITE_AT = 0,            /* the peer writes here */
+	WRITE_SIZE = 256 << 10,
+	CONST_AT = 512 << 10,    /* never written: the peer reads here */
+	CONST_SIZE = 256 << 10,
+	ATOMIC_AT = 1 << 20,     /* 8 words for atomics */
+	SRC_AT = 2 << 20,        /* what is sent; one slot per operation */
+	DST_AT = 3 << 20,        /* where reads and receives go */
+};
+
+struct op {
+	enum ibv_wr_opcode opcode;
+	uint32_t len;
+	uint64_t result; /* atomics: expected original value */
+	bool signaled;
+	uint8_t *expect; /* reads and sends: expected bytes, len of them */
+	uint32_t imm;
+	uint8_t *dst;
+};
+
+struct side {
+	struct sim_qp *q;
+	uint8_t *shadow; /* of the peer's WRITE area, as it must become */
+	uint64_t word[8];
+	struct op op[OPS];
+	size_t nops, posted;
+	size_t src_used, dst_used;
+	size_t recvs_needed, recvs_posted;
+	struct op *recv_of[OPS]; /* peer's ops that consume a receive, in order */
+	uint8_t *recv_buf[OPS];
+};
+
+static uint64_t current_seed;
+
+#define CHECK(cond)                                                        \
+	do {                                                               \
+		if (!(cond)) {                                             \
+			fprintf(stderr, "%s:%d: %s  (SIM_SEED=%llu)\n",    \
+				__FILE__, __LINE__, #cond,                 \
+				(unsigned long long)current_seed);         \
+			fail();                                            \
+		}                                                          \
+	} while (0)
+
+static void fill(struct sim_rng *r, uint8_t *p, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		p[i] = (uint8_t)sim_rand(r);
+}
+
+static uint32_t random_len(struct sim_rng *r)
+{
+	switch (sim_below(r, 4)) {
+	case 0:
+		return sim_below(r, 9);
+	case 1:
+		return 1020 + sim_below(r, 10);
+	case 2:
+		return sim_below(r, 4100);
+	default:
+		return sim_below(r, MAX_LEN);
+	}
+}
+
+/* SGEs over [addr, addr + len), in up to three pieces. */
+static int pieces(struct sim_rng *r, struct ibv_sge *sge, void *addr,
+		  uint32_t len, uint32_t lkey)
+{
+	int n = 1 + (int)sim_below(r, 3);
+	uint64_t a = (uintptr_t)addr;
+
+	for (int i = 0; i < n; i++) {
+		uint32_t l = i == n - 1 ? len : sim_below(r, len + 1);
+
+		sge[i] = (struct ibv_sge){ a, l, lkey };
+		a += l;
+		len -= l;
+	}
+	return n;
+}
+
+/* One more operation of side s: decides, updates the model, posts. */
+static void post_one(struct sim *sim, struct side *s, struct side *o)
+{
+	static const enum ibv_wr_opcode kinds[] = {
+		IBV_WR_SEND,	   IBV_WR_SEND_WITH_IMM,
+		IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
+		IBV_WR_RDMA_READ,  IBV_WR_ATOMIC_CMP_AND_SWP,
+		IBV_WR_ATOMIC_FETCH_AND_ADD,
+	};
+	struct sim_rng *r = &sim->rng;
+	struct sim_node *me = s->q->node, *peer = o->q->node;
+	struct op *op = &s->op[s->posted];
+	struct ibv_sge sge[3];
+	struct ibv_send_wr wr = { .wr_id = s->posted, .sg_list = sge };
+	uint8_t *src = me->mem + SRC_AT + s->src_used;
+	uint32_t off;
+	int err;
+
+	*op = (struct op){ .opcode = kinds[sim_below(r, ARRAY_SIZE(kinds))] };
+	op->len = random_len(r);
+	op->signaled = sim_chance(r, 0.7);
+	op->imm = (uint32_t)sim_rand(r);
+	wr.opcode = op->opcode;
+	wr.send_flags = (op->signaled ? IBV_SEND_SIGNALED : 0u) |
+			(sim_chance(r, 0.2) ? IBV_SEND_FENCE : 0u);
+	wr.imm_data = op->imm;
+
+	switch (op->opcode) {
+	case IBV_WR_RDMA_WRITE:
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		off = sim_below(r, WRITE_SIZE - op->len);
+		fill(r, src, op->len);
+		memcpy(s->shadow + off, src, op->len);
+		wr.wr.rdma.remote_addr =
+			(uintptr_t)peer->mem + WRITE_AT + off;
+		wr.wr.rdma.rkey = peer->rkey;
+		break;
+	case IBV_WR_RDMA_READ:
+		off = sim_below(r, CONST_SIZE - op->len);
+		op->expect = peer->mem + CONST_AT + off;
+		wr.wr.rdma.remote_addr = (uintptr_t)op->expect;
+		wr.wr.rdma.rkey = peer->rkey;
+		break;
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		op->len = 8;
+		off = sim_below(r, 8);
+		op->result = s->word[off];
+		wr.wr.atomic.remote_addr =
+			(uintptr_t)peer->mem + ATOMIC_AT + 8 * off;
+		wr.wr.atomic.rkey = peer->rkey;
+		if (op->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+			wr.wr.atomic.compare_add = sim_rand(r);
+			s->word[off] += wr.wr.atomic.compare_add;
+		} else {
+			wr.wr.atomic.swap = sim_rand(r);
+			wr.wr.atomic.compare_add =
+				s->word[off] + (sim_chance(r, 0.3) ? 1 : 0);
+			if (wr.wr.atomic.compare_add == s->word[off])
+				s->word[off] = wr.wr.atomic.swap;
+		}
+		break;
+	default:
+		fill(r, src, op->len);
+		op->expect = src;
+		if (op->len <= 64 && sim_chance(r, 0.5))
+			wr.send_flags |= IBV_SEND_INLINE;
+		break;
+	}
+	if (op->opcode == IBV_WR_RDMA_READ || op->len == 8) {
+		op->dst = me->mem + DST_AT + s->dst_used;
+		s->dst_used += op->len;
+	}
+	wr.num_sge = pieces(r, sge,
+			    op->opcode == IBV_WR_RDMA_READ ||
+					    op->opcode ==
+						    IBV_WR_ATOMIC_CMP_AND_SWP ||
+					    op->opcode ==
+						    IBV_WR_ATOMIC_FETCH_AND_ADD ?
+				    op->dst : src,
+			    op->len, me->lkey);
+	err = sim_post_send(s->q, &wr);
+	if (err == -ENOMEM) { /* full: as if it had not been decided */
+		CHECK(false);
+	}
+	CHECK(err == 0);
+	s->src_used += op->len;
+	if (op->opcode == IBV_WR_SEND || op->opcode == IBV_WR_SEND_WITH_IMM ||
+	    op->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
+		o->recv_of[o->recvs_needed++] = op;
+	s->posted++;
+}
+
+static void post_recv(struct sim *sim, struct side *s)
+{
+	struct sim_node *me = s->q->node;
+	struct ibv_sge sge[3];
+	struct ibv_recv_wr wr = { .wr_id = s->recvs_posted, .sg_list = sge };
+	uint8_t *buf = me->mem + DST_AT + s->dst_used;
+
+	s->dst_used += MAX_LEN;
+	s->recv_buf[s->recvs_posted++] = buf;
+	wr.num_sge = pieces(&sim->rng, sge, buf, MAX_LEN, me->lkey);
+	CHECK(sim_post_recv(s->q, &wr) == 0);
+}
+
+static void check_sends(struct side *s)
+{
+	size_t i = 0;
+	const struct ibv_wc *wc;
+
+	while ((wc = sim_poll(s->q->send))) {
+		CHECK(wc->status == IBV_WC_SUCCESS);
+		while (i < s->posted && !s->op[i].signaled)
+			i++;
+		CHECK(i < s->posted && wc->wr_id == i);
+		i++;
+	}
+	while (i < s->posted && !s->op[i].signaled)
+		i++;
+	CHECK(i == s->posted);
+	for (i = 0; i < s->posted; i++) {
+		struct op *op = &s->op[i];
+
+		if (op->opcode == IBV_WR_RDMA_READ)
+			CHECK(!memcmp(op->dst, op->expect, op->len));
+		else if (op->dst)
+			CHECK(!memcmp(op->dst, &op->result, 8));
+	}
+}
+
+static void check_recvs(struct side *s)
+{
+	for (size_t i = 0; i < s->recvs_needed; i++) {
+		const struct ibv_wc *wc = sim_poll(s->q->recv);
+		const struct op *op = s->recv_of[i];
+
+		CHECK(wc && wc->status == IBV_WC_SUCCESS && wc->wr_id == i);
+		CHECK(wc->byte_len == op->len);
+		if (op->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+			CHECK(wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM);
+		} else {
+			CHECK(wc->opcode == IBV_WC_RECV);
+			CHECK(!memcmp(s->recv_buf[i], op->expect, op->len));
+		}
+		if (op->opcode != IBV_WR_SEND)
+			CHECK(wc->wc_flags & IBV_WC_WITH_IMM &&
+			      wc->imm_data == op->imm);
+	}
+	CHECK(!sim_poll(s->q->recv));
+}
+
+static void run_rc(uint64_t seed, const struct sim_link *link)
+{
+	struct sim_qp_opts qo = {
+		.type = IBV_QPT_RC,
+		.cap = { .max_send_wr = OPS, .max_recv_wr = OPS,
+			 .max_send_sge = 3, .max_recv_sge = 3,
+			 .max_inline_data = 64 },
+	};
+	struct sim_conn_opts co = sim_conn_default;
+	struct sim *sim = sim_new(seed);
+	struct side side[2] = { 0 };
+
+	current_seed = seed;
+	sim->link = *link;
+	co.mtu = IBV_MTU_256 + sim_below(&sim->rng, 5);
+	co.psn_a = (uint32_t)sim_rand(&sim->rng) & PSN_MASK;
+	co.rd_atomic = (uint8_t)(1 + sim_below(&sim->rng, 8));
+	co.dest_rd_atomic = co.rd_atomic;
+	co.min_rnr_timer = (uint8_t)(1 + sim_below(&sim->rng, 12));
+	for (int i = 0; i < 2; i++) {
+		side[i].q = sim_qp_new(sim, i, &qo);
+		side[i].shadow = calloc(1, WRITE_SIZE);
+		fill(&sim->rng, sim->node[i].mem + CONST_AT, CONST_SIZE);
+	}
+	sim_connect(side[0].q, side[1].q, &co);
+
+	for (int step = 0; step < 100000; step++) {
+		struct side *s = &side[sim_below(&sim->rng, 2)];
+		struct side *o = s == &side[0] ? &side[1] : &side[0];
+
+		if (s->posted < OPS && sim_chance(&sim->rng, 0.6))
+			post_one(sim, s, o);
+		else if (s->recvs_posted < OPS &&
+			 sim_chance(&sim->rng, 0.5))
+			post_recv(sim, s);
+		else
+			sim_run(sim, sim_below(&sim->rng, 100000));
+		if (s->posted == OPS && o->posted == OPS &&
+		    s->recvs_posted == OPS && o->recvs_posted == OPS)
+			break;
+	}
+	sim_run(sim, 1000 * SIM_SEC);
+	for (int i = 0; i < 2; i++) {
+		check_sends(&side[i]);
+		check_recvs(&side[i]);
+		CHECK(!memcmp(side[i].shadow,
+			      sim->node[!i].mem + WRITE_AT, WRITE_SIZE));
+		CHECK(!memcmp(side[i].word, sim->node[!i].mem + ATOMIC_AT,
+			      sizeof(side[i].word)));
+		free(side[i].shadow);
+	}
+	sim_free(sim);
+}
+
+/* ---- unreliable services: what arrives is whole and in order ------------ */
+
+static void run_lossy(uint64_t seed, enum ibv_qp_type type)
+{
+	enum { MSGS = 200 };
+	struct sim_qp_opts qo = {
+		.type = type,
+		.cap = { .max_send_wr = 64, .max_recv_wr = MSGS,
+			 .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct sim *sim = sim_new(seed);
+	struct sim_qp *a, *b;
+	uint32_t last = 0, got = 0, len[MSGS + 1];
+	const struct ibv_wc *wc;
+
+	current_seed = seed;
+	sim->link.loss = 0.1;
+	sim->link.dup = 0.05;
+	sim->link.corrupt = 0.05;
+	sim->link.reorder = type == IBV_QPT_UC ? 0.1 : 0;
+	a = sim_qp_new(sim, 0, &qo);
+	b = sim_qp_new(sim, 1, &qo);
+	if (type == IBV_QPT_UC) {
+		sim_connect(a, b, &sim_conn_default);
+	} else {
+		a->peer = b;
+		sim_ud_up(a, 7);
+		sim_ud_up(b, 7);
+	}
+	for (uint32_t i = 0; i < MSGS; i++) {
+		struct ibv_sge sge = {
+			(uintptr_t)b->node->mem + i * 8192u, 8192,
+			b->node->lkey
+		};
+		struct ibv_recv_wr wr = {
+			.wr_id = i, .sg_list = &sge, .num_sge = 1
+		};
+
+		CHECK(sim_post_recv(b, &wr) == 0);
+	}
+	for (uint32_t i = 1; i <= MSGS; i++) {
+		uint8_t *m = a->node->mem + i * 8192u;
+		struct ibv_sge sge = { (uintptr_t)m, 0, a->node->lkey };
+		struct ibv_send_wr wr = {
+			.wr_id = i, .sg_list = &sge, .num_sge = 1,
+			.opcode = IBV_WR_SEND_WITH_IMM, .imm_data = i,
+			.send_flags = IBV_SEND_SIGNALED,
+			.wr.ud = { .remote_qpn = roce_qp_num(b->qp),
+				   .remote_qkey = 7 },
+		};
+
+		len[i] = sge.length = 1 + sim_below(&sim->rng,
+					type == IBV_QPT_UD ? 4000 : 8000);
+		memset(m, (int)i, len[i]);
+		CHECK(sim_post_send(a, &wr) == 0);
+		sim_run(sim, sim_below(&sim->rng, 3000));
+	}
+	sim_run(sim, SIM_SEC);
+	for (uint32_t i = 1; i <= MSGS; i++) {
+		wc = sim_poll(a->send);
+		CHECK(wc && wc->status == IBV_WC_SUCCESS && wc->wr_id == i);
+	}
+	while ((wc = sim_poll(b->recv))) {
+		uint8_t *m = b->node->mem + wc->wr_id * 8192u;
+		uint32_t hdr = type == IBV_QPT_UD ? 40 : 0;
+
+		CHECK(wc->status == IBV_WC_SUCCESS);
+		CHECK(wc->imm_data >= last && wc->imm_data <= MSGS);
+		CHECK(wc->byte_len == len[wc->imm_data] + hdr);
+		for (uint32_t k = 0; k < len[wc->imm_data]; k++)
+			CHECK(m[hdr + k] == (uint8_t)wc->imm_data);
+		last = wc->imm_data;
+		got++;
+	}
+	CHECK(got > MSGS / 5 && got < MSGS + MSGS / 4);
+	sim_free(sim);
+}
+
+/* ---- the runs ---------------------------------------------------------- */
+
+static unsigned runs(unsigned dflt)
+{
+	const char *e = getenv("SIM_RUNS");
+
+	return e ? (unsigned)strtoul(e, NULL, 0) : dflt;
+}
+
+static void many(const struct sim_link *link, uint64_t base, unsigned n)
+{
+	const char *one = getenv("SIM_SEED");
+
+	if (one) {
+		run_rc(strtoull(one, NULL, 0), link);
+		return;
+	}
+	for (unsigned i = 0; i < n; i++)
+		run_rc(base + i, link);
+}
+
+static const struct sim_link good = { .delay_ns = 2000 };
+
+static void rc_clean(void **state)
+{
+	(void)state;
+	many(&good, 1000, runs(30));
+}
+
+static void rc_loss(void **state)
+{
+	struct sim_link l = good;
+
+	(void)state;
+	l.loss = 0.05;
+	many(&l, 2000, runs(60));
+}
+
+static void rc_heavy_loss(void **state)
+{
+	struct sim_link l = good;
+
+	(void)state;
+	l.loss = 0.25;
+	many(&l, 3000, runs(30));
+}
+
+static void rc_reorder_duplicate(void **state)
+{
+	struct sim_link l = good;
+
+	(void)state;
+	l.dup = 0.1;
+	l.reorder = 0.1;
+	l.jitter_ns = 30000;
+	many(&l, 4000, runs(60));
+}
+
+static void rc_everything(void **state)
+{
+	struct sim_link l = good;
+
+	(void)state;
+	l.loss = 0.05;
+	l.dup = 0.05;
+	l.reorder = 0.05;
+	l.jitter_ns = 50000;
+	l.corrupt = 0.03;
+	l.busy = 0.2;
+	many(&l, 5000, runs(100));
+}
+
+static void rc_busy_link(void **state)
+{
+	struct sim_link l = good;
+
+	(void)state;
+	l.busy = 0.7;
+	many(&l, 6000, runs(30));
+}
+
+static void uc_never_torn(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < runs(20); i++)
+		run_lossy(7000 + i, IBV_QPT_UC);
+}
+
+static void ud_never_torn(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < runs(20); i++)
+		run_lossy(8000 + i, IBV_QPT_UD);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(rc_clean),
+		cmocka_unit_test(rc_loss),
+		cmocka_unit_test(rc_heavy_loss),
+		cmocka_unit_test(rc_reorder_duplicate),
+		cmocka_unit_test(rc_everything),
+		cmocka_unit_test(rc_busy_link),
+		cmocka_unit_test(uc_never_torn),
+		cmocka_unit_test(ud_never_torn),
+	};
+
+	cmocka_set_test_filter(getenv("SIM_TEST"));
+	return cmocka_run_group_tests_name("sim_random", tests, NULL, NULL);
+}
