@@ -65,7 +65,7 @@ static __attribute__((noinline)) const char *redirect(const char *path,
 	if (!path || path[0] != '/' || (path[1] != 's' && path[1] != 'd') ||
 	    !below_prefix(path))
 		return path;
-	tree = getenv("SOFTHCA_SYSFS");
+	tree = secure_getenv("SOFTHCA_SYSFS");
 	if (!tree || tree[0] != '/')
 		return path;
 	tree_len = strlen(tree);

@@ -1,0 +1,52 @@
+/*
+ * cli.h - the softhca tool: what its commands share
+ *
+ * softhca starts programs under the libraries (run), shows the environment
+ * that does so (env), lists the devices (devices) and finds out why something
+ * does not work (doctor). It links neither library: it loads the ones lying
+ * beside it, so that it can say what is wrong with them.
+ */
+#ifndef SOFTHCA_CLI_CLI_H
+#define SOFTHCA_CLI_CLI_H
+
+#include <argp.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Exit status of softhca itself; run passes on that of the program. */
+enum {
+	EXIT_USAGE = 2,
+	EXIT_RUN_FAILED = 125, /* run could not get as far as the program */
+	EXIT_CANNOT_RUN = 126, /* found, but not executable */
+	EXIT_NOT_FOUND = 127,
+};
+
+/* Prints "softhca: ..." on stderr. */
+void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/*
+ * argp_parse() with --help and --version, ending the process with status
+ * usage_status on errors. hint, if not NULL, is printed after the message
+ * about an unknown option. Options end at the first argument that is none.
+ */
+void cli_parse(const struct argp *argp, int argc, char **argv, int usage_status,
+	       const char *hint, void *input);
+
+int cmd_run(int argc, char **argv);
+int cmd_env(int argc, char **argv);
+int cmd_devices(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
+
+/* Not shown in --help: run by doctor inside the environment of run, it reports
+ * what a program sees there. */
+int cmd_probe(int argc, char **argv);
+
+/*
+ * The directory of libibverbs.so.1 and the rest: beside this executable in a
+ * build tree (../lib) or an installation (../lib/softhca). Returns 0 or
+ * -errno; libdir is empty then.
+ */
+int libdir_find(char libdir[PATH_MAX]);
+
+#endif

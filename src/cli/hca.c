@@ -1,0 +1,183 @@
+/*
+ * hca.c - the devices, asked of our libibverbs as a program would ask
+ *
+ * The library is loaded by its absolute path: what LD_LIBRARY_PATH of the
+ * caller finds may be the distribution's.
+ */
+#include "cli/hca.h"
+
+#include <dlfcn.h>
+#include <endian.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#undef ibv_get_device_list
+
+struct verbs_api {
+	struct ibv_device **(*get_device_list)(int *count);
+	void (*free_device_list)(struct ibv_device **list);
+	const char *(*get_device_name)(struct ibv_device *dev);
+	__be64 (*get_device_guid)(struct ibv_device *dev);
+	struct ibv_context *(*open_device)(struct ibv_device *dev);
+	int (*close_device)(struct ibv_context *ctx);
+	int (*query_device)(struct ibv_context *ctx,
+			    struct ibv_device_attr *attr);
+	int (*query_port)(struct ibv_context *ctx, uint8_t port,
+			  struct ibv_port_attr *attr);
+	int (*query_gid_ex)(struct ibv_context *ctx, uint32_t port,
+			    uint32_t index, struct ibv_gid_entry *entry,
+			    uint32_t flags, size_t entry_size);
+};
+
+/* The first reason counts: later ones mostly follow from it. */
+static int fail(struct hca_list *l, int err, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+static int fail(struct hca_list *l, int err, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!l->why[0]) {
+		va_start(ap, fmt);
+		vsnprintf(l->why, sizeof(l->why), fmt, ap);
+		va_end(ap);
+	}
+	return -err;
+}
+
+static int load(struct verbs_api *api, struct hca_list *l, const char *libdir)
+{
+	const struct {
+		const char *name;
+		void *slot;
+	} symbols[] = {
+		{ "ibv_get_device_list", &api->get_device_list },
+		{ "ibv_free_device_list", &api->free_device_list },
+		{ "ibv_get_device_name", &api->get_device_name },
+		{ "ibv_get_device_guid", &api->get_device_guid },
+		{ "ibv_open_device", &api->open_device },
+		{ "ibv_close_device", &api->close_device },
+		{ "ibv_query_device", &api->query_device },
+		/* The compatible one: fills the first 48 bytes. */
+		{ "ibv_query_port", &api->query_port },
+		{ "_ibv_query_gid_ex", &api->query_gid_ex },
+	};
+	char path[PATH_MAX + 32];
+	void *lib, *sym;
+	size_t i;
+
+	snprintf(path, sizeof(path), "%s/libibverbs.so.1", libdir);
+	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!lib)
+		return fail(l, ELIBACC, "%s", dlerror());
+	for (i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+		sym = dlsym(lib, symbols[i].name);
+		if (!sym)
+			return fail(l, ELIBBAD, "%s has no %s", path,
+				    symbols[i].name);
+		memcpy(symbols[i].slot, &sym, sizeof(sym));
+	}
+	return 0;
+}
+
+static int read_gids(struct hca *h, const struct verbs_api *api,
+		     struct ibv_context *ctx)
+{
+	int len = h->port.gid_tbl_len;
+	struct hca_gid *g;
+	uint32_t i;
+
+	if (len < 0 || len > 4096)
+		return -EPROTO;
+	h->gid = calloc((size_t)len + 1, sizeof(*h->gid));
+	if (!h->gid)
+		return -ENOMEM;
+	for (i = 0; i < (uint32_t)len; i++) {
+		g = &h->gid[h->gid_count];
+		if (api->query_gid_ex(ctx, 1, i, &g->entry, 0,
+				      sizeof(g->entry)))
+			continue; /* ENODATA: an empty entry */
+		if (!if_indextoname(g->entry.ndev_ifindex, g->ifname))
+			g->ifname[0] = '\0';
+		h->gid_count++;
+	}
+	return 0;
+}
+
+static int read_hca(struct hca *h, struct hca_list *l,
+		    const struct verbs_api *api, struct ibv_device *dev)
+{
+	struct ibv_context *ctx;
+	int err;
+
+	snprintf(h->name, sizeof(h->name), "%s", api->get_device_name(dev));
+	snprintf(h->dev_name, sizeof(h->dev_name), "%s", dev->dev_name);
+	h->node_guid = be64toh(api->get_device_guid(dev));
+	ctx = api->open_device(dev);
+	if (!ctx)
+		return fail(l, errno ? errno : EIO, "cannot open %s: %s",
+			    h->name, strerror(errno));
+	err = api->query_device(ctx, &h->attr);
+	if (err)
+		fail(l, err, "cannot query %s: %s", h->name, strerror(err));
+	if (!err) {
+		err = api->query_port(ctx, 1, &h->port);
+		if (err)
+			fail(l, err, "cannot query port 1 of %s: %s", h->name,
+			     strerror(err));
+	}
+	if (!err) {
+		err = -read_gids(h, api, ctx);
+		if (err)
+			fail(l, err, "cannot read the GIDs of %s: %s", h->name,
+			     strerror(err));
+	}
+	api->close_device(ctx);
+	return -err;
+}
+
+int hca_list_read(struct hca_list *l, const char *libdir)
+{
+	struct ibv_device **list;
+	struct verbs_api api;
+	int err, count = 0, i;
+
+	memset(l, 0, sizeof(*l));
+	err = load(&api, l, libdir);
+	if (err)
+		return err;
+	errno = 0;
+	list = api.get_device_list(&count);
+	if (!list)
+		return fail(l, errno ? errno : ENODEV, "no device: %s",
+			    strerror(errno ? errno : ENODEV));
+	l->hca = calloc((size_t)count + 1, sizeof(*l->hca));
+	if (!l->hca)
+		err = fail(l, ENOMEM, "out of memory");
+	for (i = 0; l->hca && i < count; i++) {
+		if (read_hca(&l->hca[l->count], l, &api, list[i])) {
+			free(l->hca[l->count].gid);
+			memset(&l->hca[l->count], 0, sizeof(*l->hca));
+			continue;
+		}
+		l->count++;
+	}
+	api.free_device_list(list);
+	if (!err && !l->count)
+		err = fail(l, ENODEV, "no device: the list is empty");
+	return err;
+}
+
+void hca_list_free(struct hca_list *l)
+{
+	size_t i;
+
+	for (i = 0; i < l->count; i++)
+		free(l->hca[i].gid);
+	free(l->hca);
+	memset(l, 0, sizeof(*l));
+}

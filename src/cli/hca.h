@@ -1,0 +1,39 @@
+/*
+ * hca.h - the devices, asked of our libibverbs as a program would ask
+ */
+#ifndef SOFTHCA_CLI_HCA_H
+#define SOFTHCA_CLI_HCA_H
+
+#include <infiniband/verbs.h>
+#include <net/if.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct hca_gid {
+	struct ibv_gid_entry entry;
+	char ifname[IF_NAMESIZE]; /* "" if the interface is gone */
+};
+
+struct hca {
+	char name[IBV_SYSFS_NAME_MAX];
+	char dev_name[IBV_SYSFS_NAME_MAX];
+	uint64_t node_guid; /* host order */
+	struct ibv_device_attr attr;
+	struct ibv_port_attr port; /* of port 1 */
+	size_t gid_count; /* entries that are not empty */
+	struct hca_gid *gid;
+};
+
+struct hca_list {
+	size_t count;
+	struct hca *hca;
+	char why[256]; /* what failed, in words; "" if nothing did */
+};
+
+/* Loads libdir/libibverbs.so.1, once per process, and fills l. Returns 0 or
+ * -errno with l->why; a device that does not open is left out and why says
+ * so. Undone by hca_list_free(). */
+int hca_list_read(struct hca_list *l, const char *libdir);
+void hca_list_free(struct hca_list *l);
+
+#endif

@@ -1,0 +1,453 @@
+/*
+ * job.c - the options of run and env, and the environment they become
+ *
+ * Both ways of reaching the loader are used. LD_LIBRARY_PATH also serves
+ * programs that dlopen() the libraries, under either of their names;
+ * LD_PRELOAD, with the libraries' absolute paths, also those whose DT_RPATH
+ * names the distribution's directory. Both name the same files, so one copy is
+ * mapped. The preload has our libraries under their true sonames: any other
+ * would leave dlvsym() on a handle with the distribution's library.
+ */
+#include "cli/job.h"
+#include "cli/cli.h"
+#include "cli/hca.h"
+#include "cli/tree.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+const char *const job_variables[] = {
+	"SOFTHCA_WIRE",    "SOFTHCA_ADDR",    "SOFTHCA_DEVICES",
+	"SOFTHCA_LOSS",    "SOFTHCA_SEED",    "SOFTHCA_PCAP",
+	"SOFTHCA_EXPLAIN", "SOFTHCA_PART_ID", "SOFTHCA_SYSFS",
+	"LD_LIBRARY_PATH", "LD_PRELOAD",      NULL,
+};
+
+static const char *const preloads[] = {
+	"libibverbs.so.1",
+	"librdmacm.so.1",
+	"libsofthca-shim.so",
+};
+
+enum {
+	OPT_WIRE = 0x2000,
+	OPT_ADDR,
+	OPT_DEVICES,
+	OPT_LOSS,
+	OPT_SEED,
+	OPT_PCAP,
+	OPT_EXPLAIN,
+	OPT_PART_ID,
+};
+
+/* clang-format off */
+static const struct argp_option options[] = {
+	{ "addr", OPT_ADDR, "ADDRESS", 0,
+	  "Address of this host to use first: becomes GID index 0", 0 },
+	{ "devices", OPT_DEVICES, "IF[,IF...]", 0,
+	  "One device per network interface: softhca0 on the first, and so on "
+	  "(default: one device with the addresses of all)", 0 },
+	{ "wire", OPT_WIRE, NULL, 0,
+	  "Send packets to UDP port 4791 even within this host", 0 },
+	{ "loss", OPT_LOSS, "PERCENT", 0,
+	  "Drop this share of the packets sent, at random", 0 },
+	{ "seed", OPT_SEED, "N", 0,
+	  "Makes --loss drop the same packets again", 0 },
+	{ "pcap", OPT_PCAP, "FILE", 0,
+	  "Record the packets in FILE (pcapng, for Wireshark); %p in the name "
+	  "is the process id, which a job of several processes needs", 0 },
+	{ "explain", OPT_EXPLAIN, NULL, 0,
+	  "Tell on stderr why a completion failed", 0 },
+	{ "part-id", OPT_PART_ID, "ID", 0,
+	  "vendor_part_id to show: perftest chooses how it posts by it "
+	  "(4129, a ConnectX-7: ibv_wr_* and inline data)", 0 },
+	{ 0 },
+};
+/* clang-format on */
+
+static void bad_value(const char *fmt, ...)
+	__attribute__((format(printf, 1, 2), noreturn));
+
+static void bad_value(const char *fmt, ...)
+{
+	char text[1024];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	cli_say("%s", text);
+	exit(argp_err_exit_status);
+}
+
+static void set(const char *name, const char *value)
+{
+	if (setenv(name, value, 1))
+		bad_value("cannot set %s: %s", name, strerror(errno));
+}
+
+/* Appends " word" to the list in buf, as far as it fits and once. */
+static void list_word(char *buf, size_t size, const char *word)
+{
+	size_t used = strlen(buf), len = strlen(word);
+	const char *p = buf;
+
+	while ((p = strstr(p, word))) {
+		if ((p == buf || p[-1] == ' ') &&
+		    (p[len] == ' ' || p[len] == '\0'))
+			return;
+		p += len;
+	}
+	if (used + len + 2 > size)
+		return;
+	snprintf(buf + used, size - used, "%s%s", used ? " " : "", word);
+}
+
+static bool address_text(const struct sockaddr *sa, char *text, size_t size)
+{
+	const struct sockaddr_in6 *in6;
+
+	if (sa && sa->sa_family == AF_INET)
+		return inet_ntop(AF_INET,
+				 &((const struct sockaddr_in *)(const void *)sa)
+					  ->sin_addr,
+				 text, (socklen_t)size);
+	if (!sa || sa->sa_family != AF_INET6)
+		return false;
+	in6 = (const struct sockaddr_in6 *)(const void *)sa;
+	return inet_ntop(AF_INET6, &in6->sin6_addr, text, (socklen_t)size);
+}
+
+static void set_addr(const char *arg)
+{
+	char want[INET6_ADDRSTRLEN], text[INET6_ADDRSTRLEN], all[512] = "";
+	const char *scope = strchr(arg, '%');
+	size_t len = scope ? (size_t)(scope - arg) : strlen(arg);
+	struct ifaddrs *list, *a;
+	struct in6_addr bin;
+	bool found = false;
+	int family = AF_INET;
+
+	if (len < sizeof(want)) {
+		memcpy(want, arg, len);
+		want[len] = '\0';
+	}
+	if (len >= sizeof(want) ||
+	    (inet_pton(family, want, &bin) != 1 &&
+	     inet_pton(family = AF_INET6, want, &bin) != 1))
+		bad_value("--addr %s: not an IP address, such as 10.0.0.1 or "
+			  "fe80::1%%eth0",
+			  arg);
+	if (scope && !if_nametoindex(scope + 1))
+		bad_value("--addr %s: no interface %s", arg, scope + 1);
+	inet_ntop(family, &bin, want, sizeof(want));
+	if (getifaddrs(&list))
+		bad_value("cannot list the interfaces: %s", strerror(errno));
+	for (a = list; a; a = a->ifa_next) {
+		if (!(a->ifa_flags & IFF_UP) ||
+		    !address_text(a->ifa_addr, text, sizeof(text)))
+			continue;
+		list_word(all, sizeof(all), text);
+		if (!strcmp(text, want) &&
+		    (!scope || !strcmp(scope + 1, a->ifa_name)))
+			found = true;
+	}
+	freeifaddrs(list);
+	if (!found)
+		bad_value(
+			"--addr %s: no interface that is up has this address; "
+			"there are: %s",
+			arg, all);
+	set("SOFTHCA_ADDR", arg);
+}
+
+static void set_devices(const char *arg)
+{
+	struct if_nameindex *list, *i;
+	char copy[1024], all[512] = "", *name, *save = NULL;
+	size_t names = 0;
+
+	if (strlen(arg) >= sizeof(copy))
+		bad_value("--devices: too long");
+	list = if_nameindex();
+	for (i = list; i && i->if_name; i++)
+		list_word(all, sizeof(all), i->if_name);
+	if_freenameindex(list);
+	strcpy(copy, arg);
+	for (name = strtok_r(copy, ",", &save); name;
+	     name = strtok_r(NULL, ",", &save)) {
+		names++;
+		if (!if_nametoindex(name))
+			bad_value("--devices: no interface %s; there are: %s",
+				  name, all);
+	}
+	if (!names)
+		bad_value("--devices wants interfaces separated by commas; "
+			  "there are: %s",
+			  all);
+	set("SOFTHCA_DEVICES", arg);
+}
+
+static void set_loss(const char *arg)
+{
+	char *end, text[32];
+	double loss;
+
+	loss = strtod(arg, &end);
+	if (*end == '%')
+		end++;
+	if (end == arg || *end || !(loss >= 0 && loss <= 100))
+		bad_value("--loss %s: a percentage from 0 to 100 is wanted, "
+			  "such as 0.5",
+			  arg);
+	snprintf(text, sizeof(text), "%.9g", loss);
+	set("SOFTHCA_LOSS", text);
+}
+
+static void set_number(const char *option, const char *variable,
+		       const char *arg, uint64_t max)
+{
+	unsigned long long n;
+	char *end, text[32];
+
+	errno = 0;
+	n = strtoull(arg, &end, 0);
+	if (end == arg || *end || errno || n > max || strchr(arg, '-'))
+		bad_value("%s %s: a number up to %llu is wanted", option, arg,
+			  (unsigned long long)max);
+	snprintf(text, sizeof(text), "%llu", n);
+	set(variable, text);
+}
+
+/* Made absolute, since the program may change its directory. */
+static void set_pcap(const char *arg)
+{
+	char path[PATH_MAX], dir[PATH_MAX], full[PATH_MAX];
+	const char *base = strrchr(arg, '/');
+
+	base = base ? base + 1 : arg;
+	if (!*base)
+		bad_value("--pcap %s: the name of a file is wanted, not of a "
+			  "directory",
+			  arg);
+	snprintf(dir, sizeof(dir), "%.*s", (int)(base - arg), arg);
+	if (!realpath(*dir ? dir : ".", full))
+		bad_value("--pcap %s: %s: %s", arg, *dir ? dir : ".",
+			  strerror(errno));
+	if (access(full, W_OK | X_OK))
+		bad_value("--pcap %s: cannot write to %s: %s", arg, full,
+			  strerror(errno));
+	if (snprintf(path, sizeof(path), "%s/%s", strcmp(full, "/") ? full : "",
+		     base) >= (int)sizeof(path))
+		bad_value("--pcap: the name is too long");
+	set("SOFTHCA_PCAP", path);
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	(void)state;
+	switch (key) {
+	case OPT_WIRE:
+		set("SOFTHCA_WIRE", "1");
+		return 0;
+	case OPT_EXPLAIN:
+		set("SOFTHCA_EXPLAIN", "1");
+		return 0;
+	case OPT_ADDR:
+		set_addr(arg);
+		return 0;
+	case OPT_DEVICES:
+		set_devices(arg);
+		return 0;
+	case OPT_LOSS:
+		set_loss(arg);
+		return 0;
+	case OPT_SEED:
+		set_number("--seed", "SOFTHCA_SEED", arg, UINT64_MAX);
+		return 0;
+	case OPT_PCAP:
+		set_pcap(arg);
+		return 0;
+	case OPT_PART_ID:
+		set_number("--part-id", "SOFTHCA_PART_ID", arg, UINT32_MAX);
+		return 0;
+	}
+	return ARGP_ERR_UNKNOWN;
+}
+
+const struct argp job_argp = { options, parse, NULL, NULL, NULL, NULL, NULL };
+
+/*
+ * Writes the tree for the devices of the environment as it is now. In a child,
+ * because asking the library starts its engine here, and because whatever may
+ * go wrong in there must not keep run from running the program: it would have
+ * told more.
+ */
+static int make_tree(const char *libdir, char path[PATH_MAX])
+{
+	struct pollfd pfd;
+	struct hca_list l;
+	int pipefd[2], status, err, ready = 1;
+	ssize_t got;
+	size_t len = 0;
+	pid_t pid;
+
+	path[0] = '\0';
+	if (pipe(pipefd))
+		return -errno;
+	fflush(NULL);
+	pid = fork();
+	if (pid < 0) {
+		err = -errno;
+		close(pipefd[0]);
+		close(pipefd[1]);
+		return err;
+	}
+	if (!pid) {
+		char tree[PATH_MAX];
+
+		close(pipefd[0]);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		err = hca_list_read(&l, libdir);
+		if (err)
+			cli_say("%s. \"softhca doctor\" may know more", l.why);
+		else
+			err = tree_make(&l, libdir, tree);
+		if (!err && write(pipefd[1], tree, strlen(tree)) !=
+				    (ssize_t)strlen(tree))
+			err = -EIO;
+		_exit(err ? 1 : 0);
+	}
+	close(pipefd[1]);
+	pfd = (struct pollfd){ .fd = pipefd[0], .events = POLLIN };
+	while (len < PATH_MAX - 1 && (ready = poll(&pfd, 1, 10000)) > 0) {
+		got = read(pipefd[0], path + len, PATH_MAX - 1 - len);
+		if (got <= 0)
+			break; /* it has exited */
+		len += (size_t)got;
+	}
+	path[len] = '\0';
+	close(pipefd[0]);
+	if (ready == 0) {
+		cli_say("libibverbs does not say within 10 seconds which "
+			"devices there are");
+		kill(pid, SIGKILL);
+	}
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (ready && WIFSIGNALED(status))
+		cli_say("asking libibverbs for its devices ended with signal "
+			"%d",
+			WTERMSIG(status));
+	return ready && path[0] == '/' ? 0 : -ENODEV;
+}
+
+static bool ours(const char *entry, size_t len, const char *libdir)
+{
+	size_t dir_len = strlen(libdir);
+
+	return len >= dir_len && !strncmp(entry, libdir, dir_len) &&
+	       (len == dir_len || entry[dir_len] == '/');
+}
+
+/*
+ * Appends to buf the entries of the list in variable name that are not in
+ * libdir. Returns false when they do not fit.
+ */
+static bool keep_others(char *buf, size_t size, const char *name,
+			const char *separators, const char *libdir)
+{
+	const char *p = getenv(name);
+	size_t len, used = strlen(buf);
+
+	while (p && *p) {
+		len = strcspn(p, separators);
+		if (len && !ours(p, len, libdir)) {
+			if (used + len + 2 > size)
+				return false;
+			if (used)
+				buf[used++] = ':';
+			memcpy(buf + used, p, len);
+			used += len;
+			buf[used] = '\0';
+		}
+		p += len + (p[len] != '\0');
+	}
+	return true;
+}
+
+int job_environment(void)
+{
+	static const size_t size = 131072; /* the kernel's limit */
+	char libdir[PATH_MAX], tree[PATH_MAX];
+	char *list;
+	size_t i, used;
+	int err;
+
+	err = libdir_find(libdir);
+	if (err) {
+		cli_say("its libraries are missing: neither ../lib/softhca nor "
+			"../lib beside this program has libsofthca-shim.so. "
+			"Install softhca again");
+		return err;
+	}
+	if (make_tree(libdir, tree)) {
+		tree[0] = '\0';
+		unsetenv("SOFTHCA_SYSFS");
+	} else {
+		set("SOFTHCA_SYSFS", tree);
+	}
+	if (strpbrk(libdir, " :;")) {
+		/* Characters that separate; the tree has a link. */
+		if (!tree[0]) {
+			cli_say("the loader cannot be given the path %s "
+				"because "
+				"of its spaces, colons or semicolons. Install "
+				"softhca somewhere else",
+				libdir);
+			return -EINVAL;
+		}
+		snprintf(libdir, sizeof(libdir), "%s/lib", tree);
+	}
+
+	list = malloc(size);
+	if (!list)
+		return -ENOMEM;
+	/* Ours go first among directories, so that nothing hides them. */
+	snprintf(list, size, "%s", libdir);
+	if (!keep_others(list, size, "LD_LIBRARY_PATH", ":;", libdir))
+		goto too_long;
+	set("LD_LIBRARY_PATH", list);
+
+	/* Among preloads they go last: a sanitizer insists on being first. */
+	list[0] = '\0';
+	if (!keep_others(list, size, "LD_PRELOAD", ": ", libdir))
+		goto too_long;
+	for (i = 0; i < sizeof(preloads) / sizeof(preloads[0]); i++) {
+		used = strlen(list);
+		if (snprintf(list + used, size - used, "%s%s/%s",
+			     used ? ":" : "", libdir,
+			     preloads[i]) >= (int)(size - used))
+			goto too_long;
+	}
+	set("LD_PRELOAD", list);
+	free(list);
+	return 0;
+
+too_long:
+	free(list);
+	cli_say("LD_LIBRARY_PATH or LD_PRELOAD is too long");
+	return -E2BIG;
+}

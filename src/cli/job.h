@@ -1,0 +1,30 @@
+/*
+ * job.h - the options of run and env, and the environment they become
+ *
+ * Options set SOFTHCA_* variables (host/config.h), which every process of a
+ * job inherits. Checked here, where a mistake can be explained to whoever made
+ * it.
+ */
+#ifndef SOFTHCA_CLI_JOB_H
+#define SOFTHCA_CLI_JOB_H
+
+#include <argp.h>
+#include <limits.h>
+#include <stdbool.h>
+
+/* An argp child: sets SOFTHCA_* in this process's environment. On a bad value
+ * it prints why and ends the process with argp_err_exit_status. */
+extern const struct argp job_argp;
+
+/*
+ * Completes the environment: LD_LIBRARY_PATH, LD_PRELOAD, SOFTHCA_SYSFS. What
+ * the user had in them stays, ours are put in once. Without a device or a
+ * place for the tree of files, says so on stderr and leaves SOFTHCA_SYSFS out.
+ * Returns 0 or -errno, having said why.
+ */
+int job_environment(void);
+
+/* The variables that options and job_environment() set; ends with NULL. */
+extern const char *const job_variables[];
+
+#endif

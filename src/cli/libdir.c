@@ -1,0 +1,41 @@
+/*
+ * libdir.c - where the libraries are
+ */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int libdir_find(char libdir[PATH_MAX])
+{
+	/* The installation first: in a prefix like /usr, ../lib has the
+	 * distribution's libraries. No other package ships a shim. */
+	static const char *const places[] = { "../lib/softhca", "../lib" };
+	char exe[PATH_MAX], path[PATH_MAX + 64], *slash;
+	ssize_t len;
+	size_t i;
+
+	libdir[0] = '\0';
+	len = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+	if (len < 0)
+		return -errno;
+	exe[len] = '\0';
+	slash = strrchr(exe, '/');
+	if (!slash)
+		return -ENOENT;
+	*slash = '\0';
+	for (i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+		snprintf(path, sizeof(path), "%s/%s/libsofthca-shim.so", exe,
+			 places[i]);
+		if (access(path, R_OK))
+			continue;
+		*strrchr(path, '/') = '\0';
+		if (realpath(path, libdir))
+			return 0;
+	}
+	libdir[0] = '\0';
+	return -ENOENT;
+}

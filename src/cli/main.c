@@ -1,0 +1,150 @@
+/*
+ * main.c - the softhca tool: chooses the command
+ */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char usage[] =
+	"Usage: softhca COMMAND [OPTION...]\n"
+	"A software RDMA device in user space: runs RDMA programs on machines\n"
+	"without an RDMA NIC.\n"
+	"\n"
+	"Commands:\n"
+	"  run       run a program that sees the softhca device\n"
+	"  env       print the environment that makes it so, for a shell to "
+	"eval\n"
+	"  devices   list the devices, their ports and GIDs\n"
+	"  doctor    find out what works here, what does not, and what mends "
+	"it\n"
+	"\n"
+	"  --help, --version\n"
+	"\n"
+	"Examples:\n"
+	"  softhca run -- ib_write_bw &\n"
+	"  softhca run -- ib_write_bw 127.0.0.1\n"
+	"  softhca run --loss 1 --pcap trace-%p.pcapng -- rping -c -a "
+	"10.0.0.2\n"
+	"  eval \"$(softhca env)\"; ibv_devinfo\n"
+	"\n"
+	"\"softhca COMMAND --help\" tells more, and so does softhca(1).\n";
+
+static const struct {
+	const char *name;
+	int (*fn)(int argc, char **argv);
+} commands[] = {
+	{ "run", cmd_run },         { "env", cmd_env },
+	{ "devices", cmd_devices }, { "doctor", cmd_doctor },
+	{ "_probe", cmd_probe },
+};
+
+void cli_say(const char *fmt, ...)
+{
+	va_list ap;
+
+	fputs("softhca: ", stderr);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputc('\n', stderr);
+}
+
+static int print_version(void)
+{
+	printf("softhca %s\n", SOFTHCA_VERSION);
+	return 0;
+}
+
+enum { OPT_HELP = '?', OPT_USAGE = 0x1000, OPT_VERSION };
+
+static const struct argp_option common_options[] = {
+	{ "help", OPT_HELP, NULL, 0, "Give this help list", -1 },
+	{ "usage", OPT_USAGE, NULL, 0, "Give a short usage message", -1 },
+	{ "version", OPT_VERSION, NULL, 0, "Print program version", -1 },
+	{ 0 },
+};
+
+static error_t parse_common(int key, char *arg, struct argp_state *state)
+{
+	(void)arg;
+	switch (key) {
+	case OPT_HELP:
+		argp_state_help(state, stdout,
+				ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG |
+					ARGP_HELP_DOC);
+		exit(0);
+	case OPT_USAGE:
+		argp_state_help(state, stdout, ARGP_HELP_USAGE);
+		exit(0);
+	case OPT_VERSION:
+		exit(print_version());
+	}
+	return ARGP_ERR_UNKNOWN;
+}
+
+void cli_parse(const struct argp *argp, int argc, char **argv, int usage_status,
+	       const char *hint, void *input)
+{
+	static const struct argp common = {
+		.options = common_options,
+		.parser = parse_common,
+	};
+	const struct argp_child children[] = {
+		{ argp, 0, NULL, 0 },
+		{ &common, 0, NULL, -1 },
+		{ 0 },
+	};
+	const struct argp all = { .options = NULL, .children = children };
+	char name[64];
+	int err;
+
+	/* argp names itself after argv[0]: "softhca run". */
+	snprintf(name, sizeof(name), "softhca %s", argv[0]);
+	argv[0] = name;
+	/* argp's own --help and exit status would keep us from adding to its
+	 * messages. */
+	argp_err_exit_status = usage_status;
+	err = argp_parse(&all, argc, argv,
+			 ARGP_IN_ORDER | ARGP_NO_HELP | ARGP_NO_EXIT, NULL,
+			 input);
+	if (!err)
+		return;
+	if (hint)
+		fprintf(stderr, "%s\n", hint);
+	exit(usage_status);
+}
+
+int main(int argc, char **argv)
+{
+	size_t i;
+
+	if (argc < 2) {
+		fputs(usage, stderr);
+		return EXIT_USAGE;
+	}
+	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") ||
+	    !strcmp(argv[1], "help")) {
+		fputs(usage, stdout);
+		return 0;
+	}
+	if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V"))
+		return print_version();
+	for (i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+		if (!strcmp(argv[1], commands[i].name))
+			return commands[i].fn(argc - 1, argv + 1);
+	if (argv[1][0] == '-')
+		cli_say("unknown option %s; see softhca --help", argv[1]);
+	else if (!strcmp(argv[1], "exec"))
+		cli_say("unknown command exec; did you mean softhca run?");
+	else
+		cli_say("unknown command %s; there are run, env, devices and "
+			"doctor. "
+			"To run a program: softhca run -- %s",
+			argv[1], argv[1]);
+	return EXIT_USAGE;
+}

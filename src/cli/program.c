@@ -1,0 +1,117 @@
+/*
+ * program.c - whether a program can be run under softhca
+ */
+#include "cli/program.h"
+#include "cli/elf.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+const char *const program_sonames[] = { "libibverbs.so.1", "librdmacm.so.1",
+					NULL };
+
+/* 0, -EACCES for what is there but not a program, or -ENOENT. */
+static int executable(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st))
+		return errno == EACCES ? -EACCES : -ENOENT;
+	if (!S_ISREG(st.st_mode) || access(path, X_OK))
+		return -EACCES;
+	return 0;
+}
+
+int program_find(char path[PATH_MAX], const char *name)
+{
+	const char *p = getenv("PATH");
+	int err = -ENOENT, r;
+	size_t len;
+
+	if (strlen(name) >= PATH_MAX)
+		return -ENOENT;
+	if (strchr(name, '/')) {
+		strcpy(path, name);
+		return executable(path);
+	}
+	if (!p)
+		p = "/bin:/usr/bin";
+	for (; *name; p += len + 1) {
+		len = strcspn(p, ":");
+		if (snprintf(path, PATH_MAX, "%.*s%s%s", (int)len, p,
+			     len ? "/" : "", name) < PATH_MAX) {
+			r = executable(path);
+			if (!r)
+				return 0;
+			if (r == -EACCES)
+				err = r; /* unless there is a better one */
+		}
+		if (!p[len])
+			break;
+	}
+	return err;
+}
+
+/* Such programs start with AT_SECURE set: the loader takes no orders. */
+static const char *more_rights(const char *path)
+{
+	struct stat st;
+
+	if (geteuid() == 0)
+		return NULL;
+	if (stat(path, &st))
+		return NULL;
+	if ((st.st_mode & S_ISUID) && st.st_uid != geteuid())
+		return "is set-user-ID";
+	if ((st.st_mode & S_ISGID) && (st.st_mode & S_IXGRP) &&
+	    st.st_gid != getegid())
+		return "is set-group-ID";
+	if (getxattr(path, "security.capability", NULL, 0) > 0)
+		return "has file capabilities";
+	return NULL;
+}
+
+int program_obstacle(const char *path, char *why, size_t why_size, char *mend,
+		     size_t mend_size)
+{
+	const char *base = strrchr(path, '/');
+	const char *rights = more_rights(path);
+	struct elf e;
+	bool interp;
+
+	base = base ? base + 1 : path;
+	if (rights) {
+		snprintf(why, why_size,
+			 "%s %s: the loader ignores LD_LIBRARY_PATH and "
+			 "LD_PRELOAD for it",
+			 path, rights);
+		if (!strcmp(base, "sudo") || !strcmp(base, "doas") ||
+		    !strcmp(base, "su"))
+			snprintf(mend, mend_size,
+				 "the other way round: %s softhca run -- ...",
+				 base);
+		else
+			snprintf(mend, mend_size,
+				 "a copy has no more rights than you: "
+				 "cp %s . && softhca run -- ./%s",
+				 path, base);
+		return 1;
+	}
+	if (elf_open(&e, path, program_sonames))
+		return 0; /* a script, or another architecture's: not our say */
+	interp = e.interp;
+	elf_close(&e);
+	if (interp)
+		return 0;
+	snprintf(why, why_size,
+		 "%s is statically linked: no loader runs, so it keeps the "
+		 "libibverbs it was built with",
+		 path);
+	snprintf(mend, mend_size, "link it dynamically");
+	return 1;
+}

@@ -1,0 +1,22 @@
+/*
+ * program.h - whether a program can be run under softhca
+ */
+#ifndef SOFTHCA_CLI_PROGRAM_H
+#define SOFTHCA_CLI_PROGRAM_H
+
+#include <limits.h>
+#include <stddef.h>
+
+extern const char *const program_sonames[]; /* the two ABI libraries */
+
+/* Finds name as execvp() would. Returns 0, -ENOENT or -EACCES. */
+int program_find(char path[PATH_MAX], const char *name);
+
+/*
+ * Says in why what keeps the loader from giving the program at path our
+ * libraries, and in mend what to do. Returns 1 if something does, else 0.
+ */
+int program_obstacle(const char *path, char *why, size_t why_size, char *mend,
+		     size_t mend_size);
+
+#endif
