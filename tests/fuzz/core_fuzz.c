@@ -1,0 +1,187 @@
+/*
+ * core_fuzz.c - bytes choose what two queue pairs and a hostile peer do next
+ *
+ * The input is read as a program: post this, receive that packet, let time
+ * pass. Packets carry headers made of the input, with the fields that decide
+ * whether anything looks at them (QPN, PSN, rkey) right most of the time. What
+ * must hold whatever the input: no access outside the registered memory (the
+ * sanitizers watch), every work request completes at most once, and the QP can
+ * be destroyed.
+ */
+#include "sim.h"
+
+#include "base/bytes.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+struct input {
+	const uint8_t *p;
+	size_t left;
+};
+
+static uint8_t byte(struct input *in)
+{
+	if (!in->left)
+		return 0;
+	in->left--;
+	return *in->p++;
+}
+
+static uint32_t word(struct input *in)
+{
+	uint32_t v = byte(in);
+
+	v = v << 8 | byte(in);
+	return v << 8 | byte(in);
+}
+
+static void fuzz_packet(struct input *in, struct sim_qp *q)
+{
+	static uint8_t payload[ROCE_MTU_MAX];
+	uint8_t how = byte(in), op = byte(in);
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	struct roce_rx rx = {
+		.sgid = q->peer->node->gid, .dgid = q->node->gid,
+		.payload = payload,
+	};
+
+	roce_qp_query(q->qp, &attr, &init);
+	rx.h.opcode = how & 1 ? op : (uint8_t)(op % 0x18);
+	if (roce_qp_type(q->qp) == IBV_QPT_UC && !(how & 1))
+		rx.h.opcode |= ROCE_UC;
+	rx.h.pkey = how & 2 && how & 4 && how & 8 ? (uint16_t)word(in) : 0xffff;
+	rx.h.dest_qpn = roce_qp_num(q->qp);
+	rx.h.psn = psn_add(how & 0x10 ? attr.sq_psn : attr.rq_psn,
+			   (uint32_t)(int8_t)byte(in) & PSN_MASK);
+	if (how & 0x20)
+		rx.h.psn = attr.rq_psn;
+	rx.h.ack_req = how & 0x40;
+	rx.h.solicited = how & 0x80;
+	rx.h.va = (uintptr_t)q->node->mem + word(in) - 4096;
+	rx.h.rkey = q->node->rkey ^ (byte(in) == 1 ? 1 : 0);
+	rx.h.dma_len = word(in) >> (byte(in) & 15);
+	rx.h.syndrome = byte(in);
+	rx.h.msn = byte(in);
+	rx.h.inv_rkey = q->node->rkey;
+	rx.len = byte(in) & 1 ? attr.path_mtu ? 128u << attr.path_mtu : 0 :
+				word(in) % (sizeof(payload) + 1);
+	if (!(roce_opcode(rx.h.opcode)->flags & ROCE_F_PAYLOAD))
+		rx.len = 0; /* as roce_decode() guarantees */
+	roce_rx(q->qp, &rx, q->node->sim->now);
+	sim_pull(q);
+}
+
+static void fuzz_post(struct input *in, struct sim_qp *q, uint64_t id)
+{
+	struct ibv_sge sge[2];
+	struct ibv_send_wr wr = {
+		.wr_id = id, .sg_list = sge,
+		.opcode = (enum ibv_wr_opcode)(byte(in) % 12),
+		.send_flags = byte(in) & 15,
+		.num_sge = byte(in) % 3,
+	};
+	struct ibv_recv_wr rr = {
+		.wr_id = id, .sg_list = sge, .num_sge = wr.num_sge
+	};
+
+	for (int i = 0; i < 2; i++) {
+		uint32_t off = word(in) % (SIM_MEM + 64);
+
+		sge[i].addr = (uintptr_t)q->node->mem + off;
+		sge[i].length = word(in) >> (byte(in) & 15);
+		sge[i].lkey = q->node->lkey ^ (byte(in) == 1);
+		/* Inline data is read at once, as ibv_post_send(3) says: the
+		 * program's own memory must be there. */
+		if (off + (uint64_t)sge[i].length > SIM_MEM)
+			wr.send_flags &= ~(unsigned)IBV_SEND_INLINE;
+	}
+	wr.wr.rdma.remote_addr = (uintptr_t)q->peer->node->mem + word(in);
+	wr.wr.rdma.rkey = q->peer->node->rkey;
+	if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+	    wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
+		wr.wr.atomic.rkey = q->peer->node->rkey;
+	if (byte(in) & 1)
+		sim_post_recv(q, &rr);
+	else
+		sim_post_send(q, &wr);
+}
+
+static void fuzz_modify(struct input *in, struct sim_qp *q)
+{
+	struct ibv_qp_attr a = {
+		.qp_state = (enum ibv_qp_state)(byte(in) % 8),
+		.cur_qp_state = (enum ibv_qp_state)(byte(in) % 8),
+		.port_num = 1,
+		.path_mtu = (enum ibv_mtu)(byte(in) % 7),
+		.dest_qp_num = roce_qp_num(q->peer->qp),
+		.max_dest_rd_atomic = byte(in),
+		.max_rd_atomic = byte(in),
+		.qp_access_flags = byte(in),
+		.timeout = byte(in) & 31,
+		.min_rnr_timer = 1,
+	};
+	struct roce_path path = sim_path(q->node, q->peer->node);
+
+	roce_qp_modify(q->qp, &a, (int)word(in), &path, NULL,
+		       q->node->sim->now);
+	sim_pull(q);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_RC,
+						  IBV_QPT_UC, IBV_QPT_UD };
+	struct input in = { data, size };
+	struct sim_qp_opts qo = {
+		.type = types[byte(&in) & 3],
+		.cap = { 16, 16, 2, 2, 64 },
+		.sig_all = true,
+	};
+	struct sim *sim = sim_new(byte(&in));
+	struct sim_qp *q[2];
+	uint64_t posted = 0;
+
+	for (int i = 0; i < 2; i++)
+		q[i] = sim_qp_new(sim, i, &qo);
+	q[0]->peer = q[1];
+	q[1]->peer = q[0];
+	if (qo.type == IBV_QPT_UD) {
+		sim_ud_up(q[0], 0);
+		sim_ud_up(q[1], 0);
+	} else {
+		sim_connect(q[0], q[1], &sim_conn_default);
+	}
+	while (in.left && posted < 4096) {
+		uint8_t what = byte(&in);
+		struct sim_qp *t = q[what & 1];
+
+		switch (what >> 1 & 7) {
+		case 0:
+		case 1:
+		case 2:
+			fuzz_packet(&in, t);
+			break;
+		case 3:
+		case 4:
+		case 5:
+			fuzz_post(&in, t, posted++);
+			break;
+		case 6:
+			sim_run(sim, (uint64_t)word(&in) * 64);
+			break;
+		default:
+			if (byte(&in) < 32)
+				fuzz_modify(&in, t);
+		}
+	}
+	sim_run(sim, SIM_SEC / 10);
+	for (int i = 0; i < 2; i++)
+		assert(q[i]->send->n + q[i]->recv->n <= posted);
+	sim_free(sim);
+	return 0;
+}
