@@ -788,7 +788,7 @@ bool registry_charge(struct registry *r, unsigned slot, uint32_t bytes)
 	return false;
 }
 
-void registry_uncharge(struct registry *r, unsigned slot, uint32_t bytes)
+void registry_uncharge(struct registry *r, unsigned slot, int64_t bytes)
 {
 	atomic_fetch_sub(&r->file->m->slot[slot % REGISTRY_SLOTS].backlog,
 			 bytes);

@@ -71,7 +71,7 @@ const uint8_t *registry_secret(const struct registry *r);
  * what it takes.
  */
 bool registry_charge(struct registry *r, unsigned slot, uint32_t bytes);
-void registry_uncharge(struct registry *r, unsigned slot, uint32_t bytes);
+void registry_uncharge(struct registry *r, unsigned slot, int64_t bytes);
 int64_t registry_backlog(const struct registry *r);
 
 /*

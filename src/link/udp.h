@@ -26,6 +26,7 @@ struct udp_config {
 	double loss;         /* share of packets dropped on sending, 0..1 */
 	uint64_t seed;       /* of the drops */
 	struct pcap *pcap;   /* record every packet sent and accepted, or NULL */
+	uint32_t rcvbuf;     /* SO_RCVBUF; 0: as much as is useful and allowed */
 };
 
 struct udp_stats {
@@ -39,6 +40,9 @@ struct udp_stats {
 int udp_create(struct udp **u, const struct udp_config *cfg,
 	       struct registry *registry);
 void udp_destroy(struct udp *u);
+
+/* In the child of a fork(): closes its copies, touches nothing shared. */
+void udp_abandon(struct udp *u);
 
 /*
  * Starts receiving what is sent to a local address, or to a multicast group on
@@ -79,6 +83,13 @@ void udp_poll_wait(struct udp *u);
  * positive errno for the caller to explain. Safe from many threads.
  */
 size_t udp_send(struct udp *u, const struct roce_batch *b, int *err);
+
+/*
+ * Only inside an rx call, for the packet being handed over: sends it on to the
+ * process that has this slot of the registry (a message for QP1 that belongs
+ * to a connection or listener of that process). Returns 0 or -errno.
+ */
+int udp_forward(struct udp *u, unsigned slot);
 
 const struct udp_stats *udp_stats(const struct udp *u);
 

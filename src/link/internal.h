@@ -1,0 +1,111 @@
+/*
+ * internal.h - what the files of the UDP link share
+ */
+#ifndef SOFTHCA_LINK_INTERNAL_H
+#define SOFTHCA_LINK_INTERNAL_H
+
+#include "udp.h"
+
+#include "host/registry.h"
+
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+
+#define TX_POOL 4 /* sending sockets per address family */
+#define UDP_MAX_BYTES 65000 /* payload of one datagram or GSO run */
+/* What a datagram costs a receive buffer beyond its bytes, about. */
+#define DATAGRAM_COST 1024
+
+/*
+ * A packet that reached the wrong process of this host travels on to the right
+ * one's private port behind this header. The first byte is no opcode.
+ *
+ *   0xff, version, sport (2), tclass, hop limit, 0, 0, secret (16),
+ *   source GID (16), destination GID (16)
+ */
+#define HANDOVER_TYPE 0xff
+#define HANDOVER_VERSION 1
+#define HANDOVER_LEN 56
+
+enum rx_kind { RX_PRIVATE, RX_UNICAST, RX_MULTICAST };
+
+/* A receiving socket. Owned by udp->bind_lock; rx side fields by rx_lock. */
+struct rx_sock {
+	struct rx_sock *next;
+	union ibv_gid gid; /* bound to; private sockets: none */
+	uint32_t scope;    /* interface of a link-local or multicast gid */
+	enum rx_kind kind;
+	unsigned refs;
+	int fd;
+	bool v4;
+	bool bound;        /* false: the private port only, fd is -1 */
+	uint32_t overflow; /* rx side: SO_RXQ_OVFL when last seen */
+	uint64_t repair_ns; /* rx side: of the last attempt */
+};
+
+struct tx_sock {
+	int fd;
+	uint16_t port;
+	_Atomic bool no_gso; /* refused once */
+};
+
+struct rx;
+
+struct udp {
+	struct udp_config cfg;
+	struct registry *registry; /* or NULL */
+	unsigned slot;
+	int epfd;
+	int pending_fd; /* eventfd: rx holds packets that are not handed over */
+	int spare_fd;   /* a socket to put in the place of closed ones */
+	struct tx_sock tx[2][TX_POOL]; /* [v4] */
+	uint16_t private_port;
+	struct udp_stats stats;
+	_Atomic uint64_t draws; /* random numbers used for loss */
+	_Atomic uint64_t refused_ns[REGISTRY_SLOTS]; /* no room since; 0 */
+
+	/* Taken after the registry's lock. */
+	pthread_mutex_t bind_lock;
+	struct rx_sock *socks;
+	struct rx_sock *_Atomic graveyard; /* unbound, rx may still look */
+	char why[512];
+
+	pthread_mutex_t rx_lock;
+	struct rx *rx;
+};
+
+#define STAT_ADD(u, field, n) \
+	__atomic_fetch_add(&(u)->stats.field, n, __ATOMIC_RELAXED)
+
+static inline uint32_t udp_scope(const union ibv_gid *gid, uint32_t ifindex)
+{
+	bool link_local = gid->raw[0] == 0xfe && (gid->raw[1] & 0xc0) == 0x80;
+
+	return link_local || roce_gid_is_multicast(gid) ? ifindex : 0;
+}
+
+static inline bool gid_equal(const union ibv_gid *a, const union ibv_gid *b)
+{
+	return a->global.subnet_prefix == b->global.subnet_prefix &&
+	       a->global.interface_id == b->global.interface_id;
+}
+
+/* udp.c */
+socklen_t udp_sockaddr(struct sockaddr_storage *ss, const union ibv_gid *gid,
+		       uint32_t scope, uint16_t port);
+/* A packet for qpn, another process's, came to s. */
+void udp_misdelivered(struct udp *u, struct rx_sock *s, uint32_t qpn);
+
+/* udp_rx.c */
+int rx_create(struct udp *u);
+void rx_destroy(struct udp *u);
+/* Frees the sockets in the graveyard. rx_lock is held. */
+void rx_reap(struct udp *u);
+
+/* udp_tx.c: one datagram to the private port of a slot, and its verdict */
+int udp_send_private(struct udp *u, unsigned slot, const struct iovec *iov,
+		     int niov);
+
+#endif

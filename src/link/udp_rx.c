@@ -1,0 +1,635 @@
+/*
+ * udp_rx.c - from datagrams to packets
+ *
+ * With UDP_GRO a datagram may hold many packets of one flow, all of one size
+ * but the last. Datagrams are taken a few at a time into large buffers and
+ * split as the caller has room; what is left stays for the next call, and an
+ * eventfd keeps the link's descriptor readable meanwhile.
+ *
+ * Where packets come from decides what is believed. The private port is for
+ * this host: packets with a source address of this host, which the kernel lets
+ * nobody else use, and packets handed over by a process that knows the
+ * registry's secret. Neither is checked for its ICRC, which the one has not and
+ * the other has already passed. All others carry one.
+ *
+ * Everything in here belongs to whoever holds rx_lock.
+ */
+#include "internal.h"
+
+#include "base/bytes.h"
+#include "host/config.h"
+#include "host/netdev.h"
+#include "trace/pcap.h"
+#include "wire/icrc.h"
+
+#include <errno.h>
+#include <netinet/udp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define RX_DATAGRAMS 8
+#define RX_BYTES 65536 /* no datagram is longer */
+#define RX_CONTROL 256
+#define RX_EVENTS 16
+#define HINTS 64
+#define STREAM_BYTES 32768 /* a socket that gave as much has more */
+#define HOT_ROUNDS 16      /* before the others are looked at */
+#define MAX_READS 16       /* in one poll, if nothing good is in them */
+#define STALE_NS 2000000u
+
+/* What all packets of one datagram have in common. */
+struct datagram {
+	struct rx_sock *sock;
+	const uint8_t *data;
+	size_t len, off; /* off: first byte not handed over */
+	size_t segment;  /* bytes per packet */
+	union ibv_gid src, dst;
+	uint16_t sport;
+	uint8_t tclass;
+	uint8_t hop_limit;
+	uint16_t next_id; /* guess of the IPv4 identification */
+	uint8_t hint;     /* place of the flow's guess */
+	bool local;       /* src is an address of this host */
+};
+
+/* A packet on its way to rx_fn, with what udp_forward() needs. */
+struct packet {
+	const uint8_t *p; /* from BTH to ICRC */
+	size_t len;
+	union ibv_gid src, dst;
+	uint16_t sport;
+	uint8_t tclass;
+	uint8_t hop_limit;
+};
+
+struct rx {
+	uint8_t *buf;
+	struct mmsghdr msg[RX_DATAGRAMS];
+	struct iovec iov[RX_DATAGRAMS];
+	struct sockaddr_storage from[RX_DATAGRAMS];
+	_Alignas(struct cmsghdr) uint8_t control[RX_DATAGRAMS][RX_CONTROL];
+	struct rx_sock *sock; /* all messages came from */
+	int count, next;
+	struct datagram d; /* the one being split, if d.off < d.len */
+	struct packet cur;
+	uint8_t grh[40];
+
+	struct epoll_event event[RX_EVENTS]; /* sockets to read */
+	int nevents, next_event;
+	struct rx_sock *hot; /* try this one before asking epoll */
+	unsigned hot_rounds;
+	bool full;    /* the last read took all there was room for */
+	bool pending; /* pending_fd is readable */
+
+	uint64_t pkts, bytes; /* of this call */
+	uint16_t next_id[HINTS];
+	int64_t stale;        /* backlog that was there throughout */
+	uint64_t stale_since; /* 0: not looking */
+};
+
+int rx_create(struct udp *u)
+{
+	struct rx *rx = calloc(1, sizeof(*rx));
+
+	if (!rx)
+		return -ENOMEM;
+	/* Untouched pages cost nothing; with small packets most stay so. */
+	rx->buf = mmap(NULL, RX_DATAGRAMS * RX_BYTES, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (rx->buf == MAP_FAILED) {
+		free(rx);
+		return -ENOMEM;
+	}
+	for (size_t i = 0; i < RX_DATAGRAMS; i++) {
+		rx->iov[i].iov_base = rx->buf + i * RX_BYTES;
+		rx->iov[i].iov_len = RX_BYTES;
+	}
+	u->rx = rx;
+	return 0;
+}
+
+void rx_destroy(struct udp *u)
+{
+	if (!u->rx)
+		return;
+	munmap(u->rx->buf, RX_DATAGRAMS * RX_BYTES);
+	free(u->rx);
+}
+
+static uint16_t gid_of(const struct sockaddr_storage *ss, union ibv_gid *gid)
+{
+	if (ss->ss_family == AF_INET) {
+		const struct sockaddr_in *sin = (const void *)ss;
+
+		*gid = (union ibv_gid){ .raw = { [10] = 0xff, [11] = 0xff } };
+		memcpy(gid->raw + 12, &sin->sin_addr, 4);
+		return ntohs(sin->sin_port);
+	} else {
+		const struct sockaddr_in6 *sin6 = (const void *)ss;
+
+		memcpy(gid->raw, &sin6->sin6_addr, 16);
+		return ntohs(sin6->sin6_port);
+	}
+}
+
+static int control_int(const struct cmsghdr *c)
+{
+	uint8_t byte = 0;
+	int n = 0;
+
+	/* IP_TOS is a byte, all else an int. */
+	if (c->cmsg_len >= CMSG_LEN(sizeof(n))) {
+		memcpy(&n, CMSG_DATA(c), sizeof(n));
+		return n;
+	}
+	if (c->cmsg_len >= CMSG_LEN(1))
+		memcpy(&byte, CMSG_DATA(c), 1);
+	return byte;
+}
+
+/* Returns false if the destination cannot be known. */
+static bool read_control(struct udp *u, struct datagram *d, struct msghdr *m)
+{
+	bool have_dst = false;
+	uint32_t drops;
+	int n;
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
+		if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_PKTINFO &&
+		    c->cmsg_len >= CMSG_LEN(sizeof(struct in_pktinfo))) {
+			const struct in_pktinfo *pi = (void *)CMSG_DATA(c);
+
+			d->dst = (union ibv_gid){ .raw = { [10] = 0xff,
+							   [11] = 0xff } };
+			memcpy(d->dst.raw + 12, &pi->ipi_addr, 4);
+			have_dst = true;
+		} else if (c->cmsg_level == IPPROTO_IPV6 &&
+			   c->cmsg_type == IPV6_PKTINFO &&
+			   c->cmsg_len >= CMSG_LEN(sizeof(struct in6_pktinfo))) {
+			const struct in6_pktinfo *pi = (void *)CMSG_DATA(c);
+
+			memcpy(d->dst.raw, &pi->ipi6_addr, 16);
+			have_dst = true;
+		} else if ((c->cmsg_level == IPPROTO_IP &&
+			    c->cmsg_type == IP_TTL) ||
+			   (c->cmsg_level == IPPROTO_IPV6 &&
+			    c->cmsg_type == IPV6_HOPLIMIT)) {
+			d->hop_limit = (uint8_t)control_int(c);
+		} else if ((c->cmsg_level == IPPROTO_IP &&
+			    c->cmsg_type == IP_TOS) ||
+			   (c->cmsg_level == IPPROTO_IPV6 &&
+			    c->cmsg_type == IPV6_TCLASS)) {
+			d->tclass = (uint8_t)control_int(c);
+		} else if (c->cmsg_level == SOL_UDP &&
+			   c->cmsg_type == UDP_GRO) {
+			n = control_int(c);
+			if (n > 0)
+				d->segment = (size_t)n;
+		} else if (c->cmsg_level == SOL_SOCKET &&
+			   c->cmsg_type == SO_RXQ_OVFL) {
+			drops = (uint32_t)control_int(c);
+			STAT_ADD(u, rx_overflow,
+				 drops - d->sock->overflow);
+			d->sock->overflow = drops;
+		}
+	}
+	return have_dst;
+}
+
+static uint32_t dest_qpn(const uint8_t *p, size_t len)
+{
+	return len >= 8 ? get_be24(p + 5) : 0;
+}
+
+/* Gives back what the sender of this host has charged (udp_tx.c). */
+static void uncharge(struct udp *u, const struct datagram *d)
+{
+	int slot = (int)u->slot;
+
+	if (!u->registry || !d->local || d->sock->kind == RX_MULTICAST)
+		return;
+	if (d->sock->kind == RX_UNICAST)
+		slot = registry_route(u->registry, dest_qpn(d->data, d->len),
+				      &d->sock->gid, d->sock->scope);
+	else if (d->len && d->data[0] == HANDOVER_TYPE)
+		return;
+	if (slot >= 0)
+		registry_uncharge(u->registry, (unsigned)slot,
+				  (uint32_t)d->len + DATAGRAM_COST);
+}
+
+/* Starts on message i. Returns false if there is nothing good in it. */
+static bool begin(struct udp *u, struct rx *rx, int i)
+{
+	struct msghdr *m = &rx->msg[i].msg_hdr;
+	struct datagram *d = &rx->d;
+
+	*d = (struct datagram){
+		.sock = rx->sock,
+		.data = rx->iov[i].iov_base,
+		.len = rx->msg[i].msg_len,
+	};
+	d->segment = d->len;
+	d->sport = gid_of(&rx->from[i], &d->src);
+	if (!read_control(u, d, m) || m->msg_flags & MSG_TRUNC) {
+		STAT_ADD(u, rx_malformed, 1);
+		d->len = 0;
+		return false;
+	}
+	d->local = u->registry && netdev_is_local(&d->src);
+	d->hint = (uint8_t)((d->src.raw[15] * 31u + d->src.raw[14] + d->sport) %
+			    HINTS);
+	d->next_id = rx->next_id[d->hint];
+	uncharge(u, d);
+	if (d->sock->kind == RX_PRIVATE && !d->local) {
+		STAT_ADD(u, rx_malformed, 1);
+		d->len = 0;
+		return false;
+	}
+	return true;
+}
+
+/* The header that a UD receiver finds in front of its data. */
+static void build_grh(struct rx *rx, uint16_t id)
+{
+	const struct packet *k = &rx->cur;
+	uint8_t *g = rx->grh, *ip = g + 20;
+	uint32_t sum = 0;
+
+	memset(g, 0, sizeof(rx->grh));
+	if (roce_gid_is_v4(&k->dst)) {
+		/* Annex A17.4.5.2: the IPv4 header in the last 20 bytes. */
+		ip[0] = 0x45;
+		ip[1] = k->tclass;
+		put_be16(ip + 2, (uint32_t)(20 + 8 + k->len));
+		put_be16(ip + 4, id);
+		put_be16(ip + 6, 0x4000); /* DF */
+		ip[8] = k->hop_limit;
+		ip[9] = IPPROTO_UDP;
+		memcpy(ip + 12, k->src.raw + 12, 4);
+		memcpy(ip + 16, k->dst.raw + 12, 4);
+		for (int i = 0; i < 20; i += 2)
+			sum += get_be16(ip + i);
+		sum = (sum & 0xffff) + (sum >> 16);
+		put_be16(ip + 10, ~(sum + (sum >> 16)));
+	} else {
+		put_be32(g, 6u << 28 | (uint32_t)k->tclass << 20);
+		put_be16(g + 4, (uint32_t)(8 + k->len));
+		g[6] = IPPROTO_UDP;
+		g[7] = k->hop_limit;
+		memcpy(g + 8, k->src.raw, 16);
+		memcpy(g + 24, k->dst.raw, 16);
+	}
+}
+
+static void record(struct udp *u, const struct packet *k, uint16_t id,
+		   bool has_icrc)
+{
+	uint8_t icrc[ROCE_ICRC_LEN];
+	size_t len = k->len - ROCE_ICRC_LEN;
+	struct iovec iov[2] = { { (void *)k->p, len },
+				{ (void *)(k->p + len), ROCE_ICRC_LEN } };
+	uint32_t crc;
+
+	if (!has_icrc) {
+		crc = icrc_begin(&k->src, &k->dst, k->sport, ROCE_UDP_PORT,
+				 k->len, 0);
+		icrc_put(icrc, icrc_bth(crc, k->p, len));
+		iov[1].iov_base = icrc;
+	}
+	pcap_write(u->cfg.pcap, &(struct pcap_pkt){
+					.src = &k->src,
+					.dst = &k->dst,
+					.sport = k->sport,
+					.dport = ROCE_UDP_PORT,
+					.ip_id = id,
+					.tclass = k->tclass,
+					.hop_limit = k->hop_limit,
+					.iov = iov,
+					.niov = 2,
+				});
+}
+
+/* Whether a packet behind a hand-over header is one; takes the header off. */
+static bool take_handover(struct udp *u, struct packet *k)
+{
+	const uint8_t *p = k->p;
+
+	if (k->len < HANDOVER_LEN || p[1] != HANDOVER_VERSION ||
+	    memcmp(p + 8, registry_secret(u->registry), REGISTRY_SECRET_LEN))
+		return false;
+	k->sport = get_be16(p + 2);
+	k->tclass = p[4];
+	k->hop_limit = p[5];
+	memcpy(k->src.raw, p + 24, 16);
+	memcpy(k->dst.raw, p + 40, 16);
+	k->p += HANDOVER_LEN;
+	k->len -= HANDOVER_LEN;
+	return true;
+}
+
+int udp_forward(struct udp *u, unsigned slot)
+{
+	const struct packet *k = &u->rx->cur;
+	uint8_t h[HANDOVER_LEN] = { HANDOVER_TYPE, HANDOVER_VERSION };
+	struct iovec iov[2] = { { h, sizeof(h) }, { (void *)k->p, k->len } };
+
+	if (!u->registry)
+		return -ENOENT;
+	put_be16(h + 2, k->sport);
+	h[4] = k->tclass;
+	h[5] = k->hop_limit;
+	memcpy(h + 8, registry_secret(u->registry), REGISTRY_SECRET_LEN);
+	memcpy(h + 24, k->src.raw, 16);
+	memcpy(h + 40, k->dst.raw, 16);
+	return udp_send_private(u, slot, iov, 2);
+}
+
+/*
+ * The process that a packet at address:4791 was meant for, if that is another
+ * one: what steering did not get right.
+ */
+static int other_owner(struct udp *u, const struct rx_sock *s, uint32_t qpn)
+{
+	int slot;
+
+	if (!u->registry || s->kind != RX_UNICAST)
+		return -1;
+	slot = registry_route(u->registry, qpn, &s->gid, s->scope);
+	return slot == (int)u->slot ? -1 : slot;
+}
+
+/* One packet of the datagram. Returns how many rx calls were made: 0 or 1. */
+static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
+			size_t len, udp_rx_fn *fn, void *arg)
+{
+	struct datagram *d = &rx->d;
+	bool private = d->sock->kind == RX_PRIVATE, handed = false;
+	struct packet *k = &rx->cur;
+	struct roce_rx pkt;
+	uint16_t id = 0;
+	int hdr, slot;
+
+	*k = (struct packet){
+		.p = p,
+		.len = len,
+		.src = d->src,
+		.dst = d->dst,
+		.sport = d->sport,
+		.tclass = d->tclass,
+		.hop_limit = d->hop_limit,
+	};
+	if (private && len && p[0] == HANDOVER_TYPE) {
+		handed = take_handover(u, k);
+		if (!handed)
+			goto malformed;
+	}
+	if (k->len < ROCE_BTH_LEN + ROCE_ICRC_LEN)
+		goto malformed;
+	hdr = roce_decode(&pkt.h, k->p, k->len - ROCE_ICRC_LEN);
+	if (hdr < 0)
+		goto malformed;
+	if (!private) {
+		id = d->next_id;
+		if (!icrc_check(&k->src, &k->dst, k->sport, ROCE_UDP_PORT, k->p,
+				k->len, &id)) {
+			STAT_ADD(u, rx_bad_icrc, 1);
+			return 0;
+		}
+		d->next_id = (uint16_t)(id + 1);
+		slot = other_owner(u, d->sock, pkt.h.dest_qpn);
+		if (slot >= 0) {
+			STAT_ADD(u, rx_steered, 1);
+			udp_forward(u, (unsigned)slot);
+			udp_misdelivered(u, d->sock, pkt.h.dest_qpn);
+			return 0;
+		}
+	}
+	if (u->cfg.pcap)
+		record(u, k, id, !private || handed);
+	pkt.payload = k->p + hdr;
+	pkt.len = k->len - (size_t)hdr - ROCE_ICRC_LEN - pkt.h.pad;
+	pkt.sgid = k->src;
+	pkt.dgid = k->dst;
+	pkt.tclass = k->tclass;
+	pkt.ecn_ce = (k->tclass & 3) == 3;
+	pkt.grh = NULL;
+	if (pkt.h.opcode >> 5 == ROCE_UD >> 5) {
+		build_grh(rx, id);
+		pkt.grh = rx->grh;
+	}
+	rx->pkts++;
+	rx->bytes += k->len;
+	fn(arg, &pkt);
+	return 1;
+
+malformed:
+	STAT_ADD(u, rx_malformed, 1);
+	return 0;
+}
+
+/* Hands over packets of the messages read, up to budget. */
+static unsigned split(struct udp *u, struct rx *rx, unsigned budget,
+		      udp_rx_fn *fn, void *arg)
+{
+	struct datagram *d = &rx->d;
+	unsigned n = 0;
+
+	while (n < budget) {
+		uint16_t first;
+		size_t len;
+
+		if (d->off >= d->len) {
+			if (rx->next == rx->count)
+				break;
+			begin(u, rx, rx->next++);
+			continue;
+		}
+		first = d->off ? 0 : 1;
+		len = d->len - d->off;
+		if (len > d->segment)
+			len = d->segment;
+		n += deliver(u, rx, d->data + d->off, len, fn, arg);
+		d->off += len;
+		/*
+		 * A sender that leaves the identification at 0 does so for
+		 * every datagram, and segments count from there; others, such
+		 * as rxe, go on counting.
+		 */
+		if (first && d->next_id == 1)
+			rx->next_id[d->hint] = 0;
+		else if (first || rx->next_id[d->hint])
+			rx->next_id[d->hint] = d->next_id;
+	}
+	return n;
+}
+
+static int read_sock(struct rx *rx, struct rx_sock *s)
+{
+	size_t bytes = 0;
+	int n;
+
+	for (size_t i = 0; i < RX_DATAGRAMS; i++) {
+		rx->msg[i].msg_hdr = (struct msghdr){
+			.msg_name = &rx->from[i],
+			.msg_namelen = sizeof(rx->from[i]),
+			.msg_iov = &rx->iov[i],
+			.msg_iovlen = 1,
+			.msg_control = rx->control[i],
+			.msg_controllen = sizeof(rx->control[i]),
+		};
+	}
+	n = recvmmsg(s->fd, rx->msg, RX_DATAGRAMS, MSG_DONTWAIT, NULL);
+	if (n <= 0)
+		return 0;
+	for (int i = 0; i < n; i++)
+		bytes += rx->msg[i].msg_len;
+	rx->sock = s;
+	rx->count = n;
+	rx->next = 0;
+	rx->d.len = rx->d.off = 0;
+	rx->full = n == RX_DATAGRAMS;
+	rx->hot = rx->full || bytes >= STREAM_BYTES ? s : NULL;
+	return n;
+}
+
+/*
+ * Reads from the next socket that has something. A socket in full flow is
+ * read again without asking epoll which ones are ready, for a while.
+ */
+static int fetch(struct udp *u, struct rx *rx)
+{
+	bool asked = false;
+
+	for (;;) {
+		if (rx->hot && ++rx->hot_rounds % HOT_ROUNDS) {
+			struct rx_sock *s = rx->hot;
+
+			rx->hot = NULL;
+			if (read_sock(rx, s))
+				return rx->count;
+		}
+		while (rx->next_event < rx->nevents) {
+			struct rx_sock *s =
+				rx->event[rx->next_event++].data.ptr;
+
+			if (s && read_sock(rx, s))
+				return rx->count;
+		}
+		if (asked)
+			return 0;
+		asked = true;
+		rx->hot = NULL;
+		rx->next_event = 0;
+		rx->nevents = epoll_wait(u->epfd, rx->event, RX_EVENTS, 0);
+		if (rx->nevents <= 0) {
+			rx->nevents = 0;
+			return 0;
+		}
+	}
+}
+
+void rx_reap(struct udp *u)
+{
+	struct rx *rx = u->rx;
+	struct rx_sock *s, *next;
+
+	if (!atomic_load_explicit(&u->graveyard, memory_order_relaxed))
+		return;
+	s = atomic_exchange(&u->graveyard, NULL);
+	for (; s; s = next) {
+		next = s->next;
+		if (rx && rx->sock == s) {
+			rx->count = rx->next = 0;
+			rx->d.len = rx->d.off = 0;
+		}
+		if (s->fd >= 0)
+			close(s->fd);
+		free(s);
+	}
+	if (rx) {
+		rx->hot = NULL;
+		rx->nevents = rx->next_event = 0;
+	}
+}
+
+static void set_pending(struct udp *u, struct rx *rx, bool pending)
+{
+	uint64_t n = 1;
+	ssize_t done;
+
+	if (pending == rx->pending)
+		return;
+	rx->pending = pending;
+	done = pending ? write(u->pending_fd, &n, sizeof(n)) :
+			 read(u->pending_fd, &n, sizeof(n));
+	(void)done; /* an eventfd that is full or empty is as it should be */
+}
+
+/*
+ * All sockets are empty, so the backlog should be nothing but what is on its
+ * way this moment. Whatever was there all the time for a while is an error:
+ * packets that the kernel dropped, or senders that were killed.
+ */
+static void mend_backlog(struct udp *u, struct rx *rx)
+{
+	int64_t backlog = registry_backlog(u->registry);
+	uint64_t now;
+
+	if (!backlog) {
+		rx->stale_since = 0;
+		return;
+	}
+	now = clock_ns();
+	if (!rx->stale_since || (backlog < 0) != (rx->stale < 0)) {
+		rx->stale_since = now;
+		rx->stale = backlog;
+		return;
+	}
+	if (llabs(backlog) < llabs(rx->stale))
+		rx->stale = backlog;
+	if (now - rx->stale_since < STALE_NS)
+		return;
+	registry_uncharge(u->registry, u->slot, rx->stale);
+	rx->stale_since = 0;
+}
+
+int udp_poll(struct udp *u, unsigned budget, udp_rx_fn *fn, void *arg)
+{
+	struct rx *rx = u->rx;
+	unsigned n = 0;
+	bool left;
+
+	if (pthread_mutex_trylock(&u->rx_lock))
+		return -EBUSY;
+	rx_reap(u);
+	for (int reads = 0;; reads++) {
+		n += split(u, rx, budget - n, fn, arg);
+		left = rx->next < rx->count || rx->d.off < rx->d.len;
+		/* After a short read there is hardly more: let it be used. */
+		if (n >= budget || (n && !rx->full) || reads == MAX_READS)
+			break;
+		if (!fetch(u, rx)) {
+			if (u->registry)
+				mend_backlog(u, rx);
+			break;
+		}
+	}
+	set_pending(u, rx, left);
+	if (rx->pkts) {
+		STAT_ADD(u, rx_pkts, rx->pkts);
+		STAT_ADD(u, rx_bytes, rx->bytes);
+		rx->pkts = rx->bytes = 0;
+	}
+	pthread_mutex_unlock(&u->rx_lock);
+	return (int)n;
+}
+
+void udp_poll_wait(struct udp *u)
+{
+	pthread_mutex_lock(&u->rx_lock);
+	pthread_mutex_unlock(&u->rx_lock);
+}

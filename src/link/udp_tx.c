@@ -1,0 +1,499 @@
+/*
+ * udp_tx.c - from packets to datagrams
+ *
+ * Packets of a batch that follow each other to one destination and are of one
+ * size (the last may be shorter) leave in one system call: UDP_SEGMENT lets the
+ * kernel cut the run into datagrams as late as possible, on this host never.
+ *
+ * To the private port of a process of this host the payload goes straight from
+ * where the program has it into the kernel, once, and there is no ICRC: four
+ * zero bytes stand in its place. To port 4791 packets are put together in a
+ * buffer first: the ICRC has to be that of the bytes which are sent, and a
+ * program may well be writing to its memory meanwhile (a counter that others
+ * read). The kernel then copies from the cache.
+ *
+ * The ICRC covers the IPv4 identification. The kernel gives 0 to datagrams
+ * that may not be fragmented and come from an unconnected socket, and k to the
+ * k-th segment of a run.
+ *
+ * Senders of this host count what they send to a slot and stop when its socket
+ * buffers would overflow (registry_charge()). One that was refused for
+ * PROBE_NS sends all the same: if the count is wrong, this wakes the receiver,
+ * who mends it.
+ */
+#include "internal.h"
+
+#include "base/bytes.h"
+#include "host/config.h"
+#include "host/netdev.h"
+#include "trace/pcap.h"
+#include "wire/icrc.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <netinet/udp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PROBE_NS 5000000u
+#define DEFAULT_HOPS 64
+#define SMALL_RUN 4608 /* bytes that fit the stack: one packet of any size */
+#define MAX_IOV (ROCE_BATCH_IOV + 2 * ROCE_BATCH)
+
+/* Where the packets of a run go. */
+struct route {
+	const struct roce_path *path;
+	uint32_t qpn;  /* slot was looked up for */
+	uint32_t scope; /* interface to send on, or 0 */
+	int slot;      /* a process of this host, or negative */
+	bool v4;
+	bool private;  /* to that process's private port */
+	struct sockaddr_storage to;
+	socklen_t tolen;
+	size_t control_len;
+	_Alignas(struct cmsghdr) uint8_t control[160]; /* without UDP_SEGMENT */
+};
+
+/* Packets of a batch that leave in one system call. */
+struct run {
+	const struct roce_batch *b;
+	uint8_t index[ROCE_BATCH];
+	size_t n;
+	size_t size;  /* of each packet, BTH to ICRC; the last may be shorter */
+	size_t bytes; /* of all */
+	const struct tx_sock *sock;
+};
+
+static void *put_control(struct route *r, int level, int type, size_t len)
+{
+	struct cmsghdr *c = (struct cmsghdr *)(r->control + r->control_len);
+
+	assert(r->control_len + CMSG_SPACE(len) <= sizeof(r->control));
+	memset(c, 0, CMSG_SPACE(len));
+	c->cmsg_level = level;
+	c->cmsg_type = type;
+	c->cmsg_len = CMSG_LEN(len);
+	r->control_len += CMSG_SPACE(len);
+	return CMSG_DATA(c);
+}
+
+static void put_control_int(struct route *r, int level, int type, int value)
+{
+	memcpy(put_control(r, level, type, sizeof(value)), &value,
+	       sizeof(value));
+}
+
+static void set_path(struct route *r, const struct roce_path *path)
+{
+	int hops = path->hop_limit;
+
+	r->path = path;
+	r->v4 = roce_gid_is_v4(&path->dgid);
+	r->scope = udp_scope(&path->dgid, path->sgid_scope);
+	if (roce_gid_is_multicast(&path->dgid)) {
+		if (!r->scope)
+			r->scope = netdev_ifindex(&path->sgid);
+		if (!hops)
+			hops = 1;
+	}
+	r->control_len = 0;
+	if (r->v4) {
+		struct in_pktinfo *pi =
+			put_control(r, IPPROTO_IP, IP_PKTINFO, sizeof(*pi));
+
+		pi->ipi_ifindex = (int)r->scope;
+		memcpy(&pi->ipi_spec_dst, path->sgid.raw + 12, 4);
+	} else {
+		struct in6_pktinfo *pi = put_control(
+			r, IPPROTO_IPV6, IPV6_PKTINFO, sizeof(*pi));
+
+		pi->ipi6_ifindex = r->scope;
+		memcpy(&pi->ipi6_addr, path->sgid.raw, 16);
+	}
+	/* 0 hops would be refused; a program that did not say means any. */
+	if (hops && hops != DEFAULT_HOPS)
+		put_control_int(r, r->v4 ? IPPROTO_IP : IPPROTO_IPV6,
+				r->v4 ? IP_TTL : IPV6_HOPLIMIT, hops);
+	if (path->tclass)
+		put_control_int(r, r->v4 ? IPPROTO_IP : IPPROTO_IPV6,
+				r->v4 ? IP_TOS : IPV6_TCLASS, path->tclass);
+}
+
+/* Finds the process of this host that qpn belongs to, if any. */
+static void set_destination(struct udp *u, struct route *r, uint32_t qpn)
+{
+	const union ibv_gid *dgid = &r->path->dgid;
+	uint16_t port = ROCE_UDP_PORT, private = 0;
+
+	r->qpn = qpn;
+	r->slot = -1;
+	if (u->registry && !roce_gid_is_multicast(dgid) &&
+	    netdev_is_local(dgid))
+		r->slot = registry_route(u->registry, qpn, dgid,
+					 udp_scope(dgid, r->path->sgid_scope));
+	if (r->slot >= 0 && !u->cfg.wire)
+		private = registry_port(u->registry, (unsigned)r->slot);
+	r->private = private;
+	if (private)
+		port = private;
+	r->tolen = udp_sockaddr(&r->to, dgid, r->scope, port);
+}
+
+static size_t packet_size(const struct roce_pkt *p)
+{
+	return (size_t)p->hdr_len + p->payload + p->pad + ROCE_ICRC_LEN;
+}
+
+static uint32_t packet_qpn(const struct roce_pkt *p)
+{
+	return get_be24(p->hdr + 5);
+}
+
+static bool same_path(const struct roce_path *a, const struct roce_path *b)
+{
+	return a == b || (gid_equal(&a->dgid, &b->dgid) &&
+			  gid_equal(&a->sgid, &b->sgid) &&
+			  a->sgid_scope == b->sgid_scope &&
+			  a->tclass == b->tclass &&
+			  a->hop_limit == b->hop_limit);
+}
+
+/* Makes *r the route of p; false: it already was. */
+static bool route(struct udp *u, struct route *r, const struct roce_pkt *p)
+{
+	bool changed = false;
+
+	if (!r->path || !same_path(r->path, p->path)) {
+		set_path(r, p->path);
+		changed = true;
+	}
+	if (changed || r->qpn != packet_qpn(p)) {
+		set_destination(u, r, packet_qpn(p));
+		changed = true;
+	}
+	return changed;
+}
+
+/* --loss: the same packets for the same seed, as far as order is the same. */
+static bool lose(struct udp *u)
+{
+	uint64_t z;
+
+	if (u->cfg.loss <= 0)
+		return false;
+	z = u->cfg.seed + (atomic_fetch_add_explicit(&u->draws, 1,
+						     memory_order_relaxed) +
+			   1) * 0x9e3779b97f4a7c15u;
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	z ^= z >> 31;
+	return (double)(z >> 11) * 0x1p-53 < u->cfg.loss;
+}
+
+/*
+ * Gathers packets from first on; *next is the first that was not looked at.
+ * All that is lost on the way counts as looked at.
+ */
+static void gather(struct udp *u, struct run *run, struct route *r,
+		   size_t first, size_t *next, size_t *lost)
+{
+	const struct roce_batch *b = run->b;
+	const struct roce_pkt *head = NULL;
+	size_t i;
+
+	run->n = 0;
+	run->bytes = 0;
+	*lost = 0;
+	for (i = first; i < b->n; i++) {
+		const struct roce_pkt *p = &b->pkt[i];
+		size_t size = packet_size(p);
+
+		if (!head) {
+			route(u, r, p);
+			run->sock = &u->tx[r->v4][p->hash % TX_POOL];
+			run->size = size;
+		} else if (p->hash != head->hash || size > run->size ||
+			   packet_qpn(p) != r->qpn ||
+			   !same_path(p->path, r->path) ||
+			   run->bytes + size > UDP_MAX_BYTES ||
+			   run->sock->no_gso) {
+			break;
+		}
+		if (lose(u)) {
+			++*lost;
+			continue;
+		}
+		head = p;
+		run->index[run->n++] = (uint8_t)i;
+		run->bytes += size;
+		if (size < run->size) { /* only the last may be shorter */
+			i++;
+			break;
+		}
+	}
+	*next = i;
+}
+
+static size_t packet_iov(const struct roce_batch *b, const struct roce_pkt *p,
+			 struct iovec *iov)
+{
+	static const uint8_t zero[3 + ROCE_ICRC_LEN];
+	size_t n = 0;
+
+	assert(p->pad <= 3 && p->iov + p->niov <= ROCE_BATCH_IOV);
+	iov[n++] = (struct iovec){ (void *)p->hdr, p->hdr_len };
+	for (size_t i = 0; i < p->niov; i++)
+		iov[n++] = b->iov[p->iov + i];
+	iov[n++] = (struct iovec){ (void *)zero, p->pad + ROCE_ICRC_LEN };
+	return n;
+}
+
+/* Puts a packet together at out, ICRC included. */
+static void flatten(const struct route *r, const struct tx_sock *sock,
+		    const struct roce_batch *b, const struct roce_pkt *p,
+		    uint16_t ip_id, uint8_t *out)
+{
+	size_t len = p->hdr_len, size = packet_size(p);
+	uint32_t crc;
+
+	memcpy(out, p->hdr, len);
+	for (size_t i = 0; i < p->niov; i++) {
+		const struct iovec *v = &b->iov[p->iov + i];
+
+		memcpy(out + len, v->iov_base, v->iov_len);
+		len += v->iov_len;
+	}
+	memset(out + len, 0, p->pad);
+	len += p->pad;
+	assert(len + ROCE_ICRC_LEN == size);
+	crc = icrc_begin(&r->path->sgid, &r->path->dgid, sock->port,
+			 ROCE_UDP_PORT, size, ip_id);
+	icrc_put(out + len, icrc_bth(crc, out, len));
+}
+
+/* Returns 0 or a positive errno. segment 0: one datagram. */
+static int send_iov(const struct route *r, const struct tx_sock *sock,
+		    struct iovec *iov, size_t niov, size_t segment)
+{
+	_Alignas(struct cmsghdr) uint8_t
+		control[sizeof(r->control) + CMSG_SPACE(sizeof(uint16_t))];
+	struct msghdr m = {
+		.msg_name = (void *)&r->to,
+		.msg_namelen = r->tolen,
+		.msg_iov = iov,
+		.msg_iovlen = niov,
+		.msg_control = control,
+		.msg_controllen = r->control_len,
+	};
+
+	memcpy(control, r->control, r->control_len);
+	if (segment) {
+		struct cmsghdr *c = (struct cmsghdr *)(control +
+						       r->control_len);
+		uint16_t s = (uint16_t)segment;
+
+		memset(c, 0, CMSG_SPACE(sizeof(s)));
+		c->cmsg_level = SOL_UDP;
+		c->cmsg_type = UDP_SEGMENT;
+		c->cmsg_len = CMSG_LEN(sizeof(s));
+		memcpy(CMSG_DATA(c), &s, sizeof(s));
+		m.msg_controllen += CMSG_SPACE(sizeof(s));
+	}
+	while (sendmsg(sock->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+		if (errno != EINTR)
+			return errno;
+	return 0;
+}
+
+/* Packets [first, first + n) of the run, n > 1 as segments. */
+static int send_packets(struct udp *u, const struct route *r,
+			const struct run *run, size_t first, size_t n,
+			uint8_t *buf)
+{
+	struct iovec iov[MAX_IOV];
+	size_t niov = 0, len = 0;
+	uint8_t *start[ROCE_BATCH];
+	int err;
+
+	for (size_t k = 0; k < n; k++) {
+		const struct roce_pkt *p = &run->b->pkt[run->index[first + k]];
+
+		if (!buf) {
+			niov += packet_iov(run->b, p, iov + niov);
+			continue;
+		}
+		start[k] = buf + len;
+		flatten(r, run->sock, run->b, p, (uint16_t)k, start[k]);
+		len += packet_size(p);
+	}
+	if (buf)
+		iov[niov++] = (struct iovec){ buf, len };
+	err = send_iov(r, run->sock, iov, niov, n > 1 ? run->size : 0);
+	if (err || !u->cfg.pcap)
+		return err;
+	for (size_t k = 0; k < n; k++) {
+		const struct roce_pkt *p = &run->b->pkt[run->index[first + k]];
+		struct iovec v = { start[k], packet_size(p) };
+		int hops = r->path->hop_limit;
+
+		pcap_write(u->cfg.pcap,
+			   &(struct pcap_pkt){
+				   .src = &r->path->sgid,
+				   .dst = &r->path->dgid,
+				   .sport = run->sock->port,
+				   .dport = ROCE_UDP_PORT,
+				   .ip_id = r->v4 ? (uint16_t)k : 0,
+				   .tclass = r->path->tclass,
+				   .hop_limit = (uint8_t)(hops ? hops :
+							  DEFAULT_HOPS),
+				   .outbound = true,
+				   .iov = &v,
+				   .niov = 1,
+			   });
+	}
+	return 0;
+}
+
+static bool is_busy(int err)
+{
+	return err == EAGAIN || err == ENOBUFS || err == ENOMEM;
+}
+
+/* What the kernel may say about a run that it would not say of its parts. */
+static bool is_gso_error(int err)
+{
+	return err == EIO || err == EINVAL || err == EMSGSIZE || err == EFAULT;
+}
+
+/* Sends the run; returns how many of its packets were taken. *left gets how
+ * many bytes did not reach the network all the same. */
+static size_t send_run(struct udp *u, const struct route *r,
+		       const struct run *run, size_t *left, int *err)
+{
+	uint8_t small[SMALL_RUN], *buf = NULL;
+	size_t done = 0, n = run->n;
+	int e;
+
+	*left = run->bytes;
+	if (!r->private || u->cfg.pcap) {
+		buf = run->bytes <= sizeof(small) ? small : malloc(run->bytes);
+		if (!buf)
+			return 0;
+	}
+	while (done < run->n) {
+		e = send_packets(u, r, run, done, n, buf);
+		if (e && n > 1 && is_gso_error(e)) {
+			if (e == EIO)
+				((struct tx_sock *)run->sock)->no_gso = true;
+			n = 1;
+			continue;
+		}
+		if (e && is_busy(e))
+			break;
+		if (e)
+			*err = e;
+		for (size_t k = done; k < done + n && !e; k++)
+			*left -= packet_size(&run->b->pkt[run->index[k]]);
+		done += n;
+	}
+	if (buf != small)
+		free(buf);
+	return done;
+}
+
+/* Whether the receiver of this host has room for a datagram of these bytes. */
+static bool admit(struct udp *u, int slot, uint32_t bytes)
+{
+	_Atomic uint64_t *since = &u->refused_ns[slot];
+	uint64_t now, was;
+
+	if (registry_charge(u->registry, (unsigned)slot, bytes)) {
+		if (atomic_load_explicit(since, memory_order_relaxed))
+			atomic_store_explicit(since, 0, memory_order_relaxed);
+		return true;
+	}
+	now = clock_ns();
+	was = atomic_load_explicit(since, memory_order_relaxed);
+	if (!was) {
+		atomic_store_explicit(since, now, memory_order_relaxed);
+		return false;
+	}
+	if (now - was < PROBE_NS)
+		return false;
+	/* The dead need no protection: let it be lost like any other. */
+	if (registry_alive(u->registry, (unsigned)slot))
+		atomic_store_explicit(since, now, memory_order_relaxed);
+	return true;
+}
+
+size_t udp_send(struct udp *u, const struct roce_batch *b, int *err)
+{
+	struct route r = { .path = NULL };
+	struct run run = { .b = b };
+	size_t i = 0, next, lost, taken, left;
+	size_t pkts = 0, bytes = 0, dropped = 0;
+
+	*err = 0;
+	while (i < b->n) {
+		gather(u, &run, &r, i, &next, &lost);
+		if (!run.n) {
+			dropped += lost;
+			i = next;
+			continue;
+		}
+		if (run.sock->fd < 0) { /* no sockets of that family here */
+			*err = EAFNOSUPPORT;
+			i = next;
+			continue;
+		}
+		if (r.slot >= 0 &&
+		    !admit(u, r.slot, (uint32_t)run.bytes + DATAGRAM_COST))
+			break;
+		taken = send_run(u, &r, &run, &left, err);
+		if (left && r.slot >= 0)
+			registry_uncharge(u->registry, (unsigned)r.slot,
+					  (int64_t)left);
+		pkts += taken;
+		bytes += run.bytes - left;
+		if (taken < run.n) {
+			if (taken)
+				i = run.index[taken - 1] + 1u;
+			break;
+		}
+		dropped += lost;
+		i = next;
+	}
+	if (pkts) {
+		STAT_ADD(u, tx_pkts, pkts);
+		STAT_ADD(u, tx_bytes, bytes);
+	}
+	if (dropped)
+		STAT_ADD(u, tx_dropped, dropped);
+	if (i < b->n)
+		STAT_ADD(u, tx_busy, 1);
+	return i;
+}
+
+int udp_send_private(struct udp *u, unsigned slot, const struct iovec *iov,
+		     int niov)
+{
+	static const union ibv_gid loopback[2] = {
+		{ .raw = { [15] = 1 } },
+		{ .raw = { [10] = 0xff, 0xff, 127, 0, 0, 1 } },
+	};
+	bool v4 = u->tx[1][0].fd >= 0;
+	struct sockaddr_storage to;
+	struct msghdr m = {
+		.msg_name = &to,
+		.msg_iov = (struct iovec *)iov,
+		.msg_iovlen = (size_t)niov,
+	};
+	uint16_t port = registry_port(u->registry, slot);
+
+	if (!port)
+		return -ENOENT;
+	m.msg_namelen = udp_sockaddr(&to, &loopback[v4], 0, port);
+	return sendmsg(u->tx[v4][0].fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ?
+		       -errno :
+		       0;
+}
