@@ -1,0 +1,459 @@
+/*
+ * verbs.c - the functions of libibverbs.so.1 that work on objects
+ *
+ * Each says in its first line which of three conventions it follows: some
+ * return an errno value, some -1 with errno set, some NULL with errno set.
+ */
+#include "objects/objects.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/param.h>
+
+#undef ibv_get_device_list
+#undef ibv_query_port
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+
+/* 0, or -1 with errno set, from what the layers below return. */
+static int minus_one(int err)
+{
+	if (err >= 0)
+		return 0;
+	errno = -err;
+	return -1;
+}
+
+/* A pointer, or NULL with errno set. */
+#define POINTER(err, p) (minus_one(err) ? NULL : (p))
+
+/* Devices and contexts */
+
+struct ibv_device **ibv_get_device_list(int *num)
+{
+	struct ibv_device **list = NULL;
+	int n = 0, err = shca_device_list(&list, &n);
+
+	if (num)
+		*num = err ? 0 : n;
+	return POINTER(err, list);
+}
+
+void ibv_free_device_list(struct ibv_device **list)
+{
+	free(list);
+}
+
+const char *ibv_get_device_name(struct ibv_device *device)
+{
+	return device->name;
+}
+
+__be64 ibv_get_device_guid(struct ibv_device *device)
+{
+	return to_device(device)->guid;
+}
+
+int ibv_get_device_index(struct ibv_device *device)
+{
+	return to_device(device)->index;
+}
+
+struct ibv_context *ibv_open_device(struct ibv_device *device)
+{
+	struct ibv_context *ctx;
+
+	return POINTER(shca_open(device, &ctx), ctx);
+}
+
+int ibv_close_device(struct ibv_context *ctx)
+{
+	return minus_one(shca_close(ctx));
+}
+
+int ibv_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
+{
+	shca_query_device(ctx, attr);
+	return 0;
+}
+
+/*
+ * Programs get here that saw a header of before 2020, when the struct ended
+ * behind flags; the others go through the slot. No byte more may be written.
+ */
+int ibv_query_port(struct ibv_context *ctx, uint8_t port,
+		   struct _compat_ibv_port_attr *out)
+{
+	struct ibv_port_attr attr;
+	int err = shca_query_port(to_ctx(ctx)->dev, port, &attr);
+
+	if (!err)
+		memcpy(out, &attr,
+		       offsetof(struct ibv_port_attr, port_cap_flags2));
+	return -err;
+}
+
+/* Addresses and partitions */
+
+int ibv_query_gid(struct ibv_context *ctx, uint8_t port, int index,
+		  union ibv_gid *out)
+{
+	struct netdev_gid gid;
+	int err = index < 0 ? -EINVAL :
+			      shca_gid(to_ctx(ctx)->dev, port, (uint32_t)index,
+				       &gid);
+
+	/* A hole reads as zeros: programs walk the table and stop at errors. */
+	if (err && err != -ENODATA)
+		return minus_one(err);
+	*out = gid.gid;
+	return 0;
+}
+
+static void gid_entry(struct ibv_gid_entry *entry, uint32_t index,
+		      const struct netdev_gid *gid)
+{
+	*entry = (struct ibv_gid_entry){
+		.gid = gid->gid,
+		.gid_index = index,
+		.port_num = 1,
+		.gid_type = IBV_GID_TYPE_ROCE_V2,
+		.ndev_ifindex = gid->ifindex,
+	};
+}
+
+/* The program's idea of the entry may be shorter or longer than ours. */
+static void entry_out(void *out, size_t size, const struct ibv_gid_entry *entry)
+{
+	memset(out, 0, size);
+	memcpy(out, entry, MIN(size, sizeof(*entry)));
+}
+
+int _ibv_query_gid_ex(struct ibv_context *ctx, uint32_t port, uint32_t index,
+		      struct ibv_gid_entry *out, uint32_t flags, size_t size)
+{
+	struct ibv_gid_entry entry;
+	struct netdev_gid gid;
+	int err;
+
+	if (flags)
+		return EOPNOTSUPP;
+	err = shca_gid(to_ctx(ctx)->dev, port, index, &gid);
+	if (err)
+		return -err;
+	gid_entry(&entry, index, &gid);
+	entry_out(out, size, &entry);
+	return 0;
+}
+
+ssize_t _ibv_query_gid_table(struct ibv_context *ctx,
+			     struct ibv_gid_entry *entries, size_t max,
+			     uint32_t flags, size_t size)
+{
+	struct shca_device *dev = to_ctx(ctx)->dev;
+	struct ibv_gid_entry entry;
+	struct netdev_gid gid;
+	uint32_t i;
+	size_t n = 0;
+
+	if (flags)
+		return -EOPNOTSUPP;
+	for (i = 0; i < (uint32_t)dev->gid_tbl_len; i++) {
+		if (shca_gid(dev, 1, i, &gid))
+			continue;
+		if (n == max)
+			return -EINVAL;
+		gid_entry(&entry, i, &gid);
+		entry_out((char *)entries + n++ * size, size, &entry);
+	}
+	return (ssize_t)n;
+}
+
+int ibv_query_pkey(struct ibv_context *ctx, uint8_t port, int index,
+		   __be16 *pkey)
+{
+	(void)ctx;
+	if (port != 1 || index != 0)
+		return minus_one(-EINVAL);
+	*pkey = htobe16(ROCE_PKEY_DEFAULT);
+	return 0;
+}
+
+int ibv_get_pkey_index(struct ibv_context *ctx, uint8_t port, __be16 pkey)
+{
+	(void)ctx;
+	if (port != 1 || pkey != htobe16(ROCE_PKEY_DEFAULT))
+		return minus_one(-EINVAL);
+	return 0;
+}
+
+/* Protection domains and memory regions */
+
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *ctx)
+{
+	struct ibv_pd *pd;
+
+	return POINTER(shca_pd_alloc(ctx, &pd), pd);
+}
+
+int ibv_dealloc_pd(struct ibv_pd *pd)
+{
+	return -shca_pd_free(pd);
+}
+
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length,
+				uint64_t iova, unsigned int access)
+{
+	struct ibv_mr *mr;
+
+	return POINTER(shca_mr_reg(pd, addr, length, iova, (int)access, &mr),
+		       mr);
+}
+
+struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length,
+			       uint64_t iova, int access)
+{
+	return ibv_reg_mr_iova2(pd, addr, length, iova, (unsigned int)access);
+}
+
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
+			  int access)
+{
+	return ibv_reg_mr_iova2(pd, addr, length, (uintptr_t)addr,
+				(unsigned int)access);
+}
+
+int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr,
+		 size_t length, int access)
+{
+	const bool move = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
+	int err;
+
+	if ((flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) || !flags ||
+	    (move && (!addr || !length)) ||
+	    (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS))) {
+		errno = EINVAL;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
+	err = shca_mr_rereg(mr, flags, pd, addr, length, access);
+	return minus_one(err) ? IBV_REREG_MR_ERR_CMD : 0;
+}
+
+int ibv_dereg_mr(struct ibv_mr *mr)
+{
+	return -shca_mr_dereg(mr);
+}
+
+/* A child sees its own copy of the memory, and nothing of it is pinned. */
+
+int ibv_fork_init(void)
+{
+	return 0;
+}
+
+enum ibv_fork_status ibv_is_fork_initialized(void)
+{
+	return IBV_FORK_UNNEEDED;
+}
+
+int ibv_dontfork_range(void *base, size_t size)
+{
+	(void)base;
+	(void)size;
+	return 0;
+}
+
+int ibv_dofork_range(void *base, size_t size)
+{
+	(void)base;
+	(void)size;
+	return 0;
+}
+
+/* Completions and events */
+
+struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *ctx)
+{
+	struct ibv_comp_channel *ch;
+
+	return POINTER(shca_channel_create(ctx, &ch), ch);
+}
+
+int ibv_destroy_comp_channel(struct ibv_comp_channel *ch)
+{
+	return -shca_channel_destroy(ch);
+}
+
+struct ibv_cq *ibv_create_cq(struct ibv_context *ctx, int cqe, void *cq_context,
+			     struct ibv_comp_channel *ch, int comp_vector)
+{
+	struct ibv_cq_init_attr_ex attr = {
+		.cqe = cqe < 0 ? 0 : (uint32_t)cqe,
+		.cq_context = cq_context,
+		.channel = ch,
+		.comp_vector = (uint32_t)comp_vector,
+		.wc_flags = IBV_WC_STANDARD_FLAGS,
+	};
+	struct ibv_cq *cq;
+
+	return POINTER(shca_cq_create(ctx, &attr, &cq), cq);
+}
+
+int ibv_resize_cq(struct ibv_cq *cq, int cqe)
+{
+	return -shca_cq_resize(cq, cqe);
+}
+
+int ibv_destroy_cq(struct ibv_cq *cq)
+{
+	return -shca_cq_destroy(cq);
+}
+
+int ibv_get_cq_event(struct ibv_comp_channel *ch, struct ibv_cq **cq,
+		     void **cq_context)
+{
+	return minus_one(shca_channel_get(ch, cq, cq_context));
+}
+
+void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
+{
+	pthread_mutex_lock(&cq->mutex);
+	cq->comp_events_completed += n;
+	pthread_cond_signal(&cq->cond);
+	pthread_mutex_unlock(&cq->mutex);
+}
+
+int ibv_get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
+{
+	return minus_one(shca_async_get(ctx, event));
+}
+
+void ibv_ack_async_event(struct ibv_async_event *event)
+{
+	shca_async_ack(event);
+}
+
+/* Shared receive queues */
+
+struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+	struct ibv_srq *srq;
+
+	return POINTER(shca_srq_create(pd, attr, &srq), srq);
+}
+
+int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
+{
+	return -shca_srq_modify(srq, attr, mask);
+}
+
+int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr)
+{
+	return -shca_srq_query(srq, attr);
+}
+
+int ibv_destroy_srq(struct ibv_srq *srq)
+{
+	return -shca_srq_destroy(srq);
+}
+
+/* Address handles */
+
+struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+{
+	struct ibv_ah *ah;
+
+	return POINTER(shca_ah_create(pd, attr, &ah), ah);
+}
+
+int ibv_init_ah_from_wc(struct ibv_context *ctx, uint8_t port,
+			struct ibv_wc *wc, struct ibv_grh *grh,
+			struct ibv_ah_attr *attr)
+{
+	return minus_one(shca_ah_init_from_wc(ctx, port, wc, grh, attr));
+}
+
+struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc,
+				     struct ibv_grh *grh, uint8_t port)
+{
+	struct ibv_ah_attr attr;
+
+	if (ibv_init_ah_from_wc(pd->context, port, wc, grh, &attr))
+		return NULL;
+	return ibv_create_ah(pd, &attr);
+}
+
+int ibv_destroy_ah(struct ibv_ah *ah)
+{
+	return -shca_ah_destroy(ah);
+}
+
+/* Queue pairs */
+
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	struct ibv_qp_init_attr_ex ex = {
+		.qp_context = attr->qp_context,
+		.send_cq = attr->send_cq,
+		.recv_cq = attr->recv_cq,
+		.srq = attr->srq,
+		.cap = attr->cap,
+		.qp_type = attr->qp_type,
+		.sq_sig_all = attr->sq_sig_all,
+		.comp_mask = IBV_QP_INIT_ATTR_PD,
+		.pd = pd,
+	};
+	struct ibv_qp *qp;
+
+	if (minus_one(shca_qp_create(pd->context, &ex, &qp)))
+		return NULL;
+	attr->cap = ex.cap;
+	return qp;
+}
+
+struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
+{
+	struct ibv_qp_ex *ex = &to_qp(qp)->ex;
+
+	/* Only of a QP that was created with send_ops_flags. */
+	return ex->wr_start ? ex : NULL;
+}
+
+int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	return -shca_qp_modify(qp, attr, mask);
+}
+
+int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
+		 struct ibv_qp_init_attr *init)
+{
+	return -shca_qp_query(qp, attr, mask, init);
+}
+
+int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op,
+			       uint32_t flags)
+{
+	/* No promise: memory is copied in whatever order is fastest. */
+	(void)qp;
+	(void)op;
+	(void)flags;
+	return 0;
+}
+
+int ibv_destroy_qp(struct ibv_qp *qp)
+{
+	return -shca_qp_destroy(qp);
+}
+
+int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+	(void)lid; /* RoCE has none */
+	return -shca_mcast_attach(qp, gid);
+}
+
+int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+	(void)lid;
+	return -shca_mcast_detach(qp, gid);
+}

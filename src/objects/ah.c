@@ -1,0 +1,138 @@
+/*
+ * ah.c - address vectors and handles
+ */
+#include "engine.h"
+
+#include "base/bytes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
+	      struct roce_path *path, struct netdev_gid *via)
+{
+	/* RoCE has no LIDs: every address is a GRH's (annex A16.5.1). */
+	if (!attr->is_global || attr->port_num != 1 ||
+	    shca_gid(dev, 1, attr->grh.sgid_index, via) ||
+	    roce_gid_is_v4(&via->gid) != roce_gid_is_v4(&attr->grh.dgid))
+		return -EINVAL;
+	memset(path, 0, sizeof(*path));
+	path->sgid = via->gid;
+	path->dgid = attr->grh.dgid;
+	path->sgid_scope = via->ifindex;
+	path->flow_label = attr->grh.flow_label & 0xfffff;
+	path->tclass = attr->grh.traffic_class;
+	/* A packet with no hops left would not arrive anywhere. */
+	path->hop_limit = attr->grh.hop_limit ? attr->grh.hop_limit : 64;
+	return 0;
+}
+
+int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
+		   struct ibv_ah **out)
+{
+	struct shca_context *ctx = to_ctx(pd->context);
+	struct netdev_gid via;
+	struct roce_path path;
+	struct shca_ah *ah;
+	int err;
+
+	if (engine_dead(ctx->engine))
+		return -EIO;
+	err = shca_path(ctx->dev, attr, &path, &via);
+	if (!err)
+		err = engine_count(ctx->engine, SHCA_AH);
+	if (err)
+		return err;
+	ah = calloc(1, sizeof(*ah));
+	if (!ah) {
+		engine_uncount(ctx->engine, SHCA_AH);
+		return -ENOMEM;
+	}
+	ah->ah.context = pd->context;
+	ah->ah.pd = pd;
+	ah->path = path;
+	atomic_fetch_add(&to_pd(pd)->users, 1);
+	*out = &ah->ah;
+	return 0;
+}
+
+int shca_ah_destroy(struct ibv_ah *ibah)
+{
+	struct engine *e = to_ctx(ibah->context)->engine;
+
+	if (engine_dead(e))
+		return -EIO;
+	engine_uncount(e, SHCA_AH);
+	atomic_fetch_sub(&to_pd(ibah->pd)->users, 1);
+	free(to_ah(ibah));
+	return 0;
+}
+
+/* An IPv4 header's checksum over all of it is zero (RFC 791). */
+static bool ipv4_valid(const uint8_t *ip)
+{
+	uint32_t sum = 0;
+	int i;
+
+	if (ip[0] != 0x45)
+		return false;
+	for (i = 0; i < 20; i += 2)
+		sum += get_be16(ip + i);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ((sum & 0xffff) + (sum >> 16)) == 0xffff;
+}
+
+static union ibv_gid ipv4_gid(const uint8_t *addr)
+{
+	union ibv_gid gid = { .raw = { [10] = 0xff, [11] = 0xff } };
+
+	memcpy(gid.raw + 12, addr, 4);
+	return gid;
+}
+
+/*
+ * A UD receiver gets an IPv6 header in the 40 bytes of the GRH, or 20 bytes of
+ * nothing in particular and an IPv4 header (annex A17.4.5.2).
+ */
+int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
+			 const struct ibv_wc *wc, const struct ibv_grh *grh,
+			 struct ibv_ah_attr *attr)
+{
+	const uint8_t *bytes = (const uint8_t *)grh;
+	union ibv_gid ours;
+	int index;
+
+	memset(attr, 0, sizeof(*attr));
+	attr->dlid = wc->slid;
+	attr->sl = wc->sl;
+	attr->src_path_bits = wc->dlid_path_bits;
+	attr->port_num = port;
+	if (!(wc->wc_flags & IBV_WC_GRH))
+		return 0;
+
+	attr->is_global = 1;
+	attr->grh.hop_limit = 0xff;
+	if (ipv4_valid(bytes + 20)) {
+		attr->grh.traffic_class = bytes[21];
+		attr->grh.dgid = ipv4_gid(bytes + 32);
+		ours = ipv4_gid(bytes + 36);
+	} else if (bytes[0] >> 4 == 6) {
+		uint32_t first = be32toh(grh->version_tclass_flow);
+
+		attr->grh.traffic_class = (uint8_t)(first >> 20);
+		attr->grh.flow_label = first & 0xfffff;
+		attr->grh.dgid = grh->sgid;
+		ours = grh->dgid;
+	} else {
+		return -EPROTONOSUPPORT;
+	}
+	/* What was sent to a group does not say which address is ours. */
+	if (roce_gid_is_multicast(&ours))
+		return -EINVAL;
+	index = shca_gid_index(to_ctx(ctx)->dev, &ours);
+	if (index < 0)
+		return index;
+	attr->grh.sgid_index = (uint8_t)index;
+	return 0;
+}

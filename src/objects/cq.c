@@ -1,0 +1,489 @@
+/*
+ * cq.c - completion queues and completion channels
+ *
+ * A CQ is a ring of work completions in the form in which programs get them. A
+ * channel is a queue of CQs that have an event, with a descriptor that counts
+ * them. A program that iterates with ibv_start_poll() holds a lock against
+ * other pollers only: it may post between two completions, and the QP it posts
+ * to may at that moment be completing something to the same CQ.
+ */
+#include "engine.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WC_KNOWN                                                               \
+	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |         \
+	 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+
+static struct shca_channel *to_channel(struct ibv_comp_channel *ch)
+{
+	return container_of(ch, struct shca_channel, ch);
+}
+
+/* Channels */
+
+int shca_channel_create(struct ibv_context *ibctx,
+			struct ibv_comp_channel **out)
+{
+	struct shca_context *ctx = to_ctx(ibctx);
+	struct shca_channel *ch;
+
+	if (engine_dead(ctx->engine))
+		return -EIO;
+	ch = calloc(1, sizeof(*ch));
+	if (!ch)
+		return -ENOMEM;
+	ch->ch.context = ibctx;
+	ch->ch.fd = shca_token_fd();
+	if (ch->ch.fd < 0) {
+		int err = ch->ch.fd;
+
+		free(ch);
+		return err;
+	}
+	pthread_mutex_init(&ch->lock, NULL);
+	atomic_fetch_add(&ctx->users, 1);
+	*out = &ch->ch;
+	return 0;
+}
+
+int shca_channel_destroy(struct ibv_comp_channel *ibch)
+{
+	struct shca_context *ctx = to_ctx(ibch->context);
+	struct shca_channel *ch = to_channel(ibch);
+	bool busy;
+
+	if (engine_dead(ctx->engine))
+		return -EIO;
+	pthread_mutex_lock(&ch->lock);
+	busy = ibch->refcnt;
+	pthread_mutex_unlock(&ch->lock);
+	if (busy)
+		return -EBUSY;
+	close(ibch->fd);
+	free(ch->queue);
+	free(ch);
+	atomic_fetch_sub(&ctx->users, 1);
+	return 0;
+}
+
+static bool channel_grow(struct shca_channel *ch)
+{
+	uint32_t size = ch->size ? 2 * ch->size : 16, i;
+	struct shca_cq **queue = calloc(size, sizeof(struct shca_cq *));
+
+	if (!queue)
+		return false;
+	for (i = ch->head; i != ch->tail; i++)
+		queue[i & (size - 1)] = ch->queue[i & (ch->size - 1)];
+	free(ch->queue);
+	ch->queue = queue;
+	ch->size = size;
+	return true;
+}
+
+static void channel_push(struct shca_channel *ch, struct shca_cq *cq)
+{
+	pthread_mutex_lock(&ch->lock);
+	if (ch->tail - ch->head < ch->size || channel_grow(ch)) {
+		ch->queue[ch->tail++ & (ch->size - 1)] = cq;
+		shca_token_put(ch->ch.fd);
+	}
+	pthread_mutex_unlock(&ch->lock);
+}
+
+/* Takes the events of a CQ out; how many it has given before. */
+static uint32_t channel_clean(struct shca_channel *ch, struct shca_cq *cq)
+{
+	uint32_t i, kept, reported;
+
+	pthread_mutex_lock(&ch->lock);
+	for (i = kept = ch->head; i != ch->tail; i++) {
+		struct shca_cq *other = ch->queue[i & (ch->size - 1)];
+
+		if (other == cq)
+			shca_token_drop(ch->ch.fd);
+		else
+			ch->queue[kept++ & (ch->size - 1)] = other;
+	}
+	ch->tail = kept;
+	reported = cq->comp_reported;
+	pthread_mutex_unlock(&ch->lock);
+	return reported;
+}
+
+int shca_channel_get(struct ibv_comp_channel *ibch, struct ibv_cq **out,
+		     void **cq_context)
+{
+	struct shca_channel *ch = to_channel(ibch);
+	struct shca_cq *cq = NULL;
+	int err;
+
+	if (engine_dead(to_ctx(ibch->context)->engine))
+		return -EIO;
+	do {
+		err = shca_token_get(ibch->fd);
+		if (err)
+			return err;
+		pthread_mutex_lock(&ch->lock);
+		if (ch->head != ch->tail) {
+			cq = ch->queue[ch->head++ & (ch->size - 1)];
+			cq->comp_reported++;
+		}
+		pthread_mutex_unlock(&ch->lock);
+	} while (!cq); /* its CQ was destroyed in between */
+	*out = (struct ibv_cq *)&cq->ex;
+	*cq_context = cq->ex.cq_context;
+	return 0;
+}
+
+/* Completion queues */
+
+static bool cq_empty(const struct shca_cq *cq)
+{
+	return atomic_load_explicit(&cq->head, memory_order_relaxed) ==
+	       atomic_load_explicit(&cq->tail, memory_order_acquire);
+}
+
+static uint32_t cq_count(const struct shca_cq *cq)
+{
+	return atomic_load_explicit(&cq->tail, memory_order_relaxed) -
+	       atomic_load_explicit(&cq->head, memory_order_relaxed);
+}
+
+int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
+{
+	struct ibv_async_event ev = { .event_type = IBV_EVENT_CQ_ERR,
+				      .element.cq = (struct ibv_cq *)&cq->ex };
+	uint32_t tail;
+	bool overrun;
+
+	pthread_mutex_lock(&cq->lock);
+	if (cq->overrun || cq_count(cq) == cq->depth) {
+		overrun = !cq->overrun;
+		cq->overrun = true;
+		pthread_mutex_unlock(&cq->lock);
+		if (overrun)
+			shca_async_raise(to_ctx(cq->ex.context), &ev);
+		return -ENOSPC;
+	}
+	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	cq->ring[tail & (cq->depth - 1)].wc = *wc;
+	if (cq->want_ts)
+		cq->ring[tail & (cq->depth - 1)].ts = clock_ns();
+	atomic_store_explicit(&cq->tail, tail + 1, memory_order_release);
+
+	/* Errors count as solicited (11.4.2.2). */
+	if (cq->armed == SHCA_ARMED ||
+	    (cq->armed == SHCA_ARMED_SOLICITED &&
+	     (solicited || wc->status != IBV_WC_SUCCESS))) {
+		cq->armed = SHCA_UNARMED;
+		if (cq->ex.channel)
+			channel_push(to_channel(cq->ex.channel), cq);
+	}
+	pthread_mutex_unlock(&cq->lock);
+	return 0;
+}
+
+int shca_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
+{
+	struct shca_cq *cq = to_cq(ibcq);
+	uint32_t head;
+	int i;
+
+	if (cq_empty(cq)) {
+		if (engine_dead(cq->engine))
+			return -EIO;
+		engine_poll(cq->engine);
+		if (cq_empty(cq))
+			return 0;
+	}
+	pthread_mutex_lock(&cq->lock);
+	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	for (i = 0; i < n && !cq_empty(cq); i++) {
+		wc[i] = cq->ring[head++ & (cq->depth - 1)].wc;
+		atomic_store_explicit(&cq->head, head, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&cq->lock);
+	return i;
+}
+
+int shca_cq_notify(struct ibv_cq *ibcq, int solicited_only)
+{
+	struct shca_cq *cq = to_cq(ibcq);
+
+	if (engine_dead(cq->engine))
+		return -EIO;
+	pthread_mutex_lock(&cq->lock);
+	/* Asking for solicited events takes nothing back (11.4.2.2). */
+	if (!solicited_only)
+		cq->armed = SHCA_ARMED;
+	else if (cq->armed == SHCA_UNARMED)
+		cq->armed = SHCA_ARMED_SOLICITED;
+	pthread_mutex_unlock(&cq->lock);
+	engine_watch(cq->engine);
+	return 0;
+}
+
+void shca_cq_clean(struct shca_cq *cq, uint32_t qpn)
+{
+	uint32_t i, kept, tail;
+
+	pthread_mutex_lock(&cq->lock);
+	i = kept = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	for (; i != tail; i++) {
+		struct shca_cqe *cqe = &cq->ring[i & (cq->depth - 1)];
+
+		if (cqe->wc.qp_num != qpn)
+			cq->ring[kept++ & (cq->depth - 1)] = *cqe;
+	}
+	atomic_store_explicit(&cq->tail, kept, memory_order_release);
+	pthread_mutex_unlock(&cq->lock);
+}
+
+/* Iterating: ibv_cq_ex */
+
+static bool cq_next(struct shca_cq *cq)
+{
+	uint32_t head;
+	bool any;
+
+	if (cq_empty(cq))
+		return false;
+	pthread_mutex_lock(&cq->lock);
+	any = !cq_empty(cq);
+	if (any) {
+		head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+		cq->cur = cq->ring[head & (cq->depth - 1)];
+		atomic_store_explicit(&cq->head, head + 1,
+				      memory_order_relaxed);
+		cq->ex.wr_id = cq->cur.wc.wr_id;
+		cq->ex.status = cq->cur.wc.status;
+	}
+	pthread_mutex_unlock(&cq->lock);
+	return any;
+}
+
+static int cq_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
+{
+	struct shca_cq *cq = (struct shca_cq *)ex;
+
+	if (attr && attr->comp_mask)
+		return EINVAL;
+	if (!cq->single_threaded)
+		pthread_mutex_lock(&cq->poll_lock);
+	if (cq_next(cq))
+		return 0;
+	if (!engine_dead(cq->engine))
+		engine_poll(cq->engine);
+	if (cq_next(cq))
+		return 0;
+	if (!cq->single_threaded)
+		pthread_mutex_unlock(&cq->poll_lock);
+	return ENOENT;
+}
+
+static int cq_next_poll(struct ibv_cq_ex *ex)
+{
+	return cq_next((struct shca_cq *)ex) ? 0 : ENOENT;
+}
+
+static void cq_end_poll(struct ibv_cq_ex *ex)
+{
+	struct shca_cq *cq = (struct shca_cq *)ex;
+
+	if (!cq->single_threaded)
+		pthread_mutex_unlock(&cq->poll_lock);
+}
+
+#define READ(type, name, field)                                                \
+	static type name(struct ibv_cq_ex *ex)                                 \
+	{                                                                      \
+		return (type)((struct shca_cq *)ex)->cur.field;                \
+	}
+
+READ(enum ibv_wc_opcode, read_opcode, wc.opcode)
+READ(uint32_t, read_vendor_err, wc.vendor_err)
+READ(uint32_t, read_byte_len, wc.byte_len)
+READ(__be32, read_imm_data, wc.imm_data)
+READ(uint32_t, read_qp_num, wc.qp_num)
+READ(uint32_t, read_src_qp, wc.src_qp)
+READ(unsigned int, read_wc_flags, wc.wc_flags)
+READ(uint32_t, read_slid, wc.slid)
+READ(uint8_t, read_sl, wc.sl)
+READ(uint8_t, read_dlid_path_bits, wc.dlid_path_bits)
+READ(uint64_t, read_completion_ts, ts)
+
+static uint64_t read_wallclock(struct ibv_cq_ex *ex)
+{
+	struct timespec ts;
+	uint64_t wall;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	wall = (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+	return wall - (clock_ns() - ((struct shca_cq *)ex)->cur.ts);
+}
+
+static void cq_readers(struct ibv_cq_ex *ex, uint64_t wc_flags)
+{
+	ex->start_poll = cq_start_poll;
+	ex->next_poll = cq_next_poll;
+	ex->end_poll = cq_end_poll;
+	ex->read_opcode = read_opcode;
+	ex->read_vendor_err = read_vendor_err;
+	ex->read_wc_flags = read_wc_flags;
+	ex->read_byte_len = read_byte_len;
+	ex->read_imm_data = read_imm_data;
+	ex->read_qp_num = read_qp_num;
+	ex->read_src_qp = read_src_qp;
+	ex->read_slid = read_slid;
+	ex->read_sl = read_sl;
+	ex->read_dlid_path_bits = read_dlid_path_bits;
+	if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)
+		ex->read_completion_ts = read_completion_ts;
+	if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+		ex->read_completion_wallclock_ns = read_wallclock;
+}
+
+/* Beginning and end */
+
+static uint32_t depth_for(uint32_t cqe)
+{
+	uint32_t depth = 1;
+
+	while (depth < cqe)
+		depth *= 2;
+	return depth;
+}
+
+int shca_cq_create(struct ibv_context *ibctx,
+		   const struct ibv_cq_init_attr_ex *attr, struct ibv_cq **out)
+{
+	struct shca_context *ctx = to_ctx(ibctx);
+	uint32_t flags = 0;
+	struct shca_cq *cq;
+	int err;
+
+	if (engine_dead(ctx->engine))
+		return -EIO;
+	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS)
+		flags = attr->flags;
+	if ((attr->comp_mask & ~(uint32_t)IBV_CQ_INIT_ATTR_MASK_FLAGS) ||
+	    (flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED) ||
+	    (attr->wc_flags & ~(uint64_t)WC_KNOWN))
+		return -EOPNOTSUPP;
+	if (!attr->cqe || attr->cqe > SHCA_MAX_CQE ||
+	    attr->comp_vector >= (uint32_t)ibctx->num_comp_vectors)
+		return -EINVAL;
+	err = engine_count(ctx->engine, SHCA_CQ);
+	if (err)
+		return err;
+	err = -ENOMEM;
+	cq = calloc(1, sizeof(*cq));
+	if (!cq)
+		goto err_count;
+	cq->depth = depth_for(attr->cqe);
+	cq->ring = calloc(cq->depth, sizeof(*cq->ring));
+	if (!cq->ring)
+		goto err_free;
+
+	cq->engine = ctx->engine;
+	cq->single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+	cq->want_ts =
+		attr->wc_flags &
+		(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+		 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK);
+	pthread_mutex_init(&cq->lock, NULL);
+	pthread_mutex_init(&cq->poll_lock, NULL);
+	cq->ex.context = ibctx;
+	cq->ex.channel = attr->channel;
+	cq->ex.cq_context = attr->cq_context;
+	cq->ex.cqe = (int)cq->depth;
+	pthread_mutex_init(&cq->ex.mutex, NULL);
+	pthread_cond_init(&cq->ex.cond, NULL);
+	cq_readers(&cq->ex, attr->wc_flags);
+	if (attr->channel) {
+		struct shca_channel *ch = to_channel(attr->channel);
+
+		pthread_mutex_lock(&ch->lock);
+		ch->ch.refcnt++;
+		pthread_mutex_unlock(&ch->lock);
+	}
+	atomic_fetch_add(&ctx->users, 1);
+	*out = (struct ibv_cq *)&cq->ex;
+	return 0;
+
+err_free:
+	free(cq);
+err_count:
+	engine_uncount(ctx->engine, SHCA_CQ);
+	return err;
+}
+
+int shca_cq_resize(struct ibv_cq *ibcq, int cqe)
+{
+	struct shca_cq *cq = to_cq(ibcq);
+	struct shca_cqe *ring;
+	uint32_t depth, i;
+	int err = 0;
+
+	if (engine_dead(cq->engine))
+		return -EIO;
+	if (cqe < 1 || cqe > SHCA_MAX_CQE)
+		return -EINVAL;
+	depth = depth_for((uint32_t)cqe);
+	ring = calloc(depth, sizeof(*ring));
+	if (!ring)
+		return -ENOMEM;
+	pthread_mutex_lock(&cq->lock);
+	if (cq_count(cq) > (uint32_t)cqe) {
+		err = -EINVAL;
+	} else {
+		struct shca_cqe *old = cq->ring;
+
+		for (i = atomic_load(&cq->head); i != atomic_load(&cq->tail);
+		     i++)
+			ring[i & (depth - 1)] = old[i & (cq->depth - 1)];
+		cq->ring = ring;
+		cq->depth = depth;
+		ibcq->cqe = (int)depth;
+		ring = old;
+	}
+	pthread_mutex_unlock(&cq->lock);
+	free(ring);
+	return err;
+}
+
+int shca_cq_destroy(struct ibv_cq *ibcq)
+{
+	struct shca_context *ctx = to_ctx(ibcq->context);
+	struct shca_cq *cq = to_cq(ibcq);
+	uint32_t reported = 0;
+
+	if (engine_dead(cq->engine))
+		return -EIO;
+	if (atomic_load(&cq->users))
+		return -EBUSY;
+	if (ibcq->channel)
+		reported = channel_clean(to_channel(ibcq->channel), cq);
+	shca_wait_acks(&ibcq->mutex, &ibcq->cond, &ibcq->comp_events_completed,
+		       reported);
+	shca_async_drop(ctx, ibcq, SHCA_CQ);
+	if (ibcq->channel) {
+		struct shca_channel *ch = to_channel(ibcq->channel);
+
+		pthread_mutex_lock(&ch->lock);
+		ch->ch.refcnt--;
+		pthread_mutex_unlock(&ch->lock);
+	}
+	engine_uncount(cq->engine, SHCA_CQ);
+	atomic_fetch_sub(&ctx->users, 1);
+	free(cq->ring);
+	free(cq);
+	return 0;
+}

@@ -1,0 +1,414 @@
+/*
+ * device.c - devices, their GID tables and attributes
+ *
+ * A device is a name and a set of addresses: those of all interfaces, or of
+ * one (SOFTHCA_DEVICES). It lives as long as the process. Indices of its GID
+ * table are stable: an address that goes leaves a hole, a new one fills the
+ * first hole, what stays does not move.
+ */
+#include "engine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/param.h>
+#include <unistd.h>
+
+#define MAX_DEVICES 16
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct shca_device *devices[MAX_DEVICES];
+static int ndevices;
+static char sysfs_path[192];
+
+static void sysfs_path_init(void)
+{
+	const char *root = secure_getenv("SOFTHCA_SYSFS");
+
+	snprintf(sysfs_path, sizeof(sysfs_path), "%.180s/sys",
+		 root ? root : "");
+}
+
+const char *shca_sysfs_path(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, sysfs_path_init);
+	return sysfs_path;
+}
+
+/* EUI-64 of a MAC address (7.4 of RFC 4291's appendix A), or made up. */
+static __be64 device_guid(const struct shca_device *dev)
+{
+	char host[HOST_NAME_MAX + 1] = "";
+	uint8_t guid[8] = { 0 };
+	uint64_t hash = 0xcbf29ce484222325;
+	static const uint8_t none[6];
+	__be64 out;
+	size_t i;
+
+	for (i = 0; i < dev->gids.count; i++) {
+		const uint8_t *mac = dev->gids.gid[i].mac;
+
+		if (!memcmp(mac, none, sizeof(none)))
+			continue;
+		memcpy(guid, mac, 3);
+		guid[0] ^= 2;
+		guid[3] = 0xff;
+		guid[4] = 0xfe;
+		memcpy(guid + 5, mac + 3, 3);
+		memcpy(&out, guid, sizeof(out));
+		return out;
+	}
+	/* Only loopback: the same on each start, FNV-1a of the host name. */
+	gethostname(host, sizeof(host) - 1);
+	for (i = 0; host[i]; i++)
+		hash = (hash ^ (uint8_t)host[i]) * 0x100000001b3;
+	hash += (uint64_t)dev->index;
+	memcpy(guid, &hash, sizeof(guid));
+	guid[0] = (uint8_t)((guid[0] & ~1) | 2); /* locally administered */
+	memcpy(&out, guid, sizeof(out));
+	return out;
+}
+
+static int scan(const struct shca_device *dev, struct netdev_table *t)
+{
+	/* Of several devices the address to put first is one's at most. */
+	int err = netdev_scan(t, dev->ifnames[0] ? dev->ifnames : NULL,
+			      config_get()->addr);
+
+	return err == -EADDRNOTAVAIL ? 0 : err;
+}
+
+static int device_create(struct shca_device **out, const char *ifname,
+			 int index)
+{
+	struct shca_device *dev = calloc(1, sizeof(*dev));
+	const char *sysfs = shca_sysfs_path();
+	size_t i;
+	int err;
+
+	if (!dev)
+		return -ENOMEM;
+	dev->index = index;
+	snprintf(dev->ifnames, sizeof(dev->ifnames), "%s", ifname);
+	err = scan(dev, &dev->gids);
+	if (!err && index == 0 && config_get()->addr && !*ifname &&
+	    netdev_scan(&dev->gids, NULL, config_get()->addr))
+		fprintf(stderr, "softhca: SOFTHCA_ADDR=%s: no address of an "
+				"interface that is up\n",
+			config_get()->addr);
+	if (err) {
+		free(dev);
+		return err;
+	}
+	/* Room for a few addresses to come; programs walk the whole table. */
+	dev->gid_tbl_len = dev->gids.count <= 12 ? 16 :
+			   dev->gids.count <= 28 ? 32 :
+						   NETDEV_MAX_GIDS;
+	for (i = dev->gids.count; i < NETDEV_MAX_GIDS; i++)
+		memset(&dev->gids.gid[i], 0, sizeof(dev->gids.gid[i]));
+	dev->gids.count = (size_t)dev->gid_tbl_len;
+	dev->guid = device_guid(dev);
+	pthread_mutex_init(&dev->lock, NULL);
+
+	dev->dev.node_type = IBV_NODE_CA;
+	dev->dev.transport_type = IBV_TRANSPORT_IB;
+	snprintf(dev->dev.name, sizeof(dev->dev.name), "softhca%d", index);
+	snprintf(dev->dev.dev_name, sizeof(dev->dev.dev_name), "uverbs%d",
+		 index);
+	snprintf(dev->dev.dev_path, sizeof(dev->dev.dev_path),
+		 "%s/class/infiniband_verbs/uverbs%d", sysfs, index);
+	snprintf(dev->dev.ibdev_path, sizeof(dev->dev.ibdev_path),
+		 "%s/class/infiniband/softhca%d", sysfs, index);
+	*out = dev;
+	return 0;
+}
+
+static int devices_create(void)
+{
+	const char *p = config_get()->devices;
+	int err;
+
+	if (!p || !*p) {
+		err = device_create(&devices[0], "", 0);
+		ndevices = !err;
+		return err;
+	}
+	while (*p && ndevices < MAX_DEVICES) {
+		size_t len = strcspn(p, ",");
+		char name[IFNAMSIZ] = "";
+
+		if (len && len < sizeof(name)) {
+			memcpy(name, p, len);
+			err = device_create(&devices[ndevices], name, ndevices);
+			if (!err)
+				ndevices++;
+			else
+				fprintf(stderr,
+					"softhca: SOFTHCA_DEVICES: %s: %s\n",
+					name, strerror(-err));
+		}
+		p += len + (p[len] == ',');
+	}
+	return 0;
+}
+
+int shca_device_list(struct ibv_device ***list, int *n)
+{
+	struct ibv_device **out;
+	int i, err = 0;
+
+	pthread_mutex_lock(&list_lock);
+	if (!ndevices)
+		err = devices_create();
+	out = calloc((size_t)ndevices + 1, sizeof(struct ibv_device *));
+	if (!out)
+		err = -ENOMEM;
+	for (i = 0; !err && i < ndevices; i++)
+		out[i] = &devices[i]->dev;
+	*n = ndevices;
+	pthread_mutex_unlock(&list_lock);
+	if (err)
+		free(out);
+	else
+		*list = out;
+	return err;
+}
+
+void shca_device_forked(void)
+{
+	int i;
+
+	pthread_mutex_init(&list_lock, NULL);
+	for (i = 0; i < ndevices; i++) {
+		pthread_mutex_init(&devices[i]->lock, NULL);
+		devices[i]->ud_users = 0;
+		memset(devices[i]->bound, 0, sizeof(devices[i]->bound));
+	}
+}
+
+/* GIDs */
+
+/* Addresses of UD QPs: a packet to any of ours may be for one */
+
+static int gid_bind(struct shca_device *dev, struct engine *e, size_t i)
+{
+	const struct netdev_gid *g = &dev->gids.gid[i];
+	int err = udp_bind(e->udp, &g->gid, g->ifindex);
+
+	dev->bound[i] = !err;
+	return err;
+}
+
+static void gid_unbind(struct shca_device *dev, struct engine *e, size_t i)
+{
+	const struct netdev_gid *g = &dev->gids.gid[i];
+
+	if (dev->bound[i])
+		udp_unbind(e->udp, &g->gid, g->ifindex);
+	dev->bound[i] = false;
+}
+
+int shca_device_bind(struct shca_device *dev, struct engine *e)
+{
+	int err = 0, first_err = -EADDRNOTAVAIL;
+	bool any = false;
+	size_t i;
+
+	pthread_mutex_lock(&dev->lock);
+	if (!dev->ud_users) {
+		for (i = 0; i < dev->gids.count; i++) {
+			if (!dev->gids.gid[i].ifindex)
+				continue;
+			err = gid_bind(dev, e, i);
+			if (!err)
+				any = true;
+			else if (first_err == -EADDRNOTAVAIL)
+				first_err = err;
+		}
+		err = any ? 0 : first_err;
+	}
+	if (!err)
+		dev->ud_users++;
+	pthread_mutex_unlock(&dev->lock);
+	return err;
+}
+
+void shca_device_unbind(struct shca_device *dev, struct engine *e)
+{
+	size_t i;
+
+	pthread_mutex_lock(&dev->lock);
+	if (!--dev->ud_users)
+		for (i = 0; i < dev->gids.count; i++)
+			gid_unbind(dev, e, i);
+	pthread_mutex_unlock(&dev->lock);
+}
+
+static bool same_gid(const struct netdev_gid *a, const struct netdev_gid *b)
+{
+	return a->ifindex == b->ifindex &&
+	       !memcmp(&a->gid, &b->gid, sizeof(a->gid));
+}
+
+bool shca_device_rescan(struct shca_device *dev, struct engine *e)
+{
+	struct netdev_table now;
+	bool changed = false;
+	size_t i, j;
+
+	if (scan(dev, &now))
+		return false;
+	pthread_mutex_lock(&dev->lock);
+	for (i = 0; i < dev->gids.count; i++) {
+		struct netdev_gid *g = &dev->gids.gid[i];
+
+		if (!g->ifindex)
+			continue;
+		for (j = 0; j < now.count; j++)
+			if (same_gid(g, &now.gid[j]))
+				break;
+		if (j < now.count) {
+			*g = now.gid[j];
+			now.gid[j].ifindex = 0; /* seen */
+			continue;
+		}
+		gid_unbind(dev, e, i);
+		memset(g, 0, sizeof(*g));
+		changed = true;
+	}
+	for (j = 0; j < now.count; j++) {
+		if (!now.gid[j].ifindex)
+			continue;
+		for (i = 0; i < dev->gids.count; i++)
+			if (!dev->gids.gid[i].ifindex)
+				break;
+		if (i == dev->gids.count)
+			break;
+		dev->gids.gid[i] = now.gid[j];
+		changed = true;
+		if (dev->ud_users)
+			gid_bind(dev, e, i);
+	}
+	pthread_mutex_unlock(&dev->lock);
+	return changed;
+}
+
+int shca_gid(struct shca_device *dev, uint32_t port, uint32_t index,
+	     struct netdev_gid *gid)
+{
+	if (port != 1 || index >= (uint32_t)dev->gid_tbl_len)
+		return -EINVAL;
+	pthread_mutex_lock(&dev->lock);
+	*gid = dev->gids.gid[index];
+	pthread_mutex_unlock(&dev->lock);
+	return gid->ifindex ? 0 : -ENODATA;
+}
+
+int shca_gid_index(struct shca_device *dev, const union ibv_gid *gid)
+{
+	int index = -ENOENT;
+	size_t i;
+
+	pthread_mutex_lock(&dev->lock);
+	for (i = 0; i < dev->gids.count && index < 0; i++)
+		if (dev->gids.gid[i].ifindex &&
+		    !memcmp(&dev->gids.gid[i].gid, gid, sizeof(*gid)))
+			index = (int)i;
+	pthread_mutex_unlock(&dev->lock);
+	return index;
+}
+
+/* Attributes */
+
+void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
+{
+	struct shca_context *ctx = to_ctx(ibctx);
+	const struct config *cfg = ctx->engine->cfg;
+
+	memset(attr, 0, sizeof(*attr));
+	snprintf(attr->fw_ver, sizeof(attr->fw_ver), "%s", SOFTHCA_VERSION);
+	attr->node_guid = ctx->dev->guid;
+	attr->sys_image_guid = ctx->dev->guid;
+	attr->max_mr_size = 1ULL << 47; /* the address space */
+	attr->page_size_cap = ~(uint64_t)0xfff;
+	attr->vendor_id = cfg->vendor_id;
+	attr->vendor_part_id = cfg->part_id;
+	attr->max_qp = SHCA_MAX_OBJECTS;
+	attr->max_qp_wr = ROCE_MAX_QP_WR;
+	attr->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN |
+				 IBV_DEVICE_SYS_IMAGE_GUID |
+				 IBV_DEVICE_CURR_QP_STATE_MOD |
+				 IBV_DEVICE_SRQ_RESIZE;
+	attr->max_sge = ROCE_MAX_SGE;
+	attr->max_sge_rd = ROCE_MAX_SGE;
+	attr->max_cq = SHCA_MAX_OBJECTS;
+	attr->max_cqe = SHCA_MAX_CQE;
+	attr->max_mr = (int)ctx->engine->keys.count;
+	attr->max_pd = SHCA_MAX_OBJECTS;
+	attr->max_qp_rd_atom = ROCE_MAX_RD_ATOMIC;
+	attr->max_qp_init_rd_atom = ROCE_MAX_RD_ATOMIC;
+	attr->max_res_rd_atom = ROCE_MAX_RD_ATOMIC * SHCA_MAX_OBJECTS;
+	attr->atomic_cap = IBV_ATOMIC_HCA;
+	attr->max_mcast_grp = SHCA_MAX_MCAST_GRP;
+	attr->max_mcast_qp_attach = SHCA_MAX_MCAST_QP;
+	attr->max_total_mcast_qp_attach =
+		SHCA_MAX_MCAST_GRP * SHCA_MAX_MCAST_QP;
+	attr->max_ah = SHCA_MAX_OBJECTS;
+	attr->max_srq = SHCA_MAX_OBJECTS;
+	attr->max_srq_wr = ROCE_MAX_QP_WR;
+	attr->max_srq_sge = ROCE_MAX_SGE;
+	attr->max_pkeys = 1;
+	attr->local_ca_ack_delay = 12; /* 16.8 ms: a scheduler's, not a chip's */
+	attr->phys_port_cnt = 1;
+}
+
+int shca_query_device_ex(struct ibv_context *ctx,
+			 struct ibv_device_attr_ex *out, size_t size)
+{
+	struct ibv_device_attr_ex attr = { 0 };
+
+	if (size < sizeof(attr.orig_attr))
+		return -EINVAL;
+	shca_query_device(ctx, &attr.orig_attr);
+	/* The device's clock is CLOCK_MONOTONIC in ns: 10^6 kHz. */
+	attr.completion_timestamp_mask = UINT64_MAX;
+	attr.hca_core_clock = 1000000;
+	attr.device_cap_flags_ex = attr.orig_attr.device_cap_flags;
+	attr.phys_port_cnt_ex = 1;
+	memset(out, 0, size);
+	memcpy(out, &attr, MIN(size, sizeof(attr)));
+	return 0;
+}
+
+int shca_query_port(struct shca_device *dev, uint32_t port,
+		    struct ibv_port_attr *attr)
+{
+	struct netdev_gid first = { 0 };
+	size_t i;
+
+	if (port != 1)
+		return -EINVAL;
+	pthread_mutex_lock(&dev->lock);
+	for (i = 0; i < dev->gids.count && !first.ifindex; i++)
+		first = dev->gids.gid[i];
+	pthread_mutex_unlock(&dev->lock);
+
+	memset(attr, 0, sizeof(*attr));
+	attr->state = first.ifindex ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+	attr->max_mtu = IBV_MTU_4096;
+	attr->active_mtu = first.ifindex ? netdev_ib_mtu(first.mtu) :
+					   IBV_MTU_1024;
+	attr->gid_tbl_len = dev->gid_tbl_len;
+	attr->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+	attr->max_msg_sz = ROCE_MAX_MSG;
+	attr->pkey_tbl_len = 1;
+	attr->max_vl_num = 1;
+	attr->active_width = 2;	 /* 4x */
+	attr->active_speed = 32; /* EDR */
+	attr->phys_state = first.ifindex ? 5 /* LinkUp */ : 3 /* Disabled */;
+	attr->link_layer = IBV_LINK_LAYER_ETHERNET;
+	return 0;
+}

@@ -1,0 +1,936 @@
+/*
+ * engine.c - packets to queue pairs, timers, and who makes progress when
+ *
+ * Two kinds of threads make progress: programs that call ibv_poll_cq() on an
+ * empty CQ, and one thread of ours that sleeps in epoll. Both do the same
+ * (progress()): take packets from the link, hand each to its QP, let the QPs
+ * answer, run timers that are due. The link's receive side is a trylock, so
+ * they never wait for each other.
+ *
+ * A program that spins in ibv_poll_cq() and a thread that wakes for every
+ * packet would fight for the CPU, so the thread steps back. But a program may
+ * as well spin on its own memory until a peer's RDMA WRITE changes it, and only
+ * now and then poll; then nobody but the thread can receive that write, and it
+ * must not be late. What tells the two apart is the time that a program spends
+ * outside of this library. The rule: a program that polls and has not been away
+ * for more than AWAY_NS at a time for TAKEOVER_NS takes the socket over. Having
+ * stepped back, the thread looks after a while whether polls still happen, and
+ * watches the socket again when they do not, or as soon as a program asks for
+ * a completion event, for it is about to sleep then.
+ *
+ * A QP has at most one entry in the timer heap, due at or before the deadline
+ * of its core. Deadlines mostly move away, so an entry is looked at again when
+ * it is due rather than moved with every packet.
+ */
+#include "engine.h"
+
+#include "trace/pcap.h"
+#include "wire/roce.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define RX_BUDGET 32
+#define TOUCHED_MAX 32
+#define THREAD_ROUNDS 16
+
+#define AWAY_NS 3000
+#define TAKEOVER_NS 200000
+#define IDLE_NS 20000 /* no poll for so long: nobody polls */
+#define PAUSE_MIN_NS 100000
+#define PAUSE_MAX_NS 1000000
+
+#define KEYS_MAX (1u << 20)
+#define KEYS_MIN (1u << 14)
+
+static struct engine *engine;
+static pthread_mutex_t engine_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Counting objects */
+
+int engine_count(struct engine *e, enum shca_kind kind)
+{
+	if (atomic_fetch_add(&e->nobjects[kind], 1) < SHCA_MAX_OBJECTS)
+		return 0;
+	atomic_fetch_sub(&e->nobjects[kind], 1);
+	return -ENOMEM;
+}
+
+void engine_uncount(struct engine *e, enum shca_kind kind)
+{
+	atomic_fetch_sub(&e->nobjects[kind], 1);
+}
+
+/* Timers */
+
+static void heap_put(struct engine *e, size_t i, struct timer t)
+{
+	e->heap[i] = t;
+	t.qp->timer_pos = i + 1;
+}
+
+static void heap_up(struct engine *e, size_t i, struct timer t)
+{
+	while (i && e->heap[(i - 1) / 2].due > t.due) {
+		heap_put(e, i, e->heap[(i - 1) / 2]);
+		i = (i - 1) / 2;
+	}
+	heap_put(e, i, t);
+}
+
+static void heap_down(struct engine *e, size_t i, struct timer t)
+{
+	size_t c;
+
+	while ((c = 2 * i + 1) < e->ntimers) {
+		if (c + 1 < e->ntimers && e->heap[c + 1].due < e->heap[c].due)
+			c++;
+		if (e->heap[c].due >= t.due)
+			break;
+		heap_put(e, i, e->heap[c]);
+		i = c;
+	}
+	heap_put(e, i, t);
+}
+
+static void heap_remove(struct engine *e, struct shca_qp *qp)
+{
+	size_t i = qp->timer_pos - 1;
+	struct timer last = e->heap[--e->ntimers];
+
+	qp->timer_pos = 0;
+	atomic_store_explicit(&qp->timer_due, UINT64_MAX, memory_order_relaxed);
+	if (last.qp == qp)
+		return;
+	if (i && e->heap[(i - 1) / 2].due > last.due)
+		heap_up(e, i, last);
+	else
+		heap_down(e, i, last);
+}
+
+static void heap_changed(struct engine *e)
+{
+	atomic_store(&e->next_due, e->ntimers ? e->heap[0].due : UINT64_MAX);
+}
+
+static void wake(struct engine *e)
+{
+	const uint64_t one = 1;
+
+	/* A full eventfd (EAGAIN) wakes just as well. */
+	if (write(e->wake_fd, &one, sizeof(one)) < 0)
+		return;
+}
+
+void engine_timer_set(struct engine *e, struct shca_qp *qp, uint64_t due)
+{
+	struct timer t = { due, qp };
+
+	if (due >= atomic_load_explicit(&qp->timer_due, memory_order_relaxed))
+		return;
+	pthread_mutex_lock(&e->timer_lock);
+	if (qp->timer_pos && due >= e->heap[qp->timer_pos - 1].due) {
+		pthread_mutex_unlock(&e->timer_lock);
+		return;
+	}
+	if (!qp->timer_pos && e->ntimers == e->timer_size) {
+		size_t size = e->timer_size ? 2 * e->timer_size : 64;
+		struct timer *heap = realloc(e->heap, size * sizeof(*heap));
+
+		if (!heap) {
+			/* The next packet or post of this QP tries again. */
+			pthread_mutex_unlock(&e->timer_lock);
+			return;
+		}
+		e->heap = heap;
+		e->timer_size = size;
+	}
+	atomic_store_explicit(&qp->timer_due, due, memory_order_relaxed);
+	heap_up(e, qp->timer_pos ? qp->timer_pos - 1 : e->ntimers++, t);
+	heap_changed(e);
+	pthread_mutex_unlock(&e->timer_lock);
+
+	/* Those who made the thread step back run the timers. */
+	if (due < atomic_load(&e->sleep_until) && !atomic_load(&e->back))
+		wake(e);
+}
+
+void engine_timer_drop(struct engine *e, struct shca_qp *qp)
+{
+	pthread_mutex_lock(&e->timer_lock);
+	if (qp->timer_pos) {
+		heap_remove(e, qp);
+		heap_changed(e);
+	}
+	pthread_mutex_unlock(&e->timer_lock);
+}
+
+static struct shca_qp *timer_take(struct engine *e, uint64_t now)
+{
+	struct shca_qp *qp = NULL;
+
+	pthread_mutex_lock(&e->timer_lock);
+	if (e->ntimers && e->heap[0].due <= now) {
+		qp = e->heap[0].qp;
+		shca_qp_get(qp);
+		heap_remove(e, qp);
+		heap_changed(e);
+	}
+	pthread_mutex_unlock(&e->timer_lock);
+	return qp;
+}
+
+static void timers_run(struct engine *e, uint64_t now)
+{
+	struct shca_qp *qp;
+
+	/* What is set meanwhile is due after now, so this ends. */
+	while ((qp = timer_take(e, now))) {
+		pthread_mutex_lock(&qp->lock);
+		if (!qp->dead) {
+			if (roce_deadline(qp->core) <= now)
+				roce_expire(qp->core, now);
+			shca_qp_flush(qp, now);
+		}
+		pthread_mutex_unlock(&qp->lock);
+		shca_qp_put(qp);
+	}
+}
+
+/* Packets */
+
+/* What one round of receiving has done so far. */
+struct rx_round {
+	struct engine *e;
+	uint64_t now;
+	struct shca_qp *cur; /* locked: the QP of the last packet */
+	size_t n;
+	struct shca_qp *touched[TOUCHED_MAX]; /* may have something to send */
+};
+
+static void round_release(struct rx_round *r)
+{
+	if (r->cur)
+		pthread_mutex_unlock(&r->cur->lock);
+	r->cur = NULL;
+}
+
+static void round_end(struct rx_round *r)
+{
+	size_t i;
+
+	for (i = 0; i < r->n; i++) {
+		struct shca_qp *qp = r->touched[i];
+
+		if (qp != r->cur) {
+			round_release(r);
+			pthread_mutex_lock(&qp->lock);
+			r->cur = qp;
+		}
+		if (!qp->dead)
+			shca_qp_flush(qp, r->now);
+		round_release(r);
+		shca_qp_put(qp);
+	}
+	r->n = 0;
+}
+
+/* Locks the QP of a packet, keeping the lock over a run of packets. */
+static void round_enter(struct rx_round *r, struct shca_qp *qp)
+{
+	size_t i;
+
+	if (r->cur == qp)
+		return;
+	round_release(r);
+	for (i = 0; i < r->n && r->touched[i] != qp; i++)
+		;
+	if (i == r->n) {
+		if (r->n == TOUCHED_MAX)
+			round_end(r);
+		shca_qp_get(qp);
+		r->touched[r->n++] = qp;
+	}
+	pthread_mutex_lock(&qp->lock);
+	r->cur = qp;
+}
+
+static struct shca_qp *qpn_find(struct engine *e, uint32_t qpn)
+{
+	struct qpn_chunk *c = atomic_load_explicit(
+		&e->chunk[qpn / REGISTRY_CHUNK], memory_order_acquire);
+
+	return c ? atomic_load_explicit(&c->qp[qpn % REGISTRY_CHUNK],
+					memory_order_acquire) :
+		   NULL;
+}
+
+static void rx_multicast(struct rx_round *r, const struct roce_rx *pkt)
+{
+	struct engine *e = r->e;
+	struct mcast_group *g;
+	size_t i;
+
+	round_release(r);
+	pthread_mutex_lock(&e->mcast_lock);
+	for (g = e->mcast; g; g = g->next) {
+		if (memcmp(&g->gid, &pkt->dgid, sizeof(g->gid)))
+			continue;
+		for (i = 0; i < g->n; i++) {
+			struct shca_qp *qp = g->qp[i];
+
+			pthread_mutex_lock(&qp->lock);
+			if (!qp->dead)
+				roce_rx(qp->core, pkt, r->now);
+			pthread_mutex_unlock(&qp->lock);
+		}
+	}
+	pthread_mutex_unlock(&e->mcast_lock);
+}
+
+static void rx(void *arg, const struct roce_rx *pkt)
+{
+	struct rx_round *r = arg;
+	struct shca_qp *qp;
+
+	if (pkt->h.dest_qpn == ROCE_MULTICAST_QPN) {
+		rx_multicast(r, pkt);
+		return;
+	}
+	if (pkt->h.dest_qpn == 1) {
+		struct shca_gsi *gsi = atomic_load(&r->e->gsi);
+
+		round_release(r);
+		if (gsi)
+			gsi->rx(gsi->arg, pkt);
+		return;
+	}
+	if (r->cur && shca_qpn(r->cur) == pkt->h.dest_qpn)
+		qp = r->cur;
+	else
+		qp = qpn_find(r->e, pkt->h.dest_qpn & 0xffffff);
+	if (!qp)
+		return;
+	round_enter(r, qp);
+	if (!qp->dead)
+		roce_rx(qp->core, pkt, r->now);
+}
+
+static int progress(struct engine *e, uint64_t now)
+{
+	struct rx_round r;
+	int n;
+
+	r.e = e;
+	r.now = now;
+	r.cur = NULL;
+	r.n = 0;
+	n = udp_poll(e->udp, RX_BUDGET, rx, &r);
+	round_end(&r);
+	if (atomic_load_explicit(&e->next_due, memory_order_relaxed) <= now)
+		timers_run(e, now);
+	return n;
+}
+
+/* Those who poll, and the thread */
+
+static void step_back(struct engine *e)
+{
+	struct epoll_event ev = { .events = 0, .data.fd = udp_fd(e->udp) };
+
+	pthread_mutex_lock(&e->thread_lock);
+	if (!atomic_load(&e->back) &&
+	    epoll_ctl(e->epoll_fd, EPOLL_CTL_MOD, ev.data.fd, &ev) == 0) {
+		atomic_store(&e->back, true);
+		wake(e); /* so that it begins to look now and then */
+	}
+	pthread_mutex_unlock(&e->thread_lock);
+}
+
+static void step_forward(struct engine *e)
+{
+	struct epoll_event ev = { .events = EPOLLIN, .data.fd = udp_fd(e->udp) };
+
+	pthread_mutex_lock(&e->thread_lock);
+	if (atomic_load(&e->back)) {
+		atomic_store(&e->back, false);
+		epoll_ctl(e->epoll_fd, EPOLL_CTL_MOD, ev.data.fd, &ev);
+	}
+	pthread_mutex_unlock(&e->thread_lock);
+}
+
+void engine_present(struct engine *e, uint64_t from, uint64_t until)
+{
+	uint64_t seen = atomic_load_explicit(&e->seen, memory_order_relaxed);
+
+	if (from > seen + AWAY_NS)
+		atomic_store_explicit(&e->since, from, memory_order_relaxed);
+	if (until > seen)
+		atomic_store_explicit(&e->seen, until, memory_order_relaxed);
+}
+
+int engine_poll(struct engine *e)
+{
+	uint64_t from = clock_ns(), until = from;
+	int n;
+
+	n = progress(e, from);
+	if (n > 0)
+		until = clock_ns();
+	engine_present(e, from, until);
+	atomic_store_explicit(&e->polled, until, memory_order_relaxed);
+	if (!atomic_load_explicit(&e->back, memory_order_relaxed) &&
+	    until > TAKEOVER_NS +
+			    atomic_load_explicit(&e->since,
+						 memory_order_relaxed) &&
+	    atomic_load_explicit(&e->started, memory_order_relaxed))
+		step_back(e);
+	return n;
+}
+
+void engine_watch(struct engine *e)
+{
+	if (!atomic_load_explicit(&e->back, memory_order_relaxed))
+		return;
+	atomic_store_explicit(&e->since, clock_ns(), memory_order_relaxed);
+	step_forward(e);
+}
+
+static void sleep_until(struct engine *e, uint64_t until,
+			struct epoll_event *ev, int max, int *n)
+{
+	static _Atomic bool no_pwait2;
+	uint64_t now = clock_ns();
+	uint64_t ns = until > now ? until - now : 0;
+	struct timespec ts = { .tv_sec = (time_t)(ns / 1000000000),
+			       .tv_nsec = (long)(ns % 1000000000) };
+	int ms = -1;
+
+	if (!atomic_load(&no_pwait2)) {
+		*n = epoll_pwait2(e->epoll_fd, ev, max,
+				  until == UINT64_MAX ? NULL : &ts, NULL);
+		if (*n >= 0 || errno == EINTR)
+			return;
+		/* Linux before 5.11, and some sandboxes. */
+		atomic_store(&no_pwait2, true);
+	}
+	if (until != UINT64_MAX)
+		ms = ns > 3600000000000 ? 3600000 :
+					  (int)((ns + 999999) / 1000000);
+	*n = epoll_wait(e->epoll_fd, ev, max, ms);
+}
+
+static void netdevs_changed(struct engine *e)
+{
+	struct ibv_async_event ev = { .event_type = IBV_EVENT_GID_CHANGE,
+				      .element.port_num = 1 };
+	struct shca_context *ctx;
+
+	if (!netdev_changed(e->netdev_fd))
+		return;
+	pthread_mutex_lock(&e->ctx_lock);
+	for (ctx = e->contexts; ctx; ctx = ctx->next) {
+		struct shca_context *other;
+
+		/* Contexts of one device share its table: read it once. */
+		for (other = e->contexts; other != ctx; other = other->next)
+			if (other->dev == ctx->dev)
+				break;
+		if (other != ctx || !shca_device_rescan(ctx->dev, e))
+			continue;
+		for (other = ctx; other; other = other->next)
+			if (other->dev == ctx->dev)
+				shca_async_raise(other, &ev);
+	}
+	pthread_mutex_unlock(&e->ctx_lock);
+}
+
+static void *thread_main(void *arg)
+{
+	struct engine *e = arg;
+	uint64_t pause = PAUSE_MIN_NS;
+
+	pthread_setname_np(pthread_self(), "softhca");
+	prctl(PR_SET_TIMERSLACK, 1000);
+	while (!atomic_load(&e->stop)) {
+		struct epoll_event ev[4];
+		uint64_t now, due, until = UINT64_MAX;
+		int i, n, round;
+
+		/*
+		 * First announce to sleep for good, then look at the timers:
+		 * whoever sets one either is seen here or sees that.
+		 */
+		atomic_store(&e->sleep_until, UINT64_MAX);
+		due = atomic_load(&e->next_due);
+		if (atomic_load(&e->back))
+			until = clock_ns() + pause;
+		if (due < until)
+			until = due;
+		atomic_store(&e->sleep_until, until);
+		sleep_until(e, until, ev, 4, &n);
+		atomic_store(&e->sleep_until, 0);
+
+		for (i = 0; i < n; i++) {
+			uint64_t count;
+
+			if (ev[i].data.fd == e->netdev_fd)
+				netdevs_changed(e);
+			else if (ev[i].data.fd == e->wake_fd &&
+				 read(e->wake_fd, &count, sizeof(count)) < 0)
+				continue;
+		}
+		now = clock_ns();
+		if (atomic_load(&e->back)) {
+			if (now < IDLE_NS + atomic_load(&e->polled)) {
+				pause = pause * 2 > PAUSE_MAX_NS ? PAUSE_MAX_NS :
+								   pause * 2;
+				if (atomic_load(&e->next_due) <= now)
+					timers_run(e, now);
+				continue;
+			}
+			step_forward(e);
+		}
+		pause = PAUSE_MIN_NS;
+		for (round = 0; round < THREAD_ROUNDS; round++) {
+			n = progress(e, now);
+			if (n <= 0)
+				break;
+			now = clock_ns();
+		}
+		/* Someone else is at it: epoll would say so over and over. */
+		if (n == -EBUSY)
+			udp_poll_wait(e->udp);
+	}
+	return NULL;
+}
+
+static int watch_fd(struct engine *e, int fd)
+{
+	struct epoll_event ev = { .events = EPOLLIN, .data.fd = fd };
+
+	return epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
+}
+
+int engine_start(struct engine *e)
+{
+	pthread_attr_t attr;
+	sigset_t all, old;
+	int err = 0;
+
+	if (atomic_load(&e->started))
+		return 0;
+	pthread_mutex_lock(&e->thread_lock);
+	if (atomic_load(&e->started))
+		goto out;
+	/* Signals are for the program's threads. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, 512 * 1024);
+	err = -pthread_create(&e->thread, &attr, thread_main, e);
+	pthread_attr_destroy(&attr);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (!err)
+		atomic_store(&e->started, true);
+out:
+	pthread_mutex_unlock(&e->thread_lock);
+	return err;
+}
+
+/* QP numbers */
+
+static int chunk_lease(struct engine *e)
+{
+	struct qpn_chunk *c;
+	uint32_t i;
+	int first;
+
+	if (e->registry) {
+		first = registry_lease(e->registry);
+		if (first < 0)
+			return first;
+	} else {
+		/* Alone: any chunk will do, but not the one that the next
+		 * process takes, in case a peer remembers this one. */
+		do {
+			if (e->nowned > REGISTRY_CHUNKS / 2)
+				return -ENOSPC;
+			if (getrandom(&i, sizeof(i), 0) != sizeof(i))
+				return -EIO;
+			i = 1 + i % (REGISTRY_CHUNKS - 2);
+		} while (atomic_load(&e->chunk[i]));
+		first = (int)(i * REGISTRY_CHUNK);
+	}
+	i = (uint32_t)first / REGISTRY_CHUNK;
+	c = calloc(1, sizeof(*c));
+	if (!c) {
+		if (e->registry)
+			registry_release(e->registry, (uint32_t)first);
+		return -ENOMEM;
+	}
+	c->first = (uint32_t)first;
+	atomic_store_explicit(&e->chunk[i], c, memory_order_release);
+	e->owned[e->nowned++] = i;
+	return 0;
+}
+
+static struct qpn_chunk *chunk_with(struct engine *e, uint32_t room)
+{
+	uint32_t i;
+
+	for (i = 0; i < e->nowned; i++) {
+		struct qpn_chunk *c = atomic_load(&e->chunk[e->owned[i]]);
+
+		if (REGISTRY_CHUNK - c->used >= room)
+			return c;
+	}
+	return NULL;
+}
+
+int engine_qpn_alloc(struct engine *e, struct shca_qp *qp)
+{
+	struct qpn_chunk *c;
+	int err = 0;
+
+	pthread_mutex_lock(&e->qpn_lock);
+	/* Leave room so that a number comes back late. */
+	c = chunk_with(e, REGISTRY_CHUNK / 4);
+	if (!c) {
+		err = chunk_lease(e);
+		c = chunk_with(e, 1);
+	}
+	if (c) {
+		err = 0;
+		do {
+			c->cursor = (c->cursor + 1) % REGISTRY_CHUNK;
+		} while (atomic_load(&c->qp[c->cursor]));
+		qp->ex.qp_base.qp_num = c->first + c->cursor;
+		c->used++;
+		atomic_store_explicit(&c->qp[c->cursor], qp,
+				      memory_order_release);
+	}
+	pthread_mutex_unlock(&e->qpn_lock);
+	return err;
+}
+
+void engine_qpn_free(struct engine *e, struct shca_qp *qp)
+{
+	struct qpn_chunk *c =
+		atomic_load(&e->chunk[shca_qpn(qp) / REGISTRY_CHUNK]);
+
+	pthread_mutex_lock(&e->qpn_lock);
+	atomic_store(&c->qp[shca_qpn(qp) % REGISTRY_CHUNK], NULL);
+	c->used--;
+	pthread_mutex_unlock(&e->qpn_lock);
+	udp_poll_wait(e->udp);
+}
+
+/* What the protocol core asks for (roce/env.h) */
+
+static int env_complete(struct roce_qp *core, void *cq,
+			const struct ibv_wc *wc, bool solicited)
+{
+	(void)core;
+	return shca_cq_add(cq, wc, solicited);
+}
+
+static bool env_srq_take(struct roce_qp *core, void *srq, struct roce_recv *out)
+{
+	(void)core;
+	return shca_srq_take(srq, out);
+}
+
+static void env_event(struct roce_qp *core, enum ibv_event_type type)
+{
+	struct shca_qp *qp = roce_qp_owner(core);
+	struct ibv_async_event ev = { .event_type = type,
+				      .element.qp = &qp->ex.qp_base };
+
+	shca_async_raise(to_ctx(qp->ex.qp_base.context), &ev);
+}
+
+void engine_explain(struct roce_qp *core, const char *fmt, ...)
+{
+	const struct roce_path *path = roce_qp_path(core);
+	char line[512], peer[INET6_ADDRSTRLEN + 16] = "";
+	va_list ap;
+	int n, m;
+
+	if (roce_qp_type(core) != IBV_QPT_UD && path &&
+	    roce_qp_state(core) >= IBV_QPS_RTR) {
+		bool v4 = roce_gid_is_v4(&path->dgid);
+
+		inet_ntop(v4 ? AF_INET : AF_INET6, path->dgid.raw + (v4 ? 12 : 0),
+			  peer, sizeof(peer));
+	}
+	n = snprintf(line, sizeof(line), "softhca: QP 0x%06x",
+		     roce_qp_num(core));
+	if (peer[0])
+		n += snprintf(line + n, sizeof(line) - (size_t)n,
+			      " (peer %s QP 0x%06x)", peer, roce_qp_dest(core));
+	n += snprintf(line + n, sizeof(line) - (size_t)n, ": ");
+	va_start(ap, fmt);
+	m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
+	va_end(ap);
+	if (m < 0)
+		return;
+	n += m;
+	if (n > (int)sizeof(line) - 2)
+		n = (int)sizeof(line) - 2;
+	line[n++] = '\n';
+	/* In one piece, so that lines of several processes do not mix. */
+	if (write(STDERR_FILENO, line, (size_t)n) < 0)
+		return;
+}
+
+/* QP1 */
+
+void shca_gsi_set(struct engine *e, struct shca_gsi *gsi)
+{
+	atomic_store(&e->gsi, gsi);
+	udp_poll_wait(e->udp);
+}
+
+int shca_gsi_send(struct engine *e, const struct roce_path *path, uint32_t psn,
+		  const void *mad, size_t len)
+{
+	struct roce_hdr h = {
+		.opcode = ROCE_UD | ROCE_SEND_ONLY,
+		.pkey = ROCE_PKEY_DEFAULT,
+		.dest_qpn = 1,
+		.psn = psn & 0xffffff,
+		.qkey = 0x80010000, /* of all QP1s, 3.5.3 */
+		.src_qpn = 1,
+	};
+	struct roce_batch b;
+	int err = 0;
+
+	if (len > ROCE_MTU_MAX || len % 4)
+		return -EINVAL;
+	b.n = b.niov = 1;
+	b.nheld = 0;
+	b.iov[0] = (struct iovec){ (void *)(uintptr_t)mad, len };
+	b.pkt[0] = (struct roce_pkt){
+		.path = path,
+		.hash = 1,
+		.niov = 1,
+		.payload = (uint16_t)len,
+	};
+	b.pkt[0].hdr_len = (uint16_t)roce_encode(&h, b.pkt[0].hdr);
+	if (!udp_send(e->udp, &b, &err))
+		return -EAGAIN;
+	return -err;
+}
+
+/* Beginning and end */
+
+static int keys_create(struct engine *e)
+{
+	uint32_t count = KEYS_MAX;
+	uint64_t seed;
+	void *mem;
+
+	if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+		return -EIO;
+	/* Untouched slots cost nothing, unless memory is not overcommitted. */
+	for (; count >= KEYS_MIN; count /= 2) {
+		e->keys_size = count * sizeof(struct key_entry);
+		mem = mmap(NULL, e->keys_size, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (mem != MAP_FAILED) {
+			keys_init(&e->keys, mem, count, seed);
+			return 0;
+		}
+	}
+	return -ENOMEM;
+}
+
+static void fds_close(struct engine *e)
+{
+	if (e->epoll_fd >= 0)
+		close(e->epoll_fd);
+	if (e->wake_fd >= 0)
+		close(e->wake_fd);
+	if (e->netdev_fd >= 0)
+		close(e->netdev_fd);
+	e->epoll_fd = e->wake_fd = e->netdev_fd = -1;
+}
+
+static int fds_open(struct engine *e)
+{
+	int err;
+
+	e->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (e->epoll_fd < 0 || e->wake_fd < 0)
+		return -errno;
+	err = watch_fd(e, e->wake_fd);
+	if (!err)
+		err = watch_fd(e, udp_fd(e->udp));
+	/* Without it addresses are read when a device is opened, only. */
+	if (!err && e->netdev_fd >= 0)
+		err = watch_fd(e, e->netdev_fd);
+	return err;
+}
+
+static void engine_destroy(struct engine *e)
+{
+	uint32_t i;
+
+	if (atomic_load(&e->started)) {
+		atomic_store(&e->stop, true);
+		wake(e);
+		pthread_join(e->thread, NULL);
+	}
+	fds_close(e);
+	if (e->udp)
+		udp_destroy(e->udp);
+	for (i = 0; i < e->nowned; i++)
+		free(atomic_load(&e->chunk[e->owned[i]]));
+	if (e->registry)
+		registry_leave(e->registry);
+	if (e->pcap)
+		pcap_close(e->pcap);
+	if (e->keys.entry)
+		munmap(e->keys.entry, e->keys_size);
+	free(e->heap);
+	free(e);
+}
+
+static int engine_create(struct engine **out)
+{
+	const struct config *cfg = config_get();
+	struct udp_config link = { .wire = cfg->wire,
+				   .loss = cfg->loss,
+				   .seed = cfg->seed };
+	struct engine *e = aligned_alloc(64, sizeof(*e));
+	int err;
+
+	if (!e)
+		return -ENOMEM;
+	memset(e, 0, sizeof(*e));
+	e->cfg = cfg;
+	e->epoll_fd = e->wake_fd = e->netdev_fd = -1;
+	pthread_mutex_init(&e->keys_lock, NULL);
+	pthread_mutex_init(&e->qpn_lock, NULL);
+	pthread_mutex_init(&e->attach_lock, NULL);
+	pthread_mutex_init(&e->mcast_lock, NULL);
+	pthread_mutex_init(&e->ctx_lock, NULL);
+	pthread_mutex_init(&e->timer_lock, NULL);
+	pthread_mutex_init(&e->thread_lock, NULL);
+	atomic_store(&e->next_due, UINT64_MAX);
+	e->env = (struct roce_env){
+		.keys = &e->keys,
+		.complete = env_complete,
+		.srq_take = env_srq_take,
+		.event = env_event,
+		.explain = cfg->explain ? engine_explain : NULL,
+	};
+
+	err = keys_create(e);
+	if (err)
+		goto err;
+	if (cfg->pcap) {
+		err = pcap_open(&e->pcap, cfg->pcap);
+		if (err)
+			fprintf(stderr, "softhca: cannot write %s: %s\n",
+				cfg->pcap, strerror(-err));
+		link.pcap = e->pcap;
+	}
+	if (registry_join(&e->registry, cfg->rundir, NULL))
+		e->registry = NULL;
+	err = udp_create(&e->udp, &link, e->registry);
+	if (err)
+		goto err;
+	e->netdev_fd = netdev_watch_fd();
+	err = fds_open(e);
+	if (err)
+		goto err;
+	*out = e;
+	return 0;
+err:
+	engine_destroy(e);
+	return err;
+}
+
+static void fork_prepare(void)
+{
+	pthread_mutex_lock(&engine_lock);
+}
+
+static void fork_parent(void)
+{
+	pthread_mutex_unlock(&engine_lock);
+}
+
+/*
+ * The child has none of the threads, and locks in any state. What the parent
+ * made is left alone and leaks; the child may open devices of its own.
+ */
+static void fork_child(void)
+{
+	struct engine *e = engine;
+
+	pthread_mutex_init(&engine_lock, NULL);
+	shca_device_forked();
+	engine = NULL;
+	if (!e)
+		return;
+	atomic_store(&e->dead, true);
+	fds_close(e);
+	if (e->udp)
+		udp_abandon(e->udp);
+	if (e->registry)
+		registry_abandon(e->registry);
+}
+
+static void fork_register(void)
+{
+	pthread_atfork(fork_prepare, fork_parent, fork_child);
+}
+
+int engine_get(struct engine **e)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	int err = 0;
+
+	pthread_once(&once, fork_register);
+	pthread_mutex_lock(&engine_lock);
+	if (!engine)
+		err = engine_create(&engine);
+	if (!err) {
+		engine->refs++;
+		*e = engine;
+	}
+	pthread_mutex_unlock(&engine_lock);
+	return err;
+}
+
+void engine_put(struct engine *e)
+{
+	pthread_mutex_lock(&engine_lock);
+	if (!--e->refs) {
+		engine_destroy(e);
+		engine = NULL;
+	}
+	pthread_mutex_unlock(&engine_lock);
+}
+
+/* Programs seldom close everything before they exit. */
+__attribute__((destructor)) static void engine_exit(void)
+{
+	if (engine && engine->pcap)
+		pcap_flush(engine->pcap);
+}

@@ -1,0 +1,141 @@
+/*
+ * engine.h - what all devices of a process share
+ *
+ * One per process, made at the first open and gone with the last close: the
+ * key table, the link, the QP numbers, the timers, and the thread that makes
+ * progress while nobody polls. See engine.c.
+ */
+#ifndef SOFTHCA_OBJECTS_ENGINE_H
+#define SOFTHCA_OBJECTS_ENGINE_H
+
+#include "objects.h"
+
+#include "host/config.h"
+#include "host/registry.h"
+#include "link/udp.h"
+
+struct pcap;
+
+/* 4096 QPNs leased from the registry, and who has them. */
+struct qpn_chunk {
+	uint32_t first;
+	uint32_t used;
+	uint32_t cursor; /* where to look for a free one: reused late */
+	_Atomic(struct shca_qp *) qp[REGISTRY_CHUNK];
+};
+
+struct timer {
+	uint64_t due;
+	struct shca_qp *qp;
+};
+
+struct mcast_group {
+	struct mcast_group *next;
+	struct shca_device *dev;
+	union ibv_gid gid;
+	size_t n;
+	struct shca_qp *qp[SHCA_MAX_MCAST_QP];
+	/* Interfaces joined, to be left again. */
+	uint32_t joined[NETDEV_MAX_GIDS];
+	size_t njoined;
+};
+
+/* Where packets to QP1 go; called under the link's receive side. */
+struct shca_gsi {
+	void (*rx)(void *arg, const struct roce_rx *pkt);
+	void *arg;
+};
+
+struct engine {
+	unsigned refs; /* contexts; under the global lock */
+	_Atomic bool dead; /* we are a child of the process that made it */
+	const struct config *cfg;
+	struct registry *registry; /* NULL: alone on this host */
+	struct udp *udp;
+	struct pcap *pcap;
+	struct roce_env env;
+	_Atomic(struct shca_gsi *) gsi;
+
+	pthread_mutex_t keys_lock;
+	struct keys keys;
+	size_t keys_size;
+	_Atomic uint32_t next_pd;
+	_Atomic unsigned nobjects[SHCA_KINDS];
+
+	pthread_mutex_t qpn_lock;
+	_Atomic(struct qpn_chunk *) chunk[REGISTRY_CHUNKS];
+	uint32_t owned[REGISTRY_CHUNKS]; /* indices of chunk that are set */
+	uint32_t nowned;
+
+	pthread_mutex_t attach_lock; /* one attach or detach at a time */
+	pthread_mutex_t mcast_lock;  /* of the list; before a QP's */
+	struct mcast_group *mcast;
+
+	pthread_mutex_t ctx_lock;
+	struct shca_context *contexts;
+
+	pthread_mutex_t timer_lock; /* innermost */
+	struct timer *heap;
+	size_t ntimers, timer_size;
+	_Atomic uint64_t next_due; /* of the heap's top */
+
+	/* The progress thread and those who poll; see engine.c. */
+	pthread_mutex_t thread_lock;
+	_Atomic bool started;
+	_Atomic bool stop;
+	pthread_t thread;
+	int epoll_fd, wake_fd, netdev_fd;
+	_Atomic uint64_t sleep_until; /* the thread sleeps until then */
+
+	/* Written by programs that poll, on a cache line of their own. */
+	_Alignas(64) _Atomic uint64_t seen; /* when one was last in here */
+	_Atomic uint64_t polled; /* when one last found its CQ empty */
+	_Atomic uint64_t since;	 /* they have hardly been away since then */
+	_Atomic bool back;	 /* the thread has stepped back */
+};
+
+/* Counts an object of one kind; -ENOMEM when there are SHCA_MAX_OBJECTS. */
+int engine_count(struct engine *e, enum shca_kind kind);
+void engine_uncount(struct engine *e, enum shca_kind kind);
+
+int engine_get(struct engine **e);
+void engine_put(struct engine *e);
+
+static inline bool engine_dead(const struct engine *e)
+{
+	return atomic_load_explicit(&e->dead, memory_order_relaxed);
+}
+
+/* A free QPN for qp, which is found under it from now on; or -ENOSPC. */
+int engine_qpn_alloc(struct engine *e, struct shca_qp *qp);
+/* On return no packet that was received before is being handed to it. */
+void engine_qpn_free(struct engine *e, struct shca_qp *qp);
+
+/* Starts the progress thread unless it runs. */
+int engine_start(struct engine *e);
+
+/*
+ * What a program does that finds its CQ empty: receives packets, sends what
+ * that leads to, runs timers. Returns how many packets there were.
+ */
+int engine_poll(struct engine *e);
+
+/* A program has been in here from one time until the other. */
+void engine_present(struct engine *e, uint64_t from_ns, uint64_t until_ns);
+/* A program is about to sleep until something happens. */
+void engine_watch(struct engine *e);
+
+void engine_timer_set(struct engine *e, struct shca_qp *qp, uint64_t due);
+void engine_timer_drop(struct engine *e, struct shca_qp *qp);
+
+/* A sentence on stderr, if the user has asked for explanations. */
+void engine_explain(struct roce_qp *qp, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* QP1: the connection manager's packets. One handler per process. */
+void shca_gsi_set(struct engine *e, struct shca_gsi *gsi);
+/* Sends a MAD from QP1 to QP1 of the path's other end; payload 256 bytes. */
+int shca_gsi_send(struct engine *e, const struct roce_path *path, uint32_t psn,
+		  const void *mad, size_t len);
+
+#endif

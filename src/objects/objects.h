@@ -1,0 +1,352 @@
+/*
+ * objects.h - the objects of the verbs, as src/ibverbs and src/rdmacm use them
+ *
+ * Each object begins with the public struct of <infiniband/verbs.h> that
+ * programs hold. Functions return 0 or -errno; the slots of a context, which
+ * code inlined into programs calls directly (context.c), speak the public
+ * conventions instead.
+ *
+ * A parent counts its users and refuses to go (-EBUSY) before them. In the
+ * child of a fork the objects of the parent are dead: calls return -EIO and
+ * change nothing.
+ */
+#ifndef SOFTHCA_OBJECTS_OBJECTS_H
+#define SOFTHCA_OBJECTS_OBJECTS_H
+
+#include "host/netdev.h"
+#include "roce/keys.h"
+#include "roce/qp.h"
+#include "roce/rq.h"
+
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct engine;
+struct shca_qp;
+
+enum shca_kind { SHCA_PD, SHCA_CQ, SHCA_SRQ, SHCA_QP, SHCA_AH, SHCA_KINDS };
+
+#define container_of(ptr, type, member)                                        \
+	((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+
+/* Announced by ibv_query_device(3), and kept. */
+#define SHCA_MAX_CQE (1 << 22)
+#define SHCA_MAX_OBJECTS (1 << 16) /* QPs, CQs, SRQs, PDs, AHs: of each kind */
+#define SHCA_MAX_MCAST_GRP 256
+#define SHCA_MAX_MCAST_QP 64 /* QPs of one group in this process */
+
+/* device.c */
+
+struct shca_device {
+	struct ibv_device dev;
+	/*
+	 * Provider libraries read a pointer right behind struct ibv_device,
+	 * of any device, to see whether it is theirs, and may look further.
+	 */
+	void *not_theirs[16];
+
+	char ifnames[IFNAMSIZ]; /* SOFTHCA_DEVICES: its netdev; "": all */
+	int index;
+	__be64 guid;
+	int gid_tbl_len; /* never changes */
+
+	pthread_mutex_t lock; /* of what follows */
+	struct netdev_table gids; /* holes have an ifindex of 0 */
+	unsigned ud_users; /* while > 0 every GID's address is bound... */
+	bool bound[NETDEV_MAX_GIDS]; /* ...where it can be */
+};
+
+_Static_assert(offsetof(struct shca_device, not_theirs) == 664,
+	      "what provider libraries compare");
+
+/*
+ * The devices of this process in a NULL-terminated array to be freed with
+ * free(); each stays valid for good.
+ */
+int shca_device_list(struct ibv_device ***list, int *n);
+/* Reads the addresses again. True when a GID came or went. */
+bool shca_device_rescan(struct shca_device *dev, struct engine *e);
+/* In the child of a fork: nothing of the parent is bound or locked here. */
+void shca_device_forked(void);
+/* A UD QP receives on every address of the device. */
+int shca_device_bind(struct shca_device *dev, struct engine *e);
+void shca_device_unbind(struct shca_device *dev, struct engine *e);
+int shca_gid(struct shca_device *dev, uint32_t port, uint32_t index,
+	     struct netdev_gid *gid); /* -EINVAL, or -ENODATA: a hole */
+int shca_gid_index(struct shca_device *dev, const union ibv_gid *gid);
+void shca_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr);
+int shca_query_device_ex(struct ibv_context *ctx,
+			 struct ibv_device_attr_ex *attr, size_t size);
+int shca_query_port(struct shca_device *dev, uint32_t port,
+		    struct ibv_port_attr *attr);
+/* Where sysfs is, for our devices: the tree that softhca run makes, or the
+ * real one, which does not know them. Static storage. */
+const char *shca_sysfs_path(void);
+
+static inline struct shca_device *to_device(struct ibv_device *dev)
+{
+	return container_of(dev, struct shca_device, dev);
+}
+
+/* context.c: contexts, their slots, and asynchronous events */
+
+struct shca_async {
+	struct shca_async *next;
+	struct ibv_async_event ev;
+};
+
+struct shca_context {
+	struct shca_device *dev;
+	struct engine *engine;
+	struct shca_context *next; /* in the engine's list */
+	_Atomic unsigned users;    /* objects made from it */
+
+	pthread_mutex_t async_lock; /* of the queue; innermost */
+	struct shca_async *async_head, **async_tail;
+
+	struct verbs_context v;
+};
+
+static inline struct shca_context *to_ctx(struct ibv_context *ctx)
+{
+	return container_of(ctx, struct shca_context, v.context);
+}
+
+int shca_open(struct ibv_device *dev, struct ibv_context **ctx);
+int shca_close(struct ibv_context *ctx);
+
+/*
+ * An event queue's descriptor is readable while the queue is not empty: an
+ * eventfd that counts its elements. shca_token_get() reads one as read(2) does,
+ * blocking or not, 0 or -errno; shca_token_drop() never blocks.
+ */
+int shca_token_fd(void);
+void shca_token_put(int fd);
+int shca_token_get(int fd);
+void shca_token_drop(int fd);
+/* Waits until *completed, under mutex, is what was reported. */
+void shca_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond,
+		    const uint32_t *completed, uint32_t reported);
+
+void shca_async_raise(struct shca_context *ctx, const struct ibv_async_event *ev);
+int shca_async_get(struct ibv_context *ctx, struct ibv_async_event *ev);
+void shca_async_ack(struct ibv_async_event *ev);
+/*
+ * For an object that goes (a pointer to the public struct): drops its queued
+ * events, then waits until those handed out have been acknowledged.
+ */
+void shca_async_drop(struct shca_context *ctx, void *object,
+		     enum shca_kind kind);
+
+/* memory.c: protection domains and memory regions */
+
+struct shca_pd {
+	struct ibv_pd pd;
+	uint32_t num;
+	_Atomic unsigned users;
+};
+
+struct shca_mr {
+	struct ibv_mr mr;
+	uint32_t slot;
+	int access;
+	uint64_t iova;
+};
+
+static inline struct shca_pd *to_pd(struct ibv_pd *pd)
+{
+	return container_of(pd, struct shca_pd, pd);
+}
+
+int shca_pd_alloc(struct ibv_context *ctx, struct ibv_pd **pd);
+int shca_pd_free(struct ibv_pd *pd);
+int shca_mr_reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+		int access, struct ibv_mr **mr);
+int shca_mr_rereg(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr,
+		  size_t length, int access);
+int shca_mr_dereg(struct ibv_mr *mr);
+
+/* cq.c: completion queues and channels */
+
+struct shca_cq;
+
+struct shca_channel {
+	struct ibv_comp_channel ch; /* refcnt: CQs, under lock */
+	pthread_mutex_t lock;	    /* after a CQ's */
+	struct shca_cq **queue; /* ring of CQs with an event, oldest first */
+	uint32_t size, head, tail; /* size: power of two */
+};
+
+struct shca_cqe {
+	struct ibv_wc wc;
+	uint64_t ts; /* CLOCK_MONOTONIC, if the CQ wants it */
+};
+
+enum shca_arm { SHCA_UNARMED, SHCA_ARMED_SOLICITED, SHCA_ARMED };
+
+struct shca_cq {
+	struct ibv_cq_ex ex; /* begins like struct ibv_cq */
+	struct engine *engine;
+	_Atomic unsigned users; /* QPs, a send and a receive side each one */
+
+	pthread_mutex_t lock; /* of what follows; after a QP's */
+	struct shca_cqe *ring;
+	uint32_t depth; /* power of two */
+	_Atomic uint32_t head, tail; /* free-running */
+	enum shca_arm armed;
+	bool overrun; /* IBV_EVENT_CQ_ERR was raised; takes no more */
+	uint32_t comp_reported;  /* events handed out; the channel's lock */
+	uint32_t async_reported; /* the context's async_lock */
+
+	/* ibv_cq_ex: one thread between start_poll and end_poll. */
+	pthread_mutex_t poll_lock; /* before all other locks */
+	bool single_threaded;
+	bool want_ts;
+	struct shca_cqe cur;
+};
+
+static inline struct shca_cq *to_cq(struct ibv_cq *cq)
+{
+	return (struct shca_cq *)(void *)cq;
+}
+
+int shca_channel_create(struct ibv_context *ctx, struct ibv_comp_channel **ch);
+int shca_channel_destroy(struct ibv_comp_channel *ch);
+int shca_channel_get(struct ibv_comp_channel *ch, struct ibv_cq **cq,
+		     void **cq_context);
+int shca_cq_create(struct ibv_context *ctx,
+		   const struct ibv_cq_init_attr_ex *attr, struct ibv_cq **cq);
+int shca_cq_resize(struct ibv_cq *cq, int cqe);
+int shca_cq_destroy(struct ibv_cq *cq);
+int shca_cq_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc);
+int shca_cq_notify(struct ibv_cq *cq, int solicited_only);
+/* env.complete: appends one completion. */
+int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited);
+/* Takes the completions of a QP out again. */
+void shca_cq_clean(struct shca_cq *cq, uint32_t qpn);
+
+/* srq.c */
+
+struct shca_srq {
+	struct ibv_srq srq;
+	uint32_t async_reported; /* the context's async_lock */
+	_Atomic unsigned users;
+	pthread_mutex_t lock; /* of what follows; after a QP's */
+	struct roce_rq rq;
+	uint32_t limit;
+};
+
+static inline struct shca_srq *to_srq(struct ibv_srq *srq)
+{
+	return container_of(srq, struct shca_srq, srq);
+}
+
+int shca_srq_create(struct ibv_pd *pd, struct ibv_srq_init_attr *attr,
+		    struct ibv_srq **srq);
+int shca_srq_modify(struct ibv_srq *srq, const struct ibv_srq_attr *attr,
+		    int mask);
+int shca_srq_query(struct ibv_srq *srq, struct ibv_srq_attr *attr);
+int shca_srq_destroy(struct ibv_srq *srq);
+int shca_srq_post(struct ibv_srq *srq, struct ibv_recv_wr *wr,
+		  struct ibv_recv_wr **bad);
+bool shca_srq_take(struct shca_srq *srq, struct roce_recv *out);
+
+/* ah.c */
+
+struct shca_ah {
+	struct ibv_ah ah;
+	struct roce_path path;
+};
+
+static inline struct shca_ah *to_ah(struct ibv_ah *ah)
+{
+	return container_of(ah, struct shca_ah, ah);
+}
+
+/*
+ * What an address vector means on this device: -EINVAL for one without a GRH,
+ * of another port, with an empty sgid_index or GIDs of two families.
+ */
+int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
+	      struct roce_path *path, struct netdev_gid *via);
+int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
+		   struct ibv_ah **ah);
+int shca_ah_destroy(struct ibv_ah *ah);
+int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
+			 const struct ibv_wc *wc, const struct ibv_grh *grh,
+			 struct ibv_ah_attr *attr);
+
+/* qp.c: queue pairs; wr.c: the work request builders of ibv_qp_ex */
+
+struct shca_wr; /* a work request being built */
+
+struct shca_qp {
+	struct ibv_qp_ex ex;
+	/* Slots that later headers append to ibv_qp_ex; never offered. */
+	void *later[8];
+
+	struct engine *engine;
+	_Atomic unsigned refs; /* whoever may lock it; qp.c */
+	uint32_t async_reported; /* the context's async_lock */
+
+	pthread_mutex_t modify_lock; /* one transition at a time; before lock */
+	bool bound; /* an address is bound for it, or all of them (UD) */
+	union ibv_gid bound_gid;
+	uint32_t bound_if;
+	struct ibv_ah_attr av, alt_av;
+
+	pthread_mutex_t lock; /* of core and dead */
+	struct roce_qp *core;
+	bool dead;
+
+	_Atomic uint64_t timer_due; /* when its entry in the heap is due */
+	size_t timer_pos;	    /* of that entry + 1; the timers' lock */
+
+	unsigned mcast; /* groups attached to; the engine's mcast_lock */
+
+	/* wr.c: between wr_start and wr_complete. */
+	pthread_mutex_t wr_lock; /* before lock */
+	struct shca_wr *wr;
+	uint32_t wr_count, wr_size;
+	int wr_err;
+};
+
+static inline struct shca_qp *to_qp(struct ibv_qp *qp)
+{
+	return container_of(qp, struct shca_qp, ex.qp_base);
+}
+
+static inline uint32_t shca_qpn(const struct shca_qp *qp)
+{
+	return qp->ex.qp_base.qp_num;
+}
+
+int shca_qp_create(struct ibv_context *ctx, struct ibv_qp_init_attr_ex *attr,
+		   struct ibv_qp **qp);
+int shca_qp_modify(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask);
+int shca_qp_query(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
+		  struct ibv_qp_init_attr *init);
+int shca_qp_destroy(struct ibv_qp *qp);
+int shca_qp_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr,
+		      struct ibv_send_wr **bad);
+int shca_qp_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr,
+		      struct ibv_recv_wr **bad);
+int shca_mcast_attach(struct ibv_qp *qp, const union ibv_gid *gid);
+int shca_mcast_detach(struct ibv_qp *qp, const union ibv_gid *gid);
+
+/* wr.c: fills the slots for these operations; -EOPNOTSUPP if one is unknown
+ * to the QP's type. */
+int shca_wr_setup(struct shca_qp *qp, uint64_t send_ops);
+void shca_wr_free(struct shca_qp *qp);
+
+/* For the engine, with a reference on the QP. */
+void shca_qp_get(struct shca_qp *qp);
+void shca_qp_put(struct shca_qp *qp);
+/* Sends what the QP has to send and sets its timer; lock held. */
+void shca_qp_flush(struct shca_qp *qp, uint64_t now_ns);
+
+#endif

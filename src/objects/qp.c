@@ -1,0 +1,551 @@
+/*
+ * qp.c - queue pairs and multicast groups
+ *
+ * A QP of the protocol core (roce/qp.h), with what the core leaves to others:
+ * a lock, the addresses it listens on, its timer, and the link.
+ *
+ * References: the program has one, until ibv_destroy_qp(); a timer that is
+ * being run and a packet that is being answered have one each. After destroy
+ * they find the QP dead and let go. The receive side needs none to find a QP,
+ * because destroy waits for it once (engine_qpn_free()).
+ */
+#include "engine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Batches in one go, before others get the QP's lock. */
+#define FLUSH_ROUNDS 32
+
+void shca_qp_get(struct shca_qp *qp)
+{
+	atomic_fetch_add_explicit(&qp->refs, 1, memory_order_relaxed);
+}
+
+void shca_qp_put(struct shca_qp *qp)
+{
+	if (atomic_fetch_sub_explicit(&qp->refs, 1, memory_order_acq_rel) == 1)
+		free(qp);
+}
+
+void shca_qp_flush(struct shca_qp *qp, uint64_t now)
+{
+	struct roce_batch b;
+	uint64_t due;
+	size_t n, sent;
+	int round, err;
+
+	for (round = 0; roce_tx_ready(qp->core); round++) {
+		if (round)
+			now = clock_ns();
+		if (round == FLUSH_ROUNDS) {
+			/* More than fits now; go on at the next progress. */
+			engine_timer_set(qp->engine, qp, now);
+			return;
+		}
+		roce_tx(qp->core, &b, now);
+		n = b.n;
+		err = 0;
+		sent = n ? udp_send(qp->engine->udp, &b, &err) : 0;
+		roce_tx_done(qp->core, &b, sent, now);
+		if (err && qp->engine->env.explain)
+			engine_explain(qp->core, "a packet cannot be sent: %s",
+				       strerror(err));
+		if (!n || sent < n)
+			break;
+	}
+	due = roce_deadline(qp->core);
+	if (due != UINT64_MAX)
+		/* Even a deadline that has passed waits for a next time. */
+		engine_timer_set(qp->engine, qp, due > now ? due : now + 1);
+}
+
+/* Creation */
+
+static int init_check(const struct ibv_qp_init_attr_ex *attr)
+{
+	const uint32_t known = IBV_QP_INIT_ATTR_PD |
+			       IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
+			       IBV_QP_INIT_ATTR_CREATE_FLAGS;
+
+	if (attr->comp_mask & ~known)
+		return -EOPNOTSUPP;
+	if ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) &&
+	    attr->create_flags)
+		return -EOPNOTSUPP;
+	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd ||
+	    !attr->send_cq || !attr->recv_cq)
+		return -EINVAL;
+	switch ((int)attr->qp_type) {
+	case IBV_QPT_RC:
+	case IBV_QPT_UD:
+		return 0;
+	case IBV_QPT_UC:
+		return attr->srq ? -EINVAL : 0;
+	default:
+		return -EOPNOTSUPP;
+	}
+}
+
+int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
+		   struct ibv_qp **out)
+{
+	struct engine *e = to_ctx(ibctx)->engine;
+	struct roce_qp_init init = { .env = &e->env };
+	struct shca_qp *qp;
+	struct ibv_qp *ib;
+	int err;
+
+	if (engine_dead(e))
+		return -EIO;
+	err = init_check(attr);
+	if (!err)
+		err = engine_count(e, SHCA_QP);
+	if (err)
+		return err;
+	qp = calloc(1, sizeof(*qp));
+	if (!qp) {
+		err = -ENOMEM;
+		goto err_count;
+	}
+	qp->engine = e;
+	atomic_store(&qp->refs, 1);
+	atomic_store(&qp->timer_due, UINT64_MAX);
+	pthread_mutex_init(&qp->modify_lock, NULL);
+	pthread_mutex_init(&qp->lock, NULL);
+	pthread_mutex_init(&qp->wr_lock, NULL);
+	qp->dead = true; /* until it has a core */
+	ib = &qp->ex.qp_base;
+	ib->context = ibctx;
+	ib->qp_context = attr->qp_context;
+	ib->pd = attr->pd;
+	ib->send_cq = attr->send_cq;
+	ib->recv_cq = attr->recv_cq;
+	ib->srq = attr->srq;
+	ib->state = IBV_QPS_RESET;
+	ib->qp_type = attr->qp_type;
+	pthread_mutex_init(&ib->mutex, NULL);
+	pthread_cond_init(&ib->cond, NULL);
+
+	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
+		err = shca_wr_setup(qp, attr->send_ops_flags);
+		if (err)
+			goto err_free;
+	}
+	err = engine_qpn_alloc(e, qp);
+	if (err)
+		goto err_free;
+	init.owner = qp;
+	init.qpn = ib->qp_num;
+	init.pd = to_pd(attr->pd)->num;
+	init.type = attr->qp_type;
+	init.send_cq = to_cq(attr->send_cq);
+	init.recv_cq = to_cq(attr->recv_cq);
+	init.srq = attr->srq ? to_srq(attr->srq) : NULL;
+	init.cap = attr->cap;
+	init.sq_sig_all = attr->sq_sig_all;
+	init.seed = ib->qp_num * 0x9e3779b1u;
+	pthread_mutex_lock(&qp->lock);
+	err = roce_qp_create(&qp->core, &init);
+	if (!err)
+		qp->dead = false;
+	pthread_mutex_unlock(&qp->lock);
+	if (err)
+		goto err_qpn;
+
+	attr->cap = init.cap;
+	atomic_fetch_add(&to_pd(ib->pd)->users, 1);
+	atomic_fetch_add(&to_cq(ib->send_cq)->users, 1);
+	atomic_fetch_add(&to_cq(ib->recv_cq)->users, 1);
+	if (ib->srq)
+		atomic_fetch_add(&to_srq(ib->srq)->users, 1);
+	*out = ib;
+	return 0;
+
+err_qpn:
+	engine_qpn_free(e, qp);
+err_free:
+	shca_qp_put(qp);
+err_count:
+	engine_uncount(e, SHCA_QP);
+	return err;
+}
+
+/* The addresses a QP listens on */
+
+static int address_bind(struct shca_qp *qp, const union ibv_gid *gid,
+			uint32_t ifindex)
+{
+	int err = udp_bind(qp->engine->udp, gid, ifindex);
+	const char *why = udp_why(qp->engine->udp);
+
+	/* Nobody would guess it from the errno. */
+	if (err && why && *why)
+		fprintf(stderr, "softhca: %s\n", why);
+	return err;
+}
+
+static void address_release(struct shca_qp *qp)
+{
+	struct ibv_qp *ib = &qp->ex.qp_base;
+
+	if (!qp->bound)
+		return;
+	if (ib->qp_type == IBV_QPT_UD)
+		shca_device_unbind(to_ctx(ib->context)->dev, qp->engine);
+	else
+		udp_unbind(qp->engine->udp, &qp->bound_gid, qp->bound_if);
+	qp->bound = false;
+}
+
+/* Transitions */
+
+static int mtu_check(const struct ibv_qp_attr *attr,
+		     const struct roce_path *path, const struct netdev_gid *via)
+{
+	if (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096)
+		return -EINVAL;
+	/* What stays on this host does not care for an interface's MTU. */
+	if (!path || netdev_is_local(&path->dgid))
+		return 0;
+	return attr->path_mtu > netdev_ib_mtu(via->mtu) ? -EINVAL : 0;
+}
+
+int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
+{
+	struct shca_context *ctx = to_ctx(ib->context);
+	struct shca_qp *qp = to_qp(ib);
+	struct roce_path path, alt;
+	struct netdev_gid via, alt_via;
+	bool rebind = false, ud_bind = false, reset;
+	uint64_t now;
+	int err = 0;
+
+	if (engine_dead(qp->engine))
+		return -EIO;
+	if (((mask & IBV_QP_PORT) && attr->port_num != 1) ||
+	    ((mask & IBV_QP_PKEY_INDEX) && attr->pkey_index))
+		return -EINVAL;
+	if (mask & IBV_QP_AV)
+		err = shca_path(ctx->dev, &attr->ah_attr, &path, &via);
+	if (!err && (mask & IBV_QP_ALT_PATH))
+		err = shca_path(ctx->dev, &attr->alt_ah_attr, &alt, &alt_via);
+	if (!err && (mask & IBV_QP_PATH_MTU))
+		err = mtu_check(attr, mask & IBV_QP_AV ? &path : NULL, &via);
+	if (err)
+		return err;
+
+	pthread_mutex_lock(&qp->modify_lock);
+	reset = (mask & IBV_QP_STATE) && attr->qp_state == IBV_QPS_RESET;
+	if (!reset) {
+		err = engine_start(qp->engine);
+		if (err)
+			goto out;
+	}
+	if (ib->qp_type == IBV_QPT_UD) {
+		ud_bind = !qp->bound && !reset;
+		if (ud_bind)
+			err = shca_device_bind(ctx->dev, qp->engine);
+	} else if (mask & IBV_QP_AV) {
+		rebind = !qp->bound || qp->bound_if != via.ifindex ||
+			 memcmp(&qp->bound_gid, &via.gid, sizeof(via.gid));
+		if (rebind)
+			err = address_bind(qp, &via.gid, via.ifindex);
+	}
+	if (err)
+		goto out;
+
+	now = clock_ns();
+	pthread_mutex_lock(&qp->lock);
+	err = roce_qp_modify(qp->core, attr, mask,
+			     mask & IBV_QP_AV ? &path : NULL,
+			     mask & IBV_QP_ALT_PATH ? &alt : NULL, now);
+	if (!err)
+		shca_qp_flush(qp, now);
+	pthread_mutex_unlock(&qp->lock);
+
+	if (err) {
+		if (ud_bind)
+			shca_device_unbind(ctx->dev, qp->engine);
+		if (rebind)
+			udp_unbind(qp->engine->udp, &via.gid, via.ifindex);
+		goto out;
+	}
+	if (mask & IBV_QP_STATE)
+		ib->state = attr->qp_state;
+	if (mask & IBV_QP_AV)
+		qp->av = attr->ah_attr;
+	if (mask & IBV_QP_ALT_PATH)
+		qp->alt_av = attr->alt_ah_attr;
+	if (ud_bind)
+		qp->bound = true;
+	if (rebind) {
+		address_release(qp);
+		qp->bound = true;
+		qp->bound_gid = via.gid;
+		qp->bound_if = via.ifindex;
+	}
+	if (reset) {
+		address_release(qp);
+		/* What it left in its CQs goes with it, as with hardware. */
+		shca_cq_clean(to_cq(ib->send_cq), ib->qp_num);
+		shca_cq_clean(to_cq(ib->recv_cq), ib->qp_num);
+	}
+out:
+	pthread_mutex_unlock(&qp->modify_lock);
+	return err;
+}
+
+int shca_qp_query(struct ibv_qp *ib, struct ibv_qp_attr *attr, int mask,
+		  struct ibv_qp_init_attr *init)
+{
+	struct shca_qp *qp = to_qp(ib);
+
+	(void)mask; /* a hint: all of it is cheap */
+	if (engine_dead(qp->engine))
+		return -EIO;
+	pthread_mutex_lock(&qp->modify_lock);
+	pthread_mutex_lock(&qp->lock);
+	roce_qp_query(qp->core, attr, init);
+	pthread_mutex_unlock(&qp->lock);
+	attr->ah_attr = qp->av;
+	attr->alt_ah_attr = qp->alt_av;
+	pthread_mutex_unlock(&qp->modify_lock);
+	init->qp_context = ib->qp_context;
+	init->send_cq = ib->send_cq;
+	init->recv_cq = ib->recv_cq;
+	init->srq = ib->srq;
+	init->qp_type = ib->qp_type;
+	ib->state = attr->qp_state;
+	return 0;
+}
+
+int shca_qp_destroy(struct ibv_qp *ib)
+{
+	struct shca_context *ctx = to_ctx(ib->context);
+	struct shca_qp *qp = to_qp(ib);
+	struct engine *e = qp->engine;
+	bool attached;
+
+	if (engine_dead(e))
+		return -EIO;
+	pthread_mutex_lock(&e->mcast_lock);
+	attached = qp->mcast;
+	pthread_mutex_unlock(&e->mcast_lock);
+	if (attached)
+		return -EBUSY;
+
+	engine_qpn_free(e, qp);
+	pthread_mutex_lock(&qp->lock);
+	qp->dead = true;
+	roce_qp_destroy(qp->core);
+	qp->core = NULL;
+	pthread_mutex_unlock(&qp->lock);
+	engine_timer_drop(e, qp);
+	address_release(qp);
+	shca_cq_clean(to_cq(ib->send_cq), ib->qp_num);
+	shca_cq_clean(to_cq(ib->recv_cq), ib->qp_num);
+	shca_async_drop(ctx, ib, SHCA_QP);
+
+	atomic_fetch_sub(&to_pd(ib->pd)->users, 1);
+	atomic_fetch_sub(&to_cq(ib->send_cq)->users, 1);
+	atomic_fetch_sub(&to_cq(ib->recv_cq)->users, 1);
+	if (ib->srq)
+		atomic_fetch_sub(&to_srq(ib->srq)->users, 1);
+	engine_uncount(e, SHCA_QP);
+	shca_wr_free(qp);
+	shca_qp_put(qp);
+	return 0;
+}
+
+/* Work requests */
+
+int shca_qp_post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
+		      struct ibv_send_wr **bad)
+{
+	struct shca_qp *qp = to_qp(ib);
+	const bool ud = ib->qp_type == IBV_QPT_UD;
+	uint64_t now;
+	int err = 0;
+
+	if (engine_dead(qp->engine)) {
+		*bad = wr;
+		return -EIO;
+	}
+	now = clock_ns();
+	pthread_mutex_lock(&qp->lock);
+	for (; wr; wr = wr->next) {
+		const struct roce_path *path = NULL;
+
+		if (ud && wr->wr.ud.ah)
+			path = &to_ah(wr->wr.ud.ah)->path;
+		if (ud && !path)
+			err = -EINVAL;
+		else
+			err = roce_post_send(qp->core, wr, path, now);
+		if (err) {
+			*bad = wr;
+			break;
+		}
+	}
+	shca_qp_flush(qp, now);
+	pthread_mutex_unlock(&qp->lock);
+	engine_present(qp->engine, now, clock_ns());
+	return err;
+}
+
+int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
+		      struct ibv_recv_wr **bad)
+{
+	struct shca_qp *qp = to_qp(ib);
+	int err = 0;
+
+	if (engine_dead(qp->engine)) {
+		*bad = wr;
+		return -EIO;
+	}
+	pthread_mutex_lock(&qp->lock);
+	for (; wr; wr = wr->next) {
+		err = roce_post_recv(qp->core, wr);
+		if (err) {
+			*bad = wr;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&qp->lock);
+	return err;
+}
+
+/* Multicast */
+
+/* Joins on every interface of the device that has an address of the kind. */
+static int group_join(struct engine *e, struct mcast_group *g)
+{
+	int err = -EADDRNOTAVAIL;
+	uint32_t i, k;
+
+	for (i = 0; i < (uint32_t)g->dev->gid_tbl_len; i++) {
+		struct netdev_gid via;
+		int r;
+
+		if (shca_gid(g->dev, 1, i, &via) ||
+		    roce_gid_is_v4(&via.gid) != roce_gid_is_v4(&g->gid))
+			continue;
+		for (k = 0; k < g->njoined; k++)
+			if (g->joined[k] == via.ifindex)
+				break;
+		if (k < g->njoined)
+			continue;
+		r = udp_bind(e->udp, &g->gid, via.ifindex);
+		if (!r)
+			g->joined[g->njoined++] = via.ifindex;
+		else
+			err = r;
+	}
+	return g->njoined ? 0 : err;
+}
+
+static void group_leave(struct engine *e, struct mcast_group *g)
+{
+	size_t k;
+
+	for (k = 0; k < g->njoined; k++)
+		udp_unbind(e->udp, &g->gid, g->joined[k]);
+	free(g);
+}
+
+static struct mcast_group **group_find(struct engine *e,
+				       const struct shca_device *dev,
+				       const union ibv_gid *gid, size_t *ngroups)
+{
+	struct mcast_group **p;
+
+	*ngroups = 0;
+	for (p = &e->mcast; *p; p = &(*p)->next, ++*ngroups)
+		if ((*p)->dev == dev &&
+		    !memcmp(&(*p)->gid, gid, sizeof(*gid)))
+			break;
+	return p;
+}
+
+int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
+{
+	struct shca_device *dev = to_ctx(ib->context)->dev;
+	struct shca_qp *qp = to_qp(ib);
+	struct engine *e = qp->engine;
+	struct mcast_group **p, *g;
+	size_t i, ngroups;
+	int err = 0;
+
+	if (engine_dead(e))
+		return -EIO;
+	if (ib->qp_type != IBV_QPT_UD || !roce_gid_is_multicast(gid))
+		return -EINVAL;
+	pthread_mutex_lock(&e->attach_lock);
+	p = group_find(e, dev, gid, &ngroups);
+	g = *p;
+	if (!g) {
+		if (ngroups >= SHCA_MAX_MCAST_GRP)
+			err = -ENOMEM;
+		else if (!(g = calloc(1, sizeof(*g))))
+			err = -ENOMEM;
+		if (err)
+			goto out;
+		g->dev = dev;
+		g->gid = *gid;
+		err = group_join(e, g);
+		if (err) {
+			group_leave(e, g);
+			goto out;
+		}
+	}
+	/* Attached twice it still gets one copy, ibv_attach_mcast(3). */
+	for (i = 0; i < g->n; i++)
+		if (g->qp[i] == qp)
+			goto out;
+	if (g->n == SHCA_MAX_MCAST_QP) {
+		err = -ENOMEM;
+		goto out;
+	}
+	pthread_mutex_lock(&e->mcast_lock);
+	g->qp[g->n++] = qp;
+	qp->mcast++;
+	*p = g;
+	pthread_mutex_unlock(&e->mcast_lock);
+out:
+	pthread_mutex_unlock(&e->attach_lock);
+	return err;
+}
+
+int shca_mcast_detach(struct ibv_qp *ib, const union ibv_gid *gid)
+{
+	struct shca_qp *qp = to_qp(ib);
+	struct engine *e = qp->engine;
+	struct mcast_group **p, *g;
+	size_t i, ngroups;
+
+	if (engine_dead(e))
+		return -EIO;
+	pthread_mutex_lock(&e->attach_lock);
+	p = group_find(e, to_ctx(ib->context)->dev, gid, &ngroups);
+	g = *p;
+	for (i = 0; g && i < g->n; i++)
+		if (g->qp[i] == qp)
+			break;
+	if (!g || i == g->n) {
+		pthread_mutex_unlock(&e->attach_lock);
+		return -EINVAL;
+	}
+	pthread_mutex_lock(&e->mcast_lock);
+	g->qp[i] = g->qp[--g->n];
+	qp->mcast--;
+	if (!g->n)
+		*p = g->next;
+	pthread_mutex_unlock(&e->mcast_lock);
+	if (!g->n)
+		group_leave(e, g);
+	pthread_mutex_unlock(&e->attach_lock);
+	return 0;
+}

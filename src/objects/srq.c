@@ -1,0 +1,143 @@
+/*
+ * srq.c - shared receive queues
+ */
+#include "engine.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+int shca_srq_create(struct ibv_pd *pd, struct ibv_srq_init_attr *attr,
+		    struct ibv_srq **out)
+{
+	struct engine *e = to_ctx(pd->context)->engine;
+	struct shca_srq *srq;
+	int err;
+
+	if (engine_dead(e))
+		return -EIO;
+	if (!attr->attr.max_wr || attr->attr.max_wr > ROCE_MAX_QP_WR ||
+	    attr->attr.max_sge > ROCE_MAX_SGE)
+		return -EINVAL;
+	err = engine_count(e, SHCA_SRQ);
+	if (err)
+		return err;
+	srq = calloc(1, sizeof(*srq));
+	err = srq ? roce_rq_init(&srq->rq, attr->attr.max_wr,
+				 attr->attr.max_sge, to_pd(pd)->num) :
+		    -ENOMEM;
+	if (err) {
+		free(srq);
+		engine_uncount(e, SHCA_SRQ);
+		return err;
+	}
+	pthread_mutex_init(&srq->lock, NULL);
+	srq->srq.context = pd->context;
+	srq->srq.srq_context = attr->srq_context;
+	srq->srq.pd = pd;
+	pthread_mutex_init(&srq->srq.mutex, NULL);
+	pthread_cond_init(&srq->srq.cond, NULL);
+	attr->attr.max_wr = srq->rq.max_wr;
+	attr->attr.max_sge = srq->rq.max_sge;
+	atomic_fetch_add(&to_pd(pd)->users, 1);
+	*out = &srq->srq;
+	return 0;
+}
+
+int shca_srq_modify(struct ibv_srq *ibsrq, const struct ibv_srq_attr *attr,
+		    int mask)
+{
+	struct shca_srq *srq = to_srq(ibsrq);
+	uint32_t max_wr;
+	int err = 0;
+
+	if (engine_dead(to_ctx(ibsrq->context)->engine))
+		return -EIO;
+	if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
+		return -EINVAL;
+	pthread_mutex_lock(&srq->lock);
+	max_wr = mask & IBV_SRQ_MAX_WR ? attr->max_wr : srq->rq.max_wr;
+	if (!max_wr || max_wr > ROCE_MAX_QP_WR ||
+	    max_wr < roce_rq_count(&srq->rq) ||
+	    ((mask & IBV_SRQ_LIMIT) && attr->srq_limit > max_wr) ||
+	    (!(mask & IBV_SRQ_LIMIT) && srq->limit > max_wr))
+		err = -EINVAL;
+	if (!err && (mask & IBV_SRQ_MAX_WR))
+		err = roce_rq_resize(&srq->rq, max_wr);
+	if (!err && (mask & IBV_SRQ_LIMIT))
+		srq->limit = attr->srq_limit;
+	pthread_mutex_unlock(&srq->lock);
+	return err;
+}
+
+int shca_srq_query(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr)
+{
+	struct shca_srq *srq = to_srq(ibsrq);
+
+	if (engine_dead(to_ctx(ibsrq->context)->engine))
+		return -EIO;
+	pthread_mutex_lock(&srq->lock);
+	attr->max_wr = srq->rq.max_wr;
+	attr->max_sge = srq->rq.max_sge;
+	attr->srq_limit = srq->limit;
+	pthread_mutex_unlock(&srq->lock);
+	return 0;
+}
+
+int shca_srq_destroy(struct ibv_srq *ibsrq)
+{
+	struct shca_context *ctx = to_ctx(ibsrq->context);
+	struct shca_srq *srq = to_srq(ibsrq);
+
+	if (engine_dead(ctx->engine))
+		return -EIO;
+	if (atomic_load(&srq->users))
+		return -EBUSY;
+	shca_async_drop(ctx, ibsrq, SHCA_SRQ);
+	roce_rq_fini(&srq->rq);
+	engine_uncount(ctx->engine, SHCA_SRQ);
+	atomic_fetch_sub(&to_pd(ibsrq->pd)->users, 1);
+	free(srq);
+	return 0;
+}
+
+int shca_srq_post(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
+		  struct ibv_recv_wr **bad)
+{
+	struct shca_srq *srq = to_srq(ibsrq);
+	int err = 0;
+
+	if (engine_dead(to_ctx(ibsrq->context)->engine)) {
+		*bad = wr;
+		return -EIO;
+	}
+	pthread_mutex_lock(&srq->lock);
+	for (; wr; wr = wr->next) {
+		err = roce_rq_post(&srq->rq, wr);
+		if (err) {
+			*bad = wr;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&srq->lock);
+	return err;
+}
+
+bool shca_srq_take(struct shca_srq *srq, struct roce_recv *out)
+{
+	struct ibv_async_event ev = {
+		.event_type = IBV_EVENT_SRQ_LIMIT_REACHED,
+		.element.srq = &srq->srq,
+	};
+	bool taken, low = false;
+
+	pthread_mutex_lock(&srq->lock);
+	taken = roce_rq_take(&srq->rq, out);
+	if (taken && roce_rq_count(&srq->rq) < srq->limit) {
+		srq->limit = 0; /* once per arming */
+		low = true;
+	}
+	pthread_mutex_unlock(&srq->lock);
+	if (low)
+		shca_async_raise(to_ctx(srq->srq.context), &ev);
+	return taken;
+}
