@@ -1,0 +1,67 @@
+# bash completion for softhca
+_softhca()
+{
+	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
+	local cmd=${COMP_WORDS[1]} program= i
+	local job='--addr --devices --explain --loss --part-id --pcap --seed --wire'
+	local common='--help --usage --version'
+
+	COMPREPLY=()
+	if ((COMP_CWORD == 1)); then
+		COMPREPLY=($(compgen -W 'run env devices doctor --help --version' -- "$cur"))
+		return
+	fi
+	# From the program's name on, the program's own completion.
+	if [[ $cmd == run ]]; then
+		for ((i = 2; i < COMP_CWORD; i++)); do
+			case ${COMP_WORDS[i]} in
+			--addr | --devices | --loss | --part-id | --pcap | --seed)
+				((++i))
+				;;
+			--)
+				program=$((i + 1))
+				break
+				;;
+			-*) ;;
+			*)
+				program=$i
+				break
+				;;
+			esac
+		done
+		if [[ $program ]] && declare -F _command_offset >/dev/null; then
+			_command_offset "$program"
+			return
+		fi
+	fi
+	case $prev in
+	--addr)
+		COMPREPLY=($(compgen -W "$(ip -o addr show up 2>/dev/null |
+			awk '{ sub("/.*", "", $4); print $4 }')" -- "$cur"))
+		return
+		;;
+	--devices)
+		COMPREPLY=($(compgen -W "$(ls /sys/class/net 2>/dev/null)" -- "$cur"))
+		return
+		;;
+	--pcap)
+		compopt -o filenames 2>/dev/null
+		COMPREPLY=($(compgen -f -- "$cur"))
+		return
+		;;
+	--loss | --seed) return ;;
+	--part-id)
+		COMPREPLY=($(compgen -W '4129' -- "$cur"))
+		return
+		;;
+	esac
+	case $cmd in
+	run) COMPREPLY=($(compgen -W "$job $common --" -- "$cur"))
+		[[ $cur == -* ]] || COMPREPLY+=($(compgen -c -- "$cur")) ;;
+	env) COMPREPLY=($(compgen -W "$job $common" -- "$cur")) ;;
+	devices) COMPREPLY=($(compgen -W "--json $common" -- "$cur")) ;;
+	doctor) COMPREPLY=($(compgen -W "--json $common" -- "$cur"))
+		[[ $cur == -* ]] || COMPREPLY+=($(compgen -c -- "$cur")) ;;
+	esac
+}
+complete -F _softhca softhca
