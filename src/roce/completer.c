@@ -135,7 +135,7 @@ static void fail_head(struct roce_qp *qp, enum ibv_wc_status status)
 {
 	if (qp->sq.head != qp->sq.tail)
 		sq_complete(qp, status);
-	if (qp->type == IBV_QPT_RC)
+	if (is_reliable(qp))
 		qp_to_err(qp);
 	else
 		qp_to_sqe(qp);
@@ -331,7 +331,11 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 	uint32_t bad = 0;
 	int err;
 
-	if (is_read != wqe_is_read(w) || (is_read && pkt->len != want)) {
+	/* An atomic write is answered by a read response without data. */
+	if (w->opcode == IBV_WR_ATOMIC_WRITE)
+		want = 0;
+	if (is_read != (wqe_is_read(w) || w->opcode == IBV_WR_ATOMIC_WRITE) ||
+	    (is_read && pkt->len != want)) {
 		explain(qp,
 			"response %s of %zu bytes to work request 0x%llx where %u were due",
 			roce_opcode(pkt->h.opcode)->name, pkt->len,

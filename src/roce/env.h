@@ -33,6 +33,14 @@ struct roce_env {
 	bool (*srq_take)(struct roce_qp *qp, void *srq, struct roce_recv *out);
 
 	/*
+	 * XRC: takes a WQE of the SRQ with this number, and says where it
+	 * completes (out->cq). -ENOENT: no such SRQ in the QP's domain;
+	 * -EAGAIN: empty. NULL: no XRC here.
+	 */
+	int (*xrc_srq_take)(struct roce_qp *qp, uint32_t srqn,
+			    struct roce_recv *out);
+
+	/*
 	 * Remote or local invalidation of a memory window's or region's rkey,
 	 * and binding of a type 2 window. 0 or -errno: -EACCES when the key is
 	 * not one that this QP may invalidate or bind. NULL: not supported.

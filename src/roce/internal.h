@@ -34,6 +34,7 @@ struct roce_wqe {
 	uint32_t rkey;
 	uint32_t remote_qpn;
 	uint32_t remote_qkey;
+	uint32_t remote_srqn; /* XRC */
 	__be32 imm; /* or the rkey to invalidate, host order */
 	uint32_t length;
 	uint32_t num_sge;
@@ -92,7 +93,7 @@ struct roce_requester {
 	uint64_t rnr_since_ns; /* the first RNR NAK without progress since */
 };
 
-enum resp_kind { RESP_READ, RESP_ATOMIC };
+enum resp_kind { RESP_READ, RESP_ATOMIC, RESP_ATOMIC_WRITE };
 
 /* A response that is due: kept until the link has taken all of it. */
 struct roce_response {
@@ -109,6 +110,7 @@ struct roce_response {
 };
 
 struct roce_atomic_done {
+	enum resp_kind kind;
 	uint32_t psn;
 	uint32_t msn;
 	uint64_t orig;
@@ -198,6 +200,12 @@ static inline uint8_t *wqe_data(const struct roce_qp *qp, struct roce_wqe *w)
 				  0);
 }
 
+/* Acknowledged services: RC, and XRC's two halves of it. */
+static inline bool is_reliable(const struct roce_qp *qp)
+{
+	return qp->type != IBV_QPT_UC && qp->type != IBV_QPT_UD;
+}
+
 static inline bool wqe_is_read(const struct roce_wqe *w)
 {
 	return w->opcode == IBV_WR_RDMA_READ;
@@ -208,7 +216,8 @@ static inline bool wqe_has_response(const struct roce_wqe *w)
 {
 	return w->opcode == IBV_WR_RDMA_READ ||
 	       w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
-	       w->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+	       w->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ||
+	       w->opcode == IBV_WR_ATOMIC_WRITE;
 }
 
 /* Packets that length bytes take: at least one. */

@@ -88,6 +88,14 @@ int roce_qp_create(struct roce_qp **out, struct roce_qp_init *init)
 	case IBV_QPT_UD:
 		qp->service = ROCE_UD;
 		break;
+	case IBV_QPT_XRC_SEND:
+	case IBV_QPT_XRC_RECV:
+		if (!init->env->xrc_srq_take) {
+			err = -EOPNOTSUPP;
+			goto err_free;
+		}
+		qp->service = ROCE_XRC;
+		break;
 	default:
 		err = -EOPNOTSUPP;
 		goto err_free;
@@ -172,6 +180,8 @@ static enum ibv_wc_opcode send_wc_opcode(const struct roce_wqe *w)
 		return IBV_WC_COMP_SWAP;
 	case IBV_WR_ATOMIC_FETCH_AND_ADD:
 		return IBV_WC_FETCH_ADD;
+	case IBV_WR_ATOMIC_WRITE:
+		return IBV_WC_ATOMIC_WRITE;
 	case IBV_WR_LOCAL_INV:
 		return IBV_WC_LOCAL_INV;
 	case IBV_WR_BIND_MW:
@@ -208,7 +218,7 @@ void recv_complete(struct roce_qp *qp, const struct roce_recv *r,
 	wc->qp_num = qp->qpn;
 	if (wc->status == IBV_WC_SUCCESS && qp->type != IBV_QPT_UD)
 		wc->src_qp = qp->dest_qpn;
-	if (qp->env->complete(qp, qp->recv_cq, wc, solicited) &&
+	if (qp->env->complete(qp, r->cq ? r->cq : qp->recv_cq, wc, solicited) &&
 	    qp->state != IBV_QPS_ERR)
 		qp_fail(qp, IBV_EVENT_QP_FATAL);
 }
@@ -246,7 +256,9 @@ static void flush_rq(struct roce_qp *qp)
 		qp->rsp.recv_valid = false;
 		flush_recv(qp, &qp->rsp.recv);
 	}
-	if (qp->srq) {
+	if (qp->type == IBV_QPT_XRC_SEND)
+		return;
+	if (qp->srq || qp->type == IBV_QPT_XRC_RECV) {
 		qp->env->event(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
 		return;
 	}
@@ -312,14 +324,22 @@ static void qp_reset(struct roce_qp *qp)
 
 struct transition {
 	bool valid;
-	int required[3]; /* RC UC UD */
-	int optional[3];
+	int required[5]; /* RC UC UD XRC_SEND XRC_RECV */
+	int optional[5];
 };
 
 #define CONN_INIT (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
 #define UD_INIT (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY)
 #define UC_RTR (IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN)
 #define RC_RTR (UC_RTR | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
+/* An XRC_SEND QP requests only, an XRC_RECV QP responds only. */
+#define XRECV_RTS (IBV_QP_SQ_PSN | IBV_QP_TIMEOUT)
+#define XSEND_SQD_OPT                                                         \
+	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |  \
+	 IBV_QP_MAX_QP_RD_ATOMIC)
+#define XRECV_SQD_OPT                                                         \
+	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_MAX_DEST_RD_ATOMIC |            \
+	 IBV_QP_MIN_RNR_TIMER)
 #define RTR_OPT (IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX)
 #define RC_RTS                                                                \
 	(IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |               \
@@ -340,34 +360,54 @@ struct transition {
 /* Moves to RESET and ERR, which need nothing, are not listed. */
 static const struct transition transitions[IBV_QPS_ERR + 1][IBV_QPS_ERR + 1] = {
 	[IBV_QPS_RESET][IBV_QPS_INIT] = {
-		true, { CONN_INIT, CONN_INIT, UD_INIT }, { 0, 0, 0 } },
+		true, { CONN_INIT, CONN_INIT, UD_INIT, CONN_INIT, CONN_INIT },
+		{ 0 } },
 	[IBV_QPS_INIT][IBV_QPS_INIT] = {
-		true, { 0, 0, 0 }, { CONN_INIT, CONN_INIT, UD_INIT } },
+		true, { 0 },
+		{ CONN_INIT, CONN_INIT, UD_INIT, CONN_INIT, CONN_INIT } },
 	[IBV_QPS_INIT][IBV_QPS_RTR] = {
-		true, { RC_RTR, UC_RTR, 0 },
-		{ RTR_OPT, RTR_OPT, IBV_QP_PKEY_INDEX | IBV_QP_QKEY } },
+		true, { RC_RTR, UC_RTR, 0, UC_RTR, RC_RTR },
+		{ RTR_OPT, RTR_OPT, IBV_QP_PKEY_INDEX | IBV_QP_QKEY, RTR_OPT,
+		  RTR_OPT } },
 	[IBV_QPS_RTR][IBV_QPS_RTS] = {
-		true, { RC_RTS, IBV_QP_SQ_PSN, IBV_QP_SQ_PSN },
-		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT } },
+		true,
+		{ RC_RTS, IBV_QP_SQ_PSN, IBV_QP_SQ_PSN, RC_RTS, XRECV_RTS },
+		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, UC_RTS_OPT, RC_RTS_OPT } },
 	[IBV_QPS_RTS][IBV_QPS_RTS] = {
-		true, { 0, 0, 0 }, { RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT } },
+		true, { 0 },
+		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, UC_RTS_OPT, RC_RTS_OPT } },
 	[IBV_QPS_RTS][IBV_QPS_SQD] = {
-		true, { 0, 0, 0 },
+		true, { 0 },
 		{ IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY,
+		  IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY,
 		  IBV_QP_EN_SQD_ASYNC_NOTIFY } },
 	[IBV_QPS_SQD][IBV_QPS_SQD] = {
-		true, { 0, 0, 0 },
-		{ RC_SQD_OPT, UC_SQD_OPT, IBV_QP_PKEY_INDEX | IBV_QP_QKEY } },
+		true, { 0 },
+		{ RC_SQD_OPT, UC_SQD_OPT, IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
+		  XSEND_SQD_OPT, XRECV_SQD_OPT } },
 	[IBV_QPS_SQD][IBV_QPS_RTS] = {
-		true, { 0, 0, 0 }, { RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT } },
+		true, { 0 },
+		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, UC_RTS_OPT, RC_RTS_OPT } },
 	[IBV_QPS_SQE][IBV_QPS_RTS] = {
-		true, { 0, 0, 0 },
-		{ 0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS, UD_RTS_OPT } },
+		true, { 0 },
+		{ 0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS, UD_RTS_OPT, 0,
+		  0 } },
 };
 
 static unsigned type_column(const struct roce_qp *qp)
 {
-	return qp->type == IBV_QPT_RC ? 0 : qp->type == IBV_QPT_UC ? 1 : 2;
+	switch (qp->type) {
+	case IBV_QPT_RC:
+		return 0;
+	case IBV_QPT_UC:
+		return 1;
+	case IBV_QPT_UD:
+		return 2;
+	case IBV_QPT_XRC_SEND:
+		return 3;
+	default:
+		return 4;
+	}
 }
 
 static int check_transition(const struct roce_qp *qp,
@@ -380,7 +420,7 @@ static int check_transition(const struct roce_qp *qp,
 
 	if (to == IBV_QPS_RESET || to == IBV_QPS_ERR)
 		return attrs & ~IBV_QP_CUR_STATE ? -EINVAL : 0;
-	if (qp->state == IBV_QPS_SQE && qp->type == IBV_QPT_RC)
+	if (qp->state == IBV_QPS_SQE && is_reliable(qp))
 		return -EINVAL;
 	if (!t->valid || (attrs & t->required[col]) != t->required[col] ||
 	    attrs & ~(t->required[col] | t->optional[col]))
@@ -537,7 +577,7 @@ void roce_qp_query(const struct roce_qp *qp, struct ibv_qp_attr *attr,
 
 /* ---- work requests ----------------------------------------------------- */
 
-enum { T_RC = 1, T_UC = 2, T_UD = 4 };
+enum { T_RC = 1 << 0 | 1 << 3 /* and XRC_SEND */, T_UC = 1 << 1, T_UD = 1 << 2 };
 
 /* On which services an opcode exists (ibv_post_send(3)). */
 static const uint8_t opcode_services[] = {
@@ -551,6 +591,7 @@ static const uint8_t opcode_services[] = {
 	[IBV_WR_LOCAL_INV] = T_RC | T_UC,
 	[IBV_WR_BIND_MW] = T_RC | T_UC,
 	[IBV_WR_SEND_WITH_INV] = T_RC,
+	[IBV_WR_ATOMIC_WRITE] = T_RC,
 };
 
 static int check_send(const struct roce_qp *qp, const struct ibv_send_wr *wr)
@@ -581,7 +622,7 @@ static int64_t take_data(const struct roce_qp *qp, struct roce_wqe *w,
 	uint8_t *data = wqe_data(qp, w);
 	uint64_t length = 0;
 
-	if (inl && (wr->opcode == IBV_WR_RDMA_READ || wqe_has_response(w)))
+	if (inl && wqe_has_response(w) && wr->opcode != IBV_WR_ATOMIC_WRITE)
 		return -EINVAL;
 	for (int i = 0; i < wr->num_sge; i++) {
 		const struct ibv_sge *s = &wr->sg_list[i];
@@ -601,6 +642,22 @@ static int64_t take_data(const struct roce_qp *qp, struct roce_wqe *w,
 		memcpy(data, wr->sg_list,
 		       sizeof(*wr->sg_list) * (size_t)wr->num_sge);
 	return (int64_t)length;
+}
+
+static int local_load8(struct roce_qp *qp, const struct ibv_sge *s,
+		       uint64_t *v)
+{
+	struct key_entry *e = keys_get_local(qp->env->keys, s->lkey);
+	int err = -EFAULT;
+	void *p;
+
+	if (e && key_covers(e, qp->pd, s->addr, 8, 0, &p)) {
+		memcpy(v, p, 8);
+		err = 0;
+	}
+	if (e)
+		keys_put(e);
+	return err;
 }
 
 int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
@@ -648,6 +705,21 @@ int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 		w->remote_addr = wr->wr.rdma.remote_addr;
 		w->rkey = wr->wr.rdma.rkey;
 		break;
+	case IBV_WR_ATOMIC_WRITE: {
+		const struct ibv_sge *s = wr->sg_list;
+		uint8_t *data = wqe_data(qp, w);
+
+		/* Eight bytes that travel in the packet: taken now. */
+		if (w->length != 8 || wr->wr.rdma.remote_addr & 7)
+			return -EINVAL;
+		w->remote_addr = wr->wr.rdma.remote_addr;
+		w->rkey = wr->wr.rdma.rkey;
+		if (wr->send_flags & IBV_SEND_INLINE)
+			memcpy(&w->swap, data, 8);
+		else if (wr->num_sge != 1 || local_load8(qp, s, &w->swap))
+			w->status = IBV_WC_LOC_PROT_ERR;
+		break;
+	}
 	case IBV_WR_LOCAL_INV:
 		w->local = true;
 		w->rkey = wr->invalidate_rkey;
@@ -663,6 +735,8 @@ int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 	}
 	if (wqe_has_response(w) && !qp->attr.max_rd_atomic)
 		return -EINVAL; /* would wait for ever */
+	if (qp->type == IBV_QPT_XRC_SEND)
+		w->remote_srqn = wr->qp_type.xrc.remote_srqn;
 	if (qp->type == IBV_QPT_UD) {
 		if (!ud)
 			return -EINVAL;
@@ -748,10 +822,13 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 		qp->env->event(qp, IBV_EVENT_COMM_EST);
 	}
 	if (op->flags & ROCE_F_RESPONSE) {
-		if (qp->type == IBV_QPT_RC && qp->state >= IBV_QPS_RTS)
+		if (is_reliable(qp) && qp->type != IBV_QPT_XRC_RECV &&
+		    qp->state >= IBV_QPS_RTS)
 			comp_rx(qp, pkt, now_ns);
 		else
 			qp->stats.dropped++;
+	} else if (qp->type == IBV_QPT_XRC_SEND) {
+		qp->stats.dropped++;
 	} else {
 		rsp_rx(qp, pkt);
 	}
@@ -823,7 +900,7 @@ void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 	} else {
 		if (sent < n)
 			take_back(qp, b, sent);
-		if (qp->type != IBV_QPT_RC && qp->state != IBV_QPS_ERR)
+		if (!is_reliable(qp) && qp->state != IBV_QPS_ERR)
 			complete_sent(qp);
 	}
 	batch_release(b);

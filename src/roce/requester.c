@@ -73,8 +73,7 @@ static bool window_open(const struct roce_qp *qp)
 	const struct roce_requester *r = &qp->req;
 	int32_t out = psn_diff(r->nxt_psn, r->una);
 
-	return qp->type != IBV_QPT_RC ||
-	       (uint32_t)out < r->cwnd / CWND_UNIT;
+	return !is_reliable(qp) || (uint32_t)out < r->cwnd / CWND_UNIT;
 }
 
 /* Whether the WQE at nxt may go on (or begin) now. */
@@ -105,6 +104,8 @@ bool req_ready(const struct roce_qp *qp)
 		return false;
 	if (qp->type == IBV_QPT_UD)
 		return qp->state == IBV_QPS_RTS;
+	if (sq_slot(&qp->sq, qp->sq.nxt)->status != IBV_WC_SUCCESS)
+		return qp->sq.head == qp->sq.nxt;
 	return may_send(qp, sq_slot(&qp->sq, qp->sq.nxt));
 }
 
@@ -163,6 +164,8 @@ static uint8_t request_op(const struct roce_wqe *w, bool first, bool last)
 		return ROCE_CMP_SWAP;
 	case IBV_WR_ATOMIC_FETCH_AND_ADD:
 		return ROCE_FETCH_ADD;
+	case IBV_WR_ATOMIC_WRITE:
+		return ROCE_ATOMIC_WRITE;
 	default:
 		return first ? (last ? ROCE_SEND_ONLY : ROCE_SEND_FIRST) :
 			       (last ? ROCE_SEND_LAST : ROCE_SEND_MIDDLE);
@@ -186,7 +189,7 @@ static void note_sent(struct roce_qp *qp, bool ack_req, uint64_t now_ns)
 	struct roce_requester *r = &qp->req;
 	bool again = psn_diff(r->end_psn, r->nxt_psn) >= 0;
 
-	if (qp->type != IBV_QPT_RC)
+	if (!is_reliable(qp))
 		return;
 	if (!r->timer_ns) {
 		r->progress_ns = now_ns;
@@ -212,7 +215,11 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 	uint32_t len = min_u32(w->length - offset, span * qp->mtu);
 	bool first = r->nxt_psn == w->first_psn;
 	bool last = psn_add(r->nxt_psn, span - 1) == w->last_psn;
-	struct roce_hdr h = { .dest_qpn = qp->dest_qpn, .psn = r->nxt_psn };
+	struct roce_hdr h = {
+		.dest_qpn = qp->dest_qpn,
+		.psn = r->nxt_psn,
+		.xrc_srqn = w->remote_srqn,
+	};
 	struct roce_pkt *p;
 	uint32_t bad = 0;
 	int err = 0;
@@ -230,6 +237,8 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 		h.swap_add = w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ?
 				     w->swap : w->compare_add;
 		h.ack_req = true;
+		if (w->opcode == IBV_WR_ATOMIC_WRITE)
+			batch_bytes(b, p, &w->swap, 8);
 		r->rd_out++;
 	} else {
 		h.va = w->remote_addr;
@@ -245,7 +254,7 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 					   (struct ibv_sge *)(void *)wqe_data(
 						   qp, w),
 					   w->num_sge, offset, len, &bad);
-		h.ack_req = qp->type == IBV_QPT_RC &&
+		h.ack_req = is_reliable(qp) &&
 			    (last || ++r->noack >= ACK_EVERY);
 		if (h.ack_req)
 			r->noack = 0;
@@ -276,6 +285,8 @@ void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 	while (qp->sq.nxt != qp->sq.tail && !qp->req.rnr_until_ns) {
 		struct roce_wqe *w = sq_slot(&qp->sq, qp->sq.nxt);
 
+		if (w->status != IBV_WC_SUCCESS)
+			comp_head(qp); /* found wrong when it was posted */
 		if (!may_send(qp, w))
 			return;
 		if (w->local)

@@ -142,10 +142,13 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b,
 		return false;
 	p = batch_open(b);
 	if (e->kind == RESP_ATOMIC) {
-		h.opcode = ROCE_RC | ROCE_ATOMIC_ACK;
+		h.opcode = (uint8_t)(qp->service | ROCE_ATOMIC_ACK);
 		h.atomic_orig = e->orig;
+	} else if (e->kind == RESP_ATOMIC_WRITE) {
+		h.opcode = (uint8_t)(qp->service | ROCE_READ_RESP_ONLY);
 	} else {
-		h.opcode = ROCE_RC | read_resp_op(e->next, e->npkts);
+		h.opcode = (uint8_t)(qp->service |
+				     read_resp_op(e->next, e->npkts));
 		if (batch_remote(qp, b, p, e->rkey, e->va + offset,
 				 min_u32(e->length - offset, qp->mtu))) {
 			/* Deregistered since it was accepted. */
@@ -163,7 +166,7 @@ static void ack_build(struct roce_qp *qp, struct roce_batch *b)
 {
 	struct roce_responder *r = &qp->rsp;
 	struct roce_hdr h = {
-		.opcode = ROCE_RC | ROCE_ACK,
+		.opcode = (uint8_t)(qp->service | ROCE_ACK),
 		.dest_qpn = qp->dest_qpn,
 		.psn = psn_add(r->epsn, PSN_MASK),
 		.syndrome = ROCE_AETH_ACK | ROCE_CREDITS_INVALID,
@@ -347,7 +350,7 @@ static enum verdict check_order(const struct roce_qp *qp,
 		return r->in == IN_NOTHING ? PASS : V_INVALID;
 	if (f & ROCE_F_FIRST) {
 		if (r->in != IN_NOTHING) {
-			if (qp->type == IBV_QPT_RC)
+			if (is_reliable(qp))
 				return V_INVALID;
 		}
 	} else if (r->in != kind) {
@@ -367,13 +370,22 @@ static enum verdict check_order(const struct roce_qp *qp,
 }
 
 /* A receive WQE for a SEND, or a WRITE with immediate data. */
-static enum verdict need_recv(struct roce_qp *qp)
+static enum verdict need_recv(struct roce_qp *qp, uint32_t srqn)
 {
 	struct roce_responder *r = &qp->rsp;
+	int err = 0;
 
 	if (r->recv_valid)
 		return PASS;
-	if (!recv_take(qp, &r->recv)) {
+	if (qp->type == IBV_QPT_XRC_RECV)
+		err = qp->env->xrc_srq_take(qp, srqn, &r->recv);
+	else if (!recv_take(qp, &r->recv))
+		err = -EAGAIN;
+	if (err == -ENOENT) {
+		explain(qp, "a message for XRC SRQ %u, which is not one of this QP's domain", srqn);
+		return V_INVALID;
+	}
+	if (err) {
 		explain(qp, "a message arrived and no receive was posted");
 		return V_RNR;
 	}
@@ -388,9 +400,9 @@ static enum verdict check_resources(struct roce_qp *qp,
 	struct roce_responder *r = &qp->rsp;
 
 	if (f & ROCE_F_SEND && f & ROCE_F_FIRST)
-		return need_recv(qp);
+		return need_recv(qp, pkt->h.xrc_srqn);
 	if (f & ROCE_F_WRITE && f & ROCE_F_IMM)
-		return need_recv(qp);
+		return need_recv(qp, pkt->h.xrc_srqn);
 	if (f & (ROCE_F_READ | ROCE_F_ATOMIC)) {
 		/* The requester has gone on: it does not need repetitions. */
 		if (resp_count(r) >= r->atomics_size)
@@ -437,9 +449,15 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt)
 		what = "read";
 		name = "IBV_ACCESS_REMOTE_READ";
 	} else if (f & ROCE_F_ATOMIC) {
-		flag = IBV_ACCESS_REMOTE_ATOMIC;
-		what = "atomic";
-		name = "IBV_ACCESS_REMOTE_ATOMIC";
+		bool write = f & ROCE_F_RETH;
+
+		flag = write ? IBV_ACCESS_REMOTE_WRITE :
+			       IBV_ACCESS_REMOTE_ATOMIC;
+		what = write ? "atomic write" : "atomic";
+		name = write ? "IBV_ACCESS_REMOTE_WRITE" :
+			       "IBV_ACCESS_REMOTE_ATOMIC";
+		if (write && (len != 8 || pkt->len != 8))
+			return V_INVALID;
 		len = 8;
 		if (h->va & 7) {
 			explain(qp, "atomic at 0x%llx, which is not a multiple of 8",
@@ -548,11 +566,11 @@ static void owe_read(struct roce_qp *qp, const struct roce_hdr *h, bool again)
 	};
 }
 
-static void owe_atomic(struct roce_qp *qp, uint32_t psn, uint32_t msn,
-		       uint64_t orig, bool again)
+static void owe_atomic(struct roce_qp *qp, enum resp_kind kind, uint32_t psn,
+		       uint32_t msn, uint64_t orig, bool again)
 {
 	*resp_push(&qp->rsp) = (struct roce_response){
-		.kind = RESP_ATOMIC,
+		.kind = kind,
 		.again = again,
 		.psn = psn,
 		.npkts = 1,
@@ -565,18 +583,25 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
 	const struct roce_hdr *h = &pkt->h;
+	bool write = (h->opcode & 0x1f) == ROCE_ATOMIC_WRITE;
+	enum resp_kind kind = write ? RESP_ATOMIC_WRITE : RESP_ATOMIC;
 	struct key_entry *e;
-	uint64_t orig;
+	uint64_t orig = 0;
 	void *p;
 
-	e = mem_remote(qp, h->rkey, h->va, 8, IBV_ACCESS_REMOTE_ATOMIC, &p);
+	e = mem_remote(qp, h->rkey, h->va, 8,
+		       write ? IBV_ACCESS_REMOTE_WRITE :
+			       IBV_ACCESS_REMOTE_ATOMIC, &p);
 	if (!e)
 		return V_ACCESS;
 	if ((uintptr_t)p & 7) {
 		keys_put(e);
 		return V_INVALID;
 	}
-	if ((h->opcode & 0x1f) == ROCE_CMP_SWAP) {
+	if (write) {
+		memcpy(&orig, pkt->payload, 8);
+		__atomic_store_n((uint64_t *)p, orig, __ATOMIC_SEQ_CST);
+	} else if ((h->opcode & 0x1f) == ROCE_CMP_SWAP) {
 		orig = h->compare;
 		__atomic_compare_exchange_n((uint64_t *)p, &orig, h->swap_add,
 					    false, __ATOMIC_SEQ_CST,
@@ -587,13 +612,14 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 	}
 	keys_put(e);
 	r->atomics[r->atomics_next] = (struct roce_atomic_done){
+		.kind = kind,
 		.psn = h->psn,
 		.msn = psn_add(r->msn, 1),
 		.orig = orig,
 		.valid = true,
 	};
 	r->atomics_next = (r->atomics_next + 1) % r->atomics_size;
-	owe_atomic(qp, h->psn, psn_add(r->msn, 1), orig, false);
+	owe_atomic(qp, kind, h->psn, psn_add(r->msn, 1), orig, false);
 	return PASS;
 }
 
@@ -706,7 +732,7 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 
 			if (a->valid && a->psn == pkt->h.psn &&
 			    resp_count(r) < r->resp_size) {
-				owe_atomic(qp, a->psn, a->msn, a->orig, true);
+				owe_atomic(qp, a->kind, a->psn, a->msn, a->orig, true);
 				return;
 			}
 		}

@@ -90,6 +90,7 @@ bool roce_rq_take(struct roce_rq *rq, struct roce_recv *out)
 	out->wr_id = s->wr_id;
 	out->length = s->length;
 	out->pd = rq->pd;
+	out->cq = NULL;
 	out->num_sge = s->num_sge;
 	memcpy(out->sge, s->sge, s->num_sge * sizeof(*s->sge));
 	return true;

@@ -19,6 +19,7 @@ struct roce_recv {
 	uint64_t length; /* sum of the SGEs */
 	uint32_t pd;     /* whose keys the SGEs name */
 	uint32_t num_sge;
+	void *cq;	 /* where it completes; NULL: the QP's recv_cq */
 	struct ibv_sge sge[ROCE_MAX_SGE];
 };
 

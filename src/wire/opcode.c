@@ -71,6 +71,7 @@ static const struct roce_opcode opcodes[256] = {
 	[ROCE_RC | ROCE_FETCH_ADD]        = ROW("RC FetchAdd", ATOMIC),
 	[ROCE_RC | ROCE_SEND_LAST_INV]    = ROW("RC SEND Last with Invalidate", SEND | LAST | IETH),
 	[ROCE_RC | ROCE_SEND_ONLY_INV]    = ROW("RC SEND Only with Invalidate", SEND | ONLY | IETH),
+	[ROCE_RC | ROCE_ATOMIC_WRITE]       = ROW("RC ATOMIC WRITE", F(REQUEST) | F(ATOMIC) | F(PAYLOAD) | RETH | ONLY),
 
 	[ROCE_UC | ROCE_SEND_FIRST]       = ROW("UC SEND First", SEND | FIRST),
 	[ROCE_UC | ROCE_SEND_MIDDLE]      = ROW("UC SEND Middle", SEND),
@@ -111,6 +112,7 @@ static const struct roce_opcode opcodes[256] = {
 	[ROCE_XRC | ROCE_FETCH_ADD]        = ROW("XRC FetchAdd", ATOMIC | XRC),
 	[ROCE_XRC | ROCE_SEND_LAST_INV]    = ROW("XRC SEND Last with Invalidate", SEND | LAST | XRC | IETH),
 	[ROCE_XRC | ROCE_SEND_ONLY_INV]    = ROW("XRC SEND Only with Invalidate", SEND | ONLY | XRC | IETH),
+	[ROCE_XRC | ROCE_ATOMIC_WRITE]      = ROW("XRC ATOMIC WRITE", F(REQUEST) | F(ATOMIC) | F(PAYLOAD) | RETH | ONLY | XRC),
 
 	[ROCE_CNP] = {
 		.name = "CNP",

@@ -60,6 +60,7 @@ enum roce_op {
 	ROCE_FETCH_ADD = 0x14,
 	ROCE_SEND_LAST_INV = 0x16,
 	ROCE_SEND_ONLY_INV = 0x17,
+	ROCE_ATOMIC_WRITE = 0x1d, /* annex A19 */
 };
 
 #define ROCE_CNP 0x81 /* congestion notification packet, annex A17.9.3 */

@@ -60,6 +60,19 @@ static bool env_srq_take(struct roce_qp *qp, void *srq, struct roce_recv *out)
 	return roce_rq_take(srq, out);
 }
 
+static int env_xrc_take(struct roce_qp *qp, uint32_t srqn,
+			struct roce_recv *out)
+{
+	struct sim_qp *q = roce_qp_owner(qp);
+
+	if (srqn != SIM_XRC_SRQN)
+		return -ENOENT;
+	if (!roce_rq_take(&q->node->srq, out))
+		return -EAGAIN;
+	out->cq = q->recv;
+	return 0;
+}
+
 static void env_event(struct roce_qp *qp, enum ibv_event_type type)
 {
 	struct sim_qp *q = roce_qp_owner(qp);
@@ -111,6 +124,7 @@ static void node_init(struct sim *s, int i)
 		.keys = &n->keys,
 		.complete = env_complete,
 		.srq_take = env_srq_take,
+		.xrc_srq_take = env_xrc_take,
 		.event = env_event,
 		.explain = env_explain,
 	};
@@ -214,7 +228,9 @@ static void conn_one(struct sim_qp *q, struct sim_qp *peer,
 		     const struct sim_conn_opts *o, uint32_t sq_psn,
 		     uint32_t rq_psn)
 {
-	bool rc = roce_qp_type(q->qp) == IBV_QPT_RC;
+	enum ibv_qp_type type = roce_qp_type(q->qp);
+	bool requests = type == IBV_QPT_RC || type == IBV_QPT_XRC_SEND;
+	bool responds = type == IBV_QPT_RC || type == IBV_QPT_XRC_RECV;
 	struct roce_path path = sim_path(q->node, peer->node);
 	struct ibv_qp_attr a = {
 		.qp_state = IBV_QPS_INIT,
@@ -241,13 +257,14 @@ static void conn_one(struct sim_qp *q, struct sim_qp *peer,
 	must(roce_qp_modify(q->qp, &a,
 			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
 				    IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				    (rc ? IBV_QP_MAX_DEST_RD_ATOMIC |
+				    (responds ? IBV_QP_MAX_DEST_RD_ATOMIC |
 						  IBV_QP_MIN_RNR_TIMER : 0),
 			    &path, NULL, 0), "RTR");
 	a.qp_state = IBV_QPS_RTS;
 	must(roce_qp_modify(q->qp, &a,
 			    IBV_QP_STATE | IBV_QP_SQ_PSN |
-				    (rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+				    (type == IBV_QPT_XRC_RECV ? IBV_QP_TIMEOUT : 0) |
+				    (requests ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
 						  IBV_QP_RNR_RETRY |
 						  IBV_QP_MAX_QP_RD_ATOMIC : 0),
 			    NULL, NULL, 0), "RTS");
@@ -373,6 +390,7 @@ static void send_packet(struct sim *s, int from, const struct roce_batch *b,
 	len += p->pad;
 	hl = roce_decode(&h, buf, len);
 	assert(hl == p->hdr_len);
+	(void)hl;
 	s->packets++;
 	if (s->link.tap)
 		s->link.tap(s, &h, p->payload, from);

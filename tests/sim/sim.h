@@ -20,6 +20,7 @@
 #define SIM_WCS 65536
 #endif
 #define SIM_QPS 16
+#define SIM_XRC_SRQN 77 /* the number of each node's SRQ */
 
 struct sim_rng {
 	uint64_t state;

@@ -104,6 +104,12 @@ static int pieces(struct sim_rng *r, struct ibv_sge *sge, void *addr,
 	return n;
 }
 
+static bool is_fetching(const struct op *op)
+{
+	return op->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+	       op->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
 /* One more operation of side s: decides, updates the model, posts. */
 static void post_one(struct sim *sim, struct side *s, struct side *o)
 {
@@ -111,7 +117,7 @@ static void post_one(struct sim *sim, struct side *s, struct side *o)
 		IBV_WR_SEND,	   IBV_WR_SEND_WITH_IMM,
 		IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
 		IBV_WR_RDMA_READ,  IBV_WR_ATOMIC_CMP_AND_SWP,
-		IBV_WR_ATOMIC_FETCH_AND_ADD,
+		IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE,
 	};
 	struct sim_rng *r = &sim->rng;
 	struct sim_node *me = s->q->node, *peer = o->q->node;
@@ -166,6 +172,15 @@ static void post_one(struct sim *sim, struct side *s, struct side *o)
 				s->word[off] = wr.wr.atomic.swap;
 		}
 		break;
+	case IBV_WR_ATOMIC_WRITE:
+		op->len = 8;
+		fill(r, src, 8);
+		off = sim_below(r, 8);
+		memcpy(&s->word[off], src, 8);
+		wr.wr.rdma.remote_addr =
+			(uintptr_t)peer->mem + ATOMIC_AT + 8 * off;
+		wr.wr.rdma.rkey = peer->rkey;
+		break;
 	default:
 		fill(r, src, op->len);
 		op->expect = src;
@@ -173,22 +188,17 @@ static void post_one(struct sim *sim, struct side *s, struct side *o)
 			wr.send_flags |= IBV_SEND_INLINE;
 		break;
 	}
-	if (op->opcode == IBV_WR_RDMA_READ || op->len == 8) {
+	if (op->opcode == IBV_WR_RDMA_READ || is_fetching(op)) {
 		op->dst = me->mem + DST_AT + s->dst_used;
 		s->dst_used += op->len;
 	}
 	wr.num_sge = pieces(r, sge,
-			    op->opcode == IBV_WR_RDMA_READ ||
-					    op->opcode ==
-						    IBV_WR_ATOMIC_CMP_AND_SWP ||
-					    op->opcode ==
-						    IBV_WR_ATOMIC_FETCH_AND_ADD ?
-				    op->dst : src,
-			    op->len, me->lkey);
-	err = sim_post_send(s->q, &wr);
-	if (err == -ENOMEM) { /* full: as if it had not been decided */
-		CHECK(false);
+			    op->dst ? op->dst : src, op->len, me->lkey);
+	if (op->opcode == IBV_WR_ATOMIC_WRITE) {
+		sge[0] = (struct ibv_sge){ (uintptr_t)src, 8, me->lkey };
+		wr.num_sge = 1;
 	}
+	err = sim_post_send(s->q, &wr);
 	CHECK(err == 0);
 	s->src_used += op->len;
 	if (op->opcode == IBV_WR_SEND || op->opcode == IBV_WR_SEND_WITH_IMM ||
@@ -230,7 +240,7 @@ static void check_sends(struct side *s)
 
 		if (op->opcode == IBV_WR_RDMA_READ)
 			CHECK(!memcmp(op->dst, op->expect, op->len));
-		else if (op->dst)
+		else if (is_fetching(op))
 			CHECK(!memcmp(op->dst, &op->result, 8));
 	}
 }

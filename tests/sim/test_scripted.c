@@ -738,6 +738,75 @@ static void srq_serves_many(void **state)
 	sim_free(sim);
 }
 
+/* An XRC message names the SRQ that takes it (annex A14). */
+static void xrc_reaches_the_srq(void **state)
+{
+	struct sim_qp_opts so = {
+		.type = IBV_QPT_XRC_SEND, .cap = { 8, 0, 1, 0, 0 },
+		.sig_all = true,
+	};
+	struct sim_qp_opts ro = { .type = IBV_QPT_XRC_RECV };
+	struct sim *sim = sim_new(5);
+	struct sim_qp *a = sim_qp_new(sim, 0, &so);
+	struct sim_qp *b = sim_qp_new(sim, 1, &ro);
+	struct ibv_sge sge = { (uintptr_t)sim->node[0].mem, 5000,
+			       sim->node[0].lkey };
+	struct ibv_sge rsge = { (uintptr_t)sim->node[1].mem, 5000,
+				sim->node[1].lkey };
+	struct ibv_recv_wr rr = { .wr_id = 9, .sg_list = &rsge, .num_sge = 1 };
+	struct ibv_send_wr wr = {
+		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+		.qp_type.xrc.remote_srqn = SIM_XRC_SRQN,
+	};
+	const struct ibv_wc *wc;
+
+	(void)state;
+	sim->link.loss = 0.1;
+	sim_connect(a, b, &sim_conn_default);
+	memset(sim->node[0].mem, 0x42, 5000);
+	assert_int_equal(roce_rq_post(&sim->node[1].srq, &rr), 0);
+	assert_int_equal(sim_post_send(a, &wr), 0);
+	wr.opcode = IBV_WR_RDMA_READ;
+	wr.wr.rdma.remote_addr = (uintptr_t)sim->node[1].mem;
+	wr.wr.rdma.rkey = sim->node[1].rkey;
+	sge.addr += 8192;
+	assert_int_equal(sim_post_send(a, &wr), 0);
+	sim_run(sim, SIM_SEC);
+	expect(a->send, IBV_WC_SUCCESS);
+	expect(a->send, IBV_WC_SUCCESS);
+	wc = sim_poll(b->recv);
+	assert_true(wc && wc->wr_id == 9 && wc->byte_len == 5000);
+	assert_memory_equal(sim->node[0].mem, sim->node[1].mem, 5000);
+	assert_memory_equal(sim->node[0].mem + 8192, sim->node[1].mem, 5000);
+	/* The responding half cannot send, the other cannot receive. */
+	assert_int_equal(sim_post_send(b, &wr), -EINVAL);
+	wr.opcode = IBV_WR_SEND;
+	wr.qp_type.xrc.remote_srqn = 78;
+	assert_int_equal(sim_post_send(a, &wr), 0);
+	sim_run(sim, SIM_SEC);
+	expect(a->send, IBV_WC_REM_INV_REQ_ERR);
+	sim_free(sim);
+}
+
+static void atomic_write_is_checked(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+
+	(void)state;
+	*(uint64_t *)p.a->node->mem = 0x1122334455667788;
+	post_to(p.a, IBV_WR_ATOMIC_WRITE, 0, 8);
+	settle(&p);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	assert_int_equal(*(uint64_t *)p.b->node->mem, 0x1122334455667788);
+	assert_int_equal(post_to(p.a, IBV_WR_ATOMIC_WRITE, 4, 8), -EINVAL);
+	assert_int_equal(post_to(p.a, IBV_WR_ATOMIC_WRITE, 0, 16), -EINVAL);
+	post(p.a, IBV_WR_ATOMIC_WRITE, 0, 8, remote(p.a, 0),
+	     p.b->node->rkey ^ 1, 0);
+	settle(&p);
+	expect(p.a->send, IBV_WC_REM_ACCESS_ERR);
+	sim_free(p.sim);
+}
+
 /* Packets from elsewhere, or with a wrong P_Key or version, do nothing. */
 static void strangers_are_ignored(void **state)
 {
@@ -822,6 +891,8 @@ int main(void)
 		cmocka_unit_test(transitions_need_their_attributes),
 		cmocka_unit_test(posting_limits),
 		cmocka_unit_test(srq_serves_many),
+		cmocka_unit_test(xrc_reaches_the_srq),
+		cmocka_unit_test(atomic_write_is_checked),
 		cmocka_unit_test(strangers_are_ignored),
 		cmocka_unit_test(quirk_rxe_long_send),
 	};
