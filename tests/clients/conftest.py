@@ -1,0 +1,78 @@
+"""The placements in which real clients run, and how they are skipped."""
+import os
+import subprocess
+import sys
+
+import pytest
+
+sys.dont_write_bytecode = True
+import rig
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "full: only in the full matrix (make test-full)")
+    if not os.access(rig.SOFTHCA, os.X_OK):
+        raise pytest.UsageError(f"{rig.SOFTHCA} is not there: run make build")
+
+
+@pytest.fixture(scope="session")
+def networks():
+    """Networks of namespaces by MTU, made when first asked for."""
+    made, why = {}, []
+
+    def get(mtu):
+        if not why and mtu not in made:
+            try:
+                made[mtu] = rig.Network(mtu)
+            except rig.NoNamespaces as e:
+                why.append(str(e))
+        if why:
+            pytest.skip(f"no network namespaces here: {why[0]}")
+        return made[mtu]
+
+    yield get
+    for n in made.values():
+        n.close()
+
+
+@pytest.fixture(scope="session")
+def placements(networks):
+    known = {}
+
+    def get(name):
+        if name not in known:
+            if name.startswith("netns"):
+                net = networks(1500 if name == "netns1500" else 9000)
+                known[name] = rig.Placement(
+                    name, rig.Side(net.b), rig.Side(net.a), "10.91.0.2", "fd91::2")
+            else:
+                side = rig.Side()
+                known[name] = rig.Placement(name, side, side, "127.0.0.1", "::1",
+                                            ["--wire"] if name == "wire" else [])
+        return known[name]
+
+    return get
+
+
+PLACES = ["local", "wire", "netns"]
+
+
+@pytest.fixture(params=PLACES)
+def place(request, placements):
+    return placements(request.param)
+
+
+@pytest.fixture(scope="session")
+def staged(tmp_path_factory):
+    """An installed copy that every user of this machine can reach."""
+    import tempfile
+    with tempfile.TemporaryDirectory(prefix="softhca-stage-") as d:
+        os.chmod(d, 0o755)
+        subprocess.run(["cmake", "--install", rig.BUILD, "--prefix", d], check=True,
+                       stdout=subprocess.DEVNULL)
+        os.makedirs(f"{d}/clients")
+        for name in os.listdir(rig.CLIENTS):
+            path = os.path.join(rig.CLIENTS, name)
+            if os.path.isfile(path) and os.access(path, os.X_OK):
+                subprocess.run(["install", "-m", "755", path, f"{d}/clients/"], check=True)
+        yield d

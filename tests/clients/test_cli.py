@@ -1,0 +1,561 @@
+"""The softhca tool: exit status, environment, errors, JSON, installation."""
+import ctypes
+import json
+import os
+import pwd
+import re
+import shlex
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+
+import pytest
+
+import rig
+
+LIB = os.path.realpath(os.path.join(rig.BUILD, "lib"))
+
+
+def softhca(*args, tool=rig.SOFTHCA, env=None, prefix=(), **kw):
+    clean = {k: v for k, v in os.environ.items()
+             if not k.startswith("SOFTHCA_") and k not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
+    return subprocess.run([*prefix, tool, *map(str, args)], text=True, errors="replace",
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=rig.LIMIT,
+                          env={**clean, **(env or {})}, **kw)
+
+
+def sh(script, *options, **kw):
+    return softhca("run", *options, "--", "sh", "-c", script, **kw)
+
+
+# run
+
+@pytest.mark.parametrize("status", [0, 1, 7, 124, 255])
+def test_status_of_the_program(status):
+    assert sh(f"exit {status}").returncode == status
+
+
+def test_signal_of_the_program():
+    assert sh("kill -USR1 $$").returncode == -signal.SIGUSR1
+
+
+def test_run_becomes_the_program():
+    with subprocess.Popen([rig.SOFTHCA, "run", "--", "sh", "-c", "echo $$"],
+                          stdout=subprocess.PIPE, text=True) as p:
+        out, _ = p.communicate(timeout=rig.LIMIT)
+    assert int(out) == p.pid
+
+
+def test_nothing_of_ours_in_the_output():
+    p = sh("echo out; echo err >&2")
+    assert (p.stdout, p.stderr) == ("out\n", "err\n")
+
+
+def test_arguments_pass_unchanged():
+    args = ["", " ", "a b", "'", '"', "$HOME", "--loss", "--", "-x", "\n", "*", "é"]
+    p = softhca("run", "--", "printf", "%s\\0", *args)
+    assert p.stdout.split("\0")[:-1] == args
+
+
+def test_command_without_dashes():
+    p = softhca("run", "--wire", "sh", "-c", "echo $SOFTHCA_WIRE", "--wire")
+    assert p.stdout == "1\n"
+
+
+@pytest.mark.parametrize("args,status,says", [
+    (["run"], 125, "no command"),
+    (["run", "--"], 125, "no command"),
+    (["run", "--bogus", "--", "true"], 125, "go after its name"),
+    (["run", "--loss"], 125, "requires an argument"),
+    (["run", "--", "no-such-program-anywhere"], 127, "not found"),
+    (["run", "--", "/no/such/program"], 127, "not found"),
+    (["run", "--", "/etc/passwd"], 126, "not an executable"),
+    (["run", "--", "/tmp"], 126, "not an executable"),
+    (["run", "--", ""], 127, "not found"),
+    ([], 2, "Usage"),
+    (["ib_write_bw"], 2, "softhca run -- ib_write_bw"),
+    (["--nonsense"], 2, "--nonsense"),
+    (["env", "true"], 2, "takes no command"),
+    (["devices", "softhca0"], 2, "no argument"),
+    (["doctor", "--nonsense"], 2, "unrecognized"),
+])
+def test_wrong_calls(args, status, says):
+    p = softhca(*args)
+    assert p.returncode == status
+    assert says in p.stderr
+    assert p.stdout == ""
+
+
+@pytest.mark.parametrize("option,value,says", [
+    ("--loss", "101", "0 to 100"), ("--loss", "-1", "0 to 100"), ("--loss", "x", "0 to 100"),
+    ("--loss", "nan", "0 to 100"), ("--loss", "1 2", "0 to 100"), ("--loss", "", "0 to 100"),
+    ("--seed", "1.5", "a number"), ("--seed", "-1", "a number"),
+    ("--seed", "18446744073709551616", "a number"),
+    ("--part-id", "4294967296", "up to 4294967295"),
+    ("--addr", "10.0.0", "not an IP address"), ("--addr", "localhost", "not an IP address"),
+    ("--addr", "198.51.100.77", "there are: "), ("--addr", "::1%nope", "no interface nope"),
+    ("--addr", "1" * 500, "not an IP address"),
+    ("--devices", "nope0", "no interface nope0"), ("--devices", ",", "separated by commas"),
+    ("--devices", "lo," * 1000, "too long"),
+    ("--pcap", "/no/such/dir/x", "No such file"), ("--pcap", "/tmp/", "not of a directory"),
+    ("--pcap", "/proc/x", "cannot write"),
+])
+def test_bad_values(option, value, says):
+    for command, status in (["run"], 125), (["env"], 2):
+        p = softhca(*command, option, value, *(["--", "true"] if command == ["run"] else []))
+        assert p.returncode == status
+        assert says in p.stderr, p.stderr
+        assert option in p.stderr
+
+
+def test_script_without_interpreter(tmp_path):
+    script = tmp_path / "s"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    p = softhca("run", "--", script)
+    assert p.returncode == 126
+    assert "interpreter" in p.stderr
+
+
+def test_path_is_searched_as_a_shell_does(tmp_path):
+    for d, mode in ("a", 0o644), ("b", 0o755):
+        (tmp_path / d).mkdir()
+        f = tmp_path / d / "prog"
+        f.write_text("#!/bin/sh\necho $0\n")
+        f.chmod(mode)
+    path = f"/no/such:{tmp_path}/a:{tmp_path}/b"
+    assert softhca("run", "--", "prog", env={"PATH": path}).stdout == f"{tmp_path}/b/prog\n"
+    assert softhca("run", "--", "prog", env={"PATH": f"{tmp_path}/a"}).returncode == 126
+    assert softhca("run", "--", "./prog", cwd=tmp_path / "b").stdout == "./prog\n"
+
+
+def test_closed_descriptors():
+    p = subprocess.run(["sh", "-c", f"{shlex.quote(rig.SOFTHCA)} run -- true <&- >&- 2>&-"],
+                       timeout=rig.LIMIT)
+    assert p.returncode == 0
+
+
+# The environment
+
+def environment(*options, **kw):
+    p = softhca("run", *options, "--", "env", "-0", **kw)
+    assert p.returncode == 0, p.stderr
+    return dict(v.split("=", 1) for v in p.stdout.split("\0")[:-1])
+
+
+def test_options_become_variables(tmp_path):
+    e = environment("--wire", "--addr", "127.0.0.1", "--devices", "lo", "--loss", "2.50%",
+                    "--seed", "0x10", "--pcap", "a-%p.pcapng", "--explain", "--part-id", "4129",
+                    cwd=tmp_path)
+    assert {k: v for k, v in e.items()
+            if k.startswith("SOFTHCA_") and k != "SOFTHCA_SYSFS"} == {
+        "SOFTHCA_WIRE": "1", "SOFTHCA_ADDR": "127.0.0.1", "SOFTHCA_DEVICES": "lo",
+        "SOFTHCA_LOSS": "2.5", "SOFTHCA_SEED": "16", "SOFTHCA_EXPLAIN": "1",
+        "SOFTHCA_PCAP": f"{os.path.realpath(tmp_path)}/a-%p.pcapng", "SOFTHCA_PART_ID": "4129"}
+
+
+def test_variables_of_the_user_stay():
+    e = environment(env={"SOFTHCA_LOSS": "3", "LD_LIBRARY_PATH": "/one:/two",
+                         "LD_PRELOAD": "libm.so.6 libdl.so.2"})
+    assert e["SOFTHCA_LOSS"] == "3"
+    assert e["LD_LIBRARY_PATH"] == f"{LIB}:/one:/two"
+    preload = e["LD_PRELOAD"].split(":")
+    assert preload[:2] == ["libm.so.6", "libdl.so.2"]
+    assert preload[2:] == [f"{LIB}/{n}" for n in
+                           ("libibverbs.so.1", "librdmacm.so.1", "libsofthca-shim.so")]
+
+
+def test_run_inside_run_changes_nothing():
+    p = sh(f"env -0 > /dev/null; exec {shlex.quote(rig.SOFTHCA)} run -- env -0")
+    inner = dict(v.split("=", 1) for v in p.stdout.split("\0")[:-1])
+    outer = environment()
+    for name in "LD_LIBRARY_PATH", "LD_PRELOAD", "SOFTHCA_SYSFS":
+        assert inner[name] == outer[name]
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "zsh"])
+def test_env_for_shells(shell, tmp_path):
+    if not shutil.which(shell):
+        pytest.skip(f"no {shell}")
+    odd = tmp_path / "it's $HOME `odd` \\ \"dir\""
+    odd.mkdir()
+    p = softhca("env", "--pcap", odd / "x%p", "--loss", "1")
+    assert p.returncode == 0
+    out = subprocess.run([shell, "-c", 'eval "$1"; printf %s "$SOFTHCA_PCAP"; exec "$2" devices',
+                          shell, p.stdout, rig.SOFTHCA], text=True, stdout=subprocess.PIPE,
+                         check=True, timeout=rig.LIMIT).stdout
+    assert out.startswith(os.path.realpath(odd) + "/x%p")
+    assert "softhca0" in out
+
+
+def test_env_is_the_environment_of_run():
+    p = softhca("env", "--wire")
+    got = {}
+    for line in p.stdout.splitlines():
+        (word, assignment) = shlex.split(line)
+        assert word == "export"
+        name, got[name] = assignment.split("=", 1)
+    e = environment("--wire")
+    assert got == {k: e[k] for k in got} and "LD_PRELOAD" in got
+
+
+def test_addr_is_gid_zero():
+    p = softhca("devices", "--json", env={"SOFTHCA_ADDR": "127.0.0.1"})
+    assert json.loads(p.stdout)[0]["ports"][0]["gids"][0]["address"] == "127.0.0.1"
+
+
+# The files the shim shows
+
+def test_files_of_the_device():
+    p = sh("""
+        d=/sys/class/infiniband/softhca0
+        cat $d/ports/1/gid_attrs/types/0 $d/ports/1/link_layer $d/node_type
+        cat /sys/class/infiniband_verbs/uverbs0/ibdev
+        test -c /dev/infiniband/uverbs0 -a -r /dev/infiniband/uverbs0 \\
+             -a -w /dev/infiniband/uverbs0 && echo character
+        echo /sys/class/infiniband/*
+        ls $d/device/net | grep -x lo
+        test -e /sys/class/infiniband_other || echo none
+        cat $d/ports/1/gids/0""")
+    lines = p.stdout.splitlines()
+    assert p.stderr == ""
+    assert lines[:-1] == ["RoCE v2", "Ethernet", "1: CA", "softhca0", "character",
+                          "/sys/class/infiniband/softhca0", "lo", "none"]
+    gid = json.loads(softhca("devices", "--json").stdout)[0]["ports"][0]["gids"][0]["gid"]
+    assert (socket.inet_pton(socket.AF_INET6, lines[-1]) ==
+            socket.inet_pton(socket.AF_INET6, gid))
+
+
+@pytest.mark.parametrize("call", [
+    "os.path.realpath(D)", "os.listdir(D)", "[e.name for e in os.scandir(D)]",
+    "os.access(D, os.R_OK)", "os.stat(D + '/node_type').st_size",
+    "os.lstat(D + '/ports').st_mode", "open(D + '/node_type').read()",
+    "os.readlink('/dev/infiniband/uverbs0')", "os.open(D, os.O_RDONLY)",
+    "os.stat('node_type', dir_fd=os.open(D, os.O_RDONLY))",
+])
+def test_ways_to_reach_them(call):
+    p = softhca("run", "--", "/usr/bin/python3", "-c",
+                f"import os; D = '/sys/class/infiniband/softhca0'; print({call})")
+    assert p.returncode == 0, p.stderr
+    assert p.stdout.strip()
+
+
+def test_other_paths_are_untouched():
+    code = ("import os; print(os.stat('/dev/null').st_rdev, os.listdir('/sys/class/net'), "
+            "os.path.exists('/dev/infinibandx'), os.stat('/etc/passwd'))")
+    p = softhca("run", "--", "/usr/bin/python3", "-c", code)
+    plain = subprocess.run(["/usr/bin/python3", "-c", code], text=True, stdout=subprocess.PIPE)
+    assert p.stdout == plain.stdout
+
+
+def test_files_are_private(tmp_path):
+    tmp_path.chmod(0o700)
+    e = environment(env={"SOFTHCA_RUNDIR": str(tmp_path)})
+    tree = e["SOFTHCA_SYSFS"]
+    assert os.path.realpath(tree).startswith(os.path.realpath(tmp_path))
+    home = os.path.dirname(tree)
+    assert stat.S_IMODE(os.stat(home).st_mode) == 0o700
+    assert environment(env={"SOFTHCA_RUNDIR": str(tmp_path)})["SOFTHCA_SYSFS"] == tree
+    assert len(os.listdir(home)) == 1
+
+
+@pytest.mark.parametrize("trap", ["open", "link", "file"])
+def test_a_prepared_directory_is_refused(tmp_path, trap):
+    """What somebody else may have put in a shared place beforehand."""
+    base, elsewhere = tmp_path / "base", tmp_path / "elsewhere"
+    base.mkdir(mode=0o700)
+    elsewhere.mkdir(mode=0o700)
+    home = base / f"softhca-sysfs-{os.geteuid()}"
+    if trap == "open":
+        home.mkdir()
+        home.chmod(0o777)
+    elif trap == "link":
+        home.symlink_to(elsewhere)
+    else:
+        home.write_text("")
+    e = environment(env={"SOFTHCA_RUNDIR": str(base)})
+    assert not e["SOFTHCA_SYSFS"].startswith(str(base)), "goes on to the next place"
+    assert not os.listdir(elsewhere)
+    assert trap != "open" or not os.listdir(home)
+
+
+def test_a_base_that_others_rename_in_is_refused(tmp_path):
+    base = tmp_path / "base"
+    base.mkdir()
+    base.chmod(0o777)
+    e = environment(env={"SOFTHCA_RUNDIR": str(base)})
+    assert not e["SOFTHCA_SYSFS"].startswith(str(base))
+
+
+def test_old_files_are_removed(tmp_path):
+    tmp_path.chmod(0o700)
+    home = tmp_path / f"softhca-sysfs-{os.geteuid()}"
+    home.mkdir(mode=0o700)
+    outside = tmp_path / "outside"
+    outside.write_text("stays")
+    for i in range(40):
+        d = home / f"{i:016x}" / "sys" / "class"
+        d.mkdir(parents=True)
+        (d / "f").write_text("x")
+        (d / "l").symlink_to(outside)
+        if i >= 10:
+            os.utime(home / f"{i:016x}", (1e9, 1e9))
+    environment(env={"SOFTHCA_RUNDIR": str(tmp_path)})
+    assert len(os.listdir(home)) == 11
+    assert outside.read_text() == "stays"
+
+
+# devices
+
+def test_devices_lists_every_address_of_lo():
+    p = softhca("devices")
+    assert p.returncode == 0
+    assert re.search(r"^softhca0: port 1 active, MTU (256|512|1024|2048|4096) ", p.stdout)
+    assert re.search(r"^ +\d+ +127\.0\.0\.1 +RoCE v2 +lo$", p.stdout, re.M)
+
+
+def test_devices_json():
+    p = softhca("devices", "--json")
+    devices = json.loads(p.stdout)
+    assert [d["name"] for d in devices] == ["softhca0"]
+    port = devices[0]["ports"][0]
+    assert port["state"] == "active" and port["link_layer"] == "Ethernet"
+    assert re.fullmatch(r"0x[0-9a-f]{16}", devices[0]["node_guid"])
+    for g in port["gids"]:
+        assert g["ifindex"] == socket.if_nametoindex(g["netdev"])
+        assert 0 <= g["index"] < port["gid_tbl_len"]
+    assert "127.0.0.1" in [g["address"] for g in port["gids"]]
+
+
+def test_devices_of_a_wrong_environment():
+    p = softhca("devices", env={"SOFTHCA_DEVICES": "nope0"})
+    assert p.returncode == 1 and "nope0" in p.stderr + p.stdout or "no device" in p.stderr
+
+
+def test_devices_to_a_full_disk():
+    with open("/dev/full", "w") as full:
+        p = subprocess.run([rig.SOFTHCA, "devices"], stdout=full, stderr=subprocess.PIPE,
+                           timeout=rig.LIMIT)
+    assert p.returncode == 1
+
+
+# doctor
+
+CHECKS = {"libraries", "device", "loader", "shim", "providers", "rights", "registry", "files",
+          "shm", "cma", "memlock", "port", "udp", "buffers"}
+
+
+def test_doctor_finds_nothing_broken():
+    p = softhca("doctor")
+    assert p.returncode == 0, p.stdout
+    assert {line.split()[1] for line in p.stdout.splitlines()
+            if line.startswith(("OK", "WARN", "FAIL"))} == CHECKS
+
+
+def test_doctor_json():
+    p = softhca("doctor", "--json")
+    d = json.loads(p.stdout)
+    assert {c["check"] for c in d["checks"]} == CHECKS
+    assert all(c["status"] in ("OK", "WARN", "FAIL") and c["text"] for c in d["checks"])
+    assert d["status"] in ("OK", "WARN") and p.returncode == 0
+    assert d["version"] == softhca("--version").stdout.split()[1]
+
+
+def test_doctor_sees_a_broken_installation(staged, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(staged, copy, symlinks=True)
+    for f in (copy / "lib/softhca").glob("librdmacm.so*"):
+        f.unlink()
+    p = softhca("doctor", "--json", tool=str(copy / "bin/softhca"))
+    status = {c["check"]: c["status"] for c in json.loads(p.stdout)["checks"]}
+    assert p.returncode == 1
+    assert status["libraries"] == "FAIL" and status["loader"] == "FAIL"
+
+    shutil.rmtree(copy / "lib")
+    p = softhca("doctor", tool=str(copy / "bin/softhca"))
+    assert p.returncode == 1 and "install softhca again" in p.stdout
+    p = softhca("run", "--", "true", tool=str(copy / "bin/softhca"))
+    assert p.returncode == 125 and "Install softhca again" in p.stderr
+
+
+def test_doctor_names_the_owner_of_the_port():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.bind(("127.0.0.1", 4791))
+        except OSError:
+            pytest.skip("port 4791 is in use")
+        p = softhca("doctor", "--json")
+    port = next(c for c in json.loads(p.stdout)["checks"] if c["check"] == "port")
+    assert port["status"] == "WARN" and "127.0.0.1: taken" in port["text"]
+    assert p.returncode == 0
+
+
+def test_doctor_for_programs(tmp_path):
+    script = tmp_path / "s.sh"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    p = softhca("doctor", "ibv_devinfo", "/bin/ls", script)
+    assert p.returncode == 0
+    assert "is linked with libibverbs.so.1 and finds all" in p.stdout
+    p = softhca("doctor", "no-such-program")
+    assert p.returncode == 1 and "not found" in p.stdout
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 63, 64, 65, 200, 1000, 3000])
+def test_damaged_programs(tmp_path, size):
+    """Truncated files, and ones whose offsets lead nowhere."""
+    data = bytearray(open(shutil.which("ibv_devinfo"), "rb").read())
+    cut = tmp_path / "cut"
+    cut.write_bytes(data[:size])
+    cut.chmod(0o755)
+    assert softhca("doctor", cut).returncode in (0, 1)
+    for i in range(0x28, 0x30):
+        data[i] = size & 0xff
+    cut.write_bytes(data)
+    assert softhca("doctor", cut).returncode in (0, 1)
+
+
+def test_damaged_section_headers(tmp_path):
+    data = open(shutil.which("ibv_devinfo"), "rb").read()
+    shoff = int.from_bytes(data[0x28:0x30], "little")
+    bad = tmp_path / "bad"
+    for at in range(shoff, len(data), 8):
+        for value in (0xffffffffffffffff, 0x7ffffffffffffff8, len(data) - 8):
+            broken = bytearray(data)
+            broken[at:at + 8] = value.to_bytes(8, "little")
+            bad.write_bytes(broken)
+            bad.chmod(0o755)
+            assert softhca("doctor", bad).returncode in (0, 1), (at, value)
+        if at > shoff + 8 * 8 * 8:
+            break
+
+
+# Programs the loader does not give us
+
+def test_static_program_is_pointed_out(tmp_path):
+    src = tmp_path / "s.c"
+    src.write_text("int main(void) { return 5; }\n")
+    if subprocess.run(["cc", "-static", "-o", tmp_path / "static", src],
+                      stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("no static C library")
+    p = softhca("run", "--", tmp_path / "static")
+    assert p.returncode == 5 and "statically linked" in p.stderr
+
+
+def as_nobody(*command):
+    """A command line that runs as a user without rights."""
+    if os.geteuid():
+        return list(command)
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs",
+            *command] if False else ["setpriv", "--reuid=65534", "--regid=65534",
+                                     "--clear-groups", *command]
+
+
+def test_program_with_more_rights_is_pointed_out(staged):
+    if os.geteuid():
+        pytest.skip("only root can make such a program")
+    path = os.path.join(staged, "setuid-devices")
+    shutil.copy(shutil.which("ibv_devices"), path)
+    os.chmod(path, 0o4755)
+    p = softhca("run", "--", path, tool=f"{staged}/bin/softhca", prefix=as_nobody())
+    assert "is set-user-ID" in p.stderr and f"cp {path} ." in p.stderr
+    os.unlink(path)
+
+
+# Installation, and ordinary users
+
+def test_installed_copy(staged):
+    tool = f"{staged}/bin/softhca"
+    p = softhca("run", "--", "ibv_devices", tool=tool)
+    assert p.returncode == 0 and "softhca0" in p.stdout
+    p = softhca("run", "--", "sh", "-c", "cat /proc/self/maps", tool=tool)
+    assert f"{staged}/lib/softhca/libibverbs.so.1" in p.stdout
+    assert LIB not in p.stdout
+    for path in ("share/man/man1/softhca.1", "lib/pkgconfig/softhca.pc",
+                 "share/bash-completion/completions/softhca"):
+        assert os.path.getsize(f"{staged}/{path}")
+
+
+def test_installed_copy_in_a_place_with_spaces(staged, tmp_path):
+    place = tmp_path / "a b:c"
+    shutil.copytree(staged, place, symlinks=True)
+    p = softhca("run", "--", "ibv_devices", tool=str(place / "bin/softhca"))
+    assert p.returncode == 0 and "softhca0" in p.stdout, p.stderr
+
+
+def test_installed_copy_through_a_link(staged, tmp_path):
+    (tmp_path / "softhca").symlink_to(f"{staged}/bin/softhca")
+    p = softhca("run", "--", "ibv_devices", tool=str(tmp_path / "softhca"))
+    assert "softhca0" in p.stdout
+
+
+def test_ordinary_user(staged):
+    tool = f"{staged}/bin/softhca"
+    p = softhca("doctor", "--json", tool=tool, prefix=as_nobody(), cwd="/")
+    d = json.loads(p.stdout)
+    assert p.returncode == 0, p.stdout
+    bad = [c for c in d["checks"] if c["status"] == "FAIL"]
+    assert not bad
+    p = softhca("run", "--", "sh", "-c", "id -u; ibv_devices", tool=tool, prefix=as_nobody(),
+                cwd="/")
+    assert p.returncode == 0 and "softhca0" in p.stdout, p.stderr
+    if not os.geteuid():
+        assert p.stdout.startswith("65534\n")
+
+
+def test_user_without_any_place_to_write(staged):
+    """No place for files: programs run all the same, without the shim's."""
+    if os.geteuid():
+        pytest.skip("needs root to take the places away")
+    script = ("mount -t tmpfs -o mode=0755 t /dev/shm && mount -t tmpfs -o mode=0755 t /tmp && "
+              f"exec {' '.join(as_nobody())} {staged}/bin/softhca run -- ibv_devices")
+    if staged.startswith("/tmp"):
+        script = "mkdir -p /run/softhca-staged && mount --bind " + staged + \
+                 " /run/softhca-staged && " + script.replace(staged, "/run/softhca-staged")
+    p = subprocess.run(["unshare", "-m", "sh", "-c", script], text=True, cwd="/",
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=rig.LIMIT,
+                       env={k: v for k, v in os.environ.items() if k != "XDG_RUNTIME_DIR"})
+    if "unshare" in p.stderr or "mount:" in p.stderr:
+        pytest.skip(f"no mount namespace: {p.stderr}")
+    assert p.returncode == 0, p.stderr
+    assert "no place to write to" in p.stderr
+
+
+# Help
+
+@pytest.mark.parametrize("command", [[], ["run"], ["env"], ["devices"], ["doctor"]])
+def test_help_has_examples(command):
+    p = softhca(*command, "--help")
+    assert p.returncode == 0 and p.stderr == ""
+    assert "Examples:" in p.stdout
+    assert softhca(*command, "--version").stdout.startswith("softhca ")
+
+
+def test_man_page_knows_every_option_and_variable():
+    with open(os.path.join(rig.ROOT, "docs/softhca.1")) as f:
+        page = f.read().replace("\\-", "-")
+    for option in re.findall(r"--[a-z-]+", softhca("run", "--help").stdout):
+        assert option in page, option
+    with open(os.path.join(rig.ROOT, "src/host/config.c")) as f:
+        variables = set(re.findall(r'"(SOFTHCA_[A-Z_]+)"', f.read()))
+    assert len(variables) > 5
+    for name in variables:
+        assert name in page, name
+
+
+def test_completion():
+    script = os.path.join(rig.ROOT, "completions/softhca.bash")
+    code = f""". {script}
+        complete_() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _softhca
+                       echo "${{COMPREPLY[@]}}"; }}
+        complete_ softhca d; complete_ softhca run --l; complete_ softhca doctor --j"""
+    out = subprocess.run(["bash", "-c", code], text=True, stdout=subprocess.PIPE).stdout
+    assert out == "devices doctor\n--loss\n--json\n"
+    words = subprocess.run(["bash", "-c", f'. {script}; COMP_WORDS=(softhca env --); COMP_CWORD=2; '
+                            '_softhca; echo "${COMPREPLY[@]}"'], text=True,
+                           stdout=subprocess.PIPE).stdout.split()
+    shown = set(re.findall(r"--[a-z-]+", softhca("env", "--help").stdout))
+    assert shown - {"--loss drop"} <= set(words) | {"--wire"}

@@ -1,0 +1,119 @@
+"""verbs_check: every byte of every message, with and without losses."""
+import re
+
+import pytest
+
+import rig
+
+FULL = pytest.mark.full
+RC_OPS = ["send", "send_imm", "write", "write_imm", "read", "faa", "cas", "mix"]
+
+
+def numbers(proc):
+    m = re.search(r"(\d+) messages, (\d+) bytes, lost (\d+), wrong (\d+)", proc.output())
+    assert m, proc.describe()
+    return dict(zip(("messages", "bytes", "lost", "wrong"), map(int, m.groups())))
+
+
+@pytest.mark.parametrize("op", RC_OPS)
+def test_rc(place, op):
+    place.check("-c", "RC", "-o", op, "-n", 2000, "-s", 9000, "-S", 0)
+
+
+@pytest.mark.parametrize("op", ["send", "write", "read", "mix"])
+def test_rc_large(place, op):
+    place.check("-c", "RC", "-o", op, "-n", 60, "-r", 16, "-s", 1 << 20)
+
+
+@pytest.mark.parametrize("op", ["send", "send_imm", "write", "write_imm"])
+def test_uc(place, op):
+    place.check("-c", "UC", "-o", op, "-n", 1000, "-r", 16, "-s", 20000)
+
+
+@pytest.mark.parametrize("op", ["send", "send_imm"])
+def test_ud(place, op):
+    place.check("-c", "UD", "-o", op, "-n", 2000, "-r", 32, "-s", 1024)
+
+
+@pytest.mark.parametrize("args", [
+    ["-o", "send", "-q", 16], ["-o", "send", "-q", 8, "-R"], ["-o", "write", "-q", 16, "-Q", 16],
+    ["-o", "send", "-G", 4, "-s", 30000], ["-o", "read", "-G", 4, "-s", 30000],
+    ["-o", "send", "-I", "-s", 64], ["-o", "send", "-x", 1, "-q", 2, "-r", 8, "-n", 100],
+    ["-o", "faa", "-q", 8], ["-o", "send", "-q", 4, "-e"], ["-o", "read", "-e"], ["-o", "mix", "-q", 4, "-e"],
+    ["-c", "UD", "-o", "send", "-q", 4, "-G", 3, "-r", 16], ["-c", "UC", "-o", "write_imm", "-e", "-r", 16],
+], ids=lambda a: "_".join(map(str, a)).replace("-", ""))
+def test_features(place, args):
+    n = [] if "-n" in args else ["-n", 800]
+    place.check(*n, *args)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_family(place, family):
+    for conn, op in (("RC", "mix"), ("UD", "send")):
+        place.check("-c", conn, "-o", op, "-n", 300, "-r", 32, "-s", 1000, **place.gid_args("-g", family),
+                    host=place.host6 if family == 6 else place.host)
+
+
+@pytest.mark.parametrize("mtu", [256, 512, 1024, 2048, 4096])
+def test_mtu(placements, mtu):
+    p = placements("netns")
+    p.check("-o", "mix", "-m", mtu, "-n", 200, "-s", 30000)
+    p.check("-o", "read", "-m", mtu, "-n", 200, "-s", 30000)
+
+
+def test_two_gib(placements, request):
+    """A message of 2 GiB less one byte is within what the port announces."""
+    out = rig.Side().run(["ibv_devinfo", "-v"])
+    m = re.search(r"max_msg_sz:\s+0x([0-9a-f]+)", out)
+    assert m and int(m[1], 16) >= 1 << 30, out
+
+
+SEEDS = [1, *[pytest.param(s, marks=FULL) for s in range(2, 12)]]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("loss", [1, 5])
+@pytest.mark.parametrize("op", RC_OPS)
+def test_loss_rc(place, op, loss, seed):
+    """RC finishes, with the right data, whatever is lost."""
+    n = 150 if op == "cas" else 500
+    place.check("-c", "RC", "-o", op, "-n", n, "-s", 9000, "-u", 10, "-X", seed,
+                options=["--loss", loss, "--seed", seed])
+
+
+@pytest.mark.parametrize("loss", [1, 5])
+@pytest.mark.parametrize("args", [["-q", 8], ["-q", 4, "-R", "-e"]], ids=["qps", "srq_events"])
+def test_loss_rc_many(place, args, loss):
+    place.check("-c", "RC", "-o", "send", "-n", 200, "-u", 10, *args,
+                options=["--loss", loss, "--seed", 7])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("loss", [1, 5])
+@pytest.mark.parametrize("conn,op,size", [("UC", "send", 6000), ("UC", "send_imm", 6000),
+                                          ("UC", "write_imm", 6000), ("UD", "send", 1024)])
+def test_loss_unreliable(place, conn, op, size, loss, seed):
+    """UC and UD lose messages, and never deliver a torn one."""
+    out = place.check("-c", conn, "-o", op, "-n", 1000, "-r", 32, "-s", size, "-L", "-X", seed,
+                      options=["--loss", loss, "--seed", seed])
+    got = numbers(out.server)
+    assert got["wrong"] == 0 and got["lost"] > 0 and got["messages"] > 100, out.describe()
+    assert got["messages"] + got["lost"] == 1000, out.describe()
+
+
+def test_loss_is_what_was_asked(placements):
+    """UD messages of one packet: the share that is lost is the share asked for."""
+    out = placements("netns").check("-c", "UD", "-n", 4000, "-s", 64, "-L", "-r", 128,
+                                    options=["--loss", 5, "--seed", 3])
+    assert 120 < numbers(out.server)["lost"] < 290, out.describe()
+
+
+@pytest.mark.parametrize("loss", [1, 5])
+@pytest.mark.parametrize("tool", ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_lat"])
+def test_loss_perftest(place, tool, loss):
+    place.tool(tool, "-F", "-n", 300, "-u", 10, options=["--loss", loss, "--seed", 5])
+
+
+@pytest.mark.parametrize("loss", [1, 5])
+def test_loss_pingpong(place, loss):
+    place.tool("ibv_rc_pingpong", "-g", 0, "-c", "-n", 100, options=["--loss", loss, "--seed", 5])

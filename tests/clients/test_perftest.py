@@ -1,0 +1,150 @@
+"""perftest: every operation on every connection type, and its options."""
+import re
+
+import pytest
+
+import rig
+
+FULL = pytest.mark.full
+CONNECTIONS = {"send": ["RC", "UC", "UD"], "write": ["RC", "UC"], "read": ["RC"], "atomic": ["RC"]}
+BASIC = [(op, conn) for op, conns in CONNECTIONS.items() for conn in conns]
+
+
+def perftest(place, tool, *args, iters=200, **kw):
+    """Runs a perftest pair; both ends must report a result without an error."""
+    n = [] if iters is None else ["-n", iters]
+    out = place.tool(tool, "-F", *n, *args, **kw)
+    text = out.client.output()
+    for bad in ("error", "failed", "Failed", "Couldn't", "Unable", "unsupported"):
+        assert bad not in text, out.describe()
+    rows = [line for line in text.splitlines() if re.match(r"\s+\d+\s+\d+\s+[\d.]+", line)]
+    assert rows, f"no result\n{out.describe()}"
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["lat", "bw"])
+@pytest.mark.parametrize("op,conn", BASIC)
+def test_basic(place, op, conn, kind):
+    perftest(place, f"ib_{op}_{kind}", "-c", conn)
+
+
+@pytest.mark.parametrize("op", ["send", "write", "read"])
+@pytest.mark.parametrize("kind", ["lat", "bw"])
+def test_all_sizes(place, op, kind):
+    rows = perftest(place, f"ib_{op}_{kind}", "-a", iters=20 if kind == "lat" else 40)
+    assert len(rows) == 23, rows
+    assert rows[-1].split()[0] == str(1 << 23)
+
+
+@pytest.mark.parametrize("op,conn", [("send", "UC"), ("send", "UD"), ("write", "UC")])
+@pytest.mark.parametrize("kind", [pytest.param("lat", marks=FULL), "bw"])
+def test_all_sizes_unreliable(placements, op, conn, kind):
+    """Bandwidth without acknowledgements overruns a slow receiver, so few at a
+    time are on their way."""
+    deep = ["-t", 4, "-r", 512] if kind == "bw" else []
+    if op == "write" and kind == "bw":
+        deep = ["-t", 4]
+    perftest(placements("netns"), f"ib_{op}_{kind}", "-c", conn, "-a", *deep, iters=20)
+
+
+@pytest.mark.parametrize("op,conn", [("send", "RC"), ("write", "RC"), ("read", "RC"), ("atomic", "RC"),
+                                     pytest.param("send", "UC", marks=FULL),
+                                     pytest.param("send", "UD", marks=FULL),
+                                     pytest.param("write", "UC", marks=FULL)])
+def test_bidirectional(place, op, conn):
+    perftest(place, f"ib_{op}_bw", "-c", conn, "-b")
+
+
+@pytest.mark.parametrize("op", ["send", "write", "read", "atomic"])
+def test_many_qps(place, op):
+    perftest(place, f"ib_{op}_bw", "-q", 16, *(["-s", 4096] if op != "atomic" else []))
+
+
+@pytest.mark.parametrize("op", ["send", "write", "read", "atomic"])
+def test_post_list(place, op):
+    perftest(place, f"ib_{op}_bw", "-l", 16, iters=320)
+
+
+@pytest.mark.parametrize("tool", ["ib_send_lat", "ib_send_bw", "ib_write_bw", "ib_read_lat", "ib_read_bw",
+                                  "ib_atomic_lat", "ib_atomic_bw"])
+def test_events(place, tool):
+    perftest(place, tool, "-e")
+
+
+@pytest.mark.parametrize("conn", ["UC", "UD"])
+def test_events_unreliable(place, conn):
+    perftest(place, "ib_send_lat", "-e", "-c", conn)
+
+
+@pytest.mark.parametrize("tool", ["ib_send_lat", "ib_send_bw", "ib_write_lat", "ib_write_bw"])
+def test_inline(place, tool):
+    perftest(place, tool, "-I", 64, "-s", 64)
+
+
+@pytest.mark.parametrize("conn", ["RC", pytest.param("UD", marks=FULL), pytest.param("UC", marks=FULL)])
+@pytest.mark.parametrize("tool", ["ib_send_bw", "ib_send_lat"])
+def test_srq(place, tool, conn):
+    more = ["-q", 4] if tool == "ib_send_bw" else []
+    perftest(place, tool, "--use-srq", "-c", conn, *more)
+
+
+@pytest.mark.parametrize("mtu", [256, 512, 1024, 2048, 4096])
+@pytest.mark.parametrize("tool", ["ib_write_bw", pytest.param("ib_send_bw", marks=FULL),
+                                  pytest.param("ib_read_bw", marks=FULL)])
+def test_mtu(placements, tool, mtu):
+    perftest(placements("netns"), tool, "-m", mtu, "-s", 100000, iters=100)
+
+
+@pytest.mark.parametrize("tool,conn", [("ib_write_lat", "RC"), ("ib_send_lat", "UD")])
+def test_every_gid(place, tool, conn):
+    """Each GID of the table, link-local and loopback included; between hosts
+    those that reach the other."""
+    common = sorted(set(place.server.gids()) & set(place.client.gids()))
+    if place.name == "netns":
+        loop = {"::1", "::ffff:127.0.0.1"}
+        common = [i for i in common if place.server.gids()[i] not in loop]
+    assert len(common) >= 2
+    for i in common:
+        perftest(place, tool, "-c", conn, "-x", i, iters=50)
+
+
+@pytest.mark.parametrize("tool,conn", [("ib_send_lat", "RC"), ("ib_send_lat", "UD"), ("ib_write_bw", "RC"),
+                                       ("ib_read_bw", "RC"), ("ib_atomic_bw", "RC"), ("ib_send_bw", "UC")])
+def test_ipv6(place, tool, conn):
+    perftest(place, tool, "-c", conn, **place.gid_args("-x", 6), host=place.host6)
+
+
+@pytest.mark.parametrize("tool", ["ib_send_bw", "ib_write_lat", "ib_read_bw"])
+def test_extended_posting(placements, tool):
+    """A device that says it is a ConnectX is driven through ibv_wr_*."""
+    perftest(placements("local"), tool, env={"SOFTHCA_PART_ID": "4129"})
+
+
+@pytest.mark.parametrize("tool", ["ib_write_bw", "ib_send_bw", "ib_read_bw"])
+def test_duration(placements, tool):
+    perftest(placements("netns"), tool, "-D", 1, iters=None)
+
+
+@pytest.mark.parametrize("tool", ["ib_send_bw", "ib_write_bw", "ib_read_bw"])
+def test_small_link(placements, tool):
+    perftest(placements("netns1500"), tool)
+
+
+@pytest.mark.parametrize("conn", ["RC", "UD"])
+def test_cq_moderation_and_depth(place, conn):
+    perftest(place, "ib_send_bw", "-c", conn, "-Q", 50, "-t", 100, "-r", 300, "-s", 512)
+
+
+def test_multicast(place):
+    """ib_send with a multicast group: one sender, one member."""
+    perftest(place, "ib_send_lat", "-c", "UD", "-g")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("iters", [2000])
+@pytest.mark.parametrize("size", [1, 3, 64, 1023, 4096, 65537, 1 << 20])
+@pytest.mark.parametrize("kind", ["lat", "bw"])
+@pytest.mark.parametrize("op,conn", [b for b in BASIC if b[0] != "atomic" and b[1] != "UD"])
+def test_sizes(place, op, conn, kind, size, iters):
+    deep = ["-t", 4] if conn != "RC" and kind == "bw" else []
+    perftest(place, f"ib_{op}_{kind}", "-c", conn, "-s", size, *deep, iters=min(iters, 4000000 // size + 20))
