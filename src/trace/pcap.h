@@ -4,8 +4,8 @@
  * Written by the library itself, so no privilege is needed. Each packet gets
  * the IP and UDP headers it travelled with, made up again from what is known
  * (link type raw IP), valid checksums included, so that tshark and other
- * decoders find nothing to complain about. Safe from many threads; does nothing in
- * a forked child. A write that fails (disk full) ends the recording, silently.
+ * decoders find nothing to complain about. Safe from many threads; does nothing
+ * in a forked child. A write that fails (disk full) ends the recording.
  */
 #ifndef SOFTHCA_TRACE_PCAP_H
 #define SOFTHCA_TRACE_PCAP_H

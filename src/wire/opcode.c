@@ -1,10 +1,10 @@
 /*
  * opcode.c - what each opcode is called, carries and means
  *
- * One row per opcode of table 38 (9.4.5), XRC's of annex A14 and annex A17's
- * congestion notification. All that the other layers decide by opcode they
- * decide by a row's flags, and the header's length follows from the flags, so
- * a new opcode is a new row.
+ * One row per opcode of table 38 (9.4.5), of XRC (annex A14), atomic write
+ * (A19) and congestion notification (A17). All that the other layers decide by
+ * opcode they decide by a row's flags, and the header's length follows from the
+ * flags, so a new opcode is a new row.
  */
 #include "roce.h"
 
@@ -71,7 +71,7 @@ static const struct roce_opcode opcodes[256] = {
 	[ROCE_RC | ROCE_FETCH_ADD]        = ROW("RC FetchAdd", ATOMIC),
 	[ROCE_RC | ROCE_SEND_LAST_INV]    = ROW("RC SEND Last with Invalidate", SEND | LAST | IETH),
 	[ROCE_RC | ROCE_SEND_ONLY_INV]    = ROW("RC SEND Only with Invalidate", SEND | ONLY | IETH),
-	[ROCE_RC | ROCE_ATOMIC_WRITE]       = ROW("RC ATOMIC WRITE", F(REQUEST) | F(ATOMIC) | F(PAYLOAD) | RETH | ONLY),
+	[ROCE_RC | ROCE_ATOMIC_WRITE]     = ROW("RC ATOMIC WRITE", F(REQUEST) | F(ATOMIC) | F(PAYLOAD) | RETH | ONLY),
 
 	[ROCE_UC | ROCE_SEND_FIRST]       = ROW("UC SEND First", SEND | FIRST),
 	[ROCE_UC | ROCE_SEND_MIDDLE]      = ROW("UC SEND Middle", SEND),
@@ -112,7 +112,7 @@ static const struct roce_opcode opcodes[256] = {
 	[ROCE_XRC | ROCE_FETCH_ADD]        = ROW("XRC FetchAdd", ATOMIC | XRC),
 	[ROCE_XRC | ROCE_SEND_LAST_INV]    = ROW("XRC SEND Last with Invalidate", SEND | LAST | XRC | IETH),
 	[ROCE_XRC | ROCE_SEND_ONLY_INV]    = ROW("XRC SEND Only with Invalidate", SEND | ONLY | XRC | IETH),
-	[ROCE_XRC | ROCE_ATOMIC_WRITE]      = ROW("XRC ATOMIC WRITE", F(REQUEST) | F(ATOMIC) | F(PAYLOAD) | RETH | ONLY | XRC),
+	[ROCE_XRC | ROCE_ATOMIC_WRITE]     = ROW("XRC ATOMIC WRITE", F(REQUEST) | F(ATOMIC) | F(PAYLOAD) | RETH | ONLY | XRC),
 
 	[ROCE_CNP] = {
 		.name = "CNP",

@@ -1,6 +1,6 @@
 /*
  * test_roce.c - transport headers against vectors written by hand from the
- * figures of chapter 9 and annexes A14 and A17
+ * figures of chapter 9 and annexes A14, A17 and A19
  */
 #include "unit.h"
 
@@ -24,7 +24,7 @@ static const struct {
 	{ 0x0c, 28, false }, { 0x0d, 16, true },  { 0x0e, 12, true },
 	{ 0x0f, 16, true },  { 0x10, 16, true },  { 0x11, 16, false },
 	{ 0x12, 24, false }, { 0x13, 40, false }, { 0x14, 40, false },
-	{ 0x16, 16, true },  { 0x17, 16, true },
+	{ 0x16, 16, true },  { 0x17, 16, true },  { 0x1d, 28, true },
 
 	{ 0x20, 12, true },  { 0x21, 12, true },  { 0x22, 12, true },
 	{ 0x23, 16, true },  { 0x24, 12, true },  { 0x25, 16, true },
@@ -42,7 +42,7 @@ static const struct {
 	{ 0xac, 32, false }, { 0xad, 16, true },  { 0xae, 12, true },
 	{ 0xaf, 16, true },  { 0xb0, 16, true },  { 0xb1, 16, false },
 	{ 0xb2, 24, false }, { 0xb3, 44, false }, { 0xb4, 44, false },
-	{ 0xb6, 20, true },  { 0xb7, 20, true },
+	{ 0xb6, 20, true },  { 0xb7, 20, true },  { 0xbd, 32, true },
 };
 
 static void opcodes(void **state)
@@ -98,7 +98,7 @@ static void message_bounds(void **state)
 		assert_int_equal(!!(op->flags & ROCE_F_SEND),
 				 !!strstr(op->name, "SEND"));
 		assert_int_equal(!!(op->flags & ROCE_F_WRITE),
-				 !!strstr(op->name, "WRITE"));
+				 !!strstr(op->name, "RDMA WRITE"));
 		assert_int_equal(!!(op->flags & ROCE_F_READ),
 				 !!strstr(op->name, "READ"));
 		assert_int_equal(!!(op->flags & ROCE_F_ATOMIC),
@@ -264,6 +264,15 @@ static const struct vector vectors[] = {
 		.hex = "b1 00 ffff 00 000012 00 00000b  00 000001",
 		.h = { .opcode = 0xb1, .pkey = 0xffff, .dest_qpn = 0x12,
 		       .psn = 11, .msn = 1 },
+	},
+	{
+		.name = "RETH of an atomic write",
+		.hex = "1d 00 ffff 00 000012 80 00000c"
+		       "0000000000001010 00000102 00000008  1122334455667788",
+		.payload = 8,
+		.h = { .opcode = 0x1d, .pkey = 0xffff, .dest_qpn = 0x12,
+		       .ack_req = true, .psn = 12, .va = 0x1010, .rkey = 0x102,
+		       .dma_len = 8 },
 	},
 	{
 		.name = "CNP",
