@@ -82,10 +82,20 @@ static void add(char *buf, size_t size, const char *fmt, ...)
 #define TEXT(f, ...) add((f)->text, sizeof((f)->text), __VA_ARGS__)
 #define MEND(f, ...) add((f)->mend, sizeof((f)->mend), __VA_ARGS__)
 
-static void report(struct doctor *d, const char *name, const struct finding *f)
+/* Names from files and processes reach terminals and JSON only as ASCII. */
+static void make_printable(char *s)
+{
+	for (; *s; s++)
+		if (*s < ' ' || *s > '~')
+			*s = '?';
+}
+
+static void report(struct doctor *d, const char *name, struct finding *f)
 {
 	struct json_object *o;
 
+	make_printable(f->text);
+	make_printable(f->mend);
 	if (f->status > d->worst)
 		d->worst = f->status;
 	if (!d->json) {

@@ -17,6 +17,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* A program has some hundred; a damaged file must not keep us busy for long. */
+#define MAX_NEEDS 16384
+
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define ELFDATA_HERE ELFDATA2LSB
 #else
@@ -84,6 +87,8 @@ static int add_need(struct elf *e, const char *lib, const char *version,
 {
 	struct elf_need *n;
 
+	if (e->need_count == MAX_NEEDS)
+		return -ENOEXEC;
 	n = reallocarray(e->need, e->need_count + 1, sizeof(*n));
 	if (!n)
 		return -ENOMEM;

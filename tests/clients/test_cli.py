@@ -1,8 +1,6 @@
 """The softhca tool: exit status, environment, errors, JSON, installation."""
-import ctypes
 import json
 import os
-import pwd
 import re
 import shlex
 import shutil
@@ -101,7 +99,6 @@ def test_wrong_calls(args, status, says):
     ("--devices", "nope0", "no interface nope0"), ("--devices", ",", "separated by commas"),
     ("--devices", "lo," * 1000, "too long"),
     ("--pcap", "/no/such/dir/x", "No such file"), ("--pcap", "/tmp/", "not of a directory"),
-    ("--pcap", "/proc/x", "cannot write"),
 ])
 def test_bad_values(option, value, says):
     for command, status in (["run"], 125), (["env"], 2):
@@ -332,7 +329,8 @@ def test_devices_json():
 
 def test_devices_of_a_wrong_environment():
     p = softhca("devices", env={"SOFTHCA_DEVICES": "nope0"})
-    assert p.returncode == 1 and "nope0" in p.stderr + p.stdout or "no device" in p.stderr
+    assert p.returncode == 1
+    assert "no device" in p.stderr and p.stdout == ""
 
 
 def test_devices_to_a_full_disk():
@@ -449,9 +447,7 @@ def as_nobody(*command):
     """A command line that runs as a user without rights."""
     if os.geteuid():
         return list(command)
-    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs",
-            *command] if False else ["setpriv", "--reuid=65534", "--regid=65534",
-                                     "--clear-groups", *command]
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
 
 
 def test_program_with_more_rights_is_pointed_out(staged):
@@ -558,4 +554,4 @@ def test_completion():
                             '_softhca; echo "${COMPREPLY[@]}"'], text=True,
                            stdout=subprocess.PIPE).stdout.split()
     shown = set(re.findall(r"--[a-z-]+", softhca("env", "--help").stdout))
-    assert shown - {"--loss drop"} <= set(words) | {"--wire"}
+    assert shown <= set(words)
