@@ -68,12 +68,13 @@ static bool responses_outstanding(const struct roce_qp *qp)
 	return false;
 }
 
-static bool window_open(const struct roce_qp *qp)
+/* Whether there is room for more after the next `ahead` packets. */
+static bool window_open(const struct roce_qp *qp, uint32_t ahead)
 {
 	const struct roce_requester *r = &qp->req;
-	int32_t out = psn_diff(r->nxt_psn, r->una);
+	uint32_t out = (uint32_t)psn_diff(r->nxt_psn, r->una) + ahead;
 
-	return !is_reliable(qp) || (uint32_t)out < r->cwnd / CWND_UNIT;
+	return !is_reliable(qp) || out < r->cwnd / CWND_UNIT;
 }
 
 /* Whether the WQE at nxt may go on (or begin) now. */
@@ -95,7 +96,7 @@ static bool may_send(const struct roce_qp *qp, const struct roce_wqe *w)
 		return true;
 	if (wqe_has_response(w) && qp->req.rd_out >= qp->attr.max_rd_atomic)
 		return false;
-	return window_open(qp);
+	return window_open(qp, 0);
 }
 
 bool req_ready(const struct roce_qp *qp)
@@ -254,8 +255,10 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 					   (struct ibv_sge *)(void *)wqe_data(
 						   qp, w),
 					   w->num_sge, offset, len, &bad);
+		/* Who closes the window must ask, or it stays closed. */
 		h.ack_req = is_reliable(qp) &&
-			    (last || ++r->noack >= ACK_EVERY);
+			    (last || ++r->noack >= ACK_EVERY ||
+			     !window_open(qp, span));
 		if (h.ack_req)
 			r->noack = 0;
 	}
