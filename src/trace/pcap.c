@@ -124,7 +124,7 @@ static void put_file_head(struct pcap *p)
 	p->used = (size_t)(at - p->buf);
 }
 
-/* The Internet checksum's sum over len bytes; only the last piece may be odd. */
+/* The Internet checksum's sum over len bytes; only the last may be odd. */
 static uint64_t sum16(uint64_t sum, const uint8_t *p, size_t len)
 {
 	for (; len >= 2; p += 2, len -= 2)

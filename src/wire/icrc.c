@@ -26,9 +26,9 @@
 #define V4_LEN 20
 #define V6_LEN 40
 #define UDP_LEN 8
-#define LRH_LEN 8       /* ones in place of InfiniBand's local route header */
-#define V4_ID_OFFSET 4  /* of the identification in an IPv4 header */
-#define UDP_MAX 65507u  /* bytes in the largest IPv4 datagram */
+#define LRH_LEN 8 /* ones in place of InfiniBand's local route header */
+#define V4_ID_OFFSET 4 /* of the identification in an IPv4 header */
+#define UDP_MAX 65507u /* bytes in the largest IPv4 datagram */
 
 static uint32_t mul_x(uint32_t a)
 {
@@ -107,7 +107,7 @@ uint32_t icrc_begin(const union ibv_gid *src, const union ibv_gid *dst,
 		put_be16(p + 2, V4_LEN + udp_len);
 		put_be16(p + V4_ID_OFFSET, ip_id);
 		put_be16(p + 6, 0x4000); /* DF */
-		p[8] = 0xff;		 /* time to live */
+		p[8] = 0xff; /* time to live */
 		p[9] = 17;
 		put_be16(p + 10, 0xffff); /* header checksum */
 		memcpy(p + 12, src->raw + 12, 4);

@@ -64,8 +64,8 @@ static void round_trip(const uint8_t *data, size_t size)
 static uint32_t icrc_of(const union ibv_gid *gid, const uint8_t *p, size_t len,
 			uint16_t id)
 {
-	uint32_t crc = icrc_begin(&gid[0], &gid[1], 49152, ROCE_UDP_PORT, len,
-				  id);
+	uint32_t crc =
+		icrc_begin(&gid[0], &gid[1], 49152, ROCE_UDP_PORT, len, id);
 
 	return icrc_bth(crc, p, len - ROCE_ICRC_LEN);
 }

@@ -170,7 +170,7 @@ static void finds_every_id(void **state)
 		len = lens[i];
 		rnd_fill(&rng, pkt, len);
 		random_flow(&rng, &f, true);
-		for (n = 0; n < 0x10000; n += len > 1100 ? 61 : 1) {
+		for (n = 0; n < 0x10000; n += (len > 1100 ? 61 : 1)) {
 			id = (uint16_t)n;
 			icrc_put(pkt + len - 4, icrc(&f, pkt, len, id));
 			found = (uint16_t)rnd(&rng);
@@ -232,7 +232,7 @@ static void v6_has_no_id(void **state)
 	assert_true(check(&f, pkt, 64, &id));
 	assert_int_equal(id, 77);
 	assert_true(check(&f, pkt, 64, NULL));
-	/* Of the bits only FECN, BECN and the reserved ones beside them count. */
+	/* Only FECN, BECN and the reserved bits beside them do not count. */
 	for (n = 0; n < 64 * 8; n++) {
 		pkt[n / 8] ^= (uint8_t)(1 << n % 8);
 		assert_int_equal(check(&f, pkt, 64, NULL), n / 8 == 4);

@@ -13,6 +13,7 @@
  * Lengths of BTH and extended headers as table 38 implies, and whether payload
  * may follow. Written down a second time on purpose: opcode.c computes them.
  */
+/* clang-format off */
 static const struct {
 	uint8_t opcode, len;
 	bool payload;
@@ -44,6 +45,7 @@ static const struct {
 	{ 0xb2, 24, false }, { 0xb3, 44, false }, { 0xb4, 44, false },
 	{ 0xb6, 20, true },  { 0xb7, 20, true },  { 0xbd, 32, true },
 };
+/* clang-format on */
 
 static void opcodes(void **state)
 {
@@ -145,6 +147,7 @@ struct vector {
 	struct roce_hdr h;
 };
 
+/* clang-format off */
 static const struct vector vectors[] = {
 	{
 		.name = "all bits of the BTH",
@@ -282,6 +285,7 @@ static const struct vector vectors[] = {
 		       .dest_qpn = 0x12 },
 	},
 };
+/* clang-format on */
 
 static size_t from_hex(const char *hex, uint8_t *out)
 {
@@ -409,8 +413,8 @@ static void every_length(void **state)
 				if (i < ARRAY_SIZE(lengths) && len % 4 == 0 &&
 				    len >= lengths[i].len) {
 					spare = len - lengths[i].len;
-					if (lengths[i].payload ? pad <= spare :
-								 !pad && !spare)
+					if (lengths[i].payload ? pad <= spare
+							       : !pad && !spare)
 						want = lengths[i].len;
 				}
 				memset(&h, 0x5a, sizeof(h));
