@@ -1,0 +1,154 @@
+/*
+ * internal.h - what the files of src/cm share
+ */
+#ifndef SOFTHCA_CM_INTERNAL_H
+#define SOFTHCA_CM_INTERNAL_H
+
+#include "cm.h"
+
+#include "base/bytes.h"
+
+#include <errno.h>
+
+#define CM_TX_QUEUE 256
+#define CM_LINGER_NS UINT64_C(10000000000) /* answering late duplicates */
+#define CM_LINGER_MAX 4096
+#define CM_MRA_TIMEOUT 22 /* what we ask for with MRA: 17 s */
+#define CM_MAX_TIMEOUT 24 /* what a peer may make us wait at a time: 69 s */
+
+/* A chained hash table of things that contain a struct hlink. */
+struct hlink {
+	struct hlink *next;
+	uint64_t hash;
+};
+
+struct htable {
+	struct hlink **bucket;
+	size_t size; /* power of two */
+	size_t count;
+};
+
+struct cm_conn {
+	enum cm_state state;
+	bool active;
+	bool sidr;
+	bool closed; /* the user has let go of it */
+	bool mra; /* we have sent one */
+	bool quiet; /* TIMEWAIT just to answer duplicates: no event at its end
+		     */
+	struct roce_path path;
+	uint64_t service_id;
+	uint32_t local_id, remote_id;
+	uint32_t local_qpn, remote_qpn;
+	enum ibv_qp_type qp_type; /* of our end */
+	uint64_t tid; /* of the exchange under way */
+	uint8_t ack_timeout;
+	void *user;
+
+	/* Who we are for a peer that repeats itself; see cm.c. */
+	struct hlink by_id, by_remote, by_qpn;
+	bool in_remote, in_qpn;
+
+	/* The message that waits for an answer, or may be asked for again. */
+	uint8_t last[MAD_LEN];
+	uint8_t max_retries, retries;
+	uint64_t patience_ns, max_patience_ns;
+
+	uint64_t due;
+	size_t heap_pos; /* + 1; 0: no timer */
+};
+
+struct cm_listener {
+	struct cm_listener *next;
+	uint64_t service_id;
+	union ibv_gid gid;
+	bool any;
+	unsigned families;
+	void *user;
+};
+
+#define CM_LISTEN_BUCKETS 256
+
+struct cm {
+	struct cm_config cfg;
+	uint32_t next_id;
+	uint32_t tid_high;
+	struct htable by_id; /* local ID */
+	struct htable by_remote; /* passive: the peer's ID and address */
+	struct htable by_qpn; /* the peer's QPN and address */
+	struct cm_listener *listeners[CM_LISTEN_BUCKETS];
+	struct cm_conn **heap;
+	size_t heap_len, heap_size;
+	size_t lingering;
+	struct cm_mad *txq;
+	size_t tx_head, tx_len;
+	struct cm_stats stats;
+};
+
+/* A message on its way through the state machine. */
+struct cm_in {
+	const struct mad *m;
+	const union ibv_gid *sgid, *dgid;
+	uint32_t scope;
+	uint64_t now_ns;
+};
+
+/* cm.c */
+struct cm_conn *cm_conn_new(struct cm *cm, const struct roce_path *path,
+			    void *user);
+void cm_conn_free(struct cm *cm, struct cm_conn *c);
+struct cm_conn *cm_conn_by_id(struct cm *cm, uint32_t id,
+			      const union ibv_gid *peer);
+struct cm_conn *cm_conn_by_remote(struct cm *cm, uint32_t id, bool sidr,
+				  const union ibv_gid *peer);
+struct cm_conn *cm_conn_by_qpn(struct cm *cm, uint32_t qpn,
+			       const union ibv_gid *peer);
+int cm_conn_add_remote(struct cm *cm, struct cm_conn *c);
+int cm_conn_add_qpn(struct cm *cm, struct cm_conn *c);
+/* The peer may use its QP for another connection from now on. */
+void cm_conn_forget_qpn(struct cm *cm, struct cm_conn *c);
+void cm_conn_forget(struct cm *cm, struct cm_conn *c);
+void cm_conn_timer(struct cm *cm, struct cm_conn *c, uint64_t due);
+
+struct cm_listener *cm_listener_find(struct cm *cm, uint64_t service_id,
+				     const union ibv_gid *gid);
+
+int cm_emit(struct cm *cm, struct cm_event *ev);
+void cm_send(struct cm *cm, const struct roce_path *path, struct mad *m);
+/* Sends and keeps the message, so that it can be sent again. */
+void cm_conn_send(struct cm *cm, struct cm_conn *c, struct mad *m);
+void cm_conn_resend(struct cm *cm, struct cm_conn *c);
+/* The same, and repeats it until the state changes. */
+void cm_conn_ask(struct cm *cm, struct cm_conn *c, struct mad *m,
+		 uint64_t now_ns);
+/* The connection is over: nothing more will happen to it. */
+void cm_conn_end(struct cm *cm, struct cm_conn *c);
+/* It is over but answers duplicates with the last message for a while. */
+void cm_conn_linger(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
+bool cm_room(const struct cm *cm);
+void cm_reverse_path(struct roce_path *path, const struct cm_in *in,
+		     uint8_t tclass, uint8_t hop_limit, uint32_t flow_label);
+int cm_copy_data(uint8_t *to, size_t max, const void *data, size_t len);
+
+static inline uint64_t cm_timeout_ns(unsigned n)
+{
+	return UINT64_C(4096) << (n > CM_MAX_TIMEOUT ? CM_MAX_TIMEOUT : n);
+}
+
+static inline bool gid_equal(const union ibv_gid *a, const union ibv_gid *b)
+{
+	return a->global.subnet_prefix == b->global.subnet_prefix &&
+	       a->global.interface_id == b->global.interface_id;
+}
+
+/* conn.c */
+void cm_conn_rx(struct cm *cm, const struct cm_in *in);
+void cm_conn_expire(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
+void cm_conn_close(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
+
+/* sidr.c */
+void cm_sidr_rx(struct cm *cm, const struct cm_in *in);
+void cm_sidr_expire(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
+void cm_sidr_close(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
+
+#endif
