@@ -259,6 +259,10 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 
 	now = clock_ns();
 	pthread_mutex_lock(&qp->lock);
+	/* What was received is acknowledged, whatever becomes of the QP. */
+	if ((mask & IBV_QP_STATE) &&
+	    (reset || attr->qp_state == IBV_QPS_ERR))
+		shca_qp_flush(qp, now);
 	err = roce_qp_modify(qp->core, attr, mask,
 			     mask & IBV_QP_AV ? &path : NULL,
 			     mask & IBV_QP_ALT_PATH ? &alt : NULL, now);
@@ -339,6 +343,7 @@ int shca_qp_destroy(struct ibv_qp *ib)
 
 	engine_qpn_free(e, qp);
 	pthread_mutex_lock(&qp->lock);
+	shca_qp_flush(qp, clock_ns()); /* the peer waits for ACKs we owe */
 	qp->dead = true;
 	roce_qp_destroy(qp->core);
 	qp->core = NULL;
