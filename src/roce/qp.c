@@ -720,6 +720,9 @@ int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 			w->status = IBV_WC_LOC_PROT_ERR;
 		break;
 	}
+	case IBV_WR_SEND_WITH_INV:
+		w->rkey = wr->invalidate_rkey;
+		break;
 	case IBV_WR_LOCAL_INV:
 		w->local = true;
 		w->rkey = wr->invalidate_rkey;
