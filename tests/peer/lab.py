@@ -139,6 +139,12 @@ class HostJob(Job):
             self.changed.wait_for(lambda: self.rc is not None, 5)
 
 
+    def interrupt(self):
+        """As ^C does, and waits for the end."""
+        self.proc.send_signal(signal.SIGINT)
+        self.wait(10)
+
+
 class GuestJob(Job):
     def __init__(self, addr, argv, env):
         super().__init__()
@@ -171,9 +177,26 @@ class GuestJob(Job):
 class Place:
     """ip4, ip6: addresses; kind: what implements RDMA there."""
 
+    def ip(self, version):
+        return self.ip4 if version == 4 else self.ip6
+
     def run(self, argv, timeout=30, env=None):
         job = self.start(argv, env)
         return job.wait(timeout), job.out
+
+    def listening(self):
+        """The TCP ports that somebody listens on here."""
+        return {int(line.split()[1].rpartition(":")[2], 16)
+                for line in self._tcp_tables().splitlines()
+                if " 0A " in line}
+
+    def wait_listening(self, before, job, timeout):
+        """Until another port than before is listened on, or timeout."""
+        until = time.monotonic() + timeout
+        while time.monotonic() < until and job.rc is None:
+            if self.listening() - before:
+                return
+            time.sleep(0.05)
 
 
 class Host(Place):
@@ -192,6 +215,14 @@ class Host(Place):
         """Without softhca: tcpdump and the like."""
         return HostJob(argv, dict(os.environ))
 
+    @staticmethod
+    def _tcp_tables():
+        text = ""
+        for name in ("tcp", "tcp6"):
+            with open("/proc/net/" + name) as f:
+                text += f.read()
+        return text
+
 
 class Guest(Place):
     kind = "rxe"
@@ -200,7 +231,8 @@ class Guest(Place):
         self.ip4, self.ip6 = lab.addresses(number)
         self.tap = f"tap{number}"
         self.console = os.path.join(lab.dir, f"console{number}")
-        sh(f"ip tuntap add {self.tap} mode tap")
+        if not os.path.exists(f"/sys/class/net/{self.tap}"):
+            sh(f"ip tuntap add {self.tap} mode tap")
         sh(f"ip link set {self.tap} mtu {lab.mtu} txqueuelen 10000 master br0 up")
         argv = [lab.kernel, f"mem={mem}M", "root=/dev/root",
                 "rootfstype=hostfs", "rootflags=/", "ro", "quiet",
@@ -223,12 +255,20 @@ class Guest(Place):
                 return
             except OSError:
                 time.sleep(0.05)
-        with open(self.console, errors="replace") as f:
-            tail = f.read()[-2000:]
-        raise LabError("the guest does not come up:\n" + tail)
+        raise LabError("the guest does not come up: " + self.last_words())
 
     def start(self, argv, env=None):
         return GuestJob(self.ip4, argv, env or {})
+
+    def _tcp_tables(self):
+        return self.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"])[1]
+
+    def alive(self):
+        return self.proc.poll() is None
+
+    def last_words(self):
+        with open(self.console, errors="replace") as f:
+            return " / ".join(f.read().strip().splitlines()[-4:])
 
     def netem(self, what=None):
         """Disturbs RoCE packets both ways ("loss 1%"); None: undisturbed.
@@ -280,11 +320,13 @@ class Lab:
         for line in ("ip link set lo up",
                      "ip link add br0 type bridge stp_state 0 "
                      "mcast_snooping 0 forward_delay 0",
+                     "sysctl -qw net.ipv6.conf.br0.accept_dad=0",
                      f"ip link set br0 mtu {mtu}",
                      f"ip addr add {ip4}/24 dev br0",
                      f"ip addr add {ip6}/64 dev br0 nodad",
                      f"ip addr add {self.OTHER4}/24 dev br0",
-                     f"ip addr add {self.OTHER6}/64 dev br0 nodad",
+                     f"ip addr add {self.OTHER6}/64 dev br0 nodad "
+                     "preferred_lft 0",     # never a source by itself
                      "ip link set br0 up"):
             sh(line)
         whole_checksums("br0")

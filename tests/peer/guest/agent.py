@@ -20,18 +20,19 @@ NIC = "vec0"
 def setup():
     env = os.environ
     mtu = env["PEER_MTU"]
+    for _ in range(500):
+        if os.path.exists("/sys/class/net/" + NIC):
+            break
+        time.sleep(0.01)
     for path, value in (
-            ("net/ipv6/conf/all/accept_dad", "0"),
-            ("net/ipv6/conf/default/accept_dad", "0"),
+            # addresses can be used at once
+            (f"net/ipv6/conf/{NIC}/accept_dad", "0"),
+            (f"net/ipv6/conf/{NIC}/router_solicitations", "0"),
             ("net/core/rmem_max", "16777216"),
             ("net/core/rmem_default", "4194304"),
             ("kernel/printk", "4 4 1 7")):
         with open("/proc/sys/" + path, "w") as f:
             f.write(value)
-    for _ in range(500):
-        if os.path.exists("/sys/class/net/" + NIC):
-            break
-        time.sleep(0.01)
     for line in (
             "ip link set lo up",
             f"ip link set {NIC} mtu {mtu} txqueuelen 4000 up",

@@ -3,6 +3,7 @@
  *
  *	peer server -a ADDR [-d DEV] [-p PORT]
  *	peer client -a ADDR [-d DEV] [-p PORT] -c SERVER [options] SCENARIO...
+ *	peer gid -a ADDR	prints the device that has it and the GID's index
  *	peer list
  *
  * A plain verbs program: it runs on the kernel's rxe, on hardware, and under
@@ -1634,6 +1635,33 @@ static void rc_stream(void)
 	remark("%" PRIu64 " rounds", rounds);
 }
 
+/* Idle QPs for a given time, for hostile packets to be tried on. */
+static void victims(void)
+{
+	for (int i = 0; i < 16; i++) {
+		pair(i < 10 ? IBV_QPT_RC : i < 13 ? IBV_QPT_UC : IBV_QPT_UD);
+		for (int k = 0; k < 16; k++)
+			for (enum who w = A; w <= B; w++)
+				receive(w, AT_B, 2048, 0);
+		for (enum who w = A; w <= B; w++)
+			printf("victim %c 0x%x:0x%" PRIx64 ":0x%x:0x%" PRIx64
+			       "\n", w == A ? 'A' : 'B', qpn[w], conf.psn[!w],
+			       side[w].rkey, side[w].va + AT_B);
+	}
+	printf("ready\n");
+	fflush(stdout);
+	sleep(opt_seconds);
+	/* Both ends still do their work. */
+	for (enum who w = A; w <= B; w++) {
+		struct done d;
+
+		while (poll_wc(w, &d, 0))
+			;
+	}
+	pair(IBV_QPT_RC);
+	one_message(IBV_WR_SEND, 5000, 0, 0);
+}
+
 static void rc_many_qps(void)
 {
 	uint64_t a[8], len = 2 * opt_mtu + 9;
@@ -2304,6 +2332,7 @@ static const struct scenario {
 	{ "err_ud", err_ud, "UD wrong Q_Key, unknown QP" },
 	{ "err_ud_short_recv", err_ud_short_recv, "UD receive too short" },
 	{ "rc_stream", rc_stream, "RC mixed traffic for some seconds" },
+	{ "victims", victims, "idle QPs for some seconds" },
 };
 #define SCENARIOS (sizeof(scenarios) / sizeof(*scenarios))
 
@@ -2345,6 +2374,7 @@ static void usage(void)
 		"       peer client -a ADDR -c SERVER [-d DEV] [-p PORT]\n"
 		"            [-m MTU] [-s SECONDS] [-o OTHER] [-l] [-v] "
 		"SCENARIO...\n"
+		"       peer gid -a ADDR\n"
 		"       peer list\n"
 		"-a: an address of the RDMA device to use; -o: one that "
 		"neither end has;\n-l: the network loses packets\n");
@@ -2400,6 +2430,13 @@ int main(int argc, char **argv)
 	}
 	if (!opt_addr)
 		usage();
+	if (!strcmp(argv[1], "gid")) {
+		if (open_end())
+			return 1;
+		printf("%s %d\n", ibv_get_device_name(end.ctx->device),
+		       end.gid_index);
+		return 0;
+	}
 	if (!strcmp(argv[1], "server"))
 		server();
 	if (strcmp(argv[1], "client") || !opt_server || optind == argc)

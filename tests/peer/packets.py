@@ -1,0 +1,191 @@
+"""Judges a capture of RoCEv2 packets: tshark, scapy, and a CRC of our own.
+
+judge() yields (what, verdict, note); the verdict is None where the judge is
+not installed.
+"""
+import collections
+import json
+import shutil
+import socket
+import struct
+import subprocess
+import zlib
+
+PORT = 4791
+
+
+class Packet:
+    """One RoCEv2 packet of a capture, taken apart as far as is judged here."""
+
+    def __init__(self, frame):
+        self.frame = frame
+        kind = struct.unpack_from(">H", frame, 12)[0]
+        ip = frame[14:]
+        if kind == 0x0800:
+            self.version, self.l3 = 4, 20
+            self.src, self.dst = (socket.inet_ntop(socket.AF_INET, ip[a:a + 4]) for a in (12, 16))
+            self.tclass, self.hops = ip[1], ip[8]
+            self.df = bool(ip[6] & 0x40)
+            self.id = struct.unpack_from(">H", ip, 4)[0]
+            self.fragment = struct.unpack_from(">H", ip, 6)[0] & 0x3fff
+            self.end = 14 + struct.unpack_from(">H", ip, 2)[0]
+            self.options = ip[0] != 0x45
+        else:
+            self.version, self.l3 = 6, 40
+            self.src, self.dst = (socket.inet_ntop(socket.AF_INET6, ip[a:a + 16]) for a in (8, 24))
+            word = struct.unpack_from(">I", ip)[0]
+            self.tclass, self.flow, self.hops = word >> 20 & 0xff, word & 0xfffff, ip[7]
+            self.end = 14 + 40 + struct.unpack_from(">H", ip, 4)[0]
+            self.options = ip[6] != 17
+        udp = 14 + self.l3
+        self.sport, self.dport, self.udp_len, self.udp_sum = struct.unpack_from(">4H", frame, udp)
+        self.bth = frame[udp + 8:udp + 20]
+        self.body = frame[udp + 20:self.end - 4]
+        self.icrc = frame[self.end - 4:self.end]
+        self.opcode = self.bth[0]
+        self.migreq, self.pad, self.tver = bool(self.bth[1] & 0x40), self.bth[1] >> 4 & 3, self.bth[1] & 15
+        self.pkey = struct.unpack_from(">H", self.bth, 2)[0]
+        self.qpn = int.from_bytes(self.bth[5:8], "big")
+        self.psn = int.from_bytes(self.bth[9:12], "big")
+
+    def good_icrc(self):
+        """Annex A17.3.3, computed with zlib."""
+        ip = bytearray(self.frame[14:14 + self.l3])
+        if self.version == 4:
+            ip[1] = ip[8] = ip[10] = ip[11] = 0xff
+        else:
+            ip[0] |= 0x0f
+            ip[1] = ip[2] = ip[3] = ip[7] = 0xff
+        udp = self.frame[14 + self.l3:14 + self.l3 + 6] + b"\xff\xff"
+        bth = bytearray(self.bth)
+        bth[4] = 0xff
+        crc = zlib.crc32(b"\xff" * 8 + ip + udp + bth + self.body)
+        return struct.pack("<I", crc) == self.icrc
+
+
+def read(path):
+    """The RoCEv2 packets of a pcap file (not pcapng)."""
+    with open(path, "rb") as f:
+        data = f.read()
+    at = 24
+    while at + 16 <= len(data):
+        have = struct.unpack_from("<I", data, at + 8)[0]
+        frame = data[at + 16:at + 16 + have]
+        at += 16 + have
+        if len(frame) < 14 + 20 + 8 + 12 + 4:
+            continue
+        kind, = struct.unpack_from(">H", frame, 12)
+        if kind == 0x0800 and frame[23] == 17 or kind == 0x86dd and frame[20] == 17:
+            p = Packet(frame)
+            if p.dport == PORT:
+                yield p
+
+
+def tshark(path, *args):
+    return subprocess.run(["tshark", "-n", "-r", path, "-o", "ip.check_checksum:TRUE",
+                           "-o", "udp.check_checksum:TRUE", *args],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          timeout=600)
+
+
+def first(items, show, most=3):
+    items = list(items)
+    return f"{len(items)} packets" + (": " + "; ".join(map(show, items[:most])) if items else "")
+
+
+def show(p):
+    return f"{p.src} > {p.dst} opcode 0x{p.opcode:02x} QPN 0x{p.qpn:x} PSN 0x{p.psn:x} {len(p.body)} bytes"
+
+
+def judge(path, ours4, ours6):
+    all_packets = list(read(path))
+    ours = [p for p in all_packets if p.src in (ours4, ours6)]
+    theirs = [p for p in all_packets if p.src not in (ours4, ours6)]
+    counts = f"{len(ours)} packets of softhca, {len(theirs)} of rxe"
+    if not ours or not theirs:
+        yield "packets of both sides are captured", False, counts
+        return
+
+    if shutil.which("tshark"):
+        bad = tshark(path, "-Y", '_ws.malformed || ip.checksum.status == "Bad" || '
+                                 'udp.checksum.status == "Bad" || (udp.port == 4791 && !infiniband)')
+        lines = bad.stdout.splitlines()
+        yield ("tshark: nothing malformed, no bad checksum",
+               bad.returncode == 0 and not lines,
+               (bad.stderr.strip()[-200:] if bad.returncode else "; ".join(lines[:3])) or counts)
+    else:
+        yield "tshark: nothing malformed, no bad checksum", None, "tshark is not installed"
+
+    for who, some in (("softhca", ours), ("rxe", theirs)):
+        bad = [p for p in some if not p.good_icrc()]
+        yield f"every ICRC of {who} is good", not bad, first(bad, show) if bad else f"{len(some)} packets"
+    yield from scapy_judge(ours)
+
+    def rule(what, broken):
+        bad = [p for p in ours if broken(p)]
+        return what, not bad, first(bad, show) if bad else ""
+
+    yield rule("no fragments, IP options or short frames",
+               lambda p: p.options or p.end > len(p.frame) or p.version == 4 and p.fragment)
+    yield rule("Don't Fragment is set (A17.4.5.1)", lambda p: p.version == 4 and not p.df)
+    yield rule("UDP length and pad count agree with the packet (9.2.3)",
+               lambda p: p.udp_len != p.end - 14 - p.l3 or len(p.body) % 4 != 0)
+    yield rule("payload is at most 4096 bytes and headers", lambda p: len(p.body) > 4096 + 28 + 4)
+    yield rule("P_Key is the default one", lambda p: p.pkey != 0xffff)
+    yield rule("transport version is 0 (9.2.4)", lambda p: p.tver)
+    yield rule("reserved bits are 0 (9.2)", lambda p: p.bth[4] & 0x3f or p.bth[8] & 0x7f)
+    rxe_mig = {p.migreq for p in theirs}
+    yield rule("MigReq is as rxe sends it", lambda p: p.migreq not in rxe_mig)
+    yield rule("UDP source port is in the dynamic range (A17.4.5.2)", lambda p: p.sport < 0xc000)
+
+    ports = collections.defaultdict(set)
+    for p in ours:
+        if p.opcode >> 5 == 0 and p.opcode not in (0x11, 0x12) and not 0x0d <= p.opcode <= 0x10:
+            ports[p.dst, p.qpn].add(p.sport)
+    # One guest numbers its QPs anew for every program, hence the generous limit.
+    spread = {next(iter(v)) for v in ports.values()}
+    yield ("source ports differ between connections", len(spread) > 1 or len(ports) < 8,
+           f"{len(spread)} ports, {len(ports)} queue pairs")
+
+    paths = {(p.version, p.tclass & 0xfc, p.hops) for p in ours}
+    for version in {p.version for p in ours}:
+        yield (f"traffic class and hop limit are carried, IPv{version}",
+               (version, 0x68, 33) in paths, str(sorted(x[1:] for x in paths if x[0] == version)))
+
+
+def scapy_judge(ours):
+    """scapy's own ICRC, for some packets of each opcode; it knows IPv4 only."""
+    name = "scapy computes the same ICRCs"
+    script = """
+import json, sys
+try:
+    from scapy.contrib.roce import BTH
+    from scapy.layers.l2 import Ether
+except ImportError:
+    print(json.dumps(None)); sys.exit()
+bad = []
+for line in sys.stdin:
+    raw = bytes.fromhex(line)
+    ip = Ether(raw).payload
+    ip_raw = raw[14:14 + ip.len]
+    if BTH not in ip or ip[BTH].compute_icrc(ip_raw) != ip_raw[-4:]:
+        bad.append(line.strip()[:160])
+print(json.dumps(bad))
+"""
+    by_opcode = collections.defaultdict(list)
+    for p in ours:
+        if p.version == 4 and len(by_opcode[p.opcode]) < 30:
+            by_opcode[p.opcode].append(p)
+    some = [p for v in by_opcode.values() for p in v]
+    r = subprocess.run(["/usr/bin/python3", "-c", script], text=True, stdout=subprocess.PIPE,
+                       stderr=subprocess.PIPE, timeout=300,
+                       input="".join(p.frame[:p.end].hex() + "\n" for p in some))
+    try:
+        bad = json.loads(r.stdout)
+    except ValueError:
+        yield name, False, r.stderr.strip()[-200:]
+        return
+    if bad is None:
+        yield name, None, "scapy is not installed"
+    else:
+        yield name, not bad, "; ".join(bad[:2]) or f"{len(some)} packets, {len(by_opcode)} opcodes, IPv4"
