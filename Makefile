@@ -21,6 +21,9 @@ test: deps ## everything: unit, simulation, ABI, fuzz, sanitizers, real clients
 test-full: deps ## the same with the whole matrix of real clients (about an hour)
 	@scripts/test --full
 
+test-pyverbs: deps build ## rdma-core's own tests of verbs (pyverbs)
+	@tests/pyverbs/run $(PYVERBS)
+
 demo: deps ## watch unmodified RDMA programs run on this machine
 	@scripts/demo
 
@@ -42,4 +45,4 @@ install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build test test-full demo bench asan tsan install clean
+.PHONY: help deps build test test-full test-pyverbs demo bench asan tsan install clean
