@@ -64,8 +64,8 @@ static uint64_t get_number(const char *name, uint64_t max)
 	if (!v)
 		return 0;
 	errno = 0;
-	n = strtoull(v, &end, 0);
-	if (*v == '-' || end == v || *end || errno || n > max) {
+	n = strtoull(v, &end, v[0] == '0' && (v[1] | 32) == 'x' ? 16 : 10);
+	if (*v < '0' || *v > '9' || *end || errno || n > max) {
 		complain(name, v, "a number in range");
 		return 0;
 	}

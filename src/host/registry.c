@@ -754,6 +754,20 @@ int registry_route(const struct registry *r, uint32_t qpn,
 	return slot;
 }
 
+size_t registry_receivers(const struct registry *r, const union ibv_gid *gid,
+			  uint32_t scope, uint16_t *slots)
+{
+	const struct shared *m = r->file->m;
+	int row = find_addr(m, gid, scope);
+	size_t n = 0;
+
+	for (uint16_t slot = 0; row >= 0 && slot < REGISTRY_SLOTS; slot++)
+		if (LOAD(&m->slot[slot].used) &&
+		    receives_at(&m->slot[slot], row))
+			slots[n++] = slot;
+	return n;
+}
+
 bool registry_alive(const struct registry *r, unsigned slot)
 {
 	return slot < REGISTRY_SLOTS && alive(r->file, slot);

@@ -56,6 +56,10 @@ int registry_route(const struct registry *r, uint32_t qpn,
 		   const union ibv_gid *gid, uint32_t scope);
 bool registry_alive(const struct registry *r, unsigned slot);
 
+/* The slots that receive at gid; returns how many, at most REGISTRY_SLOTS. */
+size_t registry_receivers(const struct registry *r, const union ibv_gid *gid,
+			  uint32_t scope, uint16_t *slots);
+
 /* The private UDP port of a slot; 0: none. registry_publish() sets ours, and
  * how many bytes may wait for us. */
 uint16_t registry_port(const struct registry *r, unsigned slot);

@@ -24,6 +24,8 @@
  *
  *   0xff, version, sport (2), tclass, hop limit, 0, 0, secret (16),
  *   source GID (16), destination GID (16)
+ *
+ * The first byte alone is a poke: it wakes the receiver and is nothing else.
  */
 #define HANDOVER_TYPE 0xff
 #define HANDOVER_VERSION 1
@@ -51,6 +53,22 @@ struct tx_sock {
 	_Atomic bool no_gso; /* refused once */
 };
 
+/* A packet by itself, with what its IP and UDP headers said. */
+struct packet {
+	const uint8_t *p; /* from BTH to ICRC */
+	size_t len;
+	union ibv_gid src, dst;
+	uint16_t sport;
+	uint8_t tclass;
+	uint8_t hop_limit;
+};
+
+/* A slot that has no room for our packets. */
+struct refusal {
+	_Atomic uint64_t since_ns; /* 0: it has */
+	_Atomic uint64_t poked_ns;
+};
+
 struct rx;
 
 struct udp {
@@ -64,7 +82,7 @@ struct udp {
 	uint16_t private_port;
 	struct udp_stats stats;
 	_Atomic uint64_t draws; /* random numbers used for loss */
-	_Atomic uint64_t refused_ns[REGISTRY_SLOTS]; /* no room since; 0 */
+	struct refusal refusal[REGISTRY_SLOTS];
 
 	/* Taken after the registry's lock. */
 	pthread_mutex_t bind_lock;
@@ -104,8 +122,7 @@ void rx_destroy(struct udp *u);
 /* Frees the sockets in the graveyard. rx_lock is held. */
 void rx_reap(struct udp *u);
 
-/* udp_tx.c: one datagram to the private port of a slot, and its verdict */
-int udp_send_private(struct udp *u, unsigned slot, const struct iovec *iov,
-		     int niov);
+/* udp_tx.c: to a process of this host's private port. Returns 0 or -errno. */
+int udp_hand_over(struct udp *u, unsigned slot, const struct packet *k);
 
 #endif

@@ -429,7 +429,7 @@ void udp_destroy(struct udp *u)
 		registry_publish(u->registry, 0, 0);
 		locked = !registry_lock(u->registry);
 		for (struct rx_sock *s = u->socks; s; s = s->next) {
-			if (s->kind != RX_UNICAST)
+			if (s->kind == RX_PRIVATE)
 				continue;
 			close_fd(s->fd);
 			s->fd = -1;
@@ -673,8 +673,14 @@ static int bind_locked(struct udp *u, struct rx_sock *s)
 	bool alone;
 	int err;
 
-	if (s->kind == RX_MULTICAST)
-		return bind_multicast(u, s);
+	if (s->kind == RX_MULTICAST) {
+		err = bind_multicast(u, s);
+		/* For relay(); who finds no place there is not relayed to. */
+		if (!err && u->registry)
+			registry_addr_join(u->registry, &s->gid, s->scope,
+					   false);
+		return err;
+	}
 	alone = !u->registry ||
 		!registry_addr_count(u->registry, &s->gid, s->scope);
 	err = bind_unicast(u, s, alone);
@@ -760,7 +766,7 @@ void udp_unbind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
 			epoll_ctl(u->epfd, EPOLL_CTL_DEL, s->fd, NULL);
 			dup3(u->spare_fd, s->fd, O_CLOEXEC);
 		}
-		if (locked && s->kind == RX_UNICAST)
+		if (locked)
 			registry_addr_leave(u->registry, gid, scope);
 		s->next = atomic_load(&u->graveyard);
 		while (!atomic_compare_exchange_weak(&u->graveyard, &s->next,

@@ -55,16 +55,6 @@ struct datagram {
 	bool local;       /* src is an address of this host */
 };
 
-/* A packet on its way to rx_fn, with what udp_forward() needs. */
-struct packet {
-	const uint8_t *p; /* from BTH to ICRC */
-	size_t len;
-	union ibv_gid src, dst;
-	uint16_t sport;
-	uint8_t tclass;
-	uint8_t hop_limit;
-};
-
 struct rx {
 	uint8_t *buf;
 	struct mmsghdr msg[RX_DATAGRAMS];
@@ -74,7 +64,7 @@ struct rx {
 	struct rx_sock *sock; /* all messages came from */
 	int count, next;
 	struct datagram d; /* the one being split, if d.off < d.len */
-	struct packet cur;
+	struct packet cur; /* on its way to rx_fn */
 	uint8_t grh[40];
 
 	struct epoll_event event[RX_EVENTS]; /* sockets to read */
@@ -234,7 +224,7 @@ static bool begin(struct udp *u, struct rx *rx, int i)
 	};
 	d->segment = d->len;
 	d->sport = gid_of(&rx->from[i], &d->src);
-	if (!read_control(u, d, m) || m->msg_flags & MSG_TRUNC) {
+	if (!read_control(u, d, m) || !d->len || m->msg_flags & MSG_TRUNC) {
 		STAT_ADD(u, rx_malformed, 1);
 		d->len = 0;
 		return false;
@@ -333,19 +323,9 @@ static bool take_handover(struct udp *u, struct packet *k)
 
 int udp_forward(struct udp *u, unsigned slot)
 {
-	const struct packet *k = &u->rx->cur;
-	uint8_t h[HANDOVER_LEN] = { HANDOVER_TYPE, HANDOVER_VERSION };
-	struct iovec iov[2] = { { h, sizeof(h) }, { (void *)k->p, k->len } };
-
 	if (!u->registry)
 		return -ENOENT;
-	put_be16(h + 2, k->sport);
-	h[4] = k->tclass;
-	h[5] = k->hop_limit;
-	memcpy(h + 8, registry_secret(u->registry), REGISTRY_SECRET_LEN);
-	memcpy(h + 24, k->src.raw, 16);
-	memcpy(h + 40, k->dst.raw, 16);
-	return udp_send_private(u, slot, iov, 2);
+	return udp_hand_over(u, slot, &u->rx->cur);
 }
 
 /*
@@ -382,7 +362,9 @@ static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
 		.tclass = d->tclass,
 		.hop_limit = d->hop_limit,
 	};
-	if (private && len && p[0] == HANDOVER_TYPE) {
+	if (private && p[0] == HANDOVER_TYPE) {
+		if (len == 1)
+			return 0;
 		handed = take_handover(u, k);
 		if (!handed)
 			goto malformed;

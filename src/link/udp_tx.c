@@ -17,9 +17,14 @@
  * k-th segment of a run.
  *
  * Senders of this host count what they send to a slot and stop when its socket
- * buffers would overflow (registry_charge()). One that was refused for
- * PROBE_NS sends all the same: if the count is wrong, this wakes the receiver,
- * who mends it.
+ * buffers would overflow (registry_charge()). One that is refused for long
+ * pokes the receiver: if the count is wrong, he finds his sockets empty and
+ * mends it. One that is refused for very long sends all the same, as it would
+ * on a network: a process that was stopped must not stop others.
+ *
+ * Linux has no route for IPv6 multicast on the loopback interface. Such packets
+ * are handed over, as udp_rx.c does with those that went astray, to each
+ * member.
  */
 #include "internal.h"
 
@@ -35,10 +40,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROBE_NS 5000000u
+#define POKE_NS 3000000u
+#define PATIENCE_NS 500000000u
 #define DEFAULT_HOPS 64
 #define SMALL_RUN 4608 /* bytes that fit the stack: one packet of any size */
 #define MAX_IOV (ROCE_BATCH_IOV + 2 * ROCE_BATCH)
+
+static const union ibv_gid loopback[2] = { /* [v4] */
+	{ .raw = { [15] = 1 } },
+	{ .raw = { [10] = 0xff, 0xff, 127, 0, 0, 1 } },
+};
 
 /* Where the packets of a run go. */
 struct route {
@@ -48,6 +59,7 @@ struct route {
 	int slot;      /* a process of this host, or negative */
 	bool v4;
 	bool private;  /* to that process's private port */
+	bool relay;    /* to the private port of each member of the group */
 	struct sockaddr_storage to;
 	socklen_t tolen;
 	size_t control_len;
@@ -83,18 +95,22 @@ static void put_control_int(struct route *r, int level, int type, int value)
 	       sizeof(value));
 }
 
-static void set_path(struct route *r, const struct roce_path *path)
+static void set_path(const struct udp *u, struct route *r,
+		     const struct roce_path *path)
 {
 	int hops = path->hop_limit;
 
 	r->path = path;
 	r->v4 = roce_gid_is_v4(&path->dgid);
 	r->scope = udp_scope(&path->dgid, path->sgid_scope);
+	r->relay = false;
 	if (roce_gid_is_multicast(&path->dgid)) {
 		if (!r->scope)
 			r->scope = netdev_ifindex(&path->sgid);
 		if (!hops)
 			hops = 1;
+		r->relay = u->registry && !r->v4 &&
+			   r->scope == netdev_ifindex(&loopback[0]);
 	}
 	r->control_len = 0;
 	if (r->v4) {
@@ -164,7 +180,7 @@ static bool route(struct udp *u, struct route *r, const struct roce_pkt *p)
 	bool changed = false;
 
 	if (!r->path || !same_path(r->path, p->path)) {
-		set_path(r, p->path);
+		set_path(u, r, p->path);
 		changed = true;
 	}
 	if (changed || r->qpn != packet_qpn(p)) {
@@ -216,7 +232,7 @@ static void gather(struct udp *u, struct run *run, struct route *r,
 			   packet_qpn(p) != r->qpn ||
 			   !same_path(p->path, r->path) ||
 			   run->bytes + size > UDP_MAX_BYTES ||
-			   run->sock->no_gso) {
+			   run->sock->no_gso || r->relay) {
 			break;
 		}
 		if (lose(u)) {
@@ -305,14 +321,92 @@ static int send_iov(const struct route *r, const struct tx_sock *sock,
 	return 0;
 }
 
+/* One datagram to the private port of a slot. Returns 0 or -errno. */
+static int send_private(struct udp *u, unsigned slot, const struct iovec *iov,
+			int niov)
+{
+	bool v4 = u->tx[1][0].fd >= 0;
+	struct sockaddr_storage to;
+	struct msghdr m = {
+		.msg_name = &to,
+		.msg_iov = (struct iovec *)iov,
+		.msg_iovlen = (size_t)niov,
+	};
+	uint16_t port = registry_port(u->registry, slot);
+
+	if (!port)
+		return -ENOENT;
+	m.msg_namelen = udp_sockaddr(&to, &loopback[v4], 0, port);
+	return sendmsg(u->tx[v4][0].fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ?
+		       -errno :
+		       0;
+}
+
+int udp_hand_over(struct udp *u, unsigned slot, const struct packet *k)
+{
+	uint8_t h[HANDOVER_LEN] = { HANDOVER_TYPE, HANDOVER_VERSION };
+	struct iovec iov[2] = { { h, sizeof(h) }, { (void *)k->p, k->len } };
+
+	put_be16(h + 2, k->sport);
+	h[4] = k->tclass;
+	h[5] = k->hop_limit;
+	memcpy(h + 8, registry_secret(u->registry), REGISTRY_SECRET_LEN);
+	memcpy(h + 24, k->src.raw, 16);
+	memcpy(h + 40, k->dst.raw, 16);
+	return send_private(u, slot, iov, 2);
+}
+
+static void record(struct udp *u, const struct route *r,
+		   const struct tx_sock *sock, uint16_t ip_id, uint8_t *p,
+		   size_t len)
+{
+	struct iovec v = { p, len };
+	int hops = r->path->hop_limit;
+
+	pcap_write(u->cfg.pcap,
+		   &(struct pcap_pkt){
+			   .src = &r->path->sgid,
+			   .dst = &r->path->dgid,
+			   .sport = sock->port,
+			   .dport = ROCE_UDP_PORT,
+			   .ip_id = r->v4 ? ip_id : 0,
+			   .tclass = r->path->tclass,
+			   .hop_limit = (uint8_t)(hops ? hops : DEFAULT_HOPS),
+			   .outbound = true,
+			   .iov = &v,
+			   .niov = 1,
+		   });
+}
+
+/* A complete packet to every process of this host that is in the group. */
+static int relay(struct udp *u, const struct route *r,
+		 const struct tx_sock *sock, const uint8_t *p, size_t len)
+{
+	uint16_t slot[REGISTRY_SLOTS];
+	size_t n = registry_receivers(u->registry, &r->path->dgid, r->scope,
+				      slot);
+
+	for (size_t i = 0; i < n; i++)
+		udp_hand_over(u, slot[i],
+			      &(struct packet){
+				      .p = p,
+				      .len = len,
+				      .src = r->path->sgid,
+				      .dst = r->path->dgid,
+				      .sport = sock->port,
+				      .tclass = r->path->tclass,
+				      .hop_limit = r->path->hop_limit,
+			      });
+	return 0;
+}
+
 /* Packets [first, first + n) of the run, n > 1 as segments. */
 static int send_packets(struct udp *u, const struct route *r,
 			const struct run *run, size_t first, size_t n,
 			uint8_t *buf)
 {
 	struct iovec iov[MAX_IOV];
-	size_t niov = 0, len = 0;
-	uint8_t *start[ROCE_BATCH];
+	size_t niov = 0, len = 0, size;
 	int err;
 
 	for (size_t k = 0; k < n; k++) {
@@ -322,34 +416,20 @@ static int send_packets(struct udp *u, const struct route *r,
 			niov += packet_iov(run->b, p, iov + niov);
 			continue;
 		}
-		start[k] = buf + len;
-		flatten(r, run->sock, run->b, p, (uint16_t)k, start[k]);
+		flatten(r, run->sock, run->b, p, (uint16_t)k, buf + len);
 		len += packet_size(p);
 	}
 	if (buf)
 		iov[niov++] = (struct iovec){ buf, len };
-	err = send_iov(r, run->sock, iov, niov, n > 1 ? run->size : 0);
+	if (r->relay)
+		err = relay(u, r, run->sock, buf, len);
+	else
+		err = send_iov(r, run->sock, iov, niov, n > 1 ? run->size : 0);
 	if (err || !u->cfg.pcap)
 		return err;
-	for (size_t k = 0; k < n; k++) {
-		const struct roce_pkt *p = &run->b->pkt[run->index[first + k]];
-		struct iovec v = { start[k], packet_size(p) };
-		int hops = r->path->hop_limit;
-
-		pcap_write(u->cfg.pcap,
-			   &(struct pcap_pkt){
-				   .src = &r->path->sgid,
-				   .dst = &r->path->dgid,
-				   .sport = run->sock->port,
-				   .dport = ROCE_UDP_PORT,
-				   .ip_id = r->v4 ? (uint16_t)k : 0,
-				   .tclass = r->path->tclass,
-				   .hop_limit = (uint8_t)(hops ? hops :
-							  DEFAULT_HOPS),
-				   .outbound = true,
-				   .iov = &v,
-				   .niov = 1,
-			   });
+	for (size_t k = 0; k < n; k++, buf += size) {
+		size = packet_size(&run->b->pkt[run->index[first + k]]);
+		record(u, r, run->sock, (uint16_t)k, buf, size);
 	}
 	return 0;
 }
@@ -365,16 +445,20 @@ static bool is_gso_error(int err)
 	return err == EIO || err == EINVAL || err == EMSGSIZE || err == EFAULT;
 }
 
-/* Sends the run; returns how many of its packets were taken. *left gets how
- * many bytes did not reach the network all the same. */
+/* What of a run really left. */
+struct sent {
+	size_t datagrams, pkts, bytes;
+};
+
+/* Sends the run; returns how many of its packets were taken. */
 static size_t send_run(struct udp *u, const struct route *r,
-		       const struct run *run, size_t *left, int *err)
+		       const struct run *run, struct sent *sent, int *err)
 {
 	uint8_t small[SMALL_RUN], *buf = NULL;
 	size_t done = 0, n = run->n;
 	int e;
 
-	*left = run->bytes;
+	*sent = (struct sent){ 0 };
 	if (!r->private || u->cfg.pcap) {
 		buf = run->bytes <= sizeof(small) ? small : malloc(run->bytes);
 		if (!buf)
@@ -393,7 +477,9 @@ static size_t send_run(struct udp *u, const struct route *r,
 		if (e)
 			*err = e;
 		for (size_t k = done; k < done + n && !e; k++)
-			*left -= packet_size(&run->b->pkt[run->index[k]]);
+			sent->bytes += packet_size(&run->b->pkt[run->index[k]]);
+		sent->pkts += e ? 0 : n;
+		sent->datagrams += !e;
 		done += n;
 	}
 	if (buf != small)
@@ -401,28 +487,43 @@ static size_t send_run(struct udp *u, const struct route *r,
 	return done;
 }
 
-/* Whether the receiver of this host has room for a datagram of these bytes. */
-static bool admit(struct udp *u, int slot, uint32_t bytes)
+static void poke(struct udp *u, unsigned slot)
 {
-	_Atomic uint64_t *since = &u->refused_ns[slot];
-	uint64_t now, was;
+	uint8_t type = HANDOVER_TYPE;
+	struct iovec iov = { &type, sizeof(type) };
 
-	if (registry_charge(u->registry, (unsigned)slot, bytes)) {
-		if (atomic_load_explicit(since, memory_order_relaxed))
-			atomic_store_explicit(since, 0, memory_order_relaxed);
+	send_private(u, slot, &iov, 1);
+}
+
+/* Whether the receiver of this host has room for bytes more. */
+static bool admit(struct udp *u, unsigned slot, int64_t bytes)
+{
+	struct refusal *f = &u->refusal[slot];
+	uint64_t now, since, poked;
+
+	if (registry_charge(u->registry, slot, (uint32_t)bytes)) {
+		if (atomic_load_explicit(&f->since_ns, memory_order_relaxed))
+			atomic_store_explicit(&f->since_ns, 0,
+					      memory_order_relaxed);
 		return true;
 	}
 	now = clock_ns();
-	was = atomic_load_explicit(since, memory_order_relaxed);
-	if (!was) {
-		atomic_store_explicit(since, now, memory_order_relaxed);
+	since = atomic_load_explicit(&f->since_ns, memory_order_relaxed);
+	poked = atomic_load_explicit(&f->poked_ns, memory_order_relaxed);
+	if (!since) {
+		atomic_store_explicit(&f->since_ns, now, memory_order_relaxed);
+		atomic_store_explicit(&f->poked_ns, now, memory_order_relaxed);
 		return false;
 	}
-	if (now - was < PROBE_NS)
+	if (now - poked < POKE_NS)
 		return false;
-	/* The dead need no protection: let it be lost like any other. */
-	if (registry_alive(u->registry, (unsigned)slot))
-		atomic_store_explicit(since, now, memory_order_relaxed);
+	if (registry_alive(u->registry, slot) && now - since < PATIENCE_NS) {
+		atomic_store_explicit(&f->poked_ns, now, memory_order_relaxed);
+		poke(u, slot);
+		return false;
+	}
+	/* Let it be lost like any other: charged, should it not be. */
+	registry_uncharge(u->registry, slot, -bytes);
 	return true;
 }
 
@@ -430,8 +531,9 @@ size_t udp_send(struct udp *u, const struct roce_batch *b, int *err)
 {
 	struct route r = { .path = NULL };
 	struct run run = { .b = b };
-	size_t i = 0, next, lost, taken, left;
-	size_t pkts = 0, bytes = 0, dropped = 0;
+	size_t i = 0, next, lost, taken, pkts = 0, bytes = 0, dropped = 0;
+	struct sent sent;
+	int64_t cost;
 
 	*err = 0;
 	while (i < b->n) {
@@ -446,15 +548,15 @@ size_t udp_send(struct udp *u, const struct roce_batch *b, int *err)
 			i = next;
 			continue;
 		}
-		if (r.slot >= 0 &&
-		    !admit(u, r.slot, (uint32_t)run.bytes + DATAGRAM_COST))
+		cost = (int64_t)run.bytes + DATAGRAM_COST;
+		if (r.slot >= 0 && !admit(u, (unsigned)r.slot, cost))
 			break;
-		taken = send_run(u, &r, &run, &left, err);
-		if (left && r.slot >= 0)
-			registry_uncharge(u->registry, (unsigned)r.slot,
-					  (int64_t)left);
-		pkts += taken;
-		bytes += run.bytes - left;
+		taken = send_run(u, &r, &run, &sent, err);
+		cost -= (int64_t)(sent.bytes + sent.datagrams * DATAGRAM_COST);
+		if (cost && r.slot >= 0)
+			registry_uncharge(u->registry, (unsigned)r.slot, cost);
+		pkts += sent.pkts;
+		bytes += sent.bytes;
 		if (taken < run.n) {
 			if (taken)
 				i = run.index[taken - 1] + 1u;
@@ -472,28 +574,4 @@ size_t udp_send(struct udp *u, const struct roce_batch *b, int *err)
 	if (i < b->n)
 		STAT_ADD(u, tx_busy, 1);
 	return i;
-}
-
-int udp_send_private(struct udp *u, unsigned slot, const struct iovec *iov,
-		     int niov)
-{
-	static const union ibv_gid loopback[2] = {
-		{ .raw = { [15] = 1 } },
-		{ .raw = { [10] = 0xff, 0xff, 127, 0, 0, 1 } },
-	};
-	bool v4 = u->tx[1][0].fd >= 0;
-	struct sockaddr_storage to;
-	struct msghdr m = {
-		.msg_name = &to,
-		.msg_iov = (struct iovec *)iov,
-		.msg_iovlen = (size_t)niov,
-	};
-	uint16_t port = registry_port(u->registry, slot);
-
-	if (!port)
-		return -ENOENT;
-	m.msg_namelen = udp_sockaddr(&to, &loopback[v4], 0, port);
-	return sendmsg(u->tx[v4][0].fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ?
-		       -errno :
-		       0;
 }

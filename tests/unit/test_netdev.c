@@ -1,0 +1,345 @@
+/*
+ * test_netdev.c - interfaces made for the occasion, and the GIDs made of them
+ */
+#include "unit.h"
+
+#include "hostns.h"
+
+#include "base/bytes.h"
+#include "host/config.h"
+#include "host/netdev.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+static bool have_veth;
+
+static union ibv_gid gid_of(const char *text)
+{
+	union ibv_gid gid = { .raw = { [10] = 0xff, [11] = 0xff } };
+
+	if (strchr(text, ':'))
+		assert_int_equal(inet_pton(AF_INET6, text, gid.raw), 1);
+	else
+		assert_int_equal(inet_pton(AF_INET, text, gid.raw + 12), 1);
+	return gid;
+}
+
+static bool is(const struct netdev_gid *g, const char *addr, const char *ifname)
+{
+	union ibv_gid gid = gid_of(addr);
+
+	return !memcmp(&g->gid, &gid, 16) && !strcmp(g->ifname, ifname) &&
+	       g->ifindex == if_nametoindex(ifname);
+}
+
+static bool local(const char *addr)
+{
+	union ibv_gid gid = gid_of(addr);
+
+	return netdev_is_local(&gid);
+}
+
+/* Link-local addresses come when they like; these do not matter here. */
+static size_t without_link_local(struct netdev_table *t)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < t->count; i++)
+		if (t->gid[i].gid.raw[0] != 0xfe)
+			t->gid[n++] = t->gid[i];
+	return t->count = n;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	if (!have_veth)
+		return 0;
+	if (!ip("link add va type veth peer name vb") ||
+	    !ip("link set va up mtu 9000") || !ip("link set vb up mtu 1280") ||
+	    !ip("addr add 10.1.0.1/24 dev va") ||
+	    !ip("addr add 10.1.0.2/24 dev va") ||
+	    !ip("addr add fd01::1/64 dev va nodad") ||
+	    !ip("addr add 10.2.0.1/24 dev vb"))
+		return -1;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (have_veth)
+		ip("link del va");
+	return 0;
+}
+
+static void loopback_alone(void **state)
+{
+	struct netdev_table t;
+
+	(void)state;
+	assert_int_equal(netdev_scan(&t, "lo", NULL), 0);
+	assert_int_equal(t.count, 2);
+	assert_true(is(&t.gid[0], "127.0.0.1", "lo"));
+	assert_true(is(&t.gid[1], "::1", "lo"));
+	assert_true(t.gid[0].loopback);
+	assert_int_equal(t.gid[0].mtu, 65536);
+
+	assert_int_equal(netdev_scan(&t, "lo", "::1"), 0);
+	assert_true(is(&t.gid[0], "::1", "lo"));
+	assert_true(is(&t.gid[1], "127.0.0.1", "lo"));
+	assert_int_equal(t.count, 2);
+	/* The rest of 127/8 is as local. */
+	assert_int_equal(netdev_scan(&t, "lo", "127.4.5.6"), 0);
+	assert_int_equal(t.count, 3);
+	assert_true(is(&t.gid[0], "127.4.5.6", "lo"));
+	assert_true(is(&t.gid[1], "127.0.0.1", "lo"));
+}
+
+static void order(void **state)
+{
+	struct netdev_table t;
+
+	(void)state;
+	if (!have_veth)
+		skip();
+	assert_int_equal(netdev_scan(&t, NULL, NULL), 0);
+	assert_int_equal(without_link_local(&t), 6);
+	/* vb was made first: a peer gets its index before. */
+	if (if_nametoindex("vb") < if_nametoindex("va")) {
+		assert_true(is(&t.gid[0], "10.2.0.1", "vb"));
+		assert_true(is(&t.gid[1], "10.1.0.1", "va"));
+	} else {
+		assert_true(is(&t.gid[0], "10.1.0.1", "va"));
+		assert_true(is(&t.gid[3], "10.2.0.1", "vb"));
+	}
+	assert_true(is(&t.gid[4], "127.0.0.1", "lo"));
+	assert_true(is(&t.gid[5], "::1", "lo"));
+
+	/* The default route decides. */
+	for (int i = 0; i < 2; i++) {
+		ip("route del default");
+		assert_true(i ? ip("route add default via 10.1.0.9") :
+				ip("route add default via 10.2.0.9"));
+		assert_int_equal(netdev_scan(&t, "", NULL), 0);
+		assert_int_equal(without_link_local(&t), 6);
+		assert_true(is(&t.gid[i ? 0 : 1], "10.1.0.1", "va"));
+		assert_true(is(&t.gid[i ? 1 : 2], "10.1.0.2", "va"));
+		assert_true(is(&t.gid[i ? 2 : 3], "fd01::1", "va"));
+		assert_true(is(&t.gid[i ? 3 : 0], "10.2.0.1", "vb"));
+	}
+	/* The better of two. */
+	assert_true(ip("route add default via 10.2.0.9 metric 100"));
+	assert_int_equal(netdev_scan(&t, NULL, NULL), 0);
+	assert_true(is(&t.gid[0], "10.1.0.1", "va"));
+	assert_int_equal(t.gid[0].mtu, 9000);
+	assert_false(t.gid[0].loopback);
+	assert_int_not_equal(t.gid[0].mac[0] | t.gid[0].mac[5], 0);
+}
+
+static void names_and_first(void **state)
+{
+	struct netdev_table t;
+
+	(void)state;
+	assert_int_equal(netdev_scan(&t, "nope", NULL), -ENODEV);
+	assert_int_equal(netdev_scan(&t, "l", NULL), -ENODEV);
+	assert_int_equal(netdev_scan(&t, "lo,nope", NULL), -ENODEV);
+	assert_int_equal(netdev_scan(&t, "lo", "10.99.99.99"), -EADDRNOTAVAIL);
+	assert_int_equal(t.count, 2);
+	assert_int_equal(netdev_scan(&t, "lo", "rubbish"), -EADDRNOTAVAIL);
+	assert_int_equal(netdev_scan(&t, "lo", "fe80::1%nope"), -EADDRNOTAVAIL);
+	if (!have_veth)
+		skip();
+	assert_int_equal(netdev_scan(&t, "vb", NULL), 0);
+	assert_int_equal(without_link_local(&t), 1);
+	assert_true(is(&t.gid[0], "10.2.0.1", "vb"));
+	assert_int_equal(netdev_scan(&t, "vb,lo", NULL), 0);
+	assert_int_equal(without_link_local(&t), 3);
+	assert_int_equal(netdev_scan(&t, "vb", "127.0.0.2"), -EADDRNOTAVAIL);
+	assert_int_equal(netdev_scan(&t, NULL, "10.1.0.2"), 0);
+	assert_true(is(&t.gid[0], "10.1.0.2", "va"));
+	assert_int_equal(without_link_local(&t), 6);
+	/* One address on two interfaces: the scope says which. */
+	assert_true(ip("addr add fe80::9/64 dev va nodad"));
+	assert_true(ip("addr add fe80::9/64 dev vb nodad"));
+	assert_int_equal(netdev_scan(&t, NULL, "fe80::9%vb"), 0);
+	assert_true(is(&t.gid[0], "fe80::9", "vb"));
+	assert_int_equal(netdev_scan(&t, NULL, "fe80::9%va"), 0);
+	assert_true(is(&t.gid[0], "fe80::9", "va"));
+}
+
+static void what_is_not_ready_is_left_out(void **state)
+{
+	struct netdev_table t;
+	bool seen = false;
+
+	(void)state;
+	if (!have_veth)
+		skip();
+	/* Duplicate address detection takes a second. */
+	assert_true(ip("addr add fd01::77/64 dev va"));
+	assert_int_equal(netdev_scan(&t, "va", NULL), 0);
+	for (size_t i = 0; i < t.count; i++)
+		assert_false(is(&t.gid[i], "fd01::77", "va"));
+	for (int i = 0; i < 50 && !seen; i++) {
+		usleep(100000);
+		assert_int_equal(netdev_scan(&t, "va", NULL), 0);
+		for (size_t k = 0; k < t.count; k++)
+			seen |= is(&t.gid[k], "fd01::77", "va");
+	}
+	assert_true(seen);
+	assert_true(ip("link set vb down"));
+	assert_int_equal(netdev_scan(&t, NULL, NULL), 0);
+	for (size_t i = 0; i < t.count; i++)
+		assert_string_not_equal(t.gid[i].ifname, "vb");
+}
+
+static void too_many_addresses(void **state)
+{
+	struct netdev_table t;
+
+	(void)state;
+	if (!have_veth)
+		skip();
+	for (int i = 0; i < 90; i++)
+		assert_true(ip("addr add 10.1.1.%d/24 dev va", i + 1));
+	assert_int_equal(netdev_scan(&t, NULL, NULL), 0);
+	assert_int_equal(t.count, NETDEV_MAX_GIDS);
+	assert_true(is(&t.gid[t.count - 2], "127.0.0.1", "lo"));
+	assert_true(is(&t.gid[t.count - 1], "::1", "lo"));
+	assert_int_equal(netdev_scan(&t, NULL, "127.0.0.9"), 0);
+	assert_int_equal(t.count, NETDEV_MAX_GIDS);
+	assert_true(is(&t.gid[0], "127.0.0.9", "lo"));
+	/* Those without a GID are local all the same. */
+	assert_true(local("10.1.1.90"));
+}
+
+static void is_local(void **state)
+{
+	union ibv_gid gid = gid_of("127.200.1.1");
+
+	(void)state;
+	assert_true(local("127.0.0.1"));
+	assert_true(local("127.77.0.3"));
+	assert_true(local("::1"));
+	assert_false(local("128.0.0.1"));
+	assert_false(local("0.0.0.0"));
+	assert_false(local("::"));
+	assert_false(local("224.0.0.1"));
+	assert_int_equal(netdev_ifindex(&gid), if_nametoindex("lo"));
+	if (!have_veth)
+		skip();
+	usleep(1100000); /* what an earlier test saw is forgotten */
+	assert_true(local("10.1.0.1"));
+	assert_true(local("fd01::1"));
+	assert_false(local("10.1.0.3"));
+	gid = gid_of("10.2.0.1");
+	assert_int_equal(netdev_ifindex(&gid), if_nametoindex("vb"));
+	assert_true(ip("addr add 10.1.0.3/24 dev va"));
+	assert_true(ip("addr del 10.1.0.2/24 dev va"));
+	usleep(1100000);
+	assert_true(local("10.1.0.3"));
+	assert_false(local("10.1.0.2"));
+}
+
+static _Atomic bool stop;
+
+static void *hammer(void *arg)
+{
+	uintptr_t wrong = 0;
+
+	(void)arg;
+	while (!stop)
+		for (int i = 0; i < 1000; i++)
+			wrong += !local("10.1.0.1") || local("10.1.9.9");
+	return (void *)wrong;
+}
+
+static void is_local_from_many_threads(void **state)
+{
+	pthread_t t[3];
+	void *wrong;
+
+	(void)state;
+	if (!have_veth)
+		skip();
+	usleep(1100000);
+	assert_true(local("10.1.0.1"));
+	for (size_t i = 0; i < ARRAY_SIZE(t); i++)
+		pthread_create(&t[i], NULL, hammer, NULL);
+	for (int i = 0; i < 5; i++) {
+		ip("addr add 10.1.3.%d/24 dev va", i + 1);
+		usleep(600000);
+	}
+	stop = true;
+	for (size_t i = 0; i < ARRAY_SIZE(t); i++) {
+		pthread_join(t[i], &wrong);
+		assert_null(wrong);
+	}
+	assert_true(local("10.1.3.1"));
+}
+
+static void changes_are_announced(void **state)
+{
+	struct pollfd pfd = { .events = POLLIN };
+
+	(void)state;
+	if (!have_veth)
+		skip();
+	pfd.fd = netdev_watch_fd();
+	assert_true(pfd.fd >= 0);
+	assert_false(netdev_changed(pfd.fd));
+	assert_true(ip("addr add 10.1.0.44/24 dev va"));
+	assert_int_equal(poll(&pfd, 1, 2000), 1);
+	assert_true(netdev_changed(pfd.fd));
+	assert_false(netdev_changed(pfd.fd));
+	assert_int_equal(poll(&pfd, 1, 0), 0);
+	assert_true(ip("link set vb down"));
+	assert_int_equal(poll(&pfd, 1, 2000), 1);
+	assert_true(netdev_changed(pfd.fd));
+	close(pfd.fd);
+}
+
+static void mtu(void **state)
+{
+	(void)state;
+	assert_int_equal(netdev_ib_mtu(65536), IBV_MTU_4096);
+	assert_int_equal(netdev_ib_mtu(9000), IBV_MTU_4096);
+	assert_int_equal(netdev_ib_mtu(4096 + 96), IBV_MTU_4096);
+	assert_int_equal(netdev_ib_mtu(4096 + 95), IBV_MTU_2048);
+	assert_int_equal(netdev_ib_mtu(1500), IBV_MTU_1024);
+	assert_int_equal(netdev_ib_mtu(1280), IBV_MTU_1024);
+	assert_int_equal(netdev_ib_mtu(1024 + 95), IBV_MTU_512);
+	assert_int_equal(netdev_ib_mtu(576), IBV_MTU_256);
+	assert_int_equal(netdev_ib_mtu(0), IBV_MTU_256);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(loopback_alone),
+		TEST(order),
+		TEST(names_and_first),
+		TEST(what_is_not_ready_is_left_out),
+		TEST(too_many_addresses),
+		TEST(is_local),
+		TEST(is_local_from_many_threads),
+		TEST(changes_are_announced),
+		cmocka_unit_test(mtu),
+	};
+
+	if (!own_netns()) {
+		print_message("no network namespace to be had: skipped\n");
+		return 77;
+	}
+	have_veth = ip("link add va type veth peer name vb") &&
+		    ip("link del va");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

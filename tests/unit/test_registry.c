@@ -1,0 +1,718 @@
+/*
+ * test_registry.c - processes that join, lease and die in all ways; and files
+ * that are not what they should be
+ */
+#include "unit.h"
+
+#include "hostns.h"
+
+#include "base/bytes.h"
+#include "host/config.h"
+#include "host/registry.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char dir[64];
+
+static char *file_path(void)
+{
+	static char path[512];
+	struct dirent *de;
+	DIR *d = opendir(dir);
+
+	path[0] = 0;
+	assert_non_null(d);
+	while ((de = readdir(d)))
+		if (!strncmp(de->d_name, "softhca-", 8))
+			snprintf(path, sizeof(path), "%s/%s", dir, de->d_name);
+	closedir(d);
+	return path;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	strcpy(dir, "/tmp/softhca-test-registry-XXXXXX");
+	return mkdtemp(dir) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (*file_path())
+		remove(file_path());
+	return rmdir(dir);
+}
+
+static struct registry *join(void)
+{
+	struct registry *r = NULL;
+	const char *why = NULL;
+	int err = registry_join(&r, dir, &why);
+
+	if (err)
+		print_message("registry_join: %s (%s)\n", strerror(-err), why);
+	return r;
+}
+
+static const union ibv_gid any;
+
+static union ibv_gid v4(uint32_t addr)
+{
+	union ibv_gid gid = { .raw = { [10] = 0xff, [11] = 0xff } };
+
+	put_be32(gid.raw + 12, addr);
+	return gid;
+}
+
+/* A process that does something and then waits to be killed. */
+struct child {
+	pid_t pid;
+	uint32_t slot, qpn;
+};
+
+static struct child child_start(bool with_lock)
+{
+	struct child c = { 0 };
+	union ibv_gid gid = v4(0x7f000005);
+	int fd[2];
+
+	assert_int_equal(pipe(fd), 0);
+	c.pid = fork();
+	assert_true(c.pid >= 0);
+	if (!c.pid) {
+		struct registry *r = join();
+
+		if (!r)
+			_exit(1);
+		c.slot = registry_slot(r);
+		c.qpn = (uint32_t)registry_lease(r);
+		registry_lease(r);
+		registry_publish(r, 4711, 1000);
+		registry_listen(r, 77, &any);
+		if (registry_lock(r))
+			_exit(1);
+		registry_addr_join(r, &gid, 0, true);
+		if (!with_lock)
+			registry_unlock(r);
+		if (write(fd[1], &c, sizeof(c)) != sizeof(c))
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	close(fd[1]);
+	{
+		struct child told;
+
+		assert_int_equal(read(fd[0], &told, sizeof(told)),
+				 sizeof(told));
+		c.slot = told.slot;
+		c.qpn = told.qpn;
+	}
+	close(fd[0]);
+	return c;
+}
+
+static void child_kill(const struct child *c)
+{
+	kill(c->pid, SIGKILL);
+	waitpid(c->pid, NULL, 0);
+}
+
+static void leases_are_exclusive_and_found(void **state)
+{
+	struct registry *a = join(), *b = join();
+	int qa, qb;
+
+	(void)state;
+	assert_non_null(a);
+	assert_non_null(b);
+	assert_int_not_equal(registry_slot(a), registry_slot(b));
+	qa = registry_lease(a);
+	qb = registry_lease(b);
+	assert_true(qa > 1 && qb > 1 && qa != qb);
+	assert_int_equal(qa % REGISTRY_CHUNK, 0);
+	assert_int_equal(registry_owner(b, (uint32_t)qa + 4095),
+			 registry_slot(a));
+	assert_int_equal(registry_owner(a, (uint32_t)qb), registry_slot(b));
+	assert_int_equal(registry_owner(a, 1), -ENOENT);
+	assert_int_equal(registry_owner(a, 0xffffff), -ENOENT);
+	registry_release(b, (uint32_t)qa); /* not b's */
+	assert_int_equal(registry_owner(b, (uint32_t)qa), registry_slot(a));
+	registry_release(a, (uint32_t)qa);
+	assert_int_equal(registry_owner(b, (uint32_t)qa), -ENOENT);
+	/* A number just given back is not given out at once. */
+	assert_int_not_equal(registry_lease(b), qa);
+	assert_memory_equal(registry_secret(a), registry_secret(b),
+			    REGISTRY_SECRET_LEN);
+	registry_leave(a);
+	assert_int_equal(registry_owner(b, (uint32_t)qb), registry_slot(b));
+	registry_leave(b);
+}
+
+static void leases_run_out(void **state)
+{
+	struct registry *r = join();
+	uint8_t seen[REGISTRY_CHUNKS] = { 0 };
+
+	(void)state;
+	for (int i = 0; i < REGISTRY_CHUNKS - 2; i++) {
+		int q = registry_lease(r);
+
+		assert_true(q >= REGISTRY_CHUNK &&
+			    q < (REGISTRY_CHUNKS - 1) * REGISTRY_CHUNK);
+		assert_false(seen[q / REGISTRY_CHUNK]++);
+	}
+	assert_int_equal(registry_lease(r), -ENOSPC);
+	registry_release(r, 7 * REGISTRY_CHUNK);
+	assert_int_equal(registry_lease(r), 7 * REGISTRY_CHUNK);
+	registry_leave(r);
+}
+
+static void slots_run_out(void **state)
+{
+	static struct registry *r[REGISTRY_SLOTS], *more;
+	const char *why = NULL;
+
+	(void)state;
+	for (int i = 0; i < REGISTRY_SLOTS; i++) {
+		r[i] = join();
+		assert_non_null(r[i]);
+		assert_int_equal(registry_slot(r[i]), i);
+	}
+	assert_int_equal(registry_join(&more, dir, &why), -ENOSPC);
+	assert_non_null(strstr(why, "1024"));
+	registry_leave(r[500]);
+	r[500] = join();
+	assert_non_null(r[500]);
+	for (int i = 0; i < REGISTRY_SLOTS; i++)
+		registry_leave(r[i]);
+}
+
+static void killed_process_leaves_nothing(void **state)
+{
+	struct registry *r = join();
+	union ibv_gid gid = v4(0x7f000005);
+	struct child c;
+
+	(void)state;
+	c = child_start(false);
+	assert_true(registry_alive(r, c.slot));
+	assert_int_equal(registry_owner(r, c.qpn), c.slot);
+	assert_int_equal(registry_route(r, c.qpn, &gid, 0), c.slot);
+	assert_int_equal(registry_port(r, c.slot), 4711);
+	assert_int_equal(registry_listener(r, 77, &gid), c.slot);
+	assert_int_equal(registry_listen(r, 77, &gid), -EADDRINUSE);
+
+	child_kill(&c);
+	assert_false(registry_alive(r, c.slot));
+	assert_int_equal(registry_listen(r, 77, &gid), 0);
+	assert_int_equal(registry_listener(r, 77, &gid), registry_slot(r));
+	assert_int_equal(registry_listener(r, 77, &any), -ENOENT);
+	assert_int_equal(registry_owner(r, c.qpn), -ENOENT);
+	assert_int_equal(registry_owner(r, c.qpn + REGISTRY_CHUNK), -ENOENT);
+	assert_int_equal(registry_route(r, c.qpn, &gid, 0), -ENOENT);
+	assert_int_equal(registry_port(r, c.slot), 0);
+	assert_int_equal(registry_lock(r), 0);
+	assert_int_equal(registry_addr_count(r, &gid, 0), 0);
+	registry_unlock(r);
+	registry_leave(r);
+}
+
+static void killed_holder_of_the_lock_lets_go(void **state)
+{
+	struct child c = child_start(true);
+	struct registry *r;
+	uint64_t start;
+
+	(void)state;
+	child_kill(&c);
+	start = clock_ns();
+	r = join();
+	assert_non_null(r);
+	assert_true(clock_ns() - start < 1000000000u);
+	registry_leave(r);
+}
+
+static void stopped_holder_of_the_lock_is_not_waited_for_forever(void **state)
+{
+	struct child c = child_start(true);
+	struct registry *r = NULL;
+	const char *why = "";
+	uint64_t start = clock_ns();
+
+	(void)state;
+	kill(c.pid, SIGSTOP);
+	assert_int_equal(registry_join(&r, dir, &why), -ETIMEDOUT);
+	assert_in_range(clock_ns() - start, 4500000000u, 9000000000u);
+	assert_non_null(strstr(why, "lock"));
+	child_kill(&c);
+}
+
+static int see_alive(void *arg)
+{
+	struct registry *r = join();
+
+	return r ? registry_alive(r, *(unsigned *)arg) : 100;
+}
+
+/* The kernel drops all record locks of a process with the first descriptor. */
+static void joining_twice_and_leaving_once_keeps_the_other(void **state)
+{
+	struct registry *a = join(), *b = join();
+	unsigned slot = registry_slot(a);
+
+	(void)state;
+	assert_int_equal(in_child(see_alive, &slot), 1);
+	registry_leave(b);
+	assert_int_equal(in_child(see_alive, &slot), 1);
+	assert_non_null(b = join());
+	registry_leave(a);
+	slot = registry_slot(b);
+	assert_int_equal(in_child(see_alive, &slot), 1);
+	registry_leave(b);
+}
+
+struct fork_arg {
+	struct registry *r;
+	bool abandon_first;
+};
+
+static int child_joins_anew(void *arg)
+{
+	struct fork_arg *f = arg;
+	unsigned parents = registry_slot(f->r);
+	struct registry *r;
+
+	if (f->abandon_first)
+		registry_abandon(f->r);
+	r = join();
+	if (!r)
+		return 1;
+	if (!f->abandon_first)
+		registry_abandon(f->r);
+	if (registry_slot(r) == parents || !registry_alive(r, parents))
+		return 2;
+	if (registry_lease(r) < 0)
+		return 3;
+	/* As others see us: our lock must have survived the abandoning. */
+	parents = registry_slot(r);
+	if (in_child(see_alive, &parents) != 1)
+		return 4;
+	registry_leave(r);
+	return 0;
+}
+
+static void fork_shares_nothing(void **state)
+{
+	struct registry *r = join();
+	unsigned slot = registry_slot(r);
+	int q = registry_lease(r);
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct fork_arg arg = { r, i };
+
+		assert_int_equal(in_child(child_joins_anew, &arg), 0);
+		assert_int_equal(in_child(see_alive, &slot), 1);
+		assert_int_equal(registry_owner(r, (uint32_t)q), slot);
+	}
+	registry_leave(r);
+}
+
+static int use_it_all(struct registry *r)
+{
+	struct registry_range range[64];
+	union ibv_gid gid = v4(0x7f000009);
+	int q = registry_lease(r);
+	size_t n;
+
+	if (q < 0 && q != -ENOSPC)
+		return 1;
+	for (uint32_t c = 0; c < REGISTRY_CHUNKS; c += 5) {
+		int slot = registry_route(r, c * REGISTRY_CHUNK, &gid, 0);
+
+		if (slot >= REGISTRY_SLOTS)
+			return 2;
+		if (slot >= 0)
+			registry_charge(r, (unsigned)slot, 10);
+	}
+	if (registry_lock(r))
+		return 3;
+	if (!registry_addr_join(r, &gid, 0, true)) {
+		registry_addr_found(r, &gid, 0, 12345678);
+		n = registry_addr_count(r, &gid, 0);
+		if (!n || n > REGISTRY_SLOTS)
+			return 4;
+		n = registry_steering(r, &gid, 0, range, 64);
+		if (!n || n > 64 || range[0].chunk)
+			return 5;
+		registry_addr_leave(r, &gid, 0);
+	}
+	registry_unlock(r);
+	registry_listener(r, 5, &gid);
+	if (!registry_listen(r, 5, &gid))
+		registry_unlisten(r, 5, &gid);
+	for (unsigned slot = 0; slot < 2000; slot++)
+		registry_port(r, slot);
+	if (q > 0)
+		registry_release(r, (uint32_t)q);
+	return 0;
+}
+
+/* What a crash, or another program of this user, may have left behind. */
+static void garbage_in_the_file_is_survived(void **state)
+{
+	uint64_t seed = rnd_seed();
+	struct registry *r;
+	struct stat st;
+
+	(void)state;
+	for (int i = 0; i < 60; i++) {
+		size_t keep = i % 4 == 0 ? 0 : i % 4 == 1 ? 12 : 16;
+		uint8_t *m;
+		int fd;
+
+		r = join();
+		assert_non_null(r);
+		registry_leave(r);
+		fd = open(file_path(), O_RDWR | O_CLOEXEC);
+		assert_true(fd >= 0);
+		assert_int_equal(fstat(fd, &st), 0);
+		m = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE,
+			 MAP_SHARED, fd, 0);
+		assert_ptr_not_equal(m, MAP_FAILED);
+		if (i % 8 == 7)
+			memset(m + keep, 0xff, (size_t)st.st_size - keep);
+		else
+			rnd_fill(&seed, m + keep, (size_t)st.st_size - keep);
+		/* Small numbers pass more checks than random ones. */
+		if (i % 8 == 3)
+			for (size_t k = keep; k < (size_t)st.st_size; k++)
+				m[k] = m[k] > 40 ? 0 : m[k] & 3;
+		munmap(m, (size_t)st.st_size);
+		if (i % 8 == 5)
+			assert_int_equal(ftruncate(fd, (off_t)(rnd(&seed) %
+							       (uint64_t)st.st_size)),
+					 0);
+		close(fd);
+		r = join();
+		assert_non_null(r);
+		assert_int_equal(use_it_all(r), 0);
+		registry_leave(r);
+	}
+}
+
+static int refused(const char *want)
+{
+	struct registry *r = NULL;
+	const char *why = "";
+	int err = registry_join(&r, dir, &why);
+
+	assert_null(r);
+	if (want)
+		assert_non_null(strstr(why, want));
+	return err;
+}
+
+static void files_of_others_are_refused(void **state)
+{
+	char path[512], other[600];
+	struct registry *r = join();
+
+	(void)state;
+	strcpy(path, file_path());
+	registry_leave(r);
+	assert_int_equal(chmod(path, 0644), 0);
+	assert_int_equal(refused("SOFTHCA_RUNDIR"), -EACCES);
+	assert_int_equal(chmod(path, 0600), 0);
+
+	snprintf(other, sizeof(other), "%s.other", path);
+	assert_int_equal(rename(path, other), 0);
+	assert_int_equal(symlink(other, path), 0);
+	assert_int_equal(refused(path), -ELOOP);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(link(other, path), 0);
+	assert_int_equal(refused("private"), -EACCES);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	assert_int_equal(refused("private"), -EACCES);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(mkdir(path, 0700), 0);
+	assert_int_equal(refused(path), -EISDIR);
+	assert_int_equal(rmdir(path), 0);
+	if (!geteuid()) {
+		assert_int_equal(rename(other, path), 0);
+		assert_int_equal(chown(path, 12345, 12345), 0);
+		assert_int_equal(refused("SOFTHCA_RUNDIR"), -EACCES);
+		assert_int_equal(unlink(path), 0);
+	} else {
+		assert_int_equal(unlink(other), 0);
+	}
+	r = join();
+	assert_non_null(r);
+	registry_leave(r);
+}
+
+static void no_directory_is_an_error_in_words(void **state)
+{
+	struct registry *r = NULL;
+	const char *why = NULL;
+
+	(void)state;
+	assert_int_equal(registry_join(&r, "/nonexistent", &why), -ENOENT);
+	assert_non_null(strstr(why, "/nonexistent"));
+}
+
+static void sockets_are_numbered_as_the_kernel_does(void **state)
+{
+	struct registry *r[4];
+	struct registry_range range[16];
+	union ibv_gid gid = v4(0x7f000001), other = v4(0x7f000002);
+	uint32_t q[4];
+	size_t n;
+
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		r[i] = join();
+		q[i] = (uint32_t)registry_lease(r[i]);
+		assert_int_equal(registry_lock(r[i]), 0);
+		assert_int_equal(registry_addr_join(r[i], &gid, 0, true), 0);
+		registry_unlock(r[i]);
+	}
+	assert_int_equal(registry_route(r[0], q[3], &gid, 0),
+			 registry_slot(r[3]));
+	assert_int_equal(registry_route(r[0], q[3], &gid, 1), -ENOENT);
+	assert_int_equal(registry_route(r[0], q[3], &other, 0), -ENOENT);
+	registry_lock(r[0]);
+	n = registry_steering(r[0], &gid, 0, range, 16);
+	for (int i = 0; i < 4; i++) {
+		size_t k = n;
+
+		while (range[--k].chunk > q[i] / REGISTRY_CHUNK)
+			;
+		assert_int_equal(range[k].index, i);
+	}
+	/* Close of 1: the last, 3, takes its place. */
+	registry_addr_leave(r[1], &gid, 0);
+	n = registry_steering(r[0], &gid, 0, range, 16);
+	for (int i = 0; i < 4; i++) {
+		const int want[] = { 0, -1, 2, 1 };
+		size_t k = n;
+
+		while (range[--k].chunk > q[i] / REGISTRY_CHUNK)
+			;
+		if (i != 1)
+			assert_int_equal(range[k].index, want[i]);
+	}
+	registry_unlock(r[0]);
+	/* A packet for 3 came to 2: they change places, not at once though. */
+	for (int i = 0; i < 2; i++) {
+		size_t k;
+
+		registry_lock(r[2]);
+		registry_addr_found(r[2], &gid, 0, q[3]);
+		n = registry_steering(r[2], &gid, 0, range, 16);
+		for (k = n; range[--k].chunk > q[3] / REGISTRY_CHUNK;)
+			;
+		assert_int_equal(range[k].index, i ? 2 : 1);
+		registry_unlock(r[2]);
+		usleep(20000);
+	}
+	for (int i = 0; i < 4; i++)
+		registry_leave(r[i]);
+}
+
+static void receiver_only_on_the_private_port_is_no_socket(void **state)
+{
+	struct registry *r = join();
+	union ibv_gid gid = v4(0x7f000001);
+	uint32_t q = (uint32_t)registry_lease(r);
+
+	(void)state;
+	registry_lock(r);
+	assert_int_equal(registry_addr_join(r, &gid, 0, false), 0);
+	assert_int_equal(registry_addr_count(r, &gid, 0), 0);
+	registry_unlock(r);
+	assert_int_equal(registry_route(r, q, &gid, 0), registry_slot(r));
+	registry_lock(r);
+	assert_int_equal(registry_addr_join(r, &gid, 0, true), 0);
+	assert_int_equal(registry_addr_count(r, &gid, 0), 1);
+	assert_int_equal(registry_addr_join(r, &gid, 0, true), 0);
+	assert_int_equal(registry_addr_count(r, &gid, 0), 1);
+	registry_addr_leave(r, &gid, 0);
+	registry_unlock(r);
+	assert_int_equal(registry_route(r, q, &gid, 0), -ENOENT);
+	registry_leave(r);
+}
+
+static void addresses_run_out(void **state)
+{
+	struct registry *r = join();
+	union ibv_gid gid;
+
+	(void)state;
+	registry_lock(r);
+	for (uint32_t i = 0; i < REGISTRY_ADDRS; i++) {
+		gid = v4(0x0a000001 + i);
+		assert_int_equal(registry_addr_join(r, &gid, 0, true), 0);
+	}
+	gid = v4(0x0b000001);
+	assert_int_equal(registry_addr_join(r, &gid, 0, true), -ENOSPC);
+	gid = v4(0x0a000001);
+	registry_addr_leave(r, &gid, 0);
+	gid = v4(0x0b000001);
+	assert_int_equal(registry_addr_join(r, &gid, 0, true), 0);
+	registry_unlock(r);
+	registry_leave(r);
+}
+
+static void backlog_is_bounded_but_a_first_datagram_passes(void **state)
+{
+	struct registry *a = join(), *b = join();
+	unsigned to = registry_slot(b);
+
+	(void)state;
+	registry_publish(b, 1, 10000);
+	assert_true(registry_charge(a, to, 60000));
+	assert_false(registry_charge(a, to, 1));
+	assert_int_equal(registry_backlog(b), 60000);
+	registry_uncharge(b, to, 60000);
+	assert_true(registry_charge(a, to, 6000));
+	assert_true(registry_charge(a, to, 4000));
+	assert_false(registry_charge(a, to, 1));
+	registry_leave(a);
+	registry_leave(b);
+}
+
+static void one_listener_per_service(void **state)
+{
+	struct registry *a = join(), *b = join();
+	union ibv_gid x = v4(0x7f000001), y = v4(0x7f000002);
+
+	(void)state;
+	assert_int_equal(registry_listen(a, 9, &x), 0);
+	assert_int_equal(registry_listen(b, 9, &x), -EADDRINUSE);
+	assert_int_equal(registry_listen(b, 9, &any), -EADDRINUSE);
+	assert_int_equal(registry_listen(b, 9, &y), 0);
+	assert_int_equal(registry_listen(b, 10, &any), 0);
+	assert_int_equal(registry_listener(a, 9, &y), registry_slot(b));
+	assert_int_equal(registry_listener(a, 9, &x), registry_slot(a));
+	assert_int_equal(registry_listener(a, 10, &x), registry_slot(b));
+	registry_unlisten(a, 10, &any); /* not a's */
+	assert_int_equal(registry_listener(a, 10, &x), registry_slot(b));
+	registry_unlisten(b, 10, &any);
+	assert_int_equal(registry_listener(a, 10, &x), -ENOENT);
+	registry_leave(b);
+	assert_int_equal(registry_listen(a, 9, &y), 0);
+	registry_leave(a);
+}
+
+/* Many processes at once, of which some are killed at any moment. */
+static void crowd(void **state)
+{
+	uint64_t seed = rnd_seed();
+	pid_t pid[6];
+	int status;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(pid); i++) {
+		pid[i] = fork();
+		if (pid[i])
+			continue;
+		for (int n = 0; n < 150 || i % 2; n++) {
+			struct registry *r = join();
+			int q = r ? registry_lease(r) : -1;
+
+			if (q < 0)
+				_exit(1);
+			sched_yield();
+			if (registry_owner(r, (uint32_t)q) !=
+			    (int)registry_slot(r))
+				_exit(2);
+			if (n % 3)
+				registry_release(r, (uint32_t)q);
+			registry_leave(r);
+		}
+		_exit(0);
+	}
+	for (size_t i = 1; i < ARRAY_SIZE(pid); i += 2) {
+		usleep((useconds_t)(rnd(&seed) % 100000));
+		kill(pid[i], SIGKILL);
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(pid); i++) {
+		assert_int_equal(waitpid(pid[i], &status, 0), pid[i]);
+		if (i % 2)
+			continue;
+		assert_true(WIFEXITED(status));
+		assert_int_equal(WEXITSTATUS(status), 0);
+	}
+	leases_run_out(state); /* nothing was left behind */
+}
+
+static void *lease_often(void *arg)
+{
+	struct registry *r = arg;
+
+	for (int i = 0; i < 200; i++) {
+		int q = registry_lease(r);
+
+		if (q < 0 ||
+		    registry_owner(r, (uint32_t)q) != (int)registry_slot(r))
+			return r;
+		registry_release(r, (uint32_t)q);
+	}
+	return NULL;
+}
+
+static void threads(void **state)
+{
+	struct registry *r = join();
+	pthread_t t[4];
+	void *failed;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(t); i++)
+		pthread_create(&t[i], NULL, lease_often, r);
+	for (size_t i = 0; i < ARRAY_SIZE(t); i++) {
+		pthread_join(t[i], &failed);
+		assert_null(failed);
+	}
+	registry_leave(r);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(leases_are_exclusive_and_found),
+		TEST(leases_run_out),
+		TEST(slots_run_out),
+		TEST(killed_process_leaves_nothing),
+		TEST(killed_holder_of_the_lock_lets_go),
+		TEST(stopped_holder_of_the_lock_is_not_waited_for_forever),
+		TEST(joining_twice_and_leaving_once_keeps_the_other),
+		TEST(fork_shares_nothing),
+		TEST(garbage_in_the_file_is_survived),
+		TEST(files_of_others_are_refused),
+		TEST(no_directory_is_an_error_in_words),
+		TEST(sockets_are_numbered_as_the_kernel_does),
+		TEST(receiver_only_on_the_private_port_is_no_socket),
+		TEST(addresses_run_out),
+		TEST(backlog_is_bounded_but_a_first_datagram_passes),
+		TEST(one_listener_per_service),
+		TEST(crowd),
+		TEST(threads),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
