@@ -526,9 +526,7 @@ int cm_create(struct cm **out, const struct cm_config *cfg)
 		return -ENOMEM;
 	}
 	cm->cfg = *cfg;
-	if (!cm->cfg.id_mask)
-		cm->cfg.id_mask = UINT32_MAX;
-	cm->cfg.id_base &= ~cm->cfg.id_mask;
+	cm_configure(cm, cfg->ca_guid, cfg->id_base, cfg->id_mask);
 	if (!cm->cfg.response_timeout)
 		cm->cfg.response_timeout = DEFAULT_RESPONSE_TIMEOUT;
 	if (cm->cfg.max_retries == UINT8_MAX)
@@ -537,10 +535,20 @@ int cm_create(struct cm **out, const struct cm_config *cfg)
 		cm->cfg.max_retries = DEFAULT_MAX_RETRIES;
 	if (!cm->cfg.first_retry_ns)
 		cm->cfg.first_retry_ns = DEFAULT_FIRST_RETRY;
-	cm->next_id = (uint32_t)mix(cfg->seed + 1) & cm->cfg.id_mask;
 	cm->tid_high = (uint32_t)mix(cfg->seed + 2);
 	*out = cm;
 	return 0;
+}
+
+void cm_configure(struct cm *cm, uint64_t ca_guid, uint32_t id_base,
+		  uint32_t id_mask)
+{
+	if (!id_mask)
+		id_mask = UINT32_MAX;
+	cm->cfg.ca_guid = ca_guid;
+	cm->cfg.id_base = id_base & ~id_mask;
+	cm->cfg.id_mask = id_mask;
+	cm->next_id = (uint32_t)mix(cm->cfg.seed + 1) & id_mask;
 }
 
 static struct cm_conn *any_conn(struct cm *cm, size_t *i)

@@ -160,6 +160,10 @@ int cm_create(struct cm **cm, const struct cm_config *cfg);
 /* Frees all at once, silently; see cm_farewell(). */
 void cm_destroy(struct cm *cm);
 
+/* Sets these anew, before the first connection. */
+void cm_configure(struct cm *cm, uint64_t ca_guid, uint32_t id_base,
+		  uint32_t id_mask);
+
 /* A MAD to send from QP1 to QP1. */
 struct cm_mad {
 	struct roce_path path;

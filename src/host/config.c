@@ -112,6 +112,7 @@ static void load(void)
 		.vendor_id = (uint32_t)get_number("SOFTHCA_VENDOR_ID",
 						  UINT32_MAX),
 		.rundir = get_string("SOFTHCA_RUNDIR"),
+		.cm_retries = (uint8_t)get_number("SOFTHCA_CM_RETRIES", 15),
 	};
 }
 

@@ -22,6 +22,7 @@ struct config {
 	uint32_t part_id;    /* SOFTHCA_PART_ID: vendor_part_id to show */
 	uint32_t vendor_id;  /* SOFTHCA_VENDOR_ID */
 	const char *rundir;  /* SOFTHCA_RUNDIR */
+	uint8_t cm_retries;  /* SOFTHCA_CM_RETRIES, 1..15; 0: default */
 };
 
 const struct config *config_get(void);

@@ -135,21 +135,27 @@ static void set_path(const struct udp *u, struct route *r,
 				r->v4 ? IP_TOS : IPV6_TCLASS, path->tclass);
 }
 
-/* Finds the process of this host that qpn belongs to, if any. */
-static void set_destination(struct udp *u, struct route *r, uint32_t qpn)
+/* Finds the process of this host that a packet for qpn belongs to, if any. */
+static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
+			    uint16_t to_slot)
 {
 	const union ibv_gid *dgid = &r->path->dgid;
 	uint16_t port = ROCE_UDP_PORT, private = 0;
 
 	r->qpn = qpn;
 	r->slot = -1;
-	if (u->registry && !roce_gid_is_multicast(dgid) &&
-	    netdev_is_local(dgid))
+	if (to_slot)
+		r->slot = to_slot - 1;
+	else if (u->registry && !roce_gid_is_multicast(dgid) &&
+		 netdev_is_local(dgid))
 		r->slot = registry_route(u->registry, qpn, dgid,
 					 udp_scope(dgid, r->path->sgid_scope));
 	if (r->slot >= 0 && !u->cfg.wire)
 		private = registry_port(u->registry, (unsigned)r->slot);
 	r->private = private;
+	/* Nobody could tell from the QPN who is to give back what it costs. */
+	if (to_slot && !private)
+		r->slot = -1;
 	if (private)
 		port = private;
 	r->tolen = udp_sockaddr(&r->to, dgid, r->scope, port);
@@ -184,7 +190,7 @@ static bool route(struct udp *u, struct route *r, const struct roce_pkt *p)
 		changed = true;
 	}
 	if (changed || r->qpn != packet_qpn(p)) {
-		set_destination(u, r, packet_qpn(p));
+		set_destination(u, r, packet_qpn(p), p->to_slot);
 		changed = true;
 	}
 	return changed;

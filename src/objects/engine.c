@@ -22,7 +22,7 @@
  * of its core. Deadlines mostly move away, so an entry is looked at again when
  * it is due rather than moved with every packet.
  */
-#include "engine.h"
+#include "gsi.h"
 
 #include "trace/pcap.h"
 #include "wire/roce.h"
@@ -176,6 +176,13 @@ void engine_timer_drop(struct engine *e, struct shca_qp *qp)
 	pthread_mutex_unlock(&e->timer_lock);
 }
 
+void engine_cm_due(struct engine *e, uint64_t due)
+{
+	atomic_store(&e->cm_due, due);
+	if (due < atomic_load(&e->sleep_until) && !atomic_load(&e->back))
+		wake(e);
+}
+
 static struct shca_qp *timer_take(struct engine *e, uint64_t now)
 {
 	struct shca_qp *qp = NULL;
@@ -191,10 +198,19 @@ static struct shca_qp *timer_take(struct engine *e, uint64_t now)
 	return qp;
 }
 
+static bool timers_due(struct engine *e, uint64_t now)
+{
+	return atomic_load_explicit(&e->next_due, memory_order_relaxed) <=
+		       now ||
+	       atomic_load_explicit(&e->cm_due, memory_order_relaxed) <= now;
+}
+
 static void timers_run(struct engine *e, uint64_t now)
 {
 	struct shca_qp *qp;
 
+	if (atomic_load_explicit(&e->cm_due, memory_order_relaxed) <= now)
+		gsi_expire(e, now);
 	/* What is set meanwhile is due after now, so this ends. */
 	while ((qp = timer_take(e, now))) {
 		pthread_mutex_lock(&qp->lock);
@@ -309,11 +325,8 @@ static void rx(void *arg, const struct roce_rx *pkt)
 		return;
 	}
 	if (pkt->h.dest_qpn == 1) {
-		struct shca_gsi *gsi = atomic_load(&r->e->gsi);
-
 		round_release(r);
-		if (gsi)
-			gsi->rx(gsi->arg, pkt);
+		gsi_rx(r->e, pkt, r->now);
 		return;
 	}
 	if (r->cur && shca_qpn(r->cur) == pkt->h.dest_qpn)
@@ -338,7 +351,7 @@ static int progress(struct engine *e, uint64_t now)
 	r.n = 0;
 	n = udp_poll(e->udp, RX_BUDGET, rx, &r);
 	round_end(&r);
-	if (atomic_load_explicit(&e->next_due, memory_order_relaxed) <= now)
+	if (timers_due(e, now))
 		timers_run(e, now);
 	return n;
 }
@@ -474,6 +487,8 @@ static void *thread_main(void *arg)
 		 */
 		atomic_store(&e->sleep_until, UINT64_MAX);
 		due = atomic_load(&e->next_due);
+		if (atomic_load(&e->cm_due) < due)
+			due = atomic_load(&e->cm_due);
 		if (atomic_load(&e->back))
 			until = clock_ns() + pause;
 		if (due < until)
@@ -496,7 +511,7 @@ static void *thread_main(void *arg)
 			if (now < IDLE_NS + atomic_load(&e->polled)) {
 				pause = pause * 2 > PAUSE_MAX_NS ? PAUSE_MAX_NS :
 								   pause * 2;
-				if (atomic_load(&e->next_due) <= now)
+				if (timers_due(e, now))
 					timers_run(e, now);
 				continue;
 			}
@@ -695,45 +710,6 @@ void engine_explain(struct roce_qp *core, const char *fmt, ...)
 		return;
 }
 
-/* QP1 */
-
-void shca_gsi_set(struct engine *e, struct shca_gsi *gsi)
-{
-	atomic_store(&e->gsi, gsi);
-	udp_poll_wait(e->udp);
-}
-
-int shca_gsi_send(struct engine *e, const struct roce_path *path, uint32_t psn,
-		  const void *mad, size_t len)
-{
-	struct roce_hdr h = {
-		.opcode = ROCE_UD | ROCE_SEND_ONLY,
-		.pkey = ROCE_PKEY_DEFAULT,
-		.dest_qpn = 1,
-		.psn = psn & 0xffffff,
-		.qkey = 0x80010000, /* of all QP1s, 3.5.3 */
-		.src_qpn = 1,
-	};
-	struct roce_batch b;
-	int err = 0;
-
-	if (len > ROCE_MTU_MAX || len % 4)
-		return -EINVAL;
-	b.n = b.niov = 1;
-	b.nheld = 0;
-	b.iov[0] = (struct iovec){ (void *)(uintptr_t)mad, len };
-	b.pkt[0] = (struct roce_pkt){
-		.path = path,
-		.hash = 1,
-		.niov = 1,
-		.payload = (uint16_t)len,
-	};
-	b.pkt[0].hdr_len = (uint16_t)roce_encode(&h, b.pkt[0].hdr);
-	if (!udp_send(e->udp, &b, &err))
-		return -EAGAIN;
-	return -err;
-}
-
 /* Beginning and end */
 
 static int keys_create(struct engine *e)
@@ -794,6 +770,7 @@ static void engine_destroy(struct engine *e)
 		wake(e);
 		pthread_join(e->thread, NULL);
 	}
+	gsi_destroy(e);
 	fds_close(e);
 	if (e->udp)
 		udp_destroy(e->udp);
@@ -831,6 +808,7 @@ static int engine_create(struct engine **out)
 	pthread_mutex_init(&e->timer_lock, NULL);
 	pthread_mutex_init(&e->thread_lock, NULL);
 	atomic_store(&e->next_due, UINT64_MAX);
+	atomic_store(&e->cm_due, UINT64_MAX);
 	e->env = (struct roce_env){
 		.keys = &e->keys,
 		.complete = env_complete,
@@ -856,6 +834,9 @@ static int engine_create(struct engine **out)
 		goto err;
 	e->netdev_fd = netdev_watch_fd();
 	err = fds_open(e);
+	if (err)
+		goto err;
+	err = gsi_create(e);
 	if (err)
 		goto err;
 	*out = e;
@@ -931,6 +912,9 @@ void engine_put(struct engine *e)
 /* Programs seldom close everything before they exit. */
 __attribute__((destructor)) static void engine_exit(void)
 {
-	if (engine && engine->pcap)
+	if (!engine)
+		return;
+	gsi_farewell(engine);
+	if (engine->pcap)
 		pcap_flush(engine->pcap);
 }

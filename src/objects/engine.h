@@ -40,11 +40,7 @@ struct mcast_group {
 	size_t njoined;
 };
 
-/* Where packets to QP1 go; called under the link's receive side. */
-struct shca_gsi {
-	void (*rx)(void *arg, const struct roce_rx *pkt);
-	void *arg;
-};
+struct gsi; /* gsi.h */
 
 struct engine {
 	unsigned refs; /* contexts; under the global lock */
@@ -54,7 +50,7 @@ struct engine {
 	struct udp *udp;
 	struct pcap *pcap;
 	struct roce_env env;
-	_Atomic(struct shca_gsi *) gsi;
+	struct gsi *gsi;
 
 	pthread_mutex_t keys_lock;
 	struct keys keys;
@@ -78,6 +74,7 @@ struct engine {
 	struct timer *heap;
 	size_t ntimers, timer_size;
 	_Atomic uint64_t next_due; /* of the heap's top */
+	_Atomic uint64_t cm_due;   /* of the connection manager */
 
 	/* The progress thread and those who poll; see engine.c. */
 	pthread_mutex_t thread_lock;
@@ -132,10 +129,7 @@ void engine_timer_drop(struct engine *e, struct shca_qp *qp);
 void engine_explain(struct roce_qp *qp, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* QP1: the connection manager's packets. One handler per process. */
-void shca_gsi_set(struct engine *e, struct shca_gsi *gsi);
-/* Sends a MAD from QP1 to QP1 of the path's other end; payload 256 bytes. */
-int shca_gsi_send(struct engine *e, const struct roce_path *path, uint32_t psn,
-		  const void *mad, size_t len);
+/* When gsi_expire() is due; UINT64_MAX: never. */
+void engine_cm_due(struct engine *e, uint64_t due);
 
 #endif

@@ -15,6 +15,7 @@ struct roce_pkt *batch_open(struct roce_batch *b)
 	p->iov = (uint32_t)b->niov;
 	p->niov = 0;
 	p->payload = 0;
+	p->to_slot = 0;
 	return p;
 }
 

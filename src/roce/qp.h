@@ -39,6 +39,8 @@ struct roce_pkt {
 	uint16_t hdr_len;
 	uint16_t payload; /* bytes in those pieces */
 	uint8_t pad;      /* zero bytes to put between payload and ICRC */
+	uint16_t to_slot; /* 1 + slot of the process of this host that it is
+			   * for; 0: whose the destination QPN is */
 	uint8_t hdr[ROCE_HDR_MAX];
 };
 

@@ -1,0 +1,333 @@
+/*
+ * gsi.c - the connection manager of this process, and the way of its messages
+ *
+ * Processes of this host share an address, and so its QP1. A packet for QP1
+ * that comes from the network reaches any one of them, and is handed on to the
+ * owner: of the service ID that a REQ or SIDR_REQ names (registry_listen()), or
+ * of the communication ID that all others name, since the middle 12 bits of
+ * those are a chunk of QPNs leased by their process. A message for a process of
+ * this host goes there directly, unless packets are to be seen on the wire.
+ * What has no living owner is answered by whoever got it: INVALID_SERVICE_ID.
+ *
+ * Lock order: the link's receive side > gsi->lock > the link's sending side.
+ * bind_lock is taken alone.
+ */
+#include "gsi.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#define QPN_BITS 0xffffffu
+#define FAREWELL_NS 200000000 /* to wait for the lock at exit */
+
+struct gsi {
+	struct engine *e;
+	pthread_mutex_t lock; /* of what follows, and of our users' state */
+	struct cm *cm;
+	uint32_t psn;
+	int (*fn)(void *arg, const struct cm_event *ev);
+	void *arg;
+
+	pthread_mutex_t bind_lock;
+	bool leased;
+	uint32_t chunk; /* first QPN; names our communication IDs */
+	size_t nbound;
+	struct {
+		union ibv_gid gid;
+		uint32_t ifindex;
+	} bound[NETDEV_MAX_GIDS];
+};
+
+/* The link-local address of an interface is that of the interface. */
+static uint32_t scope_of(const union ibv_gid *gid)
+{
+	bool link_local = gid->raw[0] == 0xfe && (gid->raw[1] & 0xc0) == 0x80;
+
+	return link_local ? netdev_ifindex(gid) : 0;
+}
+
+/* The living process of this host that a message to gid is for; -ENOENT. */
+static int owner(const struct gsi *g, const uint8_t *p, size_t len,
+		 const union ibv_gid *gid)
+{
+	struct registry *r = g->e->registry;
+	uint32_t id;
+	int slot;
+	struct mad m;
+
+	if (!r || mad_decode(&m, p, len))
+		return -ENOENT;
+	switch (m.attr_id) {
+	case MAD_CM_REQ:
+		slot = registry_listener(r, m.req.service_id, gid);
+		break;
+	case MAD_CM_SIDR_REQ:
+		slot = registry_listener(r, m.sidr_req.service_id, gid);
+		break;
+	case MAD_CM_SIDR_REP:
+		id = m.sidr_rep.request_id;
+		slot = registry_route(r, id & QPN_BITS, gid, scope_of(gid));
+		break;
+	default:
+		/* all others have it in the same place */
+		id = m.rtu.remote_comm_id;
+		slot = registry_route(r, id & QPN_BITS, gid, scope_of(gid));
+	}
+	if (slot < 0 || !registry_alive(r, (unsigned)slot))
+		return -ENOENT;
+	return slot;
+}
+
+/* Sends a message from QP1 to QP1; it may well be lost. */
+static void send_mad(struct gsi *g, const struct cm_mad *m)
+{
+	struct roce_hdr h = {
+		.opcode = ROCE_UD | ROCE_SEND_ONLY,
+		.pkey = ROCE_PKEY_DEFAULT,
+		.dest_qpn = 1,
+		.psn = g->psn++ & 0xffffff,
+		.qkey = MAD_QP1_QKEY,
+		.src_qpn = 1,
+	};
+	struct roce_batch b;
+	int slot = -ENOENT, err = 0;
+
+	if (!g->e->cfg->wire && netdev_is_local(&m->path.dgid))
+		slot = owner(g, m->mad, MAD_LEN, &m->path.dgid);
+	b.n = b.niov = 1;
+	b.nheld = 0;
+	b.iov[0] = (struct iovec){ (void *)(uintptr_t)m->mad, MAD_LEN };
+	b.pkt[0] = (struct roce_pkt){
+		.path = &m->path,
+		.hash = 1,
+		.niov = 1,
+		.payload = MAD_LEN,
+		.to_slot = slot < 0 ? 0 : (uint16_t)(slot + 1),
+	};
+	b.pkt[0].hdr_len = (uint16_t)roce_encode(&h, b.pkt[0].hdr);
+	udp_send(g->e->udp, &b, &err);
+	if (err && g->e->cfg->explain)
+		fprintf(stderr, "softhca: a message of the connection manager "
+				"cannot be sent: %s\n",
+			strerror(err));
+}
+
+static void flush(struct gsi *g)
+{
+	struct cm_mad m;
+
+	while (cm_tx(g->cm, &m))
+		send_mad(g, &m);
+	engine_cm_due(g->e, cm_deadline(g->cm));
+}
+
+void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
+{
+	struct gsi *g = e->gsi;
+	int slot;
+
+	if (pkt->h.opcode != (ROCE_UD | ROCE_SEND_ONLY) ||
+	    pkt->h.qkey != MAD_QP1_QKEY)
+		return;
+	slot = owner(g, pkt->payload, pkt->len, &pkt->dgid);
+	if (slot >= 0 && slot != (int)registry_slot(e->registry)) {
+		udp_forward(e->udp, (unsigned)slot);
+		return;
+	}
+	pthread_mutex_lock(&g->lock);
+	cm_rx(g->cm, &pkt->sgid, &pkt->dgid, scope_of(&pkt->dgid), pkt->payload,
+	      pkt->len, now);
+	flush(g);
+	pthread_mutex_unlock(&g->lock);
+}
+
+void gsi_expire(struct engine *e, uint64_t now)
+{
+	struct gsi *g = e->gsi;
+
+	pthread_mutex_lock(&g->lock);
+	cm_expire(g->cm, now);
+	flush(g);
+	pthread_mutex_unlock(&g->lock);
+}
+
+static int on_event(void *arg, const struct cm_event *ev)
+{
+	struct gsi *g = arg;
+
+	/* without a user there are neither listeners nor connections */
+	return g->fn ? g->fn(g->arg, ev) : 0;
+}
+
+int gsi_create(struct engine *e)
+{
+	struct cm_config cfg = { .max_retries = e->cfg->cm_retries,
+				 .event = on_event };
+	struct gsi *g = calloc(1, sizeof(*g));
+	int err;
+
+	if (!g)
+		return -ENOMEM;
+	cfg.arg = g;
+	g->e = e;
+	if (getrandom(&cfg.seed, sizeof(cfg.seed), 0) != sizeof(cfg.seed))
+		cfg.seed = clock_ns();
+	err = cm_create(&g->cm, &cfg);
+	if (err) {
+		free(g);
+		return err;
+	}
+	pthread_mutex_init(&g->lock, NULL);
+	pthread_mutex_init(&g->bind_lock, NULL);
+	e->gsi = g;
+	return 0;
+}
+
+/* Everybody is told once; g->lock is held. */
+static void say_goodbye(struct gsi *g)
+{
+	while (cm_farewell(g->cm, clock_ns()))
+		flush(g);
+}
+
+void gsi_farewell(struct engine *e)
+{
+	struct gsi *g = e->gsi;
+	struct timespec until;
+
+	if (!g)
+		return;
+	/* a thread that exit() has overtaken may hold it for good */
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += FAREWELL_NS;
+	if (until.tv_nsec >= 1000000000) {
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000;
+	}
+	if (pthread_mutex_timedlock(&g->lock, &until))
+		return;
+	g->fn = NULL;
+	say_goodbye(g);
+	pthread_mutex_unlock(&g->lock);
+}
+
+void gsi_destroy(struct engine *e)
+{
+	struct gsi *g = e->gsi;
+
+	if (!g)
+		return;
+	g->fn = NULL;
+	say_goodbye(g);
+	for (size_t i = 0; i < g->nbound; i++)
+		udp_unbind(e->udp, &g->bound[i].gid, g->bound[i].ifindex);
+	if (g->leased)
+		registry_release(e->registry, g->chunk);
+	cm_destroy(g->cm);
+	free(g);
+	e->gsi = NULL;
+}
+
+int shca_cm_open(struct engine *e, uint64_t ca_guid,
+		 int (*fn)(void *arg, const struct cm_event *ev), void *arg)
+{
+	struct gsi *g = e->gsi;
+	uint32_t base = 0, mask = UINT32_MAX;
+	int chunk, err = 0;
+
+	err = engine_start(e);
+	if (err)
+		return err;
+	pthread_mutex_lock(&g->bind_lock);
+	if (e->registry && !g->leased) {
+		chunk = registry_lease(e->registry);
+		if (chunk < 0) {
+			err = chunk;
+			goto out;
+		}
+		g->chunk = (uint32_t)chunk;
+		g->leased = true;
+	}
+	if (g->leased) {
+		base = g->chunk;
+		mask = ~(QPN_BITS & ~(REGISTRY_CHUNK - 1u));
+	}
+	pthread_mutex_lock(&g->lock);
+	cm_configure(g->cm, ca_guid, base, mask);
+	g->fn = fn;
+	g->arg = arg;
+	pthread_mutex_unlock(&g->lock);
+out:
+	pthread_mutex_unlock(&g->bind_lock);
+	return err;
+}
+
+struct cm *shca_cm_lock(struct engine *e)
+{
+	pthread_mutex_lock(&e->gsi->lock);
+	return e->gsi->cm;
+}
+
+void shca_cm_unlock(struct engine *e)
+{
+	flush(e->gsi);
+	pthread_mutex_unlock(&e->gsi->lock);
+}
+
+int shca_cm_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex)
+{
+	struct gsi *g = e->gsi;
+	const char *why;
+	int err = 0;
+
+	/*
+	 * Kept for good: late messages of closed connections are answered, and
+	 * the next connection finds it there.
+	 */
+	pthread_mutex_lock(&g->bind_lock);
+	for (size_t i = 0; i < g->nbound; i++)
+		if (!memcmp(&g->bound[i].gid, gid, sizeof(*gid)) &&
+		    g->bound[i].ifindex == ifindex)
+			goto out;
+	if (g->nbound == NETDEV_MAX_GIDS) {
+		/* addresses come and go: the oldest has probably gone */
+		udp_unbind(e->udp, &g->bound[0].gid, g->bound[0].ifindex);
+		memmove(&g->bound[0], &g->bound[1],
+			--g->nbound * sizeof(g->bound[0]));
+	}
+	err = udp_bind(e->udp, gid, ifindex);
+	if (err) {
+		why = udp_why(e->udp);
+		if (why && *why)
+			fprintf(stderr, "softhca: %s\n", why);
+		goto out;
+	}
+	g->bound[g->nbound].gid = *gid;
+	g->bound[g->nbound++].ifindex = ifindex;
+out:
+	pthread_mutex_unlock(&g->bind_lock);
+	return err;
+}
+
+int shca_cm_reserve(struct engine *e, uint64_t service_id,
+		    const union ibv_gid *gid)
+{
+	static const union ibv_gid any;
+
+	if (!e->registry)
+		return 0;
+	return registry_listen(e->registry, service_id, gid ? gid : &any);
+}
+
+void shca_cm_release(struct engine *e, uint64_t service_id,
+		     const union ibv_gid *gid)
+{
+	static const union ibv_gid any;
+
+	if (e->registry)
+		registry_unlisten(e->registry, service_id, gid ? gid : &any);
+}

@@ -1,0 +1,49 @@
+/*
+ * gsi.h - QP1: the connection manager of this process
+ *
+ * One per engine. Every process that receives RoCE packets answers those for
+ * QP1, even one that never uses librdmacm: it hands a message to the process of
+ * this host that it is for, or says that nobody listens.
+ */
+#ifndef SOFTHCA_OBJECTS_GSI_H
+#define SOFTHCA_OBJECTS_GSI_H
+
+#include "cm/cm.h"
+#include "engine.h"
+
+/* For the engine. */
+int gsi_create(struct engine *e);
+void gsi_destroy(struct engine *e);
+/* A packet for QP1 came in; under the link's receive side. */
+void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now_ns);
+/* engine->cm_due has passed. */
+void gsi_expire(struct engine *e, uint64_t now_ns);
+/* The process ends: tells the peers, once. */
+void gsi_farewell(struct engine *e);
+
+/*
+ * For librdmacm. shca_cm_open() makes the connection manager ready for
+ * connections of a device and starts the progress thread; events go to fn,
+ * which is called with the lock held that shca_cm_lock() takes. It protects
+ * whatever else its users put under it: they may take no other lock of this
+ * library in it. shca_cm_unlock() sends what is to be sent.
+ */
+int shca_cm_open(struct engine *e, uint64_t ca_guid,
+		 int (*fn)(void *arg, const struct cm_event *ev), void *arg);
+struct cm *shca_cm_lock(struct engine *e);
+void shca_cm_unlock(struct engine *e);
+
+/* Receives at this address from now on, for QP1. -EADDRINUSE etc. as
+ * udp_bind(); what is wrong is said on stderr. */
+int shca_cm_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex);
+
+/*
+ * Reserves a service ID among the processes of this host, for one address or
+ * (NULL) all. -EADDRINUSE: another process has it.
+ */
+int shca_cm_reserve(struct engine *e, uint64_t service_id,
+		    const union ibv_gid *gid);
+void shca_cm_release(struct engine *e, uint64_t service_id,
+		     const union ibv_gid *gid);
+
+#endif
