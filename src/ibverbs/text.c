@@ -49,7 +49,8 @@ const char *ibv_event_type_str(enum ibv_event_type event)
 	static const char *const words[] = {
 		[IBV_EVENT_CQ_ERR] = "CQ error",
 		[IBV_EVENT_QP_FATAL] = "local work queue catastrophic error",
-		[IBV_EVENT_QP_REQ_ERR] = "invalid request local work queue error",
+		[IBV_EVENT_QP_REQ_ERR] =
+			"invalid request local work queue error",
 		[IBV_EVENT_QP_ACCESS_ERR] =
 			"local access violation work queue error",
 		[IBV_EVENT_COMM_EST] = "communication established",
@@ -112,17 +113,28 @@ static const struct {
 	int mbps;
 	int mult;
 } rates[] = {
-	{ IBV_RATE_2_5_GBPS, 2500, 1 },	      { IBV_RATE_5_GBPS, 5000, 2 },
-	{ IBV_RATE_10_GBPS, 10000, 4 },	      { IBV_RATE_20_GBPS, 20000, 8 },
-	{ IBV_RATE_30_GBPS, 30000, 12 },      { IBV_RATE_40_GBPS, 40000, 16 },
-	{ IBV_RATE_60_GBPS, 60000, 24 },      { IBV_RATE_80_GBPS, 80000, 32 },
-	{ IBV_RATE_120_GBPS, 120000, 48 },    { IBV_RATE_14_GBPS, 14062, 0 },
-	{ IBV_RATE_56_GBPS, 56250, 0 },	      { IBV_RATE_112_GBPS, 112500, 0 },
-	{ IBV_RATE_168_GBPS, 168750, 0 },     { IBV_RATE_25_GBPS, 25781, 0 },
-	{ IBV_RATE_100_GBPS, 103125, 0 },     { IBV_RATE_200_GBPS, 206250, 0 },
-	{ IBV_RATE_300_GBPS, 309375, 0 },     { IBV_RATE_28_GBPS, 28125, 11 },
-	{ IBV_RATE_50_GBPS, 53125, 20 },      { IBV_RATE_400_GBPS, 425000, 160 },
-	{ IBV_RATE_600_GBPS, 637500, 240 },   { IBV_RATE_800_GBPS, 850000, 320 },
+	{ IBV_RATE_2_5_GBPS, 2500, 1 },
+	{ IBV_RATE_5_GBPS, 5000, 2 },
+	{ IBV_RATE_10_GBPS, 10000, 4 },
+	{ IBV_RATE_20_GBPS, 20000, 8 },
+	{ IBV_RATE_30_GBPS, 30000, 12 },
+	{ IBV_RATE_40_GBPS, 40000, 16 },
+	{ IBV_RATE_60_GBPS, 60000, 24 },
+	{ IBV_RATE_80_GBPS, 80000, 32 },
+	{ IBV_RATE_120_GBPS, 120000, 48 },
+	{ IBV_RATE_14_GBPS, 14062, 0 },
+	{ IBV_RATE_56_GBPS, 56250, 0 },
+	{ IBV_RATE_112_GBPS, 112500, 0 },
+	{ IBV_RATE_168_GBPS, 168750, 0 },
+	{ IBV_RATE_25_GBPS, 25781, 0 },
+	{ IBV_RATE_100_GBPS, 103125, 0 },
+	{ IBV_RATE_200_GBPS, 206250, 0 },
+	{ IBV_RATE_300_GBPS, 309375, 0 },
+	{ IBV_RATE_28_GBPS, 28125, 11 },
+	{ IBV_RATE_50_GBPS, 53125, 20 },
+	{ IBV_RATE_400_GBPS, 425000, 160 },
+	{ IBV_RATE_600_GBPS, 637500, 240 },
+	{ IBV_RATE_800_GBPS, 850000, 320 },
 	{ IBV_RATE_1200_GBPS, 1275000, 480 },
 };
 
@@ -166,6 +178,11 @@ enum ibv_rate mbps_to_ibv_rate(int mbps)
 	return IBV_RATE_MAX;
 }
 
+/* Declared for providers only, in rdma-core's driver.h. */
+const char *ibv_get_sysfs_path(void);
+int ibv_read_sysfs_file(const char *dir, const char *file, char *buf,
+			size_t size);
+
 const char *ibv_get_sysfs_path(void)
 {
 	return shca_sysfs_path();
@@ -189,7 +206,8 @@ int ibv_read_sysfs_file(const char *dir, const char *file, char *buf,
 	len = read(fd, buf, size);
 	close(fd);
 	if (len > 0) {
-		/* Without the newline; with the end that C wants, if it fits. */
+		/* Without the newline; with the end that C wants, if it fits.
+		 */
 		if (buf[len - 1] == '\n')
 			buf[--len] = '\0';
 		else if ((size_t)len < size)

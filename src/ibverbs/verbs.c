@@ -100,8 +100,8 @@ int ibv_query_gid(struct ibv_context *ctx, uint8_t port, int index,
 		  union ibv_gid *out)
 {
 	struct netdev_gid gid;
-	int err = index < 0 ? -EINVAL :
-			      shca_gid(to_ctx(ctx)->dev, port, (uint32_t)index,
+	int err = index < 0 ? -EINVAL
+			    : shca_gid(to_ctx(ctx)->dev, port, (uint32_t)index,
 				       &gid);
 
 	/* A hole reads as zeros: programs walk the table and stop at errors. */
@@ -245,6 +245,10 @@ int ibv_dereg_mr(struct ibv_mr *mr)
 	return -shca_mr_dereg(mr);
 }
 
+/* Declared for providers only, in rdma-core's driver.h. */
+int ibv_dontfork_range(void *base, size_t size);
+int ibv_dofork_range(void *base, size_t size);
+
 /* A child sees its own copy of the memory, and nothing of it is pinned. */
 
 int ibv_fork_init(void)
@@ -336,7 +340,8 @@ void ibv_ack_async_event(struct ibv_async_event *event)
 
 /* Shared receive queues */
 
-struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+struct ibv_srq *ibv_create_srq(struct ibv_pd *pd,
+			       struct ibv_srq_init_attr *attr)
 {
 	struct ibv_srq *srq;
 

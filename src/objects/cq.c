@@ -394,10 +394,9 @@ int shca_cq_create(struct ibv_context *ibctx,
 
 	cq->engine = ctx->engine;
 	cq->single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
-	cq->want_ts =
-		attr->wc_flags &
-		(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
-		 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK);
+	cq->want_ts = attr->wc_flags &
+		      (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+		       IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK);
 	pthread_mutex_init(&cq->lock, NULL);
 	pthread_mutex_init(&cq->poll_lock, NULL);
 	cq->ex.context = ibctx;

@@ -96,17 +96,18 @@ static int device_create(struct shca_device **out, const char *ifname,
 	err = scan(dev, &dev->gids);
 	if (!err && index == 0 && config_get()->addr && !*ifname &&
 	    netdev_scan(&dev->gids, NULL, config_get()->addr))
-		fprintf(stderr, "softhca: SOFTHCA_ADDR=%s: no address of an "
-				"interface that is up\n",
+		fprintf(stderr,
+			"softhca: SOFTHCA_ADDR=%s: no address of an "
+			"interface that is up\n",
 			config_get()->addr);
 	if (err) {
 		free(dev);
 		return err;
 	}
 	/* Room for a few addresses to come; programs walk the whole table. */
-	dev->gid_tbl_len = dev->gids.count <= 12 ? 16 :
-			   dev->gids.count <= 28 ? 32 :
-						   NETDEV_MAX_GIDS;
+	dev->gid_tbl_len = dev->gids.count <= 12   ? 16
+			   : dev->gids.count <= 28 ? 32
+						   : NETDEV_MAX_GIDS;
 	for (i = dev->gids.count; i < NETDEV_MAX_GIDS; i++)
 		memset(&dev->gids.gid[i], 0, sizeof(dev->gids.gid[i]));
 	dev->gids.count = (size_t)dev->gid_tbl_len;
@@ -338,10 +339,9 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 	attr->vendor_part_id = cfg->part_id;
 	attr->max_qp = SHCA_MAX_OBJECTS;
 	attr->max_qp_wr = ROCE_MAX_QP_WR;
-	attr->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN |
-				 IBV_DEVICE_SYS_IMAGE_GUID |
-				 IBV_DEVICE_CURR_QP_STATE_MOD |
-				 IBV_DEVICE_SRQ_RESIZE;
+	attr->device_cap_flags =
+		IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID |
+		IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SRQ_RESIZE;
 	attr->max_sge = ROCE_MAX_SGE;
 	attr->max_sge_rd = ROCE_MAX_SGE;
 	attr->max_cq = SHCA_MAX_OBJECTS;
@@ -361,7 +361,8 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 	attr->max_srq_wr = ROCE_MAX_QP_WR;
 	attr->max_srq_sge = ROCE_MAX_SGE;
 	attr->max_pkeys = 1;
-	attr->local_ca_ack_delay = 12; /* 16.8 ms: a scheduler's, not a chip's */
+	attr->local_ca_ack_delay =
+		12; /* 16.8 ms: a scheduler's, not a chip's */
 	attr->phys_port_cnt = 1;
 }
 
@@ -399,14 +400,14 @@ int shca_query_port(struct shca_device *dev, uint32_t port,
 	memset(attr, 0, sizeof(*attr));
 	attr->state = first.ifindex ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
 	attr->max_mtu = IBV_MTU_4096;
-	attr->active_mtu = first.ifindex ? netdev_ib_mtu(first.mtu) :
-					   IBV_MTU_1024;
+	attr->active_mtu =
+		first.ifindex ? netdev_ib_mtu(first.mtu) : IBV_MTU_1024;
 	attr->gid_tbl_len = dev->gid_tbl_len;
 	attr->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
 	attr->max_msg_sz = ROCE_MAX_MSG;
 	attr->pkey_tbl_len = 1;
 	attr->max_vl_num = 1;
-	attr->active_width = 2;	 /* 4x */
+	attr->active_width = 2; /* 4x */
 	attr->active_speed = 32; /* EDR */
 	attr->phys_state = first.ifindex ? 5 /* LinkUp */ : 3 /* Disabled */;
 	attr->link_layer = IBV_LINK_LAYER_ETHERNET;

@@ -288,8 +288,8 @@ static struct shca_qp *qpn_find(struct engine *e, uint32_t qpn)
 		&e->chunk[qpn / REGISTRY_CHUNK], memory_order_acquire);
 
 	return c ? atomic_load_explicit(&c->qp[qpn % REGISTRY_CHUNK],
-					memory_order_acquire) :
-		   NULL;
+					memory_order_acquire)
+		 : NULL;
 }
 
 static void rx_multicast(struct rx_round *r, const struct roce_rx *pkt)
@@ -373,7 +373,8 @@ static void step_back(struct engine *e)
 
 static void step_forward(struct engine *e)
 {
-	struct epoll_event ev = { .events = EPOLLIN, .data.fd = udp_fd(e->udp) };
+	struct epoll_event ev = { .events = EPOLLIN,
+				  .data.fd = udp_fd(e->udp) };
 
 	pthread_mutex_lock(&e->thread_lock);
 	if (atomic_load(&e->back)) {
@@ -404,9 +405,8 @@ int engine_poll(struct engine *e)
 	engine_present(e, from, until);
 	atomic_store_explicit(&e->polled, until, memory_order_relaxed);
 	if (!atomic_load_explicit(&e->back, memory_order_relaxed) &&
-	    until > TAKEOVER_NS +
-			    atomic_load_explicit(&e->since,
-						 memory_order_relaxed) &&
+	    until > TAKEOVER_NS + atomic_load_explicit(&e->since,
+						       memory_order_relaxed) &&
 	    atomic_load_explicit(&e->started, memory_order_relaxed))
 		step_back(e);
 	return n;
@@ -439,8 +439,8 @@ static void sleep_until(struct engine *e, uint64_t until,
 		atomic_store(&no_pwait2, true);
 	}
 	if (until != UINT64_MAX)
-		ms = ns > 3600000000000 ? 3600000 :
-					  (int)((ns + 999999) / 1000000);
+		ms = ns > 3600000000000 ? 3600000
+					: (int)((ns + 999999) / 1000000);
 	*n = epoll_wait(e->epoll_fd, ev, max, ms);
 }
 
@@ -509,8 +509,8 @@ static void *thread_main(void *arg)
 		now = clock_ns();
 		if (atomic_load(&e->back)) {
 			if (now < IDLE_NS + atomic_load(&e->polled)) {
-				pause = pause * 2 > PAUSE_MAX_NS ? PAUSE_MAX_NS :
-								   pause * 2;
+				pause = pause * 2 > PAUSE_MAX_NS ? PAUSE_MAX_NS
+								 : pause * 2;
 				if (timers_due(e, now))
 					timers_run(e, now);
 				continue;
@@ -654,8 +654,8 @@ void engine_qpn_free(struct engine *e, struct shca_qp *qp)
 
 /* What the protocol core asks for (roce/env.h) */
 
-static int env_complete(struct roce_qp *core, void *cq,
-			const struct ibv_wc *wc, bool solicited)
+static int env_complete(struct roce_qp *core, void *cq, const struct ibv_wc *wc,
+			bool solicited)
 {
 	(void)core;
 	return shca_cq_add(cq, wc, solicited);
@@ -687,8 +687,8 @@ void engine_explain(struct roce_qp *core, const char *fmt, ...)
 	    roce_qp_state(core) >= IBV_QPS_RTR) {
 		bool v4 = roce_gid_is_v4(&path->dgid);
 
-		inet_ntop(v4 ? AF_INET : AF_INET6, path->dgid.raw + (v4 ? 12 : 0),
-			  peer, sizeof(peer));
+		inet_ntop(v4 ? AF_INET : AF_INET6,
+			  path->dgid.raw + (v4 ? 12 : 0), peer, sizeof(peer));
 	}
 	n = snprintf(line, sizeof(line), "softhca: QP 0x%06x",
 		     roce_qp_num(core));
@@ -786,8 +786,45 @@ static void engine_destroy(struct engine *e)
 	free(e);
 }
 
+static void fork_prepare(void)
+{
+	pthread_mutex_lock(&engine_lock);
+}
+
+static void fork_parent(void)
+{
+	pthread_mutex_unlock(&engine_lock);
+}
+
+/*
+ * The child has none of the threads, and locks in any state. What the parent
+ * made is left alone and leaks; the child may open devices of its own.
+ */
+static void fork_child(void)
+{
+	struct engine *e = engine;
+
+	pthread_mutex_init(&engine_lock, NULL);
+	shca_device_forked();
+	engine = NULL;
+	if (!e)
+		return;
+	atomic_store(&e->dead, true);
+	fds_close(e);
+	if (e->udp)
+		udp_abandon(e->udp);
+	if (e->registry)
+		registry_abandon(e->registry);
+}
+
+static void fork_register(void)
+{
+	pthread_atfork(fork_prepare, fork_parent, fork_child);
+}
+
 static int engine_create(struct engine **out)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	const struct config *cfg = config_get();
 	struct udp_config link = { .wire = cfg->wire,
 				   .loss = cfg->loss,
@@ -829,6 +866,8 @@ static int engine_create(struct engine **out)
 	}
 	if (registry_join(&e->registry, cfg->rundir, NULL))
 		e->registry = NULL;
+	/* After the registry's own handlers, whose lock fork_child() takes. */
+	pthread_once(&once, fork_register);
 	err = udp_create(&e->udp, &link, e->registry);
 	if (err)
 		goto err;
@@ -846,48 +885,10 @@ err:
 	return err;
 }
 
-static void fork_prepare(void)
-{
-	pthread_mutex_lock(&engine_lock);
-}
-
-static void fork_parent(void)
-{
-	pthread_mutex_unlock(&engine_lock);
-}
-
-/*
- * The child has none of the threads, and locks in any state. What the parent
- * made is left alone and leaks; the child may open devices of its own.
- */
-static void fork_child(void)
-{
-	struct engine *e = engine;
-
-	pthread_mutex_init(&engine_lock, NULL);
-	shca_device_forked();
-	engine = NULL;
-	if (!e)
-		return;
-	atomic_store(&e->dead, true);
-	fds_close(e);
-	if (e->udp)
-		udp_abandon(e->udp);
-	if (e->registry)
-		registry_abandon(e->registry);
-}
-
-static void fork_register(void)
-{
-	pthread_atfork(fork_prepare, fork_parent, fork_child);
-}
-
 int engine_get(struct engine **e)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	int err = 0;
 
-	pthread_once(&once, fork_register);
 	pthread_mutex_lock(&engine_lock);
 	if (!engine)
 		err = engine_create(&engine);

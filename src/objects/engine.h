@@ -64,7 +64,7 @@ struct engine {
 	uint32_t nowned;
 
 	pthread_mutex_t attach_lock; /* one attach or detach at a time */
-	pthread_mutex_t mcast_lock;  /* of the list; before a QP's */
+	pthread_mutex_t mcast_lock; /* of the list; before a QP's */
 	struct mcast_group *mcast;
 
 	pthread_mutex_t ctx_lock;
@@ -74,7 +74,7 @@ struct engine {
 	struct timer *heap;
 	size_t ntimers, timer_size;
 	_Atomic uint64_t next_due; /* of the heap's top */
-	_Atomic uint64_t cm_due;   /* of the connection manager */
+	_Atomic uint64_t cm_due; /* of the connection manager */
 
 	/* The progress thread and those who poll; see engine.c. */
 	pthread_mutex_t thread_lock;
@@ -87,8 +87,8 @@ struct engine {
 	/* Written by programs that poll, on a cache line of their own. */
 	_Alignas(64) _Atomic uint64_t seen; /* when one was last in here */
 	_Atomic uint64_t polled; /* when one last found its CQ empty */
-	_Atomic uint64_t since;	 /* they have hardly been away since then */
-	_Atomic bool back;	 /* the thread has stepped back */
+	_Atomic uint64_t since; /* they have hardly been away since then */
+	_Atomic bool back; /* the thread has stepped back */
 };
 
 /* Counts an object of one kind; -ENOMEM when there are SHCA_MAX_OBJECTS. */

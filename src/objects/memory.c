@@ -7,6 +7,7 @@
 #include "engine.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -61,37 +62,46 @@ int shca_pd_free(struct ibv_pd *ibpd)
 	return 0;
 }
 
+/*
+ * The same from the list of mappings: for Linux before 5.14, which cannot
+ * populate, and for what cannot be populated, device memory for one.
+ */
+static int mappings_check(uintptr_t begin, uintptr_t end, bool write)
+{
+	FILE *f = fopen("/proc/self/maps", "re");
+	unsigned long from, to;
+	char line[512], r, w;
+
+	if (!f)
+		return 0; /* no way to know */
+	while (begin < end && fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "%lx-%lx %c%c", &from, &to, &r, &w) != 4 ||
+		    to <= begin)
+			continue;
+		if (from > begin || r != 'r' || (write && w != 'w'))
+			break;
+		begin = to;
+	}
+	fclose(f);
+	return begin < end ? -EFAULT : 0;
+}
+
 /* Whether the memory is there, and writable if it has to be. */
 static int memory_check(void *addr, size_t length, bool write)
 {
 	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-	uintptr_t begin = (uintptr_t)addr & ~(page - 1), at;
+	uintptr_t begin = (uintptr_t)addr & ~(page - 1);
 	uintptr_t end = (uintptr_t)addr + length;
-	unsigned char vec[1024];
-	size_t len;
 
 	if (end < (uintptr_t)addr || end > UINTPTR_MAX - page)
 		return -EINVAL;
-	len = (end - begin + page - 1) & ~(page - 1);
-	while (madvise((void *)begin, len,
+	end = (end + page - 1) & ~(page - 1);
+	while (madvise((void *)begin, end - begin,
 		       write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ)) {
 		if (errno == EINTR || errno == EAGAIN)
 			continue;
-		if (errno == ENOMEM || errno == EFAULT)
-			return -EFAULT;
-		/*
-		 * Linux before 5.14 does not know how, and device memory
-		 * cannot be populated: see at least that it is mapped.
-		 */
-		for (at = begin; at < end; at += sizeof(vec) * page) {
-			size_t part = begin + len - at;
-
-			if (part > sizeof(vec) * page)
-				part = sizeof(vec) * page;
-			if (mincore((void *)at, part, vec))
-				return -EFAULT;
-		}
-		return 0;
+		return errno == EINVAL ? mappings_check(begin, end, write)
+				       : -EFAULT;
 	}
 	return 0;
 }

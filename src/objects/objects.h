@@ -35,7 +35,8 @@ enum shca_kind { SHCA_PD, SHCA_CQ, SHCA_SRQ, SHCA_QP, SHCA_AH, SHCA_KINDS };
 
 /* Announced by ibv_query_device(3), and kept. */
 #define SHCA_MAX_CQE (1 << 22)
-#define SHCA_MAX_OBJECTS (1 << 16) /* QPs, CQs, SRQs, PDs, AHs: of each kind */
+#define SHCA_MAX_OBJECTS (1 << 16) /* QPs, CQs, SRQs, PDs, AHs: of each kind   \
+				    */
 #define SHCA_MAX_MCAST_GRP 256
 #define SHCA_MAX_MCAST_QP 64 /* QPs of one group in this process */
 
@@ -61,7 +62,7 @@ struct shca_device {
 };
 
 _Static_assert(offsetof(struct shca_device, not_theirs) == 664,
-	      "what provider libraries compare");
+	       "what provider libraries compare");
 
 /*
  * The devices of this process in a NULL-terminated array to be freed with
@@ -103,7 +104,7 @@ struct shca_context {
 	struct shca_device *dev;
 	struct engine *engine;
 	struct shca_context *next; /* in the engine's list */
-	_Atomic unsigned users;    /* objects made from it */
+	_Atomic unsigned users; /* objects made from it */
 
 	pthread_mutex_t async_lock; /* of the queue; innermost */
 	struct shca_async *async_head, **async_tail;
@@ -132,7 +133,8 @@ void shca_token_drop(int fd);
 void shca_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond,
 		    const uint32_t *completed, uint32_t reported);
 
-void shca_async_raise(struct shca_context *ctx, const struct ibv_async_event *ev);
+void shca_async_raise(struct shca_context *ctx,
+		      const struct ibv_async_event *ev);
 int shca_async_get(struct ibv_context *ctx, struct ibv_async_event *ev);
 void shca_async_ack(struct ibv_async_event *ev);
 /*
@@ -176,7 +178,7 @@ struct shca_cq;
 
 struct shca_channel {
 	struct ibv_comp_channel ch; /* refcnt: CQs, under lock */
-	pthread_mutex_t lock;	    /* after a CQ's */
+	pthread_mutex_t lock; /* after a CQ's */
 	struct shca_cq **queue; /* ring of CQs with an event, oldest first */
 	uint32_t size, head, tail; /* size: power of two */
 };
@@ -199,7 +201,7 @@ struct shca_cq {
 	_Atomic uint32_t head, tail; /* free-running */
 	enum shca_arm armed;
 	bool overrun; /* IBV_EVENT_CQ_ERR was raised; takes no more */
-	uint32_t comp_reported;  /* events handed out; the channel's lock */
+	uint32_t comp_reported; /* events handed out; the channel's lock */
 	uint32_t async_reported; /* the context's async_lock */
 
 	/* ibv_cq_ex: one thread between start_poll and end_poll. */
@@ -304,7 +306,7 @@ struct shca_qp {
 	bool dead;
 
 	_Atomic uint64_t timer_due; /* when its entry in the heap is due */
-	size_t timer_pos;	    /* of that entry + 1; the timers' lock */
+	size_t timer_pos; /* of that entry + 1; the timers' lock */
 
 	unsigned mcast; /* groups attached to; the engine's mcast_lock */
 

@@ -260,8 +260,7 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	now = clock_ns();
 	pthread_mutex_lock(&qp->lock);
 	/* What was received is acknowledged, whatever becomes of the QP. */
-	if ((mask & IBV_QP_STATE) &&
-	    (reset || attr->qp_state == IBV_QPS_ERR))
+	if ((mask & IBV_QP_STATE) && (reset || attr->qp_state == IBV_QPS_ERR))
 		shca_qp_flush(qp, now);
 	err = roce_qp_modify(qp->core, attr, mask,
 			     mask & IBV_QP_AV ? &path : NULL,
@@ -463,14 +462,14 @@ static void group_leave(struct engine *e, struct mcast_group *g)
 
 static struct mcast_group **group_find(struct engine *e,
 				       const struct shca_device *dev,
-				       const union ibv_gid *gid, size_t *ngroups)
+				       const union ibv_gid *gid,
+				       size_t *ngroups)
 {
 	struct mcast_group **p;
 
 	*ngroups = 0;
 	for (p = &e->mcast; *p; p = &(*p)->next, ++*ngroups)
-		if ((*p)->dev == dev &&
-		    !memcmp(&(*p)->gid, gid, sizeof(*gid)))
+		if ((*p)->dev == dev && !memcmp(&(*p)->gid, gid, sizeof(*gid)))
 			break;
 	return p;
 }

@@ -23,8 +23,8 @@ int shca_srq_create(struct ibv_pd *pd, struct ibv_srq_init_attr *attr,
 		return err;
 	srq = calloc(1, sizeof(*srq));
 	err = srq ? roce_rq_init(&srq->rq, attr->attr.max_wr,
-				 attr->attr.max_sge, to_pd(pd)->num) :
-		    -ENOMEM;
+				 attr->attr.max_sge, to_pd(pd)->num)
+		  : -ENOMEM;
 	if (err) {
 		free(srq);
 		engine_uncount(e, SHCA_SRQ);

@@ -51,9 +51,9 @@ static struct ibv_send_wr *wr_begin(struct ibv_qp_ex *ex,
 	if (qp->wr_count == qp->wr_size) {
 		uint32_t size = qp->wr_size ? 2 * qp->wr_size : 16;
 
-		w = size > 2 * ROCE_MAX_QP_WR ?
-			    NULL :
-			    realloc(qp->wr, size * sizeof(*w));
+		w = size > 2 * ROCE_MAX_QP_WR
+			    ? NULL
+			    : realloc(qp->wr, size * sizeof(*w));
 		if (!w) {
 			wr_fail(qp, ENOMEM);
 			return NULL;
@@ -228,8 +228,8 @@ static int wr_complete(struct ibv_qp_ex *ex)
 
 	for (i = 0; i < qp->wr_count; i++) {
 		qp->wr[i].wr.sg_list = qp->wr[i].sge;
-		qp->wr[i].wr.next = i + 1 < qp->wr_count ? &qp->wr[i + 1].wr :
-							   NULL;
+		qp->wr[i].wr.next =
+			i + 1 < qp->wr_count ? &qp->wr[i + 1].wr : NULL;
 	}
 	if (!err && qp->wr_count)
 		err = -shca_qp_post_send(&ex->qp_base, &qp->wr[0].wr, &bad);
@@ -244,9 +244,10 @@ static void wr_abort(struct ibv_qp_ex *ex)
 
 int shca_wr_setup(struct shca_qp *qp, uint64_t send_ops)
 {
-	const uint64_t send = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
-	const uint64_t write = IBV_QP_EX_WITH_RDMA_WRITE |
-			       IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+	const uint64_t send =
+		IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+	const uint64_t write =
+		IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
 	const uint64_t rest = IBV_QP_EX_WITH_RDMA_READ |
 			      IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
 			      IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;

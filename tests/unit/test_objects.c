@@ -1,0 +1,1489 @@
+/*
+ * test_objects.c - the verbs as a program sees them, both ends in one process
+ *
+ * Linked with libibverbs.so.1 as any program is. Two queue pairs of one device
+ * talk to each other over whatever address has GID index 0.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define BUF 65536
+#define DEPTH 64
+#define SECOND 1000000000ull
+#define ALL_ACCESS                                                             \
+	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |                    \
+	 IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+static union ibv_gid gid0;
+
+/* One end: its own buffer, region and completion queue. */
+struct end {
+	struct ibv_comp_channel *ch;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+	struct ibv_mr *mr;
+	uint8_t *buf;
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * SECOND + (uint64_t)ts.tv_nsec;
+}
+
+static bool readable(int fd, int ms)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	return poll(&p, 1, ms) == 1;
+}
+
+static struct ibv_context *open_first(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *c;
+
+	assert_non_null(list);
+	assert_non_null(list[0]);
+	c = ibv_open_device(list[0]);
+	ibv_free_device_list(list);
+	return c;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	ctx = open_first();
+	assert_non_null(ctx);
+	assert_int_equal(ibv_query_gid(ctx, 1, 0, &gid0), 0);
+	pd = ibv_alloc_pd(ctx);
+	assert_non_null(pd);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	/* Nothing a test made may be left: that would be EBUSY. */
+	assert_int_equal(ibv_dealloc_pd(pd), 0);
+	assert_int_equal(ibv_close_device(ctx), 0);
+	return 0;
+}
+
+static void end_init(struct end *e, enum ibv_qp_type type, struct ibv_srq *srq)
+{
+	struct ibv_qp_init_attr init = {
+		.qp_type = type,
+		.srq = srq,
+		.cap = { .max_send_wr = DEPTH,
+			 .max_recv_wr = DEPTH,
+			 .max_send_sge = 4,
+			 .max_recv_sge = 4,
+			 .max_inline_data = 64 },
+	};
+
+	e->ch = ibv_create_comp_channel(ctx);
+	assert_non_null(e->ch);
+	e->cq = ibv_create_cq(ctx, 2 * DEPTH, e, e->ch, 0);
+	assert_non_null(e->cq);
+	init.send_cq = init.recv_cq = e->cq;
+	e->qp = ibv_create_qp(pd, &init);
+	assert_non_null(e->qp);
+	assert_true(init.cap.max_send_wr >= DEPTH);
+	assert_true(init.cap.max_inline_data >= 64);
+	e->buf = mmap(NULL, BUF, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(e->buf != MAP_FAILED);
+	e->mr = ibv_reg_mr(pd, e->buf, BUF, ALL_ACCESS);
+	assert_non_null(e->mr);
+}
+
+static void end_fini(struct end *e)
+{
+	if (e->qp)
+		assert_int_equal(ibv_destroy_qp(e->qp), 0);
+	assert_int_equal(ibv_dereg_mr(e->mr), 0);
+	munmap(e->buf, BUF);
+	assert_int_equal(ibv_destroy_cq(e->cq), 0);
+	assert_int_equal(ibv_destroy_comp_channel(e->ch), 0);
+}
+
+static int to_init(struct ibv_qp *qp, unsigned access)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT,
+		.port_num = 1,
+		.qp_access_flags = access,
+		.qkey = 0x11111111,
+	};
+	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+
+	return ibv_modify_qp(qp, &attr,
+			     mask | (qp->qp_type == IBV_QPT_UD
+					     ? IBV_QP_QKEY
+					     : IBV_QP_ACCESS_FLAGS));
+}
+
+static struct ibv_qp_attr rtr_attr(uint32_t dest)
+{
+	return (struct ibv_qp_attr){
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = IBV_MTU_1024,
+		.dest_qp_num = dest,
+		.rq_psn = 0xfffffe, /* so that it wraps */
+		.max_dest_rd_atomic = 16,
+		.min_rnr_timer = 1,
+		.ah_attr = { .is_global = 1,
+			     .port_num = 1,
+			     .grh = { .dgid = gid0, .hop_limit = 64 } },
+	};
+}
+
+static int rtr_mask(enum ibv_qp_type type)
+{
+	int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+		   IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+
+	if (type == IBV_QPT_UD)
+		return IBV_QP_STATE;
+	return type == IBV_QPT_RC
+		       ? mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER
+		       : mask;
+}
+
+static int to_rts(struct ibv_qp *qp, uint8_t retry)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTS,
+		.sq_psn = 0xfffffe,
+		.max_rd_atomic = 16,
+		.retry_cnt = retry,
+		.rnr_retry = retry,
+		.timeout = 12,
+	};
+	int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+
+	if (qp->qp_type == IBV_QPT_RC)
+		mask |= IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT |
+			IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT;
+	return ibv_modify_qp(qp, &attr, mask);
+}
+
+static void connect_to(struct ibv_qp *qp, uint32_t dest)
+{
+	struct ibv_qp_attr attr = rtr_attr(dest);
+
+	assert_int_equal(to_init(qp, ALL_ACCESS & ~1u), 0);
+	assert_int_equal(ibv_modify_qp(qp, &attr, rtr_mask(qp->qp_type)), 0);
+	assert_int_equal(qp->state, IBV_QPS_RTR);
+	assert_int_equal(to_rts(qp, 7), 0);
+	assert_int_equal(qp->state, IBV_QPS_RTS);
+}
+
+static void pair_init(struct end *a, struct end *b, enum ibv_qp_type type)
+{
+	end_init(a, type, NULL);
+	end_init(b, type, NULL);
+	connect_to(a->qp, b->qp->qp_num);
+	connect_to(b->qp, a->qp->qp_num);
+}
+
+/* The next completion, within seconds; fails the test if none comes. */
+static struct ibv_wc wait_wc(struct ibv_cq *cq)
+{
+	uint64_t end = now_ns() + 10 * SECOND;
+	struct ibv_wc wc = { 0 };
+	int n;
+
+	do {
+		n = ibv_poll_cq(cq, 1, &wc);
+		assert_true(n >= 0);
+		assert_true(now_ns() < end);
+	} while (!n);
+	return wc;
+}
+
+static struct ibv_sge sge_of(const struct end *e, size_t at, uint32_t len)
+{
+	return (struct ibv_sge){ (uintptr_t)e->buf + at, len, e->mr->lkey };
+}
+
+static void post_recv(struct end *e, uint64_t id, size_t at, uint32_t len)
+{
+	struct ibv_sge sge = sge_of(e, at, len);
+	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 };
+	struct ibv_recv_wr *bad;
+
+	assert_int_equal(ibv_post_recv(e->qp, &wr, &bad), 0);
+}
+
+static int try_send(struct end *e, struct ibv_send_wr *wr, size_t at,
+		    uint32_t len)
+{
+	struct ibv_sge sge = sge_of(e, at, len);
+	struct ibv_send_wr *bad;
+
+	wr->sg_list = &sge;
+	wr->num_sge = 1;
+	wr->send_flags |= IBV_SEND_SIGNALED;
+	return ibv_post_send(e->qp, wr, &bad);
+}
+
+static void expect_wc(const struct ibv_wc *wc, uint64_t id,
+		      enum ibv_wc_status status)
+{
+	assert_string_equal(ibv_wc_status_str(wc->status),
+			    ibv_wc_status_str(status));
+	assert_int_equal(wc->wr_id, id);
+}
+
+static void fill(uint8_t *p, size_t len, unsigned seed)
+{
+	size_t i;
+
+	for (i = 0; i < len; i++)
+		p[i] = (uint8_t)(seed + i * 7 + (i >> 8));
+}
+
+/* Devices */
+
+static void device_attributes(void **state)
+{
+	struct ibv_device_attr_ex ex;
+	struct ibv_device_attr attr;
+	struct ibv_port_attr port;
+	struct {
+		uint8_t bytes[4];
+		uint8_t guard;
+	} small = { .guard = 0xa5 };
+
+	(void)state;
+	assert_int_equal(ibv_query_device(ctx, &attr), 0);
+	assert_int_equal(attr.phys_port_cnt, 1);
+	assert_true(attr.max_sge >= 1 && attr.max_qp_wr >= 1024);
+	assert_int_equal(attr.node_guid, ibv_get_device_guid(ctx->device));
+	assert_int_equal(ibv_query_device_ex(ctx, NULL, &ex), 0);
+	assert_memory_equal(&ex.orig_attr, &attr, sizeof(attr));
+	assert_string_equal(ibv_get_device_name(ctx->device), "softhca0");
+
+	assert_int_equal(ibv_query_port(ctx, 1, &port), 0);
+	assert_int_equal(port.state, IBV_PORT_ACTIVE);
+	assert_int_equal(port.link_layer, IBV_LINK_LAYER_ETHERNET);
+	assert_int_equal(ibv_query_port(ctx, 0, &port), EINVAL);
+	assert_int_equal(ibv_query_port(ctx, 2, &port), EINVAL);
+	/* A program with an older, shorter struct. */
+	assert_int_equal(verbs_get_ctx(ctx)->query_port(
+				 ctx, 1, (struct ibv_port_attr *)&small,
+				 sizeof(small.bytes)),
+			 0);
+	assert_int_equal(small.guard, 0xa5);
+	assert_true(ctx->num_comp_vectors >= 1);
+	assert_true(fcntl(ctx->async_fd, F_GETFL) >= 0);
+	assert_true(fcntl(ctx->cmd_fd, F_GETFL) >= 0);
+}
+
+static void gid_table(void **state)
+{
+	struct ibv_gid_entry entries[64], one;
+	struct ibv_port_attr port;
+	union ibv_gid gid, zero = { 0 };
+	int i, full = 0;
+	ssize_t n;
+	__be16 pkey;
+
+	(void)state;
+	assert_int_equal(ibv_query_port(ctx, 1, &port), 0);
+	for (i = 0; i < port.gid_tbl_len; i++) {
+		assert_int_equal(ibv_query_gid(ctx, 1, i, &gid), 0);
+		if (!memcmp(&gid, &zero, sizeof(gid))) {
+			assert_int_equal(
+				ibv_query_gid_ex(ctx, 1, (uint32_t)i, &one, 0),
+				ENODATA);
+			continue;
+		}
+		assert_int_equal(ibv_query_gid_ex(ctx, 1, (uint32_t)i, &one, 0),
+				 0);
+		assert_memory_equal(&one.gid, &gid, sizeof(gid));
+		assert_int_equal(one.gid_type, IBV_GID_TYPE_ROCE_V2);
+		assert_true(one.ndev_ifindex);
+		full++;
+	}
+	assert_true(full >= 1);
+	n = ibv_query_gid_table(ctx, entries, 64, 0);
+	assert_int_equal(n, full);
+	assert_int_equal(ibv_query_gid_table(ctx, entries, 0, 0), -EINVAL);
+
+	assert_int_equal(ibv_query_gid(ctx, 1, port.gid_tbl_len, &gid), -1);
+	assert_int_equal(ibv_query_gid(ctx, 2, 0, &gid), -1);
+	assert_int_equal(ibv_query_gid_ex(ctx, 1, 4096, &one, 0), EINVAL);
+	assert_int_equal(ibv_query_pkey(ctx, 1, 0, &pkey), 0);
+	assert_int_equal(pkey, 0xffff);
+	assert_int_equal(ibv_query_pkey(ctx, 1, 1, &pkey), -1);
+	assert_int_equal(ibv_get_pkey_index(ctx, 1, pkey), 0);
+}
+
+/* Memory */
+
+static void regions(void **state)
+{
+	uint8_t *p = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ibv_mr *a, *b;
+
+	(void)state;
+	assert_true(p != MAP_FAILED);
+	a = ibv_reg_mr(pd, p, 4096, ALL_ACCESS);
+	b = ibv_reg_mr(pd, p, 4096, 0);
+	assert_non_null(a);
+	assert_non_null(b);
+	assert_int_not_equal(a->lkey, b->lkey);
+	assert_int_not_equal(a->rkey, b->rkey);
+	assert_int_equal(ibv_dealloc_pd(pd), EBUSY);
+
+	/* Remote write access takes local write access. */
+	errno = 0;
+	assert_null(ibv_reg_mr(pd, p, 4096, IBV_ACCESS_REMOTE_WRITE));
+	assert_int_equal(errno, EINVAL);
+	assert_null(ibv_reg_mr(pd, p, 4096, IBV_ACCESS_REMOTE_ATOMIC));
+	assert_null(ibv_reg_mr(pd, p, 0, 0));
+	assert_null(ibv_reg_mr(pd, p, 4096, IBV_ACCESS_ON_DEMAND));
+	assert_int_equal(errno, EINVAL);
+	/* Hints are taken and ignored. */
+	assert_int_equal(ibv_dereg_mr(ibv_reg_mr(
+				 pd, p, 4096, 1 | IBV_ACCESS_RELAXED_ORDERING)),
+			 0);
+
+	/* Memory that is not there, or not writable. */
+	munmap(p + 2 * 4096, 4096);
+	assert_null(ibv_reg_mr(pd, p, 3 * 4096, 0));
+	assert_int_equal(errno, EFAULT);
+	mprotect(p + 4096, 4096, PROT_READ);
+	assert_null(ibv_reg_mr(pd, p, 2 * 4096, 1));
+	assert_int_equal(errno, EFAULT);
+	assert_int_equal(ibv_dereg_mr(ibv_reg_mr(pd, p, 2 * 4096, 0)), 0);
+
+	assert_int_equal(ibv_rereg_mr(a, IBV_REREG_MR_CHANGE_TRANSLATION, NULL,
+				      p + 4096, 4096, 0),
+			 IBV_REREG_MR_ERR_CMD); /* read-only */
+	assert_int_equal(
+		ibv_rereg_mr(a, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0),
+		0);
+	assert_int_equal(ibv_rereg_mr(a, 64, NULL, NULL, 0, 0),
+			 IBV_REREG_MR_ERR_INPUT);
+	assert_int_equal(ibv_dereg_mr(a), 0);
+	assert_int_equal(ibv_dereg_mr(b), 0);
+	munmap(p, 2 * 4096);
+}
+
+/* Completion queues */
+
+static void cq_rules(void **state)
+{
+	struct ibv_comp_channel *ch = ibv_create_comp_channel(ctx);
+	struct ibv_cq *cq, *ev_cq;
+	struct ibv_device_attr attr;
+	void *ev_ctx;
+
+	(void)state;
+	assert_int_equal(ibv_query_device(ctx, &attr), 0);
+	assert_null(ibv_create_cq(ctx, 0, NULL, NULL, 0));
+	assert_int_equal(errno, EINVAL);
+	assert_null(ibv_create_cq(ctx, -1, NULL, NULL, 0));
+	assert_null(ibv_create_cq(ctx, attr.max_cqe + 1, NULL, NULL, 0));
+	assert_null(ibv_create_cq(ctx, 1, NULL, NULL, ctx->num_comp_vectors));
+	cq = ibv_create_cq(ctx, 100, &attr, ch, 0);
+	assert_non_null(cq);
+	assert_true(cq->cqe >= 100);
+	assert_ptr_equal(cq->cq_context, &attr);
+	assert_int_equal(ibv_destroy_comp_channel(ch), EBUSY);
+	assert_int_equal(ibv_resize_cq(cq, 1000), 0);
+	assert_true(cq->cqe >= 1000);
+	assert_int_equal(ibv_resize_cq(cq, 0), EINVAL);
+
+	assert_int_equal(fcntl(ch->fd, F_SETFL, O_NONBLOCK), 0);
+	assert_int_equal(ibv_get_cq_event(ch, &ev_cq, &ev_ctx), -1);
+	assert_int_equal(errno, EAGAIN);
+	ibv_ack_cq_events(cq, 0);
+	assert_int_equal(ibv_destroy_cq(cq), 0);
+	assert_int_equal(ibv_destroy_comp_channel(ch), 0);
+}
+
+/* Each way of arming, and what does and does not set it off. */
+static void cq_events(void **state)
+{
+	struct ibv_send_wr plain = { .opcode = IBV_WR_SEND };
+	struct ibv_send_wr solicited = { .opcode = IBV_WR_SEND,
+					 .send_flags = IBV_SEND_SOLICITED };
+	struct ibv_cq *cq;
+	struct end a, b;
+	void *context;
+	int i;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	for (i = 0; i < 8; i++)
+		post_recv(&b, (uint64_t)i, 0, 64);
+
+	/* Not armed: no event. */
+	assert_int_equal(try_send(&a, &plain, 0, 8), 0);
+	wait_wc(b.cq);
+	wait_wc(a.cq);
+	assert_false(readable(b.ch->fd, 0));
+
+	/* Armed: the thread delivers it while nobody polls. One shot. */
+	assert_int_equal(ibv_req_notify_cq(b.cq, 0), 0);
+	assert_int_equal(try_send(&a, &plain, 0, 8), 0);
+	assert_true(readable(b.ch->fd, 5000));
+	assert_int_equal(ibv_get_cq_event(b.ch, &cq, &context), 0);
+	assert_ptr_equal(cq, b.cq);
+	assert_ptr_equal(context, &b);
+	wait_wc(b.cq);
+	wait_wc(a.cq);
+	assert_int_equal(try_send(&a, &plain, 0, 8), 0);
+	wait_wc(b.cq);
+	wait_wc(a.cq);
+	assert_false(readable(b.ch->fd, 0));
+
+	/* Solicited only. */
+	assert_int_equal(ibv_req_notify_cq(b.cq, 1), 0);
+	assert_int_equal(try_send(&a, &plain, 0, 8), 0);
+	wait_wc(b.cq);
+	wait_wc(a.cq);
+	assert_false(readable(b.ch->fd, 0));
+	assert_int_equal(try_send(&a, &solicited, 0, 8), 0);
+	assert_true(readable(b.ch->fd, 5000));
+	wait_wc(a.cq);
+
+	/* Destroying takes the event along that was not fetched; the one that
+	 * was has to be acknowledged. */
+	ibv_ack_cq_events(b.cq, 1);
+	assert_int_equal(ibv_destroy_cq(b.cq), EBUSY);
+	assert_int_equal(ibv_destroy_qp(b.qp), 0);
+	b.qp = NULL;
+	assert_int_equal(ibv_destroy_cq(b.cq), 0);
+	assert_false(readable(b.ch->fd, 0));
+	b.cq = ibv_create_cq(ctx, 1, NULL, b.ch, 0);
+	end_fini(&a);
+	end_fini(&b);
+}
+
+static void *ack_later(void *arg)
+{
+	struct timespec ts = { 0, 50000000 };
+
+	nanosleep(&ts, NULL);
+	ibv_ack_cq_events(arg, 1);
+	return NULL;
+}
+
+static void cq_destroy_waits(void **state)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+	struct end a, b;
+	struct ibv_cq *cq;
+	pthread_t thread;
+	uint64_t begin;
+	void *context;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	post_recv(&b, 1, 0, 64);
+	ibv_req_notify_cq(b.cq, 0);
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	assert_int_equal(ibv_get_cq_event(b.ch, &cq, &context), 0);
+	ibv_destroy_qp(b.qp);
+	b.qp = NULL;
+	begin = now_ns();
+	assert_int_equal(pthread_create(&thread, NULL, ack_later, b.cq), 0);
+	assert_int_equal(ibv_destroy_cq(b.cq), 0);
+	assert_true(now_ns() - begin > 40000000);
+	pthread_join(thread, NULL);
+	b.cq = ibv_create_cq(ctx, 1, NULL, b.ch, 0);
+	end_fini(&a);
+	end_fini(&b);
+}
+
+static void cq_overrun(void **state)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+	struct ibv_async_event ev;
+	struct ibv_wc wc[8];
+	struct end a, b;
+	int i;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	/* A queue with room for one completion for two receives. */
+	assert_int_equal(ibv_destroy_qp(b.qp), 0);
+	assert_int_equal(ibv_destroy_cq(b.cq), 0);
+	b.cq = ibv_create_cq(ctx, 1, NULL, b.ch, 0);
+	assert_int_equal(b.cq->cqe, 1);
+	b.qp = ibv_create_qp(
+		pd, &(struct ibv_qp_init_attr){ .qp_type = IBV_QPT_RC,
+						.send_cq = b.cq,
+						.recv_cq = b.cq,
+						.cap = { 4, 4, 1, 1, 0 } });
+	assert_non_null(b.qp);
+	assert_int_equal(ibv_modify_qp(a.qp,
+				       &(struct ibv_qp_attr){
+					       .qp_state = IBV_QPS_RESET },
+				       IBV_QP_STATE),
+			 0);
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	post_recv(&b, 1, 0, 64);
+	post_recv(&b, 2, 0, 64);
+	for (i = 0; i < 2; i++)
+		assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	assert_true(readable(ctx->async_fd, 5000));
+	assert_int_equal(ibv_get_async_event(ctx, &ev), 0);
+	assert_int_equal(ev.event_type, IBV_EVENT_CQ_ERR);
+	assert_ptr_equal(ev.element.cq, b.cq);
+	ibv_ack_async_event(&ev);
+	assert_int_equal(ibv_poll_cq(b.cq, 8, wc), 1);
+	expect_wc(&wc[0], 1, IBV_WC_SUCCESS);
+	end_fini(&b);
+	end_fini(&a);
+}
+
+/* Data */
+
+static void rc_data(void **state)
+{
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND_WITH_IMM };
+	struct ibv_wc wc;
+	struct end a, b;
+	uint64_t *word;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	fill(a.buf, BUF / 2, 1);
+
+	post_recv(&b, 7, 0, 40000);
+	wr.imm_data = htobe32(0x12345678);
+	assert_int_equal(try_send(&a, &wr, 0, 30000), 0);
+	wc = wait_wc(b.cq);
+	expect_wc(&wc, 7, IBV_WC_SUCCESS);
+	assert_int_equal(wc.opcode, IBV_WC_RECV);
+	assert_int_equal(wc.byte_len, 30000);
+	assert_int_equal(wc.qp_num, b.qp->qp_num);
+	assert_true(wc.wc_flags & IBV_WC_WITH_IMM);
+	assert_int_equal(wc.imm_data, htobe32(0x12345678));
+	assert_memory_equal(a.buf, b.buf, 30000);
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 1, IBV_WC_SUCCESS);
+	assert_int_equal(wc.opcode, IBV_WC_SEND);
+
+	/* Inline: the buffer is ours again at once. */
+	post_recv(&b, 8, 0, 64);
+	memset(a.buf, 'x', 32);
+	wr = (struct ibv_send_wr){ .wr_id = 2,
+				   .opcode = IBV_WR_SEND,
+				   .send_flags = IBV_SEND_INLINE };
+	assert_int_equal(try_send(&a, &wr, 0, 32), 0);
+	memset(a.buf, 'y', 32);
+	wc = wait_wc(b.cq);
+	expect_wc(&wc, 8, IBV_WC_SUCCESS);
+	assert_int_equal(b.buf[0], 'x');
+	wait_wc(a.cq);
+
+	fill(a.buf, BUF / 2, 2);
+	wr = (struct ibv_send_wr){ .wr_id = 3, .opcode = IBV_WR_RDMA_WRITE };
+	wr.wr.rdma.remote_addr = (uintptr_t)b.buf + 1000;
+	wr.wr.rdma.rkey = b.mr->rkey;
+	assert_int_equal(try_send(&a, &wr, 5, 20001), 0);
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 3, IBV_WC_SUCCESS);
+	assert_int_equal(wc.opcode, IBV_WC_RDMA_WRITE);
+	assert_memory_equal(a.buf + 5, b.buf + 1000, 20001);
+
+	wr.wr_id = 4;
+	wr.opcode = IBV_WR_RDMA_READ;
+	assert_int_equal(try_send(&a, &wr, BUF / 2, 20001), 0);
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 4, IBV_WC_SUCCESS);
+	assert_memory_equal(a.buf + BUF / 2, b.buf + 1000, 20001);
+
+	word = (uint64_t *)(void *)b.buf;
+	*word = 40;
+	wr = (struct ibv_send_wr){ .wr_id = 5,
+				   .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD };
+	wr.wr.atomic.remote_addr = (uintptr_t)word;
+	wr.wr.atomic.rkey = b.mr->rkey;
+	wr.wr.atomic.compare_add = 2;
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 5, IBV_WC_SUCCESS);
+	assert_int_equal(*(uint64_t *)(void *)a.buf, 40);
+	assert_int_equal(*word, 42);
+	wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+	wr.wr.atomic.compare_add = 42;
+	wr.wr.atomic.swap = 7;
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	wait_wc(a.cq);
+	assert_int_equal(*word, 7);
+
+	end_fini(&a);
+	end_fini(&b);
+}
+
+/* A target that only looks at its memory is served by our thread. */
+static void write_without_polling(void **state)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
+	struct end a, b;
+	uint64_t end;
+	int i;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	wr.wr.rdma.remote_addr = (uintptr_t)b.buf;
+	wr.wr.rdma.rkey = b.mr->rkey;
+	for (i = 1; i < 200; i++) {
+		a.buf[0] = (uint8_t)i;
+		assert_int_equal(try_send(&a, &wr, 0, 1), 0);
+		end = now_ns() + 10 * SECOND;
+		while (*(volatile uint8_t *)b.buf != (uint8_t)i)
+			assert_true(now_ns() < end);
+		if (i % 16 == 0 || i == 199) {
+			struct ibv_wc wc[16];
+			int n = 0;
+
+			/* Poll for long enough to take the socket over. */
+			end = now_ns() + 1000000;
+			while (now_ns() < end)
+				n += ibv_poll_cq(a.cq, 16 - n, wc);
+		}
+	}
+	end_fini(&a);
+	end_fini(&b);
+}
+
+static void uc_data(void **state)
+{
+	struct ibv_send_wr wr = { .wr_id = 3,
+				  .opcode = IBV_WR_RDMA_WRITE_WITH_IMM };
+	struct ibv_wc wc;
+	struct end a, b;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_UC);
+	fill(a.buf, BUF, 5);
+	post_recv(&b, 9, 0, 0);
+	wr.imm_data = 77;
+	wr.wr.rdma.remote_addr = (uintptr_t)b.buf;
+	wr.wr.rdma.rkey = b.mr->rkey;
+	assert_int_equal(try_send(&a, &wr, 0, 10000), 0);
+	wc = wait_wc(b.cq);
+	expect_wc(&wc, 9, IBV_WC_SUCCESS);
+	assert_int_equal(wc.opcode, IBV_WC_RECV_RDMA_WITH_IMM);
+	assert_int_equal(wc.byte_len, 10000);
+	assert_memory_equal(a.buf, b.buf, 10000);
+	wr = (struct ibv_send_wr){ .opcode = IBV_WR_RDMA_READ };
+	assert_int_equal(try_send(&a, &wr, 0, 8), EINVAL);
+	end_fini(&a);
+	end_fini(&b);
+}
+
+static struct ibv_ah *ah_to(int sgid_index, const union ibv_gid *dgid)
+{
+	struct ibv_ah_attr attr = { .is_global = 1,
+				    .port_num = 1,
+				    .grh = { .dgid = *dgid,
+					     .sgid_index = (uint8_t)sgid_index,
+					     .hop_limit = 1 } };
+
+	return ibv_create_ah(pd, &attr);
+}
+
+/* Over each of our addresses, and back by what the receiver learnt. */
+static void ud_data(void **state)
+{
+	struct ibv_port_attr port;
+	union ibv_gid gid, zero = { 0 };
+	struct end a, b;
+	int i;
+
+	(void)state;
+	assert_int_equal(ibv_query_port(ctx, 1, &port), 0);
+	end_init(&a, IBV_QPT_UD, NULL);
+	end_init(&b, IBV_QPT_UD, NULL);
+	connect_to(a.qp, 0);
+	connect_to(b.qp, 0);
+	for (i = 0; i < port.gid_tbl_len; i++) {
+		struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND };
+		struct ibv_ah *ah, *back;
+		struct ibv_wc wc;
+
+		assert_int_equal(ibv_query_gid(ctx, 1, i, &gid), 0);
+		if (!memcmp(&gid, &zero, sizeof(gid)))
+			continue;
+		ah = ah_to(i, &gid);
+		assert_non_null(ah);
+		fill(a.buf, 500, (unsigned)i);
+		post_recv(&b, 2, 0, 600);
+		wr.wr.ud.ah = ah;
+		wr.wr.ud.remote_qpn = b.qp->qp_num;
+		wr.wr.ud.remote_qkey = 0x11111111;
+		assert_int_equal(try_send(&a, &wr, 0, 500), 0);
+		wc = wait_wc(a.cq);
+		expect_wc(&wc, 1, IBV_WC_SUCCESS);
+		wc = wait_wc(b.cq);
+		expect_wc(&wc, 2, IBV_WC_SUCCESS);
+		assert_int_equal(wc.byte_len, 540);
+		assert_true(wc.wc_flags & IBV_WC_GRH);
+		assert_int_equal(wc.src_qp, a.qp->qp_num);
+		assert_memory_equal(a.buf, b.buf + 40, 500);
+
+		back = ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)b.buf,
+					     1);
+		assert_non_null(back);
+		post_recv(&a, 3, 1000, 200);
+		wr.wr.ud.ah = back;
+		wr.wr.ud.remote_qpn = wc.src_qp;
+		assert_int_equal(try_send(&b, &wr, 40, 100), 0);
+		wait_wc(b.cq);
+		wc = wait_wc(a.cq);
+		expect_wc(&wc, 3, IBV_WC_SUCCESS);
+		assert_memory_equal(a.buf + 1040, a.buf, 100);
+		assert_int_equal(ibv_dealloc_pd(pd), EBUSY);
+		assert_int_equal(ibv_destroy_ah(back), 0);
+		assert_int_equal(ibv_destroy_ah(ah), 0);
+	}
+	end_fini(&a);
+	end_fini(&b);
+}
+
+static void ah_rules(void **state)
+{
+	struct ibv_port_attr port;
+	struct ibv_ah_attr local = { .port_num = 1, .dlid = 1 };
+	union ibv_gid gid, v6 = { .raw = { 0xfd, [15] = 1 } }, zero = { 0 };
+	int i;
+
+	(void)state;
+	errno = 0;
+	assert_null(ibv_create_ah(pd, &local)); /* no GRH */
+	assert_int_equal(errno, EINVAL);
+	assert_int_equal(ibv_query_port(ctx, 1, &port), 0);
+	assert_null(ah_to(port.gid_tbl_len, &gid0));
+	for (i = 0; i < port.gid_tbl_len; i++) {
+		ibv_query_gid(ctx, 1, i, &gid);
+		if (!memcmp(&gid, &zero, sizeof(gid)))
+			assert_null(ah_to(i, &gid0));
+	}
+	/* An IPv4 source cannot reach an IPv6 destination. */
+	if (gid0.raw[10] == 0xff)
+		assert_null(ah_to(0, &v6));
+}
+
+static void multicast(void **state)
+{
+	union ibv_gid group = { .raw = { [10] = 0xff, 0xff, 239, 7, 7, 7 } };
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND };
+	struct end a, b, c;
+	struct ibv_ah *ah;
+	struct ibv_wc wc;
+
+	(void)state;
+	if (gid0.raw[10] != 0xff) {
+		skip();
+		return;
+	}
+	end_init(&a, IBV_QPT_UD, NULL);
+	end_init(&b, IBV_QPT_UD, NULL);
+	end_init(&c, IBV_QPT_UD, NULL);
+	connect_to(a.qp, 0);
+	connect_to(b.qp, 0);
+	connect_to(c.qp, 0);
+	assert_int_equal(ibv_attach_mcast(b.qp, &gid0, 0), EINVAL);
+	assert_int_equal(ibv_attach_mcast(b.qp, &group, 0), 0);
+	assert_int_equal(ibv_attach_mcast(b.qp, &group, 0), 0); /* again */
+	assert_int_equal(ibv_attach_mcast(c.qp, &group, 0), 0);
+	ah = ah_to(0, &group);
+	assert_non_null(ah);
+	fill(a.buf, 100, 3);
+	post_recv(&b, 2, 0, 200);
+	post_recv(&b, 3, 200, 200);
+	post_recv(&c, 4, 0, 200);
+	wr.wr.ud.ah = ah;
+	wr.wr.ud.remote_qpn = 0xffffff;
+	wr.wr.ud.remote_qkey = 0x11111111;
+	assert_int_equal(try_send(&a, &wr, 0, 100), 0);
+	wait_wc(a.cq);
+	wc = wait_wc(b.cq);
+	expect_wc(&wc, 2, IBV_WC_SUCCESS);
+	assert_memory_equal(b.buf + 40, a.buf, 100);
+	wc = wait_wc(c.cq);
+	expect_wc(&wc, 4, IBV_WC_SUCCESS);
+	assert_int_equal(ibv_poll_cq(b.cq, 1, &wc), 0); /* one copy */
+
+	assert_int_equal(ibv_destroy_qp(b.qp), EBUSY);
+	assert_int_equal(ibv_detach_mcast(b.qp, &group, 0), 0);
+	assert_int_equal(ibv_detach_mcast(b.qp, &group, 0), EINVAL);
+	assert_int_equal(try_send(&a, &wr, 0, 100), 0);
+	wait_wc(a.cq);
+	assert_int_equal(ibv_detach_mcast(c.qp, &group, 0), 0);
+	ibv_destroy_ah(ah);
+	end_fini(&a);
+	end_fini(&b);
+	end_fini(&c);
+}
+
+/* What goes wrong */
+
+static void remote_access_error(void **state)
+{
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_RDMA_WRITE };
+	struct ibv_send_wr next = { .wr_id = 2, .opcode = IBV_WR_SEND };
+	struct ibv_qp_init_attr init;
+	struct ibv_async_event ev;
+	struct ibv_qp_attr attr;
+	struct ibv_wc wc;
+	struct end a, b;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	post_recv(&b, 9, 0, 64);
+	wr.wr.rdma.remote_addr = (uintptr_t)b.buf;
+	wr.wr.rdma.rkey = b.mr->rkey ^ 1;
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 1, IBV_WC_REM_ACCESS_ERR);
+	/* Posting to a QP in error is allowed, and flushed. */
+	assert_int_equal(try_send(&a, &next, 0, 8), 0);
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 2, IBV_WC_WR_FLUSH_ERR);
+	assert_int_equal(ibv_query_qp(a.qp, &attr, IBV_QP_STATE, &init), 0);
+	assert_int_equal(attr.qp_state, IBV_QPS_ERR);
+	assert_int_equal(a.qp->state, IBV_QPS_ERR);
+	assert_ptr_equal(init.send_cq, a.cq);
+	assert_true(init.cap.max_send_wr >= DEPTH);
+
+	assert_true(readable(ctx->async_fd, 5000));
+	assert_int_equal(ibv_get_async_event(ctx, &ev), 0);
+	assert_int_equal(ev.event_type, IBV_EVENT_QP_ACCESS_ERR);
+	assert_ptr_equal(ev.element.qp, b.qp);
+	wc = wait_wc(b.cq);
+	expect_wc(&wc, 9, IBV_WC_WR_FLUSH_ERR);
+	ibv_ack_async_event(&ev);
+	end_fini(&a);
+	end_fini(&b);
+}
+
+/* A key that was, the moment its region is gone. */
+static void stale_key(void **state)
+{
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_RDMA_READ };
+	struct ibv_wc wc;
+	struct end a, b;
+	struct ibv_mr *mr;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	mr = ibv_reg_mr(pd, b.buf, 4096, ALL_ACCESS);
+	wr.wr.rdma.remote_addr = (uintptr_t)b.buf;
+	wr.wr.rdma.rkey = mr->rkey;
+	assert_int_equal(ibv_dereg_mr(mr), 0);
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 1, IBV_WC_REM_ACCESS_ERR);
+	end_fini(&b); /* with an event that nobody fetches */
+	end_fini(&a);
+	assert_false(readable(ctx->async_fd, 0));
+}
+
+static void no_peer(void **state)
+{
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND };
+	struct ibv_qp_attr attr;
+	struct ibv_wc wc;
+	struct end a;
+
+	(void)state;
+	end_init(&a, IBV_QPT_RC, NULL);
+	attr = rtr_attr(a.qp->qp_num + 1);
+	assert_int_equal(to_init(a.qp, 0), 0);
+	assert_int_equal(ibv_modify_qp(a.qp, &attr, rtr_mask(IBV_QPT_RC)), 0);
+	assert_int_equal(to_rts(a.qp, 1), 0);
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 1, IBV_WC_RETRY_EXC_ERR);
+	end_fini(&a);
+}
+
+static void modify_rules(void **state)
+{
+	const int mask = rtr_mask(IBV_QPT_RC);
+	struct ibv_qp_attr attr, good;
+	struct ibv_port_attr port;
+	struct end a;
+
+	(void)state;
+	assert_int_equal(ibv_query_port(ctx, 1, &port), 0);
+	end_init(&a, IBV_QPT_RC, NULL);
+	good = rtr_attr(1234);
+	assert_int_equal(ibv_modify_qp(a.qp, &good, mask), EINVAL); /* RESET */
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 2 };
+	assert_int_equal(ibv_modify_qp(a.qp, &attr,
+				       IBV_QP_STATE | IBV_QP_PORT |
+					       IBV_QP_PKEY_INDEX |
+					       IBV_QP_ACCESS_FLAGS),
+			 EINVAL);
+	attr.port_num = 1;
+	attr.pkey_index = 1;
+	assert_int_equal(ibv_modify_qp(a.qp, &attr,
+				       IBV_QP_STATE | IBV_QP_PORT |
+					       IBV_QP_PKEY_INDEX |
+					       IBV_QP_ACCESS_FLAGS),
+			 EINVAL);
+	assert_int_equal(to_init(a.qp, 0), 0);
+
+	attr = good;
+	attr.ah_attr.is_global = 0;
+	assert_int_equal(ibv_modify_qp(a.qp, &attr, mask), EINVAL);
+	attr = good;
+	attr.ah_attr.grh.sgid_index = (uint8_t)(port.gid_tbl_len - 1);
+	assert_int_equal(ibv_modify_qp(a.qp, &attr, mask), EINVAL);
+	attr.ah_attr.grh.sgid_index = 255;
+	assert_int_equal(ibv_modify_qp(a.qp, &attr, mask), EINVAL);
+	attr = good;
+	attr.path_mtu = 0;
+	assert_int_equal(ibv_modify_qp(a.qp, &attr, mask), EINVAL);
+	attr = good;
+	assert_int_equal(ibv_modify_qp(a.qp, &attr, mask & ~IBV_QP_AV), EINVAL);
+	assert_int_equal(a.qp->state, IBV_QPS_INIT);
+
+	/* 4096 is fine on this host, whatever the interface's MTU. */
+	attr = good;
+	attr.path_mtu = IBV_MTU_4096;
+	assert_int_equal(ibv_modify_qp(a.qp, &attr, mask), 0);
+	if (port.active_mtu < IBV_MTU_4096) {
+		union ibv_gid far = gid0;
+
+		far.raw[15] ^= 0x55;
+		attr.qp_state = IBV_QPS_RESET;
+		assert_int_equal(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE), 0);
+		assert_int_equal(to_init(a.qp, 0), 0);
+		attr = good;
+		attr.ah_attr.grh.dgid = far;
+		attr.path_mtu = IBV_MTU_4096;
+		assert_int_equal(ibv_modify_qp(a.qp, &attr, mask), EINVAL);
+		attr.path_mtu = port.active_mtu;
+		assert_int_equal(ibv_modify_qp(a.qp, &attr, mask), 0);
+	}
+	end_fini(&a);
+}
+
+static void create_rules(void **state)
+{
+	struct ibv_device_attr dev;
+	struct ibv_qp_init_attr init, good;
+	struct ibv_cq *cq;
+
+	(void)state;
+	assert_int_equal(ibv_query_device(ctx, &dev), 0);
+	cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
+	good = (struct ibv_qp_init_attr){ .qp_type = IBV_QPT_RC,
+					  .send_cq = cq,
+					  .recv_cq = cq,
+					  .cap = { 1, 1, 1, 1, 0 } };
+#define REFUSED(field, value)                                                  \
+	do {                                                                   \
+		init = good;                                                   \
+		init.field = value;                                            \
+		assert_null(ibv_create_qp(pd, &init));                         \
+	} while (0)
+	REFUSED(cap.max_send_wr, (uint32_t)dev.max_qp_wr + 1);
+	REFUSED(cap.max_recv_wr, (uint32_t)dev.max_qp_wr + 1);
+	REFUSED(cap.max_send_sge, (uint32_t)dev.max_sge + 1);
+	REFUSED(cap.max_recv_sge, (uint32_t)dev.max_sge + 1);
+	REFUSED(cap.max_inline_data, 1u << 20);
+	REFUSED(send_cq, NULL);
+	REFUSED(recv_cq, NULL);
+	REFUSED(qp_type, IBV_QPT_RAW_PACKET);
+	REFUSED(qp_type, (enum ibv_qp_type)77);
+	assert_int_equal(ibv_destroy_cq(cq), 0);
+}
+
+/* Numbers are unique, and come back late. */
+static void many_qps(void **state)
+{
+	enum { N = 5000 };
+	static struct ibv_qp *qp[N];
+	static uint8_t seen[1 << 21];
+	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,
+					 .send_cq = cq,
+					 .recv_cq = cq,
+					 .cap = { 1, 1, 1, 1, 0 } };
+	uint32_t last = 0;
+	int i;
+
+	(void)state;
+	for (i = 0; i < N; i++) {
+		qp[i] = ibv_create_qp(pd, &init);
+		assert_non_null(qp[i]);
+		assert_true(qp[i]->qp_num > 1 && qp[i]->qp_num < 0xffffff);
+		assert_false(seen[qp[i]->qp_num / 8] >> qp[i]->qp_num % 8 & 1);
+		seen[qp[i]->qp_num / 8] |= (uint8_t)(1 << qp[i]->qp_num % 8);
+	}
+	for (i = 0; i < N; i++)
+		assert_int_equal(ibv_destroy_qp(qp[i]), 0);
+	for (i = 0; i < 1000; i++) {
+		qp[0] = ibv_create_qp(pd, &init);
+		assert_non_null(qp[0]);
+		assert_int_not_equal(qp[0]->qp_num, last);
+		last = qp[0]->qp_num;
+		assert_int_equal(ibv_destroy_qp(qp[0]), 0);
+	}
+	assert_int_equal(ibv_destroy_cq(cq), 0);
+}
+
+/* Shared receive queues */
+
+static void srq(void **state)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 16,
+						    .max_sge = 1 } };
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND };
+	struct ibv_srq_attr attr = { .srq_limit = 3 };
+	struct ibv_recv_wr rwr = { 0 }, *bad;
+	struct ibv_async_event ev;
+	struct ibv_sge sge;
+	struct ibv_srq *q;
+	struct ibv_wc wc;
+	struct end a, b;
+	int i;
+
+	(void)state;
+	init.attr.max_wr = 0;
+	assert_null(ibv_create_srq(pd, &init));
+	init.attr.max_wr = 1u << 30;
+	assert_null(ibv_create_srq(pd, &init));
+	init.attr.max_wr = 16;
+	q = ibv_create_srq(pd, &init);
+	assert_non_null(q);
+	end_init(&a, IBV_QPT_RC, NULL);
+	end_init(&b, IBV_QPT_RC, q);
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	sge = sge_of(&b, 0, 100);
+	rwr.sg_list = &sge;
+	rwr.num_sge = 1;
+	for (i = 0; i < 4; i++) {
+		rwr.wr_id = 100 + (uint64_t)i;
+		assert_int_equal(ibv_post_srq_recv(q, &rwr, &bad), 0);
+	}
+	/* A QP with an SRQ has no receive queue of its own. */
+	assert_int_not_equal(ibv_post_recv(b.qp, &rwr, &bad), 0);
+	assert_int_equal(ibv_modify_srq(q, &attr, IBV_SRQ_LIMIT), 0);
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	wc = wait_wc(b.cq);
+	expect_wc(&wc, 100, IBV_WC_SUCCESS);
+	wait_wc(a.cq);
+	assert_false(readable(ctx->async_fd, 0)); /* 3 left: not below */
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	wait_wc(b.cq);
+	wait_wc(a.cq);
+	assert_true(readable(ctx->async_fd, 5000));
+	assert_int_equal(ibv_get_async_event(ctx, &ev), 0);
+	assert_int_equal(ev.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
+	assert_ptr_equal(ev.element.srq, q);
+	ibv_ack_async_event(&ev);
+	assert_int_equal(ibv_query_srq(q, &attr), 0);
+	assert_int_equal(attr.srq_limit, 0);
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	wait_wc(b.cq);
+	wait_wc(a.cq);
+	assert_false(readable(ctx->async_fd, 0)); /* once per arming */
+
+	attr.max_wr = 64;
+	assert_int_equal(ibv_modify_srq(q, &attr, IBV_SRQ_MAX_WR), 0);
+	assert_int_equal(ibv_query_srq(q, &attr), 0);
+	assert_true(attr.max_wr >= 64);
+	attr.max_wr = 1u << 30;
+	assert_int_equal(ibv_modify_srq(q, &attr, IBV_SRQ_MAX_WR), EINVAL);
+	attr.srq_limit = 1u << 30;
+	assert_int_equal(ibv_modify_srq(q, &attr, IBV_SRQ_LIMIT), EINVAL);
+
+	assert_int_equal(ibv_destroy_srq(q), EBUSY);
+	end_fini(&a);
+	end_fini(&b);
+	assert_int_equal(ibv_destroy_srq(q), 0);
+}
+
+/* Extended interfaces */
+
+static void extended(void **state)
+{
+	struct ibv_cq_init_attr_ex cq_attr = {
+		.cqe = 64,
+		.wc_flags = IBV_WC_STANDARD_FLAGS |
+			    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+	};
+	struct ibv_qp_init_attr_ex init = {
+		.qp_type = IBV_QPT_RC,
+		.comp_mask =
+			IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.pd = pd,
+		.cap = { 16, 16, 4, 4, 64 },
+		.send_ops_flags = IBV_QP_EX_WITH_SEND |
+				  IBV_QP_EX_WITH_SEND_WITH_IMM |
+				  IBV_QP_EX_WITH_RDMA_WRITE,
+	};
+	struct ibv_values_ex values = { .comp_mask =
+						IBV_VALUES_MASK_RAW_CLOCK };
+	struct ibv_poll_cq_attr poll_attr = { 0 };
+	struct ibv_qp_ex *ex;
+	struct ibv_cq_ex *cq;
+	struct end a, b;
+	struct ibv_wc wc;
+	uint64_t end, ts;
+	char text[] = "inline";
+	int i;
+
+	(void)state;
+	end_init(&a, IBV_QPT_RC, NULL);
+	end_init(&b, IBV_QPT_RC, NULL);
+	assert_null(ibv_qp_to_qp_ex(a.qp));
+	assert_int_equal(ibv_destroy_qp(a.qp), 0);
+	cq_attr.wc_flags |= IBV_WC_EX_WITH_CVLAN;
+	assert_null(ibv_create_cq_ex(ctx, &cq_attr));
+	assert_int_equal(errno, EOPNOTSUPP);
+	cq_attr.wc_flags &= ~(uint64_t)IBV_WC_EX_WITH_CVLAN;
+	cq = ibv_create_cq_ex(ctx, &cq_attr);
+	assert_non_null(cq);
+	init.send_cq = init.recv_cq = ibv_cq_ex_to_cq(cq);
+	init.send_ops_flags |= IBV_QP_EX_WITH_TSO;
+	assert_null(ibv_create_qp_ex(ctx, &init));
+	assert_int_equal(errno, EOPNOTSUPP);
+	init.send_ops_flags &= ~(uint64_t)IBV_QP_EX_WITH_TSO;
+	a.qp = ibv_create_qp_ex(ctx, &init);
+	assert_non_null(a.qp);
+	ex = ibv_qp_to_qp_ex(a.qp);
+	assert_non_null(ex);
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	assert_int_equal(ibv_start_poll(cq, &poll_attr), ENOENT);
+
+	for (i = 0; i < 3; i++)
+		post_recv(&b, (uint64_t)i, 64 * (size_t)i, 64);
+	ibv_wr_start(ex);
+	ex->wr_id = 1;
+	ex->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(ex);
+	ibv_wr_set_inline_data(ex, text, sizeof(text));
+	memset(text, 0, sizeof(text));
+	ex->wr_id = 2;
+	ibv_wr_rdma_write(ex, b.mr->rkey, (uintptr_t)b.buf + 4096);
+	ibv_wr_set_sge(ex, a.mr->lkey, (uintptr_t)a.buf, 3000);
+	ex->wr_id = 3;
+	ibv_wr_send_imm(ex, htobe32(99));
+	ibv_wr_set_sge(ex, a.mr->lkey, (uintptr_t)a.buf, 10);
+	fill(a.buf, 3000, 9);
+	assert_int_equal(ibv_wr_complete(ex), 0);
+	wc = wait_wc(b.cq);
+	assert_int_equal(wc.byte_len, 7);
+	assert_string_equal((char *)b.buf, "inline");
+	wc = wait_wc(b.cq);
+	assert_int_equal(wc.imm_data, htobe32(99));
+
+	/* Iterate, posting from within. */
+	end = now_ns() + 5 * SECOND;
+	ts = 0;
+	for (i = 1; i <= 4;) {
+		if (ibv_start_poll(cq, &poll_attr)) {
+			assert_true(now_ns() < end);
+			continue;
+		}
+		do {
+			assert_int_equal(cq->status, IBV_WC_SUCCESS);
+			assert_int_equal(cq->wr_id, i);
+			assert_int_equal(ibv_wc_read_opcode(cq),
+					 i == 2 ? IBV_WC_RDMA_WRITE
+						: IBV_WC_SEND);
+			assert_int_equal(ibv_wc_read_qp_num(cq), a.qp->qp_num);
+			assert_true(ibv_wc_read_completion_ts(cq) >= ts);
+			ts = ibv_wc_read_completion_ts(cq);
+			if (i == 3) {
+				ibv_wr_start(ex);
+				ex->wr_id = 4;
+				ibv_wr_send(ex);
+				ibv_wr_set_sge(ex, a.mr->lkey, (uintptr_t)a.buf,
+					       10);
+				assert_int_equal(ibv_wr_complete(ex), 0);
+			}
+			i++;
+		} while (!ibv_next_poll(cq));
+		ibv_end_poll(cq);
+	}
+	assert_memory_equal(a.buf, b.buf + 4096, 3000);
+	assert_int_equal(ibv_query_rt_values_ex(ctx, &values), 0);
+	assert_true((uint64_t)values.raw_clock.tv_nsec >= ts);
+
+	/* Given up, nothing is posted; an error while building, neither. */
+	ibv_wr_start(ex);
+	ibv_wr_send(ex);
+	ibv_wr_set_sge(ex, a.mr->lkey, (uintptr_t)a.buf, 10);
+	ibv_wr_abort(ex);
+	ibv_wr_start(ex);
+	ibv_wr_set_sge(ex, a.mr->lkey, (uintptr_t)a.buf, 10);
+	assert_int_equal(ibv_wr_complete(ex), EINVAL);
+	assert_int_equal(ibv_start_poll(cq, &poll_attr), ENOENT);
+
+	assert_int_equal(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), EBUSY);
+	assert_int_equal(ibv_destroy_qp(a.qp), 0);
+	a.qp = NULL;
+	assert_int_equal(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+	end_fini(&a);
+	end_fini(&b);
+}
+
+/* What is posted in a list before a bad one stands. */
+static void bad_wr(void **state)
+{
+	struct ibv_send_wr wr[3] = { 0 }, *bad = NULL;
+	struct ibv_recv_wr many = { .num_sge = 33 }, *rbad = NULL;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+	struct end a, b;
+	int i;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	sge = sge_of(&a, 0, 8);
+	for (i = 0; i < 3; i++) {
+		wr[i].wr_id = (uint64_t)i;
+		wr[i].opcode = IBV_WR_SEND;
+		wr[i].send_flags = IBV_SEND_SIGNALED;
+		wr[i].sg_list = &sge;
+		wr[i].num_sge = i == 1 ? 5 : 1; /* of 4 */
+		wr[i].next = i < 2 ? &wr[i + 1] : NULL;
+	}
+	post_recv(&b, 0, 0, 64);
+	assert_int_not_equal(ibv_post_send(a.qp, wr, &bad), 0);
+	assert_ptr_equal(bad, &wr[1]);
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 0, IBV_WC_SUCCESS);
+	assert_int_equal(ibv_poll_cq(a.cq, 1, &wc), 0);
+	assert_int_not_equal(ibv_post_recv(b.qp, &many, &rbad), 0);
+	assert_ptr_equal(rbad, &many);
+	end_fini(&a);
+	end_fini(&b);
+}
+
+/* Nothing of a QP that is gone stays in a CQ that is not. */
+static void cq_cleaned(void **state)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+	struct ibv_wc wc;
+	struct end a, b;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	post_recv(&b, 0, 0, 64);
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	wait_wc(b.cq);
+	post_recv(&b, 0, 0, 64);
+	assert_int_equal(
+		ibv_modify_qp(b.qp,
+			      &(struct ibv_qp_attr){ .qp_state = IBV_QPS_ERR },
+			      IBV_QP_STATE),
+		0);
+	assert_int_equal(ibv_destroy_qp(b.qp), 0);
+	b.qp = NULL;
+	assert_int_equal(ibv_poll_cq(b.cq, 1, &wc), 0);
+	end_fini(&a);
+	end_fini(&b);
+}
+
+/* Threads */
+
+struct worker {
+	struct end a, b;
+	pthread_t thread;
+	unsigned rounds;
+};
+
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+	uint64_t end = now_ns() + 20 * SECOND;
+	unsigned i;
+
+	for (i = 0; i < 300; i++) {
+		struct ibv_send_wr wr = { .wr_id = i, .opcode = IBV_WR_SEND };
+		struct ibv_sge sge = sge_of(&w->a, 0, 3000);
+		struct ibv_send_wr *bad;
+		struct ibv_recv_wr rwr = { .wr_id = i, .num_sge = 1 }, *rbad;
+		struct ibv_sge rsge = sge_of(&w->b, 0, 4000);
+		struct ibv_wc wc;
+		int got = 0;
+
+		rwr.sg_list = &rsge;
+		wr.sg_list = &sge;
+		wr.num_sge = 1;
+		wr.send_flags = IBV_SEND_SIGNALED;
+		fill(w->a.buf, 3000, i);
+		if (ibv_post_recv(w->b.qp, &rwr, &rbad) ||
+		    ibv_post_send(w->a.qp, &wr, &bad))
+			return NULL;
+		while (got < 2) {
+			struct ibv_cq *cq = got ? w->a.cq : w->b.cq;
+			int n = ibv_poll_cq(cq, 1, &wc);
+
+			if (n < 0 || (n && wc.status) || now_ns() > end)
+				return NULL;
+			got += n;
+		}
+		if (memcmp(w->a.buf, w->b.buf, 3000))
+			return NULL;
+		w->rounds++;
+	}
+	return NULL;
+}
+
+static void threads(void **state)
+{
+	struct worker w[4] = { 0 };
+	int i;
+
+	(void)state;
+	for (i = 0; i < 4; i++)
+		pair_init(&w[i].a, &w[i].b, IBV_QPT_RC);
+	for (i = 0; i < 4; i++)
+		assert_int_equal(
+			pthread_create(&w[i].thread, NULL, work, &w[i]), 0);
+	for (i = 0; i < 4; i++)
+		pthread_join(w[i].thread, NULL);
+	for (i = 0; i < 4; i++) {
+		assert_int_equal(w[i].rounds, 300);
+		end_fini(&w[i].a);
+		end_fini(&w[i].b);
+	}
+}
+
+/*
+ * In a child the parent's objects are dead and stay untouched; the child can
+ * have its own.
+ */
+static void forked(void **state)
+{
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND };
+	struct ibv_wc wc;
+	struct end a, b;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		struct ibv_context *parents = ctx;
+
+		alarm(20);
+		if (ibv_poll_cq(a.cq, 1, &wc) >= 0 ||
+		    !try_send(&a, &wr, 0, 8) || !ibv_destroy_qp(a.qp) ||
+		    !ibv_dereg_mr(a.mr) || ibv_alloc_pd(ctx) ||
+		    !ibv_close_device(ctx))
+			_exit(1);
+		ctx = open_first();
+		if (!ctx || ctx == parents)
+			_exit(2);
+		pd = ibv_alloc_pd(ctx);
+		pair_init(&a, &b, IBV_QPT_RC);
+		post_recv(&b, 5, 0, 64);
+		if (try_send(&a, &wr, 0, 8))
+			_exit(3);
+		wc = wait_wc(b.cq);
+		if (wc.status || wc.wr_id != 5)
+			_exit(4);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	post_recv(&b, 5, 0, 64);
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	wc = wait_wc(b.cq);
+	expect_wc(&wc, 5, IBV_WC_SUCCESS);
+	end_fini(&a);
+	end_fini(&b);
+}
+
+/* What is not there says so, and does not crash. */
+static void unsupported(void **state)
+{
+	struct ibv_xrcd_init_attr xrcd = { 0 };
+	struct ibv_td_init_attr td = { 0 };
+
+	(void)state;
+	errno = 0;
+	assert_null(ibv_alloc_mw(pd, IBV_MW_TYPE_1));
+	assert_int_equal(errno, EOPNOTSUPP);
+	errno = 0;
+	assert_null(ibv_open_xrcd(ctx, &xrcd));
+	assert_int_equal(errno, EOPNOTSUPP);
+	errno = 0;
+	assert_null(ibv_alloc_td(ctx, &td));
+	assert_int_equal(errno, EOPNOTSUPP);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(device_attributes),
+		TEST(gid_table),
+		TEST(regions),
+		TEST(cq_rules),
+		TEST(cq_events),
+		TEST(cq_destroy_waits),
+		TEST(cq_overrun),
+		TEST(rc_data),
+		TEST(write_without_polling),
+		TEST(uc_data),
+		TEST(ud_data),
+		TEST(ah_rules),
+		TEST(multicast),
+		TEST(remote_access_error),
+		TEST(stale_key),
+		TEST(no_peer),
+		TEST(modify_rules),
+		TEST(create_rules),
+		TEST(many_qps),
+		TEST(srq),
+		TEST(extended),
+		TEST(bad_wr),
+		TEST(cq_cleaned),
+		TEST(threads),
+		TEST(forked),
+		TEST(unsupported),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
