@@ -17,6 +17,15 @@
 struct roce_qp;
 struct roce_recv;
 
+/* A bind: keys rather than pointers, which a program may have freed since. */
+struct roce_bind {
+	uint32_t rkey;	 /* the window's from now on; its index says which */
+	uint32_t lkey;	 /* of the region */
+	uint32_t access; /* enum ibv_access_flags */
+	uint64_t addr;
+	uint64_t length; /* 0: unbind */
+};
+
 struct roce_env {
 	struct keys *keys;
 
@@ -41,13 +50,27 @@ struct roce_env {
 			    struct roce_recv *out);
 
 	/*
-	 * Remote or local invalidation of a memory window's or region's rkey,
-	 * and binding of a type 2 window. 0 or -errno: -EACCES when the key is
-	 * not one that this QP may invalidate or bind. NULL: not supported.
+	 * XRC: whose keys a request names that is for the SRQ with this number
+	 * (annex A14.5.3: the PD of the SRQ, the QP has none). -ENOENT as above.
+	 */
+	int (*xrc_pd)(struct roce_qp *qp, uint32_t srqn, uint32_t *pd);
+
+	/*
+	 * Remote or local invalidation of a type 2 memory window's rkey, and
+	 * binding of a window. 0 or -errno: -EACCES when the key is not one
+	 * that this QP may invalidate or bind. NULL: not supported. They may
+	 * wait for others' references to a key.
 	 */
 	int (*invalidate)(struct roce_qp *qp, uint32_t rkey);
-	int (*bind_mw)(struct roce_qp *qp, struct ibv_mw *mw, uint32_t rkey,
-		       const struct ibv_mw_bind_info *bind);
+	int (*bind_mw)(struct roce_qp *qp, const struct roce_bind *bind);
+
+	/*
+	 * Memory of regions with IBV_ACCESS_ON_DEMAND need not be there: makes
+	 * [p, p + len) present, to be read or to be written, or copies to it
+	 * without a fault. 0, or -EFAULT: no such memory, or not writable.
+	 */
+	int (*odp_touch)(const void *p, size_t len, bool write);
+	int (*odp_store)(void *dst, const void *src, size_t len);
 
 	/* An affiliated asynchronous event of this QP. */
 	void (*event)(struct roce_qp *qp, enum ibv_event_type type);

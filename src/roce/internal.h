@@ -45,9 +45,7 @@ struct roce_wqe {
 	bool local;      /* no packets: LOCAL_INV, BIND_MW */
 	bool drop;       /* UD message over the MTU: completes, sends nothing */
 	bool executed;   /* local operation done */
-	struct ibv_mw_bind_info bind;
-	uint32_t mw_rkey;
-	struct ibv_mw *mw;
+	struct roce_bind bind;
 	uint8_t data[] __attribute__((aligned(8)));
 };
 
@@ -104,6 +102,7 @@ struct roce_response {
 	uint32_t next;  /* packets handed to the link, counted from psn */
 	uint32_t msn;
 	uint32_t rkey;
+	uint32_t pd;
 	uint32_t length;
 	uint64_t va;    /* of the first packet's bytes */
 	uint64_t orig;  /* RESP_ATOMIC */
@@ -129,6 +128,8 @@ struct roce_responder {
 	uint32_t offset; /* bytes of the message placed */
 	uint64_t va;     /* write: next byte's address */
 	uint32_t rkey;
+	uint32_t pd;     /* write: whose key it is */
+	uint32_t req_pd; /* whose keys the request that is looked at names */
 	uint32_t left;   /* write: bytes of RETH.DMALen to come */
 	bool nak_seq_sent; /* one NAK per gap */
 	bool rnr_sent;
@@ -294,7 +295,7 @@ int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 		 const struct ibv_sge *sge, uint32_t num_sge, uint64_t offset,
 		 uint32_t len, uint32_t *bad);
 int batch_remote(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
-		 uint32_t rkey, uint64_t va, uint32_t len);
+		 uint32_t pd, uint32_t rkey, uint64_t va, uint32_t len);
 void batch_bytes(struct roce_batch *b, struct roce_pkt *p, void *data,
 		 uint32_t len);
 
@@ -303,8 +304,16 @@ int mem_scatter(struct roce_qp *qp, uint32_t pd, const struct ibv_sge *sge,
 		uint32_t num_sge, uint64_t offset, const uint8_t *data,
 		size_t len, uint32_t *bad);
 /* A remote key's memory for this QP, with a reference, or NULL. */
-struct key_entry *mem_remote(struct roce_qp *qp, uint32_t rkey, uint64_t va,
-			     uint64_t len, uint32_t access, void **p);
-void mem_copy(void *dst, const uint8_t *src, size_t len);
+struct key_entry *mem_remote(struct roce_qp *qp, uint32_t pd, uint32_t rkey,
+			     uint64_t va, uint64_t len, uint32_t access,
+			     void **p);
+/* Makes memory of an entry present; -EFAULT: it is not there. */
+int mem_touch(const struct roce_qp *qp, const struct key_entry *e,
+	      const void *p, size_t len, bool write);
+/* Copies to memory of an entry; -EFAULT: it is not there. */
+int mem_store(const struct roce_qp *qp, const struct key_entry *e, void *dst,
+	      const uint8_t *src, size_t len);
+/* Eight bytes of local memory. */
+int mem_load8(struct roce_qp *qp, const struct ibv_sge *sge, uint64_t *v);
 
 #endif

@@ -139,7 +139,9 @@ int keys_add(struct keys *k, const struct key_entry *from)
 	n = e->generation++ * 2;
 	lkey = base | tag(k, slot, n);
 	rkey = base | tag(k, slot, n + 1);
-	if (from->kind != KEY_MR)
+	if (from->kind == KEY_NULL)
+		rkey = 0;
+	else if (from->kind != KEY_MR)
 		lkey = 0; /* windows are for the peer only (10.6.7) */
 	e->windows = 0;
 	publish(e, from, lkey, rkey);

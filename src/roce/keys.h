@@ -26,6 +26,7 @@ enum key_kind {
 	KEY_MR,
 	KEY_MW1, /* memory window type 1: bound to a PD */
 	KEY_MW2, /* type 2: bound to a QP */
+	KEY_NULL, /* all addresses; reads as zeros, writes are forgotten */
 };
 
 struct key_entry {
@@ -36,7 +37,7 @@ struct key_entry {
 	uint32_t pd;            /* number of the protection domain */
 	uint32_t qpn;           /* KEY_MW2: the QP bound to */
 	uint32_t kind;          /* enum key_kind */
-	uint32_t parent;        /* windows: slot of the region bound to */
+	uint32_t parent;        /* bound windows: slot of the region */
 	uint64_t iova;          /* address that work requests use for addr */
 	uint64_t length;
 	uint64_t addr; /* in this process */
@@ -66,7 +67,7 @@ void keys_init(struct keys *k, struct key_entry *mem, uint32_t count,
 /*
  * Publishes what is in *e (access, pd, kind, iova, length, addr, qpn, parent
  * are read) and returns its slot, with fresh lkey and rkey set (a window has no
- * lkey); -ENOMEM when the table is full. The caller serialises add and remove.
+ * lkey, a null region no rkey); -ENOMEM when the table is full. The caller serialises add and remove.
  */
 int keys_add(struct keys *k, const struct key_entry *e);
 

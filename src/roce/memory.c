@@ -48,13 +48,18 @@ void batch_bytes(struct roce_batch *b, struct roce_pkt *p, void *data,
 }
 
 /* One piece of memory into the packet; its key is held by the batch. */
-static int batch_piece(struct roce_batch *b, struct roce_pkt *p,
-		       struct key_entry *e, uint32_t pd, uint64_t va,
-		       uint32_t len, uint32_t access)
+static int batch_piece(struct roce_qp *qp, struct roce_batch *b,
+		       struct roce_pkt *p, struct key_entry *e, uint32_t pd,
+		       uint64_t va, uint32_t len, uint32_t access)
 {
+	static const uint8_t zeros[ROCE_MTU_MAX];
 	void *addr;
 
 	if (!key_covers(e, pd, va, len, access, &addr))
+		return -EFAULT;
+	if (e->kind == KEY_NULL)
+		addr = (void *)(uintptr_t)zeros;
+	else if (mem_touch(qp, e, addr, len, false))
 		return -EFAULT;
 	batch_bytes(b, p, addr, len);
 	return 0;
@@ -88,8 +93,8 @@ int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 			e = batch_hold(b,
 				       keys_get_local(qp->env->keys,
 						      sge[i].lkey));
-		if (!e || batch_piece(b, p, e, qp->pd, sge[i].addr + offset, n,
-				      0))
+		if (!e || batch_piece(qp, b, p, e, qp->pd,
+				      sge[i].addr + offset, n, 0))
 			return -EFAULT;
 		len -= n;
 		offset = 0;
@@ -104,7 +109,7 @@ static bool remote_allowed(const struct roce_qp *qp, const struct key_entry *e)
 }
 
 int batch_remote(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
-		 uint32_t rkey, uint64_t va, uint32_t len)
+		 uint32_t pd, uint32_t rkey, uint64_t va, uint32_t len)
 {
 	struct key_entry *e = b->nheld ? b->held[b->nheld - 1] : NULL;
 
@@ -114,20 +119,51 @@ int batch_remote(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 		e = batch_hold(b, keys_get_remote(qp->env->keys, rkey));
 	if (!e || !remote_allowed(qp, e))
 		return -EFAULT;
-	return batch_piece(b, p, e, qp->pd, va, len, IBV_ACCESS_REMOTE_READ);
+	return batch_piece(qp, b, p, e, pd, va, len, IBV_ACCESS_REMOTE_READ);
 }
 
 /*
  * Programs spin on the last byte of a message and then read all of it, so the
  * last bytes are stored last.
  */
-void mem_copy(void *dst, const uint8_t *src, size_t len)
+int mem_store(const struct roce_qp *qp, const struct key_entry *e, void *dst,
+	      const uint8_t *src, size_t len)
 {
 	size_t tail = len < 8 ? len : 8;
 
+	if (e->kind == KEY_NULL)
+		return 0;
+	if (e->access & IBV_ACCESS_ON_DEMAND)
+		return qp->env->odp_store(dst, src, len);
 	memcpy(dst, src, len - tail);
 	atomic_thread_fence(memory_order_release);
 	memcpy((uint8_t *)dst + (len - tail), src + (len - tail), tail);
+	return 0;
+}
+
+int mem_touch(const struct roce_qp *qp, const struct key_entry *e,
+	      const void *p, size_t len, bool write)
+{
+	if (!(e->access & IBV_ACCESS_ON_DEMAND))
+		return 0;
+	return qp->env->odp_touch(p, len, write);
+}
+
+int mem_load8(struct roce_qp *qp, const struct ibv_sge *sge, uint64_t *v)
+{
+	struct key_entry *e = keys_get_local(qp->env->keys, sge->lkey);
+	int err = -EFAULT;
+	void *p;
+
+	if (!e)
+		return err;
+	if (key_covers(e, qp->pd, sge->addr, 8, 0, &p))
+		err = e->kind == KEY_NULL ? 0 : mem_touch(qp, e, p, 8, false);
+	*v = 0;
+	if (!err && e->kind != KEY_NULL)
+		memcpy(v, p, 8);
+	keys_put(e);
+	return err;
 }
 
 int mem_scatter(struct roce_qp *qp, uint32_t pd, const struct ibv_sge *sge,
@@ -151,11 +187,11 @@ int mem_scatter(struct roce_qp *qp, uint32_t pd, const struct ibv_sge *sge,
 		if (!e)
 			return -EFAULT;
 		if (!key_covers(e, pd, sge[i].addr + offset, n,
-				IBV_ACCESS_LOCAL_WRITE, &addr)) {
+				IBV_ACCESS_LOCAL_WRITE, &addr) ||
+		    mem_store(qp, e, addr, data, n)) {
 			keys_put(e);
 			return -EFAULT;
 		}
-		mem_copy(addr, data, n);
 		keys_put(e);
 		data += n;
 		len -= n;
@@ -164,14 +200,15 @@ int mem_scatter(struct roce_qp *qp, uint32_t pd, const struct ibv_sge *sge,
 	return len ? -EFAULT : 0;
 }
 
-struct key_entry *mem_remote(struct roce_qp *qp, uint32_t rkey, uint64_t va,
-			     uint64_t len, uint32_t access, void **p)
+struct key_entry *mem_remote(struct roce_qp *qp, uint32_t pd, uint32_t rkey,
+			     uint64_t va, uint64_t len, uint32_t access,
+			     void **p)
 {
 	struct key_entry *e = keys_get_remote(qp->env->keys, rkey);
 
 	if (!e)
 		return NULL;
-	if (remote_allowed(qp, e) && key_covers(e, qp->pd, va, len, access, p))
+	if (remote_allowed(qp, e) && key_covers(e, pd, va, len, access, p))
 		return e;
 	keys_put(e);
 	return NULL;

@@ -644,20 +644,23 @@ static int64_t take_data(const struct roce_qp *qp, struct roce_wqe *w,
 	return (int64_t)length;
 }
 
-static int local_load8(struct roce_qp *qp, const struct ibv_sge *s,
-		       uint64_t *v)
+static int take_bind(struct roce_wqe *w, const struct ibv_send_wr *wr)
 {
-	struct key_entry *e = keys_get_local(qp->env->keys, s->lkey);
-	int err = -EFAULT;
-	void *p;
+	const struct ibv_mw_bind_info *info = &wr->bind_mw.bind_info;
+	const struct ibv_mw *mw = wr->bind_mw.mw;
 
-	if (e && key_covers(e, qp->pd, s->addr, 8, 0, &p)) {
-		memcpy(v, p, 8);
-		err = 0;
-	}
-	if (e)
-		keys_put(e);
-	return err;
+	/* A window keeps its index; the program may choose the tag (10.6.7). */
+	if (!mw || (mw->rkey ^ wr->bind_mw.rkey) >> 8 ||
+	    (info->length && !info->mr))
+		return -EINVAL;
+	w->bind = (struct roce_bind){
+		.rkey = wr->bind_mw.rkey,
+		.lkey = info->mr ? info->mr->lkey : 0,
+		.access = info->mw_access_flags,
+		.addr = info->addr,
+		.length = info->length,
+	};
+	return 0;
 }
 
 int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
@@ -716,7 +719,7 @@ int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 		w->rkey = wr->wr.rdma.rkey;
 		if (wr->send_flags & IBV_SEND_INLINE)
 			memcpy(&w->swap, data, 8);
-		else if (wr->num_sge != 1 || local_load8(qp, s, &w->swap))
+		else if (wr->num_sge != 1 || mem_load8(qp, s, &w->swap))
 			w->status = IBV_WC_LOC_PROT_ERR;
 		break;
 	}
@@ -729,9 +732,8 @@ int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 		break;
 	case IBV_WR_BIND_MW:
 		w->local = true;
-		w->mw = wr->bind_mw.mw;
-		w->mw_rkey = wr->bind_mw.rkey;
-		w->bind = wr->bind_mw.bind_info;
+		if (take_bind(w, wr))
+			return -EINVAL;
 		break;
 	default:
 		break;

@@ -129,14 +129,14 @@ static void run_local(struct roce_qp *qp, struct roce_wqe *w)
 		if (w->opcode == IBV_WR_LOCAL_INV)
 			err = qp->env->invalidate(qp, w->rkey);
 		else
-			err = qp->env->bind_mw(qp, w->mw, w->mw_rkey, &w->bind);
+			err = qp->env->bind_mw(qp, &w->bind);
 		w->executed = true;
 	}
 	if (err) {
 		explain(qp, w->opcode == IBV_WR_LOCAL_INV ?
 				    "local invalidate of rkey 0x%08x refused" :
 				    "bind of memory window refused, rkey 0x%08x",
-			w->opcode == IBV_WR_LOCAL_INV ? w->rkey : w->mw_rkey);
+			w->opcode == IBV_WR_LOCAL_INV ? w->rkey : w->bind.rkey);
 		w->status = IBV_WC_MW_BIND_ERR;
 	} else {
 		qp->sq.nxt++;
@@ -291,6 +291,9 @@ void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 		if (w->status != IBV_WC_SUCCESS)
 			comp_head(qp); /* found wrong when it was posted */
 		if (!may_send(qp, w))
+			return;
+		/* What it waits for may wait for keys that the batch holds. */
+		if (w->local && b->nheld)
 			return;
 		if (w->local)
 			run_local(qp, w);

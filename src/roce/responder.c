@@ -149,7 +149,7 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b,
 	} else {
 		h.opcode = (uint8_t)(qp->service |
 				     read_resp_op(e->next, e->npkts));
-		if (batch_remote(qp, b, p, e->rkey, e->va + offset,
+		if (batch_remote(qp, b, p, e->pd, e->rkey, e->va + offset,
 				 min_u32(e->length - offset, qp->mtu))) {
 			/* Deregistered since it was accepted. */
 			fail_access(qp);
@@ -430,6 +430,15 @@ static void explain_access(struct roce_qp *qp, const char *what,
 		flag_name);
 }
 
+/* Whose keys a request names that begins now. */
+static int find_pd(struct roce_qp *qp, uint32_t srqn)
+{
+	qp->rsp.req_pd = qp->pd;
+	if (qp->type != IBV_QPT_XRC_RECV || !qp->env->xrc_pd)
+		return 0;
+	return qp->env->xrc_pd(qp, srqn, &qp->rsp.req_pd);
+}
+
 /* Whether the whole range that a RETH names may be accessed. */
 static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt)
 {
@@ -475,7 +484,12 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt)
 	}
 	if (!len)
 		return PASS; /* 9.7.4.1.5: zero length is not checked */
-	e = mem_remote(qp, h->rkey, h->va, len, flag, &p);
+	if (find_pd(qp, h->xrc_srqn)) {
+		explain(qp, "%s for XRC SRQ %u, which is not one of this QP's domain",
+			what, h->xrc_srqn);
+		return V_INVALID;
+	}
+	e = mem_remote(qp, qp->rsp.req_pd, h->rkey, h->va, len, flag, &p);
 	if (!e) {
 		explain_access(qp, what, h, flag, name);
 		return V_ACCESS;
@@ -527,6 +541,7 @@ static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt)
 	if (f & ROCE_F_FIRST) {
 		r->va = pkt->h.va;
 		r->rkey = pkt->h.rkey;
+		r->pd = r->req_pd;
 		r->left = pkt->h.dma_len;
 		r->offset = 0;
 	}
@@ -534,12 +549,16 @@ static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt)
 	if (pkt->len > r->left || (f & ROCE_F_LAST && pkt->len != r->left))
 		return V_INVALID;
 	if (pkt->len) {
-		e = mem_remote(qp, r->rkey, r->va, pkt->len,
+		int err;
+
+		e = mem_remote(qp, r->pd, r->rkey, r->va, pkt->len,
 			       IBV_ACCESS_REMOTE_WRITE, &p);
 		if (!e)
 			return V_ACCESS;
-		mem_copy(p, pkt->payload, pkt->len);
+		err = mem_store(qp, e, p, pkt->payload, pkt->len);
 		keys_put(e);
+		if (err)
+			return V_ACCESS;
 	}
 	r->va += pkt->len;
 	r->left -= (uint32_t)pkt->len;
@@ -561,6 +580,7 @@ static void owe_read(struct roce_qp *qp, const struct roce_hdr *h, bool again)
 		.npkts = pkts_of(h->dma_len, qp->mtu),
 		.msn = qp->rsp.msn,
 		.rkey = h->rkey,
+		.pd = qp->rsp.req_pd,
 		.va = h->va,
 		.length = h->dma_len,
 	};
@@ -589,14 +609,14 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 	uint64_t orig = 0;
 	void *p;
 
-	e = mem_remote(qp, h->rkey, h->va, 8,
+	e = mem_remote(qp, r->req_pd, h->rkey, h->va, 8,
 		       write ? IBV_ACCESS_REMOTE_WRITE :
 			       IBV_ACCESS_REMOTE_ATOMIC, &p);
 	if (!e)
 		return V_ACCESS;
-	if ((uintptr_t)p & 7) {
+	if ((uintptr_t)p & 7 || mem_touch(qp, e, p, 8, true)) {
 		keys_put(e);
-		return V_INVALID;
+		return (uintptr_t)p & 7 ? V_INVALID : V_ACCESS;
 	}
 	if (write) {
 		memcpy(&orig, pkt->payload, 8);
