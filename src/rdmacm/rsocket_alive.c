@@ -1,0 +1,139 @@
+/*
+ * rsocket_alive.c - the thread behind SO_KEEPALIVE
+ *
+ * A connection that carries nothing does not notice that its peer is gone.
+ * With SO_KEEPALIVE an RDMA write of nothing is sent every TCP_KEEPIDLE
+ * seconds; without an acknowledgement the queue pair fails, as for data. One
+ * thread serves all streams and ends with the last.
+ */
+#include "rdmacm/rsocket_priv.h"
+
+#include <errno.h>
+#include <signal.h>
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed; /* on CLOCK_MONOTONIC */
+static struct rsock *list;
+static struct rsock *busy; /* whom the thread serves without the mutex */
+static bool running, cond_ready;
+
+static void schedule(struct rsock *rs)
+{
+	rs->alive_due_ns = rsock_now_ns() +
+			   (uint64_t)rs->keepidle * 1000000000u;
+}
+
+static struct rsock *earliest(void)
+{
+	struct rsock *rs, *first = list;
+
+	for (rs = list; rs; rs = rs->alive_next)
+		if (rs->alive_due_ns < first->alive_due_ns)
+			first = rs;
+	return first;
+}
+
+static void *run(void *arg)
+{
+	struct timespec ts;
+	struct rsock *rs;
+
+	pthread_mutex_lock(&mutex);
+	while ((rs = earliest())) {
+		if (rs->alive_due_ns > rsock_now_ns()) {
+			ts.tv_sec = (time_t)(rs->alive_due_ns / 1000000000u);
+			ts.tv_nsec = (long)(rs->alive_due_ns % 1000000000u);
+			pthread_cond_timedwait(&changed, &mutex, &ts);
+			continue;
+		}
+		schedule(rs);
+		busy = rs;
+		pthread_mutex_unlock(&mutex);
+		rsock_stream_keepalive(rs);
+		pthread_mutex_lock(&mutex);
+		busy = NULL;
+		pthread_cond_broadcast(&changed);
+	}
+	running = false;
+	pthread_mutex_unlock(&mutex);
+	return arg;
+}
+
+static int start(void)
+{
+	pthread_condattr_t cond;
+	pthread_attr_t attr;
+	sigset_t all, old;
+	pthread_t thread;
+	int err;
+
+	if (!cond_ready) {
+		pthread_condattr_init(&cond);
+		pthread_condattr_setclock(&cond, CLOCK_MONOTONIC);
+		pthread_cond_init(&changed, &cond);
+		pthread_condattr_destroy(&cond);
+		cond_ready = true;
+	}
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	/* Signals are the program's. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = pthread_create(&thread, &attr, run, NULL);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	running = !err;
+	return -err;
+}
+
+int rsock_alive_set(struct rsock *rs, bool on)
+{
+	struct rsock **link;
+	int err = 0;
+
+	pthread_mutex_lock(&mutex);
+	if (on == rs->keepalive)
+		goto out;
+	if (on) {
+		schedule(rs);
+		rs->alive_next = list;
+		list = rs;
+		if (!running)
+			err = start();
+		if (err) {
+			list = rs->alive_next;
+			goto out;
+		}
+	} else {
+		for (link = &list; *link; link = &(*link)->alive_next)
+			if (*link == rs) {
+				*link = rs->alive_next;
+				break;
+			}
+		while (busy == rs)
+			pthread_cond_wait(&changed, &mutex);
+	}
+	rs->keepalive = on;
+	pthread_cond_broadcast(&changed);
+out:
+	pthread_mutex_unlock(&mutex);
+	return err;
+}
+
+void rsock_alive_touch(struct rsock *rs)
+{
+	pthread_mutex_lock(&mutex);
+	if (rs->keepalive) {
+		schedule(rs);
+		pthread_cond_broadcast(&changed);
+	}
+	pthread_mutex_unlock(&mutex);
+}
+
+/* The thread and the parent's streams are not in the child of a fork(). */
+void rsock_alive_forked(void)
+{
+	pthread_mutex_init(&mutex, NULL);
+	list = busy = NULL;
+	running = cond_ready = false;
+}

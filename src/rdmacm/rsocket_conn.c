@@ -1,0 +1,692 @@
+/*
+ * rsocket_conn.c - streams: from a name to a connection, and back to nothing
+ *
+ * A stream owns an event channel, whose descriptor is the rsocket's, and one
+ * rdma_cm_id. The channel never blocks. Whoever uses a stream that is not
+ * connected takes the events that are there (rsock_stream_cm()), each of which
+ * takes the connection one step further:
+ *
+ *	rconnect: RESOLVING > ROUTING > CONNECTING > CONNECTED
+ *	raccept:  (listener: a request) > ACCEPTING > CONNECTED
+ *
+ * The private data of REQ and REP tells the peer where to write. raccept()
+ * does not wait for the peer's RTU: a program that connects to itself would
+ * wait for ever.
+ */
+#include "rdmacm/rsocket_priv.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define RESOLVE_TRIES 5 /* the first waits a second, each twice the last */
+
+static int set_nonblock(int fd)
+{
+	int flags = fcntl(fd, F_GETFL);
+
+	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK))
+		return rsock_errno();
+	return 0;
+}
+
+int rsock_stream_init(struct rsock *rs, struct rdma_cm_id *id)
+{
+	struct rsock_stream *s = &rs->s;
+	int err;
+
+	s->channel = rdma_create_event_channel();
+	if (!s->channel)
+		return rsock_errno();
+	err = set_nonblock(s->channel->fd);
+	if (err)
+		return err;
+	if (!id)
+		return rdma_create_id(s->channel, &s->id, rs, RDMA_PS_TCP)
+			       ? rsock_errno()
+			       : 0;
+	if (rdma_migrate_id(id, s->channel))
+		return rsock_errno();
+	s->id = id;
+	id->context = rs;
+	return 0;
+}
+
+void rsock_stream_fail(struct rsock *rs, int err)
+{
+	if (rs->state == RSOCK_FAILED)
+		return;
+	rs->state = RSOCK_FAILED;
+	rs->err = rs->why = err;
+	rs->s.rd_open = rs->s.wr_open = false;
+}
+
+static void *map_buffer(size_t len)
+{
+	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+/* The tables: what the peer writes, and behind it our outgoing entries. */
+static size_t table_len(const struct rsock *rs)
+{
+	return RSW_SGL_SIZE * sizeof(struct rsw_sge) +
+	       rs->iomaps * sizeof(struct rsw_iomap);
+}
+
+static size_t sbuf_len(const struct rsock *rs)
+{
+	return rs->sbuf_size + RSOCK_CTRL * sizeof(struct rsw_sge);
+}
+
+static int create_buffers(struct rsock *rs)
+{
+	struct rsock_stream *s = &rs->s;
+	struct ibv_pd *pd = s->id->pd;
+	unsigned remote = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+
+	s->half = (rs->rbuf_size + 1) / 2;
+	s->rmsg = calloc(rs->rq_size, sizeof(*s->rmsg));
+	s->rbuf = map_buffer((size_t)s->half * 2);
+	s->sbuf = map_buffer(sbuf_len(rs));
+	s->table = map_buffer(table_len(rs));
+	if (!s->rmsg || !s->rbuf || !s->sbuf || !s->table)
+		return -ENOMEM;
+	s->rmr = ibv_reg_mr(pd, s->rbuf, (size_t)s->half * 2, remote);
+	if (!s->rmr)
+		return rsock_errno();
+	s->table_mr = ibv_reg_mr(pd, s->table, table_len(rs), remote);
+	if (!s->table_mr)
+		return rsock_errno();
+	s->smr = ibv_reg_mr(pd, s->sbuf, sbuf_len(rs), IBV_ACCESS_LOCAL_WRITE);
+	if (!s->smr)
+		return rsock_errno();
+	return 0;
+}
+
+static uint32_t clamp(uint32_t v, uint32_t least, uint32_t most)
+{
+	if (v < least)
+		return least;
+	return v > most ? most : v;
+}
+
+static int create_qp(struct rsock *rs)
+{
+	struct rsock_stream *s = &rs->s;
+	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC,
+					 .sq_sig_all = 1 };
+	struct ibv_device_attr dev;
+	uint32_t most;
+	int err;
+
+	if (ibv_query_device(s->id->verbs, &dev))
+		return -ENODEV;
+	most = clamp((uint32_t)dev.max_qp_wr, RSOCK_MIN_QUEUE,
+		     RSOCK_MAX_QUEUE) -
+	       RSOCK_CTRL_RQ;
+	rs->sq_size = clamp(rs->sq_size, RSOCK_MIN_QUEUE, most);
+	rs->rq_size = clamp(rs->rq_size, RSOCK_MIN_QUEUE, most);
+
+	s->cc = ibv_create_comp_channel(s->id->verbs);
+	if (!s->cc)
+		return rsock_errno();
+	err = set_nonblock(s->cc->fd);
+	if (err)
+		return err;
+	s->cq = ibv_create_cq(s->id->verbs,
+			      (int)(rs->sq_size + rs->rq_size + RSOCK_CTRL_RQ),
+			      NULL, s->cc, 0);
+	if (!s->cq)
+		return rsock_errno();
+	attr.send_cq = attr.recv_cq = s->cq;
+	attr.cap.max_send_wr = rs->sq_size;
+	attr.cap.max_recv_wr = rs->rq_size + RSOCK_CTRL_RQ;
+	attr.cap.max_send_sge = 1;
+	attr.cap.max_recv_sge = 1;
+	attr.cap.max_inline_data = rs->inline_size;
+	if (rdma_create_qp(s->id, NULL, &attr))
+		return rsock_errno();
+	rs->inline_size = attr.cap.max_inline_data;
+	return 0;
+}
+
+static int create_ep(struct rsock *rs)
+{
+	struct rsock_stream *s = &rs->s;
+	int err;
+
+	err = create_qp(rs);
+	if (!err)
+		err = create_buffers(rs);
+	if (err)
+		return err;
+	s->sfree = rs->sbuf_size;
+	s->sq_free = rs->sq_size - RSOCK_CTRL;
+	s->grant_pos = s->half;
+	s->freed = s->half; /* the REQ or REP grants the first half only */
+	s->writable = s->half;
+	s->rseq_limit = (uint16_t)rs->rq_size;
+	return rsock_stream_post_recvs(rs, rs->rq_size + RSOCK_CTRL_RQ);
+}
+
+static void tell(const struct rsock *rs, uint8_t data[RSW_CONN_LEN])
+{
+	const struct rsock_stream *s = &rs->s;
+	struct rsw_conn conn = {
+		.credits = (uint16_t)rs->rq_size,
+		.iomaps = rs->iomaps,
+		.target = { .addr = (uintptr_t)s->table,
+			    .key = s->table_mr->rkey,
+			    .length = RSW_SGL_SIZE },
+		.buffer = { .addr = (uintptr_t)s->rbuf,
+			    .key = s->rmr->rkey,
+			    .length = s->half },
+	};
+
+	rsw_conn_encode(data, &conn);
+}
+
+/* The steps of rconnect(). Each returns 0 or -errno. */
+
+static int resolve_addr(struct rsock *rs)
+{
+	struct rsock_stream *s = &rs->s;
+
+	rs->state = RSOCK_RESOLVING;
+	if (rdma_resolve_addr(s->id, NULL, &s->dst.sa, 1000 << s->tries))
+		return rsock_errno();
+	s->tries++;
+	return 0;
+}
+
+static int connect_ep(struct rsock *rs)
+{
+	struct rdma_conn_param param = { .flow_control = 1,
+					 .retry_count = 7,
+					 .rnr_retry_count = 7 };
+	uint8_t data[RSW_CONN_LEN];
+	int err;
+
+	rs->state = RSOCK_CONNECTING;
+	err = create_ep(rs);
+	if (err)
+		return err;
+	tell(rs, data);
+	param.private_data = data;
+	param.private_data_len = sizeof(data);
+	if (rdma_connect(rs->s.id, &param))
+		return rsock_errno();
+	return 0;
+}
+
+static int resolve_route(struct rsock *rs)
+{
+	struct rsock_stream *s = &rs->s;
+
+	rs->state = RSOCK_ROUTING;
+	if (!s->route) {
+		if (rdma_resolve_route(s->id, 1000 << s->tries))
+			return rsock_errno();
+		s->tries++;
+		return 0;
+	}
+	/* With a path given by RDMA_ROUTE there is nothing to resolve. */
+	if (rdma_set_option(s->id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH,
+			    s->route, s->route_len))
+		return rsock_errno();
+	free(s->route);
+	s->route = NULL;
+	return connect_ep(rs);
+}
+
+/* An event, copied so that it can be acknowledged before it is handled. */
+struct cm_event {
+	enum rdma_cm_event_type type;
+	struct rdma_cm_id *id;
+	int status;
+	int conn_err; /* of decoding conn */
+	struct rsw_conn conn;
+};
+
+static bool next_event(struct rsock *rs, struct cm_event *ev)
+{
+	struct rdma_cm_event *event;
+	bool has_conn;
+
+	if (!rs->s.channel || rdma_get_cm_event(rs->s.channel, &event))
+		return false;
+	*ev = (struct cm_event){ .type = event->event,
+				 .id = event->id,
+				 .status = event->status,
+				 .conn_err = -EPROTO };
+	has_conn = event->event == RDMA_CM_EVENT_CONNECT_REQUEST ||
+		   event->event == RDMA_CM_EVENT_ESTABLISHED;
+	if (has_conn)
+		ev->conn_err = rsw_conn_decode(
+			event->param.conn.private_data,
+			event->param.conn.private_data_len, &ev->conn);
+	rdma_ack_cm_event(event);
+	return true;
+}
+
+/* Statuses are -errno, or for REJECTED a reason of the CM. */
+static int event_errno(const struct cm_event *ev, int otherwise)
+{
+	if (ev->type == RDMA_CM_EVENT_REJECTED)
+		return ECONNREFUSED;
+	return ev->status < 0 ? -ev->status : otherwise;
+}
+
+static void add_request(struct rsock *rs, const struct cm_event *ev)
+{
+	struct rsock_stream *s = &rs->s;
+	struct rsock_request *req, **link;
+
+	req = calloc(1, sizeof(*req));
+	/* Without our private data it is no rsocket that wants to connect. */
+	if (!req || ev->conn_err) {
+		rdma_reject(ev->id, NULL, 0);
+		rdma_destroy_id(ev->id);
+		free(req);
+		return;
+	}
+	req->id = ev->id;
+	req->conn = ev->conn;
+	for (link = &s->requests; *link; link = &(*link)->next)
+		;
+	*link = req;
+	s->nrequests++;
+}
+
+static struct rsock_request *take_request(struct rsock *rs,
+					  const struct rdma_cm_id *id)
+{
+	struct rsock_request *req, **link = &rs->s.requests;
+
+	for (; (req = *link); link = &req->next) {
+		if (id && req->id != id)
+			continue;
+		*link = req->next;
+		rs->s.nrequests--;
+		return req;
+	}
+	return NULL;
+}
+
+static void listener_event(struct rsock *rs, const struct cm_event *ev)
+{
+	struct rsock_request *req;
+
+	if (ev->type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+		add_request(rs, ev);
+	} else if (ev->type == RDMA_CM_EVENT_DEVICE_REMOVAL &&
+		   ev->id == rs->s.id) {
+		rsock_stream_fail(rs, ENODEV);
+	} else if ((req = take_request(rs, ev->id))) {
+		/* It went away before raccept() came. */
+		rdma_destroy_id(req->id);
+		free(req);
+	}
+}
+
+static int stream_event(struct rsock *rs, const struct cm_event *ev)
+{
+	struct rsock_stream *s = &rs->s;
+
+	switch (ev->type) {
+	case RDMA_CM_EVENT_ADDR_RESOLVED:
+		s->tries = 0;
+		return resolve_route(rs);
+	case RDMA_CM_EVENT_ADDR_ERROR:
+		if (ev->status == -ETIMEDOUT && s->tries < RESOLVE_TRIES)
+			return resolve_addr(rs);
+		return -event_errno(ev, EHOSTUNREACH);
+	case RDMA_CM_EVENT_ROUTE_RESOLVED:
+		return connect_ep(rs);
+	case RDMA_CM_EVENT_ROUTE_ERROR:
+		if (ev->status == -ETIMEDOUT && s->tries < RESOLVE_TRIES)
+			return resolve_route(rs);
+		return -event_errno(ev, EHOSTUNREACH);
+	case RDMA_CM_EVENT_ESTABLISHED:
+		if (rs->state == RSOCK_CONNECTING) {
+			if (ev->conn_err)
+				return ev->conn_err;
+			rsock_stream_start(rs, &ev->conn);
+		}
+		if (rs->state <= RSOCK_ACCEPTING)
+			rs->state = RSOCK_CONNECTED;
+		return 0;
+	case RDMA_CM_EVENT_CONNECT_ERROR:
+	case RDMA_CM_EVENT_UNREACHABLE:
+	case RDMA_CM_EVENT_REJECTED:
+		return -event_errno(ev, ETIMEDOUT);
+	case RDMA_CM_EVENT_DISCONNECTED:
+		/*
+		 * A peer that closes says so in a message first. One that was
+		 * killed could not, but what it sent counts.
+		 */
+		if (rs->state == RSOCK_CONNECTED)
+			rsock_stream_progress(rs);
+		if (rs->state <= RSOCK_ACCEPTING)
+			return -ECONNRESET;
+		if (rs->state == RSOCK_CONNECTED) {
+			rs->state = RSOCK_DISCONNECTED;
+			rs->why = ECONNRESET;
+			s->rd_open = s->wr_open = false;
+		}
+		return 0;
+	case RDMA_CM_EVENT_DEVICE_REMOVAL:
+		return -ENODEV;
+	case RDMA_CM_EVENT_CONNECT_REQUEST:
+	case RDMA_CM_EVENT_CONNECT_RESPONSE:
+	case RDMA_CM_EVENT_MULTICAST_JOIN:
+	case RDMA_CM_EVENT_MULTICAST_ERROR:
+	case RDMA_CM_EVENT_ADDR_CHANGE:
+	case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+		break;
+	}
+	return 0;
+}
+
+void rsock_stream_cm(struct rsock *rs)
+{
+	struct rsock_stream *s = &rs->s;
+	struct cm_event ev;
+	bool any = false;
+	int err;
+
+	/* A listener leaves what it has no room for to the CM's backlog. */
+	while ((rs->state != RSOCK_LISTENING || s->nrequests < s->backlog) &&
+	       next_event(rs, &ev)) {
+		any = true;
+		if (rs->state == RSOCK_LISTENING) {
+			listener_event(rs, &ev);
+			continue;
+		}
+		err = ev.id == s->id ? stream_event(rs, &ev) : 0;
+		if (err)
+			rsock_stream_fail(rs, -err);
+	}
+	if (any)
+		rsock_wake(rs, -1);
+}
+
+int rsock_stream_bind(struct rsock *rs, const union rsw_addr *addr)
+{
+	union rsw_addr copy = *addr;
+	int err = 0;
+
+	pthread_mutex_lock(&rs->lock);
+	if (rs->state != RSOCK_INIT)
+		err = -EINVAL;
+	else if (rdma_bind_addr(rs->s.id, &copy.sa))
+		err = rsock_errno();
+	else
+		rs->state = RSOCK_BOUND;
+	pthread_mutex_unlock(&rs->lock);
+	return err;
+}
+
+int rsock_stream_listen(struct rsock *rs, int backlog)
+{
+	struct rsock_stream *s = &rs->s;
+	union rsw_addr any = { .sa.sa_family = (sa_family_t)rs->family };
+	int err = 0;
+
+	pthread_mutex_lock(&rs->lock);
+	if (rs->state == RSOCK_LISTENING)
+		goto out;
+	if (rs->state != RSOCK_INIT && rs->state != RSOCK_BOUND) {
+		err = -EINVAL;
+		goto out;
+	}
+	/* Like listen(2), which binds to a port of the system's choice. */
+	if (rs->state == RSOCK_INIT && rdma_bind_addr(s->id, &any.sa)) {
+		err = rsock_errno();
+		goto out;
+	}
+	rs->state = RSOCK_BOUND;
+	if (rdma_listen(s->id, backlog)) {
+		err = rsock_errno();
+		goto out;
+	}
+	rs->state = RSOCK_LISTENING;
+	s->backlog = backlog > 0 ? (unsigned)backlog : 1;
+out:
+	pthread_mutex_unlock(&rs->lock);
+	return err;
+}
+
+static bool has_request(struct rsock *rs)
+{
+	return rs->s.requests || rs->state != RSOCK_LISTENING || rs->closing;
+}
+
+/* A stream for a request; the request and its id are used up either way. */
+static int accept_request(struct rsock *parent, struct rsock_request *req,
+			  struct rsock **out)
+{
+	struct rdma_conn_param param = { .flow_control = 1,
+					 .rnr_retry_count = 7 };
+	uint8_t data[RSW_CONN_LEN];
+	struct rsock *rs;
+	int err = -ENOMEM;
+
+	rs = rsock_alloc(parent, SOCK_STREAM, parent->family);
+	if (!rs)
+		goto err_reject;
+	err = rsock_stream_init(rs, req->id);
+	if (err)
+		goto err_reject;
+	err = create_ep(rs);
+	if (err)
+		goto err_reject;
+	rsock_stream_start(rs, &req->conn);
+	tell(rs, data);
+	param.private_data = data;
+	param.private_data_len = sizeof(data);
+	rs->state = RSOCK_ACCEPTING;
+	if (rdma_accept(rs->s.id, &param)) {
+		err = rsock_errno();
+		goto err_reject;
+	}
+	free(req);
+	*out = rs;
+	return 0;
+
+err_reject:
+	rdma_reject(req->id, NULL, 0);
+	if (!rs || !rs->s.id)
+		rdma_destroy_id(req->id);
+	if (rs)
+		rsock_destroy(rs);
+	free(req);
+	return err;
+}
+
+int rsock_stream_accept(struct rsock *rs, struct rsock **new)
+{
+	uint64_t deadline = rs->rcvtimeo_ns ? rsock_now_ns() + rs->rcvtimeo_ns
+					    : 0;
+	struct rsock_request *req;
+	int err;
+
+	for (;;) {
+		pthread_mutex_lock(&rs->lock);
+		err = rs->state == RSOCK_LISTENING
+			      ? rsock_wait(rs, has_request,
+					   rsock_nonblock(rs, 0), deadline)
+			      : -EINVAL;
+		if (!err && rs->closing)
+			err = -EBADF;
+		else if (!err && rs->state != RSOCK_LISTENING)
+			err = -rs->why;
+		req = err ? NULL : take_request(rs, NULL);
+		pthread_mutex_unlock(&rs->lock);
+		if (err)
+			return err;
+		if (!req)
+			continue;
+		err = accept_request(rs, req, new);
+		/* What is wrong with one peer is no reason to fail. */
+		if (!err || err == -ENOMEM || err == -EMFILE || err == -ENFILE)
+			return err;
+	}
+}
+
+static bool settled(struct rsock *rs)
+{
+	return rs->state < RSOCK_RESOLVING || rs->state > RSOCK_ACCEPTING ||
+	       rs->closing;
+}
+
+int rsock_stream_settle(struct rsock *rs, int flags, uint64_t deadline_ns)
+{
+	int err = 0;
+
+	/* The common case, without the lock. */
+	if (rs->state == RSOCK_CONNECTED)
+		return 0;
+	pthread_mutex_lock(&rs->lock);
+	if (!settled(rs))
+		err = rsock_wait(rs, settled, rsock_nonblock(rs, flags),
+				 deadline_ns);
+	if (!err && rs->state < RSOCK_CONNECTED)
+		err = -ENOTCONN;
+	pthread_mutex_unlock(&rs->lock);
+	return err;
+}
+
+int rsock_stream_connect(struct rsock *rs, const union rsw_addr *addr)
+{
+	struct rsock_stream *s = &rs->s;
+	uint64_t deadline = rs->sndtimeo_ns ? rsock_now_ns() + rs->sndtimeo_ns
+					    : 0;
+	int err = 0;
+
+	pthread_mutex_lock(&rs->lock);
+	switch (rs->state) {
+	case RSOCK_INIT:
+	case RSOCK_BOUND:
+		s->dst = *addr;
+		s->tries = 0;
+		err = resolve_addr(rs);
+		if (err)
+			rsock_stream_fail(rs, -err);
+		break;
+	case RSOCK_RESOLVING:
+	case RSOCK_ROUTING:
+	case RSOCK_CONNECTING:
+		/* Asked again: a way to wait, as rstream does. */
+		break;
+	case RSOCK_ACCEPTING:
+	case RSOCK_CONNECTED:
+	case RSOCK_DISCONNECTED:
+		err = -EISCONN;
+		break;
+	case RSOCK_LISTENING:
+		err = -EINVAL;
+		break;
+	case RSOCK_FAILED:
+		err = -(rs->err ? rs->err : rs->why);
+		rs->err = 0;
+		break;
+	}
+	if (!err)
+		err = rsock_wait(rs, settled, rsock_nonblock(rs, 0), deadline);
+	if (err == -EAGAIN)
+		err = -EINPROGRESS;
+	if (!err && rs->closing)
+		err = -EBADF;
+	if (!err && rs->state == RSOCK_FAILED) {
+		err = -rs->why;
+		rs->err = 0;
+	}
+	pthread_mutex_unlock(&rs->lock);
+	return err;
+}
+
+/* IPv4 addresses look as they do to an IPv6 socket of the kernel. */
+static void map_ip4(union rsw_addr *addr)
+{
+	struct sockaddr_in sin = addr->sin;
+
+	memset(addr, 0, sizeof(*addr));
+	addr->sin6.sin6_family = AF_INET6;
+	addr->sin6.sin6_port = sin.sin_port;
+	memset(&addr->sin6.sin6_addr.s6_addr[10], 0xff, 2);
+	memcpy(&addr->sin6.sin6_addr.s6_addr[12], &sin.sin_addr, 4);
+}
+
+int rsock_stream_name(struct rsock *rs, bool peer, union rsw_addr *addr)
+{
+	const struct rdma_addr *names = &rs->s.id->route.addr;
+	int err = 0;
+
+	memset(addr, 0, sizeof(*addr));
+	pthread_mutex_lock(&rs->lock);
+	if (!peer)
+		memcpy(addr, &names->src_storage, sizeof(names->src_storage));
+	else if (rs->state == RSOCK_ACCEPTING || rs->state >= RSOCK_CONNECTED)
+		memcpy(addr, &names->dst_storage, sizeof(names->dst_storage));
+	else
+		err = -ENOTCONN;
+	pthread_mutex_unlock(&rs->lock);
+	if (addr->sa.sa_family == AF_INET && rs->family == AF_INET6)
+		map_ip4(addr);
+	else if (!addr->sa.sa_family)
+		addr->sa.sa_family = (sa_family_t)rs->family;
+	return err;
+}
+
+static void unmap_buffer(void *p, size_t len)
+{
+	if (p)
+		munmap(p, len);
+}
+
+static void dereg(struct ibv_mr *mr)
+{
+	if (mr)
+		ibv_dereg_mr(mr);
+}
+
+void rsock_stream_fini(struct rsock *rs)
+{
+	struct rsock_stream *s = &rs->s;
+	struct rsock_request *req;
+
+	while ((req = take_request(rs, NULL))) {
+		rdma_reject(req->id, NULL, 0);
+		rdma_destroy_id(req->id);
+		free(req);
+	}
+	if (s->id && s->id->qp) {
+		rdma_disconnect(s->id);
+		rdma_destroy_qp(s->id);
+	}
+	rsock_iomap_fini(rs);
+	dereg(s->rmr);
+	dereg(s->smr);
+	dereg(s->table_mr);
+	if (s->cq) {
+		ibv_ack_cq_events(s->cq, s->unacked);
+		ibv_destroy_cq(s->cq);
+	}
+	if (s->cc)
+		ibv_destroy_comp_channel(s->cc);
+	if (s->id)
+		rdma_destroy_id(s->id);
+	if (s->channel)
+		rdma_destroy_event_channel(s->channel);
+	unmap_buffer(s->rbuf, (size_t)s->half * 2);
+	unmap_buffer(s->sbuf, sbuf_len(rs));
+	unmap_buffer(s->table, table_len(rs));
+	free(s->rmsg);
+	free(s->route);
+}

@@ -1,0 +1,474 @@
+/*
+ * rsocket_poll.c - waiting for rsockets
+ *
+ * A thread that is to sleep arms the rsocket, so that its descriptors become
+ * readable when something happens, looks once more whether it may stay awake,
+ * and sleeps in poll(2) on them and on an eventfd of its own. When it wakes it
+ * takes the events off the descriptors, which another thread may sleep on too:
+ * all of those are watchers of the rsocket, and their eventfds are written to.
+ *
+ * Before sleeping, a thread looks again and again for polling_time: what comes
+ * within microseconds is not worth a sleep.
+ */
+#include "base/bytes.h"
+#include "rdmacm/rsocket_priv.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* Nobody should miss anything, but if somebody does it is not for ever. */
+#define MAX_SLEEP_NS 5000000000ull
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t key;
+
+static void close_eventfd(void *value)
+{
+	close((int)(intptr_t)value - 1);
+}
+
+static void make_key(void)
+{
+	pthread_key_create(&key, close_eventfd);
+}
+
+/* The calling thread's eventfd, or -1. */
+static int own_eventfd(void)
+{
+	int fd;
+
+	pthread_once(&once, make_key);
+	fd = (int)(intptr_t)pthread_getspecific(key) - 1;
+	if (fd >= 0)
+		return fd;
+	fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	if (fd >= 0)
+		pthread_setspecific(key, (void *)(intptr_t)(fd + 1));
+	return fd;
+}
+
+void rsock_wake(struct rsock *rs, int self)
+{
+	struct rsock_watch *w;
+
+	for (w = rs->watchers; w; w = w->next)
+		if (w->efd != self)
+			eventfd_write(w->efd, 1);
+}
+
+void rsock_watch_add(struct rsock *rs, struct rsock_watch *w, int efd)
+{
+	w->efd = efd;
+	w->next = rs->watchers;
+	w->link = &rs->watchers;
+	if (w->next)
+		w->next->link = &w->next;
+	rs->watchers = w;
+}
+
+void rsock_watch_del(struct rsock_watch *w)
+{
+	*w->link = w->next;
+	if (w->next)
+		w->next->link = w->link;
+}
+
+int rsock_set_watch(struct rsock *rs, int efd)
+{
+	struct rsock_watch *w;
+	int err = 0;
+
+	pthread_mutex_lock(&rs->lock);
+	if (efd >= 0) {
+		w = malloc(sizeof(*w));
+		if (w)
+			rsock_watch_add(rs, w, efd);
+		else
+			err = -ENOMEM;
+	} else {
+		for (w = rs->watchers; w && w->efd != -1 - efd; w = w->next)
+			;
+		if (w)
+			rsock_watch_del(w);
+		else
+			err = -EBADF;
+		free(w);
+	}
+	pthread_mutex_unlock(&rs->lock);
+	return err;
+}
+
+/* Does what there is to do. */
+static void progress(struct rsock *rs)
+{
+	if (rs->type == SOCK_DGRAM) {
+		rsock_dgram_progress(rs);
+		return;
+	}
+	if (rs->state >= RSOCK_LISTENING && rs->state <= RSOCK_ACCEPTING)
+		rsock_stream_cm(rs);
+	rsock_stream_progress(rs);
+}
+
+void rsock_arm(struct rsock *rs, int fds[2])
+{
+	struct rsock_stream *s = &rs->s;
+
+	fds[0] = fds[1] = -1;
+	if (rs->type == SOCK_DGRAM) {
+		rsock_dgram_arm(rs);
+		fds[0] = rs->d.epfd;
+		return;
+	}
+	fds[0] = s->channel->fd;
+	if (!s->cq || rs->state < RSOCK_ACCEPTING ||
+	    rs->state > RSOCK_CONNECTED)
+		return;
+	if (!s->armed)
+		s->armed = !ibv_req_notify_cq(s->cq, 0);
+	fds[1] = s->cc->fd;
+}
+
+#define ACK_BATCH 256 /* acknowledging takes a lock */
+
+static void drain_cc(struct rsock_stream *s)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	while (!ibv_get_cq_event(s->cc, &cq, &context)) {
+		s->armed = false;
+		if (++s->unacked < ACK_BATCH)
+			continue;
+		ibv_ack_cq_events(s->cq, s->unacked);
+		s->unacked = 0;
+	}
+}
+
+void rsock_drain(struct rsock *rs, int self)
+{
+	if (rs->type == SOCK_DGRAM) {
+		rsock_dgram_drain(rs);
+	} else {
+		if (rs->s.cc)
+			drain_cc(&rs->s);
+		rsock_stream_cm(rs);
+	}
+	rsock_wake(rs, self);
+}
+
+static short stream_revents(struct rsock *rs)
+{
+	switch (rs->state) {
+	case RSOCK_INIT:
+	case RSOCK_BOUND:
+		return POLLOUT | POLLHUP; /* as Linux has it */
+	case RSOCK_LISTENING:
+		return rs->s.requests ? POLLIN | POLLRDNORM : 0;
+	case RSOCK_RESOLVING:
+	case RSOCK_ROUTING:
+	case RSOCK_CONNECTING:
+	case RSOCK_ACCEPTING:
+		return 0;
+	case RSOCK_FAILED:
+		return POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLERR |
+		       POLLHUP | POLLRDHUP;
+	case RSOCK_DISCONNECTED:
+		return POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLHUP |
+		       POLLRDHUP;
+	case RSOCK_CONNECTED:
+		break;
+	}
+	return (short)((rs->s.unread || !rs->s.rd_open ? POLLIN | POLLRDNORM
+						       : 0) |
+		       (rs->s.rd_open ? 0 : POLLRDHUP) |
+		       (!rs->s.wr_open || rsock_stream_can_send(rs)
+				? POLLOUT | POLLWRNORM
+				: 0));
+}
+
+static short dgram_revents(struct rsock *rs)
+{
+	return (short)((rs->d.count ? POLLIN | POLLRDNORM : 0) |
+		       (rsock_dgram_can_send(rs) ? POLLOUT | POLLWRNORM : 0));
+}
+
+short rsock_revents(struct rsock *rs, short events)
+{
+	short now;
+
+	progress(rs);
+	if (rs->closing)
+		return POLLNVAL;
+	now = rs->type == SOCK_DGRAM ? dgram_revents(rs) : stream_revents(rs);
+	return (short)(now & (events | POLLERR | POLLHUP));
+}
+
+static int timeout_ms(uint64_t until)
+{
+	uint64_t now = rsock_now_ns(), ns;
+
+	ns = until ? until > now ? until - now : 0 : MAX_SLEEP_NS;
+	return (int)((min_u64(ns, MAX_SLEEP_NS) + 999999) / 1000000);
+}
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#endif
+}
+
+/* Looks until ready, for a short time and not beyond until. */
+static bool spin(struct rsock *rs, bool (*ready)(struct rsock *rs),
+		 uint64_t until)
+{
+	uint64_t end = rsock_now_ns() + rsock_config()->polling_ns;
+
+	if (until)
+		end = min_u64(end, until);
+	while (rsock_now_ns() < end) {
+		pthread_mutex_unlock(&rs->lock);
+		pause_cpu();
+		pthread_mutex_lock(&rs->lock);
+		progress(rs);
+		if (ready(rs))
+			return true;
+	}
+	return false;
+}
+
+int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs),
+	       bool nonblock, uint64_t deadline_ns)
+{
+	struct rsock_watch watch;
+	struct pollfd p[3];
+	int fds[2], efd, n, err = 0;
+	eventfd_t value;
+
+	progress(rs);
+	if (ready(rs))
+		return 0;
+	if (nonblock)
+		return -EAGAIN;
+	if (spin(rs, ready, deadline_ns))
+		return 0;
+	efd = own_eventfd();
+	if (efd < 0)
+		return rsock_errno();
+	for (;;) {
+		rsock_arm(rs, fds);
+		progress(rs);
+		if (ready(rs))
+			return 0;
+		p[0] = (struct pollfd){ .fd = fds[0], .events = POLLIN };
+		p[1] = (struct pollfd){ .fd = fds[1], .events = POLLIN };
+		p[2] = (struct pollfd){ .fd = efd, .events = POLLIN };
+		rsock_watch_add(rs, &watch, efd);
+		pthread_mutex_unlock(&rs->lock);
+		n = poll(p, ARRAY_SIZE(p), timeout_ms(deadline_ns));
+		if (n < 0)
+			err = rsock_errno();
+		pthread_mutex_lock(&rs->lock);
+		rsock_watch_del(&watch);
+		eventfd_read(efd, &value);
+		if (n > 0 && (p[0].revents || p[1].revents))
+			rsock_drain(rs, efd);
+		progress(rs);
+		if (ready(rs))
+			return 0;
+		if (err)
+			return err;
+		if (deadline_ns && rsock_now_ns() >= deadline_ns)
+			return -EAGAIN;
+	}
+}
+
+/* One call of rpoll(): its rsockets, and room to sleep on everything. */
+struct poller {
+	struct pollfd *fds;
+	nfds_t nfds;
+	struct rsock **rs;	   /* per fd; NULL: not an rsocket */
+	struct rsock_watch *watch; /* per fd */
+	struct pollfd *all;	   /* 2 per fd, and the eventfd */
+	nfds_t rsocks;
+	int efd;
+};
+
+static int poller_init(struct poller *p, struct pollfd *fds, nfds_t nfds)
+{
+	nfds_t i;
+
+	*p = (struct poller){ .fds = fds, .nfds = nfds, .efd = -1 };
+	p->rs = calloc(nfds + 1, sizeof(struct rsock *));
+	p->watch = calloc(nfds + 1, sizeof(*p->watch));
+	p->all = calloc(nfds * 2 + 1, sizeof(*p->all));
+	if (!p->rs || !p->watch || !p->all)
+		return -ENOMEM;
+	for (i = 0; i < nfds; i++) {
+		if (fds[i].fd >= 0)
+			p->rs[i] = rsock_get(fds[i].fd);
+		p->rsocks += !!p->rs[i];
+	}
+	return 0;
+}
+
+static void poller_fini(struct poller *p)
+{
+	nfds_t i;
+
+	for (i = 0; p->rs && i < p->nfds; i++)
+		if (p->rs[i])
+			rsock_put(p->rs[i]);
+	free(p->rs);
+	free(p->watch);
+	free(p->all);
+}
+
+static short check_one(struct rsock *rs, short events)
+{
+	short revents;
+
+	pthread_mutex_lock(&rs->lock);
+	revents = rsock_revents(rs, events);
+	pthread_mutex_unlock(&rs->lock);
+	return revents;
+}
+
+/* How many are ready now, rsockets and others. */
+static int check(struct poller *p)
+{
+	struct pollfd *f;
+	int n = 0, m;
+	nfds_t i;
+
+	for (i = 0; i < p->nfds; i++) {
+		f = &p->fds[i];
+		p->all[i] = *f;
+		if (p->rs[i]) {
+			f->revents = check_one(p->rs[i], f->events);
+			n += !!f->revents;
+			p->all[i].fd = -1;
+		}
+	}
+	if (p->rsocks == p->nfds)
+		return n;
+	m = poll(p->all, p->nfds, 0);
+	if (m < 0)
+		return rsock_errno();
+	for (i = 0; i < p->nfds; i++)
+		if (!p->rs[i])
+			p->fds[i].revents = p->all[i].revents;
+	return n + m;
+}
+
+/* Makes fd number i wake this thread: false if it is ready already. */
+static bool prepare(struct poller *p, nfds_t i)
+{
+	struct rsock *rs = p->rs[i];
+	struct pollfd *f = &p->fds[i];
+	struct pollfd *a = &p->all[i * 2];
+	int fds[2];
+
+	a[0] = (struct pollfd){ .fd = f->fd, .events = f->events };
+	a[1] = (struct pollfd){ .fd = -1 };
+	if (!rs)
+		return true;
+	pthread_mutex_lock(&rs->lock);
+	rsock_arm(rs, fds);
+	f->revents = rsock_revents(rs, f->events);
+	if (!f->revents)
+		rsock_watch_add(rs, &p->watch[i], p->efd);
+	pthread_mutex_unlock(&rs->lock);
+	a[0] = (struct pollfd){ .fd = fds[0], .events = POLLIN };
+	a[1] = (struct pollfd){ .fd = fds[1], .events = POLLIN };
+	return !f->revents;
+}
+
+static void woken(struct poller *p, nfds_t n)
+{
+	struct rsock *rs;
+	nfds_t i;
+
+	for (i = 0; i < n; i++) {
+		rs = p->rs[i];
+		if (!rs)
+			continue;
+		pthread_mutex_lock(&rs->lock);
+		rsock_watch_del(&p->watch[i]);
+		if (p->all[i * 2].revents || p->all[i * 2 + 1].revents)
+			rsock_drain(rs, p->efd);
+		pthread_mutex_unlock(&rs->lock);
+	}
+}
+
+/* Sleeps until something may be ready: 0, or -EINTR. */
+static int sleep_once(struct poller *p, uint64_t until)
+{
+	eventfd_t value;
+	nfds_t i, n;
+	int err = 0;
+
+	for (i = 0; i < p->nfds && prepare(p, i); i++)
+		;
+	if (i < p->nfds) {
+		/* One became ready: no sleep, and nothing to take. */
+		n = i;
+		for (i = 0; i < p->nfds * 2; i++)
+			p->all[i].revents = 0;
+		woken(p, n);
+		return 0;
+	}
+	p->all[p->nfds * 2] = (struct pollfd){ .fd = p->efd, .events = POLLIN };
+	if (poll(p->all, p->nfds * 2 + 1, timeout_ms(until)) < 0) {
+		err = rsock_errno();
+		for (i = 0; i < p->nfds * 2; i++)
+			p->all[i].revents = 0;
+	}
+	woken(p, p->nfds);
+	eventfd_read(p->efd, &value);
+	return err;
+}
+
+int rsock_poll(struct pollfd *fds, nfds_t nfds, int timeout)
+{
+	uint64_t now = rsock_now_ns(), until = 0, spin_until;
+	struct poller p;
+	int n;
+
+	if (timeout > 0)
+		until = now + (uint64_t)timeout * 1000000u;
+	n = poller_init(&p, fds, nfds);
+	if (n)
+		goto out;
+	/* Nothing of ours: as the program would have had it. */
+	if (!p.rsocks) {
+		n = poll(fds, nfds, timeout);
+		if (n < 0)
+			n = rsock_errno();
+		goto out;
+	}
+	spin_until = now + rsock_config()->polling_ns;
+	do {
+		n = check(&p);
+		if (n || !timeout)
+			goto out;
+		now = rsock_now_ns();
+	} while (now < spin_until && (!until || now < until));
+	p.efd = own_eventfd();
+	if (p.efd < 0) {
+		n = rsock_errno();
+		goto out;
+	}
+	do {
+		n = sleep_once(&p, until);
+		if (n)
+			break;
+		n = check(&p);
+	} while (!n && (!until || rsock_now_ns() < until));
+out:
+	poller_fini(&p);
+	return n;
+}

@@ -1,0 +1,350 @@
+/*
+ * rsocket_priv.h - rsockets, as their parts see them
+ *
+ * rsocket.c finds the rsocket behind a descriptor and turns -errno into errno;
+ * everything else is per type: streams (rsocket_conn.c connects, rsocket_data.c
+ * transfers, rsocket_iomap.c maps buffers) and datagrams (rsocket_dgram.c).
+ * rsocket_poll.c waits for either. All of it stands on the public functions of
+ * <rdma/rdma_cma.h> and <infiniband/verbs.h>.
+ *
+ * Locks, in this order: slock (one sender at a time; owns the write position in
+ * the send buffer and everything about mappings), rlock (one receiver at a
+ * time; owns the read position), lock (everything else, held for moments:
+ * never while sleeping or copying data).
+ *
+ * Nobody but a thread that sleeps takes events off a descriptor, and one that
+ * does tells all others that sleep on the same rsocket: they are its watchers.
+ */
+#ifndef SOFTHCA_RDMACM_RSOCKET_PRIV_H
+#define SOFTHCA_RDMACM_RSOCKET_PRIV_H
+
+#include "rdmacm/rsocket_wire.h"
+
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rsocket.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#ifndef AF_IB
+#define AF_IB 27
+#endif
+
+#define RSOCK_MIN_QUEUE 16    /* entries of SQ and RQ */
+#define RSOCK_MAX_QUEUE 0xfffe
+#define RSOCK_CTRL 4	      /* entries of the SQ that data may not use */
+#define RSOCK_CTRL_RQ 8	      /* and of the RQ, behind those granted */
+#define RSOCK_SNDLOWAT 2048u  /* free bytes that make a stream writable */
+#define RSOCK_TRANSFER 65536u /* most bytes in one RDMA write */
+#define RSOCK_MAX_BUF (1u << 30)
+
+enum rsock_state {
+	RSOCK_INIT,
+	RSOCK_BOUND,
+	RSOCK_LISTENING,
+	RSOCK_RESOLVING, /* the address */
+	RSOCK_ROUTING,
+	RSOCK_CONNECTING,
+	RSOCK_ACCEPTING, /* accepted, the peer does not know yet */
+	RSOCK_CONNECTED,
+	RSOCK_DISCONNECTED,
+	RSOCK_FAILED,
+};
+
+struct rsock;
+
+/* Someone who sleeps on an rsocket, in its list under its lock. */
+struct rsock_watch {
+	struct rsock_watch *next, **link;
+	int efd;
+};
+
+/* A buffer given to riomap(). Under slock. */
+struct rsock_map {
+	struct rsock_map *next;
+	struct ibv_mr *mr; /* NULL: unmapped, which the peer does not know yet */
+	uint64_t offset;
+	int index;    /* in the peer's table, or -1: for this side only */
+	bool pending; /* the peer's entry is to be written */
+};
+
+/* A connection request that raccept() has not taken yet. */
+struct rsock_request {
+	struct rsock_request *next;
+	struct rdma_cm_id *id;
+	struct rsw_conn conn;
+};
+
+struct rsock_stream {
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *id;
+	union rsw_addr dst;
+	unsigned tries;
+	void *route; /* RDMA_ROUTE, until it is used */
+	size_t route_len;
+
+	struct rsock_request *requests; /* of a listener, oldest first */
+	unsigned nrequests, backlog;
+
+	struct ibv_comp_channel *cc;
+	struct ibv_cq *cq;
+	bool armed;
+	unsigned unacked; /* events of cc */
+	unsigned idle_polls;
+
+	bool rd_open; /* the peer may send, and we want it */
+	bool wr_open;
+	bool swap;
+
+	/* receiving */
+	uint8_t *rbuf; /* a ring of two halves, granted to the peer in turn */
+	struct ibv_mr *rmr;
+	uint32_t half;
+	uint32_t rpos;	     /* next byte to read (rlock) */
+	uint32_t grant_pos;  /* next half to grant */
+	uint32_t freed;	     /* bytes read and not granted again */
+	uint32_t writable;   /* bytes granted that the peer has not written */
+	uint32_t *rmsg;	     /* a ring: lengths of what it has written */
+	uint32_t rmsg_head, rmsg_count;
+	uint32_t unread;     /* bytes in them */
+	uint16_t rseq;	     /* messages taken out of rmsg, in all */
+	uint16_t rseq_limit; /* the peer may send up to here */
+	struct rsw_sge peer_table; /* length in entries */
+	uint32_t peer_slot;	   /* where the next grant goes */
+
+	/* sending */
+	uint8_t *sbuf;	/* a ring */
+	struct ibv_mr *smr;
+	uint32_t spos;	/* next byte to fill (slock) */
+	uint32_t sfree; /* bytes */
+	uint32_t sq_free;
+	unsigned ctrl_out; /* control messages under way, of RSOCK_CTRL */
+	unsigned ctrl_next;
+	uint16_t sseq, sseq_limit;
+	struct rsw_sge *table; /* the peer writes: buffers, then mappings */
+	struct ibv_mr *table_mr;
+	struct rsw_sge target; /* where data goes now */
+	uint32_t table_slot;   /* which entry comes next */
+	bool table_news;
+
+	/* mappings: ours in the peer's table, and the peer's in ours */
+	struct rsock_map *maps;
+	bool maps_pending;
+	uint32_t peer_iomaps;
+	bool *index_used;
+};
+
+struct rsock_dgram_qp;
+struct rsock_dest;
+struct rsock_packet;
+
+struct rsock_dgram {
+	int udp; /* the descriptor of the rsocket */
+	int epfd;
+	bool ready; /* buffers are there */
+	struct rsock_dgram_qp *qps;
+	struct rsock_dest **dests; /* a hash table */
+	struct rsock_dest *connected;
+	uint8_t *sbuf;
+	uint16_t *sfree; /* a stack of slots */
+	uint32_t nsfree;
+	uint8_t *ubuf;	 /* receive slots for data that came over UDP */
+	uint16_t *ufree;
+	uint32_t nufree;
+	struct rsock_packet *packets; /* a ring of what can be received */
+	uint32_t head, count;
+	bool armed;
+};
+
+struct rsock {
+	struct rsock *next_free; /* memory is never given back: see rsocket.c */
+	_Atomic unsigned ref;
+	unsigned generation; /* of the process: children of fork() differ */
+	int fd;
+	int type, family;
+	pthread_mutex_t slock, rlock, lock;
+
+	_Atomic int flags; /* O_NONBLOCK and what else F_SETFL was given */
+	_Atomic enum rsock_state state; /* written under lock */
+	bool closing;
+	int err; /* SO_ERROR; positive */
+	int why; /* the last error, for good */
+	struct rsock_watch *watchers;
+
+	/* options */
+	uint32_t sbuf_size, rbuf_size;
+	uint32_t sq_size, rq_size, inline_size, iomaps;
+	uint64_t rcvtimeo_ns, sndtimeo_ns; /* 0: for ever */
+	struct { int on, seconds; } linger;
+	bool reuseaddr, oobinline, nodelay, v6only, keepalive;
+	unsigned keepidle;	  /* seconds */
+	struct rsock *alive_next; /* the list in rsocket_alive.c */
+	uint64_t alive_due_ns;
+
+	union {
+		struct rsock_stream s;
+		struct rsock_dgram d;
+	};
+};
+
+static inline uint64_t rsock_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* errno of a public function that returned -1, as -errno; never 0. */
+int rsock_errno(void);
+
+/* rsocket.c */
+
+/* A new rsocket with options of parent, or of the configuration: ref is 1. */
+struct rsock *rsock_alloc(const struct rsock *parent, int type, int family);
+/* Makes rs known as fd. */
+int rsock_publish(struct rsock *rs, int fd);
+/* The rsocket behind a descriptor, with a reference; or NULL with errno set. */
+struct rsock *rsock_get(int fd);
+void rsock_put(struct rsock *rs);
+/* One that was never published, or is not any more. */
+void rsock_destroy(struct rsock *rs);
+bool rsock_nonblock(const struct rsock *rs, int flags);
+/* Writes what fits of addr, like getsockname(2). */
+void rsock_copy_addr(struct sockaddr *dst, socklen_t *dst_len,
+		     const union rsw_addr *addr);
+/* A sockaddr given by a program: -EINVAL or -EAFNOSUPPORT. */
+int rsock_addr(const struct rsock *rs, const struct sockaddr *sa,
+	       socklen_t len, union rsw_addr *addr);
+
+/* rsocket_opt.c */
+
+struct rsock_config {
+	uint32_t mem, wmem, sqsize, rqsize, inline_size, iomaps;
+	uint64_t polling_ns;
+};
+
+/* Read once from /etc/rdma/rsocket. */
+const struct rsock_config *rsock_config(void);
+int rsock_setsockopt(struct rsock *rs, int level, int name, const void *val,
+		     socklen_t len);
+int rsock_getsockopt(struct rsock *rs, int level, int name, void *val,
+		     socklen_t *len);
+
+/* rsocket_conn.c: streams come and go */
+
+/* With an id of its own, or that of a request, which it owns on success. */
+int rsock_stream_init(struct rsock *rs, struct rdma_cm_id *id);
+void rsock_stream_fini(struct rsock *rs);
+int rsock_stream_bind(struct rsock *rs, const union rsw_addr *addr);
+int rsock_stream_listen(struct rsock *rs, int backlog);
+int rsock_stream_accept(struct rsock *rs, struct rsock **new);
+int rsock_stream_connect(struct rsock *rs, const union rsw_addr *addr);
+int rsock_stream_name(struct rsock *rs, bool peer, union rsw_addr *addr);
+/* Waits until a connection that is being made is there, or failed. */
+int rsock_stream_settle(struct rsock *rs, int flags, uint64_t deadline_ns);
+/* Handles events of the connection manager, if any. Under lock. */
+void rsock_stream_cm(struct rsock *rs);
+/* Under lock. */
+void rsock_stream_fail(struct rsock *rs, int err);
+
+/* rsocket_data.c: streams carry data */
+
+/* Handles completions, gives credits. Under lock. */
+void rsock_stream_progress(struct rsock *rs);
+/* The connection is there: conn is what the peer told. Under lock. */
+void rsock_stream_start(struct rsock *rs, const struct rsw_conn *conn);
+int rsock_stream_post_recvs(struct rsock *rs, uint32_t n);
+bool rsock_stream_can_send(struct rsock *rs);
+ssize_t rsock_stream_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
+			  int flags);
+ssize_t rsock_stream_send(struct rsock *rs, const struct iovec *iov, int iovcnt,
+			  int flags);
+int rsock_stream_shutdown(struct rsock *rs, int how);
+/* Says good-bye and waits until everything sent has arrived, with a limit. */
+void rsock_stream_close(struct rsock *rs);
+/* Waits, under slock and lock, until something can be sent. */
+int rsock_stream_wait_send(struct rsock *rs, int flags, uint64_t deadline_ns);
+
+/*
+ * An RDMA write to target of data that is contiguous in iov or, if it is too
+ * long to go inline, is copied into the send buffer first. Called with lock,
+ * when something can be sent; returns without it. Takes up to len bytes (the
+ * number is returned) and moves it.
+ */
+struct rsock_iter {
+	const struct iovec *iov;
+	int iovcnt;
+	size_t off; /* in iov[0] */
+};
+
+enum rsock_write { RSOCK_WRITE_DATA, RSOCK_WRITE_DIRECT, RSOCK_WRITE_IOMAP };
+
+ssize_t rsock_stream_write(struct rsock *rs, enum rsock_write kind,
+			   struct rsock_iter *it, uint32_t len, uint64_t addr,
+			   uint32_t key, uint32_t imm);
+
+/* rsocket_iomap.c */
+
+off_t rsock_iomap(struct rsock *rs, void *buf, size_t len, int prot,
+		  off_t offset);
+int rsock_iounmap(struct rsock *rs, void *buf, size_t len);
+ssize_t rsock_iowrite(struct rsock *rs, const void *buf, size_t count,
+		      off_t offset, int flags);
+/* Tells the peer what was mapped since. Under slock and lock. */
+int rsock_iomap_flush(struct rsock *rs, int flags, uint64_t deadline_ns);
+void rsock_iomap_fini(struct rsock *rs);
+
+/* rsocket_dgram.c */
+
+int rsock_dgram_init(struct rsock *rs);
+void rsock_dgram_fini(struct rsock *rs);
+int rsock_dgram_bind(struct rsock *rs, const union rsw_addr *addr);
+int rsock_dgram_connect(struct rsock *rs, const union rsw_addr *addr);
+ssize_t rsock_dgram_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
+			 int *flags, union rsw_addr *from);
+/* to: NULL for the connected address. */
+ssize_t rsock_dgram_send(struct rsock *rs, const struct iovec *iov, int iovcnt,
+			 int flags, const union rsw_addr *to);
+void rsock_dgram_close(struct rsock *rs);
+void rsock_dgram_progress(struct rsock *rs);
+bool rsock_dgram_can_send(struct rsock *rs);
+void rsock_dgram_arm(struct rsock *rs);
+void rsock_dgram_drain(struct rsock *rs);
+
+/* rsocket_poll.c: all of these under lock */
+
+/* What poll(2) would say now. */
+short rsock_revents(struct rsock *rs, short events);
+/* Makes the descriptors of rs tell of the next change; up to 2 of them. */
+void rsock_arm(struct rsock *rs, int fds[2]);
+/* Takes what made them readable. */
+void rsock_drain(struct rsock *rs, int self);
+/* Wakes all sleepers but the one with eventfd self. */
+void rsock_wake(struct rsock *rs, int self);
+void rsock_watch_add(struct rsock *rs, struct rsock_watch *w, int efd);
+void rsock_watch_del(struct rsock_watch *w);
+/*
+ * Until ready() says so: 0; -EAGAIN without waiting if nonblock, or when
+ * deadline_ns (0: none) has passed; -EINTR. Lets go of lock meanwhile.
+ */
+int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs),
+	       bool nonblock, uint64_t deadline_ns);
+int rsock_set_watch(struct rsock *rs, int efd);
+int rsock_poll(struct pollfd *fds, nfds_t nfds, int timeout_ms);
+
+/* rsocket_alive.c: a thread that sends keepalive messages */
+
+int rsock_alive_set(struct rsock *rs, bool on);
+/* keepidle of rs has changed. */
+void rsock_alive_touch(struct rsock *rs);
+/* Sends one, if a control message can be sent. In rsocket_data.c. */
+void rsock_stream_keepalive(struct rsock *rs);
+void rsock_alive_forked(void);
+
+#endif

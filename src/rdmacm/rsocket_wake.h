@@ -1,0 +1,34 @@
+/*
+ * rsocket_wake.h - waiting for an rsocket together with anything else
+ *
+ * Two options of level SOL_RDMA that only this library has. With them a
+ * program can put rsockets into an epoll instance of its own, which is what
+ * src/rspreload does: rpoll() and rselect() need no help.
+ */
+#ifndef SOFTHCA_RDMACM_RSOCKET_WAKE_H
+#define SOFTHCA_RDMACM_RSOCKET_WAKE_H
+
+/*
+ * rgetsockopt() with a struct rsock_wake: revents tells which of events (and
+ * of POLLERR and POLLHUP) are true now. If none is, the descriptors in fds that
+ * are not -1 become readable when that may have changed; ask again then, with
+ * woken set, which takes what made them readable. They belong to the rsocket
+ * and may be others at the next call. EINVAL if optlen is not the struct's.
+ */
+#define RSOCK_WAKE 0x5ca0
+
+struct rsock_wake {
+	short events;
+	short revents;
+	int woken;
+	int fds[2];
+};
+
+/*
+ * rsetsockopt() with an int, an eventfd: it is written to whenever another
+ * thread may have taken what made a descriptor of RSOCK_WAKE readable. A
+ * negative number, -1 - eventfd, ends that. EBADF when there is no such.
+ */
+#define RSOCK_WATCH 0x5ca1
+
+#endif
