@@ -22,29 +22,39 @@ def perftest(place, tool, *args, iters=200, **kw):
     return rows
 
 
+# Nothing holds back a sender on UC and UD, and perftest waits for ever for what
+# a receiver's socket had no room for: these send less than any socket holds.
+LITTLE = ["-s", 1024]
+
+
+def modest(conn, kind="bw"):
+    return ({"iters": 30}, LITTLE) if conn != "RC" and kind == "bw" else ({}, [])
+
+
 @pytest.mark.parametrize("kind", ["lat", "bw"])
 @pytest.mark.parametrize("op,conn", BASIC)
 def test_basic(place, op, conn, kind):
-    perftest(place, f"ib_{op}_{kind}", "-c", conn)
+    kw, args = modest(conn, kind)
+    perftest(place, f"ib_{op}_{kind}", "-c", conn, *args, **kw)
 
 
 @pytest.mark.parametrize("op", ["send", "write", "read"])
 @pytest.mark.parametrize("kind", ["lat", "bw"])
 def test_all_sizes(place, op, kind):
-    rows = perftest(place, f"ib_{op}_{kind}", "-a", iters=20 if kind == "lat" else 40)
+    rows = perftest(place, f"ib_{op}_{kind}", "-a", iters=5 if kind == "lat" else 20)
     assert len(rows) == 23, rows
     assert rows[-1].split()[0] == str(1 << 23)
 
 
-@pytest.mark.parametrize("op,conn", [("send", "UC"), ("send", "UD"), ("write", "UC")])
-@pytest.mark.parametrize("kind", [pytest.param("lat", marks=FULL), "bw"])
-def test_all_sizes_unreliable(placements, op, conn, kind):
-    """Bandwidth without acknowledgements overruns a slow receiver, so few at a
-    time are on their way."""
-    deep = ["-t", 4, "-r", 512] if kind == "bw" else []
-    if op == "write" and kind == "bw":
-        deep = ["-t", 4]
-    perftest(placements("netns"), f"ib_{op}_{kind}", "-c", conn, "-a", *deep, iters=20)
+@pytest.mark.parametrize("conn,size", [("UC", 1), ("UC", 4096), ("UC", 65536), ("UD", 1), ("UD", 1023),
+                                       ("UD", 1024)])
+def test_unreliable_sizes(place, conn, size):
+    perftest(place, "ib_send_lat", "-c", conn, "-s", size, iters=50)
+
+
+@pytest.mark.parametrize("size", [2, 4096, 65536])
+def test_uc_write_sizes(place, size):
+    perftest(place, "ib_write_bw", "-c", "UC", "-s", size, iters=50)
 
 
 @pytest.mark.parametrize("op,conn", [("send", "RC"), ("write", "RC"), ("read", "RC"), ("atomic", "RC"),
@@ -52,7 +62,8 @@ def test_all_sizes_unreliable(placements, op, conn, kind):
                                      pytest.param("send", "UD", marks=FULL),
                                      pytest.param("write", "UC", marks=FULL)])
 def test_bidirectional(place, op, conn):
-    perftest(place, f"ib_{op}_bw", "-c", conn, "-b")
+    kw, args = modest(conn)
+    perftest(place, f"ib_{op}_bw", "-c", conn, "-b", *args, **kw)
 
 
 @pytest.mark.parametrize("op", ["send", "write", "read", "atomic"])
@@ -65,8 +76,9 @@ def test_post_list(place, op):
     perftest(place, f"ib_{op}_bw", "-l", 16, iters=320)
 
 
-@pytest.mark.parametrize("tool", ["ib_send_lat", "ib_send_bw", "ib_write_bw", "ib_read_lat", "ib_read_bw",
-                                  "ib_atomic_lat", "ib_atomic_bw"])
+# perftest has no events for writes.
+@pytest.mark.parametrize("tool", ["ib_send_lat", "ib_send_bw", "ib_read_lat", "ib_read_bw", "ib_atomic_lat",
+                                  "ib_atomic_bw"])
 def test_events(place, tool):
     perftest(place, tool, "-e")
 
@@ -84,8 +96,9 @@ def test_inline(place, tool):
 @pytest.mark.parametrize("conn", ["RC", pytest.param("UD", marks=FULL), pytest.param("UC", marks=FULL)])
 @pytest.mark.parametrize("tool", ["ib_send_bw", "ib_send_lat"])
 def test_srq(place, tool, conn):
+    kw, args = modest(conn)
     more = ["-q", 4] if tool == "ib_send_bw" else []
-    perftest(place, tool, "--use-srq", "-c", conn, *more)
+    perftest(place, tool, "--use-srq", "-c", conn, *more, *args, **kw)
 
 
 @pytest.mark.parametrize("mtu", [256, 512, 1024, 2048, 4096])
@@ -111,7 +124,9 @@ def test_every_gid(place, tool, conn):
 @pytest.mark.parametrize("tool,conn", [("ib_send_lat", "RC"), ("ib_send_lat", "UD"), ("ib_write_bw", "RC"),
                                        ("ib_read_bw", "RC"), ("ib_atomic_bw", "RC"), ("ib_send_bw", "UC")])
 def test_ipv6(place, tool, conn):
-    perftest(place, tool, "-c", conn, **place.gid_args("-x", 6), host=place.host6)
+    # Its own connection is IPv4 in any case.
+    kw, args = modest(conn)
+    perftest(place, tool, "-c", conn, *args, **place.gid_args("-x", 6), **kw)
 
 
 @pytest.mark.parametrize("tool", ["ib_send_bw", "ib_write_lat", "ib_read_bw"])
@@ -132,19 +147,21 @@ def test_small_link(placements, tool):
 
 @pytest.mark.parametrize("conn", ["RC", "UD"])
 def test_cq_moderation_and_depth(place, conn):
-    perftest(place, "ib_send_bw", "-c", conn, "-Q", 50, "-t", 100, "-r", 300, "-s", 512)
+    perftest(place, "ib_send_bw", "-c", conn, "-Q", 10, "-t", 40, "-r", 300, "-s", 512, iters=80)
 
 
-def test_multicast(place):
-    """ib_send with a multicast group: one sender, one member."""
-    perftest(place, "ib_send_lat", "-c", "UD", "-g")
+@pytest.mark.parametrize("family", [4, 6])
+@pytest.mark.parametrize("tool", ["ib_send_lat", "ib_send_bw"])
+def test_multicast(place, tool, family):
+    """Groups: of IPv4 as RoCEv2 writes them, and the one perftest chooses."""
+    group = ["-M", "0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:3"] if family == 4 else []
+    perftest(place, tool, "-c", "UD", "-g", *group, "-s", 512, iters=30, **place.gid_args("-x", family))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("iters", [2000])
 @pytest.mark.parametrize("size", [1, 3, 64, 1023, 4096, 65537, 1 << 20])
 @pytest.mark.parametrize("kind", ["lat", "bw"])
-@pytest.mark.parametrize("op,conn", [b for b in BASIC if b[0] != "atomic" and b[1] != "UD"])
+@pytest.mark.parametrize("op,conn", [b for b in BASIC if b[0] != "atomic" and b[1] == "RC"])
 def test_sizes(place, op, conn, kind, size, iters):
-    deep = ["-t", 4] if conn != "RC" and kind == "bw" else []
-    perftest(place, f"ib_{op}_{kind}", "-c", conn, "-s", size, *deep, iters=min(iters, 4000000 // size + 20))
+    perftest(place, f"ib_{op}_{kind}", "-c", conn, "-s", size, iters=min(iters, 4000000 // size + 20))

@@ -1,0 +1,277 @@
+"""Several processes, users and surroundings; what one's end does to others."""
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+import rig
+from test_data import numbers
+
+CHECK = rig.client("verbs_check")
+
+
+class Running:
+    """A verbs_check pair in the background."""
+
+    def __init__(self, place, *args, options=()):
+        port = rig.free_port()
+        cmd = [CHECK, "-p", port, *args]
+        opts = [*place.options, *options]
+        self.server = rig.Proc(place.server, cmd, opts)
+        self.server.wait_listening(port)
+        self.client = rig.Proc(place.client, [*cmd, place.host], opts)
+
+    def ready(self):
+        self.server.wait_for("^ready")
+        self.client.wait_for("^ready")
+
+    def finish(self):
+        rc = self.client.wait(), self.server.wait()
+        text = f"{self.server.describe()}{self.client.describe()}"
+        assert rc == (0, 0), text
+        return text
+
+    def kill(self):
+        self.server.kill()
+        self.client.kill()
+
+
+@pytest.mark.parametrize("victim", ["server", "client"])
+def test_killed_peer(place, victim):
+    """Four pairs on one address; one process is killed in mid-transfer. Its
+    peer is told within its own time-out, the others finish, a new pair starts."""
+    pairs = []
+    try:
+        # Several seconds of transfer; the killed pair's last for long.
+        for i in range(4):
+            pairs.append(Running(place, "-o", "send", "-D", 30 if i == 0 else 4, "-s", 4096,
+                                 "-r", 64, "-X", i + 1, "-u", 12, "-t", 3))
+        for p in pairs:
+            p.ready()
+        time.sleep(1)
+        dead, left = pairs[0].server, pairs[0].client
+        if victim == "client":
+            dead, left = left, dead
+        assert dead.running() and left.running()
+        dead.kill(signal.SIGKILL)
+        start = time.monotonic()
+        rc = left.wait(10)
+        took = time.monotonic() - start
+        if victim == "server":
+            # 4.096 us * 2^12 = 17 ms, four times; hardware may take 4 times that.
+            assert rc == 3 and "status 12 " in left.output(), left.describe()
+            assert took < 5, f"took {took:.1f} s\n{left.describe()}"
+        else:  # a receiver waits for nobody: it learns by TCP
+            assert rc == 3, left.describe()
+        for p in pairs[1:]:
+            p.finish()
+    finally:
+        for p in pairs:
+            p.kill()
+    place.check("-n", 300)
+
+
+def test_killed_peer_perftest(place):
+    port = rig.free_port()
+    cmd = ["ib_write_bw", "-F", "-D", 20, "-u", 12, "-p", port]
+    server = rig.Proc(place.server, cmd, place.options)
+    client = None
+    try:
+        server.wait_listening(port)
+        client = rig.Proc(place.client, [*cmd, place.host], place.options)
+        client.wait_for("#bytes")
+        time.sleep(1)
+        server.kill(signal.SIGKILL)
+        assert client.wait(15) != 0
+        assert "status 12" in client.output(), client.describe()
+    finally:
+        server.kill()
+        if client:
+            client.kill()
+
+
+def test_kills_leave_nothing(placements):
+    """What killed processes held is available again."""
+    place = placements("wire")
+    for i in range(20):
+        p = Running(place, "-o", "write", "-D", 30)
+        try:
+            p.ready()
+        finally:
+            p.kill()
+    place.check("-n", 300)
+    out = rig.Side().run(["ibv_devinfo"])
+    assert "PORT_ACTIVE" in out
+
+
+def test_one_sided_without_the_target(place):
+    """A target that sleeps in its program serves reads, writes and atomics."""
+    for op in ("read", "faa"):
+        p = Running(place, "-o", op, "-n", 2000, "-r", 16)
+        try:
+            p.ready()
+            text = p.finish()
+            assert "wrong 0" in text
+        finally:
+            p.kill()
+
+
+def test_stopped_peer_goes_on(placements):
+    """SIGSTOP for less than the time-out is only a delay."""
+    place = placements("wire")
+    p = Running(place, "-o", "send", "-D", 2)
+    try:
+        p.ready()
+        time.sleep(0.3)
+        os.killpg(p.server.pid, signal.SIGSTOP)
+        time.sleep(0.2)
+        os.killpg(p.server.pid, signal.SIGCONT)
+        p.finish()
+    finally:
+        p.kill()
+
+
+# ------------------------------------------------------------------- users
+
+root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start other users' processes")
+
+
+def user_place(staged, uid, name="local", prefix=(), options=()):
+    side = rig.Side([*prefix, *rig.ordinary_user(uid)], tool=f"{staged}/bin/softhca")
+    return rig.Placement(name, side, side, "127.0.0.1", "::1", options)
+
+
+@root
+@pytest.mark.parametrize("options", [[], ["--wire"]], ids=["local", "wire"])
+def test_ordinary_user(staged, options):
+    place = user_place(staged, 65534, options=options)
+    place.tool("ibv_rc_pingpong", "-g", 0, "-c", "-n", 200)
+    place.tool("ib_write_bw", "-F", "-n", 200)
+    place.tool("ib_send_lat", "-F", "-c", "UD", "-n", 200)
+
+
+@root
+def test_ordinary_user_netns(staged, networks):
+    net = networks(9000)
+    user = rig.ordinary_user(65534)
+    tool = f"{staged}/bin/softhca"
+    place = rig.Placement("netns", rig.Side([*net.b, *user], tool), rig.Side([*net.a, *user], tool),
+                          "10.91.0.2", "fd91::2")
+    place.tool("ib_send_bw", "-F", "-n", 300)
+    place.tool("ib_read_lat", "-F", "-n", 300)
+
+
+@root
+def test_memlock_64k(staged):
+    """Nothing is locked, so the limit that stops hardware users does not matter."""
+    place = user_place(staged, 65534, prefix=["prlimit", "--memlock=65536:65536"])
+    place.tool("ib_write_bw", "-F", "-s", 1 << 20, "-n", 50)
+    place.tool(f"{staged}/clients/verbs_check", "-o", "mix", "-s", 100000, "-n", 100, "-r", 16)
+
+
+@root
+def test_two_users(staged):
+    """The second user of an address is told who has the port, and still works
+    between its own processes."""
+    one, two = 65534, 54321
+    port = rig.free_port()
+    check = f"{staged}/clients/verbs_check"
+    first = user_place(staged, one, options=["--wire"])
+    a = rig.Proc(first.server, [check, "-p", port, "-D", 8], ["--wire"])
+    b = None
+    try:
+        a.wait_listening(port)
+        b = rig.Proc(first.client, [check, "-p", port, "-D", 8, "127.0.0.1"], ["--wire"])
+        a.wait_for("^ready")
+        b.wait_for("^ready")
+        # its own processes: as if alone
+        second = user_place(staged, two)
+        second.tool("ib_write_bw", "-F", "-n", 200)
+        second.tool(check, "-o", "mix", "-n", 300)
+        # the wire is taken, and that is said
+        wire = user_place(staged, two, options=["--wire"])
+        p = rig.Proc(wire.server, [check, "-p", rig.free_port(), "127.0.0.1"], ["--wire"])
+        rc = p.wait(30)
+        text = p.output()
+        assert rc != 0, p.describe()
+        assert "4791" in text, p.describe()
+        assert re.search(rf"\b{one}\b|nobody", text), f"says not who\n{p.describe()}"
+        assert b.wait(30) == 0 and a.wait(30) == 0, a.describe() + b.describe()
+    finally:
+        a.kill()
+        if b:
+            b.kill()
+
+
+# ------------------------------------------------------------ surroundings
+
+@root
+@pytest.mark.parametrize("options", [[], ["--wire"]], ids=["local", "wire"])
+def test_no_dev_shm(options):
+    """/dev/shm is absent or read-only in some containers."""
+    hide = ["unshare", "-m", "sh", "-c",
+            'mount -t tmpfs -o ro,size=4k none /dev/shm && exec "$@"', "sh"]
+    side = rig.Side(hide)
+    place = rig.Placement("no shm", side, side, "127.0.0.1", "::1", options)
+    place.tool("ibv_rc_pingpong", "-g", 0, "-c", "-n", 200)
+    place.check("-o", "mix", "-n", 300)
+
+
+def test_no_place_at_all():
+    """Without any writable place a process is alone, and says so or works."""
+    side = rig.Side()
+    p = rig.Proc(side, ["ibv_devinfo"], env={"SOFTHCA_RUNDIR": "/proc/nowhere"})
+    assert p.wait() == 0, p.describe()
+
+
+def test_few_descriptors():
+    """A tight limit on open files is an error message, not a crash."""
+    side = rig.Side(["prlimit", "--nofile=64:64"])
+    place = rig.Placement("nofile", side, side, "127.0.0.1", "::1")
+    place.check("-n", 200)
+
+
+def test_fork_and_exec(placements):
+    """Under a shell, with the environment passed on."""
+    port = rig.free_port()
+    place = placements("local")
+    place.pair(["sh", "-c", f"ibv_devices && exec ib_write_lat -F -n 100 -p {port}"],
+               ["sh", "-c", f"ibv_devices && exec ib_write_lat -F -n 100 -p {port} 127.0.0.1"], port)
+
+
+def test_exit_status_is_passed():
+    p = rig.Proc(rig.Side(), ["sh", "-c", "exit 42"])
+    assert p.wait() == 42
+
+
+def test_qperf(place):
+    """qperf uses the 48-byte port query and events; an independent measure."""
+    if rig.need("qperf"):
+        pytest.skip("qperf is not installed")
+    port = rig.free_port()
+    server = rig.Proc(place.server, ["qperf", "-lp", port], place.options)
+    try:
+        server.wait_listening(port)
+        for test in ("rc_lat", "rc_bw", "uc_lat", "ud_lat", "rc_rdma_write_lat", "rc_rdma_read_bw",
+                     "rc_compare_swap_mr", "rc_fetch_add_mr"):
+            if place.name == "wire" and test not in ("rc_lat", "rc_bw"):
+                continue
+            c = rig.Proc(place.client, ["qperf", "-lp", port, "-t", 1, place.host, test], place.options)
+            rc = c.wait(20)
+            assert rc == 0 and re.search(r"(latency|bw|msg_rate|rate)\s+=", c.output()), \
+                c.describe() + server.describe()
+    finally:
+        server.kill()
+
+
+def test_loss_is_counted_the_same_with_a_seed(placements):
+    """A seed makes a run's losses its own."""
+    place = placements("netns")
+    lost = []
+    for _ in range(2):
+        out = place.check("-c", "UD", "-n", 500, "-s", 64, "-r", 32, "-L", options=["--loss", 5, "--seed", 11])
+        lost.append(numbers(out.server)["lost"])
+    assert lost[0] == lost[1], lost
