@@ -35,9 +35,9 @@
 #define RX_CONTROL 256
 #define RX_EVENTS 16
 #define HINTS 64
-#define STREAM_BYTES 32768 /* a socket that gave as much has more */
-#define HOT_ROUNDS 16      /* before the others are looked at */
-#define MAX_READS 16       /* in one poll, if nothing good is in them */
+#define HOT_TRIES 4  /* one in so many goes to the other sockets */
+#define SPINNING 8   /* polls that found nothing: somebody is waiting */
+#define MAX_READS 16 /* in one poll, if nothing good is in them */
 #define STALE_NS 2000000u
 
 /* What all packets of one datagram have in common. */
@@ -70,9 +70,11 @@ struct rx {
 	struct epoll_event event[RX_EVENTS]; /* sockets to read */
 	int nevents, next_event;
 	struct rx_sock *hot; /* try this one before asking epoll */
-	unsigned hot_rounds;
-	bool full;    /* the last read took all there was room for */
-	bool pending; /* pending_fd is readable */
+	unsigned tries;      /* of hot and others */
+	unsigned burst;      /* datagrams to ask for at a time */
+	unsigned idle;       /* polls that found nothing since the last one */
+	bool pending;        /* pending_fd is readable */
+	bool empty;          /* all sockets were found empty */
 
 	uint64_t pkts, bytes; /* of this call */
 	uint16_t next_id[HINTS];
@@ -97,6 +99,7 @@ int rx_create(struct udp *u)
 		rx->iov[i].iov_base = rx->buf + i * RX_BYTES;
 		rx->iov[i].iov_len = RX_BYTES;
 	}
+	rx->burst = 1;
 	u->rx = rx;
 	return 0;
 }
@@ -451,10 +454,10 @@ static unsigned split(struct udp *u, struct rx *rx, unsigned budget,
 
 static int read_sock(struct rx *rx, struct rx_sock *s)
 {
-	size_t bytes = 0;
+	unsigned want = rx->burst;
 	int n;
 
-	for (size_t i = 0; i < RX_DATAGRAMS; i++) {
+	for (size_t i = 0; i < want; i++) {
 		rx->msg[i].msg_hdr = (struct msghdr){
 			.msg_name = &rx->from[i],
 			.msg_namelen = sizeof(rx->from[i]),
@@ -464,36 +467,40 @@ static int read_sock(struct rx *rx, struct rx_sock *s)
 			.msg_controllen = sizeof(rx->control[i]),
 		};
 	}
-	n = recvmmsg(s->fd, rx->msg, RX_DATAGRAMS, MSG_DONTWAIT, NULL);
+	n = recvmmsg(s->fd, rx->msg, want, MSG_DONTWAIT, NULL);
 	if (n <= 0)
 		return 0;
-	for (int i = 0; i < n; i++)
-		bytes += rx->msg[i].msg_len;
 	rx->sock = s;
 	rx->count = n;
 	rx->next = 0;
 	rx->d.len = rx->d.off = 0;
-	rx->full = n == RX_DATAGRAMS;
-	rx->hot = rx->full || bytes >= STREAM_BYTES ? s : NULL;
+	rx->hot = s;
+	/* What was there at once, without waiting, is likely to have company. */
+	if ((unsigned)n < want)
+		rx->burst = (unsigned)n;
+	else if (!rx->idle)
+		rx->burst = min_u32(2 * want, RX_DATAGRAMS);
 	return n;
 }
 
 /*
- * Reads from the next socket that has something. A socket in full flow is
- * read again without asking epoll which ones are ready, for a while.
+ * Reads from the next socket that has something. The one that had something
+ * last is tried before epoll is asked which ones have: mostly it is the one. A
+ * caller who polls and polls, and finds nothing, gets to epoll every fourth
+ * time only.
  */
 static int fetch(struct udp *u, struct rx *rx)
 {
 	bool asked = false;
 
+	rx->empty = false;
+	if (rx->hot && ++rx->tries % HOT_TRIES) {
+		if (read_sock(rx, rx->hot))
+			return rx->count;
+		if (rx->idle > SPINNING)
+			return 0;
+	}
 	for (;;) {
-		if (rx->hot && ++rx->hot_rounds % HOT_ROUNDS) {
-			struct rx_sock *s = rx->hot;
-
-			rx->hot = NULL;
-			if (read_sock(rx, s))
-				return rx->count;
-		}
 		while (rx->next_event < rx->nevents) {
 			struct rx_sock *s =
 				rx->event[rx->next_event++].data.ptr;
@@ -504,11 +511,11 @@ static int fetch(struct udp *u, struct rx *rx)
 		if (asked)
 			return 0;
 		asked = true;
-		rx->hot = NULL;
 		rx->next_event = 0;
 		rx->nevents = epoll_wait(u->epfd, rx->event, RX_EVENTS, 0);
 		if (rx->nevents <= 0) {
 			rx->nevents = 0;
+			rx->empty = true;
 			return 0;
 		}
 	}
@@ -591,16 +598,19 @@ int udp_poll(struct udp *u, unsigned budget, udp_rx_fn *fn, void *arg)
 	for (int reads = 0;; reads++) {
 		n += split(u, rx, budget - n, fn, arg);
 		left = rx->next < rx->count || rx->d.off < rx->d.len;
-		/* After a short read there is hardly more: let it be used. */
-		if (n >= budget || (n && !rx->full) || reads == MAX_READS)
+		/* Something to do is better than more to do. */
+		if (n || reads == MAX_READS)
 			break;
 		if (!fetch(u, rx)) {
-			if (u->registry)
+			if (u->registry && rx->empty)
 				mend_backlog(u, rx);
 			break;
 		}
+		rx->idle = 0;
 	}
 	set_pending(u, rx, left);
+	if (!n && ++rx->idle == 1)
+		rx->burst = 1;
 	if (rx->pkts) {
 		STAT_ADD(u, rx_pkts, rx->pkts);
 		STAT_ADD(u, rx_bytes, rx->bytes);

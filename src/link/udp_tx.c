@@ -54,7 +54,8 @@ static const union ibv_gid loopback[2] = { /* [v4] */
 /* Where the packets of a run go. */
 struct route {
 	const struct roce_path *path;
-	uint32_t qpn;  /* slot was looked up for */
+	uint32_t qpn;  /* slot was looked up for, */
+	uint16_t to_slot; /* or given by */
 	uint32_t scope; /* interface to send on, or 0 */
 	int slot;      /* a process of this host, or negative */
 	bool v4;
@@ -143,11 +144,11 @@ static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 	uint16_t port = ROCE_UDP_PORT, private = 0;
 
 	r->qpn = qpn;
+	r->to_slot = to_slot;
 	r->slot = -1;
-	if (to_slot)
+	if (to_slot && to_slot <= REGISTRY_SLOTS && u->registry)
 		r->slot = to_slot - 1;
-	else if (u->registry && !roce_gid_is_multicast(dgid) &&
-		 netdev_is_local(dgid))
+	else if (u->registry && !roce_gid_is_multicast(dgid))
 		r->slot = registry_route(u->registry, qpn, dgid,
 					 udp_scope(dgid, r->path->sgid_scope));
 	if (r->slot >= 0 && !u->cfg.wire)
@@ -189,7 +190,7 @@ static bool route(struct udp *u, struct route *r, const struct roce_pkt *p)
 		set_path(u, r, p->path);
 		changed = true;
 	}
-	if (changed || r->qpn != packet_qpn(p)) {
+	if (changed || r->qpn != packet_qpn(p) || r->to_slot != p->to_slot) {
 		set_destination(u, r, packet_qpn(p), p->to_slot);
 		changed = true;
 	}
@@ -236,6 +237,7 @@ static void gather(struct udp *u, struct run *run, struct route *r,
 			run->size = size;
 		} else if (p->hash != head->hash || size > run->size ||
 			   packet_qpn(p) != r->qpn ||
+			   p->to_slot != r->to_slot ||
 			   !same_path(p->path, r->path) ||
 			   run->bytes + size > UDP_MAX_BYTES ||
 			   run->sock->no_gso || r->relay) {
