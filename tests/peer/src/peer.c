@@ -1150,14 +1150,30 @@ static struct done wait_wc(enum who w, const char *of)
 	return d;
 }
 
+/* Before a failure: what the other end has to say about it. */
+static const char *other_end(enum who w)
+{
+	static char text[128];
+	struct done d = { .status = IBV_WC_SUCCESS };
+	enum who o = !w;
+
+	while (poll_wc(o, &d, 100) && d.status == IBV_WC_SUCCESS)
+		;
+	snprintf(text, sizeof(text), " (the %s's QP is in state %" PRIu64
+		 ", its completions end with \"%s\")", role(o),
+		 at(o, "state %lx", qpi[o]).v[0], ibv_wc_status_str(d.status));
+	return text;
+}
+
 /* The completion must have this status. */
 static struct done expect(enum who w, enum ibv_wc_status want, const char *of)
 {
 	struct done d = wait_wc(w, of);
 
 	if (d.status != want)
-		fail("%s: %s completes as \"%s\", not \"%s\"", role(w), of,
-		     ibv_wc_status_str(d.status), ibv_wc_status_str(want));
+		fail("%s: %s completes as \"%s\", not \"%s\"%s", role(w), of,
+		     ibv_wc_status_str(d.status), ibv_wc_status_str(want),
+		     other_end(w));
 	return d;
 }
 
@@ -1758,7 +1774,7 @@ static void uc_op(enum ibv_wr_opcode op)
 
 	pair(IBV_QPT_UC);
 	for (size_t i = 0; i < n; i++) {
-		unsigned attempts = opt_lossy ? 20 : 1, lost = 0;
+		unsigned attempts = opt_lossy ? 10 : 1, lost = 0;
 		bool posted = false;
 
 		for (;;) {
@@ -1776,7 +1792,7 @@ static void uc_op(enum ibv_wr_opcode op)
 			if (takes_recv(op)) {
 				struct done d;
 
-				arrived = poll_wc(B, &d, opt_lossy ? 500 : 5000);
+				arrived = poll_wc(B, &d, opt_lossy ? 100 : 5000);
 				if (arrived) {
 					judge_received(B, &d, op, s[i], imm);
 					posted = false;
@@ -1789,13 +1805,18 @@ static void uc_op(enum ibv_wr_opcode op)
 						      AT_B, s[i], seed).v[0];
 				}
 			}
-			if (arrived)
+			if (arrived || ++lost == attempts)
 				break;
-			if (++lost == attempts)
-				fail("responder: %" PRIu64 " bytes did not "
-				     "arrive in %u attempts", s[i], attempts);
 		}
-		expect_data(B, AT_B, s[i], true);
+		if (lost < attempts)
+			expect_data(B, AT_B, s[i], true);
+		else if (opt_lossy && s[i] > opt_mtu)
+			/* All its packets in order: nobody promised that. */
+			remark("no message of %" PRIu64 " bytes came through "
+			       "undamaged", s[i]);
+		else
+			fail("responder: %" PRIu64 " bytes did not arrive in "
+			     "%u attempts", s[i], attempts);
 	}
 }
 
