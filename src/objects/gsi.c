@@ -111,8 +111,9 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 	b.pkt[0].hdr_len = (uint16_t)roce_encode(&h, b.pkt[0].hdr);
 	udp_send(g->e->udp, &b, &err);
 	if (err && g->e->cfg->explain)
-		fprintf(stderr, "softhca: a message of the connection manager "
-				"cannot be sent: %s\n",
+		fprintf(stderr,
+			"softhca: a message of the connection manager "
+			"cannot be sent: %s\n",
 			strerror(err));
 }
 

@@ -1,0 +1,740 @@
+/*
+ * addr.c - addresses of identifiers: binding, ports, resolving
+ *
+ * In RoCEv2 an IP address is a GID, so resolving one means to ask the kernel
+ * which of our addresses it would use towards the other, and to find the
+ * device that has it. That needs no exchange with anybody, so the events of
+ * resolving are there before the calls return.
+ *
+ * Ports of a port space are shared by the identifiers of this process as those
+ * of TCP by its sockets, and reserved in the registry of this host's processes
+ * for what may become a listener.
+ */
+#include "cma.h"
+
+#include "base/bytes.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define FIRST_FREE_PORT 32768
+#define LAST_FREE_PORT 60999
+#define FIRST_USER_PORT 1024
+#define PORT_BUCKETS 1024
+
+/* Socket addresses and GIDs */
+
+socklen_t cma_addr_len(const struct sockaddr *addr)
+{
+	switch (addr->sa_family) {
+	case AF_INET:
+		return sizeof(struct sockaddr_in);
+	case AF_INET6:
+		return sizeof(struct sockaddr_in6);
+	default:
+		return 0;
+	}
+}
+
+uint16_t cma_port(const struct sockaddr *addr)
+{
+	switch (addr->sa_family) {
+	case AF_INET:
+		return ntohs(((const struct sockaddr_in *)(const void *)addr)
+				     ->sin_port);
+	case AF_INET6:
+		return ntohs(((const struct sockaddr_in6 *)(const void *)addr)
+				     ->sin6_port);
+	default:
+		return 0;
+	}
+}
+
+static void set_port(struct sockaddr_storage *addr, uint16_t port)
+{
+	if (addr->ss_family == AF_INET)
+		((struct sockaddr_in *)addr)->sin_port = htons(port);
+	else
+		((struct sockaddr_in6 *)addr)->sin6_port = htons(port);
+}
+
+static uint32_t scope_id(const struct sockaddr *addr)
+{
+	if (addr->sa_family != AF_INET6)
+		return 0;
+	return ((const struct sockaddr_in6 *)(const void *)addr)->sin6_scope_id;
+}
+
+void cma_addr_gid(const struct sockaddr *addr, union ibv_gid *gid)
+{
+	if (addr->sa_family == AF_INET) {
+		const struct sockaddr_in *sin = (const void *)addr;
+
+		*gid = (union ibv_gid){ .raw = { [10] = 0xff, [11] = 0xff } };
+		memcpy(gid->raw + 12, &sin->sin_addr, 4);
+	} else {
+		const struct sockaddr_in6 *sin6 = (const void *)addr;
+
+		memcpy(gid->raw, &sin6->sin6_addr, 16);
+	}
+}
+
+void cma_gid_addr(const union ibv_gid *gid, uint32_t scope, uint16_t port,
+		  struct sockaddr_storage *addr)
+{
+	memset(addr, 0, sizeof(*addr));
+	if (roce_gid_is_v4(gid)) {
+		struct sockaddr_in *sin = (struct sockaddr_in *)addr;
+
+		sin->sin_family = AF_INET;
+		memcpy(&sin->sin_addr, gid->raw + 12, 4);
+	} else {
+		struct sockaddr_in6 *sin6 = (struct sockaddr_in6 *)addr;
+
+		sin6->sin6_family = AF_INET6;
+		memcpy(&sin6->sin6_addr, gid->raw, 16);
+		if (IN6_IS_ADDR_LINKLOCAL(&sin6->sin6_addr))
+			sin6->sin6_scope_id = scope;
+	}
+	set_port(addr, port);
+}
+
+bool cma_addr_any(const struct sockaddr *addr)
+{
+	union ibv_gid gid;
+
+	cma_addr_gid(addr, &gid);
+	if (roce_gid_is_v4(&gid))
+		return !get_be32(gid.raw + 12);
+	return !gid.global.subnet_prefix && !gid.global.interface_id;
+}
+
+/* A copy that is AF_INET if it means IPv4. */
+static int normalise(const struct sockaddr *addr, struct sockaddr_storage *out)
+{
+	const struct sockaddr_in6 *sin6 = (const void *)addr;
+	socklen_t len;
+
+	if (!addr)
+		return -EINVAL;
+	len = cma_addr_len(addr);
+	if (!len)
+		return -EAFNOSUPPORT;
+	memset(out, 0, sizeof(*out));
+	memcpy(out, addr, len);
+	if (addr->sa_family == AF_INET6 &&
+	    IN6_IS_ADDR_V4MAPPED(&sin6->sin6_addr)) {
+		struct sockaddr_in *sin = (struct sockaddr_in *)out;
+
+		memset(out, 0, sizeof(*out));
+		sin->sin_family = AF_INET;
+		sin->sin_port = sin6->sin6_port;
+		memcpy(&sin->sin_addr, sin6->sin6_addr.s6_addr + 12, 4);
+	}
+	/* an address of one link means nothing without the link */
+	if (out->ss_family == AF_INET6 &&
+	    IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)out)->sin6_addr) &&
+	    !((struct sockaddr_in6 *)out)->sin6_scope_id)
+		return -EINVAL;
+	return 0;
+}
+
+/* Ports */
+
+static struct cma_id *ports[PORT_BUCKETS]; /* under the lock */
+
+uint64_t cma_service_id(const struct cma_id *id, uint16_t port)
+{
+	return IPCM_SERVICE_ID(id->id.ps, port);
+}
+
+static struct sockaddr *src_addr(struct cma_id *id)
+{
+	return &id->id.route.addr.src_addr;
+}
+
+/* Whether both may have one port, as Linux decides it. */
+static int port_conflict(struct cma_id *a, struct cma_id *b, bool reuse)
+{
+	const struct sockaddr *x = src_addr(a), *y = src_addr(b);
+	union ibv_gid g, h;
+
+	if (reuse && b->reuse)
+		return 0;
+	if (a->afonly && b->afonly && x->sa_family != y->sa_family)
+		return 0;
+	if (cma_addr_any(x) || cma_addr_any(y))
+		return -EADDRNOTAVAIL;
+	cma_addr_gid(x, &g);
+	cma_addr_gid(y, &h);
+	return memcmp(&g, &h, sizeof(g)) ? 0 : -EADDRINUSE;
+}
+
+static int port_check(struct cma_id *id, uint16_t port, bool reuse)
+{
+	for (struct cma_id *o = ports[port % PORT_BUCKETS]; o;
+	     o = o->next_on_port) {
+		int err;
+
+		if (o == id || o->port != port || o->id.ps != id->id.ps)
+			continue;
+		err = port_conflict(id, o, reuse);
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+static void port_add(struct cma_id *id, uint16_t port)
+{
+	id->port = port;
+	id->on_port = true;
+	id->next_on_port = ports[port % PORT_BUCKETS];
+	ports[port % PORT_BUCKETS] = id;
+	set_port(&id->id.route.addr.src_storage, port);
+}
+
+static void port_del(struct cma_id *id)
+{
+	struct cma_id **p = &ports[id->port % PORT_BUCKETS];
+
+	while (*p != id)
+		p = &(*p)->next_on_port;
+	*p = id->next_on_port;
+	id->on_port = false;
+}
+
+static const union ibv_gid *reserved_gid(struct cma_id *id, union ibv_gid *gid)
+{
+	if (cma_addr_any(src_addr(id)))
+		return NULL;
+	cma_addr_gid(src_addr(id), gid);
+	return gid;
+}
+
+/* Whether another identifier of this process has reserved what id needs. */
+static bool reserved_here(struct cma_id *id)
+{
+	union ibv_gid g, h;
+
+	for (struct cma_id *o = ports[id->port % PORT_BUCKETS]; o;
+	     o = o->next_on_port) {
+		const union ibv_gid *x, *y;
+
+		if (o == id || o->port != id->port || o->id.ps != id->id.ps ||
+		    !o->reserved)
+			continue;
+		x = reserved_gid(id, &g);
+		y = reserved_gid(o, &h);
+		if (!x || !y || !memcmp(x, y, sizeof(*x)))
+			return true;
+	}
+	return false;
+}
+
+/* -EADDRINUSE, -EADDRNOTAVAIL: another process has it. */
+static int reserve(struct cma_id *id)
+{
+	union ibv_gid gid;
+	bool have;
+	int err;
+
+	cma_lock();
+	have = id->reserved || reserved_here(id);
+	cma_unlock();
+	if (have)
+		return 0;
+	err = shca_cm_reserve(cma_engine(), cma_service_id(id, id->port),
+			      reserved_gid(id, &gid));
+	if (!err)
+		id->reserved = true;
+	/* the same errors as within a process */
+	if (err == -EADDRINUSE && cma_addr_any(src_addr(id)))
+		err = -EADDRNOTAVAIL;
+	return err;
+}
+
+static bool taken(int err)
+{
+	return err == -EADDRINUSE || err == -EADDRNOTAVAIL;
+}
+
+static int port_get(struct cma_id *id, uint16_t port, bool any_process)
+{
+	uint32_t n = LAST_FREE_PORT - FIRST_FREE_PORT + 1;
+	uint32_t start = cma_random() % n, i = 0;
+	int err;
+
+	if (port) {
+		if (port < FIRST_USER_PORT && geteuid())
+			return -EACCES;
+		cma_lock();
+		err = port_check(id, port, id->reuse);
+		if (!err)
+			port_add(id, port);
+		cma_unlock();
+		if (err || !any_process)
+			return err;
+		err = reserve(id);
+		if (!taken(err))
+			return 0; /* -ENOSPC: listening will try again */
+		cma_port_put(id);
+		return err;
+	}
+	for (; i < n; i++) {
+		port = (uint16_t)(FIRST_FREE_PORT + (start + i) % n);
+		cma_lock();
+		err = port_check(id, port, false);
+		if (!err)
+			port_add(id, port);
+		cma_unlock();
+		if (err)
+			continue;
+		if (!any_process || !taken(reserve(id)))
+			return 0;
+		cma_port_put(id);
+	}
+	return -EADDRNOTAVAIL;
+}
+
+void cma_port_put(struct cma_id *id)
+{
+	bool reserved = id->reserved;
+	struct cma_id *heir = NULL;
+	union ibv_gid gid;
+
+	if (!id->on_port)
+		return;
+	cma_lock();
+	port_del(id);
+	id->reserved = false;
+	/* whoever relied on that has to have it himself */
+	if (reserved)
+		for (heir = ports[id->port % PORT_BUCKETS]; heir;
+		     heir = heir->next_on_port)
+			if (heir->port == id->port &&
+			    heir->id.ps == id->id.ps && !heir->reserved)
+				break;
+	cma_unlock();
+	if (reserved)
+		shca_cm_release(cma_engine(), cma_service_id(id, id->port),
+				reserved_gid(id, &gid));
+	if (heir)
+		reserve(heir);
+}
+
+int cma_port_listen(struct cma_id *id)
+{
+	int err = 0;
+
+	/* a port may be shared until one begins to listen */
+	if (id->reuse) {
+		cma_lock();
+		err = port_check(id, id->port, false);
+		if (!err)
+			id->reuse = false;
+		cma_unlock();
+	}
+	return err ? err : reserve(id);
+}
+
+/* Binding */
+
+void cma_set_dev(struct cma_id *id, struct cma_dev *dev,
+		 const struct netdev_gid *via)
+{
+	id->dev = dev;
+	id->via = *via;
+	id->id.verbs = dev->verbs;
+	id->id.pd = dev->pd;
+	id->id.port_num = CMA_PORT_NUM;
+	id->path.sgid = via->gid;
+	id->path.sgid_scope = via->ifindex;
+	id->id.route.addr.addr.ibaddr.sgid = via->gid;
+	id->id.route.addr.addr.ibaddr.pkey = htons(ROCE_PKEY_DEFAULT);
+}
+
+static int bind_dev(struct cma_id *id, const struct sockaddr *addr)
+{
+	struct netdev_gid via;
+	struct cma_dev *dev;
+	union ibv_gid gid;
+
+	cma_addr_gid(addr, &gid);
+	dev = cma_dev_of(&gid, &via);
+	if (!dev)
+		return netdev_is_local(&gid) ? -ENODEV : -EADDRNOTAVAIL;
+	if (scope_id(addr) && scope_id(addr) != via.ifindex)
+		return -EADDRNOTAVAIL;
+	cma_set_dev(id, dev, &via);
+	return 0;
+}
+
+static int bind_to(struct cma_id *id, const struct sockaddr *addr,
+		   bool any_process)
+{
+	struct sockaddr_storage ss;
+	int err;
+
+	if (id->state != CMA_IDLE)
+		return -EINVAL;
+	err = normalise(addr, &ss);
+	if (err)
+		return err;
+	if (!cma_addr_any((struct sockaddr *)&ss)) {
+		err = bind_dev(id, (struct sockaddr *)&ss);
+		if (err)
+			return err;
+	}
+	id->id.route.addr.src_storage = ss;
+	err = port_get(id, cma_port((struct sockaddr *)&ss), any_process);
+	if (err) {
+		id->id.verbs = NULL;
+		id->id.pd = NULL;
+		id->id.port_num = 0;
+		id->dev = NULL;
+		memset(&id->id.route.addr, 0, sizeof(id->id.route.addr));
+		return err;
+	}
+	id->state = CMA_ADDR_BOUND;
+	return 0;
+}
+
+int cma_bind(struct cma_id *id, const struct sockaddr *addr)
+{
+	return bind_to(id, addr, true);
+}
+
+int rdma_bind_addr(struct rdma_cm_id *ib, struct sockaddr *addr)
+{
+	if (engine_dead(cma_engine()))
+		return cma_ret(-EIO);
+	return cma_ret(cma_bind(to_id(ib), addr));
+}
+
+/* Resolving */
+
+/*
+ * The address that the kernel would use towards dst; from: bound to, if not
+ * any. System calls are made directly: in a program whose sockets are
+ * rsockets, those of the C library are somebody else's.
+ */
+static int route_lookup(const struct sockaddr_storage *from,
+			const struct sockaddr_storage *dst,
+			struct sockaddr_storage *src)
+{
+	struct sockaddr_storage to = *dst, own = *from;
+	socklen_t len = cma_addr_len((const struct sockaddr *)dst);
+	long fd = syscall(SYS_socket, dst->ss_family, SOCK_DGRAM | SOCK_CLOEXEC,
+			  0);
+	int err = 0;
+
+	if (fd < 0)
+		return -errno;
+	set_port(&own, 0);
+	set_port(&to, ROCE_UDP_PORT);
+	if (!cma_addr_any((struct sockaddr *)&own) &&
+	    syscall(SYS_bind, fd, &own, len))
+		err = -errno;
+	else if (syscall(SYS_connect, fd, &to, len))
+		err = -errno;
+	len = sizeof(*src);
+	memset(src, 0, sizeof(*src));
+	if (!err && syscall(SYS_getsockname, fd, src, &len))
+		err = -errno;
+	syscall(SYS_close, fd);
+	return err;
+}
+
+static enum ibv_mtu path_mtu(const struct cma_id *id)
+{
+	/* what stays on this host does not care for an interface's MTU */
+	if (netdev_is_local(&id->path.dgid))
+		return IBV_MTU_4096;
+	return netdev_ib_mtu(id->via.mtu);
+}
+
+void cma_set_path(struct cma_id *id, const union ibv_gid *dgid)
+{
+	struct ibv_sa_path_rec *rec = &id->path_rec;
+
+	id->path.dgid = *dgid;
+	if (!id->path.hop_limit)
+		id->path.hop_limit =
+			roce_gid_is_multicast(dgid) ? 1 : CMA_HOP_LIMIT;
+	if (id->tos_set)
+		id->path.tclass = id->tos;
+	if (!id->path.flow_label)
+		id->path.flow_label = cma_random() & 0xfffff;
+	id->id.route.addr.addr.ibaddr.dgid = *dgid;
+	*rec = (struct ibv_sa_path_rec){
+		.dgid = *dgid,
+		.sgid = id->path.sgid,
+		.flow_label = htonl(id->path.flow_label),
+		.hop_limit = id->path.hop_limit,
+		.traffic_class = id->path.tclass,
+		.reversible = 1,
+		.numb_path = 1,
+		.pkey = htons(ROCE_PKEY_DEFAULT),
+		.mtu_selector = 2, /* exactly */
+		.mtu = (uint8_t)path_mtu(id),
+		.rate_selector = 2,
+		.packet_life_time_selector = 2,
+		.packet_life_time = CMA_PACKET_LIFE,
+	};
+}
+
+/* Finds the way to dst. 0 or -errno. */
+static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
+{
+	struct sockaddr_storage src;
+	union ibv_gid gid;
+	int err;
+
+	err = route_lookup(&id->id.route.addr.src_storage, dst, &src);
+	if (err)
+		return err;
+	/* nobody in particular: ourselves */
+	if (cma_addr_any((struct sockaddr *)dst)) {
+		uint16_t port = cma_port((struct sockaddr *)dst);
+
+		*dst = src;
+		set_port(dst, port);
+	}
+	if (!id->dev) {
+		err = bind_dev(id, (struct sockaddr *)&src);
+		if (err)
+			return err == -EADDRNOTAVAIL ? -ENODEV : err;
+		set_port(&src, id->port);
+		id->id.route.addr.src_storage = src;
+	}
+	id->id.route.addr.dst_storage = *dst;
+	cma_addr_gid((struct sockaddr *)dst, &gid);
+	cma_set_path(id, &gid);
+	return 0;
+}
+
+static int post_simple(struct cma_id *id, enum rdma_cm_event_type type,
+		       int status)
+{
+	struct cma_event *ev = cma_event_new(id, type, status);
+
+	if (!ev)
+		return -ENOMEM;
+	cma_lock();
+	cma_event_post(ev);
+	cma_unlock();
+	return 0;
+}
+
+static int resolve_addr(struct cma_id *id, const struct sockaddr *src,
+			const struct sockaddr *dst)
+{
+	struct sockaddr_storage to, any = { 0 };
+	int err;
+
+	err = normalise(dst, &to);
+	if (err)
+		return err;
+	if (id->state == CMA_IDLE) {
+		any.ss_family = to.ss_family;
+		err = bind_to(id, src ? src : (struct sockaddr *)&any,
+			      src && cma_addr_len(src) && cma_port(src));
+		if (err)
+			return err;
+	}
+	if (id->state != CMA_ADDR_BOUND)
+		return -EINVAL;
+	if (src_addr(id)->sa_family != to.ss_family)
+		return -EINVAL;
+	err = resolve(id, &to);
+	if (!err)
+		id->state = CMA_ADDR_RESOLVED;
+	return post_simple(id,
+			   err ? RDMA_CM_EVENT_ADDR_ERROR
+			       : RDMA_CM_EVENT_ADDR_RESOLVED,
+			   err);
+}
+
+int rdma_resolve_addr(struct rdma_cm_id *ib, struct sockaddr *src_addr_,
+		      struct sockaddr *dst_addr, int timeout_ms)
+{
+	struct cma_id *id = to_id(ib);
+	int err;
+
+	(void)timeout_ms; /* it takes no time */
+	if (engine_dead(cma_engine()))
+		return cma_ret(-EIO);
+	err = resolve_addr(id, src_addr_, dst_addr);
+	return err ? cma_ret(err) : cma_complete(id);
+}
+
+int rdma_resolve_route(struct rdma_cm_id *ib, int timeout_ms)
+{
+	struct cma_id *id = to_id(ib);
+	int err;
+
+	(void)timeout_ms;
+	if (engine_dead(cma_engine()))
+		return cma_ret(-EIO);
+	if (id->state != CMA_ADDR_RESOLVED)
+		return cma_ret(-EINVAL);
+	ib->route.path_rec = &id->path_rec;
+	ib->route.num_paths = 1;
+	id->state = CMA_ROUTE_RESOLVED;
+	err = post_simple(id, RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+	return err ? cma_ret(err) : cma_complete(id);
+}
+
+/* rdma_getaddrinfo() */
+
+static int copy_addr(struct sockaddr **to, socklen_t *to_len,
+		     const struct sockaddr *from, socklen_t len)
+{
+	*to = malloc(len);
+	if (!*to)
+		return -ENOMEM;
+	memcpy(*to, from, len);
+	*to_len = len;
+	return 0;
+}
+
+static int from_addrinfo(struct rdma_addrinfo *rai,
+			 const struct rdma_addrinfo *hints,
+			 const struct addrinfo *ai)
+{
+	bool passive = hints->ai_flags & RAI_PASSIVE;
+	char **name = passive ? &rai->ai_src_canonname : &rai->ai_dst_canonname;
+
+	rai->ai_family = ai->ai_family;
+	rai->ai_qp_type = hints->ai_qp_type;
+	if (!rai->ai_qp_type)
+		rai->ai_qp_type =
+			hints->ai_port_space == RDMA_PS_UDP ||
+					(!hints->ai_port_space &&
+					 ai->ai_socktype == SOCK_DGRAM)
+				? IBV_QPT_UD
+				: IBV_QPT_RC;
+	rai->ai_port_space = hints->ai_port_space;
+	if (!rai->ai_port_space)
+		rai->ai_port_space = rai->ai_qp_type == IBV_QPT_UD
+					     ? RDMA_PS_UDP
+					     : RDMA_PS_TCP;
+	if (ai->ai_canonname) {
+		*name = strdup(ai->ai_canonname);
+		if (!*name)
+			return -ENOMEM;
+	}
+	if (passive) {
+		rai->ai_flags = RAI_PASSIVE;
+		return copy_addr(&rai->ai_src_addr, &rai->ai_src_len,
+				 ai->ai_addr, ai->ai_addrlen);
+	}
+	return copy_addr(&rai->ai_dst_addr, &rai->ai_dst_len, ai->ai_addr,
+			 ai->ai_addrlen);
+}
+
+/* Returns 0, -errno, or one of the positive or negative EAI_ codes. */
+static int from_names(struct rdma_addrinfo *rai,
+		      const struct rdma_addrinfo *hints, const char *node,
+		      const char *service, int *eai)
+{
+	struct addrinfo ask = { 0 }, *list, *ai;
+	int err;
+
+	if (hints->ai_flags & RAI_PASSIVE)
+		ask.ai_flags |= AI_PASSIVE;
+	if (hints->ai_flags & RAI_NUMERICHOST)
+		ask.ai_flags |= AI_NUMERICHOST;
+	if (hints->ai_flags & RAI_FAMILY) {
+		if (hints->ai_family != AF_INET &&
+		    hints->ai_family != AF_INET6) {
+			*eai = EAI_FAMILY;
+			return 0;
+		}
+		ask.ai_family = hints->ai_family;
+	}
+	if (hints->ai_qp_type == IBV_QPT_UD ||
+	    hints->ai_port_space == RDMA_PS_UDP) {
+		ask.ai_socktype = SOCK_DGRAM;
+		ask.ai_protocol = IPPROTO_UDP;
+	} else {
+		ask.ai_socktype = SOCK_STREAM;
+		ask.ai_protocol = IPPROTO_TCP;
+	}
+	*eai = getaddrinfo(node, service, &ask, &list);
+	if (*eai)
+		return 0;
+	for (ai = list; ai; ai = ai->ai_next)
+		if (ai->ai_family == AF_INET || ai->ai_family == AF_INET6)
+			break;
+	err = 0;
+	if (ai)
+		err = from_addrinfo(rai, hints, ai);
+	else
+		*eai = EAI_NONAME;
+	freeaddrinfo(list);
+	return err;
+}
+
+int rdma_getaddrinfo(const char *node, const char *service,
+		     const struct rdma_addrinfo *hints,
+		     struct rdma_addrinfo **res)
+{
+	static const struct rdma_addrinfo none;
+	struct rdma_addrinfo *rai;
+	int err, eai = 0;
+
+	if (!res || (!node && !service && !hints))
+		return cma_ret(-EINVAL);
+	err = cma_init();
+	if (err)
+		return cma_ret(err);
+	if (!hints)
+		hints = &none;
+	rai = calloc(1, sizeof(*rai));
+	if (!rai)
+		return cma_ret(-ENOMEM);
+	if (node || service) {
+		err = from_names(rai, hints, node, service, &eai);
+	} else {
+		rai->ai_flags = hints->ai_flags;
+		rai->ai_family = hints->ai_family;
+		rai->ai_qp_type = hints->ai_qp_type;
+		rai->ai_port_space = hints->ai_port_space;
+		if (hints->ai_dst_len)
+			err = copy_addr(&rai->ai_dst_addr, &rai->ai_dst_len,
+					hints->ai_dst_addr, hints->ai_dst_len);
+	}
+	if (!err && !eai && !rai->ai_src_len && hints->ai_src_len)
+		err = copy_addr(&rai->ai_src_addr, &rai->ai_src_len,
+				hints->ai_src_addr, hints->ai_src_len);
+	if (err || eai) {
+		rdma_freeaddrinfo(rai);
+		return eai ? eai : cma_ret(err);
+	}
+	*res = rai;
+	return 0;
+}
+
+void rdma_freeaddrinfo(struct rdma_addrinfo *res)
+{
+	/* piece by piece: programs replace some */
+	while (res) {
+		struct rdma_addrinfo *next = res->ai_next;
+
+		free(res->ai_src_addr);
+		free(res->ai_dst_addr);
+		free(res->ai_src_canonname);
+		free(res->ai_dst_canonname);
+		free(res->ai_route);
+		free(res->ai_connect);
+		free(res);
+		res = next;
+	}
+}

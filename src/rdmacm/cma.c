@@ -1,0 +1,201 @@
+/*
+ * cma.c - the devices of librdmacm, its lock, and its way to report errors
+ *
+ * All devices are opened once and stay open, each with a protection domain for
+ * identifiers whose program brings none. In the child of a fork the devices of
+ * the parent are dead; the child opens its own when it calls anything, and the
+ * parent's identifiers fail there.
+ */
+#include "cma.h"
+
+#include "base/bytes.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+static struct {
+	pthread_mutex_t lock; /* of setting this up */
+	_Atomic(struct engine *) engine;
+	struct cma_dev *dev;
+	int ndev;
+} cma = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+pthread_mutex_t cma_ack_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t cma_acked = PTHREAD_COND_INITIALIZER;
+
+int cma_ret(int err)
+{
+	if (err >= 0)
+		return err;
+	errno = -err;
+	return -1;
+}
+
+uint32_t cma_random(void)
+{
+	uint32_t r;
+
+	if (getrandom(&r, sizeof(r), GRND_NONBLOCK) != sizeof(r))
+		r = (uint32_t)(clock_ns() * 0x9e3779b97f4a7c15u >> 32);
+	return r;
+}
+
+static int dev_open(struct cma_dev *d, struct ibv_device *ibdev)
+{
+	struct ibv_device_attr attr;
+	int err;
+
+	d->verbs = ibv_open_device(ibdev);
+	if (!d->verbs)
+		return -errno;
+	err = -ibv_query_device(d->verbs, &attr);
+	if (!err) {
+		d->pd = ibv_alloc_pd(d->verbs);
+		if (!d->pd)
+			err = -errno;
+	}
+	if (err) {
+		ibv_close_device(d->verbs);
+		return err;
+	}
+	d->max_responder_resources =
+		(uint8_t)min_u32((uint32_t)attr.max_qp_rd_atom, 255);
+	d->max_initiator_depth =
+		(uint8_t)min_u32((uint32_t)attr.max_qp_init_rd_atom, 255);
+	d->ack_delay = attr.local_ca_ack_delay;
+	return 0;
+}
+
+static int devices_open(void)
+{
+	struct ibv_device **list;
+	struct cma_dev *dev;
+	struct engine *e;
+	int n, i, count = 0, err = 0;
+
+	list = ibv_get_device_list(&n);
+	if (!list)
+		return -errno;
+	dev = calloc((size_t)n + 1, sizeof(*dev));
+	if (!dev)
+		err = -ENOMEM;
+	for (i = 0; i < n && !err; i++) {
+		err = dev_open(&dev[count], list[i]);
+		if (!err)
+			count++;
+	}
+	ibv_free_device_list(list);
+	if (!err && !count)
+		err = -ENODEV;
+	if (err)
+		goto err_close;
+	e = to_ctx(dev[0].verbs)->engine;
+	err = shca_cm_open(e,
+			   be64toh(ibv_get_device_guid(dev[0].verbs->device)),
+			   cma_on_cm_event, NULL);
+	if (err)
+		goto err_close;
+	/* those of a parent process, if any, are nobody's now */
+	cma.dev = dev;
+	cma.ndev = count;
+	atomic_store(&cma.engine, e);
+	return 0;
+
+err_close:
+	while (count--) {
+		ibv_dealloc_pd(dev[count].pd);
+		ibv_close_device(dev[count].verbs);
+	}
+	free(dev);
+	return err;
+}
+
+int cma_init(void)
+{
+	struct engine *e = atomic_load(&cma.engine);
+	int err = 0;
+
+	if (e && !engine_dead(e))
+		return 0;
+	pthread_mutex_lock(&cma.lock);
+	e = atomic_load(&cma.engine);
+	if (!e || engine_dead(e))
+		err = devices_open();
+	pthread_mutex_unlock(&cma.lock);
+	return err;
+}
+
+struct engine *cma_engine(void)
+{
+	return atomic_load(&cma.engine);
+}
+
+struct cma_dev *cma_devices(int *n)
+{
+	*n = cma.ndev;
+	return cma.dev;
+}
+
+struct cma_dev *cma_dev_find(const union ibv_gid *gid, struct netdev_gid *via)
+{
+	for (int i = 0; i < cma.ndev; i++) {
+		struct shca_device *dev = to_ctx(cma.dev[i].verbs)->dev;
+		int index = shca_gid_index(dev, gid);
+
+		if (index >= 0 &&
+		    !shca_gid(dev, CMA_PORT_NUM, (uint32_t)index, via))
+			return &cma.dev[i];
+	}
+	return NULL;
+}
+
+struct cma_dev *cma_dev_of(const union ibv_gid *gid, struct netdev_gid *via)
+{
+	struct cma_dev *d = cma_dev_find(gid, via);
+
+	if (d || !netdev_is_local(gid))
+		return d;
+	/* an address that is younger than the tables */
+	for (int i = 0; i < cma.ndev; i++)
+		shca_device_rescan(to_ctx(cma.dev[i].verbs)->dev, cma.engine);
+	return cma_dev_find(gid, via);
+}
+
+struct cm *cma_lock(void)
+{
+	return shca_cm_lock(cma.engine);
+}
+
+void cma_unlock(void)
+{
+	shca_cm_unlock(cma.engine);
+}
+
+struct ibv_context **rdma_get_devices(int *num_devices)
+{
+	struct ibv_context **list;
+	int err = cma_init();
+
+	if (err) {
+		errno = -err;
+		return NULL;
+	}
+	list = calloc((size_t)cma.ndev + 1, sizeof(struct ibv_context *));
+	if (!list) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	for (int i = 0; i < cma.ndev; i++)
+		list[i] = cma.dev[i].verbs;
+	if (num_devices)
+		*num_devices = cma.ndev;
+	return list;
+}
+
+void rdma_free_devices(struct ibv_context **list)
+{
+	free(list);
+}

@@ -1,0 +1,203 @@
+/*
+ * cma.h - identifiers, channels and events, as the files of librdmacm see them
+ *
+ *	cma.c      devices, one lock, errno
+ *	event.c    event channels, and what happens when an event is fetched
+ *	id.c       identifiers and their options
+ *	addr.c     addresses: binding, resolving, ports; rdma_getaddrinfo()
+ *	connect.c  connections and datagram services, over src/cm
+ *	qp.c       queue pairs and shared receive queues of identifiers
+ *	mcast.c    multicast groups
+ *
+ * One lock covers all identifiers, channels and ports: that of the connection
+ * manager (objects/gsi.h), because its events change them. Verbs are never
+ * called with it held. What only the program's calls touch (the fields of
+ * struct rdma_cm_id but channel) needs no lock: programs may not use an
+ * identifier from two threads at a time.
+ */
+#ifndef SOFTHCA_RDMACM_CMA_H
+#define SOFTHCA_RDMACM_CMA_H
+
+#include "objects/gsi.h"
+
+#include <rdma/rdma_cma.h>
+
+#define CMA_PORT_NUM 1
+#define CMA_PACKET_LIFE 16 /* 4.096 us * 2^n: 0.27 s, for busy hosts */
+#define CMA_HOP_LIMIT 64
+#define CMA_MAX_BACKLOG 1024
+#define CMA_EVENT_DATA 256
+
+struct cma_dev {
+	struct ibv_context *verbs;
+	struct ibv_pd *pd; /* default, of all identifiers */
+	uint8_t max_responder_resources, max_initiator_depth;
+	uint8_t ack_delay;
+};
+
+struct cma_event;
+struct cma_mc;
+
+struct cma_channel {
+	struct rdma_event_channel ch; /* fd: an eventfd that counts events */
+	struct cma_event *head, **tail;
+	size_t ids; /* identifiers that report here */
+};
+
+enum cma_state {
+	CMA_IDLE,
+	CMA_ADDR_BOUND,
+	CMA_ADDR_RESOLVED,
+	CMA_ROUTE_RESOLVED,
+	CMA_CONNECT, /* in use, from the first message on */
+	CMA_DISCONNECT,
+	CMA_LISTEN,
+};
+
+struct cma_id {
+	struct rdma_cm_id id; /* what the program has */
+	struct cma_id *next, **link; /* in the list of all */
+	enum cma_state state;
+	bool sync; /* no channel of the program's: calls wait */
+	bool passive;
+	struct cma_dev *dev; /* NULL: not bound to one yet */
+
+	/* addr.c */
+	uint16_t port; /* bound to, if on_port */
+	bool on_port, reserved;
+	bool reuse, afonly;
+	struct cma_id *next_on_port;
+	struct netdev_gid via; /* our address, once bound to a device */
+	struct roce_path path;
+	struct ibv_sa_path_rec path_rec;
+
+	/* connect.c */
+	struct cm_conn *conn;
+	struct cm_listener *listener;
+	bool bound_all; /* listens at all addresses of all devices */
+	int backlog; /* requests that may wait to be fetched */
+	struct cm_end local, peer;
+	bool tos_set, ack_timeout_set;
+	uint8_t tos, ack_timeout;
+
+	struct cma_mc *mc;
+
+	/* Events fetched and acknowledged, under cma.ack_lock. */
+	uint32_t reported, completed;
+
+	/* rdma_create_ep() */
+	struct ibv_pd *ep_pd;
+	struct ibv_qp_init_attr *ep_qp;
+};
+
+struct cma_mc {
+	struct cma_mc *next;
+	void *context;
+	struct sockaddr_storage addr;
+	union ibv_gid mgid;
+	bool send_only;
+	bool attached; /* the QP, by us */
+	uint32_t reported, completed; /* as in struct cma_id */
+};
+
+/* The public event comes first: programs give it back. */
+struct cma_event {
+	struct rdma_cm_event ev;
+	struct cma_event *next;
+	struct cma_id *owner; /* whose destruction waits for the ack */
+	struct cma_mc *mc;
+	uint8_t data[CMA_EVENT_DATA];
+};
+
+static inline struct cma_id *to_id(struct rdma_cm_id *id)
+{
+	return container_of(id, struct cma_id, id);
+}
+
+static inline struct cma_channel *to_channel(struct rdma_event_channel *ch)
+{
+	return container_of(ch, struct cma_channel, ch);
+}
+
+/* -errno to -1 and errno, as all of librdmacm reports. */
+int cma_ret(int err);
+
+/* cma.c */
+/* Opens the devices; again in the child of a fork. 0 or -errno. */
+int cma_init(void);
+struct engine *cma_engine(void);
+struct cma_dev *cma_devices(int *n);
+/* The device that has this address, and its place; NULL: none. The second one
+ * looks again for what is new, and may not be called with the lock. */
+struct cma_dev *cma_dev_find(const union ibv_gid *gid, struct netdev_gid *via);
+struct cma_dev *cma_dev_of(const union ibv_gid *gid, struct netdev_gid *via);
+/* The lock of everything in here. cma_unlock() sends what is to be sent. */
+struct cm *cma_lock(void);
+void cma_unlock(void);
+uint32_t cma_random(void);
+extern pthread_mutex_t cma_ack_lock;
+extern pthread_cond_t cma_acked;
+
+/* event.c; the lock is held */
+struct cma_channel *cma_channel_new(void);
+struct cma_event *cma_event_new(struct cma_id *id, enum rdma_cm_event_type type,
+				int status);
+/* Appends to the channel of ev->owner, or drops it if there is none. */
+void cma_event_post(struct cma_event *ev);
+/* Takes out what waits for id, and moves it (to) or drops it (NULL). */
+void cma_events_move(struct cma_id *id, struct cma_channel *from,
+		     struct cma_channel *to, struct cm *cm);
+/* Drops the event of a group that is left before it was fetched. */
+void cma_mc_events_drop(struct cma_id *id, const struct cma_mc *mc);
+/* Without the lock. A call of a synchronous identifier waits for its event. */
+int cma_complete(struct cma_id *id);
+
+/* id.c */
+struct cma_id *cma_id_new(enum rdma_port_space ps, enum ibv_qp_type type,
+			  void *context);
+/* With the lock: takes it out of everything but memory. */
+void cma_id_detach(struct cma_id *id, struct cm *cm);
+void cma_id_free(struct cma_id *id);
+void cma_id_set_channel(struct cma_id *id, struct cma_channel *ch);
+/* The channel goes while identifiers still report there. */
+void cma_ids_orphan(struct cma_channel *ch);
+int cma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out,
+		  void *context, enum rdma_port_space ps,
+		  enum ibv_qp_type type);
+
+/* addr.c */
+socklen_t cma_addr_len(const struct sockaddr *addr);
+bool cma_addr_any(const struct sockaddr *addr);
+void cma_addr_gid(const struct sockaddr *addr, union ibv_gid *gid);
+void cma_gid_addr(const union ibv_gid *gid, uint32_t scope, uint16_t port,
+		  struct sockaddr_storage *addr);
+uint16_t cma_port(const struct sockaddr *addr);
+void cma_set_dev(struct cma_id *id, struct cma_dev *dev,
+		 const struct netdev_gid *via);
+void cma_set_path(struct cma_id *id, const union ibv_gid *dgid);
+int cma_bind(struct cma_id *id, const struct sockaddr *addr);
+/* Makes sure that no other process has the port of a listener to be. */
+int cma_port_listen(struct cma_id *id);
+void cma_port_put(struct cma_id *id);
+uint64_t cma_service_id(const struct cma_id *id, uint16_t port);
+
+/* connect.c */
+int cma_on_cm_event(void *arg, const struct cm_event *ev);
+/* Attributes for the QP of a connection to go to attr->qp_state. */
+int cma_qp_attr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask);
+/* The peer accepts: readies the QP, if there is one, and says so. */
+void cma_established(struct cma_id *id, struct rdma_cm_event *ev);
+void cma_listen_stop(struct cma_id *id);
+
+/* qp.c */
+int cma_qp_ready(struct cma_id *id, uint8_t responder_resources,
+		 uint8_t initiator_depth);
+int cma_qp_error(struct cma_id *id);
+
+/* mcast.c */
+void cma_mc_joined(struct cma_id *id, struct cma_event *ev);
+void cma_mc_leave_all(struct cma_id *id);
+void cma_ah_attr(struct cma_id *id, const struct roce_path *path,
+		 struct ibv_ah_attr *attr);
+
+#endif

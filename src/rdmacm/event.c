@@ -1,0 +1,312 @@
+/*
+ * event.c - event channels
+ *
+ * A channel is a queue of events and an eventfd that counts them, so that it
+ * blocks, polls and obeys O_NONBLOCK like any descriptor. Fetching an event
+ * does in the program's thread what belongs to it and needs verbs: when a peer
+ * has accepted, the QP is moved on and RTU sent; when it has refused, the QP
+ * goes to the error state; a QP is attached to the group that was joined. So a
+ * program that does not fetch its events makes no connections, as with the
+ * library of rdma-core.
+ */
+#include "cma.h"
+
+#include "base/bytes.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+struct cma_channel *cma_channel_new(void)
+{
+	struct cma_channel *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return NULL;
+	c->tail = &c->head;
+	c->ch.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+	if (c->ch.fd < 0) {
+		free(c);
+		return NULL;
+	}
+	return c;
+}
+
+struct rdma_event_channel *rdma_create_event_channel(void)
+{
+	struct cma_channel *c;
+	int err = cma_init();
+
+	if (err) {
+		errno = -err;
+		return NULL;
+	}
+	c = cma_channel_new();
+	return c ? &c->ch : NULL;
+}
+
+/* Keeps the count of the eventfd: one less, if it was not fetched just now. */
+static void uncount(struct cma_channel *c)
+{
+	struct pollfd p = { .fd = c->ch.fd, .events = POLLIN };
+	uint64_t n;
+
+	if (poll(&p, 1, 0) == 1 && read(c->ch.fd, &n, sizeof(n)) < 0)
+		return;
+}
+
+static void count(struct cma_channel *c)
+{
+	const uint64_t one = 1;
+
+	if (write(c->ch.fd, &one, sizeof(one)) < 0)
+		return; /* 2^64 events wait already */
+}
+
+struct cma_event *cma_event_new(struct cma_id *id, enum rdma_cm_event_type type,
+				int status)
+{
+	struct cma_event *ev = calloc(1, sizeof(*ev));
+
+	if (!ev)
+		return NULL;
+	ev->ev.id = &id->id;
+	ev->ev.event = type;
+	ev->ev.status = status;
+	ev->owner = id;
+	return ev;
+}
+
+/* One that nobody will see: a request takes its new identifier along. */
+static void discard(struct cma_event *ev, struct cm *cm)
+{
+	if (ev->ev.event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+		struct cma_id *id = to_id(ev->ev.id);
+
+		cma_id_detach(id, cm);
+		cma_id_free(id);
+	}
+	free(ev);
+}
+
+static void append(struct cma_channel *c, struct cma_event *ev)
+{
+	ev->next = NULL;
+	*c->tail = ev;
+	c->tail = &ev->next;
+	count(c);
+}
+
+static struct cma_event *take(struct cma_channel *c, struct cma_event **at)
+{
+	struct cma_event *ev = *at;
+
+	*at = ev->next;
+	if (c->tail == &ev->next)
+		c->tail = at;
+	return ev;
+}
+
+void cma_event_post(struct cma_event *ev)
+{
+	struct rdma_event_channel *ch = ev->owner->id.channel;
+
+	if (ch)
+		append(to_channel(ch), ev);
+	else
+		free(ev);
+}
+
+void cma_events_move(struct cma_id *id, struct cma_channel *from,
+		     struct cma_channel *to, struct cm *cm)
+{
+	struct cma_event **at = &from->head, *ev, *dropped = NULL;
+
+	while (*at) {
+		if ((*at)->owner != id && (*at)->ev.id != &id->id) {
+			at = &(*at)->next;
+			continue;
+		}
+		ev = take(from, at);
+		uncount(from);
+		if (to) {
+			append(to, ev);
+		} else {
+			ev->next = dropped;
+			dropped = ev;
+		}
+	}
+	/* what goes along with a request may have events here, too */
+	while ((ev = dropped)) {
+		dropped = ev->next;
+		if (ev->ev.event == RDMA_CM_EVENT_CONNECT_REQUEST &&
+		    ev->ev.id != &id->id)
+			discard(ev, cm);
+		else
+			free(ev);
+	}
+}
+
+void cma_mc_events_drop(struct cma_id *id, const struct cma_mc *mc)
+{
+	struct cma_channel *c;
+	struct cma_event **at;
+
+	if (!id->id.channel)
+		return;
+	c = to_channel(id->id.channel);
+	at = &c->head;
+	while (*at) {
+		if ((*at)->mc != mc) {
+			at = &(*at)->next;
+			continue;
+		}
+		free(take(c, at));
+		uncount(c);
+	}
+}
+
+void rdma_destroy_event_channel(struct rdma_event_channel *channel)
+{
+	struct cma_channel *c = to_channel(channel);
+	struct cma_event *ev;
+	struct cm *cm;
+
+	if (!engine_dead(cma_engine())) {
+		cm = cma_lock();
+		cma_ids_orphan(c);
+		while ((ev = c->head)) {
+			take(c, &c->head);
+			discard(ev, cm);
+		}
+		cma_unlock();
+	}
+	close(c->ch.fd);
+	free(c);
+}
+
+/* What belongs to an event when the program gets it. */
+static void process(struct cma_event *ev)
+{
+	struct cma_id *id = to_id(ev->ev.id);
+
+	switch (ev->ev.event) {
+	case RDMA_CM_EVENT_CONNECT_RESPONSE:
+		if (id->id.qp)
+			cma_established(id, &ev->ev);
+		break;
+	case RDMA_CM_EVENT_REJECTED:
+		cma_qp_error(id);
+		break;
+	case RDMA_CM_EVENT_MULTICAST_JOIN:
+		cma_mc_joined(id, ev);
+		break;
+	default:
+		break;
+	}
+}
+
+int rdma_get_cm_event(struct rdma_event_channel *channel,
+		      struct rdma_cm_event **event)
+{
+	struct cma_channel *c = to_channel(channel);
+	struct cma_event *ev;
+	uint64_t n;
+
+	if (!event)
+		return cma_ret(-EINVAL);
+	do {
+		/* In the child of a fork the queue is the parent's. */
+		if (engine_dead(cma_engine()))
+			return cma_ret(-EIO);
+		if (read(channel->fd, &n, sizeof(n)) != sizeof(n))
+			return -1;
+		cma_lock();
+		ev = c->head;
+		if (ev) {
+			take(c, &c->head);
+			if (ev->ev.event == RDMA_CM_EVENT_CONNECT_REQUEST)
+				ev->owner->backlog++;
+			pthread_mutex_lock(&cma_ack_lock);
+			if (ev->mc)
+				ev->mc->reported++;
+			else
+				ev->owner->reported++;
+			pthread_mutex_unlock(&cma_ack_lock);
+		}
+		cma_unlock();
+	} while (!ev);
+	process(ev);
+	*event = &ev->ev;
+	return 0;
+}
+
+int rdma_ack_cm_event(struct rdma_cm_event *event)
+{
+	struct cma_event *ev;
+
+	if (!event)
+		return cma_ret(-EINVAL);
+	ev = container_of(event, struct cma_event, ev);
+	pthread_mutex_lock(&cma_ack_lock);
+	if (ev->mc)
+		ev->mc->completed++;
+	else
+		ev->owner->completed++;
+	pthread_cond_broadcast(&cma_acked);
+	pthread_mutex_unlock(&cma_ack_lock);
+	free(ev);
+	return 0;
+}
+
+int cma_complete(struct cma_id *id)
+{
+	struct rdma_cm_event *ev;
+
+	if (!id->sync)
+		return 0;
+	if (id->id.event) {
+		rdma_ack_cm_event(id->id.event);
+		id->id.event = NULL;
+	}
+	if (rdma_get_cm_event(id->id.channel, &id->id.event))
+		return -1;
+	ev = id->id.event;
+	if (!ev->status)
+		return 0;
+	if (ev->event == RDMA_CM_EVENT_REJECTED)
+		return cma_ret(-ECONNREFUSED);
+	return cma_ret(ev->status < 0 ? ev->status : -ev->status);
+}
+
+const char *rdma_event_str(enum rdma_cm_event_type event)
+{
+	static const char *const names[] = {
+		[RDMA_CM_EVENT_ADDR_RESOLVED] = "RDMA_CM_EVENT_ADDR_RESOLVED",
+		[RDMA_CM_EVENT_ADDR_ERROR] = "RDMA_CM_EVENT_ADDR_ERROR",
+		[RDMA_CM_EVENT_ROUTE_RESOLVED] = "RDMA_CM_EVENT_ROUTE_RESOLVED",
+		[RDMA_CM_EVENT_ROUTE_ERROR] = "RDMA_CM_EVENT_ROUTE_ERROR",
+		[RDMA_CM_EVENT_CONNECT_REQUEST] =
+			"RDMA_CM_EVENT_CONNECT_REQUEST",
+		[RDMA_CM_EVENT_CONNECT_RESPONSE] =
+			"RDMA_CM_EVENT_CONNECT_RESPONSE",
+		[RDMA_CM_EVENT_CONNECT_ERROR] = "RDMA_CM_EVENT_CONNECT_ERROR",
+		[RDMA_CM_EVENT_UNREACHABLE] = "RDMA_CM_EVENT_UNREACHABLE",
+		[RDMA_CM_EVENT_REJECTED] = "RDMA_CM_EVENT_REJECTED",
+		[RDMA_CM_EVENT_ESTABLISHED] = "RDMA_CM_EVENT_ESTABLISHED",
+		[RDMA_CM_EVENT_DISCONNECTED] = "RDMA_CM_EVENT_DISCONNECTED",
+		[RDMA_CM_EVENT_DEVICE_REMOVAL] = "RDMA_CM_EVENT_DEVICE_REMOVAL",
+		[RDMA_CM_EVENT_MULTICAST_JOIN] = "RDMA_CM_EVENT_MULTICAST_JOIN",
+		[RDMA_CM_EVENT_MULTICAST_ERROR] =
+			"RDMA_CM_EVENT_MULTICAST_ERROR",
+		[RDMA_CM_EVENT_ADDR_CHANGE] = "RDMA_CM_EVENT_ADDR_CHANGE",
+		[RDMA_CM_EVENT_TIMEWAIT_EXIT] = "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+	};
+
+	if ((unsigned)event >= ARRAY_SIZE(names))
+		return "UNKNOWN EVENT";
+	return names[event];
+}

@@ -1,0 +1,290 @@
+/*
+ * id.c - identifiers: made, moved between channels, tuned and destroyed
+ */
+#include "cma.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct cma_id *ids; /* all of them, under the lock */
+
+struct cma_id *cma_id_new(enum rdma_port_space ps, enum ibv_qp_type type,
+			  void *context)
+{
+	struct cma_id *id = calloc(1, sizeof(*id));
+
+	if (!id)
+		return NULL;
+	id->id.ps = ps;
+	id->id.qp_type = type;
+	id->id.context = context;
+	id->next = ids;
+	id->link = &ids;
+	if (ids)
+		ids->link = &id->next;
+	ids = id;
+	return id;
+}
+
+void cma_id_set_channel(struct cma_id *id, struct cma_channel *ch)
+{
+	if (id->id.channel)
+		to_channel(id->id.channel)->ids--;
+	id->id.channel = ch ? &ch->ch : NULL;
+	if (ch)
+		ch->ids++;
+}
+
+void cma_ids_orphan(struct cma_channel *ch)
+{
+	for (struct cma_id *id = ids; id && ch->ids; id = id->next)
+		if (id->id.channel == &ch->ch)
+			cma_id_set_channel(id, NULL);
+}
+
+void cma_id_detach(struct cma_id *id, struct cm *cm)
+{
+	if (id->conn)
+		cm_close(cm, id->conn, clock_ns());
+	id->conn = NULL;
+	if (id->listener)
+		cm_unlisten(cm, id->listener);
+	id->listener = NULL;
+	if (id->id.channel)
+		cma_events_move(id, to_channel(id->id.channel), NULL, cm);
+	cma_id_set_channel(id, NULL);
+	if (id->link) {
+		*id->link = id->next;
+		if (id->next)
+			id->next->link = id->link;
+	}
+	id->link = NULL;
+}
+
+void cma_id_free(struct cma_id *id)
+{
+	free(id->ep_qp);
+	free(id);
+}
+
+int cma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out,
+		  void *context, enum rdma_port_space ps, enum ibv_qp_type type)
+{
+	struct cma_channel *own = NULL;
+	struct cma_id *id;
+	int err;
+
+	switch (ps) {
+	case RDMA_PS_TCP:
+		type = IBV_QPT_RC;
+		break;
+	case RDMA_PS_UDP:
+		type = IBV_QPT_UD;
+		break;
+	case RDMA_PS_IB:
+		break;
+	case RDMA_PS_IPOIB: /* there is no IPoIB on Ethernet */
+	default:
+		return -EINVAL;
+	}
+	err = cma_init();
+	if (err)
+		return err;
+	if (!channel) {
+		own = cma_channel_new();
+		if (!own)
+			return -errno;
+	}
+	cma_lock();
+	id = cma_id_new(ps, type, context);
+	if (id) {
+		id->sync = !channel;
+		cma_id_set_channel(id, channel ? to_channel(channel) : own);
+	}
+	cma_unlock();
+	if (!id) {
+		if (own)
+			rdma_destroy_event_channel(&own->ch);
+		return -ENOMEM;
+	}
+	*out = &id->id;
+	return 0;
+}
+
+int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id,
+		   void *context, enum rdma_port_space ps)
+{
+	return cma_ret(cma_create_id(channel, id, context, ps, IBV_QPT_RC));
+}
+
+/* What was fetched of this identifier has to be acknowledged first. */
+static void wait_acked(struct cma_id *id)
+{
+	pthread_mutex_lock(&cma_ack_lock);
+	while (id->completed != id->reported)
+		pthread_cond_wait(&cma_acked, &cma_ack_lock);
+	pthread_mutex_unlock(&cma_ack_lock);
+}
+
+int rdma_destroy_id(struct rdma_cm_id *ib)
+{
+	struct cma_id *id = to_id(ib);
+	struct rdma_event_channel *channel = ib->channel;
+	struct cm *cm;
+
+	if (engine_dead(cma_engine()))
+		return cma_ret(-EIO);
+	cma_mc_leave_all(id);
+	cm = cma_lock();
+	cma_id_detach(id, cm);
+	cma_unlock();
+	cma_listen_stop(id);
+	cma_port_put(id);
+	if (ib->event)
+		rdma_ack_cm_event(ib->event);
+	wait_acked(id);
+	if (id->sync && channel)
+		rdma_destroy_event_channel(channel);
+	cma_id_free(id);
+	return 0;
+}
+
+int rdma_migrate_id(struct rdma_cm_id *ib, struct rdma_event_channel *channel)
+{
+	struct cma_id *id = to_id(ib);
+	struct rdma_event_channel *old = ib->channel;
+	struct cma_channel *to;
+	bool was_sync = id->sync;
+	struct cm *cm;
+
+	if (was_sync && !channel)
+		return cma_ret(-EINVAL);
+	to = channel ? to_channel(channel) : cma_channel_new();
+	if (!to)
+		return -1;
+	cm = cma_lock();
+	if (old)
+		cma_events_move(id, to_channel(old), to, cm);
+	cma_id_set_channel(id, to);
+	id->sync = !channel;
+	cma_unlock();
+	if (was_sync) {
+		if (ib->event)
+			rdma_ack_cm_event(ib->event);
+		ib->event = NULL;
+		if (old)
+			rdma_destroy_event_channel(old);
+	}
+	wait_acked(id);
+	return 0;
+}
+
+static int option_int(const void *val, size_t len, int *out)
+{
+	if (len != sizeof(*out) || !val)
+		return -EINVAL;
+	memcpy(out, val, sizeof(*out));
+	return 0;
+}
+
+static int option_byte(const void *val, size_t len, uint8_t *out)
+{
+	if (len != sizeof(*out) || !val)
+		return -EINVAL;
+	*out = *(const uint8_t *)val;
+	return 0;
+}
+
+static int set_id_option(struct cma_id *id, int name, const void *val,
+			 size_t len)
+{
+	uint8_t byte;
+	int n, err;
+
+	switch (name) {
+	case RDMA_OPTION_ID_TOS:
+		err = option_byte(val, len, &byte);
+		if (err)
+			return err;
+		id->tos = byte;
+		id->tos_set = true;
+		id->path.tclass = byte;
+		return 0;
+	case RDMA_OPTION_ID_REUSEADDR:
+		err = option_int(val, len, &n);
+		if (err)
+			return err;
+		if (id->state == CMA_LISTEN && n)
+			return -EINVAL;
+		id->reuse = n;
+		return 0;
+	case RDMA_OPTION_ID_AFONLY:
+		err = option_int(val, len, &n);
+		if (err)
+			return err;
+		if (id->state != CMA_IDLE && id->state != CMA_ADDR_BOUND)
+			return -EINVAL;
+		id->afonly = n;
+		return 0;
+	case RDMA_OPTION_ID_ACK_TIMEOUT:
+		err = option_byte(val, len, &byte);
+		if (err)
+			return err;
+		if (id->id.qp_type != IBV_QPT_RC &&
+		    id->id.qp_type != IBV_QPT_XRC_SEND)
+			return -EINVAL;
+		id->ack_timeout = byte & 0x1f; /* five bits in the message */
+		id->ack_timeout_set = true;
+		return 0;
+	default:
+		return -ENOSYS;
+	}
+}
+
+int rdma_set_option(struct rdma_cm_id *ib, int level, int optname, void *optval,
+		    size_t optlen)
+{
+	struct cma_id *id = to_id(ib);
+	int err = -ENOSYS;
+
+	if (engine_dead(cma_engine()))
+		return cma_ret(-EIO);
+	if (level == RDMA_OPTION_ID) {
+		cma_lock();
+		err = set_id_option(id, optname, optval, optlen);
+		cma_unlock();
+	}
+	/* RDMA_OPTION_IB: a path is nothing that a RoCE program could know */
+	return cma_ret(err);
+}
+
+__be16 rdma_get_src_port(struct rdma_cm_id *id)
+{
+	return htobe16(cma_port(&id->route.addr.src_addr));
+}
+
+__be16 rdma_get_dst_port(struct rdma_cm_id *id)
+{
+	return htobe16(cma_port(&id->route.addr.dst_addr));
+}
+
+int rdma_set_local_ece(struct rdma_cm_id *ib, struct ibv_ece *ece)
+{
+	/* with a QP of our own that is the QP's business */
+	if (!ece || ib->qp)
+		return cma_ret(-EINVAL);
+	to_id(ib)->local.ece.vendor_id = ece->vendor_id;
+	to_id(ib)->local.ece.options = ece->options;
+	return 0;
+}
+
+int rdma_get_remote_ece(struct rdma_cm_id *ib, struct ibv_ece *ece)
+{
+	if (!ece || ib->qp)
+		return cma_ret(-EINVAL);
+	ece->vendor_id = to_id(ib)->peer.ece.vendor_id;
+	ece->options = to_id(ib)->peer.ece.options;
+	ece->comp_mask = 0;
+	return 0;
+}

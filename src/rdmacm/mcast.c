@@ -1,0 +1,185 @@
+/*
+ * mcast.c - multicast groups of identifiers
+ *
+ * In RoCEv2 a group is an IP multicast address, so that nobody has to be asked
+ * for it: joining is complete at once. The packets of a group come once a QP is
+ * attached to it, which joins the group on the interface (IGMP, MLD) as well.
+ * That happens when the program fetches the event, or calls ibv_attach_mcast()
+ * itself if its QP is none of ours.
+ */
+#include "cma.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CMA_MLID 0xc000 /* there are none; what a program passes on */
+
+void cma_ah_attr(struct cma_id *id, const struct roce_path *path,
+		 struct ibv_ah_attr *attr)
+{
+	int index = shca_gid_index(to_ctx(id->dev->verbs)->dev, &path->sgid);
+
+	*attr = (struct ibv_ah_attr){
+		.grh = {
+			.dgid = path->dgid,
+			.flow_label = path->flow_label,
+			.sgid_index = (uint8_t)(index < 0 ? 255 : index),
+			.hop_limit = path->hop_limit,
+			.traffic_class = path->tclass,
+		},
+		.is_global = 1,
+		.port_num = CMA_PORT_NUM,
+	};
+}
+
+static int addr_to_mgid(const struct sockaddr *addr, union ibv_gid *mgid)
+{
+	if (!addr || !cma_addr_len(addr))
+		return -EINVAL;
+	cma_addr_gid(addr, mgid);
+	return roce_gid_is_multicast(mgid) ? 0 : -EINVAL;
+}
+
+static int join(struct cma_id *id, const struct sockaddr *addr, uint32_t flags,
+		void *context)
+{
+	struct roce_path path = id->path;
+	struct cma_event *ev;
+	struct cma_mc *mc;
+	int err;
+
+	if (engine_dead(cma_engine()))
+		return -EIO;
+	if (!id->dev || id->id.qp_type != IBV_QPT_UD ||
+	    (id->state != CMA_ADDR_BOUND && id->state != CMA_ADDR_RESOLVED))
+		return -EINVAL;
+	mc = calloc(1, sizeof(*mc));
+	if (!mc)
+		return -ENOMEM;
+	err = addr_to_mgid(addr, &mc->mgid);
+	if (!err && roce_gid_is_v4(&mc->mgid) != roce_gid_is_v4(&path.sgid))
+		err = -EINVAL;
+	if (err)
+		goto err_free;
+	mc->context = context;
+	mc->send_only = flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
+	memcpy(&mc->addr, addr, cma_addr_len(addr));
+	ev = cma_event_new(id, RDMA_CM_EVENT_MULTICAST_JOIN, 0);
+	if (!ev) {
+		err = -ENOMEM;
+		goto err_free;
+	}
+	path.dgid = mc->mgid;
+	path.hop_limit = 1;
+	if (id->tos_set)
+		path.tclass = id->tos;
+	cma_ah_attr(id, &path, &ev->ev.param.ud.ah_attr);
+	ev->ev.param.ud.ah_attr.dlid = CMA_MLID;
+	ev->ev.param.ud.qp_num = ROCE_MULTICAST_QPN;
+	ev->ev.param.ud.qkey = RDMA_UDP_QKEY;
+	ev->ev.param.ud.private_data = context;
+	ev->mc = mc;
+	cma_lock();
+	mc->next = id->mc;
+	id->mc = mc;
+	cma_event_post(ev);
+	cma_unlock();
+	return 0;
+
+err_free:
+	free(mc);
+	return err;
+}
+
+int rdma_join_multicast_ex(struct rdma_cm_id *ib,
+			   struct rdma_cm_join_mc_attr_ex *attr, void *context)
+{
+	struct cma_id *id = to_id(ib);
+	int err;
+
+	if (attr->comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED)
+		return cma_ret(-ENOTSUP);
+	if (!(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS) ||
+	    !(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS) ||
+	    attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED)
+		return cma_ret(-EINVAL);
+	err = join(id, attr->addr, attr->join_flags, context);
+	return err ? cma_ret(err) : cma_complete(id);
+}
+
+int rdma_join_multicast(struct rdma_cm_id *ib, struct sockaddr *addr,
+			void *context)
+{
+	struct cma_id *id = to_id(ib);
+	int err = join(id, addr, RDMA_MC_JOIN_FLAG_FULLMEMBER, context);
+
+	return err ? cma_ret(err) : cma_complete(id);
+}
+
+void cma_mc_joined(struct cma_id *id, struct cma_event *ev)
+{
+	struct cma_mc *mc = ev->mc;
+	int err;
+
+	if (!id->id.qp || mc->send_only)
+		return;
+	err = ibv_attach_mcast(id->id.qp, &mc->mgid, CMA_MLID);
+	if (err) {
+		ev->ev.event = RDMA_CM_EVENT_MULTICAST_ERROR;
+		ev->ev.status = -err;
+	} else {
+		mc->attached = true;
+	}
+}
+
+/* mc is out of the list; its event, if it was fetched, may not be acked. */
+static void leave(struct cma_id *id, struct cma_mc *mc)
+{
+	if (mc->attached && id->id.qp)
+		ibv_detach_mcast(id->id.qp, &mc->mgid, CMA_MLID);
+	pthread_mutex_lock(&cma_ack_lock);
+	while (mc->completed != mc->reported)
+		pthread_cond_wait(&cma_acked, &cma_ack_lock);
+	pthread_mutex_unlock(&cma_ack_lock);
+	free(mc);
+}
+
+int rdma_leave_multicast(struct rdma_cm_id *ib, struct sockaddr *addr)
+{
+	struct cma_id *id = to_id(ib);
+	struct cma_mc **p, *mc;
+	socklen_t len;
+
+	if (engine_dead(cma_engine()))
+		return cma_ret(-EIO);
+	len = addr ? cma_addr_len(addr) : 0;
+	if (!len)
+		return cma_ret(-EINVAL);
+	cma_lock();
+	for (p = &id->mc; *p; p = &(*p)->next)
+		if (!memcmp(&(*p)->addr, addr, len))
+			break;
+	mc = *p;
+	if (mc) {
+		*p = mc->next;
+		cma_mc_events_drop(id, mc);
+	}
+	cma_unlock();
+	if (!mc)
+		return cma_ret(-EADDRNOTAVAIL);
+	/* the event of a synchronous identifier is kept until the next call */
+	if (id->sync && ib->event &&
+	    container_of(ib->event, struct cma_event, ev)->mc == mc) {
+		rdma_ack_cm_event(ib->event);
+		ib->event = NULL;
+	}
+	leave(id, mc);
+	return 0;
+}
+
+void cma_mc_leave_all(struct cma_id *id)
+{
+	while (id->mc)
+		rdma_leave_multicast(&id->id, (struct sockaddr *)&id->mc->addr);
+}
