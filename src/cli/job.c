@@ -320,6 +320,7 @@ static int make_tree(const char *libdir, char path[PATH_MAX])
 
 		close(pipefd[0]);
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		unsetenv("SOFTHCA_PCAP"); /* it has no packets to record */
 		err = hca_list_read(&l, libdir);
 		if (err)
 			cli_say("%s. \"softhca doctor\" may know more", l.why);
