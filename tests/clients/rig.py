@@ -89,7 +89,7 @@ class Proc:
         """Until the output holds text; the match."""
         end = time.monotonic() + limit
         while True:
-            if m := re.search(text, self.output()):
+            if m := re.search(text, self.output(), re.M):
                 return m
             if not self.running() or time.monotonic() > end:
                 raise Failed(f"never printed {text!r}\n{self.describe()}")

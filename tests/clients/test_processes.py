@@ -48,7 +48,7 @@ def test_killed_peer(place, victim):
         # Several seconds of transfer; the killed pair's last for long.
         for i in range(4):
             pairs.append(Running(place, "-o", "send", "-D", 30 if i == 0 else 4, "-s", 4096,
-                                 "-r", 64, "-X", i + 1, "-u", 12, "-t", 3))
+                                 "-r", 64, "-X", i + 1, *(["-e"] if i % 2 else [])))
         for p in pairs:
             p.ready()
         time.sleep(1)
@@ -61,9 +61,10 @@ def test_killed_peer(place, victim):
         rc = left.wait(10)
         took = time.monotonic() - start
         if victim == "server":
-            # 4.096 us * 2^12 = 17 ms, four times; hardware may take 4 times that.
+            # 4.096 us * 2^14 = 67 ms, 8 times; an implementation may take 4 times
+            # that (IBA 9.7.6.1.3), and the machine is busy.
             assert rc == 3 and "status 12 " in left.output(), left.describe()
-            assert took < 5, f"took {took:.1f} s\n{left.describe()}"
+            assert 0.3 < took < 5, f"took {took:.1f} s\n{left.describe()}"
         else:  # a receiver waits for nobody: it learns by TCP
             assert rc == 3, left.describe()
         for p in pairs[1:]:
@@ -82,8 +83,8 @@ def test_killed_peer_perftest(place):
     try:
         server.wait_listening(port)
         client = rig.Proc(place.client, [*cmd, place.host], place.options)
-        client.wait_for("#bytes")
-        time.sleep(1)
+        time.sleep(2)
+        assert client.running() and server.running()
         server.kill(signal.SIGKILL)
         assert client.wait(15) != 0
         assert "status 12" in client.output(), client.describe()
@@ -193,12 +194,11 @@ def test_two_users(staged):
         second.tool(check, "-o", "mix", "-n", 300)
         # the wire is taken, and that is said
         wire = user_place(staged, two, options=["--wire"])
-        p = rig.Proc(wire.server, [check, "-p", rig.free_port(), "127.0.0.1"], ["--wire"])
-        rc = p.wait(30)
-        text = p.output()
-        assert rc != 0, p.describe()
-        assert "4791" in text, p.describe()
-        assert re.search(rf"\b{one}\b|nobody", text), f"says not who\n{p.describe()}"
+        out = wire.tool(check, "-n", 100, status=(None, None))
+        assert out.client.popen.returncode == out.server.popen.returncode == 2, out.describe()
+        for end in (out.client, out.server):
+            assert "4791" in end.output(), out.describe()
+            assert re.search(rf"\b{one}\b|nobody", end.output()), f"says not who\n{out.describe()}"
         assert b.wait(30) == 0 and a.wait(30) == 0, a.describe() + b.describe()
     finally:
         a.kill()
@@ -245,26 +245,6 @@ def test_fork_and_exec(placements):
 def test_exit_status_is_passed():
     p = rig.Proc(rig.Side(), ["sh", "-c", "exit 42"])
     assert p.wait() == 42
-
-
-def test_qperf(place):
-    """qperf uses the 48-byte port query and events; an independent measure."""
-    if rig.need("qperf"):
-        pytest.skip("qperf is not installed")
-    port = rig.free_port()
-    server = rig.Proc(place.server, ["qperf", "-lp", port], place.options)
-    try:
-        server.wait_listening(port)
-        for test in ("rc_lat", "rc_bw", "uc_lat", "ud_lat", "rc_rdma_write_lat", "rc_rdma_read_bw",
-                     "rc_compare_swap_mr", "rc_fetch_add_mr"):
-            if place.name == "wire" and test not in ("rc_lat", "rc_bw"):
-                continue
-            c = rig.Proc(place.client, ["qperf", "-lp", port, "-t", 1, place.host, test], place.options)
-            rc = c.wait(20)
-            assert rc == 0 and re.search(r"(latency|bw|msg_rate|rate)\s+=", c.output()), \
-                c.describe() + server.describe()
-    finally:
-        server.kill()
 
 
 def test_loss_is_counted_the_same_with_a_seed(placements):
