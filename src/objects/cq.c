@@ -161,6 +161,7 @@ int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
 				      .element.cq = (struct ibv_cq *)&cq->ex };
 	uint32_t tail;
 	bool overrun;
+	int armed;
 
 	pthread_mutex_lock(&cq->lock);
 	if (cq->overrun || cq_count(cq) == cq->depth) {
@@ -178,15 +179,24 @@ int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
 	atomic_store_explicit(&cq->tail, tail + 1, memory_order_release);
 
 	/* Errors count as solicited (11.4.2.2). */
-	if (cq->armed == SHCA_ARMED ||
-	    (cq->armed == SHCA_ARMED_SOLICITED &&
+	armed = atomic_load_explicit(&cq->armed, memory_order_relaxed);
+	if (armed == SHCA_ARMED ||
+	    (armed == SHCA_ARMED_SOLICITED &&
 	     (solicited || wc->status != IBV_WC_SUCCESS))) {
-		cq->armed = SHCA_UNARMED;
+		atomic_store_explicit(&cq->armed, SHCA_UNARMED,
+				      memory_order_relaxed);
 		if (cq->ex.channel)
 			channel_push(to_channel(cq->ex.channel), cq);
 	}
 	pthread_mutex_unlock(&cq->lock);
 	return 0;
+}
+
+/* Who has asked for an event may be about to wait for it. */
+static bool cq_spins(const struct shca_cq *cq)
+{
+	return atomic_load_explicit(&cq->armed, memory_order_relaxed) ==
+	       SHCA_UNARMED;
 }
 
 int shca_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
@@ -198,7 +208,7 @@ int shca_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 	if (cq_empty(cq)) {
 		if (engine_dead(cq->engine))
 			return -EIO;
-		engine_poll(cq->engine);
+		engine_poll(cq->engine, cq_spins(cq));
 		if (cq_empty(cq))
 			return 0;
 	}
@@ -221,9 +231,9 @@ int shca_cq_notify(struct ibv_cq *ibcq, int solicited_only)
 	pthread_mutex_lock(&cq->lock);
 	/* Asking for solicited events takes nothing back (11.4.2.2). */
 	if (!solicited_only)
-		cq->armed = SHCA_ARMED;
-	else if (cq->armed == SHCA_UNARMED)
-		cq->armed = SHCA_ARMED_SOLICITED;
+		atomic_store(&cq->armed, SHCA_ARMED);
+	else if (atomic_load(&cq->armed) == SHCA_UNARMED)
+		atomic_store(&cq->armed, SHCA_ARMED_SOLICITED);
 	pthread_mutex_unlock(&cq->lock);
 	engine_watch(cq->engine);
 	return 0;
@@ -280,7 +290,7 @@ static int cq_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 	if (cq_next(cq))
 		return 0;
 	if (!engine_dead(cq->engine))
-		engine_poll(cq->engine);
+		engine_poll(cq->engine, cq_spins(cq));
 	if (cq_next(cq))
 		return 0;
 	if (!cq->single_threaded)

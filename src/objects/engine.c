@@ -13,10 +13,11 @@
  * now and then poll; then nobody but the thread can receive that write, and it
  * must not be late. What tells the two apart is the time that a program spends
  * outside of this library. The rule: a program that polls and has not been away
- * for more than AWAY_NS at a time for TAKEOVER_NS takes the socket over. Having
- * stepped back, the thread looks after a while whether polls still happen, and
- * watches the socket again when they do not, or as soon as a program asks for
- * a completion event, for it is about to sleep then.
+ * for more than AWAY_NS at a time for TAKEOVER_NS takes the socket over; one
+ * whose CQ is armed does not, for it may be about to sleep. Having stepped
+ * back, the thread looks after a while whether polls still happen, and watches
+ * the socket again when they do not, or as soon as a program arms a CQ. If that
+ * comes soon, the next takeover takes longer.
  *
  * A QP has at most one entry in the timer heap, due at or before the deadline
  * of its core. Deadlines mostly move away, so an entry is looked at again when
@@ -29,6 +30,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -39,6 +41,8 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define RX_BUDGET 32
@@ -47,9 +51,13 @@
 
 #define AWAY_NS 3000
 #define TAKEOVER_NS 200000
+#define TAKEOVER_MAX_NS 20000000
+#define WORTH_NS 5000000
 #define IDLE_NS 20000 /* no poll for so long: nobody polls */
 #define PAUSE_MIN_NS 100000
 #define PAUSE_MAX_NS 1000000
+
+#define SLICE_NS 100000 /* the least there is */
 
 #define KEYS_MAX (1u << 20)
 #define KEYS_MIN (1u << 14)
@@ -365,19 +373,30 @@ static void step_back(struct engine *e)
 	pthread_mutex_lock(&e->thread_lock);
 	if (!atomic_load(&e->back) &&
 	    epoll_ctl(e->epoll_fd, EPOLL_CTL_MOD, ev.data.fd, &ev) == 0) {
+		e->back_since = clock_ns();
 		atomic_store(&e->back, true);
 		wake(e); /* so that it begins to look now and then */
 	}
 	pthread_mutex_unlock(&e->thread_lock);
 }
 
-static void step_forward(struct engine *e)
+static void step_forward(struct engine *e, uint64_t now)
 {
 	struct epoll_event ev = { .events = EPOLLIN,
 				  .data.fd = udp_fd(e->udp) };
 
 	pthread_mutex_lock(&e->thread_lock);
 	if (atomic_load(&e->back)) {
+		uint64_t took = now - e->back_since;
+		uint64_t next = atomic_load(&e->takeover);
+
+		/* It was not worth it: be slower to believe it next time. */
+		if (took < WORTH_NS)
+			next = next * 2 > TAKEOVER_MAX_NS ? TAKEOVER_MAX_NS :
+							    next * 2;
+		else
+			next = TAKEOVER_NS;
+		atomic_store(&e->takeover, next);
 		atomic_store(&e->back, false);
 		epoll_ctl(e->epoll_fd, EPOLL_CTL_MOD, ev.data.fd, &ev);
 	}
@@ -394,7 +413,7 @@ void engine_present(struct engine *e, uint64_t from, uint64_t until)
 		atomic_store_explicit(&e->seen, until, memory_order_relaxed);
 }
 
-int engine_poll(struct engine *e)
+int engine_poll(struct engine *e, bool spins)
 {
 	uint64_t from = clock_ns(), until = from;
 	int n;
@@ -404,9 +423,10 @@ int engine_poll(struct engine *e)
 		until = clock_ns();
 	engine_present(e, from, until);
 	atomic_store_explicit(&e->polled, until, memory_order_relaxed);
-	if (!atomic_load_explicit(&e->back, memory_order_relaxed) &&
-	    until > TAKEOVER_NS + atomic_load_explicit(&e->since,
-						       memory_order_relaxed) &&
+	if (spins && !atomic_load_explicit(&e->back, memory_order_relaxed) &&
+	    until > atomic_load_explicit(&e->takeover, memory_order_relaxed) +
+			    atomic_load_explicit(&e->since,
+						 memory_order_relaxed) &&
 	    atomic_load_explicit(&e->started, memory_order_relaxed))
 		step_back(e);
 	return n;
@@ -414,10 +434,13 @@ int engine_poll(struct engine *e)
 
 void engine_watch(struct engine *e)
 {
+	uint64_t now;
+
 	if (!atomic_load_explicit(&e->back, memory_order_relaxed))
 		return;
-	atomic_store_explicit(&e->since, clock_ns(), memory_order_relaxed);
-	step_forward(e);
+	now = clock_ns();
+	atomic_store_explicit(&e->since, now, memory_order_relaxed);
+	step_forward(e, now);
 }
 
 static void sleep_until(struct engine *e, uint64_t until,
@@ -469,6 +492,32 @@ static void netdevs_changed(struct engine *e)
 	pthread_mutex_unlock(&e->ctx_lock);
 }
 
+/*
+ * Asks for short slices. Where programs spin on every CPU, a thread that is
+ * woken must preempt one at once; the scheduler (EEVDF, Linux 6.12) lets a
+ * thread with a shorter slice do so, others wait for a tick or more.
+ */
+static void thread_slice(void)
+{
+	struct {
+		uint32_t size, policy;
+		uint64_t flags;
+		int32_t nice;
+		uint32_t priority;
+		uint64_t runtime, deadline, period;
+	} attr = { .size = sizeof(attr), .runtime = SLICE_NS };
+	int nice;
+
+	errno = 0;
+	nice = getpriority(PRIO_PROCESS, 0);
+	if (errno || sched_getscheduler(0) != SCHED_OTHER)
+		return;
+	attr.nice = nice;
+	/* Without it things are slower at times, not wrong. */
+	if (syscall(SYS_sched_setattr, 0, &attr, 0))
+		return;
+}
+
 static void *thread_main(void *arg)
 {
 	struct engine *e = arg;
@@ -476,6 +525,7 @@ static void *thread_main(void *arg)
 
 	pthread_setname_np(pthread_self(), "softhca");
 	prctl(PR_SET_TIMERSLACK, 1000);
+	thread_slice();
 	while (!atomic_load(&e->stop)) {
 		struct epoll_event ev[4];
 		uint64_t now, due, until = UINT64_MAX;
@@ -515,7 +565,7 @@ static void *thread_main(void *arg)
 					timers_run(e, now);
 				continue;
 			}
-			step_forward(e);
+			step_forward(e, now);
 		}
 		pause = PAUSE_MIN_NS;
 		for (round = 0; round < THREAD_ROUNDS; round++) {
@@ -844,6 +894,7 @@ static int engine_create(struct engine **out)
 	pthread_mutex_init(&e->ctx_lock, NULL);
 	pthread_mutex_init(&e->timer_lock, NULL);
 	pthread_mutex_init(&e->thread_lock, NULL);
+	atomic_store(&e->takeover, TAKEOVER_NS);
 	atomic_store(&e->next_due, UINT64_MAX);
 	atomic_store(&e->cm_due, UINT64_MAX);
 	e->env = (struct roce_env){

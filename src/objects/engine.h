@@ -89,6 +89,8 @@ struct engine {
 	_Atomic uint64_t polled; /* when one last found its CQ empty */
 	_Atomic uint64_t since; /* they have hardly been away since then */
 	_Atomic bool back; /* the thread has stepped back */
+	_Atomic uint64_t takeover; /* how long until it does */
+	uint64_t back_since;	   /* under thread_lock */
 };
 
 /* Counts an object of one kind; -ENOMEM when there are SHCA_MAX_OBJECTS. */
@@ -113,9 +115,10 @@ int engine_start(struct engine *e);
 
 /*
  * What a program does that finds its CQ empty: receives packets, sends what
- * that leads to, runs timers. Returns how many packets there were.
+ * that leads to, runs timers. Returns how many packets there were. spins: it
+ * may be taken for one that polls on and on.
  */
-int engine_poll(struct engine *e);
+int engine_poll(struct engine *e, bool spins);
 
 /* A program has been in here from one time until the other. */
 void engine_present(struct engine *e, uint64_t from_ns, uint64_t until_ns);

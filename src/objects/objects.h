@@ -199,7 +199,7 @@ struct shca_cq {
 	struct shca_cqe *ring;
 	uint32_t depth; /* power of two */
 	_Atomic uint32_t head, tail; /* free-running */
-	enum shca_arm armed;
+	_Atomic int armed; /* enum shca_arm */
 	bool overrun; /* IBV_EVENT_CQ_ERR was raised; takes no more */
 	uint32_t comp_reported; /* events handed out; the channel's lock */
 	uint32_t async_reported; /* the context's async_lock */

@@ -661,8 +661,8 @@ static void write_without_polling(void **state)
 	wr.wr.rdma.remote_addr = (uintptr_t)b.buf;
 	wr.wr.rdma.rkey = b.mr->rkey;
 	for (i = 1; i < 200; i++) {
-		a.buf[0] = (uint8_t)i;
-		assert_int_equal(try_send(&a, &wr, 0, 1), 0);
+		a.buf[i] = (uint8_t)i;
+		assert_int_equal(try_send(&a, &wr, (size_t)i, 1), 0);
 		end = now_ns() + 10 * SECOND;
 		while (*(volatile uint8_t *)b.buf != (uint8_t)i)
 			assert_true(now_ns() < end);
@@ -1386,6 +1386,57 @@ static void threads(void **state)
 }
 
 /*
+ * Queue pairs and regions go while peers send to them and others poll: nothing
+ * may be touched afterwards, and nobody else may notice.
+ */
+static void *fire(void *arg)
+{
+	struct worker *w = arg;
+	uint64_t end = now_ns() + 20 * SECOND;
+
+	for (unsigned i = 0; i < 60 && now_ns() < end; i++) {
+		struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
+		struct ibv_wc wc[4];
+		int k, n;
+
+		pair_init(&w->a, &w->b, IBV_QPT_RC);
+		wr.wr.rdma.remote_addr = (uintptr_t)w->b.buf;
+		wr.wr.rdma.rkey = w->b.mr->rkey;
+		for (k = 0; k < 8; k++)
+			if (try_send(&w->a, &wr, 0, 20000))
+				return NULL;
+		for (k = 0; k < (int)(i % 8); k++) {
+			n = ibv_poll_cq(w->a.cq, 4, wc);
+			if (n < 0 || (n && wc[0].status))
+				return NULL;
+		}
+		/* Some go with packets to them in flight, some regions too. */
+		if (i & 1)
+			end_fini(&w->b);
+		end_fini(&w->a);
+		if (!(i & 1))
+			end_fini(&w->b);
+		w->rounds++;
+	}
+	return NULL;
+}
+
+static void destroyed_under_fire(void **state)
+{
+	struct worker w[3] = { 0 };
+	int i;
+
+	(void)state;
+	for (i = 0; i < 3; i++)
+		assert_int_equal(
+			pthread_create(&w[i].thread, NULL, fire, &w[i]), 0);
+	for (i = 0; i < 3; i++)
+		pthread_join(w[i].thread, NULL);
+	for (i = 0; i < 3; i++)
+		assert_int_equal(w[i].rounds, 60);
+}
+
+/*
  * In a child the parent's objects are dead and stay untouched; the child can
  * have its own.
  */
@@ -1398,6 +1449,9 @@ static void forked(void **state)
 	pid_t pid;
 
 	(void)state;
+#ifdef __SANITIZE_THREAD__
+	skip(); /* it forbids threads in a child of threads */
+#endif
 	pair_init(&a, &b, IBV_QPT_RC);
 	pid = fork();
 	assert_true(pid >= 0);
@@ -1481,6 +1535,7 @@ int main(void)
 		TEST(bad_wr),
 		TEST(cq_cleaned),
 		TEST(threads),
+		TEST(destroyed_under_fire),
 		TEST(forked),
 		TEST(unsupported),
 	};
