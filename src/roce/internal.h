@@ -121,6 +121,7 @@ enum resp_in { IN_NOTHING, IN_SEND, IN_WRITE };
 
 struct roce_responder {
 	uint32_t epsn;
+	uint32_t ack_back; /* PSNs of reads and atomics right before epsn */
 	uint32_t msn;
 	enum resp_in in;
 	bool recv_valid; /* recv holds a WQE taken and not completed */

@@ -58,6 +58,7 @@ int rsp_init(struct roce_qp *qp, uint32_t max_dest_rd_atomic)
 	r->resp_head = r->resp_tail = 0;
 	r->atomics_size = max_dest_rd_atomic;
 	r->atomics_next = 0;
+	r->ack_back = 0;
 	return 0;
 }
 
@@ -168,7 +169,7 @@ static void ack_build(struct roce_qp *qp, struct roce_batch *b)
 	struct roce_hdr h = {
 		.opcode = (uint8_t)(qp->service | ROCE_ACK),
 		.dest_qpn = qp->dest_qpn,
-		.psn = psn_add(r->epsn, PSN_MASK),
+		.psn = psn_add(r->epsn, PSN_MASK - r->ack_back),
 		.syndrome = ROCE_AETH_ACK | ROCE_CREDITS_INVALID,
 		.msn = r->msn,
 	};
@@ -697,6 +698,14 @@ static enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt)
 		return v;
 	r->epsn = psn_add(r->epsn, span);
 	r->nak_seq_sent = r->rnr_sent = false;
+	/*
+	 * Reads and atomics are acknowledged by their own responses. An ACK
+	 * with the PSN of one asks its requester to do it again (9.7.5.1.1),
+	 * and should it overtake the response, rxe gives up the QP.
+	 */
+	r->ack_back = f & (ROCE_F_READ | ROCE_F_ATOMIC) ?
+			      (r->ack_back + span) & PSN_MASK :
+			      0;
 	if (f & (ROCE_F_READ | ROCE_F_ATOMIC))
 		return PASS;
 	if (f & ROCE_F_LAST) {
