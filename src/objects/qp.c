@@ -175,15 +175,25 @@ err_count:
 
 /* The addresses a QP listens on */
 
+/*
+ * Nobody would guess from an errno, or from a peer that does not answer, that
+ * someone else has the port. Once is enough.
+ */
+static void say_why(struct engine *e)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+	const char *why = udp_why(e->udp);
+
+	if (*why && !atomic_flag_test_and_set(&said))
+		fprintf(stderr, "softhca: %s\n", why);
+}
+
 static int address_bind(struct shca_qp *qp, const union ibv_gid *gid,
 			uint32_t ifindex)
 {
 	int err = udp_bind(qp->engine->udp, gid, ifindex);
-	const char *why = udp_why(qp->engine->udp);
 
-	/* Nobody would guess it from the errno. */
-	if (err && why && *why)
-		fprintf(stderr, "softhca: %s\n", why);
+	say_why(qp->engine);
 	return err;
 }
 
@@ -246,8 +256,10 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	}
 	if (ib->qp_type == IBV_QPT_UD) {
 		ud_bind = !qp->bound && !reset;
-		if (ud_bind)
+		if (ud_bind) {
 			err = shca_device_bind(ctx->dev, qp->engine);
+			say_why(qp->engine);
+		}
 	} else if (mask & IBV_QP_AV) {
 		rebind = !qp->bound || qp->bound_if != via.ifindex ||
 			 memcmp(&qp->bound_gid, &via.gid, sizeof(via.gid));
