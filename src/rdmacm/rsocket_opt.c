@@ -443,10 +443,10 @@ static int get_wake(struct rsock *rs, void *val, socklen_t *len)
 	memcpy(&w, val, sizeof(w));
 	pthread_mutex_lock(&rs->lock);
 	w.fds[0] = w.fds[1] = -1;
-	if (w.woken)
+	if (w.flags & RSOCK_WOKEN)
 		rsock_drain(rs, -1);
 	w.revents = rsock_revents(rs, w.events);
-	if (!w.revents) {
+	if (!w.revents || w.flags & RSOCK_ARM) {
 		rsock_arm(rs, w.fds);
 		w.revents = rsock_revents(rs, w.events);
 	}

@@ -176,8 +176,9 @@ static short stream_revents(struct rsock *rs)
 		return POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLERR |
 		       POLLHUP | POLLRDHUP;
 	case RSOCK_DISCONNECTED:
-		return POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLHUP |
-		       POLLRDHUP;
+		/* Programs that see POLLHUP may not read what is there. */
+		return POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLRDHUP |
+		       (rs->s.unread ? 0 : POLLHUP);
 	case RSOCK_CONNECTED:
 		break;
 	}

@@ -12,15 +12,18 @@
  * rgetsockopt() with a struct rsock_wake: revents tells which of events (and
  * of POLLERR and POLLHUP) are true now. If none is, the descriptors in fds that
  * are not -1 become readable when that may have changed; ask again then, with
- * woken set, which takes what made them readable. They belong to the rsocket
- * and may be others at the next call. EINVAL if optlen is not the struct's.
+ * RSOCK_WOKEN, which takes what made them readable. They belong to the rsocket
+ * and may be others at the next call. With RSOCK_ARM they are armed and told
+ * even if something is true. EINVAL if optlen is not the struct's.
  */
 #define RSOCK_WAKE 0x5ca0
+
+enum { RSOCK_WOKEN = 1, RSOCK_ARM = 2 };
 
 struct rsock_wake {
 	short events;
 	short revents;
-	int woken;
+	int flags;
 	int fds[2];
 };
 
