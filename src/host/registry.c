@@ -89,6 +89,7 @@ struct file {
 	int fd;
 	dev_t dev;
 	ino_t ino;
+	char *path;
 	bool changed; /* tell the users when the lock is let go */
 	_Atomic uint64_t mine[REGISTRY_SLOTS / 64]; /* slots of this process */
 };
@@ -511,6 +512,11 @@ static int get_file(const char *dir, struct file **out)
 		err = fail(-ENOMEM, "out of memory");
 		goto err_close;
 	}
+	f->path = strdup(path);
+	if (!f->path) {
+		err = fail(-ENOMEM, "out of memory");
+		goto err_free;
+	}
 	f->m = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE,
 		    MAP_SHARED, fd, 0);
 	if (f->m == MAP_FAILED) {
@@ -527,6 +533,7 @@ static int get_file(const char *dir, struct file **out)
 	return 0;
 
 err_free:
+	free(f->path);
 	free(f);
 err_close:
 	close(fd);
@@ -545,6 +552,7 @@ static void put_file(struct file *f)
 	if (f->fd >= 0)
 		close(f->fd);
 	munmap(f->m, sizeof(struct shared));
+	free(f->path);
 	free(f);
 }
 
@@ -568,6 +576,19 @@ static int take_slot(struct file *f)
 		return (int)slot;
 	}
 	return -ENOSPC;
+}
+
+/* The last one to leave takes the file along. The lock is held: whoever has
+ * opened it and waits will find that it was replaced. */
+static void remove_unused(const struct file *f)
+{
+	struct stat st;
+
+	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++)
+		if (LOAD(&f->m->slot[slot].used) && alive(f, slot))
+			return;
+	if (!lstat(f->path, &st) && st.st_dev == f->dev && st.st_ino == f->ino)
+		unlink(f->path);
 }
 
 static void drop_slot(struct file *f, unsigned slot)
@@ -663,6 +684,7 @@ void registry_leave(struct registry *r)
 	/* Whoever holds the lock for so long: the next sweep finds us gone. */
 	if (!record_lock_wait(f->fd)) {
 		drop_slot(f, r->slot);
+		remove_unused(f);
 		unlock_file(f);
 	} else {
 		record_lock(f->fd, F_UNLCK, LOCK_BYTE + 1 + (off_t)r->slot);

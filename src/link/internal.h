@@ -123,6 +123,6 @@ void rx_destroy(struct udp *u);
 void rx_reap(struct udp *u);
 
 /* udp_tx.c: to a process of this host's private port. Returns 0 or -errno. */
-int udp_hand_over(struct udp *u, unsigned slot, const struct packet *k);
+int tx_hand_over(struct udp *u, unsigned slot, const struct packet *k);
 
 #endif

@@ -31,6 +31,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
+#include <net/if_arp.h>
 #include <netinet/udp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -200,11 +201,37 @@ static int watch(struct udp *u, int fd, void *ptr)
 	return epoll_ctl(u->epfd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 
+/*
+ * Only what this host has sent, which comes by way of its loopback interface.
+ * For IPv4 the source address would tell; but in IPv6 Linux takes packets from
+ * outside whose source is an address of ours.
+ */
+static int accept_loopback(int fd)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+			 (uint32_t)(SKF_AD_OFF + SKF_AD_HATYPE)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARPHRD_LOOPBACK, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+		BPF_STMT(BPF_RET | BPF_K, 0),
+	};
+	struct sock_fprog prog = { ARRAY_SIZE(code), code };
+
+	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &prog,
+			  sizeof(prog)) ?
+		       -errno :
+		       0;
+}
+
 static int add_private(struct udp *u, int fd, bool v4)
 {
-	struct rx_sock *s = calloc(1, sizeof(*s));
+	struct rx_sock *s;
 	int err;
 
+	err = accept_loopback(fd);
+	if (err && !v4) /* see there: better none than one open to all */
+		return err;
+	s = calloc(1, sizeof(*s));
 	if (!s)
 		return -ENOMEM;
 	s->kind = RX_PRIVATE;
@@ -551,16 +578,17 @@ static void describe_holder(const union ibv_gid *gid, char *out, size_t len)
 		fclose(f);
 		if (!found)
 			continue;
-		if (!inode) {
-			snprintf(out, len,
-				 "the kernel (its rdma_rxe driver: rdma link "
-				 "delete would free it)");
-			return;
-		}
 		if (find_holder(inode, process, sizeof(process)))
 			snprintf(out, len, "%s of user %u", process, uid);
-		else
+		else if (uid)
 			snprintf(out, len, "a process of user %u", uid);
+		else if (!access("/sys/module/rdma_rxe", F_OK))
+			snprintf(out, len, "the kernel's rdma_rxe driver, it "
+					   "seems (rdma link delete frees it)");
+		else
+			snprintf(out, len, geteuid() ? "a process of user 0, "
+						       "or the kernel" :
+						       "the kernel");
 		return;
 	}
 	snprintf(out, len, "somebody who cannot be seen from here");

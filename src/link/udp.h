@@ -91,6 +91,14 @@ size_t udp_send(struct udp *u, const struct roce_batch *b, int *err);
  */
 int udp_forward(struct udp *u, unsigned slot);
 
+/*
+ * Hands a packet that was received before to another process, as udp_forward()
+ * does: len bytes from BTH on, without the ICRC.
+ */
+int udp_handover(struct udp *u, unsigned slot, const union ibv_gid *src,
+		 const union ibv_gid *dst, uint8_t tclass, const void *packet,
+		 size_t len);
+
 const struct udp_stats *udp_stats(const struct udp *u);
 
 #endif

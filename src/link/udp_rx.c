@@ -7,10 +7,9 @@
  * eventfd keeps the link's descriptor readable meanwhile.
  *
  * Where packets come from decides what is believed. The private port is for
- * this host: packets with a source address of this host, which the kernel lets
- * nobody else use, and packets handed over by a process that knows the
- * registry's secret. Neither is checked for its ICRC, which the one has not and
- * the other has already passed. All others carry one.
+ * this host (udp.c sees to it), and for packets handed over by a process that
+ * knows the registry's secret. Neither is checked for its ICRC, which the one
+ * has not and the other has already passed. All others carry one.
  *
  * Everything in here belongs to whoever holds rx_lock.
  */
@@ -328,7 +327,33 @@ int udp_forward(struct udp *u, unsigned slot)
 {
 	if (!u->registry)
 		return -ENOENT;
-	return udp_hand_over(u, slot, &u->rx->cur);
+	return tx_hand_over(u, slot, &u->rx->cur);
+}
+
+int udp_handover(struct udp *u, unsigned slot, const union ibv_gid *src,
+		 const union ibv_gid *dst, uint8_t tclass, const void *packet,
+		 size_t len)
+{
+	uint8_t buf[ROCE_HDR_MAX + 1024];
+	struct packet k = {
+		.p = buf,
+		.len = len + ROCE_ICRC_LEN,
+		.src = *src,
+		.dst = *dst,
+		.sport = ROCE_UDP_PORT,
+		.tclass = tclass,
+		.hop_limit = 64,
+	};
+
+	if (!u->registry)
+		return -ENOENT;
+	if (k.len > sizeof(buf))
+		return -EMSGSIZE;
+	memcpy(buf, packet, len);
+	icrc_put(buf + len, icrc_bth(icrc_begin(src, dst, k.sport,
+						ROCE_UDP_PORT, k.len, 0),
+				     buf, len));
+	return tx_hand_over(u, slot, &k);
 }
 
 /*

@@ -350,7 +350,7 @@ static int send_private(struct udp *u, unsigned slot, const struct iovec *iov,
 		       0;
 }
 
-int udp_hand_over(struct udp *u, unsigned slot, const struct packet *k)
+int tx_hand_over(struct udp *u, unsigned slot, const struct packet *k)
 {
 	uint8_t h[HANDOVER_LEN] = { HANDOVER_TYPE, HANDOVER_VERSION };
 	struct iovec iov[2] = { { h, sizeof(h) }, { (void *)k->p, k->len } };
@@ -395,7 +395,7 @@ static int relay(struct udp *u, const struct route *r,
 				      slot);
 
 	for (size_t i = 0; i < n; i++)
-		udp_hand_over(u, slot[i],
+		tx_hand_over(u, slot[i],
 			      &(struct packet){
 				      .p = p,
 				      .len = len,
@@ -464,7 +464,7 @@ static size_t send_run(struct udp *u, const struct route *r,
 {
 	uint8_t small[SMALL_RUN], *buf = NULL;
 	size_t done = 0, n = run->n;
-	int e;
+	int e, gso_error = 0;
 
 	*sent = (struct sent){ 0 };
 	if (!r->private || u->cfg.pcap) {
@@ -475,8 +475,7 @@ static size_t send_run(struct udp *u, const struct route *r,
 	while (done < run->n) {
 		e = send_packets(u, r, run, done, n, buf);
 		if (e && n > 1 && is_gso_error(e)) {
-			if (e == EIO)
-				((struct tx_sock *)run->sock)->no_gso = true;
+			gso_error = e;
 			n = 1;
 			continue;
 		}
@@ -490,6 +489,9 @@ static size_t send_run(struct udp *u, const struct route *r,
 		sent->datagrams += !e;
 		done += n;
 	}
+	/* Nothing wrong with any of them: GSO is what is refused. */
+	if (gso_error && sent->pkts == run->n)
+		((struct tx_sock *)run->sock)->no_gso = true;
 	if (buf != small)
 		free(buf);
 	return done;

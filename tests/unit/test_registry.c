@@ -52,6 +52,13 @@ static int teardown(void **state)
 	return rmdir(dir);
 }
 
+/* For those who leave nothing behind. */
+static int teardown_empty(void **state)
+{
+	(void)state;
+	return rmdir(dir);
+}
+
 static struct registry *join(void)
 {
 	struct registry *r = NULL;
@@ -257,6 +264,19 @@ static void stopped_holder_of_the_lock_is_not_waited_for_forever(void **state)
 	child_kill(&c);
 }
 
+static int join_and_die(void *arg)
+{
+	(void)arg;
+	return !join();
+}
+
+/* A file that nobody uses: its last user did not leave but die. */
+static const char *leave_file(void)
+{
+	assert_int_equal(in_child(join_and_die, NULL), 0);
+	return file_path();
+}
+
 static int see_alive(void *arg)
 {
 	struct registry *r = join();
@@ -381,10 +401,7 @@ static void garbage_in_the_file_is_survived(void **state)
 		uint8_t *m;
 		int fd;
 
-		r = join();
-		assert_non_null(r);
-		registry_leave(r);
-		fd = open(file_path(), O_RDWR | O_CLOEXEC);
+		fd = open(leave_file(), O_RDWR | O_CLOEXEC);
 		assert_true(fd >= 0);
 		assert_int_equal(fstat(fd, &st), 0);
 		m = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE,
@@ -426,11 +443,10 @@ static int refused(const char *want)
 static void files_of_others_are_refused(void **state)
 {
 	char path[512], other[600];
-	struct registry *r = join();
+	struct registry *r;
 
 	(void)state;
-	strcpy(path, file_path());
-	registry_leave(r);
+	strcpy(path, leave_file());
 	assert_int_equal(chmod(path, 0644), 0);
 	assert_int_equal(refused("SOFTHCA_RUNDIR"), -EACCES);
 	assert_int_equal(chmod(path, 0600), 0);
@@ -690,28 +706,30 @@ static void threads(void **state)
 }
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+/* The last one to leave takes the file along. */
+#define CLEAN(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown_empty)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(leases_are_exclusive_and_found),
-		TEST(leases_run_out),
-		TEST(slots_run_out),
-		TEST(killed_process_leaves_nothing),
-		TEST(killed_holder_of_the_lock_lets_go),
+		CLEAN(leases_are_exclusive_and_found),
+		CLEAN(leases_run_out),
+		CLEAN(slots_run_out),
+		CLEAN(killed_process_leaves_nothing),
+		CLEAN(killed_holder_of_the_lock_lets_go),
 		TEST(stopped_holder_of_the_lock_is_not_waited_for_forever),
-		TEST(joining_twice_and_leaving_once_keeps_the_other),
-		TEST(fork_shares_nothing),
+		CLEAN(joining_twice_and_leaving_once_keeps_the_other),
+		CLEAN(fork_shares_nothing),
 		TEST(garbage_in_the_file_is_survived),
 		TEST(files_of_others_are_refused),
-		TEST(no_directory_is_an_error_in_words),
-		TEST(sockets_are_numbered_as_the_kernel_does),
-		TEST(receiver_only_on_the_private_port_is_no_socket),
-		TEST(addresses_run_out),
-		TEST(backlog_is_bounded_but_a_first_datagram_passes),
-		TEST(one_listener_per_service),
-		TEST(crowd),
-		TEST(threads),
+		CLEAN(no_directory_is_an_error_in_words),
+		CLEAN(sockets_are_numbered_as_the_kernel_does),
+		CLEAN(receiver_only_on_the_private_port_is_no_socket),
+		CLEAN(addresses_run_out),
+		CLEAN(backlog_is_bounded_but_a_first_datagram_passes),
+		CLEAN(one_listener_per_service),
+		CLEAN(crowd),
+		CLEAN(threads),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
