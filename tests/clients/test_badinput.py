@@ -38,8 +38,8 @@ def test_table_is_there():
 
 
 @pytest.fixture(scope="module")
-def local_run():
-    p = rig.Proc(rig.Side(), [rig.client("badinput"), "--local"])
+def local_run(home):
+    p = rig.Proc(rig.Side(home), [rig.client("badinput"), "--local"])
     p.wait()
     return p
 

@@ -23,6 +23,7 @@ def tshark(path):
            "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"]
     for g in GUESSES:
         cmd += ["--disable-protocol", g]
+    cmd += ["--disable-heuristic", "eth_over_ib"]
     for f in FIELDS:
         cmd += ["-e", f]
     p = subprocess.run(cmd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
