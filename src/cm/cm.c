@@ -430,6 +430,24 @@ void cm_rx(struct cm *cm, const union ibv_gid *sgid, const union ibv_gid *dgid,
 		cm_conn_rx(cm, &in);
 }
 
+bool cm_knows(struct cm *cm, const union ibv_gid *sgid,
+	      const union ibv_gid *dgid, const uint8_t *mad, size_t len)
+{
+	struct mad m;
+
+	if (mad_decode(&m, mad, len))
+		return false;
+	if (m.attr_id == MAD_CM_REQ)
+		return cm_conn_by_remote(cm, m.req.local_comm_id, false,
+					 sgid) ||
+		       cm_listener_find(cm, m.req.service_id, dgid);
+	if (m.attr_id == MAD_CM_SIDR_REQ)
+		return cm_conn_by_remote(cm, m.sidr_req.request_id, true,
+					 sgid) ||
+		       cm_listener_find(cm, m.sidr_req.service_id, dgid);
+	return false;
+}
+
 int cm_emit(struct cm *cm, struct cm_event *ev)
 {
 	if (ev->conn->closed)

@@ -180,6 +180,11 @@ bool cm_tx(struct cm *cm, struct cm_mad *out);
 void cm_rx(struct cm *cm, const union ibv_gid *sgid, const union ibv_gid *dgid,
 	   uint32_t scope, const uint8_t *mad, size_t len, uint64_t now_ns);
 
+/* Whether cm_rx() would make something of a REQ or SIDR_REQ: somebody listens,
+ * or it has come before. */
+bool cm_knows(struct cm *cm, const union ibv_gid *sgid,
+	      const union ibv_gid *dgid, const uint8_t *mad, size_t len);
+
 /* When cm_expire() is due; UINT64_MAX: never. It may be due again at once,
  * when there is no more room for MADs. */
 uint64_t cm_deadline(const struct cm *cm);

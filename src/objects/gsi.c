@@ -9,10 +9,16 @@
  * this host goes there directly, unless packets are to be seen on the wire.
  * What has no living owner is answered by whoever got it: INVALID_SERVICE_ID.
  *
+ * That answer waits a moment. Programs whose peer connects just before they
+ * listen are many (perftest with -R, for one) and never notice on hardware,
+ * where resolving an address and a route takes longer than here.
+ *
  * Lock order: the link's receive side > gsi->lock > the link's sending side.
  * bind_lock is taken alone.
  */
 #include "gsi.h"
+
+#include "base/bytes.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -23,12 +29,27 @@
 
 #define QPN_BITS 0xffffffu
 #define FAREWELL_NS 200000000 /* to wait for the lock at exit */
+#define HOLD_NS 60000000      /* a request for which nobody listens, yet */
+#define HOLD_STEP_NS 2000000
+#define HOLD_MAX 64
+
+/* A request that waits for somebody to listen. */
+struct held {
+	union ibv_gid sgid, dgid;
+	uint32_t scope;
+	uint8_t tclass;
+	uint64_t until;
+	uint8_t mad[MAD_LEN];
+};
 
 struct gsi {
 	struct engine *e;
 	pthread_mutex_t lock; /* of what follows, and of our users' state */
 	struct cm *cm;
 	uint32_t psn;
+	size_t nheld;
+	uint64_t held_due; /* look at them again */
+	struct held held[HOLD_MAX];
 	int (*fn)(void *arg, const struct cm_event *ev);
 	void *arg;
 
@@ -123,7 +144,75 @@ static void flush(struct gsi *g)
 
 	while (cm_tx(g->cm, &m))
 		send_mad(g, &m);
-	engine_cm_due(g->e, cm_deadline(g->cm));
+	engine_cm_due(g->e, min_u64(cm_deadline(g->cm),
+				    g->nheld ? g->held_due : UINT64_MAX));
+}
+
+static bool is_request(const uint8_t *mad)
+{
+	uint16_t attr = get_be16(mad + 16);
+
+	return attr == MAD_CM_REQ || attr == MAD_CM_SIDR_REQ;
+}
+
+static bool hold(struct gsi *g, const struct roce_rx *pkt, uint64_t now)
+{
+	struct held *h = &g->held[g->nheld];
+
+	if (g->nheld == HOLD_MAX || pkt->len != MAD_LEN ||
+	    !is_request(pkt->payload) ||
+	    cm_knows(g->cm, &pkt->sgid, &pkt->dgid, pkt->payload, pkt->len))
+		return false;
+	*h = (struct held){
+		.sgid = pkt->sgid,
+		.dgid = pkt->dgid,
+		.scope = scope_of(&pkt->dgid),
+		.tclass = pkt->tclass,
+		.until = now + HOLD_NS,
+	};
+	memcpy(h->mad, pkt->payload, MAD_LEN);
+	if (!g->nheld++)
+		g->held_due = now + HOLD_STEP_NS;
+	return true;
+}
+
+static void hand_over(struct gsi *g, const struct held *h, unsigned slot)
+{
+	uint8_t p[ROCE_HDR_MAX + MAD_LEN];
+	const struct roce_hdr hdr = {
+		.opcode = ROCE_UD | ROCE_SEND_ONLY,
+		.pkey = ROCE_PKEY_DEFAULT,
+		.dest_qpn = 1,
+		.qkey = MAD_QP1_QKEY,
+		.src_qpn = 1,
+	};
+	size_t len = roce_encode(&hdr, p);
+
+	memcpy(p + len, h->mad, MAD_LEN);
+	udp_handover(g->e->udp, slot, &h->sgid, &h->dgid, h->tclass, p,
+		     len + MAD_LEN);
+}
+
+/* Looks whether somebody listens by now to what is held. */
+static void look_again(struct gsi *g, uint64_t now)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < g->nheld; i++) {
+		struct held *h = &g->held[i];
+		int slot = owner(g, h->mad, MAD_LEN, &h->dgid);
+
+		if (slot >= 0 && slot != (int)registry_slot(g->e->registry))
+			hand_over(g, h, (unsigned)slot);
+		else if (now >= h->until ||
+			 cm_knows(g->cm, &h->sgid, &h->dgid, h->mad, MAD_LEN))
+			cm_rx(g->cm, &h->sgid, &h->dgid, h->scope, h->mad,
+			      MAD_LEN, now);
+		else
+			g->held[n++] = *h;
+	}
+	g->nheld = n;
+	g->held_due = now + HOLD_STEP_NS;
 }
 
 void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
@@ -140,8 +229,9 @@ void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 		return;
 	}
 	pthread_mutex_lock(&g->lock);
-	cm_rx(g->cm, &pkt->sgid, &pkt->dgid, scope_of(&pkt->dgid), pkt->payload,
-	      pkt->len, now);
+	if (!hold(g, pkt, now))
+		cm_rx(g->cm, &pkt->sgid, &pkt->dgid, scope_of(&pkt->dgid),
+		      pkt->payload, pkt->len, now);
 	flush(g);
 	pthread_mutex_unlock(&g->lock);
 }
@@ -152,6 +242,8 @@ void gsi_expire(struct engine *e, uint64_t now)
 
 	pthread_mutex_lock(&g->lock);
 	cm_expire(g->cm, now);
+	if (g->nheld && now >= g->held_due)
+		look_again(g, now);
 	flush(g);
 	pthread_mutex_unlock(&g->lock);
 }
