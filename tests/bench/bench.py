@@ -1,0 +1,290 @@
+#!/usr/bin/python3
+"""perftest over softhca in three placements, beside what UDP, TCP and memory do.
+
+Every figure is the median of several runs, and everything it is compared with
+was measured in the same minutes on the same machine: look at the ratios, not
+at the absolute numbers. Prints a table; writes bench-results/TIME.json.
+"""
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "clients"))
+import rig
+
+REFERENCE = os.path.join(rig.BUILD, "tests", "bench", "reference")
+LAT_SIZES = [2, 4096]
+BW_SIZES = [64, 4096, 65536, 1 << 20]
+OPS = ["send", "write", "read"]
+PLACES = ["local", "wire", "netns"]
+TITLES = {"local": "same host", "wire": "loopback wire", "netns": "two namespaces"}
+# Messages of a bandwidth run: enough for a good fraction of a second.
+COUNTS = {64: 60000, 4096: 20000, 65536: 4000, 1 << 20: 400}
+
+
+def say(text=""):
+    print(text, flush=True)
+
+
+def size_name(n):
+    return f"{n >> 20} MiB" if n >= 1 << 20 else f"{n >> 10} KiB" if n >= 1024 else f"{n} B"
+
+
+def bandwidth(x):
+    return f"{x / 1e9:.2f} GB/s" if x >= 1e8 else f"{x / 1e6:.1f} MB/s"
+
+
+def raw(side, *cmd):
+    """A command of the reference, without softhca."""
+    return subprocess.Popen([*side.prefix, *map(str, cmd)], stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+class Bench:
+    def __init__(self, runs, scale, places):
+        self.runs, self.scale = runs, scale
+        self.places = places
+        self.results = []
+
+    def add(self, name, size, place, unit, values, **more):
+        values = [v for v in values if v is not None and v > 0]
+        if not values:
+            say(f"  {name} {size_name(size)}, {place}: no result")
+            return
+        self.results.append(dict(test=name, size=size, placement=place, unit=unit,
+                                 median=statistics.median(values), runs=values, **more))
+
+    def get(self, name, size, place):
+        for r in self.results:
+            if (r["test"], r["size"], r["placement"]) == (name, size, place):
+                return r["median"]
+        return None
+
+    # ------------------------------------------------------------ references
+
+    def udp(self, place, kind, size):
+        port = rig.free_port()
+        server = raw(place.server, REFERENCE, kind, size, 1, port)
+        time.sleep(0.1)
+        client = raw(place.client, REFERENCE, kind, size, 0.3 * self.scale, port, place.address)
+        try:
+            mine, theirs = client.communicate(timeout=30)[0], server.communicate(timeout=30)[0]
+            text = mine if kind == "udp_lat" else theirs
+            return float(text) if text.strip() else None
+        finally:
+            client.kill()
+            server.kill()
+
+    def tcp(self, place):
+        port = rig.free_port()
+        server = raw(place.server, "iperf3", "-s", "-1", "-p", port)
+        client = None
+        try:
+            time.sleep(0.3)
+            client = raw(place.client, "iperf3", "-c", place.address, "-p", port, "-J",
+                         "-t", max(1, round(self.scale)))
+            out = json.loads(client.communicate(timeout=30)[0])
+            return out["end"]["sum_received"]["bits_per_second"] / 8
+        except (ValueError, KeyError):
+            return None
+        finally:
+            server.kill()
+            if client:
+                client.kill()
+
+    def memcpy(self, size):
+        out = subprocess.run([REFERENCE, "memcpy", str(size), str(0.1 * self.scale)],
+                             stdout=subprocess.PIPE, text=True)
+        return float(out.stdout)
+
+    def references(self):
+        for size in BW_SIZES:
+            self.add("memcpy", size, "memory", "B/s", [self.memcpy(size) for _ in range(self.runs)])
+        for p in self.places:
+            if p.name == "local":
+                continue  # the same as "wire"
+            for size in LAT_SIZES:
+                self.add("udp_lat", size, p.name, "us",
+                         [self.udp(p, "udp_lat", size) for _ in range(self.runs)])
+            self.add("udp_bw", p.mtu, p.name, "B/s",
+                     [self.udp(p, "udp_bw", p.mtu) for _ in range(self.runs)])
+            self.add("tcp_bw", 131072, p.name, "B/s", [self.tcp(p) for _ in range(self.runs)])
+            say(f"  {TITLES[p.name]}: references done")
+
+    # -------------------------------------------------------------- perftest
+
+    def perftest(self, place, tool, size, n):
+        try:
+            pair = place.tool(tool, "-F", "-s", size, "-n", n, limit=60,
+                              **({"client_args": ["-N"], "server_args": ["-N"]} if "_bw" in tool else {}))
+        except rig.Failed as e:
+            say(str(e)[-1500:])
+            return None
+        for line in pair.client.output().splitlines():
+            f = line.split()
+            if len(f) >= 5 and f[0] == str(size) and f[1].isdigit():
+                if "_lat" in tool:
+                    return float(f[4])               # t_typical: the median, us
+                return float(f[4]) * 1e6 * size       # message rate, Mpps
+        return None
+
+    def softhca(self):
+        for p in self.places:
+            for op in OPS:
+                for size in LAT_SIZES:
+                    n = int(4000 * self.scale)
+                    self.add(f"ib_{op}_lat", size, p.name, "us",
+                             [self.perftest(p, f"ib_{op}_lat", size, n) for _ in range(self.runs)])
+                for size in BW_SIZES:
+                    n = int(COUNTS[size] * self.scale * 0.5)
+                    self.add(f"ib_{op}_bw", size, p.name, "B/s",
+                             [self.perftest(p, f"ib_{op}_bw", size, n) for _ in range(self.runs)])
+                say(f"  {TITLES[p.name]}: {op} done")
+
+    def many_qps(self):
+        place = self.places[0]
+        for n in (1, 100, 10000):
+            values = []
+            for _ in range(min(self.runs, 3)):
+                try:
+                    out = place.server.run([rig.client("scale"), "time", n], limit=120)
+                    values.append(float(re.search(r"ns_per_op=(\d+)", out)[1]) / 1e3)
+                except rig.Failed as e:
+                    say(str(e)[-800:])
+            self.add(f"write_8B_on_one_of_{n}_qps", 8, "local", "us", values)
+
+    # ---------------------------------------------------------------- report
+
+    def ratio(self, r):
+        """What a result is compared with, and how many times that it is."""
+        wire = "wire" if r["placement"] == "local" else r["placement"]
+        if "_lat" in r["test"]:
+            base = self.get("udp_lat", r["size"], wire)
+            trips = 2 if "read" in r["test"] else 1  # a read is there and back
+            return ("UDP", r["median"] / base / trips) if base else None
+        if r["placement"] == "local":
+            base = self.get("memcpy", r["size"], "memory")
+            return ("memcpy", r["median"] / base) if base else None
+        base = self.get("tcp_bw", 131072, wire)
+        return ("TCP", r["median"] / base) if base else None
+
+    def table(self):
+        names = [p.name for p in self.places]
+        say()
+        say(f"{'':22}" + "".join(f"{TITLES[n]:>28}" for n in names))
+        for op in OPS:
+            for kind, sizes in (("lat", LAT_SIZES), ("bw", BW_SIZES)):
+                for size in sizes:
+                    row = f"ib_{op}_{kind}  {size_name(size)}".ljust(22)
+                    for n in names:
+                        cell = "-"
+                        for r in self.results:
+                            if (r["test"], r["size"], r["placement"]) == (f"ib_{op}_{kind}", size, n):
+                                value = f"{r['median']:.2f} us" if kind == "lat" else bandwidth(r["median"])
+                                with_what = self.ratio(r)
+                                cell = value + (f"  {with_what[1]:.2f} {with_what[0]}" if with_what else "")
+                        row += f"{cell:>28}"
+                    say(row)
+        say()
+        say("beside it, in the same run")
+        for r in self.results:
+            if not r["test"].startswith(("ib_", "write_8B")):
+                value = f"{r['median']:.2f} us one way" if r["unit"] == "us" else bandwidth(r["median"])
+                where = TITLES.get(r["placement"], "")
+                say(f"  {r['test']:10}{size_name(r['size']):>9}  {where:16}{value}")
+        say()
+        for r in self.results:
+            if r["test"].startswith("write_8B"):
+                say(f"  {r['test'].replace('_', ' '):34}{r['median']:.2f} us")
+        say()
+        say("Ratios: latencies over a spinning UDP ping-pong (a read over twice that), so less is")
+        say("better; bandwidths over memcpy or TCP, so more is better.")
+
+    def save(self, started, quick):
+        for r in self.results:
+            if r["test"].startswith("ib_") and (x := self.ratio(r)):
+                r["ratio"] = {"to": x[0], "value": round(x[1], 4)}
+        commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=rig.ROOT,
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        folder = os.path.join(rig.ROOT, "bench-results")
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, started.strftime("%Y%m%d-%H%M%S") + ".json")
+        with open(path, "w") as f:
+            json.dump({"format": 1, "started": started.isoformat(timespec="seconds"), "quick": quick,
+                       "commit": commit.stdout.strip() or None,
+                       "machine": {"kernel": platform.release(), "arch": platform.machine(),
+                                   "cpus": os.cpu_count(), "load": os.getloadavg()},
+                       "results": self.results}, f, indent=1)
+            f.write("\n")
+        say(f"{os.path.relpath(path, os.getcwd())}")
+
+
+def make_places(wanted):
+    """The three placements. All of them live in namespaces where these may be
+    made, so that nobody else's port 4791 is in the way; else two, on this host."""
+    places = []
+    net = None
+    try:
+        net = rig.Network(9000)
+        home = net.a
+    except rig.NoNamespaces as e:
+        home = []
+        say(f"No network namespaces here ({e}): leaving out \"two namespaces\".")
+    for name in wanted:
+        if name == "netns":
+            if not net:
+                continue
+            p = rig.Placement(name, rig.Side(net.b), rig.Side(net.a), "10.91.0.2", "fd91::2")
+            p.address = "10.91.0.2"
+        else:
+            side = rig.Side(home)
+            p = rig.Placement(name, side, side, "127.0.0.1", "::1", ["--wire"] if name == "wire" else [])
+            p.address = "127.0.0.1"
+        out = p.client.run(["ibv_devinfo"])
+        p.mtu = int(re.search(r"active_mtu:\s+(\d+)", out)[1])
+        places.append(p)
+    return net, places
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    ap.add_argument("--quick", action="store_true", help="one short run of each, about a minute")
+    ap.add_argument("--runs", type=int, help="runs of each test (3)")
+    ap.add_argument("--place", action="append", choices=PLACES, help="only this placement")
+    args = ap.parse_args()
+    if missing := rig.need("ib_send_lat", "iperf3"):
+        sys.exit(f"Missing: {', '.join(missing)}. Run: make deps")
+    started = datetime.datetime.now()
+    clock = time.monotonic()
+    net, places = make_places(args.place or PLACES)
+    load = os.getloadavg()[0]
+    if load > 0.7:
+        say(f"This machine is busy (load {load:.1f} on {os.cpu_count()} processors): "
+            "the figures will be worse and scatter more than they should.")
+    bench = Bench(args.runs or (1 if args.quick else 3), 0.3 if args.quick else 1.0, places)
+    try:
+        bench.references()
+        bench.softhca()
+        bench.many_qps()
+    finally:
+        if net:
+            net.close()
+    bench.table()
+    bench.save(started, args.quick)
+    say(f"{time.monotonic() - clock:.0f} s")
+    wanted = len(places) * len(OPS) * (len(LAT_SIZES) + len(BW_SIZES))
+    got = sum(r["test"].startswith("ib_") for r in bench.results)
+    return 0 if got == wanted else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+/*
+ * reference.c - what the machine can do without RDMA, to compare with
+ *
+ *   reference udp_lat SIZE SECONDS PORT [ADDRESS]   spinning ping-pong
+ *   reference udp_bw SEGMENT SECONDS PORT [ADDRESS] one-way stream, GSO and GRO
+ *   reference memcpy SIZE SECONDS
+ *
+ * Without ADDRESS a UDP test is the server, which prints nothing for udp_lat
+ * and the bytes received per second for udp_bw, and ends a second after the
+ * last datagram. Prints one number: microseconds one way (median), or bytes
+ * per second.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+
+#define MAX_BATCH 65000u
+
+static void fail(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static int compare(const void *a, const void *b)
+{
+	const float *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
+}
+
+static int udp_socket(const char *host, int port)
+{
+	struct addrinfo hints = { .ai_socktype = SOCK_DGRAM,
+				  .ai_family = host ? AF_UNSPEC : AF_INET6,
+				  .ai_flags = host ? 0 : AI_PASSIVE };
+	struct addrinfo *ai;
+	char service[16];
+	int fd, size = 4 << 20;
+
+	snprintf(service, sizeof(service), "%d", port);
+	if (getaddrinfo(host, service, &hints, &ai))
+		fail("getaddrinfo");
+	fd = socket(ai->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		fail("socket");
+	setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
+	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+	if (host ? connect(fd, ai->ai_addr, ai->ai_addrlen)
+		 : bind(fd, ai->ai_addr, ai->ai_addrlen))
+		fail(host ? "connect" : "bind");
+	freeaddrinfo(ai);
+	return fd;
+}
+
+static void lat_server(int fd)
+{
+	static char buf[65536];
+	struct sockaddr_storage from;
+	double last = now() + 10;
+
+	while (now() < last + 1) {
+		socklen_t len = sizeof(from);
+		ssize_t n = recvfrom(fd, buf, sizeof(buf), MSG_DONTWAIT,
+				     (struct sockaddr *)&from, &len);
+
+		if (n < 0)
+			continue;
+		sendto(fd, buf, (size_t)n, 0, (struct sockaddr *)&from, len);
+		last = now();
+	}
+}
+
+static void lat_client(int fd, size_t size, double seconds)
+{
+	enum { MAX = 1000000 };
+	static float times[MAX];
+	static char buf[65536];
+	double end, sent, t;
+	size_t n = 0;
+
+	/* Until the server answers. */
+	for (int i = 0; i < 1000; i++) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+
+		if (send(fd, buf, size, 0) > 0 && poll(&p, 1, 10) == 1 &&
+		    recv(fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
+			break;
+	}
+	while (recv(fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
+		;
+	end = now() + seconds;
+	while ((sent = now()) < end && n < MAX) {
+		if (send(fd, buf, size, 0) < 0)
+			continue;
+		do {
+			t = now();
+		} while (recv(fd, buf, sizeof(buf), MSG_DONTWAIT) < 0 &&
+			 t < sent + 0.1);
+		times[n++] = (float)((now() - sent) / 2 * 1e6);
+	}
+	qsort(times, n, sizeof(times[0]), compare);
+	printf("%.3f\n", n ? (double)times[n / 2] : -1);
+}
+
+static void bw_server(int fd)
+{
+	static char buf[65536];
+	double first = 0, last = now() + 10, bytes = 0;
+	int on = 1;
+
+	setsockopt(fd, IPPROTO_UDP, UDP_GRO, &on, sizeof(on));
+	for (;;) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		ssize_t n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
+
+		if (n < 0) {
+			if (now() > last + 0.5)
+				break;
+			poll(&p, 1, 0);
+			continue;
+		}
+		last = now();
+		if (!first)
+			first = last;
+		bytes += (double)n;
+	}
+	printf("%.0f\n", last > first ? bytes / (last - first) : 0);
+}
+
+static void bw_client(int fd, uint32_t segment, double seconds)
+{
+	static char buf[65536];
+	uint32_t batch = MAX_BATCH / segment;
+	double end = now() + seconds;
+	char control[CMSG_SPACE(sizeof(uint16_t))] = { 0 };
+	struct iovec iov = { buf, 0 };
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = control,
+			      .msg_controllen = sizeof(control) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+	uint16_t gso = (uint16_t)segment;
+
+	iov.iov_len = (size_t)segment * (batch > 64 ? 64 : batch);
+	c->cmsg_level = IPPROTO_UDP;
+	c->cmsg_type = UDP_SEGMENT;
+	c->cmsg_len = CMSG_LEN(sizeof(gso));
+	memcpy(CMSG_DATA(c), &gso, sizeof(gso));
+	while (now() < end)
+		if (sendmsg(fd, &msg, 0) < 0 && errno != EAGAIN &&
+		    errno != ENOBUFS && errno != ECONNREFUSED)
+			fail("sendmsg");
+}
+
+static void copy(size_t size, double seconds)
+{
+	size_t area = size < 1u << 20 ? 1u << 20 : size;
+	char *from = aligned_alloc(4096, area), *to = aligned_alloc(4096, area);
+	double start = now(), t = start, bytes = 0;
+
+	if (!from || !to)
+		fail("memory");
+	memset(from, 1, area);
+	memset(to, 1, area);
+	while (t - start < seconds) {
+		/* volatile: the compiler would see that nobody reads it */
+		for (int k = 0; k < 64; k++) {
+			memcpy(to, from, size);
+			__asm__ volatile("" ::"r"(to) : "memory");
+		}
+		bytes += 64.0 * (double)size;
+		t = now();
+	}
+	printf("%.0f\n", bytes / (t - start));
+	free(from);
+	free(to);
+}
+
+int main(int argc, char **argv)
+{
+	const char *host = argc > 5 ? argv[5] : NULL;
+	uint32_t size;
+	double seconds;
+	int fd;
+
+	if (argc < 4) {
+		fputs("see the head of reference.c\n", stderr);
+		return 2;
+	}
+	size = (uint32_t)atol(argv[2]);
+	seconds = atof(argv[3]);
+	if (!strcmp(argv[1], "memcpy")) {
+		copy(size, seconds);
+		return 0;
+	}
+	if (argc < 5 || !size || size > MAX_BATCH)
+		return 2;
+	fd = udp_socket(host, atoi(argv[4]));
+	if (!strcmp(argv[1], "udp_lat"))
+		host ? lat_client(fd, size, seconds) : lat_server(fd);
+	else
+		host ? bw_client(fd, size, seconds) : bw_server(fd);
+	close(fd);
+	return 0;
+}
