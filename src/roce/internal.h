@@ -147,6 +147,24 @@ struct roce_responder {
 	uint32_t atomics_next;
 };
 
+/*
+ * Unacknowledged services send at most at this rate to other hosts: nothing
+ * comes back that says what the way and the receiver's socket buffer can take.
+ * Congestion notifications (annex A17.9.3) halve it for a while.
+ */
+#define PACE_BYTES_PER_MS (1000u * 1000)
+#define PACE_MIN_BYTES_PER_MS (16u * 1000)
+#define PACE_BURST (128 * 1024)
+#define PACE_SLOW_NS (20 * MSEC)
+
+struct roce_pace {
+	int64_t bytes; /* that may be sent now; negative: owed */
+	uint32_t rate; /* bytes per millisecond */
+	uint64_t slow_until_ns; /* then at full rate again */
+	uint64_t at_ns; /* when bytes was brought up to date */
+	uint64_t next_ns; /* when to go on; 0: not held back */
+};
+
 struct roce_qp {
 	const struct roce_env *env;
 	void *owner;
@@ -173,6 +191,7 @@ struct roce_qp {
 	struct roce_sq sq;
 	struct roce_rq rq;
 	struct roce_requester req;
+	struct roce_pace pace;
 	struct roce_responder rsp;
 	struct roce_qp_stats stats;
 };
@@ -248,6 +267,12 @@ void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns);
 /* Goes back so that psn is transmitted next. */
 void req_rewind(struct roce_qp *qp, uint32_t psn);
 bool req_ready(const struct roce_qp *qp);
+/* Whether an unacknowledged packet to this path may go now. */
+bool pace_open(struct roce_qp *qp, const struct roce_path *path);
+void pace_charge(struct roce_qp *qp, const struct roce_path *path,
+		 uint32_t bytes);
+void pace_slow(struct roce_qp *qp, uint64_t now_ns);
+void pace_refill(struct roce_qp *qp, uint64_t now_ns);
 uint32_t read_chunk_pkts(const struct roce_qp *qp);
 
 /* completer.c */

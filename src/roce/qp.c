@@ -272,6 +272,7 @@ static void go_quiet(struct roce_qp *qp)
 {
 	qp->req.timer_ns = 0;
 	qp->req.rnr_until_ns = 0;
+	qp->pace.next_ns = 0;
 	qp->busy = 0;
 	qp->rsp.resp_head = qp->rsp.resp_tail;
 	qp->rsp.ack_pending = false;
@@ -819,7 +820,10 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 		return;
 	}
 	if (pkt->h.opcode == ROCE_CNP) {
-		comp_loss(qp, false);
+		if (is_reliable(qp))
+			comp_loss(qp, false);
+		else
+			pace_slow(qp, now_ns);
 		return;
 	}
 	if (qp->state == IBV_QPS_RTR && !qp->comm_est) {
@@ -854,6 +858,8 @@ void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 	if (b->n)
 		return;
 	batch_release(b);
+	if (!is_reliable(qp))
+		pace_refill(qp, now_ns);
 	if (qp->type == IBV_QPT_UD)
 		ud_tx(qp, b);
 	else
@@ -921,6 +927,8 @@ uint64_t roce_deadline(const struct roce_qp *qp)
 
 	if (qp->busy)
 		t = qp->busy_ns;
+	if (qp->pace.next_ns && qp->pace.next_ns < t)
+		t = qp->pace.next_ns;
 	if (qp->req.timer_ns && qp->req.timer_ns < t)
 		t = qp->req.timer_ns;
 	if (qp->req.rnr_until_ns && qp->req.rnr_until_ns < t)
@@ -932,5 +940,7 @@ void roce_expire(struct roce_qp *qp, uint64_t now_ns)
 {
 	if (qp->busy && now_ns >= qp->busy_ns)
 		qp->busy = 0;
+	if (now_ns >= qp->pace.next_ns)
+		qp->pace.next_ns = 0;
 	comp_expire(qp, now_ns);
 }

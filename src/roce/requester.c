@@ -59,6 +59,48 @@ void req_rewind(struct roce_qp *qp, uint32_t psn)
 		r->rd_out = 0;
 }
 
+void pace_refill(struct roce_qp *qp, uint64_t now_ns)
+{
+	struct roce_pace *p = &qp->pace;
+	uint64_t elapsed = now_ns - p->at_ns;
+
+	p->next_ns = 0;
+	if (now_ns >= p->slow_until_ns)
+		p->rate = PACE_BYTES_PER_MS;
+	if (!p->at_ns || elapsed > 10 * MSEC)
+		p->bytes = PACE_BURST;
+	else
+		p->bytes += (int64_t)(elapsed * p->rate / MSEC);
+	if (p->bytes > PACE_BURST)
+		p->bytes = PACE_BURST;
+	p->at_ns = now_ns;
+}
+
+void pace_slow(struct roce_qp *qp, uint64_t now_ns)
+{
+	qp->pace.rate = max_u32(qp->pace.rate / 2, PACE_MIN_BYTES_PER_MS);
+	qp->pace.slow_until_ns = now_ns + PACE_SLOW_NS;
+}
+
+bool pace_open(struct roce_qp *qp, const struct roce_path *path)
+{
+	struct roce_pace *p = &qp->pace;
+
+	if (path->local || is_reliable(qp) || p->bytes > 0)
+		return true;
+	/* Until half a burst is allowed: fewer, larger sends. */
+	p->next_ns = p->at_ns + (uint64_t)(PACE_BURST / 2 - p->bytes) * MSEC /
+					p->rate;
+	return false;
+}
+
+void pace_charge(struct roce_qp *qp, const struct roce_path *path,
+		 uint32_t bytes)
+{
+	if (!path->local)
+		qp->pace.bytes -= bytes + ROCE_HDR_MAX;
+}
+
 /* A read, atomic or fence further ahead than this WQE is not finished. */
 static bool responses_outstanding(const struct roce_qp *qp)
 {
@@ -225,7 +267,8 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 	uint32_t bad = 0;
 	int err = 0;
 
-	if (!batch_room(b, w->num_sge ? w->num_sge : 1))
+	if (!batch_room(b, w->num_sge ? w->num_sge : 1) ||
+	    !pace_open(qp, &qp->path))
 		return false;
 	p = batch_open(b);
 	h.opcode = (uint8_t)(qp->service | request_op(w, first, last));
@@ -274,6 +317,7 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 		return false;
 	}
 	batch_push(b, p, &h, &qp->path, qp->seed);
+	pace_charge(qp, &qp->path, len);
 	r->nxt_psn = psn_add(r->nxt_psn, span);
 	note_sent(qp, h.ack_req, now_ns);
 	if (psn_diff(r->nxt_psn, r->end_psn) > 0)

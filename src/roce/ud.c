@@ -33,6 +33,7 @@ void ud_tx(struct roce_qp *qp, struct roce_batch *b)
 		int err = 0;
 
 		if (w->status != IBV_WC_SUCCESS ||
+		    !pace_open(qp, wqe_path(w)) ||
 		    !batch_room(b, w->num_sge ? w->num_sge : 1))
 			return;
 		if (w->drop) {
@@ -57,6 +58,7 @@ void ud_tx(struct roce_qp *qp, struct roce_batch *b)
 			return; /* roce_tx_done() completes it in its turn */
 		}
 		batch_push(b, p, &h, wqe_path(w), qp->seed);
+		pace_charge(qp, wqe_path(w), w->length);
 next:
 		r->nxt_psn = r->end_psn = psn_add(w->first_psn, 1);
 		qp->sq.nxt++;

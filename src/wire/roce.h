@@ -176,6 +176,7 @@ struct roce_path {
 	uint16_t sport;      /* UDP source port to present; 0: any */
 	uint8_t tclass;
 	uint8_t hop_limit;
+	bool local; /* to this host: the link itself holds senders back */
 };
 
 static inline bool roce_gid_is_v4(const union ibv_gid *gid)
