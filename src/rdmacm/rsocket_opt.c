@@ -444,7 +444,7 @@ static int get_wake(struct rsock *rs, void *val, socklen_t *len)
 	pthread_mutex_lock(&rs->lock);
 	w.fds[0] = w.fds[1] = -1;
 	if (w.flags & RSOCK_WOKEN)
-		rsock_drain(rs, -1);
+		rsock_drain(rs, w.watch);
 	w.revents = rsock_revents(rs, w.events);
 	if (!w.revents || w.flags & RSOCK_ARM) {
 		rsock_arm(rs, w.fds);

@@ -24,6 +24,7 @@ struct rsock_wake {
 	short events;
 	short revents;
 	int flags;
+	int watch; /* an eventfd of RSOCK_WATCH that need not be told, or -1 */
 	int fds[2];
 };
 

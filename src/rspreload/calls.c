@@ -1,0 +1,830 @@
+/*
+ * calls.c - the socket calls of programs
+ *
+ * Each goes to the rsocket if there is one, else to libc.
+ */
+#include "rspreload/rspreload.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <rdma/rsocket.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/ioctl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define CONF "/etc/rdma/rsocket/preload_config"
+
+/* preload_config: which programs' sockets are rsockets; without it, all are. */
+
+static bool word_is(const char *word, const char *name)
+{
+	static const char *const prefixes[] = { "", "AF_", "PF_", "SOCK_",
+						"IPPROTO_" };
+	size_t i, len;
+
+	for (i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+		len = strlen(prefixes[i]);
+		if (!strncasecmp(word, prefixes[i], len) &&
+		    !strcasecmp(word + len, name))
+			return true;
+	}
+	return false;
+}
+
+static bool matches(const char *line, int family, int type)
+{
+	char prog[64], fam[16], typ[16], proto[16];
+
+	if (sscanf(line, "%63s%15s%15s%15s", prog, fam, typ, proto) != 4 ||
+	    prog[0] == '#')
+		return false;
+	return (!strcmp(prog, "*") ||
+		!strncasecmp(prog, program_invocation_short_name,
+			     strlen(prog))) &&
+	       (!strcmp(fam, "*") ||
+		word_is(fam, family == AF_INET ? "INET" : "INET6")) &&
+	       (!strcmp(typ, "*") ||
+		word_is(typ, type == SOCK_STREAM ? "STREAM" : "DGRAM")) &&
+	       (!strcmp(proto, "*") ||
+		word_is(proto, type == SOCK_STREAM ? "TCP" : "UDP"));
+}
+
+/* Bit 0 to 3: IPv4 streams, IPv6 streams, IPv4 datagrams, IPv6 datagrams. */
+static unsigned wanted = 0xf;
+
+static void read_config(void)
+{
+	static const int families[] = { AF_INET, AF_INET6, AF_INET, AF_INET6 };
+	FILE *f = fopen(CONF, "re");
+	unsigned found = 0;
+	bool any = false;
+	char line[256];
+	int i;
+
+	if (!f)
+		return;
+	while (fgets(line, sizeof(line), f)) {
+		any = any || (line[0] != '#' && line[0] != '\n');
+		for (i = 0; i < 4; i++)
+			if (matches(line, families[i],
+				    i < 2 ? SOCK_STREAM : SOCK_DGRAM))
+				found |= 1u << i;
+	}
+	fclose(f);
+	if (any)
+		wanted = found;
+}
+
+static bool intercept(int family, int type, int protocol)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	bool stream = (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == SOCK_STREAM;
+
+	if (rsp_inside() || (family != AF_INET && family != AF_INET6))
+		return false;
+	/*
+	 * Datagrams with flags are those of resolvers and other libraries,
+	 * whose peers do not know our headers: as with rdma-core, they are UDP.
+	 */
+	if (!stream && type != SOCK_DGRAM)
+		return false;
+	if (protocol && protocol != (stream ? IPPROTO_TCP : IPPROTO_UDP))
+		return false;
+	pthread_once(&once, read_config);
+	return wanted & 1u << ((stream ? 0 : 2) + (family == AF_INET6));
+}
+
+int rsp_socket(int family, int type, int protocol) RSP_EXPORT(socket);
+int rsp_socket(int family, int type, int protocol)
+{
+	const struct rsp_real *real = rsp_real();
+	bool stream = (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == SOCK_STREAM;
+	bool late = stream && rsp_fork_mode();
+	int fd = real->socket(family, type, protocol), rfd = -1;
+	struct rsp_fd *f;
+
+	if (fd < 0 || !intercept(family, type, protocol))
+		return fd;
+	if (!late) {
+		rfd = rsp_rsocket(family, stream ? SOCK_STREAM : SOCK_DGRAM);
+		if (rfd < 0)
+			return fd;
+		if (type & SOCK_NONBLOCK)
+			rfcntl(rfd, F_SETFL, O_NONBLOCK);
+	}
+	f = rsp_new(family, stream ? SOCK_STREAM : SOCK_DGRAM,
+		    late ? RSP_FORK : RSP_RSOCK, rfd);
+	if (f && rsp_set(fd, f) == fd)
+		return fd;
+	if (rfd >= 0)
+		rclose(rfd);
+	return fd;
+}
+
+static void fall_back(struct rsp_fd *f, int fd)
+{
+	pthread_mutex_lock(&f->lock);
+	if (f->rfd >= 0)
+		rsp_fall_back(f, fd);
+	pthread_mutex_unlock(&f->lock);
+}
+
+int rsp_bind(int fd, const struct sockaddr *addr, socklen_t len)
+	RSP_EXPORT(bind);
+int rsp_bind(int fd, const struct sockaddr *addr, socklen_t len)
+{
+	const struct rsp_real *real = rsp_real();
+	struct rsp_fd *f = rsp_find(fd);
+	struct sockaddr_storage name;
+	socklen_t name_len = sizeof(name);
+	int ret;
+
+	if (!f || f->rfd < 0)
+		return real->bind(fd, addr, len);
+	if (f->type == SOCK_DGRAM) {
+		rsp_enter();
+		ret = rbind(f->rfd, addr, len);
+		rsp_leave();
+		return ret;
+	}
+	/* Both have the port, whoever chose it. */
+	ret = real->bind(fd, addr, len);
+	if (ret ||
+	    real->getsockname(fd, (struct sockaddr *)&name, &name_len))
+		return ret;
+	rsp_enter();
+	ret = rbind(f->rfd, (struct sockaddr *)&name, name_len);
+	rsp_leave();
+	if (ret)
+		fall_back(f, fd);
+	return 0;
+}
+
+int rsp_listen(int fd, int backlog) RSP_EXPORT(listen);
+int rsp_listen(int fd, int backlog)
+{
+	const struct rsp_real *real = rsp_real();
+	struct rsp_fd *f = rsp_find(fd);
+	struct sockaddr_storage name;
+	socklen_t len = sizeof(name);
+	int ret = real->listen(fd, backlog);
+
+	if (!f || ret)
+		return ret;
+	if (f->state == RSP_FORK)
+		f->state = RSP_FORK_LISTEN;
+	if (f->state != RSP_RSOCK || f->type != SOCK_STREAM)
+		return ret;
+	rsp_enter();
+	/* Never bound: listen() has chosen the port. */
+	if (!rgetsockname(f->rfd, (struct sockaddr *)&name, &len) &&
+	    !((struct sockaddr_in *)(void *)&name)->sin_port) {
+		len = sizeof(name);
+		ret = real->getsockname(fd, (struct sockaddr *)&name, &len);
+		if (!ret)
+			ret = rbind(f->rfd, (struct sockaddr *)&name, len);
+	}
+	if (!ret)
+		ret = rlisten(f->rfd, backlog);
+	rsp_leave();
+	if (ret)
+		fall_back(f, fd);
+	else
+		f->state = RSP_LISTENING;
+	return 0;
+}
+
+/* A descriptor for an rsocket that was accepted. */
+static int adopt(struct rsp_fd *listener, int rfd, int flags)
+{
+	const struct rsp_real *real = rsp_real();
+	int fd = real->socket(listener->family, SOCK_STREAM | flags, 0);
+	struct rsp_fd *f;
+
+	f = fd < 0 ? NULL
+		   : rsp_new(listener->family, SOCK_STREAM, RSP_RSOCK, rfd);
+	if (f && rsp_set(fd, f) == fd) {
+		if (flags & SOCK_NONBLOCK)
+			rfcntl(rfd, F_SETFL, O_NONBLOCK);
+		return fd;
+	}
+	rsp_enter();
+	rclose(rfd);
+	rsp_leave();
+	if (fd >= 0)
+		real->close(fd);
+	return -1;
+}
+
+/*
+ * What has come to either. The rsocket is made non-blocking for the moment:
+ * another thread may be faster.
+ */
+static int accept_either(struct rsp_fd *f, int fd, struct sockaddr *addr,
+			 socklen_t *len, int flags)
+{
+	const struct rsp_real *real = rsp_real();
+	bool nonblock = real->fcntl64(fd, F_GETFL) & O_NONBLOCK;
+	struct pollfd p[2];
+	int ret;
+
+	for (;;) {
+		p[0] = (struct pollfd){ .fd = f->rfd, .events = POLLIN };
+		p[1] = (struct pollfd){ .fd = fd, .events = POLLIN };
+		rsp_enter();
+		ret = rpoll(p, 2, nonblock ? 0 : -1);
+		rsp_leave();
+		if (ret < 0)
+			return -1;
+		if (p[0].revents) {
+			rsp_enter();
+			rfcntl(f->rfd, F_SETFL, O_NONBLOCK);
+			ret = raccept(f->rfd, addr, len);
+			rsp_leave();
+			if (ret >= 0)
+				return adopt(f, ret, flags);
+			if (errno != EAGAIN)
+				return -1;
+		}
+		if (p[1].revents) {
+			/* Blocks only if the connection has gone meanwhile. */
+			ret = real->accept4(fd, addr, len, flags);
+			if (ret >= 0 || errno != EAGAIN || nonblock)
+				return ret;
+		}
+		if (nonblock) {
+			errno = EAGAIN;
+			return -1;
+		}
+	}
+}
+
+int rsp_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
+	RSP_EXPORT(accept4);
+int rsp_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
+{
+	const struct rsp_real *real = rsp_real();
+	struct rsp_fd *f = rsp_find(fd), *new;
+	int ret;
+
+	if (f && f->state == RSP_LISTENING)
+		return accept_either(f, fd, addr, len, flags);
+	ret = real->accept4(fd, addr, len, flags);
+	if (ret < 0 || !f || f->state != RSP_FORK_LISTEN)
+		return ret;
+	new = rsp_new(f->family, SOCK_STREAM, RSP_FORK_PASSIVE, -1);
+	if (new)
+		rsp_set(ret, new);
+	return ret;
+}
+
+int rsp_accept(int fd, struct sockaddr *addr, socklen_t *len)
+	RSP_EXPORT(accept);
+int rsp_accept(int fd, struct sockaddr *addr, socklen_t *len)
+{
+	return rsp_accept4(fd, addr, len, 0);
+}
+
+/* With a limit, after which TCP has its turn. Returns as connect(2). */
+static int connect_stream(struct rsp_fd *f, int fd)
+{
+	const struct rsp_real *real = rsp_real();
+	const struct sockaddr *dst = (struct sockaddr *)&f->dst;
+	bool nonblock = real->fcntl64(fd, F_GETFL) & O_NONBLOCK;
+	struct pollfd p;
+	int ret;
+
+	rsp_enter();
+	rfcntl(f->rfd, F_SETFL, O_NONBLOCK);
+	ret = rconnect(f->rfd, dst, f->dst_len);
+	rsp_leave();
+	f->deadline_ns = rsp_now_ns() + rsp_connect_ns();
+	if (!ret) {
+		f->state = RSP_RSOCK;
+	} else if (errno == EINPROGRESS) {
+		f->state = RSP_CONNECTING;
+		if (nonblock) {
+			errno = EINPROGRESS;
+			return -1;
+		}
+		p = (struct pollfd){ .fd = fd, .events = POLLOUT };
+		ret = rsp_poll(&p, 1, f->deadline_ns + 1000000000u);
+		if (ret < 0)
+			return -1;
+		rsp_settle(f, fd);
+	} else if (errno == EISCONN) {
+		return -1;
+	} else {
+		fall_back(f, fd);
+		return real->connect(fd, dst, f->dst_len);
+	}
+	if (f->state == RSP_RSOCK) {
+		rfcntl(f->rfd, F_SETFL, nonblock ? O_NONBLOCK : 0);
+		return 0;
+	}
+	/* It fell back: the attempt of TCP is over, and this is its result. */
+	ret = real->connect(fd, dst, f->dst_len);
+	if (ret && errno == EISCONN)
+		ret = 0;
+	return ret;
+}
+
+int rsp_connect(int fd, const struct sockaddr *addr, socklen_t len)
+	RSP_EXPORT(connect);
+int rsp_connect(int fd, const struct sockaddr *addr, socklen_t len)
+{
+	const struct rsp_real *real = rsp_real();
+	struct rsp_fd *f = rsp_find(fd);
+	int ret;
+
+	if (!f || len > sizeof(f->dst) || len < sizeof(addr->sa_family))
+		return real->connect(fd, addr, len);
+	if (f->state == RSP_FORK) {
+		ret = real->connect(fd, addr, len);
+		if (!ret || errno == EINPROGRESS)
+			f->state = RSP_FORK_ACTIVE;
+		return ret;
+	}
+	if (f->rfd < 0)
+		return real->connect(fd, addr, len);
+	if (f->type == SOCK_DGRAM) {
+		rsp_enter();
+		ret = rconnect(f->rfd, addr, len);
+		rsp_leave();
+		return ret;
+	}
+	if (addr->sa_family == AF_UNSPEC) {
+		fall_back(f, fd);
+		return real->connect(fd, addr, len);
+	}
+	switch (rsp_settle(f, fd)) {
+	case RSP_CONNECTING:
+		errno = EALREADY;
+		return -1;
+	case RSP_PLAIN:
+		return real->connect(fd, addr, len);
+	case RSP_LISTENING:
+		errno = EISCONN;
+		return -1;
+	case RSP_RSOCK:
+	case RSP_FORK:
+	case RSP_FORK_LISTEN:
+	case RSP_FORK_ACTIVE:
+	case RSP_FORK_PASSIVE:
+		break;
+	}
+	if (f->dst_len) {
+		errno = EISCONN;
+		return -1;
+	}
+	memcpy(&f->dst, addr, len);
+	f->dst_len = len;
+	return connect_stream(f, fd);
+}
+
+int rsp_shutdown(int fd, int how) RSP_EXPORT(shutdown);
+int rsp_shutdown(int fd, int how)
+{
+	struct rsp_fd *f = rsp_find(fd);
+	int ret;
+
+	if (!f || f->state != RSP_RSOCK)
+		return rsp_real()->shutdown(fd, how);
+	rsp_enter();
+	ret = rshutdown(f->rfd, how);
+	rsp_leave();
+	return ret;
+}
+
+int rsp_close(int fd) RSP_EXPORT(close);
+int rsp_close(int fd)
+{
+	rsp_epoll_close(fd);
+	rsp_clear(fd);
+	return rsp_real()->close(fd);
+}
+
+/* new is a copy of old, made by the kernel. */
+static int duplicated(int old, int new)
+{
+	struct rsp_fd *f = rsp_find(old);
+
+	if (new >= 0 && f)
+		rsp_set(new, f);
+	return new;
+}
+
+int rsp_dup(int fd) RSP_EXPORT(dup);
+int rsp_dup(int fd)
+{
+	return duplicated(fd, rsp_real()->dup(fd));
+}
+
+int rsp_dup2(int old, int new) RSP_EXPORT(dup2);
+int rsp_dup2(int old, int new)
+{
+	int ret;
+
+	if (old == new || rsp_real()->fcntl64(old, F_GETFD) < 0)
+		return rsp_real()->dup2(old, new);
+	rsp_epoll_close(new);
+	rsp_clear(new);
+	ret = rsp_real()->dup2(old, new);
+	return duplicated(old, ret);
+}
+
+int rsp_dup3(int old, int new, int flags) RSP_EXPORT(dup3);
+int rsp_dup3(int old, int new, int flags)
+{
+	int ret;
+
+	if (old == new || rsp_real()->fcntl64(old, F_GETFD) < 0)
+		return rsp_real()->dup3(old, new, flags);
+	rsp_epoll_close(new);
+	rsp_clear(new);
+	ret = rsp_real()->dup3(old, new, flags);
+	return duplicated(old, ret);
+}
+
+int rsp_fcntl(int fd, int cmd, ...) RSP_EXPORT(fcntl);
+int rsp_fcntl64(int fd, int cmd, ...) RSP_EXPORT(fcntl64);
+
+static int do_fcntl(int fd, int cmd, void *arg)
+{
+	struct rsp_fd *f = rsp_find(fd);
+	int ret = rsp_real()->fcntl64(fd, cmd, arg);
+
+	if (ret < 0 || !f)
+		return ret;
+	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
+		return duplicated(fd, ret);
+	/* While RDMA connects, its rsocket does not block. */
+	if (cmd == F_SETFL && f->rfd >= 0 && f->state != RSP_CONNECTING)
+		rfcntl(f->rfd, F_SETFL, (int)(intptr_t)arg & ~O_ACCMODE);
+	return ret;
+}
+
+int rsp_fcntl(int fd, int cmd, ...)
+{
+	va_list args;
+	void *arg;
+
+	va_start(args, cmd);
+	arg = va_arg(args, void *);
+	va_end(args);
+	return do_fcntl(fd, cmd, arg);
+}
+
+int rsp_fcntl64(int fd, int cmd, ...)
+{
+	va_list args;
+	void *arg;
+
+	va_start(args, cmd);
+	arg = va_arg(args, void *);
+	va_end(args);
+	return do_fcntl(fd, cmd, arg);
+}
+
+/* How much can be read, up to what is worth looking at. */
+static int readable_bytes(int rfd)
+{
+	size_t len = 1 << 20;
+	void *buf = malloc(len);
+	ssize_t n = buf ? rrecv(rfd, buf, len, MSG_PEEK | MSG_DONTWAIT) : 0;
+
+	free(buf);
+	return n > 0 ? (int)n : 0;
+}
+
+int rsp_ioctl(int fd, unsigned long request, ...) RSP_EXPORT(ioctl);
+int rsp_ioctl(int fd, unsigned long request, ...)
+{
+	struct rsp_fd *f = rsp_find(fd);
+	va_list args;
+	void *arg;
+	int ret;
+
+	va_start(args, request);
+	arg = va_arg(args, void *);
+	va_end(args);
+	if (f && request == FIONREAD && (f = rsp_data(fd))) {
+		*(int *)arg = readable_bytes(f->rfd);
+		return 0;
+	}
+	ret = rsp_real()->ioctl(fd, request, arg);
+	if (!ret && f && request == FIONBIO && f->rfd >= 0 &&
+	    f->state != RSP_CONNECTING)
+		rfcntl(f->rfd, F_SETFL, *(int *)arg ? O_NONBLOCK : 0);
+	return ret;
+}
+
+int rsp_getsockname(int fd, struct sockaddr *addr, socklen_t *len)
+	RSP_EXPORT(getsockname);
+int rsp_getsockname(int fd, struct sockaddr *addr, socklen_t *len)
+{
+	struct rsp_fd *f = rsp_find(fd);
+
+	/* A listener's shadow has the same name. */
+	if (!f || f->rfd < 0 || f->state == RSP_LISTENING)
+		return rsp_real()->getsockname(fd, addr, len);
+	return rgetsockname(f->rfd, addr, len);
+}
+
+int rsp_getpeername(int fd, struct sockaddr *addr, socklen_t *len)
+	RSP_EXPORT(getpeername);
+int rsp_getpeername(int fd, struct sockaddr *addr, socklen_t *len)
+{
+	struct rsp_fd *f = rsp_find(fd);
+
+	if (f && f->state == RSP_CONNECTING)
+		rsp_settle(f, fd);
+	if (!f || f->rfd < 0)
+		return rsp_real()->getpeername(fd, addr, len);
+	return rgetpeername(f->rfd, addr, len);
+}
+
+int rsp_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
+	RSP_EXPORT(getsockopt);
+int rsp_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
+{
+	struct rsp_fd *f = rsp_find(fd);
+
+	if (f && level == SOL_SOCKET && name == SO_ERROR)
+		f = rsp_settle(f, fd) == RSP_RSOCK ? f : NULL;
+	/* What an rsocket does not know, its shadow does. */
+	if (f && f->rfd >= 0 && f->state != RSP_LISTENING &&
+	    !rgetsockopt(f->rfd, level, name, val, len))
+		return 0;
+	return rsp_real()->getsockopt(fd, level, name, val, len);
+}
+
+int rsp_setsockopt(int fd, int level, int name, const void *val, socklen_t len)
+	RSP_EXPORT(setsockopt);
+int rsp_setsockopt(int fd, int level, int name, const void *val, socklen_t len)
+{
+	struct rsp_fd *f = rsp_find(fd);
+	int ret;
+
+	if (f && f->rfd >= 0) {
+		ret = rsetsockopt(f->rfd, level, name, val, len);
+		if (level == SOL_RDMA)
+			return ret;
+	}
+	return rsp_real()->setsockopt(fd, level, name, val, len);
+}
+
+/* What libc's checking variants do when the buffer is too small. */
+static void check_size(size_t len, size_t size)
+{
+	if (len > size)
+		abort();
+}
+
+ssize_t rsp_recvfrom(int fd, void *buf, size_t len, int flags,
+		     struct sockaddr *addr, socklen_t *addr_len)
+	RSP_EXPORT(recvfrom);
+ssize_t rsp_recvfrom(int fd, void *buf, size_t len, int flags,
+		     struct sockaddr *addr, socklen_t *addr_len)
+{
+	struct rsp_fd *f = rsp_data(fd);
+
+	return f ? rrecvfrom(f->rfd, buf, len, flags, addr, addr_len)
+		 : rsp_real()->recvfrom(fd, buf, len, flags, addr, addr_len);
+}
+
+ssize_t rsp_recv(int fd, void *buf, size_t len, int flags) RSP_EXPORT(recv);
+ssize_t rsp_recv(int fd, void *buf, size_t len, int flags)
+{
+	struct rsp_fd *f = rsp_data(fd);
+
+	return f ? rrecv(f->rfd, buf, len, flags)
+		 : rsp_real()->recv(fd, buf, len, flags);
+}
+
+ssize_t rsp_read(int fd, void *buf, size_t len) RSP_EXPORT(read);
+ssize_t rsp_read(int fd, void *buf, size_t len)
+{
+	struct rsp_fd *f = rsp_data(fd);
+
+	return f ? rread(f->rfd, buf, len) : rsp_real()->read(fd, buf, len);
+}
+
+ssize_t rsp_read_chk(int fd, void *buf, size_t len, size_t size)
+	RSP_EXPORT(__read_chk);
+ssize_t rsp_read_chk(int fd, void *buf, size_t len, size_t size)
+{
+	check_size(len, size);
+	return rsp_read(fd, buf, len);
+}
+
+ssize_t rsp_recv_chk(int fd, void *buf, size_t len, size_t size, int flags)
+	RSP_EXPORT(__recv_chk);
+ssize_t rsp_recv_chk(int fd, void *buf, size_t len, size_t size, int flags)
+{
+	check_size(len, size);
+	return rsp_recv(fd, buf, len, flags);
+}
+
+ssize_t rsp_recvfrom_chk(int fd, void *buf, size_t len, size_t size, int flags,
+			 struct sockaddr *addr, socklen_t *addr_len)
+	RSP_EXPORT(__recvfrom_chk);
+ssize_t rsp_recvfrom_chk(int fd, void *buf, size_t len, size_t size, int flags,
+			 struct sockaddr *addr, socklen_t *addr_len)
+{
+	check_size(len, size);
+	return rsp_recvfrom(fd, buf, len, flags, addr, addr_len);
+}
+
+ssize_t rsp_readv(int fd, const struct iovec *iov, int n) RSP_EXPORT(readv);
+ssize_t rsp_readv(int fd, const struct iovec *iov, int n)
+{
+	struct rsp_fd *f = rsp_data(fd);
+
+	return f ? rreadv(f->rfd, iov, n) : rsp_real()->readv(fd, iov, n);
+}
+
+ssize_t rsp_recvmsg(int fd, struct msghdr *msg, int flags) RSP_EXPORT(recvmsg);
+ssize_t rsp_recvmsg(int fd, struct msghdr *msg, int flags)
+{
+	struct rsp_fd *f = rsp_data(fd);
+
+	return f ? rrecvmsg(f->rfd, msg, flags)
+		 : rsp_real()->recvmsg(fd, msg, flags);
+}
+
+int rsp_recvmmsg(int fd, struct mmsghdr *msgs, unsigned n, int flags,
+		 struct timespec *timeout) RSP_EXPORT(recvmmsg);
+int rsp_recvmmsg(int fd, struct mmsghdr *msgs, unsigned n, int flags,
+		 struct timespec *timeout)
+{
+	struct rsp_fd *f = rsp_data(fd);
+	unsigned i;
+	ssize_t ret;
+
+	if (!f)
+		return rsp_real()->recvmmsg(fd, msgs, n, flags, timeout);
+	/* The timeout counts between messages only, which none here waits. */
+	for (i = 0; i < n && i < INT_MAX; i++) {
+		ret = rrecvmsg(f->rfd, &msgs[i].msg_hdr,
+			       i ? flags | MSG_DONTWAIT : flags);
+		if (ret < 0)
+			return i ? (int)i : -1;
+		msgs[i].msg_len = (unsigned)ret;
+	}
+	return (int)i;
+}
+
+ssize_t rsp_send(int fd, const void *buf, size_t len, int flags)
+	RSP_EXPORT(send);
+ssize_t rsp_send(int fd, const void *buf, size_t len, int flags)
+{
+	struct rsp_fd *f = rsp_data(fd);
+
+	return f ? rsend(f->rfd, buf, len, flags)
+		 : rsp_real()->send(fd, buf, len, flags);
+}
+
+/* Linux ignores the address of a connected stream. */
+static bool ignores_address(const struct rsp_fd *f)
+{
+	return f->type == SOCK_STREAM;
+}
+
+ssize_t rsp_sendto(int fd, const void *buf, size_t len, int flags,
+		   const struct sockaddr *addr, socklen_t addr_len)
+	RSP_EXPORT(sendto);
+ssize_t rsp_sendto(int fd, const void *buf, size_t len, int flags,
+		   const struct sockaddr *addr, socklen_t addr_len)
+{
+	struct rsp_fd *f = rsp_data(fd);
+
+	if (!f)
+		return rsp_real()->sendto(fd, buf, len, flags, addr, addr_len);
+	if (ignores_address(f))
+		return rsend(f->rfd, buf, len, flags);
+	return rsendto(f->rfd, buf, len, flags, addr, addr_len);
+}
+
+ssize_t rsp_write(int fd, const void *buf, size_t len) RSP_EXPORT(write);
+ssize_t rsp_write(int fd, const void *buf, size_t len)
+{
+	struct rsp_fd *f = rsp_data(fd);
+
+	return f ? rwrite(f->rfd, buf, len) : rsp_real()->write(fd, buf, len);
+}
+
+ssize_t rsp_writev(int fd, const struct iovec *iov, int n) RSP_EXPORT(writev);
+ssize_t rsp_writev(int fd, const struct iovec *iov, int n)
+{
+	struct rsp_fd *f = rsp_data(fd);
+
+	return f ? rwritev(f->rfd, iov, n) : rsp_real()->writev(fd, iov, n);
+}
+
+static ssize_t send_msg(struct rsp_fd *f, const struct msghdr *msg, int flags)
+{
+	struct msghdr copy = *msg;
+
+	if (ignores_address(f)) {
+		copy.msg_name = NULL;
+		copy.msg_namelen = 0;
+	}
+	return rsendmsg(f->rfd, &copy, flags);
+}
+
+ssize_t rsp_sendmsg(int fd, const struct msghdr *msg, int flags)
+	RSP_EXPORT(sendmsg);
+ssize_t rsp_sendmsg(int fd, const struct msghdr *msg, int flags)
+{
+	struct rsp_fd *f = rsp_data(fd);
+
+	return f ? send_msg(f, msg, flags)
+		 : rsp_real()->sendmsg(fd, msg, flags);
+}
+
+int rsp_sendmmsg(int fd, struct mmsghdr *msgs, unsigned n, int flags)
+	RSP_EXPORT(sendmmsg);
+int rsp_sendmmsg(int fd, struct mmsghdr *msgs, unsigned n, int flags)
+{
+	struct rsp_fd *f = rsp_data(fd);
+	unsigned i;
+	ssize_t ret;
+
+	if (!f)
+		return rsp_real()->sendmmsg(fd, msgs, n, flags);
+	for (i = 0; i < n && i < INT_MAX; i++) {
+		ret = send_msg(f, &msgs[i].msg_hdr, flags);
+		if (ret < 0)
+			return i ? (int)i : -1;
+		msgs[i].msg_len = (unsigned)ret;
+	}
+	return (int)i;
+}
+
+#define FILE_PART 65536
+
+/* Reads where sendfile(2) would, and leaves the position where it would. */
+static ssize_t send_file(struct rsp_fd *f, int in, off64_t *offset,
+			 size_t count)
+{
+	off64_t pos = offset ? *offset : lseek64(in, 0, SEEK_CUR);
+	size_t done = 0, part;
+	ssize_t n = 0, sent;
+	char *buf;
+
+	if (pos < 0)
+		return -1;
+	buf = malloc(FILE_PART);
+	if (!buf)
+		return -1;
+	while (done < count) {
+		part = count - done < FILE_PART ? count - done : FILE_PART;
+		n = pread64(in, buf, part, pos);
+		if (n <= 0)
+			break;
+		sent = rsend(f->rfd, buf, (size_t)n, 0);
+		if (sent < 0) {
+			n = -1;
+			break;
+		}
+		pos += sent;
+		done += (size_t)sent;
+		if (sent < n)
+			break;
+	}
+	free(buf);
+	if (offset)
+		*offset = pos;
+	else
+		lseek64(in, pos, SEEK_SET);
+	return done ? (ssize_t)done : n;
+}
+
+ssize_t rsp_sendfile64(int out, int in, off64_t *offset, size_t count)
+	RSP_EXPORT(sendfile64);
+ssize_t rsp_sendfile64(int out, int in, off64_t *offset, size_t count)
+{
+	struct rsp_fd *f = rsp_data(out);
+
+	return f ? send_file(f, in, offset, count)
+		 : rsp_real()->sendfile64(out, in, offset, count);
+}
+
+ssize_t rsp_sendfile(int out, int in, off_t *offset, size_t count)
+	RSP_EXPORT(sendfile);
+ssize_t rsp_sendfile(int out, int in, off_t *offset, size_t count)
+{
+	off64_t off = offset ? *offset : 0;
+	ssize_t n = rsp_sendfile64(out, in, offset ? &off : NULL, count);
+
+	if (offset)
+		*offset = (off_t)off;
+	return n;
+}

@@ -1,0 +1,188 @@
+/*
+ * rspreload.h - sockets of a program that are rsockets
+ *
+ * A program's descriptor is a socket of the kernel in any case, its shadow.
+ * Beside it there may be an rsocket, which carries the data; options go to
+ * both. So whatever is not intercepted sees a socket, and a connection that
+ * RDMA cannot make is made by the shadow: the rsocket goes, and the descriptor
+ * is what it would have been. A listener listens with both.
+ *
+ *	fds.c	  descriptors, and how they fall back to TCP
+ *	calls.c	  the calls that programs make
+ *	wait.c	  poll and select
+ *	epoll.c	  epoll
+ *	fork.c	  connections that are made after fork()
+ */
+#ifndef SOFTHCA_RSPRELOAD_H
+#define SOFTHCA_RSPRELOAD_H
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+struct mmsghdr;
+
+/* libc's functions, which ours hide. clang-format off */
+#define RSP_REAL(F) \
+	F(int, socket, (int, int, int)) \
+	F(int, bind, (int, const struct sockaddr *, socklen_t)) \
+	F(int, listen, (int, int)) \
+	F(int, accept4, (int, struct sockaddr *, socklen_t *, int)) \
+	F(int, connect, (int, const struct sockaddr *, socklen_t)) \
+	F(int, shutdown, (int, int)) \
+	F(int, close, (int)) \
+	F(int, dup, (int)) \
+	F(int, dup3, (int, int, int)) \
+	F(int, dup2, (int, int)) \
+	F(int, fcntl64, (int, int, ...)) \
+	F(int, ioctl, (int, unsigned long, ...)) \
+	F(int, getsockname, (int, struct sockaddr *, socklen_t *)) \
+	F(int, getpeername, (int, struct sockaddr *, socklen_t *)) \
+	F(int, getsockopt, (int, int, int, void *, socklen_t *)) \
+	F(int, setsockopt, (int, int, int, const void *, socklen_t)) \
+	F(ssize_t, read, (int, void *, size_t)) \
+	F(ssize_t, readv, (int, const struct iovec *, int)) \
+	F(ssize_t, recv, (int, void *, size_t, int)) \
+	F(ssize_t, recvfrom, (int, void *, size_t, int, struct sockaddr *, \
+			      socklen_t *)) \
+	F(ssize_t, recvmsg, (int, struct msghdr *, int)) \
+	F(int, recvmmsg, (int, struct mmsghdr *, unsigned, int, \
+			  struct timespec *)) \
+	F(ssize_t, write, (int, const void *, size_t)) \
+	F(ssize_t, writev, (int, const struct iovec *, int)) \
+	F(ssize_t, send, (int, const void *, size_t, int)) \
+	F(ssize_t, sendto, (int, const void *, size_t, int, \
+			    const struct sockaddr *, socklen_t)) \
+	F(ssize_t, sendmsg, (int, const struct msghdr *, int)) \
+	F(int, sendmmsg, (int, struct mmsghdr *, unsigned, int)) \
+	F(ssize_t, sendfile64, (int, int, off64_t *, size_t)) \
+	F(int, poll, (struct pollfd *, nfds_t, int)) \
+	F(int, ppoll, (struct pollfd *, nfds_t, const struct timespec *, \
+		       const sigset_t *)) \
+	F(int, select, (int, fd_set *, fd_set *, fd_set *, struct timeval *)) \
+	F(int, pselect, (int, fd_set *, fd_set *, fd_set *, \
+			 const struct timespec *, const sigset_t *)) \
+	F(int, epoll_ctl, (int, int, int, struct epoll_event *)) \
+	F(int, epoll_wait, (int, struct epoll_event *, int, int)) \
+	F(int, epoll_pwait, (int, struct epoll_event *, int, int, \
+			     const sigset_t *)) \
+	F(int, epoll_pwait2, (int, struct epoll_event *, int, \
+			      const struct timespec *, const sigset_t *))
+
+struct rsp_real {
+#define F(ret, name, args) ret (*name) args;
+	RSP_REAL(F)
+#undef F
+};
+/* clang-format on */
+
+/* Loads libc's functions when called first: before any constructor, perhaps. */
+const struct rsp_real *rsp_real(void);
+
+enum rsp_state {
+	RSP_PLAIN,	/* the shadow alone */
+	RSP_RSOCK,	/* the rsocket carries the data */
+	RSP_LISTENING,	/* both */
+	RSP_CONNECTING, /* the rsocket may become RSP_RSOCK, or RSP_PLAIN */
+	RSP_FORK,	/* from here on: TCP so far; see fork.c */
+	RSP_FORK_LISTEN,
+	RSP_FORK_ACTIVE,
+	RSP_FORK_PASSIVE,
+};
+
+struct rsp_reg;
+
+struct rsp_fd {
+	struct rsp_fd *next_free; /* memory is never given back */
+	_Atomic enum rsp_state state;
+	_Atomic int refs; /* descriptors: dup() makes more */
+	_Atomic int rfd;  /* -1: no rsocket */
+	int family, type;
+	pthread_mutex_t lock; /* of changes of state, and of what follows */
+	struct sockaddr_storage dst;
+	socklen_t dst_len;
+	uint64_t deadline_ns; /* of RSP_CONNECTING */
+	struct rsp_reg *regs; /* in epoll instances */
+};
+
+/* Pointers by descriptor, read without locks. */
+#define RSP_CHUNK 1024
+#define RSP_NCHUNKS 1024
+
+struct rsp_chunk {
+	_Atomic(void *) slot[RSP_CHUNK];
+};
+
+struct rsp_table {
+	_Atomic(struct rsp_chunk *) chunk[RSP_NCHUNKS];
+};
+
+/* fds.c */
+
+/* NULL if there is none, or with make if there is no memory for it. */
+_Atomic(void *) *rsp_slot(struct rsp_table *t, int fd, bool make);
+/* NULL unless it is ours, in a state other than RSP_PLAIN. */
+struct rsp_fd *rsp_find(int fd);
+struct rsp_fd *rsp_new(int family, int type, enum rsp_state state, int rfd);
+/* fd is one more descriptor of f. */
+int rsp_set(int fd, struct rsp_fd *f);
+/* fd is none any more. The rsocket goes with the last. */
+void rsp_clear(int fd);
+/*
+ * An rsocket with the program's defaults, or -1. In here, and while another
+ * r* function runs, the program's sockets are the kernel's: rsp_enter().
+ */
+int rsp_rsocket(int family, int type);
+void rsp_enter(void);
+void rsp_leave(void);
+bool rsp_inside(void);
+/* Options and flags of the kernel's socket that an rsocket knows, too. */
+void rsp_copy_options(int rfd, int fd);
+/*
+ * What becomes of a connection: RSP_CONNECTING until it is known. When RDMA
+ * cannot make it, fd begins to connect as the kernel's socket that it is.
+ */
+enum rsp_state rsp_settle(struct rsp_fd *f, int fd);
+/* Makes fd a socket of the kernel for good, bound as the rsocket was. Under
+ * the lock of f. */
+void rsp_fall_back(struct rsp_fd *f, int fd);
+/* For calls that move data: what fd is now. NULL: a socket of the kernel. */
+struct rsp_fd *rsp_data(int fd);
+uint64_t rsp_now_ns(void);
+/* How long RDMA may try to connect. */
+uint64_t rsp_connect_ns(void);
+
+/* wait.c */
+
+/* poll() with program's descriptors; until 0: for ever. -1 and errno. */
+int rsp_poll(struct pollfd *fds, nfds_t nfds, uint64_t until_ns);
+uint64_t rsp_until(int timeout_ms);
+
+/* epoll.c */
+
+/* fd is to be closed, whatever it is. */
+void rsp_epoll_close(int fd);
+/* f is a socket of the kernel from now on. Under its lock. */
+void rsp_epoll_fell_back(struct rsp_fd *f);
+void rsp_epoll_forked(void);
+
+/* fork.c */
+
+bool rsp_fork_mode(void);
+/* The other end and the process are settled now: connects. */
+void rsp_fork_connect(struct rsp_fd *f, int fd);
+
+/*
+ * The functions that programs call, under C names that do not clash with
+ * libc's declarations.
+ */
+#define RSP_EXPORT(name) __asm__(#name)
+
+#endif

@@ -1,0 +1,284 @@
+/*
+ * wait.c - poll and select on sockets that may be rsockets
+ *
+ * A listener is two descriptors, everything else one, so the list that rpoll()
+ * gets is another than the program's. A connection that RDMA cannot make turns
+ * into TCP's here, unnoticed: the wait goes on.
+ */
+#include "rspreload/rspreload.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <rdma/rsocket.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t rsp_until(int timeout_ms)
+{
+	if (timeout_ms < 0)
+		return 0;
+	return rsp_now_ns() + (uint64_t)timeout_ms * 1000000u;
+}
+
+static bool any_ours(const struct pollfd *fds, nfds_t nfds)
+{
+	nfds_t i;
+
+	/* rpoll() waits for shadows as what they are. */
+	for (i = 0; i < nfds && !rsp_inside(); i++)
+		if (rsp_find(fds[i].fd))
+			return true;
+	return false;
+}
+
+struct wait {
+	struct pollfd *p; /* two per descriptor */
+	uint64_t deadline_ns; /* the first of connections, or 0 */
+};
+
+static void translate(struct wait *w, const struct pollfd *fds, nfds_t nfds)
+{
+	struct pollfd *p;
+	struct rsp_fd *f;
+	nfds_t i;
+
+	w->deadline_ns = 0;
+	for (i = 0; i < nfds; i++) {
+		p = &w->p[2 * i];
+		f = rsp_find(fds[i].fd);
+		p[0] = fds[i];
+		p[0].revents = 0;
+		p[1] = (struct pollfd){ .fd = -1 };
+		if (!f || f->rfd < 0)
+			continue;
+		p[0].fd = f->rfd;
+		if (f->state == RSP_LISTENING) {
+			p[1] = fds[i];
+			p[1].revents = 0;
+		} else if (f->state == RSP_CONNECTING) {
+			/* When it is known, it can be written to. */
+			p[0].events |= POLLOUT;
+			if (!w->deadline_ns || f->deadline_ns < w->deadline_ns)
+				w->deadline_ns = f->deadline_ns;
+		}
+	}
+}
+
+static int collect(const struct wait *w, struct pollfd *fds, nfds_t nfds)
+{
+	struct rsp_fd *f;
+	int n = 0;
+	nfds_t i;
+
+	for (i = 0; i < nfds; i++) {
+		f = rsp_find(fds[i].fd);
+		fds[i].revents = 0;
+		if (f && f->state == RSP_CONNECTING &&
+		    rsp_settle(f, fds[i].fd) != RSP_RSOCK)
+			continue;
+		fds[i].revents = (short)((w->p[2 * i].revents |
+					  w->p[2 * i + 1].revents) &
+					 (fds[i].events | POLLERR | POLLHUP |
+					  POLLNVAL));
+		n += !!fds[i].revents;
+	}
+	return n;
+}
+
+/* Milliseconds, rounded up, until the earlier of both; 0 is never. */
+static int remaining(uint64_t until, uint64_t deadline)
+{
+	uint64_t now = rsp_now_ns(), ms;
+
+	if (deadline && (!until || deadline < until))
+		until = deadline;
+	if (!until)
+		return -1;
+	ms = until > now ? (until - now + 999999) / 1000000 : 0;
+	return ms > INT_MAX ? INT_MAX : (int)ms;
+}
+
+int rsp_poll(struct pollfd *fds, nfds_t nfds, uint64_t until_ns)
+{
+	struct pollfd few[32];
+	struct wait w = { .p = few };
+	int n;
+
+	if (nfds > sizeof(few) / sizeof(few[0]) / 2)
+		w.p = calloc(nfds * 2, sizeof(*w.p));
+	if (!w.p) {
+		errno = ENOMEM;
+		return -1;
+	}
+	do {
+		translate(&w, fds, nfds);
+		rsp_enter();
+		n = rpoll(w.p, nfds * 2, remaining(until_ns, w.deadline_ns));
+		rsp_leave();
+		if (n < 0)
+			break;
+		n = collect(&w, fds, nfds);
+	} while (!n && (!until_ns || rsp_now_ns() < until_ns));
+	if (w.p != few)
+		free(w.p);
+	return n;
+}
+
+int rsp_call_poll(struct pollfd *fds, nfds_t nfds, int timeout)
+	RSP_EXPORT(poll);
+int rsp_call_poll(struct pollfd *fds, nfds_t nfds, int timeout)
+{
+	if (!any_ours(fds, nfds))
+		return rsp_real()->poll(fds, nfds, timeout);
+	return rsp_poll(fds, nfds, rsp_until(timeout));
+}
+
+int rsp_poll_chk(struct pollfd *fds, nfds_t nfds, int timeout, size_t size)
+	RSP_EXPORT(__poll_chk);
+int rsp_poll_chk(struct pollfd *fds, nfds_t nfds, int timeout, size_t size)
+{
+	if (size / sizeof(*fds) < nfds)
+		abort();
+	return rsp_call_poll(fds, nfds, timeout);
+}
+
+static uint64_t until_of(const struct timespec *ts)
+{
+	if (!ts)
+		return 0;
+	return rsp_now_ns() + (uint64_t)ts->tv_sec * 1000000000u +
+	       (uint64_t)ts->tv_nsec;
+}
+
+int rsp_ppoll(struct pollfd *fds, nfds_t nfds, const struct timespec *ts,
+	      const sigset_t *mask) RSP_EXPORT(ppoll);
+int rsp_ppoll(struct pollfd *fds, nfds_t nfds, const struct timespec *ts,
+	      const sigset_t *mask)
+{
+	sigset_t old;
+	int n;
+
+	if (!any_ours(fds, nfds))
+		return rsp_real()->ppoll(fds, nfds, ts, mask);
+	if (mask)
+		pthread_sigmask(SIG_SETMASK, mask, &old);
+	n = rsp_poll(fds, nfds, until_of(ts));
+	if (mask)
+		pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return n;
+}
+
+int rsp_ppoll_chk(struct pollfd *fds, nfds_t nfds, const struct timespec *ts,
+		  const sigset_t *mask, size_t size) RSP_EXPORT(__ppoll_chk);
+int rsp_ppoll_chk(struct pollfd *fds, nfds_t nfds, const struct timespec *ts,
+		  const sigset_t *mask, size_t size)
+{
+	if (size / sizeof(*fds) < nfds)
+		abort();
+	return rsp_ppoll(fds, nfds, ts, mask);
+}
+
+static bool in_set(int fd, const fd_set *set)
+{
+	return set && FD_ISSET(fd, set);
+}
+
+/* The descriptors of three sets; how many, or -1 when none is ours. */
+static int from_sets(int nfds, const fd_set *in, const fd_set *out,
+		     const fd_set *ex, struct pollfd *fds)
+{
+	bool ours = false;
+	int fd, n = 0;
+
+	for (fd = 0; fd < nfds && fd < FD_SETSIZE; fd++) {
+		fds[n] = (struct pollfd){ .fd = fd };
+		if (in_set(fd, in))
+			fds[n].events |= POLLIN;
+		if (in_set(fd, out))
+			fds[n].events |= POLLOUT;
+		if (in_set(fd, ex))
+			fds[n].events |= POLLPRI;
+		if (!fds[n].events)
+			continue;
+		ours = ours || rsp_find(fd);
+		n++;
+	}
+	return ours ? n : -1;
+}
+
+static int report(const struct pollfd *p, short asked, short is, fd_set *set)
+{
+	if (!(p->events & asked))
+		return 0;
+	if (p->revents & is)
+		return 1;
+	FD_CLR(p->fd, set);
+	return 0;
+}
+
+static int do_select(struct pollfd *fds, int n, fd_set *in, fd_set *out,
+		     fd_set *ex, uint64_t until)
+{
+	int i, ret = rsp_poll(fds, (nfds_t)n, until);
+
+	if (ret < 0)
+		return ret;
+	ret = 0;
+	for (i = 0; i < n; i++) {
+		if (fds[i].revents & POLLNVAL) {
+			errno = EBADF;
+			return -1;
+		}
+		ret += report(&fds[i], POLLIN, POLLIN | POLLHUP | POLLERR, in);
+		ret += report(&fds[i], POLLOUT, POLLOUT | POLLERR, out);
+		ret += report(&fds[i], POLLPRI, POLLPRI, ex);
+	}
+	return ret;
+}
+
+int rsp_select(int nfds, fd_set *in, fd_set *out, fd_set *ex,
+	       struct timeval *tv) RSP_EXPORT(select);
+int rsp_select(int nfds, fd_set *in, fd_set *out, fd_set *ex,
+	       struct timeval *tv)
+{
+	struct pollfd fds[FD_SETSIZE];
+	uint64_t until = 0, now;
+	int n, ret;
+
+	n = from_sets(nfds, in, out, ex, fds);
+	if (n < 0)
+		return rsp_real()->select(nfds, in, out, ex, tv);
+	if (tv)
+		until = rsp_now_ns() + (uint64_t)tv->tv_sec * 1000000000u +
+			(uint64_t)tv->tv_usec * 1000u;
+	ret = do_select(fds, n, in, out, ex, until);
+	if (tv) {
+		/* Linux tells how much is left. */
+		now = rsp_now_ns();
+		now = until > now ? until - now : 0;
+		tv->tv_sec = (time_t)(now / 1000000000u);
+		tv->tv_usec = (suseconds_t)(now % 1000000000u / 1000);
+	}
+	return ret;
+}
+
+int rsp_pselect(int nfds, fd_set *in, fd_set *out, fd_set *ex,
+		const struct timespec *ts, const sigset_t *mask)
+	RSP_EXPORT(pselect);
+int rsp_pselect(int nfds, fd_set *in, fd_set *out, fd_set *ex,
+		const struct timespec *ts, const sigset_t *mask)
+{
+	struct pollfd fds[FD_SETSIZE];
+	sigset_t old;
+	int n, ret;
+
+	n = from_sets(nfds, in, out, ex, fds);
+	if (n < 0)
+		return rsp_real()->pselect(nfds, in, out, ex, ts, mask);
+	if (mask)
+		pthread_sigmask(SIG_SETMASK, mask, &old);
+	ret = do_select(fds, n, in, out, ex, until_of(ts));
+	if (mask)
+		pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return ret;
+}
