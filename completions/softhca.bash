@@ -3,7 +3,7 @@ _softhca()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local cmd=${COMP_WORDS[1]} program= i
-	local job='--addr --devices --explain --loss --part-id --pcap --seed --wire'
+	local job='--addr --devices --explain --loss --part-id --pcap --seed --sockets --wire'
 	local common='--help --usage --version'
 
 	COMPREPLY=()

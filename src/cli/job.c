@@ -39,7 +39,10 @@ static const char *const preloads[] = {
 	"libibverbs.so.1",
 	"librdmacm.so.1",
 	"libsofthca-shim.so",
+	"librspreload.so.1", /* the last: only with --sockets */
 };
+
+static bool sockets;
 
 enum {
 	OPT_WIRE = 0x2000,
@@ -50,6 +53,7 @@ enum {
 	OPT_PCAP,
 	OPT_EXPLAIN,
 	OPT_PART_ID,
+	OPT_SOCKETS,
 };
 
 /* clang-format off */
@@ -73,6 +77,10 @@ static const struct argp_option options[] = {
 	{ "part-id", OPT_PART_ID, "ID", 0,
 	  "vendor_part_id to show: perftest chooses how it posts by it "
 	  "(4129, a ConnectX-7: ibv_wr_* and inline data)", 0 },
+	{ "sockets", OPT_SOCKETS, NULL, 0,
+	  "Carry the TCP connections of the program over RDMA, where the peer "
+	  "does so too",
+	  0 },
 	{ 0 },
 };
 /* clang-format on */
@@ -280,6 +288,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_PCAP:
 		set_pcap(arg);
 		return 0;
+	case OPT_SOCKETS:
+		sockets = true;
+		return 0;
 	case OPT_PART_ID:
 		set_number("--part-id", "SOFTHCA_PART_ID", arg, UINT32_MAX);
 		return 0;
@@ -394,7 +405,7 @@ int job_environment(void)
 	static const size_t size = 131072; /* the kernel's limit */
 	char libdir[PATH_MAX], tree[PATH_MAX];
 	char *list;
-	size_t i, used;
+	size_t i, used, n = sizeof(preloads) / sizeof(preloads[0]);
 	int err;
 
 	err = libdir_find(libdir);
@@ -436,7 +447,7 @@ int job_environment(void)
 	list[0] = '\0';
 	if (!keep_others(list, size, "LD_PRELOAD", ": ", libdir))
 		goto too_long;
-	for (i = 0; i < sizeof(preloads) / sizeof(preloads[0]); i++) {
+	for (i = 0; i < n - !sockets; i++) {
 		used = strlen(list);
 		if (snprintf(list + used, size - used, "%s%s/%s",
 			     used ? ":" : "", libdir,

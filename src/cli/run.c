@@ -47,6 +47,7 @@ int cmd_run(int argc, char **argv)
 		       "Examples:\n"
 		       "  softhca run -- ib_send_bw 127.0.0.1\n"
 		       "  softhca run --addr 10.0.0.1 -- rping -s\n"
+		       "  softhca run --sockets -- iperf3 -c 10.0.0.2\n"
 		       "  softhca run --loss 2 --seed 7 -- ./my-test\n"
 		       "  softhca run -- mpirun -x LD_LIBRARY_PATH -x "
 		       "LD_PRELOAD ...",
