@@ -230,7 +230,7 @@ int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr,
 	const bool move = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
 	int err;
 
-	if ((flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) || !flags ||
+	if (!shca_mr_is_plain(mr) || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) ||
 	    (move && (!addr || !length)) ||
 	    (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS))) {
 		errno = EINVAL;
@@ -238,6 +238,17 @@ int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr,
 	}
 	err = shca_mr_rereg(mr, flags, pd, addr, length, access);
 	return minus_one(err) ? IBV_REREG_MR_ERR_CMD : 0;
+}
+
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset,
+				 size_t length, uint64_t iova, int fd,
+				 int access)
+{
+	struct ibv_mr *mr;
+
+	return POINTER(shca_mr_dmabuf(pd, offset, length, iova, fd, access,
+				      &mr),
+		       mr);
 }
 
 int ibv_dereg_mr(struct ibv_mr *mr)
@@ -343,9 +354,18 @@ void ibv_ack_async_event(struct ibv_async_event *event)
 struct ibv_srq *ibv_create_srq(struct ibv_pd *pd,
 			       struct ibv_srq_init_attr *attr)
 {
+	struct ibv_srq_init_attr_ex ex = {
+		.srq_context = attr->srq_context,
+		.attr = attr->attr,
+		.comp_mask = IBV_SRQ_INIT_ATTR_PD,
+		.pd = pd,
+	};
 	struct ibv_srq *srq;
 
-	return POINTER(shca_srq_create(pd, attr, &srq), srq);
+	if (minus_one(shca_srq_create(&ex, &srq)))
+		return NULL;
+	attr->attr = ex.attr;
+	return srq;
 }
 
 int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)

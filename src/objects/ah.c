@@ -53,7 +53,7 @@ int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
 	ah->ah.context = pd->context;
 	ah->ah.pd = pd;
 	ah->path = path;
-	atomic_fetch_add(&to_pd(pd)->users, 1);
+	shca_pd_get(pd);
 	*out = &ah->ah;
 	return 0;
 }
@@ -65,7 +65,7 @@ int shca_ah_destroy(struct ibv_ah *ibah)
 	if (engine_dead(e))
 		return -EIO;
 	engine_uncount(e, SHCA_AH);
-	atomic_fetch_sub(&to_pd(ibah->pd)->users, 1);
+	shca_pd_put(ibah->pd);
 	free(to_ah(ibah));
 	return 0;
 }

@@ -276,76 +276,145 @@ static int slot_query_rt_values(struct ibv_context *ctx,
 	return 0;
 }
 
+/* A pointer, or NULL with errno set. */
+#define POINTER(err, p) (slot_errno(err) ? NULL : (p))
+
+static int slot_errno(int err)
+{
+	if (err)
+		errno = -err;
+	return err;
+}
+
 static struct ibv_cq_ex *slot_create_cq_ex(struct ibv_context *ctx,
 					   struct ibv_cq_init_attr_ex *attr)
 {
 	struct ibv_cq *cq;
-	int err = shca_cq_create(ctx, attr, &cq);
 
-	if (err) {
-		errno = -err;
-		return NULL;
-	}
-	return &to_cq(cq)->ex;
+	return POINTER(shca_cq_create(ctx, attr, &cq), &to_cq(cq)->ex);
 }
 
 static struct ibv_qp *slot_create_qp_ex(struct ibv_context *ctx,
 					struct ibv_qp_init_attr_ex *attr)
 {
 	struct ibv_qp *qp;
-	int err = shca_qp_create(ctx, attr, &qp);
 
-	if (err) {
-		errno = -err;
-		return NULL;
-	}
-	return qp;
+	return POINTER(shca_qp_create(ctx, attr, &qp), qp);
 }
 
 static struct ibv_srq *slot_create_srq_ex(struct ibv_context *ctx,
-					  struct ibv_srq_init_attr_ex *ex)
+					  struct ibv_srq_init_attr_ex *attr)
 {
-	struct ibv_srq_init_attr attr = { ex->srq_context, ex->attr };
-	const uint32_t known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
 	struct ibv_srq *srq;
-	int err = 0;
 
 	(void)ctx;
-	if ((ex->comp_mask & ~known) ||
-	    ((ex->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) &&
-	     ex->srq_type != IBV_SRQT_BASIC))
-		err = -EOPNOTSUPP;
-	else if (!(ex->comp_mask & IBV_SRQ_INIT_ATTR_PD))
-		err = -EINVAL;
-	if (!err)
-		err = shca_srq_create(ex->pd, &attr, &srq);
-	if (err) {
-		errno = -err;
-		return NULL;
-	}
-	ex->attr = attr.attr;
-	return srq;
+	return POINTER(shca_srq_create(attr, &srq), srq);
+}
+
+static int slot_get_srq_num(struct ibv_srq *ibsrq, uint32_t *num)
+{
+	struct shca_srq *srq = to_srq(ibsrq);
+
+	if (srq->type != IBV_SRQT_XRC)
+		return EINVAL;
+	*num = srq->num;
+	return 0;
+}
+
+static struct ibv_xrcd *slot_open_xrcd(struct ibv_context *ctx,
+				       struct ibv_xrcd_init_attr *attr)
+{
+	struct ibv_xrcd *xrcd;
+
+	return POINTER(shca_xrcd_open(ctx, attr, &xrcd), xrcd);
+}
+
+static int slot_close_xrcd(struct ibv_xrcd *xrcd)
+{
+	return -shca_xrcd_close(xrcd);
+}
+
+static struct ibv_qp *slot_open_qp(struct ibv_context *ctx,
+				   struct ibv_qp_open_attr *attr)
+{
+	struct ibv_qp *qp;
+
+	return POINTER(shca_xrc_qp_open(ctx, attr, &qp), qp);
+}
+
+static struct ibv_mw *slot_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
+{
+	struct ibv_mw *mw;
+
+	return POINTER(shca_mw_alloc(pd, type, &mw), mw);
 }
 
 static int slot_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw,
 			struct ibv_mw_bind *bind)
 {
-	(void)qp;
-	(void)mw;
-	(void)bind;
-	return EOPNOTSUPP;
+	return -shca_mw_bind(qp, mw, bind);
 }
 
 static int slot_dealloc_mw(struct ibv_mw *mw)
 {
-	(void)mw;
-	return EOPNOTSUPP;
+	return -shca_mw_free(mw);
 }
 
-static int slot_close_xrcd(struct ibv_xrcd *xrcd)
+static struct ibv_mr *slot_alloc_null_mr(struct ibv_pd *pd)
 {
-	(void)xrcd;
-	return EOPNOTSUPP;
+	struct ibv_mr *mr;
+
+	return POINTER(shca_mr_null(pd, &mr), mr);
+}
+
+static int slot_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice,
+			  uint32_t flags, struct ibv_sge *sge, uint32_t n)
+{
+	return -shca_mr_advise(pd, advice, flags, sge, n);
+}
+
+static struct ibv_dm *slot_alloc_dm(struct ibv_context *ctx,
+				    struct ibv_alloc_dm_attr *attr)
+{
+	struct ibv_dm *dm;
+
+	return POINTER(shca_dm_alloc(ctx, attr, &dm), dm);
+}
+
+static int slot_free_dm(struct ibv_dm *dm)
+{
+	return -shca_dm_free(dm);
+}
+
+static struct ibv_mr *slot_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm,
+				     uint64_t offset, size_t length,
+				     unsigned int access)
+{
+	struct ibv_mr *mr;
+
+	return POINTER(shca_mr_dm(pd, dm, offset, length, access, &mr), mr);
+}
+
+static struct ibv_td *slot_alloc_td(struct ibv_context *ctx,
+				    struct ibv_td_init_attr *attr)
+{
+	struct ibv_td *td;
+
+	return POINTER(shca_td_alloc(ctx, attr, &td), td);
+}
+
+static int slot_dealloc_td(struct ibv_td *td)
+{
+	return -shca_td_free(td);
+}
+
+static struct ibv_pd *
+slot_alloc_parent_domain(struct ibv_context *ctx,
+			 struct ibv_parent_domain_init_attr *attr)
+{
+	struct ibv_pd *pd;
+
+	return POINTER(shca_pd_parent(ctx, attr, &pd), pd);
 }
 
 static int slot_req_notify_cq(struct ibv_cq *cq, int solicited_only)
@@ -380,7 +449,7 @@ static void slots_fill(struct verbs_context *v)
 	for (i = 0; i < sizeof(*ops) / sizeof(*compat); i++)
 		compat[i] = slot_gone;
 	ops->_compat_query_port = slot_compat_query_port;
-	ops->alloc_mw = NULL;
+	ops->alloc_mw = slot_alloc_mw;
 	ops->bind_mw = slot_bind_mw;
 	ops->dealloc_mw = slot_dealloc_mw;
 	ops->poll_cq = shca_cq_poll;
@@ -395,15 +464,41 @@ static void slots_fill(struct verbs_context *v)
 	v->create_cq_ex = slot_create_cq_ex;
 	v->create_qp_ex = slot_create_qp_ex;
 	v->create_srq_ex = slot_create_srq_ex;
+	v->get_srq_num = slot_get_srq_num;
+	v->open_xrcd = slot_open_xrcd;
 	v->close_xrcd = slot_close_xrcd;
+	v->open_qp = slot_open_qp;
+	v->alloc_null_mr = slot_alloc_null_mr;
+	v->advise_mr = slot_advise_mr;
+	v->alloc_dm = slot_alloc_dm;
+	v->free_dm = slot_free_dm;
+	v->reg_dm_mr = slot_reg_dm_mr;
+	v->alloc_td = slot_alloc_td;
+	v->dealloc_td = slot_dealloc_td;
+	v->alloc_parent_domain = slot_alloc_parent_domain;
 	v->sz = sizeof(*v);
 }
 
 /* Contexts */
 
-int shca_open(struct ibv_device *ibdev, struct ibv_context **out)
+/* A command file; where there is none, a descriptor at least. */
+static int cmd_open(struct shca_context *ctx)
 {
-	struct shca_device *dev = to_device(ibdev);
+	struct ibv_context *ibctx = &ctx->v.context;
+	int err = shca_file_create(ctx->engine, ibctx->device->name,
+				   &ibctx->cmd_fd, &ctx->file);
+
+	if (!err)
+		return 0;
+	ctx->file = NULL;
+	ibctx->cmd_fd = eventfd(0, EFD_CLOEXEC);
+	return ibctx->cmd_fd < 0 ? -errno : 0;
+}
+
+/* With a command file that there is already, if it is not NULL. */
+static int context_open(struct shca_device *dev, int cmd_fd,
+			struct shca_file *file, struct ibv_context **out)
+{
 	struct shca_context *ctx = calloc(1, sizeof(*ctx));
 	struct ibv_context *ibctx;
 	int err = -ENOMEM;
@@ -415,7 +510,7 @@ int shca_open(struct ibv_device *ibdev, struct ibv_context **out)
 	ctx->async_tail = &ctx->async_head;
 	pthread_mutex_init(&ctx->async_lock, NULL);
 	slots_fill(&ctx->v);
-	ibctx->device = ibdev;
+	ibctx->device = &dev->dev;
 	ibctx->num_comp_vectors = 1;
 	ibctx->abi_compat = __VERBS_ABI_IS_EXTENDED;
 	pthread_mutex_init(&ibctx->mutex, NULL);
@@ -424,15 +519,15 @@ int shca_open(struct ibv_device *ibdev, struct ibv_context **out)
 		err = ibctx->async_fd;
 		goto err_free;
 	}
-	/* Nothing is to be had from it, but it is a descriptor. */
-	ibctx->cmd_fd = eventfd(0, EFD_CLOEXEC);
-	if (ibctx->cmd_fd < 0) {
-		err = -errno;
-		goto err_async;
-	}
 	err = engine_get(&ctx->engine);
 	if (err)
-		goto err_cmd;
+		goto err_async;
+	ctx->file = file;
+	ibctx->cmd_fd = cmd_fd;
+	if (!file)
+		err = cmd_open(ctx);
+	if (err)
+		goto err_engine;
 	shca_device_rescan(dev, ctx->engine);
 	pthread_mutex_lock(&ctx->engine->ctx_lock);
 	ctx->next = ctx->engine->contexts;
@@ -441,12 +536,42 @@ int shca_open(struct ibv_device *ibdev, struct ibv_context **out)
 	*out = ibctx;
 	return 0;
 
-err_cmd:
-	close(ibctx->cmd_fd);
+err_engine:
+	engine_put(ctx->engine);
 err_async:
 	close(ibctx->async_fd);
 err_free:
 	free(ctx);
+	return err;
+}
+
+int shca_open(struct ibv_device *dev, struct ibv_context **out)
+{
+	return context_open(to_device(dev), -1, NULL, out);
+}
+
+int shca_import(int cmd_fd, struct ibv_context **out)
+{
+	char name[IBV_SYSFS_NAME_MAX];
+	struct shca_file *file;
+	struct ibv_device **list;
+	int i, n, err;
+
+	err = shca_file_import(cmd_fd, &file, name);
+	if (err)
+		return err;
+	err = shca_device_list(&list, &n);
+	if (!err) {
+		/* Another process's devices may be others than ours. */
+		for (i = 0; i < n && strcmp(list[i]->name, name); i++)
+			;
+		err = i == n ? -ENODEV :
+			       context_open(to_device(list[i]), cmd_fd, file,
+					    out);
+		free(list);
+	}
+	if (err)
+		shca_file_put(file);
 	return err;
 }
 
@@ -473,6 +598,7 @@ int shca_close(struct ibv_context *ibctx)
 		ctx->async_head = a->next;
 		free(a);
 	}
+	shca_file_put(ctx->file);
 	close(ibctx->cmd_fd);
 	close(ibctx->async_fd);
 	free(ctx);

@@ -19,6 +19,10 @@
 	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |         \
 	 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
 
+#define FLAGS_KNOWN                                                            \
+	((uint32_t)(IBV_CREATE_CQ_ATTR_SINGLE_THREADED |                       \
+		    IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN))
+
 static struct shca_channel *to_channel(struct ibv_comp_channel *ch)
 {
 	return container_of(ch, struct shca_channel, ch);
@@ -165,6 +169,11 @@ int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
 
 	pthread_mutex_lock(&cq->lock);
 	if (cq->overrun || cq_count(cq) == cq->depth) {
+		if (cq->ignore_overrun) {
+			/* The program knows better: it is lost. */
+			pthread_mutex_unlock(&cq->lock);
+			return 0;
+		}
 		overrun = !cq->overrun;
 		cq->overrun = true;
 		pthread_mutex_unlock(&cq->lock);
@@ -371,10 +380,18 @@ static uint32_t depth_for(uint32_t cqe)
 	return depth;
 }
 
+static struct shca_cqe *ring_alloc(const struct shca_cq *cq, uint32_t depth)
+{
+	return roce_mem_alloc(&cq->mem, depth * sizeof(struct shca_cqe),
+			      SHCA_MEM_CQ);
+}
+
 int shca_cq_create(struct ibv_context *ibctx,
 		   const struct ibv_cq_init_attr_ex *attr, struct ibv_cq **out)
 {
 	struct shca_context *ctx = to_ctx(ibctx);
+	const uint32_t known = IBV_CQ_INIT_ATTR_MASK_FLAGS |
+			       IBV_CQ_INIT_ATTR_MASK_PD;
 	uint32_t flags = 0;
 	struct shca_cq *cq;
 	int err;
@@ -383,10 +400,13 @@ int shca_cq_create(struct ibv_context *ibctx,
 		return -EIO;
 	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS)
 		flags = attr->flags;
-	if ((attr->comp_mask & ~(uint32_t)IBV_CQ_INIT_ATTR_MASK_FLAGS) ||
-	    (flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED) ||
-	    (attr->wc_flags & ~(uint64_t)WC_KNOWN))
+	if (attr->comp_mask & ~known || flags & ~FLAGS_KNOWN ||
+	    attr->wc_flags & ~(uint64_t)WC_KNOWN)
 		return -EOPNOTSUPP;
+	/* A parent domain, whose allocator is asked: no other domain. */
+	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD &&
+	    (!attr->parent_domain || !to_pd(attr->parent_domain)->parent))
+		return -EINVAL;
 	if (!attr->cqe || attr->cqe > SHCA_MAX_CQE ||
 	    attr->comp_vector >= (uint32_t)ibctx->num_comp_vectors)
 		return -EINVAL;
@@ -397,12 +417,18 @@ int shca_cq_create(struct ibv_context *ibctx,
 	cq = calloc(1, sizeof(*cq));
 	if (!cq)
 		goto err_count;
+	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD)
+		cq->parent = attr->parent_domain;
+	cq->mem = shca_pd_mem(cq->parent);
 	cq->depth = depth_for(attr->cqe);
-	cq->ring = calloc(cq->depth, sizeof(*cq->ring));
+	cq->ring = ring_alloc(cq, cq->depth);
 	if (!cq->ring)
 		goto err_free;
 
+	if (cq->parent)
+		shca_pd_get(cq->parent);
 	cq->engine = ctx->engine;
+	cq->ignore_overrun = flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
 	cq->single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
 	cq->want_ts = attr->wc_flags &
 		      (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
@@ -446,7 +472,7 @@ int shca_cq_resize(struct ibv_cq *ibcq, int cqe)
 	if (cqe < 1 || cqe > SHCA_MAX_CQE)
 		return -EINVAL;
 	depth = depth_for((uint32_t)cqe);
-	ring = calloc(depth, sizeof(*ring));
+	ring = ring_alloc(cq, depth);
 	if (!ring)
 		return -ENOMEM;
 	pthread_mutex_lock(&cq->lock);
@@ -464,7 +490,7 @@ int shca_cq_resize(struct ibv_cq *ibcq, int cqe)
 		ring = old;
 	}
 	pthread_mutex_unlock(&cq->lock);
-	free(ring);
+	roce_mem_free(&cq->mem, ring);
 	return err;
 }
 
@@ -492,7 +518,9 @@ int shca_cq_destroy(struct ibv_cq *ibcq)
 	}
 	engine_uncount(cq->engine, SHCA_CQ);
 	atomic_fetch_sub(&ctx->users, 1);
-	free(cq->ring);
+	roce_mem_free(&cq->mem, cq->ring);
+	if (cq->parent)
+		shca_pd_put(cq->parent);
 	free(cq);
 	return 0;
 }

@@ -333,21 +333,26 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 	snprintf(attr->fw_ver, sizeof(attr->fw_ver), "%s", SOFTHCA_VERSION);
 	attr->node_guid = ctx->dev->guid;
 	attr->sys_image_guid = ctx->dev->guid;
-	attr->max_mr_size = 1ULL << 47; /* the address space */
+	attr->max_mr_size = SHCA_MAX_MR_SIZE;
 	attr->page_size_cap = ~(uint64_t)0xfff;
-	attr->vendor_id = cfg->vendor_id;
+	/* Programs expect some; all ones is nobody's OUI. */
+	attr->vendor_id = cfg->vendor_id ? cfg->vendor_id : 0xffffff;
 	attr->vendor_part_id = cfg->part_id;
 	attr->max_qp = SHCA_MAX_OBJECTS;
 	attr->max_qp_wr = ROCE_MAX_QP_WR;
 	attr->device_cap_flags =
 		IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID |
-		IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SRQ_RESIZE;
+		IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SRQ_RESIZE |
+		IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_XRC |
+		IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
+		IBV_DEVICE_MEM_MGT_EXTENSIONS;
 	attr->max_sge = ROCE_MAX_SGE;
 	attr->max_sge_rd = ROCE_MAX_SGE;
 	attr->max_cq = SHCA_MAX_OBJECTS;
 	attr->max_cqe = SHCA_MAX_CQE;
 	attr->max_mr = (int)ctx->engine->keys.count;
 	attr->max_pd = SHCA_MAX_OBJECTS;
+	attr->max_mw = SHCA_MAX_OBJECTS;
 	attr->max_qp_rd_atom = ROCE_MAX_RD_ATOMIC;
 	attr->max_qp_init_rd_atom = ROCE_MAX_RD_ATOMIC;
 	attr->max_res_rd_atom = ROCE_MAX_RD_ATOMIC * SHCA_MAX_OBJECTS;
@@ -366,6 +371,12 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 	attr->phys_port_cnt = 1;
 }
 
+/* Paging on demand is no different from one transport to the next. */
+#define ODP_UD                                                                 \
+	(IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV)
+#define ODP_UC (ODP_UD | IBV_ODP_SUPPORT_WRITE)
+#define ODP_RC (ODP_UC | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC)
+
 int shca_query_device_ex(struct ibv_context *ctx,
 			 struct ibv_device_attr_ex *out, size_t size)
 {
@@ -379,6 +390,12 @@ int shca_query_device_ex(struct ibv_context *ctx,
 	attr.hca_core_clock = 1000000;
 	attr.device_cap_flags_ex = attr.orig_attr.device_cap_flags;
 	attr.phys_port_cnt_ex = 1;
+	attr.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+	attr.odp_caps.per_transport_caps.rc_odp_caps = ODP_RC;
+	attr.odp_caps.per_transport_caps.uc_odp_caps = ODP_UC;
+	attr.odp_caps.per_transport_caps.ud_odp_caps = ODP_UD;
+	attr.xrc_odp_caps = ODP_RC;
+	attr.max_dm_size = to_ctx(ctx)->file ? SHCA_DM_SIZE : 0;
 	memset(out, 0, size);
 	memcpy(out, &attr, MIN(size, sizeof(attr)));
 	return 0;

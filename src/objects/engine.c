@@ -723,7 +723,9 @@ static void env_event(struct roce_qp *core, enum ibv_event_type type)
 	struct ibv_async_event ev = { .event_type = type,
 				      .element.qp = &qp->ex.qp_base };
 
-	shca_async_raise(to_ctx(qp->ex.qp_base.context), &ev);
+	if (!qp->abandoned)
+		shca_async_raise(to_ctx(qp->ex.qp_base.context), &ev);
+	shca_xrc_event(qp, &ev);
 }
 
 void engine_explain(struct roce_qp *core, const char *fmt, ...)
@@ -765,18 +767,20 @@ void engine_explain(struct roce_qp *core, const char *fmt, ...)
 static int keys_create(struct engine *e)
 {
 	uint32_t count = KEYS_MAX;
-	uint64_t seed;
+	uint64_t seed[3];
 	void *mem;
 
-	if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+	if (getrandom(seed, sizeof(seed), 0) != sizeof(seed))
 		return -EIO;
+	e->id = seed[1];
+	atomic_store(&e->next_srqn, (uint32_t)seed[2]);
 	/* Untouched slots cost nothing, unless memory is not overcommitted. */
 	for (; count >= KEYS_MIN; count /= 2) {
 		e->keys_size = count * sizeof(struct key_entry);
 		mem = mmap(NULL, e->keys_size, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		if (mem != MAP_FAILED) {
-			keys_init(&e->keys, mem, count, seed);
+			keys_init(&e->keys, mem, count, seed[0]);
 			return 0;
 		}
 	}
@@ -891,6 +895,7 @@ static int engine_create(struct engine **out)
 	pthread_mutex_init(&e->qpn_lock, NULL);
 	pthread_mutex_init(&e->attach_lock, NULL);
 	pthread_mutex_init(&e->mcast_lock, NULL);
+	pthread_mutex_init(&e->xrc_lock, NULL);
 	pthread_mutex_init(&e->ctx_lock, NULL);
 	pthread_mutex_init(&e->timer_lock, NULL);
 	pthread_mutex_init(&e->thread_lock, NULL);
@@ -901,6 +906,12 @@ static int engine_create(struct engine **out)
 		.keys = &e->keys,
 		.complete = env_complete,
 		.srq_take = env_srq_take,
+		.xrc_srq_take = shca_xrc_env_take,
+		.xrc_pd = shca_xrc_env_pd,
+		.invalidate = shca_mw_env_invalidate,
+		.bind_mw = shca_mw_env_bind,
+		.odp_touch = shca_odp_touch,
+		.odp_store = shca_odp_store,
 		.event = env_event,
 		.explain = cfg->explain ? engine_explain : NULL,
 	};

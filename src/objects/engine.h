@@ -55,7 +55,9 @@ struct engine {
 	pthread_mutex_t keys_lock;
 	struct keys keys;
 	size_t keys_size;
-	_Atomic uint32_t next_pd;
+	uint64_t id; /* random: tells this process's command files */
+	_Atomic uint32_t next_pd, next_srqn;
+	struct shca_pd *pds; /* under keys_lock */
 	_Atomic unsigned nobjects[SHCA_KINDS];
 
 	pthread_mutex_t qpn_lock;
@@ -66,6 +68,9 @@ struct engine {
 	pthread_mutex_t attach_lock; /* one attach or detach at a time */
 	pthread_mutex_t mcast_lock; /* of the list; before a QP's */
 	struct mcast_group *mcast;
+
+	pthread_mutex_t xrc_lock;
+	struct shca_domain *domains;
 
 	pthread_mutex_t ctx_lock;
 	struct shca_context *contexts;

@@ -1,15 +1,21 @@
 /*
- * memory.c - protection domains and memory regions
+ * memory.c - memory regions: of programs, of dma-bufs, of nothing
  *
  * Hardware pins the pages of a region; here registering touches them, which
- * finds out the same: whether they exist and may be written.
+ * finds out the same: whether they exist and may be written. Paging on demand
+ * is what a CPU does anyway, but then memory may be missing when a packet comes
+ * for it, and that must be an error of the request, not a fault of ours.
  */
 #include "engine.h"
 
 #include <errno.h>
+#include <linux/dma-buf.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_READ
@@ -20,47 +26,8 @@
 #define ACCESS_KNOWN                                                           \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |                    \
 	 IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |                   \
-	 IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB |     \
-	 IBV_ACCESS_OPTIONAL_RANGE)
-
-int shca_pd_alloc(struct ibv_context *ibctx, struct ibv_pd **out)
-{
-	struct shca_context *ctx = to_ctx(ibctx);
-	struct shca_pd *pd;
-	int err;
-
-	if (engine_dead(ctx->engine))
-		return -EIO;
-	err = engine_count(ctx->engine, SHCA_PD);
-	if (err)
-		return err;
-	pd = calloc(1, sizeof(*pd));
-	if (!pd) {
-		engine_uncount(ctx->engine, SHCA_PD);
-		return -ENOMEM;
-	}
-	pd->pd.context = ibctx;
-	pd->num = atomic_fetch_add(&ctx->engine->next_pd, 1) + 1;
-	pd->pd.handle = pd->num;
-	atomic_fetch_add(&ctx->users, 1);
-	*out = &pd->pd;
-	return 0;
-}
-
-int shca_pd_free(struct ibv_pd *ibpd)
-{
-	struct shca_context *ctx = to_ctx(ibpd->context);
-	struct shca_pd *pd = to_pd(ibpd);
-
-	if (engine_dead(ctx->engine))
-		return -EIO;
-	if (atomic_load(&pd->users))
-		return -EBUSY;
-	engine_uncount(ctx->engine, SHCA_PD);
-	atomic_fetch_sub(&ctx->users, 1);
-	free(pd);
-	return 0;
-}
+	 IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND |   \
+	 IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE)
 
 /*
  * The same from the list of mappings: for Linux before 5.14, which cannot
@@ -117,57 +84,106 @@ static int access_check(int access)
 	return 0;
 }
 
+/* Whether the first byte is in huge pages: IBV_ACCESS_HUGETLB with ODP. */
+static int huge_check(uintptr_t at)
+{
+	FILE *f = fopen("/proc/self/smaps", "re");
+	unsigned long from, to, kb = 0;
+	bool inside = false;
+	char line[512], r;
+
+	if (!f)
+		return 0; /* no way to know */
+	while (fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "%lx-%lx %c", &from, &to, &r) == 3)
+			inside = from <= at && at < to;
+		else if (inside &&
+			 sscanf(line, "KernelPageSize: %lu kB", &kb) == 1)
+			break;
+	}
+	fclose(f);
+	return kb * 1024 > (unsigned long)sysconf(_SC_PAGESIZE) ? 0 : -EINVAL;
+}
+
+/* All memory that there is and will be: addr 0, length SIZE_MAX. */
+static bool is_implicit(const void *addr, size_t length, int access)
+{
+	return access & IBV_ACCESS_ON_DEMAND && !addr && length == SIZE_MAX;
+}
+
 static int region_check(void *addr, size_t length, int access)
 {
 	int err = access_check(access);
 
-	if (!err && !length)
-		err = -EINVAL;
-	if (!err)
-		err = memory_check(addr, length,
-				   access & IBV_ACCESS_LOCAL_WRITE);
-	return err;
+	if (err || is_implicit(addr, length, access))
+		return err;
+	if (!length || length > SHCA_MAX_MR_SIZE ||
+	    (uintptr_t)addr + length < length)
+		return -EINVAL;
+	if (access & IBV_ACCESS_ON_DEMAND)
+		return access & IBV_ACCESS_HUGETLB ?
+			       huge_check((uintptr_t)addr) :
+			       0;
+	return memory_check(addr, length, access & IBV_ACCESS_LOCAL_WRITE);
 }
+
+/* On demand: what the protocol core asks for (roce/env.h) */
+
+int shca_odp_touch(const void *p, size_t len, bool write)
+{
+	return memory_check((void *)(uintptr_t)p, len, write);
+}
+
+int shca_odp_store(void *dst, const void *src, size_t len)
+{
+	/* Programs wait for the last bytes: they are stored last. */
+	const size_t tail = len < 8 ? len : 8, first = len - tail;
+	const struct iovec from = { (void *)(uintptr_t)src, len };
+	const struct iovec to[2] = { { dst, first },
+				     { (uint8_t *)dst + first, tail } };
+	ssize_t n = process_vm_writev(getpid(), &from, 1, to, 2, 0);
+
+	if (n == (ssize_t)len)
+		return 0;
+	if (n >= 0 || errno == EFAULT || shca_odp_touch(dst, len, true))
+		return -EFAULT;
+	/* Not allowed in this sandbox. */
+	memcpy(dst, src, first);
+	atomic_thread_fence(memory_order_release);
+	memcpy((uint8_t *)dst + first, (const uint8_t *)src + first, tail);
+	return 0;
+}
+
+/* Regions */
 
 static struct key_entry region_entry(const struct shca_mr *mr)
 {
 	return (struct key_entry){
 		.access = (uint32_t)mr->access,
 		.pd = to_pd(mr->mr.pd)->num,
-		.kind = KEY_MR,
+		.kind = mr->kind,
 		.iova = mr->iova,
 		.length = mr->mr.length,
-		.addr = (uintptr_t)mr->mr.addr,
+		.addr = (uintptr_t)mr->base,
 	};
 }
 
-int shca_mr_reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
-		int access, struct ibv_mr **out)
+/* Gives *from keys, and the program a copy of it. */
+static int region_publish(const struct shca_mr *from, struct ibv_mr **out)
 {
+	struct ibv_pd *pd = from->mr.pd;
 	struct engine *e = to_ctx(pd->context)->engine;
 	struct key_entry entry;
 	struct shca_mr *mr;
-	int err, slot;
+	int slot;
 
-	if (engine_dead(e))
-		return -EIO;
-	err = region_check(addr, length, access);
-	if (err)
-		return err;
-	mr = calloc(1, sizeof(*mr));
+	if (from->iova + from->mr.length < from->iova)
+		return -EINVAL;
+	mr = malloc(sizeof(*mr));
 	if (!mr)
 		return -ENOMEM;
+	*mr = *from;
 	mr->mr.context = pd->context;
-	mr->mr.pd = pd;
-	mr->mr.addr = addr;
-	mr->mr.length = length;
-	mr->access = access;
-	mr->iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
-	if (mr->iova + length < mr->iova) {
-		free(mr);
-		return -EINVAL;
-	}
-
 	entry = region_entry(mr);
 	pthread_mutex_lock(&e->keys_lock);
 	slot = keys_add(&e->keys, &entry);
@@ -180,8 +196,146 @@ int shca_mr_reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 	mr->mr.handle = mr->slot;
 	mr->mr.lkey = atomic_load(&e->keys.entry[slot].lkey);
 	mr->mr.rkey = atomic_load(&e->keys.entry[slot].rkey);
-	atomic_fetch_add(&to_pd(pd)->users, 1);
+	shca_pd_get(pd);
 	*out = &mr->mr;
+	return 0;
+}
+
+static bool same_page_offset(uint64_t a, uint64_t b)
+{
+	return !((a ^ b) & ((uint64_t)sysconf(_SC_PAGESIZE) - 1));
+}
+
+int shca_mr_reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+		int access, struct ibv_mr **out)
+{
+	struct shca_mr mr = {
+		.mr = { .pd = pd, .addr = addr, .length = length },
+		.kind = KEY_MR,
+		.access = access,
+		.base = addr,
+		.iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova,
+	};
+	int err;
+
+	if (engine_dead(to_ctx(pd->context)->engine))
+		return -EIO;
+	err = region_check(addr, length, access);
+	if (err)
+		return err;
+	/* A device maps pages. */
+	if (!(access & IBV_ACCESS_ZERO_BASED) &&
+	    !same_page_offset((uintptr_t)addr, iova))
+		return -EINVAL;
+	return region_publish(&mr, out);
+}
+
+int shca_mr_null(struct ibv_pd *pd, struct ibv_mr **out)
+{
+	struct shca_mr mr = {
+		.mr = { .pd = pd, .length = SIZE_MAX },
+		.kind = KEY_NULL,
+		.access = IBV_ACCESS_LOCAL_WRITE,
+	};
+
+	if (engine_dead(to_ctx(pd->context)->engine))
+		return -EIO;
+	return region_publish(&mr, out);
+}
+
+int shca_mr_dm(struct ibv_pd *pd, struct ibv_dm *ibdm, uint64_t offset,
+	       size_t length, unsigned access, struct ibv_mr **out)
+{
+	struct shca_dm *dm = to_dm(ibdm);
+	struct shca_mr mr = {
+		.mr = { .pd = pd, .length = length },
+		.kind = KEY_MR,
+		.access = (int)access,
+		.base = dm->mem + offset,
+		.dm = dm,
+	};
+	int err;
+
+	if (engine_dead(to_ctx(pd->context)->engine))
+		return -EIO;
+	err = access_check((int)access);
+	if (err)
+		return err;
+	if (!(access & IBV_ACCESS_ZERO_BASED) ||
+	    access & IBV_ACCESS_ON_DEMAND || length > dm->length ||
+	    offset > dm->length - length)
+		return -EINVAL;
+	err = region_publish(&mr, out);
+	if (!err)
+		shca_dm_get(dm);
+	return err;
+}
+
+static void dmabuf_sync(int fd, uint64_t flags)
+{
+	struct dma_buf_sync sync = { .flags = flags };
+
+	while (ioctl(fd, DMA_BUF_IOCTL_SYNC, &sync) &&
+	       (errno == EINTR || errno == EAGAIN))
+		;
+}
+
+/*
+ * A dma-buf that its exporter lets the CPU map. It is begun to be accessed when
+ * it is registered and ends to be when it is deregistered: in between both
+ * sides see each other's writes only where the hardware is coherent.
+ */
+int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
+		   uint64_t iova, int fd, int access, struct ibv_mr **out)
+{
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	struct dma_buf_sync probe = { .flags = DMA_BUF_SYNC_RW };
+	struct shca_mr mr = {
+		.mr = { .pd = pd, .length = length },
+		.kind = KEY_MR,
+		.access = access,
+		.iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova,
+	};
+	int err, prot = PROT_READ;
+	off_t size;
+
+	if (engine_dead(to_ctx(pd->context)->engine))
+		return -EIO;
+	err = access_check(access);
+	if (err)
+		return err;
+	if (access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB))
+		return -EOPNOTSUPP;
+	if (!length || length > SHCA_MAX_MR_SIZE || offset > INT64_MAX / 2 ||
+	    (!(access & IBV_ACCESS_ZERO_BASED) &&
+	     !same_page_offset(offset, iova)))
+		return -EINVAL;
+	/* The end of an access never begun: only a dma-buf knows the call. */
+	probe.flags |= DMA_BUF_SYNC_END;
+	if (ioctl(fd, DMA_BUF_IOCTL_SYNC, &probe) &&
+	    (errno == EBADF || errno == ENOTTY))
+		return errno == EBADF ? -EBADF : -EINVAL;
+	size = lseek(fd, 0, SEEK_END);
+	if (size >= 0 && (offset > (uint64_t)size ||
+			  length > (uint64_t)size - offset))
+		return -EINVAL;
+	if (access & IBV_ACCESS_LOCAL_WRITE)
+		prot |= PROT_WRITE;
+	mr.map_len = length + offset % page;
+	mr.map = mmap(NULL, mr.map_len, prot, MAP_SHARED, fd,
+		      (off_t)(offset - offset % page));
+	if (mr.map == MAP_FAILED)
+		return errno == ENODEV ? -EOPNOTSUPP : -errno;
+	mr.base = (uint8_t *)mr.map + offset % page;
+	mr.fd = dup(fd);
+	err = mr.fd < 0 ? -errno : region_publish(&mr, out);
+	if (err) {
+		if (mr.fd >= 0)
+			close(mr.fd);
+		munmap(mr.map, mr.map_len);
+		return err;
+	}
+	dmabuf_sync(mr.fd, DMA_BUF_SYNC_RW | DMA_BUF_SYNC_START);
 	return 0;
 }
 
@@ -193,13 +347,15 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 		  size_t length, int access)
 {
 	struct engine *e = to_ctx(ibmr->context)->engine;
-	struct shca_mr *mr = container_of(ibmr, struct shca_mr, mr);
+	struct shca_mr *mr = to_mr(ibmr);
 	struct shca_mr now = *mr;
 	struct key_entry entry;
 	int err = 0;
 
 	if (engine_dead(e))
 		return -EIO;
+	if (!flags)
+		return -EINVAL;
 	if (flags & IBV_REREG_MR_CHANGE_PD) {
 		if (!pd || pd->context != ibmr->context)
 			return -EINVAL;
@@ -208,13 +364,15 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 	if (flags & IBV_REREG_MR_CHANGE_ACCESS)
 		now.access = access;
 	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
-		now.mr.addr = addr;
+		now.mr.addr = now.base = addr;
 		now.mr.length = length;
 		now.iova = (uintptr_t)addr;
 	}
 	if (now.access & IBV_ACCESS_ZERO_BASED)
 		now.iova = 0;
-	err = region_check(now.mr.addr, now.mr.length, now.access);
+	else if (mr->access & IBV_ACCESS_ZERO_BASED)
+		now.iova = (uintptr_t)now.base;
+	err = region_check(now.base, now.mr.length, now.access);
 	if (err)
 		return err;
 
@@ -229,28 +387,146 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 	pthread_mutex_unlock(&e->keys_lock);
 	if (err)
 		return err;
-	atomic_fetch_add(&to_pd(now.mr.pd)->users, 1);
-	atomic_fetch_sub(&to_pd(ibmr->pd)->users, 1);
+	shca_pd_get(now.mr.pd);
+	shca_pd_put(ibmr->pd);
 	*mr = now;
 	return 0;
+}
+
+static void region_free(struct shca_mr *mr)
+{
+	if (mr->dm)
+		shca_dm_put(mr->dm);
+	if (mr->map) {
+		dmabuf_sync(mr->fd, DMA_BUF_SYNC_RW | DMA_BUF_SYNC_END);
+		close(mr->fd);
+		munmap(mr->map, mr->map_len);
+	}
+	shca_pd_put(mr->mr.pd);
+	free(mr);
 }
 
 int shca_mr_dereg(struct ibv_mr *ibmr)
 {
 	struct engine *e = to_ctx(ibmr->context)->engine;
-	struct shca_mr *mr = container_of(ibmr, struct shca_mr, mr);
+	struct shca_mr *mr = to_mr(ibmr);
+	struct key_entry *entry;
+	int err = 0;
 
 	if (engine_dead(e))
 		return -EIO;
+	entry = &e->keys.entry[mr->slot];
 	pthread_mutex_lock(&e->keys_lock);
-	if (e->keys.entry[mr->slot].windows) {
-		pthread_mutex_unlock(&e->keys_lock);
-		return -EBUSY;
+	if (atomic_load(&entry->lkey) != ibmr->lkey)
+		err = -ENOENT; /* through another handle of it */
+	else if (entry->windows)
+		err = -EBUSY;
+	if (!err) {
+		keys_kill(&e->keys, mr->slot);
+		keys_free(&e->keys, mr->slot);
 	}
-	keys_kill(&e->keys, mr->slot);
-	keys_free(&e->keys, mr->slot);
 	pthread_mutex_unlock(&e->keys_lock);
-	atomic_fetch_sub(&to_pd(ibmr->pd)->users, 1);
-	free(mr);
-	return 0;
+	if (!err)
+		region_free(mr);
+	return err;
+}
+
+/* Another handle of a region, see ibv_import_mr(3) */
+
+int shca_mr_import(struct ibv_pd *pd, uint32_t handle, struct ibv_mr **out)
+{
+	struct shca_context *ctx = to_ctx(pd->context);
+	struct engine *e = ctx->engine;
+	struct key_entry *entry;
+	struct shca_mr *mr;
+	int err = 0;
+
+	if (engine_dead(e))
+		return -EIO;
+	if (!shca_file_is_ours(ctx->file, e))
+		return -EOPNOTSUPP;
+	mr = calloc(1, sizeof(*mr));
+	if (!mr)
+		return -ENOMEM;
+	pthread_mutex_lock(&e->keys_lock);
+	entry = handle < e->keys.used ? &e->keys.entry[handle] : NULL;
+	if (!entry || (entry->kind != KEY_MR && entry->kind != KEY_NULL))
+		err = -ENOENT;
+	else if (entry->pd != to_pd(pd)->num)
+		err = -EPERM;
+	if (!err) {
+		mr->mr.context = pd->context;
+		mr->mr.pd = pd;
+		mr->mr.length = entry->length;
+		mr->mr.handle = mr->slot = handle;
+		mr->mr.lkey = atomic_load(&entry->lkey);
+		mr->mr.rkey = atomic_load(&entry->rkey);
+		mr->kind = entry->kind;
+		mr->imported = true;
+		shca_pd_get(pd);
+	}
+	pthread_mutex_unlock(&e->keys_lock);
+	if (err)
+		free(mr);
+	else
+		*out = &mr->mr;
+	return err;
+}
+
+void shca_mr_unimport(struct ibv_mr *ibmr)
+{
+	if (!engine_dead(to_ctx(ibmr->context)->engine))
+		region_free(to_mr(ibmr));
+}
+
+/* Advice */
+
+static int advise_one(struct engine *e, uint32_t pd,
+		      enum ib_uverbs_advise_mr_advice advice, bool wait,
+		      const struct ibv_sge *sge)
+{
+	const bool write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+	struct key_entry *entry = keys_get_local(&e->keys, sge->lkey);
+	int err = 0;
+	void *p;
+
+	if (!entry)
+		return -ENOENT;
+	if (!(entry->access & IBV_ACCESS_ON_DEMAND))
+		err = -EINVAL;
+	else if (entry->pd != pd ||
+		 (write && !(entry->access & IBV_ACCESS_LOCAL_WRITE)))
+		err = -EPERM;
+	else if (!key_covers(entry, pd, sge->addr, sge->length, 0, &p))
+		err = -EFAULT;
+	else if (advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT &&
+		 sge->length && shca_odp_touch(p, sge->length, write) && wait)
+		err = -EFAULT; /* who does not wait does not learn of it */
+	keys_put(entry);
+	return err;
+}
+
+int shca_mr_advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice,
+		   uint32_t flags, const struct ibv_sge *sge, uint32_t n)
+{
+	struct engine *e = to_ctx(pd->context)->engine;
+	uint32_t i;
+	int err = 0;
+
+	if (engine_dead(e))
+		return -EIO;
+	switch (advice) {
+	case IBV_ADVISE_MR_ADVICE_PREFETCH:
+	case IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE:
+	case IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT:
+		break;
+	default:
+		return -ENOTSUP;
+	}
+	if (flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH || !n)
+		return -EINVAL;
+	for (i = 0; i < n && !err; i++)
+		err = advise_one(e, to_pd(pd)->num, advice,
+				 flags & IBV_ADVISE_MR_FLAG_FLUSH, &sge[i]);
+	return err;
 }

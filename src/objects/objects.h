@@ -26,9 +26,19 @@
 #include <stdint.h>
 
 struct engine;
+struct shca_domain;
+struct shca_file;
 struct shca_qp;
 
-enum shca_kind { SHCA_PD, SHCA_CQ, SHCA_SRQ, SHCA_QP, SHCA_AH, SHCA_KINDS };
+enum shca_kind {
+	SHCA_PD,
+	SHCA_MW,
+	SHCA_CQ,
+	SHCA_SRQ,
+	SHCA_QP,
+	SHCA_AH,
+	SHCA_KINDS
+};
 
 #define container_of(ptr, type, member)                                        \
 	((type *)(void *)((char *)(ptr)-offsetof(type, member)))
@@ -37,6 +47,8 @@ enum shca_kind { SHCA_PD, SHCA_CQ, SHCA_SRQ, SHCA_QP, SHCA_AH, SHCA_KINDS };
 #define SHCA_MAX_CQE (1 << 22)
 #define SHCA_MAX_OBJECTS (1 << 16) /* QPs, CQs, SRQs, PDs, AHs: of each kind   \
 				    */
+#define SHCA_MAX_MR_SIZE (1ULL << 47) /* the address space */
+#define SHCA_DM_SIZE (16 << 20) /* device memory of one context */
 #define SHCA_MAX_MCAST_GRP 256
 #define SHCA_MAX_MCAST_QP 64 /* QPs of one group in this process */
 
@@ -109,6 +121,8 @@ struct shca_context {
 	pthread_mutex_t async_lock; /* of the queue; innermost */
 	struct shca_async *async_head, **async_tail;
 
+	struct shca_file *file; /* behind cmd_fd; NULL: nothing is */
+
 	struct verbs_context v;
 };
 
@@ -118,6 +132,8 @@ static inline struct shca_context *to_ctx(struct ibv_context *ctx)
 }
 
 int shca_open(struct ibv_device *dev, struct ibv_context **ctx);
+/* A context with the command file of another, see dm.c; takes cmd_fd over. */
+int shca_import(int cmd_fd, struct ibv_context **ctx);
 int shca_close(struct ibv_context *ctx);
 
 /*
@@ -144,19 +160,27 @@ void shca_async_ack(struct ibv_async_event *ev);
 void shca_async_drop(struct shca_context *ctx, void *object,
 		     enum shca_kind kind);
 
-/* memory.c: protection domains and memory regions */
+/* pd.c: protection domains, thread domains, parent domains */
+
+struct shca_td {
+	struct ibv_td td;
+	_Atomic unsigned users;
+};
 
 struct shca_pd {
 	struct ibv_pd pd;
 	uint32_t num;
-	_Atomic unsigned users;
-};
-
-struct shca_mr {
-	struct ibv_mr mr;
-	uint32_t slot;
-	int access;
-	uint64_t iova;
+	_Atomic unsigned refs; /* the program's, and of what is made with it */
+	struct shca_pd *next; /* in the engine's list; under keys_lock */
+	/* Of parent domains. */
+	bool parent;
+	struct shca_pd *of;
+	struct shca_td *td;
+	void *(*alloc)(struct ibv_pd *pd, void *pd_context, size_t size,
+		       size_t alignment, uint64_t resource_type);
+	void (*free)(struct ibv_pd *pd, void *pd_context, void *ptr,
+		     uint64_t resource_type);
+	void *pd_context;
 };
 
 static inline struct shca_pd *to_pd(struct ibv_pd *pd)
@@ -164,13 +188,119 @@ static inline struct shca_pd *to_pd(struct ibv_pd *pd)
 	return container_of(pd, struct shca_pd, pd);
 }
 
+/* What a program's allocator is asked for: lower half of resource_type. */
+enum { SHCA_MEM_SQ = ROCE_MEM_SQ, SHCA_MEM_RQ = ROCE_MEM_RQ, SHCA_MEM_CQ };
+
 int shca_pd_alloc(struct ibv_context *ctx, struct ibv_pd **pd);
+int shca_pd_parent(struct ibv_context *ctx,
+		   const struct ibv_parent_domain_init_attr *attr,
+		   struct ibv_pd **pd);
 int shca_pd_free(struct ibv_pd *pd);
+int shca_pd_import(struct ibv_context *ctx, uint32_t handle,
+		   struct ibv_pd **pd);
+void shca_pd_unimport(struct ibv_pd *pd);
+void shca_pd_get(struct ibv_pd *pd);
+void shca_pd_put(struct ibv_pd *pd);
+/* Memory for queues: of the PD's allocator, or ours; pd may be NULL. */
+struct roce_mem shca_pd_mem(struct ibv_pd *pd);
+
+int shca_td_alloc(struct ibv_context *ctx, const struct ibv_td_init_attr *attr,
+		  struct ibv_td **td);
+int shca_td_free(struct ibv_td *td);
+
+/* dm.c: command files, and the device memory in them */
+
+int shca_file_create(struct engine *e, const char *device, int *fd,
+		     struct shca_file **file);
+/* -EINVAL: fd is no context's cmd_fd. */
+int shca_file_import(int fd, struct shca_file **file,
+		     char device[IBV_SYSFS_NAME_MAX]);
+void shca_file_put(struct shca_file *file);
+/* Contexts of the same file share objects, within this process all kinds. */
+bool shca_file_same(const struct shca_file *a, const struct shca_file *b);
+bool shca_file_is_ours(const struct shca_file *file, const struct engine *e);
+
+struct shca_dm {
+	struct ibv_dm dm;
+	struct shca_file *file;
+	_Atomic unsigned refs; /* the program's, and regions */
+	uint8_t *mem;
+	size_t length;
+};
+
+static inline struct shca_dm *to_dm(struct ibv_dm *dm)
+{
+	return container_of(dm, struct shca_dm, dm);
+}
+
+int shca_dm_alloc(struct ibv_context *ctx,
+		  const struct ibv_alloc_dm_attr *attr, struct ibv_dm **dm);
+int shca_dm_free(struct ibv_dm *dm);
+int shca_dm_import(struct ibv_context *ctx, uint32_t handle,
+		   struct ibv_dm **dm);
+void shca_dm_unimport(struct ibv_dm *dm);
+void shca_dm_get(struct shca_dm *dm);
+void shca_dm_put(struct shca_dm *dm);
+
+/* memory.c: memory regions */
+
+struct shca_mr {
+	struct ibv_mr mr;
+	uint32_t slot;
+	enum key_kind kind;
+	int access;
+	uint64_t iova;
+	void *base; /* the first byte, in this process */
+	bool imported;
+	struct shca_dm *dm;
+	/* Of dma-bufs. */
+	void *map;
+	size_t map_len;
+	int fd;
+};
+
+static inline struct shca_mr *to_mr(struct ibv_mr *mr)
+{
+	return container_of(mr, struct shca_mr, mr);
+}
+
+/* Of a program's own memory: what ibv_rereg_mr(3) is for. */
+static inline bool shca_mr_is_plain(struct ibv_mr *mr)
+{
+	const struct shca_mr *m = to_mr(mr);
+
+	return m->kind == KEY_MR && !m->imported && !m->dm && !m->map;
+}
+
 int shca_mr_reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 		int access, struct ibv_mr **mr);
+int shca_mr_null(struct ibv_pd *pd, struct ibv_mr **mr);
+int shca_mr_dm(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset,
+	       size_t length, unsigned access, struct ibv_mr **mr);
+int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
+		   uint64_t iova, int fd, int access, struct ibv_mr **mr);
 int shca_mr_rereg(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr,
 		  size_t length, int access);
 int shca_mr_dereg(struct ibv_mr *mr);
+int shca_mr_import(struct ibv_pd *pd, uint32_t handle, struct ibv_mr **mr);
+void shca_mr_unimport(struct ibv_mr *mr);
+int shca_mr_advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice,
+		   uint32_t flags, const struct ibv_sge *sge, uint32_t n);
+
+/* For the protocol core, see roce/env.h. */
+int shca_odp_touch(const void *p, size_t len, bool write);
+int shca_odp_store(void *dst, const void *src, size_t len);
+
+/* mw.c: memory windows */
+
+int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **mw);
+int shca_mw_free(struct ibv_mw *mw);
+int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw,
+		 struct ibv_mw_bind *bind);
+/* Unbinds the windows of type 2 that are bound to a QP that goes. */
+void shca_mw_qp_gone(struct shca_qp *qp);
+int shca_mw_env_bind(struct roce_qp *core, const struct roce_bind *how);
+int shca_mw_env_invalidate(struct roce_qp *core, uint32_t rkey);
 
 /* cq.c: completion queues and channels */
 
@@ -193,7 +323,9 @@ enum shca_arm { SHCA_UNARMED, SHCA_ARMED_SOLICITED, SHCA_ARMED };
 struct shca_cq {
 	struct ibv_cq_ex ex; /* begins like struct ibv_cq */
 	struct engine *engine;
-	_Atomic unsigned users; /* QPs, a send and a receive side each one */
+	_Atomic unsigned users; /* QPs, a send and a receive side each; SRQs */
+	struct ibv_pd *parent; /* whose allocator the ring is from, or NULL */
+	struct roce_mem mem;
 
 	pthread_mutex_t lock; /* of what follows; after a QP's */
 	struct shca_cqe *ring;
@@ -207,6 +339,7 @@ struct shca_cq {
 	/* ibv_cq_ex: one thread between start_poll and end_poll. */
 	pthread_mutex_t poll_lock; /* before all other locks */
 	bool single_threaded;
+	bool ignore_overrun;
 	bool want_ts;
 	struct shca_cqe cur;
 };
@@ -235,6 +368,13 @@ void shca_cq_clean(struct shca_cq *cq, uint32_t qpn);
 
 struct shca_srq {
 	struct ibv_srq srq;
+	enum ibv_srq_type type;
+	struct shca_cq *cq; /* XRC: where its receives complete */
+	/* XRC, see xrc.c. */
+	struct ibv_xrcd *xrcd;
+	uint32_t num;
+	struct shca_srq *next;
+
 	uint32_t async_reported; /* the context's async_lock */
 	_Atomic unsigned users;
 	pthread_mutex_t lock; /* of what follows; after a QP's */
@@ -247,8 +387,7 @@ static inline struct shca_srq *to_srq(struct ibv_srq *srq)
 	return container_of(srq, struct shca_srq, srq);
 }
 
-int shca_srq_create(struct ibv_pd *pd, struct ibv_srq_init_attr *attr,
-		    struct ibv_srq **srq);
+int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **srq);
 int shca_srq_modify(struct ibv_srq *srq, const struct ibv_srq_attr *attr,
 		    int mask);
 int shca_srq_query(struct ibv_srq *srq, struct ibv_srq_attr *attr);
@@ -309,6 +448,17 @@ struct shca_qp {
 	size_t timer_pos; /* of that entry + 1; the timers' lock */
 
 	unsigned mcast; /* groups attached to; the engine's mcast_lock */
+	_Atomic bool windows; /* of type 2 may be bound to it */
+
+	/* XRC_RECV, see xrc.c: of the QP itself... */
+	struct ibv_xrcd *xrcd;
+	struct shca_domain *domain;
+	struct shca_qp *xrc_next;
+	struct shca_qp *handles; /* under lock, and what follows */
+	unsigned opens;
+	bool abandoned; /* the program has destroyed the first handle */
+	/* ...and of another handle of it, which has nothing else. */
+	struct shca_qp *real;
 
 	/* wr.c: between wr_start and wr_complete. */
 	pthread_mutex_t wr_lock; /* before lock */
@@ -335,10 +485,35 @@ int shca_qp_query(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
 int shca_qp_destroy(struct ibv_qp *qp);
 int shca_qp_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr,
 		      struct ibv_send_wr **bad);
+/* All of them or, after an error, none. */
+int shca_qp_post_all(struct ibv_qp *qp, struct ibv_send_wr *wr);
 int shca_qp_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr,
 		      struct ibv_recv_wr **bad);
 int shca_mcast_attach(struct ibv_qp *qp, const union ibv_gid *gid);
 int shca_mcast_detach(struct ibv_qp *qp, const union ibv_gid *gid);
+
+/* xrc.c: XRC domains */
+
+int shca_xrcd_open(struct ibv_context *ctx,
+		   const struct ibv_xrcd_init_attr *attr,
+		   struct ibv_xrcd **xrcd);
+int shca_xrcd_close(struct ibv_xrcd *xrcd);
+/* Gives an SRQ a number in the domain; takes it back: no QP takes receives of
+ * it any more, nor holds one. */
+void shca_xrc_srq_add(struct shca_srq *srq, struct ibv_xrcd *xrcd);
+void shca_xrc_srq_remove(struct shca_srq *srq);
+/* A new XRC_RECV QP; a handle of it goes: true if that was the last, and the
+ * QP is to be destroyed; it has been. */
+void shca_xrc_qp_add(struct shca_qp *qp, struct ibv_xrcd *xrcd);
+bool shca_xrc_qp_close(struct shca_qp *qp);
+void shca_xrc_qp_gone(struct shca_qp *real);
+int shca_xrc_qp_open(struct ibv_context *ctx,
+		     const struct ibv_qp_open_attr *attr, struct ibv_qp **qp);
+/* An event of the QP, for its other handles; its lock is held. */
+void shca_xrc_event(struct shca_qp *real, struct ibv_async_event *ev);
+int shca_xrc_env_take(struct roce_qp *core, uint32_t num,
+		      struct roce_recv *out);
+int shca_xrc_env_pd(struct roce_qp *core, uint32_t num, uint32_t *pd);
 
 /* wr.c: fills the slots for these operations; -EOPNOTSUPP if one is unknown
  * to the QP's type. */

@@ -66,7 +66,7 @@ void shca_qp_flush(struct shca_qp *qp, uint64_t now)
 
 static int init_check(const struct ibv_qp_init_attr_ex *attr)
 {
-	const uint32_t known = IBV_QP_INIT_ATTR_PD |
+	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
 			       IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
 			       IBV_QP_INIT_ATTR_CREATE_FLAGS;
 
@@ -75,18 +75,66 @@ static int init_check(const struct ibv_qp_init_attr_ex *attr)
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) &&
 	    attr->create_flags)
 		return -EOPNOTSUPP;
-	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd ||
-	    !attr->send_cq || !attr->recv_cq)
-		return -EINVAL;
 	switch ((int)attr->qp_type) {
 	case IBV_QPT_RC:
 	case IBV_QPT_UD:
-		return 0;
+		break;
 	case IBV_QPT_UC:
-		return attr->srq ? -EINVAL : 0;
+		if (attr->srq)
+			return -EINVAL;
+		break;
+	case IBV_QPT_XRC_SEND:
+		if (attr->srq)
+			return -EINVAL;
+		break;
+	case IBV_QPT_XRC_RECV:
+		/* It has no work queues, only a domain. */
+		if (!(attr->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !attr->xrcd ||
+		    attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ||
+		    attr->srq)
+			return -EINVAL;
+		return 0;
 	default:
 		return -EOPNOTSUPP;
 	}
+	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd ||
+	    !attr->send_cq ||
+	    (!attr->recv_cq && attr->qp_type != IBV_QPT_XRC_SEND))
+		return -EINVAL;
+	return 0;
+}
+
+/* The objects that a QP stands on; each may be missing. */
+static void hold(struct ibv_qp *ib)
+{
+	if (ib->pd)
+		shca_pd_get(ib->pd);
+	if (ib->send_cq)
+		atomic_fetch_add(&to_cq(ib->send_cq)->users, 1);
+	if (ib->recv_cq)
+		atomic_fetch_add(&to_cq(ib->recv_cq)->users, 1);
+	if (ib->srq)
+		atomic_fetch_add(&to_srq(ib->srq)->users, 1);
+}
+
+static void release(struct ibv_qp *ib)
+{
+	if (ib->send_cq)
+		atomic_fetch_sub(&to_cq(ib->send_cq)->users, 1);
+	if (ib->recv_cq)
+		atomic_fetch_sub(&to_cq(ib->recv_cq)->users, 1);
+	if (ib->srq)
+		atomic_fetch_sub(&to_srq(ib->srq)->users, 1);
+	if (ib->pd)
+		shca_pd_put(ib->pd);
+}
+
+static void cqs_clean(struct ibv_qp *ib)
+{
+	if (ib->send_cq)
+		shca_cq_clean(to_cq(ib->send_cq), ib->qp_num);
+	if (ib->recv_cq)
+		shca_cq_clean(to_cq(ib->recv_cq), ib->qp_num);
 }
 
 int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
@@ -120,10 +168,14 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	ib = &qp->ex.qp_base;
 	ib->context = ibctx;
 	ib->qp_context = attr->qp_context;
-	ib->pd = attr->pd;
-	ib->send_cq = attr->send_cq;
-	ib->recv_cq = attr->recv_cq;
-	ib->srq = attr->srq;
+	if (attr->qp_type != IBV_QPT_XRC_RECV) {
+		ib->pd = attr->pd;
+		ib->send_cq = attr->send_cq;
+		ib->srq = attr->srq;
+	}
+	if (attr->qp_type != IBV_QPT_XRC_RECV &&
+	    attr->qp_type != IBV_QPT_XRC_SEND)
+		ib->recv_cq = attr->recv_cq;
 	ib->state = IBV_QPS_RESET;
 	ib->qp_type = attr->qp_type;
 	pthread_mutex_init(&ib->mutex, NULL);
@@ -139,11 +191,12 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 		goto err_free;
 	init.owner = qp;
 	init.qpn = ib->qp_num;
-	init.pd = to_pd(attr->pd)->num;
+	init.pd = ib->pd ? to_pd(ib->pd)->num : 0;
 	init.type = attr->qp_type;
-	init.send_cq = to_cq(attr->send_cq);
-	init.recv_cq = to_cq(attr->recv_cq);
-	init.srq = attr->srq ? to_srq(attr->srq) : NULL;
+	init.send_cq = ib->send_cq ? to_cq(ib->send_cq) : NULL;
+	init.recv_cq = ib->recv_cq ? to_cq(ib->recv_cq) : NULL;
+	init.srq = ib->srq ? to_srq(ib->srq) : NULL;
+	init.mem = shca_pd_mem(ib->pd);
 	init.cap = attr->cap;
 	init.sq_sig_all = attr->sq_sig_all;
 	init.seed = ib->qp_num * 0x9e3779b1u;
@@ -156,11 +209,9 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 		goto err_qpn;
 
 	attr->cap = init.cap;
-	atomic_fetch_add(&to_pd(ib->pd)->users, 1);
-	atomic_fetch_add(&to_cq(ib->send_cq)->users, 1);
-	atomic_fetch_add(&to_cq(ib->recv_cq)->users, 1);
-	if (ib->srq)
-		atomic_fetch_add(&to_srq(ib->srq)->users, 1);
+	hold(ib);
+	if (attr->qp_type == IBV_QPT_XRC_RECV)
+		shca_xrc_qp_add(qp, attr->xrcd);
 	*out = ib;
 	return 0;
 
@@ -223,10 +274,18 @@ static int mtu_check(const struct ibv_qp_attr *attr,
 	return attr->path_mtu > netdev_ib_mtu(via->mtu) ? -EINVAL : 0;
 }
 
+/* The QP behind a handle. */
+static struct shca_qp *real_qp(struct ibv_qp *ib)
+{
+	struct shca_qp *qp = to_qp(ib);
+
+	return qp->real ? qp->real : qp;
+}
+
 int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 {
 	struct shca_context *ctx = to_ctx(ib->context);
-	struct shca_qp *qp = to_qp(ib);
+	struct shca_qp *qp = real_qp(ib);
 	struct roce_path path, alt;
 	struct netdev_gid via, alt_via;
 	bool rebind = false, ud_bind = false, reset;
@@ -289,7 +348,7 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 		goto out;
 	}
 	if (mask & IBV_QP_STATE)
-		ib->state = attr->qp_state;
+		ib->state = qp->ex.qp_base.state = attr->qp_state;
 	if (mask & IBV_QP_AV)
 		qp->av = attr->ah_attr;
 	if (mask & IBV_QP_ALT_PATH)
@@ -305,8 +364,7 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	if (reset) {
 		address_release(qp);
 		/* What it left in its CQs goes with it, as with hardware. */
-		shca_cq_clean(to_cq(ib->send_cq), ib->qp_num);
-		shca_cq_clean(to_cq(ib->recv_cq), ib->qp_num);
+		cqs_clean(ib);
 	}
 out:
 	pthread_mutex_unlock(&qp->modify_lock);
@@ -316,7 +374,7 @@ out:
 int shca_qp_query(struct ibv_qp *ib, struct ibv_qp_attr *attr, int mask,
 		  struct ibv_qp_init_attr *init)
 {
-	struct shca_qp *qp = to_qp(ib);
+	struct shca_qp *qp = real_qp(ib);
 
 	(void)mask; /* a hint: all of it is cheap */
 	if (engine_dead(qp->engine))
@@ -337,6 +395,53 @@ int shca_qp_query(struct ibv_qp *ib, struct ibv_qp_attr *attr, int mask,
 	return 0;
 }
 
+/* Takes a QP out of everything that moves. */
+static void qp_kill(struct shca_qp *qp)
+{
+	struct engine *e = qp->engine;
+
+	engine_qpn_free(e, qp);
+	pthread_mutex_lock(&qp->lock);
+	shca_qp_flush(qp, clock_ns()); /* the peer waits for ACKs we owe */
+	qp->dead = true;
+	roce_qp_destroy(qp->core);
+	qp->core = NULL;
+	pthread_mutex_unlock(&qp->lock);
+	engine_timer_drop(e, qp);
+	address_release(qp);
+	shca_mw_qp_gone(qp);
+	cqs_clean(&qp->ex.qp_base);
+}
+
+static void qp_free(struct shca_qp *qp)
+{
+	release(&qp->ex.qp_base);
+	if (qp->domain)
+		shca_xrc_qp_gone(qp);
+	engine_uncount(qp->engine, SHCA_QP);
+	shca_wr_free(qp);
+	shca_qp_put(qp);
+}
+
+/* One handle of an XRC_RECV QP; the QP stays while there are others. */
+static int xrc_destroy(struct shca_qp *qp)
+{
+	struct shca_context *ctx = to_ctx(qp->ex.qp_base.context);
+	struct shca_qp *real = qp->real ? qp->real : qp;
+	bool last = shca_xrc_qp_close(qp);
+
+	shca_async_drop(ctx, &qp->ex.qp_base, SHCA_QP);
+	if (qp != real) {
+		shca_qp_put(qp);
+		shca_qp_put(real);
+	}
+	if (last) {
+		qp_kill(real);
+		qp_free(real);
+	}
+	return 0;
+}
+
 int shca_qp_destroy(struct ibv_qp *ib)
 {
 	struct shca_context *ctx = to_ctx(ib->context);
@@ -351,38 +456,22 @@ int shca_qp_destroy(struct ibv_qp *ib)
 	pthread_mutex_unlock(&e->mcast_lock);
 	if (attached)
 		return -EBUSY;
-
-	engine_qpn_free(e, qp);
-	pthread_mutex_lock(&qp->lock);
-	shca_qp_flush(qp, clock_ns()); /* the peer waits for ACKs we owe */
-	qp->dead = true;
-	roce_qp_destroy(qp->core);
-	qp->core = NULL;
-	pthread_mutex_unlock(&qp->lock);
-	engine_timer_drop(e, qp);
-	address_release(qp);
-	shca_cq_clean(to_cq(ib->send_cq), ib->qp_num);
-	shca_cq_clean(to_cq(ib->recv_cq), ib->qp_num);
+	if (ib->qp_type == IBV_QPT_XRC_RECV)
+		return xrc_destroy(qp);
+	qp_kill(qp);
 	shca_async_drop(ctx, ib, SHCA_QP);
-
-	atomic_fetch_sub(&to_pd(ib->pd)->users, 1);
-	atomic_fetch_sub(&to_cq(ib->send_cq)->users, 1);
-	atomic_fetch_sub(&to_cq(ib->recv_cq)->users, 1);
-	if (ib->srq)
-		atomic_fetch_sub(&to_srq(ib->srq)->users, 1);
-	engine_uncount(e, SHCA_QP);
-	shca_wr_free(qp);
-	shca_qp_put(qp);
+	qp_free(qp);
 	return 0;
 }
 
 /* Work requests */
 
-int shca_qp_post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
-		      struct ibv_send_wr **bad)
+static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
+		     struct ibv_send_wr **bad, bool whole)
 {
 	struct shca_qp *qp = to_qp(ib);
 	const bool ud = ib->qp_type == IBV_QPT_UD;
+	struct roce_sq_mark mark;
 	uint64_t now;
 	int err = 0;
 
@@ -390,8 +479,13 @@ int shca_qp_post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 		*bad = wr;
 		return -EIO;
 	}
+	if (qp->real) {
+		*bad = wr;
+		return -EINVAL;
+	}
 	now = clock_ns();
 	pthread_mutex_lock(&qp->lock);
+	mark = roce_sq_mark(qp->core);
 	for (; wr; wr = wr->next) {
 		const struct roce_path *path = NULL;
 
@@ -406,10 +500,25 @@ int shca_qp_post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 			break;
 		}
 	}
+	if (err && whole)
+		roce_sq_undo(qp->core, mark);
 	shca_qp_flush(qp, now);
 	pthread_mutex_unlock(&qp->lock);
 	engine_present(qp->engine, now, clock_ns());
 	return err;
+}
+
+int shca_qp_post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
+		      struct ibv_send_wr **bad)
+{
+	return post_send(ib, wr, bad, false);
+}
+
+int shca_qp_post_all(struct ibv_qp *ib, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	return post_send(ib, wr, &bad, true);
 }
 
 int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
@@ -421,6 +530,10 @@ int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
 	if (engine_dead(qp->engine)) {
 		*bad = wr;
 		return -EIO;
+	}
+	if (qp->real) {
+		*bad = wr;
+		return -EINVAL;
 	}
 	pthread_mutex_lock(&qp->lock);
 	for (; wr; wr = wr->next) {

@@ -6,24 +6,50 @@
 #include <errno.h>
 #include <stdlib.h>
 
-int shca_srq_create(struct ibv_pd *pd, struct ibv_srq_init_attr *attr,
-		    struct ibv_srq **out)
+static int init_check(const struct ibv_srq_init_attr_ex *attr)
 {
-	struct engine *e = to_ctx(pd->context)->engine;
-	struct shca_srq *srq;
-	int err;
+	const uint32_t xrc = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+	const uint32_t known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
+			       xrc;
+	enum ibv_srq_type type = IBV_SRQT_BASIC;
 
-	if (engine_dead(e))
-		return -EIO;
+	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE)
+		type = attr->srq_type;
+	if (attr->comp_mask & ~known ||
+	    (type != IBV_SRQT_BASIC && type != IBV_SRQT_XRC))
+		return -EOPNOTSUPP;
+	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd)
+		return -EINVAL;
+	if (type == IBV_SRQT_XRC &&
+	    ((attr->comp_mask & xrc) != xrc || !attr->xrcd || !attr->cq))
+		return -EINVAL;
 	if (!attr->attr.max_wr || attr->attr.max_wr > ROCE_MAX_QP_WR ||
 	    attr->attr.max_sge > ROCE_MAX_SGE)
 		return -EINVAL;
+	return 0;
+}
+
+int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **out)
+{
+	struct ibv_pd *pd = attr->pd;
+	struct roce_mem mem;
+	struct shca_srq *srq;
+	struct engine *e;
+	int err;
+
+	err = init_check(attr);
+	if (err)
+		return err;
+	e = to_ctx(pd->context)->engine;
+	if (engine_dead(e))
+		return -EIO;
 	err = engine_count(e, SHCA_SRQ);
 	if (err)
 		return err;
+	mem = shca_pd_mem(pd);
 	srq = calloc(1, sizeof(*srq));
 	err = srq ? roce_rq_init(&srq->rq, attr->attr.max_wr,
-				 attr->attr.max_sge, to_pd(pd)->num)
+				 attr->attr.max_sge, to_pd(pd)->num, &mem)
 		  : -ENOMEM;
 	if (err) {
 		free(srq);
@@ -38,7 +64,14 @@ int shca_srq_create(struct ibv_pd *pd, struct ibv_srq_init_attr *attr,
 	pthread_cond_init(&srq->srq.cond, NULL);
 	attr->attr.max_wr = srq->rq.max_wr;
 	attr->attr.max_sge = srq->rq.max_sge;
-	atomic_fetch_add(&to_pd(pd)->users, 1);
+	shca_pd_get(pd);
+	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE &&
+	    attr->srq_type == IBV_SRQT_XRC) {
+		srq->type = IBV_SRQT_XRC;
+		srq->cq = to_cq(attr->cq);
+		atomic_fetch_add(&srq->cq->users, 1);
+		shca_xrc_srq_add(srq, attr->xrcd);
+	}
 	*out = &srq->srq;
 	return 0;
 }
@@ -92,10 +125,14 @@ int shca_srq_destroy(struct ibv_srq *ibsrq)
 		return -EIO;
 	if (atomic_load(&srq->users))
 		return -EBUSY;
+	if (srq->type == IBV_SRQT_XRC) {
+		shca_xrc_srq_remove(srq);
+		atomic_fetch_sub(&srq->cq->users, 1);
+	}
 	shca_async_drop(ctx, ibsrq, SHCA_SRQ);
 	roce_rq_fini(&srq->rq);
 	engine_uncount(ctx->engine, SHCA_SRQ);
-	atomic_fetch_sub(&to_pd(ibsrq->pd)->users, 1);
+	shca_pd_put(ibsrq->pd);
 	free(srq);
 	return 0;
 }

@@ -14,7 +14,6 @@ struct shca_wr {
 	struct ibv_send_wr wr;
 	struct ibv_sge sge[ROCE_MAX_SGE];
 	uint8_t *data; /* inline data, ROCE_MAX_INLINE bytes, or NULL */
-	bool addressed; /* UD: has a destination */
 };
 
 static struct shca_qp *from_ex(struct ibv_qp_ex *ex)
@@ -63,7 +62,6 @@ static struct ibv_send_wr *wr_begin(struct ibv_qp_ex *ex,
 		qp->wr_size = size;
 	}
 	w = &qp->wr[qp->wr_count++];
-	w->addressed = false;
 	memset(&w->wr, 0, sizeof(w->wr));
 	w->wr.wr_id = ex->wr_id;
 	w->wr.send_flags = ex->wr_flags & ~(unsigned)IBV_SEND_INLINE;
@@ -138,6 +136,42 @@ static void wr_send_imm(struct ibv_qp_ex *ex, __be32 imm)
 		wr->imm_data = imm;
 }
 
+static void wr_send_inv(struct ibv_qp_ex *ex, uint32_t rkey)
+{
+	struct ibv_send_wr *wr = wr_begin(ex, IBV_WR_SEND_WITH_INV);
+
+	if (wr)
+		wr->invalidate_rkey = rkey;
+}
+
+static void wr_local_inv(struct ibv_qp_ex *ex, uint32_t rkey)
+{
+	struct ibv_send_wr *wr = wr_begin(ex, IBV_WR_LOCAL_INV);
+
+	if (wr)
+		wr->invalidate_rkey = rkey;
+}
+
+static void wr_bind_mw(struct ibv_qp_ex *ex, struct ibv_mw *mw, uint32_t rkey,
+		       const struct ibv_mw_bind_info *info)
+{
+	struct ibv_send_wr *wr = wr_begin(ex, IBV_WR_BIND_MW);
+
+	if (!wr)
+		return;
+	wr->bind_mw.mw = mw;
+	wr->bind_mw.rkey = rkey;
+	wr->bind_mw.bind_info = *info;
+}
+
+static void wr_set_xrc_srqn(struct ibv_qp_ex *ex, uint32_t srqn)
+{
+	struct shca_wr *w = wr_last(from_ex(ex));
+
+	if (w)
+		w->wr.qp_type.xrc.remote_srqn = srqn;
+}
+
 static void wr_set_ud_addr(struct ibv_qp_ex *ex, struct ibv_ah *ah,
 			   uint32_t qpn, uint32_t qkey)
 {
@@ -210,6 +244,14 @@ static void wr_set_inline_data(struct ibv_qp_ex *ex, void *addr, size_t length)
 	wr_set_inline_data_list(ex, 1, &buf);
 }
 
+/* The value is taken now, from anywhere in memory. */
+static void wr_atomic_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr,
+			    const void *value)
+{
+	wr_rdma(ex, IBV_WR_ATOMIC_WRITE, rkey, addr, 0);
+	wr_set_inline_data(ex, (void *)(uintptr_t)value, sizeof(uint64_t));
+}
+
 static void wr_start(struct ibv_qp_ex *ex)
 {
 	struct shca_qp *qp = from_ex(ex);
@@ -222,7 +264,6 @@ static void wr_start(struct ibv_qp_ex *ex)
 static int wr_complete(struct ibv_qp_ex *ex)
 {
 	struct shca_qp *qp = from_ex(ex);
-	struct ibv_send_wr *bad;
 	int err = qp->wr_err;
 	uint32_t i;
 
@@ -232,7 +273,7 @@ static int wr_complete(struct ibv_qp_ex *ex)
 			i + 1 < qp->wr_count ? &qp->wr[i + 1].wr : NULL;
 	}
 	if (!err && qp->wr_count)
-		err = -shca_qp_post_send(&ex->qp_base, &qp->wr[0].wr, &bad);
+		err = -shca_qp_post_all(&ex->qp_base, &qp->wr[0].wr);
 	pthread_mutex_unlock(&qp->wr_lock);
 	return err;
 }
@@ -242,24 +283,30 @@ static void wr_abort(struct ibv_qp_ex *ex)
 	pthread_mutex_unlock(&from_ex(ex)->wr_lock);
 }
 
+/* What each type of QP can be asked for, ibv_wr_post(3). */
+static uint64_t known_ops(enum ibv_qp_type type)
+{
+	const uint64_t ud =
+		IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+	const uint64_t uc =
+		ud | IBV_QP_EX_WITH_RDMA_WRITE |
+		IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_LOCAL_INV |
+		IBV_QP_EX_WITH_BIND_MW;
+	const uint64_t rc =
+		uc | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_READ |
+		IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+		IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
+		IBV_QP_EX_WITH_ATOMIC_WRITE;
+
+	return type == IBV_QPT_UD ? ud : type == IBV_QPT_UC ? uc : rc;
+}
+
 int shca_wr_setup(struct shca_qp *qp, uint64_t send_ops)
 {
-	const uint64_t send =
-		IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
-	const uint64_t write =
-		IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-	const uint64_t rest = IBV_QP_EX_WITH_RDMA_READ |
-			      IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-			      IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
 	enum ibv_qp_type type = qp->ex.qp_base.qp_type;
 	struct ibv_qp_ex *ex = &qp->ex;
-	uint64_t known = send;
 
-	if (type != IBV_QPT_UD)
-		known |= write;
-	if (type == IBV_QPT_RC)
-		known |= rest;
-	if (send_ops & ~known)
+	if (send_ops & ~known_ops(type))
 		return -EOPNOTSUPP;
 
 	if (send_ops & IBV_QP_EX_WITH_SEND)
@@ -276,8 +323,18 @@ int shca_wr_setup(struct shca_qp *qp, uint64_t send_ops)
 		ex->wr_atomic_cmp_swp = wr_cmp_swp;
 	if (send_ops & IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
 		ex->wr_atomic_fetch_add = wr_fetch_add;
+	if (send_ops & IBV_QP_EX_WITH_ATOMIC_WRITE)
+		ex->wr_atomic_write = wr_atomic_write;
+	if (send_ops & IBV_QP_EX_WITH_SEND_WITH_INV)
+		ex->wr_send_inv = wr_send_inv;
+	if (send_ops & IBV_QP_EX_WITH_LOCAL_INV)
+		ex->wr_local_inv = wr_local_inv;
+	if (send_ops & IBV_QP_EX_WITH_BIND_MW)
+		ex->wr_bind_mw = wr_bind_mw;
 	if (type == IBV_QPT_UD)
 		ex->wr_set_ud_addr = wr_set_ud_addr;
+	if (type == IBV_QPT_XRC_SEND)
+		ex->wr_set_xrc_srqn = wr_set_xrc_srqn;
 	ex->wr_set_inline_data = wr_set_inline_data;
 	ex->wr_set_inline_data_list = wr_set_inline_data_list;
 	ex->wr_set_sge = wr_set_sge;

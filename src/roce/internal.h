@@ -126,6 +126,7 @@ struct roce_responder {
 	enum resp_in in;
 	bool recv_valid; /* recv holds a WQE taken and not completed */
 	struct roce_recv recv;
+	uint32_t recv_srqn; /* XRC: of which SRQ */
 	uint32_t offset; /* bytes of the message placed */
 	uint64_t va;     /* write: next byte's address */
 	uint32_t rkey;

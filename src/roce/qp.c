@@ -53,7 +53,8 @@ static int sq_init(struct roce_qp *qp)
 	sq->depth = round_up_pow2(sq->max_wr);
 	if (!sq->max_wr)
 		return 0;
-	sq->ring = calloc(sq->depth, sq->stride);
+	sq->ring = roce_mem_alloc(&qp->rq.mem, sq->depth * sq->stride,
+				  ROCE_MEM_SQ);
 	return sq->ring ? 0 : -ENOMEM;
 }
 
@@ -100,24 +101,27 @@ int roce_qp_create(struct roce_qp **out, struct roce_qp_init *init)
 		err = -EOPNOTSUPP;
 		goto err_free;
 	}
-	if (init->srq)
+	if (init->srq || qp->service == ROCE_XRC)
 		init->cap.max_recv_wr = init->cap.max_recv_sge = 0;
+	if (init->type == IBV_QPT_XRC_RECV)
+		init->cap.max_send_wr = init->cap.max_send_sge =
+			init->cap.max_inline_data = 0;
 	/* Room for one piece of memory whatever was asked, as hardware has. */
 	if (init->cap.max_send_wr && !init->cap.max_send_sge)
 		init->cap.max_send_sge = 1;
 	qp->cap = init->cap;
-	err = sq_init(qp);
+	err = roce_rq_init(&qp->rq, qp->cap.max_recv_wr, qp->cap.max_recv_sge,
+			   qp->pd, &init->mem);
 	if (err)
 		goto err_free;
-	err = roce_rq_init(&qp->rq, qp->cap.max_recv_wr, qp->cap.max_recv_sge,
-			   qp->pd);
+	err = sq_init(qp);
 	if (err)
-		goto err_free_sq;
+		goto err_free_rq;
 	*out = qp;
 	return 0;
 
-err_free_sq:
-	free(qp->sq.ring);
+err_free_rq:
+	roce_rq_fini(&qp->rq);
 err_free:
 	free(qp);
 	return err;
@@ -126,8 +130,8 @@ err_free:
 void roce_qp_destroy(struct roce_qp *qp)
 {
 	rsp_fini(qp);
+	roce_mem_free(&qp->rq.mem, qp->sq.ring);
 	roce_rq_fini(&qp->rq);
-	free(qp->sq.ring);
 	free(qp);
 }
 
@@ -620,16 +624,20 @@ static int64_t take_data(const struct roce_qp *qp, struct roce_wqe *w,
 			 const struct ibv_send_wr *wr)
 {
 	bool inl = wr->send_flags & IBV_SEND_INLINE;
+	uint32_t max_inline = qp->sq.max_inline;
 	uint8_t *data = wqe_data(qp, w);
 	uint64_t length = 0;
 
-	if (inl && wqe_has_response(w) && wr->opcode != IBV_WR_ATOMIC_WRITE)
+	/* An atomic write's eight bytes fit where an SGE would be. */
+	if (wr->opcode == IBV_WR_ATOMIC_WRITE)
+		max_inline = sizeof(uint64_t);
+	else if (inl && wqe_has_response(w))
 		return -EINVAL;
 	for (int i = 0; i < wr->num_sge; i++) {
 		const struct ibv_sge *s = &wr->sg_list[i];
 
 		if (inl) {
-			if (length + s->length > qp->sq.max_inline)
+			if (length + s->length > max_inline)
 				return -EINVAL;
 			memcpy(data + length, (void *)(uintptr_t)s->addr,
 			       s->length);
@@ -769,11 +777,25 @@ int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 	return 0;
 }
 
+struct roce_sq_mark roce_sq_mark(const struct roce_qp *qp)
+{
+	return (struct roce_sq_mark){ qp->sq.tail, qp->req.post_psn };
+}
+
+void roce_sq_undo(struct roce_qp *qp, struct roce_sq_mark mark)
+{
+	if (qp->state == IBV_QPS_ERR || qp->state == IBV_QPS_SQE)
+		return;
+	qp->sq.tail = mark.tail;
+	qp->req.post_psn = mark.psn;
+}
+
 int roce_post_recv(struct roce_qp *qp, const struct ibv_recv_wr *wr)
 {
 	int err;
 
-	if (qp->srq || qp->state == IBV_QPS_RESET)
+	if (qp->srq || qp->state == IBV_QPS_RESET ||
+	    qp->type == IBV_QPT_XRC_SEND || qp->type == IBV_QPT_XRC_RECV)
 		return -EINVAL;
 	err = roce_rq_post(&qp->rq, wr);
 	if (!err && qp->state == IBV_QPS_ERR)

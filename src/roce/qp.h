@@ -81,6 +81,7 @@ struct roce_qp_init {
 	void *srq; /* or NULL */
 	struct ibv_qp_cap cap;
 	bool sq_sig_all;
+	struct roce_mem mem;
 	uint32_t seed; /* of what varies per QP without changing its meaning */
 };
 
@@ -130,8 +131,24 @@ int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 		   const struct roce_path *ud, uint64_t now_ns);
 int roce_post_recv(struct roce_qp *qp, const struct ibv_recv_wr *wr);
 
+/*
+ * Requests posted since the mark was taken are taken back, provided that
+ * roce_tx() has not been called since, and they have not been flushed.
+ */
+struct roce_sq_mark {
+	uint32_t tail, psn;
+};
+struct roce_sq_mark roce_sq_mark(const struct roce_qp *qp);
+void roce_sq_undo(struct roce_qp *qp, struct roce_sq_mark mark);
+
 /* A packet addressed to this QP. Anything may be in it. */
 void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns);
+
+/*
+ * The SRQ with this number goes: an XRC_RECV QP in the middle of a message that
+ * has taken a WQE of it fails.
+ */
+void roce_srq_gone(struct roce_qp *qp, uint32_t srqn);
 
 /* Whether roce_tx() would produce packets now. Cheap. */
 bool roce_tx_ready(const struct roce_qp *qp);

@@ -391,7 +391,20 @@ static enum verdict need_recv(struct roce_qp *qp, uint32_t srqn)
 		return V_RNR;
 	}
 	r->recv_valid = true;
+	r->recv_srqn = srqn;
 	return PASS;
+}
+
+void roce_srq_gone(struct roce_qp *qp, uint32_t srqn)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	if (qp->type != IBV_QPT_XRC_RECV || !r->recv_valid ||
+	    r->recv_srqn != srqn)
+		return;
+	r->recv_valid = false;
+	owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_REMOTE_OPERATIONAL);
+	qp_fail(qp, IBV_EVENT_QP_FATAL);
 }
 
 static enum verdict check_resources(struct roce_qp *qp,

@@ -24,8 +24,21 @@ static struct slot *slot_at(const struct roce_rq *rq, uint32_t pos)
 	return (void *)(rq->ring + (pos & (rq->depth - 1)) * rq->stride);
 }
 
+void *roce_mem_alloc(const struct roce_mem *mem, size_t size, unsigned what)
+{
+	return mem->alloc ? mem->alloc(mem->arg, size, what) : malloc(size);
+}
+
+void roce_mem_free(const struct roce_mem *mem, void *p)
+{
+	if (mem->alloc)
+		mem->free(mem->arg, p);
+	else
+		free(p);
+}
+
 int roce_rq_init(struct roce_rq *rq, uint32_t max_wr, uint32_t max_sge,
-		 uint32_t pd)
+		 uint32_t pd, const struct roce_mem *mem)
 {
 	uint32_t depth = 1;
 
@@ -41,8 +54,11 @@ int roce_rq_init(struct roce_rq *rq, uint32_t max_wr, uint32_t max_sge,
 		.stride = sizeof(struct slot) +
 			  max_sge * sizeof(struct ibv_sge),
 	};
+	if (mem)
+		rq->mem = *mem;
 	if (max_wr) {
-		rq->ring = calloc(depth, rq->stride);
+		rq->ring = roce_mem_alloc(&rq->mem, depth * rq->stride,
+					  ROCE_MEM_RQ);
 		if (!rq->ring)
 			return -ENOMEM;
 	}
@@ -51,7 +67,7 @@ int roce_rq_init(struct roce_rq *rq, uint32_t max_wr, uint32_t max_sge,
 
 void roce_rq_fini(struct roce_rq *rq)
 {
-	free(rq->ring);
+	roce_mem_free(&rq->mem, rq->ring);
 	*rq = (struct roce_rq){ 0 };
 }
 
@@ -104,12 +120,12 @@ int roce_rq_resize(struct roce_rq *rq, uint32_t max_wr)
 
 	if (max_wr < roce_rq_count(rq))
 		return -EINVAL;
-	err = roce_rq_init(&to, max_wr, rq->max_sge, rq->pd);
+	err = roce_rq_init(&to, max_wr, rq->max_sge, rq->pd, &rq->mem);
 	if (err)
 		return err;
 	for (pos = rq->head; pos != rq->tail; pos++)
 		memcpy(slot_at(&to, to.tail++), slot_at(rq, pos), rq->stride);
-	free(rq->ring);
+	roce_mem_free(&rq->mem, rq->ring);
 	*rq = to;
 	return 0;
 }

@@ -9,9 +9,22 @@
 
 #include <infiniband/verbs.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define ROCE_MAX_SGE 32 /* of any work request; announced as max_sge */
+
+/* Where the memory of queues comes from; alloc NULL: the C library. */
+struct roce_mem {
+	void *(*alloc)(void *arg, size_t size, unsigned what);
+	void (*free)(void *arg, void *mem);
+	void *arg;
+};
+
+enum roce_mem_what { ROCE_MEM_SQ = 1, ROCE_MEM_RQ };
+
+void *roce_mem_alloc(const struct roce_mem *mem, size_t size, unsigned what);
+void roce_mem_free(const struct roce_mem *mem, void *p);
 
 /* A receive WQE taken from a queue, to be filled by one message. */
 struct roce_recv {
@@ -31,11 +44,13 @@ struct roce_rq {
 	uint32_t head, tail; /* free-running; head: oldest */
 	size_t stride;
 	uint8_t *ring;
+	struct roce_mem mem;
 };
 
-/* max_wr may be 0. Returns 0, -ENOMEM, or -EINVAL: max_sge > ROCE_MAX_SGE. */
+/* max_wr may be 0, mem NULL. Returns 0, -ENOMEM, or -EINVAL: max_sge >
+ * ROCE_MAX_SGE. */
 int roce_rq_init(struct roce_rq *rq, uint32_t max_wr, uint32_t max_sge,
-		 uint32_t pd);
+		 uint32_t pd, const struct roce_mem *mem);
 void roce_rq_fini(struct roce_rq *rq);
 
 /* -ENOMEM: full; -EINVAL: more SGEs than max_sge, or a length over 2 GiB. */

@@ -129,7 +129,7 @@ static void node_init(struct sim *s, int i)
 		.explain = env_explain,
 	};
 	n->next_qpn = 0x1000u * (uint32_t)(i + 1);
-	roce_rq_init(&n->srq, 1024, 4, 1);
+	roce_rq_init(&n->srq, 1024, 4, 1, NULL);
 }
 
 struct sim *sim_new(uint64_t seed)

@@ -47,7 +47,7 @@ static void limits(void **state)
 	uint64_t i;
 
 	(void)state;
-	assert_int_equal(roce_rq_init(&rq, 5, 3, 9), 0);
+	assert_int_equal(roce_rq_init(&rq, 5, 3, 9, NULL), 0);
 	assert_false(roce_rq_take(&rq, &r));
 	for (i = 0; i < 5; i++)
 		assert_int_equal(post(&rq, i, (int)i % 4), 0);
@@ -65,9 +65,9 @@ static void limits(void **state)
 	expect(&rq, 3, 0);
 	roce_rq_fini(&rq);
 
-	assert_int_equal(roce_rq_init(&rq, 1, ROCE_MAX_SGE + 1, 0), -EINVAL);
-	assert_int_equal(roce_rq_init(&rq, UINT32_MAX, 1, 0), -EINVAL);
-	assert_int_equal(roce_rq_init(&rq, 2, ROCE_MAX_SGE, 0), 0);
+	assert_int_equal(roce_rq_init(&rq, 1, ROCE_MAX_SGE + 1, 0, NULL), -EINVAL);
+	assert_int_equal(roce_rq_init(&rq, UINT32_MAX, 1, 0, NULL), -EINVAL);
+	assert_int_equal(roce_rq_init(&rq, 2, ROCE_MAX_SGE, 0, NULL), 0);
 	assert_int_equal(post(&rq, 77, ROCE_MAX_SGE), 0);
 	expect(&rq, 77, ROCE_MAX_SGE);
 	roce_rq_fini(&rq);
@@ -79,7 +79,7 @@ static void none(void **state)
 	struct roce_rq rq;
 
 	(void)state;
-	assert_int_equal(roce_rq_init(&rq, 0, 0, 0), 0);
+	assert_int_equal(roce_rq_init(&rq, 0, 0, 0, NULL), 0);
 	assert_int_equal(post(&rq, 0, 0), -ENOMEM);
 	assert_false(roce_rq_take(&rq, &r));
 	assert_int_equal(roce_rq_resize(&rq, 2), 0);
@@ -97,7 +97,7 @@ static void length_limit(void **state)
 	struct roce_rq rq;
 
 	(void)state;
-	assert_int_equal(roce_rq_init(&rq, 4, 4, 0), 0);
+	assert_int_equal(roce_rq_init(&rq, 4, 4, 0, NULL), 0);
 	assert_int_equal(roce_rq_post(&rq, &wr), 0);
 	sge[1].length = 1;
 	assert_int_equal(roce_rq_post(&rq, &wr), -EINVAL);
@@ -121,7 +121,7 @@ static void random_use(void **state)
 	int i, err;
 
 	(void)state;
-	assert_int_equal(roce_rq_init(&rq, max, 4, 1), 0);
+	assert_int_equal(roce_rq_init(&rq, max, 4, 1, NULL), 0);
 	/* Near the end of the counters, so that they wrap. */
 	rq.head = rq.tail = UINT32_MAX - 100;
 	for (i = 0; i < 200000; i++) {

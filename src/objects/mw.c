@@ -1,0 +1,239 @@
+/*
+ * mw.c - memory windows: rkeys for parts of a region, given and taken by work
+ * requests (IBTA 10.6.7)
+ *
+ * A window is a slot of the key table that stays dead while the window is not
+ * bound. Binding and invalidating are done by the protocol core in their turn
+ * in the send queue, or for a peer that asks for it (env.h), and know nothing
+ * but keys: the index of an rkey says which window is meant, so that a program
+ * may destroy what it likes before its work requests are through. A slot's kind
+ * says whether it is a window, KEY_DYING whether it is bound; both change under
+ * keys_lock only.
+ */
+#include "engine.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define MW_ACCESS                                                              \
+	((uint32_t)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |         \
+		    IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |        \
+		    IBV_ACCESS_ZERO_BASED))
+
+static bool is_window(const struct key_entry *w)
+{
+	return w->kind == KEY_MW1 || w->kind == KEY_MW2;
+}
+
+static bool is_bound(const struct key_entry *w)
+{
+	return !(atomic_load(&w->users) & KEY_DYING);
+}
+
+static void window_unbind(struct engine *e, struct key_entry *w)
+{
+	if (!is_bound(w))
+		return;
+	keys_kill(&e->keys, (uint32_t)(w - e->keys.entry));
+	e->keys.entry[w->parent].windows--;
+}
+
+int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **out)
+{
+	struct engine *e = to_ctx(pd->context)->engine;
+	struct key_entry entry = { .pd = to_pd(pd)->num };
+	struct ibv_mw *mw;
+	int slot, err;
+
+	if (engine_dead(e))
+		return -EIO;
+	if (type == IBV_MW_TYPE_1)
+		entry.kind = KEY_MW1;
+	else if (type == IBV_MW_TYPE_2)
+		entry.kind = KEY_MW2;
+	else
+		return -EINVAL;
+	err = engine_count(e, SHCA_MW);
+	if (err)
+		return err;
+	mw = calloc(1, sizeof(*mw));
+	pthread_mutex_lock(&e->keys_lock);
+	slot = mw ? keys_add(&e->keys, &entry) : -ENOMEM;
+	if (slot >= 0)
+		keys_kill(&e->keys, (uint32_t)slot);
+	pthread_mutex_unlock(&e->keys_lock);
+	if (slot < 0) {
+		free(mw);
+		engine_uncount(e, SHCA_MW);
+		return slot;
+	}
+	mw->context = pd->context;
+	mw->pd = pd;
+	mw->type = type;
+	mw->handle = (uint32_t)slot;
+	mw->rkey = atomic_load(&e->keys.entry[slot].rkey);
+	shca_pd_get(pd);
+	*out = mw;
+	return 0;
+}
+
+int shca_mw_free(struct ibv_mw *mw)
+{
+	struct engine *e = to_ctx(mw->context)->engine;
+
+	if (engine_dead(e))
+		return -EIO;
+	pthread_mutex_lock(&e->keys_lock);
+	window_unbind(e, &e->keys.entry[mw->handle]);
+	keys_free(&e->keys, mw->handle);
+	pthread_mutex_unlock(&e->keys_lock);
+	engine_uncount(e, SHCA_MW);
+	shca_pd_put(mw->pd);
+	free(mw);
+	return 0;
+}
+
+int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
+{
+	struct ibv_send_wr wr = {
+		.wr_id = bind->wr_id,
+		.opcode = IBV_WR_BIND_MW,
+		.send_flags = bind->send_flags,
+		.bind_mw = {
+			.mw = mw,
+			.rkey = ibv_inc_rkey(mw->rkey),
+			.bind_info = bind->bind_info,
+		},
+	}, *bad;
+	const struct ibv_mr *mr = bind->bind_info.mr;
+	int err;
+
+	if (mw->type != IBV_MW_TYPE_1 ||
+	    bind->bind_info.mw_access_flags & ~MW_ACCESS)
+		return -EINVAL;
+	/* As the man page has them: of one domain. */
+	if ((mr && mr->pd != mw->pd) || mw->pd != qp->pd)
+		return -EPERM;
+	err = shca_qp_post_send(qp, &wr, &bad);
+	if (!err)
+		mw->rkey = wr.bind_mw.rkey;
+	return err;
+}
+
+/* What may be bound to what, in the order of 10.6.7.2.2; r may be NULL. */
+static bool bind_allowed(const struct shca_qp *qp, const struct key_entry *w,
+			 const struct key_entry *r,
+			 const struct roce_bind *bind)
+{
+	const uint32_t pd = to_pd(qp->ex.qp_base.pd)->num;
+	const uint32_t write = IBV_ACCESS_REMOTE_WRITE |
+			       IBV_ACCESS_REMOTE_ATOMIC;
+
+	if (!is_window(w) || w->pd != pd || bind->access & ~MW_ACCESS)
+		return false;
+	if (w->kind == KEY_MW2) {
+		/* Type 2 is invalidated before it is bound again, and by an
+		 * invalidation, not by binding nothing. */
+		if (is_bound(w) || !bind->length)
+			return false;
+	}
+	if (!bind->length)
+		return true;
+	if (!r || r->kind != KEY_MR || r->pd != pd ||
+	    !(r->access & IBV_ACCESS_MW_BIND) ||
+	    r->access & IBV_ACCESS_ZERO_BASED)
+		return false;
+	if (bind->access & write && !(r->access & IBV_ACCESS_LOCAL_WRITE))
+		return false;
+	return bind->addr >= r->iova && bind->length <= r->length &&
+	       bind->addr - r->iova <= r->length - bind->length;
+}
+
+static void window_bind(struct engine *e, const struct shca_qp *qp,
+		 struct key_entry *w, struct key_entry *r,
+		 const struct roce_bind *bind)
+{
+	const uint32_t on_demand = r->access & IBV_ACCESS_ON_DEMAND;
+	const struct key_entry entry = {
+		.access = bind->access | on_demand,
+		.pd = w->pd,
+		.qpn = shca_qpn(qp),
+		.kind = w->kind,
+		.parent = (uint32_t)(r - e->keys.entry),
+		.iova = bind->access & IBV_ACCESS_ZERO_BASED ? 0 : bind->addr,
+		.length = bind->length,
+		.addr = r->addr + (bind->addr - r->iova),
+	};
+
+	r->windows++;
+	keys_revive(&e->keys, (uint32_t)(w - e->keys.entry), &entry, 0,
+		    bind->rkey);
+}
+
+int shca_mw_env_bind(struct roce_qp *core, const struct roce_bind *how)
+{
+	struct shca_qp *qp = roce_qp_owner(core);
+	struct engine *e = qp->engine;
+	uint32_t slot = keys_slot(&e->keys, how->rkey);
+	struct key_entry *w, *r = NULL;
+	int err = -EACCES;
+
+	if (slot == UINT32_MAX)
+		return err;
+	w = &e->keys.entry[slot];
+	pthread_mutex_lock(&e->keys_lock);
+	if (how->lkey)
+		r = keys_get_local(&e->keys, how->lkey);
+	if (bind_allowed(qp, w, r, how)) {
+		window_unbind(e, w);
+		if (how->length)
+			window_bind(e, qp, w, r, how);
+		if (w->kind == KEY_MW2)
+			atomic_store(&qp->windows, true);
+		err = 0;
+	}
+	if (r)
+		keys_put(r);
+	pthread_mutex_unlock(&e->keys_lock);
+	return err;
+}
+
+int shca_mw_env_invalidate(struct roce_qp *core, uint32_t rkey)
+{
+	struct shca_qp *qp = roce_qp_owner(core);
+	struct engine *e = qp->engine;
+	uint32_t slot = keys_slot(&e->keys, rkey);
+	struct key_entry *w;
+	int err = -EACCES;
+
+	if (slot == UINT32_MAX)
+		return err;
+	w = &e->keys.entry[slot];
+	pthread_mutex_lock(&e->keys_lock);
+	if (w->kind == KEY_MW2 && is_bound(w) &&
+	    atomic_load(&w->rkey) == rkey && w->qpn == shca_qpn(qp)) {
+		window_unbind(e, w);
+		err = 0;
+	}
+	pthread_mutex_unlock(&e->keys_lock);
+	return err;
+}
+
+/* A QP takes the windows that are bound to it along: its number will be used
+ * again, and by whom? */
+void shca_mw_qp_gone(struct shca_qp *qp)
+{
+	struct engine *e = qp->engine;
+	uint32_t i;
+
+	if (!atomic_load(&qp->windows))
+		return;
+	pthread_mutex_lock(&e->keys_lock);
+	for (i = 0; i < e->keys.used; i++) {
+		struct key_entry *w = &e->keys.entry[i];
+
+		if (w->kind == KEY_MW2 && w->qpn == shca_qpn(qp))
+			window_unbind(e, w);
+	}
+	pthread_mutex_unlock(&e->keys_lock);
+}

@@ -1,0 +1,410 @@
+/*
+ * xrc.c - extended reliable connections: domains, their SRQs, shared QPs
+ *
+ * A domain holds SRQs, found by the number that a packet carries, and the
+ * XRC_RECV QPs whose messages go to them. Domains of one inode are one domain.
+ * An XRC_RECV QP may be opened again by its number; the handles then share it,
+ * and the last one that is destroyed destroys it.
+ *
+ * Between processes a domain is shared as far as its existence goes: a process
+ * that has one holds a lock on the inode, which the others see (O_EXCL, and
+ * opening without O_CREAT). The SRQs and QPs in it are each process's own.
+ *
+ * Locks: a domain's list > a QP > the domain's numbers > an SRQ.
+ */
+#include "engine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BUCKETS 64
+/* Where the lock is: beyond what programs lock. */
+#define LOCK_OFFSET 0x5348434158524344
+
+struct shca_domain {
+	struct shca_domain *next; /* refs, too: under the engine's xrc_lock */
+	unsigned refs;		  /* handles, SRQs and QPs */
+	struct shca_device *dev;
+	int fd; /* keeps the inode and its lock; -1: of no inode */
+	dev_t st_dev;
+	ino_t st_ino;
+
+	pthread_rwlock_t numbers; /* of srq */
+	struct shca_srq *srq[BUCKETS];
+
+	pthread_mutex_t list; /* of qps */
+	struct shca_qp *qps;
+};
+
+struct shca_xrcd {
+	struct ibv_xrcd xrcd;
+	struct shca_domain *domain;
+	_Atomic unsigned users;
+};
+
+static struct shca_xrcd *to_xrcd(struct ibv_xrcd *xrcd)
+{
+	return container_of(xrcd, struct shca_xrcd, xrcd);
+}
+
+/* Domains */
+
+static void domain_put(struct engine *e, struct shca_domain *d)
+{
+	struct shca_domain **p;
+
+	pthread_mutex_lock(&e->xrc_lock);
+	if (--d->refs) {
+		pthread_mutex_unlock(&e->xrc_lock);
+		return;
+	}
+	for (p = &e->domains; *p != d; p = &(*p)->next)
+		;
+	*p = d->next;
+	pthread_mutex_unlock(&e->xrc_lock);
+	if (d->fd >= 0)
+		close(d->fd);
+	pthread_rwlock_destroy(&d->numbers);
+	free(d);
+}
+
+static void domain_get(struct engine *e, struct shca_domain *d)
+{
+	pthread_mutex_lock(&e->xrc_lock);
+	d->refs++;
+	pthread_mutex_unlock(&e->xrc_lock);
+}
+
+/*
+ * Shows other processes that this inode has a domain here; says whether one
+ * of them has one. What cannot be locked is known in this process only.
+ */
+static bool elsewhere(int fd)
+{
+	struct flock lock = { .l_type = F_RDLCK,
+			      .l_whence = SEEK_SET,
+			      .l_start = LOCK_OFFSET,
+			      .l_len = 1 };
+
+	if (fcntl(fd, F_OFD_SETLK, &lock))
+		return false;
+	lock.l_type = F_WRLCK;
+	lock.l_pid = 0;
+	return !fcntl(fd, F_OFD_GETLK, &lock) && lock.l_type != F_UNLCK;
+}
+
+/* The errors are those of the kernel's uverbs. */
+static int inode_open(struct shca_domain *d, int fd, int oflags)
+{
+	char path[32];
+	bool exists;
+
+	/* A description of its own, for a lock of its own. */
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	d->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	if (d->fd < 0)
+		d->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (d->fd < 0)
+		return -errno;
+	exists = elsewhere(d->fd);
+	if (exists && oflags & O_CREAT && oflags & O_EXCL)
+		return -EINVAL;
+	if (!exists && !(oflags & O_CREAT))
+		return -EAGAIN;
+	return 0;
+}
+
+static int domain_open(struct shca_context *ctx, int fd, int oflags,
+		       struct shca_domain **out)
+{
+	struct engine *e = ctx->engine;
+	struct shca_domain *d = NULL;
+	struct stat st = { 0 };
+	int err = 0;
+
+	if (fd != -1 && fstat(fd, &st))
+		return -errno;
+	pthread_mutex_lock(&e->xrc_lock);
+	if (fd != -1)
+		for (d = e->domains; d; d = d->next)
+			if (d->fd >= 0 && d->dev == ctx->dev &&
+			    d->st_dev == st.st_dev && d->st_ino == st.st_ino)
+				break;
+	if (d) {
+		if (oflags & O_CREAT && oflags & O_EXCL)
+			err = -EINVAL;
+		else
+			d->refs++;
+		goto out;
+	}
+	d = calloc(1, sizeof(*d));
+	if (!d) {
+		err = -ENOMEM;
+		goto out;
+	}
+	d->fd = -1;
+	d->refs = 1;
+	d->dev = ctx->dev;
+	d->st_dev = st.st_dev;
+	d->st_ino = st.st_ino;
+	if (fd != -1)
+		err = inode_open(d, fd, oflags);
+	if (err) {
+		if (d->fd >= 0)
+			close(d->fd);
+		free(d);
+		goto out;
+	}
+	pthread_rwlock_init(&d->numbers, NULL);
+	pthread_mutex_init(&d->list, NULL);
+	d->next = e->domains;
+	e->domains = d;
+out:
+	pthread_mutex_unlock(&e->xrc_lock);
+	*out = d;
+	return err;
+}
+
+int shca_xrcd_open(struct ibv_context *ibctx,
+		   const struct ibv_xrcd_init_attr *attr, struct ibv_xrcd **out)
+{
+	const uint32_t needed = IBV_XRCD_INIT_ATTR_FD |
+				IBV_XRCD_INIT_ATTR_OFLAGS;
+	struct shca_context *ctx = to_ctx(ibctx);
+	struct shca_xrcd *xrcd;
+	int err;
+
+	if (engine_dead(ctx->engine))
+		return -EIO;
+	if (attr->comp_mask & ~needed)
+		return -EOPNOTSUPP;
+	if (attr->comp_mask != needed || attr->oflags & ~(O_CREAT | O_EXCL))
+		return -EINVAL;
+	xrcd = calloc(1, sizeof(*xrcd));
+	if (!xrcd)
+		return -ENOMEM;
+	err = domain_open(ctx, attr->fd, attr->oflags, &xrcd->domain);
+	if (err) {
+		free(xrcd);
+		return err;
+	}
+	xrcd->xrcd.context = ibctx;
+	atomic_fetch_add(&ctx->users, 1);
+	*out = &xrcd->xrcd;
+	return 0;
+}
+
+int shca_xrcd_close(struct ibv_xrcd *ibxrcd)
+{
+	struct shca_context *ctx = to_ctx(ibxrcd->context);
+	struct shca_xrcd *xrcd = to_xrcd(ibxrcd);
+
+	if (engine_dead(ctx->engine))
+		return -EIO;
+	if (atomic_load(&xrcd->users))
+		return -EBUSY;
+	domain_put(ctx->engine, xrcd->domain);
+	atomic_fetch_sub(&ctx->users, 1);
+	free(xrcd);
+	return 0;
+}
+
+/* SRQs */
+
+static struct shca_srq **srq_slot(struct shca_domain *d, uint32_t num)
+{
+	struct shca_srq **p = &d->srq[num % BUCKETS];
+
+	while (*p && (*p)->num != num)
+		p = &(*p)->next;
+	return p;
+}
+
+void shca_xrc_srq_add(struct shca_srq *srq, struct ibv_xrcd *ibxrcd)
+{
+	struct engine *e = to_ctx(srq->srq.context)->engine;
+	struct shca_xrcd *xrcd = to_xrcd(ibxrcd);
+	struct shca_domain *d = xrcd->domain;
+	struct shca_srq **p;
+
+	domain_get(e, d);
+	atomic_fetch_add(&xrcd->users, 1);
+	srq->xrcd = ibxrcd;
+	pthread_rwlock_wrlock(&d->numbers);
+	do {
+		srq->num = atomic_fetch_add(&e->next_srqn, 1) & 0xffffff;
+		p = srq_slot(d, srq->num);
+	} while (!srq->num || *p);
+	*p = srq;
+	pthread_rwlock_unlock(&d->numbers);
+}
+
+void shca_xrc_srq_remove(struct shca_srq *srq)
+{
+	struct engine *e = to_ctx(srq->srq.context)->engine;
+	struct shca_xrcd *xrcd = to_xrcd(srq->xrcd);
+	struct shca_domain *d = xrcd->domain;
+	struct shca_qp *qp;
+
+	pthread_rwlock_wrlock(&d->numbers);
+	*srq_slot(d, srq->num) = srq->next;
+	pthread_rwlock_unlock(&d->numbers);
+	pthread_mutex_lock(&d->list);
+	for (qp = d->qps; qp; qp = qp->xrc_next) {
+		pthread_mutex_lock(&qp->lock);
+		if (!qp->dead) {
+			roce_srq_gone(qp->core, srq->num);
+			shca_qp_flush(qp, clock_ns());
+		}
+		pthread_mutex_unlock(&qp->lock);
+	}
+	pthread_mutex_unlock(&d->list);
+	atomic_fetch_sub(&xrcd->users, 1);
+	domain_put(e, d);
+}
+
+int shca_xrc_env_take(struct roce_qp *core, uint32_t num, struct roce_recv *out)
+{
+	struct shca_qp *qp = roce_qp_owner(core);
+	struct shca_srq *srq;
+	int err = -ENOENT;
+
+	pthread_rwlock_rdlock(&qp->domain->numbers);
+	srq = *srq_slot(qp->domain, num);
+	if (srq)
+		err = shca_srq_take(srq, out) ? 0 : -EAGAIN;
+	if (!err)
+		out->cq = srq->cq;
+	pthread_rwlock_unlock(&qp->domain->numbers);
+	return err;
+}
+
+int shca_xrc_env_pd(struct roce_qp *core, uint32_t num, uint32_t *pd)
+{
+	struct shca_qp *qp = roce_qp_owner(core);
+	struct shca_srq *srq;
+
+	pthread_rwlock_rdlock(&qp->domain->numbers);
+	srq = *srq_slot(qp->domain, num);
+	if (srq)
+		*pd = to_pd(srq->srq.pd)->num;
+	pthread_rwlock_unlock(&qp->domain->numbers);
+	return srq ? 0 : -ENOENT;
+}
+
+/* QPs */
+
+void shca_xrc_qp_add(struct shca_qp *qp, struct ibv_xrcd *ibxrcd)
+{
+	struct shca_xrcd *xrcd = to_xrcd(ibxrcd);
+
+	domain_get(qp->engine, xrcd->domain);
+	atomic_fetch_add(&xrcd->users, 1);
+	qp->xrcd = ibxrcd;
+	qp->opens = 1;
+	qp->domain = xrcd->domain;
+	pthread_mutex_lock(&qp->domain->list);
+	qp->xrc_next = qp->domain->qps;
+	qp->domain->qps = qp;
+	pthread_mutex_unlock(&qp->domain->list);
+}
+
+int shca_xrc_qp_open(struct ibv_context *ibctx,
+		     const struct ibv_qp_open_attr *attr, struct ibv_qp **out)
+{
+	const uint32_t needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD |
+				IBV_QP_OPEN_ATTR_TYPE;
+	struct engine *e = to_ctx(ibctx)->engine;
+	struct shca_domain *d;
+	struct shca_qp *qp, *real;
+	struct ibv_qp *ib;
+
+	if (engine_dead(e))
+		return -EIO;
+	if (attr->comp_mask & ~(needed | IBV_QP_OPEN_ATTR_CONTEXT))
+		return -EOPNOTSUPP;
+	if ((attr->comp_mask & needed) != needed || !attr->xrcd ||
+	    attr->qp_type != IBV_QPT_XRC_RECV)
+		return -EINVAL;
+	qp = calloc(1, sizeof(*qp));
+	if (!qp)
+		return -ENOMEM;
+	ib = &qp->ex.qp_base;
+	ib->context = ibctx;
+	if (attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT)
+		ib->qp_context = attr->qp_context;
+	ib->qp_type = IBV_QPT_XRC_RECV;
+	ib->qp_num = attr->qp_num;
+	pthread_mutex_init(&ib->mutex, NULL);
+	pthread_cond_init(&ib->cond, NULL);
+	qp->engine = e;
+	atomic_store(&qp->refs, 1);
+
+	d = to_xrcd(attr->xrcd)->domain;
+	pthread_mutex_lock(&d->list);
+	for (real = d->qps; real && shca_qpn(real) != attr->qp_num;)
+		real = real->xrc_next;
+	if (!real) {
+		pthread_mutex_unlock(&d->list);
+		free(qp);
+		return -EINVAL;
+	}
+	qp->real = real;
+	shca_qp_get(real);
+	pthread_mutex_lock(&real->lock);
+	ib->state = roce_qp_state(real->core);
+	qp->xrc_next = real->handles;
+	real->handles = qp;
+	real->opens++;
+	pthread_mutex_unlock(&real->lock);
+	pthread_mutex_unlock(&d->list);
+	qp->xrcd = attr->xrcd;
+	atomic_fetch_add(&to_xrcd(attr->xrcd)->users, 1);
+	*out = ib;
+	return 0;
+}
+
+bool shca_xrc_qp_close(struct shca_qp *qp)
+{
+	struct shca_qp *real = qp->real ? qp->real : qp, **p;
+	bool last;
+
+	pthread_mutex_lock(&real->domain->list);
+	pthread_mutex_lock(&real->lock);
+	if (qp->real) {
+		for (p = &real->handles; *p != qp; p = &(*p)->xrc_next)
+			;
+		*p = qp->xrc_next;
+	} else {
+		real->abandoned = true;
+	}
+	last = !--real->opens;
+	pthread_mutex_unlock(&real->lock);
+	if (last) {
+		for (p = &real->domain->qps; *p != real; p = &(*p)->xrc_next)
+			;
+		*p = real->xrc_next;
+	}
+	pthread_mutex_unlock(&real->domain->list);
+	atomic_fetch_sub(&to_xrcd(qp->xrcd)->users, 1);
+	return last;
+}
+
+void shca_xrc_qp_gone(struct shca_qp *real)
+{
+	domain_put(real->engine, real->domain);
+}
+
+void shca_xrc_event(struct shca_qp *real, struct ibv_async_event *ev)
+{
+	struct shca_qp *qp;
+
+	for (qp = real->handles; qp; qp = qp->xrc_next) {
+		ev->element.qp = &qp->ex.qp_base;
+		shca_async_raise(to_ctx(qp->ex.qp_base.context), ev);
+	}
+}
