@@ -730,7 +730,8 @@ static int attr_rtr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
 	cma_ah_attr(id, &id->path, &attr->ah_attr);
 	attr->path_mtu = (enum ibv_mtu)id->path_rec.mtu;
 	attr->dest_qp_num = id->peer.qpn;
-	attr->rq_psn = id->peer.psn;
+	/* The PSN in a REQ or REP is the one its sender expects (12.7.31). */
+	attr->rq_psn = id->local.psn;
 	if (id->id.qp_type == IBV_QPT_RC ||
 	    (int)id->id.qp_type == IBV_QPT_XRC_RECV) {
 		*mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
@@ -745,7 +746,7 @@ static int attr_rts(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
 	if (!id->conn)
 		return -EINVAL;
 	*mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-	attr->sq_psn = id->local.psn;
+	attr->sq_psn = id->peer.psn;
 	switch ((int)id->id.qp_type) {
 	case IBV_QPT_RC:
 	case IBV_QPT_XRC_SEND:
