@@ -8,11 +8,13 @@
 #include <fcntl.h>
 #include <net/if.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -77,14 +79,22 @@ __attribute__((format(printf, 1, 2))) static inline bool ip(const char *fmt, ...
 	return !system(cmd);
 }
 
+/* A test that failed leaves no processes behind. */
+static inline void die_with_parent(void)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
 /* Runs fn(arg) in another process and returns what it returns (0..255). */
 static inline int in_child(int (*fn)(void *arg), void *arg)
 {
 	pid_t pid = fork();
 	int status = 0;
 
-	if (!pid)
+	if (!pid) {
+		die_with_parent();
 		_exit(fn(arg));
+	}
 	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
 		return -1;
 	return WEXITSTATUS(status);

@@ -96,7 +96,10 @@ static struct child child_start(bool with_lock)
 	c.pid = fork();
 	assert_true(c.pid >= 0);
 	if (!c.pid) {
-		struct registry *r = join();
+		struct registry *r;
+
+		die_with_parent();
+		r = join();
 
 		if (!r)
 			_exit(1);
@@ -360,7 +363,8 @@ static int use_it_all(struct registry *r)
 	for (uint32_t c = 0; c < REGISTRY_CHUNKS; c += 5) {
 		int slot = registry_route(r, c * REGISTRY_CHUNK, &gid, 0);
 
-		if (slot >= REGISTRY_SLOTS)
+		if (slot >= REGISTRY_SLOTS ||
+		    registry_owner(r, c * REGISTRY_CHUNK) >= REGISTRY_SLOTS)
 			return 2;
 		if (slot >= 0)
 			registry_charge(r, (unsigned)slot, 10);
@@ -644,6 +648,7 @@ static void crowd(void **state)
 		pid[i] = fork();
 		if (pid[i])
 			continue;
+		die_with_parent();
 		for (int n = 0; n < 150 || i % 2; n++) {
 			struct registry *r = join();
 			int q = r ? registry_lease(r) : -1;
