@@ -77,7 +77,6 @@ static void set_local(struct cma_id *id, const struct rdma_conn_param *param)
 	struct cm_end *end = &id->local;
 
 	end->qp_type = id->id.qp_type;
-	end->psn = cma_random() & 0xffffff;
 	end->target_ack_delay = id->dev->ack_delay;
 	end->pkey = ROCE_PKEY_DEFAULT;
 	end->qpn = 0;

@@ -19,6 +19,8 @@ struct cma_id *cma_id_new(enum rdma_port_space ps, enum ibv_qp_type type,
 	id->id.ps = ps;
 	id->id.qp_type = type;
 	id->id.context = context;
+	/* Who brings a QP of his own moves it to RTR before he accepts. */
+	id->local.psn = cma_random() & 0xffffff;
 	id->next = ids;
 	id->link = &ids;
 	if (ids)
