@@ -53,6 +53,7 @@
 #define TAKEOVER_NS 200000
 #define TAKEOVER_MAX_NS 20000000
 #define WORTH_NS 5000000
+#define BUSY_NS 20000
 #define IDLE_NS 20000 /* no poll for so long: nobody polls */
 #define PAUSE_MIN_NS 100000
 #define PAUSE_MAX_NS 1000000
@@ -221,13 +222,14 @@ static void timers_run(struct engine *e, uint64_t now)
 		gsi_expire(e, now);
 	/* What is set meanwhile is due after now, so this ends. */
 	while ((qp = timer_take(e, now))) {
-		pthread_mutex_lock(&qp->lock);
-		if (!qp->dead) {
-			if (roce_deadline(qp->core) <= now)
-				roce_expire(qp->core, now);
-			shca_qp_flush(qp, now);
+		if (shca_qp_trylock(qp)) {
+			if (!qp->dead) {
+				if (roce_deadline(qp->core) <= now)
+					roce_expire(qp->core, now);
+				shca_qp_flush(qp, now);
+			}
+			shca_qp_unlock(qp);
 		}
-		pthread_mutex_unlock(&qp->lock);
 		shca_qp_put(qp);
 	}
 }
@@ -246,7 +248,7 @@ struct rx_round {
 static void round_release(struct rx_round *r)
 {
 	if (r->cur)
-		pthread_mutex_unlock(&r->cur->lock);
+		shca_qp_unlock(r->cur);
 	r->cur = NULL;
 }
 
@@ -259,10 +261,10 @@ static void round_end(struct rx_round *r)
 
 		if (qp != r->cur) {
 			round_release(r);
-			pthread_mutex_lock(&qp->lock);
-			r->cur = qp;
+			if (shca_qp_trylock(qp))
+				r->cur = qp;
 		}
-		if (!qp->dead)
+		if (r->cur && !qp->dead)
 			shca_qp_flush(qp, r->now);
 		round_release(r);
 		shca_qp_put(qp);
@@ -270,24 +272,32 @@ static void round_end(struct rx_round *r)
 	r->n = 0;
 }
 
-/* Locks the QP of a packet, keeping the lock over a run of packets. */
-static void round_enter(struct rx_round *r, struct shca_qp *qp)
+/* Hands a packet to its QP, whose lock is kept over a run of packets. */
+static void round_rx(struct rx_round *r, struct shca_qp *qp,
+		     const struct roce_rx *pkt)
 {
+	bool deferred = false;
 	size_t i;
 
-	if (r->cur == qp)
-		return;
-	round_release(r);
-	for (i = 0; i < r->n && r->touched[i] != qp; i++)
-		;
-	if (i == r->n) {
-		if (r->n == TOUCHED_MAX)
-			round_end(r);
-		shca_qp_get(qp);
-		r->touched[r->n++] = qp;
+	if (r->cur != qp) {
+		round_release(r);
+		if (!shca_qp_trylock(qp)) {
+			deferred = true;
+			if (!shca_qp_defer(qp, pkt))
+				return;
+		}
+		for (i = 0; i < r->n && r->touched[i] != qp; i++)
+			;
+		if (i == r->n) {
+			if (r->n == TOUCHED_MAX)
+				round_end(r);
+			shca_qp_get(qp);
+			r->touched[r->n++] = qp;
+		}
+		r->cur = qp;
 	}
-	pthread_mutex_lock(&qp->lock);
-	r->cur = qp;
+	if (!deferred && !qp->dead)
+		roce_rx(qp->core, pkt, r->now);
 }
 
 static struct shca_qp *qpn_find(struct engine *e, uint32_t qpn)
@@ -314,10 +324,13 @@ static void rx_multicast(struct rx_round *r, const struct roce_rx *pkt)
 		for (i = 0; i < g->n; i++) {
 			struct shca_qp *qp = g->qp[i];
 
-			pthread_mutex_lock(&qp->lock);
-			if (!qp->dead)
-				roce_rx(qp->core, pkt, r->now);
-			pthread_mutex_unlock(&qp->lock);
+			if (shca_qp_trylock(qp)) {
+				if (!qp->dead)
+					roce_rx(qp->core, pkt, r->now);
+				shca_qp_unlock(qp);
+			} else if (shca_qp_defer(qp, pkt)) {
+				shca_qp_unlock(qp);
+			}
 		}
 	}
 	pthread_mutex_unlock(&e->mcast_lock);
@@ -341,11 +354,8 @@ static void rx(void *arg, const struct roce_rx *pkt)
 		qp = r->cur;
 	else
 		qp = qpn_find(r->e, pkt->h.dest_qpn & 0xffffff);
-	if (!qp)
-		return;
-	round_enter(r, qp);
-	if (!qp->dead)
-		roce_rx(qp->core, pkt, r->now);
+	if (qp)
+		round_rx(r, qp, pkt);
 }
 
 static int progress(struct engine *e, uint64_t now)
@@ -392,8 +402,8 @@ static void step_forward(struct engine *e, uint64_t now)
 
 		/* It was not worth it: be slower to believe it next time. */
 		if (took < WORTH_NS)
-			next = next * 2 > TAKEOVER_MAX_NS ? TAKEOVER_MAX_NS :
-							    next * 2;
+			next = next * 2 > TAKEOVER_MAX_NS ? TAKEOVER_MAX_NS
+							  : next * 2;
 		else
 			next = TAKEOVER_NS;
 		atomic_store(&e->takeover, next);
@@ -413,6 +423,25 @@ void engine_present(struct engine *e, uint64_t from, uint64_t until)
 		atomic_store_explicit(&e->seen, until, memory_order_relaxed);
 }
 
+/*
+ * Another thread is receiving. If it is for long, it may well wait for the CPU
+ * that this one spins on.
+ */
+static void engine_yield(struct engine *e, uint64_t now)
+{
+	uint64_t since = atomic_load_explicit(&e->busy, memory_order_relaxed);
+
+	if (now > since + 2 * BUSY_NS) {
+		since = now; /* that was another time */
+	} else if (now > since + BUSY_NS) {
+		udp_poll_wait(e->udp);
+		since = 0;
+	} else {
+		return;
+	}
+	atomic_store_explicit(&e->busy, since, memory_order_relaxed);
+}
+
 int engine_poll(struct engine *e, bool spins)
 {
 	uint64_t from = clock_ns(), until = from;
@@ -421,6 +450,8 @@ int engine_poll(struct engine *e, bool spins)
 	n = progress(e, from);
 	if (n > 0)
 		until = clock_ns();
+	else if (n == -EBUSY)
+		engine_yield(e, from);
 	engine_present(e, from, until);
 	atomic_store_explicit(&e->polled, until, memory_order_relaxed);
 	if (spins && !atomic_load_explicit(&e->back, memory_order_relaxed) &&

@@ -423,6 +423,7 @@ int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
 
 /* qp.c: queue pairs; wr.c: the work request builders of ibv_qp_ex */
 
+struct shca_packet;
 struct shca_wr; /* a work request being built */
 
 struct shca_qp {
@@ -440,9 +441,14 @@ struct shca_qp {
 	uint32_t bound_if;
 	struct ibv_ah_attr av, alt_av;
 
-	pthread_mutex_t lock; /* of core and dead */
+	pthread_mutex_t lock; /* of core and dead; see shca_qp_unlock() */
 	struct roce_qp *core;
 	bool dead;
+
+	/* For whoever holds the lock, from those who did not wait for it. */
+	_Atomic bool pending;
+	_Atomic(struct shca_packet *) backlog; /* newest first */
+	_Atomic unsigned nbacklog;
 
 	_Atomic uint64_t timer_due; /* when its entry in the heap is due */
 	size_t timer_pos; /* of that entry + 1; the timers' lock */
@@ -523,6 +529,17 @@ void shca_wr_free(struct shca_qp *qp);
 /* For the engine, with a reference on the QP. */
 void shca_qp_get(struct shca_qp *qp);
 void shca_qp_put(struct shca_qp *qp);
+
+/*
+ * Threads that make progress do not wait for the lock of a QP: its holder may
+ * be a program's thread that was preempted, perhaps by this one. They leave
+ * what there is to do behind, and the holder does it when he unlocks. So
+ * shca_qp_trylock() returning false is as good as having been there.
+ */
+bool shca_qp_trylock(struct shca_qp *qp);
+void shca_qp_unlock(struct shca_qp *qp);
+/* Leaves a packet behind; true: the lock was free after all, and is taken. */
+bool shca_qp_defer(struct shca_qp *qp, const struct roce_rx *pkt);
 /* Sends what the QP has to send and sets its timer; lock held. */
 void shca_qp_flush(struct shca_qp *qp, uint64_t now_ns);
 

@@ -8,6 +8,12 @@
  * being run and a packet that is being answered have one each. After destroy
  * they find the QP dead and let go. The receive side needs none to find a QP,
  * because destroy waits for it once (engine_qpn_free()).
+ *
+ * Whoever receives packets or runs timers does not wait for a QP's lock. It
+ * would do so while it holds the receive side, and the holder of the lock may
+ * have lost its CPU to it, in the middle of sendmsg(): on two CPUs with two
+ * spinning programs that was seen to cost a whole scheduler tick. See
+ * shca_qp_trylock().
  */
 #include "engine.h"
 
@@ -19,6 +25,42 @@
 /* Batches in one go, before others get the QP's lock. */
 #define FLUSH_ROUNDS 32
 
+/* Packets left behind; more than any window has in flight is loss. */
+#define BACKLOG_MAX 1024
+
+struct shca_packet {
+	struct shca_packet *next;
+	struct roce_rx rx;
+	uint8_t grh[40];
+	uint8_t payload[];
+};
+
+static void backlog_free(struct shca_packet *p)
+{
+	struct shca_packet *next;
+
+	for (; p; p = next) {
+		next = p->next;
+		free(p);
+	}
+}
+
+/* All of it, oldest first. */
+static struct shca_packet *backlog_take(struct shca_qp *qp)
+{
+	struct shca_packet *p = atomic_exchange(&qp->backlog, NULL);
+	struct shca_packet *next, *list = NULL;
+
+	for (; p; p = next) {
+		next = p->next;
+		p->next = list;
+		list = p;
+		atomic_fetch_sub_explicit(&qp->nbacklog, 1,
+					  memory_order_relaxed);
+	}
+	return list;
+}
+
 void shca_qp_get(struct shca_qp *qp)
 {
 	atomic_fetch_add_explicit(&qp->refs, 1, memory_order_relaxed);
@@ -26,8 +68,10 @@ void shca_qp_get(struct shca_qp *qp)
 
 void shca_qp_put(struct shca_qp *qp)
 {
-	if (atomic_fetch_sub_explicit(&qp->refs, 1, memory_order_acq_rel) == 1)
-		free(qp);
+	if (atomic_fetch_sub_explicit(&qp->refs, 1, memory_order_acq_rel) != 1)
+		return;
+	backlog_free(backlog_take(qp));
+	free(qp);
 }
 
 void shca_qp_flush(struct shca_qp *qp, uint64_t now)
@@ -60,6 +104,80 @@ void shca_qp_flush(struct shca_qp *qp, uint64_t now)
 	if (due != UINT64_MAX)
 		/* Even a deadline that has passed waits for a next time. */
 		engine_timer_set(qp->engine, qp, due > now ? due : now + 1);
+}
+
+/* Does what others left behind; lock held. */
+static void pending_run(struct shca_qp *qp)
+{
+	struct shca_packet *list, *p;
+	uint64_t now = clock_ns();
+
+	atomic_store(&qp->pending, false);
+	list = backlog_take(qp);
+	if (!qp->dead) {
+		for (p = list; p; p = p->next)
+			roce_rx(qp->core, &p->rx, now);
+		if (roce_deadline(qp->core) <= now)
+			roce_expire(qp->core, now);
+		shca_qp_flush(qp, now);
+	}
+	backlog_free(list);
+}
+
+bool shca_qp_trylock(struct shca_qp *qp)
+{
+	if (pthread_mutex_trylock(&qp->lock)) {
+		/* Either the holder sees this when it has unlocked, or it has
+		 * unlocked by now. */
+		atomic_store(&qp->pending, true);
+		atomic_thread_fence(memory_order_seq_cst);
+		if (pthread_mutex_trylock(&qp->lock))
+			return false;
+	}
+	if (atomic_load_explicit(&qp->pending, memory_order_relaxed))
+		pending_run(qp); /* older than what the caller brings */
+	return true;
+}
+
+void shca_qp_unlock(struct shca_qp *qp)
+{
+	pthread_mutex_unlock(&qp->lock);
+	for (;;) {
+		atomic_thread_fence(memory_order_seq_cst);
+		if (!atomic_load_explicit(&qp->pending, memory_order_relaxed) ||
+		    pthread_mutex_trylock(&qp->lock))
+			return; /* nothing, or the next holder's */
+		pending_run(qp);
+		pthread_mutex_unlock(&qp->lock);
+	}
+}
+
+bool shca_qp_defer(struct shca_qp *qp, const struct roce_rx *pkt)
+{
+	struct shca_packet *p;
+
+	if (atomic_fetch_add(&qp->nbacklog, 1) >= BACKLOG_MAX)
+		goto err_lost;
+	p = malloc(sizeof(*p) + pkt->len);
+	if (!p)
+		goto err_lost;
+	p->rx = *pkt;
+	if (pkt->len)
+		memcpy(p->payload, pkt->payload, pkt->len);
+	p->rx.payload = p->payload;
+	if (pkt->grh) {
+		memcpy(p->grh, pkt->grh, sizeof(p->grh));
+		p->rx.grh = p->grh;
+	}
+	p->next = atomic_load(&qp->backlog);
+	while (!atomic_compare_exchange_weak(&qp->backlog, &p->next, p))
+		;
+	atomic_store(&qp->pending, true);
+	return shca_qp_trylock(qp);
+
+err_lost:
+	atomic_fetch_sub(&qp->nbacklog, 1);
+	return false;
 }
 
 /* Creation */
@@ -204,7 +322,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	err = roce_qp_create(&qp->core, &init);
 	if (!err)
 		qp->dead = false;
-	pthread_mutex_unlock(&qp->lock);
+	shca_qp_unlock(qp);
 	if (err)
 		goto err_qpn;
 
@@ -274,6 +392,20 @@ static int mtu_check(const struct ibv_qp_attr *attr,
 	return attr->path_mtu > netdev_ib_mtu(via->mtu) ? -EINVAL : 0;
 }
 
+/*
+ * Programs move both halves of XRC with the attributes of RC; the kernel's
+ * uverbs drops those that a half has no use for, and so do we.
+ */
+static int useful_mask(enum ibv_qp_type type, int mask)
+{
+	if (type == IBV_QPT_XRC_SEND)
+		mask &= ~(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	if (type == IBV_QPT_XRC_RECV)
+		mask &= ~(IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT |
+			  IBV_QP_RNR_RETRY);
+	return mask;
+}
+
 /* The QP behind a handle. */
 static struct shca_qp *real_qp(struct ibv_qp *ib)
 {
@@ -294,6 +426,7 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 
 	if (engine_dead(qp->engine))
 		return -EIO;
+	mask = useful_mask(ib->qp_type, mask);
 	if (((mask & IBV_QP_PORT) && attr->port_num != 1) ||
 	    ((mask & IBV_QP_PKEY_INDEX) && attr->pkey_index))
 		return -EINVAL;
@@ -338,7 +471,7 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 			     mask & IBV_QP_ALT_PATH ? &alt : NULL, now);
 	if (!err)
 		shca_qp_flush(qp, now);
-	pthread_mutex_unlock(&qp->lock);
+	shca_qp_unlock(qp);
 
 	if (err) {
 		if (ud_bind)
@@ -382,7 +515,7 @@ int shca_qp_query(struct ibv_qp *ib, struct ibv_qp_attr *attr, int mask,
 	pthread_mutex_lock(&qp->modify_lock);
 	pthread_mutex_lock(&qp->lock);
 	roce_qp_query(qp->core, attr, init);
-	pthread_mutex_unlock(&qp->lock);
+	shca_qp_unlock(qp);
 	attr->ah_attr = qp->av;
 	attr->alt_ah_attr = qp->alt_av;
 	pthread_mutex_unlock(&qp->modify_lock);
@@ -406,7 +539,7 @@ static void qp_kill(struct shca_qp *qp)
 	qp->dead = true;
 	roce_qp_destroy(qp->core);
 	qp->core = NULL;
-	pthread_mutex_unlock(&qp->lock);
+	shca_qp_unlock(qp);
 	engine_timer_drop(e, qp);
 	address_release(qp);
 	shca_mw_qp_gone(qp);
@@ -503,7 +636,7 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 	if (err && whole)
 		roce_sq_undo(qp->core, mark);
 	shca_qp_flush(qp, now);
-	pthread_mutex_unlock(&qp->lock);
+	shca_qp_unlock(qp);
 	engine_present(qp->engine, now, clock_ns());
 	return err;
 }
@@ -543,7 +676,7 @@ int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
 			break;
 		}
 	}
-	pthread_mutex_unlock(&qp->lock);
+	shca_qp_unlock(qp);
 	return err;
 }
 

@@ -260,7 +260,7 @@ void shca_xrc_srq_remove(struct shca_srq *srq)
 			roce_srq_gone(qp->core, srq->num);
 			shca_qp_flush(qp, clock_ns());
 		}
-		pthread_mutex_unlock(&qp->lock);
+		shca_qp_unlock(qp);
 	}
 	pthread_mutex_unlock(&d->list);
 	atomic_fetch_sub(&xrcd->users, 1);
