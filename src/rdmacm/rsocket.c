@@ -558,12 +558,11 @@ ssize_t rwritev(int socket, const struct iovec *iov, int iovcnt)
 
 int rpoll(struct pollfd *fds, nfds_t nfds, int timeout)
 {
-	int n = rsock_poll(fds, nfds, timeout);
+	int err = errno, n = rsock_poll(fds, nfds, timeout);
 
-	if (n >= 0)
-		return n;
-	errno = -n;
-	return -1;
+	/* Some programs print errno because of what revents says. */
+	errno = n < 0 ? -n : err;
+	return n < 0 ? -1 : n;
 }
 
 static bool in_set(int fd, const fd_set *set)

@@ -287,6 +287,8 @@ int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs),
 	}
 }
 
+#define FEW 8
+
 /* One call of rpoll(): its rsockets, and room to sleep on everything. */
 struct poller {
 	struct pollfd *fds;
@@ -296,23 +298,42 @@ struct poller {
 	struct pollfd *all;	   /* 2 per fd, and the eventfd */
 	nfds_t rsocks;
 	int efd;
+	void *heap;
+	/* The three of them, for most calls. */
+	struct {
+		struct rsock *rs[FEW];
+		struct rsock_watch watch[FEW];
+		struct pollfd all[FEW * 2 + 1];
+	} few;
 };
 
 static int poller_init(struct poller *p, struct pollfd *fds, nfds_t nfds)
 {
+	size_t size = sizeof(*p->rs) + sizeof(*p->watch) + 2 * sizeof(*p->all);
 	nfds_t i;
 
-	*p = (struct poller){ .fds = fds, .nfds = nfds, .efd = -1 };
-	p->rs = calloc(nfds + 1, sizeof(struct rsock *));
-	p->watch = calloc(nfds + 1, sizeof(*p->watch));
-	p->all = calloc(nfds * 2 + 1, sizeof(*p->all));
-	if (!p->rs || !p->watch || !p->all)
-		return -ENOMEM;
+	p->fds = fds;
+	p->nfds = p->rsocks = 0;
+	p->efd = -1;
+	p->heap = NULL;
+	p->rs = p->few.rs;
+	p->watch = p->few.watch;
+	p->all = p->few.all;
+	if (nfds > FEW) {
+		if (nfds > SIZE_MAX / size / 2)
+			return -EINVAL;
+		p->heap = malloc(nfds * size + sizeof(*p->all));
+		if (!p->heap)
+			return -ENOMEM;
+		p->watch = p->heap;
+		p->rs = (void *)(p->watch + nfds);
+		p->all = (void *)(p->rs + nfds);
+	}
 	for (i = 0; i < nfds; i++) {
-		if (fds[i].fd >= 0)
-			p->rs[i] = rsock_get(fds[i].fd);
+		p->rs[i] = fds[i].fd >= 0 ? rsock_get(fds[i].fd) : NULL;
 		p->rsocks += !!p->rs[i];
 	}
+	p->nfds = nfds;
 	return 0;
 }
 
@@ -320,12 +341,10 @@ static void poller_fini(struct poller *p)
 {
 	nfds_t i;
 
-	for (i = 0; p->rs && i < p->nfds; i++)
+	for (i = 0; i < p->nfds; i++)
 		if (p->rs[i])
 			rsock_put(p->rs[i]);
-	free(p->rs);
-	free(p->watch);
-	free(p->all);
+	free(p->heap);
 }
 
 static short check_one(struct rsock *rs, short events)
