@@ -1261,6 +1261,7 @@ static pid_t remote(struct shared *s, struct shared *cmd)
 {
 	struct udp_config cfg = { .wire = false };
 	union ibv_gid gid4 = gid_of("10.98.0.2"), gid6 = gid_of("fd98::2");
+	union ibv_gid link = gid_of("fe80::98:2");
 	pid_t pid = fork();
 	struct node n;
 
@@ -1275,11 +1276,14 @@ static pid_t remote(struct shared *s, struct shared *cmd)
 		_exit(2);
 	if (!ip("addr add 10.98.0.2/24 dev sh1") ||
 	    !ip("addr add fd98::2/64 dev sh1 nodad") ||
+	    !ip("addr add fe80::98:2/64 dev sh1 nodad") ||
 	    !ip("link set sh1 up mtu 1500"))
 		_exit(3);
 	if (registry_join(&n.r, dir, NULL) || udp_create(&n.u, &cfg, n.r))
 		_exit(4);
-	for (int i = 0; udp_bind(n.u, &gid4, 0) || udp_bind(n.u, &gid6, 0); i++)
+	for (int i = 0; udp_bind(n.u, &gid4, 0) || udp_bind(n.u, &gid6, 0) ||
+			udp_bind(n.u, &link, if_nametoindex("sh1"));
+	     i++)
 		if (i == 100 || usleep(10000))
 			_exit(5);
 	s->qpn = (uint32_t)registry_lease(n.r);
@@ -1360,10 +1364,11 @@ static void another_host(void **state)
 {
 	struct roce_path path = path_of("10.98.0.1", "10.98.0.2");
 	struct roce_path path6 = path_of("fd98::1", "fd98::2");
+	struct roce_path pathl = path_of("fe80::98:1", "fe80::98:2");
 	struct shared *s = shared_new(), *cmd = shared_new();
 	static struct roce_batch b;
 	uint8_t garbage[100] = { RC_MIDDLE };
-	struct node x;
+	struct node x, y;
 	pid_t pid;
 	int err, fd;
 
@@ -1377,6 +1382,7 @@ static void another_host(void **state)
 	}
 	assert_true(ip("addr add 10.98.0.1/24 dev sh0"));
 	assert_true(ip("addr add fd98::1/64 dev sh0 nodad"));
+	assert_true(ip("addr add fe80::98:1/64 dev sh0 nodad"));
 	assert_true(ip("link set sh0 up mtu 1500"));
 	cmd->go = 1;
 	assert_true(wait_for(&s->ready, 2));
@@ -1423,6 +1429,20 @@ static void another_host(void **state)
 	/* A neighbour of its own may say the same. */
 	cmd->go = 2;
 	assert_true(wait_for(&s->count, 1013));
+
+	/* Link-local addresses have a meaning on one interface only. */
+	pathl.sgid_scope = if_nametoindex("sh0");
+	node_send(&x, NULL, &pathl, s->qpn, RC_MIDDLE, 1024, 100);
+	assert_true(wait_for(&s->count, 1113));
+	assert_int_equal(s->wrong, 0);
+	node_start(&y, &direct);
+	assert_int_equal(udp_bind(y.u, &pathl.sgid, pathl.sgid_scope), 0);
+	assert_string_equal(udp_why(y.u), "");
+	pathl.dgid = pathl.sgid;
+	node_send(&x, &y, &pathl, y.qpn, RC_MIDDLE, 1024, 100);
+	node_expect(&y, 100);
+	assert_int_equal(registry_backlog(y.r), 0);
+	node_stop(&y);
 	s->stop = 1;
 	end(pid);
 	node_stop(&x);
@@ -1453,6 +1473,31 @@ static void forwarding(void **state)
 	assert_int_equal(z.last_grh[28], 9);
 	assert_int_equal(z.last_grh[21], 0x20);
 	assert_int_equal(registry_backlog(z.r), 0);
+	/* One that was kept for a while. */
+	{
+		uint8_t p[12 + 8 + 100];
+		struct roce_hdr h = { .opcode = UD_ONLY, .dest_qpn = 1 };
+
+		roce_encode(&h, p);
+		for (size_t i = 0; i < 100; i++)
+			p[20 + i] = pattern(0, i);
+		z.next_psn = 0;
+		assert_int_equal(udp_handover(y.u, registry_slot(z.r),
+					      &path.sgid, &path.dgid, 0x40, p,
+					      sizeof(p)),
+				 0);
+		assert_int_equal(udp_handover(y.u, 1000, &path.sgid,
+					      &path.dgid, 0, p, sizeof(p)),
+				 -ENOENT);
+		assert_int_equal(udp_handover(y.u, registry_slot(z.r),
+					      &path.sgid, &path.dgid, 0, p,
+					      65536),
+				 -EMSGSIZE);
+	}
+	node_expect(&z, 21);
+	assert_int_equal(z.last.len, 100);
+	assert_int_equal(z.last.tclass, 0x40);
+	assert_memory_equal(&z.last.sgid, &path.sgid, 16);
 	node_stop(&x);
 	node_stop(&y);
 	node_stop(&z);
