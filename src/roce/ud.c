@@ -65,6 +65,11 @@ next:
 	}
 }
 
+enum {
+	WC_SL_IPV6 = 0x8 | 1, /* with a UDP header | layer 3 */
+	WC_SL_IPV4 = 0x8 | 2,
+};
+
 void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
@@ -77,6 +82,11 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		.byte_len = GRH_LEN + (uint32_t)pkt->len,
 		.src_qp = pkt->h.src_qpn,
 		.wc_flags = IBV_WC_GRH,
+		/*
+		 * A17.4.5.1: a completion tells IPv4 from IPv6. Verbs have no
+		 * field for it; ConnectX puts it here, and UCX looks for it.
+		 */
+		.sl = roce_gid_is_v4(&pkt->dgid) ? WC_SL_IPV4 : WC_SL_IPV6,
 	};
 
 	/* 9.6.1.6, 9.8.3: a wrong Q_Key or no receive, and it is dropped. */
