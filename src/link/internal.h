@@ -43,6 +43,7 @@ struct rx_sock {
 	int fd;
 	bool v4;
 	bool bound;        /* false: the private port only, fd is -1 */
+	bool filtered;     /* private: the kernel lets only this host pass */
 	uint32_t overflow; /* rx side: SO_RXQ_OVFL when last seen */
 	uint64_t repair_ns; /* rx side: of the last attempt */
 };

@@ -229,12 +229,13 @@ static int add_private(struct udp *u, int fd, bool v4)
 	int err;
 
 	err = accept_loopback(fd);
-	if (err && !v4) /* see there: better none than one open to all */
+	if (err && !v4) /* better none than one open to all */
 		return err;
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return -ENOMEM;
 	s->kind = RX_PRIVATE;
+	s->filtered = !err;
 	s->v4 = v4;
 	s->fd = fd;
 	s->bound = true;

@@ -231,7 +231,8 @@ static bool begin(struct udp *u, struct rx *rx, int i)
 		d->len = 0;
 		return false;
 	}
-	d->local = u->registry && netdev_is_local(&d->src);
+	d->local = d->sock->filtered ||
+		   (u->registry && netdev_is_local(&d->src));
 	d->hint = (uint8_t)((d->src.raw[15] * 31u + d->src.raw[14] + d->sport) %
 			    HINTS);
 	d->next_id = rx->next_id[d->hint];
