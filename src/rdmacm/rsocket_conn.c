@@ -275,8 +275,12 @@ static bool next_event(struct rsock *rs, struct cm_event *ev)
 }
 
 /* Statuses are -errno, or for REJECTED a reason of the CM. */
-static int event_errno(const struct cm_event *ev, int otherwise)
+static int event_errno(const struct rsock *rs, const struct cm_event *ev,
+		       int otherwise)
 {
+	/* Who was accepted and is gone, is gone. */
+	if (rs->state == RSOCK_ACCEPTING)
+		return ECONNRESET;
 	if (ev->type == RDMA_CM_EVENT_REJECTED)
 		return ECONNREFUSED;
 	return ev->status < 0 ? -ev->status : otherwise;
@@ -345,13 +349,13 @@ static int stream_event(struct rsock *rs, const struct cm_event *ev)
 	case RDMA_CM_EVENT_ADDR_ERROR:
 		if (ev->status == -ETIMEDOUT && s->tries < RESOLVE_TRIES)
 			return resolve_addr(rs);
-		return -event_errno(ev, EHOSTUNREACH);
+		return -event_errno(rs, ev, EHOSTUNREACH);
 	case RDMA_CM_EVENT_ROUTE_RESOLVED:
 		return connect_ep(rs);
 	case RDMA_CM_EVENT_ROUTE_ERROR:
 		if (ev->status == -ETIMEDOUT && s->tries < RESOLVE_TRIES)
 			return resolve_route(rs);
-		return -event_errno(ev, EHOSTUNREACH);
+		return -event_errno(rs, ev, EHOSTUNREACH);
 	case RDMA_CM_EVENT_ESTABLISHED:
 		if (rs->state == RSOCK_CONNECTING) {
 			if (ev->conn_err)
@@ -364,7 +368,7 @@ static int stream_event(struct rsock *rs, const struct cm_event *ev)
 	case RDMA_CM_EVENT_CONNECT_ERROR:
 	case RDMA_CM_EVENT_UNREACHABLE:
 	case RDMA_CM_EVENT_REJECTED:
-		return -event_errno(ev, ETIMEDOUT);
+		return -event_errno(rs, ev, ETIMEDOUT);
 	case RDMA_CM_EVENT_DISCONNECTED:
 		/*
 		 * A peer that closes says so in a message first. One that was
