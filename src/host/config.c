@@ -109,8 +109,8 @@ static void load(void)
 		.pcap = get_string("SOFTHCA_PCAP"),
 		.explain = get_bool("SOFTHCA_EXPLAIN"),
 		.part_id = (uint32_t)get_number("SOFTHCA_PART_ID", UINT32_MAX),
-		.vendor_id = (uint32_t)get_number("SOFTHCA_VENDOR_ID",
-						  UINT32_MAX),
+		.vendor_id =
+			(uint32_t)get_number("SOFTHCA_VENDOR_ID", UINT32_MAX),
 		.rundir = get_string("SOFTHCA_RUNDIR"),
 		.cm_retries = (uint8_t)get_number("SOFTHCA_CM_RETRIES", 15),
 	};

@@ -42,7 +42,7 @@ struct link_info {
 struct addr_info {
 	union ibv_gid gid;
 	const struct link_info *link;
-	int rank;  /* of the interface: 0 has the default route */
+	int rank; /* of the interface: 0 has the default route */
 	int group; /* within the interface */
 	size_t seq;
 };
@@ -57,7 +57,8 @@ struct scan {
 
 static int netlink_open(uint32_t groups, int flags)
 {
-	struct sockaddr_nl sa = { .nl_family = AF_NETLINK, .nl_groups = groups };
+	struct sockaddr_nl sa = { .nl_family = AF_NETLINK,
+				  .nl_groups = groups };
 	struct timeval tv = { .tv_sec = 1 };
 	int fd, err;
 
@@ -103,7 +104,7 @@ static int dump(int fd, uint16_t type,
 		err = -errno;
 	while (!done && !err) {
 		const struct nlmsghdr *nh = (struct nlmsghdr *)buf;
-		struct sockaddr_nl from;
+		struct sockaddr_nl from = { 0 };
 		socklen_t fromlen = sizeof(from);
 		ssize_t n;
 		size_t len;
@@ -131,10 +132,11 @@ static int dump(int fd, uint16_t type,
 			if (nh->nlmsg_type == NLMSG_ERROR) {
 				const struct nlmsgerr *e = NLMSG_DATA(nh);
 
-				err = nh->nlmsg_len < NLMSG_LENGTH(sizeof(*e)) ||
-						      !e->error ?
-					      -EPROTO :
-					      e->error;
+				err = nh->nlmsg_len < NLMSG_LENGTH(
+							      sizeof(*e)) ||
+						      !e->error
+					      ? -EPROTO
+					      : e->error;
 				break;
 			}
 			fn(s, nh);
@@ -143,9 +145,6 @@ static int dump(int fd, uint16_t type,
 	free(buf);
 	return err ? err : intr ? -EINTR : 0;
 }
-
-#define for_each_attr(rta, len)                \
-	for (; RTA_OK(rta, len); rta = RTA_NEXT(rta, len))
 
 static uint32_t attr_u32(const struct rtattr *rta)
 {
@@ -171,7 +170,7 @@ static void add_link(struct scan *s, const struct nlmsghdr *nh)
 	l = &s->link[s->nlinks++];
 	*l = (struct link_info){ .ifindex = (uint32_t)ifi->ifi_index,
 				 .flags = ifi->ifi_flags };
-	for_each_attr(rta, len) {
+	for (; RTA_OK(rta, len); rta = RTA_NEXT(rta, len)) {
 		size_t n = RTA_PAYLOAD(rta);
 
 		switch (rta->rta_type) {
@@ -228,7 +227,7 @@ static void add_addr(struct scan *s, const struct nlmsghdr *nh)
 	addrlen = ifa->ifa_family == AF_INET ? 4 : 16;
 	flags = ifa->ifa_flags;
 	len = IFA_PAYLOAD(nh);
-	for_each_attr(rta, len) {
+	for (; RTA_OK(rta, len); rta = RTA_NEXT(rta, len)) {
 		size_t n = RTA_PAYLOAD(rta);
 
 		/* On point-to-point links the address is the peer's. */
@@ -272,7 +271,7 @@ static void add_route(struct scan *s, const struct nlmsghdr *nh)
 		return;
 	table = rtm->rtm_table;
 	len = RTM_PAYLOAD(nh);
-	for_each_attr(rta, len) {
+	for (; RTA_OK(rta, len); rta = RTA_NEXT(rta, len)) {
 		if (rta->rta_type == RTA_OIF)
 			oif = attr_u32(rta);
 		else if (rta->rta_type == RTA_PRIORITY)
@@ -315,7 +314,7 @@ static int scan_once(struct scan *s, bool routes)
 	err = dump(fd, RTM_GETLINK, add_link, s);
 	if (!err)
 		err = dump(fd, RTM_GETADDR, add_addr, s);
-	/* Without routes (some sandboxes have none) the order suffers, no more. */
+	/* Without routes (in some sandboxes) the order suffers, no more. */
 	if (!err && routes && dump(fd, RTM_GETROUTE, add_route, s) == -EINTR)
 		err = -EINTR;
 	close(fd);
@@ -365,8 +364,9 @@ static int check_names(const struct scan *s, const char *ifnames)
 
 		end = strchrnul(p, ',');
 		for (size_t i = 0; i < s->nlinks; i++)
-			found |= strlen(s->link[i].name) == (size_t)(end - p) &&
-				 !strncmp(s->link[i].name, p, (size_t)(end - p));
+			found |=
+				strlen(s->link[i].name) == (size_t)(end - p) &&
+				!strncmp(s->link[i].name, p, (size_t)(end - p));
 		if (!found)
 			return -ENODEV;
 	}
@@ -537,7 +537,7 @@ static struct {
 	_Atomic uint64_t checked_ns;
 	_Atomic uint64_t word[LOCAL_SIZE][3];
 	pthread_mutex_t writer;
-	int watch;   /* -1: none */
+	int watch; /* -1: none */
 	pid_t owner; /* of watch: a child of fork() makes its own */
 } local = { .writer = PTHREAD_MUTEX_INITIALIZER, .watch = -1 };
 
@@ -641,7 +641,8 @@ uint32_t netdev_ifindex(const union ibv_gid *gid)
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &ts); /* much the cheapest */
 	now = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 	if (now - atomic_load_explicit(&local.checked_ns,
-				       memory_order_acquire) >= 1000000000u)
+				       memory_order_acquire) >=
+	    1000000000u)
 		local_refresh(now);
 	found = local_find(hi, lo);
 	/* All of 127/8 is local, though only 127.0.0.1 is listed. */
@@ -666,9 +667,9 @@ enum ibv_mtu netdev_ib_mtu(uint32_t mtu)
 	 */
 	uint32_t room = mtu - min_u32(mtu, 40 + 8 + 12 + 4 + 28 + 4);
 
-	return room >= 4096 ? IBV_MTU_4096 :
-	       room >= 2048 ? IBV_MTU_2048 :
-	       room >= 1024 ? IBV_MTU_1024 :
-	       room >= 512  ? IBV_MTU_512 :
-			      IBV_MTU_256;
+	return room >= 4096   ? IBV_MTU_4096
+	       : room >= 2048 ? IBV_MTU_2048
+	       : room >= 1024 ? IBV_MTU_1024
+	       : room >= 512  ? IBV_MTU_512
+			      : IBV_MTU_256;
 }

@@ -351,7 +351,8 @@ static int init_file(int fd)
 	uint32_t random;
 	int err;
 
-	static_assert(sizeof(struct shared) < LOCK_BYTE, "locks beyond the end");
+	static_assert(sizeof(struct shared) < LOCK_BYTE,
+		      "locks beyond the end");
 	/* A full tmpfs shows here and not as a SIGBUS later. */
 	err = posix_fallocate(fd, 0, sizeof(struct shared));
 	if (err)
@@ -504,9 +505,8 @@ static int get_file(const char *dir, struct file **out)
 	for (int i = 0; i < OPEN_TRIES && fd == -EAGAIN; i++)
 		fd = open_locked(path, &st);
 	if (fd < 0)
-		return fd == -EAGAIN ? fail(-EAGAIN, "%s keeps changing",
-					    path) :
-				       fd;
+		return fd == -EAGAIN ? fail(-EAGAIN, "%s keeps changing", path)
+				     : fd;
 	f = calloc(1, sizeof(*f));
 	if (!f) {
 		err = fail(-ENOMEM, "out of memory");
@@ -563,8 +563,7 @@ static int take_slot(struct file *f)
 	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++) {
 		struct slot *s = &f->m->slot[slot];
 
-		if (LOAD(&s->used) ||
-		    f->mine[slot / 64] >> (slot % 64) & 1 ||
+		if (LOAD(&s->used) || f->mine[slot / 64] >> (slot % 64) & 1 ||
 		    record_lock(f->fd, F_WRLCK, LOCK_BYTE + 1 + (off_t)slot))
 			continue;
 		f->mine[slot / 64] |= 1ull << (slot % 64);
@@ -622,7 +621,7 @@ static int open_file(const char *dir, struct file **f)
 int registry_join(struct registry **out, const char *dir, const char **why)
 {
 	struct registry *r;
-	struct file *f;
+	struct file *f = NULL;
 	int err, slot;
 
 	pthread_once(&once, init_once);
@@ -716,7 +715,7 @@ int registry_lease(struct registry *r)
 	if (err)
 		return err;
 	sweep(r->file);
-	/* The one that was free the longest, about: a QPN is not soon reused. */
+	/* About the one that was free the longest: no QPN is reused soon. */
 	chunk = LOAD(&m->cursor) % REGISTRY_CHUNKS;
 	err = -ENOSPC;
 	for (uint32_t i = 0; i < REGISTRY_CHUNKS; i++) {
@@ -927,8 +926,7 @@ void registry_addr_found(struct registry *r, const union ibv_gid *gid,
 }
 
 size_t registry_steering(struct registry *r, const union ibv_gid *gid,
-			 uint32_t scope, struct registry_range *out,
-			 size_t max)
+			 uint32_t scope, struct registry_range *out, size_t max)
 {
 	const struct shared *m = r->file->m;
 	int row = find_addr(m, gid, scope);
@@ -949,9 +947,8 @@ size_t registry_steering(struct registry *r, const union ibv_gid *gid,
 	out[n++] = (struct registry_range){ 0 };
 	for (uint16_t chunk = 1; chunk < REGISTRY_CHUNKS - 1; chunk++) {
 		unsigned owner = LOAD(&m->chunk[chunk]);
-		unsigned at = owner && owner <= REGISTRY_SLOTS ?
-				      place[owner - 1] :
-				      0;
+		unsigned at =
+			owner && owner <= REGISTRY_SLOTS ? place[owner - 1] : 0;
 
 		if (!at || at - 1 == out[n - 1].index)
 			continue;

@@ -37,13 +37,13 @@ enum rx_kind { RX_PRIVATE, RX_UNICAST, RX_MULTICAST };
 struct rx_sock {
 	struct rx_sock *next;
 	union ibv_gid gid; /* bound to; private sockets: none */
-	uint32_t scope;    /* interface of a link-local or multicast gid */
+	uint32_t scope; /* interface of a link-local or multicast gid */
 	enum rx_kind kind;
 	unsigned refs;
 	int fd;
 	bool v4;
-	bool bound;        /* false: the private port only, fd is -1 */
-	bool filtered;     /* private: the kernel lets only this host pass */
+	bool bound; /* false: the private port only, fd is -1 */
+	bool filtered; /* private: the kernel lets only this host pass */
 	uint32_t overflow; /* rx side: SO_RXQ_OVFL when last seen */
 	uint64_t repair_ns; /* rx side: of the last attempt */
 };
@@ -78,7 +78,7 @@ struct udp {
 	unsigned slot;
 	int epfd;
 	int pending_fd; /* eventfd: rx holds packets that are not handed over */
-	int spare_fd;   /* a socket to put in the place of closed ones */
+	int spare_fd; /* a socket to put in the place of closed ones */
 	struct tx_sock tx[2][TX_POOL]; /* [v4] */
 	uint16_t private_port;
 	struct udp_stats stats;
@@ -95,7 +95,7 @@ struct udp {
 	struct rx *rx;
 };
 
-#define STAT_ADD(u, field, n) \
+#define STAT_ADD(u, field, n)                                                  \
 	__atomic_fetch_add(&(u)->stats.field, n, __ATOMIC_RELAXED)
 
 static inline uint32_t udp_scope(const union ibv_gid *gid, uint32_t ifindex)

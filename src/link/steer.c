@@ -40,12 +40,12 @@ static size_t tree(struct sock_filter *p, const struct registry_range *r,
 	}
 	left = tree_len(half);
 	if (left <= 255) {
-		p[i++] = (struct sock_filter)BPF_JUMP(
-			BPF_JMP | BPF_JGE | BPF_K, r[half].chunk,
-			(uint8_t)left, 0);
+		p[i++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K,
+						      r[half].chunk,
+						      (uint8_t)left, 0);
 	} else {
-		p[i++] = (struct sock_filter)BPF_JUMP(
-			BPF_JMP | BPF_JGE | BPF_K, r[half].chunk, 0, 1);
+		p[i++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K,
+						      r[half].chunk, 0, 1);
 		p[i++] = (struct sock_filter)BPF_STMT(BPF_JMP | BPF_JA,
 						      (uint32_t)left);
 	}
@@ -74,7 +74,7 @@ int steer_attach(int fd, const struct registry_range *range, size_t n)
 	static_assert(REGISTRY_CHUNK == 1 << 12, "shift of the program");
 	if (n > STEER_RANGES)
 		n = STEER_RANGES;
-	/* Kernels before 6.9 allow few bytes for it: better coarse than none. */
+	/* Kernels before 6.9 allow less than that: better coarse than none. */
 	for (; n; n /= 2) {
 		fprog.len = (uint16_t)steer_program(prog, range, n);
 		if (!setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF,

@@ -46,7 +46,7 @@
 #define RCVBUF_WANTED (8 << 20)
 #define SNDBUF_WANTED (4 << 20)
 #define PORT_TRIES 16
-#define BIND_TRIES 5 /* a killed process's sockets outlive its locks briefly */
+#define BIND_TRIES 5 /* the sockets of the killed outlive their locks */
 #define BIND_PAUSE_NS 10000000
 #define REPAIR_NS 5000000u
 
@@ -103,14 +103,14 @@ static int bind_any(int fd, bool v4, uint16_t port)
 
 static uint16_t bound_port(int fd)
 {
-	struct sockaddr_storage ss;
+	struct sockaddr_storage ss = { 0 };
 	socklen_t len = sizeof(ss);
 
 	if (getsockname(fd, (struct sockaddr *)&ss, &len))
 		return 0;
-	return ntohs(ss.ss_family == AF_INET ?
-			     ((struct sockaddr_in *)&ss)->sin_port :
-			     ((struct sockaddr_in6 *)&ss)->sin6_port);
+	return ntohs(ss.ss_family == AF_INET
+			     ? ((struct sockaddr_in *)&ss)->sin_port
+			     : ((struct sockaddr_in6 *)&ss)->sin6_port);
 }
 
 static int udp_socket(bool v4)
@@ -176,8 +176,7 @@ static int tx_open(struct tx_sock *t, bool v4)
 	if (v4) {
 		set_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
 	} else {
-		set_int(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER,
-			IPV6_PMTUDISC_DO);
+		set_int(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
 		set_int(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 1);
 	}
 	if (getrandom(random, sizeof(random), 0) == sizeof(random))
@@ -217,10 +216,9 @@ static int accept_loopback(int fd)
 	};
 	struct sock_fprog prog = { ARRAY_SIZE(code), code };
 
-	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &prog,
-			  sizeof(prog)) ?
-		       -errno :
-		       0;
+	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof(prog))
+		       ? -errno
+		       : 0;
 }
 
 static int add_private(struct udp *u, int fd, bool v4)
@@ -542,8 +540,9 @@ static bool line_conflicts(const char *line, const union ibv_gid *gid,
 	static const uint8_t zero[16];
 	int n;
 
-	if (sscanf(line, " %*u: %39[0-9A-Fa-f]:%x %*s %*s %*s %*s %*s %u %*s "
-			 "%lu",
+	if (sscanf(line,
+		   " %*u: %39[0-9A-Fa-f]:%x %*s %*s %*s %*s %*s %u %*s "
+		   "%lu",
 		   addr, &port, uid, inode) != 4 ||
 	    port != ROCE_UDP_PORT)
 		return false;
@@ -584,12 +583,14 @@ static void describe_holder(const union ibv_gid *gid, char *out, size_t len)
 		else if (uid)
 			snprintf(out, len, "a process of user %u", uid);
 		else if (!access("/sys/module/rdma_rxe", F_OK))
-			snprintf(out, len, "the kernel's rdma_rxe driver, it "
-					   "seems (rdma link delete frees it)");
+			snprintf(out, len,
+				 "the kernel's rdma_rxe driver, it "
+				 "seems (rdma link delete frees it)");
 		else
-			snprintf(out, len, geteuid() ? "a process of user 0, "
-						       "or the kernel" :
-						       "the kernel");
+			snprintf(out, len,
+				 geteuid() ? "a process of user 0, "
+					     "or the kernel"
+					   : "the kernel");
 		return;
 	}
 	snprintf(out, len, "somebody who cannot be seen from here");
@@ -604,11 +605,11 @@ static void say_taken(struct udp *u, const union ibv_gid *gid)
 	else
 		inet_ntop(AF_INET6, gid->raw, addr, sizeof(addr));
 	describe_holder(gid, who, sizeof(who));
-	snprintf(u->why, sizeof(u->why),
-		 "UDP port %d of %s is taken by %s%s", ROCE_UDP_PORT, addr, who,
+	snprintf(u->why, sizeof(u->why), "UDP port %d of %s is taken by %s%s",
+		 ROCE_UDP_PORT, addr, who,
 		 u->registry ? "; only processes of this user on this host "
-			       "can reach us there" :
-			       "");
+			       "can reach us there"
+			     : "");
 }
 
 const char *udp_why(const struct udp *cu)
@@ -754,8 +755,8 @@ int udp_bind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
 		s->gid = *gid;
 		s->scope = scope;
 		s->v4 = roce_gid_is_v4(gid);
-		s->kind = roce_gid_is_multicast(gid) ? RX_MULTICAST :
-						       RX_UNICAST;
+		s->kind =
+			roce_gid_is_multicast(gid) ? RX_MULTICAST : RX_UNICAST;
 	}
 	/* Whoever had the port may be gone by now. */
 	if (new || (s->kind == RX_UNICAST && !s->bound))

@@ -34,8 +34,8 @@
 #define RX_CONTROL 256
 #define RX_EVENTS 16
 #define HINTS 64
-#define HOT_TRIES 4  /* one in so many goes to the other sockets */
-#define SPINNING 8   /* polls that found nothing: somebody is waiting */
+#define HOT_TRIES 4 /* one in so many goes to the other sockets */
+#define SPINNING 8 /* polls that found nothing: somebody is waiting */
 #define MAX_READS 16 /* in one poll, if nothing good is in them */
 #define STALE_NS 2000000u
 
@@ -44,14 +44,14 @@ struct datagram {
 	struct rx_sock *sock;
 	const uint8_t *data;
 	size_t len, off; /* off: first byte not handed over */
-	size_t segment;  /* bytes per packet */
+	size_t segment; /* bytes per packet */
 	union ibv_gid src, dst;
 	uint16_t sport;
 	uint8_t tclass;
 	uint8_t hop_limit;
 	uint16_t next_id; /* guess of the IPv4 identification */
-	uint8_t hint;     /* place of the flow's guess */
-	bool local;       /* src is an address of this host */
+	uint8_t hint; /* place of the flow's guess */
+	bool local; /* src is an address of this host */
 };
 
 struct rx {
@@ -69,15 +69,15 @@ struct rx {
 	struct epoll_event event[RX_EVENTS]; /* sockets to read */
 	int nevents, next_event;
 	struct rx_sock *hot; /* try this one before asking epoll */
-	unsigned tries;      /* of hot and others */
-	unsigned burst;      /* datagrams to ask for at a time */
-	unsigned idle;       /* polls that found nothing since the last one */
-	bool pending;        /* pending_fd is readable */
-	bool empty;          /* all sockets were found empty */
+	unsigned tries; /* of hot and others */
+	unsigned burst; /* datagrams to ask for at a time */
+	unsigned idle; /* polls that found nothing since the last one */
+	bool pending; /* pending_fd is readable */
+	bool empty; /* all sockets were found empty */
 
 	uint64_t pkts, bytes; /* of this call */
 	uint16_t next_id[HINTS];
-	int64_t stale;        /* backlog that was there throughout */
+	int64_t stale; /* backlog that was there throughout */
 	uint64_t stale_since; /* 0: not looking */
 };
 
@@ -154,13 +154,15 @@ static bool read_control(struct udp *u, struct datagram *d, struct msghdr *m)
 		    c->cmsg_len >= CMSG_LEN(sizeof(struct in_pktinfo))) {
 			const struct in_pktinfo *pi = (void *)CMSG_DATA(c);
 
-			d->dst = (union ibv_gid){ .raw = { [10] = 0xff,
-							   [11] = 0xff } };
+			d->dst = (union ibv_gid){
+				.raw = { [10] = 0xff, [11] = 0xff }
+			};
 			memcpy(d->dst.raw + 12, &pi->ipi_addr, 4);
 			have_dst = true;
 		} else if (c->cmsg_level == IPPROTO_IPV6 &&
 			   c->cmsg_type == IPV6_PKTINFO &&
-			   c->cmsg_len >= CMSG_LEN(sizeof(struct in6_pktinfo))) {
+			   c->cmsg_len >=
+				   CMSG_LEN(sizeof(struct in6_pktinfo))) {
 			const struct in6_pktinfo *pi = (void *)CMSG_DATA(c);
 
 			memcpy(d->dst.raw, &pi->ipi6_addr, 16);
@@ -183,8 +185,7 @@ static bool read_control(struct udp *u, struct datagram *d, struct msghdr *m)
 		} else if (c->cmsg_level == SOL_SOCKET &&
 			   c->cmsg_type == SO_RXQ_OVFL) {
 			drops = (uint32_t)control_int(c);
-			STAT_ADD(u, rx_overflow,
-				 drops - d->sock->overflow);
+			STAT_ADD(u, rx_overflow, drops - d->sock->overflow);
 			d->sock->overflow = drops;
 		}
 	}
@@ -231,8 +232,8 @@ static bool begin(struct udp *u, struct rx *rx, int i)
 		d->len = 0;
 		return false;
 	}
-	d->local = d->sock->filtered ||
-		   (u->registry && netdev_is_local(&d->src));
+	d->local =
+		d->sock->filtered || (u->registry && netdev_is_local(&d->src));
 	d->hint = (uint8_t)((d->src.raw[15] * 31u + d->src.raw[14] + d->sport) %
 			    HINTS);
 	d->next_id = rx->next_id[d->hint];
@@ -501,7 +502,8 @@ static int read_sock(struct rx *rx, struct rx_sock *s)
 	rx->next = 0;
 	rx->d.len = rx->d.off = 0;
 	rx->hot = s;
-	/* What was there at once, without waiting, is likely to have company. */
+	/* What was there at once, without waiting, is likely to have company.
+	 */
 	if ((unsigned)n < want)
 		rx->burst = (unsigned)n;
 	else if (!rx->idle)
@@ -579,8 +581,8 @@ static void set_pending(struct udp *u, struct rx *rx, bool pending)
 	if (pending == rx->pending)
 		return;
 	rx->pending = pending;
-	done = pending ? write(u->pending_fd, &n, sizeof(n)) :
-			 read(u->pending_fd, &n, sizeof(n));
+	done = pending ? write(u->pending_fd, &n, sizeof(n))
+		       : read(u->pending_fd, &n, sizeof(n));
 	(void)done; /* an eventfd that is full or empty is as it should be */
 }
 

@@ -46,7 +46,8 @@
 #define SMALL_RUN 4608 /* bytes that fit the stack: one packet of any size */
 #define MAX_IOV (ROCE_BATCH_IOV + 2 * ROCE_BATCH)
 
-static const union ibv_gid loopback[2] = { /* [v4] */
+static const union ibv_gid loopback[2] = {
+	/* [v4] */
 	{ .raw = { [15] = 1 } },
 	{ .raw = { [10] = 0xff, 0xff, 127, 0, 0, 1 } },
 };
@@ -54,13 +55,13 @@ static const union ibv_gid loopback[2] = { /* [v4] */
 /* Where the packets of a run go. */
 struct route {
 	const struct roce_path *path;
-	uint32_t qpn;  /* slot was looked up for, */
+	uint32_t qpn; /* slot was looked up for, */
 	uint16_t to_slot; /* or given by */
 	uint32_t scope; /* interface to send on, or 0 */
-	int slot;      /* a process of this host, or negative */
+	int slot; /* a process of this host, or negative */
 	bool v4;
-	bool private;  /* to that process's private port */
-	bool relay;    /* to the private port of each member of the group */
+	bool private; /* to that process's private port */
+	bool relay; /* to the private port of each member of the group */
 	struct sockaddr_storage to;
 	socklen_t tolen;
 	size_t control_len;
@@ -72,7 +73,7 @@ struct run {
 	const struct roce_batch *b;
 	uint8_t index[ROCE_BATCH];
 	size_t n;
-	size_t size;  /* of each packet, BTH to ICRC; the last may be shorter */
+	size_t size; /* of each packet, BTH to ICRC; the last may be shorter */
 	size_t bytes; /* of all */
 	const struct tx_sock *sock;
 };
@@ -121,8 +122,8 @@ static void set_path(const struct udp *u, struct route *r,
 		pi->ipi_ifindex = (int)r->scope;
 		memcpy(&pi->ipi_spec_dst, path->sgid.raw + 12, 4);
 	} else {
-		struct in6_pktinfo *pi = put_control(
-			r, IPPROTO_IPV6, IPV6_PKTINFO, sizeof(*pi));
+		struct in6_pktinfo *pi =
+			put_control(r, IPPROTO_IPV6, IPV6_PKTINFO, sizeof(*pi));
 
 		pi->ipi6_ifindex = r->scope;
 		memcpy(&pi->ipi6_addr, path->sgid.raw, 16);
@@ -152,7 +153,7 @@ static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 		r->slot = registry_route(u->registry, qpn, dgid,
 					 udp_scope(dgid, r->path->sgid_scope));
 	if (r->slot >= 0 && !u->cfg.wire)
-		private = registry_port(u->registry, (unsigned)r->slot);
+	private = registry_port(u->registry, (unsigned)r->slot);
 	r->private = private;
 	/* Nobody could tell from the QPN who is to give back what it costs. */
 	if (to_slot && !private)
@@ -174,11 +175,11 @@ static uint32_t packet_qpn(const struct roce_pkt *p)
 
 static bool same_path(const struct roce_path *a, const struct roce_path *b)
 {
-	return a == b || (gid_equal(&a->dgid, &b->dgid) &&
-			  gid_equal(&a->sgid, &b->sgid) &&
-			  a->sgid_scope == b->sgid_scope &&
-			  a->tclass == b->tclass &&
-			  a->hop_limit == b->hop_limit);
+	return a == b ||
+	       (gid_equal(&a->dgid, &b->dgid) &&
+		gid_equal(&a->sgid, &b->sgid) &&
+		a->sgid_scope == b->sgid_scope && a->tclass == b->tclass &&
+		a->hop_limit == b->hop_limit);
 }
 
 /* Makes *r the route of p; false: it already was. */
@@ -204,9 +205,9 @@ static bool lose(struct udp *u)
 
 	if (u->cfg.loss <= 0)
 		return false;
-	z = u->cfg.seed + (atomic_fetch_add_explicit(&u->draws, 1,
-						     memory_order_relaxed) +
-			   1) * 0x9e3779b97f4a7c15u;
+	z = u->cfg.seed +
+	    (atomic_fetch_add_explicit(&u->draws, 1, memory_order_relaxed) +
+	     1) * 0x9e3779b97f4a7c15u;
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
 	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
 	z ^= z >> 31;
@@ -312,8 +313,8 @@ static int send_iov(const struct route *r, const struct tx_sock *sock,
 
 	memcpy(control, r->control, r->control_len);
 	if (segment) {
-		struct cmsghdr *c = (struct cmsghdr *)(control +
-						       r->control_len);
+		struct cmsghdr *c =
+			(struct cmsghdr *)(control + r->control_len);
 		uint16_t s = (uint16_t)segment;
 
 		memset(c, 0, CMSG_SPACE(sizeof(s)));
@@ -345,9 +346,9 @@ static int send_private(struct udp *u, unsigned slot, const struct iovec *iov,
 	if (!port)
 		return -ENOENT;
 	m.msg_namelen = udp_sockaddr(&to, &loopback[v4], 0, port);
-	return sendmsg(u->tx[v4][0].fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ?
-		       -errno :
-		       0;
+	return sendmsg(u->tx[v4][0].fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0
+		       ? -errno
+		       : 0;
 }
 
 int tx_hand_over(struct udp *u, unsigned slot, const struct packet *k)
@@ -391,20 +392,20 @@ static int relay(struct udp *u, const struct route *r,
 		 const struct tx_sock *sock, const uint8_t *p, size_t len)
 {
 	uint16_t slot[REGISTRY_SLOTS];
-	size_t n = registry_receivers(u->registry, &r->path->dgid, r->scope,
-				      slot);
+	size_t n =
+		registry_receivers(u->registry, &r->path->dgid, r->scope, slot);
 
 	for (size_t i = 0; i < n; i++)
 		tx_hand_over(u, slot[i],
-			      &(struct packet){
-				      .p = p,
-				      .len = len,
-				      .src = r->path->sgid,
-				      .dst = r->path->dgid,
-				      .sport = sock->port,
-				      .tclass = r->path->tclass,
-				      .hop_limit = r->path->hop_limit,
-			      });
+			     &(struct packet){
+				     .p = p,
+				     .len = len,
+				     .src = r->path->sgid,
+				     .dst = r->path->dgid,
+				     .sport = sock->port,
+				     .tclass = r->path->tclass,
+				     .hop_limit = r->path->hop_limit,
+			     });
 	return 0;
 }
 

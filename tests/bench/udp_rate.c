@@ -40,7 +40,7 @@ static struct {
 	_Atomic uint64_t pkts, bytes;
 	_Atomic bool stop, pong;
 	_Atomic uint16_t port;
-} *shared;
+} * shared;
 
 static struct roce_path path;
 static struct roce_batch batch;
@@ -137,7 +137,7 @@ static void ping_pong(struct end *e, double seconds)
 	uint64_t begin = clock_ns(), now = begin, lost = 0, n = 0, sent;
 	int err;
 
-	while (now - begin < seconds * 1e9) {
+	while ((double)(now - begin) < seconds * 1e9) {
 		uint64_t before = count;
 
 		udp_send(e->u, &batch, &err);
@@ -193,7 +193,7 @@ static void plain_ping_pong(double seconds)
 	sin.sin_port = htons(shared->port);
 	sin.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	begin = now = clock_ns();
-	while (now - begin < seconds * 1e9) {
+	while ((double)(now - begin) < seconds * 1e9) {
 		sendto(fd, buf, sizeof(buf), 0, (struct sockaddr *)&sin,
 		       sizeof(sin));
 		while (recv(fd, buf, sizeof(buf), 0) < 0)
@@ -262,7 +262,8 @@ int main(int argc, char **argv)
 			v6 = true;
 		else if (c == 's')
 			payload = min_u64(strtoull(optarg, NULL, 0),
-					  ROCE_MTU_MAX) & ~3ull;
+					  ROCE_MTU_MAX) &
+				  ~3ull;
 		else if (c == 't')
 			seconds = strtod(optarg, NULL);
 		else
@@ -303,7 +304,7 @@ int main(int argc, char **argv)
 				errx(1, "%s", strerror(error));
 		}
 		now = clock_ns();
-	} while (now - begin < seconds * 1e9);
+	} while ((double)(now - begin) < seconds * 1e9);
 	usleep(50000);
 	pkts = shared->pkts;
 	got = shared->bytes;

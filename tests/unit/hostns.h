@@ -22,8 +22,8 @@
 static inline bool write_file(const char *path, const char *text)
 {
 	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	bool done = fd >= 0 && write(fd, text, strlen(text)) ==
-				       (ssize_t)strlen(text);
+	bool done = fd >= 0 &&
+		    write(fd, text, strlen(text)) == (ssize_t)strlen(text);
 
 	if (fd >= 0)
 		close(fd);
@@ -66,7 +66,8 @@ static inline bool own_netns(void)
 }
 
 /* Runs a command line of ip(8); false if it fails or there is none. */
-__attribute__((format(printf, 1, 2))) static inline bool ip(const char *fmt, ...)
+__attribute__((format(printf, 1, 2))) static inline bool ip(const char *fmt,
+							    ...)
 {
 	char args[256], cmd[320];
 	va_list ap;

@@ -123,8 +123,8 @@ static void order(void **state)
 	/* The default route decides. */
 	for (int i = 0; i < 2; i++) {
 		ip("route del default");
-		assert_true(i ? ip("route add default via 10.1.0.9") :
-				ip("route add default via 10.2.0.9"));
+		assert_true(i ? ip("route add default via 10.1.0.9")
+			      : ip("route add default via 10.2.0.9"));
 		assert_int_equal(netdev_scan(&t, "", NULL), 0);
 		assert_int_equal(without_link_local(&t), 6);
 		assert_true(is(&t.gid[i ? 0 : 1], "10.1.0.1", "va"));
@@ -339,7 +339,7 @@ int main(void)
 		print_message("no network namespace to be had: skipped\n");
 		return 77;
 	}
-	have_veth = ip("link add va type veth peer name vb") &&
-		    ip("link del va");
+	have_veth =
+		ip("link add va type veth peer name vb") && ip("link del va");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -421,9 +421,10 @@ static void garbage_in_the_file_is_survived(void **state)
 				m[k] = m[k] > 40 ? 0 : m[k] & 3;
 		munmap(m, (size_t)st.st_size);
 		if (i % 8 == 5)
-			assert_int_equal(ftruncate(fd, (off_t)(rnd(&seed) %
-							       (uint64_t)st.st_size)),
-					 0);
+			assert_int_equal(
+				ftruncate(fd, (off_t)(rnd(&seed) %
+						      (uint64_t)st.st_size)),
+				0);
 		close(fd);
 		r = join();
 		assert_non_null(r);

@@ -129,12 +129,14 @@ static void node_bind(struct node *n, const char *addr)
 
 static struct roce_path path_of(const char *src, const char *dst)
 {
-	return (struct roce_path){ .sgid = gid_of(src), .dgid = gid_of(dst),
+	return (struct roce_path){ .sgid = gid_of(src),
+				   .dgid = gid_of(dst),
 				   .hop_limit = 64 };
 }
 
 static void batch_add(struct roce_batch *b, const struct roce_path *path,
-		      uint32_t qpn, uint8_t opcode, uint32_t psn, size_t payload)
+		      uint32_t qpn, uint8_t opcode, uint32_t psn,
+		      size_t payload)
 {
 	static uint8_t data[ROCE_BATCH][ROCE_MTU_MAX];
 	struct roce_pkt *p = &b->pkt[b->n];
@@ -215,8 +217,8 @@ static void node_send(struct node *from, struct node *to,
 	while (done < count && clock_ns() < end) {
 		b.n = b.niov = 0;
 		while (b.n < ROCE_BATCH && done + b.n < count)
-			batch_add(&b, path, qpn, opcode,
-				  (uint32_t)(done + b.n), payload);
+			batch_add(&b, path, qpn, opcode, (uint32_t)(done + b.n),
+				  payload);
 		n = udp_send(from->u, &b, &err);
 		assert_int_equal(err, 0);
 		done += (unsigned)n;
@@ -234,8 +236,9 @@ static const struct udp_config direct, wire = { .wire = true };
 static void round_trip(const struct udp_config *cfg, const char *a,
 		       const char *b)
 {
-	static const size_t sizes[] = { 0, 1, 2, 3, 4, 63, 256, 1024, 4093,
-					4096 };
+	static const size_t sizes[] = {
+		0, 1, 2, 3, 4, 63, 256, 1024, 4093, 4096
+	};
 	struct roce_path path = path_of(a, b);
 	struct node x, y;
 	unsigned total = 0;
@@ -335,19 +338,24 @@ static void wire_format_of_a_run(void **state)
 	b.n = b.niov = 0;
 	for (uint32_t i = 0; i < 30; i++) /* 3 runs: 14, a short one ends it */
 		batch_add(&b, &path, 0x123456, RC_MIDDLE, i,
-			  i == 13 ? 700 : i < 20 ? 1024 : 2048);
+			  i == 13  ? 700
+			  : i < 20 ? 1024
+				   : 2048);
 	assert_int_equal(udp_send(n.u, &b, &err), 30);
 	assert_int_equal(err, 0);
 	for (uint32_t i = 0; i < 30; i++) {
-		uint16_t id = 0, want = (uint16_t)(i < 14 ? i :
-						   i < 20 ? i - 14 :
-							    i - 20);
+		uint16_t id = 0, want = (uint16_t)(i < 14   ? i
+						   : i < 20 ? i - 14
+							    : i - 20);
 		struct roce_hdr h;
 		ssize_t len = recvfrom(fd, buf, sizeof(buf), 0,
 				       (struct sockaddr *)&from, &fromlen);
 
-		assert_int_equal(len,
-				 12 + (i == 13 ? 700 : i < 20 ? 1024 : 2048) + 4);
+		assert_int_equal(len, 12 +
+					      (i == 13  ? 700
+					       : i < 20 ? 1024
+							: 2048) +
+					      4);
 		assert_true(icrc_check(&path.sgid, &path.dgid,
 				       ntohs(from.sin_port), ROCE_UDP_PORT, buf,
 				       (size_t)len, &id));
@@ -510,9 +518,9 @@ static void plain_send(int fd, const char *addr, uint16_t port,
 				   .sin_port = htons(port) };
 
 	memcpy(&sin.sin_addr, gid.raw + 12, 4);
-	assert_int_equal(sendto(fd, data, len, 0, (struct sockaddr *)&sin,
-				sizeof(sin)),
-			 len);
+	assert_int_equal(
+		sendto(fd, data, len, 0, (struct sockaddr *)&sin, sizeof(sin)),
+		len);
 }
 
 /* Whatever bytes arrive on either port: counted, dropped, nothing else. */
@@ -530,8 +538,8 @@ static void arbitrary_bytes(void **state)
 	fd = plain_socket("127.0.0.7", 0);
 	for (int i = 0; i < 4000; i++) {
 		size_t len = i < 100 ? (size_t)i : rnd(&seed) % sizeof(buf);
-		uint16_t port = i & 1 ? ROCE_UDP_PORT :
-					registry_port(n.r, registry_slot(n.r));
+		uint16_t port = i & 1 ? ROCE_UDP_PORT
+				      : registry_port(n.r, registry_slot(n.r));
 
 		rnd_fill(&seed, buf, len);
 		if (i % 4 == 0 && len > 2) { /* like a hand-over */
@@ -583,10 +591,9 @@ static void a_flipped_bit_is_noticed(void **state)
 	roce_encode(&h, pkt);
 	for (size_t i = 0; i < 84; i++)
 		pkt[12 + i] = pattern(0, i);
-	icrc_put(pkt + 96,
-		 icrc_bth(icrc_begin(&path.sgid, &path.dgid, 5555,
-				     ROCE_UDP_PORT, 100, 0),
-			  pkt, 96));
+	icrc_put(pkt + 96, icrc_bth(icrc_begin(&path.sgid, &path.dgid, 5555,
+					       ROCE_UDP_PORT, 100, 0),
+				    pkt, 96));
 	plain_send(fd, "127.0.0.1", ROCE_UDP_PORT, pkt, 100);
 	n.any_order = true;
 	node_poll(&n);
@@ -622,9 +629,8 @@ static void mixed_batch(void **state)
 	node_bind(&c, "127.0.0.3");
 	batch.n = batch.niov = 0;
 	for (uint32_t i = 0; i < 60; i++)
-		batch_add(&batch, i % 3 ? &to_b : &to_c,
-			  i % 3 ? b.qpn : c.qpn, RC_MIDDLE, i / 3 * 2 + i % 3,
-			  i % 5 ? 512 : 99);
+		batch_add(&batch, i % 3 ? &to_b : &to_c, i % 3 ? b.qpn : c.qpn,
+			  RC_MIDDLE, i / 3 * 2 + i % 3, i % 5 ? 512 : 99);
 	b.any_order = c.any_order = true;
 	assert_int_equal(udp_send(a.u, &batch, &err), 60);
 	assert_int_equal(err, 0);
@@ -1211,8 +1217,8 @@ static void bad_memory_loses_one_packet(void **state)
 	b.n = b.niov = 0;
 	for (uint32_t i = 0; i < 9; i++)
 		batch_add(&b, &path, y.qpn, RC_MIDDLE, i, 100);
-	b.iov[b.pkt[4].iov].iov_base = mmap(NULL, 4096, PROT_NONE,
-					    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	b.iov[b.pkt[4].iov].iov_base =
+		mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_int_equal(udp_send(x.u, &b, &err), 9);
 	assert_int_equal(err, EFAULT);
 	y.any_order = true;
@@ -1354,9 +1360,9 @@ static void spoof(const uint8_t mac[6], const char *src, const char *dst,
 	fd = socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC, htons(ETH_P_IPV6));
 	assert_true(fd >= 0);
 	memcpy(to.sll_addr, mac, 6);
-	assert_int_equal(sendto(fd, p, 48 + len, 0, (struct sockaddr *)&to,
-				sizeof(to)),
-			 48 + len);
+	assert_int_equal(
+		sendto(fd, p, 48 + len, 0, (struct sockaddr *)&to, sizeof(to)),
+		48 + len);
 	close(fd);
 }
 
@@ -1486,8 +1492,8 @@ static void forwarding(void **state)
 					      &path.sgid, &path.dgid, 0x40, p,
 					      sizeof(p)),
 				 0);
-		assert_int_equal(udp_handover(y.u, 1000, &path.sgid,
-					      &path.dgid, 0, p, sizeof(p)),
+		assert_int_equal(udp_handover(y.u, 1000, &path.sgid, &path.dgid,
+					      0, p, sizeof(p)),
 				 -ENOENT);
 		assert_int_equal(udp_handover(y.u, registry_slot(z.r),
 					      &path.sgid, &path.dgid, 0, p,
@@ -1685,8 +1691,8 @@ static void recording(void **state)
 			epb++;
 			good += icrc_check(&path.sgid, &path.dgid,
 					   get_be16(udp), get_be16(udp + 2),
-					   udp + 8,
-					   get_be16(udp + 4) - 8u, &id) &&
+					   udp + 8, get_be16(udp + 4) - 8u,
+					   &id) &&
 				id == get_be16(ip + 4);
 		}
 		o += total;
