@@ -174,6 +174,16 @@ class GuestJob(Job):
             self.changed.wait_for(lambda: self.rc is not None, 5)
 
 
+def until(true, timeout):
+    """Waits until it is true, or for the timeout; says whether it is."""
+    end = time.monotonic() + timeout
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 class Place:
     """ip4, ip6: addresses; kind: what implements RDMA there."""
 
@@ -189,14 +199,6 @@ class Place:
         return {int(line.split()[1].rpartition(":")[2], 16)
                 for line in self._tcp_tables().splitlines()
                 if " 0A " in line}
-
-    def wait_listening(self, before, job, timeout):
-        """Until another port than before is listened on, or timeout."""
-        until = time.monotonic() + timeout
-        while time.monotonic() < until and job.rc is None:
-            if self.listening() - before:
-                return
-            time.sleep(0.05)
 
 
 class Host(Place):
@@ -215,10 +217,17 @@ class Host(Place):
         """Without softhca: tcpdump and the like."""
         return HostJob(argv, dict(os.environ))
 
+    def _tcp_tables(self):
+        return self._tables("tcp", "tcp6")
+
+    def cm_listening(self):
+        """Grows when a process begins to receive RoCE packets."""
+        return self._tables("udp", "udp6").count(":12B7 ")
+
     @staticmethod
-    def _tcp_tables():
+    def _tables(*names):
         text = ""
-        for name in ("tcp", "tcp6"):
+        for name in names:
             with open("/proc/net/" + name) as f:
                 text += f.read()
         return text
@@ -262,6 +271,10 @@ class Guest(Place):
 
     def _tcp_tables(self):
         return self.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"])[1]
+
+    def cm_listening(self):
+        """Grows when a process listens, or joins a group."""
+        return self.run(["rdma", "resource", "show", "cm_id"])[1].count(" state ")
 
     def alive(self):
         return self.proc.poll() is None
