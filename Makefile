@@ -24,6 +24,10 @@ test-full: deps ## the same with the whole matrix of real clients (about an hour
 test-pyverbs: deps build ## rdma-core's own tests of verbs (pyverbs)
 	@tests/pyverbs/run $(PYVERBS)
 
+test-peer: deps build ## against the kernel's RDMA driver (rxe) in a guest; writes docs/INTEROP.md
+	@scripts/deps peer
+	@tests/peer/run --build-guest $(PEER)
+
 demo: deps ## watch unmodified RDMA programs run on this machine
 	@scripts/demo
 
@@ -45,4 +49,4 @@ install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build test test-full test-pyverbs demo bench asan tsan install clean
+.PHONY: help deps build test test-full test-pyverbs test-peer demo bench asan tsan install clean
