@@ -118,6 +118,33 @@ int private_read_ibdev_sysfs_file(char *buf, size_t size,
 
 PRIVATE(private_read_ibdev_sysfs_file, ibv_read_ibdev_sysfs_file);
 
+/* The names of the opcodes, as messages of clients have them. */
+const char *private_wr_opcode_str(enum ibv_wr_opcode opcode);
+
+const char *private_wr_opcode_str(enum ibv_wr_opcode opcode)
+{
+	static const char *const words[] = {
+		[IBV_WR_RDMA_WRITE] = "RDMA_WRITE",
+		[IBV_WR_RDMA_WRITE_WITH_IMM] = "RDMA_WRITE_WITH_IMM",
+		[IBV_WR_SEND] = "SEND",
+		[IBV_WR_SEND_WITH_IMM] = "SEND_WITH_IMM",
+		[IBV_WR_RDMA_READ] = "RDMA_READ",
+		[IBV_WR_ATOMIC_CMP_AND_SWP] = "ATOMIC_CMP_AND_SWP",
+		[IBV_WR_ATOMIC_FETCH_AND_ADD] = "ATOMIC_FETCH_AND_ADD",
+		[IBV_WR_LOCAL_INV] = "LOCAL_INV",
+		[IBV_WR_BIND_MW] = "BIND_MW",
+		[IBV_WR_SEND_WITH_INV] = "SEND_WITH_INV",
+		[IBV_WR_TSO] = "TSO",
+		[IBV_WR_DRIVER1] = "DRIVER1",
+		[IBV_WR_ATOMIC_WRITE] = "ATOMIC_WRITE",
+	};
+	const size_t n = sizeof(words) / sizeof(words[0]);
+
+	return opcode < n && words[opcode] ? words[opcode] : "unknown";
+}
+
+PRIVATE(private_wr_opcode_str, ibv_wr_opcode_str);
+
 /* Data: whether destroying an object of an unplugged device may succeed. */
 extern bool private_allow_disassociate_destroy;
 bool private_allow_disassociate_destroy;

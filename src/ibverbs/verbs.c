@@ -409,6 +409,14 @@ struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc,
 	return ibv_create_ah(pd, &attr);
 }
 
+int ibv_resolve_eth_l2_from_gid(struct ibv_context *ctx,
+				struct ibv_ah_attr *attr,
+				uint8_t eth_mac[ETHERNET_LL_SIZE],
+				uint16_t *vid)
+{
+	return minus_one(shca_resolve_l2(ctx, attr, eth_mac, vid));
+}
+
 int ibv_destroy_ah(struct ibv_ah *ah)
 {
 	return -shca_ah_destroy(ah);
@@ -464,6 +472,26 @@ int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op,
 	(void)op;
 	(void)flags;
 	return 0;
+}
+
+/*
+ * Enhancements of the connection's establishment: there are none here. A peer
+ * of another vendor asks for its own, and goes without when they are refused.
+ */
+
+int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+	(void)qp;
+	*ece = (struct ibv_ece){ 0 };
+	return 0;
+}
+
+int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+	if (ece->comp_mask ||
+	    (qp->state != IBV_QPS_RESET && qp->state != IBV_QPS_INIT))
+		return EINVAL;
+	return ece->vendor_id || ece->options ? EOPNOTSUPP : 0;
 }
 
 int ibv_destroy_qp(struct ibv_qp *qp)

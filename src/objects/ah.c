@@ -4,6 +4,7 @@
 #include "engine.h"
 
 #include "base/bytes.h"
+#include "host/neigh.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -56,6 +57,20 @@ int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
 	shca_pd_get(pd);
 	*out = &ah->ah;
 	return 0;
+}
+
+int shca_resolve_l2(struct ibv_context *ibctx, const struct ibv_ah_attr *attr,
+		    uint8_t mac[6], uint16_t *vid)
+{
+	struct netdev_gid via;
+	struct roce_path path;
+	int err = shca_path(to_ctx(ibctx)->dev, attr, &path, &via);
+
+	if (!err)
+		err = neigh_resolve(&path.dgid, via.ifindex, mac);
+	if (!err && vid)
+		*vid = neigh_vlan(via.ifindex);
+	return err;
 }
 
 int shca_ah_destroy(struct ibv_ah *ibah)

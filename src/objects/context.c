@@ -127,6 +127,10 @@ int shca_async_get(struct ibv_context *ibctx, struct ibv_async_event *ev)
 
 	if (engine_dead(ctx->engine))
 		return -EIO;
+	/* Addresses come and go without a QP, too: somebody has to watch. */
+	err = engine_start(ctx->engine);
+	if (err)
+		return err;
 	do {
 		err = shca_token_get(ibctx->async_fd);
 		if (err)
@@ -292,6 +296,11 @@ static struct ibv_cq_ex *slot_create_cq_ex(struct ibv_context *ctx,
 	struct ibv_cq *cq;
 
 	return POINTER(shca_cq_create(ctx, attr, &cq), &to_cq(cq)->ex);
+}
+
+static int slot_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
+{
+	return -shca_cq_modify(cq, attr);
 }
 
 static struct ibv_qp *slot_create_qp_ex(struct ibv_context *ctx,
@@ -462,6 +471,7 @@ static void slots_fill(struct verbs_context *v)
 	v->query_device_ex = slot_query_device_ex;
 	v->query_rt_values = slot_query_rt_values;
 	v->create_cq_ex = slot_create_cq_ex;
+	v->modify_cq = slot_modify_cq;
 	v->create_qp_ex = slot_create_qp_ex;
 	v->create_srq_ex = slot_create_srq_ex;
 	v->get_srq_num = slot_get_srq_num;
@@ -528,11 +538,7 @@ static int context_open(struct shca_device *dev, int cmd_fd,
 		err = cmd_open(ctx);
 	if (err)
 		goto err_engine;
-	shca_device_rescan(dev, ctx->engine);
-	pthread_mutex_lock(&ctx->engine->ctx_lock);
-	ctx->next = ctx->engine->contexts;
-	ctx->engine->contexts = ctx;
-	pthread_mutex_unlock(&ctx->engine->ctx_lock);
+	engine_context_add(ctx->engine, ctx);
 	*out = ibctx;
 	return 0;
 

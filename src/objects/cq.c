@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -159,6 +160,29 @@ static uint32_t cq_count(const struct shca_cq *cq)
 	       atomic_load_explicit(&cq->head, memory_order_relaxed);
 }
 
+static bool is_moderated(const struct shca_cq *cq)
+{
+	return cq->mod_count > 1 && cq->mod_usec;
+}
+
+/* The event that was asked for; lock held. */
+static void event_raise(struct shca_cq *cq)
+{
+	atomic_store_explicit(&cq->armed, SHCA_UNARMED, memory_order_relaxed);
+	cq->mod_pending = 0;
+	if (cq->ex.channel)
+		channel_push(to_channel(cq->ex.channel), cq);
+}
+
+static void timer_start(const struct shca_cq *cq, uint16_t usec)
+{
+	const struct itimerspec at = { .it_value.tv_nsec = usec * 1000l };
+
+	/* Fails for a bad descriptor only. */
+	if (timerfd_settime(cq->mod_fd, 0, &at, NULL))
+		return;
+}
+
 int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
 {
 	struct ibv_async_event ev = { .event_type = IBV_EVENT_CQ_ERR,
@@ -192,13 +216,93 @@ int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
 	if (armed == SHCA_ARMED ||
 	    (armed == SHCA_ARMED_SOLICITED &&
 	     (solicited || wc->status != IBV_WC_SUCCESS))) {
-		atomic_store_explicit(&cq->armed, SHCA_UNARMED,
-				      memory_order_relaxed);
-		if (cq->ex.channel)
-			channel_push(to_channel(cq->ex.channel), cq);
+		if (!is_moderated(cq) || ++cq->mod_pending >= cq->mod_count)
+			event_raise(cq);
+		else if (cq->mod_pending == 1)
+			timer_start(cq, cq->mod_usec);
 	}
 	pthread_mutex_unlock(&cq->lock);
 	return 0;
+}
+
+/* Moderation */
+
+void shca_cq_late(struct engine *e, int fd)
+{
+	struct shca_cq *cq;
+
+	pthread_mutex_lock(&e->late_lock);
+	for (cq = e->late; cq && cq->mod_fd != fd; cq = cq->mod_next)
+		;
+	if (cq) {
+		pthread_mutex_lock(&cq->lock);
+		timer_start(cq, 0); /* takes the expiration back */
+		if (cq->mod_pending)
+			event_raise(cq);
+		pthread_mutex_unlock(&cq->lock);
+	}
+	pthread_mutex_unlock(&e->late_lock);
+}
+
+static int late_add(struct shca_cq *cq)
+{
+	struct engine *e = cq->engine;
+	int fd, err;
+
+	if (cq->mod_fd >= 0)
+		return 0;
+	err = engine_start(e);
+	if (err)
+		return err;
+	fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	if (fd < 0)
+		return -errno;
+	cq->mod_fd = fd;
+	cq->mod_next = e->late;
+	e->late = cq;
+	return engine_watch_fd(e, fd);
+}
+
+static void late_remove(struct shca_cq *cq)
+{
+	struct engine *e = cq->engine;
+	struct shca_cq **p;
+
+	pthread_mutex_lock(&e->late_lock);
+	if (cq->mod_fd >= 0) {
+		for (p = &e->late; *p != cq; p = &(*p)->mod_next)
+			;
+		*p = cq->mod_next;
+		close(cq->mod_fd);
+	}
+	pthread_mutex_unlock(&e->late_lock);
+}
+
+int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
+{
+	struct shca_cq *cq = to_cq(ibcq);
+	int err = 0;
+
+	if (engine_dead(cq->engine))
+		return -EIO;
+	if (attr->attr_mask & ~(uint32_t)IBV_CQ_ATTR_MODERATE)
+		return -EINVAL;
+	if (!attr->attr_mask)
+		return 0;
+	pthread_mutex_lock(&cq->engine->late_lock);
+	if (attr->moderate.cq_count > 1 && attr->moderate.cq_period)
+		err = late_add(cq);
+	if (!err) {
+		pthread_mutex_lock(&cq->lock);
+		cq->mod_count = attr->moderate.cq_count;
+		cq->mod_usec = attr->moderate.cq_period;
+		/* What is due by the new rule is not kept waiting. */
+		if (cq->mod_pending)
+			event_raise(cq);
+		pthread_mutex_unlock(&cq->lock);
+	}
+	pthread_mutex_unlock(&cq->engine->late_lock);
+	return err;
 }
 
 /* Who has asked for an event may be about to wait for it. */
@@ -427,6 +531,7 @@ int shca_cq_create(struct ibv_context *ibctx,
 
 	if (cq->parent)
 		shca_pd_get(cq->parent);
+	cq->mod_fd = -1;
 	cq->engine = ctx->engine;
 	cq->ignore_overrun = flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
 	cq->single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
@@ -504,6 +609,7 @@ int shca_cq_destroy(struct ibv_cq *ibcq)
 		return -EIO;
 	if (atomic_load(&cq->users))
 		return -EBUSY;
+	late_remove(cq);
 	if (ibcq->channel)
 		reported = channel_clean(to_channel(ibcq->channel), cq);
 	shca_wait_acks(&ibcq->mutex, &ibcq->cond, &ibcq->comp_events_completed,

@@ -395,10 +395,20 @@ int shca_query_device_ex(struct ibv_context *ctx,
 	attr.odp_caps.per_transport_caps.uc_odp_caps = ODP_UC;
 	attr.odp_caps.per_transport_caps.ud_odp_caps = ODP_UD;
 	attr.xrc_odp_caps = ODP_RC;
+	attr.cq_mod_caps.max_cq_count = UINT16_MAX;
+	attr.cq_mod_caps.max_cq_period = UINT16_MAX;
 	attr.max_dm_size = to_ctx(ctx)->file ? SHCA_DM_SIZE : 0;
 	memset(out, 0, size);
 	memcpy(out, &attr, MIN(size, sizeof(attr)));
 	return 0;
+}
+
+bool shca_device_active(struct shca_device *dev)
+{
+	struct ibv_port_attr attr;
+
+	return !shca_query_port(dev, 1, &attr) &&
+	       attr.state == IBV_PORT_ACTIVE;
 }
 
 int shca_query_port(struct shca_device *dev, uint32_t port,

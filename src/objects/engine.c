@@ -498,27 +498,54 @@ static void sleep_until(struct engine *e, uint64_t until,
 	*n = epoll_wait(e->epoll_fd, ev, max, ms);
 }
 
+static void device_event(struct engine *e, struct shca_device *dev,
+			 enum ibv_event_type type)
+{
+	const struct ibv_async_event ev = { .event_type = type,
+					    .element.port_num = 1 };
+	struct shca_context *ctx;
+
+	for (ctx = e->contexts; ctx; ctx = ctx->next)
+		if (ctx->dev == dev)
+			shca_async_raise(ctx, &ev);
+}
+
+/* Under ctx_lock, so that no change goes unnoticed by a context. */
+static void rescan(struct engine *e, struct shca_device *dev)
+{
+	bool was = shca_device_active(dev), is;
+
+	if (!shca_device_rescan(dev, e))
+		return;
+	is = shca_device_active(dev);
+	device_event(e, dev, IBV_EVENT_GID_CHANGE);
+	if (was != is)
+		device_event(e, dev,
+			     is ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
+}
+
+void engine_context_add(struct engine *e, struct shca_context *ctx)
+{
+	pthread_mutex_lock(&e->ctx_lock);
+	rescan(e, ctx->dev);
+	ctx->next = e->contexts;
+	e->contexts = ctx;
+	pthread_mutex_unlock(&e->ctx_lock);
+}
+
 static void netdevs_changed(struct engine *e)
 {
-	struct ibv_async_event ev = { .event_type = IBV_EVENT_GID_CHANGE,
-				      .element.port_num = 1 };
-	struct shca_context *ctx;
+	struct shca_context *ctx, *other;
 
 	if (!netdev_changed(e->netdev_fd))
 		return;
 	pthread_mutex_lock(&e->ctx_lock);
 	for (ctx = e->contexts; ctx; ctx = ctx->next) {
-		struct shca_context *other;
-
 		/* Contexts of one device share its table: read it once. */
-		for (other = e->contexts; other != ctx; other = other->next)
-			if (other->dev == ctx->dev)
-				break;
-		if (other != ctx || !shca_device_rescan(ctx->dev, e))
-			continue;
-		for (other = ctx; other; other = other->next)
-			if (other->dev == ctx->dev)
-				shca_async_raise(other, &ev);
+		for (other = e->contexts; other->dev != ctx->dev;)
+			other = other->next;
+		if (other == ctx)
+			rescan(e, ctx->dev);
 	}
 	pthread_mutex_unlock(&e->ctx_lock);
 }
@@ -581,10 +608,13 @@ static void *thread_main(void *arg)
 		for (i = 0; i < n; i++) {
 			uint64_t count;
 
+			if (ev[i].data.fd == udp_fd(e->udp))
+				continue;
 			if (ev[i].data.fd == e->netdev_fd)
 				netdevs_changed(e);
-			else if (ev[i].data.fd == e->wake_fd &&
-				 read(e->wake_fd, &count, sizeof(count)) < 0)
+			else if (ev[i].data.fd != e->wake_fd)
+				shca_cq_late(e, ev[i].data.fd);
+			else if (read(e->wake_fd, &count, sizeof(count)) < 0)
 				continue;
 		}
 		now = clock_ns();
@@ -612,7 +642,7 @@ static void *thread_main(void *arg)
 	return NULL;
 }
 
-static int watch_fd(struct engine *e, int fd)
+int engine_watch_fd(struct engine *e, int fd)
 {
 	struct epoll_event ev = { .events = EPOLLIN, .data.fd = fd };
 
@@ -837,12 +867,12 @@ static int fds_open(struct engine *e)
 	e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (e->epoll_fd < 0 || e->wake_fd < 0)
 		return -errno;
-	err = watch_fd(e, e->wake_fd);
+	err = engine_watch_fd(e, e->wake_fd);
 	if (!err)
-		err = watch_fd(e, udp_fd(e->udp));
+		err = engine_watch_fd(e, udp_fd(e->udp));
 	/* Without it addresses are read when a device is opened, only. */
 	if (!err && e->netdev_fd >= 0)
-		err = watch_fd(e, e->netdev_fd);
+		err = engine_watch_fd(e, e->netdev_fd);
 	return err;
 }
 
@@ -927,6 +957,7 @@ static int engine_create(struct engine **out)
 	pthread_mutex_init(&e->attach_lock, NULL);
 	pthread_mutex_init(&e->mcast_lock, NULL);
 	pthread_mutex_init(&e->xrc_lock, NULL);
+	pthread_mutex_init(&e->late_lock, NULL);
 	pthread_mutex_init(&e->ctx_lock, NULL);
 	pthread_mutex_init(&e->timer_lock, NULL);
 	pthread_mutex_init(&e->thread_lock, NULL);

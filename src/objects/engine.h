@@ -69,6 +69,9 @@ struct engine {
 	pthread_mutex_t mcast_lock; /* of the list; before a QP's */
 	struct mcast_group *mcast;
 
+	pthread_mutex_t late_lock; /* before a CQ's */
+	struct shca_cq *late; /* whose events are moderated */
+
 	pthread_mutex_t xrc_lock;
 	struct shca_domain *domains;
 
@@ -116,8 +119,13 @@ int engine_qpn_alloc(struct engine *e, struct shca_qp *qp);
 /* On return no packet that was received before is being handed to it. */
 void engine_qpn_free(struct engine *e, struct shca_qp *qp);
 
+/* A context begins: it sees its device's addresses as they are now. */
+void engine_context_add(struct engine *e, struct shca_context *ctx);
+
 /* Starts the progress thread unless it runs. */
 int engine_start(struct engine *e);
+/* The thread looks after a CQ's timer, until it is closed. */
+int engine_watch_fd(struct engine *e, int fd);
 
 /*
  * What a program does that finds its CQ empty: receives packets, sends what

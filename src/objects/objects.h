@@ -83,6 +83,8 @@ _Static_assert(offsetof(struct shca_device, not_theirs) == 664,
 int shca_device_list(struct ibv_device ***list, int *n);
 /* Reads the addresses again. True when a GID came or went. */
 bool shca_device_rescan(struct shca_device *dev, struct engine *e);
+/* Whether it has an address, so that its port is up. */
+bool shca_device_active(struct shca_device *dev);
 /* In the child of a fork: nothing of the parent is bound or locked here. */
 void shca_device_forked(void);
 /* A UD QP receives on every address of the device. */
@@ -333,6 +335,11 @@ struct shca_cq {
 	_Atomic uint32_t head, tail; /* free-running */
 	_Atomic int armed; /* enum shca_arm */
 	bool overrun; /* IBV_EVENT_CQ_ERR was raised; takes no more */
+	/* Moderation: an event after so many completions, or so long. */
+	uint16_t mod_count, mod_usec; /* one is 0: at once */
+	uint32_t mod_pending; /* completions that an event is due for */
+	int mod_fd; /* timer, or -1 */
+	struct shca_cq *mod_next; /* the engine's late_lock */
 	uint32_t comp_reported; /* events handed out; the channel's lock */
 	uint32_t async_reported; /* the context's async_lock */
 
@@ -356,6 +363,9 @@ int shca_channel_get(struct ibv_comp_channel *ch, struct ibv_cq **cq,
 int shca_cq_create(struct ibv_context *ctx,
 		   const struct ibv_cq_init_attr_ex *attr, struct ibv_cq **cq);
 int shca_cq_resize(struct ibv_cq *cq, int cqe);
+int shca_cq_modify(struct ibv_cq *cq, const struct ibv_modify_cq_attr *attr);
+/* The timer of a moderated CQ has run out. */
+void shca_cq_late(struct engine *e, int fd);
 int shca_cq_destroy(struct ibv_cq *cq);
 int shca_cq_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int shca_cq_notify(struct ibv_cq *cq, int solicited_only);
@@ -417,6 +427,10 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
 		   struct ibv_ah **ah);
 int shca_ah_destroy(struct ibv_ah *ah);
+/* Where packets to an address go on Ethernet; vid may be NULL. May wait, see
+ * host/neigh.h. */
+int shca_resolve_l2(struct ibv_context *ctx, const struct ibv_ah_attr *attr,
+		    uint8_t mac[6], uint16_t *vid);
 int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
 			 const struct ibv_wc *wc, const struct ibv_grh *grh,
 			 struct ibv_ah_attr *attr);
