@@ -147,7 +147,7 @@ def test_refusals(placements, tmp_path):
 
 
 def test_perftest_capture(placements, tmp_path):
-    placements("wire").tool("ib_send_bw", "-F", "-n", 50, "-s", 3000,
+    placements("wire").tool("ib_send_bw", "-F", "-n", 50, "-s", 3000, "-m", 1024,
                             options=["--pcap", tmp_path / "%p.pcapng"])
     for f in tmp_path.glob("*.pcapng"):
         rows = check_capture(f, [0, 1, 2, 0x11])

@@ -39,11 +39,23 @@ def test_basic(place, op, conn, kind):
 
 
 @pytest.mark.parametrize("op", ["send", "write", "read"])
-@pytest.mark.parametrize("kind", ["lat", "bw"])
+@pytest.mark.parametrize("kind", [pytest.param("lat", marks=FULL), "bw"])
 def test_all_sizes(place, op, kind):
-    rows = perftest(place, f"ib_{op}_{kind}", "-a", iters=5 if kind == "lat" else 20)
+    rows = perftest(place, f"ib_{op}_{kind}", "-a", iters=5 if kind == "lat" else 20, limit=90)
     assert len(rows) == 23, rows
     assert rows[-1].split()[0] == str(1 << 23)
+
+
+@pytest.mark.parametrize("op", ["send", "write", "read"])
+def test_lat_all_sizes(placements, op):
+    rows = perftest(placements("netns"), f"ib_{op}_lat", "-a", iters=5, limit=90)
+    assert len(rows) == 23, rows
+
+
+@pytest.mark.parametrize("op", ["send", "write", "read"])
+@pytest.mark.parametrize("size", [1, 65536, 1 << 23])
+def test_lat_sizes(place, op, size):
+    perftest(place, f"ib_{op}_lat", "-s", size, iters=5)
 
 
 @pytest.mark.parametrize("conn,size", [("UC", 1), ("UC", 4096), ("UC", 65536), ("UD", 1), ("UD", 1023),
@@ -153,9 +165,9 @@ def test_cq_moderation_and_depth(place, conn):
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("tool", ["ib_send_lat", "ib_send_bw"])
 def test_multicast(place, tool, family):
-    """Groups: of IPv4 as RoCEv2 writes them, and the one perftest chooses."""
-    group = ["-M", "0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:3"] if family == 4 else []
-    perftest(place, tool, "-c", "UD", "-g", *group, "-s", 512, iters=30, **place.gid_args("-x", family))
+    """The group perftest chooses has interface-local scope (ff01::): others here."""
+    group = "0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:3" if family == 4 else "255:14:0:0:0:0:0:0:0:0:0:0:0:1:2:3"
+    perftest(place, tool, "-c", "UD", "-g", "-M", group, "-s", 512, iters=30, **place.gid_args("-x", family))
 
 
 @pytest.mark.full
