@@ -10,6 +10,7 @@
 #include "engine.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
@@ -201,6 +202,10 @@ int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
 		overrun = !cq->overrun;
 		cq->overrun = true;
 		pthread_mutex_unlock(&cq->lock);
+		if (overrun && cq->engine->cfg->explain)
+			fprintf(stderr,
+				"softhca: a CQ of %u entries overflowed, and what completes to it from now on is lost: poll it more often, or create it with room for all work requests of its QPs\n",
+				cq->depth);
 		if (overrun)
 			shca_async_raise(to_ctx(cq->ex.context), &ev);
 		return -ENOSPC;
