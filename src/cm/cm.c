@@ -171,6 +171,14 @@ void cm_conn_forget(struct cm *cm, struct cm_conn *c)
 	c->in_remote = false;
 }
 
+void cm_conn_place(struct cm *cm, struct cm_conn *c, uint32_t remote_id)
+{
+	c->remote_id = remote_id;
+	if (cm->cfg.place)
+		c->place = cm->cfg.place(cm->cfg.arg, remote_id,
+					 &c->path.dgid);
+}
+
 /* Connections */
 
 static bool next_id(struct cm *cm, uint32_t *id)
@@ -210,6 +218,7 @@ struct cm_conn *cm_conn_new(struct cm *cm, const struct roce_path *path,
 		return NULL;
 	c->path = *path;
 	c->user = user;
+	c->place = -1;
 	c->max_retries = cm->cfg.max_retries;
 	c->max_patience_ns = cm_timeout_ns(cm->cfg.response_timeout);
 	if (!next_id(cm, &c->local_id) ||
@@ -620,6 +629,23 @@ bool cm_farewell(struct cm *cm, uint64_t now_ns)
 		}
 	}
 	return cm->tx_len > 0;
+}
+
+void cm_peers_check(struct cm *cm,
+		    bool (*gone)(void *arg, int place, uint32_t remote_id),
+		    void *arg, uint64_t now_ns)
+{
+	for (size_t i = 0; i < cm->by_id.size; i++) {
+		for (struct hlink *h = cm->by_id.bucket[i], *next; h;
+		     h = next) {
+			struct cm_conn *c = conn_of(h, by_id);
+
+			next = h->next;
+			if (c->place >= 0 && !c->sidr &&
+			    gone(arg, c->place, c->remote_id))
+				cm_conn_gone(cm, c, now_ns);
+		}
+	}
 }
 
 void cm_conn_set_user(struct cm_conn *c, void *user)

@@ -152,6 +152,12 @@ struct cm_config {
 	 * nothing, as if the message had been lost. conn is gone then.
 	 */
 	int (*event)(void *arg, const struct cm_event *ev);
+	/*
+	 * NULL, or tells which process a peer's communication ID belongs to, as
+	 * a number that cm_peers_check() gets; negative: not known, or none of
+	 * this host.
+	 */
+	int (*place)(void *arg, uint32_t remote_id, const union ibv_gid *peer);
 	void *arg;
 };
 
@@ -189,6 +195,15 @@ bool cm_knows(struct cm *cm, const union ibv_gid *sgid,
  * when there is no more room for MADs. */
 uint64_t cm_deadline(const struct cm *cm);
 void cm_expire(struct cm *cm, uint64_t now_ns);
+
+/*
+ * Ends connections with processes of this host that have died, as their kernel
+ * would if the connections were the kernel's: gone() is asked for every
+ * connection with a place.
+ */
+void cm_peers_check(struct cm *cm,
+		    bool (*gone)(void *arg, int place, uint32_t remote_id),
+		    void *arg, uint64_t now_ns);
 
 /*
  * Listens for a service ID at one local address, at all IPv4 or all IPv6

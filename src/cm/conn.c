@@ -410,7 +410,7 @@ void cm_conn_expire(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 	cm_conn_end(cm, c);
 }
 
-/* What the peer says */
+/* What the peer says, or would say */
 
 /* The same REQ once more. */
 static void duplicate_req(struct cm *cm, struct cm_conn *c,
@@ -559,7 +559,7 @@ static void rx_req(struct cm *cm, const struct cm_in *in)
 		return; /* it will be asked again */
 	c->state = CM_REQ_RCVD;
 	c->service_id = req->service_id;
-	c->remote_id = req->local_comm_id;
+	cm_conn_place(cm, c, req->local_comm_id);
 	c->remote_qpn = req->local_qpn;
 	c->qp_type = ev.peer.qp_type == IBV_QPT_XRC_SEND ? IBV_QPT_XRC_RECV
 							 : ev.peer.qp_type;
@@ -658,7 +658,7 @@ static void rx_rep(struct cm *cm, const struct cm_in *in)
 		return;
 	}
 	qpn = c->qp_type == IBV_QPT_XRC_SEND ? rep->local_eecn : rep->local_qpn;
-	c->remote_id = rep->local_comm_id;
+	cm_conn_place(cm, c, rep->local_comm_id);
 	c->tid = in->m->tid;
 	if (stale(cm, qpn, in)) {
 		c->state = CM_REP_RCVD;
@@ -719,6 +719,7 @@ static void rx_mra(struct cm *cm, const struct cm_in *in)
 		if (mra->msg_mraed != CM_MSG_REQ)
 			return;
 		c->state = CM_MRA_REQ_RCVD;
+		cm_conn_place(cm, c, mra->local_comm_id);
 		break;
 	case CM_REP_SENT:
 	case CM_MRA_REP_RCVD:
@@ -729,6 +730,12 @@ static void rx_mra(struct cm *cm, const struct cm_in *in)
 		break;
 	default:
 		return;
+	}
+	/* who asks for time is there, and does not use up our patience; but
+	 * not for ever */
+	if (c->mras < CM_MAX_MRAS) {
+		c->mras++;
+		c->retries = 0;
 	}
 	cm_conn_timer(cm, c, in->now_ns + cm_timeout_ns(mra->service_timeout));
 }
@@ -830,6 +837,40 @@ static void rx_dreq(struct cm *cm, const struct cm_in *in)
 		break;
 	default:
 		cm->stats.dropped++;
+		break;
+	}
+}
+
+void cm_conn_gone(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
+{
+	struct cm_event ev = { .type = CM_EV_DREQ, .conn = c };
+
+	c->place = -1;
+	switch (c->state) {
+	case CM_MRA_REQ_RCVD:
+		/* somebody else may listen by now, or nobody */
+		cm_conn_timer(cm, c, now_ns);
+		break;
+	case CM_REQ_RCVD:
+	case CM_MRA_REQ_SENT:
+	case CM_REP_SENT:
+	case CM_MRA_REP_RCVD:
+	case CM_REP_RCVD:
+	case CM_MRA_REP_SENT:
+		rejected(cm, c, CM_REJ_TIMEOUT, NULL);
+		break;
+	case CM_ESTABLISHED:
+		c->state = CM_DREQ_RCVD;
+		cm_conn_forget_qpn(cm, c);
+		cm_conn_timer(cm, c, UINT64_MAX);
+		cm_emit(cm, &ev);
+		break;
+	case CM_DREQ_SENT:
+		timewait(cm, c, now_ns);
+		ev.type = CM_EV_DREP;
+		cm_emit(cm, &ev);
+		break;
+	default:
 		break;
 	}
 }

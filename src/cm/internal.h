@@ -13,7 +13,8 @@
 #define CM_TX_QUEUE 256
 #define CM_LINGER_NS UINT64_C(10000000000) /* answering late duplicates */
 #define CM_LINGER_MAX 4096
-#define CM_MRA_TIMEOUT 22 /* what we ask for with MRA: 17 s */
+#define CM_MRA_TIMEOUT 20 /* what we ask for with MRA: 4.3 s, */
+#define CM_MAX_MRAS 250	  /* again and again */
 #define CM_MAX_TIMEOUT 24 /* what a peer may make us wait at a time: 69 s */
 
 /* A chained hash table of things that contain a struct hlink. */
@@ -44,6 +45,7 @@ struct cm_conn {
 	uint64_t tid; /* of the exchange under way */
 	uint8_t ack_timeout;
 	void *user;
+	int place; /* of the peer, cm_config.place(), or negative */
 
 	/* Who we are for a peer that repeats itself; see cm.c. */
 	struct hlink by_id, by_remote, by_qpn;
@@ -52,6 +54,7 @@ struct cm_conn {
 	/* The message that waits for an answer, or may be asked for again. */
 	uint8_t last[MAD_LEN];
 	uint8_t max_retries, retries;
+	uint8_t mras; /* received */
 	uint64_t patience_ns, max_patience_ns;
 
 	uint64_t due;
@@ -108,6 +111,8 @@ int cm_conn_add_qpn(struct cm *cm, struct cm_conn *c);
 /* The peer may use its QP for another connection from now on. */
 void cm_conn_forget_qpn(struct cm *cm, struct cm_conn *c);
 void cm_conn_forget(struct cm *cm, struct cm_conn *c);
+/* The peer has told its ID. */
+void cm_conn_place(struct cm *cm, struct cm_conn *c, uint32_t remote_id);
 void cm_conn_timer(struct cm *cm, struct cm_conn *c, uint64_t due);
 
 struct cm_listener *cm_listener_find(struct cm *cm, uint64_t service_id,
@@ -144,6 +149,7 @@ static inline bool gid_equal(const union ibv_gid *a, const union ibv_gid *b)
 /* conn.c */
 void cm_conn_rx(struct cm *cm, const struct cm_in *in);
 void cm_conn_expire(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
+void cm_conn_gone(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
 void cm_conn_close(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
 
 /* sidr.c */

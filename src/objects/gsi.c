@@ -33,6 +33,8 @@
 #define HOLD_STEP_NS 2000000
 #define HOLD_MAX 64
 
+#define PEERS_NS 500000000 /* between looks at who has died */
+
 /* A request that waits for somebody to listen. */
 struct held {
 	union ibv_gid sgid, dgid;
@@ -49,6 +51,7 @@ struct gsi {
 	uint32_t psn;
 	size_t nheld;
 	uint64_t held_due; /* look at them again */
+	uint64_t peers_due;
 	struct held held[HOLD_MAX];
 	int (*fn)(void *arg, const struct cm_event *ev);
 	void *arg;
@@ -140,12 +143,54 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 
 static void flush(struct gsi *g)
 {
+	uint64_t due;
 	struct cm_mad m;
 
 	while (cm_tx(g->cm, &m))
 		send_mad(g, &m);
-	engine_cm_due(g->e, min_u64(cm_deadline(g->cm),
-				    g->nheld ? g->held_due : UINT64_MAX));
+	due = cm_deadline(g->cm);
+	if (g->nheld)
+		due = min_u64(due, g->held_due);
+	if (g->e->registry && cm_stats(g->cm).conns)
+		due = min_u64(due, g->peers_due);
+	engine_cm_due(g->e, due);
+}
+
+/* Peers on this host that end without a word, kill -9 for one. */
+
+struct census {
+	struct gsi *g;
+	uint8_t alive[REGISTRY_SLOTS]; /* 0: not asked; 1: no; 2: yes */
+};
+
+static int place(void *arg, uint32_t remote_id, const union ibv_gid *peer)
+{
+	struct gsi *g = arg;
+
+	if (!g->e->registry)
+		return -1;
+	return registry_route(g->e->registry, remote_id & QPN_BITS, peer,
+			      scope_of(peer));
+}
+
+static bool gone(void *arg, int slot, uint32_t remote_id)
+{
+	struct census *c = arg;
+	struct registry *r = c->g->e->registry;
+
+	if (registry_owner(r, remote_id & QPN_BITS) != slot)
+		return true;
+	if (!c->alive[slot])
+		c->alive[slot] = registry_alive(r, (unsigned)slot) ? 2 : 1;
+	return c->alive[slot] == 1;
+}
+
+static void check_peers(struct gsi *g, uint64_t now)
+{
+	struct census c = { .g = g };
+
+	cm_peers_check(g->cm, gone, &c, now);
+	g->peers_due = now + PEERS_NS;
 }
 
 static bool is_request(const uint8_t *mad)
@@ -244,6 +289,8 @@ void gsi_expire(struct engine *e, uint64_t now)
 	cm_expire(g->cm, now);
 	if (g->nheld && now >= g->held_due)
 		look_again(g, now);
+	if (g->e->registry && now >= g->peers_due)
+		check_peers(g, now);
 	flush(g);
 	pthread_mutex_unlock(&g->lock);
 }
@@ -259,7 +306,8 @@ static int on_event(void *arg, const struct cm_event *ev)
 int gsi_create(struct engine *e)
 {
 	struct cm_config cfg = { .max_retries = e->cfg->cm_retries,
-				 .event = on_event };
+				 .event = on_event,
+				 .place = place };
 	struct gsi *g = calloc(1, sizeof(*g));
 	int err;
 

@@ -326,15 +326,15 @@ static void slow_user(void **unused)
 	b = B->ev.conn;
 	state(b, CM_MRA_REQ_SENT);
 	state(a, CM_MRA_REQ_RCVD);
-	assert_int_equal(SENT(A, REQ), 2);
-	assert_int_equal(SENT(B, MRA), 1);
+	assert_int_equal(SENT(A, REQ), 4);
+	assert_int_equal(SENT(B, MRA), 3);
 	assert_int_equal(cm_accept(B->cm, b, &an_end, NULL, 0, net->now), 0);
 	cm_net_run(net, 10 * SEC);
 	assert_int_equal(A->count[CM_EV_REP], 1);
 	state(a, CM_MRA_REP_SENT);
 	state(b, CM_MRA_REP_RCVD);
-	assert_int_equal(SENT(B, REP), 2);
-	assert_int_equal(SENT(A, MRA), 1);
+	assert_int_equal(SENT(B, REP), 4);
+	assert_int_equal(SENT(A, MRA), 3);
 	assert_int_equal(cm_rtu(A->cm, a, NULL, 0, net->now), 0);
 	cm_net_run(net, SEC);
 	expect(B, CM_EV_ESTABLISHED, 0);
@@ -461,6 +461,94 @@ static void dreq_implies_rtu(void **unused)
 	expect(A, CM_EV_DREP, 0);
 	cm_close(A->cm, a, net->now);
 	cm_close(B->cm, b, net->now);
+	finish(net);
+}
+
+/* Whoever works on a request for minutes is still waited for. */
+static void very_slow_user(void **unused)
+{
+	struct cm_net *net = setup();
+	struct cm_conn *a = dial(net, &an_end, NULL, 0), *b;
+
+	(void)unused;
+	cm_net_run(net, 600 * SEC);
+	assert_int_equal(A->events, 0);
+	b = B->ev.conn;
+	assert_int_equal(cm_accept(B->cm, b, &an_end, NULL, 0, net->now), 0);
+	cm_net_run(net, SEC);
+	expect(A, CM_EV_REP, 0);
+	cm_close(A->cm, a, net->now);
+	cm_close(B->cm, b, net->now);
+
+	/* but not for ever */
+	a = dial(net, &an_end, NULL, 0);
+	cm_net_run(net, 7200 * SEC);
+	expect(A, CM_EV_UNREACHABLE, -ETIMEDOUT);
+	cm_close(A->cm, a, net->now);
+	cm_close(B->cm, B->ev.conn, net->now);
+	finish(net);
+}
+
+/* Peers on this host whose process dies. */
+static int place(void *arg, uint32_t remote_id, const union ibv_gid *peer)
+{
+	(void)arg;
+	(void)remote_id;
+	return peer->raw[15];
+}
+
+static bool gone(void *arg, int where, uint32_t remote_id)
+{
+	(void)remote_id;
+	return where == *(int *)arg;
+}
+
+static void peer_dies(void **unused)
+{
+	struct cm_net *net =
+		cm_net_new(1, &(struct cm_config){ .place = place });
+	int who = 2; /* B */
+	struct cm_conn *a, *b, *c;
+
+	(void)unused;
+	assert_int_equal(cm_listen(B->cm, &listener, SID, NULL, CM_LISTEN_V4,
+				   B),
+			 0);
+	establish(net, &a, &b);
+	cm_peers_check(A->cm, gone, &(int){ 3 }, net->now);
+	state(a, CM_ESTABLISHED);
+	net->drop = drop_all;
+	cm_peers_check(A->cm, gone, &who, net->now);
+	expect(A, CM_EV_DREQ, 0);
+	state(a, CM_DREQ_RCVD);
+	assert_int_equal(cm_disconnect(A->cm, a, NULL, 0, net->now), 0);
+	cm_close(A->cm, a, net->now);
+
+	/* the active side dies before it has said RTU */
+	net->drop = NULL;
+	cm_close(B->cm, b, net->now);
+	cm_net_run(net, 60 * SEC);
+	c = dial(net, &an_end, NULL, 0);
+	cm_net_run(net, SEC / 100);
+	who = 1; /* A */
+	b = B->ev.conn;
+	cm_peers_check(B->cm, gone, &who, net->now);
+	expect(B, CM_EV_REJ, CM_REJ_TIMEOUT);
+	state(b, CM_IDLE);
+	cm_close(A->cm, c, net->now);
+	cm_close(B->cm, b, net->now);
+
+	/* the listener dies after it has asked for time: we ask anew */
+	c = dial(net, &an_end, NULL, 0);
+	cm_net_run(net, SEC);
+	state(c, CM_MRA_REQ_RCVD);
+	cm_destroy(B->cm);
+	assert_int_equal(cm_create(&B->cm, &B->cfg), 0);
+	who = 2;
+	cm_peers_check(A->cm, gone, &who, net->now);
+	cm_net_run(net, SEC / 10);
+	expect(A, CM_EV_REJ, CM_REJ_INVALID_SERVICE_ID);
+	cm_close(A->cm, c, net->now);
 	finish(net);
 }
 
@@ -1060,6 +1148,8 @@ int main(void)
 		cmocka_unit_test(silent_host),
 		cmocka_unit_test(give_up),
 		cmocka_unit_test(slow_user),
+		cmocka_unit_test(very_slow_user),
+		cmocka_unit_test(peer_dies),
 		cmocka_unit_test(each_message_lost),
 		cmocka_unit_test(rtu_implied),
 		cmocka_unit_test(dreq_implies_rtu),
