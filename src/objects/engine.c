@@ -51,7 +51,7 @@
 
 #define AWAY_NS 3000
 #define TAKEOVER_NS 200000
-#define TAKEOVER_MAX_NS 20000000
+#define TAKEOVER_MAX_NS 2000000
 #define WORTH_NS 5000000
 #define BUSY_NS 20000
 #define IDLE_NS 20000 /* no poll for so long: nobody polls */
