@@ -114,14 +114,38 @@ void comp_loss(struct roce_qp *qp, bool timeout)
 {
 	struct roce_requester *r = &qp->req;
 
-	if (!r->recovering) {
-		r->ssthresh = max_u32(r->cwnd / 2, CWND_MIN);
-		r->cwnd = r->ssthresh;
+	/* On one host nothing overflows: the link holds senders back. */
+	if (!qp->path.local) {
+		if (!r->recovering) {
+			r->undo_cwnd = r->cwnd;
+			r->undo_ssthresh = r->ssthresh;
+			r->ssthresh = max_u32(r->cwnd / 2, CWND_MIN);
+			r->cwnd = r->ssthresh;
+		}
+		if (timeout)
+			r->cwnd = CWND_MIN;
 	}
-	if (timeout)
-		r->cwnd = CWND_MIN;
 	r->recovering = true;
 	r->recover_psn = r->end_psn;
+}
+
+/*
+ * An answer to more than was sent again: the first time it had arrived, and
+ * the peer was only slow. A process that waits for a processor is no sign of
+ * congestion.
+ */
+static void not_lost(struct roce_qp *qp)
+{
+	struct roce_requester *r = &qp->req;
+
+	if (!r->recovering)
+		return;
+	r->recovering = false;
+	if (!qp->path.local && r->undo_cwnd) {
+		r->cwnd = r->undo_cwnd;
+		r->ssthresh = r->undo_ssthresh;
+		r->undo_cwnd = 0;
+	}
 }
 
 static void go_back(struct roce_qp *qp, uint32_t psn)
@@ -195,6 +219,7 @@ static bool ack_before(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 	if (psn_diff(r->una, r->nxt_psn) > 0) {
 		uint32_t una = r->una, i = qp->sq.head;
 
+		not_lost(qp);
 		for (; i != qp->sq.tail; i++) {
 			struct roce_wqe *w = sq_slot(&qp->sq, i);
 
@@ -364,6 +389,7 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 	/* Data that overtakes a repeated request makes it superfluous. */
 	if (psn_diff(r->una, r->nxt_psn) > 0) {
 		r->nxt_psn = r->una;
+		not_lost(qp);
 		if (last && qp->sq.nxt == qp->sq.head)
 			qp->sq.nxt++;
 	}

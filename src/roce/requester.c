@@ -36,6 +36,8 @@ void req_init(struct roce_qp *qp)
 	r->post_psn = r->una = r->nxt_psn = r->end_psn = qp->attr.sq_psn;
 	r->cwnd_max = CWND_UNIT * CWND_MAX_BYTES / (qp->mtu ? qp->mtu : 1024);
 	r->cwnd = CWND_UNIT * CWND_START_BYTES / (qp->mtu ? qp->mtu : 1024);
+	if (qp->path.local)
+		r->cwnd = r->cwnd_max;
 	r->ssthresh = r->cwnd_max;
 }
 

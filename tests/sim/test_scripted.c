@@ -246,6 +246,47 @@ static void long_read_in_chunks(void **state)
 	sim_free(p.sim);
 }
 
+static bool hold_acks(struct sim *s, const struct roce_hdr *h, int from)
+{
+	struct script *sc = s->user;
+
+	(void)from;
+	return h->opcode == ROCE_ACK && sc->count;
+}
+
+/* A peer that was only slow costs no bandwidth afterwards. */
+static void late_acks_are_no_congestion(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct script sc = { .count = 1 };
+	uint64_t slow, fast;
+
+	(void)state;
+	script(&p, &sc);
+	p.sim->link.drop = hold_acks;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 200000);
+	sim_run(p.sim, SIM_SEC / 100); /* time for a probe or two */
+	assert_true(roce_qp_stats(p.a->qp)->retransmits > 0);
+	sc.count = 0;
+	settle(&p);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	slow = p.sim->now;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 1000000);
+	while (!sim_poll(p.a->send))
+		sim_run(p.sim, 1000);
+	slow = p.sim->now - slow;
+	sim_free(p.sim);
+
+	p = pair_new(IBV_QPT_RC);
+	fast = p.sim->now;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 1000000);
+	while (!sim_poll(p.a->send))
+		sim_run(p.sim, 1000);
+	fast = p.sim->now - fast;
+	sim_free(p.sim);
+	assert_true(slow < 2 * fast); /* the clock is the simulation's */
+}
+
 static void dead_peer_exceeds_retries(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_RC);
@@ -869,6 +910,7 @@ int main(void)
 		cmocka_unit_test(lost_ack_is_given_again),
 		cmocka_unit_test(read_resumes_in_the_middle),
 		cmocka_unit_test(long_read_in_chunks),
+		cmocka_unit_test(late_acks_are_no_congestion),
 		cmocka_unit_test(dead_peer_exceeds_retries),
 		cmocka_unit_test(timeout_zero_is_for_ever),
 		cmocka_unit_test(rnr_waits_for_a_receive),
