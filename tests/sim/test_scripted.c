@@ -264,12 +264,15 @@ static void late_acks_are_no_congestion(void **state)
 	(void)state;
 	script(&p, &sc);
 	p.sim->link.drop = hold_acks;
-	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 200000);
-	sim_run(p.sim, SIM_SEC / 100); /* time for a probe or two */
-	assert_true(roce_qp_stats(p.a->qp)->retransmits > 0);
-	sc.count = 0;
-	settle(&p);
-	expect(p.a->send, IBV_WC_SUCCESS);
+	for (uint64_t i = 1; i <= 6; i++) {
+		sc.count = 1;
+		post_to(p.a, IBV_WR_RDMA_WRITE, 0, 200000);
+		sim_run(p.sim, SIM_SEC / 100); /* time for a probe or two */
+		assert_true(roce_qp_stats(p.a->qp)->retransmits >= i);
+		sc.count = 0;
+		settle(&p);
+		expect(p.a->send, IBV_WC_SUCCESS);
+	}
 	slow = p.sim->now;
 	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 1000000);
 	while (!sim_poll(p.a->send))
@@ -284,7 +287,7 @@ static void late_acks_are_no_congestion(void **state)
 		sim_run(p.sim, 1000);
 	fast = p.sim->now - fast;
 	sim_free(p.sim);
-	assert_true(slow < 2 * fast); /* the clock is the simulation's */
+	assert_true(slow <= fast); /* the clock is the simulation's */
 }
 
 static void dead_peer_exceeds_retries(void **state)
