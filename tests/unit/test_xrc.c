@@ -1,0 +1,584 @@
+/*
+ * test_xrc.c - extended reliable connections as a program sees them
+ */
+#include "pair.h"
+
+#include <sys/file.h>
+
+/* One end: both halves, an SRQ in the domain, a region. */
+struct xend {
+	struct ibv_cq *cq;
+	struct ibv_srq *srq;
+	struct ibv_qp *send, *recv;
+	struct ibv_mr *mr;
+	uint8_t *buf;
+	uint32_t srqn;
+};
+
+static struct ibv_xrcd *open_domain(int fd, int oflags)
+{
+	struct ibv_xrcd_init_attr attr = {
+		.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+		.fd = fd,
+		.oflags = oflags,
+	};
+
+	return ibv_open_xrcd(ctx, &attr);
+}
+
+static struct ibv_srq *make_srq(struct ibv_xrcd *xrcd, struct ibv_cq *cq,
+				struct ibv_pd *p)
+{
+	struct ibv_srq_init_attr_ex attr = {
+		.attr = { .max_wr = DEPTH, .max_sge = 2 },
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
+			     IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ,
+		.srq_type = IBV_SRQT_XRC,
+		.pd = p,
+		.xrcd = xrcd,
+		.cq = cq,
+	};
+
+	return ibv_create_srq_ex(ctx, &attr);
+}
+
+static struct ibv_qp *make_recv(struct ibv_xrcd *xrcd)
+{
+	struct ibv_qp_init_attr_ex attr = {
+		.qp_type = IBV_QPT_XRC_RECV,
+		.comp_mask = IBV_QP_INIT_ATTR_XRCD,
+		.xrcd = xrcd,
+	};
+
+	return ibv_create_qp_ex(ctx, &attr);
+}
+
+static struct ibv_qp *make_send(struct ibv_cq *cq, uint64_t ops)
+{
+	struct ibv_qp_init_attr_ex attr = {
+		.qp_type = IBV_QPT_XRC_SEND,
+		.send_cq = cq,
+		.cap = { .max_send_wr = DEPTH,
+			 .max_send_sge = 2,
+			 .max_inline_data = 64 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD |
+			     (ops ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0),
+		.pd = pd,
+		.send_ops_flags = ops,
+	};
+
+	return ibv_create_qp_ex(ctx, &attr);
+}
+
+/* As perftest does it: with the attributes of RC for both halves. */
+static void connect_half(struct ibv_qp *qp, uint32_t dest)
+{
+	struct ibv_qp_attr rtr = rtr_attr(dest), rts = {
+		.qp_state = IBV_QPS_RTS,
+		.sq_psn = 0xfffffe,
+		.max_rd_atomic = 16,
+		.retry_cnt = 7,
+		.rnr_retry = 7,
+		.timeout = 12,
+	};
+
+	assert_int_equal(to_init(qp, ALL_ACCESS), 0);
+	assert_int_equal(ibv_modify_qp(qp, &rtr, rtr_mask(IBV_QPT_RC)), 0);
+	assert_int_equal(ibv_modify_qp(qp, &rts,
+				       IBV_QP_STATE | IBV_QP_SQ_PSN |
+					       IBV_QP_TIMEOUT |
+					       IBV_QP_RETRY_CNT |
+					       IBV_QP_RNR_RETRY |
+					       IBV_QP_MAX_QP_RD_ATOMIC),
+			 0);
+}
+
+static void xend_init(struct xend *e, struct ibv_xrcd *xrcd)
+{
+	e->cq = ibv_create_cq(ctx, 2 * DEPTH, NULL, NULL, 0);
+	assert_non_null(e->cq);
+	e->srq = make_srq(xrcd, e->cq, pd);
+	assert_non_null(e->srq);
+	assert_int_equal(ibv_get_srq_num(e->srq, &e->srqn), 0);
+	e->send = make_send(e->cq, 0);
+	assert_non_null(e->send);
+	e->recv = make_recv(xrcd);
+	assert_non_null(e->recv);
+	e->buf = mmap(NULL, BUF, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(e->buf != MAP_FAILED);
+	e->mr = ibv_reg_mr(pd, e->buf, BUF, ALL_ACCESS);
+	assert_non_null(e->mr);
+}
+
+static void xend_fini(struct xend *e)
+{
+	assert_int_equal(ibv_destroy_qp(e->send), 0);
+	if (e->recv)
+		assert_int_equal(ibv_destroy_qp(e->recv), 0);
+	if (e->srq)
+		assert_int_equal(ibv_destroy_srq(e->srq), 0);
+	assert_int_equal(ibv_dereg_mr(e->mr), 0);
+	assert_int_equal(ibv_destroy_cq(e->cq), 0);
+	munmap(e->buf, BUF);
+}
+
+static void xpair(struct xend *a, struct xend *b, struct ibv_xrcd *xrcd)
+{
+	xend_init(a, xrcd);
+	xend_init(b, xrcd);
+	connect_half(a->send, b->recv->qp_num);
+	connect_half(b->recv, a->send->qp_num);
+	connect_half(b->send, a->recv->qp_num);
+	connect_half(a->recv, b->send->qp_num);
+}
+
+static void srq_recv(struct ibv_srq *srq, struct xend *e, uint64_t id,
+		     uint32_t len)
+{
+	struct ibv_sge sge = { (uintptr_t)e->buf, len, e->mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 };
+	struct ibv_recv_wr *bad;
+
+	assert_int_equal(ibv_post_srq_recv(srq, &wr, &bad), 0);
+}
+
+static int xsend(struct xend *e, struct ibv_send_wr *wr, uint32_t srqn,
+		 uint32_t len)
+{
+	struct ibv_sge sge = { (uintptr_t)e->buf, len, e->mr->lkey };
+	struct ibv_send_wr *bad;
+
+	wr->qp_type.xrc.remote_srqn = srqn;
+	wr->sg_list = &sge;
+	wr->num_sge = 1;
+	wr->send_flags |= IBV_SEND_SIGNALED;
+	return ibv_post_send(e->send, wr, &bad);
+}
+
+static void domains(void **state)
+{
+	char path[] = "/tmp/softhca-xrc-XXXXXX";
+	int fd = mkstemp(path), fd2 = open(path, O_RDONLY);
+	struct ibv_xrcd_init_attr attr = { .fd = fd };
+	struct ibv_xrcd *a, *b, *c;
+
+	(void)state;
+	assert_true(fd >= 0 && fd2 >= 0);
+	assert_null(ibv_open_xrcd(ctx, &attr));
+	assert_int_equal(errno, EINVAL);
+	attr.comp_mask = 1 << 5;
+	assert_null(ibv_open_xrcd(ctx, &attr));
+	assert_int_equal(errno, EOPNOTSUPP);
+	assert_null(open_domain(fd, O_CREAT | O_TRUNC));
+	assert_int_equal(errno, EINVAL);
+	assert_null(open_domain(12345, O_CREAT));
+	assert_int_equal(errno, EBADF);
+	assert_null(open_domain(fd, 0)); /* not there yet */
+	assert_int_equal(errno, EAGAIN);
+	a = open_domain(fd, O_CREAT | O_EXCL);
+	assert_non_null(a);
+	assert_null(open_domain(fd2, O_CREAT | O_EXCL));
+	assert_int_equal(errno, EINVAL);
+	b = open_domain(fd2, 0);
+	assert_non_null(b);
+	/* The program's descriptors may go, and its locks are its own. */
+	close(fd2);
+	assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+	c = open_domain(fd, O_CREAT);
+	assert_non_null(c);
+	assert_int_equal(ibv_close_xrcd(a), 0);
+	assert_int_equal(ibv_close_xrcd(b), 0);
+	assert_null(open_domain(fd, O_CREAT | O_EXCL));
+	assert_int_equal(ibv_close_xrcd(c), 0);
+	/* With the last handle the domain went. */
+	assert_null(open_domain(fd, 0));
+	a = open_domain(fd, O_CREAT | O_EXCL);
+	assert_non_null(a);
+	assert_int_equal(ibv_close_xrcd(a), 0);
+	/* Of no inode: each is one of its own. */
+	a = open_domain(-1, O_CREAT);
+	b = open_domain(-1, O_CREAT | O_EXCL);
+	assert_non_null(a);
+	assert_non_null(b);
+	assert_int_equal(ibv_close_xrcd(a), 0);
+	assert_int_equal(ibv_close_xrcd(b), 0);
+	close(fd);
+	unlink(path);
+}
+
+/* Another process has the domain: O_EXCL and opening without O_CREAT. */
+static void domain_elsewhere(void **state)
+{
+	char path[] = "/tmp/softhca-xrc-XXXXXX";
+	int fd = mkstemp(path), go[2], ready[2], status;
+	struct ibv_xrcd *a;
+	pid_t pid;
+	char c;
+
+	(void)state;
+#ifdef __SANITIZE_THREAD__
+	skip(); /* it forbids threads in a child of threads */
+#endif
+	assert_true(fd >= 0);
+	assert_int_equal(pipe(go), 0);
+	assert_int_equal(pipe(ready), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		int mine = open(path, O_RDONLY);
+
+		alarm(20);
+		ctx = open_first();
+		if (!ctx || !open_domain(mine, O_CREAT | O_EXCL))
+			_exit(1);
+		if (write(ready[1], "x", 1) != 1 || read(go[0], &c, 1) != 1)
+			_exit(2);
+		_exit(0); /* without closing: the kernel lets go */
+	}
+	assert_int_equal(read(ready[0], &c, 1), 1);
+	assert_null(open_domain(fd, O_CREAT | O_EXCL));
+	assert_int_equal(errno, EINVAL);
+	a = open_domain(fd, 0);
+	assert_non_null(a);
+	assert_int_equal(ibv_close_xrcd(a), 0);
+	assert_int_equal(write(go[1], "x", 1), 1);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_null(open_domain(fd, 0));
+	a = open_domain(fd, O_CREAT | O_EXCL);
+	assert_non_null(a);
+	assert_int_equal(ibv_close_xrcd(a), 0);
+	for (c = 0; c < 2; c++) {
+		close(go[(int)c]);
+		close(ready[(int)c]);
+	}
+	close(fd);
+	unlink(path);
+}
+
+static void creation(void **state)
+{
+	struct ibv_xrcd *xrcd = open_domain(-1, O_CREAT);
+	struct ibv_cq *cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
+	struct ibv_srq_init_attr basic = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_recv_wr rwr = { 0 }, *rbad;
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad;
+	struct ibv_qp *recv, *send;
+	struct ibv_srq *srq, *other;
+	uint32_t num, num2;
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < 3; i++) {
+		struct ibv_srq_init_attr_ex attr = {
+			.attr = { .max_wr = 4, .max_sge = 1 },
+			.comp_mask = IBV_SRQ_INIT_ATTR_TYPE |
+				     IBV_SRQ_INIT_ATTR_PD |
+				     (i != 0 ? IBV_SRQ_INIT_ATTR_XRCD : 0) |
+				     (i != 1 ? IBV_SRQ_INIT_ATTR_CQ : 0),
+			.srq_type = i == 2 ? IBV_SRQT_TM : IBV_SRQT_XRC,
+			.pd = pd,
+			.xrcd = xrcd,
+			.cq = cq,
+		};
+
+		errno = 0;
+		assert_null(ibv_create_srq_ex(ctx, &attr));
+		assert_int_equal(errno, i == 2 ? EOPNOTSUPP : EINVAL);
+	}
+	srq = make_srq(xrcd, cq, pd);
+	other = make_srq(xrcd, cq, pd);
+	assert_int_equal(ibv_get_srq_num(srq, &num), 0);
+	assert_int_equal(ibv_get_srq_num(other, &num2), 0);
+	assert_true(num && num <= 0xffffff && num != num2);
+	assert_int_equal(ibv_destroy_srq(other), 0);
+	other = ibv_create_srq(pd, &basic);
+	assert_int_equal(ibv_get_srq_num(other, &num2), EINVAL);
+	assert_int_equal(ibv_destroy_srq(other), 0);
+
+	recv = make_recv(xrcd);
+	assert_null(make_recv(NULL));
+	assert_int_equal(errno, EINVAL);
+	assert_null(make_send(NULL, 0));
+	send = make_send(cq, IBV_QP_EX_WITH_SEND);
+	assert_non_null(send);
+	assert_null(make_send(cq, IBV_QP_EX_WITH_TSO));
+	assert_int_equal(errno, EOPNOTSUPP);
+	/* Neither half has the other's queue. */
+	assert_int_equal(ibv_post_recv(send, &rwr, &rbad), EINVAL);
+	assert_int_equal(ibv_post_recv(recv, &rwr, &rbad), EINVAL);
+	assert_int_equal(ibv_post_send(recv, &wr, &bad), EINVAL);
+
+	assert_int_equal(ibv_close_xrcd(xrcd), EBUSY);
+	assert_int_equal(ibv_destroy_cq(cq), EBUSY);
+	assert_int_equal(ibv_destroy_qp(recv), 0);
+	assert_int_equal(ibv_close_xrcd(xrcd), EBUSY);
+	assert_int_equal(ibv_destroy_srq(srq), 0);
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
+	assert_int_equal(ibv_destroy_qp(send), 0);
+	assert_int_equal(ibv_destroy_cq(cq), 0);
+}
+
+static void messages(void **state)
+{
+	struct ibv_xrcd *xrcd = open_domain(-1, O_CREAT);
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND_WITH_IMM,
+				  .imm_data = htobe32(99) };
+	struct ibv_cq *cq2 = ibv_create_cq(ctx, 8, NULL, NULL, 0);
+	struct ibv_pd *pd2 = ibv_alloc_pd(ctx);
+	struct ibv_srq *second;
+	struct xend a, b;
+	struct ibv_wc wc;
+	uint32_t num;
+
+	(void)state;
+	xpair(&a, &b, xrcd);
+	second = make_srq(xrcd, cq2, pd2);
+	assert_int_equal(ibv_get_srq_num(second, &num), 0);
+
+	/* The number in the packet says whose receive it is. */
+	srq_recv(b.srq, &b, 10, 8192);
+	fill(a.buf, 5000, 1);
+	assert_int_equal(xsend(&a, &wr, b.srqn, 5000), 0);
+	wc = wait_wc(b.cq);
+	expect_wc(&wc, 10, IBV_WC_SUCCESS);
+	assert_int_equal(wc.byte_len, 5000);
+	assert_int_equal(wc.qp_num, b.recv->qp_num);
+	assert_int_equal(wc.src_qp, a.send->qp_num);
+	assert_int_equal(be32toh(wc.imm_data), 99);
+	assert_memory_equal(a.buf, b.buf, 5000);
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 1, IBV_WC_SUCCESS);
+
+	/* Its keys are those of the SRQ's domain: b's region is of another. */
+	srq_recv(second, &b, 11, 64);
+	assert_int_equal(xsend(&a, &wr, num, 64), 0);
+	assert_int_equal(wait_wc(cq2).status, IBV_WC_LOC_PROT_ERR);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_OP_ERR);
+	assert_int_equal(ibv_destroy_srq(second), 0);
+	assert_int_equal(ibv_destroy_cq(cq2), 0);
+	xend_fini(&a);
+	xend_fini(&b);
+
+	/* Nobody has that number. */
+	xpair(&a, &b, xrcd);
+	assert_int_equal(xsend(&a, &wr, b.srqn ^ 0x800000, 64), 0);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_INV_REQ_ERR);
+	xend_fini(&a);
+	xend_fini(&b);
+	assert_int_equal(ibv_dealloc_pd(pd2), 0);
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
+}
+
+static void one_sided(void **state)
+{
+	struct ibv_xrcd *xrcd = open_domain(-1, O_CREAT);
+	struct ibv_pd *pd2 = ibv_alloc_pd(ctx);
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
+	struct ibv_srq *foreign;
+	struct xend a, b;
+	uint32_t num;
+
+	(void)state;
+	xpair(&a, &b, xrcd);
+	foreign = make_srq(xrcd, b.cq, pd2);
+	assert_int_equal(ibv_get_srq_num(foreign, &num), 0);
+	fill(a.buf, BUF, 4);
+	wr.wr.rdma.rkey = b.mr->rkey;
+	wr.wr.rdma.remote_addr = (uintptr_t)b.buf;
+	assert_int_equal(xsend(&a, &wr, b.srqn, BUF), 0);
+	assert_int_equal(wait_wc(a.cq).status, 0);
+	assert_memory_equal(a.buf, b.buf, BUF);
+	wr.opcode = IBV_WR_RDMA_READ;
+	wr.wr.rdma.remote_addr += 256;
+	assert_int_equal(xsend(&a, &wr, b.srqn, BUF - 256), 0);
+	assert_int_equal(wait_wc(a.cq).status, 0);
+	assert_memory_equal(a.buf, b.buf + 256, BUF - 256);
+	wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+	wr.wr.atomic.rkey = b.mr->rkey;
+	wr.wr.atomic.remote_addr = (uintptr_t)b.buf;
+	wr.wr.atomic.compare_add = 5;
+	memset(b.buf, 0, 8);
+	assert_int_equal(xsend(&a, &wr, b.srqn, 8), 0);
+	assert_int_equal(wait_wc(a.cq).status, 0);
+	assert_int_equal(*(uint64_t *)(void *)b.buf, 5);
+	/* The domain that counts is that of the SRQ that the request names. */
+	assert_int_equal(xsend(&a, &wr, num, 8), 0);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_ACCESS_ERR);
+	assert_int_equal(ibv_destroy_srq(foreign), 0);
+	xend_fini(&a);
+	xend_fini(&b);
+	assert_int_equal(ibv_dealloc_pd(pd2), 0);
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
+}
+
+/* The builders, with their setter for the number. */
+static void builders(void **state)
+{
+	struct ibv_xrcd *xrcd = open_domain(-1, O_CREAT);
+	struct ibv_qp_ex *ex;
+	struct xend a, b;
+	struct ibv_qp *qp;
+
+	(void)state;
+	xpair(&a, &b, xrcd);
+	qp = make_send(a.cq, IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE |
+				     IBV_QP_EX_WITH_ATOMIC_WRITE);
+	assert_non_null(qp);
+	ex = ibv_qp_to_qp_ex(qp);
+	assert_int_equal(ibv_destroy_qp(b.recv), 0);
+	b.recv = make_recv(xrcd);
+	connect_half(qp, b.recv->qp_num);
+	connect_half(b.recv, qp->qp_num);
+	srq_recv(b.srq, &b, 1, 64);
+	ibv_wr_start(ex);
+	ex->wr_id = 41;
+	ex->wr_flags = 0;
+	ibv_wr_rdma_write(ex, b.mr->rkey, (uintptr_t)b.buf + 256);
+	ibv_wr_set_xrc_srqn(ex, b.srqn);
+	ibv_wr_set_inline_data(ex, (void *)(uintptr_t)"hello", 6);
+	ibv_wr_atomic_write(ex, b.mr->rkey, (uintptr_t)b.buf + 512, "12345678");
+	ibv_wr_set_xrc_srqn(ex, b.srqn);
+	ex->wr_id = 42;
+	ex->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(ex);
+	ibv_wr_set_xrc_srqn(ex, b.srqn);
+	ibv_wr_set_sge(ex, a.mr->lkey, (uintptr_t)a.buf, 16);
+	assert_int_equal(ibv_wr_complete(ex), 0);
+	assert_int_equal(wait_wc(b.cq).status, 0);
+	assert_int_equal(wait_wc(a.cq).wr_id, 42);
+	assert_string_equal((char *)b.buf + 256, "hello");
+	assert_memory_equal(b.buf + 512, "12345678", 8);
+	assert_int_equal(ibv_destroy_qp(qp), 0);
+	xend_fini(&a);
+	xend_fini(&b);
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
+}
+
+static void shared_qp(void **state)
+{
+	struct ibv_xrcd *xrcd = open_domain(-1, O_CREAT);
+	struct ibv_xrcd *strange = open_domain(-1, O_CREAT);
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+	struct ibv_qp_open_attr attr = {
+		.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD |
+			     IBV_QP_OPEN_ATTR_TYPE | IBV_QP_OPEN_ATTR_CONTEXT,
+		.xrcd = xrcd,
+		.qp_context = &attr,
+		.qp_type = IBV_QPT_XRC_RECV,
+	};
+	struct ibv_qp_attr err = { .qp_state = IBV_QPS_ERR }, got;
+	struct ibv_qp_init_attr init;
+	struct ibv_async_event ev;
+	struct ibv_qp *h1, *h2;
+	struct xend a, b;
+	int i, seen = 0;
+
+	(void)state;
+	xpair(&a, &b, xrcd);
+	attr.qp_num = b.recv->qp_num;
+	h1 = ibv_open_qp(ctx, &attr);
+	h2 = ibv_open_qp(ctx, &attr);
+	assert_non_null(h1);
+	assert_non_null(h2);
+	assert_int_equal(h1->qp_num, attr.qp_num);
+	assert_int_equal(h1->state, IBV_QPS_RTS);
+	assert_ptr_equal(h1->qp_context, &attr);
+	/* What cannot be opened. */
+	attr.qp_num ^= 1;
+	assert_null(ibv_open_qp(ctx, &attr));
+	assert_int_equal(errno, EINVAL);
+	attr.qp_num = a.send->qp_num;
+	assert_null(ibv_open_qp(ctx, &attr));
+	attr.qp_num = b.recv->qp_num;
+	attr.xrcd = strange;
+	assert_null(ibv_open_qp(ctx, &attr));
+	attr.xrcd = xrcd;
+	attr.qp_type = IBV_QPT_XRC_SEND;
+	assert_null(ibv_open_qp(ctx, &attr));
+	attr.qp_type = IBV_QPT_XRC_RECV;
+	attr.comp_mask &= ~(uint32_t)IBV_QP_OPEN_ATTR_NUM;
+	assert_null(ibv_open_qp(ctx, &attr));
+
+	/* The first handle goes; the QP stays, and both others have it. */
+	assert_int_equal(ibv_destroy_qp(b.recv), 0);
+	b.recv = NULL;
+	srq_recv(b.srq, &b, 1, 64);
+	assert_int_equal(xsend(&a, &wr, b.srqn, 64), 0);
+	assert_int_equal(wait_wc(b.cq).status, 0);
+	assert_int_equal(wait_wc(a.cq).status, 0);
+	assert_int_equal(ibv_query_qp(h2, &got, IBV_QP_STATE, &init), 0);
+	assert_int_equal(got.qp_state, IBV_QPS_RTS);
+	assert_int_equal(init.qp_type, IBV_QPT_XRC_RECV);
+	assert_int_equal(ibv_modify_qp(h1, &err, IBV_QP_STATE), 0);
+	assert_int_equal(ibv_query_qp(h2, &got, IBV_QP_STATE, &init), 0);
+	assert_int_equal(got.qp_state, IBV_QPS_ERR);
+	for (i = 0; i < 2; i++) {
+		assert_true(readable(ctx->async_fd, 1000));
+		assert_int_equal(ibv_get_async_event(ctx, &ev), 0);
+		if (ev.event_type == IBV_EVENT_COMM_EST) {
+			i--;
+			ibv_ack_async_event(&ev);
+			continue;
+		}
+		assert_int_equal(ev.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
+		seen |= ev.element.qp == h1 ? 1 : ev.element.qp == h2 ? 2 : 0;
+		ibv_ack_async_event(&ev);
+	}
+	assert_int_equal(seen, 3);
+	assert_int_equal(ibv_destroy_qp(h1), 0);
+	assert_int_equal(ibv_close_xrcd(xrcd), EBUSY);
+	assert_int_equal(ibv_destroy_qp(h2), 0);
+	attr.comp_mask |= IBV_QP_OPEN_ATTR_NUM;
+	assert_null(ibv_open_qp(ctx, &attr));
+	xend_fini(&a);
+	xend_fini(&b);
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
+	assert_int_equal(ibv_close_xrcd(strange), 0);
+}
+
+/* An SRQ may go at any time, in the middle of a message as well. */
+static void srq_goes(void **state)
+{
+	struct ibv_xrcd *xrcd = open_domain(-1, O_CREAT);
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+	struct xend a, b;
+	int i;
+
+	(void)state;
+	for (i = 0; i < 20; i++) {
+		enum ibv_wc_status status;
+
+		xpair(&a, &b, xrcd);
+		srq_recv(b.srq, &b, 1, BUF);
+		assert_int_equal(xsend(&a, &wr, b.srqn, BUF), 0);
+		assert_int_equal(xsend(&a, &wr, b.srqn, BUF), 0);
+		if (i % 2)
+			usleep((unsigned)i * 10);
+		assert_int_equal(ibv_destroy_srq(b.srq), 0);
+		b.srq = NULL;
+		status = wait_wc(a.cq).status;
+		if (status == IBV_WC_SUCCESS)
+			status = wait_wc(a.cq).status;
+		assert_true(status == IBV_WC_REM_INV_REQ_ERR ||
+			    status == IBV_WC_REM_OP_ERR);
+		xend_fini(&a);
+		xend_fini(&b);
+	}
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(domains),	 TEST(domain_elsewhere), TEST(creation),
+		TEST(messages),	 TEST(one_sided),	 TEST(builders),
+		TEST(shared_qp), TEST(srq_goes),
+	};
+
+	alarm(60);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
