@@ -130,6 +130,12 @@ class HostJob(Job):
             self._said(data.decode(errors="replace"))
         self._ended(self.proc.wait())
 
+    def terminate(self):
+        try:
+            os.killpg(self.proc.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass
+
     def kill(self):
         try:
             os.killpg(self.proc.pid, signal.SIGKILL)
@@ -137,12 +143,6 @@ class HostJob(Job):
             pass
         with self.changed:
             self.changed.wait_for(lambda: self.rc is not None, 5)
-
-
-    def interrupt(self):
-        """As ^C does, and waits for the end."""
-        self.proc.send_signal(signal.SIGINT)
-        self.wait(10)
 
 
 class GuestJob(Job):
@@ -164,6 +164,12 @@ class GuestJob(Job):
         except (OSError, ValueError):
             pass
         self._ended(rc)
+
+    def terminate(self):
+        try:
+            self.conn.sendall(b"t")
+        except OSError:
+            pass
 
     def kill(self):
         try:
@@ -213,10 +219,6 @@ class Host(Place):
         return HostJob([self.softhca, "run", "--"] + argv,
                        {**os.environ, **self.env, **(env or {})})
 
-    def start_plain(self, argv):
-        """Without softhca: tcpdump and the like."""
-        return HostJob(argv, dict(os.environ))
-
     def _tcp_tables(self):
         return self._tables("tcp", "tcp6")
 
@@ -245,10 +247,10 @@ class Guest(Place):
         sh(f"ip link set {self.tap} mtu {lab.mtu} txqueuelen 10000 master br0 up")
         argv = [lab.kernel, f"mem={mem}M", "root=/dev/root",
                 "rootfstype=hostfs", "rootflags=/", "ro", "quiet",
-                f"init={lab.dir}/guest/init", "con=null", "con0=null,fd:1",
+                f"init={lab.dir}/guest/agent.py", "con=null", "con0=null,fd:1",
                 f"vec0:transport=tap,ifname={self.tap},depth=64,"
                 f"mtu={lab.mtu},mac=52:54:00:77:00:{number:02x}",
-                f"PEER_DIR={lab.dir}/guest", f"PEER_MTU={lab.mtu}",
+                f"PEER_MTU={lab.mtu}",
                 f"PEER_IP4={self.ip4}", f"PEER_IP6={self.ip6}"]
         with open(self.console, "wb") as out:
             self.proc = subprocess.Popen(

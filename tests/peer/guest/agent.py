@@ -1,10 +1,19 @@
-"""What runs in the guest: sets up network and rxe, then runs commands.
+#!/usr/bin/python3
+"""The first and only service of the guest: mounts, network, rxe, commands.
+
+The root is the host's file system, read-only. Programs want to write here and
+there, so an overlay takes what they write and forgets it in the end. Mounting
+is done without mount(8): for who has no privileges on the host, its file
+belongs to nobody here, and it is set-user-ID.
 
 A TCP connection to AGENT_PORT is one command. It begins with a line of JSON,
 {"argv": [...], "env": {...}}, and brings back lines of JSON: {"out": text} as
-the command writes, and {"rc": status} when it has ended. Closing the
-connection earlier kills the command and its children.
+the command writes, and {"rc": status} when it has ended. Any byte sent earlier
+asks the command to end (SIGTERM), closing the connection kills it.
+
+PEER_* came from the kernel's command line as environment variables.
 """
+import ctypes
 import json
 import os
 import signal
@@ -15,6 +24,37 @@ import time
 
 AGENT_PORT = 18599
 NIC = "vec0"
+NOSUID = 2      # MS_NOSUID
+
+
+def mount(kind, target, options=""):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(kind.encode(), target.encode(), kind.encode(),
+                  ctypes.c_ulong(NOSUID), options.encode()):
+        raise OSError(ctypes.get_errno(), f"mount {kind} on {target}")
+
+
+def make_root():
+    mount("tmpfs", "/mnt", "mode=755")
+    for name in ("upper", "work", "root"):
+        os.mkdir("/mnt/" + name)
+    mount("overlay", "/mnt/root",
+          "lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work")
+    os.chroot("/mnt/root")
+    os.chdir("/")
+    mount("proc", "/proc")
+    mount("sysfs", "/sys")
+    mount("devtmpfs", "/dev")
+    os.makedirs("/dev/pts", exist_ok=True)
+    os.makedirs("/dev/shm", exist_ok=True)
+    mount("devpts", "/dev/pts")
+    mount("tmpfs", "/dev/shm", "mode=1777")
+    mount("tmpfs", "/run", "mode=755")
+    if not os.path.lexists("/dev/fd"):
+        os.symlink("/proc/self/fd", "/dev/fd")
+    console = os.open("/dev/console", os.O_RDWR)
+    for fd in range(3):
+        os.dup2(console, fd)
 
 
 def setup():
@@ -33,6 +73,7 @@ def setup():
             ("kernel/printk", "4 4 1 7")):
         with open("/proc/sys/" + path, "w") as f:
             f.write(value)
+    os.environ["PATH"] = "/usr/sbin:/usr/bin:/sbin:/bin"
     for line in (
             "ip link set lo up",
             f"ip link set {NIC} mtu {mtu} txqueuelen 4000 up",
@@ -63,11 +104,12 @@ def serve(conn):
         return
 
     def gone():
-        """The other side says nothing more: this is its end."""
-        conn.recv(1)
+        """What the other side may still say is that it is enough."""
         try:
+            while conn.recv(1):
+                os.killpg(proc.pid, signal.SIGTERM)
             os.killpg(proc.pid, signal.SIGKILL)
-        except ProcessLookupError:
+        except OSError:
             pass
 
     threading.Thread(target=gone, daemon=True).start()
@@ -95,6 +137,7 @@ def serve(conn):
 
 
 def main():
+    make_root()
     setup()
     listener = socket.create_server(("", AGENT_PORT), backlog=64)
     print("agent: ready", flush=True)

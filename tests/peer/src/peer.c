@@ -1637,23 +1637,33 @@ static void rc_mixed(void)
 	mixed(3);
 }
 
-/* Mixed traffic for a given time, while something else disturbs. */
+static volatile sig_atomic_t enough;
+
+static void on_sigterm(int sig)
+{
+	(void)sig;
+	enough = 1;
+}
+
+/* Mixed traffic until SIGTERM or for a given time, while something disturbs. */
 static void rc_stream(void)
 {
 	uint64_t until, rounds = 0;
 
+	signal(SIGTERM, on_sigterm);
 	pair(IBV_QPT_RC);
 	until = now_ms() + opt_seconds * 1000;
 	do {
 		mixed(1);
 		rounds++;
-	} while (now_ms() < until);
+	} while (!enough && now_ms() < until);
 	remark("%" PRIu64 " rounds", rounds);
 }
 
-/* Idle QPs for a given time, for hostile packets to be tried on. */
+/* Idle QPs for as long, for hostile packets to be tried on. */
 static void victims(void)
 {
+	signal(SIGTERM, on_sigterm);
 	for (int i = 0; i < 16; i++) {
 		pair(i < 10 ? IBV_QPT_RC : i < 13 ? IBV_QPT_UC : IBV_QPT_UD);
 		for (int k = 0; k < 16; k++)
@@ -1666,7 +1676,8 @@ static void victims(void)
 	}
 	printf("ready\n");
 	fflush(stdout);
-	sleep(opt_seconds);
+	for (unsigned i = 0; i < opt_seconds && !enough; i++)
+		sleep(1);
 	/* Both ends still do their work. */
 	for (enum who w = A; w <= B; w++) {
 		struct done d;
@@ -2044,7 +2055,7 @@ static void err_qp_access(void)
 		    d.status != IBV_WC_REM_ACCESS_ERR)
 			fail("requester: a request the QP refuses completes "
 			     "as \"%s\"", ibv_wc_status_str(d.status));
-		remark("%s", ibv_wc_status_str(d.status));
+		remark("completes as \"%s\"", ibv_wc_status_str(d.status));
 		expect_data(B, AT_B, 0x2000, false);
 		expect_flush();
 	}
@@ -2119,7 +2130,7 @@ static void err_misaligned(void)
 			.op = ops[i], .len = 8,
 			.raddr = side[B].va + AT_B + 4 });
 		if (err == EINVAL) {
-			remark("refused when posted");
+			remark("the requester refuses it when posted");
 			continue;
 		}
 		if (err)
@@ -2139,13 +2150,15 @@ static void err_inv(void)
 	post(.op = IBV_WR_SEND_WITH_INV, .len = 64, .imm = side[B].rkey ^ 0x5500);
 	d = wait_wc(A, "a send that invalidates nothing");
 	if (d.status == IBV_WC_SUCCESS && side[B].rxe)
-		remark("rxe as responder acknowledges it and fails later");
+		remark("rxe as responder acknowledges the send and then fails "
+		       "the receive");
 	else if (d.status != IBV_WC_REM_ACCESS_ERR &&
 		 d.status != IBV_WC_REM_OP_ERR &&
 		 d.status != IBV_WC_REM_INV_REQ_ERR)
 		fail("requester: a send that invalidates nothing completes as "
 		     "\"%s\"", ibv_wc_status_str(d.status));
-	remark("%s", ibv_wc_status_str(d.status));
+	else
+		remark("completes as \"%s\"", ibv_wc_status_str(d.status));
 	d = wait_wc(B, "the receive");
 	if (d.status == IBV_WC_SUCCESS)
 		fail("responder: a receive that invalidates nothing succeeds");
@@ -2230,7 +2243,8 @@ static void err_uc_short_recv(void)
 	if (poll_wc(B, &d, 500)) {
 		if (d.status == IBV_WC_SUCCESS)
 			fail("responder: a send that is too long succeeds");
-		remark("%s", ibv_wc_status_str(d.status));
+		remark("the receive completes as \"%s\"",
+		       ibv_wc_status_str(d.status));
 	}
 	expect_word("after the receive buffer", at(B, "get %x", AT_B + 16).v[0],
 		    0xeeeeeeeeeeeeeeee);
@@ -2274,7 +2288,7 @@ static void err_ud(void)
 	expect_received(B, IBV_WR_SEND_WITH_IMM, 64 + 40, 77);
 }
 
-/* A datagram that does not fit: dropped, or the receive fails (C9-...). */
+/* A datagram that does not fit: dropped, or the receive fails. */
 static void err_ud_short_recv(void)
 {
 	struct done d;
@@ -2289,9 +2303,10 @@ static void err_ud_short_recv(void)
 	if (poll_wc(B, &d, 500)) {
 		if (d.status == IBV_WC_SUCCESS)
 			fail("responder: a datagram that is too long succeeds");
-		remark("%s", ibv_wc_status_str(d.status));
+		remark("the receive completes as \"%s\"",
+		       ibv_wc_status_str(d.status));
 	} else {
-		remark("dropped");
+		remark("the datagram is dropped");
 	}
 	expect_word("after the receive buffer", at(B, "get %x", AT_B + 64).v[0],
 		    0xeeeeeeeeeeeeeeee);
@@ -2364,8 +2379,10 @@ static int run_one(const struct scenario *s)
 
 	printf("%s ", s->name);
 	fflush(stdout);
+	signal(SIGTERM, SIG_IGN); /* is meant for the scenario */
 	pid = fork();
 	if (pid == 0) {
+		signal(SIGTERM, SIG_DFL);
 		alarm(60 + opt_seconds);
 		if (talk_over(tcp(false)) || open_end())
 			fail("cannot begin");
