@@ -12,7 +12,7 @@
  * the completion status (and where it matters the asynchronous event) on both
  * ends. One line per case and end: "ok NAME" or "not ok NAME: got, expected".
  */
-#include "peer.h"
+#include "badcalls.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -141,9 +141,6 @@ static void move(struct ibv_qp *qp, enum ibv_qp_state to)
 			    strerror(rc));
 	}
 }
-
-/* Each case is a function that returns the errno it got, 0 for success. */
-typedef int case_fn(void);
 
 static int or_errno(const void *p)
 {
@@ -679,11 +676,7 @@ static int mcast_not_attached(void)
 		}                                                              \
 	}
 
-static const struct {
-	case_fn *fn;
-	const char *name;
-	int want[2]; /* either will do where implementations differ */
-} local_cases[] = {
+static const struct local_case local_cases[] = {
 	C(cq_zero, "CQ of no entries", EINVAL),
 	C(cq_too_big, "CQ larger than max_cqe", EINVAL),
 	C(cq_bad_vector, "CQ with an unknown completion vector", EINVAL),
@@ -771,17 +764,24 @@ static const struct {
 #undef C
 #define NLOCAL (sizeof(local_cases) / sizeof(local_cases[0]))
 
-static void run_local(void)
+static void run_table(const struct local_case *table, size_t n)
 {
-	for (size_t i = 0; i < NLOCAL; i++) {
-		const int *want = local_cases[i].want;
-		int got = local_cases[i].fn();
+	for (size_t i = 0; i < n; i++) {
+		const int *want = table[i].want;
+		int got = table[i].fn();
 
-		report(local_cases[i].name,
+		report(table[i].name,
 		       got == want[0] || (want[1] && got == want[1]),
 		       got ? strerrorname_np(got) ?: "?" : "success",
 		       want[0] ? strerrorname_np(want[0]) : "success");
 	}
+}
+
+static void run_local(void)
+{
+	run_table(local_cases, NLOCAL);
+	badcalls_use(&dev);
+	run_table(badcalls, nbadcalls);
 }
 
 /* ----------------------------------------------------------- wire cases */
@@ -1183,6 +1183,8 @@ int main(int argc, char **argv)
 		if (c == 'l') {
 			for (size_t i = 0; i < NLOCAL; i++)
 				puts(local_cases[i].name);
+			for (size_t i = 0; i < nbadcalls; i++)
+				puts(badcalls[i].name);
 			for (size_t i = 0; i < NWIRE; i++)
 				printf("wire: %s\n", wire_cases[i].name);
 			return 0;
