@@ -652,7 +652,7 @@ static int64_t take_data(const struct roce_qp *qp, struct roce_wqe *w,
 	if (length > ROCE_MAX_MSG)
 		return -EINVAL;
 	w->num_sge = inl ? 0 : (uint32_t)wr->num_sge;
-	if (!inl)
+	if (w->num_sge)
 		memcpy(data, wr->sg_list,
 		       sizeof(*wr->sg_list) * (size_t)wr->num_sge);
 	return (int64_t)length;
