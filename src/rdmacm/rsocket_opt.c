@@ -18,7 +18,7 @@
 #include <sys/time.h>
 
 #define CONF_DIR "/etc/rdma/rsocket/"
-#define MIN_SBUF (2 * RSOCK_SNDLOWAT)
+#define MIN_BUF (2 * RSOCK_SNDLOWAT)
 
 static struct rsock_config config = {
 	.mem = 1 << 17,
@@ -57,8 +57,8 @@ static void read_config(void)
 	read_number(CONF_DIR "iomap_size", &config.iomaps);
 	if (read_number(CONF_DIR "polling_time", &us))
 		config.polling_ns = us * 1000ull;
-	config.mem = limit(config.mem, 2, RSOCK_MAX_BUF);
-	config.wmem = limit(config.wmem, MIN_SBUF, RSOCK_MAX_BUF);
+	config.mem = limit(config.mem, MIN_BUF, RSOCK_MAX_BUF);
+	config.wmem = limit(config.wmem, MIN_BUF, RSOCK_MAX_BUF);
 	config.sqsize = min_u32(config.sqsize, RSOCK_MAX_QUEUE);
 	config.rqsize = min_u32(config.rqsize, RSOCK_MAX_QUEUE);
 	config.inline_size = min_u32(config.inline_size, RSOCK_MAX_QUEUE);
@@ -80,12 +80,12 @@ static int get_int(const void *val, socklen_t len, int *out)
 }
 
 /* Twice what is asked for, like Linux; it cannot change once in use. */
-static uint32_t buf_size(int v, uint32_t least)
+static uint32_t buf_size(int v)
 {
 	uint32_t size = v < 0 ? RSOCK_MAX_BUF
 			      : min_u32((uint32_t)v, RSOCK_MAX_BUF / 2) * 2;
 
-	return size < least ? least : size;
+	return size < MIN_BUF ? MIN_BUF : size;
 }
 
 static bool in_use(const struct rsock *rs)
@@ -155,11 +155,11 @@ static int set_socket(struct rsock *rs, int name, const void *val,
 		return err;
 	case SO_RCVBUF:
 		if (!in_use(rs))
-			rs->rbuf_size = buf_size(v, 2);
+			rs->rbuf_size = buf_size(v);
 		return 0;
 	case SO_SNDBUF:
 		if (!in_use(rs))
-			rs->sbuf_size = buf_size(v, MIN_SBUF);
+			rs->sbuf_size = buf_size(v);
 		return 0;
 	case SO_KEEPALIVE:
 		return stream ? rsock_alive_set(rs, v) : 0;

@@ -309,9 +309,27 @@ static void after_fork_parent(void)
 	pthread_mutex_unlock(&mutex);
 }
 
+/*
+ * The child has the parent's descriptors, but its rsockets are dead, and an
+ * epoll instance that both have is the parent's to change.
+ */
 static void after_fork_child(void)
 {
+	struct rsp_chunk *c;
+	struct rsp_fd *f;
+	int i, j;
+
 	pthread_mutex_init(&mutex, NULL);
+	for (i = 0; i < RSP_NCHUNKS; i++) {
+		c = atomic_load(&table.chunk[i]);
+		for (j = 0; c && j < RSP_CHUNK; j++) {
+			f = atomic_load(&c->slot[j]);
+			if (!f)
+				continue;
+			pthread_mutex_init(&f->lock, NULL);
+			f->regs = NULL;
+		}
+	}
 	rsp_epoll_forked();
 }
 

@@ -1,0 +1,509 @@
+"""Sockets over RDMA: rdma-core's rsocket tools, programs of our own, and
+ordinary TCP programs under "softhca run --sockets"."""
+import hashlib
+import os
+import re
+import subprocess
+import time
+
+import pytest
+
+import rig
+from rig import Failed, Proc, free_port
+
+CASES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rsocket_cases.py")
+PYTHON = "/usr/bin/python3"
+
+
+def need(*programs):
+    if missing := rig.need(*programs):
+        pytest.skip(f"not installed: {' '.join(missing)}")
+
+
+def start(place, cmd, options=(), env=None):
+    return Proc(place.server, cmd, [*place.options, *options], env)
+
+
+def run_client(place, server, cmd, options=(), env=None, limit=rig.LIMIT):
+    """A client of a server that does not say when it is ready: until somebody
+    answers. Its output."""
+    end = time.monotonic() + limit
+    while True:
+        begun = time.monotonic()
+        p = Proc(place.client, cmd, [*place.options, *options], env)
+        try:
+            rc = p.wait(max(1, end - begun))
+        except Failed as e:
+            raise Failed(f"{e}--- server\n{server.describe()}") from None
+        if rc == 0:
+            return p.output()
+        if begun > server.start + 3 or not server.running():
+            raise Failed(f"exit status {rc}\n{p.describe()}--- server\n{server.describe()}")
+        time.sleep(0.1)
+
+
+def both(place, tool, args, host=None, server_args=(), limit=rig.LIMIT, ends=True, **kw):
+    """A tool that is client with -s HOST; what both printed."""
+    need(tool)
+    cmd = [tool, "-p", free_port(), *args]
+    server = start(place, [*cmd, "-b", host or place.host, *server_args], **kw)
+    try:
+        out = run_client(place, server, [*cmd, "-s", host or place.host], limit=limit, **kw)
+        if ends:
+            rc = server.wait(10)
+            assert rc == 0, server.describe()
+    finally:
+        server.kill()
+    assert re.search(r"^(custom|[0-9a-z]+_(lat|bw)) .*\d\.\d\d", out, re.M), out
+    return out
+
+
+SMALL = "-I 20 -C 20 -S 5000".split()
+
+
+@pytest.mark.parametrize("options", ["", "-T a", "-T b", "-T n", "-T r", "-T v", "-T a -T v", "-T n -T v",
+                                     "-T r -T v", "-B 4096 -T v", "-B 1000000 -T v"])
+def test_rstream(place, options):
+    both(place, "rstream", [*SMALL, *options.split()])
+
+
+@pytest.mark.parametrize("options", ["-f ipv6 -T v", "-T v"])
+def test_rstream_ipv6(place, options):
+    both(place, "rstream", [*SMALL, *options.split()], host=place.host6)
+
+
+@pytest.mark.parametrize("size", ["1", "64", "65536", "65537", "1000000"])
+def test_rstream_sizes(place, size):
+    both(place, "rstream", ["-I", "5", "-C", "10", "-S", size, "-T", "v"])
+
+
+@pytest.mark.full
+def test_rstream_suite(place):
+    """Every test that it has."""
+    out = both(place, "rstream", [], limit=300)
+    assert out.count("_lat") == out.count("_bw") == 4
+
+
+@pytest.mark.full
+def test_rstream_all_sizes(place):
+    both(place, "rstream", ["-I", "5", "-C", "5", "-S", "all", "-T", "v"], limit=300)
+
+
+def test_rstream_loss(placements):
+    both(placements("wire"), "rstream", ["-I", "20", "-C", "10", "-S", "20000", "-T", "v"],
+         options=["--loss", "1", "--seed", "7"])
+
+
+def test_rstream_fork(place):
+    """The server forks and its child serves: RDMA starts in the child."""
+    need("rstream")
+    cmd = ["rstream", "-T", "f", "-p", free_port(), "-I", "20", "-C", "20", "-S", "1000"]
+    env = {"RDMAV_FORK_SAFE": "1"}
+    server = start(place, [*cmd, "-b", place.host], ["--sockets"], env)
+    try:
+        out = run_client(place, server, [*cmd, "-s", place.host], ["--sockets"], env)
+        assert "custom" in out, out
+        assert server.wait(10) == 0, server.describe()
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("options", ["", "-T a", "-T b", "-T n", "-T v", "-T a -T v"])
+def test_riostream(place, options):
+    both(place, "riostream", [*SMALL, *options.split()])
+
+
+@pytest.mark.parametrize("size", ["1", "100000", "1000000"])
+def test_riostream_sizes(place, size):
+    both(place, "riostream", ["-I", "5", "-C", "4", "-S", size, "-T", "v"])
+
+
+@pytest.mark.parametrize("options", ["", "-T a", "-T b", "-T n", "-T e"])
+def test_udpong(place, options):
+    # Its server never ends.
+    both(place, "udpong", ["-C", "100", "-S", "500", *options.split()], ends=False)
+
+
+def test_udpong_sockets(place):
+    both(place, "udpong", ["-C", "100", "-S", "500", "-T", "s"], ends=False, options=["--sockets"])
+
+
+def digest(path):
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+@pytest.fixture(scope="module")
+def big_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("rcopy") / "file"
+    with open(path, "wb") as f:
+        f.write(os.urandom(100 << 20))
+    return path
+
+
+def test_rcopy(place, big_file, tmp_path):
+    need("rcopy")
+    port = str(free_port())
+    server = start(place, ["rcopy", "-p", port])
+    copy = tmp_path / "copy"
+    try:
+        run_client(place, server, ["rcopy", str(big_file), f"{place.host}:{copy}", "-p", port], limit=100)
+        end = time.monotonic() + 10
+        while copy.stat().st_size < big_file.stat().st_size and time.monotonic() < end:
+            time.sleep(0.05)
+        assert digest(copy) == digest(big_file)
+    finally:
+        server.kill()
+
+
+def cases():
+    out = subprocess.run([PYTHON, CASES, "--list"], stdout=subprocess.PIPE, text=True, check=True)
+    return out.stdout.split()
+
+
+@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("options", [[], ["--wire"]], ids=["local", "wire"])
+def test_case(case, options):
+    rig.Side().run([PYTHON, CASES, case], options, limit=100)
+
+
+@pytest.mark.parametrize("case", ["options", "queues", "shutdown", "refused", "duplex", "iomap", "dgram"])
+def test_case_ipv6(case):
+    rig.Side().run([PYTHON, CASES, case, "::1"], limit=100)
+
+
+@pytest.mark.parametrize("case", ["queues", "duplex", "shutdown", "iomap", "alone"])
+def test_case_loss(case):
+    rig.Side().run([PYTHON, CASES, case], ["--wire", "--loss", "1", "--seed", "3"], limit=100)
+
+
+ROWS = []
+if os.access(rig.client("rsocket_peer"), os.X_OK):
+    ROWS = subprocess.run([rig.client("rsocket_peer"), "-p", "1", "-l"], stdout=subprocess.PIPE,
+                          text=True, check=True).stdout.splitlines()
+
+
+def test_protocol_table_is_there():
+    assert len(ROWS) >= 30
+
+
+@pytest.fixture(scope="module", params=["local", "wire", "netns"])
+def protocol_run(request, placements):
+    place = placements(request.param)
+    cmd = [rig.client("rsocket_peer"), "-p", free_port()]
+    server = start(place, cmd)
+    try:
+        server.wait_for("^ready")
+        client = Proc(place.client, [*cmd, place.host], place.options)
+        client.wait(100)
+        server.wait(10)
+    finally:
+        server.kill()
+    return client, server
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_protocol(protocol_run, row):
+    client, server = protocol_run
+    said = [line for line in client.output().splitlines() if line.startswith((f"ok {row}", f"not ok {row}"))]
+    assert said, f"it did not get there\n{client.describe()}--- server\n{server.describe()}"
+    assert said[0] == f"ok {row}"
+
+
+def test_protocol_server_survived(protocol_run):
+    assert protocol_run[1].popen.returncode == 0, protocol_run[1].describe()
+
+
+# Ordinary programs.
+
+def tcp_bytes(side):
+    """TCP segments that this network has carried."""
+    out = subprocess.run([*side.prefix, "cat", "/proc/net/snmp"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    rows = [line.split()[1:] for line in out.splitlines() if line.startswith("Tcp:")]
+    return int(dict(zip(*rows))["OutSegs"])
+
+
+def listening(place, cmd, port, options=("--sockets",), **kw):
+    p = start(place, cmd, options, **kw)
+    try:
+        p.wait_listening(port)
+    except BaseException:
+        p.kill()
+        raise
+    return p
+
+
+@pytest.mark.parametrize("options", ["-t 1", "-t 1 -R", "-n 100M -P 3", "-t 1 --bidir", "-n 20M -l 1000"])
+def test_iperf3(place, options):
+    need("iperf3")
+    port = free_port()
+    server = listening(place, ["iperf3", "-s", "-1", "-p", port], port)
+    try:
+        before = tcp_bytes(place.client)
+        out = run_client(place, server, ["iperf3", "-c", place.host, "-p", port, *options.split()], ["--sockets"])
+        assert "iperf Done" in out, out
+        carried = max(int(float(n) * {"K": 1e3, "M": 1e6, "G": 1e9}[u])
+                      for n, u in re.findall(r"([\d.]+) ([KMG])Bytes .*receiver", out))
+        assert carried > 1e6, out
+        if place.name == "netns":
+            # Not one of them was TCP's.
+            assert tcp_bytes(place.client) - before < 20
+        server.wait(10)
+    finally:
+        server.kill()
+
+
+def test_http(place, big_file, tmp_path):
+    need("curl")
+    port = free_port()
+    server = listening(place, [PYTHON, "-m", "http.server", port, "--bind", place.host, "-d",
+                               big_file.parent], port)
+    try:
+        url = f"http://{place.host}:{port}"
+        before = tcp_bytes(place.client)
+        for i in range(3):
+            run_client(place, server, ["curl", "-sSf", "-o", tmp_path / "got", f"{url}/file"], ["--sockets"])
+            assert digest(tmp_path / "got") == digest(big_file)
+        out = place.client.run(["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", f"{url}/nothing"],
+                               [*place.options, "--sockets"])
+        assert out == "404"
+        if place.name == "netns":
+            assert tcp_bytes(place.client) - before < 20
+        # Who does not speak RDMA is served by the same server.
+        out = subprocess.run([*place.client.prefix, "curl", "-sSf", f"{url}/"], stdout=subprocess.PIPE,
+                             text=True, check=True, timeout=20).stdout
+        assert "file" in out
+    finally:
+        server.kill()
+
+
+def test_fall_back(place):
+    """A server without RDMA is reached by TCP, by blocking and by non-blocking
+    clients."""
+    need("curl", "iperf3")
+    port = free_port()
+    server = subprocess.Popen([*place.server.prefix, PYTHON, "-m", "http.server", str(port), "--bind", place.host],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    env = {"RS_CONNECT_TIMEOUT": "500"}
+    code = (f"import socket; s = socket.create_connection(('{place.host}', {port})); "
+            "s.sendall(b'GET / HTTP/1.0\\r\\n\\r\\n'); print(s.recv(100)[:15])")
+    try:
+        time.sleep(1)
+        for cmd, want in ((["curl", "-sSf", f"http://{place.host}:{port}/"], "Directory listing"),
+                          ([PYTHON, "-c", code], "HTTP/1.0 200 OK")):
+            out = place.client.run(cmd, [*place.options, "--sockets"], env=env)
+            assert want in out, out
+    finally:
+        server.kill()
+        server.wait()
+    out = place.client.run(["curl", "-sS", f"http://{place.host}:{port}/"], [*place.options, "--sockets"],
+                           status=7, env=env)
+    assert "refused" in out or "connect" in out.lower(), out
+
+
+def test_redis(place):
+    need("redis-server", "redis-benchmark", "redis-cli")
+    port = free_port()
+    server = listening(place, ["redis-server", "--port", port, "--bind", place.host, "--save", "", "--protected-mode",
+                               "no"], port)
+    try:
+        out = run_client(place, server, ["redis-benchmark", "-h", place.host, "-p", port, "-n", "5000", "-c", "20",
+                                         "-q", "-t", "set,get,lpush,lrange_100"], ["--sockets"], limit=100)
+        assert len(re.findall(r"requests per second", out)) >= 4, out
+        out = run_client(place, server, ["redis-benchmark", "-h", place.host, "-p", port, "-n", "5000", "-c", "10",
+                                         "-P", "16", "-d", "10000", "-q", "-t", "set,get"], ["--sockets"], limit=100)
+        value = os.urandom(200000).hex()
+        cli = ["redis-cli", "-h", place.host, "-p", port]
+        subprocess.run([*place.client.prefix, *map(str, cli), "-x", "set", "key"], input=value, text=True, check=True,
+                       stdout=subprocess.DEVNULL, timeout=20)
+        got = place.client.run([*cli, "get", "key"], [*place.options, "--sockets"])
+        assert got.strip() == value
+        # A child that saves leaves the connections alone.
+        assert place.client.run([*cli, "config", "set", "dir", "/tmp"], [*place.options, "--sockets"])
+        assert "ERR" not in place.client.run([*cli, "bgrewriteaof"], [*place.options, "--sockets"])
+        time.sleep(0.5)
+        got = place.client.run([*cli, "get", "key"], [*place.options, "--sockets"])
+        assert got.strip() == value
+    finally:
+        server.kill()
+
+
+EPOLL = r"""
+import os, select, socket, sys, threading
+kind, port = sys.argv[1], int(sys.argv[2])
+host = sys.argv[3]
+if kind == "server":
+    ls = socket.create_server((host, port))
+    ls.setblocking(False)
+    flags = select.EPOLLIN | (select.EPOLLET if sys.argv[4] == "et" else 0)
+    ep = select.epoll()
+    ep.register(ls, flags)
+    r, w = os.pipe()
+    ep.register(r, select.EPOLLIN)
+    conns, total, done = {}, 0, 0
+    while done < 10:
+        for fd, ev in ep.poll(30):
+            if fd == ls.fileno():
+                while True:
+                    try:
+                        c, _ = ls.accept()
+                    except BlockingIOError:
+                        break
+                    c.setblocking(False)
+                    conns[c.fileno()] = [c, b""]
+                    ep.register(c, flags)
+                continue
+            if fd == r:
+                os.read(r, 1)
+                continue
+            c, out = conns[fd]
+            end = False
+            while ev & (select.EPOLLIN | select.EPOLLHUP):
+                try:
+                    data = c.recv(7000)
+                except BlockingIOError:
+                    break
+                if not data:
+                    end = True
+                    break
+                out += data
+                if sys.argv[4] != "et":
+                    break
+            while out:
+                try:
+                    out = out[c.send(out):]
+                except BlockingIOError:
+                    break
+            conns[fd][1] = out
+            if end and not out:
+                ep.unregister(c)
+                c.close()
+                del conns[fd]
+                done += 1
+                os.write(w, b"x")
+            else:
+                ep.modify(c, flags | (select.EPOLLOUT if out else 0))
+    print("served", done)
+else:
+    def client(i):
+        s = socket.create_connection((host, port))
+        data = bytes((i + j) & 255 for j in range(5000)) * 100
+        t = threading.Thread(target=lambda: (s.sendall(data), s.shutdown(socket.SHUT_WR)))
+        t.start()
+        got = b""
+        while True:
+            part = s.recv(65536)
+            if not part:
+                break
+            got += part
+        t.join()
+        assert got == data, (i, len(got))
+        done.append(i)
+    done = []
+    ts = [threading.Thread(target=client, args=(i,)) for i in range(10)]
+    for t in ts: t.start()
+    for t in ts: t.join()
+    assert len(done) == 10
+    print("ok")
+"""
+
+
+@pytest.mark.parametrize("mode", ["lt", "et"])
+def test_epoll(place, mode):
+    port = free_port()
+    server = listening(place, [PYTHON, "-c", EPOLL, "server", port, place.host, mode], port)
+    try:
+        out = run_client(place, server, [PYTHON, "-c", EPOLL, "client", port, place.host], ["--sockets"])
+        assert "ok" in out
+        assert server.wait(10) == 0, server.describe()
+        assert "served 10" in server.output()
+    finally:
+        server.kill()
+
+
+CALLS = r"""
+import array, fcntl, os, socket, struct, sys, termios, threading
+port, host = int(sys.argv[1]), sys.argv[2]
+ls = socket.create_server((host, port))
+assert ls.getsockname()[1] == port
+got = []
+t = threading.Thread(target=lambda: got.extend(ls.accept())); t.start()
+c = socket.socket(); c.settimeout(10); c.connect((host, port))
+t.join(); s, peer = got
+assert peer == c.getsockname() and c.getpeername() == (host, port), (peer, c.getsockname())
+c.sendall(b"one"); assert s.recv(3, socket.MSG_WAITALL) == b"one"
+# Copies of a descriptor are the same connection, until the last is closed.
+d = os.dup(s.fileno()); e = os.open("/dev/null", os.O_RDONLY); os.dup2(s.fileno(), e)
+f = fcntl.fcntl(s.fileno(), fcntl.F_DUPFD_CLOEXEC, 50)
+s.close()
+for fd in (d, e, f):
+    c.sendall(b"x%d" % fd); assert os.read(fd, 10) == b"x%d" % fd
+os.close(d); os.close(f)
+assert os.write(e, b"back") == 4 and c.recv(10) == b"back"
+c.sendall(b"12345")
+while True:
+    n = array.array("i", [0]); fcntl.ioctl(e, termios.FIONREAD, n)
+    if n[0]: break
+assert n[0] == 5 and os.read(e, 9) == b"12345"
+assert os.fstat(e).st_mode & 0o170000 == 0o140000
+assert os.isatty(e) is False
+s = socket.socket(fileno=e)
+s.setblocking(False)
+try: s.recv(1); raise SystemExit("not EAGAIN")
+except BlockingIOError: pass
+s.setblocking(True)
+assert s.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM
+assert s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+assert s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+s.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 3)  # the shadow's
+assert s.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY) == 3
+path = "/tmp/rsp-test-%d" % os.getpid()
+data = os.urandom(300000)
+with open(path, "wb") as out: out.write(data)
+with open(path, "rb") as inp:
+    os.unlink(path)
+    t = threading.Thread(target=lambda: [s.sendall(b"<"), s.sendfile(inp), s.sendall(b">")])
+    t.start()
+    got = b""
+    while len(got) < len(data) + 2: got += c.recv(65536)
+    t.join()
+    assert got == b"<" + data + b">"
+n = c.sendmsg([b"ab", b"cd"]); assert n == 4
+bufs = [bytearray(1), bytearray(9)]
+assert s.recvmsg_into(bufs)[0] == 4 and bufs[0] + bufs[1][:3] == b"abcd"
+c.settimeout(0.2)
+try: c.recv(1); raise SystemExit("no timeout")
+except socket.timeout: pass
+# fork: the parent's connection is not the child's to end.
+pid = os.fork()
+if not pid:
+    c.close(); s.close(); ls.close(); os._exit(0)
+os.waitpid(pid, 0)
+c.sendall(b"alive"); assert s.recv(9) == b"alive"
+c.shutdown(socket.SHUT_WR); assert s.recv(1) == b""
+s.sendall(b"end"); s.close()
+assert c.recv(9) == b"end" and c.recv(1) == b""
+c.close()
+# An address that nobody has, and one that nobody serves.
+try: socket.create_server(("192.0.2.1", 0)); raise SystemExit("bound")
+except OSError: pass
+u = socket.socket(); ls.close()
+try: u.connect((host, port)); raise SystemExit("connected")
+except ConnectionRefusedError: pass
+# Written and never closed.
+ls = socket.create_server((host, port))
+pid = os.fork()
+if not pid:
+    c = socket.socket(); c.connect((host, port)); c.sendall(b"last words"); sys.exit(0)
+s, _ = ls.accept()
+assert s.recv(10, socket.MSG_WAITALL) == b"last words"
+os.waitpid(pid, 0)
+print("ok")
+"""
+
+
+def test_calls(place):
+    """What programs do with sockets, in one process."""
+    out = place.server.run([PYTHON, "-c", CALLS, free_port(), place.host], [*place.options, "--sockets"])
+    assert out.endswith("ok\n"), out
