@@ -552,7 +552,11 @@ void shca_qp_put(struct shca_qp *qp);
  */
 bool shca_qp_trylock(struct shca_qp *qp);
 void shca_qp_unlock(struct shca_qp *qp);
-/* Leaves a packet behind; true: the lock was free after all, and is taken. */
+/*
+ * Leaves a packet behind for the holder of the lock. True: the lock was free
+ * after all, or many packets lie there already and it was waited for; it is
+ * taken then, and so is the packet.
+ */
 bool shca_qp_defer(struct shca_qp *qp, const struct roce_rx *pkt);
 /* Sends what the QP has to send and sets its timer; lock held. */
 void shca_qp_flush(struct shca_qp *qp, uint64_t now_ns);

@@ -25,8 +25,8 @@
 /* Batches in one go, before others get the QP's lock. */
 #define FLUSH_ROUNDS 32
 
-/* Packets left behind; more than any window has in flight is loss. */
-#define BACKLOG_MAX 1024
+/* Packets left behind for the holder of the lock, before they have to wait. */
+#define BACKLOG_MAX 128
 
 struct shca_packet {
 	struct shca_packet *next;
@@ -157,10 +157,10 @@ bool shca_qp_defer(struct shca_qp *qp, const struct roce_rx *pkt)
 	struct shca_packet *p;
 
 	if (atomic_fetch_add(&qp->nbacklog, 1) >= BACKLOG_MAX)
-		goto err_lost;
+		goto wait;
 	p = malloc(sizeof(*p) + pkt->len);
 	if (!p)
-		goto err_lost;
+		goto wait;
 	p->rx = *pkt;
 	if (pkt->len)
 		memcpy(p->payload, pkt->payload, pkt->len);
@@ -175,9 +175,15 @@ bool shca_qp_defer(struct shca_qp *qp, const struct roce_rx *pkt)
 	atomic_store(&qp->pending, true);
 	return shca_qp_trylock(qp);
 
-err_lost:
+wait:
+	/* Enough: whoever has the lock has lost its CPU, perhaps, and packets
+	 * that go on coming must wait in the socket, where senders see it. */
 	atomic_fetch_sub(&qp->nbacklog, 1);
-	return false;
+	pthread_mutex_lock(&qp->lock);
+	pending_run(qp);
+	if (!qp->dead)
+		roce_rx(qp->core, pkt, clock_ns());
+	return true;
 }
 
 /* Creation */
