@@ -524,13 +524,13 @@ int shca_qp_query(struct ibv_qp *ib, struct ibv_qp_attr *attr, int mask,
 	shca_qp_unlock(qp);
 	attr->ah_attr = qp->av;
 	attr->alt_ah_attr = qp->alt_av;
+	ib->state = attr->qp_state;
 	pthread_mutex_unlock(&qp->modify_lock);
 	init->qp_context = ib->qp_context;
 	init->send_cq = ib->send_cq;
 	init->recv_cq = ib->recv_cq;
 	init->srq = ib->srq;
 	init->qp_type = ib->qp_type;
-	ib->state = attr->qp_state;
 	return 0;
 }
 
