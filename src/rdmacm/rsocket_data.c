@@ -116,7 +116,7 @@ bool rsock_stream_can_send(struct rsock *rs)
 static int post_ctrl(struct rsock *rs, uint32_t msg, const struct rsw_sge *sge)
 {
 	struct rsock_stream *s = &rs->s;
-	struct rsw_sge *copy;
+	uint8_t *copy;
 	struct ibv_sge sg;
 	struct ibv_send_wr wr = {
 		.wr_id = wr_id(WR_CTRL, 0),
@@ -126,11 +126,10 @@ static int post_ctrl(struct rsock *rs, uint32_t msg, const struct rsw_sge *sge)
 	int err;
 
 	if (sge) {
-		copy = (struct rsw_sge *)(void *)(s->sbuf + rs->sbuf_size) +
-		       s->ctrl_next;
-		*copy = *sge;
+		copy = s->sbuf + rs->sbuf_size + s->ctrl_next * sizeof(*sge);
+		memcpy(copy, sge, sizeof(*sge));
 		sg = (struct ibv_sge){ .addr = (uintptr_t)copy,
-				       .length = sizeof(*copy),
+				       .length = sizeof(*sge),
 				       .lkey = s->smr->lkey };
 		wr.sg_list = &sg;
 		wr.num_sge = 1;
@@ -348,24 +347,29 @@ static void consume(struct rsock *rs, uint32_t n)
 	give_credits(rs);
 }
 
-/* Spaces of iov, one after the other. */
-static size_t copy_out(struct rsock_iter *it, const uint8_t *p, size_t len)
+/* To the next piece that is not used up. */
+static void skip_empty(struct rsock_iter *it)
+{
+	while (it->iovcnt && it->off == it->iov->iov_len) {
+		it->iov++;
+		it->iovcnt--;
+		it->off = 0;
+	}
+}
+
+/* The caller has made sure that there is room. */
+static void copy_out(struct rsock_iter *it, const uint8_t *p, size_t len)
 {
 	size_t part, left = len;
 
 	while (left) {
+		skip_empty(it);
 		part = min_u64(left, it->iov->iov_len - it->off);
 		memcpy((char *)it->iov->iov_base + it->off, p, part);
 		p += part;
 		left -= part;
 		it->off += part;
-		if (it->off == it->iov->iov_len) {
-			it->iov++;
-			it->iovcnt--;
-			it->off = 0;
-		}
 	}
-	return len;
 }
 
 static size_t iov_total(const struct iovec *iov, int iovcnt)
@@ -472,25 +476,12 @@ static void copy_in(struct rsock_iter *it, uint8_t *p, size_t len)
 	size_t part;
 
 	while (len) {
+		skip_empty(it);
 		part = min_u64(len, it->iov->iov_len - it->off);
 		memcpy(p, (const char *)it->iov->iov_base + it->off, part);
 		p += part;
 		len -= part;
 		it->off += part;
-		if (it->off == it->iov->iov_len) {
-			it->iov++;
-			it->iovcnt--;
-			it->off = 0;
-		}
-	}
-}
-
-static void skip_empty(struct rsock_iter *it)
-{
-	while (it->iovcnt && it->off == it->iov->iov_len) {
-		it->iov++;
-		it->iovcnt--;
-		it->off = 0;
 	}
 }
 

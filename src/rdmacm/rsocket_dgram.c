@@ -479,7 +479,8 @@ static ssize_t send_udp(struct rsock *rs, struct rsock_dest *dest, bool data,
 
 	if ((size_t)iovcnt + 1 > ARRAY_SIZE(all))
 		return -EMSGSIZE;
-	memcpy(all + 1, iov, (size_t)iovcnt * sizeof(*iov));
+	if (iovcnt)
+		memcpy(all + 1, iov, (size_t)iovcnt * sizeof(*iov));
 	n = sendmsg(rs->d.udp, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 	return n < 0 ? rsock_errno() : n - (ssize_t)all[0].iov_len;
 }
@@ -669,7 +670,8 @@ static size_t scatter(const struct iovec *iov, int iovcnt, const uint8_t *p,
 
 	for (i = 0; i < iovcnt && done < len; i++) {
 		part = min_u64(iov[i].iov_len, len - done);
-		memcpy(iov[i].iov_base, p + done, part);
+		if (part)
+			memcpy(iov[i].iov_base, p + done, part);
 		done += part;
 	}
 	return done;
@@ -730,7 +732,8 @@ static int send_ud(struct rsock *rs, struct rsock_dest *dest,
 	int i, err;
 
 	for (i = 0; i < iovcnt; i++) {
-		memcpy(p + done, iov[i].iov_base, iov[i].iov_len);
+		if (iov[i].iov_len)
+			memcpy(p + done, iov[i].iov_base, iov[i].iov_len);
 		done += iov[i].iov_len;
 	}
 	if (sge.length <= dest->qp->inline_size)
