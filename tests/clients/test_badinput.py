@@ -57,3 +57,42 @@ def test_local(local_run, row):
 @pytest.mark.parametrize("row", WIRE)
 def test_wire(wire_run, row):
     check(row, {"client": wire_run.client, "server": wire_run.server})
+
+
+def explained(proc):
+    """Row: what --explain said of it."""
+    rows, said = {}, []
+    for line in proc.output().splitlines():
+        if line.startswith("softhca: "):
+            said.append(line)
+        elif m := re.match(r"(?:not )?ok (wire: [^:]+)", line):
+            rows[m[1]] = "\n".join(said)
+            said = []
+    return rows
+
+
+EXPLAINED = {  # row: client's words, server's words
+    "wire: write, wrong rkey": (r"peer 10\.91\.0\.2 QP 0x\w+.*refused access.*rkey 0x\w{8}",
+                                r"write of 64 bytes at 0x\w+ with rkey 0x\w{8} refused.*IBV_ACCESS_REMOTE_WRITE"),
+    "wire: read past the end": (r"refused access", r"read of 64 bytes at 0x\w+ .*refused"),
+    "wire: send longer than the receive": (r"longer than its receive buffer", r"room for 64"),
+    "wire: send without a receive": (r"RNR retry exceeded.*\d ms \(rnr_retry=1\).*post receives", None),
+    "wire: unknown QPN": (r"no answer for \d+ ms \(timeout=12, retry_cnt=1\)", None),
+    "wire: send, wrong lkey": (r"lkey 0x\w{8} does not cover \[0x\w+, \+64\)", None),
+    "wire: read into an MR without local write": (r"does not allow local writes", None),
+}
+
+
+def test_explain(placements):
+    """--explain: a line for every completion that failed, with names and numbers."""
+    run = placements("netns").tool(rig.client("badinput"), status=(None, None), limit=120, options=["--explain"])
+    client, server = explained(run.client), explained(run.server)
+    for row, (mine, theirs) in EXPLAINED.items():
+        assert re.search(mine, client[row]), f"{row}: client said {client[row]!r}"
+        assert re.search(r"^softhca: QP 0x\w+", client[row])
+        if theirs:
+            assert re.search(theirs, server[row]), f"{row}: server said {server[row]!r}"
+    # every RC row that fails says something
+    silent = [r for r in WIRE if not r.startswith(("wire: UC", "wire: UD")) and not client[r] and not server[r]
+              and r not in ("wire: write of nothing, wrong rkey", "wire: atomic at an odd address")]
+    assert not silent, silent
