@@ -337,11 +337,7 @@ struct transition {
 #define UD_INIT (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY)
 #define UC_RTR (IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN)
 #define RC_RTR (UC_RTR | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
-/*
- * An XRC_SEND QP requests only, an XRC_RECV QP responds only. What the other
- * half would need is allowed as well: programs (perftest) set both halves up
- * alike.
- */
+/* An XRC_SEND QP requests only, an XRC_RECV QP responds only. */
 #define XRECV_RTS (IBV_QP_SQ_PSN | IBV_QP_TIMEOUT)
 #define XSEND_SQD_OPT                                                         \
 	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |  \
@@ -376,13 +372,12 @@ static const struct transition transitions[IBV_QPS_ERR + 1][IBV_QPS_ERR + 1] = {
 		{ CONN_INIT, CONN_INIT, UD_INIT, CONN_INIT, CONN_INIT } },
 	[IBV_QPS_INIT][IBV_QPS_RTR] = {
 		true, { RC_RTR, UC_RTR, 0, UC_RTR, RC_RTR },
-		{ RTR_OPT, RTR_OPT, IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
-		  RTR_OPT | RC_RTR, RTR_OPT } },
+		{ RTR_OPT, RTR_OPT, IBV_QP_PKEY_INDEX | IBV_QP_QKEY, RTR_OPT,
+		  RTR_OPT } },
 	[IBV_QPS_RTR][IBV_QPS_RTS] = {
 		true,
 		{ RC_RTS, IBV_QP_SQ_PSN, IBV_QP_SQ_PSN, RC_RTS, XRECV_RTS },
-		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, RC_RTS_OPT,
-		  RC_RTS_OPT | RC_RTS } },
+		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, UC_RTS_OPT, RC_RTS_OPT } },
 	[IBV_QPS_RTS][IBV_QPS_RTS] = {
 		true, { 0 },
 		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, UC_RTS_OPT, RC_RTS_OPT } },

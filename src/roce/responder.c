@@ -152,7 +152,15 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b,
 				     read_resp_op(e->next, e->npkts));
 		if (batch_remote(qp, b, p, e->pd, e->rkey, e->va + offset,
 				 min_u32(e->length - offset, qp->mtu))) {
-			/* Deregistered since it was accepted. */
+			/*
+			 * Deregistered since it was accepted; by the requester
+			 * itself, perhaps, who has had the first answer and has
+			 * invalidated the key: a repetition ends here.
+			 */
+			if (e->again) {
+				e->npkts = e->next;
+				return true;
+			}
 			fail_access(qp);
 			qp->rsp.nak_psn = h.psn;
 			return false;
@@ -182,6 +190,14 @@ static void ack_build(struct roce_qp *qp, struct roce_batch *b)
 	r->ack_pending = r->nak_pending = false;
 }
 
+/* Responses that have been sent to their end are not due any more. */
+static void resp_forget(struct roce_responder *r)
+{
+	while (r->resp_head != r->resp_tail &&
+	       resp_at(r, r->resp_head)->next == resp_at(r, r->resp_head)->npkts)
+		r->resp_head++;
+}
+
 void rsp_tx(struct roce_qp *qp, struct roce_batch *b)
 {
 	struct roce_responder *r = &qp->rsp;
@@ -200,6 +216,8 @@ out:
 		    resp_at(r, r->resp_tail - 1)->npkts)
 		if ((r->ack_pending || r->nak_pending) && batch_room(b, 0))
 			ack_build(qp, b);
+	if (!b->n)
+		resp_forget(r);
 }
 
 /* Gives back what the link did not take, forgets what it took. */
@@ -233,9 +251,7 @@ void rsp_tx_done(struct roce_qp *qp, const struct roce_batch *b, size_t sent)
 			}
 		}
 	}
-	while (r->resp_head != r->resp_tail &&
-	       resp_at(r, r->resp_head)->next == resp_at(r, r->resp_head)->npkts)
-		r->resp_head++;
+	resp_forget(r);
 }
 
 /* ---- failing ----------------------------------------------------------- */

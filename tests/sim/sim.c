@@ -73,6 +73,69 @@ static int env_xrc_take(struct roce_qp *qp, uint32_t srqn,
 	return 0;
 }
 
+static int env_xrc_pd(struct roce_qp *qp, uint32_t srqn, uint32_t *pd)
+{
+	(void)qp;
+	*pd = 1;
+	return srqn == SIM_XRC_SRQN ? 0 : -ENOENT;
+}
+
+/* Windows, in short: one region, of everybody's, and no counting. */
+static int env_bind(struct roce_qp *qp, const struct roce_bind *b)
+{
+	struct sim_qp *q = roce_qp_owner(qp);
+	uint32_t slot = keys_slot(&q->node->keys, b->rkey);
+	const struct key_entry e = {
+		.access = b->access,
+		.pd = 1,
+		.qpn = roce_qp_num(qp),
+		.kind = KEY_MW2,
+		.iova = b->addr,
+		.addr = b->addr,
+		.length = b->length,
+	};
+
+	if (slot >= q->node->keys.used ||
+	    q->node->keys.entry[slot].kind != KEY_MW2 ||
+	    sim_mw_bound(q->node, q->node->keys.entry[slot].rkey) ||
+	    b->lkey != q->node->lkey)
+		return -EACCES;
+	keys_revive(&q->node->keys, slot, &e, 0, b->rkey);
+	return 0;
+}
+
+static int env_invalidate(struct roce_qp *qp, uint32_t rkey)
+{
+	struct sim_qp *q = roce_qp_owner(qp);
+	uint32_t slot = keys_slot(&q->node->keys, rkey);
+
+	if (!sim_mw_bound(q->node, rkey) ||
+	    q->node->keys.entry[slot].qpn != roce_qp_num(qp))
+		return -EACCES;
+	keys_kill(&q->node->keys, slot);
+	return 0;
+}
+
+uint32_t sim_mw_new(struct sim_node *n)
+{
+	const struct key_entry e = { .kind = KEY_MW2, .pd = 1 };
+	int slot = keys_add(&n->keys, &e);
+
+	assert(slot >= 0);
+	keys_kill(&n->keys, (uint32_t)slot);
+	return n->keys.entry[slot].rkey;
+}
+
+bool sim_mw_bound(struct sim_node *n, uint32_t rkey)
+{
+	struct key_entry *e = keys_get_remote(&n->keys, rkey);
+	bool bound = e && e->kind == KEY_MW2;
+
+	if (e)
+		keys_put(e);
+	return bound;
+}
+
 static void env_event(struct roce_qp *qp, enum ibv_event_type type)
 {
 	struct sim_qp *q = roce_qp_owner(qp);
@@ -125,6 +188,9 @@ static void node_init(struct sim *s, int i)
 		.complete = env_complete,
 		.srq_take = env_srq_take,
 		.xrc_srq_take = env_xrc_take,
+		.xrc_pd = env_xrc_pd,
+		.bind_mw = env_bind,
+		.invalidate = env_invalidate,
 		.event = env_event,
 		.explain = env_explain,
 	};

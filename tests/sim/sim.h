@@ -101,6 +101,10 @@ struct sim_qp_opts {
 struct sim_qp *sim_qp_new(struct sim *s, int node,
 			  const struct sim_qp_opts *opts);
 
+/* The rkey of a new window of type 2, not bound. */
+uint32_t sim_mw_new(struct sim_node *n);
+bool sim_mw_bound(struct sim_node *n, uint32_t rkey);
+
 /* Attributes used by sim_connect(); change before calling it. */
 struct sim_conn_opts {
 	enum ibv_mtu mtu;

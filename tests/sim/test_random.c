@@ -46,6 +46,7 @@ struct op {
 
 struct side {
 	struct sim_qp *q;
+	struct sim_qp *rq; /* where it receives: q, or XRC's other half */
 	uint8_t *shadow; /* of the peer's WRITE area, as it must become */
 	uint64_t word[8];
 	struct op op[OPS];
@@ -124,7 +125,11 @@ static void post_one(struct sim *sim, struct side *s, struct side *o)
 	struct sim_node *me = s->q->node, *peer = o->q->node;
 	struct op *op = &s->op[s->posted];
 	struct ibv_sge sge[3];
-	struct ibv_send_wr wr = { .wr_id = s->posted, .sg_list = sge };
+	struct ibv_send_wr wr = {
+		.wr_id = s->posted,
+		.sg_list = sge,
+		.qp_type.xrc.remote_srqn = SIM_XRC_SRQN,
+	};
 	uint8_t *src = me->mem + SRC_AT + s->src_used;
 	uint32_t off;
 	int err;
@@ -218,7 +223,10 @@ static void post_recv(struct sim *sim, struct side *s)
 	s->dst_used += MAX_LEN;
 	s->recv_buf[s->recvs_posted++] = buf;
 	wr.num_sge = pieces(&sim->rng, sge, buf, MAX_LEN, me->lkey);
-	CHECK(sim_post_recv(s->q, &wr) == 0);
+	if (s->rq == s->q)
+		CHECK(sim_post_recv(s->q, &wr) == 0);
+	else
+		CHECK(roce_rq_post(&me->srq, &wr) == 0);
 }
 
 static void check_sends(struct side *s)
@@ -249,7 +257,7 @@ static void check_sends(struct side *s)
 static void check_recvs(struct side *s)
 {
 	for (size_t i = 0; i < s->recvs_needed; i++) {
-		const struct ibv_wc *wc = sim_poll(s->q->recv);
+		const struct ibv_wc *wc = sim_poll(s->rq->recv);
 		const struct op *op = s->recv_of[i];
 
 		CHECK(wc && wc->status == IBV_WC_SUCCESS && wc->wr_id == i);
@@ -264,13 +272,13 @@ static void check_recvs(struct side *s)
 			CHECK(wc->wc_flags & IBV_WC_WITH_IMM &&
 			      wc->imm_data == op->imm);
 	}
-	CHECK(!sim_poll(s->q->recv));
+	CHECK(!sim_poll(s->rq->recv));
 }
 
-static void run_rc(uint64_t seed, const struct sim_link *link)
+static void run_reliable(uint64_t seed, const struct sim_link *link, bool xrc)
 {
 	struct sim_qp_opts qo = {
-		.type = IBV_QPT_RC,
+		.type = xrc ? IBV_QPT_XRC_SEND : IBV_QPT_RC,
 		.cap = { .max_send_wr = OPS, .max_recv_wr = OPS,
 			 .max_send_sge = 3, .max_recv_sge = 3,
 			 .max_inline_data = 64 },
@@ -287,11 +295,17 @@ static void run_rc(uint64_t seed, const struct sim_link *link)
 	co.dest_rd_atomic = co.rd_atomic;
 	co.min_rnr_timer = (uint8_t)(1 + sim_below(&sim->rng, 12));
 	for (int i = 0; i < 2; i++) {
-		side[i].q = sim_qp_new(sim, i, &qo);
+		side[i].q = side[i].rq = sim_qp_new(sim, i, &qo);
 		side[i].shadow = calloc(1, WRITE_SIZE);
 		fill(&sim->rng, sim->node[i].mem + CONST_AT, CONST_SIZE);
 	}
-	sim_connect(side[0].q, side[1].q, &co);
+	if (xrc) {
+		qo = (struct sim_qp_opts){ .type = IBV_QPT_XRC_RECV };
+		for (int i = 0; i < 2; i++)
+			side[i].rq = sim_qp_new(sim, i, &qo);
+		sim_connect(side[1].q, side[0].rq, &co);
+	}
+	sim_connect(side[0].q, side[1].rq, &co);
 
 	for (int step = 0; step < 100000; step++) {
 		struct side *s = &side[sim_below(&sim->rng, 2)];
@@ -317,6 +331,122 @@ static void run_rc(uint64_t seed, const struct sim_link *link)
 		CHECK(!memcmp(side[i].word, sim->node[!i].mem + ATOMIC_AT,
 			      sizeof(side[i].word)));
 		free(side[i].shadow);
+	}
+	sim_free(sim);
+}
+
+static void run_rc(uint64_t seed, const struct sim_link *link)
+{
+	run_reliable(seed, link, false);
+}
+
+static void run_xrc(uint64_t seed, const struct sim_link *link)
+{
+	run_reliable(seed, link, true);
+}
+
+/* ---- windows: bound, told, used, invalidated, again and again ----------- */
+
+/*
+ * The owner binds a window to a random place and sends its key, in one go. The
+ * peer writes there, reads it back, and invalidates the key with a send, or
+ * tells the owner to. Each key is good for its place and for one round.
+ */
+static void run_windows(uint64_t seed, const struct sim_link *link)
+{
+	enum { ROUNDS = 20, LEN = 3000 };
+	struct sim_qp_opts qo = {
+		.type = IBV_QPT_RC,
+		.sig_all = true,
+		.cap = { .max_send_wr = 64, .max_recv_wr = 64,
+			 .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct sim *sim = sim_new(seed);
+	struct sim_qp *own = sim_qp_new(sim, 0, &qo);
+	struct sim_qp *use = sim_qp_new(sim, 1, &qo);
+	uint8_t *om = own->node->mem, *um = use->node->mem;
+	struct ibv_mr mr = { .lkey = own->node->lkey };
+	uint32_t first = sim_mw_new(own->node);
+	struct ibv_mw mw = { .rkey = first };
+
+	current_seed = seed;
+	sim->link = *link;
+	sim_connect(own, use, &sim_conn_default);
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		uint32_t key = (first & ~0xffu) | ((first + i) & 0xff);
+		uint64_t at = (uintptr_t)om + WRITE_AT +
+			      sim_below(&sim->rng, WRITE_SIZE - LEN);
+		bool remote = sim_chance(&sim->rng, 0.5);
+		struct ibv_sge say = { (uintptr_t)om + SRC_AT, 8,
+				       own->node->lkey };
+		struct ibv_sge hear = { (uintptr_t)um + DST_AT, 8,
+					use->node->lkey };
+		struct ibv_sge bye = { (uintptr_t)om + DST_AT, 64,
+				       own->node->lkey };
+		struct ibv_sge data = { (uintptr_t)um + SRC_AT, LEN,
+					use->node->lkey };
+		struct ibv_sge back = { (uintptr_t)um + CONST_AT, LEN,
+					use->node->lkey };
+		struct ibv_recv_wr rwr = { .sg_list = &hear, .num_sge = 1 };
+		struct ibv_send_wr wr = {
+			.opcode = IBV_WR_BIND_MW,
+			.bind_mw = { &mw, key,
+				     { &mr, at, LEN,
+				       IBV_ACCESS_REMOTE_WRITE |
+					       IBV_ACCESS_REMOTE_READ } },
+		};
+		const struct ibv_wc *wc;
+
+		CHECK(sim_post_recv(use, &rwr) == 0);
+		rwr.sg_list = &bye;
+		CHECK(sim_post_recv(own, &rwr) == 0);
+		CHECK(sim_post_send(own, &wr) == 0);
+		memcpy(om + SRC_AT, &key, 4);
+		wr = (struct ibv_send_wr){ .opcode = IBV_WR_SEND,
+					   .sg_list = &say, .num_sge = 1 };
+		CHECK(sim_post_send(own, &wr) == 0);
+		sim_run(sim, 10 * SIM_SEC);
+		wc = sim_poll(use->recv);
+		CHECK(wc && wc->status == IBV_WC_SUCCESS);
+		CHECK(!memcmp(um + DST_AT, &key, 4));
+
+		fill(&sim->rng, um + SRC_AT, LEN);
+		wr = (struct ibv_send_wr){ .opcode = IBV_WR_RDMA_WRITE,
+					   .sg_list = &data, .num_sge = 1,
+					   .wr.rdma = { at, key } };
+		CHECK(sim_post_send(use, &wr) == 0);
+		wr = (struct ibv_send_wr){ .opcode = IBV_WR_RDMA_READ,
+					   .sg_list = &back, .num_sge = 1,
+					   .wr.rdma = { at, key } };
+		CHECK(sim_post_send(use, &wr) == 0);
+		hear.length = 8;
+		/* Fenced: a read of what is invalidated next would be late. */
+		wr = (struct ibv_send_wr){
+			.opcode = remote ? IBV_WR_SEND_WITH_INV : IBV_WR_SEND,
+			.send_flags = IBV_SEND_FENCE,
+			.sg_list = &hear, .num_sge = 1,
+		};
+		if (remote)
+			wr.invalidate_rkey = key;
+		CHECK(sim_post_send(use, &wr) == 0);
+		sim_run(sim, 10 * SIM_SEC);
+		wc = sim_poll(own->recv);
+		CHECK(wc && wc->status == IBV_WC_SUCCESS);
+		CHECK(!remote == !(wc->wc_flags & IBV_WC_WITH_INV));
+		CHECK(sim_mw_bound(own->node, key) == !remote);
+		CHECK(!memcmp((void *)(uintptr_t)at, um + SRC_AT, LEN));
+		CHECK(!memcmp(um + CONST_AT, um + SRC_AT, LEN));
+		if (!remote) {
+			wr = (struct ibv_send_wr){ .opcode = IBV_WR_LOCAL_INV };
+			wr.invalidate_rkey = key;
+			CHECK(sim_post_send(own, &wr) == 0);
+			sim_run(sim, 10 * SIM_SEC);
+			CHECK(!sim_mw_bound(own->node, key));
+		}
+		while ((wc = sim_poll(use->send)))
+			CHECK(wc->status == IBV_WC_SUCCESS);
+		while ((wc = sim_poll(own->send)))
+			CHECK(wc->status == IBV_WC_SUCCESS);
 	}
 	sim_free(sim);
 }
@@ -412,16 +542,22 @@ static unsigned runs(unsigned dflt)
 	return e ? (unsigned)strtoul(e, NULL, 0) : dflt;
 }
 
-static void many(const struct sim_link *link, uint64_t base, unsigned n)
+static void many_of(void (*run)(uint64_t seed, const struct sim_link *link),
+		    const struct sim_link *link, uint64_t base, unsigned n)
 {
 	const char *one = getenv("SIM_SEED");
 
 	if (one) {
-		run_rc(strtoull(one, NULL, 0), link);
+		run(strtoull(one, NULL, 0), link);
 		return;
 	}
 	for (unsigned i = 0; i < n; i++)
-		run_rc(base + i, link);
+		run(base + i, link);
+}
+
+static void many(const struct sim_link *link, uint64_t base, unsigned n)
+{
+	many_of(run_rc, link, base, n);
 }
 
 static const struct sim_link good = { .delay_ns = 2000 };
@@ -484,6 +620,25 @@ static void rc_busy_link(void **state)
 	many(&l, 6000, runs(30));
 }
 
+static const struct sim_link awful = {
+	.delay_ns = 2000, .loss = 0.05, .dup = 0.05, .reorder = 0.05,
+	.jitter_ns = 50000, .corrupt = 0.03, .busy = 0.2,
+};
+
+static void xrc_everything(void **state)
+{
+	(void)state;
+	many_of(run_xrc, &good, 10000, runs(10));
+	many_of(run_xrc, &awful, 11000, runs(60));
+}
+
+static void windows(void **state)
+{
+	(void)state;
+	many_of(run_windows, &good, 12000, runs(5));
+	many_of(run_windows, &awful, 13000, runs(60));
+}
+
 static void uc_never_torn(void **state)
 {
 	(void)state;
@@ -507,6 +662,8 @@ int main(void)
 		cmocka_unit_test(rc_reorder_duplicate),
 		cmocka_unit_test(rc_everything),
 		cmocka_unit_test(rc_busy_link),
+		cmocka_unit_test(xrc_everything),
+		cmocka_unit_test(windows),
 		cmocka_unit_test(uc_never_torn),
 		cmocka_unit_test(ud_never_torn),
 	};
