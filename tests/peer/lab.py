@@ -11,6 +11,7 @@ and whatever happens, no process, interface or mount outlives it.
 A Place is where programs run: Host, here, under "softhca run", or Guest. Its
 start() gives a Job. Every wait has a bound.
 """
+import ctypes
 import fcntl
 import json
 import os
@@ -69,17 +70,13 @@ def whole_checksums(nic):
     """Packets leave nic with their checksums in them, for captures."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         for command in (0x17, 0x1f, 0x24):      # STXCSUM, STSO, SGSO
-            value = struct.pack("II", command, 0)
-            buf = bytearray(value)
-            addr = (ctypes_char * len(buf)).from_buffer(buf)
-            req = struct.pack("16sP16x", nic.encode(), ctypes_addr(addr))
+            buf = bytearray(struct.pack("II", command, 0))
+            where = ctypes.addressof((ctypes.c_char * len(buf)).from_buffer(buf))
+            req = struct.pack("16sP16x", nic.encode(), where)
             try:
                 fcntl.ioctl(s, 0x8946, req)     # SIOCETHTOOL
             except OSError:
                 pass                            # not offered: then never done
-
-
-from ctypes import addressof as ctypes_addr, c_char as ctypes_char  # noqa: E402
 
 
 class Job:
@@ -346,7 +343,6 @@ class Lab:
                      "preferred_lft 0",     # never a source by itself
                      "ip link set br0 up"):
             sh(line)
-        whole_checksums("br0")
 
     @staticmethod
     def addresses(number):
