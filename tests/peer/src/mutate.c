@@ -47,7 +47,7 @@
 
 struct frame {
 	uint32_t len; /* from the Ethernet header to the ICRC */
-	uint32_t l3;  /* length of the IP header */
+	uint32_t l3; /* length of the IP header */
 	uint8_t b[FRAME_MAX];
 };
 
@@ -274,20 +274,19 @@ static void disturb(struct frame *f)
 }
 
 enum fate { BAD_ICRC, ELSEWHERE, VICTIM, BEHIND, AHEAD, FATES };
-static const char *const fate_name[FATES] = {
-	"bad ICRC", "unused QP", "victim", "duplicate", "gap"
-};
+static const char *const fate_name[FATES] = { "bad ICRC", "unused QP", "victim",
+					      "duplicate", "gap" };
 
 static enum fate mutate(struct frame *f)
 {
 	uint8_t *bth = f->b + ETHER_HDR_LEN + f->l3 + 8;
 	uint32_t live = get24(bth + 5), psn = get24(bth + 9);
 	uint32_t dice = rnd(100);
-	enum fate fate = dice < 30 ? BAD_ICRC :
-			 dice < 45 ? ELSEWHERE :
-			 dice < 75 ? VICTIM :
-			 dice < 99 ? BEHIND :
-				     AHEAD;
+	enum fate fate = dice < 30   ? BAD_ICRC
+			 : dice < 45 ? ELSEWHERE
+			 : dice < 75 ? VICTIM
+			 : dice < 99 ? BEHIND
+				     : AHEAD;
 	bool short_bth;
 
 	if (fate == VICTIM && !victims)
@@ -318,9 +317,9 @@ static enum fate mutate(struct frame *f)
 
 		put24(bth + 5, victim[v].qpn);
 		/* where it expects, near it, or anywhere */
-		put24(bth + 9, rnd(2) ? victim[v].psn :
-			       rnd(2) ? victim[v].psn + rnd(64) - 32 :
-					rnd(1 << 24));
+		put24(bth + 9, rnd(2)   ? victim[v].psn
+			       : rnd(2) ? victim[v].psn + rnd(64) - 32
+					: rnd(1 << 24));
 		/* where RETH and AtomicETH have address and key */
 		if (rnd(2) && f->len >= ETHER_HDR_LEN + f->l3 + 8 + 28 + 4) {
 			put64(bth + 12, victim[v].va + (rnd(2) ? rnd(64) : 0));
@@ -394,8 +393,9 @@ int main(int argc, char **argv)
 		}
 	}
 	if (!nic || !target_name || !rate) {
-		fprintf(stderr, "usage: mutate -i NIC -t TARGET [-n COUNT] "
-				"[-s SEED] [-r RATE] [-q QPN:PSN:RKEY:VA]...\n");
+		fprintf(stderr,
+			"usage: mutate -i NIC -t TARGET [-n COUNT] "
+			"[-s SEED] [-r RATE] [-q QPN:PSN:RKEY:VA]...\n");
 		return 2;
 	}
 	family = strchr(target_name, ':') ? AF_INET6 : AF_INET;

@@ -3,7 +3,7 @@
  *
  *	peer server -a ADDR [-d DEV] [-p PORT]
  *	peer client -a ADDR [-d DEV] [-p PORT] -c SERVER [options] SCENARIO...
- *	peer gid -a ADDR	prints the device that has it and the GID's index
+ *	peer gid -a ADDR
  *	peer list
  *
  * A plain verbs program: it runs on the kernel's rxe, on hardware, and under
@@ -53,7 +53,8 @@
 #define AT_A 0x100000u
 #define AT_B 0x100000u
 
-static const char *opt_dev, *opt_addr, *opt_other, *opt_server, *opt_port = "18600";
+static const char *opt_dev, *opt_addr, *opt_other, *opt_server,
+	*opt_port = "18600";
 static unsigned opt_mtu = 1024, opt_seconds = 5;
 static bool opt_lossy, opt_verbose;
 
@@ -174,11 +175,11 @@ static int open_end(void)
 	if (!end.buf)
 		return -ENOMEM;
 	memset(end.buf, 0, BUF_LEN);
-	end.mr[0] = ibv_reg_mr(end.pd, end.buf, BUF_LEN,
-			       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-				       IBV_ACCESS_REMOTE_READ |
-				       IBV_ACCESS_REMOTE_ATOMIC |
-				       IBV_ACCESS_MW_BIND);
+	end.mr[0] = ibv_reg_mr(
+		end.pd, end.buf, BUF_LEN,
+		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+			IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+			IBV_ACCESS_MW_BIND);
 	if (!end.mr[0])
 		return -errno;
 	end.nmr = 1;
@@ -271,9 +272,9 @@ static void do_init(const uint64_t *a, struct reply *r)
 		return;
 	err = ibv_modify_qp(qp, &attr,
 			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-				    (qp->qp_type == IBV_QPT_UD ?
-					     IBV_QP_QKEY :
-					     IBV_QP_ACCESS_FLAGS));
+				    (qp->qp_type == IBV_QPT_UD
+					     ? IBV_QP_QKEY
+					     : IBV_QP_ACCESS_FLAGS));
 	if (err)
 		refuse(r, err, "INIT");
 }
@@ -591,9 +592,9 @@ static void do_wc(const uint64_t *a, struct reply *r)
 	if (ok && (wc.wc_flags & IBV_WC_WITH_INV))
 		answer(r, wc.invalidated_rkey);
 	else
-		answer(r, ok && (wc.wc_flags & IBV_WC_WITH_IMM) ?
-				  ntohl(wc.imm_data) :
-				  0);
+		answer(r, ok && (wc.wc_flags & IBV_WC_WITH_IMM)
+				  ? ntohl(wc.imm_data)
+				  : 0);
 	answer(r, ok ? wc.wc_flags : 0);
 	answer(r, wc.qp_num);
 	answer(r, wc.wr_id);
@@ -607,8 +608,10 @@ static void do_bind(const uint64_t *a, struct reply *r)
 	struct ibv_mw_bind_info info = { .addr = (uintptr_t)end.buf + a[3],
 					 .length = a[4],
 					 .mw_access_flags = (unsigned)a[5] };
-	struct ibv_send_wr wr = { .wr_id = 0xb1, .opcode = IBV_WR_BIND_MW,
-				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_send_wr wr = { .wr_id = 0xb1,
+				  .opcode = IBV_WR_BIND_MW,
+				  .send_flags = IBV_SEND_SIGNALED },
+			   *bad;
 	struct ibv_mw_bind bind = { .wr_id = 0xb1,
 				    .send_flags = IBV_SEND_SIGNALED };
 	struct ibv_mw *mw;
@@ -713,17 +716,17 @@ static const struct verb {
 	unsigned args;
 	void (*run)(const uint64_t *a, struct reply *r);
 } verbs[] = {
-	{ "info", 0, do_info },	  { "srq", 1, do_srq },
-	{ "qp", 2, do_qp },	  { "init", 2, do_init },
-	{ "rtr", 11, do_rtr },	  { "rts", 6, do_rts },
+	{ "info", 0, do_info },   { "srq", 1, do_srq },
+	{ "qp", 2, do_qp },       { "init", 2, do_init },
+	{ "rtr", 11, do_rtr },    { "rts", 6, do_rts },
 	{ "toerr", 1, do_toerr }, { "state", 1, do_state },
-	{ "ah", 5, do_ah },	  { "mr", 3, do_mr },
-	{ "mw", 1, do_mw },	  { "bind", 6, do_bind },
-	{ "recv", 6, do_recv },	  { "post", 15, do_post },
-	{ "wc", 1, do_wc },	  { "fill", 3, do_fill },
+	{ "ah", 5, do_ah },       { "mr", 3, do_mr },
+	{ "mw", 1, do_mw },       { "bind", 6, do_bind },
+	{ "recv", 6, do_recv },   { "post", 15, do_post },
+	{ "wc", 1, do_wc },       { "fill", 3, do_fill },
 	{ "guard", 2, do_guard }, { "check", 4, do_check },
-	{ "get", 1, do_get },	  { "put", 2, do_put },
-	{ "arm", 1, do_arm },	  { "event", 1, do_event },
+	{ "get", 1, do_get },     { "put", 2, do_put },
+	{ "arm", 1, do_arm },     { "event", 1, do_event },
 };
 
 /* Runs one line: a name and hexadecimal numbers. */
@@ -770,8 +773,8 @@ static void serve(int fd)
 	while (fgets(line, sizeof(line), from_peer)) {
 		interpret(line, &r);
 		if (r.err[0]) {
-			fprintf(to_peer, "%s %s\n", r.unsupported ? "na" : "err",
-				r.err);
+			fprintf(to_peer, "%s %s\n",
+				r.unsupported ? "na" : "err", r.err);
 		} else {
 			fprintf(to_peer, "ok");
 			for (int i = 0; i < r.n; i++)
@@ -803,8 +806,8 @@ static int tcp(bool server)
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 		if (server ? !bind(fd, ai->ai_addr, ai->ai_addrlen) &&
-				     !listen(fd, 8) :
-			     !connect(fd, ai->ai_addr, ai->ai_addrlen))
+				     !listen(fd, 8)
+			   : !connect(fd, ai->ai_addr, ai->ai_addrlen))
 			break;
 		close(fd);
 		fd = -1;
@@ -895,8 +898,8 @@ __attribute__((format(printf, 1, 2))) static void remark(const char *fmt, ...)
 }
 
 /* Gives a line to an end. What the end refuses fails the scenario. */
-__attribute__((format(printf, 2, 3))) static struct reply at(enum who who,
-							    const char *fmt, ...)
+__attribute__((format(printf, 2, 3))) static struct reply
+at(enum who who, const char *fmt, ...)
 {
 	char line[LINE_MAX_LEN], copy[LINE_MAX_LEN], *save, *tok;
 	struct reply r;
@@ -952,7 +955,7 @@ static struct {
 
 /* Attributes that scenarios change before they connect. */
 static struct {
-	uint64_t rd_atomic;	 /* outstanding, as requester */
+	uint64_t rd_atomic; /* outstanding, as requester */
 	uint64_t dest_rd_atomic; /* and as responder */
 	uint64_t rnr_timer;
 	uint64_t rnr_retry;
@@ -1032,8 +1035,8 @@ static void make(enum ibv_qp_type type)
 {
 	for (enum who w = A; w <= B; w++) {
 		uint64_t access = conf.access;
-		struct reply r = at(w, "qp %x %x", (unsigned)type,
-				    w == B && conf.srq);
+		struct reply r =
+			at(w, "qp %x %x", (unsigned)type, w == B && conf.srq);
 
 		qpi[w] = r.v[0];
 		qpn[w] = (uint32_t)r.v[1];
@@ -1055,13 +1058,13 @@ static void pair(enum ibv_qp_type type)
 struct work {
 	enum ibv_wr_opcode op;
 	uint64_t len;
-	uint64_t off;	/* in the poster's buffer; 0: AT_A */
-	uint64_t nsge;	/* 0: one, or none without data */
+	uint64_t off; /* in the poster's buffer; 0: AT_A */
+	uint64_t nsge; /* 0: one, or none without data */
 	uint64_t imm;
-	uint64_t rkey;	/* 0: of the other end's buffer */
+	uint64_t rkey; /* 0: of the other end's buffer */
 	uint64_t raddr; /* 0: AT_B there */
 	uint64_t cmp_add, swap;
-	unsigned flags;	/* signaled is added unless quiet */
+	unsigned flags; /* signaled is added unless quiet */
 	bool quiet;
 	uint64_t ah, qkey;
 	uint32_t lkey;
@@ -1159,9 +1162,11 @@ static const char *other_end(enum who w)
 
 	while (poll_wc(o, &d, 100) && d.status == IBV_WC_SUCCESS)
 		;
-	snprintf(text, sizeof(text), " (the %s's QP is in state %" PRIu64
-		 ", its completions end with \"%s\")", role(o),
-		 at(o, "state %lx", qpi[o]).v[0], ibv_wc_status_str(d.status));
+	snprintf(text, sizeof(text),
+		 " (the %s's QP is in state %" PRIu64
+		 ", its completions end with \"%s\")",
+		 role(o), at(o, "state %lx", qpi[o]).v[0],
+		 ibv_wc_status_str(d.status));
 	return text;
 }
 
@@ -1265,7 +1270,8 @@ static void expect_received(enum who w, enum ibv_wr_opcode op, uint64_t len,
 
 static void expect_data(enum who w, uint64_t off, uint64_t len, bool edges)
 {
-	uint64_t bad = at(w, "check %lx %lx %lx %x", off, len, seed, edges).v[0];
+	uint64_t bad =
+		at(w, "check %lx %lx %lx %x", off, len, seed, edges).v[0];
 
 	if (bad > len)
 		fail("%s: bytes around a message of %" PRIu64 " changed",
@@ -1286,8 +1292,9 @@ static void expect_flush(void)
 
 static size_t sizes(uint64_t *s, uint64_t most)
 {
-	const uint64_t all[] = { 0, 1, opt_mtu - 1, opt_mtu, opt_mtu + 1,
-				 3 * opt_mtu + 2, 65536 + 3, 1 << 20 };
+	const uint64_t all[] = { 0,         1,           opt_mtu - 1,
+				 opt_mtu,   opt_mtu + 1, 3 * opt_mtu + 2,
+				 65536 + 3, 1 << 20 };
 	size_t n = 0;
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
@@ -1307,8 +1314,11 @@ static void one_message(enum ibv_wr_opcode op, uint64_t len, uint64_t nsge,
 	at(!to, "fill %x %lx %lx", AT_B, len, seed);
 	at(to, "guard %x %lx", AT_B, len);
 	if (takes_recv(op)) /* every other buffer is longer than needed */
-		receive(B, AT_B, op == IBV_WR_RDMA_WRITE_WITH_IMM ? 0 :
-				 seed & 1 ? len : len + 40, nsge);
+		receive(B, AT_B,
+			op == IBV_WR_RDMA_WRITE_WITH_IMM ? 0
+			: seed & 1                       ? len
+							 : len + 40,
+			nsge);
 	post(.op = op, .len = len, .nsge = nsge, .imm = imm, .flags = flags);
 	expect_sent(A, op);
 	if (takes_recv(op))
@@ -1354,7 +1364,8 @@ static void rc_read(void)
 /* Work requests of three pieces, both gathered and scattered. */
 static void rc_sge(void)
 {
-	static const enum ibv_wr_opcode ops[] = { IBV_WR_SEND, IBV_WR_RDMA_WRITE,
+	static const enum ibv_wr_opcode ops[] = { IBV_WR_SEND,
+						  IBV_WR_RDMA_WRITE,
 						  IBV_WR_RDMA_READ };
 	uint64_t s[8];
 	size_t n = sizes(s, 100000);
@@ -1431,14 +1442,14 @@ static void rc_cas(void)
 	pair(IBV_QPT_RC);
 	at(B, "put %x %lx", AT_B, x);
 	for (int i = 0; i < 8; i++) {
-		expect_word("old value", atomic(IBV_WR_ATOMIC_CMP_AND_SWP, x, y),
-			    x);
+		expect_word("old value",
+			    atomic(IBV_WR_ATOMIC_CMP_AND_SWP, x, y), x);
 		expect_word("after a match", at(B, "get %x", AT_B).v[0], y);
-		expect_word("old value", atomic(IBV_WR_ATOMIC_CMP_AND_SWP, x, 5),
-			    y);
+		expect_word("old value",
+			    atomic(IBV_WR_ATOMIC_CMP_AND_SWP, x, 5), y);
 		expect_word("after a mismatch", at(B, "get %x", AT_B).v[0], y);
-		expect_word("old value", atomic(IBV_WR_ATOMIC_CMP_AND_SWP, y, x),
-			    y);
+		expect_word("old value",
+			    atomic(IBV_WR_ATOMIC_CMP_AND_SWP, y, x), y);
 	}
 }
 
@@ -1520,14 +1531,17 @@ static void rc_srq(void)
 		at(A, "fill %x %lx %lx", AT_A, len, seed);
 		at(B, "guard %x %lx", AT_B, len);
 		receive(B, AT_B, len, 0);
-		post_on(A, a[i & 1], (struct work){
-			.op = i & 2 ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND,
-			.len = len, .imm = i });
+		post_on(A, a[i & 1],
+			(struct work){ .op = i & 2 ? IBV_WR_SEND_WITH_IMM
+						   : IBV_WR_SEND,
+				       .len = len,
+				       .imm = i });
 		expect_sent(A, IBV_WR_SEND);
 		struct done d = wait_wc(B, "the receive");
 
-		judge_received(B, &d, i & 2 ? IBV_WR_SEND_WITH_IMM :
-				      IBV_WR_SEND, len, i);
+		judge_received(B, &d,
+			       i & 2 ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND, len,
+			       i);
 		if (d.qpn != b[i & 1])
 			fail("responder: completion names the wrong QP");
 		expect_data(B, AT_B, len, true);
@@ -1583,7 +1597,8 @@ static void mixed(unsigned rounds)
 
 		seed++;
 		for (enum who w = A; w <= B; w++) {
-			/* what this end sends, at 0x500000; where its data go */
+			/* what this end sends, at 0x500000; where its data go
+			 */
 			at(w, "fill %x %lx %lx", 0x500000, n * len, seed);
 			at(w, "guard %lx %lx", at_w, n * len);
 			at(w, "guard %lx %lx", at_s, n * len);
@@ -1596,21 +1611,31 @@ static void mixed(unsigned rounds)
 			for (enum who w = A; w <= B; w++) {
 				uint64_t there = side[!w].va, part = i * len;
 
-				post_on(w, qpi[w], (struct work){
-					.op = IBV_WR_RDMA_WRITE, .len = len,
-					.off = 0x500000 + part,
-					.raddr = there + at_w + part });
-				post_on(w, qpi[w], (struct work){
-					.op = IBV_WR_RDMA_READ, .len = len,
-					.off = at_r + part,
-					.raddr = there + 0x500000 + part });
-				post_on(w, qpi[w], (struct work){
-					.op = IBV_WR_SEND, .len = len,
-					.off = 0x500000 + part });
-				post_on(w, qpi[w], (struct work){
-					.op = IBV_WR_ATOMIC_FETCH_AND_ADD,
-					.len = 8, .off = word + 64,
-					.raddr = there + word, .cmp_add = 1 });
+				post_on(w, qpi[w],
+					(struct work){ .op = IBV_WR_RDMA_WRITE,
+						       .len = len,
+						       .off = 0x500000 + part,
+						       .raddr = there + at_w +
+								part });
+				post_on(w, qpi[w],
+					(struct work){ .op = IBV_WR_RDMA_READ,
+						       .len = len,
+						       .off = at_r + part,
+						       .raddr = there +
+								0x500000 +
+								part });
+				post_on(w, qpi[w],
+					(struct work){ .op = IBV_WR_SEND,
+						       .len = len,
+						       .off = 0x500000 +
+							      part });
+				post_on(w, qpi[w],
+					(struct work){
+						.op = IBV_WR_ATOMIC_FETCH_AND_ADD,
+						.len = 8,
+						.off = word + 64,
+						.raddr = there + word,
+						.cmp_add = 1 });
 			}
 		for (enum who w = A; w <= B; w++)
 			while (sent[w] < 4 * n || got[w] < n) {
@@ -1671,7 +1696,8 @@ static void victims(void)
 				receive(w, AT_B, 2048, 0);
 		for (enum who w = A; w <= B; w++)
 			printf("victim %c 0x%x:0x%" PRIx64 ":0x%x:0x%" PRIx64
-			       "\n", w == A ? 'A' : 'B', qpn[w], conf.psn[!w],
+			       "\n",
+			       w == A ? 'A' : 'B', qpn[w], conf.psn[!w],
 			       side[w].rkey, side[w].va + AT_B);
 	}
 	printf("ready\n");
@@ -1701,10 +1727,11 @@ static void rc_many_qps(void)
 	at(A, "fill %x %lx %lx", AT_A, 64 * len, seed);
 	at(B, "guard %x %lx", AT_B, 64 * len);
 	for (uint64_t i = 0; i < 64; i++)
-		post_on(A, a[i % 8], (struct work){
-			.op = IBV_WR_RDMA_WRITE, .len = len,
-			.off = AT_A + i * len,
-			.raddr = side[B].va + AT_B + i * len });
+		post_on(A, a[i % 8],
+			(struct work){ .op = IBV_WR_RDMA_WRITE,
+				       .len = len,
+				       .off = AT_A + i * len,
+				       .raddr = side[B].va + AT_B + i * len });
 	for (int i = 0; i < 64; i++)
 		expect_sent(A, IBV_WR_RDMA_WRITE);
 	expect_data(B, AT_B, 64 * len, true);
@@ -1728,8 +1755,8 @@ static void rc_send_inv(void)
 	size_t n = sizes(s, 65539);
 	uint64_t mw, rkey = 0;
 
-	if (!(side[B].caps & (IBV_DEVICE_MEM_WINDOW_TYPE_2A |
-			      IBV_DEVICE_MEM_WINDOW_TYPE_2B)))
+	if (!(side[B].caps &
+	      (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)))
 		skip("server has no memory windows of type 2");
 	pair(IBV_QPT_RC);
 	mw = at(B, "mw %x", (unsigned)IBV_MW_TYPE_2).v[0];
@@ -1737,7 +1764,8 @@ static void rc_send_inv(void)
 		rkey = at(B, "bind %lx %lx 0 %x %x %x", qpi[B], mw, AT_B,
 			  1 << 20,
 			  (unsigned)(IBV_ACCESS_REMOTE_WRITE |
-				     IBV_ACCESS_REMOTE_READ)).v[0];
+				     IBV_ACCESS_REMOTE_READ))
+			       .v[0];
 		seed++;
 		at(A, "fill %x %lx %lx", AT_A, s[i], seed);
 		at(B, "guard %x %lx", AT_B, s[i]);
@@ -1751,7 +1779,8 @@ static void rc_send_inv(void)
 		expect_data(B, 0x500000, s[i], false);
 	}
 	post(.op = IBV_WR_RDMA_WRITE, .len = 8, .rkey = rkey);
-	expect(A, IBV_WC_REM_ACCESS_ERR, "a write through a window that is gone");
+	expect(A, IBV_WC_REM_ACCESS_ERR,
+	       "a write through a window that is gone");
 	expect_flush();
 }
 
@@ -1764,7 +1793,8 @@ static void rc_mw1(void)
 	pair(IBV_QPT_RC);
 	mw = at(B, "mw %x", (unsigned)IBV_MW_TYPE_1).v[0];
 	rkey = at(B, "bind %lx %lx 0 %x %x %x", qpi[B], mw, AT_B, 0x10000,
-		  (unsigned)IBV_ACCESS_REMOTE_WRITE).v[0];
+		  (unsigned)IBV_ACCESS_REMOTE_WRITE)
+		       .v[0];
 	seed++;
 	at(A, "fill %x 1388 %lx", AT_A, seed);
 	at(B, "guard %x 1388", AT_B);
@@ -1803,7 +1833,8 @@ static void uc_op(enum ibv_wr_opcode op)
 			if (takes_recv(op)) {
 				struct done d;
 
-				arrived = poll_wc(B, &d, opt_lossy ? 100 : 5000);
+				arrived =
+					poll_wc(B, &d, opt_lossy ? 100 : 5000);
 				if (arrived) {
 					judge_received(B, &d, op, s[i], imm);
 					posted = false;
@@ -1813,7 +1844,8 @@ static void uc_op(enum ibv_wr_opcode op)
 				for (int k = 0; k < 10 && !arrived; k++) {
 					usleep((unsigned)k * 10000);
 					arrived = !at(B, "check %x %lx %lx 1",
-						      AT_B, s[i], seed).v[0];
+						      AT_B, s[i], seed)
+							   .v[0];
 				}
 			}
 			if (arrived || ++lost == attempts)
@@ -1824,10 +1856,12 @@ static void uc_op(enum ibv_wr_opcode op)
 		else if (opt_lossy && s[i] > opt_mtu)
 			/* All its packets in order: nobody promised that. */
 			remark("no message of %" PRIu64 " bytes came through "
-			       "undamaged", s[i]);
+			       "undamaged",
+			       s[i]);
 		else
 			fail("responder: %" PRIu64 " bytes did not arrive in "
-			     "%u attempts", s[i], attempts);
+			     "%u attempts",
+			     s[i], attempts);
 	}
 }
 
@@ -1854,7 +1888,8 @@ static void uc_write_imm(void)
 static uint64_t make_ah(enum who w)
 {
 	return at(w, "ah %lx %lx %lx %lx %lx", side[!w].gid_hi, side[!w].gid_lo,
-		  conf.tclass, conf.hops, conf.flow).v[0];
+		  conf.tclass, conf.hops, conf.flow)
+		.v[0];
 }
 
 /* The 40 bytes before a datagram: its IPv4 header in the last 20, or IPv6's. */
@@ -1880,7 +1915,8 @@ static void judge_grh(uint64_t len, bool imm)
 			remark("total length %u in the GRH, not %" PRIu64,
 			       b[22] << 8 | b[23], total);
 	} else {
-		uint64_t g[4] = { htobe64(side[A].gid_hi), htobe64(side[A].gid_lo),
+		uint64_t g[4] = { htobe64(side[A].gid_hi),
+				  htobe64(side[A].gid_lo),
 				  htobe64(side[B].gid_hi),
 				  htobe64(side[B].gid_lo) };
 
@@ -1909,7 +1945,8 @@ static void datagrams(enum ibv_wr_opcode op)
 				break;
 			if (++lost > (opt_lossy ? 20 : 0))
 				fail("responder: a datagram of %" PRIu64
-				     " bytes did not arrive", s[i]);
+				     " bytes did not arrive",
+				     s[i]);
 		}
 		judge_received(B, &d, op, s[i] + 40, seed);
 		if (!(d.flags & IBV_WC_GRH))
@@ -1946,7 +1983,7 @@ static const struct {
 	enum ibv_wr_opcode op;
 	uint64_t len;
 } one_sided[] = {
-	{ IBV_WR_RDMA_WRITE, 64 },	    { IBV_WR_RDMA_READ, 64 },
+	{ IBV_WR_RDMA_WRITE, 64 },          { IBV_WR_RDMA_READ, 64 },
 	{ IBV_WR_ATOMIC_CMP_AND_SWP, 8 },   { IBV_WR_ATOMIC_FETCH_AND_ADD, 8 },
 	{ IBV_WR_RDMA_WRITE_WITH_IMM, 64 }, { IBV_WR_RDMA_WRITE, 5000 },
 	{ IBV_WR_RDMA_READ, 5000 },
@@ -1987,11 +2024,11 @@ static void err_rkey_tag(void)
 /* Beyond the end, before the beginning, and where the address wraps. */
 static void err_bounds(void)
 {
-	struct reply mr = at(B, "mr %x %x 1000",
-			     (unsigned)(IBV_ACCESS_LOCAL_WRITE |
-					IBV_ACCESS_REMOTE_WRITE |
-					IBV_ACCESS_REMOTE_READ |
-					IBV_ACCESS_REMOTE_ATOMIC), AT_B);
+	struct reply mr = at(
+		B, "mr %x %x 1000",
+		(unsigned)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+			   IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC),
+		AT_B);
 
 	for (size_t i = 0; i < ONE_SIDED; i++) {
 		uint64_t len = one_sided[i].len, va = side[B].va + AT_B;
@@ -2015,9 +2052,11 @@ static void err_access(void)
 	for (size_t i = 0; i < ONE_SIDED; i++) {
 		enum ibv_wr_opcode op = one_sided[i].op;
 		struct reply mr = at(B, "mr %x %x 10000",
-				     (op == IBV_WR_RDMA_READ ? w :
-				      one_sided[i].len == 8 ? rw : r) |
-				     (unsigned)IBV_ACCESS_LOCAL_WRITE, AT_B);
+				     (op == IBV_WR_RDMA_READ  ? w
+				      : one_sided[i].len == 8 ? rw
+							      : r) |
+					     (unsigned)IBV_ACCESS_LOCAL_WRITE,
+				     AT_B);
 
 		pair(IBV_QPT_RC);
 		refused(i, mr.v[2], 0);
@@ -2027,8 +2066,8 @@ static void err_access(void)
 /* The region is not for peers at all; its lkey is no rkey. */
 static void err_local_mr(void)
 {
-	struct reply mr = at(B, "mr %x %x 10000",
-			     (unsigned)IBV_ACCESS_LOCAL_WRITE, AT_B);
+	struct reply mr =
+		at(B, "mr %x %x 10000", (unsigned)IBV_ACCESS_LOCAL_WRITE, AT_B);
 
 	for (size_t i = 0; i < ONE_SIDED; i++) {
 		pair(IBV_QPT_RC);
@@ -2054,7 +2093,8 @@ static void err_qp_access(void)
 		if (d.status != IBV_WC_REM_INV_REQ_ERR &&
 		    d.status != IBV_WC_REM_ACCESS_ERR)
 			fail("requester: a request the QP refuses completes "
-			     "as \"%s\"", ibv_wc_status_str(d.status));
+			     "as \"%s\"",
+			     ibv_wc_status_str(d.status));
 		remark("completes as \"%s\"", ibv_wc_status_str(d.status));
 		expect_data(B, AT_B, 0x2000, false);
 		expect_flush();
@@ -2065,8 +2105,8 @@ static void err_qp_access(void)
 static void err_short_recv(void)
 {
 	const uint64_t recv[] = { 16, 16, opt_mtu, 3 * opt_mtu, 0 };
-	const uint64_t sent[] = { 17, 4 * opt_mtu, opt_mtu + 1,
-				  3 * opt_mtu + 4, 64 };
+	const uint64_t sent[] = { 17, 4 * opt_mtu, opt_mtu + 1, 3 * opt_mtu + 4,
+				  64 };
 
 	for (size_t i = 0; i < 5; i++) {
 		pair(IBV_QPT_RC);
@@ -2126,9 +2166,11 @@ static void err_misaligned(void)
 		int err;
 
 		pair(IBV_QPT_RC);
-		err = try_post_on(A, qpi[A], (struct work){
-			.op = ops[i], .len = 8,
-			.raddr = side[B].va + AT_B + 4 });
+		err = try_post_on(
+			A, qpi[A],
+			(struct work){ .op = ops[i],
+				       .len = 8,
+				       .raddr = side[B].va + AT_B + 4 });
 		if (err == EINVAL) {
 			remark("the requester refuses it when posted");
 			continue;
@@ -2147,7 +2189,8 @@ static void err_inv(void)
 
 	pair(IBV_QPT_RC);
 	receive(B, AT_B, 4096, 0);
-	post(.op = IBV_WR_SEND_WITH_INV, .len = 64, .imm = side[B].rkey ^ 0x5500);
+	post(.op = IBV_WR_SEND_WITH_INV, .len = 64,
+	     .imm = side[B].rkey ^ 0x5500);
 	d = wait_wc(A, "a send that invalidates nothing");
 	if (d.status == IBV_WC_SUCCESS && side[B].rxe)
 		remark("rxe as responder acknowledges the send and then fails "
@@ -2156,7 +2199,8 @@ static void err_inv(void)
 		 d.status != IBV_WC_REM_OP_ERR &&
 		 d.status != IBV_WC_REM_INV_REQ_ERR)
 		fail("requester: a send that invalidates nothing completes as "
-		     "\"%s\"", ibv_wc_status_str(d.status));
+		     "\"%s\"",
+		     ibv_wc_status_str(d.status));
 	else
 		remark("completes as \"%s\"", ibv_wc_status_str(d.status));
 	d = wait_wc(B, "the receive");
