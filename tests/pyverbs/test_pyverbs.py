@@ -5,6 +5,7 @@ that skip": what is skipped without being listed there is a failure here.
 """
 import fnmatch
 import importlib.machinery
+import importlib.util
 import os
 import re
 
@@ -12,7 +13,9 @@ import pytest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DOC = os.path.join(HERE, "..", "..", "docs", "VERBS.md")
-runner = importlib.machinery.SourceFileLoader("pyverbs_run", os.path.join(HERE, "run")).load_module()
+_loader = importlib.machinery.SourceFileLoader("pyverbs_run", os.path.join(HERE, "run"))
+runner = importlib.util.module_from_spec(importlib.util.spec_from_loader("pyverbs_run", _loader))
+_loader.exec_module(runner)
 
 
 def listed():
