@@ -198,8 +198,8 @@ struct rsock *rsock_get(int fd)
 			return NULL;
 		}
 		ref = atomic_load(&rs->ref);
-		while (ref && !atomic_compare_exchange_weak(&rs->ref, &ref,
-							    ref + 1))
+		while (ref &&
+		       !atomic_compare_exchange_weak(&rs->ref, &ref, ref + 1))
 			;
 		if (!ref)
 			continue;
@@ -252,8 +252,8 @@ static void unmap_ip4(union rsw_addr *addr)
 	addr->sin = sin;
 }
 
-int rsock_addr(const struct rsock *rs, const struct sockaddr *sa,
-	       socklen_t len, union rsw_addr *addr)
+int rsock_addr(const struct rsock *rs, const struct sockaddr *sa, socklen_t len,
+	       union rsw_addr *addr)
 {
 	if (!sa)
 		return -EFAULT;
@@ -293,9 +293,8 @@ int rsocket(int domain, int type, int protocol)
 	err = type == SOCK_DGRAM ? rsock_dgram_init(rs)
 				 : rsock_stream_init(rs, NULL);
 	if (!err)
-		err = rsock_publish(rs, type == SOCK_DGRAM
-						? rs->d.udp
-						: rs->s.channel->fd);
+		err = rsock_publish(rs, type == SOCK_DGRAM ? rs->d.udp
+							   : rs->s.channel->fd);
 	if (err >= 0)
 		return err;
 	rsock_destroy(rs);

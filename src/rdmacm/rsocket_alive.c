@@ -19,8 +19,8 @@ static bool running, cond_ready;
 
 static void schedule(struct rsock *rs)
 {
-	rs->alive_due_ns = rsock_now_ns() +
-			   (uint64_t)rs->keepidle * 1000000000u;
+	rs->alive_due_ns =
+		rsock_now_ns() + (uint64_t)rs->keepidle * 1000000000u;
 }
 
 static struct rsock *earliest(void)

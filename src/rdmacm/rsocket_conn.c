@@ -515,8 +515,8 @@ err_reject:
 
 int rsock_stream_accept(struct rsock *rs, struct rsock **new)
 {
-	uint64_t deadline = rs->rcvtimeo_ns ? rsock_now_ns() + rs->rcvtimeo_ns
-					    : 0;
+	uint64_t deadline =
+		rs->rcvtimeo_ns ? rsock_now_ns() + rs->rcvtimeo_ns : 0;
 	struct rsock_request *req;
 	int err;
 
@@ -569,8 +569,8 @@ int rsock_stream_settle(struct rsock *rs, int flags, uint64_t deadline_ns)
 int rsock_stream_connect(struct rsock *rs, const union rsw_addr *addr)
 {
 	struct rsock_stream *s = &rs->s;
-	uint64_t deadline = rs->sndtimeo_ns ? rsock_now_ns() + rs->sndtimeo_ns
-					    : 0;
+	uint64_t deadline =
+		rs->sndtimeo_ns ? rsock_now_ns() + rs->sndtimeo_ns : 0;
 	int err = 0;
 
 	pthread_mutex_lock(&rs->lock);

@@ -6,7 +6,8 @@
  * wrote; the lengths wait in rmsg until read. When a half has been read, it is
  * granted again: an RDMA write puts its address into the peer's table, and an
  * RSW_SGL message tells, with the number of messages that the peer may have
- * sent by then. Both sides count messages of data (and of mappings) modulo 2^16.
+ * sent by then. Both sides count messages of data (and of mappings) modulo
+ * 2^16.
  *
  * Sending. Data is copied into the send buffer, a ring too, and written from
  * there to the target, the current entry of our table; completions come in
@@ -26,7 +27,7 @@
 
 #define FIRST_WRITE 2048u
 #define CLOSE_WAIT_NS 10000000000ull /* for a peer that takes nothing */
-#define IDLE_POLLS 1024		     /* between looks for events of the CM */
+#define IDLE_POLLS 1024 /* between looks for events of the CM */
 
 /* A work request's id: what its completion frees, and how many bytes. */
 enum { WR_RECV, WR_SEND, WR_CTRL };
@@ -133,8 +134,8 @@ static int post_ctrl(struct rsock *rs, uint32_t msg, const struct rsw_sge *sge)
 				       .lkey = s->smr->lkey };
 		wr.sg_list = &sg;
 		wr.num_sge = 1;
-		wr.wr.rdma.remote_addr = s->peer_table.addr +
-					 s->peer_slot * sizeof(*sge);
+		wr.wr.rdma.remote_addr =
+			s->peer_table.addr + s->peer_slot * sizeof(*sge);
 		wr.wr.rdma.rkey = s->peer_table.key;
 		if (rs->inline_size >= sizeof(*sge))
 			wr.send_flags = IBV_SEND_INLINE;
@@ -249,7 +250,8 @@ static void on_recv(struct rsock *rs, const struct ibv_wc *wc)
 
 static int wc_errno(enum ibv_wc_status status)
 {
-	if (status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_RNR_RETRY_EXC_ERR)
+	if (status == IBV_WC_RETRY_EXC_ERR ||
+	    status == IBV_WC_RNR_RETRY_EXC_ERR)
 		return ETIMEDOUT;
 	return ECONNRESET;
 }
@@ -435,10 +437,10 @@ ssize_t rsock_stream_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
 	pthread_mutex_lock(&rs->rlock);
 	pthread_mutex_lock(&rs->lock);
 	do {
-		err = rs->s.unread ? 0
-				   : rsock_wait(rs, readable,
-						rsock_nonblock(rs, flags),
-						until);
+		err = rs->s.unread
+			      ? 0
+			      : rsock_wait(rs, readable,
+					   rsock_nonblock(rs, flags), until);
 		if (err)
 			break;
 		if (!rs->s.unread || rs->closing) {
@@ -500,8 +502,7 @@ ssize_t rsock_stream_write(struct rsock *rs, enum rsock_write kind,
 	int err;
 
 	skip_empty(it);
-	in_place = len <= rs->inline_size &&
-		   len <= it->iov->iov_len - it->off;
+	in_place = len <= rs->inline_size && len <= it->iov->iov_len - it->off;
 	if (!in_place) {
 		/* An entry is written whole, so it may not wrap. */
 		if (kind == RSOCK_WRITE_IOMAP && end < len) {
@@ -638,8 +639,7 @@ int rsock_stream_shutdown(struct rsock *rs, int how)
 	if (err)
 		return err;
 	pthread_mutex_lock(&rs->lock);
-	if (rs->state == RSOCK_CONNECTED &&
-	    (rs->s.rd_open || rs->s.wr_open))
+	if (rs->state == RSOCK_CONNECTED && (rs->s.rd_open || rs->s.wr_open))
 		err = shut(rs, how, until);
 	pthread_mutex_unlock(&rs->lock);
 	return err;

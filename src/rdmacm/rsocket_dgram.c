@@ -34,7 +34,7 @@ struct rsock_dest {
 	struct rsock_dest *next;
 	union rsw_addr addr;
 	struct rsock_dgram_qp *qp; /* what we send from */
-	struct ibv_ah *ah;	   /* NULL: qpn is not known */
+	struct ibv_ah *ah; /* NULL: qpn is not known */
 	uint32_t qpn;
 	uint64_t refresh_ns; /* the next datagram after this goes over UDP */
 	uint64_t used_ns;
@@ -118,10 +118,10 @@ static int make_ready(struct rsock *rs)
 
 	if (d->ready)
 		return 0;
-	rs->sq_size = max_u32(1, min_u32(rs->sq_size,
-					 rs->sbuf_size / RSW_DGRAM_MAX));
-	rs->rq_size = max_u32(1, min_u32(rs->rq_size,
-					 rs->rbuf_size / RSW_DGRAM_MAX));
+	rs->sq_size =
+		max_u32(1, min_u32(rs->sq_size, rs->sbuf_size / RSW_DGRAM_MAX));
+	rs->rq_size =
+		max_u32(1, min_u32(rs->rq_size, rs->rbuf_size / RSW_DGRAM_MAX));
 	d->dests = calloc(NBUCKETS, sizeof(struct rsock_dest *));
 	d->sbuf = calloc(rs->sq_size, RSW_DGRAM_MAX);
 	d->sfree = calloc(rs->sq_size, sizeof(*d->sfree));
@@ -285,9 +285,8 @@ static int fill_qp(struct rsock *rs, struct rsock_dgram_qp *qp)
 	flags = fcntl(qp->cc->fd, F_GETFL);
 	if (flags < 0 || fcntl(qp->cc->fd, F_SETFL, flags | O_NONBLOCK))
 		return rsock_errno();
-	qp->cq = ibv_create_cq(qp->id->verbs,
-			       (int)(rs->sq_size + rs->rq_size), NULL, qp->cc,
-			       0);
+	qp->cq = ibv_create_cq(qp->id->verbs, (int)(rs->sq_size + rs->rq_size),
+			       NULL, qp->cc, 0);
 	if (!qp->cq)
 		return rsock_errno();
 	attr.send_cq = attr.recv_cq = qp->cq;

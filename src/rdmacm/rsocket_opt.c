@@ -306,7 +306,8 @@ static int put_int(void *val, socklen_t *len, int v)
 static int put_timeout(void *val, socklen_t *len, uint64_t ns)
 {
 	struct timeval tv = { .tv_sec = (time_t)(ns / 1000000000u),
-			      .tv_usec = (suseconds_t)(ns % 1000000000u / 1000) };
+			      .tv_usec =
+				      (suseconds_t)(ns % 1000000000u / 1000) };
 
 	return put(val, len, &tv, sizeof(tv));
 }
@@ -391,8 +392,8 @@ static struct ibv_path_data path_data(const struct ibv_sa_path_rec *rec)
 	d.path.sgid = rec->sgid;
 	d.path.dlid = rec->dlid;
 	d.path.slid = rec->slid;
-	d.path.flowlabel_hoplimit = htonl(ntohl(rec->flow_label) << 8 |
-					  rec->hop_limit);
+	d.path.flowlabel_hoplimit =
+		htonl(ntohl(rec->flow_label) << 8 | rec->hop_limit);
 	d.path.tclass = rec->traffic_class;
 	d.path.reversible_numpath = (uint8_t)(rec->reversible << 7 | 1);
 	d.path.pkey = rec->pkey;
@@ -415,8 +416,7 @@ static int get_route(struct rsock *rs, void *val, socklen_t *len)
 		if (*len < rs->s.route_len)
 			err = -EINVAL;
 		else
-			put(val, len, rs->s.route,
-			    (socklen_t)rs->s.route_len);
+			put(val, len, rs->s.route, (socklen_t)rs->s.route_len);
 		goto out;
 	}
 	if (*len < sizeof(d)) {

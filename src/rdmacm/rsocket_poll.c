@@ -241,8 +241,8 @@ static bool spin(struct rsock *rs, bool (*ready)(struct rsock *rs),
 	return false;
 }
 
-int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs),
-	       bool nonblock, uint64_t deadline_ns)
+int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
+	       uint64_t deadline_ns)
 {
 	struct rsock_watch watch;
 	struct pollfd p[3];
@@ -293,9 +293,9 @@ int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs),
 struct poller {
 	struct pollfd *fds;
 	nfds_t nfds;
-	struct rsock **rs;	   /* per fd; NULL: not an rsocket */
+	struct rsock **rs; /* per fd; NULL: not an rsocket */
 	struct rsock_watch *watch; /* per fd */
-	struct pollfd *all;	   /* 2 per fd, and the eventfd */
+	struct pollfd *all; /* 2 per fd, and the eventfd */
 	nfds_t rsocks;
 	int efd;
 	void *heap;

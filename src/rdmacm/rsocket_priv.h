@@ -35,11 +35,11 @@
 #define AF_IB 27
 #endif
 
-#define RSOCK_MIN_QUEUE 16    /* entries of SQ and RQ */
+#define RSOCK_MIN_QUEUE 16 /* entries of SQ and RQ */
 #define RSOCK_MAX_QUEUE 0xfffe
-#define RSOCK_CTRL 4	      /* entries of the SQ that data may not use */
-#define RSOCK_CTRL_RQ 8	      /* and of the RQ, behind those granted */
-#define RSOCK_SNDLOWAT 2048u  /* free bytes that make a stream writable */
+#define RSOCK_CTRL 4 /* entries of the SQ that data may not use */
+#define RSOCK_CTRL_RQ 8 /* and of the RQ, behind those granted */
+#define RSOCK_SNDLOWAT 2048u /* free bytes that make a stream writable */
 #define RSOCK_TRANSFER 65536u /* most bytes in one RDMA write */
 #define RSOCK_MAX_BUF (1u << 30)
 
@@ -67,9 +67,9 @@ struct rsock_watch {
 /* A buffer given to riomap(). Under slock. */
 struct rsock_map {
 	struct rsock_map *next;
-	struct ibv_mr *mr; /* NULL: unmapped, which the peer does not know yet */
+	struct ibv_mr *mr; /* NULL: unmapped, and the peer is to be told */
 	uint64_t offset;
-	int index;    /* in the peer's table, or -1: for this side only */
+	int index; /* in the peer's table, or -1: for this side only */
 	bool pending; /* the peer's entry is to be written */
 };
 
@@ -105,22 +105,22 @@ struct rsock_stream {
 	uint8_t *rbuf; /* a ring of two halves, granted to the peer in turn */
 	struct ibv_mr *rmr;
 	uint32_t half;
-	uint32_t rpos;	     /* next byte to read (rlock) */
-	uint32_t grant_pos;  /* next half to grant */
-	uint32_t freed;	     /* bytes read and not granted again */
-	uint32_t writable;   /* bytes granted that the peer has not written */
-	uint32_t *rmsg;	     /* a ring: lengths of what it has written */
+	uint32_t rpos; /* next byte to read (rlock) */
+	uint32_t grant_pos; /* next half to grant */
+	uint32_t freed; /* bytes read and not granted again */
+	uint32_t writable; /* bytes granted that the peer has not written */
+	uint32_t *rmsg; /* a ring: lengths of what it has written */
 	uint32_t rmsg_head, rmsg_count;
-	uint32_t unread;     /* bytes in them */
-	uint16_t rseq;	     /* messages taken out of rmsg, in all */
+	uint32_t unread; /* bytes in them */
+	uint16_t rseq; /* messages taken out of rmsg, in all */
 	uint16_t rseq_limit; /* the peer may send up to here */
 	struct rsw_sge peer_table; /* length in entries */
-	uint32_t peer_slot;	   /* where the next grant goes */
+	uint32_t peer_slot; /* where the next grant goes */
 
 	/* sending */
-	uint8_t *sbuf;	/* a ring */
+	uint8_t *sbuf; /* a ring */
 	struct ibv_mr *smr;
-	uint32_t spos;	/* next byte to fill (slock) */
+	uint32_t spos; /* next byte to fill (slock) */
 	uint32_t sfree; /* bytes */
 	uint32_t sq_free;
 	unsigned ctrl_out; /* control messages under way, of RSOCK_CTRL */
@@ -129,7 +129,7 @@ struct rsock_stream {
 	struct rsw_sge *table; /* the peer writes: buffers, then mappings */
 	struct ibv_mr *table_mr;
 	struct rsw_sge target; /* where data goes now */
-	uint32_t table_slot;   /* which entry comes next */
+	uint32_t table_slot; /* which entry comes next */
 	bool table_news;
 
 	/* mappings: ours in the peer's table, and the peer's in ours */
@@ -153,7 +153,7 @@ struct rsock_dgram {
 	uint8_t *sbuf;
 	uint16_t *sfree; /* a stack of slots */
 	uint32_t nsfree;
-	uint8_t *ubuf;	 /* receive slots for data that came over UDP */
+	uint8_t *ubuf; /* receive slots for data that came over UDP */
 	uint16_t *ufree;
 	uint32_t nufree;
 	struct rsock_packet *packets; /* a ring of what can be received */
@@ -180,9 +180,11 @@ struct rsock {
 	uint32_t sbuf_size, rbuf_size;
 	uint32_t sq_size, rq_size, inline_size, iomaps;
 	uint64_t rcvtimeo_ns, sndtimeo_ns; /* 0: for ever */
-	struct { int on, seconds; } linger;
+	struct {
+		int on, seconds;
+	} linger;
 	bool reuseaddr, oobinline, nodelay, v6only, keepalive;
-	unsigned keepidle;	  /* seconds */
+	unsigned keepidle; /* seconds */
 	struct rsock *alive_next; /* the list in rsocket_alive.c */
 	uint64_t alive_due_ns;
 
@@ -219,8 +221,8 @@ bool rsock_nonblock(const struct rsock *rs, int flags);
 void rsock_copy_addr(struct sockaddr *dst, socklen_t *dst_len,
 		     const union rsw_addr *addr);
 /* A sockaddr given by a program: -EINVAL or -EAFNOSUPPORT. */
-int rsock_addr(const struct rsock *rs, const struct sockaddr *sa,
-	       socklen_t len, union rsw_addr *addr);
+int rsock_addr(const struct rsock *rs, const struct sockaddr *sa, socklen_t len,
+	       union rsw_addr *addr);
 
 /* rsocket_opt.c */
 
@@ -333,8 +335,8 @@ void rsock_watch_del(struct rsock_watch *w);
  * Until ready() says so: 0; -EAGAIN without waiting if nonblock, or when
  * deadline_ns (0: none) has passed; -EINTR. Lets go of lock meanwhile.
  */
-int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs),
-	       bool nonblock, uint64_t deadline_ns);
+int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
+	       uint64_t deadline_ns);
 int rsock_set_watch(struct rsock *rs, int efd);
 int rsock_poll(struct pollfd *fds, nfds_t nfds, int timeout_ms);
 

@@ -38,9 +38,9 @@ _Static_assert(sizeof(struct rsw_sge) == 16 && sizeof(struct rsw_iomap) == 24,
 
 /* Immediate data: the operation in the upper 3 bits. */
 enum rsw_op {
-	RSW_DATA = 0,  /* bytes written into the current target buffer */
-	RSW_SGL = 4,   /* receive credits up to this sequence number; the next
-			* entry of the target table may be new */
+	RSW_DATA = 0, /* bytes written into the current target buffer */
+	RSW_SGL = 4, /* receive credits up to this sequence number; the next
+		      * entry of the target table may be new */
 	RSW_IOMAP = 6, /* index of the entry that changed */
 	RSW_CTRL = 7,
 };
@@ -68,12 +68,12 @@ static inline uint32_t rsw_msg_value(uint32_t msg)
 #define RSW_CONN_LEN 40
 
 struct rsw_conn {
-	bool swap;	  /* the peer's byte order is not ours (decode only) */
+	bool swap; /* the peer's byte order is not ours (decode only) */
 	bool iomaps_told; /* whether iomaps is there at all (decode only) */
 	uint16_t credits;
-	uint32_t iomaps;	/* entries behind the target table */
-	struct rsw_sge target;	/* length in entries */
-	struct rsw_sge buffer;	/* the first target buffer, length in bytes */
+	uint32_t iomaps; /* entries behind the target table */
+	struct rsw_sge target; /* length in entries */
+	struct rsw_sge buffer; /* the first target buffer, length in bytes */
 };
 
 void rsw_conn_encode(uint8_t p[RSW_CONN_LEN], const struct rsw_conn *conn);
@@ -95,7 +95,7 @@ union rsw_addr {
 };
 
 #define RSW_DGRAM_MAX 2048 /* of header and data, over a QP or over UDP */
-#define RSW_DGRAM_IP4 8	   /* lengths of the header in front of UD data */
+#define RSW_DGRAM_IP4 8 /* lengths of the header in front of UD data */
 #define RSW_DGRAM_IP6 24
 #define RSW_UDP_IP4 16 /* and in front of UDP data */
 #define RSW_UDP_IP6 28

@@ -11,11 +11,11 @@
 #include <netinet/in.h>
 #include <rdma/rsocket.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/ioctl.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #define CONF "/etc/rdma/rsocket/preload_config"
@@ -155,8 +155,7 @@ int rsp_bind(int fd, const struct sockaddr *addr, socklen_t len)
 	}
 	/* Both have the port, whoever chose it. */
 	ret = real->bind(fd, addr, len);
-	if (ret ||
-	    real->getsockname(fd, (struct sockaddr *)&name, &name_len))
+	if (ret || real->getsockname(fd, (struct sockaddr *)&name, &name_len))
 		return ret;
 	rsp_enter();
 	ret = rbind(f->rfd, (struct sockaddr *)&name, name_len);

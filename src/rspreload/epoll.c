@@ -12,8 +12,8 @@
  *
  * Locks: that of an rsp_fd (its list of registrations), then an instance's.
  */
-#include "rspreload/rspreload.h"
 #include "rdmacm/rsocket_wake.h"
+#include "rspreload/rspreload.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -32,17 +32,17 @@ struct ep;
 
 /* One rsocket in one epoll instance. */
 struct rsp_reg {
-	struct rsp_reg *next;	   /* of the same rsp_fd, or the next free */
+	struct rsp_reg *next; /* of the same rsp_fd, or the next free */
 	struct rsp_reg *next_check;
 	struct rsp_fd *f; /* NULL: removed */
 	struct ep *ep;
 	int fd;
 	uint32_t events;
 	epoll_data_t data;
-	int fds[2];	   /* in the kernel's instance, or -1 */
-	bool shadow;	   /* fd itself is, too: a listener */
-	bool queued;	   /* in the list of those to ask */
-	bool woken;	   /* a descriptor of it has woken us */
+	int fds[2]; /* in the kernel's instance, or -1 */
+	bool shadow; /* fd itself is, too: a listener */
+	bool queued; /* in the list of those to ask */
+	bool woken; /* a descriptor of it has woken us */
 	uint32_t reported; /* edge-triggered: and nothing has happened since */
 };
 
@@ -83,9 +83,9 @@ static struct ep *make_ep(int epfd)
 	pthread_mutex_init(&ep->lock, NULL);
 	ep->check_tail = &ep->check;
 	ep->evfd = -1;
-	ep->regs = mmap(NULL, MAX_REGS * sizeof(*ep->regs),
-			PROT_READ | PROT_WRITE,
-			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	ep->regs =
+		mmap(NULL, MAX_REGS * sizeof(*ep->regs), PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (ep->regs == MAP_FAILED)
 		goto err_free;
 	ep->evfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -157,8 +157,7 @@ static void set_fd(struct rsp_reg *reg, int i, int fd)
 	if (old >= 0)
 		real->epoll_ctl(reg->ep->epfd, EPOLL_CTL_DEL, old, NULL);
 	reg->fds[i] = -1;
-	if (fd >= 0 &&
-	    !real->epoll_ctl(reg->ep->epfd, EPOLL_CTL_ADD, fd, &ev))
+	if (fd >= 0 && !real->epoll_ctl(reg->ep->epfd, EPOLL_CTL_ADD, fd, &ev))
 		reg->fds[i] = fd;
 }
 

@@ -32,8 +32,7 @@ const struct rsp_real *rsp_real(void)
 
 	/* Twice does no harm. */
 	if (!atomic_load_explicit(&loaded, memory_order_acquire)) {
-#define F(ret, name, args)                                                     \
-	*(void **)&real.name = dlsym(RTLD_NEXT, #name);
+#define F(ret, name, args) *(void **)&real.name = dlsym(RTLD_NEXT, #name);
 		RSP_REAL(F)
 #undef F
 		atomic_store_explicit(&loaded, true, memory_order_release);
@@ -199,8 +198,10 @@ int rsp_rsocket(int family, int type)
 void rsp_copy_options(int rfd, int fd)
 {
 	static const int names[][2] = {
-		{ SOL_SOCKET, SO_REUSEADDR }, { IPPROTO_TCP, TCP_KEEPIDLE },
-		{ SOL_SOCKET, SO_KEEPALIVE }, { IPPROTO_TCP, TCP_NODELAY },
+		{ SOL_SOCKET, SO_REUSEADDR },
+		{ IPPROTO_TCP, TCP_KEEPIDLE },
+		{ SOL_SOCKET, SO_KEEPALIVE },
+		{ IPPROTO_TCP, TCP_NODELAY },
 	};
 	const struct rsp_real *real = rsp_real();
 	socklen_t len;
@@ -225,7 +226,8 @@ void rsp_fall_back(struct rsp_fd *f, int fd)
 	const struct sockaddr_in *bound = (const void *)&name;
 	const struct sockaddr_in *shadow = (const void *)&none;
 
-	/* Where the program has bound it, unless the shadow is there already. */
+	/* Where the program has bound it, unless the shadow is there already.
+	 */
 	if (!rgetsockname(f->rfd, (struct sockaddr *)&name, &len) &&
 	    bound->sin_port &&
 	    !real->getsockname(fd, (struct sockaddr *)&none, &none_len) &&

@@ -42,8 +42,8 @@ static int take_turn(in_port_t port)
 	struct stat st;
 	int fd, ms;
 
-	snprintf(path, sizeof(path), "/tmp/rspreload-%u-%u",
-		 (unsigned)getuid(), (unsigned)ntohs(port));
+	snprintf(path, sizeof(path), "/tmp/rspreload-%u-%u", (unsigned)getuid(),
+		 (unsigned)ntohs(port));
 	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return -1;

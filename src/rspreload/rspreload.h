@@ -29,7 +29,8 @@
 
 struct mmsghdr;
 
-/* libc's functions, which ours hide. clang-format off */
+/* libc's functions, which ours hide. */
+/* clang-format off */
 #define RSP_REAL(F) \
 	F(int, socket, (int, int, int)) \
 	F(int, bind, (int, const struct sockaddr *, socklen_t)) \
@@ -87,11 +88,11 @@ struct rsp_real {
 const struct rsp_real *rsp_real(void);
 
 enum rsp_state {
-	RSP_PLAIN,	/* the shadow alone */
-	RSP_RSOCK,	/* the rsocket carries the data */
-	RSP_LISTENING,	/* both */
+	RSP_PLAIN, /* the shadow alone */
+	RSP_RSOCK, /* the rsocket carries the data */
+	RSP_LISTENING, /* both */
 	RSP_CONNECTING, /* the rsocket may become RSP_RSOCK, or RSP_PLAIN */
-	RSP_FORK,	/* from here on: TCP so far; see fork.c */
+	RSP_FORK, /* from here on: TCP so far; see fork.c */
 	RSP_FORK_LISTEN,
 	RSP_FORK_ACTIVE,
 	RSP_FORK_PASSIVE,
@@ -103,7 +104,7 @@ struct rsp_fd {
 	struct rsp_fd *next_free; /* memory is never given back */
 	_Atomic enum rsp_state state;
 	_Atomic int refs; /* descriptors: dup() makes more */
-	_Atomic int rfd;  /* -1: no rsocket */
+	_Atomic int rfd; /* -1: no rsocket */
 	int family, type;
 	pthread_mutex_t lock; /* of changes of state, and of what follows */
 	struct sockaddr_storage dst;

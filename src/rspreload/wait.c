@@ -76,10 +76,10 @@ static int collect(const struct wait *w, struct pollfd *fds, nfds_t nfds)
 		if (f && f->state == RSP_CONNECTING &&
 		    rsp_settle(f, fds[i].fd) != RSP_RSOCK)
 			continue;
-		fds[i].revents = (short)((w->p[2 * i].revents |
-					  w->p[2 * i + 1].revents) &
-					 (fds[i].events | POLLERR | POLLHUP |
-					  POLLNVAL));
+		fds[i].revents =
+			(short)((w->p[2 * i].revents |
+				 w->p[2 * i + 1].revents) &
+				(fds[i].events | POLLERR | POLLHUP | POLLNVAL));
 		n += !!fds[i].revents;
 	}
 	return n;

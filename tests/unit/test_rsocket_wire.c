@@ -18,6 +18,7 @@ static const struct rsw_conn conn = {
 
 static void conn_bytes(void **state)
 {
+	/* clang-format off */
 	static const uint8_t want[RSW_CONN_LEN] = {
 		1, 2, 0x12, 0x34, 0, 0, 0, 7,
 		0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88,
@@ -25,6 +26,7 @@ static void conn_bytes(void **state)
 		0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff, 0x00,
 		0xb1, 0xb2, 0xb3, 0xb4, 0, 1, 0, 0,
 	};
+	/* clang-format on */
 	uint8_t p[RSW_CONN_LEN];
 	struct rsw_conn c;
 
@@ -86,9 +88,17 @@ static void messages(void **state)
 static void iomaps(void **state)
 {
 	static const uint32_t pairs[][2] = {
-		{ 0, 0 },     { 1, 1 },	      { 128, 128 },   { 129, 128 },
-		{ 255, 128 }, { 256, 256 },   { 511, 256 },   { 1000, 768 },
-		{ 32767, 32512 }, { 40000, 32512 }, { UINT32_MAX, 32512 },
+		{ 0, 0 },
+		{ 1, 1 },
+		{ 128, 128 },
+		{ 129, 128 },
+		{ 255, 128 },
+		{ 256, 256 },
+		{ 511, 256 },
+		{ 1000, 768 },
+		{ 32767, 32512 },
+		{ 40000, 32512 },
+		{ UINT32_MAX, 32512 },
 	};
 	size_t i;
 
@@ -118,9 +128,9 @@ static union rsw_addr address(int family)
 static void datagrams(void **state)
 {
 	static const uint8_t want4[] = { 4, 8, 0x12, 0x34, 10, 1, 2, 3 };
-	static const uint8_t want6[] = { 6, 24, 0x12, 0x34, 0, 0, 0, 0,
-					 0xfd, 0, 0, 0, 0, 0, 0, 0,
-					 0, 0, 0, 0, 0, 1, 0, 2 };
+	static const uint8_t want6[] = { 6,    24, 0x12, 0x34, 0, 0, 0, 0,
+					 0xfd, 0,  0,    0,    0, 0, 0, 0,
+					 0,    0,  0,    0,    0, 1, 0, 2 };
 	union rsw_addr a4 = address(AF_INET), a6 = address(AF_INET6), a;
 	uint8_t p[RSW_DGRAM_IP6];
 	size_t len;
@@ -145,8 +155,8 @@ static void datagrams(void **state)
 
 static void udp(void **state)
 {
-	static const uint8_t want[] = { 0x55, 0x55, 0x55, 0x55, 4, 0, 16, 0,
-					0, 0xab, 0xcd, 0xef, 10, 1, 2, 3 };
+	static const uint8_t want[] = { 0x55, 0x55, 0x55, 0x55, 4,  0, 16, 0,
+					0,    0xab, 0xcd, 0xef, 10, 1, 2,  3 };
 	union rsw_addr a4 = address(AF_INET), a6 = address(AF_INET6);
 	struct rsw_udp u = { .data = true, .qpn = 0xabcdef }, got;
 	uint8_t p[RSW_UDP_IP6];
@@ -163,8 +173,7 @@ static void udp(void **state)
 	/* Every byte of the header's first seven matters. */
 	for (i = 0; i < 7; i++) {
 		p[i] ^= 2;
-		assert_int_equal(rsw_udp_decode(p, 16, AF_INET, &got),
-				 -EPROTO);
+		assert_int_equal(rsw_udp_decode(p, 16, AF_INET, &got), -EPROTO);
 		p[i] ^= 2;
 	}
 	u.data = false;
@@ -177,9 +186,9 @@ static void udp(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(conn_bytes),  cmocka_unit_test(conn_refused),
-		cmocka_unit_test(messages),    cmocka_unit_test(iomaps),
-		cmocka_unit_test(datagrams),   cmocka_unit_test(udp),
+		cmocka_unit_test(conn_bytes), cmocka_unit_test(conn_refused),
+		cmocka_unit_test(messages),   cmocka_unit_test(iomaps),
+		cmocka_unit_test(datagrams),  cmocka_unit_test(udp),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

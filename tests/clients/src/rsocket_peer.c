@@ -60,7 +60,8 @@ static int serve(const struct addrinfo *ai)
 {
 	int s = rsocket(ai->ai_family, SOCK_STREAM, 0), on = 1, c;
 
-	if (s < 0 || rsetsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
+	if (s < 0 ||
+	    rsetsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
 	    rbind(s, ai->ai_addr, ai->ai_addrlen) || rlisten(s, 8)) {
 		perror("rsocket");
 		return 1;
@@ -99,7 +100,7 @@ struct peer {
 		uint8_t in[BUF];
 		uint8_t out[BUF];
 		struct sge grant;
-	} *mem;
+	} * mem;
 
 	/* Told by the server. */
 	uint8_t told[40];
@@ -428,8 +429,8 @@ static bool echo(struct peer *p, const uint8_t *data, size_t len)
 			if (!take(p, sink, &sunk) || p->failed)
 				goto out;
 		memcpy(p->mem->out, data + sent, n);
-		if (!write_imm(p, p->mem->out, n, p->target.addr,
-			       p->target.key, OP(DATA, n)))
+		if (!write_imm(p, p->mem->out, n, p->target.addr, p->target.key,
+			       OP(DATA, n)))
 			goto out;
 		p->target.addr += n;
 		p->target.length -= n;
@@ -841,8 +842,8 @@ static void run(const struct row *row)
 	ok = row->run(&p);
 	destroy(&p);
 	/* Whatever happened, the next is served. */
-	if (ok && (!echo_one(&p) || !message(&p, OP(CTRL, 0)) ||
-		   !until_gone(&p))) {
+	if (ok &&
+	    (!echo_one(&p) || !message(&p, OP(CTRL, 0)) || !until_gone(&p))) {
 		ok = false;
 		strncat(why, " (afterwards)", sizeof(why) - strlen(why) - 1);
 	}
