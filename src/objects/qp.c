@@ -567,8 +567,10 @@ static int xrc_destroy(struct shca_qp *qp)
 {
 	struct shca_context *ctx = to_ctx(qp->ex.qp_base.context);
 	struct shca_qp *real = qp->real ? qp->real : qp;
-	bool last = shca_xrc_qp_close(qp);
+	bool last;
 
+	shca_qp_get(real); /* others may close the last handle meanwhile */
+	last = shca_xrc_qp_close(qp);
 	shca_async_drop(ctx, &qp->ex.qp_base, SHCA_QP);
 	if (qp != real) {
 		shca_qp_put(qp);
@@ -578,6 +580,7 @@ static int xrc_destroy(struct shca_qp *qp)
 		qp_kill(real);
 		qp_free(real);
 	}
+	shca_qp_put(real);
 	return 0;
 }
 

@@ -360,7 +360,7 @@ int shca_xrc_qp_open(struct ibv_context *ibctx,
 	qp->xrc_next = real->handles;
 	real->handles = qp;
 	real->opens++;
-	pthread_mutex_unlock(&real->lock);
+	shca_qp_unlock(real);
 	pthread_mutex_unlock(&d->list);
 	qp->xrcd = attr->xrcd;
 	atomic_fetch_add(&to_xrcd(attr->xrcd)->users, 1);
@@ -383,7 +383,7 @@ bool shca_xrc_qp_close(struct shca_qp *qp)
 		real->abandoned = true;
 	}
 	last = !--real->opens;
-	pthread_mutex_unlock(&real->lock);
+	shca_qp_unlock(real);
 	if (last) {
 		for (p = &real->domain->qps; *p != real; p = &(*p)->xrc_next)
 			;
