@@ -451,6 +451,42 @@ static int route_lookup(const struct sockaddr_storage *from,
 	return err;
 }
 
+static bool is_loopback(const struct sockaddr *addr)
+{
+	union ibv_gid gid;
+
+	cma_addr_gid(addr, &gid);
+	if (roce_gid_is_v4(&gid))
+		return gid.raw[12] == 127;
+	return IN6_IS_ADDR_LOOPBACK((struct in6_addr *)gid.raw);
+}
+
+/*
+ * Who asks for the way to localhost may do so to learn an address of its own
+ * (libfabric does), and will tell it to others: so it is one that others can
+ * reach, if there is one.
+ */
+static void prefer_reachable(struct sockaddr_storage *src)
+{
+	int n;
+	struct cma_dev *dev = cma_devices(&n);
+	struct netdev_gid g;
+
+	for (int i = 0; i < n; i++) {
+		struct shca_device *d = to_ctx(dev[i].verbs)->dev;
+
+		for (int k = 0; k < d->gid_tbl_len; k++) {
+			if (shca_gid(d, CMA_PORT_NUM, (uint32_t)k, &g) ||
+			    g.loopback ||
+			    roce_gid_is_v4(&g.gid) !=
+				    (src->ss_family == AF_INET))
+				continue;
+			cma_gid_addr(&g.gid, g.ifindex, 0, src);
+			return;
+		}
+	}
+}
+
 static enum ibv_mtu path_mtu(const struct cma_id *id)
 {
 	/* what stays on this host does not care for an interface's MTU */
@@ -499,6 +535,8 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 	err = route_lookup(&id->id.route.addr.src_storage, dst, &src);
 	if (err)
 		return err;
+	if (!id->dev && is_loopback((struct sockaddr *)dst))
+		prefer_reachable(&src);
 	/* nobody in particular: ourselves */
 	if (cma_addr_any((struct sockaddr *)dst)) {
 		uint16_t port = cma_port((struct sockaddr *)dst);
