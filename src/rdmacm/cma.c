@@ -12,6 +12,7 @@
 
 #include <endian.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -172,6 +173,21 @@ struct cm *cma_lock(void)
 void cma_unlock(void)
 {
 	shca_cm_unlock(cma.engine);
+}
+
+struct ibv_xrcd *cma_xrcd(struct cma_dev *dev)
+{
+	struct ibv_xrcd_init_attr attr = {
+		.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+		.fd = -1, /* of this process alone */
+		.oflags = O_CREAT,
+	};
+
+	pthread_mutex_lock(&cma.lock);
+	if (!dev->xrcd)
+		dev->xrcd = ibv_open_xrcd(dev->verbs, &attr);
+	pthread_mutex_unlock(&cma.lock);
+	return dev->xrcd;
 }
 
 struct ibv_context **rdma_get_devices(int *num_devices)

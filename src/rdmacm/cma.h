@@ -31,6 +31,7 @@
 struct cma_dev {
 	struct ibv_context *verbs;
 	struct ibv_pd *pd; /* default, of all identifiers */
+	struct ibv_xrcd *xrcd; /* the same, once one is needed */
 	uint8_t max_responder_resources, max_initiator_depth;
 	uint8_t ack_delay;
 };
@@ -127,6 +128,7 @@ int cma_ret(int err);
 int cma_init(void);
 struct engine *cma_engine(void);
 struct cma_dev *cma_devices(int *n);
+struct ibv_xrcd *cma_xrcd(struct cma_dev *dev); /* NULL and errno */
 /* The device that has this address, and its place; NULL: none. The second one
  * looks again for what is new, and may not be called with the lock. */
 struct cma_dev *cma_dev_find(const union ibv_gid *gid, struct netdev_gid *via);

@@ -76,18 +76,14 @@ static int qp_init(struct cma_id *id, struct ibv_qp *qp)
 
 /* Completion queues */
 
-static void destroy_cqs(struct rdma_cm_id *id)
+static void destroy_cq(struct ibv_comp_channel **channel, struct ibv_cq **cq)
 {
-	if (id->recv_cq)
-		ibv_destroy_cq(id->recv_cq);
-	if (id->recv_cq_channel)
-		ibv_destroy_comp_channel(id->recv_cq_channel);
-	if (id->send_cq)
-		ibv_destroy_cq(id->send_cq);
-	if (id->send_cq_channel)
-		ibv_destroy_comp_channel(id->send_cq_channel);
-	id->recv_cq = id->send_cq = NULL;
-	id->recv_cq_channel = id->send_cq_channel = NULL;
+	if (*cq)
+		ibv_destroy_cq(*cq);
+	if (*channel)
+		ibv_destroy_comp_channel(*channel);
+	*cq = NULL;
+	*channel = NULL;
 }
 
 static int create_cq(struct rdma_cm_id *id, uint32_t size,
@@ -101,17 +97,37 @@ static int create_cq(struct rdma_cm_id *id, uint32_t size,
 	return *cq ? 0 : -errno;
 }
 
-/* A size of 0: not needed. */
-static int create_cqs(struct rdma_cm_id *id, uint32_t send, uint32_t recv)
+/* What create_cqs() has made, to be undone if what follows fails. */
+struct new_cqs {
+	bool send, recv;
+};
+
+static void destroy_cqs(struct rdma_cm_id *id, struct new_cqs which)
+{
+	int err = errno;
+
+	if (which.recv)
+		destroy_cq(&id->recv_cq_channel, &id->recv_cq);
+	if (which.send)
+		destroy_cq(&id->send_cq_channel, &id->send_cq);
+	errno = err;
+}
+
+/* A size of 0: not needed. One that the identifier has already (a shared
+ * receive queue may have brought it) stays. */
+static int create_cqs(struct rdma_cm_id *id, uint32_t send, uint32_t recv,
+		      struct new_cqs *made)
 {
 	int err = 0;
 
-	if (recv)
+	*made = (struct new_cqs){ .send = send && !id->send_cq,
+				  .recv = recv && !id->recv_cq };
+	if (made->recv)
 		err = create_cq(id, recv, &id->recv_cq_channel, &id->recv_cq);
-	if (!err && send)
+	if (!err && made->send)
 		err = create_cq(id, send, &id->send_cq_channel, &id->send_cq);
 	if (err)
-		destroy_cqs(id);
+		destroy_cqs(id, *made);
 	return err;
 }
 
@@ -120,6 +136,7 @@ static int create_cqs(struct rdma_cm_id *id, uint32_t send, uint32_t recv)
 static int create_qp(struct cma_id *id, struct ibv_qp_init_attr_ex *attr)
 {
 	struct rdma_cm_id *ib = &id->id;
+	struct new_cqs made;
 	struct ibv_qp *qp;
 	int err;
 
@@ -133,10 +150,17 @@ static int create_qp(struct cma_id *id, struct ibv_qp_init_attr_ex *attr)
 	} else if (attr->pd->context != ib->verbs) {
 		return -EINVAL;
 	}
-	if (ib->srq && !attr->srq)
+	if ((int)ib->qp_type == IBV_QPT_XRC_RECV &&
+	    !(attr->comp_mask & IBV_QP_INIT_ATTR_XRCD)) {
+		attr->xrcd = cma_xrcd(id->dev);
+		if (!attr->xrcd)
+			return -errno;
+		attr->comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+	} else if (ib->srq && !attr->srq) {
 		attr->srq = ib->srq;
+	}
 	err = create_cqs(ib, attr->send_cq ? 0 : attr->cap.max_send_wr,
-			 attr->recv_cq ? 0 : attr->cap.max_recv_wr);
+			 attr->recv_cq ? 0 : attr->cap.max_recv_wr, &made);
 	if (err)
 		return err;
 	if (!attr->send_cq)
@@ -161,7 +185,7 @@ static int create_qp(struct cma_id *id, struct ibv_qp_init_attr_ex *attr)
 err_qp:
 	ibv_destroy_qp(qp);
 err_cqs:
-	destroy_cqs(ib);
+	destroy_cqs(ib, made);
 	return err;
 }
 
@@ -200,7 +224,8 @@ void rdma_destroy_qp(struct rdma_cm_id *id)
 	if (id->qp)
 		ibv_destroy_qp(id->qp);
 	id->qp = NULL;
-	destroy_cqs(id);
+	if (!id->srq || (int)id->qp_type != IBV_QPT_XRC_RECV)
+		destroy_cqs(id, (struct new_cqs){ true, true });
 }
 
 /* Shared receive queues */
@@ -209,6 +234,7 @@ int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr)
 {
 	bool xrc = (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) &&
 		   attr->srq_type == IBV_SRQT_XRC;
+	struct new_cqs made = { false, false };
 	struct ibv_srq *srq;
 	int err;
 
@@ -222,8 +248,14 @@ int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr)
 	} else if (attr->pd->context != id->verbs) {
 		return cma_ret(-EINVAL);
 	}
+	if (xrc && !(attr->comp_mask & IBV_SRQ_INIT_ATTR_XRCD)) {
+		attr->xrcd = cma_xrcd(to_id(id)->dev);
+		if (!attr->xrcd)
+			return -1;
+		attr->comp_mask |= IBV_SRQ_INIT_ATTR_XRCD;
+	}
 	if (xrc && (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_CQ) || !attr->cq)) {
-		err = create_cqs(id, 0, attr->attr.max_wr);
+		err = create_cqs(id, 0, attr->attr.max_wr, &made);
 		if (err)
 			return cma_ret(err);
 		attr->comp_mask |= IBV_SRQ_INIT_ATTR_CQ;
@@ -232,8 +264,7 @@ int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr)
 	srq = ibv_create_srq_ex(id->verbs, attr);
 	if (!srq) {
 		err = -errno;
-		if (xrc)
-			destroy_cqs(id);
+		destroy_cqs(id, made);
 		return cma_ret(err);
 	}
 	id->pd = attr->pd;
@@ -266,7 +297,7 @@ void rdma_destroy_srq(struct rdma_cm_id *id)
 		ibv_destroy_srq(id->srq);
 	id->srq = NULL;
 	if (!id->qp)
-		destroy_cqs(id);
+		destroy_cqs(id, (struct new_cqs){ true, true });
 }
 
 /* Endpoints: identifier, addresses and QP in one call */

@@ -109,6 +109,13 @@ int roce_qp_create(struct roce_qp **out, struct roce_qp_init *init)
 	/* Room for one piece of memory whatever was asked, as hardware has. */
 	if (init->cap.max_send_wr && !init->cap.max_send_sge)
 		init->cap.max_send_sge = 1;
+	/* Where an SGE fits, as many bytes do: programs (rdma_xclient) rely on
+	 * it, since it is so everywhere. */
+	if (init->cap.max_send_wr)
+		init->cap.max_inline_data = max_u32(
+			init->cap.max_inline_data,
+			init->cap.max_send_sge *
+				(uint32_t)sizeof(struct ibv_sge));
 	qp->cap = init->cap;
 	err = roce_rq_init(&qp->rq, qp->cap.max_recv_wr, qp->cap.max_recv_sge,
 			   qp->pd, &init->mem);
