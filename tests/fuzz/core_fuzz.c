@@ -39,6 +39,14 @@ static uint32_t word(struct input *in)
 	return v << 8 | byte(in);
 }
 
+/* A window of each node, and the rkey that it had last. */
+static uint32_t window[2];
+
+static uint32_t *window_of(const struct sim_qp *q)
+{
+	return &window[q->node != q->node->sim->node];
+}
+
 static void fuzz_packet(struct input *in, struct sim_qp *q)
 {
 	static uint8_t payload[ROCE_MTU_MAX];
@@ -54,6 +62,8 @@ static void fuzz_packet(struct input *in, struct sim_qp *q)
 	rx.h.opcode = how & 1 ? op : (uint8_t)(op % 0x18);
 	if (roce_qp_type(q->qp) == IBV_QPT_UC && !(how & 1))
 		rx.h.opcode |= ROCE_UC;
+	if (init.qp_type == IBV_QPT_XRC_SEND || init.qp_type == IBV_QPT_XRC_RECV)
+		rx.h.opcode = (rx.h.opcode & 0x1f) | ROCE_XRC;
 	rx.h.pkey = how & 2 && how & 4 && how & 8 ? (uint16_t)word(in) : 0xffff;
 	rx.h.dest_qpn = roce_qp_num(q->qp);
 	rx.h.psn = psn_add(how & 0x10 ? attr.sq_psn : attr.rq_psn,
@@ -63,11 +73,21 @@ static void fuzz_packet(struct input *in, struct sim_qp *q)
 	rx.h.ack_req = how & 0x40;
 	rx.h.solicited = how & 0x80;
 	rx.h.va = (uintptr_t)q->node->mem + word(in) - 4096;
-	rx.h.rkey = q->node->rkey ^ (byte(in) == 1 ? 1 : 0);
+	switch (byte(in)) {
+	case 1:
+		rx.h.rkey = q->node->rkey ^ 1;
+		break;
+	case 2:
+		rx.h.rkey = *window_of(q);
+		break;
+	default:
+		rx.h.rkey = q->node->rkey;
+	}
 	rx.h.dma_len = word(in) >> (byte(in) & 15);
 	rx.h.syndrome = byte(in);
 	rx.h.msn = byte(in);
-	rx.h.inv_rkey = q->node->rkey;
+	rx.h.inv_rkey = how & 4 ? *window_of(q) : q->node->rkey;
+	rx.h.xrc_srqn = how & 8 && how & 4 ? byte(in) : SIM_XRC_SRQN;
 	rx.len = byte(in) & 1 ? attr.path_mtu ? 128u << attr.path_mtu : 0 :
 				word(in) % (sizeof(payload) + 1);
 	if (!(roce_opcode(rx.h.opcode)->flags & ROCE_F_PAYLOAD))
@@ -81,7 +101,7 @@ static void fuzz_post(struct input *in, struct sim_qp *q, uint64_t id)
 	struct ibv_sge sge[2];
 	struct ibv_send_wr wr = {
 		.wr_id = id, .sg_list = sge,
-		.opcode = (enum ibv_wr_opcode)(byte(in) % 12),
+		.opcode = (enum ibv_wr_opcode)(byte(in) % 16),
 		.send_flags = byte(in) & 15,
 		.num_sge = byte(in) % 3,
 	};
@@ -105,10 +125,30 @@ static void fuzz_post(struct input *in, struct sim_qp *q, uint64_t id)
 	if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
 	    wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
 		wr.wr.atomic.rkey = q->peer->node->rkey;
-	if (byte(in) & 1)
-		sim_post_recv(q, &rr);
-	else
+	wr.qp_type.xrc.remote_srqn = SIM_XRC_SRQN;
+	if (wr.opcode == IBV_WR_BIND_MW) {
+		struct ibv_mw mw = { .rkey = *window_of(q) };
+		struct ibv_mr mr = { .lkey = sge[0].lkey };
+
+		*window_of(q) = ibv_inc_rkey(mw.rkey);
+		wr.bind_mw.mw = &mw;
+		wr.bind_mw.rkey = *window_of(q);
+		wr.bind_mw.bind_info = (struct ibv_mw_bind_info){
+			&mr, (uintptr_t)q->node->mem, SIM_MEM, byte(in) & 15
+		};
 		sim_post_send(q, &wr);
+		return;
+	}
+	if (wr.opcode == IBV_WR_LOCAL_INV)
+		wr.invalidate_rkey = *window_of(q);
+	else if (wr.opcode == IBV_WR_SEND_WITH_INV)
+		wr.invalidate_rkey = *window_of(q->peer);
+	if (!(byte(in) & 1))
+		sim_post_send(q, &wr);
+	else if (roce_qp_type(q->qp) == IBV_QPT_XRC_RECV)
+		roce_rq_post(&q->node->srq, &rr);
+	else
+		sim_post_recv(q, &rr);
 }
 
 static void fuzz_modify(struct input *in, struct sim_qp *q)
@@ -135,10 +175,11 @@ static void fuzz_modify(struct input *in, struct sim_qp *q)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_RC,
-						  IBV_QPT_UC, IBV_QPT_UD };
+						  IBV_QPT_UC, IBV_QPT_UD,
+						  IBV_QPT_XRC_SEND };
 	struct input in = { data, size };
 	struct sim_qp_opts qo = {
-		.type = types[byte(&in) & 3],
+		.type = types[byte(&in) % 5],
 		.cap = { 16, 16, 2, 2, 64 },
 		.sig_all = true,
 	};
@@ -146,8 +187,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct sim_qp *q[2];
 	uint64_t posted = 0;
 
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 2; i++) {
 		q[i] = sim_qp_new(sim, i, &qo);
+		window[i] = sim_mw_new(&sim->node[i]);
+		if (qo.type == IBV_QPT_XRC_SEND)
+			qo = (struct sim_qp_opts){ .type = IBV_QPT_XRC_RECV };
+	}
 	q[0]->peer = q[1];
 	q[1]->peer = q[0];
 	if (qo.type == IBV_QPT_UD) {
