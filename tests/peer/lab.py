@@ -35,10 +35,13 @@ class LabError(Exception):
 
 
 def isolate():
-    """Starts this program again inside namespaces, once."""
-    if os.environ.get(ISOLATED) == str(os.getpid()):
-        del os.environ[ISOLATED]
-        return
+    """Goes on with this program inside namespaces; returns a scratch folder.
+
+    Its outer half stays only to hand on the end of the inner one, or to take
+    it along: unshare(1) itself would outlive a SIGTERM.
+    """
+    if ISOLATED in os.environ:
+        return os.environ.pop(ISOLATED)
     cmd = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child",
            "--mount-proc"]
     if os.getuid() != 0:
@@ -46,8 +49,17 @@ def isolate():
     probe = subprocess.run(cmd + ["true"], stderr=subprocess.PIPE, text=True)
     if probe.returncode:
         raise LabError("no namespaces here: " + probe.stderr.strip())
-    os.environ[ISOLATED] = "1"      # the first process of the PID namespace
-    os.execvp(cmd[0], cmd + [sys.executable] + sys.argv)
+    libc = ctypes.CDLL(None)
+    folder = tempfile.mkdtemp(prefix="softhca-peer-")
+    os.chmod(folder, 0o755)
+    inner = subprocess.Popen(
+        cmd + [sys.executable] + sys.argv, env={**os.environ, ISOLATED: folder},
+        preexec_fn=lambda: libc.prctl(1, signal.SIGKILL))   # PR_SET_PDEATHSIG
+    for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(sig, lambda *_: inner.kill())
+    status = inner.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(abs(status))
 
 
 def guest_kernel(build):
@@ -324,11 +336,10 @@ class Lab:
     # Addresses that answer, where no RDMA traffic is expected.
     OTHER4, OTHER6 = "10.77.0.99", "fd77::99"
 
-    def __init__(self, kernel, mtu=4300):
+    def __init__(self, kernel, folder, mtu=4300):
         self.kernel = kernel
         self.mtu = mtu
-        self.dir = tempfile.mkdtemp(prefix="softhca-peer-")
-        os.chmod(self.dir, 0o755)
+        self.dir = folder
         shutil.copytree(os.path.join(HERE, "guest"), self.dir + "/guest")
         ip4, ip6 = self.addresses(0)
         for line in ("ip link set lo up",
@@ -347,6 +358,3 @@ class Lab:
     @staticmethod
     def addresses(number):
         return f"10.77.0.{number + 1}", f"fd77::{number + 1:x}"
-
-    def close(self):
-        shutil.rmtree(self.dir, ignore_errors=True)
