@@ -1,0 +1,324 @@
+"""Connections by address: librdmacm's functions one by one (cm_check), and real
+programs that use it, on one host, on the wire, and between hosts."""
+import contextlib
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+import zlib
+
+import pytest
+
+import rig
+
+CHECK = rig.client("cm_check")
+ROCE_PORT = 4791
+
+
+def binds(pid):
+    """Whether a process receives RoCE packets: it listens, or is about to."""
+    inodes = set()
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if m := re.match(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{fd}")):
+                    inodes.add(m[1])
+        for family in ("udp", "udp6"):
+            with open(f"/proc/{pid}/net/{family}") as f:
+                for row in (line.split() for line in list(f)[1:]):
+                    if row[1].endswith(f":{ROCE_PORT:04X}") and row[9] in inodes:
+                        return True
+    return False
+
+
+def start_server(place, cmd, options=(), env=None, limit=rig.LIMIT):
+    p = rig.Proc(place.server, cmd, [*place.options, *options], env)
+    end = time.monotonic() + limit
+    while not binds(p.pid):
+        if not p.running() or time.monotonic() > end:
+            text = p.describe()
+            p.kill()
+            raise rig.Failed(f"does not listen\n{text}")
+        time.sleep(0.01)
+    return p
+
+
+def start_client(place, cmd, options=(), env=None):
+    return rig.Proc(place.client, cmd, [*place.options, *options], env)
+
+
+def pair(place, server_cmd, client_cmd, limit=rig.LIMIT, status=(0, 0), options=(), env=None):
+    """Runs a server and a client to their ends; a server that goes on for ever
+    (status None) is killed then."""
+    server = start_server(place, server_cmd, options, env)
+    client = start_client(place, client_cmd, options, env)
+    try:
+        try:
+            rc = client.wait(limit)
+            if status[0] is not None:
+                server.wait(10)
+        except rig.Failed as e:
+            raise rig.Failed(f"{e}\n--- server\n{server.describe()}") from None
+        got = (server.popen.returncode if status[0] is not None else None, rc)
+        if got != status:
+            raise rig.Failed(f"exit status {got}, expected {status}\n--- server\n"
+                             f"{server.describe()}--- client\n{client.describe()}")
+        return rig.Pair(server, client)
+    finally:
+        client.kill()
+        server.kill()
+
+
+def host(place, family):
+    return place.host if family == 4 else place.host6
+
+
+# Functions of the library
+
+SITUATIONS = ["life", "data", "limits", "nobody", "states", "ports", "options", "nonblock",
+              "migrate", "backlog", "sync", "external", "destroy_pending", "acks",
+              "simultaneous", "mcast", "srq", "addrinfo", "devices", "families"]
+
+
+def check(place, name, family=4, options=(), **env):
+    addr = "127.0.0.1" if family == 4 else "::1"
+    return place.server.run([CHECK, name], [*place.options, *options],
+                            env={"CM_CHECK_ADDR": addr, **env})
+
+
+def test_all_situations_are_tested():
+    names = subprocess.run([CHECK, "list"], stdout=subprocess.PIPE, text=True,
+                           check=True).stdout.split()
+    assert set(names) == {*SITUATIONS, "many", "silent", "wait_server", "wait_client"}
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_calls(placements, name):
+    check(placements("local"), name)
+
+
+@pytest.mark.parametrize("name", ["life", "limits", "nobody", "external", "backlog",
+                                  "destroy_pending", "sync", "mcast"])
+def test_calls_on_the_wire(placements, name):
+    check(placements("wire"), name)
+
+
+@pytest.mark.parametrize("name", ["life", "data", "limits", "ports", "external", "mcast", "sync"])
+def test_calls_ipv6(placements, name):
+    check(placements("local"), name, 6)
+
+
+@pytest.mark.parametrize("where", ["local", "wire"])
+def test_thousand_connections(placements, where):
+    """1,000 at once, closed again, four times over: nothing is left of them."""
+    check(placements(where), "many")
+
+
+@pytest.mark.parametrize("name", ["life", "limits", "external", "sync"])
+def test_loss(placements, name):
+    """Messages and data are lost, one in ten, and it works all the same."""
+    check(placements("wire"), name, options=["--loss", "10%", "--seed", "7"])
+
+
+def test_silent_host(placements):
+    place = placements("netns")
+    place.client.run([CHECK, "silent"], env={"CM_CHECK_SILENT": "10.91.0.99",
+                                             "SOFTHCA_CM_RETRIES": "2"})
+
+
+# Processes
+
+def waiting(place, port, **env):
+    return start_server(place, [CHECK, "wait_server"],
+                        env={"CM_CHECK_PORT": str(port), "CM_CHECK_ADDR": place.host, **env})
+
+
+def calling(place, port, **env):
+    return start_client(place, [CHECK, "wait_client"],
+                        env={"CM_CHECK_PORT": str(port), "CM_CHECK_ADDR": place.host, **env})
+
+
+@pytest.mark.parametrize("victim", ["server", "client"])
+@pytest.mark.parametrize("where", ["local", "wire"])
+def test_killed_peer(placements, where, victim):
+    """A process that is killed disconnects, as if its kernel did it."""
+    place, port = placements(where), rig.free_port()
+    server = waiting(place, port)
+    client = calling(place, port)
+    try:
+        server.wait_for("ESTABLISHED 0")
+        client.wait_for("ESTABLISHED 0")
+        dead, left = (server, client) if victim == "server" else (client, server)
+        dead.kill(signal.SIGKILL)
+        left.wait_for("DISCONNECTED 0", 5)
+        if victim == "client":  # and the server goes on
+            again = calling(place, port)
+            again.wait_for("ESTABLISHED 0", 10)
+            again.kill()
+    finally:
+        client.kill()
+        server.kill()
+
+
+@pytest.mark.parametrize("where", ["local", "wire", "netns"])
+def test_exit_without_a_word(placements, where):
+    place, port = placements(where), rig.free_port()
+    server = waiting(place, port)
+    client = calling(place, port, CM_CHECK_EXIT="1")
+    try:
+        assert client.wait() == 0
+        server.wait_for("DISCONNECTED 0", 5)
+    finally:
+        client.kill()
+        server.kill()
+
+
+@pytest.mark.parametrize("where", ["local", "wire"])
+def test_listener_killed_in_mid_handshake(placements, where):
+    """The client is refused, and the port is free at once."""
+    place, port = placements(where), rig.free_port()
+    server = waiting(place, port, CM_CHECK_MUTE="1")
+    client = calling(place, port)
+    try:
+        server.wait_for("CONNECT_REQUEST 0")
+        server.kill(signal.SIGKILL)
+        server = waiting(place, port)
+        other = calling(place, port)
+        other.wait_for("ESTABLISHED 0", 10)
+        other.kill()
+        # it asks again, and now somebody accepts; or it was told before
+        client.wait_for("ESTABLISHED 0|REJECTED [48]", 15)
+    finally:
+        client.kill()
+        server.kill()
+
+
+def test_port_of_another_process(placements):
+    place, port = placements("local"), rig.free_port()
+    server = waiting(place, port)
+    try:
+        second = rig.Proc(place.server, [CHECK, "wait_server"], place.options,
+                          {"CM_CHECK_PORT": str(port), "CM_CHECK_ADDR": place.host})
+        assert second.wait() == 99, second.describe()
+        assert "bind: Address already in use" in second.output(), second.describe()
+        server.kill(signal.SIGTERM)
+        server = waiting(place, port)
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("where", ["local", "wire", "netns"])
+def test_many_listeners(placements, where):
+    """Every request finds its process, whoever came first, and one that has
+    nothing to do with connections does no harm."""
+    place = placements(where)
+    ports = [rig.free_port() for _ in range(5)]
+    bystander = rig.Proc(place.server, ["ibv_ud_pingpong", "-g", place.server.gid_index(4),
+                                        "-p", rig.free_port()], place.options)
+    servers, clients = [], []
+    try:
+        servers = [waiting(place, p) for p in ports]
+        clients = [calling(place, p) for p in ports]
+        for c in clients:
+            c.wait_for("ESTABLISHED 0")
+        bystander.kill(signal.SIGKILL)
+        servers.pop(0).kill(signal.SIGKILL)
+        clients.append(calling(place, ports[3]))
+        clients[-1].wait_for("ESTABLISHED 0")
+        gone = calling(place, ports[0])
+        gone.wait_for("REJECTED 8", 10)
+    finally:
+        for p in [bystander, *servers, *clients]:
+            p.kill()
+
+
+def icrc_packet(src, dst, sport, payload, psn):
+    """A UD SEND to QP1 with a good ICRC, IPv4 identification 0."""
+    bth = struct.pack(">BBHII", 0x64, 0, 0xffff, 1, psn & 0xffffff)
+    body = bth + struct.pack(">II", 0x80010000, 1) + payload
+    ip = struct.pack(">BBHHHBBH", 0x45, 0xff, 20 + 8 + len(body) + 4, 0, 0x4000, 0xff, 17, 0xffff)
+    ip += socket.inet_aton(src) + socket.inet_aton(dst)
+    udp = struct.pack(">HHHH", sport, ROCE_PORT, 8 + len(body) + 4, 0xffff)
+    masked = b"\xff" * 8 + ip + udp + body[:4] + b"\xff" + body[5:]
+    return body + struct.pack("<I", zlib.crc32(masked))
+
+
+def captured_mads():
+    out = []
+    where = os.path.join(rig.ROOT, "tests", "data", "pcap")
+    for name in sorted(os.listdir(where)):
+        if not re.match(r"(cm_|perftest).*pcap$", name):
+            continue
+        with open(os.path.join(where, name), "rb") as f:
+            data = f.read()[24:]
+        while data:
+            n = struct.unpack("<I", data[8:12])[0]
+            p, data = data[16:16 + n], data[16 + n:]
+            if p[12:14] == b"\x08\x00" and p[42] == 0x64 and p[47:50] == b"\0\0\1":
+                out.append(p[62:62 + 256])
+    return out
+
+
+@pytest.mark.parametrize("count", [pytest.param(100000, marks=pytest.mark.full), 20000])
+def test_flood_of_mads(placements, count):
+    """Mutated messages while ten connections are served and new ones made."""
+    place, port = placements("wire"), rig.free_port()
+    assert len(captured_mads()) > 20
+    gid = b"\0" * 10 + b"\xff\xff" + socket.inet_aton("127.0.0.1")
+    server = start_server(place, ["rping", "-s", "-P", "-a", place.host, "-p", port, "-v"])
+    flood = f"""
+import random, socket, struct, sys
+sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
+sys.dont_write_bytecode = True
+import os
+os.environ.setdefault("SOFTHCA_BUILD", {rig.BUILD!r})
+import test_cm
+rnd = random.Random(5)
+mads = test_cm.captured_mads()
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, DO: identification 0
+s.bind(("127.0.0.1", 0))
+sport = s.getsockname()[1]
+gid = {gid!r}
+for i in range({count}):
+    m = bytearray(rnd.choice(mads))
+    if m[17] == 0x10:  # a REQ from the right place, and nearly right
+        m[80:96] = m[96:112] = gid
+        m[168:184] = m[184:200] = b"\\0" * 12 + gid[12:]
+        m[24:28] = rnd.randbytes(4)
+        # one that is right is anybody's right, and rping gives up when its
+        # client does: so they ask for nobody, or for what is not there
+        if rnd.random() < .5:
+            m[38:40] = struct.pack(">H", {port})
+            m[67] |= 6  # reliable datagrams, or worse
+        m[74] = rnd.randrange(256)  # MTU
+    for _ in range(rnd.randrange(4)):
+        at = rnd.randrange(256 if rnd.random() < .3 else 80)
+        if m[17] != 0x10 or at not in (38, 39, 67):
+            m[at] = rnd.randrange(256)
+    s.sendto(test_cm.icrc_packet("127.0.0.1", "127.0.0.1", sport, bytes(m), i),
+             ("127.0.0.1", 4791))
+print("flooded")
+"""
+    clients = []
+    sender = subprocess.Popen([*place.server.prefix, "/usr/bin/python3", "-c", flood],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        clients = [start_client(place, ["rping", "-c", "-V", "-v", "-a", place.host, "-p", port,
+                                        "-C", 20]) for _ in range(10)]
+        for c in clients:
+            assert c.wait() == 0, c.describe()
+        out = sender.communicate(timeout=rig.LIMIT)[0]
+        assert out == "flooded\n", out
+        assert server.running(), server.describe()
+        last = start_client(place, ["rping", "-c", "-V", "-a", place.host, "-p", port, "-C", 2])
+        assert last.wait() == 0, last.describe()
+    finally:
+        sender.kill()
+        for c in clients:
+            c.kill()
+        server.kill()

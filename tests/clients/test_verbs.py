@@ -1,0 +1,94 @@
+"""Real programs that use the extended verbs: XRC, the builders, events."""
+import re
+import subprocess
+
+import pytest
+
+import rig
+from test_perftest import FULL, perftest
+
+OPS = ["send", "write", "read", "atomic"]
+
+
+@pytest.mark.parametrize("events", [False, True], ids=["poll", "events"])
+def test_xsrq_pingpong(place, events):
+    out = place.tool("ibv_xsrq_pingpong", "-g", 0, "-n", 500, *(["-e"] if events else []))
+    for end in (out.client, out.server):
+        assert "success" in end.output(), out.describe()
+
+
+@pytest.mark.parametrize("kind", ["lat", "bw"])
+@pytest.mark.parametrize("op", OPS)
+def test_perftest_xrc(place, op, kind):
+    perftest(place, f"ib_{op}_{kind}", "-c", "XRC")
+
+
+@pytest.mark.parametrize("args", [["--use_old_post_send"], ["--use-srq", "-q", 2], ["-q", 4, "-b"], ["-e"],
+                                  ["-s", 1 << 20]], ids=lambda a: "_".join(map(str, a)))
+def test_perftest_xrc_options(place, args):
+    perftest(place, "ib_send_bw", "-c", "XRC", *args, iters=100)
+
+
+BUILDERS = [(op, conn) for op in OPS for conn in ("RC", "XRC", "UC")
+            if conn != "UC" or op in ("send", "write")]
+
+
+@pytest.mark.parametrize("old", [False, pytest.param(True, marks=FULL)], ids=["builders", "post_send"])
+@pytest.mark.parametrize("kind", ["lat", pytest.param("bw", marks=FULL)])
+@pytest.mark.parametrize("op,conn", BUILDERS)
+def test_builders(placements, op, conn, kind, old):
+    """As a ConnectX-7: perftest then takes ibv_wr_*, unless told otherwise."""
+    # What is lost on UC is waited for: little at a time.
+    modest = {"iters": 30} if conn == "UC" and kind == "bw" else {}
+    args = ["-s", 1024] if modest else []
+    perftest(placements("local"), f"ib_{op}_{kind}", "-c", conn, *args,
+             *(["--use_old_post_send"] if old else []), env={"SOFTHCA_PART_ID": "4129"}, **modest)
+
+
+@pytest.mark.parametrize("loss", ["1", "5"])
+@pytest.mark.parametrize("op", OPS)
+def test_xrc_loss(placements, op, loss):
+    perftest(placements("wire"), f"ib_{op}_bw", "-c", "XRC", "-s", 8 if op == "atomic" else 20000,
+             iters=100, options=["--loss", loss], limit=90)
+
+
+def test_events():
+    """ibv_asyncwatch sees addresses and the link come and go."""
+    try:
+        net = rig.Network(1500)
+    except rig.NoNamespaces as e:
+        pytest.skip(f"no network namespaces here: {e}")
+    p = None
+    try:
+        p = rig.Proc(rig.Side(net.a), ["stdbuf", "-oL", "ibv_asyncwatch"],
+                     env={"SOFTHCA_DEVICES": "hca0"})
+        p.wait_for("async event FD")
+        net._ip(net.a, "addr add 10.92.0.1/24 dev hca0")
+        p.wait_for("GID_CHANGE")
+        net._ip(net.a, "addr flush dev hca0")
+        p.wait_for("PORT_ERR")
+        net._ip(net.a, "addr add 10.92.0.1/24 dev hca0")
+        p.wait_for("PORT_ACTIVE")
+    finally:
+        if p:
+            p.kill()
+        net.close()
+
+
+def test_gids_follow(placements):
+    """A program that runs sees a new address: the table keeps its indices."""
+    try:
+        net = rig.Network(1500)
+    except rig.NoNamespaces as e:
+        pytest.skip(f"no network namespaces here: {e}")
+    try:
+        side = rig.Side(net.a)
+        before = dict(side.gids())
+        net._ip(net.a, "addr add 10.92.0.1/24 dev hca0")
+        out = side.run(["ibv_devinfo", "-v"])
+        assert "::ffff:10.92.0.1" in out
+        assert re.search(rf"GID\[ *0\]:\s*{before[0]}", out), out
+        subprocess.run([*net.a, "ip", "addr", "del", "10.92.0.1/24", "dev", "hca0"], check=True)
+        assert "10.92.0.1" not in side.run(["ibv_devinfo", "-v"])
+    finally:
+        net.close()
