@@ -22,6 +22,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "clients"))
 import rig
 
 REFERENCE = os.path.join(rig.BUILD, "tests", "bench", "reference")
+CONN_RATE = os.path.join(rig.BUILD, "tests", "bench", "conn_rate")
 LAT_SIZES = [2, 4096]
 BW_SIZES = [64, 4096, 65536, 1 << 20]
 OPS = ["send", "write", "read"]
@@ -162,6 +163,48 @@ class Bench:
                     say(str(e)[-800:])
             self.add(f"write_8B_on_one_of_{n}_qps", 8, "local", "us", values)
 
+    # ----------------------------------------------------------- connections
+
+    def connections(self, n=1000):
+        """Connections set up and closed per second, server and client on one
+        processor: rdma_cm in each placement on one host, and TCP between them."""
+        pin = ["taskset", "-c", str(max(os.sched_getaffinity(0)))]
+        places = [p for p in self.places if p.name != "netns"]
+        rates = {}
+        for _ in range(max(self.runs, 3)):
+            for p in places:
+                side = rig.Side([*p.server.prefix, *pin])
+                try:
+                    out = side.run([CONN_RATE, "rdma", n, p.address], p.options)
+                    rates.setdefault(("rdma_cm", p.name), []).append(out.split())
+                except rig.Failed as e:
+                    say(str(e)[-800:])
+                tcp = raw(side, CONN_RATE, "tcp", n, p.address).communicate(timeout=60)[0]
+                rates.setdefault(("tcp", "wire"), []).append(tcp.split())
+        for (name, place), values in rates.items():
+            values = [v for v in values if len(v) == 2]
+            for i, what in enumerate(("setup", "setup_close")):
+                self.add(f"conn_{name}_{what}", n, place, "1/s", [float(v[i]) for v in values])
+        say("  connections done")
+
+    def connection_table(self):
+        rows = [r for r in self.results if r["test"].startswith("conn_")]
+        if not rows:
+            return
+        n = rows[0]["size"]
+        say()
+        say(f"{n} connections at once, both ends on one processor: per second")
+        for name, place, title in (("rdma_cm", "local", "rdma_cm, same host"),
+                                   ("rdma_cm", "wire", "rdma_cm, loopback wire"),
+                                   ("tcp", "wire", "TCP")):
+            both = self.get(f"conn_{name}_setup_close", n, place)
+            setup = self.get(f"conn_{name}_setup", n, place)
+            if not both or not setup:
+                continue
+            tcp = self.get("conn_tcp_setup_close", n, "wire")
+            ratio = f"  {both / tcp:.2f} TCP" if tcp and name != "tcp" else ""
+            say(f"  {title:24}{setup:>8.0f} set up  {both:>8.0f} set up and closed{ratio}")
+
     # ---------------------------------------------------------------- report
 
     def ratio(self, r):
@@ -197,7 +240,7 @@ class Bench:
         say()
         say("beside it, in the same run")
         for r in self.results:
-            if not r["test"].startswith(("ib_", "write_8B")):
+            if not r["test"].startswith(("ib_", "write_8B", "conn_")):
                 value = f"{r['median']:.2f} us one way" if r["unit"] == "us" else bandwidth(r["median"])
                 where = TITLES.get(r["placement"], "")
                 say(f"  {r['test']:10}{size_name(r['size']):>9}  {where:16}{value}")
@@ -206,6 +249,8 @@ class Bench:
             if r["test"].startswith("write_8B"):
                 say(f"  {r['test'].replace('_', ' '):34}{r['median']:.2f} us")
         say()
+        self.connection_table()
+        say()
         say("Ratios: latencies over a spinning UDP ping-pong (a read over twice that), so less is")
         say("better; bandwidths over memcpy or TCP, so more is better.")
 
@@ -213,6 +258,10 @@ class Bench:
         for r in self.results:
             if r["test"].startswith("ib_") and (x := self.ratio(r)):
                 r["ratio"] = {"to": x[0], "value": round(x[1], 4)}
+            if r["test"].startswith("conn_rdma_cm_"):
+                tcp = self.get(r["test"].replace("rdma_cm", "tcp"), r["size"], "wire")
+                if tcp:
+                    r["ratio"] = {"to": "TCP", "value": round(r["median"] / tcp, 4)}
         commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=rig.ROOT,
                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         folder = os.path.join(rig.ROOT, "bench-results")
@@ -275,6 +324,7 @@ def main():
         bench.references()
         bench.softhca()
         bench.many_qps()
+        bench.connections()
     finally:
         if net:
             net.close()
