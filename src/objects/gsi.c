@@ -101,7 +101,8 @@ static int owner(const struct gsi *g, const uint8_t *p, size_t len,
 		id = m.rtu.remote_comm_id;
 		slot = registry_route(r, id & QPN_BITS, gid, scope_of(gid));
 	}
-	if (slot < 0 || !registry_alive(r, (unsigned)slot))
+	if (slot < 0 || (slot != (int)registry_slot(r) &&
+			 !registry_alive(r, (unsigned)slot)))
 		return -ENOENT;
 	return slot;
 }

@@ -83,6 +83,8 @@ struct cma_id {
 
 	struct cma_mc *mc;
 
+	/* Events that wait in its channel: its own, and those about it. */
+	uint32_t waiting;
 	/* Events fetched and acknowledged, under cma.ack_lock. */
 	uint32_t reported, completed;
 

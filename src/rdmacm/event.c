@@ -92,8 +92,19 @@ static void discard(struct cma_event *ev, struct cm *cm)
 	free(ev);
 }
 
+/* Both are the same but for a request and its new identifier. */
+static void waits(struct cma_event *ev, uint32_t n)
+{
+	struct cma_id *id = to_id(ev->ev.id);
+
+	id->waiting += n;
+	if (ev->owner != id)
+		ev->owner->waiting += n;
+}
+
 static void append(struct cma_channel *c, struct cma_event *ev)
 {
+	waits(ev, 1);
 	ev->next = NULL;
 	*c->tail = ev;
 	c->tail = &ev->next;
@@ -104,6 +115,7 @@ static struct cma_event *take(struct cma_channel *c, struct cma_event **at)
 {
 	struct cma_event *ev = *at;
 
+	waits(ev, -1u);
 	*at = ev->next;
 	if (c->tail == &ev->next)
 		c->tail = at;
@@ -125,11 +137,12 @@ void cma_events_move(struct cma_id *id, struct cma_channel *from,
 {
 	struct cma_event **at = &from->head, *ev, *dropped = NULL;
 
-	while (*at) {
+	for (uint32_t n = id->waiting; n && *at;) {
 		if ((*at)->owner != id && (*at)->ev.id != &id->id) {
 			at = &(*at)->next;
 			continue;
 		}
+		n--;
 		ev = take(from, at);
 		uncount(from);
 		if (to) {
@@ -177,15 +190,29 @@ void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 
 	if (!engine_dead(cma_engine())) {
 		cm = cma_lock();
-		cma_ids_orphan(c);
 		while ((ev = c->head)) {
 			take(c, &c->head);
 			discard(ev, cm);
 		}
+		cma_ids_orphan(c);
 		cma_unlock();
 	}
 	close(c->ch.fd);
 	free(c);
+}
+
+/* The program gets to know a new identifier, and finds it where it found the
+ * request: its listener may have moved since that came in. */
+static void introduce(struct cma_event *ev, struct cma_channel *c, struct cm *cm)
+{
+	struct cma_id *id = to_id(ev->ev.id);
+
+	ev->owner->backlog++;
+	if (id->id.channel == &c->ch)
+		return;
+	if (id->id.channel)
+		cma_events_move(id, to_channel(id->id.channel), c, cm);
+	cma_id_set_channel(id, c);
 }
 
 /* What belongs to an event when the program gets it. */
@@ -214,6 +241,7 @@ int rdma_get_cm_event(struct rdma_event_channel *channel,
 {
 	struct cma_channel *c = to_channel(channel);
 	struct cma_event *ev;
+	struct cm *cm;
 	uint64_t n;
 
 	if (!event)
@@ -224,12 +252,12 @@ int rdma_get_cm_event(struct rdma_event_channel *channel,
 			return cma_ret(-EIO);
 		if (read(channel->fd, &n, sizeof(n)) != sizeof(n))
 			return -1;
-		cma_lock();
+		cm = cma_lock();
 		ev = c->head;
 		if (ev) {
 			take(c, &c->head);
 			if (ev->ev.event == RDMA_CM_EVENT_CONNECT_REQUEST)
-				ev->owner->backlog++;
+				introduce(ev, c, cm);
 			pthread_mutex_lock(&cma_ack_lock);
 			if (ev->mc)
 				ev->mc->reported++;

@@ -773,6 +773,7 @@ static void migrate(void)
 	ev = GET(cch, CONNECT_REQUEST, 0);
 	CHECK(ev->listen_id == listener);
 	s = ev->id;
+	CHECK(s->channel == cch);
 	rdma_ack_cm_event(ev);
 	NEED(!rdma_migrate_id(s, sch));
 	NEED(!rdma_accept(s, &param));
