@@ -328,21 +328,6 @@ void cma_port_put(struct cma_id *id)
 		reserve(heir);
 }
 
-int cma_port_listen(struct cma_id *id)
-{
-	int err = 0;
-
-	/* a port may be shared until one begins to listen */
-	if (id->reuse) {
-		cma_lock();
-		err = port_check(id, id->port, false);
-		if (!err)
-			id->reuse = false;
-		cma_unlock();
-	}
-	return err ? err : reserve(id);
-}
-
 /* Binding */
 
 void cma_set_dev(struct cma_id *id, struct cma_dev *dev,
@@ -359,20 +344,58 @@ void cma_set_dev(struct cma_id *id, struct cma_dev *dev,
 	id->id.route.addr.addr.ibaddr.pkey = htons(ROCE_PKEY_DEFAULT);
 }
 
+static int find_dev(const struct sockaddr *addr, struct cma_dev **dev,
+		    struct netdev_gid *via)
+{
+	union ibv_gid gid;
+
+	cma_addr_gid(addr, &gid);
+	*dev = cma_dev_of(&gid, via);
+	if (!*dev)
+		return netdev_is_local(&gid) ? -ENODEV : -EADDRNOTAVAIL;
+	if (scope_id(addr) && scope_id(addr) != via->ifindex)
+		return -EADDRNOTAVAIL;
+	return 0;
+}
+
 static int bind_dev(struct cma_id *id, const struct sockaddr *addr)
 {
 	struct netdev_gid via;
 	struct cma_dev *dev;
+	int err = find_dev(addr, &dev, &via);
+
+	if (!err)
+		cma_set_dev(id, dev, &via);
+	return err;
+}
+
+static bool is_loopback(const struct sockaddr *addr)
+{
 	union ibv_gid gid;
 
 	cma_addr_gid(addr, &gid);
-	dev = cma_dev_of(&gid, &via);
-	if (!dev)
-		return netdev_is_local(&gid) ? -ENODEV : -EADDRNOTAVAIL;
-	if (scope_id(addr) && scope_id(addr) != via.ifindex)
-		return -EADDRNOTAVAIL;
-	cma_set_dev(id, dev, &via);
-	return 0;
+	if (roce_gid_is_v4(&gid))
+		return gid.raw[12] == 127;
+	return IN6_IS_ADDR_LOOPBACK((struct in6_addr *)gid.raw);
+}
+
+/*
+ * To the kernel a loopback address is as good as none: such an identifier has
+ * no device. So libfabric binds one to localhost, any port, and if there is no
+ * device then, it tells its peers an address of an interface in place of
+ * localhost. Here localhost works, and who has asked for a port there has the
+ * device at once; who has not gets it with the next step that needs it.
+ */
+static int bind_addr_dev(struct cma_id *id, const struct sockaddr *addr)
+{
+	struct netdev_gid via;
+	struct cma_dev *dev;
+
+	if (cma_addr_any(addr))
+		return 0;
+	if (is_loopback(addr) && !cma_port(addr))
+		return find_dev(addr, &dev, &via);
+	return bind_dev(id, addr);
 }
 
 static int bind_to(struct cma_id *id, const struct sockaddr *addr,
@@ -386,11 +409,9 @@ static int bind_to(struct cma_id *id, const struct sockaddr *addr,
 	err = normalise(addr, &ss);
 	if (err)
 		return err;
-	if (!cma_addr_any((struct sockaddr *)&ss)) {
-		err = bind_dev(id, (struct sockaddr *)&ss);
-		if (err)
-			return err;
-	}
+	err = bind_addr_dev(id, (struct sockaddr *)&ss);
+	if (err)
+		return err;
 	id->id.route.addr.src_storage = ss;
 	err = port_get(id, cma_port((struct sockaddr *)&ss), any_process);
 	if (err) {
@@ -408,6 +429,32 @@ static int bind_to(struct cma_id *id, const struct sockaddr *addr,
 int cma_bind(struct cma_id *id, const struct sockaddr *addr)
 {
 	return bind_to(id, addr, true);
+}
+
+int cma_late_dev(struct cma_id *id)
+{
+	struct sockaddr *addr = src_addr(id);
+
+	if (id->dev || id->state != CMA_ADDR_BOUND || cma_addr_any(addr))
+		return 0;
+	return bind_dev(id, addr);
+}
+
+int cma_port_listen(struct cma_id *id)
+{
+	int err = cma_late_dev(id);
+
+	if (err)
+		return err;
+	/* a port may be shared until one begins to listen */
+	if (id->reuse) {
+		cma_lock();
+		err = port_check(id, id->port, false);
+		if (!err)
+			id->reuse = false;
+		cma_unlock();
+	}
+	return err ? err : reserve(id);
 }
 
 int rdma_bind_addr(struct rdma_cm_id *ib, struct sockaddr *addr)
@@ -449,42 +496,6 @@ static int route_lookup(const struct sockaddr_storage *from,
 		err = -errno;
 	syscall(SYS_close, fd);
 	return err;
-}
-
-static bool is_loopback(const struct sockaddr *addr)
-{
-	union ibv_gid gid;
-
-	cma_addr_gid(addr, &gid);
-	if (roce_gid_is_v4(&gid))
-		return gid.raw[12] == 127;
-	return IN6_IS_ADDR_LOOPBACK((struct in6_addr *)gid.raw);
-}
-
-/*
- * Who asks for the way to localhost may do so to learn an address of its own
- * (libfabric does), and will tell it to others: so it is one that others can
- * reach, if there is one.
- */
-static void prefer_reachable(struct sockaddr_storage *src)
-{
-	int n;
-	struct cma_dev *dev = cma_devices(&n);
-	struct netdev_gid g;
-
-	for (int i = 0; i < n; i++) {
-		struct shca_device *d = to_ctx(dev[i].verbs)->dev;
-
-		for (int k = 0; k < d->gid_tbl_len; k++) {
-			if (shca_gid(d, CMA_PORT_NUM, (uint32_t)k, &g) ||
-			    g.loopback ||
-			    roce_gid_is_v4(&g.gid) !=
-				    (src->ss_family == AF_INET))
-				continue;
-			cma_gid_addr(&g.gid, g.ifindex, 0, src);
-			return;
-		}
-	}
 }
 
 static enum ibv_mtu path_mtu(const struct cma_id *id)
@@ -535,8 +546,6 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 	err = route_lookup(&id->id.route.addr.src_storage, dst, &src);
 	if (err)
 		return err;
-	if (!id->dev && is_loopback((struct sockaddr *)dst))
-		prefer_reachable(&src);
 	/* nobody in particular: ourselves */
 	if (cma_addr_any((struct sockaddr *)dst)) {
 		uint16_t port = cma_port((struct sockaddr *)dst);

@@ -180,6 +180,8 @@ void cma_set_dev(struct cma_id *id, struct cma_dev *dev,
 		 const struct netdev_gid *via);
 void cma_set_path(struct cma_id *id, const union ibv_gid *dgid);
 int cma_bind(struct cma_id *id, const struct sockaddr *addr);
+/* The device of an address that was bound to without one, a loopback address. */
+int cma_late_dev(struct cma_id *id);
 /* Makes sure that no other process has the port of a listener to be. */
 int cma_port_listen(struct cma_id *id);
 void cma_port_put(struct cma_id *id);

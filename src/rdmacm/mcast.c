@@ -44,19 +44,23 @@ static int addr_to_mgid(const struct sockaddr *addr, union ibv_gid *mgid)
 static int join(struct cma_id *id, const struct sockaddr *addr, uint32_t flags,
 		void *context)
 {
-	struct roce_path path = id->path;
+	struct roce_path path;
 	struct cma_event *ev;
 	struct cma_mc *mc;
 	int err;
 
 	if (engine_dead(cma_engine()))
 		return -EIO;
+	err = cma_late_dev(id);
+	if (err)
+		return err;
 	if (!id->dev || id->id.qp_type != IBV_QPT_UD ||
 	    (id->state != CMA_ADDR_BOUND && id->state != CMA_ADDR_RESOLVED))
 		return -EINVAL;
 	mc = calloc(1, sizeof(*mc));
 	if (!mc)
 		return -ENOMEM;
+	path = id->path;
 	err = addr_to_mgid(addr, &mc->mgid);
 	if (!err && roce_gid_is_v4(&mc->mgid) != roce_gid_is_v4(&path.sgid))
 		err = -EINVAL;

@@ -142,6 +142,9 @@ static int create_qp(struct cma_id *id, struct ibv_qp_init_attr_ex *attr)
 
 	if (engine_dead(cma_engine()))
 		return -EIO;
+	err = cma_late_dev(id);
+	if (err)
+		return err;
 	if (ib->qp || !ib->verbs || ib->qp_type != attr->qp_type)
 		return -EINVAL;
 	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd) {
@@ -240,6 +243,9 @@ int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr)
 
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
+	err = cma_late_dev(to_id(id));
+	if (err)
+		return cma_ret(err);
 	if (id->srq || !id->verbs)
 		return cma_ret(-EINVAL);
 	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd) {

@@ -247,7 +247,12 @@ static int bind_id(struct rsock_dgram_qp *qp)
 		return rsock_errno();
 	/* The protocol does not use the port in RDMA's port space. */
 	src.sin.sin_port = 0;
-	return rdma_bind_addr(qp->id, &src.sa) ? rsock_errno() : 0;
+	if (rdma_bind_addr(qp->id, &src.sa))
+		return rsock_errno();
+	/* A loopback address gets its device only on the way to somebody. */
+	if (!qp->id->verbs && rdma_resolve_addr(qp->id, NULL, &src.sa, 1000))
+		return rsock_errno();
+	return 0;
 }
 
 static int fill_qp(struct rsock *rs, struct rsock_dgram_qp *qp)

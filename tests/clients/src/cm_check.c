@@ -635,6 +635,16 @@ static void ports(void)
 	FAILS(rdma_listen(a, 1), EINVAL);
 	rdma_destroy_id(a);
 
+	/*
+	 * any port of a loopback address: the device comes with the next step
+	 * (libfabric tells its peers an address of an interface therefore)
+	 */
+	a = bound(RDMA_PS_TCP, false, addr_of(0), 0);
+	CHECK(!a->verbs && !a->pd && rdma_get_src_port(a));
+	NEED(!rdma_listen(a, 1));
+	CHECK(a->verbs && a->pd && a->port_num == 1);
+	rdma_destroy_id(a);
+
 	/* shared until one of them listens */
 	a = bound(RDMA_PS_TCP, true, addr_of(port), 0);
 	b = bound(RDMA_PS_TCP, true, addr_of(port), 0);
