@@ -69,6 +69,9 @@ struct cma_id {
 	bool reuse, afonly;
 	struct cma_id *next_on_port;
 	struct netdev_gid via; /* our address, once bound to a device */
+	/* Where that was last found, if not there any more; see id.c. */
+	bool moved, removed;
+	struct netdev_gid now;
 	struct roce_path path;
 	struct ibv_sa_path_rec path_rec;
 
@@ -165,6 +168,8 @@ void cma_id_free(struct cma_id *id);
 void cma_id_set_channel(struct cma_id *id, struct cma_channel *ch);
 /* The channel goes while identifiers still report there. */
 void cma_ids_orphan(struct cma_channel *ch);
+/* Tells identifiers whose interface or device is another one. */
+void cma_netdevs_changed(void *arg);
 int cma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out,
 		  void *context, enum rdma_port_space ps,
 		  enum ibv_qp_type type);
@@ -180,7 +185,8 @@ void cma_set_dev(struct cma_id *id, struct cma_dev *dev,
 		 const struct netdev_gid *via);
 void cma_set_path(struct cma_id *id, const union ibv_gid *dgid);
 int cma_bind(struct cma_id *id, const struct sockaddr *addr);
-/* The device of an address that was bound to without one, a loopback address. */
+/* The device of an address that was bound to without one, a loopback address.
+ */
 int cma_late_dev(struct cma_id *id);
 /* Makes sure that no other process has the port of a listener to be. */
 int cma_port_listen(struct cma_id *id);
