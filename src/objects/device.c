@@ -260,9 +260,15 @@ bool shca_device_rescan(struct shca_device *dev, struct engine *e)
 	bool changed = false;
 	size_t i, j;
 
-	if (scan(dev, &now))
+	int err;
+
+	err = scan(dev, &now);
+	if (err && err != -ENODEV)
 		return false;
 	pthread_mutex_lock(&dev->lock);
+	dev->absent = err == -ENODEV;
+	if (dev->absent)
+		now.count = 0;
 	for (i = 0; i < dev->gids.count; i++) {
 		struct netdev_gid *g = &dev->gids.gid[i];
 
@@ -295,6 +301,16 @@ bool shca_device_rescan(struct shca_device *dev, struct engine *e)
 	}
 	pthread_mutex_unlock(&dev->lock);
 	return changed;
+}
+
+bool shca_device_present(struct shca_device *dev)
+{
+	bool absent;
+
+	pthread_mutex_lock(&dev->lock);
+	absent = dev->absent;
+	pthread_mutex_unlock(&dev->lock);
+	return !absent;
 }
 
 int shca_gid(struct shca_device *dev, uint32_t port, uint32_t index,

@@ -548,6 +548,7 @@ static void netdevs_changed(struct engine *e)
 			rescan(e, ctx->dev);
 	}
 	pthread_mutex_unlock(&e->ctx_lock);
+	gsi_netdevs_changed(e);
 }
 
 /*

@@ -54,6 +54,7 @@ struct gsi {
 	uint64_t peers_due;
 	struct held held[HOLD_MAX];
 	int (*fn)(void *arg, const struct cm_event *ev);
+	void (*changed)(void *arg);
 	void *arg;
 
 	pthread_mutex_t bind_lock;
@@ -296,6 +297,16 @@ void gsi_expire(struct engine *e, uint64_t now)
 	pthread_mutex_unlock(&g->lock);
 }
 
+void gsi_netdevs_changed(struct engine *e)
+{
+	struct gsi *g = e->gsi;
+
+	pthread_mutex_lock(&g->lock);
+	if (g->fn)
+		g->changed(g->arg);
+	pthread_mutex_unlock(&g->lock);
+}
+
 static int on_event(void *arg, const struct cm_event *ev)
 {
 	struct gsi *g = arg;
@@ -375,7 +386,8 @@ void gsi_destroy(struct engine *e)
 }
 
 int shca_cm_open(struct engine *e, uint64_t ca_guid,
-		 int (*fn)(void *arg, const struct cm_event *ev), void *arg)
+		 int (*fn)(void *arg, const struct cm_event *ev),
+		 void (*changed)(void *arg), void *arg)
 {
 	struct gsi *g = e->gsi;
 	uint32_t base = 0, mask = UINT32_MAX;
@@ -401,6 +413,7 @@ int shca_cm_open(struct engine *e, uint64_t ca_guid,
 	pthread_mutex_lock(&g->lock);
 	cm_configure(g->cm, ca_guid, base, mask);
 	g->fn = fn;
+	g->changed = changed;
 	g->arg = arg;
 	pthread_mutex_unlock(&g->lock);
 out:

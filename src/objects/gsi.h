@@ -18,6 +18,8 @@ void gsi_destroy(struct engine *e);
 void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now_ns);
 /* engine->cm_due has passed. */
 void gsi_expire(struct engine *e, uint64_t now_ns);
+/* Interfaces or their addresses may have changed. */
+void gsi_netdevs_changed(struct engine *e);
 /* The process ends: tells the peers, once. */
 void gsi_farewell(struct engine *e);
 
@@ -26,10 +28,12 @@ void gsi_farewell(struct engine *e);
  * connections of a device and starts the progress thread; events go to fn,
  * which is called with the lock held that shca_cm_lock() takes. It protects
  * whatever else its users put under it: they may take no other lock of this
- * library in it. shca_cm_unlock() sends what is to be sent.
+ * library in it. changed is called with the lock held, too, when interfaces or
+ * addresses may have changed. shca_cm_unlock() sends what is to be sent.
  */
 int shca_cm_open(struct engine *e, uint64_t ca_guid,
-		 int (*fn)(void *arg, const struct cm_event *ev), void *arg);
+		 int (*fn)(void *arg, const struct cm_event *ev),
+		 void (*changed)(void *arg), void *arg);
 struct cm *shca_cm_lock(struct engine *e);
 void shca_cm_unlock(struct engine *e);
 

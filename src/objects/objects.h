@@ -69,6 +69,7 @@ struct shca_device {
 
 	pthread_mutex_t lock; /* of what follows */
 	struct netdev_table gids; /* holes have an ifindex of 0 */
+	bool absent; /* the netdev it is named for is not there */
 	unsigned ud_users; /* while > 0 every GID's address is bound... */
 	bool bound[NETDEV_MAX_GIDS]; /* ...where it can be */
 };
@@ -85,6 +86,8 @@ int shca_device_list(struct ibv_device ***list, int *n);
 bool shca_device_rescan(struct shca_device *dev, struct engine *e);
 /* Whether it has an address, so that its port is up. */
 bool shca_device_active(struct shca_device *dev);
+/* Whether its netdev is there; always, if it is all that there are. */
+bool shca_device_present(struct shca_device *dev);
 /* In the child of a fork: nothing of the parent is bound or locked here. */
 void shca_device_forked(void);
 /* A UD QP receives on every address of the device. */

@@ -364,9 +364,12 @@ static int bind_dev(struct cma_id *id, const struct sockaddr *addr)
 	struct cma_dev *dev;
 	int err = find_dev(addr, &dev, &via);
 
-	if (!err)
-		cma_set_dev(id, dev, &via);
-	return err;
+	if (err)
+		return err;
+	cma_lock(); /* cma_netdevs_changed() looks at it */
+	cma_set_dev(id, dev, &via);
+	cma_unlock();
+	return 0;
 }
 
 static bool is_loopback(const struct sockaddr *addr)
@@ -415,10 +418,12 @@ static int bind_to(struct cma_id *id, const struct sockaddr *addr,
 	id->id.route.addr.src_storage = ss;
 	err = port_get(id, cma_port((struct sockaddr *)&ss), any_process);
 	if (err) {
+		cma_lock();
+		id->dev = NULL;
+		cma_unlock();
 		id->id.verbs = NULL;
 		id->id.pd = NULL;
 		id->id.port_num = 0;
-		id->dev = NULL;
 		memset(&id->id.route.addr, 0, sizeof(id->id.route.addr));
 		return err;
 	}

@@ -96,7 +96,7 @@ static int devices_open(void)
 	e = to_ctx(dev[0].verbs)->engine;
 	err = shca_cm_open(e,
 			   be64toh(ibv_get_device_guid(dev[0].verbs->device)),
-			   cma_on_cm_event, NULL);
+			   cma_on_cm_event, cma_netdevs_changed, NULL);
 	if (err)
 		goto err_close;
 	/* those of a parent process, if any, are nobody's now */

@@ -203,7 +203,8 @@ void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 
 /* The program gets to know a new identifier, and finds it where it found the
  * request: its listener may have moved since that came in. */
-static void introduce(struct cma_event *ev, struct cma_channel *c, struct cm *cm)
+static void introduce(struct cma_event *ev, struct cma_channel *c,
+		      struct cm *cm)
 {
 	struct cma_id *id = to_id(ev->ev.id);
 

@@ -64,6 +64,43 @@ void cma_id_detach(struct cma_id *id, struct cm *cm)
 	id->link = NULL;
 }
 
+static void tell(struct cma_id *id, enum rdma_cm_event_type type)
+{
+	struct cma_event *ev = cma_event_new(id, type, 0);
+
+	if (ev)
+		cma_event_post(ev);
+}
+
+/*
+ * An address that is gone may come back, and connections live on; so that is
+ * no event, nor is an interface that goes down. One found at other hardware
+ * than before is. A synchronous identifier has no use for either event.
+ */
+void cma_netdevs_changed(void *arg)
+{
+	(void)arg;
+	for (struct cma_id *id = ids; id; id = id->next) {
+		const struct netdev_gid *was = id->moved ? &id->now : &id->via;
+		struct netdev_gid now;
+
+		if (!id->dev || id->sync || id->removed)
+			continue;
+		if (!shca_device_present(to_ctx(id->dev->verbs)->dev)) {
+			id->removed = true;
+			tell(id, RDMA_CM_EVENT_DEVICE_REMOVAL);
+			continue;
+		}
+		if (cma_dev_find(&id->via.gid, &now) != id->dev ||
+		    (now.ifindex == was->ifindex &&
+		     !memcmp(now.mac, was->mac, sizeof(now.mac))))
+			continue;
+		id->now = now;
+		id->moved = true;
+		tell(id, RDMA_CM_EVENT_ADDR_CHANGE);
+	}
+}
+
 void cma_id_free(struct cma_id *id)
 {
 	free(id->ep_qp);

@@ -81,7 +81,7 @@ def host(place, family):
 
 SITUATIONS = ["life", "data", "limits", "nobody", "states", "ports", "options", "nonblock",
               "migrate", "backlog", "sync", "external", "destroy_pending", "acks",
-              "simultaneous", "mcast", "srq", "addrinfo", "devices", "families"]
+              "simultaneous", "notify", "mcast", "srq", "addrinfo", "devices", "families"]
 
 
 def check(place, name, family=4, options=(), **env):
@@ -94,7 +94,7 @@ def test_all_situations_are_tested():
     names = subprocess.run([CHECK, "list"], stdout=subprocess.PIPE, text=True,
                            check=True).stdout.split()
     assert set(names) == {*SITUATIONS, "many", "silent", "wait_server", "wait_client",
-                          "echo_server", "echo_client"}
+                          "echo_server", "echo_client", "interface"}
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
@@ -129,6 +129,71 @@ def test_silent_host(placements):
     place = placements("netns")
     place.client.run([CHECK, "silent"], env={"CM_CHECK_SILENT": "10.91.0.99",
                                              "SOFTHCA_CM_RETRIES": "2"})
+
+
+@pytest.fixture
+def spare(placements):
+    """An interface that may be changed: its side, its name, its address."""
+    side, name = placements("netns").client, "hcaspare"
+    subprocess.run([*side.prefix, "sh", "-c", f"""
+        ip link add {name} type veth peer name {name}p && ip link set {name}p up &&
+        ip addr add 10.92.0.1/24 dev {name} && ip link set {name} up"""], check=True)
+    yield side, name, "10.92.0.1"
+    subprocess.run([*side.prefix, "ip", "link", "del", name], stderr=subprocess.DEVNULL, check=False)
+
+
+@pytest.mark.parametrize("what", ["address", "removal"])
+def test_interface(spare, what):
+    """Another hardware address, and a device that goes with its interface."""
+    side, name, addr = spare
+    env = {"CM_CHECK_ADDR": addr}
+    change = f"link set {name} address 02:00:00:00:00:17"
+    if what == "removal":
+        env |= {"CM_CHECK_REMOVAL": "1", "SOFTHCA_DEVICES": f"lo,{name}"}
+        change = f"link del {name}"
+    p = rig.Proc(side, [CHECK, "interface"], env=env)
+    try:
+        p.wait_for("^ready$")
+        subprocess.run([*side.prefix, "ip", *change.split()], check=True)
+        assert p.wait() == 0, p.describe()
+    finally:
+        p.kill()
+
+
+def members(pid, group, interface):
+    """Whether an interface of a process's network has joined a group."""
+    if ":" in group:
+        want = socket.inet_pton(socket.AF_INET6, group).hex()
+        with open(f"/proc/{pid}/net/igmp6") as f:
+            return any(r[1] == interface and r[2] == want for r in map(str.split, f))
+    want, name = socket.inet_aton(group)[::-1].hex().upper(), None
+    with open(f"/proc/{pid}/net/igmp") as f:
+        for line in f:
+            if not line[0].isspace():
+                name = line.split()[1]
+            elif line.split()[0] == want and name == interface:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("group", ["239.77.0.31", "ff15::77:31"])
+def test_membership(placements, group):
+    """A group is joined on the interface, by IGMP or MLD, and left again."""
+    place = placements("netns")
+    addr = "fd91::2" if ":" in group else "10.91.0.2"
+    p = rig.Proc(place.server, ["mckey", "-m", group, "-b", addr, "-C", 10])
+    try:
+        end = time.monotonic() + rig.LIMIT
+        while not members(p.pid, group, "hca0"):
+            assert p.running() and time.monotonic() < end, p.describe()
+            time.sleep(0.01)
+        holder = place.server.prefix[place.server.prefix.index("-t") + 1]
+        p.kill()
+        while members(holder, group, "hca0"):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    finally:
+        p.kill()
 
 
 # Processes

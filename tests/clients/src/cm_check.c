@@ -1185,8 +1185,10 @@ static long rss_kb(void)
 
 static int many_n = 1000;
 
-static void many_once(struct rdma_cm_id **c, struct rdma_cm_id **s)
+static void many_once(struct rdma_cm_id **c, struct rdma_cm_id **s,
+		      uint16_t *used)
 {
+	uint8_t timeout = 14; /* 67 ms, and so TIMEWAIT */
 	struct ibv_qp_init_attr attr = {
 		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1,
 			 .max_recv_sge = 1 },
@@ -1199,8 +1201,11 @@ static void many_once(struct rdma_cm_id **c, struct rdma_cm_id **s)
 
 	for (int i = 0; i < many_n; i++) {
 		NEED(!rdma_create_id(cch, &c[i], NULL, RDMA_PS_TCP));
+		NEED(!rdma_set_option(c[i], RDMA_OPTION_ID,
+				      RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, 1));
 		NEED(!rdma_resolve_addr(c[i], NULL, addr_of(port), 2000));
 		EXPECT(cch, ADDR_RESOLVED, 0);
+		used[i] = ntohs(rdma_get_src_port(c[i]));
 		NEED(!rdma_resolve_route(c[i], 2000));
 		EXPECT(cch, ROUTE_RESOLVED, 0);
 	}
@@ -1255,20 +1260,27 @@ static void many_once(struct rdma_cm_id **c, struct rdma_cm_id **s)
 /* All at once, and nothing is left of them. */
 static void many(void)
 {
-	struct rdma_cm_id **c, **s;
+	struct rdma_cm_id **c, **s, *id;
+	uint16_t *used;
 	long rss = 0;
 	int fds = 0;
 
 	c = calloc((size_t)many_n, sizeof(*c));
 	s = calloc((size_t)many_n, sizeof(*s));
+	used = calloc((size_t)many_n, sizeof(*used));
 	serve();
 	for (int round = 0; round < 4; round++) {
-		many_once(c, s);
+		many_once(c, s, used);
 		if (round == 1) {
 			rss = rss_kb();
 			fds = count_fds();
 		}
-		usleep(1500000); /* timewait passes */
+		usleep(200000); /* timewait passes */
+	}
+	for (int i = 0; i < many_n; i++) {
+		NEED(!rdma_create_id(cch, &id, NULL, RDMA_PS_TCP));
+		CHECK(!rdma_bind_addr(id, addr_of(used[i])));
+		rdma_destroy_id(id);
 	}
 	CHECK(count_fds() == fds);
 	/* a quarter of a kB per connection would show */
@@ -1279,6 +1291,88 @@ static void many(void)
 	finish();
 	free(c);
 	free(s);
+	free(used);
+}
+
+/* Data has come before RTU: who notices says so. */
+static void notify(void)
+{
+	struct rdma_conn_param param = usual;
+	struct rdma_cm_event *ev;
+	struct rdma_cm_id *c, *s;
+
+	serve();
+	c = resolved();
+	param.qp_num = 0x777;
+	NEED(!rdma_connect(c, &param));
+	ev = GET(sch, CONNECT_REQUEST, 0);
+	s = ev->id;
+	rdma_ack_cm_event(ev);
+	FAILS(rdma_notify(s, IBV_EVENT_COMM_EST), EINVAL);
+	param.qp_num++;
+	NEED(!rdma_accept(s, &param));
+	EXPECT(cch, CONNECT_RESPONSE, 0);
+	CHECK(quiet(sch, 20));
+	FAILS(rdma_notify(c, IBV_EVENT_COMM_EST), EINVAL);
+	NEED(!rdma_notify(s, IBV_EVENT_COMM_EST));
+	EXPECT(sch, ESTABLISHED, 0);
+	NEED(!rdma_establish(c)); /* too late to be an event */
+	CHECK(quiet(sch, 50));
+	hang_up(c, s);
+	finish_id(c);
+	finish_id(s);
+	finish();
+}
+
+/* The hardware address of our interface changes under a connection; or
+ * (CM_CHECK_REMOVAL) the interface that the device is made of goes. */
+static void say(const char *what);
+
+static void interface_(void)
+{
+	bool removal = getenv("CM_CHECK_REMOVAL") != NULL;
+	struct rdma_cm_id *c, *s, *any, *sync;
+	struct rdma_cm_event *ev;
+	bool told[2] = { false };
+
+	serve();
+	connected(&c, &s);
+	NEED(!rdma_create_id(cch, &any, NULL, RDMA_PS_TCP));
+	NEED(!rdma_bind_addr(any, any_of(0)));
+	NEED(!rdma_listen(any, 0));
+	NEED(!rdma_create_id(NULL, &sync, NULL, RDMA_PS_TCP));
+	NEED(!rdma_bind_addr(sync, addr_of(0)));
+	say("ready");
+	ev = removal ? GET(cch, DEVICE_REMOVAL, 0) : GET(cch, ADDR_CHANGE, 0);
+	CHECK(ev->id == c);
+	rdma_ack_cm_event(ev);
+	for (int i = 0; i < 2; i++) {
+		ev = removal ? GET(sch, DEVICE_REMOVAL, 0)
+			     : GET(sch, ADDR_CHANGE, 0);
+		CHECK(ev->id == listener || ev->id == s);
+		told[ev->id == s] = true;
+		rdma_ack_cm_event(ev);
+	}
+	CHECK(told[0] && told[1]);
+	/* once, and nobody else: a wildcard has no device, and who waits in
+	 * calls waits for something else */
+	CHECK(quiet(cch, 300) && quiet(sch, 0) && quiet(sync->channel, 0));
+	if (removal) {
+		struct rdma_cm_id *id;
+
+		NEED(!rdma_create_id(cch, &id, NULL, RDMA_PS_TCP));
+		/* what is known of the host is a second old at most */
+		CHECK(rdma_bind_addr(id, addr_of(0)) &&
+		      (errno == EADDRNOTAVAIL || errno == ENODEV));
+		rdma_destroy_id(id);
+	} else {
+		hang_up(c, s);
+	}
+	finish_id(c);
+	finish_id(s);
+	finish_id(sync);
+	finish_id(any);
+	finish();
 }
 
 static void simultaneous(void)
@@ -1858,6 +1952,8 @@ static const struct {
 	{ "acks", acks },
 	{ "many", many },
 	{ "simultaneous", simultaneous },
+	{ "notify", notify },
+	{ "interface", interface_ },
 	{ "mcast", mcast },
 	{ "srq", srq },
 	{ "addrinfo", addrinfo },
