@@ -538,6 +538,16 @@ static bool admit(struct udp *u, unsigned slot, int64_t bytes)
 	return true;
 }
 
+/*
+ * There are no more ACKs than requests, and what waits for one is held back
+ * already; they do not wait for room behind data. A QP that is about to be
+ * destroyed has no later, and its peer would be told that it had failed.
+ */
+static bool is_ack(const struct roce_pkt *p)
+{
+	return (p->hdr[0] & 0x1f) == ROCE_ACK;
+}
+
 size_t udp_send(struct udp *u, const struct roce_batch *b, int *err)
 {
 	struct route r = { .path = NULL };
@@ -560,7 +570,9 @@ size_t udp_send(struct udp *u, const struct roce_batch *b, int *err)
 			continue;
 		}
 		cost = (int64_t)run.bytes + DATAGRAM_COST;
-		if (r.slot >= 0 && !admit(u, (unsigned)r.slot, cost))
+		if (r.slot >= 0 && is_ack(&b->pkt[run.index[0]]))
+			registry_uncharge(u->registry, (unsigned)r.slot, -cost);
+		else if (r.slot >= 0 && !admit(u, (unsigned)r.slot, cost))
 			break;
 		taken = send_run(u, &r, &run, &sent, err);
 		cost -= (int64_t)(sent.bytes + sent.datagrams * DATAGRAM_COST);
