@@ -89,9 +89,10 @@ class Proc:
         """Until the output holds text; the match."""
         end = time.monotonic() + limit
         while True:
+            running = self.running()  # what it printed last counts
             if m := re.search(text, self.output(), re.M):
                 return m
-            if not self.running() or time.monotonic() > end:
+            if not running or time.monotonic() > end:
                 raise Failed(f"never printed {text!r}\n{self.describe()}")
             time.sleep(0.01)
 
