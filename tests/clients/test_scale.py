@@ -1,4 +1,4 @@
-"""What many queue pairs cost, see src/scale.c."""
+"""What many queue pairs cost in memory, see src/scale.c; in time: make bench."""
 import re
 
 import pytest
@@ -24,12 +24,4 @@ def test_thousand_connected_qps(scale):
 
 def test_ten_thousand_qps(scale):
     got = scale("created", 10000)
-    assert got["created"] == 10000 and got["us_each"] < 1000, got
-
-
-def test_time_does_not_grow(scale):
-    """One operation at a time, on one of N queue pairs. Memory gets colder as
-    they get more: that may cost a little, a search would cost more."""
-    one, hundred, many = (scale("time", n)["ns_per_op"] for n in (1, 100, 10000))
-    assert hundred < 2 * one + 2000, (one, hundred, many)
-    assert many < 3 * one + 5000, (one, hundred, many)
+    assert got["created"] == 10000, got
