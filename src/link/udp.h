@@ -93,8 +93,10 @@ int udp_forward(struct udp *u, unsigned slot);
 
 /*
  * Hands a packet that was received before to another process, as udp_forward()
- * does: len bytes from BTH on, without the ICRC.
+ * does: len bytes from BTH on, without the ICRC, UDP_HANDOVER_MAX at most. One
+ * for QP 0, which RoCE does not have, is a word between processes.
  */
+#define UDP_HANDOVER_MAX (2 * ROCE_HDR_MAX + ROCE_MTU_MAX + 128)
 int udp_handover(struct udp *u, unsigned slot, const union ibv_gid *src,
 		 const union ibv_gid *dst, uint8_t tclass, const void *packet,
 		 size_t len);

@@ -336,7 +336,7 @@ int udp_handover(struct udp *u, unsigned slot, const union ibv_gid *src,
 		 const union ibv_gid *dst, uint8_t tclass, const void *packet,
 		 size_t len)
 {
-	uint8_t buf[ROCE_HDR_MAX + 1024];
+	uint8_t buf[UDP_HANDOVER_MAX + ROCE_ICRC_LEN];
 	struct packet k = {
 		.p = buf,
 		.len = len + ROCE_ICRC_LEN,
@@ -420,8 +420,10 @@ static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
 			return 0;
 		}
 	}
-	if (u->cfg.pcap)
+	/* What processes say to each other is no packet. */
+	if (u->cfg.pcap && pkt.h.dest_qpn)
 		record(u, k, id, !private || handed);
+	pkt.handed = handed;
 	pkt.payload = k->p + hdr;
 	pkt.len = k->len - (size_t)hdr - ROCE_ICRC_LEN - pkt.h.pad;
 	pkt.sgid = k->src;

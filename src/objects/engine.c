@@ -24,6 +24,7 @@
  * it is due rather than moved with every packet.
  */
 #include "gsi.h"
+#include "loan.h"
 
 #include "trace/pcap.h"
 #include "wire/roce.h"
@@ -297,7 +298,7 @@ static void round_rx(struct rx_round *r, struct shca_qp *qp,
 		r->cur = qp;
 	}
 	if (!deferred && !qp->dead)
-		roce_rx(qp->core, pkt, r->now);
+		shca_qp_rx(qp, pkt, r->now);
 }
 
 static struct shca_qp *qpn_find(struct engine *e, uint32_t qpn)
@@ -339,6 +340,7 @@ static void rx_multicast(struct rx_round *r, const struct roce_rx *pkt)
 static void rx(void *arg, const struct roce_rx *pkt)
 {
 	struct rx_round *r = arg;
+	struct roce_rx inner;
 	struct shca_qp *qp;
 
 	if (pkt->h.dest_qpn == ROCE_MULTICAST_QPN) {
@@ -350,7 +352,15 @@ static void rx(void *arg, const struct roce_rx *pkt)
 		gsi_rx(r->e, pkt, r->now);
 		return;
 	}
-	if (r->cur && shca_qpn(r->cur) == pkt->h.dest_qpn)
+	if (!pkt->h.dest_qpn && shca_loan_about(pkt)) {
+		round_release(r);
+		qp = qpn_find(r->e, shca_loan_about(pkt));
+		qp = shca_loan_word(r->e, pkt, &inner, qp, r->now);
+		if (qp)
+			round_rx(r, qp, &inner);
+		return;
+	}
+	if (r->cur && shca_qpn(r->cur) == pkt->h.dest_qpn && !r->cur->guest)
 		qp = r->cur;
 	else
 		qp = qpn_find(r->e, pkt->h.dest_qpn & 0xffffff);
@@ -371,6 +381,9 @@ static int progress(struct engine *e, uint64_t now)
 	round_end(&r);
 	if (timers_due(e, now))
 		timers_run(e, now);
+	if (n >= 0 && n < RX_BUDGET &&
+	    atomic_load_explicit(&e->nheld, memory_order_relaxed))
+		shca_loan_settle(e, now);
 	return n;
 }
 
@@ -752,6 +765,20 @@ int engine_qpn_alloc(struct engine *e, struct shca_qp *qp)
 	return err;
 }
 
+int engine_number(struct engine *e, uint32_t n, uint32_t *num)
+{
+	uint32_t i = n / REGISTRY_CHUNK;
+	int err = 0;
+
+	pthread_mutex_lock(&e->qpn_lock);
+	while (!err && i >= e->nowned)
+		err = chunk_lease(e);
+	if (!err)
+		*num = e->owned[i] * REGISTRY_CHUNK + n % REGISTRY_CHUNK;
+	pthread_mutex_unlock(&e->qpn_lock);
+	return err;
+}
+
 void engine_qpn_free(struct engine *e, struct shca_qp *qp)
 {
 	struct qpn_chunk *c =
@@ -958,6 +985,7 @@ static int engine_create(struct engine **out)
 	pthread_mutex_init(&e->attach_lock, NULL);
 	pthread_mutex_init(&e->mcast_lock, NULL);
 	pthread_mutex_init(&e->xrc_lock, NULL);
+	pthread_mutex_init(&e->guests_lock, NULL);
 	pthread_mutex_init(&e->late_lock, NULL);
 	pthread_mutex_init(&e->ctx_lock, NULL);
 	pthread_mutex_init(&e->timer_lock, NULL);

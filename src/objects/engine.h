@@ -24,6 +24,8 @@ struct qpn_chunk {
 	_Atomic(struct shca_qp *) qp[REGISTRY_CHUNK];
 };
 
+#define SHCA_GUEST_BUCKETS 64
+
 struct timer {
 	uint64_t due;
 	struct shca_qp *qp;
@@ -75,6 +77,12 @@ struct engine {
 	pthread_mutex_t xrc_lock;
 	struct shca_domain *domains;
 
+	/* QPs of other processes that receive here, see loan.c. */
+	pthread_mutex_t guests_lock;
+	struct shca_guest *guests[SHCA_GUEST_BUCKETS];
+	_Atomic unsigned nguests;
+	_Atomic unsigned nheld; /* guests that have the responder */
+
 	pthread_mutex_t ctx_lock;
 	struct shca_context *contexts;
 
@@ -118,6 +126,12 @@ static inline bool engine_dead(const struct engine *e)
 int engine_qpn_alloc(struct engine *e, struct shca_qp *qp);
 /* On return no packet that was received before is being handed to it. */
 void engine_qpn_free(struct engine *e, struct shca_qp *qp);
+
+/*
+ * The nth number that this process may use for other things than QPs: of a
+ * chunk that it has leased, so registry_owner() knows. 0 or -errno.
+ */
+int engine_number(struct engine *e, uint32_t n, uint32_t *num);
 
 /* A context begins: it sees its device's addresses as they are now. */
 void engine_context_add(struct engine *e, struct shca_context *ctx);

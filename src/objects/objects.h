@@ -28,6 +28,7 @@
 struct engine;
 struct shca_domain;
 struct shca_file;
+struct shca_guest;
 struct shca_qp;
 
 enum shca_kind {
@@ -480,8 +481,14 @@ struct shca_qp {
 	struct shca_qp *handles; /* under lock, and what follows */
 	unsigned opens;
 	bool abandoned; /* the program has destroyed the first handle */
-	/* ...and of another handle of it, which has nothing else. */
+	uint16_t lent; /* 1 + slot of the process that has its responder */
+	uint32_t loan; /* its number; see loan.c */
+	uint64_t lent_ns, qp_id;
+	uint32_t not_there; /* SRQ that its process does not know */
+	/* ...of another handle of it, which has nothing else... */
 	struct shca_qp *real;
+	/* ...and of a guest, which no program knows. */
+	struct shca_guest *guest;
 
 	/* wr.c: between wr_start and wr_complete. */
 	pthread_mutex_t wr_lock; /* before lock */
@@ -521,9 +528,9 @@ int shca_xrcd_open(struct ibv_context *ctx,
 		   const struct ibv_xrcd_init_attr *attr,
 		   struct ibv_xrcd **xrcd);
 int shca_xrcd_close(struct ibv_xrcd *xrcd);
-/* Gives an SRQ a number in the domain; takes it back: no QP takes receives of
- * it any more, nor holds one. */
-void shca_xrc_srq_add(struct shca_srq *srq, struct ibv_xrcd *xrcd);
+/* Gives an SRQ a number in the domain, or -errno; takes it back: no QP takes
+ * receives of it any more, nor holds one. */
+int shca_xrc_srq_add(struct shca_srq *srq, struct ibv_xrcd *xrcd);
 void shca_xrc_srq_remove(struct shca_srq *srq);
 /* A new XRC_RECV QP; a handle of it goes: true if that was the last, and the
  * QP is to be destroyed; it has been. */
@@ -561,6 +568,8 @@ void shca_qp_unlock(struct shca_qp *qp);
  * taken then, and so is the packet.
  */
 bool shca_qp_defer(struct shca_qp *qp, const struct roce_rx *pkt);
+/* A packet for it; lock held, not dead. */
+void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
 /* Sends what the QP has to send and sets its timer; lock held. */
 void shca_qp_flush(struct shca_qp *qp, uint64_t now_ns);
 

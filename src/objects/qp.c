@@ -15,7 +15,7 @@
  * spinning programs that was seen to cost a whole scheduler tick. See
  * shca_qp_trylock().
  */
-#include "engine.h"
+#include "loan.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -106,6 +106,12 @@ void shca_qp_flush(struct shca_qp *qp, uint64_t now)
 		engine_timer_set(qp->engine, qp, due > now ? due : now + 1);
 }
 
+void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
+{
+	if (!qp->domain || !shca_loan_rx(qp, pkt, now))
+		roce_rx(qp->core, pkt, now);
+}
+
 /* Does what others left behind; lock held. */
 static void pending_run(struct shca_qp *qp)
 {
@@ -116,7 +122,7 @@ static void pending_run(struct shca_qp *qp)
 	list = backlog_take(qp);
 	if (!qp->dead) {
 		for (p = list; p; p = p->next)
-			roce_rx(qp->core, &p->rx, now);
+			shca_qp_rx(qp, &p->rx, now);
 		if (roce_deadline(qp->core) <= now)
 			roce_expire(qp->core, now);
 		shca_qp_flush(qp, now);
@@ -182,7 +188,7 @@ wait:
 	pthread_mutex_lock(&qp->lock);
 	pending_run(qp);
 	if (!qp->dead)
-		roce_rx(qp->core, pkt, clock_ns());
+		shca_qp_rx(qp, pkt, clock_ns());
 	return true;
 }
 
@@ -477,6 +483,12 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 			     mask & IBV_QP_ALT_PATH ? &alt : NULL, now);
 	if (!err)
 		shca_qp_flush(qp, now);
+	/* Another connection: who has its responder does not have this one. */
+	if (!err && mask & IBV_QP_STATE && attr->qp_state != IBV_QPS_RTS) {
+		qp->lent = 0;
+		qp->qp_id = 0;
+		qp->not_there = 0;
+	}
 	shca_qp_unlock(qp);
 
 	if (err) {

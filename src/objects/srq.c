@@ -56,24 +56,33 @@ int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **out)
 		engine_uncount(e, SHCA_SRQ);
 		return err;
 	}
+	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE &&
+	    attr->srq_type == IBV_SRQT_XRC)
+		srq->type = IBV_SRQT_XRC;
 	pthread_mutex_init(&srq->lock, NULL);
 	srq->srq.context = pd->context;
 	srq->srq.srq_context = attr->srq_context;
 	srq->srq.pd = pd;
 	pthread_mutex_init(&srq->srq.mutex, NULL);
 	pthread_cond_init(&srq->srq.cond, NULL);
+	if (srq->type == IBV_SRQT_XRC) {
+		srq->cq = to_cq(attr->cq);
+		err = shca_xrc_srq_add(srq, attr->xrcd);
+		if (err)
+			goto err_free;
+		atomic_fetch_add(&srq->cq->users, 1);
+	}
 	attr->attr.max_wr = srq->rq.max_wr;
 	attr->attr.max_sge = srq->rq.max_sge;
 	shca_pd_get(pd);
-	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE &&
-	    attr->srq_type == IBV_SRQT_XRC) {
-		srq->type = IBV_SRQT_XRC;
-		srq->cq = to_cq(attr->cq);
-		atomic_fetch_add(&srq->cq->users, 1);
-		shca_xrc_srq_add(srq, attr->xrcd);
-	}
 	*out = &srq->srq;
 	return 0;
+
+err_free:
+	roce_rq_fini(&srq->rq);
+	free(srq);
+	engine_uncount(e, SHCA_SRQ);
+	return err;
 }
 
 int shca_srq_modify(struct ibv_srq *ibsrq, const struct ibv_srq_attr *attr,

@@ -6,13 +6,14 @@
  * An XRC_RECV QP may be opened again by its number; the handles then share it,
  * and the last one that is destroyed destroys it.
  *
- * Between processes a domain is shared as far as its existence goes: a process
- * that has one holds a lock on the inode, which the others see (O_EXCL, and
- * opening without O_CREAT). The SRQs and QPs in it are each process's own.
+ * Processes of one user share the domain of an inode: messages for an SRQ of
+ * one may come to a QP of another (loan.c). A process that has a domain holds a
+ * lock on the inode, so that all others see that it exists (O_EXCL, and opening
+ * without O_CREAT), however the process ends.
  *
  * Locks: a domain's list > a QP > the domain's numbers > an SRQ.
  */
-#include "engine.h"
+#include "loan.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,6 +36,7 @@ struct shca_domain {
 
 	pthread_rwlock_t numbers; /* of srq */
 	struct shca_srq *srq[BUCKETS];
+	uint32_t nsrq;
 
 	pthread_mutex_t list; /* of qps */
 	struct shca_qp *qps;
@@ -66,6 +68,7 @@ static void domain_put(struct engine *e, struct shca_domain *d)
 		;
 	*p = d->next;
 	pthread_mutex_unlock(&e->xrc_lock);
+	shca_loan_domain_gone(e, d);
 	if (d->fd >= 0)
 		close(d->fd);
 	pthread_rwlock_destroy(&d->numbers);
@@ -224,23 +227,71 @@ static struct shca_srq **srq_slot(struct shca_domain *d, uint32_t num)
 	return p;
 }
 
-void shca_xrc_srq_add(struct shca_srq *srq, struct ibv_xrcd *ibxrcd)
+bool shca_domain_inode(const struct shca_domain *d, dev_t *dev, ino_t *ino)
+{
+	*dev = d->st_dev;
+	*ino = d->st_ino;
+	return d->fd >= 0;
+}
+
+bool shca_domain_has(struct shca_domain *d, uint32_t srqn)
+{
+	bool has;
+
+	pthread_rwlock_rdlock(&d->numbers);
+	has = *srq_slot(d, srqn) != NULL;
+	pthread_rwlock_unlock(&d->numbers);
+	return has;
+}
+
+struct shca_domain *shca_domain_find(struct engine *e, uint64_t dev,
+				     uint64_t ino, uint32_t srqn)
+{
+	struct shca_domain *d, *any = NULL;
+
+	for (d = e->domains; d; d = d->next) {
+		if (d->fd < 0 || d->st_dev != dev || d->st_ino != ino)
+			continue;
+		any = d;
+		if (shca_domain_has(d, srqn))
+			break;
+	}
+	return d ? d : any;
+}
+
+int shca_xrc_srq_add(struct shca_srq *srq, struct ibv_xrcd *ibxrcd)
 {
 	struct engine *e = to_ctx(srq->srq.context)->engine;
 	struct shca_xrcd *xrcd = to_xrcd(ibxrcd);
 	struct shca_domain *d = xrcd->domain;
 	struct shca_srq **p;
+	uint32_t span;
+	int err = 0;
 
+	/* Messages of other processes may come for it. */
+	if (d->fd >= 0)
+		err = engine_start(e);
+	if (err)
+		return err;
+	pthread_rwlock_wrlock(&d->numbers);
+	/* At most half of them are taken. */
+	span = (d->nsrq / (REGISTRY_CHUNK / 2) + 1) * REGISTRY_CHUNK;
+	do {
+		err = engine_number(e, atomic_fetch_add(&e->next_srqn, 1) % span,
+				    &srq->num);
+		p = srq_slot(d, srq->num);
+	} while (!err && *p);
+	if (!err) {
+		*p = srq;
+		d->nsrq++;
+	}
+	pthread_rwlock_unlock(&d->numbers);
+	if (err)
+		return err;
 	domain_get(e, d);
 	atomic_fetch_add(&xrcd->users, 1);
 	srq->xrcd = ibxrcd;
-	pthread_rwlock_wrlock(&d->numbers);
-	do {
-		srq->num = atomic_fetch_add(&e->next_srqn, 1) & 0xffffff;
-		p = srq_slot(d, srq->num);
-	} while (!srq->num || *p);
-	*p = srq;
-	pthread_rwlock_unlock(&d->numbers);
+	return 0;
 }
 
 void shca_xrc_srq_remove(struct shca_srq *srq)
@@ -252,6 +303,7 @@ void shca_xrc_srq_remove(struct shca_srq *srq)
 
 	pthread_rwlock_wrlock(&d->numbers);
 	*srq_slot(d, srq->num) = srq->next;
+	d->nsrq--;
 	pthread_rwlock_unlock(&d->numbers);
 	pthread_mutex_lock(&d->list);
 	for (qp = d->qps; qp; qp = qp->xrc_next) {
@@ -263,6 +315,7 @@ void shca_xrc_srq_remove(struct shca_srq *srq)
 		shca_qp_unlock(qp);
 	}
 	pthread_mutex_unlock(&d->list);
+	shca_loan_srq_gone(e, d, srq->num);
 	atomic_fetch_sub(&xrcd->users, 1);
 	domain_put(e, d);
 }
@@ -403,6 +456,8 @@ void shca_xrc_event(struct shca_qp *real, struct ibv_async_event *ev)
 {
 	struct shca_qp *qp;
 
+	if (real->guest)
+		shca_loan_event(real, ev->event_type);
 	for (qp = real->handles; qp; qp = qp->xrc_next) {
 		ev->element.qp = &qp->ex.qp_base;
 		shca_async_raise(to_ctx(qp->ex.qp_base.context), ev);

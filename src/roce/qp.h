@@ -68,6 +68,7 @@ struct roce_rx {
 				* when not built (only UD needs it) */
 	uint8_t tclass;
 	bool ecn_ce; /* congestion experienced */
+	bool handed; /* over by another process of this user on this host */
 };
 
 struct roce_qp_init {
@@ -149,6 +150,22 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns);
  * has taken a WQE of it fails.
  */
 void roce_srq_gone(struct roce_qp *qp, uint32_t srqn);
+
+/*
+ * The responder between two messages, so that it can go on elsewhere: in
+ * another QP of the same attributes (src/objects/loan.c). While idle is false
+ * it cannot. roce_rsp_failed(): it has failed there, with an event or (-1)
+ * without.
+ */
+struct roce_rsp_state {
+	uint32_t epsn, msn, ack_back;
+	bool nak_seq_sent, rnr_sent;
+	bool between; /* in the middle of no message; of get only, as idle */
+	bool idle;    /* and owes the peer nothing */
+};
+void roce_rsp_get(const struct roce_qp *qp, struct roce_rsp_state *s);
+void roce_rsp_set(struct roce_qp *qp, const struct roce_rsp_state *s);
+void roce_rsp_failed(struct roce_qp *qp, int event);
 
 /* Whether roce_tx() would produce packets now. Cheap. */
 bool roce_tx_ready(const struct roce_qp *qp);

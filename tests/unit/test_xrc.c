@@ -3,6 +3,7 @@
  */
 #include "pair.h"
 
+#include <signal.h>
 #include <sys/file.h>
 
 /* One end: both halves, an SRQ in the domain, a region. */
@@ -569,6 +570,341 @@ static void srq_goes(void **state)
 	assert_int_equal(ibv_close_xrcd(xrcd), 0);
 }
 
+/* ---- a domain and its SRQs in two processes ------------------------------ */
+
+#define SHARED_LEN 6000 /* several packets */
+#define SHARED_RECVS 32
+
+struct hello { /* what the other process says of itself */
+	uint32_t srqn, rkey;
+	uint64_t addr;
+};
+
+struct heard { /* ... and of each message */
+	uint32_t status, byte_len, qp_num, imm;
+	uint8_t first, last;
+};
+
+/*
+ * The other process: an SRQ in the domain of path and a region, no QP. Tells
+ * what it receives; a byte from the parent makes it destroy the SRQ.
+ */
+static void other_process(const char *path, int in, int out)
+{
+	struct ibv_xrcd *xrcd;
+	struct ibv_recv_wr *bad;
+	struct ibv_srq *srq;
+	struct hello hello;
+	struct ibv_cq *cq;
+	struct ibv_mr *mr;
+	uint8_t *mem;
+	char c;
+
+	alarm(50);
+	ctx = open_first();
+	pd = ibv_alloc_pd(ctx);
+	xrcd = open_domain(open(path, O_RDONLY), 0);
+	cq = ibv_create_cq(ctx, 2 * SHARED_RECVS, NULL, NULL, 0);
+	mem = calloc(SHARED_RECVS + 1, BUF);
+	if (!pd || !xrcd || !cq || !mem)
+		_exit(1);
+	srq = make_srq(xrcd, cq, pd);
+	mr = ibv_reg_mr(pd, mem, (SHARED_RECVS + 1) * BUF, ALL_ACCESS);
+	if (!srq || !mr)
+		_exit(2);
+	hello.rkey = mr->rkey;
+	hello.addr = (uintptr_t)mem;
+	if (ibv_get_srq_num(srq, &hello.srqn) ||
+	    write(out, &hello, sizeof(hello)) != sizeof(hello))
+		_exit(3);
+	/* The first receives come late: the sender is told to wait. */
+	usleep(20000);
+	for (uint64_t i = 1; i <= SHARED_RECVS; i++) {
+		struct ibv_sge sge = { (uintptr_t)mem + i * BUF, BUF, mr->lkey };
+		struct ibv_recv_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1 };
+
+		if (ibv_post_srq_recv(srq, &wr, &bad))
+			_exit(4);
+	}
+	for (;;) {
+		struct ibv_wc wc;
+		struct ibv_sge sge;
+		struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
+		struct heard h = { 0 };
+
+		if (readable(in, 0)) {
+			if (read(in, &c, 1) != 1)
+				_exit(0);
+			if (ibv_destroy_srq(srq) || write(out, &c, 1) != 1)
+				_exit(5);
+			pause();
+		}
+		if (ibv_poll_cq(cq, 1, &wc) != 1)
+			continue;
+		sge = (struct ibv_sge){ (uintptr_t)mem + wc.wr_id * BUF, BUF,
+					mr->lkey };
+		wr.wr_id = wc.wr_id;
+		h.status = wc.status;
+		h.byte_len = wc.byte_len;
+		h.qp_num = wc.qp_num;
+		h.imm = wc.wc_flags & IBV_WC_WITH_IMM ? be32toh(wc.imm_data) : 0;
+		h.first = mem[wc.wr_id * BUF];
+		h.last = mem[wc.wr_id * BUF + (wc.byte_len ? wc.byte_len - 1 : 0)];
+		if (ibv_post_srq_recv(srq, &wr, &bad) ||
+		    write(out, &h, sizeof(h)) != sizeof(h))
+			_exit(6);
+	}
+}
+
+struct other {
+	pid_t pid;
+	int in, out; /* of this process */
+	struct hello hello;
+};
+
+static void other_start(struct other *o, const char *path)
+{
+	int to[2], from[2];
+
+	assert_int_equal(pipe(to), 0);
+	assert_int_equal(pipe(from), 0);
+	o->pid = fork();
+	assert_true(o->pid >= 0);
+	if (!o->pid) {
+		close(to[1]);
+		other_process(path, to[0], from[1]);
+	}
+	close(to[0]);
+	close(from[1]);
+	o->out = to[1];
+	o->in = from[0];
+	assert_int_equal(read(o->in, &o->hello, sizeof(o->hello)),
+			 sizeof(o->hello));
+}
+
+static void other_end(struct other *o)
+{
+	kill(o->pid, SIGKILL);
+	waitpid(o->pid, NULL, 0);
+	close(o->in);
+	close(o->out);
+}
+
+static void heard_of(const struct other *o, const struct xend *e, uint8_t what,
+		     uint32_t len, uint32_t imm, bool data)
+{
+	struct heard h;
+
+	assert_true(readable(o->in, 20000));
+	assert_int_equal(read(o->in, &h, sizeof(h)), sizeof(h));
+	assert_int_equal(h.status, IBV_WC_SUCCESS);
+	assert_int_equal(h.byte_len, len);
+	assert_int_equal(h.imm, imm);
+	assert_int_equal(h.qp_num, e->recv->qp_num);
+	if (data) {
+		assert_int_equal(h.first, what);
+		assert_int_equal(h.last, what);
+	}
+}
+
+/* Messages for SRQs here and there through one QP, mixed. */
+static void shared_messages(struct xend *a, struct xend *b, struct other *o)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND_WITH_IMM };
+	uint32_t i, n, round, len;
+
+	for (round = 0; round < 8; round++) {
+		for (i = 0; i < 16; i++) {
+			bool there = round % 2 ? i % 2 : i / 4 % 2;
+
+			len = i % 3 ? SHARED_LEN - i : i;
+			if (!there)
+				srq_recv(b->srq, b, i, BUF);
+			memset(a->buf + i * 4096, (int)(round * 16 + i), 4096);
+			wr.wr_id = i;
+			wr.imm_data = htobe32(round * 16 + i + 1);
+			wr.send_flags = 0;
+			struct ibv_sge sge[2] = {
+				{ (uintptr_t)a->buf + i * 4096,
+				  len > 4096 ? 4096 : len, a->mr->lkey },
+				{ (uintptr_t)a->buf + i * 4096,
+				  len > 4096 ? len - 4096 : 0, a->mr->lkey },
+			};
+			struct ibv_send_wr *bad;
+
+			wr.qp_type.xrc.remote_srqn =
+				there ? o->hello.srqn : b->srqn;
+			wr.sg_list = sge;
+			wr.num_sge = 2;
+			wr.send_flags = IBV_SEND_SIGNALED;
+			assert_int_equal(ibv_post_send(a->send, &wr, &bad), 0);
+		}
+		for (i = n = 0; i < 16; i++) {
+			bool there = round % 2 ? i % 2 : i / 4 % 2;
+			struct ibv_wc wc = wait_wc(a->cq);
+
+			expect_wc(&wc, i, IBV_WC_SUCCESS);
+			len = i % 3 ? SHARED_LEN - i : i;
+			if (there) {
+				heard_of(o, b, (uint8_t)(round * 16 + i), len,
+					 round * 16 + i + 1, len);
+				continue;
+			}
+			wc = wait_wc(b->cq);
+			expect_wc(&wc, i, IBV_WC_SUCCESS);
+			assert_int_equal(wc.byte_len, len);
+			assert_int_equal(be32toh(wc.imm_data), round * 16 + i + 1);
+			n++;
+		}
+		assert_int_equal(n, 8);
+	}
+}
+
+/* The other's memory is written, read, counted in. */
+static void shared_memory(struct xend *a, struct xend *b, struct other *o)
+{
+	struct ibv_send_wr wr = { 0 };
+	uint64_t sum = 0;
+	uint32_t i;
+
+	for (i = 0; i < 12; i++) {
+		wr.send_flags = 0;
+		wr.opcode = IBV_WR_RDMA_WRITE;
+		wr.wr.rdma.rkey = o->hello.rkey;
+		wr.wr.rdma.remote_addr = o->hello.addr + 64;
+		fill(a->buf, SHARED_LEN, i);
+		assert_int_equal(xsend(a, &wr, o->hello.srqn, SHARED_LEN), 0);
+		assert_int_equal(wait_wc(a->cq).status, 0);
+		memset(a->buf + SHARED_LEN, 0, SHARED_LEN);
+		wr.opcode = IBV_WR_RDMA_READ;
+		struct ibv_sge sge = { (uintptr_t)a->buf + SHARED_LEN,
+				       SHARED_LEN, a->mr->lkey };
+		struct ibv_send_wr *bad;
+
+		wr.sg_list = &sge;
+		wr.num_sge = 1;
+		/* Three reads in a row, and behind them something for here. */
+		assert_int_equal(ibv_post_send(a->send, &wr, &bad), 0);
+		assert_int_equal(ibv_post_send(a->send, &wr, &bad), 0);
+		assert_int_equal(ibv_post_send(a->send, &wr, &bad), 0);
+		srq_recv(b->srq, b, i, BUF);
+		wr.opcode = IBV_WR_SEND;
+		assert_int_equal(xsend(a, &wr, b->srqn, 100), 0);
+		assert_int_equal(wait_wc(a->cq).status, 0);
+		assert_int_equal(wait_wc(a->cq).status, 0);
+		assert_int_equal(wait_wc(a->cq).status, 0);
+		assert_int_equal(wait_wc(a->cq).status, 0);
+		assert_int_equal(wait_wc(b->cq).status, 0);
+		assert_memory_equal(a->buf, a->buf + SHARED_LEN, SHARED_LEN);
+		wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+		wr.wr.atomic.rkey = o->hello.rkey;
+		wr.wr.atomic.remote_addr = o->hello.addr;
+		wr.wr.atomic.compare_add = i + 1;
+		assert_int_equal(xsend(a, &wr, o->hello.srqn, 8), 0);
+		assert_int_equal(wait_wc(a->cq).status, 0);
+		assert_int_equal(*(uint64_t *)(void *)a->buf, sum);
+		sum += i + 1;
+		wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+		wr.imm_data = htobe32(i + 1);
+		wr.wr.rdma.rkey = o->hello.rkey;
+		wr.wr.rdma.remote_addr = o->hello.addr + 64;
+		assert_int_equal(xsend(a, &wr, o->hello.srqn, SHARED_LEN), 0);
+		assert_int_equal(wait_wc(a->cq).status, 0);
+		heard_of(o, b, 0, SHARED_LEN, i + 1, false);
+	}
+}
+
+static void sharing(void **state)
+{
+	char path[] = "/tmp/softhca-xrc-XXXXXX";
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+	int fd = mkstemp(path);
+	struct ibv_async_event ev;
+	struct ibv_xrcd *xrcd;
+	struct xend a, b;
+	struct other o;
+	char c = 'x';
+	bool told;
+
+	(void)state;
+#ifdef __SANITIZE_THREAD__
+	skip(); /* it forbids threads in a child of threads */
+#endif
+	assert_true(fd >= 0);
+	xrcd = open_domain(fd, O_CREAT | O_EXCL);
+	assert_non_null(xrcd);
+	other_start(&o, path);
+	xpair(&a, &b, xrcd);
+	assert_int_not_equal(o.hello.srqn, b.srqn);
+	shared_messages(&a, &b, &o);
+	shared_memory(&a, &b, &o);
+
+	/* A key that is not its. */
+	wr.opcode = IBV_WR_RDMA_WRITE;
+	wr.wr.rdma.rkey = o.hello.rkey ^ 0x100;
+	wr.wr.rdma.remote_addr = o.hello.addr;
+	assert_int_equal(xsend(&a, &wr, o.hello.srqn, 64), 0);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_ACCESS_ERR);
+	/* The QP's own process hears of it. */
+	do {
+		assert_true(readable(ctx->async_fd, 5000));
+		assert_int_equal(ibv_get_async_event(ctx, &ev), 0);
+		told = ev.event_type == IBV_EVENT_QP_ACCESS_ERR &&
+		       ev.element.qp == b.recv;
+		ibv_ack_async_event(&ev);
+	} while (!told);
+	xend_fini(&a);
+	xend_fini(&b);
+
+	/* Its SRQ is gone. */
+	xpair(&a, &b, xrcd);
+	wr.opcode = IBV_WR_SEND;
+	assert_int_equal(xsend(&a, &wr, o.hello.srqn, SHARED_LEN), 0);
+	assert_int_equal(wait_wc(a.cq).status, 0);
+	heard_of(&o, &b, 0, SHARED_LEN, 0, false);
+	assert_int_equal(write(o.out, &c, 1), 1);
+	assert_true(readable(o.in, 5000));
+	assert_int_equal(read(o.in, &c, 1), 1);
+	assert_int_equal(xsend(&a, &wr, o.hello.srqn, SHARED_LEN), 0);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_INV_REQ_ERR);
+	xend_fini(&a);
+	xend_fini(&b);
+	other_end(&o);
+
+	/* It was killed: the QP is as it was, but nobody has that number. */
+	other_start(&o, path);
+	xpair(&a, &b, xrcd);
+	shared_messages(&a, &b, &o);
+	other_end(&o);
+	srq_recv(b.srq, &b, 1, BUF);
+	assert_int_equal(xsend(&a, &wr, b.srqn, SHARED_LEN), 0);
+	assert_int_equal(wait_wc(a.cq).status, 0);
+	assert_int_equal(wait_wc(b.cq).status, 0);
+	assert_int_equal(xsend(&a, &wr, o.hello.srqn, SHARED_LEN), 0);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_INV_REQ_ERR);
+	xend_fini(&a);
+	xend_fini(&b);
+
+	/* The SRQ of another domain. */
+	other_start(&o, path);
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
+	close(fd);
+	unlink(path);
+	fd = open(path, O_RDWR | O_CREAT, 0600);
+	assert_true(fd >= 0);
+	xrcd = open_domain(fd, O_CREAT | O_EXCL);
+	assert_non_null(xrcd);
+	xpair(&a, &b, xrcd);
+	assert_int_equal(xsend(&a, &wr, o.hello.srqn, SHARED_LEN), 0);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_INV_REQ_ERR);
+	xend_fini(&a);
+	xend_fini(&b);
+	other_end(&o);
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
+	close(fd);
+	unlink(path);
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int main(void)
@@ -576,9 +912,10 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(domains),	 TEST(domain_elsewhere), TEST(creation),
 		TEST(messages),	 TEST(one_sided),	 TEST(builders),
-		TEST(shared_qp), TEST(srq_goes),
+		TEST(shared_qp), TEST(srq_goes),	 TEST(sharing),
 	};
 
 	alarm(60);
+	cmocka_set_test_filter(getenv("XRC_TEST"));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

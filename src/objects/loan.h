@@ -1,0 +1,40 @@
+/*
+ * loan.h - XRC_RECV QPs whose messages are for SRQs of other processes
+ *
+ * See loan.c. What is called here is called with the QP's lock held unless it
+ * says otherwise.
+ */
+#ifndef SOFTHCA_OBJECTS_LOAN_H
+#define SOFTHCA_OBJECTS_LOAN_H
+
+#include "engine.h"
+
+/* A packet for an XRC_RECV QP, or a guest. True: it has gone elsewhere. */
+bool shca_loan_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
+/* A guest's event. */
+void shca_loan_event(struct shca_qp *qp, enum ibv_event_type event);
+
+/*
+ * A packet for QP 0, on the receive side, no QP locked: the number of the QP
+ * that it is about (0: it is nothing of ours), and what is to be done: returns
+ * a QP that *inner is for, or NULL. mine: the QP of that number, if it is here.
+ */
+uint32_t shca_loan_about(const struct roce_rx *pkt);
+struct shca_qp *shca_loan_word(struct engine *e, const struct roce_rx *pkt,
+			       struct roce_rx *inner, struct shca_qp *mine,
+			       uint64_t now);
+/* Now and then while engine->nheld is not 0; no lock. */
+void shca_loan_settle(struct engine *e, uint64_t now);
+
+/* An SRQ goes, or a domain; no lock. */
+void shca_loan_srq_gone(struct engine *e, struct shca_domain *d, uint32_t num);
+void shca_loan_domain_gone(struct engine *e, struct shca_domain *d);
+
+/* xrc.c: whether a domain is of an inode, and of which; whether an SRQ is in
+ * it; one of that inode, preferably with that SRQ (xrc_lock held). */
+bool shca_domain_inode(const struct shca_domain *d, dev_t *dev, ino_t *ino);
+bool shca_domain_has(struct shca_domain *d, uint32_t srqn);
+struct shca_domain *shca_domain_find(struct engine *e, uint64_t dev,
+				     uint64_t ino, uint32_t srqn);
+
+#endif
