@@ -545,6 +545,8 @@ void cma_set_path(struct cma_id *id, const union ibv_gid *dgid)
 static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 {
 	struct sockaddr_storage src;
+	struct netdev_gid via;
+	struct cma_dev *dev;
 	union ibv_gid gid;
 	int err;
 
@@ -564,6 +566,12 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 			return err == -EADDRNOTAVAIL ? -ENODEV : err;
 		set_port(&src, id->port);
 		id->id.route.addr.src_storage = src;
+	}
+	/* all of 127/8 is here, but only what is in the tables is heard */
+	if (is_loopback((struct sockaddr *)dst)) {
+		err = find_dev((struct sockaddr *)dst, &dev, &via);
+		if (err)
+			return -ENODEV;
 	}
 	id->id.route.addr.dst_storage = *dst;
 	cma_addr_gid((struct sockaddr *)dst, &gid);

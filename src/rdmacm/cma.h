@@ -43,6 +43,8 @@ struct cma_channel {
 	struct rdma_event_channel ch; /* fd: an eventfd that counts events */
 	struct cma_event *head, **tail;
 	size_t ids; /* identifiers that report here */
+	_Atomic unsigned readers; /* threads that fetch */
+	bool closed; /* under a reader's nose */
 };
 
 enum cma_state {

@@ -182,6 +182,8 @@ void cma_mc_events_drop(struct cma_id *id, const struct cma_mc *mc)
 	}
 }
 
+/* A thread that sleeps in rdma_get_cm_event() while its channel is destroyed
+ * (rping's does) sleeps on, as it does with the library of rdma-core. */
 void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 {
 	struct cma_channel *c = to_channel(channel);
@@ -195,10 +197,12 @@ void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 			discard(ev, cm);
 		}
 		cma_ids_orphan(c);
+		c->closed = true;
 		cma_unlock();
 	}
 	close(c->ch.fd);
-	free(c);
+	if (!atomic_load(&c->readers))
+		free(c);
 }
 
 /* The program gets to know a new identifier, and finds it where it found the
@@ -237,22 +241,24 @@ static void process(struct cma_event *ev)
 	}
 }
 
-int rdma_get_cm_event(struct rdma_event_channel *channel,
-		      struct rdma_cm_event **event)
+static void reader_leaves(void *c)
 {
-	struct cma_channel *c = to_channel(channel);
+	atomic_fetch_sub(&((struct cma_channel *)c)->readers, 1);
+}
+
+static int fetch(struct cma_channel *c, struct cma_event **out)
+{
 	struct cma_event *ev;
+	bool closed;
 	struct cm *cm;
 	uint64_t n;
 
-	if (!event)
-		return cma_ret(-EINVAL);
 	do {
 		/* In the child of a fork the queue is the parent's. */
 		if (engine_dead(cma_engine()))
-			return cma_ret(-EIO);
-		if (read(channel->fd, &n, sizeof(n)) != sizeof(n))
-			return -1;
+			return -EIO;
+		if (read(c->ch.fd, &n, sizeof(n)) != sizeof(n))
+			return -errno;
 		cm = cma_lock();
 		ev = c->head;
 		if (ev) {
@@ -266,8 +272,38 @@ int rdma_get_cm_event(struct rdma_event_channel *channel,
 				ev->owner->reported++;
 			pthread_mutex_unlock(&cma_ack_lock);
 		}
+		closed = c->closed;
 		cma_unlock();
+		while (closed)
+			pause();
 	} while (!ev);
+	*out = ev;
+	return 0;
+}
+
+/* It may be cancelled where it sleeps. */
+static int fetch_counted(struct cma_channel *c, struct cma_event **out)
+{
+	int err;
+
+	atomic_fetch_add(&c->readers, 1);
+	pthread_cleanup_push(reader_leaves, c);
+	err = fetch(c, out);
+	pthread_cleanup_pop(1);
+	return err;
+}
+
+int rdma_get_cm_event(struct rdma_event_channel *channel,
+		      struct rdma_cm_event **event)
+{
+	struct cma_event *ev;
+	int err;
+
+	if (!event)
+		return cma_ret(-EINVAL);
+	err = fetch_counted(to_channel(channel), &ev);
+	if (err)
+		return cma_ret(err);
 	process(ev);
 	*event = &ev->ev;
 	return 0;

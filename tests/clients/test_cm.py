@@ -80,7 +80,7 @@ def host(place, family):
 # Functions of the library
 
 SITUATIONS = ["life", "data", "limits", "nobody", "states", "ports", "options", "nonblock",
-              "migrate", "backlog", "sync", "external", "destroy_pending", "acks",
+              "migrate", "backlog", "sync", "external", "destroy_pending", "destroy_channel", "acks",
               "simultaneous", "notify", "mcast", "srq", "addrinfo", "devices", "families"]
 
 

@@ -449,6 +449,7 @@ static void limits(void)
 
 static void nobody(void)
 {
+	struct sockaddr_in deaf = { .sin_family = AF_INET, .sin_port = 7 };
 	struct rdma_conn_param param = usual;
 	struct rdma_cm_id *c;
 
@@ -462,6 +463,13 @@ static void nobody(void)
 	c = resolved_ps(RDMA_PS_UDP);
 	NEED(!rdma_connect(c, &param));
 	EXPECT(cch, UNREACHABLE, 1);
+	finish_id(c);
+
+	/* an address of this host that no device has */
+	inet_pton(AF_INET, "127.0.0.77", &deaf.sin_addr);
+	NEED(!rdma_create_id(cch, &c, NULL, RDMA_PS_TCP));
+	NEED(!rdma_resolve_addr(c, NULL, (struct sockaddr *)&deaf, 2000));
+	EXPECT(cch, ADDR_ERROR, -ENODEV);
 	finish_id(c);
 
 	/* each port space is its own */
@@ -1107,6 +1115,62 @@ static void destroy_pending(void)
 	/* whoever still listens there does so in vain */
 	CHECK(!rdma_destroy_id(listener));
 	rdma_destroy_event_channel(cch);
+}
+
+/* A channel that goes while a thread sleeps there, or has just been woken:
+ * that thread is never heard of again, and is no trouble. */
+static _Atomic int sleeper_tid;
+
+static bool asleep(int tid)
+{
+	char path[64], state = 0;
+	FILE *f;
+
+	if (!tid)
+		return false;
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	f = fopen(path, "r");
+	if (f && fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
+		state = 0;
+	if (f)
+		fclose(f);
+	return state == 'S';
+}
+
+static void *sleeper(void *arg)
+{
+	struct rdma_cm_event *ev;
+
+	sleeper_tid = gettid();
+	if (!rdma_get_cm_event(arg, &ev))
+		return ev;
+	bad++;
+	return NULL;
+}
+
+static void destroy_channel(void)
+{
+	for (int i = 0; i < 200; i++) {
+		struct rdma_event_channel *ch;
+		struct rdma_cm_id *id;
+		pthread_t t;
+
+		NEED(ch = rdma_create_event_channel());
+		NEED(!rdma_create_id(ch, &id, NULL, RDMA_PS_TCP));
+		NEED(!rdma_bind_addr(id, addr_of(0)));
+		NEED(!pthread_create(&t, NULL, sleeper, ch));
+		while (!asleep(sleeper_tid))
+			usleep(10);
+		sleeper_tid = 0;
+		if (i % 2) /* there is something to wake up for */
+			NEED(!rdma_resolve_addr(id, NULL, addr_of(7), 2000));
+		rdma_destroy_event_channel(ch);
+		pthread_detach(t);
+		/* as destroying an identifier would wait for the ack */
+		if (!(i % 2))
+			rdma_destroy_id(id);
+	}
+	usleep(50000);
 }
 
 static void *acker(void *arg)
@@ -1949,6 +2013,7 @@ static const struct {
 	{ "sync", sync_ },
 	{ "external", external },
 	{ "destroy_pending", destroy_pending },
+	{ "destroy_channel", destroy_channel },
 	{ "acks", acks },
 	{ "many", many },
 	{ "simultaneous", simultaneous },
