@@ -160,6 +160,7 @@ static int domain_open(struct shca_context *ctx, int fd, int oflags,
 		if (d->fd >= 0)
 			close(d->fd);
 		free(d);
+		d = NULL;
 		goto out;
 	}
 	pthread_rwlock_init(&d->numbers, NULL);

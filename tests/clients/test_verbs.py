@@ -17,6 +17,26 @@ def test_xsrq_pingpong(place, events):
         assert "success" in end.output(), out.describe()
 
 
+@pytest.mark.parametrize("options", [[], ["--loss", 1, "--wire"]], ids=["direct", "loss"])
+@pytest.mark.parametrize("events", [False, True], ids=["poll", "events"])
+def test_xsrq_pingpong_clients(placements, events, options):
+    """Three clients of one server share a domain: it sends to the SRQ of each
+    through the QPs of the others."""
+    place, port = placements("local"), rig.free_port()
+    # Four processes that poll on two processors get ahead slowly.
+    cmd = ["ibv_xsrq_pingpong", "-g", 0, "-p", port, "-n", 200 if events else 20, *(["-e"] if events else [])]
+    procs = [rig.Proc(place.server, [*cmd, "-c", 3], options)]
+    try:
+        procs[0].wait_listening(port)
+        procs += [rig.Proc(place.client, [*cmd, place.host], options) for _ in range(3)]
+        rc = [p.wait() for p in procs]
+        text = "".join(p.describe() for p in procs)
+        assert rc == [0] * 4 and text.count("success") == 4, text
+    finally:
+        for p in procs:
+            p.kill()
+
+
 @pytest.mark.parametrize("kind", ["lat", "bw"])
 @pytest.mark.parametrize("op", OPS)
 def test_perftest_xrc(place, op, kind):
