@@ -31,6 +31,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -60,6 +61,8 @@
 #define PAUSE_MAX_NS 1000000
 
 #define SLICE_NS 100000 /* the least there is */
+
+#define DROPS_NS 10000000000
 
 #define KEYS_MAX (1u << 20)
 #define KEYS_MIN (1u << 14)
@@ -337,6 +340,11 @@ static void rx_multicast(struct rx_round *r, const struct roce_rx *pkt)
 	pthread_mutex_unlock(&e->mcast_lock);
 }
 
+static void count_drop(_Atomic uint64_t *n)
+{
+	atomic_fetch_add_explicit(n, 1, memory_order_relaxed);
+}
+
 static void rx(void *arg, const struct roce_rx *pkt)
 {
 	struct rx_round *r = arg;
@@ -366,6 +374,66 @@ static void rx(void *arg, const struct roce_rx *pkt)
 		qp = qpn_find(r->e, pkt->h.dest_qpn & 0xffffff);
 	if (qp)
 		round_rx(r, qp, pkt);
+	else
+		count_drop(&r->e->no_qp);
+}
+
+/* What packets were dropped for, since the beginning, in one line. */
+static void drops_explain(struct engine *e)
+{
+	static const char *const names[ROCE_DROPS] = {
+		[ROCE_DROP_OPCODE] = "unexpected opcode",
+		[ROCE_DROP_HEADER] = "version or P_Key",
+		[ROCE_DROP_STATE] = "QP does not receive",
+		[ROCE_DROP_ADDRESS] = "not from the QP's peer",
+		[ROCE_DROP_DUPLICATE] = "duplicate",
+		[ROCE_DROP_GAP] = "PSN ahead of the one due",
+		[ROCE_DROP_REFUSED] = "invalid or refused request",
+		[ROCE_DROP_QKEY] = "Q_Key or datagram length",
+		[ROCE_DROP_NO_RECV] = "no receive posted",
+	};
+	const struct udp_stats *s = udp_stats(e->udp);
+	uint64_t n[4 + ROCE_DROPS] = { s->rx_malformed, s->rx_bad_icrc,
+				       s->rx_overflow, atomic_load(&e->no_qp) };
+	const char *what[4 + ROCE_DROPS] = { "malformed", "bad ICRC",
+					     "socket buffer full",
+					     "no such QP" };
+	uint64_t sum = 0;
+	char line[1024];
+	int len;
+
+	for (size_t i = 0; i < ROCE_DROPS; i++) {
+		n[4 + i] = atomic_load(&e->dropped[i]);
+		what[4 + i] = names[i];
+	}
+	for (size_t i = 0; i < 4 + ROCE_DROPS; i++)
+		sum += n[i];
+	if (atomic_exchange(&e->drops_told, sum) == sum)
+		return;
+	len = snprintf(line, sizeof(line),
+		       "softhca: process %d: %" PRIu64
+		       " packets received, %" PRIu64 " dropped",
+		       (int)getpid(), s->rx_pkts + n[0] + n[1], sum);
+	for (size_t i = 0; i < 4 + ROCE_DROPS; i++)
+		if (n[i])
+			len += snprintf(line + len, sizeof(line) - (size_t)len,
+					"%s %s %" PRIu64,
+					len && line[len - 1] == 'd' ? ":" : ",",
+					what[i], n[i]);
+	line[len++] = '\n';
+	if (write(STDERR_FILENO, line, (size_t)len) < 0)
+		return;
+}
+
+/* Now and then while it happens, for processes that do not end. */
+static void drops_tell(struct engine *e, uint64_t now)
+{
+	uint64_t due =
+		atomic_load_explicit(&e->drops_due, memory_order_relaxed);
+
+	if (now >= due &&
+	    atomic_compare_exchange_strong(&e->drops_due, &due, now + DROPS_NS))
+		drops_explain(e);
 }
 
 static int progress(struct engine *e, uint64_t now)
@@ -384,6 +452,8 @@ static int progress(struct engine *e, uint64_t now)
 	if (n >= 0 && n < RX_BUDGET &&
 	    atomic_load_explicit(&e->nheld, memory_order_relaxed))
 		shca_loan_settle(e, now);
+	if (e->cfg->explain)
+		drops_tell(e, now);
 	return n;
 }
 
@@ -817,6 +887,13 @@ static void env_event(struct roce_qp *core, enum ibv_event_type type)
 	shca_xrc_event(qp, &ev);
 }
 
+static void env_dropped(struct roce_qp *core, enum roce_drop why)
+{
+	struct shca_qp *qp = roce_qp_owner(core);
+
+	count_drop(&qp->engine->dropped[why]);
+}
+
 void engine_explain(struct roce_qp *core, const char *fmt, ...)
 {
 	const struct roce_path *path = roce_qp_path(core);
@@ -915,6 +992,8 @@ static void engine_destroy(struct engine *e)
 	}
 	gsi_destroy(e);
 	fds_close(e);
+	if (e->udp && e->cfg->explain)
+		drops_explain(e);
 	if (e->udp)
 		udp_destroy(e->udp);
 	for (i = 0; i < e->nowned; i++)
@@ -1004,6 +1083,7 @@ static int engine_create(struct engine **out)
 		.odp_touch = shca_odp_touch,
 		.odp_store = shca_odp_store,
 		.event = env_event,
+		.dropped = env_dropped,
 		.explain = cfg->explain ? engine_explain : NULL,
 	};
 
@@ -1069,6 +1149,8 @@ __attribute__((destructor)) static void engine_exit(void)
 	if (!engine)
 		return;
 	gsi_farewell(engine);
+	if (engine->cfg->explain)
+		drops_explain(engine);
 	if (engine->pcap)
 		pcap_flush(engine->pcap);
 }

@@ -92,6 +92,12 @@ struct engine {
 	_Atomic uint64_t next_due; /* of the heap's top */
 	_Atomic uint64_t cm_due; /* of the connection manager */
 
+	/* Packets that did nothing, counted for --explain. */
+	_Atomic uint64_t dropped[ROCE_DROPS];
+	_Atomic uint64_t no_qp; /* for QP numbers that are not here */
+	_Atomic uint64_t drops_due; /* when to say so again */
+	_Atomic uint64_t drops_told; /* their sum when it was last said */
+
 	/* The progress thread and those who poll; see engine.c. */
 	pthread_mutex_t thread_lock;
 	_Atomic bool started;

@@ -259,6 +259,10 @@ static const char *nak_text(uint8_t code)
 	}
 }
 
+/*
+ * Each NAK has its status (table 109). rxe says 0x63 where 0x61 is due, for a
+ * send longer than the receive: the program gets what the peer said.
+ */
 static void nak_fatal(struct roce_qp *qp, uint8_t code)
 {
 	static const enum ibv_wc_status status[] = {
@@ -328,7 +332,7 @@ static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
 		return;
 	}
 	if (kind != ROCE_AETH_NAK || value > ROCE_NAK_INVALID_RD_REQUEST) {
-		qp->stats.dropped++;
+		qp_drop(qp, ROCE_DROP_OPCODE);
 		return;
 	}
 	qp->stats.nak_rx++;
@@ -409,6 +413,7 @@ void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	/* Only what we have sent can be answered; older answers are ghosts. */
 	if (psn_diff(psn, r->una) < 0 || psn_diff(r->end_psn, psn) <= 0) {
 		qp->stats.duplicates++;
+		qp_drop(qp, ROCE_DROP_DUPLICATE);
 		return;
 	}
 	if ((pkt->h.opcode & 0x1f) == ROCE_ACK) {
@@ -420,7 +425,7 @@ void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 		if (wqe_has_response(sq_slot(&qp->sq, qp->sq.head)))
 			rx_data(qp, pkt, now_ns);
 		else
-			qp->stats.dropped++;
+			qp_drop(qp, ROCE_DROP_OPCODE);
 	}
 	sq_check_drained(qp);
 }

@@ -17,6 +17,20 @@
 struct roce_qp;
 struct roce_recv;
 
+/* Why a packet for a QP did nothing there. */
+enum roce_drop {
+	ROCE_DROP_OPCODE,    /* not one of the QP's service, or not expected */
+	ROCE_DROP_HEADER,    /* transport version or P_Key */
+	ROCE_DROP_STATE,     /* the QP does not receive (yet, or any more) */
+	ROCE_DROP_ADDRESS,   /* the sender is not the QP's peer */
+	ROCE_DROP_DUPLICATE, /* done before; a request was answered again */
+	ROCE_DROP_GAP,	     /* something before it is missing */
+	ROCE_DROP_REFUSED,   /* RC: a NAK says why; UC: its message is lost */
+	ROCE_DROP_QKEY,	     /* UD: wrong Q_Key, or longer than the MTU */
+	ROCE_DROP_NO_RECV,   /* no receive was posted; RC: RNR NAK */
+	ROCE_DROPS
+};
+
 /* A bind: keys rather than pointers, which a program may have freed since. */
 struct roce_bind {
 	uint32_t rkey;	 /* the window's from now on; its index says which */
@@ -74,6 +88,9 @@ struct roce_env {
 
 	/* An affiliated asynchronous event of this QP. */
 	void (*event)(struct roce_qp *qp, enum ibv_event_type type);
+
+	/* Counts a packet that did nothing. NULL: nobody counts. */
+	void (*dropped)(struct roce_qp *qp, enum roce_drop why);
 
 	/*
 	 * Says in words what is wrong, just before the completion or event

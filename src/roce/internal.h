@@ -138,6 +138,9 @@ struct roce_responder {
 	bool rnr_sent;
 	bool ack_pending;
 	bool nak_pending;
+	bool nak_last;	  /* what was sent last is a NAK of a gap, no ACK */
+	bool cnp_pending; /* congestion was marked on a packet */
+	uint64_t cnp_ns;  /* when that was last told; 0: never */
 	uint8_t nak_syndrome;
 	uint32_t nak_psn;
 
@@ -196,6 +199,7 @@ struct roce_qp {
 	struct roce_pace pace;
 	struct roce_responder rsp;
 	struct roce_qp_stats stats;
+	uint32_t drops_told; /* 1 << enum roce_drop: explained once */
 };
 
 #define explain(qp, ...)                                         \
@@ -251,6 +255,9 @@ static inline uint32_t pkts_of(uint32_t length, uint32_t mtu)
 
 /* qp.c */
 
+/* Counts a packet that does nothing here. */
+void qp_drop(struct roce_qp *qp, enum roce_drop why);
+
 /* Ends the QP's life on the wire: state ERR, everything posted is flushed. */
 void qp_fail(struct roce_qp *qp, enum ibv_event_type event);
 void qp_to_err(struct roce_qp *qp);
@@ -290,6 +297,8 @@ void comp_arm(struct roce_qp *qp, uint64_t now_ns);
 int rsp_init(struct roce_qp *qp, uint32_t max_dest_rd_atomic);
 void rsp_fini(struct roce_qp *qp);
 void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt);
+/* A packet came with the mark that says that a queue on the way is long. */
+void rsp_congestion(struct roce_qp *qp, uint64_t now_ns);
 bool rsp_ready(const struct roce_qp *qp);
 void rsp_tx(struct roce_qp *qp, struct roce_batch *b);
 /* After the link took packets [0, sent) of a batch of n responses. */
@@ -311,7 +320,7 @@ static inline bool batch_room(const struct roce_batch *b, uint32_t nsge)
 /* Opens packet b->pkt[b->n]; batch_push() closes it with its headers. */
 struct roce_pkt *batch_open(struct roce_batch *b);
 void batch_push(struct roce_batch *b, struct roce_pkt *p, struct roce_hdr *h,
-		const struct roce_path *path, uint32_t hash);
+		const struct roce_path *path, uint32_t seed);
 void batch_release(struct roce_batch *b);
 
 /*

@@ -20,14 +20,17 @@ struct roce_pkt *batch_open(struct roce_batch *b)
 }
 
 void batch_push(struct roce_batch *b, struct roce_pkt *p, struct roce_hdr *h,
-		const struct roce_path *path, uint32_t hash)
+		const struct roce_path *path, uint32_t seed)
 {
 	h->pad = p->pad = (uint8_t)(-(unsigned)p->payload & 3);
 	h->pkey = ROCE_PKEY_DEFAULT;
 	h->mig_req = true; /* 17.2.8: no path migration here means migrated */
 	p->hdr_len = (uint16_t)roce_encode(h, p->hdr);
 	p->path = path;
-	p->hash = hash;
+	/* A17.4.5.2: the flow label, where the program gives one, picks the
+	 * UDP source port; else each QP has its own. */
+	p->hash = path->flow_label ? path->flow_label * 0x9e3779b1u >> 12 :
+				     seed;
 	b->niov += p->niov;
 	b->n++;
 }

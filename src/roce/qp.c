@@ -286,7 +286,7 @@ static void go_quiet(struct roce_qp *qp)
 	qp->pace.next_ns = 0;
 	qp->busy = 0;
 	qp->rsp.resp_head = qp->rsp.resp_tail;
-	qp->rsp.ack_pending = false;
+	qp->rsp.ack_pending = qp->rsp.cnp_pending = false;
 	qp->rsp.in = IN_NOTHING;
 }
 
@@ -818,29 +818,55 @@ static bool pkey_matches(uint16_t pkey)
 	return (pkey & 0x7fff) == (ROCE_PKEY_DEFAULT & 0x7fff);
 }
 
-/* Checks that hold for every packet of a service (IBTA 9.6.1). */
-static bool rx_acceptable(const struct roce_qp *qp, const struct roce_rx *pkt)
+void qp_drop(struct roce_qp *qp, enum roce_drop why)
 {
+	/* What points to a mistake in the program or the network. */
+	static const char *const mistakes[ROCE_DROPS] = {
+		[ROCE_DROP_OPCODE] = "its opcode is not one of this QP's type, or not expected here",
+		[ROCE_DROP_HEADER] = "its P_Key is not 0xffff, or its transport version is not 0",
+		[ROCE_DROP_ADDRESS] = "it comes from, or is for, an address that is not that of the connection: has the peer several, or given another GID?",
+	};
+
+	qp->stats.dropped++;
+	if (qp->env->dropped)
+		qp->env->dropped(qp, why);
+	if (mistakes[why] && !(qp->drops_told & 1u << why)) {
+		qp->drops_told |= 1u << why;
+		explain(qp, "a packet is dropped, as any that follow for this reason: %s",
+			mistakes[why]);
+	}
+}
+
+/*
+ * Checks that hold for every packet of a service (IBTA 9.6.1). Returns 0 or
+ * 1 + enum roce_drop.
+ */
+static int rx_check(const struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	bool cnp = pkt->h.opcode == ROCE_CNP;
+
 	if (qp->state < IBV_QPS_RTR || qp->state == IBV_QPS_ERR)
-		return false;
+		return 1 + ROCE_DROP_STATE;
 	if (pkt->h.tver != 0 || !pkey_matches(pkt->h.pkey))
-		return false;
-	if (pkt->h.opcode == ROCE_CNP)
-		return qp->type != IBV_QPT_UD;
-	if ((pkt->h.opcode & 0xe0) != qp->service)
-		return false;
-	if (qp->type == IBV_QPT_UD)
-		return true;
-	return !memcmp(&pkt->sgid, &qp->path.dgid, sizeof(pkt->sgid)) &&
-	       !memcmp(&pkt->dgid, &qp->path.sgid, sizeof(pkt->dgid));
+		return 1 + ROCE_DROP_HEADER;
+	if (!roce_opcode(pkt->h.opcode)->name ||
+	    (cnp ? qp->type == IBV_QPT_UD :
+		   (pkt->h.opcode & 0xe0) != qp->service))
+		return 1 + ROCE_DROP_OPCODE;
+	if (qp->type != IBV_QPT_UD &&
+	    (memcmp(&pkt->sgid, &qp->path.dgid, sizeof(pkt->sgid)) ||
+	     memcmp(&pkt->dgid, &qp->path.sgid, sizeof(pkt->dgid))))
+		return 1 + ROCE_DROP_ADDRESS;
+	return 0;
 }
 
 void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 {
 	const struct roce_opcode *op = roce_opcode(pkt->h.opcode);
+	int drop = rx_check(qp, pkt);
 
-	if (!op->name || !rx_acceptable(qp, pkt)) {
-		qp->stats.dropped++;
+	if (drop) {
+		qp_drop(qp, (enum roce_drop)(drop - 1));
 		return;
 	}
 	qp->stats.rx_pkts++;
@@ -855,6 +881,8 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 			pace_slow(qp, now_ns);
 		return;
 	}
+	if (pkt->ecn_ce && !qp->path.local)
+		rsp_congestion(qp, now_ns);
 	if (qp->state == IBV_QPS_RTR && !qp->comm_est) {
 		qp->comm_est = true;
 		qp->env->event(qp, IBV_EVENT_COMM_EST);
@@ -864,9 +892,9 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 		    qp->state >= IBV_QPS_RTS)
 			comp_rx(qp, pkt, now_ns);
 		else
-			qp->stats.dropped++;
+			qp_drop(qp, ROCE_DROP_OPCODE);
 	} else if (qp->type == IBV_QPT_XRC_SEND) {
-		qp->stats.dropped++;
+		qp_drop(qp, ROCE_DROP_OPCODE);
 	} else {
 		rsp_rx(qp, pkt);
 	}
@@ -932,8 +960,9 @@ void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 	bool responses;
 
 	assert(sent <= n);
-	responses = n && roce_opcode(b->pkt[0].hdr[0])->flags &
-				 ROCE_F_RESPONSE;
+	responses = n && (b->pkt[0].hdr[0] == ROCE_CNP ||
+			  roce_opcode(b->pkt[0].hdr[0])->flags &
+				  ROCE_F_RESPONSE);
 	qp->stats.tx_pkts += sent;
 	if (responses) {
 		rsp_tx_done(qp, b, sent);

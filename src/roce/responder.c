@@ -18,6 +18,8 @@
 
 #include <stdlib.h>
 
+#define CNP_GAP_NS (50 * USEC)
+
 /* Verdicts on a request. */
 enum verdict {
 	PASS,
@@ -112,7 +114,8 @@ bool rsp_ready(const struct roce_qp *qp)
 {
 	const struct roce_responder *r = &qp->rsp;
 
-	return r->ack_pending || r->nak_pending || r->resp_head != r->resp_tail;
+	return r->ack_pending || r->nak_pending || r->cnp_pending ||
+	       r->resp_head != r->resp_tail;
 }
 
 static uint8_t read_resp_op(uint32_t i, uint32_t npkts)
@@ -167,6 +170,7 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b,
 		}
 	}
 	batch_push(b, p, &h, &qp->path, qp->seed);
+	qp->rsp.nak_last = false; /* accepts what is before it, as an ACK */
 	e->next++;
 	return true;
 }
@@ -182,12 +186,42 @@ static void ack_build(struct roce_qp *qp, struct roce_batch *b)
 		.msn = r->msn,
 	};
 
-	if (r->nak_pending) {
+	if (r->ack_pending) {
+		r->ack_pending = false;
+	} else {
 		h.psn = r->nak_psn;
 		h.syndrome = r->nak_syndrome;
+		r->nak_pending = false;
 	}
+	r->nak_last = h.syndrome == (ROCE_AETH_NAK | ROCE_NAK_PSN);
 	batch_push(b, batch_open(b), &h, &qp->path, qp->seed);
-	r->ack_pending = r->nak_pending = false;
+}
+
+/*
+ * At most one notification per CNP_GAP_NS: the sender that gets one slows down
+ * for much longer than that. UD has no connection that could be slowed.
+ */
+void rsp_congestion(struct roce_qp *qp, uint64_t now_ns)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	if (r->cnp_ns && now_ns - r->cnp_ns < CNP_GAP_NS)
+		return;
+	r->cnp_ns = now_ns;
+	r->cnp_pending = true;
+}
+
+/* Annex A17.9.3: PSN 0 and BECN, nothing else. */
+static void cnp_build(struct roce_qp *qp, struct roce_batch *b)
+{
+	struct roce_hdr h = {
+		.opcode = ROCE_CNP,
+		.becn = true,
+		.dest_qpn = qp->dest_qpn,
+	};
+
+	batch_push(b, batch_open(b), &h, &qp->path, qp->seed);
+	qp->rsp.cnp_pending = false;
 }
 
 /* Responses that have been sent to their end are not due any more. */
@@ -202,6 +236,8 @@ void rsp_tx(struct roce_qp *qp, struct roce_batch *b)
 {
 	struct roce_responder *r = &qp->rsp;
 
+	if (r->cnp_pending && batch_room(b, 0))
+		cnp_build(qp, b);
 	for (uint32_t i = r->resp_head; i != r->resp_tail; i++) {
 		struct roce_response *e = resp_at(r, i);
 
@@ -214,7 +250,7 @@ out:
 	if (r->resp_head == r->resp_tail ||
 	    resp_at(r, r->resp_tail - 1)->next ==
 		    resp_at(r, r->resp_tail - 1)->npkts)
-		if ((r->ack_pending || r->nak_pending) && batch_room(b, 0))
+		while ((r->ack_pending || r->nak_pending) && batch_room(b, 0))
 			ack_build(qp, b);
 	if (!b->n)
 		resp_forget(r);
@@ -228,6 +264,8 @@ void rsp_tx_done(struct roce_qp *qp, const struct roce_batch *b, size_t sent)
 	for (size_t i = b->n; i-- > sent;) {
 		uint32_t psn = get_be24(b->pkt[i].hdr + 9);
 
+		if (b->pkt[i].hdr[0] == ROCE_CNP)
+			continue; /* the next mark brings another */
 		if ((b->pkt[i].hdr[0] & 0x1f) == ROCE_ACK) {
 			uint8_t syndrome = b->pkt[i].hdr[ROCE_BTH_LEN];
 
@@ -274,10 +312,21 @@ static void fail_recv(struct roce_qp *qp, enum ibv_wc_status status)
 	recv_complete(qp, &r->recv, &wc, false);
 }
 
+static void drop_refused(struct roce_qp *qp, enum verdict v)
+{
+	if (v == DROP || v == V_NAK_PSN)
+		qp_drop(qp, ROCE_DROP_GAP);
+	else if (v == V_RNR)
+		qp_drop(qp, ROCE_DROP_NO_RECV);
+	else
+		qp_drop(qp, ROCE_DROP_REFUSED);
+}
+
 static void refuse_rc(struct roce_qp *qp, enum verdict v)
 {
 	struct roce_responder *r = &qp->rsp;
 
+	drop_refused(qp, v);
 	switch (v) {
 	case PASS:
 	case DROP:
@@ -287,6 +336,13 @@ static void refuse_rc(struct roce_qp *qp, enum verdict v)
 		if (r->nak_seq_sent || r->rnr_sent)
 			return;
 		r->nak_seq_sent = true;
+		/*
+		 * A NAK accepts what is before it, but rxe as requester takes
+		 * no second one before it has seen an ACK: it would wait for
+		 * its timer, gap after gap, until it is out of retries.
+		 */
+		if (r->nak_last)
+			owe_ack(qp);
 		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_PSN);
 		return;
 	case V_RNR:
@@ -324,7 +380,7 @@ static void refuse_uc(struct roce_qp *qp, enum verdict v)
 {
 	if (v == PASS)
 		return;
-	qp->stats.dropped++;
+	drop_refused(qp, v);
 	qp->rsp.in = IN_NOTHING;
 }
 
@@ -727,6 +783,8 @@ static enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt)
 		return v;
 	r->epsn = psn_add(r->epsn, span);
 	r->nak_seq_sent = r->rnr_sent = false;
+	if (r->nak_syndrome == (ROCE_AETH_NAK | ROCE_NAK_PSN))
+		r->nak_pending = false; /* the gap is closed before it left */
 	/*
 	 * Reads and atomics are acknowledged by their own responses. An ACK
 	 * with the PSN of one asks its requester to do it again (9.7.5.1.1),
@@ -771,6 +829,7 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 
 	qp->stats.duplicates++;
+	qp_drop(qp, ROCE_DROP_DUPLICATE);
 	if (qp->type == IBV_QPT_UC)
 		return;
 	if (f & ROCE_F_READ) {

@@ -93,12 +93,12 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 	if (pkt->h.qkey != qp->attr.qkey || pkt->len > qp->mtu) {
 		explain(qp, "datagram dropped: its Q_Key 0x%08x is not ours, 0x%08x, or its %zu bytes are over the MTU",
 			pkt->h.qkey, qp->attr.qkey, pkt->len);
-		qp->stats.dropped++;
+		qp_drop(qp, ROCE_DROP_QKEY);
 		return;
 	}
 	if (!recv_take(qp, &recv)) {
 		explain(qp, "datagram dropped: no receive was posted");
-		qp->stats.dropped++;
+		qp_drop(qp, ROCE_DROP_NO_RECV);
 		return;
 	}
 	if (wc.byte_len > recv.length) {

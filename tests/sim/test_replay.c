@@ -496,10 +496,33 @@ static void provide_receive(const struct pkt *p, const struct stream *s,
 	++*posted;
 }
 
+/*
+ * Before the second of two NAKs in a row we say once more what has arrived, for
+ * the sake of rxe's requester; its responder does not. Such ACKs are left out.
+ */
+static void spare_acks(const struct stream *s, size_t n)
+{
+	for (size_t i = 0; i + 1 < P->out.n && i < n; i++) {
+		const struct roce_hdr *h = &P->out.pkt[i].h;
+		const struct roce_hdr *next = &P->out.pkt[i + 1].h;
+
+		if (h->opcode != ROCE_ACK || next->opcode != ROCE_ACK ||
+		    (h->syndrome & ROCE_AETH_KIND) != ROCE_AETH_ACK ||
+		    next->syndrome != (ROCE_AETH_NAK | ROCE_NAK_PSN) ||
+		    next->psn != psn_add(h->psn, 1) ||
+		    s->pkt[i].h.psn != next->psn ||
+		    !is_nak(&s->pkt[i], ROCE_NAK_PSN))
+			continue;
+		memmove(&P->out.pkt[i], &P->out.pkt[i + 1],
+			(--P->out.n - i) * sizeof(P->out.pkt[0]));
+	}
+}
+
 static void check_answers(const struct stream *s)
 {
 	size_t n = s ? s->n : 0;
 
+	spare_acks(s, n);
 	if (P->out.n != n)
 		fail_msg("%s: %zu answers where %zu were captured", current,
 			 P->out.n, n);

@@ -3,6 +3,30 @@
  *
  * Each test names what the specification says, drops or forges the packets
  * that bring it about, and looks at completions, events and memory.
+ *
+ * What hardware expects of packets, and the tests that state it; "peer" is
+ * tests/peer/packets.py, which looks for it in captures as well:
+ *
+ *   source port per QP or flow label  A17.4.5.2  flow_label_picks_the_port,
+ *                                                test_udp: headers_of_ip
+ *   DSCP and ECN from traffic class   A17.4.5    test_udp: headers_of_ip; peer
+ *   TTL from hop limit                A17.4.5    test_udp: headers_of_ip; peer
+ *   Don't Fragment                    A17.4.5.1  test_udp: headers_of_ip; peer
+ *   no UDP checksum, IPv4 and IPv6    A17.4.5.2  test_udp: no_udp_checksum
+ *   P_Key 0xffff                      9.2.4      fields_of_every_packet; peer
+ *   MigReq 1                          17.2.8     fields_of_every_packet; peer
+ *   reserved bits 0 on sending        9.2        test_roce: reserved_bits; peer
+ *   and ignored on receipt            9.2        test_roce: reserved_bits,
+ *                                                test_udp: no_udp_checksum
+ *   pad count                         9.2.3      fields_of_every_packet; peer
+ *   solicited event bit               9.2.2      solicited_is_for_the_last
+ *   AckReq                            9.7.7.1.1  ack_is_asked_for
+ *   AETH credits                      9.7.7.2    credits_say_that_there_are_none
+ *   MSN                               9.7.7.1    msn_counts_messages
+ *   responder resources               9.7.4.1.7  outstanding_reads_bounded,
+ *                                                too_many_reads_are_refused
+ *   congestion notification           A17.9.3    congestion_is_told,
+ *                                                congestion_is_heeded
  */
 #include "sim.h"
 
@@ -884,6 +908,497 @@ static void strangers_are_ignored(void **state)
 	sim_free(p.sim);
 }
 
+/* ---- what hardware expects --------------------------------------------- */
+
+/* What was seen on the link, packet by packet. */
+struct seen {
+	size_t n;
+	struct {
+		struct roce_hdr h;
+		size_t len;
+		int from;
+	} pkt[4096];
+	/* The request with gap[i] is lost when it is sent for time i + 1. */
+	uint32_t gap[4];
+	unsigned tries[4];
+	size_t gaps;
+};
+
+static void tap_seen(struct sim *s, const struct roce_hdr *h, size_t payload,
+		     int from)
+{
+	struct seen *w = s->user;
+
+	assert_true(w->n < 4096);
+	w->pkt[w->n].h = *h;
+	w->pkt[w->n].len = payload;
+	w->pkt[w->n++].from = from;
+}
+
+static bool drop_gaps(struct sim *s, const struct roce_hdr *h, int from)
+{
+	struct seen *w = s->user;
+
+	for (size_t i = 0; i < w->gaps && from == 0; i++)
+		if (h->psn == w->gap[i] && w->tries[i]++ == i)
+			return true;
+	return false;
+}
+
+static struct seen *watch(struct pair *p)
+{
+	static struct seen w;
+
+	memset(&w, 0, sizeof(w));
+	p->sim->user = &w;
+	p->sim->link.tap = tap_seen;
+	p->sim->link.drop = drop_gaps;
+	return &w;
+}
+
+static bool is_nak_psn(const struct roce_hdr *h)
+{
+	return h->opcode == ROCE_ACK &&
+	       h->syndrome == (ROCE_AETH_NAK | ROCE_NAK_PSN);
+}
+
+static void fields_of(enum ibv_qp_type type)
+{
+	struct pair p = pair_new(type);
+	struct seen *w = watch(&p);
+
+	for (uint32_t len = 0; len < 9; len++) {
+		recv_into(p.b, 0, 4096);
+		post(p.a, IBV_WR_SEND, 0, len * 127, 0, 0x11, 0);
+		if (type == IBV_QPT_UD)
+			continue;
+		post_to(p.a, IBV_WR_RDMA_WRITE, 8192, len * 1023);
+		if (type == IBV_QPT_RC)
+			post_to(p.a, IBV_WR_RDMA_READ, 8192, len * 1023);
+		settle(&p);
+	}
+	if (type == IBV_QPT_RC)
+		post_to(p.a, IBV_WR_ATOMIC_FETCH_AND_ADD, 64, 8);
+	settle(&p);
+	assert_true(w->n >= 9);
+	for (size_t i = 0; i < w->n; i++) {
+		const struct roce_hdr *h = &w->pkt[i].h;
+
+		assert_int_equal(h->pkey, 0xffff);
+		assert_true(h->mig_req);
+		assert_int_equal(h->tver, 0);
+		assert_false(h->fecn || h->becn);
+		assert_int_equal((w->pkt[i].len + h->pad) % 4, 0);
+		assert_in_range(h->pad, 0, 3);
+		if (!w->pkt[i].len)
+			assert_int_equal(h->pad, 0);
+	}
+	sim_free(p.sim);
+}
+
+static void fields_of_every_packet(void **state)
+{
+	(void)state;
+	fields_of(IBV_QPT_RC);
+	fields_of(IBV_QPT_UC);
+	fields_of(IBV_QPT_UD);
+}
+
+/* 9.2.2, 9.5.8: in the last packet of a message whose program asked for it. */
+static void solicited_is_for_the_last(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct seen *w = watch(&p);
+	unsigned solicited = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		recv_into(p.b, 0, 4096);
+		post(p.a, IBV_WR_SEND, 0, i & 1 ? 3000 : 100, 0, 0,
+		     i & 2 ? IBV_SEND_SOLICITED : 0);
+	}
+	settle(&p);
+	for (size_t i = 0; i < w->n; i++) {
+		if (!w->pkt[i].h.solicited)
+			continue;
+		solicited++;
+		assert_true(w->pkt[i].h.opcode == ROCE_SEND_ONLY ||
+			    w->pkt[i].h.opcode == ROCE_SEND_LAST);
+	}
+	assert_int_equal(solicited, 2);
+	for (unsigned i = 0; i < 4; i++) {
+		assert_non_null(sim_poll(p.b->recv));
+		assert_int_equal(p.b->recv->solicited[i], i >= 2);
+	}
+	sim_free(p.sim);
+}
+
+/*
+ * 9.7.7.1.1: the last packet of each message asks, reads and atomics do, and
+ * within a message every sixteenth; UC, where nobody would answer, never.
+ */
+static void ack_is_asked_for(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct seen *w = watch(&p);
+	unsigned since = 0;
+
+	(void)state;
+	recv_into(p.b, 0, 100);
+	post_to(p.a, IBV_WR_SEND, 0, 100);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 100000);
+	post_to(p.a, IBV_WR_RDMA_READ, 0, 5000);
+	post_to(p.a, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8);
+	settle(&p);
+	for (size_t i = 0; i < w->n; i++) {
+		const struct roce_hdr *h = &w->pkt[i].h;
+		uint32_t f = roce_opcode(h->opcode)->flags;
+
+		if (!(f & ROCE_F_REQUEST)) {
+			assert_false(h->ack_req);
+			continue;
+		}
+		since = h->ack_req ? 0 : since + 1;
+		assert_true(since < 16);
+		if (f & (ROCE_F_LAST | ROCE_F_READ | ROCE_F_ATOMIC))
+			assert_true(h->ack_req);
+	}
+	sim_free(p.sim);
+
+	p = pair_new(IBV_QPT_UC);
+	w = watch(&p);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 100000);
+	settle(&p);
+	assert_int_equal(w->n, 98);
+	for (size_t i = 0; i < w->n; i++)
+		assert_false(w->pkt[i].h.ack_req);
+	sim_free(p.sim);
+}
+
+/* 9.7.7.2: code 31 says that the responder does not count credits. */
+static void credits_say_that_there_are_none(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct seen *w = watch(&p);
+	unsigned answers = 0;
+
+	(void)state;
+	recv_into(p.b, 0, 100);
+	post_to(p.a, IBV_WR_SEND, 0, 100);
+	post_to(p.a, IBV_WR_RDMA_READ, 0, 5000);
+	post_to(p.a, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8);
+	settle(&p);
+	for (size_t i = 0; i < w->n; i++)
+		if (roce_opcode(w->pkt[i].h.opcode)->flags & ROCE_F_AETH) {
+			answers++;
+			assert_int_equal(w->pkt[i].h.syndrome, 0x1f);
+		}
+	assert_int_equal(answers, 4); /* first and last of the read */
+	sim_free(p.sim);
+}
+
+/*
+ * 9.7.7.1: the number of messages done, of whatever kind; a packet in the
+ * middle of one does not count, nor does a repetition.
+ */
+static void msn_counts_messages(void **state)
+{
+	static const enum ibv_wr_opcode ops[] = {
+		IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+		IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_WRITE,
+	};
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct seen *w = watch(&p);
+
+	(void)state;
+	recv_into(p.b, 0, 3000);
+	for (uint32_t i = 0; i < 5; i++) {
+		w->n = 0;
+		w->gap[0] = psn_add(sim_conn_default.psn_a, i * 3);
+		w->gaps = i == 1; /* the write's first packet comes twice */
+		post_to(p.a, ops[i], 4096,
+			ops[i] == IBV_WR_ATOMIC_FETCH_AND_ADD ? 8 : 3000);
+		settle(&p);
+		expect(p.a->send, IBV_WC_SUCCESS);
+		assert_true(w->n > 0);
+		for (size_t k = 0; k < w->n; k++) {
+			const struct roce_hdr *h = &w->pkt[k].h;
+
+			if (!(roce_opcode(h->opcode)->flags & ROCE_F_AETH))
+				continue;
+			assert_int_equal(h->msn,
+					 is_nak_psn(h) ? i : i + 1);
+		}
+	}
+	sim_free(p.sim);
+}
+
+/* A requester that has not negotiated so many: invalid request (9.7.4.1.7). */
+static void too_many_reads_are_refused(void **state)
+{
+	struct sim_conn_opts co = sim_conn_default;
+	struct pair p;
+	struct roce_hdr h = {
+		.opcode = ROCE_READ_REQUEST, .pkey = 0xffff, .dma_len = 4096,
+	};
+	struct roce_rx rx;
+
+	(void)state;
+	co.dest_rd_atomic = 2;
+	p = pair_opts(IBV_QPT_RC, &co);
+	h.dest_qpn = roce_qp_num(p.b->qp);
+	h.va = (uintptr_t)p.b->node->mem;
+	h.rkey = p.b->node->rkey;
+	for (uint32_t i = 0; i < 3; i++) {
+		h.psn = psn_add(co.psn_a, 4 * i);
+		rx = (struct roce_rx){ .h = h, .sgid = p.a->node->gid,
+				       .dgid = p.b->node->gid };
+		roce_rx(p.b->qp, &rx, p.sim->now);
+	}
+	assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_ERR);
+	assert_int_equal(p.b->events, 1 << IBV_EVENT_QP_REQ_ERR);
+	assert_int_equal(roce_qp_stats(p.b->qp)->nak_tx, 1);
+	sim_free(p.sim);
+}
+
+/* All packets of a flow, there and back, leave by one socket; see udp.h. */
+static void flow_label_picks_the_port(void **state)
+{
+	struct sim_qp_opts qo = {
+		.type = IBV_QPT_UC, .cap = { 8, 8, 1, 1, 0 }
+	};
+	struct sim *sim = sim_new(1);
+	static struct roce_batch b;
+	uint32_t hash[2] = { 0 };
+	unsigned used = 0;
+
+	(void)state;
+	for (uint32_t flow = 0; flow < 10; flow++) {
+		struct sim_qp *q = sim_qp_new(sim, 0, &qo);
+		struct roce_path path = sim_path(&sim->node[0], &sim->node[1]);
+		struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT,
+					 .port_num = 1,
+					 .path_mtu = IBV_MTU_1024 };
+		struct ibv_sge sge = { (uintptr_t)sim->node[0].mem, 3000,
+				       sim->node[0].lkey };
+		struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1,
+					  .opcode = IBV_WR_SEND };
+
+		path.flow_label = flow < 2 ? 0 : 0x12340 + flow;
+		assert_int_equal(roce_qp_modify(q->qp, &a,
+						IBV_QP_STATE |
+							IBV_QP_PKEY_INDEX |
+							IBV_QP_PORT |
+							IBV_QP_ACCESS_FLAGS,
+						NULL, NULL, 0), 0);
+		a.qp_state = IBV_QPS_RTR;
+		assert_int_equal(roce_qp_modify(q->qp, &a,
+						IBV_QP_STATE | IBV_QP_AV |
+							IBV_QP_PATH_MTU |
+							IBV_QP_DEST_QPN |
+							IBV_QP_RQ_PSN,
+						&path, NULL, 0), 0);
+		a.qp_state = IBV_QPS_RTS;
+		assert_int_equal(roce_qp_modify(q->qp, &a,
+						IBV_QP_STATE | IBV_QP_SQ_PSN,
+						NULL, NULL, 0), 0);
+		assert_int_equal(roce_post_send(q->qp, &wr, NULL, 0), 0);
+		roce_tx(q->qp, &b, sim->now);
+		assert_int_equal(b.n, 3);
+		assert_int_equal(b.pkt[0].hash, b.pkt[1].hash);
+		assert_int_equal(b.pkt[0].hash, b.pkt[2].hash);
+		if (flow < 2) /* the QP's own (here: 0) */
+			hash[flow] = b.pkt[0].hash;
+		else
+			used |= 1u << b.pkt[0].hash % 4;
+		roce_tx_done(q->qp, &b, 3, sim->now);
+	}
+	assert_int_equal(hash[0], hash[1]);
+	/* Eight labels next to each other use more than two of four ports. */
+	assert_true(__builtin_popcount(used) > 2);
+	sim_free(sim);
+}
+
+/*
+ * A17.9.3: a packet marked "congestion experienced" is answered by a CNP to
+ * the sender's QP: PSN 0, BECN. One is enough for a while.
+ */
+static void congestion_is_told(void **state)
+{
+	static const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC };
+
+	(void)state;
+	for (int t = 0; t < 2; t++) {
+		struct pair p = pair_new(types[t]);
+		struct seen *w = watch(&p);
+		uint8_t service = types[t] == IBV_QPT_RC ? ROCE_RC : ROCE_UC;
+		struct roce_rx rx = {
+			.h = { .opcode = service | ROCE_WRITE_ONLY,
+			       .pkey = 0xffff,
+			       .dest_qpn = roce_qp_num(p.b->qp) },
+			.sgid = p.a->node->gid, .dgid = p.b->node->gid,
+			.ecn_ce = true,
+		};
+		unsigned cnps = 0, n = 100;
+
+		for (uint32_t i = 0; i < n; i++) {
+			rx.h.psn = psn_add(sim_conn_default.psn_a, i);
+			roce_rx(p.b->qp, &rx, p.sim->now);
+			sim_pull(p.b);
+			p.sim->now += 5000; /* in all, half a millisecond */
+		}
+		for (size_t i = 0; i < w->n; i++) {
+			if (w->pkt[i].h.opcode != ROCE_CNP)
+				continue;
+			cnps++;
+			assert_int_equal(w->pkt[i].from, 1);
+			assert_int_equal(w->pkt[i].h.dest_qpn,
+					 roce_qp_num(p.a->qp));
+			assert_int_equal(w->pkt[i].h.psn, 0);
+			assert_true(w->pkt[i].h.becn);
+			assert_int_equal(w->pkt[i].len, 0);
+		}
+		assert_int_equal(cnps, 10);
+		sim_free(p.sim);
+	}
+}
+
+/* And whoever gets one slows down, once, and does no harm to its QP. */
+static void congestion_is_heeded(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct seen *w = watch(&p);
+	struct roce_rx rx = {
+		.h = { .opcode = ROCE_CNP, .pkey = 0xffff, .becn = true,
+		       .dest_qpn = roce_qp_num(p.a->qp) },
+		.sgid = p.b->node->gid, .dgid = p.a->node->gid,
+	};
+	size_t before, after;
+
+	(void)state;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 1000000);
+	before = w->n; /* what is sent before anything comes back */
+	settle(&p);
+	sim_free(p.sim);
+
+	p = pair_new(IBV_QPT_RC);
+	w = watch(&p);
+	rx.h.dest_qpn = roce_qp_num(p.a->qp);
+	rx.sgid = p.b->node->gid;
+	rx.dgid = p.a->node->gid;
+	rx.sgid.raw[15] ^= 0x40; /* not from the peer */
+	roce_rx(p.a->qp, &rx, p.sim->now);
+	rx.sgid = p.b->node->gid;
+	assert_int_equal(roce_qp_stats(p.a->qp)->dropped, 1);
+	roce_rx(p.a->qp, &rx, p.sim->now);
+	roce_rx(p.a->qp, &rx, p.sim->now);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 1000000);
+	after = w->n;
+	assert_in_range(after, before / 2 - 1, before / 2 + 1);
+	settle(&p);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	sim_free(p.sim);
+}
+
+/* Why packets do nothing is counted by reason. */
+static uint64_t drops[ROCE_DROPS];
+
+static void count_drops(struct roce_qp *qp, enum roce_drop why)
+{
+	(void)qp;
+	assert_in_range(why, 0, ROCE_DROPS - 1);
+	drops[why]++;
+}
+
+static void drops_are_counted(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct roce_hdr h = {
+		.opcode = ROCE_WRITE_ONLY, .pkey = 0xffff,
+		.dest_qpn = roce_qp_num(p.b->qp),
+		.psn = sim_conn_default.psn_a,
+	};
+	struct roce_rx good = { .h = h, .sgid = p.a->node->gid,
+				.dgid = p.b->node->gid }, rx = good;
+
+	(void)state;
+	memset(drops, 0, sizeof(drops));
+	p.b->node->env.dropped = count_drops;
+	rx.dgid.raw[15] ^= 4;
+	roce_rx(p.b->qp, &rx, 0);
+	rx = good;
+	rx.h.pkey = 0x8001;
+	roce_rx(p.b->qp, &rx, 0);
+	rx = good;
+	rx.h.opcode |= ROCE_UC;
+	roce_rx(p.b->qp, &rx, 0);
+	rx.h.opcode = 0x1f; /* nobody's */
+	roce_rx(p.b->qp, &rx, 0);
+	rx = good;
+	rx.h.psn = psn_add(rx.h.psn, 5);
+	roce_rx(p.b->qp, &rx, 0);
+	roce_rx(p.b->qp, &rx, 0);
+	roce_rx(p.b->qp, &good, 0); /* this one is taken */
+	roce_rx(p.b->qp, &good, 0);
+	rx.h.psn = psn_add(good.h.psn, 1);
+	rx.h.opcode = ROCE_SEND_ONLY;
+	roce_rx(p.b->qp, &rx, 0);
+	rx.h.opcode = ROCE_SEND_MIDDLE;
+	roce_rx(p.b->qp, &rx, 0);
+	assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_ERR);
+	roce_rx(p.b->qp, &good, 0);
+	assert_int_equal(drops[ROCE_DROP_ADDRESS], 1);
+	assert_int_equal(drops[ROCE_DROP_HEADER], 1);
+	assert_int_equal(drops[ROCE_DROP_OPCODE], 2);
+	assert_int_equal(drops[ROCE_DROP_GAP], 2);
+	assert_int_equal(drops[ROCE_DROP_DUPLICATE], 1);
+	assert_int_equal(drops[ROCE_DROP_NO_RECV], 1);
+	assert_int_equal(drops[ROCE_DROP_REFUSED], 1);
+	assert_int_equal(drops[ROCE_DROP_STATE], 1);
+	assert_int_equal(roce_qp_stats(p.b->qp)->dropped, 10);
+	sim_free(p.sim);
+}
+
+/* ---- quirks of peers --------------------------------------------------- */
+
+/*
+ * rxe as requester heeds one NAK of a gap, and the next only when an ACK has
+ * come in between: one goes before a NAK that would be the second in a row.
+ * The ACK is never behind the NAK, which would be older than it then.
+ */
+static void quirk_rxe_wants_acks_between_naks(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct seen *w = watch(&p);
+	const struct roce_hdr *last = NULL;
+	unsigned naks = 0;
+
+	(void)state;
+	/* All in the first sixteen packets, where no ACK is asked for. */
+	w->gaps = 3;
+	for (uint32_t i = 0; i < 3; i++)
+		w->gap[i] = psn_add(sim_conn_default.psn_a, 3 + 4 * i);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 15 * 1024);
+	settle(&p);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	for (size_t i = 0; i < w->n; i++) {
+		const struct roce_hdr *h = &w->pkt[i].h;
+
+		if (w->pkt[i].from != 1)
+			continue;
+		naks += is_nak_psn(h);
+		if (last && is_nak_psn(h)) {
+			assert_false(is_nak_psn(last));
+			assert_int_equal(last->syndrome & ROCE_AETH_KIND,
+					 ROCE_AETH_ACK);
+			assert_int_equal(h->psn, psn_add(last->psn, 1));
+		}
+		last = h;
+	}
+	assert_int_equal(naks, 3);
+	sim_free(p.sim);
+}
+
 /* rxe answers a send that is too long with NAK 0x63 where 0x61 is due. */
 static void quirk_rxe_long_send(void **state)
 {
@@ -939,6 +1454,17 @@ int main(void)
 		cmocka_unit_test(xrc_reaches_the_srq),
 		cmocka_unit_test(atomic_write_is_checked),
 		cmocka_unit_test(strangers_are_ignored),
+		cmocka_unit_test(fields_of_every_packet),
+		cmocka_unit_test(solicited_is_for_the_last),
+		cmocka_unit_test(ack_is_asked_for),
+		cmocka_unit_test(credits_say_that_there_are_none),
+		cmocka_unit_test(msn_counts_messages),
+		cmocka_unit_test(too_many_reads_are_refused),
+		cmocka_unit_test(flow_label_picks_the_port),
+		cmocka_unit_test(congestion_is_told),
+		cmocka_unit_test(congestion_is_heeded),
+		cmocka_unit_test(drops_are_counted),
+		cmocka_unit_test(quirk_rxe_wants_acks_between_naks),
 		cmocka_unit_test(quirk_rxe_long_send),
 	};
 
