@@ -277,6 +277,25 @@ def test_port_of_another_process(placements):
         server.kill()
 
 
+def test_port_in_two_networks(placements):
+    """A port is one network namespace's, even at an address that both have."""
+    place, port = placements("netns"), rig.free_port()
+    env = {"CM_CHECK_PORT": str(port), "CM_CHECK_ADDR": "127.0.0.1"}
+    procs = []
+    try:
+        for side in (place.server, place.client):
+            procs.append(rig.Proc(side, [CHECK, "wait_server"], env=env))
+            procs[-1].wait_for("^listening$")
+        for side, server in zip((place.server, place.client), procs[:]):
+            procs.append(rig.Proc(side, [CHECK, "wait_client"], env=env))
+            procs[-1].wait_for("ESTABLISHED 0")
+            server.wait_for("ESTABLISHED 0")
+            assert server.output().count("ESTABLISHED") == 1, server.describe()
+    finally:
+        for p in procs:
+            p.kill()
+
+
 @pytest.mark.parametrize("where", ["local", "wire", "netns"])
 def test_many_listeners(placements, where):
     """Every request finds its process, whoever came first, and one that has

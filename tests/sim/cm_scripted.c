@@ -652,6 +652,36 @@ static void reject(void **unused)
 	finish(net);
 }
 
+/* Whatever the reason to refuse a REQ is, the other side learns it. */
+static void every_reason(void **unused)
+{
+	static const unsigned reasons[] = {
+#define X(name, code, words) CM_REJ_##name,
+		CM_REJ_REASONS(X)
+#undef X
+			999 /* one of a later edition */
+	};
+	struct cm_net *net = setup();
+
+	(void)unused;
+	for (size_t i = 0; i < ARRAY_SIZE(reasons); i++) {
+		struct cm_conn *a = dial(net, &an_end, NULL, 0), *b;
+
+		cm_net_run(net, SEC / 100);
+		b = B->ev.conn;
+		assert_int_equal(cm_reject(B->cm, b, reasons[i], NULL, 0, "why",
+					   3, net->now),
+				 0);
+		cm_net_run(net, SEC / 100);
+		expect(A, CM_EV_REJ, (int)reasons[i]);
+		assert_memory_equal(A->ev_data, "why", 4);
+		state(a, CM_IDLE);
+		cm_close(A->cm, a, net->now);
+		cm_close(B->cm, b, net->now);
+	}
+	finish(net);
+}
+
 /* A user that closes without a word leaves the talking to the CM. */
 static void closing_says_so(void **unused)
 {
@@ -1156,6 +1186,7 @@ int main(void)
 		cmocka_unit_test(both_disconnect),
 		cmocka_unit_test(both_connect),
 		cmocka_unit_test(reject),
+		cmocka_unit_test(every_reason),
 		cmocka_unit_test(closing_says_so),
 		cmocka_unit_test(stale_connection),
 		cmocka_unit_test(qp_used_again),
