@@ -459,6 +459,141 @@ static void ethernet(void **state)
 	}
 }
 
+/* ---- asynchronous events, each with its object -------------------------- */
+
+static void expect_event(enum ibv_event_type type, const void *object)
+{
+	struct ibv_async_event ev;
+
+	assert_true(readable(ctx->async_fd, 5000));
+	assert_int_equal(ibv_get_async_event(ctx, &ev), 0);
+	assert_string_equal(ibv_event_type_str(ev.event_type),
+			    ibv_event_type_str(type));
+	/* The union's pointers are in one place. */
+	assert_ptr_equal(ev.element.qp, object);
+	ibv_ack_async_event(&ev);
+}
+
+static void no_event(void)
+{
+	assert_false(readable(ctx->async_fd, 20));
+}
+
+static void events(void **state)
+{
+	struct ibv_srq_init_attr sia = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq_attr limit = { .srq_limit = 2 };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+	struct ibv_qp_attr attr, rtr;
+	struct ibv_recv_wr rwr = { .num_sge = 1 }, *bad;
+	struct ibv_sge sge;
+	struct ibv_srq *srq = ibv_create_srq(pd, &sia);
+	struct end a, b;
+	int i;
+
+	(void)state;
+	/* COMM_EST: a packet came while the QP was in RTR. Once. */
+	end_init(&a, IBV_QPT_RC, NULL);
+	end_init(&b, IBV_QPT_RC, NULL);
+	connect_to(a.qp, b.qp->qp_num);
+	assert_int_equal(to_init(b.qp, ALL_ACCESS), 0);
+	rtr = rtr_attr(a.qp->qp_num);
+	assert_int_equal(ibv_modify_qp(b.qp, &rtr, rtr_mask(IBV_QPT_RC)), 0);
+	no_event();
+	send_some(&a, &b, 2, 64);
+	expect_event(IBV_EVENT_COMM_EST, b.qp);
+	no_event();
+
+	/* SQ_DRAINED: only if it was asked for. */
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_SQD };
+	assert_int_equal(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE), 0);
+	no_event();
+	attr.qp_state = IBV_QPS_RTS;
+	assert_int_equal(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE), 0);
+	attr.qp_state = IBV_QPS_SQD;
+	attr.en_sqd_async_notify = 1;
+	assert_int_equal(ibv_modify_qp(a.qp, &attr,
+				       IBV_QP_STATE |
+					       IBV_QP_EN_SQD_ASYNC_NOTIFY),
+			 0);
+	expect_event(IBV_EVENT_SQ_DRAINED, a.qp);
+	attr.qp_state = IBV_QPS_RTS;
+	assert_int_equal(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE), 0);
+
+	/* QP_REQ_ERR: a request that the QP does not take at all. */
+	assert_int_equal(to_rts(b.qp, 7), 0);
+	attr.qp_access_flags = 0;
+	assert_int_equal(ibv_modify_qp(b.qp, &attr, IBV_QP_ACCESS_FLAGS), 0);
+	wr.opcode = IBV_WR_RDMA_WRITE;
+	wr.wr.rdma.rkey = b.mr->rkey;
+	wr.wr.rdma.remote_addr = (uintptr_t)b.buf;
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_INV_REQ_ERR);
+	expect_event(IBV_EVENT_QP_REQ_ERR, b.qp);
+	no_event();
+	end_fini(&a);
+	end_fini(&b);
+
+	/* QP_ACCESS_ERR: one that is not allowed. */
+	pair_init(&a, &b, IBV_QPT_RC);
+	wr.opcode = IBV_WR_RDMA_WRITE;
+	wr.wr.rdma.rkey = b.mr->rkey;
+	wr.wr.rdma.remote_addr = (uintptr_t)b.buf + BUF;
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_ACCESS_ERR);
+	expect_event(IBV_EVENT_QP_ACCESS_ERR, b.qp);
+	no_event();
+	end_fini(&a);
+	end_fini(&b);
+
+	/* CQ_ERR of the queue, and QP_FATAL of the QP that lost by it. */
+	pair_init(&a, &b, IBV_QPT_RC);
+	assert_int_equal(ibv_destroy_cq(b.cq), EBUSY);
+	assert_int_equal(ibv_resize_cq(b.cq, 1), 0);
+	wr.opcode = IBV_WR_SEND;
+	for (i = 0; i < 2; i++) {
+		post_recv(&b, (uint64_t)i, 0, 64);
+		assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	}
+	expect_event(IBV_EVENT_CQ_ERR, b.cq);
+	expect_event(IBV_EVENT_QP_FATAL, b.qp);
+	no_event();
+	end_fini(&a);
+	end_fini(&b);
+
+	/* SRQ_LIMIT_REACHED: once per arming; QP_LAST_WQE_REACHED in ERR. */
+	assert_non_null(srq);
+	end_init(&a, IBV_QPT_RC, NULL);
+	end_init(&b, IBV_QPT_RC, srq);
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	sge = sge_of(&b, 0, 64);
+	rwr.sg_list = &sge;
+	for (i = 0; i < 4; i++)
+		assert_int_equal(ibv_post_srq_recv(srq, &rwr, &bad), 0);
+	assert_int_equal(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), 0);
+	for (i = 0; i < 4; i++) {
+		assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+		assert_int_equal(wait_wc(a.cq).status, 0);
+		if (i < 2)
+			no_event();
+		if (i == 2)
+			expect_event(IBV_EVENT_SRQ_LIMIT_REACHED, srq);
+	}
+	assert_int_equal(ibv_query_srq(srq, &limit), 0);
+	assert_int_equal(limit.srq_limit, 0);
+	no_event();
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_ERR };
+	assert_int_equal(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE), 0);
+	no_event(); /* it has a queue of its own */
+	assert_int_equal(ibv_modify_qp(b.qp, &attr, IBV_QP_STATE), 0);
+	expect_event(IBV_EVENT_QP_LAST_WQE_REACHED, b.qp);
+	no_event();
+	end_fini(&a);
+	end_fini(&b);
+	assert_int_equal(ibv_destroy_srq(srq), 0);
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int main(void)
@@ -468,7 +603,7 @@ int main(void)
 		TEST(overrun_ignored), TEST(resize_in_flight),
 		TEST(all_or_nothing),  TEST(atomic_write),
 		TEST(attribute_sizes), TEST(enhancements),
-		TEST(ethernet),
+		TEST(ethernet),	       TEST(events),
 	};
 
 	alarm(60);

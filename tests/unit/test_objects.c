@@ -1196,8 +1196,19 @@ static void forked(void **state)
 	assert_true(pid >= 0);
 	if (!pid) {
 		struct ibv_context *parents = ctx;
+		struct ibv_async_event ev;
+		struct ibv_cq *cq;
+		void *arg;
 
+		/* Each says so, and none waits for what never comes. */
 		alarm(20);
+		if (!ibv_get_cq_event(a.ch, &cq, &arg) || errno != EIO ||
+		    !ibv_get_async_event(ctx, &ev) || errno != EIO ||
+		    ibv_req_notify_cq(a.cq, 0) != EIO ||
+		    ibv_resize_cq(a.cq, 10) != EIO ||
+		    ibv_destroy_cq(a.cq) != EIO || ibv_reg_mr(pd, a.buf, 8, 0) ||
+		    errno != EIO || ibv_dealloc_pd(pd) != EIO)
+			_exit(5);
 		if (ibv_poll_cq(a.cq, 1, &wc) >= 0 ||
 		    !try_send(&a, &wr, 0, 8) || !ibv_destroy_qp(a.qp) ||
 		    !ibv_dereg_mr(a.mr) || ibv_alloc_pd(ctx) ||

@@ -849,6 +849,111 @@ static int build(void (*fn)(struct ibv_qp_ex *))
 	return rc;
 }
 
+/* Given up: nothing is posted, and the next one begins afresh. */
+static int wr_abort(void)
+{
+	struct ibv_cq *cq = new_cq();
+	struct ibv_qp *qp = new_qp(cq, IBV_QPT_RC, IBV_QP_EX_WITH_SEND);
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
+	struct ibv_wc wc;
+	int rc;
+
+	ibv_wr_start(ex);
+	ibv_wr_set_sge(ex, 0, 0, 8); /* a mistake, forgotten as well */
+	ibv_wr_abort(ex);
+	ibv_wr_start(ex);
+	rc = ibv_wr_complete(ex);
+	if (ibv_poll_cq(cq, 1, &wc) || ibv_destroy_qp(qp) || ibv_destroy_cq(cq))
+		return EIO;
+	return rc;
+}
+
+static int resize(int cqe)
+{
+	struct ibv_cq *cq = new_cq();
+	int rc = ibv_resize_cq(cq, cqe);
+
+	return ibv_destroy_cq(cq) ? EIO : rc;
+}
+
+static int resize_none(void)
+{
+	return resize(0);
+}
+
+static int resize_too_large(void)
+{
+	return resize(1 << 30);
+}
+
+/* Two flushed receives are in it. */
+static int resize_below(void)
+{
+	struct ibv_qp_attr err = { .qp_state = IBV_QPS_ERR };
+	struct ibv_recv_wr wr = { 0 }, *bad;
+	struct ibv_cq *cq = new_cq();
+	struct ibv_qp *qp = new_qp(cq, IBV_QPT_RC, 0);
+	struct ibv_wc wc[3];
+	int rc;
+
+	if (ibv_post_recv(qp, &wr, &bad) || ibv_post_recv(qp, &wr, &bad) ||
+	    ibv_modify_qp(qp, &err, IBV_QP_STATE))
+		return EIO;
+	rc = ibv_resize_cq(cq, 1);
+	if (ibv_poll_cq(cq, 3, wc) != 2)
+		return EIO;
+	return ibv_destroy_qp(qp) || ibv_destroy_cq(cq) ? EIO : rc;
+}
+
+static int rate_mult(void)
+{
+	return ibv_rate_to_mult((enum ibv_rate)99) == -1 &&
+			       ibv_rate_to_mbps((enum ibv_rate)99) == -1 &&
+			       mult_to_ibv_rate(7) == IBV_RATE_MAX &&
+			       mbps_to_ibv_rate(7) == IBV_RATE_MAX
+		       ? EINVAL
+		       : 0;
+}
+
+/* Of values it does not know it gives none. */
+static int rt_values(void)
+{
+	struct ibv_values_ex v = { .comp_mask = 1 << 7 };
+
+	return ibv_query_rt_values_ex(dev->ctx, &v) || v.comp_mask ? 0
+								   : ENOENT;
+}
+
+static int query_ex_mask(void)
+{
+	struct ibv_query_device_ex_input in = { .comp_mask = 1 };
+	struct ibv_device_attr_ex attr;
+
+	return ibv_query_device_ex(dev->ctx, &in, &attr);
+}
+
+static int gid_ex_flags(void)
+{
+	struct ibv_gid_entry e;
+
+	return ibv_query_gid_ex(dev->ctx, 1, (uint32_t)dev->gid_index, &e, 1);
+}
+
+static int gid_ex_index(void)
+{
+	struct ibv_gid_entry e;
+
+	return ibv_query_gid_ex(dev->ctx, 1, 1 << 20, &e, 0);
+}
+
+static int gid_table_flags(void)
+{
+	struct ibv_gid_entry e[4];
+	ssize_t n = ibv_query_gid_table(dev->ctx, e, 4, 1);
+
+	return n < 0 ? (int)-n : 0;
+}
+
 static void setter_first(struct ibv_qp_ex *ex)
 {
 	ibv_wr_set_sge(ex, 0, 0, 8);
@@ -1107,6 +1212,16 @@ const struct local_case badcalls[] = {
 	C(wr_long_inline, "wr_set_inline_data of too much", EINVAL, ENOMEM),
 	C(wr_long_list, "wr_set_sge_list of too many", EINVAL, ENOMEM),
 	C(wr_too_many, "more built than the queue holds", ENOMEM),
+	C(wr_abort, "wr_abort of a mistake", 0),
+	C(resize_none, "resize_cq to no entries", EINVAL),
+	C(resize_too_large, "resize_cq to more than max_cqe", EINVAL),
+	C(resize_below, "resize_cq below what is in it", EINVAL, EBUSY),
+	C(rate_mult, "rates that do not exist", EINVAL),
+	C(rt_values, "query_rt_values_ex of unknown values", ENOENT),
+	C(query_ex_mask, "query_device_ex with an unknown input", EINVAL),
+	C(gid_ex_flags, "query_gid_ex with flags", EINVAL, EOPNOTSUPP),
+	C(gid_ex_index, "query_gid_ex out of range", EINVAL),
+	C(gid_table_flags, "query_gid_table with flags", EINVAL, EOPNOTSUPP),
 	C(ece_mask, "set_ece with an unknown comp_mask", EINVAL),
 	C(ece_late, "set_ece in RTS", EINVAL),
 	C(ece_foreign, "set_ece of another vendor", EOPNOTSUPP, EINVAL),
