@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -1117,6 +1118,40 @@ static void destroy_pending(void)
 	rdma_destroy_event_channel(cch);
 }
 
+/* Identifiers destroyed with an event waiting, which a thread is about to get. */
+static _Atomic bool drop_over;
+
+static void *getter(void *ch)
+{
+	struct rdma_cm_event *ev;
+
+	while (!drop_over && !rdma_get_cm_event(ch, &ev))
+		rdma_ack_cm_event(ev);
+	return NULL;
+}
+
+static void destroy_getting(void)
+{
+	struct rdma_cm_id *id;
+	pthread_t t;
+
+	NEED(cch = rdma_create_event_channel());
+	NEED(!pthread_create(&t, NULL, getter, cch));
+	for (int i = 0; i < 20000; i++) {
+		NEED(!rdma_create_id(cch, &id, NULL, RDMA_PS_TCP));
+		NEED(!rdma_resolve_addr(id, NULL, addr_of(7), 2000));
+		for (int k = 0; k < i % 400; k++) /* now sooner, now later */
+			sched_yield();
+		NEED(!rdma_destroy_id(id));
+	}
+	drop_over = true;
+	NEED(!rdma_create_id(cch, &id, NULL, RDMA_PS_TCP));
+	NEED(!rdma_resolve_addr(id, NULL, addr_of(7), 2000));
+	NEED(!pthread_join(t, NULL));
+	NEED(!rdma_destroy_id(id));
+	rdma_destroy_event_channel(cch);
+}
+
 /* A channel that goes while a thread sleeps there, or has just been woken:
  * that thread is never heard of again, and is no trouble. */
 static _Atomic int sleeper_tid;
@@ -1356,6 +1391,106 @@ static void many(void)
 	free(c);
 	free(s);
 	free(used);
+}
+
+/* An endpoint that goes on with a channel. */
+static struct rdma_cm_id *endpoint(enum ibv_qp_type type, bool passive,
+				   struct rdma_event_channel *ch)
+{
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1,
+			 .max_recv_sge = 1 },
+		.sq_sig_all = 1,
+	};
+	struct rdma_addrinfo ai = { .ai_flags = passive ? RAI_PASSIVE : 0,
+				    .ai_family = here.ss_family,
+				    .ai_qp_type = (int)type,
+				    .ai_port_space = RDMA_PS_IB };
+	struct rdma_cm_id *id;
+
+	if (passive) {
+		ai.ai_src_addr = addr_of(0);
+		ai.ai_src_len = sizeof(here);
+	} else {
+		ai.ai_dst_addr = addr_of(port);
+		ai.ai_dst_len = sizeof(here);
+	}
+	NEED(!rdma_create_ep(&id, &ai, NULL, passive ? NULL : &attr));
+	CHECK(id->qp_type == type);
+	NEED(!rdma_migrate_id(id, ch));
+	return id;
+}
+
+/* The port space IB has queue pairs of all types. */
+static void types(void)
+{
+	static const enum ibv_qp_type all[] = { IBV_QPT_RC, IBV_QPT_UC,
+						IBV_QPT_UD };
+	struct rdma_cm_id *c, *s;
+
+	NEED(cch = rdma_create_event_channel());
+	NEED(sch = rdma_create_event_channel());
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		size_t grh = all[i] == IBV_QPT_UD ? 40 : 0;
+		struct rdma_conn_param param = usual;
+		char out[32] = "of any type", in[72] = "";
+		struct rdma_cm_event *ev;
+		struct ibv_ah *ah = NULL;
+		struct ibv_mr *cm, *sm;
+		uint32_t qpn, qkey;
+		struct ibv_wc wc;
+
+		listener = endpoint(all[i], true, sch);
+		NEED(!rdma_listen(listener, 0));
+		port = ntohs(rdma_get_src_port(listener));
+		c = endpoint(all[i], false, cch);
+		NEED(!rdma_connect(c, &param));
+		ev = GET(sch, CONNECT_REQUEST, 0);
+		s = ev->id;
+		rdma_ack_cm_event(ev);
+		CHECK(s->qp_type == all[i] && s->ps == RDMA_PS_IB);
+		add_qp(s);
+		NEED(sm = rdma_reg_msgs(s, in, sizeof(in)));
+		NEED(!rdma_post_recv(s, NULL, in, sizeof(in), sm));
+		NEED(!rdma_accept(s, &param));
+		ev = GET(cch, ESTABLISHED, 0);
+		qpn = ev->param.ud.qp_num;
+		qkey = ev->param.ud.qkey;
+		if (grh)
+			NEED(ah = ibv_create_ah(c->pd, &ev->param.ud.ah_attr));
+		rdma_ack_cm_event(ev);
+		if (!grh)
+			EXPECT(sch, ESTABLISHED, 0);
+		NEED(cm = rdma_reg_msgs(c, out, sizeof(out)));
+		if (grh) {
+			CHECK(qpn == s->qp->qp_num && qkey == RDMA_UDP_QKEY);
+			NEED(!rdma_post_ud_send(c, NULL, out, sizeof(out), cm,
+						0, ah, qpn));
+		} else {
+			NEED(!rdma_post_send(c, NULL, out, sizeof(out), cm, 0));
+		}
+		CHECK(rdma_get_send_comp(c, &wc) == 1 && !wc.status);
+		CHECK(rdma_get_recv_comp(s, &wc) == 1 && !wc.status);
+		CHECK(!strcmp(in + grh, out));
+		if (grh) {
+			FAILS(rdma_disconnect(c), EINVAL);
+			ibv_destroy_ah(ah);
+		} else {
+			hang_up(c, s);
+		}
+		/* another type is refused */
+		finish_id(c);
+		c = endpoint(all[(i + 1) % 2], false, cch);
+		NEED(!rdma_connect(c, &param));
+		EXPECT(cch, REJECTED, 9);
+		rdma_dereg_mr(cm);
+		rdma_dereg_mr(sm);
+		finish_id(c);
+		finish_id(s);
+		rdma_destroy_ep(listener);
+	}
+	rdma_destroy_event_channel(cch);
+	rdma_destroy_event_channel(sch);
 }
 
 /* Data has come before RTU: who notices says so. */
@@ -2013,10 +2148,12 @@ static const struct {
 	{ "sync", sync_ },
 	{ "external", external },
 	{ "destroy_pending", destroy_pending },
+	{ "destroy_getting", destroy_getting },
 	{ "destroy_channel", destroy_channel },
 	{ "acks", acks },
 	{ "many", many },
 	{ "simultaneous", simultaneous },
+	{ "types", types },
 	{ "notify", notify },
 	{ "interface", interface_ },
 	{ "mcast", mcast },
