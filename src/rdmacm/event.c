@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 struct cma_channel *cma_channel_new(void)
@@ -48,12 +49,20 @@ struct rdma_event_channel *rdma_create_event_channel(void)
 	return c ? &c->ch : NULL;
 }
 
-/* Keeps the count of the eventfd: one less, if it was not fetched just now. */
+/*
+ * Keeps the count of the eventfd: one less, if it was not fetched just now. A
+ * thread in rdma_get_cm_event() may fetch it this very moment, and will need
+ * the lock that is held here: no waiting.
+ */
 static void uncount(struct cma_channel *c)
 {
 	struct pollfd p = { .fd = c->ch.fd, .events = POLLIN };
 	uint64_t n;
+	struct iovec v = { .iov_base = &n, .iov_len = sizeof(n) };
 
+	if (preadv2(c->ch.fd, &v, 1, -1, RWF_NOWAIT) > 0 || errno == EAGAIN)
+		return;
+	/* Linux before 5.8 */
 	if (poll(&p, 1, 0) == 1 && read(c->ch.fd, &n, sizeof(n)) < 0)
 		return;
 }
