@@ -19,6 +19,7 @@ test: deps ## everything: unit, simulation, ABI, fuzz, sanitizers, real clients
 	@scripts/test
 
 test-full: deps ## the same with the whole matrix of real clients (about an hour)
+	@scripts/deps full
 	@scripts/test --full
 
 test-pyverbs: deps build ## rdma-core's own tests of verbs (pyverbs)
