@@ -145,17 +145,21 @@ def spare(placements):
 
 @pytest.mark.parametrize("what", ["address", "removal"])
 def test_interface(spare, what):
-    """Another hardware address, and a device that goes with its interface."""
+    """Another hardware address, and a device that goes with its interface. An
+    address that goes and comes back is neither."""
     side, name, addr = spare
     env = {"CM_CHECK_ADDR": addr}
-    change = f"link set {name} address 02:00:00:00:00:17"
+    changes = [f"addr del {addr}/24 dev {name}", f"addr add {addr}/24 dev {name}",
+               f"link set {name} address 02:00:00:00:00:17"]
     if what == "removal":
         env |= {"CM_CHECK_REMOVAL": "1", "SOFTHCA_DEVICES": f"lo,{name}"}
-        change = f"link del {name}"
-    p = rig.Proc(side, [CHECK, "interface"], env=env)
+        changes[2] = f"link del {name}"
+    p = rig.Proc(side, [CHECK, "interface"], ["--wire"], env=env)
     try:
         p.wait_for("^ready$")
-        subprocess.run([*side.prefix, "ip", *change.split()], check=True)
+        for change in changes:
+            time.sleep(0.1)  # so that it is seen
+            subprocess.run([*side.prefix, "ip", *change.split()], check=True)
         assert p.wait() == 0, p.describe()
     finally:
         p.kill()

@@ -1565,7 +1565,20 @@ static void interface_(void)
 		      (errno == EADDRNOTAVAIL || errno == ENODEV));
 		rdma_destroy_id(id);
 	} else {
+		char out[64] = "still there", in[64] = "";
+		struct ibv_mr *cm, *sm;
+		struct ibv_wc wc;
+
+		NEED(cm = rdma_reg_msgs(c, out, sizeof(out)));
+		NEED(sm = rdma_reg_msgs(s, in, sizeof(in)));
+		NEED(!rdma_post_recv(s, NULL, in, sizeof(in), sm));
+		NEED(!rdma_post_send(c, NULL, out, sizeof(out), cm, 0));
+		CHECK(rdma_get_send_comp(c, &wc) == 1 && !wc.status);
+		CHECK(rdma_get_recv_comp(s, &wc) == 1 && !wc.status);
+		CHECK(!strcmp(in, out));
 		hang_up(c, s);
+		rdma_dereg_mr(cm);
+		rdma_dereg_mr(sm);
 	}
 	finish_id(c);
 	finish_id(s);
