@@ -82,7 +82,7 @@ def host(place, family):
 SITUATIONS = ["life", "data", "limits", "nobody", "states", "ports", "options", "nonblock",
               "migrate", "backlog", "sync", "external", "destroy_pending",
               "destroy_getting", "destroy_channel", "acks",
-              "simultaneous", "types", "notify", "mcast", "srq", "addrinfo", "devices", "families"]
+              "simultaneous", "churn", "types", "notify", "mcast", "srq", "addrinfo", "devices", "families"]
 
 
 def check(place, name, family=4, options=(), **env):
@@ -104,7 +104,7 @@ def test_calls(placements, name):
 
 
 @pytest.mark.parametrize("name", ["life", "limits", "nobody", "external", "backlog",
-                                  "destroy_pending", "sync", "types", "mcast"])
+                                  "destroy_pending", "sync", "churn", "types", "mcast"])
 def test_calls_on_the_wire(placements, name):
     check(placements("wire"), name)
 

@@ -1587,6 +1587,140 @@ static void interface_(void)
 	finish();
 }
 
+/* Many threads that connect, change their mind at any moment, and are treated
+ * in all ways; in the end nothing is left on either side. */
+#define CHURN_THREADS 4
+#define CHURN_ROUNDS 150
+
+enum churn_answer { ACCEPT, ACCEPT_HANG_UP, REJECT, DESTROY, ANSWERS };
+enum churn_plan { HANG_UP, JUST_CLOSE, CLOSE_AT_ONCE, CLOSE_SOON, PLANS };
+
+static _Atomic int churn_live, churn_stop;
+
+static void churn_request(struct rdma_cm_id *id, enum churn_answer answer)
+{
+	struct rdma_conn_param param = usual;
+
+	id->context = (void *)(uintptr_t)answer;
+	if (answer == REJECT)
+		rdma_reject(id, "no", 3); /* it may be over by now */
+	if (answer == REJECT || answer == DESTROY) {
+		rdma_destroy_id(id);
+		return;
+	}
+	add_qp(id);
+	if (rdma_accept(id, &param))
+		finish_id(id);
+	else
+		churn_live++;
+}
+
+static void *churn_server(void *arg)
+{
+	struct rdma_cm_event *ev;
+
+	(void)arg;
+	while (!churn_stop || churn_live) {
+		enum rdma_cm_event_type type;
+		enum churn_answer answer;
+		struct rdma_cm_id *id;
+
+		if (quiet(sch, 10))
+			continue;
+		NEED(!rdma_get_cm_event(sch, &ev));
+		id = ev->id;
+		type = ev->event;
+		if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+			const uint8_t *p = ev->param.conn.private_data;
+
+			answer = (enum churn_answer)*p;
+			rdma_ack_cm_event(ev);
+			churn_request(id, answer);
+			continue;
+		}
+		answer = (enum churn_answer)(uintptr_t)id->context;
+		rdma_ack_cm_event(ev);
+		if (type == RDMA_CM_EVENT_ESTABLISHED) {
+			if (answer == ACCEPT_HANG_UP)
+				NEED(!rdma_disconnect(id));
+			continue;
+		}
+		if (type == RDMA_CM_EVENT_TIMEWAIT_EXIT)
+			continue;
+		if (type == RDMA_CM_EVENT_DISCONNECTED)
+			rdma_disconnect(id);
+		else
+			CHECK(type == RDMA_CM_EVENT_REJECTED ||
+			      type == RDMA_CM_EVENT_UNREACHABLE);
+		finish_id(id);
+		churn_live--;
+	}
+	return NULL;
+}
+
+static void churn_once(struct rdma_event_channel *ch, unsigned *rnd)
+{
+	enum churn_answer answer = (enum churn_answer)(rand_r(rnd) % ANSWERS);
+	enum churn_plan plan = (enum churn_plan)(rand_r(rnd) % PLANS);
+	uint8_t data = (uint8_t)answer;
+	struct rdma_conn_param param = usual;
+	struct rdma_cm_id *id;
+
+	param.private_data = &data;
+	param.private_data_len = 1;
+	NEED(!rdma_create_id(ch, &id, NULL, RDMA_PS_TCP));
+	NEED(!rdma_resolve_addr(id, NULL, addr_of(port), 2000));
+	EXPECT(ch, ADDR_RESOLVED, 0);
+	NEED(!rdma_resolve_route(id, 2000));
+	EXPECT(ch, ROUTE_RESOLVED, 0);
+	add_qp(id);
+	NEED(!rdma_connect(id, &param));
+	if (plan == CLOSE_SOON)
+		usleep((useconds_t)(rand_r(rnd) % 1000));
+	if (plan == HANG_UP || plan == JUST_CLOSE) {
+		if (answer == REJECT || answer == DESTROY)
+			EXPECT(ch, REJECTED, 28);
+		else
+			EXPECT(ch, ESTABLISHED, 0);
+	}
+	if (plan == HANG_UP && (answer == ACCEPT || answer == ACCEPT_HANG_UP)) {
+		if (answer == ACCEPT)
+			NEED(!rdma_disconnect(id));
+		EXPECT(ch, DISCONNECTED, 0);
+		rdma_disconnect(id);
+	}
+	finish_id(id);
+	CHECK(quiet(ch, 0));
+}
+
+static void *churn_client(void *arg)
+{
+	unsigned rnd = (unsigned)(uintptr_t)arg;
+	struct rdma_event_channel *ch;
+
+	NEED(ch = rdma_create_event_channel());
+	for (int i = 0; i < CHURN_ROUNDS; i++)
+		churn_once(ch, &rnd);
+	rdma_destroy_event_channel(ch);
+	return NULL;
+}
+
+static void churn(void)
+{
+	pthread_t server, t[CHURN_THREADS];
+
+	serve();
+	NEED(!pthread_create(&server, NULL, churn_server, NULL));
+	for (uintptr_t i = 0; i < CHURN_THREADS; i++)
+		NEED(!pthread_create(&t[i], NULL, churn_client, (void *)i));
+	for (int i = 0; i < CHURN_THREADS; i++)
+		pthread_join(t[i], NULL);
+	churn_stop = 1;
+	pthread_join(server, NULL);
+	/* requests of those who left before they were heard */
+	finish();
+}
+
 static void simultaneous(void)
 {
 	struct rdma_conn_param param = usual;
@@ -2165,6 +2299,7 @@ static const struct {
 	{ "destroy_channel", destroy_channel },
 	{ "acks", acks },
 	{ "many", many },
+	{ "churn", churn },
 	{ "simultaneous", simultaneous },
 	{ "types", types },
 	{ "notify", notify },
