@@ -13,9 +13,10 @@
  * travels there with the responder's state, and so does every packet that
  * comes after it. The other process, the guest's, keeps a QP of its own for it
  * (a guest), which has the same number and path, executes requests and answers
- * the peer. When it finds itself between two messages with nothing left to do,
- * or comes to a request for somebody else's SRQ, it gives the responder back.
- * What is in the wrong place meanwhile is bounced.
+ * the peer. When it comes to a request for somebody else's SRQ, or is between
+ * two messages and nothing has come for a while, it gives the responder back.
+ * The home sends it the first request for another SRQ, which thus comes back,
+ * and keeps what comes behind that until it does.
  *
  * All of it are packets to QP 0 that one process hands to another, and like
  * all packets they may be lost. Nothing is sent again: the peer does so, since
@@ -27,7 +28,8 @@
  *   AGAIN   the same, outside of any loan: a read or atomic that was executed
  *           there once and has come again; the guest answers, nothing changes
  *   RETURN  guest to home: loan, state; or that the QP failed there, or that
- *           there is no such SRQ; and perhaps a packet that is not for here
+ *           there is no such SRQ; and perhaps a packet that is not for here.
+ *           Or only the state so far, in case that the guest's process dies
  *
  * A process that dies between messages leaves the QP whole; in the middle of
  * one it takes it along, as an SRQ does that is destroyed then (the home finds
@@ -44,16 +46,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #define MAGIC 0x58524c31u
 #define GUESTS_MAX 4096
 #define GUEST_IDLE_NS 60000000000u
 /* A loan that lasts so long is looked at: its process may be dead. */
 #define LOAN_LONG_NS 5000000u
+/* Nothing has come for so long: better at home, should this process die. */
+#define SETTLE_NS 200000u
+#define PARKED_MAX 256
 
 enum word { LEND = 1, AGAIN, RETURN };
 
-enum { F_NAK_SEQ = 1, F_RNR = 2, F_FAILED = 4, F_UNKNOWN = 8 };
+enum { F_NAK_SEQ = 1, F_RNR = 2, F_FAILED = 4, F_UNKNOWN = 8, F_KEEPS = 16 };
 
 /* Offsets in a word. */
 enum {
@@ -98,10 +104,18 @@ struct shca_guest {
 	uint32_t loan;
 	uint16_t home;
 	_Atomic bool held; /* the responder is here; read anywhere */
+	bool told; /* the home knows the state */
 	bool unknown; /* its first request was for no SRQ of ours */
 	int event; /* what it failed with; -1: nothing */
 	_Atomic uint64_t used_ns;
 	uint8_t attr[W_LEN - W_ATTR];
+};
+
+/* A packet that waits at home for the responder. */
+struct shca_parked {
+	struct shca_parked *next;
+	struct roce_rx rx;
+	uint8_t payload[];
 };
 
 /* Words */
@@ -221,6 +235,70 @@ static bool has_answer(const struct roce_rx *pkt)
 	       (ROCE_F_READ | ROCE_F_ATOMIC);
 }
 
+static void park(struct shca_qp *qp, const struct roce_rx *pkt)
+{
+	struct shca_parked *p, **tail = &qp->parked;
+	unsigned n = 0;
+
+	for (; *tail; tail = &(*tail)->next)
+		n++;
+	p = n < PARKED_MAX ? malloc(sizeof(*p) + pkt->len) : NULL;
+	if (!p)
+		return;
+	p->next = NULL;
+	p->rx = *pkt;
+	p->rx.grh = NULL;
+	p->rx.payload = p->payload;
+	if (pkt->len)
+		memcpy(p->payload, pkt->payload, pkt->len);
+	*tail = p;
+}
+
+static void unpark(struct shca_parked *p)
+{
+	struct shca_parked *next;
+
+	for (; p; p = next) {
+		next = p->next;
+		free(p);
+	}
+}
+
+void shca_loan_forget(struct shca_qp *qp)
+{
+	unpark(qp->parked);
+	qp->parked = NULL;
+	qp->lent = 0;
+	qp->recalled = false;
+	qp->qp_id = 0;
+	qp->not_there = 0;
+}
+
+/*
+ * While the responder is away: packets go there, up to the first one that it
+ * will come back for. That one again, or an earlier one: it did not arrive.
+ */
+static void away_rx(struct shca_qp *qp, const struct roce_rx *pkt,
+		    const struct roce_rsp_state *s)
+{
+	struct engine *e = qp->engine;
+
+	if (qp->recalled && psn_diff(pkt->h.psn, qp->recall_psn) > 0) {
+		park(qp, pkt);
+		return;
+	}
+	if (qp->recalled) {
+		unpark(qp->parked);
+		qp->parked = NULL;
+		qp->recalled = false;
+	}
+	if (registry_owner(e->registry, pkt->h.xrc_srqn) != qp->lent - 1) {
+		qp->recalled = true;
+		qp->recall_psn = pkt->h.psn;
+	}
+	lend(qp, LEND, qp->lent - 1u, s, pkt);
+}
+
 static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 {
 	struct engine *e = qp->engine;
@@ -232,10 +310,10 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	if (qp->lent) {
 		if (now < qp->lent_ns + LOAN_LONG_NS ||
 		    registry_alive(e->registry, qp->lent - 1u)) {
-			lend(qp, LEND, qp->lent - 1u, &s, pkt);
+			away_rx(qp, pkt, &s);
 			return true;
 		}
-		qp->lent = 0;
+		shca_loan_forget(qp);
 	}
 	slot = registry_owner(e->registry, pkt->h.xrc_srqn);
 	if (slot < 0 || (unsigned)slot == registry_slot(e->registry) ||
@@ -266,19 +344,28 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	return true;
 }
 
-/* RETURN; lock held. */
-static void taken_back(struct shca_qp *qp, const uint8_t *w, uint64_t now)
+/* Whether a word is about the loan that the QP is on. */
+static bool is_lent(const struct shca_qp *qp, const uint8_t *w)
+{
+	return qp->lent && get_be32(w + W_LOAN) == qp->loan &&
+	       get_be64(w + W_QP_ID) == qp->qp_id &&
+	       get_be16(w + W_SLOT) == qp->lent - 1u;
+}
+
+/* RETURN, perhaps with a packet; lock held. */
+static void taken_back(struct shca_qp *qp, const uint8_t *w,
+		       const struct roce_rx *pkt, uint64_t now)
 {
 	const struct roce_rsp_state s = word_state(w);
+	struct shca_parked *parked = qp->parked, *p;
 
-	if (!qp->lent || get_be32(w + W_LOAN) != qp->loan ||
-	    get_be64(w + W_QP_ID) != qp->qp_id ||
-	    get_be16(w + W_SLOT) != qp->lent - 1u)
+	if (w[W_FLAGS] & F_KEEPS) {
+		roce_rsp_set(qp->core, &s);
 		return;
+	}
 	qp->lent = 0;
-	if (roce_qp_state(qp->core) != IBV_QPS_RTR &&
-	    roce_qp_state(qp->core) != IBV_QPS_RTS)
-		return;
+	qp->recalled = false;
+	qp->parked = NULL;
 	if (w[W_FLAGS] & F_FAILED) {
 		int32_t event = (int32_t)get_be32(w + W_EVENT);
 
@@ -290,13 +377,20 @@ static void taken_back(struct shca_qp *qp, const uint8_t *w, uint64_t now)
 		roce_rsp_set(qp->core, &s);
 		if (w[W_FLAGS] & F_UNKNOWN)
 			qp->not_there = get_be32(w + W_SRQN);
+		if (pkt)
+			shca_qp_rx(qp, pkt, now);
+		/* They may lead to the next loan, and wait again. */
+		for (p = parked; p; p = p->next)
+			shca_qp_rx(qp, &p->rx, now);
 	}
+	unpark(parked);
 	shca_qp_flush(qp, now);
 }
 
 /* Guests */
 
-static void give_back(struct shca_qp *qp, const struct roce_rx *pkt)
+/* keeps: not yet, but this is how far it has come. */
+static void give_back(struct shca_qp *qp, const struct roce_rx *pkt, bool keeps)
 {
 	struct shca_guest *g = qp->guest;
 	bool failed = roce_qp_state(qp->core) == IBV_QPS_ERR;
@@ -306,6 +400,8 @@ static void give_back(struct shca_qp *qp, const struct roce_rx *pkt)
 
 	roce_rsp_get(qp->core, &s);
 	word_begin(w, RETURN, e, g->qpn, g->loan, g->qp_id, &s);
+	if (keeps)
+		w[W_FLAGS] |= F_KEEPS;
 	if (failed)
 		w[W_FLAGS] |= F_FAILED;
 	if (g->unknown)
@@ -313,6 +409,9 @@ static void give_back(struct shca_qp *qp, const struct roce_rx *pkt)
 	put_be32(w + W_SRQN, pkt ? pkt->h.xrc_srqn : 0);
 	put_be32(w + W_EVENT, (uint32_t)g->event);
 	if (word_send(e, g->home, w, roce_qp_path(qp->core), pkt) == -EAGAIN)
+		return;
+	g->told = true;
+	if (keeps)
 		return;
 	if (g->held)
 		atomic_fetch_sub(&e->nheld, 1);
@@ -340,10 +439,11 @@ static bool guest_rx(struct shca_qp *qp, const struct roce_rx *pkt,
 	roce_rsp_get(qp->core, &s);
 	rel = psn_diff(pkt->h.psn, s.epsn);
 	g->used_ns = now;
+	g->told = false;
 	if (rel < 0 && has_answer(pkt))
 		return false;
 	if (!g->held) {
-		give_back(qp, pkt); /* in case that it was lost */
+		give_back(qp, pkt, false); /* in case that it was lost */
 		return true;
 	}
 	if (rel || !s.between || shca_domain_has(qp->domain, pkt->h.xrc_srqn))
@@ -353,7 +453,7 @@ static bool guest_rx(struct shca_qp *qp, const struct roce_rx *pkt,
 		return true;
 	g->unknown = registry_owner(e->registry, pkt->h.xrc_srqn) ==
 		     (int)registry_slot(e->registry);
-	give_back(qp, pkt);
+	give_back(qp, pkt, false);
 	return true;
 }
 
@@ -431,12 +531,30 @@ static int core_create(struct shca_qp *qp, const uint8_t *w, uint64_t now)
 	return 0;
 }
 
+/* Ends a loan, whatever it is at; lock held. */
+static void finish(struct shca_qp *qp)
+{
+	if (qp->dead || !qp->guest->held)
+		return;
+	/* The peer waits for an answer; the link may be busy. */
+	for (int i = 0; i < 100 && roce_tx_ready(qp->core); i++) {
+		if (i)
+			usleep(500);
+		shca_qp_flush(qp, clock_ns());
+	}
+	/* What it is in the middle of does not go on. */
+	if (!settled(qp))
+		roce_rsp_failed(qp->core, IBV_EVENT_QP_FATAL);
+	give_back(qp, NULL, false);
+}
+
 /* The QP of a guest that is in no list any more. */
 static void guest_kill(struct engine *e, struct shca_guest *g)
 {
 	struct shca_qp *qp = g->qp;
 
 	pthread_mutex_lock(&qp->lock);
+	finish(qp);
 	qp->dead = true;
 	if (qp->core)
 		roce_qp_destroy(qp->core);
@@ -502,8 +620,22 @@ static bool is_of_domain(const struct shca_guest *g, const void *domain)
 
 void shca_loan_domain_gone(struct engine *e, struct shca_domain *d)
 {
-	struct shca_guest *list = guests_take(e, is_of_domain, d);
+	struct shca_guest *list;
 
+	/* While they can still be found, or a home would get an older state
+	 * back with the word that there is no guest. */
+	pthread_mutex_lock(&e->guests_lock);
+	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
+		for (struct shca_guest *g = e->guests[i]; g; g = g->next) {
+			if (g->qp->domain != d)
+				continue;
+			pthread_mutex_lock(&g->qp->lock);
+			finish(g->qp);
+			shca_qp_unlock(g->qp);
+		}
+	}
+	pthread_mutex_unlock(&e->guests_lock);
+	list = guests_take(e, is_of_domain, d);
 	if (list)
 		udp_poll_wait(e->udp); /* nobody finds them, or has them */
 	guests_kill(e, list);
@@ -672,10 +804,15 @@ struct shca_qp *shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 		if (!mine)
 			return NULL;
 		pthread_mutex_lock(&mine->lock);
+		if (!mine->dead && pkt->len > W_LEN && !is_lent(mine, w))
+			shca_qp_rx(mine, inner, now); /* late */
+		else if (!mine->dead && is_lent(mine, w))
+			taken_back(mine, w, pkt->len > W_LEN ? inner : NULL,
+				   now);
 		if (!mine->dead)
-			taken_back(mine, w, now);
+			shca_qp_flush(mine, now);
 		shca_qp_unlock(mine);
-		return pkt->len > W_LEN ? mine : NULL;
+		return NULL;
 	default:
 		return NULL;
 	}
@@ -709,9 +846,20 @@ void shca_loan_settle(struct engine *e, uint64_t now)
 
 		if (shca_qp_trylock(qp)) {
 			if (!qp->dead && qp->guest->held) {
+				uint64_t due = qp->guest->used_ns + SETTLE_NS;
+
 				shca_qp_flush(qp, now);
-				if (settled(qp))
-					give_back(qp, NULL);
+				if (!settled(qp))
+					due = now + SETTLE_NS;
+				else if (now >= due || roce_qp_state(qp->core) ==
+							       IBV_QPS_ERR)
+					give_back(qp, NULL, false);
+				else if (!qp->guest->told)
+					give_back(qp, NULL, true);
+				if (qp->guest->held)
+					engine_timer_set(e, qp, due > now
+								? due
+								: now + SETTLE_NS);
 			}
 			shca_qp_unlock(qp);
 		}

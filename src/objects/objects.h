@@ -29,6 +29,7 @@ struct engine;
 struct shca_domain;
 struct shca_file;
 struct shca_guest;
+struct shca_parked;
 struct shca_qp;
 
 enum shca_kind {
@@ -484,6 +485,9 @@ struct shca_qp {
 	uint16_t lent; /* 1 + slot of the process that has its responder */
 	uint32_t loan; /* its number; see loan.c */
 	uint64_t lent_ns, qp_id;
+	bool recalled; /* by the request with recall_psn */
+	uint32_t recall_psn;
+	struct shca_parked *parked; /* what came behind it */
 	uint32_t not_there; /* SRQ that its process does not know */
 	/* ...of another handle of it, which has nothing else... */
 	struct shca_qp *real;

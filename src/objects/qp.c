@@ -484,11 +484,8 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	if (!err)
 		shca_qp_flush(qp, now);
 	/* Another connection: who has its responder does not have this one. */
-	if (!err && mask & IBV_QP_STATE && attr->qp_state != IBV_QPS_RTS) {
-		qp->lent = 0;
-		qp->qp_id = 0;
-		qp->not_there = 0;
-	}
+	if (!err && mask & IBV_QP_STATE && attr->qp_state != IBV_QPS_RTS)
+		shca_loan_forget(qp);
 	shca_qp_unlock(qp);
 
 	if (err) {
@@ -555,6 +552,7 @@ static void qp_kill(struct shca_qp *qp)
 	pthread_mutex_lock(&qp->lock);
 	shca_qp_flush(qp, clock_ns()); /* the peer waits for ACKs we owe */
 	qp->dead = true;
+	shca_loan_forget(qp);
 	roce_qp_destroy(qp->core);
 	qp->core = NULL;
 	shca_qp_unlock(qp);

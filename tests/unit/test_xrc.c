@@ -71,6 +71,9 @@ static struct ibv_qp *make_send(struct ibv_cq *cq, uint64_t ops)
 	return ibv_create_qp_ex(ctx, &attr);
 }
 
+/* Other processes get their time when there are many. */
+static uint8_t ack_timeout = 12;
+
 /* As perftest does it: with the attributes of RC for both halves. */
 static void connect_half(struct ibv_qp *qp, uint32_t dest)
 {
@@ -80,7 +83,7 @@ static void connect_half(struct ibv_qp *qp, uint32_t dest)
 		.max_rd_atomic = 16,
 		.retry_cnt = 7,
 		.rnr_retry = 7,
-		.timeout = 12,
+		.timeout = ack_timeout,
 	};
 
 	assert_int_equal(to_init(qp, ALL_ACCESS), 0);
@@ -719,6 +722,15 @@ static void heard_of(const struct other *o, const struct xend *e, uint8_t what,
 	}
 }
 
+/* A QP says so once, and then no more: on a bad link that may be lost. */
+static void refused(struct xend *e, enum ibv_wc_status why)
+{
+	enum ibv_wc_status status = wait_wc(e->cq).status;
+
+	if (!getenv("SOFTHCA_LOSS") || status != IBV_WC_RETRY_EXC_ERR)
+		assert_int_equal(status, why);
+}
+
 /* Messages for SRQs here and there through one QP, mixed. */
 static void shared_messages(struct xend *a, struct xend *b, struct other *o)
 {
@@ -839,6 +851,7 @@ static void sharing(void **state)
 	bool told;
 
 	(void)state;
+	ack_timeout = 17; /* half a second */
 	assert_true(fd >= 0);
 	xrcd = open_domain(fd, O_CREAT | O_EXCL);
 	assert_non_null(xrcd);
@@ -853,7 +866,7 @@ static void sharing(void **state)
 	wr.wr.rdma.rkey = o.hello.rkey ^ 0x100;
 	wr.wr.rdma.remote_addr = o.hello.addr;
 	assert_int_equal(xsend(&a, &wr, o.hello.srqn, 64), 0);
-	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_ACCESS_ERR);
+	refused(&a, IBV_WC_REM_ACCESS_ERR);
 	/* The QP's own process hears of it. */
 	do {
 		assert_true(readable(ctx->async_fd, 5000));
@@ -875,7 +888,7 @@ static void sharing(void **state)
 	assert_true(readable(o.in, 5000));
 	assert_int_equal(read(o.in, &c, 1), 1);
 	assert_int_equal(xsend(&a, &wr, o.hello.srqn, SHARED_LEN), 0);
-	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_INV_REQ_ERR);
+	refused(&a, IBV_WC_REM_INV_REQ_ERR);
 	xend_fini(&a);
 	xend_fini(&b);
 	other_end(&o);
@@ -890,7 +903,7 @@ static void sharing(void **state)
 	assert_int_equal(wait_wc(a.cq).status, 0);
 	assert_int_equal(wait_wc(b.cq).status, 0);
 	assert_int_equal(xsend(&a, &wr, o.hello.srqn, SHARED_LEN), 0);
-	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_INV_REQ_ERR);
+	refused(&a, IBV_WC_REM_INV_REQ_ERR);
 	xend_fini(&a);
 	xend_fini(&b);
 
@@ -905,7 +918,7 @@ static void sharing(void **state)
 	assert_non_null(xrcd);
 	xpair(&a, &b, xrcd);
 	assert_int_equal(xsend(&a, &wr, o.hello.srqn, SHARED_LEN), 0);
-	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_INV_REQ_ERR);
+	refused(&a, IBV_WC_REM_INV_REQ_ERR);
 	xend_fini(&a);
 	xend_fini(&b);
 	other_end(&o);
@@ -925,6 +938,7 @@ static void sharing_ends(void **state)
 	struct other o;
 
 	(void)state;
+	ack_timeout = 15;
 	assert_true(fd >= 0);
 	xrcd = open_domain(fd, O_CREAT);
 	assert_non_null(xrcd);
