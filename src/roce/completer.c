@@ -251,7 +251,7 @@ static const char *nak_text(uint8_t code)
 {
 	switch (code) {
 	case ROCE_NAK_INVALID_REQUEST:
-		return "the peer found the request invalid (NAK 0x61: an opcode out of order, a message longer than its receive buffer, or more reads than max_dest_rd_atomic)";
+		return "the peer found the request invalid (NAK 0x61: an opcode out of order, a message longer than its receive buffer, an XRC SRQ that is not there, or more reads than max_dest_rd_atomic)";
 	case ROCE_NAK_REMOTE_ACCESS:
 		return "the peer refused access (NAK 0x62): check rkey, address range, the region's and the QP's access flags, and that it is still registered";
 	default:

@@ -455,7 +455,7 @@ static enum verdict need_recv(struct roce_qp *qp, uint32_t srqn)
 	else if (!recv_take(qp, &r->recv))
 		err = -EAGAIN;
 	if (err == -ENOENT) {
-		explain(qp, "a message for XRC SRQ %u, which is not one of this QP's domain in this process", srqn);
+		explain(qp, "a message for XRC SRQ %u, which is none of this QP's domain (any more)", srqn);
 		return V_INVALID;
 	}
 	if (err) {
@@ -571,7 +571,7 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt)
 	if (!len)
 		return PASS; /* 9.7.4.1.5: zero length is not checked */
 	if (find_pd(qp, h->xrc_srqn)) {
-		explain(qp, "%s for XRC SRQ %u, which is not one of this QP's domain in this process",
+		explain(qp, "%s for XRC SRQ %u, which is none of this QP's domain (any more)",
 			what, h->xrc_srqn);
 		return V_INVALID;
 	}

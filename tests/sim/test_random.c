@@ -453,9 +453,9 @@ static void run_windows(uint64_t seed, const struct sim_link *link)
 
 /* ---- unreliable services: what arrives is whole and in order ------------ */
 
-static void run_lossy(uint64_t seed, enum ibv_qp_type type)
+static void run_lossy(uint64_t seed, enum ibv_qp_type type, bool write)
 {
-	enum { MSGS = 200 };
+	enum { MSGS = 200, TARGET = 2 << 20 };
 	struct sim_qp_opts qo = {
 		.type = type,
 		.cap = { .max_send_wr = 64, .max_recv_wr = MSGS,
@@ -497,7 +497,9 @@ static void run_lossy(uint64_t seed, enum ibv_qp_type type)
 		struct ibv_sge sge = { (uintptr_t)m, 0, a->node->lkey };
 		struct ibv_send_wr wr = {
 			.wr_id = i, .sg_list = &sge, .num_sge = 1,
-			.opcode = IBV_WR_SEND_WITH_IMM, .imm_data = i,
+			.opcode = write ? IBV_WR_RDMA_WRITE_WITH_IMM :
+					  IBV_WR_SEND_WITH_IMM,
+			.imm_data = i,
 			.send_flags = IBV_SEND_SIGNALED,
 			.wr.ud = { .remote_qpn = roce_qp_num(b->qp),
 				   .remote_qkey = 7 },
@@ -506,6 +508,11 @@ static void run_lossy(uint64_t seed, enum ibv_qp_type type)
 		len[i] = sge.length = 1 + sim_below(&sim->rng,
 					type == IBV_QPT_UD ? 4000 : 8000);
 		memset(m, (int)i, len[i]);
+		if (write) {
+			wr.wr.rdma.remote_addr =
+				(uintptr_t)b->node->mem + TARGET + i * 8192u;
+			wr.wr.rdma.rkey = b->node->rkey;
+		}
 		/* Full when the pace of unacknowledged services holds it back. */
 		while ((err = sim_post_send(a, &wr)) == -ENOMEM)
 			sim_run(sim, 10000);
@@ -524,6 +531,11 @@ static void run_lossy(uint64_t seed, enum ibv_qp_type type)
 		CHECK(wc->status == IBV_WC_SUCCESS);
 		CHECK(wc->imm_data >= last && wc->imm_data <= MSGS);
 		CHECK(wc->byte_len == len[wc->imm_data] + hdr);
+		/* What is reported written is written, all of it. */
+		if (write) {
+			CHECK(wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM);
+			m = b->node->mem + TARGET + wc->imm_data * 8192u;
+		}
 		for (uint32_t k = 0; k < len[wc->imm_data]; k++)
 			CHECK(m[hdr + k] == (uint8_t)wc->imm_data);
 		last = wc->imm_data;
@@ -643,14 +655,21 @@ static void uc_never_torn(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < runs(20); i++)
-		run_lossy(7000 + i, IBV_QPT_UC);
+		run_lossy(7000 + i, IBV_QPT_UC, false);
+}
+
+static void uc_writes(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < runs(20); i++)
+		run_lossy(9000 + i, IBV_QPT_UC, true);
 }
 
 static void ud_never_torn(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < runs(20); i++)
-		run_lossy(8000 + i, IBV_QPT_UD);
+		run_lossy(8000 + i, IBV_QPT_UD, false);
 }
 
 int main(void)
@@ -665,6 +684,7 @@ int main(void)
 		cmocka_unit_test(xrc_everything),
 		cmocka_unit_test(windows),
 		cmocka_unit_test(uc_never_torn),
+		cmocka_unit_test(uc_writes),
 		cmocka_unit_test(ud_never_torn),
 	};
 
