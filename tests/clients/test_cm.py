@@ -82,7 +82,7 @@ def host(place, family):
 SITUATIONS = ["life", "data", "limits", "nobody", "states", "ports", "options", "nonblock",
               "migrate", "backlog", "sync", "external", "destroy_pending",
               "destroy_getting", "destroy_channel", "acks",
-              "simultaneous", "churn", "types", "notify", "mcast", "srq", "addrinfo", "devices", "families"]
+              "simultaneous", "churn", "types", "notify", "mcast", "errors", "srq", "addrinfo", "devices", "families"]
 
 
 def check(place, name, family=4, options=(), **env):

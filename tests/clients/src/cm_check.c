@@ -1856,6 +1856,52 @@ static void mcast(void)
 	rdma_destroy_event_channel(cch);
 }
 
+/* What only the call that fetches an event can find out. */
+static void errors(void)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct sockaddr_in group = { .sin_family = AF_INET };
+	struct rdma_conn_param param = usual;
+	struct ibv_device_attr limits_;
+	struct rdma_cm_event *ev;
+	struct rdma_cm_id *c, *s;
+
+	serve();
+	c = resolved();
+	add_qp(c);
+	NEED(!rdma_connect(c, &param));
+	ev = GET(sch, CONNECT_REQUEST, 0);
+	s = ev->id;
+	rdma_ack_cm_event(ev);
+	add_qp(s);
+	NEED(!ibv_modify_qp(c->qp, &attr, IBV_QP_STATE));
+	NEED(!rdma_accept(s, &param));
+	EXPECT(cch, CONNECT_ERROR, -EINVAL);
+	EXPECT(sch, REJECTED, 28);
+	CHECK(s->qp->state == IBV_QPS_ERR);
+	FAILS(rdma_establish(c), EINVAL);
+	finish_id(c);
+	finish_id(s);
+
+	NEED(!rdma_create_id(cch, &c, NULL, RDMA_PS_UDP));
+	NEED(!rdma_bind_addr(c, addr_of(0)));
+	NEED(!rdma_resolve_addr(c, NULL, addr_of(port), 2000));
+	EXPECT(cch, ADDR_RESOLVED, 0);
+	add_qp(c);
+	NEED(!ibv_query_device(c->verbs, &limits_));
+	for (int i = 0; i <= limits_.max_mcast_grp; i++) {
+		group.sin_addr.s_addr = htonl(0xef4d1000u + (unsigned)i);
+		NEED(!rdma_join_multicast(c, (struct sockaddr *)&group, NULL));
+		if (i < limits_.max_mcast_grp)
+			EXPECT(cch, MULTICAST_JOIN, 0);
+		else
+			EXPECT(cch, MULTICAST_ERROR, -ENOMEM);
+	}
+	NEED(!rdma_leave_multicast(c, (struct sockaddr *)&group));
+	finish_id(c);
+	finish();
+}
+
 static void srq(void)
 {
 	struct ibv_srq_init_attr sa = { .attr = { .max_wr = 8, .max_sge = 1 } };
@@ -2305,6 +2351,7 @@ static const struct {
 	{ "notify", notify },
 	{ "interface", interface_ },
 	{ "mcast", mcast },
+	{ "errors", errors },
 	{ "srq", srq },
 	{ "addrinfo", addrinfo },
 	{ "devices", devices },
