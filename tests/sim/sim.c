@@ -343,6 +343,47 @@ void sim_connect(struct sim_qp *a, struct sim_qp *b,
 	conn_one(b, a, o, o->psn_b, o->psn_a);
 }
 
+void sim_qp_move(struct sim_qp *q)
+{
+	struct roce_path path = *roce_qp_path(q->qp);
+	struct roce_qp_init init = {
+		.env = &q->node->env,
+		.owner = q,
+		.qpn = roce_qp_num(q->qp),
+		.type = IBV_QPT_XRC_RECV,
+		.send_cq = q->send,
+		.recv_cq = q->recv,
+	};
+	struct ibv_qp_init_attr unused;
+	struct roce_rsp_state state;
+	struct ibv_qp_attr a;
+	struct roce_qp *next;
+
+	roce_rsp_get(q->qp, &state);
+	if (!state.idle)
+		return;
+	roce_qp_query(q->qp, &a, &unused);
+	a.port_num = 1;
+	a.dest_qp_num = roce_qp_dest(q->qp);
+	must(roce_qp_create(&next, &init), "create");
+	a.qp_state = IBV_QPS_INIT;
+	must(roce_qp_modify(next, &a,
+			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+				    IBV_QP_ACCESS_FLAGS,
+			    NULL, NULL, 0), "INIT");
+	a.qp_state = IBV_QPS_RTR;
+	a.rq_psn = 0; /* the state has the right one */
+	must(roce_qp_modify(next, &a,
+			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+				    IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				    IBV_QP_MAX_DEST_RD_ATOMIC |
+				    IBV_QP_MIN_RNR_TIMER,
+			    &path, NULL, 0), "RTR");
+	roce_rsp_set(next, &state);
+	roce_qp_destroy(q->qp);
+	q->qp = next;
+}
+
 void sim_ud_up(struct sim_qp *q, uint32_t qkey)
 {
 	struct ibv_qp_attr a = {

@@ -117,6 +117,11 @@ struct sim_conn_opts {
 extern const struct sim_conn_opts sim_conn_default;
 void sim_connect(struct sim_qp *a, struct sim_qp *b,
 		 const struct sim_conn_opts *o);
+/*
+ * The responder of an XRC_RECV QP goes on in a new QP of the same number, if it
+ * is between two messages. What was saved of atomics stays behind.
+ */
+void sim_qp_move(struct sim_qp *q);
 void sim_ud_up(struct sim_qp *q, uint32_t qkey);
 struct roce_path sim_path(struct sim_node *from, struct sim_node *to);
 

@@ -55,6 +55,7 @@ struct side {
 	size_t recvs_needed, recvs_posted;
 	struct op *recv_of[OPS]; /* peer's ops that consume a receive, in order */
 	uint8_t *recv_buf[OPS];
+	bool no_atomics;
 };
 
 static uint64_t current_seed;
@@ -134,7 +135,10 @@ static void post_one(struct sim *sim, struct side *s, struct side *o)
 	uint32_t off;
 	int err;
 
-	*op = (struct op){ .opcode = kinds[sim_below(r, ARRAY_SIZE(kinds))] };
+	/* The atomics are the last three. */
+	*op = (struct op){ .opcode = kinds[sim_below(
+				   r, ARRAY_SIZE(kinds) -
+					      (s->no_atomics ? 3 : 0))] };
 	op->len = random_len(r);
 	op->signaled = sim_chance(r, 0.7);
 	op->imm = (uint32_t)sim_rand(r);
@@ -275,8 +279,12 @@ static void check_recvs(struct side *s)
 	CHECK(!sim_poll(s->rq->recv));
 }
 
-static void run_reliable(uint64_t seed, const struct sim_link *link, bool xrc)
+enum how { RC, XRC, XRC_MOVING };
+
+static void run_reliable(uint64_t seed, const struct sim_link *link,
+			 enum how how)
 {
+	const bool xrc = how != RC;
 	struct sim_qp_opts qo = {
 		.type = xrc ? IBV_QPT_XRC_SEND : IBV_QPT_RC,
 		.cap = { .max_send_wr = OPS, .max_recv_wr = OPS,
@@ -297,6 +305,7 @@ static void run_reliable(uint64_t seed, const struct sim_link *link, bool xrc)
 	for (int i = 0; i < 2; i++) {
 		side[i].q = side[i].rq = sim_qp_new(sim, i, &qo);
 		side[i].shadow = calloc(1, WRITE_SIZE);
+		side[i].no_atomics = how == XRC_MOVING;
 		fill(&sim->rng, sim->node[i].mem + CONST_AT, CONST_SIZE);
 	}
 	if (xrc) {
@@ -318,9 +327,15 @@ static void run_reliable(uint64_t seed, const struct sim_link *link, bool xrc)
 			post_recv(sim, s);
 		else
 			sim_run(sim, sim_below(&sim->rng, 100000));
+		if (how == XRC_MOVING)
+			sim_qp_move(s->rq);
 		if (s->posted == OPS && o->posted == OPS &&
 		    s->recvs_posted == OPS && o->recvs_posted == OPS)
 			break;
+	}
+	for (int i = 0; how == XRC_MOVING && i < 200; i++) {
+		sim_run(sim, sim_below(&sim->rng, 100000));
+		sim_qp_move(side[i % 2].rq);
 	}
 	sim_run(sim, 1000 * SIM_SEC);
 	for (int i = 0; i < 2; i++) {
@@ -337,12 +352,17 @@ static void run_reliable(uint64_t seed, const struct sim_link *link, bool xrc)
 
 static void run_rc(uint64_t seed, const struct sim_link *link)
 {
-	run_reliable(seed, link, false);
+	run_reliable(seed, link, RC);
 }
 
 static void run_xrc(uint64_t seed, const struct sim_link *link)
 {
-	run_reliable(seed, link, true);
+	run_reliable(seed, link, XRC);
+}
+
+static void run_moving(uint64_t seed, const struct sim_link *link)
+{
+	run_reliable(seed, link, XRC_MOVING);
 }
 
 /* ---- windows: bound, told, used, invalidated, again and again ----------- */
@@ -644,6 +664,14 @@ static void xrc_everything(void **state)
 	many_of(run_xrc, &awful, 11000, runs(60));
 }
 
+/* The responder goes from one QP to another between messages. */
+static void xrc_moves(void **state)
+{
+	(void)state;
+	many_of(run_moving, &good, 14000, runs(10));
+	many_of(run_moving, &awful, 15000, runs(60));
+}
+
 static void windows(void **state)
 {
 	(void)state;
@@ -682,6 +710,7 @@ int main(void)
 		cmocka_unit_test(rc_everything),
 		cmocka_unit_test(rc_busy_link),
 		cmocka_unit_test(xrc_everything),
+		cmocka_unit_test(xrc_moves),
 		cmocka_unit_test(windows),
 		cmocka_unit_test(uc_never_torn),
 		cmocka_unit_test(uc_writes),
