@@ -248,7 +248,6 @@ class Bench:
         for r in self.results:
             if r["test"].startswith("write_8B"):
                 say(f"  {r['test'].replace('_', ' '):34}{r['median']:.2f} us")
-        say()
         self.connection_table()
         say()
         say("Ratios: latencies over a spinning UDP ping-pong (a read over twice that), so less is")
