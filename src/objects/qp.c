@@ -654,7 +654,8 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 	}
 	if (err && whole)
 		roce_sq_undo(qp->core, mark);
-	shca_qp_flush(qp, now);
+	if (!roce_tx_patient(qp->core))
+		shca_qp_flush(qp, now);
 	shca_qp_unlock(qp);
 	engine_present(qp->engine, now, clock_ns());
 	return err;

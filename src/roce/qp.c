@@ -8,6 +8,10 @@
  */
 #include "internal.h"
 
+#define PATIENT_OUT 4u /* requests on their way, at least */
+#define PATIENT_MAX 16u
+#define PATIENT_LENGTH 4096u
+
 #include <assert.h>
 #include <stdlib.h>
 
@@ -903,6 +907,17 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 bool roce_tx_ready(const struct roce_qp *qp)
 {
 	return rsp_ready(qp) || req_ready(qp);
+}
+
+bool roce_tx_patient(const struct roce_qp *qp)
+{
+	const struct roce_sq *sq = &qp->sq;
+	const struct roce_wqe *w = sq_slot(sq, sq->tail - 1);
+
+	/* Each request that is out has asked for an acknowledgement. */
+	return is_reliable(qp) && sq->nxt - sq->head >= PATIENT_OUT &&
+	       sq->tail - sq->nxt < PATIENT_MAX &&
+	       w->length <= PATIENT_LENGTH && !w->local && !rsp_ready(qp);
 }
 
 void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)

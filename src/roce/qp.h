@@ -171,6 +171,13 @@ void roce_rsp_failed(struct roce_qp *qp, int event);
 bool roce_tx_ready(const struct roce_qp *qp);
 
 /*
+ * Whether what was posted may as well wait for an acknowledgement that is due,
+ * to leave with what is posted until then: small requests behind several that
+ * are on their way. True is a hint: roce_tx() does not wait.
+ */
+bool roce_tx_patient(const struct roce_qp *qp);
+
+/*
  * Fills *b with packets to send now, in order. The payload stays where the
  * program has it and is kept until roce_tx_done(), which says how many of them
  * the link took; the rest is produced again by a later roce_tx(), not before

@@ -616,7 +616,7 @@ int sim_post_send(struct sim_qp *q, const struct ibv_send_wr *wr)
 	if (ud)
 		path = sim_path(q->node, q->peer->node);
 	err = roce_post_send(q->qp, wr, ud ? &path : NULL, q->node->sim->now);
-	if (!err)
+	if (!err && !roce_tx_patient(q->qp))
 		sim_pull(q);
 	return err;
 }

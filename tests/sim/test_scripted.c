@@ -1400,6 +1400,49 @@ static void quirk_rxe_wants_acks_between_naks(void **state)
 }
 
 /* rxe answers a send that is too long with NAK 0x63 where 0x61 is due. */
+/* Small requests behind several that are out wait for the next ACK, together;
+ * nothing else waits. */
+static void small_requests_gather(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	uint32_t i;
+
+	(void)state;
+	for (i = 0; i < 4; i++) {
+		assert_int_equal(post_to(p.a, IBV_WR_RDMA_WRITE, 8 * i, 8), 0);
+		assert_false(roce_tx_ready(p.a->qp));
+	}
+	for (; i < 8; i++) {
+		assert_int_equal(post_to(p.a, IBV_WR_RDMA_WRITE, 8 * i, 8), 0);
+		assert_true(roce_tx_patient(p.a->qp));
+		assert_true(roce_tx_ready(p.a->qp));
+	}
+	settle(&p); /* no more is posted: the ACKs move it */
+	for (i = 0; i < 8; i++)
+		expect(p.a->send, IBV_WC_SUCCESS);
+	/* A long one takes along what waits. */
+	for (i = 0; i < 5; i++)
+		assert_int_equal(post_to(p.a, IBV_WR_RDMA_WRITE, 8 * i, 8), 0);
+	assert_true(roce_tx_ready(p.a->qp));
+	assert_int_equal(post_to(p.a, IBV_WR_RDMA_WRITE, 64, 8000), 0);
+	assert_false(roce_tx_ready(p.a->qp));
+	/* So do many. */
+	for (i = 0; roce_tx_ready(p.a->qp) == (i > 0); i++)
+		assert_int_equal(post_to(p.a, IBV_WR_RDMA_WRITE, 8 * i, 8), 0);
+	assert_in_range(i, 8, 24);
+	settle(&p);
+	sim_free(p.sim);
+
+	/* Nothing would move them. */
+	p = pair_new(IBV_QPT_UC);
+	for (i = 0; i < 8; i++) {
+		assert_int_equal(post_to(p.a, IBV_WR_RDMA_WRITE, 8 * i, 8), 0);
+		assert_false(roce_tx_patient(p.a->qp));
+	}
+	settle(&p);
+	sim_free(p.sim);
+}
+
 static void quirk_rxe_long_send(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_RC);
@@ -1465,6 +1508,7 @@ int main(void)
 		cmocka_unit_test(congestion_is_heeded),
 		cmocka_unit_test(drops_are_counted),
 		cmocka_unit_test(quirk_rxe_wants_acks_between_naks),
+		cmocka_unit_test(small_requests_gather),
 		cmocka_unit_test(quirk_rxe_long_send),
 	};
 
