@@ -4,6 +4,9 @@
  */
 #include "pair.h"
 
+#include <linux/udmabuf.h>
+#include <sys/ioctl.h>
+
 #define PAGE 4096
 
 static uint32_t try_write(struct end *e, uint32_t rkey, uint64_t addr,
@@ -1063,6 +1066,53 @@ static void dmabuf(void **state)
 	close(fd);
 }
 
+/* A dma-buf of the program's own memory, where the kernel makes them. */
+static void udmabuf(void **state)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
+	int dev = open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
+	struct udmabuf_create create = { .size = 4 * PAGE };
+	struct ibv_mr *mr;
+	struct end a, b;
+	uint8_t *mem;
+	int fd;
+
+	(void)state;
+	if (dev < 0) {
+		print_message("no /dev/udmabuf here: dma-bufs not tested\n");
+		skip();
+	}
+	create.memfd = (uint32_t)memfd_create("x", MFD_ALLOW_SEALING);
+	assert_int_equal(ftruncate((int)create.memfd, 4 * PAGE), 0);
+	assert_int_equal(fcntl((int)create.memfd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+	mem = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED,
+		   (int)create.memfd, 0);
+	assert_true(mem != MAP_FAILED);
+	fd = ioctl(dev, UDMABUF_CREATE, &create);
+	assert_true(fd >= 0);
+	assert_null(ibv_reg_dmabuf_mr(pd, PAGE, 4 * PAGE, 0, fd, ALL_ACCESS));
+	mr = ibv_reg_dmabuf_mr(pd, PAGE, 2 * PAGE, 0x10000, fd, ALL_ACCESS);
+	assert_non_null(mr);
+	close(fd); /* the region keeps it */
+	pair_init(&a, &b, IBV_QPT_RC);
+	fill(a.buf, 2 * PAGE, 5);
+	wr.wr.rdma.remote_addr = 0x10000;
+	wr.wr.rdma.rkey = mr->rkey;
+	assert_int_equal(try_send(&a, &wr, 0, 2 * PAGE), 0);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_SUCCESS);
+	assert_memory_equal(mem + PAGE, a.buf, 2 * PAGE);
+	assert_int_equal(mem[0] | mem[3 * PAGE], 0);
+	wr.wr.rdma.remote_addr++;
+	assert_int_equal(try_send(&a, &wr, 0, 2 * PAGE), 0);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_ACCESS_ERR);
+	assert_int_equal(ibv_dereg_mr(mr), 0);
+	end_fini(&a);
+	end_fini(&b);
+	munmap(mem, 4 * PAGE);
+	close((int)create.memfd);
+	close(dev);
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int main(void)
@@ -1083,6 +1133,7 @@ int main(void)
 		TEST(import_elsewhere),
 		TEST(parent_domain),
 		TEST(dmabuf),
+		TEST(udmabuf),
 	};
 
 	alarm(60);
