@@ -4,6 +4,9 @@ import collections
 NAMES = ("softhca", "rxe", "rxe")       # by place
 OURS = ((0, 1), (1, 0))
 COLUMNS = [((0, 1), 4), ((0, 1), 6), ((1, 0), 4), ((1, 0), 6), ((2, 1), 4), ((2, 1), 6)]
+UC_LOSES = (" UC has no retransmission: it must give up a message when one of its packets is lost or comes too "
+            "late (9.8.2.2). What is demanded of it is that messages of one packet arrive, and that what "
+            "arrives is whole.")
 TITLES = {
     "plain": ("Operations and errors",
               "Each message is checked byte by byte at the far end, in sizes 0, 1, MTU - 1, MTU, MTU + 1, "
@@ -16,8 +19,41 @@ TITLES = {
     "hostile": ("Hostile packets",
                 "While a transfer runs, the guest sends changed copies of its own packets: opcodes, lengths, "
                 "flags, PSNs, QPNs, addresses, keys; to the transfer's QPs, to others, with good ICRCs and bad "
-                "ones. The transfer has to finish with correct data."),
+                "ones. The transfer has to finish with correct data, and `softhca run --explain` has to "
+                "account for the packets, by what was wrong with them."),
 }
+TITLES["1 % loss"] = ("With 1 % loss", TITLES["1 % loss"][1] + UC_LOSES)
+TITLES["reordering"] = ("With reordering", TITLES["reordering"][1] + UC_LOSES)
+
+# What rxe does: what the specification says, what softhca does. Each is handled
+# where the sources name rxe, and a test of tests/sim plays it.
+QUIRKS = [
+    ("A send longer than the receive: NAK 0x63 (remote operational error); the receive ends with "
+     "\"local QP operation error\"",
+     "NAK 0x61 (invalid request, 9.7.4.1.7), \"local length error\"",
+     "as specified; as requester it hands on what the NAK says, \"remote operation error\""),
+    ("A receive, or a send, with a bad lkey ends with \"local QP operation error\"",
+     "\"local protection error\" (11.6.2)", "as specified"),
+    ("A send that invalidates an unknown key is acknowledged, and the receive fails afterwards",
+     "the request is refused", "NAK 0x62 (remote access error), nothing is acknowledged"),
+    ("A UC send longer than the receive ends the receive with an error, and the QP",
+     "the message is dropped silently (9.8.2.2)", "as specified: the receive waits for the next message"),
+    ("As requester, it takes no second sequence NAK before an ACK: it waits for its timer, and counts a retry",
+     "each NAK is answered by sending again (9.7.5.2.4)",
+     "sends an ACK before a second NAK; with it rxe gets through a reordering network on which it fails "
+     "against itself"),
+    ("As requester, it gives up the QP when an ACK with the PSN of a read overtakes the read's response",
+     "such an ACK asks for the read again (9.7.5.1.1)", "never sends one"),
+    ("MigReq is 0", "1 when no alternate path is loaded (17.2.8)", "sends 1, takes both"),
+    ("The IPv4 identification counts on, although packets may not be fragmented; it is in the ICRC",
+     "any value (RFC 6864); UDP sockets do not show it", "finds the one that makes the ICRC good"),
+    ("IPv6 packets have no UDP checksum, IPv4 ones neither",
+     "it should be 0 (A17.4.5.2); Linux drops such IPv6 packets unless told otherwise",
+     "takes both; sends what the kernel's UDP sends, a good checksum"),
+    ("Receive completions of RC have the GRH flag",
+     "only UD receives have a GRH (11.4.2.1)", "clears nothing: the flag is rxe's own program's to see; sets none"),
+    ("No XRC, atomic write, or flush (Linux 6.1)", "optional", "has XRC and atomic write: not run against rxe"),
+]
 
 
 class Cell:
@@ -27,13 +63,13 @@ class Cell:
         self.skipped = []
         self.notes = []
 
-    def text(self, number):
-        """number: gives a note its number."""
+    def text(self, number, ours):
+        """number: gives a note its number; ours: softhca takes part."""
         if self.failed:
             mtus = {m for m, _ in self.failed if m}
             at = "" if len(mtus) == len(set(self.mtus)) or not mtus else \
                 " at MTU " + ", ".join(map(str, sorted(mtus)))
-            return f"**fails**{at} [{number(self.failed[0][1])}]"
+            return f"{'**fails**' if ours else 'fails'}{at} [{number(self.failed[0][1])}]"
         if self.skipped and not self.mtus:
             return f"not run [{number(self.skipped[0])}]"
         marks = "".join(f" [{number(n)}]" for n in self.notes)
@@ -44,6 +80,7 @@ class Report:
     def __init__(self):
         self.tables = {}        # table -> row -> column -> Cell
         self.other = []
+        self.judged = {}        # what -> [(capture, verdict, note)]
         self.what = {}
         self.counts = collections.Counter()
 
@@ -83,6 +120,11 @@ class Report:
         self.other.append((what, verdict, note))
         self.count(verdict, what, note)
 
+    def add_judged(self, capture, what, verdict, note=""):
+        self.judged.setdefault(what, []).append((capture, verdict, note))
+        text = ", ".join(f"{n} {of}" for of, n in note.items()) if isinstance(note, dict) else note
+        self.count(verdict, f"{capture}: {what}", text)
+
     def failed(self):
         return bool(self.counts["FAIL"]) or not self.counts["PASS"]
 
@@ -116,14 +158,26 @@ class Report:
             for row, cells in rows.items():
                 name = self.what.get(row, row)
                 out.append(f"| {name} | " + " | ".join(
-                    cells[c].text(number) if c in cells else "" for c in columns) + " |")
+                    cells[c].text(number, c[0] in OURS) if c in cells else "" for c in columns) + " |")
             out += [""] + [f"{i}. {n.replace('|', '/')}" for i, n in enumerate(notes, 1)] + ([""] if notes else [])
-        if self.other:
-            out += ["## Packets", "", "A capture of the operations at MTU 1024, both directions, "
-                    "both IP versions.", "", "| | | |", "|---|---|---|"]
-            for what, verdict, note in self.other:
-                word = {"PASS": "holds", "FAIL": "**fails**", "SKIP": "not run"}[verdict]
-                out.append(f"| {what} | {word} | {note.replace('|', '/')} |")
+        words = {"PASS": "holds", "FAIL": "**fails**", "SKIP": "not run"}
+        if self.judged:
+            places = list(dict.fromkeys(p for v in self.judged.values() for p, _, _ in v))
+            out += ["## Packets", "", "Captures of the whole run, judged by tshark, by scapy (its own ICRC), and "
+                    f"by tests/peer/packets.py: {', '.join(places)}. Of the hostile packets only "
+                    "softhca's answers are judged.", "", "| | | |", "|---|---|---|"]
+            for what, seen in self.judged.items():
+                bad = [(p, n) for p, v, n in seen if v == "FAIL"]
+                verdict = "FAIL" if bad else min(v for _, v, _ in seen)
+                total = sum((n for _, _, n in seen if isinstance(n, collections.Counter)), collections.Counter())
+                note = "; ".join(f"{p}: {n}" for p, n in bad) or \
+                    ", ".join(f"{n} {of}" for of, n in total.items()) or \
+                    next((n for _, _, n in seen if n), "")
+                out.append(f"| {what} | {words[verdict]} | {note.replace('|', '/')} |")
             out.append("")
+        for what, verdict, note in self.other:
+            out += [f"{what}: {words[verdict]} {note}", ""]
+        out += ["## Where rxe differs", "", "| rxe | the specification | softhca |", "|---|---|---|"]
+        out += [f"| {a} | {b} | {c} |" for a, b, c in QUIRKS] + [""]
         with open(path, "w") as f:
             f.write("\n".join(out))

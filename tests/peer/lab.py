@@ -222,8 +222,10 @@ class Host(Place):
     def __init__(self, lab, softhca):
         self.ip4, self.ip6 = lab.addresses(0)
         self.softhca = softhca
+        # What went wrong, in words, and at the end what was dropped and why.
         # For builds with sanitizers: softhca's libraries are preloaded.
-        self.env = {"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0:abort_on_error=1",
+        self.env = {"SOFTHCA_EXPLAIN": "1",
+                    "ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0:abort_on_error=1",
                     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1"}
 
     def start(self, argv, env=None):

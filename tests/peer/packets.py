@@ -1,7 +1,8 @@
 """Judges a capture of RoCEv2 packets: tshark, scapy, and a CRC of our own.
 
 judge() yields (what, verdict, note); the verdict is None where the judge is
-not installed.
+not installed. A note that is a Counter is a number of things, of several
+captures it is their sum.
 """
 import collections
 import json
@@ -158,28 +159,37 @@ def show(p):
     return f"{p.src} > {p.dst} opcode 0x{p.opcode:02x} QPN 0x{p.qpn:x} PSN 0x{p.psn:x} {len(p.body)} bytes"
 
 
-def judge(path, ours4, ours6):
+def judge(path, ours4, ours6, hostile=False, paths=True):
+    """hostile: the other side sends broken packets on purpose; paths: among
+    ours are some with another traffic class and hop limit."""
     all_packets = list(read(path))
     ours = [p for p in all_packets if p.src in (ours4, ours6)]
-    theirs = [p for p in all_packets if p.src not in (ours4, ours6)]
-    counts = f"{len(ours)} packets of softhca, {len(theirs)} of rxe"
-    if not ours or not theirs:
-        yield "packets of both sides are captured", False, counts
+    theirs = [] if hostile else [p for p in all_packets if p.src not in (ours4, ours6)]
+    counts = collections.Counter({"packets of softhca": len(ours)})
+    if not hostile:
+        counts["of rxe"] = len(theirs)
+    if not ours or not (theirs or hostile):
+        yield "packets of both sides are captured", False, str(dict(counts))
         return
 
+    name = "tshark: nothing malformed, no bad checksum"
     if shutil.which("tshark"):
-        bad = tshark(path, "-Y", '_ws.malformed || ip.checksum.status == "Bad" || '
-                                 'udp.checksum.status == "Bad" || (udp.port == 4791 && !infiniband)')
+        broken = ('(_ws.malformed || ip.checksum.status == "Bad" || '
+                  'udp.checksum.status == "Bad" || (udp.port == 4791 && !infiniband))')
+        if hostile:
+            broken += f" && (ip.src == {ours4} || ipv6.src == {ours6})"
+        bad = tshark(path, "-Y", broken)
         lines = bad.stdout.splitlines()
-        yield ("tshark: nothing malformed, no bad checksum",
-               bad.returncode == 0 and not lines,
+        yield (name, bad.returncode == 0 and not lines,
                (bad.stderr.strip()[-200:] if bad.returncode else "; ".join(lines[:3])) or counts)
     else:
-        yield "tshark: nothing malformed, no bad checksum", None, "tshark is not installed"
+        yield name, None, "tshark is not installed"
 
     for who, some in (("softhca", ours), ("rxe", theirs)):
         bad = [p for p in some if not p.good_icrc()]
-        yield f"every ICRC of {who} is good", not bad, first(bad, show) if bad else f"{len(some)} packets"
+        if some:
+            yield (f"every ICRC of {who} is good", not bad,
+                   first(bad, show) if bad else collections.Counter({"packets": len(some)}))
     yield from scapy_judge(ours)
 
     def rule(what, broken):
@@ -206,8 +216,9 @@ def judge(path, ours4, ours6):
     # One guest numbers its QPs anew for every program, hence the generous limit.
     spread = {next(iter(v)) for v in ports.values()}
     yield ("source ports differ between connections", len(spread) > 1 or len(ports) < 8,
-           f"{len(spread)} ports, {len(ports)} queue pairs")
-
+           collections.Counter({"ports": len(spread), "queue pairs": len(ports)}))
+    if not paths:
+        return
     paths = {(p.version, p.tclass & 0xfc, p.hops) for p in ours}
     for version in {p.version for p in ours}:
         yield (f"traffic class and hop limit are carried, IPv{version}",
@@ -249,4 +260,4 @@ print(json.dumps(bad))
     if bad is None:
         yield name, None, "scapy is not installed"
     else:
-        yield name, not bad, "; ".join(bad[:2]) or f"{len(some)} packets, {len(by_opcode)} opcodes, IPv4"
+        yield name, not bad, "; ".join(bad[:2]) or collections.Counter({"packets (scapy knows IPv4 only)": len(some)})
