@@ -732,12 +732,33 @@ static int bind_locked(struct udp *u, struct rx_sock *s)
 	return err;
 }
 
+/* One user more or less of a socket that stays as it is: that is nothing to
+ * other processes, and needs no lock of theirs. */
+static bool recount(struct udp *u, const union ibv_gid *gid, uint32_t scope,
+		    bool more)
+{
+	struct rx_sock *s;
+	bool stays;
+
+	pthread_mutex_lock(&u->bind_lock);
+	s = find_sock(u, gid, scope);
+	stays = s && (more ? s->bound || s->kind == RX_MULTICAST : s->refs > 1);
+	if (stays) {
+		s->refs += more ? 1u : -1u;
+		u->why[0] = 0;
+	}
+	pthread_mutex_unlock(&u->bind_lock);
+	return stays;
+}
+
 int udp_bind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
 {
 	uint32_t scope = udp_scope(gid, ifindex);
 	struct rx_sock *s, *new = NULL;
 	int err = 0;
 
+	if (recount(u, gid, scope, true))
+		return 0;
 	if (u->registry) {
 		err = registry_lock(u->registry);
 		if (err)
@@ -785,6 +806,8 @@ void udp_unbind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
 	struct rx_sock *s, **p;
 	bool locked;
 
+	if (recount(u, gid, scope, false))
+		return;
 	locked = u->registry && !registry_lock(u->registry);
 	pthread_mutex_lock(&u->bind_lock);
 	s = find_sock(u, gid, scope);
