@@ -132,6 +132,17 @@ def test_silent_host(placements):
                                              "SOFTHCA_CM_RETRIES": "2"})
 
 
+@pytest.mark.parametrize("addr", ["127.0.0.1", "::1", "10.93.0.1", "fd93::1"])
+def test_no_network(placements, addr):
+    """A host with nothing but its loopback interface is its own peer."""
+    placements("netns")  # skips where no namespace can be made
+    side = rig.Side(["unshare", *([] if os.geteuid() == 0 else ["-U", "-r"]), "-n", "sh", "-c", """
+        ip link set lo up && ip addr add 10.93.0.1/32 dev lo &&
+        ip addr add fd93::1/128 dev lo nodad && exec "$@\"""", "sh"])
+    for name in ("life", "data", "nobody"):
+        side.run([CHECK, name], env={"CM_CHECK_ADDR": addr})
+
+
 @pytest.fixture
 def spare(placements):
     """An interface that may be changed: its side, its name, its address."""
