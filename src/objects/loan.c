@@ -276,14 +276,20 @@ void shca_loan_forget(struct shca_qp *qp)
 
 /*
  * While the responder is away: packets go there, up to the first one that it
- * will come back for. That one again, or an earlier one: it did not arrive.
+ * will come back for. That one again, or an earlier one that is due: it did not
+ * arrive, as if nothing comes back for long. Duplicates call nobody back.
  */
 static void away_rx(struct shca_qp *qp, const struct roce_rx *pkt,
-		    const struct roce_rsp_state *s)
+		    const struct roce_rsp_state *s, uint64_t now)
 {
 	struct engine *e = qp->engine;
 
-	if (qp->recalled && psn_diff(pkt->h.psn, qp->recall_psn) > 0) {
+	if (psn_diff(pkt->h.psn, s->epsn) < 0) {
+		lend(qp, LEND, qp->lent - 1u, s, pkt);
+		return;
+	}
+	if (qp->recalled && now < qp->recall_ns + LOAN_LONG_NS &&
+	    psn_diff(pkt->h.psn, qp->recall_psn) > 0) {
 		park(qp, pkt);
 		return;
 	}
@@ -295,6 +301,7 @@ static void away_rx(struct shca_qp *qp, const struct roce_rx *pkt,
 	if (registry_owner(e->registry, pkt->h.xrc_srqn) != qp->lent - 1) {
 		qp->recalled = true;
 		qp->recall_psn = pkt->h.psn;
+		qp->recall_ns = now;
 	}
 	lend(qp, LEND, qp->lent - 1u, s, pkt);
 }
@@ -310,7 +317,7 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	if (qp->lent) {
 		if (now < qp->lent_ns + LOAN_LONG_NS ||
 		    registry_alive(e->registry, qp->lent - 1u)) {
-			away_rx(qp, pkt, &s);
+			away_rx(qp, pkt, &s, now);
 			return true;
 		}
 		shca_loan_forget(qp);
@@ -416,6 +423,21 @@ static void give_back(struct shca_qp *qp, const struct roce_rx *pkt, bool keeps)
 	if (g->held)
 		atomic_fetch_sub(&e->nheld, 1);
 	g->held = false;
+}
+
+/*
+ * About to answer the peer: the home comes first. Should this process die, it
+ * goes on where the peer believes that it is.
+ */
+void shca_loan_note(struct shca_qp *qp)
+{
+	struct roce_rsp_state s;
+
+	if (!qp->guest->held || qp->guest->told || !roce_tx_ready(qp->core))
+		return;
+	roce_rsp_get(qp->core, &s);
+	if (s.between && roce_qp_state(qp->core) != IBV_QPS_ERR)
+		give_back(qp, NULL, true);
 }
 
 /* Between two messages, with nothing left to say; or failed, having said so. */

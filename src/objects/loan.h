@@ -11,6 +11,8 @@
 
 /* A packet for an XRC_RECV QP, or a guest. True: it has gone elsewhere. */
 bool shca_loan_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
+/* A guest is about to send. */
+void shca_loan_note(struct shca_qp *qp);
 /* The QP begins afresh, or ends. */
 void shca_loan_forget(struct shca_qp *qp);
 /* A guest's event. */
