@@ -376,10 +376,13 @@ static void taken_back(struct shca_qp *qp, const uint8_t *w,
 	if (w[W_FLAGS] & F_FAILED) {
 		int32_t event = (int32_t)get_be32(w + W_EVENT);
 
-		roce_rsp_failed(qp->core, event == IBV_EVENT_QP_REQ_ERR ||
+		roce_rsp_failed(
+			qp->core,
+			event == IBV_EVENT_QP_REQ_ERR ||
 					event == IBV_EVENT_QP_ACCESS_ERR ||
-					event == IBV_EVENT_QP_FATAL ? event
-								    : -1);
+					event == IBV_EVENT_QP_FATAL
+				? event
+				: -1);
 	} else {
 		roce_rsp_set(qp->core, &s);
 		if (w[W_FLAGS] & F_UNKNOWN)
@@ -600,10 +603,10 @@ static struct shca_guest **guest_slot(struct engine *e, uint32_t qpn)
 }
 
 /* Takes out those that which() says; the caller kills them. */
-static struct shca_guest *
-guests_take(struct engine *e,
-	    bool (*which)(const struct shca_guest *g, const void *arg),
-	    const void *arg)
+static struct shca_guest *guests_take(struct engine *e,
+				      bool (*which)(const struct shca_guest *g,
+						    const void *arg),
+				      const void *arg)
 {
 	struct shca_guest **p, *g, *list = NULL;
 
@@ -745,8 +748,7 @@ static bool guest_prepare(struct shca_qp *qp, const uint8_t *w, uint64_t now)
 		(int32_t)(loan - g->loan) > 0;
 	if (w[W_KIND] == AGAIN) {
 		/* Before a first loan nothing can have been executed here. */
-		if (other || g->held ||
-		    roce_qp_state(qp->core) == IBV_QPS_ERR)
+		if (other || g->held || roce_qp_state(qp->core) == IBV_QPS_ERR)
 			return false;
 		roce_rsp_set(qp->core, &s);
 		return true;
@@ -857,8 +859,7 @@ void shca_loan_settle(struct engine *e, uint64_t now)
 	pthread_mutex_lock(&e->guests_lock);
 	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++)
 		for (struct shca_guest *g = e->guests[i]; g; g = g->next)
-			if (g->held &&
-			    n < sizeof(held) / sizeof(held[0])) {
+			if (g->held && n < sizeof(held) / sizeof(held[0])) {
 				shca_qp_get(g->qp);
 				held[n++] = g->qp;
 			}
@@ -873,15 +874,16 @@ void shca_loan_settle(struct engine *e, uint64_t now)
 				shca_qp_flush(qp, now);
 				if (!settled(qp))
 					due = now + SETTLE_NS;
-				else if (now >= due || roce_qp_state(qp->core) ==
-							       IBV_QPS_ERR)
+				else if (now >= due ||
+					 roce_qp_state(qp->core) == IBV_QPS_ERR)
 					give_back(qp, NULL, false);
 				else if (!qp->guest->told)
 					give_back(qp, NULL, true);
 				if (qp->guest->held)
-					engine_timer_set(e, qp, due > now
-								? due
-								: now + SETTLE_NS);
+					engine_timer_set(
+						e, qp,
+						due > now ? due
+							  : now + SETTLE_NS);
 			}
 			shca_qp_unlock(qp);
 		}
