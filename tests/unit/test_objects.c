@@ -1238,6 +1238,102 @@ static void forked(void **state)
 	end_fini(&b);
 }
 
+/* As many QPs in a group, and groups, as the device announces; no more. */
+static void multicast_limits(void **state)
+{
+	union ibv_gid group = { .raw = { [10] = 0xff, 0xff, 239, 7, 7, 8 } };
+	struct ibv_device_attr attr;
+	struct ibv_qp *qp[256];
+	struct ibv_cq *cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_UD,
+					 .send_cq = cq,
+					 .recv_cq = cq,
+					 .cap = { 1, 1, 1, 1, 0 } };
+	int i, max, groups;
+
+	(void)state;
+	if (gid0.raw[10] != 0xff) {
+		skip();
+		return;
+	}
+	assert_int_equal(ibv_query_device(ctx, &attr), 0);
+	max = attr.max_mcast_qp_attach;
+	groups = attr.max_mcast_grp;
+	assert_in_range(max, 1, 255);
+	assert_int_equal(attr.max_total_mcast_qp_attach, max * groups);
+	for (i = 0; i <= max; i++) {
+		qp[i] = ibv_create_qp(pd, &init);
+		assert_non_null(qp[i]);
+		assert_int_equal(to_init(qp[i], 0), 0);
+		assert_int_equal(ibv_attach_mcast(qp[i], &group, 0),
+				 i < max ? 0 : ENOMEM);
+	}
+	/* Another may when one goes. */
+	assert_int_equal(ibv_detach_mcast(qp[0], &group, 0), 0);
+	assert_int_equal(ibv_detach_mcast(qp[0], &group, 0), EINVAL);
+	assert_int_equal(ibv_attach_mcast(qp[max], &group, 0), 0);
+	assert_int_equal(ibv_destroy_qp(qp[max]), EBUSY);
+	for (i = 1; i <= max; i++)
+		assert_int_equal(ibv_detach_mcast(qp[i], &group, 0), 0);
+	for (i = 0; i <= groups; i++) {
+		group.raw[14] = (uint8_t)(i / 256);
+		group.raw[15] = (uint8_t)i;
+		assert_int_equal(ibv_attach_mcast(qp[0], &group, 0),
+				 i < groups ? 0 : ENOMEM);
+	}
+	for (i = 0; i < groups; i++) {
+		group.raw[14] = (uint8_t)(i / 256);
+		group.raw[15] = (uint8_t)i;
+		assert_int_equal(ibv_detach_mcast(qp[0], &group, 0), 0);
+	}
+	for (i = 0; i <= max; i++)
+		assert_int_equal(ibv_destroy_qp(qp[i]), 0);
+	assert_int_equal(ibv_destroy_cq(cq), 0);
+}
+
+/* Rates (IBTA 9.11.1), there and back; words for every code, and for none. */
+static void texts(void **state)
+{
+	static const struct {
+		enum ibv_rate rate;
+		int mult, mbps;
+	} rates[] = {
+		{ IBV_RATE_2_5_GBPS, 1, 2500 },	   { IBV_RATE_5_GBPS, 2, 5000 },
+		{ IBV_RATE_10_GBPS, 4, 10000 },	   { IBV_RATE_20_GBPS, 8, 20000 },
+		{ IBV_RATE_30_GBPS, 12, 30000 },   { IBV_RATE_40_GBPS, 16, 40000 },
+		{ IBV_RATE_60_GBPS, 24, 60000 },   { IBV_RATE_80_GBPS, 32, 80000 },
+		{ IBV_RATE_120_GBPS, 48, 120000 }, { IBV_RATE_100_GBPS, 40, 103125 },
+		{ IBV_RATE_200_GBPS, 80, 206250 }, { IBV_RATE_25_GBPS, 10, 25781 },
+	};
+	size_t i;
+	int k;
+
+	(void)state;
+	for (i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
+		assert_int_equal(ibv_rate_to_mbps(rates[i].rate), rates[i].mbps);
+		assert_int_equal(mbps_to_ibv_rate(rates[i].mbps), rates[i].rate);
+		k = ibv_rate_to_mult(rates[i].rate);
+		/* The header of old has no multiple for the newer ones. */
+		if (k != -1 || rates[i].mbps % 2500 == 0) {
+			assert_int_equal(k, rates[i].mult);
+			assert_int_equal(mult_to_ibv_rate(k), rates[i].rate);
+		}
+	}
+	for (k = 0; k <= IBV_EVENT_WQ_FATAL; k++)
+		assert_string_not_equal(ibv_event_type_str(k), "unknown");
+	assert_string_equal(ibv_event_type_str(99), "unknown");
+	for (k = 0; k <= IBV_WC_TM_RNDV_INCOMPLETE; k++)
+		assert_string_not_equal(ibv_wc_status_str(k), "unknown");
+	assert_string_equal(ibv_wc_status_str(99), "unknown");
+	for (k = 0; k <= IBV_PORT_ACTIVE_DEFER; k++)
+		assert_non_null(ibv_port_state_str(k));
+	assert_non_null(ibv_port_state_str(99));
+	assert_non_null(ibv_node_type_str(99));
+	/* Nothing is kept from a child, so nothing is needed for one. */
+	assert_int_equal(ibv_fork_init(), 0);
+	assert_int_equal(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
+}
+
 /* What is not there says so, and does not crash. */
 static void unsupported(void **state)
 {
@@ -1284,6 +1380,8 @@ int main(void)
 		TEST(threads),
 		TEST(destroyed_under_fire),
 		TEST(forked),
+		TEST(multicast_limits),
+		TEST(texts),
 		TEST(unsupported),
 	};
 
