@@ -36,7 +36,7 @@ struct shca_domain {
 
 	pthread_rwlock_t numbers; /* of srq */
 	struct shca_srq *srq[BUCKETS];
-	uint32_t nsrq;
+	_Atomic uint32_t nsrq;
 
 	pthread_mutex_t list; /* of qps */
 	struct shca_qp *qps;
@@ -267,6 +267,7 @@ int shca_xrc_srq_add(struct shca_srq *srq, struct ibv_xrcd *ibxrcd)
 	struct shca_domain *d = xrcd->domain;
 	struct shca_srq **p;
 	uint32_t span;
+	bool taken;
 	int err = 0;
 
 	/* Messages of other processes may come for it. */
@@ -274,21 +275,22 @@ int shca_xrc_srq_add(struct shca_srq *srq, struct ibv_xrcd *ibxrcd)
 		err = engine_start(e);
 	if (err)
 		return err;
-	pthread_rwlock_wrlock(&d->numbers);
-	/* At most half of them are taken. */
-	span = (d->nsrq / (REGISTRY_CHUNK / 2) + 1) * REGISTRY_CHUNK;
 	do {
+		/* At most half of them are taken. */
+		span = (atomic_load(&d->nsrq) / (REGISTRY_CHUNK / 2) + 1) *
+		       REGISTRY_CHUNK;
 		err = engine_number(e, atomic_fetch_add(&e->next_srqn, 1) % span,
 				    &srq->num);
+		if (err)
+			return err;
+		pthread_rwlock_wrlock(&d->numbers);
 		p = srq_slot(d, srq->num);
-	} while (!err && *p);
-	if (!err) {
-		*p = srq;
-		d->nsrq++;
-	}
-	pthread_rwlock_unlock(&d->numbers);
-	if (err)
-		return err;
+		taken = *p;
+		if (!taken)
+			*p = srq;
+		pthread_rwlock_unlock(&d->numbers);
+	} while (taken);
+	atomic_fetch_add(&d->nsrq, 1);
 	domain_get(e, d);
 	atomic_fetch_add(&xrcd->users, 1);
 	srq->xrcd = ibxrcd;
@@ -304,8 +306,8 @@ void shca_xrc_srq_remove(struct shca_srq *srq)
 
 	pthread_rwlock_wrlock(&d->numbers);
 	*srq_slot(d, srq->num) = srq->next;
-	d->nsrq--;
 	pthread_rwlock_unlock(&d->numbers);
+	atomic_fetch_sub(&d->nsrq, 1);
 	pthread_mutex_lock(&d->list);
 	for (qp = d->qps; qp; qp = qp->xrc_next) {
 		pthread_mutex_lock(&qp->lock);
