@@ -1399,6 +1399,124 @@ static void quirk_rxe_wants_acks_between_naks(void **state)
 	sim_free(p.sim);
 }
 
+static void answer(struct pair *p, uint32_t psn, uint8_t syndrome, uint32_t msn)
+{
+	struct roce_rx rx = {
+		.h = { .opcode = ROCE_ACK, .pkey = 0xffff, .psn = psn,
+		       .dest_qpn = roce_qp_num(p->a->qp),
+		       .syndrome = syndrome, .msn = msn },
+		.sgid = p->b->node->gid, .dgid = p->a->node->gid,
+	};
+
+	roce_rx(p->a->qp, &rx, p->sim->now);
+	sim_pull(p->a);
+}
+
+/*
+ * rxe that is not ready to receive the first packet of a burst says so, and
+ * then NAKs the second as one out of sequence. The wait goes on all the same.
+ */
+static void quirk_rxe_nak_behind_rnr(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct seen *w = watch(&p);
+	uint32_t psn = sim_conn_default.psn_a;
+
+	(void)state;
+	p.sim->link.loss = 1; /* b is played from here */
+	post_to(p.a, IBV_WR_SEND, 0, 3000);
+	assert_int_equal(w->n, 3);
+	answer(&p, psn, ROCE_AETH_RNR | 12, 0); /* 0.64 ms */
+	answer(&p, psn, ROCE_AETH_NAK | ROCE_NAK_PSN, 0);
+	sim_run(p.sim, 500000);
+	assert_int_equal(w->n, 3);
+	sim_run(p.sim, 200000);
+	assert_int_equal(w->n, 6);
+	answer(&p, psn_add(psn, 2), 0x1f, 1);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	sim_free(p.sim);
+}
+
+/* rxe acknowledges each duplicate it gets by itself, with the latest PSN. */
+static void quirk_rxe_acks_each_duplicate(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	uint32_t psn = sim_conn_default.psn_a;
+
+	(void)state;
+	p.sim->link.loss = 1;
+	for (uint32_t i = 0; i < 20; i++) {
+		post_to(p.a, IBV_WR_SEND, 0, 100);
+		for (uint32_t k = 0; k < 5; k++)
+			answer(&p, psn_add(psn, i), 0x1f, i + 1);
+		expect(p.a->send, IBV_WC_SUCCESS);
+		assert_null(sim_poll(p.a->send));
+	}
+	assert_int_equal(roce_qp_stats(p.a->qp)->retransmits, 0);
+	assert_int_equal(roce_qp_state(p.a->qp), IBV_QPS_RTS);
+	sim_free(p.sim);
+}
+
+/*
+ * rxe sends MigReq 0, and leaves in the compare field of a FetchAdd what was in
+ * the buffer before.
+ */
+static void quirk_rxe_fields(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct roce_rx rx = {
+		.h = { .opcode = ROCE_FETCH_ADD, .pkey = 0xffff,
+		       .dest_qpn = roce_qp_num(p.b->qp),
+		       .psn = sim_conn_default.psn_a, .mig_req = false,
+		       .va = (uintptr_t)p.b->node->mem,
+		       .rkey = p.b->node->rkey, .swap_add = 5,
+		       .compare = 0x5a5a5a5a5a5a5a5a },
+		.sgid = p.a->node->gid, .dgid = p.b->node->gid,
+	};
+
+	(void)state;
+	roce_rx(p.b->qp, &rx, p.sim->now);
+	assert_int_equal(*(uint64_t *)p.b->node->mem, 5);
+	rx.h.mig_req = true;
+	rx.h.psn = psn_add(rx.h.psn, 1);
+	roce_rx(p.b->qp, &rx, p.sim->now);
+	assert_int_equal(*(uint64_t *)p.b->node->mem, 10);
+	sim_free(p.sim);
+}
+
+/*
+ * rxe gives up its QP when an ACK with the PSN of a read or atomic overtakes
+ * the response: ours name a PSN before it, though the read was accepted.
+ */
+static void quirk_rxe_no_ack_of_reads(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct seen *w = watch(&p);
+	uint32_t read = psn_add(sim_conn_default.psn_a, 1);
+	struct roce_rx rx;
+
+	(void)state;
+	recv_into(p.b, 0, 100);
+	post_to(p.a, IBV_WR_SEND, 0, 100);
+	settle(&p);
+	post_to(p.a, IBV_WR_RDMA_READ, 4096, 3000);
+	settle(&p);
+	w->n = 0;
+	/* A duplicate of the send makes b acknowledge again. */
+	rx = (struct roce_rx){
+		.h = { .opcode = ROCE_SEND_ONLY, .pkey = 0xffff,
+		       .ack_req = true, .dest_qpn = roce_qp_num(p.b->qp),
+		       .psn = sim_conn_default.psn_a },
+		.sgid = p.a->node->gid, .dgid = p.b->node->gid,
+	};
+	roce_rx(p.b->qp, &rx, p.sim->now);
+	sim_pull(p.b);
+	assert_int_equal(w->n, 1);
+	assert_int_equal(w->pkt[0].h.opcode, ROCE_ACK);
+	assert_true(psn_diff(w->pkt[0].h.psn, read) < 0);
+	sim_free(p.sim);
+}
+
 /* rxe answers a send that is too long with NAK 0x63 where 0x61 is due. */
 /* Small requests behind several that are out wait for the next ACK, together;
  * nothing else waits. */
@@ -1509,6 +1627,10 @@ int main(void)
 		cmocka_unit_test(drops_are_counted),
 		cmocka_unit_test(quirk_rxe_wants_acks_between_naks),
 		cmocka_unit_test(small_requests_gather),
+		cmocka_unit_test(quirk_rxe_nak_behind_rnr),
+		cmocka_unit_test(quirk_rxe_acks_each_duplicate),
+		cmocka_unit_test(quirk_rxe_fields),
+		cmocka_unit_test(quirk_rxe_no_ack_of_reads),
 		cmocka_unit_test(quirk_rxe_long_send),
 	};
 
