@@ -865,7 +865,10 @@ static void play_requester(const struct stream *r, struct stream *s)
 			continue;
 		}
 		if (!post_message(r, i, buf, &used, all.lkey)) {
-			n = i; /* a hole in the capture */
+			/* A hole in the capture, and packets of the message
+			 * may have been seen before its first. */
+			for (n = 0; psn_diff(r->pkt[n].h.psn, p->h.psn) < 0;)
+				n++;
 			break;
 		}
 		next = psn_add(next, span_of(p, mtu));
