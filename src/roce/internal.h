@@ -70,6 +70,7 @@ struct roce_requester {
 	uint32_t una;      /* oldest PSN not acknowledged */
 	uint32_t nxt_psn;  /* next PSN to transmit */
 	uint32_t end_psn;  /* one past the highest PSN ever transmitted */
+	uint32_t tx_end_psn; /* the same before the batch at the link */
 	uint32_t rd_out;   /* read and atomic requests without their response */
 	uint32_t noack;    /* packets since the last AckReq */
 
