@@ -116,10 +116,10 @@ int roce_qp_create(struct roce_qp **out, struct roce_qp_init *init)
 	/* Where an SGE fits, as many bytes do: programs (rdma_xclient) rely on
 	 * it, since it is so everywhere. */
 	if (init->cap.max_send_wr)
-		init->cap.max_inline_data =
-			max_u32(init->cap.max_inline_data,
-				init->cap.max_send_sge *
-					(uint32_t)sizeof(struct ibv_sge));
+		init->cap.max_inline_data = max_u32(
+			init->cap.max_inline_data,
+			init->cap.max_send_sge *
+				(uint32_t)sizeof(struct ibv_sge));
 	qp->cap = init->cap;
 	err = roce_rq_init(&qp->rq, qp->cap.max_recv_wr, qp->cap.max_recv_sge,
 			   qp->pd, &init->mem);
@@ -240,8 +240,8 @@ void recv_complete(struct roce_qp *qp, const struct roce_recv *r,
 
 bool recv_take(struct roce_qp *qp, struct roce_recv *out)
 {
-	return qp->srq ? qp->env->srq_take(qp, qp->srq, out)
-		       : roce_rq_take(&qp->rq, out);
+	return qp->srq ? qp->env->srq_take(qp, qp->srq, out) :
+			 roce_rq_take(&qp->rq, out);
 }
 
 /* ---- ends -------------------------------------------------------------- */
@@ -354,74 +354,64 @@ struct transition {
 #define RC_RTR (UC_RTR | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
 /* An XRC_SEND QP requests only, an XRC_RECV QP responds only. */
 #define XRECV_RTS (IBV_QP_SQ_PSN | IBV_QP_TIMEOUT)
-#define XSEND_SQD_OPT                                                          \
-	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |   \
+#define XSEND_SQD_OPT                                                         \
+	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |  \
 	 IBV_QP_MAX_QP_RD_ATOMIC)
-#define XRECV_SQD_OPT                                                          \
-	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_MAX_DEST_RD_ATOMIC |             \
+#define XRECV_SQD_OPT                                                         \
+	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_MAX_DEST_RD_ATOMIC |            \
 	 IBV_QP_MIN_RNR_TIMER)
 #define RTR_OPT (IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX)
-#define RC_RTS                                                                 \
-	(IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |                \
+#define RC_RTS                                                                \
+	(IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |               \
 	 IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC)
-#define UC_RTS_OPT                                                             \
-	(IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS |            \
+#define UC_RTS_OPT                                                            \
+	(IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS |           \
 	 IBV_QP_PATH_MIG_STATE)
 #define RC_RTS_OPT (UC_RTS_OPT | IBV_QP_MIN_RNR_TIMER)
 #define UD_RTS_OPT (IBV_QP_CUR_STATE | IBV_QP_QKEY)
-#define UC_SQD_OPT                                                             \
-	(IBV_QP_PORT | IBV_QP_AV | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS |     \
+#define UC_SQD_OPT                                                            \
+	(IBV_QP_PORT | IBV_QP_AV | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS |    \
 	 IBV_QP_PKEY_INDEX | IBV_QP_PATH_MIG_STATE)
-#define RC_SQD_OPT                                                             \
-	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |   \
-	 IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC |                 \
+#define RC_SQD_OPT                                                            \
+	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |  \
+	 IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC |                \
 	 IBV_QP_MIN_RNR_TIMER)
 
 /* Moves to RESET and ERR, which need nothing, are not listed. */
 static const struct transition transitions[IBV_QPS_ERR + 1][IBV_QPS_ERR + 1] = {
-	[IBV_QPS_RESET][IBV_QPS_INIT] = { true,
-					  { CONN_INIT, CONN_INIT, UD_INIT,
-					    CONN_INIT, CONN_INIT },
-					  { 0 } },
-	[IBV_QPS_INIT][IBV_QPS_INIT] = { true,
-					 { 0 },
-					 { CONN_INIT, CONN_INIT, UD_INIT,
-					   CONN_INIT, CONN_INIT } },
-	[IBV_QPS_INIT][IBV_QPS_RTR] = { true,
-					{ RC_RTR, UC_RTR, 0, UC_RTR, RC_RTR },
-					{ RTR_OPT, RTR_OPT,
-					  IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
-					  RTR_OPT, RTR_OPT } },
-	[IBV_QPS_RTR][IBV_QPS_RTS] = { true,
-				       { RC_RTS, IBV_QP_SQ_PSN, IBV_QP_SQ_PSN,
-					 RC_RTS, XRECV_RTS },
-				       { RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT,
-					 UC_RTS_OPT, RC_RTS_OPT } },
-	[IBV_QPS_RTS][IBV_QPS_RTS] = { true,
-				       { 0 },
-				       { RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT,
-					 UC_RTS_OPT, RC_RTS_OPT } },
-	[IBV_QPS_RTS][IBV_QPS_SQD] = { true,
-				       { 0 },
-				       { IBV_QP_EN_SQD_ASYNC_NOTIFY,
-					 IBV_QP_EN_SQD_ASYNC_NOTIFY,
-					 IBV_QP_EN_SQD_ASYNC_NOTIFY,
-					 IBV_QP_EN_SQD_ASYNC_NOTIFY,
-					 IBV_QP_EN_SQD_ASYNC_NOTIFY } },
-	[IBV_QPS_SQD][IBV_QPS_SQD] = { true,
-				       { 0 },
-				       { RC_SQD_OPT, UC_SQD_OPT,
-					 IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
-					 XSEND_SQD_OPT, XRECV_SQD_OPT } },
-	[IBV_QPS_SQD][IBV_QPS_RTS] = { true,
-				       { 0 },
-				       { RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT,
-					 UC_RTS_OPT, RC_RTS_OPT } },
-	[IBV_QPS_SQE][IBV_QPS_RTS] = { true,
-				       { 0 },
-				       { 0,
-					 IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS,
-					 UD_RTS_OPT, 0, 0 } },
+	[IBV_QPS_RESET][IBV_QPS_INIT] = {
+		true, { CONN_INIT, CONN_INIT, UD_INIT, CONN_INIT, CONN_INIT },
+		{ 0 } },
+	[IBV_QPS_INIT][IBV_QPS_INIT] = {
+		true, { 0 },
+		{ CONN_INIT, CONN_INIT, UD_INIT, CONN_INIT, CONN_INIT } },
+	[IBV_QPS_INIT][IBV_QPS_RTR] = {
+		true, { RC_RTR, UC_RTR, 0, UC_RTR, RC_RTR },
+		{ RTR_OPT, RTR_OPT, IBV_QP_PKEY_INDEX | IBV_QP_QKEY, RTR_OPT,
+		  RTR_OPT } },
+	[IBV_QPS_RTR][IBV_QPS_RTS] = {
+		true,
+		{ RC_RTS, IBV_QP_SQ_PSN, IBV_QP_SQ_PSN, RC_RTS, XRECV_RTS },
+		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, UC_RTS_OPT, RC_RTS_OPT } },
+	[IBV_QPS_RTS][IBV_QPS_RTS] = {
+		true, { 0 },
+		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, UC_RTS_OPT, RC_RTS_OPT } },
+	[IBV_QPS_RTS][IBV_QPS_SQD] = {
+		true, { 0 },
+		{ IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY,
+		  IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY,
+		  IBV_QP_EN_SQD_ASYNC_NOTIFY } },
+	[IBV_QPS_SQD][IBV_QPS_SQD] = {
+		true, { 0 },
+		{ RC_SQD_OPT, UC_SQD_OPT, IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
+		  XSEND_SQD_OPT, XRECV_SQD_OPT } },
+	[IBV_QPS_SQD][IBV_QPS_RTS] = {
+		true, { 0 },
+		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, UC_RTS_OPT, RC_RTS_OPT } },
+	[IBV_QPS_SQE][IBV_QPS_RTS] = {
+		true, { 0 },
+		{ 0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS, UD_RTS_OPT, 0,
+		  0 } },
 };
 
 static unsigned type_column(const struct roce_qp *qp)
@@ -468,8 +458,8 @@ static int check_values(const struct ibv_qp_attr *a, int mask,
 	if ((mask & IBV_QP_AV && !path) ||
 	    (mask & IBV_QP_PKEY_INDEX && a->pkey_index != 0) ||
 	    (mask & IBV_QP_PORT && a->port_num != 1) ||
-	    (mask & IBV_QP_PATH_MTU &&
-	     (a->path_mtu < IBV_MTU_256 || a->path_mtu > IBV_MTU_4096)) ||
+	    (mask & IBV_QP_PATH_MTU && (a->path_mtu < IBV_MTU_256 ||
+					a->path_mtu > IBV_MTU_4096)) ||
 	    (mask & IBV_QP_TIMEOUT && a->timeout > 31) ||
 	    (mask & IBV_QP_RETRY_CNT && a->retry_cnt > 7) ||
 	    (mask & IBV_QP_RNR_RETRY && a->rnr_retry > 7) ||
@@ -544,11 +534,12 @@ void sq_check_drained(struct roce_qp *qp)
 		qp->env->event(qp, IBV_EVENT_SQ_DRAINED);
 }
 
-int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr, int mask,
-		   const struct roce_path *path, const struct roce_path *alt,
-		   uint64_t now_ns)
+int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr,
+		   int mask, const struct roce_path *path,
+		   const struct roce_path *alt, uint64_t now_ns)
 {
-	enum ibv_qp_state to = mask & IBV_QP_STATE ? attr->qp_state : qp->state;
+	enum ibv_qp_state to =
+		mask & IBV_QP_STATE ? attr->qp_state : qp->state;
 	enum ibv_qp_state from = qp->state;
 	int err;
 
@@ -574,7 +565,8 @@ int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr, int mask,
 			return err;
 	}
 	apply_values(qp, attr, mask, path);
-	if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && qp->type == IBV_QPT_UD)
+	if (from == IBV_QPS_INIT && to == IBV_QPS_RTR &&
+	    qp->type == IBV_QPT_UD)
 		qp->mtu = ROCE_MTU_MAX;
 	if (from == IBV_QPS_RTR && to == IBV_QPS_RTS)
 		req_init(qp);
@@ -607,11 +599,7 @@ void roce_qp_query(const struct roce_qp *qp, struct ibv_qp_attr *attr,
 
 /* ---- work requests ----------------------------------------------------- */
 
-enum {
-	T_RC = 1 << 0 | 1 << 3 /* and XRC_SEND */,
-	T_UC = 1 << 1,
-	T_UD = 1 << 2
-};
+enum { T_RC = 1 << 0 | 1 << 3 /* and XRC_SEND */, T_UC = 1 << 1, T_UD = 1 << 2 };
 
 /* On which services an opcode exists (ibv_post_send(3)). */
 static const uint8_t opcode_services[] = {
@@ -786,9 +774,9 @@ int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 		*wqe_path(w) = *ud;
 		w->remote_qpn = wr->wr.ud.remote_qpn & 0xffffff;
 		/* High bit: the QP's own Q_Key (IBTA 10.2.5). */
-		w->remote_qkey = wr->wr.ud.remote_qkey & 0x80000000u
-					 ? qp->attr.qkey
-					 : wr->wr.ud.remote_qkey;
+		w->remote_qkey = wr->wr.ud.remote_qkey & 0x80000000u ?
+					 qp->attr.qkey :
+					 wr->wr.ud.remote_qkey;
 		w->drop = w->length > qp->mtu;
 	}
 	if (qp->state == IBV_QPS_ERR || qp->state == IBV_QPS_SQE) {
@@ -844,13 +832,9 @@ void qp_drop(struct roce_qp *qp, enum roce_drop why)
 {
 	/* What points to a mistake in the program or the network. */
 	static const char *const mistakes[ROCE_DROPS] = {
-		[ROCE_DROP_OPCODE] = "its opcode is not one of this QP's type, "
-				     "or not expected here",
-		[ROCE_DROP_HEADER] = "its P_Key is not 0xffff, or its "
-				     "transport version is not 0",
-		[ROCE_DROP_ADDRESS] = "it comes from, or is for, an address "
-				      "that is not that of the connection: has "
-				      "the peer several, or given another GID?",
+		[ROCE_DROP_OPCODE] = "its opcode is not one of this QP's type, or not expected here",
+		[ROCE_DROP_HEADER] = "its P_Key is not 0xffff, or its transport version is not 0",
+		[ROCE_DROP_ADDRESS] = "it comes from, or is for, an address that is not that of the connection: has the peer several, or given another GID?",
 	};
 
 	qp->stats.dropped++;
@@ -858,9 +842,7 @@ void qp_drop(struct roce_qp *qp, enum roce_drop why)
 		qp->env->dropped(qp, why);
 	if (mistakes[why] && !(qp->drops_told & 1u << why)) {
 		qp->drops_told |= 1u << why;
-		explain(qp,
-			"a packet is dropped, as any that follow for this "
-			"reason: %s",
+		explain(qp, "a packet is dropped, as any that follow for this reason: %s",
 			mistakes[why]);
 	}
 }
@@ -878,8 +860,8 @@ static int rx_check(const struct roce_qp *qp, const struct roce_rx *pkt)
 	if (pkt->h.tver != 0 || !pkey_matches(pkt->h.pkey))
 		return 1 + ROCE_DROP_HEADER;
 	if (!roce_opcode(pkt->h.opcode)->name ||
-	    (cnp ? qp->type == IBV_QPT_UD
-		 : (pkt->h.opcode & 0xe0) != qp->service))
+	    (cnp ? qp->type == IBV_QPT_UD :
+		   (pkt->h.opcode & 0xe0) != qp->service))
 		return 1 + ROCE_DROP_OPCODE;
 	if (qp->type != IBV_QPT_UD &&
 	    (memcmp(&pkt->sgid, &qp->path.dgid, sizeof(pkt->sgid)) ||
@@ -1005,9 +987,9 @@ void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 	bool responses;
 
 	assert(sent <= n);
-	responses =
-		n && (b->pkt[0].hdr[0] == ROCE_CNP ||
-		      roce_opcode(b->pkt[0].hdr[0])->flags & ROCE_F_RESPONSE);
+	responses = n && (b->pkt[0].hdr[0] == ROCE_CNP ||
+			  roce_opcode(b->pkt[0].hdr[0])->flags &
+				  ROCE_F_RESPONSE);
 	qp->stats.tx_pkts += sent;
 	if (responses) {
 		rsp_tx_done(qp, b, sent);

@@ -21,7 +21,7 @@
  *   pad count                         9.2.3      fields_of_every_packet; peer
  *   solicited event bit               9.2.2      solicited_is_for_the_last
  *   AckReq                            9.7.7.1.1  ack_is_asked_for
- *   AETH credits                      9.7.7.2 credits_say_that_there_are_none
+ *   AETH credits                      9.7.7.2    credits_say_that_there_are_none
  *   MSN                               9.7.7.1    msn_counts_messages
  *   responder resources               9.7.4.1.7  outstanding_reads_bounded,
  *                                                too_many_reads_are_refused
@@ -51,10 +51,8 @@ static struct pair pair_opts(enum ibv_qp_type type,
 {
 	struct sim_qp_opts qo = {
 		.type = type,
-		.cap = { .max_send_wr = 32,
-			 .max_recv_wr = 32,
-			 .max_send_sge = 2,
-			 .max_recv_sge = 2,
+		.cap = { .max_send_wr = 32, .max_recv_wr = 32,
+			 .max_send_sge = 2, .max_recv_sge = 2,
 			 .max_inline_data = 64 },
 		.sig_all = true,
 	};
@@ -85,11 +83,8 @@ static int post(struct sim_qp *q, enum ibv_wr_opcode op, uint32_t off,
 	struct ibv_sge sge = { (uintptr_t)q->node->mem + off, len,
 			       q->node->lkey };
 	struct ibv_send_wr wr = {
-		.wr_id = off,
-		.sg_list = &sge,
-		.num_sge = 1,
-		.opcode = op,
-		.send_flags = flags,
+		.wr_id = off, .sg_list = &sge, .num_sge = 1,
+		.opcode = op, .send_flags = flags,
 	};
 
 	if (op == IBV_WR_ATOMIC_FETCH_AND_ADD ||
@@ -153,8 +148,8 @@ static int set_state(struct sim_qp *q, enum ibv_qp_state s)
 
 struct script {
 	uint8_t opcode; /* drop packets of this operation */
-	int count; /* so many */
-	int seen[256]; /* packets handed to the link, by opcode */
+	int count;      /* so many */
+	int seen[256];  /* packets handed to the link, by opcode */
 	int naks;
 };
 
@@ -484,9 +479,9 @@ static void local_protection(void **state)
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct ibv_sge sge = { (uintptr_t)p.a->node->mem, 10,
 			       p.a->node->lkey ^ 2 };
-	struct ibv_send_wr wr = { .sg_list = &sge,
-				  .num_sge = 1,
-				  .opcode = IBV_WR_SEND };
+	struct ibv_send_wr wr = {
+		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND
+	};
 
 	(void)state;
 	recv_into(p.b, 0, 100);
@@ -573,8 +568,9 @@ static void outstanding_reads_bounded(void **state)
 
 static void comm_est_once(void **state)
 {
-	struct sim_qp_opts qo = { .type = IBV_QPT_RC,
-				  .cap = { 8, 8, 1, 1, 0 } };
+	struct sim_qp_opts qo = {
+		.type = IBV_QPT_RC, .cap = { 8, 8, 1, 1, 0 }
+	};
 	struct pair p = { .sim = sim_new(2) };
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTR };
 
@@ -590,22 +586,21 @@ static void comm_est_once(void **state)
 					IBV_QP_STATE | IBV_QP_PKEY_INDEX |
 						IBV_QP_PORT |
 						IBV_QP_ACCESS_FLAGS,
-					NULL, NULL, 0),
-			 0);
+					NULL, NULL, 0), 0);
 	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR,
 				  .path_mtu = IBV_MTU_1024,
 				  .dest_qp_num = roce_qp_num(p.a->qp),
 				  .rq_psn = sim_conn_default.psn_a,
 				  .max_dest_rd_atomic = 1 };
 	struct roce_path path = sim_path(p.b->node, p.a->node);
-	assert_int_equal(
-		roce_qp_modify(p.b->qp, &a,
-			       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-				       IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				       IBV_QP_MAX_DEST_RD_ATOMIC |
-				       IBV_QP_MIN_RNR_TIMER,
-			       &path, NULL, 0),
-		0);
+	assert_int_equal(roce_qp_modify(p.b->qp, &a,
+					IBV_QP_STATE | IBV_QP_AV |
+						IBV_QP_PATH_MTU |
+						IBV_QP_DEST_QPN |
+						IBV_QP_RQ_PSN |
+						IBV_QP_MAX_DEST_RD_ATOMIC |
+						IBV_QP_MIN_RNR_TIMER,
+					&path, NULL, 0), 0);
 	recv_into(p.b, 0, 10);
 	recv_into(p.b, 0, 10);
 	post_to(p.a, IBV_WR_SEND, 0, 1);
@@ -624,11 +619,10 @@ static void drained(void **state)
 
 	(void)state;
 	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 5000);
-	assert_int_equal(
-		roce_qp_modify(p.a->qp, &a,
-			       IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY, NULL,
-			       NULL, 0),
-		0);
+	assert_int_equal(roce_qp_modify(p.a->qp, &a,
+					IBV_QP_STATE |
+						IBV_QP_EN_SQD_ASYNC_NOTIFY,
+					NULL, NULL, 0), 0);
 	roce_qp_query(p.a->qp, &a, &init);
 	assert_int_equal(a.sq_draining, 1);
 	/* Posted in SQD: waits. */
@@ -702,9 +696,9 @@ static void sqe_and_back(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_UD);
 	struct ibv_sge sge = { (uintptr_t)p.a->node->mem, 10, 1 };
-	struct ibv_send_wr wr = { .sg_list = &sge,
-				  .num_sge = 1,
-				  .opcode = IBV_WR_SEND };
+	struct ibv_send_wr wr = {
+		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND
+	};
 
 	(void)state;
 	assert_int_equal(sim_post_send(p.a, &wr), 0);
@@ -774,8 +768,9 @@ static void transitions_need_their_attributes(void **state)
 {
 	static const int rc_init = IBV_QP_STATE | IBV_QP_PKEY_INDEX |
 				   IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-	struct sim_qp_opts qo = { .type = IBV_QPT_RC,
-				  .cap = { 8, 8, 1, 1, 0 } };
+	struct sim_qp_opts qo = {
+		.type = IBV_QPT_RC, .cap = { 8, 8, 1, 1, 0 }
+	};
 	struct sim *sim = sim_new(3);
 	struct sim_qp *q = sim_qp_new(sim, 0, &qo);
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
@@ -787,9 +782,8 @@ static void transitions_need_their_attributes(void **state)
 							rc_init & ~bit, NULL,
 							NULL, 0),
 					 -EINVAL);
-	assert_int_equal(
-		roce_qp_modify(q->qp, &a, rc_init | IBV_QP_QKEY, NULL, NULL, 0),
-		-EINVAL);
+	assert_int_equal(roce_qp_modify(q->qp, &a, rc_init | IBV_QP_QKEY, NULL,
+					NULL, 0), -EINVAL);
 	a.port_num = 2;
 	assert_int_equal(roce_qp_modify(q->qp, &a, rc_init, NULL, NULL, 0),
 			 -EINVAL);
@@ -813,9 +807,9 @@ static void posting_limits(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct ibv_sge sge[3] = { { 0, 0, 0 } };
-	struct ibv_send_wr wr = { .sg_list = sge,
-				  .num_sge = 3,
-				  .opcode = IBV_WR_SEND };
+	struct ibv_send_wr wr = {
+		.sg_list = sge, .num_sge = 3, .opcode = IBV_WR_SEND
+	};
 	struct ibv_recv_wr rr = { .sg_list = sge, .num_sge = 3 };
 
 	(void)state;
@@ -842,9 +836,7 @@ static void posting_limits(void **state)
 static void srq_serves_many(void **state)
 {
 	struct sim_qp_opts qo = {
-		.type = IBV_QPT_RC,
-		.cap = { 8, 0, 1, 0, 0 },
-		.srq = true,
+		.type = IBV_QPT_RC, .cap = { 8, 0, 1, 0, 0 }, .srq = true,
 		.sig_all = true,
 	};
 	struct sim *sim = sim_new(4);
@@ -859,9 +851,9 @@ static void srq_serves_many(void **state)
 	for (uint32_t i = 0; i < 3; i++) {
 		struct ibv_sge sge = { (uintptr_t)sim->node[1].mem + i * 4096u,
 				       4096, sim->node[1].lkey };
-		struct ibv_recv_wr wr = { .wr_id = i,
-					  .sg_list = &sge,
-					  .num_sge = 1 };
+		struct ibv_recv_wr wr = {
+			.wr_id = i, .sg_list = &sge, .num_sge = 1
+		};
 
 		assert_int_equal(roce_rq_post(&sim->node[1].srq, &wr), 0);
 	}
@@ -882,8 +874,7 @@ static void srq_serves_many(void **state)
 static void xrc_reaches_the_srq(void **state)
 {
 	struct sim_qp_opts so = {
-		.type = IBV_QPT_XRC_SEND,
-		.cap = { 8, 0, 1, 0, 0 },
+		.type = IBV_QPT_XRC_SEND, .cap = { 8, 0, 1, 0, 0 },
 		.sig_all = true,
 	};
 	struct sim_qp_opts ro = { .type = IBV_QPT_XRC_RECV };
@@ -896,9 +887,7 @@ static void xrc_reaches_the_srq(void **state)
 				sim->node[1].lkey };
 	struct ibv_recv_wr rr = { .wr_id = 9, .sg_list = &rsge, .num_sge = 1 };
 	struct ibv_send_wr wr = {
-		.sg_list = &sge,
-		.num_sge = 1,
-		.opcode = IBV_WR_SEND,
+		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
 		.qp_type.xrc.remote_srqn = SIM_XRC_SRQN,
 	};
 	const struct ibv_wc *wc;
@@ -955,19 +944,13 @@ static void strangers_are_ignored(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct roce_hdr h = {
-		.opcode = ROCE_WRITE_ONLY,
-		.pkey = 0xffff,
-		.ack_req = true,
+		.opcode = ROCE_WRITE_ONLY, .pkey = 0xffff, .ack_req = true,
 		.dest_qpn = roce_qp_num(p.b->qp),
 		.psn = sim_conn_default.psn_a,
-		.va = remote(p.a, 0),
-		.rkey = p.b->node->rkey,
-		.dma_len = 4,
+		.va = remote(p.a, 0), .rkey = p.b->node->rkey, .dma_len = 4,
 	};
-	struct roce_rx rx = { .h = h,
-			      .payload = (const uint8_t *)"ABCD",
-			      .len = 4,
-			      .sgid = p.a->node->gid,
+	struct roce_rx rx = { .h = h, .payload = (const uint8_t *)"ABCD",
+			      .len = 4, .sgid = p.a->node->gid,
 			      .dgid = p.b->node->gid };
 
 	(void)state;
@@ -1185,9 +1168,8 @@ static void credits_say_that_there_are_none(void **state)
 static void msn_counts_messages(void **state)
 {
 	static const enum ibv_wr_opcode ops[] = {
-		IBV_WR_SEND,       IBV_WR_RDMA_WRITE,
-		IBV_WR_RDMA_READ,  IBV_WR_ATOMIC_FETCH_AND_ADD,
-		IBV_WR_RDMA_WRITE,
+		IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+		IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_WRITE,
 	};
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct seen *w = watch(&p);
@@ -1208,7 +1190,8 @@ static void msn_counts_messages(void **state)
 
 			if (!(roce_opcode(h->opcode)->flags & ROCE_F_AETH))
 				continue;
-			assert_int_equal(h->msn, is_nak_psn(h) ? i : i + 1);
+			assert_int_equal(h->msn,
+					 is_nak_psn(h) ? i : i + 1);
 		}
 	}
 	sim_free(p.sim);
@@ -1220,9 +1203,7 @@ static void too_many_reads_are_refused(void **state)
 	struct sim_conn_opts co = sim_conn_default;
 	struct pair p;
 	struct roce_hdr h = {
-		.opcode = ROCE_READ_REQUEST,
-		.pkey = 0xffff,
-		.dma_len = 4096,
+		.opcode = ROCE_READ_REQUEST, .pkey = 0xffff, .dma_len = 4096,
 	};
 	struct roce_rx rx;
 
@@ -1234,8 +1215,7 @@ static void too_many_reads_are_refused(void **state)
 	h.rkey = p.b->node->rkey;
 	for (uint32_t i = 0; i < 3; i++) {
 		h.psn = psn_add(co.psn_a, 4 * i);
-		rx = (struct roce_rx){ .h = h,
-				       .sgid = p.a->node->gid,
+		rx = (struct roce_rx){ .h = h, .sgid = p.a->node->gid,
 				       .dgid = p.b->node->gid };
 		roce_rx(p.b->qp, &rx, p.sim->now);
 	}
@@ -1248,8 +1228,9 @@ static void too_many_reads_are_refused(void **state)
 /* All packets of a flow, there and back, leave by one socket; see udp.h. */
 static void flow_label_picks_the_port(void **state)
 {
-	struct sim_qp_opts qo = { .type = IBV_QPT_UC,
-				  .cap = { 8, 8, 1, 1, 0 } };
+	struct sim_qp_opts qo = {
+		.type = IBV_QPT_UC, .cap = { 8, 8, 1, 1, 0 }
+	};
 	struct sim *sim = sim_new(1);
 	static struct roce_batch b;
 	uint32_t hash[2] = { 0 };
@@ -1264,8 +1245,7 @@ static void flow_label_picks_the_port(void **state)
 					 .path_mtu = IBV_MTU_1024 };
 		struct ibv_sge sge = { (uintptr_t)sim->node[0].mem, 3000,
 				       sim->node[0].lkey };
-		struct ibv_send_wr wr = { .sg_list = &sge,
-					  .num_sge = 1,
+		struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1,
 					  .opcode = IBV_WR_SEND };
 
 		path.flow_label = flow < 2 ? 0 : 0x12340 + flow;
@@ -1274,21 +1254,18 @@ static void flow_label_picks_the_port(void **state)
 							IBV_QP_PKEY_INDEX |
 							IBV_QP_PORT |
 							IBV_QP_ACCESS_FLAGS,
-						NULL, NULL, 0),
-				 0);
+						NULL, NULL, 0), 0);
 		a.qp_state = IBV_QPS_RTR;
 		assert_int_equal(roce_qp_modify(q->qp, &a,
 						IBV_QP_STATE | IBV_QP_AV |
 							IBV_QP_PATH_MTU |
 							IBV_QP_DEST_QPN |
 							IBV_QP_RQ_PSN,
-						&path, NULL, 0),
-				 0);
+						&path, NULL, 0), 0);
 		a.qp_state = IBV_QPS_RTS;
 		assert_int_equal(roce_qp_modify(q->qp, &a,
 						IBV_QP_STATE | IBV_QP_SQ_PSN,
-						NULL, NULL, 0),
-				 0);
+						NULL, NULL, 0), 0);
 		assert_int_equal(roce_post_send(q->qp, &wr, NULL, 0), 0);
 		roce_tx(q->qp, &b, sim->now);
 		assert_int_equal(b.n, 3);
@@ -1323,8 +1300,7 @@ static void congestion_is_told(void **state)
 			.h = { .opcode = service | ROCE_WRITE_ONLY,
 			       .pkey = 0xffff,
 			       .dest_qpn = roce_qp_num(p.b->qp) },
-			.sgid = p.a->node->gid,
-			.dgid = p.b->node->gid,
+			.sgid = p.a->node->gid, .dgid = p.b->node->gid,
 			.ecn_ce = true,
 		};
 		unsigned cnps = 0, n = 100;
@@ -1357,12 +1333,9 @@ static void congestion_is_heeded(void **state)
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct seen *w = watch(&p);
 	struct roce_rx rx = {
-		.h = { .opcode = ROCE_CNP,
-		       .pkey = 0xffff,
-		       .becn = true,
+		.h = { .opcode = ROCE_CNP, .pkey = 0xffff, .becn = true,
 		       .dest_qpn = roce_qp_num(p.a->qp) },
-		.sgid = p.b->node->gid,
-		.dgid = p.a->node->gid,
+		.sgid = p.b->node->gid, .dgid = p.a->node->gid,
 	};
 	size_t before, after;
 
@@ -1405,15 +1378,12 @@ static void drops_are_counted(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct roce_hdr h = {
-		.opcode = ROCE_WRITE_ONLY,
-		.pkey = 0xffff,
+		.opcode = ROCE_WRITE_ONLY, .pkey = 0xffff,
 		.dest_qpn = roce_qp_num(p.b->qp),
 		.psn = sim_conn_default.psn_a,
 	};
-	struct roce_rx good = { .h = h,
-				.sgid = p.a->node->gid,
-				.dgid = p.b->node->gid },
-		       rx = good;
+	struct roce_rx good = { .h = h, .sgid = p.a->node->gid,
+				.dgid = p.b->node->gid }, rx = good;
 
 	(void)state;
 	memset(drops, 0, sizeof(drops));
@@ -1659,11 +1629,9 @@ static void quirk_rxe_long_send(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct roce_hdr h = {
-		.opcode = ROCE_ACK,
-		.pkey = 0xffff,
+		.opcode = ROCE_ACK, .pkey = 0xffff,
 		.dest_qpn = roce_qp_num(p.a->qp),
-		.psn = sim_conn_default.psn_a,
-		.syndrome = 0x63,
+		.psn = sim_conn_default.psn_a, .syndrome = 0x63,
 	};
 	uint8_t buf[ROCE_HDR_MAX];
 
