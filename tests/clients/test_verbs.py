@@ -17,12 +17,14 @@ def test_xsrq_pingpong(place, events):
         assert "success" in end.output(), out.describe()
 
 
-@pytest.mark.parametrize("options", [[], ["--loss", 1, "--wire"]], ids=["direct", "loss"])
+@pytest.mark.parametrize("where,options", [("local", []), ("wire", ["--loss", 1]), ("netns", [])],
+                         ids=["local", "loss", "netns"])
 @pytest.mark.parametrize("events", [False, True], ids=["poll", "events"])
-def test_xsrq_pingpong_clients(placements, events, options):
+def test_xsrq_pingpong_clients(placements, events, where, options):
     """Three clients of one server share a domain: it sends to the SRQ of each
     through the QPs of the others."""
-    place, port = placements("local"), rig.free_port()
+    place, port = placements(where), rig.free_port()
+    options = [*place.options, *options]
     # Four processes that poll on two processors get ahead slowly.
     cmd = ["ibv_xsrq_pingpong", "-g", 0, "-p", port, "-n", 200 if events else 20, *(["-e"] if events else [])]
     procs = [rig.Proc(place.server, [*cmd, "-c", 3], options)]
