@@ -166,7 +166,10 @@ static int port_conflict(struct cma_id *a, struct cma_id *b, bool reuse)
 
 	if (reuse && b->reuse)
 		return 0;
-	if (a->afonly && b->afonly && x->sa_family != y->sa_family)
+	/* an IPv4 address never stands for IPv6 as well */
+	if ((a->afonly || x->sa_family == AF_INET) &&
+	    (b->afonly || y->sa_family == AF_INET) &&
+	    x->sa_family != y->sa_family)
 		return 0;
 	if (cma_addr_any(x) || cma_addr_any(y))
 		return -EADDRNOTAVAIL;
@@ -237,6 +240,18 @@ static bool reserved_here(struct cma_id *id)
 	return false;
 }
 
+/*
+ * Held from the look at who has a port to the registry's answer, which may take
+ * a while: an identifier that is found stays meanwhile, as it gives its port
+ * back before it goes. Before cma_lock().
+ */
+static pthread_mutex_t reserving = PTHREAD_MUTEX_INITIALIZER;
+
+void cma_ports_init(void)
+{
+	pthread_mutex_init(&reserving, NULL);
+}
+
 /* -EADDRINUSE, -EADDRNOTAVAIL: another process has it. */
 static int reserve(struct cma_id *id)
 {
@@ -264,7 +279,9 @@ static bool taken(int err)
 	return err == -EADDRINUSE || err == -EADDRNOTAVAIL;
 }
 
-static int port_get(struct cma_id *id, uint16_t port, bool any_process)
+static void port_put(struct cma_id *id);
+
+static int port_find(struct cma_id *id, uint16_t port, bool any_process)
 {
 	uint32_t n = LAST_FREE_PORT - FIRST_FREE_PORT + 1;
 	uint32_t start = cma_random() % n, i = 0;
@@ -283,7 +300,7 @@ static int port_get(struct cma_id *id, uint16_t port, bool any_process)
 		err = reserve(id);
 		if (!taken(err))
 			return 0; /* -ENOSPC: listening will try again */
-		cma_port_put(id);
+		port_put(id);
 		return err;
 	}
 	for (; i < n; i++) {
@@ -297,35 +314,55 @@ static int port_get(struct cma_id *id, uint16_t port, bool any_process)
 			continue;
 		if (!any_process || !taken(reserve(id)))
 			return 0;
-		cma_port_put(id);
+		port_put(id);
 	}
 	return -EADDRNOTAVAIL;
 }
 
-void cma_port_put(struct cma_id *id)
+static int port_get(struct cma_id *id, uint16_t port, bool any_process)
+{
+	int err;
+
+	pthread_mutex_lock(&reserving);
+	err = port_find(id, port, any_process);
+	pthread_mutex_unlock(&reserving);
+	return err;
+}
+
+static void port_put(struct cma_id *id)
 {
 	bool reserved = id->reserved;
-	struct cma_id *heir = NULL;
+	struct cma_id *o, *heir;
 	union ibv_gid gid;
 
-	if (!id->on_port)
-		return;
 	cma_lock();
 	port_del(id);
 	id->reserved = false;
-	/* whoever relied on that has to have it himself */
-	if (reserved)
-		for (heir = ports[id->port % PORT_BUCKETS]; heir;
-		     heir = heir->next_on_port)
-			if (heir->port == id->port &&
-			    heir->id.ps == id->id.ps && !heir->reserved)
-				break;
 	cma_unlock();
-	if (reserved)
-		shca_cm_release(cma_engine(), cma_service_id(id, id->port),
-				reserved_gid(id, &gid));
-	if (heir)
-		reserve(heir);
+	if (!reserved)
+		return;
+	shca_cm_release(cma_engine(), cma_service_id(id, id->port),
+			reserved_gid(id, &gid));
+	/* whoever relied on that has to have it himself */
+	do {
+		cma_lock();
+		heir = NULL;
+		for (o = ports[id->port % PORT_BUCKETS]; o && !heir;
+		     o = o->next_on_port)
+			if (o->port == id->port && o->id.ps == id->id.ps &&
+			    !o->reserved && !reserved_here(o))
+				heir = o;
+		cma_unlock();
+	} while (heir && !reserve(heir));
+}
+
+void cma_port_put(struct cma_id *id)
+{
+	if (!id->on_port)
+		return;
+	pthread_mutex_lock(&reserving);
+	port_put(id);
+	pthread_mutex_unlock(&reserving);
 }
 
 /* Binding */
@@ -459,7 +496,12 @@ int cma_port_listen(struct cma_id *id)
 			id->reuse = false;
 		cma_unlock();
 	}
-	return err ? err : reserve(id);
+	if (err)
+		return err;
+	pthread_mutex_lock(&reserving);
+	err = reserve(id);
+	pthread_mutex_unlock(&reserving);
+	return err;
 }
 
 int rdma_bind_addr(struct rdma_cm_id *ib, struct sockaddr *addr)

@@ -99,6 +99,7 @@ static int devices_open(void)
 			   cma_on_cm_event, cma_netdevs_changed, NULL);
 	if (err)
 		goto err_close;
+	cma_ports_init();
 	/* those of a parent process, if any, are nobody's now */
 	cma.dev = dev;
 	cma.ndev = count;

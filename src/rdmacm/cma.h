@@ -193,6 +193,7 @@ int cma_late_dev(struct cma_id *id);
 /* Makes sure that no other process has the port of a listener to be. */
 int cma_port_listen(struct cma_id *id);
 void cma_port_put(struct cma_id *id);
+void cma_ports_init(void);
 uint64_t cma_service_id(const struct cma_id *id, uint16_t port);
 
 /* connect.c */

@@ -2006,6 +2006,47 @@ static void devices(void)
 	CHECK(rdma_event_str((enum rdma_cm_event_type)99));
 }
 
+/* Identifiers that share a port come and go in several threads. */
+static void *share_port(void *arg)
+{
+	int one = 1;
+
+	for (int i = 0; i < 2000; i++) {
+		struct rdma_cm_id *id;
+
+		NEED(!rdma_create_id(arg, &id, NULL, RDMA_PS_TCP));
+		NEED(!rdma_set_option(id, RDMA_OPTION_ID,
+				      RDMA_OPTION_ID_REUSEADDR, &one,
+				      sizeof(one)));
+		CHECK(!rdma_bind_addr(id, addr_of(port)));
+		rdma_destroy_id(id);
+	}
+	return NULL;
+}
+
+static void shared_port(void)
+{
+	struct rdma_cm_id *id;
+	pthread_t t[3];
+
+	NEED(cch = rdma_create_event_channel());
+	/* one that is free */
+	NEED(!rdma_create_id(cch, &id, NULL, RDMA_PS_TCP));
+	NEED(!rdma_bind_addr(id, addr_of(0)));
+	port = ntohs(rdma_get_src_port(id));
+	rdma_destroy_id(id);
+	for (int i = 0; i < 3; i++)
+		NEED(!pthread_create(&t[i], NULL, share_port, cch));
+	for (int i = 0; i < 3; i++)
+		pthread_join(t[i], NULL);
+	/* nobody has it any more */
+	NEED(!rdma_create_id(cch, &id, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_bind_addr(id, addr_of(port)));
+	CHECK(!rdma_listen(id, 0));
+	rdma_destroy_id(id);
+	rdma_destroy_event_channel(cch);
+}
+
 /* Families of wildcards. */
 static void families(void)
 {
@@ -2038,12 +2079,11 @@ static void families(void)
 	finish_id(c);
 	rdma_destroy_id(l6);
 
-	/* unless it is told not to; then both may have the port */
+	/* unless it is told not to; then both may have the port, as an IPv4
+	 * wildcard never stands for IPv6 */
 	NEED(!rdma_create_id(sch, &l6, NULL, RDMA_PS_TCP));
 	NEED(!rdma_create_id(sch, &l4, NULL, RDMA_PS_TCP));
 	NEED(!rdma_set_option(l6, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &one,
-			      sizeof(one)));
-	NEED(!rdma_set_option(l4, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &one,
 			      sizeof(one)));
 	any6.sin6_port = any4.sin_port = htons(port);
 	NEED(!rdma_bind_addr(l6, (struct sockaddr *)&any6));
@@ -2334,6 +2374,7 @@ static const struct {
 	{ "silent", silent },
 	{ "states", states },
 	{ "ports", ports },
+	{ "shared_port", shared_port },
 	{ "options", options },
 	{ "nonblock", nonblock },
 	{ "migrate", migrate },
