@@ -67,13 +67,17 @@ struct service {
 	_Atomic uint64_t gid[2];
 };
 
-struct shared {
+struct head {
 	uint64_t magic; /* written last */
 	uint32_t version;
 	uint32_t size;
 	uint8_t secret[REGISTRY_SECRET_LEN];
 	_Atomic uint32_t cursor; /* where the search for a free chunk starts */
 	uint32_t pad[7];
+};
+
+struct shared {
+	struct head head;
 	struct slot slot[REGISTRY_SLOTS];
 	_Atomic uint16_t chunk[REGISTRY_CHUNKS]; /* slot + 1; 0: free */
 	struct addr addr[REGISTRY_ADDRS];
@@ -346,7 +350,8 @@ __attribute__((format(printf, 2, 3))) static int fail(int err, const char *fmt,
 /* An empty file of ours, locked. */
 static int init_file(int fd)
 {
-	struct shared head = { .version = VERSION, .size = sizeof(head) };
+	struct head head = { .version = VERSION,
+			     .size = sizeof(struct shared) };
 	uint64_t magic = MAGIC;
 	uint32_t random;
 	int err;
@@ -365,8 +370,7 @@ static int init_file(int fd)
 	}
 	/* Stale packets of an earlier boot should not meet their old QPN. */
 	head.cursor = random % REGISTRY_CHUNKS;
-	if (pwrite(fd, &head, offsetof(struct shared, slot), 0) !=
-		    (ssize_t)offsetof(struct shared, slot) ||
+	if (pwrite(fd, &head, sizeof(head), 0) != sizeof(head) ||
 	    pwrite(fd, &magic, sizeof(magic), 0) != sizeof(magic)) {
 		err = EIO;
 		goto err_truncate;
@@ -381,10 +385,7 @@ err_truncate:
 
 static bool file_valid(int fd, const struct stat *st)
 {
-	struct {
-		uint64_t magic;
-		uint32_t version, size;
-	} head;
+	struct head head;
 
 	return st->st_size == sizeof(struct shared) &&
 	       pread(fd, &head, sizeof(head), 0) == sizeof(head) &&
@@ -716,13 +717,13 @@ int registry_lease(struct registry *r)
 		return err;
 	sweep(r->file);
 	/* About the one that was free the longest: no QPN is reused soon. */
-	chunk = LOAD(&m->cursor) % REGISTRY_CHUNKS;
+	chunk = LOAD(&m->head.cursor) % REGISTRY_CHUNKS;
 	err = -ENOSPC;
 	for (uint32_t i = 0; i < REGISTRY_CHUNKS; i++) {
 		if (chunk && chunk != REGISTRY_CHUNKS - 1 &&
 		    !LOAD(&m->chunk[chunk])) {
 			STORE(&m->chunk[chunk], (uint16_t)(r->slot + 1));
-			STORE(&m->cursor, chunk + 1);
+			STORE(&m->head.cursor, chunk + 1);
 			r->file->changed = true;
 			err = (int)(chunk * REGISTRY_CHUNK);
 			break;
@@ -809,7 +810,7 @@ void registry_publish(struct registry *r, uint16_t port, uint32_t limit)
 
 const uint8_t *registry_secret(const struct registry *r)
 {
-	return r->file->m->secret;
+	return r->file->m->head.secret;
 }
 
 bool registry_charge(struct registry *r, unsigned slot, uint32_t bytes)

@@ -20,6 +20,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define STACK (96 << 10) /* bytes; enough under ASan as well */
+
 static char dir[64];
 
 static char *file_path(void)
@@ -711,6 +713,33 @@ static void threads(void **state)
 	registry_leave(r);
 }
 
+static void *join_and_leave(void *arg)
+{
+	int *err = arg;
+	struct registry *r;
+
+	*err = registry_join(&r, dir, NULL);
+	if (!*err)
+		registry_leave(r);
+	return NULL;
+}
+
+/* Programs open devices in threads whose stacks are as small as they go. */
+static void small_stack(void **state)
+{
+	pthread_attr_t attr;
+	pthread_t t;
+	int err = 1;
+
+	(void)state;
+	pthread_attr_init(&attr);
+	assert_int_equal(pthread_attr_setstacksize(&attr, STACK), 0);
+	assert_int_equal(pthread_create(&t, &attr, join_and_leave, &err), 0);
+	pthread_join(t, NULL);
+	pthread_attr_destroy(&attr);
+	assert_int_equal(err, 0);
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 /* The last one to leave takes the file along. */
 #define CLEAN(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown_empty)
@@ -736,6 +765,7 @@ int main(void)
 		CLEAN(one_listener_per_service),
 		CLEAN(crowd),
 		CLEAN(threads),
+		CLEAN(small_stack),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
