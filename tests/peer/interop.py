@@ -127,7 +127,7 @@ class Report:
     def add_judged(self, capture, what, verdict, note=""):
         self.judged.setdefault(what, []).append((capture, verdict, note))
         text = ", ".join(f"{n} {of}" for of, n in note.items()) if isinstance(note, dict) else note
-        self.count(verdict, f"{capture}: {what}", text)
+        self.count(verdict, f"{what}, {capture}", text)
 
     def failed(self):
         return bool(self.counts["FAIL"]) or not self.counts["PASS"]

@@ -172,7 +172,7 @@ def judge(path, ours4, ours6, hostile=False, paths=True):
         yield "packets of both sides are captured", False, str(dict(counts))
         return
 
-    name = "tshark: nothing malformed, no bad checksum"
+    name = "tshark finds nothing malformed and no bad checksum"
     if shutil.which("tshark"):
         broken = ('(_ws.malformed || ip.checksum.status == "Bad" || '
                   'udp.checksum.status == "Bad" || (udp.port == 4791 && !infiniband))')
