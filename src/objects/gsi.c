@@ -113,6 +113,7 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 {
 	struct roce_hdr h = {
 		.opcode = ROCE_UD | ROCE_SEND_ONLY,
+		.mig_req = true, /* 17.2.8, as in every packet */
 		.pkey = ROCE_PKEY_DEFAULT,
 		.dest_qpn = 1,
 		.psn = g->psn++ & 0xffffff,
@@ -228,6 +229,7 @@ static void hand_over(struct gsi *g, const struct held *h, unsigned slot)
 	uint8_t p[ROCE_HDR_MAX + MAD_LEN];
 	const struct roce_hdr hdr = {
 		.opcode = ROCE_UD | ROCE_SEND_ONLY,
+		.mig_req = true, /* 17.2.8, as in every packet */
 		.pkey = ROCE_PKEY_DEFAULT,
 		.dest_qpn = 1,
 		.qkey = MAD_QP1_QKEY,

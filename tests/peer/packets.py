@@ -143,7 +143,8 @@ def read(path):
 def tshark(path, *args):
     """Without its guesses at what the messages of programs might mean."""
     guesses = [x for name in ("rpcordma", "infiniband.eoib", "infiniband_sdp", "fcoib", "iser", "lnet",
-                              "nvme-rdma", "smb_direct", "smc") for x in ("--disable-protocol", name)]
+                              "nvme-rdma", "smb_direct", "smc", "drbd") for x in ("--disable-protocol", name)]
+    guesses += ["--disable-heuristic", "eth_over_ib"]
     return subprocess.run(["tshark", "-n", "-r", path, "-o", "ip.check_checksum:TRUE",
                            "-o", "udp.check_checksum:TRUE", *guesses, *args],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
