@@ -185,6 +185,7 @@ static void set_devices(const char *arg)
 {
 	struct if_nameindex *list, *i;
 	char copy[1024], all[512] = "", *name, *save = NULL;
+	unsigned seen[512];
 	size_t names = 0;
 
 	if (strlen(arg) >= sizeof(copy))
@@ -196,10 +197,14 @@ static void set_devices(const char *arg)
 	strcpy(copy, arg);
 	for (name = strtok_r(copy, ",", &save); name;
 	     name = strtok_r(NULL, ",", &save)) {
-		names++;
-		if (!if_nametoindex(name))
+		seen[names] = if_nametoindex(name);
+		if (!seen[names])
 			bad_value("--devices: no interface %s; there are: %s",
 				  name, all);
+		for (size_t k = 0; k < names; k++)
+			if (seen[k] == seen[names])
+				bad_value("--devices: %s is named twice", name);
+		names++;
 	}
 	if (!names)
 		bad_value("--devices wants interfaces separated by commas; "
@@ -220,7 +225,12 @@ static void set_loss(const char *arg)
 		bad_value("--loss %s: a percentage from 0 to 100 is wanted, "
 			  "such as 0.5",
 			  arg);
-	snprintf(text, sizeof(text), "%.9g", loss);
+	/* The variable knows no exponents. */
+	snprintf(text, sizeof(text), "%.12f", loss);
+	for (end = text + strlen(text); end[-1] == '0'; end--)
+		end[-1] = '\0';
+	if (end[-1] == '.')
+		end[-1] = '\0';
 	set("SOFTHCA_LOSS", text);
 }
 

@@ -89,6 +89,7 @@ def test_wrong_calls(args, status, says):
 
 @pytest.mark.parametrize("option,value,says", [
     ("--loss", "101", "0 to 100"), ("--loss", "-1", "0 to 100"), ("--loss", "x", "0 to 100"),
+    ("--devices", "lo,lo", "lo is named twice"),
     ("--loss", "nan", "0 to 100"), ("--loss", "1 2", "0 to 100"), ("--loss", "", "0 to 100"),
     ("--seed", "1.5", "a number"), ("--seed", "-1", "a number"),
     ("--seed", "18446744073709551616", "a number"),
@@ -152,6 +153,11 @@ def test_options_become_variables(tmp_path):
         "SOFTHCA_WIRE": "1", "SOFTHCA_ADDR": "127.0.0.1", "SOFTHCA_DEVICES": "lo",
         "SOFTHCA_LOSS": "2.5", "SOFTHCA_SEED": "16", "SOFTHCA_EXPLAIN": "1",
         "SOFTHCA_PCAP": f"{os.path.realpath(tmp_path)}/a-%p.pcapng", "SOFTHCA_PART_ID": "4129"}
+
+
+@pytest.mark.parametrize("arg,value", [("1e-9", "0.000000001"), ("100", "100"), ("0", "0"), ("10.250%", "10.25")])
+def test_loss_without_exponent(arg, value):
+    assert environment("--loss", arg)["SOFTHCA_LOSS"] == value
 
 
 def test_variables_of_the_user_stay():
