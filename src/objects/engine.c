@@ -26,6 +26,7 @@
 #include "gsi.h"
 #include "loan.h"
 
+#include "base/bytes.h"
 #include "trace/pcap.h"
 #include "wire/roce.h"
 
@@ -735,8 +736,11 @@ int engine_watch_fd(struct engine *e, int fd)
 
 int engine_start(struct engine *e)
 {
+	static const int faults[] = { SIGSEGV, SIGBUS,  SIGFPE,
+				      SIGILL,  SIGTRAP, SIGSYS };
 	pthread_attr_t attr;
-	sigset_t all, old;
+	sigset_t set, old;
+	size_t i;
 	int err = 0;
 
 	if (atomic_load(&e->started))
@@ -744,9 +748,15 @@ int engine_start(struct engine *e)
 	pthread_mutex_lock(&e->thread_lock);
 	if (atomic_load(&e->started))
 		goto out;
-	/* Signals are for the program's threads. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
+	/*
+	 * Signals are for the program's threads, but for those of the thread's
+	 * own faults: a program may catch writes to memory that it protects,
+	 * and what is blocked then kills.
+	 */
+	sigfillset(&set);
+	for (i = 0; i < ARRAY_SIZE(faults); i++)
+		sigdelset(&set, faults[i]);
+	pthread_sigmask(SIG_SETMASK, &set, &old);
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, 512 * 1024);
 	err = -pthread_create(&e->thread, &attr, thread_main, e);

@@ -6,6 +6,8 @@
  */
 #include "pair.h"
 
+#include <signal.h>
+
 /* Devices */
 
 static void device_attributes(void **state)
@@ -133,6 +135,53 @@ static void regions(void **state)
 	assert_int_equal(ibv_dereg_mr(a), 0);
 	assert_int_equal(ibv_dereg_mr(b), 0);
 	munmap(p, 2 * 4096);
+}
+
+static uint8_t *guarded;
+static volatile sig_atomic_t faults;
+static pthread_t faulted;
+
+static void unprotect(int sig)
+{
+	(void)sig;
+	faults++;
+	faulted = pthread_self();
+	mprotect(guarded, BUF, PROT_READ | PROT_WRITE);
+}
+
+/*
+ * A program that protects its memory to learn of writes learns of a packet's,
+ * whatever thread stores it.
+ */
+static void mr_write_tracking(void **state)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE,
+				  .send_flags = IBV_SEND_SIGNALED };
+	struct sigaction sa = { .sa_handler = unprotect }, old;
+	struct ibv_cq *cq;
+	struct end a, b;
+	void *context;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	guarded = b.buf;
+	faults = 0;
+	assert_int_equal(sigaction(SIGSEGV, &sa, &old), 0);
+	assert_int_equal(mprotect(b.buf, BUF, PROT_READ), 0);
+	assert_int_equal(ibv_req_notify_cq(a.cq, 0), 0);
+	wr.wr.rdma.remote_addr = (uintptr_t)b.buf;
+	wr.wr.rdma.rkey = b.mr->rkey;
+	memset(a.buf, 0x5a, 64);
+	assert_int_equal(try_send(&a, &wr, 0, 64), 0);
+	assert_int_equal(ibv_get_cq_event(a.ch, &cq, &context), 0);
+	ibv_ack_cq_events(cq, 1);
+	assert_int_equal(sigaction(SIGSEGV, &old, NULL), 0);
+	wait_wc(a.cq);
+	assert_int_equal(faults, 1);
+	assert_false(pthread_equal(faulted, pthread_self()));
+	assert_memory_equal(a.buf, b.buf, 64);
+	end_fini(&a);
+	end_fini(&b);
 }
 
 /* Completion queues */
@@ -1357,6 +1406,7 @@ int main(void)
 		TEST(device_attributes),
 		TEST(gid_table),
 		TEST(regions),
+		TEST(mr_write_tracking),
 		TEST(cq_rules),
 		TEST(cq_events),
 		TEST(cq_destroy_waits),
