@@ -71,10 +71,7 @@ def placements(networks, home):
     return get
 
 
-PLACES = ["local", "wire", "netns"]
-
-
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=rig.PLACES)
 def place(request, placements):
     return placements(request.param)
 

@@ -284,3 +284,16 @@ def ordinary_user(uid):
 def need(*programs):
     """What is missing of these."""
     return [p for p in programs if not shutil.which(p)]
+
+
+PLACES = ["local", "wire", "netns"]
+
+
+def matrix(values, everywhere=()):
+    """(place, value) pairs for @pytest.mark.parametrize("place, ...", ...,
+    indirect=["place"]): all values on one host, and in the other placements
+    those of everywhere; the rest in the full matrix."""
+    import pytest
+    return [pytest.param(place, value, marks=() if place == "local" or value in everywhere
+                         else pytest.mark.full)
+            for place in PLACES for value in values]
