@@ -8,6 +8,7 @@ import zlib
 import pytest
 
 import rig
+from test_cm import pair
 
 pytestmark = pytest.mark.skipif(not shutil.which("tshark"), reason="tshark is not installed")
 
@@ -152,6 +153,22 @@ def test_perftest_capture(placements, tmp_path):
     for f in tmp_path.glob("*.pcapng"):
         rows = check_capture(f, [0, 1, 2, 0x11])
         assert len(rows) > 100
+
+
+def test_connection_manager(placements, tmp_path):
+    """MADs have the fields that all packets have: MigReq, P_Key, version, reserved bits."""
+    place, port = placements("netns"), rig.free_port()
+    pair(place, ["rdma_server", "-p", port], ["rdma_client", "-s", place.host, "-p", port],
+         options=["--pcap", tmp_path / "%p.pcapng"])
+    mads = 0
+    for f in tmp_path.glob("*.pcapng"):
+        check_capture(f, [0x64])
+        for p in packets(f):
+            bth = p[28 if p[0] >> 4 == 4 else 48:][:12]
+            mads += bth[5:8] == b"\0\0\1"
+            assert bth[1] & 0x4f == 0x40 and bth[2:4] == b"\xff\xff", bth.hex()
+            assert not bth[4] & 0x3f and not bth[8] & 0x7f, bth.hex()
+    assert mads >= 6, mads
 
 
 def test_capture_of_a_killed_process(placements, tmp_path):
