@@ -77,9 +77,13 @@ class Bench:
 
     def udp(self, place, kind, size):
         port = rig.free_port()
-        server = raw(place.server, REFERENCE, kind, size, 1, port)
+        # Two that spin on one processor would measure the scheduler.
+        cpus = sorted(os.sched_getaffinity(0))
+        pin = [["taskset", "-c", str(c)] for c in (cpus[0], cpus[-1])]
+        server = raw(place.server, *pin[0], REFERENCE, kind, size, 1, port)
         time.sleep(0.1)
-        client = raw(place.client, REFERENCE, kind, size, 0.3 * self.scale, port, place.address)
+        client = raw(place.client, *pin[1], REFERENCE, kind, size, 0.3 * self.scale, port,
+                     place.address)
         try:
             mine, theirs = client.communicate(timeout=30)[0], server.communicate(timeout=30)[0]
             text = mine if kind == "udp_lat" else theirs
