@@ -3,6 +3,7 @@ ordinary TCP programs under "softhca run --sockets"."""
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import time
 
@@ -61,8 +62,10 @@ def both(place, tool, args, host=None, server_args=(), limit=rig.LIMIT, ends=Tru
 SMALL = "-I 20 -C 20 -S 5000".split()
 
 
-@pytest.mark.parametrize("options", ["", "-T a", "-T b", "-T n", "-T r", "-T v", "-T a -T v", "-T n -T v",
-                                     "-T r -T v", "-B 4096 -T v", "-B 1000000 -T v"])
+@pytest.mark.parametrize("place, options", rig.matrix(
+    ["", "-T a", "-T b", "-T n", "-T r", "-T v", "-T a -T v", "-T n -T v", "-T r -T v", "-B 4096 -T v",
+     "-B 1000000 -T v", "-i 0 -T v", "-k 5 -T v", "-f ip -T v"],
+    ["-T a -T v", "-T n -T v", "-T r -T v"]), indirect=["place"])
 def test_rstream(place, options):
     both(place, "rstream", [*SMALL, *options.split()])
 
@@ -72,7 +75,8 @@ def test_rstream_ipv6(place, options):
     both(place, "rstream", [*SMALL, *options.split()], host=place.host6)
 
 
-@pytest.mark.parametrize("size", ["1", "64", "65536", "65537", "1000000"])
+@pytest.mark.parametrize("place, size", rig.matrix(["1", "64", "65536", "65537", "1000000"], ["65537"]),
+                         indirect=["place"])
 def test_rstream_sizes(place, size):
     both(place, "rstream", ["-I", "5", "-C", "10", "-S", size, "-T", "v"])
 
@@ -87,6 +91,11 @@ def test_rstream_suite(place):
 @pytest.mark.full
 def test_rstream_all_sizes(place):
     both(place, "rstream", ["-I", "5", "-C", "5", "-S", "all", "-T", "v"], limit=300)
+
+
+def test_rstream_sockets(place):
+    """Its calls of plain sockets, by librspreload."""
+    both(place, "rstream", [*SMALL, "-T", "s", "-T", "v"], options=["--sockets"])
 
 
 def test_rstream_loss(placements):
@@ -108,12 +117,23 @@ def test_rstream_fork(place):
         server.kill()
 
 
-@pytest.mark.parametrize("options", ["", "-T a", "-T b", "-T n", "-T v", "-T a -T v"])
+@pytest.mark.parametrize("place, options", rig.matrix(
+    ["", "-T a", "-T b", "-T n", "-T v", "-T a -T v"], ["-T a -T v"]), indirect=["place"])
 def test_riostream(place, options):
     both(place, "riostream", [*SMALL, *options.split()])
 
 
-@pytest.mark.parametrize("size", ["1", "100000", "1000000"])
+def test_riostream_ipv6(place):
+    both(place, "riostream", [*SMALL, "-f", "ipv6", "-T", "v"], host=place.host6)
+
+
+@pytest.mark.full
+def test_riostream_suite(place):
+    out = both(place, "riostream", [], limit=300)
+    assert out.count("_lat") == out.count("_bw") > 0
+
+
+@pytest.mark.parametrize("place, size", rig.matrix(["1", "100000", "1000000"], ["100000"]), indirect=["place"])
 def test_riostream_sizes(place, size):
     both(place, "riostream", ["-I", "5", "-C", "4", "-S", size, "-T", "v"])
 
@@ -122,6 +142,10 @@ def test_riostream_sizes(place, size):
 def test_udpong(place, options):
     # Its server never ends.
     both(place, "udpong", ["-C", "100", "-S", "500", *options.split()], ends=False)
+
+
+def test_udpong_ipv6(place):
+    both(place, "udpong", ["-C", "100", "-S", "500", "-T", "e"], host=place.host6, ends=False)
 
 
 def test_udpong_sockets(place):
@@ -161,10 +185,14 @@ def cases():
     return out.stdout.split()
 
 
-@pytest.mark.parametrize("case", cases())
-@pytest.mark.parametrize("options", [[], ["--wire"]], ids=["local", "wire"])
-def test_case(case, options):
-    rig.Side().run([PYTHON, CASES, case], options, limit=100)
+ON_THE_WIRE = ["queues", "duplex", "shutdown", "iomap", "dgram"]
+
+
+@pytest.mark.parametrize("where, case", [
+    pytest.param(w, c, marks=() if w == "local" or c in ON_THE_WIRE else pytest.mark.full)
+    for w in ("local", "wire") for c in cases()])
+def test_case(where, case):
+    rig.Side().run([PYTHON, CASES, case], ["--wire"] if where == "wire" else [], limit=100)
 
 
 @pytest.mark.parametrize("case", ["options", "queues", "shutdown", "refused", "duplex", "iomap", "dgram"])
@@ -187,7 +215,7 @@ def test_protocol_table_is_there():
     assert len(ROWS) >= 30
 
 
-@pytest.fixture(scope="module", params=["local", "wire", "netns"])
+@pytest.fixture(scope="module", params=["local", pytest.param("wire", marks=pytest.mark.full), "netns"])
 def protocol_run(request, placements):
     place = placements(request.param)
     cmd = [rig.client("rsocket_peer"), "-p", free_port()]
@@ -233,14 +261,13 @@ def listening(place, cmd, port, options=("--sockets",), **kw):
     return p
 
 
-@pytest.mark.parametrize("options", ["-t 1", "-t 1 -R", "-n 100M -P 3", "-t 1 --bidir", "-n 20M -l 1000"])
-def test_iperf3(place, options):
+def iperf3(place, host, options):
     need("iperf3")
     port = free_port()
     server = listening(place, ["iperf3", "-s", "-1", "-p", port], port)
     try:
         before = tcp_bytes(place.client)
-        out = run_client(place, server, ["iperf3", "-c", place.host, "-p", port, *options.split()], ["--sockets"])
+        out = run_client(place, server, ["iperf3", "-c", host, "-p", port, *options.split()], ["--sockets"])
         assert "iperf Done" in out, out
         carried = max(int(float(n) * {"K": 1e3, "M": 1e6, "G": 1e9}[u])
                       for n, u in re.findall(r"([\d.]+) ([KMG])Bytes .*receiver", out))
@@ -249,6 +276,32 @@ def test_iperf3(place, options):
             # Not one of them was TCP's.
             assert tcp_bytes(place.client) - before < 20
         server.wait(10)
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("place, options", rig.matrix(
+    ["-t 1", "-t 1 -R", "-n 100M -P 3", "-t 1 --bidir", "-n 20M -l 1000"], ["-n 100M -P 3"]), indirect=["place"])
+def test_iperf3(place, options):
+    iperf3(place, place.host, options)
+
+
+def test_iperf3_ipv6(place):
+    iperf3(place, place.host6, "-n 50M")
+
+
+def test_http_ipv6(place, big_file, tmp_path):
+    need("curl")
+    port = free_port()
+    server = listening(place, [PYTHON, "-m", "http.server", port, "--bind", place.host6, "-d",
+                               big_file.parent], port)
+    try:
+        before = tcp_bytes(place.client)
+        run_client(place, server, ["curl", "-sSf", "-g", "-o", tmp_path / "got",
+                                   f"http://[{place.host6}]:{port}/file"], ["--sockets"])
+        assert digest(tmp_path / "got") == digest(big_file)
+        if place.name == "netns":
+            assert tcp_bytes(place.client) - before < 20
     finally:
         server.kill()
 
@@ -301,11 +354,35 @@ def test_fall_back(place):
     assert "refused" in out or "connect" in out.lower(), out
 
 
-def test_redis(place, tmp_path):
-    need("redis-server", "redis-benchmark", "redis-cli")
+def redis_program(where):
+    """redis-server, or the program that is it by another name: Debian's
+    redis-tools has that, and no service that starts when it is installed."""
+    if not rig.need("redis-server"):
+        return "redis-server"
+    need("redis-check-rdb")
+    os.symlink(shutil.which("redis-check-rdb"), where / "redis-server")
+    return where / "redis-server"
+
+
+def redis_server(place, host, tmp_path):
+    need("redis-benchmark", "redis-cli")
     port = free_port()
-    server = listening(place, ["redis-server", "--port", port, "--bind", place.host, "--save", "", "--protected-mode",
-                               "no", "--dir", tmp_path], port)
+    return port, listening(place, [redis_program(tmp_path), "--port", port, "--bind", host, "--save", "",
+                                   "--protected-mode", "no", "--dir", tmp_path], port)
+
+
+def test_redis_ipv6(place, tmp_path):
+    port, server = redis_server(place, place.host6, tmp_path)
+    try:
+        out = run_client(place, server, ["redis-benchmark", "-h", place.host6, "-p", port, "-n", "2000", "-c", "10",
+                                         "-q", "-t", "set,get"], ["--sockets"], limit=100)
+        assert len(re.findall(r"requests per second", out)) >= 2, out
+    finally:
+        server.kill()
+
+
+def test_redis(place, tmp_path):
+    port, server = redis_server(place, place.host, tmp_path)
     try:
         out = run_client(place, server, ["redis-benchmark", "-h", place.host, "-p", port, "-n", "5000", "-c", "20",
                                          "-q", "-t", "set,get,lpush,lrange_100"], ["--sockets"], limit=100)
