@@ -73,7 +73,9 @@ struct head {
 	uint32_t size;
 	uint8_t secret[REGISTRY_SECRET_LEN];
 	_Atomic uint32_t cursor; /* where the search for a free chunk starts */
-	uint32_t pad[7];
+	uint32_t pad0;
+	_Atomic uint64_t swept_ns; /* when dead processes were last removed */
+	uint32_t pad1[4];
 };
 
 struct shared {
@@ -325,9 +327,12 @@ static void clear_slot(struct file *f, unsigned slot)
 /* Removes what dead processes left. */
 static void sweep(struct file *f)
 {
-	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++)
-		if (LOAD(&f->m->slot[slot].used) && !alive(f, slot))
+	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++) {
+		if (LOAD(&f->m->slot[slot].used) && !alive(f, slot)) {
 			clear_slot(f, slot);
+			STORE(&f->m->head.swept_ns, clock_ns());
+		}
+	}
 	for (int row = 0; row < REGISTRY_ADDRS; row++)
 		tidy_addr(f, row);
 }
@@ -885,6 +890,11 @@ void registry_addr_leave(struct registry *r, const union ibv_gid *gid,
 		return;
 	set_receives(&r->file->m->slot[r->slot], row, false);
 	tidy_addr(r->file, row);
+}
+
+bool registry_swept(const struct registry *r, uint64_t within_ns)
+{
+	return clock_ns() - LOAD(&r->file->m->head.swept_ns) < within_ns;
 }
 
 size_t registry_addr_count(struct registry *r, const union ibv_gid *gid,

@@ -19,7 +19,7 @@
 #define REGISTRY_CHUNK 4096 /* QPNs leased at a time */
 #define REGISTRY_CHUNKS 4096
 #define REGISTRY_SLOTS 1024 /* processes; more precisely, registry_join()s */
-#define REGISTRY_ADDRS 128  /* addresses in use at a time */
+#define REGISTRY_ADDRS 128 /* addresses in use at a time */
 #define REGISTRY_SERVICES 512
 #define REGISTRY_SECRET_LEN 16
 
@@ -97,6 +97,10 @@ int registry_addr_join(struct registry *r, const union ibv_gid *gid,
 		       uint32_t scope, bool steered);
 void registry_addr_leave(struct registry *r, const union ibv_gid *gid,
 			 uint32_t scope);
+/* Whether dead processes were removed in the last within_ns: the kernel may
+ * not have closed all of their sockets yet. */
+bool registry_swept(const struct registry *r, uint64_t within_ns);
+
 /* How many sockets there are, dead ones removed. */
 size_t registry_addr_count(struct registry *r, const union ibv_gid *gid,
 			   uint32_t scope);

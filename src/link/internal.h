@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 
 #define TX_POOL 4 /* sending sockets per address family */
+#define UDP_WHY 512 /* characters of a reason */
 #define UDP_MAX_BYTES 65000 /* payload of one datagram or GSO run */
 /* What a datagram costs a receive buffer beyond its bytes, about. */
 #define DATAGRAM_COST 1024
@@ -44,6 +45,8 @@ struct rx_sock {
 	bool v4;
 	bool bound; /* false: the private port only, fd is -1 */
 	bool filtered; /* private: the kernel lets only this host pass */
+	uint64_t tried_ns; /* if not bound: when that was last tried, */
+	char why[UDP_WHY]; /* and why it is not */
 	uint32_t overflow; /* rx side: SO_RXQ_OVFL when last seen */
 	uint64_t repair_ns; /* rx side: of the last attempt */
 };
@@ -89,7 +92,7 @@ struct udp {
 	pthread_mutex_t bind_lock;
 	struct rx_sock *socks;
 	struct rx_sock *_Atomic graveyard; /* unbound, rx may still look */
-	char why[512];
+	char why[UDP_WHY];
 
 	pthread_mutex_t rx_lock;
 	struct rx *rx;

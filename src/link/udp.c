@@ -48,6 +48,8 @@
 #define PORT_TRIES 16
 #define BIND_TRIES 5 /* the sockets of the killed outlive their locks */
 #define BIND_PAUSE_NS 10000000
+#define SWEPT_NS 100000000u
+#define RETRY_NS 1000000000u /* between attempts at a port that is taken */
 #define REPAIR_NS 5000000u
 
 #ifndef IPV6_MULTICAST_ALL
@@ -596,20 +598,28 @@ static void describe_holder(const union ibv_gid *gid, char *out, size_t len)
 	snprintf(out, len, "somebody who cannot be seen from here");
 }
 
-static void say_taken(struct udp *u, const union ibv_gid *gid)
+/* Looks at all processes there are, so no lock is held. */
+static void say_taken(struct udp *u, const union ibv_gid *gid, uint32_t scope)
 {
-	char addr[INET6_ADDRSTRLEN], who[256];
+	char addr[INET6_ADDRSTRLEN], who[256], why[UDP_WHY];
+	struct rx_sock *s;
 
 	if (roce_gid_is_v4(gid))
 		inet_ntop(AF_INET, gid->raw + 12, addr, sizeof(addr));
 	else
 		inet_ntop(AF_INET6, gid->raw, addr, sizeof(addr));
 	describe_holder(gid, who, sizeof(who));
-	snprintf(u->why, sizeof(u->why), "UDP port %d of %s is taken by %s%s",
+	snprintf(why, sizeof(why), "UDP port %d of %s is taken by %s%s",
 		 ROCE_UDP_PORT, addr, who,
 		 u->registry ? "; only processes of this user on this host "
 			       "can reach us there"
 			     : "");
+	pthread_mutex_lock(&u->bind_lock);
+	memcpy(u->why, why, sizeof(why));
+	s = find_sock(u, gid, scope);
+	if (s)
+		memcpy(s->why, why, sizeof(why));
+	pthread_mutex_unlock(&u->bind_lock);
 }
 
 const char *udp_why(const struct udp *cu)
@@ -636,19 +646,14 @@ static int bind_fd(int fd, const union ibv_gid *gid, uint32_t scope)
 /* The registry's lock is held. alone: nobody of ours is there yet. */
 static int bind_unicast(struct udp *u, struct rx_sock *s, bool alone)
 {
-	const struct timespec pause = { .tv_nsec = BIND_PAUSE_NS };
-	int err = -EADDRINUSE;
+	int err;
 
 	s->fd = rx_socket(u, s->v4);
 	if (s->fd < 0)
 		return s->fd;
 	if (!alone)
 		set_int(s->fd, SOL_SOCKET, SO_REUSEPORT, 1);
-	for (int i = 0; i < BIND_TRIES && err == -EADDRINUSE; i++) {
-		if (i)
-			nanosleep(&pause, NULL);
-		err = bind_fd(s->fd, &s->gid, s->scope);
-	}
+	err = bind_fd(s->fd, &s->gid, s->scope);
 	if (!err && u->registry)
 		set_int(s->fd, SOL_SOCKET, SO_REUSEPORT, 1);
 	if (!err)
@@ -698,6 +703,7 @@ err_close:
 	return err;
 }
 
+/* -EADDRINUSE: so it is, and s, if there is a registry, has no socket. */
 static int bind_locked(struct udp *u, struct rx_sock *s)
 {
 	bool alone;
@@ -715,25 +721,26 @@ static int bind_locked(struct udp *u, struct rx_sock *s)
 		!registry_addr_count(u->registry, &s->gid, s->scope);
 	err = bind_unicast(u, s, alone);
 	s->bound = !err;
-	if (err == -EADDRINUSE) {
-		say_taken(u, &s->gid);
-		/* The private port still does for this host's processes. */
-		if (u->registry)
-			err = 0;
-	}
-	if (!err && u->registry) {
-		err = registry_addr_join(u->registry, &s->gid, s->scope,
-					 s->bound);
-		if (err && s->bound) {
+	if (err == -EADDRINUSE)
+		s->tried_ns = clock_ns();
+	else if (err)
+		return err;
+	if (u->registry) {
+		int r = registry_addr_join(u->registry, &s->gid, s->scope,
+					   s->bound);
+
+		if (r && s->bound) {
 			close(s->fd);
 			s->fd = -1;
+			s->bound = false;
 		}
+		err = r ? r : err;
 	}
 	return err;
 }
 
-/* One user more or less of a socket that stays as it is: that is nothing to
- * other processes, and needs no lock of theirs. */
+/* One user more or less of a socket, or of the lack of one, that stays as it
+ * is: that is nothing to other processes, and needs no lock of theirs. */
 static bool recount(struct udp *u, const union ibv_gid *gid, uint32_t scope,
 		    bool more)
 {
@@ -742,23 +749,24 @@ static bool recount(struct udp *u, const union ibv_gid *gid, uint32_t scope,
 
 	pthread_mutex_lock(&u->bind_lock);
 	s = find_sock(u, gid, scope);
-	stays = s && (more ? s->bound || s->kind == RX_MULTICAST : s->refs > 1);
+	stays = s && (more ? s->bound || s->kind == RX_MULTICAST ||
+				      clock_ns() - s->tried_ns < RETRY_NS
+			   : s->refs > 1);
 	if (stays) {
 		s->refs += more ? 1u : -1u;
-		u->why[0] = 0;
+		memcpy(u->why, s->why, sizeof(u->why));
 	}
 	pthread_mutex_unlock(&u->bind_lock);
 	return stays;
 }
 
-int udp_bind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
+/* -EAGAIN: the port may soon be free. Otherwise as bind_locked(). */
+static int try_bind(struct udp *u, const union ibv_gid *gid, uint32_t scope,
+		    bool last)
 {
-	uint32_t scope = udp_scope(gid, ifindex);
 	struct rx_sock *s, *new = NULL;
 	int err = 0;
 
-	if (recount(u, gid, scope, true))
-		return 0;
 	if (u->registry) {
 		err = registry_lock(u->registry);
 		if (err)
@@ -782,10 +790,19 @@ int udp_bind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
 	/* Whoever had the port may be gone by now. */
 	if (new || (s->kind == RX_UNICAST && !s->bound))
 		err = bind_locked(u, s);
+	if (err == -EADDRINUSE && u->registry && s->kind == RX_UNICAST) {
+		if (last || !registry_swept(u->registry, SWEPT_NS))
+			goto add;
+		if (new)
+			registry_addr_leave(u->registry, gid, scope);
+		err = -EAGAIN;
+	}
 	if (err) {
 		free(new);
 		goto unlock;
 	}
+	s->why[0] = 0;
+add:
 	s->refs++;
 	if (new) {
 		s->next = u->socks;
@@ -798,6 +815,27 @@ unlock:
 	if (u->registry)
 		registry_unlock(u->registry); /* and steer() */
 	return err;
+}
+
+int udp_bind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
+{
+	const struct timespec pause = { .tv_nsec = BIND_PAUSE_NS };
+	uint32_t scope = udp_scope(gid, ifindex);
+	int err;
+
+	if (recount(u, gid, scope, true))
+		return 0;
+	for (int i = 1;; i++) {
+		err = try_bind(u, gid, scope, i == BIND_TRIES);
+		if (err != -EAGAIN)
+			break;
+		nanosleep(&pause, NULL);
+	}
+	if (err != -EADDRINUSE)
+		return err;
+	say_taken(u, gid, scope);
+	/* The private port still does for this host's processes. */
+	return u->registry && !roce_gid_is_multicast(gid) ? 0 : err;
 }
 
 void udp_unbind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
