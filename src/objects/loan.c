@@ -48,7 +48,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define MAGIC 0x58524c31u
+#define MAGIC 0x58524c32u
 #define GUESTS_MAX 4096
 #define GUEST_IDLE_NS 60000000000u
 /* A loan that lasts so long is looked at: its process may be dead. */
@@ -82,17 +82,18 @@ enum {
 	W_RD_ATOMIC = 53,
 	W_RNR_TIMER = 54,
 	W_LOCAL = 55,
-	W_DEV = 56,
-	W_INO = 64,
-	W_SGID = 72,
-	W_DGID = 88,
-	W_SCOPE = 104,
-	W_FLOW = 108,
-	W_SPORT = 112,
-	W_TCLASS = 114,
-	W_HOPS = 115,
-	W_LEN = 116
+	W_DOMAIN = 56,
+	W_SGID = 88,
+	W_DGID = 104,
+	W_SCOPE = 120,
+	W_FLOW = 124,
+	W_SPORT = 128,
+	W_TCLASS = 130,
+	W_HOPS = 131,
+	W_LEN = 132
 };
+
+_Static_assert(W_SGID - W_DOMAIN == SHCA_DOMAIN_KEY, "");
 
 /* Ours for QPs of other processes; hung up in the engine by number. */
 struct shca_guest {
@@ -154,19 +155,15 @@ static void word_attr(uint8_t *w, const struct shca_qp *qp)
 	const struct roce_path *path = roce_qp_path(qp->core);
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr;
-	dev_t dev;
-	ino_t ino;
 
 	roce_qp_query(qp->core, &attr, &init);
-	shca_domain_inode(qp->domain, &dev, &ino);
 	put_be32(w + W_DEST_QPN, roce_qp_dest(qp->core));
 	put_be32(w + W_ACCESS, (uint32_t)attr.qp_access_flags);
 	w[W_MTU] = (uint8_t)attr.path_mtu;
 	w[W_RD_ATOMIC] = attr.max_dest_rd_atomic;
 	w[W_RNR_TIMER] = attr.min_rnr_timer;
 	w[W_LOCAL] = path->local;
-	put_be64(w + W_DEV, dev);
-	put_be64(w + W_INO, ino);
+	shca_domain_key(qp->domain, w + W_DOMAIN);
 	memcpy(w + W_SGID, path->sgid.raw, 16);
 	memcpy(w + W_DGID, path->dgid.raw, 16);
 	put_be32(w + W_SCOPE, path->sgid_scope);
@@ -484,14 +481,13 @@ static bool guest_rx(struct shca_qp *qp, const struct roce_rx *pkt,
 
 bool shca_loan_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 {
-	dev_t dev;
-	ino_t ino;
+	uint8_t key[SHCA_DOMAIN_KEY];
 
 	if (!qp->engine->registry || !is_request(qp, pkt))
 		return false;
 	if (qp->guest)
 		return guest_rx(qp, pkt, now);
-	return shca_domain_inode(qp->domain, &dev, &ino) &&
+	return shca_domain_key(qp->domain, key) &&
 	       home_rx(qp, pkt, now);
 }
 
@@ -661,8 +657,9 @@ void shca_loan_domain_gone(struct engine *e, struct shca_domain *d)
 	}
 	pthread_mutex_unlock(&e->guests_lock);
 	list = guests_take(e, is_of_domain, d);
-	if (list)
-		udp_poll_wait(e->udp); /* nobody finds them, or has them */
+	/* Nobody finds them, or has them; nor one that the receive side has
+	 * taken out. */
+	udp_poll_wait(e->udp);
 	guests_kill(e, list);
 }
 
@@ -671,27 +668,48 @@ static bool is_unused(const struct shca_guest *g, const void *now)
 	return !g->held && *(const uint64_t *)now > g->used_ns + GUEST_IDLE_NS;
 }
 
+/* Of a QP that is no more: nobody waits for its responder. */
+static void guest_drop(struct engine *e, struct shca_guest *g)
+{
+	pthread_mutex_lock(&g->qp->lock);
+	if (g->held)
+		atomic_fetch_sub(&e->nheld, 1);
+	g->held = false;
+	shca_qp_unlock(g->qp);
+	guest_kill(e, g);
+}
+
 /*
- * A guest for the QP that a word is about, with a reference on its QP. Where
- * there is no such domain the guest is of none, and no SRQ is in that.
+ * A guest for the QP that a word is about, with a reference on its QP; NULL if
+ * there is no such domain. One of another domain was for an earlier QP of that
+ * number.
  */
 static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 				 uint64_t now)
 {
 	uint32_t qpn = get_be32(w + W_QPN) & 0xffffff;
+	uint8_t key[SHCA_DOMAIN_KEY];
+	struct shca_guest **slot, *g;
 	struct shca_domain *d;
-	struct shca_guest *g;
-	struct shca_qp *qp = NULL;
+	struct shca_qp *qp;
 
 	pthread_mutex_lock(&e->guests_lock);
-	g = *guest_slot(e, qpn);
-	if (g) {
+	slot = guest_slot(e, qpn);
+	g = *slot;
+	if (g && shca_domain_key(g->qp->domain, key) &&
+	    !memcmp(key, w + W_DOMAIN, sizeof(key))) {
 		qp = g->qp;
 		shca_qp_get(qp);
+		pthread_mutex_unlock(&e->guests_lock);
+		return qp;
+	}
+	if (g) {
+		*slot = g->next;
+		e->nguests--;
 	}
 	pthread_mutex_unlock(&e->guests_lock);
 	if (g)
-		return qp;
+		guest_drop(e, g);
 	if (e->nguests >= GUESTS_MAX)
 		guests_kill(e, guests_take(e, is_unused, &now));
 	g = calloc(1, sizeof(*g));
@@ -699,8 +717,7 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	/* The domain stays until the guest is in the list, and then takes it
 	 * along when it goes. */
 	pthread_mutex_lock(&e->xrc_lock);
-	d = shca_domain_find(e, get_be64(w + W_DEV), get_be64(w + W_INO),
-			     get_be32(w + W_SRQN));
+	d = shca_domain_find(e, w + W_DOMAIN);
 	if (!g || !qp || !d || e->nguests >= GUESTS_MAX) {
 		pthread_mutex_unlock(&e->xrc_lock);
 		free(g);

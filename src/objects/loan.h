@@ -34,11 +34,15 @@ void shca_loan_settle(struct engine *e, uint64_t now);
 void shca_loan_srq_gone(struct engine *e, struct shca_domain *d, uint32_t num);
 void shca_loan_domain_gone(struct engine *e, struct shca_domain *d);
 
-/* xrc.c: whether a domain is of an inode, and of which; whether an SRQ is in
- * it; one of that inode, preferably with that SRQ (xrc_lock held). */
-bool shca_domain_inode(const struct shca_domain *d, dev_t *dev, ino_t *ino);
+/*
+ * xrc.c: what tells a domain from others in all processes: its inode, and the
+ * netdev that its device is named for (false: it is of no inode, so of this
+ * process); whether an SRQ is in it; the one with that key (xrc_lock held).
+ */
+#define SHCA_DOMAIN_KEY (16 + IFNAMSIZ)
+bool shca_domain_key(const struct shca_domain *d, uint8_t key[SHCA_DOMAIN_KEY]);
 bool shca_domain_has(struct shca_domain *d, uint32_t srqn);
-struct shca_domain *shca_domain_find(struct engine *e, uint64_t dev,
-				     uint64_t ino, uint32_t srqn);
+struct shca_domain *shca_domain_find(struct engine *e,
+				     const uint8_t key[SHCA_DOMAIN_KEY]);
 
 #endif

@@ -15,10 +15,13 @@
  */
 #include "loan.h"
 
+#include "base/bytes.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -228,10 +231,11 @@ static struct shca_srq **srq_slot(struct shca_domain *d, uint32_t num)
 	return p;
 }
 
-bool shca_domain_inode(const struct shca_domain *d, dev_t *dev, ino_t *ino)
+bool shca_domain_key(const struct shca_domain *d, uint8_t key[SHCA_DOMAIN_KEY])
 {
-	*dev = d->st_dev;
-	*ino = d->st_ino;
+	put_be64(key, d->st_dev);
+	put_be64(key + 8, d->st_ino);
+	memcpy(key + 16, d->dev->ifnames, IFNAMSIZ);
 	return d->fd >= 0;
 }
 
@@ -245,19 +249,16 @@ bool shca_domain_has(struct shca_domain *d, uint32_t srqn)
 	return has;
 }
 
-struct shca_domain *shca_domain_find(struct engine *e, uint64_t dev,
-				     uint64_t ino, uint32_t srqn)
+struct shca_domain *shca_domain_find(struct engine *e,
+				     const uint8_t key[SHCA_DOMAIN_KEY])
 {
-	struct shca_domain *d, *any = NULL;
+	uint8_t its[SHCA_DOMAIN_KEY];
+	struct shca_domain *d;
 
-	for (d = e->domains; d; d = d->next) {
-		if (d->fd < 0 || d->st_dev != dev || d->st_ino != ino)
-			continue;
-		any = d;
-		if (shca_domain_has(d, srqn))
+	for (d = e->domains; d; d = d->next)
+		if (shca_domain_key(d, its) && !memcmp(its, key, sizeof(its)))
 			break;
-	}
-	return d ? d : any;
+	return d;
 }
 
 int shca_xrc_srq_add(struct shca_srq *srq, struct ibv_xrcd *ibxrcd)

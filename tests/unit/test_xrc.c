@@ -580,6 +580,7 @@ static void srq_goes(void **state)
 
 struct hello { /* what the other process says of itself */
 	uint32_t srqn, rkey;
+	uint32_t srqn2; /* of an SRQ in the domain of path.2, if there is one */
 	uint64_t addr;
 };
 
@@ -595,13 +596,15 @@ struct heard { /* ... and of each message */
 static void other_process(const char *path, int in, int out)
 {
 	struct ibv_xrcd *xrcd;
+	struct hello hello = { 0 };
 	struct ibv_recv_wr *bad;
 	struct ibv_srq *srq;
-	struct hello hello;
+	char path2[64];
 	struct ibv_cq *cq;
 	struct ibv_mr *mr;
 	uint8_t *mem;
 	char c;
+	int fd;
 
 	alarm(50);
 	ctx = open_first();
@@ -614,6 +617,11 @@ static void other_process(const char *path, int in, int out)
 	srq = make_srq(xrcd, cq, pd);
 	mr = ibv_reg_mr(pd, mem, (SHARED_RECVS + 1) * BUF, ALL_ACCESS);
 	if (!srq || !mr)
+		_exit(2);
+	snprintf(path2, sizeof(path2), "%s.2", path);
+	fd = open(path2, O_RDONLY);
+	if (fd >= 0 && ibv_get_srq_num(make_srq(open_domain(fd, 0), cq, pd),
+				       &hello.srqn2))
 		_exit(2);
 	hello.rkey = mr->rkey;
 	hello.addr = (uintptr_t)mem;
@@ -927,6 +935,73 @@ static void sharing(void **state)
 	unlink(path);
 }
 
+/* A number that a QP of another domain had. */
+static void sharing_number(void **state)
+{
+	char path[] = "/tmp/softhca-xrc-XXXXXX", path2[sizeof(path) + 2];
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
+	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
+	struct ibv_xrcd *xrcd, *xrcd2;
+	int fd = mkstemp(path), fd2, i;
+	struct xend a, b;
+	struct other o;
+	uint32_t num;
+
+	(void)state;
+	ack_timeout = 17;
+	snprintf(path2, sizeof(path2), "%s.2", path);
+	fd2 = open(path2, O_RDWR | O_CREAT | O_EXCL, 0600);
+	assert_true(fd >= 0 && fd2 >= 0);
+	xrcd = open_domain(fd, O_CREAT);
+	xrcd2 = open_domain(fd2, O_CREAT);
+	assert_true(xrcd && xrcd2);
+	other_start(&o, path);
+	xpair(&a, &b, xrcd);
+	wr.wr.rdma.rkey = o.hello.rkey;
+	wr.wr.rdma.remote_addr = o.hello.addr;
+	assert_int_equal(xsend(&a, &wr, o.hello.srqn, SHARED_LEN), 0);
+	assert_int_equal(wait_wc(a.cq).status, 0);
+	num = b.recv->qp_num;
+	assert_int_equal(ibv_destroy_qp(b.recv), 0);
+	/* Numbers come again when a chunk of them is through. */
+	for (i = 0; i < 65536; i++) {
+		b.recv = make_recv(xrcd2);
+		assert_non_null(b.recv);
+		if (b.recv->qp_num == num)
+			break;
+		assert_int_equal(ibv_destroy_qp(b.recv), 0);
+	}
+	assert_int_equal(b.recv->qp_num, num);
+	assert_int_equal(ibv_modify_qp(a.send, &reset, IBV_QP_STATE), 0);
+	connect_half(a.send, num);
+	connect_half(b.recv, a.send->qp_num);
+	assert_int_equal(xsend(&a, &wr, o.hello.srqn2, SHARED_LEN), 0);
+	assert_int_equal(wait_wc(a.cq).status, 0);
+	/* The SRQ of the first domain is not in the second. */
+	assert_int_equal(xsend(&a, &wr, o.hello.srqn, SHARED_LEN), 0);
+	refused(&a, IBV_WC_REM_INV_REQ_ERR);
+	xend_fini(&a);
+	xend_fini(&b);
+	other_end(&o);
+
+	/* A domain is of a device as well as of an inode. */
+	assert_int_equal(setenv("SOFTHCA_DEVICES", "lo", 1), 0);
+	other_start(&o, path);
+	unsetenv("SOFTHCA_DEVICES");
+	xpair(&a, &b, xrcd);
+	assert_int_equal(xsend(&a, &wr, o.hello.srqn, SHARED_LEN), 0);
+	refused(&a, IBV_WC_REM_INV_REQ_ERR);
+	xend_fini(&a);
+	xend_fini(&b);
+	other_end(&o);
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
+	assert_int_equal(ibv_close_xrcd(xrcd2), 0);
+	close(fd);
+	close(fd2);
+	unlink(path);
+	unlink(path2);
+}
+
 /* It goes while messages come: each ends, and the QP's process lives on. */
 static void sharing_ends(void **state)
 {
@@ -988,7 +1063,7 @@ int main(int argc, char **argv)
 		TEST(domains),	 TEST(domain_elsewhere), TEST(creation),
 		TEST(messages),	 TEST(one_sided),	 TEST(builders),
 		TEST(shared_qp), TEST(srq_goes),	 TEST(sharing),
-		TEST(sharing_ends),
+		TEST(sharing_ends), TEST(sharing_number),
 	};
 
 	if (argc == 4)
