@@ -221,7 +221,8 @@ static bool is_request(const struct shca_qp *qp, const struct roce_rx *pkt)
 
 	return roce_opcode(pkt->h.opcode)->name &&
 	       roce_opcode(pkt->h.opcode)->flags & ROCE_F_XRCETH &&
-	       (state == IBV_QPS_RTR || state == IBV_QPS_RTS) &&
+	       (state == IBV_QPS_RTR || state == IBV_QPS_RTS ||
+		state == IBV_QPS_SQD) &&
 	       !memcmp(&pkt->sgid, &path->dgid, sizeof(pkt->sgid)) &&
 	       !memcmp(&pkt->dgid, &path->sgid, sizeof(pkt->dgid));
 }

@@ -485,8 +485,10 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 			     mask & IBV_QP_ALT_PATH ? &alt : NULL, now);
 	if (!err)
 		shca_qp_flush(qp, now);
-	/* Another connection: who has its responder does not have this one. */
-	if (!err && mask & IBV_QP_STATE && attr->qp_state != IBV_QPS_RTS)
+	/* Another connection: who has its responder does not have this one.
+	 * In SQD the QP receives on. */
+	if (!err && mask & IBV_QP_STATE && attr->qp_state != IBV_QPS_RTS &&
+	    attr->qp_state != IBV_QPS_SQD)
 		shca_loan_forget(qp);
 	shca_qp_unlock(qp);
 

@@ -846,6 +846,27 @@ static void shared_memory(struct xend *a, struct xend *b, struct other *o)
 	}
 }
 
+/* In SQD a QP receives on, wherever its responder is when it gets there. */
+static void shared_sqd(struct xend *a, struct xend *b, struct other *o)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_SQD };
+	struct ibv_send_wr wr = {
+		.opcode = IBV_WR_RDMA_WRITE,
+		.wr.rdma = { .rkey = o->hello.rkey,
+			     .remote_addr = o->hello.addr },
+	};
+	int i;
+
+	for (i = 0; i < 8; i++) {
+		assert_int_equal(xsend(a, &wr, o->hello.srqn, SHARED_LEN), 0);
+		assert_int_equal(wait_wc(a->cq).status, 0);
+		if (i / 2 % 2)
+			usleep(2000); /* it goes home */
+		attr.qp_state = i % 2 ? IBV_QPS_SQD : IBV_QPS_RTS;
+		assert_int_equal(ibv_modify_qp(b->recv, &attr, IBV_QP_STATE), 0);
+	}
+}
+
 static void sharing(void **state)
 {
 	char path[] = "/tmp/softhca-xrc-XXXXXX";
@@ -868,6 +889,7 @@ static void sharing(void **state)
 	assert_int_not_equal(o.hello.srqn, b.srqn);
 	shared_messages(&a, &b, &o);
 	shared_memory(&a, &b, &o);
+	shared_sqd(&a, &b, &o);
 
 	/* A key that is not its. */
 	wr.opcode = IBV_WR_RDMA_WRITE;
