@@ -313,8 +313,11 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 
 	roce_rsp_get(qp->core, &s);
 	if (qp->lent) {
-		if (now < qp->lent_ns + LOAN_LONG_NS ||
-		    registry_alive(e->registry, qp->lent - 1u)) {
+		/* To ask is a system call. */
+		if (now >= qp->alive_ns + LOAN_LONG_NS &&
+		    registry_alive(e->registry, qp->lent - 1u))
+			qp->alive_ns = now;
+		if (now < qp->alive_ns + LOAN_LONG_NS) {
 			away_rx(qp, pkt, &s, now);
 			return true;
 		}
@@ -344,7 +347,7 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 		return true;
 	qp->loan++;
 	qp->lent = (uint16_t)(slot + 1);
-	qp->lent_ns = now;
+	qp->alive_ns = now;
 	lend(qp, LEND, (unsigned)slot, &s, pkt);
 	return true;
 }

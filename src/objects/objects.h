@@ -484,7 +484,8 @@ struct shca_qp {
 	bool abandoned; /* the program has destroyed the first handle */
 	uint16_t lent; /* 1 + slot of the process that has its responder */
 	uint32_t loan; /* its number; see loan.c */
-	uint64_t lent_ns, recall_ns, qp_id;
+	uint64_t alive_ns; /* when that process was seen alive */
+	uint64_t recall_ns, qp_id;
 	bool recalled; /* by the request with recall_psn */
 	uint32_t recall_psn;
 	struct shca_parked *parked; /* what came behind it */

@@ -4,7 +4,9 @@
 #include "pair.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/file.h>
+#include <sys/syscall.h>
 
 /* One end: both halves, an SRQ in the domain, a region. */
 struct xend {
@@ -846,6 +848,48 @@ static void shared_memory(struct xend *a, struct xend *b, struct other *o)
 	}
 }
 
+/* How often this process asked who has a lock: whether another is alive. */
+static _Atomic unsigned asked;
+
+/* Of this program and of the libraries. */
+int fcntl(int fd, int cmd, ...)
+{
+	va_list ap;
+	void *arg;
+
+	va_start(ap, cmd);
+	arg = va_arg(ap, void *);
+	va_end(ap);
+	if (cmd == F_GETLK)
+		asked++;
+	return (int)syscall(SYS_fcntl, fd, cmd, arg);
+}
+
+/* While a loan lasts, packets do not ask each whether its process lives. */
+static void shared_long(struct xend *a, struct other *o)
+{
+	struct ibv_send_wr wr = {
+		.opcode = IBV_WR_RDMA_WRITE,
+		.wr.rdma = { .rkey = o->hello.rkey,
+			     .remote_addr = o->hello.addr },
+	};
+	const unsigned messages = 64; /* of 64 packets */
+	uint64_t start = now_ns();
+	unsigned before = asked, i;
+
+	for (i = 0; i < DEPTH / 2; i++)
+		assert_int_equal(xsend(a, &wr, o->hello.srqn, BUF), 0);
+	for (i = 0; i < messages; i++) {
+		assert_int_equal(wait_wc(a->cq).status, 0);
+		if (i + DEPTH / 2 < messages)
+			assert_int_equal(xsend(a, &wr, o->hello.srqn, BUF), 0);
+	}
+	assert_true(asked > before);
+	/* Once for each loan, and once in a few milliseconds. */
+	assert_in_range(asked - before, 1,
+			2 * messages + (now_ns() - start) / 1000000);
+}
+
 /* In SQD a QP receives on, wherever its responder is when it gets there. */
 static void shared_sqd(struct xend *a, struct xend *b, struct other *o)
 {
@@ -890,6 +934,8 @@ static void sharing(void **state)
 	shared_messages(&a, &b, &o);
 	shared_memory(&a, &b, &o);
 	shared_sqd(&a, &b, &o);
+	if (!getenv("SOFTHCA_LOSS"))
+		shared_long(&a, &o);
 
 	/* A key that is not its. */
 	wr.opcode = IBV_WR_RDMA_WRITE;
