@@ -28,8 +28,8 @@ struct registry;
 /*
  * dir: where the file lives; NULL: $SOFTHCA_RUNDIR, else /dev/shm, else
  * $XDG_RUNTIME_DIR, else /tmp. Returns 0 or -errno; *why, if not NULL, gets a
- * sentence (static storage of the thread) on failure. Without any writable
- * place the caller goes on alone (registry NULL).
+ * sentence (static storage of the thread) on failure: -ETIMEDOUT: the lock was
+ * not to be had for 5 s. After any other error a caller may go on alone.
  */
 int registry_join(struct registry **r, const char *dir, const char **why);
 

@@ -1054,6 +1054,27 @@ static void fork_register(void)
 	pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
+/*
+ * Where there is no registry the process is alone, which is enough for many.
+ * One whose lock cannot be had is there: the others would not find us.
+ */
+static int join_host(struct engine *e)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+	const char *why;
+	int err = registry_join(&e->registry, e->cfg->rundir, &why);
+
+	if (!err)
+		return 0;
+	e->registry = NULL;
+	if (err == -ETIMEDOUT || !atomic_flag_test_and_set(&said))
+		fprintf(stderr, "softhca: %s%s\n", why,
+			err == -ETIMEDOUT ? ""
+					  : "; going on without the other "
+					    "processes of this host");
+	return err == -ETIMEDOUT ? err : 0;
+}
+
 static int engine_create(struct engine **out)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -1107,8 +1128,9 @@ static int engine_create(struct engine **out)
 				cfg->pcap, strerror(-err));
 		link.pcap = e->pcap;
 	}
-	if (registry_join(&e->registry, cfg->rundir, NULL))
-		e->registry = NULL;
+	err = join_host(e);
+	if (err)
+		goto err;
 	/* After the registry's own handlers, whose lock fork_child() takes. */
 	pthread_once(&once, fork_register);
 	err = udp_create(&e->udp, &link, e->registry);

@@ -1,4 +1,5 @@
 """Several processes, users and surroundings; what one's end does to others."""
+import fcntl
 import os
 import re
 import signal
@@ -222,9 +223,26 @@ def test_no_dev_shm(home, options):
 
 
 def test_no_place_at_all(home):
-    """Without any writable place a process is alone, and says so or works."""
+    """Without any writable place a process is alone, says so and works."""
     p = rig.Proc(rig.Side(home), ["ibv_devinfo"], env={"SOFTHCA_RUNDIR": "/proc/nowhere"})
     assert p.wait() == 0, p.describe()
+    assert "softhca: cannot open /proc/nowhere" in p.output(), p.describe()
+
+
+def test_lock_held_for_ever(home, tmp_path):
+    """Whoever cannot meet the other processes in time fails, rather than going
+    on as if there were none."""
+    netns = subprocess.check_output([*home, "stat", "-L", "-c", "%i", "/proc/self/ns/net"],
+                                    text=True).strip()
+    path = tmp_path / f"softhca-{os.geteuid()}-{netns}"
+    env = dict(os.environ, SOFTHCA_RUNDIR=str(tmp_path), LD_LIBRARY_PATH=f"{rig.BUILD}/lib")
+    with open(path, "xb", opener=lambda p, flags: os.open(p, flags, 0o600)) as f:
+        fcntl.lockf(f, fcntl.LOCK_EX, 1, 1 << 20)
+        # "softhca run" would look for devices itself, and wait twice.
+        p = subprocess.run([*home, "ibv_devinfo"], env=env, timeout=rig.LIMIT, text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert p.returncode, p.stdout
+    assert f"softhca: cannot lock {path}: Connection timed out" in p.stdout, p.stdout
 
 
 def test_few_descriptors(home):
