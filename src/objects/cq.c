@@ -323,9 +323,9 @@ int shca_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 	uint32_t head;
 	int i;
 
+	if (engine_dead(cq->engine))
+		return -EIO;
 	if (cq_empty(cq)) {
-		if (engine_dead(cq->engine))
-			return -EIO;
 		engine_poll(cq->engine, cq_spins(cq));
 		if (cq_empty(cq))
 			return 0;
@@ -401,14 +401,15 @@ static int cq_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 {
 	struct shca_cq *cq = (struct shca_cq *)ex;
 
+	if (engine_dead(cq->engine))
+		return EIO;
 	if (attr && attr->comp_mask)
 		return EINVAL;
 	if (!cq->single_threaded)
 		pthread_mutex_lock(&cq->poll_lock);
 	if (cq_next(cq))
 		return 0;
-	if (!engine_dead(cq->engine))
-		engine_poll(cq->engine, cq_spins(cq));
+	engine_poll(cq->engine, cq_spins(cq));
 	if (cq_next(cq))
 		return 0;
 	if (!cq->single_threaded)
@@ -418,7 +419,11 @@ static int cq_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 
 static int cq_next_poll(struct ibv_cq_ex *ex)
 {
-	return cq_next((struct shca_cq *)ex) ? 0 : ENOENT;
+	struct shca_cq *cq = (struct shca_cq *)ex;
+
+	if (engine_dead(cq->engine))
+		return EIO;
+	return cq_next(cq) ? 0 : ENOENT;
 }
 
 static void cq_end_poll(struct ibv_cq_ex *ex)

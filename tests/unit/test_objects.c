@@ -1230,7 +1230,10 @@ static void destroyed_under_fire(void **state)
  */
 static void forked(void **state)
 {
+	struct ibv_cq_init_attr_ex ex_attr = { .cqe = 8 };
 	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND };
+	struct ibv_poll_cq_attr poll_attr = { 0 };
+	struct ibv_cq_ex *ex;
 	struct ibv_wc wc;
 	struct end a, b;
 	int status;
@@ -1241,6 +1244,13 @@ static void forked(void **state)
 	skip(); /* it forbids threads in a child of threads */
 #endif
 	pair_init(&a, &b, IBV_QPT_RC);
+	ex = ibv_create_cq_ex(ctx, &ex_attr);
+	assert_non_null(ex);
+	/* A completion lies there, and is the parent's. */
+	post_recv(&b, 4, 0, 64);
+	assert_int_equal(ibv_req_notify_cq(a.cq, 0), 0);
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	assert_true(readable(a.ch->fd, 10000));
 	pid = fork();
 	assert_true(pid >= 0);
 	if (!pid) {
@@ -1259,7 +1269,7 @@ static void forked(void **state)
 		    errno != EIO || ibv_dealloc_pd(pd) != EIO)
 			_exit(5);
 		if (ibv_poll_cq(a.cq, 1, &wc) >= 0 ||
-		    !try_send(&a, &wr, 0, 8) || !ibv_destroy_qp(a.qp) ||
+		    ibv_start_poll(ex, &poll_attr) != EIO || !try_send(&a, &wr, 0, 8) || !ibv_destroy_qp(a.qp) ||
 		    !ibv_dereg_mr(a.mr) || ibv_alloc_pd(ctx) ||
 		    !ibv_close_device(ctx))
 			_exit(1);
@@ -1279,10 +1289,15 @@ static void forked(void **state)
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 1, IBV_WC_SUCCESS);
+	wc = wait_wc(b.cq);
+	expect_wc(&wc, 4, IBV_WC_SUCCESS);
 	post_recv(&b, 5, 0, 64);
 	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
 	wc = wait_wc(b.cq);
 	expect_wc(&wc, 5, IBV_WC_SUCCESS);
+	assert_int_equal(ibv_destroy_cq(ibv_cq_ex_to_cq(ex)), 0);
 	end_fini(&a);
 	end_fini(&b);
 }
