@@ -238,7 +238,7 @@ UCX_MEMORY = ["ucp_put_lat", "ucp_get", "ucp_add", "ucp_fadd", "ucp_swap", "ucp_
 
 # UD has messages only; UCX makes the others of them, by its software's hand.
 @pytest.mark.parametrize("place, what", rig.matrix(
-    [("rc_v,ud_v", t) for t in UCX_MESSAGES + UCX_MEMORY] + [("ud_v", t) for t in UCX_MESSAGES],
+    [(tls, t) for tls in ("rc_v,ud_v", "ud_v") for t in UCX_MESSAGES + UCX_MEMORY],
     [("rc_v,ud_v", "tag_lat"), ("rc_v,ud_v", "ucp_cswap"), ("ud_v", "tag_bw")]), indirect=["place"],
     ids=str)
 def test_ucx(place, what):
