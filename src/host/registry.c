@@ -237,6 +237,12 @@ static int find_addr(const struct shared *m, const union ibv_gid *gid,
 	return -ENOENT;
 }
 
+/* By the first half of the GID; IPv4's groups are nobody's business here. */
+static bool is_group(uint64_t word)
+{
+	return word >> 56 == 0xff;
+}
+
 static bool receives_at(const struct slot *s, int row)
 {
 	return LOAD(&s->addrs[row / 64]) >> (row % 64) & 1;
@@ -847,14 +853,19 @@ int registry_addr_join(struct registry *r, const union ibv_gid *gid,
 {
 	struct shared *m = r->file->m;
 	int row = find_addr(m, gid, scope);
+	int free_row = -ENOSPC, groups = 0;
 	struct addr *a;
 	uint32_t n;
 
 	for (int i = 0; row < 0 && i < REGISTRY_ADDRS; i++) {
 		a = &m->addr[i];
 		if (!LOAD(&a->gid[0]) && !LOAD(&a->gid[1]))
-			row = i;
+			free_row = i;
+		groups += is_group(LOAD(&a->gid[0]));
 	}
+	if (row < 0 &&
+	    (!is_group(get_be64(gid->raw)) || groups < REGISTRY_GROUPS))
+		row = free_row;
 	if (row < 0)
 		return -ENOSPC;
 	a = &m->addr[row];

@@ -19,7 +19,8 @@
 #define REGISTRY_CHUNK 4096 /* QPNs leased at a time */
 #define REGISTRY_CHUNKS 4096
 #define REGISTRY_SLOTS 1024 /* processes; more precisely, registry_join()s */
-#define REGISTRY_ADDRS 128 /* addresses in use at a time */
+#define REGISTRY_ADDRS 128 /* addresses in use at a time, */
+#define REGISTRY_GROUPS 64 /* of which so many may be multicast groups */
 #define REGISTRY_SERVICES 512
 #define REGISTRY_SECRET_LEN 16
 

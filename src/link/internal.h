@@ -126,7 +126,10 @@ void rx_destroy(struct udp *u);
 /* Frees the sockets in the graveyard. rx_lock is held. */
 void rx_reap(struct udp *u);
 
-/* udp_tx.c: to a process of this host's private port. Returns 0 or -errno. */
+/* udp_tx.c */
+/* What is sent to a group on an interface is relayed to each member. */
+bool tx_relayed(const union ibv_gid *group, uint32_t scope);
+/* To a process of this host's private port. Returns 0 or -errno. */
 int tx_hand_over(struct udp *u, unsigned slot, const struct packet *k);
 
 #endif

@@ -707,14 +707,17 @@ err_close:
 static int bind_locked(struct udp *u, struct rx_sock *s)
 {
 	bool alone;
-	int err;
+	int err = 0;
 
 	if (s->kind == RX_MULTICAST) {
+		if (u->registry && tx_relayed(&s->gid, s->scope))
+			err = registry_addr_join(u->registry, &s->gid, s->scope,
+						 false);
+		if (err)
+			return err;
 		err = bind_multicast(u, s);
-		/* For relay(); who finds no place there is not relayed to. */
-		if (!err && u->registry)
-			registry_addr_join(u->registry, &s->gid, s->scope,
-					   false);
+		if (err && u->registry)
+			registry_addr_leave(u->registry, &s->gid, s->scope);
 		return err;
 	}
 	alone = !u->registry ||

@@ -97,6 +97,11 @@ static void put_control_int(struct route *r, int level, int type, int value)
 	       sizeof(value));
 }
 
+bool tx_relayed(const union ibv_gid *group, uint32_t scope)
+{
+	return !roce_gid_is_v4(group) && scope == netdev_ifindex(&loopback[0]);
+}
+
 static void set_path(const struct udp *u, struct route *r,
 		     const struct roce_path *path)
 {
@@ -111,8 +116,7 @@ static void set_path(const struct udp *u, struct route *r,
 			r->scope = netdev_ifindex(&path->sgid);
 		if (!hops)
 			hops = 1;
-		r->relay = u->registry && !r->v4 &&
-			   r->scope == netdev_ifindex(&loopback[0]);
+		r->relay = u->registry && tx_relayed(&path->dgid, r->scope);
 	}
 	r->control_len = 0;
 	if (r->v4) {

@@ -598,6 +598,29 @@ static void addresses_run_out(void **state)
 	registry_leave(r);
 }
 
+/* Groups leave room for addresses. */
+static void groups_run_out_first(void **state)
+{
+	union ibv_gid group = { .raw = { 0xff, 0x12 } }, gid = v4(0x0a000001);
+	struct registry *r = join();
+
+	(void)state;
+	registry_lock(r);
+	for (uint8_t i = 0; i < REGISTRY_GROUPS; i++) {
+		group.raw[15] = i;
+		assert_int_equal(registry_addr_join(r, &group, 1, false), 0);
+	}
+	assert_int_equal(registry_addr_join(r, &group, 1, false), 0);
+	group.raw[15] = REGISTRY_GROUPS;
+	assert_int_equal(registry_addr_join(r, &group, 1, false), -ENOSPC);
+	assert_int_equal(registry_addr_join(r, &gid, 0, true), 0);
+	group.raw[15] = 0;
+	registry_addr_leave(r, &group, 1);
+	assert_int_equal(registry_addr_join(r, &group, 1, false), 0);
+	registry_unlock(r);
+	registry_leave(r);
+}
+
 static void backlog_is_bounded_but_a_first_datagram_passes(void **state)
 {
 	struct registry *a = join(), *b = join();
@@ -761,6 +784,7 @@ int main(void)
 		CLEAN(sockets_are_numbered_as_the_kernel_does),
 		CLEAN(receiver_only_on_the_private_port_is_no_socket),
 		CLEAN(addresses_run_out),
+		CLEAN(groups_run_out_first),
 		CLEAN(backlog_is_bounded_but_a_first_datagram_passes),
 		CLEAN(one_listener_per_service),
 		CLEAN(crowd),

@@ -1434,6 +1434,37 @@ static void multicast(void **state)
 		ip("link del sh0");
 }
 
+/* However many groups one process is in, another's address finds a place. */
+static void many_groups(void **state)
+{
+	union ibv_gid group = gid_of("239.8.0.0"), gid = gid_of("127.0.0.8");
+	unsigned lo = if_nametoindex("lo");
+	struct node x, y;
+	int err = 0, n;
+
+	(void)state;
+	node_start(&x, &direct);
+	node_start(&y, &direct);
+	for (n = 0; n < REGISTRY_ADDRS + 1; n++) {
+		put_be16(group.raw + 14, (uint32_t)n);
+		assert_int_equal(udp_bind(x.u, &group, lo), 0);
+	}
+	assert_int_equal(udp_bind(y.u, &gid, 0), 0);
+	assert_string_equal(udp_why(y.u), "");
+	/* What is relayed needs places; who finds none is told. */
+	group = gid_of("ff12::1:0");
+	for (n = 0; n < REGISTRY_ADDRS && !err; n++) {
+		put_be16(group.raw + 14, (uint32_t)n);
+		err = udp_bind(x.u, &group, lo);
+	}
+	assert_int_equal(err, -ENOSPC);
+	assert_int_equal(n, REGISTRY_GROUPS + 1);
+	gid = gid_of("127.0.0.9");
+	assert_int_equal(udp_bind(y.u, &gid, 0), 0);
+	node_stop(&x);
+	node_stop(&y);
+}
+
 /* Memory that is gone is lost alone. */
 static void bad_memory_loses_one_packet(void **state)
 {
@@ -1981,6 +2012,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(other_registries_are_kept_out),
 		cmocka_unit_test(another_user),
 		cmocka_unit_test(multicast),
+		cmocka_unit_test(many_groups),
 		cmocka_unit_test(bad_memory_loses_one_packet),
 		cmocka_unit_test(unreachable_places_are_lost_and_said),
 		cmocka_unit_test(another_host),
