@@ -9,6 +9,7 @@
 #include "engine.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/dma-buf.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -327,7 +328,7 @@ int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
 	if (mr.map == MAP_FAILED)
 		return errno == ENODEV ? -EOPNOTSUPP : -errno;
 	mr.base = (uint8_t *)mr.map + offset % page;
-	mr.fd = dup(fd);
+	mr.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	err = mr.fd < 0 ? -errno : region_publish(&mr, out);
 	if (err) {
 		if (mr.fd >= 0)

@@ -4,8 +4,10 @@
  */
 #include "pair.h"
 
+#include <linux/dma-buf.h>
 #include <linux/udmabuf.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 
 #define PAGE 4096
 
@@ -1066,14 +1068,91 @@ static void dmabuf(void **state)
 	close(fd);
 }
 
+/* While played is set, memory files answer as dma-bufs do, and each access by
+ * the CPU that begins is counted until it ends. */
+static bool played;
+static int accesses;
+
+/* Of this program and of the libraries. */
+int ioctl(int fd, unsigned long request, ...)
+{
+	struct dma_buf_sync *sync;
+	va_list ap;
+
+	va_start(ap, request);
+	sync = va_arg(ap, void *);
+	va_end(ap);
+	if (!played || request != DMA_BUF_IOCTL_SYNC)
+		return (int)syscall(SYS_ioctl, fd, request, sync);
+	accesses += sync->flags & DMA_BUF_SYNC_END ? -1 : 1;
+	return 0;
+}
+
+/* Descriptors that a program which this one executes would inherit. */
+static int inherited(void)
+{
+	int fd, flags, n = 0;
+
+	for (fd = 0; fd < 1024; fd++) {
+		flags = fcntl(fd, F_GETFD);
+		n += flags >= 0 && !(flags & FD_CLOEXEC);
+	}
+	return n;
+}
+
+/* A dma-buf of four pages, mapped at mem. */
+static void dmabuf_region(int fd, uint8_t *mem)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
+	struct ibv_mr *mr;
+	struct end a, b;
+	int before;
+
+	assert_null(ibv_reg_dmabuf_mr(pd, PAGE, 4 * PAGE, 0, fd, ALL_ACCESS));
+	before = inherited();
+	accesses = 0;
+	mr = ibv_reg_dmabuf_mr(pd, PAGE, 2 * PAGE, 0x10000, fd, ALL_ACCESS);
+	assert_non_null(mr);
+	assert_int_equal(inherited(), before);
+	close(fd); /* the region keeps it */
+	pair_init(&a, &b, IBV_QPT_RC);
+	fill(a.buf, 2 * PAGE, 5);
+	wr.wr.rdma.remote_addr = 0x10000;
+	wr.wr.rdma.rkey = mr->rkey;
+	assert_int_equal(try_send(&a, &wr, 0, 2 * PAGE), 0);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_SUCCESS);
+	assert_memory_equal(mem + PAGE, a.buf, 2 * PAGE);
+	assert_int_equal(mem[0] | mem[3 * PAGE], 0);
+	wr.wr.rdma.remote_addr++;
+	assert_int_equal(try_send(&a, &wr, 0, 2 * PAGE), 0);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_ACCESS_ERR);
+	assert_int_equal(ibv_dereg_mr(mr), 0);
+	end_fini(&a);
+	end_fini(&b);
+}
+
+/* Where the kernel makes none, at least what we do with one. */
+static void dmabuf_played(void **state)
+{
+	int fd = memfd_create("x", MFD_CLOEXEC);
+	uint8_t *mem;
+
+	(void)state;
+	assert_int_equal(ftruncate(fd, 4 * PAGE), 0);
+	mem = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_true(mem != MAP_FAILED);
+	played = true;
+	dmabuf_region(fd, mem);
+	played = false;
+	assert_int_equal(accesses, -1); /* the end that finds out what it is */
+	munmap(mem, 4 * PAGE);
+}
+
 /* A dma-buf of the program's own memory, where the kernel makes them. */
 static void udmabuf(void **state)
 {
-	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
 	int dev = open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
 	struct udmabuf_create create = { .size = 4 * PAGE };
-	struct ibv_mr *mr;
-	struct end a, b;
 	uint8_t *mem;
 	int fd;
 
@@ -1090,24 +1169,7 @@ static void udmabuf(void **state)
 	assert_true(mem != MAP_FAILED);
 	fd = ioctl(dev, UDMABUF_CREATE, &create);
 	assert_true(fd >= 0);
-	assert_null(ibv_reg_dmabuf_mr(pd, PAGE, 4 * PAGE, 0, fd, ALL_ACCESS));
-	mr = ibv_reg_dmabuf_mr(pd, PAGE, 2 * PAGE, 0x10000, fd, ALL_ACCESS);
-	assert_non_null(mr);
-	close(fd); /* the region keeps it */
-	pair_init(&a, &b, IBV_QPT_RC);
-	fill(a.buf, 2 * PAGE, 5);
-	wr.wr.rdma.remote_addr = 0x10000;
-	wr.wr.rdma.rkey = mr->rkey;
-	assert_int_equal(try_send(&a, &wr, 0, 2 * PAGE), 0);
-	assert_int_equal(wait_wc(a.cq).status, IBV_WC_SUCCESS);
-	assert_memory_equal(mem + PAGE, a.buf, 2 * PAGE);
-	assert_int_equal(mem[0] | mem[3 * PAGE], 0);
-	wr.wr.rdma.remote_addr++;
-	assert_int_equal(try_send(&a, &wr, 0, 2 * PAGE), 0);
-	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_ACCESS_ERR);
-	assert_int_equal(ibv_dereg_mr(mr), 0);
-	end_fini(&a);
-	end_fini(&b);
+	dmabuf_region(fd, mem);
 	munmap(mem, 4 * PAGE);
 	close((int)create.memfd);
 	close(dev);
@@ -1133,6 +1195,7 @@ int main(void)
 		TEST(import_elsewhere),
 		TEST(parent_domain),
 		TEST(dmabuf),
+		TEST(dmabuf_played),
 		TEST(udmabuf),
 	};
 
