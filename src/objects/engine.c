@@ -69,6 +69,8 @@
 #define KEYS_MIN (1u << 14)
 
 static struct engine *engine;
+/* Of the whole process: many a program closes its device and opens it again. */
+static struct pcap *recording;
 static pthread_mutex_t engine_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Counting objects */
@@ -1011,7 +1013,7 @@ static void engine_destroy(struct engine *e)
 	if (e->registry)
 		registry_leave(e->registry);
 	if (e->pcap)
-		pcap_close(e->pcap);
+		pcap_flush(e->pcap);
 	if (e->keys.entry)
 		munmap(e->keys.entry, e->keys_size);
 	free(e->heap);
@@ -1038,6 +1040,8 @@ static void fork_child(void)
 
 	pthread_mutex_init(&engine_lock, NULL);
 	shca_device_forked();
+	pcap_close(recording);
+	recording = NULL;
 	engine = NULL;
 	if (!e)
 		return;
@@ -1121,13 +1125,13 @@ static int engine_create(struct engine **out)
 	err = keys_create(e);
 	if (err)
 		goto err;
-	if (cfg->pcap) {
-		err = pcap_open(&e->pcap, cfg->pcap);
+	if (cfg->pcap && !recording) {
+		err = pcap_open(&recording, cfg->pcap);
 		if (err)
 			fprintf(stderr, "softhca: cannot write %s: %s\n",
 				cfg->pcap, strerror(-err));
-		link.pcap = e->pcap;
 	}
+	link.pcap = e->pcap = recording;
 	err = join_host(e);
 	if (err)
 		goto err;

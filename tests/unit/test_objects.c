@@ -7,6 +7,7 @@
 #include "pair.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 
 /* Devices */
 
@@ -1265,11 +1266,13 @@ static void forked(void **state)
 		    !ibv_get_async_event(ctx, &ev) || errno != EIO ||
 		    ibv_req_notify_cq(a.cq, 0) != EIO ||
 		    ibv_resize_cq(a.cq, 10) != EIO ||
-		    ibv_destroy_cq(a.cq) != EIO || ibv_reg_mr(pd, a.buf, 8, 0) ||
-		    errno != EIO || ibv_dealloc_pd(pd) != EIO)
+		    ibv_destroy_cq(a.cq) != EIO ||
+		    ibv_reg_mr(pd, a.buf, 8, 0) || errno != EIO ||
+		    ibv_dealloc_pd(pd) != EIO)
 			_exit(5);
 		if (ibv_poll_cq(a.cq, 1, &wc) >= 0 ||
-		    ibv_start_poll(ex, &poll_attr) != EIO || !try_send(&a, &wr, 0, 8) || !ibv_destroy_qp(a.qp) ||
+		    ibv_start_poll(ex, &poll_attr) != EIO ||
+		    !try_send(&a, &wr, 0, 8) || !ibv_destroy_qp(a.qp) ||
 		    !ibv_dereg_mr(a.mr) || ibv_alloc_pd(ctx) ||
 		    !ibv_close_device(ctx))
 			_exit(1);
@@ -1362,20 +1365,28 @@ static void texts(void **state)
 		enum ibv_rate rate;
 		int mult, mbps;
 	} rates[] = {
-		{ IBV_RATE_2_5_GBPS, 1, 2500 },	   { IBV_RATE_5_GBPS, 2, 5000 },
-		{ IBV_RATE_10_GBPS, 4, 10000 },	   { IBV_RATE_20_GBPS, 8, 20000 },
-		{ IBV_RATE_30_GBPS, 12, 30000 },   { IBV_RATE_40_GBPS, 16, 40000 },
-		{ IBV_RATE_60_GBPS, 24, 60000 },   { IBV_RATE_80_GBPS, 32, 80000 },
-		{ IBV_RATE_120_GBPS, 48, 120000 }, { IBV_RATE_100_GBPS, 40, 103125 },
-		{ IBV_RATE_200_GBPS, 80, 206250 }, { IBV_RATE_25_GBPS, 10, 25781 },
+		{ IBV_RATE_2_5_GBPS, 1, 2500 },
+		{ IBV_RATE_5_GBPS, 2, 5000 },
+		{ IBV_RATE_10_GBPS, 4, 10000 },
+		{ IBV_RATE_20_GBPS, 8, 20000 },
+		{ IBV_RATE_30_GBPS, 12, 30000 },
+		{ IBV_RATE_40_GBPS, 16, 40000 },
+		{ IBV_RATE_60_GBPS, 24, 60000 },
+		{ IBV_RATE_80_GBPS, 32, 80000 },
+		{ IBV_RATE_120_GBPS, 48, 120000 },
+		{ IBV_RATE_100_GBPS, 40, 103125 },
+		{ IBV_RATE_200_GBPS, 80, 206250 },
+		{ IBV_RATE_25_GBPS, 10, 25781 },
 	};
 	size_t i;
 	int k;
 
 	(void)state;
 	for (i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
-		assert_int_equal(ibv_rate_to_mbps(rates[i].rate), rates[i].mbps);
-		assert_int_equal(mbps_to_ibv_rate(rates[i].mbps), rates[i].rate);
+		assert_int_equal(ibv_rate_to_mbps(rates[i].rate),
+				 rates[i].mbps);
+		assert_int_equal(mbps_to_ibv_rate(rates[i].mbps),
+				 rates[i].rate);
 		k = ibv_rate_to_mult(rates[i].rate);
 		/* The header of old has no multiple for the newer ones. */
 		if (k != -1 || rates[i].mbps % 2500 == 0) {
@@ -1415,7 +1426,82 @@ static void unsupported(void **state)
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
-int main(void)
+/* A device is opened, something is sent, and the device is closed. */
+static void send_once(void)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+	struct end a, b;
+
+	setup(NULL);
+	pair_init(&a, &b, IBV_QPT_RC);
+	post_recv(&b, 1, 0, 1000);
+	assert_int_equal(try_send(&a, &wr, 0, 1000), 0);
+	wait_wc(b.cq);
+	end_fini(&a);
+	end_fini(&b);
+	teardown(NULL);
+}
+
+static off_t recorded(const char *directory, pid_t pid)
+{
+	char name[128];
+	struct stat st;
+
+	snprintf(name, sizeof(name), "%s/%d", directory, (int)pid);
+	return stat(name, &st) ? -1 : st.st_size;
+}
+
+/* In a process of its own, whose packets are recorded in the directory. */
+static int record(const char *directory)
+{
+	off_t once, child;
+	int status;
+	pid_t pid;
+
+	send_once();
+	once = recorded(directory, getpid());
+	pid = fork();
+	if (!pid) {
+		send_once();
+		_exit(0);
+	}
+	if (waitpid(pid, &status, 0) != pid || status)
+		return 1;
+	child = recorded(directory, pid);
+	if (once < 1000 || child < 1000 ||
+	    recorded(directory, getpid()) != once)
+		return 2;
+	send_once();
+	return recorded(directory, getpid()) < once + 1000 ? 3 : 0;
+}
+
+/* A second open of the device goes on with the recording of the first. */
+static void recording_goes_on(void **state)
+{
+	char directory[] = "/tmp/softhca-test-objects-XXXXXX", path[64];
+	int status;
+	pid_t pid;
+
+	(void)state;
+#ifdef __SANITIZE_THREAD__
+	skip(); /* it forbids threads in a child of threads */
+#endif
+	assert_non_null(mkdtemp(directory));
+	snprintf(path, sizeof(path), "%s/%%p", directory);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		setenv("SOFTHCA_PCAP", path, 1);
+		execl("/proc/self/exe", "test_objects", directory, NULL);
+		_exit(127);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	snprintf(path, sizeof(path), "rm -r %s", directory);
+	assert_int_equal(system(path), 0);
+	assert_int_equal(status, 0);
+}
+
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(device_attributes),
@@ -1445,10 +1531,13 @@ int main(void)
 		TEST(threads),
 		TEST(destroyed_under_fire),
 		TEST(forked),
+		cmocka_unit_test(recording_goes_on),
 		TEST(multicast_limits),
 		TEST(texts),
 		TEST(unsupported),
 	};
 
+	if (argc == 2)
+		return record(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
