@@ -11,11 +11,18 @@
  * The preload reaches every child of the program, so nothing happens until a
  * path matches: no constructor, no thread, no allocation. The functions these
  * hide are looked up at their first use.
+ *
+ * Not redirected: relative paths, and ".." that leads out of the tree stays in
+ * it (/sys/class/infiniband/../net is not there); a listing of /sys/class or
+ * /dev does not name our directories. Nor what programs were not seen to use on
+ * these files: nftw(3), fts(3) of the C library, freopen(3), statfs(2),
+ * inotify(7), programs that make their system calls themselves.
  */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -155,6 +162,7 @@ SHIM(FILE *, NULL, fopen, (const char *restrict path, const char *restrict mode)
 SHIM(FILE *, NULL, fopen64,
      (const char *restrict path, const char *restrict mode), (path, mode))
 SHIM(DIR *, NULL, opendir, (const char *path), (path))
+SHIM(int, -1, chdir, (const char *path), (path))
 
 SHIM(int, -1, stat, (const char *restrict path, struct stat *restrict st),
      (path, st))
@@ -229,3 +237,57 @@ SHIM(ssize_t, -1, lgetxattr,
      (const char *path, const char *name, void *value, size_t size),
      (path, name, value, size))
 /* clang-format on */
+
+/*
+ * glob(3) looks at files from within the C library. Given functions to do so,
+ * it finds ours, and still answers with the names that it was asked for.
+ */
+#ifdef GLOB_ALTDIRFUNC
+static void *dir_open(const char *path)
+{
+	return opendir(path);
+}
+
+static void dir_close(void *dir)
+{
+	closedir(dir);
+}
+
+static struct dirent *dir_read(void *dir)
+{
+	return readdir(dir);
+}
+
+static struct dirent64 *dir_read64(void *dir)
+{
+	return readdir64(dir);
+}
+
+#define SHIM_GLOB(name, type, read_, stat_, lstat_)                            \
+	int name(const char *pattern, int flags,                               \
+		 int (*failed)(const char *path, int err), type *result)       \
+	{                                                                      \
+		static _Atomic(void *) slot;                                   \
+		int (*fn)(const char *, int, int (*)(const char *, int),       \
+			  type *);                                             \
+                                                                               \
+		fn = (int (*)(const char *, int, int (*)(const char *, int),   \
+			      type *))hidden(&slot, #name);                    \
+		if (!fn) {                                                     \
+			errno = ENOSYS;                                        \
+			return GLOB_ABORTED;                                   \
+		}                                                              \
+		if (!(flags & GLOB_ALTDIRFUNC) && below_prefix(pattern)) {     \
+			flags |= GLOB_ALTDIRFUNC;                              \
+			result->gl_opendir = dir_open;                         \
+			result->gl_closedir = dir_close;                       \
+			result->gl_readdir = read_;                            \
+			result->gl_stat = stat_;                               \
+			result->gl_lstat = lstat_;                             \
+		}                                                              \
+		return fn(pattern, flags, failed, result);                     \
+	}
+
+SHIM_GLOB(glob, glob_t, dir_read, stat, lstat)
+SHIM_GLOB(glob64, glob64_t, dir_read64, stat64, lstat64)
+#endif

@@ -238,12 +238,29 @@ def test_files_of_the_device():
     "os.lstat(D + '/ports').st_mode", "open(D + '/node_type').read()",
     "os.readlink('/dev/infiniband/uverbs0')", "os.open(D, os.O_RDONLY)",
     "os.stat('node_type', dir_fd=os.open(D, os.O_RDONLY))",
+    "os.chdir(D) or open('node_type').read()",
 ])
 def test_ways_to_reach_them(call):
     p = softhca("run", "--", "/usr/bin/python3", "-c",
                 f"import os; D = '/sys/class/infiniband/softhca0'; print({call})")
     assert p.returncode == 0, p.stderr
     assert p.stdout.strip()
+
+
+@pytest.mark.parametrize("name", ["glob", "glob64"])
+def test_glob_of_the_c_library(name):
+    code = f"""
+import ctypes
+libc = ctypes.CDLL(None)
+for pattern in (b"/sys/class/infiniband/*/node_type", b"/dev/infiniband/uverbs?", b"/etc/passw*"):
+    found = (ctypes.POINTER(ctypes.c_char_p) * 9)()  # a glob_t: its second word is gl_pathv
+    assert libc.{name}(pattern, 0, None, found) == 0, pattern
+    print(found[1][0].decode())
+    libc.globfree(found)
+"""
+    p = softhca("run", "--", "/usr/bin/python3", "-c", code)
+    assert p.stdout.split() == ["/sys/class/infiniband/softhca0/node_type",
+                                "/dev/infiniband/uverbs0", "/etc/passwd"], p.stderr
 
 
 def test_other_paths_are_untouched():
