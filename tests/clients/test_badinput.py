@@ -6,7 +6,6 @@ import subprocess
 import pytest
 
 import rig
-from conftest import PLACES
 
 
 def rows():
@@ -44,7 +43,7 @@ def local_run(home):
     return p
 
 
-@pytest.fixture(scope="module", params=PLACES)
+@pytest.fixture(scope="module", params=rig.PLACES)
 def wire_run(request, placements):
     return placements(request.param).tool(rig.client("badinput"), status=(None, None), limit=120)
 

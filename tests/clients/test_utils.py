@@ -4,7 +4,6 @@ import re
 import pytest
 
 import rig
-from conftest import PLACES
 
 FULL = pytest.mark.full
 
