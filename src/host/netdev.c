@@ -576,12 +576,32 @@ static void local_store(const struct scan *s)
 	atomic_store_explicit(&local.seq, seq + 2, memory_order_release);
 }
 
+/* In the child of a fork(): the thread that was writing is not here. What it
+ * left is as good as nothing. */
+static void local_forked(void)
+{
+	if (!pthread_mutex_trylock(&local.writer)) {
+		pthread_mutex_unlock(&local.writer);
+		return;
+	}
+	pthread_mutex_init(&local.writer, NULL);
+	atomic_store(&local.seq, 0);
+	atomic_store(&local.checked_ns, 0);
+}
+
+static void local_register(void)
+{
+	pthread_atfork(NULL, NULL, local_forked);
+}
+
 /* At most once a second, by one thread, the others go on with what there is. */
 static void local_refresh(uint64_t now)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	bool stale = true;
 	struct scan s;
 
+	pthread_once(&once, local_register);
 	if (!atomic_load_explicit(&local.seq, memory_order_acquire))
 		pthread_mutex_lock(&local.writer);
 	else if (pthread_mutex_trylock(&local.writer))

@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
 
 static bool have_veth;
 
@@ -284,6 +285,64 @@ static void is_local_from_many_threads(void **state)
 	assert_true(local("10.1.3.1"));
 }
 
+/* What the kernel answers a scan comes through here; a thread may be held. */
+static _Thread_local bool is_held;
+static _Atomic bool holds, let_go;
+
+ssize_t recvfrom(int fd, void *buf, size_t len, int flags,
+		 struct sockaddr *from, socklen_t *fromlen)
+{
+	if (is_held) {
+		atomic_store(&holds, true);
+		while (!atomic_load(&let_go))
+			usleep(1000);
+	}
+	return syscall(SYS_recvfrom, fd, buf, len, flags, from, fromlen);
+}
+
+static void *scan_held(void *arg)
+{
+	is_held = true;
+	local("192.0.2.1");
+	return arg;
+}
+
+/* A child of a process in which a thread was at it, for the first time. */
+static void fork_during_a_scan(void **state)
+{
+	pid_t first, pid;
+	pthread_t thread;
+	int status;
+
+	(void)state;
+#ifdef __SANITIZE_THREAD__
+	skip(); /* it forbids threads in a child of threads */
+#endif
+	first = fork();
+	if (first) {
+		assert_int_equal(waitpid(first, &status, 0), first);
+		assert_int_equal(status, 0);
+		return;
+	}
+	alarm(20); /* of the child as well: what waits, waits for ever */
+	if (pthread_create(&thread, NULL, scan_held, NULL))
+		_exit(1);
+	while (!atomic_load(&holds))
+		usleep(1000);
+	pid = fork();
+	if (!pid) {
+		union ibv_gid lo = gid_of("::1");
+
+		alarm(10);
+		_exit(netdev_ifindex(&lo) ? 0 : 2);
+	}
+	if (waitpid(pid, &status, 0) != pid || status)
+		_exit(3);
+	atomic_store(&let_go, true);
+	pthread_join(thread, NULL);
+	_exit(0);
+}
+
 static void changes_are_announced(void **state)
 {
 	struct pollfd pfd = { .events = POLLIN };
@@ -324,6 +383,7 @@ static void mtu(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(fork_during_a_scan), /* the first to scan */
 		TEST(loopback_alone),
 		TEST(order),
 		TEST(names_and_first),
