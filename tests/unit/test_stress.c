@@ -7,8 +7,13 @@
  * pages ask for: an object is destroyed when no other thread uses it, which a
  * lock per pair sees to that everything else takes shared. The test is that it
  * ends, that everything can be destroyed, and what sanitizers say.
+ *
+ * The XRC domain is one of an inode that another process has, too: some of the
+ * messages are for an SRQ of that, which comes and goes.
  */
 #include "pair.h"
+
+#include <sched.h>
 
 #define THREADS 6
 #define PAIRS 5
@@ -44,6 +49,12 @@ static struct slot slots[PAIRS];
 static struct ibv_xrcd *xrcd;
 static _Atomic bool stop;
 static _Atomic unsigned long done, completed;
+
+/* The other process. */
+static pid_t other_pid;
+static int other_in, other_out;
+static _Atomic uint32_t other_srqn; /* the last that it told */
+static unsigned long other_received; /* at its end */
 
 /* Connects without caring whether another thread is at it, too. */
 static void try_connect(struct ibv_qp *qp, uint32_t dest)
@@ -185,7 +196,9 @@ static void do_send(struct slot *s, unsigned r)
 	} else if (wr.opcode == IBV_WR_ATOMIC_WRITE) {
 		wr.wr.rdma.remote_addr = buf + (unsigned)ATOMIC(!me);
 	}
-	wr.qp_type.xrc.remote_srqn = s->srqn;
+	wr.qp_type.xrc.remote_srqn = r % 3 ? s->srqn : other_srqn;
+	if (s->type == IBV_QPT_XRC_SEND && r % 3 == 0 && r % 64)
+		wr.opcode = IBV_WR_SEND; /* our keys would be an error there */
 	if (wr.opcode == IBV_WR_BIND_MW) {
 		wr.bind_mw.mw = s->mw;
 		wr.bind_mw.rkey = s->mw->rkey;
@@ -362,6 +375,11 @@ static void *events(void *arg)
 	(void)arg;
 	fcntl(ctx->async_fd, F_SETFL, O_NONBLOCK);
 	while (!stop) {
+		uint32_t num;
+
+		if (readable(other_in, 0) &&
+		    read(other_in, &num, sizeof(num)) == sizeof(num))
+			other_srqn = num;
 		if (!readable(ctx->async_fd, 10))
 			continue;
 		if (!ibv_get_async_event(ctx, &ev))
@@ -370,23 +388,128 @@ static void *events(void *arg)
 	return NULL;
 }
 
+static struct ibv_xrcd *open_domain(const char *path)
+{
+	struct ibv_xrcd_init_attr attr = {
+		.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+		.fd = open(path, O_RDONLY),
+		.oflags = O_CREAT,
+	};
+	struct ibv_xrcd *d = ibv_open_xrcd(ctx, &attr);
+
+	assert_non_null(d);
+	close(attr.fd);
+	return d;
+}
+
+/* Tells the number of each SRQ that it makes, until in is closed, and then how
+ * much it has received. */
+static int other_process(const char *path, int in, int out)
+{
+	struct ibv_srq_init_attr_ex attr = {
+		.attr = { .max_wr = SLOTS, .max_sge = 1 },
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
+			     IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ,
+		.srq_type = IBV_SRQT_XRC,
+	};
+	unsigned long received = 0;
+	struct ibv_recv_wr *bad;
+	struct ibv_wc wc;
+	uint8_t *mem;
+	uint32_t num;
+
+	alarm(120);
+	setup(NULL);
+	attr.pd = pd;
+	attr.cq = ibv_create_cq(ctx, 2 * SLOTS, NULL, NULL, 0);
+	attr.xrcd = open_domain(path);
+	mem = calloc(1, 0x10000);
+	while (!readable(in, 0)) {
+		struct ibv_mr *mr = ibv_reg_mr(pd, mem, 0x10000, ALL_ACCESS);
+		struct ibv_sge sge = { (uintptr_t)mem, 0x10000, mr->lkey };
+		struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
+		struct ibv_srq *srq = ibv_create_srq_ex(ctx, &attr);
+		uint64_t end = now_ns() + SECOND / 20;
+
+		if (!srq || ibv_get_srq_num(srq, &num) ||
+		    write(out, &num, sizeof(num)) != sizeof(num))
+			return 1;
+		while (now_ns() < end) {
+			if (ibv_poll_cq(attr.cq, 1, &wc) == 1)
+				received += !wc.status;
+			else
+				sched_yield();
+			ibv_post_srq_recv(srq, &wr, &bad);
+		}
+		if (ibv_destroy_srq(srq) || ibv_dereg_mr(mr))
+			return 2;
+		while (ibv_poll_cq(attr.cq, 1, &wc) == 1)
+			received += !wc.status;
+	}
+	if (ibv_close_xrcd(attr.xrcd) || ibv_destroy_cq(attr.cq))
+		return 3;
+	teardown(NULL);
+	free(mem);
+	num = 0;
+	return write(out, &num, sizeof(num)) != sizeof(num) ||
+	       write(out, &received, sizeof(received)) != sizeof(received);
+}
+
+static void other_start(const char *path)
+{
+	int to[2], from[2];
+
+	assert_int_equal(pipe2(to, O_CLOEXEC), 0);
+	assert_int_equal(pipe2(from, O_CLOEXEC), 0);
+	other_pid = fork();
+	assert_true(other_pid >= 0);
+	if (!other_pid) {
+		char in[12], out[12];
+
+		snprintf(in, sizeof(in), "%d", dup(to[0]));
+		snprintf(out, sizeof(out), "%d", dup(from[1]));
+		/* A program of its own, as sanitizers want it. */
+		execl("/proc/self/exe", "other", path, in, out, NULL);
+		_exit(9);
+	}
+	close(to[0]);
+	close(from[1]);
+	other_out = to[1];
+	other_in = from[0];
+}
+
+static void other_end(void)
+{
+	uint32_t num;
+	int status;
+
+	close(other_out);
+	do
+		assert_int_equal(read(other_in, &num, sizeof(num)), sizeof(num));
+	while (num);
+	assert_int_equal(read(other_in, &other_received, sizeof(other_received)),
+			 sizeof(other_received));
+	close(other_in);
+	assert_int_equal(waitpid(other_pid, &status, 0), other_pid);
+	assert_int_equal(status, 0);
+}
+
 static void everything(void **state)
 {
 	static const enum ibv_qp_type types[PAIRS] = {
 		IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND, IBV_QPT_RC
 	};
-	struct ibv_xrcd_init_attr xa = {
-		.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
-		.fd = -1,
-		.oflags = O_CREAT,
-	};
+	char path[] = "/tmp/softhca-stress-XXXXXX";
+	int fd = mkstemp(path);
 	pthread_t thread[THREADS + 1];
 	uint64_t end;
 	int i;
 
 	(void)state;
-	xrcd = ibv_open_xrcd(ctx, &xa);
-	assert_non_null(xrcd);
+	assert_true(fd >= 0);
+	close(fd);
+	xrcd = open_domain(path);
+	other_start(path);
 	for (i = 0; i < PAIRS; i++) {
 		pthread_rwlock_init(&slots[i].alive, NULL);
 		slots[i].type = types[i];
@@ -406,17 +529,22 @@ static void everything(void **state)
 	for (i = 0; i < PAIRS; i++)
 		slot_unmake(&slots[i]);
 	assert_int_equal(ibv_close_xrcd(xrcd), 0);
-	print_message("%lu calls, %lu completions\n", done, completed);
+	other_end();
+	unlink(path);
+	print_message("%lu calls, %lu completions, %lu elsewhere\n", done,
+		      completed, other_received);
 	/* It did do something. */
 	assert_true(done > 1000 && completed > 100);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(everything, setup, teardown),
 	};
 
+	if (argc == 4)
+		return other_process(argv[1], atoi(argv[2]), atoi(argv[3]));
 	alarm(120);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
