@@ -87,6 +87,7 @@ struct udp {
 	struct udp_stats stats;
 	_Atomic uint64_t draws; /* random numbers used for loss */
 	struct refusal refusal[REGISTRY_SLOTS];
+	_Atomic uint64_t alive_ns[REGISTRY_SLOTS]; /* when last seen alive */
 
 	/* Taken after the registry's lock. */
 	pthread_mutex_t bind_lock;

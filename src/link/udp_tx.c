@@ -39,9 +39,11 @@
 #include <netinet/udp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define POKE_NS 3000000u
 #define PATIENCE_NS 500000000u
+#define ALIVE_NS 1000000000u /* for so long a process is taken to live on */
 #define DEFAULT_HOPS 64
 #define SMALL_RUN 4608 /* bytes that fit the stack: one packet of any size */
 #define MAX_IOV (ROCE_BATCH_IOV + 2 * ROCE_BATCH)
@@ -141,12 +143,36 @@ static void set_path(const struct udp *u, struct route *r,
 				r->v4 ? IP_TOS : IPV6_TCLASS, path->tclass);
 }
 
+/*
+ * A slot's private port, or 0. Until somebody notices that a process has been
+ * killed the port stands in the registry, and may long be somebody else's.
+ */
+static uint16_t private_port(struct udp *u, unsigned slot)
+{
+	uint16_t port = registry_port(u->registry, slot);
+	struct timespec ts;
+	uint64_t now;
+
+	if (!port)
+		return 0;
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &ts); /* much the cheapest */
+	now = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+	if (now - atomic_load_explicit(&u->alive_ns[slot],
+				       memory_order_relaxed) <
+	    ALIVE_NS)
+		return port;
+	if (!registry_alive(u->registry, slot))
+		return 0;
+	atomic_store_explicit(&u->alive_ns[slot], now, memory_order_relaxed);
+	return port;
+}
+
 /* Finds the process of this host that a packet for qpn belongs to, if any. */
 static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 			    uint16_t to_slot)
 {
 	const union ibv_gid *dgid = &r->path->dgid;
-	uint16_t port = ROCE_UDP_PORT, private = 0;
+	uint16_t port = ROCE_UDP_PORT, own = 0;
 
 	r->qpn = qpn;
 	r->to_slot = to_slot;
@@ -157,13 +183,13 @@ static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 		r->slot = registry_route(u->registry, qpn, dgid,
 					 udp_scope(dgid, r->path->sgid_scope));
 	if (r->slot >= 0 && !u->cfg.wire)
-	private = registry_port(u->registry, (unsigned)r->slot);
-	r->private = private;
+		own = private_port(u, (unsigned)r->slot);
+	r->private = own;
 	/* Nobody could tell from the QPN who is to give back what it costs. */
-	if (to_slot && !private)
+	if (to_slot && !own)
 		r->slot = -1;
-	if (private)
-		port = private;
+	if (own)
+		port = own;
 	r->tolen = udp_sockaddr(&r->to, dgid, r->scope, port);
 }
 
@@ -345,7 +371,7 @@ static int send_private(struct udp *u, unsigned slot, const struct iovec *iov,
 		.msg_iov = (struct iovec *)iov,
 		.msg_iovlen = (size_t)niov,
 	};
-	uint16_t port = registry_port(u->registry, slot);
+	uint16_t port = private_port(u, slot);
 
 	if (!port)
 		return -ENOENT;

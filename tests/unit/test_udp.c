@@ -1017,6 +1017,33 @@ static void killed_receiver_blocks_nobody(void **state)
 	node_stop(&x);
 }
 
+/* The port of a killed process may be anybody's by the next packet. */
+static void port_of_the_killed_is_left_alone(void **state)
+{
+	struct roce_path path = path_of("127.0.0.1", "127.0.0.2");
+	struct shared *s = shared_new();
+	struct node x;
+	uint16_t port;
+	char byte;
+	pid_t pid;
+	int fd;
+
+	(void)state;
+	node_start(&x, &direct);
+	pid = receiver(s, &direct, "127.0.0.2");
+	assert_true(wait_for(&s->ready, 1));
+	port = registry_port(x.r, s->slot);
+	assert_true(port);
+	end_killed(pid);
+	fd = plain_socket("127.0.0.2", port);
+	assert_true(fd >= 0);
+	node_send(&x, NULL, &path, s->qpn, RC_MIDDLE, 100, 5);
+	assert_int_equal(recv(fd, &byte, 1, MSG_DONTWAIT), -1);
+	close(fd);
+	munmap(s, sizeof(*s));
+	node_stop(&x);
+}
+
 static void steering_of_processes(const struct udp_config *cfg)
 {
 	struct roce_path path = path_of("127.0.0.1", "127.0.0.2");
@@ -2003,6 +2030,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(slow_receivers_are_not_overrun),
 		cmocka_unit_test(a_wrong_backlog_heals),
 		cmocka_unit_test(killed_receiver_blocks_nobody),
+		cmocka_unit_test(port_of_the_killed_is_left_alone),
 		cmocka_unit_test(steering),
 		cmocka_unit_test(steering_is_repaired),
 		cmocka_unit_test(many_sockets),
