@@ -14,6 +14,7 @@
 #include "netdev.h"
 
 #include "base/bytes.h"
+#include "base/gid.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -198,17 +199,6 @@ static const struct link_info *find_link(const struct scan *s, uint32_t ifindex)
 	return NULL;
 }
 
-static void v4_gid(union ibv_gid *gid, const void *addr)
-{
-	*gid = (union ibv_gid){ .raw = { [10] = 0xff, [11] = 0xff } };
-	memcpy(gid->raw + 12, addr, 4);
-}
-
-static bool is_link_local(const union ibv_gid *gid)
-{
-	return gid->raw[0] == 0xfe && (gid->raw[1] & 0xc0) == 0x80;
-}
-
 static void add_addr(struct scan *s, const struct nlmsghdr *nh)
 {
 	const struct ifaddrmsg *ifa = NLMSG_DATA(nh);
@@ -247,10 +237,10 @@ static void add_addr(struct scan *s, const struct nlmsghdr *nh)
 	a = &s->addr[s->naddrs];
 	*a = (struct addr_info){ .link = link, .seq = s->naddrs };
 	if (addrlen == 4) {
-		v4_gid(&a->gid, local);
+		a->gid = gid_of_v4(local);
 	} else {
 		memcpy(a->gid.raw, local, 16);
-		a->group = is_link_local(&a->gid) ? 2 : 1;
+		a->group = gid_is_link_local(&a->gid) ? 2 : 1;
 	}
 	s->naddrs++;
 }
@@ -420,7 +410,7 @@ static int parse_addr(const char *text, union ibv_gid *gid, uint32_t *ifindex)
 		}
 	}
 	if (inet_pton(AF_INET, buf, v4) == 1)
-		v4_gid(gid, v4);
+		*gid = gid_of_v4(v4);
 	else if (inet_pton(AF_INET6, buf, gid->raw) != 1)
 		return -EINVAL;
 	return 0;
@@ -624,7 +614,8 @@ static void local_refresh(uint64_t now)
 	pthread_mutex_unlock(&local.writer);
 }
 
-static uint32_t local_find(uint64_t hi, uint64_t lo)
+/* ifindex: of this interface; 0: of any. */
+static uint32_t local_find(uint64_t hi, uint64_t lo, uint32_t ifindex)
 {
 	uint32_t seq, found;
 
@@ -640,7 +631,8 @@ static uint32_t local_find(uint64_t hi, uint64_t lo)
 				w[i] = atomic_load_explicit(
 					&local.word[h][i],
 					memory_order_acquire);
-			if (w[2] && w[0] == hi && w[1] == lo)
+			if (w[2] && w[0] == hi && w[1] == lo &&
+			    (!ifindex || w[2] == ifindex))
 				found = (uint32_t)w[2];
 			if (!w[2] || found)
 				break;
@@ -651,7 +643,7 @@ static uint32_t local_find(uint64_t hi, uint64_t lo)
 	return found;
 }
 
-uint32_t netdev_ifindex(const union ibv_gid *gid)
+static uint32_t local_lookup(const union ibv_gid *gid, uint32_t ifindex)
 {
 	uint64_t hi = get_be64(gid->raw), lo = get_be64(gid->raw + 8);
 	struct timespec ts;
@@ -664,11 +656,23 @@ uint32_t netdev_ifindex(const union ibv_gid *gid)
 				       memory_order_acquire) >=
 	    1000000000u)
 		local_refresh(now);
-	found = local_find(hi, lo);
+	found = local_find(hi, lo, ifindex);
 	/* All of 127/8 is local, though only 127.0.0.1 is listed. */
 	if (!found && is_v4_loopback(gid))
-		found = local_find(0, 0xffff7f000001);
+		found = local_find(0, 0xffff7f000001, 0);
 	return found;
+}
+
+uint32_t netdev_ifindex(const union ibv_gid *gid)
+{
+	return local_lookup(gid, 0);
+}
+
+bool netdev_is_local_on(const union ibv_gid *gid, uint32_t ifindex)
+{
+	if (gid_is_link_local(gid))
+		return local_lookup(gid, ifindex);
+	return netdev_is_local(gid);
 }
 
 bool netdev_is_local(const union ibv_gid *gid)

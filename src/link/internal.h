@@ -6,6 +6,7 @@
 
 #include "udp.h"
 
+#include "base/gid.h"
 #include "host/registry.h"
 
 #include <netinet/in.h>
@@ -104,9 +105,8 @@ struct udp {
 
 static inline uint32_t udp_scope(const union ibv_gid *gid, uint32_t ifindex)
 {
-	bool link_local = gid->raw[0] == 0xfe && (gid->raw[1] & 0xc0) == 0x80;
-
-	return link_local || roce_gid_is_multicast(gid) ? ifindex : 0;
+	return gid_is_link_local(gid) || roce_gid_is_multicast(gid) ? ifindex
+								    : 0;
 }
 
 static inline bool gid_equal(const union ibv_gid *a, const union ibv_gid *b)

@@ -24,7 +24,7 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	path->sgid_scope = via->ifindex;
 	path->flow_label = attr->grh.flow_label & 0xfffff;
 	path->tclass = attr->grh.traffic_class;
-	path->local = netdev_is_local(&path->dgid);
+	path->local = netdev_is_local_on(&path->dgid, via->ifindex);
 	/* A packet with no hops left would not arrive anywhere. */
 	path->hop_limit = attr->grh.hop_limit ? attr->grh.hop_limit : 64;
 	return 0;

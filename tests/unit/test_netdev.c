@@ -248,6 +248,27 @@ static void is_local(void **state)
 	assert_false(local("10.1.0.2"));
 }
 
+/* The same link-local address may be ours on one link, a peer's on another. */
+static void link_local_is_of_its_link(void **state)
+{
+	union ibv_gid gid = gid_of("fe80::77"), other = gid_of("10.1.0.1");
+	uint32_t va = if_nametoindex("va"), vb = if_nametoindex("vb");
+
+	(void)state;
+	if (!have_veth)
+		skip();
+	assert_true(ip("addr add fe80::77/64 dev va nodad"));
+	usleep(1100000); /* what an earlier test saw is forgotten */
+	assert_true(netdev_is_local_on(&gid, va));
+	assert_false(netdev_is_local_on(&gid, vb));
+	assert_true(netdev_is_local_on(&other, vb));
+	assert_true(netdev_is_local(&gid));
+	assert_true(ip("addr add fe80::77/64 dev vb nodad"));
+	usleep(1100000);
+	assert_true(netdev_is_local_on(&gid, va));
+	assert_true(netdev_is_local_on(&gid, vb));
+}
+
 static _Atomic bool stop;
 
 static void *hammer(void *arg)
@@ -390,6 +411,7 @@ int main(void)
 		TEST(what_is_not_ready_is_left_out),
 		TEST(too_many_addresses),
 		TEST(is_local),
+		TEST(link_local_is_of_its_link),
 		TEST(is_local_from_many_threads),
 		TEST(changes_are_announced),
 		cmocka_unit_test(mtu),

@@ -1,0 +1,26 @@
+/*
+ * gid.h - what kind of address a GID is
+ */
+#ifndef SOFTHCA_BASE_GID_H
+#define SOFTHCA_BASE_GID_H
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <string.h>
+
+/* The IPv4-mapped GID (annex A17.4.1) of four bytes in network order. */
+static inline union ibv_gid gid_of_v4(const void *addr)
+{
+	union ibv_gid gid = { .raw = { [10] = 0xff, [11] = 0xff } };
+
+	memcpy(gid.raw + 12, addr, 4);
+	return gid;
+}
+
+/* fe80::/10: says nothing without an interface. */
+static inline bool gid_is_link_local(const union ibv_gid *gid)
+{
+	return gid->raw[0] == 0xfe && (gid->raw[1] & 0xc0) == 0x80;
+}
+
+#endif
