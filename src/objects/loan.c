@@ -495,7 +495,7 @@ bool shca_loan_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	       home_rx(qp, pkt, now);
 }
 
-static int core_create(struct shca_qp *qp, const uint8_t *w, uint64_t now)
+static int core_create(struct shca_qp *qp, const uint8_t *w)
 {
 	struct roce_qp_init init = {
 		.env = &qp->engine->env,
@@ -536,7 +536,7 @@ static int core_create(struct shca_qp *qp, const uint8_t *w, uint64_t now)
 	err = roce_qp_modify(core, &attr,
 			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 				     IBV_QP_ACCESS_FLAGS,
-			     NULL, NULL, now);
+			     NULL);
 	attr.qp_state = IBV_QPS_RTR;
 	if (!err)
 		err = roce_qp_modify(core, &attr,
@@ -545,7 +545,7 @@ static int core_create(struct shca_qp *qp, const uint8_t *w, uint64_t now)
 					     IBV_QP_RQ_PSN |
 					     IBV_QP_MAX_DEST_RD_ATOMIC |
 					     IBV_QP_MIN_RNR_TIMER,
-				     &path, NULL, now);
+				     &path);
 	if (err) {
 		roce_qp_destroy(core);
 		return err;
@@ -754,7 +754,7 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 }
 
 /* LEND or AGAIN; lock held. False: nothing to do with the packet. */
-static bool guest_prepare(struct shca_qp *qp, const uint8_t *w, uint64_t now)
+static bool guest_prepare(struct shca_qp *qp, const uint8_t *w)
 {
 	struct shca_guest *g = qp->guest;
 	uint32_t loan = get_be32(w + W_LOAN);
@@ -777,7 +777,7 @@ static bool guest_prepare(struct shca_qp *qp, const uint8_t *w, uint64_t now)
 	if (!fresh)
 		return loan == g->loan;
 	if ((other || roce_qp_state(qp->core) == IBV_QPS_ERR) &&
-	    core_create(qp, w, now))
+	    core_create(qp, w))
 		return false;
 	qp->dead = false;
 	memcpy(g->attr, w + W_ATTR, sizeof(g->attr));
@@ -840,7 +840,7 @@ struct shca_qp *shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 			return NULL;
 		}
 		pthread_mutex_lock(&qp->lock);
-		good = guest_prepare(qp, w, now);
+		good = guest_prepare(qp, w);
 		shca_qp_unlock(qp);
 		/* shca_loan_domain_gone() waits for the receive side. */
 		shca_qp_put(qp);

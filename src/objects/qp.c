@@ -481,8 +481,7 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	if ((mask & IBV_QP_STATE) && (reset || attr->qp_state == IBV_QPS_ERR))
 		shca_qp_flush(qp, now);
 	err = roce_qp_modify(qp->core, attr, mask,
-			     mask & IBV_QP_AV ? &path : NULL,
-			     mask & IBV_QP_ALT_PATH ? &alt : NULL, now);
+			     mask & IBV_QP_AV ? &path : NULL);
 	if (!err)
 		shca_qp_flush(qp, now);
 	/* Another connection: who has its responder does not have this one.
@@ -650,7 +649,7 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 		if (ud && !path)
 			err = -EINVAL;
 		else
-			err = roce_post_send(qp->core, wr, path, now);
+			err = roce_post_send(qp->core, wr, path);
 		if (err) {
 			*bad = wr;
 			break;

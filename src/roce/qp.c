@@ -535,15 +535,13 @@ void sq_check_drained(struct roce_qp *qp)
 }
 
 int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr,
-		   int mask, const struct roce_path *path,
-		   const struct roce_path *alt, uint64_t now_ns)
+		   int mask, const struct roce_path *path)
 {
 	enum ibv_qp_state to =
 		mask & IBV_QP_STATE ? attr->qp_state : qp->state;
 	enum ibv_qp_state from = qp->state;
 	int err;
 
-	(void)alt;
 	if ((unsigned)to > IBV_QPS_ERR)
 		return -EINVAL;
 	err = check_transition(qp, attr, mask, to);
@@ -575,7 +573,6 @@ int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr,
 		qp->sq_drained = false;
 		sq_check_drained(qp);
 	}
-	(void)now_ns;
 	return 0;
 }
 
@@ -690,7 +687,7 @@ static int take_bind(struct roce_wqe *w, const struct ibv_send_wr *wr)
 }
 
 int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
-		   const struct roce_path *ud, uint64_t now_ns)
+		   const struct roce_path *ud)
 {
 	struct roce_sq *sq = &qp->sq;
 	struct roce_wqe *w;
@@ -698,7 +695,6 @@ int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 	int64_t length;
 	int err;
 
-	(void)now_ns;
 	if (qp->state < IBV_QPS_RTS)
 		return -EINVAL;
 	err = check_send(qp, wr);

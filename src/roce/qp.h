@@ -6,7 +6,7 @@
  * the time in nanoseconds, feeds received packets to roce_rx(), and pulls
  * packets to send with roce_tx():
  *
- *	roce_post_send(qp, wr, now);
+ *	roce_post_send(qp, wr, NULL);
  *	do {
  *		roce_tx(qp, &batch, now);
  *		sent = link sends batch.pkt[0 .. batch.n);
@@ -106,22 +106,16 @@ uint32_t roce_qp_dest(const struct roce_qp *qp); /* the peer's QPN */
 /*
  * ibv_modify_qp(3): checks the transition, its required and optional
  * attributes and their values, then applies all or nothing. path is what the
- * caller made of attr->ah_attr (mask has IBV_QP_AV), alt of alt_ah_attr.
- * Moving to ERR flushes; moving to RESET drops everything, silently.
- * Returns 0, -EINVAL, or -EOPNOTSUPP.
+ * caller made of attr->ah_attr (mask has IBV_QP_AV); no use is made of an
+ * alternate one. Moving to ERR flushes; moving to RESET drops everything,
+ * silently. Returns 0, -EINVAL, or -EOPNOTSUPP.
  */
 int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr,
-		   int mask, const struct roce_path *path,
-		   const struct roce_path *alt, uint64_t now_ns);
+		   int mask, const struct roce_path *path);
 
 /* ibv_query_qp(3), all attributes but ah_attr's sgid_index and alt_ah_attr. */
 void roce_qp_query(const struct roce_qp *qp, struct ibv_qp_attr *attr,
 		   struct ibv_qp_init_attr *init);
-
-/* UD: what an address handle says, as the owner of wr->wr.ud.ah knows it. */
-struct roce_ud_dest {
-	struct roce_path path;
-};
 
 /*
  * One work request. ud is the destination for UD, else NULL. Returns 0,
@@ -129,7 +123,7 @@ struct roce_ud_dest {
  * here (opcode, SGE count, inline length, QP state), as ibv_post_send(3).
  */
 int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
-		   const struct roce_path *ud, uint64_t now_ns);
+		   const struct roce_path *ud);
 int roce_post_recv(struct roce_qp *qp, const struct ibv_recv_wr *wr);
 
 /*

@@ -167,8 +167,7 @@ static void fuzz_modify(struct input *in, struct sim_qp *q)
 	};
 	struct roce_path path = sim_path(q->node, q->peer->node);
 
-	roce_qp_modify(q->qp, &a, (int)word(in), &path, NULL,
-		       q->node->sim->now);
+	roce_qp_modify(q->qp, &a, (int)word(in), &path);
 	sim_pull(q);
 }
 

@@ -318,14 +318,14 @@ static void conn_one(struct sim_qp *q, struct sim_qp *peer,
 	must(roce_qp_modify(q->qp, &a,
 			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 				    IBV_QP_ACCESS_FLAGS,
-			    NULL, NULL, 0), "INIT");
+			    NULL), "INIT");
 	a.qp_state = IBV_QPS_RTR;
 	must(roce_qp_modify(q->qp, &a,
 			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
 				    IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				    (responds ? IBV_QP_MAX_DEST_RD_ATOMIC |
 						  IBV_QP_MIN_RNR_TIMER : 0),
-			    &path, NULL, 0), "RTR");
+			    &path), "RTR");
 	a.qp_state = IBV_QPS_RTS;
 	must(roce_qp_modify(q->qp, &a,
 			    IBV_QP_STATE | IBV_QP_SQ_PSN |
@@ -333,7 +333,7 @@ static void conn_one(struct sim_qp *q, struct sim_qp *peer,
 				    (requests ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
 						  IBV_QP_RNR_RETRY |
 						  IBV_QP_MAX_QP_RD_ATOMIC : 0),
-			    NULL, NULL, 0), "RTS");
+			    NULL), "RTS");
 }
 
 void sim_connect(struct sim_qp *a, struct sim_qp *b,
@@ -370,7 +370,7 @@ void sim_qp_move(struct sim_qp *q)
 	must(roce_qp_modify(next, &a,
 			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 				    IBV_QP_ACCESS_FLAGS,
-			    NULL, NULL, 0), "INIT");
+			    NULL), "INIT");
 	a.qp_state = IBV_QPS_RTR;
 	a.rq_psn = 0; /* the state has the right one */
 	must(roce_qp_modify(next, &a,
@@ -378,7 +378,7 @@ void sim_qp_move(struct sim_qp *q)
 				    IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				    IBV_QP_MAX_DEST_RD_ATOMIC |
 				    IBV_QP_MIN_RNR_TIMER,
-			    &path, NULL, 0), "RTR");
+			    &path), "RTR");
 	roce_rsp_set(next, &state);
 	roce_qp_destroy(q->qp);
 	q->qp = next;
@@ -392,13 +392,12 @@ void sim_ud_up(struct sim_qp *q, uint32_t qkey)
 
 	must(roce_qp_modify(q->qp, &a,
 			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-				    IBV_QP_QKEY, NULL, NULL, 0), "INIT");
+				    IBV_QP_QKEY, NULL), "INIT");
 	a.qp_state = IBV_QPS_RTR;
-	must(roce_qp_modify(q->qp, &a, IBV_QP_STATE, NULL, NULL, 0), "RTR");
+	must(roce_qp_modify(q->qp, &a, IBV_QP_STATE, NULL), "RTR");
 	a.qp_state = IBV_QPS_RTS;
 	a.sq_psn = 0xffffff;
-	must(roce_qp_modify(q->qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN, NULL, NULL,
-			    0), "RTS");
+	must(roce_qp_modify(q->qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN, NULL), "RTS");
 }
 
 /* ---- the link ---------------------------------------------------------- */
@@ -615,7 +614,7 @@ int sim_post_send(struct sim_qp *q, const struct ibv_send_wr *wr)
 
 	if (ud)
 		path = sim_path(q->node, q->peer->node);
-	err = roce_post_send(q->qp, wr, ud ? &path : NULL, q->node->sim->now);
+	err = roce_post_send(q->qp, wr, ud ? &path : NULL);
 	if (!err && !roce_tx_patient(q->qp))
 		sim_pull(q);
 	return err;

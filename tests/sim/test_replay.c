@@ -330,7 +330,7 @@ static void player_new(const struct stream *in, uint32_t our_qpn,
 					IBV_QP_STATE | IBV_QP_PKEY_INDEX |
 						IBV_QP_PORT |
 						IBV_QP_ACCESS_FLAGS,
-					NULL, NULL, 0), 0);
+					NULL), 0);
 	a.qp_state = IBV_QPS_RTR;
 	assert_int_equal(roce_qp_modify(P->qp, &a,
 					IBV_QP_STATE | IBV_QP_AV |
@@ -339,7 +339,7 @@ static void player_new(const struct stream *in, uint32_t our_qpn,
 						IBV_QP_RQ_PSN |
 						IBV_QP_MAX_DEST_RD_ATOMIC |
 						IBV_QP_MIN_RNR_TIMER,
-					&path, NULL, 0), 0);
+					&path), 0);
 	a.qp_state = IBV_QPS_RTS;
 	assert_int_equal(roce_qp_modify(P->qp, &a,
 					IBV_QP_STATE | IBV_QP_SQ_PSN |
@@ -347,7 +347,7 @@ static void player_new(const struct stream *in, uint32_t our_qpn,
 						IBV_QP_RETRY_CNT |
 						IBV_QP_RNR_RETRY |
 						IBV_QP_MAX_QP_RD_ATOMIC,
-					NULL, NULL, 0), 0);
+					NULL), 0);
 }
 
 static void player_free(void)
@@ -787,7 +787,7 @@ static bool post_message(const struct stream *r, size_t i, uint8_t *buf,
 		wr.wr.rdma.remote_addr = p->h.va;
 		wr.wr.rdma.rkey = p->h.rkey;
 	}
-	assert_int_equal(roce_post_send(P->qp, &wr, NULL, P->now), 0);
+	assert_int_equal(roce_post_send(P->qp, &wr, NULL), 0);
 	*used += (sge.length + 7) & ~7u;
 	pull();
 	return true;
