@@ -6,18 +6,6 @@
  */
 #include "objects/objects.h"
 
-#include <errno.h>
-
-/* A pointer, or NULL with errno set. */
-#define POINTER(err, p) (set_errno(err) ? NULL : (p))
-
-static int set_errno(int err)
-{
-	if (err)
-		errno = -err;
-	return err;
-}
-
 struct ibv_context *ibv_import_device(int cmd_fd)
 {
 	struct ibv_context *ctx;

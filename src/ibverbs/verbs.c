@@ -16,18 +16,6 @@
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 
-/* 0, or -1 with errno set, from what the layers below return. */
-static int minus_one(int err)
-{
-	if (err >= 0)
-		return 0;
-	errno = -err;
-	return -1;
-}
-
-/* A pointer, or NULL with errno set. */
-#define POINTER(err, p) (minus_one(err) ? NULL : (p))
-
 /* Devices and contexts */
 
 struct ibv_device **ibv_get_device_list(int *num)

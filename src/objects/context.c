@@ -280,16 +280,6 @@ static int slot_query_rt_values(struct ibv_context *ctx,
 	return 0;
 }
 
-/* A pointer, or NULL with errno set. */
-#define POINTER(err, p) (slot_errno(err) ? NULL : (p))
-
-static int slot_errno(int err)
-{
-	if (err)
-		errno = -err;
-	return err;
-}
-
 static struct ibv_cq_ex *slot_create_cq_ex(struct ibv_context *ctx,
 					   struct ibv_cq_init_attr_ex *attr)
 {

@@ -18,6 +18,7 @@
 #include "roce/qp.h"
 #include "roce/rq.h"
 
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -41,6 +42,18 @@ enum shca_kind {
 	SHCA_AH,
 	SHCA_KINDS
 };
+
+/* Of what functions here return, as the public ones do: 0, or -1 with errno set;
+ * a pointer, or NULL with errno set. */
+static inline int minus_one(int err)
+{
+	if (err >= 0)
+		return 0;
+	errno = -err;
+	return -1;
+}
+
+#define POINTER(err, p) (minus_one(err) ? NULL : (p))
 
 #define container_of(ptr, type, member)                                        \
 	((type *)(void *)((char *)(ptr)-offsetof(type, member)))
