@@ -5,6 +5,10 @@
  * when the oldest block in it is FLUSH_NS old, or when the owner says so. The
  * file therefore always ends at the end of a block: where writing fails half
  * way (the disk is full) the half is cut off again and recording stops.
+ *
+ * A FIFO's reader may fall behind, or stop. He is waited for, but not for
+ * long: a transfer must not depend on who looks on. What then finds no room in
+ * the buffer is left out, and the next block says how many packets that were.
  */
 #include "pcap.h"
 
@@ -12,8 +16,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +29,8 @@
 
 #define BUF_SIZE (256u << 10)
 #define FLUSH_NS 100000000u
+#define PATIENCE_MS 100 /* with the reader of a FIFO, while sending */
+#define FAREWELL_MS 1000 /* and at the end */
 #define PKT_MAX 65535u /* bytes in the largest IP packet */
 
 /* pcapng is in the byte order of its writer, said by SHB's magic. */
@@ -36,11 +44,12 @@
 #define OPT_IF_NAME 2u
 #define OPT_IF_TSRESOL 9u
 #define OPT_EPB_FLAGS 2u
+#define OPT_EPB_DROPCOUNT 4u
 #define EPB_INBOUND 1u
 #define EPB_OUTBOUND 2u
 
 #define EPB_HEAD 28u /* before the packet's bytes */
-#define EPB_TAIL 16u /* epb_flags, end of options, length */
+#define EPB_TAIL 28u /* epb_flags, _dropcount, end of options, length */
 
 #define V4_LEN 20u
 #define V6_LEN 40u
@@ -51,6 +60,8 @@ struct pcap {
 	pid_t pid;
 	pthread_mutex_t lock; /* covers what follows */
 	int error; /* errno of the write that ended the recording */
+	bool stalled; /* the reader was waited for, and is not again */
+	uint64_t dropped; /* packets since the last in buf */
 	uint64_t oldest_ns; /* of the blocks in buf */
 	size_t used;
 	uint8_t buf[BUF_SIZE];
@@ -218,8 +229,21 @@ static ssize_t write_quietly(int fd, const uint8_t *buf, size_t len)
 	return n;
 }
 
-/* Empties the buffer; on failure sets p->error, for good. */
-static void flush_locked(struct pcap *p)
+/* Whether a FIFO that is full gets room within ms. */
+static bool has_room(struct pcap *p, int ms)
+{
+	struct pollfd pfd = { .fd = p->fd, .events = POLLOUT };
+	int n = p->stalled ? 0 : poll(&pfd, 1, ms);
+
+	p->stalled = n == 0;
+	return n > 0 || (n < 0 && errno == EINTR);
+}
+
+/*
+ * Empties the buffer; on failure sets p->error, for good. What a FIFO does not
+ * take within ms stays there.
+ */
+static void flush_locked(struct pcap *p, int ms)
 {
 	off_t start = lseek(p->fd, 0, SEEK_CUR); /* -1: a FIFO */
 	size_t done = 0;
@@ -227,12 +251,20 @@ static void flush_locked(struct pcap *p)
 
 	while (done < p->used && !p->error) {
 		n = write_quietly(p->fd, p->buf + done, p->used - done);
-		if (n > 0)
+		if (n > 0) {
 			done += (size_t)n;
-		else if (n == 0 || errno != EINTR)
+			p->stalled = false;
+		} else if (n < 0 && errno == EAGAIN) {
+			if (!has_room(p, ms))
+				break;
+		} else if (n == 0 || errno != EINTR) {
 			p->error = n == 0 ? EIO : errno;
+		}
 	}
-	p->used = 0;
+	if (p->error)
+		done = p->used;
+	p->used -= done;
+	memmove(p->buf, p->buf + done, p->used);
 	if (p->error && start >= 0 && ftruncate(p->fd, start) != 0)
 		return; /* readers will find half a block at the end */
 }
@@ -243,6 +275,16 @@ static uint64_t clock_ns(void)
 
 	clock_gettime(CLOCK_REALTIME, &ts);
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void drop_locked(struct pcap *p)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+
+	p->dropped++;
+	if (!atomic_flag_test_and_set(&said))
+		fprintf(stderr, "softhca: whoever reads the recording does not "
+				"keep up: packets are left out of it\n");
 }
 
 void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
@@ -267,9 +309,13 @@ void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
 
 	pthread_mutex_lock(&p->lock);
 	if (p->used + EPB_HEAD + padded + EPB_TAIL > BUF_SIZE)
-		flush_locked(p);
+		flush_locked(p, PATIENCE_MS);
 	if (p->error)
 		goto unlock;
+	if (p->used + EPB_HEAD + padded + EPB_TAIL > BUF_SIZE) {
+		drop_locked(p);
+		goto unlock;
+	}
 	if (!p->used)
 		p->oldest_ns = now;
 
@@ -294,12 +340,18 @@ void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
 	at += padded - len;
 
 	put_opt(&at, OPT_EPB_FLAGS, &flags, sizeof(flags));
+	if (p->dropped)
+		put_opt(&at, OPT_EPB_DROPCOUNT, &p->dropped,
+			sizeof(p->dropped));
+	p->dropped = 0;
 	put_opt(&at, OPT_END, NULL, 0);
 	end_block(block, &at);
 	p->used = (size_t)(at - p->buf);
 	/* A clock that was set back flushes too. */
-	if (now - p->oldest_ns >= FLUSH_NS)
-		flush_locked(p);
+	if (now - p->oldest_ns >= FLUSH_NS) {
+		flush_locked(p, PATIENCE_MS);
+		p->oldest_ns = now;
+	}
 unlock:
 	pthread_mutex_unlock(&p->lock);
 }
@@ -309,8 +361,9 @@ void pcap_flush(struct pcap *p)
 	if (!is_ours(p))
 		return;
 	pthread_mutex_lock(&p->lock);
+	p->stalled = false;
 	if (p->used)
-		flush_locked(p);
+		flush_locked(p, FAREWELL_MS);
 	pthread_mutex_unlock(&p->lock);
 }
 
@@ -343,6 +396,7 @@ static char *expand(const char *path)
 int pcap_open(struct pcap **out, const char *path)
 {
 	struct pcap *p;
+	struct stat st;
 	char *name;
 	int err;
 
@@ -356,15 +410,20 @@ int pcap_open(struct pcap **out, const char *path)
 	}
 	p->pid = getpid();
 	p->error = 0;
+	p->stalled = false;
+	p->dropped = 0;
 	/* Payloads are the user's data: nobody else reads them. */
 	p->fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (p->fd < 0) {
 		err = -errno;
 		goto err_free_pcap;
 	}
+	/* Which the open could not be: it waits for the FIFO's reader. */
+	if (!fstat(p->fd, &st) && S_ISFIFO(st.st_mode))
+		fcntl(p->fd, F_SETFL, O_NONBLOCK);
 	pthread_mutex_init(&p->lock, NULL);
 	put_file_head(p);
-	flush_locked(p);
+	flush_locked(p, FAREWELL_MS);
 	if (p->error) {
 		err = -p->error;
 		goto err_close;

@@ -18,7 +18,8 @@ struct pcap;
 
 /*
  * path: %p becomes the process ID. The file is created anew, readable by its
- * owner alone; a FIFO is waited for until it has a reader. Returns 0 or -errno.
+ * owner alone; a FIFO is waited for until it has a reader. What he does not
+ * read in time is left out, and counted in the file. Returns 0 or -errno.
  */
 int pcap_open(struct pcap **p, const char *path);
 void pcap_close(struct pcap *p);

@@ -324,10 +324,15 @@ static void pieces(void **state)
 	static const size_t lens[] = { 12, 0, 1, 3, 0, 200, 7, 4 };
 	uint64_t rng = rnd_seed(), before, when;
 	struct iovec iov[ARRAY_SIZE(lens)];
-	struct pcap_pkt pkt = { .src = &v4_a, .dst = &v4_b, .sport = 50000,
-				.dport = 4791, .ip_id = 0x1234,
-				.tclass = 0xb9, .hop_limit = 63,
-				.outbound = true, .iov = iov,
+	struct pcap_pkt pkt = { .src = &v4_a,
+				.dst = &v4_b,
+				.sport = 50000,
+				.dport = 4791,
+				.ip_id = 0x1234,
+				.tclass = 0xb9,
+				.hop_limit = 63,
+				.outbound = true,
+				.iov = iov,
 				.niov = ARRAY_SIZE(lens) };
 	struct iovec all;
 	uint8_t data[256];
@@ -528,6 +533,69 @@ static void fifo(void **state)
 	unlink(name);
 }
 
+static void drain(int fd, FILE *to)
+{
+	uint8_t buf[4096];
+	ssize_t n;
+
+	while ((n = read(fd, buf, sizeof(buf))) > 0)
+		assert_int_equal(fwrite(buf, 1, (size_t)n, to), n);
+}
+
+/* One who stops reading stops nobody, and learns what he has missed. */
+static void fifo_that_nobody_empties(void **state)
+{
+	static const uint8_t data[4096];
+	uint64_t total = 0, missed = 0, lost;
+	const uint8_t *b, *o;
+	struct pcap *pcap;
+	char name[PATH_MAX];
+	size_t len, n, olen;
+	struct file f;
+	FILE *copy;
+	int fd;
+
+	(void)state;
+	snprintf(name, sizeof(name), "%s/fifo", dir);
+	assert_int_equal(mkfifo(name, 0600), 0);
+	fd = open(name, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	assert_true(fd >= 0);
+	copy = fopen(path, "wbe");
+	assert_non_null(copy);
+	assert_int_equal(pcap_open(&pcap, name), 0);
+	alarm(30); /* instead of waiting for ever */
+	for (int i = 0; i < 1000; i++)
+		record(pcap, &v4_a, &v4_b, data, sizeof(data));
+	for (int i = 0; i < 20; i++) {
+		drain(fd, copy);
+		record(pcap, &v4_a, &v4_b, data, sizeof(data));
+		if (i > 10)
+			pcap_flush(pcap);
+	}
+	drain(fd, copy);
+	pcap_close(pcap);
+	drain(fd, copy);
+	alarm(0);
+	close(fd);
+	fclose(copy);
+	unlink(name);
+	f = file_read(path);
+	skip_head(&f);
+	while (next_block(&f, &b, &len)) {
+		n = (u32(b + 12) + 3) / 4 * 4;
+		o = option(b + 20 + n, len - 20 - n, 4, &olen);
+		if (o) {
+			assert_int_equal(olen, 8);
+			memcpy(&lost, o, 8);
+			missed += lost;
+		}
+		total++;
+	}
+	free(f.data);
+	assert_true(missed > 500);
+	assert_int_equal(total + missed, 1020);
+}
+
 #define THREADS 4
 #define EACH 3000
 
@@ -602,9 +670,15 @@ static void tshark_agrees(void **state)
 		const struct captured *c = &captures.pkt[i];
 		const struct iovec iov = { c->data, c->len };
 		const struct pcap_pkt pkt = {
-			.src = &c->src, .dst = &c->dst, .sport = c->sport,
-			.dport = c->dport, .ip_id = c->ip_id, .hop_limit = 64,
-			.outbound = i % 2, .iov = &iov, .niov = 1,
+			.src = &c->src,
+			.dst = &c->dst,
+			.sport = c->sport,
+			.dport = c->dport,
+			.ip_id = c->ip_id,
+			.hop_limit = 64,
+			.outbound = i % 2,
+			.iov = &iov,
+			.niov = 1,
 		};
 
 		pcap_write(pcap, &pkt);
@@ -622,7 +696,8 @@ static void tshark_agrees(void **state)
 		 "-e frame.packet_flags_direction "
 		 "-e infiniband.bth.opcode -e infiniband.bth.destqp "
 		 "-e infiniband.bth.psn -e ip.checksum.status "
-		 "-e _ws.malformed -e _ws.expert 2>/dev/null", path);
+		 "-e _ws.malformed -e _ws.expert 2>/dev/null",
+		 path);
 	in = popen(cmd, "re");
 	assert_non_null(in);
 	while (fgets(line, sizeof(line), in)) {
@@ -667,6 +742,7 @@ int main(int argc, char **argv)
 		TEST(forking),
 		TEST(disk_full),
 		TEST(fifo),
+		TEST(fifo_that_nobody_empties),
 		TEST(threads),
 		TEST(tshark_agrees),
 	};
