@@ -16,6 +16,7 @@
 #include "internal.h"
 
 #include "base/bytes.h"
+#include "base/checksum.h"
 #include "host/config.h"
 #include "host/netdev.h"
 #include "trace/pcap.h"
@@ -116,8 +117,7 @@ static uint16_t gid_of(const struct sockaddr_storage *ss, union ibv_gid *gid)
 	if (ss->ss_family == AF_INET) {
 		const struct sockaddr_in *sin = (const void *)ss;
 
-		*gid = (union ibv_gid){ .raw = { [10] = 0xff, [11] = 0xff } };
-		memcpy(gid->raw + 12, &sin->sin_addr, 4);
+		*gid = gid_of_v4(&sin->sin_addr);
 		return ntohs(sin->sin_port);
 	} else {
 		const struct sockaddr_in6 *sin6 = (const void *)ss;
@@ -154,10 +154,7 @@ static bool read_control(struct udp *u, struct datagram *d, struct msghdr *m)
 		    c->cmsg_len >= CMSG_LEN(sizeof(struct in_pktinfo))) {
 			const struct in_pktinfo *pi = (void *)CMSG_DATA(c);
 
-			d->dst = (union ibv_gid){
-				.raw = { [10] = 0xff, [11] = 0xff }
-			};
-			memcpy(d->dst.raw + 12, &pi->ipi_addr, 4);
+			d->dst = gid_of_v4(&pi->ipi_addr);
 			have_dst = true;
 		} else if (c->cmsg_level == IPPROTO_IPV6 &&
 			   c->cmsg_type == IPV6_PKTINFO &&
@@ -251,7 +248,6 @@ static void build_grh(struct rx *rx, uint16_t id)
 {
 	const struct packet *k = &rx->cur;
 	uint8_t *g = rx->grh, *ip = g + 20;
-	uint32_t sum = 0;
 
 	memset(g, 0, sizeof(rx->grh));
 	if (roce_gid_is_v4(&k->dst)) {
@@ -265,10 +261,7 @@ static void build_grh(struct rx *rx, uint16_t id)
 		ip[9] = IPPROTO_UDP;
 		memcpy(ip + 12, k->src.raw + 12, 4);
 		memcpy(ip + 16, k->dst.raw + 12, 4);
-		for (int i = 0; i < 20; i += 2)
-			sum += get_be16(ip + i);
-		sum = (sum & 0xffff) + (sum >> 16);
-		put_be16(ip + 10, ~(sum + (sum >> 16)));
+		put_be16(ip + 10, inet_fold(inet_sum(0, ip, 20)));
 	} else {
 		put_be32(g, 6u << 28 | (uint32_t)k->tclass << 20);
 		put_be16(g + 4, (uint32_t)(8 + k->len));

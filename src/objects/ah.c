@@ -3,7 +3,8 @@
  */
 #include "engine.h"
 
-#include "base/bytes.h"
+#include "base/checksum.h"
+#include "base/gid.h"
 #include "host/neigh.h"
 
 #include <errno.h>
@@ -88,23 +89,7 @@ int shca_ah_destroy(struct ibv_ah *ibah)
 /* An IPv4 header's checksum over all of it is zero (RFC 791). */
 static bool ipv4_valid(const uint8_t *ip)
 {
-	uint32_t sum = 0;
-	int i;
-
-	if (ip[0] != 0x45)
-		return false;
-	for (i = 0; i < 20; i += 2)
-		sum += get_be16(ip + i);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return ((sum & 0xffff) + (sum >> 16)) == 0xffff;
-}
-
-static union ibv_gid ipv4_gid(const uint8_t *addr)
-{
-	union ibv_gid gid = { .raw = { [10] = 0xff, [11] = 0xff } };
-
-	memcpy(gid.raw + 12, addr, 4);
-	return gid;
+	return ip[0] == 0x45 && !inet_fold(inet_sum(0, ip, 20));
 }
 
 /*
@@ -131,8 +116,8 @@ int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
 	attr->grh.hop_limit = 0xff;
 	if (ipv4_valid(bytes + 20)) {
 		attr->grh.traffic_class = bytes[21];
-		attr->grh.dgid = ipv4_gid(bytes + 32);
-		ours = ipv4_gid(bytes + 36);
+		attr->grh.dgid = gid_of_v4(bytes + 32);
+		ours = gid_of_v4(bytes + 36);
 	} else if (bytes[0] >> 4 == 6) {
 		uint32_t first = be32toh(grh->version_tclass_flow);
 

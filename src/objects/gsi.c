@@ -19,6 +19,7 @@
 #include "gsi.h"
 
 #include "base/bytes.h"
+#include "base/gid.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -70,9 +71,7 @@ struct gsi {
 /* The link-local address of an interface is that of the interface. */
 static uint32_t scope_of(const union ibv_gid *gid)
 {
-	bool link_local = gid->raw[0] == 0xfe && (gid->raw[1] & 0xc0) == 0x80;
-
-	return link_local ? netdev_ifindex(gid) : 0;
+	return gid_is_link_local(gid) ? netdev_ifindex(gid) : 0;
 }
 
 /* The living process of this host that a message to gid is for; -ENOENT. */

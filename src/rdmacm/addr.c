@@ -13,6 +13,7 @@
 #include "cma.h"
 
 #include "base/bytes.h"
+#include "base/gid.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -75,8 +76,7 @@ void cma_addr_gid(const struct sockaddr *addr, union ibv_gid *gid)
 	if (addr->sa_family == AF_INET) {
 		const struct sockaddr_in *sin = (const void *)addr;
 
-		*gid = (union ibv_gid){ .raw = { [10] = 0xff, [11] = 0xff } };
-		memcpy(gid->raw + 12, &sin->sin_addr, 4);
+		*gid = gid_of_v4(&sin->sin_addr);
 	} else {
 		const struct sockaddr_in6 *sin6 = (const void *)addr;
 

@@ -13,6 +13,7 @@
 #include "pcap.h"
 
 #include "base/bytes.h"
+#include "base/checksum.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -135,21 +136,6 @@ static void put_file_head(struct pcap *p)
 	p->used = (size_t)(at - p->buf);
 }
 
-/* The Internet checksum's sum over len bytes; only the last may be odd. */
-static uint64_t sum16(uint64_t sum, const uint8_t *p, size_t len)
-{
-	for (; len >= 2; p += 2, len -= 2)
-		sum += get_be16(p);
-	return len ? sum + (uint64_t)(p[0] << 8) : sum;
-}
-
-static uint16_t fold(uint64_t sum)
-{
-	while (sum >> 16)
-		sum = (sum & 0xffff) + (sum >> 16);
-	return (uint16_t)~sum;
-}
-
 /* IP and UDP headers to h, for what is already in place behind them. */
 static void put_ip_udp(uint8_t *h, const struct pcap_pkt *pkt, bool v4,
 		       size_t transport_len)
@@ -170,8 +156,8 @@ static void put_ip_udp(uint8_t *h, const struct pcap_pkt *pkt, bool v4,
 		put_be16(h + 10, 0);
 		memcpy(h + 12, pkt->src->raw + 12, 4);
 		memcpy(h + 16, pkt->dst->raw + 12, 4);
-		put_be16(h + 10, fold(sum16(0, h, V4_LEN)));
-		sum = sum16(sum, h + 12, 8);
+		put_be16(h + 10, inet_fold(inet_sum(0, h, V4_LEN)));
+		sum = inet_sum(sum, h + 12, 8);
 	} else {
 		put_be32(h, 0x60000000u | (uint32_t)pkt->tclass << 20);
 		put_be16(h + 4, udp_len);
@@ -179,13 +165,13 @@ static void put_ip_udp(uint8_t *h, const struct pcap_pkt *pkt, bool v4,
 		h[7] = pkt->hop_limit;
 		memcpy(h + 8, pkt->src->raw, 16);
 		memcpy(h + 24, pkt->dst->raw, 16);
-		sum = sum16(sum, h + 8, 32);
+		sum = inet_sum(sum, h + 8, 32);
 	}
 	put_be16(udp, pkt->sport);
 	put_be16(udp + 2, pkt->dport);
 	put_be16(udp + 4, udp_len);
 	put_be16(udp + 6, 0);
-	check = fold(sum16(sum, udp, udp_len));
+	check = inet_fold(inet_sum(sum, udp, udp_len));
 	put_be16(udp + 6, check ? check : 0xffff);
 }
 
