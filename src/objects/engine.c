@@ -454,7 +454,7 @@ static int progress(struct engine *e, uint64_t now)
 		timers_run(e, now);
 	if (n >= 0 && n < RX_BUDGET &&
 	    atomic_load_explicit(&e->nheld, memory_order_relaxed))
-		shca_loan_settle(e, now);
+		shca_guest_settle(e, now);
 	if (e->cfg->explain)
 		drops_tell(e, now);
 	return n;

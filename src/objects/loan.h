@@ -9,15 +9,12 @@
 
 #include "engine.h"
 
+/* loan.c */
+
 /* A packet for an XRC_RECV QP, or a guest. True: it has gone elsewhere. */
 bool shca_loan_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
-/* A guest is about to send. */
-void shca_loan_note(struct shca_qp *qp);
 /* The QP begins afresh, or ends. */
 void shca_loan_forget(struct shca_qp *qp);
-/* A guest's event. */
-void shca_loan_event(struct shca_qp *qp, enum ibv_event_type event);
-
 /*
  * A packet for QP 0, on the receive side, no QP locked: the number of the QP
  * that it is about (0: it is nothing of ours), and what is to be done: returns
@@ -27,12 +24,19 @@ uint32_t shca_loan_about(const struct roce_rx *pkt);
 struct shca_qp *shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 			       struct roce_rx *inner, struct shca_qp *mine,
 			       uint64_t now);
+
+/* guest.c */
+
+/* A guest is about to send. */
+void shca_guest_note(struct shca_qp *qp);
+/* A guest's event. */
+void shca_guest_event(struct shca_qp *qp, enum ibv_event_type event);
 /* Now and then while engine->nheld is not 0; no lock. */
-void shca_loan_settle(struct engine *e, uint64_t now);
+void shca_guest_settle(struct engine *e, uint64_t now);
 
 /* An SRQ goes, or a domain; no lock. */
-void shca_loan_srq_gone(struct engine *e, struct shca_domain *d, uint32_t num);
-void shca_loan_domain_gone(struct engine *e, struct shca_domain *d);
+void shca_guest_srq_gone(struct engine *e, struct shca_domain *d, uint32_t num);
+void shca_guest_domain_gone(struct engine *e, struct shca_domain *d);
 
 /*
  * xrc.c: what tells a domain from others in all processes: its inode, and the

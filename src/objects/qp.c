@@ -82,7 +82,7 @@ void shca_qp_flush(struct shca_qp *qp, uint64_t now)
 	int round, err;
 
 	if (qp->guest)
-		shca_loan_note(qp);
+		shca_guest_note(qp);
 	for (round = 0; roce_tx_ready(qp->core); round++) {
 		if (round)
 			now = clock_ns();

@@ -71,7 +71,7 @@ static void domain_put(struct engine *e, struct shca_domain *d)
 		;
 	*p = d->next;
 	pthread_mutex_unlock(&e->xrc_lock);
-	shca_loan_domain_gone(e, d);
+	shca_guest_domain_gone(e, d);
 	if (d->fd >= 0)
 		close(d->fd);
 	pthread_rwlock_destroy(&d->numbers);
@@ -319,7 +319,7 @@ void shca_xrc_srq_remove(struct shca_srq *srq)
 		shca_qp_unlock(qp);
 	}
 	pthread_mutex_unlock(&d->list);
-	shca_loan_srq_gone(e, d, srq->num);
+	shca_guest_srq_gone(e, d, srq->num);
 	atomic_fetch_sub(&xrcd->users, 1);
 	domain_put(e, d);
 }
@@ -461,7 +461,7 @@ void shca_xrc_event(struct shca_qp *real, struct ibv_async_event *ev)
 	struct shca_qp *qp;
 
 	if (real->guest)
-		shca_loan_event(real, ev->event_type);
+		shca_guest_event(real, ev->event_type);
 	for (qp = real->handles; qp; qp = qp->xrc_next) {
 		ev->element.qp = &qp->ex.qp_base;
 		shca_async_raise(to_ctx(qp->ex.qp_base.context), ev);

@@ -1,0 +1,531 @@
+/*
+ * guest.c - QPs of other processes that receive for SRQs of this one
+ *
+ * The other side of loan.c. A guest is a QP that no program knows: it is made
+ * when a first word about a QP comes, with a core of the attributes in it, and
+ * has the responder while that is lent. Between loans it stays, since a read or
+ * an atomic that was executed here may come again.
+ *
+ * Guests are found by QPN, and one that is left of an earlier QP of that number
+ * has to be told from the right one: by the id that a home gives a connection,
+ * and by the domain. Only the receive side makes guests.
+ *
+ * Locks: the engine's xrc_lock > guests_lock > a guest's QP.
+ */
+#include "word.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define GUESTS_MAX 4096
+#define GUEST_IDLE_NS 60000000000u
+/* Nothing has come for so long: better at home, should this process die. */
+#define SETTLE_NS 200000u
+
+/* Ours for QPs of other processes; hung up in the engine by number. */
+struct shca_guest {
+	struct shca_guest *next;
+	struct shca_qp *qp;
+	uint32_t qpn;
+	/* Under the QP's lock. */
+	uint64_t qp_id;
+	uint32_t loan;
+	uint16_t home;
+	_Atomic bool held; /* the responder is here; read anywhere */
+	bool told; /* the home knows the state */
+	bool unknown; /* its first request was for no SRQ of ours */
+	int event; /* what it failed with; -1: nothing */
+	_Atomic uint64_t used_ns;
+	uint8_t attr[W_LEN - W_ATTR];
+};
+
+/* The responder goes home */
+
+/* keeps: not yet, but this is how far it has come. */
+static void give_back(struct shca_qp *qp, const struct roce_rx *pkt, bool keeps)
+{
+	struct shca_guest *g = qp->guest;
+	bool failed = roce_qp_state(qp->core) == IBV_QPS_ERR;
+	struct engine *e = qp->engine;
+	struct roce_rsp_state s;
+	uint8_t w[W_LEN];
+
+	roce_rsp_get(qp->core, &s);
+	shca_word_begin(w, RETURN, e, g->qpn, g->loan, g->qp_id, &s);
+	if (keeps)
+		w[W_FLAGS] |= F_KEEPS;
+	if (failed)
+		w[W_FLAGS] |= F_FAILED;
+	if (g->unknown)
+		w[W_FLAGS] |= F_UNKNOWN;
+	put_be32(w + W_SRQN, pkt ? pkt->h.xrc_srqn : 0);
+	put_be32(w + W_EVENT, (uint32_t)g->event);
+	if (shca_word_send(e, g->home, w, roce_qp_path(qp->core), pkt) ==
+	    -EAGAIN)
+		return;
+	g->told = true;
+	if (keeps)
+		return;
+	if (g->held)
+		atomic_fetch_sub(&e->nheld, 1);
+	g->held = false;
+}
+
+/* Between two messages, with nothing left to say; or failed, having said so. */
+static bool settled(struct shca_qp *qp)
+{
+	struct roce_rsp_state s;
+
+	roce_rsp_get(qp->core, &s);
+	return s.idle || (roce_qp_state(qp->core) == IBV_QPS_ERR &&
+			  !roce_tx_ready(qp->core));
+}
+
+/* Ends a loan, whatever it is at; lock held. */
+static void finish(struct shca_qp *qp)
+{
+	if (qp->dead || !qp->guest->held)
+		return;
+	/* The peer waits for an answer; the link may be busy. */
+	for (int i = 0; i < 100 && roce_tx_ready(qp->core); i++) {
+		if (i)
+			usleep(500);
+		shca_qp_flush(qp, clock_ns());
+	}
+	/* What it is in the middle of does not go on. */
+	if (!settled(qp))
+		roce_rsp_failed(qp->core, IBV_EVENT_QP_FATAL);
+	give_back(qp, NULL, false);
+}
+
+/*
+ * About to answer the peer: the home comes first. Should this process die, it
+ * goes on where the peer believes that it is.
+ */
+void shca_guest_note(struct shca_qp *qp)
+{
+	struct roce_rsp_state s;
+
+	if (!qp->guest->held || qp->guest->told || !roce_tx_ready(qp->core))
+		return;
+	roce_rsp_get(qp->core, &s);
+	if (s.between && roce_qp_state(qp->core) != IBV_QPS_ERR)
+		give_back(qp, NULL, true);
+}
+
+/* Guests that have done what they can give the responder back. */
+void shca_guest_settle(struct engine *e, uint64_t now)
+{
+	struct shca_qp *held[32];
+	size_t n = 0;
+
+	pthread_mutex_lock(&e->guests_lock);
+	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++)
+		for (struct shca_guest *g = e->guests[i]; g; g = g->next)
+			if (g->held && n < sizeof(held) / sizeof(held[0])) {
+				shca_qp_get(g->qp);
+				held[n++] = g->qp;
+			}
+	pthread_mutex_unlock(&e->guests_lock);
+	while (n) {
+		struct shca_qp *qp = held[--n];
+
+		if (shca_qp_trylock(qp)) {
+			if (!qp->dead && qp->guest->held) {
+				uint64_t due = qp->guest->used_ns + SETTLE_NS;
+
+				shca_qp_flush(qp, now);
+				if (!settled(qp))
+					due = now + SETTLE_NS;
+				else if (now >= due ||
+					 roce_qp_state(qp->core) == IBV_QPS_ERR)
+					give_back(qp, NULL, false);
+				else if (!qp->guest->told)
+					give_back(qp, NULL, true);
+				if (qp->guest->held)
+					engine_timer_set(
+						e, qp,
+						due > now ? due
+							  : now + SETTLE_NS);
+			}
+			shca_qp_unlock(qp);
+		}
+		shca_qp_put(qp);
+	}
+}
+
+void shca_guest_event(struct shca_qp *qp, enum ibv_event_type event)
+{
+	if (event == IBV_EVENT_QP_REQ_ERR || event == IBV_EVENT_QP_ACCESS_ERR ||
+	    event == IBV_EVENT_QP_FATAL)
+		qp->guest->event = (int)event;
+}
+
+/* A packet comes */
+
+bool shca_guest_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
+{
+	struct shca_guest *g = qp->guest;
+	struct engine *e = qp->engine;
+	struct roce_rsp_state s;
+	int32_t rel;
+
+	roce_rsp_get(qp->core, &s);
+	rel = psn_diff(pkt->h.psn, s.epsn);
+	g->used_ns = now;
+	g->told = false;
+	if (rel < 0 && shca_has_answer(pkt))
+		return false;
+	if (!g->held) {
+		give_back(qp, pkt, false); /* in case that it was lost */
+		return true;
+	}
+	if (rel || !s.between || shca_domain_has(qp->domain, pkt->h.xrc_srqn))
+		return false;
+	shca_qp_flush(qp, now);
+	if (!settled(qp))
+		return true;
+	g->unknown = registry_owner(e->registry, pkt->h.xrc_srqn) ==
+		     (int)registry_slot(e->registry);
+	give_back(qp, pkt, false);
+	return true;
+}
+
+/* Beginning and end */
+
+/* The QP of a guest that is in no list any more. */
+static void guest_kill(struct engine *e, struct shca_guest *g)
+{
+	struct shca_qp *qp = g->qp;
+
+	pthread_mutex_lock(&qp->lock);
+	finish(qp);
+	qp->dead = true;
+	if (qp->core)
+		roce_qp_destroy(qp->core);
+	qp->core = NULL;
+	if (g->held)
+		atomic_fetch_sub(&e->nheld, 1);
+	qp->guest = NULL;
+	shca_qp_unlock(qp);
+	engine_timer_drop(e, qp);
+	shca_qp_put(qp);
+	free(g);
+}
+
+/* Of a QP that is no more: nobody waits for its responder. */
+static void guest_drop(struct engine *e, struct shca_guest *g)
+{
+	pthread_mutex_lock(&g->qp->lock);
+	if (g->held)
+		atomic_fetch_sub(&e->nheld, 1);
+	g->held = false;
+	shca_qp_unlock(g->qp);
+	guest_kill(e, g);
+}
+
+/* Takes out those that which() says; the caller kills them. */
+static struct shca_guest *guests_take(struct engine *e,
+				      bool (*which)(const struct shca_guest *g,
+						    const void *arg),
+				      const void *arg)
+{
+	struct shca_guest **p, *g, *list = NULL;
+
+	pthread_mutex_lock(&e->guests_lock);
+	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
+		p = &e->guests[i];
+		while ((g = *p)) {
+			if (!which(g, arg)) {
+				p = &g->next;
+				continue;
+			}
+			*p = g->next;
+			e->nguests--;
+			g->next = list;
+			list = g;
+		}
+	}
+	pthread_mutex_unlock(&e->guests_lock);
+	return list;
+}
+
+static void guests_kill(struct engine *e, struct shca_guest *list)
+{
+	struct shca_guest *next;
+
+	for (; list; list = next) {
+		next = list->next;
+		guest_kill(e, list);
+	}
+}
+
+static bool is_of_domain(const struct shca_guest *g, const void *domain)
+{
+	return g->qp->domain == domain;
+}
+
+void shca_guest_domain_gone(struct engine *e, struct shca_domain *d)
+{
+	struct shca_guest *list;
+
+	/* While they can still be found, or a home would get an older state
+	 * back with the word that there is no guest. */
+	pthread_mutex_lock(&e->guests_lock);
+	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
+		for (struct shca_guest *g = e->guests[i]; g; g = g->next) {
+			if (g->qp->domain != d)
+				continue;
+			pthread_mutex_lock(&g->qp->lock);
+			finish(g->qp);
+			shca_qp_unlock(g->qp);
+		}
+	}
+	pthread_mutex_unlock(&e->guests_lock);
+	list = guests_take(e, is_of_domain, d);
+	/* Nobody finds them, or has them; nor one that the receive side has
+	 * taken out. */
+	udp_poll_wait(e->udp);
+	guests_kill(e, list);
+}
+
+void shca_guest_srq_gone(struct engine *e, struct shca_domain *d, uint32_t num)
+{
+	pthread_mutex_lock(&e->guests_lock);
+	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
+		for (struct shca_guest *g = e->guests[i]; g; g = g->next) {
+			if (g->qp->domain != d)
+				continue;
+			pthread_mutex_lock(&g->qp->lock);
+			if (!g->qp->dead) {
+				roce_srq_gone(g->qp->core, num);
+				shca_qp_flush(g->qp, clock_ns());
+			}
+			shca_qp_unlock(g->qp);
+		}
+	}
+	pthread_mutex_unlock(&e->guests_lock);
+}
+
+static bool is_unused(const struct shca_guest *g, const void *now)
+{
+	return !g->held && *(const uint64_t *)now > g->used_ns + GUEST_IDLE_NS;
+}
+
+static struct shca_guest **guest_slot(struct engine *e, uint32_t qpn)
+{
+	struct shca_guest **p = &e->guests[qpn % SHCA_GUEST_BUCKETS];
+
+	while (*p && (*p)->qpn != qpn)
+		p = &(*p)->next;
+	return p;
+}
+
+/*
+ * A guest for the QP that a word is about, with a reference on its QP; NULL if
+ * there is no such domain. One of another domain was for an earlier QP of that
+ * number.
+ */
+static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
+				 uint64_t now)
+{
+	uint32_t qpn = get_be32(w + W_QPN) & 0xffffff;
+	uint8_t key[SHCA_DOMAIN_KEY];
+	struct shca_guest **slot, *g;
+	struct shca_domain *d;
+	struct shca_qp *qp;
+
+	pthread_mutex_lock(&e->guests_lock);
+	slot = guest_slot(e, qpn);
+	g = *slot;
+	if (g && shca_domain_key(g->qp->domain, key) &&
+	    !memcmp(key, w + W_DOMAIN, sizeof(key))) {
+		qp = g->qp;
+		shca_qp_get(qp);
+		pthread_mutex_unlock(&e->guests_lock);
+		return qp;
+	}
+	if (g) {
+		*slot = g->next;
+		e->nguests--;
+	}
+	pthread_mutex_unlock(&e->guests_lock);
+	if (g)
+		guest_drop(e, g);
+	if (e->nguests >= GUESTS_MAX)
+		guests_kill(e, guests_take(e, is_unused, &now));
+	g = calloc(1, sizeof(*g));
+	qp = calloc(1, sizeof(*qp));
+	/* The domain stays until the guest is in the list, and then takes it
+	 * along when it goes. */
+	pthread_mutex_lock(&e->xrc_lock);
+	d = shca_domain_find(e, w + W_DOMAIN);
+	if (!g || !qp || !d || e->nguests >= GUESTS_MAX) {
+		pthread_mutex_unlock(&e->xrc_lock);
+		free(g);
+		free(qp);
+		return NULL;
+	}
+	qp->engine = e;
+	atomic_store(&qp->refs, 2);
+	atomic_store(&qp->timer_due, UINT64_MAX);
+	pthread_mutex_init(&qp->modify_lock, NULL);
+	pthread_mutex_init(&qp->lock, NULL);
+	pthread_mutex_init(&qp->wr_lock, NULL);
+	qp->dead = true; /* until it has a core */
+	qp->abandoned = true; /* it has no handle, so no events */
+	qp->ex.qp_base.qp_num = qpn;
+	qp->ex.qp_base.qp_type = IBV_QPT_XRC_RECV;
+	qp->domain = d;
+	qp->guest = g;
+	g->qp = qp;
+	g->qpn = qpn;
+	g->used_ns = now;
+	pthread_mutex_lock(&e->guests_lock);
+	/* Only who receives makes guests, so there is none by now. */
+	g->next = e->guests[qpn % SHCA_GUEST_BUCKETS];
+	e->guests[qpn % SHCA_GUEST_BUCKETS] = g;
+	e->nguests++;
+	pthread_mutex_unlock(&e->guests_lock);
+	pthread_mutex_unlock(&e->xrc_lock);
+	return qp;
+}
+
+/* The responder comes, or a packet for what it has done here */
+
+static int core_create(struct shca_qp *qp, const uint8_t *w)
+{
+	struct roce_qp_init init = {
+		.env = &qp->engine->env,
+		.owner = qp,
+		.qpn = get_be32(w + W_QPN) & 0xffffff,
+		.type = IBV_QPT_XRC_RECV,
+		.seed = get_be32(w + W_QPN) * 0x9e3779b1u,
+	};
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT,
+		.port_num = 1,
+		.qp_access_flags = get_be32(w + W_ACCESS),
+		.path_mtu = w[W_MTU],
+		.dest_qp_num = get_be32(w + W_DEST_QPN) & 0xffffff,
+		.rq_psn = get_be32(w + W_EPSN) & 0xffffff,
+		.max_dest_rd_atomic = w[W_RD_ATOMIC],
+		.min_rnr_timer = w[W_RNR_TIMER],
+	};
+	struct roce_path path = {
+		.sgid_scope = get_be32(w + W_SCOPE),
+		.flow_label = get_be32(w + W_FLOW),
+		.sport = (uint16_t)get_be16(w + W_SPORT),
+		.tclass = w[W_TCLASS],
+		.hop_limit = w[W_HOPS],
+		.local = w[W_LOCAL],
+	};
+	struct roce_qp *core;
+	int err;
+
+	memcpy(path.sgid.raw, w + W_SGID, 16);
+	memcpy(path.dgid.raw, w + W_DGID, 16);
+	if (roce_gid_is_v4(&path.sgid) != roce_gid_is_v4(&path.dgid) ||
+	    attr.path_mtu < IBV_MTU_256 || attr.path_mtu > IBV_MTU_4096)
+		return -EINVAL;
+	err = roce_qp_create(&core, &init);
+	if (err)
+		return err;
+	err = roce_qp_modify(core, &attr,
+			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+				     IBV_QP_ACCESS_FLAGS,
+			     NULL);
+	attr.qp_state = IBV_QPS_RTR;
+	if (!err)
+		err = roce_qp_modify(core, &attr,
+				     IBV_QP_STATE | IBV_QP_AV |
+					     IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+					     IBV_QP_RQ_PSN |
+					     IBV_QP_MAX_DEST_RD_ATOMIC |
+					     IBV_QP_MIN_RNR_TIMER,
+				     &path);
+	if (err) {
+		roce_qp_destroy(core);
+		return err;
+	}
+	if (qp->core)
+		roce_qp_destroy(qp->core);
+	qp->core = core;
+	return 0;
+}
+
+/* LEND or AGAIN; lock held. False: nothing to do with the packet. */
+static bool guest_prepare(struct shca_qp *qp, const uint8_t *w)
+{
+	struct shca_guest *g = qp->guest;
+	uint32_t loan = get_be32(w + W_LOAN);
+	struct roce_rsp_state s = shca_word_state(w);
+	bool other, fresh;
+
+	if (!g)
+		return false; /* it goes */
+	other = !qp->core || g->qp_id != get_be64(w + W_QP_ID) ||
+		memcmp(g->attr, w + W_ATTR, sizeof(g->attr));
+	fresh = !qp->core || g->qp_id != get_be64(w + W_QP_ID) ||
+		(int32_t)(loan - g->loan) > 0;
+	if (w[W_KIND] == AGAIN) {
+		/* Before a first loan nothing can have been executed here. */
+		if (other || g->held || roce_qp_state(qp->core) == IBV_QPS_ERR)
+			return false;
+		roce_rsp_set(qp->core, &s);
+		return true;
+	}
+	if (!fresh)
+		return loan == g->loan;
+	if ((other || roce_qp_state(qp->core) == IBV_QPS_ERR) &&
+	    core_create(qp, w))
+		return false;
+	qp->dead = false;
+	memcpy(g->attr, w + W_ATTR, sizeof(g->attr));
+	g->qp_id = get_be64(w + W_QP_ID);
+	g->home = (uint16_t)get_be16(w + W_SLOT);
+	g->loan = loan;
+	g->event = -1;
+	g->unknown = false;
+	if (!g->held)
+		atomic_fetch_add(&qp->engine->nheld, 1);
+	g->held = true;
+	roce_rsp_set(qp->core, &s);
+	return true;
+}
+
+/* There is no such domain in this process. */
+static void refuse(struct engine *e, const uint8_t *w,
+		   const struct roce_rx *inner)
+{
+	uint8_t r[W_LEN];
+
+	if (w[W_KIND] != LEND)
+		return;
+	memcpy(r, w, W_LEN);
+	r[W_KIND] = RETURN;
+	r[W_FLAGS] |= F_UNKNOWN;
+	put_be16(r + W_SLOT, registry_slot(e->registry));
+	put_be32(r + W_SRQN, inner->h.xrc_srqn);
+	shca_word_send(e, get_be16(w + W_SLOT), r, NULL, inner);
+}
+
+struct shca_qp *shca_guest_word(struct engine *e, const uint8_t *w,
+				const struct roce_rx *inner, uint64_t now)
+{
+	struct shca_qp *qp = guest_get(e, w, now);
+	bool good;
+
+	if (!qp) {
+		refuse(e, w, inner);
+		return NULL;
+	}
+	pthread_mutex_lock(&qp->lock);
+	good = guest_prepare(qp, w);
+	shca_qp_unlock(qp);
+	/* shca_guest_domain_gone() waits for the receive side. */
+	shca_qp_put(qp);
+	return good ? qp : NULL;
+}
