@@ -338,6 +338,13 @@ static void listener_event(struct rsock *rs, const struct cm_event *ev)
 	}
 }
 
+/* What was written to who accepted counts, though the RTU was lost. */
+static void take_early(struct rsock *rs)
+{
+	if (rs->state == RSOCK_ACCEPTING)
+		rsock_stream_progress(rs);
+}
+
 static int stream_event(struct rsock *rs, const struct cm_event *ev)
 {
 	struct rsock_stream *s = &rs->s;
@@ -368,18 +375,24 @@ static int stream_event(struct rsock *rs, const struct cm_event *ev)
 	case RDMA_CM_EVENT_CONNECT_ERROR:
 	case RDMA_CM_EVENT_UNREACHABLE:
 	case RDMA_CM_EVENT_REJECTED:
+		take_early(rs);
+		if (rs->state >= RSOCK_CONNECTED)
+			return 0;
 		return -event_errno(rs, ev, ETIMEDOUT);
 	case RDMA_CM_EVENT_DISCONNECTED:
 		/*
 		 * A peer that closes says so in a message first. One that was
 		 * killed could not, but what it sent counts.
 		 */
+		take_early(rs);
 		if (rs->state == RSOCK_CONNECTED)
 			rsock_stream_progress(rs);
+		s->gone = true;
 		if (rs->state <= RSOCK_ACCEPTING)
 			return -ECONNRESET;
 		if (rs->state == RSOCK_CONNECTED) {
 			rs->state = RSOCK_DISCONNECTED;
+			s->reset = s->rd_open;
 			rs->why = ECONNRESET;
 			s->rd_open = s->wr_open = false;
 		}

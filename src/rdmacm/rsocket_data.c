@@ -205,7 +205,8 @@ static void on_ctrl(struct rsock *rs, uint32_t value)
 {
 	struct rsock_stream *s = &rs->s;
 
-	if (value == RSW_SHUTDOWN && s->wr_open) {
+	/* Who has not told its own end yet still must, so it goes on. */
+	if (value == RSW_SHUTDOWN && !s->told) {
 		s->rd_open = false;
 	} else if (value == RSW_DISCONNECT || value == RSW_SHUTDOWN) {
 		rs->state = RSOCK_DISCONNECTED;
@@ -270,9 +271,11 @@ static void on_sent(struct rsock *rs, const struct ibv_wc *wc)
 		rsock_stream_fail(rs, wc_errno(wc->status));
 }
 
+/* A stream that both sides have ended may still have to deliver what it sent. */
 static bool has_cq(const struct rsock *rs)
 {
-	return rs->state == RSOCK_ACCEPTING || rs->state == RSOCK_CONNECTED;
+	return rs->state == RSOCK_ACCEPTING || rs->state == RSOCK_CONNECTED ||
+	       rs->state == RSOCK_DISCONNECTED;
 }
 
 void rsock_stream_progress(struct rsock *rs)
@@ -297,7 +300,7 @@ void rsock_stream_progress(struct rsock *rs)
 		}
 		if (recvs && has_cq(rs)) {
 			err = rsock_stream_post_recvs(rs, recvs);
-			if (err)
+			if (err && rs->state != RSOCK_DISCONNECTED)
 				rsock_stream_fail(rs, -err);
 		}
 	} while (n == ARRAY_SIZE(wc) && ++rounds < 64);
@@ -416,7 +419,7 @@ static int recv_end(const struct rsock *rs)
 {
 	if (rs->closing)
 		return -EBADF;
-	return rs->state == RSOCK_FAILED ? -rs->why : 0;
+	return rs->state == RSOCK_FAILED || rs->s.reset ? -rs->why : 0;
 }
 
 ssize_t rsock_stream_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
@@ -600,13 +603,26 @@ static bool ctrl_free(struct rsock *rs)
 	return rs->s.ctrl_out < RSOCK_CTRL || rs->state != RSOCK_CONNECTED;
 }
 
+/* Who says good-bye does so whatever signals come: 0 or -EAGAIN. */
+static int wait_out(struct rsock *rs, bool (*ready)(struct rsock *rs),
+		    uint64_t until)
+{
+	int err;
+
+	do {
+		err = rsock_wait(rs, ready, false, until);
+	} while (err == -EINTR && rsock_now_ns() < until);
+	return err == -EINTR ? -EAGAIN : err;
+}
+
 /* Under lock. */
 static int send_ctrl(struct rsock *rs, enum rsw_ctrl value, uint64_t until)
 {
-	int err = rsock_wait(rs, ctrl_free, false, until);
+	int err = wait_out(rs, ctrl_free, until);
 
 	if (err || rs->state != RSOCK_CONNECTED)
 		return err;
+	rs->s.told = true;
 	return post_ctrl(rs, rsw_msg(RSW_CTRL, value), NULL);
 }
 
@@ -649,7 +665,7 @@ static bool all_sent(struct rsock *rs)
 {
 	struct rsock_stream *s = &rs->s;
 
-	return rs->state != RSOCK_CONNECTED ||
+	return !has_cq(rs) || s->gone ||
 	       (!s->ctrl_out && s->sq_free == rs->sq_size - RSOCK_CTRL);
 }
 
@@ -667,12 +683,12 @@ void rsock_stream_close(struct rsock *rs)
 	until = rsock_now_ns() + wait_ns;
 	pthread_mutex_lock(&rs->lock);
 	if (wait_ns && rs->state == RSOCK_ACCEPTING)
-		rsock_wait(rs, accepted, false, until);
-	if (wait_ns && rs->state == RSOCK_CONNECTED) {
-		if (rs->s.rd_open || rs->s.wr_open)
-			shut(rs, SHUT_RDWR, until);
-		rsock_wait(rs, all_sent, false, until);
-	}
+		wait_out(rs, accepted, until);
+	if (wait_ns && rs->state == RSOCK_CONNECTED &&
+	    (rs->s.rd_open || rs->s.wr_open))
+		shut(rs, SHUT_RDWR, until);
+	if (wait_ns && rs->state >= RSOCK_CONNECTED)
+		wait_out(rs, all_sent, until);
 	pthread_mutex_unlock(&rs->lock);
 }
 

@@ -124,7 +124,7 @@ void rsock_arm(struct rsock *rs, int fds[2])
 	}
 	fds[0] = s->channel->fd;
 	if (!s->cq || rs->state < RSOCK_ACCEPTING ||
-	    rs->state > RSOCK_CONNECTED)
+	    rs->state > RSOCK_DISCONNECTED)
 		return;
 	if (!s->armed)
 		s->armed = !ibv_req_notify_cq(s->cq, 0);

@@ -99,6 +99,9 @@ struct rsock_stream {
 
 	bool rd_open; /* the peer may send, and we want it */
 	bool wr_open;
+	bool told; /* the peer: that we send no more */
+	bool gone; /* the peer's queue pair is, or will be at once */
+	bool reset; /* and it did not say good-bye */
 	bool swap;
 
 	/* receiving */

@@ -781,6 +781,17 @@ def case_killed():
         assert e.errno in (errno.ECONNRESET, errno.ETIMEDOUT, errno.EPIPE), e
     s.close()
     assert time.monotonic() - start < 30
+    # Who only reads must not take it for the end of what there was to read.
+    p, s = connect_child()
+    s.sendall(b"some")
+    wait_readable(s)
+    p.send_signal(signal.SIGKILL)
+    p.wait()
+    assert s.recv_exactly(4) == b"some"
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    fails((errno.ECONNRESET, errno.ETIMEDOUT), s.recv, 1)
+    s.close()
 
 
 def case_killed_keepalive():
@@ -812,6 +823,79 @@ def case_exit():
         assert s.recv(1) == b""
     except OSError as e:
         assert e.errno in (errno.ECONNRESET, errno.ETIMEDOUT), e
+
+
+def read_to_end(s, out):
+    try:
+        while data := s.recv(65536):
+            out.append(data)
+    except OSError as e:
+        out.append(e)
+
+
+def deliver(finish, n, shut_first):
+    """n times: all that was written arrives, however the writer ends it."""
+    data = pattern(60000)
+    for i in range(n):
+        c, s = connected()
+        got, gone = [], threading.Event()
+
+        def serve():
+            if shut_first:
+                s.shutdown(socket.SHUT_WR)
+                gone.set()
+            read_to_end(s, got)
+
+        t = threading.Thread(target=serve)
+        c.sendall(data)
+        if shut_first:
+            c.shutdown(socket.SHUT_WR)
+        t.start()
+        if shut_first:
+            assert c.recv(1) == b""
+        finish(c)
+        t.join(20)
+        assert not t.is_alive()
+        assert got and all(isinstance(x, bytes) for x in got), (i, got[-1:])
+        assert b"".join(got) == data, f"{i}: {sum(map(len, got))} of {len(data)} bytes"
+        s.close()
+
+
+def case_halves():
+    """Both sides have said that they are done before all has arrived."""
+    deliver(RSocket.close, 30, True)
+
+
+def case_signals():
+    """Signals during rclose() cost nothing."""
+    signal.signal(signal.SIGALRM, lambda *_: None)
+
+    def close(c):
+        signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+        try:
+            c.close()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    deliver(close, 20, False)
+
+
+def case_brief():
+    """Connections that are over before the server looks at them, and whose RTU
+    may have been lost."""
+    for i in range(15):
+        ls = listener()
+        c = RSocket(FAMILY)
+        t = threading.Thread(target=lambda: (c.connect(ls.getsockname()), c.sendall(b"brief"), c.close()))
+        t.start()
+        s, _ = ls.accept()
+        t.join(20)
+        time.sleep(0.03)
+        got = []
+        read_to_end(s, got)
+        assert got == [b"brief"], (i, got)
+        s.close()
+        ls.close()
 
 
 def case_dgram():
