@@ -401,7 +401,7 @@ static int mtu_check(const struct ibv_qp_attr *attr,
 	if (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096)
 		return -EINVAL;
 	/* What stays on this host does not care for an interface's MTU. */
-	if (!path || netdev_is_local(&path->dgid))
+	if (!path || path->local)
 		return 0;
 	return attr->path_mtu > netdev_ib_mtu(via->mtu) ? -EINVAL : 0;
 }
