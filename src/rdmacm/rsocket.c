@@ -241,12 +241,27 @@ void rsock_copy_addr(struct sockaddr *dst, socklen_t *dst_len,
 	*dst_len = len;
 }
 
-/* The CM knows IPv4 addresses as such only. */
-static void unmap_ip4(union rsw_addr *addr)
+void rsock_map_ip4(union rsw_addr *addr)
+{
+	struct sockaddr_in sin = addr->sin;
+
+	if (addr->sa.sa_family != AF_INET)
+		return;
+	memset(addr, 0, sizeof(*addr));
+	addr->sin6.sin6_family = AF_INET6;
+	addr->sin6.sin6_port = sin.sin_port;
+	memset(&addr->sin6.sin6_addr.s6_addr[10], 0xff, 2);
+	memcpy(&addr->sin6.sin6_addr.s6_addr[12], &sin.sin_addr, 4);
+}
+
+void rsock_unmap_ip4(union rsw_addr *addr)
 {
 	struct sockaddr_in sin = { .sin_family = AF_INET,
 				   .sin_port = addr->sin6.sin6_port };
 
+	if (addr->sa.sa_family != AF_INET6 ||
+	    !IN6_IS_ADDR_V4MAPPED(&addr->sin6.sin6_addr))
+		return;
 	memcpy(&sin.sin_addr, &addr->sin6.sin6_addr.s6_addr[12], 4);
 	memset(addr, 0, sizeof(*addr));
 	addr->sin = sin;
@@ -267,9 +282,7 @@ int rsock_addr(const struct rsock *rs, const struct sockaddr *sa, socklen_t len,
 		return -EAFNOSUPPORT;
 	if (rs->family != AF_IB && len < addr_size(addr))
 		return -EINVAL;
-	if (rs->family == AF_INET6 && rs->type == SOCK_STREAM &&
-	    IN6_IS_ADDR_V4MAPPED(&addr->sin6.sin6_addr))
-		unmap_ip4(addr);
+	rsock_unmap_ip4(addr);
 	return 0;
 }
 

@@ -628,18 +628,6 @@ int rsock_stream_connect(struct rsock *rs, const union rsw_addr *addr)
 	return err;
 }
 
-/* IPv4 addresses look as they do to an IPv6 socket of the kernel. */
-static void map_ip4(union rsw_addr *addr)
-{
-	struct sockaddr_in sin = addr->sin;
-
-	memset(addr, 0, sizeof(*addr));
-	addr->sin6.sin6_family = AF_INET6;
-	addr->sin6.sin6_port = sin.sin_port;
-	memset(&addr->sin6.sin6_addr.s6_addr[10], 0xff, 2);
-	memcpy(&addr->sin6.sin6_addr.s6_addr[12], &sin.sin_addr, 4);
-}
-
 int rsock_stream_name(struct rsock *rs, bool peer, union rsw_addr *addr)
 {
 	const struct rdma_addr *names = &rs->s.id->route.addr;
@@ -654,9 +642,9 @@ int rsock_stream_name(struct rsock *rs, bool peer, union rsw_addr *addr)
 	else
 		err = -ENOTCONN;
 	pthread_mutex_unlock(&rs->lock);
-	if (addr->sa.sa_family == AF_INET && rs->family == AF_INET6)
-		map_ip4(addr);
-	else if (!addr->sa.sa_family)
+	if (rs->family == AF_INET6)
+		rsock_map_ip4(addr);
+	if (!addr->sa.sa_family)
 		addr->sa.sa_family = (sa_family_t)rs->family;
 	return err;
 }

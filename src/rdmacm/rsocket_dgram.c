@@ -17,12 +17,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #define GRH_LEN 40
+#define MAX_MTU 4096
+#define UD_HEADERS 72 /* IPv6, UDP, BTH, DETH and ICRC */
 #define NBUCKETS 256 /* of the table of peers */
 #define MAX_DESTS 4096
 #define REFRESH_NS 1000000000ull
@@ -47,7 +51,7 @@ struct rsock_dgram_qp {
 	struct ibv_comp_channel *cc;
 	struct ibv_cq *cq;
 	struct ibv_mr *smr, *rmr;
-	uint8_t *rbuf; /* rq_size slots, then room for GRHs */
+	uint8_t *rbuf; /* rq_size slots, then room for what nobody reads */
 	uint32_t mtu;
 	uint32_t inline_size;
 	int sgid_index;
@@ -75,6 +79,17 @@ static bool same_addr(const union rsw_addr *a, const union rsw_addr *b)
 		       a->sin.sin_addr.s_addr == b->sin.sin_addr.s_addr;
 	return a->sin6.sin6_port == b->sin6.sin6_port &&
 	       IN6_ARE_ADDR_EQUAL(&a->sin6.sin6_addr, &b->sin6.sin6_addr);
+}
+
+/* As the UDP socket of rs has it. */
+static union rsw_addr outside(const struct rsock *rs,
+			      const union rsw_addr *addr)
+{
+	union rsw_addr copy = *addr;
+
+	if (rs->family == AF_INET6)
+		rsock_map_ip4(&copy);
+	return copy;
 }
 
 static unsigned hash(const union rsw_addr *addr)
@@ -196,16 +211,23 @@ void rsock_dgram_fini(struct rsock *rs)
 
 static int post_recv(struct rsock *rs, struct rsock_dgram_qp *qp, uint32_t slot)
 {
-	/* Nobody reads the GRHs: they share one place. */
-	struct ibv_sge sge[2] = {
+	/*
+	 * Nobody reads the GRHs, nor what is behind the longest datagram: they
+	 * share one place. A packet that did not fit would be the end of the
+	 * queue pair.
+	 */
+	struct ibv_sge sge[3] = {
 		{ .addr = (uintptr_t)(qp->rbuf + rs->rq_size * RSW_DGRAM_MAX),
 		  .length = GRH_LEN,
 		  .lkey = qp->rmr->lkey },
 		{ .addr = (uintptr_t)(qp->rbuf + slot * RSW_DGRAM_MAX),
 		  .length = RSW_DGRAM_MAX,
 		  .lkey = qp->rmr->lkey },
+		{ .addr = (uintptr_t)(qp->rbuf + rs->rq_size * RSW_DGRAM_MAX),
+		  .length = MAX_MTU - RSW_DGRAM_MAX,
+		  .lkey = qp->rmr->lkey },
 	};
-	struct ibv_recv_wr wr = { .wr_id = slot, .sg_list = sge, .num_sge = 2 },
+	struct ibv_recv_wr wr = { .wr_id = slot, .sg_list = sge, .num_sge = 3 },
 			   *bad;
 
 	return -ibv_post_recv(qp->id->qp, &wr, &bad);
@@ -237,6 +259,22 @@ static int find_gid(struct rsock_dgram_qp *qp, const struct ibv_port_attr *port)
 	return -EADDRNOTAVAIL;
 }
 
+/* The port's MTU is that of one of its interfaces, not always of ours. */
+static uint32_t netdev_mtu(const struct rsock *rs,
+			   const struct rsock_dgram_qp *qp)
+{
+	struct ibv_gid_entry gid;
+	struct ifreq ifr = { 0 };
+	uint32_t mtu = MAX_MTU;
+
+	if (!ibv_query_gid_ex(qp->id->verbs, qp->id->port_num,
+			      (uint32_t)qp->sgid_index, &gid, 0) &&
+	    if_indextoname(gid.ndev_ifindex, ifr.ifr_name) &&
+	    !ioctl(rs->d.udp, SIOCGIFMTU, &ifr) && ifr.ifr_mtu > UD_HEADERS)
+		mtu = (uint32_t)ifr.ifr_mtu - UD_HEADERS;
+	return mtu;
+}
+
 static int bind_id(struct rsock_dgram_qp *qp)
 {
 	union rsw_addr src = qp->src;
@@ -263,10 +301,11 @@ static int fill_qp(struct rsock *rs, struct rsock_dgram_qp *qp)
 		.cap = { .max_send_wr = rs->sq_size,
 			 .max_recv_wr = rs->rq_size,
 			 .max_send_sge = 1,
-			 .max_recv_sge = 2,
+			 .max_recv_sge = 3,
 			 .max_inline_data = rs->inline_size },
 	};
-	size_t len = (size_t)rs->rq_size * RSW_DGRAM_MAX + GRH_LEN;
+	size_t len = (size_t)rs->rq_size * RSW_DGRAM_MAX + MAX_MTU -
+		     RSW_DGRAM_MAX;
 	struct epoll_event ev = { .events = EPOLLIN };
 	struct ibv_port_attr port;
 	uint32_t i;
@@ -280,8 +319,8 @@ static int fill_qp(struct rsock *rs, struct rsock_dgram_qp *qp)
 	if (!qp->id->verbs ||
 	    ibv_query_port(qp->id->verbs, qp->id->port_num, &port))
 		return -ENODEV;
-	qp->mtu = 128u << port.active_mtu;
 	err = find_gid(qp, &port);
+	qp->mtu = min_u32(128u << port.active_mtu, netdev_mtu(rs, qp));
 	if (err)
 		return err;
 	qp->cc = ibv_create_comp_channel(qp->id->verbs);
@@ -368,6 +407,7 @@ static int source_of(struct rsock *rs, const union rsw_addr *dst,
 		    getsockname(rs->d.udp, &src->sa, &len))
 			return rsock_errno();
 	}
+	rsock_unmap_ip4(src);
 	if (!unspecified(src))
 		return 0;
 	port = src->sin.sin_port;
@@ -475,8 +515,9 @@ static ssize_t send_udp(struct rsock *rs, struct rsock_dest *dest, bool data,
 	uint8_t hdr[RSW_UDP_IP6];
 	struct iovec all[16] = { { hdr, rsw_udp_encode(hdr, &udp,
 						       &dest->qp->src) } };
-	struct msghdr msg = { .msg_name = &dest->addr,
-			      .msg_namelen = addr_len(&dest->addr),
+	union rsw_addr to = outside(rs, &dest->addr);
+	struct msghdr msg = { .msg_name = &to,
+			      .msg_namelen = addr_len(&to),
 			      .msg_iov = all,
 			      .msg_iovlen = (size_t)iovcnt + 1 };
 	ssize_t n;
@@ -548,6 +589,7 @@ static void drain_udp(struct rsock *rs)
 			     &from.sa, &from_len);
 		if (n < 0 && errno != ECONNREFUSED)
 			return;
+		rsock_unmap_ip4(&from);
 		if (n > 0 && n <= RSW_DGRAM_MAX)
 			take_udp(rs, buf, (size_t)n, &from);
 	}
@@ -564,7 +606,7 @@ static void on_recv(struct rsock *rs, struct rsock_dgram_qp *qp,
 
 	if (wc->status != IBV_WC_SUCCESS)
 		return;
-	if (wc->byte_len < GRH_LEN ||
+	if (wc->byte_len < GRH_LEN || len > RSW_DGRAM_MAX ||
 	    rsw_dgram_decode(qp->rbuf + slot * RSW_DGRAM_MAX, len, &src) < 0 ||
 	    !wanted(rs, &src) || !push(rs, qp, slot, len))
 		post_recv(rs, qp, slot);
@@ -627,11 +669,12 @@ bool rsock_dgram_can_send(struct rsock *rs)
 
 int rsock_dgram_bind(struct rsock *rs, const union rsw_addr *addr)
 {
+	union rsw_addr at = outside(rs, addr);
 	int err;
 
 	pthread_mutex_lock(&rs->lock);
 	err = make_ready(rs);
-	if (!err && bind(rs->d.udp, &addr->sa, addr_len(addr)))
+	if (!err && bind(rs->d.udp, &at.sa, addr_len(&at)))
 		err = rsock_errno();
 	pthread_mutex_unlock(&rs->lock);
 	return err;
@@ -639,6 +682,7 @@ int rsock_dgram_bind(struct rsock *rs, const union rsw_addr *addr)
 
 int rsock_dgram_connect(struct rsock *rs, const union rsw_addr *addr)
 {
+	union rsw_addr to = outside(rs, addr);
 	struct rsock_dest *dest = NULL;
 	int err;
 
@@ -647,8 +691,8 @@ int rsock_dgram_connect(struct rsock *rs, const union rsw_addr *addr)
 	/* The queue pair is of the address that connect() chooses, or chose. */
 	if (!err && addr->sa.sa_family != AF_UNSPEC)
 		err = get_dest(rs, addr, &dest);
-	if (!err && connect(rs->d.udp, &addr->sa,
-			    dest ? addr_len(addr) : sizeof(addr->sa)))
+	if (!err && connect(rs->d.udp, &to.sa,
+			    dest ? addr_len(&to) : sizeof(to.sa)))
 		err = rsock_errno();
 	if (!err)
 		rs->d.connected = dest;
@@ -703,6 +747,7 @@ ssize_t rsock_dgram_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
 	p = &d->packets[d->head];
 	data = (p->qp ? p->qp->rbuf : d->ubuf) + p->slot * RSW_DGRAM_MAX;
 	hdr = rsw_dgram_decode(data, p->len, from); /* checked when it came */
+	*from = outside(rs, from);
 	len = p->len - (uint32_t)hdr;
 	done = scatter(iov, iovcnt, data + hdr, len);
 	n = (ssize_t)(*flags & MSG_TRUNC ? len : done);

@@ -223,6 +223,12 @@ bool rsock_nonblock(const struct rsock *rs, int flags);
 /* Writes what fits of addr, like getsockname(2). */
 void rsock_copy_addr(struct sockaddr *dst, socklen_t *dst_len,
 		     const union rsw_addr *addr);
+/*
+ * IPv4 addresses look as they do to an IPv6 socket of the kernel, and inside as
+ * such, which is all that the CM knows. Others stay what they are.
+ */
+void rsock_map_ip4(union rsw_addr *addr);
+void rsock_unmap_ip4(union rsw_addr *addr);
 /* A sockaddr given by a program: -EINVAL or -EAFNOSUPPORT. */
 int rsock_addr(const struct rsock *rs, const struct sockaddr *sa, socklen_t len,
 	       union rsw_addr *addr);

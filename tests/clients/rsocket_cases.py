@@ -960,6 +960,49 @@ def case_dgram():
         x.close()
 
 
+def case_dgram_dual():
+    """An IPv6 rsocket for everybody has IPv4 peers, by their mapped addresses."""
+    a, b = RSocket(socket.AF_INET, socket.SOCK_DGRAM), RSocket(socket.AF_INET6, socket.SOCK_DGRAM)
+    a.bind(("127.0.0.1", 0))
+    b.bind(("::", 0))
+    at_b = ("127.0.0.1", b.getsockname()[1])
+    for i in range(5):  # over UDP first, then from QP to QP
+        a.sendto(b"%d" % i, at_b)
+        wait_readable(b)
+        data, src = b.recvfrom(10)
+        assert data == b"%d" % i and src == ("::ffff:127.0.0.1", a.getsockname()[1]), (data, src)
+        b.sendto(data + data, src)
+        wait_readable(a)
+        assert a.recvfrom(10) == (data + data, at_b)
+    b.connect(src)
+    assert b.getpeername() == src
+    b.send(b"connected")
+    wait_readable(a)
+    assert a.recv(100) == b"connected"
+    a.sendto(b"and back", at_b)
+    wait_readable(b)
+    assert b.recv(100) == b"and back"
+
+
+def case_child_long():
+    """A packet of UD that no rsocket sends harms nobody. By test_rsocket.py,
+    with the program that sends it."""
+    a, b = RSocket(socket.AF_INET, socket.SOCK_DGRAM), RSocket(socket.AF_INET, socket.SOCK_DGRAM)
+    b.bind(("127.0.0.1", 0))
+    sender = subprocess.Popen([sys.argv[3], str(b.getsockname()[1])])
+    wait_readable(b)
+    assert b.recv(10) == b"hi"
+    assert sender.wait(20) == 0
+    for i in range(5):
+        a.sendto(b"%d" % i, b.getsockname())
+        wait_readable(b)
+        data, src = b.recvfrom(10)
+        assert data == b"%d" % i
+        b.sendto(data, src)
+        wait_readable(a)
+        assert a.recv(10) == data
+
+
 def case_dgram_flood():
     """Too much is lost, and nothing else happens."""
     a, b = RSocket(FAMILY, socket.SOCK_DGRAM), RSocket(FAMILY, socket.SOCK_DGRAM)

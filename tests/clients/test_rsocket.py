@@ -206,6 +206,10 @@ def test_case_loss(home, case):
     rig.Side(home).run([PYTHON, CASES, case], ["--wire", "--loss", "1", "--seed", "3"], limit=100)
 
 
+def test_dgram_too_long(home):
+    rig.Side(home).run([PYTHON, CASES, "child_long", "127.0.0.1", rig.client("rsocket_long")])
+
+
 ROWS = []
 if os.access(rig.client("rsocket_peer"), os.X_OK):
     ROWS = subprocess.run([rig.client("rsocket_peer"), "-p", "1", "-l"], stdout=subprocess.PIPE,
