@@ -18,9 +18,17 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#ifndef CLOSE_RANGE_CLOEXEC
+#define CLOSE_RANGE_CLOEXEC 4u
+#endif
+
 #define CONF "/etc/rdma/rsocket/preload_config"
 
-/* preload_config: which programs' sockets are rsockets; without it, all are. */
+/*
+ * preload_config: which programs' sockets are rsockets. Without it, all streams
+ * are, and datagrams where RS_DGRAM asks for it: over UDP they have a header of
+ * ours, which ordinary peers do not know.
+ */
 
 static bool word_is(const char *word, const char *name)
 {
@@ -56,7 +64,7 @@ static bool matches(const char *line, int family, int type)
 }
 
 /* Bit 0 to 3: IPv4 streams, IPv6 streams, IPv4 datagrams, IPv6 datagrams. */
-static unsigned wanted = 0xf;
+static unsigned wanted = 0x3;
 
 static void read_config(void)
 {
@@ -65,8 +73,11 @@ static void read_config(void)
 	unsigned found = 0;
 	bool any = false;
 	char line[256];
+	const char *dgram = getenv("RS_DGRAM");
 	int i;
 
+	if (dgram && atoi(dgram))
+		wanted = 0xf;
 	if (!f)
 		return;
 	while (fgets(line, sizeof(line), f)) {
@@ -86,7 +97,8 @@ static bool intercept(int family, int type, int protocol)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	bool stream = (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == SOCK_STREAM;
 
-	if (rsp_inside() || (family != AF_INET && family != AF_INET6))
+	if (rsp_inside() || rsp_borrowed() ||
+	    (family != AF_INET && family != AF_INET6))
 		return false;
 	/*
 	 * Datagrams with flags are those of resolvers and other libraries,
@@ -209,6 +221,7 @@ static int adopt(struct rsp_fd *listener, int rfd, int flags)
 	f = fd < 0 ? NULL
 		   : rsp_new(listener->family, SOCK_STREAM, RSP_RSOCK, rfd);
 	if (f && rsp_set(fd, f) == fd) {
+		f->linked = true;
 		if (flags & SOCK_NONBLOCK)
 			rfcntl(rfd, F_SETFL, O_NONBLOCK);
 		return fd;
@@ -407,6 +420,42 @@ int rsp_close(int fd)
 	rsp_epoll_close(fd);
 	rsp_clear(fd);
 	return rsp_real()->close(fd);
+}
+
+int rsp_close_range(unsigned first, unsigned last, int flags)
+	RSP_EXPORT(close_range);
+int rsp_close_range(unsigned first, unsigned last, int flags)
+{
+	const struct rsp_real *real = rsp_real();
+
+	if (!real->close_range) {
+		errno = ENOSYS;
+		return -1;
+	}
+	if (first <= last && !((unsigned)flags & CLOSE_RANGE_CLOEXEC))
+		rsp_clear_range(first, last);
+	return real->close_range(first, last, flags);
+}
+
+void rsp_closefrom(int first) RSP_EXPORT(closefrom);
+void rsp_closefrom(int first)
+{
+	const struct rsp_real *real = rsp_real();
+
+	rsp_clear_range(first > 0 ? (unsigned)first : 0, UINT_MAX);
+	if (real->closefrom)
+		real->closefrom(first);
+}
+
+/* What stdio has buffered goes where stdio's data goes: to the shadow. */
+int rsp_fclose(FILE *f) RSP_EXPORT(fclose);
+int rsp_fclose(FILE *f)
+{
+	int fd = fileno(f);
+
+	rsp_epoll_close(fd);
+	rsp_clear(fd);
+	return rsp_real()->fclose(f);
 }
 
 /* new is a copy of old, made by the kernel. */

@@ -41,6 +41,7 @@ struct rsp_reg {
 	epoll_data_t data;
 	int fds[2]; /* in the kernel's instance, or -1 */
 	bool shadow; /* fd itself is, too: a listener */
+	bool fired; /* one-shot: nothing until it is armed again */
 	bool queued; /* in the list of those to ask */
 	bool woken; /* a descriptor of it has woken us */
 	uint32_t reported; /* edge-triggered: and nothing has happened since */
@@ -48,6 +49,9 @@ struct rsp_reg {
 
 struct ep {
 	int epfd, evfd;
+	unsigned refs; /* of the table, and of calls */
+	_Atomic bool closed;
+	unsigned turn;
 	pthread_mutex_t lock;
 	struct rsp_reg *regs; /* MAX_REGS of them, of which nregs were used */
 	uint32_t nregs;
@@ -58,12 +62,48 @@ struct ep {
 };
 
 static struct rsp_table eps;
+static pthread_mutex_t eps_lock = PTHREAD_MUTEX_INITIALIZER; /* of refs */
 
 static struct ep *find_ep(int epfd)
 {
 	_Atomic(void *) *slot = rsp_slot(&eps, epfd, false);
 
 	return slot ? atomic_load_explicit(slot, memory_order_acquire) : NULL;
+}
+
+/* With a reference: close() of it may come while another thread waits. */
+static struct ep *get_ep(int epfd)
+{
+	struct ep *ep;
+
+	if (!find_ep(epfd))
+		return NULL;
+	pthread_mutex_lock(&eps_lock);
+	ep = find_ep(epfd);
+	if (ep)
+		ep->refs++;
+	pthread_mutex_unlock(&eps_lock);
+	return ep;
+}
+
+static void put_ep(struct ep *ep)
+{
+	unsigned left;
+
+	pthread_mutex_lock(&eps_lock);
+	left = --ep->refs;
+	pthread_mutex_unlock(&eps_lock);
+	if (left)
+		return;
+	rsp_real()->close(ep->evfd);
+	munmap(ep->regs, MAX_REGS * sizeof(*ep->regs));
+	pthread_mutex_destroy(&ep->lock);
+	free(ep);
+}
+
+bool rsp_epoll_any(unsigned fd)
+{
+	return rsp_slot(&eps, (int)fd, false);
 }
 
 static struct ep *make_ep(int epfd)
@@ -80,6 +120,7 @@ static struct ep *make_ep(int epfd)
 		return NULL;
 	}
 	ep->epfd = epfd;
+	ep->refs = 1;
 	pthread_mutex_init(&ep->lock, NULL);
 	ep->check_tail = &ep->check;
 	ep->evfd = -1;
@@ -219,6 +260,13 @@ static int ask_all(struct ep *ep, struct epoll_event *out, int max,
 			give_reg(reg);
 			continue;
 		}
+		if (reg->fired) {
+			/* Nobody is to be woken by it. */
+			set_fd(reg, 0, -1);
+			set_fd(reg, 1, -1);
+			set_shadow(reg, false);
+			continue;
+		}
 		if (n == max) {
 			ask(reg);
 			continue;
@@ -242,7 +290,7 @@ static int ask_all(struct ep *ep, struct epoll_event *out, int max,
 		out[n++] = (struct epoll_event){ .events = revents,
 						 .data = reg->data };
 		if (reg->events & EPOLLONESHOT)
-			reg->events = EPOLLONESHOT;
+			reg->fired = true;
 		else if (!(reg->events & EPOLLET))
 			ask(reg);
 	}
@@ -289,25 +337,31 @@ static uint64_t settle_all(struct ep *ep)
 		int fd;
 	} some[BATCH];
 	uint64_t first = 0;
-	unsigned n = 0, i;
+	unsigned n, i, at = 1, total = 0;
 	struct rsp_reg *reg;
 
-	pthread_mutex_lock(&ep->lock);
-	if (ep->connecting)
-		for (i = 1; i < ep->nregs && n < BATCH; i++) {
-			reg = &ep->regs[i];
+	/* So many at a time: none is looked at under the lock. */
+	do {
+		n = 0;
+		pthread_mutex_lock(&ep->lock);
+		for (; at < ep->nregs && n < BATCH; at++) {
+			reg = &ep->regs[at];
 			if (!reg->f || reg->f->state != RSP_CONNECTING)
 				continue;
 			some[n].f = reg->f;
 			some[n++].fd = reg->fd;
 			ask(reg);
 		}
-	ep->connecting = n;
-	pthread_mutex_unlock(&ep->lock);
-	for (i = 0; i < n; i++)
-		if (rsp_settle(some[i].f, some[i].fd) == RSP_CONNECTING &&
-		    (!first || some[i].f->deadline_ns < first))
-			first = some[i].f->deadline_ns;
+		total += n;
+		if (n < BATCH)
+			ep->connecting = total;
+		pthread_mutex_unlock(&ep->lock);
+		for (i = 0; i < n; i++)
+			if (rsp_settle(some[i].f, some[i].fd) ==
+				    RSP_CONNECTING &&
+			    (!first || some[i].f->deadline_ns < first))
+				first = some[i].f->deadline_ns;
+	} while (n == BATCH);
 	return first;
 }
 
@@ -324,11 +378,11 @@ static int timeout_ms(uint64_t until, uint64_t first)
 }
 
 static int wait_ep(struct ep *ep, struct epoll_event *out, int max,
-		   uint64_t until)
+		   uint64_t until, const sigset_t *mask)
 {
 	const struct rsp_real *real = rsp_real();
 	struct epoll_event ev[BATCH];
-	int n, m, room, ms;
+	int n, m, room, ms, most;
 	uint64_t first;
 	bool settle;
 
@@ -341,13 +395,17 @@ static int wait_ep(struct ep *ep, struct epoll_event *out, int max,
 		settle = false;
 		rsp_enter();
 		pthread_mutex_lock(&ep->lock);
-		n = ask_all(ep, out, max, &settle);
+		/* Every other time, all else has its half before rsockets. */
+		most = ep->turn++ & 1 ? max / 2 : max;
+		n = ask_all(ep, out, most, &settle);
+		if (most < max && ep->check)
+			settle = true;
 		ep->waiters++;
 		pthread_mutex_unlock(&ep->lock);
 		rsp_leave();
 		room = max - n < BATCH ? max - n : BATCH;
 		ms = n || settle ? 0 : timeout_ms(until, first);
-		m = room ? real->epoll_wait(ep->epfd, ev, room, ms) : 0;
+		m = room ? real->epoll_pwait(ep->epfd, ev, room, ms, mask) : 0;
 		pthread_mutex_lock(&ep->lock);
 		ep->waiters--;
 		if (m > 0) {
@@ -360,34 +418,34 @@ static int wait_ep(struct ep *ep, struct epoll_event *out, int max,
 			return n;
 		if (m < 0)
 			return -1;
+		if (ep->closed) {
+			errno = EBADF;
+			return until && rsp_now_ns() >= until ? 0 : -1;
+		}
 		/* What has woken may be ready: it is asked before the end. */
 		if (until && rsp_now_ns() >= until && !ep->check && !settle)
 			return 0;
 	}
 }
 
+static int wait_put(struct ep *ep, struct epoll_event *ev, int max,
+		    uint64_t until, const sigset_t *mask)
+{
+	int n = wait_ep(ep, ev, max, until, mask), err = errno;
+
+	put_ep(ep);
+	errno = err;
+	return n;
+}
+
 int rsp_epoll_wait(int epfd, struct epoll_event *ev, int max, int timeout)
 	RSP_EXPORT(epoll_wait);
 int rsp_epoll_wait(int epfd, struct epoll_event *ev, int max, int timeout)
 {
-	struct ep *ep = find_ep(epfd);
+	struct ep *ep = get_ep(epfd);
 
-	return ep ? wait_ep(ep, ev, max, rsp_until(timeout))
+	return ep ? wait_put(ep, ev, max, rsp_until(timeout), NULL)
 		  : rsp_real()->epoll_wait(epfd, ev, max, timeout);
-}
-
-static int wait_masked(struct ep *ep, struct epoll_event *ev, int max,
-		       uint64_t until, const sigset_t *mask)
-{
-	sigset_t old;
-	int n;
-
-	if (mask)
-		pthread_sigmask(SIG_SETMASK, mask, &old);
-	n = wait_ep(ep, ev, max, until);
-	if (mask)
-		pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return n;
 }
 
 int rsp_epoll_pwait(int epfd, struct epoll_event *ev, int max, int timeout,
@@ -395,9 +453,9 @@ int rsp_epoll_pwait(int epfd, struct epoll_event *ev, int max, int timeout,
 int rsp_epoll_pwait(int epfd, struct epoll_event *ev, int max, int timeout,
 		    const sigset_t *mask)
 {
-	struct ep *ep = find_ep(epfd);
+	struct ep *ep = get_ep(epfd);
 
-	return ep ? wait_masked(ep, ev, max, rsp_until(timeout), mask)
+	return ep ? wait_put(ep, ev, max, rsp_until(timeout), mask)
 		  : rsp_real()->epoll_pwait(epfd, ev, max, timeout, mask);
 }
 
@@ -407,7 +465,7 @@ int rsp_epoll_pwait2(int epfd, struct epoll_event *ev, int max,
 int rsp_epoll_pwait2(int epfd, struct epoll_event *ev, int max,
 		     const struct timespec *ts, const sigset_t *mask)
 {
-	struct ep *ep = find_ep(epfd);
+	struct ep *ep = get_ep(epfd);
 	uint64_t until = 0;
 
 	if (!ep)
@@ -415,7 +473,7 @@ int rsp_epoll_pwait2(int epfd, struct epoll_event *ev, int max,
 	if (ts)
 		until = rsp_now_ns() + (uint64_t)ts->tv_sec * 1000000000u +
 			(uint64_t)ts->tv_nsec;
-	return wait_masked(ep, ev, max, until, mask);
+	return wait_put(ep, ev, max, until, mask);
 }
 
 /* Another thread sleeps in the instance: it looks again. */
@@ -515,6 +573,7 @@ static int control(struct ep *ep, int op, struct rsp_fd *f, int fd,
 	reg->events = ev->events;
 	reg->data = ev->data;
 	reg->reported = 0;
+	reg->fired = false;
 	ep->connecting += f->state == RSP_CONNECTING;
 	ask(reg);
 	kick(ep);
@@ -528,7 +587,7 @@ int rsp_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
 	struct rsp_fd *f = rsp_find(fd);
 	struct ep *ep;
-	int ret;
+	int ret, err;
 
 	if (!f || f->rfd < 0 || (op != EPOLL_CTL_DEL && !ev))
 		return rsp_real()->epoll_ctl(epfd, op, fd, ev);
@@ -536,11 +595,13 @@ int rsp_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 		errno = EINVAL;
 		return -1;
 	}
-	ep = find_ep(epfd);
-	if (!ep)
-		ep = make_ep(epfd);
-	if (!ep)
+	if (!find_ep(epfd) && !make_ep(epfd))
 		return -1;
+	ep = get_ep(epfd);
+	if (!ep) {
+		errno = EBADF;
+		return -1;
+	}
 	rsp_enter();
 	pthread_mutex_lock(&f->lock);
 	if (f->rfd >= 0)
@@ -549,6 +610,9 @@ int rsp_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 		ret = rsp_real()->epoll_ctl(epfd, op, fd, ev);
 	pthread_mutex_unlock(&f->lock);
 	rsp_leave();
+	err = errno;
+	put_ep(ep);
+	errno = err;
 	return ret;
 }
 
@@ -562,7 +626,8 @@ void rsp_epoll_fell_back(struct rsp_fd *f)
 	while ((reg = f->regs)) {
 		ep = reg->ep;
 		fd = reg->fd;
-		ev = (struct epoll_event){ .events = reg->events,
+		ev = (struct epoll_event){ .events = reg->fired ? EPOLLONESHOT
+								: reg->events,
 					   .data = reg->data };
 		del_reg(f, reg);
 		rsp_real()->epoll_ctl(ep->epfd, EPOLL_CTL_ADD, fd, &ev);
@@ -574,6 +639,7 @@ static void close_ep(struct ep *ep)
 	struct rsp_fd *f;
 	uint32_t i;
 
+	ep->closed = true;
 	for (i = 1; i < ep->nregs; i++) {
 		f = ep->regs[i].f;
 		if (!f)
@@ -583,10 +649,7 @@ static void close_ep(struct ep *ep)
 			del_reg(f, &ep->regs[i]);
 		pthread_mutex_unlock(&f->lock);
 	}
-	rsp_real()->close(ep->evfd);
-	munmap(ep->regs, MAX_REGS * sizeof(*ep->regs));
-	pthread_mutex_destroy(&ep->lock);
-	free(ep);
+	put_ep(ep);
 }
 
 void rsp_epoll_close(int fd)
@@ -596,6 +659,8 @@ void rsp_epoll_close(int fd)
 	struct rsp_reg *reg, *next;
 	struct ep *ep = NULL;
 
+	if (rsp_borrowed())
+		return;
 	if (slot && atomic_load_explicit(slot, memory_order_relaxed))
 		ep = atomic_exchange(slot, NULL);
 	if (ep)
@@ -620,6 +685,7 @@ void rsp_epoll_forked(void)
 	struct rsp_chunk *c;
 	int i;
 
+	pthread_mutex_init(&eps_lock, NULL);
 	for (i = 0; i < RSP_NCHUNKS; i++) {
 		c = atomic_load(&eps.chunk[i]);
 		if (c)

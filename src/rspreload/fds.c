@@ -24,6 +24,7 @@ static struct rsp_table table;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of free_list */
 static struct rsp_fd *free_list;
 static __thread int inside;
+static pid_t owner; /* of all this memory */
 
 const struct rsp_real *rsp_real(void)
 {
@@ -98,6 +99,11 @@ _Atomic(void *) *rsp_slot(struct rsp_table *t, int fd, bool make)
 	return c ? &c->slot[fd % RSP_CHUNK] : NULL;
 }
 
+bool rsp_borrowed(void)
+{
+	return owner && getpid() != owner;
+}
+
 struct rsp_fd *rsp_find(int fd)
 {
 	_Atomic(void *) *slot = rsp_slot(&table, fd, false);
@@ -125,6 +131,7 @@ struct rsp_fd *rsp_new(int family, int type, enum rsp_state state, int rfd)
 	f->family = family;
 	f->type = type;
 	f->dst_len = 0;
+	f->linked = false;
 	f->regs = NULL;
 	f->refs = 0;
 	f->rfd = rfd;
@@ -134,8 +141,11 @@ struct rsp_fd *rsp_new(int family, int type, enum rsp_state state, int rfd)
 
 int rsp_set(int fd, struct rsp_fd *f)
 {
-	_Atomic(void *) *slot = rsp_slot(&table, fd, true);
+	_Atomic(void *) *slot;
 
+	if (rsp_borrowed())
+		return fd;
+	slot = rsp_slot(&table, fd, true);
 	if (!slot) {
 		errno = ENOMEM;
 		return -1;
@@ -159,8 +169,11 @@ static void close_rsocket(struct rsp_fd *f)
 void rsp_clear(int fd)
 {
 	_Atomic(void *) *slot = rsp_slot(&table, fd, false);
-	struct rsp_fd *f = slot ? atomic_exchange(slot, NULL) : NULL;
+	struct rsp_fd *f;
 
+	if (!slot || rsp_borrowed())
+		return;
+	f = atomic_exchange(slot, NULL);
 	if (!f || --f->refs)
 		return;
 	close_rsocket(f);
@@ -169,6 +182,23 @@ void rsp_clear(int fd)
 	f->next_free = free_list;
 	free_list = f;
 	pthread_mutex_unlock(&mutex);
+}
+
+void rsp_clear_range(unsigned first, unsigned last)
+{
+	unsigned fd;
+
+	if (last > RSP_CHUNK * RSP_NCHUNKS - 1)
+		last = RSP_CHUNK * RSP_NCHUNKS - 1;
+	for (fd = first; fd <= last; fd++) {
+		if (!(fd % RSP_CHUNK) && !rsp_slot(&table, (int)fd, false) &&
+		    !rsp_epoll_any(fd)) {
+			fd += RSP_CHUNK - 1;
+			continue;
+		}
+		rsp_epoll_close((int)fd);
+		rsp_clear((int)fd);
+	}
 }
 
 /* The names are those of rdma-core's preload library. */
@@ -258,7 +288,7 @@ static int connect_error(struct rsp_fd *f)
 
 enum rsp_state rsp_settle(struct rsp_fd *f, int fd)
 {
-	int err;
+	int err, flags;
 
 	if (f->state != RSP_CONNECTING)
 		return f->state;
@@ -266,6 +296,10 @@ enum rsp_state rsp_settle(struct rsp_fd *f, int fd)
 	if (f->state == RSP_CONNECTING) {
 		err = connect_error(f);
 		if (!err) {
+			/* What the program has made of it meanwhile. */
+			flags = rsp_real()->fcntl64(fd, F_GETFL);
+			if (flags >= 0)
+				rfcntl(f->rfd, F_SETFL, flags & ~O_ACCMODE);
 			f->state = RSP_RSOCK;
 		} else if (err != EINPROGRESS) {
 			rsp_fall_back(f, fd);
@@ -322,6 +356,7 @@ static void after_fork_child(void)
 	int i, j;
 
 	pthread_mutex_init(&mutex, NULL);
+	owner = getpid();
 	for (i = 0; i < RSP_NCHUNKS; i++) {
 		c = atomic_load(&table.chunk[i]);
 		for (j = 0; c && j < RSP_CHUNK; j++) {
@@ -330,6 +365,15 @@ static void after_fork_child(void)
 				continue;
 			pthread_mutex_init(&f->lock, NULL);
 			f->regs = NULL;
+			/*
+			 * Without a connection the shadow is all there is to
+			 * inherit: a worker accepts what comes by TCP.
+			 */
+			if (f->state == RSP_LISTENING ||
+			    f->state == RSP_CONNECTING ||
+			    (f->state == RSP_RSOCK && f->type == SOCK_STREAM &&
+			     !f->dst_len && !f->linked))
+				f->state = RSP_PLAIN;
 		}
 	}
 	rsp_epoll_forked();
@@ -338,6 +382,7 @@ static void after_fork_child(void)
 __attribute__((constructor)) static void load(void)
 {
 	rsp_real();
+	owner = getpid();
 	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
 

@@ -66,6 +66,7 @@ static void become(struct rsp_fd *f, int fd, int rfd)
 {
 	rsp_copy_options(rfd, fd);
 	f->rfd = rfd;
+	f->linked = true;
 	f->state = RSP_RSOCK;
 	rsp_real()->shutdown(fd, SHUT_RDWR);
 }

@@ -22,6 +22,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -39,6 +40,9 @@ struct mmsghdr;
 	F(int, connect, (int, const struct sockaddr *, socklen_t)) \
 	F(int, shutdown, (int, int)) \
 	F(int, close, (int)) \
+	F(int, close_range, (unsigned, unsigned, int)) \
+	F(void, closefrom, (int)) \
+	F(int, fclose, (FILE *)) \
 	F(int, dup, (int)) \
 	F(int, dup3, (int, int, int)) \
 	F(int, dup2, (int, int)) \
@@ -109,6 +113,7 @@ struct rsp_fd {
 	pthread_mutex_t lock; /* of changes of state, and of what follows */
 	struct sockaddr_storage dst;
 	socklen_t dst_len;
+	bool linked; /* connected, and not by connect() */
 	uint64_t deadline_ns; /* of RSP_CONNECTING */
 	struct rsp_reg *regs; /* in epoll instances */
 };
@@ -129,6 +134,8 @@ struct rsp_table {
 
 /* NULL if there is none, or with make if there is no memory for it. */
 _Atomic(void *) *rsp_slot(struct rsp_table *t, int fd, bool make);
+/* A child of vfork() uses its parent's memory: nothing in it is its own. */
+bool rsp_borrowed(void);
 /* NULL unless it is ours, in a state other than RSP_PLAIN. */
 struct rsp_fd *rsp_find(int fd);
 struct rsp_fd *rsp_new(int family, int type, enum rsp_state state, int rfd);
@@ -136,6 +143,8 @@ struct rsp_fd *rsp_new(int family, int type, enum rsp_state state, int rfd);
 int rsp_set(int fd, struct rsp_fd *f);
 /* fd is none any more. The rsocket goes with the last. */
 void rsp_clear(int fd);
+/* All from first to last, epoll instances too, are to be closed. */
+void rsp_clear_range(unsigned first, unsigned last);
 /*
  * An rsocket with the program's defaults, or -1. In here, and while another
  * r* function runs, the program's sockets are the kernel's: rsp_enter().
@@ -162,12 +171,20 @@ uint64_t rsp_connect_ns(void);
 
 /* wait.c */
 
+/*
+ * The mask to sleep with in rpoll(), which calls our poll() to sleep, or NULL:
+ * until then it is that of the thread, so that no signal comes before it can
+ * end the sleep.
+ */
+extern __thread const sigset_t *rsp_sleep_mask;
 /* poll() with program's descriptors; until 0: for ever. -1 and errno. */
 int rsp_poll(struct pollfd *fds, nfds_t nfds, uint64_t until_ns);
 uint64_t rsp_until(int timeout_ms);
 
 /* epoll.c */
 
+/* Whether there may be instances in the chunk of the table that fd is in. */
+bool rsp_epoll_any(unsigned fd);
 /* fd is to be closed, whatever it is. */
 void rsp_epoll_close(int fd);
 /* f is a socket of the kernel from now on. Under its lock. */

@@ -31,6 +31,8 @@ static bool any_ours(const struct pollfd *fds, nfds_t nfds)
 	return false;
 }
 
+__thread const sigset_t *rsp_sleep_mask;
+
 struct wait {
 	struct pollfd *p; /* two per descriptor */
 	uint64_t deadline_ns; /* the first of connections, or 0 */
@@ -128,6 +130,11 @@ int rsp_call_poll(struct pollfd *fds, nfds_t nfds, int timeout)
 	RSP_EXPORT(poll);
 int rsp_call_poll(struct pollfd *fds, nfds_t nfds, int timeout)
 {
+	struct timespec ts = { timeout / 1000, timeout % 1000 * 1000000L };
+
+	if (rsp_inside() && rsp_sleep_mask && timeout)
+		return rsp_real()->ppoll(fds, nfds, timeout < 0 ? NULL : &ts,
+					 rsp_sleep_mask);
 	if (!any_ours(fds, nfds))
 		return rsp_real()->poll(fds, nfds, timeout);
 	return rsp_poll(fds, nfds, rsp_until(timeout));
@@ -140,6 +147,21 @@ int rsp_poll_chk(struct pollfd *fds, nfds_t nfds, int timeout, size_t size)
 	if (size / sizeof(*fds) < nfds)
 		abort();
 	return rsp_call_poll(fds, nfds, timeout);
+}
+
+static int poll_masked(struct pollfd *fds, nfds_t nfds, uint64_t until,
+		       const sigset_t *mask)
+{
+	const struct timespec now = { 0 };
+	int n;
+
+	rsp_sleep_mask = mask;
+	n = rsp_poll(fds, nfds, until);
+	rsp_sleep_mask = NULL;
+	/* A signal that was pending, and there was no time to sleep. */
+	if (!n && mask && rsp_real()->ppoll(NULL, 0, &now, mask) < 0)
+		n = -1;
+	return n;
 }
 
 static uint64_t until_of(const struct timespec *ts)
@@ -155,17 +177,10 @@ int rsp_ppoll(struct pollfd *fds, nfds_t nfds, const struct timespec *ts,
 int rsp_ppoll(struct pollfd *fds, nfds_t nfds, const struct timespec *ts,
 	      const sigset_t *mask)
 {
-	sigset_t old;
-	int n;
 
 	if (!any_ours(fds, nfds))
 		return rsp_real()->ppoll(fds, nfds, ts, mask);
-	if (mask)
-		pthread_sigmask(SIG_SETMASK, mask, &old);
-	n = rsp_poll(fds, nfds, until_of(ts));
-	if (mask)
-		pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return n;
+	return poll_masked(fds, nfds, until_of(ts), mask);
 }
 
 int rsp_ppoll_chk(struct pollfd *fds, nfds_t nfds, const struct timespec *ts,
@@ -217,9 +232,9 @@ static int report(const struct pollfd *p, short asked, short is, fd_set *set)
 }
 
 static int do_select(struct pollfd *fds, int n, fd_set *in, fd_set *out,
-		     fd_set *ex, uint64_t until)
+		     fd_set *ex, uint64_t until, const sigset_t *mask)
 {
-	int i, ret = rsp_poll(fds, (nfds_t)n, until);
+	int i, ret = poll_masked(fds, (nfds_t)n, until, mask);
 
 	if (ret < 0)
 		return ret;
@@ -251,7 +266,7 @@ int rsp_select(int nfds, fd_set *in, fd_set *out, fd_set *ex,
 	if (tv)
 		until = rsp_now_ns() + (uint64_t)tv->tv_sec * 1000000000u +
 			(uint64_t)tv->tv_usec * 1000u;
-	ret = do_select(fds, n, in, out, ex, until);
+	ret = do_select(fds, n, in, out, ex, until, NULL);
 	if (tv) {
 		/* Linux tells how much is left. */
 		now = rsp_now_ns();
@@ -269,16 +284,10 @@ int rsp_pselect(int nfds, fd_set *in, fd_set *out, fd_set *ex,
 		const struct timespec *ts, const sigset_t *mask)
 {
 	struct pollfd fds[FD_SETSIZE];
-	sigset_t old;
-	int n, ret;
+	int n;
 
 	n = from_sets(nfds, in, out, ex, fds);
 	if (n < 0)
 		return rsp_real()->pselect(nfds, in, out, ex, ts, mask);
-	if (mask)
-		pthread_sigmask(SIG_SETMASK, mask, &old);
-	ret = do_select(fds, n, in, out, ex, until_of(ts));
-	if (mask)
-		pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return ret;
+	return do_select(fds, n, in, out, ex, until_of(ts), mask);
 }

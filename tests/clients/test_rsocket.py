@@ -150,7 +150,8 @@ def test_udpong_ipv6(place):
 
 
 def test_udpong_sockets(place):
-    both(place, "udpong", ["-C", "100", "-S", "500", "-T", "s"], ends=False, options=["--sockets"])
+    both(place, "udpong", ["-C", "100", "-S", "500", "-T", "s"], ends=False, options=["--sockets"],
+         env={"RS_DGRAM": "1"})
 
 
 def digest(path):
@@ -589,3 +590,176 @@ def test_calls(place):
     """What programs do with sockets, in one process."""
     out = place.server.run([PYTHON, "-c", CALLS, free_port(), place.host], [*place.options, "--sockets"])
     assert out.endswith("ok\n"), out
+
+
+SOCKETS = r"""
+import ctypes, errno, os, select, signal, socket, struct, subprocess, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+SIGSET = ctypes.c_ulong * 16
+
+def pair():
+    ls = socket.create_server(("127.0.0.1", 0))
+    got = []
+    t = threading.Thread(target=lambda: got.append(socket.create_connection(ls.getsockname())))
+    t.start()
+    s, _ = ls.accept()
+    t.join()
+    return got[0], s
+
+def alive(c, s):
+    c.sendall(b"still"); assert s.recv(10) == b"still"
+
+def case_worker():
+    # A server that listens before it forks.
+    ls = socket.create_server(("127.0.0.1", 0))
+    pid = os.fork()
+    if not pid:
+        s, _ = ls.accept()
+        s.sendall(s.recv(10))
+        os._exit(0)
+    c = socket.create_connection(ls.getsockname())
+    c.sendall(b"hello"); assert c.recv(10) == b"hello"
+    assert os.waitpid(pid, 0)[1] == 0
+
+def case_vfork():
+    # The child closes and moves descriptors, in memory that is its parent's.
+    c, s = pair()
+    assert subprocess._USE_VFORK
+    r, w = os.pipe()
+    os.dup2(r, 0)
+    for _ in range(3):
+        subprocess.run(["true"], check=True, stdin=c)
+        alive(c, s)
+        os.write(w, b"in"); assert os.read(0, 9) == b"in"
+
+def case_masks():
+    # A signal that is pending ends the wait with a mask that lets it come.
+    ls = socket.create_server(("127.0.0.1", 0))
+    ran = []
+    signal.signal(signal.SIGUSR1, lambda *_: ran.append(1))
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    none, ts = SIGSET(), struct.pack("=qq", 30, 0)
+    fds = ctypes.create_string_buffer(struct.pack("=ihh", ls.fileno(), select.POLLIN, 0))
+    ep = select.epoll()
+    ep.register(ls, select.EPOLLIN)
+    events = ctypes.create_string_buffer(12)
+    bits = ctypes.create_string_buffer(128)
+    for i, wait in enumerate((
+            lambda: libc.ppoll(fds, ctypes.c_ulong(1), ts, none),
+            lambda: libc.epoll_pwait(ep.fileno(), events, 1, 30000, none),
+            lambda: libc.pselect(ls.fileno() + 1, bits, None, None, ts, none))):
+        bits[ls.fileno() // 8] = 1 << ls.fileno() % 8
+        os.kill(os.getpid(), signal.SIGUSR1)
+        start = time.monotonic()
+        assert wait() == -1 and ctypes.get_errno() == errno.EINTR, i
+        assert time.monotonic() - start < 10 and len(ran) == i + 1, (i, ran)
+
+def case_closed():
+    # What closes a descriptor without close().
+    libc.fdopen.restype = ctypes.c_void_p
+    for how in (lambda fd: libc.fclose(ctypes.c_void_p(libc.fdopen(fd, b"r+"))),
+                lambda fd: libc.close_range(fd, fd, 0)):
+        fd = libc.socket(socket.AF_INET, socket.SOCK_STREAM, 0)
+        assert how(fd) == 0
+        r, w = os.pipe()
+        assert fd in (r, w)
+        os.write(w, b"pipe"); assert os.read(r, 9) == b"pipe"
+        os.close(r); os.close(w)
+
+def case_interrupted():
+    # connect() ended by a signal goes on, and the descriptor blocks.
+    ls = socket.create_server(("127.0.0.1", 0))
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    fd = libc.socket(socket.AF_INET, socket.SOCK_STREAM, 0)
+    to = struct.pack("=H", socket.AF_INET) + ls.getsockname()[1].to_bytes(2, "big") + b"\x7f\0\0\1" + bytes(8)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    assert libc.connect(fd, to, 16) == -1 and ctypes.get_errno() == errno.EINTR
+    got = []
+    def serve():
+        s, _ = ls.accept()
+        time.sleep(0.5)
+        s.sendall(b"late")
+        got.append(s)
+    t = threading.Thread(target=serve)
+    t.start()
+    p = select.poll(); p.register(fd, select.POLLOUT)
+    assert p.poll(10000) == [(fd, select.POLLOUT)]
+    buf = ctypes.create_string_buffer(10)
+    assert libc.read(fd, buf, ctypes.c_size_t(10)) == 4 and buf.value == b"late", os.strerror(ctypes.get_errno())
+    t.join()
+
+def case_fair():
+    c, s = pair()
+    r, w = os.pipe(); os.write(w, b"x")
+    ep = select.epoll()
+    ep.register(c, select.EPOLLOUT); ep.register(r, select.EPOLLIN)
+    seen = [ep.poll(10, 1)[0][0] for _ in range(40)]
+    assert seen.count(r) >= 10 and seen.count(c.fileno()) >= 10, seen
+
+def case_oneshot():
+    c, s = pair()
+    t = threading.Timer(0.2, s.sendall, (b"x",))
+    t.start()
+    ep = select.epoll()
+    ep.register(c, select.EPOLLIN | select.EPOLLONESHOT)
+    assert ep.poll(10) == [(c.fileno(), select.EPOLLIN)]
+    assert c.recv(9) == b"x"
+    s.close()
+    assert ep.poll(0.5) == [] and ep.poll(0) == []
+    ep.modify(c, select.EPOLLIN | select.EPOLLONESHOT)
+    got = ep.poll(10)
+    assert got and got[0][1] & select.EPOLLIN, got
+
+def case_connecting():
+    # One connection that succeeds behind many that nobody accepts yet.
+    idle = socket.create_server(("127.0.0.1", 0), backlog=200)
+    ls = socket.create_server(("127.0.0.1", 0))
+    ep, socks = select.epoll(), []
+    for at in [idle] * 140 + [ls]:
+        c = socket.socket(); c.setblocking(False)
+        assert c.connect_ex(at.getsockname()) == errno.EINPROGRESS
+        ep.register(c, select.EPOLLOUT)
+        socks.append(c)
+    t = threading.Thread(target=ls.accept)
+    t.start()
+    start = time.monotonic()
+    while c.fileno() not in [fd for fd, _ in ep.poll(15, 1000)]:
+        assert time.monotonic() - start < 15
+    t.join()
+
+def case_epoll_close():
+    # Of an instance that another thread waits for.
+    for _ in range(5):
+        ls = socket.create_server(("127.0.0.1", 0))
+        ep = libc.epoll_create1(0)
+        libc.epoll_ctl(ep, 1, ls.fileno(), struct.pack("=IQ", 1, 7))
+        out = []
+        buf = ctypes.create_string_buffer(120)
+        t = threading.Thread(target=lambda: out.append(libc.epoll_wait(ep, buf, 10, 200)))
+        t.start()
+        time.sleep(0.05)
+        libc.close(ep)
+        t.join(10)
+        assert out == [0] or out == [-1], out
+
+def case_datagrams():
+    # To those who know nothing of rsockets, unless they are asked for.
+    plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)  # with SOCK_CLOEXEC
+    plain.bind(("127.0.0.1", 0)); plain.settimeout(10)
+    fd = libc.socket(socket.AF_INET, socket.SOCK_DGRAM, 0)
+    u = socket.socket(fileno=fd)
+    u.sendto(b"as it is", plain.getsockname())
+    data, at = plain.recvfrom(100)
+    assert data == b"as it is", data
+    plain.sendto(b"answer", at); u.settimeout(10); assert u.recv(100) == b"answer"
+
+globals()["case_" + sys.argv[1]]()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("case", re.findall(r"^def case_(\w+)", SOCKETS, re.M))
+def test_sockets(home, case):
+    """Where librspreload was not what the kernel is."""
+    env = {"worker": {"RS_CONNECT_TIMEOUT": "500"}, "connecting": {"RS_CONNECT_TIMEOUT": "30000"}}
+    rig.Side(home).run([PYTHON, "-c", SOCKETS, case], ["--sockets"], env=env.get(case))
