@@ -271,7 +271,8 @@ static void on_sent(struct rsock *rs, const struct ibv_wc *wc)
 		rsock_stream_fail(rs, wc_errno(wc->status));
 }
 
-/* A stream that both sides have ended may still have to deliver what it sent. */
+/* A stream that both sides have ended may still have to deliver what it sent.
+ */
 static bool has_cq(const struct rsock *rs)
 {
 	return rs->state == RSOCK_ACCEPTING || rs->state == RSOCK_CONNECTED ||

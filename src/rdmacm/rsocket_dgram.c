@@ -304,8 +304,8 @@ static int fill_qp(struct rsock *rs, struct rsock_dgram_qp *qp)
 			 .max_recv_sge = 3,
 			 .max_inline_data = rs->inline_size },
 	};
-	size_t len = (size_t)rs->rq_size * RSW_DGRAM_MAX + MAX_MTU -
-		     RSW_DGRAM_MAX;
+	size_t len =
+		(size_t)rs->rq_size * RSW_DGRAM_MAX + MAX_MTU - RSW_DGRAM_MAX;
 	struct epoll_event ev = { .events = EPOLLIN };
 	struct ibv_port_attr port;
 	uint32_t i;
@@ -691,8 +691,8 @@ int rsock_dgram_connect(struct rsock *rs, const union rsw_addr *addr)
 	/* The queue pair is of the address that connect() chooses, or chose. */
 	if (!err && addr->sa.sa_family != AF_UNSPEC)
 		err = get_dest(rs, addr, &dest);
-	if (!err && connect(rs->d.udp, &to.sa,
-			    dest ? addr_len(&to) : sizeof(to.sa)))
+	if (!err &&
+	    connect(rs->d.udp, &to.sa, dest ? addr_len(&to) : sizeof(to.sa)))
 		err = rsock_errno();
 	if (!err)
 		rs->d.connected = dest;

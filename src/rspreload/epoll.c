@@ -51,6 +51,7 @@ struct ep {
 	int epfd, evfd;
 	unsigned refs; /* of the table, and of calls */
 	_Atomic bool closed;
+	bool forked; /* it is the parent's, too, with what is in it */
 	unsigned turn;
 	pthread_mutex_t lock;
 	struct rsp_reg *regs; /* MAX_REGS of them, of which nregs were used */
@@ -297,6 +298,27 @@ static int ask_all(struct ep *ep, struct epoll_event *out, int max,
 	return n;
 }
 
+/*
+ * A registration of the parent, in its child: only a listener's shadow is there
+ * for both.
+ */
+static bool inherited(const struct rsp_reg *reg, struct epoll_event *out, int n)
+{
+	struct pollfd p = { .fd = reg->fd,
+			    .events = (short)(reg->events & EPOLLIN) };
+	struct epoll_event *ev;
+
+	/* Each of its descriptors may have woken us. */
+	for (ev = out; ev < out + n; ev++)
+		if (ev->data.u64 == reg->data.u64)
+			return false;
+	if (!reg->shadow || rsp_real()->poll(&p, 1, 0) <= 0)
+		return false;
+	*ev = (struct epoll_event){ .events = (uint32_t)p.revents & 0x7fffu,
+				    .data = reg->data };
+	return true;
+}
+
 /* Kernel events into registrations to ask; the program's stay. */
 static int sort(struct ep *ep, struct epoll_event *ev, int n)
 {
@@ -316,6 +338,8 @@ static int sort(struct ep *ep, struct epoll_event *ev, int n)
 				reg->woken = true;
 				reg->reported = 0;
 				ask(reg);
+			} else if (ep->forked && inherited(reg, ev, kept)) {
+				kept++;
 			}
 			continue;
 		}
@@ -382,7 +406,7 @@ static int wait_ep(struct ep *ep, struct epoll_event *out, int max,
 {
 	const struct rsp_real *real = rsp_real();
 	struct epoll_event ev[BATCH];
-	int n, m, room, ms, most;
+	int n, m, got, room, ms, most;
 	uint64_t first;
 	bool settle;
 
@@ -406,6 +430,7 @@ static int wait_ep(struct ep *ep, struct epoll_event *out, int max,
 		room = max - n < BATCH ? max - n : BATCH;
 		ms = n || settle ? 0 : timeout_ms(until, first);
 		m = room ? real->epoll_pwait(ep->epfd, ev, room, ms, mask) : 0;
+		got = m;
 		pthread_mutex_lock(&ep->lock);
 		ep->waiters--;
 		if (m > 0) {
@@ -418,6 +443,9 @@ static int wait_ep(struct ep *ep, struct epoll_event *out, int max,
 			return n;
 		if (m < 0)
 			return -1;
+		/* What is the parent's stays ready until it looks. */
+		if (got > 0 && ep->forked)
+			real->poll(NULL, 0, 10);
 		if (ep->closed) {
 			errno = EBADF;
 			return until && rsp_now_ns() >= until ? 0 : -1;
@@ -677,18 +705,36 @@ void rsp_epoll_close(int fd)
 }
 
 /*
- * The instances of the parent are the child's too, but what wakes them is not:
- * the child forgets which they are.
+ * The instances of the parent are the child's too, but the rsockets in them are
+ * not.
  */
+static void fork_ep(struct ep *ep)
+{
+	uint32_t i;
+
+	pthread_mutex_init(&ep->lock, NULL);
+	ep->forked = true;
+	ep->refs = 1;
+	ep->waiters = ep->connecting = 0;
+	ep->free = ep->check = NULL;
+	ep->check_tail = &ep->check;
+	for (i = 1; i < ep->nregs; i++)
+		ep->regs[i].f = NULL;
+}
+
 void rsp_epoll_forked(void)
 {
 	struct rsp_chunk *c;
-	int i;
+	struct ep *ep;
+	int i, j;
 
 	pthread_mutex_init(&eps_lock, NULL);
 	for (i = 0; i < RSP_NCHUNKS; i++) {
 		c = atomic_load(&eps.chunk[i]);
-		if (c)
-			memset(c, 0, sizeof(*c));
+		for (j = 0; c && j < RSP_CHUNK; j++) {
+			ep = atomic_load(&c->slot[j]);
+			if (ep)
+				fork_ep(ep);
+		}
 	}
 }

@@ -621,6 +621,23 @@ def case_worker():
     c.sendall(b"hello"); assert c.recv(10) == b"hello"
     assert os.waitpid(pid, 0)[1] == 0
 
+def case_inherited():
+    # The same, by an epoll instance that was there before.
+    ls = socket.create_server(("127.0.0.1", 0))
+    quiet, _ = pair()
+    ep = select.epoll()
+    ep.register(ls, select.EPOLLIN); ep.register(quiet, select.EPOLLIN)
+    assert ep.poll(0) == []
+    pid = os.fork()
+    if not pid:
+        assert ep.poll(30) == [(ls.fileno(), select.EPOLLIN)]
+        s, _ = ls.accept()
+        s.sendall(s.recv(10))
+        os._exit(0)
+    c = socket.create_connection(ls.getsockname())
+    c.sendall(b"hello"); assert c.recv(10) == b"hello"
+    assert os.waitpid(pid, 0)[1] == 0
+
 def case_vfork():
     # The child closes and moves descriptors, in memory that is its parent's.
     c, s = pair()
@@ -761,5 +778,6 @@ os._exit(0)
 @pytest.mark.parametrize("case", re.findall(r"^def case_(\w+)", SOCKETS, re.M))
 def test_sockets(home, case):
     """Where librspreload was not what the kernel is."""
-    env = {"worker": {"RS_CONNECT_TIMEOUT": "500"}, "connecting": {"RS_CONNECT_TIMEOUT": "30000"}}
+    env = {"worker": {"RS_CONNECT_TIMEOUT": "500"}, "inherited": {"RS_CONNECT_TIMEOUT": "500"},
+           "connecting": {"RS_CONNECT_TIMEOUT": "30000"}}
     rig.Side(home).run([PYTHON, "-c", SOCKETS, case], ["--sockets"], env=env.get(case))

@@ -15,20 +15,20 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#define CHECK(expr)                             \
-	do {                                    \
-		if (!(expr)) {                  \
-			perror(#expr);          \
-			exit(EXIT_FAILURE);     \
-		}                               \
+#define CHECK(expr)                                                            \
+	do {                                                                   \
+		if (!(expr)) {                                                 \
+			perror(#expr);                                         \
+			exit(EXIT_FAILURE);                                    \
+		}                                                              \
 	} while (0)
 
 static uint32_t ask_qpn(const struct sockaddr_in *to)
 {
 	/* Tag, IPv4, data, length of the header, our QP, our address. */
-	static const uint8_t ask[] = { 0x55, 0x55, 0x55, 0x55, 4,   0,	 16,  0,
-				       0,    0,	   0,	 1,    127, 0,	 0,   1,
-				       'h',  'i' };
+	static const uint8_t ask[] = { 0x55, 0x55, 0x55, 0x55, 4,   0,
+				       16,   0,    0,    0,    0,   1,
+				       127,  0,    0,    1,    'h', 'i' };
 	struct timeval tv = { .tv_sec = 10 };
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
 	uint8_t answer[64];
