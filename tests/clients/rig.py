@@ -58,8 +58,9 @@ class Proc:
         return self.popen.pid
 
     def output(self):
-        self.out.seek(0)
-        return self.out.read().decode(errors="replace")
+        # The program writes at the same offset, which must not move.
+        fd = self.out.fileno()
+        return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
 
     def running(self):
         return self.popen.poll() is None
