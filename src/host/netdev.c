@@ -15,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "base/gid.h"
+#include "config.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,7 +25,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DUMP_BYTES 32768
@@ -646,12 +646,9 @@ static uint32_t local_find(uint64_t hi, uint64_t lo, uint32_t ifindex)
 static uint32_t local_lookup(const union ibv_gid *gid, uint32_t ifindex)
 {
 	uint64_t hi = get_be64(gid->raw), lo = get_be64(gid->raw + 8);
-	struct timespec ts;
-	uint64_t now;
+	uint64_t now = clock_coarse_ns();
 	uint32_t found;
 
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &ts); /* much the cheapest */
-	now = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 	if (now - atomic_load_explicit(&local.checked_ns,
 				       memory_order_acquire) >=
 	    1000000000u)

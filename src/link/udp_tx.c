@@ -39,7 +39,6 @@
 #include <netinet/udp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define POKE_NS 3000000u
 #define PATIENCE_NS 500000000u
@@ -150,13 +149,11 @@ static void set_path(const struct udp *u, struct route *r,
 static uint16_t private_port(struct udp *u, unsigned slot)
 {
 	uint16_t port = registry_port(u->registry, slot);
-	struct timespec ts;
 	uint64_t now;
 
 	if (!port)
 		return 0;
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &ts); /* much the cheapest */
-	now = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+	now = clock_coarse_ns();
 	if (now - atomic_load_explicit(&u->alive_ns[slot],
 				       memory_order_relaxed) <
 	    ALIVE_NS)
