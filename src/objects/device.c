@@ -259,10 +259,8 @@ bool shca_device_rescan(struct shca_device *dev, struct engine *e)
 	struct netdev_table now;
 	bool changed = false;
 	size_t i, j;
+	int err = scan(dev, &now);
 
-	int err;
-
-	err = scan(dev, &now);
 	if (err && err != -ENODEV)
 		return false;
 	pthread_mutex_lock(&dev->lock);

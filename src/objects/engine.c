@@ -353,6 +353,7 @@ static void rx(void *arg, const struct roce_rx *pkt)
 	struct rx_round *r = arg;
 	struct roce_rx inner;
 	struct shca_qp *qp;
+	uint32_t about;
 
 	if (pkt->h.dest_qpn == ROCE_MULTICAST_QPN) {
 		rx_multicast(r, pkt);
@@ -363,9 +364,9 @@ static void rx(void *arg, const struct roce_rx *pkt)
 		gsi_rx(r->e, pkt, r->now);
 		return;
 	}
-	if (!pkt->h.dest_qpn && shca_loan_about(pkt)) {
+	if (!pkt->h.dest_qpn && (about = shca_loan_about(pkt))) {
 		round_release(r);
-		qp = qpn_find(r->e, shca_loan_about(pkt));
+		qp = qpn_find(r->e, about);
 		qp = shca_loan_word(r->e, pkt, &inner, qp, r->now);
 		if (qp)
 			round_rx(r, qp, &inner);

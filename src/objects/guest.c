@@ -43,6 +43,17 @@ struct shca_guest {
 
 /* The responder goes home */
 
+static void hold(struct shca_guest *g, bool held)
+{
+	_Atomic unsigned *n = &g->qp->engine->nheld;
+
+	if (held && !g->held)
+		atomic_fetch_add(n, 1);
+	else if (!held && g->held)
+		atomic_fetch_sub(n, 1);
+	g->held = held;
+}
+
 /* keeps: not yet, but this is how far it has come. */
 static void give_back(struct shca_qp *qp, const struct roce_rx *pkt, bool keeps)
 {
@@ -66,11 +77,8 @@ static void give_back(struct shca_qp *qp, const struct roce_rx *pkt, bool keeps)
 	    -EAGAIN)
 		return;
 	g->told = true;
-	if (keeps)
-		return;
-	if (g->held)
-		atomic_fetch_sub(&e->nheld, 1);
-	g->held = false;
+	if (!keeps)
+		hold(g, false);
 }
 
 /* Between two messages, with nothing left to say; or failed, having said so. */
@@ -124,7 +132,7 @@ void shca_guest_settle(struct engine *e, uint64_t now)
 	pthread_mutex_lock(&e->guests_lock);
 	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++)
 		for (struct shca_guest *g = e->guests[i]; g; g = g->next)
-			if (g->held && n < sizeof(held) / sizeof(held[0])) {
+			if (g->held && n < ARRAY_SIZE(held)) {
 				shca_qp_get(g->qp);
 				held[n++] = g->qp;
 			}
@@ -206,8 +214,7 @@ static void guest_kill(struct engine *e, struct shca_guest *g)
 	if (qp->core)
 		roce_qp_destroy(qp->core);
 	qp->core = NULL;
-	if (g->held)
-		atomic_fetch_sub(&e->nheld, 1);
+	hold(g, false);
 	qp->guest = NULL;
 	shca_qp_unlock(qp);
 	engine_timer_drop(e, qp);
@@ -219,9 +226,7 @@ static void guest_kill(struct engine *e, struct shca_guest *g)
 static void guest_drop(struct engine *e, struct shca_guest *g)
 {
 	pthread_mutex_lock(&g->qp->lock);
-	if (g->held)
-		atomic_fetch_sub(&e->nheld, 1);
-	g->held = false;
+	hold(g, false);
 	shca_qp_unlock(g->qp);
 	guest_kill(e, g);
 }
@@ -489,9 +494,7 @@ static bool guest_prepare(struct shca_qp *qp, const uint8_t *w)
 	g->loan = loan;
 	g->event = -1;
 	g->unknown = false;
-	if (!g->held)
-		atomic_fetch_add(&qp->engine->nheld, 1);
-	g->held = true;
+	hold(g, true);
 	roce_rsp_set(qp->core, &s);
 	return true;
 }

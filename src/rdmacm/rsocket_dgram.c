@@ -13,6 +13,7 @@
  * not known yet, looks at the UDP socket.
  */
 #include "base/bytes.h"
+#include "base/gid.h"
 #include "rdmacm/rsocket_priv.h"
 
 #include <errno.h>
@@ -235,12 +236,11 @@ static int post_recv(struct rsock *rs, struct rsock_dgram_qp *qp, uint32_t slot)
 
 static union ibv_gid gid_of(const union rsw_addr *addr)
 {
-	union ibv_gid gid = { .raw = { [10] = 0xff, [11] = 0xff } };
+	union ibv_gid gid;
 
 	if (addr->sa.sa_family == AF_INET)
-		memcpy(gid.raw + 12, &addr->sin.sin_addr, 4);
-	else
-		memcpy(gid.raw, &addr->sin6.sin6_addr, 16);
+		return gid_of_v4(&addr->sin.sin_addr);
+	memcpy(gid.raw, &addr->sin6.sin6_addr, 16);
 	return gid;
 }
 

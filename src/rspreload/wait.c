@@ -177,7 +177,6 @@ int rsp_ppoll(struct pollfd *fds, nfds_t nfds, const struct timespec *ts,
 int rsp_ppoll(struct pollfd *fds, nfds_t nfds, const struct timespec *ts,
 	      const sigset_t *mask)
 {
-
 	if (!any_ours(fds, nfds))
 		return rsp_real()->ppoll(fds, nfds, ts, mask);
 	return poll_masked(fds, nfds, until_of(ts), mask);
