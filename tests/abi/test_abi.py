@@ -64,6 +64,20 @@ def table(library):
     return rows
 
 
+def doc_rows(text, columns):
+    """{name: second column} of the tables in a page of docs/ that have so many
+    columns and names in the first."""
+    found = {}
+    for line in text.splitlines():
+        cells = [c.strip() for c in line.split("|")]
+        if len(cells) < columns + 2 or not cells[1].startswith("`"):
+            continue
+        for name in re.findall(r"`(\w+)`", cells[1]):
+            assert name not in found, f"{name} twice"
+            found[name] = cells[2]
+    return found
+
+
 def system(library):
     path = os.path.join(SYSTEM, library)
     if not os.path.exists(path):

@@ -14,16 +14,8 @@ HEADER = "/usr/include/rdma/rdma_cma.h"
 
 def rows():
     """{name: what the second column says}"""
-    found = {}
     with open(os.path.join(test_abi.ROOT, "docs", "RDMACM.md")) as f:
-        for line in f:
-            cells = [c.strip() for c in line.split("|")]
-            if len(cells) < 4 or not cells[1].startswith("`"):
-                continue
-            for name in re.findall(r"`(\w+)`", cells[1]):
-                assert name not in found, f"{name} twice"
-                found[name] = cells[2]
-    return found
+        return test_abi.doc_rows(f.read(), 2)
 
 
 def enumerators(prefix):

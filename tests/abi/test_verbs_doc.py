@@ -34,16 +34,8 @@ ADVICE = {"IBV_ADVISE_MR_ADVICE_PREFETCH", "IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE"
 
 def rows():
     """{name: what the column softhca says}"""
-    found = {}
     with open(os.path.join(ROOT, "docs", "VERBS.md")) as f:
-        for line in f.read().partition("\n## Tests that skip\n")[0].splitlines():
-            cells = [c.strip() for c in line.split("|")]
-            if len(cells) < 7 or not cells[1].startswith("`"):
-                continue
-            for name in re.findall(r"`(\w+)`", cells[1]):
-                assert name not in found, f"{name} twice"
-                found[name] = cells[2]
-    return found
+        return test_abi.doc_rows(f.read().partition("\n## Tests that skip\n")[0], 5)
 
 
 def header():
