@@ -385,6 +385,9 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 	attr->phys_port_cnt = 1;
 }
 
+/* IB_UVERBS_DEVICE_ATOMIC_WRITE of <rdma/ib_user_verbs.h> since Linux 6.2. */
+#define SHCA_DEVICE_ATOMIC_WRITE (1ull << 40)
+
 /* Paging on demand is no different from one transport to the next. */
 #define ODP_UD                                                                 \
 	(IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV)
@@ -402,7 +405,8 @@ int shca_query_device_ex(struct ibv_context *ctx,
 	/* The device's clock is CLOCK_MONOTONIC in ns: 10^6 kHz. */
 	attr.completion_timestamp_mask = UINT64_MAX;
 	attr.hca_core_clock = 1000000;
-	attr.device_cap_flags_ex = attr.orig_attr.device_cap_flags;
+	attr.device_cap_flags_ex = attr.orig_attr.device_cap_flags |
+				   SHCA_DEVICE_ATOMIC_WRITE;
 	attr.phys_port_cnt_ex = 1;
 	attr.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
 	attr.odp_caps.per_transport_caps.rc_odp_caps = ODP_RC;

@@ -170,6 +170,9 @@ static void memory(void)
 	CAP(IBV_DEVICE_RC_IP_CSUM);
 	CAP(IBV_DEVICE_RAW_IP_CSUM);
 	CAP(IBV_DEVICE_MANAGED_FLOW_STEERING);
+	/* <rdma/ib_user_verbs.h> has it since Linux 6.2. */
+	say("IB_UVERBS_DEVICE_ATOMIC_WRITE",
+	    attr.device_cap_flags_ex & 1ull << 40 ? 0 : EOPNOTSUPP);
 }
 
 /* ---- completion queues ------------------------------------------------- */

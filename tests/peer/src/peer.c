@@ -48,6 +48,8 @@
 #define MAX_ARGS 24
 #define LINE_MAX_LEN 1024
 #define EXIT_SKIP 77
+/* IB_UVERBS_DEVICE_ATOMIC_WRITE, which older headers do not have. */
+#define CAP_ATOMIC_WRITE (1ull << 40)
 
 /* Offsets into the buffer: what A works on, what B works on. */
 #define AT_A 0x100000u
@@ -76,6 +78,7 @@ static struct {
 	union ibv_gid gid;
 	struct ibv_port_attr port;
 	struct ibv_device_attr attr;
+	uint64_t caps;
 } end;
 
 struct reply {
@@ -141,6 +144,7 @@ static int find_gid(void)
 static int open_end(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_device_attr_ex attr_ex;
 	int err = -ENODEV;
 
 	for (int i = 0; list && list[i]; i++) {
@@ -164,6 +168,9 @@ static int open_end(void)
 			opt_addr, strerror(-err));
 		return err;
 	}
+	end.caps = end.attr.device_cap_flags;
+	if (!ibv_query_device_ex(end.ctx, NULL, &attr_ex))
+		end.caps |= attr_ex.device_cap_flags_ex;
 	end.pd = ibv_alloc_pd(end.ctx);
 	end.channel = ibv_create_comp_channel(end.ctx);
 	if (!end.pd || !end.channel)
@@ -206,7 +213,7 @@ static void do_info(const uint64_t *a, struct reply *r)
 	answer(r, (uintptr_t)end.buf);
 	answer(r, end.mr[0]->rkey);
 	answer(r, (uint64_t)end.attr.max_qp_rd_atom);
-	answer(r, end.attr.device_cap_flags);
+	answer(r, end.caps);
 }
 
 /* srq max_wr */
@@ -221,10 +228,13 @@ static void do_srq(const uint64_t *a, struct reply *r)
 		refuse(r, errno, "ibv_create_srq");
 }
 
-/* qp type use_srq -> index qpn max_inline */
+/*
+ * qp type use_srq -> index qpn max_inline
+ * An RC QP can write atomically where the device can.
+ */
 static void do_qp(const uint64_t *a, struct reply *r)
 {
-	struct ibv_qp_init_attr init = {
+	struct ibv_qp_init_attr_ex init = {
 		.send_cq = end.cq,
 		.recv_cq = end.cq,
 		.srq = a[1] ? end.srq : NULL,
@@ -234,12 +244,18 @@ static void do_qp(const uint64_t *a, struct reply *r)
 			 .max_send_sge = 4,
 			 .max_recv_sge = 4,
 			 .max_inline_data = 64 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD,
+		.pd = end.pd,
 	};
 	struct ibv_qp *qp;
 
 	if (end.nqp == MAX_OBJ)
 		return refuse(r, ENOSPC, "qp");
-	qp = ibv_create_qp(end.pd, &init);
+	if (init.qp_type == IBV_QPT_RC && (end.caps & CAP_ATOMIC_WRITE)) {
+		init.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+		init.send_ops_flags = IBV_QP_EX_WITH_ATOMIC_WRITE;
+	}
+	qp = ibv_create_qp_ex(end.ctx, &init);
 	if (!qp)
 		return refuse(r, errno, "ibv_create_qp");
 	end.qp[end.nqp] = qp;
@@ -522,6 +538,24 @@ static void do_post(const uint64_t *a, struct reply *r)
 		memset(end.buf + a[3], 0x55, a[4]);
 }
 
+/* write qp rkey raddr value -> errno: eight bytes at once, or not at all */
+static void do_write(const uint64_t *a, struct reply *r)
+{
+	struct ibv_qp *qp = qp_of(a[0], r);
+	struct ibv_qp_ex *ex;
+
+	if (!qp)
+		return;
+	ex = ibv_qp_to_qp_ex(qp);
+	if (!ex || !ex->wr_atomic_write)
+		return refuse(r, EOPNOTSUPP, "atomic write");
+	ibv_wr_start(ex);
+	ex->wr_id = 0x500f;
+	ex->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_atomic_write(ex, (uint32_t)a[1], a[2], &a[3]);
+	answer(r, (uint64_t)ibv_wr_complete(ex));
+}
+
 /* Waits for an event of the channel. Returns 1, or 0 after ms. */
 static int wait_event(uint64_t ms)
 {
@@ -727,6 +761,7 @@ static const struct verb {
 	{ "guard", 2, do_guard }, { "check", 4, do_check },
 	{ "get", 1, do_get },     { "put", 2, do_put },
 	{ "arm", 1, do_arm },     { "event", 1, do_event },
+	{ "write", 4, do_write },
 };
 
 /* Runs one line: a name and hexadecimal numbers. */
@@ -1225,6 +1260,8 @@ static enum ibv_wc_opcode wc_of(enum ibv_wr_opcode op)
 		return IBV_WC_COMP_SWAP;
 	case IBV_WR_ATOMIC_FETCH_AND_ADD:
 		return IBV_WC_FETCH_ADD;
+	case IBV_WR_ATOMIC_WRITE:
+		return IBV_WC_ATOMIC_WRITE;
 	default:
 		return IBV_WC_SEND;
 	}
@@ -1490,6 +1527,43 @@ static void rc_faa_burst(void)
 		expect_word("old value", at(A, "get %lx", AT_A + 8 * i).v[0],
 			    3 * i);
 	expect_word("sum", at(B, "get %x", AT_B).v[0], 3 * 64);
+}
+
+/* Outstanding with writes and reads around them; all in order. */
+static void rc_atomic_write(void)
+{
+	const uint64_t x = 0x0123456789abcdef;
+
+	if (!(side[A].caps & side[B].caps & CAP_ATOMIC_WRITE))
+		skip("%s has no atomic write",
+		     side[A].caps & CAP_ATOMIC_WRITE ? "server" : "client");
+	pair(IBV_QPT_RC);
+	at(B, "guard %x 80", AT_B);
+	for (uint64_t i = 0; i < 16; i++) {
+		at(A, "put %lx %lx", AT_A + 16 * i, ~x - i);
+		/* goes first, and is overwritten; then what is there */
+		post(.op = IBV_WR_RDMA_WRITE, .len = 8, .off = AT_A + 16 * i,
+		     .raddr = side[B].va + AT_B + 8 * i);
+		if (at(A, "write %lx %x %lx %lx", qpi[A], side[B].rkey,
+		       side[B].va + AT_B + 8 * i, x + i)
+			    .v[0])
+			fail("requester: an atomic write is not taken");
+		post(.op = IBV_WR_RDMA_READ, .len = 8, .off = AT_A + 16 * i + 8,
+		     .raddr = side[B].va + AT_B + 8 * i);
+	}
+	for (int i = 0; i < 16; i++) {
+		expect_sent(A, IBV_WR_RDMA_WRITE);
+		expect_sent(A, IBV_WR_ATOMIC_WRITE);
+		expect_sent(A, IBV_WR_RDMA_READ);
+	}
+	for (uint64_t i = 0; i < 16; i++) {
+		expect_word("what was written", at(B, "get %lx", AT_B + 8 * i).v[0],
+			    x + i);
+		expect_word("what was read", at(A, "get %lx", AT_A + 16 * i + 8).v[0],
+			    x + i);
+	}
+	expect_word("after what was written", at(B, "get %x", AT_B + 0x80).v[0],
+		    0xeeeeeeeeeeeeeeee);
 }
 
 /* More reads posted than may be outstanding. */
@@ -2199,6 +2273,42 @@ static void err_misaligned(void)
 	}
 }
 
+/* An atomic write that the responder refuses; nothing may change there. */
+static void err_atomic_write(void)
+{
+	const struct {
+		uint64_t at, rkey, access;
+		enum ibv_wc_status status;
+	} t[] = {
+		{ AT_B, 0x5500, conf.access, IBV_WC_REM_ACCESS_ERR },
+		{ BUF_LEN, 0, conf.access, IBV_WC_REM_ACCESS_ERR },
+		{ AT_B + 4, 0, conf.access, IBV_WC_REM_INV_REQ_ERR },
+		{ AT_B, 0, IBV_ACCESS_LOCAL_WRITE, IBV_WC_REM_INV_REQ_ERR },
+	};
+
+	if (!(side[A].caps & side[B].caps & CAP_ATOMIC_WRITE))
+		skip("%s has no atomic write",
+		     side[A].caps & CAP_ATOMIC_WRITE ? "server" : "client");
+	seed++;
+	at(B, "fill %x 1000 %lx", AT_B, seed);
+	for (size_t i = 0; i < sizeof(t) / sizeof(*t); i++) {
+		conf.access = t[i].access;
+		pair(IBV_QPT_RC);
+		if (at(A, "write %lx %lx %lx 0", qpi[A],
+		       side[B].rkey ^ t[i].rkey, side[B].va + t[i].at)
+			    .v[0]) {
+			if (t[i].at % 8 == 0)
+				fail("requester: an atomic write is not taken");
+			remark("one that is not aligned is refused when it is "
+			       "posted");
+			continue;
+		}
+		expect(A, t[i].status, "an atomic write that is refused");
+		expect_data(B, AT_B, 0x1000, false);
+		expect_flush();
+	}
+}
+
 /* Invalidates a key that is no window of this QP. */
 static void err_inv(void)
 {
@@ -2399,6 +2509,7 @@ static const struct scenario {
 	{ "rc_cas", rc_cas, "RC compare and swap" },
 	{ "rc_faa", rc_faa, "RC fetch and add" },
 	{ "rc_faa_burst", rc_faa_burst, "RC 64 outstanding fetch and add" },
+	{ "rc_atomic_write", rc_atomic_write, "RC atomic write" },
 	{ "rc_reads_1", rc_reads_1, "RC 32 reads, one outstanding" },
 	{ "rc_reads_16", rc_reads_16, "RC 32 reads, 16 outstanding" },
 	{ "rc_sge", rc_sge, "RC gather and scatter of three pieces" },
@@ -2432,6 +2543,7 @@ static const struct scenario {
 	{ "err_lkey", err_lkey, "send with a bad lkey" },
 	{ "err_read_lkey", err_read_lkey, "read into read-only memory" },
 	{ "err_misaligned", err_misaligned, "misaligned atomic" },
+	{ "err_atomic_write", err_atomic_write, "atomic write refused" },
 	{ "err_inv", err_inv, "invalidate of an unknown key" },
 	{ "err_rnr", err_rnr, "RNR retries exhausted" },
 	{ "err_unknown_qp", err_unknown_qp, "unknown QP" },
