@@ -26,7 +26,6 @@ test-pyverbs: deps build ## rdma-core's own tests of verbs (pyverbs)
 	@tests/pyverbs/run $(PYVERBS)
 
 test-peer: deps build ## against the kernel's RDMA driver (rxe) in a guest; writes docs/INTEROP.md
-	@scripts/deps peer
 	@tests/peer/run --build-guest $(PEER)
 
 demo: deps ## watch unmodified RDMA programs run on this machine

@@ -62,10 +62,10 @@ def isolate():
     sys.exit(abs(status))
 
 
-def guest_kernel(build):
-    """The path of the guest's kernel, or None if it is not there."""
+def guest_kernel(version, build):
+    """The path of a guest's kernel, or None if it is not there."""
     p = subprocess.run([os.path.join(HERE, "guest-kernel"),
-                        "build" if build else "path"],
+                        "build" if build else "path", version],
                        stdout=subprocess.PIPE, text=True)
     return p.stdout.strip() if p.returncode == 0 else None
 
