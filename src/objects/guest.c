@@ -208,7 +208,7 @@ static void guest_kill(struct engine *e, struct shca_guest *g)
 {
 	struct shca_qp *qp = g->qp;
 
-	pthread_mutex_lock(&qp->lock);
+	shca_qp_lock(qp);
 	finish(qp);
 	qp->dead = true;
 	if (qp->core)
@@ -225,7 +225,7 @@ static void guest_kill(struct engine *e, struct shca_guest *g)
 /* Of a QP that is no more: nobody waits for its responder. */
 static void guest_drop(struct engine *e, struct shca_guest *g)
 {
-	pthread_mutex_lock(&g->qp->lock);
+	shca_qp_lock(g->qp);
 	hold(g, false);
 	shca_qp_unlock(g->qp);
 	guest_kill(e, g);
@@ -283,7 +283,7 @@ void shca_guest_domain_gone(struct engine *e, struct shca_domain *d)
 		for (struct shca_guest *g = e->guests[i]; g; g = g->next) {
 			if (g->qp->domain != d)
 				continue;
-			pthread_mutex_lock(&g->qp->lock);
+			shca_qp_lock(g->qp);
 			finish(g->qp);
 			shca_qp_unlock(g->qp);
 		}
@@ -303,7 +303,7 @@ void shca_guest_srq_gone(struct engine *e, struct shca_domain *d, uint32_t num)
 		for (struct shca_guest *g = e->guests[i]; g; g = g->next) {
 			if (g->qp->domain != d)
 				continue;
-			pthread_mutex_lock(&g->qp->lock);
+			shca_qp_lock(g->qp);
 			if (!g->qp->dead) {
 				roce_srq_gone(g->qp->core, num);
 				shca_qp_flush(g->qp, clock_ns());
@@ -525,7 +525,7 @@ struct shca_qp *shca_guest_word(struct engine *e, const uint8_t *w,
 		refuse(e, w, inner);
 		return NULL;
 	}
-	pthread_mutex_lock(&qp->lock);
+	shca_qp_lock(qp);
 	good = guest_prepare(qp, w);
 	shca_qp_unlock(qp);
 	/* shca_guest_domain_gone() waits for the receive side. */

@@ -379,7 +379,7 @@ struct shca_qp *shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 	case RETURN:
 		if (!mine)
 			return NULL;
-		pthread_mutex_lock(&mine->lock);
+		shca_qp_lock(mine);
 		if (!mine->dead && pkt->len > W_LEN && !is_lent(mine, w))
 			shca_qp_rx(mine, inner, now); /* late */
 		else if (!mine->dead && is_lent(mine, w))

@@ -579,6 +579,9 @@ void shca_qp_put(struct shca_qp *qp);
  * shca_qp_trylock() returning false is as good as having been there.
  */
 bool shca_qp_trylock(struct shca_qp *qp);
+/* Waits. What was left behind comes first, so that a QP that is about to leave
+ * its state has taken all that was received before. */
+void shca_qp_lock(struct shca_qp *qp);
 void shca_qp_unlock(struct shca_qp *qp);
 /*
  * Leaves a packet behind for the holder of the lock. True: the lock was free

@@ -132,6 +132,14 @@ static void pending_run(struct shca_qp *qp)
 	backlog_free(list);
 }
 
+void shca_qp_lock(struct shca_qp *qp)
+{
+	pthread_mutex_lock(&qp->lock);
+	/* The holder before may not have looked again yet. */
+	if (atomic_load_explicit(&qp->pending, memory_order_relaxed))
+		pending_run(qp);
+}
+
 bool shca_qp_trylock(struct shca_qp *qp)
 {
 	if (pthread_mutex_trylock(&qp->lock)) {
@@ -187,8 +195,7 @@ wait:
 	/* Enough: whoever has the lock has lost its CPU, perhaps, and packets
 	 * that go on coming must wait in the socket, where senders see it. */
 	atomic_fetch_sub(&qp->nbacklog, 1);
-	pthread_mutex_lock(&qp->lock);
-	pending_run(qp);
+	shca_qp_lock(qp);
 	if (!qp->dead)
 		shca_qp_rx(qp, pkt, clock_ns());
 	return true;
@@ -332,7 +339,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	init.cap = attr->cap;
 	init.sq_sig_all = attr->sq_sig_all;
 	init.seed = ib->qp_num * 0x9e3779b1u;
-	pthread_mutex_lock(&qp->lock);
+	shca_qp_lock(qp);
 	err = roce_qp_create(&qp->core, &init);
 	if (!err)
 		qp->dead = false;
@@ -476,7 +483,7 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 		goto out;
 
 	now = clock_ns();
-	pthread_mutex_lock(&qp->lock);
+	shca_qp_lock(qp);
 	/* What was received is acknowledged, whatever becomes of the QP. */
 	if ((mask & IBV_QP_STATE) && (reset || attr->qp_state == IBV_QPS_ERR))
 		shca_qp_flush(qp, now);
@@ -531,7 +538,7 @@ int shca_qp_query(struct ibv_qp *ib, struct ibv_qp_attr *attr, int mask,
 	if (engine_dead(qp->engine))
 		return -EIO;
 	pthread_mutex_lock(&qp->modify_lock);
-	pthread_mutex_lock(&qp->lock);
+	shca_qp_lock(qp);
 	roce_qp_query(qp->core, attr, init);
 	shca_qp_unlock(qp);
 	attr->ah_attr = qp->av;
@@ -552,7 +559,7 @@ static void qp_kill(struct shca_qp *qp)
 	struct engine *e = qp->engine;
 
 	engine_qpn_free(e, qp);
-	pthread_mutex_lock(&qp->lock);
+	shca_qp_lock(qp);
 	shca_qp_flush(qp, clock_ns()); /* the peer waits for ACKs we owe */
 	qp->dead = true;
 	shca_loan_forget(qp);
@@ -639,7 +646,7 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 		return -EINVAL;
 	}
 	now = clock_ns();
-	pthread_mutex_lock(&qp->lock);
+	shca_qp_lock(qp);
 	mark = roce_sq_mark(qp->core);
 	for (; wr; wr = wr->next) {
 		const struct roce_path *path = NULL;
@@ -691,7 +698,7 @@ int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
 		*bad = wr;
 		return -EINVAL;
 	}
-	pthread_mutex_lock(&qp->lock);
+	shca_qp_lock(qp);
 	for (; wr; wr = wr->next) {
 		err = roce_post_recv(qp->core, wr);
 		if (err) {

@@ -311,7 +311,7 @@ void shca_xrc_srq_remove(struct shca_srq *srq)
 	atomic_fetch_sub(&d->nsrq, 1);
 	pthread_mutex_lock(&d->list);
 	for (qp = d->qps; qp; qp = qp->xrc_next) {
-		pthread_mutex_lock(&qp->lock);
+		shca_qp_lock(qp);
 		if (!qp->dead) {
 			roce_srq_gone(qp->core, srq->num);
 			shca_qp_flush(qp, clock_ns());
@@ -412,7 +412,7 @@ int shca_xrc_qp_open(struct ibv_context *ibctx,
 	}
 	qp->real = real;
 	shca_qp_get(real);
-	pthread_mutex_lock(&real->lock);
+	shca_qp_lock(real);
 	ib->state = roce_qp_state(real->core);
 	qp->xrc_next = real->handles;
 	real->handles = qp;
@@ -431,7 +431,7 @@ bool shca_xrc_qp_close(struct shca_qp *qp)
 	bool last;
 
 	pthread_mutex_lock(&real->domain->list);
-	pthread_mutex_lock(&real->lock);
+	shca_qp_lock(real);
 	if (qp->real) {
 		for (p = &real->handles; *p != qp; p = &(*p)->xrc_next)
 			;

@@ -4,6 +4,7 @@
  * Linked with libibverbs.so.1 as any program is. Two queue pairs of one device
  * talk to each other over whatever address has GID index 0.
  */
+#include "objects/objects.h"
 #include "pair.h"
 
 #include <signal.h>
@@ -1424,6 +1425,67 @@ static void unsupported(void **state)
 	assert_int_equal(errno, EOPNOTSUPP);
 }
 
+/* Until the receive side has something for a QP whose lock it found taken. */
+static void wait_backlog(struct ibv_qp *locked, struct ibv_cq *other)
+{
+	uint64_t end = now_ns() + 10 * SECOND;
+	struct ibv_wc wc;
+
+	while (!atomic_load(&to_qp(locked)->nbacklog)) {
+		assert_true(now_ns() < end);
+		ibv_poll_cq(other, 1, &wc);
+	}
+}
+
+/*
+ * A thread that has unlocked a QP, but not yet seen what was left behind for
+ * it, is overtaken by one that ends the QP: an ACK that came before counts.
+ */
+static void ack_left_behind_counts(void **state)
+{
+	struct ibv_qp_attr err = { .qp_state = IBV_QPS_ERR };
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND };
+	struct end a, b;
+	struct ibv_wc wc;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	post_recv(&b, 2, 0, 64);
+	shca_qp_lock(to_qp(b.qp));
+	assert_int_equal(try_send(&a, &wr, 0, 64), 0);
+	pthread_mutex_lock(&to_qp(a.qp)->lock);
+	shca_qp_unlock(to_qp(b.qp));
+	wait_backlog(a.qp, b.cq);
+	pthread_mutex_unlock(&to_qp(a.qp)->lock);
+	assert_int_equal(ibv_modify_qp(a.qp, &err, IBV_QP_STATE), 0);
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 1, IBV_WC_SUCCESS);
+	end_fini(&a);
+	end_fini(&b);
+}
+
+/* And so does a request: it is acknowledged, though its QP goes. */
+static void request_left_behind_is_acknowledged(void **state)
+{
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND };
+	struct end a, b;
+	struct ibv_wc wc;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	post_recv(&b, 2, 0, 64);
+	pthread_mutex_lock(&to_qp(b.qp)->lock);
+	assert_int_equal(try_send(&a, &wr, 0, 64), 0);
+	wait_backlog(b.qp, a.cq);
+	pthread_mutex_unlock(&to_qp(b.qp)->lock);
+	assert_int_equal(ibv_destroy_qp(b.qp), 0);
+	b.qp = NULL;
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 1, IBV_WC_SUCCESS);
+	end_fini(&a);
+	end_fini(&b);
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 /* A device is opened, something is sent, and the device is closed. */
@@ -1504,6 +1566,8 @@ static void recording_goes_on(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(ack_left_behind_counts),
+		TEST(request_left_behind_is_acknowledged),
 		TEST(device_attributes),
 		TEST(gid_table),
 		TEST(regions),
