@@ -357,6 +357,20 @@ int shca_cq_notify(struct ibv_cq *ibcq, int solicited_only)
 	return 0;
 }
 
+bool shca_cq_holds(struct shca_cq *cq, uint32_t qpn)
+{
+	uint32_t i, tail;
+	bool any = false;
+
+	pthread_mutex_lock(&cq->lock);
+	i = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	for (; i != tail && !any; i++)
+		any = cq->ring[i & (cq->depth - 1)].wc.qp_num == qpn;
+	pthread_mutex_unlock(&cq->lock);
+	return any;
+}
+
 void shca_cq_clean(struct shca_cq *cq, uint32_t qpn)
 {
 	uint32_t i, kept, tail;

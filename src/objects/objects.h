@@ -389,6 +389,8 @@ int shca_cq_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int shca_cq_notify(struct ibv_cq *cq, int solicited_only);
 /* env.complete: appends one completion. */
 int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited);
+/* Whether some of a QP wait to be polled. */
+bool shca_cq_holds(struct shca_cq *cq, uint32_t qpn);
 /* Takes the completions of a QP out again. */
 void shca_cq_clean(struct shca_cq *cq, uint32_t qpn);
 
@@ -537,6 +539,8 @@ int shca_qp_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr,
 int shca_qp_post_all(struct ibv_qp *qp, struct ibv_send_wr *wr);
 int shca_qp_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr,
 		      struct ibv_recv_wr **bad);
+/* Whether completions of a QP that sends and receives wait to be polled. */
+bool shca_qp_unpolled(struct ibv_qp *qp);
 int shca_mcast_attach(struct ibv_qp *qp, const union ibv_gid *gid);
 int shca_mcast_detach(struct ibv_qp *qp, const union ibv_gid *gid);
 

@@ -553,6 +553,19 @@ int shca_qp_query(struct ibv_qp *ib, struct ibv_qp_attr *attr, int mask,
 	return 0;
 }
 
+bool shca_qp_unpolled(struct ibv_qp *ib)
+{
+	struct shca_qp *qp = real_qp(ib);
+
+	if (ib->state != IBV_QPS_RTS)
+		return false;
+	shca_qp_lock(qp); /* and what came before has completed */
+	shca_qp_unlock(qp);
+	return (ib->send_cq &&
+		shca_cq_holds(to_cq(ib->send_cq), ib->qp_num)) ||
+	       (ib->recv_cq && shca_cq_holds(to_cq(ib->recv_cq), ib->qp_num));
+}
+
 /* Takes a QP out of everything that moves. */
 static void qp_kill(struct shca_qp *qp)
 {

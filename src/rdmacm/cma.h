@@ -114,6 +114,7 @@ struct cma_event {
 	struct cma_event *next;
 	struct cma_id *owner; /* whose destruction waits for the ack */
 	struct cma_mc *mc;
+	uint64_t settle_ns; /* until then completions go first, see early() */
 	uint8_t data[CMA_EVENT_DATA];
 };
 

@@ -598,6 +598,9 @@ int rdma_disconnect(struct rdma_cm_id *ib)
 	return wait ? cma_complete(id) : 0;
 }
 
+/* How long the end of a connection waits for a program to poll its CQs. */
+#define SETTLE_NS 20000000ull
+
 /* A connection that both ends have agreed upon is over, however. */
 static void disconnected(struct cma_id *id, int status)
 {
@@ -607,8 +610,10 @@ static void disconnected(struct cma_id *id, int status)
 		return; /* said before */
 	id->state = CMA_DISCONNECT;
 	ev = cma_event_new(id, RDMA_CM_EVENT_DISCONNECTED, status);
-	if (ev)
-		cma_event_post(ev);
+	if (!ev)
+		return;
+	ev->settle_ns = clock_ns() + SETTLE_NS;
+	cma_event_post(ev);
 }
 
 static void post(struct cma_id *id, enum rdma_cm_event_type type, int status,

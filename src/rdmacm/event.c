@@ -14,11 +14,13 @@
 #include "base/bytes.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 struct cma_channel *cma_channel_new(void)
@@ -255,10 +257,26 @@ static void reader_leaves(void *c)
 	atomic_fetch_sub(&((struct cma_channel *)c)->readers, 1);
 }
 
+/*
+ * Whether the program has yet to poll what was completed before this. A NIC
+ * completes at once, while the kernel's CM takes its time for a message, so
+ * that programs rely on it: having polled an empty CQ, libfabric's rxm takes a
+ * connection that has ended for one that had nothing more to say. Here the last
+ * ACK and the DREQ behind it may be received in one go, by another thread.
+ */
+static bool early(const struct cma_event *ev)
+{
+	struct ibv_qp *qp = ev->owner->id.qp;
+
+	return ev->settle_ns && qp && clock_ns() < ev->settle_ns &&
+	       shca_qp_unpolled(qp);
+}
+
 static int fetch(struct cma_channel *c, struct cma_event **out)
 {
+	const struct timespec ms = { .tv_nsec = 1000000 };
+	bool closed, wait;
 	struct cma_event *ev;
-	bool closed;
 	struct cm *cm;
 	uint64_t n;
 
@@ -270,6 +288,11 @@ static int fetch(struct cma_channel *c, struct cma_event **out)
 			return -errno;
 		cm = cma_lock();
 		ev = c->head;
+		wait = ev && early(ev);
+		if (wait) {
+			count(c); /* which epoll takes notice of again */
+			ev = NULL;
+		}
 		if (ev) {
 			take(c, &c->head);
 			if (ev->ev.event == RDMA_CM_EVENT_CONNECT_REQUEST)
@@ -285,6 +308,10 @@ static int fetch(struct cma_channel *c, struct cma_event **out)
 		cma_unlock();
 		while (closed)
 			pause();
+		if (wait && (fcntl(c->ch.fd, F_GETFL) & O_NONBLOCK))
+			return -EAGAIN;
+		if (wait)
+			nanosleep(&ms, NULL);
 	} while (!ev);
 	*out = ev;
 	return 0;

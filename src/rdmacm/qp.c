@@ -224,9 +224,16 @@ int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd,
 
 void rdma_destroy_qp(struct rdma_cm_id *id)
 {
-	if (id->qp)
-		ibv_destroy_qp(id->qp);
+	struct ibv_qp *qp = id->qp;
+	bool dead = engine_dead(cma_engine());
+
+	if (!dead) /* who fetches an event may be looking at it */
+		cma_lock();
 	id->qp = NULL;
+	if (!dead)
+		cma_unlock();
+	if (qp)
+		ibv_destroy_qp(qp);
 	if (!id->srq || (int)id->qp_type != IBV_QPT_XRC_RECV)
 		destroy_cqs(id, (struct new_cqs){ true, true });
 }

@@ -79,7 +79,7 @@ def host(place, family):
 
 # Functions of the library
 
-SITUATIONS = ["life", "data", "limits", "nobody", "states", "ports", "shared_port", "options", "nonblock",
+SITUATIONS = ["life", "data", "limits", "nobody", "states", "ports", "shared_port", "options", "nonblock", "settle",
               "migrate", "backlog", "sync", "external", "destroy_pending",
               "destroy_getting", "destroy_channel", "acks",
               "simultaneous", "churn", "types", "notify", "mcast", "errors", "srq", "addrinfo", "devices", "families"]
