@@ -6,14 +6,23 @@
  * answered with: same opcodes, PSNs, MSNs, syndromes and data. Once its work
  * requests, guessed from its requests, are posted to our requester, which must
  * send the packets that the captured one sent, while it is fed the captured
- * responses. Nothing here knows a file; other captures of the kind do as well.
+ * responses. UC and UD have a sending and a receiving half as well: the work
+ * requests that a sender's packets imply make our QP send the same bytes, and a
+ * receiver's packets make ours complete and store what they say, and answer
+ * nothing. Nothing here knows a file; other captures of the kind do as well.
+ *
+ * What cannot be played is cut, for one of the reasons in CUTS, which are found
+ * in the packets; each test counts what it compared and what it cut, prints the
+ * latter, and fails when the two do not add up to the packets of the capture or
+ * when a capture with requests of a service has nothing that was compared.
  *
  * Left out of the comparison: the credit count, MigReq (rxe clears it, the
  * specification and ConnectX set it), AckReq before a message's end, how many
  * requests a long read is cut into, and what is in the compare field of a
  * FetchAdd, which means nothing and which rxe does not write to. A sequence NAK
  * that rxe sends behind an RNR NAK for the rest of the burst is not asked for
- * (9.7.5.2.8: the requester knows).
+ * (9.7.5.2.8: the requester knows). Of UC and UD nothing but MigReq and AckReq,
+ * which rxe sets at the end of every message and which says nothing there (9.2).
  */
 #include "capture.h"
 
@@ -48,7 +57,30 @@
 
 static const char *captures_dir;
 static const char *current;
-static size_t played, answers_seen;
+
+/* Why packets are not compared. X(name, words) */
+#define CUTS(X)                                                                \
+	X(HOLE, "behind an answer to a request that the capture lacks")        \
+	X(UNHEARD, "repeated and never answered: nobody is there")             \
+	X(BEGUN, "the capture begins in the middle of a message")              \
+	X(TORN, "of a message that the capture lacks packets of")              \
+	X(LATE, "come again, or late: done before")                            \
+	X(RESUMED, "a read asked for again from its middle on")                \
+	X(BEHIND_RNR, "a sequence NAK behind an RNR NAK")                      \
+	X(FOREIGN, "answers to requests that the capture lacks")
+
+enum cut {
+#define X(name, words) CUT_##name,
+	CUTS(X)
+#undef X
+		NCUTS
+};
+
+/* Of one capture, or of all. */
+struct tally {
+	size_t conversations, compared, cut[NCUTS];
+};
+static struct tally tally;
 
 struct pkt {
 	const struct captured *c;
@@ -63,6 +95,7 @@ struct pkt {
 struct stream {
 	union ibv_gid src, dst;
 	uint32_t qpn; /* they are sent to */
+	uint32_t src_qpn, qkey; /* UD */
 	bool requests;
 	size_t n, cap;
 	struct pkt *pkt;
@@ -86,7 +119,8 @@ struct outcome {
 	struct sent {
 		struct roce_hdr h;
 		uint32_t flags;
-		size_t len;
+		size_t hdr_len, len;
+		uint8_t hdr[ROCE_HDR_MAX];
 		uint8_t *data;
 	} *pkt;
 };
@@ -99,6 +133,8 @@ struct player {
 	size_t nregions;
 	size_t nwc, wc_cap, nrecv;
 	uint32_t recv_psn; /* of the latest message that got a receive */
+	struct ibv_wc recv_wc; /* of the latest receive, */
+	bool recv_solicited;
 	struct ibv_wc *wc;
 	uint32_t pd_lkey;
 	uint8_t *rq_mem;
@@ -108,42 +144,63 @@ struct player {
 
 /* ---- streams ----------------------------------------------------------- */
 
-static struct stream *stream_of(struct streams *all, const struct captured *c,
-				uint32_t qpn, bool requests)
+/* Whose packets a stream holds. */
+enum side {
+	CONNECTION, /* one direction of a connection */
+	UD_SENDER,  /* a QP's datagrams, whoever gets them */
+	UD_RECEIVER /* those to a QP, whoever sends them */
+};
+
+static struct stream *stream_of(struct streams *all, const struct stream *key)
 {
 	struct stream *s = all->s;
 
 	for (size_t i = 0; i < all->n; i++)
-		if (s[i].qpn == qpn && s[i].requests == requests &&
-		    !memcmp(&s[i].src, &c->src, 16) &&
-		    !memcmp(&s[i].dst, &c->dst, 16))
+		if (s[i].qpn == key->qpn && s[i].requests == key->requests &&
+		    s[i].src_qpn == key->src_qpn && s[i].qkey == key->qkey &&
+		    !memcmp(&s[i].src, &key->src, 16) &&
+		    !memcmp(&s[i].dst, &key->dst, 16))
 			return &s[i];
 	MORE(all->s, all->n, all->cap);
 	s = &all->s[all->n++];
-	*s = (struct stream){ .src = c->src, .dst = c->dst, .qpn = qpn,
-			      .requests = requests };
+	*s = *key;
 	return s;
 }
 
-static void split(const struct captures *caps, struct streams *s)
+/* The packets of a service; returns how many of them are requests. */
+static size_t split(const struct captures *caps, struct streams *s,
+		    enum roce_service service, enum side side)
 {
+	size_t requests = 0;
+
 	for (size_t i = 0; i < caps->n; i++) {
 		const struct captured *c = &caps->pkt[i];
 		struct pkt p = { .c = c, .at = i };
-		struct stream *t;
+		struct stream key = { 0 }, *t;
 		int hl = roce_decode(&p.h, c->data, c->len - ROCE_ICRC_LEN);
 
 		assert_true(hl > 0);
-		if ((p.h.opcode & 0xe0) != ROCE_RC)
+		if ((p.h.opcode & 0xe0) != service)
 			continue;
 		p.flags = roce_opcode(p.h.opcode)->flags;
-		answers_seen += (p.flags & ROCE_F_RESPONSE) != 0;
 		p.payload = c->data + hl;
 		p.len = c->len - ROCE_ICRC_LEN - (size_t)hl - p.h.pad;
-		t = stream_of(s, c, p.h.dest_qpn, p.flags & ROCE_F_REQUEST);
+		key.requests = p.flags & ROCE_F_REQUEST;
+		requests += key.requests;
+		if (side != UD_RECEIVER) {
+			key.src = c->src;
+			key.src_qpn = p.h.src_qpn;
+		}
+		if (side != UD_SENDER) {
+			key.dst = c->dst;
+			key.qpn = p.h.dest_qpn;
+			key.qkey = p.h.qkey;
+		}
+		t = stream_of(s, &key);
 		MORE(t->pkt, t->n, t->cap);
 		t->pkt[t->n++] = p;
 	}
+	return requests;
 }
 
 static uint32_t span_of(const struct pkt *p, uint32_t mtu)
@@ -152,9 +209,12 @@ static uint32_t span_of(const struct pkt *p, uint32_t mtu)
 		       (p->h.dma_len - 1) / mtu + 1 : 1;
 }
 
-/* The responses that answer a stream of requests: PSNs tell. */
+/*
+ * The responses that answer a stream of requests: PSNs and time tell. Those
+ * that another stream has taken are left out.
+ */
 static struct stream *answers(struct stream *s, size_t n,
-			      const struct stream *r)
+			      const struct stream *r, const bool *taken)
 {
 	struct stream *best = NULL;
 	size_t most = 0;
@@ -162,11 +222,13 @@ static struct stream *answers(struct stream *s, size_t n,
 	for (size_t i = 0; i < n; i++) {
 		size_t hits = 0;
 
-		if (s[i].requests || memcmp(&s[i].src, &r->dst, 16) ||
+		if (taken[i] || s[i].requests ||
+		    memcmp(&s[i].src, &r->dst, 16) ||
 		    memcmp(&s[i].dst, &r->src, 16))
 			continue;
 		for (size_t k = 0; k < s[i].n; k++)
-			for (size_t m = 0; m < r->n; m++)
+			for (size_t m = 0; m < r->n &&
+					   r->pkt[m].at < s[i].pkt[k].at; m++)
 				if (s[i].pkt[k].h.psn == r->pkt[m].h.psn) {
 					hits++;
 					break;
@@ -183,9 +245,10 @@ static struct stream *answers(struct stream *s, size_t n,
  * An answer to what was never asked: the capture has a hole. What comes before
  * it is all that can be compared.
  */
-static void cut_at_hole(struct stream *r, struct stream *s, uint32_t mtu)
+static void cut_at_hole(struct stream *r, struct stream *s, uint32_t mtu,
+			size_t *requests, size_t *replies)
 {
-	size_t i = 0, hole = SIZE_MAX;
+	size_t i = 0, hole = SIZE_MAX, rn = r->n, sn = s->n;
 	uint32_t end = r->pkt[0].h.psn;
 
 	for (size_t k = 0; k < s->n && hole == SIZE_MAX; k++) {
@@ -205,6 +268,8 @@ static void cut_at_hole(struct stream *r, struct stream *s, uint32_t mtu)
 		r->n--;
 	while (s->n && s->pkt[s->n - 1].at >= hole)
 		s->n--;
+	*requests = rn - r->n;
+	*replies = sn - s->n;
 }
 
 static uint32_t mtu_of(const struct stream *a, const struct stream *b)
@@ -243,12 +308,13 @@ static int env_complete(struct roce_qp *qp, void *cq, const struct ibv_wc *wc,
 			bool solicited)
 {
 	(void)qp;
-	(void)solicited;
 	if (cq) {
 		MORE(P->wc, P->nwc, P->wc_cap);
 		P->wc[P->nwc++] = *wc;
 	} else {
 		P->nrecv++;
+		P->recv_wc = *wc;
+		P->recv_solicited = solicited;
 	}
 	return 0;
 }
@@ -285,27 +351,42 @@ static void add_key(struct region *g, uint64_t iova)
 	g->our_rkey = atomic_load(&P->keys.entry[g->slot].rkey);
 }
 
-static void player_new(const struct stream *in, uint32_t our_qpn,
-		       uint32_t peer_qpn, uint32_t mtu, uint32_t sq_psn,
-		       uint32_t rq_psn, unsigned access,
-		       const union ibv_gid *us, const union ibv_gid *them)
+/* A QP of ours in RTS. */
+struct player_opts {
+	enum ibv_qp_type type;
+	uint32_t qpn, peer_qpn, mtu, sq_psn, rq_psn, qkey;
+	unsigned access;
+	uint8_t rnr_timer;
+	const union ibv_gid *us, *them;
+};
+
+static struct roce_path path_of(const union ibv_gid *us,
+				const union ibv_gid *them)
+{
+	/* local: nothing is paced */
+	return (struct roce_path){ .sgid = *us, .dgid = *them, .local = true };
+}
+
+static void player_new(const struct player_opts *o)
 {
 	struct roce_qp_init init = {
-		.qpn = our_qpn, .pd = 1, .type = IBV_QPT_RC,
+		.qpn = o->qpn, .pd = 1, .type = o->type,
 		.send_cq = &P, .recv_cq = NULL, .sq_sig_all = true,
 		.cap = { MAX_WRS, MAX_WRS, 1, 1, 0 },
 	};
-	struct roce_path path = { .sgid = *us, .dgid = *them };
 	struct ibv_qp_attr a = {
 		.qp_state = IBV_QPS_INIT, .port_num = 1,
-		.qp_access_flags = access,
-		.dest_qp_num = peer_qpn, .rq_psn = rq_psn, .sq_psn = sq_psn,
+		.qp_access_flags = o->access, .qkey = o->qkey,
+		.dest_qp_num = o->peer_qpn,
+		.rq_psn = o->rq_psn, .sq_psn = o->sq_psn,
 		.timeout = 0, .retry_cnt = 7, .rnr_retry = 7,
+		.min_rnr_timer = o->rnr_timer,
 		.max_rd_atomic = 64, .max_dest_rd_atomic = 64,
 	};
-	static struct key_entry *mem;
+	struct roce_path path = { 0 };
+	bool rc = o->type == IBV_QPT_RC, ud = o->type == IBV_QPT_UD;
+	struct key_entry *mem;
 
-	(void)in;
 	P = calloc(1, sizeof(*P));
 	mem = calloc(4 * MAX_REGIONS, sizeof(*mem));
 	keys_init(&P->keys, mem, 4 * MAX_REGIONS, 7);
@@ -320,34 +401,43 @@ static void player_new(const struct stream *in, uint32_t our_qpn,
 	P->pd_lkey = rq.lkey;
 	init.env = &P->env;
 	assert_int_equal(roce_qp_create(&P->qp, &init), 0);
-	for (a.path_mtu = IBV_MTU_256; 128u << a.path_mtu < mtu; a.path_mtu++)
+	for (a.path_mtu = IBV_MTU_256; 128u << a.path_mtu < o->mtu;
+	     a.path_mtu++)
 		;
-	/* The timer that a captured RNR NAK shows is the responder's own. */
-	for (size_t i = 0; in && i < in->n; i++)
-		if ((in->pkt[i].h.syndrome & ROCE_AETH_KIND) == ROCE_AETH_RNR)
-			a.min_rnr_timer = in->pkt[i].h.syndrome & 31;
+	if (!ud)
+		path = path_of(o->us, o->them);
 	assert_int_equal(roce_qp_modify(P->qp, &a,
 					IBV_QP_STATE | IBV_QP_PKEY_INDEX |
 						IBV_QP_PORT |
-						IBV_QP_ACCESS_FLAGS,
+						(ud ? IBV_QP_QKEY :
+						      IBV_QP_ACCESS_FLAGS),
 					NULL), 0);
 	a.qp_state = IBV_QPS_RTR;
 	assert_int_equal(roce_qp_modify(P->qp, &a,
+					ud ? IBV_QP_STATE :
 					IBV_QP_STATE | IBV_QP_AV |
 						IBV_QP_PATH_MTU |
 						IBV_QP_DEST_QPN |
 						IBV_QP_RQ_PSN |
-						IBV_QP_MAX_DEST_RD_ATOMIC |
-						IBV_QP_MIN_RNR_TIMER,
-					&path), 0);
+						(rc ? IBV_QP_MAX_DEST_RD_ATOMIC |
+						       IBV_QP_MIN_RNR_TIMER : 0),
+					ud ? NULL : &path), 0);
 	a.qp_state = IBV_QPS_RTS;
 	assert_int_equal(roce_qp_modify(P->qp, &a,
 					IBV_QP_STATE | IBV_QP_SQ_PSN |
-						IBV_QP_TIMEOUT |
-						IBV_QP_RETRY_CNT |
-						IBV_QP_RNR_RETRY |
-						IBV_QP_MAX_QP_RD_ATOMIC,
+						(rc ? IBV_QP_TIMEOUT |
+						       IBV_QP_RETRY_CNT |
+						       IBV_QP_RNR_RETRY |
+						       IBV_QP_MAX_QP_RD_ATOMIC :
+						      0),
 					NULL), 0);
+}
+
+static void forget_sent(void)
+{
+	for (size_t i = 0; i < P->out.n; i++)
+		free(P->out.pkt[i].data);
+	P->out.n = 0;
 }
 
 static void player_free(void)
@@ -355,8 +445,7 @@ static void player_free(void)
 	roce_qp_destroy(P->qp);
 	for (size_t i = 0; i < P->nregions; i++)
 		free(P->region[i].mem);
-	for (size_t i = 0; i < P->out.n; i++)
-		free(P->out.pkt[i].data);
+	forget_sent();
 	free(P->out.pkt);
 	free(P->wc);
 	free(P->rq_mem);
@@ -392,6 +481,8 @@ static void pull(void)
 							p->payload + p->pad) >
 				    0);
 			k->flags = roce_opcode(p->hdr[0])->flags;
+			k->hdr_len = p->hdr_len;
+			memcpy(k->hdr, p->hdr, p->hdr_len);
 			for (uint32_t v = 0; v < p->niov; v++) {
 				struct iovec *io = &b.iov[p->iov + v];
 
@@ -513,9 +604,9 @@ static unsigned access_of(const struct stream *r, const struct stream *s)
  * Requests at the end that are sent again and again and never answered: the
  * captured responder was not there, or no more.
  */
-static void cut_unheard(struct stream *r, const struct stream *s)
+static size_t cut_unheard(struct stream *r, const struct stream *s)
 {
-	size_t heard = 0;
+	size_t heard = 0, n = r->n;
 
 	for (size_t i = 0; i < r->n; i++)
 		if (s && s->n && s->pkt[s->n - 1].at > r->pkt[i].at)
@@ -524,6 +615,7 @@ static void cut_unheard(struct stream *r, const struct stream *s)
 		for (size_t k = heard; k < i; k++)
 			if (r->pkt[i].h.psn == r->pkt[k].h.psn)
 				r->n = heard;
+	return n - r->n;
 }
 
 /* What a read or atomic is going to find. */
@@ -625,9 +717,11 @@ static void check_answers(const struct stream *r, struct stream *s)
 	size_t n = 0;
 
 	for (size_t i = s ? s->n : 0; i-- > 0;)
-		if (nak_behind_rnr(s, i))
+		if (nak_behind_rnr(s, i)) {
 			memmove(&s->pkt[i], &s->pkt[i + 1],
 				(--s->n - i) * sizeof(s->pkt[0]));
+			tally.cut[CUT_BEHIND_RNR]++;
+		}
 	if (s)
 		n = s->n;
 	spare_acks(s, n);
@@ -668,6 +762,7 @@ static void check_answers(const struct stream *r, struct stream *s)
 		if (P->out.pkt[i].len != w->len ||
 		    memcmp(P->out.pkt[i].data, w->payload, w->len))
 			differ(w, i, "payload");
+		tally.compared++;
 	}
 }
 
@@ -684,8 +779,18 @@ static void play_responder(const struct stream *r, struct stream *s)
 				first = s->pkt[i].h.psn;
 			break;
 		}
-	player_new(s, r->qpn, peer, mtu, 0, first, access_of(r, s), &r->dst,
-		   &r->src);
+	struct player_opts o = {
+		.type = IBV_QPT_RC, .qpn = r->qpn, .peer_qpn = peer, .mtu = mtu,
+		.rq_psn = first, .access = access_of(r, s),
+		.us = &r->dst, .them = &r->src,
+	};
+
+	/* The timer that a captured RNR NAK shows is the responder's own. */
+	for (size_t i = 0; s && i < s->n; i++)
+		if (s->pkt[i].flags & ROCE_F_AETH &&
+		    (s->pkt[i].h.syndrome & ROCE_AETH_KIND) == ROCE_AETH_RNR)
+			o.rnr_timer = s->pkt[i].h.syndrome & 31;
+	player_new(&o);
 	make_regions(r, s);
 	for (size_t i = 0; i < r->n; i++) {
 		const struct pkt *p = &r->pkt[i];
@@ -787,7 +892,15 @@ static bool post_message(const struct stream *r, size_t i, uint8_t *buf,
 		wr.wr.rdma.remote_addr = p->h.va;
 		wr.wr.rdma.rkey = p->h.rkey;
 	}
-	assert_int_equal(roce_post_send(P->qp, &wr, NULL), 0);
+	if (roce_qp_type(P->qp) == IBV_QPT_UD) {
+		struct roce_path path = path_of(&p->c->src, &p->c->dst);
+
+		wr.wr.ud.remote_qpn = p->h.dest_qpn;
+		wr.wr.ud.remote_qkey = p->h.qkey;
+		assert_int_equal(roce_post_send(P->qp, &wr, &path), 0);
+	} else {
+		assert_int_equal(roce_post_send(P->qp, &wr, NULL), 0);
+	}
 	*used += (sge.length + 7) & ~7u;
 	pull();
 	return true;
@@ -825,11 +938,14 @@ static void check_requests(const struct stream *r, size_t n)
 		while (k < P->out.n && P->out.pkt[k].h.psn != r->pkt[i].h.psn)
 			k++;
 		/* What goes on in the middle of a read begins elsewhere. */
-		if (k == P->out.n && r->pkt[i].flags & ROCE_F_READ)
+		if (k == P->out.n && r->pkt[i].flags & ROCE_F_READ) {
+			tally.cut[CUT_RESUMED]++;
 			continue;
+		}
 		if (k == P->out.n)
 			differ(&r->pkt[i], k, "missing: everything");
 		check_request(&r->pkt[i], k);
+		tally.compared++;
 	}
 }
 
@@ -845,8 +961,13 @@ static void play_requester(const struct stream *r, struct stream *s)
 		all.end += 16 + (r->pkt[i].flags & ROCE_F_READ ?
 				 r->pkt[i].h.dma_len : r->pkt[i].len);
 	buf = all.mem = calloc(1, all.end);
-	player_new(NULL, s->qpn, r->qpn, mtu, next, 0, ACCESS_ALL, &r->src,
-		   &r->dst);
+	struct player_opts o = {
+		.type = IBV_QPT_RC, .qpn = s->qpn, .peer_qpn = r->qpn,
+		.mtu = mtu, .sq_psn = next, .access = ACCESS_ALL,
+		.us = &r->src, .them = &r->dst,
+	};
+
+	player_new(&o);
 	add_key(&all, (uintptr_t)buf);
 	for (size_t i = 0; i < r->n; i++) {
 		const struct pkt *p = &r->pkt[i];
@@ -869,6 +990,7 @@ static void play_requester(const struct stream *r, struct stream *s)
 			 * may have been seen before its first. */
 			for (n = 0; psn_diff(r->pkt[n].h.psn, p->h.psn) < 0;)
 				n++;
+			tally.cut[CUT_TORN] += r->n - n;
 			break;
 		}
 		next = psn_add(next, span_of(p, mtu));
@@ -896,81 +1018,434 @@ static void play_requester(const struct stream *r, struct stream *s)
 	player_free();
 }
 
+/* ---- UC and UD: who sends ---------------------------------------------- */
+
+/*
+ * Byte for byte, but for MigReq, which rxe clears, and AckReq, which it sets
+ * and which an unreliable receiver ignores.
+ */
+static void check_bytes(const struct pkt *w, size_t i)
+{
+	const struct sent *k = &P->out.pkt[i];
+	uint8_t ours[ROCE_HDR_MAX], theirs[ROCE_HDR_MAX];
+	size_t hl = (size_t)(w->payload - w->c->data);
+
+	if (k->hdr_len != hl)
+		differ(w, i, "header length");
+	memcpy(ours, k->hdr, hl);
+	memcpy(theirs, w->c->data, hl);
+	ours[1] &= 0xbf;
+	theirs[1] &= 0xbf;
+	ours[8] &= 0x7f;
+	theirs[8] &= 0x7f;
+	for (size_t b = 0; b < hl; b++)
+		if (ours[b] != theirs[b])
+			fail_msg("%s, packet %u: header byte %zu is %02x, not %02x",
+				 current, w->c->number, b, ours[b], theirs[b]);
+	if (k->len != w->len || memcmp(k->data, w->payload, w->len))
+		differ(w, i, "payload");
+	tally.compared++;
+}
+
+static int by_psn(const void *a, const void *b)
+{
+	const struct pkt *p = a, *q = b;
+	int32_t d = psn_diff(p->h.psn, q->h.psn);
+
+	return d ? d : p->at < q->at ? -1 : 1;
+}
+
+static void play_sender(struct stream *r, enum ibv_qp_type type)
+{
+	struct player_opts o = {
+		.type = type, .mtu = mtu_of(r, NULL), .peer_qpn = r->qpn,
+		.qpn = r->src_qpn ? r->src_qpn : 2,
+		.us = &r->src, .them = &r->dst, .access = ACCESS_ALL,
+	};
+	struct region all = { .end = 8 };
+	uint32_t next = 0;
+	size_t n = 0;
+	uint8_t *buf;
+
+	/* A Q_Key with the top bit set is the sending QP's own (10.2.5). */
+	for (size_t i = 0; i < r->n; i++)
+		if (r->pkt[i].h.qkey >> 31)
+			o.qkey = r->pkt[i].h.qkey;
+
+	/* In the order sent, each once. */
+	if (type == IBV_QPT_UC)
+		qsort(r->pkt, r->n, sizeof(r->pkt[0]), by_psn);
+	for (size_t i = 0; i < r->n; i++) {
+		all.end += r->pkt[i].len;
+		if (n && r->pkt[i].h.psn == r->pkt[n - 1].h.psn)
+			tally.cut[CUT_LATE]++;
+		else
+			r->pkt[n++] = r->pkt[i];
+	}
+	r->n = n;
+	buf = all.mem = calloc(1, all.end);
+	for (size_t i = 0, end; i < r->n; i = end) {
+		const struct pkt *p = &r->pkt[i];
+		size_t used = 0, nwc;
+
+		for (end = i + 1; end < r->n &&
+				  !(r->pkt[end - 1].flags & ROCE_F_LAST) &&
+				  r->pkt[end].h.psn ==
+					  psn_add(r->pkt[end - 1].h.psn, 1);)
+			end++;
+		if (!(p->flags & ROCE_F_FIRST) ||
+		    !(r->pkt[end - 1].flags & ROCE_F_LAST)) {
+			tally.cut[i ? CUT_TORN : CUT_BEGUN] += end - i;
+			continue;
+		}
+		if (!P || p->h.psn != next) {
+			if (P)
+				player_free();
+			o.sq_psn = p->h.psn;
+			player_new(&o);
+			add_key(&all, (uintptr_t)buf);
+			tally.conversations++;
+		}
+		forget_sent();
+		nwc = P->nwc;
+		assert_true(post_message(r, i, buf, &used, all.lkey));
+		if (P->out.n != end - i)
+			differ(p, P->out.n, "number of packets");
+		for (size_t k = 0; k < P->out.n; k++)
+			check_bytes(&r->pkt[i + k], k);
+		if (P->nwc != nwc + 1 ||
+		    P->wc[nwc].status != IBV_WC_SUCCESS)
+			differ(p, 0, "completion");
+		next = psn_add(r->pkt[end - 1].h.psn, 1);
+	}
+	if (P)
+		player_free();
+	free(buf);
+}
+
+/* ---- UC and UD: who receives ------------------------------------------- */
+
+static void post_one_recv(size_t *posted)
+{
+	struct ibv_sge sge = { (uintptr_t)P->rq_mem, RQ_BYTES, P->pd_lkey };
+	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
+
+	if (*posted > P->nrecv)
+		return; /* still there: what it was for came to nothing */
+	assert_int_equal(roce_post_recv(P->qp, &wr), 0);
+	++*posted;
+}
+
+/* The receive that a message of n packets ends in. */
+static void check_receive(const struct pkt *p, size_t n, size_t grh)
+{
+	const struct pkt *last = &p[n - 1];
+	const struct ibv_wc *wc = &P->recv_wc;
+	bool write = last->flags & ROCE_F_WRITE;
+	bool imm = last->flags & ROCE_F_IMM;
+	size_t at = grh;
+
+	if (wc->status != IBV_WC_SUCCESS ||
+	    wc->opcode != (write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV))
+		differ(last, 0, "receive: status or opcode");
+	if (!(wc->wc_flags & IBV_WC_WITH_IMM) != !imm ||
+	    (imm && wc->imm_data != last->h.imm))
+		differ(last, 0, "receive: immediate data");
+	if (P->recv_solicited != last->h.solicited)
+		differ(last, 0, "receive: solicited event");
+	if (grh && (wc->src_qp != last->h.src_qpn ||
+		    !(wc->wc_flags & IBV_WC_GRH)))
+		differ(last, 0, "receive: sender");
+	for (size_t i = 0; i < n; i++) {
+		if (!write && memcmp(P->rq_mem + at, p[i].payload, p[i].len))
+			differ(&p[i], i, "receive: data");
+		at += p[i].len;
+	}
+	if (wc->byte_len != at)
+		differ(last, 0, "receive: length");
+}
+
+static void check_written(const struct pkt *p, size_t n)
+{
+	const struct region *g = region_of(p->h.rkey);
+	uint64_t va = p->h.va;
+
+	for (size_t i = 0; i < n; va += p[i++].len)
+		if (p[i].len &&
+		    memcmp(g->mem + (va - g->start), p[i].payload, p[i].len))
+			differ(&p[i], i, "written data");
+}
+
+static bool needs_recv(const struct pkt *last)
+{
+	return last->flags & ROCE_F_SEND || last->flags & ROCE_F_IMM;
+}
+
+/*
+ * A message whose packets arrive one behind the other is executed; what comes
+ * late does not count. Of other messages nothing may be seen but the bytes that
+ * a write has written.
+ */
+static void play_uc_receiver(struct stream *r)
+{
+	struct player_opts o = {
+		.type = IBV_QPT_UC, .qpn = r->qpn, .peer_qpn = 1,
+		.mtu = mtu_of(r, NULL), .rq_psn = r->pkt[0].h.psn,
+		.access = ACCESS_ALL, .us = &r->dst, .them = &r->src,
+	};
+	struct pkt *msg = calloc(r->n, sizeof(*msg)); /* so far */
+	uint32_t next = o.rq_psn;
+	size_t posted = 0, n = 0;
+	bool begun = false;
+
+	player_new(&o);
+	make_regions(r, NULL);
+	tally.conversations++;
+	for (size_t i = 0; i < r->n; i++) {
+		const struct pkt *p = &r->pkt[i];
+		struct roce_hdr h = p->h;
+		const struct region *g = region_of(h.rkey);
+		int32_t d = psn_diff(h.psn, next);
+		size_t before = P->nrecv;
+
+		if (p->flags & ROCE_F_RETH)
+			h.rkey = g ? g->our_rkey : 0xdeadbeef;
+		post_one_recv(&posted);
+		feed(p, h);
+		if (d >= 0) {
+			next = psn_add(h.psn, 1);
+			if (d || p->flags & ROCE_F_FIRST) {
+				tally.cut[CUT_TORN] += n;
+				n = 0;
+			}
+			if (n || p->flags & ROCE_F_FIRST)
+				msg[n++] = *p;
+			else
+				tally.cut[begun ? CUT_TORN : CUT_BEGUN]++;
+			begun |= n > 0;
+		} else {
+			tally.cut[CUT_LATE]++;
+		}
+		if (d < 0 || !n || !(p->flags & ROCE_F_LAST)) {
+			if (P->nrecv != before)
+				differ(p, n, "a receive that was not due");
+			continue;
+		}
+		if (P->nrecv != before + needs_recv(p))
+			differ(p, n, "number of receives");
+		if (needs_recv(p))
+			check_receive(msg, n, 0);
+		if (p->flags & ROCE_F_WRITE)
+			check_written(msg, n);
+		tally.compared += n;
+		n = 0;
+	}
+	tally.cut[CUT_TORN] += n;
+	if (P->out.n)
+		fail_msg("%s: %zu answers, to UC", current, P->out.n);
+	player_free();
+	free(msg);
+}
+
+static void play_ud_receiver(struct stream *r)
+{
+	struct player_opts o = {
+		.type = IBV_QPT_UD, .qpn = r->qpn, .qkey = r->qkey,
+		.mtu = ROCE_MTU_MAX,
+	};
+	size_t posted = 0;
+
+	player_new(&o);
+	tally.conversations++;
+	for (size_t i = 0; i < r->n; i++) {
+		post_one_recv(&posted);
+		feed(&r->pkt[i], r->pkt[i].h);
+		if (P->nrecv != i + 1)
+			differ(&r->pkt[i], i, "number of receives");
+		check_receive(&r->pkt[i], 1, 40);
+		tally.compared++;
+	}
+	if (P->out.n)
+		fail_msg("%s: %zu answers, to UD", current, P->out.n);
+	player_free();
+}
+
 /* ---- all captures ------------------------------------------------------ */
 
+/* One half of the conversations of a service; what is counted are requests,
+ * or (RC's responder) answers. */
+struct half {
+	const char *name;
+	enum roce_service service;
+	enum side side;
+	void (*play)(struct streams *all, bool answering);
+	bool answering;
+};
 
-
-static void play(const char *path,
-		 void (*half)(const struct stream *, struct stream *))
+static void play_rc(struct streams *all, bool answering)
 {
-	struct captures caps = { 0 };
-	struct streams all = { 0 };
+	bool *taken = calloc(all->n + 1, sizeof(*taken));
 
-	current = strrchr(path, '/') + 1;
-	assert_int_equal(captures_load(&caps, path), 0);
-	split(&caps, &all);
-	for (size_t i = 0; i < all.n; i++) {
-		struct stream *a, *s = all.s;
+	for (size_t i = 0; i < all->n; i++) {
+		struct stream *a, *s = all->s, none = { .qpn = 1 };
+		size_t requests = 0, replies = 0, unheard;
 
 		if (!s[i].requests)
 			continue;
-		a = answers(s, all.n, &s[i]);
-		if (!a && half == play_requester)
-			continue;
-		if (a)
-			cut_at_hole(&s[i], a, mtu_of(&s[i], a));
-		cut_unheard(&s[i], a);
+		a = answers(s, all->n, &s[i], taken);
+		if (a) {
+			taken[a - s] = true;
+			cut_at_hole(&s[i], a, mtu_of(&s[i], a), &requests,
+				    &replies);
+		}
+		unheard = cut_unheard(&s[i], a);
+		tally.cut[CUT_HOLE] += answering ? replies : requests;
+		tally.cut[CUT_UNHEARD] += answering ? 0 : unheard;
 		if (!s[i].n)
 			continue;
-		half(&s[i], a);
-		played++;
+		if (answering)
+			play_responder(&s[i], a);
+		else
+			play_requester(&s[i], a ? a : &none);
+		tally.conversations++;
 	}
+	for (size_t i = 0; i < all->n && answering; i++)
+		if (!all->s[i].requests && !taken[i])
+			tally.cut[CUT_FOREIGN] += all->s[i].n;
+	free(taken);
+}
+
+static void play_uc(struct streams *all, bool answering)
+{
+	for (size_t i = 0; i < all->n; i++)
+		if (answering)
+			play_uc_receiver(&all->s[i]);
+		else
+			play_sender(&all->s[i], IBV_QPT_UC);
+}
+
+static void play_ud(struct streams *all, bool answering)
+{
+	for (size_t i = 0; i < all->n; i++)
+		if (answering)
+			play_ud_receiver(&all->s[i]);
+		else
+			play_sender(&all->s[i], IBV_QPT_UD);
+}
+
+static const struct half RC_RESPONDER = { "answers of RC responders", ROCE_RC,
+					  CONNECTION, play_rc, true };
+static const struct half RC_REQUESTER = { "requests of RC requesters", ROCE_RC,
+					  CONNECTION, play_rc, false };
+static const struct half UC_SENDER = { "packets of UC senders", ROCE_UC,
+				       CONNECTION, play_uc, false };
+static const struct half UC_RECEIVER = { "packets to UC receivers", ROCE_UC,
+					 CONNECTION, play_uc, true };
+static const struct half UD_SENDER_HALF = { "datagrams of UD senders", ROCE_UD,
+					    UD_SENDER, play_ud, false };
+static const struct half UD_RECEIVER_HALF = { "datagrams to UD receivers",
+					      ROCE_UD, UD_RECEIVER, play_ud,
+					      true };
+
+/* Adds up, and says what was cut. */
+static void account(const struct half *half, size_t requests, size_t packets,
+		    struct tally *total)
+{
+	static const char *const words[] = {
+#define X(name, w) w,
+		CUTS(X)
+#undef X
+	};
+	size_t cut = 0;
+
+	for (int i = 0; i < NCUTS; i++) {
+		if (tally.cut[i])
+			print_message("%s: cut %zu of %zu %s: %s\n", current,
+				      tally.cut[i], packets, half->name,
+				      words[i]);
+		cut += tally.cut[i];
+		total->cut[i] += tally.cut[i];
+	}
+	total->compared += tally.compared;
+	total->conversations += tally.conversations;
+	if (tally.compared + cut != packets)
+		fail_msg("%s: %zu %s, of which %zu were compared and %zu cut",
+			 current, packets, half->name, tally.compared, cut);
+	/* Without a request that anybody answers there is no answer either. */
+	if (requests && !tally.conversations)
+		fail_msg("%s: no conversation in %zu requests", current,
+			 requests);
+	if (packets && !tally.compared)
+		fail_msg("%s: %zu %s, and none compared", current, packets,
+			 half->name);
+}
+
+static void play(const char *path, const struct half *half,
+		 struct tally *total)
+{
+	struct captures caps = { 0 };
+	struct streams all = { 0 };
+	size_t requests, packets = 0;
+
+	current = strrchr(path, '/') + 1;
+	assert_int_equal(captures_load(&caps, path), 0);
+	requests = split(&caps, &all, half->service, half->side);
+	for (size_t i = 0; i < all.n; i++)
+		if (half->service != ROCE_RC ||
+		    all.s[i].requests != half->answering)
+			packets += all.s[i].n;
+	tally = (struct tally){ 0 };
+	half->play(&all, half->answering);
+	account(half, requests, packets, total);
 	for (size_t i = 0; i < all.n; i++)
 		free(all.s[i].pkt);
 	free(all.s);
 	captures_free(&caps);
 }
 
-static void play_all(void (*half)(const struct stream *, struct stream *))
+static void play_all(const struct half *half)
 {
 	const char *only = getenv("REPLAY");
+	struct tally total = { 0 };
 	struct captures all = { 0 };
 	char path[4096], last[64] = "";
+	size_t cut = 0;
 
 	assert_int_equal(captures_load(&all, captures_dir), 0);
-	played = 0;
+	assert_true(all.n > 0);
 	for (size_t i = 0; i < all.n; i++) {
-		const char *name = strrchr(all.pkt[i].file, '/');
+		const char *name = all.pkt[i].file;
 
-		name = name ? name + 1 : all.pkt[i].file;
 		if (!strcmp(name, last) || (only && strcmp(only, name)))
 			continue;
 		snprintf(last, sizeof(last), "%s", name);
 		snprintf(path, sizeof(path), "%s/%s", captures_dir, name);
-		play(path, half);
+		play(path, half, &total);
 	}
 	captures_free(&all);
-	assert_true(played > 0 || !answers_seen);
-	print_message("%zu conversations\n", played);
+	for (int i = 0; i < NCUTS; i++)
+		cut += total.cut[i];
+	print_message("%zu conversations, %zu %s compared, %zu cut\n",
+		      total.conversations, total.compared, half->name, cut);
 }
 
-static void responder_answers_as_captured(void **state)
+static void replay(void **state)
 {
-	(void)state;
-	play_all(play_responder);
+	play_all(*state);
 }
 
-static void requester_asks_as_captured(void **state)
-{
-	(void)state;
-	play_all(play_requester);
-}
+#define REPLAY(name, half)                                                     \
+	{ name, replay, NULL, NULL, (void *)(uintptr_t)&(half) }
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(responder_answers_as_captured),
-		cmocka_unit_test(requester_asks_as_captured),
+		REPLAY("responder_answers_as_captured", RC_RESPONDER),
+		REPLAY("requester_asks_as_captured", RC_REQUESTER),
+		REPLAY("uc_sender_sends_as_captured", UC_SENDER),
+		REPLAY("uc_receiver_takes_what_was_captured", UC_RECEIVER),
+		REPLAY("ud_sender_sends_as_captured", UD_SENDER_HALF),
+		REPLAY("ud_receiver_takes_what_was_captured", UD_RECEIVER_HALF),
 	};
 
 	captures_dir = argc > 1 ? argv[1] : "tests/data/pcap";
