@@ -1221,6 +1221,50 @@ static void too_many_reads_are_refused(void **state)
 	sim_free(p.sim);
 }
 
+/*
+ * 9.4.5, A19: the address of an atomic, or of an atomic write, is a multiple of
+ * 8. Posting refuses others, so they come from the wire: NAK invalid request
+ * (9.7.5.2.6), nothing is executed, the QP is in ERR and says why (9.9.3).
+ */
+static void misaligned_atomics_are_refused(void **state)
+{
+	static const uint8_t ops[] = { ROCE_FETCH_ADD, ROCE_CMP_SWAP,
+				       ROCE_ATOMIC_WRITE };
+
+	(void)state;
+	for (size_t i = 0; i < 3 * 7; i++) {
+		struct pair p = pair_new(IBV_QPT_RC);
+		struct seen *w = watch(&p);
+		struct roce_hdr h = {
+			.opcode = ops[i / 7], .pkey = 0xffff, .ack_req = true,
+			.dest_qpn = roce_qp_num(p.b->qp),
+			.psn = sim_conn_default.psn_a,
+			.va = remote(p.a, 64) | (i % 7 + 1),
+			.rkey = p.b->node->rkey, .swap_add = 5,
+			.dma_len = ops[i / 7] == ROCE_ATOMIC_WRITE ? 8 : 0,
+		};
+		uint8_t buf[ROCE_HDR_MAX + 8], before[128];
+		size_t len = roce_encode(&h, buf);
+
+		if (h.dma_len)
+			len += 8; /* its payload: whatever is there */
+		memset(p.b->node->mem, 0, 128); /* a compare with 0 would swap */
+		memcpy(before, p.b->node->mem, sizeof(before));
+		memset(buf + roce_encode(&h, buf), 0xa5, 8);
+		sim_inject(p.sim, 1, buf, len);
+		settle(&p);
+		assert_int_equal(w->n, 1);
+		assert_int_equal(w->pkt[0].h.opcode, ROCE_ACK);
+		assert_int_equal(w->pkt[0].h.syndrome, 0x61);
+		assert_int_equal(w->pkt[0].h.psn, h.psn);
+		assert_int_equal(w->pkt[0].h.msn, 0);
+		assert_memory_equal(p.b->node->mem, before, sizeof(before));
+		assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_ERR);
+		assert_int_equal(p.b->events, 1 << IBV_EVENT_QP_REQ_ERR);
+		sim_free(p.sim);
+	}
+}
+
 /* All packets of a flow, there and back, leave by one socket; see udp.h. */
 static void flow_label_picks_the_port(void **state)
 {
@@ -1683,6 +1727,7 @@ int main(void)
 		cmocka_unit_test(credits_say_that_there_are_none),
 		cmocka_unit_test(msn_counts_messages),
 		cmocka_unit_test(too_many_reads_are_refused),
+		cmocka_unit_test(misaligned_atomics_are_refused),
 		cmocka_unit_test(flow_label_picks_the_port),
 		cmocka_unit_test(congestion_is_told),
 		cmocka_unit_test(congestion_is_heeded),
