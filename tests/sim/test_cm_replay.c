@@ -728,6 +728,7 @@ static void cm_says_what_was_captured(void **state)
 
 	(void)state;
 	assert_int_equal(captures_load(&all, captures_dir), 0);
+	assert_true(all.n > 0);
 	for (size_t i = 0; i < all.n; i++) {
 		const char *name = all.pkt[i].file;
 
