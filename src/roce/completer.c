@@ -314,6 +314,10 @@ static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
 	uint8_t value = pkt->h.syndrome & ROCE_AETH_VALUE;
 	uint32_t psn = pkt->h.psn;
 
+	/*
+	 * The MSN is not looked at: the PSN says it all, and rxe acknowledges a
+	 * send whose invalidation it then refuses without counting it.
+	 */
 	if (kind == ROCE_AETH_ACK) {
 		if (!ack_before(qp, psn_add(psn, 1), now_ns))
 			response_lost(qp, now_ns);
@@ -340,6 +344,11 @@ static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
 		nak_fatal(qp, value);
 		return;
 	}
+	/*
+	 * While an RNR wait goes on nothing is sent all the same: rxe NAKs the
+	 * rest of a burst whose first packet it was not ready to receive, where
+	 * the specification is silent after the RNR NAK (9.7.5.2.8).
+	 */
 	comp_loss(qp, false);
 	go_back(qp, psn);
 	comp_arm(qp, now_ns);
@@ -410,7 +419,11 @@ void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	struct roce_requester *r = &qp->req;
 	uint32_t psn = pkt->h.psn;
 
-	/* Only what we have sent can be answered; older answers are ghosts. */
+	/*
+	 * Only what we have sent can be answered; older answers are ghosts, or
+	 * one of those that rxe gives to each duplicate by itself: they must
+	 * not count as a sign of loss.
+	 */
 	if (psn_diff(psn, r->una) < 0 || psn_diff(r->end_psn, psn) <= 0) {
 		qp->stats.duplicates++;
 		qp_drop(qp, ROCE_DROP_DUPLICATE);

@@ -853,6 +853,7 @@ static int rx_check(const struct roce_qp *qp, const struct roce_rx *pkt)
 
 	if (qp->state < IBV_QPS_RTR || qp->state == IBV_QPS_ERR)
 		return 1 + ROCE_DROP_STATE;
+	/* MigReq is not looked at: rxe sends 0, ConnectX 1 (17.2.8). */
 	if (pkt->h.tver != 0 || !pkey_matches(pkt->h.pkey))
 		return 1 + ROCE_DROP_HEADER;
 	if (!roce_opcode(pkt->h.opcode)->name ||

@@ -374,7 +374,7 @@ static void refuse_rc(struct roce_qp *qp, enum verdict v)
 
 /*
  * UC drops a message it cannot take, and says nothing. A receive that it had
- * begun to fill waits for the next message.
+ * begun to fill waits for the next message (9.8.2.2; rxe fails it, and the QP).
  */
 static void refuse_uc(struct roce_qp *qp, enum verdict v)
 {
@@ -708,6 +708,7 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 		memcpy(&orig, pkt->payload, 8);
 		__atomic_store_n((uint64_t *)p, orig, __ATOMIC_SEQ_CST);
 	} else if ((h->opcode & 0x1f) == ROCE_CMP_SWAP) {
+		/* Only here: rxe leaves rubbish in a FetchAdd's field. */
 		orig = h->compare;
 		__atomic_compare_exchange_n((uint64_t *)p, &orig, h->swap_add,
 					    false, __ATOMIC_SEQ_CST,
@@ -734,6 +735,7 @@ static void deliver(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	/* No IBV_WC_GRH, which rxe sets: only UD has a GRH (11.4.2.1). */
 	struct ibv_wc wc = {
 		.status = IBV_WC_SUCCESS,
 		.opcode = f & ROCE_F_WRITE ? IBV_WC_RECV_RDMA_WITH_IMM :

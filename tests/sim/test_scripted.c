@@ -1621,7 +1621,6 @@ static void quirk_rxe_no_ack_of_reads(void **state)
 	sim_free(p.sim);
 }
 
-/* rxe answers a send that is too long with NAK 0x63 where 0x61 is due. */
 /* Small requests behind several that are out wait for the next ACK, together;
  * nothing else waits. */
 static void small_requests_gather(void **state)
@@ -1665,6 +1664,7 @@ static void small_requests_gather(void **state)
 	sim_free(p.sim);
 }
 
+/* rxe answers a send that is too long with NAK 0x63 where 0x61 is due. */
 static void quirk_rxe_long_send(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_RC);
@@ -1683,6 +1683,105 @@ static void quirk_rxe_long_send(void **state)
 	sim_run(p.sim, 1000000);
 	expect(p.a->send, IBV_WC_REM_OP_ERR);
 	sim_free(p.sim);
+}
+
+/*
+ * rxe acknowledges a send whose invalidation it refuses, without counting it in
+ * the MSN, and fails its receive afterwards: for its requester it is done, and
+ * what follows finds nobody.
+ */
+static void quirk_rxe_acks_bad_invalidate(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct ibv_sge sge = { (uintptr_t)p.a->node->mem, 100,
+			       p.a->node->lkey };
+	struct ibv_send_wr wr = {
+		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND_WITH_INV,
+		.invalidate_rkey = 0xbadbad,
+	};
+	struct seen *w = watch(&p);
+	uint32_t psn = sim_conn_default.psn_a;
+
+	(void)state;
+	p.sim->link.loss = 1; /* b is played from here */
+	assert_int_equal(sim_post_send(p.a, &wr), 0);
+	assert_int_equal(w->n, 1);
+	assert_int_equal(w->pkt[0].h.opcode, ROCE_SEND_ONLY_INV);
+	assert_int_equal(w->pkt[0].h.inv_rkey, 0xbadbad);
+	answer(&p, psn, 0x1f, 0);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	assert_int_equal(roce_qp_state(p.a->qp), IBV_QPS_RTS);
+	post_to(p.a, IBV_WR_SEND, 0, 100);
+	settle(&p);
+	expect(p.a->send, IBV_WC_RETRY_EXC_ERR);
+	sim_free(p.sim);
+
+	/* What a receiver does to whom it is sent: refuse it (9.9.6.3). */
+	p = pair_new(IBV_QPT_RC);
+	sge.addr = (uintptr_t)p.a->node->mem;
+	sge.lkey = p.a->node->lkey;
+	recv_into(p.b, 0, 100);
+	assert_int_equal(sim_post_send(p.a, &wr), 0);
+	settle(&p);
+	expect(p.a->send, IBV_WC_REM_ACCESS_ERR);
+	sim_free(p.sim);
+}
+
+/*
+ * A UC send that is longer than the receive ends rxe's receive with an error,
+ * and its QP. Ours drops the message (9.8.2.2), whichever of its packets is too
+ * much, and keeps the receive for the next; as a sender it hears of nothing.
+ */
+static void quirk_rxe_uc_long_send(void **state)
+{
+	static const uint32_t room[] = { 0, 1, 1023, 1024, 2999 };
+
+	(void)state;
+	for (size_t i = 0; i < 5; i++) {
+		struct pair p = pair_new(IBV_QPT_UC);
+		const struct ibv_wc *wc;
+
+		recv_into(p.b, 4096, room[i]);
+		post_to(p.a, IBV_WR_SEND, 0, 3000);
+		settle(&p);
+		expect(p.a->send, IBV_WC_SUCCESS);
+		assert_null(sim_poll(p.b->recv));
+		assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_RTS);
+		assert_int_equal(p.b->events, 0);
+		memset(p.a->node->mem, 7, 1024);
+		post_to(p.a, IBV_WR_SEND, 0, room[i]);
+		settle(&p);
+		expect(p.a->send, IBV_WC_SUCCESS);
+		wc = sim_poll(p.b->recv);
+		assert_true(wc && wc->status == IBV_WC_SUCCESS &&
+			    wc->wr_id == 4096 && wc->byte_len == room[i]);
+		assert_memory_equal(p.b->node->mem + 4096, p.a->node->mem,
+				    room[i]);
+		assert_null(sim_poll(p.b->recv));
+		sim_free(p.sim);
+	}
+}
+
+/* rxe's receive completions of RC have the GRH flag; only UD's ought to. */
+static void quirk_rxe_grh_flag(void **state)
+{
+	static const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC,
+						  IBV_QPT_UD };
+
+	(void)state;
+	for (size_t i = 0; i < 3; i++) {
+		struct pair p = pair_new(types[i]);
+		const struct ibv_wc *wc;
+
+		recv_into(p.b, 0, 200);
+		post(p.a, IBV_WR_SEND, 0, 100, 0, 0x11, 0);
+		settle(&p);
+		wc = sim_poll(p.b->recv);
+		assert_true(wc && wc->status == IBV_WC_SUCCESS);
+		assert_int_equal(wc->wc_flags & IBV_WC_GRH,
+				 types[i] == IBV_QPT_UD ? IBV_WC_GRH : 0);
+		sim_free(p.sim);
+	}
 }
 
 int main(void)
@@ -1739,6 +1838,9 @@ int main(void)
 		cmocka_unit_test(quirk_rxe_fields),
 		cmocka_unit_test(quirk_rxe_no_ack_of_reads),
 		cmocka_unit_test(quirk_rxe_long_send),
+		cmocka_unit_test(quirk_rxe_acks_bad_invalidate),
+		cmocka_unit_test(quirk_rxe_uc_long_send),
+		cmocka_unit_test(quirk_rxe_grh_flag),
 	};
 
 	cmocka_set_test_filter(getenv("SIM_TEST"));
