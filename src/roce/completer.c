@@ -52,12 +52,20 @@ static bool outstanding(const struct roce_qp *qp)
 	return psn_diff(qp->req.end_psn, qp->req.una) > 0;
 }
 
-/* Time of the next look: the probe, or the rest of the ACK timeout. */
+/*
+ * Time of the next look: the probe, or the rest of the ACK timeout. During an
+ * RNR wait, which may be longer than all retries, nobody owes an answer; the
+ * first packet behind it arms the timer again.
+ */
 void comp_arm(struct roce_qp *qp, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 	uint64_t timeout = ack_timeout_ns(qp);
 
+	if (r->rnr_until_ns) {
+		r->timer_ns = 0;
+		return;
+	}
 	if (!r->probe_ns) {
 		r->probe_ns = r->srtt_ns * 2 + r->rttvar_ns * 4;
 		if (r->probe_ns < PROBE_MIN_NS)

@@ -1541,6 +1541,38 @@ static void quirk_rxe_nak_behind_rnr(void **state)
 	sim_free(p.sim);
 }
 
+/*
+ * The same with a wait that is longer than the ACK timeout and all retries: it
+ * counts as an RNR retry and nothing else.
+ */
+static void quirk_rxe_nak_behind_long_rnr(void **state)
+{
+	struct sim_conn_opts co = sim_conn_default;
+	uint32_t psn = co.psn_a;
+	struct seen *w;
+	struct pair p;
+
+	(void)state;
+	co.timeout = 12; /* 33.6 ms at most */
+	co.retry_cnt = 1;
+	p = pair_opts(IBV_QPT_RC, &co);
+	w = watch(&p);
+	p.sim->link.loss = 1; /* b is played from here */
+	post_to(p.a, IBV_WR_SEND, 0, 3000);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(w->n, 3 + 3 * i);
+		answer(&p, psn, ROCE_AETH_RNR | 31, 0); /* 491.52 ms */
+		answer(&p, psn, ROCE_AETH_NAK | ROCE_NAK_PSN, 0);
+		sim_run(p.sim, 491 * 1000000);
+		assert_null(sim_poll(p.a->send));
+		assert_int_equal(w->n, 3 + 3 * i);
+		sim_run(p.sim, 1000000);
+	}
+	answer(&p, psn_add(psn, 2), 0x1f, 1);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	sim_free(p.sim);
+}
+
 /* rxe acknowledges each duplicate it gets by itself, with the latest PSN. */
 static void quirk_rxe_acks_each_duplicate(void **state)
 {
@@ -1834,6 +1866,7 @@ int main(void)
 		cmocka_unit_test(quirk_rxe_wants_acks_between_naks),
 		cmocka_unit_test(small_requests_gather),
 		cmocka_unit_test(quirk_rxe_nak_behind_rnr),
+		cmocka_unit_test(quirk_rxe_nak_behind_long_rnr),
 		cmocka_unit_test(quirk_rxe_acks_each_duplicate),
 		cmocka_unit_test(quirk_rxe_fields),
 		cmocka_unit_test(quirk_rxe_no_ack_of_reads),
