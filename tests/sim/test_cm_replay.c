@@ -62,6 +62,7 @@ struct tally {
 /* A connection of the host that is played, or a datagram's request. */
 struct link {
 	bool sidr, captured_known;
+	bool over; /* an event has said so */
 	uint32_t captured_id; /* the captured host's */
 	uint32_t peer_id;
 	union ibv_gid peer;
@@ -431,8 +432,12 @@ static void hear(const struct captures *all, size_t at, struct mad m)
 	} else if (l && !l->peer_id && id_of_sender(&m)) {
 		l->peer_id = *id_of_sender(&m);
 	}
-	if (again)
+	/* Two that part at the same time each have the other's DREQ as good as
+	 * an answer: the DREP says nothing new. */
+	if (again || (l && l->over && !P.told))
 		return;
+	if (l && P.told)
+		l->over = P.ev.type == CM_EV_DREP || P.ev.type == CM_EV_REJ;
 	switch (m.attr_id) {
 	case MAD_CM_REQ:
 	case MAD_CM_SIDR_REQ:
@@ -646,9 +651,30 @@ static struct cm_config config_of(const struct captures *all,
 	return cfg;
 }
 
+/*
+ * The host's DREQ that crosses the peer's number at: it was sent before that
+ * had arrived, whatever the order in the capture. 0: none.
+ */
+static size_t crossing(const struct captures *all, size_t at,
+		       const struct mad *m)
+{
+	const struct captured *c = &all->pkt[at];
+	struct mad o;
+
+	for (size_t i = at + 1; i < all->n && m->attr_id == MAD_CM_DREQ; i++)
+		if (!memcmp(&all->pkt[i].src, &c->dst, 16) &&
+		    !memcmp(&all->pkt[i].dst, &c->src, 16) &&
+		    read_mad(&all->pkt[i], &o) && o.attr_id == MAD_CM_DREQ &&
+		    o.dreq.local_comm_id == m->dreq.remote_comm_id &&
+		    o.dreq.remote_comm_id == m->dreq.local_comm_id)
+			return i;
+	return 0;
+}
+
 static void play_host(const struct captures *all, const union ibv_gid *us)
 {
 	struct cm_config cfg = config_of(all, us);
+	bool *said = calloc(all->n, sizeof(*said));
 
 	memset(&P, 0, sizeof(P));
 	P.us = *us;
@@ -661,11 +687,21 @@ static void play_host(const struct captures *all, const union ibv_gid *us)
 		if (!read_mad(c, &m))
 			continue;
 		P.now += 1000000;
-		if (!memcmp(&c->dst, us, 16))
+		if (!memcmp(&c->dst, us, 16)) {
+			size_t k = crossing(all, i, &m);
+			struct mad o;
+
+			if (k && !said[k] && read_mad(&all->pkt[k], &o)) {
+				said[k] = true;
+				say(&all->pkt[k], o);
+			}
 			hear(all, i, m);
-		else if (!memcmp(&c->src, us, 16))
+		} else if (!memcmp(&c->src, us, 16) && !said[i]) {
+			said[i] = true;
 			say(c, m);
+		}
 	}
+	free(said);
 	if (P.nout) {
 		struct mad m;
 

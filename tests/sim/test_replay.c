@@ -21,7 +21,8 @@
  * requests a long read is cut into, and what is in the compare field of a
  * FetchAdd, which means nothing and which rxe does not write to. A sequence NAK
  * that rxe sends behind an RNR NAK for the rest of the burst is not asked for
- * (9.7.5.2.8: the requester knows). Of UC and UD nothing but MigReq and AckReq,
+ * (9.7.5.2.8: the requester knows), nor one ACK for each request where the
+ * captured responder sent one for several. Of UC and UD nothing but MigReq and AckReq,
  * which rxe sets at the end of every message and which says nothing there (9.2).
  */
 #include "capture.h"
@@ -671,6 +672,13 @@ static void provide_receive(const struct pkt *p, const struct stream *s,
 	++*posted;
 }
 
+static void leave_out(size_t i)
+{
+	free(P->out.pkt[i].data);
+	memmove(&P->out.pkt[i], &P->out.pkt[i + 1],
+		(--P->out.n - i) * sizeof(P->out.pkt[0]));
+}
+
 /*
  * Before the second of two NAKs in a row we say once more what has arrived, for
  * the sake of rxe's requester; its responder does not. Such ACKs are left out.
@@ -688,9 +696,24 @@ static void spare_acks(const struct stream *s, size_t n)
 		    s->pkt[i].h.psn != next->psn ||
 		    !is_nak(&s->pkt[i], ROCE_NAK_PSN))
 			continue;
-		free(P->out.pkt[i].data);
-		memmove(&P->out.pkt[i], &P->out.pkt[i + 1],
-			(--P->out.n - i) * sizeof(P->out.pkt[0]));
+		leave_out(i);
+	}
+}
+
+/* A captured ACK may stand for several requests (9.7.5.1.2), of which ours
+ * acknowledges each, since they are fed one by one. */
+static void joined_acks(const struct stream *s, size_t n)
+{
+	for (size_t i = 0; i < P->out.n && i < n;) {
+		const struct roce_hdr *h = &P->out.pkt[i].h;
+
+		if (P->out.n > n && h->opcode == ROCE_ACK &&
+		    (h->syndrome & ROCE_AETH_KIND) == ROCE_AETH_ACK &&
+		    s->pkt[i].flags & ROCE_F_AETH &&
+		    psn_diff(s->pkt[i].h.psn, h->psn) > 0)
+			leave_out(i);
+		else
+			i++;
 	}
 }
 
@@ -725,9 +748,10 @@ static void check_answers(const struct stream *r, struct stream *s)
 	if (s)
 		n = s->n;
 	spare_acks(s, n);
+	joined_acks(s, n);
 	if (P->out.n != n)
-		fail_msg("%s: %zu answers where %zu were captured", current,
-			 P->out.n, n);
+		fail_msg("%s: %zu answers to QP 0x%x, from packet %u on, where %zu were captured",
+			 current, P->out.n, r->qpn, r->pkt[0].c->number, n);
 	for (size_t i = 0; i < n; i++) {
 		const struct pkt *w = &s->pkt[i];
 		const struct roce_hdr *h = &P->out.pkt[i].h;
