@@ -25,38 +25,45 @@ TITLES = {
 TITLES["1 % loss"] = ("With 1 % loss", TITLES["1 % loss"][1] + UC_LOSES)
 TITLES["reordering"] = ("With reordering", TITLES["reordering"][1] + UC_LOSES)
 
-# What rxe does: what the specification says, what softhca does. Each is handled
-# where the sources name rxe, and a test of tests/sim plays it.
+# What rxe does: what the specification says, what softhca does, the tests of
+# tests/sim or tests/unit that play it (tests/unit/test_quirks.py looks for them).
+# Each is handled where the sources name rxe.
 QUIRKS = [
     ("A send longer than the receive: NAK 0x63 (remote operational error); the receive ends with "
      "\"local QP operation error\"",
      "NAK 0x61 (invalid request, 9.7.4.1.7), \"local length error\"",
-     "as specified; as requester it hands on what the NAK says, \"remote operation error\""),
+     "as specified; as requester it hands on what the NAK says, \"remote operation error\"", "quirk_rxe_long_send"),
     ("A receive, or a send, with a bad lkey ends with \"local QP operation error\"",
-     "\"local protection error\" (11.6.2)", "as specified"),
+     "\"local protection error\" (11.6.2)", "as specified", "bad_receive_buffer local_protection"),
     ("A send that invalidates an unknown key is acknowledged, and the receive fails afterwards",
-     "the request is refused", "NAK 0x62 (remote access error), nothing is acknowledged"),
+     "the request is refused", "NAK 0x62 (remote access error), nothing is acknowledged",
+     "quirk_rxe_acks_bad_invalidate"),
     ("A UC send longer than the receive ends the receive with an error, and the QP",
-     "the message is dropped silently (9.8.2.2)", "as specified: the receive waits for the next message"),
+     "the message is dropped silently (9.8.2.2)", "as specified: the receive waits for the next message",
+     "quirk_rxe_uc_long_send"),
     ("As requester, it takes no second sequence NAK before an ACK: it waits for its timer, and counts a retry",
      "each NAK is answered by sending again (9.7.5.2.4)",
      "sends an ACK before a second NAK; with it rxe gets through a reordering network on which it fails "
-     "against itself"),
+     "against itself", "quirk_rxe_wants_acks_between_naks"),
     ("As requester, it gives up the QP when an ACK with the PSN of a read overtakes the read's response",
-     "such an ACK asks for the read again (9.7.5.1.1)", "never sends one"),
+     "such an ACK asks for the read again (9.7.5.1.1)", "never sends one", "quirk_rxe_no_ack_of_reads"),
     ("Not ready to receive the first packet of a burst, it sends an RNR NAK, and a sequence NAK for the second",
-     "after an RNR NAK it is silent (9.7.5.2.8)", "as requester it goes on waiting; as responder as specified"),
+     "after an RNR NAK it is silent (9.7.5.2.8)", "as requester it goes on waiting; as responder as specified",
+     "quirk_rxe_nak_behind_rnr quirk_rxe_nak_behind_long_rnr"),
     ("A FetchAdd's compare field holds what was in the buffer before", "the field means nothing there",
-     "ignores it, sends 0"),
-    ("MigReq is 0", "1 when no alternate path is loaded (17.2.8)", "sends 1, takes both"),
+     "ignores it, sends 0", "quirk_rxe_fields"),
+    ("MigReq is 0", "1 when no alternate path is loaded (17.2.8)", "sends 1, takes both", "quirk_rxe_fields"),
     ("The IPv4 identification counts on, although packets may not be fragmented; it is in the ICRC",
-     "any value (RFC 6864); UDP sockets do not show it", "finds the one that makes the ICRC good"),
+     "any value (RFC 6864); UDP sockets do not show it", "finds the one that makes the ICRC good",
+     "quirk_rxe_counts_identification"),
     ("IPv6 packets have no UDP checksum, IPv4 ones neither",
      "it should be 0 (A17.4.5.2); Linux drops such IPv6 packets unless told otherwise",
-     "takes both; sends what the kernel's UDP sends, a good checksum"),
+     "takes both; sends what the kernel's UDP sends, a good checksum", "no_udp_checksum"),
     ("Receive completions of RC have the GRH flag",
-     "only UD receives have a GRH (11.4.2.1)", "clears nothing: the flag is rxe's own program's to see; sets none"),
-    ("No XRC, atomic write, or flush (Linux 6.1)", "optional", "has XRC and atomic write: not run against rxe"),
+     "only UD receives have a GRH (11.4.2.1)", "clears nothing: the flag is rxe's own program's to see; sets none",
+     "quirk_rxe_grh_flag"),
+    ("No XRC, atomic write, or flush (Linux 6.1)", "optional", "has XRC and atomic write: not run against rxe",
+     None),
 ]
 
 
@@ -182,6 +189,6 @@ class Report:
         for what, verdict, note in self.other:
             out += [f"{what}: {words[verdict]} {note}", ""]
         out += ["## Where rxe differs", "", "| rxe | the specification | softhca |", "|---|---|---|"]
-        out += [f"| {a} | {b} | {c} |" for a, b, c in QUIRKS] + [""]
+        out += [f"| {a} | {b} | {c} |" for a, b, c, _ in QUIRKS] + [""]
         with open(path, "w") as f:
             f.write("\n".join(out))
