@@ -164,6 +164,11 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b,
 				e->npkts = e->next;
 				return true;
 			}
+			/* Of a QP that has failed since: the NAK is due. */
+			if (qp->state == IBV_QPS_ERR) {
+				qp->rsp.resp_head = qp->rsp.resp_tail;
+				return false;
+			}
 			fail_access(qp);
 			qp->rsp.nak_psn = h.psn;
 			return false;
@@ -322,6 +327,41 @@ static void drop_refused(struct roce_qp *qp, enum verdict v)
 		qp_drop(qp, ROCE_DROP_REFUSED);
 }
 
+/* A request that ends the QP. */
+static void refuse_fatally(struct roce_qp *qp, enum verdict v)
+{
+	struct roce_responder *r = &qp->rsp;
+	uint32_t due = r->resp_head;
+
+	switch (v) {
+	case V_LENGTH:
+		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_INVALID_REQUEST);
+		fail_recv(qp, IBV_WC_LOC_LEN_ERR);
+		qp_to_err(qp);
+		break;
+	case V_OPERATIONAL:
+		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_REMOTE_OPERATIONAL);
+		fail_recv(qp, IBV_WC_LOC_PROT_ERR);
+		qp_to_err(qp);
+		break;
+	case V_INVALID:
+		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_INVALID_REQUEST);
+		fail_recv(qp, IBV_WC_REM_INV_REQ_ERR);
+		qp_fail(qp, IBV_EVENT_QP_REQ_ERR);
+		break;
+	default:
+		fail_recv(qp, IBV_WC_REM_ACCESS_ERR);
+		fail_access(qp);
+		break;
+	}
+	/*
+	 * The NAK says that all before it is done (9.7.5.1.1): reads that came
+	 * in the same burst are still answered, in front of it. Else their
+	 * requester asks again, hears nothing and never learns why.
+	 */
+	r->resp_head = due;
+}
+
 static void refuse_rc(struct roce_qp *qp, enum verdict v)
 {
 	struct roce_responder *r = &qp->rsp;
@@ -351,23 +391,10 @@ static void refuse_rc(struct roce_qp *qp, enum verdict v)
 		owe_nak(qp, (uint8_t)(ROCE_AETH_RNR | qp->attr.min_rnr_timer));
 		return;
 	case V_LENGTH:
-		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_INVALID_REQUEST);
-		fail_recv(qp, IBV_WC_LOC_LEN_ERR);
-		qp_to_err(qp);
-		return;
 	case V_OPERATIONAL:
-		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_REMOTE_OPERATIONAL);
-		fail_recv(qp, IBV_WC_LOC_PROT_ERR);
-		qp_to_err(qp);
-		return;
 	case V_INVALID:
-		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_INVALID_REQUEST);
-		fail_recv(qp, IBV_WC_REM_INV_REQ_ERR);
-		qp_fail(qp, IBV_EVENT_QP_REQ_ERR);
-		return;
 	case V_ACCESS:
-		fail_recv(qp, IBV_WC_REM_ACCESS_ERR);
-		fail_access(qp);
+		refuse_fatally(qp, v);
 		return;
 	}
 }
