@@ -1169,9 +1169,50 @@ static void farewell(void **unused)
 	finish(net);
 }
 
+/*
+ * 12.7.29, 12.7.30: each end tells what reads and atomics it answers (responder
+ * resources) and issues (initiator depth); the values arrive as they are, and
+ * what becomes of them is the program's: rdma_cm takes the smaller of what one
+ * end issues and the other answers, tests/clients.
+ */
+static void responder_resources_are_told(void **state)
+{
+	static const uint8_t values[] = { 0, 1, 2, 16, 128, 255 };
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(values); i++)
+		for (size_t k = 0; k < ARRAY_SIZE(values); k++) {
+			struct cm_net *net = setup();
+			struct cm_end end = an_end;
+			struct cm_conn *a;
+
+			end.responder_resources = values[i];
+			end.initiator_depth = values[k];
+			a = dial(net, &end, NULL, 0);
+			cm_net_run(net, SEC / 10);
+			expect(B, CM_EV_REQ, 0);
+			assert_int_equal(B->ev.peer.responder_resources,
+					 values[i]);
+			assert_int_equal(B->ev.peer.initiator_depth, values[k]);
+			end.responder_resources = values[k];
+			end.initiator_depth = values[i];
+			assert_int_equal(cm_accept(B->cm, B->ev.conn, &end,
+						   NULL, 0, net->now), 0);
+			cm_net_run(net, SEC / 10);
+			expect(A, CM_EV_REP, 0);
+			assert_int_equal(A->ev.peer.responder_resources,
+					 values[k]);
+			assert_int_equal(A->ev.peer.initiator_depth, values[i]);
+			cm_close(A->cm, a, net->now);
+			cm_close(B->cm, B->ev.conn, net->now);
+			finish(net);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(responder_resources_are_told),
 		cmocka_unit_test(all_the_way),
 		cmocka_unit_test(private_data_limits),
 		cmocka_unit_test(nobody_listens),

@@ -13,18 +13,27 @@
  *   TTL from hop limit                A17.4.5    test_udp: headers_of_ip; peer
  *   Don't Fragment                    A17.4.5.1  test_udp: headers_of_ip; peer
  *   no UDP checksum, IPv4 and IPv6    A17.4.5.2  test_udp: no_udp_checksum
- *   P_Key 0xffff                      9.2.4      fields_of_every_packet; peer
- *   MigReq 1                          17.2.8     fields_of_every_packet; peer
+ *   P_Key 0xffff                      10.9       pkey_is_the_default_one,
+ *                                                strangers_are_ignored; peer
+ *   MigReq 1                          17.2.8     mig_req_is_one,
+ *                                                quirk_rxe_fields; peer
+ *   transport version 0               9.2.4      transport_version_is_zero,
+ *                                                strangers_are_ignored; peer
+ *   FECN and BECN 0                   A17.9.3    no_congestion_bits,
+ *                                                congestion_is_told
  *   reserved bits 0 on sending        9.2        test_roce: reserved_bits; peer
  *   and ignored on receipt            9.2        test_roce: reserved_bits,
  *                                                test_udp: no_udp_checksum
- *   pad count                         9.2.3      fields_of_every_packet; peer
+ *   pad count                         9.2.3      pads_fill_the_last_word,
+ *                                                test_roce: every_length; peer
  *   solicited event bit               9.2.2      solicited_is_for_the_last
  *   AckReq                            9.7.7.1.1  ack_is_asked_for
  *   AETH credits                      9.7.7.2    credits_say_that_there_are_none
  *   MSN                               9.7.7.1    msn_counts_messages
- *   responder resources               9.7.4.1.7  outstanding_reads_bounded,
- *                                                too_many_reads_are_refused
+ *   responder resources are told      12.7.29,   cm_scripted:
+ *                                     12.7.30      responder_resources_are_told
+ *   kept to, as requester             9.7.3.3    outstanding_reads_bounded
+ *   and demanded, as responder        9.7.4.1.7  too_many_reads_are_refused
  *   congestion notification           A17.9.3    congestion_is_told,
  *                                                congestion_is_heeded
  */
@@ -547,6 +556,8 @@ static void fence_waits_for_reads(void **state)
 	sim_free(p.sim);
 }
 
+/* 9.7.3.3: no more reads and atomics are out than the responder has room for,
+ * as the connection's two ends have agreed (max_rd_atomic). */
 static void outstanding_reads_bounded(void **state)
 {
 	struct sim_conn_opts co = sim_conn_default;
@@ -1022,46 +1033,118 @@ static bool is_nak_psn(const struct roce_hdr *h)
 	       h->syndrome == (ROCE_AETH_NAK | ROCE_NAK_PSN);
 }
 
-static void fields_of(enum ibv_qp_type type)
+typedef void packet_check(const struct roce_hdr *h, size_t payload);
+
+/* Requests and answers of every kind and length, of every service, but CNPs. */
+static void every_packet(packet_check *check)
 {
-	struct pair p = pair_new(type);
-	struct seen *w = watch(&p);
+	static const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC,
+						  IBV_QPT_UD };
 
-	for (uint32_t len = 0; len < 9; len++) {
-		recv_into(p.b, 0, 4096);
-		post(p.a, IBV_WR_SEND, 0, len * 127, 0, 0x11, 0);
-		if (type == IBV_QPT_UD)
-			continue;
-		post_to(p.a, IBV_WR_RDMA_WRITE, 8192, len * 1023);
-		if (type == IBV_QPT_RC)
-			post_to(p.a, IBV_WR_RDMA_READ, 8192, len * 1023);
+	for (size_t t = 0; t < 3; t++) {
+		struct pair p = pair_new(types[t]);
+		struct seen *w = watch(&p);
+		uint32_t kinds = 0;
+
+		for (uint32_t len = 0; len < 9; len++) {
+			recv_into(p.b, 0, 4096);
+			post(p.a, IBV_WR_SEND, 0, len * 127, 0, 0x11, 0);
+			if (types[t] == IBV_QPT_UD)
+				continue;
+			post_to(p.a, IBV_WR_RDMA_WRITE, 8192, len * 1023);
+			if (types[t] == IBV_QPT_RC)
+				post_to(p.a, IBV_WR_RDMA_READ, 8192,
+					len * 1023);
+			settle(&p);
+		}
+		if (types[t] == IBV_QPT_RC) {
+			post_to(p.a, IBV_WR_ATOMIC_FETCH_AND_ADD, 64, 8);
+			post_to(p.a, IBV_WR_SEND, 0, 8); /* RNR */
+			sim_run(p.sim, SIM_SEC / 100);
+			recv_into(p.b, 0, 4096);
+			post(p.a, IBV_WR_RDMA_READ, 0, 8, 0, 1, 0); /* NAK */
+		}
 		settle(&p);
+		for (size_t i = 0; i < w->n; i++) {
+			kinds |= 1u << (w->pkt[i].h.opcode & 0x1f);
+			check(&w->pkt[i].h, w->pkt[i].len);
+		}
+		assert_int_equal(__builtin_popcount(kinds),
+				 types[t] == IBV_QPT_RC ? 13 :
+				 types[t] == IBV_QPT_UC ? 5 : 1);
+		sim_free(p.sim);
 	}
-	if (type == IBV_QPT_RC)
-		post_to(p.a, IBV_WR_ATOMIC_FETCH_AND_ADD, 64, 8);
-	settle(&p);
-	assert_true(w->n >= 9);
-	for (size_t i = 0; i < w->n; i++) {
-		const struct roce_hdr *h = &w->pkt[i].h;
-
-		assert_int_equal(h->pkey, 0xffff);
-		assert_true(h->mig_req);
-		assert_int_equal(h->tver, 0);
-		assert_false(h->fecn || h->becn);
-		assert_int_equal((w->pkt[i].len + h->pad) % 4, 0);
-		assert_in_range(h->pad, 0, 3);
-		if (!w->pkt[i].len)
-			assert_int_equal(h->pad, 0);
-	}
-	sim_free(p.sim);
 }
 
-static void fields_of_every_packet(void **state)
+static void check_pkey(const struct roce_hdr *h, size_t payload)
+{
+	(void)payload;
+	assert_int_equal(h->pkey, 0xffff);
+}
+
+/* 10.9, A17: the only P_Key there is, with full membership. */
+static void pkey_is_the_default_one(void **state)
 {
 	(void)state;
-	fields_of(IBV_QPT_RC);
-	fields_of(IBV_QPT_UC);
-	fields_of(IBV_QPT_UD);
+	every_packet(check_pkey);
+}
+
+static void check_mig_req(const struct roce_hdr *h, size_t payload)
+{
+	(void)payload;
+	assert_true(h->mig_req);
+}
+
+/* 17.2.8: without an alternate path a QP is in state Migrated, and says so. */
+static void mig_req_is_one(void **state)
+{
+	(void)state;
+	every_packet(check_mig_req);
+}
+
+static void check_tver(const struct roce_hdr *h, size_t payload)
+{
+	(void)payload;
+	assert_int_equal(h->tver, 0);
+}
+
+/* 9.2.4: version 0 is sent; that others are dropped: strangers_are_ignored. */
+static void transport_version_is_zero(void **state)
+{
+	(void)state;
+	every_packet(check_tver);
+}
+
+static void check_congestion(const struct roce_hdr *h, size_t payload)
+{
+	(void)payload;
+	assert_false(h->fecn);
+	assert_false(h->becn);
+}
+
+/* A17.9.3: congestion is marked in IP, and told by a CNP: no other has BECN. */
+static void no_congestion_bits(void **state)
+{
+	(void)state;
+	every_packet(check_congestion);
+}
+
+static void check_pad(const struct roce_hdr *h, size_t payload)
+{
+	uint32_t f = roce_opcode(h->opcode)->flags;
+
+	assert_in_range(h->pad, 0, 3);
+	assert_int_equal((payload + h->pad) % 4, 0);
+	/* Only the last packet of a message is not full. */
+	if (!(f & ROCE_F_LAST) || !payload)
+		assert_int_equal(h->pad, 0);
+}
+
+/* 9.2.3: the bytes to the next multiple of four, counted. */
+static void pads_fill_the_last_word(void **state)
+{
+	(void)state;
+	every_packet(check_pad);
 }
 
 /* 9.2.2, 9.5.8: in the last packet of a message whose program asked for it. */
@@ -1202,6 +1285,7 @@ static void too_many_reads_are_refused(void **state)
 		.opcode = ROCE_READ_REQUEST, .pkey = 0xffff, .dma_len = 4096,
 	};
 	struct roce_rx rx;
+	struct seen *w;
 
 	(void)state;
 	co.dest_rd_atomic = 2;
@@ -1209,16 +1293,75 @@ static void too_many_reads_are_refused(void **state)
 	h.dest_qpn = roce_qp_num(p.b->qp);
 	h.va = (uintptr_t)p.b->node->mem;
 	h.rkey = p.b->node->rkey;
+	w = watch(&p);
 	for (uint32_t i = 0; i < 3; i++) {
 		h.psn = psn_add(co.psn_a, 4 * i);
 		rx = (struct roce_rx){ .h = h, .sgid = p.a->node->gid,
 				       .dgid = p.b->node->gid };
 		roce_rx(p.b->qp, &rx, p.sim->now);
 	}
+	sim_pull(p.b);
+	/* Two reads are answered, the third is refused, behind them. */
+	assert_int_equal(w->n, 2 * 4 + 1);
+	assert_int_equal(w->pkt[8].h.opcode, ROCE_ACK);
+	assert_int_equal(w->pkt[8].h.syndrome, 0x61);
+	assert_int_equal(w->pkt[8].h.psn, h.psn);
+	assert_int_equal(w->pkt[8].h.msn, 2);
 	assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_ERR);
 	assert_int_equal(p.b->events, 1 << IBV_EVENT_QP_REQ_ERR);
 	assert_int_equal(roce_qp_stats(p.b->qp)->nak_tx, 1);
 	sim_free(p.sim);
+}
+
+/*
+ * 9.7.5.1.1: a NAK says that all before it is done, so reads and atomics that
+ * came in one burst with what is refused are answered in front of it; unless
+ * their memory is gone by then.
+ */
+static void refusal_comes_behind_reads(void **state)
+{
+	(void)state;
+	for (int gone = 0; gone < 2; gone++) {
+		struct pair p = pair_new(IBV_QPT_RC);
+		struct seen *w = watch(&p);
+		struct roce_rx rx = {
+			.h = { .opcode = ROCE_READ_REQUEST, .pkey = 0xffff,
+			       .dma_len = 3000, .psn = sim_conn_default.psn_a,
+			       .dest_qpn = roce_qp_num(p.b->qp),
+			       .va = remote(p.a, 0),
+			       .rkey = p.b->node->rkey },
+			.sgid = p.a->node->gid, .dgid = p.b->node->gid,
+		};
+		size_t n = gone ? 0 : 4;
+
+		roce_rx(p.b->qp, &rx, p.sim->now);
+		rx.h.opcode = ROCE_FETCH_ADD;
+		rx.h.psn = psn_add(rx.h.psn, 3);
+		rx.h.dma_len = 0;
+		roce_rx(p.b->qp, &rx, p.sim->now);
+		rx.h.opcode = ROCE_WRITE_ONLY;
+		rx.h.psn = psn_add(rx.h.psn, 1);
+		rx.h.dma_len = 4;
+		rx.h.rkey ^= 1;
+		rx.payload = (const uint8_t *)"ABCD";
+		rx.len = 4;
+		roce_rx(p.b->qp, &rx, p.sim->now);
+		assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_ERR);
+		if (gone)
+			keys_kill(&p.b->node->keys, (uint32_t)p.b->node->slot);
+		sim_pull(p.b);
+		assert_int_equal(w->n, n + 1);
+		for (size_t i = 0; i < n; i++)
+			assert_int_equal(w->pkt[i].h.psn,
+					 psn_add(sim_conn_default.psn_a,
+						 (uint32_t)i));
+		assert_int_equal(w->pkt[n].h.opcode, ROCE_ACK);
+		assert_int_equal(w->pkt[n].h.syndrome, 0x62);
+		assert_int_equal(w->pkt[n].h.psn, rx.h.psn);
+		assert_int_equal(p.b->events, 1 << IBV_EVENT_QP_ACCESS_ERR);
+		assert_false(roce_tx_ready(p.b->qp));
+		sim_free(p.sim);
+	}
 }
 
 /*
@@ -1265,7 +1408,11 @@ static void misaligned_atomics_are_refused(void **state)
 	}
 }
 
-/* All packets of a flow, there and back, leave by one socket; see udp.h. */
+/*
+ * A17.4.5.2: the UDP source port is the same for all packets of a flow, and
+ * different for different flows; the flow label says which, where it is given.
+ * There and back they leave by one socket; see udp.h.
+ */
 static void flow_label_picks_the_port(void **state)
 {
 	struct sim_qp_opts qo = {
@@ -1852,12 +1999,17 @@ int main(void)
 		cmocka_unit_test(xrc_reaches_the_srq),
 		cmocka_unit_test(atomic_write_is_checked),
 		cmocka_unit_test(strangers_are_ignored),
-		cmocka_unit_test(fields_of_every_packet),
+		cmocka_unit_test(pkey_is_the_default_one),
+		cmocka_unit_test(mig_req_is_one),
+		cmocka_unit_test(transport_version_is_zero),
+		cmocka_unit_test(no_congestion_bits),
+		cmocka_unit_test(pads_fill_the_last_word),
 		cmocka_unit_test(solicited_is_for_the_last),
 		cmocka_unit_test(ack_is_asked_for),
 		cmocka_unit_test(credits_say_that_there_are_none),
 		cmocka_unit_test(msn_counts_messages),
 		cmocka_unit_test(too_many_reads_are_refused),
+		cmocka_unit_test(refusal_comes_behind_reads),
 		cmocka_unit_test(misaligned_atomics_are_refused),
 		cmocka_unit_test(flow_label_picks_the_port),
 		cmocka_unit_test(congestion_is_told),

@@ -356,7 +356,11 @@ static void known_bytes(void **state)
 	}
 }
 
-/* Reserved bits do not matter on receipt and are not sent on. */
+/*
+ * 9.2 (BTH), 9.3 (DETH), A14 (XRCETH), A17.9.3 (CNP): reserved bits do not
+ * matter on receipt and are zero on sending. RETH, AETH, AtomicETH, ImmDt and
+ * IETH have none.
+ */
 static void reserved_bits(void **state)
 {
 	uint8_t bytes[128], dirty[128], out[ROCE_HDR_MAX];
