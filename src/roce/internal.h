@@ -118,6 +118,12 @@ struct roce_atomic_done {
 	bool valid;
 };
 
+/* A read that has been executed, and may be asked for again. */
+struct roce_read_done {
+	uint32_t psn;
+	uint32_t npkts;
+};
+
 /* What message the responder is in the middle of. */
 enum resp_in { IN_NOTHING, IN_SEND, IN_WRITE };
 
@@ -151,6 +157,12 @@ struct roce_responder {
 	struct roce_atomic_done *atomics;
 	uint32_t atomics_size; /* max_dest_rd_atomic */
 	uint32_t atomics_next;
+
+	/* Which packets out of their turn a peer can have sent; see sent(). */
+	struct roce_read_done *reads; /* a ring of reads_size */
+	uint32_t reads_size, reads_next;
+	uint32_t reads_unknown; /* executed elsewhere, and not in the ring */
+	uint32_t far_psn; /* due next, if far ones come in a row */
 };
 
 /*

@@ -20,6 +20,11 @@
 
 #define CNP_GAP_NS (50 * USEC)
 
+/* How many PSNs from the one due a single packet is not believed, and how many
+ * reads are remembered at least. */
+#define FAR_PSNS (1 << 15)
+#define READS_MIN 64u
+
 /* Verdicts on a request. */
 enum verdict {
 	PASS,
@@ -40,26 +45,34 @@ int rsp_init(struct roce_qp *qp, uint32_t max_dest_rd_atomic)
 	uint32_t n = 2 * max_dest_rd_atomic;
 	struct roce_response *resp = NULL;
 	struct roce_atomic_done *atomics = NULL;
+	struct roce_read_done *reads = NULL;
 
 	if (r->resp_head != r->resp_tail)
 		return -EINVAL;
 	if (n) {
 		resp = calloc(n, sizeof(*resp));
 		atomics = calloc(max_dest_rd_atomic, sizeof(*atomics));
-		if (!resp || !atomics) {
+		reads = calloc(max_u32(n, READS_MIN), sizeof(*reads));
+		if (!resp || !atomics || !reads) {
 			free(resp);
 			free(atomics);
+			free(reads);
 			return -ENOMEM;
 		}
 	}
 	free(r->resp);
 	free(r->atomics);
+	free(r->reads);
 	r->resp = resp;
 	r->atomics = atomics;
+	r->reads = reads;
 	r->resp_size = n;
 	r->resp_head = r->resp_tail = 0;
 	r->atomics_size = max_dest_rd_atomic;
 	r->atomics_next = 0;
+	r->reads_size = n ? max_u32(n, READS_MIN) : 0;
+	r->reads_next = r->reads_unknown = 0;
+	r->far_psn = r->epsn;
 	r->ack_back = 0;
 	return 0;
 }
@@ -70,6 +83,7 @@ void rsp_fini(struct roce_qp *qp)
 
 	free(r->resp);
 	free(r->atomics);
+	free(r->reads);
 	memset(r, 0, sizeof(*r));
 }
 
@@ -413,6 +427,27 @@ static void refuse_uc(struct roce_qp *qp, enum verdict v)
 
 /* ---- checks ------------------------------------------------------------ */
 
+/*
+ * Whether a packet that is not the one due can come from a requester that goes
+ * on, or goes back to what it has outstanding. One that is very far from there,
+ * alone, cannot: another is going to follow. The second of a row is believed.
+ *
+ * Only what can be is answered, since rxe starts its retransmission timer anew
+ * with whatever answer comes in: answers to forged packets would put it off for
+ * as long as they come, while a packet is missing, or the one NAK of its gap,
+ * which a forged packet might have used up.
+ */
+static bool sent(struct roce_responder *r, uint32_t psn)
+{
+	int32_t d = psn_diff(psn, r->epsn);
+	bool row = psn == r->far_psn;
+
+	if (d >= -FAR_PSNS && d <= FAR_PSNS)
+		return true;
+	r->far_psn = psn_add(psn, 1);
+	return row;
+}
+
 static enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
@@ -433,7 +468,9 @@ static enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt)
 		}
 		return PASS;
 	}
-	return d == 0 ? PASS : d < 0 ? DUPLICATE : V_NAK_PSN;
+	if (d > 0)
+		return sent(r, pkt->h.psn) ? V_NAK_PSN : DROP;
+	return d == 0 ? PASS : DUPLICATE;
 }
 
 /* Opcode sequence (9.7.4.1.2 and table 36), lengths of packets (9.7.4.1.6). */
@@ -783,6 +820,14 @@ static void deliver(struct roce_qp *qp, const struct roce_rx *pkt)
 	recv_complete(qp, &r->recv, &wc, pkt->h.solicited);
 }
 
+static void remember_read(struct roce_responder *r, uint32_t psn, uint32_t npkts)
+{
+	r->reads[r->reads_next] = (struct roce_read_done){ psn, npkts };
+	r->reads_next = (r->reads_next + 1) % r->reads_size;
+	if (r->reads_unknown)
+		r->reads_unknown--;
+}
+
 static enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
@@ -794,6 +839,7 @@ static enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt)
 		span = pkts_of(pkt->h.dma_len, qp->mtu);
 		r->msn = psn_add(r->msn, 1);
 		owe_read(qp, &pkt->h, false);
+		remember_read(r, pkt->h.psn, span);
 	} else if (f & ROCE_F_ATOMIC) {
 		v = exec_atomic(qp, pkt);
 		if (v == PASS)
@@ -852,6 +898,22 @@ static bool read_pending(const struct roce_qp *qp, uint32_t psn)
 	return false;
 }
 
+/* Part of a read that has been executed: a requester has no more of them, and
+ * of atomics, outstanding than we have resources for. */
+static bool read_before(const struct roce_responder *r, uint32_t psn,
+			uint32_t npkts)
+{
+	for (uint32_t i = 0; i < r->reads_size; i++) {
+		const struct roce_read_done *d = &r->reads[i];
+		int32_t at = psn_diff(psn, d->psn);
+
+		if (at >= 0 && (uint32_t)at < d->npkts &&
+		    npkts <= d->npkts - (uint32_t)at)
+			return true;
+	}
+	return r->reads_unknown > 0;
+}
+
 static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
@@ -862,11 +924,12 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 	if (qp->type == IBV_QPT_UC)
 		return;
 	if (f & ROCE_F_READ) {
-		uint32_t end = psn_add(pkt->h.psn,
-				       pkts_of(pkt->h.dma_len, qp->mtu));
+		uint32_t npkts = pkts_of(pkt->h.dma_len, qp->mtu);
+		uint32_t end = psn_add(pkt->h.psn, npkts);
 
 		/* Only what has been read before, and only if it still may. */
 		if (psn_diff(end, r->epsn) > 0 ||
+		    !read_before(r, pkt->h.psn, npkts) ||
 		    read_pending(qp, pkt->h.psn) ||
 		    resp_count(r) >= r->resp_size ||
 		    check_access(qp, pkt) != PASS)
@@ -882,7 +945,7 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 				return;
 			}
 		}
-	} else {
+	} else if (sent(r, pkt->h.psn)) {
 		owe_ack(qp);
 	}
 }

@@ -1843,6 +1843,73 @@ static void small_requests_gather(void **state)
 	sim_free(p.sim);
 }
 
+/*
+ * rxe's requester starts its retransmission timer anew with whatever answer
+ * comes in. What nobody can have sent, or sent again, is not answered, or a
+ * stream of forged packets would put its retries off for as long as it lasts.
+ */
+static void quirk_rxe_timer_is_put_off(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct seen *w = watch(&p);
+	uint32_t psn = sim_conn_default.psn_a;
+	struct roce_rx rx = {
+		.h = { .opcode = ROCE_WRITE_ONLY, .pkey = 0xffff,
+		       .ack_req = true, .dest_qpn = roce_qp_num(p.b->qp),
+		       .va = (uintptr_t)p.b->node->mem,
+		       .rkey = p.b->node->rkey },
+		.sgid = p.a->node->gid, .dgid = p.b->node->gid,
+	};
+	static const struct {
+		int32_t behind; /* the first PSN */
+		uint8_t opcode;
+		uint32_t length;
+		size_t answers;
+	} step[] = {
+		{ 0, ROCE_WRITE_ONLY, 0, 1 }, /* just done */
+		{ 1000, ROCE_WRITE_ONLY, 0, 1 },
+		{ -65536, ROCE_WRITE_ONLY, 0, 0 },
+		{ -1000000, ROCE_SEND_ONLY, 0, 0 },
+		{ -999999, ROCE_SEND_ONLY, 0, 1 }, /* goes on */
+		{ -999997, ROCE_SEND_ONLY, 0, 0 },
+		{ -5000000, ROCE_WRITE_ONLY, 0, 0 },
+		/* Only what has been read: three packets from PSN 1 on. */
+		{ -100000, ROCE_READ_REQUEST, 3000, 0 },
+		{ -1, ROCE_READ_REQUEST, 3000, 0 },
+		{ 1, ROCE_READ_REQUEST, 3000, 3 },
+		{ 2, ROCE_READ_REQUEST, 1900, 2 },
+		{ 3, ROCE_READ_REQUEST, 1900, 0 },
+		{ 4, ROCE_READ_REQUEST, 100, 0 },
+		{ -100000, ROCE_FETCH_ADD, 0, 0 },
+		/* Ahead: no NAK, which there is only one of, but for a row. */
+		{ 1000000, ROCE_WRITE_ONLY, 0, 0 },
+		{ 1000002, ROCE_WRITE_ONLY, 0, 0 },
+		{ 1000003, ROCE_WRITE_ONLY, 0, 1 },
+		{ 1010, ROCE_WRITE_ONLY, 0, 0 }, /* the same gap */
+	};
+
+	(void)state;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 8);
+	post_to(p.a, IBV_WR_RDMA_READ, 0, 3000);
+	settle(&p);
+	for (int i = 0; i < 40; i++) {
+		post_to(p.a, IBV_WR_RDMA_WRITE, 0, 25 * 1024);
+		settle(&p);
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(step); i++) {
+		w->n = 0;
+		rx.h.opcode = step[i].opcode;
+		rx.h.psn = psn_add(psn, (uint32_t)step[i].behind & PSN_MASK);
+		rx.h.dma_len = step[i].length;
+		roce_rx(p.b->qp, &rx, p.sim->now);
+		sim_pull(p.b);
+		if (w->n != step[i].answers)
+			fail_msg("step %zu: %zu answers", i, w->n);
+	}
+	assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_RTS);
+	sim_free(p.sim);
+}
+
 /* rxe answers a send that is too long with NAK 0x63 where 0x61 is due. */
 static void quirk_rxe_long_send(void **state)
 {
@@ -2022,6 +2089,7 @@ int main(void)
 		cmocka_unit_test(quirk_rxe_acks_each_duplicate),
 		cmocka_unit_test(quirk_rxe_fields),
 		cmocka_unit_test(quirk_rxe_no_ack_of_reads),
+		cmocka_unit_test(quirk_rxe_timer_is_put_off),
 		cmocka_unit_test(quirk_rxe_long_send),
 		cmocka_unit_test(quirk_rxe_acks_bad_invalidate),
 		cmocka_unit_test(quirk_rxe_uc_long_send),
