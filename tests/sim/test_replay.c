@@ -3,7 +3,8 @@
  *
  * Each RC connection in a capture is played twice. Once its requests go into
  * our responder, which must answer with the packets that the captured one
- * answered with: same opcodes, PSNs, MSNs, syndromes and data. Once its work
+ * answered with: same opcodes, PSNs, MSNs, syndromes and data, and must store
+ * and complete what the requests say. Once its work
  * requests, guessed from its requests, are posted to our requester, which must
  * send the packets that the captured one sent, while it is fed the captured
  * responses. UC and UD have a sending and a receiving half as well: the work
@@ -790,6 +791,95 @@ static void check_answers(const struct stream *r, struct stream *s)
 	}
 }
 
+/* The receive that a message of n packets ends in. */
+static void check_receive(const struct pkt *p, size_t n, size_t grh)
+{
+	const struct pkt *last = &p[n - 1];
+	const struct ibv_wc *wc = &P->recv_wc;
+	bool write = last->flags & ROCE_F_WRITE;
+	bool imm = last->flags & ROCE_F_IMM;
+	size_t at = grh;
+
+	if (wc->status != IBV_WC_SUCCESS ||
+	    wc->opcode != (write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV))
+		differ(last, 0, "receive: status or opcode");
+	if (!(wc->wc_flags & IBV_WC_WITH_IMM) != !imm ||
+	    (imm && wc->imm_data != last->h.imm))
+		differ(last, 0, "receive: immediate data");
+	if (!(wc->wc_flags & IBV_WC_WITH_INV) != !(last->flags & ROCE_F_IETH))
+		differ(last, 0, "receive: invalidation");
+	if (P->recv_solicited != last->h.solicited)
+		differ(last, 0, "receive: solicited event");
+	if (grh && (wc->src_qp != last->h.src_qpn ||
+		    !(wc->wc_flags & IBV_WC_GRH)))
+		differ(last, 0, "receive: sender");
+	for (size_t i = 0; i < n; i++) {
+		if (!write && memcmp(P->rq_mem + at, p[i].payload, p[i].len))
+			differ(&p[i], i, "receive: data");
+		at += p[i].len;
+	}
+	if (wc->byte_len != at)
+		differ(last, 0, "receive: length");
+}
+
+static void check_written(const struct pkt *p, size_t n)
+{
+	const struct region *g = region_of(p->h.rkey);
+	uint64_t va = p->h.va;
+
+	for (size_t i = 0; i < n; va += p[i++].len)
+		if (p[i].len &&
+		    memcmp(g->mem + (va - g->start), p[i].payload, p[i].len))
+			differ(&p[i], i, "written data");
+}
+
+static bool needs_recv(const struct pkt *last)
+{
+	return last->flags & ROCE_F_SEND || last->flags & ROCE_F_IMM;
+}
+
+/* The packets of the message that ends with packet last; 0: not all there. */
+static size_t message_of(const struct stream *r, size_t last, struct pkt *msg)
+{
+	size_t n = 1;
+
+	msg[0] = r->pkt[last];
+	for (size_t i = last; !(msg[0].flags & ROCE_F_FIRST);) {
+		if (!i--)
+			return 0;
+		if (r->pkt[i].h.psn != psn_add(msg[0].h.psn, PSN_MASK))
+			continue;
+		memmove(&msg[1], &msg[0], n++ * sizeof(*msg));
+		msg[0] = r->pkt[i];
+		i = last; /* it may have come out of order */
+	}
+	return n;
+}
+
+/* What a message that has ended did to memory, and to the receive queue. */
+static void check_effect(const struct stream *r, size_t i, size_t nrecv)
+{
+	const struct pkt *p = &r->pkt[i];
+	struct pkt *msg;
+	size_t n;
+
+	if (!(p->flags & ROCE_F_LAST) ||
+	    !(p->flags & (ROCE_F_SEND | ROCE_F_WRITE)) ||
+	    roce_qp_state(P->qp) == IBV_QPS_ERR)
+		return;
+	msg = calloc(r->n, sizeof(*msg));
+	n = message_of(r, i, msg);
+	if (n && needs_recv(p) && P->nrecv != nrecv)
+		check_receive(msg, n, 0);
+	/* Executed now, not before: acknowledged by this packet's answer. */
+	if (n && p->flags & ROCE_F_WRITE && msg[0].h.dma_len &&
+	    region_of(msg[0].h.rkey) && P->out.n &&
+	    P->out.pkt[P->out.n - 1].h.psn == p->h.psn &&
+	    !(P->out.pkt[P->out.n - 1].h.syndrome & ROCE_AETH_KIND))
+		check_written(msg, n);
+	free(msg);
+}
+
 static void play_responder(const struct stream *r, struct stream *s)
 {
 	uint32_t mtu = mtu_of(r, s), posted = 0;
@@ -820,6 +910,7 @@ static void play_responder(const struct stream *r, struct stream *s)
 		const struct pkt *p = &r->pkt[i];
 		struct roce_hdr h = p->h;
 		const struct region *g = region_of(h.rkey);
+		size_t before;
 
 		if (p->flags & (ROCE_F_RETH | ROCE_F_ATOMICETH)) {
 			/* A region that exists but refuses: not so much. */
@@ -833,7 +924,9 @@ static void play_responder(const struct stream *r, struct stream *s)
 			h.inv_rkey = g ? g->our_rkey : 0xdeadbeef;
 		}
 		provide_receive(p, s, &posted);
+		before = P->nrecv;
 		feed(p, h);
+		check_effect(r, i, before);
 	}
 	check_answers(r, s);
 	player_free();
@@ -1158,51 +1251,6 @@ static void post_one_recv(size_t *posted)
 		return; /* still there: what it was for came to nothing */
 	assert_int_equal(roce_post_recv(P->qp, &wr), 0);
 	++*posted;
-}
-
-/* The receive that a message of n packets ends in. */
-static void check_receive(const struct pkt *p, size_t n, size_t grh)
-{
-	const struct pkt *last = &p[n - 1];
-	const struct ibv_wc *wc = &P->recv_wc;
-	bool write = last->flags & ROCE_F_WRITE;
-	bool imm = last->flags & ROCE_F_IMM;
-	size_t at = grh;
-
-	if (wc->status != IBV_WC_SUCCESS ||
-	    wc->opcode != (write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV))
-		differ(last, 0, "receive: status or opcode");
-	if (!(wc->wc_flags & IBV_WC_WITH_IMM) != !imm ||
-	    (imm && wc->imm_data != last->h.imm))
-		differ(last, 0, "receive: immediate data");
-	if (P->recv_solicited != last->h.solicited)
-		differ(last, 0, "receive: solicited event");
-	if (grh && (wc->src_qp != last->h.src_qpn ||
-		    !(wc->wc_flags & IBV_WC_GRH)))
-		differ(last, 0, "receive: sender");
-	for (size_t i = 0; i < n; i++) {
-		if (!write && memcmp(P->rq_mem + at, p[i].payload, p[i].len))
-			differ(&p[i], i, "receive: data");
-		at += p[i].len;
-	}
-	if (wc->byte_len != at)
-		differ(last, 0, "receive: length");
-}
-
-static void check_written(const struct pkt *p, size_t n)
-{
-	const struct region *g = region_of(p->h.rkey);
-	uint64_t va = p->h.va;
-
-	for (size_t i = 0; i < n; va += p[i++].len)
-		if (p[i].len &&
-		    memcmp(g->mem + (va - g->start), p[i].payload, p[i].len))
-			differ(&p[i], i, "written data");
-}
-
-static bool needs_recv(const struct pkt *last)
-{
-	return last->flags & ROCE_F_SEND || last->flags & ROCE_F_IMM;
 }
 
 /*
