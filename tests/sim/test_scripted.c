@@ -1910,6 +1910,76 @@ static void quirk_rxe_timer_is_put_off(void **state)
 	sim_free(p.sim);
 }
 
+/* A request as the peer could have sent it, but for its PSN: far from here. */
+static void forge(struct pair *p, struct sim_rng *rng)
+{
+	static const uint8_t ops[] = {
+		ROCE_SEND_FIRST, ROCE_SEND_ONLY, ROCE_WRITE_FIRST,
+		ROCE_WRITE_LAST, ROCE_WRITE_ONLY, ROCE_READ_REQUEST,
+		ROCE_CMP_SWAP,	 ROCE_FETCH_ADD,
+	};
+	uint8_t data[1024] = { 0 };
+	struct roce_rx rx = {
+		.h = { .opcode = ops[sim_below(rng, ARRAY_SIZE(ops))],
+		       .pkey = 0xffff, .ack_req = sim_below(rng, 2),
+		       .psn = psn_add(sim_conn_default.psn_a,
+				      (1 << 17) + sim_below(rng, 0xfc0000)),
+		       .dest_qpn = roce_qp_num(p->b->qp),
+		       .va = remote(p->a, 1 << 20), .rkey = p->b->node->rkey,
+		       .dma_len = sim_below(rng, 4096), .swap_add = 1 },
+		.payload = data, .len = sim_below(rng, sizeof(data) + 1),
+		.sgid = p->a->node->gid, .dgid = p->b->node->gid,
+	};
+
+	roce_rx(p->b->qp, &rx, p->sim->now);
+	sim_pull(p->b);
+}
+
+/*
+ * Traffic with and without such packets, from the same seed: what the responder
+ * sends is the same, packet by packet, also when some of it gets lost.
+ */
+static void far_packets_change_nothing(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 20; seed++) {
+		uint64_t sent[2], end[2];
+
+		for (int forged = 0; forged < 2; forged++) {
+			struct pair p = pair_new(IBV_QPT_RC);
+			struct sim_rng rng = { seed }, other = { ~seed };
+
+			p.sim->rng.state = seed;
+			p.sim->link.loss = seed % 2 ? 0 : 0.02;
+			for (uint32_t i = 0; i < 60; i++) {
+				uint32_t len = sim_below(&rng, 20000);
+
+				recv_into(p.b, 0, 20000);
+				post_to(p.a, IBV_WR_RDMA_WRITE, 0, len);
+				post_to(p.a, IBV_WR_SEND, 0, len);
+				post_to(p.a, IBV_WR_RDMA_READ, 0, len);
+				post_to(p.a, IBV_WR_ATOMIC_FETCH_AND_ADD, 32768,
+					8);
+				for (int k = 0; forged && k < 20; k++)
+					forge(&p, &other);
+				settle(&p);
+				for (int k = 0; k < 4; k++)
+					expect(p.a->send, IBV_WC_SUCCESS);
+				expect(p.b->recv, IBV_WC_SUCCESS);
+				for (int k = 0; forged && k < 20; k++)
+					forge(&p, &other);
+			}
+			assert_int_equal(*(uint64_t *)(p.b->node->mem + 32768),
+					 60);
+			sent[forged] = roce_qp_stats(p.b->qp)->tx_pkts;
+			end[forged] = p.sim->packets;
+			sim_free(p.sim);
+		}
+		assert_int_equal(sent[0], sent[1]);
+		assert_int_equal(end[0], end[1]);
+	}
+}
+
 /* rxe answers a send that is too long with NAK 0x63 where 0x61 is due. */
 static void quirk_rxe_long_send(void **state)
 {
@@ -2090,6 +2160,7 @@ int main(void)
 		cmocka_unit_test(quirk_rxe_fields),
 		cmocka_unit_test(quirk_rxe_no_ack_of_reads),
 		cmocka_unit_test(quirk_rxe_timer_is_put_off),
+		cmocka_unit_test(far_packets_change_nothing),
 		cmocka_unit_test(quirk_rxe_long_send),
 		cmocka_unit_test(quirk_rxe_acks_bad_invalidate),
 		cmocka_unit_test(quirk_rxe_uc_long_send),
