@@ -820,7 +820,8 @@ static void deliver(struct roce_qp *qp, const struct roce_rx *pkt)
 	recv_complete(qp, &r->recv, &wc, pkt->h.solicited);
 }
 
-static void remember_read(struct roce_responder *r, uint32_t psn, uint32_t npkts)
+static void remember_read(struct roce_responder *r, uint32_t psn,
+			  uint32_t npkts)
 {
 	r->reads[r->reads_next] = (struct roce_read_done){ psn, npkts };
 	r->reads_next = (r->reads_next + 1) % r->reads_size;
