@@ -430,7 +430,8 @@ static void refuse_uc(struct roce_qp *qp, enum verdict v)
 /*
  * Whether a packet that is not the one due can come from a requester that goes
  * on, or goes back to what it has outstanding. One that is very far from there,
- * alone, cannot: another is going to follow. The second of a row is believed.
+ * alone, cannot: another is going to follow, or the same again. The second of
+ * a row is believed.
  *
  * Only what can be is answered, since rxe starts its retransmission timer anew
  * with whatever answer comes in: answers to forged packets would put it off for
@@ -440,7 +441,7 @@ static void refuse_uc(struct roce_qp *qp, enum verdict v)
 static bool sent(struct roce_responder *r, uint32_t psn)
 {
 	int32_t d = psn_diff(psn, r->epsn);
-	bool row = psn == r->far_psn;
+	bool row = psn == r->far_psn || psn_add(psn, 1) == r->far_psn;
 
 	if (d >= -FAR_PSNS && d <= FAR_PSNS)
 		return true;
