@@ -58,7 +58,7 @@
 static const char *opt_dev, *opt_addr, *opt_other, *opt_server,
 	*opt_port = "18600";
 static unsigned opt_mtu = 1024, opt_seconds = 5;
-static bool opt_lossy, opt_verbose;
+static bool opt_lossy, opt_ordered, opt_verbose;
 
 /* ------------------------------------------------------------------ one end */
 
@@ -365,18 +365,18 @@ static void do_rts(const uint64_t *a, struct reply *r)
 		refuse(r, err, "RTS");
 }
 
-/* toerr qp */
-static void do_toerr(const uint64_t *a, struct reply *r)
+/* to qp state: ERR or RESET, which need no attributes */
+static void do_to(const uint64_t *a, struct reply *r)
 {
 	struct ibv_qp *qp = qp_of(a[0], r);
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_qp_attr attr = { .qp_state = (enum ibv_qp_state)a[1] };
 	int err;
 
 	if (!qp)
 		return;
 	err = ibv_modify_qp(qp, &attr, IBV_QP_STATE);
 	if (err)
-		refuse(r, err, "ERR");
+		refuse(r, err, "ERR or RESET");
 }
 
 /* state qp -> state */
@@ -753,7 +753,7 @@ static const struct verb {
 	{ "info", 0, do_info },   { "srq", 1, do_srq },
 	{ "qp", 2, do_qp },       { "init", 2, do_init },
 	{ "rtr", 11, do_rtr },    { "rts", 6, do_rts },
-	{ "toerr", 1, do_toerr }, { "state", 1, do_state },
+	{ "to", 2, do_to },       { "state", 1, do_state },
 	{ "ah", 5, do_ah },       { "mr", 3, do_mr },
 	{ "mw", 1, do_mw },       { "bind", 6, do_bind },
 	{ "recv", 6, do_recv },   { "post", 15, do_post },
@@ -1065,28 +1065,48 @@ static void join(enum who w, uint64_t qp, uint32_t dest, uint64_t sq_psn,
 	   conf.timeout, conf.retry, conf.rnr_retry);
 }
 
+static void init(enum who w, enum ibv_qp_type type)
+{
+	uint64_t access = conf.access;
+
+	if (type == IBV_QPT_UC)
+		access &= IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+	at(w, "init %lx %lx", qpi[w], access);
+}
+
 /* A QP on each end, in INIT. */
 static void make(enum ibv_qp_type type)
 {
 	for (enum who w = A; w <= B; w++) {
-		uint64_t access = conf.access;
 		struct reply r =
 			at(w, "qp %x %x", (unsigned)type, w == B && conf.srq);
 
 		qpi[w] = r.v[0];
 		qpn[w] = (uint32_t)r.v[1];
-		if (type == IBV_QPT_UC)
-			access &= IBV_ACCESS_LOCAL_WRITE |
-				  IBV_ACCESS_REMOTE_WRITE;
-		at(w, "init %lx %lx", qpi[w], access);
+		init(w, type);
 	}
+}
+
+static void join_both(void)
+{
+	join(A, qpi[A], qpn[B], conf.psn[A], conf.psn[B]);
+	join(B, qpi[B], qpn[A], conf.psn[B], conf.psn[A]);
 }
 
 static void pair(enum ibv_qp_type type)
 {
 	make(type);
-	join(A, qpi[A], qpn[B], conf.psn[A], conf.psn[B]);
-	join(B, qpi[B], qpn[A], conf.psn[B], conf.psn[A]);
+	join_both();
+}
+
+/* The same two QPs begin again; their receives are gone. */
+static void pair_again(enum ibv_qp_type type)
+{
+	for (enum who w = A; w <= B; w++) {
+		at(w, "to %lx %x", qpi[w], (unsigned)IBV_QPS_RESET);
+		init(w, type);
+	}
+	join_both();
 }
 
 /* A work request; what is not given has a sensible value. */
@@ -1920,16 +1940,36 @@ static void rc_mw1(void)
 	expect_flush();
 }
 
-/* Unreliable: each size must arrive within a few attempts, and intact. */
+/*
+ * How often UC may try until a message must have arrived whole.
+ *
+ * Undisturbed, once; but nothing holds a long one back when the receiver's
+ * processor is busy with others. Of messages of 65 packets on a network that
+ * loses 1 %, 52 % are spared, and rxe drops the next send as well after each
+ * that was not: 30 attempts are 15 such in a row, by chance once in 60000. Two
+ * and four packets get through "reorder 30% 25%" in their order with 84 % and
+ * 56 %; none of 65 does, 0.
+ */
+static unsigned uc_attempts(uint64_t len)
+{
+	if (!opt_lossy)
+		return len > 65539 ? 10 : 1;
+	if (len <= 3 * opt_mtu + 2)
+		return 60;
+	return opt_ordered ? 30 : 0;
+}
+
+/* Unreliable: each size must arrive within some attempts, and intact. */
 static void uc_op(enum ibv_wr_opcode op)
 {
 	char none[64] = "";
 	uint64_t s[8];
-	size_t n = sizes(s, 65539);
+	size_t n = sizes(s, opt_lossy ? 65539 : 1 << 20);
 
 	pair(IBV_QPT_UC);
 	for (size_t i = 0; i < n; i++) {
-		unsigned attempts = opt_lossy ? 10 : 1, lost = 0;
+		unsigned must = uc_attempts(s[i]), attempts = must ? must : 10,
+			 lost = 0;
 		bool posted = false;
 
 		for (;;) {
@@ -1948,14 +1988,16 @@ static void uc_op(enum ibv_wr_opcode op)
 				struct done d;
 
 				arrived =
-					poll_wc(B, &d, opt_lossy ? 100 : 5000);
+					poll_wc(B, &d, opt_lossy ? 100 : 2000);
 				if (arrived) {
 					judge_received(B, &d, op, s[i], imm);
 					posted = false;
 				}
 			} else {
 				arrived = false;
-				for (int k = 0; k < 10 && !arrived; k++) {
+				for (int k = 0; k < (opt_lossy ? 6 : 20) &&
+						!arrived;
+				     k++) {
 					usleep((unsigned)k * 10000);
 					arrived = !at(B, "check %x %lx %lx 1",
 						      AT_B, s[i], seed)
@@ -1964,11 +2006,18 @@ static void uc_op(enum ibv_wr_opcode op)
 			}
 			if (arrived || ++lost == attempts)
 				break;
+			/* Of a send it only drops the next, too. */
+			if (side[B].rxe && wc_of(op) == IBV_WC_RDMA_WRITE) {
+				remark("rxe as responder takes no message any "
+				       "more after a write that lost a packet: "
+				       "connected again for each attempt");
+				pair_again(IBV_QPT_UC);
+				posted = false;
+			}
 		}
 		if (lost < attempts)
 			expect_data(B, AT_B, s[i], true);
-		else if (opt_lossy && s[i] > opt_mtu)
-			/* All its packets in order: nobody promised that. */
+		else if (!must)
 			sprintf(none + strlen(none), "%s%" PRIu64,
 				*none ? ", " : "", s[i]);
 		else
@@ -2397,7 +2446,7 @@ static void err_peer_error(void)
 	conf.retry = 2;
 	pair(IBV_QPT_RC);
 	one_message(IBV_WR_SEND, 64, 0, 0);
-	at(B, "toerr %lx", qpi[B]);
+	at(B, "to %lx %x", qpi[B], (unsigned)IBV_QPS_ERR);
 	post(.op = IBV_WR_RDMA_WRITE, .len = 64);
 	expect(A, IBV_WC_RETRY_EXC_ERR, "a write to a QP in ERR");
 	expect_flush();
@@ -2607,12 +2656,14 @@ static void usage(void)
 	fprintf(stderr,
 		"usage: peer server -a ADDR [-d DEV] [-p PORT]\n"
 		"       peer client -a ADDR -c SERVER [-d DEV] [-p PORT]\n"
-		"            [-m MTU] [-s SECONDS] [-o OTHER] [-l] [-v] "
+		"            [-m MTU] [-s SECONDS] [-o OTHER] [-l] [-k] [-v] "
 		"SCENARIO...\n"
 		"       peer gid -a ADDR\n"
 		"       peer list\n"
 		"-a: an address of the RDMA device to use; -o: one that "
-		"neither end has;\n-l: the network loses packets\n");
+		"neither end has;\n-l: the network loses packets, or "
+		"keeps them back;\n-k: with -l: it keeps the order of those "
+		"that it does not lose\n");
 	exit(2);
 }
 
@@ -2630,7 +2681,7 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	optind = 2;
-	while ((c = getopt(argc, argv, "a:c:d:o:p:m:s:lv")) != -1) {
+	while ((c = getopt(argc, argv, "a:c:d:o:p:m:s:klv")) != -1) {
 		switch (c) {
 		case 'a':
 			opt_addr = optarg;
@@ -2652,6 +2703,9 @@ int main(int argc, char **argv)
 			break;
 		case 's':
 			opt_seconds = (unsigned)atoi(optarg);
+			break;
+		case 'k':
+			opt_ordered = true;
 			break;
 		case 'l':
 			opt_lossy = true;
