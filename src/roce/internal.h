@@ -313,6 +313,8 @@ void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt);
 /* A packet came with the mark that says that a queue on the way is long. */
 void rsp_congestion(struct roce_qp *qp, uint64_t now_ns);
 bool rsp_ready(const struct roce_qp *qp);
+/* Whether a NAK waits to be sent that ends the connection. */
+bool rsp_refusing(const struct roce_qp *qp);
 void rsp_tx(struct roce_qp *qp, struct roce_batch *b);
 /* After the link took packets [0, sent) of a batch of n responses. */
 void rsp_tx_done(struct roce_qp *qp, const struct roce_batch *b, size_t sent);

@@ -281,15 +281,20 @@ static void flush_rq(struct roce_qp *qp)
 		flush_recv(qp, &r);
 }
 
-/* Stops the timers; what the responder owes is not sent any more, but a NAK
- * that tells the peer why is. */
+/*
+ * Stops the timers. What the responder owes is not sent any more, but a NAK
+ * that tells the peer why is, and before it the answers to what was accepted
+ * before the request that it refuses: the peer would ask for them again, and
+ * never hear of the NAK.
+ */
 static void go_quiet(struct roce_qp *qp)
 {
 	qp->req.timer_ns = 0;
 	qp->req.rnr_until_ns = 0;
 	qp->pace.next_ns = 0;
 	qp->busy = 0;
-	qp->rsp.resp_head = qp->rsp.resp_tail;
+	if (!rsp_refusing(qp))
+		qp->rsp.resp_head = qp->rsp.resp_tail;
 	qp->rsp.ack_pending = qp->rsp.cnp_pending = false;
 	qp->rsp.in = IN_NOTHING;
 }
@@ -324,8 +329,8 @@ static void qp_reset(struct roce_qp *qp)
 {
 	struct roce_recv r;
 
-	go_quiet(qp);
 	qp->rsp.nak_pending = false;
+	go_quiet(qp);
 	qp->sq.head = qp->sq.nxt = qp->sq.tail = 0;
 	while (roce_rq_take(&qp->rq, &r))
 		;

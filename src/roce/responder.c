@@ -124,6 +124,15 @@ static void owe_nak(struct roce_qp *qp, uint8_t syndrome)
 	qp->stats.nak_tx++;
 }
 
+bool rsp_refusing(const struct roce_qp *qp)
+{
+	const struct roce_responder *r = &qp->rsp;
+
+	return r->nak_pending &&
+	       (r->nak_syndrome & ROCE_AETH_KIND) == ROCE_AETH_NAK &&
+	       r->nak_syndrome != (ROCE_AETH_NAK | ROCE_NAK_PSN);
+}
+
 bool rsp_ready(const struct roce_qp *qp)
 {
 	const struct roce_responder *r = &qp->rsp;
@@ -143,10 +152,10 @@ static uint8_t read_resp_op(uint32_t i, uint32_t npkts)
 
 static void fail_access(struct roce_qp *qp);
 
-/* The next packet of a response; false: no room in the batch. */
-static bool resp_build(struct roce_qp *qp, struct roce_batch *b,
-		       struct roce_response *e)
+/* The next packet of response i; false: no room in the batch, or no data. */
+static bool resp_build(struct roce_qp *qp, struct roce_batch *b, uint32_t i)
 {
+	struct roce_response *e = resp_at(&qp->rsp, i);
 	struct roce_hdr h = {
 		.dest_qpn = qp->dest_qpn,
 		.psn = psn_add(e->psn, e->next),
@@ -178,11 +187,8 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b,
 				e->npkts = e->next;
 				return true;
 			}
-			/* Of a QP that has failed since: the NAK is due. */
-			if (qp->state == IBV_QPS_ERR) {
-				qp->rsp.resp_head = qp->rsp.resp_tail;
-				return false;
-			}
+			e->npkts = e->next;
+			qp->rsp.resp_tail = i + 1; /* nor what is behind it */
 			fail_access(qp);
 			qp->rsp.nak_psn = h.psn;
 			return false;
@@ -261,7 +267,7 @@ void rsp_tx(struct roce_qp *qp, struct roce_batch *b)
 		struct roce_response *e = resp_at(r, i);
 
 		while (e->next < e->npkts)
-			if (!resp_build(qp, b, e))
+			if (!resp_build(qp, b, i))
 				goto out;
 	}
 	/* Behind the data: an ACK accepts the reads before it as well. */
@@ -316,7 +322,8 @@ void rsp_tx_done(struct roce_qp *qp, const struct roce_batch *b, size_t sent)
 static void fail_access(struct roce_qp *qp)
 {
 	owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_REMOTE_ACCESS);
-	qp_fail(qp, IBV_EVENT_QP_ACCESS_ERR);
+	if (qp->state != IBV_QPS_ERR)
+		qp_fail(qp, IBV_EVENT_QP_ACCESS_ERR);
 }
 
 /* The receive in progress ends with an error of its own. */
@@ -339,41 +346,6 @@ static void drop_refused(struct roce_qp *qp, enum verdict v)
 		qp_drop(qp, ROCE_DROP_NO_RECV);
 	else
 		qp_drop(qp, ROCE_DROP_REFUSED);
-}
-
-/* A request that ends the QP. */
-static void refuse_fatally(struct roce_qp *qp, enum verdict v)
-{
-	struct roce_responder *r = &qp->rsp;
-	uint32_t due = r->resp_head;
-
-	switch (v) {
-	case V_LENGTH:
-		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_INVALID_REQUEST);
-		fail_recv(qp, IBV_WC_LOC_LEN_ERR);
-		qp_to_err(qp);
-		break;
-	case V_OPERATIONAL:
-		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_REMOTE_OPERATIONAL);
-		fail_recv(qp, IBV_WC_LOC_PROT_ERR);
-		qp_to_err(qp);
-		break;
-	case V_INVALID:
-		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_INVALID_REQUEST);
-		fail_recv(qp, IBV_WC_REM_INV_REQ_ERR);
-		qp_fail(qp, IBV_EVENT_QP_REQ_ERR);
-		break;
-	default:
-		fail_recv(qp, IBV_WC_REM_ACCESS_ERR);
-		fail_access(qp);
-		break;
-	}
-	/*
-	 * The NAK says that all before it is done (9.7.5.1.1): reads that came
-	 * in the same burst are still answered, in front of it. Else their
-	 * requester asks again, hears nothing and never learns why.
-	 */
-	r->resp_head = due;
 }
 
 static void refuse_rc(struct roce_qp *qp, enum verdict v)
@@ -405,10 +377,23 @@ static void refuse_rc(struct roce_qp *qp, enum verdict v)
 		owe_nak(qp, (uint8_t)(ROCE_AETH_RNR | qp->attr.min_rnr_timer));
 		return;
 	case V_LENGTH:
+		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_INVALID_REQUEST);
+		fail_recv(qp, IBV_WC_LOC_LEN_ERR);
+		qp_to_err(qp);
+		return;
 	case V_OPERATIONAL:
+		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_REMOTE_OPERATIONAL);
+		fail_recv(qp, IBV_WC_LOC_PROT_ERR);
+		qp_to_err(qp);
+		return;
 	case V_INVALID:
+		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_INVALID_REQUEST);
+		fail_recv(qp, IBV_WC_REM_INV_REQ_ERR);
+		qp_fail(qp, IBV_EVENT_QP_REQ_ERR);
+		return;
 	case V_ACCESS:
-		refuse_fatally(qp, v);
+		fail_recv(qp, IBV_WC_REM_ACCESS_ERR);
+		fail_access(qp);
 		return;
 	}
 }
