@@ -46,6 +46,7 @@
 #define QKEY 0x11223344u
 #define MAX_OBJ 64
 #define MAX_ARGS 24
+#define ZERO_PIECES 0x10u /* in place of nsge: four, two of them empty */
 #define LINE_MAX_LEN 1024
 #define EXIT_SKIP 77
 /* IB_UVERBS_DEVICE_ATOMIC_WRITE, which older headers do not have. */
@@ -226,6 +227,16 @@ static void do_srq(const uint64_t *a, struct reply *r)
 	end.srq = ibv_create_srq(end.pd, &init);
 	if (!end.srq)
 		refuse(r, errno, "ibv_create_srq");
+}
+
+/* limit n: an event once fewer than n receives are left in the SRQ */
+static void do_limit(const uint64_t *a, struct reply *r)
+{
+	struct ibv_srq_attr attr = { .srq_limit = (uint32_t)a[0] };
+	int err = ibv_modify_srq(end.srq, &attr, IBV_SRQ_LIMIT);
+
+	if (err)
+		refuse(r, err, "ibv_modify_srq");
 }
 
 /*
@@ -446,6 +457,19 @@ static int cut(struct ibv_sge *sge, uint64_t off, uint64_t len, uint64_t n,
 {
 	int k = 0;
 
+	if (n == ZERO_PIECES) {
+		const uint64_t part[] = { 0, len / 2, 0, len - len / 2 };
+
+		for (; k < 4; k++) {
+			sge[k] = (struct ibv_sge){
+				.addr = (uintptr_t)end.buf + off,
+				.length = (uint32_t)part[k],
+				.lkey = lkey,
+			};
+			off += part[k];
+		}
+		return k;
+	}
 	while (len || (uint64_t)k < n) {
 		uint64_t part = (uint64_t)k + 1 >= n ? len : len / 3 + (k == 0);
 
@@ -472,7 +496,7 @@ static void do_recv(const uint64_t *a, struct reply *r)
 	struct ibv_qp *qp = NULL;
 	int err;
 
-	if (!in_buf(a[1], a[2]) || a[3] > 4)
+	if (!in_buf(a[1], a[2]) || (a[3] > 4 && a[3] != ZERO_PIECES))
 		return refuse(r, EINVAL, "recv");
 	wr.num_sge = cut(sge, a[1], a[2], a[3],
 			 a[5] ? (uint32_t)a[5] : end.mr[0]->lkey);
@@ -506,7 +530,7 @@ static void do_post(const uint64_t *a, struct reply *r)
 
 	if (!qp)
 		return;
-	if (!in_buf(a[3], a[4]) || a[5] > 4)
+	if (!in_buf(a[3], a[4]) || (a[5] > 4 && a[5] != ZERO_PIECES))
 		return refuse(r, EINVAL, "post");
 	wr.num_sge = cut(sge, a[3], a[4], a[5],
 			 a[14] ? (uint32_t)a[14] : end.mr[0]->lkey);
@@ -519,6 +543,7 @@ static void do_post(const uint64_t *a, struct reply *r)
 		wr.wr.atomic.swap = a[10];
 		break;
 	case IBV_WR_SEND_WITH_INV:
+	case IBV_WR_LOCAL_INV:
 		wr.invalidate_rkey = (uint32_t)a[6];
 		break;
 	default:
@@ -602,7 +627,8 @@ static int next_wc(struct ibv_wc *wc, uint64_t ms)
 }
 
 /*
- * wc ms -> n [status opcode byte_len imm|rkey flags qpn wr_id src_qp]
+ * wc ms -> n [status opcode byte_len imm|rkey flags qpn wr_id src_qp pkey_index
+ *	      slid dlid_path_bits]
  * The values that an error leaves undefined are answered as 0.
  */
 static void do_wc(const uint64_t *a, struct reply *r)
@@ -633,6 +659,9 @@ static void do_wc(const uint64_t *a, struct reply *r)
 	answer(r, wc.qp_num);
 	answer(r, wc.wr_id);
 	answer(r, ok ? wc.src_qp : 0);
+	answer(r, ok ? wc.pkey_index : 0);
+	answer(r, ok ? wc.slid : 0);
+	answer(r, ok ? wc.dlid_path_bits : 0);
 }
 
 /* bind qp mw mr off len access -> rkey; takes its completion too */
@@ -745,6 +774,31 @@ static void do_event(const uint64_t *a, struct reply *r)
 	answer(r, (uint64_t)wait_event(a[0]));
 }
 
+/* async ms -> n [type qpn]: the next event of the device; qpn 0: not a QP's */
+static void do_async(const uint64_t *a, struct reply *r)
+{
+	struct pollfd p = { .fd = end.ctx->async_fd, .events = POLLIN };
+	struct ibv_async_event ev;
+
+	if (poll(&p, 1, (int)a[0]) <= 0 || ibv_get_async_event(end.ctx, &ev))
+		return answer(r, 0);
+	answer(r, 1);
+	answer(r, ev.event_type);
+	switch (ev.event_type) {
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_SQ_DRAINED:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		answer(r, ev.element.qp->qp_num);
+		break;
+	default:
+		answer(r, 0);
+	}
+	ibv_ack_async_event(&ev);
+}
+
 static const struct verb {
 	const char *name;
 	unsigned args;
@@ -761,7 +815,8 @@ static const struct verb {
 	{ "guard", 2, do_guard }, { "check", 4, do_check },
 	{ "get", 1, do_get },     { "put", 2, do_put },
 	{ "arm", 1, do_arm },     { "event", 1, do_event },
-	{ "write", 4, do_write },
+	{ "write", 4, do_write }, { "limit", 1, do_limit },
+	{ "async", 1, do_async },
 };
 
 /* Runs one line: a name and hexadecimal numbers. */
@@ -1054,15 +1109,25 @@ static void meet(void)
 	}
 }
 
-/* RTR and RTS of one end towards a QP number of the other. */
-static void join(enum who w, uint64_t qp, uint32_t dest, uint64_t sq_psn,
-		 uint64_t rq_psn)
+static void to_rtr(enum who w, uint64_t qp, uint32_t dest, uint64_t rq_psn)
 {
 	at(w, "rtr %lx %x %lx %x %lx %lx %lx %lx %lx %lx %lx", qp, dest, rq_psn,
 	   (unsigned)mtu_code(opt_mtu), conf.dest_rd_atomic, conf.rnr_timer,
 	   side[!w].gid_hi, side[!w].gid_lo, conf.tclass, conf.hops, conf.flow);
+}
+
+static void to_rts(enum who w, uint64_t qp, uint64_t sq_psn)
+{
 	at(w, "rts %lx %lx %lx %lx %lx %lx", qp, sq_psn, conf.rd_atomic,
 	   conf.timeout, conf.retry, conf.rnr_retry);
+}
+
+/* RTR and RTS of one end towards a QP number of the other. */
+static void join(enum who w, uint64_t qp, uint32_t dest, uint64_t sq_psn,
+		 uint64_t rq_psn)
+{
+	to_rtr(w, qp, dest, rq_psn);
+	to_rts(w, qp, sq_psn);
 }
 
 static void init(enum who w, enum ibv_qp_type type)
@@ -1173,6 +1238,7 @@ struct done {
 	uint32_t qpn;
 	uint64_t wr_id;
 	uint32_t src_qp;
+	uint64_t pkey_index, slid, path_bits;
 };
 
 static bool poll_wc(enum who w, struct done *d, uint64_t ms)
@@ -1190,6 +1256,9 @@ static bool poll_wc(enum who w, struct done *d, uint64_t ms)
 		.qpn = (uint32_t)r.v[6],
 		.wr_id = r.v[7],
 		.src_qp = (uint32_t)r.v[8],
+		.pkey_index = r.v[9],
+		.slid = r.v[10],
+		.path_bits = r.v[11],
 	};
 	return true;
 }
@@ -1282,6 +1351,8 @@ static enum ibv_wc_opcode wc_of(enum ibv_wr_opcode op)
 		return IBV_WC_FETCH_ADD;
 	case IBV_WR_ATOMIC_WRITE:
 		return IBV_WC_ATOMIC_WRITE;
+	case IBV_WR_LOCAL_INV:
+		return IBV_WC_LOCAL_INV;
 	default:
 		return IBV_WC_SEND;
 	}
@@ -1345,6 +1416,12 @@ static void expect_data(enum who w, uint64_t off, uint64_t len, bool edges)
 	if (bad)
 		fail("%s: wrong data at byte %" PRIu64 " of %" PRIu64, role(w),
 		     bad - 1, len);
+}
+
+static void expect_word(const char *what, uint64_t got, uint64_t want)
+{
+	if (got != want)
+		fail("%s: 0x%" PRIx64 ", not 0x%" PRIx64, what, got, want);
 }
 
 /* After a NAK that ends the connection: the responder's QP is in ERR, too. */
@@ -1471,6 +1548,85 @@ static void rc_sge(void)
 			one_message(ops[o], s[i] + 3, 3, 0);
 }
 
+/* Work requests and receives with empty pieces among others. */
+static void rc_zero_sge(void)
+{
+	static const enum ibv_wr_opcode ops[] = { IBV_WR_SEND,
+						  IBV_WR_RDMA_WRITE,
+						  IBV_WR_RDMA_READ };
+	uint64_t s[8];
+	size_t n = sizes(s, 100000);
+
+	pair(IBV_QPT_RC);
+	for (size_t o = 0; o < 3; o++)
+		for (size_t i = 0; i < n; i++)
+			one_message(ops[o], s[i], ZERO_PIECES, 0);
+}
+
+/* Without data neither key nor address is looked at (C9-88). */
+static void rc_zero(void)
+{
+	static const enum ibv_wr_opcode ops[] = { IBV_WR_RDMA_WRITE,
+						  IBV_WR_RDMA_READ,
+						  IBV_WR_RDMA_WRITE_WITH_IMM };
+
+	pair(IBV_QPT_RC);
+	for (size_t i = 0; i < 3; i++) {
+		if (takes_recv(ops[i]))
+			receive(B, AT_B, 0, 0);
+		post(.op = ops[i], .rkey = side[B].rkey ^ 0x5500, .raddr = 1,
+		     .imm = i);
+		expect_sent(A, ops[i]);
+		if (takes_recv(ops[i]))
+			expect_received(B, ops[i], 0, i);
+	}
+	one_message(IBV_WR_RDMA_WRITE, 100, 0, 0);
+}
+
+/* What a read or an atomic brings is sent on: not before it has arrived. */
+static void fence(enum ibv_wr_opcode first, uint64_t len)
+{
+	const uint64_t brought = AT_A + 0x200000, again = AT_A + 0x310000, sent = 0x500000,
+		       written = 0x680000;
+
+	seed++;
+	at(B, "fill %x %lx %lx", AT_B, len, seed);
+	at(A, "guard %lx %lx", brought, len);
+	at(A, "guard %lx %lx", again, len);
+	at(B, "guard %lx %lx", sent, len);
+	at(B, "guard %lx %lx", written, len);
+	receive(B, sent, len, 0);
+	post(.op = first, .len = len, .off = brought, .cmp_add = 1);
+	post(.op = IBV_WR_SEND, .len = len, .off = brought,
+	     .flags = IBV_SEND_FENCE);
+	post(.op = first, .len = len, .off = again, .cmp_add = 1);
+	post(.op = IBV_WR_RDMA_WRITE, .len = len, .off = again,
+	     .raddr = side[B].va + written, .flags = IBV_SEND_FENCE);
+	expect_sent(A, first);
+	expect_sent(A, IBV_WR_SEND);
+	expect_sent(A, first);
+	expect_sent(A, IBV_WR_RDMA_WRITE);
+	expect_received(B, IBV_WR_SEND, len, 0);
+	expect_data(B, sent, len, true);
+	if (first == IBV_WR_RDMA_READ)
+		expect_data(B, written, len, true);
+	else /* of the second atomic */
+		expect_word("what was written", at(B, "get %lx", written).v[0],
+			    at(B, "get %lx", sent).v[0] + 1);
+}
+
+static void rc_fence(void)
+{
+	uint64_t s[8];
+	size_t n = sizes(s, 1 << 20);
+
+	pair(IBV_QPT_RC);
+	for (size_t i = 1; i < n; i++)
+		fence(IBV_WR_RDMA_READ, s[i]);
+	for (int i = 0; i < 8; i++)
+		fence(IBV_WR_ATOMIC_FETCH_AND_ADD, 8);
+}
+
 static void rc_inline(void)
 {
 	static const uint64_t len[] = { 0, 1, 33, 64 };
@@ -1482,23 +1638,87 @@ static void rc_inline(void)
 	}
 }
 
-/* Only a message sent as solicited wakes who asked for solicited only. */
-static void rc_solicited(void)
+static uint64_t make_ah(enum who w)
 {
-	pair(IBV_QPT_RC);
-	receive(B, AT_B, 64, 0);
-	receive(B, AT_B, 64, 0);
+	return at(w, "ah %lx %lx %lx %lx %lx", side[!w].gid_hi, side[!w].gid_lo,
+		  conf.tclass, conf.hops, conf.flow)
+		.v[0];
+}
+
+/* Only a message sent as solicited wakes who asked for solicited only. */
+static void solicited(enum ibv_qp_type type, enum ibv_wr_opcode op)
+{
+	uint64_t ah = 0, grh = type == IBV_QPT_UD ? 40 : 0;
+
+	pair(type);
+	if (type == IBV_QPT_UD)
+		ah = make_ah(A);
+	receive(B, AT_B, 64 + grh, 0);
+	receive(B, AT_B, 64 + grh, 0);
 	at(B, "arm 1");
-	post(.op = IBV_WR_SEND, .len = 64);
-	expect_sent(A, IBV_WR_SEND);
+	post(.op = op, .len = 64, .ah = ah, .raddr = side[B].va + 0x500000);
+	expect_sent(A, op);
 	if (at(B, "event 12c").v[0])
 		fail("responder: event for a message that was not solicited");
-	post(.op = IBV_WR_SEND, .len = 64, .flags = IBV_SEND_SOLICITED);
-	expect_sent(A, IBV_WR_SEND);
+	post(.op = op, .len = 64, .ah = ah, .raddr = side[B].va + 0x500000,
+	     .flags = IBV_SEND_SOLICITED);
+	expect_sent(A, op);
 	if (!at(B, "event 1388").v[0])
 		fail("responder: no event for a solicited message");
-	expect_received(B, IBV_WR_SEND, 64, 0);
-	expect_received(B, IBV_WR_SEND, 64, 0);
+	expect_received(B, op, 64 + grh, 0);
+	expect_received(B, op, 64 + grh, 0);
+}
+
+static void rc_solicited(void)
+{
+	solicited(IBV_QPT_RC, IBV_WR_SEND);
+}
+
+static void rc_solicited_imm(void)
+{
+	solicited(IBV_QPT_RC, IBV_WR_RDMA_WRITE_WITH_IMM);
+}
+
+static void uc_solicited(void)
+{
+	solicited(IBV_QPT_UC, IBV_WR_SEND);
+}
+
+static void ud_solicited(void)
+{
+	solicited(IBV_QPT_UD, IBV_WR_SEND);
+}
+
+static void uc_inline(void)
+{
+	static const uint64_t len[] = { 0, 1, 33, 64 };
+
+	pair(IBV_QPT_UC);
+	for (size_t i = 0; i < 4; i++) {
+		one_message(IBV_WR_SEND, len[i], 0, IBV_SEND_INLINE);
+		one_message(IBV_WR_RDMA_WRITE_WITH_IMM, len[i], 0,
+			    IBV_SEND_INLINE);
+	}
+}
+
+static void ud_inline(void)
+{
+	static const uint64_t len[] = { 0, 1, 33, 64 };
+	uint64_t ah;
+
+	pair(IBV_QPT_UD);
+	ah = make_ah(A);
+	for (size_t i = 0; i < 4; i++) {
+		seed++;
+		at(A, "fill %x %lx %lx", AT_A, len[i], seed);
+		at(B, "guard %x %lx", AT_B, len[i] + 40);
+		receive(B, AT_B, 4096, 0);
+		post(.op = IBV_WR_SEND, .len = len[i], .ah = ah,
+		     .flags = IBV_SEND_INLINE);
+		expect_sent(A, IBV_WR_SEND);
+		expect_received(B, IBV_WR_SEND, len[i] + 40, 0);
+		expect_data(B, AT_B + 40, len[i], false);
+	}
 }
 
 /* Most requests unsignaled: acknowledgements are coalesced, all arrive. */
@@ -1522,12 +1742,6 @@ static uint64_t atomic(enum ibv_wr_opcode op, uint64_t cmp_add, uint64_t swap)
 	post(.op = op, .len = 8, .cmp_add = cmp_add, .swap = swap);
 	expect_sent(A, op);
 	return at(A, "get %x", AT_A).v[0];
-}
-
-static void expect_word(const char *what, uint64_t got, uint64_t want)
-{
-	if (got != want)
-		fail("%s: 0x%" PRIx64 ", not 0x%" PRIx64, what, got, want);
 }
 
 static void rc_cas(void)
@@ -1643,6 +1857,130 @@ static void rc_reads_16(void)
 	reads(16);
 }
 
+/*
+ * More reads outstanding than the responder has resources for. It may refuse
+ * one as an invalid request (9.7.4.1.7), if it is then still busy with others;
+ * what it answers must be right.
+ */
+static void err_rd_atomic(void)
+{
+	const uint64_t len = 3 * opt_mtu + 5;
+	bool ended = false;
+	unsigned good = 0;
+
+	conf.rd_atomic = 16;
+	conf.dest_rd_atomic = 1;
+	pair(IBV_QPT_RC);
+	seed++;
+	at(B, "fill %x %lx %lx", AT_B, len, seed);
+	at(A, "guard %x %lx", AT_A, 32 * len);
+	for (uint64_t i = 0; i < 32; i++)
+		if (try_post_on(A, qpi[A],
+				(struct work){ .op = IBV_WR_RDMA_READ,
+					       .len = len,
+					       .off = AT_A + i * len }))
+			fail("requester: ibv_post_send");
+	for (int i = 0; i < 32; i++) {
+		struct done d = wait_wc(A, "a read");
+
+		if (d.status == IBV_WC_SUCCESS && !ended)
+			good++;
+		else if (d.status == IBV_WC_REM_INV_REQ_ERR && !ended)
+			ended = true;
+		else if (d.status != IBV_WC_WR_FLUSH_ERR || !ended)
+			fail("requester: read %d completes as \"%s\"", i,
+			     ibv_wc_status_str(d.status));
+	}
+	for (unsigned i = 0; i < good; i++)
+		expect_data(A, AT_A + i * len, len, false);
+	if (ended) {
+		expect_flush();
+		expect_fallen();
+	}
+	remark(ended ? "%s as responder refuses it as an invalid request" :
+		       "%s as responder answers all of them",
+	       side[B].rxe ? "rxe" : "softhca");
+}
+
+/* PSNs wrap, or change sign, after each packet of a message in turn. */
+static void psn_wrap(enum ibv_qp_type type)
+{
+	static const uint64_t from[] = { 0xffffff, 0xfffffe, 0xfffffd, 0xfffffc,
+					 0x7fffff, 0x7ffffe, 0x7ffffd, 0 };
+	const uint64_t len = 3 * opt_mtu + 2;
+
+	for (size_t i = 0; i < sizeof(from) / sizeof(*from); i++)
+		for (int op = 0; op < 3; op++) {
+			conf.psn[A] = from[i];
+			conf.psn[B] = from[i] ^ 0x800001;
+			if (i || op)
+				pair_again(type);
+			else
+				pair(type);
+			if (op == 0)
+				one_message(IBV_WR_SEND, len, 0, 0);
+			else if (op == 1)
+				one_message(IBV_WR_RDMA_WRITE_WITH_IMM, len, 0,
+					    0);
+			else if (type == IBV_QPT_RC)
+				one_message(IBV_WR_RDMA_READ, len, 0, 0);
+			one_message(IBV_WR_SEND, len, 0, 0);
+		}
+}
+
+static void rc_psn_wrap(void)
+{
+	psn_wrap(IBV_QPT_RC);
+}
+
+static void uc_psn_wrap(void)
+{
+	psn_wrap(IBV_QPT_UC);
+}
+
+/* QPs that have failed, or were reset, begin again with other PSNs. */
+static void reconnect(enum ibv_qp_type type)
+{
+	struct done d;
+
+	pair(type);
+	one_message(IBV_WR_SEND, 100, 0, 0);
+	receive(B, AT_B, 0, 0);
+	receive(B, AT_B, 0, 0);
+	for (enum who w = A; w <= B; w++)
+		at(w, "to %lx %x", qpi[w], (unsigned)IBV_QPS_ERR);
+	expect(B, IBV_WC_WR_FLUSH_ERR, "a receive of a QP in ERR");
+	expect(B, IBV_WC_WR_FLUSH_ERR, "a receive of a QP in ERR");
+	conf.psn[A] = 0x123456;
+	conf.psn[B] = 0xfedcba;
+	pair_again(type);
+	one_message(IBV_WR_SEND, 65539, 0, 0);
+	/* What waits when a QP is reset is forgotten without a completion. */
+	if (type == IBV_QPT_RC)
+		post(.op = IBV_WR_SEND, .len = 64);
+	receive(A, AT_A, 0, 0);
+	conf.psn[A] = 0x800001;
+	conf.psn[B] = 0;
+	usleep(20000);
+	pair_again(type);
+	if (poll_wc(A, &d, 100) || poll_wc(B, &d, 0))
+		fail("a completion of a QP that was reset: \"%s\"",
+		     ibv_wc_status_str(d.status));
+	one_message(IBV_WR_SEND, 65539, 0, 0);
+	if (type == IBV_QPT_RC)
+		one_message(IBV_WR_RDMA_READ, 65539, 0, 0);
+}
+
+static void rc_reset(void)
+{
+	reconnect(IBV_QPT_RC);
+}
+
+static void uc_reset(void)
+{
+	reconnect(IBV_QPT_UC);
+}
+
 /* Two connections into one shared receive queue. */
 static void rc_srq(void)
 {
@@ -1677,6 +2015,38 @@ static void rc_srq(void)
 		if (d.qpn != b[i & 1])
 			fail("responder: completion names the wrong QP");
 		expect_data(B, AT_B, len, true);
+	}
+}
+
+static void rc_srq_write_imm(void)
+{
+	at(B, "srq 40");
+	conf.srq = true;
+	rc_op(IBV_WR_RDMA_WRITE_WITH_IMM);
+}
+
+/* An event once, when fewer receives are left than was asked for. */
+static void rc_srq_limit(void)
+{
+	struct reply r;
+
+	at(B, "srq 40");
+	conf.srq = true;
+	pair(IBV_QPT_RC);
+	for (int i = 0; i < 8; i++)
+		receive(B, AT_B, 64, 0);
+	at(B, "limit 4");
+	for (int left = 7; left >= 0; left--) {
+		post(.op = IBV_WR_SEND, .len = 64);
+		expect_sent(A, IBV_WR_SEND);
+		expect_received(B, IBV_WR_SEND, 64, 0);
+		r = at(B, "async %x", left == 3 ? 5000 : 50);
+		if (r.v[0] != (left == 3))
+			fail("responder: %s, %d receives left, limit 4",
+			     r.v[0] ? "an event" : "no event", left);
+		if (r.v[0] && r.v[1] != IBV_EVENT_SRQ_LIMIT_REACHED)
+			fail("responder: event %" PRIu64 ", not the SRQ limit",
+			     r.v[1]);
 	}
 }
 
@@ -1715,6 +2085,63 @@ static void rc_rnr_srq(void)
 	at(B, "srq 40");
 	conf.srq = true;
 	rc_rnr();
+}
+
+/* 7 retries are without end (9.7.5.2.8): many more pauses than that. */
+static void rc_rnr_endless(void)
+{
+	static const enum ibv_wr_opcode ops[] = { IBV_WR_SEND,
+						  IBV_WR_RDMA_WRITE_WITH_IMM };
+
+	conf.rnr_timer = 12; /* 0.64 ms */
+	if (side[A].rxe) {
+		remark("rxe as requester counts its timeouts on, and gives up "
+		       "after 0.5 s unless it is given a longer one; softhca "
+		       "has 67 ms here");
+		conf.timeout = 18; /* 1.07 s */
+	}
+	pair(IBV_QPT_RC);
+	for (int i = 0; i < 2; i++) {
+		struct done d;
+
+		seed++;
+		at(A, "fill %x 64 %lx", AT_A, seed);
+		at(B, "guard %x 64", AT_B);
+		post(.op = ops[i], .len = 100, .imm = seed);
+		if (poll_wc(A, &d, 1000))
+			fail("requester: \"%s\" while there is no receive",
+			     ibv_wc_status_str(d.status));
+		receive(B, AT_B, 100, 0);
+		expect_sent(A, ops[i]);
+		expect_received(B, ops[i], 100, seed);
+		expect_data(B, AT_B, 100, true);
+	}
+}
+
+/* The receives of 64 sends come bit by bit: RNR in the middle, in order. */
+static void rc_rnr_middle(void)
+{
+	static const int part[] = { 20, 1, 30, 13 };
+	const uint64_t len = opt_mtu + 5;
+	uint64_t to = 0;
+
+	pair(IBV_QPT_RC);
+	seed++;
+	at(A, "fill %x %lx %lx", AT_A, 64 * len, seed);
+	at(B, "guard %x %lx", AT_B, 64 * len);
+	for (size_t p = 0; p < 4; p++) {
+		for (int i = 0; i < part[p]; i++)
+			receive(B, AT_B + to++ * len, len, 0);
+		for (uint64_t i = 0; p == 0 && i < 64; i++)
+			post(.op = IBV_WR_SEND_WITH_IMM, .len = len,
+			     .off = AT_A + i * len, .imm = i);
+		usleep(30000);
+	}
+	for (uint64_t i = 0; i < 64; i++) {
+		expect_sent(A, IBV_WR_SEND_WITH_IMM);
+		expect_received(B, IBV_WR_SEND_WITH_IMM, len, i);
+	}
+	expect_data(B, AT_B, 64 * len, true);
 }
 
 /* All kinds of requests outstanding at once, from both ends. */
@@ -1917,6 +2344,89 @@ static void rc_send_inv(void)
 	expect_flush();
 }
 
+static void need_windows(enum ibv_mw_type type)
+{
+	uint64_t can = type == IBV_MW_TYPE_1 ?
+			       IBV_DEVICE_MEM_WINDOW :
+			       IBV_DEVICE_MEM_WINDOW_TYPE_2A |
+				       IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+
+	if (!(side[B].caps & can))
+		skip("server has no memory windows of type %d", (int)type);
+}
+
+/* Binds a window of B to part of its buffer, for all kinds of access. */
+static uint64_t bind_window(uint64_t mw, uint64_t off, uint64_t len)
+{
+	return at(B, "bind %lx %lx 0 %lx %lx %x", qpi[B], mw, off, len,
+		  (unsigned)(IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+			     IBV_ACCESS_REMOTE_ATOMIC))
+		.v[0];
+}
+
+/* 5000 bytes through a window. */
+static void write_through(uint64_t rkey)
+{
+	seed++;
+	at(A, "fill %x 1388 %lx", AT_A, seed);
+	at(B, "guard %x 1388", AT_B);
+	post(.op = IBV_WR_RDMA_WRITE, .len = 5000, .rkey = rkey);
+	expect_sent(A, IBV_WR_RDMA_WRITE);
+	expect_data(B, AT_B, 5000, true);
+}
+
+/* A write that may not go through a window. */
+static void write_refused(uint64_t rkey, const char *of)
+{
+	seed++;
+	at(B, "fill %x 2000 %lx", AT_B, seed);
+	post(.op = IBV_WR_RDMA_WRITE, .len = 5000, .rkey = rkey);
+	expect(A, IBV_WC_REM_ACCESS_ERR, of);
+	expect_data(B, AT_B, 0x2000, false);
+	expect_flush();
+	expect_fallen();
+}
+
+/* The owner itself invalidates a window, binds it again, and so on. */
+static void rc_local_inv(void)
+{
+	uint64_t mw, rkey = 0;
+
+	need_windows(IBV_MW_TYPE_2);
+	pair(IBV_QPT_RC);
+	mw = at(B, "mw %x", (unsigned)IBV_MW_TYPE_2).v[0];
+	for (int i = 0; i < 3; i++) {
+		rkey = bind_window(mw, AT_B, 0x10000);
+		write_through(rkey);
+		post_on(B, qpi[B],
+			(struct work){ .op = IBV_WR_LOCAL_INV, .imm = rkey });
+		expect_sent(B, IBV_WR_LOCAL_INV);
+	}
+	write_refused(rkey, "a write through a window that is gone");
+	/* the region itself is not */
+	pair(IBV_QPT_RC);
+	one_message(IBV_WR_RDMA_WRITE, 5000, 0, 0);
+}
+
+/* A window of type 2 is for the peer of the QP that has bound it. */
+static void err_mw_qp(void)
+{
+	uint64_t rkey, first[2];
+
+	need_windows(IBV_MW_TYPE_2);
+	pair(IBV_QPT_RC);
+	first[A] = qpi[A];
+	first[B] = qpi[B];
+	rkey = bind_window(at(B, "mw %x", (unsigned)IBV_MW_TYPE_2).v[0], AT_B,
+		    0x10000);
+	write_through(rkey);
+	pair(IBV_QPT_RC);
+	write_refused(rkey, "a write through a window of another QP");
+	qpi[A] = first[A];
+	qpi[B] = first[B];
+	write_through(rkey);
+}
+
 static void rc_mw1(void)
 {
 	uint64_t mw, rkey;
@@ -2051,13 +2561,6 @@ static void uc_write_imm(void)
 	uc_op(IBV_WR_RDMA_WRITE_WITH_IMM);
 }
 
-static uint64_t make_ah(enum who w)
-{
-	return at(w, "ah %lx %lx %lx %lx %lx", side[!w].gid_hi, side[!w].gid_lo,
-		  conf.tclass, conf.hops, conf.flow)
-		.v[0];
-}
-
 /* The 40 bytes before a datagram: its IPv4 header in the last 20, or IPv6's. */
 static void judge_grh(uint64_t len, bool imm)
 {
@@ -2120,6 +2623,11 @@ static void datagrams(enum ibv_wr_opcode op)
 		if (d.src_qp != qpn[A])
 			fail("responder: source QP 0x%x, not 0x%x", d.src_qp,
 			     qpn[A]);
+		if (d.pkey_index || d.slid || d.path_bits)
+			fail("responder: P_Key index %" PRIu64 ", source LID "
+			     "%" PRIu64 ", path bits %" PRIu64
+			     " in the completion",
+			     d.pkey_index, d.slid, d.path_bits);
 		expect_data(B, AT_B + 40, s[i], false);
 		judge_grh(s[i], op == IBV_WR_SEND_WITH_IMM);
 		receive(B, AT_B, 8192, 0);
@@ -2210,6 +2718,51 @@ static void err_bounds(void)
 		pair(IBV_QPT_RC);
 		refused(i, mr.v[2], ~7ull);
 	}
+}
+
+/* rxe looks at the bounds of the region, not at those of the window. */
+static bool heeds_no_bounds(uint64_t rkey, uint64_t raddr)
+{
+	struct done d;
+
+	post(.op = IBV_WR_RDMA_WRITE, .len = 8, .rkey = rkey, .raddr = raddr);
+	d = wait_wc(A, "a write outside the window");
+	if (d.status == IBV_WC_SUCCESS)
+		remark("rxe as responder lets a request go beyond the window, "
+		       "as far as the region goes; softhca says \"%s\"",
+		       ibv_wc_status_str(IBV_WC_REM_ACCESS_ERR));
+	else
+		pair(IBV_QPT_RC);
+	return d.status == IBV_WC_SUCCESS;
+}
+
+/* Inside the region, outside the window. */
+static void err_mw_bounds(void)
+{
+	const uint64_t va = side[B].va + AT_B + 0x800;
+
+	need_windows(IBV_MW_TYPE_2);
+	need_windows(IBV_MW_TYPE_1);
+	for (int type = IBV_MW_TYPE_1; type <= IBV_MW_TYPE_2; type++)
+		for (size_t i = 0; i < ONE_SIDED; i++)
+			for (int after = 0; after < 2; after++) {
+				uint64_t len = one_sided[i].len, rkey;
+
+				pair(IBV_QPT_RC);
+				rkey = bind_window(at(B, "mw %x", type).v[0],
+					    AT_B + 0x800, 0x1400);
+				post(.op = IBV_WR_RDMA_WRITE, .len = 8,
+				     .rkey = rkey, .raddr = va);
+				expect_sent(A, IBV_WR_RDMA_WRITE);
+				post(.op = IBV_WR_RDMA_WRITE, .len = 8,
+				     .rkey = rkey, .raddr = va + 0x1400 - 8);
+				expect_sent(A, IBV_WR_RDMA_WRITE);
+				if (side[B].rxe && heeds_no_bounds(rkey, va - 8))
+					return;
+				refused(i, rkey,
+					after ? (va + 0x1400 - len + 8) & ~7ull
+					      : va - 8);
+			}
 }
 
 /* The region allows everything but that. */
@@ -2517,6 +3070,115 @@ static void err_uc_rkey(void)
 	expect_data(B, AT_B, 0x2000, false);
 }
 
+/* Without a receive a message is dropped (9.8.2.2, 9.8.3); the next is not. */
+static void dropped(enum ibv_qp_type type, uint64_t len)
+{
+	uint64_t ah = 0, grh = type == IBV_QPT_UD ? 40 : 0;
+	struct done d;
+
+	pair(type);
+	if (type == IBV_QPT_UD)
+		ah = make_ah(A);
+	for (uint64_t i = 0; i < 3; i++) {
+		post(.op = IBV_WR_SEND_WITH_IMM, .len = len, .imm = 2 * i,
+		     .ah = ah);
+		expect_sent(A, IBV_WR_SEND_WITH_IMM);
+		if (poll_wc(B, &d, 100))
+			fail("responder: a completion without a receive");
+		seed++;
+		at(A, "fill %x %lx %lx", AT_A, len, seed);
+		receive(B, AT_B, len + grh, 0);
+		post(.op = IBV_WR_SEND_WITH_IMM, .len = len, .imm = 2 * i + 1,
+		     .ah = ah);
+		expect_sent(A, IBV_WR_SEND_WITH_IMM);
+		expect_received(B, IBV_WR_SEND_WITH_IMM, len + grh, 2 * i + 1);
+		expect_data(B, AT_B + grh, len, false);
+	}
+}
+
+static void err_uc_no_recv(void)
+{
+	dropped(IBV_QPT_UC, 64);
+	dropped(IBV_QPT_UC, 3 * opt_mtu);
+}
+
+static void err_ud_no_recv(void)
+{
+	dropped(IBV_QPT_UD, 64);
+}
+
+/* Nobody has that QP number, and nobody is told. */
+static void err_uc_unknown_qp(void)
+{
+	struct done d;
+
+	make(IBV_QPT_UC);
+	join(A, qpi[A], qpn[B] ^ 0x000800, conf.psn[A], conf.psn[B]);
+	join(B, qpi[B], qpn[A], conf.psn[B], conf.psn[A]);
+	receive(B, AT_B, 5000, 0);
+	post(.op = IBV_WR_SEND, .len = 5000);
+	expect_sent(A, IBV_WR_SEND);
+	if (poll_wc(B, &d, 200) || poll_wc(A, &d, 0))
+		fail("a completion: \"%s\"", ibv_wc_status_str(d.status));
+	if (at(A, "state %lx", qpi[A]).v[0] != IBV_QPS_RTS)
+		fail("requester: QP not in RTS any more");
+	pair_again(IBV_QPT_UC);
+	one_message(IBV_WR_SEND, 5000, 0, 0);
+}
+
+/* B hears of it when its QP, without a receive to tell it, has failed. */
+static void expect_event(enum ibv_event_type type)
+{
+	struct reply r = at(B, "async %x", side[B].rxe ? 200 : 5000);
+
+	if (r.v[0] && r.v[1] == type && r.v[2] == qpn[B])
+		return;
+	if (r.v[0])
+		fail("responder: event \"%s\" of QP 0x%" PRIx64
+		     ", not \"%s\" of 0x%x",
+		     ibv_event_type_str((enum ibv_event_type)r.v[1]), r.v[2],
+		     ibv_event_type_str(type), qpn[B]);
+	if (!side[B].rxe)
+		fail("responder: no event \"%s\"", ibv_event_type_str(type));
+	remark("rxe as responder has no event \"%s\", softhca has",
+	       ibv_event_type_str(type));
+}
+
+static void err_events(void)
+{
+	struct reply r;
+
+	/* The first message may come before its receiver is in RTS. */
+	make(IBV_QPT_RC);
+	to_rtr(B, qpi[B], qpn[A], conf.psn[A]);
+	join(A, qpi[A], qpn[B], conf.psn[A], conf.psn[B]);
+	one_message(IBV_WR_SEND, 5000, 0, 0);
+	expect_event(IBV_EVENT_COMM_EST);
+	to_rts(B, qpi[B], conf.psn[B]);
+	one_message(IBV_WR_SEND, 5000, 0, 0);
+	r = at(B, "async 64");
+	if (r.v[0])
+		fail("responder: event \"%s\" of a connection in order",
+		     ibv_event_type_str((enum ibv_event_type)r.v[1]));
+
+	post(.op = IBV_WR_RDMA_WRITE, .len = 64, .rkey = side[B].rkey ^ 0x5500);
+	expect(A, IBV_WC_REM_ACCESS_ERR, "a write with an unknown rkey");
+	expect_event(IBV_EVENT_QP_ACCESS_ERR);
+
+	conf.access = IBV_ACCESS_LOCAL_WRITE;
+	pair(IBV_QPT_RC);
+	post(.op = IBV_WR_RDMA_WRITE, .len = 64);
+	expect(A, IBV_WC_REM_INV_REQ_ERR, "a request the QP refuses");
+	expect_event(IBV_EVENT_QP_REQ_ERR);
+
+	at(B, "srq 40");
+	conf.srq = true;
+	pair(IBV_QPT_RC);
+	one_message(IBV_WR_SEND, 64, 0, 0);
+	at(B, "to %lx %x", qpi[B], (unsigned)IBV_QPS_ERR);
+	expect_event(IBV_EVENT_QP_LAST_WQE_REACHED);
+}
+
 /* A datagram with the wrong Q_Key or for nobody disappears. */
 static void err_ud(void)
 {
@@ -2573,33 +3235,63 @@ static const struct scenario {
 	{ "rc_atomic_write", rc_atomic_write, "RC atomic write" },
 	{ "rc_reads_1", rc_reads_1, "RC 32 reads, one outstanding" },
 	{ "rc_reads_16", rc_reads_16, "RC 32 reads, 16 outstanding" },
+	{ "rc_fence", rc_fence, "RC fence after reads and atomics" },
 	{ "rc_sge", rc_sge, "RC gather and scatter of three pieces" },
+	{ "rc_zero_sge", rc_zero_sge,
+	  "RC gather and scatter with empty pieces" },
+	{ "rc_zero", rc_zero,
+	  "RC write and read of nothing, with an rkey of nothing" },
 	{ "rc_inline", rc_inline, "RC inline data" },
 	{ "rc_solicited", rc_solicited, "RC solicited events" },
+	{ "rc_solicited_imm", rc_solicited_imm,
+	  "RC solicited events, write with immediate" },
 	{ "rc_unsignaled", rc_unsignaled, "RC unsignaled bursts" },
 	{ "rc_srq", rc_srq, "RC shared receive queue" },
+	{ "rc_srq_write_imm", rc_srq_write_imm,
+	  "RC write with immediate, shared receive queue" },
+	{ "rc_srq_limit", rc_srq_limit, "RC limit of a shared receive queue" },
 	{ "rc_rnr", rc_rnr, "RC receiver not ready, then ready" },
 	{ "rc_rnr_srq", rc_rnr_srq, "the same, shared receive queue" },
+	{ "rc_rnr_endless", rc_rnr_endless,
+	  "RC receiver not ready for a second, retried without end" },
+	{ "rc_rnr_middle", rc_rnr_middle,
+	  "RC 64 sends, receives come bit by bit" },
 	{ "rc_mixed", rc_mixed, "RC everything outstanding, both ends" },
 	{ "rc_many_qps", rc_many_qps, "RC eight QPs at once" },
 	{ "rc_path", rc_path, "RC traffic class, hop limit, flow label" },
+	{ "rc_psn_wrap", rc_psn_wrap,
+	  "RC PSN wraps at each packet of a message" },
+	{ "rc_reset", rc_reset, "RC QPs reset and connected again" },
 	{ "rc_send_inv", rc_send_inv,
 	  "RC window type 2, send with invalidate" },
+	{ "rc_local_inv", rc_local_inv, "RC window type 2, local invalidate" },
 	{ "rc_mw1", rc_mw1, "RC window type 1" },
 	{ "uc_send", uc_send, "UC send" },
 	{ "uc_send_imm", uc_send_imm, "UC send with immediate" },
 	{ "uc_write", uc_write, "UC RDMA write" },
 	{ "uc_write_imm", uc_write_imm, "UC RDMA write with immediate" },
+	{ "uc_inline", uc_inline, "UC inline data" },
+	{ "uc_solicited", uc_solicited, "UC solicited events" },
+	{ "uc_psn_wrap", uc_psn_wrap,
+	  "UC PSN wraps at each packet of a message" },
+	{ "uc_reset", uc_reset, "UC QPs reset and connected again" },
 	{ "ud_send", ud_send, "UD send" },
 	{ "ud_send_imm", ud_send_imm, "UD send with immediate" },
+	{ "ud_inline", ud_inline, "UD inline data" },
+	{ "ud_solicited", ud_solicited, "UD solicited events" },
 	{ "ud_srq", ud_srq, "UD send, shared receive queue" },
 	{ "err_rkey", err_rkey, "unknown rkey" },
 	{ "err_rkey_tag", err_rkey_tag, "stale rkey" },
 	{ "err_bounds", err_bounds, "out of bounds" },
+	{ "err_mw_bounds", err_mw_bounds,
+	  "outside the window, inside the region" },
+	{ "err_mw_qp", err_mw_qp, "window type 2 of another QP" },
 	{ "err_access", err_access, "region without permission" },
 	{ "err_local_mr", err_local_mr, "lkey of a local region" },
 	{ "err_qp_access", err_qp_access, "QP without permission" },
 	{ "err_short_recv", err_short_recv, "receive too short" },
+	{ "err_rd_atomic", err_rd_atomic,
+	  "16 reads outstanding, the responder is for one" },
 	{ "err_recv_lkey", err_recv_lkey, "receive with a bad lkey" },
 	{ "err_lkey", err_lkey, "send with a bad lkey" },
 	{ "err_read_lkey", err_read_lkey, "read into read-only memory" },
@@ -2610,9 +3302,13 @@ static const struct scenario {
 	{ "err_unknown_qp", err_unknown_qp, "unknown QP" },
 	{ "err_peer_error", err_peer_error, "peer's QP in ERR" },
 	{ "err_wrong_peer", err_wrong_peer, "QP connected to someone else" },
+	{ "err_events", err_events, "events of the responder" },
 	{ "err_uc_short_recv", err_uc_short_recv, "UC receive too short" },
+	{ "err_uc_no_recv", err_uc_no_recv, "UC send nobody receives" },
+	{ "err_uc_unknown_qp", err_uc_unknown_qp, "UC unknown QP" },
 	{ "err_uc_rkey", err_uc_rkey, "UC write with an unknown rkey" },
 	{ "err_ud", err_ud, "UD wrong Q_Key, unknown QP" },
+	{ "err_ud_no_recv", err_ud_no_recv, "UD send nobody receives" },
 	{ "err_ud_short_recv", err_ud_short_recv, "UD receive too short" },
 	{ "rc_stream", rc_stream, "RC mixed traffic for some seconds" },
 	{ "victims", victims, "idle QPs for some seconds" },
