@@ -2844,6 +2844,53 @@ static void err_short_recv(void)
 	}
 }
 
+/*
+ * A request is refused while reads and atomics before it are on their way: they
+ * were accepted, are answered, and only then comes the NAK (9.5).
+ */
+static void err_behind_read(void)
+{
+	const uint64_t len = 65536 + 3;
+
+	for (int i = 0; i < 6; i++) {
+		pair(IBV_QPT_RC);
+		seed++;
+		at(B, "fill %x %lx %lx", AT_B, len, seed);
+		at(A, "guard %x %lx", AT_A, len);
+		at(A, "guard %x 8", 0x500000);
+		if (i % 3 == 0)
+			receive(B, 0x500000, 16, 0);
+		post(.op = IBV_WR_RDMA_READ, .len = len);
+		post(.op = IBV_WR_ATOMIC_FETCH_AND_ADD, .len = 8,
+		     .off = 0x500000, .raddr = side[B].va + 0x600000);
+		if (i % 3 == 0) /* too long */
+			post(.op = IBV_WR_SEND, .len = 64);
+		else if (i % 3 == 1)
+			post(.op = IBV_WR_RDMA_WRITE, .len = 64,
+			     .rkey = side[B].rkey ^ 0x5500);
+		else
+			post(.op = IBV_WR_RDMA_READ, .len = 64,
+			     .off = AT_A + 0x80000,
+			     .rkey = side[B].rkey ^ 0x5500);
+		expect_sent(A, IBV_WR_RDMA_READ);
+		expect_data(A, AT_A, len, true);
+		expect_sent(A, IBV_WR_ATOMIC_FETCH_AND_ADD);
+		expect_word("old value", at(A, "get %x", 0x500000).v[0],
+			    at(B, "get %x", 0x600000).v[0]);
+		if (i % 3 == 0) {
+			quirk(A, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR,
+			      "a send that is too long");
+			quirk(B, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_QP_OP_ERR,
+			      "a receive that is too short");
+		} else {
+			expect(A, IBV_WC_REM_ACCESS_ERR,
+			       "a request the memory refuses");
+		}
+		expect_flush();
+		expect_fallen();
+	}
+}
+
 /* The responder's receive names memory it may not use. */
 static void err_recv_lkey(void)
 {
@@ -3290,6 +3337,8 @@ static const struct scenario {
 	{ "err_local_mr", err_local_mr, "lkey of a local region" },
 	{ "err_qp_access", err_qp_access, "QP without permission" },
 	{ "err_short_recv", err_short_recv, "receive too short" },
+	{ "err_behind_read", err_behind_read,
+	  "refused while reads before it are answered" },
 	{ "err_rd_atomic", err_rd_atomic,
 	  "16 reads outstanding, the responder is for one" },
 	{ "err_recv_lkey", err_recv_lkey, "receive with a bad lkey" },
