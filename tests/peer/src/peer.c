@@ -1995,6 +1995,11 @@ static void reconnect(enum ibv_qp_type type)
 	one_message(IBV_WR_SEND, 65539, 0, 0);
 	if (type == IBV_QPT_RC)
 		one_message(IBV_WR_RDMA_READ, 65539, 0, 0);
+	/* The receive of before the reset had no room for it. */
+	receive(A, AT_A, 64, 0);
+	post_on(B, qpi[B], (struct work){ .op = IBV_WR_SEND, .len = 64 });
+	expect_sent(B, IBV_WR_SEND);
+	expect_received(A, IBV_WR_SEND, 64, 0);
 }
 
 static void rc_reset(void)
