@@ -1577,7 +1577,7 @@ static void rc_zero(void)
 	for (size_t i = 0; i < 3; i++) {
 		uint64_t rkey = side[B].rkey ^ 0x5500;
 
-		if (opt_lossy && side[B].rxe && ops[i] == IBV_WR_RDMA_READ) {
+		if (side[B].rxe && ops[i] == IBV_WR_RDMA_READ) {
 			remark("rxe as responder looks at the rkey when such a "
 			       "read is repeated, and falls into ERR: it is "
 			       "given a good one");
@@ -1596,8 +1596,8 @@ static void rc_zero(void)
 /* What a read or an atomic brings is sent on: not before it has arrived. */
 static bool fence(enum ibv_wr_opcode first, uint64_t len)
 {
-	const uint64_t brought = AT_A + 0x200000, again = AT_A + 0x310000, sent = 0x500000,
-		       written = 0x680000;
+	const uint64_t brought = AT_A + 0x200000, again = AT_A + 0x310000,
+		       sent = 0x500000, written = 0x680000;
 
 	seed++;
 	at(B, "fill %x %lx %lx", AT_B, len, seed);
@@ -1846,10 +1846,10 @@ static void rc_atomic_write(void)
 		expect_sent(A, IBV_WR_RDMA_READ);
 	}
 	for (uint64_t i = 0; i < 16; i++) {
-		expect_word("what was written", at(B, "get %lx", AT_B + 8 * i).v[0],
-			    x + i);
-		expect_word("what was read", at(A, "get %lx", AT_A + 16 * i + 8).v[0],
-			    x + i);
+		expect_word("what was written",
+			    at(B, "get %lx", AT_B + 8 * i).v[0], x + i);
+		expect_word("what was read",
+			    at(A, "get %lx", AT_A + 16 * i + 8).v[0], x + i);
 	}
 	expect_word("after what was written", at(B, "get %x", AT_B + 0x80).v[0],
 		    0xeeeeeeeeeeeeeeee);
@@ -1923,8 +1923,8 @@ static void err_rd_atomic(void)
 		expect_flush();
 		expect_fallen();
 	}
-	remark(ended ? "%s as responder refuses it as an invalid request" :
-		       "%s as responder answers all of them",
+	remark(ended ? "%s as responder refuses it as an invalid request"
+		     : "%s as responder answers all of them",
 	       side[B].rxe ? "rxe" : "softhca");
 }
 
@@ -2377,10 +2377,10 @@ static void rc_send_inv(void)
 
 static void need_windows(enum ibv_mw_type type)
 {
-	uint64_t can = type == IBV_MW_TYPE_1 ?
-			       IBV_DEVICE_MEM_WINDOW :
-			       IBV_DEVICE_MEM_WINDOW_TYPE_2A |
-				       IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+	uint64_t can = type == IBV_MW_TYPE_1
+			       ? IBV_DEVICE_MEM_WINDOW
+			       : IBV_DEVICE_MEM_WINDOW_TYPE_2A |
+					 IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 
 	if (!(side[B].caps & can))
 		skip("server has no memory windows of type %d", (int)type);
@@ -2449,7 +2449,7 @@ static void err_mw_qp(void)
 	first[A] = qpi[A];
 	first[B] = qpi[B];
 	rkey = bind_window(at(B, "mw %x", (unsigned)IBV_MW_TYPE_2).v[0], AT_B,
-		    0x10000);
+			   0x10000);
 	write_through(rkey);
 	pair(IBV_QPT_RC);
 	write_refused(rkey, "a write through a window of another QP");
@@ -2536,8 +2536,8 @@ static void uc_op(enum ibv_wr_opcode op)
 				}
 			} else {
 				arrived = false;
-				for (int k = 0; k < (opt_lossy ? 6 : 20) &&
-						!arrived;
+				for (int k = 0;
+				     k < (opt_lossy ? 6 : 20) && !arrived;
 				     k++) {
 					usleep((unsigned)k * 10000);
 					arrived = !at(B, "check %x %lx %lx 1",
@@ -2781,14 +2781,15 @@ static void err_mw_bounds(void)
 
 				pair(IBV_QPT_RC);
 				rkey = bind_window(at(B, "mw %x", type).v[0],
-					    AT_B + 0x800, 0x1400);
+						   AT_B + 0x800, 0x1400);
 				post(.op = IBV_WR_RDMA_WRITE, .len = 8,
 				     .rkey = rkey, .raddr = va);
 				expect_sent(A, IBV_WR_RDMA_WRITE);
 				post(.op = IBV_WR_RDMA_WRITE, .len = 8,
 				     .rkey = rkey, .raddr = va + 0x1400 - 8);
 				expect_sent(A, IBV_WR_RDMA_WRITE);
-				if (side[B].rxe && heeds_no_bounds(rkey, va - 8))
+				if (side[B].rxe &&
+				    heeds_no_bounds(rkey, va - 8))
 					return;
 				refused(i, rkey,
 					after ? (va + 0x1400 - len + 8) & ~7ull
