@@ -317,10 +317,16 @@ static struct shca_qp *qpn_find(struct engine *e, uint32_t qpn)
 		 : NULL;
 }
 
+static void count_drop(_Atomic uint64_t *n)
+{
+	atomic_fetch_add_explicit(n, 1, memory_order_relaxed);
+}
+
 static void rx_multicast(struct rx_round *r, const struct roce_rx *pkt)
 {
 	struct engine *e = r->e;
 	struct mcast_group *g;
+	bool joined = false;
 	size_t i;
 
 	round_release(r);
@@ -328,6 +334,7 @@ static void rx_multicast(struct rx_round *r, const struct roce_rx *pkt)
 	for (g = e->mcast; g; g = g->next) {
 		if (memcmp(&g->gid, &pkt->dgid, sizeof(g->gid)))
 			continue;
+		joined = true;
 		for (i = 0; i < g->n; i++) {
 			struct shca_qp *qp = g->qp[i];
 
@@ -341,11 +348,8 @@ static void rx_multicast(struct rx_round *r, const struct roce_rx *pkt)
 		}
 	}
 	pthread_mutex_unlock(&e->mcast_lock);
-}
-
-static void count_drop(_Atomic uint64_t *n)
-{
-	atomic_fetch_add_explicit(n, 1, memory_order_relaxed);
+	if (!joined)
+		count_drop(&e->no_qp);
 }
 
 static void rx(void *arg, const struct roce_rx *pkt)

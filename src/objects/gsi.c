@@ -268,9 +268,14 @@ void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 	struct gsi *g = e->gsi;
 	int slot;
 
-	if (pkt->h.opcode != (ROCE_UD | ROCE_SEND_ONLY) ||
-	    pkt->h.qkey != MAD_QP1_QKEY)
+	if (pkt->h.opcode != (ROCE_UD | ROCE_SEND_ONLY)) {
+		atomic_fetch_add(&e->dropped[ROCE_DROP_OPCODE], 1);
 		return;
+	}
+	if (pkt->h.qkey != MAD_QP1_QKEY) {
+		atomic_fetch_add(&e->dropped[ROCE_DROP_QKEY], 1);
+		return;
+	}
 	slot = owner(g, pkt->payload, pkt->len, &pkt->dgid);
 	if (slot >= 0 && slot != (int)registry_slot(e->registry)) {
 		udp_forward(e->udp, (unsigned)slot);
