@@ -139,9 +139,10 @@ class HostJob(Job):
             self._said(data.decode(errors="replace"))
         self._ended(self.proc.wait())
 
-    def terminate(self):
+    def terminate(self, alone=False):
+        """Asks it to end; alone: and not its children."""
         try:
-            os.killpg(self.proc.pid, signal.SIGTERM)
+            (os.kill if alone else os.killpg)(self.proc.pid, signal.SIGTERM)
         except ProcessLookupError:
             pass
 
@@ -174,7 +175,8 @@ class GuestJob(Job):
             pass
         self._ended(rc)
 
-    def terminate(self):
+    def terminate(self, alone=False):
+        """The agent ends the children with it."""
         try:
             self.conn.sendall(b"t")
         except OSError:

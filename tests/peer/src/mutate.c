@@ -17,7 +17,8 @@
  *   - with a good ICRC to the transfer's own QPs: anything, but with a PSN far
  *     from what the receiver expects, mostly behind (a duplicate), sometimes
  *     ahead (a gap).
- * Prints how many of each it sent.
+ * A quarter is changed in no other way, so that there is one reason to drop it
+ * and no other. Prints how many of each it sent, and of them how many such.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -273,11 +274,25 @@ static void disturb(struct frame *f)
 	}
 }
 
-enum fate { BAD_ICRC, ELSEWHERE, VICTIM, BEHIND, AHEAD, FATES };
-static const char *const fate_name[FATES] = { "bad ICRC", "unused QP", "victim",
-					      "duplicate", "gap" };
+enum fate { CUT_OFF, BAD_ICRC, ELSEWHERE, QP1, VICTIM, BEHIND, AHEAD, FATES };
+static const char *const fate_name[FATES] = {
+	"cut off", "bad ICRC", "unused QP", "QP 1", "victim", "duplicate", "gap"
+};
 
-static enum fate mutate(struct frame *f)
+static bool in_use(uint32_t qpn)
+{
+	for (unsigned i = 0; i < samples; i++)
+		if (qpn ==
+		    get24(sample[i].b + ETHER_HDR_LEN + sample[i].l3 + 8 + 5))
+			return true;
+	for (unsigned i = 0; i < victims; i++)
+		if (qpn == victim[i].qpn)
+			return true;
+	return false;
+}
+
+/* *whole: nothing else is wrong with it. */
+static enum fate mutate(struct frame *f, bool *whole)
 {
 	uint8_t *bth = f->b + ETHER_HDR_LEN + f->l3 + 8;
 	uint32_t live = get24(bth + 5), psn = get24(bth + 9);
@@ -291,25 +306,29 @@ static enum fate mutate(struct frame *f)
 
 	if (fate == VICTIM && !victims)
 		fate = ELSEWHERE;
-	disturb(f);
-	if (rnd(3) == 0)
+	*whole = rnd(4) == 0;
+	if (!*whole)
+		disturb(f);
+	if (!*whole && rnd(3) == 0)
 		disturb(f);
 	short_bth = f->len < ETHER_HDR_LEN + f->l3 + 8 + BTH_LEN + ICRC_LEN;
 	if (short_bth)
-		fate = BAD_ICRC;
+		fate = CUT_OFF;
 	switch (fate) {
+	case CUT_OFF:
 	case BAD_ICRC:
+	case QP1:
 	case FATES:
 		break;
 	case ELSEWHERE: {
 		static const uint32_t odd[] = { 0, 1, 2, 0xffffff, 0x800000 };
 		uint32_t other = rnd(2) ? odd[rnd(5)] : rnd(1 << 24);
 
-		for (unsigned i = 0; i < samples; i++)
-			if (other == get24(sample[i].b + ETHER_HDR_LEN +
-					   sample[i].l3 + 8 + 5))
-				other = 0;
+		if (in_use(other))
+			other = 0;
 		put24(bth + 5, other);
+		if (other == 1)
+			fate = QP1;
 		break;
 	}
 	case VICTIM: {
@@ -354,7 +373,8 @@ static uint64_t now_us(void)
 
 int main(int argc, char **argv)
 {
-	unsigned long count = 100000, rate = 20000, sent[FATES] = { 0 };
+	unsigned long count = 100000, rate = 20000;
+	unsigned long sent[FATES] = { 0 }, wholes[FATES] = { 0 };
 	const char *nic = NULL, *target_name = NULL;
 	uint8_t target[16];
 	int c, family, in, out, size = 4 << 20, one = 1;
@@ -430,7 +450,8 @@ int main(int argc, char **argv)
 	start = now_us();
 	for (unsigned long i = 0; i < count;) {
 		struct frame f = sample[rnd(samples)];
-		enum fate fate = mutate(&f);
+		bool whole;
+		enum fate fate = mutate(&f, &whole);
 
 		if (send(out, f.b, f.len, 0) < 0) {
 			if (errno != ENOBUFS && errno != EAGAIN) {
@@ -442,6 +463,7 @@ int main(int argc, char **argv)
 			continue;
 		}
 		sent[fate]++;
+		wholes[fate] += whole;
 		i++;
 		if (i % 32 == 0) {
 			/* A guest has one CPU, and the transfer needs it. */
@@ -456,7 +478,7 @@ int main(int argc, char **argv)
 	printf("mutate: sent %lu in %.1f s:", count,
 	       (double)(now_us() - start) / 1e6);
 	for (int i = 0; i < FATES; i++)
-		printf(" %s %lu%s", fate_name[i], sent[i],
+		printf(" %s %lu (%lu)%s", fate_name[i], sent[i], wholes[i],
 		       i + 1 < FATES ? "," : "\n");
 	return 0;
 }
