@@ -8,6 +8,8 @@
  *   connect   the server's program refuses the request, and says why
  *   datagram  the same of a request for a datagram service
  *   reply     the client's program refuses what the server has accepted
+ *   nobody    there is no server (a client only): the CM refuses
+ *   nobody-datagram
  *
  * A plain rdma_cm program, run on the kernel's rxe and under softhca: each end
  * has to see the event that the other's refusal brings, with its reason and
@@ -23,7 +25,9 @@
 #include <unistd.h>
 
 #define CONSUMER_REJECT 28 /* 12.6.7.2 */
+#define INVALID_SERVICE_ID 8 /* 12.6.7.2 */
 #define SIDR_REJECT 2 /* 12.11.2 */
+#define SIDR_UNSUPPORTED 1 /* 12.11.2 */
 
 static const char words[] = "not today";
 static struct rdma_event_channel *channel;
@@ -118,6 +122,10 @@ static void client(const char *how, struct sockaddr *addr,
 	must(rdma_connect(id, &p), "rdma_connect");
 	if (!strcmp(how, "connect")) {
 		expect_words(expect(RDMA_CM_EVENT_REJECTED, CONSUMER_REJECT));
+	} else if (!strcmp(how, "nobody")) {
+		expect(RDMA_CM_EVENT_REJECTED, INVALID_SERVICE_ID);
+	} else if (!strcmp(how, "nobody-datagram")) {
+		expect(RDMA_CM_EVENT_UNREACHABLE, SIDR_UNSUPPORTED);
 	} else if (!strcmp(how, "datagram")) {
 		expect(RDMA_CM_EVENT_UNREACHABLE, SIDR_REJECT);
 	} else {
@@ -133,12 +141,13 @@ int main(int argc, char **argv)
 	enum rdma_port_space ps;
 
 	if (argc != 5 || getaddrinfo(argv[3], argv[4], &hints, &ai)) {
-		fprintf(stderr, "usage: reject server|client "
-				"connect|datagram|reply ADDR PORT\n");
+		fprintf(stderr,
+			"usage: reject server|client connect|datagram|reply"
+			"|nobody|nobody-datagram ADDR PORT\n");
 		return 2;
 	}
 	alarm(30);
-	ps = strcmp(argv[2], "datagram") ? RDMA_PS_TCP : RDMA_PS_UDP;
+	ps = strstr(argv[2], "datagram") ? RDMA_PS_UDP : RDMA_PS_TCP;
 	channel = rdma_create_event_channel();
 	if (!channel)
 		fail("rdma_create_event_channel: %m");
