@@ -56,6 +56,7 @@ struct tx_sock {
 	int fd;
 	uint16_t port;
 	_Atomic bool no_gso; /* refused once */
+	_Atomic bool no_label; /* an IPv6 flow label was refused once */
 };
 
 /* A packet by itself, with what its IP and UDP headers said. */

@@ -36,6 +36,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <linux/in6.h> /* IPV6_FLOWINFO */
 #include <netinet/udp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,7 @@ struct route {
 	struct sockaddr_storage to;
 	socklen_t tolen;
 	size_t control_len;
+	size_t plain_len; /* of control, without the flow label at its end */
 	_Alignas(struct cmsghdr) uint8_t control[160]; /* without UDP_SEGMENT */
 };
 
@@ -140,6 +142,10 @@ static void set_path(const struct udp *u, struct route *r,
 	if (path->tclass)
 		put_control_int(r, r->v4 ? IPPROTO_IP : IPPROTO_IPV6,
 				r->v4 ? IP_TOS : IPV6_TCLASS, path->tclass);
+	r->plain_len = r->control_len;
+	if (!r->v4 && path->flow_label)
+		put_control_int(r, IPPROTO_IPV6, IPV6_FLOWINFO,
+				(int)htonl(path->flow_label));
 }
 
 /*
@@ -206,7 +212,7 @@ static bool same_path(const struct roce_path *a, const struct roce_path *b)
 	       (gid_equal(&a->dgid, &b->dgid) &&
 		gid_equal(&a->sgid, &b->sgid) &&
 		a->sgid_scope == b->sgid_scope && a->tclass == b->tclass &&
-		a->hop_limit == b->hop_limit);
+		a->flow_label == b->flow_label && a->hop_limit == b->hop_limit);
 }
 
 /* Makes *r the route of p; false: it already was. */
@@ -323,9 +329,10 @@ static void flatten(const struct route *r, const struct tx_sock *sock,
 	icrc_put(out + len, icrc_bth(crc, out, len));
 }
 
-/* Returns 0 or a positive errno. segment 0: one datagram. */
-static int send_iov(const struct route *r, const struct tx_sock *sock,
-		    struct iovec *iov, size_t niov, size_t segment)
+/* control_len: of the route's control data */
+static int send_with(const struct route *r, const struct tx_sock *sock,
+		     struct iovec *iov, size_t niov, size_t segment,
+		     size_t control_len)
 {
 	_Alignas(struct cmsghdr) uint8_t
 		control[sizeof(r->control) + CMSG_SPACE(sizeof(uint16_t))];
@@ -335,13 +342,12 @@ static int send_iov(const struct route *r, const struct tx_sock *sock,
 		.msg_iov = iov,
 		.msg_iovlen = niov,
 		.msg_control = control,
-		.msg_controllen = r->control_len,
+		.msg_controllen = control_len,
 	};
 
-	memcpy(control, r->control, r->control_len);
+	memcpy(control, r->control, control_len);
 	if (segment) {
-		struct cmsghdr *c =
-			(struct cmsghdr *)(control + r->control_len);
+		struct cmsghdr *c = (struct cmsghdr *)(control + control_len);
 		uint16_t s = (uint16_t)segment;
 
 		memset(c, 0, CMSG_SPACE(sizeof(s)));
@@ -355,6 +361,25 @@ static int send_iov(const struct route *r, const struct tx_sock *sock,
 		if (errno != EINTR)
 			return errno;
 	return 0;
+}
+
+/* Returns 0 or a positive errno. segment 0: one datagram. */
+static int send_iov(const struct route *r, const struct tx_sock *sock,
+		    struct iovec *iov, size_t niov, size_t segment)
+{
+	int err = EINVAL;
+
+	if (r->plain_len != r->control_len && !r->private && !sock->no_label) {
+		err = send_with(r, sock, iov, niov, segment, r->control_len);
+		if (err != EINVAL)
+			return err;
+	}
+	err = send_with(r, sock, iov, niov, segment, r->plain_len);
+	/* Where somebody leases flow labels (ipv6_flowlabel(7)) others may not
+	 * use them, and before Linux 5.3 nobody without a lease. */
+	if (!err && r->plain_len != r->control_len && !r->private)
+		((struct tx_sock *)sock)->no_label = true;
+	return err;
 }
 
 /* One datagram to the private port of a slot. Returns 0 or -errno. */

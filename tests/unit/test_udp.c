@@ -22,6 +22,7 @@
 #include <errno.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
+#include <linux/in6.h>
 #include <netinet/udp.h>
 #include <poll.h>
 #include <pthread.h>
@@ -402,8 +403,9 @@ static size_t next_frame(int fd, uint8_t *p, size_t size)
 
 /*
  * Annex A17.4.5: the path's traffic class (DSCP and ECN) and hop limit are in
- * the IP header, Don't Fragment is set, the identification is the one that the
- * ICRC counts on. The UDP source port is the flow's, and in the range for it.
+ * the IP header, and its flow label if that has room for one; Don't Fragment is
+ * set, the identification is the one that the ICRC counts on. The UDP source
+ * port is the flow's, and in the range for it.
  */
 static void headers_of_ip(void **state)
 {
@@ -423,6 +425,7 @@ static void headers_of_ip(void **state)
 		for (uint32_t i = 0; i < 8; i++) {
 			path[v6].tclass = (uint8_t)(i & 1 ? 0xb9 : 0);
 			path[v6].hop_limit = (uint8_t)(i & 2 ? 17 : 64);
+			path[v6].flow_label = i & 4 ? 0xf4321 - i : 0;
 			b.n = b.niov = 0;
 			batch_add(&b, &path[v6], 0x123456, RC_MIDDLE, i, 256);
 			b.pkt[0].hash = i % 4;
@@ -431,6 +434,9 @@ static void headers_of_ip(void **state)
 			if (v6) {
 				assert_int_equal(get_be32(p) >> 20,
 						 0x600 | path[1].tclass);
+				if (path[1].flow_label)
+					assert_int_equal(get_be32(p) & 0xfffff,
+							 path[1].flow_label);
 				assert_int_equal(p[7], path[1].hop_limit);
 				udp = p + 40;
 			} else {
@@ -455,6 +461,45 @@ static void headers_of_ip(void **state)
 		}
 	close(fd);
 	node_stop(&n);
+}
+
+/*
+ * Once somebody has a flow label for himself, the kernel refuses those of who
+ * has none: the packet goes without. (Last: leases outlive their sockets.)
+ */
+static void leased_flow_labels(void **state)
+{
+	struct in6_flowlabel_req lease = { .flr_label = htonl(0x22222),
+					   .flr_action = IPV6_FL_A_GET,
+					   .flr_share = IPV6_FL_S_EXCL,
+					   .flr_flags = IPV6_FL_F_CREATE,
+					   .flr_dst = IN6ADDR_LOOPBACK_INIT };
+	struct roce_path path = path_of("::1", "::1");
+	int other = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0), fd, err;
+	static struct roce_batch b;
+	uint8_t p[2048];
+	struct node n;
+
+	(void)state;
+	fd = socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC, htons(ETH_P_ALL));
+	assert_true(fd >= 0 && other >= 0);
+	assert_int_equal(setsockopt(other, IPPROTO_IPV6, IPV6_FLOWLABEL_MGR,
+				    &lease, sizeof(lease)),
+			 0);
+	node_start(&n, &direct);
+	path.flow_label = 0x54321;
+	for (uint32_t i = 0; i < 2; i++) {
+		b.n = b.niov = 0;
+		for (uint32_t k = 0; k < 3; k++)
+			batch_add(&b, &path, 0x123456, RC_MIDDLE, i, 256);
+		assert_int_equal(udp_send(n.u, &b, &err), 3);
+		assert_int_equal(err, 0);
+		next_frame(fd, p, sizeof(p));
+		assert_int_not_equal(get_be32(p) & 0xfffff, 0x54321);
+	}
+	node_stop(&n);
+	close(other);
+	close(fd);
 }
 
 /*
@@ -2096,6 +2141,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(polling_is_for_one_at_a_time),
 		cmocka_unit_test(fork_leaves_the_parent_alone),
 		cmocka_unit_test(recording),
+		cmocka_unit_test(leased_flow_labels),
 	};
 
 	if (argc > 1) /* a pattern such as "steer*" */
