@@ -11,9 +11,11 @@ TITLES = {
     "plain": ("Operations and errors",
               "Each message is checked byte by byte at the far end, in sizes 0, 1, MTU - 1, MTU, MTU + 1, "
               "3 MTU + 2, 64 KiB + 3 and 1 MiB where the operation takes data. PSNs begin just before they "
-              "wrap. Path MTUs: {mtus}."),
-    "1 % loss": ("With 1 % loss", "Of RoCE packets, in both directions (netem in the guest)."),
-    "reordering": ("With reordering", "netem delay 2ms reorder 30% 25%, in both directions."),
+              "wrap. Path MTU 1024; the rows marked so also at {mtus}."),
+    "1 % loss": ("With 1 % loss", "Of RoCE packets, in both directions (netem in the guest). Path MTU 1024; the rows "
+                 "marked so also at {mtus}. What brings the responder's QP into ERR is said in one NAK, once: if that "
+                 "gets lost, the requester's retries are exhausted."),
+    "reordering": ("With reordering", "netem delay 2ms reorder 30% 25%, in both directions. Path MTU 1024."),
     "tools": ("Tools", "The distribution's programs, unmodified."),
     "cm": ("Connection manager", "IB CM over QP1, between softhca's librdmacm and the kernel's."),
     "hostile": ("Hostile packets",
@@ -71,7 +73,7 @@ class Cell:
     def __init__(self):
         self.mtus = []
         self.failed = []        # (mtu, why)
-        self.skipped = []
+        self.skipped = []       # (mtu, why)
         self.notes = []
 
     def text(self, number, ours):
@@ -82,9 +84,12 @@ class Cell:
                 " at MTU " + ", ".join(map(str, sorted(mtus)))
             return f"{'**fails**' if ours else 'fails'}{at} [{number(self.failed[0][1])}]"
         if self.skipped and not self.mtus:
-            return f"not run [{number(self.skipped[0])}]"
-        marks = "".join(f" [{number(n)}]" for n in self.notes)
-        return "works" + marks
+            return f"not run [{number(self.skipped[0][1])}]"
+        text = "works" + "".join(f" [{number(n)}]" for n in self.notes)
+        if self.skipped:
+            text += ", not run" + (" at MTU " + ", ".join(str(m) for m, _ in sorted(self.skipped))
+                                   if self.skipped[0][0] else "") + f" [{number(self.skipped[0][1])}]"
+        return text
 
 
 class Report:
@@ -94,6 +99,7 @@ class Report:
         self.judged = {}        # what -> [(capture, verdict, note)]
         self.what = {}
         self.counts = collections.Counter()
+        self.skips = {}         # why -> [what]
 
     @staticmethod
     def arrow(direction):
@@ -117,7 +123,9 @@ class Report:
             cell.failed.append((mtu, note))
             cell.mtus.append(mtu)
         elif verdict == "SKIP":
-            cell.skipped.append(note)
+            cell.skipped.append((mtu, note))
+            if direction in OURS:
+                self.skips.setdefault(note, []).append(title)
         else:
             cell.mtus.append(mtu)
             if note and note not in cell.notes:
@@ -143,6 +151,16 @@ class Report:
         c = self.counts
         return f"{c['PASS']} passed, {c['FAIL']} failed, {c['SKIP']} skipped"
 
+    @staticmethod
+    def other_mtus(cells):
+        """A mark for rows that ran at other path MTUs than 1024, too."""
+        at = {ip: {m for (d, i), c in cells.items() if i == ip and d in OURS
+                   for m in c.mtus + [m for m, _ in c.skipped] if m} - {1024} for ip in (4, 6)}
+        if not at[4] and not at[6]:
+            return ""
+        return " (MTUs)" if at[4] == at[6] else " (MTUs over IPv4)" if not at[6] else \
+            f" (MTUs over IPv4; {', '.join(map(str, sorted(at[6])))} over IPv6)"
+
     def write(self, path, kernel):
         version = kernel.removeprefix("linux-").rpartition("-")[0]
         out = ["# Interoperability with the kernel's soft RoCE (rxe)", "",
@@ -154,7 +172,7 @@ class Report:
             rows = self.tables.get(table)
             if not rows:
                 continue
-            mtus = sorted({m for r in rows.values() for c in r.values() for m in c.mtus if m})
+            mtus = sorted({m for r in rows.values() for c in r.values() for m in c.mtus if m} - {1024})
             out += [f"## {title}", "", text.format(mtus=", ".join(map(str, mtus))), ""]
             columns = [c for c in COLUMNS if any(c in r for r in rows.values())]
             names = [f"{self.arrow(d).replace('→', ' → ')}, IPv{ip}" for d, ip in columns]
@@ -167,7 +185,7 @@ class Report:
                 return notes.index(note) + 1
 
             for row, cells in rows.items():
-                name = self.what.get(row, row)
+                name = self.what.get(row, row) + self.other_mtus(cells)
                 out.append(f"| {name} | " + " | ".join(
                     cells[c].text(number, c[0] in OURS) if c in cells else "" for c in columns) + " |")
             out += [""] + [f"{i}. {n.replace('|', '/')}" for i, n in enumerate(notes, 1)] + ([""] if notes else [])
@@ -180,7 +198,9 @@ class Report:
             for what, seen in self.judged.items():
                 bad = [(p, n) for p, v, n in seen if v == "FAIL"]
                 verdict = "FAIL" if bad else min(v for _, v, _ in seen)
-                total = sum((n for _, _, n in seen if isinstance(n, collections.Counter)), collections.Counter())
+                total = collections.Counter()
+                for _, _, n in seen:
+                    total.update(n if isinstance(n, collections.Counter) else {})
                 note = "; ".join(f"{p}: {n}" for p, n in bad) or \
                     ", ".join(f"{n} {of}" for of, n in total.items()) or \
                     next((n for _, _, n in seen if n), "")
@@ -188,6 +208,15 @@ class Report:
             out.append("")
         for what, verdict, note in self.other:
             out += [f"{what}: {words[verdict]} {note}", ""]
+        skips = dict(self.skips)
+        for what, seen in self.judged.items():
+            for place, verdict, note in seen:
+                if verdict == "SKIP":
+                    skips.setdefault(note, []).append(f"{what}, {place}")
+        if skips:
+            out += ["## Not run", ""]
+            out += [f"- {why}: {len(what)} ({what[0]}{' and so on' if what[1:] else ''})" for why, what in
+                    skips.items()] + [""]
         out += ["## Where rxe differs", "", "| rxe | the specification | softhca |", "|---|---|---|"]
         out += [f"| {a} | {b} | {c} |" for a, b, c, _ in QUIRKS] + [""]
         with open(path, "w") as f:
