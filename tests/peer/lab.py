@@ -2,7 +2,8 @@
 
     host side (softhca)   br0 10.77.0.1, fd77::1
                            |-- tap1 -- guest 1 (rxe)  10.77.0.2, fd77::2
-                           `-- tap2 -- guest 2 (rxe)  10.77.0.3, fd77::3
+                           |-- tap2 -- guest 2 (rxe)  10.77.0.3, fd77::3
+                           `-- tap3 -- guest 3 (a newer rxe)
 
 isolate() puts the calling program into network, mount and PID namespaces of
 its own (and a user namespace, unless it is root): no privileges are needed,
@@ -253,14 +254,14 @@ class Host(Place):
 class Guest(Place):
     kind = "rxe"
 
-    def __init__(self, lab, number, mem=384):
+    def __init__(self, lab, number, kernel, mem=384):
         self.ip4, self.ip6 = lab.addresses(number)
         self.tap = f"tap{number}"
         self.console = os.path.join(lab.dir, f"console{number}")
         if not os.path.exists(f"/sys/class/net/{self.tap}"):
             sh(f"ip tuntap add {self.tap} mode tap")
         sh(f"ip link set {self.tap} mtu {lab.mtu} txqueuelen 10000 master br0 up")
-        argv = [lab.kernel, f"mem={mem}M", "root=/dev/root",
+        argv = [kernel, f"mem={mem}M", "root=/dev/root",
                 "rootfstype=hostfs", "rootflags=/", "ro", "quiet",
                 f"init={lab.dir}/guest/agent.py", "con=null", "con0=null,fd:1",
                 f"vec0:transport=tap,ifname={self.tap},depth=64,"
@@ -340,8 +341,7 @@ class Lab:
     # Addresses that answer, where no RDMA traffic is expected.
     OTHER4, OTHER6 = "10.77.0.99", "fd77::99"
 
-    def __init__(self, kernel, folder, mtu=4300):
-        self.kernel = kernel
+    def __init__(self, folder, mtu=4300):
         self.mtu = mtu
         self.dir = folder
         shutil.copytree(os.path.join(HERE, "guest"), self.dir + "/guest")
