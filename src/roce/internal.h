@@ -113,7 +113,6 @@ struct roce_response {
 struct roce_atomic_done {
 	enum resp_kind kind;
 	uint32_t psn;
-	uint32_t msn;
 	uint64_t orig;
 	bool valid;
 };

@@ -771,7 +771,6 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 	r->atomics[r->atomics_next] = (struct roce_atomic_done){
 		.kind = kind,
 		.psn = h->psn,
-		.msn = psn_add(r->msn, 1),
 		.orig = orig,
 		.valid = true,
 	};
@@ -928,7 +927,8 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 
 			if (a->valid && a->psn == pkt->h.psn &&
 			    resp_count(r) < r->resp_size) {
-				owe_atomic(qp, a->kind, a->psn, a->msn, a->orig, true);
+				owe_atomic(qp, a->kind, a->psn, r->msn,
+					   a->orig, true);
 				return;
 			}
 		}
