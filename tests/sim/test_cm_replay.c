@@ -21,6 +21,7 @@
 #include "base/bytes.h"
 #include "cm/cm.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -74,7 +75,7 @@ struct tid {
 	uint64_t ours, captured;
 };
 
-static const char *captures_dir;
+static struct tally total;
 static const char *current;
 
 static struct player {
@@ -671,6 +672,29 @@ static size_t crossing(const struct captures *all, size_t at,
 	return 0;
 }
 
+/* Whether the host, and the one it answers with out, have both asked to part. */
+static bool parted(const struct captures *all, const union ibv_gid *us,
+		   const struct cm_mad *out)
+{
+	struct mad m, o, drep;
+
+	mad_decode(&drep, out->mad, MAD_LEN);
+	for (size_t i = 0; i < all->n; i++) {
+		if (memcmp(&all->pkt[i].src, us, 16) ||
+		    !read_mad(&all->pkt[i], &m) || m.attr_id != MAD_CM_DREQ ||
+		    m.dreq.remote_comm_id != drep.drep.remote_comm_id)
+			continue;
+		for (size_t k = 0; k < all->n; k++)
+			if (!memcmp(&all->pkt[k].dst, us, 16) &&
+			    !memcmp(&all->pkt[k].src, &out->path.dgid, 16) &&
+			    read_mad(&all->pkt[k], &o) &&
+			    o.attr_id == MAD_CM_DREQ &&
+			    o.dreq.remote_comm_id == m.dreq.local_comm_id)
+				return true;
+	}
+	return false;
+}
+
 static void play_host(const struct captures *all, const union ibv_gid *us)
 {
 	struct cm_config cfg = config_of(all, us);
@@ -702,18 +726,26 @@ static void play_host(const struct captures *all, const union ibv_gid *us)
 		}
 	}
 	free(said);
-	if (P.nout) {
+	for (size_t i = 0; i < P.nout; i++) {
 		struct mad m;
 
-		mad_decode(&m, P.out[0].mad, MAD_LEN);
+		mad_decode(&m, P.out[i].mad, MAD_LEN);
+		/* Linux 6.12: of two that part at the same time, one leaves the
+		 * other's DREQ at having sent its own, or answers later. */
+		if (m.attr_id == MAD_CM_DREP && parted(all, us, &P.out[i])) {
+			print_message("%s: a DREP to a DREQ that crossed another is not in the capture\n",
+				      current);
+			continue;
+		}
 		fail_msg("%s: we send %s where the captured host is silent",
 			 current, mad_attr_name(m.attr_id));
 	}
 	cm_destroy(P.cm);
 }
 
-static void play(const char *path, struct tally *total)
+static void cm_says_what_was_captured(void **state)
 {
+	const char *path = *state;
 	static const char *const words[] = {
 #define X(name, w) w,
 		CUTS(X)
@@ -743,9 +775,9 @@ static void play(const char *path, struct tally *total)
 			print_message("%s: cut %zu of %zu messages: %s\n",
 				      current, tally.cut[i], mads, words[i]);
 		cut += tally.cut[i];
-		total->cut[i] += tally.cut[i];
+		total.cut[i] += tally.cut[i];
 	}
-	total->compared += tally.compared;
+	total.compared += tally.compared;
 	if (tally.compared + cut != mads)
 		fail_msg("%s: %zu messages, of which %zu were compared and %zu cut",
 			 current, mads, tally.compared, cut);
@@ -754,39 +786,50 @@ static void play(const char *path, struct tally *total)
 	captures_free(&all);
 }
 
-static void cm_says_what_was_captured(void **state)
+/* Each capture is a test of its own. */
+int main(int argc, char **argv)
 {
+	const char *dir = argc > 1 ? argv[1] : "tests/data/pcap";
 	const char *only = getenv("REPLAY");
-	struct captures all = { 0 };
-	struct tally total = { 0 };
-	char path[4096], last[64] = "";
-	size_t cut = 0;
+	struct dirent **files;
+	struct CMUnitTest *tests;
+	size_t ntests = 0, cut = 0;
+	int n, failed;
 
-	(void)state;
-	assert_int_equal(captures_load(&all, captures_dir), 0);
-	assert_true(all.n > 0);
-	for (size_t i = 0; i < all.n; i++) {
-		const char *name = all.pkt[i].file;
-
-		if (!strcmp(name, last) || (only && strcmp(only, name)))
-			continue;
-		snprintf(last, sizeof(last), "%s", name);
-		snprintf(path, sizeof(path), "%s/%s", captures_dir, name);
-		play(path, &total);
+	n = scandir(dir, &files, NULL, alphasort);
+	if (n < 0) {
+		perror(dir);
+		return 1;
 	}
-	captures_free(&all);
+	tests = calloc((size_t)n, sizeof(*tests));
+	for (int i = 0; i < n; i++) {
+		const char *name = files[i]->d_name;
+		const char *end = strrchr(name, '.');
+		char *path;
+
+		if (!end || strcmp(end, ".pcap") || (only && strcmp(only, name)))
+			continue;
+		if (asprintf(&path, "%s/%s", dir, name) < 0)
+			return 1;
+		tests[ntests++] = (struct CMUnitTest){
+			.name = name, .initial_state = path,
+			.test_func = cm_says_what_was_captured,
+		};
+	}
+	if (!ntests) {
+		fprintf(stderr, "%s: no captures\n", dir);
+		return 1;
+	}
+	failed = _cmocka_run_group_tests("cm_replay", tests, ntests, NULL, NULL);
+	for (size_t i = 0; i < ntests; i++)
+		free(tests[i].initial_state);
+	free(tests);
+	for (int i = 0; i < n; i++)
+		free(files[i]);
+	free(files);
 	for (int i = 0; i < NCUTS; i++)
 		cut += total.cut[i];
 	print_message("%zu CM messages compared, %zu cut\n", total.compared,
 		      cut);
-}
-
-int main(int argc, char **argv)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(cm_says_what_was_captured),
-	};
-
-	captures_dir = argc > 1 ? argv[1] : "tests/data/pcap";
-	return cmocka_run_group_tests_name("cm_replay", tests, NULL, NULL);
+	return failed;
 }

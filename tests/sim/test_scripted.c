@@ -1821,6 +1821,42 @@ static void quirk_rxe_no_ack_of_reads(void **state)
 	sim_free(p.sim);
 }
 
+/*
+ * 9.7.7.1: the MSN says how many messages are done, also in what answers a
+ * repetition: an atomic that is asked for again, behind others, is answered with
+ * what was found then and the MSN of now, as a read is. Seen of rxe as well.
+ */
+static void repeated_atomic_has_the_msn_of_now(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct seen *w = watch(&p);
+	struct roce_rx rx;
+
+	(void)state;
+	*(uint64_t *)p.b->node->mem = 40;
+	post_to(p.a, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 64, 100);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 64, 100);
+	settle(&p);
+	w->n = 0;
+	rx = (struct roce_rx){
+		.h = { .opcode = ROCE_FETCH_ADD, .pkey = 0xffff,
+		       .ack_req = true, .dest_qpn = roce_qp_num(p.b->qp),
+		       .psn = sim_conn_default.psn_a, .va = remote(p.a, 0),
+		       .rkey = p.b->node->rkey, .swap_add = 1 },
+		.sgid = p.a->node->gid, .dgid = p.b->node->gid,
+	};
+	roce_rx(p.b->qp, &rx, p.sim->now);
+	sim_pull(p.b);
+	assert_int_equal(w->n, 1);
+	assert_int_equal(w->pkt[0].h.opcode, ROCE_ATOMIC_ACK);
+	assert_int_equal(w->pkt[0].h.psn, sim_conn_default.psn_a);
+	assert_int_equal(w->pkt[0].h.atomic_orig, 40);
+	assert_int_equal(w->pkt[0].h.msn, 3);
+	assert_int_equal(*(uint64_t *)p.b->node->mem, 41);
+	sim_free(p.sim);
+}
+
 /* Small requests behind several that are out wait for the next ACK, together;
  * nothing else waits. */
 static void small_requests_gather(void **state)
@@ -2181,6 +2217,7 @@ int main(void)
 		cmocka_unit_test(quirk_rxe_acks_each_duplicate),
 		cmocka_unit_test(quirk_rxe_fields),
 		cmocka_unit_test(quirk_rxe_no_ack_of_reads),
+		cmocka_unit_test(repeated_atomic_has_the_msn_of_now),
 		cmocka_unit_test(quirk_rxe_timer_is_put_off),
 		cmocka_unit_test(far_packets_change_nothing),
 		cmocka_unit_test(quirk_rxe_long_send),

@@ -20,6 +20,8 @@
 #define CAPTURES_DIR "tests/data/pcap"
 #endif
 
+static char **more; /* files or folders with more captures */
+
 /* The MADs of one capture, in order. */
 struct capture {
 	struct captures all;
@@ -54,7 +56,7 @@ static const uint8_t *capture_mad(struct capture *c)
 	return NULL;
 }
 
-/* Every MAD of every capture in the folder, and of each kind at least one. */
+/* Every MAD of every capture in the folders, and of each kind at least one. */
 static void round_trip(void **state)
 {
 	static const uint16_t kinds[] = {
@@ -67,6 +69,8 @@ static void round_trip(void **state)
 
 	(void)state;
 	assert_int_equal(captures_load(&c.all, CAPTURES_DIR), 0);
+	for (char **dir = more; *dir; dir++)
+		assert_int_equal(captures_load(&c.all, *dir), 0);
 	while ((p = capture_mad(&c))) {
 		uint8_t again[MAD_LEN];
 		struct mad m;
@@ -320,7 +324,7 @@ static void refuses(void **state)
 	assert_string_equal(cm_rej_str(34), "unknown reason");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(round_trip), cmocka_unit_test(rping),
@@ -328,5 +332,6 @@ int main(void)
 		cmocka_unit_test(tables),     cmocka_unit_test(refuses),
 	};
 
+	more = argv + (argc > 0);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
