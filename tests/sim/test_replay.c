@@ -1075,8 +1075,8 @@ static bool seen_elsewhere(const struct stream *r, const struct stream *s,
 		bool answered;
 	} *at;
 	uint32_t next = base, n = 1;
-	bool found = false;
-	size_t i = 0;
+	bool found = false, silent = false, rnr = false;
+	size_t i = 0, asking = 0, answers = 0;
 
 	for (size_t k = 0; k < r->n; k++) {
 		int32_t end = psn_diff(r->pkt[k].h.psn, base) +
@@ -1104,9 +1104,9 @@ static bool seen_elsewhere(const struct stream *r, const struct stream *s,
 				if (p->h.ack_req)
 					due = psn_add(next, PSN_MASK);
 			} else if (psn_diff(psn, next) < 0 && at[d].asked) {
-				found |= data ? !at[d].answered :
-					 psn_diff(psn, due) <= 0 &&
-						 psn_diff(top, psn) < 0;
+				found |= data && !at[d].answered;
+				silent |= !data && psn_diff(psn, due) <= 0 &&
+					  psn_diff(top, psn) < 0;
 			}
 			for (uint32_t m = 0; m < span; m++)
 				at[(uint32_t)d + m].asked++;
@@ -1118,6 +1118,7 @@ static bool seen_elsewhere(const struct stream *r, const struct stream *s,
 			found |= psn_diff(a->h.psn, next) < 0;
 		} else if (is_rnr(a)) {
 			next = a->h.psn;
+			rnr = true;
 		} else {
 			at[d].answered = true;
 			found |= psn_diff(a->h.psn, top) < 0 &&
@@ -1127,7 +1128,15 @@ static bool seen_elsewhere(const struct stream *r, const struct stream *s,
 		}
 	}
 	free(at);
-	return found;
+	/* Unless it was only slow: a requester that was told that nobody is
+	 * ready tries soon again, and each try has had its answer in the end. */
+	for (size_t k = 0; k < r->n; k++)
+		asking += r->pkt[k].h.ack_req;
+	for (size_t k = 0; s && k < s->n; k++)
+		answers += !is_nak(&s->pkt[k], ROCE_NAK_PSN) &&
+			   (!(s->pkt[k].flags & ROCE_F_READ) ||
+			    s->pkt[k].flags & ROCE_F_LAST);
+	return found || (silent && (!rnr || answers < asking));
 }
 
 /* A request with the keys that it has here. */
