@@ -38,7 +38,7 @@
 #define VERSION 1
 #define LOCK_BYTE (1 << 20) /* the slots' bytes follow */
 #define LOCK_WAIT_NS 5000000000u
-#define OPEN_TRIES 10
+#define OPEN_WAIT_NS 5000000000u /* while others come and go */
 #define SETTLE_NS 10000000u /* packets steered by an older program arrive */
 
 struct slot {
@@ -498,6 +498,7 @@ static int get_file(const char *dir, struct file **out)
 	struct stat st;
 	struct file *f;
 	int fd = -EAGAIN, err;
+	uint64_t end;
 
 	if (stat("/proc/self/ns/net", &st))
 		st.st_ino = 0;
@@ -514,7 +515,8 @@ static int get_file(const char *dir, struct file **out)
 		*out = f;
 		return 0;
 	}
-	for (int i = 0; i < OPEN_TRIES && fd == -EAGAIN; i++)
+	end = clock_ns() + OPEN_WAIT_NS;
+	while (fd == -EAGAIN && clock_ns() < end)
 		fd = open_locked(path, &st);
 	if (fd < 0)
 		return fd == -EAGAIN ? fail(-EAGAIN, "%s keeps changing", path)

@@ -1431,7 +1431,7 @@ static void wait_backlog(struct ibv_qp *locked, struct ibv_cq *other)
 	uint64_t end = now_ns() + 10 * SECOND;
 	struct ibv_wc wc;
 
-	while (!atomic_load(&to_qp(locked)->nbacklog)) {
+	while (!atomic_load(&to_qp(locked)->backlog)) {
 		assert_true(now_ns() < end);
 		ibv_poll_cq(other, 1, &wc);
 	}
