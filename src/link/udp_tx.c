@@ -78,7 +78,7 @@ struct run {
 	size_t n;
 	size_t size; /* of each packet, BTH to ICRC; the last may be shorter */
 	size_t bytes; /* of all */
-	const struct tx_sock *sock;
+	struct tx_sock *sock;
 };
 
 static void *put_control(struct route *r, int level, int type, size_t len)
@@ -364,7 +364,7 @@ static int send_with(const struct route *r, const struct tx_sock *sock,
 }
 
 /* Returns 0 or a positive errno. segment 0: one datagram. */
-static int send_iov(const struct route *r, const struct tx_sock *sock,
+static int send_iov(const struct route *r, struct tx_sock *sock,
 		    struct iovec *iov, size_t niov, size_t segment)
 {
 	int err = EINVAL;
@@ -378,7 +378,7 @@ static int send_iov(const struct route *r, const struct tx_sock *sock,
 	/* Where somebody leases flow labels (ipv6_flowlabel(7)) others may not
 	 * use them, and before Linux 5.3 nobody without a lease. */
 	if (!err && r->plain_len != r->control_len && !r->private)
-		((struct tx_sock *)sock)->no_label = true;
+		sock->no_label = true;
 	return err;
 }
 
@@ -433,6 +433,8 @@ static void record(struct udp *u, const struct route *r,
 			   .ip_id = r->v4 ? ip_id : 0,
 			   .tclass = r->path->tclass,
 			   .hop_limit = (uint8_t)(hops ? hops : DEFAULT_HOPS),
+			   .flow_label =
+				   sock->no_label ? 0 : r->path->flow_label,
 			   .outbound = true,
 			   .iov = &v,
 			   .niov = 1,

@@ -159,7 +159,8 @@ static void put_ip_udp(uint8_t *h, const struct pcap_pkt *pkt, bool v4,
 		put_be16(h + 10, inet_fold(inet_sum(0, h, V4_LEN)));
 		sum = inet_sum(sum, h + 12, 8);
 	} else {
-		put_be32(h, 0x60000000u | (uint32_t)pkt->tclass << 20);
+		put_be32(h, 0x60000000u | (uint32_t)pkt->tclass << 20 |
+				    (pkt->flow_label & 0xfffff));
 		put_be16(h + 4, udp_len);
 		h[6] = 17;
 		h[7] = pkt->hop_limit;

@@ -29,6 +29,7 @@ struct pcap_pkt {
 	uint16_t sport, dport;
 	uint16_t ip_id;
 	uint8_t tclass, hop_limit;
+	uint32_t flow_label; /* of IPv6 */
 	bool outbound;
 	uint64_t realtime_ns; /* 0: now */
 	const struct iovec *iov; /* BTH to ICRC inclusive */

@@ -49,6 +49,7 @@ static void record(struct pcap *p, const union ibv_gid *src,
 		.ip_id = 0x1234,
 		.tclass = 0xb9,
 		.hop_limit = 63,
+		.flow_label = 0x54321,
 		.realtime_ns = 1700000000123456789,
 		.iov = &iov,
 		.niov = 1,
@@ -232,7 +233,7 @@ static void check_headers(const uint8_t *p, size_t n, bool v4,
 		assert_memory_equal(p + 16, v4_b.raw + 12, 4);
 		memcpy(pseudo, p + 12, 8);
 	} else {
-		assert_memory_equal(p, "\x6b\x90\x00\x00", 4);
+		assert_memory_equal(p, "\x6b\x95\x43\x21", 4);
 		assert_int_equal(get_be16(p + 4), n - 40);
 		assert_memory_equal(p + 6, "\x11\x3f", 2);
 		assert_memory_equal(p + 8, v6_a.raw, 16);
