@@ -12,6 +12,7 @@ and whatever happens, no process, interface or mount outlives it.
 A Place is where programs run: Host, here, under "softhca run", or Guest. Its
 start() gives a Job. Every wait has a bound.
 """
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -119,6 +120,11 @@ class Job:
         self.kill()
         return None
 
+    def ended(self, timeout):
+        """Whether it ends within that time."""
+        with self.changed:
+            return self.changed.wait_for(lambda: self.rc is not None, timeout)
+
     def wait_for(self, text, timeout):
         """Whether the command said this before it ended and in time."""
         with self.changed:
@@ -212,6 +218,9 @@ class Place:
         job = self.start(argv, env)
         return job.wait(timeout), job.out
 
+    def nudge(self):
+        """Sends it a packet, if it is a guest."""
+
     def listening(self):
         """The TCP ports that somebody listens on here."""
         return {int(line.split()[1].rpartition(":")[2], 16)
@@ -293,6 +302,10 @@ class Guest(Place):
     def cm_listening(self):
         """Grows when a process listens, or joins a group."""
         return self.run(["rdma", "resource", "show", "cm_id"])[1].count(" state ")
+
+    def nudge(self):
+        with contextlib.suppress(OSError):
+            socket.create_connection((self.ip4, AGENT_PORT), 1).close()
 
     def alive(self):
         return self.proc.poll() is None

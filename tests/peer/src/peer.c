@@ -2514,7 +2514,7 @@ static unsigned uc_attempts(uint64_t len)
 		return len > 65539 ? 10 : 1;
 	if (len <= 3 * opt_mtu + 2)
 		return 60;
-	return opt_ordered ? 30 : 0;
+	return opt_ordered && len <= 70 * opt_mtu ? 30 : 0;
 }
 
 /* Unreliable: each size must arrive within some attempts, and intact. */
