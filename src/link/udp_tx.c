@@ -367,18 +367,18 @@ static int send_with(const struct route *r, const struct tx_sock *sock,
 static int send_iov(const struct route *r, struct tx_sock *sock,
 		    struct iovec *iov, size_t niov, size_t segment)
 {
-	int err = EINVAL;
+	bool label = r->plain_len != r->control_len && !r->private &&
+		     !sock->no_label;
+	int err = send_with(r, sock, iov, niov, segment,
+			    label ? r->control_len : r->plain_len);
 
-	if (r->plain_len != r->control_len && !r->private && !sock->no_label) {
-		err = send_with(r, sock, iov, niov, segment, r->control_len);
-		if (err != EINVAL)
-			return err;
-	}
-	err = send_with(r, sock, iov, niov, segment, r->plain_len);
 	/* Where somebody leases flow labels (ipv6_flowlabel(7)) others may not
 	 * use them, and before Linux 5.3 nobody without a lease. */
-	if (!err && r->plain_len != r->control_len && !r->private)
-		sock->no_label = true;
+	if (err == EINVAL && label) {
+		err = send_with(r, sock, iov, niov, segment, r->plain_len);
+		if (!err)
+			sock->no_label = true;
+	}
 	return err;
 }
 

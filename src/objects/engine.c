@@ -322,6 +322,11 @@ static void count_drop(_Atomic uint64_t *n)
 	atomic_fetch_add_explicit(n, 1, memory_order_relaxed);
 }
 
+void engine_dropped(struct engine *e, enum roce_drop why)
+{
+	count_drop(&e->dropped[why]);
+}
+
 static void rx_multicast(struct rx_round *r, const struct roce_rx *pkt)
 {
 	struct engine *e = r->e;
@@ -908,7 +913,7 @@ static void env_dropped(struct roce_qp *core, enum roce_drop why)
 {
 	struct shca_qp *qp = roce_qp_owner(core);
 
-	count_drop(&qp->engine->dropped[why]);
+	engine_dropped(qp->engine, why);
 }
 
 void engine_explain(struct roce_qp *core, const char *fmt, ...)

@@ -159,6 +159,9 @@ void engine_present(struct engine *e, uint64_t from_ns, uint64_t until_ns);
 /* A program is about to sleep until something happens. */
 void engine_watch(struct engine *e);
 
+/* Counts a packet that was dropped. */
+void engine_dropped(struct engine *e, enum roce_drop why);
+
 void engine_timer_set(struct engine *e, struct shca_qp *qp, uint64_t due);
 void engine_timer_drop(struct engine *e, struct shca_qp *qp);
 

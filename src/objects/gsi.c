@@ -269,11 +269,11 @@ void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 	int slot;
 
 	if (pkt->h.opcode != (ROCE_UD | ROCE_SEND_ONLY)) {
-		atomic_fetch_add(&e->dropped[ROCE_DROP_OPCODE], 1);
+		engine_dropped(e, ROCE_DROP_OPCODE);
 		return;
 	}
 	if (pkt->h.qkey != MAD_QP1_QKEY) {
-		atomic_fetch_add(&e->dropped[ROCE_DROP_QKEY], 1);
+		engine_dropped(e, ROCE_DROP_QKEY);
 		return;
 	}
 	slot = owner(g, pkt->payload, pkt->len, &pkt->dgid);
