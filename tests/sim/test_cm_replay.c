@@ -21,7 +21,6 @@
 #include "base/bytes.h"
 #include "cm/cm.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -791,42 +790,30 @@ int main(int argc, char **argv)
 {
 	const char *dir = argc > 1 ? argv[1] : "tests/data/pcap";
 	const char *only = getenv("REPLAY");
-	struct dirent **files;
+	char **paths = captures_list(dir, only);
 	struct CMUnitTest *tests;
-	size_t ntests = 0, cut = 0;
-	int n, failed;
+	size_t ntests = 0, n = 0, cut = 0;
+	int failed;
 
-	n = scandir(dir, &files, NULL, alphasort);
-	if (n < 0) {
+	if (!paths) {
 		perror(dir);
 		return 1;
 	}
-	tests = calloc((size_t)n, sizeof(*tests));
-	for (int i = 0; i < n; i++) {
-		const char *name = files[i]->d_name;
-		const char *end = strrchr(name, '.');
-		char *path;
-
-		if (!end || strcmp(end, ".pcap") || (only && strcmp(only, name)))
-			continue;
-		if (asprintf(&path, "%s/%s", dir, name) < 0)
-			return 1;
+	while (paths[n])
+		n++;
+	tests = calloc(n + 1, sizeof(*tests));
+	for (char **path = paths; *path; path++)
 		tests[ntests++] = (struct CMUnitTest){
-			.name = name, .initial_state = path,
+			.name = strrchr(*path, '/') + 1, .initial_state = *path,
 			.test_func = cm_says_what_was_captured,
 		};
-	}
 	if (!ntests) {
 		fprintf(stderr, "%s: no captures\n", dir);
 		return 1;
 	}
 	failed = _cmocka_run_group_tests("cm_replay", tests, ntests, NULL, NULL);
-	for (size_t i = 0; i < ntests; i++)
-		free(tests[i].initial_state);
 	free(tests);
-	for (int i = 0; i < n; i++)
-		free(files[i]);
-	free(files);
+	captures_list_free(paths);
 	for (int i = 0; i < NCUTS; i++)
 		cut += total.cut[i];
 	print_message("%zu CM messages compared, %zu cut\n", total.compared,

@@ -37,7 +37,6 @@
 #include "base/bytes.h"
 #include "roce/qp.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -742,6 +741,7 @@ static bool provide_receive(const struct stream *r, size_t at,
 	const struct pkt *next = NULL;
 	struct ibv_sge sge = { (uintptr_t)P->rq_mem, RQ_BYTES, P->pd_lkey };
 	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
+	uint32_t len;
 
 	if (!needs)
 		return true;
@@ -755,8 +755,8 @@ static bool provide_receive(const struct stream *r, size_t at,
 	}
 	if (*posted > P->nrecv)
 		return true;
-	if (p->flags & ROCE_F_SEND && short_receive(r, at, s))
-		sge.length = short_receive(r, at, s);
+	if (p->flags & ROCE_F_SEND && (len = short_receive(r, at, s)))
+		sge.length = len;
 	assert_int_equal(roce_post_recv(P->qp, &wr), 0);
 	++*posted;
 	return true;
@@ -1953,7 +1953,7 @@ static char *names(const char *file, const char *half)
 
 /* A capture, and what is played of it. */
 struct job {
-	char path[4096];
+	const char *path;
 	size_t half, packets, requests;
 };
 
@@ -2021,34 +2021,27 @@ int main(int argc, char **argv)
 	const char *only = getenv("REPLAY");
 	struct CMUnitTest *tests = NULL;
 	size_t ntests = 0, cap = 0;
-	struct dirent **files;
-	int n, failed;
+	char **paths = captures_list(dir, only);
+	int failed;
 
-	n = scandir(dir, &files, NULL, alphasort);
-	if (n < 0) {
+	if (!paths) {
 		perror(dir);
 		return 1;
 	}
 	for (size_t half = 0; half < ARRAY_SIZE(halves); half++)
-		for (int i = 0; i < n; i++) {
-			const char *name = files[i]->d_name;
-			const char *end = strrchr(name, '.');
-			struct job *job;
+		for (char **path = paths; *path; path++) {
+			struct job *job = calloc(1, sizeof(*job));
 
-			if (!end || strcmp(end, ".pcap") ||
-			    (only && strcmp(only, name)))
-				continue;
-			job = calloc(1, sizeof(*job));
 			job->half = half;
-			snprintf(job->path, sizeof(job->path), "%s/%s", dir,
-				 name);
+			job->path = *path;
 			if (!has_any(job)) {
 				free(job);
 				continue;
 			}
 			MORE(tests, ntests, cap);
 			tests[ntests++] = (struct CMUnitTest){
-				.name = names(name, halves[half].name),
+				.name = names(strrchr(*path, '/') + 1,
+					      halves[half].name),
 				.test_func = replay, .initial_state = job,
 			};
 		}
@@ -2062,9 +2055,7 @@ int main(int argc, char **argv)
 		free(tests[i].initial_state);
 	}
 	free(tests);
-	for (int i = 0; i < n; i++)
-		free(files[i]);
-	free(files);
+	captures_list_free(paths);
 	for (size_t i = 0; i < ARRAY_SIZE(halves); i++)
 		print_total(&halves[i]);
 	return failed;

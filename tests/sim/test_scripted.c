@@ -1276,29 +1276,34 @@ static void msn_counts_messages(void **state)
 	sim_free(p.sim);
 }
 
+/* A packet without payload, as a could have sent it. */
+static void b_gets(struct pair *p, struct roce_hdr h)
+{
+	struct roce_rx rx = { .h = h, .sgid = p->a->node->gid,
+			      .dgid = p->b->node->gid };
+
+	rx.h.pkey = 0xffff;
+	rx.h.dest_qpn = roce_qp_num(p->b->qp);
+	roce_rx(p->b->qp, &rx, p->sim->now);
+}
+
 /* A requester that has not negotiated so many: invalid request (9.7.4.1.7). */
 static void too_many_reads_are_refused(void **state)
 {
 	struct sim_conn_opts co = sim_conn_default;
 	struct pair p;
-	struct roce_hdr h = {
-		.opcode = ROCE_READ_REQUEST, .pkey = 0xffff, .dma_len = 4096,
-	};
-	struct roce_rx rx;
+	struct roce_hdr h = { .opcode = ROCE_READ_REQUEST, .dma_len = 4096 };
 	struct seen *w;
 
 	(void)state;
 	co.dest_rd_atomic = 2;
 	p = pair_opts(IBV_QPT_RC, &co);
-	h.dest_qpn = roce_qp_num(p.b->qp);
 	h.va = (uintptr_t)p.b->node->mem;
 	h.rkey = p.b->node->rkey;
 	w = watch(&p);
 	for (uint32_t i = 0; i < 3; i++) {
 		h.psn = psn_add(co.psn_a, 4 * i);
-		rx = (struct roce_rx){ .h = h, .sgid = p.a->node->gid,
-				       .dgid = p.b->node->gid };
-		roce_rx(p.b->qp, &rx, p.sim->now);
+		b_gets(&p, h);
 	}
 	sim_pull(p.b);
 	/* Two reads are answered, the third is refused, behind them. */
@@ -1768,22 +1773,19 @@ static void quirk_rxe_acks_each_duplicate(void **state)
 static void quirk_rxe_fields(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_RC);
-	struct roce_rx rx = {
-		.h = { .opcode = ROCE_FETCH_ADD, .pkey = 0xffff,
-		       .dest_qpn = roce_qp_num(p.b->qp),
-		       .psn = sim_conn_default.psn_a, .mig_req = false,
-		       .va = (uintptr_t)p.b->node->mem,
-		       .rkey = p.b->node->rkey, .swap_add = 5,
-		       .compare = 0x5a5a5a5a5a5a5a5a },
-		.sgid = p.a->node->gid, .dgid = p.b->node->gid,
+	struct roce_hdr h = {
+		.opcode = ROCE_FETCH_ADD, .psn = sim_conn_default.psn_a,
+		.mig_req = false, .va = (uintptr_t)p.b->node->mem,
+		.rkey = p.b->node->rkey, .swap_add = 5,
+		.compare = 0x5a5a5a5a5a5a5a5a,
 	};
 
 	(void)state;
-	roce_rx(p.b->qp, &rx, p.sim->now);
+	b_gets(&p, h);
 	assert_int_equal(*(uint64_t *)p.b->node->mem, 5);
-	rx.h.mig_req = true;
-	rx.h.psn = psn_add(rx.h.psn, 1);
-	roce_rx(p.b->qp, &rx, p.sim->now);
+	h.mig_req = true;
+	h.psn = psn_add(h.psn, 1);
+	b_gets(&p, h);
 	assert_int_equal(*(uint64_t *)p.b->node->mem, 10);
 	sim_free(p.sim);
 }
@@ -1797,7 +1799,6 @@ static void quirk_rxe_no_ack_of_reads(void **state)
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct seen *w = watch(&p);
 	uint32_t read = psn_add(sim_conn_default.psn_a, 1);
-	struct roce_rx rx;
 
 	(void)state;
 	recv_into(p.b, 0, 100);
@@ -1807,13 +1808,9 @@ static void quirk_rxe_no_ack_of_reads(void **state)
 	settle(&p);
 	w->n = 0;
 	/* A duplicate of the send makes b acknowledge again. */
-	rx = (struct roce_rx){
-		.h = { .opcode = ROCE_SEND_ONLY, .pkey = 0xffff,
-		       .ack_req = true, .dest_qpn = roce_qp_num(p.b->qp),
-		       .psn = sim_conn_default.psn_a },
-		.sgid = p.a->node->gid, .dgid = p.b->node->gid,
-	};
-	roce_rx(p.b->qp, &rx, p.sim->now);
+	b_gets(&p, (struct roce_hdr){ .opcode = ROCE_SEND_ONLY,
+				      .ack_req = true,
+				      .psn = sim_conn_default.psn_a });
 	sim_pull(p.b);
 	assert_int_equal(w->n, 1);
 	assert_int_equal(w->pkt[0].h.opcode, ROCE_ACK);
@@ -1830,7 +1827,6 @@ static void repeated_atomic_has_the_msn_of_now(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct seen *w = watch(&p);
-	struct roce_rx rx;
 
 	(void)state;
 	*(uint64_t *)p.b->node->mem = 40;
@@ -1839,14 +1835,12 @@ static void repeated_atomic_has_the_msn_of_now(void **state)
 	post_to(p.a, IBV_WR_RDMA_WRITE, 64, 100);
 	settle(&p);
 	w->n = 0;
-	rx = (struct roce_rx){
-		.h = { .opcode = ROCE_FETCH_ADD, .pkey = 0xffff,
-		       .ack_req = true, .dest_qpn = roce_qp_num(p.b->qp),
-		       .psn = sim_conn_default.psn_a, .va = remote(p.a, 0),
-		       .rkey = p.b->node->rkey, .swap_add = 1 },
-		.sgid = p.a->node->gid, .dgid = p.b->node->gid,
-	};
-	roce_rx(p.b->qp, &rx, p.sim->now);
+	b_gets(&p, (struct roce_hdr){ .opcode = ROCE_FETCH_ADD,
+				      .ack_req = true,
+				      .psn = sim_conn_default.psn_a,
+				      .va = remote(p.a, 0),
+				      .rkey = p.b->node->rkey,
+				      .swap_add = 1 });
 	sim_pull(p.b);
 	assert_int_equal(w->n, 1);
 	assert_int_equal(w->pkt[0].h.opcode, ROCE_ATOMIC_ACK);

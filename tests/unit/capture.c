@@ -149,31 +149,57 @@ static int is_pcap(const struct dirent *d)
 	return len > 5 && strcmp(d->d_name + len - 5, ".pcap") == 0;
 }
 
-int captures_load(struct captures *c, const char *path)
+char **captures_list(const char *dir, const char *only)
 {
 	struct dirent **list;
+	char **paths;
+	int i, n, k = 0;
+	bool failed;
+
+	n = scandir(dir, &list, is_pcap, alphasort);
+	if (n < 0)
+		return NULL;
+	paths = calloc((size_t)n + 1, sizeof(*paths));
+	failed = !paths;
+	for (i = 0; i < n; i++) {
+		if (!failed && (!only || !strcmp(only, list[i]->d_name)))
+			failed = asprintf(&paths[k++], "%s/%s", dir,
+					  list[i]->d_name) < 0;
+		free(list[i]);
+	}
+	free(list);
+	if (!failed)
+		return paths;
+	if (k)
+		paths[k - 1] = NULL; /* asprintf(3) left it undefined */
+	captures_list_free(paths);
+	errno = ENOMEM;
+	return NULL;
+}
+
+void captures_list_free(char **paths)
+{
+	for (char **p = paths; p && *p; p++)
+		free(*p);
+	free(paths);
+}
+
+int captures_load(struct captures *c, const char *path)
+{
 	struct stat st;
-	int i, n, err = 0;
-	char *file;
+	char **paths;
+	int err = 0;
 
 	if (stat(path, &st) != 0)
 		return -errno;
 	if (!S_ISDIR(st.st_mode))
 		return load_file(c, path);
-	n = scandir(path, &list, is_pcap, alphasort);
-	if (n < 0)
+	paths = captures_list(path, NULL);
+	if (!paths)
 		return -errno;
-	for (i = 0; i < n; i++) {
-		if (!err && asprintf(&file, "%s/%s", path,
-				     list[i]->d_name) < 0)
-			err = -ENOMEM;
-		if (!err) {
-			err = load_file(c, file);
-			free(file);
-		}
-		free(list[i]);
-	}
-	free(list);
+	for (char **p = paths; *p && !err; p++)
+		err = load_file(c, *p);
+	captures_list_free(paths);
 	return err;
 }
 

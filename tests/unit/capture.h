@@ -23,6 +23,14 @@ struct captures {
 };
 
 /*
+ * The paths of the *.pcap files of a directory in alphabetical order, or only of
+ * the one with that name, and then NULL. Returns NULL, with errno set, if that
+ * cannot be had.
+ */
+char **captures_list(const char *dir, const char *only);
+void captures_list_free(char **paths);
+
+/*
  * Adds the RoCE packets of a file, or of all *.pcap files of a directory in
  * alphabetical order. Returns 0 or -errno (-EINVAL: no pcap file).
  */
