@@ -174,8 +174,7 @@ def judge(path, ours4, ours6, missed=0, hostile=False, paths=True, many=False):
     if not ours or not (theirs or hostile):
         yield "packets of both sides are captured", False, str(dict(counts))
         return
-    whole = "the captures are whole, but for 1 %"
-    yield (whole, missed <= len(all_packets) / 100,
+    yield ("the captures are whole, but for 1 %", missed <= len(all_packets) / 100,
            collections.Counter({"packets": len(all_packets), "missed by the capture itself": missed}))
 
     name = "tshark finds nothing malformed and no bad checksum"
