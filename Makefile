@@ -13,6 +13,10 @@ deps: ## install the Debian packages that are missing
 build: ## build/bin/softhca and its libraries, ready to use from here
 	@scripts/deps --check build
 	@cmake --preset release >/dev/null
+	@$(CMAKE_BUILD) release -j $(JOBS) --target product
+
+build-tests: deps ## and the programs of the tests and measurements
+	@cmake --preset release >/dev/null
 	@$(CMAKE_BUILD) release -j $(JOBS)
 
 test: deps ## everything: unit, simulation, ABI, fuzz, sanitizers, real clients
@@ -25,13 +29,14 @@ test-full: deps ## the same with the whole matrix of real clients (about an hour
 test-pyverbs: deps build ## rdma-core's own tests of verbs (pyverbs)
 	@tests/pyverbs/run $(PYVERBS)
 
-test-peer: deps build ## against the kernel's RDMA driver (rxe) in a guest; writes docs/INTEROP.md
+test-peer: build-tests ## against the kernel's RDMA driver (rxe) in a guest; writes docs/INTEROP.md
 	@tests/peer/run --build-guest $(PEER)
 
-demo: deps ## watch unmodified RDMA programs run on this machine
+demo: ## watch unmodified RDMA programs run on this machine
+	@scripts/deps demo
 	@scripts/demo
 
-bench: deps build ## latency and bandwidth beside UDP, TCP and memcpy
+bench: build-tests ## latency and bandwidth beside UDP, TCP and memcpy
 	@/usr/bin/python3 tests/bench/bench.py $(BENCH)
 
 asan: deps ## unit, simulation and fuzz tests under ASan and UBSan
@@ -43,10 +48,10 @@ tsan: deps ## the same under TSan
 install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
 	@scripts/deps --check build
 	@cmake --preset release -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
-	@$(CMAKE_BUILD) release -j $(JOBS)
+	@$(CMAKE_BUILD) release -j $(JOBS) --target product
 	@cmake --install build
 
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build test test-full test-pyverbs test-peer demo bench asan tsan install clean
+.PHONY: help deps build build-tests test test-full test-pyverbs test-peer demo bench asan tsan install clean
