@@ -1,5 +1,5 @@
 /*
- * doctor.c - what works here, what does not, and what mends it
+ * doctor.c - what works here, what does not, and how to fix it
  *
  * Each check tries the thing itself and prints one line: OK; WARN for what
  * costs speed or keeps some programs out; FAIL for what keeps every program
@@ -53,7 +53,7 @@ static const char *const status_names[] = { "OK", "WARN", "FAIL" };
 struct finding {
 	enum status status;
 	char text[1024];
-	char mend[512];
+	char fix[512];
 };
 
 struct doctor {
@@ -80,7 +80,7 @@ static void add(char *buf, size_t size, const char *fmt, ...)
 }
 
 #define TEXT(f, ...) add((f)->text, sizeof((f)->text), __VA_ARGS__)
-#define MEND(f, ...) add((f)->mend, sizeof((f)->mend), __VA_ARGS__)
+#define FIX(f, ...) add((f)->fix, sizeof((f)->fix), __VA_ARGS__)
 
 /* Names from files and processes reach terminals and JSON only as ASCII. */
 static void make_printable(char *s)
@@ -95,14 +95,14 @@ static void report(struct doctor *d, const char *name, struct finding *f)
 	struct json_object *o;
 
 	make_printable(f->text);
-	make_printable(f->mend);
+	make_printable(f->fix);
 	if (f->status > d->worst)
 		d->worst = f->status;
 	if (!d->json) {
 		printf("%-5s %-12s %s\n", status_names[f->status], name,
 		       f->text);
-		if (f->mend[0])
-			printf("      %-12s -> %s\n", "", f->mend);
+		if (f->fix[0])
+			printf("      %-12s -> %s\n", "", f->fix);
 		fflush(stdout);
 		return;
 	}
@@ -111,9 +111,9 @@ static void report(struct doctor *d, const char *name, struct finding *f)
 	json_object_object_add(o, "status",
 			       json_object_new_string(status_names[f->status]));
 	json_object_object_add(o, "text", json_object_new_string(f->text));
-	if (f->mend[0])
-		json_object_object_add(o, "mend",
-				       json_object_new_string(f->mend));
+	if (f->fix[0])
+		json_object_object_add(o, "fix",
+				       json_object_new_string(f->fix));
 	json_object_array_add(d->list, o);
 }
 
@@ -149,7 +149,7 @@ static void check_libraries(struct doctor *d, struct finding *f)
 		f->status = FAIL;
 		TEXT(f, "neither ../lib/softhca nor ../lib beside this program "
 			"has them");
-		MEND(f, "install softhca again");
+		FIX(f, "install softhca again");
 		return;
 	}
 	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -161,7 +161,7 @@ static void check_libraries(struct doctor *d, struct finding *f)
 		TEXT(f, "%s%s", f->text[0] ? "; " : "", dlerror());
 	}
 	if (f->status == FAIL)
-		MEND(f, "install softhca again");
+		FIX(f, "install softhca again");
 	else
 		TEXT(f, "%s", d->libdir);
 }
@@ -176,9 +176,8 @@ static void check_device(struct doctor *d, struct finding *f)
 		f->status = FAIL;
 		TEXT(f, "%s", d->hcas.why[0] ? d->hcas.why : "no libraries");
 		if (getenv("SOFTHCA_DEVICES") || getenv("SOFTHCA_ADDR"))
-			MEND(f,
-			     "unset SOFTHCA_DEVICES SOFTHCA_ADDR, or correct "
-			     "them");
+			FIX(f, "unset SOFTHCA_DEVICES SOFTHCA_ADDR, or correct "
+			       "them");
 		return;
 	}
 	for (i = 0; i < d->hcas.count; i++) {
@@ -332,8 +331,8 @@ static void check_loader(struct doctor *d, struct finding *f, const char *out)
 		     f->text[0] ? ";" : "under softhca run", probed[i], got);
 	}
 	if (f->status == FAIL)
-		MEND(f, "see whether something between resets LD_LIBRARY_PATH "
-			"or LD_PRELOAD");
+		FIX(f, "see whether something between resets LD_LIBRARY_PATH "
+		       "or LD_PRELOAD");
 	else
 		TEXT(f, "programs under softhca run get our libibverbs and "
 			"librdmacm");
@@ -357,7 +356,7 @@ static void check_shim(struct doctor *d, struct finding *f, const char *out)
 	     "UCX will not take the device: /dev/infiniband/uverbs0: %s; "
 	     "/sys/class/infiniband: %s",
 	     uverbs, sysfs);
-	MEND(f, "softhca run says on stderr why it has no files to show");
+	FIX(f, "softhca run says on stderr why it has no files to show");
 }
 
 static void check_tree(struct doctor *d, struct finding *f)
@@ -370,12 +369,12 @@ static void check_tree(struct doctor *d, struct finding *f)
 	if (fd < 0) {
 		f->status = WARN;
 		TEXT(f, "no place for the files that the shim shows: %s", why);
-		MEND(f, "export XDG_RUNTIME_DIR=DIR, a directory of yours with "
-			"mode 0700");
+		FIX(f, "export XDG_RUNTIME_DIR=DIR, a directory of yours with "
+		       "mode 0700");
 		return;
 	}
 	TEXT(f, "%s, %zu sets of files", home, tree_count(fd));
-	MEND(f, "only if you want to tidy up: rm -r %s", home);
+	FIX(f, "only if you want to tidy up: rm -r %s", home);
 	close(fd);
 }
 
@@ -415,8 +414,8 @@ static void check_registry(struct doctor *d, struct finding *f)
 		     "processes of this host cannot find each other, only one "
 		     "at a time can use RDMA: %s",
 		     why ? why : strerror(-err));
-		MEND(f, "export SOFTHCA_RUNDIR=DIR, a writable directory on "
-			"this machine");
+		FIX(f, "export SOFTHCA_RUNDIR=DIR, a writable directory on "
+		       "this machine");
 		return;
 	}
 	registry_leave(r);
@@ -430,10 +429,10 @@ static void check_registry(struct doctor *d, struct finding *f)
 	if (states > 16) {
 		TEXT(f, "; %u state files, mostly of namespaces that are gone",
 		     states);
-		MEND(f,
-		     "while none of your programs uses RDMA: rm "
-		     "%s/softhca-%u-*",
-		     dir ? dir : "/dev/shm", (unsigned int)geteuid());
+		FIX(f,
+		    "while none of your programs uses RDMA: rm "
+		    "%s/softhca-%u-*",
+		    dir ? dir : "/dev/shm", (unsigned int)geteuid());
 	}
 }
 
@@ -446,14 +445,14 @@ static void check_shm(struct doctor *d, struct finding *f)
 	if (statvfs("/dev/shm", &s)) {
 		f->status = WARN;
 		TEXT(f, "/dev/shm: %s", strerror(errno));
-		MEND(f, "sudo mount -t tmpfs -o mode=1777 tmpfs /dev/shm");
+		FIX(f, "sudo mount -t tmpfs -o mode=1777 tmpfs /dev/shm");
 		return;
 	}
 	free_mib = (double)s.f_bavail * (double)s.f_frsize / 1048576;
 	if (free_mib < 4 || access("/dev/shm", W_OK | X_OK)) {
 		f->status = WARN;
-		MEND(f, "remove what you do not need in /dev/shm, or in a "
-			"container: --shm-size 64m");
+		FIX(f, "remove what you do not need in /dev/shm, or in a "
+		       "container: --shm-size 64m");
 	}
 	TEXT(f, "/dev/shm has %.0f MiB free%s", free_mib,
 	     access("/dev/shm", W_OK | X_OK) ? " and is not writable" : "");
@@ -511,10 +510,10 @@ static void check_cma(struct doctor *d, struct finding *f)
 	     strerror(WEXITSTATUS(status)));
 	read_line("/proc/sys/kernel/yama/ptrace_scope", yama, sizeof(yama));
 	if (yama[0] > '1')
-		MEND(f, "sudo sysctl kernel.yama.ptrace_scope=1");
+		FIX(f, "sudo sysctl kernel.yama.ptrace_scope=1");
 	else
-		MEND(f, "in a container: --cap-add SYS_PTRACE, or a seccomp "
-			"profile that allows process_vm_readv");
+		FIX(f, "in a container: --cap-add SYS_PTRACE, or a seccomp "
+		       "profile that allows process_vm_readv");
 }
 
 static void process_of_inode(unsigned long inode, char *out, size_t size)
@@ -648,11 +647,11 @@ static void check_port(struct doctor *d, struct finding *f)
 		     others[0] ? others
 			       : "something that does not share the port");
 		if (!access("/sys/module/rdma_rxe", F_OK))
-			MEND(f, "if it is the kernel's rxe: rdma link show, "
-				"then sudo rdma link delete NAME");
+			FIX(f, "if it is the kernel's rxe: rdma link show, "
+			       "then sudo rdma link delete NAME");
 		else
-			MEND(f, "end that process, or work in a network "
-				"namespace of your own");
+			FIX(f, "end that process, or work in a network "
+			       "namespace of your own");
 		return;
 	}
 	if (mine)
@@ -686,7 +685,7 @@ static void check_udp(struct doctor *d, struct finding *f)
 		     "(UDP_SEGMENT: %s, UDP_GRO: %s), so large transfers are "
 		     "several times slower",
 		     strerror(gso_err), strerror(gro_err));
-		MEND(f, "Linux 5.0 or later has both");
+		FIX(f, "Linux 5.0 or later has both");
 		return;
 	}
 	TEXT(f, "UDP_SEGMENT and UDP_GRO work");
@@ -712,10 +711,10 @@ static void check_buffers(struct doctor *d, struct finding *f)
 		}
 		TEXT(f, "%s%s %s", i ? ", " : "", limits[i].name, line);
 		if (strtoull(line, NULL, 10) < 4 << 20)
-			MEND(f, "%s%s=8388608",
-			     f->mend[0] ? " "
-					: "for fast networks: sudo sysctl -w ",
-			     limits[i].name);
+			FIX(f, "%s%s=8388608",
+			    f->fix[0] ? " "
+				      : "for fast networks: sudo sysctl -w ",
+			    limits[i].name);
 	}
 }
 
@@ -815,8 +814,8 @@ static void check_providers(struct doctor *d, struct finding *f)
 	}
 	*f = broken;
 	TEXT(f, ": programs that load it do not start");
-	MEND(f, "a newer softhca, or the distribution's rdma-core of a release "
-		"we know");
+	FIX(f, "a newer softhca, or the distribution's rdma-core of a release "
+	       "we know");
 }
 
 /* perftest and its like get capabilities where raw queue pairs are wanted. */
@@ -828,7 +827,7 @@ static void check_rights(struct doctor *d, struct finding *f)
 		"ibv_rc_pingpong", "ibv_devinfo",  "ucx_info",   "ucx_perftest",
 		"fi_info",         "fi_pingpong",  "qperf",      "fio",
 	};
-	char path[PATH_MAX], why[PATH_MAX + 128], mend[PATH_MAX + 128];
+	char path[PATH_MAX], why[PATH_MAX + 128], fix[PATH_MAX + 128];
 	unsigned int found = 0;
 	size_t i;
 
@@ -837,11 +836,10 @@ static void check_rights(struct doctor *d, struct finding *f)
 		if (program_find(path, names[i]))
 			continue;
 		found++;
-		if (!program_obstacle(path, why, sizeof(why), mend,
-				      sizeof(mend)))
+		if (!program_obstacle(path, why, sizeof(why), fix, sizeof(fix)))
 			continue;
 		if (f->status == OK)
-			MEND(f, "%.400s", mend);
+			FIX(f, "%.400s", fix);
 		f->status = WARN;
 		TEXT(f, "%s%s", f->text[0] ? "; " : "", why);
 	}
@@ -857,7 +855,7 @@ static void check_rights(struct doctor *d, struct finding *f)
 
 static void check_program(struct doctor *d, struct finding *f, const char *name)
 {
-	char path[PATH_MAX], why[PATH_MAX + 128], mend[PATH_MAX + 128];
+	char path[PATH_MAX], why[PATH_MAX + 128], fix[PATH_MAX + 128];
 	struct elf e;
 	long wanted;
 	size_t i;
@@ -870,10 +868,10 @@ static void check_program(struct doctor *d, struct finding *f, const char *name)
 		     err == -ENOENT ? "not found" : "not executable");
 		return;
 	}
-	if (program_obstacle(path, why, sizeof(why), mend, sizeof(mend))) {
+	if (program_obstacle(path, why, sizeof(why), fix, sizeof(fix))) {
 		f->status = FAIL;
 		TEXT(f, "%s", why);
-		MEND(f, "%.500s", mend);
+		FIX(f, "%.500s", fix);
 		return;
 	}
 	wanted = check_file(d, path, f);
@@ -977,8 +975,8 @@ int cmd_doctor(int argc, char **argv)
 		.options = options,
 		.parser = parse,
 		.args_doc = "[PROGRAM...]",
-		.doc = "Find out what works here, what does not, and what "
-		       "mends it. With PROGRAMs, look at those instead.\v"
+		.doc = "Find out what works here, what does not, and how "
+		       "to fix it. With PROGRAMs, look at those instead.\v"
 		       "The exit status is 1 if a line says FAIL, else 0. WARN "
 		       "is something slower, or out of reach for some "
 		       "programs.\n\n"

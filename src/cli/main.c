@@ -20,7 +20,7 @@ static const char usage[] =
 	"  env       print the environment that makes it so, for a shell to "
 	"eval\n"
 	"  devices   list the devices, their ports and GIDs\n"
-	"  doctor    find out what works here, what does not, and what mends "
+	"  doctor    find out what works here, what does not, and how to fix "
 	"it\n"
 	"\n"
 	"  --help, --version\n"

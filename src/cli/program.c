@@ -76,8 +76,8 @@ static const char *more_rights(const char *path)
 	return NULL;
 }
 
-int program_obstacle(const char *path, char *why, size_t why_size, char *mend,
-		     size_t mend_size)
+int program_obstacle(const char *path, char *why, size_t why_size, char *fix,
+		     size_t fix_size)
 {
 	const char *base = strrchr(path, '/');
 	const char *rights = more_rights(path);
@@ -92,11 +92,11 @@ int program_obstacle(const char *path, char *why, size_t why_size, char *mend,
 			 path, rights);
 		if (!strcmp(base, "sudo") || !strcmp(base, "doas") ||
 		    !strcmp(base, "su"))
-			snprintf(mend, mend_size,
+			snprintf(fix, fix_size,
 				 "the other way round: %s softhca run -- ...",
 				 base);
 		else
-			snprintf(mend, mend_size,
+			snprintf(fix, fix_size,
 				 "a copy has no more rights than you: "
 				 "cp %s . && softhca run -- ./%s",
 				 path, base);
@@ -112,6 +112,6 @@ int program_obstacle(const char *path, char *why, size_t why_size, char *mend,
 		 "%s is statically linked: no loader runs, so it keeps the "
 		 "libibverbs it was built with",
 		 path);
-	snprintf(mend, mend_size, "link it dynamically");
+	snprintf(fix, fix_size, "link it dynamically");
 	return 1;
 }

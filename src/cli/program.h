@@ -14,9 +14,9 @@ int program_find(char path[PATH_MAX], const char *name);
 
 /*
  * Says in why what keeps the loader from giving the program at path our
- * libraries, and in mend what to do. Returns 1 if something does, else 0.
+ * libraries, and in fix what to do. Returns 1 if something does, else 0.
  */
-int program_obstacle(const char *path, char *why, size_t why_size, char *mend,
-		     size_t mend_size);
+int program_obstacle(const char *path, char *why, size_t why_size, char *fix,
+		     size_t fix_size);
 
 #endif

@@ -53,7 +53,7 @@ int cmd_run(int argc, char **argv)
 		       "LD_PRELOAD ...",
 		.children = with_job_options,
 	};
-	char path[PATH_MAX], why[PATH_MAX + 128], mend[PATH_MAX + 128];
+	char path[PATH_MAX], why[PATH_MAX + 128], fix[PATH_MAX + 128];
 	struct run run = { NULL };
 	int err;
 
@@ -77,9 +77,9 @@ int cmd_run(int argc, char **argv)
 			path);
 		return EXIT_CANNOT_RUN;
 	}
-	if (program_obstacle(path, why, sizeof(why), mend, sizeof(mend)))
+	if (program_obstacle(path, why, sizeof(why), fix, sizeof(fix)))
 		cli_say("warning: %s, so it will not see softhca. %s", why,
-			mend);
+			fix);
 	if (job_environment())
 		return EXIT_RUN_FAILED;
 	execvp(path, run.command);

@@ -586,7 +586,7 @@ static void set_pending(struct udp *u, struct rx *rx, bool pending)
  * way this moment. Whatever was there all the time for a while is an error:
  * packets that the kernel dropped, or senders that were killed.
  */
-static void mend_backlog(struct udp *u, struct rx *rx)
+static void fix_backlog(struct udp *u, struct rx *rx)
 {
 	int64_t backlog = registry_backlog(u->registry);
 	uint64_t now;
@@ -626,7 +626,7 @@ int udp_poll(struct udp *u, unsigned budget, udp_rx_fn *fn, void *arg)
 			break;
 		if (!fetch(u, rx)) {
 			if (u->registry && rx->empty)
-				mend_backlog(u, rx);
+				fix_backlog(u, rx);
 			break;
 		}
 		rx->idle = 0;

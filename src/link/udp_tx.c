@@ -19,7 +19,7 @@
  * Senders of this host count what they send to a slot and stop when its socket
  * buffers would overflow (registry_charge()). One that is refused for long
  * pokes the receiver: if the count is wrong, he finds his sockets empty and
- * mends it. One that is refused for very long sends all the same, as it would
+ * fixes it. One that is refused for very long sends all the same, as it would
  * on a network: a process that was stopped must not stop others.
  *
  * Linux has no route for IPv6 multicast on the loopback interface. Such packets

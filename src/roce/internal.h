@@ -76,7 +76,7 @@ struct roce_requester {
 
 	/* Congestion: packets in flight are bounded by cwnd, 1/256 units. */
 	uint32_t cwnd, cwnd_max, ssthresh;
-	uint32_t undo_cwnd, undo_ssthresh; /* before the loss being mended */
+	uint32_t undo_cwnd, undo_ssthresh; /* before the loss being repaired */
 	uint32_t recover_psn; /* losses before this one are one event */
 	bool recovering;
 

@@ -1160,7 +1160,7 @@ static void steering_of_processes(const struct udp_config *cfg)
 					  RC_MIDDLE, 512, 40);
 				sent[i] += 40;
 			}
-			/* Time for those who were found wrong to be mended. */
+			/* Time for those who were found wrong to be corrected. */
 			usleep(20000);
 		}
 		for (int i = 0; i < N; i++) {
