@@ -1,0 +1,72 @@
+/*
+ * doctor.h - what the checks of softhca doctor share
+ *
+ * Each check tries the thing itself and fills one finding: OK; WARN for what
+ * costs speed or keeps some programs out; FAIL for what keeps every program
+ * out. The text names the thing and the cause, fix the way out.
+ */
+#ifndef SOFTHCA_CLI_DOCTOR_H
+#define SOFTHCA_CLI_DOCTOR_H
+
+#include "cli/hca.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+struct json_object;
+
+enum status { OK, WARN, FAIL };
+
+/* What a check found. */
+struct finding {
+	enum status status;
+	char text[1024];
+	char fix[512];
+};
+
+struct doctor {
+	bool json;
+	char **programs;
+	char libdir[PATH_MAX]; /* "": not found */
+	struct hca_list hcas; /* filled by check_device() */
+	char probe[8192]; /* what a program sees; "": run_probe() failed */
+	struct json_object *list;
+	enum status worst;
+};
+
+/* Appends to a text, as far as it fits. */
+void doctor_add(char *buf, size_t size, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+#define TEXT(f, ...) doctor_add((f)->text, sizeof((f)->text), __VA_ARGS__)
+#define FIX(f, ...) doctor_add((f)->fix, sizeof((f)->fix), __VA_ARGS__)
+
+/* The first line of a small file, or -errno. */
+int doctor_read_line(const char *path, char *buf, size_t size);
+
+/* doctor_libs.c: the libraries, and what a child under softhca run sees */
+void check_libraries(struct doctor *d, struct finding *f);
+void run_probe(struct doctor *d);
+void check_loader(struct doctor *d, struct finding *f);
+void check_shim(struct doctor *d, struct finding *f);
+
+/* doctor_programs.c: other people's files */
+void check_providers(struct doctor *d, struct finding *f);
+void check_rights(struct doctor *d, struct finding *f);
+void check_program(struct doctor *d, struct finding *f, const char *name);
+
+/* doctor_host.c: what processes of this host share, and their limits */
+void check_registry(struct doctor *d, struct finding *f);
+void check_tree(struct doctor *d, struct finding *f);
+void check_shm(struct doctor *d, struct finding *f);
+void check_cma(struct doctor *d, struct finding *f);
+void check_memlock(struct doctor *d, struct finding *f);
+
+/* doctor_net.c: addresses and sockets */
+void check_device(struct doctor *d, struct finding *f);
+void check_port(struct doctor *d, struct finding *f);
+void check_udp(struct doctor *d, struct finding *f);
+void check_buffers(struct doctor *d, struct finding *f);
+
+#endif

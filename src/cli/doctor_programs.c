@@ -1,0 +1,202 @@
+/*
+ * doctor_programs.c - whether programs and plugins can use our libraries
+ */
+#include "cli/doctor.h"
+#include "cli/elf.h"
+#include "cli/program.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Whether our library exports symbol (or any, if NULL) in node version. */
+static bool exported(const struct doctor *d, const struct elf_need *n)
+{
+	/* Something public of each node; a symbol of the file is better. */
+	char path[PATH_MAX + 64];
+	void *lib;
+
+	snprintf(path, sizeof(path), "%s/%s", d->libdir, n->lib);
+	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	return lib && n->symbol && dlvsym(lib, n->symbol, n->version);
+}
+
+/*
+ * Compares what one file wants of libibverbs and librdmacm with what ours
+ * have. Returns how many symbols it wants; -1: not such a file.
+ */
+static long check_file(const struct doctor *d, const char *path,
+		       struct finding *f)
+{
+	unsigned int missing = 0;
+	long wanted = 0;
+	struct elf e;
+	size_t i;
+
+	if (elf_open(&e, path, program_sonames))
+		return -1;
+	for (i = 0; i < e.need_count; i++) {
+		if (!e.need[i].symbol)
+			continue;
+		wanted++;
+		if (exported(d, &e.need[i]))
+			continue;
+		if (!missing++)
+			TEXT(f, "%s%s wants %s@%s", f->text[0] ? "; " : "",
+			     path, e.need[i].symbol, e.need[i].version);
+	}
+	if (missing) {
+		f->status = WARN;
+		if (missing > 1)
+			TEXT(f, " and %u more", missing - 1);
+		TEXT(f, ", which we do not have");
+	}
+	elf_close(&e);
+	return wanted;
+}
+
+void check_providers(struct doctor *d, struct finding *f)
+{
+	static const char *const names[] = { "libmlx5.so", "libmlx4.so",
+					     "libefa.so",  "libhns.so",
+					     "libmana.so", "libionic.so",
+					     "libuct_ib",  "libuct_rdmacm" };
+	static const char *const subdirs[] = { "", "/ucx" };
+	char dir[PATH_MAX + 64], path[PATH_MAX + 400], base[PATH_MAX];
+	struct finding broken = { .status = OK };
+	unsigned int files = 0;
+	struct dirent *e;
+	Dl_info info;
+	size_t i, k;
+	DIR *list;
+
+	/* The distribution's directory is where its C library lies. */
+	if (!d->libdir[0] || !dladdr((void *)(uintptr_t)&qsort, &info) ||
+	    !realpath(info.dli_fname, base)) {
+		f->status = WARN;
+		TEXT(f, "cannot tell where the system's libraries are");
+		return;
+	}
+	*strrchr(base, '/') = '\0';
+	for (k = 0; k < sizeof(subdirs) / sizeof(subdirs[0]); k++) {
+		snprintf(dir, sizeof(dir), "%s%s", base, subdirs[k]);
+		list = opendir(dir);
+		while (list && (e = readdir(list))) {
+			for (i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+				if (!strncmp(e->d_name, names[i],
+					     strlen(names[i])))
+					break;
+			if (i == sizeof(names) / sizeof(names[0]) ||
+			    e->d_type != DT_REG)
+				continue;
+			snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+			if (check_file(d, path, &broken) > 0)
+				files++;
+		}
+		if (list)
+			closedir(list);
+	}
+	if (broken.status == OK) {
+		TEXT(f,
+		     "%u system libraries that use libibverbs find all they "
+		     "want in ours",
+		     files);
+		return;
+	}
+	*f = broken;
+	TEXT(f, ": programs that load it do not start");
+	FIX(f, "a newer softhca, or the distribution's rdma-core of a release "
+	       "we know");
+}
+
+/* perftest and its like get capabilities where raw queue pairs are wanted. */
+void check_rights(struct doctor *d, struct finding *f)
+{
+	static const char *const names[] = {
+		"ib_write_bw",     "ib_write_lat", "ib_read_bw", "ib_read_lat",
+		"ib_send_bw",      "ib_send_lat",  "rping",      "ucmatose",
+		"ibv_rc_pingpong", "ibv_devinfo",  "ucx_info",   "ucx_perftest",
+		"fi_info",         "fi_pingpong",  "qperf",      "fio",
+	};
+	char path[PATH_MAX], why[PATH_MAX + 128], fix[PATH_MAX + 128];
+	unsigned int found = 0;
+	size_t i;
+
+	(void)d;
+	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		if (program_find(path, names[i]))
+			continue;
+		found++;
+		if (!program_obstacle(path, why, sizeof(why), fix, sizeof(fix)))
+			continue;
+		if (f->status == OK)
+			FIX(f, "%.400s", fix);
+		f->status = WARN;
+		TEXT(f, "%s%s", f->text[0] ? "; " : "", why);
+	}
+	if (f->status != OK)
+		return;
+	if (found)
+		TEXT(f, "the loader hears us for all %u RDMA tools in PATH",
+		     found);
+	else
+		TEXT(f, "no RDMA tools in PATH (Debian: perftest, "
+			"ibverbs-utils, rdmacm-utils)");
+}
+
+void check_program(struct doctor *d, struct finding *f, const char *name)
+{
+	char path[PATH_MAX], why[PATH_MAX + 128], fix[PATH_MAX + 128];
+	struct elf e;
+	long wanted;
+	size_t i;
+	int err;
+
+	err = program_find(path, name);
+	if (err) {
+		f->status = FAIL;
+		TEXT(f, "%s: %s", name,
+		     err == -ENOENT ? "not found" : "not executable");
+		return;
+	}
+	if (program_obstacle(path, why, sizeof(why), fix, sizeof(fix))) {
+		f->status = FAIL;
+		TEXT(f, "%s", why);
+		FIX(f, "%.500s", fix);
+		return;
+	}
+	wanted = check_file(d, path, f);
+	if (f->status != OK) {
+		f->status = FAIL;
+		return;
+	}
+	if (wanted < 0) {
+		TEXT(f,
+		     "%s is no ELF program of this machine; what it runs "
+		     "will see softhca",
+		     path);
+		return;
+	}
+	if (elf_open(&e, path, program_sonames))
+		return;
+	for (i = 0; i < e.lib_count; i++)
+		if (!strcmp(e.lib[i], program_sonames[0]) ||
+		    !strcmp(e.lib[i], program_sonames[1]))
+			break;
+	if (i < e.lib_count)
+		TEXT(f, "%s is linked with %s and finds all %ld symbols", path,
+		     e.lib[i], wanted);
+	else
+		TEXT(f,
+		     "%s does not link libibverbs itself; a library or "
+		     "plugin of it may",
+		     path);
+	if (e.rpath)
+		TEXT(f, "; its DT_RPATH (%s) is overruled by the preload",
+		     e.rpath);
+	elf_close(&e);
+}
