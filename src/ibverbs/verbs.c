@@ -2,7 +2,7 @@
  * verbs.c - the functions of libibverbs.so.1 that work on objects
  *
  * Each says in its first line which of three conventions it follows: some
- * return an errno value, some -1 with errno set, some NULL with errno set.
+ * return an errno value, some -1, some NULL; all set errno (objects.h).
  */
 #include "objects/objects.h"
 
@@ -79,7 +79,7 @@ int ibv_query_port(struct ibv_context *ctx, uint8_t port,
 	if (!err)
 		memcpy(out, &attr,
 		       offsetof(struct ibv_port_attr, port_cap_flags2));
-	return -err;
+	return number(err);
 }
 
 /* Addresses and partitions */
@@ -125,11 +125,10 @@ int _ibv_query_gid_ex(struct ibv_context *ctx, uint32_t port, uint32_t index,
 	struct netdev_gid gid;
 	int err;
 
-	if (flags)
-		return EOPNOTSUPP;
-	err = shca_gid(to_ctx(ctx)->dev, port, index, &gid);
+	err = flags ? -EOPNOTSUPP :
+		      shca_gid(to_ctx(ctx)->dev, port, index, &gid);
 	if (err)
-		return -err;
+		return number(err);
 	gid_entry(&entry, index, &gid);
 	entry_out(out, size, &entry);
 	return 0;
@@ -187,7 +186,7 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *ctx)
 
 int ibv_dealloc_pd(struct ibv_pd *pd)
 {
-	return -shca_pd_free(pd);
+	return number(shca_pd_free(pd));
 }
 
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length,
@@ -241,7 +240,7 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset,
 
 int ibv_dereg_mr(struct ibv_mr *mr)
 {
-	return -shca_mr_dereg(mr);
+	return number(shca_mr_dereg(mr));
 }
 
 /* Declared for providers only, in rdma-core's driver.h. */
@@ -285,7 +284,7 @@ struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *ctx)
 
 int ibv_destroy_comp_channel(struct ibv_comp_channel *ch)
 {
-	return -shca_channel_destroy(ch);
+	return number(shca_channel_destroy(ch));
 }
 
 struct ibv_cq *ibv_create_cq(struct ibv_context *ctx, int cqe, void *cq_context,
@@ -305,12 +304,12 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *ctx, int cqe, void *cq_context,
 
 int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 {
-	return -shca_cq_resize(cq, cqe);
+	return number(shca_cq_resize(cq, cqe));
 }
 
 int ibv_destroy_cq(struct ibv_cq *cq)
 {
-	return -shca_cq_destroy(cq);
+	return number(shca_cq_destroy(cq));
 }
 
 int ibv_get_cq_event(struct ibv_comp_channel *ch, struct ibv_cq **cq,
@@ -358,17 +357,17 @@ struct ibv_srq *ibv_create_srq(struct ibv_pd *pd,
 
 int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
 {
-	return -shca_srq_modify(srq, attr, mask);
+	return number(shca_srq_modify(srq, attr, mask));
 }
 
 int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr)
 {
-	return -shca_srq_query(srq, attr);
+	return number(shca_srq_query(srq, attr));
 }
 
 int ibv_destroy_srq(struct ibv_srq *srq)
 {
-	return -shca_srq_destroy(srq);
+	return number(shca_srq_destroy(srq));
 }
 
 /* Address handles */
@@ -407,7 +406,7 @@ int ibv_resolve_eth_l2_from_gid(struct ibv_context *ctx,
 
 int ibv_destroy_ah(struct ibv_ah *ah)
 {
-	return -shca_ah_destroy(ah);
+	return number(shca_ah_destroy(ah));
 }
 
 /* Queue pairs */
@@ -443,13 +442,13 @@ struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
-	return -shca_qp_modify(qp, attr, mask);
+	return number(shca_qp_modify(qp, attr, mask));
 }
 
 int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
 		 struct ibv_qp_init_attr *init)
 {
-	return -shca_qp_query(qp, attr, mask, init);
+	return number(shca_qp_query(qp, attr, mask, init));
 }
 
 int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op,
@@ -478,23 +477,23 @@ int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
 	if (ece->comp_mask ||
 	    (qp->state != IBV_QPS_RESET && qp->state != IBV_QPS_INIT))
-		return EINVAL;
-	return ece->vendor_id || ece->options ? EOPNOTSUPP : 0;
+		return number(-EINVAL);
+	return ece->vendor_id || ece->options ? number(-EOPNOTSUPP) : 0;
 }
 
 int ibv_destroy_qp(struct ibv_qp *qp)
 {
-	return -shca_qp_destroy(qp);
+	return number(shca_qp_destroy(qp));
 }
 
 int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
 	(void)lid; /* RoCE has none */
-	return -shca_mcast_attach(qp, gid);
+	return number(shca_mcast_attach(qp, gid));
 }
 
 int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
 	(void)lid;
-	return -shca_mcast_detach(qp, gid);
+	return number(shca_mcast_detach(qp, gid));
 }

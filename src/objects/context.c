@@ -240,7 +240,7 @@ static int slot_compat_query_port(struct ibv_context *ctx, uint8_t port,
 	if (!err)
 		memcpy(out, &attr,
 		       offsetof(struct ibv_port_attr, port_cap_flags2));
-	return -err;
+	return number(err);
 }
 
 static int slot_query_port(struct ibv_context *ctx, uint8_t port,
@@ -250,7 +250,7 @@ static int slot_query_port(struct ibv_context *ctx, uint8_t port,
 	int err = shca_query_port(to_ctx(ctx)->dev, port, &attr);
 
 	if (err)
-		return -err;
+		return number(err);
 	/* The struct grows with the headers that the program saw. */
 	memset(out, 0, size);
 	memcpy(out, &attr, MIN(size, sizeof(attr)));
@@ -262,8 +262,8 @@ static int slot_query_device_ex(struct ibv_context *ctx,
 				struct ibv_device_attr_ex *attr, size_t size)
 {
 	if (input && input->comp_mask)
-		return EINVAL;
-	return -shca_query_device_ex(ctx, attr, size);
+		return number(-EINVAL);
+	return number(shca_query_device_ex(ctx, attr, size));
 }
 
 static int slot_query_rt_values(struct ibv_context *ctx,
@@ -290,7 +290,7 @@ static struct ibv_cq_ex *slot_create_cq_ex(struct ibv_context *ctx,
 
 static int slot_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
 {
-	return -shca_cq_modify(cq, attr);
+	return number(shca_cq_modify(cq, attr));
 }
 
 static struct ibv_qp *slot_create_qp_ex(struct ibv_context *ctx,
@@ -315,7 +315,7 @@ static int slot_get_srq_num(struct ibv_srq *ibsrq, uint32_t *num)
 	struct shca_srq *srq = to_srq(ibsrq);
 
 	if (srq->type != IBV_SRQT_XRC)
-		return EINVAL;
+		return number(-EINVAL);
 	*num = srq->num;
 	return 0;
 }
@@ -330,7 +330,7 @@ static struct ibv_xrcd *slot_open_xrcd(struct ibv_context *ctx,
 
 static int slot_close_xrcd(struct ibv_xrcd *xrcd)
 {
-	return -shca_xrcd_close(xrcd);
+	return number(shca_xrcd_close(xrcd));
 }
 
 static struct ibv_qp *slot_open_qp(struct ibv_context *ctx,
@@ -351,12 +351,12 @@ static struct ibv_mw *slot_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 static int slot_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw,
 			struct ibv_mw_bind *bind)
 {
-	return -shca_mw_bind(qp, mw, bind);
+	return number(shca_mw_bind(qp, mw, bind));
 }
 
 static int slot_dealloc_mw(struct ibv_mw *mw)
 {
-	return -shca_mw_free(mw);
+	return number(shca_mw_free(mw));
 }
 
 static struct ibv_mr *slot_alloc_null_mr(struct ibv_pd *pd)
@@ -369,7 +369,7 @@ static struct ibv_mr *slot_alloc_null_mr(struct ibv_pd *pd)
 static int slot_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice,
 			  uint32_t flags, struct ibv_sge *sge, uint32_t n)
 {
-	return -shca_mr_advise(pd, advice, flags, sge, n);
+	return number(shca_mr_advise(pd, advice, flags, sge, n));
 }
 
 static struct ibv_dm *slot_alloc_dm(struct ibv_context *ctx,
@@ -382,7 +382,7 @@ static struct ibv_dm *slot_alloc_dm(struct ibv_context *ctx,
 
 static int slot_free_dm(struct ibv_dm *dm)
 {
-	return -shca_dm_free(dm);
+	return number(shca_dm_free(dm));
 }
 
 static struct ibv_mr *slot_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm,
@@ -404,7 +404,7 @@ static struct ibv_td *slot_alloc_td(struct ibv_context *ctx,
 
 static int slot_dealloc_td(struct ibv_td *td)
 {
-	return -shca_td_free(td);
+	return number(shca_td_free(td));
 }
 
 static struct ibv_pd *
@@ -418,25 +418,25 @@ slot_alloc_parent_domain(struct ibv_context *ctx,
 
 static int slot_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
-	return -shca_cq_notify(cq, solicited_only);
+	return number(shca_cq_notify(cq, solicited_only));
 }
 
 static int slot_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr,
 			      struct ibv_recv_wr **bad)
 {
-	return -shca_srq_post(srq, wr, bad);
+	return number(shca_srq_post(srq, wr, bad));
 }
 
 static int slot_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr,
 			  struct ibv_send_wr **bad)
 {
-	return -shca_qp_post_send(qp, wr, bad);
+	return number(shca_qp_post_send(qp, wr, bad));
 }
 
 static int slot_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr,
 			  struct ibv_recv_wr **bad)
 {
-	return -shca_qp_post_recv(qp, wr, bad);
+	return number(shca_qp_post_recv(qp, wr, bad));
 }
 
 static void slots_fill(struct verbs_context *v)

@@ -118,9 +118,11 @@ static int region_check(void *addr, size_t length, int access)
 
 	if (err || is_implicit(addr, length, access))
 		return err;
-	if (!length || length > SHCA_MAX_MR_SIZE ||
-	    (uintptr_t)addr + length < length)
+	if (length > SHCA_MAX_MR_SIZE || (uintptr_t)addr + length < length)
 		return -EINVAL;
+	/* Of nothing: access of no bytes is what it allows. */
+	if (!length)
+		return 0;
 	if (access & IBV_ACCESS_ON_DEMAND)
 		return access & IBV_ACCESS_HUGETLB ?
 			       huge_check((uintptr_t)addr) :

@@ -43,14 +43,22 @@ enum shca_kind {
 	SHCA_KINDS
 };
 
-/* Of what functions here return, as the public ones do: 0, or -1 with errno set;
- * a pointer, or NULL with errno set. */
+/*
+ * What functions here return, as the public ones do: 0, or -1 with errno set; a
+ * pointer, or NULL with errno set; 0 or the number of the error, with errno set
+ * as well, since programs read it there behind a call that asks a kernel.
+ */
 static inline int minus_one(int err)
 {
 	if (err >= 0)
 		return 0;
 	errno = -err;
 	return -1;
+}
+
+static inline int number(int err)
+{
+	return minus_one(err) ? -err : 0;
 }
 
 #define POINTER(err, p) (minus_one(err) ? NULL : (p))
