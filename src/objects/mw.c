@@ -106,18 +106,14 @@ int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 		},
 	}, *bad;
 	const struct ibv_mr *mr = bind->bind_info.mr;
-	int err;
 
 	if (mw->type != IBV_MW_TYPE_1 ||
 	    bind->bind_info.mw_access_flags & ~MW_ACCESS)
 		return -EINVAL;
-	/* As the man page has them: of one domain. */
-	if ((mr && mr->pd != mw->pd) || mw->pd != qp->pd)
+	/* As the man page has it; what the QP has to do with it, it says. */
+	if (mr && mr->pd != mw->pd)
 		return -EPERM;
-	err = shca_qp_post_send(qp, &wr, &bad);
-	if (!err)
-		mw->rkey = wr.bind_mw.rkey;
-	return err;
+	return shca_qp_post_send(qp, &wr, &bad);
 }
 
 /* What may be bound to what, in the order of 10.6.7.2.2; r may be NULL. */

@@ -62,6 +62,13 @@ uint32_t keys_slot(const struct keys *k, uint32_t key)
 	return index_slot(k, key >> 8);
 }
 
+uint32_t keys_with_tag(const struct keys *k, uint32_t slot, uint32_t tag)
+{
+	uint32_t rkey = slot < k->count ? atomic_load(&k->entry[slot].rkey) : 0;
+
+	return rkey ? (rkey & ~0xffu) | (tag & 0xff) : 0;
+}
+
 void keys_init(struct keys *k, struct key_entry *mem, uint32_t count,
 	       uint64_t seed)
 {

@@ -93,6 +93,9 @@ void keys_put(struct key_entry *e);
 /* Slot a key points at, whatever its tag; UINT32_MAX if out of range. */
 uint32_t keys_slot(const struct keys *k, uint32_t key);
 
+/* The slot's index with a tag of the caller's choice; 0: nothing is there. */
+uint32_t keys_with_tag(const struct keys *k, uint32_t slot, uint32_t tag);
+
 /*
  * Whether [va, va + len) lies inside the entry, the PD matches, and all bits
  * of access are allowed. On success *p is the address in this process.

@@ -672,17 +672,25 @@ static int64_t take_data(const struct roce_qp *qp, struct roce_wqe *w,
 	return (int64_t)length;
 }
 
-static int take_bind(struct roce_wqe *w, const struct ibv_send_wr *wr)
+/*
+ * A window keeps its index; the program chooses the tag (10.6.7), and programs
+ * do so with an rkey of any index, or leave one in mw->rkey.
+ */
+static int take_bind(const struct roce_qp *qp, struct roce_wqe *w,
+		     const struct ibv_send_wr *wr)
 {
 	const struct ibv_mw_bind_info *info = &wr->bind_mw.bind_info;
-	const struct ibv_mw *mw = wr->bind_mw.mw;
+	struct ibv_mw *mw = wr->bind_mw.mw;
+	uint32_t rkey = 0;
 
-	/* A window keeps its index; the program may choose the tag (10.6.7). */
-	if (!mw || (mw->rkey ^ wr->bind_mw.rkey) >> 8 ||
-	    (info->length && !info->mr))
+	if (mw)
+		rkey = keys_with_tag(qp->env->keys, mw->handle,
+				     wr->bind_mw.rkey);
+	if (!rkey || (info->length && !info->mr))
 		return -EINVAL;
+	mw->rkey = rkey;
 	w->bind = (struct roce_bind){
-		.rkey = wr->bind_mw.rkey,
+		.rkey = rkey,
 		.lkey = info->mr ? info->mr->lkey : 0,
 		.access = info->mw_access_flags,
 		.addr = info->addr,
@@ -759,7 +767,7 @@ int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 		break;
 	case IBV_WR_BIND_MW:
 		w->local = true;
-		if (take_bind(w, wr))
+		if (take_bind(qp, w, wr))
 			return -EINVAL;
 		break;
 	default:

@@ -127,10 +127,11 @@ static void fuzz_post(struct input *in, struct sim_qp *q, uint64_t id)
 		wr.wr.atomic.rkey = q->peer->node->rkey;
 	wr.qp_type.xrc.remote_srqn = SIM_XRC_SRQN;
 	if (wr.opcode == IBV_WR_BIND_MW) {
-		struct ibv_mw mw = { .rkey = *window_of(q) };
+		struct ibv_mw mw = { .handle = keys_slot(&q->node->keys,
+							 *window_of(q)) };
 		struct ibv_mr mr = { .lkey = sge[0].lkey };
 
-		*window_of(q) = ibv_inc_rkey(mw.rkey);
+		*window_of(q) = ibv_inc_rkey(*window_of(q));
 		wr.bind_mw.mw = &mw;
 		wr.bind_mw.rkey = *window_of(q);
 		wr.bind_mw.bind_info = (struct ibv_mw_bind_info){

@@ -387,7 +387,7 @@ static void run_windows(uint64_t seed, const struct sim_link *link)
 	uint8_t *om = own->node->mem, *um = use->node->mem;
 	struct ibv_mr mr = { .lkey = own->node->lkey };
 	uint32_t first = sim_mw_new(own->node);
-	struct ibv_mw mw = { .rkey = first };
+	struct ibv_mw mw = { .handle = keys_slot(&own->node->keys, first) };
 
 	current_seed = seed;
 	sim->link = *link;

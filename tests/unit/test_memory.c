@@ -250,15 +250,16 @@ static void window_refusals(void **state)
 	/* And at once, what cannot be a window at all. */
 	assert_int_equal(bind2(&b, NULL, 0, mr, (uintptr_t)b.buf, 8, write),
 			 1000 + EINVAL);
-	assert_int_equal(bind2(&b, mw, mw->rkey + 256, mr, (uintptr_t)b.buf, 8,
-			       write),
-			 1000 + EINVAL);
 	assert_int_equal(bind2(&b, mw, mw->rkey, NULL, 0, 8, write),
 			 1000 + EINVAL);
 	assert_int_equal(bind1(&b, mw, mr, (uintptr_t)b.buf, 8, write),
 			 1000 + EINVAL); /* type 2 */
 	assert_int_equal(bind1(&b, other, mr, (uintptr_t)b.buf, 8, write),
 			 1000 + EPERM);
+	/* A QP of another domain is found in the queue. */
+	assert_int_equal(bind1(&b, other, foreign, (uintptr_t)b.buf, 8, write),
+			 IBV_WC_MW_BIND_ERR);
+	reconnect(&a, &b);
 	errno = 0;
 	assert_null(ibv_alloc_mw(pd, (enum ibv_mw_type)3));
 	assert_int_equal(errno, EINVAL);
@@ -348,6 +349,106 @@ static void window_type2(void **state)
 	d.qp = NULL;
 	assert_int_equal(ibv_dereg_mr(mr), 0);
 	assert_int_equal(ibv_dealloc_mw(mw), 0);
+	end_fini(&a);
+	end_fini(&b);
+	end_fini(&c);
+	end_fini(&d);
+}
+
+/* The program's key is a tag; the window's index is its own. */
+static void window_key_is_free(void **state)
+{
+	static const uint32_t keys[] = { 0, 1024, 0x12345678, 0xffffffff };
+	const unsigned all = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+	struct ibv_mr *mr;
+	struct ibv_mw *mw;
+	struct end a, b;
+	uint32_t index;
+	size_t i;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	mr = bindable(&b, IBV_ACCESS_LOCAL_WRITE);
+	mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	index = mw->rkey >> 8;
+	for (i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+		assert_int_equal(bind2(&b, mw, keys[i], mr, (uintptr_t)b.buf,
+				       PAGE, all),
+				 0);
+		assert_int_equal(mw->rkey, index << 8 | (keys[i] & 0xff));
+		fill(a.buf, 64, (unsigned)i);
+		assert_int_equal(
+			try_write(&a, mw->rkey, (uintptr_t)b.buf + 8, 64), 0);
+		assert_memory_equal(a.buf, b.buf + 8, 64);
+		assert_int_equal(invalidate(&b, mw->rkey), 0);
+		/* As a program leaves it that thinks it has chosen the key. */
+		mw->rkey = keys[i];
+	}
+	assert_int_equal(ibv_dealloc_mw(mw), 0);
+	assert_int_equal(ibv_dereg_mr(mr), 0);
+	end_fini(&a);
+	end_fini(&b);
+}
+
+/* As reconnect(), but what is not answered is waited for without end. */
+static void reconnect_patient(struct end *a, struct end *b)
+{
+	struct ibv_qp_attr attr = rtr_attr(b->qp->qp_num);
+
+	reconnect(a, b);
+	reset(a->qp);
+	assert_int_equal(to_init(a->qp, 0), 0);
+	assert_int_equal(ibv_modify_qp(a->qp, &attr, rtr_mask(IBV_QPT_RC)), 0);
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS,
+				     .sq_psn = 0xfffffe,
+				     .max_rd_atomic = 1 };
+	assert_int_equal(ibv_modify_qp(a->qp, &attr,
+				       IBV_QP_STATE | IBV_QP_SQ_PSN |
+					       IBV_QP_MAX_QP_RD_ATOMIC |
+					       IBV_QP_RETRY_CNT |
+					       IBV_QP_RNR_RETRY |
+					       IBV_QP_TIMEOUT),
+			 0);
+}
+
+/*
+ * A QP in ERR answers nobody. What others ask for by the key of a window that
+ * was bound with it, or by a key that is gone, is refused, and nobody waits.
+ */
+static void window_of_failed_qp(void **state)
+{
+	const unsigned all = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+	struct ibv_qp_attr err = { .qp_state = IBV_QPS_ERR };
+	struct ibv_mw *one, *two;
+	struct end a, b, c, d;
+	uint32_t key1, key2;
+	struct ibv_mr *mr;
+	uint64_t at;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	pair_init(&c, &d, IBV_QPT_RC);
+	at = (uintptr_t)b.buf;
+	mr = bindable(&b, IBV_ACCESS_LOCAL_WRITE);
+	one = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+	two = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	assert_int_equal(bind1(&b, one, mr, at, 64, all), 0);
+	assert_int_equal(bind2(&b, two, 1, mr, at, 64, all), 0);
+	key1 = one->rkey;
+	key2 = two->rkey;
+	assert_int_equal(ibv_modify_qp(b.qp, &err, IBV_QP_STATE), 0);
+
+	reconnect_patient(&c, &d);
+	/* Type 1 is its domain's, whatever becomes of the QP that bound it. */
+	assert_int_equal(try_read(&c, key1, at, 8), 0);
+	assert_int_equal(try_read(&c, key2, at, 8), IBV_WC_REM_ACCESS_ERR);
+	reconnect_patient(&c, &d);
+	assert_int_equal(ibv_dealloc_mw(two), 0);
+	assert_int_equal(try_read(&c, key2, at, 8), IBV_WC_REM_ACCESS_ERR);
+	reconnect_patient(&c, &d);
+	assert_int_equal(ibv_dealloc_mw(one), 0);
+	assert_int_equal(try_read(&c, key1, at, 8), IBV_WC_REM_ACCESS_ERR);
+	assert_int_equal(ibv_dereg_mr(mr), 0);
 	end_fini(&a);
 	end_fini(&b);
 	end_fini(&c);
@@ -1183,6 +1284,8 @@ int main(void)
 		TEST(window_type1),
 		TEST(window_refusals),
 		TEST(window_type2),
+		TEST(window_key_is_free),
+		TEST(window_of_failed_qp),
 		TEST(window_in_order),
 		TEST(reregister),
 		TEST(zero_based),
