@@ -12,9 +12,11 @@
 #include "cli/cli.h"
 #include "cli/hca.h"
 #include "cli/tree.h"
+#include "trace/pcap.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <poll.h>
@@ -36,13 +38,12 @@ const char *const job_variables[] = {
 };
 
 static const char *const preloads[] = {
-	"libibverbs.so.1",
-	"librdmacm.so.1",
-	"libsofthca-shim.so",
+	"libibverbs.so.1", "librdmacm.so.1", "libsofthca-shim.so",
 	"librspreload.so.1", /* the last: only with --sockets */
 };
 
 static bool sockets;
+static bool record_anew; /* --pcap was given */
 
 enum {
 	OPT_WIRE = 0x2000,
@@ -70,8 +71,9 @@ static const struct argp_option options[] = {
 	{ "seed", OPT_SEED, "N", 0,
 	  "Makes --loss drop the same packets again", 0 },
 	{ "pcap", OPT_PCAP, "FILE", 0,
-	  "Record the packets in FILE (pcapng, for Wireshark); %p in the name "
-	  "is the process id, which a job of several processes needs", 0 },
+	  "Record the packets of all processes in FILE (pcapng, for "
+	  "Wireshark); with %p in the name, which becomes the process id, "
+	  "each process has its own", 0 },
 	{ "explain", OPT_EXPLAIN, NULL, 0,
 	  "Tell on stderr why a completion failed", 0 },
 	{ "part-id", OPT_PART_ID, "ID", 0,
@@ -256,6 +258,10 @@ static void set_pcap(const char *arg)
 	const char *base = strrchr(arg, '/');
 
 	base = base ? base + 1 : arg;
+	if (*arg == '-')
+		bad_value("--pcap %s: the name of a file is wanted; for one "
+			  "that begins with a dash: --pcap ./%s",
+			  arg, arg);
 	if (!*base)
 		bad_value("--pcap %s: the name of a file is wanted, not of a "
 			  "directory",
@@ -271,11 +277,51 @@ static void set_pcap(const char *arg)
 		     base) >= (int)sizeof(path))
 		bad_value("--pcap: the name is too long");
 	set("SOFTHCA_PCAP", path);
+	record_anew = true;
+}
+
+/*
+ * Empties the file that the processes of this job will add to. What a process
+ * still records there, another end of the same transfer perhaps, stays.
+ */
+static int restart_recording(void)
+{
+	const char *path = getenv("SOFTHCA_PCAP");
+	int fd, err = 0;
+
+	if (!record_anew || strstr(path, "%p"))
+		return 0;
+	/* A FIFO without a reader yet is no error. */
+	fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd >= 0)
+		err = pcap_restart(fd);
+	else if (errno != ENOENT && errno != ENXIO)
+		err = -errno;
+	if (err)
+		cli_say("--pcap: cannot write %s: %s", path, strerror(-err));
+	if (fd >= 0)
+		close(fd);
+	return err;
+}
+
+static const char *option_name(int key)
+{
+	static char name[32];
+	size_t i;
+
+	for (i = 0; options[i].name && options[i].key != key; i++)
+		;
+	snprintf(name, sizeof(name), "--%s",
+		 options[i].name ? options[i].name : "option");
+	return name;
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	(void)state;
+	/* Who types "--pcap -- ib_write_bw" has forgotten the value. */
+	if (arg && !strcmp(arg, "--"))
+		bad_value("%s needs a value before --", option_name(key));
 	switch (key) {
 	case OPT_WIRE:
 		set("SOFTHCA_WIRE", "1");
@@ -466,7 +512,7 @@ int job_environment(void)
 	}
 	set("LD_PRELOAD", list);
 	free(list);
-	return 0;
+	return restart_recording();
 
 too_long:
 	free(list);

@@ -64,6 +64,7 @@ enum { OPT_HELP = '?', OPT_USAGE = 0x1000, OPT_VERSION };
 
 static const struct argp_option common_options[] = {
 	{ "help", OPT_HELP, NULL, 0, "Give this help list", -1 },
+	{ NULL, 'h', NULL, OPTION_ALIAS, NULL, -1 },
 	{ "usage", OPT_USAGE, NULL, 0, "Give a short usage message", -1 },
 	{ "version", OPT_VERSION, NULL, 0, "Print program version", -1 },
 	{ 0 },
@@ -74,6 +75,7 @@ static error_t parse_common(int key, char *arg, struct argp_state *state)
 	(void)arg;
 	switch (key) {
 	case OPT_HELP:
+	case 'h':
 		argp_state_help(state, stdout,
 				ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG |
 					ARGP_HELP_DOC);

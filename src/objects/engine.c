@@ -1139,7 +1139,12 @@ static int engine_create(struct engine **out)
 		err = pcap_open(&recording, cfg->pcap);
 		if (err)
 			fprintf(stderr, "softhca: cannot write %s: %s\n",
-				cfg->pcap, strerror(-err));
+				cfg->pcap,
+				err == -EBUSY
+					? "another process writes to this "
+					  "FIFO; with %p in the name each has "
+					  "its own"
+					: strerror(-err));
 	}
 	link.pcap = e->pcap = recording;
 	err = join_host(e);

@@ -6,6 +6,11 @@
  * file therefore always ends at the end of a block: where writing fails half
  * way (the disk is full) the half is cut off again and recording stops.
  *
+ * Processes may record in one file: each appends whole blocks, and all use the
+ * same section header and interface, so a block means the same behind anyone's.
+ * A recorder holds a shared lock (flock(2)) on its file while it lives, so that
+ * nobody starts anew a file that others write to.
+ *
  * A FIFO's reader may fall behind, or stop. He is waited for, but not for
  * long: a transfer must not depend on who looks on. What then finds no room in
  * the buffer is left out, and the next block says how many packets that were.
@@ -24,6 +29,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -232,8 +238,8 @@ static bool has_room(struct pcap *p, int ms)
  */
 static void flush_locked(struct pcap *p, int ms)
 {
-	off_t start = lseek(p->fd, 0, SEEK_CUR); /* -1: a FIFO */
 	size_t done = 0;
+	struct stat st;
 	ssize_t n;
 
 	while (done < p->used && !p->error) {
@@ -248,12 +254,15 @@ static void flush_locked(struct pcap *p, int ms)
 			p->error = n == 0 ? EIO : errno;
 		}
 	}
+	/* The half block at the end, if nobody has added to it since. */
+	if (p->error && done && !fstat(p->fd, &st) && S_ISREG(st.st_mode) &&
+	    st.st_size == lseek(p->fd, 0, SEEK_CUR) &&
+	    ftruncate(p->fd, st.st_size - (off_t)done) != 0)
+		done = 0; /* readers will find it there */
 	if (p->error)
 		done = p->used;
 	p->used -= done;
 	memmove(p->buf, p->buf + done, p->used);
-	if (p->error && start >= 0 && ftruncate(p->fd, start) != 0)
-		return; /* readers will find half a block at the end */
 }
 
 static uint64_t clock_ns(void)
@@ -380,10 +389,43 @@ static char *expand(const char *path)
 	return out;
 }
 
+int pcap_restart(int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode))
+		return 0;
+	if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+		return 0;
+	return ftruncate(fd, 0) ? -errno : 0;
+}
+
+/* Takes the lock on what was opened; anew: nobody else's packets are wanted. */
+static int share(int fd, bool anew)
+{
+	struct stat st;
+	int err = 0;
+
+	if (fstat(fd, &st))
+		return -errno;
+	if (S_ISFIFO(st.st_mode)) {
+		/* A pipe takes blocks in pieces: those of two would mix. */
+		if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+			return -EBUSY;
+		/* Which the open could not be: it waits for the reader. */
+		fcntl(fd, F_SETFL, O_NONBLOCK);
+	} else if (S_ISREG(st.st_mode)) {
+		if (anew)
+			err = pcap_restart(fd);
+		/* Where there are no locks, recording is worth more. */
+		flock(fd, LOCK_SH);
+	}
+	return err;
+}
+
 int pcap_open(struct pcap **out, const char *path)
 {
 	struct pcap *p;
-	struct stat st;
 	char *name;
 	int err;
 
@@ -400,15 +442,15 @@ int pcap_open(struct pcap **out, const char *path)
 	p->stalled = false;
 	p->dropped = 0;
 	/* Payloads are the user's data: nobody else reads them. */
-	p->fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	p->fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (p->fd < 0) {
 		err = -errno;
 		goto err_free_pcap;
 	}
-	/* Which the open could not be: it waits for the FIFO's reader. */
-	if (!fstat(p->fd, &st) && S_ISFIFO(st.st_mode))
-		fcntl(p->fd, F_SETFL, O_NONBLOCK);
 	pthread_mutex_init(&p->lock, NULL);
+	err = share(p->fd, strcmp(name, path) != 0);
+	if (err)
+		goto err_close;
 	put_file_head(p);
 	flush_locked(p, FAREWELL_MS);
 	if (p->error) {

@@ -17,11 +17,17 @@
 struct pcap;
 
 /*
- * path: %p becomes the process ID. The file is created anew, readable by its
- * owner alone; a FIFO is waited for until it has a reader. What he does not
- * read in time is left out, and counted in the file. Returns 0 or -errno.
+ * path: %p becomes the process ID, and the file is created anew. One without
+ * it is added to, after and among what other processes write there. Readable
+ * by its owner alone. A FIFO is waited for until it has a reader; what that
+ * does not read in time is left out, and counted in the file. Returns 0 or
+ * -errno; -EBUSY: another process has the FIFO.
  */
 int pcap_open(struct pcap **p, const char *path);
+
+/* Empties a file unless somebody records in it. Returns 0 or -errno. */
+int pcap_restart(int fd);
+
 void pcap_close(struct pcap *p);
 
 struct pcap_pkt {

@@ -7,7 +7,9 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
+from collections import Counter
 
 import pytest
 
@@ -99,6 +101,9 @@ def test_wrong_calls(args, status, says):
     ("--addr", "1" * 500, "not an IP address"),
     ("--devices", "nope0", "no interface nope0"), ("--devices", ",", "separated by commas"),
     ("--devices", "lo," * 1000, "too long"),
+    ("--pcap", "--wire", "./--wire"),
+    *((o, "--", f"{o} needs a value before --")
+      for o in ("--addr", "--devices", "--loss", "--seed", "--pcap", "--part-id")),
     ("--pcap", "/no/such/dir/x", "No such file"), ("--pcap", "/tmp/", "not of a directory"),
 ])
 def test_bad_values(option, value, says):
@@ -208,6 +213,72 @@ def test_env_is_the_environment_of_run():
 def test_addr_is_gid_zero():
     p = softhca("devices", "--json", env={"SOFTHCA_ADDR": "127.0.0.1"})
     assert json.loads(p.stdout)[0]["ports"][0]["gids"][0]["address"] == "127.0.0.1"
+
+
+# Recording
+
+def recorded(path):
+    """Received and sent packets, from BTH on, of a pcapng file whose blocks are all whole."""
+    data = path.read_bytes()
+    received, sent = [], []
+    at = 0
+    while at < len(data):
+        kind, length = struct.unpack_from("<II", data, at)
+        assert length >= 12 and struct.unpack_from("<I", data, at + length - 4)[0] == length
+        if kind == 6:
+            n = struct.unpack_from("<I", data, at + 20)[0]
+            flags = struct.unpack_from("<I", data, at + 28 + (n + 3) // 4 * 4 + 4)[0]
+            (received if flags == 1 else sent).append(data[at + 28 + 28:at + 28 + n - 4])
+        at += length
+    return received, sent
+
+
+def assert_both_ends(path):
+    """On one host whatever one end received the other one has sent."""
+    received, sent = recorded(path)
+    assert len(received) >= 100
+    assert not Counter(received) - Counter(sent)
+    return len(received)
+
+
+TWO_ENDS = """
+    ibv_rc_pingpong -g 0 -p $0 -n 50 & server=$!
+    while ! ibv_rc_pingpong -g 0 -p $0 -n 50 127.0.0.1; do
+        kill -0 $server || exit; i=$((i + 1)); [ "$i" -lt 200 ] || break; sleep 0.05
+    done
+    wait $server
+"""
+
+
+def test_processes_of_a_job_record_in_one_file(tmp_path):
+    job = [*"--wire --addr 127.0.0.1 --pcap".split(), tmp_path / "x.pcapng", "--", "sh", "-c",
+           TWO_ENDS, str(rig.free_port())]
+    p = softhca("run", *job)
+    assert p.returncode == 0, p.stdout + p.stderr
+    n = assert_both_ends(tmp_path / "x.pcapng")
+    # Another one after them, which has nothing to record, removes nothing ...
+    softhca("run", "--", "ibv_devinfo", env={"SOFTHCA_PCAP": str(tmp_path / "x.pcapng")})
+    assert assert_both_ends(tmp_path / "x.pcapng") == n
+    # ... but another job starts anew.
+    assert softhca("run", "--pcap", tmp_path / "x.pcapng", "--", "true").returncode == 0
+    assert recorded(tmp_path / "x.pcapng") == ([], [])
+
+
+def test_two_jobs_record_in_one_file(tmp_path):
+    """The second end of a transfer does not remove what the first has recorded."""
+    file, port = tmp_path / "x.pcapng", rig.free_port()
+    options = ["--addr", "127.0.0.1", "--pcap", file, "--"]
+    tool = shlex.quote(rig.SOFTHCA)
+    p = softhca("run", *options, "sh", "-c", TWO_ENDS.replace("! ibv_", f"! {tool} run --pcap {file} -- ibv_"),
+                str(port))
+    assert p.returncode == 0, p.stdout + p.stderr
+    assert_both_ends(file)
+
+
+def test_recording_where_nobody_may_write(tmp_path):
+    (tmp_path / "d").mkdir()
+    p = softhca("run", "--pcap", tmp_path / "d", "--", "true")
+    assert p.returncode == 125 and "Is a directory" in p.stderr
 
 
 # The files the shim shows
@@ -553,6 +624,18 @@ def test_help_has_examples(command):
     assert p.returncode == 0 and p.stderr == ""
     assert "Examples:" in p.stdout
     assert softhca(*command, "--version").stdout.startswith("softhca ")
+
+
+@pytest.mark.parametrize("command", ["run", "env", "devices", "doctor"])
+def test_short_help(command):
+    p = softhca(command, "-h")
+    assert p.returncode == 0 and p.stderr == ""
+    assert p.stdout == softhca(command, "--help").stdout
+
+
+@pytest.mark.parametrize("options", [[], ["--"], ["--wire", "--"]])
+def test_help_of_the_program_is_the_programs(options):
+    assert softhca("run", *options, "printf", "%s", "-h").stdout == "-h"
 
 
 def test_man_page_knows_every_option_and_variable():

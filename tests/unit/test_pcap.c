@@ -471,6 +471,72 @@ static void forking(void **state)
 	assert_int_equal(count_packets(path), 1);
 }
 
+/* Blocks of a type, whoever wrote them, all whole. */
+static size_t count_blocks(const char *name, uint32_t type)
+{
+	struct file f = file_read(name);
+	const uint8_t *b;
+	size_t n = 0, len;
+	uint32_t got;
+
+	while ((got = next_block(&f, &b, &len)))
+		n += got == type;
+	free(f.data);
+	return n;
+}
+
+/*
+ * Processes with one file name add to one file, whether one after another or
+ * in between each other's packets; what is there is never removed.
+ */
+static void sharing(void **state)
+{
+	struct pcap *a, *b;
+
+	(void)state;
+	assert_int_equal(pcap_open(&a, path), 0);
+	record(a, &v4_a, &v4_b, "abc", 4);
+	pcap_flush(a);
+	assert_int_equal(pcap_open(&b, path), 0);
+	for (int i = 0; i < 5000; i++) {
+		record(a, &v4_a, &v4_b, dir, sizeof(dir));
+		record(b, &v4_a, &v4_b, dir, sizeof(dir) / 2);
+	}
+	pcap_close(a);
+	record(b, &v4_a, &v4_b, "abc", 4);
+	pcap_close(b);
+	assert_int_equal(count_blocks(path, 6), 10002);
+	assert_int_equal(pcap_open(&a, path), 0);
+	record(a, &v4_a, &v4_b, "abc", 4);
+	pcap_close(a);
+	assert_int_equal(count_blocks(path, 6), 10003);
+	assert_int_equal(count_blocks(path, 1), 3);
+}
+
+/* A name with a process ID is one process's: an earlier one's file goes. */
+static void recycled_pid(void **state)
+{
+	char name[PATH_MAX], real[PATH_MAX];
+	struct pcap *a, *b;
+
+	(void)state;
+	snprintf(name, sizeof(name), "%s/r-%%p.pcapng", dir);
+	snprintf(real, sizeof(real), "%s/r-%d.pcapng", dir, (int)getpid());
+	assert_int_equal(pcap_open(&a, name), 0);
+	record(a, &v4_a, &v4_b, "abc", 4);
+	pcap_flush(a);
+	/* In another PID namespace: it is not gone. */
+	assert_int_equal(pcap_open(&b, name), 0);
+	record(b, &v4_a, &v4_b, "abc", 4);
+	pcap_close(b);
+	pcap_close(a);
+	assert_int_equal(count_blocks(real, 6), 2);
+	assert_int_equal(pcap_open(&a, name), 0);
+	pcap_close(a);
+	assert_int_equal(count_packets(real), 0);
+	unlink(real);
+}
+
 /*
  * No more room: the file ends with a whole block, and nothing else happens; not
  * even the signal that comes with this way of running out of room.
@@ -507,7 +573,7 @@ static void disk_full(void **state)
 /* Wireshark at the other end of a FIFO, and then no longer. */
 static void fifo(void **state)
 {
-	struct pcap *pcap;
+	struct pcap *pcap, *other;
 	char name[PATH_MAX];
 	uint8_t buf[4096];
 	sigset_t pending;
@@ -522,6 +588,8 @@ static void fifo(void **state)
 	assert_int_equal(pcap_open(&pcap, name), 0);
 	n = read(fd, buf, sizeof(buf));
 	assert_true(n > 50);
+	/* Blocks of two would run into each other. */
+	assert_int_equal(pcap_open(&other, name), -EBUSY);
 	record(pcap, &v4_a, &v4_b, "abc", 4);
 	pcap_flush(pcap);
 	assert_true(read(fd, buf, sizeof(buf)) > 20);
@@ -741,6 +809,8 @@ int main(int argc, char **argv)
 		TEST(flushing),
 		TEST(naming),
 		TEST(forking),
+		TEST(sharing),
+		TEST(recycled_pid),
 		TEST(disk_full),
 		TEST(fifo),
 		TEST(fifo_that_nobody_empties),
