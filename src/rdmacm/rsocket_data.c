@@ -391,7 +391,7 @@ static size_t iov_total(const struct iovec *iov, int iovcnt)
 
 /*
  * Under rlock and lock, which is let go of while copying. Reads what is there,
- * up to len; from pos on when peeking.
+ * up to len, and leaves it there when peeking. Without it, nothing is copied.
  */
 static size_t read_some(struct rsock *rs, struct rsock_iter *it, size_t len,
 			bool peek)
@@ -404,7 +404,8 @@ static size_t read_some(struct rsock *rs, struct rsock_iter *it, size_t len,
 	while (left) {
 		n = min_u32(left, ring - pos);
 		pthread_mutex_unlock(&rs->lock);
-		copy_out(it, s->rbuf + pos, n);
+		if (it)
+			copy_out(it, s->rbuf + pos, n);
 		pthread_mutex_lock(&rs->lock);
 		if (!peek)
 			consume(rs, n);
@@ -421,6 +422,30 @@ static int recv_end(const struct rsock *rs)
 	if (rs->closing)
 		return -EBADF;
 	return rs->state == RSOCK_FAILED || rs->s.reset ? -rs->why : 0;
+}
+
+/*
+ * Waits for ready() under turn (slock or rlock) and lock. Nobody sleeps with
+ * turn: who must not block could not even find out that he would.
+ */
+static int wait_turn(struct rsock *rs, pthread_mutex_t *turn,
+		     bool (*ready)(struct rsock *rs), int flags, uint64_t until)
+{
+	int err;
+
+	for (;;) {
+		err = rsock_wait(rs, ready, true, until);
+		if (err != -EAGAIN || rsock_nonblock(rs, flags))
+			return err;
+		pthread_mutex_unlock(turn);
+		err = rsock_wait(rs, ready, false, until);
+		pthread_mutex_unlock(&rs->lock);
+		pthread_mutex_lock(turn);
+		pthread_mutex_lock(&rs->lock);
+		/* Another may have been faster. */
+		if (err || ready(rs))
+			return err;
+	}
 }
 
 ssize_t rsock_stream_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
@@ -441,21 +466,34 @@ ssize_t rsock_stream_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
 	pthread_mutex_lock(&rs->rlock);
 	pthread_mutex_lock(&rs->lock);
 	do {
-		err = rs->s.unread
-			      ? 0
-			      : rsock_wait(rs, readable,
-					   rsock_nonblock(rs, flags), until);
+		err = rs->s.unread ? 0
+				   : wait_turn(rs, &rs->rlock, readable, flags,
+					       until);
 		if (err)
 			break;
 		if (!rs->s.unread || rs->closing) {
 			err = recv_end(rs);
 			break;
 		}
-		done += read_some(rs, &it, len - done, flags & MSG_PEEK);
+		done += read_some(rs, flags & MSG_TRUNC ? NULL : &it,
+				  len - done, flags & MSG_PEEK);
 	} while (done < len && (flags & MSG_WAITALL) && !(flags & MSG_PEEK));
 	pthread_mutex_unlock(&rs->lock);
 	pthread_mutex_unlock(&rs->rlock);
 	return done ? (ssize_t)done : err;
+}
+
+/* What sendable() means: 0, or why nothing can be sent any more. */
+static int send_end(const struct rsock *rs)
+{
+	if (rs->closing)
+		return -EBADF;
+	if (rs->s.wr_open)
+		return 0;
+	/* Closed by us, or by the peer. */
+	if (rs->state == RSOCK_CONNECTED)
+		return -EPIPE;
+	return rs->state == RSOCK_FAILED ? -rs->why : -ECONNRESET;
 }
 
 int rsock_stream_wait_send(struct rsock *rs, int flags, uint64_t deadline_ns)
@@ -465,16 +503,7 @@ int rsock_stream_wait_send(struct rsock *rs, int flags, uint64_t deadline_ns)
 	if (rsock_stream_can_send(rs))
 		return 0;
 	err = rsock_wait(rs, sendable, rsock_nonblock(rs, flags), deadline_ns);
-	if (err)
-		return err;
-	if (rs->closing)
-		return -EBADF;
-	if (rs->s.wr_open)
-		return 0;
-	/* Closed by us, or by the peer. */
-	if (rs->state == RSOCK_CONNECTED)
-		return -EPIPE;
-	return rs->state == RSOCK_FAILED ? -rs->why : -ECONNRESET;
+	return err ? err : send_end(rs);
 }
 
 static void copy_in(struct rsock_iter *it, uint8_t *p, size_t len)
@@ -580,9 +609,13 @@ ssize_t rsock_stream_send(struct rsock *rs, const struct iovec *iov, int iovcnt,
 	if (s->maps_pending)
 		err = rsock_iomap_flush(rs, flags, until);
 	while (!err && done < len) {
-		err = rsock_stream_wait_send(rs, flags, until);
-		if (err)
-			break;
+		if (!rsock_stream_can_send(rs)) {
+			err = wait_turn(rs, &rs->slock, sendable, flags, until);
+			if (!err)
+				err = send_end(rs);
+			if (err)
+				break;
+		}
 		part = (uint32_t)min_u64(len - done,
 					 min_u32(next, s->target.length));
 		next = min_u32(next * 2, RSOCK_TRANSFER);

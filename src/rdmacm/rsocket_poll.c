@@ -11,6 +11,7 @@
  * within microseconds is not worth a sleep.
  */
 #include "base/bytes.h"
+#include "base/restart.h"
 #include "rdmacm/rsocket_priv.h"
 
 #include <errno.h>
@@ -269,7 +270,10 @@ int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
 		p[2] = (struct pollfd){ .fd = efd, .events = POLLIN };
 		rsock_watch_add(rs, &watch, efd);
 		pthread_mutex_unlock(&rs->lock);
-		n = poll(p, ARRAY_SIZE(p), timeout_ms(deadline_ns));
+		/* As in the kernel, a call with a timeout is not restarted. */
+		n = deadline_ns
+			    ? poll(p, ARRAY_SIZE(p), timeout_ms(deadline_ns))
+			    : restart_poll(p, ARRAY_SIZE(p), timeout_ms(0));
 		if (n < 0)
 			err = rsock_errno();
 		pthread_mutex_lock(&rs->lock);

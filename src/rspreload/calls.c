@@ -234,6 +234,35 @@ static int adopt(struct rsp_fd *listener, int rfd, int flags)
 	return -1;
 }
 
+/* When a timeout of the program's for calls of f ends; 0: never. */
+static uint64_t time_limit(const struct rsp_fd *f, int option)
+{
+	struct timeval tv = { 0 };
+	socklen_t len = sizeof(tv);
+
+	if (rgetsockopt(f->rfd, SOL_SOCKET, option, &tv, &len) ||
+	    (!tv.tv_sec && !tv.tv_usec))
+		return 0;
+	return rsp_now_ns() + (uint64_t)tv.tv_sec * 1000000000u +
+	       (uint64_t)tv.tv_usec * 1000u;
+}
+
+/*
+ * Sleeps as a call that blocks does: signals whose handlers have SA_RESTART do
+ * not end it, unless it has a timeout. Returns as rpoll().
+ */
+static int sleep_in_call(struct pollfd *p, nfds_t n, uint64_t until)
+{
+	int ret;
+
+	rsp_enter();
+	rsp_sleep_restart = !until;
+	ret = rpoll(p, n, rsp_remaining(until, 0));
+	rsp_sleep_restart = false;
+	rsp_leave();
+	return ret;
+}
+
 /*
  * What has come to either. The rsocket is made non-blocking for the moment:
  * another thread may be faster.
@@ -243,17 +272,26 @@ static int accept_either(struct rsp_fd *f, int fd, struct sockaddr *addr,
 {
 	const struct rsp_real *real = rsp_real();
 	bool nonblock = real->fcntl64(fd, F_GETFL) & O_NONBLOCK;
+	uint64_t until = nonblock ? 1 : time_limit(f, SO_RCVTIMEO);
 	struct pollfd p[2];
 	int ret;
 
 	for (;;) {
 		p[0] = (struct pollfd){ .fd = f->rfd, .events = POLLIN };
 		p[1] = (struct pollfd){ .fd = fd, .events = POLLIN };
-		rsp_enter();
-		ret = rpoll(p, 2, nonblock ? 0 : -1);
-		rsp_leave();
+		ret = sleep_in_call(p, 2, until);
 		if (ret < 0)
 			return -1;
+		/*
+		 * First: who has turned to TCP may have left a request here
+		 * that it has not taken back yet.
+		 */
+		if (p[1].revents) {
+			/* Blocks only if the connection has gone meanwhile. */
+			ret = real->accept4(fd, addr, len, flags);
+			if (ret >= 0 || errno != EAGAIN)
+				return ret;
+		}
 		if (p[0].revents) {
 			rsp_enter();
 			rfcntl(f->rfd, F_SETFL, O_NONBLOCK);
@@ -264,13 +302,7 @@ static int accept_either(struct rsp_fd *f, int fd, struct sockaddr *addr,
 			if (errno != EAGAIN)
 				return -1;
 		}
-		if (p[1].revents) {
-			/* Blocks only if the connection has gone meanwhile. */
-			ret = real->accept4(fd, addr, len, flags);
-			if (ret >= 0 || errno != EAGAIN || nonblock)
-				return ret;
-		}
-		if (nonblock) {
+		if (until && rsp_now_ns() >= until) {
 			errno = EAGAIN;
 			return -1;
 		}
@@ -309,6 +341,7 @@ static int connect_stream(struct rsp_fd *f, int fd)
 	const struct rsp_real *real = rsp_real();
 	const struct sockaddr *dst = (struct sockaddr *)&f->dst;
 	bool nonblock = real->fcntl64(fd, F_GETFL) & O_NONBLOCK;
+	uint64_t until, limit;
 	struct pollfd p;
 	int ret;
 
@@ -326,10 +359,19 @@ static int connect_stream(struct rsp_fd *f, int fd)
 			return -1;
 		}
 		p = (struct pollfd){ .fd = fd, .events = POLLOUT };
-		ret = rsp_poll(&p, 1, f->deadline_ns + 1000000000u);
+		until = f->deadline_ns + 1000000000u;
+		limit = time_limit(f, SO_SNDTIMEO);
+		if (limit && limit < until)
+			until = limit;
+		rsp_sleep_restart = !limit;
+		ret = rsp_poll(&p, 1, until);
+		rsp_sleep_restart = false;
 		if (ret < 0)
 			return -1;
-		rsp_settle(f, fd);
+		if (rsp_settle(f, fd) == RSP_CONNECTING) {
+			errno = EINPROGRESS;
+			return -1;
+		}
 	} else if (errno == EISCONN) {
 		return -1;
 	} else {
@@ -863,6 +905,18 @@ ssize_t rsp_sendfile64(int out, int in, off64_t *offset, size_t count)
 
 	return f ? send_file(f, in, offset, count)
 		 : rsp_real()->sendfile64(out, in, offset, count);
+}
+
+/* Pipes have none of what an rsocket carries: programs copy it themselves. */
+ssize_t rsp_splice(int in, off64_t *in_off, int out, off64_t *out_off,
+		   size_t len, unsigned flags) RSP_EXPORT(splice);
+ssize_t rsp_splice(int in, off64_t *in_off, int out, off64_t *out_off,
+		   size_t len, unsigned flags)
+{
+	if (!rsp_data(in) && !rsp_data(out))
+		return rsp_real()->splice(in, in_off, out, out_off, len, flags);
+	errno = EINVAL;
+	return -1;
 }
 
 ssize_t rsp_sendfile(int out, int in, off_t *offset, size_t count)

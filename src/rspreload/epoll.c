@@ -389,18 +389,6 @@ static uint64_t settle_all(struct ep *ep)
 	return first;
 }
 
-static int timeout_ms(uint64_t until, uint64_t first)
-{
-	uint64_t now = rsp_now_ns(), ms;
-
-	if (first && (!until || first < until))
-		until = first;
-	if (!until)
-		return -1;
-	ms = until > now ? (until - now + 999999) / 1000000 : 0;
-	return ms > INT_MAX ? INT_MAX : (int)ms;
-}
-
 static int wait_ep(struct ep *ep, struct epoll_event *out, int max,
 		   uint64_t until, const sigset_t *mask)
 {
@@ -428,7 +416,7 @@ static int wait_ep(struct ep *ep, struct epoll_event *out, int max,
 		pthread_mutex_unlock(&ep->lock);
 		rsp_leave();
 		room = max - n < BATCH ? max - n : BATCH;
-		ms = n || settle ? 0 : timeout_ms(until, first);
+		ms = n || settle ? 0 : rsp_remaining(until, first);
 		m = room ? real->epoll_pwait(ep->epfd, ev, room, ms, mask) : 0;
 		got = m;
 		pthread_mutex_lock(&ep->lock);
@@ -494,13 +482,15 @@ int rsp_epoll_pwait2(int epfd, struct epoll_event *ev, int max,
 		     const struct timespec *ts, const sigset_t *mask)
 {
 	struct ep *ep = get_ep(epfd);
-	uint64_t until = 0;
+	uint64_t until;
 
 	if (!ep)
 		return rsp_real()->epoll_pwait2(epfd, ev, max, ts, mask);
-	if (ts)
-		until = rsp_now_ns() + (uint64_t)ts->tv_sec * 1000000000u +
-			(uint64_t)ts->tv_nsec;
+	if (!rsp_until_of(ts, &until)) {
+		put_ep(ep);
+		errno = EINVAL;
+		return -1;
+	}
 	return wait_put(ep, ev, max, until, mask);
 }
 

@@ -68,6 +68,8 @@ struct mmsghdr;
 	F(ssize_t, sendmsg, (int, const struct msghdr *, int)) \
 	F(int, sendmmsg, (int, struct mmsghdr *, unsigned, int)) \
 	F(ssize_t, sendfile64, (int, int, off64_t *, size_t)) \
+	F(ssize_t, splice, (int, off64_t *, int, off64_t *, size_t, \
+			    unsigned)) \
 	F(int, poll, (struct pollfd *, nfds_t, int)) \
 	F(int, ppoll, (struct pollfd *, nfds_t, const struct timespec *, \
 		       const sigset_t *)) \
@@ -177,9 +179,14 @@ uint64_t rsp_connect_ns(void);
  * end the sleep.
  */
 extern __thread const sigset_t *rsp_sleep_mask;
+/* In rpoll(), too: a signal ends the sleep only where accept(2) would end. */
+extern __thread bool rsp_sleep_restart;
 /* poll() with program's descriptors; until 0: for ever. -1 and errno. */
 int rsp_poll(struct pollfd *fds, nfds_t nfds, uint64_t until_ns);
 uint64_t rsp_until(int timeout_ms);
+bool rsp_until_of(const struct timespec *ts, uint64_t *until);
+/* Milliseconds, rounded up, until the earlier of both; 0 is never. */
+int rsp_remaining(uint64_t until, uint64_t deadline);
 
 /* epoll.c */
 

@@ -7,6 +7,8 @@
  */
 #include "rspreload/rspreload.h"
 
+#include "base/restart.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <rdma/rsocket.h>
@@ -32,6 +34,7 @@ static bool any_ours(const struct pollfd *fds, nfds_t nfds)
 }
 
 __thread const sigset_t *rsp_sleep_mask;
+__thread bool rsp_sleep_restart;
 
 struct wait {
 	struct pollfd *p; /* two per descriptor */
@@ -87,8 +90,7 @@ static int collect(const struct wait *w, struct pollfd *fds, nfds_t nfds)
 	return n;
 }
 
-/* Milliseconds, rounded up, until the earlier of both; 0 is never. */
-static int remaining(uint64_t until, uint64_t deadline)
+int rsp_remaining(uint64_t until, uint64_t deadline)
 {
 	uint64_t now = rsp_now_ns(), ms;
 
@@ -115,7 +117,8 @@ int rsp_poll(struct pollfd *fds, nfds_t nfds, uint64_t until_ns)
 	do {
 		translate(&w, fds, nfds);
 		rsp_enter();
-		n = rpoll(w.p, nfds * 2, remaining(until_ns, w.deadline_ns));
+		n = rpoll(w.p, nfds * 2,
+			  rsp_remaining(until_ns, w.deadline_ns));
 		rsp_leave();
 		if (n < 0)
 			break;
@@ -131,10 +134,18 @@ int rsp_call_poll(struct pollfd *fds, nfds_t nfds, int timeout)
 int rsp_call_poll(struct pollfd *fds, nfds_t nfds, int timeout)
 {
 	struct timespec ts = { timeout / 1000, timeout % 1000 * 1000000L };
+	int n;
 
 	if (rsp_inside() && rsp_sleep_mask && timeout)
 		return rsp_real()->ppoll(fds, nfds, timeout < 0 ? NULL : &ts,
 					 rsp_sleep_mask);
+	/* restart_poll() comes here again, to sleep. */
+	if (rsp_inside() && rsp_sleep_restart && timeout) {
+		rsp_sleep_restart = false;
+		n = restart_poll(fds, nfds, timeout);
+		rsp_sleep_restart = true;
+		return n;
+	}
 	if (!any_ours(fds, nfds))
 		return rsp_real()->poll(fds, nfds, timeout);
 	return rsp_poll(fds, nfds, rsp_until(timeout));
@@ -164,12 +175,21 @@ static int poll_masked(struct pollfd *fds, nfds_t nfds, uint64_t until,
 	return n;
 }
 
-static uint64_t until_of(const struct timespec *ts)
+/* 0 is never. False, with EINVAL, if it is no time. */
+bool rsp_until_of(const struct timespec *ts, uint64_t *until)
 {
+	*until = 0;
 	if (!ts)
-		return 0;
-	return rsp_now_ns() + (uint64_t)ts->tv_sec * 1000000000u +
-	       (uint64_t)ts->tv_nsec;
+		return true;
+	if (ts->tv_sec < 0 || ts->tv_nsec < 0 || ts->tv_nsec >= 1000000000) {
+		errno = EINVAL;
+		return false;
+	}
+	/* Beyond a century it is never, too. */
+	if (ts->tv_sec < 1ll << 32)
+		*until = rsp_now_ns() + (uint64_t)ts->tv_sec * 1000000000u +
+			 (uint64_t)ts->tv_nsec;
+	return true;
 }
 
 int rsp_ppoll(struct pollfd *fds, nfds_t nfds, const struct timespec *ts,
@@ -177,9 +197,13 @@ int rsp_ppoll(struct pollfd *fds, nfds_t nfds, const struct timespec *ts,
 int rsp_ppoll(struct pollfd *fds, nfds_t nfds, const struct timespec *ts,
 	      const sigset_t *mask)
 {
+	uint64_t until;
+
 	if (!any_ours(fds, nfds))
 		return rsp_real()->ppoll(fds, nfds, ts, mask);
-	return poll_masked(fds, nfds, until_of(ts), mask);
+	if (!rsp_until_of(ts, &until))
+		return -1;
+	return poll_masked(fds, nfds, until, mask);
 }
 
 int rsp_ppoll_chk(struct pollfd *fds, nfds_t nfds, const struct timespec *ts,
@@ -256,17 +280,22 @@ int rsp_select(int nfds, fd_set *in, fd_set *out, fd_set *ex,
 	       struct timeval *tv)
 {
 	struct pollfd fds[FD_SETSIZE];
-	uint64_t until = 0, now;
+	struct timespec ts;
+	uint64_t until, now;
 	int n, ret;
 
 	n = from_sets(nfds, in, out, ex, fds);
 	if (n < 0)
 		return rsp_real()->select(nfds, in, out, ex, tv);
-	if (tv)
-		until = rsp_now_ns() + (uint64_t)tv->tv_sec * 1000000000u +
-			(uint64_t)tv->tv_usec * 1000u;
-	ret = do_select(fds, n, in, out, ex, until, NULL);
 	if (tv) {
+		/* More than a second of microseconds is allowed here. */
+		ts.tv_sec = tv->tv_sec + tv->tv_usec / 1000000;
+		ts.tv_nsec = tv->tv_usec % 1000000 * 1000;
+	}
+	if (!rsp_until_of(tv ? &ts : NULL, &until))
+		return -1;
+	ret = do_select(fds, n, in, out, ex, until, NULL);
+	if (until) {
 		/* Linux tells how much is left. */
 		now = rsp_now_ns();
 		now = until > now ? until - now : 0;
@@ -283,10 +312,13 @@ int rsp_pselect(int nfds, fd_set *in, fd_set *out, fd_set *ex,
 		const struct timespec *ts, const sigset_t *mask)
 {
 	struct pollfd fds[FD_SETSIZE];
+	uint64_t until;
 	int n;
 
 	n = from_sets(nfds, in, out, ex, fds);
 	if (n < 0)
 		return rsp_real()->pselect(nfds, in, out, ex, ts, mask);
-	return do_select(fds, n, in, out, ex, until_of(ts), mask);
+	if (!rsp_until_of(ts, &until))
+		return -1;
+	return do_select(fds, n, in, out, ex, until, mask);
 }

@@ -770,6 +770,166 @@ def case_datagrams():
     assert data == b"as it is", data
     plain.sendto(b"answer", at); u.settimeout(10); assert u.recv(100) == b"answer"
 
+def handler(signum, restart):
+    # A handler that counts, with SA_RESTART or without.
+    ran = []
+    signal.signal(signum, lambda *_: ran.append(1))
+    signal.siginterrupt(signum, not restart)
+    return ran
+
+def in_syscall(tid):
+    # Asleep, and not on its way there: in a call that does not come to an end.
+    end, name = time.monotonic() + 20, f"/proc/self/task/{tid}/stat"
+    seen = 0
+    while seen < 20:
+        assert time.monotonic() < end
+        seen = seen + 1 if open(name).read().rpartition(")")[2].split()[0] == "S" else 0
+        time.sleep(0.005)
+
+def case_restart():
+    # A handler with SA_RESTART runs, and what blocks goes on; one without ends it.
+    ls = socket.create_server(("127.0.0.1", 0))
+    c, s = pair()
+    buf = ctypes.create_string_buffer(100)
+    main = threading.main_thread().native_id
+    full = bytes(1 << 24)
+    ran = {sig: handler(sig, sig == signal.SIGUSR1) for sig in (signal.SIGUSR1, signal.SIGUSR2)}
+    def release_recv(): c.sendall(b"data")
+    def release_accept(): socks.append(socket.create_connection(ls.getsockname()))
+    def release_send():
+        n = 0
+        while n < len(full): n += len(c.recv(1 << 20))
+    socks = []
+    for call, release in ((lambda: libc.recv(s.fileno(), buf, ctypes.c_size_t(4), 0), release_recv),
+                          (lambda: libc.read(s.fileno(), buf, ctypes.c_size_t(4)), release_recv),
+                          (lambda: libc.send(s.fileno(), full, ctypes.c_size_t(len(full)), 0), release_send),
+                          (lambda: libc.accept(ls.fileno(), None, None), release_accept)):
+        for sig in (signal.SIGUSR1, signal.SIGUSR2):
+            before = len(ran[sig])
+            def disturb():
+                in_syscall(main)
+                signal.pthread_kill(threading.main_thread().ident, sig)
+                if sig == signal.SIGUSR1:
+                    in_syscall(main)
+                    release()
+            t = threading.Thread(target=disturb)
+            t.start()
+            ret, err = call(), ctypes.get_errno()
+            t.join()
+            assert len(ran[sig]) == before + 1
+            if sig == signal.SIGUSR1: assert ret > 0, (ret, os.strerror(err))
+            elif ret > 0 and release is release_send: [c.recv(1 << 20) for _ in range(1)]
+            else: assert ret == -1 and err == errno.EINTR, (ret, os.strerror(err))
+
+def case_restart_blocked():
+    # A signal that waits, blocked, does not keep who sleeps awake, and no
+    # timeout is restarted.
+    c, s = pair()
+    ran = handler(signal.SIGUSR2, False)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    os.kill(os.getpid(), signal.SIGUSR2)
+    main = threading.main_thread().native_id
+    t = threading.Thread(target=lambda: (in_syscall(main), c.sendall(b"data")))
+    t.start()
+    assert os.read(s.fileno(), 9) == b"data"
+    t.join()
+    assert not ran
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("=qq", 20, 0))
+    handler(signal.SIGUSR1, True)
+    buf = ctypes.create_string_buffer(9)
+    t = threading.Thread(target=lambda: (in_syscall(main), signal.pthread_kill(threading.main_thread().ident,
+                                                                              signal.SIGUSR1)))
+    t.start()
+    assert libc.recv(s.fileno(), buf, ctypes.c_size_t(4), 0) == -1 and ctypes.get_errno() == errno.EINTR
+    t.join()
+
+def case_dontwait():
+    # Who does not wait need not wait for who does.
+    import array, fcntl, termios
+    c, s = pair()
+    def sleeper(call):
+        t = threading.Thread(target=call)
+        t.start()
+        in_syscall(t.native_id)
+        return t
+    t = sleeper(lambda: s.recv(4))
+    try: s.recv(1, socket.MSG_DONTWAIT); raise SystemExit("data?")
+    except BlockingIOError: pass
+    n = array.array("i", [7]); fcntl.ioctl(s, termios.FIONREAD, n); assert n[0] == 0
+    c.sendall(b"data")
+    t.join()
+    t = sleeper(lambda: s.sendall(bytes(1 << 24)))
+    try: s.send(b"x", socket.MSG_DONTWAIT); raise SystemExit("room?")
+    except BlockingIOError: pass
+    got = 0
+    while got < 1 << 24: got += len(c.recv(1 << 20))
+    t.join()
+
+def case_accept_timeout():
+    ls = socket.create_server(("127.0.0.1", 0))
+    ls.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("=qq", 0, 200000))
+    assert libc.accept(ls.fileno(), None, None) == -1 and ctypes.get_errno() == errno.EAGAIN
+    idle = socket.create_server(("127.0.0.1", 0))
+    c = socket.socket()
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("=qq", 0, 200000))
+    assert c.connect_ex(idle.getsockname()) == errno.EINPROGRESS
+
+def case_times():
+    # What is no time is EINVAL, and what is more than there will be is for ever.
+    c, s = pair()
+    c.sendall(b"x")
+    select.select([s], [], [])
+    fd = s.fileno()
+    fds = ctypes.create_string_buffer(struct.pack("=ihh", fd, select.POLLIN, 0))
+    ep = select.epoll(); ep.register(s, select.EPOLLIN)
+    events = ctypes.create_string_buffer(12)
+    def bits():
+        b = ctypes.create_string_buffer(128)
+        b[fd // 8] = 1 << fd % 8
+        return b
+    calls = {"ppoll": lambda ts: libc.ppoll(fds, ctypes.c_ulong(1), ts, None),
+             "pselect": lambda ts: libc.pselect(fd + 1, bits(), None, None, ts, None),
+             "epoll_pwait2": lambda ts: libc.epoll_pwait2(ep.fileno(), events, 1, ts, None)}
+    for name, call in calls.items():
+        for bad in ((-1, 0), (0, -1), (0, 1000000000)):
+            ctypes.set_errno(0)
+            assert call(struct.pack("=qq", *bad)) == -1 and ctypes.get_errno() == errno.EINVAL, (name, bad)
+        for good in ((0, 0), (0, 999999999), (2 ** 62, 0), (1 << 33, 5)):
+            assert call(struct.pack("=qq", *good)) == 1, (name, good)
+    for bad in ((-1, 0), (0, -1)):
+        tv = ctypes.create_string_buffer(struct.pack("=qq", *bad))
+        assert libc.select(fd + 1, bits(), None, None, tv) == -1 and ctypes.get_errno() == errno.EINVAL, bad
+    tv = ctypes.create_string_buffer(struct.pack("=qq", 0, 3000000))
+    assert libc.select(fd + 1, bits(), None, None, tv) == 1
+
+def case_discard():
+    c, s = pair()
+    c.sendall(b"to be thrown away")
+    libc.recv.restype = ctypes.c_ssize_t
+    n = 0
+    while n < 14: n += libc.recv(s.fileno(), None, ctypes.c_size_t(14 - n), socket.MSG_TRUNC)
+    assert s.recv(9) == b"way"
+
+def case_splice():
+    # To and from pipes: not done, and said so, with nothing lost.
+    c, s = pair()
+    r, w = os.pipe()
+    os.write(w, b"pipe")
+    for args in ((r, s.fileno()), (s.fileno(), w)):
+        try: os.splice(*args, 4); raise SystemExit("spliced")
+        except OSError as e: assert e.errno == errno.EINVAL, e
+    assert os.read(r, 9) == b"pipe"
+    alive(c, s)
+
+def case_self():
+    # Who connects to itself before it accepts gets that connection.
+    ls = socket.create_server(("127.0.0.1", 0))
+    for i in range(2):
+        c = socket.create_connection(ls.getsockname())
+        s, at = ls.accept()
+        assert at == c.getsockname(), (at, c.getsockname())
+        c.sendall(b"me%d" % i); assert s.recv(9) == b"me%d" % i
+
 globals()["case_" + sys.argv[1]]()
 os._exit(0)
 """
@@ -779,5 +939,5 @@ os._exit(0)
 def test_sockets(home, case):
     """Where librspreload was not what the kernel is."""
     env = {"worker": {"RS_CONNECT_TIMEOUT": "500"}, "inherited": {"RS_CONNECT_TIMEOUT": "500"},
-           "connecting": {"RS_CONNECT_TIMEOUT": "30000"}}
+           "self": {"RS_CONNECT_TIMEOUT": "500"}, "connecting": {"RS_CONNECT_TIMEOUT": "30000"}}
     rig.Side(home).run([PYTHON, "-c", SOCKETS, case], ["--sockets"], env=env.get(case))
