@@ -6,9 +6,10 @@
  */
 #include "config.h"
 
+#include "base/say.h"
+
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -18,8 +19,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void complain(const char *name, const char *value, const char *want)
 {
-	fprintf(stderr, "softhca: %s=%s ignored: %s expected\n", name, value,
-		want);
+	say("%s=%s ignored: %s expected", name, value, want);
 }
 
 /* A program with more rights than its caller takes no orders from it. */

@@ -9,6 +9,8 @@
 
 #include "netdev.h"
 
+#include "base/sys.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/if_vlan.h>
@@ -22,8 +24,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 #define REPLY_BYTES 32768
 #define WAIT_ROUNDS 300
@@ -108,11 +108,11 @@ static int ask(struct request *req, bool (*fn)(const struct nlmsghdr *, void *),
 		goto out;
 	}
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
-	if (send(fd, req, req->nh.nlmsg_len, 0) < 0)
+	if (sys_sendto(fd, req, req->nh.nlmsg_len, 0, NULL, 0) < 0)
 		err = -errno;
 	while (!err && !done) {
 		const struct nlmsghdr *nh = (struct nlmsghdr *)(void *)buf;
-		ssize_t n = recv(fd, buf, REPLY_BYTES, 0);
+		ssize_t n = sys_recvfrom(fd, buf, REPLY_BYTES, 0, NULL, NULL);
 		size_t len = (size_t)n;
 
 		if (n < 0) {
@@ -135,7 +135,7 @@ static int ask(struct request *req, bool (*fn)(const struct nlmsghdr *, void *),
 	}
 out:
 	if (fd >= 0)
-		close(fd);
+		sys_close(fd);
 	free(buf);
 	return err ? err : found;
 }
@@ -242,11 +242,11 @@ static void provoke(const struct ip *ip, uint32_t ifindex)
 	memcpy(&to4.sin_addr, ip->bytes, 4);
 	memcpy(&to6.sin6_addr, ip->bytes, 16);
 	/* It need not arrive, nor leave. */
-	if (sendto(fd, "", 1, MSG_DONTWAIT,
-		   v4 ? (struct sockaddr *)&to4 : (struct sockaddr *)&to6,
-		   v4 ? sizeof(to4) : sizeof(to6)) < 0)
+	if (sys_sendto(fd, "", 1, MSG_DONTWAIT,
+		       v4 ? (struct sockaddr *)&to4 : (struct sockaddr *)&to6,
+		       v4 ? sizeof(to4) : sizeof(to6)) < 0)
 		errno = 0;
-	close(fd);
+	sys_close(fd);
 }
 
 static int own_mac(uint32_t ifindex, uint8_t mac[6])
@@ -263,13 +263,12 @@ static int own_mac(uint32_t ifindex, uint8_t mac[6])
 		err = -errno;
 	else
 		memcpy(mac, ifr.ifr_hwaddr.sa_data, 6);
-	close(fd);
+	sys_close(fd);
 	return err;
 }
 
 int neigh_resolve(const union ibv_gid *dgid, uint32_t ifindex, uint8_t mac[6])
 {
-	const struct timespec nap = { .tv_nsec = ROUND_NS };
 	struct ip ip = ip_of(dgid);
 	uint32_t own = netdev_ifindex(dgid);
 	int round, err;
@@ -288,7 +287,7 @@ int neigh_resolve(const union ibv_gid *dgid, uint32_t ifindex, uint8_t mac[6])
 			break;
 		if (round % 100 == 0)
 			provoke(&ip, ifindex);
-		nanosleep(&nap, NULL);
+		sys_sleep(ROUND_NS);
 	}
 	return err > 0 ? 0 : err < 0 ? err : -EHOSTUNREACH;
 }
@@ -308,6 +307,6 @@ uint16_t neigh_vlan(uint32_t ifindex)
 	memcpy(args.device1, name, sizeof(name));
 	if (!ioctl(fd, SIOCGIFVLAN, &args))
 		vid = (uint16_t)(args.u.VID & 0xfff);
-	close(fd);
+	sys_close(fd);
 	return vid;
 }

@@ -15,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "base/gid.h"
+#include "base/sys.h"
 #include "config.h"
 
 #include <arpa/inet.h>
@@ -69,7 +70,7 @@ static int netlink_open(uint32_t groups, int flags)
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
 	if (bind(fd, (struct sockaddr *)&sa, sizeof(sa))) {
 		err = -errno;
-		close(fd);
+		sys_close(fd);
 		return err;
 	}
 	return fd;
@@ -101,7 +102,7 @@ static int dump(int fd, uint16_t type,
 	buf = malloc(DUMP_BYTES);
 	if (!buf)
 		return -ENOMEM;
-	if (send(fd, &req, sizeof(req), 0) < 0)
+	if (sys_sendto(fd, &req, sizeof(req), 0, NULL, 0) < 0)
 		err = -errno;
 	while (!done && !err) {
 		const struct nlmsghdr *nh = (struct nlmsghdr *)buf;
@@ -110,8 +111,8 @@ static int dump(int fd, uint16_t type,
 		ssize_t n;
 		size_t len;
 
-		n = recvfrom(fd, buf, DUMP_BYTES, MSG_TRUNC,
-			     (struct sockaddr *)&from, &fromlen);
+		n = sys_recvfrom(fd, buf, DUMP_BYTES, MSG_TRUNC,
+				 (struct sockaddr *)&from, &fromlen);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0 || n > DUMP_BYTES) {
@@ -307,7 +308,7 @@ static int scan_once(struct scan *s, bool routes)
 	/* Without routes (in some sandboxes) the order suffers, no more. */
 	if (!err && routes && dump(fd, RTM_GETROUTE, add_route, s) == -EINTR)
 		err = -EINTR;
-	close(fd);
+	sys_close(fd);
 	return err;
 }
 
@@ -510,7 +511,8 @@ bool netdev_changed(int fd)
 	char buf[64];
 
 	/* What overflowed (ENOBUFS) has changed something too. */
-	while (recv(fd, buf, sizeof(buf), MSG_DONTWAIT) >= 0 ||
+	while (sys_recvfrom(fd, buf, sizeof(buf), MSG_DONTWAIT, NULL, NULL) >=
+		       0 ||
 	       errno == ENOBUFS || errno == EINTR)
 		changed = true;
 	return changed;
@@ -597,7 +599,7 @@ static void local_refresh(uint64_t now)
 	else if (pthread_mutex_trylock(&local.writer))
 		return;
 	if (local.watch >= 0 && local.owner != getpid()) {
-		close(local.watch);
+		sys_close(local.watch);
 		local.watch = -1;
 	}
 	if (local.watch >= 0)

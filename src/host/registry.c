@@ -17,6 +17,7 @@
 #include "registry.h"
 
 #include "base/bytes.h"
+#include "base/sys.h"
 #include "config.h"
 
 #include <assert.h>
@@ -29,9 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MAGIC 0x73486341726f4345u
@@ -147,15 +146,15 @@ static int record_lock(int fd, short type, off_t byte)
 static int record_lock_wait(int fd)
 {
 	uint64_t end = clock_ns() + LOCK_WAIT_NS;
-	struct timespec ts = { .tv_nsec = 20000 };
+	uint64_t nap = 20000;
 	int err;
 
 	while ((err = record_lock(fd, F_WRLCK, LOCK_BYTE)) == -EAGAIN) {
 		if (clock_ns() >= end)
 			return -ETIMEDOUT;
-		nanosleep(&ts, NULL);
-		if (ts.tv_nsec < 2000000)
-			ts.tv_nsec *= 2;
+		sys_sleep(nap);
+		if (nap < 2000000)
+			nap *= 2;
 	}
 	return err;
 }
@@ -373,16 +372,16 @@ static int init_file(int fd)
 	err = posix_fallocate(fd, 0, sizeof(struct shared));
 	if (err)
 		goto err_truncate;
-	if (getrandom(head.secret, sizeof(head.secret), 0) !=
-		    sizeof(head.secret) ||
-	    getrandom(&random, sizeof(random), 0) != sizeof(random)) {
+	if (!sys_random(head.secret, sizeof(head.secret)) ||
+	    !sys_random(&random, sizeof(random))) {
 		err = EIO;
 		goto err_truncate;
 	}
 	/* Stale packets of an earlier boot should not meet their old QPN. */
 	head.cursor = random % REGISTRY_CHUNKS;
-	if (pwrite(fd, &head, sizeof(head), 0) != sizeof(head) ||
-	    pwrite(fd, &magic, sizeof(magic), 0) != sizeof(magic)) {
+	if (sys_write(fd, &head, sizeof(head)) != sizeof(head) ||
+	    lseek(fd, 0, SEEK_SET) ||
+	    sys_write(fd, &magic, sizeof(magic)) != sizeof(magic)) {
 		err = EIO;
 		goto err_truncate;
 	}
@@ -399,7 +398,7 @@ static bool file_valid(int fd, const struct stat *st)
 	struct head head;
 
 	return st->st_size == sizeof(struct shared) &&
-	       pread(fd, &head, sizeof(head), 0) == sizeof(head) &&
+	       sys_read(fd, &head, sizeof(head)) == sizeof(head) &&
 	       head.magic == MAGIC && head.version == VERSION &&
 	       head.size == sizeof(struct shared);
 }
@@ -414,8 +413,9 @@ static int open_locked(const char *path, struct stat *st)
 	struct stat now;
 	int fd, err;
 
-	fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK,
-		  0600);
+	fd = sys_open(path,
+		      O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK,
+		      0600);
 	if (fd < 0)
 		return fail(-errno, "cannot open %s: %s", path,
 			    strerror(errno));
@@ -455,7 +455,7 @@ static int open_locked(const char *path, struct stat *st)
 	return fd;
 
 err_close:
-	close(fd); /* and with it the lock */
+	sys_close(fd); /* and with it the lock */
 	return err;
 }
 
@@ -486,7 +486,7 @@ static void drop_parents_files(void)
 			continue;
 		}
 		*p = f->next;
-		close(f->fd);
+		sys_close(f->fd);
 		f->fd = -1;
 	}
 }
@@ -550,7 +550,7 @@ err_free:
 	free(f->path);
 	free(f);
 err_close:
-	close(fd);
+	sys_close(fd);
 	return err;
 }
 
@@ -564,7 +564,7 @@ static void put_file(struct file *f)
 	if (*p)
 		*p = f->next;
 	if (f->fd >= 0)
-		close(f->fd);
+		sys_close(f->fd);
 	munmap(f->m, sizeof(struct shared));
 	free(f->path);
 	free(f);

@@ -23,6 +23,7 @@
 #include "steer.h"
 
 #include "base/bytes.h"
+#include "base/sys.h"
 #include "host/config.h"
 #include "host/netdev.h"
 
@@ -38,9 +39,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define RCVBUF_WANTED (8 << 20)
@@ -181,13 +180,13 @@ static int tx_open(struct tx_sock *t, bool v4)
 		set_int(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
 		set_int(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 1);
 	}
-	if (getrandom(random, sizeof(random), 0) == sizeof(random))
+	if (sys_random(random, sizeof(random)))
 		for (int i = 0; i < PORT_TRIES && err == -EADDRINUSE; i++)
 			err = bind_any(fd, v4, random[i] | 0xc000);
 	if (err)
 		err = bind_any(fd, v4, 0);
 	if (err) {
-		close(fd);
+		sys_close(fd);
 		return err;
 	}
 	t->fd = fd;
@@ -270,7 +269,7 @@ static int open_private(struct udp *u)
 		if (fd6 >= 0) {
 			err = bind_any(fd6, false, port);
 			if (err == -EADDRNOTAVAIL && fd4 >= 0) {
-				close(fd6); /* IPv6 switched off */
+				sys_close(fd6); /* IPv6 switched off */
 				fd6 = -1;
 				err = 0;
 			}
@@ -283,8 +282,8 @@ static int open_private(struct udp *u)
 		}
 		if (err != -EADDRINUSE)
 			goto err_close;
-		close(fd4);
-		close(fd6);
+		sys_close(fd4);
+		sys_close(fd6);
 		fd4 = fd6 = -1;
 	}
 	if (err)
@@ -309,9 +308,9 @@ static int open_private(struct udp *u)
 
 err_close:
 	if (fd4 >= 0)
-		close(fd4);
+		sys_close(fd4);
 	if (fd6 >= 0)
-		close(fd6);
+		sys_close(fd6);
 	return err;
 }
 
@@ -420,7 +419,7 @@ err_destroy:
 static void close_fd(int fd)
 {
 	if (fd >= 0)
-		close(fd);
+		sys_close(fd);
 }
 
 static void free_udp(struct udp *u)
@@ -514,7 +513,7 @@ static bool find_holder(unsigned long inode, char *out, size_t len)
 			snprintf(path, sizeof(path), "/proc/%s/comm",
 				 de->d_name);
 			comm[0] = 0;
-			f = fopen(path, "re");
+			f = fopen(path, "rce");
 			if (f) {
 				if (fgets(comm, sizeof(comm), f))
 					comm[strcspn(comm, "\n")] = 0;
@@ -570,7 +569,7 @@ static void describe_holder(const union ibv_gid *gid, char *out, size_t len)
 	unsigned long inode;
 
 	for (size_t i = 0; i < ARRAY_SIZE(tables); i++) {
-		FILE *f = fopen(tables[i], "re");
+		FILE *f = fopen(tables[i], "rce");
 		bool found = false;
 
 		if (!f)
@@ -659,7 +658,7 @@ static int bind_unicast(struct udp *u, struct rx_sock *s, bool alone)
 	if (!err)
 		err = watch(u, s->fd, s);
 	if (err) {
-		close(s->fd);
+		sys_close(s->fd);
 		s->fd = -1;
 	}
 	return err;
@@ -698,7 +697,7 @@ static int bind_multicast(struct udp *u, struct rx_sock *s)
 	return 0;
 
 err_close:
-	close(s->fd);
+	sys_close(s->fd);
 	s->fd = -1;
 	return err;
 }
@@ -733,7 +732,7 @@ static int bind_locked(struct udp *u, struct rx_sock *s)
 					   s->bound);
 
 		if (r && s->bound) {
-			close(s->fd);
+			sys_close(s->fd);
 			s->fd = -1;
 			s->bound = false;
 		}
@@ -822,7 +821,6 @@ unlock:
 
 int udp_bind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
 {
-	const struct timespec pause = { .tv_nsec = BIND_PAUSE_NS };
 	uint32_t scope = udp_scope(gid, ifindex);
 	int err;
 
@@ -832,7 +830,7 @@ int udp_bind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
 		err = try_bind(u, gid, scope, i == BIND_TRIES);
 		if (err != -EAGAIN)
 			break;
-		nanosleep(&pause, NULL);
+		sys_sleep(BIND_PAUSE_NS);
 	}
 	if (err != -EADDRINUSE)
 		return err;

@@ -17,6 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/checksum.h"
+#include "base/sys.h"
 #include "host/config.h"
 #include "host/netdev.h"
 #include "trace/pcap.h"
@@ -489,7 +490,7 @@ static int read_sock(struct rx *rx, struct rx_sock *s)
 			.msg_controllen = sizeof(rx->control[i]),
 		};
 	}
-	n = recvmmsg(s->fd, rx->msg, want, MSG_DONTWAIT, NULL);
+	n = sys_recvmmsg(s->fd, rx->msg, want);
 	if (n <= 0)
 		return 0;
 	rx->sock = s;
@@ -535,7 +536,7 @@ static int fetch(struct udp *u, struct rx *rx)
 			return 0;
 		asked = true;
 		rx->next_event = 0;
-		rx->nevents = epoll_wait(u->epfd, rx->event, RX_EVENTS, 0);
+		rx->nevents = sys_epoll_wait(u->epfd, rx->event, RX_EVENTS, 0);
 		if (rx->nevents <= 0) {
 			rx->nevents = 0;
 			rx->empty = true;
@@ -559,7 +560,7 @@ void rx_reap(struct udp *u)
 			rx->d.len = rx->d.off = 0;
 		}
 		if (s->fd >= 0)
-			close(s->fd);
+			sys_close(s->fd);
 		free(s);
 	}
 	if (rx) {
@@ -576,8 +577,8 @@ static void set_pending(struct udp *u, struct rx *rx, bool pending)
 	if (pending == rx->pending)
 		return;
 	rx->pending = pending;
-	done = pending ? write(u->pending_fd, &n, sizeof(n))
-		       : read(u->pending_fd, &n, sizeof(n));
+	done = pending ? sys_write(u->pending_fd, &n, sizeof(n))
+		       : sys_read(u->pending_fd, &n, sizeof(n));
 	(void)done; /* an eventfd that is full or empty is as it should be */
 }
 

@@ -29,6 +29,7 @@
 #include "internal.h"
 
 #include "base/bytes.h"
+#include "base/sys.h"
 #include "host/config.h"
 #include "host/netdev.h"
 #include "trace/pcap.h"
@@ -357,7 +358,7 @@ static int send_with(const struct route *r, const struct tx_sock *sock,
 		memcpy(CMSG_DATA(c), &s, sizeof(s));
 		m.msg_controllen += CMSG_SPACE(sizeof(s));
 	}
-	while (sendmsg(sock->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+	while (sys_sendmsg(sock->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
 		if (errno != EINTR)
 			return errno;
 	return 0;
@@ -398,7 +399,7 @@ static int send_private(struct udp *u, unsigned slot, const struct iovec *iov,
 	if (!port)
 		return -ENOENT;
 	m.msg_namelen = udp_sockaddr(&to, &loopback[v4], 0, port);
-	return sendmsg(u->tx[v4][0].fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0
+	return sys_sendmsg(u->tx[v4][0].fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0
 		       ? -errno
 		       : 0;
 }

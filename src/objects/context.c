@@ -8,12 +8,13 @@
  */
 #include "engine.h"
 
+#include "base/sys.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/param.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 /* Event queues */
@@ -30,7 +31,7 @@ void shca_token_put(int fd)
 	const uint64_t one = 1;
 
 	/* Fails only beyond 2^64 events. */
-	if (write(fd, &one, sizeof(one)) < 0)
+	if (sys_write(fd, &one, sizeof(one)) < 0)
 		return;
 }
 
@@ -38,29 +39,36 @@ int shca_token_get(int fd)
 {
 	uint64_t one;
 
+	/* A cancellation point, for those who wait: no lock is held. */
 	return read(fd, &one, sizeof(one)) < 0 ? -errno : 0;
 }
 
 void shca_token_drop(int fd)
 {
 	uint64_t one;
-	struct iovec iov = { &one, sizeof(one) };
 
 	/*
 	 * Linux before 5.8 cannot; then whoever is woken in vain sees an empty
 	 * queue and reads on.
 	 */
-	if (preadv2(fd, &iov, 1, -1, RWF_NOWAIT) < 0)
+	if (sys_read_nowait(fd, &one, sizeof(one)) < 0)
 		return;
+}
+
+static void unlock(void *mutex)
+{
+	pthread_mutex_unlock(mutex);
 }
 
 void shca_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond,
 		    const uint32_t *completed, uint32_t reported)
 {
 	pthread_mutex_lock(mutex);
+	/* A cancellation point, as in rdma-core: it may be for ever. */
+	pthread_cleanup_push(unlock, mutex);
 	while (*completed != reported)
 		pthread_cond_wait(cond, mutex);
-	pthread_mutex_unlock(mutex);
+	pthread_cleanup_pop(true);
 }
 
 /* Asynchronous events */
@@ -535,7 +543,7 @@ static int context_open(struct shca_device *dev, int cmd_fd,
 err_engine:
 	engine_put(ctx->engine);
 err_async:
-	close(ibctx->async_fd);
+	sys_close(ibctx->async_fd);
 err_free:
 	free(ctx);
 	return err;
@@ -595,8 +603,8 @@ int shca_close(struct ibv_context *ibctx)
 		free(a);
 	}
 	shca_file_put(ctx->file);
-	close(ibctx->cmd_fd);
-	close(ibctx->async_fd);
+	sys_close(ibctx->cmd_fd);
+	sys_close(ibctx->async_fd);
 	free(ctx);
 	return 0;
 }

@@ -9,13 +9,13 @@
  */
 #include "engine.h"
 
+#include "base/say.h"
+
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
 #include <time.h>
-#include <unistd.h>
 
 #define WC_KNOWN                                                               \
 	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |         \
@@ -70,7 +70,7 @@ int shca_channel_destroy(struct ibv_comp_channel *ibch)
 	pthread_mutex_unlock(&ch->lock);
 	if (busy)
 		return -EBUSY;
-	close(ibch->fd);
+	sys_close(ibch->fd);
 	free(ch->queue);
 	free(ch);
 	atomic_fetch_sub(&ctx->users, 1);
@@ -203,9 +203,8 @@ int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
 		cq->overrun = true;
 		pthread_mutex_unlock(&cq->lock);
 		if (overrun && cq->engine->cfg->explain)
-			fprintf(stderr,
-				"softhca: a CQ of %u entries overflowed, and what completes to it from now on is lost: poll it more often, or create it with room for all work requests of its QPs\n",
-				cq->depth);
+			say("a CQ of %u entries overflowed, and what completes to it from now on is lost: poll it more often, or create it with room for all work requests of its QPs",
+			    cq->depth);
 		if (overrun)
 			shca_async_raise(to_ctx(cq->ex.context), &ev);
 		return -ENOSPC;
@@ -278,7 +277,7 @@ static void late_remove(struct shca_cq *cq)
 		for (p = &e->late; *p != cq; p = &(*p)->mod_next)
 			;
 		*p = cq->mod_next;
-		close(cq->mod_fd);
+		sys_close(cq->mod_fd);
 	}
 	pthread_mutex_unlock(&e->late_lock);
 }

@@ -8,12 +8,13 @@
  */
 #include "engine.h"
 
+#include "base/say.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/param.h>
-#include <unistd.h>
 
 #define MAX_DEVICES 16
 
@@ -96,10 +97,8 @@ static int device_create(struct shca_device **out, const char *ifname,
 	err = scan(dev, &dev->gids);
 	if (!err && index == 0 && config_get()->addr && !*ifname &&
 	    netdev_scan(&dev->gids, NULL, config_get()->addr))
-		fprintf(stderr,
-			"softhca: SOFTHCA_ADDR=%s: no address of an "
-			"interface that is up\n",
-			config_get()->addr);
+		say("SOFTHCA_ADDR=%s: no address of an interface that is up",
+		    config_get()->addr);
 	if (err) {
 		free(dev);
 		return err;
@@ -147,9 +146,8 @@ static int devices_create(void)
 			if (!err)
 				ndevices++;
 			else
-				fprintf(stderr,
-					"softhca: SOFTHCA_DEVICES: %s: %s\n",
-					name, strerror(-err));
+				say("SOFTHCA_DEVICES: %s: %s", name,
+				    strerror(-err));
 		}
 		p += len + (p[len] == ',');
 	}

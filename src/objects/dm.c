@@ -13,13 +13,14 @@
  */
 #include "engine.h"
 
+#include "base/sys.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -98,7 +99,7 @@ int shca_file_create(struct engine *e, const char *device, int *out_fd,
 	uint64_t id;
 	int fd, err;
 
-	if (getrandom(&id, sizeof(id), 0) != sizeof(id))
+	if (!sys_random(&id, sizeof(id)))
 		return -EIO;
 	fd = memfd_create("softhca-dm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
@@ -109,7 +110,7 @@ int shca_file_create(struct engine *e, const char *device, int *out_fd,
 	else
 		err = file_map(fd, out);
 	if (err) {
-		close(fd);
+		sys_close(fd);
 		return err;
 	}
 	h = (*out)->head;

@@ -27,6 +27,8 @@
 #include "loan.h"
 
 #include "base/bytes.h"
+#include "base/say.h"
+#include "base/sys.h"
 #include "trace/pcap.h"
 #include "wire/roce.h"
 
@@ -43,7 +45,6 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -145,7 +146,7 @@ static void wake(struct engine *e)
 	const uint64_t one = 1;
 
 	/* A full eventfd (EAGAIN) wakes just as well. */
-	if (write(e->wake_fd, &one, sizeof(one)) < 0)
+	if (sys_write(e->wake_fd, &one, sizeof(one)) < 0)
 		return;
 }
 
@@ -424,8 +425,8 @@ static void drops_explain(struct engine *e)
 	if (atomic_exchange(&e->drops_told, sum) == sum)
 		return;
 	len = snprintf(line, sizeof(line),
-		       "softhca: process %d: %" PRIu64
-		       " packets received, %" PRIu64 " dropped",
+		       "process %d: %" PRIu64 " packets received, %" PRIu64
+		       " dropped",
 		       (int)getpid(), s->rx_pkts + n[0] + n[1], sum);
 	for (size_t i = 0; i < 4 + ROCE_DROPS; i++)
 		if (n[i])
@@ -433,9 +434,7 @@ static void drops_explain(struct engine *e)
 					"%s %s %" PRIu64,
 					len && line[len - 1] == 'd' ? ":" : ",",
 					what[i], n[i]);
-	line[len++] = '\n';
-	if (write(STDERR_FILENO, line, (size_t)len) < 0)
-		return;
+	say("%s", line);
 }
 
 /* Now and then while it happens, for processes that do not end. */
@@ -711,7 +710,8 @@ static void *thread_main(void *arg)
 				netdevs_changed(e);
 			else if (ev[i].data.fd != e->wake_fd)
 				shca_cq_late(e, ev[i].data.fd);
-			else if (read(e->wake_fd, &count, sizeof(count)) < 0)
+			else if (sys_read(e->wake_fd, &count, sizeof(count)) <
+				 0)
 				continue;
 		}
 		now = clock_ns();
@@ -799,7 +799,7 @@ static int chunk_lease(struct engine *e)
 		do {
 			if (e->nowned > REGISTRY_CHUNKS / 2)
 				return -ENOSPC;
-			if (getrandom(&i, sizeof(i), 0) != sizeof(i))
+			if (!sys_random(&i, sizeof(i)))
 				return -EIO;
 			i = 1 + i % (REGISTRY_CHUNKS - 2);
 		} while (atomic_load(&e->chunk[i]));
@@ -921,7 +921,6 @@ void engine_explain(struct roce_qp *core, const char *fmt, ...)
 	const struct roce_path *path = roce_qp_path(core);
 	char line[512], peer[INET6_ADDRSTRLEN + 16] = "";
 	va_list ap;
-	int n, m;
 
 	if (roce_qp_type(core) != IBV_QPT_UD && path &&
 	    roce_qp_state(core) >= IBV_QPS_RTR) {
@@ -930,24 +929,14 @@ void engine_explain(struct roce_qp *core, const char *fmt, ...)
 		inet_ntop(v4 ? AF_INET : AF_INET6,
 			  path->dgid.raw + (v4 ? 12 : 0), peer, sizeof(peer));
 	}
-	n = snprintf(line, sizeof(line), "softhca: QP 0x%06x",
-		     roce_qp_num(core));
-	if (peer[0])
-		n += snprintf(line + n, sizeof(line) - (size_t)n,
-			      " (peer %s QP 0x%06x)", peer, roce_qp_dest(core));
-	n += snprintf(line + n, sizeof(line) - (size_t)n, ": ");
 	va_start(ap, fmt);
-	m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
+	vsnprintf(line, sizeof(line), fmt, ap);
 	va_end(ap);
-	if (m < 0)
-		return;
-	n += m;
-	if (n > (int)sizeof(line) - 2)
-		n = (int)sizeof(line) - 2;
-	line[n++] = '\n';
-	/* In one piece, so that lines of several processes do not mix. */
-	if (write(STDERR_FILENO, line, (size_t)n) < 0)
-		return;
+	if (peer[0])
+		say("QP 0x%06x (peer %s QP 0x%06x): %s", roce_qp_num(core),
+		    peer, roce_qp_dest(core), line);
+	else
+		say("QP 0x%06x: %s", roce_qp_num(core), line);
 }
 
 /* Beginning and end */
@@ -958,7 +947,7 @@ static int keys_create(struct engine *e)
 	uint64_t seed[3];
 	void *mem;
 
-	if (getrandom(seed, sizeof(seed), 0) != sizeof(seed))
+	if (!sys_random(seed, sizeof(seed)))
 		return -EIO;
 	e->id = seed[1];
 	atomic_store(&e->next_srqn, (uint32_t)seed[2]);
@@ -978,11 +967,11 @@ static int keys_create(struct engine *e)
 static void fds_close(struct engine *e)
 {
 	if (e->epoll_fd >= 0)
-		close(e->epoll_fd);
+		sys_close(e->epoll_fd);
 	if (e->wake_fd >= 0)
-		close(e->wake_fd);
+		sys_close(e->wake_fd);
 	if (e->netdev_fd >= 0)
-		close(e->netdev_fd);
+		sys_close(e->netdev_fd);
 	e->epoll_fd = e->wake_fd = e->netdev_fd = -1;
 }
 
@@ -1003,15 +992,24 @@ static int fds_open(struct engine *e)
 	return err;
 }
 
+static void thread_end(struct engine *e)
+{
+	int state;
+
+	atomic_store(&e->stop, true);
+	wake(e);
+	/* A cancellation point, and there is a lock held. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+	pthread_join(e->thread, NULL);
+	pthread_setcancelstate(state, NULL);
+}
+
 static void engine_destroy(struct engine *e)
 {
 	uint32_t i;
 
-	if (atomic_load(&e->started)) {
-		atomic_store(&e->stop, true);
-		wake(e);
-		pthread_join(e->thread, NULL);
-	}
+	if (atomic_load(&e->started))
+		thread_end(e);
 	gsi_destroy(e);
 	fds_close(e);
 	if (e->udp && e->cfg->explain)
@@ -1082,10 +1080,10 @@ static int join_host(struct engine *e)
 		return 0;
 	e->registry = NULL;
 	if (err == -ETIMEDOUT || !atomic_flag_test_and_set(&said))
-		fprintf(stderr, "softhca: %s%s\n", why,
-			err == -ETIMEDOUT ? ""
-					  : "; going on without the other "
-					    "processes of this host");
+		say("%s%s", why,
+		    err == -ETIMEDOUT ? ""
+				      : "; going on without the other "
+					"processes of this host");
 	return err == -ETIMEDOUT ? err : 0;
 }
 
@@ -1138,13 +1136,11 @@ static int engine_create(struct engine **out)
 	if (cfg->pcap && !recording) {
 		err = pcap_open(&recording, cfg->pcap);
 		if (err)
-			fprintf(stderr, "softhca: cannot write %s: %s\n",
-				cfg->pcap,
-				err == -EBUSY
-					? "another process writes to this "
-					  "FIFO; with %p in the name each has "
-					  "its own"
-					: strerror(-err));
+			say("cannot write %s: %s", cfg->pcap,
+			    err == -EBUSY
+				    ? "another process writes to this FIFO; "
+				      "with %p in the name each has its own"
+				    : strerror(-err));
 	}
 	link.pcap = e->pcap = recording;
 	err = join_host(e);

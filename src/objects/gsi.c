@@ -20,12 +20,12 @@
 
 #include "base/bytes.h"
 #include "base/gid.h"
+#include "base/say.h"
+#include "base/sys.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 #define QPN_BITS 0xffffffu
@@ -137,10 +137,8 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 	b.pkt[0].hdr_len = (uint16_t)roce_encode(&h, b.pkt[0].hdr);
 	udp_send(g->e->udp, &b, &err);
 	if (err && g->e->cfg->explain)
-		fprintf(stderr,
-			"softhca: a message of the connection manager "
-			"cannot be sent: %s\n",
-			strerror(err));
+		say("a message of the connection manager cannot be sent: %s",
+		    strerror(err));
 }
 
 static void flush(struct gsi *g)
@@ -333,7 +331,7 @@ int gsi_create(struct engine *e)
 		return -ENOMEM;
 	cfg.arg = g;
 	g->e = e;
-	if (getrandom(&cfg.seed, sizeof(cfg.seed), 0) != sizeof(cfg.seed))
+	if (!sys_random(&cfg.seed, sizeof(cfg.seed)))
 		cfg.seed = clock_ns();
 	err = cm_create(&g->cm, &cfg);
 	if (err) {
@@ -464,7 +462,7 @@ int shca_cm_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex)
 	if (err) {
 		why = udp_why(e->udp);
 		if (why && *why)
-			fprintf(stderr, "softhca: %s\n", why);
+			say("%s", why);
 		goto out;
 	}
 	g->bound[g->nbound].gid = *gid;

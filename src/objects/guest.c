@@ -14,6 +14,8 @@
  */
 #include "word.h"
 
+#include "base/sys.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,7 +101,7 @@ static void finish(struct shca_qp *qp)
 	/* The peer waits for an answer; the link may be busy. */
 	for (int i = 0; i < 100 && roce_tx_ready(qp->core); i++) {
 		if (i)
-			usleep(500);
+			sys_sleep(500000);
 		shca_qp_flush(qp, clock_ns());
 	}
 	/* What it is in the middle of does not go on. */

@@ -39,10 +39,11 @@
  */
 #include "word.h"
 
+#include "base/sys.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 /* A loan that lasts so long is looked at: its process may be dead. */
 #define LOAN_LONG_NS 5000000u
@@ -259,8 +260,7 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 		if (!s.idle)
 			return true; /* no room on the link: later */
 	}
-	if (!qp->qp_id &&
-	    getrandom(&qp->qp_id, sizeof(qp->qp_id), 0) != sizeof(qp->qp_id))
+	if (!qp->qp_id && !sys_random(&qp->qp_id, sizeof(qp->qp_id)))
 		return true;
 	qp->loan++;
 	qp->lent = (uint16_t)(slot + 1);

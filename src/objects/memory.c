@@ -8,6 +8,8 @@
  */
 #include "engine.h"
 
+#include "base/sys.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/dma-buf.h>
@@ -36,7 +38,7 @@
  */
 static int mappings_check(uintptr_t begin, uintptr_t end, bool write)
 {
-	FILE *f = fopen("/proc/self/maps", "re");
+	FILE *f = fopen("/proc/self/maps", "rce");
 	unsigned long from, to;
 	char line[512], r, w;
 
@@ -88,7 +90,7 @@ static int access_check(int access)
 /* Whether the first byte is in huge pages: IBV_ACCESS_HUGETLB with ODP. */
 static int huge_check(uintptr_t at)
 {
-	FILE *f = fopen("/proc/self/smaps", "re");
+	FILE *f = fopen("/proc/self/smaps", "rce");
 	unsigned long from, to, kb = 0;
 	bool inside = false;
 	char line[512], r;
@@ -334,7 +336,7 @@ int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
 	err = mr.fd < 0 ? -errno : region_publish(&mr, out);
 	if (err) {
 		if (mr.fd >= 0)
-			close(mr.fd);
+			sys_close(mr.fd);
 		munmap(mr.map, mr.map_len);
 		return err;
 	}
@@ -402,7 +404,7 @@ static void region_free(struct shca_mr *mr)
 		shca_dm_put(mr->dm);
 	if (mr->map) {
 		dmabuf_sync(mr->fd, DMA_BUF_SYNC_RW | DMA_BUF_SYNC_END);
-		close(mr->fd);
+		sys_close(mr->fd);
 		munmap(mr->map, mr->map_len);
 	}
 	shca_pd_put(mr->mr.pd);

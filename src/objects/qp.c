@@ -17,8 +17,9 @@
  */
 #include "loan.h"
 
+#include "base/say.h"
+
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -375,7 +376,7 @@ static void say_why(struct engine *e)
 	const char *why = udp_why(e->udp);
 
 	if (*why && !atomic_flag_test_and_set(&said))
-		fprintf(stderr, "softhca: %s\n", why);
+		say("%s", why);
 }
 
 static int address_bind(struct shca_qp *qp, const union ibv_gid *gid,

@@ -16,6 +16,7 @@
 #include "loan.h"
 
 #include "base/bytes.h"
+#include "base/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define BUCKETS 64
 /* Where the lock is: beyond what programs lock. */
@@ -73,7 +73,7 @@ static void domain_put(struct engine *e, struct shca_domain *d)
 	pthread_mutex_unlock(&e->xrc_lock);
 	shca_guest_domain_gone(e, d);
 	if (d->fd >= 0)
-		close(d->fd);
+		sys_close(d->fd);
 	pthread_rwlock_destroy(&d->numbers);
 	free(d);
 }
@@ -111,7 +111,8 @@ static int inode_open(struct shca_domain *d, int fd, int oflags)
 
 	/* A description of its own, for a lock of its own. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	d->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	d->fd = sys_open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK,
+			 0);
 	if (d->fd < 0)
 		d->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (d->fd < 0)
@@ -161,7 +162,7 @@ static int domain_open(struct shca_context *ctx, int fd, int oflags,
 		err = inode_open(d, fd, oflags);
 	if (err) {
 		if (d->fd >= 0)
-			close(d->fd);
+			sys_close(d->fd);
 		free(d);
 		d = NULL;
 		goto out;

@@ -9,13 +9,13 @@
 #include "cma.h"
 
 #include "base/bytes.h"
+#include "base/sys.h"
 
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 static struct {
 	pthread_mutex_t lock; /* of setting this up */
@@ -39,7 +39,7 @@ uint32_t cma_random(void)
 {
 	uint32_t r;
 
-	if (getrandom(&r, sizeof(r), GRND_NONBLOCK) != sizeof(r))
+	if (!sys_random(&r, sizeof(r)))
 		r = (uint32_t)(clock_ns() * 0x9e3779b97f4a7c15u >> 32);
 	return r;
 }

@@ -147,6 +147,8 @@ void cma_unlock(void);
 uint32_t cma_random(void);
 extern pthread_mutex_t cma_ack_lock;
 extern pthread_cond_t cma_acked;
+/* Until all events that were fetched of something have been acknowledged. */
+void cma_wait_acked(const uint32_t *completed, const uint32_t *reported);
 
 /* event.c; the lock is held */
 struct cma_channel *cma_channel_new(void);

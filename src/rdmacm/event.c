@@ -12,6 +12,7 @@
 #include "cma.h"
 
 #include "base/bytes.h"
+#include "base/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -60,12 +60,11 @@ static void uncount(struct cma_channel *c)
 {
 	struct pollfd p = { .fd = c->ch.fd, .events = POLLIN };
 	uint64_t n;
-	struct iovec v = { .iov_base = &n, .iov_len = sizeof(n) };
 
-	if (preadv2(c->ch.fd, &v, 1, -1, RWF_NOWAIT) > 0 || errno == EAGAIN)
+	if (sys_read_nowait(c->ch.fd, &n, sizeof(n)) > 0 || errno == EAGAIN)
 		return;
 	/* Linux before 5.8 */
-	if (poll(&p, 1, 0) == 1 && read(c->ch.fd, &n, sizeof(n)) < 0)
+	if (sys_poll(&p, 1, 0) == 1 && sys_read(c->ch.fd, &n, sizeof(n)) < 0)
 		return;
 }
 
@@ -73,7 +72,7 @@ static void count(struct cma_channel *c)
 {
 	const uint64_t one = 1;
 
-	if (write(c->ch.fd, &one, sizeof(one)) < 0)
+	if (sys_write(c->ch.fd, &one, sizeof(one)) < 0)
 		return; /* 2^64 events wait already */
 }
 

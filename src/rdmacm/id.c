@@ -157,13 +157,20 @@ int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id,
 	return cma_ret(cma_create_id(channel, id, context, ps, IBV_QPT_RC));
 }
 
-/* What was fetched of this identifier has to be acknowledged first. */
-static void wait_acked(struct cma_id *id)
+static void ack_unlock(void *arg)
+{
+	(void)arg;
+	pthread_mutex_unlock(&cma_ack_lock);
+}
+
+void cma_wait_acked(const uint32_t *completed, const uint32_t *reported)
 {
 	pthread_mutex_lock(&cma_ack_lock);
-	while (id->completed != id->reported)
+	/* It may be cancelled where it sleeps. */
+	pthread_cleanup_push(ack_unlock, NULL);
+	while (*completed != *reported)
 		pthread_cond_wait(&cma_acked, &cma_ack_lock);
-	pthread_mutex_unlock(&cma_ack_lock);
+	pthread_cleanup_pop(1);
 }
 
 int rdma_destroy_id(struct rdma_cm_id *ib)
@@ -182,7 +189,7 @@ int rdma_destroy_id(struct rdma_cm_id *ib)
 	cma_port_put(id);
 	if (ib->event)
 		rdma_ack_cm_event(ib->event);
-	wait_acked(id);
+	cma_wait_acked(&id->completed, &id->reported);
 	if (id->sync && channel)
 		rdma_destroy_event_channel(channel);
 	cma_id_free(id);
@@ -215,7 +222,7 @@ int rdma_migrate_id(struct rdma_cm_id *ib, struct rdma_event_channel *channel)
 		if (old)
 			rdma_destroy_event_channel(old);
 	}
-	wait_acked(id);
+	cma_wait_acked(&id->completed, &id->reported);
 	return 0;
 }
 

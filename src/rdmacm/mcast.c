@@ -142,10 +142,7 @@ static void leave(struct cma_id *id, struct cma_mc *mc)
 {
 	if (mc->attached && id->id.qp)
 		ibv_detach_mcast(id->id.qp, &mc->mgid, CMA_MLID);
-	pthread_mutex_lock(&cma_ack_lock);
-	while (mc->completed != mc->reported)
-		pthread_cond_wait(&cma_acked, &cma_ack_lock);
-	pthread_mutex_unlock(&cma_ack_lock);
+	cma_wait_acked(&mc->completed, &mc->reported);
 	free(mc);
 }
 

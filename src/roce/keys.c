@@ -19,10 +19,11 @@
  */
 #include "keys.h"
 
+#include "base/sys.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <sched.h>
-#include <time.h>
 
 #define INDEX_MASK 0xffffffu
 #define NO_SLOT UINT32_MAX
@@ -158,7 +159,6 @@ int keys_add(struct keys *k, const struct key_entry *from)
 void keys_kill(struct keys *k, uint32_t slot)
 {
 	struct key_entry *e = &k->entry[slot];
-	const struct timespec nap = { .tv_nsec = 50000 };
 	unsigned round;
 	uint32_t users;
 
@@ -171,7 +171,7 @@ void keys_kill(struct keys *k, uint32_t slot)
 	 */
 	for (round = 0; users & ~KEY_DYING; round++) {
 		if (round >= 1000)
-			nanosleep(&nap, NULL);
+			sys_sleep(50000);
 		else if (round >= 100)
 			sched_yield();
 		users = atomic_load_explicit(&e->users, memory_order_acquire);

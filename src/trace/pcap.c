@@ -19,6 +19,8 @@
 
 #include "base/bytes.h"
 #include "base/checksum.h"
+#include "base/say.h"
+#include "base/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -198,7 +200,6 @@ static bool is_ours(const struct pcap *p)
  */
 static ssize_t write_quietly(int fd, const uint8_t *buf, size_t len)
 {
-	const struct timespec no_wait = { 0 };
 	sigset_t ours, before, pending;
 	int error;
 	ssize_t n;
@@ -208,14 +209,14 @@ static ssize_t write_quietly(int fd, const uint8_t *buf, size_t len)
 	sigaddset(&ours, SIGXFSZ);
 	pthread_sigmask(SIG_BLOCK, &ours, &before);
 	sigpending(&pending);
-	n = write(fd, buf, len);
+	n = sys_write(fd, buf, len);
 	if (n < 0 && (errno == EPIPE || errno == EFBIG)) {
 		error = errno;
 		if (sigismember(&pending, SIGPIPE))
 			sigdelset(&ours, SIGPIPE);
 		if (sigismember(&pending, SIGXFSZ))
 			sigdelset(&ours, SIGXFSZ);
-		sigtimedwait(&ours, NULL, &no_wait);
+		sys_take_signal(&ours);
 		errno = error;
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -226,7 +227,7 @@ static ssize_t write_quietly(int fd, const uint8_t *buf, size_t len)
 static bool has_room(struct pcap *p, int ms)
 {
 	struct pollfd pfd = { .fd = p->fd, .events = POLLOUT };
-	int n = p->stalled ? 0 : poll(&pfd, 1, ms);
+	int n = p->stalled ? 0 : sys_poll(&pfd, 1, ms);
 
 	p->stalled = n == 0;
 	return n > 0 || (n < 0 && errno == EINTR);
@@ -279,8 +280,8 @@ static void drop_locked(struct pcap *p)
 
 	p->dropped++;
 	if (!atomic_flag_test_and_set(&said))
-		fprintf(stderr, "softhca: whoever reads the recording does not "
-				"keep up: packets are left out of it\n");
+		say("whoever reads the recording does not keep up: packets "
+		    "are left out of it");
 }
 
 void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
@@ -442,7 +443,7 @@ int pcap_open(struct pcap **out, const char *path)
 	p->stalled = false;
 	p->dropped = 0;
 	/* Payloads are the user's data: nobody else reads them. */
-	p->fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	p->fd = sys_open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (p->fd < 0) {
 		err = -errno;
 		goto err_free_pcap;
@@ -463,7 +464,7 @@ int pcap_open(struct pcap **out, const char *path)
 
 err_close:
 	pthread_mutex_destroy(&p->lock);
-	close(p->fd);
+	sys_close(p->fd);
 err_free_pcap:
 	free(p);
 err_free_name:
@@ -479,6 +480,6 @@ void pcap_close(struct pcap *p)
 		pcap_flush(p);
 		pthread_mutex_destroy(&p->lock);
 	}
-	close(p->fd);
+	sys_close(p->fd);
 	free(p);
 }

@@ -314,3 +314,32 @@ def test_generator_refuses_bad_tables(tmp_path):
         p = subprocess.run([awk, "-v", "out=stubs", "-v", "code=EIO", "-f", script, t], text=True,
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert p.returncode and why in p.stderr, text
+
+
+# Functions of libc that are cancellation points, and stderr, by which others
+# of them are reached. base/sys.h and base/say.h have the same without.
+CANCELLATION_POINTS = set("""
+    accept accept4 clock_nanosleep close connect creat fdatasync fsync getrandom lockf msync
+    nanosleep open open64 openat openat64 pause poll ppoll pread pread64 preadv preadv2
+    preadv64v2 pselect pthread_cond_clockwait pthread_cond_timedwait pthread_cond_wait
+    pthread_join pwrite pwrite64 pwritev pwritev2 read readv recv recvfrom recvmmsg recvmsg
+    select sem_timedwait sem_wait send sendmmsg sendmsg sendto sigtimedwait sigwait
+    sigwaitinfo sleep splice stderr system usleep waitid waitpid wait write writev epoll_pwait
+    epoll_pwait2 epoll_wait""".split())
+
+
+def test_no_cancellation_points():
+    """Whoever is cancelled while it has a lock of ours leaves it locked."""
+    imported = {line.split()[7].split("@")[0]
+                for line in readelf("--dyn-syms", os.path.join(LIB, "libsofthca.so.0")).splitlines()
+                if len(line.split()) > 7 and line.split()[6] == "UND"}
+    assert imported & CANCELLATION_POINTS == {
+        "read", "pthread_cond_wait",  # by those who wait for events and their acknowledgements
+        "epoll_wait", "epoll_pwait2",  # by the progress thread
+        "pthread_join",  # where cancellation is disabled
+    }, "call what base/sys.h and base/say.h have instead"
+    for path in glob.glob(os.path.join(ROOT, "src/*/*.c")):
+        if os.path.basename(os.path.dirname(path)) in ("trace", "host", "link", "objects"):
+            with open(path) as f:
+                for mode in re.findall(r'\bfopen\([^;]*"(\w+)"\)', f.read()):
+                    assert "c" in mode, f"{path}: a stream that is opened without \"c\""

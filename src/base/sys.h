@@ -1,0 +1,131 @@
+/*
+ * sys.h - system calls that are no cancellation points
+ *
+ * A thread for which somebody has called pthread_cancel(3) ends in the next
+ * function of libc that is a cancellation point, and most that lead to a system
+ * call are: read, write, close, sendmsg, nanosleep, getrandom. A thread that
+ * ends in one of them while it holds a lock leaves it locked for good. So
+ * nothing below the two ABI libraries calls them: these are the same calls, by
+ * way of syscall(2), which is none. A stream is opened with "c" in its mode,
+ * see fopen(3), and messages go by say(). The tests look at what the library
+ * imports.
+ */
+#ifndef SOFTHCA_BASE_SYS_H
+#define SOFTHCA_BASE_SYS_H
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Where long has 32 bits, the calls whose times have 64. */
+#ifdef SYS_ppoll_time64
+#define SYS_PPOLL SYS_ppoll_time64
+#define SYS_NANOSLEEP SYS_clock_nanosleep_time64
+#else
+#define SYS_PPOLL SYS_ppoll
+#define SYS_NANOSLEEP SYS_clock_nanosleep
+#endif
+
+struct sys_time {
+	int64_t sec, nsec;
+};
+
+static inline ssize_t sys_read(int fd, void *buf, size_t len)
+{
+	return syscall(SYS_read, fd, buf, len);
+}
+
+/* EAGAIN where it would block; an error before Linux 5.8 (eventfd). */
+static inline ssize_t sys_read_nowait(int fd, void *buf, size_t len)
+{
+	const struct iovec v = { buf, len };
+
+	return syscall(SYS_preadv2, fd, &v, 1ul, -1l, -1l, RWF_NOWAIT);
+}
+
+static inline ssize_t sys_write(int fd, const void *buf, size_t len)
+{
+	return syscall(SYS_write, fd, buf, len);
+}
+
+static inline int sys_open(const char *path, int flags, mode_t mode)
+{
+#ifdef __O_LARGEFILE
+	flags |= __O_LARGEFILE;
+#endif
+	return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+static inline int sys_close(int fd)
+{
+	return (int)syscall(SYS_close, fd);
+}
+
+static inline ssize_t sys_sendmsg(int fd, const struct msghdr *m, int flags)
+{
+	return syscall(SYS_sendmsg, fd, m, flags);
+}
+
+static inline ssize_t sys_sendto(int fd, const void *buf, size_t len, int flags,
+				 const struct sockaddr *to, socklen_t tolen)
+{
+	return syscall(SYS_sendto, fd, buf, len, flags, to, tolen);
+}
+
+static inline ssize_t sys_recvfrom(int fd, void *buf, size_t len, int flags,
+				   struct sockaddr *from, socklen_t *fromlen)
+{
+	return syscall(SYS_recvfrom, fd, buf, len, flags, from, fromlen);
+}
+
+/* What is there, at most n messages; does not wait. */
+static inline int sys_recvmmsg(int fd, struct mmsghdr *m, unsigned n)
+{
+	return (int)syscall(SYS_recvmmsg, fd, m, n, MSG_DONTWAIT, NULL);
+}
+
+static inline int sys_epoll_wait(int fd, struct epoll_event *ev, int max,
+				 int ms)
+{
+	return (int)syscall(SYS_epoll_pwait, fd, ev, max, ms, NULL, 0);
+}
+
+static inline int sys_poll(struct pollfd *p, unsigned n, int ms)
+{
+	const struct sys_time t = { ms / 1000, ms % 1000 * 1000000l };
+
+	return (int)syscall(SYS_PPOLL, p, n, ms < 0 ? NULL : &t, NULL, 0);
+}
+
+static inline void sys_sleep(uint64_t ns)
+{
+	const struct sys_time t = { (int64_t)(ns / 1000000000),
+				    (int64_t)(ns % 1000000000) };
+
+	/* A signal may end it early. */
+	syscall(SYS_NANOSLEEP, CLOCK_MONOTONIC, 0, &t, NULL);
+}
+
+/* Takes one of the signals, all blocked, if one is pending. */
+static inline void sys_take_signal(const sigset_t *set)
+{
+	const struct sys_time none = { 0, 0 };
+
+	syscall(SYS_rt_sigtimedwait, set, NULL, &none, _NSIG / 8);
+}
+
+/* Whether all of buf has been filled. */
+static inline int sys_random(void *buf, size_t len)
+{
+	return syscall(SYS_getrandom, buf, len, 0) == (long)len;
+}
+
+#endif
