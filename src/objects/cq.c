@@ -277,6 +277,7 @@ static void late_remove(struct shca_cq *cq)
 		for (p = &e->late; *p != cq; p = &(*p)->mod_next)
 			;
 		*p = cq->mod_next;
+		engine_unwatch_fd(e, cq->mod_fd);
 		sys_close(cq->mod_fd);
 	}
 	pthread_mutex_unlock(&e->late_lock);

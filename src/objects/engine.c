@@ -35,6 +35,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <link.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -63,6 +64,7 @@
 #define PAUSE_MAX_NS 1000000
 
 #define SLICE_NS 100000 /* the least there is */
+#define STACK_BYTES (512 * 1024)
 
 #define DROPS_NS 10000000000
 
@@ -746,6 +748,48 @@ int engine_watch_fd(struct engine *e, int fd)
 	return epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 
+void engine_unwatch_fd(struct engine *e, int fd)
+{
+	/* To close it would not do where a child has a copy. */
+	epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+}
+
+static int add_tls(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	size_t *sum = arg;
+
+	(void)size;
+	for (size_t i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_TLS)
+			*sum += info->dlpi_phdr[i].p_memsz +
+				info->dlpi_phdr[i].p_align;
+	return 0;
+}
+
+/* A stack begins with the static TLS of the program and its libraries. */
+static size_t stack_size(void)
+{
+	size_t size = STACK_BYTES;
+
+	dl_iterate_phdr(add_tls, &size);
+	return size;
+}
+
+/* Few would guess it from the errno of ibv_modify_qp(), or look there. */
+static void say_no_thread(int err)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+
+	if (!atomic_flag_test_and_set(&said))
+		say("the thread that receives while the program does not poll "
+		    "cannot be started: %s; %s",
+		    strerror(err),
+		    err == EAGAIN ? "raise the limit of threads (ulimit -u; in "
+				    "a container its pids limit)"
+				  : "threads have to be allowed (seccomp), and "
+				    "memory for a stack");
+}
+
 int engine_start(struct engine *e)
 {
 	static const int faults[] = { SIGSEGV, SIGBUS,  SIGFPE,
@@ -770,11 +814,13 @@ int engine_start(struct engine *e)
 		sigdelset(&set, faults[i]);
 	pthread_sigmask(SIG_SETMASK, &set, &old);
 	pthread_attr_init(&attr);
-	pthread_attr_setstacksize(&attr, 512 * 1024);
+	pthread_attr_setstacksize(&attr, stack_size());
 	err = -pthread_create(&e->thread, &attr, thread_main, e);
 	pthread_attr_destroy(&attr);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (!err)
+	if (err)
+		say_no_thread(-err);
+	else
 		atomic_store(&e->started, true);
 out:
 	pthread_mutex_unlock(&e->thread_lock);

@@ -144,8 +144,9 @@ void engine_context_add(struct engine *e, struct shca_context *ctx);
 
 /* Starts the progress thread unless it runs. */
 int engine_start(struct engine *e);
-/* The thread looks after a CQ's timer, until it is closed. */
+/* The thread looks after a CQ's timer; no longer. */
 int engine_watch_fd(struct engine *e, int fd);
+void engine_unwatch_fd(struct engine *e, int fd);
 
 /*
  * What a program does that finds its CQ empty: receives packets, sends what

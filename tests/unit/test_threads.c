@@ -1,13 +1,23 @@
 /*
- * test_threads.c - threads that are cancelled
+ * test_threads.c - threads that end, forks, and the thread of the library
+ *
+ * The program has more thread-local storage than the stack of a small thread,
+ * as programs with large runtimes do: every thread's stack begins with it.
  */
 #include "objects/engine.h"
 
 #include "pair.h"
 
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <rdma/rdma_cma.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #define CANCELLED 200
+
+static _Thread_local volatile char storage[1 << 20];
 
 /* What the thread that is about to be cancelled has got to. */
 static const char *_Atomic at = "";
@@ -40,6 +50,7 @@ static void *verbs(void *arg)
 	struct ibv_cq *cq;
 	void *cq_arg;
 
+	storage[0] = 1;
 	pthread_cancel(pthread_self());
 	at = "ibv_open_device";
 	setup(NULL);
@@ -147,14 +158,129 @@ static void cancelled_while_busy(void **state)
 	end_fini(&b);
 }
 
+/* Descriptors that the library's thread is woken by. */
+static unsigned watched(void)
+{
+	char path[64], line[256];
+	unsigned n = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d",
+		 to_ctx(ctx)->engine->epoll_fd);
+	f = fopen(path, "re");
+	assert_non_null(f);
+	while (fgets(line, sizeof(line), f))
+		n += !strncmp(line, "tfd:", 4);
+	fclose(f);
+	return n;
+}
+
+/*
+ * A child has a copy of every descriptor. The timer of a CQ that is gone, which
+ * the copy keeps alive, wakes nobody any more.
+ */
+static void timer_after_fork(void **state)
+{
+	struct ibv_modify_cq_attr attr = {
+		.attr_mask = IBV_CQ_ATTR_MODERATE,
+		.moderate = { .cq_count = 100, .cq_period = 1 },
+	};
+	unsigned before = watched();
+	int fds[2], status;
+	struct ibv_cq *cq;
+	pid_t pid;
+
+	(void)state;
+	cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
+	assert_non_null(cq);
+	assert_int_equal(ibv_modify_cq(cq, &attr), 0);
+	assert_int_equal(watched(), before + 1);
+	assert_int_equal(pipe(fds), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		char c;
+
+		close(fds[1]);
+		_exit(read(fds[0], &c, 1) != 0);
+	}
+	assert_int_equal(ibv_destroy_cq(cq), 0);
+	assert_int_equal(watched(), before);
+	close(fds[0]);
+	close(fds[1]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+static int forbid_threads(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+			 offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog prog = { sizeof(code) / sizeof(*code), code };
+
+	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	       prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog);
+}
+
+/* As at the limit of processes: the errno is right, and a sentence says why. */
+static void no_thread(void **state)
+{
+	char text[2048] = "";
+	size_t len = 0;
+	ssize_t n;
+	int fds[2], status;
+	pid_t pid;
+
+	(void)state;
+#ifdef __SANITIZE_THREAD__
+	skip(); /* it forbids threads in a child of threads */
+#endif
+	assert_int_equal(pipe(fds), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		int err;
+
+		alarm(20);
+		dup2(fds[1], STDERR_FILENO);
+		if (forbid_threads())
+			_exit(77);
+		setup(NULL);
+		end_init(&a, IBV_QPT_RC, NULL);
+		err = to_init(a.qp, 0);
+		_exit(err == EAGAIN ? 0 : 1);
+	}
+	close(fds[1]);
+	while (len < sizeof(text) - 1 &&
+	       (n = read(fds[0], text + len, sizeof(text) - 1 - len)) > 0)
+		len += (size_t)n;
+	close(fds[0]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	if (WEXITSTATUS(status) == 77)
+		skip(); /* no seccomp here */
+	assert_int_equal(WEXITSTATUS(status), 0);
+	assert_non_null(strstr(text, "softhca: "));
+	assert_non_null(strstr(text, "thread"));
+	assert_non_null(strstr(text, "ulimit -u"));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 /* An argument is the name of the one test to run. */
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(no_thread),
 		cmocka_unit_test(no_cancellation_points),
 		TEST(cancelled_while_busy),
+		TEST(timer_after_fork),
 	};
 
 	if (argc == 2)
