@@ -110,17 +110,19 @@ struct roce_response {
 	uint64_t orig;  /* RESP_ATOMIC */
 };
 
+/*
+ * What has been executed and may be asked for again. A PSN comes round every
+ * 2^24 packets, so the place in the stream of requests says which one it is.
+ */
 struct roce_atomic_done {
 	enum resp_kind kind;
-	uint32_t psn;
+	uint64_t place; /* 0: none */
 	uint64_t orig;
-	bool valid;
 };
 
-/* A read that has been executed, and may be asked for again. */
 struct roce_read_done {
-	uint32_t psn;
-	uint32_t npkts;
+	uint64_t place;
+	uint32_t npkts; /* 0: none */
 };
 
 /* What message the responder is in the middle of. */
@@ -128,6 +130,7 @@ enum resp_in { IN_NOTHING, IN_SEND, IN_WRITE };
 
 struct roce_responder {
 	uint32_t epsn;
+	uint64_t place; /* of epsn in the stream of requests, from 1 on */
 	uint32_t ack_back; /* PSNs of reads and atomics right before epsn */
 	uint32_t msn;
 	enum resp_in in;
@@ -150,12 +153,11 @@ struct roce_responder {
 	uint8_t nak_syndrome;
 	uint32_t nak_psn;
 
-	/* Responses due: a ring of resp_size entries. */
+	/* Responses due: a ring of resp_size entries, a power of two. */
 	struct roce_response *resp;
 	uint32_t resp_size, resp_head, resp_tail;
 	struct roce_atomic_done *atomics;
-	uint32_t atomics_size; /* max_dest_rd_atomic */
-	uint32_t atomics_next;
+	uint32_t atomics_size, atomics_next;
 
 	/* Which packets out of their turn a peer can have sent; see sent(). */
 	struct roce_read_done *reads; /* a ring of reads_size */
@@ -306,7 +308,8 @@ void comp_loss(struct roce_qp *qp, bool timeout);
 void comp_arm(struct roce_qp *qp, uint64_t now_ns);
 
 /* responder.c */
-int rsp_init(struct roce_qp *qp, uint32_t max_dest_rd_atomic);
+/* Room for so many reads and atomics; what is kept of those before stays. */
+int rsp_resize(struct roce_qp *qp, uint32_t max_dest_rd_atomic);
 void rsp_fini(struct roce_qp *qp);
 void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt);
 /* A packet came with the mark that says that a queue on the way is long. */

@@ -15,15 +15,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-static uint32_t round_up_pow2(uint32_t v)
-{
-	uint32_t p = 1;
-
-	while (p < v)
-		p <<= 1;
-	return p;
-}
-
 /* ---- creation ---------------------------------------------------------- */
 
 static int check_cap(const struct roce_qp_init *init)
@@ -503,8 +494,10 @@ static void apply_values(struct roce_qp *qp, const struct ibv_qp_attr *a,
 	}
 	if (mask & IBV_QP_DEST_QPN)
 		q->dest_qp_num = qp->dest_qpn = a->dest_qp_num;
-	if (mask & IBV_QP_RQ_PSN)
+	if (mask & IBV_QP_RQ_PSN) {
 		q->rq_psn = qp->rsp.epsn = a->rq_psn & PSN_MASK;
+		qp->rsp.place = 1;
+	}
 	if (mask & IBV_QP_SQ_PSN)
 		q->sq_psn = a->sq_psn & PSN_MASK;
 	if (mask & IBV_QP_TIMEOUT)
@@ -563,7 +556,7 @@ int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr,
 		return 0;
 	}
 	if (mask & IBV_QP_MAX_DEST_RD_ATOMIC) {
-		err = rsp_init(qp, attr->max_dest_rd_atomic);
+		err = rsp_resize(qp, attr->max_dest_rd_atomic);
 		if (err)
 			return err;
 	}

@@ -38,42 +38,60 @@ enum verdict {
 	V_LENGTH,      /* message longer than the receive buffer: NAK 0x61 */
 };
 
-int rsp_init(struct roce_qp *qp, uint32_t max_dest_rd_atomic)
+/* A longer copy of a ring of n entries, oldest first; NULL: no memory. */
+static void *ring_grown(const void *ring, uint32_t n, uint32_t oldest,
+			uint32_t to, size_t size)
+{
+	uint8_t *grown = calloc(to, size);
+
+	for (uint32_t i = 0; grown && i < n; i++)
+		memcpy(grown + i * size,
+		       (const uint8_t *)ring + (oldest + i) % n * size, size);
+	return grown;
+}
+
+/*
+ * The rings never shrink: what has been executed may be asked for again also
+ * when fewer may be outstanding from now on.
+ */
+int rsp_resize(struct roce_qp *qp, uint32_t max_dest_rd_atomic)
 {
 	struct roce_responder *r = &qp->rsp;
+	uint32_t n = max_dest_rd_atomic;
 	/* Reads that are asked for again may wait beside the new ones. */
-	uint32_t n = 2 * max_dest_rd_atomic;
-	struct roce_response *resp = NULL;
-	struct roce_atomic_done *atomics = NULL;
-	struct roce_read_done *reads = NULL;
+	uint32_t nresp = round_up_pow2(2 * n);
+	uint32_t nreads = max_u32(2 * n, READS_MIN);
+	struct roce_response *resp;
+	struct roce_atomic_done *atomics;
+	struct roce_read_done *reads;
 
-	if (r->resp_head != r->resp_tail)
-		return -EINVAL;
-	if (n) {
-		resp = calloc(n, sizeof(*resp));
-		atomics = calloc(max_dest_rd_atomic, sizeof(*atomics));
-		reads = calloc(max_u32(n, READS_MIN), sizeof(*reads));
-		if (!resp || !atomics || !reads) {
-			free(resp);
-			free(atomics);
-			free(reads);
-			return -ENOMEM;
-		}
+	if (n <= r->atomics_size)
+		return 0;
+	resp = ring_grown(r->resp, r->resp_size, r->resp_head, nresp,
+			  sizeof(*resp));
+	atomics = ring_grown(r->atomics, r->atomics_size, r->atomics_next, n,
+			     sizeof(*atomics));
+	reads = ring_grown(r->reads, r->reads_size, r->reads_next, nreads,
+			   sizeof(*reads));
+	if (!resp || !atomics || !reads) {
+		free(resp);
+		free(atomics);
+		free(reads);
+		return -ENOMEM;
 	}
 	free(r->resp);
 	free(r->atomics);
 	free(r->reads);
 	r->resp = resp;
+	r->resp_tail -= r->resp_head;
+	r->resp_head = 0;
+	r->resp_size = nresp;
 	r->atomics = atomics;
+	r->atomics_next = r->atomics_size;
+	r->atomics_size = n;
 	r->reads = reads;
-	r->resp_size = n;
-	r->resp_head = r->resp_tail = 0;
-	r->atomics_size = max_dest_rd_atomic;
-	r->atomics_next = 0;
-	r->reads_size = n ? max_u32(n, READS_MIN) : 0;
-	r->reads_next = r->reads_unknown = 0;
-	r->far_psn = r->epsn;
-	r->ack_back = 0;
+	r->reads_next = r->reads_size % nreads;
+	r->reads_size = nreads;
 	return 0;
 }
 
@@ -97,7 +115,7 @@ static uint32_t resp_count(const struct roce_responder *r)
 static struct roce_response *resp_at(const struct roce_responder *r,
 				     uint32_t i)
 {
-	return &r->resp[i % r->resp_size];
+	return &r->resp[i & (r->resp_size - 1)];
 }
 
 /* Forgets the answers that wait only because they were asked for again. */
@@ -541,9 +559,9 @@ static enum verdict check_resources(struct roce_qp *qp,
 		return need_recv(qp, pkt->h.xrc_srqn);
 	if (f & (ROCE_F_READ | ROCE_F_ATOMIC)) {
 		/* The requester has gone on: it does not need repetitions. */
-		if (resp_count(r) >= r->atomics_size)
+		if (resp_count(r) >= qp->attr.max_dest_rd_atomic)
 			drop_repeats(r);
-		if (resp_count(r) >= r->atomics_size) {
+		if (resp_count(r) >= qp->attr.max_dest_rd_atomic) {
 			explain(qp,
 				"more reads and atomics outstanding than max_dest_rd_atomic=%u: lower the peer's max_rd_atomic",
 				qp->attr.max_dest_rd_atomic);
@@ -770,9 +788,8 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 	keys_put(e);
 	r->atomics[r->atomics_next] = (struct roce_atomic_done){
 		.kind = kind,
-		.psn = h->psn,
+		.place = r->place,
 		.orig = orig,
-		.valid = true,
 	};
 	r->atomics_next = (r->atomics_next + 1) % r->atomics_size;
 	owe_atomic(qp, kind, h->psn, psn_add(r->msn, 1), orig, false);
@@ -805,10 +822,9 @@ static void deliver(struct roce_qp *qp, const struct roce_rx *pkt)
 	recv_complete(qp, &r->recv, &wc, pkt->h.solicited);
 }
 
-static void remember_read(struct roce_responder *r, uint32_t psn,
-			  uint32_t npkts)
+static void remember_read(struct roce_responder *r, uint32_t npkts)
 {
-	r->reads[r->reads_next] = (struct roce_read_done){ psn, npkts };
+	r->reads[r->reads_next] = (struct roce_read_done){ r->place, npkts };
 	r->reads_next = (r->reads_next + 1) % r->reads_size;
 	if (r->reads_unknown)
 		r->reads_unknown--;
@@ -825,7 +841,7 @@ static enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt)
 		span = pkts_of(pkt->h.dma_len, qp->mtu);
 		r->msn = psn_add(r->msn, 1);
 		owe_read(qp, &pkt->h, false);
-		remember_read(r, pkt->h.psn, span);
+		remember_read(r, span);
 	} else if (f & ROCE_F_ATOMIC) {
 		v = exec_atomic(qp, pkt);
 		if (v == PASS)
@@ -843,6 +859,7 @@ static enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt)
 	if (v != PASS)
 		return v;
 	r->epsn = psn_add(r->epsn, span);
+	r->place += span;
 	r->nak_seq_sent = r->rnr_sent = false;
 	if (r->nak_syndrome == (ROCE_AETH_NAK | ROCE_NAK_PSN))
 		r->nak_pending = false; /* the gap is closed before it left */
@@ -884,6 +901,12 @@ static bool read_pending(const struct roce_qp *qp, uint32_t psn)
 	return false;
 }
 
+/* Where in the stream of requests a PSN is that lies before epsn. */
+static uint64_t place_of(const struct roce_responder *r, uint32_t psn)
+{
+	return r->place - (uint32_t)psn_diff(r->epsn, psn);
+}
+
 /* Part of a read that has been executed: a requester has no more of them, and
  * of atomics, outstanding than we have resources for. */
 static bool read_before(const struct roce_responder *r, uint32_t psn,
@@ -891,10 +914,9 @@ static bool read_before(const struct roce_responder *r, uint32_t psn,
 {
 	for (uint32_t i = 0; i < r->reads_size; i++) {
 		const struct roce_read_done *d = &r->reads[i];
-		int32_t at = psn_diff(psn, d->psn);
+		uint64_t at = place_of(r, psn) - d->place;
 
-		if (at >= 0 && (uint32_t)at < d->npkts &&
-		    npkts <= d->npkts - (uint32_t)at)
+		if (at < d->npkts && npkts <= d->npkts - at)
 			return true;
 	}
 	return r->reads_unknown > 0;
@@ -925,9 +947,9 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 		for (uint32_t i = 0; i < r->atomics_size; i++) {
 			struct roce_atomic_done *a = &r->atomics[i];
 
-			if (a->valid && a->psn == pkt->h.psn &&
+			if (a->place && a->place == place_of(r, pkt->h.psn) &&
 			    resp_count(r) < r->resp_size) {
-				owe_atomic(qp, a->kind, a->psn, r->msn,
+				owe_atomic(qp, a->kind, pkt->h.psn, r->msn,
 					   a->orig, true);
 				return;
 			}

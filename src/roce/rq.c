@@ -6,6 +6,8 @@
  */
 #include "rq.h"
 
+#include "base/bytes.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,12 +42,11 @@ void roce_mem_free(const struct roce_mem *mem, void *p)
 int roce_rq_init(struct roce_rq *rq, uint32_t max_wr, uint32_t max_sge,
 		 uint32_t pd, const struct roce_mem *mem)
 {
-	uint32_t depth = 1;
+	uint32_t depth;
 
 	if (max_sge > ROCE_MAX_SGE || max_wr > 1u << 31)
 		return -EINVAL;
-	while (depth < max_wr)
-		depth <<= 1;
+	depth = round_up_pow2(max_wr);
 	*rq = (struct roce_rq){
 		.depth = depth,
 		.max_wr = max_wr,

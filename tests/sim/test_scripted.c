@@ -40,6 +40,7 @@
 #include "sim.h"
 
 #include "base/bytes.h"
+#include "roce/internal.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -2151,6 +2152,194 @@ static void quirk_rxe_grh_flag(void **state)
 	}
 }
 
+/* ---- what may be asked for again --------------------------------------- */
+
+static void resize(struct sim_qp *q, uint8_t max_dest_rd_atomic)
+{
+	struct ibv_qp_attr a = { .max_dest_rd_atomic = max_dest_rd_atomic };
+
+	assert_int_equal(set_state(q, IBV_QPS_SQD), 0);
+	assert_int_equal(roce_qp_modify(q->qp, &a, IBV_QP_MAX_DEST_RD_ATOMIC,
+					NULL), 0);
+	assert_int_equal(set_state(q, IBV_QPS_RTS), 0);
+}
+
+/*
+ * Responder resources are changed between a request and its repetition: what
+ * was executed is answered all the same, with more room or with less.
+ */
+static void resize_keeps_what_was_executed(void **state)
+{
+	static const struct {
+		enum ibv_wr_opcode op;
+		uint8_t response;
+		uint32_t len;
+	} k[] = {
+		{ IBV_WR_RDMA_READ, ROCE_READ_RESP_LAST, 3000 },
+		{ IBV_WR_ATOMIC_FETCH_AND_ADD, ROCE_ATOMIC_ACK, 8 },
+	};
+	static const uint8_t room[] = { 1, 3, 4, 5, 16, 128 };
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(k) * ARRAY_SIZE(room); i++) {
+		struct pair p = pair_new(IBV_QPT_RC);
+		struct script sc = { .opcode = k[i % 2].response, .count = 1 };
+
+		/* The rings are in mid-turn when they are copied. */
+		for (uint32_t n = 0; n < 3; n++) {
+			post_to(p.a, k[i % 2].op, 8192, 8);
+			settle(&p);
+			expect(p.a->send, IBV_WC_SUCCESS);
+		}
+		memset(p.b->node->mem, 0, 3000);
+		script(&p, &sc);
+		post_to(p.a, k[i % 2].op, 0, k[i % 2].len);
+		sim_run(p.sim, 100000);
+		assert_null(sim_poll(p.a->send));
+		resize(p.b, room[i / 2]);
+		settle(&p);
+		expect(p.a->send, IBV_WC_SUCCESS);
+		if (k[i % 2].len == 8)
+			assert_int_equal(*(uint64_t *)p.b->node->mem, 1);
+		/* And there is as much room as was asked for. */
+		for (uint32_t n = 0; n < 3; n++)
+			post_to(p.a, k[i % 2].op, 64, 8);
+		settle(&p);
+		assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_RTS);
+		sim_free(p.sim);
+	}
+}
+
+/* What has been accepted and waits for the link is not forgotten either. */
+static void resize_keeps_what_is_due(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct seen *w = watch(&p);
+	struct roce_hdr h = { .opcode = ROCE_READ_REQUEST, .dma_len = 8 };
+
+	(void)state;
+	h.va = (uintptr_t)p.b->node->mem;
+	h.rkey = p.b->node->rkey;
+	for (uint32_t i = 0; i < 12; i++) {
+		if (i == 4)
+			resize(p.b, 12);
+		h.psn = psn_add(sim_conn_default.psn_a, i);
+		b_gets(&p, h);
+	}
+	resize(p.b, 2);
+	sim_pull(p.b);
+	assert_int_equal(w->n, 12);
+	for (uint32_t i = 0; i < 12; i++) {
+		assert_int_equal(w->pkt[i].h.opcode, ROCE_READ_RESP_ONLY);
+		assert_int_equal(w->pkt[i].h.psn,
+				 psn_add(sim_conn_default.psn_a, i));
+	}
+	for (uint32_t i = 12; i < 15; i++) {
+		h.psn = psn_add(sim_conn_default.psn_a, i);
+		b_gets(&p, h);
+	}
+	assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_ERR);
+	sim_free(p.sim);
+}
+
+/* The responses due are counted without end. */
+static void responses_are_due_for_ever(void **state)
+{
+	struct sim_conn_opts co = sim_conn_default;
+	struct roce_hdr h = { .opcode = ROCE_READ_REQUEST, .dma_len = 8 };
+
+	(void)state;
+	for (uint32_t n = 1; n <= 9; n++) {
+		struct seen *w;
+		struct pair p;
+
+		co.dest_rd_atomic = (uint8_t)n;
+		p = pair_opts(IBV_QPT_RC, &co);
+		w = watch(&p);
+		p.b->qp->rsp.resp_head = p.b->qp->rsp.resp_tail = -(n / 2);
+		h.va = (uintptr_t)p.b->node->mem;
+		h.rkey = p.b->node->rkey;
+		for (uint32_t i = 0; i < n; i++) {
+			h.psn = psn_add(co.psn_a, i);
+			b_gets(&p, h);
+		}
+		sim_pull(p.b);
+		assert_int_equal(w->n, n);
+		for (uint32_t i = 0; i < n; i++)
+			assert_int_equal(w->pkt[i].h.psn,
+					 psn_add(co.psn_a, i));
+		sim_free(p.sim);
+	}
+}
+
+/* Takes b so many packets on: reads whose responses nobody waits for. */
+static void b_goes_on(struct pair *p, uint32_t psn, uint32_t npkts)
+{
+	struct roce_responder *r = &p->b->qp->rsp;
+
+	/* As long as a region that only has to be there. */
+	static struct key_entry e = { .access = IBV_ACCESS_REMOTE_READ,
+				      .pd = 1, .kind = KEY_MR,
+				      .iova = 1 << 20, .length = 1ull << 31 };
+	int slot = keys_add(&p->b->node->keys, &e);
+
+	assert_true(slot >= 0);
+	while (npkts) {
+		uint32_t n = min_u32(npkts, 1 << 23);
+
+		b_gets(p, (struct roce_hdr){
+				  .opcode = ROCE_READ_REQUEST,
+				  .psn = psn,
+				  .va = e.iova,
+				  .rkey = p->b->node->keys.entry[slot].rkey,
+				  .dma_len = n * 256 });
+		r->resp_head = r->resp_tail;
+		psn = psn_add(psn, n);
+		npkts -= n;
+	}
+	assert_int_equal(r->epsn, psn);
+}
+
+/* 2^24 packets later a PSN is another request's. */
+static void old_results_are_not_replayed(void **state)
+{
+	struct sim_conn_opts co = sim_conn_default;
+	struct roce_hdr add = { .opcode = ROCE_FETCH_ADD, .ack_req = true,
+				.swap_add = 1 };
+
+	(void)state;
+	co.mtu = IBV_MTU_256;
+	for (uint32_t more = 0; more < 2; more++) {
+		struct pair p = pair_opts(IBV_QPT_RC, &co);
+		struct seen *w = watch(&p);
+
+		add.psn = co.psn_a;
+		add.va = remote(p.a, 0);
+		add.rkey = p.b->node->rkey;
+		b_gets(&p, add);
+		sim_pull(p.b);
+		assert_int_equal(w->n, 1);
+		assert_int_equal(w->pkt[0].h.atomic_orig, 0);
+		b_goes_on(&p, psn_add(co.psn_a, 1), PSN_MASK + more);
+		w->n = 0;
+		if (more) {
+			/* Now it is a part of a read: no atomic was there. */
+			b_gets(&p, add);
+			sim_pull(p.b);
+			assert_int_equal(w->n, 0);
+		} else {
+			b_gets(&p, add);
+			b_gets(&p, add);
+			sim_pull(p.b);
+			assert_int_equal(w->n, 2);
+			assert_int_equal(w->pkt[0].h.atomic_orig, 1);
+			assert_int_equal(w->pkt[1].h.atomic_orig, 1);
+		}
+		assert_int_equal(*(uint64_t *)p.b->node->mem, 2 - more);
+		sim_free(p.sim);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -2218,6 +2407,10 @@ int main(void)
 		cmocka_unit_test(quirk_rxe_acks_bad_invalidate),
 		cmocka_unit_test(quirk_rxe_uc_long_send),
 		cmocka_unit_test(quirk_rxe_grh_flag),
+		cmocka_unit_test(resize_keeps_what_was_executed),
+		cmocka_unit_test(resize_keeps_what_is_due),
+		cmocka_unit_test(responses_are_due_for_ever),
+		cmocka_unit_test(old_results_are_not_replayed),
 	};
 
 	cmocka_set_test_filter(getenv("SIM_TEST"));
