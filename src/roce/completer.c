@@ -78,10 +78,15 @@ void comp_arm(struct roce_qp *qp, uint64_t now_ns)
 
 static void measure_rtt(struct roce_requester *r, uint64_t now_ns)
 {
-	uint64_t rtt = now_ns - r->rtt_sent_ns;
-	uint64_t d;
+	uint64_t sent_ns = r->rtt_sent_ns;
+	uint64_t rtt, d;
 
 	r->rtt_sent_ns = 0;
+	/* Whoever handles the answer may have read the clock before another
+	 * thread did so for the request: no sample. */
+	if (now_ns < sent_ns)
+		return;
+	rtt = now_ns - sent_ns;
 	if (!r->srtt_ns) {
 		r->srtt_ns = rtt;
 		r->rttvar_ns = rtt / 2;
@@ -102,7 +107,7 @@ static void progress(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
 	r->rnr_retries = 0;
 	r->probe_ns = 0;
 	if (r->recovering && psn_diff(r->una, r->recover_psn) >= 0)
-		r->recovering = false;
+		r->recovering = r->resending = false;
 	if (r->rtt_sent_ns && psn_diff(r->una, r->rtt_psn) > 0)
 		measure_rtt(r, now_ns);
 	if (!r->recovering) {
@@ -118,22 +123,40 @@ static void progress(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
 		r->timer_ns = 0;
 }
 
+/* Once for what is on its way. On one host nothing overflows: the link holds
+ * senders back. */
+static void slow_down(struct roce_qp *qp)
+{
+	struct roce_requester *r = &qp->req;
+
+	if (!qp->path.local && !r->recovering) {
+		r->ssthresh = max_u32(r->cwnd / 2, CWND_MIN);
+		r->cwnd = r->ssthresh;
+	}
+	r->recovering = true;
+}
+
+void comp_congestion(struct roce_qp *qp)
+{
+	struct roce_requester *r = &qp->req;
+
+	if (!r->recovering)
+		r->recover_psn = r->end_psn;
+	slow_down(qp);
+}
+
 void comp_loss(struct roce_qp *qp, bool timeout)
 {
 	struct roce_requester *r = &qp->req;
 
-	/* On one host nothing overflows: the link holds senders back. */
-	if (!qp->path.local) {
-		if (!r->recovering) {
-			r->undo_cwnd = r->cwnd;
-			r->undo_ssthresh = r->ssthresh;
-			r->ssthresh = max_u32(r->cwnd / 2, CWND_MIN);
-			r->cwnd = r->ssthresh;
-		}
-		if (timeout)
-			r->cwnd = CWND_MIN;
+	if (!r->resending) {
+		r->undo_cwnd = r->cwnd;
+		r->undo_ssthresh = r->ssthresh;
 	}
-	r->recovering = true;
+	slow_down(qp);
+	if (timeout && !qp->path.local)
+		r->cwnd = CWND_MIN;
+	r->resending = true;
 	r->recover_psn = r->end_psn;
 }
 
@@ -146,14 +169,11 @@ static void not_lost(struct roce_qp *qp)
 {
 	struct roce_requester *r = &qp->req;
 
-	if (!r->recovering)
+	if (!r->resending)
 		return;
-	r->recovering = false;
-	if (!qp->path.local && r->undo_cwnd) {
-		r->cwnd = r->undo_cwnd;
-		r->ssthresh = r->undo_ssthresh;
-		r->undo_cwnd = 0;
-	}
+	r->recovering = r->resending = false;
+	r->cwnd = r->undo_cwnd;
+	r->ssthresh = r->undo_ssthresh;
 }
 
 static void go_back(struct roce_qp *qp, uint32_t psn)
@@ -248,7 +268,7 @@ static void response_lost(struct roce_qp *qp, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 
-	if (r->recovering && psn_diff(r->recover_psn, r->una) > 0)
+	if (r->resending && psn_diff(r->recover_psn, r->una) > 0)
 		return;
 	comp_loss(qp, false);
 	go_back(qp, r->una);

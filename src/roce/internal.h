@@ -76,9 +76,10 @@ struct roce_requester {
 
 	/* Congestion: packets in flight are bounded by cwnd, 1/256 units. */
 	uint32_t cwnd, cwnd_max, ssthresh;
-	uint32_t undo_cwnd, undo_ssthresh; /* before the loss being repaired */
-	uint32_t recover_psn; /* losses before this one are one event */
-	bool recovering;
+	uint32_t undo_cwnd, undo_ssthresh; /* before what is sent again */
+	uint32_t recover_psn; /* what is lost before this one is one event */
+	bool recovering; /* for which the window has been halved */
+	bool resending;	 /* and which is being sent again */
 
 	/* Retransmission, see completer.c. */
 	uint64_t progress_ns; /* when una last moved, or sending began */
@@ -305,6 +306,8 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns);
  * WQEs that failed before they were sent. */
 void comp_head(struct roce_qp *qp);
 void comp_loss(struct roce_qp *qp, bool timeout);
+/* The peer says that the way is congested; nothing has been lost. */
+void comp_congestion(struct roce_qp *qp);
 void comp_arm(struct roce_qp *qp, uint64_t now_ns);
 
 /* responder.c */

@@ -889,7 +889,7 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	}
 	if (pkt->h.opcode == ROCE_CNP) {
 		if (is_reliable(qp))
-			comp_loss(qp, false);
+			comp_congestion(qp);
 		else
 			pace_slow(qp, now_ns);
 		return;

@@ -2340,6 +2340,62 @@ static void old_results_are_not_replayed(void **state)
 	}
 }
 
+/* ---- congestion, clocks ------------------------------------------------- */
+
+static void cnp_to_a(struct pair *p)
+{
+	struct roce_rx rx = {
+		.h = { .opcode = ROCE_CNP, .pkey = 0xffff, .becn = true,
+		       .dest_qpn = roce_qp_num(p->a->qp) },
+		.sgid = p->b->node->gid, .dgid = p->a->node->gid,
+	};
+
+	roce_rx(p->a->qp, &rx, p->sim->now);
+}
+
+/* A lost response is asked for again at once, congestion or not. */
+static void congestion_is_no_recovery(void **state)
+{
+	(void)state;
+	for (int when = 0; when < 3; when++) {
+		struct pair p = pair_new(IBV_QPT_RC);
+		struct script sc = { .opcode = ROCE_READ_RESP_ONLY,
+				     .count = 1 };
+
+		script(&p, &sc);
+		if (when == 1)
+			cnp_to_a(&p);
+		post_to(p.a, IBV_WR_RDMA_READ, 0, 100);
+		post_to(p.a, IBV_WR_RDMA_READ, 100, 100);
+		if (when == 2)
+			cnp_to_a(&p);
+		sim_run(p.sim, 100000); /* far less than a probe takes */
+		expect(p.a->send, IBV_WC_SUCCESS);
+		expect(p.a->send, IBV_WC_SUCCESS);
+		sim_free(p.sim);
+	}
+}
+
+/* The answer is older than the request for who reads the clock too early. */
+static void round_trips_are_positive(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	uint64_t early = p.sim->now - 10000;
+
+	(void)state;
+	p.sim->link.drop = drop_all;
+	for (uint32_t i = 0; i < 2; i++) {
+		post_to(p.a, IBV_WR_RDMA_WRITE, 0, 8);
+		/* The first look at what may be lost is soon. */
+		assert_true(roce_deadline(p.a->qp) <= p.sim->now + 5000000);
+		p.sim->now = i ? p.sim->now : early;
+		answer(&p, psn_add(sim_conn_default.psn_a, i), 0x1f, i + 1);
+		p.sim->now = early + 20000;
+		expect(p.a->send, IBV_WC_SUCCESS);
+	}
+	sim_free(p.sim);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -2411,6 +2467,8 @@ int main(void)
 		cmocka_unit_test(resize_keeps_what_is_due),
 		cmocka_unit_test(responses_are_due_for_ever),
 		cmocka_unit_test(old_results_are_not_replayed),
+		cmocka_unit_test(congestion_is_no_recovery),
+		cmocka_unit_test(round_trips_are_positive),
 	};
 
 	cmocka_set_test_filter(getenv("SIM_TEST"));
