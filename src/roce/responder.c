@@ -7,7 +7,7 @@
  * saved result, because running it twice would show. After it: something was
  * lost. NAK once, then stay silent until epsn arrives, so a gap followed by a
  * hundred packets costs one retry rather than a hundred. UC has no one to tell:
- * it gives up the message it was in and begins again with the next.
+ * it gives up the message it was in, and a message may begin with any PSN.
  *
  * What is owed to the peer is kept, not sent: responses with data in a ring, in
  * order, and behind them one ACK or NAK. rsp_tx() makes packets of it when the
@@ -459,18 +459,16 @@ static enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt)
 	uint32_t flags = roce_opcode(pkt->h.opcode)->flags;
 
 	if (qp->type == IBV_QPT_UC) {
-		if (d < 0)
-			return DUPLICATE; /* or late: its message is given up */
-		if (d > 0) {
-			/* Lost packets: go on with the next message. */
-			r->in = IN_NOTHING;
-			if (!(flags & ROCE_F_FIRST)) {
-				r->epsn = psn_add(pkt->h.psn, 1);
-				return DROP;
-			}
-			r->epsn = pkt->h.psn;
-		}
-		return PASS;
+		/*
+		 * 9.8.2.2: out of sequence ends the message in progress, and
+		 * only the beginning of another is taken: from whatever PSN,
+		 * or one that came astray would cost all up to its own.
+		 */
+		r->epsn = pkt->h.psn;
+		if (!d || flags & ROCE_F_FIRST)
+			return PASS;
+		r->in = IN_NOTHING;
+		return DROP;
 	}
 	if (d > 0)
 		return sent(r, pkt->h.psn) ? V_NAK_PSN : DROP;
@@ -929,8 +927,6 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 
 	qp->stats.duplicates++;
 	qp_drop(qp, ROCE_DROP_DUPLICATE);
-	if (qp->type == IBV_QPT_UC)
-		return;
 	if (f & ROCE_F_READ) {
 		uint32_t npkts = pkts_of(pkt->h.dma_len, qp->mtu);
 		uint32_t end = psn_add(pkt->h.psn, npkts);
@@ -977,8 +973,7 @@ void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		v = execute(qp, pkt);
 	if (qp->type == IBV_QPT_UC) {
 		refuse_uc(qp, v);
-		if (v != PASS && v != DROP)
-			qp->rsp.epsn = psn_add(pkt->h.psn, 1);
+		qp->rsp.epsn = psn_add(pkt->h.psn, 1);
 		return;
 	}
 	if (v != PASS) {

@@ -2396,6 +2396,83 @@ static void round_trips_are_positive(void **state)
 	sim_free(p.sim);
 }
 
+/* ---- UC: out of sequence ------------------------------------------------- */
+
+static void uc_gets(struct pair *p, uint8_t opcode, uint32_t psn, uint32_t off,
+		    char c, size_t len)
+{
+	uint8_t data[1024];
+	struct roce_rx rx = {
+		.h = { .opcode = ROCE_UC | opcode, .pkey = 0xffff, .psn = psn,
+		       .dest_qpn = roce_qp_num(p->b->qp),
+		       .va = remote(p->a, off), .rkey = p->b->node->rkey,
+		       .dma_len = opcode == ROCE_WRITE_ONLY ?
+					  (uint32_t)len : 2048 },
+		.payload = data, .len = len,
+		.sgid = p->a->node->gid, .dgid = p->b->node->gid,
+	};
+
+	memset(data, c, len);
+	roce_rx(p->b->qp, &rx, p->sim->now);
+}
+
+/*
+ * 9.8.2.2: a message begins with whatever PSN, also one that is behind the one
+ * due; only within a message PSNs are in sequence. A stray packet costs no
+ * more than the message that it falls into.
+ */
+static void uc_begins_anywhere(void **state)
+{
+	static const int32_t stray[] = { 1500, -1500, 8000000, -8000000, 1 };
+	static const uint8_t ops[] = { ROCE_WRITE_ONLY, ROCE_WRITE_MIDDLE,
+				       ROCE_WRITE_LAST };
+	uint32_t psn = sim_conn_default.psn_a;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(stray) * ARRAY_SIZE(ops); i++) {
+		struct pair p = pair_new(IBV_QPT_UC);
+
+		uc_gets(&p, ops[i % 3],
+			psn_add(psn, (uint32_t)stray[i / 3] & PSN_MASK), 65536,
+			'?', ops[i % 3] == ROCE_WRITE_ONLY ? 8 : 1024);
+		memset(p.a->node->mem, 'x', 16000);
+		for (uint32_t k = 0; k < 2000; k++) {
+			post_to(p.a, IBV_WR_RDMA_WRITE, 8 * k, 8);
+			settle(&p);
+		}
+		assert_memory_equal(p.b->node->mem, p.a->node->mem, 16000);
+		sim_free(p.sim);
+	}
+}
+
+static void uc_out_of_sequence(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_UC);
+	const uint8_t *m = p.b->node->mem;
+	uint32_t psn = sim_conn_default.psn_a;
+
+	(void)state;
+	/* A message without its first packet, or its second, is not one. */
+	uc_gets(&p, ROCE_WRITE_LAST, psn_add(psn, 1), 0, 'a', 1024);
+	uc_gets(&p, ROCE_WRITE_LAST, psn_add(psn, 2), 0, 'b', 1024);
+	assert_int_equal(m[0], 0);
+	uc_gets(&p, ROCE_WRITE_FIRST, psn_add(psn, 10), 0, 'c', 1024);
+	uc_gets(&p, ROCE_WRITE_LAST, psn_add(psn, 12), 0, 'd', 1024);
+	uc_gets(&p, ROCE_WRITE_LAST, psn_add(psn, 11), 0, 'e', 1024);
+	assert_int_equal(m[0], 'c');
+	assert_int_equal(m[1024], 0);
+	/* It begins again, with the same PSN or another. */
+	uc_gets(&p, ROCE_WRITE_FIRST, psn_add(psn, 10), 0, 'f', 1024);
+	uc_gets(&p, ROCE_WRITE_FIRST, psn_add(psn, 10), 0, 'g', 1024);
+	uc_gets(&p, ROCE_WRITE_LAST, psn_add(psn, 11), 0, 'h', 1024);
+	assert_int_equal(m[0], 'g');
+	assert_int_equal(m[1024], 'h');
+	uc_gets(&p, ROCE_WRITE_ONLY, psn_add(psn, 2), 2048, 'i', 8);
+	assert_int_equal(m[2048], 'i');
+	assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_RTS);
+	sim_free(p.sim);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -2469,6 +2546,8 @@ int main(void)
 		cmocka_unit_test(old_results_are_not_replayed),
 		cmocka_unit_test(congestion_is_no_recovery),
 		cmocka_unit_test(round_trips_are_positive),
+		cmocka_unit_test(uc_begins_anywhere),
+		cmocka_unit_test(uc_out_of_sequence),
 	};
 
 	cmocka_set_test_filter(getenv("SIM_TEST"));
