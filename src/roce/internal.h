@@ -279,7 +279,8 @@ void qp_to_err(struct roce_qp *qp);
 void qp_to_sqe(struct roce_qp *qp);
 /* Completes the oldest send WQE. Returns false if the CQ had no room. */
 bool sq_complete(struct roce_qp *qp, enum ibv_wc_status status);
-void recv_complete(struct roce_qp *qp, const struct roce_recv *r,
+/* Returns false if the CQ had no room: the QP is in ERR then. */
+bool recv_complete(struct roce_qp *qp, const struct roce_recv *r,
 		   struct ibv_wc *wc, bool solicited);
 /* RQ or SRQ. */
 bool recv_take(struct roce_qp *qp, struct roce_recv *out);

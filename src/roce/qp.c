@@ -217,16 +217,18 @@ bool sq_complete(struct roce_qp *qp, enum ibv_wc_status status)
 	return qp->env->complete(qp, qp->send_cq, &wc, false) == 0;
 }
 
-void recv_complete(struct roce_qp *qp, const struct roce_recv *r,
+bool recv_complete(struct roce_qp *qp, const struct roce_recv *r,
 		   struct ibv_wc *wc, bool solicited)
 {
 	wc->wr_id = r->wr_id;
 	wc->qp_num = qp->qpn;
 	if (wc->status == IBV_WC_SUCCESS && qp->type != IBV_QPT_UD)
 		wc->src_qp = qp->dest_qpn;
-	if (qp->env->complete(qp, r->cq ? r->cq : qp->recv_cq, wc, solicited) &&
-	    qp->state != IBV_QPS_ERR)
+	if (!qp->env->complete(qp, r->cq ? r->cq : qp->recv_cq, wc, solicited))
+		return true;
+	if (qp->state != IBV_QPS_ERR)
 		qp_fail(qp, IBV_EVENT_QP_FATAL);
+	return false;
 }
 
 bool recv_take(struct roce_qp *qp, struct roce_recv *out)

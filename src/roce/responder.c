@@ -36,6 +36,7 @@ enum verdict {
 	V_ACCESS,      /* NAK 0x62 */
 	V_OPERATIONAL, /* NAK 0x63 */
 	V_LENGTH,      /* message longer than the receive buffer: NAK 0x61 */
+	V_CQ_FULL,     /* nobody will hear of the message: no answer */
 };
 
 /* A longer copy of a ring of n entries, oldest first; NULL: no memory. */
@@ -412,6 +413,8 @@ static void refuse_rc(struct roce_qp *qp, enum verdict v)
 	case V_ACCESS:
 		fail_recv(qp, IBV_WC_REM_ACCESS_ERR);
 		fail_access(qp);
+		return;
+	case V_CQ_FULL:
 		return;
 	}
 }
@@ -794,10 +797,15 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 	return PASS;
 }
 
-/* The message has ended: complete the receive it used, if it used one. */
-static void deliver(struct roce_qp *qp, const struct roce_rx *pkt)
+/*
+ * The message has ended: complete the receive it used, if it used one. Where
+ * the CQ has no room the QP ends (class G): what it was to acknowledge before
+ * is acknowledged, this message is not.
+ */
+static enum verdict deliver(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
+	bool owed = r->ack_pending;
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	/* No IBV_WC_GRH, which rxe sets: only UD has a GRH (11.4.2.1). */
 	struct ibv_wc wc = {
@@ -808,7 +816,7 @@ static void deliver(struct roce_qp *qp, const struct roce_rx *pkt)
 	};
 
 	if (f & ROCE_F_WRITE && !(f & ROCE_F_IMM))
-		return;
+		return PASS;
 	if (f & ROCE_F_IMM) {
 		wc.wc_flags |= IBV_WC_WITH_IMM;
 		wc.imm_data = pkt->h.imm;
@@ -817,7 +825,10 @@ static void deliver(struct roce_qp *qp, const struct roce_rx *pkt)
 		wc.invalidated_rkey = pkt->h.inv_rkey;
 	}
 	r->recv_valid = false;
-	recv_complete(qp, &r->recv, &wc, pkt->h.solicited);
+	if (recv_complete(qp, &r->recv, &wc, pkt->h.solicited))
+		return PASS;
+	r->ack_pending = owed;
+	return V_CQ_FULL;
 }
 
 static void remember_read(struct roce_responder *r, uint32_t npkts)
@@ -853,6 +864,8 @@ static enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt)
 				pkt->h.inv_rkey);
 			v = V_ACCESS;
 		}
+		if (v == PASS && f & ROCE_F_LAST)
+			v = deliver(qp, pkt);
 	}
 	if (v != PASS)
 		return v;
@@ -874,7 +887,6 @@ static enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt)
 	if (f & ROCE_F_LAST) {
 		r->in = IN_NOTHING;
 		r->msn = psn_add(r->msn, 1);
-		deliver(qp, pkt);
 	} else {
 		r->in = f & ROCE_F_SEND ? IN_SEND : IN_WRITE;
 	}

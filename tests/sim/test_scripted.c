@@ -2473,6 +2473,65 @@ static void uc_out_of_sequence(void **state)
 	sim_free(p.sim);
 }
 
+/* ---- receives ----------------------------------------------------------- */
+
+/* Nothing more fits into b's CQ. */
+static int complete_full(struct roce_qp *qp, void *cq, const struct ibv_wc *wc,
+			 bool solicited)
+{
+	(void)qp;
+	(void)cq;
+	(void)wc;
+	(void)solicited;
+	return -ENOSPC;
+}
+
+/*
+ * A message that the receiving program will never hear of is not acknowledged;
+ * those before it are. Its QP answers no more (class G, as rxe).
+ */
+static void full_cq_acknowledges_nothing(void **state)
+{
+	static const enum ibv_wr_opcode ops[] = { IBV_WR_SEND,
+						  IBV_WR_RDMA_WRITE_WITH_IMM };
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(ops); i++) {
+		struct pair p = pair_new(IBV_QPT_RC);
+		struct seen *w = watch(&p);
+		struct roce_hdr h = { .opcode = ROCE_SEND_ONLY, .ack_req = true,
+				      .psn = sim_conn_default.psn_a };
+
+		for (uint32_t k = 0; k < 4; k++)
+			recv_into(p.b, 0, 100);
+		/* Both are here before anything is answered. */
+		p.sim->link.drop = drop_all;
+		post_to(p.a, IBV_WR_SEND, 0, 0);
+		post_to(p.a, ops[i], 0, 0);
+		p.sim->link.drop = NULL;
+		w->n = 0;
+		b_gets(&p, h);
+		expect(p.b->recv, IBV_WC_SUCCESS);
+		p.b->node->env.complete = complete_full;
+		h.opcode = ops[i] == IBV_WR_SEND ? ROCE_SEND_ONLY :
+						   ROCE_WRITE_ONLY_IMM;
+		h.psn = psn_add(h.psn, 1);
+		b_gets(&p, h);
+		sim_pull(p.b);
+		assert_int_equal(w->n, 1);
+		assert_int_equal(w->pkt[0].h.opcode, ROCE_ACK);
+		assert_int_equal(w->pkt[0].h.syndrome, 0x1f);
+		assert_int_equal(w->pkt[0].h.psn, sim_conn_default.psn_a);
+		assert_int_equal(w->pkt[0].h.msn, 1);
+		assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_ERR);
+		assert_int_equal(p.b->events, 1 << IBV_EVENT_QP_FATAL);
+		settle(&p);
+		expect(p.a->send, IBV_WC_SUCCESS);
+		expect(p.a->send, IBV_WC_RETRY_EXC_ERR);
+		sim_free(p.sim);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -2548,6 +2607,7 @@ int main(void)
 		cmocka_unit_test(round_trips_are_positive),
 		cmocka_unit_test(uc_begins_anywhere),
 		cmocka_unit_test(uc_out_of_sequence),
+		cmocka_unit_test(full_cq_acknowledges_nothing),
 	};
 
 	cmocka_set_test_filter(getenv("SIM_TEST"));
