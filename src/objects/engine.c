@@ -938,10 +938,11 @@ static int env_complete(struct roce_qp *core, void *cq, const struct ibv_wc *wc,
 	return shca_cq_add(cq, wc, solicited);
 }
 
-static bool env_srq_take(struct roce_qp *core, void *srq, struct roce_recv *out)
+static int env_srq_take(struct roce_qp *core, void *srq, uint64_t room,
+			struct roce_recv *out)
 {
 	(void)core;
-	return shca_srq_take(srq, out);
+	return shca_srq_take(srq, room, out);
 }
 
 static void env_event(struct roce_qp *core, enum ibv_event_type type)

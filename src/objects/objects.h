@@ -432,7 +432,7 @@ int shca_srq_query(struct ibv_srq *srq, struct ibv_srq_attr *attr);
 int shca_srq_destroy(struct ibv_srq *srq);
 int shca_srq_post(struct ibv_srq *srq, struct ibv_recv_wr *wr,
 		  struct ibv_recv_wr **bad);
-bool shca_srq_take(struct shca_srq *srq, struct roce_recv *out);
+int shca_srq_take(struct shca_srq *srq, uint64_t room, struct roce_recv *out);
 
 /* ah.c */
 

@@ -168,22 +168,23 @@ int shca_srq_post(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
 	return err;
 }
 
-bool shca_srq_take(struct shca_srq *srq, struct roce_recv *out)
+int shca_srq_take(struct shca_srq *srq, uint64_t room, struct roce_recv *out)
 {
 	struct ibv_async_event ev = {
 		.event_type = IBV_EVENT_SRQ_LIMIT_REACHED,
 		.element.srq = &srq->srq,
 	};
-	bool taken, low = false;
+	bool low = false;
+	int err;
 
 	pthread_mutex_lock(&srq->lock);
-	taken = roce_rq_take(&srq->rq, out);
-	if (taken && roce_rq_count(&srq->rq) < srq->limit) {
+	err = roce_rq_take(&srq->rq, room, out);
+	if (!err && roce_rq_count(&srq->rq) < srq->limit) {
 		srq->limit = 0; /* once per arming */
 		low = true;
 	}
 	pthread_mutex_unlock(&srq->lock);
 	if (low)
 		shca_async_raise(to_ctx(srq->srq.context), &ev);
-	return taken;
+	return err;
 }

@@ -334,7 +334,7 @@ int shca_xrc_env_take(struct roce_qp *core, uint32_t num, struct roce_recv *out)
 	pthread_rwlock_rdlock(&qp->domain->numbers);
 	srq = *srq_slot(qp->domain, num);
 	if (srq)
-		err = shca_srq_take(srq, out) ? 0 : -EAGAIN;
+		err = shca_srq_take(srq, 0, out);
 	if (!err)
 		out->cq = srq->cq;
 	pthread_rwlock_unlock(&qp->domain->numbers);

@@ -26,7 +26,8 @@ enum roce_drop {
 	ROCE_DROP_DUPLICATE, /* done before; a request was answered again */
 	ROCE_DROP_GAP,	     /* something before it is missing */
 	ROCE_DROP_REFUSED,   /* RC: a NAK says why; UC: its message is lost */
-	ROCE_DROP_QKEY,	     /* UD: wrong Q_Key, or longer than the MTU */
+	ROCE_DROP_QKEY,	     /* UD: wrong Q_Key, or longer than the MTU or
+			      * the receive */
 	ROCE_DROP_NO_RECV,   /* no receive was posted; RC: RNR NAK */
 	ROCE_DROPS
 };
@@ -52,8 +53,9 @@ struct roce_env {
 	int (*complete)(struct roce_qp *qp, void *cq, const struct ibv_wc *wc,
 			bool solicited);
 
-	/* Takes the oldest WQE of a shared receive queue; false: empty. */
-	bool (*srq_take)(struct roce_qp *qp, void *srq, struct roce_recv *out);
+	/* Takes the oldest WQE of a shared receive queue: roce_rq_take(). */
+	int (*srq_take)(struct roce_qp *qp, void *srq, uint64_t room,
+			struct roce_recv *out);
 
 	/*
 	 * XRC: takes a WQE of the SRQ with this number, and says where it

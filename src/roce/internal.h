@@ -282,8 +282,8 @@ bool sq_complete(struct roce_qp *qp, enum ibv_wc_status status);
 /* Returns false if the CQ had no room: the QP is in ERR then. */
 bool recv_complete(struct roce_qp *qp, const struct roce_recv *r,
 		   struct ibv_wc *wc, bool solicited);
-/* RQ or SRQ. */
-bool recv_take(struct roce_qp *qp, struct roce_recv *out);
+/* RQ or SRQ: roce_rq_take(). */
+int recv_take(struct roce_qp *qp, uint64_t room, struct roce_recv *out);
 void sq_check_drained(struct roce_qp *qp);
 
 /* requester.c */

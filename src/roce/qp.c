@@ -231,10 +231,10 @@ bool recv_complete(struct roce_qp *qp, const struct roce_recv *r,
 	return false;
 }
 
-bool recv_take(struct roce_qp *qp, struct roce_recv *out)
+int recv_take(struct roce_qp *qp, uint64_t room, struct roce_recv *out)
 {
-	return qp->srq ? qp->env->srq_take(qp, qp->srq, out) :
-			 roce_rq_take(&qp->rq, out);
+	return qp->srq ? qp->env->srq_take(qp, qp->srq, room, out) :
+			 roce_rq_take(&qp->rq, room, out);
 }
 
 /* ---- ends -------------------------------------------------------------- */
@@ -270,7 +270,7 @@ static void flush_rq(struct roce_qp *qp)
 		qp->env->event(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
 		return;
 	}
-	while (roce_rq_take(&qp->rq, &r))
+	while (!roce_rq_take(&qp->rq, 0, &r))
 		flush_recv(qp, &r);
 }
 
@@ -325,7 +325,7 @@ static void qp_reset(struct roce_qp *qp)
 	qp->rsp.nak_pending = false;
 	go_quiet(qp);
 	qp->sq.head = qp->sq.nxt = qp->sq.tail = 0;
-	while (roce_rq_take(&qp->rq, &r))
+	while (!roce_rq_take(&qp->rq, 0, &r))
 		;
 	rsp_fini(qp);
 	memset(&qp->req, 0, sizeof(qp->req));

@@ -515,14 +515,14 @@ static enum verdict check_order(const struct roce_qp *qp,
 static enum verdict need_recv(struct roce_qp *qp, uint32_t srqn)
 {
 	struct roce_responder *r = &qp->rsp;
-	int err = 0;
+	int err;
 
 	if (r->recv_valid)
 		return PASS;
 	if (qp->type == IBV_QPT_XRC_RECV)
 		err = qp->env->xrc_srq_take(qp, srqn, &r->recv);
-	else if (!recv_take(qp, &r->recv))
-		err = -EAGAIN;
+	else
+		err = recv_take(qp, 0, &r->recv);
 	if (err == -ENOENT) {
 		explain(qp, "a message for XRC SRQ %u, which is none of this QP's domain (any more)", srqn);
 		return V_INVALID;

@@ -97,20 +97,23 @@ int roce_rq_post(struct roce_rq *rq, const struct ibv_recv_wr *wr)
 	return 0;
 }
 
-bool roce_rq_take(struct roce_rq *rq, struct roce_recv *out)
+int roce_rq_take(struct roce_rq *rq, uint64_t room, struct roce_recv *out)
 {
 	const struct slot *s;
 
 	if (rq->head == rq->tail)
-		return false;
-	s = slot_at(rq, rq->head++);
+		return -EAGAIN;
+	s = slot_at(rq, rq->head);
+	if (s->length < room)
+		return -EMSGSIZE;
+	rq->head++;
 	out->wr_id = s->wr_id;
 	out->length = s->length;
 	out->pd = rq->pd;
 	out->cq = NULL;
 	out->num_sge = s->num_sge;
 	memcpy(out->sge, s->sge, s->num_sge * sizeof(*s->sge));
-	return true;
+	return 0;
 }
 
 int roce_rq_resize(struct roce_rq *rq, uint32_t max_wr)

@@ -55,7 +55,11 @@ void roce_rq_fini(struct roce_rq *rq);
 
 /* -ENOMEM: full; -EINVAL: more SGEs than max_sge, or a length over 2 GiB. */
 int roce_rq_post(struct roce_rq *rq, const struct ibv_recv_wr *wr);
-bool roce_rq_take(struct roce_rq *rq, struct roce_recv *out);
+/*
+ * The oldest, if it has room for so many bytes: 0; -EMSGSIZE: it has not, and
+ * stays; -EAGAIN: there is none.
+ */
+int roce_rq_take(struct roce_rq *rq, uint64_t room, struct roce_recv *out);
 
 static inline uint32_t roce_rq_count(const struct roce_rq *rq)
 {

@@ -76,6 +76,7 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 	static const uint8_t no_grh[GRH_LEN];
 	struct roce_recv recv;
 	uint32_t bad = 0;
+	int err;
 	struct ibv_wc wc = {
 		.status = IBV_WC_SUCCESS,
 		.opcode = IBV_WC_RECV,
@@ -96,17 +97,20 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		qp_drop(qp, ROCE_DROP_QKEY);
 		return;
 	}
-	if (!recv_take(qp, &recv)) {
+	err = recv_take(qp, wc.byte_len, &recv);
+	if (err == -EMSGSIZE) {
+		/* Class D (9.9.3): not there, and the receive waits on. */
+		explain(qp, "datagram dropped: %zu bytes and 40 of GRH do not fit the receive that was posted: post larger ones",
+			pkt->len);
+		qp_drop(qp, ROCE_DROP_QKEY);
+		return;
+	}
+	if (err) {
 		explain(qp, "datagram dropped: no receive was posted");
 		qp_drop(qp, ROCE_DROP_NO_RECV);
 		return;
 	}
-	if (wc.byte_len > recv.length) {
-		explain(qp, "datagram of %zu bytes and 40 bytes of GRH do not fit receive 0x%llx of %llu bytes",
-			pkt->len, (unsigned long long)recv.wr_id,
-			(unsigned long long)recv.length);
-		wc.status = IBV_WC_LOC_LEN_ERR;
-	} else if (mem_scatter(qp, recv.pd, recv.sge, recv.num_sge, 0,
+	if (mem_scatter(qp, recv.pd, recv.sge, recv.num_sge, 0,
 			       pkt->grh ? pkt->grh : no_grh, GRH_LEN, &bad) ||
 		   mem_scatter(qp, recv.pd, recv.sge, recv.num_sge, GRH_LEN,
 			       pkt->payload, pkt->len, &bad)) {

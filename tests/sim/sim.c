@@ -54,10 +54,11 @@ static int env_complete(struct roce_qp *qp, void *cq, const struct ibv_wc *wc,
 	return 0;
 }
 
-static bool env_srq_take(struct roce_qp *qp, void *srq, struct roce_recv *out)
+static int env_srq_take(struct roce_qp *qp, void *srq, uint64_t room,
+			struct roce_recv *out)
 {
 	(void)qp;
-	return roce_rq_take(srq, out);
+	return roce_rq_take(srq, room, out);
 }
 
 static int env_xrc_take(struct roce_qp *qp, uint32_t srqn,
@@ -67,7 +68,7 @@ static int env_xrc_take(struct roce_qp *qp, uint32_t srqn,
 
 	if (srqn != SIM_XRC_SRQN)
 		return -ENOENT;
-	if (!roce_rq_take(&q->node->srq, out))
+	if (roce_rq_take(&q->node->srq, 0, out))
 		return -EAGAIN;
 	out->cq = q->recv;
 	return 0;

@@ -2532,6 +2532,55 @@ static void full_cq_acknowledges_nothing(void **state)
 	}
 }
 
+/* Class D (9.9.3): a datagram that does not fit is not there. */
+static void ud_too_long_is_dropped(void **state)
+{
+	(void)state;
+	for (int srq = 0; srq < 2; srq++) {
+		struct sim_qp_opts qo = {
+			.type = IBV_QPT_UD, .sig_all = true, .srq = srq,
+			.cap = { 8, srq ? 0 : 8, 1, srq ? 0 : 1, 0 },
+		};
+		struct pair p = { .sim = sim_new(1) };
+		struct ibv_sge sge;
+		struct ibv_recv_wr rr = { .wr_id = 7, .sg_list = &sge,
+					  .num_sge = 1 };
+		const struct ibv_wc *wc;
+
+		p.a = sim_qp_new(p.sim, 0, &qo);
+		p.b = sim_qp_new(p.sim, 1, &qo);
+		p.a->peer = p.b;
+		sim_ud_up(p.a, 0x11);
+		sim_ud_up(p.b, 0x11);
+		memset(drops, 0, sizeof(drops));
+		p.b->node->env.dropped = count_drops;
+		sge = (struct ibv_sge){ (uintptr_t)p.b->node->mem, 100,
+					p.b->node->lkey };
+		assert_int_equal(srq ? roce_rq_post(&p.b->node->srq, &rr) :
+				       sim_post_recv(p.b, &rr), 0);
+		for (uint32_t i = 0; i < 3; i++)
+			post(p.a, IBV_WR_SEND, 0, 61 + 300 * i, 0, 0x11, 0);
+		settle(&p);
+		assert_null(sim_poll(p.b->recv));
+		assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_RTS);
+		assert_int_equal(p.b->events, 0);
+		assert_int_equal(drops[ROCE_DROP_QKEY], 3);
+		if (srq)
+			assert_int_equal(roce_rq_count(&p.b->node->srq), 1);
+		post(p.a, IBV_WR_SEND, 0, 60, 0, 0x11, 0);
+		settle(&p);
+		wc = sim_poll(p.b->recv);
+		assert_true(wc && wc->status == IBV_WC_SUCCESS &&
+			    wc->wr_id == 7 && wc->byte_len == 100);
+		assert_null(sim_poll(p.b->recv));
+		/* Without a receive it is that which is missing. */
+		post(p.a, IBV_WR_SEND, 0, 1, 0, 0x11, 0);
+		settle(&p);
+		assert_int_equal(drops[ROCE_DROP_NO_RECV], 1);
+		sim_free(p.sim);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -2608,6 +2657,7 @@ int main(void)
 		cmocka_unit_test(uc_begins_anywhere),
 		cmocka_unit_test(uc_out_of_sequence),
 		cmocka_unit_test(full_cq_acknowledges_nothing),
+		cmocka_unit_test(ud_too_long_is_dropped),
 	};
 
 	cmocka_set_test_filter(getenv("SIM_TEST"));

@@ -28,7 +28,7 @@ static void expect(struct roce_rq *rq, uint64_t id, uint32_t num_sge)
 	uint32_t i;
 
 	memset(&r, 0xee, sizeof(r));
-	assert_true(roce_rq_take(rq, &r));
+	assert_int_equal(roce_rq_take(rq, 0, &r), 0);
 	assert_int_equal(r.wr_id, id);
 	assert_int_equal(r.pd, rq->pd);
 	assert_int_equal(r.num_sge, num_sge);
@@ -48,14 +48,14 @@ static void limits(void **state)
 
 	(void)state;
 	assert_int_equal(roce_rq_init(&rq, 5, 3, 9, NULL), 0);
-	assert_false(roce_rq_take(&rq, &r));
+	assert_int_equal(roce_rq_take(&rq, 0, &r), -EAGAIN);
 	for (i = 0; i < 5; i++)
 		assert_int_equal(post(&rq, i, (int)i % 4), 0);
 	assert_int_equal(post(&rq, 5, 1), -ENOMEM);
 	assert_int_equal(roce_rq_count(&rq), 5);
 	for (i = 0; i < 5; i++)
 		expect(&rq, i, (uint32_t)i % 4);
-	assert_false(roce_rq_take(&rq, &r));
+	assert_int_equal(roce_rq_take(&rq, 0, &r), -EAGAIN);
 
 	assert_int_equal(post(&rq, 0, 4), -EINVAL);
 	assert_int_equal(post(&rq, 0, -1), -EINVAL);
@@ -81,7 +81,7 @@ static void none(void **state)
 	(void)state;
 	assert_int_equal(roce_rq_init(&rq, 0, 0, 0, NULL), 0);
 	assert_int_equal(post(&rq, 0, 0), -ENOMEM);
-	assert_false(roce_rq_take(&rq, &r));
+	assert_int_equal(roce_rq_take(&rq, 0, &r), -EAGAIN);
 	assert_int_equal(roce_rq_resize(&rq, 2), 0);
 	assert_int_equal(post(&rq, 1, 0), 0);
 	expect(&rq, 1, 0);
@@ -105,9 +105,10 @@ static void length_limit(void **state)
 		0x40000000;
 	wr.num_sge = 4;
 	assert_int_equal(roce_rq_post(&rq, &wr), -EINVAL);
-	assert_true(roce_rq_take(&rq, &r));
+	assert_int_equal(roce_rq_take(&rq, 0x80000001, &r), -EMSGSIZE);
+	assert_int_equal(roce_rq_take(&rq, 0x80000000, &r), 0);
 	assert_int_equal(r.length, 0x80000000);
-	assert_false(roce_rq_take(&rq, &r));
+	assert_int_equal(roce_rq_take(&rq, 0, &r), -EAGAIN);
 	roce_rq_fini(&rq);
 }
 
@@ -150,7 +151,8 @@ static void random_use(void **state)
 			break;
 		default:
 			if (first == next) {
-				assert_false(roce_rq_take(&rq, &r));
+				assert_int_equal(roce_rq_take(&rq, 0, &r),
+						 -EAGAIN);
 			} else {
 				expect(&rq, first, (uint32_t)(first % 5));
 				first++;
