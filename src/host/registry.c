@@ -62,6 +62,7 @@ struct addr {
 
 struct service {
 	_Atomic uint32_t owner; /* slot + 1; 0: the row is free */
+	_Atomic uint32_t families; /* REGISTRY_IPV4, REGISTRY_IPV6 */
 	_Atomic uint64_t id;
 	_Atomic uint64_t gid[2];
 };
@@ -1000,8 +1001,19 @@ static bool gid_is_any(const uint64_t w[2])
 	return !w[0] && !w[1];
 }
 
+/* Whether a listener at w, for these families, leaves no room for another. */
+static bool service_conflicts(const struct service *s, const uint64_t w[2],
+			      unsigned families)
+{
+	const uint64_t g[2] = { LOAD(&s->gid[0]), LOAD(&s->gid[1]) };
+
+	if (!(LOAD(&s->families) & families))
+		return false;
+	return gid_is_any(g) || gid_is_any(w) || (g[0] == w[0] && g[1] == w[1]);
+}
+
 int registry_listen(struct registry *r, uint64_t service_id,
-		    const union ibv_gid *gid)
+		    const union ibv_gid *gid, unsigned families)
 {
 	struct service *free_row = NULL;
 	uint64_t w[2];
@@ -1014,15 +1026,11 @@ int registry_listen(struct registry *r, uint64_t service_id,
 	sweep(r->file);
 	for (size_t i = 0; i < REGISTRY_SERVICES; i++) {
 		struct service *s = &r->file->m->service[i];
-		uint64_t g[2] = { LOAD(&s->gid[0]), LOAD(&s->gid[1]) };
 
 		if (!LOAD(&s->owner)) {
 			free_row = s;
-			continue;
-		}
-		if (LOAD(&s->id) == service_id &&
-		    (gid_is_any(g) || gid_is_any(w) ||
-		     (g[0] == w[0] && g[1] == w[1]))) {
+		} else if (LOAD(&s->id) == service_id &&
+			   service_conflicts(s, w, families)) {
 			err = -EADDRINUSE;
 			goto unlock;
 		}
@@ -1034,27 +1042,30 @@ int registry_listen(struct registry *r, uint64_t service_id,
 	STORE(&free_row->id, service_id);
 	STORE(&free_row->gid[0], w[0]);
 	STORE(&free_row->gid[1], w[1]);
+	STORE(&free_row->families, families);
 	STORE(&free_row->owner, r->slot + 1);
 unlock:
 	registry_unlock(r);
 	return err;
 }
 
+/* One at w that stands for one of the families. */
 static struct service *find_service(const struct shared *m, uint64_t service_id,
-				    const uint64_t w[2])
+				    const uint64_t w[2], unsigned families)
 {
 	for (size_t i = 0; i < REGISTRY_SERVICES; i++) {
 		const struct service *s = &m->service[i];
 
 		if (LOAD(&s->owner) && LOAD(&s->id) == service_id &&
-		    LOAD(&s->gid[0]) == w[0] && LOAD(&s->gid[1]) == w[1])
+		    LOAD(&s->families) & families && LOAD(&s->gid[0]) == w[0] &&
+		    LOAD(&s->gid[1]) == w[1])
 			return (struct service *)s;
 	}
 	return NULL;
 }
 
 void registry_unlisten(struct registry *r, uint64_t service_id,
-		       const union ibv_gid *gid)
+		       const union ibv_gid *gid, unsigned families)
 {
 	struct service *s;
 	uint64_t w[2];
@@ -1062,7 +1073,7 @@ void registry_unlisten(struct registry *r, uint64_t service_id,
 	gid_words(gid, w);
 	if (registry_lock(r))
 		return;
-	s = find_service(r->file->m, service_id, w);
+	s = find_service(r->file->m, service_id, w, families);
 	if (s && LOAD(&s->owner) == r->slot + 1)
 		STORE(&s->owner, 0);
 	registry_unlock(r);
@@ -1073,13 +1084,14 @@ int registry_listener(const struct registry *r, uint64_t service_id,
 {
 	static const uint64_t any[2];
 	const struct service *s;
-	unsigned owner;
+	unsigned owner, family;
 	uint64_t w[2];
 
 	gid_words(gid, w);
-	s = find_service(r->file->m, service_id, w);
+	family = !w[0] && w[1] >> 32 == 0xffff ? REGISTRY_IPV4 : REGISTRY_IPV6;
+	s = find_service(r->file->m, service_id, w, family);
 	if (!s)
-		s = find_service(r->file->m, service_id, any);
+		s = find_service(r->file->m, service_id, any, family);
 	owner = s ? LOAD(&s->owner) : 0;
 	return owner && owner <= REGISTRY_SLOTS ? (int)owner - 1 : -ENOENT;
 }

@@ -133,13 +133,17 @@ void registry_on_change(struct registry *r, void (*fn)(void *arg), void *arg);
 
 /*
  * Service IDs that a process of this host listens on, at one address or (gid
- * all zero) at all. -EADDRINUSE: taken; -ENOSPC; -ETIMEDOUT. The owner is
- * looked up without a lock: a slot, or -ENOENT.
+ * all zero) at all. families: REGISTRY_IPV4 and REGISTRY_IPV6, what it stands
+ * for; one that has none of another's in common may share its service ID.
+ * -EADDRINUSE: taken; -ENOSPC; -ETIMEDOUT. The owner is looked up without a
+ * lock: a slot, or -ENOENT.
  */
+#define REGISTRY_IPV4 1
+#define REGISTRY_IPV6 2
 int registry_listen(struct registry *r, uint64_t service_id,
-		    const union ibv_gid *gid);
+		    const union ibv_gid *gid, unsigned families);
 void registry_unlisten(struct registry *r, uint64_t service_id,
-		       const union ibv_gid *gid);
+		       const union ibv_gid *gid, unsigned families);
 int registry_listener(const struct registry *r, uint64_t service_id,
 		      const union ibv_gid *gid);
 

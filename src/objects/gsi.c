@@ -23,6 +23,7 @@
 #include "base/say.h"
 #include "base/sys.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -472,21 +473,26 @@ out:
 	return err;
 }
 
+static_assert(CM_LISTEN_V4 == REGISTRY_IPV4 && CM_LISTEN_V6 == REGISTRY_IPV6,
+	      "the same families");
+
 int shca_cm_reserve(struct engine *e, uint64_t service_id,
-		    const union ibv_gid *gid)
+		    const union ibv_gid *gid, unsigned families)
 {
 	static const union ibv_gid any;
 
 	if (!e->registry)
 		return 0;
-	return registry_listen(e->registry, service_id, gid ? gid : &any);
+	return registry_listen(e->registry, service_id, gid ? gid : &any,
+			       families);
 }
 
 void shca_cm_release(struct engine *e, uint64_t service_id,
-		     const union ibv_gid *gid)
+		     const union ibv_gid *gid, unsigned families)
 {
 	static const union ibv_gid any;
 
 	if (e->registry)
-		registry_unlisten(e->registry, service_id, gid ? gid : &any);
+		registry_unlisten(e->registry, service_id, gid ? gid : &any,
+				  families);
 }

@@ -43,11 +43,12 @@ int shca_cm_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex);
 
 /*
  * Reserves a service ID among the processes of this host, for one address or
- * (NULL) all. -EADDRINUSE: another process has it.
+ * (NULL) all; families: CM_LISTEN_*, what it stands for. -EADDRINUSE: another
+ * process has it.
  */
 int shca_cm_reserve(struct engine *e, uint64_t service_id,
-		    const union ibv_gid *gid);
+		    const union ibv_gid *gid, unsigned families);
 void shca_cm_release(struct engine *e, uint64_t service_id,
-		     const union ibv_gid *gid);
+		     const union ibv_gid *gid, unsigned families);
 
 #endif

@@ -158,18 +158,21 @@ static struct sockaddr *src_addr(struct cma_id *id)
 	return &id->id.route.addr.src_addr;
 }
 
+/* An IPv4 address never stands for IPv6 as well. */
+unsigned cma_families(const struct cma_id *id)
+{
+	if (id->id.route.addr.src_addr.sa_family == AF_INET)
+		return CM_LISTEN_V4;
+	return id->afonly ? CM_LISTEN_V6 : CM_LISTEN_V4 | CM_LISTEN_V6;
+}
+
 /* Whether both may have one port, as Linux decides it. */
 static int port_conflict(struct cma_id *a, struct cma_id *b, bool reuse)
 {
 	const struct sockaddr *x = src_addr(a), *y = src_addr(b);
 	union ibv_gid g, h;
 
-	if (reuse && b->reuse)
-		return 0;
-	/* an IPv4 address never stands for IPv6 as well */
-	if ((a->afonly || x->sa_family == AF_INET) &&
-	    (b->afonly || y->sa_family == AF_INET) &&
-	    x->sa_family != y->sa_family)
+	if ((reuse && b->reuse) || !(cma_families(a) & cma_families(b)))
 		return 0;
 	if (cma_addr_any(x) || cma_addr_any(y))
 		return -EADDRNOTAVAIL;
@@ -230,7 +233,7 @@ static bool reserved_here(struct cma_id *id)
 		const union ibv_gid *x, *y;
 
 		if (o == id || o->port != id->port || o->id.ps != id->id.ps ||
-		    !o->reserved)
+		    !(o->reserved & cma_families(id)))
 			continue;
 		x = reserved_gid(id, &g);
 		y = reserved_gid(o, &h);
@@ -265,9 +268,9 @@ static int reserve(struct cma_id *id)
 	if (have)
 		return 0;
 	err = shca_cm_reserve(cma_engine(), cma_service_id(id, id->port),
-			      reserved_gid(id, &gid));
+			      reserved_gid(id, &gid), cma_families(id));
 	if (!err)
-		id->reserved = true;
+		id->reserved = cma_families(id);
 	/* the same errors as within a process */
 	if (err == -EADDRINUSE && cma_addr_any(src_addr(id)))
 		err = -EADDRNOTAVAIL;
@@ -331,18 +334,18 @@ static int port_get(struct cma_id *id, uint16_t port, bool any_process)
 
 static void port_put(struct cma_id *id)
 {
-	bool reserved = id->reserved;
+	unsigned reserved = id->reserved;
 	struct cma_id *o, *heir;
 	union ibv_gid gid;
 
 	cma_lock();
 	port_del(id);
-	id->reserved = false;
+	id->reserved = 0;
 	cma_unlock();
 	if (!reserved)
 		return;
 	shca_cm_release(cma_engine(), cma_service_id(id, id->port),
-			reserved_gid(id, &gid));
+			reserved_gid(id, &gid), reserved);
 	/* whoever relied on that has to have it himself */
 	do {
 		cma_lock();

@@ -67,8 +67,8 @@ struct cma_id {
 
 	/* addr.c */
 	uint16_t port; /* bound to, if on_port */
-	bool on_port, reserved;
-	bool reuse, afonly;
+	bool on_port, reuse, afonly;
+	unsigned reserved; /* what for: CM_LISTEN_*; 0: not */
 	struct cma_id *next_on_port;
 	struct netdev_gid via; /* our address, once bound to a device */
 	/* Where that was last found, if not there any more; see id.c. */
@@ -186,6 +186,8 @@ void cma_addr_gid(const struct sockaddr *addr, union ibv_gid *gid);
 void cma_gid_addr(const union ibv_gid *gid, uint32_t scope, uint16_t port,
 		  struct sockaddr_storage *addr);
 uint16_t cma_port(const struct sockaddr *addr);
+/* What an identifier's address stands for: CM_LISTEN_*. */
+unsigned cma_families(const struct cma_id *id);
 void cma_set_dev(struct cma_id *id, struct cma_dev *dev,
 		 const struct netdev_gid *via);
 void cma_set_path(struct cma_id *id, const union ibv_gid *dgid);

@@ -239,7 +239,6 @@ static int listen_start(struct cma_id *id)
 	struct sockaddr *addr = &id->id.route.addr.src_addr;
 	bool any = cma_addr_any(addr);
 	union ibv_gid gid;
-	unsigned families;
 	struct cm *cm;
 	int n, err;
 
@@ -268,12 +267,9 @@ static int listen_start(struct cma_id *id)
 		return err;
 	id->bound_all = any;
 	cma_addr_gid(addr, &gid);
-	families = addr->sa_family == AF_INET ? CM_LISTEN_V4 : CM_LISTEN_V6;
-	if (addr->sa_family == AF_INET6 && !id->afonly)
-		families |= CM_LISTEN_V4;
 	cm = cma_lock();
 	err = cm_listen(cm, &id->listener, cma_service_id(id, id->port),
-			any ? NULL : &gid, families, id);
+			any ? NULL : &gid, cma_families(id), id);
 	if (!err)
 		id->state = CMA_LISTEN;
 	cma_unlock();

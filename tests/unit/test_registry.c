@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define ALL (REGISTRY_IPV4 | REGISTRY_IPV6)
 #define STACK (96 << 10) /* bytes; enough under ASan as well */
 
 static char dir[64];
@@ -109,7 +110,7 @@ static struct child child_start(bool with_lock)
 		c.qpn = (uint32_t)registry_lease(r);
 		registry_lease(r);
 		registry_publish(r, 4711, 1000);
-		registry_listen(r, 77, &any);
+		registry_listen(r, 77, &any, ALL);
 		if (registry_lock(r))
 			_exit(1);
 		registry_addr_join(r, &gid, 0, true);
@@ -222,11 +223,11 @@ static void killed_process_leaves_nothing(void **state)
 	assert_int_equal(registry_route(r, c.qpn, &gid, 0), c.slot);
 	assert_int_equal(registry_port(r, c.slot), 4711);
 	assert_int_equal(registry_listener(r, 77, &gid), c.slot);
-	assert_int_equal(registry_listen(r, 77, &gid), -EADDRINUSE);
+	assert_int_equal(registry_listen(r, 77, &gid, ALL), -EADDRINUSE);
 
 	child_kill(&c);
 	assert_false(registry_alive(r, c.slot));
-	assert_int_equal(registry_listen(r, 77, &gid), 0);
+	assert_int_equal(registry_listen(r, 77, &gid, ALL), 0);
 	assert_int_equal(registry_listener(r, 77, &gid), registry_slot(r));
 	assert_int_equal(registry_listener(r, 77, &any), -ENOENT);
 	assert_int_equal(registry_owner(r, c.qpn), -ENOENT);
@@ -385,8 +386,8 @@ static int use_it_all(struct registry *r)
 	}
 	registry_unlock(r);
 	registry_listener(r, 5, &gid);
-	if (!registry_listen(r, 5, &gid))
-		registry_unlisten(r, 5, &gid);
+	if (!registry_listen(r, 5, &gid, ALL))
+		registry_unlisten(r, 5, &gid, ALL);
 	for (unsigned slot = 0; slot < 2000; slot++)
 		registry_port(r, slot);
 	if (q > 0)
@@ -645,20 +646,45 @@ static void one_listener_per_service(void **state)
 	union ibv_gid x = v4(0x7f000001), y = v4(0x7f000002);
 
 	(void)state;
-	assert_int_equal(registry_listen(a, 9, &x), 0);
-	assert_int_equal(registry_listen(b, 9, &x), -EADDRINUSE);
-	assert_int_equal(registry_listen(b, 9, &any), -EADDRINUSE);
-	assert_int_equal(registry_listen(b, 9, &y), 0);
-	assert_int_equal(registry_listen(b, 10, &any), 0);
+	assert_int_equal(registry_listen(a, 9, &x, ALL), 0);
+	assert_int_equal(registry_listen(b, 9, &x, ALL), -EADDRINUSE);
+	assert_int_equal(registry_listen(b, 9, &any, ALL), -EADDRINUSE);
+	assert_int_equal(registry_listen(b, 9, &y, ALL), 0);
+	assert_int_equal(registry_listen(b, 10, &any, ALL), 0);
 	assert_int_equal(registry_listener(a, 9, &y), registry_slot(b));
 	assert_int_equal(registry_listener(a, 9, &x), registry_slot(a));
 	assert_int_equal(registry_listener(a, 10, &x), registry_slot(b));
-	registry_unlisten(a, 10, &any); /* not a's */
+	registry_unlisten(a, 10, &any, ALL); /* not a's */
 	assert_int_equal(registry_listener(a, 10, &x), registry_slot(b));
-	registry_unlisten(b, 10, &any);
+	registry_unlisten(b, 10, &any, ALL);
 	assert_int_equal(registry_listener(a, 10, &x), -ENOENT);
 	registry_leave(b);
-	assert_int_equal(registry_listen(a, 9, &y), 0);
+	assert_int_equal(registry_listen(a, 9, &y, ALL), 0);
+	registry_leave(a);
+}
+
+/* An IPv6 wildcard that stands for IPv6 alone leaves IPv4 to others. */
+static void listeners_of_families(void **state)
+{
+	struct registry *a = join(), *b = join(), *c = join();
+	union ibv_gid x = v4(0x7f000001), y = { .raw = { [15] = 1 } };
+
+	(void)state;
+	assert_int_equal(registry_listen(a, 9, &any, REGISTRY_IPV6), 0);
+	assert_int_equal(registry_listener(a, 9, &x), -ENOENT);
+	assert_int_equal(registry_listen(b, 9, &any, REGISTRY_IPV4), 0);
+	assert_int_equal(registry_listener(c, 9, &x), registry_slot(b));
+	assert_int_equal(registry_listener(c, 9, &y), registry_slot(a));
+	assert_int_equal(registry_listen(c, 9, &any, ALL), -EADDRINUSE);
+	assert_int_equal(registry_listen(c, 9, &x, REGISTRY_IPV4), -EADDRINUSE);
+	assert_int_equal(registry_listen(c, 9, &y, REGISTRY_IPV6), -EADDRINUSE);
+	/* not that of the other, which is at all addresses as well */
+	registry_unlisten(b, 9, &any, REGISTRY_IPV4);
+	assert_int_equal(registry_listener(c, 9, &x), -ENOENT);
+	assert_int_equal(registry_listener(c, 9, &y), registry_slot(a));
+	assert_int_equal(registry_listen(c, 9, &x, REGISTRY_IPV4), 0);
+	registry_leave(c);
+	registry_leave(b);
 	registry_leave(a);
 }
 
@@ -787,6 +813,7 @@ int main(void)
 		CLEAN(groups_run_out_first),
 		CLEAN(backlog_is_bounded_but_a_first_datagram_passes),
 		CLEAN(one_listener_per_service),
+		CLEAN(listeners_of_families),
 		CLEAN(crowd),
 		CLEAN(threads),
 		CLEAN(small_stack),
