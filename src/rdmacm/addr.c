@@ -412,14 +412,38 @@ static int bind_dev(struct cma_id *id, const struct sockaddr *addr)
 	return 0;
 }
 
+static bool gid_is_loopback(const union ibv_gid *gid)
+{
+	if (roce_gid_is_v4(gid))
+		return gid->raw[12] == 127;
+	return IN6_IS_ADDR_LOOPBACK((const struct in6_addr *)gid->raw);
+}
+
 static bool is_loopback(const struct sockaddr *addr)
 {
 	union ibv_gid gid;
 
 	cma_addr_gid(addr, &gid);
-	if (roce_gid_is_v4(&gid))
-		return gid.raw[12] == 127;
-	return IN6_IS_ADDR_LOOPBACK((struct in6_addr *)gid.raw);
+	return gid_is_loopback(&gid);
+}
+
+/* Whether there is an address of ours that others can reach. */
+static bool reachable(void)
+{
+	struct netdev_gid via;
+	int n;
+	struct cma_dev *dev = cma_devices(&n);
+
+	for (int i = 0; i < n; i++) {
+		const struct shca_device *d = to_ctx(dev[i].verbs)->dev;
+
+		for (uint32_t k = 0; k < (uint32_t)d->gid_tbl_len; k++)
+			if (!shca_gid(to_ctx(dev[i].verbs)->dev, CMA_PORT_NUM,
+				      k, &via) &&
+			    !gid_is_loopback(&via.gid))
+				return true;
+	}
+	return false;
 }
 
 /*
@@ -427,7 +451,8 @@ static bool is_loopback(const struct sockaddr *addr)
  * no device. So libfabric binds one to localhost, any port, and if there is no
  * device then, it tells its peers an address of an interface in place of
  * localhost. Here localhost works, and who has asked for a port there has the
- * device at once; who has not gets it with the next step that needs it.
+ * device at once, as has everybody where there is no other address (a container
+ * without a network). Who has not gets it with the next step that needs it.
  */
 static int bind_addr_dev(struct cma_id *id, const struct sockaddr *addr)
 {
@@ -436,7 +461,7 @@ static int bind_addr_dev(struct cma_id *id, const struct sockaddr *addr)
 
 	if (cma_addr_any(addr))
 		return 0;
-	if (is_loopback(addr) && !cma_port(addr))
+	if (is_loopback(addr) && !cma_port(addr) && reachable())
 		return find_dev(addr, &dev, &via);
 	return bind_dev(id, addr);
 }
