@@ -55,9 +55,7 @@ struct gsi {
 	uint64_t held_due; /* look at them again */
 	uint64_t peers_due;
 	struct held held[HOLD_MAX];
-	int (*fn)(void *arg, const struct cm_event *ev);
-	void (*changed)(void *arg);
-	void *arg;
+	const struct shca_cm_user *user; /* NULL: none */
 
 	pthread_mutex_t bind_lock;
 	bool leased;
@@ -307,8 +305,21 @@ void gsi_netdevs_changed(struct engine *e)
 	struct gsi *g = e->gsi;
 
 	pthread_mutex_lock(&g->lock);
-	if (g->fn)
-		g->changed(g->arg);
+	if (g->user)
+		g->user->changed(g->user->arg);
+	pthread_mutex_unlock(&g->lock);
+}
+
+void gsi_qp_gone(struct engine *e, struct shca_qp *qp)
+{
+	struct ibv_qp *ib = &qp->ex.qp_base;
+	struct gsi *g = e->gsi;
+	void *owner;
+
+	pthread_mutex_lock(&g->lock);
+	owner = shca_cm_qp_owner(ib);
+	if (owner && g->user)
+		g->user->qp_gone(g->user->arg, owner, ib);
 	pthread_mutex_unlock(&g->lock);
 }
 
@@ -317,7 +328,7 @@ static int on_event(void *arg, const struct cm_event *ev)
 	struct gsi *g = arg;
 
 	/* without a user there are neither listeners nor connections */
-	return g->fn ? g->fn(g->arg, ev) : 0;
+	return g->user ? g->user->event(g->user->arg, ev) : 0;
 }
 
 int gsi_create(struct engine *e)
@@ -368,7 +379,7 @@ void gsi_farewell(struct engine *e)
 	}
 	if (pthread_mutex_timedlock(&g->lock, &until))
 		return;
-	g->fn = NULL;
+	g->user = NULL;
 	say_goodbye(g);
 	pthread_mutex_unlock(&g->lock);
 }
@@ -379,7 +390,7 @@ void gsi_destroy(struct engine *e)
 
 	if (!g)
 		return;
-	g->fn = NULL;
+	g->user = NULL;
 	say_goodbye(g);
 	for (size_t i = 0; i < g->nbound; i++)
 		udp_unbind(e->udp, &g->bound[i].gid, g->bound[i].ifindex);
@@ -391,8 +402,7 @@ void gsi_destroy(struct engine *e)
 }
 
 int shca_cm_open(struct engine *e, uint64_t ca_guid,
-		 int (*fn)(void *arg, const struct cm_event *ev),
-		 void (*changed)(void *arg), void *arg)
+		 const struct shca_cm_user *user)
 {
 	struct gsi *g = e->gsi;
 	uint32_t base = 0, mask = UINT32_MAX;
@@ -417,9 +427,7 @@ int shca_cm_open(struct engine *e, uint64_t ca_guid,
 	}
 	pthread_mutex_lock(&g->lock);
 	cm_configure(g->cm, ca_guid, base, mask);
-	g->fn = fn;
-	g->changed = changed;
-	g->arg = arg;
+	g->user = user;
 	pthread_mutex_unlock(&g->lock);
 out:
 	pthread_mutex_unlock(&g->bind_lock);

@@ -20,22 +20,42 @@ void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now_ns);
 void gsi_expire(struct engine *e, uint64_t now_ns);
 /* Interfaces or their addresses may have changed. */
 void gsi_netdevs_changed(struct engine *e);
+/* A QP with an owner is about to be destroyed. */
+void gsi_qp_gone(struct engine *e, struct shca_qp *qp);
 /* The process ends: tells the peers, once. */
 void gsi_farewell(struct engine *e);
 
 /*
  * For librdmacm. shca_cm_open() makes the connection manager ready for
- * connections of a device and starts the progress thread; events go to fn,
- * which is called with the lock held that shca_cm_lock() takes. It protects
+ * connections of a device and starts the progress thread. The user's functions
+ * are called with the lock held that shca_cm_lock() takes. It protects
  * whatever else its users put under it: they may take no other lock of this
- * library in it. changed is called with the lock held, too, when interfaces or
- * addresses may have changed. shca_cm_unlock() sends what is to be sent.
+ * library in it. shca_cm_unlock() sends what is to be sent.
  */
+struct shca_cm_user {
+	int (*event)(void *arg, const struct cm_event *ev);
+	/* Interfaces or addresses may have changed. */
+	void (*changed)(void *arg);
+	/* A QP that has an owner is about to be destroyed. */
+	void (*qp_gone)(void *arg, void *owner, struct ibv_qp *qp);
+	void *arg;
+};
+
 int shca_cm_open(struct engine *e, uint64_t ca_guid,
-		 int (*fn)(void *arg, const struct cm_event *ev),
-		 void (*changed)(void *arg), void *arg);
+		 const struct shca_cm_user *user);
 struct cm *shca_cm_lock(struct engine *e);
 void shca_cm_unlock(struct engine *e);
+
+/* Whose a QP is, for qp_gone(); NULL: nobody's. With the lock. */
+static inline void *shca_cm_qp_owner(struct ibv_qp *qp)
+{
+	return atomic_load(&to_qp(qp)->cm_owner);
+}
+
+static inline void shca_cm_qp_own(struct ibv_qp *qp, void *owner)
+{
+	atomic_store(&to_qp(qp)->cm_owner, owner);
+}
 
 /* Receives at this address from now on, for QP1. -EADDRINUSE etc. as
  * udp_bind(); what is wrong is said on stderr. */

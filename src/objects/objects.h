@@ -495,7 +495,9 @@ struct shca_qp {
 	_Atomic uint64_t timer_due; /* when its entry in the heap is due */
 	size_t timer_pos; /* of that entry + 1; the timers' lock */
 
-	unsigned mcast; /* groups attached to; the engine's mcast_lock */
+	unsigned mcast; /* groups attached to; the engine's mcast_lock, */
+	bool closing; /* and so this: it is being destroyed */
+	void *_Atomic cm_owner; /* gsi.h */
 	_Atomic bool windows; /* of type 2 may be bound to it */
 
 	/* XRC_RECV, see xrc.c: of the QP itself... */

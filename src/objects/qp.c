@@ -15,6 +15,7 @@
  * spinning programs that was seen to cost a whole scheduler tick. See
  * shca_qp_trylock().
  */
+#include "gsi.h"
 #include "loan.h"
 
 #include "base/say.h"
@@ -462,6 +463,10 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 		return err;
 
 	pthread_mutex_lock(&qp->modify_lock);
+	if (qp->dead) { /* meanwhile */
+		err = -EINVAL;
+		goto out;
+	}
 	reset = (mask & IBV_QP_STATE) && attr->qp_state == IBV_QPS_RESET;
 	if (!reset) {
 		err = engine_start(qp->engine);
@@ -573,6 +578,8 @@ static void qp_kill(struct shca_qp *qp)
 	struct engine *e = qp->engine;
 
 	engine_qpn_free(e, qp);
+	/* Whoever modifies it has done so, or finds it dead. */
+	pthread_mutex_lock(&qp->modify_lock);
 	shca_qp_lock(qp);
 	shca_qp_flush(qp, clock_ns()); /* the peer waits for ACKs we owe */
 	qp->dead = true;
@@ -582,6 +589,7 @@ static void qp_kill(struct shca_qp *qp)
 	shca_qp_unlock(qp);
 	engine_timer_drop(e, qp);
 	address_release(qp);
+	pthread_mutex_unlock(&qp->modify_lock);
 	shca_mw_qp_gone(qp);
 	cqs_clean(&qp->ex.qp_base);
 }
@@ -629,9 +637,12 @@ int shca_qp_destroy(struct ibv_qp *ib)
 		return -EIO;
 	pthread_mutex_lock(&e->mcast_lock);
 	attached = qp->mcast;
+	qp->closing = !attached;
 	pthread_mutex_unlock(&e->mcast_lock);
 	if (attached)
 		return -EBUSY;
+	if (atomic_load(&qp->cm_owner))
+		gsi_qp_gone(e, qp);
 	if (ib->qp_type == IBV_QPT_XRC_RECV)
 		return xrc_destroy(qp);
 	qp_kill(qp);
@@ -816,10 +827,16 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 		goto out;
 	}
 	pthread_mutex_lock(&e->mcast_lock);
-	g->qp[g->n++] = qp;
-	qp->mcast++;
-	*p = g;
+	if (qp->closing) {
+		err = -EINVAL;
+	} else {
+		g->qp[g->n++] = qp;
+		qp->mcast++;
+		*p = g;
+	}
 	pthread_mutex_unlock(&e->mcast_lock);
+	if (err && !g->n)
+		group_leave(e, g);
 out:
 	pthread_mutex_unlock(&e->attach_lock);
 	return err;

@@ -72,6 +72,11 @@ static int dev_open(struct cma_dev *d, struct ibv_device *ibdev)
 
 static int devices_open(void)
 {
+	static const struct shca_cm_user user = {
+		.event = cma_on_cm_event,
+		.changed = cma_netdevs_changed,
+		.qp_gone = cma_qp_gone,
+	};
 	struct ibv_device **list;
 	struct cma_dev *dev;
 	struct engine *e;
@@ -94,9 +99,8 @@ static int devices_open(void)
 	if (err)
 		goto err_close;
 	e = to_ctx(dev[0].verbs)->engine;
-	err = shca_cm_open(e,
-			   be64toh(ibv_get_device_guid(dev[0].verbs->device)),
-			   cma_on_cm_event, cma_netdevs_changed, NULL);
+	err = shca_cm_open(
+		e, be64toh(ibv_get_device_guid(dev[0].verbs->device)), &user);
 	if (err)
 		goto err_close;
 	cma_ports_init();

@@ -77,6 +77,9 @@ struct cma_id {
 	struct roce_path path;
 	struct ibv_sa_path_rec path_rec;
 
+	/* Under the lock: id.qp, unless that has been destroyed; see qp.c. */
+	struct ibv_qp *qp;
+
 	/* connect.c */
 	struct cm_conn *conn;
 	struct cm_listener *listener;
@@ -205,13 +208,24 @@ uint64_t cma_service_id(const struct cma_id *id, uint16_t port);
 int cma_on_cm_event(void *arg, const struct cm_event *ev);
 /* Attributes for the QP of a connection to go to attr->qp_state. */
 int cma_qp_attr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask);
-/* The peer accepts: readies the QP, if there is one, and says so. */
+/* The peer accepts: readies the QP and says so; without one, nothing. */
 void cma_established(struct cma_id *id, struct rdma_cm_event *ev);
 void cma_listen_stop(struct cma_id *id);
 
 /* qp.c */
-int cma_qp_ready(struct cma_id *id, uint8_t responder_resources,
-		 uint8_t initiator_depth);
+/*
+ * The QP of an identifier, or NULL. The program may destroy it at any time:
+ * verbs then fail, but it is there until cma_qp_put().
+ */
+struct ibv_qp *cma_qp_get(struct cma_id *id);
+void cma_qp_put(struct ibv_qp *qp);
+/* The program may have put one of its own there. */
+void cma_qp_adopt(struct cma_id *id);
+/* With the lock: the identifier has none any more. */
+void cma_qp_drop(struct cma_id *id);
+void cma_qp_gone(void *arg, void *owner, struct ibv_qp *qp);
+int cma_qp_ready(struct cma_id *id, struct ibv_qp *qp,
+		 uint8_t responder_resources, uint8_t initiator_depth);
 int cma_qp_error(struct cma_id *id);
 
 /* mcast.c */

@@ -81,6 +81,7 @@ static void set_local(struct cma_id *id, const struct rdma_conn_param *param)
 	end->pkey = ROCE_PKEY_DEFAULT;
 	end->qpn = 0;
 	end->srq = id->id.srq != NULL;
+	cma_qp_adopt(id);
 	if (id->id.qp)
 		end->qpn = id->id.qp->qp_num;
 	else if (param) {
@@ -195,9 +196,14 @@ int rdma_connect(struct rdma_cm_id *ib, struct rdma_conn_param *param)
 
 void cma_established(struct cma_id *id, struct rdma_cm_event *ev)
 {
+	struct ibv_qp *qp = cma_qp_get(id);
 	struct cm *cm;
-	int err = cma_qp_ready(id, RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH);
+	int err;
 
+	if (!qp)
+		return;
+	err = cma_qp_ready(id, qp, RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH);
+	cma_qp_put(qp);
 	cm = cma_lock();
 	if (id->conn && !err)
 		err = cm_rtu(cm, id->conn, NULL, 0, clock_ns());
@@ -440,6 +446,7 @@ static int on_request(struct cma_id *listener, const struct cm_event *cme)
 static int accept_conn(struct cma_id *id, const struct rdma_conn_param *param)
 {
 	uint8_t resources, depth;
+	struct ibv_qp *qp;
 	struct cm *cm;
 	int err;
 
@@ -459,8 +466,10 @@ static int accept_conn(struct cma_id *id, const struct rdma_conn_param *param)
 		id->local.rnr_retry_count = id->peer.rnr_retry_count;
 	id->local.responder_resources = resources;
 	id->local.initiator_depth = depth;
-	if (id->id.qp) {
-		err = cma_qp_ready(id, resources, depth);
+	qp = cma_qp_get(id);
+	if (qp) {
+		err = cma_qp_ready(id, qp, resources, depth);
+		cma_qp_put(qp);
 		if (err)
 			return err;
 	}

@@ -230,15 +230,46 @@ static void introduce(struct cma_event *ev, struct cma_channel *c,
 	cma_id_set_channel(id, c);
 }
 
-/* What belongs to an event when the program gets it. */
-static void process(struct cma_event *ev)
+/*
+ * A connection ends with one event. If it cannot be established because the
+ * peer has refused it after all, that refusal waits in the channel: it is the
+ * one, with its reason, and takes the place of ours.
+ */
+static struct cma_event *refused(struct cma_event *ev)
+{
+	struct cma_id *id = to_id(ev->ev.id);
+	struct cma_event *rej = NULL, **at;
+	struct cma_channel *c;
+
+	cma_lock();
+	if (id->id.channel) {
+		c = to_channel(id->id.channel);
+		for (at = &c->head; *at; at = &(*at)->next)
+			if ((*at)->owner == id &&
+			    (*at)->ev.event == RDMA_CM_EVENT_REJECTED)
+				break;
+		if (*at) {
+			rej = take(c, at);
+			uncount(c);
+		}
+	}
+	cma_unlock();
+	if (!rej)
+		return ev;
+	free(ev);
+	return rej;
+}
+
+/* What belongs to an event when the program gets it; the one that it gets. */
+static struct cma_event *process(struct cma_event *ev)
 {
 	struct cma_id *id = to_id(ev->ev.id);
 
 	switch (ev->ev.event) {
 	case RDMA_CM_EVENT_CONNECT_RESPONSE:
-		if (id->id.qp)
-			cma_established(id, &ev->ev);
+		cma_established(id, &ev->ev);
+		if (ev->ev.event == RDMA_CM_EVENT_CONNECT_ERROR)
+			return refused(ev);
 		break;
 	case RDMA_CM_EVENT_REJECTED:
 		cma_qp_error(id);
@@ -249,6 +280,7 @@ static void process(struct cma_event *ev)
 	default:
 		break;
 	}
+	return ev;
 }
 
 static void reader_leaves(void *c)
@@ -265,7 +297,7 @@ static void reader_leaves(void *c)
  */
 static bool early(const struct cma_event *ev)
 {
-	struct ibv_qp *qp = ev->owner->id.qp;
+	struct ibv_qp *qp = ev->owner->qp;
 
 	return ev->settle_ns && qp && clock_ns() < ev->settle_ns &&
 	       shca_qp_unpolled(qp);
@@ -339,8 +371,7 @@ int rdma_get_cm_event(struct rdma_event_channel *channel,
 	err = fetch_counted(to_channel(channel), &ev);
 	if (err)
 		return cma_ret(err);
-	process(ev);
-	*event = &ev->ev;
+	*event = &process(ev)->ev;
 	return 0;
 }
 

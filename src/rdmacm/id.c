@@ -53,6 +53,7 @@ void cma_id_detach(struct cma_id *id, struct cm *cm)
 	if (id->listener)
 		cm_unlisten(cm, id->listener);
 	id->listener = NULL;
+	cma_qp_drop(id);
 	if (id->id.channel)
 		cma_events_move(id, to_channel(id->id.channel), NULL, cm);
 	cma_id_set_channel(id, NULL);

@@ -124,11 +124,16 @@ int rdma_join_multicast(struct rdma_cm_id *ib, struct sockaddr *addr,
 void cma_mc_joined(struct cma_id *id, struct cma_event *ev)
 {
 	struct cma_mc *mc = ev->mc;
+	struct ibv_qp *qp;
 	int err;
 
-	if (!id->id.qp || mc->send_only)
+	if (mc->send_only)
 		return;
-	err = ibv_attach_mcast(id->id.qp, &mc->mgid, CMA_MLID);
+	qp = cma_qp_get(id);
+	if (!qp)
+		return;
+	err = ibv_attach_mcast(qp, &mc->mgid, CMA_MLID);
+	cma_qp_put(qp);
 	if (err) {
 		ev->ev.event = RDMA_CM_EVENT_MULTICAST_ERROR;
 		ev->ev.status = -err;
@@ -140,8 +145,12 @@ void cma_mc_joined(struct cma_id *id, struct cma_event *ev)
 /* mc is out of the list; its event, if it was fetched, may not be acked. */
 static void leave(struct cma_id *id, struct cma_mc *mc)
 {
-	if (mc->attached && id->id.qp)
-		ibv_detach_mcast(id->id.qp, &mc->mgid, CMA_MLID);
+	struct ibv_qp *qp = mc->attached ? cma_qp_get(id) : NULL;
+
+	if (qp) {
+		ibv_detach_mcast(qp, &mc->mgid, CMA_MLID);
+		cma_qp_put(qp);
+	}
 	cma_wait_acked(&mc->completed, &mc->reported);
 	free(mc);
 }

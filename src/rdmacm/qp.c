@@ -5,6 +5,10 @@
  * (a UD QP to RTS), the rest when the connection is. Completion queues that the
  * program does not bring are made here, with a channel each, and are what the
  * helpers of <rdma/rdma_verbs.h> wait for.
+ *
+ * Programs may destroy a QP by ibv_destroy_qp() and leave its identifier as it
+ * is. The QP knows whose it is, and the identifier loses it first (qp_gone):
+ * so what is to be done with an event never meets a QP that is not there.
  */
 #include "cma.h"
 
@@ -13,13 +17,72 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* With the lock. */
+static void set_qp(struct cma_id *id, struct ibv_qp *qp)
+{
+	struct cma_id *other = qp ? shca_cm_qp_owner(qp) : NULL;
+
+	cma_qp_drop(id);
+	if (other)
+		cma_qp_drop(other);
+	if (qp)
+		shca_cm_qp_own(qp, id);
+	id->qp = qp;
+}
+
+void cma_qp_drop(struct cma_id *id)
+{
+	if (id->qp)
+		shca_cm_qp_own(id->qp, NULL);
+	id->qp = NULL;
+}
+
+void cma_qp_gone(void *arg, void *owner, struct ibv_qp *qp)
+{
+	struct cma_id *id = owner;
+
+	(void)arg;
+	if (id->id.qp == qp)
+		id->id.qp = NULL;
+	cma_qp_drop(id);
+}
+
+void cma_qp_adopt(struct cma_id *id)
+{
+	cma_lock();
+	if (id->id.qp != id->qp)
+		set_qp(id, id->id.qp);
+	cma_unlock();
+}
+
+struct ibv_qp *cma_qp_get(struct cma_id *id)
+{
+	struct ibv_qp *qp;
+
+	cma_lock();
+	qp = id->qp;
+	if (qp)
+		shca_qp_get(to_qp(qp));
+	cma_unlock();
+	return qp;
+}
+
+void cma_qp_put(struct ibv_qp *qp)
+{
+	shca_qp_put(to_qp(qp));
+}
+
 int cma_qp_error(struct cma_id *id)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_qp *qp = cma_qp_get(id);
+	int err;
 
-	if (!id->id.qp)
+	if (!qp)
 		return 0;
-	return -ibv_modify_qp(id->id.qp, &attr, IBV_QP_STATE);
+	err = -ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+	cma_qp_put(qp);
+	return err;
 }
 
 static int to_state(struct cma_id *id, enum ibv_qp_state state,
@@ -30,10 +93,9 @@ static int to_state(struct cma_id *id, enum ibv_qp_state state,
 	return cma_qp_attr(id, attr, mask);
 }
 
-int cma_qp_ready(struct cma_id *id, uint8_t responder_resources,
-		 uint8_t initiator_depth)
+int cma_qp_ready(struct cma_id *id, struct ibv_qp *qp,
+		 uint8_t responder_resources, uint8_t initiator_depth)
 {
-	struct ibv_qp *qp = id->id.qp;
 	struct ibv_qp_attr attr;
 	int mask, err;
 
@@ -183,6 +245,7 @@ static int create_qp(struct cma_id *id, struct ibv_qp_init_attr_ex *attr)
 		goto err_qp;
 	ib->pd = attr->pd;
 	ib->qp = qp;
+	cma_qp_adopt(id);
 	return 0;
 
 err_qp:
@@ -225,15 +288,10 @@ int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd,
 void rdma_destroy_qp(struct rdma_cm_id *id)
 {
 	struct ibv_qp *qp = id->qp;
-	bool dead = engine_dead(cma_engine());
 
-	if (!dead) /* who fetches an event may be looking at it */
-		cma_lock();
-	id->qp = NULL;
-	if (!dead)
-		cma_unlock();
 	if (qp)
-		ibv_destroy_qp(qp);
+		ibv_destroy_qp(qp); /* cma_qp_gone() */
+	id->qp = NULL;
 	if (!id->srq || (int)id->qp_type != IBV_QPT_XRC_RECV)
 		destroy_cqs(id, (struct new_cqs){ true, true });
 }

@@ -80,7 +80,7 @@ def host(place, family):
 # Functions of the library
 
 SITUATIONS = ["life", "data", "limits", "nobody", "states", "ports", "shared_port", "options", "nonblock", "settle",
-              "migrate", "backlog", "sync", "external", "destroy_pending",
+              "own_destroy", "late_refusal", "migrate", "backlog", "sync", "external", "destroy_pending",
               "destroy_getting", "destroy_channel", "acks",
               "simultaneous", "churn", "types", "notify", "mcast", "errors", "srq", "addrinfo", "devices", "families"]
 
@@ -94,8 +94,8 @@ def check(place, name, family=4, options=(), **env):
 def test_all_situations_are_tested():
     names = subprocess.run([CHECK, "list"], stdout=subprocess.PIPE, text=True,
                            check=True).stdout.split()
-    assert set(names) == {*SITUATIONS, "many", "silent", "wait_server", "wait_client",
-                          "echo_server", "echo_client", "interface"}
+    assert set(names) == {*SITUATIONS, "many", "silent", "localhost", "wait_server",
+                          "wait_client", "echo_server", "echo_client", "interface"}
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
@@ -132,13 +132,28 @@ def test_silent_host(placements):
                                              "SOFTHCA_CM_RETRIES": "2"})
 
 
+def no_network(placements, commands):
+    """A side with nothing but its loopback interface; commands set it up."""
+    placements("netns")  # skips where no namespace can be made
+    return rig.Side(["unshare", *([] if os.geteuid() == 0 else ["-U", "-r"]), "-n", "sh", "-c",
+                     f'{commands} && exec "$@"', "sh"])
+
+
+@pytest.mark.parametrize("addr", ["127.0.0.1", "::1"])
+def test_localhost(placements, addr):
+    """Without a device, a program is to look for an address that others can
+    reach. Where there is none (docker --network none) localhost is all there is."""
+    env = {"CM_CHECK_ADDR": addr}
+    no_network(placements, "ip link set lo up").run([CHECK, "localhost"],
+                                                    env={**env, "CM_CHECK_ALONE": "1"})
+    placements("netns").client.run([CHECK, "localhost"], env=env)
+
+
 @pytest.mark.parametrize("addr", ["127.0.0.1", "::1", "10.93.0.1", "fd93::1"])
 def test_no_network(placements, addr):
     """A host with nothing but its loopback interface is its own peer."""
-    placements("netns")  # skips where no namespace can be made
-    side = rig.Side(["unshare", *([] if os.geteuid() == 0 else ["-U", "-r"]), "-n", "sh", "-c", """
-        ip link set lo up && ip addr add 10.93.0.1/32 dev lo &&
-        ip addr add fd93::1/128 dev lo nodad && exec "$@\"""", "sh"])
+    side = no_network(placements, """ip link set lo up && ip addr add 10.93.0.1/32 dev lo &&
+        ip addr add fd93::1/128 dev lo nodad""")
     for name in ("life", "data", "nobody"):
         side.run([CHECK, name], env={"CM_CHECK_ADDR": addr})
 

@@ -649,7 +649,7 @@ static void ports(void)
 	 * (libfabric tells its peers an address of an interface therefore)
 	 */
 	a = bound(RDMA_PS_TCP, false, addr_of(0), 0);
-	CHECK(!a->verbs && !a->pd && rdma_get_src_port(a));
+	CHECK(rdma_get_src_port(a));
 	NEED(!rdma_listen(a, 1));
 	CHECK(a->verbs && a->pd && a->port_num == 1);
 	rdma_destroy_id(a);
@@ -818,6 +818,130 @@ static void settle(void)
 	}
 	CHECK(held);
 	finish();
+}
+
+/*
+ * A program destroys its QP by the verb, and the identifier knows: what is said
+ * or done afterwards does not look for it.
+ */
+static void own_destroy(void)
+{
+	struct rdma_conn_param param = usual;
+	struct rdma_cm_id *c, *s;
+	struct rdma_cm_event *ev;
+	struct ibv_mr *cm, *sm;
+	char out[100], in[100];
+	struct ibv_wc wc;
+
+	serve();
+	/* an event that waits for completions to be polled */
+	connected(&c, &s);
+	NEED(cm = rdma_reg_msgs(c, out, sizeof(out)));
+	NEED(sm = rdma_reg_msgs(s, in, sizeof(in)));
+	NEED(!rdma_post_recv(s, NULL, in, sizeof(in), sm));
+	NEED(!rdma_post_send(c, NULL, out, sizeof(out), cm, 0));
+	CHECK(rdma_get_recv_comp(s, &wc) == 1);
+	CHECK(!rdma_disconnect(s));
+	NEED(poll(&(struct pollfd){ .fd = cch->fd, .events = POLLIN }, 1,
+		  LIMIT_MS) == 1);
+	CHECK(!ibv_destroy_qp(c->qp));
+	CHECK(!c->qp);
+	EXPECT(cch, DISCONNECTED, 0);
+	CHECK(!rdma_disconnect(c));
+	EXPECT(sch, DISCONNECTED, 0);
+	rdma_dereg_mr(cm);
+	rdma_dereg_mr(sm);
+	finish_id(c);
+	/* the identifier first, and then its QP */
+	{
+		struct ibv_qp *qp = s->qp;
+		struct ibv_cq *scq = s->send_cq, *rcq = s->recv_cq;
+		struct ibv_comp_channel *sc = s->send_cq_channel,
+					*rc = s->recv_cq_channel;
+
+		CHECK(!rdma_destroy_id(s));
+		CHECK(!ibv_destroy_qp(qp));
+		CHECK(!ibv_destroy_cq(scq));
+		CHECK(!ibv_destroy_cq(rcq));
+		CHECK(!ibv_destroy_comp_channel(sc));
+		CHECK(!ibv_destroy_comp_channel(rc));
+	}
+
+	/* one that takes the QP to the error state */
+	c = resolved();
+	add_qp(c);
+	NEED(!rdma_connect(c, &param));
+	ev = GET(sch, CONNECT_REQUEST, 0);
+	CHECK(!rdma_reject(ev->id, NULL, 0));
+	rdma_destroy_id(({
+		struct rdma_cm_id *id = ev->id;
+		rdma_ack_cm_event(ev);
+		id;
+	}));
+	CHECK(!ibv_destroy_qp(c->qp));
+	EXPECT(cch, REJECTED, 28);
+	finish_id(c);
+	finish();
+}
+
+/* How many events wait in a channel. */
+static unsigned long events(const struct rdma_event_channel *ch)
+{
+	unsigned long n = 0;
+	char path[64], line[128];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", ch->fd);
+	NEED(f = fopen(path, "r"));
+	while (fgets(line, sizeof(line), f))
+		sscanf(line, "eventfd-count: %lx", &n);
+	fclose(f);
+	return n;
+}
+
+/* A peer that refuses after it has accepted: one event says so, the last. */
+static void late_refusal(void)
+{
+	struct rdma_conn_param param = usual;
+	struct rdma_cm_id *c, *s;
+	struct rdma_cm_event *ev;
+	int i = 0;
+
+	serve();
+	c = resolved();
+	add_qp(c);
+	NEED(!rdma_connect(c, &param));
+	ev = GET(sch, CONNECT_REQUEST, 0);
+	s = ev->id;
+	add_qp(s);
+	NEED(!rdma_accept(s, &ev->param.conn));
+	rdma_ack_cm_event(ev);
+	while (events(cch) < 1 && i++ < LIMIT_MS)
+		usleep(1000);
+	finish_id(s);
+	while (events(cch) < 2 && i++ < LIMIT_MS)
+		usleep(1000);
+	NEED(events(cch) == 2);
+	EXPECT(cch, REJECTED, 28);
+	CHECK(!events(cch));
+	finish_id(c);
+	finish();
+}
+
+/*
+ * Who binds to localhost without a port gets no device, but where there is no
+ * other address (CM_CHECK_ALONE).
+ */
+static void localhost(void)
+{
+	struct rdma_cm_id *id;
+
+	NEED(cch = rdma_create_event_channel());
+	NEED(!rdma_create_id(cch, &id, NULL, RDMA_PS_UDP));
+	NEED(!rdma_bind_addr(id, addr_of(0)));
+	CHECK(!id->verbs == !getenv("CM_CHECK_ALONE"));
+	rdma_destroy_id(id);
+	rdma_destroy_event_channel(cch);
 }
 
 static void migrate(void)
@@ -2435,6 +2559,9 @@ static const struct {
 	{ "options", options },
 	{ "nonblock", nonblock },
 	{ "settle", settle },
+	{ "own_destroy", own_destroy },
+	{ "late_refusal", late_refusal },
+	{ "localhost", localhost },
 	{ "migrate", migrate },
 	{ "backlog", backlog },
 	{ "sync", sync_ },
