@@ -106,6 +106,7 @@ static void check(struct doctor *d, const char *name,
 static void check_all(struct doctor *d)
 {
 	check(d, "libraries", check_libraries);
+	check(d, "threads", check_threads);
 	check(d, "device", check_device);
 	run_probe(d);
 	check(d, "loader", check_loader);
@@ -115,7 +116,6 @@ static void check_all(struct doctor *d)
 	check(d, "registry", check_registry);
 	check(d, "files", check_tree);
 	check(d, "shm", check_shm);
-	check(d, "cma", check_cma);
 	check(d, "memlock", check_memlock);
 	check(d, "port", check_port);
 	check(d, "udp", check_udp);

@@ -30,7 +30,8 @@ struct doctor {
 	char **programs;
 	char libdir[PATH_MAX]; /* "": not found */
 	struct hca_list hcas; /* filled by check_device() */
-	char probe[8192]; /* what a program sees; "": run_probe() failed */
+	char probe[8192]; /* what a program sees, by run_probe() */
+	int probe_err; /* why it could not look: an errno */
 	struct json_object *list;
 	enum status worst;
 };
@@ -60,8 +61,8 @@ void check_program(struct doctor *d, struct finding *f, const char *name);
 void check_registry(struct doctor *d, struct finding *f);
 void check_tree(struct doctor *d, struct finding *f);
 void check_shm(struct doctor *d, struct finding *f);
-void check_cma(struct doctor *d, struct finding *f);
 void check_memlock(struct doctor *d, struct finding *f);
+void check_threads(struct doctor *d, struct finding *f);
 
 /* doctor_net.c: addresses and sockets */
 void check_device(struct doctor *d, struct finding *f);

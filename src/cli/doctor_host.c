@@ -8,15 +8,12 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <stdint.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 void check_tree(struct doctor *d, struct finding *f)
@@ -130,49 +127,37 @@ void check_memlock(struct doctor *d, struct finding *f)
 		     (unsigned long long)r.rlim_cur / 1024);
 }
 
-/*
- * A child that reads this process, which is no descendant of it: what two
- * unrelated processes of one user have to be able to do.
- */
-void check_cma(struct doctor *d, struct finding *f)
+static void *nothing(void *arg)
 {
-	static volatile uint64_t secret = 0x736f667468636121;
-	uint64_t copy = 0;
-	char yama[16] = "";
-	int status = 0;
-	pid_t pid;
+	return arg;
+}
+
+/* The engine of each process has one thread. */
+void check_threads(struct doctor *d, struct finding *f)
+{
+	struct rlimit r;
+	pthread_t t;
+	int err;
 
 	(void)d;
-	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-	pid = fork();
-	if (!pid) {
-		struct iovec to = { &copy, sizeof(copy) };
-		struct iovec from = { (void *)(uintptr_t)&secret,
-				      sizeof(copy) };
-
-		if (process_vm_readv(getppid(), &to, 1, &from, 1, 0) !=
-		    sizeof(copy))
-			_exit(errno & 0xff);
-		_exit(copy == secret ? 0 : EIO);
-	}
-	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
-		status = EIO << 8;
-	prctl(PR_SET_PTRACER, 0, 0, 0, 0);
-	if (!WEXITSTATUS(status)) {
-		TEXT(f, "a process may copy from another one of yours "
-			"(process_vm_readv)");
+	err = pthread_create(&t, NULL, nothing, NULL);
+	if (!err) {
+		pthread_join(t, NULL);
+		TEXT(f, "a process can start its thread");
 		return;
 	}
-	f->status = WARN;
-	TEXT(f,
-	     "a process may not copy from another one of yours: %s; transfers "
-	     "within this host take the way through UDP",
-	     strerror(WEXITSTATUS(status)));
-	doctor_read_line("/proc/sys/kernel/yama/ptrace_scope", yama,
-			 sizeof(yama));
-	if (yama[0] > '1')
-		FIX(f, "sudo sysctl kernel.yama.ptrace_scope=1");
-	else
-		FIX(f, "in a container: --cap-add SYS_PTRACE, or a seccomp "
-		       "profile that allows process_vm_readv");
+	f->status = FAIL;
+	TEXT(f, "no thread can be started: %s", strerror(err));
+	if (err != EAGAIN) {
+		FIX(f, "in a container: a seccomp profile that allows clone(2) "
+		       "and clone3(2)");
+		return;
+	}
+	if (!getrlimit(RLIMIT_NPROC, &r) && r.rlim_cur != RLIM_INFINITY)
+		TEXT(f,
+		     "; this user may have %llu processes and threads "
+		     "(ulimit -u)",
+		     (unsigned long long)r.rlim_cur);
+	FIX(f, "raise ulimit -u (limits.conf(5)); in a container: "
+	       "--pids-limit");
 }

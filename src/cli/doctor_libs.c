@@ -66,12 +66,14 @@ void run_probe(struct doctor *d)
 	int p[2];
 	ssize_t got;
 	pid_t pid;
+	int err;
 
 	out[0] = '\0';
 	if (!d->libdir[0] || pipe(p))
 		return;
 	fflush(NULL);
 	pid = fork();
+	err = errno;
 	if (!pid) {
 		close(p[0]);
 		if (dup2(p[1], STDOUT_FILENO) < 0)
@@ -93,6 +95,8 @@ void run_probe(struct doctor *d)
 	}
 	out[len] = '\0';
 	close(p[0]);
+	if (pid < 0)
+		d->probe_err = err;
 	if (pid > 0) {
 		kill(pid, SIGKILL); /* it is done, or it hangs */
 		waitpid(pid, NULL, 0);
@@ -166,11 +170,24 @@ int cmd_probe(int argc, char **argv)
 	return fflush(stdout) ? 1 : 0;
 }
 
+/* Without a child nothing is known about what programs see. */
+static bool not_probed(const struct doctor *d, struct finding *f)
+{
+	if (!d->probe_err)
+		return false;
+	f->status = WARN;
+	TEXT(f, "not looked at, since no process can be started: %s",
+	     strerror(d->probe_err));
+	return true;
+}
+
 void check_loader(struct doctor *d, struct finding *f)
 {
 	char want[PATH_MAX], got[PATH_MAX], path[PATH_MAX + 64];
 	size_t i;
 
+	if (not_probed(d, f))
+		return;
 	for (i = 0; i < sizeof(probed) / sizeof(probed[0]); i++) {
 		snprintf(path, sizeof(path), "%s/%s", d->libdir, probed[i]);
 		if (!realpath(path, want))
@@ -195,18 +212,23 @@ void check_shim(struct doctor *d, struct finding *f)
 {
 	char uverbs[256] = "no answer", sysfs[256] = "no answer", type[64];
 
+	if (not_probed(d, f))
+		return;
 	probe_value(d->probe, "uverbs", uverbs, sizeof(uverbs));
 	probe_value(d->probe, "sysfs", sysfs, sizeof(sysfs));
-	if (!strcmp(uverbs, "ok") && !strcmp(sysfs, "ok") &&
-	    probe_value(d->probe, "gid_type", type, sizeof(type))) {
+	if (strcmp(uverbs, "ok") || strcmp(sysfs, "ok")) {
+		f->status = WARN;
+		TEXT(f,
+		     "UCX will not take the device: /dev/infiniband/uverbs0: "
+		     "%s; /sys/class/infiniband: %s",
+		     uverbs, sysfs);
+		FIX(f, "softhca run says on stderr why it has no files to "
+		       "show");
+	} else if (!probe_value(d->probe, "gid_type", type, sizeof(type))) {
+		f->status = WARN;
+		TEXT(f, "UCX will not take the device, which has no GID");
+	} else {
 		TEXT(f, "programs see /dev/infiniband/uverbs0 (UCX wants it) "
 			"and /sys/class/infiniband");
-		return;
 	}
-	f->status = WARN;
-	TEXT(f,
-	     "UCX will not take the device: /dev/infiniband/uverbs0: %s; "
-	     "/sys/class/infiniband: %s",
-	     uverbs, sysfs);
-	FIX(f, "softhca run says on stderr why it has no files to show");
 }

@@ -2,25 +2,51 @@
  * doctor_net.c - addresses and sockets
  */
 #include "cli/doctor.h"
+#include "host/registry.h"
+#include "link/udp.h"
+#include "wire/roce.h"
 
 #include <arpa/inet.h>
-#include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
-#include <pwd.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define ROCE_PORT 4791
+/* What gives a device without an address one. */
+static const char *address_fix(void)
+{
+	struct ifaddrs *list, *a;
+	bool up = false;
+
+	if (getifaddrs(&list))
+		return "ip addr";
+	for (a = list; a; a = a->ifa_next)
+		up |= !!(a->ifa_flags & IFF_UP);
+	freeifaddrs(list);
+	return up ? "give an interface that is up an address: "
+		    "ip addr add 127.0.0.1/8 dev lo"
+		  : "ip link set lo up";
+}
+
+static void describe_gid(const union ibv_gid *gid, char *text, socklen_t size)
+{
+	struct in6_addr in6;
+
+	memcpy(&in6, gid->raw, sizeof(in6));
+	if (IN6_IS_ADDR_V4MAPPED(&in6))
+		inet_ntop(AF_INET, in6.s6_addr + 12, text, size);
+	else
+		inet_ntop(AF_INET6, &in6, text, size);
+}
 
 void check_device(struct doctor *d, struct finding *f)
 {
-	char text[INET6_ADDRSTRLEN] = "no GID";
+	char text[INET6_ADDRSTRLEN];
 	const struct hca *h;
 	size_t i;
 
@@ -34,20 +60,17 @@ void check_device(struct doctor *d, struct finding *f)
 	}
 	for (i = 0; i < d->hcas.count; i++) {
 		h = &d->hcas.hca[i];
-		if (h->gid_count) {
-			struct in6_addr in6;
-
-			memcpy(&in6, h->gid[0].entry.gid.raw, sizeof(in6));
-			if (IN6_IS_ADDR_V4MAPPED(&in6))
-				inet_ntop(AF_INET, in6.s6_addr + 12, text,
-					  sizeof(text));
-			else
-				inet_ntop(AF_INET6, &in6, text, sizeof(text));
-		} else {
+		TEXT(f, "%s%s has ", i ? "; " : "", h->name);
+		if (!h->gid_count) {
+			TEXT(f, "no GID: no interface of it is up and has an "
+				"address");
+			if (f->status == OK)
+				FIX(f, "%s", address_fix());
 			f->status = WARN;
+			continue;
 		}
-		TEXT(f, "%s%s with %zu GIDs, the first %s", i ? "; " : "",
-		     h->name, h->gid_count, text);
+		describe_gid(&h->gid[0].entry.gid, text, sizeof(text));
+		TEXT(f, "%zu GIDs, the first %s", h->gid_count, text);
 	}
 	if (d->hcas.why[0]) {
 		f->status = WARN;
@@ -55,150 +78,52 @@ void check_device(struct doctor *d, struct finding *f)
 	}
 }
 
-static void process_of_inode(unsigned long inode, char *out, size_t size)
-{
-	char want[64], path[300], link[64], comm[64];
-	struct dirent *p, *e;
-	DIR *proc, *fds;
-	ssize_t len;
-
-	snprintf(want, sizeof(want), "socket:[%lu]", inode);
-	out[0] = '\0';
-	proc = opendir("/proc");
-	while (proc && !out[0] && (p = readdir(proc))) {
-		if (!isdigit((unsigned char)p->d_name[0]))
-			continue;
-		snprintf(path, sizeof(path), "/proc/%.16s/fd", p->d_name);
-		fds = opendir(path);
-		while (fds && (e = readdir(fds))) {
-			snprintf(path, sizeof(path), "/proc/%.16s/fd/%.16s",
-				 p->d_name, e->d_name);
-			len = readlink(path, link, sizeof(link) - 1);
-			if (len < 0)
-				continue;
-			link[len] = '\0';
-			if (strcmp(link, want))
-				continue;
-			snprintf(path, sizeof(path), "/proc/%.16s/comm",
-				 p->d_name);
-			doctor_read_line(path, comm, sizeof(comm));
-			snprintf(out, size, "process %.16s, %s", p->d_name,
-				 comm);
-			break;
-		}
-		if (fds)
-			closedir(fds);
-	}
-	if (proc)
-		closedir(proc);
-}
-
-/* Names the owners of the sockets on port 4791 in /proc/net/udp or udp6 that
- * are not this user's; returns how many sockets are. */
-static unsigned int port_owners(const char *table, char *others, size_t size)
-{
-	FILE *file = fopen(table, "re");
-	unsigned int port, uid, mine = 0;
-	unsigned long inode;
-	char line[512], who[128], name[64];
-	struct passwd *pw;
-
-	while (file && fgets(line, sizeof(line), file)) {
-		if (sscanf(line,
-			   " %*u: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %*x "
-			   "%*x:%*x %*x:%*x %*x %u %*u %lu",
-			   &port, &uid, &inode) != 3 ||
-		    port != ROCE_PORT)
-			continue;
-		if (uid == geteuid()) {
-			mine++;
-			continue;
-		}
-		process_of_inode(inode, who, sizeof(who));
-		pw = getpwuid(uid);
-		snprintf(name, sizeof(name), "%s", pw ? pw->pw_name : "?");
-		if (!strstr(others, name))
-			doctor_add(others, size, "%suser %s (%u)%s%s",
-				   others[0] ? "; " : "", name, uid,
-				   who[0] ? ", " : "", who);
-	}
-	if (file)
-		fclose(file);
-	return mine;
-}
-
-/* Whether a socket that shares the port can be bound at a GID's address. */
-static int try_bind(const struct hca_gid *g)
-{
-	struct sockaddr_in in = { .sin_family = AF_INET,
-				  .sin_port = htons(ROCE_PORT) };
-	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6,
-				    .sin6_port = htons(ROCE_PORT) };
-	const struct sockaddr *sa = (const void *)&in6;
-	socklen_t len = sizeof(in6);
-	int fd, one = 1, err = 0;
-
-	memcpy(&in6.sin6_addr, g->entry.gid.raw, 16);
-	if (IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr)) {
-		memcpy(&in.sin_addr, g->entry.gid.raw + 12, 4);
-		sa = (const void *)&in;
-		len = sizeof(in);
-	} else if (IN6_IS_ADDR_LINKLOCAL(&in6.sin6_addr)) {
-		in6.sin6_scope_id = g->entry.ndev_ifindex;
-	}
-	fd = socket(sa->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return -errno;
-	setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
-	if (sa->sa_family == AF_INET6)
-		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
-	if (bind(fd, sa, len))
-		err = -errno;
-	close(fd);
-	return err;
-}
-
+/*
+ * Binds as a program's engine does, at every address there is, by the same
+ * code and so with the same words about who has the port.
+ */
 void check_port(struct doctor *d, struct finding *f)
 {
-	char others[512] = "", text[INET6_ADDRSTRLEN];
-	unsigned int mine;
+	const struct udp_config cfg = { .wire = false };
+	struct registry *r = NULL;
+	struct udp *u;
 	size_t i, j;
 	int err;
 
-	mine = port_owners("/proc/net/udp", others, sizeof(others));
-	mine += port_owners("/proc/net/udp6", others, sizeof(others));
+	/* Without a registry a program goes on alone, too. */
+	if (registry_join(&r, NULL, NULL))
+		r = NULL;
+	err = udp_create(&u, &cfg, r);
+	if (err) {
+		f->status = FAIL;
+		TEXT(f, "no sockets: %s", strerror(-err));
+		goto leave;
+	}
 	for (i = 0; i < d->hcas.count; i++) {
 		for (j = 0; j < d->hcas.hca[i].gid_count; j++) {
-			const struct hca_gid *g = &d->hcas.hca[i].gid[j];
+			const struct ibv_gid_entry *e =
+				&d->hcas.hca[i].gid[j].entry;
 
-			err = try_bind(g);
-			if (!err)
+			err = udp_bind(u, &e->gid, e->ndev_ifindex);
+			if (!err && !udp_why(u)[0])
 				continue;
-			inet_ntop(AF_INET6, g->entry.gid.raw, text,
-				  sizeof(text));
-			TEXT(f, "%s%s: %s", f->text[0] ? "; " : "", text,
-			     err == -EADDRINUSE ? "taken" : strerror(-err));
+			TEXT(f, "%s%s", f->text[0] ? "; " : "", udp_why(u));
 			f->status = WARN;
 		}
 	}
-	if (f->status == WARN) {
-		TEXT(f, "; used by %s. Traffic within this host still works",
-		     others[0] ? others
-			       : "something that does not share the port");
-		if (!access("/sys/module/rdma_rxe", F_OK))
-			FIX(f, "if it is the kernel's rxe: rdma link show, "
-			       "then sudo rdma link delete NAME");
-		else
-			FIX(f, "end that process, or work in a network "
-			       "namespace of your own");
-		return;
-	}
-	if (mine)
-		TEXT(f, "shared by %u sockets of yours", mine);
+	udp_destroy(u);
+	if (f->status == OK)
+		TEXT(f, "UDP port %d can be had at all addresses",
+		     ROCE_UDP_PORT);
+	else if (!access("/sys/module/rdma_rxe", F_OK))
+		FIX(f, "if it is the kernel's rxe: rdma link show, "
+		       "then sudo rdma link delete NAME");
 	else
-		TEXT(f, "free");
-	if (others[0])
-		TEXT(f, "; at other addresses used by %s", others);
+		FIX(f, "end that process, or work in a network namespace of "
+		       "your own (unshare -Urn); processes of one user share "
+		       "the port where they share /dev/shm or SOFTHCA_RUNDIR");
+leave:
+	registry_leave(r);
 }
 
 void check_udp(struct doctor *d, struct finding *f)

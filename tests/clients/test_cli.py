@@ -9,6 +9,7 @@ import socket
 import stat
 import struct
 import subprocess
+import time
 from collections import Counter
 
 import pytest
@@ -436,8 +437,15 @@ def test_devices_to_a_full_disk():
 
 # doctor
 
-CHECKS = {"libraries", "device", "loader", "shim", "providers", "rights", "registry", "files",
-          "shm", "cma", "memlock", "port", "udp", "buffers"}
+CHECKS = {"libraries", "threads", "device", "loader", "shim", "providers", "rights", "registry",
+          "files", "shm", "memlock", "port", "udp", "buffers"}
+
+
+def doctor(*args, **kw):
+    """The checks by name, and the exit status."""
+    p = softhca("doctor", "--json", *args, **kw)
+    assert p.stdout, p.stderr
+    return {c["check"]: c for c in json.loads(p.stdout)["checks"]}, p.returncode
 
 
 def test_doctor_finds_nothing_broken():
@@ -483,8 +491,73 @@ def test_doctor_names_the_owner_of_the_port():
             pytest.skip("port 4791 is in use")
         p = softhca("doctor", "--json")
     port = next(c for c in json.loads(p.stdout)["checks"] if c["check"] == "port")
-    assert port["status"] == "WARN" and "127.0.0.1: taken" in port["text"]
+    assert port["status"] == "WARN" and "4791 of 127.0.0.1 is taken" in port["text"]
+    assert f"process {os.getpid()} (" in port["text"]
     assert p.returncode == 0
+
+
+def wait_for_roce_port(proc):
+    """Until somebody in this process's network has UDP port 4791 of an IPv4 address."""
+    end = time.monotonic() + rig.LIMIT
+    while time.monotonic() < end and proc.running():
+        with open(f"/proc/{proc.pid}/net/udp") as f:
+            if any(":12B7 " in line for line in f):
+                return
+        time.sleep(0.005)
+    raise rig.Failed(f"port 4791 is not bound\n{proc.describe()}")
+
+
+def test_doctor_tries_the_port_as_a_program_does(placements, tmp_path):
+    """Two containers with one address: the same user, but another registry."""
+    mine, other = {"SOFTHCA_RUNDIR": str(tmp_path)}, {"SOFTHCA_RUNDIR": str(tmp_path / "other")}
+    (tmp_path / "other").mkdir(mode=0o700)
+    tmp_path.chmod(0o700)
+    side = placements("local").server
+    server = rig.Proc(side, ["rping", "-s", "-a", "127.0.0.1", "-p", rig.free_port()], env=mine)
+    try:
+        wait_for_roce_port(server)
+        checks, rc = doctor(env=mine, prefix=side.prefix)
+        assert checks["port"]["status"] == "OK", checks["port"]
+        checks, rc = doctor(env=other, prefix=side.prefix)
+        assert checks["port"]["status"] == "WARN"
+        assert f"taken by process {server.pid} (rping)" in checks["port"]["text"]
+        assert "SOFTHCA_RUNDIR" in checks["port"]["fix"]
+        assert rc == 0
+    finally:
+        server.kill()
+
+
+def test_doctor_without_threads(staged):
+    """The limit of processes, which are threads to the kernel: said as what it is."""
+    limited = as_nobody("bash", "-c", 'ulimit -u 1; exec "$@"', "bash")
+    checks, rc = doctor(tool=f"{staged}/bin/softhca", prefix=limited, cwd="/")
+    assert rc == 1
+    assert checks["threads"]["status"] == "FAIL"
+    assert "ulimit -u" in checks["threads"]["text"] + checks["threads"]["fix"]
+    for name in "loader", "shim":
+        assert "Resource temporarily unavailable" in checks[name]["text"]
+        assert "LD_" not in checks[name].get("fix", "")
+
+
+def namespace(*options):
+    """The prefix of commands in new namespaces; skips where these may not be made."""
+    prefix = ["unshare", *options]
+    p = subprocess.run([*prefix, "true"], stderr=subprocess.PIPE, text=True)
+    if p.returncode:
+        pytest.skip(f"no namespaces here: {p.stderr}")
+    return prefix
+
+
+def test_doctor_where_no_interface_is_up():
+    checks, rc = doctor(prefix=namespace("-Urn"))
+    assert checks["device"]["status"] == "WARN" and rc == 0
+    assert "no GID" in checks["device"]["text"]
+    assert checks["device"]["fix"] == "ip link set lo up"
+    assert "no GID" in checks["shim"]["text"] and "ok" not in checks["shim"]["text"]
+    up = namespace("-Urn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+    assert doctor(prefix=up)[0]["device"]["status"] == "OK"
+    up = namespace("-Urn", "sh", "-c", 'ip link set lo up; ip addr flush dev lo; exec "$@"', "sh")
+    assert "ip addr add" in doctor(prefix=up)[0]["device"]["fix"]
 
 
 def test_doctor_for_programs(tmp_path):
