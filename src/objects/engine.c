@@ -991,20 +991,20 @@ void engine_explain(struct roce_qp *core, const char *fmt, ...)
 static int keys_create(struct engine *e)
 {
 	uint32_t count = KEYS_MAX;
-	uint64_t seed[3];
+	uint64_t seed[4];
 	void *mem;
 
 	if (!sys_random(seed, sizeof(seed)))
 		return -EIO;
-	e->id = seed[1];
-	atomic_store(&e->next_srqn, (uint32_t)seed[2]);
+	e->id = seed[2];
+	atomic_store(&e->next_srqn, (uint32_t)seed[3]);
 	/* Untouched slots cost nothing, unless memory is not overcommitted. */
 	for (; count >= KEYS_MIN; count /= 2) {
 		e->keys_size = count * sizeof(struct key_entry);
 		mem = mmap(NULL, e->keys_size, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		if (mem != MAP_FAILED) {
-			keys_init(&e->keys, mem, count, seed[0]);
+			keys_init(&e->keys, mem, count, seed);
 			return 0;
 		}
 	}

@@ -491,7 +491,8 @@ static int advise_one(struct engine *e, uint32_t pd,
 		      const struct ibv_sge *sge)
 {
 	const bool write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
-	struct key_entry *entry = keys_get_local(&e->keys, sge->lkey);
+	uint32_t hint = 0;
+	struct key_entry *entry = keys_get_local(&e->keys, sge->lkey, &hint);
 	int err = 0;
 	void *p;
 

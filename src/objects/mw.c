@@ -172,6 +172,7 @@ int shca_mw_env_bind(struct roce_qp *core, const struct roce_bind *how)
 	struct engine *e = qp->engine;
 	uint32_t slot = keys_slot(&e->keys, how->rkey);
 	struct key_entry *w, *r = NULL;
+	uint32_t hint = 0;
 	int err = -EACCES;
 
 	if (slot == UINT32_MAX)
@@ -179,7 +180,7 @@ int shca_mw_env_bind(struct roce_qp *core, const struct roce_bind *how)
 	w = &e->keys.entry[slot];
 	pthread_mutex_lock(&e->keys_lock);
 	if (how->lkey)
-		r = keys_get_local(&e->keys, how->lkey);
+		r = keys_get_local(&e->keys, how->lkey, &hint);
 	if (bind_allowed(qp, w, r, how)) {
 		window_unbind(e, w);
 		if (how->length)

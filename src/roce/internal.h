@@ -215,6 +215,7 @@ struct roce_qp {
 	struct roce_responder rsp;
 	struct roce_qp_stats stats;
 	uint32_t drops_told; /* 1 << enum roce_drop: explained once */
+	uint32_t lkey_hint, rkey_hint; /* where the last keys were found */
 };
 
 #define explain(qp, ...)                                         \

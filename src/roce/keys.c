@@ -1,12 +1,11 @@
 /*
  * keys.c - the key table: hands out slots and keys, and takes them back
  *
- * A key is index << 8 | tag. The 24-bit index is the slot's number times an odd
- * constant, xor a secret: a bijection, so decoding a key needs no table, and
- * most indices lead to no slot at all. The tag comes from the slot's generation
- * through another bijection, two tags per generation, one for the lkey and one
- * for the rkey. So a slot goes through 128 lives before a key comes back, and
- * between two lives of a slot lie at least QUARANTINE others.
+ * A key is index << 8 | tag. The index is a keyed permutation of the slot's
+ * number and, in the bits above, of how often the slot was used. Under each
+ * index the tags come in the order of another keyed permutation, two a life, one
+ * for the lkey and one for the rkey. So a key comes back after 2^24 / count * 128
+ * lives of its slot, and between two lives lie at least QUARANTINE others.
  *
  * Readers and removal. An entry's plain fields are written only while it is
  * dead, that is, before its keys were ever stored or between keys_kill() and
@@ -25,53 +24,108 @@
 #include <errno.h>
 #include <sched.h>
 
+#define INDEX_BITS 24
 #define INDEX_MASK 0xffffffu
+#define HALF_MASK 0xfffu
 #define NO_SLOT UINT32_MAX
-
-/* Odd, and its inverse modulo 2^24. */
-#define MULTIPLIER 0x9e3779u
-#define INVERSE 0xb382c9u
-static_assert(((MULTIPLIER * INVERSE) & INDEX_MASK) == 1, "not inverse");
 
 /* Freed slots that wait before the oldest is used again, room permitting. */
 #define QUARANTINE 1024u
 
-/* The splitmix64 generator. */
-static uint64_t next_random(uint64_t *state)
+static inline uint64_t rotl(uint64_t x, unsigned n)
 {
-	uint64_t z = *state += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-	return z ^ (z >> 31);
+	return x << n | x >> (64 - n);
 }
 
-static uint32_t slot_index(const struct keys *k, uint32_t slot)
+/*
+ * SipHash of one word, with one round for it and two at the end: what comes out
+ * for one word tells nothing of another to who does not know the secret.
+ */
+static uint64_t keyed(const struct keys *k, uint64_t word)
 {
-	return ((slot * MULTIPLIER) ^ k->secret) & INDEX_MASK;
+	uint64_t v0 = k->secret[0], v1 = k->secret[1];
+	uint64_t v2 = k->secret[2], v3 = k->secret[3] ^ word;
+
+	for (int round = 0; round < 3; round++) {
+		if (round == 1) {
+			v0 ^= word;
+			v2 ^= 0xff;
+		}
+		v0 += v1;
+		v1 = rotl(v1, 13) ^ v0;
+		v0 = rotl(v0, 32);
+		v2 += v3;
+		v3 = rotl(v3, 16) ^ v2;
+		v0 += v3;
+		v3 = rotl(v3, 21) ^ v0;
+		v2 += v1;
+		v1 = rotl(v1, 17) ^ v2;
+		v2 = rotl(v2, 32);
+	}
+	return v0 ^ v1 ^ v2 ^ v3;
 }
 
-static uint32_t index_slot(const struct keys *k, uint32_t index)
-{
-	uint32_t slot = ((index ^ k->secret) * INVERSE) & INDEX_MASK;
+/* Words for keyed(): below are rounds of the index, from here on tags. */
+#define FEISTEL_ROUNDS 4u
+#define WORD_TAG (1ull << 32)
 
-	return slot < k->count ? slot : NO_SLOT;
+/* A Feistel network of 12-bit halves, forth... */
+static uint32_t number_index(const struct keys *k, uint32_t number)
+{
+	uint32_t l = number >> 12, r = number & HALF_MASK, was;
+
+	for (uint32_t i = 0; i < FEISTEL_ROUNDS; i++) {
+		was = r;
+		r = l ^ ((uint32_t)keyed(k, i << 12 | r) & HALF_MASK);
+		l = was;
+	}
+	return l << 12 | r;
+}
+
+/* ...and back. */
+static uint32_t index_number(const struct keys *k, uint32_t index)
+{
+	uint32_t l = index >> 12, r = index & HALF_MASK, was;
+
+	for (uint32_t i = FEISTEL_ROUNDS; i--;) {
+		was = l;
+		l = r ^ ((uint32_t)keyed(k, i << 12 | l) & HALF_MASK);
+		r = was;
+	}
+	return l << 12 | r;
+}
+
+/* The only slot that a key can be of. */
+static uint32_t key_slot(const struct keys *k, uint32_t key)
+{
+	return index_number(k, key >> 8) & (k->count - 1);
+}
+
+static uint32_t load(const _Atomic uint32_t *word)
+{
+	return atomic_load_explicit(word, memory_order_acquire);
 }
 
 uint32_t keys_slot(const struct keys *k, uint32_t key)
 {
-	return index_slot(k, key >> 8);
+	uint32_t slot = key_slot(k, key);
+	const struct key_entry *e = &k->entry[slot];
+	uint32_t its = load(&e->rkey);
+
+	if (!its)
+		its = load(&e->lkey);
+	return its && (its ^ key) >> 8 == 0 ? slot : NO_SLOT;
 }
 
 uint32_t keys_with_tag(const struct keys *k, uint32_t slot, uint32_t tag)
 {
-	uint32_t rkey = slot < k->count ? atomic_load(&k->entry[slot].rkey) : 0;
+	uint32_t rkey = slot < k->count ? load(&k->entry[slot].rkey) : 0;
 
 	return rkey ? (rkey & ~0xffu) | (tag & 0xff) : 0;
 }
 
 void keys_init(struct keys *k, struct key_entry *mem, uint32_t count,
-	       uint64_t seed)
+	       const uint64_t secret[2])
 {
 	assert(count && count <= 1u << 20 && (count & (count - 1)) == 0);
 	*k = (struct keys){
@@ -79,26 +133,31 @@ void keys_init(struct keys *k, struct key_entry *mem, uint32_t count,
 		.count = count,
 		.free_head = NO_SLOT,
 		.free_tail = NO_SLOT,
-		.rng = seed,
+		/* As SipHash begins. */
+		.secret = { secret[0] ^ 0x736f6d6570736575,
+			    secret[1] ^ 0x646f72616e646f6d,
+			    secret[0] ^ 0x6c7967656e657261,
+			    secret[1] ^ 0x7465646279746573 },
 	};
-	/*
-	 * 0 is "no key", and some programs take all ones for that, so no slot
-	 * may have an index that could lead to either.
-	 */
-	do {
-		k->secret = (uint32_t)next_random(&k->rng);
-	} while (index_slot(k, 0) != NO_SLOT ||
-		 index_slot(k, INDEX_MASK) != NO_SLOT);
 }
 
-/* Tag number n of a slot, n modulo 256: every tag once in 256 steps. */
-static uint8_t tag(const struct keys *k, uint32_t slot, uint32_t n)
+/*
+ * Tag n of an index's number, n modulo 256: every tag once in 256 steps. A
+ * Feistel network of 4-bit halves, whose functions are tables of 16 in 64 bits.
+ */
+static uint32_t tag(const struct keys *k, uint32_t number, uint32_t n)
 {
-	uint32_t salt = (k->secret ^ slot * MULTIPLIER) >> 8;
-	uint8_t t = (uint8_t)(n * 0xa5u + salt);
+	uint32_t l = n >> 4 & 15, r = n & 15, was;
 
-	t ^= (uint8_t)(t >> 4);
-	return (uint8_t)(t * 0x6bu ^ (salt >> 8));
+	for (uint32_t i = 0; i < 8; i++) {
+		uint64_t table = keyed(k, WORD_TAG | (uint64_t)i << INDEX_BITS |
+						  number);
+
+		was = r;
+		r = l ^ (uint32_t)(table >> 4 * r & 15);
+		l = was;
+	}
+	return l << 4 | r;
 }
 
 static uint32_t take_slot(struct keys *k)
@@ -136,17 +195,26 @@ static void publish(struct key_entry *e, const struct key_entry *from,
 
 int keys_add(struct keys *k, const struct key_entry *from)
 {
+	const uint32_t lives = (INDEX_MASK + 1) / k->count;
 	uint32_t slot = take_slot(k);
-	uint32_t base, n, lkey, rkey;
+	uint32_t index, number, n, lkey, rkey;
 	struct key_entry *e;
 
 	if (slot == NO_SLOT)
 		return -ENOMEM;
 	e = &k->entry[slot];
-	base = slot_index(k, slot) << 8;
-	n = e->generation++ * 2;
-	lkey = base | tag(k, slot, n);
-	rkey = base | tag(k, slot, n + 1);
+	/*
+	 * 0 is "no key", and some programs take all ones for that, so no key
+	 * has an index that could lead to either.
+	 */
+	do {
+		n = e->generation++;
+		number = n % lives * k->count | slot;
+		index = number_index(k, number);
+	} while (!index || index == INDEX_MASK);
+	n = n / lives * 2;
+	lkey = index << 8 | tag(k, number, n);
+	rkey = index << 8 | tag(k, number, n + 1);
 	if (from->kind == KEY_NULL)
 		rkey = 0;
 	else if (from->kind != KEY_MR)
@@ -206,45 +274,50 @@ void keys_revive(struct keys *k, uint32_t slot, const struct key_entry *from,
 	publish(&k->entry[slot], from, lkey, rkey);
 }
 
+static _Atomic uint32_t *key_word(struct keys *k, uint32_t slot, bool remote)
+{
+	return remote ? &k->entry[slot].rkey : &k->entry[slot].lkey;
+}
+
 /*
  * The first look keeps strangers' and stale keys from touching users, whose
  * cache line the readers of a busy region share, and from holding up
  * keys_kill(); the second one decides.
  */
-static bool is(const _Atomic uint32_t *word, uint32_t key)
+static struct key_entry *get(struct keys *k, uint32_t key, bool remote,
+			     uint32_t *hint)
 {
-	return atomic_load_explicit(word, memory_order_acquire) == key;
-}
-
-static struct key_entry *get(struct keys *k, uint32_t key, bool remote)
-{
-	uint32_t slot = keys_slot(k, key);
-	const _Atomic uint32_t *word;
+	uint32_t slot = *hint & (k->count - 1);
+	const _Atomic uint32_t *word = key_word(k, slot, remote);
 	struct key_entry *e;
 	uint32_t users;
 
-	if (!key || slot == NO_SLOT)
+	if (!key)
 		return NULL;
+	if (load(word) != key) {
+		slot = *hint = key_slot(k, key);
+		word = key_word(k, slot, remote);
+	}
 	e = &k->entry[slot];
-	word = remote ? &e->rkey : &e->lkey;
 	users = atomic_load_explicit(&e->users, memory_order_relaxed);
-	if (!is(word, key) || users & KEY_DYING)
+	if (load(word) != key || users & KEY_DYING)
 		return NULL;
 	users = atomic_fetch_add_explicit(&e->users, 1, memory_order_acquire);
-	if (!(users & KEY_DYING) && is(word, key))
+	if (!(users & KEY_DYING) && load(word) == key)
 		return e;
 	keys_put(e);
 	return NULL;
 }
 
-struct key_entry *keys_get_local(struct keys *k, uint32_t lkey)
+struct key_entry *keys_get_local(struct keys *k, uint32_t lkey, uint32_t *hint)
 {
-	return get(k, lkey, false);
+	return get(k, lkey, false, hint);
 }
 
-struct key_entry *keys_get_remote(struct keys *k, uint32_t rkey)
+struct key_entry *keys_get_remote(struct keys *k, uint32_t rkey,
+				  uint32_t *hint)
 {
-	return get(k, rkey, true);
+	return get(k, rkey, true, hint);
 }
 
 void keys_put(struct key_entry *e)

@@ -3,10 +3,11 @@
  *
  * One table per process, in one flat piece of memory that holds no pointers
  * into itself, so that it can be published to peers of the same host. A key is
- * a 24-bit index and an 8-bit tag, as the specification has it (10.6.3.3). The
- * index is scrambled with a secret of the table and slots are reused in the
- * order in which they were freed, so keys look random, the lkey and the rkey
- * of a region differ, and a stale key is refused for a long time.
+ * a 24-bit index and an 8-bit tag, as the specification has it (10.6.3.3). Both
+ * come from permutations keyed with a secret of the table, so whoever knows some
+ * keys can only guess others; slots are reused in the order in which they were
+ * freed, so the lkey and the rkey of a region differ, and a stale key is refused
+ * for a long time.
  *
  * Readers take a reference with keys_get(), which fails once keys_remove() has
  * begun; keys_remove() waits until the references that were taken are gone. So
@@ -51,18 +52,20 @@ struct key_entry {
 struct keys {
 	struct key_entry *entry;
 	uint32_t count;
-	uint32_t secret;
 	/* Below: owned by whoever adds and removes, under its lock. */
 	uint32_t used;      /* slots ever used; the rest is untouched memory */
 	uint32_t free_head; /* oldest freed slot, or UINT32_MAX */
 	uint32_t free_tail;
 	uint32_t free_count;
-	uint64_t rng;
+	uint64_t secret[4]; /* never changes */
 };
 
-/* The caller's memory, zeroed, holds count entries (a power of two <= 2^20). */
+/*
+ * The caller's memory, zeroed, holds count entries (a power of two <= 2^20).
+ * The secret is random.
+ */
 void keys_init(struct keys *k, struct key_entry *mem, uint32_t count,
-	       uint64_t seed);
+	       const uint64_t secret[2]);
 
 /*
  * Publishes what is in *e (access, pd, kind, iova, length, addr, qpn, parent
@@ -85,12 +88,16 @@ void keys_free(struct keys *k, uint32_t slot);
 void keys_revive(struct keys *k, uint32_t slot, const struct key_entry *e,
 		 uint32_t lkey, uint32_t rkey);
 
-/* The entry of a key with a reference taken, or NULL. */
-struct key_entry *keys_get_local(struct keys *k, uint32_t lkey);
-struct key_entry *keys_get_remote(struct keys *k, uint32_t rkey);
+/*
+ * The entry of a key with a reference taken, or NULL. Decoding a key takes some
+ * 30 ns; *hint, any number at first, spares it who uses the same key again.
+ */
+struct key_entry *keys_get_local(struct keys *k, uint32_t lkey, uint32_t *hint);
+struct key_entry *keys_get_remote(struct keys *k, uint32_t rkey,
+				  uint32_t *hint);
 void keys_put(struct key_entry *e);
 
-/* Slot a key points at, whatever its tag; UINT32_MAX if out of range. */
+/* The slot whose keys have this one's index, whatever the tag; UINT32_MAX: none. */
 uint32_t keys_slot(const struct keys *k, uint32_t key);
 
 /* The slot's index with a tag of the caller's choice; 0: nothing is there. */

@@ -95,7 +95,8 @@ int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 				  sge[i].lkey)
 			e = batch_hold(b,
 				       keys_get_local(qp->env->keys,
-						      sge[i].lkey));
+						      sge[i].lkey,
+						      &qp->lkey_hint));
 		if (!e || batch_piece(qp, b, p, e, qp->pd,
 				      sge[i].addr + offset, n, 0))
 			return -EFAULT;
@@ -119,7 +120,7 @@ int batch_remote(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 	if (!len)
 		return 0;
 	if (!e || atomic_load_explicit(&e->rkey, memory_order_relaxed) != rkey)
-		e = batch_hold(b, keys_get_remote(qp->env->keys, rkey));
+		e = batch_hold(b, keys_get_remote(qp->env->keys, rkey, &qp->rkey_hint));
 	if (!e || !remote_allowed(qp, e))
 		return -EFAULT;
 	return batch_piece(qp, b, p, e, pd, va, len, IBV_ACCESS_REMOTE_READ);
@@ -154,7 +155,7 @@ int mem_touch(const struct roce_qp *qp, const struct key_entry *e,
 
 int mem_load8(struct roce_qp *qp, const struct ibv_sge *sge, uint64_t *v)
 {
-	struct key_entry *e = keys_get_local(qp->env->keys, sge->lkey);
+	struct key_entry *e = keys_get_local(qp->env->keys, sge->lkey, &qp->lkey_hint);
 	int err = -EFAULT;
 	void *p;
 
@@ -186,7 +187,8 @@ int mem_scatter(struct roce_qp *qp, uint32_t pd, const struct ibv_sge *sge,
 		n = sge[i].length - (size_t)offset;
 		if (n > len)
 			n = len;
-		e = keys_get_local(qp->env->keys, sge[i].lkey);
+		e = keys_get_local(qp->env->keys, sge[i].lkey,
+				   &qp->lkey_hint);
 		if (!e)
 			return -EFAULT;
 		if (!key_covers(e, pd, sge[i].addr + offset, n,
@@ -207,7 +209,7 @@ struct key_entry *mem_remote(struct roce_qp *qp, uint32_t pd, uint32_t rkey,
 			     uint64_t va, uint64_t len, uint32_t access,
 			     void **p)
 {
-	struct key_entry *e = keys_get_remote(qp->env->keys, rkey);
+	struct key_entry *e = keys_get_remote(qp->env->keys, rkey, &qp->rkey_hint);
 
 	if (!e)
 		return NULL;

@@ -129,7 +129,8 @@ uint32_t sim_mw_new(struct sim_node *n)
 
 bool sim_mw_bound(struct sim_node *n, uint32_t rkey)
 {
-	struct key_entry *e = keys_get_remote(&n->keys, rkey);
+	uint32_t hint = 0;
+	struct key_entry *e = keys_get_remote(&n->keys, rkey, &hint);
 	bool bound = e && e->kind == KEY_MW2;
 
 	if (e)
@@ -178,7 +179,8 @@ static void node_init(struct sim *s, int i)
 	inet_pton(AF_INET6, addr, n->gid.raw);
 	n->mem = aligned_alloc(4096, SIM_MEM);
 	memset(n->mem, 0, SIM_MEM);
-	keys_init(&n->keys, mem, 1024, s->seed + (uint64_t)i);
+	keys_init(&n->keys, mem, 1024,
+		  (uint64_t[]){ s->seed, (uint64_t)i });
 	e.addr = e.iova = (uintptr_t)n->mem;
 	n->slot = keys_add(&n->keys, &e);
 	assert(n->slot >= 0);

@@ -444,7 +444,7 @@ static void player_new(const struct player_opts *o)
 
 	P = calloc(1, sizeof(*P));
 	mem = calloc(4 * MAX_REGIONS, sizeof(*mem));
-	keys_init(&P->keys, mem, 4 * MAX_REGIONS, 7);
+	keys_init(&P->keys, mem, 4 * MAX_REGIONS, (uint64_t[]){ 7, 7 });
 	P->env = (struct roce_env){
 		.keys = &P->keys, .complete = env_complete,
 		.event = env_event, .invalidate = env_invalidate,

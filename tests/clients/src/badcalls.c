@@ -155,22 +155,6 @@ static int bind_access(void)
 			  IBV_ACCESS_MW_BIND);
 }
 
-static int bind_wr_key(void)
-{
-	struct ibv_mw *mw = need(ibv_alloc_mw(dev->pd, IBV_MW_TYPE_2), "mw");
-	struct ibv_mr *mr = reg(dev->pd, WINDOW);
-	struct ibv_send_wr wr = {
-		.opcode = IBV_WR_BIND_MW,
-		.bind_mw = { mw, mw->rkey + 0x100,
-			     { mr, (uintptr_t)page, 8, 0 } },
-	};
-	int rc = post(IBV_QPT_RC, &wr);
-
-	ibv_dealloc_mw(mw);
-	ibv_dereg_mr(mr);
-	return rc;
-}
-
 static int bind_wr_null(void)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW };
@@ -1126,7 +1110,6 @@ const struct local_case badcalls[] = {
 	C(bind_pd, "bind_mw to an MR of another PD", EPERM),
 	C(bind_no_mr, "bind_mw to no MR", EINVAL),
 	C(bind_access, "bind_mw with an access flag of MRs", EINVAL),
-	C(bind_wr_key, "BIND_MW with another MW's rkey", EINVAL),
 	C(bind_wr_null, "BIND_MW without an MW", EINVAL),
 	C(inv_ud, "LOCAL_INV on a UD QP", EINVAL),
 	C(send_inv_ud, "SEND_WITH_INV on a UD QP", EINVAL),
