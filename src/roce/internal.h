@@ -151,6 +151,7 @@ struct roce_responder {
 	bool nak_last;	  /* what was sent last is a NAK of a gap, no ACK */
 	bool cnp_pending; /* congestion was marked on a packet */
 	uint64_t cnp_ns;  /* when that was last told; 0: never */
+	uint64_t asked_ns; /* when a request last came in */
 	uint8_t nak_syndrome;
 	uint32_t nak_psn;
 
@@ -263,6 +264,9 @@ static inline bool wqe_has_response(const struct roce_wqe *w)
 	       w->opcode == IBV_WR_ATOMIC_WRITE;
 }
 
+/* How many PSNs from the one due a single packet is not believed. */
+#define FAR_PSNS (1 << 15)
+
 /* Packets that length bytes take: at least one. */
 static inline uint32_t pkts_of(uint32_t length, uint32_t mtu)
 {
@@ -270,6 +274,13 @@ static inline uint32_t pkts_of(uint32_t length, uint32_t mtu)
 }
 
 /* qp.c */
+
+/*
+ * What holds for every packet of a connection: header, service, addresses.
+ * Returns 0 or 1 + enum roce_drop.
+ */
+int rx_check_connected(const struct roce_rx *pkt, uint8_t service,
+		       const struct roce_path *path);
 
 /* Counts a packet that does nothing here. */
 void qp_drop(struct roce_qp *qp, enum roce_drop why);
@@ -312,11 +323,26 @@ void comp_loss(struct roce_qp *qp, bool timeout);
 void comp_congestion(struct roce_qp *qp);
 void comp_arm(struct roce_qp *qp, uint64_t now_ns);
 
+/* An ACK of everything up to psn. */
+static inline struct roce_hdr ack_hdr(uint8_t service, uint32_t dest_qpn,
+				      uint32_t psn, uint32_t msn)
+{
+	return (struct roce_hdr){
+		.opcode = (uint8_t)(service | ROCE_ACK),
+		.dest_qpn = dest_qpn,
+		.psn = psn,
+		.syndrome = ROCE_AETH_ACK | ROCE_CREDITS_INVALID,
+		.msn = msn,
+	};
+}
+
 /* responder.c */
 /* Room for so many reads and atomics; what is kept of those before stays. */
 int rsp_resize(struct roce_qp *qp, uint32_t max_dest_rd_atomic);
 void rsp_fini(struct roce_qp *qp);
 void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt);
+/* Up to which PSN everything may be acknowledged by an ACK. */
+uint32_t rsp_ack_psn(const struct roce_qp *qp);
 /* A packet came with the mark that says that a queue on the way is long. */
 void rsp_congestion(struct roce_qp *qp, uint64_t now_ns);
 bool rsp_ready(const struct roce_qp *qp);

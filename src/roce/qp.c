@@ -851,28 +851,42 @@ void qp_drop(struct roce_qp *qp, enum roce_drop why)
 	}
 }
 
+/* Header and opcode, of any service. */
+static int rx_check_header(const struct roce_rx *pkt, uint8_t service)
+{
+	uint8_t op = pkt->h.opcode;
+
+	/* MigReq is not looked at: rxe sends 0, ConnectX 1 (17.2.8). */
+	if (pkt->h.tver != 0 || !pkey_matches(pkt->h.pkey))
+		return 1 + ROCE_DROP_HEADER;
+	if (!roce_opcode(op)->name ||
+	    (op == ROCE_CNP ? service == ROCE_UD : (op & 0xe0) != service))
+		return 1 + ROCE_DROP_OPCODE;
+	return 0;
+}
+
+int rx_check_connected(const struct roce_rx *pkt, uint8_t service,
+		       const struct roce_path *path)
+{
+	int drop = rx_check_header(pkt, service);
+
+	if (!drop && (memcmp(&pkt->sgid, &path->dgid, sizeof(pkt->sgid)) ||
+		      memcmp(&pkt->dgid, &path->sgid, sizeof(pkt->dgid))))
+		drop = 1 + ROCE_DROP_ADDRESS;
+	return drop;
+}
+
 /*
  * Checks that hold for every packet of a service (IBTA 9.6.1). Returns 0 or
  * 1 + enum roce_drop.
  */
 static int rx_check(const struct roce_qp *qp, const struct roce_rx *pkt)
 {
-	bool cnp = pkt->h.opcode == ROCE_CNP;
-
 	if (qp->state < IBV_QPS_RTR || qp->state == IBV_QPS_ERR)
 		return 1 + ROCE_DROP_STATE;
-	/* MigReq is not looked at: rxe sends 0, ConnectX 1 (17.2.8). */
-	if (pkt->h.tver != 0 || !pkey_matches(pkt->h.pkey))
-		return 1 + ROCE_DROP_HEADER;
-	if (!roce_opcode(pkt->h.opcode)->name ||
-	    (cnp ? qp->type == IBV_QPT_UD :
-		   (pkt->h.opcode & 0xe0) != qp->service))
-		return 1 + ROCE_DROP_OPCODE;
-	if (qp->type != IBV_QPT_UD &&
-	    (memcmp(&pkt->sgid, &qp->path.dgid, sizeof(pkt->sgid)) ||
-	     memcmp(&pkt->dgid, &qp->path.sgid, sizeof(pkt->dgid))))
-		return 1 + ROCE_DROP_ADDRESS;
-	return 0;
+	if (qp->type == IBV_QPT_UD)
+		return rx_check_header(pkt, qp->service);
+	return rx_check_connected(pkt, qp->service, &qp->path);
 }
 
 void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
@@ -911,6 +925,7 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	} else if (qp->type == IBV_QPT_XRC_SEND) {
 		qp_drop(qp, ROCE_DROP_OPCODE);
 	} else {
+		qp->rsp.asked_ns = now_ns;
 		rsp_rx(qp, pkt);
 	}
 }

@@ -20,9 +20,7 @@
 
 #define CNP_GAP_NS (50 * USEC)
 
-/* How many PSNs from the one due a single packet is not believed, and how many
- * reads are remembered at least. */
-#define FAR_PSNS (1 << 15)
+/* How many reads are remembered at least. */
 #define READS_MIN 64u
 
 /* Verdicts on a request. */
@@ -219,16 +217,16 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b, uint32_t i)
 	return true;
 }
 
+uint32_t rsp_ack_psn(const struct roce_qp *qp)
+{
+	return psn_add(qp->rsp.epsn, PSN_MASK - qp->rsp.ack_back);
+}
+
 static void ack_build(struct roce_qp *qp, struct roce_batch *b)
 {
 	struct roce_responder *r = &qp->rsp;
-	struct roce_hdr h = {
-		.opcode = (uint8_t)(qp->service | ROCE_ACK),
-		.dest_qpn = qp->dest_qpn,
-		.psn = psn_add(r->epsn, PSN_MASK - r->ack_back),
-		.syndrome = ROCE_AETH_ACK | ROCE_CREDITS_INVALID,
-		.msn = r->msn,
-	};
+	struct roce_hdr h =
+		ack_hdr(qp->service, qp->dest_qpn, rsp_ack_psn(qp), r->msn);
 
 	if (r->ack_pending) {
 		r->ack_pending = false;

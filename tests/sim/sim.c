@@ -225,7 +225,8 @@ void sim_free(struct sim *s)
 		struct sim_node *n = &s->node[i];
 
 		for (size_t k = 0; k < n->nqp; k++) {
-			roce_qp_destroy(n->qp[k].qp);
+			if (n->qp[k].qp)
+				roce_qp_destroy(n->qp[k].qp);
 			free(n->qp[k].send);
 			free(n->qp[k].recv);
 		}
@@ -387,6 +388,13 @@ void sim_qp_move(struct sim_qp *q)
 	q->qp = next;
 }
 
+void sim_qp_leave(struct sim_qp *q)
+{
+	q->left = roce_timewait_init(&q->timewait, q->qp);
+	roce_qp_destroy(q->qp);
+	q->qp = NULL;
+}
+
 void sim_ud_up(struct sim_qp *q, uint32_t qkey)
 {
 	struct ibv_qp_attr a = {
@@ -536,6 +544,7 @@ static void deliver(struct sim *s, struct sim_event *e)
 {
 	struct sim_node *n = &s->node[e->to], *f = &s->node[!e->to];
 	static const uint8_t grh[40] = { 0 };
+	struct roce_batch b;
 	struct roce_rx rx = {
 		.sgid = f->gid, .dgid = n->gid, .grh = grh,
 	};
@@ -553,6 +562,14 @@ static void deliver(struct sim *s, struct sim_event *e)
 	rx.payload = e->bytes + hl;
 	rx.len = e->len - ROCE_ICRC_LEN - (size_t)hl - rx.h.pad;
 	for (size_t i = 0; i < n->nqp; i++) {
+		if (!n->qp[i].qp) {
+			if (n->qp[i].left &&
+			    roce_timewait_rx(&n->qp[i].timewait, &rx, &b,
+					     s->now) &&
+			    b.n)
+				send_packet(s, e->to, &b, &b.pkt[0]);
+			continue;
+		}
 		if (roce_qp_num(n->qp[i].qp) != rx.h.dest_qpn)
 			continue;
 		roce_rx(n->qp[i].qp, &rx, s->now);
@@ -569,7 +586,7 @@ static struct sim_qp *next_timer(struct sim *s, uint64_t *at)
 	for (int i = 0; i < 2; i++)
 		for (size_t k = 0; k < s->node[i].nqp; k++) {
 			struct sim_qp *q = &s->node[i].qp[k];
-			uint64_t t = roce_deadline(q->qp);
+			uint64_t t = q->qp ? roce_deadline(q->qp) : UINT64_MAX;
 
 			if (t < *at) {
 				*at = t;

@@ -10,6 +10,7 @@
 #define SOFTHCA_TESTS_SIM_H
 
 #include "roce/qp.h"
+#include "roce/timewait.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -41,7 +42,9 @@ struct sim_node;
 
 struct sim_qp {
 	struct sim_node *node;
-	struct roce_qp *qp;
+	struct roce_qp *qp; /* NULL: destroyed */
+	bool left;	    /* something of it, which is: */
+	struct roce_timewait timewait;
 	struct sim_qp *peer;
 	struct sim_wcs *send, *recv;
 	uint32_t events; /* 1 << enum ibv_event_type */
@@ -122,6 +125,8 @@ void sim_connect(struct sim_qp *a, struct sim_qp *b,
  * is between two messages. What was saved of atomics stays behind.
  */
 void sim_qp_move(struct sim_qp *q);
+/* Destroys a QP; what is left of it goes on answering. */
+void sim_qp_leave(struct sim_qp *q);
 void sim_ud_up(struct sim_qp *q, uint32_t qkey);
 struct roce_path sim_path(struct sim_node *from, struct sim_node *to);
 

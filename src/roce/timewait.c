@@ -1,0 +1,66 @@
+/*
+ * timewait.c - the last ACK of a connection, again
+ *
+ * A program that has received everything destroys its QP, and the ACK of what
+ * came last may be lost. The peer, all of whose data has arrived, would repeat
+ * it to nobody, and end in IBV_WC_RETRY_EXC_ERR. So a few numbers outlive the
+ * QP: enough to acknowledge again, for the peer of the connection alone, the
+ * SENDs and WRITEs that were executed. Nothing is executed any more, so there
+ * is no answer to what is new, and none to reads and atomics, whose memory may
+ * be gone. The specification knows the state (TimeWait, 12.9.8.3.1), though it
+ * only keeps the number of the QP from being used again in it.
+ *
+ * The answer is always the same, so one in ACK_GAP_NS is enough, and a packet
+ * never brings about more than one, shorter than itself.
+ */
+#include "timewait.h"
+
+#include "internal.h"
+
+#define ACK_GAP_NS (100 * USEC)
+
+bool roce_timewait_init(struct roce_timewait *w, const struct roce_qp *qp)
+{
+	const struct roce_responder *r = &qp->rsp;
+	const struct roce_qp_stats *s = &qp->stats;
+
+	if (!is_reliable(qp) || qp->type == IBV_QPT_XRC_SEND ||
+	    qp->state < IBV_QPS_RTR || qp->state == IBV_QPS_ERR)
+		return false;
+	*w = (struct roce_timewait){
+		.qpn = qp->qpn,
+		.dest_qpn = qp->dest_qpn,
+		.ack_psn = rsp_ack_psn(qp),
+		.msn = r->msn,
+		.seed = qp->seed,
+		.service = qp->service,
+		.lossy = s->duplicates || s->nak_tx != s->rnr_tx,
+		.path = qp->path,
+		.asked_ns = r->asked_ns,
+	};
+	/* Nothing has been executed but reads and atomics, if anything. */
+	return psn_add(w->ack_psn, 1) != qp->attr.rq_psn;
+}
+
+bool roce_timewait_rx(struct roce_timewait *w, const struct roce_rx *pkt,
+		      struct roce_batch *b, uint64_t now_ns)
+{
+	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	int32_t d = psn_diff(pkt->h.psn, w->ack_psn);
+	struct roce_hdr h;
+
+	b->n = b->niov = b->nheld = 0;
+	if (pkt->h.dest_qpn != w->qpn ||
+	    rx_check_connected(pkt, w->service, &w->path) ||
+	    !(f & ROCE_F_REQUEST) || f & (ROCE_F_READ | ROCE_F_ATOMIC) ||
+	    d > 0 || d < -FAR_PSNS)
+		return false;
+	w->asked_ns = now_ns;
+	w->lossy = true;
+	if (w->acked_ns && now_ns - w->acked_ns < ACK_GAP_NS)
+		return true;
+	w->acked_ns = now_ns;
+	h = ack_hdr(w->service, w->dest_qpn, w->ack_psn, w->msn);
+	batch_push(b, batch_open(b), &h, &w->path, w->seed);
+	return true;
+}
