@@ -195,9 +195,9 @@ void engine_timer_drop(struct engine *e, struct shca_qp *qp)
 	pthread_mutex_unlock(&e->timer_lock);
 }
 
-void engine_cm_due(struct engine *e, uint64_t due)
+void engine_due(struct engine *e, _Atomic uint64_t *what, uint64_t due)
 {
-	atomic_store(&e->cm_due, due);
+	atomic_store(what, due);
 	if (due < atomic_load(&e->sleep_until) && !atomic_load(&e->back))
 		wake(e);
 }
@@ -221,7 +221,9 @@ static bool timers_due(struct engine *e, uint64_t now)
 {
 	return atomic_load_explicit(&e->next_due, memory_order_relaxed) <=
 		       now ||
-	       atomic_load_explicit(&e->cm_due, memory_order_relaxed) <= now;
+	       atomic_load_explicit(&e->cm_due, memory_order_relaxed) <= now ||
+	       atomic_load_explicit(&e->timewait_due, memory_order_relaxed) <=
+		       now;
 }
 
 static void timers_run(struct engine *e, uint64_t now)
@@ -230,6 +232,8 @@ static void timers_run(struct engine *e, uint64_t now)
 
 	if (atomic_load_explicit(&e->cm_due, memory_order_relaxed) <= now)
 		gsi_expire(e, now);
+	if (atomic_load_explicit(&e->timewait_due, memory_order_relaxed) <= now)
+		shca_timewait_expire(e, now);
 	/* What is set meanwhile is due after now, so this ends. */
 	while ((qp = timer_take(e, now))) {
 		if (shca_qp_trylock(qp)) {
@@ -390,6 +394,8 @@ static void rx(void *arg, const struct roce_rx *pkt)
 		qp = qpn_find(r->e, pkt->h.dest_qpn & 0xffffff);
 	if (qp)
 		round_rx(r, qp, pkt);
+	else if (shca_timewait_rx(r->e, pkt, r->now))
+		engine_dropped(r->e, ROCE_DROP_DUPLICATE);
 	else
 		count_drop(&r->e->no_qp);
 }
@@ -692,9 +698,9 @@ static void *thread_main(void *arg)
 		 * whoever sets one either is seen here or sees that.
 		 */
 		atomic_store(&e->sleep_until, UINT64_MAX);
-		due = atomic_load(&e->next_due);
-		if (atomic_load(&e->cm_due) < due)
-			due = atomic_load(&e->cm_due);
+		due = min_u64(atomic_load(&e->next_due),
+			      atomic_load(&e->cm_due));
+		due = min_u64(due, atomic_load(&e->timewait_due));
 		if (atomic_load(&e->back))
 			until = clock_ns() + pause;
 		if (due < until)
@@ -1058,6 +1064,7 @@ static void engine_destroy(struct engine *e)
 	if (atomic_load(&e->started))
 		thread_end(e);
 	gsi_destroy(e);
+	shca_timewait_fini(e);
 	fds_close(e);
 	if (e->udp && e->cfg->explain)
 		drops_explain(e);
@@ -1156,12 +1163,14 @@ static int engine_create(struct engine **out)
 	pthread_mutex_init(&e->xrc_lock, NULL);
 	pthread_mutex_init(&e->guests_lock, NULL);
 	pthread_mutex_init(&e->late_lock, NULL);
+	pthread_mutex_init(&e->timewait_lock, NULL);
 	pthread_mutex_init(&e->ctx_lock, NULL);
 	pthread_mutex_init(&e->timer_lock, NULL);
 	pthread_mutex_init(&e->thread_lock, NULL);
 	atomic_store(&e->takeover, TAKEOVER_NS);
 	atomic_store(&e->next_due, UINT64_MAX);
 	atomic_store(&e->cm_due, UINT64_MAX);
+	atomic_store(&e->timewait_due, UINT64_MAX);
 	e->env = (struct roce_env){
 		.keys = &e->keys,
 		.complete = env_complete,
@@ -1229,6 +1238,13 @@ int engine_get(struct engine **e)
 
 void engine_put(struct engine *e)
 {
+	bool last;
+
+	pthread_mutex_lock(&engine_lock);
+	last = e->refs == 1;
+	pthread_mutex_unlock(&engine_lock);
+	if (last)
+		shca_timewait_linger(e, false);
 	pthread_mutex_lock(&engine_lock);
 	if (!--e->refs) {
 		engine_destroy(e);
@@ -1242,6 +1258,7 @@ __attribute__((destructor)) static void engine_exit(void)
 {
 	if (!engine)
 		return;
+	shca_timewait_linger(engine, true);
 	gsi_farewell(engine);
 	if (engine->cfg->explain)
 		drops_explain(engine);

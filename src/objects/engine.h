@@ -13,6 +13,7 @@
 #include "host/config.h"
 #include "host/registry.h"
 #include "link/udp.h"
+#include "roce/timewait.h"
 
 struct pcap;
 
@@ -43,6 +44,7 @@ struct mcast_group {
 };
 
 struct gsi; /* gsi.h */
+struct shca_timewait;
 
 struct engine {
 	unsigned refs; /* contexts; under the global lock */
@@ -83,6 +85,9 @@ struct engine {
 	_Atomic unsigned nguests;
 	_Atomic unsigned nheld; /* guests that have the responder */
 
+	pthread_mutex_t timewait_lock; /* after a QP's */
+	struct shca_timewait *timewait;
+
 	pthread_mutex_t ctx_lock;
 	struct shca_context *contexts;
 
@@ -91,6 +96,7 @@ struct engine {
 	size_t ntimers, timer_size;
 	_Atomic uint64_t next_due; /* of the heap's top */
 	_Atomic uint64_t cm_due; /* of the connection manager */
+	_Atomic uint64_t timewait_due; /* UINT64_MAX: there is none */
 
 	/* Packets that did nothing, counted for --explain. */
 	_Atomic uint64_t dropped[ROCE_DROPS];
@@ -170,7 +176,23 @@ void engine_timer_drop(struct engine *e, struct shca_qp *qp);
 void engine_explain(struct roce_qp *qp, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* When gsi_expire() is due; UINT64_MAX: never. */
-void engine_cm_due(struct engine *e, uint64_t due);
+/*
+ * When the connection manager's timers are due (cm_due), or those of what is
+ * left of QPs (timewait_due); UINT64_MAX: never.
+ */
+void engine_due(struct engine *e, _Atomic uint64_t *what, uint64_t due);
+
+/*
+ * timewait.c: a QP, of which this is left, is about to go, and leaves its bound
+ * address to it; no lock. A packet for which there is no QP: whether it was
+ * for one that is gone.
+ */
+void shca_timewait_add(struct shca_qp *qp, const struct roce_timewait *w);
+bool shca_timewait_rx(struct engine *e, const struct roce_rx *pkt,
+		      uint64_t now);
+void shca_timewait_expire(struct engine *e, uint64_t now);
+void shca_timewait_fini(struct engine *e);
+/* Before nobody answers any more; exiting: with QPs not destroyed, perhaps. */
+void shca_timewait_linger(struct engine *e, bool exiting);
 
 #endif

@@ -152,7 +152,7 @@ static void flush(struct gsi *g)
 		due = min_u64(due, g->held_due);
 	if (g->e->registry && cm_stats(g->cm).conns)
 		due = min_u64(due, g->peers_due);
-	engine_cm_due(g->e, due);
+	engine_due(g->e, &g->e->cm_due, due);
 }
 
 /* Peers on this host that end without a word, kill -9 for one. */

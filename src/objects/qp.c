@@ -576,18 +576,23 @@ bool shca_qp_unpolled(struct ibv_qp *ib)
 static void qp_kill(struct shca_qp *qp)
 {
 	struct engine *e = qp->engine;
+	struct roce_timewait w;
+	bool left;
 
 	engine_qpn_free(e, qp);
 	/* Whoever modifies it has done so, or finds it dead. */
 	pthread_mutex_lock(&qp->modify_lock);
 	shca_qp_lock(qp);
 	shca_qp_flush(qp, clock_ns()); /* the peer waits for ACKs we owe */
+	left = !qp->lent && roce_timewait_init(&w, qp->core);
 	qp->dead = true;
 	shca_loan_forget(qp);
 	roce_qp_destroy(qp->core);
 	qp->core = NULL;
 	shca_qp_unlock(qp);
 	engine_timer_drop(e, qp);
+	if (left)
+		shca_timewait_add(qp, &w);
 	address_release(qp);
 	pthread_mutex_unlock(&qp->modify_lock);
 	shca_mw_qp_gone(qp);

@@ -76,6 +76,38 @@ def test_killed_peer(place, victim):
     place.check("-n", 300)
 
 
+# What is lost of what the receiver sends, which are acknowledgements only: of
+# four messages the first of each, and of the last message the second as well.
+LOST = ["--loss=50", "--seed=5625"]  # D.D.D.DD..DD.D.D
+
+
+@pytest.mark.parametrize("leave", ["destroy", "close", "exit"])
+def test_last_ack_is_lost(place, leave):
+    """A receiver has everything and leaves; its last acknowledgement is lost.
+    What it has sent is not lost with it."""
+    port = rig.free_port()
+    cmd = [rig.client("last_ack"), "-p", port, "-n", 4]
+    text = ""
+    # How long a process that ends goes on answering is bounded: a sender that
+    # gets no processor meanwhile may miss that.
+    for _ in range(1 if leave == "destroy" else 3):
+        server = rig.Proc(place.server, [*cmd, leave], [*place.options, *LOST])
+        try:
+            server.wait_listening(port)
+            client = rig.Proc(place.client, [*cmd, "send", place.host],
+                              [*place.options, "--explain"])
+            try:
+                rc = client.wait(), server.wait()
+            finally:
+                client.kill()
+        finally:
+            server.kill()
+        if rc == (0, 0):
+            return
+        text += f"{server.describe()}{client.describe()}"
+    raise rig.Failed(text)
+
+
 def test_killed_peer_perftest(place):
     port = rig.free_port()
     cmd = ["ib_write_bw", "-F", "-D", 20, "-u", 12, "-p", port]

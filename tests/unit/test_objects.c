@@ -7,6 +7,7 @@
 #include "objects/objects.h"
 #include "pair.h"
 
+#include <dirent.h>
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -951,6 +952,61 @@ static void many_qps(void **state)
 	assert_int_equal(ibv_destroy_cq(cq), 0);
 }
 
+static int count_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/*
+ * What is left of connections that are gone keeps their socket, for some
+ * seconds; so do more of them than are remembered.
+ */
+static void gone_connections_let_go(void **state)
+{
+	uint64_t end = now_ns() + 30 * SECOND;
+	struct end a, b;
+	int i, fds;
+
+	(void)state;
+	end_init(&a, IBV_QPT_RC, NULL);
+	end_init(&b, IBV_QPT_RC, NULL);
+	for (i = 0; i < 300; i++) {
+		struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
+		struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,
+						 .cap = { 1, 1, 1, 1, 0 } };
+		struct ibv_wc wc;
+
+		if (i) {
+			init.send_cq = init.recv_cq = a.cq;
+			a.qp = ibv_create_qp(pd, &init);
+			init.send_cq = init.recv_cq = b.cq;
+			b.qp = ibv_create_qp(pd, &init);
+			assert_true(a.qp && b.qp);
+		}
+		connect_to(a.qp, b.qp->qp_num);
+		connect_to(b.qp, a.qp->qp_num);
+		wr.wr.rdma.remote_addr = (uintptr_t)b.buf;
+		wr.wr.rdma.rkey = b.mr->rkey;
+		assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+		wc = wait_wc(a.cq);
+		expect_wc(&wc, 0, IBV_WC_SUCCESS);
+		assert_int_equal(ibv_destroy_qp(a.qp), 0);
+		assert_int_equal(ibv_destroy_qp(b.qp), 0);
+	}
+	for (fds = count_fds(); count_fds() >= fds; usleep(10000))
+		assert_true(now_ns() < end);
+	a.qp = b.qp = NULL;
+	end_fini(&a);
+	end_fini(&b);
+}
+
 /* Shared receive queues */
 
 static void srq(void **state)
@@ -1690,6 +1746,7 @@ int main(int argc, char **argv)
 		TEST(modify_rules),
 		TEST(create_rules),
 		TEST(many_qps),
+		TEST(gone_connections_let_go),
 		TEST(srq),
 		TEST(extended),
 		TEST(bad_wr),

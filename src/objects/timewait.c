@@ -1,0 +1,218 @@
+/*
+ * timewait.c - connections whose QP is gone, and the end of the process
+ *
+ * What is left of a QP (roce/timewait.h) is kept for LIFE_NS in a table of
+ * fixed size, found by QPN, a newer one in the place of an older. It holds the
+ * address on which the QP received, since that socket may have had no other
+ * user. A packet comes here if no QP has its number, so this costs the packets
+ * of living QPs nothing.
+ *
+ * When a process ends, or closes its last device, nobody answers any more. That
+ * waits for peers that have an ACK to miss, and no longer: a peer that misses
+ * one asks again within QUIET_NS if it is softhca. If packets of its
+ * connections were lost or late before, so may be the next, and it may have to
+ * wait for a processor: then for LOSSY_NS, which has hardware ask again as well
+ * at the timeouts that are usual. Whoever asks again begins that time anew.
+ * Between processes of one host nothing is lost unless the user wants it.
+ */
+#include "engine.h"
+
+#include "base/sys.h"
+
+#include <stdlib.h>
+
+#define TIMEWAITS 256u
+#define LIFE_NS 4000000000
+
+#define QUIET_NS 6000000
+#define LOSSY_NS 150000000
+#define LINGER_NS 1000000000 /* the longest that the end is put off */
+#define STEP_NS 100000
+#define SETTLE_NS 10000000 /* for what is about to be sent */
+
+struct shca_timewait {
+	struct roce_timewait w;
+	uint64_t until; /* 0: free */
+	union ibv_gid gid;
+	uint32_t ifindex;
+};
+
+static void release(struct engine *e, const struct shca_timewait *t)
+{
+	if (t->until)
+		udp_unbind(e->udp, &t->gid, t->ifindex);
+}
+
+void shca_timewait_add(struct shca_qp *qp, const struct roce_timewait *w)
+{
+	struct engine *e = qp->engine;
+	struct shca_timewait *t, old = { .until = 0 };
+	uint64_t until = clock_ns() + LIFE_NS;
+
+	if (!qp->bound)
+		return;
+	pthread_mutex_lock(&e->timewait_lock);
+	if (!e->timewait)
+		e->timewait = calloc(TIMEWAITS, sizeof(*e->timewait));
+	if (e->timewait) {
+		t = &e->timewait[w->qpn % TIMEWAITS];
+		old = *t;
+		*t = (struct shca_timewait){ .w = *w,
+					     .until = until,
+					     .gid = qp->bound_gid,
+					     .ifindex = qp->bound_if };
+		qp->bound = false;
+		if (until < atomic_load(&e->timewait_due))
+			engine_due(e, &e->timewait_due, until);
+	}
+	pthread_mutex_unlock(&e->timewait_lock);
+	release(e, &old);
+}
+
+bool shca_timewait_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
+{
+	struct shca_timewait *t;
+	struct roce_batch b;
+	bool ours = false;
+	int err = 0;
+
+	if (atomic_load(&e->timewait_due) == UINT64_MAX)
+		return false;
+	pthread_mutex_lock(&e->timewait_lock);
+	t = e->timewait ? &e->timewait[pkt->h.dest_qpn % TIMEWAITS] : NULL;
+	if (t && t->until && roce_timewait_rx(&t->w, pkt, &b, now)) {
+		ours = true;
+		if (b.n)
+			udp_send(e->udp, &b, &err); /* or they ask again */
+	}
+	pthread_mutex_unlock(&e->timewait_lock);
+	return ours;
+}
+
+/* Takes one out that has had its time; the others' is due then. */
+static struct shca_timewait take(struct engine *e, uint64_t now)
+{
+	struct shca_timewait old = { .until = 0 };
+	uint64_t due = UINT64_MAX;
+
+	pthread_mutex_lock(&e->timewait_lock);
+	for (uint32_t i = 0; e->timewait && i < TIMEWAITS; i++) {
+		struct shca_timewait *t = &e->timewait[i];
+
+		if (!old.until && t->until && t->until <= now) {
+			old = *t;
+			t->until = 0;
+		} else if (t->until && t->until < due) {
+			due = t->until;
+		}
+	}
+	atomic_store(&e->timewait_due, due);
+	pthread_mutex_unlock(&e->timewait_lock);
+	return old;
+}
+
+void shca_timewait_expire(struct engine *e, uint64_t now)
+{
+	struct shca_timewait old;
+
+	while ((old = take(e, now)).until)
+		release(e, &old);
+}
+
+void shca_timewait_fini(struct engine *e)
+{
+	shca_timewait_expire(e, UINT64_MAX);
+	free(e->timewait);
+}
+
+/* The end */
+
+struct census {
+	uint64_t now;
+	bool lossy;
+	bool busy; /* something is about to be sent */
+	uint64_t asked_ns;
+};
+
+static void count(struct census *c, const struct roce_timewait *w)
+{
+	if (w->path.local && !w->lossy)
+		return;
+	c->lossy |= w->lossy;
+	if (w->asked_ns > c->asked_ns)
+		c->asked_ns = w->asked_ns;
+}
+
+/*
+ * Of QPs that the program has not destroyed. exit() may have interrupted a
+ * thread that holds a lock, for good if a signal's handler called it; so none
+ * is waited for, nor is anything sent from here: our thread does.
+ */
+static void count_living(struct engine *e, struct census *c)
+{
+	struct roce_timewait w;
+
+	if (pthread_mutex_trylock(&e->qpn_lock)) {
+		c->busy = true;
+		return;
+	}
+	for (uint32_t i = 0; i < e->nowned; i++) {
+		struct qpn_chunk *chunk = atomic_load(&e->chunk[e->owned[i]]);
+
+		for (uint32_t k = 0; chunk->used && k < REGISTRY_CHUNK; k++) {
+			struct shca_qp *qp = atomic_load(&chunk->qp[k]);
+
+			if (!qp)
+				continue;
+			if (pthread_mutex_trylock(&qp->lock)) {
+				c->busy = true;
+				continue;
+			}
+			if (!qp->dead && !qp->lent &&
+			    roce_timewait_init(&w, qp->core)) {
+				count(c, &w);
+				c->busy |= roce_tx_ready(qp->core);
+			}
+			/* What was left to us meanwhile can wait or be lost. */
+			pthread_mutex_unlock(&qp->lock);
+		}
+	}
+	pthread_mutex_unlock(&e->qpn_lock);
+}
+
+static void count_gone(struct engine *e, struct census *c)
+{
+	if (pthread_mutex_trylock(&e->timewait_lock)) {
+		c->busy = true;
+		return;
+	}
+	for (uint32_t i = 0; e->timewait && i < TIMEWAITS; i++)
+		if (e->timewait[i].until)
+			count(c, &e->timewait[i].w);
+	pthread_mutex_unlock(&e->timewait_lock);
+}
+
+void shca_timewait_linger(struct engine *e, bool exiting)
+{
+	const uint64_t begin = clock_ns();
+
+	if (!atomic_load(&e->started))
+		return;
+	for (;;) {
+		struct census c = { .now = clock_ns() };
+		uint64_t until;
+
+		count_gone(e, &c);
+		if (exiting)
+			count_living(e, &c);
+		until = c.asked_ns + (c.lossy ? LOSSY_NS : QUIET_NS);
+		if (c.busy && c.now < begin + SETTLE_NS &&
+		    until < c.now + STEP_NS)
+			until = c.now + STEP_NS;
+		if (until > begin + LINGER_NS)
+			until = begin + LINGER_NS;
+		if (until <= c.now)
+			break;
+		sys_sleep(until - c.now);
+	}
+}
