@@ -34,7 +34,7 @@
 #include <unistd.h>
 
 #define MAGIC 0x73486341726f4345u
-#define VERSION 1
+#define VERSION 2
 #define LOCK_BYTE (1 << 20) /* the slots' bytes follow */
 #define LOCK_WAIT_NS 5000000000u
 #define OPEN_WAIT_NS 5000000000u /* while others come and go */
@@ -71,11 +71,10 @@ struct head {
 	uint64_t magic; /* written last */
 	uint32_t version;
 	uint32_t size;
-	uint8_t secret[REGISTRY_SECRET_LEN];
 	_Atomic uint32_t cursor; /* where the search for a free chunk starts */
 	uint32_t pad0;
 	_Atomic uint64_t swept_ns; /* when dead processes were last removed */
-	uint32_t pad1[4];
+	uint32_t pad1[8];
 };
 
 struct shared {
@@ -373,8 +372,7 @@ static int init_file(int fd)
 	err = posix_fallocate(fd, 0, sizeof(struct shared));
 	if (err)
 		goto err_truncate;
-	if (!sys_random(head.secret, sizeof(head.secret)) ||
-	    !sys_random(&random, sizeof(random))) {
+	if (!sys_random(&random, sizeof(random))) {
 		err = EIO;
 		goto err_truncate;
 	}
@@ -822,11 +820,6 @@ void registry_publish(struct registry *r, uint16_t port, uint32_t limit)
 	STORE(&r->file->m->slot[r->slot].port, port);
 }
 
-const uint8_t *registry_secret(const struct registry *r)
-{
-	return r->file->m->head.secret;
-}
-
 bool registry_charge(struct registry *r, unsigned slot, uint32_t bytes)
 {
 	struct slot *s = &r->file->m->slot[slot % REGISTRY_SLOTS];
@@ -904,6 +897,21 @@ void registry_addr_leave(struct registry *r, const union ibv_gid *gid,
 		return;
 	set_receives(&r->file->m->slot[r->slot], row, false);
 	tidy_addr(r->file, row);
+}
+
+bool registry_addr_has(const struct registry *r, unsigned slot,
+		       const union ibv_gid *gid, uint32_t scope)
+{
+	int row = find_addr(r->file->m, gid, scope);
+	const struct addr *a;
+
+	if (row < 0)
+		return false;
+	a = &r->file->m->addr[row];
+	for (uint32_t i = 0; i < LOAD(&a->count) && i < REGISTRY_SLOTS; i++)
+		if (LOAD(&a->order[i]) == slot)
+			return alive(r->file, slot);
+	return false;
 }
 
 bool registry_swept(const struct registry *r, uint64_t within_ns)

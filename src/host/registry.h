@@ -22,7 +22,6 @@
 #define REGISTRY_ADDRS 128 /* addresses in use at a time, */
 #define REGISTRY_GROUPS 64 /* of which so many may be multicast groups */
 #define REGISTRY_SERVICES 512
-#define REGISTRY_SECRET_LEN 16
 
 struct registry;
 
@@ -66,9 +65,6 @@ size_t registry_receivers(const struct registry *r, const union ibv_gid *gid,
 uint16_t registry_port(const struct registry *r, unsigned slot);
 void registry_publish(struct registry *r, uint16_t port, uint32_t limit);
 
-/* Random; tells packets of this registry's processes from others'. */
-const uint8_t *registry_secret(const struct registry *r);
-
 /*
  * Bytes on their way to a slot, so that senders of this host do not overrun
  * its socket buffers. registry_charge() says no when there are more than the
@@ -98,6 +94,9 @@ int registry_addr_join(struct registry *r, const union ibv_gid *gid,
 		       uint32_t scope, bool steered);
 void registry_addr_leave(struct registry *r, const union ibv_gid *gid,
 			 uint32_t scope);
+/* Whether a process lives and has a socket at this address. No lock. */
+bool registry_addr_has(const struct registry *r, unsigned slot,
+		       const union ibv_gid *gid, uint32_t scope);
 /* Whether dead processes were removed in the last within_ns: the kernel may
  * not have closed all of their sockets yet. */
 bool registry_swept(const struct registry *r, uint64_t within_ns);

@@ -24,14 +24,14 @@
  * A packet that reached the wrong process of this host travels on to the right
  * one's private port behind this header. The first byte is no opcode.
  *
- *   0xff, version, sport (2), tclass, hop limit, 0, 0, secret (16),
+ *   0xff, version, sport (2), tclass, hop limit, 0, 0,
  *   source GID (16), destination GID (16)
  *
  * The first byte alone is a poke: it wakes the receiver and is nothing else.
  */
 #define HANDOVER_TYPE 0xff
-#define HANDOVER_VERSION 1
-#define HANDOVER_LEN 56
+#define HANDOVER_VERSION 2
+#define HANDOVER_LEN 40
 
 enum rx_kind { RX_PRIVATE, RX_UNICAST, RX_MULTICAST };
 
@@ -69,10 +69,24 @@ struct packet {
 	uint8_t hop_limit;
 };
 
-/* A slot that has no room for our packets. */
-struct refusal {
+/*
+ * How we reach a slot: from a socket that is bound to its private port, too
+ * (udp.c). Whoever sends counts himself among the senders first, and a socket
+ * of an earlier process of the slot is closed when there are none.
+ */
+struct peer {
+	struct claim *_Atomic claim[2]; /* [v4] */
+	struct claim *_Atomic retired; /* changed with bind_lock */
+	_Atomic uint32_t senders;
+	/* When it had no room for our packets. */
 	_Atomic uint64_t since_ns; /* 0: it has */
 	_Atomic uint64_t poked_ns;
+};
+
+struct claim {
+	struct tx_sock tx; /* fd -1: the port is not to be had */
+	uint64_t tried_ns;
+	struct claim *next; /* retired */
 };
 
 struct rx;
@@ -88,8 +102,7 @@ struct udp {
 	uint16_t private_port;
 	struct udp_stats stats;
 	_Atomic uint64_t draws; /* random numbers used for loss */
-	struct refusal refusal[REGISTRY_SLOTS];
-	_Atomic uint64_t alive_ns[REGISTRY_SLOTS]; /* when last seen alive */
+	struct peer peer[REGISTRY_SLOTS];
 
 	/* Taken after the registry's lock. */
 	pthread_mutex_t bind_lock;
@@ -121,6 +134,14 @@ socklen_t udp_sockaddr(struct sockaddr_storage *ss, const union ibv_gid *gid,
 		       uint32_t scope, uint16_t port);
 /* A packet for qpn, another process's, came to s. */
 void udp_misdelivered(struct udp *u, struct rx_sock *s, uint32_t qpn);
+
+/*
+ * The socket to send to a slot's private port from, or NULL where there is
+ * none; each call is undone by one udp_peer_put(). A port that is another
+ * user's by now is never returned.
+ */
+struct tx_sock *udp_peer_get(struct udp *u, unsigned slot, bool v4);
+void udp_peer_put(struct udp *u, unsigned slot);
 
 /* udp_rx.c */
 int rx_create(struct udp *u);

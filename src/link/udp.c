@@ -2,10 +2,18 @@
  * udp.c - the sockets of the link: made, bound, shared and closed
  *
  * Receiving sockets live in one epoll set. The private port takes packets of
- * this host's other processes. The address:4791 sockets of all processes of
- * one user share the port; who gets a packet is decided by the program of
- * steer.c, which is written anew whenever the registry says that leases or
- * sockets have changed.
+ * this host's other processes. Whoever sends to it sends from it: from a socket
+ * that shares the port by SO_REUSEPORT, which the kernel grants to nobody but
+ * the same user. So no other user can send to a private port, as the receiver
+ * looks at the source port, nor get the port when the receiver has died, as the
+ * sender holds it. Such a socket (struct claim) receives nothing: the group's
+ * program picks its first member, which is the receiver as long as that lives,
+ * and after that a filter drops what comes. Where there is no such socket (no
+ * descriptors left, or a sender that has changed its user) port 4791 has to do.
+ *
+ * The address:4791 sockets of all processes of one user share the port; who
+ * gets a packet is decided by the program of steer.c, which is written anew
+ * whenever the registry says that leases or sockets have changed.
  *
  * The first process at an address binds it exclusively and only then allows
  * sharing. So everybody who shares it has seen the registry's list empty or
@@ -54,6 +62,12 @@
 #ifndef IPV6_MULTICAST_ALL
 #define IPV6_MULTICAST_ALL 29
 #endif
+
+static void close_fd(int fd)
+{
+	if (fd >= 0)
+		sys_close(fd);
+}
 
 static void set_int(int fd, int level, int name, int value)
 {
@@ -159,11 +173,12 @@ static int rx_socket(const struct udp *u, bool v4)
 }
 
 /*
- * A sending socket: its port is what receivers see as the flow's entropy, in
- * the range that annex A17 recommends if one is free there. Whatever is sent
- * to that port is thrown away.
+ * A sending socket. port 0: one that receivers see as the flow's entropy, in
+ * the range that annex A17 recommends if one is free there; else that port,
+ * which a process of ours has. Whatever is sent to that port and reaches this
+ * socket is thrown away.
  */
-static int tx_open(struct tx_sock *t, bool v4)
+static int tx_open(struct tx_sock *t, bool v4, uint16_t port)
 {
 	struct sock_filter drop[] = { BPF_STMT(BPF_RET | BPF_K, 0) };
 	struct sock_fprog prog = { .len = 1, .filter = drop };
@@ -180,11 +195,13 @@ static int tx_open(struct tx_sock *t, bool v4)
 		set_int(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
 		set_int(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 1);
 	}
-	if (sys_random(random, sizeof(random)))
+	if (port)
+		set_int(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+	else if (sys_random(random, sizeof(random)))
 		for (int i = 0; i < PORT_TRIES && err == -EADDRINUSE; i++)
 			err = bind_any(fd, v4, random[i] | 0xc000);
 	if (err)
-		err = bind_any(fd, v4, 0);
+		err = bind_any(fd, v4, port);
 	if (err) {
 		sys_close(fd);
 		return err;
@@ -202,16 +219,20 @@ static int watch(struct udp *u, int fd, void *ptr)
 }
 
 /*
- * Only what this host has sent, which comes by way of its loopback interface.
- * For IPv4 the source address would tell; but in IPv6 Linux takes packets from
- * outside whose source is an address of ours.
+ * Only what processes of this user on this host have sent, which comes by way
+ * of the loopback interface and from this port. For IPv4 the source address
+ * would tell; but in IPv6 Linux takes packets from outside whose source is an
+ * address of ours. What others send takes no room in the socket's buffer. The
+ * filter sees the packet from the UDP header on.
  */
-static int accept_loopback(int fd)
+static int accept_own(int fd, uint16_t port)
 {
 	struct sock_filter code[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
 			 (uint32_t)(SKF_AD_OFF + SKF_AD_HATYPE)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARPHRD_LOOPBACK, 0, 1),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARPHRD_LOOPBACK, 0, 3),
+		BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, port, 0, 1),
 		BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
 		BPF_STMT(BPF_RET | BPF_K, 0),
 	};
@@ -227,7 +248,7 @@ static int add_private(struct udp *u, int fd, bool v4)
 	struct rx_sock *s;
 	int err;
 
-	err = accept_loopback(fd);
+	err = accept_own(fd, u->private_port);
 	if (err && !v4) /* better none than one open to all */
 		return err;
 	s = calloc(1, sizeof(*s));
@@ -248,6 +269,21 @@ static int add_private(struct udp *u, int fd, bool v4)
 	return 0;
 }
 
+/*
+ * Binds a socket for the private port, so that it is the first of those that
+ * share the port, and gets all that comes there. With the program attached
+ * before, bind() finds a port that nobody has, not even this user.
+ */
+static int bind_private(int fd, bool v4, uint16_t port)
+{
+	static const struct registry_range first = { 0, 0 };
+	int err;
+
+	set_int(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+	err = steer_attach(fd, &first, 1);
+	return err ? err : bind_any(fd, v4, port);
+}
+
 /* The private port: the same number in both families, as far as they exist. */
 static int open_private(struct udp *u)
 {
@@ -260,14 +296,14 @@ static int open_private(struct udp *u)
 		err = 0;
 		fd4 = rx_socket(u, true);
 		if (fd4 >= 0) {
-			err = bind_any(fd4, true, 0);
+			err = bind_private(fd4, true, 0);
 			if (err)
 				goto err_close;
 			port = bound_port(fd4);
 		}
 		fd6 = rx_socket(u, false);
 		if (fd6 >= 0) {
-			err = bind_any(fd6, false, port);
+			err = bind_private(fd6, false, port);
 			if (err == -EADDRNOTAVAIL && fd4 >= 0) {
 				sys_close(fd6); /* IPv6 switched off */
 				fd6 = -1;
@@ -312,6 +348,71 @@ err_close:
 	if (fd6 >= 0)
 		sys_close(fd6);
 	return err;
+}
+
+/* Sockets of a peer that nobody uses any more. */
+static void reap_claims(struct udp *u, struct peer *p)
+{
+	struct claim *c;
+
+	pthread_mutex_lock(&u->bind_lock);
+	/* Who comes now does not find those that are retired. */
+	while (!p->senders && (c = p->retired)) {
+		p->retired = c->next;
+		close_fd(c->tx.fd);
+		free(c);
+	}
+	pthread_mutex_unlock(&u->bind_lock);
+}
+
+/* The claim on this port of a slot, made if need be, or NULL. */
+static struct claim *make_claim(struct udp *u, struct peer *p, bool v4,
+				uint16_t port)
+{
+	struct claim *old, *c;
+
+	pthread_mutex_lock(&u->bind_lock);
+	old = p->claim[v4];
+	c = old && old->tx.port == port && old->tx.fd >= 0
+		    ? old
+		    : calloc(1, sizeof(*c));
+	if (!c || c == old)
+		goto unlock;
+	c->tried_ns = clock_ns();
+	if (tx_open(&c->tx, v4, port)) {
+		c->tx.fd = -1;
+		c->tx.port = port;
+	}
+	p->claim[v4] = c;
+	if (old) {
+		old->next = p->retired;
+		p->retired = old;
+	}
+unlock:
+	pthread_mutex_unlock(&u->bind_lock);
+	return c;
+}
+
+struct tx_sock *udp_peer_get(struct udp *u, unsigned slot, bool v4)
+{
+	uint16_t port = registry_port(u->registry, slot);
+	struct peer *p = &u->peer[slot % REGISTRY_SLOTS];
+	struct claim *c;
+
+	p->senders++;
+	c = p->claim[v4];
+	if (port && (!c || c->tx.port != port ||
+		     (c->tx.fd < 0 && clock_ns() - c->tried_ns > RETRY_NS)))
+		c = make_claim(u, p, v4, port);
+	return port && c && c->tx.fd >= 0 ? &c->tx : NULL;
+}
+
+void udp_peer_put(struct udp *u, unsigned slot)
+{
+	struct peer *p = &u->peer[slot % REGISTRY_SLOTS];
+
+	if (!--p->senders && p->retired)
+		reap_claims(u, p);
 }
 
 static struct rx_sock *find_sock(const struct udp *u, const union ibv_gid *gid,
@@ -388,9 +489,9 @@ int udp_create(struct udp **out, const struct udp_config *cfg,
 	if (err)
 		goto err_destroy;
 	for (int i = 0; i < TX_POOL; i++) {
-		int err6 = tx_open(&u->tx[0][i], false);
+		int err6 = tx_open(&u->tx[0][i], false, 0);
 
-		err = tx_open(&u->tx[1][i], true);
+		err = tx_open(&u->tx[1][i], true, 0);
 		if (err && err6)
 			goto err_destroy;
 	}
@@ -416,10 +517,15 @@ err_destroy:
 	return err;
 }
 
-static void close_fd(int fd)
+static void free_claims(struct claim *c)
 {
-	if (fd >= 0)
-		sys_close(fd);
+	struct claim *next;
+
+	for (; c; c = next) {
+		next = c->next;
+		close_fd(c->tx.fd);
+		free(c);
+	}
 }
 
 static void free_udp(struct udp *u)
@@ -435,6 +541,11 @@ static void free_udp(struct udp *u)
 	for (int i = 0; i < TX_POOL; i++) {
 		close_fd(u->tx[0][i].fd);
 		close_fd(u->tx[1][i].fd);
+	}
+	for (int i = 0; i < REGISTRY_SLOTS; i++) {
+		free_claims(u->peer[i].claim[0]);
+		free_claims(u->peer[i].claim[1]);
+		free_claims(u->peer[i].retired);
 	}
 	close_fd(u->pending_fd);
 	close_fd(u->spare_fd);

@@ -6,10 +6,10 @@
  * split as the caller has room; what is left stays for the next call, and an
  * eventfd keeps the link's descriptor readable meanwhile.
  *
- * Where packets come from decides what is believed. The private port is for
- * this host (udp.c sees to it), and for packets handed over by a process that
- * knows the registry's secret. Neither is checked for its ICRC, which the one
- * has not and the other has already passed. All others carry one.
+ * Where packets come from decides what is trusted. To the private port only
+ * this user's processes on this host can send (udp.c), their own packets and
+ * those that they hand over. Neither is checked for its ICRC, which the former
+ * do not have and the latter have already passed. All others carry one.
  *
  * Everything in here belongs to whoever holds rx_lock.
  */
@@ -235,12 +235,13 @@ static bool begin(struct udp *u, struct rx *rx, int i)
 	d->hint = (uint8_t)((d->src.raw[15] * 31u + d->src.raw[14] + d->sport) %
 			    HINTS);
 	d->next_id = rx->next_id[d->hint];
-	uncharge(u, d);
-	if (d->sock->kind == RX_PRIVATE && !d->local) {
+	if (d->sock->kind == RX_PRIVATE &&
+	    (!d->local || d->sport != u->private_port)) {
 		STAT_ADD(u, rx_malformed, 1);
 		d->len = 0;
 		return false;
 	}
+	uncharge(u, d);
 	return true;
 }
 
@@ -302,18 +303,17 @@ static void record(struct udp *u, const struct packet *k, uint16_t id,
 }
 
 /* Whether a packet behind a hand-over header is one; takes the header off. */
-static bool take_handover(struct udp *u, struct packet *k)
+static bool take_handover(struct packet *k)
 {
 	const uint8_t *p = k->p;
 
-	if (k->len < HANDOVER_LEN || p[1] != HANDOVER_VERSION ||
-	    memcmp(p + 8, registry_secret(u->registry), REGISTRY_SECRET_LEN))
+	if (k->len < HANDOVER_LEN || p[1] != HANDOVER_VERSION)
 		return false;
 	k->sport = get_be16(p + 2);
 	k->tclass = p[4];
 	k->hop_limit = p[5];
-	memcpy(k->src.raw, p + 24, 16);
-	memcpy(k->dst.raw, p + 40, 16);
+	memcpy(k->src.raw, p + 8, 16);
+	memcpy(k->dst.raw, p + 24, 16);
 	k->p += HANDOVER_LEN;
 	k->len -= HANDOVER_LEN;
 	return true;
@@ -389,7 +389,7 @@ static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
 	if (private && p[0] == HANDOVER_TYPE) {
 		if (len == 1)
 			return 0;
-		handed = take_handover(u, k);
+		handed = take_handover(k);
 		if (!handed)
 			goto malformed;
 	}

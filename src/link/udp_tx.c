@@ -44,7 +44,6 @@
 
 #define POKE_NS 3000000u
 #define PATIENCE_NS 500000000u
-#define ALIVE_NS 1000000000u /* for so long a process is taken to live on */
 #define DEFAULT_HOPS 64
 #define SMALL_RUN 4608 /* bytes that fit the stack: one packet of any size */
 #define MAX_IOV (ROCE_BATCH_IOV + 2 * ROCE_BATCH)
@@ -62,8 +61,11 @@ struct route {
 	uint16_t to_slot; /* or given by */
 	uint32_t scope; /* interface to send on, or 0 */
 	int slot; /* a process of this host, or negative */
+	unsigned peer; /* the slot that private is of, if peer_held */
+	bool peer_held;
+	bool gone; /* that process is nowhere to be reached */
 	bool v4;
-	bool private; /* to that process's private port */
+	struct tx_sock *private; /* from and to that process's private port */
 	bool relay; /* to the private port of each member of the group */
 	struct sockaddr_storage to;
 	socklen_t tolen;
@@ -149,26 +151,12 @@ static void set_path(const struct udp *u, struct route *r,
 				(int)htonl(path->flow_label));
 }
 
-/*
- * A slot's private port, or 0. Until somebody notices that a process has been
- * killed the port stands in the registry, and may long be somebody else's.
- */
-static uint16_t private_port(struct udp *u, unsigned slot)
+static void release_peer(struct udp *u, struct route *r)
 {
-	uint16_t port = registry_port(u->registry, slot);
-	uint64_t now;
-
-	if (!port)
-		return 0;
-	now = clock_coarse_ns();
-	if (now - atomic_load_explicit(&u->alive_ns[slot],
-				       memory_order_relaxed) <
-	    ALIVE_NS)
-		return port;
-	if (!registry_alive(u->registry, slot))
-		return 0;
-	atomic_store_explicit(&u->alive_ns[slot], now, memory_order_relaxed);
-	return port;
+	if (r->peer_held)
+		udp_peer_put(u, r->peer);
+	r->peer_held = false;
+	r->private = NULL;
 }
 
 /* Finds the process of this host that a packet for qpn belongs to, if any. */
@@ -176,8 +164,8 @@ static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 			    uint16_t to_slot)
 {
 	const union ibv_gid *dgid = &r->path->dgid;
-	uint16_t port = ROCE_UDP_PORT, own = 0;
 
+	release_peer(u, r);
 	r->qpn = qpn;
 	r->to_slot = to_slot;
 	r->slot = -1;
@@ -186,15 +174,20 @@ static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 	else if (u->registry && !roce_gid_is_multicast(dgid))
 		r->slot = registry_route(u->registry, qpn, dgid,
 					 udp_scope(dgid, r->path->sgid_scope));
-	if (r->slot >= 0 && !u->cfg.wire)
-		own = private_port(u, (unsigned)r->slot);
-	r->private = own;
+	if (r->slot >= 0 && !u->cfg.wire) {
+		r->peer = (unsigned)r->slot;
+		r->peer_held = true;
+		r->private = udp_peer_get(u, r->peer, r->v4);
+	}
+	/* Whoever else has port 4791 there, the packet is not for them. */
+	r->gone = r->peer_held && !r->private &&
+		  !registry_addr_has(u->registry, (unsigned)r->slot, dgid,
+				     udp_scope(dgid, r->path->sgid_scope));
 	/* Nobody could tell from the QPN who is to give back what it costs. */
-	if (to_slot && !own)
+	if (to_slot && !r->private)
 		r->slot = -1;
-	if (own)
-		port = own;
-	r->tolen = udp_sockaddr(&r->to, dgid, r->scope, port);
+	r->tolen = udp_sockaddr(&r->to, dgid, r->scope,
+				r->private ? r->private->port : ROCE_UDP_PORT);
 }
 
 static size_t packet_size(const struct roce_pkt *p)
@@ -268,7 +261,9 @@ static void gather(struct udp *u, struct run *run, struct route *r,
 
 		if (!head) {
 			route(u, r, p);
-			run->sock = &u->tx[r->v4][p->hash % TX_POOL];
+			run->sock = r->private ?
+					    r->private :
+					    &u->tx[r->v4][p->hash % TX_POOL];
 			run->size = size;
 		} else if (p->hash != head->hash || size > run->size ||
 			   packet_qpn(p) != r->qpn ||
@@ -278,7 +273,7 @@ static void gather(struct udp *u, struct run *run, struct route *r,
 			   run->sock->no_gso || r->relay) {
 			break;
 		}
-		if (lose(u)) {
+		if (r->gone || lose(u)) {
 			++*lost;
 			continue;
 		}
@@ -394,14 +389,17 @@ static int send_private(struct udp *u, unsigned slot, const struct iovec *iov,
 		.msg_iov = (struct iovec *)iov,
 		.msg_iovlen = (size_t)niov,
 	};
-	uint16_t port = private_port(u, slot);
+	struct tx_sock *t = udp_peer_get(u, slot, v4);
+	int err = -ENOENT;
 
-	if (!port)
-		return -ENOENT;
-	m.msg_namelen = udp_sockaddr(&to, &loopback[v4], 0, port);
-	return sys_sendmsg(u->tx[v4][0].fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0
-		       ? -errno
-		       : 0;
+	if (t) {
+		m.msg_namelen = udp_sockaddr(&to, &loopback[v4], 0, t->port);
+		err = sys_sendmsg(t->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ?
+			      -errno :
+			      0;
+	}
+	udp_peer_put(u, slot);
+	return err;
 }
 
 int tx_hand_over(struct udp *u, unsigned slot, const struct packet *k)
@@ -412,9 +410,8 @@ int tx_hand_over(struct udp *u, unsigned slot, const struct packet *k)
 	put_be16(h + 2, k->sport);
 	h[4] = k->tclass;
 	h[5] = k->hop_limit;
-	memcpy(h + 8, registry_secret(u->registry), REGISTRY_SECRET_LEN);
-	memcpy(h + 24, k->src.raw, 16);
-	memcpy(h + 40, k->dst.raw, 16);
+	memcpy(h + 8, k->src.raw, 16);
+	memcpy(h + 24, k->dst.raw, 16);
 	return send_private(u, slot, iov, 2);
 }
 
@@ -564,7 +561,7 @@ static void poke(struct udp *u, unsigned slot)
 /* Whether the receiver of this host has room for bytes more. */
 static bool admit(struct udp *u, unsigned slot, int64_t bytes)
 {
-	struct refusal *f = &u->refusal[slot];
+	struct peer *f = &u->peer[slot];
 	uint64_t now, since, poked;
 
 	if (registry_charge(u->registry, slot, (uint32_t)bytes)) {
@@ -643,6 +640,7 @@ size_t udp_send(struct udp *u, const struct roce_batch *b, int *err)
 		dropped += lost;
 		i = next;
 	}
+	release_peer(u, &r);
 	if (pkts) {
 		STAT_ADD(u, tx_pkts, pkts);
 		STAT_ADD(u, tx_bytes, bytes);

@@ -1,5 +1,7 @@
 """Hostile datagrams while a transfer runs, see src/storm.c."""
+import os
 import re
+import subprocess
 import time
 
 import pytest
@@ -68,12 +70,53 @@ def test_storm_ipv6(placements):
     storms(place, ["mutated"], COUNT // 4, gid, place.host6, place.server.gids()[gid])
 
 
-def test_storm_at_the_private_port(placements):
-    """The port that processes of one host use among themselves takes anybody's
-    datagrams as well. It is found as any local user would: in /proc/net/udp."""
+def private_ports(proc):
+    """Ports of any address, found as any local user would."""
+    with open(f"/proc/{proc.pid}/net/udp") as f:
+        rows = [line.split()[1] for line in f][1:]
+    return {int(row[9:], 16) for row in rows if row.startswith("00000000:")}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_storm_of_another_user_at_the_private_ports(placements):
+    """What another user sends to the ports that processes of one host use among
+    themselves does nothing, however well it knows the QPs."""
     place = placements("local")
-    storms(place, ["mutated"], COUNT // 4, place.server.gid_index(4), place.host,
-           place.server.gids()[place.server.gid_index(4)].removeprefix("::ffff:"))
+    port = rig.free_port()
+    gid = place.server.gid_index(4)
+    address = place.server.gids()[gid].removeprefix("::ffff:")
+    cmd = [CHECK, "-p", port, "-o", "mix", "-s", 8000, "-r", 32, "-V", 8, "-D", 3, "-g", gid]
+    with open(STORM, "rb") as f:
+        storm = os.memfd_create("storm")  # the tree may be out of that user's reach
+        os.write(storm, f.read())
+    server = rig.Proc(place.server, cmd, place.options)
+    client = None
+    try:
+        server.wait_listening(port)
+        client = rig.Proc(place.client, [*cmd, place.host], place.options)
+        for end in (server, client):
+            end.wait_for("^ready")
+        victims = []
+        for m in re.finditer(r"victim qpn=(\d+) psn=(\d+) rkey=(\d+) addr=(\d+)",
+                             server.output() + client.output()):
+            victims += ["-v", ":".join(m.groups())]
+        ports = private_ports(server)
+        assert len(ports) >= 2
+        for p in ports:
+            s = subprocess.run([*place.server.prefix, "setpriv", "--reuid=65534",
+                                "--regid=65534", "--clear-groups", f"/proc/self/fd/{storm}",
+                                "-m", "mutated", "-n", "4000", "-p", str(p), *victims, address],
+                               pass_fds=[storm], timeout=60, capture_output=True)
+            assert s.returncode == 0, s
+        rc = client.wait(60), server.wait(60)
+        assert rc == (0, 0), f"{server.describe()}{client.describe()}"
+        for end in (server, client):
+            assert "victims in RTS: 8" in end.output(), end.describe()
+    finally:
+        os.close(storm)
+        server.kill()
+        if client:
+            client.kill()
 
 
 def test_storm_leaks_nothing(placements):

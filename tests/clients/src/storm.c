@@ -1,7 +1,8 @@
 /*
- * storm.c - sends hostile datagrams to the RoCE port of an address of this host
+ * storm.c - sends hostile datagrams to the RoCE port (or another one) of an
+ * address of this host
  *
- *   storm [-n COUNT] [-X SEED] [-P PER_SECOND] -m random|mutated
+ *   storm [-n COUNT] [-X SEED] [-P PER_SECOND] [-p PORT] -m random|mutated
  *         [-v QPN:PSN:RKEY:ADDR]... ADDRESS
  *
  * random: bytes of any length. mutated: packets of every opcode, aimed at the
@@ -196,13 +197,14 @@ int main(int argc, char **argv)
 {
 	unsigned n = 100000, per_second = 50000, sent = 0;
 	bool mutated = false;
+	uint16_t port = PORT;
 	uint8_t pkt[MAX_PKT];
 	uint64_t start;
 	socklen_t salen;
 	struct sockaddr *sa;
 	int c, fd, on = IP_PMTUDISC_DO;
 
-	while ((c = getopt(argc, argv, "n:X:P:m:v:")) != -1) {
+	while ((c = getopt(argc, argv, "n:X:P:p:m:v:")) != -1) {
 		struct victim *v = &victims[nvictims];
 
 		if (c == 'n')
@@ -211,6 +213,8 @@ int main(int argc, char **argv)
 			rng = strtoull(optarg, NULL, 0) * 2 + 1;
 		else if (c == 'P')
 			per_second = (unsigned)atol(optarg);
+		else if (c == 'p')
+			port = (uint16_t)atoi(optarg);
 		else if (c == 'm')
 			mutated = !strcmp(optarg, "mutated");
 		else if (c == 'v' && nvictims < 64 &&
@@ -236,7 +240,7 @@ int main(int argc, char **argv)
 	sport = ntohs(v6 ? sa6.sin6_port : sa4.sin_port);
 	setsockopt(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP,
 		   v6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, &on, sizeof(on));
-	sa6.sin6_port = sa4.sin_port = htons(PORT);
+	sa6.sin6_port = sa4.sin_port = htons(port);
 
 	start = now_ns();
 	for (unsigned i = 0; i < n; i++) {

@@ -845,6 +845,7 @@ static void parse(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	uint64_t start;
+	unsigned unharmed = 0;
 	double s;
 
 	parse(argc, argv);
@@ -868,6 +869,15 @@ int main(int argc, char **argv)
 
 	if (cq_events)
 		ibv_ack_cq_events(cq, cq_events);
+	for (unsigned q = opt.qps; q < opt.qps + opt.victims; q++) {
+		struct ibv_qp_init_attr init;
+		struct ibv_qp_attr attr;
+
+		ibv_query_qp(chans[q].qp, &attr, IBV_QP_STATE, &init);
+		unharmed += attr.qp_state == IBV_QPS_RTS;
+	}
+	if (opt.victims)
+		printf("victims in RTS: %u\n", unharmed);
 	for (unsigned q = 0; q < opt.qps + opt.victims; q++) {
 		if (ibv_destroy_qp(chans[q].qp))
 			die(EXIT_SETUP, "ibv_destroy_qp: %m");
