@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,11 +54,30 @@ static void after_fork_child(void)
 	free_list = NULL;
 	generation++;
 	rsock_alive_forked();
+	rsock_linger_forked();
 }
 
 static void init_once(void)
 {
 	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+int rsock_thread(void *(*run)(void *), void *arg)
+{
+	pthread_attr_t attr;
+	sigset_t all, old;
+	pthread_t thread;
+	int err;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	/* Signals are the program's. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = pthread_create(&thread, &attr, run, arg);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	return -err;
 }
 
 static void lock_init(struct rsock *rs)
@@ -394,10 +414,8 @@ int rshutdown(int socket, int how)
 	return (int)done(rs, err);
 }
 
-/* The parent's rsocket goes on without us: only our descriptors go. */
-static int close_inherited(_Atomic(struct rsock *) *slot, struct rsock *rs)
+int rsock_close_fds(const struct rsock *rs)
 {
-	atomic_store(slot, NULL);
 	if (rs->type == SOCK_STREAM && rs->s.cc)
 		close(rs->s.cc->fd);
 	if (rs->type == SOCK_DGRAM)
@@ -410,8 +428,11 @@ int rclose(int socket)
 	_Atomic(struct rsock *) *slot = find_slot(socket, false);
 	struct rsock *rs = slot ? atomic_load(slot) : NULL, *me;
 
-	if (rs && rs->generation != generation)
-		return close_inherited(slot, rs);
+	/* The parent's rsocket goes on without us: only our descriptors go. */
+	if (rs && rs->generation != generation) {
+		atomic_store(slot, NULL);
+		return rsock_close_fds(rs);
+	}
 	rs = me = rsock_get(socket);
 	if (!rs)
 		return -1;
@@ -421,13 +442,15 @@ int rclose(int socket)
 	rsock_alive_set(rs, false);
 	if (rs->type == SOCK_DGRAM)
 		rsock_dgram_close(rs);
-	else
-		rsock_stream_close(rs);
 	pthread_mutex_lock(&rs->lock);
 	rs->closing = true;
 	rsock_wake(rs, -1);
 	pthread_mutex_unlock(&rs->lock);
-	rsock_put(rs); /* the table's; the last one destroys */
+	/* The table's reference; the last one destroys. */
+	if (rs->type == SOCK_DGRAM)
+		rsock_put(rs);
+	else
+		rsock_stream_close(rs);
 	return (int)done(rs, 0);
 }
 

@@ -9,7 +9,6 @@
 #include "rdmacm/rsocket_priv.h"
 
 #include <errno.h>
-#include <signal.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed; /* on CLOCK_MONOTONIC */
@@ -62,9 +61,6 @@ static void *run(void *arg)
 static int start(void)
 {
 	pthread_condattr_t cond;
-	pthread_attr_t attr;
-	sigset_t all, old;
-	pthread_t thread;
 	int err;
 
 	if (!cond_ready) {
@@ -74,16 +70,9 @@ static int start(void)
 		pthread_condattr_destroy(&cond);
 		cond_ready = true;
 	}
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	/* Signals are the program's. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(&thread, &attr, run, NULL);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&attr);
+	err = rsock_thread(run, NULL);
 	running = !err;
-	return -err;
+	return err;
 }
 
 int rsock_alive_set(struct rsock *rs, bool on)

@@ -703,27 +703,41 @@ static bool all_sent(struct rsock *rs)
 	       (!s->ctrl_out && s->sq_free == rs->sq_size - RSOCK_CTRL);
 }
 
-static bool accepted(struct rsock *rs)
+bool rsock_stream_over(struct rsock *rs)
 {
-	return rs->state != RSOCK_ACCEPTING;
+	rsock_revents(rs, 0); /* does what there is to do */
+	if (rs->state == RSOCK_ACCEPTING)
+		return false;
+	if (rs->state == RSOCK_CONNECTED && (rs->s.rd_open || rs->s.wr_open)) {
+		if (!ctrl_free(rs))
+			return false;
+		shut(rs, SHUT_RDWR, 0);
+	}
+	return rs->state < RSOCK_CONNECTED || all_sent(rs);
 }
 
 void rsock_stream_close(struct rsock *rs)
 {
-	uint64_t wait_ns = CLOSE_WAIT_NS, until;
+	uint64_t now = rsock_now_ns(), last = now + CLOSE_WAIT_NS;
+	/* What the peer takes at once, most often. */
+	uint64_t wait_ns = rsock_config()->polling_ns;
+	bool over;
 
 	if (rs->linger.on)
 		wait_ns = (uint64_t)rs->linger.seconds * 1000000000u;
-	until = rsock_now_ns() + wait_ns;
+	over = rs->linger.on && !wait_ns;
 	pthread_mutex_lock(&rs->lock);
-	if (wait_ns && rs->state == RSOCK_ACCEPTING)
-		wait_out(rs, accepted, until);
-	if (wait_ns && rs->state == RSOCK_CONNECTED &&
-	    (rs->s.rd_open || rs->s.wr_open))
-		shut(rs, SHUT_RDWR, until);
-	if (wait_ns && rs->state >= RSOCK_CONNECTED)
-		wait_out(rs, all_sent, until);
+	if (!over)
+		over = !wait_out(rs, rsock_stream_over, now + wait_ns);
 	pthread_mutex_unlock(&rs->lock);
+	if (!over && rsock_linger(rs, last))
+		return;
+	if (!over) {
+		pthread_mutex_lock(&rs->lock);
+		wait_out(rs, rsock_stream_over, last);
+		pthread_mutex_unlock(&rs->lock);
+	}
+	rsock_put(rs);
 }
 
 /*

@@ -190,6 +190,8 @@ struct rsock {
 	unsigned keepidle; /* seconds */
 	struct rsock *alive_next; /* the list in rsocket_alive.c */
 	uint64_t alive_due_ns;
+	struct rsock *linger_next; /* the list in rsocket_linger.c */
+	uint64_t linger_ns; /* until then */
 
 	union {
 		struct rsock_stream s;
@@ -220,6 +222,10 @@ void rsock_put(struct rsock *rs);
 /* One that was never published, or is not any more. */
 void rsock_destroy(struct rsock *rs);
 bool rsock_nonblock(const struct rsock *rs, int flags);
+/* The descriptors of an rsocket that is the parent's. */
+int rsock_close_fds(const struct rsock *rs);
+/* A detached thread that gets no signals: 0 or -errno. */
+int rsock_thread(void *(*run)(void *), void *arg);
 /* Writes what fits of addr, like getsockname(2). */
 void rsock_copy_addr(struct sockaddr *dst, socklen_t *dst_len,
 		     const union rsw_addr *addr);
@@ -277,7 +283,15 @@ ssize_t rsock_stream_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
 ssize_t rsock_stream_send(struct rsock *rs, const struct iovec *iov, int iovcnt,
 			  int flags);
 int rsock_stream_shutdown(struct rsock *rs, int how);
-/* Says good-bye and waits until everything sent has arrived, with a limit. */
+/*
+ * Says good-bye, as far as that needs no waiting, and tells whether everything
+ * that was sent has arrived, or cannot any more. Under lock.
+ */
+bool rsock_stream_over(struct rsock *rs);
+/*
+ * Ends a stream, whose last reference but the caller's goes when everything
+ * has arrived, with a limit. It waits for that only if SO_LINGER asks for it.
+ */
 void rsock_stream_close(struct rsock *rs);
 /* Waits, under slock and lock, until something can be sent. */
 int rsock_stream_wait_send(struct rsock *rs, int flags, uint64_t deadline_ns);
@@ -357,5 +371,14 @@ void rsock_alive_touch(struct rsock *rs);
 /* Sends one, if a control message can be sent. In rsocket_data.c. */
 void rsock_stream_keepalive(struct rsock *rs);
 void rsock_alive_forked(void);
+
+/* rsocket_linger.c: a thread that ends closed streams */
+
+/*
+ * Puts a reference of rs when rsock_stream_over(), or at until_ns. False if
+ * there can be no thread.
+ */
+bool rsock_linger(struct rsock *rs, uint64_t until_ns);
+void rsock_linger_forked(void);
 
 #endif

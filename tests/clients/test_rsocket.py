@@ -202,7 +202,8 @@ def test_case_ipv6(home, case):
     rig.Side(home).run([PYTHON, CASES, case, "::1"], limit=100)
 
 
-@pytest.mark.parametrize("case", ["queues", "duplex", "shutdown", "iomap", "alone", "halves", "signals", "brief"])
+@pytest.mark.parametrize("case", ["queues", "duplex", "shutdown", "iomap", "alone", "halves", "signals", "brief", "linger",
+                                  "linger_exit"])
 def test_case_loss(home, case):
     rig.Side(home).run([PYTHON, CASES, case], ["--wire", "--loss", "1", "--seed", "3"], limit=100)
 
@@ -827,7 +828,7 @@ def case_restart_blocked():
     c, s = pair()
     ran = handler(signal.SIGUSR2, False)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
-    os.kill(os.getpid(), signal.SIGUSR2)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR2)
     main = threading.main_thread().native_id
     t = threading.Thread(target=lambda: (in_syscall(main), c.sendall(b"data")))
     t.start()

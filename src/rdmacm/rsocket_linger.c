@@ -1,0 +1,216 @@
+/*
+ * rsocket_linger.c - the thread that ends streams which were closed
+ *
+ * What was written before rclose() must arrive, which takes as long as the peer
+ * takes to receive it, and a peer that is gone takes until the queue pair gives
+ * up. rclose() does not wait for that, as close() of a socket does not: one
+ * thread has all closed streams that are not over, each with the table's
+ * reference and a time limit. A process that exits waits for them.
+ */
+#include "rdmacm/rsocket_priv.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define IDLE_MS 1000 /* how long the thread waits for more */
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t none = PTHREAD_COND_INITIALIZER; /* lingers any more */
+static struct rsock *list;
+static unsigned total; /* of the list, and of those that are being ended */
+static int efd = -1; /* the list has grown */
+static bool running;
+
+/* What the thread sleeps on: efd, then two for each stream. */
+struct sleep {
+	struct pollfd *p;
+	struct rsock **rs;
+	size_t n, room;
+};
+
+/* Armed, unless it is over. */
+static bool over(struct rsock *rs, int fds[2])
+{
+	bool yes;
+
+	pthread_mutex_lock(&rs->lock);
+	rsock_arm(rs, fds);
+	yes = rsock_stream_over(rs) || rsock_now_ns() >= rs->linger_ns;
+	pthread_mutex_unlock(&rs->lock);
+	return yes;
+}
+
+static bool grow(struct sleep *s, size_t room)
+{
+	struct pollfd *p = realloc(s->p, (room * 2 + 1) * sizeof(*p));
+	struct rsock **rs;
+
+	if (p)
+		s->p = p;
+	rs = p ? realloc(s->rs, room * sizeof(struct rsock *)) : NULL;
+	if (rs) {
+		s->rs = rs;
+		s->room = room;
+	}
+	return rs;
+}
+
+/* Under mutex. Takes out those that are over; what to wait for in the rest. */
+static struct rsock *look(struct sleep *s, uint64_t *until)
+{
+	struct rsock *rs, **link = &list, *ended = NULL;
+	int fds[2];
+
+	s->n = 0;
+	*until = 0;
+	while ((rs = *link)) {
+		if (over(rs, fds)) {
+			*link = rs->linger_next;
+			rs->linger_next = ended;
+			ended = rs;
+			continue;
+		}
+		link = &rs->linger_next;
+		if (!*until || rs->linger_ns < *until)
+			*until = rs->linger_ns;
+		if (s->n == s->room && !grow(s, s->room * 2 + 8)) {
+			/* Not woken by this one: it is asked again soon. */
+			*until = rsock_now_ns() + 10000000;
+			continue;
+		}
+		s->rs[s->n++] = rs;
+		s->p[s->n * 2 - 1] =
+			(struct pollfd){ .fd = fds[0], .events = POLLIN };
+		s->p[s->n * 2] =
+			(struct pollfd){ .fd = fds[1], .events = POLLIN };
+	}
+	return ended;
+}
+
+static void end_all(struct rsock *ended)
+{
+	struct rsock *next;
+	unsigned n = 0;
+
+	for (; ended; ended = next, n++) {
+		next = ended->linger_next;
+		rsock_put(ended);
+	}
+	pthread_mutex_lock(&mutex);
+	total -= n;
+	if (!total)
+		pthread_cond_broadcast(&none);
+	pthread_mutex_unlock(&mutex);
+}
+
+/* False when nothing came for a while. */
+static bool sleep_on(struct sleep *s, uint64_t until)
+{
+	uint64_t now = rsock_now_ns();
+	eventfd_t value;
+	int ms = IDLE_MS, n;
+	size_t i;
+
+	if (until)
+		ms = until > now ? (int)((until - now + 999999) / 1000000) : 0;
+	s->p[0] = (struct pollfd){ .fd = efd, .events = POLLIN };
+	n = poll(s->p, s->n * 2 + 1, ms);
+	if (n <= 0)
+		return until;
+	eventfd_read(efd, &value);
+	for (i = 0; i < s->n; i++) {
+		if (!s->p[i * 2 + 1].revents && !s->p[i * 2 + 2].revents)
+			continue;
+		pthread_mutex_lock(&s->rs[i]->lock);
+		rsock_drain(s->rs[i], -1);
+		pthread_mutex_unlock(&s->rs[i]->lock);
+	}
+	return true;
+}
+
+static void *run(void *arg)
+{
+	struct sleep *s = arg;
+	struct rsock *ended;
+	uint64_t until;
+	bool more = true;
+
+	pthread_mutex_lock(&mutex);
+	while (more || list) {
+		ended = look(s, &until);
+		pthread_mutex_unlock(&mutex);
+		if (ended)
+			end_all(ended);
+		more = sleep_on(s, until);
+		pthread_mutex_lock(&mutex);
+	}
+	running = false;
+	pthread_mutex_unlock(&mutex);
+	free(s->p);
+	free(s->rs);
+	free(s);
+	return NULL;
+}
+
+/* Under mutex. */
+static bool start(void)
+{
+	struct sleep *s = calloc(1, sizeof(*s));
+
+	if (efd < 0)
+		efd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	running = s && efd >= 0 && grow(s, 8) && !rsock_thread(run, s);
+	if (running || !s)
+		return running;
+	free(s->p);
+	free(s->rs);
+	free(s);
+	return false;
+}
+
+bool rsock_linger(struct rsock *rs, uint64_t until_ns)
+{
+	bool ok;
+
+	pthread_mutex_lock(&mutex);
+	ok = running || start();
+	if (ok) {
+		rs->linger_ns = until_ns;
+		rs->linger_next = list;
+		list = rs;
+		total++;
+		eventfd_write(efd, 1);
+	}
+	pthread_mutex_unlock(&mutex);
+	return ok;
+}
+
+/*
+ * The parent's. Its child closes the descriptors that it got, and waits for
+ * none of them.
+ */
+void rsock_linger_forked(void)
+{
+	struct rsock *rs;
+
+	for (rs = list; rs; rs = rs->linger_next)
+		rsock_close_fds(rs);
+	if (efd >= 0)
+		close(efd);
+	pthread_mutex_init(&mutex, NULL);
+	pthread_cond_init(&none, NULL);
+	list = NULL;
+	total = 0;
+	efd = -1;
+	running = false;
+}
+
+__attribute__((destructor)) static void finish(void)
+{
+	pthread_mutex_lock(&mutex);
+	while (total)
+		pthread_cond_wait(&none, &mutex);
+	pthread_mutex_unlock(&mutex);
+}
