@@ -215,8 +215,10 @@ int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr,
 		 size_t length, int access)
 {
 	const bool move = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
-	int err;
+	int err = shca_check(mr, SHCA_MR);
 
+	if (minus_one(err))
+		return IBV_REREG_MR_ERR_CMD;
 	if (!shca_mr_is_plain(mr) || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) ||
 	    (move && (!addr || !length)) ||
 	    (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS))) {
@@ -391,7 +393,8 @@ struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc,
 {
 	struct ibv_ah_attr attr;
 
-	if (ibv_init_ah_from_wc(pd->context, port, wc, grh, &attr))
+	if (minus_one(shca_check(pd, SHCA_PD)) ||
+	    ibv_init_ah_from_wc(pd->context, port, wc, grh, &attr))
 		return NULL;
 	return ibv_create_ah(pd, &attr);
 }
@@ -426,7 +429,8 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	};
 	struct ibv_qp *qp;
 
-	if (minus_one(shca_qp_create(pd->context, &ex, &qp)))
+	if (minus_one(shca_check(pd, SHCA_PD)) ||
+	    minus_one(shca_qp_create(pd->context, &ex, &qp)))
 		return NULL;
 	attr->cap = ex.cap;
 	return qp;
@@ -436,6 +440,8 @@ struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 {
 	struct ibv_qp_ex *ex = &to_qp(qp)->ex;
 
+	if (minus_one(shca_check(qp, SHCA_QP)))
+		return NULL;
 	/* Only of a QP that was created with send_ops_flags. */
 	return ex->wr_start ? ex : NULL;
 }
@@ -468,13 +474,16 @@ int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op,
 
 int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	(void)qp;
 	*ece = (struct ibv_ece){ 0 };
-	return 0;
+	return number(shca_check(qp, SHCA_QP));
 }
 
 int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
+	int err = shca_check(qp, SHCA_QP);
+
+	if (err)
+		return number(err);
 	if (ece->comp_mask ||
 	    (qp->state != IBV_QPS_RESET && qp->state != IBV_QPS_INIT))
 		return number(-EINVAL);

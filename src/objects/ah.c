@@ -34,14 +34,15 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
 		   struct ibv_ah **out)
 {
-	struct shca_context *ctx = to_ctx(pd->context);
+	int err = shca_check(pd, SHCA_PD);
+	struct shca_context *ctx;
 	struct netdev_gid via;
 	struct roce_path path;
 	struct shca_ah *ah;
-	int err;
 
-	if (engine_dead(ctx->engine))
-		return -EIO;
+	if (err)
+		return err;
+	ctx = to_ctx(pd->context);
 	err = shca_path(ctx->dev, attr, &path, &via);
 	if (!err)
 		err = engine_count(ctx->engine, SHCA_AH);
@@ -56,6 +57,7 @@ int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
 	ah->ah.pd = pd;
 	ah->path = path;
 	shca_pd_get(pd);
+	shca_live_add(&ah->live, &ah->ah, SHCA_AH);
 	*out = &ah->ah;
 	return 0;
 }
@@ -76,11 +78,12 @@ int shca_resolve_l2(struct ibv_context *ibctx, const struct ibv_ah_attr *attr,
 
 int shca_ah_destroy(struct ibv_ah *ibah)
 {
-	struct engine *e = to_ctx(ibah->context)->engine;
+	int err = shca_check(ibah, SHCA_AH);
 
-	if (engine_dead(e))
-		return -EIO;
-	engine_uncount(e, SHCA_AH);
+	if (err)
+		return err;
+	shca_live_remove(&to_ah(ibah)->live);
+	engine_uncount(to_ctx(ibah->context)->engine, SHCA_AH);
 	shca_pd_put(ibah->pd);
 	free(to_ah(ibah));
 	return 0;

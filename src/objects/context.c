@@ -321,9 +321,12 @@ static struct ibv_srq *slot_create_srq_ex(struct ibv_context *ctx,
 static int slot_get_srq_num(struct ibv_srq *ibsrq, uint32_t *num)
 {
 	struct shca_srq *srq = to_srq(ibsrq);
+	int err = shca_check(ibsrq, SHCA_SRQ);
 
-	if (srq->type != IBV_SRQT_XRC)
-		return number(-EINVAL);
+	if (!err && srq->type != IBV_SRQT_XRC)
+		err = -EINVAL;
+	if (err)
+		return number(err);
 	*num = srq->num;
 	return 0;
 }

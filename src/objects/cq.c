@@ -286,10 +286,10 @@ static void late_remove(struct shca_cq *cq)
 int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
 {
 	struct shca_cq *cq = to_cq(ibcq);
-	int err = 0;
+	int err = shca_check(ibcq, SHCA_CQ);
 
-	if (engine_dead(cq->engine))
-		return -EIO;
+	if (err)
+		return err;
 	if (attr->attr_mask & ~(uint32_t)IBV_CQ_ATTR_MODERATE)
 		return -EINVAL;
 	if (!attr->attr_mask)
@@ -532,9 +532,15 @@ int shca_cq_create(struct ibv_context *ibctx,
 	    attr->wc_flags & ~(uint64_t)WC_KNOWN)
 		return -EOPNOTSUPP;
 	/* A parent domain, whose allocator is asked: no other domain. */
-	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD &&
-	    (!attr->parent_domain || !to_pd(attr->parent_domain)->parent))
-		return -EINVAL;
+	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) {
+		err = attr->parent_domain ?
+			      shca_check(attr->parent_domain, SHCA_PD) :
+			      -EINVAL;
+		if (!err && !to_pd(attr->parent_domain)->parent)
+			err = -EINVAL;
+		if (err)
+			return err;
+	}
 	if (!attr->cqe || attr->cqe > SHCA_MAX_CQE ||
 	    attr->comp_vector >= (uint32_t)ibctx->num_comp_vectors)
 		return -EINVAL;
@@ -579,6 +585,7 @@ int shca_cq_create(struct ibv_context *ibctx,
 		pthread_mutex_unlock(&ch->lock);
 	}
 	atomic_fetch_add(&ctx->users, 1);
+	shca_live_add(&cq->live, &cq->ex, SHCA_CQ);
 	*out = (struct ibv_cq *)&cq->ex;
 	return 0;
 
@@ -593,11 +600,11 @@ int shca_cq_resize(struct ibv_cq *ibcq, int cqe)
 {
 	struct shca_cq *cq = to_cq(ibcq);
 	struct shca_cqe *ring;
+	int err = shca_check(ibcq, SHCA_CQ);
 	uint32_t depth, i;
-	int err = 0;
 
-	if (engine_dead(cq->engine))
-		return -EIO;
+	if (err)
+		return err;
 	if (cqe < 1 || cqe > SHCA_MAX_CQE)
 		return -EINVAL;
 	depth = depth_for((uint32_t)cqe);
@@ -625,14 +632,17 @@ int shca_cq_resize(struct ibv_cq *ibcq, int cqe)
 
 int shca_cq_destroy(struct ibv_cq *ibcq)
 {
-	struct shca_context *ctx = to_ctx(ibcq->context);
 	struct shca_cq *cq = to_cq(ibcq);
+	int err = shca_check(ibcq, SHCA_CQ);
+	struct shca_context *ctx;
 	uint32_t reported = 0;
 
-	if (engine_dead(cq->engine))
-		return -EIO;
+	if (err)
+		return err;
 	if (atomic_load(&cq->users))
 		return -EBUSY;
+	shca_live_remove(&cq->live);
+	ctx = to_ctx(ibcq->context);
 	late_remove(cq);
 	if (ibcq->channel)
 		reported = channel_clean(to_channel(ibcq->channel), cq);

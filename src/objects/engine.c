@@ -1085,10 +1085,12 @@ static void engine_destroy(struct engine *e)
 static void fork_prepare(void)
 {
 	pthread_mutex_lock(&engine_lock);
+	shca_live_hold();
 }
 
 static void fork_parent(void)
 {
+	shca_live_release();
 	pthread_mutex_unlock(&engine_lock);
 }
 
@@ -1101,6 +1103,7 @@ static void fork_child(void)
 	struct engine *e = engine;
 
 	pthread_mutex_init(&engine_lock, NULL);
+	shca_live_release();
 	shca_device_forked();
 	pcap_close(recording);
 	recording = NULL;

@@ -202,6 +202,7 @@ static int region_publish(const struct shca_mr *from, struct ibv_mr **out)
 	mr->mr.lkey = atomic_load(&e->keys.entry[slot].lkey);
 	mr->mr.rkey = atomic_load(&e->keys.entry[slot].rkey);
 	shca_pd_get(pd);
+	shca_live_add(&mr->live, &mr->mr, SHCA_MR);
 	*out = &mr->mr;
 	return 0;
 }
@@ -223,8 +224,9 @@ int shca_mr_reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 	};
 	int err;
 
-	if (engine_dead(to_ctx(pd->context)->engine))
-		return -EIO;
+	err = shca_check(pd, SHCA_PD);
+	if (err)
+		return err;
 	err = region_check(addr, length, access);
 	if (err)
 		return err;
@@ -242,10 +244,10 @@ int shca_mr_null(struct ibv_pd *pd, struct ibv_mr **out)
 		.kind = KEY_NULL,
 		.access = IBV_ACCESS_LOCAL_WRITE,
 	};
+	int err;
 
-	if (engine_dead(to_ctx(pd->context)->engine))
-		return -EIO;
-	return region_publish(&mr, out);
+	err = shca_check(pd, SHCA_PD);
+	return err ? err : region_publish(&mr, out);
 }
 
 int shca_mr_dm(struct ibv_pd *pd, struct ibv_dm *ibdm, uint64_t offset,
@@ -261,8 +263,9 @@ int shca_mr_dm(struct ibv_pd *pd, struct ibv_dm *ibdm, uint64_t offset,
 	};
 	int err;
 
-	if (engine_dead(to_ctx(pd->context)->engine))
-		return -EIO;
+	err = shca_check(pd, SHCA_PD);
+	if (err)
+		return err;
 	err = access_check((int)access);
 	if (err)
 		return err;
@@ -304,8 +307,9 @@ int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
 	int err, prot = PROT_READ;
 	off_t size;
 
-	if (engine_dead(to_ctx(pd->context)->engine))
-		return -EIO;
+	err = shca_check(pd, SHCA_PD);
+	if (err)
+		return err;
 	err = access_check(access);
 	if (err)
 		return err;
@@ -357,13 +361,14 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 	struct key_entry entry;
 	int err = 0;
 
-	if (engine_dead(e))
-		return -EIO;
 	if (!flags)
 		return -EINVAL;
 	if (flags & IBV_REREG_MR_CHANGE_PD) {
-		if (!pd || pd->context != ibmr->context)
-			return -EINVAL;
+		err = pd ? shca_check(pd, SHCA_PD) : -EINVAL;
+		if (!err && pd->context != ibmr->context)
+			err = -EINVAL;
+		if (err)
+			return err;
 		now.mr.pd = pd;
 	}
 	if (flags & IBV_REREG_MR_CHANGE_ACCESS)
@@ -400,6 +405,7 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 
 static void region_free(struct shca_mr *mr)
 {
+	shca_live_remove(&mr->live);
 	if (mr->dm)
 		shca_dm_put(mr->dm);
 	if (mr->map) {
@@ -413,13 +419,14 @@ static void region_free(struct shca_mr *mr)
 
 int shca_mr_dereg(struct ibv_mr *ibmr)
 {
-	struct engine *e = to_ctx(ibmr->context)->engine;
+	int err = shca_check(ibmr, SHCA_MR);
 	struct shca_mr *mr = to_mr(ibmr);
 	struct key_entry *entry;
-	int err = 0;
+	struct engine *e;
 
-	if (engine_dead(e))
-		return -EIO;
+	if (err)
+		return err;
+	e = to_ctx(ibmr->context)->engine;
 	entry = &e->keys.entry[mr->slot];
 	pthread_mutex_lock(&e->keys_lock);
 	if (atomic_load(&entry->lkey) != ibmr->lkey)
@@ -440,14 +447,16 @@ int shca_mr_dereg(struct ibv_mr *ibmr)
 
 int shca_mr_import(struct ibv_pd *pd, uint32_t handle, struct ibv_mr **out)
 {
-	struct shca_context *ctx = to_ctx(pd->context);
-	struct engine *e = ctx->engine;
+	int err = shca_check(pd, SHCA_PD);
+	struct shca_context *ctx;
 	struct key_entry *entry;
 	struct shca_mr *mr;
-	int err = 0;
+	struct engine *e;
 
-	if (engine_dead(e))
-		return -EIO;
+	if (err)
+		return err;
+	ctx = to_ctx(pd->context);
+	e = ctx->engine;
 	if (!shca_file_is_ours(ctx->file, e))
 		return -EOPNOTSUPP;
 	mr = calloc(1, sizeof(*mr));
@@ -471,16 +480,18 @@ int shca_mr_import(struct ibv_pd *pd, uint32_t handle, struct ibv_mr **out)
 		shca_pd_get(pd);
 	}
 	pthread_mutex_unlock(&e->keys_lock);
-	if (err)
+	if (err) {
 		free(mr);
-	else
-		*out = &mr->mr;
-	return err;
+		return err;
+	}
+	shca_live_add(&mr->live, &mr->mr, SHCA_MR);
+	*out = &mr->mr;
+	return 0;
 }
 
 void shca_mr_unimport(struct ibv_mr *ibmr)
 {
-	if (!engine_dead(to_ctx(ibmr->context)->engine))
+	if (!shca_check(ibmr, SHCA_MR))
 		region_free(to_mr(ibmr));
 }
 
@@ -515,12 +526,13 @@ static int advise_one(struct engine *e, uint32_t pd,
 int shca_mr_advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice,
 		   uint32_t flags, const struct ibv_sge *sge, uint32_t n)
 {
-	struct engine *e = to_ctx(pd->context)->engine;
+	int err = shca_check(pd, SHCA_PD);
+	struct engine *e;
 	uint32_t i;
-	int err = 0;
 
-	if (engine_dead(e))
-		return -EIO;
+	if (err)
+		return err;
+	e = to_ctx(pd->context)->engine;
 	switch (advice) {
 	case IBV_ADVISE_MR_ADVICE_PREFETCH:
 	case IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE:

@@ -40,13 +40,16 @@ static void window_unbind(struct engine *e, struct key_entry *w)
 
 int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **out)
 {
-	struct engine *e = to_ctx(pd->context)->engine;
-	struct key_entry entry = { .pd = to_pd(pd)->num };
+	int slot, err = shca_check(pd, SHCA_PD);
+	struct key_entry entry = { 0 };
+	struct shca_mw *shca;
+	struct engine *e;
 	struct ibv_mw *mw;
-	int slot, err;
 
-	if (engine_dead(e))
-		return -EIO;
+	if (err)
+		return err;
+	e = to_ctx(pd->context)->engine;
+	entry.pd = to_pd(pd)->num;
 	if (type == IBV_MW_TYPE_1)
 		entry.kind = KEY_MW1;
 	else if (type == IBV_MW_TYPE_2)
@@ -56,40 +59,45 @@ int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **out)
 	err = engine_count(e, SHCA_MW);
 	if (err)
 		return err;
-	mw = calloc(1, sizeof(*mw));
+	shca = calloc(1, sizeof(*shca));
 	pthread_mutex_lock(&e->keys_lock);
-	slot = mw ? keys_add(&e->keys, &entry) : -ENOMEM;
+	slot = shca ? keys_add(&e->keys, &entry) : -ENOMEM;
 	if (slot >= 0)
 		keys_kill(&e->keys, (uint32_t)slot);
 	pthread_mutex_unlock(&e->keys_lock);
 	if (slot < 0) {
-		free(mw);
+		free(shca);
 		engine_uncount(e, SHCA_MW);
 		return slot;
 	}
+	mw = &shca->mw;
 	mw->context = pd->context;
 	mw->pd = pd;
 	mw->type = type;
 	mw->handle = (uint32_t)slot;
 	mw->rkey = atomic_load(&e->keys.entry[slot].rkey);
 	shca_pd_get(pd);
+	shca_live_add(&shca->live, mw, SHCA_MW);
 	*out = mw;
 	return 0;
 }
 
 int shca_mw_free(struct ibv_mw *mw)
 {
-	struct engine *e = to_ctx(mw->context)->engine;
+	int err = shca_check(mw, SHCA_MW);
+	struct engine *e;
 
-	if (engine_dead(e))
-		return -EIO;
+	if (err)
+		return err;
+	shca_live_remove(&to_mw(mw)->live);
+	e = to_ctx(mw->context)->engine;
 	pthread_mutex_lock(&e->keys_lock);
 	window_unbind(e, &e->keys.entry[mw->handle]);
 	keys_free(&e->keys, mw->handle);
 	pthread_mutex_unlock(&e->keys_lock);
 	engine_uncount(e, SHCA_MW);
 	shca_pd_put(mw->pd);
-	free(mw);
+	free(to_mw(mw));
 	return 0;
 }
 
@@ -101,18 +109,25 @@ int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 		.send_flags = bind->send_flags,
 		.bind_mw = {
 			.mw = mw,
-			.rkey = ibv_inc_rkey(mw->rkey),
 			.bind_info = bind->bind_info,
 		},
 	}, *bad;
 	const struct ibv_mr *mr = bind->bind_info.mr;
+	int err = shca_check(qp, SHCA_QP);
 
+	if (!err)
+		err = shca_check(mw, SHCA_MW);
+	if (!err && mr)
+		err = shca_check(mr, SHCA_MR);
+	if (err)
+		return err;
 	if (mw->type != IBV_MW_TYPE_1 ||
 	    bind->bind_info.mw_access_flags & ~MW_ACCESS)
 		return -EINVAL;
 	/* As the man page has it; what the QP has to do with it, it says. */
 	if (mr && mr->pd != mw->pd)
 		return -EPERM;
+	wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
 	return shca_qp_post_send(qp, &wr, &bad);
 }
 

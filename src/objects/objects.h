@@ -40,6 +40,7 @@ enum shca_kind {
 	SHCA_SRQ,
 	SHCA_QP,
 	SHCA_AH,
+	SHCA_MR,
 	SHCA_KINDS
 };
 
@@ -65,6 +66,28 @@ static inline int number(int err)
 
 #define container_of(ptr, type, member)                                        \
 	((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+
+/* live.c: which objects there are */
+
+struct shca_live {
+	struct shca_live *next;
+	void *object; /* the public struct */
+	struct ibv_context *context;
+	uint32_t handle;
+	enum shca_kind kind;
+};
+
+/* An object that is complete, and one that goes. Some get a handle here. */
+void shca_live_add(struct shca_live *l, void *object, enum shca_kind kind);
+void shca_live_remove(struct shca_live *l);
+/*
+ * What a program says is an object: -ENOENT, it is none of that kind (any more),
+ * or another handle stands in it; -EINVAL, another context; -EIO, its process
+ * was our parent.
+ */
+int shca_check(const void *object, enum shca_kind kind);
+void shca_live_hold(void);
+void shca_live_release(void);
 
 /* Announced by ibv_query_device(3), and kept. */
 #define SHCA_MAX_CQE (1 << 22)
@@ -197,6 +220,7 @@ struct shca_td {
 
 struct shca_pd {
 	struct ibv_pd pd;
+	struct shca_live live;
 	uint32_t num;
 	_Atomic unsigned refs; /* the program's, and of what is made with it */
 	struct shca_pd *next; /* in the engine's list; under keys_lock */
@@ -274,6 +298,7 @@ void shca_dm_put(struct shca_dm *dm);
 
 struct shca_mr {
 	struct ibv_mr mr;
+	struct shca_live live;
 	uint32_t slot;
 	enum key_kind kind;
 	int access;
@@ -321,6 +346,16 @@ int shca_odp_store(void *dst, const void *src, size_t len);
 
 /* mw.c: memory windows */
 
+struct shca_mw {
+	struct ibv_mw mw;
+	struct shca_live live;
+};
+
+static inline struct shca_mw *to_mw(struct ibv_mw *mw)
+{
+	return container_of(mw, struct shca_mw, mw);
+}
+
 int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **mw);
 int shca_mw_free(struct ibv_mw *mw);
 int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw,
@@ -350,6 +385,7 @@ enum shca_arm { SHCA_UNARMED, SHCA_ARMED_SOLICITED, SHCA_ARMED };
 
 struct shca_cq {
 	struct ibv_cq_ex ex; /* begins like struct ibv_cq */
+	struct shca_live live;
 	struct engine *engine;
 	_Atomic unsigned users; /* QPs, a send and a receive side each; SRQs */
 	struct ibv_pd *parent; /* whose allocator the ring is from, or NULL */
@@ -406,6 +442,7 @@ void shca_cq_clean(struct shca_cq *cq, uint32_t qpn);
 
 struct shca_srq {
 	struct ibv_srq srq;
+	struct shca_live live;
 	enum ibv_srq_type type;
 	struct shca_cq *cq; /* XRC: where its receives complete */
 	/* XRC, see xrc.c. */
@@ -438,6 +475,7 @@ int shca_srq_take(struct shca_srq *srq, uint64_t room, struct roce_recv *out);
 
 struct shca_ah {
 	struct ibv_ah ah;
+	struct shca_live live;
 	struct roce_path path;
 };
 
@@ -472,6 +510,7 @@ struct shca_qp {
 	struct ibv_qp_ex ex;
 	/* Slots that later headers append to ibv_qp_ex; never offered. */
 	void *later[8];
+	struct shca_live live;
 
 	struct engine *engine;
 	_Atomic unsigned refs; /* whoever may lock it; qp.c */

@@ -86,6 +86,7 @@ int shca_pd_alloc(struct ibv_context *ibctx, struct ibv_pd **out)
 	pd->next = e->pds;
 	e->pds = pd;
 	pthread_mutex_unlock(&e->keys_lock);
+	shca_live_add(&pd->live, &pd->pd, SHCA_PD);
 	*out = &pd->pd;
 	return 0;
 }
@@ -95,6 +96,7 @@ static void pd_release(struct shca_pd *pd)
 {
 	struct shca_context *ctx = to_ctx(pd->pd.context);
 
+	shca_live_remove(&pd->live);
 	list_remove(ctx->engine, pd);
 	if (pd->of)
 		shca_pd_put(&pd->of->pd);
@@ -107,10 +109,11 @@ static void pd_release(struct shca_pd *pd)
 int shca_pd_free(struct ibv_pd *ibpd)
 {
 	struct shca_pd *pd = to_pd(ibpd);
+	int err = shca_check(ibpd, SHCA_PD);
 	unsigned one = 1;
 
-	if (engine_dead(to_ctx(ibpd->context)->engine))
-		return -EIO;
+	if (err)
+		return err;
 	if (!atomic_compare_exchange_strong(&pd->refs, &one, 0))
 		return -EBUSY;
 	pd_release(pd);
@@ -136,6 +139,7 @@ int shca_pd_import(struct ibv_context *ibctx, uint32_t handle,
 		return err;
 	/* It stands on its own: either handle may go before the other. */
 	pd->num = pd->pd.handle = handle;
+	shca_live_add(&pd->live, &pd->pd, SHCA_PD);
 	pthread_mutex_lock(&e->keys_lock);
 	for (of = e->pds; of; of = of->next)
 		if (of->num == handle &&
@@ -152,7 +156,7 @@ int shca_pd_import(struct ibv_context *ibctx, uint32_t handle,
 
 void shca_pd_unimport(struct ibv_pd *ibpd)
 {
-	if (engine_dead(to_ctx(ibpd->context)->engine))
+	if (shca_check(ibpd, SHCA_PD))
 		return;
 	pd_release(to_pd(ibpd));
 	shca_pd_put(ibpd);
@@ -204,7 +208,12 @@ int shca_pd_parent(struct ibv_context *ibctx,
 	struct shca_pd *pd;
 	int err;
 
-	if (!attr->pd || attr->pd->context != ibctx ||
+	if (!attr->pd)
+		return -EINVAL;
+	err = shca_check(attr->pd, SHCA_PD);
+	if (err)
+		return err;
+	if (attr->pd->context != ibctx ||
 	    (attr->td && attr->td->context != ibctx))
 		return -EINVAL;
 	if (attr->comp_mask & ~known)
@@ -230,6 +239,7 @@ int shca_pd_parent(struct ibv_context *ibctx,
 	}
 	if (attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
 		pd->pd_context = attr->pd_context;
+	shca_live_add(&pd->live, &pd->pd, SHCA_PD);
 	*out = &pd->pd;
 	return 0;
 }

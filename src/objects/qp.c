@@ -245,6 +245,23 @@ static int init_check(const struct ibv_qp_init_attr_ex *attr)
 	return 0;
 }
 
+/* That what a new QP is to stand on is there; the rest is left unread. */
+static int parts_check(const struct ibv_qp_init_attr_ex *attr)
+{
+	int err;
+
+	if (attr->qp_type == IBV_QPT_XRC_RECV)
+		return 0;
+	err = shca_check(attr->pd, SHCA_PD);
+	if (!err)
+		err = shca_check(attr->send_cq, SHCA_CQ);
+	if (!err && attr->qp_type != IBV_QPT_XRC_SEND)
+		err = shca_check(attr->recv_cq, SHCA_CQ);
+	if (!err && attr->srq)
+		err = shca_check(attr->srq, SHCA_SRQ);
+	return err;
+}
+
 /* The objects that a QP stands on; each may be missing. */
 static void hold(struct ibv_qp *ib)
 {
@@ -290,6 +307,8 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	if (engine_dead(e))
 		return -EIO;
 	err = init_check(attr);
+	if (!err)
+		err = parts_check(attr);
 	if (!err)
 		err = engine_count(e, SHCA_QP);
 	if (err)
@@ -353,6 +372,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	hold(ib);
 	if (attr->qp_type == IBV_QPT_XRC_RECV)
 		shca_xrc_qp_add(qp, attr->xrcd);
+	shca_live_add(&qp->live, ib, SHCA_QP);
 	*out = ib;
 	return 0;
 
@@ -439,16 +459,18 @@ static struct shca_qp *real_qp(struct ibv_qp *ib)
 
 int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 {
-	struct shca_context *ctx = to_ctx(ib->context);
-	struct shca_qp *qp = real_qp(ib);
+	int err = shca_check(ib, SHCA_QP);
+	struct shca_context *ctx;
+	struct shca_qp *qp;
 	struct roce_path path, alt;
 	struct netdev_gid via, alt_via;
 	bool rebind = false, ud_bind = false, reset;
 	uint64_t now;
-	int err = 0;
 
-	if (engine_dead(qp->engine))
-		return -EIO;
+	if (err)
+		return err;
+	ctx = to_ctx(ib->context);
+	qp = real_qp(ib);
 	mask = useful_mask(ib->qp_type, mask);
 	if (((mask & IBV_QP_PORT) && attr->port_num != 1) ||
 	    ((mask & IBV_QP_PKEY_INDEX) && attr->pkey_index))
@@ -538,11 +560,13 @@ out:
 int shca_qp_query(struct ibv_qp *ib, struct ibv_qp_attr *attr, int mask,
 		  struct ibv_qp_init_attr *init)
 {
-	struct shca_qp *qp = real_qp(ib);
+	int err = shca_check(ib, SHCA_QP);
+	struct shca_qp *qp;
 
 	(void)mask; /* a hint: all of it is cheap */
-	if (engine_dead(qp->engine))
-		return -EIO;
+	if (err)
+		return err;
+	qp = real_qp(ib);
 	pthread_mutex_lock(&qp->modify_lock);
 	shca_qp_lock(qp);
 	roce_qp_query(qp->core, attr, init);
@@ -633,13 +657,16 @@ static int xrc_destroy(struct shca_qp *qp)
 
 int shca_qp_destroy(struct ibv_qp *ib)
 {
-	struct shca_context *ctx = to_ctx(ib->context);
+	int err = shca_check(ib, SHCA_QP);
 	struct shca_qp *qp = to_qp(ib);
-	struct engine *e = qp->engine;
+	struct shca_context *ctx;
+	struct engine *e;
 	bool attached;
 
-	if (engine_dead(e))
-		return -EIO;
+	if (err)
+		return err;
+	ctx = to_ctx(ib->context);
+	e = qp->engine;
 	pthread_mutex_lock(&e->mcast_lock);
 	attached = qp->mcast;
 	qp->closing = !attached;
@@ -648,6 +675,7 @@ int shca_qp_destroy(struct ibv_qp *ib)
 		return -EBUSY;
 	if (atomic_load(&qp->cm_owner))
 		gsi_qp_gone(e, qp);
+	shca_live_remove(&qp->live);
 	if (ib->qp_type == IBV_QPT_XRC_RECV)
 		return xrc_destroy(qp);
 	qp_kill(qp);
@@ -794,15 +822,17 @@ static struct mcast_group **group_find(struct engine *e,
 
 int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 {
-	struct shca_device *dev = to_ctx(ib->context)->dev;
+	int err = shca_check(ib, SHCA_QP);
 	struct shca_qp *qp = to_qp(ib);
-	struct engine *e = qp->engine;
 	struct mcast_group **p, *g;
+	struct shca_device *dev;
+	struct engine *e;
 	size_t i, ngroups;
-	int err = 0;
 
-	if (engine_dead(e))
-		return -EIO;
+	if (err)
+		return err;
+	dev = to_ctx(ib->context)->dev;
+	e = qp->engine;
 	if (ib->qp_type != IBV_QPT_UD || !roce_gid_is_multicast(gid))
 		return -EINVAL;
 	pthread_mutex_lock(&e->attach_lock);
@@ -849,13 +879,15 @@ out:
 
 int shca_mcast_detach(struct ibv_qp *ib, const union ibv_gid *gid)
 {
+	int err = shca_check(ib, SHCA_QP);
 	struct shca_qp *qp = to_qp(ib);
-	struct engine *e = qp->engine;
 	struct mcast_group **p, *g;
+	struct engine *e;
 	size_t i, ngroups;
 
-	if (engine_dead(e))
-		return -EIO;
+	if (err)
+		return err;
+	e = qp->engine;
 	pthread_mutex_lock(&e->attach_lock);
 	p = group_find(e, to_ctx(ib->context)->dev, gid, &ngroups);
 	g = *p;

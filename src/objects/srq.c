@@ -38,11 +38,14 @@ int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **out)
 	int err;
 
 	err = init_check(attr);
+	if (!err)
+		err = shca_check(pd, SHCA_PD);
+	if (!err && attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE &&
+	    attr->srq_type == IBV_SRQT_XRC)
+		err = shca_check(attr->cq, SHCA_CQ);
 	if (err)
 		return err;
 	e = to_ctx(pd->context)->engine;
-	if (engine_dead(e))
-		return -EIO;
 	err = engine_count(e, SHCA_SRQ);
 	if (err)
 		return err;
@@ -75,6 +78,7 @@ int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **out)
 	attr->attr.max_wr = srq->rq.max_wr;
 	attr->attr.max_sge = srq->rq.max_sge;
 	shca_pd_get(pd);
+	shca_live_add(&srq->live, &srq->srq, SHCA_SRQ);
 	*out = &srq->srq;
 	return 0;
 
@@ -89,11 +93,11 @@ int shca_srq_modify(struct ibv_srq *ibsrq, const struct ibv_srq_attr *attr,
 		    int mask)
 {
 	struct shca_srq *srq = to_srq(ibsrq);
+	int err = shca_check(ibsrq, SHCA_SRQ);
 	uint32_t max_wr;
-	int err = 0;
 
-	if (engine_dead(to_ctx(ibsrq->context)->engine))
-		return -EIO;
+	if (err)
+		return err;
 	if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
 		return -EINVAL;
 	pthread_mutex_lock(&srq->lock);
@@ -114,9 +118,10 @@ int shca_srq_modify(struct ibv_srq *ibsrq, const struct ibv_srq_attr *attr,
 int shca_srq_query(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr)
 {
 	struct shca_srq *srq = to_srq(ibsrq);
+	int err = shca_check(ibsrq, SHCA_SRQ);
 
-	if (engine_dead(to_ctx(ibsrq->context)->engine))
-		return -EIO;
+	if (err)
+		return err;
 	pthread_mutex_lock(&srq->lock);
 	attr->max_wr = srq->rq.max_wr;
 	attr->max_sge = srq->rq.max_sge;
@@ -127,13 +132,16 @@ int shca_srq_query(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr)
 
 int shca_srq_destroy(struct ibv_srq *ibsrq)
 {
-	struct shca_context *ctx = to_ctx(ibsrq->context);
 	struct shca_srq *srq = to_srq(ibsrq);
+	int err = shca_check(ibsrq, SHCA_SRQ);
+	struct shca_context *ctx;
 
-	if (engine_dead(ctx->engine))
-		return -EIO;
+	if (err)
+		return err;
 	if (atomic_load(&srq->users))
 		return -EBUSY;
+	shca_live_remove(&srq->live);
+	ctx = to_ctx(ibsrq->context);
 	if (srq->type == IBV_SRQT_XRC) {
 		shca_xrc_srq_remove(srq);
 		atomic_fetch_sub(&srq->cq->users, 1);

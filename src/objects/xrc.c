@@ -422,6 +422,7 @@ int shca_xrc_qp_open(struct ibv_context *ibctx,
 	pthread_mutex_unlock(&d->list);
 	qp->xrcd = attr->xrcd;
 	atomic_fetch_add(&to_xrcd(attr->xrcd)->users, 1);
+	shca_live_add(&qp->live, ib, SHCA_QP);
 	*out = ib;
 	return 0;
 }

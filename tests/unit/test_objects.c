@@ -240,6 +240,270 @@ static void errno_is_set(void **state)
 	end_fini(&b);
 }
 
+/*
+ * What a program garbled, copied or destroyed is refused by every call that is
+ * off the data path, before anything of it is believed. What the header inlines
+ * reads the context itself, so it is called only where that is whole.
+ */
+static void refused(int r)
+{
+	assert_true(r == ENOENT || r == EINVAL);
+	assert_int_equal(errno, r);
+	errno = 0;
+}
+
+#define NONE(call) (errno = 0, assert_null(call), refused(errno))
+#define REFUSES(call) (errno = 0, refused(call))
+
+static struct end whole;
+
+static void with_pd(void *object, bool inlined)
+{
+	struct ibv_srq_init_attr srq = { .attr = { 4, 1, 0 } };
+	struct ibv_qp_init_attr qp = { .qp_type = IBV_QPT_RC,
+				       .send_cq = whole.cq,
+				       .recv_cq = whole.cq,
+				       .cap = { 1, 1, 1, 1, 0 } };
+	struct ibv_ah_attr ah = rtr_attr(1).ah_attr;
+	struct ibv_grh grh = { 0 };
+	struct ibv_wc wc = { 0 };
+	struct ibv_pd *p = object;
+
+	NONE(ibv_reg_mr(p, whole.buf, 8, ALL_ACCESS));
+	NONE(ibv_reg_dmabuf_mr(p, 0, 8, 0, 0, 0));
+	NONE(ibv_import_mr(p, 0));
+	NONE(ibv_create_srq(p, &srq));
+	NONE(ibv_create_qp(p, &qp));
+	NONE(ibv_create_ah(p, &ah));
+	NONE(ibv_create_ah_from_wc(p, &wc, &grh, 1));
+	assert_int_equal(ibv_rereg_mr(whole.mr, IBV_REREG_MR_CHANGE_PD, p, NULL,
+				      0, 0),
+			 IBV_REREG_MR_ERR_CMD);
+	ibv_unimport_pd(p);
+	if (inlined) {
+		struct ibv_parent_domain_init_attr attr = { .pd = p };
+
+		NONE(ibv_alloc_mw(p, IBV_MW_TYPE_1));
+		NONE(ibv_alloc_null_mr(p));
+		NONE(ibv_alloc_parent_domain(ctx, &attr));
+		REFUSES(ibv_advise_mr(p, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, NULL,
+				      0));
+	}
+	REFUSES(ibv_dealloc_pd(p));
+}
+
+static void with_mr(void *object, bool inlined)
+{
+	struct ibv_mr *mr = object;
+
+	(void)inlined;
+	assert_int_equal(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL,
+				      NULL, 0, 0),
+			 IBV_REREG_MR_ERR_CMD);
+	ibv_unimport_mr(mr);
+	REFUSES(ibv_dereg_mr(mr));
+}
+
+static void with_mw(void *object, bool inlined)
+{
+	struct ibv_mw_bind bind = { 0 };
+	struct ibv_mw *mw = object;
+
+	if (!inlined)
+		return;
+	REFUSES(ibv_bind_mw(whole.qp, mw, &bind));
+	REFUSES(ibv_dealloc_mw(mw));
+}
+
+static void with_cq(void *object, bool inlined)
+{
+	struct ibv_modify_cq_attr moderate = { IBV_CQ_ATTR_MODERATE, { 1, 1 } };
+	struct ibv_qp_init_attr qp = { .qp_type = IBV_QPT_RC,
+				       .send_cq = object,
+				       .recv_cq = whole.cq,
+				       .cap = { 1, 1, 1, 1, 0 } };
+	struct ibv_cq *cq = object;
+
+	NONE(ibv_create_qp(pd, &qp));
+	qp.send_cq = whole.cq;
+	qp.recv_cq = cq;
+	NONE(ibv_create_qp(pd, &qp));
+	REFUSES(ibv_resize_cq(cq, 10));
+	if (inlined)
+		REFUSES(ibv_modify_cq(cq, &moderate));
+	REFUSES(ibv_destroy_cq(cq));
+}
+
+static void with_srq(void *object, bool inlined)
+{
+	struct ibv_qp_init_attr qp = { .qp_type = IBV_QPT_RC,
+				       .send_cq = whole.cq,
+				       .recv_cq = whole.cq,
+				       .srq = object,
+				       .cap = { 1, 1, 1, 1, 0 } };
+	struct ibv_srq *srq = object;
+	struct ibv_srq_attr attr = { 0 };
+	uint32_t num;
+
+	NONE(ibv_create_qp(pd, &qp));
+	REFUSES(ibv_query_srq(srq, &attr));
+	REFUSES(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT));
+	if (inlined)
+		REFUSES(ibv_get_srq_num(srq, &num));
+	REFUSES(ibv_destroy_srq(srq));
+}
+
+static void with_qp(void *object, bool inlined)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_qp_init_attr init;
+	struct ibv_mw_bind bind = { 0 };
+	struct ibv_mw mw = { .context = ctx, .type = IBV_MW_TYPE_1 };
+	struct ibv_ece ece = { 0 };
+	struct ibv_qp *qp = object;
+
+	REFUSES(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	REFUSES(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init));
+	REFUSES(ibv_query_ece(qp, &ece));
+	REFUSES(ibv_set_ece(qp, &ece));
+	REFUSES(ibv_attach_mcast(qp, &gid0, 0));
+	REFUSES(ibv_detach_mcast(qp, &gid0, 0));
+	NONE(ibv_qp_to_qp_ex(qp));
+	if (inlined)
+		REFUSES(ibv_bind_mw(qp, &mw, &bind));
+	REFUSES(ibv_destroy_qp(qp));
+}
+
+static void with_ah(void *object, bool inlined)
+{
+	(void)inlined;
+	REFUSES(ibv_destroy_ah(object));
+}
+
+static void *make_pd(void)
+{
+	return ibv_alloc_pd(ctx);
+}
+
+static int drop_pd(void *object)
+{
+	return ibv_dealloc_pd(object);
+}
+
+static void *make_mr(void)
+{
+	return ibv_reg_mr(pd, whole.buf, 8, ALL_ACCESS);
+}
+
+static int drop_mr(void *object)
+{
+	return ibv_dereg_mr(object);
+}
+
+static void *make_mw(void)
+{
+	return ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+}
+
+static int drop_mw(void *object)
+{
+	return ibv_dealloc_mw(object);
+}
+
+static void *make_cq(void)
+{
+	return ibv_create_cq(ctx, 1, NULL, NULL, 0);
+}
+
+static int drop_cq(void *object)
+{
+	return ibv_destroy_cq(object);
+}
+
+static void *make_srq(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { 4, 1, 0 } };
+
+	return ibv_create_srq(pd, &init);
+}
+
+static int drop_srq(void *object)
+{
+	return ibv_destroy_srq(object);
+}
+
+static void *make_qp(void)
+{
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,
+					 .send_cq = whole.cq,
+					 .recv_cq = whole.cq,
+					 .cap = { 1, 1, 1, 1, 0 } };
+
+	return ibv_create_qp(pd, &init);
+}
+
+static int drop_qp(void *object)
+{
+	return ibv_destroy_qp(object);
+}
+
+static void *make_ah(void)
+{
+	struct ibv_ah_attr attr = rtr_attr(1).ah_attr;
+
+	return ibv_create_ah(pd, &attr);
+}
+
+static int drop_ah(void *object)
+{
+	return ibv_destroy_ah(object);
+}
+
+static void garbled_objects(void **state)
+{
+#define KIND(name) make_##name, drop_##name, with_##name,                      \
+		   sizeof(struct ibv_##name), offsetof(struct ibv_##name, handle)
+	static const struct {
+		void *(*make)(void);
+		int (*drop)(void *object);
+		void (*with)(void *object, bool inlined);
+		size_t size, handle;
+	} kinds[] = { { KIND(pd) }, { KIND(mr) }, { KIND(mw) }, { KIND(cq) },
+		      { KIND(srq) }, { KIND(qp) }, { KIND(ah) } };
+	static uint64_t junk[4096], copy[512];
+	void *contexts[] = { NULL, junk, (void *)~0ull };
+	size_t i, k;
+
+	(void)state;
+	memset(junk, 0xa5, sizeof(junk));
+	end_init(&whole, IBV_QPT_RC, NULL);
+	for (k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+		void *object = kinds[k].make();
+		uint32_t *handle;
+
+		assert_non_null(object);
+		handle = (void *)((uint8_t *)object + kinds[k].handle);
+		*handle ^= 0x10000;
+		kinds[k].with(object, true);
+		*handle ^= 0x10000;
+		for (i = 0; i < 3; i++) {
+			*(void **)object = contexts[i];
+			kinds[k].with(object, false);
+		}
+		*(void **)object = ctx;
+		assert_true(kinds[k].size <= sizeof(copy));
+		memcpy(copy, object, kinds[k].size);
+		kinds[k].with(copy, true);
+		/* None of another kind, either. */
+		kinds[(k + 1) % 7].with(object, false);
+		if (kinds[k].with != with_srq) /* there it means none */
+			kinds[k].with(NULL, false);
+		assert_int_equal(kinds[k].drop(object), 0);
+		kinds[k].with(object, false);
+	}
+	end_fini(&whole);
+}
+
 static uint8_t *guarded;
 static volatile sig_atomic_t faults;
 static pthread_t faulted;
@@ -1729,6 +1993,7 @@ int main(int argc, char **argv)
 		TEST(regions),
 		TEST(empty_region),
 		TEST(errno_is_set),
+		TEST(garbled_objects),
 		TEST(mr_write_tracking),
 		TEST(cq_rules),
 		TEST(cq_events),
