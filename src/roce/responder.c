@@ -343,6 +343,25 @@ static void fail_access(struct roce_qp *qp)
 		qp_fail(qp, IBV_EVENT_QP_ACCESS_ERR);
 }
 
+/* A receive WQE for the message, unless it has one: 0, -EAGAIN or -ENOENT. */
+static int take_recv(struct roce_qp *qp, uint32_t srqn)
+{
+	struct roce_responder *r = &qp->rsp;
+	int err;
+
+	if (r->recv_valid)
+		return 0;
+	if (qp->type == IBV_QPT_XRC_RECV)
+		err = qp->env->xrc_srq_take(qp, srqn, &r->recv);
+	else
+		err = recv_take(qp, 0, &r->recv);
+	if (err)
+		return err;
+	r->recv_valid = true;
+	r->recv_srqn = srqn;
+	return 0;
+}
+
 /* The receive in progress ends with an error of its own. */
 static void fail_recv(struct roce_qp *qp, enum ibv_wc_status status)
 {
@@ -365,8 +384,10 @@ static void drop_refused(struct roce_qp *qp, enum verdict v)
 		qp_drop(qp, ROCE_DROP_REFUSED);
 }
 
-static void refuse_rc(struct roce_qp *qp, enum verdict v)
+static void refuse_rc(struct roce_qp *qp, const struct roce_rx *pkt,
+		      enum verdict v)
 {
+	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	struct roce_responder *r = &qp->rsp;
 
 	drop_refused(qp, v);
@@ -409,6 +430,10 @@ static void refuse_rc(struct roce_qp *qp, enum verdict v)
 		qp_fail(qp, IBV_EVENT_QP_REQ_ERR);
 		return;
 	case V_ACCESS:
+		/* The receive that the write would have completed (11.6.2). */
+		if (f & ROCE_F_WRITE && f & ROCE_F_IMM &&
+		    !take_recv(qp, pkt->h.xrc_srqn))
+			fail_recv(qp, IBV_WC_LOC_ACCESS_ERR);
 		fail_recv(qp, IBV_WC_REM_ACCESS_ERR);
 		fail_access(qp);
 		return;
@@ -512,15 +537,8 @@ static enum verdict check_order(const struct roce_qp *qp,
 /* A receive WQE for a SEND, or a WRITE with immediate data. */
 static enum verdict need_recv(struct roce_qp *qp, uint32_t srqn)
 {
-	struct roce_responder *r = &qp->rsp;
-	int err;
+	int err = take_recv(qp, srqn);
 
-	if (r->recv_valid)
-		return PASS;
-	if (qp->type == IBV_QPT_XRC_RECV)
-		err = qp->env->xrc_srq_take(qp, srqn, &r->recv);
-	else
-		err = recv_take(qp, 0, &r->recv);
 	if (err == -ENOENT) {
 		explain(qp, "a message for XRC SRQ %u, which is none of this QP's domain (any more)", srqn);
 		return V_INVALID;
@@ -529,8 +547,6 @@ static enum verdict need_recv(struct roce_qp *qp, uint32_t srqn)
 		explain(qp, "a message arrived and no receive was posted");
 		return V_RNR;
 	}
-	r->recv_valid = true;
-	r->recv_srqn = srqn;
 	return PASS;
 }
 
@@ -987,7 +1003,7 @@ void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		return;
 	}
 	if (v != PASS) {
-		refuse_rc(qp, v);
+		refuse_rc(qp, pkt, v);
 		return;
 	}
 	if (pkt->h.ack_req &&

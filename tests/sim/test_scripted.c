@@ -2759,6 +2759,52 @@ static void ud_too_long_is_dropped(void **state)
 	}
 }
 
+/*
+ * 11.6.2: a WRITE with immediate data that the responder refuses ends the
+ * receive which it would have completed with a local access error.
+ */
+static void refused_write_ends_its_receive(void **state)
+{
+	(void)state;
+	for (int k = 0; k < 5; k++) {
+		const uint32_t len = k < 3 ? 100 : 3000;
+		struct pair p = pair_new(IBV_QPT_RC);
+		struct script sc = { .opcode = ROCE_WRITE_LAST_IMM,
+				     .count = k == 3 };
+
+		script(&p, &sc);
+		if (k < 4) {
+			recv_into(p.b, 7, 100);
+			recv_into(p.b, 8, 100);
+		}
+		post(p.a, IBV_WR_RDMA_WRITE_WITH_IMM, 0, len,
+		     remote(p.a, k == 1 ? SIM_MEM - 99 : 0),
+		     p.b->node->rkey ^ (k == 0 || k == 4), 0);
+		if (k == 2)
+			keys_kill(&p.b->node->keys,
+				  (uint32_t)p.b->node->slot);
+		if (k == 3) {
+			/* Gone when the last packet comes again. */
+			sim_run(p.sim, 100000);
+			keys_kill(&p.b->node->keys,
+				  (uint32_t)p.b->node->slot);
+		}
+		settle(&p);
+		expect(p.a->send, IBV_WC_REM_ACCESS_ERR);
+		if (k < 4) {
+			const struct ibv_wc *wc = sim_poll(p.b->recv);
+
+			assert_true(wc &&
+				    wc->status == IBV_WC_LOC_ACCESS_ERR &&
+				    wc->wr_id == 7);
+			expect(p.b->recv, IBV_WC_WR_FLUSH_ERR);
+		}
+		assert_null(sim_poll(p.b->recv));
+		assert_int_equal(p.b->events, 1 << IBV_EVENT_QP_ACCESS_ERR);
+		sim_free(p.sim);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -2839,6 +2885,7 @@ int main(void)
 		cmocka_unit_test(uc_out_of_sequence),
 		cmocka_unit_test(full_cq_acknowledges_nothing),
 		cmocka_unit_test(ud_too_long_is_dropped),
+		cmocka_unit_test(refused_write_ends_its_receive),
 	};
 
 	cmocka_set_test_filter(getenv("SIM_TEST"));

@@ -827,6 +827,9 @@ struct wire_case {
 #define REFUSED                                                                \
 	.client = IBV_WC_REM_ACCESS_ERR, .server = IBV_WC_WR_FLUSH_ERR,        \
 	.event = EVENT(QP_ACCESS_ERR)
+#define REFUSED_RECV                                                           \
+	.client = IBV_WC_REM_ACCESS_ERR, .server = IBV_WC_LOC_ACCESS_ERR,      \
+	.event = EVENT(QP_ACCESS_ERR)
 #define INVALID .client = IBV_WC_REM_INV_REQ_ERR, .server = IBV_WC_WR_FLUSH_ERR
 #define LOCAL(s) .client = IBV_WC_##s, .server = NOTHING
 #define SILENT .client = IBV_WC_SUCCESS, .server = NOTHING
@@ -841,6 +844,10 @@ static const struct wire_case wire_cases[] = {
 	  .bad_rkey = 1, .client = 0, .server = NOTHING, .how = STAYS },
 	{ "write past the end", RC, OP(RDMA_WRITE), .len = 64, .off = BUF - 63,
 	  REFUSED },
+	{ "write with immediate, wrong rkey", RC, OP(RDMA_WRITE_WITH_IMM),
+	  .bad_rkey = 0x100, REFUSED_RECV },
+	{ "write with immediate past the end", RC, OP(RDMA_WRITE_WITH_IMM),
+	  .len = 64, .off = BUF - 63, REFUSED_RECV },
 	{ "write before the start", RC, OP(RDMA_WRITE), .off = -1, REFUSED },
 	{ "write at the top of the address space", RC, OP(RDMA_WRITE),
 	  .off = INT64_MIN, REFUSED },

@@ -2712,9 +2712,10 @@ static void refused(size_t i, uint64_t rkey, uint64_t raddr)
 	expect_data(B, AT_B, 0x2000, false);
 	expect_flush();
 	expect_fallen();
-	/* refused before it took the receive */
+	/* the receive that it would have completed (11.6.2) */
 	if (one_sided[i].op == IBV_WR_RDMA_WRITE_WITH_IMM)
-		expect_receive_ends(IBV_WC_WR_FLUSH_ERR, IBV_WC_REM_ACCESS_ERR);
+		expect_receive_ends(IBV_WC_LOC_ACCESS_ERR,
+				    IBV_WC_REM_ACCESS_ERR);
 }
 
 static void err_rkey(void)
