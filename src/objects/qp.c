@@ -709,12 +709,12 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 	for (; wr; wr = wr->next) {
 		const struct roce_path *path = NULL;
 
-		if (ud && wr->wr.ud.ah)
+		/* What else is posted has no AH there, and fails later. */
+		if (ud && wr->wr.ud.ah &&
+		    (wr->opcode == IBV_WR_SEND ||
+		     wr->opcode == IBV_WR_SEND_WITH_IMM))
 			path = &to_ah(wr->wr.ud.ah)->path;
-		if (ud && !path)
-			err = -EINVAL;
-		else
-			err = roce_post_send(qp->core, wr, path);
+		err = roce_post_send(qp->core, wr, path);
 		if (err) {
 			*bad = wr;
 			break;

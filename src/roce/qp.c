@@ -613,18 +613,30 @@ static const uint8_t opcode_services[] = {
 	[IBV_WR_ATOMIC_WRITE] = T_RC,
 };
 
+/* Whether the QP's service has the operation. */
+static bool is_offered(const struct roce_qp *qp, enum ibv_wr_opcode opcode)
+{
+	return opcode_services[opcode] & 1u << type_column(qp);
+}
+
+/*
+ * Only what cannot be put into a WQE is refused here. Whether the request can
+ * be carried out is for its completion to say, as with hardware.
+ */
 static int check_send(const struct roce_qp *qp, const struct ibv_send_wr *wr)
 {
-	unsigned type = 1u << type_column(qp);
 	unsigned flags = IBV_SEND_FENCE | IBV_SEND_SIGNALED |
 			 IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
-	if ((unsigned)wr->opcode >= ARRAY_SIZE(opcode_services) ||
-	    !(opcode_services[wr->opcode] & type))
+	if (qp->type == IBV_QPT_XRC_RECV ||
+	    (unsigned)wr->opcode >= ARRAY_SIZE(opcode_services) ||
+	    !opcode_services[wr->opcode])
 		return -EINVAL;
-	if (wr->opcode == IBV_WR_LOCAL_INV && !qp->env->invalidate)
+	if (wr->opcode == IBV_WR_LOCAL_INV &&
+	    (!qp->env->invalidate || !is_offered(qp, wr->opcode)))
 		return -EINVAL;
-	if (wr->opcode == IBV_WR_BIND_MW && !qp->env->bind_mw)
+	if (wr->opcode == IBV_WR_BIND_MW &&
+	    (!qp->env->bind_mw || !is_offered(qp, wr->opcode)))
 		return -EINVAL;
 	if (wr->send_flags & ~flags)
 		return -EINVAL;
@@ -694,39 +706,26 @@ static int take_bind(const struct roce_qp *qp, struct roce_wqe *w,
 	return 0;
 }
 
-int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
-		   const struct roce_path *ud)
+/* An atomic's local buffer holds eight bytes; w fails in its turn if not. */
+static bool is_eight_bytes(struct roce_qp *qp, struct roce_wqe *w)
 {
-	struct roce_sq *sq = &qp->sq;
-	struct roce_wqe *w;
-	uint32_t npkts = 0;
-	int64_t length;
-	int err;
+	if (w->length == 8)
+		return true;
+	explain(qp, "work request 0x%llx: an atomic with a local buffer of %u bytes, which must be 8",
+		(unsigned long long)w->wr_id, w->length);
+	w->status = IBV_WC_LOC_LEN_ERR;
+	return false;
+}
 
-	if (qp->state < IBV_QPS_RTS)
-		return -EINVAL;
-	err = check_send(qp, wr);
-	if (err)
-		return err;
-	if (sq->tail - sq->head >= sq->max_wr)
-		return -ENOMEM;
-	w = sq_slot(sq, sq->tail);
-	memset(w, 0, sizeof(*w));
-	w->wr_id = wr->wr_id;
-	w->opcode = (uint8_t)wr->opcode;
-	w->flags = (uint16_t)wr->send_flags;
-	w->imm = wr->imm_data;
-	w->status = IBV_WC_SUCCESS;
-	length = take_data(qp, w, wr);
-	if (length < 0)
-		return (int)length;
-	w->length = (uint32_t)length;
-
+/* What the opcode needs besides data. */
+static int take_request(struct roce_qp *qp, struct roce_wqe *w,
+			const struct ibv_send_wr *wr,
+			const struct roce_path *ud)
+{
 	switch (wr->opcode) {
 	case IBV_WR_ATOMIC_CMP_AND_SWP:
 	case IBV_WR_ATOMIC_FETCH_AND_ADD:
-		if (w->length != 8 || wr->wr.atomic.remote_addr & 7)
-			return -EINVAL;
+		is_eight_bytes(qp, w);
 		w->remote_addr = wr->wr.atomic.remote_addr;
 		w->rkey = wr->wr.atomic.rkey;
 		w->compare_add = wr->wr.atomic.compare_add;
@@ -738,21 +737,18 @@ int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 		w->remote_addr = wr->wr.rdma.remote_addr;
 		w->rkey = wr->wr.rdma.rkey;
 		break;
-	case IBV_WR_ATOMIC_WRITE: {
-		const struct ibv_sge *s = wr->sg_list;
-		uint8_t *data = wqe_data(qp, w);
-
-		/* Eight bytes that travel in the packet: taken now. */
-		if (w->length != 8 || wr->wr.rdma.remote_addr & 7)
-			return -EINVAL;
+	case IBV_WR_ATOMIC_WRITE:
 		w->remote_addr = wr->wr.rdma.remote_addr;
 		w->rkey = wr->wr.rdma.rkey;
+		/* Eight bytes that travel in the packet: taken now. */
+		if (!is_eight_bytes(qp, w))
+			break;
 		if (wr->send_flags & IBV_SEND_INLINE)
-			memcpy(&w->swap, data, 8);
-		else if (wr->num_sge != 1 || mem_load8(qp, s, &w->swap))
+			memcpy(&w->swap, wqe_data(qp, w), 8);
+		else if (wr->num_sge != 1 ||
+			 mem_load8(qp, wr->sg_list, &w->swap))
 			w->status = IBV_WC_LOC_PROT_ERR;
 		break;
-	}
 	case IBV_WR_SEND_WITH_INV:
 		w->rkey = wr->invalidate_rkey;
 		break;
@@ -782,6 +778,45 @@ int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 					 qp->attr.qkey :
 					 wr->wr.ud.remote_qkey;
 		w->drop = w->length > qp->mtu;
+	}
+	return 0;
+}
+
+int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
+		   const struct roce_path *ud)
+{
+	struct roce_sq *sq = &qp->sq;
+	struct roce_wqe *w;
+	uint32_t npkts = 0;
+	int64_t length;
+	int err;
+
+	if (qp->state < IBV_QPS_RTS)
+		return -EINVAL;
+	err = check_send(qp, wr);
+	if (err)
+		return err;
+	if (sq->tail - sq->head >= sq->max_wr)
+		return -ENOMEM;
+	w = sq_slot(sq, sq->tail);
+	memset(w, 0, sizeof(*w));
+	w->wr_id = wr->wr_id;
+	w->opcode = (uint8_t)wr->opcode;
+	w->flags = (uint16_t)wr->send_flags;
+	w->imm = wr->imm_data;
+	w->status = IBV_WC_SUCCESS;
+	length = take_data(qp, w, wr);
+	if (length < 0)
+		return (int)length;
+	w->length = (uint32_t)length;
+	if (is_offered(qp, wr->opcode)) {
+		err = take_request(qp, w, wr, ud);
+		if (err)
+			return err;
+	} else {
+		explain(qp, "work request 0x%llx: a QP of this type has no such operation",
+			(unsigned long long)w->wr_id);
+		w->status = IBV_WC_LOC_QP_OP_ERR;
 	}
 	if (qp->state == IBV_QPS_ERR || qp->state == IBV_QPS_SQE) {
 		sq->tail++;

@@ -88,8 +88,8 @@ DEFECTS = [
      "as specified"),
     ("Linux 6.12: a repeated atomic write has address 0", "the request as it was", "refuses it, if it has not had "
      "the first; so over a network that loses packets rxe's atomic writes fail, against itself too"),
-    ("Linux 6.12 posts misaligned atomic writes", "they are refused (A19)", "refuses them: when they are posted, and with "
-     "NAK 0x61 when they come"),
+    ("Linux 6.12 posts misaligned atomic writes", "they are refused (A19)", "posts them too, and refuses them with NAK "
+     "0x61"),
     ("As responder, it answers a read that is resumed in its middle with MIDDLE and LAST", "a read is answered with "
      "FIRST or ONLY at first (9.7.5.1.1)", "as specified; as requester takes both"),
     ("No XRC; atomic write from Linux 6.2 on; its library in Debian 12 has no flush", "optional", "has XRC, which is "

@@ -69,7 +69,6 @@ static const char *current;
 #define CUTS(X)                                                                \
 	X(HOLE, "behind an answer to a request that the capture lacks")        \
 	X(BEGUN, "the capture begins in the middle of a message")              \
-	X(REFUSED, "an atomic write to a bad address, not to be posted")       \
 	X(TORN, "of a message that the capture lacks packets of")              \
 	X(LATE, "come again, or late: done before")                            \
 	X(RESUMED, "a read asked for again from its middle on")                \
@@ -1392,12 +1391,12 @@ static enum ibv_wr_opcode wr_opcode(const struct stream *r, size_t i)
 
 /*
  * Posts the message that begins with packet i, whose bytes are collected from
- * its packets into buf, where *used bytes are taken. Returns -ENODATA when the
+ * its packets into buf, where *used bytes are taken. Returns false when the
  * capture does not hold all of it; refused: because a NAK ended it, then what is
  * missing is made up.
  */
-static int try_post(const struct stream *r, size_t i, uint8_t *buf,
-		    size_t *used, uint32_t lkey, bool refused)
+static bool post_message(const struct stream *r, size_t i, uint8_t *buf,
+			 size_t *used, uint32_t lkey, bool refused)
 {
 	int err;
 	const struct pkt *p = &r->pkt[i], *last = p;
@@ -1415,7 +1414,7 @@ static int try_post(const struct stream *r, size_t i, uint8_t *buf,
 	} else {
 		for (;; i++) {
 			if (i == r->n && !refused)
-				return -ENODATA;
+				return false;
 			if (i == r->n) {
 				sge.length = p->flags & ROCE_F_RETH ?
 						     p->h.dma_len :
@@ -1460,17 +1459,9 @@ static int try_post(const struct stream *r, size_t i, uint8_t *buf,
 	}
 	*used += (sge.length + 7) & ~7u;
 	pull();
-	return err;
-}
-
-static bool post_message(const struct stream *r, size_t i, uint8_t *buf,
-			 size_t *used, uint32_t lkey, bool refused)
-{
-	int err = try_post(r, i, buf, used, lkey, refused);
-
-	if (err && err != -ENODATA)
-		differ(&r->pkt[i], 0, "what may be posted");
-	return !err;
+	if (err)
+		differ(p, 0, "what may be posted");
+	return true;
 }
 
 static void check_request(const struct pkt *w, size_t i, bool again)
@@ -1552,7 +1543,7 @@ static void play_requester(const struct stream *captured, struct stream *s)
 	uint32_t mtu = mtu_of(r, s), next;
 	struct region all = { .end = 8 };
 	size_t used = 0, si = 0, n = r->n;
-	bool fatal = false, refused = false, otherwise = sent_otherwise(r, mtu);
+	bool fatal = false, otherwise = sent_otherwise(r, mtu);
 	uint8_t *buf;
 
 	/* Then all is posted at once, and the answers come afterwards. */
@@ -1597,20 +1588,6 @@ static void play_requester(const struct stream *captured, struct stream *s)
 			next = psn_add(next, 1);
 			continue;
 		}
-		/* rxe posts it, and asks the responder (A19.4.3). */
-		if (p->h.opcode == ROCE_ATOMIC_WRITE && p->h.va & 7) {
-			size_t left = 0;
-
-			while (left < r->n && psn_diff(r->pkt[left].h.psn,
-						       p->h.psn) < 0)
-				left++;
-			assert_int_equal(try_post(r, i, buf, &used, all.lkey,
-						  fatal), -EINVAL);
-			tally.cut[CUT_REFUSED] += r->n - left;
-			n = left;
-			refused = true;
-			break;
-		}
 		if (!post_message(r, i, buf, &used, all.lkey, fatal)) {
 			/* A hole in the capture, and packets of the message
 			 * may have been seen before its first. */
@@ -1637,7 +1614,8 @@ static void play_requester(const struct stream *captured, struct stream *s)
 		if (P->wc[i].status != IBV_WC_SUCCESS && !fatal)
 			fail_msg("%s: work request %zu ended with %d", current,
 				 i, P->wc[i].status);
-	if (fatal && !refused && (!P->nwc || P->wc[P->nwc - 1].status == IBV_WC_SUCCESS))
+	if (fatal &&
+	    (!P->nwc || P->wc[P->nwc - 1].status == IBV_WC_SUCCESS))
 		fail_msg("%s: a fatal NAK ended nothing", current);
 	free(buf);
 	player_free();

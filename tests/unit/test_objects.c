@@ -856,7 +856,10 @@ static void uc_data(void **state)
 	assert_int_equal(wc.byte_len, 10000);
 	assert_memory_equal(a.buf, b.buf, 10000);
 	wr = (struct ibv_send_wr){ .opcode = IBV_WR_RDMA_READ };
-	assert_int_equal(try_send(&a, &wr, 0, 8), EINVAL);
+	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 3, IBV_WC_SUCCESS);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_LOC_QP_OP_ERR);
 	end_fini(&a);
 	end_fini(&b);
 }

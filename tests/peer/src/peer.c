@@ -2978,8 +2978,10 @@ static void err_misaligned(void)
 				       .len = 8,
 				       .raddr = side[B].va + AT_B + 4 });
 		if (err == EINVAL) {
-			remark("ibv_post_send() says EINVAL on rxe and on "
-			       "softhca, so it is never sent");
+			if (!side[A].rxe)
+				fail("requester: post: %s", strerror(err));
+			remark("ibv_post_send() says EINVAL on rxe, so it is "
+			       "never sent");
 			continue;
 		}
 		if (err)
