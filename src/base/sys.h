@@ -74,6 +74,11 @@ static inline ssize_t sys_sendmsg(int fd, const struct msghdr *m, int flags)
 	return syscall(SYS_sendmsg, fd, m, flags);
 }
 
+static inline ssize_t sys_recvmsg(int fd, struct msghdr *m, int flags)
+{
+	return syscall(SYS_recvmsg, fd, m, flags);
+}
+
 static inline ssize_t sys_sendto(int fd, const void *buf, size_t len, int flags,
 				 const struct sockaddr *to, socklen_t tolen)
 {

@@ -175,8 +175,7 @@ void cm_conn_place(struct cm *cm, struct cm_conn *c, uint32_t remote_id)
 {
 	c->remote_id = remote_id;
 	if (cm->cfg.place)
-		c->place = cm->cfg.place(cm->cfg.arg, remote_id,
-					 &c->path.dgid);
+		c->place = cm->cfg.place(cm->cfg.arg, remote_id, &c->path.dgid);
 }
 
 /* Connections */
@@ -391,13 +390,53 @@ void cm_conn_resend(struct cm *cm, struct cm_conn *c)
 	enqueue(cm, &c->path, c->last);
 }
 
+/* Whether it waits for the first answer to what it has asked. */
+static bool unanswered(const struct cm_conn *c)
+{
+	return c->state == CM_REQ_SENT || c->state == CM_SIDR_REQ_SENT ||
+	       c->state == CM_DREQ_SENT;
+}
+
+/* One of those, to where nobody was a moment ago. */
+static bool is_dead(const struct cm *cm, const struct cm_conn *c,
+		    uint64_t now_ns)
+{
+	return unanswered(c) && cm->dead_ns &&
+	       now_ns - cm->dead_ns < CM_DEAD_NS &&
+	       gid_equal(&cm->dead_gid, &c->path.dgid);
+}
+
+static void hasten(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
+{
+	c->refused_ns = now_ns;
+	c->patience_ns = cm_timeout_ns(CM_REFUSED_RETRY);
+	cm_conn_timer(cm, c, now_ns + c->patience_ns);
+}
+
 void cm_conn_ask(struct cm *cm, struct cm_conn *c, struct mad *m,
 		 uint64_t now_ns)
 {
 	cm_conn_send(cm, c, m);
 	c->retries = 0;
+	c->refused_ns = 0;
 	c->patience_ns = min_u64(cm->cfg.first_retry_ns, c->max_patience_ns);
 	cm_conn_timer(cm, c, now_ns + c->patience_ns);
+	if (is_dead(cm, c, now_ns))
+		hasten(cm, c, now_ns);
+}
+
+bool cm_conn_again(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
+{
+	if (c->retries >= c->max_retries ||
+	    (is_dead(cm, c, now_ns) &&
+	     now_ns - c->refused_ns >= CM_DEAD_WAIT_NS))
+		return false;
+	c->retries++;
+	cm->stats.retries++;
+	c->patience_ns = min_u64(2 * c->patience_ns, c->max_patience_ns);
+	cm_conn_resend(cm, c);
+	cm_conn_timer(cm, c, now_ns + c->patience_ns);
+	return true;
 }
 
 /* Receiving */
@@ -428,6 +467,8 @@ void cm_rx(struct cm *cm, const union ibv_gid *sgid, const union ibv_gid *dgid,
 	};
 
 	cm->stats.rx++;
+	if (cm->dead_ns && gid_equal(sgid, &cm->dead_gid))
+		cm->dead_ns = 0;
 	if (mad_decode(&m, mad, len) || m.method != MAD_METHOD_SEND ||
 	    roce_gid_is_multicast(sgid) || roce_gid_is_multicast(dgid)) {
 		cm->stats.dropped++;
@@ -644,6 +685,54 @@ void cm_peers_check(struct cm *cm,
 			if (c->place >= 0 && !c->sidr &&
 			    gone(arg, c->place, c->remote_id))
 				cm_conn_gone(cm, c, now_ns);
+		}
+	}
+}
+
+static void refused(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
+{
+	if (is_dead(cm, c, now_ns) ||
+	    (c->refused_ns && now_ns - c->refused_ns >= CM_REFUSED_NS)) {
+		cm->dead_gid = c->path.dgid;
+		cm->dead_ns = now_ns;
+		c->retries = c->max_retries;
+		cm_conn_timer(cm, c, now_ns);
+	} else if (!c->refused_ns) {
+		hasten(cm, c, now_ns);
+	}
+}
+
+void cm_unreachable(struct cm *cm, const union ibv_gid *dgid,
+		    const uint8_t *mad, size_t len, uint64_t now_ns)
+{
+	struct cm_conn *c;
+	uint64_t tid;
+
+	/* Somebody on the way knows what we have sent, to whom. */
+	if (len < 16)
+		return;
+	tid = get_be64(mad + 8); /* figure 13-2: the transaction ID */
+	c = cm_conn_by_id(cm, (uint32_t)tid, dgid);
+	if (!c || c->tid != tid || !unanswered(c))
+		return;
+	/*
+	 * It is about the destination, and about one in many messages: hosts
+	 * and routers send few of these (icmp_ratelimit). Who just said it need
+	 * not be heard again for the others.
+	 */
+	refused(cm, c, now_ns);
+	if (now_ns - cm->swept_ns < CM_SWEEP_NS &&
+	    gid_equal(&cm->swept_gid, dgid))
+		return;
+	cm->swept_gid = *dgid;
+	cm->swept_ns = now_ns;
+	for (size_t i = 0; i < cm->by_id.size; i++) {
+		for (struct hlink *h = cm->by_id.bucket[i]; h; h = h->next) {
+			struct cm_conn *o = conn_of(h, by_id);
+
+			if (o != c && unanswered(o) &&
+			    gid_equal(&o->path.dgid, dgid))
+				refused(cm, o, now_ns);
 		}
 	}
 }

@@ -197,6 +197,19 @@ uint64_t cm_deadline(const struct cm *cm);
 void cm_expire(struct cm *cm, uint64_t now_ns);
 
 /*
+ * A MAD of ours to dgid did not arrive, and somebody on the way says so: mad is
+ * the begin of it. Requests to dgid that nobody has answered are repeated
+ * sooner, as the peer may be about to start, and given up CM_REFUSED_NS later,
+ * as if all their retries were used up; others that follow soon, at once, or
+ * (hosts do not say it to each) CM_DEAD_WAIT_NS later. What was answered lives
+ * on.
+ */
+#define CM_DEAD_WAIT_NS UINT64_C(200000000)
+#define CM_REFUSED_NS UINT64_C(400000000)
+void cm_unreachable(struct cm *cm, const union ibv_gid *dgid,
+		    const uint8_t *mad, size_t len, uint64_t now_ns);
+
+/*
  * Ends connections with processes of this host that have died, as their kernel
  * would if the connections were the kernel's: gone() is asked for every
  * connection with a place.

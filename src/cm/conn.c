@@ -376,15 +376,8 @@ void cm_conn_expire(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 	case CM_REP_SENT:
 	case CM_MRA_REP_RCVD:
 	case CM_DREQ_SENT:
-		if (c->retries < c->max_retries) {
-			c->retries++;
-			cm->stats.retries++;
-			c->patience_ns =
-				min_u64(2 * c->patience_ns, c->max_patience_ns);
-			cm_conn_resend(cm, c);
-			cm_conn_timer(cm, c, now_ns + c->patience_ns);
+		if (cm_conn_again(cm, c, now_ns))
 			return;
-		}
 		ev.status = -ETIMEDOUT;
 		ev.type = CM_EV_UNREACHABLE;
 		if (c->state == CM_DREQ_SENT) {

@@ -13,8 +13,11 @@
 #define CM_TX_QUEUE 256
 #define CM_LINGER_NS UINT64_C(10000000000) /* answering late duplicates */
 #define CM_LINGER_MAX 4096
+#define CM_REFUSED_RETRY 14 /* 67 ms, to begin with */
+#define CM_SWEEP_NS UINT64_C(10000000)
+#define CM_DEAD_NS UINT64_C(10000000000) /* no grace for the next request */
 #define CM_MRA_TIMEOUT 20 /* what we ask for with MRA: 4.3 s, */
-#define CM_MAX_MRAS 250	  /* again and again */
+#define CM_MAX_MRAS 250 /* again and again */
 #define CM_MAX_TIMEOUT 24 /* what a peer may make us wait at a time: 69 s */
 
 /* A chained hash table of things that contain a struct hlink. */
@@ -56,6 +59,7 @@ struct cm_conn {
 	uint8_t max_retries, retries;
 	uint8_t mras; /* received */
 	uint64_t patience_ns, max_patience_ns;
+	uint64_t refused_ns; /* when first heard that it did not arrive; or 0 */
 
 	uint64_t due;
 	size_t heap_pos; /* + 1; 0: no timer */
@@ -83,6 +87,10 @@ struct cm {
 	struct cm_conn **heap;
 	size_t heap_len, heap_size;
 	size_t lingering;
+	/* The last destination that was given up, and the last one whose
+	 * requests were all looked at; and when. See cm_unreachable(). */
+	union ibv_gid dead_gid, swept_gid;
+	uint64_t dead_ns, swept_ns;
 	struct cm_mad *txq;
 	size_t tx_head, tx_len;
 	struct cm_stats stats;
@@ -126,6 +134,8 @@ void cm_conn_resend(struct cm *cm, struct cm_conn *c);
 /* The same, and repeats it until the state changes. */
 void cm_conn_ask(struct cm *cm, struct cm_conn *c, struct mad *m,
 		 uint64_t now_ns);
+/* Repeats it, unless that is in vain. */
+bool cm_conn_again(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
 /* The connection is over: nothing more will happen to it. */
 void cm_conn_end(struct cm *cm, struct cm_conn *c);
 /* It is over but answers duplicates with the last message for a while. */

@@ -88,15 +88,8 @@ void cm_sidr_expire(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 	};
 
 	if (c->state == CM_SIDR_REQ_SENT) {
-		if (c->retries < c->max_retries) {
-			c->retries++;
-			cm->stats.retries++;
-			c->patience_ns =
-				min_u64(2 * c->patience_ns, c->max_patience_ns);
-			cm_conn_resend(cm, c);
-			cm_conn_timer(cm, c, now_ns + c->patience_ns);
+		if (cm_conn_again(cm, c, now_ns))
 			return;
-		}
 		cm_emit(cm, &ev);
 	} else if (c->quiet) {
 		c->quiet = false;

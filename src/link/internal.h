@@ -14,7 +14,9 @@
 #include <stdatomic.h>
 #include <sys/socket.h>
 
-#define TX_POOL 4 /* sending sockets per address family */
+#define TX_POOL 4 /* sending sockets per address family, */
+#define TX_QP1 TX_POOL /* and one for QP1; see udp_err.c */
+#define TX_SOCKS (TX_POOL + 1)
 #define UDP_WHY 512 /* characters of a reason */
 #define UDP_MAX_BYTES 65000 /* payload of one datagram or GSO run */
 /* What a datagram costs a receive buffer beyond its bytes, about. */
@@ -33,9 +35,10 @@
 #define HANDOVER_VERSION 2
 #define HANDOVER_LEN 40
 
-enum rx_kind { RX_PRIVATE, RX_UNICAST, RX_MULTICAST };
+enum rx_kind { RX_PRIVATE, RX_UNICAST, RX_MULTICAST, RX_ERRORS };
 
-/* A receiving socket. Owned by udp->bind_lock; rx side fields by rx_lock. */
+/* A receiving socket, or (RX_ERRORS) the errors of a sending one. Owned by
+ * udp->bind_lock; rx side fields by rx_lock. */
 struct rx_sock {
 	struct rx_sock *next;
 	union ibv_gid gid; /* bound to; private sockets: none */
@@ -98,7 +101,10 @@ struct udp {
 	int epfd;
 	int pending_fd; /* eventfd: rx holds packets that are not handed over */
 	int spare_fd; /* a socket to put in the place of closed ones */
-	struct tx_sock tx[2][TX_POOL]; /* [v4] */
+	struct tx_sock tx[2][TX_SOCKS]; /* [v4] */
+	struct rx_sock errors[2]; /* of tx[v4][TX_QP1] */
+	udp_unreachable_fn *unreachable;
+	void *unreachable_arg;
 	uint16_t private_port;
 	struct udp_stats stats;
 	_Atomic uint64_t draws; /* random numbers used for loss */
@@ -143,7 +149,13 @@ void udp_misdelivered(struct udp *u, struct rx_sock *s, uint32_t qpn);
 struct tx_sock *udp_peer_get(struct udp *u, unsigned slot, bool v4);
 void udp_peer_put(struct udp *u, unsigned slot);
 
+/* udp_err.c */
+void err_enable(int fd, bool v4);
+void err_read(struct udp *u, int fd);
+
 /* udp_rx.c */
+/* The address, and as the result the port. */
+uint16_t udp_gid(const struct sockaddr_storage *ss, union ibv_gid *gid);
 int rx_create(struct udp *u);
 void rx_destroy(struct udp *u);
 /* Frees the sockets in the graveyard. rx_lock is held. */

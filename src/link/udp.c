@@ -473,7 +473,7 @@ int udp_create(struct udp **out, const struct udp_config *cfg,
 	pthread_mutex_init(&u->rx_lock, NULL);
 	u->pending_fd = -1;
 	u->spare_fd = -1;
-	for (int i = 0; i < TX_POOL; i++)
+	for (int i = 0; i < TX_SOCKS; i++)
 		u->tx[0][i].fd = u->tx[1][i].fd = -1;
 	u->epfd = epoll_create1(EPOLL_CLOEXEC);
 	if (u->epfd < 0) {
@@ -488,11 +488,23 @@ int udp_create(struct udp **out, const struct udp_config *cfg,
 	err = watch(u, u->pending_fd, NULL);
 	if (err)
 		goto err_destroy;
-	for (int i = 0; i < TX_POOL; i++) {
+	for (int i = 0; i < TX_SOCKS; i++) {
 		int err6 = tx_open(&u->tx[0][i], false, 0);
 
 		err = tx_open(&u->tx[1][i], true, 0);
 		if (err && err6)
+			goto err_destroy;
+	}
+	for (int v4 = 0; v4 < 2; v4++) {
+		struct rx_sock *s = &u->errors[v4];
+
+		s->kind = RX_ERRORS;
+		s->fd = u->tx[v4][TX_QP1].fd;
+		if (s->fd < 0)
+			continue;
+		err_enable(s->fd, v4);
+		err = watch(u, s->fd, s);
+		if (err)
 			goto err_destroy;
 	}
 	u->spare_fd = udp_socket(u->tx[1][0].fd >= 0);
@@ -538,7 +550,7 @@ static void free_udp(struct udp *u)
 		close_fd(s->fd);
 		free(s);
 	}
-	for (int i = 0; i < TX_POOL; i++) {
+	for (int i = 0; i < TX_SOCKS; i++) {
 		close_fd(u->tx[0][i].fd);
 		close_fd(u->tx[1][i].fd);
 	}

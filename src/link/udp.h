@@ -76,6 +76,15 @@ int udp_poll(struct udp *u, unsigned budget, udp_rx_fn *fn, void *arg);
 void udp_poll_wait(struct udp *u);
 
 /*
+ * Called from udp_poll() when a packet for QP1 that was sent to port 4791 of
+ * dst did not get there: nobody has the port, or there is no way. packet is what
+ * was quoted of it, from BTH on: as much as the sender of the news saw fit.
+ */
+typedef void udp_unreachable_fn(void *arg, const union ibv_gid *dst,
+				const uint8_t *packet, size_t len);
+void udp_on_unreachable(struct udp *u, udp_unreachable_fn *fn, void *arg);
+
+/*
  * Sends pkt[0..n) of a batch in order: ICRC, GSO, source port. Returns how many
  * were taken (dropped ones by --loss count as taken); fewer than n when a
  * socket or the receiver on this host has no room now. A packet that can never

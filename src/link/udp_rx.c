@@ -113,7 +113,7 @@ void rx_destroy(struct udp *u)
 	free(u->rx);
 }
 
-static uint16_t gid_of(const struct sockaddr_storage *ss, union ibv_gid *gid)
+uint16_t udp_gid(const struct sockaddr_storage *ss, union ibv_gid *gid)
 {
 	if (ss->ss_family == AF_INET) {
 		const struct sockaddr_in *sin = (const void *)ss;
@@ -224,7 +224,7 @@ static bool begin(struct udp *u, struct rx *rx, int i)
 		.len = rx->msg[i].msg_len,
 	};
 	d->segment = d->len;
-	d->sport = gid_of(&rx->from[i], &d->src);
+	d->sport = udp_gid(&rx->from[i], &d->src);
 	if (!read_control(u, d, m) || !d->len || m->msg_flags & MSG_TRUNC) {
 		STAT_ADD(u, rx_malformed, 1);
 		d->len = 0;
@@ -529,7 +529,9 @@ static int fetch(struct udp *u, struct rx *rx)
 			struct rx_sock *s =
 				rx->event[rx->next_event++].data.ptr;
 
-			if (s && read_sock(rx, s))
+			if (s && s->kind == RX_ERRORS)
+				err_read(u, s->fd);
+			else if (s && read_sock(rx, s))
 				return rx->count;
 		}
 		if (asked)

@@ -241,6 +241,12 @@ static bool lose(struct udp *u)
 	return (double)(z >> 11) * 0x1p-53 < u->cfg.loss;
 }
 
+static struct tx_sock *shared_sock(struct udp *u, const struct route *r,
+				   const struct roce_pkt *p)
+{
+	return &u->tx[r->v4][r->qpn == 1 ? TX_QP1 : p->hash % TX_POOL];
+}
+
 /*
  * Gathers packets from first on; *next is the first that was not looked at.
  * All that is lost on the way counts as looked at.
@@ -261,9 +267,7 @@ static void gather(struct udp *u, struct run *run, struct route *r,
 
 		if (!head) {
 			route(u, r, p);
-			run->sock = r->private ?
-					    r->private :
-					    &u->tx[r->v4][p->hash % TX_POOL];
+			run->sock = r->private ? r->private : shared_sock(u, r, p);
 			run->size = size;
 		} else if (p->hash != head->hash || size > run->size ||
 			   packet_qpn(p) != r->qpn ||
@@ -368,6 +372,10 @@ static int send_iov(const struct route *r, struct tx_sock *sock,
 	int err = send_with(r, sock, iov, niov, segment,
 			    label ? r->control_len : r->plain_len);
 
+	/* News of an earlier message, udp_err.c: nothing was sent. */
+	if (err && r->qpn == 1 && !r->private)
+		err = send_with(r, sock, iov, niov, segment,
+				label ? r->control_len : r->plain_len);
 	/* Where somebody leases flow labels (ipv6_flowlabel(7)) others may not
 	 * use them, and before Linux 5.3 nobody without a lease. */
 	if (err == EINVAL && label) {

@@ -286,6 +286,23 @@ void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 	pthread_mutex_unlock(&g->lock);
 }
 
+/* A packet for QP1 did not arrive; under the link's receive side. */
+static void unreachable(void *arg, const union ibv_gid *dgid,
+			const uint8_t *packet, size_t len)
+{
+	struct gsi *g = arg;
+	struct roce_hdr h;
+	int hdr = roce_decode(&h, packet, len);
+
+	if (hdr < 0 || h.opcode != (ROCE_UD | ROCE_SEND_ONLY))
+		return;
+	pthread_mutex_lock(&g->lock);
+	cm_unreachable(g->cm, dgid, packet + hdr, len - (size_t)hdr,
+		       clock_ns());
+	flush(g);
+	pthread_mutex_unlock(&g->lock);
+}
+
 void gsi_expire(struct engine *e, uint64_t now)
 {
 	struct gsi *g = e->gsi;
@@ -353,6 +370,7 @@ int gsi_create(struct engine *e)
 	pthread_mutex_init(&g->lock, NULL);
 	pthread_mutex_init(&g->bind_lock, NULL);
 	e->gsi = g;
+	udp_on_unreachable(e->udp, unreachable, g);
 	return 0;
 }
 
@@ -391,6 +409,7 @@ void gsi_destroy(struct engine *e)
 	if (!g)
 		return;
 	g->user = NULL;
+	udp_on_unreachable(e->udp, NULL, NULL);
 	say_goodbye(g);
 	for (size_t i = 0; i < g->nbound; i++)
 		udp_unbind(e->udp, &g->bound[i].gid, g->bound[i].ifindex);

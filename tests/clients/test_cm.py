@@ -132,6 +132,17 @@ def test_silent_host(placements):
                                              "SOFTHCA_CM_RETRIES": "2"})
 
 
+@pytest.mark.parametrize("family", [4, 6])
+def test_refusing_host(placements, family):
+    """A host where nobody receives RoCE says so (ICMP): a program need not wait
+    for all retries, which takes longer than this test may."""
+    place = placements("netns")
+    assert place.client.run(
+        [CHECK, "wait_client"], limit=30,
+        env={"CM_CHECK_ADDR": host(place, family), "CM_CHECK_PORT": "7174"}) == \
+        "connecting\nRDMA_CM_EVENT_UNREACHABLE -110\n"
+
+
 def no_network(placements, commands):
     """A side with nothing but its loopback interface; commands set it up."""
     placements("netns")  # skips where no namespace can be made

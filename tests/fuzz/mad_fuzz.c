@@ -41,6 +41,7 @@ static void bytes(struct input *in, void *to, size_t len)
 }
 
 struct world {
+	uint64_t tid; /* of the last message sent */
 	struct cm *cm;
 	struct cm_conn *conn[CONNS];
 	uint32_t remote_id[CONNS]; /* as far as we have heard of it */
@@ -104,6 +105,7 @@ static void drain(struct world *w)
 		struct mad d;
 
 		FUZZ_CHECK(!mad_decode(&d, m.mad, MAD_LEN));
+		w->tid = d.tid;
 	}
 }
 
@@ -157,11 +159,16 @@ static void message(struct world *w)
 		bytes(w->in, (uint8_t *)&m + g->offset,
 		      g->size < 8 ? g->size : 8);
 	}
+	m.tid = w->tid;
 	mad_encode(&m, p);
 	if (byte(w->in) % 8 == 0)
 		p[byte(w->in)] = byte(w->in);
-	cm_rx(w->cm, &peer, &us, 0, p, byte(w->in) == 255 ? 255 : MAD_LEN,
-	      w->now);
+	/* or one of ours that did not arrive */
+	if (byte(w->in) % 16 == 0)
+		cm_unreachable(w->cm, &peer, p, byte(w->in) % MAD_LEN, w->now);
+	else
+		cm_rx(w->cm, &peer, &us, 0, p,
+		      byte(w->in) == 255 ? 255 : MAD_LEN, w->now);
 }
 
 static void user(struct world *w)

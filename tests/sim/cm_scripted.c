@@ -282,6 +282,146 @@ static void silent_host(void **unused)
 	finish(net);
 }
 
+/* B's host has no socket for what A sends, and says so, quoting quote bytes of
+ * the message; refusals: so many times. */
+static int refusals;
+static size_t quote = MAD_LEN;
+
+static bool refuse_all(struct cm_net *net, const struct mad *m, int from)
+{
+	uint8_t mad[MAD_LEN];
+
+	if (from || !refusals)
+		return false;
+	refusals--;
+	mad_encode(m, mad);
+	cm_unreachable(A->cm, &B->gid, mad, quote, net->now);
+	return true;
+}
+
+/* A host without RDMA is asked for a moment, in case that it is just starting;
+ * the next time it is believed at once. */
+static void refusing_host(void **unused)
+{
+	struct roce_path path;
+	struct cm_net *net = setup();
+	struct cm_conn *a = dial(net, &an_end, NULL, 0), *other;
+
+	(void)unused;
+	net->drop = refuse_all;
+	refusals = 1000;
+	cm_net_run(net, SEC / 4);
+	assert_int_equal(A->events, 0);
+	cm_net_run(net, 3 * SEC / 4);
+	expect(A, CM_EV_UNREACHABLE, -ETIMEDOUT);
+	assert_int_equal(SENT(A, REQ), 4);
+	cm_close(A->cm, a, net->now);
+
+	a = dial(net, &an_end, NULL, 0);
+	cm_net_run(net, 1000);
+	assert_int_equal(A->count[CM_EV_UNREACHABLE], 2);
+	assert_int_equal(SENT(A, REQ), 5);
+	cm_close(A->cm, a, net->now);
+
+	path = cm_net_path(net, 0, 1);
+	assert_int_equal(cm_sidr_request(A->cm, &a, UD_SID, &path, 0xffff, NULL,
+					 0, A, net->now),
+			 0);
+	cm_net_run(net, 1000);
+	expect(A, CM_EV_SIDR_REP, -ETIMEDOUT);
+	assert_int_equal(SENT(A, SIDR_REQ), 1);
+	cm_close(A->cm, a, net->now);
+
+	/* or if nothing is heard, after a moment; hosts do not say it often */
+	refusals = 0;
+	net->drop = drop_all;
+	a = dial(net, &an_end, NULL, 0);
+	cm_net_run(net, SEC / 2);
+	assert_int_equal(A->count[CM_EV_UNREACHABLE], 3);
+	cm_close(A->cm, a, net->now);
+	net->drop = refuse_all;
+
+	/* a while later it may have started, */
+	net->now += 20 * SEC;
+	a = dial(net, &an_end, NULL, 0);
+	refusals = 2;
+	cm_net_run(net, SEC);
+	assert_int_equal(B->count[CM_EV_REQ], 1);
+	cm_close(A->cm, a, net->now);
+	cm_close(B->cm, B->ev.conn, net->now);
+	cm_net_run(net, 30 * SEC);
+	net->now += 30 * SEC;
+
+	/* and one refusal, of the few that hosts send, is about all requests */
+	a = dial(net, &an_end, NULL, 0);
+	refusals = 0;
+	net->drop = drop_all;
+	other = dial(net, &an_end, NULL, 0);
+	cm_net_flush(net);
+	net->drop = refuse_all;
+	refusals = 1000;
+	cm_net_run(net, SEC);
+	assert_int_equal(A->count[CM_EV_UNREACHABLE], 5);
+	cm_close(A->cm, a, net->now);
+	cm_close(A->cm, other, net->now);
+	finish(net);
+}
+
+/* What somebody else says about a message that he has not seen, or about one
+ * that was answered, changes nothing. */
+static void forged_refusal(void **unused)
+{
+	static const union ibv_gid elsewhere = { .raw = { 1 } };
+	struct cm_net *net = setup();
+	struct mad m = { .attr_id = MAD_CM_REQ };
+	struct cm_conn *a, *b;
+	uint8_t mad[MAD_LEN];
+
+	(void)unused;
+	/* no transaction ID is quoted */
+	net->drop = refuse_all;
+	refusals = 1000;
+	quote = 15;
+	a = dial(net, &an_end, NULL, 0);
+	cm_net_run(net, 5 * SEC);
+	assert_int_equal(A->events, 0);
+	assert_true(SENT(A, REQ) < 6);
+	quote = MAD_LEN;
+	/* another one */
+	m.tid = cm_conn_id(a);
+	mad_encode(&m, mad);
+	for (int i = 0; i < 100; i++) {
+		cm_unreachable(A->cm, &B->gid, mad, MAD_LEN, net->now);
+		cm_unreachable(A->cm, &elsewhere, mad, MAD_LEN, net->now);
+		cm_net_run(net, SEC / 100);
+	}
+	assert_int_equal(A->events, 0);
+	cm_close(A->cm, a, net->now);
+	refusals = 0;
+
+	establish(net, &a, &b);
+	refusals = 1000;
+	assert_int_equal(cm_disconnect(B->cm, b, NULL, 0, net->now), 0);
+	cm_net_run(net, SEC);
+	assert_int_equal(cm_disconnect(A->cm, a, NULL, 0, net->now), 0);
+	cm_net_run(net, 5 * SEC);
+	assert_int_equal(A->count[CM_EV_UNREACHABLE], 0);
+	assert_int_equal(A->count[CM_EV_REJ], 0);
+	refusals = 0;
+	cm_close(A->cm, a, net->now);
+	cm_close(B->cm, b, net->now);
+
+	/* a DREQ is a request, and nobody is there to answer */
+	establish(net, &a, &b);
+	refusals = 1000;
+	assert_int_equal(cm_disconnect(A->cm, a, NULL, 0, net->now), 0);
+	cm_net_run(net, SEC);
+	expect(A, CM_EV_DREP, -ETIMEDOUT);
+	cm_close(A->cm, a, net->now);
+	cm_close(B->cm, b, net->now);
+	finish(net);
+}
+
 /* Giving up is said, and the other side then stops waiting. */
 static void give_up(void **unused)
 {
@@ -1217,6 +1357,8 @@ int main(void)
 		cmocka_unit_test(private_data_limits),
 		cmocka_unit_test(nobody_listens),
 		cmocka_unit_test(silent_host),
+		cmocka_unit_test(refusing_host),
+		cmocka_unit_test(forged_refusal),
 		cmocka_unit_test(give_up),
 		cmocka_unit_test(slow_user),
 		cmocka_unit_test(very_slow_user),

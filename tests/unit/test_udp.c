@@ -232,6 +232,23 @@ static void node_send(struct node *from, struct node *to,
 	assert_int_equal(done, count);
 }
 
+static struct {
+	unsigned count;
+	union ibv_gid dst;
+	uint8_t quote[300];
+	size_t len;
+} news;
+
+static void on_unreachable(void *arg, const union ibv_gid *dst,
+			   const uint8_t *packet, size_t len)
+{
+	(void)arg;
+	news.count++;
+	news.dst = *dst;
+	news.len = len;
+	memcpy(news.quote, packet, len < 300 ? len : 300);
+}
+
 static const struct udp_config direct, wire = { .wire = true };
 
 /* Every size, both ways, both families: all arrive, in order and unharmed. */
@@ -2329,6 +2346,51 @@ static int group_teardown(void **state)
 	return system(cmd);
 }
 
+/*
+ * Nobody has the port there: that is known, with what was sent. It concerns QP1
+ * alone, and no packet that is sent next, to somebody who is there.
+ */
+static void unreachable_host(const char *a, const char *b, const char *nobody)
+{
+	struct roce_path path = path_of(a, b), nowhere = path_of(a, nobody);
+	uint64_t end = clock_ns() + 5000000000u;
+	struct node x, y;
+
+	memset(&news, 0, sizeof(news));
+	node_start(&x, &wire);
+	node_start(&y, &wire);
+	udp_on_unreachable(x.u, on_unreachable, NULL);
+	node_bind(&x, a);
+	node_bind(&y, b);
+	node_send(&x, NULL, &nowhere, 5, UD_ONLY, 256, 20);
+	node_poll(&x);
+	assert_int_equal(news.count, 0);
+	for (unsigned i = 1; i <= 20; i++) {
+		node_send(&x, NULL, &nowhere, 1, UD_ONLY, 256, 1);
+		node_send(&x, NULL, &path, 1, UD_ONLY, 256, 1);
+		y.next_psn = 0;
+		node_expect(&y, i);
+	}
+	while (news.count < 20 && clock_ns() < end)
+		node_poll(&x);
+	assert_int_equal(news.count, 20);
+	assert_memory_equal(&news.dst, &nowhere.dgid, 16);
+	assert_true(news.len >= 20 + 256);
+	assert_int_equal(news.quote[0], UD_ONLY);
+	assert_int_equal(news.quote[7], 1);
+	for (size_t i = 0; i < 256; i++)
+		assert_int_equal(news.quote[20 + i], pattern(0, i));
+	assert_false(readable(&x));
+	node_stop(&x);
+	node_stop(&y);
+}
+
+static void unreachable_v4(void **state)
+{
+	(void)state;
+	unreachable_host("127.0.0.1", "127.0.0.2", "127.0.0.3");
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -2359,6 +2421,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(many_sockets),
 		cmocka_unit_test(foreign_owner_of_the_port),
 		cmocka_unit_test(a_taken_port_is_remembered),
+		cmocka_unit_test(unreachable_v4),
 		cmocka_unit_test(addresses_of_others_cannot_be_bound),
 		cmocka_unit_test(other_registries_are_kept_out),
 		cmocka_unit_test(another_user),
