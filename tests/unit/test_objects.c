@@ -7,7 +7,6 @@
 #include "objects/objects.h"
 #include "pair.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -1221,13 +1220,14 @@ static void many_qps(void **state)
 
 static int count_fds(void)
 {
-	DIR *d = opendir("/proc/self/fd");
+	char name[32];
 	int n = 0;
 
-	assert_non_null(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
+	/* Opening none: TSan does not see when the library closes one. */
+	for (int fd = 0; fd < 1024; fd++) {
+		snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+		n += !access(name, F_OK);
+	}
 	return n;
 }
 
