@@ -3,10 +3,8 @@
  */
 #include "cli/doctor.h"
 #include "cli/tree.h"
-#include "host/config.h"
 #include "host/registry.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -35,28 +33,8 @@ void check_tree(struct doctor *d, struct finding *f)
 	close(fd);
 }
 
-/* State files of this user, one for each network namespace ever used. */
-static unsigned int count_states(const char *dir)
-{
-	struct dirent *e;
-	unsigned int n = 0;
-	char prefix[64];
-	DIR *list;
-
-	snprintf(prefix, sizeof(prefix), "softhca-%u-",
-		 (unsigned int)geteuid());
-	list = opendir(dir);
-	while (list && (e = readdir(list)))
-		n += !strncmp(e->d_name, prefix, strlen(prefix));
-	if (list)
-		closedir(list);
-	return n;
-}
-
 void check_registry(struct doctor *d, struct finding *f)
 {
-	const char *dir = config_get()->rundir;
-	unsigned int states;
 	const char *why = NULL;
 	struct registry *r;
 	char ns[64];
@@ -82,15 +60,6 @@ void check_registry(struct doctor *d, struct finding *f)
 	     "processes of user %u in network namespace %s can find each "
 	     "other",
 	     (unsigned int)geteuid(), ns);
-	states = count_states(dir ? dir : "/dev/shm");
-	if (states > 16) {
-		TEXT(f, "; %u state files, mostly of namespaces that are gone",
-		     states);
-		FIX(f,
-		    "while none of your programs uses RDMA: rm "
-		    "%s/softhca-%u-*",
-		    dir ? dir : "/dev/shm", (unsigned int)geteuid());
-	}
 }
 
 void check_shm(struct doctor *d, struct finding *f)

@@ -120,7 +120,8 @@ void check_port(struct doctor *d, struct finding *f)
 		       "then sudo rdma link delete NAME");
 	else
 		FIX(f, "end that process, or work in a network namespace of "
-		       "your own (unshare -Urn); processes of one user share "
+		       "your own (unshare -Urn, ip link set lo up); processes "
+		       "of one user share "
 		       "the port where they share /dev/shm or SOFTHCA_RUNDIR");
 leave:
 	registry_leave(r);

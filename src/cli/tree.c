@@ -15,6 +15,7 @@
 #include "cli/tree.h"
 #include "cli/cli.h"
 #include "cli/hca.h"
+#include "host/owner.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -363,7 +364,9 @@ static int open_home(const char *base, const char *home)
 		goto out;
 	}
 	err = -EPERM;
-	if (st.st_uid != geteuid() && st.st_uid != 0)
+	/* In a user namespace root's number is that of all outside. */
+	if (st.st_uid != geteuid() && st.st_uid != 0 &&
+	    !(owner_unknown(st.st_uid) && (st.st_mode & S_ISVTX)))
 		goto out;
 	if ((st.st_mode & 022) && !(st.st_mode & S_ISVTX))
 		goto out;
@@ -379,7 +382,7 @@ static int open_home(const char *base, const char *home)
 	err = fd;
 	if (fstat(fd, &st))
 		err = -errno;
-	else if (st.st_uid != geteuid() || (st.st_mode & 077))
+	else if (!owner_private(fd, &st))
 		err = -EPERM;
 	else if (faccessat(fd, ".", W_OK | X_OK, AT_EACCESS))
 		err = -errno;
@@ -399,8 +402,7 @@ int tree_home(char home[PATH_MAX], char *why, size_t why_size)
 	size_t i, used = 0;
 	int fd = -ENOENT;
 
-	snprintf(name, sizeof(name), "softhca-sysfs-%u",
-		 (unsigned int)geteuid());
+	snprintf(name, sizeof(name), "softhca-sysfs-%u", owner_uid());
 	why[0] = '\0';
 	for (i = 0; i < sizeof(bases) / sizeof(bases[0]); i++) {
 		if (!bases[i] || bases[i][0] != '/' ||

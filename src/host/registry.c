@@ -19,8 +19,10 @@
 #include "base/bytes.h"
 #include "base/sys.h"
 #include "config.h"
+#include "owner.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -402,6 +404,69 @@ static bool file_valid(int fd, const struct stat *st)
 	       head.size == sizeof(struct shared);
 }
 
+static struct file *find_file(const char *path)
+{
+	struct stat st;
+
+	if (lstat(path, &st))
+		return NULL;
+	for (struct file *f = files; f; f = f->next)
+		if (f->dev == st.st_dev && f->ino == st.st_ino)
+			return f;
+	return NULL;
+}
+
+/* Removes a file of ours that nobody uses: no process has a lock on it. */
+static void remove_stray(const char *path)
+{
+	struct flock any = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	struct stat st;
+	int fd;
+
+	if (find_file(path))
+		return; /* to close it would drop our locks */
+	fd = sys_open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
+	if (fd < 0)
+		return;
+	/* Whoever has opened it and waits for the lock finds that it is gone.
+	 * One's own lock is not reported. */
+	if (!fstat(fd, &st) && S_ISREG(st.st_mode) && owner_private(fd, &st) &&
+	    !record_lock(fd, F_WRLCK, LOCK_BYTE) && !fcntl(fd, F_GETLK, &any) &&
+	    any.l_type == F_UNLCK)
+		unlink(path);
+	sys_close(fd);
+}
+
+/*
+ * Processes that are killed leave the file of their network namespace. Where
+ * the namespace is gone nobody else comes to use or remove it. The file at own
+ * is new and stays.
+ */
+static void remove_strays(const char *own)
+{
+	size_t dir_len = (size_t)(strrchr(own, '/') - own);
+	size_t prefix = (size_t)(strrchr(own, '-') + 1 - own) - dir_len - 1;
+	char path[4096];
+	struct dirent *e;
+	DIR *d;
+
+	snprintf(path, sizeof(path), "%.*s", (int)dir_len, own);
+	d = opendir(path);
+	while (d && (e = readdir(d))) {
+		const char *ino = e->d_name + prefix;
+
+		if (strncmp(e->d_name, own + dir_len + 1, prefix) || !*ino ||
+		    ino[strspn(ino, "0123456789")] ||
+		    !strcmp(e->d_name, own + dir_len + 1))
+			continue;
+		snprintf(path, sizeof(path), "%.*s/%.64s", (int)dir_len, own,
+			 e->d_name);
+		remove_stray(path);
+	}
+	if (d)
+		closedir(d);
+}
+
 /*
  * Opens, locks and if need be makes the file at path. -EAGAIN: it was replaced
  * meanwhile. A file that is not as it should be is never changed, since it may
@@ -422,8 +487,8 @@ static int open_locked(const char *path, struct stat *st)
 		err = fail(-errno, "cannot examine %s", path);
 		goto err_close;
 	}
-	if (!S_ISREG(st->st_mode) || st->st_uid != geteuid() ||
-	    st->st_mode & 077 || st->st_nlink > 1) {
+	if (!S_ISREG(st->st_mode) || st->st_nlink > 1 ||
+	    !owner_private(fd, st)) {
 		err = fail(-EACCES,
 			   "%s is not a private file of this user; remove it "
 			   "or set SOFTHCA_RUNDIR to a directory of your own",
@@ -445,6 +510,7 @@ static int open_locked(const char *path, struct stat *st)
 			fail(err, "cannot write %s: %s", path, strerror(-err));
 			goto err_close;
 		}
+		remove_strays(path);
 	} else if (!file_valid(fd, st)) {
 		if (unlink(path))
 			err = fail(-errno, "cannot replace %s: %s", path,
@@ -456,18 +522,6 @@ static int open_locked(const char *path, struct stat *st)
 err_close:
 	sys_close(fd); /* and with it the lock */
 	return err;
-}
-
-static struct file *find_file(const char *path)
-{
-	struct stat st;
-
-	if (lstat(path, &st))
-		return NULL;
-	for (struct file *f = files; f; f = f->next)
-		if (f->dev == st.st_dev && f->ino == st.st_ino)
-			return f;
-	return NULL;
 }
 
 /*
@@ -501,8 +555,7 @@ static int get_file(const char *dir, struct file **out)
 
 	if (stat("/proc/self/ns/net", &st))
 		st.st_ino = 0;
-	if (snprintf(path, sizeof(path), "%s/softhca-%u-%llu", dir,
-		     (unsigned)geteuid(),
+	if (snprintf(path, sizeof(path), "%s/softhca-%u-%llu", dir, owner_uid(),
 		     (unsigned long long)st.st_ino) >= (int)sizeof(path))
 		return fail(-ENAMETOOLONG, "%s: name too long", dir);
 	f = find_file(path);

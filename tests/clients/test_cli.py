@@ -671,6 +671,27 @@ def test_ordinary_user(staged):
         assert p.stdout.startswith("65534\n")
 
 
+def test_user_namespace(staged):
+    """Everybody is user 0 in a user namespace of his own, and meets root's files there."""
+    softhca("run", "--", "ibv_devinfo")  # leaves files of user 0
+    tool, port = shlex.quote(f"{staged}/bin/softhca"), str(rig.free_port())
+    nobody = {"tool": f"{staged}/bin/softhca", "cwd": "/", "env": {"XDG_RUNTIME_DIR": ""}}
+    alone = as_nobody(*namespace("-Urn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"))
+    p = softhca("run", "--", "sh", "-c", "ls /sys/class/infiniband; " + TWO_ENDS, port,
+                prefix=alone, **nobody)
+    assert p.returncode == 0 and p.stdout.startswith("softhca0\n"), p.stdout + p.stderr
+    assert not [line for line in p.stderr.splitlines() if line.startswith("softhca:")], p.stderr
+    checks, rc = doctor(prefix=alone, **nobody)
+    assert not [c for c in checks.values() if c["status"] != "OK"]
+
+    # One user is one user, inside and outside: they share port 4791.
+    inside = f"! unshare -Ur {tool} run --addr 127.0.0.1 -- ibv_"
+    p = softhca("run", "--addr", "127.0.0.1", "--", "sh", "-c", TWO_ENDS.replace("! ibv_", inside), port,
+                prefix=as_nobody(), **nobody)
+    assert p.returncode == 0, p.stdout + p.stderr
+    assert "taken" not in p.stderr
+
+
 def test_user_without_any_place_to_write(staged):
     """No place for files: programs run all the same, without the shim's."""
     if os.geteuid():

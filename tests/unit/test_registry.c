@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "host/config.h"
+#include "host/owner.h"
 #include "host/registry.h"
 
 #include <dirent.h>
@@ -484,6 +485,83 @@ static void files_of_others_are_refused(void **state)
 	registry_leave(r);
 }
 
+static char *in_dir(const char *fmt, unsigned n)
+{
+	static char path[512];
+	size_t len = (size_t)snprintf(path, sizeof(path), "%s/", dir);
+
+	snprintf(path + len, sizeof(path) - len, fmt, n);
+	return path;
+}
+
+static int touch(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0);
+	return fd;
+}
+
+/*
+ * Network namespaces come and go, and their processes may be killed: their
+ * files go when another one is made. Not those in use, nor anything else.
+ */
+static void files_of_the_dead_are_removed(void **state)
+{
+	static const char *const others[] = { "softhca-%u-1x", "softhca-%u-",
+					      "softhca-%u1-1",
+					      "softhca-sysfs-%u",
+					      "other-%u-1" };
+	unsigned uid = owner_uid();
+	struct registry *r;
+	int p[2], q[2];
+	pid_t pid;
+	char c;
+
+	(void)state;
+	close(touch(in_dir("softhca-%u-1", uid)));
+	assert_int_equal(symlink("/etc/passwd", in_dir("softhca-%u-2", uid)),
+			 0);
+	assert_int_equal(mkdir(in_dir("softhca-%u-3", uid), 0700), 0);
+	for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+		close(touch(in_dir(others[i], uid)));
+	assert_int_equal(pipe(p), 0);
+	assert_int_equal(pipe(q), 0);
+	pid = fork();
+	if (!pid) {
+		struct flock fl = { .l_type = F_WRLCK,
+				    .l_whence = SEEK_SET,
+				    .l_start = (1 << 20) + 17,
+				    .l_len = 1 };
+
+		close(q[1]);
+		if (fcntl(touch(in_dir("softhca-%u-4", uid)), F_SETLK, &fl) ||
+		    write(p[1], "x", 1) != 1)
+			_exit(1);
+		_exit(read(q[0], &c, 1) != 0); /* until we let go */
+	}
+	assert_int_equal(read(p[0], &c, 1), 1);
+
+	r = join();
+	assert_non_null(r);
+	assert_int_not_equal(access(in_dir("softhca-%u-1", uid), F_OK), 0);
+	assert_int_equal(access(in_dir("softhca-%u-4", uid), F_OK), 0);
+	registry_leave(r);
+	for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+		assert_int_equal(unlink(in_dir(others[i], uid)), 0);
+	assert_int_equal(unlink(in_dir("softhca-%u-2", uid)), 0);
+	assert_int_equal(rmdir(in_dir("softhca-%u-3", uid)), 0);
+
+	for (int i = 0; i < 2; i++) {
+		close(p[i]);
+		close(q[i]);
+	}
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	r = join();
+	assert_int_not_equal(access(in_dir("softhca-%u-4", uid), F_OK), 0);
+	registry_leave(r);
+}
+
 static void no_directory_is_an_error_in_words(void **state)
 {
 	struct registry *r = NULL;
@@ -804,6 +882,7 @@ int main(void)
 		CLEAN(fork_shares_nothing),
 		TEST(garbage_in_the_file_is_survived),
 		TEST(files_of_others_are_refused),
+		CLEAN(files_of_the_dead_are_removed),
 		CLEAN(no_directory_is_an_error_in_words),
 		CLEAN(sockets_are_numbered_as_the_kernel_does),
 		CLEAN(receiver_only_on_the_private_port_is_no_socket),
