@@ -50,6 +50,10 @@ _softhca()
 		return
 		;;
 	--loss | --seed) return ;;
+	--peer | -p)
+		COMPREPLY=($(compgen -A hostname -- "$cur"))
+		return
+		;;
 	--part-id)
 		COMPREPLY=($(compgen -W '4129' -- "$cur"))
 		return
@@ -60,7 +64,7 @@ _softhca()
 		[[ $cur == -* ]] || COMPREPLY+=($(compgen -c -- "$cur")) ;;
 	env) COMPREPLY=($(compgen -W "$job $common" -- "$cur")) ;;
 	devices) COMPREPLY=($(compgen -W "--json $common" -- "$cur")) ;;
-	doctor) COMPREPLY=($(compgen -W "--json $common" -- "$cur"))
+	doctor) COMPREPLY=($(compgen -W "--json --peer $common" -- "$cur"))
 		[[ $cur == -* ]] || COMPREPLY+=($(compgen -c -- "$cur")) ;;
 	esac
 }

@@ -34,7 +34,7 @@ static void make_printable(char *s)
 			*s = '?';
 }
 
-static void report(struct doctor *d, const char *name, struct finding *f)
+void doctor_report(struct doctor *d, const char *name, struct finding *f)
 {
 	struct json_object *o;
 
@@ -82,10 +82,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct doctor *d = state->input;
 
-	(void)arg;
 	switch (key) {
 	case 'j':
 		d->json = true;
+		return 0;
+	case 'p':
+		if (!*arg || *arg == '-') {
+			argp_error(state, "--peer wants a host");
+			return EINVAL;
+		}
+		d->peer = arg;
 		return 0;
 	case ARGP_KEY_ARGS:
 		d->programs = state->argv + state->next;
@@ -100,7 +106,7 @@ static void check(struct doctor *d, const char *name,
 	struct finding f = { .status = OK };
 
 	fn(d, &f);
-	report(d, name, &f);
+	doctor_report(d, name, &f);
 }
 
 static void check_all(struct doctor *d)
@@ -126,6 +132,8 @@ int cmd_doctor(int argc, char **argv)
 {
 	static const struct argp_option options[] = {
 		{ "json", 'j', NULL, 0, "Print JSON", 0 },
+		{ "peer", 'p', "HOST", 0,
+		  "See whether RDMA gets to this host and back", 0 },
 		{ 0 },
 	};
 	static const struct argp argp = {
@@ -133,12 +141,14 @@ int cmd_doctor(int argc, char **argv)
 		.parser = parse,
 		.args_doc = "[PROGRAM...]",
 		.doc = "Find out what works here, what does not, and how "
-		       "to fix it. With PROGRAMs, look at those instead.\v"
+		       "to fix it. With PROGRAMs or "
+		       "--peer, look at those instead.\v"
 		       "The exit status is 1 if a line says FAIL, else 0. WARN "
 		       "is something slower, or out of reach for some "
 		       "programs.\n\n"
 		       "Examples:\n"
 		       "  softhca doctor\n"
+		       "  softhca doctor --peer 10.0.0.2\n"
 		       "  softhca doctor /usr/bin/ib_write_bw ./my-program\n"
 		       "  softhca doctor --json | jq '.checks[] | "
 		       "select(.status != \"OK\")'",
@@ -155,11 +165,17 @@ int cmd_doctor(int argc, char **argv)
 			struct finding f = { .status = OK };
 
 			check_program(&d, &f, d.programs[i]);
-			report(&d, "program", &f);
+			doctor_report(&d, "program", &f);
 		}
-	} else {
-		check_all(&d);
 	}
+	if (d.peer) {
+		check(&d, "device", check_device);
+		check(&d, "port", check_port);
+		if (d.hcas.count)
+			check_peer(&d);
+	}
+	if (!d.peer && !(d.programs && d.programs[0]))
+		check_all(&d);
 	if (d.json) {
 		all = json_object_new_object();
 		json_object_object_add(all, "version",

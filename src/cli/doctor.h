@@ -28,6 +28,7 @@ struct finding {
 struct doctor {
 	bool json;
 	char **programs;
+	const char *peer; /* --peer */
 	char libdir[PATH_MAX]; /* "": not found */
 	struct hca_list hcas; /* filled by check_device() */
 	char probe[8192]; /* what a program sees, by run_probe() */
@@ -42,6 +43,8 @@ void doctor_add(char *buf, size_t size, const char *fmt, ...)
 
 #define TEXT(f, ...) doctor_add((f)->text, sizeof((f)->text), __VA_ARGS__)
 #define FIX(f, ...) doctor_add((f)->fix, sizeof((f)->fix), __VA_ARGS__)
+
+void doctor_report(struct doctor *d, const char *name, struct finding *f);
 
 /* The first line of a small file, or -errno. */
 int doctor_read_line(const char *path, char *buf, size_t size);
@@ -69,5 +72,8 @@ void check_device(struct doctor *d, struct finding *f);
 void check_port(struct doctor *d, struct finding *f);
 void check_udp(struct doctor *d, struct finding *f);
 void check_buffers(struct doctor *d, struct finding *f);
+
+/* doctor_peer.c: reports several findings */
+void check_peer(struct doctor *d);
 
 #endif

@@ -82,6 +82,9 @@ def test_command_without_dashes():
     (["env", "true"], 2, "takes no command"),
     (["devices", "softhca0"], 2, "no argument"),
     (["doctor", "--nonsense"], 2, "unrecognized"),
+    (["doctor", "--peer"], 2, "requires an argument"),
+    (["doctor", "--peer", "--json"], 2, "wants a host"),
+    (["doctor", "--peer", ""], 2, "wants a host"),
 ])
 def test_wrong_calls(args, status, says):
     p = softhca(*args)
@@ -558,6 +561,72 @@ def test_doctor_where_no_interface_is_up():
     assert doctor(prefix=up)[0]["device"]["status"] == "OK"
     up = namespace("-Urn", "sh", "-c", 'ip link set lo up; ip addr flush dev lo; exec "$@"', "sh")
     assert "ip addr add" in doctor(prefix=up)[0]["device"]["fix"]
+
+
+PEER_CHECKS = {"device", "port", "peer-address", "peer-path", "peer-answer", "peer-mtu"}
+
+
+def test_doctor_of_a_peer(placements):
+    place = placements("netns")
+    side = place.client
+    server = rig.Proc(place.server, ["rping", "-s"])
+    try:
+        wait_for_roce_port(server)
+        for host in place.host, place.host6:
+            checks, rc = doctor("--peer", host, prefix=side.prefix)
+            assert rc == 0 and checks.keys() == PEER_CHECKS
+            assert not [c for c in checks.values() if c["status"] != "OK"]
+            assert host in checks["peer-address"]["text"]
+            assert re.search(", hca0, which is GID index \\d+ of softhca0", checks["peer-path"]["text"])
+            assert "answers" in checks["peer-answer"]["text"]
+            assert "9000 bytes get through, enough for path MTU 4096" in checks["peer-mtu"]["text"]
+        narrow = ["ip", "route", "add", f"{place.host}/32", "dev", "hca0", "mtu", "1500"]
+        subprocess.run([*side.prefix, *narrow], check=True)
+        try:
+            checks, rc = doctor("--peer", place.host, prefix=side.prefix)
+        finally:
+            narrow[2] = "del"
+            subprocess.run([*side.prefix, *narrow], check=True)
+        assert rc == 0 and checks["peer-mtu"]["status"] == "WARN"
+        assert "path MTU 1024" in checks["peer-mtu"]["text"] and "-m 1024" in checks["peer-mtu"]["fix"]
+    finally:
+        server.kill()
+
+
+def test_doctor_of_a_host_without_rdma(placements):
+    """ICMP says it, so nobody has to wait for a firewall that there is not."""
+    place = placements("netns")
+    for host in place.host, place.host6:
+        checks, rc = doctor("--peer", host, prefix=place.client.prefix)
+        assert rc == 1 and checks["peer-answer"]["status"] == "FAIL"
+        assert "ICMP port unreachable" in checks["peer-answer"]["text"]
+        assert "softhca run" in checks["peer-answer"]["fix"]
+
+
+@pytest.mark.full
+def test_doctor_of_a_silent_host(placements):
+    place = placements("netns")
+    code = ("import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); "
+            f"s.bind(('{place.host}', 4791)); print('ready', flush=True); input()")
+    with subprocess.Popen([*place.server.prefix, "/usr/bin/python3", "-c", code], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as silent:
+        assert silent.stdout.readline() == "ready\n"
+        checks, rc = doctor("--peer", place.host, prefix=place.client.prefix)
+        silent.stdin.close()
+    assert rc == 1 and "no answer" in checks["peer-answer"]["text"]
+    assert "UDP port 4791" in checks["peer-answer"]["fix"]
+
+
+@pytest.mark.parametrize("host,check,says", [
+    ("127.0.0.1", "peer-answer", "answers"), ("::1", "peer-answer", "answers"),
+    ("localhost", "peer-address", "localhost is "),
+    ("no.such.host.invalid", "peer-address", "no.such.host.invalid: "),
+    ("x" * 2000, "peer-address", "xxx"), ("192.0.2.1", "peer-path", "192.0.2.1"),
+])
+def test_doctor_of_odd_peers(placements, host, check, says):
+    checks, rc = doctor("--peer", host, prefix=placements("local").server.prefix)
+    assert says in checks[check]["text"]
+    assert rc == (checks[check]["status"] == "FAIL")
 
 
 def test_doctor_for_programs(tmp_path):

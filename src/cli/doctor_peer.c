@@ -1,0 +1,385 @@
+/*
+ * doctor_peer.c - whether RDMA gets to another host and back
+ *
+ * A connection manager answers a request for a service that nobody offers with
+ * REJ, be it softhca's, rxe's or hardware's: so one is sent, by our librdmacm
+ * as a program would. A plain datagram beside it, which is no valid packet,
+ * brings back what routers and the host say instead of an answer (ICMP).
+ */
+#include "cli/doctor.h"
+#include "host/netdev.h"
+#include "wire/roce.h"
+
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NOBODY_PORT 1 /* tcpmux; no RDMA program listens there */
+#define PATIENCE_NS 6000000000 /* a request is repeated after 4 s */
+
+struct cma_api {
+	struct rdma_event_channel *(*create_event_channel)(void);
+	void (*destroy_event_channel)(struct rdma_event_channel *channel);
+	int (*create_id)(struct rdma_event_channel *channel,
+			 struct rdma_cm_id **id, void *context,
+			 enum rdma_port_space ps);
+	int (*destroy_id)(struct rdma_cm_id *id);
+	int (*resolve_addr)(struct rdma_cm_id *id, struct sockaddr *src,
+			    struct sockaddr *dst, int timeout_ms);
+	int (*resolve_route)(struct rdma_cm_id *id, int timeout_ms);
+	int (*connect)(struct rdma_cm_id *id, struct rdma_conn_param *param);
+	int (*get_cm_event)(struct rdma_event_channel *channel,
+			    struct rdma_cm_event **event);
+	int (*ack_cm_event)(struct rdma_cm_event *event);
+};
+
+struct peer {
+	struct doctor *d;
+	struct cma_api cma;
+	const char *name;
+	char text[NI_MAXHOST]; /* its address */
+	struct sockaddr_storage addr; /* port 4791 */
+	socklen_t addr_len;
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *id;
+	int fd; /* the plain socket, connected */
+};
+
+static int64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * INT64_C(1000000000) + ts.tv_nsec;
+}
+
+static bool load(struct peer *p, struct finding *f)
+{
+	const struct {
+		const char *name;
+		void *slot;
+	} symbols[] = {
+		{ "rdma_create_event_channel", &p->cma.create_event_channel },
+		{ "rdma_destroy_event_channel", &p->cma.destroy_event_channel },
+		{ "rdma_create_id", &p->cma.create_id },
+		{ "rdma_destroy_id", &p->cma.destroy_id },
+		{ "rdma_resolve_addr", &p->cma.resolve_addr },
+		{ "rdma_resolve_route", &p->cma.resolve_route },
+		{ "rdma_connect", &p->cma.connect },
+		{ "rdma_get_cm_event", &p->cma.get_cm_event },
+		{ "rdma_ack_cm_event", &p->cma.ack_cm_event },
+	};
+	char path[PATH_MAX + 32];
+	void *lib, *sym;
+	size_t i;
+
+	snprintf(path, sizeof(path), "%s/librdmacm.so.1", p->d->libdir);
+	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	for (i = 0; lib && i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+		sym = dlsym(lib, symbols[i].name);
+		if (!sym)
+			break;
+		memcpy(symbols[i].slot, &sym, sizeof(sym));
+	}
+	if (lib && i == sizeof(symbols) / sizeof(symbols[0]))
+		return true;
+	f->status = FAIL;
+	TEXT(f, "%s", dlerror());
+	FIX(f, "install softhca again");
+	return false;
+}
+
+static bool find_address(struct peer *p, struct finding *f)
+{
+	const struct addrinfo hints = { .ai_family = AF_UNSPEC,
+					.ai_socktype = SOCK_DGRAM };
+	char port[8];
+	struct addrinfo *list;
+	int err;
+
+	snprintf(port, sizeof(port), "%d", ROCE_UDP_PORT);
+	err = getaddrinfo(p->name, port, &hints, &list);
+	if (err) {
+		f->status = FAIL;
+		TEXT(f, "%s: %s", p->name,
+		     err == EAI_SYSTEM ? strerror(errno) : gai_strerror(err));
+		FIX(f, "give an address, or see /etc/hosts and the name "
+		       "server");
+		return false;
+	}
+	memcpy(&p->addr, list->ai_addr, list->ai_addrlen);
+	p->addr_len = list->ai_addrlen;
+	freeaddrinfo(list);
+	getnameinfo((struct sockaddr *)&p->addr, p->addr_len, p->text,
+		    sizeof(p->text), NULL, 0, NI_NUMERICHOST);
+	TEXT(f, "%s is %s", p->name, p->text);
+	return true;
+}
+
+/*
+ * The next event of the connection manager, or -1 if there is none by the end;
+ * *err is its status. Meanwhile an ICMP message may arrive, whose meaning goes
+ * to *icmp, an errno, and ends the wait.
+ */
+static int next_event(struct peer *p, int64_t end, int *err, int *icmp)
+{
+	struct pollfd pfd[2] = { { .fd = p->channel->fd, .events = POLLIN },
+				 { .fd = icmp ? p->fd : -1 } };
+	struct rdma_cm_event *e;
+	socklen_t len = sizeof(*icmp);
+	int64_t left;
+	char byte;
+	int type;
+
+	while ((left = end - now_ns()) > 0) {
+		if (poll(pfd, 2, (int)(left / 1000000) + 1) < 0)
+			return -1;
+		if (pfd[0].revents) {
+			if (p->cma.get_cm_event(p->channel, &e))
+				return -1;
+			type = (int)e->event;
+			*err = e->status;
+			p->cma.ack_cm_event(e);
+			return type;
+		}
+		if (!pfd[1].revents)
+			continue;
+		if (getsockopt(p->fd, SOL_SOCKET, SO_ERROR, icmp, &len))
+			*icmp = errno;
+		while (recv(p->fd, &byte, 1, MSG_ERRQUEUE | MSG_DONTWAIT) >= 0)
+			;
+		/* A smaller MTU on the way is no verdict: check_mtu() sees it.
+		 */
+		if (*icmp == EMSGSIZE)
+			*icmp = 0;
+		if (*icmp)
+			return -1;
+	}
+	return -1;
+}
+
+static const struct hca *device_of(const struct peer *p)
+{
+	const struct doctor *d = p->d;
+	size_t i;
+
+	for (i = 0; i < d->hcas.count; i++)
+		if (!strcmp(d->hcas.hca[i].name, p->id->verbs->device->name))
+			return &d->hcas.hca[i];
+	return NULL;
+}
+
+/* By which device, address and interface packets to the peer leave. */
+static bool find_path(struct peer *p, struct finding *f)
+{
+	const struct sockaddr *src;
+	const struct hca *h = NULL;
+	char from[NI_MAXHOST] = "?";
+	int type, err = 0;
+	size_t i;
+
+	p->channel = p->cma.create_event_channel();
+	if (!p->channel ||
+	    p->cma.create_id(p->channel, &p->id, NULL, RDMA_PS_TCP))
+		err = errno;
+	else if (p->cma.resolve_addr(p->id, NULL, (struct sockaddr *)&p->addr,
+				     2000))
+		err = errno;
+	else if (next_event(p, now_ns() + PATIENCE_NS, &err, NULL) !=
+		 RDMA_CM_EVENT_ADDR_RESOLVED)
+		err = err ? -err : ETIMEDOUT;
+	else if (p->cma.resolve_route(p->id, 2000))
+		err = errno;
+	else if ((type = next_event(p, now_ns() + PATIENCE_NS, &err, NULL)) !=
+		 RDMA_CM_EVENT_ROUTE_RESOLVED)
+		err = err ? -err : ETIMEDOUT;
+	if (err) {
+		f->status = FAIL;
+		TEXT(f, "no way to %s: %s", p->text, strerror(err));
+		FIX(f,
+		    "ip route get %s; the interface it names has to be one "
+		    "of softhca devices",
+		    p->text);
+		return false;
+	}
+	src = &p->id->route.addr.src_addr;
+	getnameinfo(src,
+		    src->sa_family == AF_INET ? sizeof(struct sockaddr_in)
+					      : sizeof(struct sockaddr_in6),
+		    from, sizeof(from), NULL, 0, NI_NUMERICHOST);
+	TEXT(f, "%s is reached from %s", p->text, from);
+	h = device_of(p);
+	for (i = 0; h && i < h->gid_count; i++) {
+		if (memcmp(&h->gid[i].entry.gid,
+			   &p->id->route.addr.addr.ibaddr.sgid,
+			   sizeof(h->gid[i].entry.gid)))
+			continue;
+		TEXT(f, ", %s, which is GID index %u of %s", h->gid[i].ifname,
+		     h->gid[i].entry.gid_index, h->name);
+		break;
+	}
+	return true;
+}
+
+/* A socket to the peer that may not fragment, and hears what ICMP says. */
+static int open_plain(struct peer *p)
+{
+	bool v4 = p->addr.ss_family == AF_INET;
+	int level = v4 ? IPPROTO_IP : IPPROTO_IPV6, on = 1;
+	int discover = v4 ? IP_PMTUDISC_DO : IPV6_PMTUDISC_DO;
+
+	p->fd = socket(p->addr.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (p->fd < 0)
+		return -errno;
+	setsockopt(p->fd, level, v4 ? IP_MTU_DISCOVER : IPV6_MTU_DISCOVER,
+		   &discover, sizeof(discover));
+	setsockopt(p->fd, level, v4 ? IP_RECVERR : IPV6_RECVERR, &on,
+		   sizeof(on));
+	return connect(p->fd, (struct sockaddr *)&p->addr, p->addr_len) ? -errno
+									: 0;
+}
+
+/* The MTU of the way, as far as the kernel knows; 0: not at all. */
+static unsigned int way_mtu(const struct peer *p)
+{
+	bool v4 = p->addr.ss_family == AF_INET;
+	int mtu = 0;
+	socklen_t len = sizeof(mtu);
+
+	if (getsockopt(p->fd, v4 ? IPPROTO_IP : IPPROTO_IPV6,
+		       v4 ? IP_MTU : IPV6_MTU, &mtu, &len))
+		return 0;
+	return (unsigned int)mtu;
+}
+
+/* As large as a packet of the MTU that the port announces, and no packet. */
+static void send_plain(const struct peer *p)
+{
+	static const char zero[4096 + 56];
+	const struct hca *h = device_of(p);
+	size_t len = h ? (128u << h->port.active_mtu) + 48 : 64;
+
+	if (send(p->fd, zero, len, 0) < 0)
+		send(p->fd, zero, 64, 0);
+}
+
+static void check_answer(struct peer *p, struct finding *f)
+{
+	struct rdma_conn_param param = { .qp_num = 0x123456,
+					 .retry_count = 7,
+					 .rnr_retry_count = 7 };
+	int type = -1, err = 0, icmp = 0;
+
+	if (p->cma.connect(p->id, &param)) {
+		err = -errno;
+	} else {
+		/* After it, as this host may be the peer: it has the port now.
+		 */
+		send_plain(p);
+		type = next_event(p, now_ns() + PATIENCE_NS, &err, &icmp);
+	}
+	switch (type) {
+	case RDMA_CM_EVENT_REJECTED:
+	case RDMA_CM_EVENT_CONNECT_RESPONSE:
+	case RDMA_CM_EVENT_ESTABLISHED:
+		TEXT(f,
+		     "a connection manager at %s answers: UDP port %d gets "
+		     "through both ways",
+		     p->text, ROCE_UDP_PORT);
+		return;
+	case RDMA_CM_EVENT_UNREACHABLE: /* so soon only by ICMP */
+		icmp = ECONNREFUSED;
+	}
+	f->status = FAIL;
+	if (icmp == ECONNREFUSED) {
+		TEXT(f,
+		     "nobody receives at UDP port %d of %s, its kernel says "
+		     "(ICMP port unreachable)",
+		     ROCE_UDP_PORT, p->text);
+		FIX(f, "softhca has the port only while a program runs: start "
+		       "\"softhca run -- rping -s\" there, and try again");
+	} else if (icmp || err) {
+		TEXT(f, "%s cannot be reached: %s", p->text,
+		     strerror(icmp      ? icmp
+			      : err < 0 ? -err
+					: EIO));
+		FIX(f,
+		    "ping %s; ip route get %s; look at the firewalls on "
+		    "the way",
+		    p->text, p->text);
+	} else {
+		TEXT(f,
+		     "%s gives no answer within %d s: a firewall drops UDP "
+		     "port %d in one direction, or no RDMA is there",
+		     p->text, (int)(PATIENCE_NS / 1000000000), ROCE_UDP_PORT);
+		FIX(f,
+		    "let UDP port %d in at both hosts, such as: sudo "
+		    "iptables -I INPUT -p udp --dport %d -j ACCEPT",
+		    ROCE_UDP_PORT, ROCE_UDP_PORT);
+	}
+}
+
+static void check_mtu(struct peer *p, struct finding *f)
+{
+	const struct hca *h = device_of(p);
+	unsigned int mtu = way_mtu(p), fits, port;
+
+	if (!mtu || !h) {
+		TEXT(f, "not known");
+		return;
+	}
+	fits = 128u << netdev_ib_mtu(mtu);
+	port = 128u << h->port.active_mtu;
+	TEXT(f, "%u bytes get through, enough for path MTU %u", mtu, fits);
+	if (fits >= port)
+		return;
+	f->status = WARN;
+	TEXT(f, "; programs that take the port's, %u, lose their packets",
+	     port);
+	FIX(f,
+	    "tell them: ib_write_bw -m %u; or softhca run --addr with the "
+	    "address that leads there",
+	    fits);
+}
+
+static void peer_close(struct peer *p)
+{
+	if (p->id)
+		p->cma.destroy_id(p->id);
+	if (p->channel)
+		p->cma.destroy_event_channel(p->channel);
+	if (p->fd >= 0)
+		close(p->fd);
+}
+
+void check_peer(struct doctor *d)
+{
+	struct peer p = { .d = d, .name = d->peer, .fd = -1 };
+	struct finding address = { .status = OK }, path = { .status = OK };
+	struct finding answer = { .status = OK }, mtu = { .status = OK };
+	bool found;
+
+	found = load(&p, &address) && find_address(&p, &address);
+	doctor_report(d, "peer-address", &address);
+	if (!found)
+		return;
+	found = find_path(&p, &path);
+	doctor_report(d, "peer-path", &path);
+	if (!found || open_plain(&p))
+		goto out;
+	check_answer(&p, &answer);
+	doctor_report(d, "peer-answer", &answer);
+	check_mtu(&p, &mtu);
+	doctor_report(d, "peer-mtu", &mtu);
+out:
+	peer_close(&p);
+}
