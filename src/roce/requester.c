@@ -66,6 +66,9 @@ void pace_refill(struct roce_qp *qp, uint64_t now_ns)
 	struct roce_pace *p = &qp->pace;
 	uint64_t elapsed = now_ns - p->at_ns;
 
+	/* Read before another thread did so: nothing has elapsed. */
+	if (now_ns < p->at_ns)
+		return;
 	p->next_ns = 0;
 	if (now_ns >= p->slow_until_ns)
 		p->rate = PACE_BYTES_PER_MS;

@@ -247,7 +247,7 @@ void rsp_congestion(struct roce_qp *qp, uint64_t now_ns)
 {
 	struct roce_responder *r = &qp->rsp;
 
-	if (r->cnp_ns && now_ns - r->cnp_ns < CNP_GAP_NS)
+	if (r->cnp_ns && now_ns < r->cnp_ns + CNP_GAP_NS)
 		return;
 	r->cnp_ns = now_ns;
 	r->cnp_pending = true;

@@ -2572,6 +2572,30 @@ static void round_trips_are_positive(void **state)
 	sim_free(p.sim);
 }
 
+/* Nor does a clock that was read too early give another burst. */
+static void pace_is_kept_over_clocks(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_UC);
+	struct seen *w = watch(&p);
+	size_t burst;
+
+	(void)state;
+	for (uint32_t i = 0; i < 8; i++)
+		post_to(p.a, IBV_WR_RDMA_WRITE, 0, 64000);
+	burst = w->n;
+	assert_in_range(burst, 1, 8 * 63 - 1);
+	for (uint32_t i = 0; i < 4; i++) {
+		p.sim->now -= 1000;
+		sim_pull(p.a);
+	}
+	p.sim->now += 4000;
+	sim_pull(p.a);
+	assert_int_equal(w->n, burst);
+	settle(&p);
+	assert_int_equal(w->n, 8 * 63);
+	sim_free(p.sim);
+}
+
 /* ---- UC: out of sequence ------------------------------------------------- */
 
 static void uc_gets(struct pair *p, uint8_t opcode, uint32_t psn, uint32_t off,
@@ -3003,6 +3027,7 @@ int main(void)
 		cmocka_unit_test(old_results_are_not_replayed),
 		cmocka_unit_test(congestion_is_no_recovery),
 		cmocka_unit_test(round_trips_are_positive),
+		cmocka_unit_test(pace_is_kept_over_clocks),
 		cmocka_unit_test(uc_begins_anywhere),
 		cmocka_unit_test(uc_out_of_sequence),
 		cmocka_unit_test(full_cq_acknowledges_nothing),
