@@ -193,13 +193,21 @@ static void fail_head(struct roce_qp *qp, enum ibv_wc_status status)
 		qp_to_sqe(qp);
 }
 
+/* In SQD only what was begun ends (10.3.1.5). */
+bool may_fail(const struct roce_qp *qp, const struct roce_wqe *w)
+{
+	return qp->state != IBV_QPS_SQD || w->executed ||
+	       psn_diff(qp->req.end_psn, w->first_psn) > 0;
+}
+
 void comp_head(struct roce_qp *qp)
 {
 	while (qp->sq.head != qp->sq.tail) {
 		struct roce_wqe *w = sq_slot(&qp->sq, qp->sq.head);
 
 		if (w->status != IBV_WC_SUCCESS) {
-			fail_head(qp, w->status);
+			if (may_fail(qp, w))
+				fail_head(qp, w->status);
 			return;
 		}
 		if (!w->local || !w->executed)

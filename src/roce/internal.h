@@ -315,6 +315,8 @@ uint32_t read_chunk_pkts(const struct roce_qp *qp);
 /* completer.c */
 void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns);
 void comp_expire(struct roce_qp *qp, uint64_t now_ns);
+/* Whether a WQE that cannot be carried out may complete, as the oldest. */
+bool may_fail(const struct roce_qp *qp, const struct roce_wqe *w);
 /* Completes what is at the head of the queue and ready: local operations and
  * WQEs that failed before they were sent. */
 void comp_head(struct roce_qp *qp);

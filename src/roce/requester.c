@@ -153,7 +153,8 @@ bool req_ready(const struct roce_qp *qp)
 	if (qp->type == IBV_QPT_UD)
 		return qp->state == IBV_QPS_RTS;
 	if (sq_slot(&qp->sq, qp->sq.nxt)->status != IBV_WC_SUCCESS)
-		return qp->sq.head == qp->sq.nxt;
+		return qp->sq.head == qp->sq.nxt &&
+		       may_fail(qp, sq_slot(&qp->sq, qp->sq.nxt));
 	return may_send(qp, sq_slot(&qp->sq, qp->sq.nxt));
 }
 

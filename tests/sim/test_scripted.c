@@ -2931,6 +2931,47 @@ static void operations_of_other_services(void **state)
 	}
 }
 
+/* In SQD nothing is begun, so that nothing fails either (10.3.1.5). */
+static void nothing_fails_in_sqd(void **state)
+{
+	static const struct {
+		enum ibv_qp_type type;
+		enum ibv_wr_opcode op;
+		uint32_t len;
+		enum ibv_wc_status status;
+	} k[] = {
+		{ IBV_QPT_RC, IBV_WR_ATOMIC_FETCH_AND_ADD, 16,
+		  IBV_WC_LOC_LEN_ERR },
+		{ IBV_QPT_UC, IBV_WR_RDMA_READ, 16, IBV_WC_LOC_QP_OP_ERR },
+		{ IBV_QPT_UD, IBV_WR_RDMA_READ, 16, IBV_WC_LOC_QP_OP_ERR },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(k); i++) {
+		struct pair p = pair_new(k[i].type);
+		struct ibv_qp_attr a = { .qp_state = IBV_QPS_SQD,
+					 .en_sqd_async_notify = 1 };
+
+		recv_into(p.b, 4096, 4096);
+		post(p.a, IBV_WR_SEND, 0, 3000, 0, 0x11, 0);
+		assert_int_equal(
+			roce_qp_modify(p.a->qp, &a,
+				       IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY,
+				       NULL), 0);
+		post_to(p.a, k[i].op, 0, k[i].len);
+		settle(&p);
+		expect(p.a->send, IBV_WC_SUCCESS);
+		assert_null(sim_poll(p.a->send));
+		assert_int_equal(roce_qp_state(p.a->qp), IBV_QPS_SQD);
+		assert_int_equal(p.a->events, 1 << IBV_EVENT_SQ_DRAINED);
+		assert_false(roce_tx_ready(p.a->qp));
+		assert_int_equal(set_state(p.a, IBV_QPS_RTS), 0);
+		sim_pull(p.a);
+		expect(p.a->send, k[i].status);
+		sim_free(p.sim);
+	}
+}
+
 /* C10-93.1.1: a datagram over the MTU completes and is not sent. */
 static void ud_over_the_mtu_is_not_sent(void **state)
 {
@@ -3036,6 +3077,7 @@ int main(void)
 		cmocka_unit_test(misaligned_atomics_are_posted),
 		cmocka_unit_test(atomics_are_of_eight_bytes),
 		cmocka_unit_test(operations_of_other_services),
+		cmocka_unit_test(nothing_fails_in_sqd),
 		cmocka_unit_test(ud_over_the_mtu_is_not_sent),
 	};
 
