@@ -15,6 +15,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -102,7 +103,12 @@ static inline int sys_epoll_wait(int fd, struct epoll_event *ev, int max,
 {
 #ifdef __SANITIZE_THREAD__
 	/* Here TSan sees that what another thread added came before. */
-	return epoll_wait(fd, ev, max, ms);
+	int n, old;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+	n = epoll_wait(fd, ev, max, ms);
+	pthread_setcancelstate(old, NULL);
+	return n;
 #else
 	return (int)syscall(SYS_epoll_pwait, fd, ev, max, ms, NULL, 0);
 #endif

@@ -695,7 +695,8 @@ static int take_bind(const struct roce_qp *qp, struct roce_wqe *w,
 				     wr->bind_mw.rkey);
 	if (!rkey || (info->length && !info->mr))
 		return -EINVAL;
-	mw->rkey = rkey;
+	/* Others of the program may look at it, or bind the same window. */
+	__atomic_store_n(&mw->rkey, rkey, __ATOMIC_RELAXED);
 	w->bind = (struct roce_bind){
 		.rkey = rkey,
 		.lkey = info->mr ? info->mr->lkey : 0,

@@ -165,6 +165,12 @@ static void slot_unmake(struct slot *s)
 	munmap(s->buf, MEM);
 }
 
+/* Another thread may bind the window. */
+static uint32_t mw_rkey(const struct ibv_mw *mw)
+{
+	return __atomic_load_n(&mw->rkey, __ATOMIC_RELAXED);
+}
+
 static void do_send(struct slot *s, unsigned r)
 {
 	static const enum ibv_wr_opcode ops[] = {
@@ -183,7 +189,7 @@ static void do_send(struct slot *s, unsigned r)
 				  .num_sge = 1 },
 			   *bad;
 
-	wr.wr.rdma.rkey = r % 16 ? s->mr->rkey : s->mw->rkey;
+	wr.wr.rdma.rkey = r % 16 ? s->mr->rkey : mw_rkey(s->mw);
 	wr.wr.rdma.remote_addr = buf + (unsigned)TARGET(!me);
 	if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
 		wr.wr.atomic.rkey = s->mr->rkey;
@@ -201,14 +207,14 @@ static void do_send(struct slot *s, unsigned r)
 		wr.opcode = IBV_WR_SEND; /* our keys would be an error there */
 	if (wr.opcode == IBV_WR_BIND_MW) {
 		wr.bind_mw.mw = s->mw;
-		wr.bind_mw.rkey = s->mw->rkey;
+		wr.bind_mw.rkey = mw_rkey(s->mw);
 		wr.bind_mw.bind_info = (struct ibv_mw_bind_info){
 			s->mr, buf + TARGET(0), 0x10000,
 			IBV_ACCESS_REMOTE_WRITE
 		};
 	} else if (wr.opcode == IBV_WR_LOCAL_INV ||
 		   wr.opcode == IBV_WR_SEND_WITH_INV) {
-		wr.invalidate_rkey = s->mw->rkey;
+		wr.invalidate_rkey = mw_rkey(s->mw);
 	}
 	if (s->type == IBV_QPT_UD) {
 		wr.opcode = IBV_WR_SEND;
