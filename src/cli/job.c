@@ -380,6 +380,9 @@ static int make_tree(const char *libdir, char path[PATH_MAX])
 		err = -errno;
 		close(pipefd[0]);
 		close(pipefd[1]);
+		cli_say("cannot start a process to look at the devices: %s. "
+			"\"softhca doctor\" may know more",
+			strerror(-err));
 		return err;
 	}
 	if (!pid) {

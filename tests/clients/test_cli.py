@@ -540,6 +540,8 @@ def test_doctor_without_threads(staged):
     for name in "loader", "shim":
         assert "Resource temporarily unavailable" in checks[name]["text"]
         assert "LD_" not in checks[name].get("fix", "")
+    p = softhca("run", "--", "true", tool=f"{staged}/bin/softhca", prefix=limited, cwd="/")
+    assert p.returncode == 0 and "cannot start a process" in p.stderr
 
 
 def namespace(*options):
