@@ -769,6 +769,11 @@ void registry_abandon(struct registry *r)
 	pthread_mutex_unlock(&mutex);
 }
 
+const char *registry_path(const struct registry *r)
+{
+	return r->file->path;
+}
+
 /* Leases */
 
 int registry_lease(struct registry *r)

@@ -42,6 +42,9 @@ void registry_abandon(struct registry *r);
 int registry_lease(struct registry *r);
 void registry_release(struct registry *r, uint32_t first_qpn);
 
+/* The file: who has the same shares ports and QPNs. */
+const char *registry_path(const struct registry *r);
+
 /*
  * Looking up: no lock, no system call but in registry_alive().
  *

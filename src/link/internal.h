@@ -17,7 +17,7 @@
 #define TX_POOL 4 /* sending sockets per address family, */
 #define TX_QP1 TX_POOL /* and one for QP1; see udp_err.c */
 #define TX_SOCKS (TX_POOL + 1)
-#define UDP_WHY 512 /* characters of a reason */
+#define UDP_WHY 640 /* characters of a reason */
 #define UDP_MAX_BYTES 65000 /* payload of one datagram or GSO run */
 /* What a datagram costs a receive buffer beyond its bytes, about. */
 #define DATAGRAM_COST 1024
@@ -113,6 +113,7 @@ struct udp {
 	/* Taken after the registry's lock. */
 	pthread_mutex_t bind_lock;
 	struct rx_sock *socks;
+	_Atomic bool any_taken; /* some are not bound, or were not once */
 	struct rx_sock *_Atomic graveyard; /* unbound, rx may still look */
 	char why[UDP_WHY];
 

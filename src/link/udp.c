@@ -682,8 +682,12 @@ static bool line_conflicts(const char *line, const union ibv_gid *gid,
 	return !memcmp(raw, gid->raw, 16);
 }
 
-/* Who has the port that gid needs, as part of a sentence. */
-static void describe_holder(const union ibv_gid *gid, char *out, size_t len)
+/*
+ * Who has the port that gid needs, as part of a sentence. A process of our user
+ * that had our registry would share the port.
+ */
+static void describe_holder(const struct udp *u, const union ibv_gid *gid,
+			    char *out, size_t len)
 {
 	static const char *const tables[] = { "/proc/net/udp",
 					      "/proc/net/udp6" };
@@ -702,10 +706,18 @@ static void describe_holder(const union ibv_gid *gid, char *out, size_t len)
 		fclose(f);
 		if (!found)
 			continue;
-		if (find_holder(inode, process, sizeof(process)))
+		if (!find_holder(inode, process, sizeof(process)))
+			snprintf(process, sizeof(process), "a process");
+		else
+			inode = 0; /* it has a name */
+		if (uid == geteuid() && (uid || !inode) && u->registry)
+			snprintf(out, len,
+				 "%s of this user which does not share %s "
+				 "(another container or SOFTHCA_RUNDIR, or "
+				 "another program)",
+				 process, registry_path(u->registry));
+		else if (uid || !inode)
 			snprintf(out, len, "%s of user %u", process, uid);
-		else if (uid)
-			snprintf(out, len, "a process of user %u", uid);
 		else if (!access("/sys/module/rdma_rxe", F_OK))
 			snprintf(out, len,
 				 "the kernel's rdma_rxe driver, it "
@@ -723,19 +735,20 @@ static void describe_holder(const union ibv_gid *gid, char *out, size_t len)
 /* Looks at all processes there are, so no lock is held. */
 static void say_taken(struct udp *u, const union ibv_gid *gid, uint32_t scope)
 {
-	char addr[INET6_ADDRSTRLEN], who[256], why[UDP_WHY];
+	char addr[INET6_ADDRSTRLEN], who[400], why[UDP_WHY];
 	struct rx_sock *s;
 
 	if (roce_gid_is_v4(gid))
 		inet_ntop(AF_INET, gid->raw + 12, addr, sizeof(addr));
 	else
 		inet_ntop(AF_INET6, gid->raw, addr, sizeof(addr));
-	describe_holder(gid, who, sizeof(who));
+	describe_holder(u, gid, who, sizeof(who));
 	snprintf(why, sizeof(why), "UDP port %d of %s is taken by %s%s",
 		 ROCE_UDP_PORT, addr, who,
-		 u->registry ? "; only processes of this user on this host "
-			       "can reach us there"
-			     : "");
+		 u->registry && !u->cfg.wire
+			 ? "; only this user's processes on this host, with "
+			   "the same registry, reach each other there"
+			 : "");
 	pthread_mutex_lock(&u->bind_lock);
 	memcpy(u->why, why, sizeof(why));
 	s = find_sock(u, gid, scope);
@@ -846,10 +859,12 @@ static int bind_locked(struct udp *u, struct rx_sock *s)
 		!registry_addr_count(u->registry, &s->gid, s->scope);
 	err = bind_unicast(u, s, alone);
 	s->bound = !err;
-	if (err == -EADDRINUSE)
+	if (err == -EADDRINUSE) {
 		s->tried_ns = clock_ns();
-	else if (err)
+		atomic_store(&u->any_taken, true);
+	} else if (err) {
 		return err;
+	}
 	if (u->registry) {
 		int r = registry_addr_join(u->registry, &s->gid, s->scope,
 					   s->bound);
@@ -958,8 +973,34 @@ int udp_bind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
 	if (err != -EADDRINUSE)
 		return err;
 	say_taken(u, gid, scope);
+	if (!u->registry || roce_gid_is_multicast(gid))
+		return err;
 	/* The private port still does for this host's processes. */
-	return u->registry && !roce_gid_is_multicast(gid) ? 0 : err;
+	if (!u->cfg.wire)
+		return 0;
+	udp_unbind(u, gid, ifindex);
+	return err;
+}
+
+bool udp_taken(const struct udp *cu, const union ibv_gid *gid, unsigned ifindex)
+{
+	struct udp *u = (struct udp *)cu;
+	struct rx_sock *s;
+	bool taken;
+
+	if (!atomic_load_explicit(&u->any_taken, memory_order_relaxed))
+		return false;
+	pthread_mutex_lock(&u->bind_lock);
+	s = find_sock(u, gid, udp_scope(gid, ifindex));
+	taken = s && s->kind == RX_UNICAST && !s->bound;
+	pthread_mutex_unlock(&u->bind_lock);
+	return taken;
+}
+
+bool udp_astray(const struct udp *u, const struct roce_path *path)
+{
+	return udp_taken(u, &path->dgid, path->sgid_scope) &&
+	       udp_taken(u, &path->sgid, path->sgid_scope);
 }
 
 void udp_unbind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)

@@ -49,10 +49,19 @@ void udp_abandon(struct udp *u);
  * interface ifindex; each call is undone by one udp_unbind(). Returns 0 or
  * -errno: -EADDRINUSE when someone else has the port (udp_why() tells who).
  * Where only the private port works the return is still 0 if that is enough
- * for processes of this host, and udp_why() is non-empty.
+ * for processes of this host (not with cfg.wire), and udp_why() is non-empty.
  */
 int udp_bind(struct udp *u, const union ibv_gid *gid, unsigned ifindex);
 void udp_unbind(struct udp *u, const union ibv_gid *gid, unsigned ifindex);
+
+/* Whether somebody else has the port of an address that udp_bind() was asked
+ * for: what others send there does not come to us. */
+bool udp_taken(const struct udp *u, const union ibv_gid *gid, unsigned ifindex);
+
+/* Whether a packet would come to somebody who can only answer to himself: both
+ * ends are addresses of ours whose port is taken. Unless it is for a process of
+ * our registry, it is not sent. */
+bool udp_astray(const struct udp *u, const struct roce_path *path);
 
 /* The reason the last udp_bind() was refused or is limited, in a sentence. */
 const char *udp_why(const struct udp *u);

@@ -183,6 +183,8 @@ static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 	r->gone = r->peer_held && !r->private &&
 		  !registry_addr_has(u->registry, (unsigned)r->slot, dgid,
 				     udp_scope(dgid, r->path->sgid_scope));
+	if (r->slot < 0 && udp_astray(u, r->path))
+		r->gone = true;
 	/* Nobody could tell from the QPN who is to give back what it costs. */
 	if (to_slot && !r->private)
 		r->slot = -1;

@@ -195,7 +195,7 @@ void shca_device_forked(void)
 static int gid_bind(struct shca_device *dev, struct engine *e, size_t i)
 {
 	const struct netdev_gid *g = &dev->gids.gid[i];
-	int err = udp_bind(e->udp, &g->gid, g->ifindex);
+	int err = engine_bind(e, &g->gid, g->ifindex);
 
 	dev->bound[i] = !err;
 	return err;

@@ -796,6 +796,27 @@ static void say_no_thread(int err)
 				    "memory for a stack");
 }
 
+int engine_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+	int err = udp_bind(e->udp, gid, ifindex);
+	const char *why = udp_why(e->udp);
+
+	/*
+	 * Nobody would guess from an errno, or from a peer that does not
+	 * answer, that someone else has the port. Once is enough.
+	 */
+	if (!*why || atomic_flag_test_and_set(&said))
+		return err;
+	if (err && err != -EADDRINUSE)
+		say("UDP port %d cannot be had: %s", ROCE_UDP_PORT, why);
+	else
+		say("%s. End the other, use another address (softhca run "
+		    "--addr), or work in a network of your own (unshare -Urn)",
+		    why);
+	return err;
+}
+
 int engine_start(struct engine *e)
 {
 	static const int faults[] = { SIGSEGV, SIGBUS,  SIGFPE,

@@ -150,6 +150,8 @@ void engine_context_add(struct engine *e, struct shca_context *ctx);
 
 /* Starts the progress thread unless it runs. */
 int engine_start(struct engine *e);
+/* udp_bind(); what is wrong with the port is said once in a process. */
+int engine_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex);
 /* The thread looks after a CQ's timer; no longer. */
 int engine_watch_fd(struct engine *e, int fd);
 void engine_unwatch_fd(struct engine *e, int fd);

@@ -7,7 +7,8 @@
  * of the communication ID that all others name, since the middle 12 bits of
  * those are a chunk of QPNs leased by their process. A message for a process of
  * this host goes there directly, unless packets are to be seen on the wire.
- * What has no living owner is answered by whoever got it: INVALID_SERVICE_ID.
+ * What has no living owner is answered by whoever got it: INVALID_SERVICE_ID;
+ * by its sender, if port 4791 of this address is somebody else's.
  *
  * That answer waits a moment. Programs whose peer connects just before they
  * listen are many (perftest with -R, for one) and never notice on hardware,
@@ -31,7 +32,7 @@
 
 #define QPN_BITS 0xffffffu
 #define FAREWELL_NS 200000000 /* to wait for the lock at exit */
-#define HOLD_NS 60000000      /* a request for which nobody listens, yet */
+#define HOLD_NS 60000000 /* a request for which nobody listens, yet */
 #define HOLD_STEP_NS 2000000
 #define HOLD_MAX 64
 
@@ -123,6 +124,8 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 
 	if (!g->e->cfg->wire && netdev_is_local(&m->path.dgid))
 		slot = owner(g, m->mad, MAD_LEN, &m->path.dgid);
+	if (slot < 0 && udp_astray(g->e->udp, &m->path))
+		slot = (int)registry_slot(g->e->registry);
 	b.n = b.niov = 1;
 	b.nheld = 0;
 	b.iov[0] = (struct iovec){ (void *)(uintptr_t)m->mad, MAD_LEN };
@@ -465,10 +468,18 @@ void shca_cm_unlock(struct engine *e)
 	pthread_mutex_unlock(&e->gsi->lock);
 }
 
-int shca_cm_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex)
+/* What is wrong with an address of somebody else's is not said. */
+static int bind_with(struct engine *e, const union ibv_gid *gid,
+		     uint32_t ifindex, bool ours)
+{
+	return ours ? engine_bind(e, gid, ifindex)
+		    : udp_bind(e->udp, gid, ifindex);
+}
+
+static int bind_for_good(struct engine *e, const union ibv_gid *gid,
+			 uint32_t ifindex, bool ours)
 {
 	struct gsi *g = e->gsi;
-	const char *why;
 	int err = 0;
 
 	/*
@@ -476,27 +487,50 @@ int shca_cm_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex)
 	 * the next connection finds it there.
 	 */
 	pthread_mutex_lock(&g->bind_lock);
-	for (size_t i = 0; i < g->nbound; i++)
-		if (!memcmp(&g->bound[i].gid, gid, sizeof(*gid)) &&
-		    g->bound[i].ifindex == ifindex)
-			goto out;
+	for (size_t i = 0; i < g->nbound; i++) {
+		if (memcmp(&g->bound[i].gid, gid, sizeof(*gid)) ||
+		    g->bound[i].ifindex != ifindex)
+			continue;
+		/* whoever had the port may be gone by now */
+		if (udp_taken(e->udp, gid, ifindex) &&
+		    !bind_with(e, gid, ifindex, ours))
+			udp_unbind(e->udp, gid, ifindex);
+		goto out;
+	}
 	if (g->nbound == NETDEV_MAX_GIDS) {
 		/* addresses come and go: the oldest has probably gone */
 		udp_unbind(e->udp, &g->bound[0].gid, g->bound[0].ifindex);
 		memmove(&g->bound[0], &g->bound[1],
 			--g->nbound * sizeof(g->bound[0]));
 	}
-	err = udp_bind(e->udp, gid, ifindex);
-	if (err) {
-		why = udp_why(e->udp);
-		if (why && *why)
-			say("%s", why);
+	err = bind_with(e, gid, ifindex, ours);
+	if (err)
 		goto out;
-	}
 	g->bound[g->nbound].gid = *gid;
 	g->bound[g->nbound++].ifindex = ifindex;
 out:
 	pthread_mutex_unlock(&g->bind_lock);
+	return err;
+}
+
+int shca_cm_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex)
+{
+	return bind_for_good(e, gid, ifindex, true);
+}
+
+int shca_cm_bind_peer(struct engine *e, const union ibv_gid *gid,
+		      uint32_t ifindex)
+{
+	return bind_for_good(e, gid, ifindex, false);
+}
+
+int shca_cm_bind_path(struct engine *e, const struct roce_path *path)
+{
+	int err = shca_cm_bind(e, &path->sgid, path->sgid_scope);
+
+	if (!err && udp_taken(e->udp, &path->sgid, path->sgid_scope) &&
+	    !netdev_is_local_on(&path->dgid, path->sgid_scope))
+		err = -EADDRINUSE;
 	return err;
 }
 

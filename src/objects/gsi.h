@@ -58,8 +58,14 @@ static inline void shca_cm_qp_own(struct ibv_qp *qp, void *owner)
 }
 
 /* Receives at this address from now on, for QP1. -EADDRINUSE etc. as
- * udp_bind(); what is wrong is said on stderr. */
+ * udp_bind(). A peer's on this host may well be somebody else's, and nothing is
+ * said about that. */
 int shca_cm_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex);
+int shca_cm_bind_peer(struct engine *e, const union ibv_gid *gid,
+		      uint32_t ifindex);
+/* The same for the address that path comes from; -EADDRINUSE if nothing that
+ * is sent along path can be answered, because somebody else has the port. */
+int shca_cm_bind_path(struct engine *e, const struct roce_path *path);
 
 /*
  * Reserves a service ID among the processes of this host, for one address or

@@ -387,26 +387,17 @@ err_count:
 
 /* The addresses a QP listens on */
 
-/*
- * Nobody would guess from an errno, or from a peer that does not answer, that
- * someone else has the port. Once is enough.
- */
-static void say_why(struct engine *e)
+/* Where somebody else has the port, acknowledgements of other hosts go there:
+ * better to fail at once than by retries. */
+static int acks_check(const struct shca_qp *qp, const struct roce_path *path)
 {
-	static atomic_flag said = ATOMIC_FLAG_INIT;
-	const char *why = udp_why(e->udp);
+	enum ibv_qp_type type = qp->ex.qp_base.qp_type;
 
-	if (*why && !atomic_flag_test_and_set(&said))
-		say("%s", why);
-}
-
-static int address_bind(struct shca_qp *qp, const union ibv_gid *gid,
-			uint32_t ifindex)
-{
-	int err = udp_bind(qp->engine->udp, gid, ifindex);
-
-	say_why(qp->engine);
-	return err;
+	if (type == IBV_QPT_UC ||
+	    !udp_taken(qp->engine->udp, &path->sgid, path->sgid_scope) ||
+	    netdev_is_local_on(&path->dgid, path->sgid_scope))
+		return 0;
+	return -EADDRINUSE;
 }
 
 static void address_release(struct shca_qp *qp)
@@ -497,15 +488,18 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	}
 	if (ib->qp_type == IBV_QPT_UD) {
 		ud_bind = !qp->bound && !reset;
-		if (ud_bind) {
+		if (ud_bind)
 			err = shca_device_bind(ctx->dev, qp->engine);
-			say_why(qp->engine);
-		}
 	} else if (mask & IBV_QP_AV) {
 		rebind = !qp->bound || qp->bound_if != via.ifindex ||
 			 memcmp(&qp->bound_gid, &via.gid, sizeof(via.gid));
 		if (rebind)
-			err = address_bind(qp, &via.gid, via.ifindex);
+			err = engine_bind(qp->engine, &via.gid, via.ifindex);
+		if (err)
+			goto out;
+		err = acks_check(qp, &path);
+		if (err && rebind)
+			udp_unbind(qp->engine->udp, &via.gid, via.ifindex);
 	}
 	if (err)
 		goto out;
@@ -788,7 +782,7 @@ static int group_join(struct engine *e, struct mcast_group *g)
 				break;
 		if (k < g->njoined)
 			continue;
-		r = udp_bind(e->udp, &g->gid, via.ifindex);
+		r = engine_bind(e, &g->gid, via.ifindex);
 		if (!r)
 			g->joined[g->njoined++] = via.ifindex;
 		else

@@ -646,7 +646,10 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 	id->id.route.addr.dst_storage = *dst;
 	cma_addr_gid((struct sockaddr *)dst, &gid);
 	cma_set_path(id, &gid);
-	return 0;
+	if (roce_gid_is_multicast(&gid))
+		return 0;
+	/* Where somebody else has our port, no answer will come. */
+	return shca_cm_bind_path(cma_engine(), &id->path);
 }
 
 static int post_simple(struct cma_id *id, enum rdma_cm_event_type type,

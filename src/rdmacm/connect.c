@@ -113,10 +113,10 @@ static uint8_t ack_timeout(const struct cma_id *id)
 static int bind_both(struct cma_id *id)
 {
 	uint32_t ifindex = netdev_ifindex(&id->path.dgid);
-	int err = shca_cm_bind(cma_engine(), &id->via.gid, id->via.ifindex);
+	int err = shca_cm_bind_path(cma_engine(), &id->path);
 
 	if (!err && ifindex)
-		shca_cm_bind(cma_engine(), &id->path.dgid, ifindex);
+		shca_cm_bind_peer(cma_engine(), &id->path.dgid, ifindex);
 	return err;
 }
 

@@ -319,6 +319,123 @@ def test_port_of_another_process(placements):
         server.kill()
 
 
+@contextlib.contextmanager
+def port_holder(side, addr, user=()):
+    """Somebody who has port 4791 of an address, and nothing to do with us."""
+    p = subprocess.Popen(
+        [*side.prefix, *user, "/usr/bin/python3", "-c", f"""
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(({addr!r}, {ROCE_PORT}))
+print("holds", flush=True)
+while True:
+    print(len(s.recv(9000)), flush=True)
+"""], stdout=subprocess.PIPE, text=True)
+    try:
+        assert p.stdout.readline() == "holds\n"
+        yield p
+    finally:
+        p.kill()
+        p.wait(10)
+        p.stdout.close()
+
+
+ADDR = "10.91.0.1"  # of the client's side between two networks
+
+
+def said(p, *words):
+    """Each process says it once, and who it is."""
+    text = p.output() if isinstance(p, rig.Proc) else p
+    assert text.count("is taken by") == 1, text
+    assert f"UDP port {ROCE_PORT} of {ADDR} is taken by" in text, text
+    for word in words:
+        assert word in text, text
+
+
+def test_taken_port_and_other_hosts(placements):
+    """No answer of theirs would come: that is said at once, not by retries."""
+    place, port = placements("netns"), rig.free_port()
+    user = rig.ordinary_user(65534) if os.geteuid() == 0 else ()
+    words = ["user 65534"] if user else ["which does not share"]
+    with port_holder(place.client, ADDR, user) as holder:
+        env = {"CM_CHECK_PORT": str(port), "CM_CHECK_ADDR": place.host}
+        for options in ([], ["--wire"]):
+            out = place.client.run([CHECK, "wait_client"], options, status=None, env=env)
+            assert "event RDMA_CM_EVENT_ADDR_ERROR status -98," in out, out
+            said(out, "python3", *words)
+        pingpong = ["ibv_rc_pingpong", "-n", 10, "-p", port, "-g"]
+        server = rig.Proc(place.server, [*pingpong, place.server.gid_index(4)])
+        try:
+            server.wait_listening(port)
+            call = [*pingpong, place.client.gid_index(4), place.host]
+            out = place.client.run(call, status=1)
+            assert "Failed to modify QP to RTR" in out, out
+            said(out)
+            holder.kill()
+            holder.wait(10)
+            server.kill()
+            server = rig.Proc(place.server, [*pingpong, place.server.gid_index(4)])
+            server.wait_listening(port)
+            place.client.run(call)
+        finally:
+            server.kill()
+
+
+def test_taken_port_and_this_host(placements, tmp_path):
+    """Processes that share a registry reach each other all the same. Others are
+    refused, and the holder of the port hears nothing of it."""
+    side, port = placements("netns").client, rig.free_port()
+    env = {"CM_CHECK_PORT": str(port), "CM_CHECK_ADDR": ADDR}
+    procs = []
+
+    def start(situation, **more):
+        procs.append(rig.Proc(side, [CHECK, situation], env={**env, **more}))
+        return procs[-1]
+
+    try:
+        with port_holder(side, ADDR) as holder:
+            server = start("wait_server")
+            server.wait_for("^listening$")
+            client = start("wait_client")
+            client.wait_for("ESTABLISHED 0")
+            server.wait_for("ESTABLISHED 0")
+            nobody = start("wait_client", CM_CHECK_PORT=str(port + 1))
+            nobody.wait_for("REJECTED 8")
+            stranger = start("wait_client", SOFTHCA_RUNDIR=str(tmp_path))
+            stranger.wait_for("REJECTED 8")
+            # a UD QP receives at all addresses, of which this is one
+            datagrams = rig.Proc(side, ["ibv_ud_pingpong", "-p", rig.free_port(), "-g",
+                                        side.gid_index(4)])
+            procs.append(datagrams)
+            datagrams.wait_for("is taken by")
+            for p in (server, client, nobody, stranger, datagrams):
+                said(p, "python3", "which does not share")
+            os.set_blocking(holder.stdout.fileno(), False)
+            with pytest.raises(BlockingIOError):
+                os.read(holder.stdout.fileno(), 1)
+    finally:
+        for p in procs:
+            p.kill()
+
+
+def test_two_registries(placements, tmp_path):
+    """Two containers on one network: the second is told, and refused by the
+    first as anybody who has the wrong address."""
+    side, port = placements("netns").client, rig.free_port()
+    env = {"CM_CHECK_PORT": str(port), "CM_CHECK_ADDR": ADDR}
+    server = rig.Proc(side, [CHECK, "wait_server"], env=env)
+    try:
+        server.wait_for("^listening$")
+        for options, event in ([], "REJECTED 8"), (["--wire"], "ADDR_ERROR status -98"):
+            out = side.run([CHECK, "wait_client"], options, status=None,
+                           env={**env, "SOFTHCA_RUNDIR": str(tmp_path)})
+            assert event in out, out
+            said(out, "cm_check", f"does not share {tmp_path}")
+        assert "is taken by" not in server.output(), server.describe()
+    finally:
+        server.kill()
+
+
 def test_port_in_two_networks(placements):
     """A port is one network namespace's, even at an address that both have."""
     place, port = placements("netns"), rig.free_port()

@@ -2385,6 +2385,54 @@ static void unreachable_host(const char *a, const char *b, const char *nobody)
 	node_stop(&y);
 }
 
+/*
+ * Somebody else has the port. What is for our own processes reaches them, and
+ * nothing else is sent there that could only be answered to him.
+ */
+static void a_stranger_gets_nothing(void **state)
+{
+	struct roce_path same = path_of("127.0.0.7", "127.0.0.7");
+	struct roce_path other = path_of("127.0.0.1", "127.0.0.7");
+	union ibv_gid gid = gid_of("127.0.0.7");
+	struct node x, y, z;
+	char buf[200];
+	int fd;
+
+	(void)state;
+	fd = plain_socket("127.0.0.7", ROCE_UDP_PORT);
+	assert_true(fd >= 0);
+	node_start(&x, &direct);
+	node_start(&y, &direct);
+	assert_false(udp_taken(x.u, &gid, 0));
+	assert_int_equal(udp_bind(x.u, &gid, 0), 0);
+	assert_int_equal(udp_bind(y.u, &gid, 0), 0);
+	assert_true(udp_taken(x.u, &gid, 0) && udp_astray(x.u, &same));
+	assert_non_null(strstr(udp_why(x.u), "which does not share "));
+	assert_non_null(strstr(udp_why(x.u), registry_path(x.r)));
+	node_send(&x, &y, &same, y.qpn, RC_MIDDLE, 100, 5);
+	node_expect(&y, 5);
+	node_send(&x, NULL, &same, y.qpn + 10 * REGISTRY_CHUNK, RC_MIDDLE, 100,
+		  5);
+	node_send(&x, NULL, &same, 1, UD_ONLY, 100, 1);
+	assert_int_equal(recv(fd, buf, sizeof(buf), MSG_DONTWAIT), -1);
+	/* from an address of ours it is as from another host */
+	node_bind(&x, "127.0.0.1");
+	assert_false(udp_astray(x.u, &other));
+	node_send(&x, NULL, &other, y.qpn + 10 * REGISTRY_CHUNK, RC_MIDDLE, 100,
+		  1);
+	assert_true(recv(fd, buf, sizeof(buf), 0) > 100);
+
+	/* where all packets go by the port there is no way at all */
+	node_start(&z, &wire);
+	assert_int_equal(udp_bind(z.u, &gid, 0), -EADDRINUSE);
+	assert_false(udp_taken(z.u, &gid, 0));
+	close(fd);
+	assert_int_equal(udp_bind(z.u, &gid, 0), 0);
+	node_stop(&x);
+	node_stop(&y);
+	node_stop(&z);
+}
+
 static void unreachable_v4(void **state)
 {
 	(void)state;
@@ -2422,6 +2470,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(foreign_owner_of_the_port),
 		cmocka_unit_test(a_taken_port_is_remembered),
 		cmocka_unit_test(unreachable_v4),
+		cmocka_unit_test(a_stranger_gets_nothing),
 		cmocka_unit_test(addresses_of_others_cannot_be_bound),
 		cmocka_unit_test(other_registries_are_kept_out),
 		cmocka_unit_test(another_user),
