@@ -286,14 +286,17 @@ static void round_end(struct rx_round *r)
 	r->n = 0;
 }
 
-/* Hands a packet to its QP, whose lock is kept over a run of packets. */
+/*
+ * Hands a packet to its QP, whose lock is kept over a run of packets unless
+ * somebody waits for it.
+ */
 static void round_rx(struct rx_round *r, struct shca_qp *qp,
 		     const struct roce_rx *pkt)
 {
 	bool deferred = false;
 	size_t i;
 
-	if (r->cur != qp) {
+	if (r->cur != qp || shca_qp_wanted(qp)) {
 		round_release(r);
 		if (!shca_qp_trylock(qp)) {
 			deferred = true;

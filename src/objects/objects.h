@@ -523,6 +523,7 @@ struct shca_qp {
 	struct ibv_ah_attr av, alt_av;
 
 	pthread_mutex_t lock; /* of core and dead; see shca_qp_unlock() */
+	_Atomic unsigned waiters; /* for lock: nobody takes it before them */
 	struct roce_qp *core;
 	bool dead;
 
@@ -629,9 +630,16 @@ void shca_qp_put(struct shca_qp *qp);
  * Threads that make progress do not wait for the lock of a QP: its holder may
  * be a program's thread that was preempted, perhaps by this one. They leave
  * what there is to do behind, and the holder does it when he unlocks. So
- * shca_qp_trylock() returning false is as good as having been there.
+ * shca_qp_trylock() returning false is as good as having been there. Nor do
+ * they take it while somebody waits for it.
  */
 bool shca_qp_trylock(struct shca_qp *qp);
+/* Somebody waits: whoever holds the lock over several packets or batches lets
+ * go of it between two, and then finds that shca_qp_trylock() fails. */
+static inline bool shca_qp_wanted(const struct shca_qp *qp)
+{
+	return atomic_load_explicit(&qp->waiters, memory_order_relaxed);
+}
 /* Waits. What was left behind comes first, so that a QP that is about to leave
  * its state has taken all that was received before. */
 void shca_qp_lock(struct shca_qp *qp);

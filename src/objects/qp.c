@@ -18,7 +18,9 @@
 #include "gsi.h"
 #include "loan.h"
 
+#include "base/cpu.h"
 #include "base/say.h"
+#include "base/sys.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -26,6 +28,16 @@
 
 /* Batches in one go, before others get the QP's lock. */
 #define FLUSH_ROUNDS 32
+
+/* Times that a holder does what others have left behind. */
+#define UNLOCK_ROUNDS 2
+
+/* Attempts at the lock before a thread sleeps: some microseconds. */
+#define SPINS 100
+
+/* How long a receiver lets others have the lock first, at most. */
+#define NAPS 20
+#define NAP_NS 20000
 
 /* Packets left behind for the holder of the lock, before they have to wait. */
 #define BACKLOG_MAX 128
@@ -88,6 +100,11 @@ void shca_qp_flush(struct shca_qp *qp, uint64_t now)
 	for (round = 0; roce_tx_ready(qp->core); round++) {
 		if (round)
 			now = clock_ns();
+		if (round && shca_qp_wanted(qp)) {
+			/* It goes on with this when it has the lock. */
+			atomic_store(&qp->pending, true);
+			return;
+		}
 		if (round == FLUSH_ROUNDS) {
 			/* More than fits now; go on at the next progress. */
 			engine_timer_set(qp->engine, qp, now);
@@ -134,9 +151,31 @@ static void pending_run(struct shca_qp *qp)
 	backlog_free(list);
 }
 
+/*
+ * A mutex goes to whoever asks when it is free, and that is the thread that has
+ * just unlocked it, not one that has to be woken first. So those who wait are
+ * counted, and those who receive stay away while there are any.
+ */
+static void wait_turn(struct shca_qp *qp)
+{
+	int i;
+
+	atomic_fetch_add(&qp->waiters, 1);
+	/* It is free after the packet that is at hand, mostly. */
+	for (i = 0; i < SPINS; i++) {
+		cpu_relax();
+		if (!pthread_mutex_trylock(&qp->lock))
+			break;
+	}
+	if (i == SPINS)
+		pthread_mutex_lock(&qp->lock);
+	atomic_fetch_sub(&qp->waiters, 1);
+}
+
 void shca_qp_lock(struct shca_qp *qp)
 {
-	pthread_mutex_lock(&qp->lock);
+	if (pthread_mutex_trylock(&qp->lock))
+		wait_turn(qp);
 	/* The holder before may not have looked again yet. */
 	if (atomic_load_explicit(&qp->pending, memory_order_relaxed))
 		pending_run(qp);
@@ -144,12 +183,12 @@ void shca_qp_lock(struct shca_qp *qp)
 
 bool shca_qp_trylock(struct shca_qp *qp)
 {
-	if (pthread_mutex_trylock(&qp->lock)) {
-		/* Either the holder sees this when it has unlocked, or it has
-		 * unlocked by now. */
+	if (shca_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock)) {
+		/* Either the holder, or who waits, sees this when it has
+		 * unlocked, or it has unlocked by now. */
 		atomic_store(&qp->pending, true);
 		atomic_thread_fence(memory_order_seq_cst);
-		if (pthread_mutex_trylock(&qp->lock))
+		if (shca_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock))
 			return false;
 	}
 	if (atomic_load_explicit(&qp->pending, memory_order_relaxed))
@@ -159,14 +198,28 @@ bool shca_qp_trylock(struct shca_qp *qp)
 
 void shca_qp_unlock(struct shca_qp *qp)
 {
+	bool enough;
+	int round;
+
 	pthread_mutex_unlock(&qp->lock);
-	for (;;) {
+	for (round = 0, enough = false; !enough; round++) {
 		atomic_thread_fence(memory_order_seq_cst);
 		if (!atomic_load_explicit(&qp->pending, memory_order_relaxed) ||
-		    pthread_mutex_trylock(&qp->lock))
+		    shca_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock))
 			return; /* nothing, or the next holder's */
-		pending_run(qp);
+		/* Others leave more behind all the time: whoever runs timers
+		 * goes on. */
+		enough = round >= UNLOCK_ROUNDS && !qp->dead;
+		if (enough)
+			engine_timer_set(qp->engine, qp, clock_ns());
+		else
+			pending_run(qp);
 		pthread_mutex_unlock(&qp->lock);
+		/* One who was there at once found the lock taken. */
+		atomic_thread_fence(memory_order_seq_cst);
+		if (atomic_load_explicit(&qp->timer_due,
+					 memory_order_relaxed) == UINT64_MAX)
+			enough = false;
 	}
 }
 
@@ -195,8 +248,11 @@ bool shca_qp_defer(struct shca_qp *qp, const struct roce_rx *pkt)
 
 wait:
 	/* Enough: whoever has the lock has lost its CPU, perhaps, and packets
-	 * that go on coming must wait in the socket, where senders see it. */
+	 * that go on coming must wait in the socket, where senders see it. Who
+	 * waits already may be waiting for the CPU that this thread has. */
 	atomic_fetch_sub(&qp->nbacklog, 1);
+	for (int i = 0; i < NAPS && shca_qp_wanted(qp); i++)
+		sys_sleep(NAP_NS);
 	shca_qp_lock(qp);
 	if (!qp->dead)
 		shca_qp_rx(qp, pkt, clock_ns());

@@ -11,6 +11,7 @@
  * within microseconds is not worth a sleep.
  */
 #include "base/bytes.h"
+#include "base/cpu.h"
 #include "base/restart.h"
 #include "rdmacm/rsocket_priv.h"
 
@@ -216,13 +217,6 @@ static int timeout_ms(uint64_t until)
 	return (int)((min_u64(ns, MAX_SLEEP_NS) + 999999) / 1000000);
 }
 
-static void pause_cpu(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-	__builtin_ia32_pause();
-#endif
-}
-
 /* Looks until ready, for a short time and not beyond until. */
 static bool spin(struct rsock *rs, bool (*ready)(struct rsock *rs),
 		 uint64_t until)
@@ -233,7 +227,7 @@ static bool spin(struct rsock *rs, bool (*ready)(struct rsock *rs),
 		end = min_u64(end, until);
 	while (rsock_now_ns() < end) {
 		pthread_mutex_unlock(&rs->lock);
-		pause_cpu();
+		cpu_relax();
 		pthread_mutex_lock(&rs->lock);
 		progress(rs);
 		if (ready(rs))

@@ -12,6 +12,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <rdma/rdma_cma.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
@@ -271,6 +272,112 @@ static void no_thread(void **state)
 	assert_non_null(strstr(text, "ulimit -u"));
 }
 
+/* Somebody who waits for the lock of a QP, without a thread. */
+static void waits(struct ibv_qp *qp, bool yes)
+{
+	atomic_fetch_add(&to_qp(qp)->waiters, yes ? 1u : -1u);
+}
+
+static uint32_t completions(struct ibv_cq *cq)
+{
+	return atomic_load(&to_cq(cq)->tail) - atomic_load(&to_cq(cq)->head);
+}
+
+/*
+ * Who receives many packets for a QP lets go of it after the one at hand when
+ * somebody waits, and leaves the others to him.
+ */
+static void waiter_comes_first(void **state)
+{
+	struct ibv_send_wr wr[8], *bad;
+	struct ibv_sge sge;
+	struct shca_qp *qp;
+	int i, n = 8;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	qp = to_qp(b.qp);
+	sge = sge_of(&a, 0, 64);
+	for (i = 0; i < n; i++) {
+		post_recv(&b, (uint64_t)i, 0, 64);
+		wr[i] = (struct ibv_send_wr){
+			.sg_list = &sge,
+			.num_sge = 1,
+			.opcode = IBV_WR_SEND,
+			.next = i + 1 < n ? &wr[i + 1] : NULL,
+		};
+	}
+	/* The library's thread is held with the first packet. */
+	pthread_mutex_lock(&to_cq(b.cq)->lock);
+	assert_int_equal(ibv_post_send(a.qp, wr, &bad), 0);
+	for (uint64_t end = now_ns() + 10 * SECOND;;) {
+		if (pthread_mutex_trylock(&qp->lock))
+			break;
+		pthread_mutex_unlock(&qp->lock);
+		assert_true(now_ns() < end);
+		sched_yield();
+	}
+	waits(b.qp, true);
+	pthread_mutex_unlock(&to_cq(b.cq)->lock);
+	for (uint64_t end = now_ns() + 10 * SECOND;
+	     atomic_load(&qp->nbacklog) < 7u;) {
+		assert_true(now_ns() < end);
+		assert_true(completions(b.cq) <= 1);
+		sched_yield();
+	}
+	assert_int_equal(completions(b.cq), 1);
+	/* His turn. */
+	shca_qp_lock(qp);
+	waits(b.qp, false);
+	shca_qp_unlock(qp);
+	assert_int_equal(completions(b.cq), n);
+	end_fini(&a);
+	end_fini(&b);
+}
+
+static _Atomic bool unlocked;
+
+/* Leaves something behind all the time, as a receiver of a flood does. */
+static void *leaver(void *arg)
+{
+	uint64_t end = now_ns() + 10 * SECOND;
+	struct shca_qp *qp = arg;
+
+	while (!unlocked && now_ns() < end)
+		for (int i = 0; i < 1000; i++)
+			atomic_store(&qp->pending, true);
+	if (shca_qp_trylock(qp))
+		shca_qp_unlock(qp);
+	return unlocked ? NULL : qp;
+}
+
+/* Whoever has had the lock does not do the work of others for ever. */
+static void unlocking_ends(void **state)
+{
+	struct shca_qp *qp;
+	pthread_t thread;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	qp = to_qp(b.qp);
+	unlocked = false;
+	assert_int_equal(pthread_create(&thread, NULL, leaver, qp), 0);
+	for (int i = 0; i < 100; i++) {
+		shca_qp_lock(qp);
+		shca_qp_unlock(qp);
+	}
+	unlocked = true;
+	assert_null(join(thread));
+	/* Somebody has done it all the same. */
+	for (uint64_t end = now_ns() + 10 * SECOND;
+	     atomic_load(&qp->pending);) {
+		assert_true(now_ns() < end);
+		sched_yield();
+	}
+	end_fini(&a);
+	end_fini(&b);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 /* An argument is the name of the one test to run. */
@@ -281,6 +388,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(no_cancellation_points),
 		TEST(cancelled_while_busy),
 		TEST(timer_after_fork),
+		TEST(waiter_comes_first),
+		TEST(unlocking_ends),
 	};
 
 	if (argc == 2)

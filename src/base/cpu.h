@@ -1,0 +1,16 @@
+/*
+ * cpu.h - for loops that wait for another CPU
+ */
+#ifndef SOFTHCA_BASE_CPU_H
+#define SOFTHCA_BASE_CPU_H
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+#endif
