@@ -12,11 +12,14 @@
  * one asks again within QUIET_NS if it is softhca. If packets of its
  * connections were lost or late before, so may be the next, and it may have to
  * wait for a processor: then for LOSSY_NS, which has hardware ask again as well
- * at the timeouts that are usual. Whoever asks again begins that time anew.
+ * at the timeouts that are usual. A repetition begins that time anew; what is
+ * new does not, since a peer may go on sending for ever.
+ *
  * Between processes of one host nothing is lost unless the user wants it.
  */
 #include "engine.h"
 
+#include "base/bytes.h"
 #include "base/sys.h"
 
 #include <stdlib.h>
@@ -128,7 +131,6 @@ void shca_timewait_fini(struct engine *e)
 /* The end */
 
 struct census {
-	uint64_t now;
 	bool lossy;
 	bool busy; /* something is about to be sent */
 	uint64_t asked_ns;
@@ -194,25 +196,32 @@ static void count_gone(struct engine *e, struct census *c)
 
 void shca_timewait_linger(struct engine *e, bool exiting)
 {
+	_Atomic uint64_t *repeated = &e->dropped[ROCE_DROP_DUPLICATE];
 	const uint64_t begin = clock_ns();
+	uint64_t seen = atomic_load(repeated), again = 0;
 
 	if (!atomic_load(&e->started))
 		return;
 	for (;;) {
-		struct census c = { .now = clock_ns() };
-		uint64_t until;
+		uint64_t now = clock_ns(), until, n = atomic_load(repeated);
+		struct census c = { 0 };
 
+		if (n != seen) {
+			seen = n;
+			again = now;
+		}
 		count_gone(e, &c);
 		if (exiting)
 			count_living(e, &c);
-		until = c.asked_ns + (c.lossy ? LOSSY_NS : QUIET_NS);
-		if (c.busy && c.now < begin + SETTLE_NS &&
-		    until < c.now + STEP_NS)
-			until = c.now + STEP_NS;
-		if (until > begin + LINGER_NS)
-			until = begin + LINGER_NS;
-		if (until <= c.now)
+		until = min_u64(c.asked_ns, begin) +
+			(c.lossy ? LOSSY_NS : QUIET_NS);
+		if (again)
+			until = again + LOSSY_NS;
+		if (c.busy && now < begin + SETTLE_NS && until < now + STEP_NS)
+			until = now + STEP_NS;
+		until = min_u64(until, begin + LINGER_NS);
+		if (until <= now)
 			break;
-		sys_sleep(until - c.now);
+		sys_sleep(until - now);
 	}
 }
