@@ -31,6 +31,7 @@ struct doctor {
 	const char *peer; /* --peer */
 	char libdir[PATH_MAX]; /* "": not found */
 	struct hca_list hcas; /* filled by check_device() */
+	bool port_taken; /* at some address, by check_port() */
 	char probe[8192]; /* what a program sees, by run_probe() */
 	int probe_err; /* why it could not look: an errno */
 	struct json_object *list;

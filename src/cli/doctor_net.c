@@ -109,6 +109,7 @@ void check_port(struct doctor *d, struct finding *f)
 				continue;
 			TEXT(f, "%s%s", f->text[0] ? "; " : "", udp_why(u));
 			f->status = WARN;
+			d->port_taken = true;
 		}
 	}
 	udp_destroy(u);

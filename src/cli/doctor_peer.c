@@ -307,6 +307,12 @@ static void check_answer(struct peer *p, struct finding *f)
 		     ROCE_UDP_PORT, p->text);
 		FIX(f, "softhca has the port only while a program runs: start "
 		       "\"softhca run -- rping -s\" there, and try again");
+	} else if (p->d->port_taken && !icmp) {
+		TEXT(f,
+		     "not known: whoever has UDP port %d of this host gets "
+		     "what %s answers",
+		     ROCE_UDP_PORT, p->text);
+		FIX(f, "see port");
 	} else if (icmp || err) {
 		TEXT(f, "%s cannot be reached: %s", p->text,
 		     strerror(icmp      ? icmp

@@ -619,6 +619,20 @@ def test_doctor_of_a_silent_host(placements):
     assert "UDP port 4791" in checks["peer-answer"]["fix"]
 
 
+@pytest.mark.full
+def test_doctor_of_a_peer_whose_answers_another_gets(placements, tmp_path):
+    side = placements("local").server
+    server = rig.Proc(side, ["rping", "-s"], env={"SOFTHCA_RUNDIR": str(tmp_path)})
+    try:
+        wait_for_roce_port(server)
+        checks, rc = doctor("--peer", "127.0.0.1", prefix=side.prefix)
+        assert rc == 1 and "taken by" in checks["port"]["text"]
+        assert "port 4791 of this host" in checks["peer-answer"]["text"]
+        assert checks["peer-answer"]["fix"] == "see port"
+    finally:
+        server.kill()
+
+
 @pytest.mark.parametrize("host,check,says", [
     ("127.0.0.1", "peer-answer", "answers"), ("::1", "peer-answer", "answers"),
     ("localhost", "peer-address", "localhost is "),
