@@ -49,8 +49,9 @@ struct slot {
 	_Atomic uint32_t limit;
 	_Atomic uint64_t addrs[REGISTRY_ADDRS / 64]; /* rows it receives at */
 	uint64_t pad0[4];
-	_Atomic int64_t backlog; /* a cache line of its own */
-	uint64_t pad1[7];
+	_Atomic int64_t backlog; /* with the next, a cache line of its own */
+	_Atomic uint64_t taken; /* goes on when the slot has another process */
+	uint64_t pad1[6];
 };
 
 /* An address and its sockets, as the kernel numbers them. */
@@ -893,6 +894,31 @@ void registry_uncharge(struct registry *r, unsigned slot, int64_t bytes)
 {
 	atomic_fetch_sub(&r->file->m->slot[slot % REGISTRY_SLOTS].backlog,
 			 bytes);
+}
+
+void registry_take(struct registry *r, unsigned slot, int64_t bytes)
+{
+	struct slot *s = &r->file->m->slot[slot % REGISTRY_SLOTS];
+
+	atomic_fetch_sub(&s->backlog, bytes);
+	atomic_fetch_add(&s->taken, (uint64_t)bytes);
+}
+
+uint64_t registry_sent(const struct registry *r, unsigned slot)
+{
+	const struct slot *s = &r->file->m->slot[slot % REGISTRY_SLOTS];
+
+	return LOAD(&s->taken) + (uint64_t)LOAD(&s->backlog);
+}
+
+bool registry_unread(const struct registry *r, unsigned slot, uint64_t sent)
+{
+	const struct slot *s = &r->file->m->slot[slot % REGISTRY_SLOTS];
+	int64_t left = (int64_t)(sent - LOAD(&s->taken));
+
+	/* More than there is: the slot was another's then, or a count wrong. */
+	return left > 0 && left <= LOAD(&s->backlog) &&
+	       registry_alive(r, slot);
 }
 
 int64_t registry_backlog(const struct registry *r)

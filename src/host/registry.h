@@ -71,12 +71,20 @@ void registry_publish(struct registry *r, uint16_t port, uint32_t limit);
 /*
  * Bytes on their way to a slot, so that senders of this host do not overrun
  * its socket buffers. registry_charge() says no when there are more than the
- * slot's limit; a first one is always let through. The receiver gives back
- * what it takes.
+ * slot's limit; a first one is always let through. registry_uncharge() takes
+ * back what was not sent, registry_take() what the receiver has read.
  */
 bool registry_charge(struct registry *r, unsigned slot, uint32_t bytes);
 void registry_uncharge(struct registry *r, unsigned slot, int64_t bytes);
+void registry_take(struct registry *r, unsigned slot, int64_t bytes);
 int64_t registry_backlog(const struct registry *r);
+
+/*
+ * How many bytes were ever sent to a slot; and whether its process lives and
+ * has not yet read all that had been sent when this was so many.
+ */
+uint64_t registry_sent(const struct registry *r, unsigned slot);
+bool registry_unread(const struct registry *r, unsigned slot, uint64_t sent);
 
 /*
  * Receiving addresses. All processes that receive at one address and port

@@ -103,6 +103,15 @@ void udp_on_unreachable(struct udp *u, udp_unreachable_fn *fn, void *arg);
 size_t udp_send(struct udp *u, const struct roce_batch *b, int *err);
 
 /*
+ * Whether a QP of another process of this host may have said nothing because
+ * that process, alive, has not read yet what was on its way to it when this
+ * was first asked, or we what was on its way to us. mark begins as zeros, and
+ * is so again when the answer is no.
+ */
+bool udp_unread(struct udp *u, const struct roce_path *path, uint32_t qpn,
+		uint64_t mark[2]);
+
+/*
  * Only inside an rx call, for the packet being handed over: sends it on to the
  * process that has this slot of the registry (a message for QP1 that belongs
  * to a connection or listener of that process). Returns 0 or -errno.

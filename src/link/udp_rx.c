@@ -208,8 +208,8 @@ static void uncharge(struct udp *u, const struct datagram *d)
 	else if (d->len && d->data[0] == HANDOVER_TYPE)
 		return;
 	if (slot >= 0)
-		registry_uncharge(u->registry, (unsigned)slot,
-				  (uint32_t)d->len + DATAGRAM_COST);
+		registry_take(u->registry, (unsigned)slot,
+			      (uint32_t)d->len + DATAGRAM_COST);
 }
 
 /* Starts on message i. Returns false if there is nothing good in it. */
@@ -608,7 +608,7 @@ static void fix_backlog(struct udp *u, struct rx *rx)
 		rx->stale = backlog;
 	if (now - rx->stale_since < STALE_NS)
 		return;
-	registry_uncharge(u->registry, u->slot, rx->stale);
+	registry_take(u->registry, u->slot, rx->stale);
 	rx->stale_since = 0;
 }
 

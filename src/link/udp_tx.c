@@ -192,6 +192,28 @@ static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 				r->private ? r->private->port : ROCE_UDP_PORT);
 }
 
+bool udp_unread(struct udp *u, const struct roce_path *path, uint32_t qpn,
+		uint64_t mark[2])
+{
+	struct registry *reg = u->registry;
+	int slot;
+
+	if (!reg || !path->local || u->cfg.wire)
+		return false;
+	slot = registry_route(reg, qpn, &path->dgid,
+			      udp_scope(&path->dgid, path->sgid_scope));
+	if (!mark[0] && !mark[1]) {
+		if (slot >= 0)
+			mark[0] = registry_sent(reg, (unsigned)slot);
+		mark[1] = registry_sent(reg, u->slot);
+	}
+	if ((slot >= 0 && registry_unread(reg, (unsigned)slot, mark[0])) ||
+	    registry_unread(reg, u->slot, mark[1]))
+		return true;
+	mark[0] = mark[1] = 0;
+	return false;
+}
+
 static size_t packet_size(const struct roce_pkt *p)
 {
 	return (size_t)p->hdr_len + p->payload + p->pad + ROCE_ICRC_LEN;

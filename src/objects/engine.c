@@ -975,6 +975,14 @@ static int env_srq_take(struct roce_qp *core, void *srq, uint64_t room,
 	return shca_srq_take(srq, room, out);
 }
 
+static bool env_unread(struct roce_qp *core, uint64_t mark[2])
+{
+	const struct shca_qp *qp = roce_qp_owner(core);
+
+	return udp_unread(qp->engine->udp, roce_qp_path(core),
+			  roce_qp_dest(core), mark);
+}
+
 static void env_event(struct roce_qp *core, enum ibv_event_type type)
 {
 	struct shca_qp *qp = roce_qp_owner(core);
@@ -1208,6 +1216,7 @@ static int engine_create(struct engine **out)
 		.bind_mw = shca_mw_env_bind,
 		.odp_touch = shca_odp_touch,
 		.odp_store = shca_odp_store,
+		.unread = env_unread,
 		.event = env_event,
 		.dropped = env_dropped,
 		.explain = cfg->explain ? engine_explain : NULL,

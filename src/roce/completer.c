@@ -11,6 +11,12 @@
  * it a probe, a few round trips after the last progress, goes back and sends
  * again without counting: hardware has no such thing, but a lossless fabric,
  * and in software a lost last packet would cost milliseconds by the hundred.
+ *
+ * Neither is for a peer that waits for a processor. As long as env->unread()
+ * says that the peer's process is alive and has yet to read what it was sent,
+ * nothing can have been lost, and that time does not count. A timer that is
+ * late, since it is this process that waited, counts as one timeout, however
+ * late.
  */
 #include "internal.h"
 
@@ -72,7 +78,9 @@ void comp_arm(struct roce_qp *qp, uint64_t now_ns)
 			r->probe_ns = PROBE_MIN_NS;
 		if (r->probe_ns > PROBE_MAX_NS)
 			r->probe_ns = PROBE_MAX_NS;
+		r->unread[0] = r->unread[1] = 0;
 	}
+	r->armed_ns = now_ns;
 	r->timer_ns = now_ns + min_u64(r->probe_ns, timeout);
 }
 
@@ -494,9 +502,16 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 		r->timer_ns = 0;
 		return;
 	}
+	if (qp->env->unread && qp->env->unread(qp, r->unread)) {
+		r->progress_ns += now_ns - r->armed_ns;
+		r->probe_ns = min_u64(2 * r->probe_ns, PROBE_MAX_NS);
+		comp_arm(qp, now_ns);
+		return;
+	}
 	timeout = ack_timeout_ns(qp);
 	if (timeout != UINT64_MAX &&
 	    now_ns - r->progress_ns >= timeout * (r->retries + 1ull)) {
+		r->progress_ns = now_ns - timeout * (r->retries + 1ull);
 		qp->stats.timeouts++;
 		if (r->retries++ >= qp->attr.retry_cnt) {
 			explain(qp,

@@ -88,6 +88,14 @@ struct roce_env {
 	int (*odp_touch)(const void *p, size_t len, bool write);
 	int (*odp_store)(void *dst, const void *src, size_t len);
 
+	/*
+	 * Whether the peer may have said nothing because its process, alive
+	 * and on this host, has not read yet what had been sent to it when this
+	 * was first asked, or we what it answered. mark begins as zeros, and is
+	 * so again when the answer is no. NULL: that cannot be known.
+	 */
+	bool (*unread)(struct roce_qp *qp, uint64_t mark[2]);
+
 	/* An affiliated asynchronous event of this QP. */
 	void (*event)(struct roce_qp *qp, enum ibv_event_type type);
 

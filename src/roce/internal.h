@@ -84,7 +84,9 @@ struct roce_requester {
 	/* Retransmission, see completer.c. */
 	uint64_t progress_ns; /* when una last moved, or sending began */
 	uint64_t timer_ns;    /* next look at lost packets; 0: none out */
+	uint64_t armed_ns;    /* when it was set to that */
 	uint64_t probe_ns;    /* current probe interval */
+	uint64_t unread[2];   /* env->unread()'s mark */
 	uint64_t srtt_ns, rttvar_ns;
 	uint64_t rtt_sent_ns; /* when rtt_psn was sent; 0: none measured */
 	uint32_t rtt_psn;

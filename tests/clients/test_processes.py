@@ -168,6 +168,53 @@ def test_stopped_peer_goes_on(placements):
         p.kill()
 
 
+def test_long_stopped_peer_goes_on(placements):
+    """Within a host, SIGSTOP for longer than all retries is only a delay: the
+    time-out is 67 ms, 8 times. A peer that is killed then is noticed."""
+    for option in ("send", "read"):
+        p = Running(placements("local"), "-o", option, "-D", 5)
+        try:
+            p.ready()
+            time.sleep(0.3)
+            os.killpg(p.server.pid, signal.SIGSTOP)
+            time.sleep(3)
+            assert p.client.running(), p.client.describe()
+            if option == "read":
+                p.server.kill(signal.SIGKILL)
+                assert p.client.wait(10) == 3, p.client.describe()
+                assert "status 12 " in p.client.output(), p.client.describe()
+                continue
+            os.killpg(p.server.pid, signal.SIGCONT)
+            p.finish()
+        finally:
+            p.kill()
+
+
+def test_many_pairs_spin_on_two_processors(placements):
+    """Processes that wait for the processor for seconds are no dead peers."""
+    place = placements("local")
+    pin = ["taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))]
+    ports = set()
+    while len(ports) < 60:
+        ports.add(rig.free_port())
+    ends = []
+    try:
+        for side, host in ((place.server, ""), (place.client, place.host)):
+            # All at once: those that come early must not be gone by then.
+            script = "for p in {}; do ibv_rc_pingpong -g {} -n 50 -p $p {} & all=\"$all $!\"; done; " \
+                "for i in $all; do wait $i || bad=1; done; exit $bad".format(
+                    " ".join(map(str, ports)), side.gid_index(4), host)
+            ends.append(rig.Proc(rig.Side([*side.prefix, *pin]), ["sh", "-c", script],
+                                 place.options))
+            for port in () if host else ports:
+                ends[0].wait_listening(port)
+        for end in ends:
+            assert end.wait(100) == 0, end.describe()
+    finally:
+        for end in ends:
+            end.kill()
+
+
 # ------------------------------------------------------------------- users
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start other users' processes")

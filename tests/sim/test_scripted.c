@@ -524,6 +524,83 @@ static void dead_peer_exceeds_retries(void **state)
 	sim_free(p.sim);
 }
 
+static enum { READ_ALL, READ_NOTHING, READ_SLOWLY } peer_reads;
+
+/* READ_SLOWLY: there is always more, but what it was when asked is read. */
+static bool peer_unread(struct roce_qp *qp, uint64_t mark[2])
+{
+	(void)qp;
+	if (peer_reads == READ_NOTHING ||
+	    (peer_reads == READ_SLOWLY && !mark[0])) {
+		mark[0] = 1;
+		return true;
+	}
+	mark[0] = 0;
+	return false;
+}
+
+/* A process that gets no processor time is not a dead one. */
+static void peer_that_has_yet_to_read_is_waited_for(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+
+	(void)state;
+	p.a->node->env.unread = peer_unread;
+	peer_reads = READ_NOTHING;
+	p.sim->link.loss = 1;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 100);
+	sim_run(p.sim, 60 * SIM_SEC);
+	assert_null(sim_poll(p.a->send));
+	assert_int_equal(p.sim->packets, 1);
+	/* It has read, and not got it: now that is a loss. */
+	peer_reads = READ_ALL;
+	p.sim->link.loss = 0;
+	settle(&p);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	assert_int_equal(roce_qp_stats(p.a->qp)->timeouts, 0);
+	/* And what goes on being lost counts in full. */
+	p.sim->link.loss = 1;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 100);
+	sim_run(p.sim, 8 * 134217728ull - SIM_SEC / 10);
+	assert_null(sim_poll(p.a->send));
+	settle(&p);
+	expect(p.a->send, IBV_WC_RETRY_EXC_ERR);
+	sim_free(p.sim);
+}
+
+/* A process that others keep busy answers for us no more than an idle one. */
+static void busy_peer_exceeds_retries(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+
+	(void)state;
+	p.a->node->env.unread = peer_unread;
+	peer_reads = READ_SLOWLY;
+	p.sim->link.loss = 1;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 100);
+	sim_run(p.sim, 4 * 8 * 134217728ull);
+	expect(p.a->send, IBV_WC_RETRY_EXC_ERR);
+	assert_int_equal(roce_qp_stats(p.a->qp)->timeouts, 8);
+	sim_free(p.sim);
+}
+
+/* Whoever looks at the clock late has not waited for the peer so long. */
+static void late_timer_is_one_timeout(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+
+	(void)state;
+	p.sim->link.loss = 1;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 100);
+	p.sim->now += 5 * SIM_SEC;
+	sim_run(p.sim, SIM_SEC / 2);
+	assert_int_equal(roce_qp_stats(p.a->qp)->timeouts, 4);
+	p.sim->link.loss = 0;
+	settle(&p);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	sim_free(p.sim);
+}
+
 /* timeout 0 never gives up (9.7.6.1.3), but what was lost is sent again. */
 static void timeout_zero_is_for_ever(void **state)
 {
@@ -3005,6 +3082,9 @@ int main(void)
 		cmocka_unit_test(long_read_in_chunks),
 		cmocka_unit_test(late_acks_are_no_congestion),
 		cmocka_unit_test(dead_peer_exceeds_retries),
+		cmocka_unit_test(peer_that_has_yet_to_read_is_waited_for),
+		cmocka_unit_test(busy_peer_exceeds_retries),
+		cmocka_unit_test(late_timer_is_one_timeout),
 		cmocka_unit_test(timeout_zero_is_for_ever),
 		cmocka_unit_test(rnr_waits_for_a_receive),
 		cmocka_unit_test(rnr_retry_exceeded),

@@ -1310,6 +1310,68 @@ static unsigned open_fds(void)
 	return n;
 }
 
+/* Who has yet to read; what came later, was lost or is for a dead one is no
+ * reason to wait. */
+static void unread_is_known(void **state)
+{
+	struct udp_config lossy_cfg = { .loss = 1 };
+	struct roce_path path = path_of("127.0.0.1", "127.0.0.2");
+	struct roce_path back = path_of("127.0.0.2", "127.0.0.1");
+	struct shared *s = shared_new();
+	uint64_t mark[2] = { 0 };
+	struct node x, y, z;
+	pid_t pid;
+
+	(void)state;
+	path.local = true;
+	node_start(&x, &direct);
+	node_start(&y, &direct);
+	node_bind(&x, "127.0.0.1");
+	node_bind(&y, "127.0.0.2");
+	x.any_order = y.any_order = true;
+	assert_false(udp_unread(x.u, &path, y.qpn, mark));
+	node_send(&x, NULL, &path, y.qpn, RC_MIDDLE, 100, 5);
+	assert_true(udp_unread(x.u, &path, y.qpn, mark));
+	assert_true(udp_unread(x.u, &path, y.qpn, mark));
+	node_expect(&y, 5);
+	node_send(&x, NULL, &path, y.qpn, RC_MIDDLE, 100, 5);
+	assert_false(udp_unread(x.u, &path, y.qpn, mark));
+	assert_true(udp_unread(x.u, &path, y.qpn, mark));
+	node_expect(&y, 10);
+	assert_false(udp_unread(x.u, &path, y.qpn, mark));
+	/* The answer waits for ourselves. */
+	node_send(&y, NULL, &back, x.qpn, RC_MIDDLE, 100, 1);
+	assert_true(udp_unread(x.u, &path, y.qpn, mark));
+	node_expect(&x, 1);
+	assert_false(udp_unread(x.u, &path, y.qpn, mark));
+	/* A mark of another process that had the slot. */
+	mark[0] = 1u << 30;
+	node_send(&x, NULL, &path, y.qpn, RC_MIDDLE, 100, 1);
+	assert_false(udp_unread(x.u, &path, y.qpn, mark));
+	node_expect(&y, 11);
+
+	node_start(&z, &lossy_cfg);
+	node_send(&z, NULL, &path, y.qpn, RC_MIDDLE, 100, 5);
+	assert_false(udp_unread(z.u, &path, y.qpn, mark));
+	node_stop(&z);
+	node_start(&z, &wire);
+	node_send(&z, NULL, &path, y.qpn, RC_MIDDLE, 100, 5);
+	assert_false(udp_unread(z.u, &path, y.qpn, mark));
+	node_stop(&z);
+	node_stop(&y);
+
+	pid = receiver(s, &direct, "127.0.0.2");
+	assert_true(wait_for(&s->ready, 1));
+	kill(pid, SIGSTOP);
+	assert_int_equal(waitpid(pid, NULL, WUNTRACED), pid);
+	node_send(&x, NULL, &path, s->qpn, RC_MIDDLE, 100, 5);
+	assert_true(udp_unread(x.u, &path, s->qpn, mark));
+	end_killed(pid);
+	assert_false(udp_unread(x.u, &path, s->qpn, mark));
+	munmap(s, sizeof(*s));
+	node_stop(&x);
+}
+
 /* Port 4791 does where no more sockets can be had, if the peer is there. */
 static void out_of_descriptors(void **state)
 {
@@ -2462,6 +2524,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(killed_receiver_blocks_nobody),
 		cmocka_unit_test(port_of_the_killed_is_left_alone),
 		cmocka_unit_test(other_users_neither_send_nor_hear),
+		cmocka_unit_test(unread_is_known),
 		cmocka_unit_test(out_of_descriptors),
 		cmocka_unit_test(sockets_of_the_gone_are_closed),
 		cmocka_unit_test(steering),
