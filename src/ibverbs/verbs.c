@@ -438,10 +438,11 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 
 struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 {
-	struct ibv_qp_ex *ex = &to_qp(qp)->ex;
+	struct ibv_qp_ex *ex;
 
 	if (minus_one(shca_check(qp, SHCA_QP)))
 		return NULL;
+	ex = &to_qp(qp)->ex;
 	/* Only of a QP that was created with send_ops_flags. */
 	return ex->wr_start ? ex : NULL;
 }
