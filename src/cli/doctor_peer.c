@@ -178,6 +178,15 @@ static const struct hca *device_of(const struct peer *p)
 	return NULL;
 }
 
+static void say_astray(const struct peer *p, struct finding *f)
+{
+	TEXT(f,
+	     "not known: whoever has UDP port %d of this host gets what %s "
+	     "answers",
+	     ROCE_UDP_PORT, p->text);
+	FIX(f, "see port");
+}
+
 /* By which device, address and interface packets to the peer leave. */
 static bool find_path(struct peer *p, struct finding *f)
 {
@@ -204,6 +213,10 @@ static bool find_path(struct peer *p, struct finding *f)
 		err = err ? -err : ETIMEDOUT;
 	if (err) {
 		f->status = FAIL;
+		if (err == EADDRINUSE) {
+			say_astray(p, f);
+			return false;
+		}
 		TEXT(f, "no way to %s: %s", p->text, strerror(err));
 		FIX(f,
 		    "ip route get %s; the interface it names has to be one "
@@ -291,10 +304,16 @@ static void check_answer(struct peer *p, struct finding *f)
 	case RDMA_CM_EVENT_REJECTED:
 	case RDMA_CM_EVENT_CONNECT_RESPONSE:
 	case RDMA_CM_EVENT_ESTABLISHED:
-		TEXT(f,
-		     "a connection manager at %s answers: UDP port %d gets "
-		     "through both ways",
-		     p->text, ROCE_UDP_PORT);
+		if (netdev_is_local(&p->id->route.addr.addr.ibaddr.dgid))
+			TEXT(f,
+			     "%s answers; it is this host, whose processes "
+			     "reach each other without port %d",
+			     p->text, ROCE_UDP_PORT);
+		else
+			TEXT(f,
+			     "a connection manager at %s answers: UDP port %d "
+			     "gets through both ways",
+			     p->text, ROCE_UDP_PORT);
 		return;
 	case RDMA_CM_EVENT_UNREACHABLE: /* so soon only by ICMP */
 		icmp = ECONNREFUSED;
@@ -308,11 +327,7 @@ static void check_answer(struct peer *p, struct finding *f)
 		FIX(f, "softhca has the port only while a program runs: start "
 		       "\"softhca run -- rping -s\" there, and try again");
 	} else if (p->d->port_taken && !icmp) {
-		TEXT(f,
-		     "not known: whoever has UDP port %d of this host gets "
-		     "what %s answers",
-		     ROCE_UDP_PORT, p->text);
-		FIX(f, "see port");
+		say_astray(p, f);
 	} else if (icmp || err) {
 		TEXT(f, "%s cannot be reached: %s", p->text,
 		     strerror(icmp      ? icmp
