@@ -98,7 +98,8 @@ void udp_on_unreachable(struct udp *u, udp_unreachable_fn *fn, void *arg);
  * were taken (dropped ones by --loss count as taken); fewer than n when a
  * socket or the receiver on this host has no room now. A packet that can never
  * be sent (no route, too large) counts as taken and is lost; *err then holds a
- * positive errno for the caller to explain. Safe from many threads.
+ * positive errno for the caller to explain. EFAULT: memory of the first that was
+ * not taken is not there. Safe from many threads.
  */
 size_t udp_send(struct udp *u, const struct roce_batch *b, int *err);
 

@@ -31,6 +31,7 @@
 #include "base/bytes.h"
 #include "base/sys.h"
 #include "host/config.h"
+#include "host/guard.h"
 #include "host/netdev.h"
 #include "trace/pcap.h"
 #include "wire/icrc.h"
@@ -330,8 +331,21 @@ static size_t packet_iov(const struct roce_batch *b, const struct roce_pkt *p,
 	return n;
 }
 
-/* Puts a packet together at out, ICRC included. */
-static void flatten(const struct route *r, const struct tx_sock *sock,
+struct copy {
+	uint8_t *out;
+	const struct iovec *v;
+};
+
+static void copy_run(void *arg)
+{
+	const struct copy *c = arg;
+
+	memcpy(c->out, c->v->iov_base, c->v->iov_len);
+}
+
+/* Puts a packet together at out, ICRC included. Returns 0, or EFAULT as
+ * sendmsg(2) does: the program's memory is not there. */
+static int flatten(const struct route *r, const struct tx_sock *sock,
 		    const struct roce_batch *b, const struct roce_pkt *p,
 		    uint16_t ip_id, uint8_t *out)
 {
@@ -340,10 +354,11 @@ static void flatten(const struct route *r, const struct tx_sock *sock,
 
 	memcpy(out, p->hdr, len);
 	for (size_t i = 0; i < p->niov; i++) {
-		const struct iovec *v = &b->iov[p->iov + i];
+		struct copy c = { out + len, &b->iov[p->iov + i] };
 
-		memcpy(out + len, v->iov_base, v->iov_len);
-		len += v->iov_len;
+		if (guard_run(copy_run, &c, c.v->iov_base, c.v->iov_len))
+			return EFAULT;
+		len += c.v->iov_len;
 	}
 	memset(out + len, 0, p->pad);
 	len += p->pad;
@@ -351,6 +366,7 @@ static void flatten(const struct route *r, const struct tx_sock *sock,
 	crc = icrc_begin(&r->path->sgid, &r->path->dgid, sock->port,
 			 ROCE_UDP_PORT, size, ip_id);
 	icrc_put(out + len, icrc_bth(crc, out, len));
+	return 0;
 }
 
 /* control_len: of the route's control data */
@@ -509,7 +525,9 @@ static int send_packets(struct udp *u, const struct route *r,
 			niov += packet_iov(run->b, p, iov + niov);
 			continue;
 		}
-		flatten(r, run->sock, run->b, p, (uint16_t)k, buf + len);
+		err = flatten(r, run->sock, run->b, p, (uint16_t)k, buf + len);
+		if (err)
+			return err;
 		len += packet_size(p);
 	}
 	if (buf)
@@ -568,6 +586,8 @@ static size_t send_run(struct udp *u, const struct route *r,
 			break;
 		if (e)
 			*err = e;
+		if (e == EFAULT)
+			break;
 		for (size_t k = done; k < done + n && !e; k++)
 			sent->bytes += packet_size(&run->b->pkt[run->index[k]]);
 		sent->pkts += e ? 0 : n;

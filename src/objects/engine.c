@@ -29,6 +29,7 @@
 #include "base/bytes.h"
 #include "base/say.h"
 #include "base/sys.h"
+#include "host/guard.h"
 #include "trace/pcap.h"
 #include "wire/roce.h"
 
@@ -1214,6 +1215,7 @@ static int engine_create(struct engine **out)
 		.xrc_pd = shca_xrc_env_pd,
 		.invalidate = shca_mw_env_invalidate,
 		.bind_mw = shca_mw_env_bind,
+		.guarded = guard_run,
 		.odp_touch = shca_odp_touch,
 		.odp_store = shca_odp_store,
 		.unread = env_unread,

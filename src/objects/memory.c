@@ -2,13 +2,15 @@
  * memory.c - memory regions: of programs, of dma-bufs, of nothing
  *
  * Hardware pins the pages of a region; here registering touches them, which
- * finds out the same: whether they exist and may be written. Paging on demand
- * is what a CPU does anyway, but then memory may be missing when a packet comes
- * for it, and that must be an error of the request, not a fault of ours.
+ * finds out the same: whether they exist and may be written. What the program
+ * takes away afterwards, or what a region on demand never had, is missing when
+ * a packet comes for it, and that must be an error of the request, not a fault
+ * of ours (host/guard.h).
  */
 #include "engine.h"
 
 #include "base/sys.h"
+#include "host/guard.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -187,6 +189,7 @@ static int region_publish(const struct shca_mr *from, struct ibv_mr **out)
 	mr = malloc(sizeof(*mr));
 	if (!mr)
 		return -ENOMEM;
+	guard_install();
 	*mr = *from;
 	mr->mr.context = pd->context;
 	entry = region_entry(mr);

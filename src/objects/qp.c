@@ -114,8 +114,10 @@ void shca_qp_flush(struct shca_qp *qp, uint64_t now)
 		n = b.n;
 		err = 0;
 		sent = n ? udp_send(qp->engine->udp, &b, &err) : 0;
+		if (err == EFAULT && sent < n && !roce_tx_doubt(qp->core))
+			sent++;
 		roce_tx_done(qp->core, &b, sent, now);
-		if (err && qp->engine->env.explain)
+		if (err && err != EFAULT && qp->engine->env.explain)
 			engine_explain(qp->core, "a packet cannot be sent: %s",
 				       strerror(err));
 		if (!n || sent < n)

@@ -433,10 +433,13 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 				  (const uint8_t *)&pkt->h.atomic_orig, 8,
 				  &bad);
 	if (err) {
-		explain(qp,
-			"SGE %u of work request 0x%llx: lkey 0x%08x does not allow local writes to [0x%llx, +%u)",
-			bad, (unsigned long long)w->wr_id, sge[bad].lkey,
-			(unsigned long long)sge[bad].addr, sge[bad].length);
+		if (err == -EFAULT)
+			explain(qp,
+				"SGE %u of work request 0x%llx: lkey 0x%08x does not allow local writes to [0x%llx, +%u)",
+				bad, (unsigned long long)w->wr_id,
+				sge[bad].lkey,
+				(unsigned long long)sge[bad].addr,
+				sge[bad].length);
 		fail_head(qp, IBV_WC_LOC_PROT_ERR);
 		return;
 	}

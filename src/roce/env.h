@@ -81,6 +81,14 @@ struct roce_env {
 	int (*bind_mw)(struct roce_qp *qp, const struct roce_bind *bind);
 
 	/*
+	 * Runs fn(arg), which reads or writes memory of a program in
+	 * [p, p + len). -EFAULT: some of it is not there (any more). NULL: it
+	 * always is.
+	 */
+	int (*guarded)(void (*fn)(void *), void *arg, const void *p,
+		       size_t len);
+
+	/*
 	 * Memory of regions with IBV_ACCESS_ON_DEMAND need not be there: makes
 	 * [p, p + len) present, to be read or to be written, or copies to it
 	 * without a fault. 0, or -EFAULT: no such memory, or not writable.

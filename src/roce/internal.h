@@ -219,6 +219,7 @@ struct roce_qp {
 	struct roce_qp_stats stats;
 	uint32_t drops_told; /* 1 << enum roce_drop: explained once */
 	uint32_t lkey_hint, rkey_hint; /* where the last keys were found */
+	bool doubt; /* memory was missing at the link: look before sending */
 };
 
 #define explain(qp, ...)                                         \
@@ -376,9 +377,9 @@ void batch_push(struct roce_batch *b, struct roce_pkt *p, struct roce_hdr *h,
 void batch_release(struct roce_batch *b);
 
 /*
- * Payload by reference. Returns 0, or -EFAULT when a key does not cover the
- * bytes, -EAGAIN when the batch has no room for them. An SGE's bad key is left
- * in *bad (its index).
+ * Payload by reference. Returns 0; -EFAULT when a key does not cover the bytes,
+ * -ENXIO when they are not there any more, which has been explained. The index
+ * of the SGE is left in *bad.
  */
 int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 		 const struct ibv_sge *sge, uint32_t num_sge, uint64_t offset,
@@ -388,7 +389,7 @@ int batch_remote(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 void batch_bytes(struct roce_batch *b, struct roce_pkt *p, void *data,
 		 uint32_t len);
 
-/* Copies into SGEs from offset on; -EFAULT as above. */
+/* Copies into SGEs from offset on; errors as above. */
 int mem_scatter(struct roce_qp *qp, uint32_t pd, const struct ibv_sge *sge,
 		uint32_t num_sge, uint64_t offset, const uint8_t *data,
 		size_t len, uint32_t *bad);
@@ -396,13 +397,16 @@ int mem_scatter(struct roce_qp *qp, uint32_t pd, const struct ibv_sge *sge,
 struct key_entry *mem_remote(struct roce_qp *qp, uint32_t pd, uint32_t rkey,
 			     uint64_t va, uint64_t len, uint32_t access,
 			     void **p);
-/* Makes memory of an entry present; -EFAULT: it is not there. */
-int mem_touch(const struct roce_qp *qp, const struct key_entry *e,
-	      const void *p, size_t len, bool write);
-/* Copies to memory of an entry; -EFAULT: it is not there. */
-int mem_store(const struct roce_qp *qp, const struct key_entry *e, void *dst,
+/* Makes memory of an entry present; -ENXIO: it is not there. */
+int mem_touch(struct roce_qp *qp, const struct key_entry *e, const void *p,
+	      size_t len, bool write);
+/* Runs fn(arg), which reads or writes [p, p + len); -ENXIO: not there. */
+int mem_access(struct roce_qp *qp, void (*fn)(void *), void *arg,
+	       const void *p, size_t len);
+/* Copies to memory of an entry; -ENXIO: it is not there. */
+int mem_store(struct roce_qp *qp, const struct key_entry *e, void *dst,
 	      const uint8_t *src, size_t len);
-/* Eight bytes of local memory. */
+/* Eight bytes of local memory; -EFAULT and -ENXIO as above. */
 int mem_load8(struct roce_qp *qp, const struct ibv_sge *sge, uint64_t *v);
 
 #endif

@@ -57,15 +57,17 @@ static int batch_piece(struct roce_qp *qp, struct roce_batch *b,
 {
 	static const uint8_t zeros[ROCE_MTU_MAX];
 	void *addr;
+	int err = 0;
 
 	if (!key_covers(e, pd, va, len, access, &addr))
 		return -EFAULT;
 	if (e->kind == KEY_NULL)
 		addr = (void *)(uintptr_t)zeros;
-	else if (mem_touch(qp, e, addr, len, false))
-		return -EFAULT;
-	batch_bytes(b, p, addr, len);
-	return 0;
+	else
+		err = mem_touch(qp, e, addr, len, false);
+	if (!err)
+		batch_bytes(b, p, addr, len);
+	return err;
 }
 
 static struct key_entry *batch_hold(struct roce_batch *b, struct key_entry *e)
@@ -82,6 +84,7 @@ int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 	for (uint32_t i = 0; i < num_sge && len; i++) {
 		struct key_entry *e = b->nheld ? b->held[b->nheld - 1] : NULL;
 		uint32_t n;
+		int err;
 
 		if (offset >= sge[i].length) {
 			offset -= sge[i].length;
@@ -97,9 +100,11 @@ int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 				       keys_get_local(qp->env->keys,
 						      sge[i].lkey,
 						      &qp->lkey_hint));
-		if (!e || batch_piece(qp, b, p, e, qp->pd,
-				      sge[i].addr + offset, n, 0))
-			return -EFAULT;
+		err = e ? batch_piece(qp, b, p, e, qp->pd,
+				      sge[i].addr + offset, n, 0) :
+			  -EFAULT;
+		if (err)
+			return err;
 		len -= n;
 		offset = 0;
 	}
@@ -126,36 +131,70 @@ int batch_remote(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 	return batch_piece(qp, b, p, e, pd, va, len, IBV_ACCESS_REMOTE_READ);
 }
 
+static int gone(struct roce_qp *qp, const void *p, size_t len)
+{
+	explain(qp,
+		"memory at [0x%llx, +%zu) is not there any more: unmapped, or behind the end of its file, since it was registered; deregister it first",
+		(unsigned long long)(uintptr_t)p, len);
+	return -ENXIO;
+}
+
+int mem_access(struct roce_qp *qp, void (*fn)(void *), void *arg,
+	       const void *p, size_t len)
+{
+	if (!qp->env->guarded) {
+		fn(arg);
+		return 0;
+	}
+	return qp->env->guarded(fn, arg, p, len) ? gone(qp, p, len) : 0;
+}
+
+struct copy {
+	uint8_t *dst;
+	const uint8_t *src;
+	size_t len;
+};
+
 /*
  * Programs spin on the last byte of a message and then read all of it, so the
  * last bytes are stored last.
  */
-int mem_store(const struct roce_qp *qp, const struct key_entry *e, void *dst,
+static void copy_run(void *arg)
+{
+	const struct copy *c = arg;
+	size_t first = c->len < 8 ? 0 : c->len - 8;
+
+	memcpy(c->dst, c->src, first);
+	atomic_thread_fence(memory_order_release);
+	memcpy(c->dst + first, c->src + first, c->len - first);
+}
+
+int mem_store(struct roce_qp *qp, const struct key_entry *e, void *dst,
 	      const uint8_t *src, size_t len)
 {
-	size_t tail = len < 8 ? len : 8;
+	struct copy c = { dst, src, len };
 
 	if (e->kind == KEY_NULL)
 		return 0;
 	if (e->access & IBV_ACCESS_ON_DEMAND)
-		return qp->env->odp_store(dst, src, len);
-	memcpy(dst, src, len - tail);
-	atomic_thread_fence(memory_order_release);
-	memcpy((uint8_t *)dst + (len - tail), src + (len - tail), tail);
-	return 0;
+		return qp->env->odp_store(dst, src, len) ? gone(qp, dst, len) :
+							   0;
+	return mem_access(qp, copy_run, &c, dst, len);
 }
 
-int mem_touch(const struct roce_qp *qp, const struct key_entry *e,
-	      const void *p, size_t len, bool write)
+int mem_touch(struct roce_qp *qp, const struct key_entry *e, const void *p,
+	      size_t len, bool write)
 {
-	if (!(e->access & IBV_ACCESS_ON_DEMAND))
+	if (!(e->access & IBV_ACCESS_ON_DEMAND) && !qp->doubt)
 		return 0;
-	return qp->env->odp_touch(p, len, write);
+	return qp->env->odp_touch(p, len, write) ? gone(qp, p, len) : 0;
 }
 
 int mem_load8(struct roce_qp *qp, const struct ibv_sge *sge, uint64_t *v)
 {
-	struct key_entry *e = keys_get_local(qp->env->keys, sge->lkey, &qp->lkey_hint);
+	struct key_entry *e = keys_get_local(qp->env->keys, sge->lkey,
+					     &qp->lkey_hint);
+	struct copy c = { .dst = (uint8_t *)v, .len = 8 };
 	int err = -EFAULT;
 	void *p;
 
@@ -164,8 +203,10 @@ int mem_load8(struct roce_qp *qp, const struct ibv_sge *sge, uint64_t *v)
 	if (key_covers(e, qp->pd, sge->addr, 8, 0, &p))
 		err = e->kind == KEY_NULL ? 0 : mem_touch(qp, e, p, 8, false);
 	*v = 0;
-	if (!err && e->kind != KEY_NULL)
-		memcpy(v, p, 8);
+	if (!err && e->kind != KEY_NULL) {
+		c.src = p;
+		err = mem_access(qp, copy_run, &c, p, 8);
+	}
 	keys_put(e);
 	return err;
 }
@@ -178,6 +219,7 @@ int mem_scatter(struct roce_qp *qp, uint32_t pd, const struct ibv_sge *sge,
 		struct key_entry *e;
 		void *addr;
 		size_t n;
+		int err;
 
 		if (offset >= sge[i].length) {
 			offset -= sge[i].length;
@@ -191,13 +233,13 @@ int mem_scatter(struct roce_qp *qp, uint32_t pd, const struct ibv_sge *sge,
 				   &qp->lkey_hint);
 		if (!e)
 			return -EFAULT;
-		if (!key_covers(e, pd, sge[i].addr + offset, n,
-				IBV_ACCESS_LOCAL_WRITE, &addr) ||
-		    mem_store(qp, e, addr, data, n)) {
-			keys_put(e);
-			return -EFAULT;
-		}
+		err = key_covers(e, pd, sge[i].addr + offset, n,
+				 IBV_ACCESS_LOCAL_WRITE, &addr) ?
+			      mem_store(qp, e, addr, data, n) :
+			      -EFAULT;
 		keys_put(e);
+		if (err)
+			return err;
 		data += n;
 		len -= n;
 		offset = 0;

@@ -1036,6 +1036,14 @@ static void take_back(struct roce_qp *qp, const struct roce_batch *b,
 	r->end_psn = psn_diff(r->tx_end_psn, psn) > 0 ? r->tx_end_psn : psn;
 }
 
+bool roce_tx_doubt(struct roce_qp *qp)
+{
+	bool already = qp->doubt;
+
+	qp->doubt = true;
+	return !already;
+}
+
 void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 		  uint64_t now_ns)
 {
@@ -1056,6 +1064,8 @@ void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 			complete_sent(qp);
 	}
 	batch_release(b);
+	if (n && sent == n)
+		qp->doubt = false;
 	qp->busy = sent < n;
 	if (qp->busy)
 		qp->busy_ns = now_ns + LINK_RETRY_NS;

@@ -178,6 +178,12 @@ bool roce_tx_patient(const struct roce_qp *qp);
  * roce_deadline(). UC and UD work requests complete in roce_tx_done().
  */
 void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns);
+/*
+ * Before roce_tx_done(): the link found memory of a packet missing. It is looked
+ * for before the packet is produced again, which ends in an error that says so.
+ * False: it was, and is there; the packet counts as lost.
+ */
+bool roce_tx_doubt(struct roce_qp *qp);
 void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 		  uint64_t now_ns);
 

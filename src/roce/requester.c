@@ -311,7 +311,7 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 		if (h.ack_req)
 			r->noack = 0;
 	}
-	if (err) {
+	if (err == -EFAULT) {
 		const struct ibv_sge *s =
 			(struct ibv_sge *)(void *)wqe_data(qp, w) + bad;
 
@@ -319,6 +319,8 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 			"SGE %u of work request 0x%llx: lkey 0x%08x does not cover [0x%llx, +%u) in this PD: register the memory, or use that region's lkey",
 			bad, (unsigned long long)w->wr_id, s->lkey,
 			(unsigned long long)s->addr, s->length);
+	}
+	if (err) {
 		fail_later(qp, w, IBV_WC_LOC_PROT_ERR);
 		return false;
 	}

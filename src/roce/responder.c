@@ -674,6 +674,7 @@ static enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt)
 	struct roce_responder *r = &qp->rsp;
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	uint32_t bad = 0;
+	int err;
 
 	if (f & ROCE_F_FIRST)
 		r->offset = 0;
@@ -686,16 +687,17 @@ static enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt)
 			(unsigned long long)r->recv.length);
 		return V_LENGTH;
 	}
-	if (mem_scatter(qp, r->recv.pd, r->recv.sge, r->recv.num_sge, r->offset,
-			pkt->payload, pkt->len, &bad)) {
+	err = mem_scatter(qp, r->recv.pd, r->recv.sge, r->recv.num_sge,
+			  r->offset, pkt->payload, pkt->len, &bad);
+	if (err == -EFAULT)
 		explain(qp,
 			"SGE %u of receive 0x%llx: lkey 0x%08x does not allow local writes to [0x%llx, +%u)",
 			bad, (unsigned long long)r->recv.wr_id,
 			r->recv.sge[bad].lkey,
 			(unsigned long long)r->recv.sge[bad].addr,
 			r->recv.sge[bad].length);
+	if (err)
 		return V_OPERATIONAL;
-	}
 	r->offset += (uint32_t)pkt->len;
 	return PASS;
 }
@@ -768,46 +770,69 @@ static void owe_atomic(struct roce_qp *qp, enum resp_kind kind, uint32_t psn,
 	};
 }
 
+struct atomic {
+	uint8_t op; /* without the service */
+	uint64_t *p;
+	uint64_t compare, operand;
+	uint64_t orig;
+};
+
+static void atomic_run(void *arg)
+{
+	struct atomic *a = arg;
+
+	if (a->op == ROCE_ATOMIC_WRITE) {
+		a->orig = a->operand;
+		__atomic_store_n(a->p, a->operand, __ATOMIC_SEQ_CST);
+	} else if (a->op == ROCE_CMP_SWAP) {
+		/* Only here: rxe leaves rubbish in a FetchAdd's field. */
+		a->orig = a->compare;
+		__atomic_compare_exchange_n(a->p, &a->orig, a->operand, false,
+					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	} else {
+		a->orig = __atomic_fetch_add(a->p, a->operand,
+					     __ATOMIC_SEQ_CST);
+	}
+}
+
 static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
 	const struct roce_hdr *h = &pkt->h;
 	bool write = (h->opcode & 0x1f) == ROCE_ATOMIC_WRITE;
 	enum resp_kind kind = write ? RESP_ATOMIC_WRITE : RESP_ATOMIC;
+	struct atomic a = { .op = h->opcode & 0x1f,
+			    .compare = h->compare,
+			    .operand = h->swap_add };
 	struct key_entry *e;
-	uint64_t orig = 0;
 	void *p;
+	int err;
 
 	e = mem_remote(qp, r->req_pd, h->rkey, h->va, 8,
 		       write ? IBV_ACCESS_REMOTE_WRITE :
 			       IBV_ACCESS_REMOTE_ATOMIC, &p);
 	if (!e)
 		return V_ACCESS;
-	if ((uintptr_t)p & 7 || mem_touch(qp, e, p, 8, true)) {
+	if ((uintptr_t)p & 7) {
 		keys_put(e);
-		return (uintptr_t)p & 7 ? V_INVALID : V_ACCESS;
+		return V_INVALID;
 	}
-	if (write) {
-		memcpy(&orig, pkt->payload, 8);
-		__atomic_store_n((uint64_t *)p, orig, __ATOMIC_SEQ_CST);
-	} else if ((h->opcode & 0x1f) == ROCE_CMP_SWAP) {
-		/* Only here: rxe leaves rubbish in a FetchAdd's field. */
-		orig = h->compare;
-		__atomic_compare_exchange_n((uint64_t *)p, &orig, h->swap_add,
-					    false, __ATOMIC_SEQ_CST,
-					    __ATOMIC_SEQ_CST);
-	} else {
-		orig = __atomic_fetch_add((uint64_t *)p, h->swap_add,
-					  __ATOMIC_SEQ_CST);
-	}
+	a.p = p;
+	if (write)
+		memcpy(&a.operand, pkt->payload, 8);
+	err = mem_touch(qp, e, p, 8, true);
+	if (!err)
+		err = mem_access(qp, atomic_run, &a, p, 8);
 	keys_put(e);
+	if (err)
+		return V_ACCESS;
 	r->atomics[r->atomics_next] = (struct roce_atomic_done){
 		.kind = kind,
 		.place = r->place,
-		.orig = orig,
+		.orig = a.orig,
 	};
 	r->atomics_next = (r->atomics_next + 1) % r->atomics_size;
-	owe_atomic(qp, kind, h->psn, psn_add(r->msn, 1), orig, false);
+	owe_atomic(qp, kind, h->psn, psn_add(r->msn, 1), a.orig, false);
 	return PASS;
 }
 

@@ -48,12 +48,13 @@ void ud_tx(struct roce_qp *qp, struct roce_batch *b)
 		else
 			err = batch_gather(qp, b, p, sge, w->num_sge, 0,
 					   w->length, &bad);
-		if (err) {
+		if (err == -EFAULT)
 			explain(qp, "SGE %u of work request 0x%llx: lkey 0x%08x does not cover [0x%llx, +%u) in this PD",
 				bad, (unsigned long long)w->wr_id,
 				sge[bad].lkey,
 				(unsigned long long)sge[bad].addr,
 				sge[bad].length);
+		if (err) {
 			w->status = IBV_WC_LOC_PROT_ERR;
 			return; /* roce_tx_done() completes it in its turn */
 		}
@@ -110,15 +111,17 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		qp_drop(qp, ROCE_DROP_NO_RECV);
 		return;
 	}
-	if (mem_scatter(qp, recv.pd, recv.sge, recv.num_sge, 0,
-			       pkt->grh ? pkt->grh : no_grh, GRH_LEN, &bad) ||
-		   mem_scatter(qp, recv.pd, recv.sge, recv.num_sge, GRH_LEN,
-			       pkt->payload, pkt->len, &bad)) {
+	err = mem_scatter(qp, recv.pd, recv.sge, recv.num_sge, 0,
+			  pkt->grh ? pkt->grh : no_grh, GRH_LEN, &bad);
+	if (!err)
+		err = mem_scatter(qp, recv.pd, recv.sge, recv.num_sge, GRH_LEN,
+				  pkt->payload, pkt->len, &bad);
+	if (err == -EFAULT)
 		explain(qp, "SGE %u of receive 0x%llx: lkey 0x%08x does not allow local writes",
 			bad, (unsigned long long)recv.wr_id,
 			recv.sge[bad].lkey);
+	if (err)
 		wc.status = IBV_WC_LOC_PROT_ERR;
-	}
 	if (f & ROCE_F_IMM) {
 		wc.wc_flags |= IBV_WC_WITH_IMM;
 		wc.imm_data = pkt->h.imm;

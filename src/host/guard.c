@@ -1,0 +1,163 @@
+/*
+ * guard.c - faults of the CPU on a program's memory, see guard.h
+ *
+ * The program's own handlers mean what they meant. One that was there before
+ * ours is asked first about memory that is mapped and protected, since it may be
+ * how the program learns of writes; what is not mapped, or behind the end of its
+ * file, comes back by no handler that we know of. Where there was none, the
+ * signal takes its default course, at the instruction that it is about.
+ */
+#include "guard.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct guard {
+	sigjmp_buf back;
+	uintptr_t from, to;
+};
+
+/* Read in a signal handler, where no TLS can be allocated. */
+#define TLS static _Thread_local __attribute__((tls_model("initial-exec")))
+
+TLS struct guard *volatile guard;
+TLS enum { MASK_UNKNOWN, MASK_OPEN, MASK_BLOCKS } mask;
+
+static struct sigaction before_segv, before_bus; /* what was there before us */
+
+static bool has_handler(const struct sigaction *sa)
+{
+	return sa->sa_flags & SA_SIGINFO ||
+	       (sa->sa_handler != SIG_DFL && sa->sa_handler != SIG_IGN);
+}
+
+/* What would have happened without us. */
+static void forward(int sig, siginfo_t *info, void *context,
+		    struct sigaction *before)
+{
+	const struct sigaction was = *before;
+	const struct sigaction dfl = { .sa_handler = SIG_DFL };
+
+	if (was.sa_flags & (int)SA_RESETHAND)
+		*before = dfl;
+	if (was.sa_flags & SA_SIGINFO) {
+		was.sa_sigaction(sig, info, context);
+	} else if (has_handler(&was)) {
+		was.sa_handler(sig);
+	} else if (info->si_code > 0) {
+		/* A fault: it happens again, and to nobody's surprise. */
+		sigaction(sig, &dfl, NULL);
+	} else if (was.sa_handler == SIG_DFL) {
+		/* Somebody sent it: it comes again, too. */
+		sigaction(sig, &dfl, NULL);
+		syscall(SYS_rt_tgsigqueueinfo, getpid(), gettid(), sig, info);
+	}
+}
+
+static void caught(int sig, siginfo_t *info, void *context)
+{
+	struct sigaction *before = sig == SIGBUS ? &before_bus : &before_segv;
+	const uintptr_t at = (uintptr_t)info->si_addr;
+	struct guard *g = guard;
+	const ucontext_t *uc;
+
+	if (!g || info->si_code <= 0 || at < g->from || at >= g->to ||
+	    (sig == SIGSEGV && info->si_code == SEGV_ACCERR &&
+	     has_handler(before))) {
+		forward(sig, info, context, before);
+		return;
+	}
+	uc = context;
+	pthread_sigmask(SIG_SETMASK, &uc->uc_sigmask, NULL);
+	siglongjmp(g->back, 1);
+}
+
+static void take(int sig, struct sigaction *before)
+{
+	struct sigaction sa;
+
+	if (sigaction(sig, NULL, before))
+		return;
+	/* As the handler there was set up, if there was one. */
+	sa = *before;
+	if (!has_handler(before)) {
+		sigemptyset(&sa.sa_mask);
+		sa.sa_flags = SA_ONSTACK;
+	}
+	sa.sa_flags = (sa.sa_flags & ~(int)SA_RESETHAND) | SA_SIGINFO;
+	sa.sa_sigaction = caught;
+	sigaction(sig, &sa, NULL);
+}
+
+static void install(void)
+{
+	take(SIGSEGV, &before_segv);
+	take(SIGBUS, &before_bus);
+}
+
+void guard_install(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, install);
+}
+
+static void fault_signals(sigset_t *set)
+{
+	sigemptyset(set);
+	sigaddset(set, SIGSEGV);
+	sigaddset(set, SIGBUS);
+}
+
+/* A fault whose signal is blocked kills. Asked once in each thread. */
+static bool blocks(void)
+{
+	sigset_t set;
+
+	if (mask == MASK_UNKNOWN) {
+		pthread_sigmask(SIG_BLOCK, NULL, &set);
+		mask = sigismember(&set, SIGSEGV) || sigismember(&set, SIGBUS) ?
+			       MASK_BLOCKS :
+			       MASK_OPEN;
+	}
+	return mask == MASK_BLOCKS;
+}
+
+static int run(void (*fn)(void *), void *arg, const void *p, size_t len)
+{
+	struct guard g; /* not zeroed: that would cost more than the rest */
+
+	g.from = (uintptr_t)p;
+	g.to = g.from + len;
+	if (sigsetjmp(g.back, 0)) {
+		guard = NULL;
+		return -EFAULT;
+	}
+	guard = &g;
+	atomic_signal_fence(memory_order_seq_cst);
+	fn(arg);
+	atomic_signal_fence(memory_order_seq_cst);
+	guard = NULL;
+	return 0;
+}
+
+int guard_run(void (*fn)(void *), void *arg, const void *p, size_t len)
+{
+	sigset_t open, old;
+	int err;
+
+	if (!blocks())
+		return run(fn, arg, p, len);
+	fault_signals(&open);
+	pthread_sigmask(SIG_UNBLOCK, &open, &old);
+	err = run(fn, arg, p, len);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return err;
+}

@@ -1,0 +1,26 @@
+/*
+ * guard.h - memory that a program may have taken away
+ *
+ * Hardware pins the memory of a region. We cannot, so what the program unmaps,
+ * or a file that it truncates, faults in our hands. Inside guard_run() such a
+ * fault is an error.
+ */
+#ifndef SOFTHCA_HOST_GUARD_H
+#define SOFTHCA_HOST_GUARD_H
+
+#include <stddef.h>
+
+/*
+ * Takes over SIGSEGV and SIGBUS, once, for faults inside guard_run() alone; all
+ * others go where they went before. A handler that the program installs later
+ * replaces ours, and guard_run() then protects from nothing.
+ */
+void guard_install(void);
+
+/*
+ * Runs fn(arg), which does nothing but reading and writing memory. -EFAULT: it
+ * was broken off, because some of [p, p + len) is not there.
+ */
+int guard_run(void (*fn)(void *), void *arg, const void *p, size_t len);
+
+#endif
