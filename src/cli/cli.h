@@ -49,4 +49,17 @@ int cmd_probe(int argc, char **argv);
  */
 int libdir_find(char libdir[PATH_MAX]);
 
+/* Where a function of one of our libraries goes: a pointer to it at slot. */
+struct libdir_symbol {
+	const char *name;
+	void *slot;
+};
+
+/* Loads libdir/soname for good, and fills the slots. By its absolute path: what
+ * LD_LIBRARY_PATH of the caller finds may be the distribution's. Returns 0,
+ * -ELIBACC, or -ELIBBAD, with a sentence in why. */
+int libdir_load(const char *libdir, const char *soname,
+		const struct libdir_symbol *symbols, size_t count, char *why,
+		size_t why_size);
+
 #endif

@@ -6,12 +6,13 @@
  * as a program would. A plain datagram beside it, which is no valid packet,
  * brings back what routers and the host say instead of an answer (ICMP).
  */
+#include "cli/cli.h"
 #include "cli/doctor.h"
+#include "host/config.h"
 #include "host/netdev.h"
 #include "wire/roce.h"
 
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -20,11 +21,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define NOBODY_PORT 1 /* tcpmux; no RDMA program listens there */
-#define PATIENCE_NS 6000000000 /* a request is repeated after 4 s */
+#define PATIENCE_NS UINT64_C(6000000000) /* a request is repeated after 4 s */
 
 struct cma_api {
 	struct rdma_event_channel *(*create_event_channel)(void);
@@ -54,20 +54,9 @@ struct peer {
 	int fd; /* the plain socket, connected */
 };
 
-static int64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * INT64_C(1000000000) + ts.tv_nsec;
-}
-
 static bool load(struct peer *p, struct finding *f)
 {
-	const struct {
-		const char *name;
-		void *slot;
-	} symbols[] = {
+	const struct libdir_symbol symbols[] = {
 		{ "rdma_create_event_channel", &p->cma.create_event_channel },
 		{ "rdma_destroy_event_channel", &p->cma.destroy_event_channel },
 		{ "rdma_create_id", &p->cma.create_id },
@@ -78,22 +67,14 @@ static bool load(struct peer *p, struct finding *f)
 		{ "rdma_get_cm_event", &p->cma.get_cm_event },
 		{ "rdma_ack_cm_event", &p->cma.ack_cm_event },
 	};
-	char path[PATH_MAX + 32];
-	void *lib, *sym;
-	size_t i;
+	char why[512];
 
-	snprintf(path, sizeof(path), "%s/librdmacm.so.1", p->d->libdir);
-	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	for (i = 0; lib && i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-		sym = dlsym(lib, symbols[i].name);
-		if (!sym)
-			break;
-		memcpy(symbols[i].slot, &sym, sizeof(sym));
-	}
-	if (lib && i == sizeof(symbols) / sizeof(symbols[0]))
+	if (!libdir_load(p->d->libdir, "librdmacm.so.1", symbols,
+			 sizeof(symbols) / sizeof(symbols[0]), why,
+			 sizeof(why)))
 		return true;
 	f->status = FAIL;
-	TEXT(f, "%s", dlerror());
+	TEXT(f, "%s", why);
 	FIX(f, "install softhca again");
 	return false;
 }
@@ -130,18 +111,18 @@ static bool find_address(struct peer *p, struct finding *f)
  * *err is its status. Meanwhile an ICMP message may arrive, whose meaning goes
  * to *icmp, an errno, and ends the wait.
  */
-static int next_event(struct peer *p, int64_t end, int *err, int *icmp)
+static int next_event(struct peer *p, uint64_t end, int *err, int *icmp)
 {
 	struct pollfd pfd[2] = { { .fd = p->channel->fd, .events = POLLIN },
 				 { .fd = icmp ? p->fd : -1 } };
 	struct rdma_cm_event *e;
 	socklen_t len = sizeof(*icmp);
-	int64_t left;
+	uint64_t now;
 	char byte;
 	int type;
 
-	while ((left = end - now_ns()) > 0) {
-		if (poll(pfd, 2, (int)(left / 1000000) + 1) < 0)
+	while ((now = clock_ns()) < end) {
+		if (poll(pfd, 2, (int)((end - now) / 1000000) + 1) < 0)
 			return -1;
 		if (pfd[0].revents) {
 			if (p->cma.get_cm_event(p->channel, &e))
@@ -203,12 +184,12 @@ static bool find_path(struct peer *p, struct finding *f)
 	else if (p->cma.resolve_addr(p->id, NULL, (struct sockaddr *)&p->addr,
 				     2000))
 		err = errno;
-	else if (next_event(p, now_ns() + PATIENCE_NS, &err, NULL) !=
+	else if (next_event(p, clock_ns() + PATIENCE_NS, &err, NULL) !=
 		 RDMA_CM_EVENT_ADDR_RESOLVED)
 		err = err ? -err : ETIMEDOUT;
 	else if (p->cma.resolve_route(p->id, 2000))
 		err = errno;
-	else if ((type = next_event(p, now_ns() + PATIENCE_NS, &err, NULL)) !=
+	else if ((type = next_event(p, clock_ns() + PATIENCE_NS, &err, NULL)) !=
 		 RDMA_CM_EVENT_ROUTE_RESOLVED)
 		err = err ? -err : ETIMEDOUT;
 	if (err) {
@@ -298,7 +279,7 @@ static void check_answer(struct peer *p, struct finding *f)
 		/* After it, as this host may be the peer: it has the port now.
 		 */
 		send_plain(p);
-		type = next_event(p, now_ns() + PATIENCE_NS, &err, &icmp);
+		type = next_event(p, clock_ns() + PATIENCE_NS, &err, &icmp);
 	}
 	switch (type) {
 	case RDMA_CM_EVENT_REJECTED:

@@ -1,15 +1,11 @@
 /*
  * hca.c - the devices, asked of our libibverbs as a program would ask
- *
- * The library is loaded by its absolute path: what LD_LIBRARY_PATH of the
- * caller finds may be the distribution's.
  */
 #include "cli/hca.h"
+#include "cli/cli.h"
 
-#include <dlfcn.h>
 #include <endian.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,10 +47,7 @@ static int fail(struct hca_list *l, int err, const char *fmt, ...)
 
 static int load(struct verbs_api *api, struct hca_list *l, const char *libdir)
 {
-	const struct {
-		const char *name;
-		void *slot;
-	} symbols[] = {
+	const struct libdir_symbol symbols[] = {
 		{ "ibv_get_device_list", &api->get_device_list },
 		{ "ibv_free_device_list", &api->free_device_list },
 		{ "ibv_get_device_name", &api->get_device_name },
@@ -66,22 +59,10 @@ static int load(struct verbs_api *api, struct hca_list *l, const char *libdir)
 		{ "ibv_query_port", &api->query_port },
 		{ "_ibv_query_gid_ex", &api->query_gid_ex },
 	};
-	char path[PATH_MAX + 32];
-	void *lib, *sym;
-	size_t i;
 
-	snprintf(path, sizeof(path), "%s/libibverbs.so.1", libdir);
-	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!lib)
-		return fail(l, ELIBACC, "%s", dlerror());
-	for (i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-		sym = dlsym(lib, symbols[i].name);
-		if (!sym)
-			return fail(l, ELIBBAD, "%s has no %s", path,
-				    symbols[i].name);
-		memcpy(symbols[i].slot, &sym, sizeof(sym));
-	}
-	return 0;
+	return libdir_load(libdir, "libibverbs.so.1", symbols,
+			   sizeof(symbols) / sizeof(symbols[0]), l->why,
+			   sizeof(l->why));
 }
 
 static int read_gids(struct hca *h, const struct verbs_api *api,

@@ -3,6 +3,7 @@
  */
 #include "cli/cli.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,4 +39,30 @@ int libdir_find(char libdir[PATH_MAX])
 	}
 	libdir[0] = '\0';
 	return -ENOENT;
+}
+
+int libdir_load(const char *libdir, const char *soname,
+		const struct libdir_symbol *symbols, size_t count, char *why,
+		size_t why_size)
+{
+	char path[PATH_MAX + 64];
+	void *lib, *sym;
+	size_t i;
+
+	snprintf(path, sizeof(path), "%s/%s", libdir, soname);
+	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!lib) {
+		snprintf(why, why_size, "%s", dlerror());
+		return -ELIBACC;
+	}
+	for (i = 0; i < count; i++) {
+		sym = dlsym(lib, symbols[i].name);
+		if (!sym) {
+			snprintf(why, why_size, "%s has no %s", path,
+				 symbols[i].name);
+			return -ELIBBAD;
+		}
+		memcpy(symbols[i].slot, &sym, sizeof(sym));
+	}
+	return 0;
 }
