@@ -13,6 +13,7 @@
  */
 #include "netdev.h"
 
+#include "base/aside.h"
 #include "base/bytes.h"
 #include "base/gid.h"
 #include "base/sys.h"
@@ -500,9 +501,9 @@ int netdev_scan(struct netdev_table *t, const char *ifnames, const char *first)
 
 int netdev_watch_fd(void)
 {
-	return netlink_open(RTMGRP_LINK | RTMGRP_IPV4_IFADDR |
+	return fd_aside(netlink_open(RTMGRP_LINK | RTMGRP_IPV4_IFADDR |
 				    RTMGRP_IPV6_IFADDR,
-			    SOCK_NONBLOCK);
+			    SOCK_NONBLOCK));
 }
 
 bool netdev_changed(int fd)

@@ -16,6 +16,7 @@
  */
 #include "registry.h"
 
+#include "base/aside.h"
 #include "base/bytes.h"
 #include "base/sys.h"
 #include "config.h"
@@ -484,6 +485,7 @@ static int open_locked(const char *path, struct stat *st)
 	if (fd < 0)
 		return fail(-errno, "cannot open %s: %s", path,
 			    strerror(errno));
+	fd = fd_aside(fd);
 	if (fstat(fd, st)) {
 		err = fail(-errno, "cannot examine %s", path);
 		goto err_close;

@@ -30,6 +30,7 @@
 #include "internal.h"
 #include "steer.h"
 
+#include "base/aside.h"
 #include "base/bytes.h"
 #include "base/sys.h"
 #include "host/config.h"
@@ -137,7 +138,7 @@ static int udp_socket(bool v4)
 		return -errno;
 	if (!v4)
 		set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
-	return fd;
+	return fd_aside(fd);
 }
 
 static void set_buffer(int fd, int force, int plain, int bytes)
@@ -475,12 +476,12 @@ int udp_create(struct udp **out, const struct udp_config *cfg,
 	u->spare_fd = -1;
 	for (int i = 0; i < TX_SOCKS; i++)
 		u->tx[0][i].fd = u->tx[1][i].fd = -1;
-	u->epfd = epoll_create1(EPOLL_CLOEXEC);
+	u->epfd = fd_aside(epoll_create1(EPOLL_CLOEXEC));
 	if (u->epfd < 0) {
 		err = -errno;
 		goto err_destroy;
 	}
-	u->pending_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	u->pending_fd = fd_aside(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (u->pending_fd < 0) {
 		err = -errno;
 		goto err_destroy;

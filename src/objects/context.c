@@ -8,6 +8,7 @@
  */
 #include "engine.h"
 
+#include "base/aside.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -502,7 +503,7 @@ static int cmd_open(struct shca_context *ctx)
 	if (!err)
 		return 0;
 	ctx->file = NULL;
-	ibctx->cmd_fd = eventfd(0, EFD_CLOEXEC);
+	ibctx->cmd_fd = fd_aside(eventfd(0, EFD_CLOEXEC));
 	return ibctx->cmd_fd < 0 ? -errno : 0;
 }
 

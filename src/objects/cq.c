@@ -9,6 +9,7 @@
  */
 #include "engine.h"
 
+#include "base/aside.h"
 #include "base/say.h"
 
 #include <errno.h>
@@ -258,7 +259,8 @@ static int late_add(struct shca_cq *cq)
 	err = engine_start(e);
 	if (err)
 		return err;
-	fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	fd = fd_aside(timerfd_create(CLOCK_MONOTONIC,
+				     TFD_CLOEXEC | TFD_NONBLOCK));
 	if (fd < 0)
 		return -errno;
 	cq->mod_fd = fd;

@@ -13,6 +13,7 @@
  */
 #include "engine.h"
 
+#include "base/aside.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -101,7 +102,8 @@ int shca_file_create(struct engine *e, const char *device, int *out_fd,
 
 	if (!sys_random(&id, sizeof(id)))
 		return -EIO;
-	fd = memfd_create("softhca-dm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	fd = fd_aside(memfd_create("softhca-dm",
+				   MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (fd < 0)
 		return -errno;
 	if (ftruncate(fd, HEAD_SIZE + DM_SIZE) ||

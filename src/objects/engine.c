@@ -26,6 +26,7 @@
 #include "gsi.h"
 #include "loan.h"
 
+#include "base/aside.h"
 #include "base/bytes.h"
 #include "base/say.h"
 #include "base/sys.h"
@@ -1065,8 +1066,8 @@ static int fds_open(struct engine *e)
 {
 	int err;
 
-	e->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	e->epoll_fd = fd_aside(epoll_create1(EPOLL_CLOEXEC));
+	e->wake_fd = fd_aside(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (e->epoll_fd < 0 || e->wake_fd < 0)
 		return -errno;
 	err = engine_watch_fd(e, e->wake_fd);

@@ -11,6 +11,7 @@
  * EIO, and closing them closes the child's descriptors only.
  */
 #include "rdmacm/rsocket_priv.h"
+#include "rdmacm/rsocket_wake.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -55,6 +56,7 @@ static void after_fork_child(void)
 	generation++;
 	rsock_alive_forked();
 	rsock_linger_forked();
+	rsock_poll_forked();
 }
 
 static void init_once(void)
@@ -131,6 +133,7 @@ struct rsock *rsock_alloc(const struct rsock *parent, int type, int family)
 		rs->nodelay = parent->nodelay;
 		rs->oobinline = parent->oobinline;
 		rs->keepidle = parent->keepidle;
+		rs->aside = parent->aside;
 		rs->rcvtimeo_ns = parent->rcvtimeo_ns;
 		rs->sndtimeo_ns = parent->sndtimeo_ns;
 	} else {
@@ -308,9 +311,11 @@ int rsock_addr(const struct rsock *rs, const struct sockaddr *sa, socklen_t len,
 
 int rsocket(int domain, int type, int protocol)
 {
+	bool aside = type & RSOCK_ASIDE;
 	struct rsock *rs;
 	int err;
 
+	type &= ~RSOCK_ASIDE;
 	if ((domain != AF_INET && domain != AF_INET6 && domain != AF_IB) ||
 	    (type != SOCK_STREAM && type != SOCK_DGRAM) ||
 	    (type == SOCK_STREAM && protocol && protocol != IPPROTO_TCP) ||
@@ -323,6 +328,7 @@ int rsocket(int domain, int type, int protocol)
 		errno = ENOMEM;
 		return -1;
 	}
+	rs->aside = aside;
 	err = type == SOCK_DGRAM ? rsock_dgram_init(rs)
 				 : rsock_stream_init(rs, NULL);
 	if (!err)

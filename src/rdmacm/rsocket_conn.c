@@ -13,6 +13,7 @@
  * does not wait for the peer's RTU: a program that connects to itself would
  * wait for ever.
  */
+#include "base/aside.h"
 #include "rdmacm/rsocket_priv.h"
 
 #include <errno.h>
@@ -32,6 +33,19 @@ static int set_nonblock(int fd)
 	return 0;
 }
 
+static int create_cc(struct rsock *rs, struct ibv_context *verbs)
+{
+	struct rsock_stream *s = &rs->s;
+
+	if (s->cc)
+		return 0;
+	s->cc = ibv_create_comp_channel(verbs);
+	if (!s->cc)
+		return rsock_errno();
+	s->cc->fd = fd_aside(s->cc->fd);
+	return set_nonblock(s->cc->fd);
+}
+
 int rsock_stream_init(struct rsock *rs, struct rdma_cm_id *id)
 {
 	struct rsock_stream *s = &rs->s;
@@ -40,7 +54,11 @@ int rsock_stream_init(struct rsock *rs, struct rdma_cm_id *id)
 	s->channel = rdma_create_event_channel();
 	if (!s->channel)
 		return rsock_errno();
+	if (rs->aside)
+		s->channel->fd = fd_aside(s->channel->fd);
 	err = set_nonblock(s->channel->fd);
+	if (!err && id)
+		err = create_cc(rs, id->verbs);
 	if (err)
 		return err;
 	if (!id)
@@ -132,10 +150,7 @@ static int create_qp(struct rsock *rs)
 	rs->sq_size = clamp(rs->sq_size, RSOCK_MIN_QUEUE, most);
 	rs->rq_size = clamp(rs->rq_size, RSOCK_MIN_QUEUE, most);
 
-	s->cc = ibv_create_comp_channel(s->id->verbs);
-	if (!s->cc)
-		return rsock_errno();
-	err = set_nonblock(s->cc->fd);
+	err = create_cc(rs, s->id->verbs);
 	if (err)
 		return err;
 	s->cq = ibv_create_cq(s->id->verbs,
@@ -322,6 +337,15 @@ static struct rsock_request *take_request(struct rsock *rs,
 	return NULL;
 }
 
+static void untake_request(struct rsock *rs, struct rsock_request *req)
+{
+	pthread_mutex_lock(&rs->lock);
+	req->next = rs->s.requests;
+	rs->s.requests = req;
+	rs->s.nrequests++;
+	pthread_mutex_unlock(&rs->lock);
+}
+
 static void listener_event(struct rsock *rs, const struct cm_event *ev)
 {
 	struct rsock_request *req;
@@ -484,7 +508,10 @@ static bool has_request(struct rsock *rs)
 	return rs->s.requests || rs->state != RSOCK_LISTENING || rs->closing;
 }
 
-/* A stream for a request; the request and its id are used up either way. */
+/*
+ * A stream for a request; the request and its id are used up, unless there is
+ * no descriptor left: then it may be accepted later.
+ */
 static int accept_request(struct rsock *parent, struct rsock_request *req,
 			  struct rsock **out)
 {
@@ -498,6 +525,11 @@ static int accept_request(struct rsock *parent, struct rsock_request *req,
 	if (!rs)
 		goto err_reject;
 	err = rsock_stream_init(rs, req->id);
+	if (err == -EMFILE || err == -ENFILE) {
+		rsock_destroy(rs);
+		untake_request(parent, req);
+		return err;
+	}
 	if (err)
 		goto err_reject;
 	err = create_ep(rs);

@@ -12,6 +12,7 @@
  * Everything is under lock; there is no thread. Who waits, or sends to a peer
  * not known yet, looks at the UDP socket.
  */
+#include "base/aside.h"
 #include "base/bytes.h"
 #include "base/gid.h"
 #include "rdmacm/rsocket_priv.h"
@@ -120,7 +121,9 @@ int rsock_dgram_init(struct rsock *rs)
 	d->udp = socket(rs->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (d->udp < 0)
 		return rsock_errno();
-	d->epfd = epoll_create1(EPOLL_CLOEXEC);
+	if (rs->aside)
+		d->udp = fd_aside(d->udp);
+	d->epfd = fd_aside(epoll_create1(EPOLL_CLOEXEC));
 	if (d->epfd < 0 || epoll_ctl(d->epfd, EPOLL_CTL_ADD, d->udp, &ev))
 		return rsock_errno();
 	return 0;

@@ -7,6 +7,7 @@
  * thread has all closed streams that are not over, each with the table's
  * reference and a time limit. A process that exits waits for them.
  */
+#include "base/aside.h"
 #include "rdmacm/rsocket_priv.h"
 
 #include <signal.h>
@@ -160,7 +161,7 @@ static bool start(void)
 	struct sleep *s = calloc(1, sizeof(*s));
 
 	if (efd < 0)
-		efd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+		efd = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	running = s && efd >= 0 && grow(s, 8) && !rsock_thread(run, s);
 	if (running || !s)
 		return running;

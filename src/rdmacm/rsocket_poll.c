@@ -10,9 +10,9 @@
  * Before sleeping, a thread looks again and again for polling_time: what comes
  * within microseconds is not worth a sleep.
  */
+#include "base/aside.h"
 #include "base/bytes.h"
 #include "base/cpu.h"
-#include "base/restart.h"
 #include "rdmacm/rsocket_priv.h"
 
 #include <errno.h>
@@ -23,6 +23,7 @@
 /* Nobody should miss anything, but if somebody does it is not for ever. */
 #define MAX_SLEEP_NS 5000000000ull
 
+__thread bool rsock_restarts;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
 
@@ -45,10 +46,22 @@ static int own_eventfd(void)
 	fd = (int)(intptr_t)pthread_getspecific(key) - 1;
 	if (fd >= 0)
 		return fd;
-	fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	fd = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	if (fd >= 0)
 		pthread_setspecific(key, (void *)(intptr_t)(fd + 1));
 	return fd;
+}
+
+/* Parent and child would wake each other, and not themselves. */
+void rsock_poll_forked(void)
+{
+	int fd;
+
+	pthread_once(&once, make_key);
+	fd = (int)(intptr_t)pthread_getspecific(key) - 1;
+	if (fd >= 0)
+		close(fd);
+	pthread_setspecific(key, NULL);
 }
 
 void rsock_wake(struct rsock *rs, int self)
@@ -267,7 +280,7 @@ int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
 		/* As in the kernel, a call with a timeout is not restarted. */
 		n = deadline_ns
 			    ? poll(p, ARRAY_SIZE(p), timeout_ms(deadline_ns))
-			    : restart_poll(p, ARRAY_SIZE(p), timeout_ms(0));
+			    : rsock_sleep(p, ARRAY_SIZE(p), timeout_ms(0));
 		if (n < 0)
 			err = rsock_errno();
 		pthread_mutex_lock(&rs->lock);
@@ -440,7 +453,9 @@ static int sleep_once(struct poller *p, uint64_t until)
 		return 0;
 	}
 	p->all[p->nfds * 2] = (struct pollfd){ .fd = p->efd, .events = POLLIN };
-	if (poll(p->all, p->nfds * 2 + 1, timeout_ms(until)) < 0) {
+	n = p->nfds * 2 + 1;
+	if ((rsock_restarts ? rsock_sleep(p->all, n, timeout_ms(until))
+			    : poll(p->all, n, timeout_ms(until))) < 0) {
 		err = rsock_errno();
 		for (i = 0; i < p->nfds * 2; i++)
 			p->all[i].revents = 0;

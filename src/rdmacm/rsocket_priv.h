@@ -187,6 +187,7 @@ struct rsock {
 		int on, seconds;
 	} linger;
 	bool reuseaddr, oobinline, nodelay, v6only, keepalive;
+	bool aside; /* no program sees its descriptor */
 	unsigned keepidle; /* seconds */
 	struct rsock *alive_next; /* the list in rsocket_alive.c */
 	uint64_t alive_due_ns;
@@ -255,7 +256,10 @@ int rsock_getsockopt(struct rsock *rs, int level, int name, void *val,
 
 /* rsocket_conn.c: streams come and go */
 
-/* With an id of its own, or that of a request, which it owns on success. */
+/*
+ * With an id of its own, or that of a request, which it owns on success. All
+ * descriptors that an accepted stream needs are there then.
+ */
 int rsock_stream_init(struct rsock *rs, struct rdma_cm_id *id);
 void rsock_stream_fini(struct rsock *rs);
 int rsock_stream_bind(struct rsock *rs, const union rsw_addr *addr);
@@ -361,6 +365,17 @@ void rsock_watch_del(struct rsock_watch *w);
 int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
 	       uint64_t deadline_ns);
 int rsock_set_watch(struct rsock *rs, int efd);
+void rsock_poll_forked(void);
+/* rpoll() of this thread is to sleep by rsock_sleep(). */
+extern __thread bool rsock_restarts;
+
+/* rsocket_restart.c */
+
+/*
+ * poll() that fails with EINTR only where the kernel would not have started
+ * the call again that sleeps in it. It returns 0 when it would.
+ */
+int rsock_sleep(struct pollfd *fds, nfds_t n, int timeout_ms);
 int rsock_poll(struct pollfd *fds, nfds_t nfds, int timeout_ms);
 
 /* rsocket_alive.c: a thread that sends keepalive messages */

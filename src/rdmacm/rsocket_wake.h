@@ -1,12 +1,18 @@
 /*
  * rsocket_wake.h - waiting for an rsocket together with anything else
  *
- * Two options of level SOL_RDMA that only this library has. With them a
- * program can put rsockets into an epoll instance of its own, which is what
- * src/rspreload does: rpoll() and rselect() need no help.
+ * What only this library has: a flag, and options of level SOL_RDMA. With
+ * them a program can put rsockets into an epoll instance of its own, which is
+ * what src/rspreload does: rpoll() and rselect() need no help.
  */
 #ifndef SOFTHCA_RDMACM_RSOCKET_WAKE_H
 #define SOFTHCA_RDMACM_RSOCKET_WAKE_H
+
+/*
+ * A flag of rsocket()'s type: the program does not see the descriptor, nor
+ * those of streams that it accepts, so they stay out of the program's way.
+ */
+#define RSOCK_ASIDE 0x10000000
 
 /*
  * rgetsockopt() with a struct rsock_wake: revents tells which of events (and
@@ -34,5 +40,11 @@ struct rsock_wake {
  * negative number, -1 - eventfd, ends that. EBADF when there is no such.
  */
 #define RSOCK_WATCH 0x5ca1
+
+/*
+ * rsetsockopt() with an int: whether a signal whose handler has SA_RESTART
+ * leaves the calling thread's rpoll() asleep, for calls that do so.
+ */
+#define RSOCK_RESTART 0x5ca2
 
 #endif

@@ -3,6 +3,7 @@
  *
  * Each goes to the rsocket if there is one, else to libc.
  */
+#include "rdmacm/rsocket_wake.h"
 #include "rspreload/rspreload.h"
 
 #include <errno.h>
@@ -211,15 +212,29 @@ int rsp_listen(int fd, int backlog)
 	return 0;
 }
 
-/* A descriptor for an rsocket that was accepted. */
-static int adopt(struct rsp_fd *listener, int rfd, int flags)
+/*
+ * As accept(2), by RDMA alone. The program's descriptor comes first: a peer for
+ * which there is none waits.
+ */
+static int accept_rsocket(struct rsp_fd *listener, struct sockaddr *addr,
+			  socklen_t *len, int flags)
 {
 	const struct rsp_real *real = rsp_real();
 	int fd = real->socket(listener->family, SOCK_STREAM | flags, 0);
 	struct rsp_fd *f;
+	int rfd, err;
 
-	f = fd < 0 ? NULL
-		   : rsp_new(listener->family, SOCK_STREAM, RSP_RSOCK, rfd);
+	if (fd < 0)
+		return -1;
+	rsp_enter();
+	/* Another thread may be faster. */
+	rfcntl(listener->rfd, F_SETFL, O_NONBLOCK);
+	rfd = raccept(listener->rfd, addr, len);
+	rsp_leave();
+	err = errno;
+	if (rfd < 0)
+		goto err_close;
+	f = rsp_new(listener->family, SOCK_STREAM, RSP_RSOCK, rfd);
 	if (f && rsp_set(fd, f) == fd) {
 		f->linked = true;
 		if (flags & SOCK_NONBLOCK)
@@ -229,8 +244,10 @@ static int adopt(struct rsp_fd *listener, int rfd, int flags)
 	rsp_enter();
 	rclose(rfd);
 	rsp_leave();
-	if (fd >= 0)
-		real->close(fd);
+	err = ENOMEM;
+err_close:
+	real->close(fd);
+	errno = err;
 	return -1;
 }
 
@@ -248,59 +265,49 @@ static uint64_t time_limit(const struct rsp_fd *f, int option)
 }
 
 /*
- * Sleeps as a call that blocks does: signals whose handlers have SA_RESTART do
- * not end it, unless it has a timeout. Returns as rpoll().
+ * Waits in a call of f that blocks: signals whose handlers have SA_RESTART do
+ * not end it, unless the program has set a limit. Returns as poll().
  */
-static int sleep_in_call(struct pollfd *p, nfds_t n, uint64_t until)
+static int wait_in_call(struct rsp_fd *f, int fd, short events, uint64_t until,
+			bool limited)
 {
-	int ret;
+	struct pollfd p = { .fd = fd, .events = events };
+	int on = !limited, off = 0, ret;
 
-	rsp_enter();
-	rsp_sleep_restart = !until;
-	ret = rpoll(p, n, rsp_remaining(until, 0));
-	rsp_sleep_restart = false;
-	rsp_leave();
+	rsetsockopt(f->rfd, SOL_RDMA, RSOCK_RESTART, &on, sizeof(on));
+	ret = rsp_poll(&p, 1, until);
+	rsetsockopt(f->rfd, SOL_RDMA, RSOCK_RESTART, &off, sizeof(off));
 	return ret;
 }
 
-/*
- * What has come to either. The rsocket is made non-blocking for the moment:
- * another thread may be faster.
- */
+/* What has come to either. */
 static int accept_either(struct rsp_fd *f, int fd, struct sockaddr *addr,
 			 socklen_t *len, int flags)
 {
 	const struct rsp_real *real = rsp_real();
 	bool nonblock = real->fcntl64(fd, F_GETFL) & O_NONBLOCK;
 	uint64_t until = nonblock ? 1 : time_limit(f, SO_RCVTIMEO);
-	struct pollfd p[2];
+	struct pollfd shadow;
 	int ret;
 
 	for (;;) {
-		p[0] = (struct pollfd){ .fd = f->rfd, .events = POLLIN };
-		p[1] = (struct pollfd){ .fd = fd, .events = POLLIN };
-		ret = sleep_in_call(p, 2, until);
-		if (ret < 0)
+		if (wait_in_call(f, fd, POLLIN, until, until) < 0)
 			return -1;
 		/*
 		 * First: who has turned to TCP may have left a request here
 		 * that it has not taken back yet.
 		 */
-		if (p[1].revents) {
+		shadow = (struct pollfd){ .fd = fd, .events = POLLIN };
+		if (real->poll(&shadow, 1, 0) > 0) {
 			/* Blocks only if the connection has gone meanwhile. */
 			ret = real->accept4(fd, addr, len, flags);
 			if (ret >= 0 || errno != EAGAIN)
 				return ret;
 		}
-		if (p[0].revents) {
-			rsp_enter();
-			rfcntl(f->rfd, F_SETFL, O_NONBLOCK);
-			ret = raccept(f->rfd, addr, len);
-			rsp_leave();
-			if (ret >= 0)
-				return adopt(f, ret, flags);
-			if (errno != EAGAIN)
-				return -1;
+		if (f->rfd >= 0) {
+			ret = accept_rsocket(f, addr, len, flags);
+			if (ret >= 0 || errno != EAGAIN)
+				return ret;
 		}
 		if (until && rsp_now_ns() >= until) {
 			errno = EAGAIN;
@@ -342,7 +349,6 @@ static int connect_stream(struct rsp_fd *f, int fd)
 	const struct sockaddr *dst = (struct sockaddr *)&f->dst;
 	bool nonblock = real->fcntl64(fd, F_GETFL) & O_NONBLOCK;
 	uint64_t until, limit;
-	struct pollfd p;
 	int ret;
 
 	rsp_enter();
@@ -358,15 +364,11 @@ static int connect_stream(struct rsp_fd *f, int fd)
 			errno = EINPROGRESS;
 			return -1;
 		}
-		p = (struct pollfd){ .fd = fd, .events = POLLOUT };
 		until = f->deadline_ns + 1000000000u;
 		limit = time_limit(f, SO_SNDTIMEO);
 		if (limit && limit < until)
 			until = limit;
-		rsp_sleep_restart = !limit;
-		ret = rsp_poll(&p, 1, until);
-		rsp_sleep_restart = false;
-		if (ret < 0)
+		if (wait_in_call(f, fd, POLLOUT, until, limit) < 0)
 			return -1;
 		if (rsp_settle(f, fd) == RSP_CONNECTING) {
 			errno = EINPROGRESS;

@@ -12,6 +12,7 @@
  *
  * Locks: that of an rsp_fd (its list of registrations), then an instance's.
  */
+#include "base/aside.h"
 #include "rdmacm/rsocket_wake.h"
 #include "rspreload/rspreload.h"
 
@@ -130,7 +131,7 @@ static struct ep *make_ep(int epfd)
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (ep->regs == MAP_FAILED)
 		goto err_free;
-	ep->evfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	ep->evfd = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	ev.data.ptr = ep->regs; /* the first is never given away */
 	ep->nregs = 1;
 	if (ep->evfd < 0 || real->epoll_ctl(epfd, EPOLL_CTL_ADD, ep->evfd, &ev))

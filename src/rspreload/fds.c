@@ -5,6 +5,7 @@
  * so that a call that runs into a close() of another thread finds an rsocket
  * that is gone, or one that is not, but never nothing.
  */
+#include "rdmacm/rsocket_wake.h"
 #include "rspreload/rspreload.h"
 
 #include <dlfcn.h>
@@ -215,7 +216,7 @@ int rsp_rsocket(int family, int type)
 	int rfd;
 
 	rsp_enter();
-	rfd = rsocket(family, type, 0);
+	rfd = rsocket(family, type | RSOCK_ASIDE, 0);
 	if (rfd >= 0) {
 		set_option(rfd, RDMA_SQSIZE, "RS_SQ_SIZE");
 		set_option(rfd, RDMA_RQSIZE, "RS_RQ_SIZE");

@@ -179,8 +179,6 @@ uint64_t rsp_connect_ns(void);
  * end the sleep.
  */
 extern __thread const sigset_t *rsp_sleep_mask;
-/* In rpoll(), too: a signal ends the sleep only where accept(2) would end. */
-extern __thread bool rsp_sleep_restart;
 /* poll() with program's descriptors; until 0: for ever. -1 and errno. */
 int rsp_poll(struct pollfd *fds, nfds_t nfds, uint64_t until_ns);
 uint64_t rsp_until(int timeout_ms);

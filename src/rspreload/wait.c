@@ -7,8 +7,6 @@
  */
 #include "rspreload/rspreload.h"
 
-#include "base/restart.h"
-
 #include <errno.h>
 #include <limits.h>
 #include <rdma/rsocket.h>
@@ -34,7 +32,6 @@ static bool any_ours(const struct pollfd *fds, nfds_t nfds)
 }
 
 __thread const sigset_t *rsp_sleep_mask;
-__thread bool rsp_sleep_restart;
 
 struct wait {
 	struct pollfd *p; /* two per descriptor */
@@ -134,18 +131,10 @@ int rsp_call_poll(struct pollfd *fds, nfds_t nfds, int timeout)
 int rsp_call_poll(struct pollfd *fds, nfds_t nfds, int timeout)
 {
 	struct timespec ts = { timeout / 1000, timeout % 1000 * 1000000L };
-	int n;
 
 	if (rsp_inside() && rsp_sleep_mask && timeout)
 		return rsp_real()->ppoll(fds, nfds, timeout < 0 ? NULL : &ts,
 					 rsp_sleep_mask);
-	/* restart_poll() comes here again, to sleep. */
-	if (rsp_inside() && rsp_sleep_restart && timeout) {
-		rsp_sleep_restart = false;
-		n = restart_poll(fds, nfds, timeout);
-		rsp_sleep_restart = true;
-		return n;
-	}
 	if (!any_ours(fds, nfds))
 		return rsp_real()->poll(fds, nfds, timeout);
 	return rsp_poll(fds, nfds, rsp_until(timeout));

@@ -740,6 +740,29 @@ def case_fork():
     transfer(s, c, pattern(500000))
 
 
+def eventfds():
+    links = {int(fd): f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")}
+    return {fd for fd, path in links.items() if os.path.lexists(path) and "[eventfd]" in os.readlink(path)}
+
+
+def case_fork_sleeper():
+    """What a thread sleeps on is not shared by its child."""
+    ls = listener()
+    before = eventfds()
+    assert rpoll({ls.fd: select.POLLIN}, 20) == {}
+    own, = eventfds() - before
+    pid = os.fork()
+    if not pid:
+        try:
+            assert own not in eventfds()
+            mine = listener()
+            assert rpoll({mine.fd: select.POLLIN}, 20) == {}
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 def server_process(*args):
     p = subprocess.Popen([sys.executable, __file__, *args], stdout=subprocess.PIPE, text=True)
     return p, int(p.stdout.readline())

@@ -610,6 +610,11 @@ def pair():
 def alive(c, s):
     c.sendall(b"still"); assert s.recv(10) == b"still"
 
+def by_tcp(ls):
+    # Connections of the kernel's to that listener.
+    rows = [line.split() for line in open("/proc/self/net/tcp")][1:]
+    return [r for r in rows if r[1].endswith(":%04X" % ls.getsockname()[1]) and r[3] == "01"]
+
 def case_worker():
     # A server that listens before it forks.
     ls = socket.create_server(("127.0.0.1", 0))
@@ -795,6 +800,8 @@ def case_restart():
     main = threading.main_thread().native_id
     full = bytes(1 << 24)
     ran = {sig: handler(sig, sig == signal.SIGUSR1) for sig in (signal.SIGUSR1, signal.SIGUSR2)}
+    trusted = time.monotonic() + 0.01  # what was known of the handlers before
+    while time.monotonic() < trusted: pass
     def release_recv(): c.sendall(b"data")
     def release_accept(): socks.append(socket.create_connection(ls.getsockname()))
     def release_send():
@@ -931,6 +938,45 @@ def case_self():
         assert at == c.getsockname(), (at, c.getsockname())
         c.sendall(b"me%d" % i); assert s.recv(9) == b"me%d" % i
 
+def case_numbers():
+    # Descriptors that only the library has take no numbers from the program.
+    ls = socket.create_server(("127.0.0.1", 0))
+    socks = [s for _ in range(40) for s in pair()]
+    free = os.dup(0)
+    assert free < 3 + 80 + 8, (free, sorted(map(int, os.listdir("/proc/self/fd"))))
+    fds = [s.fileno() for s in socks]
+    for s in socks: s.close()
+    # The lowest that is free, though what was closed may not be over yet.
+    assert ls.dup().fileno() == min(fds)
+
+def case_emfile():
+    # Who cannot be accepted for want of descriptors waits.
+    import resource
+    ls = socket.create_server(("127.0.0.1", 0))
+    pid = os.fork()
+    if not pid:
+        c = socket.create_connection(ls.getsockname())
+        c.sendall(b"patience"); assert c.recv(9) == b"rewarded"
+        os._exit(0)
+    select.select([ls], [], [])
+    was = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for spare in range(4):
+        fill = [os.dup(0)]
+        while fill[-1] < 100: fill.append(os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (101, was[1]))
+        for fd in fill[-1:-1 - spare:-1]: os.close(fd)
+        try: s, _ = ls.accept()
+        except OSError as e: assert e.errno == errno.EMFILE, e
+        else: break
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, was)
+            for fd in fill[:len(fill) - spare]: os.close(fd)
+        assert select.select([ls], [], [], 10)[0] == [ls]
+    assert spare and not by_tcp(ls)
+    assert s.recv(8, socket.MSG_WAITALL) == b"patience"
+    s.sendall(b"rewarded")
+    assert os.waitpid(pid, 0)[1] == 0
+
 globals()["case_" + sys.argv[1]]()
 os._exit(0)
 """
@@ -940,5 +986,6 @@ os._exit(0)
 def test_sockets(home, case):
     """Where librspreload was not what the kernel is."""
     env = {"worker": {"RS_CONNECT_TIMEOUT": "500"}, "inherited": {"RS_CONNECT_TIMEOUT": "500"},
-           "self": {"RS_CONNECT_TIMEOUT": "500"}, "connecting": {"RS_CONNECT_TIMEOUT": "30000"}}
+           "self": {"RS_CONNECT_TIMEOUT": "500"}, "emfile": {"RS_CONNECT_TIMEOUT": "30000"},
+           "connecting": {"RS_CONNECT_TIMEOUT": "30000"}}
     rig.Side(home).run([PYTHON, "-c", SOCKETS, case], ["--sockets"], env=env.get(case))

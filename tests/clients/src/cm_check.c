@@ -1446,7 +1446,7 @@ static int count_fds(void)
 {
 	int n = 0;
 
-	for (int fd = 0; fd < 65536; fd++)
+	for (int fd = 0; fd < 1 << 16; fd++)
 		n += fcntl(fd, F_GETFD) >= 0;
 	return n;
 }

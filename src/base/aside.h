@@ -1,0 +1,54 @@
+/*
+ * aside.h - descriptors of ours that stay out of the program's way
+ *
+ * Programs count on the numbers of their descriptors: the lowest that is free,
+ * and none beyond what RLIMIT_NOFILE or a table of theirs has room for. So
+ * what a program never sees goes to numbers that it does not get to. Those from
+ * the soft limit on are best, where the hard limit leaves room: they take
+ * nothing from the program.
+ */
+#ifndef SOFTHCA_BASE_ASIDE_H
+#define SOFTHCA_BASE_ASIDE_H
+
+#include "base/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+
+/* The kernel's table reaches to the highest, and fork() copies it. */
+#define ASIDE_MOST 32768
+
+/* The same open file under another number, or under this one. */
+static inline int fd_aside(int fd)
+{
+	int err = errno, to = -1;
+	struct rlimit was, more, seen;
+	rlim_t from;
+
+	if (fd < 0 || getrlimit(RLIMIT_NOFILE, &was))
+		return fd;
+	from = was.rlim_cur < ASIDE_MOST ? was.rlim_cur : ASIDE_MOST;
+	if (from < was.rlim_cur) {
+		to = fcntl(fd, F_DUPFD_CLOEXEC, (int)from);
+	} else if (was.rlim_max > from) {
+		more = was;
+		more.rlim_cur = was.rlim_max;
+		if (!setrlimit(RLIMIT_NOFILE, &more)) {
+			to = fcntl(fd, F_DUPFD_CLOEXEC, (int)from);
+			/* The program's own change meanwhile, if any, stays. */
+			if (!prlimit(0, RLIMIT_NOFILE, &was, &seen) &&
+			    (seen.rlim_cur != more.rlim_cur ||
+			     seen.rlim_max != more.rlim_max))
+				setrlimit(RLIMIT_NOFILE, &seen);
+		}
+	}
+	if (to < 0)
+		to = fcntl(fd, F_DUPFD_CLOEXEC, (int)(from / 2));
+	if (to >= 0)
+		sys_close(fd);
+	errno = err;
+	return to < 0 ? fd : to;
+}
+
+#endif

@@ -1,0 +1,137 @@
+/*
+ * rsocket_restart.c - sleeping in calls that the kernel would start again
+ *
+ * A blocking recv() that a signal interrupts goes on if the signal's handler
+ * has SA_RESTART. Ours sleeps in poll(), which ends with EINTR either way and
+ * does not say because of which signal. If all handlers of the process are of
+ * one kind that is clear even so. If not, signals whose handlers restart are
+ * blocked while it sleeps, and a signalfd ends the sleep when one comes: EINTR
+ * is then the others'.
+ *
+ * Asking for all handlers takes microseconds, so the answer is trusted for a
+ * millisecond. Who has changed one since, and gets a signal, sees EINTR.
+ */
+#include "base/aside.h"
+#include "rdmacm/rsocket_priv.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/signalfd.h>
+
+#define TRUST_NS 1000000u
+#define MAX_FDS 15
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct handlers {
+	sigset_t restart; /* with SA_RESTART */
+	bool any; /* of those */
+	bool others;
+	uint64_t asked_ns;
+} known;
+static int sfd = -1; /* of known.restart: never read */
+
+/* Under mutex. Whether it is what was known. */
+static bool ask(uint64_t now)
+{
+	struct handlers h;
+	struct sigaction sa;
+	bool same;
+	int sig;
+
+	memset(&h, 0, sizeof(h));
+	for (sig = 1; sig < NSIG; sig++) {
+		if (sigaction(sig, NULL, &sa) || sa.sa_handler == SIG_DFL ||
+		    sa.sa_handler == SIG_IGN)
+			continue;
+		if (sa.sa_flags & SA_RESTART) {
+			sigaddset(&h.restart, sig);
+			h.any = true;
+		} else {
+			h.others = true;
+		}
+	}
+	same = known.asked_ns && h.others == known.others &&
+	       !memcmp(&h.restart, &known.restart, sizeof(h.restart));
+	known = h;
+	known.asked_ns = now;
+	if (!same && h.any && h.others) {
+		if (sfd < 0)
+			sfd = fd_aside(signalfd(-1, &h.restart,
+						SFD_NONBLOCK | SFD_CLOEXEC));
+		else
+			signalfd(sfd, &h.restart, 0);
+	}
+	return same;
+}
+
+static struct handlers handlers(bool *same)
+{
+	uint64_t now = rsock_now_ns();
+	struct handlers h;
+
+	pthread_mutex_lock(&mutex);
+	*same = (!*same && now - known.asked_ns < TRUST_NS) || ask(now);
+	h = known;
+	pthread_mutex_unlock(&mutex);
+	return h;
+}
+
+/* What a call returns that a signal came to; h was known before. */
+static int signalled(const struct handlers *h, bool interrupted)
+{
+	bool same = true; /* ask, whatever the time */
+	struct handlers now = handlers(&same);
+
+	if (!now.others ||
+	    (now.any && !interrupted && same &&
+	     !memcmp(&now.restart, &h->restart, sizeof(now.restart))))
+		return 0;
+	errno = EINTR;
+	return -1;
+}
+
+static bool any_pending(const sigset_t *set)
+{
+	sigset_t pending;
+	int sig;
+
+	sigpending(&pending);
+	for (sig = 1; sig < NSIG; sig++)
+		if (sigismember(&pending, sig) == 1 &&
+		    sigismember(set, sig) == 1)
+			return true;
+	return false;
+}
+
+int rsock_sleep(struct pollfd *fds, nfds_t n, int timeout_ms)
+{
+	struct timespec ts = { timeout_ms / 1000,
+			       timeout_ms % 1000 * 1000000L };
+	struct pollfd all[MAX_FDS + 1];
+	bool same = false, came;
+	struct handlers h = handlers(&same);
+	sigset_t mask;
+	int sig, ret;
+
+	/* One that the program blocks would end each sleep at once. */
+	if (n > MAX_FDS || !h.any || !h.others || sfd < 0 ||
+	    any_pending(&h.restart)) {
+		ret = poll(fds, n, timeout_ms);
+		return ret < 0 && errno == EINTR ? signalled(&h, true) : ret;
+	}
+	memcpy(all, fds, n * sizeof(*fds));
+	all[n] = (struct pollfd){ .fd = sfd, .events = POLLIN };
+	pthread_sigmask(SIG_SETMASK, NULL, &mask);
+	for (sig = 1; sig < NSIG; sig++)
+		if (sigismember(&h.restart, sig) == 1)
+			sigaddset(&mask, sig);
+	ret = ppoll(all, n + 1, timeout_ms < 0 ? NULL : &ts, &mask);
+	if (ret < 0)
+		return errno == EINTR ? signalled(&h, true) : ret;
+	came = all[n].revents;
+	memcpy(fds, all, n * sizeof(*fds));
+	if (came && ret == 1)
+		return signalled(&h, false);
+	return ret - came;
+}
