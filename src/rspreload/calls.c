@@ -118,24 +118,18 @@ int rsp_socket(int family, int type, int protocol)
 {
 	const struct rsp_real *real = rsp_real();
 	bool stream = (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == SOCK_STREAM;
-	bool late = stream && rsp_fork_mode();
 	int fd = real->socket(family, type, protocol), rfd = -1;
 	struct rsp_fd *f;
 
 	if (fd < 0 || !intercept(family, type, protocol))
 		return fd;
-	if (!late) {
-		rfd = rsp_rsocket(family, stream ? SOCK_STREAM : SOCK_DGRAM);
-		if (rfd < 0)
-			return fd;
-		if (type & SOCK_NONBLOCK)
-			rfcntl(rfd, F_SETFL, O_NONBLOCK);
-	}
-	f = rsp_new(family, stream ? SOCK_STREAM : SOCK_DGRAM,
-		    late ? RSP_FORK : RSP_RSOCK, rfd);
-	if (f && rsp_set(fd, f) == fd)
+	rfd = rsp_rsocket(family, stream ? SOCK_STREAM : SOCK_DGRAM);
+	if (rfd < 0)
 		return fd;
-	if (rfd >= 0)
+	if (type & SOCK_NONBLOCK)
+		rfcntl(rfd, F_SETFL, O_NONBLOCK);
+	f = rsp_new(family, stream ? SOCK_STREAM : SOCK_DGRAM, RSP_RSOCK, rfd);
+	if (!f || rsp_set(fd, f) != fd)
 		rclose(rfd);
 	return fd;
 }
@@ -189,8 +183,6 @@ int rsp_listen(int fd, int backlog)
 
 	if (!f || ret)
 		return ret;
-	if (f->state == RSP_FORK)
-		f->state = RSP_FORK_LISTEN;
 	if (f->state != RSP_RSOCK || f->type != SOCK_STREAM)
 		return ret;
 	rsp_enter();
@@ -321,18 +313,13 @@ int rsp_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
 int rsp_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
 {
 	const struct rsp_real *real = rsp_real();
-	struct rsp_fd *f = rsp_find(fd), *new;
-	int ret;
+	struct rsp_fd *f = rsp_find(fd);
 
 	if (f && f->state == RSP_LISTENING)
 		return accept_either(f, fd, addr, len, flags);
-	ret = real->accept4(fd, addr, len, flags);
-	if (ret < 0 || !f || f->state != RSP_FORK_LISTEN)
-		return ret;
-	new = rsp_new(f->family, SOCK_STREAM, RSP_FORK_PASSIVE, -1);
-	if (new)
-		rsp_set(ret, new);
-	return ret;
+	if (f)
+		rsp_claim(f);
+	return real->accept4(fd, addr, len, flags);
 }
 
 int rsp_accept(int fd, struct sockaddr *addr, socklen_t *len)
@@ -401,11 +388,9 @@ int rsp_connect(int fd, const struct sockaddr *addr, socklen_t len)
 
 	if (!f || len > sizeof(f->dst) || len < sizeof(addr->sa_family))
 		return real->connect(fd, addr, len);
-	if (f->state == RSP_FORK) {
-		ret = real->connect(fd, addr, len);
-		if (!ret || errno == EINPROGRESS)
-			f->state = RSP_FORK_ACTIVE;
-		return ret;
+	if (f->state == RSP_RELAYED) {
+		errno = EISCONN;
+		return -1;
 	}
 	if (f->rfd < 0)
 		return real->connect(fd, addr, len);
@@ -429,10 +414,8 @@ int rsp_connect(int fd, const struct sockaddr *addr, socklen_t len)
 		errno = EISCONN;
 		return -1;
 	case RSP_RSOCK:
-	case RSP_FORK:
-	case RSP_FORK_LISTEN:
-	case RSP_FORK_ACTIVE:
-	case RSP_FORK_PASSIVE:
+	case RSP_RELAYED:
+	case RSP_HEIR:
 		break;
 	}
 	if (f->dst_len) {
@@ -452,6 +435,7 @@ int rsp_shutdown(int fd, int how)
 
 	if (!f || f->state != RSP_RSOCK)
 		return rsp_real()->shutdown(fd, how);
+	rsp_use(f);
 	rsp_enter();
 	ret = rshutdown(f->rfd, how);
 	rsp_leave();
@@ -617,12 +601,26 @@ int rsp_ioctl(int fd, unsigned long request, ...)
 	return ret;
 }
 
+/* Of a connection whose shadow has none of its own. */
+static int relayed_name(const struct sockaddr_storage *name,
+			struct sockaddr *addr, socklen_t *len)
+{
+	socklen_t is = name->ss_family == AF_INET ? sizeof(struct sockaddr_in)
+						  : sizeof(struct sockaddr_in6);
+
+	memcpy(addr, name, *len < is ? *len : is);
+	*len = is;
+	return 0;
+}
+
 int rsp_getsockname(int fd, struct sockaddr *addr, socklen_t *len)
 	RSP_EXPORT(getsockname);
 int rsp_getsockname(int fd, struct sockaddr *addr, socklen_t *len)
 {
 	struct rsp_fd *f = rsp_find(fd);
 
+	if (f && f->state == RSP_RELAYED)
+		return relayed_name(&f->name, addr, len);
 	/* A listener's shadow has the same name. */
 	if (!f || f->rfd < 0 || f->state == RSP_LISTENING)
 		return rsp_real()->getsockname(fd, addr, len);
@@ -637,9 +635,24 @@ int rsp_getpeername(int fd, struct sockaddr *addr, socklen_t *len)
 
 	if (f && f->state == RSP_CONNECTING)
 		rsp_settle(f, fd);
+	if (f && f->state == RSP_RELAYED)
+		return relayed_name(&f->peer, addr, len);
 	if (!f || f->rfd < 0)
 		return rsp_real()->getpeername(fd, addr, len);
 	return rgetpeername(f->rfd, addr, len);
+}
+
+/* TCP's of a connection whose shadow is none of TCP: they do nothing. */
+static bool means_nothing(const struct rsp_fd *f, int level)
+{
+	return f && f->state == RSP_RELAYED && level != SOL_SOCKET;
+}
+
+static int get_nothing(void *val, socklen_t *len)
+{
+	memset(val, 0, *len);
+	*len = *len < sizeof(int) ? *len : (socklen_t)sizeof(int);
+	return 0;
 }
 
 int rsp_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
@@ -648,6 +661,8 @@ int rsp_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 {
 	struct rsp_fd *f = rsp_find(fd);
 
+	if (means_nothing(f, level))
+		return get_nothing(val, len);
 	if (f && level == SOL_SOCKET && name == SO_ERROR)
 		f = rsp_settle(f, fd) == RSP_RSOCK ? f : NULL;
 	/* What an rsocket does not know, its shadow does. */
@@ -664,6 +679,8 @@ int rsp_setsockopt(int fd, int level, int name, const void *val, socklen_t len)
 	struct rsp_fd *f = rsp_find(fd);
 	int ret;
 
+	if (means_nothing(f, level))
+		return 0;
 	if (f && f->rfd >= 0) {
 		ret = rsetsockopt(f->rfd, level, name, val, len);
 		if (level == SOL_RDMA)

@@ -320,6 +320,19 @@ static bool inherited(const struct rsp_reg *reg, struct epoll_event *out, int n)
 	return true;
 }
 
+/* The listeners that the parent put in are the child's now. */
+static void claim_all(const struct ep *ep)
+{
+	struct rsp_fd *f;
+	uint32_t i;
+
+	for (i = 1; i < ep->nregs; i++) {
+		f = ep->regs[i].shadow ? rsp_find(ep->regs[i].fd) : NULL;
+		if (f)
+			rsp_claim(f);
+	}
+}
+
 /* Kernel events into registrations to ask; the program's stay. */
 static int sort(struct ep *ep, struct epoll_event *ev, int n)
 {
@@ -405,6 +418,8 @@ static int wait_ep(struct ep *ep, struct epoll_event *out, int max,
 	}
 	for (;;) {
 		first = ep->connecting ? settle_all(ep) : 0;
+		if (ep->forked)
+			claim_all(ep);
 		settle = false;
 		rsp_enter();
 		pthread_mutex_lock(&ep->lock);
@@ -574,6 +589,8 @@ static int control(struct ep *ep, int op, struct rsp_fd *f, int fd,
 {
 	struct rsp_reg *reg = find_reg(f, ep, fd);
 
+	rsp_use(f);
+
 	if (op == EPOLL_CTL_ADD && reg) {
 		errno = EEXIST;
 		return -1;
@@ -607,6 +624,9 @@ int rsp_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 	struct rsp_fd *f = rsp_find(fd);
 	struct ep *ep;
 	int ret, err;
+
+	if (f && op != EPOLL_CTL_DEL)
+		rsp_claim(f);
 
 	if (!f || f->rfd < 0 || (op != EPOLL_CTL_DEL && !ev))
 		return rsp_real()->epoll_ctl(epfd, op, fd, ev);

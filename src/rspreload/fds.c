@@ -12,10 +12,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <rdma/rsocket.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -133,6 +133,8 @@ struct rsp_fd *rsp_new(int family, int type, enum rsp_state state, int rfd)
 	f->type = type;
 	f->dst_len = 0;
 	f->linked = false;
+	f->used = false;
+	f->heir = -1;
 	f->regs = NULL;
 	f->refs = 0;
 	f->rfd = rfd;
@@ -178,6 +180,12 @@ void rsp_clear(int fd)
 	if (!f || --f->refs)
 		return;
 	close_rsocket(f);
+	/* Whoever watches the listener's ends that; a child's is its own. */
+	if (f->heir >= 0 && f->state == RSP_HEIR)
+		rsp_real()->close(f->heir);
+	else if (f->heir >= 0)
+		eventfd_write(f->heir, 1);
+	f->heir = -1;
 	f->state = RSP_PLAIN;
 	pthread_mutex_lock(&mutex);
 	f->next_free = free_list;
@@ -202,6 +210,8 @@ void rsp_clear_range(unsigned first, unsigned last)
 	}
 }
 
+static void watch_forks(void);
+
 /* The names are those of rdma-core's preload library. */
 static void set_option(int rfd, int option, const char *name)
 {
@@ -213,6 +223,7 @@ static void set_option(int rfd, int option, const char *name)
 
 int rsp_rsocket(int family, int type)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	int rfd;
 
 	rsp_enter();
@@ -221,32 +232,11 @@ int rsp_rsocket(int family, int type)
 		set_option(rfd, RDMA_SQSIZE, "RS_SQ_SIZE");
 		set_option(rfd, RDMA_RQSIZE, "RS_RQ_SIZE");
 		set_option(rfd, RDMA_INLINE, "RS_INLINE");
+		/* Behind the library's own handlers. */
+		pthread_once(&once, watch_forks);
 	}
 	rsp_leave();
 	return rfd;
-}
-
-void rsp_copy_options(int rfd, int fd)
-{
-	static const int names[][2] = {
-		{ SOL_SOCKET, SO_REUSEADDR },
-		{ IPPROTO_TCP, TCP_KEEPIDLE },
-		{ SOL_SOCKET, SO_KEEPALIVE },
-		{ IPPROTO_TCP, TCP_NODELAY },
-	};
-	const struct rsp_real *real = rsp_real();
-	socklen_t len;
-	size_t i;
-	int v;
-
-	v = real->fcntl64(fd, F_GETFL);
-	if (v >= 0)
-		rfcntl(rfd, F_SETFL, v & ~O_ACCMODE);
-	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		len = sizeof(v);
-		if (!real->getsockopt(fd, names[i][0], names[i][1], &v, &len))
-			rsetsockopt(rfd, names[i][0], names[i][1], &v, len);
-	}
 }
 
 void rsp_fall_back(struct rsp_fd *f, int fd)
@@ -320,71 +310,185 @@ struct rsp_fd *rsp_data(int fd)
 		return NULL;
 	switch (f->state) {
 	case RSP_RSOCK:
+		rsp_use(f);
+		return f;
 	case RSP_LISTENING:
 		return f;
 	case RSP_CONNECTING:
 		return rsp_settle(f, fd) == RSP_PLAIN ? NULL : f;
-	case RSP_FORK_ACTIVE:
-	case RSP_FORK_PASSIVE:
-		rsp_fork_connect(f, fd);
-		return f->state == RSP_RSOCK ? f : NULL;
 	case RSP_PLAIN:
-	case RSP_FORK:
-	case RSP_FORK_LISTEN:
+	case RSP_RELAYED:
+	case RSP_HEIR:
 		break;
 	}
 	return NULL;
 }
 
+/* Calls fn for each descriptor in the table. */
+static void each(void (*fn)(int fd, struct rsp_fd *f, void *arg), void *arg)
+{
+	struct rsp_chunk *c;
+	struct rsp_fd *f;
+	int i, j;
+
+	for (i = 0; i < RSP_NCHUNKS; i++) {
+		c = atomic_load(&table.chunk[i]);
+		for (j = 0; c && j < RSP_CHUNK; j++) {
+			f = atomic_load(&c->slot[j]);
+			if (f)
+				fn(i * RSP_CHUNK + j, f, arg);
+		}
+	}
+}
+
+struct search {
+	const struct rsp_fd *f;
+	int end; /* what the descriptors of f are to be, or -1 */
+	int fd; /* one of them */
+};
+
+static void found(int fd, struct rsp_fd *f, void *arg)
+{
+	const struct rsp_real *real = rsp_real();
+	struct search *s = arg;
+	int flags;
+
+	if (f != s->f)
+		return;
+	s->fd = fd;
+	if (s->end < 0)
+		return;
+	flags = real->fcntl64(fd, F_GETFL);
+	real->fcntl64(s->end, F_SETFL, flags);
+	flags = real->fcntl64(fd, F_GETFD);
+	real->dup3(s->end, fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
+}
+
+static void share(struct rsp_fd *f)
+{
+	struct search s = { .f = f, .fd = -1 };
+	socklen_t name_len = sizeof(f->name), peer_len = sizeof(f->peer);
+
+	pthread_mutex_lock(&f->lock);
+	if (!rgetsockname(f->rfd, (struct sockaddr *)&f->name, &name_len) &&
+	    !rgetpeername(f->rfd, (struct sockaddr *)&f->peer, &peer_len)) {
+		s.end = rsp_relay(f->rfd);
+		if (s.end >= 0) {
+			f->rfd = -1;
+			f->state = RSP_RELAYED;
+			each(found, &s);
+			rsp_real()->close(s.end);
+		}
+	}
+	pthread_mutex_unlock(&f->lock);
+}
+
+static void to_share(int fd, struct rsp_fd *f, void *arg)
+{
+	(void)fd;
+	(void)arg;
+	if (f->state == RSP_LISTENING && f->heir < 0)
+		f->heir = rsp_offer(f);
+	if (f->state == RSP_RSOCK && f->type == SOCK_STREAM && !f->used &&
+	    (f->linked || f->dst_len))
+		share(f);
+}
+
+int rsp_give_up(struct rsp_fd *f, int heir)
+{
+	struct search s = { .f = f, .end = -1, .fd = -1 };
+
+	pthread_mutex_lock(&f->lock);
+	if (f->state == RSP_LISTENING && f->heir == heir)
+		each(found, &s);
+	if (s.fd >= 0) {
+		f->heir = -1;
+		rsp_fall_back(f, s.fd);
+	}
+	pthread_mutex_unlock(&f->lock);
+	return s.fd;
+}
+
+void rsp_claim(struct rsp_fd *f)
+{
+	if (f->state != RSP_HEIR)
+		return;
+	pthread_mutex_lock(&f->lock);
+	if (f->state == RSP_HEIR) {
+		eventfd_write(f->heir, 1);
+		rsp_real()->close(f->heir);
+		f->heir = -1;
+		f->state = RSP_PLAIN;
+	}
+	pthread_mutex_unlock(&f->lock);
+}
+
 static void before_fork(void)
 {
+	if (!rsp_inside())
+		each(to_share, NULL);
+	rsp_relay_before_fork();
 	pthread_mutex_lock(&mutex);
 }
 
 static void after_fork_parent(void)
 {
 	pthread_mutex_unlock(&mutex);
+	rsp_relay_after_fork(false);
 }
 
 /*
  * The child has the parent's descriptors, but its rsockets are dead, and an
  * epoll instance that both have is the parent's to change.
  */
+static void inherit(int fd, struct rsp_fd *f, void *arg)
+{
+	(void)fd;
+	(void)arg;
+	pthread_mutex_init(&f->lock, NULL);
+	f->regs = NULL;
+	/* Without a connection the shadow is all there is to inherit. */
+	if (f->state == RSP_LISTENING) {
+		close_rsocket(f);
+		f->state = f->heir >= 0 ? RSP_HEIR : RSP_PLAIN;
+	} else if (f->state == RSP_CONNECTING ||
+		   (f->state == RSP_RSOCK && f->type == SOCK_STREAM &&
+		    !f->dst_len && !f->linked)) {
+		f->state = RSP_PLAIN;
+	}
+}
+
 static void after_fork_child(void)
 {
-	struct rsp_chunk *c;
-	struct rsp_fd *f;
-	int i, j;
-
 	pthread_mutex_init(&mutex, NULL);
-	owner = getpid();
-	for (i = 0; i < RSP_NCHUNKS; i++) {
-		c = atomic_load(&table.chunk[i]);
-		for (j = 0; c && j < RSP_CHUNK; j++) {
-			f = atomic_load(&c->slot[j]);
-			if (!f)
-				continue;
-			pthread_mutex_init(&f->lock, NULL);
-			f->regs = NULL;
-			/*
-			 * Without a connection the shadow is all there is to
-			 * inherit: a worker accepts what comes by TCP.
-			 */
-			if (f->state == RSP_LISTENING ||
-			    f->state == RSP_CONNECTING ||
-			    (f->state == RSP_RSOCK && f->type == SOCK_STREAM &&
-			     !f->dst_len && !f->linked))
-				f->state = RSP_PLAIN;
-		}
-	}
+	rsp_relay_after_fork(true);
+	each(inherit, NULL);
 	rsp_epoll_forked();
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+static void own_memory(void)
+{
+	owner = getpid();
 }
 
 __attribute__((constructor)) static void load(void)
 {
 	rsp_real();
-	owner = getpid();
-	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+	own_memory();
+	pthread_atfork(NULL, NULL, own_memory);
+}
+
+static void end(int fd, struct rsp_fd *f, void *arg)
+{
+	(void)fd;
+	(void)arg;
+	if (f->state == RSP_RSOCK)
+		close_rsocket(f);
 }
 
 /*
@@ -393,16 +497,6 @@ __attribute__((constructor)) static void load(void)
  */
 __attribute__((destructor)) static void unload(void)
 {
-	struct rsp_chunk *c;
-	struct rsp_fd *f;
-	int i, j;
-
-	for (i = 0; i < RSP_NCHUNKS; i++) {
-		c = atomic_load(&table.chunk[i]);
-		for (j = 0; c && j < RSP_CHUNK; j++) {
-			f = atomic_load(&c->slot[j]);
-			if (f && f->state == RSP_RSOCK)
-				close_rsocket(f);
-		}
-	}
+	rsp_relay_finish();
+	each(end, NULL);
 }

@@ -11,7 +11,7 @@
  *	calls.c	  the calls that programs make
  *	wait.c	  poll and select
  *	epoll.c	  epoll
- *	fork.c	  connections that are made after fork()
+ *	relay.c	  what a child of fork() gets
  */
 #ifndef SOFTHCA_RSPRELOAD_H
 #define SOFTHCA_RSPRELOAD_H
@@ -98,10 +98,9 @@ enum rsp_state {
 	RSP_RSOCK, /* the rsocket carries the data */
 	RSP_LISTENING, /* both */
 	RSP_CONNECTING, /* the rsocket may become RSP_RSOCK, or RSP_PLAIN */
-	RSP_FORK, /* from here on: TCP so far; see fork.c */
-	RSP_FORK_LISTEN,
-	RSP_FORK_ACTIVE,
-	RSP_FORK_PASSIVE,
+	/* The shadow alone, from here on. */
+	RSP_RELAYED, /* which is an end of a socketpair; see relay.c */
+	RSP_HEIR, /* which listens, and so does the parent, by RDMA */
 };
 
 struct rsp_reg;
@@ -116,6 +115,9 @@ struct rsp_fd {
 	struct sockaddr_storage dst;
 	socklen_t dst_len;
 	bool linked; /* connected, and not by connect() */
+	_Atomic bool used; /* the connection, by the program */
+	int heir; /* of a listener: how a child tells that it listens; or -1 */
+	struct sockaddr_storage name, peer; /* of RSP_RELAYED */
 	uint64_t deadline_ns; /* of RSP_CONNECTING */
 	struct rsp_reg *regs; /* in epoll instances */
 };
@@ -141,6 +143,12 @@ bool rsp_borrowed(void);
 /* NULL unless it is ours, in a state other than RSP_PLAIN. */
 struct rsp_fd *rsp_find(int fd);
 struct rsp_fd *rsp_new(int family, int type, enum rsp_state state, int rfd);
+/* The program uses the connection, which is this process's from now on. */
+static inline void rsp_use(struct rsp_fd *f)
+{
+	if (!f->used)
+		f->used = true;
+}
 /* fd is one more descriptor of f. */
 int rsp_set(int fd, struct rsp_fd *f);
 /* fd is none any more. The rsocket goes with the last. */
@@ -155,8 +163,6 @@ int rsp_rsocket(int family, int type);
 void rsp_enter(void);
 void rsp_leave(void);
 bool rsp_inside(void);
-/* Options and flags of the kernel's socket that an rsocket knows, too. */
-void rsp_copy_options(int rfd, int fd);
 /*
  * What becomes of a connection: RSP_CONNECTING until it is known. When RDMA
  * cannot make it, fd begins to connect as the kernel's socket that it is.
@@ -165,6 +171,13 @@ enum rsp_state rsp_settle(struct rsp_fd *f, int fd);
 /* Makes fd a socket of the kernel for good, bound as the rsocket was. Under
  * the lock of f. */
 void rsp_fall_back(struct rsp_fd *f, int fd);
+/*
+ * A child of fork() waits for connections at f, which it inherited: these are
+ * made by TCP from now on.
+ */
+void rsp_claim(struct rsp_fd *f);
+/* The child that has heir has claimed f: f's descriptor, or -1. */
+int rsp_give_up(struct rsp_fd *f, int heir);
 /* For calls that move data: what fd is now. NULL: a socket of the kernel. */
 struct rsp_fd *rsp_data(int fd);
 uint64_t rsp_now_ns(void);
@@ -196,11 +209,16 @@ void rsp_epoll_close(int fd);
 void rsp_epoll_fell_back(struct rsp_fd *f);
 void rsp_epoll_forked(void);
 
-/* fork.c */
+/* relay.c */
 
-bool rsp_fork_mode(void);
-/* The other end and the process are settled now: connects. */
-void rsp_fork_connect(struct rsp_fd *f, int fd);
+/* The program's end of what carries rfd, which is the relay's, or -1. */
+int rsp_relay(int rfd);
+/* A listener is about to be shared: rsp_fd's heir, or -1. */
+int rsp_offer(struct rsp_fd *f);
+void rsp_relay_before_fork(void);
+void rsp_relay_after_fork(bool child);
+/* What children wrote before they closed is to be on its way. */
+void rsp_relay_finish(void);
 
 /*
  * The functions that programs call, under C names that do not clash with

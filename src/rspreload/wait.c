@@ -51,8 +51,12 @@ static void translate(struct wait *w, const struct pollfd *fds, nfds_t nfds)
 		p[0] = fds[i];
 		p[0].revents = 0;
 		p[1] = (struct pollfd){ .fd = -1 };
+		if (f && fds[i].events & POLLIN)
+			rsp_claim(f);
 		if (!f || f->rfd < 0)
 			continue;
+		if (f->state == RSP_RSOCK)
+			rsp_use(f);
 		p[0].fd = f->rfd;
 		if (f->state == RSP_LISTENING) {
 			p[1] = fds[i];
@@ -75,6 +79,10 @@ static int collect(const struct wait *w, struct pollfd *fds, nfds_t nfds)
 	for (i = 0; i < nfds; i++) {
 		f = rsp_find(fds[i].fd);
 		fds[i].revents = 0;
+		/* Its rsocket has gone, and it is the shadow now. */
+		if (w->p[2 * i].fd != fds[i].fd &&
+		    w->p[2 * i].revents & POLLNVAL)
+			continue;
 		if (f && f->state == RSP_CONNECTING &&
 		    rsp_settle(f, fds[i].fd) != RSP_RSOCK)
 			continue;

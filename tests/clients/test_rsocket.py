@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 
@@ -104,15 +105,19 @@ def test_rstream_loss(placements):
          options=["--loss", "1", "--seed", "7"])
 
 
-def test_rstream_fork(place):
-    """The server forks and its child serves: RDMA starts in the child."""
+@pytest.mark.parametrize("safe", ["0", "1"])
+def test_rstream_fork(place, safe):
+    """The server forks and its child serves."""
     need("rstream")
     cmd = ["rstream", "-T", "f", "-p", free_port(), "-I", "20", "-C", "20", "-S", "1000"]
-    env = {"RDMAV_FORK_SAFE": "1"}
+    env = {"RDMAV_FORK_SAFE": safe}
     server = start(place, [*cmd, "-b", place.host], ["--sockets"], env)
     try:
+        before = tcp_bytes(place.client)
         out = run_client(place, server, [*cmd, "-s", place.host], ["--sockets"], env)
         assert "custom" in out, out
+        if place.name == "netns":
+            assert tcp_bytes(place.client) - before < 20
         assert server.wait(10) == 0, server.describe()
     finally:
         server.kill()
@@ -593,6 +598,110 @@ def test_calls(place):
     assert out.endswith("ok\n"), out
 
 
+def test_fork_safe_plain(home):
+    """RDMAV_FORK_SAFE adds nothing to what a plain client gets."""
+    port = free_port()
+    code = f"import socket; s = socket.create_server(('127.0.0.1', {port})).accept()[0]; s.sendall(b'hello')"
+    server = Proc(rig.Side(home), [PYTHON, "-c", code], ["--sockets"], {"RDMAV_FORK_SAFE": "1"})
+    try:
+        server.wait_listening(port)
+        code = f"import socket; s = socket.create_connection(('127.0.0.1', {port})); print(s.recv(9), s.recv(9))"
+        out = subprocess.run([*home, PYTHON, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=20)
+        assert out.stdout == "b'hello' b''\n"
+        assert server.wait(10) == 0, server.describe()
+    finally:
+        server.kill()
+
+
+def as_user(cmd):
+    """PostgreSQL refuses to be root."""
+    return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *cmd] if os.geteuid() == 0 else cmd
+
+
+@pytest.fixture(scope="module")
+def database():
+    """The programs of PostgreSQL, and a database of nobody's."""
+    import glob
+    import tempfile
+    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))
+    if not found:
+        pytest.skip("not installed: postgresql")
+    need("pgbench", "setpriv")
+    where = os.path.dirname(found[-1])
+    with tempfile.TemporaryDirectory(prefix="softhca-pg-") as top:
+        if os.geteuid() == 0:
+            shutil.chown(top, "postgres")
+        data = f"{top}/data"
+        subprocess.run(as_user([f"{where}/initdb", "-D", data, "-U", "me", "-A", "trust", "--no-sync"]), check=True,
+                       stdout=subprocess.DEVNULL, cwd="/")
+        with open(f"{data}/pg_hba.conf", "a") as f:
+            f.write("host all all 10.0.0.0/8 trust\n")
+        yield where, data
+
+
+@pytest.mark.parametrize("safe", ["0", "1"])
+def test_postgres(place, staged, database, safe):
+    """A server that forks for each connection."""
+    where, data = database
+    port, env = free_port(), {"RDMAV_FORK_SAFE": safe}
+    tool = f"{staged}/bin/softhca"
+    server = Proc(rig.Side([*place.server.prefix, *as_user([])], tool),
+                  [f"{where}/postgres", "-D", data, "-p", port, "-h", place.host, "-k", "", "-F"],
+                  [*place.options, "--sockets"], env)
+    try:
+        server.wait_for("ready to accept connections")
+        client = rig.Side([*place.client.prefix, *as_user([])], tool)
+        to = ["-h", place.host, "-p", port, "-U", "me", "postgres"]
+        options = [*place.options, "--sockets"]
+        before = tcp_bytes(place.client)
+        out = client.run(["pgbench", "-i", "-q", "-s", "1", *to], options, env=env)
+        assert "done" in out, out
+        out = client.run(["pgbench", "-c", "4", "-t", "50", "-C", *to], options, env=env)
+        assert "200/200" in out, out
+        out = client.run(["pgbench", "-c", "4", "-t", "100", *to], options, env=env)
+        assert "400/400" in out, out
+        assert "failed transactions: 0 " in out, out
+        who = "SELECT client_addr = inet '%s' FROM pg_stat_activity WHERE pid = pg_backend_pid()" % (
+            "10.91.0.1" if place.name == "netns" else "127.0.0.1")
+        assert client.run(["psql", "-At", "-c", who, *to], options, env=env) == "t\n"
+        if place.name == "netns":
+            assert tcp_bytes(place.client) - before < 100
+    finally:
+        server.kill(signal.SIGINT)
+        try:
+            server.wait(20)
+        finally:
+            server.kill()
+
+
+def test_nginx(place, tmp_path):
+    """A server whose workers accept from a listener of their parent."""
+    need("nginx", "curl")
+    port = free_port()
+    os.chmod(tmp_path, 0o755)
+    (tmp_path / "file").write_bytes(os.urandom(3 << 20))
+    conf = tmp_path / "nginx.conf"
+    conf.write_text(f"""daemon off; worker_processes 3; pid {tmp_path}/pid; error_log stderr;
+{"user root;" if os.geteuid() == 0 else ""}
+events {{ worker_connections 64; }}
+http {{ access_log off; sendfile on;
+ {" ".join(f"{k}_temp_path {tmp_path}/{k};" for k in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))}
+ server {{ listen {place.host}:{port}; root {tmp_path}; }} }}
+""")
+    server = listening(place, ["nginx", "-c", conf, "-p", tmp_path, "-e", "stderr"], port)
+    try:
+        url = f"http://{place.host}:{port}/file"
+        # A client that waits for RDMA until it gives up is not served in time.
+        for _ in range(8):
+            run_client(place, server, ["curl", "-sSf", "-o", tmp_path / "got", url, url, "-o", tmp_path / "again"],
+                       ["--sockets"], env={"RS_CONNECT_TIMEOUT": "60000"})
+            assert digest(tmp_path / "got") == digest(tmp_path / "again") == digest(tmp_path / "file")
+        assert server.output().count("a child of fork() accepts connections there") == 1, server.describe()
+    finally:
+        server.kill(signal.SIGTERM)
+        server.kill()
+
+
 SOCKETS = r"""
 import ctypes, errno, os, select, signal, socket, struct, subprocess, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -643,6 +752,54 @@ def case_inherited():
     c = socket.create_connection(ls.getsockname())
     c.sendall(b"hello"); assert c.recv(10) == b"hello"
     assert os.waitpid(pid, 0)[1] == 0
+
+def served(serve):
+    # A server that forks for a connection, and its client, which gets back what it sends.
+    ls = socket.create_server(("127.0.0.1", 0))
+    client = os.fork()
+    if not client:
+        c = socket.create_connection(ls.getsockname())
+        data = os.urandom(1000000)
+        t = threading.Thread(target=lambda: (c.sendall(data), c.shutdown(socket.SHUT_WR)))
+        t.start()
+        got = b""
+        while part := c.recv(1 << 16): got += part
+        t.join()
+        os._exit(got != data)
+    s, peer = ls.accept()
+    assert not by_tcp(ls)
+    child = serve(s, peer, ls.getsockname())
+    s.close()
+    # Another connection meanwhile, which is the parent's.
+    a, b = pair()
+    for pid in (child, client): assert os.waitpid(pid, 0)[1] == 0
+    alive(a, b)
+
+def case_forking():
+    def serve(s, peer, name):
+        pid = os.fork()
+        if pid: return pid
+        assert s.getpeername() == peer and s.getsockname() == name
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+        d = s.dup(); s.close()
+        ep = select.epoll(); ep.register(d, select.EPOLLIN)
+        while True:
+            assert ep.poll(30) == [(d.fileno(), select.EPOLLIN)] or True
+            part = d.recv(1 << 16)
+            if not part: break
+            d.sendall(part)
+        os._exit(0)
+    served(serve)
+
+def case_inetd():
+    # The child becomes another program, with the connection as its input and output.
+    def serve(s, peer, name):
+        pid = os.fork()
+        if pid: return pid
+        os.dup2(s.fileno(), 0); os.dup2(s.fileno(), 1)
+        os.execvpe("cat", ["cat"], {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"})
+    served(serve)
 
 def case_vfork():
     # The child closes and moves descriptors, in memory that is its parent's.
@@ -985,7 +1142,7 @@ os._exit(0)
 @pytest.mark.parametrize("case", re.findall(r"^def case_(\w+)", SOCKETS, re.M))
 def test_sockets(home, case):
     """Where librspreload was not what the kernel is."""
-    env = {"worker": {"RS_CONNECT_TIMEOUT": "500"}, "inherited": {"RS_CONNECT_TIMEOUT": "500"},
+    env = {"worker": {"RS_CONNECT_TIMEOUT": "60000"}, "inherited": {"RS_CONNECT_TIMEOUT": "60000"},
            "self": {"RS_CONNECT_TIMEOUT": "500"}, "emfile": {"RS_CONNECT_TIMEOUT": "30000"},
            "connecting": {"RS_CONNECT_TIMEOUT": "30000"}}
     rig.Side(home).run([PYTHON, "-c", SOCKETS, case], ["--sockets"], env=env.get(case))

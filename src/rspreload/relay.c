@@ -1,0 +1,373 @@
+/*
+ * relay.c - what a child of fork() gets of its parent's sockets
+ *
+ * An rsocket belongs to the process that made it: its queue pair, and the
+ * memory that the peer writes to, are in there.
+ *
+ * A server that forks for each connection accepts, and forks before either
+ * process uses the connection. So when a process forks, each connection that
+ * nobody has used yet becomes one end of a socketpair in the program's table,
+ * which parent and child share as they would share the socket, and a thread of
+ * the parent carries bytes between the other end and the rsocket. What has been
+ * used stays the parent's; in the child it fails with EIO.
+ *
+ * A listener is nobody's but the parent's, too, and the child's share in it is
+ * the shadow. When the child first waits for connections there, it tells the
+ * parent (by an eventfd that both have), whose thread gives RDMA up at that
+ * port: who connects is refused at once, and turns to TCP.
+ */
+#include "base/aside.h"
+#include "base/say.h"
+#include "rspreload/rspreload.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <rdma/rsocket.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define PIECE 65536
+#define END_MS 10000 /* for what children have written, when the parent ends   \
+		      */
+
+/* Bytes on their way in one direction. */
+struct flow {
+	char data[PIECE];
+	size_t pos, len;
+	bool end; /* nothing comes after these */
+};
+
+/* A connection, or a listener that children may serve: then rfd is -1. */
+struct relay {
+	struct relay *next;
+	int rfd, end;
+	struct rsp_fd *listener;
+	bool dead;
+	struct flow *out, *in; /* to and from the peer */
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of the list */
+static struct relay *relays;
+static int wake = -1; /* the list has grown */
+static bool running;
+
+static void free_relay(struct relay *r)
+{
+	free(r->out);
+	free(r->in);
+	free(r);
+}
+
+/* False: whoever reads them is gone. */
+static bool to_program(struct relay *r)
+{
+	struct flow *f = r->in;
+	ssize_t n;
+
+	while (f->len) {
+		n = rsp_real()->send(r->end, f->data + f->pos, f->len,
+				     MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (n < 0)
+			return errno == EAGAIN || errno == EINTR;
+		f->pos += (size_t)n;
+		f->len -= (size_t)n;
+	}
+	if (f->end)
+		rsp_real()->shutdown(r->end, SHUT_WR);
+	return true;
+}
+
+static bool to_peer(struct relay *r)
+{
+	struct flow *f = r->out;
+	ssize_t n;
+
+	while (f->len) {
+		n = rsend(r->rfd, f->data + f->pos, f->len, MSG_DONTWAIT);
+		if (n < 0)
+			return errno == EAGAIN || errno == EINTR;
+		f->pos += (size_t)n;
+		f->len -= (size_t)n;
+	}
+	if (f->end)
+		rshutdown(r->rfd, SHUT_WR);
+	return true;
+}
+
+/* What a read returned: false if the connection has failed. */
+static bool took(struct flow *f, ssize_t n)
+{
+	if (n < 0)
+		return errno == EAGAIN || errno == EINTR;
+	f->pos = 0;
+	f->len = (size_t)n;
+	f->end = !n;
+	return true;
+}
+
+static void carry(struct relay *r, short peer, short program)
+{
+	struct flow *in = r->in, *out = r->out;
+	bool ok = true;
+
+	if (peer && !in->len && !in->end)
+		ok = took(in, rrecv(r->rfd, in->data, PIECE, MSG_DONTWAIT));
+	if (ok && program && !out->len && !out->end)
+		ok = took(out, rsp_real()->recv(r->end, out->data, PIECE,
+						MSG_DONTWAIT));
+	if (ok && (in->len || (in->end && peer)))
+		ok = to_program(r);
+	if (ok && (out->len || (out->end && program)))
+		ok = to_peer(r);
+	r->dead = !ok || (in->end && out->end && !in->len && !out->len);
+}
+
+/* The program closed it for good, or the connection failed. */
+static void close_relay(struct relay *r)
+{
+	if (r->rfd >= 0) {
+		rclose(r->rfd);
+		rsp_real()->close(r->end);
+	}
+	free_relay(r);
+}
+
+static void give_up(struct relay *r)
+{
+	struct sockaddr_storage name = { 0 };
+	socklen_t len = sizeof(name);
+	eventfd_t value;
+	int fd;
+
+	eventfd_read(r->end, &value);
+	fd = rsp_give_up(r->listener, r->end);
+	if (fd < 0)
+		return;
+	rsp_real()->getsockname(fd, (struct sockaddr *)&name, &len);
+	say("port %u: a child of fork() accepts connections there, which are "
+	    "made by TCP from now on",
+	    ntohs(((struct sockaddr_in *)(void *)&name)->sin_port));
+}
+
+static void watch(struct relay *r, struct pollfd *p)
+{
+	p[0] = p[1] = (struct pollfd){ .fd = -1 };
+	if (r->listener) {
+		p[1] = (struct pollfd){ .fd = r->end, .events = POLLIN };
+		return;
+	}
+	p[0].events = (short)((!r->in->len && !r->in->end ? POLLIN : 0) |
+			      (r->out->len ? POLLOUT : 0));
+	p[1].events = (short)((!r->out->len && !r->out->end ? POLLIN : 0) |
+			      (r->in->len ? POLLOUT : 0));
+	if (p[0].events)
+		p[0].fd = r->rfd;
+	if (p[1].events)
+		p[1].fd = r->end;
+}
+
+/* Under mutex. The list as it is now; NULL if there is no memory. */
+static struct relay **list(size_t *n, struct pollfd **p)
+{
+	struct relay *r, **all;
+
+	*n = 0;
+	for (r = relays; r; r = r->next)
+		++*n;
+	all = malloc((*n + 1) * sizeof(*all));
+	*p = malloc((*n * 2 + 1) * sizeof(**p));
+	if (!all || !*p) {
+		free(all);
+		free(*p);
+		return NULL;
+	}
+	*n = 0;
+	for (r = relays; r; r = r->next)
+		all[(*n)++] = r;
+	return all;
+}
+
+static void drop(struct relay *r)
+{
+	struct relay **link;
+
+	pthread_mutex_lock(&mutex);
+	for (link = &relays; *link != r; link = &(*link)->next)
+		;
+	*link = r->next;
+	pthread_mutex_unlock(&mutex);
+	close_relay(r);
+}
+
+static void *run(void *arg)
+{
+	struct relay **all;
+	struct pollfd *p;
+	eventfd_t value;
+	size_t n, i;
+
+	rsp_enter(); /* all that is called here is the library's */
+	for (;;) {
+		pthread_mutex_lock(&mutex);
+		all = list(&n, &p);
+		pthread_mutex_unlock(&mutex);
+		if (!all) {
+			usleep(10000);
+			continue;
+		}
+		for (i = 0; i < n; i++)
+			watch(all[i], &p[i * 2]);
+		p[n * 2] = (struct pollfd){ .fd = wake, .events = POLLIN };
+		if (rpoll(p, n * 2 + 1, -1) > 0) {
+			eventfd_read(wake, &value);
+			for (i = 0; i < n; i++) {
+				if (all[i]->listener && p[i * 2 + 1].revents)
+					give_up(all[i]);
+				else if (p[i * 2].revents ||
+					 p[i * 2 + 1].revents)
+					carry(all[i], p[i * 2].revents,
+					      p[i * 2 + 1].revents);
+				if (all[i]->dead)
+					drop(all[i]);
+			}
+		}
+		free(all);
+		free(p);
+	}
+	return arg;
+}
+
+/* Under mutex. */
+static bool start(void)
+{
+	pthread_attr_t attr;
+	sigset_t all, old;
+	pthread_t thread;
+
+	if (running)
+		return true;
+	if (wake < 0)
+		wake = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	if (wake < 0)
+		return false;
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	running = !pthread_create(&thread, &attr, run, NULL);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	return running;
+}
+
+static bool add(struct relay *r)
+{
+	bool ok;
+
+	pthread_mutex_lock(&mutex);
+	ok = start();
+	if (ok) {
+		r->next = relays;
+		relays = r;
+		eventfd_write(wake, 1);
+	}
+	pthread_mutex_unlock(&mutex);
+	return ok;
+}
+
+int rsp_relay(int rfd)
+{
+	struct relay *r = calloc(1, sizeof(*r));
+	int sv[2];
+
+	if (r) {
+		r->out = calloc(1, sizeof(*r->out));
+		r->in = calloc(1, sizeof(*r->in));
+	}
+	if (!r || !r->out || !r->in ||
+	    socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv)) {
+		if (r)
+			free_relay(r);
+		return -1;
+	}
+	r->rfd = rfd;
+	r->end = fd_aside(sv[1]);
+	if (add(r))
+		return sv[0];
+	rsp_real()->close(sv[0]);
+	rsp_real()->close(r->end);
+	free_relay(r);
+	return -1;
+}
+
+int rsp_offer(struct rsp_fd *f)
+{
+	struct relay *r = calloc(1, sizeof(*r));
+
+	if (!r)
+		return -1;
+	r->rfd = -1;
+	r->listener = f;
+	r->end = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	if (r->end >= 0 && add(r))
+		return r->end;
+	if (r->end >= 0)
+		rsp_real()->close(r->end);
+	free(r);
+	return -1;
+}
+
+void rsp_relay_before_fork(void)
+{
+	pthread_mutex_lock(&mutex);
+}
+
+void rsp_relay_after_fork(bool child)
+{
+	struct relay *r;
+
+	if (!child) {
+		pthread_mutex_unlock(&mutex);
+		return;
+	}
+	/* The other ends are the parent's: or none would ever be closed. */
+	pthread_mutex_init(&mutex, NULL);
+	for (; (r = relays); free_relay(r)) {
+		relays = r->next;
+		if (r->listener)
+			continue; /* by which the child tells */
+		rclose(r->rfd);
+		rsp_real()->close(r->end);
+	}
+	if (wake >= 0)
+		rsp_real()->close(wake);
+	wake = -1;
+	running = false;
+}
+
+/* Whether there is what all that had a connection wrote before they closed. */
+static bool unfinished(void)
+{
+	struct pollfd p = { .events = 0 };
+	struct relay *r;
+	bool any = false;
+
+	pthread_mutex_lock(&mutex);
+	for (r = relays; r && !any; r = r->next) {
+		p.fd = r->end;
+		any = !r->listener && rsp_real()->poll(&p, 1, 0) > 0;
+	}
+	pthread_mutex_unlock(&mutex);
+	return any;
+}
+
+void rsp_relay_finish(void)
+{
+	int ms;
+
+	for (ms = 0; ms < END_MS && unfinished(); ms++)
+		usleep(1000);
+}
