@@ -306,7 +306,7 @@ struct poller {
 	nfds_t nfds;
 	struct rsock **rs; /* per fd; NULL: not an rsocket */
 	struct rsock_watch *watch; /* per fd */
-	struct pollfd *all; /* 2 per fd, and the eventfd */
+	struct pollfd *all; /* per fd 1, or 2 of an rsocket; and the eventfd */
 	nfds_t rsocks;
 	int efd;
 	void *heap;
@@ -396,15 +396,13 @@ static int check(struct poller *p)
 }
 
 /* Makes fd number i wake this thread: false if it is ready already. */
-static bool prepare(struct poller *p, nfds_t i)
+static bool prepare(struct poller *p, nfds_t i, struct pollfd *a)
 {
 	struct rsock *rs = p->rs[i];
 	struct pollfd *f = &p->fds[i];
-	struct pollfd *a = &p->all[i * 2];
 	int fds[2];
 
 	a[0] = (struct pollfd){ .fd = f->fd, .events = f->events };
-	a[1] = (struct pollfd){ .fd = -1 };
 	if (!rs)
 		return true;
 	pthread_mutex_lock(&rs->lock);
@@ -420,16 +418,17 @@ static bool prepare(struct poller *p, nfds_t i)
 
 static void woken(struct poller *p, nfds_t n)
 {
+	struct pollfd *a = p->all;
 	struct rsock *rs;
 	nfds_t i;
 
-	for (i = 0; i < n; i++) {
+	for (i = 0; i < n; i++, a += rs ? 2 : 1) {
 		rs = p->rs[i];
 		if (!rs)
 			continue;
 		pthread_mutex_lock(&rs->lock);
 		rsock_watch_del(&p->watch[i]);
-		if (p->all[i * 2].revents || p->all[i * 2 + 1].revents)
+		if (a[0].revents || a[1].revents)
 			rsock_drain(rs, p->efd);
 		pthread_mutex_unlock(&rs->lock);
 	}
@@ -438,30 +437,26 @@ static void woken(struct poller *p, nfds_t n)
 /* Sleeps until something may be ready: 0, or -EINTR. */
 static int sleep_once(struct poller *p, uint64_t until)
 {
+	struct pollfd *a = p->all;
 	eventfd_t value;
-	nfds_t i, n;
+	nfds_t i, n, m;
 	int err = 0;
 
-	for (i = 0; i < p->nfds && prepare(p, i); i++)
-		;
-	if (i < p->nfds) {
-		/* One became ready: no sleep, and nothing to take. */
-		n = i;
-		for (i = 0; i < p->nfds * 2; i++)
-			p->all[i].revents = 0;
-		woken(p, n);
-		return 0;
-	}
-	p->all[p->nfds * 2] = (struct pollfd){ .fd = p->efd, .events = POLLIN };
-	n = p->nfds * 2 + 1;
-	if ((rsock_restarts ? rsock_sleep(p->all, n, timeout_ms(until))
-			    : poll(p->all, n, timeout_ms(until))) < 0) {
+	for (i = 0; i < p->nfds && prepare(p, i, a); i++)
+		a += p->rs[i] ? 2 : 1;
+	n = i;
+	*a = (struct pollfd){ .fd = p->efd, .events = POLLIN };
+	m = (nfds_t)(a - p->all) + 1;
+	if (n == p->nfds &&
+	    (rsock_restarts ? rsock_sleep(p->all, m, timeout_ms(until))
+			    : poll(p->all, m, timeout_ms(until))) < 0)
 		err = rsock_errno();
-		for (i = 0; i < p->nfds * 2; i++)
-			p->all[i].revents = 0;
-	}
-	woken(p, p->nfds);
-	eventfd_read(p->efd, &value);
+	/* One became ready: no sleep, and nothing to take. */
+	for (i = 0; (err || n < p->nfds) && i < m; i++)
+		p->all[i].revents = 0;
+	woken(p, n);
+	if (n == p->nfds)
+		eventfd_read(p->efd, &value);
 	return err;
 }
 

@@ -5,6 +5,7 @@
  * so that a call that runs into a close() of another thread finds an rsocket
  * that is gone, or one that is not, but never nothing.
  */
+#include "base/say.h"
 #include "rdmacm/rsocket_wake.h"
 #include "rspreload/rspreload.h"
 
@@ -133,7 +134,7 @@ struct rsp_fd *rsp_new(int family, int type, enum rsp_state state, int rfd)
 	f->type = type;
 	f->dst_len = 0;
 	f->linked = false;
-	f->used = false;
+	f->used = f->lost = false;
 	f->heir = -1;
 	f->regs = NULL;
 	f->refs = 0;
@@ -302,6 +303,17 @@ enum rsp_state rsp_settle(struct rsp_fd *f, int fd)
 	return f->state;
 }
 
+static void say_lost(void)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+
+	if (!atomic_flag_test_and_set(&said))
+		say("process %d uses a connection that its parent used before "
+		    "it forked, and fails: it is the parent's alone; run this "
+		    "program without --sockets",
+		    getpid());
+}
+
 struct rsp_fd *rsp_data(int fd)
 {
 	struct rsp_fd *f = rsp_find(fd);
@@ -311,6 +323,8 @@ struct rsp_fd *rsp_data(int fd)
 	switch (f->state) {
 	case RSP_RSOCK:
 		rsp_use(f);
+		if (f->lost)
+			say_lost();
 		return f;
 	case RSP_LISTENING:
 		return f;
@@ -455,6 +469,8 @@ static void inherit(int fd, struct rsp_fd *f, void *arg)
 		   (f->state == RSP_RSOCK && f->type == SOCK_STREAM &&
 		    !f->dst_len && !f->linked)) {
 		f->state = RSP_PLAIN;
+	} else if (f->state == RSP_RSOCK) {
+		f->lost = true;
 	}
 }
 

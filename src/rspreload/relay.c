@@ -30,8 +30,9 @@
 #include <unistd.h>
 
 #define PIECE 65536
-#define END_MS 10000 /* for what children have written, when the parent ends   \
-		      */
+#define END_MS                                                                 \
+	10000 /* for what children have written, when the parent ends          \
+	       */
 
 /* Bytes on their way in one direction. */
 struct flow {

@@ -116,6 +116,7 @@ struct rsp_fd {
 	socklen_t dst_len;
 	bool linked; /* connected, and not by connect() */
 	_Atomic bool used; /* the connection, by the program */
+	bool lost; /* it is the parent's, and no use to this child */
 	int heir; /* of a listener: how a child tells that it listens; or -1 */
 	struct sockaddr_storage name, peer; /* of RSP_RELAYED */
 	uint64_t deadline_ns; /* of RSP_CONNECTING */

@@ -34,7 +34,8 @@ static bool any_ours(const struct pollfd *fds, nfds_t nfds)
 __thread const sigset_t *rsp_sleep_mask;
 
 struct wait {
-	struct pollfd *p; /* two per descriptor */
+	struct pollfd *p; /* one per descriptor, then shadows of listeners */
+	nfds_t n;
 	uint64_t deadline_ns; /* the first of connections, or 0 */
 };
 
@@ -45,25 +46,24 @@ static void translate(struct wait *w, const struct pollfd *fds, nfds_t nfds)
 	nfds_t i;
 
 	w->deadline_ns = 0;
+	w->n = nfds;
 	for (i = 0; i < nfds; i++) {
-		p = &w->p[2 * i];
+		p = &w->p[i];
 		f = rsp_find(fds[i].fd);
-		p[0] = fds[i];
-		p[0].revents = 0;
-		p[1] = (struct pollfd){ .fd = -1 };
+		*p = fds[i];
+		p->revents = 0;
 		if (f && fds[i].events & POLLIN)
 			rsp_claim(f);
 		if (!f || f->rfd < 0)
 			continue;
 		if (f->state == RSP_RSOCK)
 			rsp_use(f);
-		p[0].fd = f->rfd;
+		p->fd = f->rfd;
 		if (f->state == RSP_LISTENING) {
-			p[1] = fds[i];
-			p[1].revents = 0;
+			w->p[w->n++] = fds[i];
 		} else if (f->state == RSP_CONNECTING) {
 			/* When it is known, it can be written to. */
-			p[0].events |= POLLOUT;
+			p->events |= POLLOUT;
 			if (!w->deadline_ns || f->deadline_ns < w->deadline_ns)
 				w->deadline_ns = f->deadline_ns;
 		}
@@ -72,24 +72,27 @@ static void translate(struct wait *w, const struct pollfd *fds, nfds_t nfds)
 
 static int collect(const struct wait *w, struct pollfd *fds, nfds_t nfds)
 {
+	const struct pollfd *shadow = &w->p[nfds];
 	struct rsp_fd *f;
+	short revents;
 	int n = 0;
 	nfds_t i;
 
 	for (i = 0; i < nfds; i++) {
 		f = rsp_find(fds[i].fd);
 		fds[i].revents = 0;
+		revents = w->p[i].revents;
 		/* Its rsocket has gone, and it is the shadow now. */
-		if (w->p[2 * i].fd != fds[i].fd &&
-		    w->p[2 * i].revents & POLLNVAL)
-			continue;
+		if (w->p[i].fd != fds[i].fd && revents & POLLNVAL)
+			revents = 0;
+		/* They are in the same order. */
+		if (shadow < &w->p[w->n] && shadow->fd == fds[i].fd)
+			revents |= shadow++->revents;
 		if (f && f->state == RSP_CONNECTING &&
 		    rsp_settle(f, fds[i].fd) != RSP_RSOCK)
 			continue;
-		fds[i].revents =
-			(short)((w->p[2 * i].revents |
-				 w->p[2 * i + 1].revents) &
-				(fds[i].events | POLLERR | POLLHUP | POLLNVAL));
+		fds[i].revents = (short)(revents & (fds[i].events | POLLERR |
+						    POLLHUP | POLLNVAL));
 		n += !!fds[i].revents;
 	}
 	return n;
@@ -122,8 +125,7 @@ int rsp_poll(struct pollfd *fds, nfds_t nfds, uint64_t until_ns)
 	do {
 		translate(&w, fds, nfds);
 		rsp_enter();
-		n = rpoll(w.p, nfds * 2,
-			  rsp_remaining(until_ns, w.deadline_ns));
+		n = rpoll(w.p, w.n, rsp_remaining(until_ns, w.deadline_ns));
 		rsp_leave();
 		if (n < 0)
 			break;

@@ -1106,6 +1106,34 @@ def case_numbers():
     # The lowest that is free, though what was closed may not be over yet.
     assert ls.dup().fileno() == min(fds)
 
+def case_poll_limit():
+    # poll() takes as many as RLIMIT_NOFILE.
+    import resource
+    c, s = pair()
+    was = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, was[1]))
+    n = 45
+    one = struct.pack("=ihh", s.fileno(), select.POLLIN, 0)
+    fds = ctypes.create_string_buffer(one * n, 8 * n)
+    assert libc.poll(fds, ctypes.c_ulong(n), 50) == 0, os.strerror(ctypes.get_errno())
+    c.sendall(b"x")
+    assert libc.poll(fds, ctypes.c_ulong(n), 10000) == n
+
+def case_touched():
+    # A connection that was used is the parent's, and a child that wants it is told.
+    c, s = pair()
+    alive(c, s)
+    r, w = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.dup2(w, 2)
+        try: s.send(b"no")
+        except OSError as e: os._exit(e.errno != errno.EIO)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert b"its parent used before" in os.read(r, 1000)
+    alive(c, s)
+
 def case_emfile():
     # Who cannot be accepted for want of descriptors waits.
     import resource
