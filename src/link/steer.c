@@ -59,6 +59,8 @@ size_t steer_program(struct sock_filter *prog,
 	size_t i = 0;
 
 	assert(n);
+	if (n == 1)
+		return tree(prog, range, n);
 	prog[i++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 4);
 	prog[i++] = (struct sock_filter)BPF_STMT(BPF_ALU | BPF_AND | BPF_K,
 						 0xffffff);
