@@ -817,7 +817,8 @@ int engine_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex)
 		say("UDP port %d cannot be had: %s", ROCE_UDP_PORT, why);
 	else
 		say("%s. End the other, use another address (softhca run "
-		    "--addr), or work in a network of your own (unshare -Urn)",
+		    "--addr), or work in a network of your own (unshare -Urn, "
+		    "then ip link set lo up)",
 		    why);
 	return err;
 }
