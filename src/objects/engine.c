@@ -208,7 +208,9 @@ static struct shca_qp *timer_take(struct engine *e, uint64_t now)
 {
 	struct shca_qp *qp = NULL;
 
-	pthread_mutex_lock(&e->timer_lock);
+	/* Many threads may see at once that something is due: it takes one. */
+	if (pthread_mutex_trylock(&e->timer_lock))
+		return NULL;
 	if (e->ntimers && e->heap[0].due <= now) {
 		qp = e->heap[0].qp;
 		shca_qp_get(qp);
@@ -471,6 +473,8 @@ static int progress(struct engine *e, uint64_t now)
 	r.cur = NULL;
 	r.n = 0;
 	n = udp_poll(e->udp, RX_BUDGET, rx, &r);
+	if (n != -EBUSY && atomic_load_explicit(&e->busy, memory_order_relaxed))
+		atomic_store_explicit(&e->busy, 0, memory_order_relaxed);
 	round_end(&r);
 	if (timers_due(e, now))
 		timers_run(e, now);
@@ -533,21 +537,19 @@ void engine_present(struct engine *e, uint64_t from, uint64_t until)
 
 /*
  * Another thread is receiving. If it is for long, it may well wait for the CPU
- * that this one spins on.
+ * that this one spins on. Where many threads poll it is always another one, and
+ * nobody waits: those who do have to be woken, one by one.
  */
 static void engine_yield(struct engine *e, uint64_t now)
 {
 	uint64_t since = atomic_load_explicit(&e->busy, memory_order_relaxed);
 
-	if (now > since + 2 * BUSY_NS) {
-		since = now; /* that was another time */
+	if (!since) {
+		atomic_store_explicit(&e->busy, now, memory_order_relaxed);
 	} else if (now > since + BUSY_NS) {
 		udp_poll_wait(e->udp);
-		since = 0;
-	} else {
-		return;
+		atomic_store_explicit(&e->busy, 0, memory_order_relaxed);
 	}
-	atomic_store_explicit(&e->busy, since, memory_order_relaxed);
 }
 
 int engine_poll(struct engine *e, bool spins)

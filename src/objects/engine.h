@@ -114,7 +114,7 @@ struct engine {
 
 	/* Written by programs that poll, on a cache line of their own. */
 	_Alignas(64) _Atomic uint64_t seen; /* when one was last in here */
-	_Atomic uint64_t busy;	 /* when one first found the link taken */
+	_Atomic uint64_t busy; /* since when all have found the link taken */
 	_Atomic uint64_t polled; /* when one last found its CQ empty */
 	_Atomic uint64_t since; /* they have hardly been away since then */
 	_Atomic bool back; /* the thread has stepped back */

@@ -378,6 +378,46 @@ static void unlocking_ends(void **state)
 	end_fini(&b);
 }
 
+static void *poll_once(void *cq)
+{
+	struct ibv_wc wc;
+
+	ibv_poll_cq(cq, 1, &wc);
+	return NULL;
+}
+
+/* Of many threads that find a timer due one runs it, and none waits. */
+static void due_timers_need_one(void **state)
+{
+	struct engine *e = to_ctx(ctx)->engine;
+	struct ibv_cq *cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
+	pthread_t thread;
+
+	(void)state;
+	assert_non_null(cq);
+	pthread_mutex_lock(&e->timer_lock);
+	atomic_store(&e->next_due, 0);
+	assert_int_equal(pthread_create(&thread, NULL, poll_once, cq), 0);
+	assert_null(join(thread));
+	atomic_store(&e->next_due, e->ntimers ? e->heap[0].due : UINT64_MAX);
+	pthread_mutex_unlock(&e->timer_lock);
+	assert_int_equal(ibv_destroy_cq(cq), 0);
+}
+
+/* A link that somebody could take is not one that has been busy for long. */
+static void busy_means_all_the_time(void **state)
+{
+	struct engine *e = to_ctx(ctx)->engine;
+	struct ibv_cq *cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
+
+	(void)state;
+	assert_non_null(cq);
+	atomic_store(&e->busy, 1);
+	poll_once(cq);
+	assert_int_equal(atomic_load(&e->busy), 0);
+	assert_int_equal(ibv_destroy_cq(cq), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 /* An argument is the name of the one test to run. */
@@ -390,6 +430,8 @@ int main(int argc, char **argv)
 		TEST(timer_after_fork),
 		TEST(waiter_comes_first),
 		TEST(unlocking_ends),
+		TEST(due_timers_need_one),
+		TEST(busy_means_all_the_time),
 	};
 
 	if (argc == 2)
