@@ -53,6 +53,8 @@ static void fuzz_packet(struct input *in, struct sim_qp *q)
 	uint8_t how = byte(in), op = byte(in);
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
+	struct roce_timewait gone;
+	struct roce_batch b;
 	struct roce_rx rx = {
 		.sgid = q->peer->node->gid, .dgid = q->node->gid,
 		.payload = payload,
@@ -92,6 +94,11 @@ static void fuzz_packet(struct input *in, struct sim_qp *q)
 				word(in) % (sizeof(payload) + 1);
 	if (!(roce_opcode(rx.h.opcode)->flags & ROCE_F_PAYLOAD))
 		rx.len = 0; /* as roce_decode() guarantees */
+	/* Were the QP gone, it would answer what is old, in one packet. */
+	if (roce_timewait_init(&gone, q->qp) &&
+	    roce_timewait_rx(&gone, &rx, &b, q->node->sim->now))
+		assert(b.n <= 1 && !b.niov &&
+		       psn_diff(rx.h.psn, attr.rq_psn) < 0);
 	roce_rx(q->qp, &rx, q->node->sim->now);
 	sim_pull(q);
 }
