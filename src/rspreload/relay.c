@@ -109,6 +109,11 @@ static bool took(struct flow *f, ssize_t n)
 	return true;
 }
 
+static bool finished(const struct flow *f)
+{
+	return f->end && !f->len;
+}
+
 static void carry(struct relay *r, short peer, short program)
 {
 	struct flow *in = r->in, *out = r->out;
@@ -123,7 +128,10 @@ static void carry(struct relay *r, short peer, short program)
 		ok = to_program(r);
 	if (ok && (out->len || (out->end && program)))
 		ok = to_peer(r);
-	r->dead = !ok || (in->end && out->end && !in->len && !out->len);
+	/* Closed, and not only shut down: nobody reads what comes. */
+	if (ok && finished(out) && program & POLLHUP)
+		ok = false;
+	r->dead = !ok || (finished(in) && finished(out));
 }
 
 /* The program closed it for good, or the connection failed. */
@@ -166,7 +174,7 @@ static void watch(struct relay *r, struct pollfd *p)
 			      (r->in->len ? POLLOUT : 0));
 	if (p[0].events)
 		p[0].fd = r->rfd;
-	if (p[1].events)
+	if (p[1].events || finished(r->out))
 		p[1].fd = r->end;
 }
 
