@@ -162,11 +162,11 @@ struct copy {
 static void copy_run(void *arg)
 {
 	const struct copy *c = arg;
-	size_t first = c->len < 8 ? 0 : c->len - 8;
+	size_t tail = c->len < 8 ? c->len : 8, first = c->len - tail;
 
 	memcpy(c->dst, c->src, first);
 	atomic_thread_fence(memory_order_release);
-	memcpy(c->dst + first, c->src + first, c->len - first);
+	memcpy(c->dst + first, c->src + first, tail);
 }
 
 int mem_store(struct roce_qp *qp, const struct key_entry *e, void *dst,
