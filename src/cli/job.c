@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -287,15 +288,18 @@ static void set_pcap(const char *arg)
 static int restart_recording(void)
 {
 	const char *path = getenv("SOFTHCA_PCAP");
+	struct stat st;
 	int fd, err = 0;
 
 	if (!record_anew || strstr(path, "%p"))
 		return 0;
-	/* A FIFO without a reader yet is no error. */
+	/* The reader of a FIFO takes a writer that goes for the end. */
+	if (!stat(path, &st) && S_ISFIFO(st.st_mode))
+		return 0;
 	fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd >= 0)
 		err = pcap_restart(fd);
-	else if (errno != ENOENT && errno != ENXIO)
+	else if (errno != ENOENT)
 		err = -errno;
 	if (err)
 		cli_say("--pcap: cannot write %s: %s", path, strerror(-err));

@@ -279,6 +279,20 @@ def test_two_jobs_record_in_one_file(tmp_path):
     assert_both_ends(file)
 
 
+def test_recording_to_a_fifo(tmp_path):
+    """Nobody opens it before the program does: its reader would take that for the end."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reader = subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE)
+    try:
+        p = softhca("run", "--pcap", fifo, "--", "ibv_devinfo")
+        assert p.returncode == 0, p.stderr
+        assert reader.communicate(timeout=rig.LIMIT)[0][:4] == b"\x0a\x0d\x0d\x0a"
+    finally:
+        reader.kill()
+        reader.wait()
+
+
 def test_recording_where_nobody_may_write(tmp_path):
     (tmp_path / "d").mkdir()
     p = softhca("run", "--pcap", tmp_path / "d", "--", "true")
