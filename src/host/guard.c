@@ -34,8 +34,8 @@ static struct sigaction before_segv, before_bus; /* what was there before us */
 
 static bool has_handler(const struct sigaction *sa)
 {
-	return sa->sa_flags & SA_SIGINFO ||
-	       (sa->sa_handler != SIG_DFL && sa->sa_handler != SIG_IGN);
+	/* With SA_SIGINFO, too, which programs leave set. */
+	return sa->sa_handler != SIG_DFL && sa->sa_handler != SIG_IGN;
 }
 
 /* What would have happened without us. */
@@ -47,7 +47,7 @@ static void forward(int sig, siginfo_t *info, void *context,
 
 	if (was.sa_flags & (int)SA_RESETHAND)
 		*before = dfl;
-	if (was.sa_flags & SA_SIGINFO) {
+	if (has_handler(&was) && was.sa_flags & SA_SIGINFO) {
 		was.sa_sigaction(sig, info, context);
 	} else if (has_handler(&was)) {
 		was.sa_handler(sig);
