@@ -173,6 +173,15 @@ static int rx_socket(const struct udp *u, bool v4)
 	return fd;
 }
 
+/* Nothing comes in, until another filter takes the place of this one. */
+static void drop_all(int fd)
+{
+	struct sock_filter drop[] = { BPF_STMT(BPF_RET | BPF_K, 0) };
+	struct sock_fprog prog = { ARRAY_SIZE(drop), drop };
+
+	setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof(prog));
+}
+
 /*
  * A sending socket. port 0: one that receivers see as the flow's entropy, in
  * the range that annex A17 recommends if one is free there; else that port,
@@ -181,14 +190,12 @@ static int rx_socket(const struct udp *u, bool v4)
  */
 static int tx_open(struct tx_sock *t, bool v4, uint16_t port)
 {
-	struct sock_filter drop[] = { BPF_STMT(BPF_RET | BPF_K, 0) };
-	struct sock_fprog prog = { .len = 1, .filter = drop };
 	uint16_t random[PORT_TRIES];
 	int fd = udp_socket(v4), err = -EADDRINUSE;
 
 	if (fd < 0)
 		return fd;
-	setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof(prog));
+	drop_all(fd);
 	set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, SNDBUF_WANTED);
 	if (v4) {
 		set_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
@@ -252,6 +259,8 @@ static int add_private(struct udp *u, int fd, bool v4)
 	err = accept_own(fd, u->private_port);
 	if (err && !v4) /* better none than one open to all */
 		return err;
+	if (err)
+		set_int(fd, SOL_SOCKET, SO_DETACH_FILTER, 0);
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return -ENOMEM;
@@ -273,13 +282,15 @@ static int add_private(struct udp *u, int fd, bool v4)
 /*
  * Binds a socket for the private port, so that it is the first of those that
  * share the port, and gets all that comes there. With the program attached
- * before, bind() finds a port that nobody has, not even this user.
+ * before, bind() finds a port that nobody has, not even this user. Until
+ * accept_own() knows the port, anybody could send to it.
  */
 static int bind_private(int fd, bool v4, uint16_t port)
 {
 	static const struct registry_range first = { 0, 0 };
 	int err;
 
+	drop_all(fd);
 	set_int(fd, SOL_SOCKET, SO_REUSEPORT, 1);
 	err = steer_attach(fd, &first, 1);
 	return err ? err : bind_any(fd, v4, port);
