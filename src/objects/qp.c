@@ -13,7 +13,8 @@
  * would do so while it holds the receive side, and the holder of the lock may
  * have lost its CPU to it, in the middle of sendmsg(): on two CPUs with two
  * spinning programs that was seen to cost a whole scheduler tick. See
- * shca_qp_trylock().
+ * shca_qp_trylock(). Only when enough was left behind does it wait, so that
+ * what comes stays in the socket (shca_qp_defer()).
  */
 #include "gsi.h"
 #include "loan.h"
@@ -88,7 +89,8 @@ void shca_qp_put(struct shca_qp *qp)
 	free(qp);
 }
 
-void shca_qp_flush(struct shca_qp *qp, uint64_t now)
+/* all: though somebody waits for the lock. */
+static void flush(struct shca_qp *qp, uint64_t now, bool all)
 {
 	struct roce_batch b;
 	uint64_t due;
@@ -100,7 +102,7 @@ void shca_qp_flush(struct shca_qp *qp, uint64_t now)
 	for (round = 0; roce_tx_ready(qp->core); round++) {
 		if (round)
 			now = clock_ns();
-		if (round && shca_qp_wanted(qp)) {
+		if (round && !all && shca_qp_wanted(qp)) {
 			/* It goes on with this when it has the lock. */
 			atomic_store(&qp->pending, true);
 			return;
@@ -127,6 +129,11 @@ void shca_qp_flush(struct shca_qp *qp, uint64_t now)
 	if (due != UINT64_MAX)
 		/* Even a deadline that has passed waits for a next time. */
 		engine_timer_set(qp->engine, qp, due > now ? due : now + 1);
+}
+
+void shca_qp_flush(struct shca_qp *qp, uint64_t now)
+{
+	flush(qp, now, false);
 }
 
 void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
@@ -566,7 +573,7 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	shca_qp_lock(qp);
 	/* What was received is acknowledged, whatever becomes of the QP. */
 	if ((mask & IBV_QP_STATE) && (reset || attr->qp_state == IBV_QPS_ERR))
-		shca_qp_flush(qp, now);
+		flush(qp, now, true);
 	err = roce_qp_modify(qp->core, attr, mask,
 			     mask & IBV_QP_AV ? &path : NULL);
 	if (!err)
@@ -659,7 +666,7 @@ static void qp_kill(struct shca_qp *qp)
 	/* Whoever modifies it has done so, or finds it dead. */
 	pthread_mutex_lock(&qp->modify_lock);
 	shca_qp_lock(qp);
-	shca_qp_flush(qp, clock_ns()); /* the peer waits for ACKs we owe */
+	flush(qp, clock_ns(), true); /* the peer waits for ACKs we owe */
 	left = !qp->lent && roce_timewait_init(&w, qp->core);
 	qp->dead = true;
 	shca_loan_forget(qp);
