@@ -5,7 +5,7 @@
  * empty CQ, and one thread of ours that sleeps in epoll. Both do the same
  * (progress()): take packets from the link, hand each to its QP, let the QPs
  * answer, run timers that are due. The link's receive side is a trylock, so
- * they never wait for each other.
+ * they do not wait for each other, unless one has had it for long.
  *
  * A program that spins in ibv_poll_cq() and a thread that wakes for every
  * packet would fight for the CPU, so the thread steps back. But a program may
@@ -1280,14 +1280,15 @@ int engine_get(struct engine **e)
 
 void engine_put(struct engine *e)
 {
-	bool last;
+	bool lingered = false;
 
 	pthread_mutex_lock(&engine_lock);
-	last = e->refs == 1;
-	pthread_mutex_unlock(&engine_lock);
-	if (last)
+	while (e->refs == 1 && !lingered) {
+		pthread_mutex_unlock(&engine_lock);
 		shca_timewait_linger(e, false);
-	pthread_mutex_lock(&engine_lock);
+		lingered = true;
+		pthread_mutex_lock(&engine_lock);
+	}
 	if (!--e->refs) {
 		engine_destroy(e);
 		engine = NULL;

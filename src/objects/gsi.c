@@ -15,7 +15,7 @@
  * where resolving an address and a route takes longer than here.
  *
  * Lock order: the link's receive side > gsi->lock > the link's sending side.
- * bind_lock is taken alone.
+ * bind_lock comes before gsi->lock and the registry's.
  */
 #include "gsi.h"
 
