@@ -506,13 +506,15 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 		return;
 	}
 	if (qp->env->unread && qp->env->unread(qp, r->unread)) {
-		r->progress_ns += now_ns - r->armed_ns;
+		r->progress_ns = min_u64(
+			now_ns, r->progress_ns + (now_ns - r->armed_ns));
 		r->probe_ns = min_u64(2 * r->probe_ns, PROBE_MAX_NS);
 		comp_arm(qp, now_ns);
 		return;
 	}
 	timeout = ack_timeout_ns(qp);
-	if (timeout != UINT64_MAX &&
+	/* Clocks of several threads: progress may be later than now. */
+	if (timeout != UINT64_MAX && now_ns > r->progress_ns &&
 	    now_ns - r->progress_ns >= timeout * (r->retries + 1ull)) {
 		r->progress_ns = now_ns - timeout * (r->retries + 1ull);
 		qp->stats.timeouts++;
