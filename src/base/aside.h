@@ -5,7 +5,8 @@
  * and none beyond what RLIMIT_NOFILE or a table of theirs has room for. So
  * what a program never sees goes to numbers that it does not get to. Those from
  * the soft limit on are best, where the hard limit leaves room: they take
- * nothing from the program.
+ * nothing from the program. The limit is raised for the moment that this takes;
+ * a child that another thread starts in it keeps the raised one.
  */
 #ifndef SOFTHCA_BASE_ASIDE_H
 #define SOFTHCA_BASE_ASIDE_H

@@ -127,7 +127,8 @@ int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 	/* As the man page has it; what the QP has to do with it, it says. */
 	if (mr && mr->pd != mw->pd)
 		return -EPERM;
-	wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
+	wr.bind_mw.rkey =
+		ibv_inc_rkey(__atomic_load_n(&mw->rkey, __ATOMIC_RELAXED));
 	return shca_qp_post_send(qp, &wr, &bad);
 }
 
@@ -185,15 +186,16 @@ int shca_mw_env_bind(struct roce_qp *core, const struct roce_bind *how)
 {
 	struct shca_qp *qp = roce_qp_owner(core);
 	struct engine *e = qp->engine;
-	uint32_t slot = keys_slot(&e->keys, how->rkey);
 	struct key_entry *w, *r = NULL;
-	uint32_t hint = 0;
+	uint32_t slot, hint = 0;
 	int err = -EACCES;
 
-	if (slot == UINT32_MAX)
-		return err;
-	w = &e->keys.entry[slot];
 	pthread_mutex_lock(&e->keys_lock);
+	/* A key leads to its slot for one life of that. */
+	slot = keys_slot(&e->keys, how->rkey);
+	if (slot == UINT32_MAX)
+		goto unlock;
+	w = &e->keys.entry[slot];
 	if (how->lkey)
 		r = keys_get_local(&e->keys, how->lkey, &hint);
 	if (bind_allowed(qp, w, r, how)) {
@@ -206,6 +208,7 @@ int shca_mw_env_bind(struct roce_qp *core, const struct roce_bind *how)
 	}
 	if (r)
 		keys_put(r);
+unlock:
 	pthread_mutex_unlock(&e->keys_lock);
 	return err;
 }

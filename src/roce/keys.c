@@ -5,7 +5,8 @@
  * number and, in the bits above, of how often the slot was used. Under each
  * index the tags come in the order of another keyed permutation, two a life, one
  * for the lkey and one for the rkey. So a key comes back after 2^24 / count * 128
- * lives of its slot, and between two lives lie at least QUARANTINE others.
+ * lives of its slot, and between two lives lie at least QUARANTINE others,
+ * room permitting.
  *
  * Readers and removal. An entry's plain fields are written only while it is
  * dead, that is, before its keys were ever stored or between keys_kill() and

@@ -9,9 +9,10 @@
  * freed, so the lkey and the rkey of a region differ, and a stale key is refused
  * for a long time.
  *
- * Readers take a reference with keys_get(), which fails once keys_remove() has
- * begun; keys_remove() waits until the references that were taken are gone. So
- * a region's memory is never touched after ibv_dereg_mr() has returned.
+ * Readers take a reference with keys_get_local() or keys_get_remote(), which
+ * fail once keys_kill() has begun; keys_kill() waits until the references that
+ * were taken are gone. So a region's memory is never touched after
+ * ibv_dereg_mr() has returned.
  */
 #ifndef SOFTHCA_ROCE_KEYS_H
 #define SOFTHCA_ROCE_KEYS_H

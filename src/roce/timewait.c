@@ -11,7 +11,8 @@
  * only keeps the number of the QP from being used again in it.
  *
  * The answer is always the same, so one in ACK_GAP_NS is enough, and a packet
- * never brings about more than one, shorter than itself.
+ * never brings about more than one, of 20 bytes, which is no use to somebody who
+ * wants to flood the peer.
  */
 #include "timewait.h"
 
@@ -57,7 +58,7 @@ bool roce_timewait_rx(struct roce_timewait *w, const struct roce_rx *pkt,
 		return false;
 	w->asked_ns = now_ns;
 	w->lossy = true;
-	if (w->acked_ns && now_ns - w->acked_ns < ACK_GAP_NS)
+	if (w->acked_ns && now_ns < w->acked_ns + ACK_GAP_NS)
 		return true;
 	w->acked_ns = now_ns;
 	h = ack_hdr(w->service, w->dest_qpn, w->ack_psn, w->msn);

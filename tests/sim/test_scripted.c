@@ -355,7 +355,9 @@ static void gone_qp_repeats_one_ack(void **state)
 	assert_false(acked_after(&p, &odd, 0));
 	odd.h.psn = psn_add(first, 5); /* new */
 	assert_false(acked_after(&p, &odd, 0));
-	odd.h.psn = psn_add(first, 1 << 20); /* far */
+	odd.h.psn = psn_add(first, 1 << 20); /* far, on either side */
+	assert_false(acked_after(&p, &odd, 0));
+	odd.h.psn = psn_add(first, PSN_MASK - (1 << 20));
 	assert_false(acked_after(&p, &odd, 0));
 	odd = rx;
 	odd.h.opcode = ROCE_READ_REQUEST;
