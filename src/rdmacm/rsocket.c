@@ -57,6 +57,7 @@ static void after_fork_child(void)
 	rsock_alive_forked();
 	rsock_linger_forked();
 	rsock_poll_forked();
+	rsock_restart_forked();
 }
 
 static void init_once(void)
@@ -705,8 +706,15 @@ int rgetsockname(int socket, struct sockaddr *addr, socklen_t *addrlen)
 int rsetsockopt(int socket, int level, int optname, const void *optval,
 		socklen_t optlen)
 {
-	struct rsock *rs = rsock_get(socket);
+	struct rsock *rs;
 
+	/* The thread's: the rsocket may have gone since it was set. */
+	if (level == SOL_RDMA && optname == RSOCK_RESTART &&
+	    optlen >= sizeof(int)) {
+		rsock_restarts = *(const int *)optval;
+		return 0;
+	}
+	rs = rsock_get(socket);
 	if (!rs)
 		return -1;
 	return (int)done(rs,

@@ -652,7 +652,8 @@ static int wait_out(struct rsock *rs, bool (*ready)(struct rsock *rs),
 /* Under lock. */
 static int send_ctrl(struct rsock *rs, enum rsw_ctrl value, uint64_t until)
 {
-	int err = wait_out(rs, ctrl_free, until);
+	/* No wait where none is needed: what it does may take the entry. */
+	int err = ctrl_free(rs) ? 0 : wait_out(rs, ctrl_free, until);
 
 	if (err || rs->state != RSOCK_CONNECTED)
 		return err;

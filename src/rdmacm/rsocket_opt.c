@@ -227,10 +227,6 @@ static int set_rdma(struct rsock *rs, int name, const void *val, socklen_t len)
 		return err;
 	if (name == RSOCK_WATCH)
 		return rsock_set_watch(rs, v);
-	if (name == RSOCK_RESTART) {
-		rsock_restarts = v;
-		return 0;
-	}
 	if (in_use(rs) || rs->state >= RSOCK_RESOLVING || v < 0)
 		return -EINVAL;
 	switch (name) {

@@ -364,6 +364,8 @@ void rsock_watch_del(struct rsock_watch *w);
  */
 int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
 	       uint64_t deadline_ns);
+/* poll() of more than RLIMIT_NOFILE, too, which the kernel refuses. */
+int rsock_poll_any(struct pollfd *fds, nfds_t n, int ms);
 int rsock_set_watch(struct rsock *rs, int efd);
 void rsock_poll_forked(void);
 /* rpoll() of this thread is to sleep by rsock_sleep(). */
@@ -376,6 +378,7 @@ extern __thread bool rsock_restarts;
  * the call again that sleeps in it. It returns 0 when it would.
  */
 int rsock_sleep(struct pollfd *fds, nfds_t n, int timeout_ms);
+void rsock_restart_forked(void);
 int rsock_poll(struct pollfd *fds, nfds_t nfds, int timeout_ms);
 
 /* rsocket_alive.c: a thread that sends keepalive messages */

@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <unistd.h>
 
 #define TRUST_NS 1000000u
 #define MAX_FDS 15
@@ -63,6 +64,16 @@ static bool ask(uint64_t now)
 			signalfd(sfd, &h.restart, 0);
 	}
 	return same;
+}
+
+/* Another thread may have held the mutex; a new mask would be the parent's. */
+void rsock_restart_forked(void)
+{
+	pthread_mutex_init(&mutex, NULL);
+	known.asked_ns = 0;
+	if (sfd >= 0)
+		close(sfd);
+	sfd = -1;
 }
 
 static struct handlers handlers(bool *same)

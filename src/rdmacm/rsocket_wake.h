@@ -43,7 +43,8 @@ struct rsock_wake {
 
 /*
  * rsetsockopt() with an int: whether a signal whose handler has SA_RESTART
- * leaves the calling thread's rpoll() asleep, for calls that do so.
+ * leaves the calling thread's rpoll() asleep, for calls that do so. It is the
+ * thread's, whatever the descriptor is.
  */
 #define RSOCK_RESTART 0x5ca2
 

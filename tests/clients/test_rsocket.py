@@ -1034,6 +1034,22 @@ def case_restart_blocked():
     assert libc.recv(s.fileno(), buf, ctypes.c_size_t(4), 0) == -1 and ctypes.get_errno() == errno.EINTR
     t.join()
 
+def case_restart_gone():
+    # A connect() that fell back to TCP leaves later calls as they were.
+    c, s = pair()
+    ran = handler(signal.SIGUSR1, True)
+    nobody = socket.create_server(("127.0.0.1", 0))
+    at = nobody.getsockname()
+    nobody.close()
+    assert socket.socket().connect_ex(at) == errno.ECONNREFUSED
+    main = threading.main_thread()
+    t = threading.Thread(target=lambda: (in_syscall(main.native_id), signal.pthread_kill(main.ident, signal.SIGUSR1)))
+    t.start()
+    fds = ctypes.create_string_buffer(struct.pack("=ihh", s.fileno(), select.POLLIN, 0))
+    assert libc.poll(fds, ctypes.c_ulong(1), 20000) == -1 and ctypes.get_errno() == errno.EINTR
+    t.join()
+    assert ran
+
 def case_dontwait():
     # Who does not wait need not wait for who does.
     import array, fcntl, termios
