@@ -117,7 +117,7 @@ static bool sleep_on(struct sleep *s, uint64_t until)
 	if (until)
 		ms = until > now ? (int)((until - now + 999999) / 1000000) : 0;
 	s->p[0] = (struct pollfd){ .fd = efd, .events = POLLIN };
-	n = poll(s->p, s->n * 2 + 1, ms);
+	n = rsock_poll_any(s->p, s->n * 2 + 1, ms);
 	if (n <= 0)
 		return until;
 	eventfd_read(efd, &value);

@@ -18,10 +18,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* Nobody should miss anything, but if somebody does it is not for ever. */
 #define MAX_SLEEP_NS 5000000000ull
+/* How long those that poll() has no room for are not looked at. */
+#define SLICE_MS 10
 
 __thread bool rsock_restarts;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -230,6 +233,32 @@ static int timeout_ms(uint64_t until)
 	return (int)((min_u64(ns, MAX_SLEEP_NS) + 999999) / 1000000);
 }
 
+int rsock_poll_any(struct pollfd *fds, nfds_t n, int ms)
+{
+	uint64_t until = ms > 0 ? rsock_now_ns() + (uint64_t)ms * 1000000u : 0;
+	int ready = poll(fds, n, ms), m, slice_ms;
+	struct rlimit limit;
+	nfds_t i, slice;
+
+	if (ready >= 0 || errno != EINVAL || getrlimit(RLIMIT_NOFILE, &limit) ||
+	    !limit.rlim_cur || n <= limit.rlim_cur)
+		return ready;
+	do {
+		for (i = 0, ready = 0; i < n; i += slice) {
+			slice = min_u64(limit.rlim_cur, n - i);
+			slice_ms = 0;
+			if (i + slice == n && !ready && ms)
+				slice_ms = (int)min_u64(
+					(uint64_t)timeout_ms(until), SLICE_MS);
+			m = poll(fds + i, slice, slice_ms);
+			if (m < 0)
+				return -1;
+			ready += m;
+		}
+	} while (!ready && ms && (!until || rsock_now_ns() < until));
+	return ready;
+}
+
 /* Looks until ready, for a short time and not beyond until. */
 static bool spin(struct rsock *rs, bool (*ready)(struct rsock *rs),
 		 uint64_t until)
@@ -386,7 +415,7 @@ static int check(struct poller *p)
 	}
 	if (p->rsocks == p->nfds)
 		return n;
-	m = poll(p->all, p->nfds, 0);
+	m = rsock_poll_any(p->all, p->nfds, 0);
 	if (m < 0)
 		return rsock_errno();
 	for (i = 0; i < p->nfds; i++)
@@ -449,7 +478,7 @@ static int sleep_once(struct poller *p, uint64_t until)
 	m = (nfds_t)(a - p->all) + 1;
 	if (n == p->nfds &&
 	    (rsock_restarts ? rsock_sleep(p->all, m, timeout_ms(until))
-			    : poll(p->all, m, timeout_ms(until))) < 0)
+			    : rsock_poll_any(p->all, m, timeout_ms(until))) < 0)
 		err = rsock_errno();
 	/* One became ready: no sleep, and nothing to take. */
 	for (i = 0; (err || n < p->nfds) && i < m; i++)
@@ -473,7 +502,7 @@ int rsock_poll(struct pollfd *fds, nfds_t nfds, int timeout)
 		goto out;
 	/* Nothing of ours: as the program would have had it. */
 	if (!p.rsocks) {
-		n = poll(fds, nfds, timeout);
+		n = rsock_poll_any(fds, nfds, timeout);
 		if (n < 0)
 			n = rsock_errno();
 		goto out;

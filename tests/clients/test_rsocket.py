@@ -818,6 +818,23 @@ def case_orphan():
     os.close(w)
     for child in (pid, client): assert os.waitpid(child, 0)[1] == 0
 
+def case_many_relayed():
+    # More connections than poll() takes descriptors.
+    import resource
+    socks = [pair() for _ in range(20)]
+    r, w = os.pipe()
+    pid = os.fork()
+    if not pid:
+        signal.alarm(30)
+        os.read(r, 1)
+        for i in range(3):
+            for c, s in socks: alive(c, s)
+        os._exit(0)
+    was = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (30, was[1]))
+    os.write(w, b"x")
+    assert os.waitpid(pid, 0)[1] == 0
+
 def case_inetd():
     # The child becomes another program, with the connection as its input and output.
     def serve(s, peer, name):
@@ -1154,12 +1171,13 @@ def case_poll_limit():
     c, s = pair()
     was = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (100, was[1]))
-    n = 45
-    one = struct.pack("=ihh", s.fileno(), select.POLLIN, 0)
-    fds = ctypes.create_string_buffer(one * n, 8 * n)
-    assert libc.poll(fds, ctypes.c_ulong(n), 50) == 0, os.strerror(ctypes.get_errno())
-    c.sendall(b"x")
-    assert libc.poll(fds, ctypes.c_ulong(n), 10000) == n
+    for n in (45, 100):
+        one = struct.pack("=ihh", s.fileno(), select.POLLIN, 0)
+        fds = ctypes.create_string_buffer(one * n, 8 * n)
+        assert libc.poll(fds, ctypes.c_ulong(n), 50) == 0, (n, os.strerror(ctypes.get_errno()))
+        c.sendall(b"x")
+        assert libc.poll(fds, ctypes.c_ulong(n), 10000) == n
+        assert s.recv(9) == b"x"
 
 def case_touched():
     # A connection that was used is the parent's, and a child that wants it is told.
