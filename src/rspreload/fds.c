@@ -182,11 +182,13 @@ void rsp_clear(int fd)
 		return;
 	close_rsocket(f);
 	/* Whoever watches the listener's ends that; a child's is its own. */
+	pthread_mutex_lock(&f->lock);
 	if (f->heir >= 0 && f->state == RSP_HEIR)
 		rsp_real()->close(f->heir);
 	else if (f->heir >= 0)
 		eventfd_write(f->heir, 1);
 	f->heir = -1;
+	pthread_mutex_unlock(&f->lock);
 	f->state = RSP_PLAIN;
 	pthread_mutex_lock(&mutex);
 	f->next_free = free_list;
@@ -415,8 +417,10 @@ int rsp_give_up(struct rsp_fd *f, int heir)
 	pthread_mutex_lock(&f->lock);
 	if (f->state == RSP_LISTENING && f->heir == heir)
 		each(found, &s);
-	if (s.fd >= 0) {
+	/* Nobody writes to it any more: it is to be closed. */
+	if (f->heir == heir)
 		f->heir = -1;
+	if (s.fd >= 0) {
 		rsp_fall_back(f, s.fd);
 	}
 	pthread_mutex_unlock(&f->lock);
@@ -499,6 +503,14 @@ __attribute__((constructor)) static void load(void)
 	pthread_atfork(NULL, NULL, own_memory);
 }
 
+/* What the program wrote there is to go on, as when it closes it. */
+static void hang_up(int fd, struct rsp_fd *f, void *arg)
+{
+	(void)arg;
+	if (f->state == RSP_RELAYED)
+		rsp_real()->close(fd);
+}
+
 static void end(int fd, struct rsp_fd *f, void *arg)
 {
 	(void)fd;
@@ -513,6 +525,7 @@ static void end(int fd, struct rsp_fd *f, void *arg)
  */
 __attribute__((destructor)) static void unload(void)
 {
+	each(hang_up, NULL);
 	rsp_relay_finish();
 	each(end, NULL);
 }

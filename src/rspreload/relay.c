@@ -39,6 +39,7 @@ struct flow {
 	char data[PIECE];
 	size_t pos, len;
 	bool end; /* nothing comes after these */
+	bool told; /* and who gets them knows */
 };
 
 /* A connection, or a listener that children may serve: then rfd is -1. */
@@ -62,8 +63,20 @@ static void free_relay(struct relay *r)
 	free(r);
 }
 
-/* False: whoever reads them is gone. */
-static bool to_program(struct relay *r)
+/* What a write failed for is not for good. */
+static bool later(void)
+{
+	return errno == EAGAIN || errno == EINTR;
+}
+
+/* Whoever reads them is gone. What goes the other way goes on. */
+static void cut(struct flow *f)
+{
+	f->len = 0;
+	f->end = f->told = true;
+}
+
+static void to_program(struct relay *r)
 {
 	struct flow *f = r->in;
 	ssize_t n;
@@ -71,38 +84,48 @@ static bool to_program(struct relay *r)
 	while (f->len) {
 		n = rsp_real()->send(r->end, f->data + f->pos, f->len,
 				     MSG_DONTWAIT | MSG_NOSIGNAL);
-		if (n < 0)
-			return errno == EAGAIN || errno == EINTR;
+		if (n < 0) {
+			if (!later())
+				cut(f);
+			return;
+		}
 		f->pos += (size_t)n;
 		f->len -= (size_t)n;
 	}
-	if (f->end)
+	if (f->end && !f->told)
 		rsp_real()->shutdown(r->end, SHUT_WR);
-	return true;
+	f->told = f->end;
 }
 
-static bool to_peer(struct relay *r)
+static void to_peer(struct relay *r, bool writable)
 {
 	struct flow *f = r->out;
 	ssize_t n;
 
 	while (f->len) {
 		n = rsend(r->rfd, f->data + f->pos, f->len, MSG_DONTWAIT);
-		if (n < 0)
-			return errno == EAGAIN || errno == EINTR;
+		if (n < 0) {
+			if (later())
+				return;
+			cut(f);
+			rsp_real()->shutdown(r->end, SHUT_RD);
+			return;
+		}
 		f->pos += (size_t)n;
 		f->len -= (size_t)n;
 	}
-	if (f->end)
-		rshutdown(r->rfd, SHUT_WR);
-	return true;
+	/* Before that it would wait until the connection is there. */
+	if (!f->end || f->told || !writable)
+		return;
+	rshutdown(r->rfd, SHUT_WR);
+	f->told = true;
 }
 
 /* What a read returned: false if the connection has failed. */
 static bool took(struct flow *f, ssize_t n)
 {
 	if (n < 0)
-		return errno == EAGAIN || errno == EINTR;
+		return later();
 	f->pos = 0;
 	f->len = (size_t)n;
 	f->end = !n;
@@ -124,24 +147,14 @@ static void carry(struct relay *r, short peer, short program)
 	if (ok && program && !out->len && !out->end)
 		ok = took(out, rsp_real()->recv(r->end, out->data, PIECE,
 						MSG_DONTWAIT));
-	if (ok && (in->len || (in->end && peer)))
-		ok = to_program(r);
-	if (ok && (out->len || (out->end && program)))
-		ok = to_peer(r);
+	if (ok)
+		to_program(r);
+	if (ok)
+		to_peer(r, peer & POLLOUT);
 	/* Closed, and not only shut down: nobody reads what comes. */
 	if (ok && finished(out) && program & POLLHUP)
 		ok = false;
-	r->dead = !ok || (finished(in) && finished(out));
-}
-
-/* The program closed it for good, or the connection failed. */
-static void close_relay(struct relay *r)
-{
-	if (r->rfd >= 0) {
-		rclose(r->rfd);
-		rsp_real()->close(r->end);
-	}
-	free_relay(r);
+	r->dead = !ok || (in->told && out->told);
 }
 
 static void give_up(struct relay *r)
@@ -153,6 +166,7 @@ static void give_up(struct relay *r)
 
 	eventfd_read(r->end, &value);
 	fd = rsp_give_up(r->listener, r->end);
+	r->dead = true;
 	if (fd < 0)
 		return;
 	rsp_real()->getsockname(fd, (struct sockaddr *)&name, &len);
@@ -168,8 +182,10 @@ static void watch(struct relay *r, struct pollfd *p)
 		p[1] = (struct pollfd){ .fd = r->end, .events = POLLIN };
 		return;
 	}
-	p[0].events = (short)((!r->in->len && !r->in->end ? POLLIN : 0) |
-			      (r->out->len ? POLLOUT : 0));
+	p[0].events =
+		(short)((!r->in->len && !r->in->end ? POLLIN : 0) |
+			(r->out->len || (r->out->end && !r->out->told) ? POLLOUT
+								       : 0));
 	p[1].events = (short)((!r->out->len && !r->out->end ? POLLIN : 0) |
 			      (r->in->len ? POLLOUT : 0));
 	if (p[0].events)
@@ -199,16 +215,23 @@ static struct relay **list(size_t *n, struct pollfd **p)
 	return all;
 }
 
+/*
+ * The program closed it for good, or the connection failed. Until rclose() sees
+ * to the rest, rsp_relay_finish() must find it.
+ */
 static void drop(struct relay *r)
 {
 	struct relay **link;
 
+	if (r->rfd >= 0)
+		rclose(r->rfd);
 	pthread_mutex_lock(&mutex);
 	for (link = &relays; *link != r; link = &(*link)->next)
 		;
 	*link = r->next;
 	pthread_mutex_unlock(&mutex);
-	close_relay(r);
+	rsp_real()->close(r->end);
+	free_relay(r);
 }
 
 static void *run(void *arg)
@@ -287,6 +310,19 @@ static bool add(struct relay *r)
 	return ok;
 }
 
+/* One thread has all connections: none may keep it in rclose(). */
+static void never_wait(int rfd)
+{
+	struct linger l;
+	socklen_t len = sizeof(l);
+
+	if (rgetsockopt(rfd, SOL_SOCKET, SO_LINGER, &l, &len) || !l.l_onoff ||
+	    !l.l_linger)
+		return;
+	l.l_onoff = 0;
+	rsetsockopt(rfd, SOL_SOCKET, SO_LINGER, &l, sizeof(l));
+}
+
 int rsp_relay(int rfd)
 {
 	struct relay *r = calloc(1, sizeof(*r));
@@ -302,6 +338,7 @@ int rsp_relay(int rfd)
 			free_relay(r);
 		return -1;
 	}
+	never_wait(rfd);
 	r->rfd = rfd;
 	r->end = fd_aside(sv[1]);
 	if (add(r))
@@ -346,9 +383,11 @@ void rsp_relay_after_fork(bool child)
 	pthread_mutex_init(&mutex, NULL);
 	for (; (r = relays); free_relay(r)) {
 		relays = r->next;
-		if (r->listener)
-			continue; /* by which the child tells */
-		rclose(r->rfd);
+		/* By which the child tells. */
+		if (r->listener && r->listener->heir == r->end)
+			continue;
+		if (!r->listener)
+			rclose(r->rfd);
 		rsp_real()->close(r->end);
 	}
 	if (wake >= 0)

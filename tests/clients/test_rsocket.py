@@ -818,6 +818,79 @@ def case_orphan():
     os.close(w)
     for child in (pid, client): assert os.waitpid(child, 0)[1] == 0
 
+def case_last_words():
+    # What the parent wrote to a connection that a child shared is there after exit().
+    r, w = os.pipe()
+    server = os.fork()
+    if not server:
+        ls = socket.create_server(("127.0.0.1", 0))
+        os.write(w, b"%d\n" % ls.getsockname()[1])
+        s, _ = ls.accept()
+        pid = os.fork()
+        if not pid: os._exit(0)
+        os.waitpid(pid, 0)
+        s.setblocking(False)
+        n = 0
+        try:
+            while True: n += s.send(bytes(10000))
+        except BlockingIOError: pass
+        s.detach()
+        os.write(w, b"%d\n" % n)
+        sys.exit(0)
+    lines = os.fdopen(r)
+    c = socket.create_connection(("127.0.0.1", int(lines.readline())))
+    n = int(lines.readline())
+    assert n > 100000
+    while n:
+        part = len(c.recv(65536))
+        assert part, n
+        n -= part
+    assert c.recv(1) == b""
+    assert os.waitpid(server, 0)[1] == 0
+
+def case_answered_late():
+    # A peer that has gone does not read the answer, but what it sent is there.
+    ls = socket.create_server(("127.0.0.1", 0))
+    r, w = os.pipe()
+    client = os.fork()
+    if not client:
+        c = socket.create_connection(ls.getsockname())
+        c.setblocking(False)
+        n = 0
+        while select.select([], [c], [], 0.3)[1]: n += c.send(bytes(10000))
+        c.close()
+        os.write(w, b"%d\n" % n)
+        sys.exit(0)
+    s, _ = ls.accept()
+    child = os.fork()
+    if not child:
+        n = int(os.fdopen(r).readline())
+        try:
+            while True: s.sendall(b"x")
+        except OSError as e: assert e.errno == errno.EPIPE, e
+        while n:
+            part = len(s.recv(65536))
+            assert part, n
+            n -= part
+        assert s.recv(1) == b""
+        os._exit(0)
+    s.close()
+    for pid in (child, client): assert os.waitpid(pid, 0)[1] == 0
+
+def case_given_up():
+    # A listener that a child could have served leaves nothing when it is closed.
+    ls = socket.create_server(("127.0.0.1", 0))
+    count = lambda: len(os.listdir("/proc/self/fd"))
+    pid = os.fork()
+    if not pid: os._exit(0)
+    os.waitpid(pid, 0)
+    with_it = count()
+    ls.close()
+    end = time.monotonic() + 20
+    while count() > with_it - 3:  # the socket, the rsocket's, and what the child had
+        assert time.monotonic() < end, (with_it, count())
+        time.sleep(0.01)
+
 def case_many_relayed():
     # More connections than poll() takes descriptors.
     import resource
@@ -834,6 +907,34 @@ def case_many_relayed():
     resource.setrlimit(resource.RLIMIT_NOFILE, (30, was[1]))
     os.write(w, b"x")
     assert os.waitpid(pid, 0)[1] == 0
+
+def case_lingering():
+    # A connection with SO_LINGER, whose peer is gone, does not keep others waiting.
+    ls = socket.create_server(("127.0.0.1", 0))
+    client = os.fork()
+    if not client:
+        c = socket.create_connection(ls.getsockname())
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    s, _ = ls.accept()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 60))
+    assert os.WIFSTOPPED(os.waitpid(client, os.WUNTRACED)[1])
+    a, b = pair()
+    first = os.fork()
+    if not first:
+        s.send(b"x")
+        os._exit(0)
+    s.close()
+    assert os.waitpid(first, 0)[1] == 0
+    second = os.fork()
+    if not second:
+        signal.alarm(30)
+        for _ in range(200): alive(a, b)
+        os._exit(0)
+    status = os.waitpid(second, 0)[1]
+    os.kill(client, signal.SIGKILL)
+    os.waitpid(client, 0)
+    assert status == 0
 
 def case_inetd():
     # The child becomes another program, with the connection as its input and output.
