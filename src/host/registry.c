@@ -39,7 +39,8 @@
 #define MAGIC 0x73486341726f4345u
 #define VERSION 2
 #define LOCK_BYTE (1 << 20) /* the slots' bytes follow */
-#define LOCK_WAIT_NS 5000000000u
+#define LOCK_WAIT_NS 5000000000u /* for one holder, */
+#define LOCK_MOST_NS 60000000000u /* and for all of a crowd */
 #define OPEN_WAIT_NS 5000000000u /* while others come and go */
 #define SETTLE_NS 10000000u /* packets steered by an older program arrive */
 
@@ -147,14 +148,37 @@ static int record_lock(int fd, short type, off_t byte)
 	return errno == EACCES ? -EAGAIN : -errno;
 }
 
+/* The process that has the lock; 0: none, or one that cannot be named here. */
+static pid_t lock_holder(int fd)
+{
+	struct flock fl = { .l_type = F_WRLCK,
+			    .l_whence = SEEK_SET,
+			    .l_start = LOCK_BYTE,
+			    .l_len = 1 };
+
+	return fcntl(fd, F_GETLK, &fl) || fl.l_type == F_UNLCK ? 0 : fl.l_pid;
+}
+
+/*
+ * One holder is waited for only so long, as it may be stopped. Where the lock
+ * goes from hand to hand nothing is wrong, but a crowd of processes that spin
+ * can take a minute to start on few processors.
+ */
 static int record_lock_wait(int fd)
 {
-	uint64_t end = clock_ns() + LOCK_WAIT_NS;
-	uint64_t nap = 20000;
+	const uint64_t begin = clock_ns();
+	uint64_t end = begin + LOCK_WAIT_NS, nap = 20000, now;
+	pid_t holder = 0, is;
 	int err;
 
 	while ((err = record_lock(fd, F_WRLCK, LOCK_BYTE)) == -EAGAIN) {
-		if (clock_ns() >= end)
+		now = clock_ns();
+		is = lock_holder(fd);
+		if (is != holder) {
+			holder = is;
+			end = min_u64(now + LOCK_WAIT_NS, begin + LOCK_MOST_NS);
+		}
+		if (now >= end)
 			return -ETIMEDOUT;
 		sys_sleep(nap);
 		if (nap < 2000000)
