@@ -357,9 +357,9 @@ static int sort(struct ep *ep, struct epoll_event *ev, int n)
 			}
 			continue;
 		}
-		if (ep->forked)
-			continue; /* it is for the parent */
-		eventfd_read(ep->evfd, &value);
+		/* Parent and child have it both: the parent takes it. */
+		if (!ep->forked)
+			eventfd_read(ep->evfd, &value);
 		for (j = 1; j < ep->nregs; j++)
 			if (ep->regs[j].f) {
 				ep->regs[j].reported = 0;

@@ -752,6 +752,30 @@ def case_inherited():
     c.sendall(b"hello"); assert c.recv(10) == b"hello"
     assert os.waitpid(pid, 0)[1] == 0
 
+def case_inherited_more():
+    # A child's own connection, in an instance that was there before, of which
+    # another thread takes what would have woken who waits there.
+    ls = socket.create_server(("127.0.0.1", 0))
+    ep = select.epoll()
+    ep.register(ls, select.EPOLLIN)
+    assert ep.poll(0) == []
+    pid = os.fork()
+    if not pid:
+        signal.alarm(40)
+        c, s = pair()
+        ep.register(s, select.EPOLLIN)
+        for _ in range(5):
+            t = threading.Thread(target=s.recv, args=(4,))
+            t.start()
+            in_syscall(t.native_id)
+            u = threading.Thread(target=lambda: (in_syscall(os.getpid()), c.sendall(b"12345678")))
+            u.start()
+            assert ep.poll(10) == [(s.fileno(), select.EPOLLIN)]
+            t.join(); u.join()
+            assert s.recv(4) == b"5678"
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
 def served(serve):
     # A server that forks for a connection, and its client, which gets back what it sends.
     ls = socket.create_server(("127.0.0.1", 0))
