@@ -384,6 +384,7 @@ int rsp_connect(int fd, const struct sockaddr *addr, socklen_t len)
 {
 	const struct rsp_real *real = rsp_real();
 	struct rsp_fd *f = rsp_find(fd);
+	enum rsp_use was;
 	int ret;
 
 	if (!f || len > sizeof(f->dst) || len < sizeof(addr->sa_family))
@@ -422,9 +423,13 @@ int rsp_connect(int fd, const struct sockaddr *addr, socklen_t len)
 		errno = EISCONN;
 		return -1;
 	}
+	/* No connection to share yet, though there is an address. */
+	was = atomic_exchange(&f->used, RSP_USED);
 	memcpy(&f->dst, addr, len);
 	f->dst_len = len;
-	return connect_stream(f, fd);
+	ret = connect_stream(f, fd);
+	f->used = was;
+	return ret;
 }
 
 int rsp_shutdown(int fd, int how) RSP_EXPORT(shutdown);
@@ -433,9 +438,10 @@ int rsp_shutdown(int fd, int how)
 	struct rsp_fd *f = rsp_find(fd);
 	int ret;
 
+	if (f && f->state == RSP_RSOCK)
+		rsp_use(f);
 	if (!f || f->state != RSP_RSOCK)
 		return rsp_real()->shutdown(fd, how);
-	rsp_use(f);
 	rsp_enter();
 	ret = rshutdown(f->rfd, how);
 	rsp_leave();

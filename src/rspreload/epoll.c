@@ -591,8 +591,6 @@ static int control(struct ep *ep, int op, struct rsp_fd *f, int fd,
 {
 	struct rsp_reg *reg = find_reg(f, ep, fd);
 
-	rsp_use(f);
-
 	if (op == EPOLL_CTL_ADD && reg) {
 		errno = EEXIST;
 		return -1;
@@ -643,6 +641,7 @@ int rsp_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 		errno = EBADF;
 		return -1;
 	}
+	rsp_use(f);
 	rsp_enter();
 	pthread_mutex_lock(&f->lock);
 	if (f->rfd >= 0)

@@ -134,7 +134,8 @@ struct rsp_fd *rsp_new(int family, int type, enum rsp_state state, int rfd)
 	f->type = type;
 	f->dst_len = 0;
 	f->linked = false;
-	f->used = f->lost = false;
+	f->used = RSP_UNUSED;
+	f->lost = false;
 	f->heir = -1;
 	f->regs = NULL;
 	f->refs = 0;
@@ -325,6 +326,8 @@ struct rsp_fd *rsp_data(int fd)
 	switch (f->state) {
 	case RSP_RSOCK:
 		rsp_use(f);
+		if (f->state != RSP_RSOCK)
+			return NULL; /* another thread has forked */
 		if (f->lost)
 			say_lost();
 		return f;
@@ -380,22 +383,43 @@ static void found(int fd, struct rsp_fd *f, void *arg)
 	real->dup3(s->end, fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
 }
 
+void rsp_use_slow(struct rsp_fd *f)
+{
+	enum rsp_use was = RSP_UNUSED;
+
+	if (atomic_compare_exchange_strong(&f->used, &was, RSP_USED) ||
+	    was == RSP_USED)
+		return;
+	/* Until it is known what came of that. */
+	pthread_mutex_lock(&f->lock);
+	was = RSP_UNUSED;
+	atomic_compare_exchange_strong(&f->used, &was, RSP_USED);
+	pthread_mutex_unlock(&f->lock);
+}
+
 static void share(struct rsp_fd *f)
 {
+	enum rsp_use was = RSP_UNUSED;
 	struct search s = { .f = f, .fd = -1 };
 	socklen_t name_len = sizeof(f->name), peer_len = sizeof(f->peer);
 
 	pthread_mutex_lock(&f->lock);
+	if (!atomic_compare_exchange_strong(&f->used, &was, RSP_SHARED)) {
+		pthread_mutex_unlock(&f->lock);
+		return;
+	}
 	if (!rgetsockname(f->rfd, (struct sockaddr *)&f->name, &name_len) &&
 	    !rgetpeername(f->rfd, (struct sockaddr *)&f->peer, &peer_len)) {
 		s.end = rsp_relay(f->rfd);
 		if (s.end >= 0) {
 			f->rfd = -1;
-			f->state = RSP_RELAYED;
 			each(found, &s);
+			f->state = RSP_RELAYED;
 			rsp_real()->close(s.end);
 		}
 	}
+	if (f->state == RSP_RSOCK)
+		f->used = RSP_UNUSED;
 	pthread_mutex_unlock(&f->lock);
 }
 
@@ -405,8 +429,8 @@ static void to_share(int fd, struct rsp_fd *f, void *arg)
 	(void)arg;
 	if (f->state == RSP_LISTENING && f->heir < 0)
 		f->heir = rsp_offer(f);
-	if (f->state == RSP_RSOCK && f->type == SOCK_STREAM && !f->used &&
-	    (f->linked || f->dst_len))
+	if (f->state == RSP_RSOCK && f->type == SOCK_STREAM &&
+	    f->used != RSP_USED && (f->linked || f->dst_len))
 		share(f);
 }
 
@@ -475,6 +499,7 @@ static void inherit(int fd, struct rsp_fd *f, void *arg)
 		f->state = RSP_PLAIN;
 	} else if (f->state == RSP_RSOCK) {
 		f->lost = true;
+		f->used = RSP_USED;
 	}
 }
 

@@ -103,6 +103,16 @@ enum rsp_state {
 	RSP_HEIR, /* which listens, and so does the parent, by RDMA */
 };
 
+/*
+ * Whose a connection is, decided once: the process's that uses it before a
+ * fork, or its children's, too.
+ */
+enum rsp_use {
+	RSP_UNUSED,
+	RSP_USED,
+	RSP_SHARED, /* or about to be, under lock */
+};
+
 struct rsp_reg;
 
 struct rsp_fd {
@@ -115,7 +125,7 @@ struct rsp_fd {
 	struct sockaddr_storage dst;
 	socklen_t dst_len;
 	bool linked; /* connected, and not by connect() */
-	_Atomic bool used; /* the connection, by the program */
+	_Atomic enum rsp_use used; /* the connection, by the program */
 	bool lost; /* it is the parent's, and no use to this child */
 	int heir; /* of a listener: how a child tells that it listens; or -1 */
 	struct sockaddr_storage name, peer; /* of RSP_RELAYED */
@@ -144,11 +154,15 @@ bool rsp_borrowed(void);
 /* NULL unless it is ours, in a state other than RSP_PLAIN. */
 struct rsp_fd *rsp_find(int fd);
 struct rsp_fd *rsp_new(int family, int type, enum rsp_state state, int rfd);
-/* The program uses the connection, which is this process's from now on. */
+/*
+ * The program uses the connection, which is this process's from now on, unless
+ * it has been shared: look at the state after this. Not under lock.
+ */
+void rsp_use_slow(struct rsp_fd *f);
 static inline void rsp_use(struct rsp_fd *f)
 {
-	if (!f->used)
-		f->used = true;
+	if (f->used != RSP_USED)
+		rsp_use_slow(f);
 }
 /* fd is one more descriptor of f. */
 int rsp_set(int fd, struct rsp_fd *f);

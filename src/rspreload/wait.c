@@ -44,6 +44,7 @@ static void translate(struct wait *w, const struct pollfd *fds, nfds_t nfds)
 	struct pollfd *p;
 	struct rsp_fd *f;
 	nfds_t i;
+	int rfd;
 
 	w->deadline_ns = 0;
 	w->n = nfds;
@@ -54,11 +55,12 @@ static void translate(struct wait *w, const struct pollfd *fds, nfds_t nfds)
 		p->revents = 0;
 		if (f && fds[i].events & POLLIN)
 			rsp_claim(f);
-		if (!f || f->rfd < 0)
-			continue;
-		if (f->state == RSP_RSOCK)
+		if (f && f->state == RSP_RSOCK)
 			rsp_use(f);
-		p->fd = f->rfd;
+		rfd = f ? f->rfd : -1;
+		if (rfd < 0)
+			continue;
+		p->fd = rfd;
 		if (f->state == RSP_LISTENING) {
 			w->p[w->n++] = fds[i];
 		} else if (f->state == RSP_CONNECTING) {

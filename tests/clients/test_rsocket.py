@@ -960,6 +960,25 @@ def case_lingering():
     os.waitpid(client, 0)
     assert status == 0
 
+def case_fork_race():
+    # A thread forks while another one begins to use a connection.
+    going = True
+    def forker():
+        while going:
+            pid = os.fork()
+            if not pid: os._exit(0)
+            os.waitpid(pid, 0)
+    t = threading.Thread(target=forker)
+    t.start()
+    try:
+        for _ in range(100):
+            c, s = pair()
+            alive(c, s); alive(s, c)
+            c.close(); s.close()
+    finally:
+        going = False
+        t.join()
+
 def case_inetd():
     # The child becomes another program, with the connection as its input and output.
     def serve(s, peer, name):
