@@ -148,15 +148,18 @@ static int record_lock(int fd, short type, off_t byte)
 	return errno == EACCES ? -EAGAIN : -errno;
 }
 
-/* The process that has the lock; 0: none, or one that cannot be named here. */
-static pid_t lock_holder(int fd)
+/* Whether another process has the lock; *pid: which, or 0 if that cannot be
+ * named here. One's own locks are no obstacle and hence not reported. */
+static bool record_locked(int fd, off_t byte, pid_t *pid)
 {
 	struct flock fl = { .l_type = F_WRLCK,
 			    .l_whence = SEEK_SET,
-			    .l_start = LOCK_BYTE,
+			    .l_start = byte,
 			    .l_len = 1 };
+	bool locked = !fcntl(fd, F_GETLK, &fl) && fl.l_type != F_UNLCK;
 
-	return fcntl(fd, F_GETLK, &fl) || fl.l_type == F_UNLCK ? 0 : fl.l_pid;
+	*pid = locked ? fl.l_pid : 0;
+	return locked;
 }
 
 /*
@@ -173,7 +176,7 @@ static int record_lock_wait(int fd)
 
 	while ((err = record_lock(fd, F_WRLCK, LOCK_BYTE)) == -EAGAIN) {
 		now = clock_ns();
-		is = lock_holder(fd);
+		record_locked(fd, LOCK_BYTE, &is);
 		if (is != holder) {
 			holder = is;
 			end = min_u64(now + LOCK_WAIT_NS, begin + LOCK_MOST_NS);
@@ -189,15 +192,11 @@ static int record_lock_wait(int fd)
 
 static bool alive(const struct file *f, unsigned slot)
 {
-	struct flock fl = { .l_type = F_WRLCK,
-			    .l_whence = SEEK_SET,
-			    .l_start = LOCK_BYTE + 1 + (off_t)slot,
-			    .l_len = 1 };
+	pid_t pid;
 
-	/* One's own locks are no obstacle and hence not reported. */
 	if (f->mine[slot / 64] >> (slot % 64) & 1)
 		return true;
-	return !fcntl(f->fd, F_GETLK, &fl) && fl.l_type != F_UNLCK;
+	return record_locked(f->fd, LOCK_BYTE + 1 + (off_t)slot, &pid);
 }
 
 int registry_lock(struct registry *r)
