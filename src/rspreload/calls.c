@@ -3,7 +3,7 @@
  *
  * Each goes to the rsocket if there is one, else to libc.
  */
-#include "rdmacm/rsocket_wake.h"
+#include "rsockets/wake.h"
 #include "rspreload/rspreload.h"
 
 #include <errno.h>

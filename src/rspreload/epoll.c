@@ -2,7 +2,7 @@
  * epoll.c - epoll on sockets that may be rsockets
  *
  * A program's epoll instance stays the kernel's. For an rsocket in it, the
- * descriptors that wake an rsocket are put in instead (rdmacm/rsocket_wake.h),
+ * descriptors that wake an rsocket are put in instead (rsockets/wake.h),
  * with the address of its registration as their data; the program's own data
  * is never such an address, since those are in memory that only we have.
  *
@@ -13,7 +13,7 @@
  * Locks: that of an rsp_fd (its list of registrations), then an instance's.
  */
 #include "base/aside.h"
-#include "rdmacm/rsocket_wake.h"
+#include "rsockets/wake.h"
 #include "rspreload/rspreload.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
  * that is gone, or one that is not, but never nothing.
  */
 #include "base/say.h"
-#include "rdmacm/rsocket_wake.h"
+#include "rsockets/wake.h"
 #include "rspreload/rspreload.h"
 
 #include <dlfcn.h>

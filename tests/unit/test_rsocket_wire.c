@@ -5,7 +5,7 @@
  */
 #include "unit.h"
 
-#include "rdmacm/rsocket_wire.c" /* NOLINT: on purpose */
+#include "rsockets/wire.c" /* NOLINT: on purpose */
 
 #include <arpa/inet.h>
 

@@ -1,5 +1,5 @@
 /*
- * rsocket_data.c - streams: data by RDMA writes into granted buffers
+ * data.c - streams: data by RDMA writes into granted buffers
  *
  * Receiving. The receive buffer is a ring of two halves. The peer writes into
  * what was granted to it, in order, and tells with immediate data how much it
@@ -18,7 +18,7 @@
  * the copies on both sides and the transfer overlap.
  */
 #include "base/bytes.h"
-#include "rdmacm/rsocket_priv.h"
+#include "internal.h"
 
 #include <errno.h>
 #include <limits.h>

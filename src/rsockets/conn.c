@@ -1,5 +1,5 @@
 /*
- * rsocket_conn.c - streams: from a name to a connection, and back to nothing
+ * conn.c - streams: from a name to a connection, and back to nothing
  *
  * A stream owns an event channel, whose descriptor is the rsocket's, and one
  * rdma_cm_id. The channel never blocks. Whoever uses a stream that is not
@@ -14,7 +14,7 @@
  * wait for ever.
  */
 #include "base/aside.h"
-#include "rdmacm/rsocket_priv.h"
+#include "internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

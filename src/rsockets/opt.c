@@ -1,13 +1,13 @@
 /*
- * rsocket_opt.c - the options of rsockets, and the configuration they start
+ * opt.c - the options of rsockets, and the configuration they start
  * from
  *
  * Options of datagrams other than buffer sizes are those of the UDP socket.
  * What is not supported is ENOTSUP, as with rdma-core.
  */
 #include "base/bytes.h"
-#include "rdmacm/rsocket_priv.h"
-#include "rdmacm/rsocket_wake.h"
+#include "internal.h"
+#include "rsockets/wake.h"
 
 #include <errno.h>
 #include <infiniband/sa.h>

@@ -1,5 +1,5 @@
 /*
- * rsocket_dgram.c - datagrams over UD queue pairs
+ * dgram.c - datagrams over UD queue pairs
  *
  * A datagram rsocket is a UDP socket of the kernel, whose address is the
  * rsocket's, and one UD queue pair per local address it sends from. Where the
@@ -15,7 +15,7 @@
 #include "base/aside.h"
 #include "base/bytes.h"
 #include "base/gid.h"
-#include "rdmacm/rsocket_priv.h"
+#include "internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

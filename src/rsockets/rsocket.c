@@ -10,8 +10,8 @@
  * The rsockets of a parent are nothing to the child of a fork(): they fail with
  * EIO, and closing them closes the child's descriptors only.
  */
-#include "rdmacm/rsocket_priv.h"
-#include "rdmacm/rsocket_wake.h"
+#include "internal.h"
+#include "rsockets/wake.h"
 
 #include <errno.h>
 #include <fcntl.h>

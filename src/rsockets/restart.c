@@ -1,5 +1,5 @@
 /*
- * rsocket_restart.c - sleeping in calls that the kernel would start again
+ * restart.c - sleeping in calls that the kernel would start again
  *
  * A blocking recv() that a signal interrupts goes on if the signal's handler
  * has SA_RESTART. Ours sleeps in poll(), which ends with EINTR either way and
@@ -12,7 +12,7 @@
  * millisecond. Who has changed one since, and gets a signal, sees EINTR.
  */
 #include "base/aside.h"
-#include "rdmacm/rsocket_priv.h"
+#include "internal.h"
 
 #include <errno.h>
 #include <signal.h>

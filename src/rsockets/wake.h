@@ -1,12 +1,12 @@
 /*
- * rsocket_wake.h - waiting for an rsocket together with anything else
+ * wake.h - waiting for an rsocket together with anything else
  *
  * What only this library has: a flag, and options of level SOL_RDMA. With
  * them a program can put rsockets into an epoll instance of its own, which is
  * what src/rspreload does: rpoll() and rselect() need no help.
  */
-#ifndef SOFTHCA_RDMACM_RSOCKET_WAKE_H
-#define SOFTHCA_RDMACM_RSOCKET_WAKE_H
+#ifndef SOFTHCA_RSOCKETS_WAKE_H
+#define SOFTHCA_RSOCKETS_WAKE_H
 
 /*
  * A flag of rsocket()'s type: the program does not see the descriptor, nor

@@ -1,5 +1,5 @@
 /*
- * rsocket_poll.c - waiting for rsockets
+ * poll.c - waiting for rsockets
  *
  * A thread that is to sleep arms the rsocket, so that its descriptors become
  * readable when something happens, looks once more whether it may stay awake,
@@ -13,7 +13,7 @@
 #include "base/aside.h"
 #include "base/bytes.h"
 #include "base/cpu.h"
-#include "rdmacm/rsocket_priv.h"
+#include "internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

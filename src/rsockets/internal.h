@@ -1,10 +1,10 @@
 /*
- * rsocket_priv.h - rsockets, as their parts see them
+ * internal.h - rsockets, as their parts see them
  *
  * rsocket.c finds the rsocket behind a descriptor and turns -errno into errno;
- * everything else is per type: streams (rsocket_conn.c connects, rsocket_data.c
- * transfers, rsocket_iomap.c maps buffers) and datagrams (rsocket_dgram.c).
- * rsocket_poll.c waits for either. All of it stands on the public functions of
+ * everything else is per type: streams (conn.c connects, data.c
+ * transfers, iomap.c maps buffers) and datagrams (dgram.c).
+ * poll.c waits for either. All of it stands on the public functions of
  * <rdma/rdma_cma.h> and <infiniband/verbs.h>.
  *
  * Locks, in this order: slock (one sender at a time; owns the write position in
@@ -15,10 +15,10 @@
  * Nobody but a thread that sleeps takes events off a descriptor, and one that
  * does tells all others that sleep on the same rsocket: they are its watchers.
  */
-#ifndef SOFTHCA_RDMACM_RSOCKET_PRIV_H
-#define SOFTHCA_RDMACM_RSOCKET_PRIV_H
+#ifndef SOFTHCA_RSOCKETS_INTERNAL_H
+#define SOFTHCA_RSOCKETS_INTERNAL_H
 
-#include "rdmacm/rsocket_wire.h"
+#include "rsockets/wire.h"
 
 #include <infiniband/verbs.h>
 #include <poll.h>
@@ -189,9 +189,9 @@ struct rsock {
 	bool reuseaddr, oobinline, nodelay, v6only, keepalive;
 	bool aside; /* no program sees its descriptor */
 	unsigned keepidle; /* seconds */
-	struct rsock *alive_next; /* the list in rsocket_alive.c */
+	struct rsock *alive_next; /* the list in alive.c */
 	uint64_t alive_due_ns;
-	struct rsock *linger_next; /* the list in rsocket_linger.c */
+	struct rsock *linger_next; /* the list in linger.c */
 	uint64_t linger_ns; /* until then */
 
 	union {
@@ -240,7 +240,7 @@ void rsock_unmap_ip4(union rsw_addr *addr);
 int rsock_addr(const struct rsock *rs, const struct sockaddr *sa, socklen_t len,
 	       union rsw_addr *addr);
 
-/* rsocket_opt.c */
+/* opt.c */
 
 struct rsock_config {
 	uint32_t mem, wmem, sqsize, rqsize, inline_size, iomaps;
@@ -254,7 +254,7 @@ int rsock_setsockopt(struct rsock *rs, int level, int name, const void *val,
 int rsock_getsockopt(struct rsock *rs, int level, int name, void *val,
 		     socklen_t *len);
 
-/* rsocket_conn.c: streams come and go */
+/* conn.c: streams come and go */
 
 /*
  * With an id of its own, or that of a request, which it owns on success. All
@@ -274,7 +274,7 @@ void rsock_stream_cm(struct rsock *rs);
 /* Under lock. */
 void rsock_stream_fail(struct rsock *rs, int err);
 
-/* rsocket_data.c: streams carry data */
+/* data.c: streams carry data */
 
 /* Handles completions, gives credits. Under lock. */
 void rsock_stream_progress(struct rsock *rs);
@@ -318,7 +318,7 @@ ssize_t rsock_stream_write(struct rsock *rs, enum rsock_write kind,
 			   struct rsock_iter *it, uint32_t len, uint64_t addr,
 			   uint32_t key, uint32_t imm);
 
-/* rsocket_iomap.c */
+/* iomap.c */
 
 off_t rsock_iomap(struct rsock *rs, void *buf, size_t len, int prot,
 		  off_t offset);
@@ -329,7 +329,7 @@ ssize_t rsock_iowrite(struct rsock *rs, const void *buf, size_t count,
 int rsock_iomap_flush(struct rsock *rs, int flags, uint64_t deadline_ns);
 void rsock_iomap_fini(struct rsock *rs);
 
-/* rsocket_dgram.c */
+/* dgram.c */
 
 int rsock_dgram_init(struct rsock *rs);
 void rsock_dgram_fini(struct rsock *rs);
@@ -346,7 +346,7 @@ bool rsock_dgram_can_send(struct rsock *rs);
 void rsock_dgram_arm(struct rsock *rs);
 void rsock_dgram_drain(struct rsock *rs);
 
-/* rsocket_poll.c: all of these under lock */
+/* poll.c: all of these under lock */
 
 /* What poll(2) would say now. */
 short rsock_revents(struct rsock *rs, short events);
@@ -371,7 +371,7 @@ void rsock_poll_forked(void);
 /* rpoll() of this thread is to sleep by rsock_sleep(). */
 extern __thread bool rsock_restarts;
 
-/* rsocket_restart.c */
+/* restart.c */
 
 /*
  * poll() that fails with EINTR only where the kernel would not have started
@@ -381,16 +381,16 @@ int rsock_sleep(struct pollfd *fds, nfds_t n, int timeout_ms);
 void rsock_restart_forked(void);
 int rsock_poll(struct pollfd *fds, nfds_t nfds, int timeout_ms);
 
-/* rsocket_alive.c: a thread that sends keepalive messages */
+/* alive.c: a thread that sends keepalive messages */
 
 int rsock_alive_set(struct rsock *rs, bool on);
 /* keepidle of rs has changed. */
 void rsock_alive_touch(struct rsock *rs);
-/* Sends one, if a control message can be sent. In rsocket_data.c. */
+/* Sends one, if a control message can be sent. In data.c. */
 void rsock_stream_keepalive(struct rsock *rs);
 void rsock_alive_forked(void);
 
-/* rsocket_linger.c: a thread that ends closed streams */
+/* linger.c: a thread that ends closed streams */
 
 /*
  * Puts a reference of rs when rsock_stream_over(), or at until_ns. False if

@@ -1,5 +1,5 @@
 /*
- * rsocket_iomap.c - buffers that the peer of a stream writes to by offset
+ * iomap.c - buffers that the peer of a stream writes to by offset
  *
  * riomap() registers a buffer and remembers to write where it is into the
  * peer's table, which happens in front of the next data sent; so does
@@ -7,7 +7,7 @@
  * looks the offset up in the table that the peer writes, ours.
  */
 #include "base/bytes.h"
-#include "rdmacm/rsocket_priv.h"
+#include "internal.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -1,5 +1,5 @@
 /*
- * rsocket_linger.c - the thread that ends streams which were closed
+ * linger.c - the thread that ends streams which were closed
  *
  * What was written before rclose() must arrive, which takes as long as the peer
  * takes to receive it, and a peer that is gone takes until the queue pair gives
@@ -8,7 +8,7 @@
  * reference and a time limit. A process that exits waits for them.
  */
 #include "base/aside.h"
-#include "rdmacm/rsocket_priv.h"
+#include "internal.h"
 
 #include <signal.h>
 #include <stdlib.h>

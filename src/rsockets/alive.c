@@ -1,12 +1,12 @@
 /*
- * rsocket_alive.c - the thread behind SO_KEEPALIVE
+ * alive.c - the thread behind SO_KEEPALIVE
  *
  * A connection that carries nothing does not notice that its peer is gone.
  * With SO_KEEPALIVE an RDMA write of nothing is sent every TCP_KEEPIDLE
  * seconds; without an acknowledgement the queue pair fails, as for data. One
  * thread serves all streams and ends with the last.
  */
-#include "rdmacm/rsocket_priv.h"
+#include "internal.h"
 
 #include <errno.h>
 

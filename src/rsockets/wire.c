@@ -1,9 +1,9 @@
 /*
- * rsocket_wire.c - encode and decode what rsockets exchange
+ * wire.c - encode and decode what rsockets exchange
  *
  * Fields are big-endian, except in the target tables (see rsw_sge).
  */
-#include "rdmacm/rsocket_wire.h"
+#include "rsockets/wire.h"
 #include "base/bytes.h"
 
 #include <errno.h>

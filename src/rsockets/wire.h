@@ -1,5 +1,5 @@
 /*
- * rsocket_wire.h - what two rsockets say to each other
+ * wire.h - what two rsockets say to each other
  *
  * Streams: the private data of REQ and REP, the immediate data of RDMA writes,
  * and the entries that peers write into each other's target tables. Datagrams:
@@ -7,8 +7,8 @@
  * sent over UDP until the QPs are known. The protocol is that of rdma-core's
  * rsockets, which documents it in librdmacm/docs/rsocket.
  */
-#ifndef SOFTHCA_RDMACM_RSOCKET_WIRE_H
-#define SOFTHCA_RDMACM_RSOCKET_WIRE_H
+#ifndef SOFTHCA_RSOCKETS_WIRE_H
+#define SOFTHCA_RSOCKETS_WIRE_H
 
 #include <netinet/in.h>
 #include <stdbool.h>
