@@ -341,36 +341,6 @@ void engine_dropped(struct engine *e, enum roce_drop why)
 	count_drop(&e->dropped[why]);
 }
 
-static void rx_multicast(struct rx_round *r, const struct roce_rx *pkt)
-{
-	struct engine *e = r->e;
-	struct mcast_group *g;
-	bool joined = false;
-	size_t i;
-
-	round_release(r);
-	pthread_mutex_lock(&e->mcast_lock);
-	for (g = e->mcast; g; g = g->next) {
-		if (memcmp(&g->gid, &pkt->dgid, sizeof(g->gid)))
-			continue;
-		joined = true;
-		for (i = 0; i < g->n; i++) {
-			struct shca_qp *qp = g->qp[i];
-
-			if (shca_qp_trylock(qp)) {
-				if (!qp->dead)
-					roce_rx(qp->core, pkt, r->now);
-				shca_qp_unlock(qp);
-			} else if (shca_qp_defer(qp, pkt)) {
-				shca_qp_unlock(qp);
-			}
-		}
-	}
-	pthread_mutex_unlock(&e->mcast_lock);
-	if (!joined)
-		count_drop(&e->no_qp);
-}
-
 static void rx(void *arg, const struct roce_rx *pkt)
 {
 	struct rx_round *r = arg;
@@ -379,7 +349,9 @@ static void rx(void *arg, const struct roce_rx *pkt)
 	uint32_t about;
 
 	if (pkt->h.dest_qpn == ROCE_MULTICAST_QPN) {
-		rx_multicast(r, pkt);
+		round_release(r);
+		if (!shca_mcast_rx(r->e, pkt, r->now))
+			count_drop(&r->e->no_qp);
 		return;
 	}
 	if (pkt->h.dest_qpn == 1) {

@@ -171,6 +171,9 @@ void engine_watch(struct engine *e);
 /* Counts a packet that was dropped. */
 void engine_dropped(struct engine *e, enum roce_drop why);
 
+/* mcast.c: a packet to a group. False: no QP here is attached to it. */
+bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now);
+
 void engine_timer_set(struct engine *e, struct shca_qp *qp, uint64_t due);
 void engine_timer_drop(struct engine *e, struct shca_qp *qp);
 

@@ -513,7 +513,7 @@ struct shca_qp {
 	struct shca_live live;
 
 	struct engine *engine;
-	_Atomic unsigned refs; /* whoever may lock it; qp.c */
+	_Atomic unsigned refs; /* whoever may lock it; lock.c */
 	uint32_t async_reported; /* the context's async_lock */
 
 	pthread_mutex_t modify_lock; /* one transition at a time; before lock */

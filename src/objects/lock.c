@@ -1,0 +1,208 @@
+/*
+ * lock.c - the lock of a QP, and what is left behind for its holder
+ *
+ * Whoever receives packets or runs timers does not wait for a QP's lock. It
+ * would do so while it holds the receive side, and the holder of the lock may
+ * have lost its CPU to it, in the middle of sendmsg(): on two CPUs with two
+ * spinning programs that was seen to cost a whole scheduler tick. So it leaves
+ * its packet, or the fact that it was there, to the holder, who looks when it
+ * unlocks. Only when enough was left behind does it wait, so that what comes
+ * stays in the socket (shca_qp_defer()).
+ *
+ * References: the program has one, until ibv_destroy_qp(); a timer that is
+ * being run and a packet that is being answered have one each. After destroy
+ * they find the QP dead and let go. The receive side needs none to find a QP,
+ * because destroy waits for it once (engine_qpn_free()).
+ */
+#include "engine.h"
+
+#include "base/cpu.h"
+#include "base/sys.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Times that a holder does what others have left behind. */
+#define UNLOCK_ROUNDS 2
+
+/* Attempts at the lock before a thread sleeps: some microseconds. */
+#define SPINS 100
+
+/* How long a receiver lets others have the lock first, at most. */
+#define NAPS 20
+#define NAP_NS 20000
+
+/* Packets left behind for the holder of the lock, before they have to wait. */
+#define BACKLOG_MAX 128
+
+struct shca_packet {
+	struct shca_packet *next;
+	struct roce_rx rx;
+	uint8_t grh[40];
+	uint8_t payload[];
+};
+
+static void backlog_free(struct shca_packet *p)
+{
+	struct shca_packet *next;
+
+	for (; p; p = next) {
+		next = p->next;
+		free(p);
+	}
+}
+
+/* All of it, oldest first. */
+static struct shca_packet *backlog_take(struct shca_qp *qp)
+{
+	struct shca_packet *p = atomic_exchange(&qp->backlog, NULL);
+	struct shca_packet *next, *list = NULL;
+
+	for (; p; p = next) {
+		next = p->next;
+		p->next = list;
+		list = p;
+		atomic_fetch_sub_explicit(&qp->nbacklog, 1,
+					  memory_order_relaxed);
+	}
+	return list;
+}
+
+void shca_qp_get(struct shca_qp *qp)
+{
+	atomic_fetch_add_explicit(&qp->refs, 1, memory_order_relaxed);
+}
+
+void shca_qp_put(struct shca_qp *qp)
+{
+	if (atomic_fetch_sub_explicit(&qp->refs, 1, memory_order_acq_rel) != 1)
+		return;
+	backlog_free(backlog_take(qp));
+	free(qp);
+}
+
+/* Does what others left behind; lock held. */
+static void pending_run(struct shca_qp *qp)
+{
+	struct shca_packet *list, *p;
+	uint64_t now = clock_ns();
+
+	atomic_store(&qp->pending, false);
+	list = backlog_take(qp);
+	if (!qp->dead) {
+		for (p = list; p; p = p->next)
+			shca_qp_rx(qp, &p->rx, now);
+		if (roce_deadline(qp->core) <= now)
+			roce_expire(qp->core, now);
+		shca_qp_flush(qp, now);
+	}
+	backlog_free(list);
+}
+
+/*
+ * A mutex goes to whoever asks when it is free, and that is the thread that has
+ * just unlocked it, not one that has to be woken first. So those who wait are
+ * counted, and those who receive stay away while there are any.
+ */
+static void wait_turn(struct shca_qp *qp)
+{
+	int i;
+
+	atomic_fetch_add(&qp->waiters, 1);
+	/* It is free after the packet that is at hand, mostly. */
+	for (i = 0; i < SPINS; i++) {
+		cpu_relax();
+		if (!pthread_mutex_trylock(&qp->lock))
+			break;
+	}
+	if (i == SPINS)
+		pthread_mutex_lock(&qp->lock);
+	atomic_fetch_sub(&qp->waiters, 1);
+}
+
+void shca_qp_lock(struct shca_qp *qp)
+{
+	if (pthread_mutex_trylock(&qp->lock))
+		wait_turn(qp);
+	/* The holder before may not have looked again yet. */
+	if (atomic_load_explicit(&qp->pending, memory_order_relaxed))
+		pending_run(qp);
+}
+
+bool shca_qp_trylock(struct shca_qp *qp)
+{
+	if (shca_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock)) {
+		/* Either the holder, or who waits, sees this when it has
+		 * unlocked, or it has unlocked by now. */
+		atomic_store(&qp->pending, true);
+		atomic_thread_fence(memory_order_seq_cst);
+		if (shca_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock))
+			return false;
+	}
+	if (atomic_load_explicit(&qp->pending, memory_order_relaxed))
+		pending_run(qp); /* older than what the caller brings */
+	return true;
+}
+
+void shca_qp_unlock(struct shca_qp *qp)
+{
+	bool enough;
+	int round;
+
+	pthread_mutex_unlock(&qp->lock);
+	for (round = 0, enough = false; !enough; round++) {
+		atomic_thread_fence(memory_order_seq_cst);
+		if (!atomic_load_explicit(&qp->pending, memory_order_relaxed) ||
+		    shca_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock))
+			return; /* nothing, or the next holder's */
+		/* Others leave more behind all the time: whoever runs timers
+		 * goes on. */
+		enough = round >= UNLOCK_ROUNDS && !qp->dead;
+		if (enough)
+			engine_timer_set(qp->engine, qp, clock_ns());
+		else
+			pending_run(qp);
+		pthread_mutex_unlock(&qp->lock);
+		/* One who was there at once found the lock taken. */
+		atomic_thread_fence(memory_order_seq_cst);
+		if (atomic_load_explicit(&qp->timer_due,
+					 memory_order_relaxed) == UINT64_MAX)
+			enough = false;
+	}
+}
+
+bool shca_qp_defer(struct shca_qp *qp, const struct roce_rx *pkt)
+{
+	struct shca_packet *p;
+
+	if (atomic_fetch_add(&qp->nbacklog, 1) >= BACKLOG_MAX)
+		goto wait;
+	p = malloc(sizeof(*p) + pkt->len);
+	if (!p)
+		goto wait;
+	p->rx = *pkt;
+	if (pkt->len)
+		memcpy(p->payload, pkt->payload, pkt->len);
+	p->rx.payload = p->payload;
+	if (pkt->grh) {
+		memcpy(p->grh, pkt->grh, sizeof(p->grh));
+		p->rx.grh = p->grh;
+	}
+	p->next = atomic_load(&qp->backlog);
+	while (!atomic_compare_exchange_weak(&qp->backlog, &p->next, p))
+		;
+	atomic_store(&qp->pending, true);
+	return shca_qp_trylock(qp);
+
+wait:
+	/* Enough: whoever has the lock has lost its CPU, perhaps, and packets
+	 * that go on coming must wait in the socket, where senders see it. Who
+	 * waits already may be waiting for the CPU that this thread has. */
+	atomic_fetch_sub(&qp->nbacklog, 1);
+	for (int i = 0; i < NAPS && shca_qp_wanted(qp); i++)
+		sys_sleep(NAP_NS);
+	shca_qp_lock(qp);
+	if (!qp->dead)
+		shca_qp_rx(qp, pkt, clock_ns());
+	return true;
+}

@@ -1,0 +1,179 @@
+/*
+ * mcast.c - multicast groups, and the QPs attached to them
+ *
+ * A group is joined on every interface of its device that has an address of
+ * the group's kind, from its first QP until its last. Each QP in it receives a
+ * copy of each packet.
+ */
+#include "engine.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Joins on every interface of the device that has an address of the kind. */
+static int group_join(struct engine *e, struct mcast_group *g)
+{
+	int err = -EADDRNOTAVAIL;
+	uint32_t i, k;
+
+	for (i = 0; i < (uint32_t)g->dev->gid_tbl_len; i++) {
+		struct netdev_gid via;
+		int r;
+
+		if (shca_gid(g->dev, 1, i, &via) ||
+		    roce_gid_is_v4(&via.gid) != roce_gid_is_v4(&g->gid))
+			continue;
+		for (k = 0; k < g->njoined; k++)
+			if (g->joined[k] == via.ifindex)
+				break;
+		if (k < g->njoined)
+			continue;
+		r = engine_bind(e, &g->gid, via.ifindex);
+		if (!r)
+			g->joined[g->njoined++] = via.ifindex;
+		else
+			err = r;
+	}
+	return g->njoined ? 0 : err;
+}
+
+static void group_leave(struct engine *e, struct mcast_group *g)
+{
+	size_t k;
+
+	for (k = 0; k < g->njoined; k++)
+		udp_unbind(e->udp, &g->gid, g->joined[k]);
+	free(g);
+}
+
+static struct mcast_group **group_find(struct engine *e,
+				       const struct shca_device *dev,
+				       const union ibv_gid *gid,
+				       size_t *ngroups)
+{
+	struct mcast_group **p;
+
+	*ngroups = 0;
+	for (p = &e->mcast; *p; p = &(*p)->next, ++*ngroups)
+		if ((*p)->dev == dev && !memcmp(&(*p)->gid, gid, sizeof(*gid)))
+			break;
+	return p;
+}
+
+int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
+{
+	int err = shca_check(ib, SHCA_QP);
+	struct shca_qp *qp = to_qp(ib);
+	struct mcast_group **p, *g;
+	struct shca_device *dev;
+	struct engine *e;
+	size_t i, ngroups;
+
+	if (err)
+		return err;
+	dev = to_ctx(ib->context)->dev;
+	e = qp->engine;
+	if (ib->qp_type != IBV_QPT_UD || !roce_gid_is_multicast(gid))
+		return -EINVAL;
+	pthread_mutex_lock(&e->attach_lock);
+	p = group_find(e, dev, gid, &ngroups);
+	g = *p;
+	if (!g) {
+		if (ngroups >= SHCA_MAX_MCAST_GRP)
+			err = -ENOMEM;
+		else if (!(g = calloc(1, sizeof(*g))))
+			err = -ENOMEM;
+		if (err)
+			goto out;
+		g->dev = dev;
+		g->gid = *gid;
+		err = group_join(e, g);
+		if (err) {
+			group_leave(e, g);
+			goto out;
+		}
+	}
+	/* Attached twice it still gets one copy, ibv_attach_mcast(3). */
+	for (i = 0; i < g->n; i++)
+		if (g->qp[i] == qp)
+			goto out;
+	if (g->n == SHCA_MAX_MCAST_QP) {
+		err = -ENOMEM;
+		goto out;
+	}
+	pthread_mutex_lock(&e->mcast_lock);
+	if (qp->closing) {
+		err = -EINVAL;
+	} else {
+		g->qp[g->n++] = qp;
+		qp->mcast++;
+		*p = g;
+	}
+	pthread_mutex_unlock(&e->mcast_lock);
+	if (err && !g->n)
+		group_leave(e, g);
+out:
+	pthread_mutex_unlock(&e->attach_lock);
+	return err;
+}
+
+int shca_mcast_detach(struct ibv_qp *ib, const union ibv_gid *gid)
+{
+	int err = shca_check(ib, SHCA_QP);
+	struct shca_qp *qp = to_qp(ib);
+	struct mcast_group **p, *g;
+	struct engine *e;
+	size_t i, ngroups;
+
+	if (err)
+		return err;
+	e = qp->engine;
+	pthread_mutex_lock(&e->attach_lock);
+	p = group_find(e, to_ctx(ib->context)->dev, gid, &ngroups);
+	g = *p;
+	for (i = 0; g && i < g->n; i++)
+		if (g->qp[i] == qp)
+			break;
+	if (!g || i == g->n) {
+		pthread_mutex_unlock(&e->attach_lock);
+		return -EINVAL;
+	}
+	pthread_mutex_lock(&e->mcast_lock);
+	g->qp[i] = g->qp[--g->n];
+	qp->mcast--;
+	if (!g->n)
+		*p = g->next;
+	pthread_mutex_unlock(&e->mcast_lock);
+	if (!g->n)
+		group_leave(e, g);
+	pthread_mutex_unlock(&e->attach_lock);
+	return 0;
+}
+
+bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
+{
+	struct mcast_group *g;
+	bool joined = false;
+	size_t i;
+
+	pthread_mutex_lock(&e->mcast_lock);
+	for (g = e->mcast; g; g = g->next) {
+		if (memcmp(&g->gid, &pkt->dgid, sizeof(g->gid)))
+			continue;
+		joined = true;
+		for (i = 0; i < g->n; i++) {
+			struct shca_qp *qp = g->qp[i];
+
+			if (shca_qp_trylock(qp)) {
+				if (!qp->dead)
+					roce_rx(qp->core, pkt, now);
+				shca_qp_unlock(qp);
+			} else if (shca_qp_defer(qp, pkt)) {
+				shca_qp_unlock(qp);
+			}
+		}
+	}
+	pthread_mutex_unlock(&e->mcast_lock);
+	return joined;
+}
