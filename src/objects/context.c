@@ -7,6 +7,7 @@
  * do not look; those lead to functions that fail.
  */
 #include "engine.h"
+#include "xrc.h"
 
 #include "base/aside.h"
 #include "base/sys.h"

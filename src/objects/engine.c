@@ -367,7 +367,8 @@ static void rx(void *arg, const struct roce_rx *pkt)
 			round_rx(r, qp, &inner);
 		return;
 	}
-	if (r->cur && shca_qpn(r->cur) == pkt->h.dest_qpn && !r->cur->guest)
+	if (r->cur && shca_qpn(r->cur) == pkt->h.dest_qpn &&
+	    !shca_xrc_is_guest(r->cur))
 		qp = r->cur;
 	else
 		qp = qpn_find(r->e, pkt->h.dest_qpn & 0xffffff);
@@ -966,9 +967,10 @@ static void env_event(struct roce_qp *core, enum ibv_event_type type)
 	struct ibv_async_event ev = { .event_type = type,
 				      .element.qp = &qp->ex.qp_base };
 
-	if (!qp->abandoned)
+	if (qp->xrc)
+		shca_xrc_event(qp, &ev);
+	else
 		shca_async_raise(to_ctx(qp->ex.qp_base.context), &ev);
-	shca_xrc_event(qp, &ev);
 }
 
 static void env_dropped(struct roce_qp *core, enum roce_drop why)

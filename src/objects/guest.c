@@ -59,7 +59,7 @@ static void hold(struct shca_guest *g, bool held)
 /* keeps: not yet, but this is how far it has come. */
 static void give_back(struct shca_qp *qp, const struct roce_rx *pkt, bool keeps)
 {
-	struct shca_guest *g = qp->guest;
+	struct shca_guest *g = qp->xrc->guest;
 	bool failed = roce_qp_state(qp->core) == IBV_QPS_ERR;
 	struct engine *e = qp->engine;
 	struct roce_rsp_state s;
@@ -96,7 +96,7 @@ static bool settled(struct shca_qp *qp)
 /* Ends a loan, whatever it is at; lock held. */
 static void finish(struct shca_qp *qp)
 {
-	if (qp->dead || !qp->guest->held)
+	if (qp->dead || !qp->xrc->guest->held)
 		return;
 	/* The peer waits for an answer; the link may be busy. */
 	for (int i = 0; i < 100 && roce_tx_ready(qp->core); i++) {
@@ -118,7 +118,8 @@ void shca_guest_note(struct shca_qp *qp)
 {
 	struct roce_rsp_state s;
 
-	if (!qp->guest->held || qp->guest->told || !roce_tx_ready(qp->core))
+	if (!qp->xrc->guest->held || qp->xrc->guest->told ||
+	    !roce_tx_ready(qp->core))
 		return;
 	roce_rsp_get(qp->core, &s);
 	if (s.between && roce_qp_state(qp->core) != IBV_QPS_ERR)
@@ -143,8 +144,9 @@ void shca_guest_settle(struct engine *e, uint64_t now)
 		struct shca_qp *qp = held[--n];
 
 		if (shca_qp_trylock(qp)) {
-			if (!qp->dead && qp->guest->held) {
-				uint64_t due = qp->guest->used_ns + SETTLE_NS;
+			if (!qp->dead && qp->xrc->guest->held) {
+				uint64_t due =
+					qp->xrc->guest->used_ns + SETTLE_NS;
 
 				shca_qp_flush(qp, now);
 				if (!settled(qp))
@@ -152,9 +154,9 @@ void shca_guest_settle(struct engine *e, uint64_t now)
 				else if (now >= due ||
 					 roce_qp_state(qp->core) == IBV_QPS_ERR)
 					give_back(qp, NULL, false);
-				else if (!qp->guest->told)
+				else if (!qp->xrc->guest->told)
 					give_back(qp, NULL, true);
-				if (qp->guest->held)
+				if (qp->xrc->guest->held)
 					engine_timer_set(
 						e, qp,
 						due > now ? due
@@ -170,14 +172,14 @@ void shca_guest_event(struct shca_qp *qp, enum ibv_event_type event)
 {
 	if (event == IBV_EVENT_QP_REQ_ERR || event == IBV_EVENT_QP_ACCESS_ERR ||
 	    event == IBV_EVENT_QP_FATAL)
-		qp->guest->event = (int)event;
+		qp->xrc->guest->event = (int)event;
 }
 
 /* A packet comes */
 
 bool shca_guest_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 {
-	struct shca_guest *g = qp->guest;
+	struct shca_guest *g = qp->xrc->guest;
 	struct engine *e = qp->engine;
 	struct roce_rsp_state s;
 	int32_t rel;
@@ -192,7 +194,8 @@ bool shca_guest_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 		give_back(qp, pkt, false); /* in case that it was lost */
 		return true;
 	}
-	if (rel || !s.between || shca_domain_has(qp->domain, pkt->h.xrc_srqn))
+	if (rel || !s.between ||
+	    shca_domain_has(qp->xrc->domain, pkt->h.xrc_srqn))
 		return false;
 	shca_qp_flush(qp, now);
 	if (!settled(qp))
@@ -217,7 +220,7 @@ static void guest_kill(struct engine *e, struct shca_guest *g)
 		roce_qp_destroy(qp->core);
 	qp->core = NULL;
 	hold(g, false);
-	qp->guest = NULL;
+	qp->xrc->guest = NULL;
 	shca_qp_unlock(qp);
 	engine_timer_drop(e, qp);
 	shca_qp_put(qp);
@@ -271,7 +274,7 @@ static void guests_kill(struct engine *e, struct shca_guest *list)
 
 static bool is_of_domain(const struct shca_guest *g, const void *domain)
 {
-	return g->qp->domain == domain;
+	return g->qp->xrc->domain == domain;
 }
 
 void shca_guest_domain_gone(struct engine *e, struct shca_domain *d)
@@ -283,7 +286,7 @@ void shca_guest_domain_gone(struct engine *e, struct shca_domain *d)
 	pthread_mutex_lock(&e->guests_lock);
 	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
 		for (struct shca_guest *g = e->guests[i]; g; g = g->next) {
-			if (g->qp->domain != d)
+			if (g->qp->xrc->domain != d)
 				continue;
 			shca_qp_lock(g->qp);
 			finish(g->qp);
@@ -303,7 +306,7 @@ void shca_guest_srq_gone(struct engine *e, struct shca_domain *d, uint32_t num)
 	pthread_mutex_lock(&e->guests_lock);
 	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
 		for (struct shca_guest *g = e->guests[i]; g; g = g->next) {
-			if (g->qp->domain != d)
+			if (g->qp->xrc->domain != d)
 				continue;
 			shca_qp_lock(g->qp);
 			if (!g->qp->dead) {
@@ -342,12 +345,13 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	uint8_t key[SHCA_DOMAIN_KEY];
 	struct shca_guest **slot, *g;
 	struct shca_domain *d;
+	struct shca_xrc *xrc;
 	struct shca_qp *qp;
 
 	pthread_mutex_lock(&e->guests_lock);
 	slot = guest_slot(e, qpn);
 	g = *slot;
-	if (g && shca_domain_key(g->qp->domain, key) &&
+	if (g && shca_domain_key(g->qp->xrc->domain, key) &&
 	    !memcmp(key, w + W_DOMAIN, sizeof(key))) {
 		qp = g->qp;
 		shca_qp_get(qp);
@@ -365,14 +369,16 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 		guests_kill(e, guests_take(e, is_unused, &now));
 	g = calloc(1, sizeof(*g));
 	qp = calloc(1, sizeof(*qp));
+	xrc = calloc(1, sizeof(*xrc));
 	/* The domain stays until the guest is in the list, and then takes it
 	 * along when it goes. */
 	pthread_mutex_lock(&e->xrc_lock);
 	d = shca_domain_find(e, w + W_DOMAIN);
-	if (!g || !qp || !d || e->nguests >= GUESTS_MAX) {
+	if (!g || !qp || !xrc || !d || e->nguests >= GUESTS_MAX) {
 		pthread_mutex_unlock(&e->xrc_lock);
 		free(g);
 		free(qp);
+		free(xrc);
 		return NULL;
 	}
 	qp->engine = e;
@@ -382,11 +388,12 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	pthread_mutex_init(&qp->lock, NULL);
 	pthread_mutex_init(&qp->wr_lock, NULL);
 	qp->dead = true; /* until it has a core */
-	qp->abandoned = true; /* it has no handle, so no events */
 	qp->ex.qp_base.qp_num = qpn;
 	qp->ex.qp_base.qp_type = IBV_QPT_XRC_RECV;
-	qp->domain = d;
-	qp->guest = g;
+	xrc->domain = d;
+	xrc->guest = g;
+	xrc->abandoned = true; /* no handle, so no events */
+	qp->xrc = xrc;
 	g->qp = qp;
 	g->qpn = qpn;
 	g->used_ns = now;
@@ -466,7 +473,7 @@ static int core_create(struct shca_qp *qp, const uint8_t *w)
 /* LEND or AGAIN; lock held. False: nothing to do with the packet. */
 static bool guest_prepare(struct shca_qp *qp, const uint8_t *w)
 {
-	struct shca_guest *g = qp->guest;
+	struct shca_guest *g = qp->xrc->guest;
 	uint32_t loan = get_be32(w + W_LOAN);
 	struct roce_rsp_state s = shca_word_state(w);
 	bool other, fresh;

@@ -128,7 +128,7 @@ static void word_attr(uint8_t *w, const struct shca_qp *qp)
 	w[W_RD_ATOMIC] = attr.max_dest_rd_atomic;
 	w[W_RNR_TIMER] = attr.min_rnr_timer;
 	w[W_LOCAL] = path->local;
-	shca_domain_key(qp->domain, w + W_DOMAIN);
+	shca_domain_key(qp->xrc->domain, w + W_DOMAIN);
 	memcpy(w + W_SGID, path->sgid.raw, 16);
 	memcpy(w + W_DGID, path->dgid.raw, 16);
 	put_be32(w + W_SCOPE, path->sgid_scope);
@@ -141,9 +141,10 @@ static void word_attr(uint8_t *w, const struct shca_qp *qp)
 static void lend(struct shca_qp *qp, enum word kind, unsigned slot,
 		 const struct roce_rsp_state *s, const struct roce_rx *pkt)
 {
+	const struct shca_loan *l = &qp->xrc->loan;
 	uint8_t w[W_LEN];
 
-	shca_word_begin(w, kind, qp->engine, shca_qpn(qp), qp->loan, qp->qp_id,
+	shca_word_begin(w, kind, qp->engine, shca_qpn(qp), l->number, l->qp_id,
 			s);
 	word_attr(w, qp);
 	/* One that does not leave is a packet that is lost. */
@@ -152,7 +153,7 @@ static void lend(struct shca_qp *qp, enum word kind, unsigned slot,
 
 static void park(struct shca_qp *qp, const struct roce_rx *pkt)
 {
-	struct shca_parked *p, **tail = &qp->parked;
+	struct shca_parked *p, **tail = &qp->xrc->loan.parked;
 	unsigned n = 0;
 
 	for (; *tail; tail = &(*tail)->next)
@@ -181,12 +182,17 @@ static void unpark(struct shca_parked *p)
 
 void shca_loan_forget(struct shca_qp *qp)
 {
-	unpark(qp->parked);
-	qp->parked = NULL;
-	qp->lent = 0;
-	qp->recalled = false;
-	qp->qp_id = 0;
-	qp->not_there = 0;
+	struct shca_loan *l;
+
+	if (!qp->xrc)
+		return;
+	l = &qp->xrc->loan;
+	unpark(l->parked);
+	l->parked = NULL;
+	l->lent = 0;
+	l->recalled = false;
+	l->qp_id = 0;
+	l->not_there = 0;
 }
 
 /*
@@ -197,44 +203,46 @@ void shca_loan_forget(struct shca_qp *qp)
 static void away_rx(struct shca_qp *qp, const struct roce_rx *pkt,
 		    const struct roce_rsp_state *s, uint64_t now)
 {
+	struct shca_loan *l = &qp->xrc->loan;
 	struct engine *e = qp->engine;
 
 	if (psn_diff(pkt->h.psn, s->epsn) < 0) {
-		lend(qp, LEND, qp->lent - 1u, s, pkt);
+		lend(qp, LEND, l->lent - 1u, s, pkt);
 		return;
 	}
-	if (qp->recalled && now < qp->recall_ns + LOAN_LONG_NS &&
-	    psn_diff(pkt->h.psn, qp->recall_psn) > 0) {
+	if (l->recalled && now < l->recall_ns + LOAN_LONG_NS &&
+	    psn_diff(pkt->h.psn, l->recall_psn) > 0) {
 		park(qp, pkt);
 		return;
 	}
-	if (qp->recalled) {
-		unpark(qp->parked);
-		qp->parked = NULL;
-		qp->recalled = false;
+	if (l->recalled) {
+		unpark(l->parked);
+		l->parked = NULL;
+		l->recalled = false;
 	}
-	if (registry_owner(e->registry, pkt->h.xrc_srqn) != qp->lent - 1) {
-		qp->recalled = true;
-		qp->recall_psn = pkt->h.psn;
-		qp->recall_ns = now;
+	if (registry_owner(e->registry, pkt->h.xrc_srqn) != l->lent - 1) {
+		l->recalled = true;
+		l->recall_psn = pkt->h.psn;
+		l->recall_ns = now;
 	}
-	lend(qp, LEND, qp->lent - 1u, s, pkt);
+	lend(qp, LEND, l->lent - 1u, s, pkt);
 }
 
 static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 {
+	struct shca_loan *l = &qp->xrc->loan;
 	struct engine *e = qp->engine;
 	struct roce_rsp_state s;
 	int32_t rel;
 	int slot;
 
 	roce_rsp_get(qp->core, &s);
-	if (qp->lent) {
+	if (l->lent) {
 		/* To ask is a system call. */
-		if (now >= qp->alive_ns + LOAN_LONG_NS &&
-		    registry_alive(e->registry, qp->lent - 1u))
-			qp->alive_ns = now;
-		if (now < qp->alive_ns + LOAN_LONG_NS) {
+		if (now >= l->alive_ns + LOAN_LONG_NS &&
+		    registry_alive(e->registry, l->lent - 1u))
+			l->alive_ns = now;
+		if (now < l->alive_ns + LOAN_LONG_NS) {
 			away_rx(qp, pkt, &s, now);
 			return true;
 		}
@@ -242,7 +250,7 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	}
 	slot = registry_owner(e->registry, pkt->h.xrc_srqn);
 	if (slot < 0 || (unsigned)slot == registry_slot(e->registry) ||
-	    pkt->h.xrc_srqn == qp->not_there)
+	    pkt->h.xrc_srqn == l->not_there)
 		return false;
 	rel = psn_diff(pkt->h.psn, s.epsn);
 	if (rel > 0 || (rel < 0 && !shca_has_answer(pkt)) ||
@@ -260,11 +268,11 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 		if (!s.idle)
 			return true; /* no room on the link: later */
 	}
-	if (!qp->qp_id && !sys_random(&qp->qp_id, sizeof(qp->qp_id)))
+	if (!l->qp_id && !sys_random(&l->qp_id, sizeof(l->qp_id)))
 		return true;
-	qp->loan++;
-	qp->lent = (uint16_t)(slot + 1);
-	qp->alive_ns = now;
+	l->number++;
+	l->lent = (uint16_t)(slot + 1);
+	l->alive_ns = now;
 	lend(qp, LEND, (unsigned)slot, &s, pkt);
 	return true;
 }
@@ -274,9 +282,11 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 /* Whether a word is about the loan that the QP is on. */
 static bool is_lent(const struct shca_qp *qp, const uint8_t *w)
 {
-	return qp->lent && get_be32(w + W_LOAN) == qp->loan &&
-	       get_be64(w + W_QP_ID) == qp->qp_id &&
-	       get_be16(w + W_SLOT) == qp->lent - 1u;
+	const struct shca_loan *l = &qp->xrc->loan;
+
+	return l->lent && get_be32(w + W_LOAN) == l->number &&
+	       get_be64(w + W_QP_ID) == l->qp_id &&
+	       get_be16(w + W_SLOT) == l->lent - 1u;
 }
 
 /* RETURN, perhaps with a packet; lock held. */
@@ -284,15 +294,16 @@ static void taken_back(struct shca_qp *qp, const uint8_t *w,
 		       const struct roce_rx *pkt, uint64_t now)
 {
 	const struct roce_rsp_state s = shca_word_state(w);
-	struct shca_parked *parked = qp->parked, *p;
+	struct shca_loan *l = &qp->xrc->loan;
+	struct shca_parked *parked = l->parked, *p;
 
 	if (w[W_FLAGS] & F_KEEPS) {
 		roce_rsp_set(qp->core, &s);
 		return;
 	}
-	qp->lent = 0;
-	qp->recalled = false;
-	qp->parked = NULL;
+	l->lent = 0;
+	l->recalled = false;
+	l->parked = NULL;
 	if (w[W_FLAGS] & F_FAILED) {
 		int32_t event = (int32_t)get_be32(w + W_EVENT);
 
@@ -306,7 +317,7 @@ static void taken_back(struct shca_qp *qp, const uint8_t *w,
 	} else {
 		roce_rsp_set(qp->core, &s);
 		if (w[W_FLAGS] & F_UNKNOWN)
-			qp->not_there = get_be32(w + W_SRQN);
+			l->not_there = get_be32(w + W_SRQN);
 		if (pkt)
 			shca_qp_rx(qp, pkt, now);
 		/* They may lead to the next loan, and wait again. */
@@ -339,9 +350,9 @@ bool shca_loan_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 
 	if (!qp->engine->registry || !is_request(qp, pkt))
 		return false;
-	if (qp->guest)
+	if (qp->xrc->guest)
 		return shca_guest_rx(qp, pkt, now);
-	return shca_domain_key(qp->domain, key) && home_rx(qp, pkt, now);
+	return shca_domain_key(qp->xrc->domain, key) && home_rx(qp, pkt, now);
 }
 
 uint32_t shca_loan_about(const struct roce_rx *pkt)
@@ -377,7 +388,7 @@ struct shca_qp *shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 			return NULL;
 		return shca_guest_word(e, w, inner, now);
 	case RETURN:
-		if (!mine)
+		if (!mine || !mine->xrc)
 			return NULL;
 		shca_qp_lock(mine);
 		if (!mine->dead && pkt->len > W_LEN && !is_lent(mine, w))

@@ -8,12 +8,13 @@
 #define SOFTHCA_OBJECTS_LOAN_H
 
 #include "engine.h"
+#include "xrc.h"
 
 /* loan.c */
 
 /* A packet for an XRC_RECV QP, or a guest. True: it has gone elsewhere. */
 bool shca_loan_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
-/* The QP begins afresh, or ends. */
+/* The QP begins afresh, or ends; no matter what type it is of. */
 void shca_loan_forget(struct shca_qp *qp);
 /*
  * A packet for QP 0, on the receive side, no QP locked: the number of the QP
@@ -37,16 +38,5 @@ void shca_guest_settle(struct engine *e, uint64_t now);
 /* An SRQ goes, or a domain; no lock. */
 void shca_guest_srq_gone(struct engine *e, struct shca_domain *d, uint32_t num);
 void shca_guest_domain_gone(struct engine *e, struct shca_domain *d);
-
-/*
- * xrc.c: what tells a domain from others in all processes: its inode, and the
- * netdev that its device is named for (false: it is of no inode, so of this
- * process); whether an SRQ is in it; the one with that key (xrc_lock held).
- */
-#define SHCA_DOMAIN_KEY (16 + IFNAMSIZ)
-bool shca_domain_key(const struct shca_domain *d, uint8_t key[SHCA_DOMAIN_KEY]);
-bool shca_domain_has(struct shca_domain *d, uint32_t srqn);
-struct shca_domain *shca_domain_find(struct engine *e,
-				     const uint8_t key[SHCA_DOMAIN_KEY]);
 
 #endif

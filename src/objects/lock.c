@@ -78,6 +78,7 @@ void shca_qp_put(struct shca_qp *qp)
 	if (atomic_fetch_sub_explicit(&qp->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	backlog_free(backlog_take(qp));
+	free(qp->xrc);
 	free(qp);
 }
 

@@ -27,11 +27,9 @@
 #include <stdint.h>
 
 struct engine;
-struct shca_domain;
 struct shca_file;
-struct shca_guest;
-struct shca_parked;
 struct shca_qp;
+struct shca_xrc;
 
 enum shca_kind {
 	SHCA_PD,
@@ -540,25 +538,7 @@ struct shca_qp {
 	void *_Atomic cm_owner; /* gsi.h */
 	_Atomic bool windows; /* of type 2 may be bound to it */
 
-	/* XRC_RECV, see xrc.c: of the QP itself... */
-	struct ibv_xrcd *xrcd;
-	struct shca_domain *domain;
-	struct shca_qp *xrc_next;
-	struct shca_qp *handles; /* under lock, and what follows */
-	unsigned opens;
-	bool abandoned; /* the program has destroyed the first handle */
-	uint16_t lent; /* 1 + slot of the process that has its responder */
-	uint32_t loan; /* its number; see loan.c */
-	uint64_t alive_ns; /* when that process was seen alive */
-	uint64_t recall_ns, qp_id;
-	bool recalled; /* by the request with recall_psn */
-	uint32_t recall_psn;
-	struct shca_parked *parked; /* what came behind it */
-	uint32_t not_there; /* SRQ that its process does not know */
-	/* ...of another handle of it, which has nothing else... */
-	struct shca_qp *real;
-	/* ...and of a guest, which no program knows. */
-	struct shca_guest *guest;
+	struct shca_xrc *xrc; /* xrc.h; NULL of all but XRC_RECV QPs */
 
 	/* wr.c: between wr_start and wr_complete. */
 	pthread_mutex_t wr_lock; /* before lock */
@@ -593,29 +573,6 @@ int shca_qp_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr,
 bool shca_qp_unpolled(struct ibv_qp *qp);
 int shca_mcast_attach(struct ibv_qp *qp, const union ibv_gid *gid);
 int shca_mcast_detach(struct ibv_qp *qp, const union ibv_gid *gid);
-
-/* xrc.c: XRC domains */
-
-int shca_xrcd_open(struct ibv_context *ctx,
-		   const struct ibv_xrcd_init_attr *attr,
-		   struct ibv_xrcd **xrcd);
-int shca_xrcd_close(struct ibv_xrcd *xrcd);
-/* Gives an SRQ a number in the domain, or -errno; takes it back: no QP takes
- * receives of it any more, nor holds one. */
-int shca_xrc_srq_add(struct shca_srq *srq, struct ibv_xrcd *xrcd);
-void shca_xrc_srq_remove(struct shca_srq *srq);
-/* A new XRC_RECV QP; a handle of it goes: true if that was the last, and the
- * QP is to be destroyed; it has been. */
-void shca_xrc_qp_add(struct shca_qp *qp, struct ibv_xrcd *xrcd);
-bool shca_xrc_qp_close(struct shca_qp *qp);
-void shca_xrc_qp_gone(struct shca_qp *real);
-int shca_xrc_qp_open(struct ibv_context *ctx,
-		     const struct ibv_qp_open_attr *attr, struct ibv_qp **qp);
-/* An event of the QP, for its other handles; its lock is held. */
-void shca_xrc_event(struct shca_qp *real, struct ibv_async_event *ev);
-int shca_xrc_env_take(struct roce_qp *core, uint32_t num,
-		      struct roce_recv *out);
-int shca_xrc_env_pd(struct roce_qp *core, uint32_t num, uint32_t *pd);
 
 /* wr.c: fills the slots for these operations; -EOPNOTSUPP if one is unknown
  * to the QP's type. */

@@ -24,7 +24,7 @@ static void flush(struct shca_qp *qp, uint64_t now, bool all)
 	size_t n, sent;
 	int round, err;
 
-	if (qp->guest)
+	if (shca_xrc_is_guest(qp))
 		shca_guest_note(qp);
 	for (round = 0; roce_tx_ready(qp->core); round++) {
 		if (round)
@@ -65,7 +65,7 @@ void shca_qp_flush(struct shca_qp *qp, uint64_t now)
 
 void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 {
-	if (!qp->domain || !shca_loan_rx(qp, pkt, now))
+	if (!qp->xrc || !shca_loan_rx(qp, pkt, now))
 		roce_rx(qp->core, pkt, now);
 }
 
@@ -207,6 +207,13 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	pthread_mutex_init(&ib->mutex, NULL);
 	pthread_cond_init(&ib->cond, NULL);
 
+	if (attr->qp_type == IBV_QPT_XRC_RECV) {
+		qp->xrc = calloc(1, sizeof(*qp->xrc));
+		if (!qp->xrc) {
+			err = -ENOMEM;
+			goto err_free;
+		}
+	}
 	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
 		err = shca_wr_setup(qp, attr->send_ops_flags);
 		if (err)
@@ -306,14 +313,6 @@ static int useful_mask(enum ibv_qp_type type, int mask)
 	return mask;
 }
 
-/* The QP behind a handle. */
-static struct shca_qp *real_qp(struct ibv_qp *ib)
-{
-	struct shca_qp *qp = to_qp(ib);
-
-	return qp->real ? qp->real : qp;
-}
-
 int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 {
 	int err = shca_check(ib, SHCA_QP);
@@ -327,7 +326,7 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	if (err)
 		return err;
 	ctx = to_ctx(ib->context);
-	qp = real_qp(ib);
+	qp = shca_xrc_real(to_qp(ib));
 	mask = useful_mask(ib->qp_type, mask);
 	if (((mask & IBV_QP_PORT) && attr->port_num != 1) ||
 	    ((mask & IBV_QP_PKEY_INDEX) && attr->pkey_index))
@@ -426,7 +425,7 @@ int shca_qp_query(struct ibv_qp *ib, struct ibv_qp_attr *attr, int mask,
 	(void)mask; /* a hint: all of it is cheap */
 	if (err)
 		return err;
-	qp = real_qp(ib);
+	qp = shca_xrc_real(to_qp(ib));
 	pthread_mutex_lock(&qp->modify_lock);
 	shca_qp_lock(qp);
 	roce_qp_query(qp->core, attr, init);
@@ -445,7 +444,7 @@ int shca_qp_query(struct ibv_qp *ib, struct ibv_qp_attr *attr, int mask,
 
 bool shca_qp_unpolled(struct ibv_qp *ib)
 {
-	struct shca_qp *qp = real_qp(ib);
+	struct shca_qp *qp = shca_xrc_real(to_qp(ib));
 
 	if (ib->state != IBV_QPS_RTS)
 		return false;
@@ -468,7 +467,7 @@ static void qp_kill(struct shca_qp *qp)
 	pthread_mutex_lock(&qp->modify_lock);
 	shca_qp_lock(qp);
 	flush(qp, clock_ns(), true); /* the peer waits for ACKs we owe */
-	left = !qp->lent && roce_timewait_init(&w, qp->core);
+	left = !shca_xrc_is_lent(qp) && roce_timewait_init(&w, qp->core);
 	qp->dead = true;
 	shca_loan_forget(qp);
 	roce_qp_destroy(qp->core);
@@ -486,7 +485,7 @@ static void qp_kill(struct shca_qp *qp)
 static void qp_free(struct shca_qp *qp)
 {
 	release(&qp->ex.qp_base);
-	if (qp->domain)
+	if (qp->xrc)
 		shca_xrc_qp_gone(qp);
 	engine_uncount(qp->engine, SHCA_QP);
 	shca_wr_free(qp);
@@ -497,7 +496,7 @@ static void qp_free(struct shca_qp *qp)
 static int xrc_destroy(struct shca_qp *qp)
 {
 	struct shca_context *ctx = to_ctx(qp->ex.qp_base.context);
-	struct shca_qp *real = qp->real ? qp->real : qp;
+	struct shca_qp *real = shca_xrc_real(qp);
 	bool last;
 
 	shca_qp_get(real); /* others may close the last handle meanwhile */
@@ -559,7 +558,7 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 		*bad = wr;
 		return -EIO;
 	}
-	if (qp->real) {
+	if (shca_xrc_is_handle(qp)) {
 		*bad = wr;
 		return -EINVAL;
 	}
@@ -612,7 +611,7 @@ int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
 		*bad = wr;
 		return -EIO;
 	}
-	if (qp->real) {
+	if (shca_xrc_is_handle(qp)) {
 		*bad = wr;
 		return -EINVAL;
 	}

@@ -2,6 +2,7 @@
  * srq.c - shared receive queues
  */
 #include "engine.h"
+#include "xrc.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -18,6 +18,7 @@
  * Between processes of one host nothing is lost unless the user wants it.
  */
 #include "engine.h"
+#include "xrc.h"
 
 #include "base/bytes.h"
 #include "base/sys.h"
@@ -170,7 +171,7 @@ static void count_living(struct engine *e, struct census *c)
 				c->busy = true;
 				continue;
 			}
-			if (!qp->dead && !qp->lent &&
+			if (!qp->dead && !shca_xrc_is_lent(qp) &&
 			    roce_timewait_init(&w, qp->core)) {
 				count(c, &w);
 				c->busy |= roce_tx_ready(qp->core);

@@ -311,7 +311,7 @@ void shca_xrc_srq_remove(struct shca_srq *srq)
 	pthread_rwlock_unlock(&d->numbers);
 	atomic_fetch_sub(&d->nsrq, 1);
 	pthread_mutex_lock(&d->list);
-	for (qp = d->qps; qp; qp = qp->xrc_next) {
+	for (qp = d->qps; qp; qp = qp->xrc->next) {
 		shca_qp_lock(qp);
 		if (!qp->dead) {
 			roce_srq_gone(qp->core, srq->num);
@@ -327,30 +327,32 @@ void shca_xrc_srq_remove(struct shca_srq *srq)
 
 int shca_xrc_env_take(struct roce_qp *core, uint32_t num, struct roce_recv *out)
 {
-	struct shca_qp *qp = roce_qp_owner(core);
+	const struct shca_qp *qp = roce_qp_owner(core);
+	struct shca_domain *d = qp->xrc->domain;
 	struct shca_srq *srq;
 	int err = -ENOENT;
 
-	pthread_rwlock_rdlock(&qp->domain->numbers);
-	srq = *srq_slot(qp->domain, num);
+	pthread_rwlock_rdlock(&d->numbers);
+	srq = *srq_slot(d, num);
 	if (srq)
 		err = shca_srq_take(srq, 0, out);
 	if (!err)
 		out->cq = srq->cq;
-	pthread_rwlock_unlock(&qp->domain->numbers);
+	pthread_rwlock_unlock(&d->numbers);
 	return err;
 }
 
 int shca_xrc_env_pd(struct roce_qp *core, uint32_t num, uint32_t *pd)
 {
-	struct shca_qp *qp = roce_qp_owner(core);
+	const struct shca_qp *qp = roce_qp_owner(core);
+	struct shca_domain *d = qp->xrc->domain;
 	struct shca_srq *srq;
 
-	pthread_rwlock_rdlock(&qp->domain->numbers);
-	srq = *srq_slot(qp->domain, num);
+	pthread_rwlock_rdlock(&d->numbers);
+	srq = *srq_slot(d, num);
 	if (srq)
 		*pd = to_pd(srq->srq.pd)->num;
-	pthread_rwlock_unlock(&qp->domain->numbers);
+	pthread_rwlock_unlock(&d->numbers);
 	return srq ? 0 : -ENOENT;
 }
 
@@ -359,16 +361,17 @@ int shca_xrc_env_pd(struct roce_qp *core, uint32_t num, uint32_t *pd)
 void shca_xrc_qp_add(struct shca_qp *qp, struct ibv_xrcd *ibxrcd)
 {
 	struct shca_xrcd *xrcd = to_xrcd(ibxrcd);
+	struct shca_domain *d = xrcd->domain;
 
-	domain_get(qp->engine, xrcd->domain);
+	domain_get(qp->engine, d);
 	atomic_fetch_add(&xrcd->users, 1);
-	qp->xrcd = ibxrcd;
-	qp->opens = 1;
-	qp->domain = xrcd->domain;
-	pthread_mutex_lock(&qp->domain->list);
-	qp->xrc_next = qp->domain->qps;
-	qp->domain->qps = qp;
-	pthread_mutex_unlock(&qp->domain->list);
+	qp->xrc->xrcd = ibxrcd;
+	qp->xrc->opens = 1;
+	qp->xrc->domain = d;
+	pthread_mutex_lock(&d->list);
+	qp->xrc->next = d->qps;
+	d->qps = qp;
+	pthread_mutex_unlock(&d->list);
 }
 
 int shca_xrc_qp_open(struct ibv_context *ibctx,
@@ -389,8 +392,12 @@ int shca_xrc_qp_open(struct ibv_context *ibctx,
 	    attr->qp_type != IBV_QPT_XRC_RECV)
 		return -EINVAL;
 	qp = calloc(1, sizeof(*qp));
-	if (!qp)
+	if (qp)
+		qp->xrc = calloc(1, sizeof(*qp->xrc));
+	if (!qp || !qp->xrc) {
+		free(qp);
 		return -ENOMEM;
+	}
 	ib = &qp->ex.qp_base;
 	ib->context = ibctx;
 	if (attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT)
@@ -405,22 +412,22 @@ int shca_xrc_qp_open(struct ibv_context *ibctx,
 	d = to_xrcd(attr->xrcd)->domain;
 	pthread_mutex_lock(&d->list);
 	for (real = d->qps; real && shca_qpn(real) != attr->qp_num;)
-		real = real->xrc_next;
+		real = real->xrc->next;
 	if (!real) {
 		pthread_mutex_unlock(&d->list);
-		free(qp);
+		shca_qp_put(qp);
 		return -EINVAL;
 	}
-	qp->real = real;
+	qp->xrc->real = real;
 	shca_qp_get(real);
 	shca_qp_lock(real);
 	ib->state = roce_qp_state(real->core);
-	qp->xrc_next = real->handles;
-	real->handles = qp;
-	real->opens++;
+	qp->xrc->next = real->xrc->handles;
+	real->xrc->handles = qp;
+	real->xrc->opens++;
 	shca_qp_unlock(real);
 	pthread_mutex_unlock(&d->list);
-	qp->xrcd = attr->xrcd;
+	qp->xrc->xrcd = attr->xrcd;
 	atomic_fetch_add(&to_xrcd(attr->xrcd)->users, 1);
 	shca_live_add(&qp->live, ib, SHCA_QP);
 	*out = ib;
@@ -429,42 +436,46 @@ int shca_xrc_qp_open(struct ibv_context *ibctx,
 
 bool shca_xrc_qp_close(struct shca_qp *qp)
 {
-	struct shca_qp *real = qp->real ? qp->real : qp, **p;
+	struct shca_qp *real = shca_xrc_real(qp), **p;
+	struct shca_domain *d = real->xrc->domain;
 	bool last;
 
-	pthread_mutex_lock(&real->domain->list);
+	pthread_mutex_lock(&d->list);
 	shca_qp_lock(real);
-	if (qp->real) {
-		for (p = &real->handles; *p != qp; p = &(*p)->xrc_next)
+	if (qp != real) {
+		for (p = &real->xrc->handles; *p != qp; p = &(*p)->xrc->next)
 			;
-		*p = qp->xrc_next;
+		*p = qp->xrc->next;
 	} else {
-		real->abandoned = true;
+		real->xrc->abandoned = true;
 	}
-	last = !--real->opens;
+	last = !--real->xrc->opens;
 	shca_qp_unlock(real);
 	if (last) {
-		for (p = &real->domain->qps; *p != real; p = &(*p)->xrc_next)
+		for (p = &d->qps; *p != real; p = &(*p)->xrc->next)
 			;
-		*p = real->xrc_next;
+		*p = real->xrc->next;
 	}
-	pthread_mutex_unlock(&real->domain->list);
-	atomic_fetch_sub(&to_xrcd(qp->xrcd)->users, 1);
+	pthread_mutex_unlock(&d->list);
+	atomic_fetch_sub(&to_xrcd(qp->xrc->xrcd)->users, 1);
 	return last;
 }
 
 void shca_xrc_qp_gone(struct shca_qp *real)
 {
-	domain_put(real->engine, real->domain);
+	domain_put(real->engine, real->xrc->domain);
 }
 
 void shca_xrc_event(struct shca_qp *real, struct ibv_async_event *ev)
 {
+	const struct shca_xrc *xrc = real->xrc;
 	struct shca_qp *qp;
 
-	if (real->guest)
+	if (xrc->guest)
 		shca_guest_event(real, ev->event_type);
-	for (qp = real->handles; qp; qp = qp->xrc_next) {
+	if (!xrc->abandoned)
+		shca_async_raise(to_ctx(real->ex.qp_base.context), ev);
+	for (qp = xrc->handles; qp; qp = qp->xrc->next) {
 		ev->element.qp = &qp->ex.qp_base;
 		shca_async_raise(to_ctx(qp->ex.qp_base.context), ev);
 	}
