@@ -220,11 +220,6 @@ static size_t packet_size(const struct roce_pkt *p)
 	return (size_t)p->hdr_len + p->payload + p->pad + ROCE_ICRC_LEN;
 }
 
-static uint32_t packet_qpn(const struct roce_pkt *p)
-{
-	return get_be24(p->hdr + 5);
-}
-
 static bool same_path(const struct roce_path *a, const struct roce_path *b)
 {
 	return a == b ||
@@ -243,8 +238,8 @@ static bool route(struct udp *u, struct route *r, const struct roce_pkt *p)
 		set_path(u, r, p->path);
 		changed = true;
 	}
-	if (changed || r->qpn != packet_qpn(p) || r->to_slot != p->to_slot) {
-		set_destination(u, r, packet_qpn(p), p->to_slot);
+	if (changed || r->qpn != p->dest_qpn || r->to_slot != p->to_slot) {
+		set_destination(u, r, p->dest_qpn, p->to_slot);
 		changed = true;
 	}
 	return changed;
@@ -295,7 +290,7 @@ static void gather(struct udp *u, struct run *run, struct route *r,
 			run->sock = r->private ? r->private : shared_sock(u, r, p);
 			run->size = size;
 		} else if (p->hash != head->hash || size > run->size ||
-			   packet_qpn(p) != r->qpn ||
+			   p->dest_qpn != r->qpn ||
 			   p->to_slot != r->to_slot ||
 			   !same_path(p->path, r->path) ||
 			   run->bytes + size > UDP_MAX_BYTES ||
@@ -649,7 +644,7 @@ static bool admit(struct udp *u, unsigned slot, int64_t bytes)
  */
 static bool is_ack(const struct roce_pkt *p)
 {
-	return (p->hdr[0] & 0x1f) == ROCE_ACK;
+	return (p->opcode & 0x1f) == ROCE_ACK;
 }
 
 size_t udp_send(struct udp *u, const struct roce_batch *b, int *err)

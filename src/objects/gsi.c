@@ -136,7 +136,7 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 		.payload = MAD_LEN,
 		.to_slot = slot < 0 ? 0 : (uint16_t)(slot + 1),
 	};
-	b.pkt[0].hdr_len = (uint16_t)roce_encode(&h, b.pkt[0].hdr);
+	roce_pkt_headers(&b.pkt[0], &h);
 	udp_send(g->e->udp, &b, &err);
 	if (err && g->e->cfg->explain)
 		say("a message of the connection manager cannot be sent: %s",

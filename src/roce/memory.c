@@ -22,10 +22,10 @@ struct roce_pkt *batch_open(struct roce_batch *b)
 void batch_push(struct roce_batch *b, struct roce_pkt *p, struct roce_hdr *h,
 		const struct roce_path *path, uint32_t seed)
 {
-	h->pad = p->pad = (uint8_t)(-(unsigned)p->payload & 3);
+	h->pad = (uint8_t)(-(unsigned)p->payload & 3);
 	h->pkey = ROCE_PKEY_DEFAULT;
 	h->mig_req = true; /* 17.2.8: no path migration here means migrated */
-	p->hdr_len = (uint16_t)roce_encode(h, p->hdr);
+	roce_pkt_headers(p, h);
 	p->path = path;
 	/* A17.4.5.2: the flow label, where the program gives one, picks the
 	 * UDP source port; else each QP has its own. */

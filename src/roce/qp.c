@@ -1021,13 +1021,13 @@ static void complete_sent(struct roce_qp *qp)
 static void take_back(struct roce_qp *qp, const struct roce_batch *b,
 		      size_t sent)
 {
-	uint32_t psn = get_be24(b->pkt[sent].hdr + 9);
+	uint32_t psn = b->pkt[sent].psn;
 	struct roce_requester *r = &qp->req;
 
 	if (qp->sq.head == qp->sq.tail)
 		return; /* flushed while the batch was made */
 	for (size_t i = sent; i < b->n; i++)
-		if (roce_opcode(b->pkt[i].hdr[0])->flags &
+		if (roce_opcode(b->pkt[i].opcode)->flags &
 			    (ROCE_F_READ | ROCE_F_ATOMIC) &&
 		    r->rd_out)
 			r->rd_out--;
@@ -1051,8 +1051,8 @@ void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 	bool responses;
 
 	assert(sent <= n);
-	responses = n && (b->pkt[0].hdr[0] == ROCE_CNP ||
-			  roce_opcode(b->pkt[0].hdr[0])->flags &
+	responses = n && (b->pkt[0].opcode == ROCE_CNP ||
+			  roce_opcode(b->pkt[0].opcode)->flags &
 				  ROCE_F_RESPONSE);
 	qp->stats.tx_pkts += sent;
 	if (responses) {

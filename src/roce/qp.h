@@ -30,7 +30,11 @@
 #define ROCE_MAX_QP_WR 16384
 #define ROCE_MAX_RD_ATOMIC 128
 
-/* A packet to send: headers in place, payload by reference. */
+/*
+ * A packet to send: headers in place, payload by reference. What the link, or
+ * the core when the link had no room, has to know of the headers stands beside
+ * them: nobody parses what was encoded here.
+ */
 struct roce_pkt {
 	const struct roce_path *path;
 	uint32_t hash;    /* same for the packets of one flow: picks the socket */
@@ -38,11 +42,27 @@ struct roce_pkt {
 	uint16_t niov;
 	uint16_t hdr_len;
 	uint16_t payload; /* bytes in those pieces */
-	uint8_t pad;      /* zero bytes to put between payload and ICRC */
 	uint16_t to_slot; /* 1 + slot of the process of this host that it is
 			   * for; 0: whose the destination QPN is */
+	uint32_t dest_qpn;
+	uint32_t psn;
+	uint8_t opcode;
+	uint8_t syndrome; /* of an AETH */
+	uint8_t pad;      /* zero bytes to put between payload and ICRC */
 	uint8_t hdr[ROCE_HDR_MAX];
 };
+
+/* Puts the headers in place. h->pad is the packet's padding. */
+static inline void roce_pkt_headers(struct roce_pkt *p,
+				    const struct roce_hdr *h)
+{
+	p->dest_qpn = h->dest_qpn;
+	p->psn = h->psn;
+	p->opcode = h->opcode;
+	p->syndrome = h->syndrome;
+	p->pad = h->pad;
+	p->hdr_len = (uint16_t)roce_encode(h, p->hdr);
+}
 
 #define ROCE_BATCH 64
 #define ROCE_BATCH_IOV 256

@@ -304,26 +304,24 @@ void rsp_tx_done(struct roce_qp *qp, const struct roce_batch *b, size_t sent)
 	struct roce_responder *r = &qp->rsp;
 
 	for (size_t i = b->n; i-- > sent;) {
-		uint32_t psn = get_be24(b->pkt[i].hdr + 9);
+		const struct roce_pkt *p = &b->pkt[i];
 
-		if (b->pkt[i].hdr[0] == ROCE_CNP)
+		if (p->opcode == ROCE_CNP)
 			continue; /* the next mark brings another */
-		if ((b->pkt[i].hdr[0] & 0x1f) == ROCE_ACK) {
-			uint8_t syndrome = b->pkt[i].hdr[ROCE_BTH_LEN];
-
-			if ((syndrome & ROCE_AETH_KIND) == ROCE_AETH_ACK) {
+		if ((p->opcode & 0x1f) == ROCE_ACK) {
+			if ((p->syndrome & ROCE_AETH_KIND) == ROCE_AETH_ACK) {
 				r->ack_pending = qp->state != IBV_QPS_ERR;
 			} else if (!r->nak_pending) {
 				r->nak_pending = true;
-				r->nak_syndrome = syndrome;
-				r->nak_psn = psn;
+				r->nak_syndrome = p->syndrome;
+				r->nak_psn = p->psn;
 			}
 			continue;
 		}
 		/* The same PSN may be due twice: the later is taken back. */
 		for (uint32_t k = r->resp_tail; k-- != r->resp_head;) {
 			struct roce_response *e = resp_at(r, k);
-			int32_t at = psn_diff(psn, e->psn);
+			int32_t at = psn_diff(p->psn, e->psn);
 
 			if (at >= 0 && (uint32_t)at < e->next) {
 				e->next = (uint32_t)at;

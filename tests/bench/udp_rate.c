@@ -81,7 +81,7 @@ static void fill(uint32_t qpn, size_t n, size_t payload)
 					.iov = (uint32_t)batch.niov,
 					.niov = 1,
 					.payload = (uint16_t)payload };
-		p->hdr_len = (uint16_t)roce_encode(&h, p->hdr);
+		roce_pkt_headers(p, &h);
 		batch.iov[batch.niov++] = (struct iovec){ data[i], payload };
 	}
 }

@@ -159,9 +159,8 @@ static void batch_add(struct roce_batch *b, const struct roce_path *path,
 		.hash = qpn,
 		.iov = (uint32_t)b->niov,
 		.payload = (uint16_t)payload,
-		.pad = h.pad,
 	};
-	p->hdr_len = (uint16_t)roce_encode(&h, p->hdr);
+	roce_pkt_headers(p, &h);
 	if (payload > 10) { /* in two pieces */
 		b->iov[b->niov++] = (struct iovec){ data[b->n], 10 };
 		b->iov[b->niov++] =
@@ -2235,8 +2234,7 @@ static void *send_thread(void *arg)
 		for (size_t k = 0; k < b->n; k++) {
 			b->pkt[k].path = &t->path;
 			b->pkt[k].hash = (uint32_t)(uintptr_t)t >> 4;
-			b->pkt[k].hdr_len =
-				(uint16_t)roce_encode(&h, b->pkt[k].hdr);
+			roce_pkt_headers(&b->pkt[k], &h);
 		}
 		while (!n && clock_ns() < end)
 			n = udp_send(t->n->u, b, &err);
