@@ -313,9 +313,9 @@ int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
 }
 
 /* Who has asked for an event may be about to wait for it. */
-static bool cq_spins(const struct shca_cq *cq)
+static bool cq_armed(const struct shca_cq *cq)
 {
-	return atomic_load_explicit(&cq->armed, memory_order_relaxed) ==
+	return atomic_load_explicit(&cq->armed, memory_order_relaxed) !=
 	       SHCA_UNARMED;
 }
 
@@ -328,7 +328,7 @@ int shca_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 	if (engine_dead(cq->engine))
 		return -EIO;
 	if (cq_empty(cq)) {
-		engine_poll(cq->engine, cq_spins(cq));
+		engine_poll(cq->engine, cq_armed(cq));
 		if (cq_empty(cq))
 			return 0;
 	}
@@ -425,7 +425,7 @@ static int cq_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 		pthread_mutex_lock(&cq->poll_lock);
 	if (cq_next(cq))
 		return 0;
-	engine_poll(cq->engine, cq_spins(cq));
+	engine_poll(cq->engine, cq_armed(cq));
 	if (cq_next(cq))
 		return 0;
 	if (!cq->single_threaded)

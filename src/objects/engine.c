@@ -7,17 +7,7 @@
  * answer, run timers that are due. The link's receive side is a trylock, so
  * they do not wait for each other, unless one has had it for long.
  *
- * A program that spins in ibv_poll_cq() and a thread that wakes for every
- * packet would fight for the CPU, so the thread steps back. But a program may
- * as well spin on its own memory until a peer's RDMA WRITE changes it, and only
- * now and then poll; then nobody but the thread can receive that write, and it
- * must not be late. What tells the two apart is the time that a program spends
- * outside of this library. The rule: a program that polls and has not been away
- * for more than AWAY_NS at a time for TAKEOVER_NS takes the socket over; one
- * whose CQ is armed does not, for it may be about to sleep. Having stepped
- * back, the thread looks after a while whether polls still happen, and watches
- * the socket again when they do not, or as soon as a program arms a CQ. If that
- * comes soon, the next takeover takes longer.
+ * Which of them receives, and when the other steps back: engine/presence.h.
  *
  * A QP has at most one entry in the timer heap, due at or before the deadline
  * of its core. Deadlines mostly move away, so an entry is looked at again when
@@ -56,12 +46,7 @@
 #define TOUCHED_MAX 32
 #define THREAD_ROUNDS 16
 
-#define AWAY_NS 3000
-#define TAKEOVER_NS 200000
-#define TAKEOVER_MAX_NS 2000000
-#define WORTH_NS 5000000
-#define BUSY_NS 20000
-#define IDLE_NS 20000 /* no poll for so long: nobody polls */
+/* Between looks whether programs still poll. */
 #define PAUSE_MIN_NS 100000
 #define PAUSE_MAX_NS 1000000
 
@@ -183,7 +168,7 @@ void engine_timer_set(struct engine *e, struct shca_qp *qp, uint64_t due)
 	pthread_mutex_unlock(&e->timer_lock);
 
 	/* Those who made the thread step back run the timers. */
-	if (due < atomic_load(&e->sleep_until) && !atomic_load(&e->back))
+	if (due < atomic_load(&e->sleep_until) && !presence_is_back(&e->presence))
 		wake(e);
 }
 
@@ -200,7 +185,7 @@ void engine_timer_drop(struct engine *e, struct shca_qp *qp)
 void engine_due(struct engine *e, _Atomic uint64_t *what, uint64_t due)
 {
 	atomic_store(what, due);
-	if (due < atomic_load(&e->sleep_until) && !atomic_load(&e->back))
+	if (due < atomic_load(&e->sleep_until) && !presence_is_back(&e->presence))
 		wake(e);
 }
 
@@ -446,8 +431,8 @@ static int progress(struct engine *e, uint64_t now)
 	r.cur = NULL;
 	r.n = 0;
 	n = udp_poll(e->udp, RX_BUDGET, rx, &r);
-	if (n != -EBUSY && atomic_load_explicit(&e->busy, memory_order_relaxed))
-		atomic_store_explicit(&e->busy, 0, memory_order_relaxed);
+	if (n != -EBUSY)
+		presence_unblocked(&e->presence);
 	round_end(&r);
 	if (timers_due(e, now))
 		timers_run(e, now);
@@ -466,10 +451,9 @@ static void step_back(struct engine *e)
 	struct epoll_event ev = { .events = 0, .data.fd = udp_fd(e->udp) };
 
 	pthread_mutex_lock(&e->thread_lock);
-	if (!atomic_load(&e->back) &&
+	if (!presence_is_back(&e->presence) &&
 	    epoll_ctl(e->epoll_fd, EPOLL_CTL_MOD, ev.data.fd, &ev) == 0) {
-		e->back_since = clock_ns();
-		atomic_store(&e->back, true);
+		presence_step_back(&e->presence, clock_ns());
 		wake(e); /* so that it begins to look now and then */
 	}
 	pthread_mutex_unlock(&e->thread_lock);
@@ -481,66 +465,24 @@ static void step_forward(struct engine *e, uint64_t now)
 				  .data.fd = udp_fd(e->udp) };
 
 	pthread_mutex_lock(&e->thread_lock);
-	if (atomic_load(&e->back)) {
-		uint64_t took = now - e->back_since;
-		uint64_t next = atomic_load(&e->takeover);
-
-		/* It was not worth it: be slower to believe it next time. */
-		if (took < WORTH_NS)
-			next = next * 2 > TAKEOVER_MAX_NS ? TAKEOVER_MAX_NS
-							  : next * 2;
-		else
-			next = TAKEOVER_NS;
-		atomic_store(&e->takeover, next);
-		atomic_store(&e->back, false);
+	if (presence_step_forward(&e->presence, now))
 		epoll_ctl(e->epoll_fd, EPOLL_CTL_MOD, ev.data.fd, &ev);
-	}
 	pthread_mutex_unlock(&e->thread_lock);
 }
 
-void engine_present(struct engine *e, uint64_t from, uint64_t until)
-{
-	uint64_t seen = atomic_load_explicit(&e->seen, memory_order_relaxed);
-
-	if (from > seen + AWAY_NS)
-		atomic_store_explicit(&e->since, from, memory_order_relaxed);
-	if (until > seen)
-		atomic_store_explicit(&e->seen, until, memory_order_relaxed);
-}
-
-/*
- * Another thread is receiving. If it is for long, it may well wait for the CPU
- * that this one spins on. Where many threads poll it is always another one, and
- * nobody waits: those who do have to be woken, one by one.
- */
-static void engine_yield(struct engine *e, uint64_t now)
-{
-	uint64_t since = atomic_load_explicit(&e->busy, memory_order_relaxed);
-
-	if (!since) {
-		atomic_store_explicit(&e->busy, now, memory_order_relaxed);
-	} else if (now > since + BUSY_NS) {
-		udp_poll_wait(e->udp);
-		atomic_store_explicit(&e->busy, 0, memory_order_relaxed);
-	}
-}
-
-int engine_poll(struct engine *e, bool spins)
+int engine_poll(struct engine *e, bool armed)
 {
 	uint64_t from = clock_ns(), until = from;
 	int n;
 
 	n = progress(e, from);
-	if (n > 0)
+	if (n > 0) {
 		until = clock_ns();
-	else if (n == -EBUSY)
-		engine_yield(e, from);
-	engine_present(e, from, until);
-	atomic_store_explicit(&e->polled, until, memory_order_relaxed);
-	if (spins && !atomic_load_explicit(&e->back, memory_order_relaxed) &&
-	    until > atomic_load_explicit(&e->takeover, memory_order_relaxed) +
-			    atomic_load_explicit(&e->since,
-						 memory_order_relaxed) &&
+	} else if (n == -EBUSY && presence_blocked(&e->presence, from)) {
+		udp_poll_wait(e->udp);
+		presence_unblocked(&e->presence);
+	}
+	if (presence_polled(&e->presence, from, until, armed) &&
 	    atomic_load_explicit(&e->started, memory_order_relaxed))
 		step_back(e);
 	return n;
@@ -550,10 +492,10 @@ void engine_watch(struct engine *e)
 {
 	uint64_t now;
 
-	if (!atomic_load_explicit(&e->back, memory_order_relaxed))
+	if (!presence_is_back(&e->presence))
 		return;
 	now = clock_ns();
-	atomic_store_explicit(&e->since, now, memory_order_relaxed);
+	presence_sleeps(&e->presence, now);
 	step_forward(e, now);
 }
 
@@ -681,7 +623,7 @@ static void *thread_main(void *arg)
 		due = min_u64(atomic_load(&e->next_due),
 			      atomic_load(&e->cm_due));
 		due = min_u64(due, atomic_load(&e->timewait_due));
-		if (atomic_load(&e->back))
+		if (presence_is_back(&e->presence))
 			until = clock_ns() + pause;
 		if (due < until)
 			until = due;
@@ -703,8 +645,8 @@ static void *thread_main(void *arg)
 				continue;
 		}
 		now = clock_ns();
-		if (atomic_load(&e->back)) {
-			if (now < IDLE_NS + atomic_load(&e->polled)) {
+		if (presence_is_back(&e->presence)) {
+			if (!presence_idle(&e->presence, now)) {
 				pause = pause * 2 > PAUSE_MAX_NS ? PAUSE_MAX_NS
 								 : pause * 2;
 				if (timers_due(e, now))
@@ -1181,7 +1123,7 @@ static int engine_create(struct engine **out)
 	pthread_mutex_init(&e->ctx_lock, NULL);
 	pthread_mutex_init(&e->timer_lock, NULL);
 	pthread_mutex_init(&e->thread_lock, NULL);
-	atomic_store(&e->takeover, TAKEOVER_NS);
+	presence_init(&e->presence);
 	atomic_store(&e->next_due, UINT64_MAX);
 	atomic_store(&e->cm_due, UINT64_MAX);
 	atomic_store(&e->timewait_due, UINT64_MAX);

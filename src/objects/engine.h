@@ -10,6 +10,7 @@
 
 #include "objects.h"
 
+#include "engine/presence.h"
 #include "host/config.h"
 #include "host/registry.h"
 #include "link/udp.h"
@@ -112,14 +113,7 @@ struct engine {
 	int epoll_fd, wake_fd, netdev_fd;
 	_Atomic uint64_t sleep_until; /* the thread sleeps until then */
 
-	/* Written by programs that poll, on a cache line of their own. */
-	_Alignas(64) _Atomic uint64_t seen; /* when one was last in here */
-	_Atomic uint64_t busy; /* since when all have found the link taken */
-	_Atomic uint64_t polled; /* when one last found its CQ empty */
-	_Atomic uint64_t since; /* they have hardly been away since then */
-	_Atomic bool back; /* the thread has stepped back */
-	_Atomic uint64_t takeover; /* how long until it does */
-	uint64_t back_since;	   /* under thread_lock */
+	struct presence presence;
 };
 
 /* Counts an object of one kind; -ENOMEM when there are SHCA_MAX_OBJECTS. */
@@ -158,13 +152,11 @@ void engine_unwatch_fd(struct engine *e, int fd);
 
 /*
  * What a program does that finds its CQ empty: receives packets, sends what
- * that leads to, runs timers. Returns how many packets there were. spins: it
- * may be taken for one that polls on and on.
+ * that leads to, runs timers. Returns how many packets there were. armed: the
+ * CQ is, see presence_polled().
  */
-int engine_poll(struct engine *e, bool spins);
+int engine_poll(struct engine *e, bool armed);
 
-/* A program has been in here from one time until the other. */
-void engine_present(struct engine *e, uint64_t from_ns, uint64_t until_ns);
 /* A program is about to sleep until something happens. */
 void engine_watch(struct engine *e);
 

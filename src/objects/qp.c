@@ -584,7 +584,7 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 	if (!roce_tx_patient(qp->core))
 		shca_qp_flush(qp, now);
 	shca_qp_unlock(qp);
-	engine_present(qp->engine, now, clock_ns());
+	presence_note(&qp->engine->presence, now, clock_ns());
 	return err;
 }
 

@@ -423,9 +423,9 @@ static void busy_means_all_the_time(void **state)
 
 	(void)state;
 	assert_non_null(cq);
-	atomic_store(&e->busy, 1);
+	atomic_store(&e->presence.blocked, 1);
 	poll_once(cq);
-	assert_int_equal(atomic_load(&e->busy), 0);
+	assert_int_equal(atomic_load(&e->presence.blocked), 0);
 	assert_int_equal(ibv_destroy_cq(cq), 0);
 }
 

@@ -1,0 +1,94 @@
+/*
+ * presence.h - whether programs are here to receive, or the thread has to
+ *
+ * A program that spins in ibv_poll_cq() and a thread that wakes for every
+ * packet would fight for the CPU, so the thread steps back. But a program may
+ * as well spin on its own memory until a peer's RDMA WRITE changes it, and only
+ * now and then poll; then nobody but the thread can receive that write, and it
+ * must not be late. What tells the two apart is the time that a program spends
+ * outside of this library. The rules:
+ *
+ * - Programs take over once they have polled for PRESENCE_TAKEOVER_NS and were
+ *   never away for more than PRESENCE_AWAY_NS at a time. A poll of a CQ that is
+ *   armed takes nothing over, since the program may be about to sleep.
+ * - The thread steps forward again when a program arms a CQ, or when there was
+ *   no poll for PRESENCE_IDLE_NS.
+ * - If it has to do so within PRESENCE_WORTH_NS, the next takeover takes twice
+ *   as long, up to PRESENCE_TAKEOVER_MAX_NS; if not, as long as the first one.
+ *
+ * All is counted for the process, not for each program's thread. Any thread
+ * may call any of this at any time, but for the two functions that need the
+ * caller's lock. There is neither a clock nor I/O in here: times are arguments,
+ * in nanoseconds of CLOCK_MONOTONIC, and never 0.
+ */
+#ifndef SOFTHCA_ENGINE_PRESENCE_H
+#define SOFTHCA_ENGINE_PRESENCE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PRESENCE_AWAY_NS 3000
+#define PRESENCE_TAKEOVER_NS 200000
+#define PRESENCE_TAKEOVER_MAX_NS 2000000
+#define PRESENCE_WORTH_NS 5000000
+#define PRESENCE_IDLE_NS 20000
+#define PRESENCE_BLOCKED_NS 20000
+
+/* Programs write it in every poll: it has a cache line of its own. */
+struct presence {
+	_Alignas(64) _Atomic uint64_t seen; /* a program was last in here */
+	_Atomic uint64_t polled; /* and polled last */
+	_Atomic uint64_t since; /* they have hardly been away since then */
+	_Atomic uint64_t blocked; /* they find the link taken since; 0: not */
+	_Atomic uint64_t back; /* the thread has stepped back since; 0: not */
+	_Atomic uint64_t takeover; /* how long they poll before it does */
+};
+
+void presence_init(struct presence *p);
+
+/* A program has been in the library from one time until the other. */
+void presence_note(struct presence *p, uint64_t from, uint64_t until);
+
+/*
+ * The same for one that has polled. armed: a CQ is, so that it may be about to
+ * sleep. True: the thread is to step back.
+ */
+bool presence_polled(struct presence *p, uint64_t from, uint64_t until,
+		     bool armed);
+
+/* A program arms a CQ: the time before a takeover begins again. */
+void presence_sleeps(struct presence *p, uint64_t now);
+
+/* No program has polled for a while. */
+bool presence_idle(const struct presence *p, uint64_t now);
+
+static inline bool presence_is_back(const struct presence *p)
+{
+	return atomic_load(&p->back);
+}
+
+/*
+ * The thread steps back or forward; with a lock of the caller's, which others
+ * who call them have as well. False: it has done so before.
+ */
+bool presence_step_back(struct presence *p, uint64_t now);
+bool presence_step_forward(struct presence *p, uint64_t now);
+
+/*
+ * A program that polls has found that another thread is receiving. True: that
+ * has been so for PRESENCE_BLOCKED_NS, so the other may well wait for the CPU
+ * that this one spins on, and this one is to wait for it. Where many threads
+ * poll it is always another one, and nobody waits: those who do have to be
+ * woken, one by one.
+ */
+bool presence_blocked(struct presence *p, uint64_t now);
+
+/* Somebody has received, or waited until it could. */
+static inline void presence_unblocked(struct presence *p)
+{
+	if (atomic_load_explicit(&p->blocked, memory_order_relaxed))
+		atomic_store_explicit(&p->blocked, 0, memory_order_relaxed);
+}
+
+#endif
