@@ -14,9 +14,9 @@
 #define SOFTHCA_OBJECTS_OBJECTS_H
 
 #include "host/netdev.h"
-#include "roce/keys.h"
+#include "qp/keys.h"
 #include "roce/qp.h"
-#include "roce/rq.h"
+#include "qp/rq.h"
 
 #include <errno.h>
 #include <infiniband/verbs.h>

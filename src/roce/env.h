@@ -10,7 +10,7 @@
 #ifndef SOFTHCA_ROCE_ENV_H
 #define SOFTHCA_ROCE_ENV_H
 
-#include "keys.h"
+#include "qp/keys.h"
 
 #include <infiniband/verbs.h>
 

@@ -19,7 +19,7 @@
 #define SOFTHCA_ROCE_QP_H
 
 #include "env.h"
-#include "rq.h"
+#include "qp/rq.h"
 
 #include "wire/roce.h"
 

@@ -38,7 +38,7 @@ static void call(void (*hook)(void))
 	(call(before_counting_in), FETCH_ADD(p, n, order))
 #define atomic_fetch_sub_explicit(p, n, order)                                 \
 	(call(before_counting_out), FETCH_SUB(p, n, order))
-#include "roce/keys.c"
+#include "qp/keys.c"
 
 /* Who has not seen the key before. */
 #define keys_get_local(k, key) keys_get_local(k, key, &(uint32_t){ 0 })

@@ -4,7 +4,7 @@
 #include "unit.h"
 
 #include "base/bytes.h"
-#include "roce/rq.h"
+#include "qp/rq.h"
 
 #include <errno.h>
 

@@ -14,8 +14,8 @@
  * were taken are gone. So a region's memory is never touched after
  * ibv_dereg_mr() has returned.
  */
-#ifndef SOFTHCA_ROCE_KEYS_H
-#define SOFTHCA_ROCE_KEYS_H
+#ifndef SOFTHCA_QP_KEYS_H
+#define SOFTHCA_QP_KEYS_H
 
 #include <infiniband/verbs.h>
 #include <stdatomic.h>

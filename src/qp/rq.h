@@ -4,8 +4,8 @@
  * A ring of receive work requests. The lock of its owner (QP or SRQ) covers
  * all of it.
  */
-#ifndef SOFTHCA_ROCE_RQ_H
-#define SOFTHCA_ROCE_RQ_H
+#ifndef SOFTHCA_QP_RQ_H
+#define SOFTHCA_QP_RQ_H
 
 #include <infiniband/verbs.h>
 #include <stdbool.h>
