@@ -512,7 +512,7 @@ static uint32_t depth_for(uint32_t cqe)
 
 static struct shca_cqe *ring_alloc(const struct shca_cq *cq, uint32_t depth)
 {
-	return roce_mem_alloc(&cq->mem, depth * sizeof(struct shca_cqe),
+	return qp_mem_alloc(&cq->mem, depth * sizeof(struct shca_cqe),
 			      SHCA_MEM_CQ);
 }
 
@@ -628,7 +628,7 @@ int shca_cq_resize(struct ibv_cq *ibcq, int cqe)
 		ring = old;
 	}
 	pthread_mutex_unlock(&cq->lock);
-	roce_mem_free(&cq->mem, ring);
+	qp_mem_free(&cq->mem, ring);
 	return err;
 }
 
@@ -660,7 +660,7 @@ int shca_cq_destroy(struct ibv_cq *ibcq)
 	}
 	engine_uncount(cq->engine, SHCA_CQ);
 	atomic_fetch_sub(&ctx->users, 1);
-	roce_mem_free(&cq->mem, cq->ring);
+	qp_mem_free(&cq->mem, cq->ring);
 	if (cq->parent)
 		shca_pd_put(cq->parent);
 	free(cq);

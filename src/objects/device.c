@@ -351,23 +351,23 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 	attr->vendor_id = cfg->vendor_id ? cfg->vendor_id : 0xffffff;
 	attr->vendor_part_id = cfg->part_id;
 	attr->max_qp = SHCA_MAX_OBJECTS;
-	attr->max_qp_wr = ROCE_MAX_QP_WR;
+	attr->max_qp_wr = QP_MAX_WR;
 	attr->device_cap_flags =
 		IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID |
 		IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SRQ_RESIZE |
 		IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_XRC |
 		IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
 		IBV_DEVICE_MEM_MGT_EXTENSIONS;
-	attr->max_sge = ROCE_MAX_SGE;
-	attr->max_sge_rd = ROCE_MAX_SGE;
+	attr->max_sge = QP_MAX_SGE;
+	attr->max_sge_rd = QP_MAX_SGE;
 	attr->max_cq = SHCA_MAX_OBJECTS;
 	attr->max_cqe = SHCA_MAX_CQE;
 	attr->max_mr = (int)ctx->engine->keys.count;
 	attr->max_pd = SHCA_MAX_OBJECTS;
 	attr->max_mw = SHCA_MAX_OBJECTS;
-	attr->max_qp_rd_atom = ROCE_MAX_RD_ATOMIC;
-	attr->max_qp_init_rd_atom = ROCE_MAX_RD_ATOMIC;
-	attr->max_res_rd_atom = ROCE_MAX_RD_ATOMIC * SHCA_MAX_OBJECTS;
+	attr->max_qp_rd_atom = QP_MAX_RD_ATOMIC;
+	attr->max_qp_init_rd_atom = QP_MAX_RD_ATOMIC;
+	attr->max_res_rd_atom = QP_MAX_RD_ATOMIC * SHCA_MAX_OBJECTS;
 	attr->atomic_cap = IBV_ATOMIC_HCA;
 	attr->max_mcast_grp = SHCA_MAX_MCAST_GRP;
 	attr->max_mcast_qp_attach = SHCA_MAX_MCAST_QP;
@@ -375,8 +375,8 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 		SHCA_MAX_MCAST_GRP * SHCA_MAX_MCAST_QP;
 	attr->max_ah = SHCA_MAX_OBJECTS;
 	attr->max_srq = SHCA_MAX_OBJECTS;
-	attr->max_srq_wr = ROCE_MAX_QP_WR;
-	attr->max_srq_sge = ROCE_MAX_SGE;
+	attr->max_srq_wr = QP_MAX_WR;
+	attr->max_srq_sge = QP_MAX_SGE;
 	attr->max_pkeys = 1;
 	attr->local_ca_ack_delay =
 		12; /* 16.8 ms: a scheduler's, not a chip's */
@@ -447,7 +447,7 @@ int shca_query_port(struct shca_device *dev, uint32_t port,
 		first.ifindex ? netdev_ib_mtu(first.mtu) : IBV_MTU_1024;
 	attr->gid_tbl_len = dev->gid_tbl_len;
 	attr->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
-	attr->max_msg_sz = ROCE_MAX_MSG;
+	attr->max_msg_sz = QP_MAX_MSG;
 	attr->pkey_tbl_len = 1;
 	attr->max_vl_num = 1;
 	attr->active_width = 2; /* 4x */

@@ -889,7 +889,7 @@ static int env_complete(struct roce_qp *core, void *cq, const struct ibv_wc *wc,
 }
 
 static int env_srq_take(struct roce_qp *core, void *srq, uint64_t room,
-			struct roce_recv *out)
+			struct qp_recv *out)
 {
 	(void)core;
 	return shca_srq_take(srq, room, out);

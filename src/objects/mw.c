@@ -135,7 +135,7 @@ int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 /* What may be bound to what, in the order of 10.6.7.2.2; r may be NULL. */
 static bool bind_allowed(const struct shca_qp *qp, const struct key_entry *w,
 			 const struct key_entry *r,
-			 const struct roce_bind *bind)
+			 const struct qp_bind *bind)
 {
 	const uint32_t pd = to_pd(qp->ex.qp_base.pd)->num;
 	const uint32_t write = IBV_ACCESS_REMOTE_WRITE |
@@ -163,7 +163,7 @@ static bool bind_allowed(const struct shca_qp *qp, const struct key_entry *w,
 
 static void window_bind(struct engine *e, const struct shca_qp *qp,
 		 struct key_entry *w, struct key_entry *r,
-		 const struct roce_bind *bind)
+		 const struct qp_bind *bind)
 {
 	const uint32_t on_demand = r->access & IBV_ACCESS_ON_DEMAND;
 	const struct key_entry entry = {
@@ -182,7 +182,7 @@ static void window_bind(struct engine *e, const struct shca_qp *qp,
 		    bind->rkey);
 }
 
-int shca_mw_env_bind(struct roce_qp *core, const struct roce_bind *how)
+int shca_mw_env_bind(struct roce_qp *core, const struct qp_bind *how)
 {
 	struct shca_qp *qp = roce_qp_owner(core);
 	struct engine *e = qp->engine;

@@ -239,7 +239,7 @@ static inline struct shca_pd *to_pd(struct ibv_pd *pd)
 }
 
 /* What a program's allocator is asked for: lower half of resource_type. */
-enum { SHCA_MEM_SQ = ROCE_MEM_SQ, SHCA_MEM_RQ = ROCE_MEM_RQ, SHCA_MEM_CQ };
+enum { SHCA_MEM_SQ = QP_MEM_SQ, SHCA_MEM_RQ = QP_MEM_RQ, SHCA_MEM_CQ };
 
 int shca_pd_alloc(struct ibv_context *ctx, struct ibv_pd **pd);
 int shca_pd_parent(struct ibv_context *ctx,
@@ -252,7 +252,7 @@ void shca_pd_unimport(struct ibv_pd *pd);
 void shca_pd_get(struct ibv_pd *pd);
 void shca_pd_put(struct ibv_pd *pd);
 /* Memory for queues: of the PD's allocator, or ours; pd may be NULL. */
-struct roce_mem shca_pd_mem(struct ibv_pd *pd);
+struct qp_mem shca_pd_mem(struct ibv_pd *pd);
 
 int shca_td_alloc(struct ibv_context *ctx, const struct ibv_td_init_attr *attr,
 		  struct ibv_td **td);
@@ -360,7 +360,7 @@ int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw,
 		 struct ibv_mw_bind *bind);
 /* Unbinds the windows of type 2 that are bound to a QP that goes. */
 void shca_mw_qp_gone(struct shca_qp *qp);
-int shca_mw_env_bind(struct roce_qp *core, const struct roce_bind *how);
+int shca_mw_env_bind(struct roce_qp *core, const struct qp_bind *how);
 int shca_mw_env_invalidate(struct roce_qp *core, uint32_t rkey);
 
 /* cq.c: completion queues and channels */
@@ -387,7 +387,7 @@ struct shca_cq {
 	struct engine *engine;
 	_Atomic unsigned users; /* QPs, a send and a receive side each; SRQs */
 	struct ibv_pd *parent; /* whose allocator the ring is from, or NULL */
-	struct roce_mem mem;
+	struct qp_mem mem;
 
 	pthread_mutex_t lock; /* of what follows; after a QP's */
 	struct shca_cqe *ring;
@@ -451,7 +451,7 @@ struct shca_srq {
 	uint32_t async_reported; /* the context's async_lock */
 	_Atomic unsigned users;
 	pthread_mutex_t lock; /* of what follows; after a QP's */
-	struct roce_rq rq;
+	struct qp_rq rq;
 	uint32_t limit;
 };
 
@@ -467,7 +467,7 @@ int shca_srq_query(struct ibv_srq *srq, struct ibv_srq_attr *attr);
 int shca_srq_destroy(struct ibv_srq *srq);
 int shca_srq_post(struct ibv_srq *srq, struct ibv_recv_wr *wr,
 		  struct ibv_recv_wr **bad);
-int shca_srq_take(struct shca_srq *srq, uint64_t room, struct roce_recv *out);
+int shca_srq_take(struct shca_srq *srq, uint64_t room, struct qp_recv *out);
 
 /* ah.c */
 

@@ -284,9 +284,9 @@ static void mem_free(void *arg, void *mem)
 		free(p);
 }
 
-struct roce_mem shca_pd_mem(struct ibv_pd *pd)
+struct qp_mem shca_pd_mem(struct ibv_pd *pd)
 {
-	return (struct roce_mem){
+	return (struct qp_mem){
 		.alloc = mem_alloc,
 		.free = mem_free,
 		.arg = pd ? to_pd(pd) : NULL,

@@ -24,8 +24,8 @@ static int init_check(const struct ibv_srq_init_attr_ex *attr)
 	if (type == IBV_SRQT_XRC &&
 	    ((attr->comp_mask & xrc) != xrc || !attr->xrcd || !attr->cq))
 		return -EINVAL;
-	if (!attr->attr.max_wr || attr->attr.max_wr > ROCE_MAX_QP_WR ||
-	    attr->attr.max_sge > ROCE_MAX_SGE)
+	if (!attr->attr.max_wr || attr->attr.max_wr > QP_MAX_WR ||
+	    attr->attr.max_sge > QP_MAX_SGE)
 		return -EINVAL;
 	return 0;
 }
@@ -33,7 +33,7 @@ static int init_check(const struct ibv_srq_init_attr_ex *attr)
 int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **out)
 {
 	struct ibv_pd *pd = attr->pd;
-	struct roce_mem mem;
+	struct qp_mem mem;
 	struct shca_srq *srq;
 	struct engine *e;
 	int err;
@@ -52,7 +52,7 @@ int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **out)
 		return err;
 	mem = shca_pd_mem(pd);
 	srq = calloc(1, sizeof(*srq));
-	err = srq ? roce_rq_init(&srq->rq, attr->attr.max_wr,
+	err = srq ? qp_rq_init(&srq->rq, attr->attr.max_wr,
 				 attr->attr.max_sge, to_pd(pd)->num, &mem)
 		  : -ENOMEM;
 	if (err) {
@@ -84,7 +84,7 @@ int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **out)
 	return 0;
 
 err_free:
-	roce_rq_fini(&srq->rq);
+	qp_rq_fini(&srq->rq);
 	free(srq);
 	engine_uncount(e, SHCA_SRQ);
 	return err;
@@ -103,13 +103,13 @@ int shca_srq_modify(struct ibv_srq *ibsrq, const struct ibv_srq_attr *attr,
 		return -EINVAL;
 	pthread_mutex_lock(&srq->lock);
 	max_wr = mask & IBV_SRQ_MAX_WR ? attr->max_wr : srq->rq.max_wr;
-	if (!max_wr || max_wr > ROCE_MAX_QP_WR ||
-	    max_wr < roce_rq_count(&srq->rq) ||
+	if (!max_wr || max_wr > QP_MAX_WR ||
+	    max_wr < qp_rq_count(&srq->rq) ||
 	    ((mask & IBV_SRQ_LIMIT) && attr->srq_limit > max_wr) ||
 	    (!(mask & IBV_SRQ_LIMIT) && srq->limit > max_wr))
 		err = -EINVAL;
 	if (!err && (mask & IBV_SRQ_MAX_WR))
-		err = roce_rq_resize(&srq->rq, max_wr);
+		err = qp_rq_resize(&srq->rq, max_wr);
 	if (!err && (mask & IBV_SRQ_LIMIT))
 		srq->limit = attr->srq_limit;
 	pthread_mutex_unlock(&srq->lock);
@@ -148,7 +148,7 @@ int shca_srq_destroy(struct ibv_srq *ibsrq)
 		atomic_fetch_sub(&srq->cq->users, 1);
 	}
 	shca_async_drop(ctx, ibsrq, SHCA_SRQ);
-	roce_rq_fini(&srq->rq);
+	qp_rq_fini(&srq->rq);
 	engine_uncount(ctx->engine, SHCA_SRQ);
 	shca_pd_put(ibsrq->pd);
 	free(srq);
@@ -167,7 +167,7 @@ int shca_srq_post(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
 	}
 	pthread_mutex_lock(&srq->lock);
 	for (; wr; wr = wr->next) {
-		err = roce_rq_post(&srq->rq, wr);
+		err = qp_rq_post(&srq->rq, wr);
 		if (err) {
 			*bad = wr;
 			break;
@@ -177,7 +177,7 @@ int shca_srq_post(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
 	return err;
 }
 
-int shca_srq_take(struct shca_srq *srq, uint64_t room, struct roce_recv *out)
+int shca_srq_take(struct shca_srq *srq, uint64_t room, struct qp_recv *out)
 {
 	struct ibv_async_event ev = {
 		.event_type = IBV_EVENT_SRQ_LIMIT_REACHED,
@@ -187,8 +187,8 @@ int shca_srq_take(struct shca_srq *srq, uint64_t room, struct roce_recv *out)
 	int err;
 
 	pthread_mutex_lock(&srq->lock);
-	err = roce_rq_take(&srq->rq, room, out);
-	if (!err && roce_rq_count(&srq->rq) < srq->limit) {
+	err = qp_rq_take(&srq->rq, room, out);
+	if (!err && qp_rq_count(&srq->rq) < srq->limit) {
 		srq->limit = 0; /* once per arming */
 		low = true;
 	}

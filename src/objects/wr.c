@@ -12,8 +12,8 @@
 
 struct shca_wr {
 	struct ibv_send_wr wr;
-	struct ibv_sge sge[ROCE_MAX_SGE];
-	uint8_t *data; /* inline data, ROCE_MAX_INLINE bytes, or NULL */
+	struct ibv_sge sge[QP_MAX_SGE];
+	uint8_t *data; /* inline data, QP_MAX_INLINE bytes, or NULL */
 };
 
 static struct shca_qp *from_ex(struct ibv_qp_ex *ex)
@@ -50,7 +50,7 @@ static struct ibv_send_wr *wr_begin(struct ibv_qp_ex *ex,
 	if (qp->wr_count == qp->wr_size) {
 		uint32_t size = qp->wr_size ? 2 * qp->wr_size : 16;
 
-		w = size > 2 * ROCE_MAX_QP_WR
+		w = size > 2 * QP_MAX_WR
 			    ? NULL
 			    : realloc(qp->wr, size * sizeof(*w));
 		if (!w) {
@@ -192,7 +192,7 @@ static void wr_set_sge_list(struct ibv_qp_ex *ex, size_t n,
 
 	if (!w)
 		return;
-	if (n > ROCE_MAX_SGE) {
+	if (n > QP_MAX_SGE) {
 		wr_fail(qp, EINVAL);
 		return;
 	}
@@ -219,13 +219,13 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *ex, size_t n,
 	if (!w)
 		return;
 	if (!w->data)
-		w->data = malloc(ROCE_MAX_INLINE);
+		w->data = malloc(QP_MAX_INLINE);
 	if (!w->data) {
 		wr_fail(qp, ENOMEM);
 		return;
 	}
 	for (i = 0; i < n; i++) {
-		if (buf[i].length > ROCE_MAX_INLINE - len) {
+		if (buf[i].length > QP_MAX_INLINE - len) {
 			wr_fail(qp, EINVAL);
 			return;
 		}

@@ -325,7 +325,7 @@ void shca_xrc_srq_remove(struct shca_srq *srq)
 	domain_put(e, d);
 }
 
-int shca_xrc_env_take(struct roce_qp *core, uint32_t num, struct roce_recv *out)
+int shca_xrc_env_take(struct roce_qp *core, uint32_t num, struct qp_recv *out)
 {
 	const struct shca_qp *qp = roce_qp_owner(core);
 	struct shca_domain *d = qp->xrc->domain;

@@ -85,7 +85,7 @@ int shca_xrc_qp_open(struct ibv_context *ctx,
 /* An event of the QP, for all its handles, or its guest; its lock is held. */
 void shca_xrc_event(struct shca_qp *real, struct ibv_async_event *ev);
 int shca_xrc_env_take(struct roce_qp *core, uint32_t num,
-		      struct roce_recv *out);
+		      struct qp_recv *out);
 int shca_xrc_env_pd(struct roce_qp *core, uint32_t num, uint32_t *pd);
 
 /*

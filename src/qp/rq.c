@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_LENGTH 0x80000000u /* max_msg_sz of the port */
-
 struct slot {
 	uint64_t wr_id;
 	uint64_t length;
@@ -21,17 +19,17 @@ struct slot {
 	struct ibv_sge sge[];
 };
 
-static struct slot *slot_at(const struct roce_rq *rq, uint32_t pos)
+static struct slot *slot_at(const struct qp_rq *rq, uint32_t pos)
 {
 	return (void *)(rq->ring + (pos & (rq->depth - 1)) * rq->stride);
 }
 
-void *roce_mem_alloc(const struct roce_mem *mem, size_t size, unsigned what)
+void *qp_mem_alloc(const struct qp_mem *mem, size_t size, unsigned what)
 {
 	return mem->alloc ? mem->alloc(mem->arg, size, what) : malloc(size);
 }
 
-void roce_mem_free(const struct roce_mem *mem, void *p)
+void qp_mem_free(const struct qp_mem *mem, void *p)
 {
 	if (mem->alloc)
 		mem->free(mem->arg, p);
@@ -39,15 +37,15 @@ void roce_mem_free(const struct roce_mem *mem, void *p)
 		free(p);
 }
 
-int roce_rq_init(struct roce_rq *rq, uint32_t max_wr, uint32_t max_sge,
-		 uint32_t pd, const struct roce_mem *mem)
+int qp_rq_init(struct qp_rq *rq, uint32_t max_wr, uint32_t max_sge,
+		 uint32_t pd, const struct qp_mem *mem)
 {
 	uint32_t depth;
 
-	if (max_sge > ROCE_MAX_SGE || max_wr > 1u << 31)
+	if (max_sge > QP_MAX_SGE || max_wr > 1u << 31)
 		return -EINVAL;
 	depth = round_up_pow2(max_wr);
-	*rq = (struct roce_rq){
+	*rq = (struct qp_rq){
 		.depth = depth,
 		.max_wr = max_wr,
 		.max_sge = max_sge,
@@ -58,21 +56,21 @@ int roce_rq_init(struct roce_rq *rq, uint32_t max_wr, uint32_t max_sge,
 	if (mem)
 		rq->mem = *mem;
 	if (max_wr) {
-		rq->ring = roce_mem_alloc(&rq->mem, depth * rq->stride,
-					  ROCE_MEM_RQ);
+		rq->ring = qp_mem_alloc(&rq->mem, depth * rq->stride,
+					  QP_MEM_RQ);
 		if (!rq->ring)
 			return -ENOMEM;
 	}
 	return 0;
 }
 
-void roce_rq_fini(struct roce_rq *rq)
+void qp_rq_fini(struct qp_rq *rq)
 {
-	roce_mem_free(&rq->mem, rq->ring);
-	*rq = (struct roce_rq){ 0 };
+	qp_mem_free(&rq->mem, rq->ring);
+	*rq = (struct qp_rq){ 0 };
 }
 
-int roce_rq_post(struct roce_rq *rq, const struct ibv_recv_wr *wr)
+int qp_rq_post(struct qp_rq *rq, const struct ibv_recv_wr *wr)
 {
 	uint64_t length = 0;
 	struct slot *s;
@@ -82,9 +80,9 @@ int roce_rq_post(struct roce_rq *rq, const struct ibv_recv_wr *wr)
 		return -EINVAL;
 	for (i = 0; i < wr->num_sge; i++)
 		length += wr->sg_list[i].length;
-	if (length > MAX_LENGTH)
+	if (length > QP_MAX_MSG)
 		return -EINVAL;
-	if (roce_rq_count(rq) >= rq->max_wr)
+	if (qp_rq_count(rq) >= rq->max_wr)
 		return -ENOMEM;
 
 	s = slot_at(rq, rq->tail);
@@ -97,7 +95,7 @@ int roce_rq_post(struct roce_rq *rq, const struct ibv_recv_wr *wr)
 	return 0;
 }
 
-int roce_rq_take(struct roce_rq *rq, uint64_t room, struct roce_recv *out)
+int qp_rq_take(struct qp_rq *rq, uint64_t room, struct qp_recv *out)
 {
 	const struct slot *s;
 
@@ -116,20 +114,20 @@ int roce_rq_take(struct roce_rq *rq, uint64_t room, struct roce_recv *out)
 	return 0;
 }
 
-int roce_rq_resize(struct roce_rq *rq, uint32_t max_wr)
+int qp_rq_resize(struct qp_rq *rq, uint32_t max_wr)
 {
-	struct roce_rq to;
+	struct qp_rq to;
 	uint32_t pos;
 	int err;
 
-	if (max_wr < roce_rq_count(rq))
+	if (max_wr < qp_rq_count(rq))
 		return -EINVAL;
-	err = roce_rq_init(&to, max_wr, rq->max_sge, rq->pd, &rq->mem);
+	err = qp_rq_init(&to, max_wr, rq->max_sge, rq->pd, &rq->mem);
 	if (err)
 		return err;
 	for (pos = rq->head; pos != rq->tail; pos++)
 		memcpy(slot_at(&to, to.tail++), slot_at(rq, pos), rq->stride);
-	roce_mem_free(&rq->mem, rq->ring);
+	qp_mem_free(&rq->mem, rq->ring);
 	*rq = to;
 	return 0;
 }

@@ -15,7 +15,7 @@
 #include <infiniband/verbs.h>
 
 struct roce_qp;
-struct roce_recv;
+struct qp_recv;
 
 /* Why a packet for a QP did nothing there. */
 enum roce_drop {
@@ -33,7 +33,7 @@ enum roce_drop {
 };
 
 /* A bind: keys rather than pointers, which a program may have freed since. */
-struct roce_bind {
+struct qp_bind {
 	uint32_t rkey;	 /* the window's from now on; its index says which */
 	uint32_t lkey;	 /* of the region */
 	uint32_t access; /* enum ibv_access_flags */
@@ -53,9 +53,9 @@ struct roce_env {
 	int (*complete)(struct roce_qp *qp, void *cq, const struct ibv_wc *wc,
 			bool solicited);
 
-	/* Takes the oldest WQE of a shared receive queue: roce_rq_take(). */
+	/* Takes the oldest WQE of a shared receive queue: qp_rq_take(). */
 	int (*srq_take)(struct roce_qp *qp, void *srq, uint64_t room,
-			struct roce_recv *out);
+			struct qp_recv *out);
 
 	/*
 	 * XRC: takes a WQE of the SRQ with this number, and says where it
@@ -63,7 +63,7 @@ struct roce_env {
 	 * -EAGAIN: empty. NULL: no XRC here.
 	 */
 	int (*xrc_srq_take)(struct roce_qp *qp, uint32_t srqn,
-			    struct roce_recv *out);
+			    struct qp_recv *out);
 
 	/*
 	 * XRC: whose keys a request names that is for the SRQ with this number
@@ -78,7 +78,7 @@ struct roce_env {
 	 * wait for others' references to a key.
 	 */
 	int (*invalidate)(struct roce_qp *qp, uint32_t rkey);
-	int (*bind_mw)(struct roce_qp *qp, const struct roce_bind *bind);
+	int (*bind_mw)(struct roce_qp *qp, const struct qp_bind *bind);
 
 	/*
 	 * Runs fn(arg), which reads or writes memory of a program in

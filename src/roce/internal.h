@@ -45,7 +45,7 @@ struct roce_wqe {
 	bool local;      /* no packets: LOCAL_INV, BIND_MW */
 	bool drop;       /* UD message over the MTU: completes, sends nothing */
 	bool executed;   /* local operation done */
-	struct roce_bind bind;
+	struct qp_bind bind;
 	uint8_t data[] __attribute__((aligned(8)));
 };
 
@@ -138,7 +138,7 @@ struct roce_responder {
 	uint32_t msn;
 	enum resp_in in;
 	bool recv_valid; /* recv holds a WQE taken and not completed */
-	struct roce_recv recv;
+	struct qp_recv recv;
 	uint32_t recv_srqn; /* XRC: of which SRQ */
 	uint32_t offset; /* bytes of the message placed */
 	uint64_t va;     /* write: next byte's address */
@@ -212,7 +212,7 @@ struct roce_qp {
 	struct ibv_qp_attr attr; /* as set by the program */
 
 	struct roce_sq sq;
-	struct roce_rq rq;
+	struct qp_rq rq;
 	struct roce_requester req;
 	struct roce_pace pace;
 	struct roce_responder rsp;
@@ -295,10 +295,10 @@ void qp_to_sqe(struct roce_qp *qp);
 /* Completes the oldest send WQE. Returns false if the CQ had no room. */
 bool sq_complete(struct roce_qp *qp, enum ibv_wc_status status);
 /* Returns false if the CQ had no room: the QP is in ERR then. */
-bool recv_complete(struct roce_qp *qp, const struct roce_recv *r,
+bool recv_complete(struct roce_qp *qp, const struct qp_recv *r,
 		   struct ibv_wc *wc, bool solicited);
-/* RQ or SRQ: roce_rq_take(). */
-int recv_take(struct roce_qp *qp, uint64_t room, struct roce_recv *out);
+/* RQ or SRQ: qp_rq_take(). */
+int recv_take(struct roce_qp *qp, uint64_t room, struct qp_recv *out);
 void sq_check_drained(struct roce_qp *qp);
 
 /* requester.c */

@@ -21,11 +21,11 @@ static int check_cap(const struct roce_qp_init *init)
 {
 	const struct ibv_qp_cap *c = &init->cap;
 
-	if (c->max_send_wr > ROCE_MAX_QP_WR || c->max_send_sge > ROCE_MAX_SGE ||
-	    c->max_inline_data > ROCE_MAX_INLINE)
+	if (c->max_send_wr > QP_MAX_WR || c->max_send_sge > QP_MAX_SGE ||
+	    c->max_inline_data > QP_MAX_INLINE)
 		return -EINVAL;
 	if (!init->srq &&
-	    (c->max_recv_wr > ROCE_MAX_QP_WR || c->max_recv_sge > ROCE_MAX_SGE))
+	    (c->max_recv_wr > QP_MAX_WR || c->max_recv_sge > QP_MAX_SGE))
 		return -EINVAL;
 	return 0;
 }
@@ -48,8 +48,8 @@ static int sq_init(struct roce_qp *qp)
 	sq->depth = round_up_pow2(sq->max_wr);
 	if (!sq->max_wr)
 		return 0;
-	sq->ring = roce_mem_alloc(&qp->rq.mem, sq->depth * sq->stride,
-				  ROCE_MEM_SQ);
+	sq->ring = qp_mem_alloc(&qp->rq.mem, sq->depth * sq->stride,
+				  QP_MEM_SQ);
 	return sq->ring ? 0 : -ENOMEM;
 }
 
@@ -112,7 +112,7 @@ int roce_qp_create(struct roce_qp **out, struct roce_qp_init *init)
 			init->cap.max_send_sge *
 				(uint32_t)sizeof(struct ibv_sge));
 	qp->cap = init->cap;
-	err = roce_rq_init(&qp->rq, qp->cap.max_recv_wr, qp->cap.max_recv_sge,
+	err = qp_rq_init(&qp->rq, qp->cap.max_recv_wr, qp->cap.max_recv_sge,
 			   qp->pd, &init->mem);
 	if (err)
 		goto err_free;
@@ -123,7 +123,7 @@ int roce_qp_create(struct roce_qp **out, struct roce_qp_init *init)
 	return 0;
 
 err_free_rq:
-	roce_rq_fini(&qp->rq);
+	qp_rq_fini(&qp->rq);
 err_free:
 	free(qp);
 	return err;
@@ -132,8 +132,8 @@ err_free:
 void roce_qp_destroy(struct roce_qp *qp)
 {
 	rsp_fini(qp);
-	roce_mem_free(&qp->rq.mem, qp->sq.ring);
-	roce_rq_fini(&qp->rq);
+	qp_mem_free(&qp->rq.mem, qp->sq.ring);
+	qp_rq_fini(&qp->rq);
 	free(qp);
 }
 
@@ -217,7 +217,7 @@ bool sq_complete(struct roce_qp *qp, enum ibv_wc_status status)
 	return qp->env->complete(qp, qp->send_cq, &wc, false) == 0;
 }
 
-bool recv_complete(struct roce_qp *qp, const struct roce_recv *r,
+bool recv_complete(struct roce_qp *qp, const struct qp_recv *r,
 		   struct ibv_wc *wc, bool solicited)
 {
 	wc->wr_id = r->wr_id;
@@ -231,10 +231,10 @@ bool recv_complete(struct roce_qp *qp, const struct roce_recv *r,
 	return false;
 }
 
-int recv_take(struct roce_qp *qp, uint64_t room, struct roce_recv *out)
+int recv_take(struct roce_qp *qp, uint64_t room, struct qp_recv *out)
 {
 	return qp->srq ? qp->env->srq_take(qp, qp->srq, room, out) :
-			 roce_rq_take(&qp->rq, room, out);
+			 qp_rq_take(&qp->rq, room, out);
 }
 
 /* ---- ends -------------------------------------------------------------- */
@@ -246,7 +246,7 @@ static void flush_sq(struct roce_qp *qp)
 	qp->sq.nxt = qp->sq.head;
 }
 
-static void flush_recv(struct roce_qp *qp, const struct roce_recv *r)
+static void flush_recv(struct roce_qp *qp, const struct qp_recv *r)
 {
 	struct ibv_wc wc = {
 		.status = IBV_WC_WR_FLUSH_ERR,
@@ -258,7 +258,7 @@ static void flush_recv(struct roce_qp *qp, const struct roce_recv *r)
 
 static void flush_rq(struct roce_qp *qp)
 {
-	struct roce_recv r;
+	struct qp_recv r;
 
 	if (qp->rsp.recv_valid) {
 		qp->rsp.recv_valid = false;
@@ -270,7 +270,7 @@ static void flush_rq(struct roce_qp *qp)
 		qp->env->event(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
 		return;
 	}
-	while (!roce_rq_take(&qp->rq, 0, &r))
+	while (!qp_rq_take(&qp->rq, 0, &r))
 		flush_recv(qp, &r);
 }
 
@@ -320,12 +320,12 @@ void qp_fail(struct roce_qp *qp, enum ibv_event_type event)
 
 static void qp_reset(struct roce_qp *qp)
 {
-	struct roce_recv r;
+	struct qp_recv r;
 
 	qp->rsp.nak_pending = false;
 	go_quiet(qp);
 	qp->sq.head = qp->sq.nxt = qp->sq.tail = 0;
-	while (!roce_rq_take(&qp->rq, 0, &r))
+	while (!qp_rq_take(&qp->rq, 0, &r))
 		;
 	rsp_fini(qp);
 	memset(&qp->req, 0, sizeof(qp->req));
@@ -464,9 +464,9 @@ static int check_values(const struct ibv_qp_attr *a, int mask,
 	    (mask & IBV_QP_MIN_RNR_TIMER && a->min_rnr_timer > 31) ||
 	    (mask & IBV_QP_DEST_QPN && a->dest_qp_num > 0xffffff) ||
 	    (mask & IBV_QP_MAX_QP_RD_ATOMIC &&
-	     a->max_rd_atomic > ROCE_MAX_RD_ATOMIC) ||
+	     a->max_rd_atomic > QP_MAX_RD_ATOMIC) ||
 	    (mask & IBV_QP_MAX_DEST_RD_ATOMIC &&
-	     a->max_dest_rd_atomic > ROCE_MAX_RD_ATOMIC) ||
+	     a->max_dest_rd_atomic > QP_MAX_RD_ATOMIC) ||
 	    (mask & IBV_QP_PATH_MIG_STATE &&
 	     a->path_mig_state != IBV_MIG_MIGRATED))
 		return -EINVAL;
@@ -670,7 +670,7 @@ static int64_t take_data(const struct roce_qp *qp, struct roce_wqe *w,
 		}
 		length += s->length;
 	}
-	if (length > ROCE_MAX_MSG)
+	if (length > QP_MAX_MSG)
 		return -EINVAL;
 	w->num_sge = inl ? 0 : (uint32_t)wr->num_sge;
 	if (w->num_sge)
@@ -697,7 +697,7 @@ static int take_bind(const struct roce_qp *qp, struct roce_wqe *w,
 		return -EINVAL;
 	/* Others of the program may look at it, or bind the same window. */
 	__atomic_store_n(&mw->rkey, rkey, __ATOMIC_RELAXED);
-	w->bind = (struct roce_bind){
+	w->bind = (struct qp_bind){
 		.rkey = rkey,
 		.lkey = info->mr ? info->mr->lkey : 0,
 		.access = info->mw_access_flags,
@@ -854,7 +854,7 @@ int roce_post_recv(struct roce_qp *qp, const struct ibv_recv_wr *wr)
 	if (qp->srq || qp->state == IBV_QPS_RESET ||
 	    qp->type == IBV_QPT_XRC_SEND || qp->type == IBV_QPT_XRC_RECV)
 		return -EINVAL;
-	err = roce_rq_post(&qp->rq, wr);
+	err = qp_rq_post(&qp->rq, wr);
 	if (!err && qp->state == IBV_QPS_ERR)
 		flush_rq(qp);
 	return err;

@@ -25,10 +25,9 @@
 
 #include <sys/uio.h>
 
-#define ROCE_MAX_MSG 0x80000000u /* 2 GiB; max_msg_sz of the port */
-#define ROCE_MAX_INLINE 1024
-#define ROCE_MAX_QP_WR 16384
-#define ROCE_MAX_RD_ATOMIC 128
+#define QP_MAX_INLINE 1024
+#define QP_MAX_WR 16384
+#define QP_MAX_RD_ATOMIC 128
 
 /*
  * A packet to send: headers in place, payload by reference. What the link, or
@@ -102,7 +101,7 @@ struct roce_qp_init {
 	void *srq; /* or NULL */
 	struct ibv_qp_cap cap;
 	bool sq_sig_all;
-	struct roce_mem mem;
+	struct qp_mem mem;
 	uint32_t seed; /* of what varies per QP without changing its meaning */
 };
 

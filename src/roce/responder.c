@@ -643,7 +643,7 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt)
 	} else {
 		return PASS;
 	}
-	if (f & ROCE_F_RETH && len > ROCE_MAX_MSG)
+	if (f & ROCE_F_RETH && len > QP_MAX_MSG)
 		return V_INVALID;
 	if (!(qp->attr.qp_access_flags & flag)) {
 		explain_access(qp, what, h, flag, name);

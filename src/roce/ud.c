@@ -75,7 +75,7 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	static const uint8_t no_grh[GRH_LEN];
-	struct roce_recv recv;
+	struct qp_recv recv;
 	uint32_t bad = 0;
 	int err;
 	struct ibv_wc wc = {

@@ -154,7 +154,7 @@ static void fuzz_post(struct input *in, struct sim_qp *q, uint64_t id)
 	if (!(byte(in) & 1))
 		sim_post_send(q, &wr);
 	else if (roce_qp_type(q->qp) == IBV_QPT_XRC_RECV)
-		roce_rq_post(&q->node->srq, &rr);
+		qp_rq_post(&q->node->srq, &rr);
 	else
 		sim_post_recv(q, &rr);
 }

@@ -55,20 +55,20 @@ static int env_complete(struct roce_qp *qp, void *cq, const struct ibv_wc *wc,
 }
 
 static int env_srq_take(struct roce_qp *qp, void *srq, uint64_t room,
-			struct roce_recv *out)
+			struct qp_recv *out)
 {
 	(void)qp;
-	return roce_rq_take(srq, room, out);
+	return qp_rq_take(srq, room, out);
 }
 
 static int env_xrc_take(struct roce_qp *qp, uint32_t srqn,
-			struct roce_recv *out)
+			struct qp_recv *out)
 {
 	struct sim_qp *q = roce_qp_owner(qp);
 
 	if (srqn != SIM_XRC_SRQN)
 		return -ENOENT;
-	if (roce_rq_take(&q->node->srq, 0, out))
+	if (qp_rq_take(&q->node->srq, 0, out))
 		return -EAGAIN;
 	out->cq = q->recv;
 	return 0;
@@ -82,7 +82,7 @@ static int env_xrc_pd(struct roce_qp *qp, uint32_t srqn, uint32_t *pd)
 }
 
 /* Windows, in short: one region, of everybody's, and no counting. */
-static int env_bind(struct roce_qp *qp, const struct roce_bind *b)
+static int env_bind(struct roce_qp *qp, const struct qp_bind *b)
 {
 	struct sim_qp *q = roce_qp_owner(qp);
 	uint32_t slot = keys_slot(&q->node->keys, b->rkey);
@@ -198,7 +198,7 @@ static void node_init(struct sim *s, int i)
 		.explain = env_explain,
 	};
 	n->next_qpn = 0x1000u * (uint32_t)(i + 1);
-	roce_rq_init(&n->srq, 1024, 4, 1, NULL);
+	qp_rq_init(&n->srq, 1024, 4, 1, NULL);
 }
 
 struct sim *sim_new(uint64_t seed)
@@ -230,7 +230,7 @@ void sim_free(struct sim *s)
 			free(n->qp[k].send);
 			free(n->qp[k].recv);
 		}
-		roce_rq_fini(&n->srq);
+		qp_rq_fini(&n->srq);
 		free(n->keys.entry);
 		free(n->mem);
 	}

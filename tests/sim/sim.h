@@ -61,7 +61,7 @@ struct sim_node {
 	struct sim_qp qp[SIM_QPS];
 	size_t nqp;
 	uint32_t next_qpn;
-	struct roce_rq srq;
+	struct qp_rq srq;
 };
 
 struct sim_link {

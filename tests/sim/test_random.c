@@ -230,7 +230,7 @@ static void post_recv(struct sim *sim, struct side *s)
 	if (s->rq == s->q)
 		CHECK(sim_post_recv(s->q, &wr) == 0);
 	else
-		CHECK(roce_rq_post(&me->srq, &wr) == 0);
+		CHECK(qp_rq_post(&me->srq, &wr) == 0);
 }
 
 static void check_sends(struct side *s)

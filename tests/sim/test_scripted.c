@@ -1120,7 +1120,7 @@ static void srq_serves_many(void **state)
 			.wr_id = i, .sg_list = &sge, .num_sge = 1
 		};
 
-		assert_int_equal(roce_rq_post(&sim->node[1].srq, &wr), 0);
+		assert_int_equal(qp_rq_post(&sim->node[1].srq, &wr), 0);
 	}
 	for (int i = 2; i >= 0; i--)
 		post_to(a[i], IBV_WR_SEND, 0, 4000);
@@ -1161,7 +1161,7 @@ static void xrc_reaches_the_srq(void **state)
 	sim->link.loss = 0.1;
 	sim_connect(a, b, &sim_conn_default);
 	memset(sim->node[0].mem, 0x42, 5000);
-	assert_int_equal(roce_rq_post(&sim->node[1].srq, &rr), 0);
+	assert_int_equal(qp_rq_post(&sim->node[1].srq, &rr), 0);
 	assert_int_equal(sim_post_send(a, &wr), 0);
 	wr.opcode = IBV_WR_RDMA_READ;
 	wr.wr.rdma.remote_addr = (uintptr_t)sim->node[1].mem;
@@ -2835,7 +2835,7 @@ static void ud_too_long_is_dropped(void **state)
 		p.b->node->env.dropped = count_drops;
 		sge = (struct ibv_sge){ (uintptr_t)p.b->node->mem, 100,
 					p.b->node->lkey };
-		assert_int_equal(srq ? roce_rq_post(&p.b->node->srq, &rr) :
+		assert_int_equal(srq ? qp_rq_post(&p.b->node->srq, &rr) :
 				       sim_post_recv(p.b, &rr), 0);
 		for (uint32_t i = 0; i < 3; i++)
 			post(p.a, IBV_WR_SEND, 0, 61 + 300 * i, 0, 0x11, 0);
@@ -2845,7 +2845,7 @@ static void ud_too_long_is_dropped(void **state)
 		assert_int_equal(p.b->events, 0);
 		assert_int_equal(drops[ROCE_DROP_QKEY], 3);
 		if (srq)
-			assert_int_equal(roce_rq_count(&p.b->node->srq), 1);
+			assert_int_equal(qp_rq_count(&p.b->node->srq), 1);
 		post(p.a, IBV_WR_SEND, 0, 60, 0, 0x11, 0);
 		settle(&p);
 		wc = sim_poll(p.b->recv);
