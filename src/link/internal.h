@@ -21,6 +21,7 @@
 #define UDP_MAX_BYTES 65000 /* payload of one datagram or GSO run */
 /* What a datagram costs a receive buffer beyond its bytes, about. */
 #define DATAGRAM_COST 1024
+#define PORT_RETRY_NS 1000000000u /* between attempts at one that is taken */
 
 /*
  * A packet that reached the wrong process of this host travels on to the right
@@ -74,8 +75,8 @@ struct packet {
 
 /*
  * How we reach a slot: from a socket that is bound to its private port, too
- * (udp.c). Whoever sends counts himself among the senders first, and a socket
- * of an earlier process of the slot is closed when there are none.
+ * (udp_private.c). Whoever sends counts himself among the senders first, and a
+ * socket of an earlier process of the slot is closed when there are none.
  */
 struct peer {
 	struct claim *_Atomic claim[2]; /* [v4] */
@@ -137,10 +138,20 @@ static inline bool gid_equal(const union ibv_gid *a, const union ibv_gid *b)
 }
 
 /* udp.c */
-socklen_t udp_sockaddr(struct sockaddr_storage *ss, const union ibv_gid *gid,
-		       uint32_t scope, uint16_t port);
+/* Has the link's descriptor readable when fd is. Returns 0 or -errno. */
+int udp_watch(struct udp *u, int fd, void *ptr);
+
+/* udp_bind.c */
+/* Leases or sockets have changed. Called with the registry's lock held. */
+void udp_steer(void *arg);
 /* A packet for qpn, another process's, came to s. */
 void udp_misdelivered(struct udp *u, struct rx_sock *s, uint32_t qpn);
+/* The end of all sockets at port 4791: others find out by the registry. */
+void udp_unbind_all(struct udp *u);
+
+/* udp_private.c */
+int private_open(struct udp *u);
+void private_close(struct udp *u);
 
 /*
  * The socket to send to a slot's private port from, or NULL where there is

@@ -7,9 +7,10 @@
  * eventfd keeps the link's descriptor readable meanwhile.
  *
  * Where packets come from decides what is trusted. To the private port only
- * this user's processes on this host can send (udp.c), their own packets and
- * those that they hand over. Neither is checked for its ICRC, which the former
- * do not have and the latter have already passed. All others carry one.
+ * this user's processes on this host can send (udp_private.c), their own
+ * packets and those that they hand over. Neither is checked for its ICRC, which
+ * the former do not have and the latter have already passed. All others carry
+ * one.
  *
  * Everything in here belongs to whoever holds rx_lock.
  */

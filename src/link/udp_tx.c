@@ -27,6 +27,7 @@
  * member.
  */
 #include "internal.h"
+#include "sock.h"
 
 #include "base/bytes.h"
 #include "base/sys.h"
@@ -189,8 +190,8 @@ static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 	/* Nobody could tell from the QPN who is to give back what it costs. */
 	if (to_slot && !r->private)
 		r->slot = -1;
-	r->tolen = udp_sockaddr(&r->to, dgid, r->scope,
-				r->private ? r->private->port : ROCE_UDP_PORT);
+	r->tolen = sock_addr(&r->to, dgid, r->scope,
+			     r->private ? r->private->port : ROCE_UDP_PORT);
 }
 
 bool udp_unread(struct udp *u, const struct roce_path *path, uint32_t qpn,
@@ -287,11 +288,11 @@ static void gather(struct udp *u, struct run *run, struct route *r,
 
 		if (!head) {
 			route(u, r, p);
-			run->sock = r->private ? r->private : shared_sock(u, r, p);
+			run->sock =
+				r->private ? r->private : shared_sock(u, r, p);
 			run->size = size;
 		} else if (p->hash != head->hash || size > run->size ||
-			   p->dest_qpn != r->qpn ||
-			   p->to_slot != r->to_slot ||
+			   p->dest_qpn != r->qpn || p->to_slot != r->to_slot ||
 			   !same_path(p->path, r->path) ||
 			   run->bytes + size > UDP_MAX_BYTES ||
 			   run->sock->no_gso || r->relay) {
@@ -341,8 +342,8 @@ static void copy_run(void *arg)
 /* Puts a packet together at out, ICRC included. Returns 0, or EFAULT as
  * sendmsg(2) does: the program's memory is not there. */
 static int flatten(const struct route *r, const struct tx_sock *sock,
-		    const struct roce_batch *b, const struct roce_pkt *p,
-		    uint16_t ip_id, uint8_t *out)
+		   const struct roce_batch *b, const struct roce_pkt *p,
+		   uint16_t ip_id, uint8_t *out)
 {
 	size_t len = p->hdr_len, size = packet_size(p);
 	uint32_t crc;
@@ -436,10 +437,10 @@ static int send_private(struct udp *u, unsigned slot, const struct iovec *iov,
 	int err = -ENOENT;
 
 	if (t) {
-		m.msg_namelen = udp_sockaddr(&to, &loopback[v4], 0, t->port);
-		err = sys_sendmsg(t->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ?
-			      -errno :
-			      0;
+		m.msg_namelen = sock_addr(&to, &loopback[v4], 0, t->port);
+		err = sys_sendmsg(t->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0
+			      ? -errno
+			      : 0;
 	}
 	udp_peer_put(u, slot);
 	return err;
@@ -465,21 +466,21 @@ static void record(struct udp *u, const struct route *r,
 	struct iovec v = { p, len };
 	int hops = r->path->hop_limit;
 
-	pcap_write(u->cfg.pcap,
-		   &(struct pcap_pkt){
-			   .src = &r->path->sgid,
-			   .dst = &r->path->dgid,
-			   .sport = sock->port,
-			   .dport = ROCE_UDP_PORT,
-			   .ip_id = r->v4 ? ip_id : 0,
-			   .tclass = r->path->tclass,
-			   .hop_limit = (uint8_t)(hops ? hops : DEFAULT_HOPS),
-			   .flow_label =
-				   sock->no_label ? 0 : r->path->flow_label,
-			   .outbound = true,
-			   .iov = &v,
-			   .niov = 1,
-		   });
+	pcap_write(
+		u->cfg.pcap,
+		&(struct pcap_pkt){
+			.src = &r->path->sgid,
+			.dst = &r->path->dgid,
+			.sport = sock->port,
+			.dport = ROCE_UDP_PORT,
+			.ip_id = r->v4 ? ip_id : 0,
+			.tclass = r->path->tclass,
+			.hop_limit = (uint8_t)(hops ? hops : DEFAULT_HOPS),
+			.flow_label = sock->no_label ? 0 : r->path->flow_label,
+			.outbound = true,
+			.iov = &v,
+			.niov = 1,
+		});
 }
 
 /* A complete packet to every process of this host that is in the group. */

@@ -1,0 +1,533 @@
+/*
+ * udp_bind.c - the receiving sockets at port 4791, and who else has it
+ *
+ * The sockets of all processes of one user at one address share the port; who
+ * gets a packet is decided by the program of steer.c, which is written anew
+ * whenever the registry says that leases or sockets have changed.
+ *
+ * The first process at an address binds it exclusively and only then allows
+ * sharing. So everybody who shares it has seen the registry's list empty or
+ * found himself in it, and processes that use another registry (another
+ * container on the same network) are refused instead of mixed up.
+ *
+ * A poller may be reading a socket that another thread unbinds. The
+ * descriptor is therefore first made to refer to a spare socket, which closes
+ * the real one, and freed when no poller can know it (rx_reap).
+ *
+ * Locks: registry > bind_lock; rx_lock before both, and never waited for while
+ * holding one of them.
+ */
+#include "internal.h"
+#include "sock.h"
+#include "steer.h"
+
+#include "base/bytes.h"
+#include "base/sys.h"
+#include "host/config.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define BIND_TRIES 5 /* the sockets of the killed outlive their locks */
+#define BIND_PAUSE_NS 10000000
+#define SWEPT_NS 100000000u
+#define REPAIR_NS 5000000u
+
+#ifndef IPV6_MULTICAST_ALL
+#define IPV6_MULTICAST_ALL 29
+#endif
+
+static struct rx_sock *find_sock(const struct udp *u, const union ibv_gid *gid,
+				 uint32_t scope)
+{
+	for (struct rx_sock *s = u->socks; s; s = s->next)
+		if (s->kind != RX_PRIVATE && s->scope == scope &&
+		    gid_equal(&s->gid, gid))
+			return s;
+	return NULL;
+}
+
+void udp_steer(void *arg)
+{
+	struct registry_range range[STEER_RANGES];
+	struct udp *u = arg;
+	size_t n;
+
+	pthread_mutex_lock(&u->bind_lock);
+	for (struct rx_sock *s = u->socks; s; s = s->next) {
+		if (s->kind != RX_UNICAST || !s->bound)
+			continue;
+		n = registry_steering(u->registry, &s->gid, s->scope, range,
+				      STEER_RANGES);
+		/* Alone, or refused: what arrives wrongly is handed over. */
+		if (n)
+			steer_attach(s->fd, range, n);
+	}
+	pthread_mutex_unlock(&u->bind_lock);
+}
+
+void udp_misdelivered(struct udp *u, struct rx_sock *s, uint32_t qpn)
+{
+	uint64_t now = clock_ns();
+
+	if (now - s->repair_ns < REPAIR_NS || registry_trylock(u->registry))
+		return;
+	s->repair_ns = now;
+	registry_addr_found(u->registry, &s->gid, s->scope, qpn);
+	registry_unlock(u->registry);
+}
+
+/* Why a port could not be had */
+
+/* Name and number of a process of ours that has the socket open. */
+static bool find_holder(unsigned long inode, char *out, size_t len)
+{
+	char want[64], path[300], link[64], comm[64];
+	struct dirent *de, *fe;
+	bool found = false;
+	DIR *proc, *fds;
+
+	snprintf(want, sizeof(want), "socket:[%lu]", inode);
+	proc = opendir("/proc");
+	if (!proc)
+		return false;
+	while (!found && (de = readdir(proc))) {
+		if (de->d_name[0] < '1' || de->d_name[0] > '9')
+			continue;
+		snprintf(path, sizeof(path), "/proc/%s/fd", de->d_name);
+		fds = opendir(path);
+		if (!fds)
+			continue;
+		while (!found && (fe = readdir(fds))) {
+			ssize_t n = readlinkat(dirfd(fds), fe->d_name, link,
+					       sizeof(link) - 1);
+
+			if (n <= 0)
+				continue;
+			link[n] = 0;
+			found = !strcmp(link, want);
+		}
+		closedir(fds);
+		if (found) {
+			FILE *f;
+
+			snprintf(path, sizeof(path), "/proc/%s/comm",
+				 de->d_name);
+			comm[0] = 0;
+			f = fopen(path, "rce");
+			if (f) {
+				if (fgets(comm, sizeof(comm), f))
+					comm[strcspn(comm, "\n")] = 0;
+				fclose(f);
+			}
+			snprintf(out, len, "process %.16s (%s)", de->d_name,
+				 comm);
+		}
+	}
+	closedir(proc);
+	return found;
+}
+
+/*
+ * A line of /proc/net/udp or udp6 for our port and an address that excludes
+ * gid: the same, or the wildcard. The kernel prints addresses as 32-bit words
+ * in its own byte order.
+ */
+static bool line_conflicts(const char *line, const union ibv_gid *gid,
+			   unsigned *uid, unsigned long *inode)
+{
+	char addr[40];
+	unsigned port, w[4] = { 0 };
+	uint8_t raw[16] = { [10] = 0xff, [11] = 0xff };
+	static const uint8_t zero[16];
+	int n;
+
+	if (sscanf(line,
+		   " %*u: %39[0-9A-Fa-f]:%x %*s %*s %*s %*s %*s %u %*s "
+		   "%lu",
+		   addr, &port, uid, inode) != 4 ||
+	    port != ROCE_UDP_PORT)
+		return false;
+	n = sscanf(addr, "%8x%8x%8x%8x", &w[0], &w[1], &w[2], &w[3]);
+	if (n == 1)
+		memcpy(raw + 12, w, 4);
+	else
+		memcpy(raw, w, 16);
+	if (n == 4 && !memcmp(raw, zero, 16))
+		return true; /* [::] takes IPv4 too, unless told otherwise */
+	if (!memcmp(raw + 12, zero, 4) && n == 1)
+		return roce_gid_is_v4(gid);
+	return !memcmp(raw, gid->raw, 16);
+}
+
+/*
+ * Who has the port that gid needs, as part of a sentence. A process of our user
+ * that had our registry would share the port.
+ */
+static void describe_holder(const struct udp *u, const union ibv_gid *gid,
+			    char *out, size_t len)
+{
+	static const char *const tables[] = { "/proc/net/udp",
+					      "/proc/net/udp6" };
+	char line[512], process[128];
+	unsigned uid;
+	unsigned long inode;
+
+	for (size_t i = 0; i < ARRAY_SIZE(tables); i++) {
+		FILE *f = fopen(tables[i], "rce");
+		bool found = false;
+
+		if (!f)
+			continue;
+		while (!found && fgets(line, sizeof(line), f))
+			found = line_conflicts(line, gid, &uid, &inode);
+		fclose(f);
+		if (!found)
+			continue;
+		if (!find_holder(inode, process, sizeof(process)))
+			snprintf(process, sizeof(process), "a process");
+		else
+			inode = 0; /* it has a name */
+		if (uid == geteuid() && (uid || !inode) && u->registry)
+			snprintf(out, len,
+				 "%s of this user which does not share %s "
+				 "(another container or SOFTHCA_RUNDIR, or "
+				 "another program)",
+				 process, registry_path(u->registry));
+		else if (uid || !inode)
+			snprintf(out, len, "%s of user %u", process, uid);
+		else if (!access("/sys/module/rdma_rxe", F_OK))
+			snprintf(out, len,
+				 "the kernel's rdma_rxe driver, it "
+				 "seems (rdma link delete frees it)");
+		else
+			snprintf(out, len,
+				 geteuid() ? "a process of user 0, "
+					     "or the kernel"
+					   : "the kernel");
+		return;
+	}
+	snprintf(out, len, "somebody who cannot be seen from here");
+}
+
+/* Looks at all processes there are, so no lock is held. */
+static void say_taken(struct udp *u, const union ibv_gid *gid, uint32_t scope)
+{
+	char addr[INET6_ADDRSTRLEN], who[400], why[UDP_WHY];
+	struct rx_sock *s;
+
+	if (roce_gid_is_v4(gid))
+		inet_ntop(AF_INET, gid->raw + 12, addr, sizeof(addr));
+	else
+		inet_ntop(AF_INET6, gid->raw, addr, sizeof(addr));
+	describe_holder(u, gid, who, sizeof(who));
+	snprintf(why, sizeof(why), "UDP port %d of %s is taken by %s%s",
+		 ROCE_UDP_PORT, addr, who,
+		 u->registry && !u->cfg.wire
+			 ? "; only this user's processes on this host, with "
+			   "the same registry, reach each other there"
+			 : "");
+	pthread_mutex_lock(&u->bind_lock);
+	memcpy(u->why, why, sizeof(why));
+	s = find_sock(u, gid, scope);
+	if (s)
+		memcpy(s->why, why, sizeof(why));
+	pthread_mutex_unlock(&u->bind_lock);
+}
+
+const char *udp_why(const struct udp *cu)
+{
+	static _Thread_local char why[sizeof(cu->why)];
+	struct udp *u = (struct udp *)cu;
+
+	pthread_mutex_lock(&u->bind_lock);
+	memcpy(why, u->why, sizeof(why));
+	pthread_mutex_unlock(&u->bind_lock);
+	return why;
+}
+
+/* Binding */
+
+/* The registry's lock is held. alone: nobody of ours is there yet. */
+static int bind_unicast(struct udp *u, struct rx_sock *s, bool alone)
+{
+	int err;
+
+	s->fd = sock_rx(&u->cfg, s->v4);
+	if (s->fd < 0)
+		return s->fd;
+	if (!alone)
+		sock_set(s->fd, SOL_SOCKET, SO_REUSEPORT, 1);
+	err = sock_bind(s->fd, &s->gid, s->scope, ROCE_UDP_PORT);
+	if (!err && u->registry)
+		sock_set(s->fd, SOL_SOCKET, SO_REUSEPORT, 1);
+	if (!err)
+		err = udp_watch(u, s->fd, s);
+	if (err) {
+		sock_close(s->fd);
+		s->fd = -1;
+	}
+	return err;
+}
+
+/* Every process that joins gets a copy, whoever's it is. */
+static int bind_multicast(struct udp *u, struct rx_sock *s)
+{
+	int err;
+
+	s->fd = sock_rx(&u->cfg, s->v4);
+	if (s->fd < 0)
+		return s->fd;
+	sock_set(s->fd, SOL_SOCKET, SO_REUSEADDR, 1);
+	err = sock_bind(s->fd, &s->gid, s->scope, ROCE_UDP_PORT);
+	if (err)
+		goto err_close;
+	if (s->v4) {
+		struct ip_mreqn req = { .imr_ifindex = (int)s->scope };
+
+		memcpy(&req.imr_multiaddr, s->gid.raw + 12, 4);
+		sock_set(s->fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
+		err = setsockopt(s->fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &req,
+				 sizeof(req));
+	} else {
+		struct ipv6_mreq req = { .ipv6mr_interface = s->scope };
+
+		memcpy(&req.ipv6mr_multiaddr, s->gid.raw, 16);
+		sock_set(s->fd, IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0);
+		err = setsockopt(s->fd, IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, &req,
+				 sizeof(req));
+	}
+	err = err ? -errno : udp_watch(u, s->fd, s);
+	if (err)
+		goto err_close;
+	return 0;
+
+err_close:
+	sock_close(s->fd);
+	s->fd = -1;
+	return err;
+}
+
+/* -EADDRINUSE: so it is, and s, if there is a registry, has no socket. */
+static int bind_locked(struct udp *u, struct rx_sock *s)
+{
+	bool alone;
+	int err = 0;
+
+	if (s->kind == RX_MULTICAST) {
+		if (u->registry && tx_relayed(&s->gid, s->scope))
+			err = registry_addr_join(u->registry, &s->gid, s->scope,
+						 false);
+		if (err)
+			return err;
+		err = bind_multicast(u, s);
+		if (err && u->registry)
+			registry_addr_leave(u->registry, &s->gid, s->scope);
+		return err;
+	}
+	alone = !u->registry ||
+		!registry_addr_count(u->registry, &s->gid, s->scope);
+	err = bind_unicast(u, s, alone);
+	s->bound = !err;
+	if (err == -EADDRINUSE) {
+		s->tried_ns = clock_ns();
+		atomic_store(&u->any_taken, true);
+	} else if (err) {
+		return err;
+	}
+	if (u->registry) {
+		int r = registry_addr_join(u->registry, &s->gid, s->scope,
+					   s->bound);
+
+		if (r && s->bound) {
+			sock_close(s->fd);
+			s->fd = -1;
+			s->bound = false;
+		}
+		err = r ? r : err;
+	}
+	return err;
+}
+
+/* One user more or less of a socket, or of the lack of one, that stays as it
+ * is: that is nothing to other processes, and needs no lock of theirs. */
+static bool recount(struct udp *u, const union ibv_gid *gid, uint32_t scope,
+		    bool more)
+{
+	struct rx_sock *s;
+	bool stays;
+
+	pthread_mutex_lock(&u->bind_lock);
+	s = find_sock(u, gid, scope);
+	stays = s && (more ? s->bound || s->kind == RX_MULTICAST ||
+				      clock_ns() - s->tried_ns < PORT_RETRY_NS
+			   : s->refs > 1);
+	if (stays) {
+		s->refs += more ? 1u : -1u;
+		memcpy(u->why, s->why, sizeof(u->why));
+	}
+	pthread_mutex_unlock(&u->bind_lock);
+	return stays;
+}
+
+/* -EAGAIN: the port may soon be free. Otherwise as bind_locked(). */
+static int try_bind(struct udp *u, const union ibv_gid *gid, uint32_t scope,
+		    bool last)
+{
+	struct rx_sock *s, *new = NULL;
+	int err = 0;
+
+	if (u->registry) {
+		err = registry_lock(u->registry);
+		if (err)
+			return err;
+	}
+	pthread_mutex_lock(&u->bind_lock);
+	u->why[0] = 0;
+	s = find_sock(u, gid, scope);
+	if (!s) {
+		s = new = calloc(1, sizeof(*s));
+		if (!s) {
+			err = -ENOMEM;
+			goto unlock;
+		}
+		s->gid = *gid;
+		s->scope = scope;
+		s->v4 = roce_gid_is_v4(gid);
+		s->kind =
+			roce_gid_is_multicast(gid) ? RX_MULTICAST : RX_UNICAST;
+	}
+	/* Whoever had the port may be gone by now. */
+	if (new || (s->kind == RX_UNICAST && !s->bound))
+		err = bind_locked(u, s);
+	if (err == -EADDRINUSE && u->registry && s->kind == RX_UNICAST) {
+		if (last || !registry_swept(u->registry, SWEPT_NS))
+			goto add;
+		if (new)
+			registry_addr_leave(u->registry, gid, scope);
+		err = -EAGAIN;
+	}
+	if (err) {
+		free(new);
+		goto unlock;
+	}
+	s->why[0] = 0;
+add:
+	s->refs++;
+	if (new) {
+		s->next = u->socks;
+		u->socks = s;
+	}
+unlock:
+	if (err && err != -EADDRINUSE)
+		snprintf(u->why, sizeof(u->why), "%s", strerror(-err));
+	pthread_mutex_unlock(&u->bind_lock);
+	if (u->registry)
+		registry_unlock(u->registry); /* and udp_steer() */
+	return err;
+}
+
+int udp_bind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
+{
+	uint32_t scope = udp_scope(gid, ifindex);
+	int err;
+
+	if (recount(u, gid, scope, true))
+		return 0;
+	for (int i = 1;; i++) {
+		err = try_bind(u, gid, scope, i == BIND_TRIES);
+		if (err != -EAGAIN)
+			break;
+		sys_sleep(BIND_PAUSE_NS);
+	}
+	if (err != -EADDRINUSE)
+		return err;
+	say_taken(u, gid, scope);
+	if (!u->registry || roce_gid_is_multicast(gid))
+		return err;
+	/* The private port still does for this host's processes. */
+	if (!u->cfg.wire)
+		return 0;
+	udp_unbind(u, gid, ifindex);
+	return err;
+}
+
+bool udp_taken(const struct udp *cu, const union ibv_gid *gid, unsigned ifindex)
+{
+	struct udp *u = (struct udp *)cu;
+	struct rx_sock *s;
+	bool taken;
+
+	if (!atomic_load_explicit(&u->any_taken, memory_order_relaxed))
+		return false;
+	pthread_mutex_lock(&u->bind_lock);
+	s = find_sock(u, gid, udp_scope(gid, ifindex));
+	taken = s && s->kind == RX_UNICAST && !s->bound;
+	pthread_mutex_unlock(&u->bind_lock);
+	return taken;
+}
+
+bool udp_astray(const struct udp *u, const struct roce_path *path)
+{
+	return udp_taken(u, &path->dgid, path->sgid_scope) &&
+	       udp_taken(u, &path->sgid, path->sgid_scope);
+}
+
+void udp_unbind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
+{
+	uint32_t scope = udp_scope(gid, ifindex);
+	struct rx_sock *s, **p;
+	bool locked;
+
+	if (recount(u, gid, scope, false))
+		return;
+	locked = u->registry && !registry_lock(u->registry);
+	pthread_mutex_lock(&u->bind_lock);
+	s = find_sock(u, gid, scope);
+	if (s && !--s->refs) {
+		for (p = &u->socks; *p != s; p = &(*p)->next)
+			;
+		*p = s->next;
+		if (s->fd >= 0) {
+			epoll_ctl(u->epfd, EPOLL_CTL_DEL, s->fd, NULL);
+			dup3(u->spare_fd, s->fd, O_CLOEXEC);
+		}
+		if (locked)
+			registry_addr_leave(u->registry, gid, scope);
+		s->next = atomic_load(&u->graveyard);
+		while (!atomic_compare_exchange_weak(&u->graveyard, &s->next,
+						     s))
+			;
+	}
+	pthread_mutex_unlock(&u->bind_lock);
+	if (locked)
+		registry_unlock(u->registry);
+	/* If a poller is at it, the next one will do it. */
+	if (!pthread_mutex_trylock(&u->rx_lock)) {
+		rx_reap(u);
+		pthread_mutex_unlock(&u->rx_lock);
+	}
+}
+
+void udp_unbind_all(struct udp *u)
+{
+	bool locked = !registry_lock(u->registry);
+
+	for (struct rx_sock *s = u->socks; s; s = s->next) {
+		if (s->kind == RX_PRIVATE)
+			continue;
+		sock_close(s->fd);
+		s->fd = -1;
+		if (locked)
+			registry_addr_leave(u->registry, &s->gid, s->scope);
+	}
+	if (locked)
+		registry_unlock(u->registry);
+}
