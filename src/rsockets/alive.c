@@ -8,8 +8,6 @@
  */
 #include "internal.h"
 
-#include <errno.h>
-
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed; /* on CLOCK_MONOTONIC */
 static struct rsock *list;

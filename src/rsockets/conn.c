@@ -1,210 +1,23 @@
 /*
- * conn.c - streams: from a name to a connection, and back to nothing
+ * conn.c - streams: from a name to a connection
  *
- * A stream owns an event channel, whose descriptor is the rsocket's, and one
- * rdma_cm_id. The channel never blocks. Whoever uses a stream that is not
+ * The event channel of a stream never blocks. Whoever uses a stream that is not
  * connected takes the events that are there (rsock_stream_cm()), each of which
  * takes the connection one step further:
  *
  *	rconnect: RESOLVING > ROUTING > CONNECTING > CONNECTED
  *	raccept:  (listener: a request) > ACCEPTING > CONNECTED
  *
- * The private data of REQ and REP tells the peer where to write. raccept()
- * does not wait for the peer's RTU: a program that connects to itself would
- * wait for ever.
+ * raccept() does not wait for the peer's RTU: a program that connects to itself
+ * would wait for ever.
  */
-#include "base/aside.h"
 #include "internal.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define RESOLVE_TRIES 5 /* the first waits a second, each twice the last */
-
-static int set_nonblock(int fd)
-{
-	int flags = fcntl(fd, F_GETFL);
-
-	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK))
-		return rsock_errno();
-	return 0;
-}
-
-static int create_cc(struct rsock *rs, struct ibv_context *verbs)
-{
-	struct rsock_stream *s = &rs->s;
-
-	if (s->cc)
-		return 0;
-	s->cc = ibv_create_comp_channel(verbs);
-	if (!s->cc)
-		return rsock_errno();
-	s->cc->fd = fd_aside(s->cc->fd);
-	return set_nonblock(s->cc->fd);
-}
-
-int rsock_stream_init(struct rsock *rs, struct rdma_cm_id *id)
-{
-	struct rsock_stream *s = &rs->s;
-	int err;
-
-	s->channel = rdma_create_event_channel();
-	if (!s->channel)
-		return rsock_errno();
-	if (rs->aside)
-		s->channel->fd = fd_aside(s->channel->fd);
-	err = set_nonblock(s->channel->fd);
-	if (!err && id)
-		err = create_cc(rs, id->verbs);
-	if (err)
-		return err;
-	if (!id)
-		return rdma_create_id(s->channel, &s->id, rs, RDMA_PS_TCP)
-			       ? rsock_errno()
-			       : 0;
-	if (rdma_migrate_id(id, s->channel))
-		return rsock_errno();
-	s->id = id;
-	id->context = rs;
-	return 0;
-}
-
-void rsock_stream_fail(struct rsock *rs, int err)
-{
-	if (rs->state == RSOCK_FAILED)
-		return;
-	rs->state = RSOCK_FAILED;
-	rs->err = rs->why = err;
-	rs->s.rd_open = rs->s.wr_open = false;
-}
-
-static void *map_buffer(size_t len)
-{
-	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	return p == MAP_FAILED ? NULL : p;
-}
-
-/* The tables: what the peer writes, and behind it our outgoing entries. */
-static size_t table_len(const struct rsock *rs)
-{
-	return RSW_SGL_SIZE * sizeof(struct rsw_sge) +
-	       rs->iomaps * sizeof(struct rsw_iomap);
-}
-
-static size_t sbuf_len(const struct rsock *rs)
-{
-	return rs->sbuf_size + RSOCK_CTRL * sizeof(struct rsw_sge);
-}
-
-static int create_buffers(struct rsock *rs)
-{
-	struct rsock_stream *s = &rs->s;
-	struct ibv_pd *pd = s->id->pd;
-	unsigned remote = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-
-	s->half = (rs->rbuf_size + 1) / 2;
-	s->rmsg = calloc(rs->rq_size, sizeof(*s->rmsg));
-	s->rbuf = map_buffer((size_t)s->half * 2);
-	s->sbuf = map_buffer(sbuf_len(rs));
-	s->table = map_buffer(table_len(rs));
-	if (!s->rmsg || !s->rbuf || !s->sbuf || !s->table)
-		return -ENOMEM;
-	s->rmr = ibv_reg_mr(pd, s->rbuf, (size_t)s->half * 2, remote);
-	if (!s->rmr)
-		return rsock_errno();
-	s->table_mr = ibv_reg_mr(pd, s->table, table_len(rs), remote);
-	if (!s->table_mr)
-		return rsock_errno();
-	s->smr = ibv_reg_mr(pd, s->sbuf, sbuf_len(rs), IBV_ACCESS_LOCAL_WRITE);
-	if (!s->smr)
-		return rsock_errno();
-	return 0;
-}
-
-static uint32_t clamp(uint32_t v, uint32_t least, uint32_t most)
-{
-	if (v < least)
-		return least;
-	return v > most ? most : v;
-}
-
-static int create_qp(struct rsock *rs)
-{
-	struct rsock_stream *s = &rs->s;
-	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC,
-					 .sq_sig_all = 1 };
-	struct ibv_device_attr dev;
-	uint32_t most;
-	int err;
-
-	if (ibv_query_device(s->id->verbs, &dev))
-		return -ENODEV;
-	most = clamp((uint32_t)dev.max_qp_wr, RSOCK_MIN_QUEUE,
-		     RSOCK_MAX_QUEUE) -
-	       RSOCK_CTRL_RQ;
-	rs->sq_size = clamp(rs->sq_size, RSOCK_MIN_QUEUE, most);
-	rs->rq_size = clamp(rs->rq_size, RSOCK_MIN_QUEUE, most);
-
-	err = create_cc(rs, s->id->verbs);
-	if (err)
-		return err;
-	s->cq = ibv_create_cq(s->id->verbs,
-			      (int)(rs->sq_size + rs->rq_size + RSOCK_CTRL_RQ),
-			      NULL, s->cc, 0);
-	if (!s->cq)
-		return rsock_errno();
-	attr.send_cq = attr.recv_cq = s->cq;
-	attr.cap.max_send_wr = rs->sq_size;
-	attr.cap.max_recv_wr = rs->rq_size + RSOCK_CTRL_RQ;
-	attr.cap.max_send_sge = 1;
-	attr.cap.max_recv_sge = 1;
-	attr.cap.max_inline_data = rs->inline_size;
-	if (rdma_create_qp(s->id, NULL, &attr))
-		return rsock_errno();
-	rs->inline_size = attr.cap.max_inline_data;
-	return 0;
-}
-
-static int create_ep(struct rsock *rs)
-{
-	struct rsock_stream *s = &rs->s;
-	int err;
-
-	err = create_qp(rs);
-	if (!err)
-		err = create_buffers(rs);
-	if (err)
-		return err;
-	s->sfree = rs->sbuf_size;
-	s->sq_free = rs->sq_size - RSOCK_CTRL;
-	s->grant_pos = s->half;
-	s->freed = s->half; /* the REQ or REP grants the first half only */
-	s->writable = s->half;
-	s->rseq_limit = (uint16_t)rs->rq_size;
-	return rsock_stream_post_recvs(rs, rs->rq_size + RSOCK_CTRL_RQ);
-}
-
-static void tell(const struct rsock *rs, uint8_t data[RSW_CONN_LEN])
-{
-	const struct rsock_stream *s = &rs->s;
-	struct rsw_conn conn = {
-		.credits = (uint16_t)rs->rq_size,
-		.iomaps = rs->iomaps,
-		.target = { .addr = (uintptr_t)s->table,
-			    .key = s->table_mr->rkey,
-			    .length = RSW_SGL_SIZE },
-		.buffer = { .addr = (uintptr_t)s->rbuf,
-			    .key = s->rmr->rkey,
-			    .length = s->half },
-	};
-
-	rsw_conn_encode(data, &conn);
-}
 
 /* The steps of rconnect(). Each returns 0 or -errno. */
 
@@ -228,10 +41,10 @@ static int connect_ep(struct rsock *rs)
 	int err;
 
 	rs->state = RSOCK_CONNECTING;
-	err = create_ep(rs);
+	err = rsock_stream_create_ep(rs);
 	if (err)
 		return err;
-	tell(rs, data);
+	rsock_stream_tell(rs, data);
 	param.private_data = data;
 	param.private_data_len = sizeof(data);
 	if (rdma_connect(rs->s.id, &param))
@@ -344,6 +157,17 @@ static void untake_request(struct rsock *rs, struct rsock_request *req)
 	rs->s.requests = req;
 	rs->s.nrequests++;
 	pthread_mutex_unlock(&rs->lock);
+}
+
+void rsock_stream_drop_requests(struct rsock *rs)
+{
+	struct rsock_request *req;
+
+	while ((req = take_request(rs, NULL))) {
+		rdma_reject(req->id, NULL, 0);
+		rdma_destroy_id(req->id);
+		free(req);
+	}
 }
 
 static void listener_event(struct rsock *rs, const struct cm_event *ev)
@@ -532,11 +356,11 @@ static int accept_request(struct rsock *parent, struct rsock_request *req,
 	}
 	if (err)
 		goto err_reject;
-	err = create_ep(rs);
+	err = rsock_stream_create_ep(rs);
 	if (err)
 		goto err_reject;
 	rsock_stream_start(rs, &req->conn);
-	tell(rs, data);
+	rsock_stream_tell(rs, data);
 	param.private_data = data;
 	param.private_data_len = sizeof(data);
 	rs->state = RSOCK_ACCEPTING;
@@ -560,8 +384,7 @@ err_reject:
 
 int rsock_stream_accept(struct rsock *rs, struct rsock **new)
 {
-	uint64_t deadline =
-		rs->rcvtimeo_ns ? rsock_now_ns() + rs->rcvtimeo_ns : 0;
+	uint64_t deadline = rsock_deadline(rs->rcvtimeo_ns);
 	struct rsock_request *req;
 	int err;
 
@@ -614,8 +437,7 @@ int rsock_stream_settle(struct rsock *rs, int flags, uint64_t deadline_ns)
 int rsock_stream_connect(struct rsock *rs, const union rsw_addr *addr)
 {
 	struct rsock_stream *s = &rs->s;
-	uint64_t deadline =
-		rs->sndtimeo_ns ? rsock_now_ns() + rs->sndtimeo_ns : 0;
+	uint64_t deadline = rsock_deadline(rs->sndtimeo_ns);
 	int err = 0;
 
 	pthread_mutex_lock(&rs->lock);
@@ -679,51 +501,4 @@ int rsock_stream_name(struct rsock *rs, bool peer, union rsw_addr *addr)
 	if (!addr->sa.sa_family)
 		addr->sa.sa_family = (sa_family_t)rs->family;
 	return err;
-}
-
-static void unmap_buffer(void *p, size_t len)
-{
-	if (p)
-		munmap(p, len);
-}
-
-static void dereg(struct ibv_mr *mr)
-{
-	if (mr)
-		ibv_dereg_mr(mr);
-}
-
-void rsock_stream_fini(struct rsock *rs)
-{
-	struct rsock_stream *s = &rs->s;
-	struct rsock_request *req;
-
-	while ((req = take_request(rs, NULL))) {
-		rdma_reject(req->id, NULL, 0);
-		rdma_destroy_id(req->id);
-		free(req);
-	}
-	if (s->id && s->id->qp) {
-		rdma_disconnect(s->id);
-		rdma_destroy_qp(s->id);
-	}
-	rsock_iomap_fini(rs);
-	dereg(s->rmr);
-	dereg(s->smr);
-	dereg(s->table_mr);
-	if (s->cq) {
-		ibv_ack_cq_events(s->cq, s->unacked);
-		ibv_destroy_cq(s->cq);
-	}
-	if (s->cc)
-		ibv_destroy_comp_channel(s->cc);
-	if (s->id)
-		rdma_destroy_id(s->id);
-	if (s->channel)
-		rdma_destroy_event_channel(s->channel);
-	unmap_buffer(s->rbuf, (size_t)s->half * 2);
-	unmap_buffer(s->sbuf, sbuf_len(rs));
-	unmap_buffer(s->table, table_len(rs));
-	free(s->rmsg);
-	free(s->route);
 }

@@ -1,18 +1,10 @@
 /*
- * data.c - streams: data by RDMA writes into granted buffers
+ * data.c - streams: bytes from and to programs
  *
- * Receiving. The receive buffer is a ring of two halves. The peer writes into
- * what was granted to it, in order, and tells with immediate data how much it
- * wrote; the lengths wait in rmsg until read. When a half has been read, it is
- * granted again: an RDMA write puts its address into the peer's table, and an
- * RSW_SGL message tells, with the number of messages that the peer may have
- * sent by then. Both sides count messages of data (and of mappings) modulo
- * 2^16.
- *
- * Sending. Data is copied into the send buffer, a ring too, and written from
- * there to the target, the current entry of our table; completions come in
- * order and free the ring. Control messages have entries of the send queue of
- * their own, so that credits never wait for data.
+ * Receiving copies out of the receive buffer what the peer has written there.
+ * Sending copies into the send buffer, a ring too, and writes from there to the
+ * target, the current entry of our table; completions come in order and free
+ * the ring. queue.c has the queue pair behind both.
  *
  * The first write of a long send is short and each next twice as long, so that
  * the copies on both sides and the transfer overlap.
@@ -26,294 +18,6 @@
 #include <sys/socket.h>
 
 #define FIRST_WRITE 2048u
-#define CLOSE_WAIT_NS 10000000000ull /* for a peer that takes nothing */
-#define IDLE_POLLS 1024 /* between looks for events of the CM */
-
-/* A work request's id: what its completion frees, and how many bytes. */
-enum { WR_RECV, WR_SEND, WR_CTRL };
-
-static uint64_t wr_id(uint32_t kind, uint32_t bytes)
-{
-	return (uint64_t)kind << 32 | bytes;
-}
-
-/* Messages carry no data but the immediate: receives have no buffer. */
-int rsock_stream_post_recvs(struct rsock *rs, uint32_t n)
-{
-	struct ibv_recv_wr wr[32], *bad;
-	uint32_t i, batch;
-	int err;
-
-	for (; n; n -= batch) {
-		batch = min_u32(n, ARRAY_SIZE(wr));
-		for (i = 0; i < batch; i++)
-			wr[i] = (struct ibv_recv_wr){
-				.wr_id = wr_id(WR_RECV, 0),
-				.next = i + 1 < batch ? &wr[i + 1] : NULL,
-			};
-		err = ibv_post_recv(rs->s.id->qp, wr, &bad);
-		if (err)
-			return -err;
-	}
-	return 0;
-}
-
-void rsock_stream_start(struct rsock *rs, const struct rsw_conn *conn)
-{
-	struct rsock_stream *s = &rs->s;
-
-	s->swap = conn->swap;
-	s->sseq_limit = conn->credits;
-	s->target = conn->buffer;
-	s->table_slot = 1 % RSW_SGL_SIZE;
-	s->peer_table = conn->target;
-	s->peer_slot = 1 % conn->target.length;
-	s->peer_iomaps = conn->iomaps;
-	s->rd_open = s->wr_open = true;
-}
-
-/*
- * Entries are looked at only after a message has told of one. The peer writes
- * an entry while its neighbour is in use, never one that was not used up.
- */
-static void take_target(struct rsock_stream *s)
-{
-	struct rsw_sge *slot = &s->table[s->table_slot];
-	uint32_t length;
-
-	if (s->target.length || !s->table_news)
-		return;
-	length = __atomic_load_n(&slot->length, __ATOMIC_ACQUIRE);
-	if (!length) {
-		s->table_news = false;
-		return;
-	}
-	s->target = (struct rsw_sge){ .addr = slot->addr,
-				      .key = slot->key,
-				      .length = length };
-	__atomic_store_n(&slot->length, 0, __ATOMIC_RELEASE);
-	s->table_slot = (s->table_slot + 1) % RSW_SGL_SIZE;
-}
-
-static bool can_write(struct rsock *rs)
-{
-	struct rsock_stream *s = &rs->s;
-
-	return s->sq_free && s->sfree >= min_u32(RSOCK_SNDLOWAT, rs->sbuf_size);
-}
-
-bool rsock_stream_can_send(struct rsock *rs)
-{
-	struct rsock_stream *s = &rs->s;
-
-	if (rs->state != RSOCK_CONNECTED || !s->wr_open || !can_write(rs) ||
-	    s->sseq == s->sseq_limit)
-		return false;
-	take_target(s);
-	return s->target.length;
-}
-
-/* A control message, with data for the peer's table or without. */
-static int post_ctrl(struct rsock *rs, uint32_t msg, const struct rsw_sge *sge)
-{
-	struct rsock_stream *s = &rs->s;
-	uint8_t *copy;
-	struct ibv_sge sg;
-	struct ibv_send_wr wr = {
-		.wr_id = wr_id(WR_CTRL, 0),
-		.opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
-		.imm_data = htonl(msg),
-	}, *bad;
-	int err;
-
-	if (sge) {
-		copy = s->sbuf + rs->sbuf_size + s->ctrl_next * sizeof(*sge);
-		memcpy(copy, sge, sizeof(*sge));
-		sg = (struct ibv_sge){ .addr = (uintptr_t)copy,
-				       .length = sizeof(*sge),
-				       .lkey = s->smr->lkey };
-		wr.sg_list = &sg;
-		wr.num_sge = 1;
-		wr.wr.rdma.remote_addr =
-			s->peer_table.addr + s->peer_slot * sizeof(*sge);
-		wr.wr.rdma.rkey = s->peer_table.key;
-		if (rs->inline_size >= sizeof(*sge))
-			wr.send_flags = IBV_SEND_INLINE;
-	}
-	s->ctrl_out++;
-	s->ctrl_next = (s->ctrl_next + 1) % RSOCK_CTRL;
-	err = ibv_post_send(s->id->qp, &wr, &bad);
-	if (err)
-		rsock_stream_fail(rs, err);
-	return -err;
-}
-
-static bool credits_due(const struct rsock *rs)
-{
-	const struct rsock_stream *s = &rs->s;
-
-	return s->freed >= s->half ||
-	       (uint16_t)(s->rseq_limit - s->rseq) <= rs->rq_size / 2;
-}
-
-static void give_credits(struct rsock *rs)
-{
-	struct rsock_stream *s = &rs->s;
-	struct rsw_sge sge = { .addr = (uintptr_t)(s->rbuf + s->grant_pos),
-			       .key = s->rmr->rkey,
-			       .length = s->half };
-
-	if (rs->state != RSOCK_CONNECTED || !credits_due(rs) ||
-	    s->ctrl_out == RSOCK_CTRL)
-		return;
-	s->rseq_limit = (uint16_t)(s->rseq + rs->rq_size);
-	if (s->freed < s->half) {
-		post_ctrl(rs, rsw_msg(RSW_SGL, s->rseq_limit), NULL);
-		return;
-	}
-	if (s->swap)
-		sge = (struct rsw_sge){ .addr = __builtin_bswap64(sge.addr),
-					.key = __builtin_bswap32(sge.key),
-					.length =
-						__builtin_bswap32(sge.length) };
-	post_ctrl(rs, rsw_msg(RSW_SGL, s->rseq_limit), &sge);
-	s->freed -= s->half;
-	s->writable += s->half;
-	s->grant_pos = s->grant_pos ? 0 : s->half;
-	s->peer_slot = (s->peer_slot + 1) % s->peer_table.length;
-}
-
-/* False if no peer that keeps the protocol could have sent it. */
-static bool on_data(struct rsock *rs, uint32_t len)
-{
-	struct rsock_stream *s = &rs->s;
-
-	if (len > s->writable || s->rmsg_count == rs->rq_size)
-		return false;
-	if (!len) {
-		s->rseq++;
-		return true;
-	}
-	s->rmsg[(s->rmsg_head + s->rmsg_count) % rs->rq_size] = len;
-	s->rmsg_count++;
-	s->writable -= len;
-	s->unread += len;
-	return true;
-}
-
-static void on_ctrl(struct rsock *rs, uint32_t value)
-{
-	struct rsock_stream *s = &rs->s;
-
-	/* Who has not told its own end yet still must, so it goes on. */
-	if (value == RSW_SHUTDOWN && !s->told) {
-		s->rd_open = false;
-	} else if (value == RSW_DISCONNECT || value == RSW_SHUTDOWN) {
-		rs->state = RSOCK_DISCONNECTED;
-		rs->why = ECONNRESET;
-		s->rd_open = s->wr_open = false;
-	}
-}
-
-static void on_recv(struct rsock *rs, const struct ibv_wc *wc)
-{
-	struct rsock_stream *s = &rs->s;
-	uint32_t msg = ntohl(wc->imm_data);
-
-	/* The peer may write before its RTU has come. */
-	if (rs->state == RSOCK_ACCEPTING) {
-		rdma_notify(s->id, IBV_EVENT_COMM_EST);
-		rs->state = RSOCK_CONNECTED;
-	}
-	if (rs->state != RSOCK_CONNECTED)
-		return;
-	if (!(wc->wc_flags & IBV_WC_WITH_IMM)) {
-		rsock_stream_fail(rs, EPROTO);
-		return;
-	}
-	switch (rsw_msg_op(msg)) {
-	case RSW_SGL:
-		s->sseq_limit = (uint16_t)rsw_msg_value(msg);
-		s->table_news = true;
-		return;
-	case RSW_CTRL:
-		on_ctrl(rs, rsw_msg_value(msg));
-		return;
-	case RSW_IOMAP: /* it counts as a message, and is taken at once */
-		s->rseq++;
-		return;
-	case RSW_DATA:
-		if (on_data(rs, rsw_msg_value(msg)))
-			return;
-	}
-	rsock_stream_fail(rs, EPROTO);
-}
-
-static int wc_errno(enum ibv_wc_status status)
-{
-	if (status == IBV_WC_RETRY_EXC_ERR ||
-	    status == IBV_WC_RNR_RETRY_EXC_ERR)
-		return ETIMEDOUT;
-	return ECONNRESET;
-}
-
-static void on_sent(struct rsock *rs, const struct ibv_wc *wc)
-{
-	struct rsock_stream *s = &rs->s;
-
-	if (wc->wr_id >> 32 == WR_CTRL) {
-		s->ctrl_out--;
-	} else {
-		s->sq_free++;
-		s->sfree += (uint32_t)wc->wr_id;
-	}
-	if (wc->status != IBV_WC_SUCCESS && rs->state == RSOCK_CONNECTED)
-		rsock_stream_fail(rs, wc_errno(wc->status));
-}
-
-/* A stream that both sides have ended may still have to deliver what it sent.
- */
-static bool has_cq(const struct rsock *rs)
-{
-	return rs->state == RSOCK_ACCEPTING || rs->state == RSOCK_CONNECTED ||
-	       rs->state == RSOCK_DISCONNECTED;
-}
-
-void rsock_stream_progress(struct rsock *rs)
-{
-	struct ibv_wc wc[16];
-	uint32_t recvs, rounds = 0;
-	int i, n, err;
-
-	/* With a limit: the peer may send faster than we look. */
-	do {
-		if (!has_cq(rs))
-			return;
-		n = ibv_poll_cq(rs->s.cq, ARRAY_SIZE(wc), wc);
-		recvs = 0;
-		for (i = 0; i < n; i++) {
-			if (wc[i].wr_id >> 32 != WR_RECV) {
-				on_sent(rs, &wc[i]);
-			} else if (wc[i].status == IBV_WC_SUCCESS) {
-				recvs++;
-				on_recv(rs, &wc[i]);
-			}
-		}
-		if (recvs && has_cq(rs)) {
-			err = rsock_stream_post_recvs(rs, recvs);
-			if (err && rs->state != RSOCK_DISCONNECTED)
-				rsock_stream_fail(rs, -err);
-		}
-	} while (n == ARRAY_SIZE(wc) && ++rounds < 64);
-	if (n < 0)
-		rsock_stream_fail(rs, EIO);
-	give_credits(rs);
-	/* A peer that was killed says nothing here. */
-	if (n || ++rs->s.idle_polls < IDLE_POLLS)
-		return;
-	rs->s.idle_polls = 0;
-	rsock_stream_cm(rs);
-}
 
 static bool readable(struct rsock *rs)
 {
@@ -323,11 +27,6 @@ static bool readable(struct rsock *rs)
 static bool sendable(struct rsock *rs)
 {
 	return !rs->s.wr_open || rs->closing || rsock_stream_can_send(rs);
-}
-
-static uint64_t deadline(uint64_t timeout_ns)
-{
-	return timeout_ns ? rsock_now_ns() + timeout_ns : 0;
 }
 
 /* Under rlock and lock: n bytes have been read, and all was in one piece. */
@@ -350,7 +49,7 @@ static void consume(struct rsock *rs, uint32_t n)
 		s->rmsg_count--;
 		s->rseq++;
 	}
-	give_credits(rs);
+	rsock_stream_give_credits(rs);
 }
 
 /* To the next piece that is not used up. */
@@ -453,7 +152,7 @@ ssize_t rsock_stream_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
 {
 	struct rsock_iter it = { iov, iovcnt, 0 };
 	size_t len = iov_total(iov, iovcnt), done = 0;
-	uint64_t until = deadline(rs->rcvtimeo_ns);
+	uint64_t until = rsock_deadline(rs->rcvtimeo_ns);
 	int err;
 
 	if (flags & (MSG_OOB | MSG_ERRQUEUE))
@@ -560,7 +259,7 @@ ssize_t rsock_stream_write(struct rsock *rs, enum rsock_write kind,
 	}
 	pthread_mutex_unlock(&rs->lock);
 
-	wr.wr_id = wr_id(WR_SEND, bytes);
+	wr.wr_id = rsock_wr_id(RSOCK_WR_SEND, bytes);
 	wr.imm_data = htonl(imm);
 	wr.wr.rdma.remote_addr = addr;
 	wr.wr.rdma.rkey = key;
@@ -592,7 +291,7 @@ ssize_t rsock_stream_send(struct rsock *rs, const struct iovec *iov, int iovcnt,
 	struct rsock_stream *s = &rs->s;
 	struct rsock_iter it = { iov, iovcnt, 0 };
 	size_t len = iov_total(iov, iovcnt), done = 0;
-	uint64_t until = deadline(rs->sndtimeo_ns);
+	uint64_t until = rsock_deadline(rs->sndtimeo_ns);
 	uint32_t part, next = FIRST_WRITE;
 	ssize_t n;
 	int err;
@@ -630,137 +329,4 @@ ssize_t rsock_stream_send(struct rsock *rs, const struct iovec *iov, int iovcnt,
 	pthread_mutex_unlock(&rs->lock);
 	pthread_mutex_unlock(&rs->slock);
 	return done ? (ssize_t)done : err;
-}
-
-static bool ctrl_free(struct rsock *rs)
-{
-	return rs->s.ctrl_out < RSOCK_CTRL || rs->state != RSOCK_CONNECTED;
-}
-
-/* Who says good-bye does so whatever signals come: 0 or -EAGAIN. */
-static int wait_out(struct rsock *rs, bool (*ready)(struct rsock *rs),
-		    uint64_t until)
-{
-	int err;
-
-	do {
-		err = rsock_wait(rs, ready, false, until);
-	} while (err == -EINTR && rsock_now_ns() < until);
-	return err == -EINTR ? -EAGAIN : err;
-}
-
-/* Under lock. */
-static int send_ctrl(struct rsock *rs, enum rsw_ctrl value, uint64_t until)
-{
-	/* No wait where none is needed: what it does may take the entry. */
-	int err = ctrl_free(rs) ? 0 : wait_out(rs, ctrl_free, until);
-
-	if (err || rs->state != RSOCK_CONNECTED)
-		return err;
-	rs->s.told = true;
-	return post_ctrl(rs, rsw_msg(RSW_CTRL, value), NULL);
-}
-
-/* Under lock; nothing is said when the peer must still be able to send. */
-static int shut(struct rsock *rs, int how, uint64_t until)
-{
-	struct rsock_stream *s = &rs->s;
-	bool wr_was_open = s->wr_open;
-
-	if (how != SHUT_WR)
-		s->rd_open = false;
-	if (how != SHUT_RD)
-		s->wr_open = false;
-	rsock_wake(rs, -1);
-	if (!s->wr_open && !s->rd_open)
-		return send_ctrl(rs, RSW_DISCONNECT, until);
-	if (!s->wr_open && wr_was_open)
-		return send_ctrl(rs, RSW_SHUTDOWN, until);
-	return 0;
-}
-
-int rsock_stream_shutdown(struct rsock *rs, int how)
-{
-	uint64_t until = rsock_now_ns() + CLOSE_WAIT_NS;
-	int err;
-
-	if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR)
-		return -EINVAL;
-	err = rsock_stream_settle(rs, 0, until);
-	if (err)
-		return err;
-	pthread_mutex_lock(&rs->lock);
-	if (rs->state == RSOCK_CONNECTED && (rs->s.rd_open || rs->s.wr_open))
-		err = shut(rs, how, until);
-	pthread_mutex_unlock(&rs->lock);
-	return err;
-}
-
-static bool all_sent(struct rsock *rs)
-{
-	struct rsock_stream *s = &rs->s;
-
-	return !has_cq(rs) || s->gone ||
-	       (!s->ctrl_out && s->sq_free == rs->sq_size - RSOCK_CTRL);
-}
-
-bool rsock_stream_over(struct rsock *rs)
-{
-	rsock_revents(rs, 0); /* does what there is to do */
-	if (rs->state == RSOCK_ACCEPTING)
-		return false;
-	if (rs->state == RSOCK_CONNECTED && (rs->s.rd_open || rs->s.wr_open)) {
-		if (!ctrl_free(rs))
-			return false;
-		shut(rs, SHUT_RDWR, 0);
-	}
-	return rs->state < RSOCK_CONNECTED || all_sent(rs);
-}
-
-void rsock_stream_close(struct rsock *rs)
-{
-	uint64_t now = rsock_now_ns(), last = now + CLOSE_WAIT_NS;
-	/* What the peer takes at once, most often. */
-	uint64_t wait_ns = rsock_config()->polling_ns;
-	bool over;
-
-	if (rs->linger.on)
-		wait_ns = (uint64_t)rs->linger.seconds * 1000000000u;
-	over = rs->linger.on && !wait_ns;
-	pthread_mutex_lock(&rs->lock);
-	if (!over)
-		over = !wait_out(rs, rsock_stream_over, now + wait_ns);
-	pthread_mutex_unlock(&rs->lock);
-	if (!over && rsock_linger(rs, last))
-		return;
-	if (!over) {
-		pthread_mutex_lock(&rs->lock);
-		wait_out(rs, rsock_stream_over, last);
-		pthread_mutex_unlock(&rs->lock);
-	}
-	rsock_put(rs);
-}
-
-/*
- * An RDMA write of nothing: the peer's queue pair acknowledges it, and the peer
- * itself does not notice.
- */
-void rsock_stream_keepalive(struct rsock *rs)
-{
-	struct ibv_send_wr wr = { .wr_id = wr_id(WR_CTRL, 0),
-				  .opcode = IBV_WR_RDMA_WRITE },
-			   *bad;
-
-	pthread_mutex_lock(&rs->lock);
-	if (rs->state == RSOCK_CONNECTED && !rs->closing) {
-		rsock_stream_progress(rs);
-		if (rs->state == RSOCK_CONNECTED &&
-		    rs->s.ctrl_out < RSOCK_CTRL) {
-			rs->s.ctrl_out++;
-			if (ibv_post_send(rs->s.id->qp, &wr, &bad))
-				rsock_stream_fail(rs, EIO);
-		}
-		rsock_wake(rs, -1);
-	}
-	pthread_mutex_unlock(&rs->lock);
 }

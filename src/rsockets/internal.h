@@ -1,19 +1,35 @@
 /*
  * internal.h - rsockets, as their parts see them
  *
- * rsocket.c finds the rsocket behind a descriptor and turns -errno into errno;
- * everything else is per type: streams (conn.c connects, data.c
- * transfers, iomap.c maps buffers) and datagrams (dgram.c).
- * poll.c waits for either. All of it stands on the public functions of
- * <rdma/rdma_cma.h> and <infiniband/verbs.h>.
+ *	rsocket.c   public functions
+ *	table.c     from descriptors to rsockets, references, fork()
+ *	addr.c      addresses
+ *	opt.c       options, and the configuration they start from
+ *	poll.c      waiting, rpoll()
+ *	restart.c   which signals end a sleep
+ *
+ *	stream.c    streams: identifier, queue pair, buffers
+ *	conn.c      connecting and accepting
+ *	queue.c     messages, credits, completions
+ *	data.c      bytes from and to programs
+ *	shutdown.c  how a stream ends
+ *	linger.c    the thread that ends closed streams
+ *	alive.c     the thread behind SO_KEEPALIVE
+ *	iomap.c     riomap(), riowrite()
+ *	wire.c      formats, also of datagrams
+ *
+ *	dgram.c     datagrams; with dgram_qp.c and dgram_dest.c, see dgram.h
+ *
+ * All of it stands on the public functions of <rdma/rdma_cma.h> and
+ * <infiniband/verbs.h>: nothing in here includes a header of src/rdmacm.
  *
  * Locks, in this order: slock (one sender at a time; owns the write position in
  * the send buffer and everything about mappings), rlock (one receiver at a
  * time; owns the read position), lock (everything else, held for moments:
  * never while sleeping or copying data).
  *
- * Nobody but a thread that sleeps takes events off a descriptor, and one that
- * does tells all others that sleep on the same rsocket: they are its watchers.
+ * Only a thread that sleeps takes events off a descriptor, and then it wakes
+ * all others that sleep on the same rsocket: they are its watchers.
  */
 #ifndef SOFTHCA_RSOCKETS_INTERNAL_H
 #define SOFTHCA_RSOCKETS_INTERNAL_H
@@ -67,7 +83,7 @@ struct rsock_watch {
 /* A buffer given to riomap(). Under slock. */
 struct rsock_map {
 	struct rsock_map *next;
-	struct ibv_mr *mr; /* NULL: unmapped, and the peer is to be told */
+	struct ibv_mr *mr; /* NULL: unmapped, and the peer must be informed */
 	uint64_t offset;
 	int index; /* in the peer's table, or -1: for this side only */
 	bool pending; /* the peer's entry is to be written */
@@ -208,15 +224,25 @@ static inline uint64_t rsock_now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+/* When a call with this timeout ends; 0 is never, for both. */
+static inline uint64_t rsock_deadline(uint64_t timeout_ns)
+{
+	return timeout_ns ? rsock_now_ns() + timeout_ns : 0;
+}
+
+/* table.c */
+
 /* errno of a public function that returned -1, as -errno; never 0. */
 int rsock_errno(void);
-
-/* rsocket.c */
 
 /* A new rsocket with options of parent, or of the configuration: ref is 1. */
 struct rsock *rsock_alloc(const struct rsock *parent, int type, int family);
 /* Makes rs known as fd. */
 int rsock_publish(struct rsock *rs, int fd);
+/* Takes it out of the table: false if another thread has done so. */
+bool rsock_unpublish(struct rsock *rs);
+/* Takes an rsocket of the parent of a fork() out of the table, or NULL. */
+struct rsock *rsock_take_parents(int fd);
 /* The rsocket behind a descriptor, with a reference; or NULL with errno set. */
 struct rsock *rsock_get(int fd);
 void rsock_put(struct rsock *rs);
@@ -227,12 +253,22 @@ bool rsock_nonblock(const struct rsock *rs, int flags);
 int rsock_close_fds(const struct rsock *rs);
 /* A detached thread that gets no signals: 0 or -errno. */
 int rsock_thread(void *(*run)(void *), void *arg);
+
+/* addr.c */
+
+socklen_t rsock_addr_len(const union rsw_addr *addr);
+/* The same address and port. */
+bool rsock_same_addr(const union rsw_addr *a, const union rsw_addr *b);
+bool rsock_addr_any(const union rsw_addr *addr);
+/* For RoCE v2 the GID of a peer is its IP address. */
+union ibv_gid rsock_gid(const union rsw_addr *addr);
 /* Writes what fits of addr, like getsockname(2). */
 void rsock_copy_addr(struct sockaddr *dst, socklen_t *dst_len,
 		     const union rsw_addr *addr);
 /*
- * IPv4 addresses look as they do to an IPv6 socket of the kernel, and inside as
- * such, which is all that the CM knows. Others stay what they are.
+ * To programs with IPv6 sockets an IPv4 address is mapped, as in the kernel;
+ * inside it is IPv4, which is all that the CM knows. Other addresses stay as
+ * they are.
  */
 void rsock_map_ip4(union rsw_addr *addr);
 void rsock_unmap_ip4(union rsw_addr *addr);
@@ -254,14 +290,24 @@ int rsock_setsockopt(struct rsock *rs, int level, int name, const void *val,
 int rsock_getsockopt(struct rsock *rs, int level, int name, void *val,
 		     socklen_t *len);
 
-/* conn.c: streams come and go */
+/* stream.c */
 
+int rsock_set_nonblock(int fd);
 /*
- * With an id of its own, or that of a request, which it owns on success. All
- * descriptors that an accepted stream needs are there then.
+ * With an id of its own, or that of a request, which it owns on success. An
+ * accepted stream has all the descriptors that it needs then.
  */
 int rsock_stream_init(struct rsock *rs, struct rdma_cm_id *id);
 void rsock_stream_fini(struct rsock *rs);
+/* The queue pair and the buffers, once the device is known. */
+int rsock_stream_create_ep(struct rsock *rs);
+/* Private data of REQ and REP: where the peer may write. */
+void rsock_stream_tell(const struct rsock *rs, uint8_t data[RSW_CONN_LEN]);
+/* Under lock. */
+void rsock_stream_fail(struct rsock *rs, int err);
+
+/* conn.c */
+
 int rsock_stream_bind(struct rsock *rs, const union rsw_addr *addr);
 int rsock_stream_listen(struct rsock *rs, int backlog);
 int rsock_stream_accept(struct rsock *rs, struct rsock **new);
@@ -271,32 +317,44 @@ int rsock_stream_name(struct rsock *rs, bool peer, union rsw_addr *addr);
 int rsock_stream_settle(struct rsock *rs, int flags, uint64_t deadline_ns);
 /* Handles events of the connection manager, if any. Under lock. */
 void rsock_stream_cm(struct rsock *rs);
-/* Under lock. */
-void rsock_stream_fail(struct rsock *rs, int err);
+/* Refuses what raccept() has not taken. */
+void rsock_stream_drop_requests(struct rsock *rs);
 
-/* data.c: streams carry data */
+/* queue.c: all of these under lock, but the last */
 
-/* Handles completions, gives credits. Under lock. */
-void rsock_stream_progress(struct rsock *rs);
-/* The connection is there: conn is what the peer told. Under lock. */
+/* A work request's id: what its completion frees, and how many bytes. */
+enum { RSOCK_WR_RECV, RSOCK_WR_SEND, RSOCK_WR_CTRL };
+
+static inline uint64_t rsock_wr_id(uint32_t kind, uint32_t bytes)
+{
+	return (uint64_t)kind << 32 | bytes;
+}
+
+/* The connection is there: conn is what the peer told. */
 void rsock_stream_start(struct rsock *rs, const struct rsw_conn *conn);
 int rsock_stream_post_recvs(struct rsock *rs, uint32_t n);
+/* Handles completions, gives credits. */
+void rsock_stream_progress(struct rsock *rs);
 bool rsock_stream_can_send(struct rsock *rs);
+/*
+ * Whether there may be completions: a stream that both sides have ended may
+ * still have to deliver what it sent.
+ */
+bool rsock_stream_has_cq(const struct rsock *rs);
+/* A control message, with an entry for the peer's table or without. */
+int rsock_stream_post_ctrl(struct rsock *rs, uint32_t msg,
+			   const struct rsw_sge *sge);
+/* Grants what has been read, if that is worth a message. */
+void rsock_stream_give_credits(struct rsock *rs);
+/* A keepalive message, if a control message can be sent. Takes the lock. */
+void rsock_stream_keepalive(struct rsock *rs);
+
+/* data.c */
+
 ssize_t rsock_stream_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
 			  int flags);
 ssize_t rsock_stream_send(struct rsock *rs, const struct iovec *iov, int iovcnt,
 			  int flags);
-int rsock_stream_shutdown(struct rsock *rs, int how);
-/*
- * Says good-bye, as far as that needs no waiting, and tells whether everything
- * that was sent has arrived, or cannot any more. Under lock.
- */
-bool rsock_stream_over(struct rsock *rs);
-/*
- * Ends a stream, whose last reference but the caller's goes when everything
- * has arrived, with a limit. It waits for that only if SO_LINGER asks for it.
- */
-void rsock_stream_close(struct rsock *rs);
 /* Waits, under slock and lock, until something can be sent. */
 int rsock_stream_wait_send(struct rsock *rs, int flags, uint64_t deadline_ns);
 
@@ -318,6 +376,20 @@ ssize_t rsock_stream_write(struct rsock *rs, enum rsock_write kind,
 			   struct rsock_iter *it, uint32_t len, uint64_t addr,
 			   uint32_t key, uint32_t imm);
 
+/* shutdown.c */
+
+int rsock_stream_shutdown(struct rsock *rs, int how);
+/*
+ * Says good-bye, as far as that needs no waiting, and returns whether
+ * everything that was sent has arrived, or cannot any more. Under lock.
+ */
+bool rsock_stream_over(struct rsock *rs);
+/*
+ * Ends a stream, whose last reference but the caller's goes when everything
+ * has arrived, with a limit. It waits for that only if SO_LINGER asks for it.
+ */
+void rsock_stream_close(struct rsock *rs);
+
 /* iomap.c */
 
 off_t rsock_iomap(struct rsock *rs, void *buf, size_t len, int prot,
@@ -325,7 +397,7 @@ off_t rsock_iomap(struct rsock *rs, void *buf, size_t len, int prot,
 int rsock_iounmap(struct rsock *rs, void *buf, size_t len);
 ssize_t rsock_iowrite(struct rsock *rs, const void *buf, size_t count,
 		      off_t offset, int flags);
-/* Tells the peer what was mapped since. Under slock and lock. */
+/* Announces what was mapped since to the peer. Under slock and lock. */
 int rsock_iomap_flush(struct rsock *rs, int flags, uint64_t deadline_ns);
 void rsock_iomap_fini(struct rsock *rs);
 
@@ -350,7 +422,7 @@ void rsock_dgram_drain(struct rsock *rs);
 
 /* What poll(2) would say now. */
 short rsock_revents(struct rsock *rs, short events);
-/* Makes the descriptors of rs tell of the next change; up to 2 of them. */
+/* Makes the descriptors of rs report the next change; up to 2 of them. */
 void rsock_arm(struct rsock *rs, int fds[2]);
 /* Takes what made them readable. */
 void rsock_drain(struct rsock *rs, int self);
@@ -359,13 +431,16 @@ void rsock_wake(struct rsock *rs, int self);
 void rsock_watch_add(struct rsock *rs, struct rsock_watch *w, int efd);
 void rsock_watch_del(struct rsock_watch *w);
 /*
- * Until ready() says so: 0; -EAGAIN without waiting if nonblock, or when
- * deadline_ns (0: none) has passed; -EINTR. Lets go of lock meanwhile.
+ * Waits until ready() is true, and lets go of lock meanwhile. 0; -EAGAIN if
+ * that would mean to wait and nonblock is set, or when deadline_ns (0: none)
+ * has passed; -EINTR.
  */
 int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
 	       uint64_t deadline_ns);
 /* poll() of more than RLIMIT_NOFILE, too, which the kernel refuses. */
 int rsock_poll_any(struct pollfd *fds, nfds_t n, int ms);
+/* rpoll(): how many are ready, or -errno. */
+int rsock_poll(struct pollfd *fds, nfds_t nfds, int timeout_ms);
 int rsock_set_watch(struct rsock *rs, int efd);
 void rsock_poll_forked(void);
 /* rpoll() of this thread is to sleep by rsock_sleep(). */
@@ -379,15 +454,12 @@ extern __thread bool rsock_restarts;
  */
 int rsock_sleep(struct pollfd *fds, nfds_t n, int timeout_ms);
 void rsock_restart_forked(void);
-int rsock_poll(struct pollfd *fds, nfds_t nfds, int timeout_ms);
 
 /* alive.c: a thread that sends keepalive messages */
 
 int rsock_alive_set(struct rsock *rs, bool on);
 /* keepidle of rs has changed. */
 void rsock_alive_touch(struct rsock *rs);
-/* Sends one, if a control message can be sent. In data.c. */
-void rsock_stream_keepalive(struct rsock *rs);
 void rsock_alive_forked(void);
 
 /* linger.c: a thread that ends closed streams */

@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 /* A free entry of the peer's table, or -1. */
@@ -205,7 +204,7 @@ ssize_t rsock_iowrite(struct rsock *rs, const void *buf, size_t count,
 {
 	struct iovec iov = { (void *)(uintptr_t)buf, count };
 	struct rsock_iter it = { &iov, 1, 0 };
-	uint64_t until = rs->sndtimeo_ns ? rsock_now_ns() + rs->sndtimeo_ns : 0;
+	uint64_t until = rsock_deadline(rs->sndtimeo_ns);
 	struct rsw_sge sge;
 	size_t done = 0;
 	uint32_t part;

@@ -1,14 +1,8 @@
 /*
- * rsocket.c - the public functions of <rdma/rsocket.h>, and the table behind
+ * rsocket.c - the public functions of <rdma/rsocket.h>
  *
- * An rsocket is named by a descriptor of its own: a stream by that of its event
- * channel, a datagram rsocket by its UDP socket. The table from descriptors to
- * rsockets is read without locks: a reader takes a reference and looks again
- * whether the rsocket is still in its place. That needs memory of rsockets that
- * stays what it is when one is gone, so it is kept for the next.
- *
- * The rsockets of a parent are nothing to the child of a fork(): they fail with
- * EIO, and closing them closes the child's descriptors only.
+ * Each finds the rsocket behind a descriptor, calls what its type does, and
+ * turns -errno into -1 and errno.
  */
 #include "internal.h"
 #include "rsockets/wake.h"
@@ -16,222 +10,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#define CHUNK 1024
-#define NCHUNKS 1024
-
-struct chunk {
-	_Atomic(struct rsock *) slot[CHUNK];
-};
-
-static _Atomic(struct chunk *) table[NCHUNKS];
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of the next two */
-static struct rsock *free_list;
-static _Atomic unsigned generation;
-
-int rsock_errno(void)
-{
-	return errno ? -errno : -EIO;
-}
-
-static void before_fork(void)
-{
-	pthread_mutex_lock(&mutex);
-}
-
-static void after_fork_parent(void)
-{
-	pthread_mutex_unlock(&mutex);
-}
-
-static void after_fork_child(void)
-{
-	pthread_mutex_init(&mutex, NULL);
-	free_list = NULL;
-	generation++;
-	rsock_alive_forked();
-	rsock_linger_forked();
-	rsock_poll_forked();
-	rsock_restart_forked();
-}
-
-static void init_once(void)
-{
-	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-}
-
-int rsock_thread(void *(*run)(void *), void *arg)
-{
-	pthread_attr_t attr;
-	sigset_t all, old;
-	pthread_t thread;
-	int err;
-
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	/* Signals are the program's. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(&thread, &attr, run, arg);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&attr);
-	return -err;
-}
-
-static void lock_init(struct rsock *rs)
-{
-	pthread_mutex_init(&rs->slock, NULL);
-	pthread_mutex_init(&rs->rlock, NULL);
-	pthread_mutex_init(&rs->lock, NULL);
-}
-
-/* What is used before the first and after the last reference. */
-static void reset(struct rsock *rs)
-{
-	size_t first = offsetof(struct rsock, type);
-
-	memset((char *)rs + first, 0, sizeof(*rs) - first);
-	lock_init(rs);
-}
-
-struct rsock *rsock_alloc(const struct rsock *parent, int type, int family)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	const struct rsock_config *conf = rsock_config();
-	struct rsock *rs;
-
-	pthread_once(&once, init_once);
-	pthread_mutex_lock(&mutex);
-	rs = free_list;
-	if (rs)
-		free_list = rs->next_free;
-	pthread_mutex_unlock(&mutex);
-	if (!rs)
-		rs = calloc(1, sizeof(*rs));
-	if (!rs)
-		return NULL;
-	reset(rs);
-	rs->generation = generation;
-	rs->fd = -1;
-	rs->type = type;
-	rs->family = family;
-	rs->keepidle = 7200;
-	if (type == SOCK_DGRAM)
-		rs->d.udp = rs->d.epfd = -1;
-	if (parent) {
-		rs->sbuf_size = parent->sbuf_size;
-		rs->rbuf_size = parent->rbuf_size;
-		rs->sq_size = parent->sq_size;
-		rs->rq_size = parent->rq_size;
-		rs->inline_size = parent->inline_size;
-		rs->iomaps = parent->iomaps;
-		rs->linger = parent->linger;
-		rs->nodelay = parent->nodelay;
-		rs->oobinline = parent->oobinline;
-		rs->keepidle = parent->keepidle;
-		rs->aside = parent->aside;
-		rs->rcvtimeo_ns = parent->rcvtimeo_ns;
-		rs->sndtimeo_ns = parent->sndtimeo_ns;
-	} else {
-		rs->sbuf_size = conf->wmem;
-		rs->rbuf_size = conf->mem;
-		rs->sq_size = conf->sqsize;
-		rs->rq_size = conf->rqsize;
-		rs->inline_size = conf->inline_size;
-		rs->iomaps = conf->iomaps;
-	}
-	atomic_store(&rs->ref, 1);
-	return rs;
-}
-
-void rsock_destroy(struct rsock *rs)
-{
-	struct rsock_watch *w;
-
-	if (rs->type == SOCK_DGRAM)
-		rsock_dgram_fini(rs);
-	else
-		rsock_stream_fini(rs);
-	/* Those that sleep hold references; what is left are RSOCK_WATCHes. */
-	while ((w = rs->watchers)) {
-		rsock_watch_del(w);
-		free(w);
-	}
-	pthread_mutex_destroy(&rs->slock);
-	pthread_mutex_destroy(&rs->rlock);
-	pthread_mutex_destroy(&rs->lock);
-	atomic_store(&rs->ref, 0);
-	pthread_mutex_lock(&mutex);
-	rs->next_free = free_list;
-	free_list = rs;
-	pthread_mutex_unlock(&mutex);
-}
-
-void rsock_put(struct rsock *rs)
-{
-	if (rs->generation == generation && atomic_fetch_sub(&rs->ref, 1) == 1)
-		rsock_destroy(rs);
-}
-
-static _Atomic(struct rsock *) *find_slot(int fd, bool make)
-{
-	struct chunk *c, *none = NULL;
-
-	if (fd < 0 || fd >= CHUNK * NCHUNKS)
-		return NULL;
-	c = atomic_load(&table[fd / CHUNK]);
-	if (!c && make) {
-		c = calloc(1, sizeof(*c));
-		if (!c)
-			return NULL;
-		if (!atomic_compare_exchange_strong(&table[fd / CHUNK], &none,
-						    c)) {
-			free(c);
-			c = none;
-		}
-	}
-	return c ? &c->slot[fd % CHUNK] : NULL;
-}
-
-int rsock_publish(struct rsock *rs, int fd)
-{
-	_Atomic(struct rsock *) *slot = find_slot(fd, true);
-
-	if (!slot)
-		return fd < CHUNK * NCHUNKS ? -ENOMEM : -EMFILE;
-	rs->fd = fd;
-	atomic_store(slot, rs);
-	return fd;
-}
-
-struct rsock *rsock_get(int fd)
-{
-	_Atomic(struct rsock *) *slot = find_slot(fd, false);
-	struct rsock *rs;
-	unsigned ref;
-
-	for (;;) {
-		rs = slot ? atomic_load(slot) : NULL;
-		if (!rs || rs->generation != generation) {
-			errno = rs ? EIO : EBADF;
-			return NULL;
-		}
-		ref = atomic_load(&rs->ref);
-		while (ref &&
-		       !atomic_compare_exchange_weak(&rs->ref, &ref, ref + 1))
-			;
-		if (!ref)
-			continue;
-		if (atomic_load(slot) == rs)
-			return rs;
-		rsock_put(rs);
-	}
-}
 
 /* Gives back what rsock_get() got, and converts 0 or more, or -errno. */
 static ssize_t done(struct rsock *rs, ssize_t ret)
@@ -241,73 +21,6 @@ static ssize_t done(struct rsock *rs, ssize_t ret)
 		return ret;
 	errno = (int)-ret;
 	return -1;
-}
-
-bool rsock_nonblock(const struct rsock *rs, int flags)
-{
-	return rs->flags & O_NONBLOCK || flags & MSG_DONTWAIT;
-}
-
-static socklen_t addr_size(const union rsw_addr *addr)
-{
-	return addr->sa.sa_family == AF_INET ? sizeof(addr->sin)
-					     : sizeof(addr->sin6);
-}
-
-void rsock_copy_addr(struct sockaddr *dst, socklen_t *dst_len,
-		     const union rsw_addr *addr)
-{
-	socklen_t len = addr_size(addr);
-
-	if (!dst || !dst_len)
-		return;
-	memcpy(dst, addr, *dst_len < len ? *dst_len : len);
-	*dst_len = len;
-}
-
-void rsock_map_ip4(union rsw_addr *addr)
-{
-	struct sockaddr_in sin = addr->sin;
-
-	if (addr->sa.sa_family != AF_INET)
-		return;
-	memset(addr, 0, sizeof(*addr));
-	addr->sin6.sin6_family = AF_INET6;
-	addr->sin6.sin6_port = sin.sin_port;
-	memset(&addr->sin6.sin6_addr.s6_addr[10], 0xff, 2);
-	memcpy(&addr->sin6.sin6_addr.s6_addr[12], &sin.sin_addr, 4);
-}
-
-void rsock_unmap_ip4(union rsw_addr *addr)
-{
-	struct sockaddr_in sin = { .sin_family = AF_INET,
-				   .sin_port = addr->sin6.sin6_port };
-
-	if (addr->sa.sa_family != AF_INET6 ||
-	    !IN6_IS_ADDR_V4MAPPED(&addr->sin6.sin6_addr))
-		return;
-	memcpy(&sin.sin_addr, &addr->sin6.sin6_addr.s6_addr[12], 4);
-	memset(addr, 0, sizeof(*addr));
-	addr->sin = sin;
-}
-
-int rsock_addr(const struct rsock *rs, const struct sockaddr *sa, socklen_t len,
-	       union rsw_addr *addr)
-{
-	if (!sa)
-		return -EFAULT;
-	if (len < sizeof(sa->sa_family) || len > sizeof(*addr))
-		return -EINVAL;
-	memset(addr, 0, sizeof(*addr));
-	memcpy(addr, sa, len);
-	if (sa->sa_family == AF_UNSPEC && rs->type == SOCK_DGRAM)
-		return 0;
-	if (sa->sa_family != rs->family)
-		return -EAFNOSUPPORT;
-	if (rs->family != AF_IB && len < addr_size(addr))
-		return -EINVAL;
-	rsock_unmap_ip4(addr);
-	return 0;
 }
 
 int rsocket(int domain, int type, int protocol)
@@ -421,30 +134,18 @@ int rshutdown(int socket, int how)
 	return (int)done(rs, err);
 }
 
-int rsock_close_fds(const struct rsock *rs)
-{
-	if (rs->type == SOCK_STREAM && rs->s.cc)
-		close(rs->s.cc->fd);
-	if (rs->type == SOCK_DGRAM)
-		close(rs->d.epfd);
-	return close(rs->fd);
-}
-
 int rclose(int socket)
 {
-	_Atomic(struct rsock *) *slot = find_slot(socket, false);
-	struct rsock *rs = slot ? atomic_load(slot) : NULL, *me;
+	struct rsock *rs = rsock_take_parents(socket);
 
 	/* The parent's rsocket goes on without us: only our descriptors go. */
-	if (rs && rs->generation != generation) {
-		atomic_store(slot, NULL);
+	if (rs)
 		return rsock_close_fds(rs);
-	}
-	rs = me = rsock_get(socket);
+	rs = rsock_get(socket);
 	if (!rs)
 		return -1;
 	/* Of several that close at once, one does. */
-	if (!atomic_compare_exchange_strong(slot, &me, NULL))
+	if (!rsock_unpublish(rs))
 		return (int)done(rs, -EBADF);
 	rsock_alive_set(rs, false);
 	if (rs->type == SOCK_DGRAM)
