@@ -4,24 +4,29 @@ A Side is where one process runs: a prefix of words before its command, and the
 addresses found there. A Placement is a server's and a client's Side and the
 options of "softhca run" for both. Every process has a time limit, lives in a
 process group of its own, and is killed with it; what it printed is shown when
-something fails.
+something fails. Time limits are those of a quiet machine, see load.py.
 """
+import contextlib
 import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests"))
+from load import Limit  # noqa: E402
+
 BUILD = os.environ.get("SOFTHCA_BUILD", os.path.join(ROOT, "build"))
 SOFTHCA = os.path.join(BUILD, "bin", "softhca")
 CLIENTS = os.path.join(BUILD, "tests", "clients")
 
-# A crash of a client must not take minutes to be noticed, and on a slow or
-# busy machine a good run must not be cut off.
+# A crash of a client must not take minutes to be noticed, and on a slow
+# machine a good run must not be cut off.
 LIMIT = float(os.environ.get("SOFTHCA_TEST_LIMIT", "40"))
 
 
@@ -40,6 +45,10 @@ class Failed(AssertionError):
     pass
 
 
+class TimedOut(Failed):
+    """By a time limit and nothing else: retry.py goes by this name."""
+
+
 class Proc:
     """A program under "softhca run" on a side."""
 
@@ -48,6 +57,7 @@ class Proc:
         self.argv = [*side.prefix, tool or side.tool, "run", *map(str, options), "--", *self.cmd]
         self.out = tempfile.TemporaryFile("w+b")
         self.start = time.monotonic()
+        self.ended_by_us = False
         self.popen = subprocess.Popen(
             self.argv, stdin=subprocess.DEVNULL, stdout=self.out,
             stderr=subprocess.STDOUT, start_new_session=True,
@@ -66,14 +76,27 @@ class Proc:
         return self.popen.poll() is None
 
     def wait(self, limit=LIMIT):
-        try:
-            self.popen.wait(limit)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise Failed(f"no end within {limit:.0f} s\n{self.describe()}") from None
+        """Its exit status."""
+        left = Limit(limit)
+        while self.running():
+            if left.over():
+                self.kill()
+                raise TimedOut(f"no end within {limit:.0f} s\n{self.describe()}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popen.wait(max(0, min(1, left.left())))
         return self.popen.returncode
 
+    def done(self, limit=LIMIT, status=0, beside=None):
+        """Its output, when it has ended with this status; None: any. A failure
+        shows what the one beside it has printed, too."""
+        rc = self.wait(limit)
+        if status is not None and rc != status:
+            raise Failed(f"exit status {rc}, expected {status}\n{self.describe()}"
+                         + (f"--- beside\n{beside.describe()}" if beside else ""))
+        return self.output()
+
     def kill(self, sig=signal.SIGKILL):
+        self.ended_by_us = self.ended_by_us or self.running()
         try:
             os.killpg(self.pid, sig)
         except ProcessLookupError:
@@ -84,23 +107,27 @@ class Proc:
         text = self.output()
         if len(text) > 6000:
             text = text[:2000] + "\n[...]\n" + text[-4000:]
-        return f"$ {' '.join(self.argv)}\n{text}[exit status {self.popen.returncode}]\n"
+        end = "ended by the test" if self.ended_by_us else f"exit status {self.popen.poll()}"
+        return f"$ {' '.join(self.argv)}\n{text}[{end}]\n"
 
     def wait_for(self, text, limit=LIMIT):
         """Until the output holds text; the match."""
-        end = time.monotonic() + limit
+        left = Limit(limit)
         while True:
             running = self.running()  # what it printed last counts
             if m := re.search(text, self.output(), re.M):
                 return m
-            if not running or time.monotonic() > end:
-                raise Failed(f"never printed {text!r}\n{self.describe()}")
+            if not running:
+                raise Failed(f"ended before it printed {text!r}\n{self.describe()}")
+            if left.over():
+                raise TimedOut(f"no {text!r} within {limit:.0f} s\n{self.describe()}")
             time.sleep(0.01)
 
     def wait_listening(self, port, limit=LIMIT):
         """Until somebody in this process's network listens on a TCP port."""
-        end = time.monotonic() + limit
-        while time.monotonic() < end:
+        left = Limit(limit)
+        while True:
+            running = self.running()
             for family in ("tcp", "tcp6"):
                 try:
                     with open(f"/proc/{self.pid}/net/{family}") as f:
@@ -109,10 +136,11 @@ class Proc:
                     break
                 if any(r[1].endswith(f":{port:04X}") and r[3] == "0A" for r in rows):
                     return
-            if not self.running():
-                break
+            if not running:
+                raise Failed(f"ended before it listened on port {port}\n{self.describe()}")
+            if left.over():
+                raise TimedOut(f"nobody listens on port {port} within {limit:.0f} s\n{self.describe()}")
             time.sleep(0.005)
-        raise Failed(f"nobody listens on port {port}\n{self.describe()}")
 
 
 class Side:
@@ -123,11 +151,7 @@ class Side:
 
     def run(self, cmd, options=(), limit=LIMIT, status=0, env=None):
         """Runs one program to its end; its output."""
-        p = Proc(self, cmd, options, env)
-        rc = p.wait(limit)
-        if status is not None and rc != status:
-            raise Failed(f"exit status {rc}, expected {status}\n{p.describe()}")
-        return p.output()
+        return Proc(self, cmd, options, env).done(limit, status)
 
     def gids(self):
         """The device's GIDs by index, as ibv_devinfo prints them."""
@@ -147,10 +171,40 @@ class Side:
 
 
 class Pair:
-    """A server and a client that both ended."""
+    """A server and a client, which is the first to end."""
 
     def __init__(self, server, client):
         self.server, self.client = server, client
+
+    @staticmethod
+    def wait(one, other, limit, grace):
+        """For one end; only for a while when the other has failed."""
+        left = Limit(limit)
+        while one.running() and not left.over():
+            if grace and not other.running() and other.popen.returncode:
+                left, grace = Limit(min(left.left(), grace)), 0
+            time.sleep(0.005)
+
+    def end(self, limit=LIMIT, status=(0, 0), stays=False):
+        """Waits until both have ended with these exit statuses; None: any. Of a
+        server that stays the end is not waited for."""
+        try:
+            # One end that failed leaves the other waiting.
+            self.wait(self.client, self.server, limit, 3)
+            if not stays:
+                self.wait(self.server, self.client, 10, 1)
+            late = [p for p in (self.client, self.server) if p.running()]
+            got = tuple(None if p in late else p.popen.returncode for p in (self.server, self.client))
+        finally:
+            self.client.kill()
+            self.server.kill()
+        if any(g is not None and w is not None and g != w for g, w in zip(got, status)):
+            raise Failed(f"exit status {got}, expected {status}\n{self.describe()}")
+        if self.client in late:
+            raise TimedOut(f"no end within {limit:.0f} s\n{self.describe()}")
+        if late and status[0] is not None:
+            raise TimedOut(f"no end of the server within 10 s\n{self.describe()}")
+        return self
 
     def describe(self):
         return f"--- server\n{self.server.describe()}--- client\n{self.client.describe()}"
@@ -163,10 +217,9 @@ class Placement:
         self.host, self.host6 = host, host6  # where the client finds the server
         self.options = list(options)
 
-    def pair(self, server_cmd, client_cmd, port, limit=LIMIT, status=(0, 0),
-             options=(), env=None):
-        """Runs a server and a client to their ends. The client starts when the
-        server listens on port. status None: any."""
+    def pair(self, server_cmd, client_cmd, port, options=(), env=None, **kw):
+        """Runs a server and a client to their ends, see Pair.end(). The client
+        starts when the server listens on port."""
         opts = [*self.options, *options]
         server = Proc(self.server, server_cmd, opts, env)
         try:
@@ -175,34 +228,7 @@ class Placement:
         except BaseException:
             server.kill()
             raise
-        pair = Pair(server, client)
-        end = time.monotonic() + limit
-        try:
-            while client.running() and time.monotonic() < end:
-                # One end that failed leaves the other waiting.
-                if not server.running() and server.popen.returncode:
-                    end = min(end, time.monotonic() + 3)
-                time.sleep(0.005)
-            cut = client.running()
-            if cut:
-                client.kill()
-            end = time.monotonic() + (1 if cut or client.popen.returncode else 10)
-            while server.running() and time.monotonic() < end:
-                time.sleep(0.005)
-            late = server.running()
-            if late:
-                server.kill()
-            got = (server.popen.returncode, client.popen.returncode)
-            if cut:
-                raise Failed(f"no end in time ({limit:.0f} s)\n{pair.describe()}")
-            if late and status[0] is not None:
-                raise Failed(f"the server did not end\n{pair.describe()}")
-            if any(w is not None and g != w for g, w in zip(got, status)):
-                raise Failed(f"exit status {got}, expected {status}\n{pair.describe()}")
-            return pair
-        finally:
-            client.kill()
-            server.kill()
+        return Pair(server, client).end(**kw)
 
     def tool(self, *cmd, host=None, server_args=(), client_args=(), port_opt="-p", **kw):
         """A program that is server without and client with a host."""

@@ -37,12 +37,13 @@ def binds(pid):
 
 def start_server(place, cmd, options=(), env=None, limit=rig.LIMIT):
     p = rig.Proc(place.server, cmd, [*place.options, *options], env)
-    end = time.monotonic() + limit
+    left = rig.Limit(limit)
     while not binds(p.pid):
-        if not p.running() or time.monotonic() > end:
-            text = p.describe()
+        if not p.running():
+            raise rig.Failed(f"ended before it listened\n{p.describe()}")
+        if left.over():
             p.kill()
-            raise rig.Failed(f"does not listen\n{text}")
+            raise rig.TimedOut(f"does not listen within {limit:.0f} s\n{p.describe()}")
         time.sleep(0.01)
     return p
 
@@ -55,22 +56,12 @@ def pair(place, server_cmd, client_cmd, limit=rig.LIMIT, status=(0, 0), options=
     """Runs a server and a client to their ends; a server that goes on for ever
     (status None) is killed then."""
     server = start_server(place, server_cmd, options, env)
-    client = start_client(place, client_cmd, options, env)
     try:
-        try:
-            rc = client.wait(limit)
-            if status[0] is not None:
-                server.wait(10)
-        except rig.Failed as e:
-            raise rig.Failed(f"{e}\n--- server\n{server.describe()}") from None
-        got = (server.popen.returncode if status[0] is not None else None, rc)
-        if got != status:
-            raise rig.Failed(f"exit status {got}, expected {status}\n--- server\n"
-                             f"{server.describe()}--- client\n{client.describe()}")
-        return rig.Pair(server, client)
-    finally:
-        client.kill()
+        client = start_client(place, client_cmd, options, env)
+    except BaseException:
         server.kill()
+        raise
+    return rig.Pair(server, client).end(limit, status, stays=status[0] is None)
 
 
 def host(place, family):
@@ -197,7 +188,7 @@ def test_interface(spare, what):
         for change in changes:
             time.sleep(0.1)  # so that it is seen
             subprocess.run([*side.prefix, "ip", *change.split()], check=True)
-        assert p.wait() == 0, p.describe()
+        p.done()
     finally:
         p.kill()
 
@@ -278,7 +269,7 @@ def test_exit_without_a_word(placements, where):
     server = waiting(place, port)
     client = calling(place, port, CM_CHECK_EXIT="1")
     try:
-        assert client.wait() == 0
+        client.done()
         server.wait_for("DISCONNECTED 0", 5)
     finally:
         client.kill()
@@ -554,10 +545,10 @@ print("flooded")
         out = sender.communicate(timeout=4 * rig.LIMIT)[0]
         assert out == "flooded\n", out
         for c in clients:
-            assert c.wait() == 0, c.describe() + server.describe()
+            c.done(beside=server)
         server.wait_for(rf"^{count // 100} strangers$")  # they did arrive
         last = start_client(place, [CHECK, "echo_client"], env={**env, "CM_CHECK_N": "2"})
-        assert last.wait() == 0, last.describe() + server.describe()
+        last.done(beside=server)
     finally:
         sender.kill()
         for c in clients:

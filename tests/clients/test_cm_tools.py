@@ -113,8 +113,8 @@ def test_mckey(placements, where, group):
     try:
         time.sleep(0.5)
         client = start_client(place, ["mckey", "-m", group, "-b", to[1], "-s", "-C", 10])
-        assert client.wait() == 0, client.describe()
-        assert server.wait(10) == 0, server.describe()
+        client.done()
+        server.done(10)
     finally:
         server.kill()
 
@@ -291,7 +291,7 @@ def test_ucx_rdmacm(place, ucp_client_server, api, family):
     try:
         server.wait_for("server is listening|Waiting for connection")
         client = start_client(place, [*cmd, "-a", host(place, family)], env=env)
-        assert client.wait() == 0, client.describe() + server.describe()
+        client.done(beside=server)
         assert "FAIL" not in client.output() and "ABCDEFGH" in client.output(), client.describe()
         assert server.running(), server.describe()
     finally:

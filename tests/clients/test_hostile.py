@@ -42,7 +42,7 @@ def storms(place, kinds, count, gid, host, address):
             # From the host itself: the source is then what the QPs expect.
             s = rig.Proc(place.server, [STORM, "-m", kind, "-n", count, "-X", seed + 1, "-P", 60000,
                                         *victims, address])
-            assert s.wait(60) == 0, s.describe()
+            s.done(60)
             sent.append(s.output())
         rc = client.wait(60), server.wait(60)
         assert rc == (0, 0), f"{server.describe()}{client.describe()}{sent}"

@@ -211,7 +211,7 @@ def test_many_pairs_spin_on_two_processors(placements):
                 ends[0].wait_listening(port)
         # One end that failed leaves the other waiting.
         for end in reversed(ends):
-            assert end.wait(60) == 0, end.describe()
+            end.done(60)
     finally:
         for end in ends:
             end.kill()
@@ -282,7 +282,8 @@ def test_two_users(home, staged):
         for end in (out.client, out.server):
             assert "4791" in end.output(), out.describe()
             assert re.search(rf"\b{one}\b|nobody", end.output()), f"says not who\n{out.describe()}"
-        assert b.wait(30) == 0 and a.wait(30) == 0, a.describe() + b.describe()
+        b.done(30, beside=a)
+        a.done(30, beside=b)
     finally:
         a.kill()
         if b:
@@ -306,7 +307,7 @@ def test_no_dev_shm(home, options):
 def test_no_place_at_all(home):
     """Without any writable place a process is alone, says so and works."""
     p = rig.Proc(rig.Side(home), ["ibv_devinfo"], env={"SOFTHCA_RUNDIR": "/proc/nowhere"})
-    assert p.wait() == 0, p.describe()
+    p.done()
     assert "softhca: cannot open /proc/nowhere" in p.output(), p.describe()
 
 

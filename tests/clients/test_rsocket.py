@@ -37,7 +37,7 @@ def run_client(place, server, cmd, options=(), env=None, limit=rig.LIMIT):
         try:
             rc = p.wait(max(1, end - begun))
         except Failed as e:
-            raise Failed(f"{e}--- server\n{server.describe()}") from None
+            raise type(e)(f"{e}--- server\n{server.describe()}") from None
         if rc == 0:
             return p.output()
         if server in LISTENING or begun > server.start + 3 or not server.running():
@@ -118,7 +118,7 @@ def test_rstream_fork(place, safe):
         assert "custom" in out, out
         if place.name == "netns":
             assert tcp_bytes(place.client) - before < 20
-        assert server.wait(10) == 0, server.describe()
+        server.done(10)
     finally:
         server.kill()
 
@@ -504,7 +504,7 @@ def test_epoll(place, mode):
     try:
         out = run_client(place, server, [PYTHON, "-c", EPOLL, "client", port, place.host], ["--sockets"])
         assert "ok" in out
-        assert server.wait(10) == 0, server.describe()
+        server.done(10)
         assert "served 10" in server.output()
     finally:
         server.kill()
@@ -608,7 +608,7 @@ def test_fork_safe_plain(home):
         code = f"import socket; s = socket.create_connection(('127.0.0.1', {port})); print(s.recv(9), s.recv(9))"
         out = subprocess.run([*home, PYTHON, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=20)
         assert out.stdout == "b'hello' b''\n"
-        assert server.wait(10) == 0, server.describe()
+        server.done(10)
     finally:
         server.kill()
 
