@@ -22,6 +22,9 @@ build-tests: deps ## and the programs of the tests and measurements
 test: deps ## everything: unit, simulation, ABI, fuzz, sanitizers, real clients
 	@scripts/test
 
+test-busy: deps ## the same beside a program that keeps all processors busy
+	@stress-ng --quiet --cpu 8 & trap "kill $$!" EXIT; scripts/test
+
 test-full: deps ## the same with the whole matrix of real clients (about an hour)
 	@scripts/deps full
 	@scripts/test --full
@@ -54,4 +57,4 @@ install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build build-tests test test-full test-pyverbs test-peer demo bench asan tsan install clean
+.PHONY: help deps build build-tests test test-busy test-full test-pyverbs test-peer demo bench asan tsan install clean
