@@ -2,9 +2,9 @@
  * cli.h - the softhca tool: what its commands share
  *
  * softhca starts programs under the libraries (run), shows the environment
- * that does so (env), lists the devices (devices) and finds out why something
- * does not work (doctor). It links neither library: it loads the ones lying
- * beside it, so that it can say what is wrong with them.
+ * that does so (env), lists the devices (devices) and reports why something
+ * does not work (doctor). It links neither library but loads the ones beside
+ * it, so that it can report what is wrong with them.
  */
 #ifndef SOFTHCA_CLI_CLI_H
 #define SOFTHCA_CLI_CLI_H

@@ -20,7 +20,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		*json = true;
 		return 0;
 	case ARGP_KEY_ARG:
-		cli_say("devices takes no argument (%s)", arg);
+		cli_say("devices takes no arguments, not even %s", arg);
 		exit(EXIT_USAGE);
 	}
 	return ARGP_ERR_UNKNOWN;
@@ -205,7 +205,8 @@ int cmd_devices(int argc, char **argv)
 	cli_parse(&argp, argc, argv, EXIT_USAGE, NULL, &json);
 	err = libdir_find(libdir);
 	if (err) {
-		cli_say("its libraries are not beside it; see softhca doctor");
+		cli_say("the libraries are not beside this program; see "
+			"softhca doctor");
 		return 1;
 	}
 	err = hca_list_read(&l, libdir);

@@ -1,7 +1,5 @@
 /*
- * doctor.c - what works here, what does not, and how to fix it
- *
- * The list of checks, and how their findings are shown.
+ * doctor.c - softhca doctor: the list of checks, and how findings are printed
  */
 #include "cli/doctor.h"
 #include "cli/cli.h"
@@ -88,7 +86,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case 'p':
 		if (!*arg || *arg == '-') {
-			argp_error(state, "--peer wants a host");
+			argp_error(state, "--peer needs a host");
 			return EINVAL;
 		}
 		d->peer = arg;
@@ -133,18 +131,17 @@ int cmd_doctor(int argc, char **argv)
 	static const struct argp_option options[] = {
 		{ "json", 'j', NULL, 0, "Print JSON", 0 },
 		{ "peer", 'p', "HOST", 0,
-		  "See whether RDMA gets to this host and back", 0 },
+		  "Check whether RDMA packets reach this host and return", 0 },
 		{ 0 },
 	};
 	static const struct argp argp = {
 		.options = options,
 		.parser = parse,
 		.args_doc = "[PROGRAM...]",
-		.doc = "Find out what works here, what does not, and how "
-		       "to fix it. With PROGRAMs or "
-		       "--peer, look at those instead.\v"
-		       "The exit status is 1 if a line says FAIL, else 0. WARN "
-		       "is something slower, or out of reach for some "
+		.doc = "Report what works here, what does not, and how to fix "
+		       "it. With PROGRAMs or --peer, check those instead.\v"
+		       "The exit status is 1 if a check says FAIL, else 0. "
+		       "WARN marks what is slower, or does not work for some "
 		       "programs.\n\n"
 		       "Examples:\n"
 		       "  softhca doctor\n"

@@ -3,7 +3,7 @@
  *
  * Each check tries the thing itself and fills one finding: OK; WARN for what
  * costs speed or keeps some programs out; FAIL for what keeps every program
- * out. The text names the thing and the cause, fix the way out.
+ * out. text names the thing and the cause, fix the remedy.
  */
 #ifndef SOFTHCA_CLI_DOCTOR_H
 #define SOFTHCA_CLI_DOCTOR_H

@@ -1,5 +1,5 @@
 /*
- * doctor_host.c - what processes of this host share, and their limits
+ * doctor_host.c - checks of what processes of this host share, and their limits
  */
 #include "cli/doctor.h"
 #include "cli/tree.h"
@@ -23,13 +23,14 @@ void check_tree(struct doctor *d, struct finding *f)
 	fd = tree_home(home, why, sizeof(why));
 	if (fd < 0) {
 		f->status = WARN;
-		TEXT(f, "no place for the files that the shim shows: %s", why);
-		FIX(f, "export XDG_RUNTIME_DIR=DIR, a directory of yours with "
-		       "mode 0700");
+		TEXT(f, "no directory for the files that the shim shows: %s",
+		     why);
+		FIX(f, "export XDG_RUNTIME_DIR=DIR, a directory that you own, "
+		       "with mode 0700");
 		return;
 	}
-	TEXT(f, "%s, %zu sets of files", home, tree_count(fd));
-	FIX(f, "only if you want to tidy up: rm -r %s", home);
+	TEXT(f, "%s has %zu sets of files", home, tree_count(fd));
+	FIX(f, "optional cleanup: rm -r %s", home);
 	close(fd);
 }
 
@@ -46,8 +47,8 @@ void check_registry(struct doctor *d, struct finding *f)
 	if (err) {
 		f->status = WARN;
 		TEXT(f,
-		     "processes of this host cannot find each other, only one "
-		     "at a time can use RDMA: %s",
+		     "processes of this host cannot find each other, so only "
+		     "one at a time can use RDMA: %s",
 		     why ? why : strerror(-err));
 		FIX(f, "export SOFTHCA_RUNDIR=DIR, a writable directory on "
 		       "this machine");
@@ -77,7 +78,7 @@ void check_shm(struct doctor *d, struct finding *f)
 	free_mib = (double)s.f_bavail * (double)s.f_frsize / 1048576;
 	if (free_mib < 4 || access("/dev/shm", W_OK | X_OK)) {
 		f->status = WARN;
-		FIX(f, "remove what you do not need in /dev/shm, or in a "
+		FIX(f, "make /dev/shm writable, or free space in it; in a "
 		       "container: --shm-size 64m");
 	}
 	TEXT(f, "/dev/shm has %.0f MiB free%s", free_mib,
@@ -90,9 +91,9 @@ void check_memlock(struct doctor *d, struct finding *f)
 
 	(void)d;
 	if (getrlimit(RLIMIT_MEMLOCK, &r) || r.rlim_cur == RLIM_INFINITY)
-		TEXT(f, "no limit; none would matter");
+		TEXT(f, "unlimited, which is not needed: nothing is locked");
 	else
-		TEXT(f, "%llu KiB, which does not matter: nothing is locked",
+		TEXT(f, "%llu KiB, which is enough: nothing is locked",
 		     (unsigned long long)r.rlim_cur / 1024);
 }
 
@@ -112,21 +113,21 @@ void check_threads(struct doctor *d, struct finding *f)
 	err = pthread_create(&t, NULL, nothing, NULL);
 	if (!err) {
 		pthread_join(t, NULL);
-		TEXT(f, "a process can start its thread");
+		TEXT(f, "a process can start its engine's thread");
 		return;
 	}
 	f->status = FAIL;
 	TEXT(f, "no thread can be started: %s", strerror(err));
 	if (err != EAGAIN) {
-		FIX(f, "in a container: a seccomp profile that allows clone(2) "
-		       "and clone3(2)");
+		FIX(f, "in a container: use a seccomp profile that allows "
+		       "clone(2) and clone3(2)");
 		return;
 	}
 	if (!getrlimit(RLIMIT_NPROC, &r) && r.rlim_cur != RLIM_INFINITY)
 		TEXT(f,
-		     "; this user may have %llu processes and threads "
+		     "; this user's limit is %llu processes and threads "
 		     "(ulimit -u)",
 		     (unsigned long long)r.rlim_cur);
-	FIX(f, "raise ulimit -u (limits.conf(5)); in a container: "
+	FIX(f, "raise ulimit -u (limits.conf(5)); in a container, raise "
 	       "--pids-limit");
 }

@@ -1,8 +1,8 @@
 /*
- * doctor_libs.c - our libraries, and what a program under softhca run gets
+ * doctor_libs.c - checks of our libraries, and of what a program gets
  *
- * The latter is asked of a child in the environment of softhca run
- * (cmd_probe).
+ * What a program under softhca run gets is reported by a child in that
+ * environment (cmd_probe).
  */
 #include "cli/cli.h"
 #include "cli/doctor.h"
@@ -34,8 +34,8 @@ void check_libraries(struct doctor *d, struct finding *f)
 
 	if (!d->libdir[0]) {
 		f->status = FAIL;
-		TEXT(f, "neither ../lib/softhca nor ../lib beside this program "
-			"has them");
+		TEXT(f, "not found: neither ../lib/softhca nor ../lib beside "
+			"this program has them");
 		FIX(f, "install softhca again");
 		return;
 	}
@@ -149,7 +149,7 @@ int cmd_probe(int argc, char **argv)
 	(void)argv;
 	for (i = 0; i < sizeof(probed) / sizeof(probed[0]); i++)
 		print_mapped(probed[i]);
-	/* What UCX asks before it takes a device. */
+	/* What UCX checks before it uses a device. */
 	if (stat("/dev/infiniband/uverbs0", &st))
 		printf("uverbs %s\n", strerror(errno));
 	else if (!S_ISCHR(st.st_mode))
@@ -170,13 +170,13 @@ int cmd_probe(int argc, char **argv)
 	return fflush(stdout) ? 1 : 0;
 }
 
-/* Without a child nothing is known about what programs see. */
+/* Without a child, what programs see is not known. */
 static bool not_probed(const struct doctor *d, struct finding *f)
 {
 	if (!d->probe_err)
 		return false;
 	f->status = WARN;
-	TEXT(f, "not looked at, since no process can be started: %s",
+	TEXT(f, "not checked, since no process can be started: %s",
 	     strerror(d->probe_err));
 	return true;
 }
@@ -201,8 +201,8 @@ void check_loader(struct doctor *d, struct finding *f)
 		     f->text[0] ? ";" : "under softhca run", probed[i], got);
 	}
 	if (f->status == FAIL)
-		FIX(f, "see whether something between resets LD_LIBRARY_PATH "
-		       "or LD_PRELOAD");
+		FIX(f, "find what resets LD_LIBRARY_PATH or LD_PRELOAD, such "
+		       "as a wrapper script");
 	else
 		TEXT(f, "programs under softhca run get our libibverbs and "
 			"librdmacm");
@@ -219,16 +219,17 @@ void check_shim(struct doctor *d, struct finding *f)
 	if (strcmp(uverbs, "ok") || strcmp(sysfs, "ok")) {
 		f->status = WARN;
 		TEXT(f,
-		     "UCX will not take the device: /dev/infiniband/uverbs0: "
+		     "UCX will not use the device: /dev/infiniband/uverbs0: "
 		     "%s; /sys/class/infiniband: %s",
 		     uverbs, sysfs);
-		FIX(f, "softhca run says on stderr why it has no files to "
-		       "show");
+		FIX(f, "softhca run reports on stderr why it cannot write "
+		       "these files");
 	} else if (!probe_value(d->probe, "gid_type", type, sizeof(type))) {
 		f->status = WARN;
-		TEXT(f, "UCX will not take the device, which has no GID");
+		TEXT(f, "UCX will not use the device: it has no GID");
+		FIX(f, "see device");
 	} else {
-		TEXT(f, "programs see /dev/infiniband/uverbs0 (UCX wants it) "
+		TEXT(f, "programs see /dev/infiniband/uverbs0 (UCX needs it) "
 			"and /sys/class/infiniband");
 	}
 }

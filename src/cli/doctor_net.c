@@ -1,5 +1,5 @@
 /*
- * doctor_net.c - addresses and sockets
+ * doctor_net.c - checks of the device's addresses, UDP port and sockets
  */
 #include "cli/doctor.h"
 #include "host/registry.h"
@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* What gives a device without an address one. */
+/* The command that gives a device without an address one. */
 static const char *address_fix(void)
 {
 	struct ifaddrs *list, *a;
@@ -62,8 +62,8 @@ void check_device(struct doctor *d, struct finding *f)
 		h = &d->hcas.hca[i];
 		TEXT(f, "%s%s has ", i ? "; " : "", h->name);
 		if (!h->gid_count) {
-			TEXT(f, "no GID: no interface of it is up and has an "
-				"address");
+			TEXT(f, "no GID: none of its interfaces is up and has "
+				"an address");
 			if (f->status == OK)
 				FIX(f, "%s", address_fix());
 			f->status = WARN;
@@ -79,8 +79,8 @@ void check_device(struct doctor *d, struct finding *f)
 }
 
 /*
- * Binds as a program's engine does, at every address there is, by the same
- * code and so with the same words about who has the port.
+ * Binds every address with the code of a program's engine, which reports who
+ * has the port.
  */
 void check_port(struct doctor *d, struct finding *f)
 {
@@ -90,13 +90,13 @@ void check_port(struct doctor *d, struct finding *f)
 	size_t i, j;
 	int err;
 
-	/* Without a registry a program goes on alone, too. */
+	/* A program without a registry works alone, too. */
 	if (registry_join(&r, NULL, NULL))
 		r = NULL;
 	err = udp_create(&u, &cfg, r);
 	if (err) {
 		f->status = FAIL;
-		TEXT(f, "no sockets: %s", strerror(-err));
+		TEXT(f, "cannot create sockets: %s", strerror(-err));
 		goto leave;
 	}
 	for (i = 0; i < d->hcas.count; i++) {
@@ -114,16 +114,16 @@ void check_port(struct doctor *d, struct finding *f)
 	}
 	udp_destroy(u);
 	if (f->status == OK)
-		TEXT(f, "UDP port %d can be had at all addresses",
+		TEXT(f, "UDP port %d is available at all addresses",
 		     ROCE_UDP_PORT);
 	else if (!access("/sys/module/rdma_rxe", F_OK))
-		FIX(f, "if it is the kernel's rxe: rdma link show, "
+		FIX(f, "if the kernel's rxe has it: rdma link show, "
 		       "then sudo rdma link delete NAME");
 	else
-		FIX(f, "end that process, or work in a network namespace of "
-		       "your own (unshare -Urn, ip link set lo up); processes "
-		       "of one user share "
-		       "the port where they share /dev/shm or SOFTHCA_RUNDIR");
+		FIX(f, "stop that process, or use a network namespace of your "
+		       "own (unshare -Urn, then ip link set lo up); processes "
+		       "of one user share the port if they share /dev/shm or "
+		       "SOFTHCA_RUNDIR");
 leave:
 	registry_leave(r);
 }
@@ -136,7 +136,7 @@ void check_udp(struct doctor *d, struct finding *f)
 	(void)d;
 	if (fd < 0) {
 		f->status = FAIL;
-		TEXT(f, "no UDP sockets: %s", strerror(errno));
+		TEXT(f, "cannot create UDP sockets: %s", strerror(errno));
 		return;
 	}
 	if (setsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &gso, sizeof(gso)))
@@ -147,11 +147,11 @@ void check_udp(struct doctor *d, struct finding *f)
 	if (gso_err || gro_err) {
 		f->status = WARN;
 		TEXT(f,
-		     "this kernel cannot take or give many packets at a time "
-		     "(UDP_SEGMENT: %s, UDP_GRO: %s), so large transfers are "
-		     "several times slower",
+		     "this kernel cannot send or receive several packets per "
+		     "call (UDP_SEGMENT: %s, UDP_GRO: %s), so large transfers "
+		     "are several times slower",
 		     strerror(gso_err), strerror(gro_err));
-		FIX(f, "Linux 5.0 or later has both");
+		FIX(f, "use Linux 5.0 or later, which has both");
 		return;
 	}
 	TEXT(f, "UDP_SEGMENT and UDP_GRO work");
@@ -171,7 +171,7 @@ void check_buffers(struct doctor *d, struct finding *f)
 	(void)d;
 	for (i = 0; i < 2; i++) {
 		if (doctor_read_line(limits[i].path, line, sizeof(line))) {
-			TEXT(f, "%s%s is not shown here", i ? ", " : "",
+			TEXT(f, "%s%s cannot be read here", i ? ", " : "",
 			     limits[i].name);
 			continue;
 		}

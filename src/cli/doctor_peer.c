@@ -1,10 +1,11 @@
 /*
- * doctor_peer.c - whether RDMA gets to another host and back
+ * doctor_peer.c - whether RDMA packets reach another host and return
  *
- * A connection manager answers a request for a service that nobody offers with
- * REJ, be it softhca's, rxe's or hardware's: so one is sent, by our librdmacm
- * as a program would. A plain datagram beside it, which is no valid packet,
- * brings back what routers and the host say instead of an answer (ICMP).
+ * Every connection manager (softhca's, rxe's, hardware's) answers a request for
+ * a service without a listener with REJ, so such a request is sent, through our
+ * librdmacm as by a program. A plain datagram beside it, not a valid packet,
+ * brings back the ICMP errors that routers and the host send instead of an
+ * answer.
  */
 #include "cli/cli.h"
 #include "cli/doctor.h"
@@ -93,7 +94,7 @@ static bool find_address(struct peer *p, struct finding *f)
 		f->status = FAIL;
 		TEXT(f, "%s: %s", p->name,
 		     err == EAI_SYSTEM ? strerror(errno) : gai_strerror(err));
-		FIX(f, "give an address, or see /etc/hosts and the name "
+		FIX(f, "give an IP address, or check /etc/hosts and the name "
 		       "server");
 		return false;
 	}
@@ -107,9 +108,8 @@ static bool find_address(struct peer *p, struct finding *f)
 }
 
 /*
- * The next event of the connection manager, or -1 if there is none by the end;
- * *err is its status. Meanwhile an ICMP message may arrive, whose meaning goes
- * to *icmp, an errno, and ends the wait.
+ * Returns the next event of the connection manager, or -1 if there is none by
+ * end; *err is its status. An ICMP message ends the wait; *icmp is its errno.
  */
 static int next_event(struct peer *p, uint64_t end, int *err, int *icmp)
 {
@@ -138,8 +138,7 @@ static int next_event(struct peer *p, uint64_t end, int *err, int *icmp)
 			*icmp = errno;
 		while (recv(p->fd, &byte, 1, MSG_ERRQUEUE | MSG_DONTWAIT) >= 0)
 			;
-		/* A smaller MTU on the way is no verdict: check_mtu() sees it.
-		 */
+		/* A smaller MTU on the path is for check_mtu() to report. */
 		if (*icmp == EMSGSIZE)
 			*icmp = 0;
 		if (*icmp)
@@ -162,13 +161,13 @@ static const struct hca *device_of(const struct peer *p)
 static void say_astray(const struct peer *p, struct finding *f)
 {
 	TEXT(f,
-	     "not known: whoever has UDP port %d of this host gets what %s "
-	     "answers",
-	     ROCE_UDP_PORT, p->text);
+	     "not known: answers of %s go to the process that has UDP port "
+	     "%d of this host",
+	     p->text, ROCE_UDP_PORT);
 	FIX(f, "see port");
 }
 
-/* By which device, address and interface packets to the peer leave. */
+/* The device, address and interface through which packets to it leave. */
 static bool find_path(struct peer *p, struct finding *f)
 {
 	const struct sockaddr *src;
@@ -198,10 +197,10 @@ static bool find_path(struct peer *p, struct finding *f)
 			say_astray(p, f);
 			return false;
 		}
-		TEXT(f, "no way to %s: %s", p->text, strerror(err));
+		TEXT(f, "no path to %s: %s", p->text, strerror(err));
 		FIX(f,
-		    "ip route get %s; the interface it names has to be one "
-		    "of softhca devices",
+		    "ip route get %s; softhca devices must list the "
+		    "interface that it names",
 		    p->text);
 		return false;
 	}
@@ -224,7 +223,7 @@ static bool find_path(struct peer *p, struct finding *f)
 	return true;
 }
 
-/* A socket to the peer that may not fragment, and hears what ICMP says. */
+/* A socket to the peer that does not fragment, and reports ICMP errors. */
 static int open_plain(struct peer *p)
 {
 	bool v4 = p->addr.ss_family == AF_INET;
@@ -242,7 +241,7 @@ static int open_plain(struct peer *p)
 									: 0;
 }
 
-/* The MTU of the way, as far as the kernel knows; 0: not at all. */
+/* The MTU of the path as the kernel knows it; 0: not known. */
 static unsigned int way_mtu(const struct peer *p)
 {
 	bool v4 = p->addr.ss_family == AF_INET;
@@ -255,7 +254,7 @@ static unsigned int way_mtu(const struct peer *p)
 	return (unsigned int)mtu;
 }
 
-/* As large as a packet of the MTU that the port announces, and no packet. */
+/* As large as a packet of the MTU that the port announces, but not valid. */
 static void send_plain(const struct peer *p)
 {
 	static const char zero[4096 + 56];
@@ -287,13 +286,13 @@ static void check_answer(struct peer *p, struct finding *f)
 	case RDMA_CM_EVENT_ESTABLISHED:
 		if (netdev_is_local(&p->id->route.addr.addr.ibaddr.dgid))
 			TEXT(f,
-			     "%s answers; it is this host, whose processes "
+			     "%s answers; it is this host, where processes "
 			     "reach each other without port %d",
 			     p->text, ROCE_UDP_PORT);
 		else
 			TEXT(f,
 			     "a connection manager at %s answers: UDP port %d "
-			     "gets through both ways",
+			     "is open both ways",
 			     p->text, ROCE_UDP_PORT);
 		return;
 	case RDMA_CM_EVENT_UNREACHABLE: /* so soon only by ICMP */
@@ -302,8 +301,8 @@ static void check_answer(struct peer *p, struct finding *f)
 	f->status = FAIL;
 	if (icmp == ECONNREFUSED) {
 		TEXT(f,
-		     "nobody receives at UDP port %d of %s, its kernel says "
-		     "(ICMP port unreachable)",
+		     "no process receives on UDP port %d of %s: its kernel "
+		     "answers with ICMP port unreachable",
 		     ROCE_UDP_PORT, p->text);
 		FIX(f, "softhca has the port only while a program runs: start "
 		       "\"softhca run -- rping -s\" there, and try again");
@@ -315,16 +314,16 @@ static void check_answer(struct peer *p, struct finding *f)
 			      : err < 0 ? -err
 					: EIO));
 		FIX(f,
-		    "ping %s; ip route get %s; look at the firewalls on "
-		    "the way",
+		    "ping %s; ip route get %s; check the firewalls on the "
+		    "path",
 		    p->text, p->text);
 	} else {
 		TEXT(f,
-		     "%s gives no answer within %d s: a firewall drops UDP "
-		     "port %d in one direction, or no RDMA is there",
+		     "no answer from %s within %d s: a firewall drops UDP "
+		     "port %d in one direction, or nothing speaks RoCE there",
 		     p->text, (int)(PATIENCE_NS / 1000000000), ROCE_UDP_PORT);
 		FIX(f,
-		    "let UDP port %d in at both hosts, such as: sudo "
+		    "let UDP port %d in on both hosts, for example: sudo "
 		    "iptables -I INPUT -p udp --dport %d -j ACCEPT",
 		    ROCE_UDP_PORT, ROCE_UDP_PORT);
 	}
@@ -336,20 +335,22 @@ static void check_mtu(struct peer *p, struct finding *f)
 	unsigned int mtu = way_mtu(p), fits, port;
 
 	if (!mtu || !h) {
-		TEXT(f, "not known");
+		TEXT(f, "the path MTU is not known");
 		return;
 	}
 	fits = 128u << netdev_ib_mtu(mtu);
 	port = 128u << h->port.active_mtu;
-	TEXT(f, "%u bytes get through, enough for path MTU %u", mtu, fits);
+	TEXT(f,
+	     "packets of %u bytes get through, enough for path MTU "
+	     "%u",
+	     mtu, fits);
 	if (fits >= port)
 		return;
 	f->status = WARN;
-	TEXT(f, "; programs that take the port's, %u, lose their packets",
-	     port);
+	TEXT(f, "; programs that use the port's, %u, lose their packets", port);
 	FIX(f,
-	    "tell them: ib_write_bw -m %u; or softhca run --addr with the "
-	    "address that leads there",
+	    "give the program the path MTU (ib_write_bw -m %u), or softhca "
+	    "run --addr the address that leads there",
 	    fits);
 }
 

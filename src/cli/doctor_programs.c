@@ -26,8 +26,8 @@ static bool exported(const struct doctor *d, const struct elf_need *n)
 }
 
 /*
- * Compares what one file wants of libibverbs and librdmacm with what ours
- * have. Returns how many symbols it wants; -1: not such a file.
+ * Compares what one file needs of libibverbs and librdmacm with what ours
+ * have. Returns how many symbols it needs; -1: not an ELF file.
  */
 static long check_file(const struct doctor *d, const char *path,
 		       struct finding *f)
@@ -46,14 +46,14 @@ static long check_file(const struct doctor *d, const char *path,
 		if (exported(d, &e.need[i]))
 			continue;
 		if (!missing++)
-			TEXT(f, "%s%s wants %s@%s", f->text[0] ? "; " : "",
+			TEXT(f, "%s%s needs %s@%s", f->text[0] ? "; " : "",
 			     path, e.need[i].symbol, e.need[i].version);
 	}
 	if (missing) {
 		f->status = WARN;
 		if (missing > 1)
 			TEXT(f, " and %u more", missing - 1);
-		TEXT(f, ", which we do not have");
+		TEXT(f, ", which softhca's library lacks");
 	}
 	elf_close(&e);
 	return wanted;
@@ -78,7 +78,8 @@ void check_providers(struct doctor *d, struct finding *f)
 	if (!d->libdir[0] || !dladdr((void *)(uintptr_t)&qsort, &info) ||
 	    !realpath(info.dli_fname, base)) {
 		f->status = WARN;
-		TEXT(f, "cannot tell where the system's libraries are");
+		TEXT(f, "not checked: the system's library directory is not "
+			"known");
 		return;
 	}
 	*strrchr(base, '/') = '\0';
@@ -102,18 +103,18 @@ void check_providers(struct doctor *d, struct finding *f)
 	}
 	if (broken.status == OK) {
 		TEXT(f,
-		     "%u system libraries that use libibverbs find all they "
-		     "want in ours",
+		     "%u system libraries that use libibverbs find all their "
+		     "symbols in ours",
 		     files);
 		return;
 	}
 	*f = broken;
 	TEXT(f, ": programs that load it do not start");
-	FIX(f, "a newer softhca, or the distribution's rdma-core of a release "
-	       "we know");
+	FIX(f, "install a newer softhca, or an rdma-core release that this "
+	       "one knows");
 }
 
-/* perftest and its like get capabilities where raw queue pairs are wanted. */
+/* Administrators give perftest file capabilities for raw queue pairs. */
 void check_rights(struct doctor *d, struct finding *f)
 {
 	static const char *const names[] = {
@@ -141,7 +142,9 @@ void check_rights(struct doctor *d, struct finding *f)
 	if (f->status != OK)
 		return;
 	if (found)
-		TEXT(f, "the loader hears us for all %u RDMA tools in PATH",
+		TEXT(f,
+		     "the loader gives all %u RDMA tools in PATH our "
+		     "libraries",
 		     found);
 	else
 		TEXT(f, "no RDMA tools in PATH (Debian: perftest, "
@@ -176,8 +179,8 @@ void check_program(struct doctor *d, struct finding *f, const char *name)
 	}
 	if (wanted < 0) {
 		TEXT(f,
-		     "%s is no ELF program of this machine; what it runs "
-		     "will see softhca",
+		     "%s is not an ELF program for this machine; the "
+		     "programs that it runs will see softhca",
 		     path);
 		return;
 	}
@@ -192,11 +195,11 @@ void check_program(struct doctor *d, struct finding *f, const char *name)
 		     e.lib[i], wanted);
 	else
 		TEXT(f,
-		     "%s does not link libibverbs itself; a library or "
-		     "plugin of it may",
+		     "%s is not linked with libibverbs itself; its libraries "
+		     "or plugins may be",
 		     path);
 	if (e.rpath)
-		TEXT(f, "; its DT_RPATH (%s) is overruled by the preload",
+		TEXT(f, "; its DT_RPATH (%s) is overridden by the preload",
 		     e.rpath);
 	elf_close(&e);
 }

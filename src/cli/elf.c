@@ -1,9 +1,8 @@
 /*
  * elf.c - what the loader will do with a program, read from its file
  *
- * Goes by section headers, which every file of a distribution keeps, and
- * believes no offset in the file before having compared it with the file's
- * size.
+ * Uses the section headers, which every file of a distribution keeps, and
+ * trusts no offset in the file before checking it against the file's size.
  */
 #include "cli/elf.h"
 
@@ -17,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A program has some hundred; a damaged file must not keep us busy for long. */
+/* A program has some hundred; this bounds the work on a damaged file. */
 #define MAX_NEEDS 16384
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -26,7 +25,7 @@
 #define ELFDATA_HERE ELFDATA2MSB
 #endif
 
-/* count things of a type at offset off, or NULL. */
+/* count objects of a type at offset off, or NULL. */
 #define AT(e, off, count, type)                                                \
 	((const type *)at(e, off, count, sizeof(type), _Alignof(type)))
 

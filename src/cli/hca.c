@@ -1,5 +1,5 @@
 /*
- * hca.c - the devices, asked of our libibverbs as a program would ask
+ * hca.c - reads the devices through our libibverbs, as a program would
  */
 #include "cli/hca.h"
 #include "cli/cli.h"
@@ -29,7 +29,7 @@ struct verbs_api {
 			    uint32_t flags, size_t entry_size);
 };
 
-/* The first reason counts: later ones mostly follow from it. */
+/* Keeps the first reason: later ones mostly follow from it. */
 static int fail(struct hca_list *l, int err, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 

@@ -1,5 +1,5 @@
 /*
- * hca.h - the devices, asked of our libibverbs as a program would ask
+ * hca.h - the devices, read through our libibverbs as a program would
  */
 #ifndef SOFTHCA_CLI_HCA_H
 #define SOFTHCA_CLI_HCA_H

@@ -1,12 +1,12 @@
 /*
  * job.c - the options of run and env, and the environment they become
  *
- * Both ways of reaching the loader are used. LD_LIBRARY_PATH also serves
+ * The loader is told in both ways that it offers. LD_LIBRARY_PATH also serves
  * programs that dlopen() the libraries, under either of their names;
- * LD_PRELOAD, with the libraries' absolute paths, also those whose DT_RPATH
- * names the distribution's directory. Both name the same files, so one copy is
- * mapped. The preload has our libraries under their true sonames: any other
- * would leave dlvsym() on a handle with the distribution's library.
+ * LD_PRELOAD, with the libraries' absolute paths, also serves programs whose
+ * DT_RPATH names the distribution's directory. Both name the same files, so one
+ * copy is mapped. The preloaded libraries have their true sonames: with any
+ * other, dlvsym() on a handle would find the distribution's library.
  */
 #include "cli/job.h"
 #include "cli/cli.h"
@@ -70,19 +70,19 @@ static const struct argp_option options[] = {
 	{ "loss", OPT_LOSS, "PERCENT", 0,
 	  "Drop this share of the packets sent, at random", 0 },
 	{ "seed", OPT_SEED, "N", 0,
-	  "Makes --loss drop the same packets again", 0 },
+	  "Make --loss drop the same packets every time", 0 },
 	{ "pcap", OPT_PCAP, "FILE", 0,
 	  "Record the packets of all processes in FILE (pcapng, for "
-	  "Wireshark); with %p in the name, which becomes the process id, "
-	  "each process has its own", 0 },
+	  "Wireshark); %p in the name becomes the process ID and gives each "
+	  "process its own file", 0 },
 	{ "explain", OPT_EXPLAIN, NULL, 0,
-	  "Tell on stderr why a completion failed", 0 },
+	  "Print on stderr why completions fail", 0 },
 	{ "part-id", OPT_PART_ID, "ID", 0,
-	  "vendor_part_id to show: perftest chooses how it posts by it "
+	  "vendor_part_id to report; perftest chooses how it posts by it "
 	  "(4129, a ConnectX-7: ibv_wr_* and inline data)", 0 },
 	{ "sockets", OPT_SOCKETS, NULL, 0,
-	  "Carry the TCP connections of the program over RDMA, where the peer "
-	  "does so too",
+	  "Carry the program's TCP connections over RDMA where the peer does "
+	  "so too",
 	  0 },
 	{ 0 },
 };
@@ -179,7 +179,7 @@ static void set_addr(const char *arg)
 	if (!found)
 		bad_value(
 			"--addr %s: no interface that is up has this address; "
-			"there are: %s",
+			"available: %s",
 			arg, all);
 	set("SOFTHCA_ADDR", arg);
 }
@@ -202,7 +202,7 @@ static void set_devices(const char *arg)
 	     name = strtok_r(NULL, ",", &save)) {
 		seen[names] = if_nametoindex(name);
 		if (!seen[names])
-			bad_value("--devices: no interface %s; there are: %s",
+			bad_value("--devices: no interface %s; available: %s",
 				  name, all);
 		for (size_t k = 0; k < names; k++)
 			if (seen[k] == seen[names])
@@ -210,8 +210,8 @@ static void set_devices(const char *arg)
 		names++;
 	}
 	if (!names)
-		bad_value("--devices wants interfaces separated by commas; "
-			  "there are: %s",
+		bad_value("--devices needs interfaces separated by commas; "
+			  "available: %s",
 			  all);
 	set("SOFTHCA_DEVICES", arg);
 }
@@ -225,10 +225,10 @@ static void set_loss(const char *arg)
 	if (*end == '%')
 		end++;
 	if (end == arg || *end || !(loss >= 0 && loss <= 100))
-		bad_value("--loss %s: a percentage from 0 to 100 is wanted, "
-			  "such as 0.5",
+		bad_value("--loss %s: not a percentage from 0 to 100, such as "
+			  "0.5",
 			  arg);
-	/* The variable knows no exponents. */
+	/* The variable has no exponents. */
 	snprintf(text, sizeof(text), "%.12f", loss);
 	for (end = text + strlen(text); end[-1] == '0'; end--)
 		end[-1] = '\0';
@@ -246,7 +246,7 @@ static void set_number(const char *option, const char *variable,
 	errno = 0;
 	n = strtoull(arg, &end, 0);
 	if (end == arg || *end || errno || n > max || strchr(arg, '-'))
-		bad_value("%s %s: a number up to %llu is wanted", option, arg,
+		bad_value("%s %s: not a number up to %llu", option, arg,
 			  (unsigned long long)max);
 	snprintf(text, sizeof(text), "%llu", n);
 	set(variable, text);
@@ -260,11 +260,11 @@ static void set_pcap(const char *arg)
 
 	base = base ? base + 1 : arg;
 	if (*arg == '-')
-		bad_value("--pcap %s: the name of a file is wanted; for one "
-			  "that begins with a dash: --pcap ./%s",
+		bad_value("--pcap %s: not a file name; if it really begins "
+			  "with a dash: --pcap ./%s",
 			  arg, arg);
 	if (!*base)
-		bad_value("--pcap %s: the name of a file is wanted, not of a "
+		bad_value("--pcap %s: give the name of a file, not of a "
 			  "directory",
 			  arg);
 	snprintf(dir, sizeof(dir), "%.*s", (int)(base - arg), arg);
@@ -282,8 +282,8 @@ static void set_pcap(const char *arg)
 }
 
 /*
- * Empties the file that the processes of this job will add to. What a process
- * still records there, another end of the same transfer perhaps, stays.
+ * Empties the file that the processes of this job will append to, unless a
+ * process, perhaps the other end of the same transfer, still records there.
  */
 static int restart_recording(void)
 {
@@ -293,7 +293,7 @@ static int restart_recording(void)
 
 	if (!record_anew || strstr(path, "%p"))
 		return 0;
-	/* The reader of a FIFO takes a writer that goes for the end. */
+	/* The reader of a FIFO takes a writer that leaves for the end. */
 	if (!stat(path, &st) && S_ISFIFO(st.st_mode))
 		return 0;
 	fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK);
@@ -323,7 +323,7 @@ static const char *option_name(int key)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	(void)state;
-	/* Who types "--pcap -- ib_write_bw" has forgotten the value. */
+	/* In "--pcap -- ib_write_bw" the value was forgotten. */
 	if (arg && !strcmp(arg, "--"))
 		bad_value("%s needs a value before --", option_name(key));
 	switch (key) {
@@ -362,9 +362,9 @@ const struct argp job_argp = { options, parse, NULL, NULL, NULL, NULL, NULL };
 
 /*
  * Writes the tree for the devices of the environment as it is now. In a child,
- * because asking the library starts its engine here, and because whatever may
- * go wrong in there must not keep run from running the program: it would have
- * told more.
+ * because reading the devices starts the library's engine, and because a
+ * failure there must not keep run from starting the program, whose own error
+ * says more.
  */
 static int make_tree(const char *libdir, char path[PATH_MAX])
 {
@@ -384,8 +384,8 @@ static int make_tree(const char *libdir, char path[PATH_MAX])
 		err = -errno;
 		close(pipefd[0]);
 		close(pipefd[1]);
-		cli_say("cannot start a process to look at the devices: %s. "
-			"\"softhca doctor\" may know more",
+		cli_say("cannot start a process to read the devices: %s. "
+			"For the cause: softhca doctor",
 			strerror(-err));
 		return err;
 	}
@@ -397,7 +397,7 @@ static int make_tree(const char *libdir, char path[PATH_MAX])
 		unsetenv("SOFTHCA_PCAP"); /* it has no packets to record */
 		err = hca_list_read(&l, libdir);
 		if (err)
-			cli_say("%s. \"softhca doctor\" may know more", l.why);
+			cli_say("%s. For the cause: softhca doctor", l.why);
 		else
 			err = tree_make(&l, libdir, tree);
 		if (!err && write(pipefd[1], tree, strlen(tree)) !=
@@ -416,14 +416,14 @@ static int make_tree(const char *libdir, char path[PATH_MAX])
 	path[len] = '\0';
 	close(pipefd[0]);
 	if (ready == 0) {
-		cli_say("libibverbs does not say within 10 seconds which "
-			"devices there are");
+		cli_say("libibverbs does not list its devices within 10 "
+			"seconds. For the cause: softhca doctor");
 		kill(pid, SIGKILL);
 	}
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	if (ready && WIFSIGNALED(status))
-		cli_say("asking libibverbs for its devices ended with signal "
+		cli_say("listing the devices of libibverbs ended with signal "
 			"%d",
 			WTERMSIG(status));
 	return ready && path[0] == '/' ? 0 : -ENODEV;
@@ -473,7 +473,7 @@ int job_environment(void)
 
 	err = libdir_find(libdir);
 	if (err) {
-		cli_say("its libraries are missing: neither ../lib/softhca nor "
+		cli_say("the libraries are missing: neither ../lib/softhca nor "
 			"../lib beside this program has libsofthca-shim.so. "
 			"Install softhca again");
 		return err;
@@ -485,12 +485,12 @@ int job_environment(void)
 		set("SOFTHCA_SYSFS", tree);
 	}
 	if (strpbrk(libdir, " :;")) {
-		/* Characters that separate; the tree has a link. */
+		/* These separate entries; the tree has a link without them. */
 		if (!tree[0]) {
-			cli_say("the loader cannot be given the path %s "
-				"because "
-				"of its spaces, colons or semicolons. Install "
-				"softhca somewhere else",
+			cli_say("LD_LIBRARY_PATH and LD_PRELOAD cannot hold "
+				"the path %s because of its spaces, colons or "
+				"semicolons. Install softhca in another "
+				"directory",
 				libdir);
 			return -EINVAL;
 		}
@@ -523,6 +523,7 @@ int job_environment(void)
 
 too_long:
 	free(list);
-	cli_say("LD_LIBRARY_PATH or LD_PRELOAD is too long");
+	cli_say("LD_LIBRARY_PATH or LD_PRELOAD is too long: over %zu bytes",
+		size);
 	return -E2BIG;
 }

@@ -2,8 +2,8 @@
  * job.h - the options of run and env, and the environment they become
  *
  * Options set SOFTHCA_* variables (host/config.h), which every process of a
- * job inherits. Checked here, where a mistake can be explained to whoever made
- * it.
+ * job inherits. They are checked here, where a mistake can be reported to the
+ * user who made it.
  */
 #ifndef SOFTHCA_CLI_JOB_H
 #define SOFTHCA_CLI_JOB_H
@@ -17,10 +17,10 @@
 extern const struct argp job_argp;
 
 /*
- * Completes the environment: LD_LIBRARY_PATH, LD_PRELOAD, SOFTHCA_SYSFS. What
- * the user had in them stays, ours are put in once. Without a device or a
- * place for the tree of files, says so on stderr and leaves SOFTHCA_SYSFS out.
- * Returns 0 or -errno, having said why.
+ * Completes the environment: LD_LIBRARY_PATH, LD_PRELOAD, SOFTHCA_SYSFS. The
+ * user's entries stay, ours are added once. Without a device, or a directory
+ * for the tree of files, reports that on stderr and leaves SOFTHCA_SYSFS out.
+ * Returns 0 or -errno, having reported why.
  */
 int job_environment(void);
 

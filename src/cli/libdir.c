@@ -1,5 +1,5 @@
 /*
- * libdir.c - where the libraries are
+ * libdir.c - finds the directory of our libraries, and loads them
  */
 #include "cli/cli.h"
 

@@ -17,10 +17,9 @@ static const char usage[] =
 	"\n"
 	"Commands:\n"
 	"  run       run a program that sees the softhca device\n"
-	"  env       print the environment that makes it so, for a shell to "
-	"eval\n"
+	"  env       print the same environment, for a shell to eval\n"
 	"  devices   list the devices, their ports and GIDs\n"
-	"  doctor    find out what works here, what does not, and how to fix "
+	"  doctor    report what works here, what does not, and how to fix "
 	"it\n"
 	"\n"
 	"  --help, --version\n"
@@ -32,7 +31,7 @@ static const char usage[] =
 	"10.0.0.2\n"
 	"  eval \"$(softhca env)\"; ibv_devinfo\n"
 	"\n"
-	"\"softhca COMMAND --help\" tells more, and so does softhca(1).\n";
+	"Details: \"softhca COMMAND --help\" and softhca(1).\n";
 
 static const struct {
 	const char *name;
@@ -108,8 +107,7 @@ void cli_parse(const struct argp *argp, int argc, char **argv, int usage_status,
 	/* argp names itself after argv[0]: "softhca run". */
 	snprintf(name, sizeof(name), "softhca %s", argv[0]);
 	argv[0] = name;
-	/* argp's own --help and exit status would keep us from adding to its
-	 * messages. */
+	/* argp's own --help and exit() would bypass hint and usage_status. */
 	argp_err_exit_status = usage_status;
 	err = argp_parse(&all, argc, argv,
 			 ARGP_IN_ORDER | ARGP_NO_HELP | ARGP_NO_EXIT, NULL,
@@ -144,9 +142,9 @@ int main(int argc, char **argv)
 	else if (!strcmp(argv[1], "exec"))
 		cli_say("unknown command exec; did you mean softhca run?");
 	else
-		cli_say("unknown command %s; there are run, env, devices and "
-			"doctor. "
-			"To run a program: softhca run -- %s",
+		cli_say("unknown command %s; the commands are run, env, "
+			"devices and doctor. To run a program: "
+			"softhca run -- %s",
 			argv[1], argv[1]);
 	return EXIT_USAGE;
 }

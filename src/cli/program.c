@@ -15,7 +15,7 @@
 const char *const program_sonames[] = { "libibverbs.so.1", "librdmacm.so.1",
 					NULL };
 
-/* 0, -EACCES for what is there but not a program, or -ENOENT. */
+/* Returns 0, -EACCES if it exists but is not a program, or -ENOENT. */
 static int executable(const char *path)
 {
 	struct stat st;
@@ -57,7 +57,7 @@ int program_find(char path[PATH_MAX], const char *name)
 	return err;
 }
 
-/* Such programs start with AT_SECURE set: the loader takes no orders. */
+/* With more rights, AT_SECURE is set and the loader ignores LD_*. */
 static const char *more_rights(const char *path)
 {
 	struct stat st;
@@ -93,17 +93,16 @@ int program_obstacle(const char *path, char *why, size_t why_size, char *fix,
 		if (!strcmp(base, "sudo") || !strcmp(base, "doas") ||
 		    !strcmp(base, "su"))
 			snprintf(fix, fix_size,
-				 "the other way round: %s softhca run -- ...",
-				 base);
+				 "put it first: %s softhca run -- ...", base);
 		else
 			snprintf(fix, fix_size,
-				 "a copy has no more rights than you: "
-				 "cp %s . && softhca run -- ./%s",
+				 "run a copy, which has no more rights than "
+				 "you: cp %s . && softhca run -- ./%s",
 				 path, base);
 		return 1;
 	}
 	if (elf_open(&e, path, program_sonames))
-		return 0; /* a script, or another architecture's: not our say */
+		return 0; /* a script, or another architecture's */
 	interp = e.interp;
 	elf_close(&e);
 	if (interp)

@@ -13,8 +13,8 @@ extern const char *const program_sonames[]; /* the two ABI libraries */
 int program_find(char path[PATH_MAX], const char *name);
 
 /*
- * Says in why what keeps the loader from giving the program at path our
- * libraries, and in fix what to do. Returns 1 if something does, else 0.
+ * Returns 1 if something keeps the loader from giving the program at path our
+ * libraries, with the reason in why and the remedy in fix; else 0.
  */
 int program_obstacle(const char *path, char *why, size_t why_size, char *fix,
 		     size_t fix_size);

@@ -1,5 +1,5 @@
 /*
- * run.c - softhca run, which becomes the program, and softhca env
+ * run.c - softhca run, which executes the program, and softhca env
  */
 #include "cli/cli.h"
 #include "cli/job.h"
@@ -39,11 +39,11 @@ int cmd_run(int argc, char **argv)
 		.parser = parse_run,
 		.args_doc = "-- COMMAND [ARG...]",
 		.doc = "Run a program that sees the softhca device.\v"
-		       "The program replaces softhca: its exit status is the "
+		       "The program replaces softhca: the exit status is the "
 		       "program's, or 125 if softhca failed, 126 if COMMAND "
 		       "cannot be executed, 127 if it does not exist. Options "
-		       "become SOFTHCA_* variables; children of the program "
-		       "inherit them.\n\n"
+		       "become SOFTHCA_* variables, which children of the "
+		       "program inherit.\n\n"
 		       "Examples:\n"
 		       "  softhca run -- ib_send_bw 127.0.0.1\n"
 		       "  softhca run --addr 10.0.0.1 -- rping -s\n"
@@ -85,13 +85,15 @@ int cmd_run(int argc, char **argv)
 	execvp(path, run.command);
 	err = errno;
 	if (err == ENOENT)
-		cli_say("%s: its interpreter does not exist", path);
+		cli_say("%s: its interpreter does not exist; see its first "
+			"line (#!), or readelf -l",
+			path);
 	else
 		cli_say("%s: %s", path, strerror(err));
 	return EXIT_CANNOT_RUN;
 }
 
-/* In single quotes, unless no shell sees anything in it. */
+/* Adds single quotes unless no shell would interpret any of its characters. */
 static void print_quoted(const char *s)
 {
 	static const char plain[] = "abcdefghijklmnopqrstuvwxyz"

@@ -7,10 +7,9 @@
  * addresses share one, nothing in it ever changes, and a program keeps what it
  * started with.
  *
- * Trees live in a directory that belongs to this user alone, in a place that
- * may belong to everybody. It is believed only if it is a directory of ours
- * that others cannot enter, and everything below is reached through its
- * descriptor.
+ * Trees live in a directory that belongs to this user alone, inside one that
+ * may belong to everybody. It is trusted only if it is a directory of ours that
+ * others cannot enter, and everything below is reached through its descriptor.
  */
 #include "cli/tree.h"
 #include "cli/cli.h"
@@ -179,8 +178,8 @@ static void describe_hca(struct sink *s, const struct hca *h)
 	put_file(s, dir, "fw_ver", "%.64s", h->attr.fw_ver);
 	put_file(s, dir, "board_id", "softhca");
 	/*
-	 * Neither "vendor" nor "device", the PCI identity: a wrong one has UCX
-	 * take paths of hardware. The interfaces are links to the real ones.
+	 * Neither "vendor" nor "device", the PCI identity: with a wrong one,
+	 * UCX uses code for hardware. The interfaces link to the real ones.
 	 */
 	snprintf(sub, sizeof(sub), "%s/device/net", dir);
 	for (i = 0; i < h->gid_count; i++) {
@@ -304,8 +303,7 @@ static bool is_tree_name(const char *name)
 	       name[TREE_NAME_LEN] == '\0';
 }
 
-/* Calls fn, if any, for trees and half-made ones; returns how many there are.
- */
+/* Calls fn, if any, for trees and half-made ones; returns their number. */
 static size_t for_each_tree(int home, void (*fn)(int home, const char *name))
 {
 	struct dirent *e;
@@ -347,9 +345,9 @@ static void remove_old(int home, const char *name)
 }
 
 /*
- * Opens home, the directory of this user's trees in base. Whoever may rename
- * entries of base could put their own in its place, so base must be ours,
- * root's, or sticky.
+ * Opens home, the directory of this user's trees in base. A user who may
+ * rename entries of base could replace it, so base must be ours, root's, or
+ * sticky.
  */
 static int open_home(const char *base, const char *home)
 {
@@ -364,7 +362,7 @@ static int open_home(const char *base, const char *home)
 		goto out;
 	}
 	err = -EPERM;
-	/* In a user namespace root's number is that of all outside. */
+	/* In a user namespace root and all others outside have one ID. */
 	if (st.st_uid != geteuid() && st.st_uid != 0 &&
 	    !(owner_unknown(st.st_uid) && (st.st_mode & S_ISVTX)))
 		goto out;
@@ -416,9 +414,8 @@ int tree_home(char home[PATH_MAX], char *why, size_t why_size)
 			used += (size_t)snprintf(
 				why + used, why_size - used, "%s%s: %s",
 				used ? "; " : "", home,
-				fd == -EPERM
-					? "not a directory of this user alone"
-					: strerror(-fd));
+				fd == -EPERM ? "not private to this user"
+					     : strerror(-fd));
 	}
 	return fd;
 }
@@ -434,7 +431,9 @@ int tree_make(const struct hca_list *l, const char *libdir, char path[PATH_MAX])
 
 	fd = tree_home(home, why, sizeof(why));
 	if (fd < 0) {
-		cli_say("no place to write to: %s", why);
+		cli_say("programs will not see /sys/class/infiniband: no place "
+			"to write to: %s. For the remedy: softhca doctor",
+			why);
 		return fd;
 	}
 	describe(&sum, l, libdir);
@@ -443,7 +442,7 @@ int tree_make(const struct hca_list *l, const char *libdir, char path[PATH_MAX])
 		close(fd);
 		return -ENAMETOOLONG;
 	}
-	/* Marks it as used; or it is not there. */
+	/* Marks it as used, if it exists. */
 	if (!utimensat(fd, name, NULL, AT_SYMLINK_NOFOLLOW)) {
 		close(fd);
 		return 0;
@@ -466,7 +465,7 @@ int tree_make(const struct hca_list *l, const char *libdir, char path[PATH_MAX])
 	describe(&disk, l, libdir);
 	close(disk.dir);
 	err = disk.err;
-	/* Someone else may have been faster with the same contents. */
+	/* Another process may have made the same one meanwhile. */
 	if (!err && renameat(fd, half, fd, name) && errno != ENOTEMPTY &&
 	    errno != EEXIST)
 		err = -errno;

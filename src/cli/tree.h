@@ -13,7 +13,7 @@ struct hca_list;
 /*
  * Writes the tree for these devices below a directory of this user's own, and
  * into path its root: what SOFTHCA_SYSFS should be. path/lib is a link to
- * libdir. Returns 0 or -errno, having said on stderr why.
+ * libdir. Returns 0 or -errno, having reported why on stderr.
  */
 int tree_make(const struct hca_list *l, const char *libdir,
 	      char path[PATH_MAX]);

@@ -83,8 +83,8 @@ def test_command_without_dashes():
     (["devices", "softhca0"], 2, "no argument"),
     (["doctor", "--nonsense"], 2, "unrecognized"),
     (["doctor", "--peer"], 2, "requires an argument"),
-    (["doctor", "--peer", "--json"], 2, "wants a host"),
-    (["doctor", "--peer", ""], 2, "wants a host"),
+    (["doctor", "--peer", "--json"], 2, "needs a host"),
+    (["doctor", "--peer", ""], 2, "needs a host"),
 ])
 def test_wrong_calls(args, status, says):
     p = softhca(*args)
@@ -101,7 +101,7 @@ def test_wrong_calls(args, status, says):
     ("--seed", "18446744073709551616", "a number"),
     ("--part-id", "4294967296", "up to 4294967295"),
     ("--addr", "10.0.0", "not an IP address"), ("--addr", "localhost", "not an IP address"),
-    ("--addr", "198.51.100.77", "there are: "), ("--addr", "::1%nope", "no interface nope"),
+    ("--addr", "198.51.100.77", "available: "), ("--addr", "::1%nope", "no interface nope"),
     ("--addr", "1" * 500, "not an IP address"),
     ("--devices", "nope0", "no interface nope0"), ("--devices", ",", "separated by commas"),
     ("--devices", "lo," * 1000, "too long"),
