@@ -1,12 +1,12 @@
 /*
- * aside.h - descriptors of ours that stay out of the program's way
+ * aside.h - moves our descriptors out of the program's way
  *
- * Programs count on the numbers of their descriptors: the lowest that is free,
- * and none beyond what RLIMIT_NOFILE or a table of theirs has room for. So
- * what a program never sees goes to numbers that it does not get to. Those from
- * the soft limit on are best, where the hard limit leaves room: they take
- * nothing from the program. The limit is raised for the moment that this takes;
- * a child that another thread starts in it keeps the raised one.
+ * Our descriptors have numbers that the program does not reach. Programs rely
+ * on the numbers of theirs: the lowest that is free, and none beyond what
+ * RLIMIT_NOFILE or a table of theirs has room for. Numbers from the soft limit
+ * on are best, where the hard limit leaves room: they take nothing from the
+ * program. The soft limit is raised for a moment to get one; a child that
+ * another thread starts in that moment keeps the raised limit.
  */
 #ifndef SOFTHCA_BASE_ASIDE_H
 #define SOFTHCA_BASE_ASIDE_H
@@ -17,10 +17,10 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
-/* The kernel's table reaches to the highest, and fork() copies it. */
+/* The kernel's table extends to the highest number, and fork() copies it. */
 #define ASIDE_MOST 32768
 
-/* The same open file under another number, or under this one. */
+/* Returns the same open file under another number, or fd if that fails. */
 static inline int fd_aside(int fd)
 {
 #ifdef __SANITIZE_THREAD__
@@ -42,7 +42,7 @@ static inline int fd_aside(int fd)
 		more.rlim_cur = was.rlim_max;
 		if (!setrlimit(RLIMIT_NOFILE, &more)) {
 			to = fcntl(fd, F_DUPFD_CLOEXEC, (int)from);
-			/* The program's own change meanwhile, if any, stays. */
+			/* Keeps a change that the program made meanwhile. */
 			if (!prlimit(0, RLIMIT_NOFILE, &was, &seen) &&
 			    (seen.rlim_cur != more.rlim_cur ||
 			     seen.rlim_max != more.rlim_max))

@@ -14,7 +14,7 @@ static inline uint64_t inet_sum(uint64_t sum, const uint8_t *p, size_t len)
 	return len ? sum + (uint64_t)(p[0] << 8) : sum;
 }
 
-/* The checksum to put in; over bytes that hold theirs: 0 if they are right. */
+/* The checksum to store; over bytes that include it: 0 if it is right. */
 static inline uint16_t inet_fold(uint64_t sum)
 {
 	while (sum >> 16)

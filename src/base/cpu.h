@@ -1,5 +1,5 @@
 /*
- * cpu.h - for loops that wait for another CPU
+ * cpu.h - a pause for loops that wait for another CPU
  */
 #ifndef SOFTHCA_BASE_CPU_H
 #define SOFTHCA_BASE_CPU_H

@@ -17,7 +17,7 @@ static inline union ibv_gid gid_of_v4(const void *addr)
 	return gid;
 }
 
-/* fe80::/10: says nothing without an interface. */
+/* fe80::/10: names a host only together with an interface. */
 static inline bool gid_is_link_local(const union ibv_gid *gid)
 {
 	return gid->raw[0] == 0xfe && (gid->raw[1] & 0xc0) == 0x80;

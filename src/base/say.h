@@ -1,5 +1,5 @@
 /*
- * say.h - messages to the user
+ * say.h - messages to the user, on stderr
  */
 #ifndef SOFTHCA_BASE_SAY_H
 #define SOFTHCA_BASE_SAY_H
@@ -11,8 +11,8 @@
 #include <string.h>
 
 /*
- * "softhca: ", the message and a newline on stderr. In one piece, so that the
- * lines of several processes do not mix.
+ * Writes "softhca: ", the message and a newline to stderr. In one write, so
+ * that the lines of several processes do not mix.
  */
 __attribute__((format(printf, 1, 2))) static inline void say(const char *fmt,
 							     ...)
@@ -30,7 +30,7 @@ __attribute__((format(printf, 1, 2))) static inline void say(const char *fmt,
 	n += (size_t)len < room ? (size_t)len : room - 1;
 	line[n++] = '\n';
 	if (sys_write(STDERR_FILENO, line, n) < 0)
-		return; /* whoever would have read it is not there */
+		return; /* nothing reads stderr */
 }
 
 #endif

@@ -1,14 +1,13 @@
 /*
- * sys.h - system calls that are no cancellation points
+ * sys.h - system calls that are not cancellation points
  *
- * A thread for which somebody has called pthread_cancel(3) ends in the next
- * function of libc that is a cancellation point, and most that lead to a system
- * call are: read, write, close, sendmsg, nanosleep, getrandom. A thread that
- * ends in one of them while it holds a lock leaves it locked for good. So
- * nothing below the two ABI libraries calls them: these are the same calls, by
- * way of syscall(2), which is none. A stream is opened with "c" in its mode,
- * see fopen(3), and messages go by say(). The tests look at what the library
- * imports.
+ * Nothing below the two ABI libraries calls a cancellation point. A cancelled
+ * thread (pthread_cancel(3)) ends in the next libc function that is one, as are
+ * most that make a system call: read, write, close, sendmsg, nanosleep,
+ * getrandom. A lock that it held would stay locked forever. The functions here
+ * make the same calls through syscall(2), which is not a cancellation point.
+ * Streams are opened with "c" in their mode, see fopen(3), and messages go
+ * through say(). A test checks what the library imports.
  */
 #ifndef SOFTHCA_BASE_SYS_H
 #define SOFTHCA_BASE_SYS_H
@@ -26,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Where long has 32 bits, the calls whose times have 64. */
+/* The calls whose times have 64 bits even where long has 32. */
 #ifdef SYS_ppoll_time64
 #define SYS_PPOLL SYS_ppoll_time64
 #define SYS_NANOSLEEP SYS_clock_nanosleep_time64
@@ -44,7 +43,7 @@ static inline ssize_t sys_read(int fd, void *buf, size_t len)
 	return syscall(SYS_read, fd, buf, len);
 }
 
-/* EAGAIN where it would block; an error before Linux 5.8 (eventfd). */
+/* EAGAIN if it would block; before Linux 5.8 an error for an eventfd. */
 static inline ssize_t sys_read_nowait(int fd, void *buf, size_t len)
 {
 	const struct iovec v = { buf, len };
@@ -92,7 +91,7 @@ static inline ssize_t sys_recvfrom(int fd, void *buf, size_t len, int flags,
 	return syscall(SYS_recvfrom, fd, buf, len, flags, from, fromlen);
 }
 
-/* What is there, at most n messages; does not wait. */
+/* Receives what is queued, at most n messages; does not wait. */
 static inline int sys_recvmmsg(int fd, struct mmsghdr *m, unsigned n)
 {
 	return (int)syscall(SYS_recvmmsg, fd, m, n, MSG_DONTWAIT, NULL);
@@ -102,7 +101,7 @@ static inline int sys_epoll_wait(int fd, struct epoll_event *ev, int max,
 				 int ms)
 {
 #ifdef __SANITIZE_THREAD__
-	/* Here TSan sees that what another thread added came before. */
+	/* TSan sees only here that another thread's epoll_ctl() came before. */
 	int n, old;
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
@@ -126,11 +125,11 @@ static inline void sys_sleep(uint64_t ns)
 	const struct sys_time t = { (int64_t)(ns / 1000000000),
 				    (int64_t)(ns % 1000000000) };
 
-	/* A signal may end it early. */
+	/* A signal may end the sleep early. */
 	syscall(SYS_NANOSLEEP, CLOCK_MONOTONIC, 0, &t, NULL);
 }
 
-/* Takes one of the signals, all blocked, if one is pending. */
+/* Removes one pending signal of set; all of set are blocked. */
 static inline void sys_take_signal(const sigset_t *set)
 {
 	const struct sys_time none = { 0, 0 };
@@ -138,7 +137,7 @@ static inline void sys_take_signal(const sigset_t *set)
 	syscall(SYS_rt_sigtimedwait, set, NULL, &none, _NSIG / 8);
 }
 
-/* Whether all of buf has been filled. */
+/* Returns whether all of buf was filled. */
 static inline int sys_random(void *buf, size_t len)
 {
 	return syscall(SYS_getrandom, buf, len, 0) == (long)len;

@@ -1,8 +1,8 @@
 /*
  * import.c - objects of one context used in another: ibv_import_device(3) etc.
  *
- * What is shared is said in src/objects/dm.c: everything between contexts of
- * this process, device memory between processes.
+ * Contexts of one process share everything, processes share device memory; see
+ * src/objects/dm.c.
  */
 #include "objects/objects.h"
 

@@ -1,8 +1,8 @@
 /*
- * marshal.c - the kernel's structures turned into those of verbs, and back
+ * marshal.c - converts the kernel's structures to those of verbs, and back
  *
- * Nothing of ours talks to the kernel in them; a librdmacm of another origin,
- * which is what these functions are exported for, may.
+ * softhca does not use them; they are exported for other librdmacm builds,
+ * which exchange these structures with the kernel.
  */
 #include <infiniband/sa.h>
 #include <infiniband/verbs.h>

@@ -35,8 +35,8 @@ struct verbs_sysfs_dev;
 	VERSION(fn, name, "@", 65)
 
 /*
- * Called by the constructors of libmlx5 and the like, before main(). There is
- * no hardware for them to drive: the drivers are not remembered.
+ * Called by the constructors of libmlx5 and others, before main(). Drivers are
+ * ignored, since there is no hardware for them.
  */
 void private_register_driver(const struct verbs_device_ops *ops);
 
@@ -52,8 +52,9 @@ VERSION(private_register_driver, verbs_register_driver_64, "@@", 64);
 VERSION(private_register_driver, verbs_register_driver_65, "@@", 65);
 
 /*
- * The providers' log. They complain here that a device is not theirs, which
- * under softhca is always so; heard only when asked for, as in rdma-core.
+ * The providers' log. They report that a device is not theirs, which is always
+ * so under softhca; printed only if VERBS_LOG_LEVEL asks for it, as in
+ * rdma-core.
  */
 void private_log(struct verbs_context *ctx, uint32_t level, const char *fmt,
 		 ...) __attribute__((format(printf, 3, 4)));
@@ -96,8 +97,8 @@ int private_query_gid_type(struct ibv_context *context, uint8_t port_num,
 PRIVATE(private_query_gid_type, ibv_query_gid_type);
 
 /*
- * Reads a file of the device's sysfs directory. The providers find theirs
- * through a structure that only libibverbs makes, and we never make one.
+ * Reads a file of the device's sysfs directory. It is given by a structure that
+ * only libibverbs creates, and ours never does.
  */
 int private_read_ibdev_sysfs_file(char *buf, size_t size,
 				  struct verbs_sysfs_dev *dev,
@@ -118,7 +119,7 @@ int private_read_ibdev_sysfs_file(char *buf, size_t size,
 
 PRIVATE(private_read_ibdev_sysfs_file, ibv_read_ibdev_sysfs_file);
 
-/* The names of the opcodes, as messages of clients have them. */
+/* The names of the opcodes, as clients print them. */
 const char *private_wr_opcode_str(enum ibv_wr_opcode opcode);
 
 const char *private_wr_opcode_str(enum ibv_wr_opcode opcode)

@@ -1,5 +1,5 @@
 /*
- * text.c - names of codes, rates, and reading of sysfs, for libibverbs.so.1
+ * text.c - libibverbs.so.1: names of codes, rates, reading of sysfs files
  */
 #include "objects/objects.h"
 
@@ -106,8 +106,8 @@ const char *ibv_wc_status_str(enum ibv_wc_status status)
 	return word(words, ARRAY_SIZE(words), (int)status);
 }
 
-/* Rates: what they are in Mbit/s, and as multiples of 2.5 Gbit/s if they have
- * always been counted so. */
+/* Rates in Mbit/s, and as multiples of 2.5 Gbit/s where rdma-core defines one;
+ * 0: it does not. */
 static const struct {
 	enum ibv_rate rate;
 	int mbps;
@@ -206,8 +206,7 @@ int ibv_read_sysfs_file(const char *dir, const char *file, char *buf,
 	len = read(fd, buf, size);
 	close(fd);
 	if (len > 0) {
-		/* Without the newline; with the end that C wants, if it fits.
-		 */
+		/* Without the newline, and terminated if that fits. */
 		if (buf[len - 1] == '\n')
 			buf[--len] = '\0';
 		else if ((size_t)len < size)

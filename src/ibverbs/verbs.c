@@ -67,8 +67,9 @@ int ibv_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
 }
 
 /*
- * Programs get here that saw a header of before 2020, when the struct ended
- * behind flags; the others go through the slot. No byte more may be written.
+ * Called by programs built with a header from before 2020, where the struct
+ * ends after flags; newer ones call through the context. No byte more is
+ * written.
  */
 int ibv_query_port(struct ibv_context *ctx, uint8_t port,
 		   struct _compat_ibv_port_attr *out)
@@ -111,7 +112,7 @@ static void gid_entry(struct ibv_gid_entry *entry, uint32_t index,
 	};
 }
 
-/* The program's idea of the entry may be shorter or longer than ours. */
+/* The program's struct may be shorter or longer than ours. */
 static void entry_out(void *out, size_t size, const struct ibv_gid_entry *entry)
 {
 	memset(out, 0, size);
@@ -469,8 +470,8 @@ int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op,
 }
 
 /*
- * Enhancements of the connection's establishment: there are none here. A peer
- * of another vendor asks for its own, and goes without when they are refused.
+ * Enhanced connection establishment: no enhancements are supported. A peer that
+ * asks for those of its vendor goes on without them when they are refused.
  */
 
 int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)

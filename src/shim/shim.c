@@ -1,22 +1,22 @@
 /*
  * shim.c - shows a program /sys/class/infiniband and /dev/infiniband
  *
- * Some clients look at the kernel's RDMA files behind libibverbs' back: UCX
- * takes no device without a character device /dev/infiniband/<name>, others
- * read GID types or list interfaces. "softhca run" writes a small tree of such
- * files (src/cli/tree.c) and preloads this library, which redirects the paths
- * below three prefixes into $SOFTHCA_SYSFS. Everything else passes through
- * after one comparison.
+ * Some clients bypass libibverbs and read the kernel's RDMA files: UCX uses no
+ * device without a character device /dev/infiniband/<name>, others read GID
+ * types or list interfaces. "softhca run" writes a small tree of such files
+ * (src/cli/tree.c) and preloads this library, which redirects the paths below
+ * three prefixes into $SOFTHCA_SYSFS. Everything else passes through after one
+ * comparison.
  *
  * The preload reaches every child of the program, so nothing happens until a
- * path matches: no constructor, no thread, no allocation. The functions these
- * hide are looked up at their first use.
+ * path matches: no constructor, no thread, no allocation. The functions that
+ * these hide are looked up at their first use.
  *
- * Not redirected: relative paths, and ".." that leads out of the tree stays in
- * it (/sys/class/infiniband/../net is not there); a listing of /sys/class or
- * /dev does not name our directories. Nor what programs were not seen to use on
- * these files: nftw(3), fts(3) of the C library, freopen(3), statfs(2),
- * inotify(7), programs that make their system calls themselves.
+ * Limits: relative paths are not redirected; ".." does not lead out of the tree
+ * (/sys/class/infiniband/../net does not exist); a listing of /sys/class or
+ * /dev does not name our directories. Nor are functions redirected that no
+ * program is known to use on these files: nftw(3), fts(3) of the C library,
+ * freopen(3), statfs(2), inotify(7), system calls made directly.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -33,8 +33,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-/* Longer ones are not redirected. Small, for it lies on the caller's stack, and
- * that may be a signal handler's. */
+/* Longer paths are not redirected. Small, since the buffer is on the caller's
+ * stack, which may be a signal handler's. */
 #define REDIRECTED_MAX 512
 
 /* The tree mirrors the root directory, so a redirected path is the tree's name
@@ -59,9 +59,9 @@ static bool below_prefix(const char *path)
 }
 
 /*
- * Where to look for path instead, perhaps in buf; or path itself. Kept out of
- * line because the C library declares its path arguments never NULL, although
- * the kernel answers EFAULT: inlined, the test would be optimised away.
+ * Returns the redirected path, in buf, or path itself. Kept out of line because
+ * the C library declares its path arguments never NULL, although the kernel
+ * returns EFAULT: inlined, the test for NULL would be optimised away.
  */
 static __attribute__((noinline)) const char *redirect(const char *path,
 						      char buf[REDIRECTED_MAX])
@@ -97,9 +97,9 @@ static void *hidden(_Atomic(void *) *slot, const char *name)
 }
 
 /*
- * Defines name, which redirects the argument called path and calls what it
- * hides. A C library without that function (musl has no __xstat) makes the
- * call fail, not jump to zero.
+ * Defines name, which redirects the argument called path and calls the function
+ * that it hides. Where the C library lacks that function (musl has no __xstat)
+ * the call fails instead of jumping to address 0.
  */
 #define SHIM(type, failure, name, params, args)                                \
 	type name params;                                                      \
@@ -117,7 +117,7 @@ static void *hidden(_Atomic(void *) *slot, const char *name)
 		return fn args;                                                \
 	}
 
-/* The same for functions with a mode that is there only when flags say so. */
+/* The same for functions whose mode is present only if flags say so. */
 #define SHIM_OPEN(name, params, args)                                          \
 	int name params;                                                       \
 	int name params                                                        \
@@ -239,8 +239,8 @@ SHIM(ssize_t, -1, lgetxattr,
 /* clang-format on */
 
 /*
- * glob(3) looks at files from within the C library. Given functions to do so,
- * it finds ours, and still answers with the names that it was asked for.
+ * glob(3) reads directories inside the C library, past the functions above.
+ * Given these functions it finds our files, under the names it was asked for.
  */
 #ifdef GLOB_ALTDIRFUNC
 static void *dir_open(const char *path)

@@ -1,19 +1,19 @@
 /*
  * pcap.c - writes pcapng (draft-ietf-opsawg-pcapng)
  *
- * Blocks are made whole in a buffer, which goes to the file when it is full,
- * when the oldest block in it is FLUSH_NS old, or when the owner says so. The
- * file therefore always ends at the end of a block: where writing fails half
- * way (the disk is full) the half is cut off again and recording stops.
+ * The file always ends at the end of a block. Blocks are built whole in a
+ * buffer, which is written when it is full, when its oldest block is FLUSH_NS
+ * old, or when the owner asks. If writing fails half way (the disk is full),
+ * the half is cut off again and recording stops.
  *
- * Processes may record in one file: each appends whole blocks, and all use the
- * same section header and interface, so a block means the same behind anyone's.
- * A recorder holds a shared lock (flock(2)) on its file while it lives, so that
- * nobody starts anew a file that others write to.
+ * Several processes can record in one file: each appends whole blocks, and all
+ * write the same section header and interface, so a block means the same after
+ * any of them. A recorder holds a shared lock (flock(2)) on its file while it
+ * lives, so that no process empties a file that others write to.
  *
- * A FIFO's reader may fall behind, or stop. He is waited for, but not for
- * long: a transfer must not depend on who looks on. What then finds no room in
- * the buffer is left out, and the next block says how many packets that were.
+ * A FIFO's reader may fall behind, or stop. It is waited for, but only briefly:
+ * a transfer must not depend on its observer. Packets that then do not fit the
+ * buffer are left out, and the next block says how many.
  */
 #include "pcap.h"
 
@@ -42,7 +42,7 @@
 #define FAREWELL_MS 1000 /* and at the end */
 #define PKT_MAX 65535u /* bytes in the largest IP packet */
 
-/* pcapng is in the byte order of its writer, said by SHB's magic. */
+/* pcapng has the byte order of its writer, which SHB's magic shows. */
 #define BLOCK_SHB 0x0a0d0d0au
 #define BLOCK_IDB 1u
 #define BLOCK_EPB 6u
@@ -69,7 +69,7 @@ struct pcap {
 	pid_t pid;
 	pthread_mutex_t lock; /* covers what follows */
 	int error; /* errno of the write that ended the recording */
-	bool stalled; /* the reader was waited for, and is not again */
+	bool stalled; /* the reader was waited for in vain: do not wait again */
 	uint64_t dropped; /* packets since the last in buf */
 	uint64_t oldest_ns; /* of the blocks in buf */
 	size_t used;
@@ -144,7 +144,7 @@ static void put_file_head(struct pcap *p)
 	p->used = (size_t)(at - p->buf);
 }
 
-/* IP and UDP headers to h, for what is already in place behind them. */
+/* Writes IP and UDP headers to h; what follows them is already in place. */
 static void put_ip_udp(uint8_t *h, const struct pcap_pkt *pkt, bool v4,
 		       size_t transport_len)
 {
@@ -185,8 +185,8 @@ static void put_ip_udp(uint8_t *h, const struct pcap_pkt *pkt, bool v4,
 }
 
 /*
- * A forked child has a copy of the buffer and of a lock that may be held for
- * ever; the file stays its parent's.
+ * False in a forked child: it has a copy of the buffer, and of a lock that may
+ * be held forever; the file stays its parent's.
  */
 static bool is_ours(const struct pcap *p)
 {
@@ -194,9 +194,9 @@ static bool is_ours(const struct pcap *p)
 }
 
 /*
- * The program must not get a signal that it did not ask for: SIGPIPE when the
- * file is a FIFO and Wireshark, its reader, has left; SIGXFSZ at the limit of
- * a file's size.
+ * Writes without sending the program a signal that it does not expect: SIGPIPE
+ * when the file is a FIFO and Wireshark, its reader, has left; SIGXFSZ at the
+ * limit of a file's size.
  */
 static ssize_t write_quietly(int fd, const uint8_t *buf, size_t len)
 {
@@ -223,7 +223,7 @@ static ssize_t write_quietly(int fd, const uint8_t *buf, size_t len)
 	return n;
 }
 
-/* Whether a FIFO that is full gets room within ms. */
+/* Whether a full FIFO gets room within ms. */
 static bool has_room(struct pcap *p, int ms)
 {
 	struct pollfd pfd = { .fd = p->fd, .events = POLLOUT };
@@ -235,7 +235,7 @@ static bool has_room(struct pcap *p, int ms)
 
 /*
  * Empties the buffer; on failure sets p->error, for good. What a FIFO does not
- * take within ms stays there.
+ * accept within ms stays in the buffer.
  */
 static void flush_locked(struct pcap *p, int ms)
 {
@@ -255,11 +255,11 @@ static void flush_locked(struct pcap *p, int ms)
 			p->error = n == 0 ? EIO : errno;
 		}
 	}
-	/* The half block at the end, if nobody has added to it since. */
+	/* Cuts off the half block, unless another process wrote after it. */
 	if (p->error && done && !fstat(p->fd, &st) && S_ISREG(st.st_mode) &&
 	    st.st_size == lseek(p->fd, 0, SEEK_CUR) &&
 	    ftruncate(p->fd, st.st_size - (off_t)done) != 0)
-		done = 0; /* readers will find it there */
+		done = 0; /* it stays; readers see it */
 	if (p->error)
 		done = p->used;
 	p->used -= done;
@@ -280,8 +280,8 @@ static void drop_locked(struct pcap *p)
 
 	p->dropped++;
 	if (!atomic_flag_test_and_set(&said))
-		say("whoever reads the recording does not keep up: packets "
-		    "are left out of it");
+		say("the reader of the recording is too slow: packets are "
+		    "left out; record to a file instead of a FIFO");
 }
 
 void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
@@ -300,7 +300,7 @@ void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
 	for (i = 0; i < pkt->niov; i++)
 		transport_len += pkt->iov[i].iov_len;
 	if (transport_len > PKT_MAX - head)
-		return; /* was never a packet */
+		return; /* too long for a packet */
 	len = head + transport_len;
 	padded = (len + 3) & ~(size_t)3;
 
@@ -344,7 +344,7 @@ void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
 	put_opt(&at, OPT_END, NULL, 0);
 	end_block(block, &at);
 	p->used = (size_t)(at - p->buf);
-	/* A clock that was set back flushes too. */
+	/* A clock that was set back also flushes. */
 	if (now - p->oldest_ns >= FLUSH_NS) {
 		flush_locked(p, PATIENCE_MS);
 		p->oldest_ns = now;
@@ -364,7 +364,7 @@ void pcap_flush(struct pcap *p)
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* %p: the process ID. A newly allocated string, or NULL. */
+/* Replaces %p by the process ID. Returns an allocated string, or NULL. */
 static char *expand(const char *path)
 {
 	const char *from;
@@ -401,7 +401,7 @@ int pcap_restart(int fd)
 	return ftruncate(fd, 0) ? -errno : 0;
 }
 
-/* Takes the lock on what was opened; anew: nobody else's packets are wanted. */
+/* Locks the file; anew: empties it unless another process records there. */
 static int share(int fd, bool anew)
 {
 	struct stat st;
@@ -410,15 +410,15 @@ static int share(int fd, bool anew)
 	if (fstat(fd, &st))
 		return -errno;
 	if (S_ISFIFO(st.st_mode)) {
-		/* A pipe takes blocks in pieces: those of two would mix. */
+		/* A pipe accepts blocks in pieces: two writers' would mix. */
 		if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
 			return -EBUSY;
-		/* Which the open could not be: it waits for the reader. */
+		/* Not at open(), which waits for the reader. */
 		fcntl(fd, F_SETFL, O_NONBLOCK);
 	} else if (S_ISREG(st.st_mode)) {
 		if (anew)
 			err = pcap_restart(fd);
-		/* Where there are no locks, recording is worth more. */
+		/* Recording goes on where there are no locks. */
 		flock(fd, LOCK_SH);
 	}
 	return err;
@@ -442,7 +442,7 @@ int pcap_open(struct pcap **out, const char *path)
 	p->error = 0;
 	p->stalled = false;
 	p->dropped = 0;
-	/* Payloads are the user's data: nobody else reads them. */
+	/* Only the owner may read it: payloads are the user's data. */
 	p->fd = sys_open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (p->fd < 0) {
 		err = -errno;

@@ -2,10 +2,10 @@
  * pcap.h - a pcapng file of this process's RoCE packets
  *
  * Written by the library itself, so no privilege is needed. Each packet gets
- * the IP and UDP headers it travelled with, made up again from what is known
- * (link type raw IP), valid checksums included, so that tshark and other
- * decoders find nothing to complain about. Safe from many threads; does nothing
- * in a forked child. A write that fails (disk full) ends the recording.
+ * the IP and UDP headers it travelled with, rebuilt from what is known (link
+ * type raw IP), with valid checksums, so that tshark and other decoders report
+ * no errors. Safe from many threads; does nothing in a forked child. A write
+ * that fails (disk full) ends the recording.
  */
 #ifndef SOFTHCA_TRACE_PCAP_H
 #define SOFTHCA_TRACE_PCAP_H
@@ -17,11 +17,11 @@
 struct pcap;
 
 /*
- * path: %p becomes the process ID, and the file is created anew. One without
- * it is added to, after and among what other processes write there. Readable
- * by its owner alone. A FIFO is waited for until it has a reader; what that
- * does not read in time is left out, and counted in the file. Returns 0 or
- * -errno; -EBUSY: another process has the FIFO.
+ * path: with %p, which becomes the process ID, the file starts empty; without,
+ * packets are appended, after and among those of other processes. Readable by
+ * its owner alone. For a FIFO, waits until it has a reader; packets that the
+ * reader does not take in time are left out, and counted in the file. Returns 0
+ * or -errno; -EBUSY: another process has the FIFO.
  */
 int pcap_open(struct pcap **p, const char *path);
 
@@ -44,8 +44,8 @@ struct pcap_pkt {
 
 void pcap_write(struct pcap *p, const struct pcap_pkt *pkt);
 /*
- * What has been written so far is in the file afterwards. pcap_write() does
- * this by itself when packets are 100 ms old, but only when the next one comes.
+ * Writes all packets recorded so far to the file. pcap_write() does so itself
+ * when packets are 100 ms old, but only when the next one comes.
  */
 void pcap_flush(struct pcap *p);
 

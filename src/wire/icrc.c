@@ -7,8 +7,8 @@
  * is in them. So when a packet's CRC does not fit the identification that was
  * guessed, multiplying the difference by x^-(8n + 32) gives the one D that
  * would explain it; only if that is a polynomial of 16 bits has the sender
- * used another identification, and D says which. x has an inverse modulo G,
- * for G has a constant term.
+ * used another identification, and D says which. x has an inverse modulo G
+ * because G has a constant term.
  *
  * Polynomials are kept as the CRC is, reflected: bit 31 is x^0.
  */
@@ -69,9 +69,9 @@ static uint32_t x_to_minus_bytes(size_t n)
 
 /*
  * x^-(8n + 32) for the n bytes between the identification and the ICRC of a
- * packet of len bytes from BTH to ICRC. The powers are remembered for the
- * lengths that packets have; no power is 0, so 0 says that one is not known
- * yet, and threads that find the same one at the same time store the same.
+ * packet of len bytes from BTH to ICRC. The powers are cached for the lengths
+ * that packets have. No power is 0, so 0 marks one that is not known yet;
+ * threads that compute the same one at the same time store the same value.
  */
 static uint32_t id_factor(size_t len)
 {
@@ -143,8 +143,8 @@ uint32_t icrc_bth(uint32_t crc, const uint8_t *hdr, size_t len)
 
 /*
  * ISA-L's AVX-512 code, chosen for long buffers, leaves the upper halves of the
- * vector registers in use. Until they are cleared every SSE instruction, ours
- * and the program's, waits for them: the next icrc_begin() took ten times as
+ * vector registers in use. Until they are cleared, every SSE instruction, ours
+ * and the program's, waits for them: the next icrc_begin() takes ten times as
  * long.
  */
 #ifdef __x86_64__

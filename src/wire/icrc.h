@@ -33,9 +33,9 @@ void icrc_put(uint8_t out[ROCE_ICRC_LEN], uint32_t crc);
 /*
  * Checks the ICRC at the end of a received packet (len bytes from BTH to ICRC
  * inclusive). A UDP receiver cannot see the IPv4 identification, so for IPv4
- * the CRC is first computed with a guess; if that differs, the CRC being
- * linear, the one id is solved for that explains the difference, and the packet
- * is good if there is one: all 32 bits are checked against 2^16 candidates.
+ * the CRC is first computed with a guess. If it differs, the id that explains
+ * the difference is solved for, since the CRC is linear; the packet is good if
+ * there is one: all 32 bits are checked against 2^16 candidates.
  * *ip_id, if not NULL, is the guess on entry, and on success the id; NULL
  * guesses 0. A wrong guess costs some 30 ns. For IPv6 *ip_id is left alone.
  */

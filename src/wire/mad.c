@@ -1,9 +1,9 @@
 /*
  * mad.c - the common MAD header, and CM messages by table
  *
- * Numbers are pulled out of and put into a message bit by bit position, as the
- * tables give it; a number never spans more than eight bytes, since those of
- * 64 bits are aligned to bytes.
+ * Numbers are read and written at the bit positions that the tables give. A
+ * number never spans more than eight bytes, since those of 64 bits are aligned
+ * to bytes.
  */
 #include "mad.h"
 
@@ -102,7 +102,7 @@ static uint64_t mask(unsigned width)
 	return width == 64 ? UINT64_MAX : (UINT64_C(1) << width) - 1;
 }
 
-/* Bytes a number touches, and the bits that follow it in the last of them. */
+/* The bytes that a number spans; *below: bits after it in the last one. */
 static unsigned span(const struct mad_field *f, unsigned *below)
 {
 	unsigned bits = f->bit + f->width;
@@ -124,7 +124,7 @@ static uint64_t get_number(const uint8_t *p, const struct mad_field *f)
 	return v >> below & mask(f->width);
 }
 
-/* Into bytes that are still zero there. */
+/* The bits of the number in p must be zero. */
 static void put_number(uint8_t *p, const struct mad_field *f, uint64_t v)
 {
 	unsigned below;

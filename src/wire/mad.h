@@ -150,7 +150,7 @@ enum mad_attr {
 	F(uint32_t, remote_comm_id,       4, 0, 32)   \
 	B(          private_data,         8,   224)
 
-/* Table 115, as far as whoever refuses it needs it */
+/* Table 115, only the fields needed to refuse it */
 #define CM_LAP_FIELDS(F, B)                           \
 	F(uint32_t, local_comm_id,        0, 0, 32)   \
 	F(uint32_t, remote_comm_id,       4, 0, 32)   \
@@ -256,7 +256,7 @@ struct mad {
 /*
  * Decodes a MAD of the CM class. Returns 0, or -EINVAL for anything else: not
  * 256 bytes, another base version or class, an attribute not listed above.
- * Class version and method are the caller's to judge.
+ * The caller checks class version and method.
  */
 int mad_decode(struct mad *m, const uint8_t *p, size_t len);
 
@@ -264,7 +264,7 @@ int mad_decode(struct mad *m, const uint8_t *p, size_t len);
  * one of enum mad_attr. Bits of a value beyond its field's width are lost. */
 void mad_encode(const struct mad *m, uint8_t p[MAD_LEN]);
 
-/* A message's fields, for those who print or compare them. */
+/* A message's fields, for code that prints or compares them. */
 struct mad_field {
 	const char *name;
 	uint16_t byte, bit, width; /* width in bits; over 64: bytes */
@@ -356,8 +356,8 @@ enum cm_apr_status {
 
 /*
  * The RDMA IP CM service (annex A11): service IDs made of an IP protocol's
- * port space and a port, and a header in front of the private data of REQ and
- * SIDR_REQ with the addresses as the sockets API knows them.
+ * port space and a port, and a header before the private data of REQ and
+ * SIDR_REQ with the addresses in the form of the sockets API.
  */
 #define IPCM_HDR_LEN 36
 #define IPCM_SERVICE_ID(ps, port)                                              \
@@ -371,8 +371,8 @@ struct ipcm_hdr {
 	uint8_t dst[16];
 };
 
-/* -EINVAL: a version that is not 0.0, neither IPv4 nor IPv6, or an IPv4
- * address with something else in front of it. */
+/* -EINVAL: a version other than 0.0, neither IPv4 nor IPv6, or nonzero bytes
+ * before an IPv4 address. */
 int ipcm_decode(struct ipcm_hdr *h, const uint8_t p[IPCM_HDR_LEN]);
 void ipcm_encode(const struct ipcm_hdr *h, uint8_t p[IPCM_HDR_LEN]);
 

@@ -1,9 +1,9 @@
 /*
  * roce.c - encodes and decodes the BTH and the extended headers
  *
- * An opcode's row says which extended headers follow the BTH; when several do,
- * they stand in the order in which the code below goes through them (9.2.1,
- * figure 59 on; XRCETH first, A14.3.1).
+ * An opcode's row says which extended headers follow the BTH. Several appear in
+ * the order in which the code below handles them (9.2.1, figure 59 on; XRCETH
+ * first, A14.3.1).
  */
 #include "roce.h"
 

@@ -133,7 +133,7 @@ struct roce_hdr {
  * less h->pad bytes at the end. Returns -EINVAL when the bytes cannot be a
  * packet: too short, reserved opcode, not padded to a multiple of four (9.2.5),
  * pad longer than what follows, or payload on an opcode that has none. Reserved
- * bits are ignored, tver is not judged. *h is written on success only.
+ * bits are ignored, tver is not checked. *h is written on success only.
  */
 int roce_decode(struct roce_hdr *h, const uint8_t *p, size_t len);
 
@@ -161,7 +161,7 @@ enum roce_nak {
 	ROCE_NAK_INVALID_RD_REQUEST = 4,
 };
 
-/* What a syndrome says, in words: "ACK", "NAK Remote Access Error". */
+/* A syndrome in words: "ACK", "NAK Remote Access Error". */
 const char *roce_syndrome_name(uint8_t syndrome);
 
 /*
