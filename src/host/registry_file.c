@@ -1,0 +1,511 @@
+/*
+ * registry_file.c - the registry's file: who may open it, its locks, its end
+ *
+ * Whether a process is alive is the kernel's word: a POSIX record lock on a
+ * byte beyond the end of the file, one per slot. Such locks are not inherited
+ * by fork(), and all those of a process on a file are lost when it closes any
+ * descriptor of that file, so a process opens it once, however many times it
+ * joins (struct regfile).
+ *
+ * Locks: registry_mutex keeps out the threads of this process, the record lock
+ * on LOCK_BYTE other processes.
+ */
+#include "registry_internal.h"
+
+#include "base/aside.h"
+#include "base/sys.h"
+#include "config.h"
+#include "owner.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAGIC 0x73486341726f4345u
+#define VERSION 2
+#define LOCK_BYTE (1 << 20) /* the slots' bytes follow */
+#define LOCK_WAIT_NS 5000000000u /* for one holder, */
+#define LOCK_MOST_NS 60000000000u /* and for all of a crowd */
+#define OPEN_WAIT_NS 5000000000u /* while others come and go */
+
+pthread_mutex_t registry_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct regfile *files;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void take_mutex(void)
+{
+	pthread_mutex_lock(&registry_mutex);
+}
+
+static void release_mutex(void)
+{
+	pthread_mutex_unlock(&registry_mutex);
+}
+
+static void init_once(void)
+{
+	pthread_atfork(take_mutex, release_mutex, release_mutex);
+}
+
+void regfile_init(void)
+{
+	pthread_once(&once, init_once);
+}
+
+static int record_lock(int fd, short type, off_t byte)
+{
+	struct flock fl = { .l_type = type,
+			    .l_whence = SEEK_SET,
+			    .l_start = byte,
+			    .l_len = 1 };
+
+	if (!fcntl(fd, F_SETLK, &fl))
+		return 0;
+	return errno == EACCES ? -EAGAIN : -errno;
+}
+
+/* Whether another process has the lock; *pid: which, or 0 if that cannot be
+ * named here. One's own locks are no obstacle and hence not reported. */
+static bool record_locked(int fd, off_t byte, pid_t *pid)
+{
+	struct flock fl = { .l_type = F_WRLCK,
+			    .l_whence = SEEK_SET,
+			    .l_start = byte,
+			    .l_len = 1 };
+	bool locked = !fcntl(fd, F_GETLK, &fl) && fl.l_type != F_UNLCK;
+
+	*pid = locked ? fl.l_pid : 0;
+	return locked;
+}
+
+/*
+ * One holder is waited for only so long, as it may be stopped. Where the lock
+ * goes from hand to hand nothing is wrong, but a crowd of processes that spin
+ * can take a minute to start on few processors.
+ */
+static int record_lock_wait(int fd)
+{
+	const uint64_t begin = clock_ns();
+	uint64_t end = begin + LOCK_WAIT_NS, nap = 20000, now;
+	pid_t holder = 0, is;
+	int err;
+
+	while ((err = record_lock(fd, F_WRLCK, LOCK_BYTE)) == -EAGAIN) {
+		now = clock_ns();
+		record_locked(fd, LOCK_BYTE, &is);
+		if (is != holder) {
+			holder = is;
+			end = min_u64(now + LOCK_WAIT_NS, begin + LOCK_MOST_NS);
+		}
+		if (now >= end)
+			return -ETIMEDOUT;
+		sys_sleep(nap);
+		if (nap < 2000000)
+			nap *= 2;
+	}
+	return err;
+}
+
+int regfile_lock(struct regfile *f)
+{
+	return record_lock_wait(f->fd);
+}
+
+bool regfile_slot_alive(const struct regfile *f, unsigned slot)
+{
+	pid_t pid;
+
+	if (f->mine[slot / 64] >> (slot % 64) & 1)
+		return true;
+	return record_locked(f->fd, LOCK_BYTE + 1 + (off_t)slot, &pid);
+}
+
+int regfile_slot_take(struct regfile *f, unsigned slot)
+{
+	int err = -EBUSY;
+
+	if (!(f->mine[slot / 64] >> (slot % 64) & 1))
+		err = record_lock(f->fd, F_WRLCK, LOCK_BYTE + 1 + (off_t)slot);
+	if (!err)
+		f->mine[slot / 64] |= 1ull << (slot % 64);
+	return err;
+}
+
+void regfile_slot_drop(struct regfile *f, unsigned slot)
+{
+	record_lock(f->fd, F_UNLCK, LOCK_BYTE + 1 + (off_t)slot);
+	f->mine[slot / 64] &= ~(1ull << (slot % 64));
+}
+
+int registry_lock(struct registry *r)
+{
+	int err;
+
+	pthread_mutex_lock(&registry_mutex);
+	err = regfile_lock(r->file);
+	if (err)
+		pthread_mutex_unlock(&registry_mutex);
+	return err;
+}
+
+int registry_trylock(struct registry *r)
+{
+	int err;
+
+	if (pthread_mutex_trylock(&registry_mutex))
+		return -EAGAIN;
+	err = record_lock(r->file->fd, F_WRLCK, LOCK_BYTE);
+	if (err)
+		pthread_mutex_unlock(&registry_mutex);
+	return err;
+}
+
+void regfile_unlock(struct regfile *f)
+{
+	if (f->changed) {
+		f->changed = false;
+		for (struct registry *r = f->users; r; r = r->next)
+			if (r->fn)
+				r->fn(r->arg);
+	}
+	record_lock(f->fd, F_UNLCK, LOCK_BYTE);
+}
+
+void registry_unlock(struct registry *r)
+{
+	regfile_unlock(r->file);
+	pthread_mutex_unlock(&registry_mutex);
+}
+
+void registry_on_change(struct registry *r, void (*fn)(void *arg), void *arg)
+{
+	pthread_mutex_lock(&registry_mutex);
+	r->fn = fn;
+	r->arg = arg;
+	pthread_mutex_unlock(&registry_mutex);
+}
+
+const char *registry_path(const struct registry *r)
+{
+	return r->file->path;
+}
+
+/* Opening the file */
+
+static _Thread_local char why_text[512];
+
+const char *regfile_why(void)
+{
+	return why_text;
+}
+
+int regfile_fail(int err, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(why_text, sizeof(why_text), fmt, ap);
+	va_end(ap);
+	return err;
+}
+
+/* An empty file of ours, locked. */
+static int init_file(int fd)
+{
+	struct head head = { .version = VERSION,
+			     .size = sizeof(struct shared) };
+	uint64_t magic = MAGIC;
+	uint32_t random;
+	int err;
+
+	static_assert(sizeof(struct shared) < LOCK_BYTE,
+		      "locks beyond the end");
+	/* A full tmpfs shows here and not as a SIGBUS later. */
+	err = posix_fallocate(fd, 0, sizeof(struct shared));
+	if (err)
+		goto err_truncate;
+	if (!sys_random(&random, sizeof(random))) {
+		err = EIO;
+		goto err_truncate;
+	}
+	/* Stale packets of an earlier boot should not meet their old QPN. */
+	head.cursor = random % REGISTRY_CHUNKS;
+	if (sys_write(fd, &head, sizeof(head)) != sizeof(head) ||
+	    lseek(fd, 0, SEEK_SET) ||
+	    sys_write(fd, &magic, sizeof(magic)) != sizeof(magic)) {
+		err = EIO;
+		goto err_truncate;
+	}
+	return 0;
+
+err_truncate:
+	if (ftruncate(fd, 0))
+		err = errno;
+	return -err;
+}
+
+static bool file_valid(int fd, const struct stat *st)
+{
+	struct head head;
+
+	return st->st_size == sizeof(struct shared) &&
+	       sys_read(fd, &head, sizeof(head)) == sizeof(head) &&
+	       head.magic == MAGIC && head.version == VERSION &&
+	       head.size == sizeof(struct shared);
+}
+
+static struct regfile *find_file(const char *path)
+{
+	struct stat st;
+
+	if (lstat(path, &st))
+		return NULL;
+	for (struct regfile *f = files; f; f = f->next)
+		if (f->dev == st.st_dev && f->ino == st.st_ino)
+			return f;
+	return NULL;
+}
+
+/* Removes a file of ours that nobody uses: no process has a lock on it. */
+static void remove_stray(const char *path)
+{
+	struct flock any = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	struct stat st;
+	int fd;
+
+	if (find_file(path))
+		return; /* to close it would drop our locks */
+	fd = sys_open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
+	if (fd < 0)
+		return;
+	/* Whoever has opened it and waits for the lock finds that it is gone.
+	 * One's own lock is not reported. */
+	if (!fstat(fd, &st) && S_ISREG(st.st_mode) && owner_private(fd, &st) &&
+	    !record_lock(fd, F_WRLCK, LOCK_BYTE) && !fcntl(fd, F_GETLK, &any) &&
+	    any.l_type == F_UNLCK)
+		unlink(path);
+	sys_close(fd);
+}
+
+/*
+ * Processes that are killed leave the file of their network namespace. Where
+ * the namespace is gone nobody else comes to use or remove it. The file at own
+ * is new and stays.
+ */
+static void remove_strays(const char *own)
+{
+	size_t dir_len = (size_t)(strrchr(own, '/') - own);
+	size_t prefix = (size_t)(strrchr(own, '-') + 1 - own) - dir_len - 1;
+	char path[4096];
+	struct dirent *e;
+	DIR *d;
+
+	snprintf(path, sizeof(path), "%.*s", (int)dir_len, own);
+	d = opendir(path);
+	while (d && (e = readdir(d))) {
+		const char *ino = e->d_name + prefix;
+
+		if (strncmp(e->d_name, own + dir_len + 1, prefix) || !*ino ||
+		    ino[strspn(ino, "0123456789")] ||
+		    !strcmp(e->d_name, own + dir_len + 1))
+			continue;
+		snprintf(path, sizeof(path), "%.*s/%.64s", (int)dir_len, own,
+			 e->d_name);
+		remove_stray(path);
+	}
+	if (d)
+		closedir(d);
+}
+
+/*
+ * Opens, locks and if need be makes the file at path. -EAGAIN: it was replaced
+ * meanwhile. A file that is not as it should be is never changed, since it may
+ * not be what it seems (a hard link): it is unlinked, and another one made.
+ */
+static int open_locked(const char *path, struct stat *st)
+{
+	struct stat now;
+	int fd, err;
+
+	fd = sys_open(path,
+		      O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK,
+		      0600);
+	if (fd < 0)
+		return regfile_fail(-errno, "cannot open %s: %s", path,
+				    strerror(errno));
+	fd = fd_aside(fd);
+	if (fstat(fd, st)) {
+		err = regfile_fail(-errno, "cannot examine %s", path);
+		goto err_close;
+	}
+	if (!S_ISREG(st->st_mode) || st->st_nlink > 1 ||
+	    !owner_private(fd, st)) {
+		err = regfile_fail(
+			-EACCES,
+			"%s is not a private file of this user; remove it "
+			"or set SOFTHCA_RUNDIR to a directory of your own",
+			path);
+		goto err_close;
+	}
+	err = record_lock_wait(fd);
+	if (err) {
+		regfile_fail(err, "cannot lock %s: %s", path, strerror(-err));
+		goto err_close;
+	}
+	err = -EAGAIN;
+	if (fstat(fd, st) || lstat(path, &now) || now.st_ino != st->st_ino ||
+	    now.st_dev != st->st_dev)
+		goto err_close;
+	if (!st->st_size) {
+		err = init_file(fd);
+		if (err) {
+			regfile_fail(err, "cannot write %s: %s", path,
+				     strerror(-err));
+			goto err_close;
+		}
+		remove_strays(path);
+	} else if (!file_valid(fd, st)) {
+		if (unlink(path))
+			err = regfile_fail(-errno, "cannot replace %s: %s",
+					   path, strerror(errno));
+		goto err_close;
+	}
+	return fd;
+
+err_close:
+	sys_close(fd); /* and with it the lock */
+	return err;
+}
+
+/* To close them later would drop locks that we take from now on. */
+void regfile_drop_parents(void)
+{
+	struct regfile **p = &files, *f;
+	pid_t pid = getpid();
+
+	while ((f = *p)) {
+		if (f->pid == pid) {
+			p = &f->next;
+			continue;
+		}
+		*p = f->next;
+		sys_close(f->fd);
+		f->fd = -1;
+	}
+}
+
+/* On success the file is locked. */
+static int get_file(const char *dir, struct regfile **out)
+{
+	char path[4096];
+	struct stat st;
+	struct regfile *f;
+	int fd = -EAGAIN, err;
+	uint64_t end;
+
+	if (stat("/proc/self/ns/net", &st))
+		st.st_ino = 0;
+	if (snprintf(path, sizeof(path), "%s/softhca-%u-%llu", dir, owner_uid(),
+		     (unsigned long long)st.st_ino) >= (int)sizeof(path))
+		return regfile_fail(-ENAMETOOLONG, "%s: name too long", dir);
+	f = find_file(path);
+	if (f) {
+		err = regfile_lock(f);
+		if (err)
+			return regfile_fail(err, "cannot lock %s: %s", path,
+					    strerror(-err));
+		*out = f;
+		return 0;
+	}
+	end = clock_ns() + OPEN_WAIT_NS;
+	while (fd == -EAGAIN && clock_ns() < end)
+		fd = open_locked(path, &st);
+	if (fd < 0)
+		return fd == -EAGAIN ? regfile_fail(-EAGAIN,
+						    "%s keeps changing", path)
+				     : fd;
+	f = calloc(1, sizeof(*f));
+	if (!f) {
+		err = regfile_fail(-ENOMEM, "out of memory");
+		goto err_close;
+	}
+	f->path = strdup(path);
+	if (!f->path) {
+		err = regfile_fail(-ENOMEM, "out of memory");
+		goto err_free;
+	}
+	f->m = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE,
+		    MAP_SHARED, fd, 0);
+	if (f->m == MAP_FAILED) {
+		err = regfile_fail(-errno, "cannot map %s: %s", path,
+				   strerror(errno));
+		goto err_free;
+	}
+	f->fd = fd;
+	f->pid = getpid();
+	f->dev = st.st_dev;
+	f->ino = st.st_ino;
+	f->next = files;
+	files = f;
+	*out = f;
+	return 0;
+
+err_free:
+	free(f->path);
+	free(f);
+err_close:
+	sys_close(fd);
+	return err;
+}
+
+void regfile_put(struct regfile *f)
+{
+	struct regfile **p = &files;
+
+	while (*p && *p != f)
+		p = &(*p)->next;
+	if (*p)
+		*p = f->next;
+	if (f->fd >= 0)
+		sys_close(f->fd);
+	munmap(f->m, sizeof(struct shared));
+	free(f->path);
+	free(f);
+}
+
+void regfile_unlink(const struct regfile *f)
+{
+	struct stat st;
+
+	if (!lstat(f->path, &st) && st.st_dev == f->dev && st.st_ino == f->ino)
+		unlink(f->path);
+}
+
+int regfile_open(const char *dir, struct regfile **f)
+{
+	const char *dirs[] = { "/dev/shm", secure_getenv("XDG_RUNTIME_DIR"),
+			       "/tmp" };
+	int err = -ENOENT;
+
+	if (!dir)
+		dir = config_get()->rundir;
+	if (dir)
+		return get_file(dir, f);
+	for (size_t i = 0; i < ARRAY_SIZE(dirs); i++) {
+		if (!dirs[i] || !*dirs[i])
+			continue;
+		err = get_file(dirs[i], f);
+		/* Elsewhere, the other processes would not find us. */
+		if (!err || err == -ETIMEDOUT)
+			return err;
+	}
+	return err;
+}
