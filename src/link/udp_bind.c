@@ -24,9 +24,9 @@
 #include "base/bytes.h"
 #include "base/sys.h"
 #include "host/config.h"
+#include "host/proc.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -84,88 +84,7 @@ void udp_misdelivered(struct udp *u, struct rx_sock *s, uint32_t qpn)
 	registry_unlock(u->registry);
 }
 
-/* Why a port could not be had */
-
-/* Name and number of a process of ours that has the socket open. */
-static bool find_holder(unsigned long inode, char *out, size_t len)
-{
-	char want[64], path[300], link[64], comm[64];
-	struct dirent *de, *fe;
-	bool found = false;
-	DIR *proc, *fds;
-
-	snprintf(want, sizeof(want), "socket:[%lu]", inode);
-	proc = opendir("/proc");
-	if (!proc)
-		return false;
-	while (!found && (de = readdir(proc))) {
-		if (de->d_name[0] < '1' || de->d_name[0] > '9')
-			continue;
-		snprintf(path, sizeof(path), "/proc/%s/fd", de->d_name);
-		fds = opendir(path);
-		if (!fds)
-			continue;
-		while (!found && (fe = readdir(fds))) {
-			ssize_t n = readlinkat(dirfd(fds), fe->d_name, link,
-					       sizeof(link) - 1);
-
-			if (n <= 0)
-				continue;
-			link[n] = 0;
-			found = !strcmp(link, want);
-		}
-		closedir(fds);
-		if (found) {
-			FILE *f;
-
-			snprintf(path, sizeof(path), "/proc/%s/comm",
-				 de->d_name);
-			comm[0] = 0;
-			f = fopen(path, "rce");
-			if (f) {
-				if (fgets(comm, sizeof(comm), f))
-					comm[strcspn(comm, "\n")] = 0;
-				fclose(f);
-			}
-			snprintf(out, len, "process %.16s (%s)", de->d_name,
-				 comm);
-		}
-	}
-	closedir(proc);
-	return found;
-}
-
-/*
- * A line of /proc/net/udp or udp6 for our port and an address that excludes
- * gid: the same, or the wildcard. The kernel prints addresses as 32-bit words
- * in its own byte order.
- */
-static bool line_conflicts(const char *line, const union ibv_gid *gid,
-			   unsigned *uid, unsigned long *inode)
-{
-	char addr[40];
-	unsigned port, w[4] = { 0 };
-	uint8_t raw[16] = { [10] = 0xff, [11] = 0xff };
-	static const uint8_t zero[16];
-	int n;
-
-	if (sscanf(line,
-		   " %*u: %39[0-9A-Fa-f]:%x %*s %*s %*s %*s %*s %u %*s "
-		   "%lu",
-		   addr, &port, uid, inode) != 4 ||
-	    port != ROCE_UDP_PORT)
-		return false;
-	n = sscanf(addr, "%8x%8x%8x%8x", &w[0], &w[1], &w[2], &w[3]);
-	if (n == 1)
-		memcpy(raw + 12, w, 4);
-	else
-		memcpy(raw, w, 16);
-	if (n == 4 && !memcmp(raw, zero, 16))
-		return true; /* [::] takes IPv4 too, unless told otherwise */
-	if (!memcmp(raw + 12, zero, 4) && n == 1)
-		return roce_gid_is_v4(gid);
-	return !memcmp(raw, gid->raw, 16);
-}
+/* Who has the port */
 
 /*
  * Who has the port that gid needs, as part of a sentence. A process of our user
@@ -174,50 +93,29 @@ static bool line_conflicts(const char *line, const union ibv_gid *gid,
 static void describe_holder(const struct udp *u, const union ibv_gid *gid,
 			    char *out, size_t len)
 {
-	static const char *const tables[] = { "/proc/net/udp",
-					      "/proc/net/udp6" };
-	char line[512], process[128];
-	unsigned uid;
-	unsigned long inode;
+	struct proc_holder h;
 
-	for (size_t i = 0; i < ARRAY_SIZE(tables); i++) {
-		FILE *f = fopen(tables[i], "rce");
-		bool found = false;
-
-		if (!f)
-			continue;
-		while (!found && fgets(line, sizeof(line), f))
-			found = line_conflicts(line, gid, &uid, &inode);
-		fclose(f);
-		if (!found)
-			continue;
-		if (!find_holder(inode, process, sizeof(process)))
-			snprintf(process, sizeof(process), "a process");
-		else
-			inode = 0; /* it has a name */
-		if (uid == geteuid() && (uid || !inode) && u->registry)
-			snprintf(out, len,
-				 "%s of this user which does not share %s "
-				 "(another container or SOFTHCA_RUNDIR, or "
-				 "another program)",
-				 process, registry_path(u->registry));
-		else if (uid || !inode)
-			snprintf(out, len, "%s of user %u", process, uid);
-		else if (!access("/sys/module/rdma_rxe", F_OK))
-			snprintf(out, len,
-				 "the kernel's rdma_rxe driver, it "
-				 "seems (rdma link delete frees it)");
-		else
-			snprintf(out, len,
-				 geteuid() ? "a process of user 0, "
-					     "or the kernel"
-					   : "the kernel");
-		return;
-	}
-	snprintf(out, len, "somebody who cannot be seen from here");
+	if (!proc_udp_holder(gid, ROCE_UDP_PORT, &h))
+		snprintf(out, len, "a process that cannot be seen from here");
+	else if (h.uid == geteuid() && (h.uid || h.named) && u->registry)
+		snprintf(out, len,
+			 "%s of this user which does not share %s "
+			 "(another container or SOFTHCA_RUNDIR, or another "
+			 "program)",
+			 h.process, registry_path(u->registry));
+	else if (h.uid || h.named)
+		snprintf(out, len, "%s of user %u", h.process, h.uid);
+	else if (!access("/sys/module/rdma_rxe", F_OK))
+		snprintf(out, len,
+			 "the kernel's rdma_rxe driver, it seems (rdma link "
+			 "delete frees it)");
+	else if (geteuid())
+		snprintf(out, len, "a process of user 0, or the kernel");
+	else
+		snprintf(out, len, "the kernel");
 }
 
-/* Looks at all processes there are, so no lock is held. */
+/* Reads the descriptors of all processes: no lock is held. */
 static void say_taken(struct udp *u, const union ibv_gid *gid, uint32_t scope)
 {
 	char addr[INET6_ADDRSTRLEN], who[400], why[UDP_WHY];

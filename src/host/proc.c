@@ -1,0 +1,134 @@
+/*
+ * proc.c - what /proc shows of other processes
+ *
+ * /proc/net/udp shows the user and the inode of each socket, but not its
+ * process. A process is found by its descriptors, one of which leads to that
+ * inode; those of other users' processes cannot be read.
+ */
+#include "proc.h"
+
+#include "base/bytes.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Whether a descriptor of the process leads to the file. */
+static bool has_open(const char *pid, const char *file)
+{
+	char path[64], link[64];
+	struct dirent *e;
+	bool found = false;
+	DIR *fds;
+
+	snprintf(path, sizeof(path), "/proc/%.16s/fd", pid);
+	fds = opendir(path);
+	while (fds && !found && (e = readdir(fds))) {
+		ssize_t n = readlinkat(dirfd(fds), e->d_name, link,
+				       sizeof(link) - 1);
+
+		link[n > 0 ? n : 0] = '\0';
+		found = !strcmp(link, file);
+	}
+	if (fds)
+		closedir(fds);
+	return found;
+}
+
+static void describe(const char *pid, char *out, size_t len)
+{
+	char path[64], comm[32] = "";
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%.16s/comm", pid);
+	f = fopen(path, "rce");
+	if (f) {
+		if (fgets(comm, sizeof(comm), f))
+			comm[strcspn(comm, "\n")] = '\0';
+		fclose(f);
+	}
+	snprintf(out, len, "process %.16s (%s)", pid, comm);
+}
+
+static bool find_process(unsigned long inode, char *out, size_t len)
+{
+	char file[64];
+	struct dirent *e;
+	bool found = false;
+	DIR *proc = opendir("/proc");
+
+	snprintf(file, sizeof(file), "socket:[%lu]", inode);
+	while (proc && !found && (e = readdir(proc))) {
+		if (e->d_name[0] < '1' || e->d_name[0] > '9')
+			continue;
+		found = has_open(e->d_name, file);
+		if (found)
+			describe(e->d_name, out, len);
+	}
+	if (proc)
+		closedir(proc);
+	return found;
+}
+
+/*
+ * Whether a line of /proc/net/udp or udp6 is a socket at this port, and at an
+ * address that excludes gid: the same, or the wildcard. The kernel prints
+ * addresses as 32-bit words in its own byte order.
+ */
+static bool line_conflicts(const char *line, const union ibv_gid *gid,
+			   uint16_t port, unsigned *uid, unsigned long *inode)
+{
+	static const uint8_t zero[16];
+	uint8_t raw[16] = { [10] = 0xff, [11] = 0xff };
+	unsigned its_port, w[4] = { 0 };
+	char addr[40];
+	int n;
+
+	if (sscanf(line,
+		   " %*u: %39[0-9A-Fa-f]:%x %*s %*s %*s %*s %*s %u %*s "
+		   "%lu",
+		   addr, &its_port, uid, inode) != 4 ||
+	    its_port != port)
+		return false;
+	n = sscanf(addr, "%8x%8x%8x%8x", &w[0], &w[1], &w[2], &w[3]);
+	if (n == 1)
+		memcpy(raw + 12, w, 4);
+	else
+		memcpy(raw, w, 16);
+	if (n == 4 && !memcmp(raw, zero, 16))
+		return true; /* [::] takes IPv4 too, unless told otherwise */
+	if (n == 1 && !memcmp(raw + 12, zero, 4))
+		return !memcmp(raw, gid->raw, 12); /* any IPv4 address */
+	return !memcmp(raw, gid->raw, 16);
+}
+
+bool proc_udp_holder(const union ibv_gid *gid, uint16_t port,
+		     struct proc_holder *out)
+{
+	static const char *const tables[] = { "/proc/net/udp",
+					      "/proc/net/udp6" };
+	unsigned long inode;
+	char line[512];
+
+	for (size_t i = 0; i < ARRAY_SIZE(tables); i++) {
+		FILE *f = fopen(tables[i], "rce");
+		bool found = false;
+
+		if (!f)
+			continue;
+		while (!found && fgets(line, sizeof(line), f))
+			found = line_conflicts(line, gid, port, &out->uid,
+					       &inode);
+		fclose(f);
+		if (!found)
+			continue;
+		out->named =
+			find_process(inode, out->process, sizeof(out->process));
+		if (!out->named)
+			snprintf(out->process, sizeof(out->process),
+				 "a process");
+		return true;
+	}
+	return false;
+}
