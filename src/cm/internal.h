@@ -32,6 +32,10 @@ struct htable {
 	size_t count;
 };
 
+#define cm_conn_of(h, member)                                                  \
+	((struct cm_conn *)(void *)((char *)(h)-offsetof(struct cm_conn,       \
+							 member)))
+
 struct cm_conn {
 	enum cm_state state;
 	bool active;
@@ -104,10 +108,11 @@ struct cm_in {
 	uint64_t now_ns;
 };
 
-/* cm.c */
+/* find.c */
 struct cm_conn *cm_conn_new(struct cm *cm, const struct roce_path *path,
 			    void *user);
 void cm_conn_free(struct cm *cm, struct cm_conn *c);
+/* peer: NULL for any. */
 struct cm_conn *cm_conn_by_id(struct cm *cm, uint32_t id,
 			      const union ibv_gid *peer);
 struct cm_conn *cm_conn_by_remote(struct cm *cm, uint32_t id, bool sidr,
@@ -119,31 +124,42 @@ int cm_conn_add_qpn(struct cm *cm, struct cm_conn *c);
 /* The peer may use its QP for another connection from now on. */
 void cm_conn_forget_qpn(struct cm *cm, struct cm_conn *c);
 void cm_conn_forget(struct cm *cm, struct cm_conn *c);
-/* The peer has told its ID. */
+/* The peer's ID is known. */
 void cm_conn_place(struct cm *cm, struct cm_conn *c, uint32_t remote_id);
-void cm_conn_timer(struct cm *cm, struct cm_conn *c, uint64_t due);
-
-struct cm_listener *cm_listener_find(struct cm *cm, uint64_t service_id,
-				     const union ibv_gid *gid);
-
-int cm_emit(struct cm *cm, struct cm_event *ev);
-void cm_send(struct cm *cm, const struct roce_path *path, struct mad *m);
-/* Sends and keeps the message, so that it can be sent again. */
-void cm_conn_send(struct cm *cm, struct cm_conn *c, struct mad *m);
-void cm_conn_resend(struct cm *cm, struct cm_conn *c);
-/* The same, and repeats it until the state changes. */
-void cm_conn_ask(struct cm *cm, struct cm_conn *c, struct mad *m,
-		 uint64_t now_ns);
-/* Repeats it, unless that is in vain. */
-bool cm_conn_again(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
 /* The connection is over: nothing more will happen to it. */
 void cm_conn_end(struct cm *cm, struct cm_conn *c);
 /* It is over but answers duplicates with the last message for a while. */
 void cm_conn_linger(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
+
+/* retry.c */
+/* UINT64_MAX: none. */
+void cm_conn_timer(struct cm *cm, struct cm_conn *c, uint64_t due);
+void cm_send(struct cm *cm, const struct roce_path *path, struct mad *m);
+/* Sends and keeps the message, so that it can be sent again. */
+void cm_conn_send(struct cm *cm, struct cm_conn *c, struct mad *m);
+void cm_conn_resend(struct cm *cm, struct cm_conn *c);
+/* As cm_conn_send(), and repeats it until the state changes. */
+void cm_conn_ask(struct cm *cm, struct cm_conn *c, struct mad *m,
+		 uint64_t now_ns);
+/* Repeats it: false if that would be in vain. */
+bool cm_conn_again(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
+/* Whether all that one event may send fits. */
 bool cm_room(const struct cm *cm);
+
+/* cm.c */
+struct cm_listener *cm_listener_find(struct cm *cm, uint64_t service_id,
+				     const union ibv_gid *gid);
+int cm_emit(struct cm *cm, struct cm_event *ev);
 void cm_reverse_path(struct roce_path *path, const struct cm_in *in,
 		     uint8_t tclass, uint8_t hop_limit, uint32_t flow_label);
 int cm_copy_data(uint8_t *to, size_t max, const void *data, size_t len);
+
+static inline uint64_t cm_mix(uint64_t x)
+{
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
 
 static inline uint64_t cm_timeout_ns(unsigned n)
 {
@@ -157,10 +173,23 @@ static inline bool gid_equal(const union ibv_gid *a, const union ibv_gid *b)
 }
 
 /* conn.c */
-void cm_conn_rx(struct cm *cm, const struct cm_in *in);
 void cm_conn_expire(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
-void cm_conn_gone(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
 void cm_conn_close(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
+void cm_conn_ids(uint32_t *local, uint32_t *remote, const struct cm_conn *c);
+int cm_send_rej(struct cm *cm, struct cm_conn *c, unsigned reason,
+		const void *ari, size_t ari_len, const void *data, size_t len);
+int cm_send_dreq(struct cm *cm, struct cm_conn *c, const void *data, size_t len,
+		 uint64_t now_ns);
+int cm_send_drep(struct cm *cm, struct cm_conn *c, uint64_t tid,
+		 const void *data, size_t len, uint64_t now_ns);
+void cm_timewait(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
+void cm_established(struct cm *cm, struct cm_conn *c, const uint8_t *data,
+		    size_t len);
+
+/* conn_rx.c */
+void cm_conn_rx(struct cm *cm, const struct cm_in *in);
+/* The peer's process, on this host, has ended. */
+void cm_conn_gone(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
 
 /* sidr.c */
 void cm_sidr_rx(struct cm *cm, const struct cm_in *in);
