@@ -1,14 +1,10 @@
 /*
- * addr.c - addresses of identifiers: binding, ports, resolving
+ * addr.c - addresses of identifiers: binding and resolving
  *
- * In RoCEv2 an IP address is a GID, so resolving one means to ask the kernel
- * which of our addresses it would use towards the other, and to find the
- * device that has it. That needs no exchange with anybody, so the events of
- * resolving are there before the calls return.
- *
- * Ports of a port space are shared by the identifiers of this process as those
- * of TCP by its sockets, and reserved in the registry of this host's processes
- * for what may become a listener.
+ * In RoCEv2 an IP address is a GID. To resolve one is to ask the kernel which
+ * of our addresses it would use towards it, and to find the device that has
+ * that address. Nothing is sent for it, so the events of resolving are there
+ * before the calls return.
  */
 #include "cma.h"
 
@@ -16,17 +12,10 @@
 #include "base/gid.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#define FIRST_FREE_PORT 32768
-#define LAST_FREE_PORT 60999
-#define FIRST_USER_PORT 1024
-#define PORT_BUCKETS 1024
 
 /* Socket addresses and GIDs */
 
@@ -56,7 +45,7 @@ uint16_t cma_port(const struct sockaddr *addr)
 	}
 }
 
-static void set_port(struct sockaddr_storage *addr, uint16_t port)
+void cma_set_port(struct sockaddr_storage *addr, uint16_t port)
 {
 	if (addr->ss_family == AF_INET)
 		((struct sockaddr_in *)addr)->sin_port = htons(port);
@@ -101,7 +90,7 @@ void cma_gid_addr(const union ibv_gid *gid, uint32_t scope, uint16_t port,
 		if (IN6_IS_ADDR_LINKLOCAL(&sin6->sin6_addr))
 			sin6->sin6_scope_id = scope;
 	}
-	set_port(addr, port);
+	cma_set_port(addr, port);
 }
 
 bool cma_addr_any(const struct sockaddr *addr)
@@ -142,230 +131,6 @@ static int normalise(const struct sockaddr *addr, struct sockaddr_storage *out)
 	    !((struct sockaddr_in6 *)out)->sin6_scope_id)
 		return -EINVAL;
 	return 0;
-}
-
-/* Ports */
-
-static struct cma_id *ports[PORT_BUCKETS]; /* under the lock */
-
-uint64_t cma_service_id(const struct cma_id *id, uint16_t port)
-{
-	return IPCM_SERVICE_ID(id->id.ps, port);
-}
-
-static struct sockaddr *src_addr(struct cma_id *id)
-{
-	return &id->id.route.addr.src_addr;
-}
-
-/* An IPv4 address never stands for IPv6 as well. */
-unsigned cma_families(const struct cma_id *id)
-{
-	if (id->id.route.addr.src_addr.sa_family == AF_INET)
-		return CM_LISTEN_V4;
-	return id->afonly ? CM_LISTEN_V6 : CM_LISTEN_V4 | CM_LISTEN_V6;
-}
-
-/* Whether both may have one port, as Linux decides it. */
-static int port_conflict(struct cma_id *a, struct cma_id *b, bool reuse)
-{
-	const struct sockaddr *x = src_addr(a), *y = src_addr(b);
-	union ibv_gid g, h;
-
-	if ((reuse && b->reuse) || !(cma_families(a) & cma_families(b)))
-		return 0;
-	if (cma_addr_any(x) || cma_addr_any(y))
-		return -EADDRNOTAVAIL;
-	cma_addr_gid(x, &g);
-	cma_addr_gid(y, &h);
-	return memcmp(&g, &h, sizeof(g)) ? 0 : -EADDRINUSE;
-}
-
-static int port_check(struct cma_id *id, uint16_t port, bool reuse)
-{
-	for (struct cma_id *o = ports[port % PORT_BUCKETS]; o;
-	     o = o->next_on_port) {
-		int err;
-
-		if (o == id || o->port != port || o->id.ps != id->id.ps)
-			continue;
-		err = port_conflict(id, o, reuse);
-		if (err)
-			return err;
-	}
-	return 0;
-}
-
-static void port_add(struct cma_id *id, uint16_t port)
-{
-	id->port = port;
-	id->on_port = true;
-	id->next_on_port = ports[port % PORT_BUCKETS];
-	ports[port % PORT_BUCKETS] = id;
-	set_port(&id->id.route.addr.src_storage, port);
-}
-
-static void port_del(struct cma_id *id)
-{
-	struct cma_id **p = &ports[id->port % PORT_BUCKETS];
-
-	while (*p != id)
-		p = &(*p)->next_on_port;
-	*p = id->next_on_port;
-	id->on_port = false;
-}
-
-static const union ibv_gid *reserved_gid(struct cma_id *id, union ibv_gid *gid)
-{
-	if (cma_addr_any(src_addr(id)))
-		return NULL;
-	cma_addr_gid(src_addr(id), gid);
-	return gid;
-}
-
-/* Whether another identifier of this process has reserved what id needs. */
-static bool reserved_here(struct cma_id *id)
-{
-	union ibv_gid g, h;
-
-	for (struct cma_id *o = ports[id->port % PORT_BUCKETS]; o;
-	     o = o->next_on_port) {
-		const union ibv_gid *x, *y;
-
-		if (o == id || o->port != id->port || o->id.ps != id->id.ps ||
-		    !(o->reserved & cma_families(id)))
-			continue;
-		x = reserved_gid(id, &g);
-		y = reserved_gid(o, &h);
-		if (!x || !y || !memcmp(x, y, sizeof(*x)))
-			return true;
-	}
-	return false;
-}
-
-/*
- * Held from the look at who has a port to the registry's answer, which may take
- * a while: an identifier that is found stays meanwhile, as it gives its port
- * back before it goes. Before cma_lock().
- */
-static pthread_mutex_t reserving = PTHREAD_MUTEX_INITIALIZER;
-
-void cma_ports_init(void)
-{
-	pthread_mutex_init(&reserving, NULL);
-}
-
-/* -EADDRINUSE, -EADDRNOTAVAIL: another process has it. */
-static int reserve(struct cma_id *id)
-{
-	union ibv_gid gid;
-	bool have;
-	int err;
-
-	cma_lock();
-	have = id->reserved || reserved_here(id);
-	cma_unlock();
-	if (have)
-		return 0;
-	err = shca_cm_reserve(cma_engine(), cma_service_id(id, id->port),
-			      reserved_gid(id, &gid), cma_families(id));
-	if (!err)
-		id->reserved = cma_families(id);
-	/* the same errors as within a process */
-	if (err == -EADDRINUSE && cma_addr_any(src_addr(id)))
-		err = -EADDRNOTAVAIL;
-	return err;
-}
-
-static bool taken(int err)
-{
-	return err == -EADDRINUSE || err == -EADDRNOTAVAIL;
-}
-
-static void port_put(struct cma_id *id);
-
-static int port_find(struct cma_id *id, uint16_t port, bool any_process)
-{
-	uint32_t n = LAST_FREE_PORT - FIRST_FREE_PORT + 1;
-	uint32_t start = cma_random() % n, i = 0;
-	int err;
-
-	if (port) {
-		if (port < FIRST_USER_PORT && geteuid())
-			return -EACCES;
-		cma_lock();
-		err = port_check(id, port, id->reuse);
-		if (!err)
-			port_add(id, port);
-		cma_unlock();
-		if (err || !any_process)
-			return err;
-		err = reserve(id);
-		if (!taken(err))
-			return 0; /* -ENOSPC: listening will try again */
-		port_put(id);
-		return err;
-	}
-	for (; i < n; i++) {
-		port = (uint16_t)(FIRST_FREE_PORT + (start + i) % n);
-		cma_lock();
-		err = port_check(id, port, false);
-		if (!err)
-			port_add(id, port);
-		cma_unlock();
-		if (err)
-			continue;
-		if (!any_process || !taken(reserve(id)))
-			return 0;
-		port_put(id);
-	}
-	return -EADDRNOTAVAIL;
-}
-
-static int port_get(struct cma_id *id, uint16_t port, bool any_process)
-{
-	int err;
-
-	pthread_mutex_lock(&reserving);
-	err = port_find(id, port, any_process);
-	pthread_mutex_unlock(&reserving);
-	return err;
-}
-
-static void port_put(struct cma_id *id)
-{
-	unsigned reserved = id->reserved;
-	struct cma_id *o, *heir;
-	union ibv_gid gid;
-
-	cma_lock();
-	port_del(id);
-	id->reserved = 0;
-	cma_unlock();
-	if (!reserved)
-		return;
-	shca_cm_release(cma_engine(), cma_service_id(id, id->port),
-			reserved_gid(id, &gid), reserved);
-	/* whoever relied on that has to have it himself */
-	do {
-		cma_lock();
-		heir = NULL;
-		for (o = ports[id->port % PORT_BUCKETS]; o && !heir;
-		     o = o->next_on_port)
-			if (o->port == id->port && o->id.ps == id->id.ps &&
-			    !o->reserved && !reserved_here(o))
-				heir = o;
-		cma_unlock();
-	} while (heir && !reserve(heir));
-}
-
-void cma_port_put(struct cma_id *id)
-{
-	if (!id->on_port)
-		return;
-	pthread_mutex_lock(&reserving);
-	port_put(id);
-	pthread_mutex_unlock(&reserving);
 }
 
 /* Binding */
@@ -481,7 +246,7 @@ static int bind_to(struct cma_id *id, const struct sockaddr *addr,
 	if (err)
 		return err;
 	id->id.route.addr.src_storage = ss;
-	err = port_get(id, cma_port((struct sockaddr *)&ss), any_process);
+	err = cma_port_get(id, cma_port((struct sockaddr *)&ss), any_process);
 	if (err) {
 		cma_lock();
 		id->dev = NULL;
@@ -503,33 +268,11 @@ int cma_bind(struct cma_id *id, const struct sockaddr *addr)
 
 int cma_late_dev(struct cma_id *id)
 {
-	struct sockaddr *addr = src_addr(id);
+	struct sockaddr *addr = cma_src(id);
 
 	if (id->dev || id->state != CMA_ADDR_BOUND || cma_addr_any(addr))
 		return 0;
 	return bind_dev(id, addr);
-}
-
-int cma_port_listen(struct cma_id *id)
-{
-	int err = cma_late_dev(id);
-
-	if (err)
-		return err;
-	/* a port may be shared until one begins to listen */
-	if (id->reuse) {
-		cma_lock();
-		err = port_check(id, id->port, false);
-		if (!err)
-			id->reuse = false;
-		cma_unlock();
-	}
-	if (err)
-		return err;
-	pthread_mutex_lock(&reserving);
-	err = reserve(id);
-	pthread_mutex_unlock(&reserving);
-	return err;
 }
 
 int rdma_bind_addr(struct rdma_cm_id *ib, struct sockaddr *addr)
@@ -558,8 +301,8 @@ static int route_lookup(const struct sockaddr_storage *from,
 
 	if (fd < 0)
 		return -errno;
-	set_port(&own, 0);
-	set_port(&to, ROCE_UDP_PORT);
+	cma_set_port(&own, 0);
+	cma_set_port(&to, ROCE_UDP_PORT);
 	if (!cma_addr_any((struct sockaddr *)&own) &&
 	    syscall(SYS_bind, fd, &own, len))
 		err = -errno;
@@ -628,13 +371,13 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 		uint16_t port = cma_port((struct sockaddr *)dst);
 
 		*dst = src;
-		set_port(dst, port);
+		cma_set_port(dst, port);
 	}
 	if (!id->dev) {
 		err = bind_dev(id, (struct sockaddr *)&src);
 		if (err)
 			return err == -EADDRNOTAVAIL ? -ENODEV : err;
-		set_port(&src, id->port);
+		cma_set_port(&src, id->port);
 		id->id.route.addr.src_storage = src;
 	}
 	/* all of 127/8 is here, but only what is in the tables is heard */
@@ -683,7 +426,7 @@ static int resolve_addr(struct cma_id *id, const struct sockaddr *src,
 	}
 	if (id->state != CMA_ADDR_BOUND)
 		return -EINVAL;
-	if (src_addr(id)->sa_family != to.ss_family)
+	if (cma_src(id)->sa_family != to.ss_family)
 		return -EINVAL;
 	err = resolve(id, &to);
 	if (!err)
@@ -722,152 +465,4 @@ int rdma_resolve_route(struct rdma_cm_id *ib, int timeout_ms)
 	id->state = CMA_ROUTE_RESOLVED;
 	err = post_simple(id, RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
 	return err ? cma_ret(err) : cma_complete(id);
-}
-
-/* rdma_getaddrinfo() */
-
-static int copy_addr(struct sockaddr **to, socklen_t *to_len,
-		     const struct sockaddr *from, socklen_t len)
-{
-	*to = malloc(len);
-	if (!*to)
-		return -ENOMEM;
-	memcpy(*to, from, len);
-	*to_len = len;
-	return 0;
-}
-
-static int from_addrinfo(struct rdma_addrinfo *rai,
-			 const struct rdma_addrinfo *hints,
-			 const struct addrinfo *ai)
-{
-	bool passive = hints->ai_flags & RAI_PASSIVE;
-	char **name = passive ? &rai->ai_src_canonname : &rai->ai_dst_canonname;
-
-	rai->ai_family = ai->ai_family;
-	rai->ai_qp_type = hints->ai_qp_type;
-	if (!rai->ai_qp_type)
-		rai->ai_qp_type =
-			hints->ai_port_space == RDMA_PS_UDP ||
-					(!hints->ai_port_space &&
-					 ai->ai_socktype == SOCK_DGRAM)
-				? IBV_QPT_UD
-				: IBV_QPT_RC;
-	rai->ai_port_space = hints->ai_port_space;
-	if (!rai->ai_port_space)
-		rai->ai_port_space = rai->ai_qp_type == IBV_QPT_UD
-					     ? RDMA_PS_UDP
-					     : RDMA_PS_TCP;
-	if (ai->ai_canonname) {
-		*name = strdup(ai->ai_canonname);
-		if (!*name)
-			return -ENOMEM;
-	}
-	if (passive) {
-		rai->ai_flags = RAI_PASSIVE;
-		return copy_addr(&rai->ai_src_addr, &rai->ai_src_len,
-				 ai->ai_addr, ai->ai_addrlen);
-	}
-	return copy_addr(&rai->ai_dst_addr, &rai->ai_dst_len, ai->ai_addr,
-			 ai->ai_addrlen);
-}
-
-/* Returns 0, -errno, or one of the positive or negative EAI_ codes. */
-static int from_names(struct rdma_addrinfo *rai,
-		      const struct rdma_addrinfo *hints, const char *node,
-		      const char *service, int *eai)
-{
-	struct addrinfo ask = { 0 }, *list, *ai;
-	int err;
-
-	if (hints->ai_flags & RAI_PASSIVE)
-		ask.ai_flags |= AI_PASSIVE;
-	if (hints->ai_flags & RAI_NUMERICHOST)
-		ask.ai_flags |= AI_NUMERICHOST;
-	if (hints->ai_flags & RAI_FAMILY) {
-		if (hints->ai_family != AF_INET &&
-		    hints->ai_family != AF_INET6) {
-			*eai = EAI_FAMILY;
-			return 0;
-		}
-		ask.ai_family = hints->ai_family;
-	}
-	if (hints->ai_qp_type == IBV_QPT_UD ||
-	    hints->ai_port_space == RDMA_PS_UDP) {
-		ask.ai_socktype = SOCK_DGRAM;
-		ask.ai_protocol = IPPROTO_UDP;
-	} else {
-		ask.ai_socktype = SOCK_STREAM;
-		ask.ai_protocol = IPPROTO_TCP;
-	}
-	*eai = getaddrinfo(node, service, &ask, &list);
-	if (*eai)
-		return 0;
-	for (ai = list; ai; ai = ai->ai_next)
-		if (ai->ai_family == AF_INET || ai->ai_family == AF_INET6)
-			break;
-	err = 0;
-	if (ai)
-		err = from_addrinfo(rai, hints, ai);
-	else
-		*eai = EAI_NONAME;
-	freeaddrinfo(list);
-	return err;
-}
-
-int rdma_getaddrinfo(const char *node, const char *service,
-		     const struct rdma_addrinfo *hints,
-		     struct rdma_addrinfo **res)
-{
-	static const struct rdma_addrinfo none;
-	struct rdma_addrinfo *rai;
-	int err, eai = 0;
-
-	if (!res || (!node && !service && !hints))
-		return cma_ret(-EINVAL);
-	err = cma_init();
-	if (err)
-		return cma_ret(err);
-	if (!hints)
-		hints = &none;
-	rai = calloc(1, sizeof(*rai));
-	if (!rai)
-		return cma_ret(-ENOMEM);
-	if (node || service) {
-		err = from_names(rai, hints, node, service, &eai);
-	} else {
-		rai->ai_flags = hints->ai_flags;
-		rai->ai_family = hints->ai_family;
-		rai->ai_qp_type = hints->ai_qp_type;
-		rai->ai_port_space = hints->ai_port_space;
-		if (hints->ai_dst_len)
-			err = copy_addr(&rai->ai_dst_addr, &rai->ai_dst_len,
-					hints->ai_dst_addr, hints->ai_dst_len);
-	}
-	if (!err && !eai && !rai->ai_src_len && hints->ai_src_len)
-		err = copy_addr(&rai->ai_src_addr, &rai->ai_src_len,
-				hints->ai_src_addr, hints->ai_src_len);
-	if (err || eai) {
-		rdma_freeaddrinfo(rai);
-		return eai ? eai : cma_ret(err);
-	}
-	*res = rai;
-	return 0;
-}
-
-void rdma_freeaddrinfo(struct rdma_addrinfo *res)
-{
-	/* piece by piece: programs replace some */
-	while (res) {
-		struct rdma_addrinfo *next = res->ai_next;
-
-		free(res->ai_src_addr);
-		free(res->ai_dst_addr);
-		free(res->ai_src_canonname);
-		free(res->ai_dst_canonname);
-		free(res->ai_route);
-		free(res->ai_connect);
-		free(res);
-		res = next;
-	}
 }

@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
 
 static struct {
 	pthread_mutex_t lock; /* of setting this up */

@@ -1,13 +1,17 @@
 /*
  * cma.h - identifiers, channels and events, as the files of librdmacm see them
  *
- *	cma.c      devices, one lock, errno
- *	event.c    event channels, and what happens when an event is fetched
- *	id.c       identifiers and their options
- *	addr.c     addresses: binding, resolving, ports; rdma_getaddrinfo()
- *	connect.c  connections and datagram services, over src/cm
- *	qp.c       queue pairs and shared receive queues of identifiers
- *	mcast.c    multicast groups
+ *	cma.c       devices, one lock, errno
+ *	event.c     event channels, and what happens when an event is fetched
+ *	id.c        identifiers and their options
+ *	addr.c      binding and resolving
+ *	port.c      ports
+ *	addrinfo.c  rdma_getaddrinfo()
+ *	connect.c   connections and datagram services, over src/cm
+ *	cm_event.c  what src/cm reports
+ *	qp.c        queue pairs and shared receive queues of identifiers
+ *	qp_attr.c   attributes of queue pairs
+ *	mcast.c     multicast groups
  *
  * One lock covers all identifiers, channels and ports: that of the connection
  * manager (objects/gsi.h), because its events change them. Verbs are never
@@ -131,6 +135,12 @@ static inline struct cma_channel *to_channel(struct rdma_event_channel *ch)
 	return container_of(ch, struct cma_channel, ch);
 }
 
+/* What it is bound to. */
+static inline struct sockaddr *cma_src(struct cma_id *id)
+{
+	return &id->id.route.addr.src_addr;
+}
+
 /* -errno to -1 and errno, as all of librdmacm reports. */
 int cma_ret(int err);
 
@@ -189,8 +199,7 @@ void cma_addr_gid(const struct sockaddr *addr, union ibv_gid *gid);
 void cma_gid_addr(const union ibv_gid *gid, uint32_t scope, uint16_t port,
 		  struct sockaddr_storage *addr);
 uint16_t cma_port(const struct sockaddr *addr);
-/* What an identifier's address stands for: CM_LISTEN_*. */
-unsigned cma_families(const struct cma_id *id);
+void cma_set_port(struct sockaddr_storage *addr, uint16_t port);
 void cma_set_dev(struct cma_id *id, struct cma_dev *dev,
 		 const struct netdev_gid *via);
 void cma_set_path(struct cma_id *id, const union ibv_gid *dgid);
@@ -198,16 +207,24 @@ int cma_bind(struct cma_id *id, const struct sockaddr *addr);
 /* The device of an address that was bound to without one, a loopback address.
  */
 int cma_late_dev(struct cma_id *id);
+
+/* port.c */
+/* What an identifier's address stands for: CM_LISTEN_*. */
+unsigned cma_families(const struct cma_id *id);
+uint64_t cma_service_id(const struct cma_id *id, uint16_t port);
+/* Puts id on port (0: any free one), reserved if any_process may listen. */
+int cma_port_get(struct cma_id *id, uint16_t port, bool any_process);
 /* Makes sure that no other process has the port of a listener to be. */
 int cma_port_listen(struct cma_id *id);
 void cma_port_put(struct cma_id *id);
 void cma_ports_init(void);
-uint64_t cma_service_id(const struct cma_id *id, uint16_t port);
+
+/* cm_event.c */
+int cma_on_cm_event(void *arg, const struct cm_event *ev);
+/* An address as the header of a request has it (annex A11). */
+void cma_ipcm_addr(uint8_t to[16], const union ibv_gid *gid);
 
 /* connect.c */
-int cma_on_cm_event(void *arg, const struct cm_event *ev);
-/* Attributes for the QP of a connection to go to attr->qp_state. */
-int cma_qp_attr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask);
 /* The peer accepts: readies the QP and says so; without one, nothing. */
 void cma_established(struct cma_id *id, struct rdma_cm_event *ev);
 void cma_listen_stop(struct cma_id *id);
@@ -227,6 +244,12 @@ void cma_qp_gone(void *arg, void *owner, struct ibv_qp *qp);
 int cma_qp_ready(struct cma_id *id, struct ibv_qp *qp,
 		 uint8_t responder_resources, uint8_t initiator_depth);
 int cma_qp_error(struct cma_id *id);
+
+/* qp_attr.c */
+/* Attributes for the QP of a connection to go to attr->qp_state. */
+int cma_qp_attr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask);
+/* As in the attributes: 4.096 us * 2^n. */
+uint8_t cma_ack_timeout(const struct cma_id *id);
 
 /* mcast.c */
 void cma_mc_joined(struct cma_id *id, struct cma_event *ev);

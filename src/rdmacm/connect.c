@@ -1,30 +1,17 @@
 /*
- * connect.c - connections and datagram services of identifiers
- *
- * The identifier is the user of a connection (src/cm): its events come to
- * cma_on_cm_event() with the lock held and become events of librdmacm, most of
- * them as they are. A request makes a new identifier, which the program gets to
- * know with the event; until then it waits in the channel, and a listener has
- * no more of those than its backlog: further requests are dropped in silence,
- * to be repeated by the peer.
+ * connect.c - connections and datagram services of identifiers: what programs
+ * ask for
  *
  * In front of the private data of a request are the addresses of both ends as
  * the sockets API knows them (annex A11). They have to be those of the packet.
+ * What the peer answers comes by cm_event.c.
  */
 #include "cma.h"
 
 #include "base/bytes.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-
-static void ipcm_addr(uint8_t to[16], const union ibv_gid *gid)
-{
-	memcpy(to, gid->raw, 16);
-	if (roce_gid_is_v4(gid))
-		memset(to, 0, 12);
-}
 
 /* The private data of a request: addresses, then the program's. */
 static int request_data(struct cma_id *id, const struct rdma_conn_param *param,
@@ -35,8 +22,8 @@ static int request_data(struct cma_id *id, const struct rdma_conn_param *param,
 		.port = cma_port(&id->id.route.addr.src_addr),
 	};
 
-	ipcm_addr(h.src, &id->path.sgid);
-	ipcm_addr(h.dst, &id->path.dgid);
+	cma_ipcm_addr(h.src, &id->path.sgid);
+	cma_ipcm_addr(h.dst, &id->path.dgid);
 	memset(data, 0, max);
 	ipcm_encode(&h, data);
 	if (!param || !param->private_data_len)
@@ -66,11 +53,6 @@ static int check_param(const struct cma_dev *dev,
 	return 0;
 }
 
-static uint8_t min_u8(uint8_t a, uint8_t b)
-{
-	return a < b ? a : b;
-}
-
 /* The numbers of our end that are the program's to say. */
 static void set_local(struct cma_id *id, const struct rdma_conn_param *param)
 {
@@ -92,20 +74,6 @@ static void set_local(struct cma_id *id, const struct rdma_conn_param *param)
 	/* three bits each in the messages */
 	end->retry_count = param ? min_u8(param->retry_count, 7) : 7;
 	end->rnr_retry_count = param ? min_u8(param->rnr_retry_count, 7) : 7;
-}
-
-static uint8_t ack_timeout(const struct cma_id *id)
-{
-	uint8_t delay = id->dev->ack_delay, t = CMA_PACKET_LIFE + 1;
-
-	if (id->ack_timeout_set)
-		return id->ack_timeout;
-	/* 12.7.34: both ways and the peer's delay, to the next power of two */
-	if (delay > t)
-		t = (uint8_t)(delay + 1);
-	else if (delay + 1 >= t)
-		t++;
-	return t;
 }
 
 /* Messages for us are received at our address, and at the peer's if that is on
@@ -140,7 +108,7 @@ static int connect_conn(struct cma_id *id, const struct rdma_conn_param *param)
 		param && param->initiator_depth != RDMA_MAX_INIT_DEPTH
 			? param->initiator_depth
 			: id->dev->max_initiator_depth;
-	id->local.ack_timeout = ack_timeout(id);
+	id->local.ack_timeout = cma_ack_timeout(id);
 	id->local.mtu = id->path_rec.mtu;
 	cm = cma_lock();
 	err = cm_connect(
@@ -320,129 +288,6 @@ int rdma_listen(struct rdma_cm_id *ib, int backlog)
 	return cma_ret(err);
 }
 
-/* The identifier of a request that has come in. */
-static struct cma_id *request_id(struct cma_id *listener,
-				 const struct cm_event *cme, uint16_t port)
-{
-	enum ibv_qp_type type = cme->peer.qp_type;
-	struct netdev_gid via;
-	struct cma_dev *dev = cma_dev_find(&cme->path->sgid, &via);
-	struct cma_id *id;
-
-	if (!dev)
-		return NULL;
-	if (cme->type == CM_EV_SIDR_REQ)
-		type = IBV_QPT_UD;
-	else if ((int)type == IBV_QPT_XRC_SEND)
-		type = IBV_QPT_XRC_RECV;
-	id = cma_id_new(listener->id.ps, type, listener->id.context);
-	if (!id)
-		return NULL;
-	id->passive = true;
-	id->state = CMA_CONNECT;
-	id->conn = cme->conn;
-	id->peer = cme->peer;
-	id->path = *cme->path;
-	id->tos_set = listener->tos_set;
-	id->tos = listener->tos;
-	cma_set_dev(id, dev, &via);
-	cma_gid_addr(&cme->path->sgid, via.ifindex, listener->port,
-		     &id->id.route.addr.src_storage);
-	cma_gid_addr(&cme->path->dgid, via.ifindex, port,
-		     &id->id.route.addr.dst_storage);
-	cma_set_path(id, &cme->path->dgid);
-	if (cme->type == CM_EV_REQ)
-		id->path_rec.mtu = cme->peer.mtu;
-	id->id.route.path_rec = &id->path_rec;
-	id->id.route.num_paths = 1;
-	cm_conn_set_user(cme->conn, id);
-	return id;
-}
-
-/* 0 if the header says what the packet says, and where the peer's port is. */
-static int check_header(const struct cm_event *cme, uint16_t *port)
-{
-	uint8_t src[16], dst[16];
-	struct ipcm_hdr h;
-
-	if (ipcm_decode(&h, cme->data))
-		return -EINVAL;
-	ipcm_addr(src, &cme->path->dgid);
-	ipcm_addr(dst, &cme->path->sgid);
-	if ((h.ipv == 4) != roce_gid_is_v4(&cme->path->dgid) ||
-	    memcmp(src, h.src, 16) || memcmp(dst, h.dst, 16))
-		return -EINVAL;
-	*port = h.port;
-	return 0;
-}
-
-static void put_data(struct cma_event *ev, const uint8_t *data, size_t len)
-{
-	if (!len)
-		return;
-	memcpy(ev->data, data, len);
-	/* at the same place for both kinds */
-	ev->ev.param.conn.private_data = ev->data;
-	ev->ev.param.conn.private_data_len = (uint8_t)len;
-}
-
-static void put_conn(struct cma_event *ev, const struct cm_end *peer)
-{
-	struct rdma_conn_param *p = &ev->ev.param.conn;
-
-	p->responder_resources = peer->initiator_depth;
-	p->initiator_depth = peer->responder_resources;
-	p->flow_control = peer->flow_control;
-	p->retry_count = peer->retry_count;
-	p->rnr_retry_count = peer->rnr_retry_count;
-	p->srq = peer->srq;
-	p->qp_num = peer->qpn;
-}
-
-static bool type_fits(enum ibv_qp_type listener, const struct cm_event *cme)
-{
-	if (cme->type == CM_EV_SIDR_REQ)
-		return listener == IBV_QPT_UD;
-	if ((int)cme->peer.qp_type == IBV_QPT_XRC_SEND)
-		return (int)listener == IBV_QPT_XRC_RECV;
-	return listener == cme->peer.qp_type;
-}
-
-static int on_request(struct cma_id *listener, const struct cm_event *cme)
-{
-	bool ud = cme->type == CM_EV_SIDR_REQ;
-	struct cma_event *ev;
-	struct cma_id *id;
-	uint16_t port;
-
-	if (!type_fits(listener->id.qp_type, cme))
-		return ud ? (int)CM_SIDR_UNSUPPORTED
-			  : (int)CM_REJ_INVALID_TRANSPORT_TYPE;
-	if (check_header(cme, &port))
-		return ud ? (int)CM_SIDR_REJECTED : (int)CM_REJ_CONSUMER;
-	if (listener->backlog <= 0 || !listener->id.channel)
-		return -EAGAIN;
-	id = request_id(listener, cme, port);
-	if (!id)
-		return -EAGAIN;
-	ev = cma_event_new(id, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
-	if (!ev) {
-		id->conn = NULL;
-		cma_id_detach(id, NULL);
-		cma_id_free(id);
-		return -EAGAIN;
-	}
-	ev->owner = listener;
-	ev->ev.listen_id = &listener->id;
-	cma_id_set_channel(id, to_channel(listener->id.channel));
-	put_data(ev, cme->data + IPCM_HDR_LEN, cme->len - IPCM_HDR_LEN);
-	if (!ud)
-		put_conn(ev, &cme->peer);
-	listener->backlog--;
-	cma_event_post(ev);
-	return 0;
-}
-
 static int accept_conn(struct cma_id *id, const struct rdma_conn_param *param)
 {
 	uint8_t resources, depth;
@@ -601,212 +446,4 @@ int rdma_disconnect(struct rdma_cm_id *ib)
 	wait = !err || (ib->channel && to_channel(ib->channel)->head);
 	cma_unlock();
 	return wait ? cma_complete(id) : 0;
-}
-
-/* How long the end of a connection waits for a program to poll its CQs. */
-#define SETTLE_NS 20000000ull
-
-/* A connection that both ends have agreed upon is over, however. */
-static void disconnected(struct cma_id *id, int status)
-{
-	struct cma_event *ev;
-
-	if (id->state != CMA_CONNECT)
-		return; /* said before */
-	id->state = CMA_DISCONNECT;
-	ev = cma_event_new(id, RDMA_CM_EVENT_DISCONNECTED, status);
-	if (!ev)
-		return;
-	ev->settle_ns = clock_ns() + SETTLE_NS;
-	cma_event_post(ev);
-}
-
-static void post(struct cma_id *id, enum rdma_cm_event_type type, int status,
-		 const struct cm_event *cme)
-{
-	struct cma_event *ev = cma_event_new(id, type, status);
-
-	if (!ev)
-		return;
-	switch (cme->type) {
-	case CM_EV_REP:
-		put_conn(ev, &cme->peer);
-		put_data(ev, cme->data, cme->len);
-		break;
-	case CM_EV_REJ:
-		put_data(ev, cme->data, cme->len);
-		break;
-	case CM_EV_SIDR_REP:
-		if (!cme->status) {
-			cma_ah_attr(id, &id->path, &ev->ev.param.ud.ah_attr);
-			ev->ev.param.ud.qp_num = cme->peer.qpn;
-			ev->ev.param.ud.qkey = cme->peer.qkey;
-		}
-		put_data(ev, cme->data, cme->len);
-		break;
-	default:
-		break;
-	}
-	cma_event_post(ev);
-}
-
-int cma_on_cm_event(void *arg, const struct cm_event *cme)
-{
-	struct cma_id *id = cme->user;
-
-	(void)arg;
-	switch (cme->type) {
-	case CM_EV_REQ:
-	case CM_EV_SIDR_REQ:
-		return on_request(id, cme);
-	case CM_EV_REP:
-		id->peer = cme->peer;
-		post(id, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, cme);
-		break;
-	case CM_EV_ESTABLISHED:
-		post(id, RDMA_CM_EVENT_ESTABLISHED, 0, cme);
-		break;
-	case CM_EV_REJ:
-		post(id, RDMA_CM_EVENT_REJECTED, cme->status, cme);
-		break;
-	case CM_EV_UNREACHABLE:
-		post(id, RDMA_CM_EVENT_UNREACHABLE, cme->status, cme);
-		break;
-	case CM_EV_DREQ:
-		disconnected(id, 0);
-		break;
-	case CM_EV_DREP:
-		disconnected(id, cme->status);
-		break;
-	case CM_EV_TIMEWAIT_EXIT:
-		post(id, RDMA_CM_EVENT_TIMEWAIT_EXIT, 0, cme);
-		break;
-	case CM_EV_SIDR_REP:
-		id->peer = cme->peer;
-		post(id,
-		     cme->status ? RDMA_CM_EVENT_UNREACHABLE
-				 : RDMA_CM_EVENT_ESTABLISHED,
-		     cme->status, cme);
-		break;
-	}
-	return 0;
-}
-
-/* Attributes of QPs */
-
-static int attr_init(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
-{
-	*mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
-	attr->pkey_index = 0;
-	attr->port_num = CMA_PORT_NUM;
-	if (id->id.qp_type == IBV_QPT_UD) {
-		attr->qkey = RDMA_UDP_QKEY;
-		*mask |= IBV_QP_QKEY;
-		return 0;
-	}
-	attr->qp_access_flags = 0;
-	if (id->conn) {
-		attr->qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-		if (id->local.responder_resources)
-			attr->qp_access_flags |= IBV_ACCESS_REMOTE_READ |
-						 IBV_ACCESS_REMOTE_ATOMIC;
-	}
-	*mask |= IBV_QP_ACCESS_FLAGS;
-	return 0;
-}
-
-/* What both ends may have outstanding, after all that was said. */
-static uint8_t final_resources(const struct cma_id *id)
-{
-	return min_u8(id->passive ? id->local.responder_resources
-				  : id->peer.initiator_depth,
-		      id->dev->max_responder_resources);
-}
-
-static uint8_t final_depth(const struct cma_id *id)
-{
-	return min_u8(id->passive ? id->local.initiator_depth
-				  : id->peer.responder_resources,
-		      id->dev->max_initiator_depth);
-}
-
-static int attr_rtr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
-{
-	if (!id->conn)
-		return -EINVAL;
-	*mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-		IBV_QP_RQ_PSN;
-	cma_ah_attr(id, &id->path, &attr->ah_attr);
-	attr->path_mtu = (enum ibv_mtu)id->path_rec.mtu;
-	attr->dest_qp_num = id->peer.qpn;
-	/* The PSN in a REQ or REP is the one its sender expects (12.7.31). */
-	attr->rq_psn = id->local.psn;
-	if (id->id.qp_type == IBV_QPT_RC ||
-	    (int)id->id.qp_type == IBV_QPT_XRC_RECV) {
-		*mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-		attr->max_dest_rd_atomic = final_resources(id);
-		attr->min_rnr_timer = 0;
-	}
-	return 0;
-}
-
-static int attr_rts(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
-{
-	if (!id->conn)
-		return -EINVAL;
-	*mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-	attr->sq_psn = id->peer.psn;
-	switch ((int)id->id.qp_type) {
-	case IBV_QPT_RC:
-	case IBV_QPT_XRC_SEND:
-		*mask |= IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-			 IBV_QP_MAX_QP_RD_ATOMIC;
-		attr->retry_cnt = id->passive ? id->peer.retry_count
-					      : id->local.retry_count;
-		attr->rnr_retry = id->peer.rnr_retry_count;
-		attr->max_rd_atomic = final_depth(id);
-		/* fall through */
-	case IBV_QPT_XRC_RECV:
-		*mask |= IBV_QP_TIMEOUT;
-		attr->timeout = id->passive && !id->ack_timeout_set
-					? id->peer.ack_timeout
-					: ack_timeout(id);
-		break;
-	default:
-		break;
-	}
-	return 0;
-}
-
-int cma_qp_attr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
-{
-	switch (attr->qp_state) {
-	case IBV_QPS_INIT:
-		return attr_init(id, attr, mask);
-	case IBV_QPS_RTR:
-		if (id->id.qp_type == IBV_QPT_UD) {
-			*mask = IBV_QP_STATE;
-			return 0;
-		}
-		return attr_rtr(id, attr, mask);
-	case IBV_QPS_RTS:
-		if (id->id.qp_type == IBV_QPT_UD) {
-			*mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-			attr->sq_psn = 0;
-			return 0;
-		}
-		return attr_rts(id, attr, mask);
-	default:
-		return -EINVAL;
-	}
-}
-
-int rdma_init_qp_attr(struct rdma_cm_id *ib, struct ibv_qp_attr *attr,
-		      int *mask)
-{
-	if (engine_dead(cma_engine()))
-		return cma_ret(-EIO);
-	if (!attr || !mask || !to_id(ib)->dev)
-		return cma_ret(-EINVAL);
-	return cma_ret(cma_qp_attr(to_id(ib), attr, mask));
 }
