@@ -44,18 +44,18 @@
 
 extern const char *current; /* name of the capture that is played */
 
-/* Why packets are not compared. X(name, words) */
+/* Why packets are not compared. X(name, since the capture lacks some, words) */
 #define CUTS(X)                                                                \
-	X(HOLE, "behind an answer to a request that the capture lacks")        \
-	X(BEGUN, "the capture begins in the middle of a message")              \
-	X(TORN, "of a message that the capture lacks packets of")              \
-	X(LATE, "come again, or late: done before")                            \
-	X(RESUMED, "a read asked for again from its middle on")                \
-	X(BEHIND_RNR, "a sequence NAK behind an RNR NAK")                      \
-	X(FOREIGN, "answers to requests that the capture lacks")
+	X(HOLE, true, "behind an answer to a request that the capture lacks")  \
+	X(BEGUN, true, "the capture begins in the middle of a message")        \
+	X(TORN, true, "of a message that the capture lacks packets of")        \
+	X(LATE, false, "come again, or late: done before")                     \
+	X(RESUMED, false, "a read asked for again from its middle on")         \
+	X(BEHIND_RNR, false, "a sequence NAK behind an RNR NAK")               \
+	X(FOREIGN, true, "answers to requests that the capture lacks")
 
 enum cut {
-#define X(name, words) CUT_##name,
+#define X(name, lack, words) CUT_##name,
 	CUTS(X)
 #undef X
 		NCUTS
@@ -146,6 +146,20 @@ struct player_opts {
 };
 
 extern struct player *P; /* the only one */
+
+/* ---- replay.c */
+
+#define REPLAY_HALVES 6
+
+/*
+ * Plays one half of the conversations of a capture; fails the test when a packet
+ * is not what ours would be, or is not accounted for. The name says whether the
+ * capture is complete, see capture_complete().
+ */
+void replay(const struct captures *caps, const char *name, size_t half);
+const char *replay_name(size_t half);
+bool replay_any(const struct captures *caps, size_t half); /* to play */
+void replay_totals(void);
 
 /* ---- replay_streams.c */
 

@@ -65,12 +65,15 @@ void prefill(const struct pkt *p, const struct stream *s, uint32_t mtu)
 		int32_t k = psn_diff(a->h.psn, p->h.psn);
 
 		if (p->flags & ROCE_F_READ && a->flags & ROCE_F_READ &&
-		    k >= 0 && (uint32_t)k < span_of(p, mtu))
-			memcpy(g->mem + (p->h.va - g->start) +
-				       (uint32_t)k * mtu,
-			       a->payload, a->len);
-		else if (p->flags & ROCE_F_ATOMIC && k == 0 &&
-			 a->flags & ROCE_F_ATOMICACKETH)
+		    k >= 0 && (uint32_t)k < span_of(p, mtu)) {
+			uint64_t at = p->h.va - g->start + (uint32_t)k * mtu;
+
+			if (at + a->len > g->end - g->start)
+				differ(a, i, "length of what was read");
+			memcpy(g->mem + at, a->payload, a->len);
+		}
+		if (p->flags & ROCE_F_ATOMIC && k == 0 &&
+		    a->flags & ROCE_F_ATOMICACKETH)
 			memcpy(g->mem + (p->h.va - g->start),
 			       &a->h.atomic_orig, 8);
 	}
@@ -167,11 +170,14 @@ static void spare_acks(const struct stream *s, size_t n)
 /*
  * rxe acknowledges repetitions with the latest PSN even if that is of a read or
  * an atomic, which asks its requester to do it again (9.7.5.1.1); ours names one
- * before it, see quirk_rxe_no_ack_of_reads.
+ * before it, see quirk_rxe_no_ack_of_reads. Without a repetition before it, such
+ * an ACK is wrong.
  */
 static bool acks_read(const struct stream *r, const struct pkt *w,
 		      const struct roce_hdr *h)
 {
+	bool repeated = false, of_read = false;
+
 	if (w->h.opcode != ROCE_ACK || h->opcode != ROCE_ACK ||
 	    w->h.syndrome & ROCE_AETH_KIND || psn_diff(h->psn, w->h.psn) >= 0)
 		return false;
@@ -179,11 +185,11 @@ static bool acks_read(const struct stream *r, const struct pkt *w,
 		const struct pkt *p = &r->pkt[i];
 		int32_t d = psn_diff(w->h.psn, p->h.psn);
 
-		if (p->flags & (ROCE_F_READ | ROCE_F_ATOMIC) && d >= 0 &&
-		    d < (int32_t)span_of(p, P->mtu))
-			return true;
+		repeated |= asked_before(r, i);
+		of_read |= p->flags & (ROCE_F_READ | ROCE_F_ATOMIC) && d >= 0 &&
+			   d < (int32_t)span_of(p, P->mtu);
 	}
-	return false;
+	return repeated && of_read;
 }
 
 /* A captured ACK may stand for several requests (9.7.5.1.2), of which ours
@@ -223,6 +229,14 @@ static bool invalidates(const struct stream *r, uint32_t psn)
 	return false;
 }
 
+static bool refuses_send(const struct stream *r, uint32_t psn)
+{
+	for (size_t i = 0; i < r->n; i++)
+		if (r->pkt[i].h.psn == psn && r->pkt[i].flags & ROCE_F_SEND)
+			return true;
+	return false;
+}
+
 /* Answer i of ours, but for the opcode. */
 void check_answer(const struct stream *r, const struct pkt *w, size_t i,
 		  uint32_t msn)
@@ -232,7 +246,8 @@ void check_answer(const struct stream *r, const struct pkt *w, size_t i,
 	if (h->psn != w->h.psn && !acks_read(r, w, h))
 		differ(w, i, "PSN");
 	if (h->dest_qpn != w->h.dest_qpn || h->pkey != w->h.pkey ||
-	    h->pad != w->h.pad)
+	    h->pad != w->h.pad || h->tver != w->h.tver ||
+	    h->solicited != w->h.solicited || h->ack_req != w->h.ack_req)
 		differ(w, i, "BTH");
 	if (w->flags & P->out.pkt[i].flags & ROCE_F_AETH) {
 		uint8_t ours = h->syndrome, theirs = w->h.syndrome;
@@ -243,13 +258,15 @@ void check_answer(const struct stream *r, const struct pkt *w, size_t i,
 		}
 		/* rxe's NAK for a message that is too long is 0x63,
 		 * 9.7.5.2.6 wants 0x61. */
-		if (theirs == 0x63 && ours == 0x61)
+		if (theirs == 0x63 && ours == 0x61 &&
+		    refuses_send(r, w->h.psn))
 			ours = 0x63;
 		if (ours != theirs)
 			differ(w, i, "syndrome");
 		/* rxe acknowledges a send whose invalidation it then
 		 * refuses, and does not count it. */
-		if (h->msn != msn && !invalidates(r, w->h.psn))
+		if (h->msn != msn &&
+		    !(invalidates(r, w->h.psn) && h->msn == psn_add(msn, 1)))
 			differ(w, i, "MSN");
 	}
 	if (h->atomic_orig != w->h.atomic_orig)

@@ -212,3 +212,8 @@ void captures_free(struct captures *c)
 	free(c->pkt);
 	*c = (struct captures){ 0 };
 }
+
+bool capture_complete(const char *name)
+{
+	return !strstr(name, "_loss") && !strstr(name, "_reordering");
+}

@@ -37,4 +37,11 @@ void captures_list_free(char **paths);
 int captures_load(struct captures *c, const char *path);
 void captures_free(struct captures *c);
 
+/*
+ * Whether the file with this name has every packet that either end sent, in the
+ * order in which they arrived. Those taken over a network that loses packets or
+ * changes their order have "_loss" or "_reordering" in their names.
+ */
+bool capture_complete(const char *name);
+
 #endif
