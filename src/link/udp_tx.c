@@ -48,7 +48,7 @@
 #define PATIENCE_NS 500000000u
 #define DEFAULT_HOPS 64
 #define SMALL_RUN 4608 /* bytes that fit the stack: one packet of any size */
-#define MAX_IOV (ROCE_BATCH_IOV + 2 * ROCE_BATCH)
+#define MAX_IOV (QP_PIECES + 2 * ROCE_BATCH)
 
 static const union ibv_gid loopback[2] = {
 	/* [v4] */
@@ -319,10 +319,10 @@ static size_t packet_iov(const struct roce_batch *b, const struct roce_pkt *p,
 	static const uint8_t zero[3 + ROCE_ICRC_LEN];
 	size_t n = 0;
 
-	assert(p->pad <= 3 && p->iov + p->niov <= ROCE_BATCH_IOV);
+	assert(p->pad <= 3 && p->iov + p->niov <= QP_PIECES);
 	iov[n++] = (struct iovec){ (void *)p->hdr, p->hdr_len };
 	for (size_t i = 0; i < p->niov; i++)
-		iov[n++] = b->iov[p->iov + i];
+		iov[n++] = b->data.iov[p->iov + i];
 	iov[n++] = (struct iovec){ (void *)zero, p->pad + ROCE_ICRC_LEN };
 	return n;
 }
@@ -350,7 +350,7 @@ static int flatten(const struct route *r, const struct tx_sock *sock,
 
 	memcpy(out, p->hdr, len);
 	for (size_t i = 0; i < p->niov; i++) {
-		struct copy c = { out + len, &b->iov[p->iov + i] };
+		struct copy c = { out + len, &b->data.iov[p->iov + i] };
 
 		if (guard_run(copy_run, &c, c.v->iov_base, c.v->iov_len))
 			return EFAULT;

@@ -881,31 +881,31 @@ void engine_qpn_free(struct engine *e, struct shca_qp *qp)
 
 /* What the protocol core asks for (roce/env.h) */
 
-static int env_complete(struct roce_qp *core, void *cq, const struct ibv_wc *wc,
+static int env_complete(struct qp *core, void *cq, const struct ibv_wc *wc,
 			bool solicited)
 {
 	(void)core;
 	return shca_cq_add(cq, wc, solicited);
 }
 
-static int env_srq_take(struct roce_qp *core, void *srq, uint64_t room,
+static int env_srq_take(struct qp *core, void *srq, uint64_t room,
 			struct qp_recv *out)
 {
 	(void)core;
 	return shca_srq_take(srq, room, out);
 }
 
-static bool env_unread(struct roce_qp *core, uint64_t mark[2])
+static bool env_unread(struct qp *core, uint64_t mark[2])
 {
-	const struct shca_qp *qp = roce_qp_owner(core);
+	const struct shca_qp *qp = core->owner;
 
-	return udp_unread(qp->engine->udp, roce_qp_path(core),
-			  roce_qp_dest(core), mark);
+	return udp_unread(qp->engine->udp, roce_qp_path(roce_qp(core)),
+			  roce_qp_dest(roce_qp(core)), mark);
 }
 
-static void env_event(struct roce_qp *core, enum ibv_event_type type)
+static void env_event(struct qp *core, enum ibv_event_type type)
 {
-	struct shca_qp *qp = roce_qp_owner(core);
+	struct shca_qp *qp = core->owner;
 	struct ibv_async_event ev = { .event_type = type,
 				      .element.qp = &qp->ex.qp_base };
 
@@ -915,21 +915,21 @@ static void env_event(struct roce_qp *core, enum ibv_event_type type)
 		shca_async_raise(to_ctx(qp->ex.qp_base.context), &ev);
 }
 
-static void env_dropped(struct roce_qp *core, enum roce_drop why)
+static void env_dropped(struct qp *core, enum roce_drop why)
 {
-	struct shca_qp *qp = roce_qp_owner(core);
+	struct shca_qp *qp = core->owner;
 
 	engine_dropped(qp->engine, why);
 }
 
-void engine_explain(struct roce_qp *core, const char *fmt, ...)
+void engine_explain(struct qp *core, const char *fmt, ...)
 {
-	const struct roce_path *path = roce_qp_path(core);
+	const struct roce_path *path = roce_qp_path(roce_qp(core));
 	char line[512], peer[INET6_ADDRSTRLEN + 16] = "";
 	va_list ap;
 
-	if (roce_qp_type(core) != IBV_QPT_UD && path &&
-	    roce_qp_state(core) >= IBV_QPS_RTR) {
+	if (core->type != IBV_QPT_UD && path &&
+	    core->state >= IBV_QPS_RTR) {
 		bool v4 = roce_gid_is_v4(&path->dgid);
 
 		inet_ntop(v4 ? AF_INET : AF_INET6,
@@ -939,10 +939,10 @@ void engine_explain(struct roce_qp *core, const char *fmt, ...)
 	vsnprintf(line, sizeof(line), fmt, ap);
 	va_end(ap);
 	if (peer[0])
-		say("QP 0x%06x (peer %s QP 0x%06x): %s", roce_qp_num(core),
-		    peer, roce_qp_dest(core), line);
+		say("QP 0x%06x (peer %s QP 0x%06x): %s", core->qpn,
+		    peer, roce_qp_dest(roce_qp(core)), line);
 	else
-		say("QP 0x%06x: %s", roce_qp_num(core), line);
+		say("QP 0x%06x: %s", core->qpn, line);
 }
 
 /* Beginning and end */
@@ -1128,20 +1128,20 @@ static int engine_create(struct engine **out)
 	atomic_store(&e->cm_due, UINT64_MAX);
 	atomic_store(&e->timewait_due, UINT64_MAX);
 	e->env = (struct roce_env){
-		.keys = &e->keys,
-		.complete = env_complete,
-		.srq_take = env_srq_take,
+		.base.keys = &e->keys,
+		.base.complete = env_complete,
+		.base.srq_take = env_srq_take,
 		.xrc_srq_take = shca_xrc_env_take,
 		.xrc_pd = shca_xrc_env_pd,
-		.invalidate = shca_mw_env_invalidate,
-		.bind_mw = shca_mw_env_bind,
-		.guarded = guard_run,
-		.odp_touch = shca_odp_touch,
-		.odp_store = shca_odp_store,
+		.base.invalidate = shca_mw_env_invalidate,
+		.base.bind_mw = shca_mw_env_bind,
+		.base.guarded = guard_run,
+		.base.odp_touch = shca_odp_touch,
+		.base.odp_store = shca_odp_store,
 		.unread = env_unread,
-		.event = env_event,
+		.base.event = env_event,
 		.dropped = env_dropped,
-		.explain = cfg->explain ? engine_explain : NULL,
+		.base.explain = cfg->explain ? engine_explain : NULL,
 	};
 
 	err = keys_create(e);

@@ -170,7 +170,7 @@ void engine_timer_set(struct engine *e, struct shca_qp *qp, uint64_t due);
 void engine_timer_drop(struct engine *e, struct shca_qp *qp);
 
 /* A sentence on stderr, if the user has asked for explanations. */
-void engine_explain(struct roce_qp *qp, const char *fmt, ...)
+void engine_explain(struct qp *qp, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
 /*

@@ -126,9 +126,9 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 		slot = owner(g, m->mad, MAD_LEN, &m->path.dgid);
 	if (slot < 0 && udp_astray(g->e->udp, &m->path))
 		slot = (int)registry_slot(g->e->registry);
-	b.n = b.niov = 1;
-	b.nheld = 0;
-	b.iov[0] = (struct iovec){ (void *)(uintptr_t)m->mad, MAD_LEN };
+	b.n = b.data.n = 1;
+	b.data.nkeys = 0;
+	b.data.iov[0] = (struct iovec){ (void *)(uintptr_t)m->mad, MAD_LEN };
 	b.pkt[0] = (struct roce_pkt){
 		.path = &m->path,
 		.hash = 1,

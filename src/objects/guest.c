@@ -411,8 +411,8 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 
 static int core_create(struct shca_qp *qp, const uint8_t *w)
 {
-	struct roce_qp_init init = {
-		.env = &qp->engine->env,
+	struct qp_init init = {
+		.env = &qp->engine->env.base,
 		.owner = qp,
 		.qpn = get_be32(w + W_QPN) & 0xffffff,
 		.type = IBV_QPT_XRC_RECV,

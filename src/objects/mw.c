@@ -182,9 +182,9 @@ static void window_bind(struct engine *e, const struct shca_qp *qp,
 		    bind->rkey);
 }
 
-int shca_mw_env_bind(struct roce_qp *core, const struct qp_bind *how)
+int shca_mw_env_bind(struct qp *core, const struct qp_bind *how)
 {
-	struct shca_qp *qp = roce_qp_owner(core);
+	struct shca_qp *qp = core->owner;
 	struct engine *e = qp->engine;
 	struct key_entry *w, *r = NULL;
 	uint32_t slot, hint = 0;
@@ -213,9 +213,9 @@ unlock:
 	return err;
 }
 
-int shca_mw_env_invalidate(struct roce_qp *core, uint32_t rkey)
+int shca_mw_env_invalidate(struct qp *core, uint32_t rkey)
 {
-	struct shca_qp *qp = roce_qp_owner(core);
+	struct shca_qp *qp = core->owner;
 	struct engine *e = qp->engine;
 	uint32_t slot = keys_slot(&e->keys, rkey);
 	struct key_entry *w;

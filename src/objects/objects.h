@@ -360,8 +360,8 @@ int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw,
 		 struct ibv_mw_bind *bind);
 /* Unbinds the windows of type 2 that are bound to a QP that goes. */
 void shca_mw_qp_gone(struct shca_qp *qp);
-int shca_mw_env_bind(struct roce_qp *core, const struct qp_bind *how);
-int shca_mw_env_invalidate(struct roce_qp *core, uint32_t rkey);
+int shca_mw_env_bind(struct qp *core, const struct qp_bind *how);
+int shca_mw_env_invalidate(struct qp *core, uint32_t rkey);
 
 /* cq.c: completion queues and channels */
 

@@ -46,8 +46,8 @@ static void flush(struct shca_qp *qp, uint64_t now, bool all)
 		if (err == EFAULT && sent < n && !roce_tx_doubt(qp->core))
 			sent++;
 		roce_tx_done(qp->core, &b, sent, now);
-		if (err && err != EFAULT && qp->engine->env.explain)
-			engine_explain(qp->core, "a packet cannot be sent: %s",
+		if (err && err != EFAULT && qp->engine->env.base.explain)
+			engine_explain(roce_qp_base(qp->core), "a packet cannot be sent: %s",
 				       strerror(err));
 		if (!n || sent < n)
 			break;
@@ -165,7 +165,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 		   struct ibv_qp **out)
 {
 	struct engine *e = to_ctx(ibctx)->engine;
-	struct roce_qp_init init = { .env = &e->env };
+	struct qp_init init = { .env = &e->env.base };
 	struct shca_qp *qp;
 	struct ibv_qp *ib;
 	int err;
@@ -617,7 +617,7 @@ int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
 	}
 	shca_qp_lock(qp);
 	for (; wr; wr = wr->next) {
-		err = roce_post_recv(qp->core, wr);
+		err = qp_post_recv(roce_qp_base(qp->core), wr);
 		if (err) {
 			*bad = wr;
 			break;

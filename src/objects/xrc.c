@@ -325,9 +325,9 @@ void shca_xrc_srq_remove(struct shca_srq *srq)
 	domain_put(e, d);
 }
 
-int shca_xrc_env_take(struct roce_qp *core, uint32_t num, struct qp_recv *out)
+int shca_xrc_env_take(struct qp *core, uint32_t num, struct qp_recv *out)
 {
-	const struct shca_qp *qp = roce_qp_owner(core);
+	const struct shca_qp *qp = core->owner;
 	struct shca_domain *d = qp->xrc->domain;
 	struct shca_srq *srq;
 	int err = -ENOENT;
@@ -342,9 +342,9 @@ int shca_xrc_env_take(struct roce_qp *core, uint32_t num, struct qp_recv *out)
 	return err;
 }
 
-int shca_xrc_env_pd(struct roce_qp *core, uint32_t num, uint32_t *pd)
+int shca_xrc_env_pd(struct qp *core, uint32_t num, uint32_t *pd)
 {
-	const struct shca_qp *qp = roce_qp_owner(core);
+	const struct shca_qp *qp = core->owner;
 	struct shca_domain *d = qp->xrc->domain;
 	struct shca_srq *srq;
 

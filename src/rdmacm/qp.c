@@ -121,7 +121,7 @@ int cma_qp_ready(struct cma_id *id, struct ibv_qp *qp,
 	return -ibv_modify_qp(qp, &attr, mask);
 }
 
-static int qp_init(struct cma_id *id, struct ibv_qp *qp)
+static int qp_to_init(struct cma_id *id, struct ibv_qp *qp)
 {
 	enum ibv_qp_state states[] = { IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS };
 	size_t n = id->id.qp_type == IBV_QPT_UD ? 3 : 1;
@@ -240,7 +240,7 @@ static int create_qp(struct cma_id *id, struct ibv_qp_init_attr_ex *attr)
 		err = -errno;
 		goto err_cqs;
 	}
-	err = qp_init(id, qp);
+	err = qp_to_init(id, qp);
 	if (err)
 		goto err_qp;
 	ib->pd = attr->pd;

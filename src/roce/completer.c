@@ -32,9 +32,9 @@
 
 static uint64_t ack_timeout_ns(const struct roce_qp *qp)
 {
-	uint64_t t = 4096ull << qp->attr.timeout;
+	uint64_t t = 4096ull << qp->base.attr.timeout;
 
-	if (qp->attr.timeout == 0)
+	if (qp->base.attr.timeout == 0)
 		return UINT64_MAX;
 	t *= 2;
 	return t < ACK_TIMEOUT_MIN_NS ? ACK_TIMEOUT_MIN_NS : t;
@@ -193,25 +193,25 @@ static void go_back(struct roce_qp *qp, uint32_t psn)
 
 static void fail_head(struct roce_qp *qp, enum ibv_wc_status status)
 {
-	if (qp->sq.head != qp->sq.tail)
-		sq_complete(qp, status);
-	if (is_reliable(qp))
-		qp_to_err(qp);
+	if (qp->base.sq.head != qp->base.sq.tail)
+		qp_sq_complete(&qp->base, status);
+	if (qp_is_reliable(&qp->base))
+		roce_to_err(qp);
 	else
-		qp_to_sqe(qp);
+		roce_to_sqe(qp);
 }
 
 /* In SQD only what was begun ends (10.3.1.5). */
-bool may_fail(const struct roce_qp *qp, const struct roce_wqe *w)
+bool may_fail(const struct roce_qp *qp, const struct qp_wqe *w)
 {
-	return qp->state != IBV_QPS_SQD || w->executed ||
-	       psn_diff(qp->req.end_psn, w->first_psn) > 0;
+	return qp->base.state != IBV_QPS_SQD || w->executed ||
+	       psn_diff(qp->req.end_psn, roce_wqe(w)->first_psn) > 0;
 }
 
 void comp_head(struct roce_qp *qp)
 {
-	while (qp->sq.head != qp->sq.tail) {
-		struct roce_wqe *w = sq_slot(&qp->sq, qp->sq.head);
+	while (qp->base.sq.head != qp->base.sq.tail) {
+		struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.head);
 
 		if (w->status != IBV_WC_SUCCESS) {
 			if (may_fail(qp, w))
@@ -220,8 +220,8 @@ void comp_head(struct roce_qp *qp)
 		}
 		if (!w->local || !w->executed)
 			return;
-		if (!sq_complete(qp, IBV_WC_SUCCESS)) {
-			qp_fail(qp, IBV_EVENT_QP_FATAL);
+		if (!qp_sq_complete(&qp->base, IBV_WC_SUCCESS)) {
+			roce_fail(qp, IBV_EVENT_QP_FATAL);
 			return;
 		}
 	}
@@ -237,41 +237,43 @@ static bool ack_before(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 	uint32_t before = r->una;
 	bool all = true;
 
-	while (qp->sq.head != qp->sq.tail && psn_diff(psn, r->una) > 0) {
-		struct roce_wqe *w = sq_slot(&qp->sq, qp->sq.head);
+	while (qp->base.sq.head != qp->base.sq.tail &&
+	       psn_diff(psn, r->una) > 0) {
+		struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.head);
 
 		if (w->local)
 			break; /* not its turn yet: nothing behind it is out */
-		if (wqe_has_response(w)) {
+		if (qp_wqe_has_response(w)) {
 			all = false;
 			break;
 		}
-		if (psn_diff(psn, w->last_psn) <= 0) {
+		if (psn_diff(psn, roce_wqe(w)->last_psn) <= 0) {
 			r->una = psn;
 			break;
 		}
-		r->una = psn_add(w->last_psn, 1);
-		if (!sq_complete(qp, IBV_WC_SUCCESS)) {
-			qp_fail(qp, IBV_EVENT_QP_FATAL);
+		r->una = psn_add(roce_wqe(w)->last_psn, 1);
+		if (!qp_sq_complete(&qp->base, IBV_WC_SUCCESS)) {
+			roce_fail(qp, IBV_EVENT_QP_FATAL);
 			return true;
 		}
 		comp_head(qp);
-		if (qp->state == IBV_QPS_ERR)
+		if (qp->base.state == IBV_QPS_ERR)
 			return true;
 	}
 	/* A late ACK may pass what we went back to send again. */
 	if (psn_diff(r->una, r->nxt_psn) > 0) {
-		uint32_t una = r->una, i = qp->sq.head;
+		uint32_t una = r->una, i = qp->base.sq.head;
 
 		not_lost(qp);
-		for (; i != qp->sq.tail; i++) {
-			struct roce_wqe *w = sq_slot(&qp->sq, i);
+		for (; i != qp->base.sq.tail; i++) {
+			struct qp_wqe *w = qp_sq_slot(&qp->base.sq, i);
 
-			if (w->local ? !w->executed :
-				       psn_diff(una, w->last_psn) <= 0)
+			if (w->local ?
+				    !w->executed :
+				    psn_diff(una, roce_wqe(w)->last_psn) <= 0)
 				break;
 		}
-		qp->sq.nxt = i;
+		qp->base.sq.nxt = i;
 		r->nxt_psn = una;
 	}
 	if (r->una != before)
@@ -315,7 +317,7 @@ static void nak_fatal(struct roce_qp *qp, uint8_t code)
 		[ROCE_NAK_REMOTE_OPERATIONAL] = IBV_WC_REM_OP_ERR,
 		[ROCE_NAK_INVALID_RD_REQUEST] = IBV_WC_REM_INV_RD_REQ_ERR,
 	};
-	struct roce_wqe *w = sq_slot(&qp->sq, qp->sq.head);
+	struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.head);
 
 	explain(qp,
 		"%s; work request 0x%llx, %u bytes at remote 0x%llx rkey 0x%08x",
@@ -332,12 +334,14 @@ static void rx_rnr(struct roce_qp *qp, uint32_t psn, uint8_t timer,
 	qp->stats.rnr_rx++;
 	if (r->rnr_until_ns) /* another one for packets of the same burst */
 		return;
-	if (qp->attr.rnr_retry != 7 && r->rnr_retries >= qp->attr.rnr_retry) {
+	if (qp->base.attr.rnr_retry != 7 &&
+	    r->rnr_retries >= qp->base.attr.rnr_retry) {
 		explain(qp,
 			"RNR retry exceeded: no receive was posted for %.1f ms (rnr_retry=%u): post receives before the peer moves to RTS, or use rnr_retry 7",
 			(double)(r->rnr_retries ? now_ns - r->rnr_since_ns :
-						  0) / 1e6,
-			qp->attr.rnr_retry);
+						  0) /
+				1e6,
+			qp->base.attr.rnr_retry);
 		fail_head(qp, IBV_WC_RNR_RETRY_EXC_ERR);
 		return;
 	}
@@ -372,15 +376,15 @@ static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
 		response_lost(qp, now_ns);
 		return;
 	}
-	if (qp->state == IBV_QPS_ERR || psn != r->una ||
-	    qp->sq.head == qp->sq.tail)
+	if (qp->base.state == IBV_QPS_ERR || psn != r->una ||
+	    qp->base.sq.head == qp->base.sq.tail)
 		return; /* about something already settled */
 	if (kind == ROCE_AETH_RNR) {
 		rx_rnr(qp, psn, value, now_ns);
 		return;
 	}
 	if (kind != ROCE_AETH_NAK || value > ROCE_NAK_INVALID_RD_REQUEST) {
-		qp_drop(qp, ROCE_DROP_OPCODE);
+		roce_drop(qp, ROCE_DROP_OPCODE);
 		return;
 	}
 	qp->stats.nak_rx++;
@@ -403,12 +407,12 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 		    uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
-	struct roce_wqe *w = sq_slot(&qp->sq, qp->sq.head);
-	const struct ibv_sge *sge = (struct ibv_sge *)(void *)wqe_data(qp, w);
-	uint32_t at = (uint32_t)psn_diff(pkt->h.psn, w->first_psn);
+	struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.head);
+	const struct ibv_sge *sge = qp_wqe_sge(&qp->base.sq, w);
+	uint32_t at = (uint32_t)psn_diff(pkt->h.psn, roce_wqe(w)->first_psn);
 	uint32_t offset = at * qp->mtu;
 	uint32_t want = min_u32(w->length - offset, qp->mtu);
-	bool last = pkt->h.psn == w->last_psn;
+	bool last = pkt->h.psn == roce_wqe(w)->last_psn;
 	bool is_read = (roce_opcode(pkt->h.opcode)->flags & ROCE_F_READ) != 0;
 	uint32_t bad = 0;
 	int err;
@@ -426,12 +430,11 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 		return;
 	}
 	if (is_read)
-		err = mem_scatter(qp, qp->pd, sge, w->num_sge, offset,
-				  pkt->payload, pkt->len, &bad);
+		err = qp_scatter(&qp->base, qp->base.pd, sge, w->num_sge,
+				 offset, pkt->payload, pkt->len, &bad);
 	else
-		err = mem_scatter(qp, qp->pd, sge, w->num_sge, 0,
-				  (const uint8_t *)&pkt->h.atomic_orig, 8,
-				  &bad);
+		err = qp_scatter(&qp->base, qp->base.pd, sge, w->num_sge, 0,
+				 (const uint8_t *)&pkt->h.atomic_orig, 8, &bad);
 	if (err) {
 		if (err == -EFAULT)
 			explain(qp,
@@ -450,11 +453,11 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 	if (psn_diff(r->una, r->nxt_psn) > 0) {
 		r->nxt_psn = r->una;
 		not_lost(qp);
-		if (last && qp->sq.nxt == qp->sq.head)
-			qp->sq.nxt++;
+		if (last && qp->base.sq.nxt == qp->base.sq.head)
+			qp->base.sq.nxt++;
 	}
-	if (last && !sq_complete(qp, IBV_WC_SUCCESS)) {
-		qp_fail(qp, IBV_EVENT_QP_FATAL);
+	if (last && !qp_sq_complete(&qp->base, IBV_WC_SUCCESS)) {
+		roce_fail(qp, IBV_EVENT_QP_FATAL);
 		return;
 	}
 	progress(qp, 1, now_ns);
@@ -473,21 +476,22 @@ void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	 */
 	if (psn_diff(psn, r->una) < 0 || psn_diff(r->end_psn, psn) <= 0) {
 		qp->stats.duplicates++;
-		qp_drop(qp, ROCE_DROP_DUPLICATE);
+		roce_drop(qp, ROCE_DROP_DUPLICATE);
 		return;
 	}
 	if ((pkt->h.opcode & 0x1f) == ROCE_ACK) {
 		rx_aeth(qp, pkt, now_ns);
 	} else if (!ack_before(qp, psn, now_ns)) {
 		response_lost(qp, now_ns);
-	} else if (qp->state != IBV_QPS_ERR && qp->sq.head != qp->sq.tail &&
-		   psn == r->una) {
-		if (wqe_has_response(sq_slot(&qp->sq, qp->sq.head)))
+	} else if (qp->base.state != IBV_QPS_ERR &&
+		   qp->base.sq.head != qp->base.sq.tail && psn == r->una) {
+		if (qp_wqe_has_response(
+			    qp_sq_slot(&qp->base.sq, qp->base.sq.head)))
 			rx_data(qp, pkt, now_ns);
 		else
-			qp_drop(qp, ROCE_DROP_OPCODE);
+			roce_drop(qp, ROCE_DROP_OPCODE);
 	}
-	sq_check_drained(qp);
+	req_check_drained(qp);
 }
 
 void comp_expire(struct roce_qp *qp, uint64_t now_ns)
@@ -505,7 +509,8 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 		r->timer_ns = 0;
 		return;
 	}
-	if (qp->env->unread && qp->env->unread(qp, r->unread)) {
+	if (roce_env(qp)->unread &&
+	    roce_env(qp)->unread(&qp->base, r->unread)) {
 		r->progress_ns = min_u64(
 			now_ns, r->progress_ns + (now_ns - r->armed_ns));
 		r->probe_ns = min_u64(2 * r->probe_ns, PROBE_MAX_NS);
@@ -518,11 +523,11 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 	    now_ns - r->progress_ns >= timeout * (r->retries + 1ull)) {
 		r->progress_ns = now_ns - timeout * (r->retries + 1ull);
 		qp->stats.timeouts++;
-		if (r->retries++ >= qp->attr.retry_cnt) {
+		if (r->retries++ >= qp->base.attr.retry_cnt) {
 			explain(qp,
 				"no answer for %.0f ms (timeout=%u, retry_cnt=%u): the peer's process is gone, its QP %u is not in RTR, or its packets do not reach us",
 				(double)(now_ns - r->progress_ns) / 1e6,
-				qp->attr.timeout, qp->attr.retry_cnt,
+				qp->base.attr.timeout, qp->base.attr.retry_cnt,
 				qp->dest_qpn);
 			fail_head(qp, IBV_WC_RETRY_EXC_ERR);
 			return;

@@ -1,9 +1,10 @@
 /*
  * internal.h - what the files of the protocol core share: the queue pair
  *
- * qp.c owns the states, requester.c the way from the send queue to packets,
- * completer.c what comes back for it, responder.c everything a peer asks for,
- * ud.c datagrams. All of them run under the lock of the QP's owner.
+ * qp.c has a QP's life, packets.c the way in and out, requester.c that from the
+ * send queue to packets, completer.c what comes back for it, responder.c
+ * everything a peer asks for, ud.c datagrams. All of them run under the lock of
+ * the QP's owner.
  */
 #ifndef SOFTHCA_ROCE_INTERNAL_H
 #define SOFTHCA_ROCE_INTERNAL_H
@@ -22,44 +23,36 @@
 #define LINK_RETRY_NS (50 * USEC)
 
 /*
- * A send WQE. Inline data, or the SGEs, follow it in its slot; for UD the path
- * of the address handle is copied in front of them, since the program may
- * destroy the handle before a retransmission or a busy link lets us send.
+ * A send WQE. PSNs are given to it when it is posted, as many as it will have
+ * packets, or its response will.
  */
 struct roce_wqe {
-	uint64_t wr_id;
-	uint64_t remote_addr;
-	uint64_t compare_add;
-	uint64_t swap;
-	uint32_t rkey;
-	uint32_t remote_qpn;
-	uint32_t remote_qkey;
-	uint32_t remote_srqn; /* XRC */
-	__be32 imm; /* or the rkey to invalidate, host order */
-	uint32_t length;
-	uint32_t num_sge;
+	struct qp_wqe base;
 	uint32_t first_psn, last_psn;
-	uint16_t flags;  /* enum ibv_send_flags */
-	uint8_t opcode;  /* enum ibv_wr_opcode */
-	uint8_t status;  /* enum ibv_wc_status found before its turn came */
-	bool local;      /* no packets: LOCAL_INV, BIND_MW */
-	bool drop;       /* UD message over the MTU: completes, sends nothing */
-	bool executed;   /* local operation done */
-	struct qp_bind bind;
-	uint8_t data[] __attribute__((aligned(8)));
+	uint32_t remote_srqn; /* XRC */
 };
 
-struct roce_sq {
-	uint32_t depth; /* power of two */
-	uint32_t max_wr;
-	uint32_t max_sge;
-	uint32_t max_inline;
-	uint32_t head; /* oldest WQE not completed; free-running */
-	uint32_t nxt;  /* next WQE to transmit (or go on transmitting) */
-	uint32_t tail; /* next free slot */
-	size_t stride;
-	uint8_t *ring;
+/*
+ * Of a datagram: the path of the address handle is copied, since the program
+ * may destroy the handle before a busy link lets us send.
+ */
+struct roce_ud_wqe {
+	struct roce_wqe roce;
+	uint32_t remote_qpn;
+	uint32_t remote_qkey;
+	bool drop; /* over the MTU: completes, sends nothing */
+	struct roce_path path;
 };
+
+static inline struct roce_wqe *roce_wqe(const struct qp_wqe *w)
+{
+	return (struct roce_wqe *)(void *)(uintptr_t)w;
+}
+
+static inline struct roce_ud_wqe *roce_ud_wqe(const struct qp_wqe *w)
+{
+	return (struct roce_ud_wqe *)(void *)(uintptr_t)w;
+}
 
 /* Congestion windows count 1/256 of a packet. */
 #define CWND_UNIT 256u
@@ -137,9 +130,7 @@ struct roce_responder {
 	uint32_t ack_back; /* PSNs of reads and atomics right before epsn */
 	uint32_t msn;
 	enum resp_in in;
-	bool recv_valid; /* recv holds a WQE taken and not completed */
-	struct qp_recv recv;
-	uint32_t recv_srqn; /* XRC: of which SRQ */
+	uint32_t recv_srqn; /* XRC: of which SRQ the receive in use is */
 	uint32_t offset; /* bytes of the message placed */
 	uint64_t va;     /* write: next byte's address */
 	uint32_t rkey;
@@ -189,82 +180,33 @@ struct roce_pace {
 };
 
 struct roce_qp {
-	const struct roce_env *env;
-	void *owner;
-	uint32_t qpn;
-	uint32_t pd;
-	enum ibv_qp_type type;
-	enum ibv_qp_state state;
-	void *send_cq, *recv_cq, *srq;
-	struct ibv_qp_cap cap;
-	bool sq_sig_all;
-	uint8_t service;  /* enum roce_service */
-	bool comm_est;    /* event raised */
-	bool sqd_notify;  /* raise SQ_DRAINED */
-	bool sq_drained;
-	uint32_t busy;    /* link had no room: look again at busy_ns */
+	struct qp base;
+	uint8_t service; /* enum roce_service */
+	bool comm_est; /* event raised */
+	uint32_t busy; /* link had no room: look again at busy_ns */
 	uint64_t busy_ns;
 	uint32_t seed;
 
 	struct roce_path path;
 	uint32_t dest_qpn;
 	uint32_t mtu; /* bytes */
-	struct ibv_qp_attr attr; /* as set by the program */
-
-	struct roce_sq sq;
-	struct qp_rq rq;
 	struct roce_requester req;
 	struct roce_pace pace;
 	struct roce_responder rsp;
 	struct roce_qp_stats stats;
 	uint32_t drops_told; /* 1 << enum roce_drop: explained once */
-	uint32_t lkey_hint, rkey_hint; /* where the last keys were found */
-	bool doubt; /* memory was missing at the link: look before sending */
 };
 
-#define explain(qp, ...)                                         \
-	do {                                                     \
-		if ((qp)->env->explain)                          \
-			(qp)->env->explain((qp), __VA_ARGS__);   \
-	} while (0)
+#define explain(qp, ...) qp_explain(&(qp)->base, __VA_ARGS__)
 
-static inline struct roce_wqe *sq_slot(const struct roce_sq *sq, uint32_t i)
+static inline const struct roce_env *roce_env(const struct roce_qp *qp)
 {
-	return (struct roce_wqe *)(void *)(sq->ring +
-					   (size_t)(i & (sq->depth - 1)) *
-						   sq->stride);
+	return (const struct roce_env *)(const void *)qp->base.env;
 }
 
-static inline struct roce_path *wqe_path(struct roce_wqe *w)
-{
-	return (struct roce_path *)(void *)w->data;
-}
-
-static inline uint8_t *wqe_data(const struct roce_qp *qp, struct roce_wqe *w)
-{
-	return w->data + (qp->type == IBV_QPT_UD ?
-				  (sizeof(struct roce_path) + 7) / 8 * 8 :
-				  0);
-}
-
-/* Acknowledged services: RC, and XRC's two halves of it. */
-static inline bool is_reliable(const struct roce_qp *qp)
-{
-	return qp->type != IBV_QPT_UC && qp->type != IBV_QPT_UD;
-}
-
-static inline bool wqe_is_read(const struct roce_wqe *w)
+static inline bool wqe_is_read(const struct qp_wqe *w)
 {
 	return w->opcode == IBV_WR_RDMA_READ;
-}
-
-/* Requests that use responder resources and are answered with data. */
-static inline bool wqe_has_response(const struct roce_wqe *w)
-{
-	return w->opcode == IBV_WR_RDMA_READ ||
-	       w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
-	       w->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ||
-	       w->opcode == IBV_WR_ATOMIC_WRITE;
 }
 
 /* How many PSNs from the one due a single packet is not believed. */
@@ -278,28 +220,24 @@ static inline uint32_t pkts_of(uint32_t length, uint32_t mtu)
 
 /* qp.c */
 
+/* Ends the QP's life on the wire: state ERR, everything posted is flushed. */
+void roce_fail(struct roce_qp *qp, enum ibv_event_type event);
+void roce_to_err(struct roce_qp *qp);
+void roce_to_sqe(struct roce_qp *qp);
+/* Returns false if the CQ had no room: the QP is in ERR then. */
+bool roce_recv_complete(struct roce_qp *qp, const struct qp_recv *r,
+			struct ibv_wc *wc, bool solicited);
+
+/* packets.c */
+
 /*
  * What holds for every packet of a connection: header, service, addresses.
  * Returns 0 or 1 + enum roce_drop.
  */
-int rx_check_connected(const struct roce_rx *pkt, uint8_t service,
-		       const struct roce_path *path);
-
+int roce_check_connected(const struct roce_rx *pkt, uint8_t service,
+			 const struct roce_path *path);
 /* Counts a packet that does nothing here. */
-void qp_drop(struct roce_qp *qp, enum roce_drop why);
-
-/* Ends the QP's life on the wire: state ERR, everything posted is flushed. */
-void qp_fail(struct roce_qp *qp, enum ibv_event_type event);
-void qp_to_err(struct roce_qp *qp);
-void qp_to_sqe(struct roce_qp *qp);
-/* Completes the oldest send WQE. Returns false if the CQ had no room. */
-bool sq_complete(struct roce_qp *qp, enum ibv_wc_status status);
-/* Returns false if the CQ had no room: the QP is in ERR then. */
-bool recv_complete(struct roce_qp *qp, const struct qp_recv *r,
-		   struct ibv_wc *wc, bool solicited);
-/* RQ or SRQ: qp_rq_take(). */
-int recv_take(struct roce_qp *qp, uint64_t room, struct qp_recv *out);
-void sq_check_drained(struct roce_qp *qp);
+void roce_drop(struct roce_qp *qp, enum roce_drop why);
 
 /* requester.c */
 void req_init(struct roce_qp *qp);
@@ -314,12 +252,14 @@ void pace_charge(struct roce_qp *qp, const struct roce_path *path,
 void pace_slow(struct roce_qp *qp, uint64_t now_ns);
 void pace_refill(struct roce_qp *qp, uint64_t now_ns);
 uint32_t read_chunk_pkts(const struct roce_qp *qp);
+/* In SQD: reports it once nothing is on its way any more. */
+void req_check_drained(struct roce_qp *qp);
 
 /* completer.c */
 void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns);
 void comp_expire(struct roce_qp *qp, uint64_t now_ns);
 /* Whether a WQE that cannot be carried out may complete, as the oldest. */
-bool may_fail(const struct roce_qp *qp, const struct roce_wqe *w);
+bool may_fail(const struct roce_qp *qp, const struct qp_wqe *w);
 /* Completes what is at the head of the queue and ready: local operations and
  * WQEs that failed before they were sent. */
 void comp_head(struct roce_qp *qp);
@@ -358,16 +298,18 @@ void rsp_tx(struct roce_qp *qp, struct roce_batch *b);
 void rsp_tx_done(struct roce_qp *qp, const struct roce_batch *b, size_t sent);
 
 /* ud.c */
+/* The part of a WQE that datagrams have, or -EINVAL: no path. */
+int ud_post(struct roce_qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr,
+	    const struct roce_path *path);
 void ud_tx(struct roce_qp *qp, struct roce_batch *b);
 void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt);
 
-/* memory.c */
+/* batch.c */
 
 /* Room for one more packet with up to nsge pieces. */
 static inline bool batch_room(const struct roce_batch *b, uint32_t nsge)
 {
-	return b->n < ROCE_BATCH && b->niov + nsge <= ROCE_BATCH_IOV &&
-	       b->nheld + nsge <= ROCE_BATCH_HELD;
+	return b->n < ROCE_BATCH && qp_pieces_room(&b->data, nsge);
 }
 
 /* Opens packet b->pkt[b->n]; batch_push() closes it with its headers. */
@@ -377,36 +319,15 @@ void batch_push(struct roce_batch *b, struct roce_pkt *p, struct roce_hdr *h,
 void batch_release(struct roce_batch *b);
 
 /*
- * Payload by reference. Returns 0; -EFAULT when a key does not cover the bytes,
- * -ENXIO when they are not there any more, which has been explained. The index
- * of the SGE is left in *bad.
+ * All of a packet's payload, by reference: of a send WQE from offset on, of a
+ * remote key's memory, or bytes that stay. Errors as qp_gather(); a WQE's have
+ * been explained.
  */
 int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
-		 const struct ibv_sge *sge, uint32_t num_sge, uint64_t offset,
-		 uint32_t len, uint32_t *bad);
+		 struct qp_wqe *w, uint32_t offset, uint32_t len);
 int batch_remote(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 		 uint32_t pd, uint32_t rkey, uint64_t va, uint32_t len);
 void batch_bytes(struct roce_batch *b, struct roce_pkt *p, void *data,
 		 uint32_t len);
-
-/* Copies into SGEs from offset on; errors as above. */
-int mem_scatter(struct roce_qp *qp, uint32_t pd, const struct ibv_sge *sge,
-		uint32_t num_sge, uint64_t offset, const uint8_t *data,
-		size_t len, uint32_t *bad);
-/* A remote key's memory for this QP, with a reference, or NULL. */
-struct key_entry *mem_remote(struct roce_qp *qp, uint32_t pd, uint32_t rkey,
-			     uint64_t va, uint64_t len, uint32_t access,
-			     void **p);
-/* Makes memory of an entry present; -ENXIO: it is not there. */
-int mem_touch(struct roce_qp *qp, const struct key_entry *e, const void *p,
-	      size_t len, bool write);
-/* Runs fn(arg), which reads or writes [p, p + len); -ENXIO: not there. */
-int mem_access(struct roce_qp *qp, void (*fn)(void *), void *arg,
-	       const void *p, size_t len);
-/* Copies to memory of an entry; -ENXIO: it is not there. */
-int mem_store(struct roce_qp *qp, const struct key_entry *e, void *dst,
-	      const uint8_t *src, size_t len);
-/* Eight bytes of local memory; -EFAULT and -ENXIO as above. */
-int mem_load8(struct roce_qp *qp, const struct ibv_sge *sge, uint64_t *v);
 
 #endif

@@ -33,16 +33,16 @@ void roce_rsp_set(struct roce_qp *qp, const struct roce_rsp_state *s)
 	r->nak_seq_sent = s->nak_seq_sent;
 	r->rnr_sent = s->rnr_sent;
 	r->reads_unknown = r->reads_size;
-	if (qp->state == IBV_QPS_RTR && !qp->comm_est) {
+	if (qp->base.state == IBV_QPS_RTR && !qp->comm_est) {
 		qp->comm_est = true;
-		qp->env->event(qp, IBV_EVENT_COMM_EST);
+		qp->base.env->event(&qp->base, IBV_EVENT_COMM_EST);
 	}
 }
 
 void roce_rsp_failed(struct roce_qp *qp, int event)
 {
 	if (event < 0)
-		qp_to_err(qp);
+		roce_to_err(qp);
 	else
-		qp_fail(qp, (enum ibv_event_type)event);
+		roce_fail(qp, (enum ibv_event_type)event);
 }

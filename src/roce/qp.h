@@ -19,15 +19,9 @@
 #define SOFTHCA_ROCE_QP_H
 
 #include "env.h"
-#include "qp/rq.h"
 
+#include "qp/qp.h"
 #include "wire/roce.h"
-
-#include <sys/uio.h>
-
-#define QP_MAX_INLINE 1024
-#define QP_MAX_WR 16384
-#define QP_MAX_RD_ATOMIC 128
 
 /*
  * A packet to send: headers in place, payload by reference. What the link, or
@@ -64,16 +58,11 @@ static inline void roce_pkt_headers(struct roce_pkt *p,
 }
 
 #define ROCE_BATCH 64
-#define ROCE_BATCH_IOV 256
-#define ROCE_BATCH_HELD 64
 
 struct roce_batch {
 	size_t n;
-	size_t niov;
-	size_t nheld;
 	struct roce_pkt pkt[ROCE_BATCH];
-	struct iovec iov[ROCE_BATCH_IOV];
-	struct key_entry *held[ROCE_BATCH_HELD]; /* keep the payload's memory */
+	struct qp_pieces data; /* of all their payloads */
 };
 
 /* A received packet, already decoded, its ICRC checked. */
@@ -90,30 +79,26 @@ struct roce_rx {
 	bool handed; /* over by another process of this user on this host */
 };
 
-struct roce_qp_init {
-	const struct roce_env *env;
-	void *owner;   /* for env's functions: roce_qp_owner() */
-	uint32_t qpn;
-	uint32_t pd;
-	enum ibv_qp_type type;
-	void *send_cq;
-	void *recv_cq;
-	void *srq; /* or NULL */
-	struct ibv_qp_cap cap;
-	bool sq_sig_all;
-	struct qp_mem mem;
-	uint32_t seed; /* of what varies per QP without changing its meaning */
-};
-
 struct roce_qp;
 
 /*
- * Allocates a QP in state RESET; *cap is raised to what was really allocated.
- * Returns 0, -ENOMEM, or -EINVAL for a capability above the limits.
+ * Allocates a QP in state RESET; init->cap is raised to what was really
+ * allocated, init->env is that of a struct roce_env. Returns 0, -ENOMEM,
+ * -EOPNOTSUPP, or -EINVAL for a capability above the limits.
  */
-int roce_qp_create(struct roce_qp **qp, struct roce_qp_init *init);
+int roce_qp_create(struct roce_qp **qp, struct qp_init *init);
 void roce_qp_destroy(struct roce_qp *qp);
-void *roce_qp_owner(const struct roce_qp *qp);
+
+/* A QP begins with what every transport has of it. */
+static inline struct qp *roce_qp_base(struct roce_qp *qp)
+{
+	return (struct qp *)(void *)qp;
+}
+
+static inline struct roce_qp *roce_qp(struct qp *qp)
+{
+	return (struct roce_qp *)(void *)qp;
+}
 
 /* What a program may ask at any time. */
 uint32_t roce_qp_num(const struct roce_qp *qp);
@@ -140,10 +125,10 @@ void roce_qp_query(const struct roce_qp *qp, struct ibv_qp_attr *attr,
  * One work request. ud is the destination for UD, else NULL. Returns 0,
  * -ENOMEM when the queue is full, -EINVAL when the request makes no sense
  * here (opcode, SGE count, inline length, QP state), as ibv_post_send(3).
+ * Receives are posted by qp_post_recv().
  */
 int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 		   const struct roce_path *ud);
-int roce_post_recv(struct roce_qp *qp, const struct ibv_recv_wr *wr);
 
 /*
  * Requests posted since the mark was taken are taken back, provided that

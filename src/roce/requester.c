@@ -33,12 +33,52 @@ void req_init(struct roce_qp *qp)
 	struct roce_requester *r = &qp->req;
 
 	memset(r, 0, sizeof(*r));
-	r->post_psn = r->una = r->nxt_psn = r->end_psn = qp->attr.sq_psn;
+	r->post_psn = r->una = r->nxt_psn = r->end_psn = qp->base.attr.sq_psn;
 	r->cwnd_max = CWND_UNIT * CWND_MAX_BYTES / (qp->mtu ? qp->mtu : 1024);
 	r->cwnd = CWND_UNIT * CWND_START_BYTES / (qp->mtu ? qp->mtu : 1024);
 	if (qp->path.local)
 		r->cwnd = r->cwnd_max;
 	r->ssthresh = r->cwnd_max;
+}
+
+int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
+		   const struct roce_path *ud)
+{
+	struct qp_wqe *w;
+	uint32_t psn = qp->req.post_psn, npkts = 0;
+	int err = qp_post_send(&qp->base, wr, &w);
+
+	if (err)
+		return err;
+	if (qp->base.type == IBV_QPT_UD && w->status == IBV_WC_SUCCESS) {
+		err = ud_post(qp, w, wr, ud);
+		if (err)
+			return err;
+	}
+	if (!qp_post_done(&qp->base))
+		return 0;
+	if (!w->local)
+		npkts = pkts_of(w->length, qp->mtu);
+	roce_wqe(w)->first_psn = psn;
+	roce_wqe(w)->last_psn = psn_add(psn, npkts - 1);
+	roce_wqe(w)->remote_srqn = qp->base.type == IBV_QPT_XRC_SEND ?
+					   wr->qp_type.xrc.remote_srqn :
+					   0;
+	qp->req.post_psn = psn_add(psn, npkts);
+	return 0;
+}
+
+struct roce_sq_mark roce_sq_mark(const struct roce_qp *qp)
+{
+	return (struct roce_sq_mark){ qp->base.sq.tail, qp->req.post_psn };
+}
+
+void roce_sq_undo(struct roce_qp *qp, struct roce_sq_mark mark)
+{
+	if (qp->base.state == IBV_QPS_ERR || qp->base.state == IBV_QPS_SQE)
+		return;
+	qp->base.sq.tail = mark.tail;
+	qp->req.post_psn = mark.psn;
 }
 
 void req_rewind(struct roce_qp *qp, uint32_t psn)
@@ -48,17 +88,33 @@ void req_rewind(struct roce_qp *qp, uint32_t psn)
 
 	if (psn_diff(psn, r->nxt_psn) >= 0)
 		return;
-	for (i = qp->sq.head; i != qp->sq.tail; i++) {
-		struct roce_wqe *w = sq_slot(&qp->sq, i);
+	for (i = qp->base.sq.head; i != qp->base.sq.tail; i++) {
+		struct qp_wqe *w = qp_sq_slot(&qp->base.sq, i);
 
-		if (!w->local && psn_diff(psn, w->last_psn) <= 0)
+		if (!w->local && psn_diff(psn, roce_wqe(w)->last_psn) <= 0)
 			break;
 	}
-	qp->sq.nxt = i;
+	qp->base.sq.nxt = i;
 	r->nxt_psn = psn;
 	/* Everything from here on is asked for again. */
 	if (psn_diff(psn, r->una) <= 0)
 		r->rd_out = 0;
+}
+
+void req_check_drained(struct roce_qp *qp)
+{
+	if (qp->base.state != IBV_QPS_SQD || qp->base.sq_drained)
+		return;
+	/* Drained: nothing that was begun is still on its way, or has to be
+	 * sent again. */
+	if (qp->base.sq.head != qp->base.sq.nxt ||
+	    (qp_is_reliable(&qp->base) && qp->req.una != qp->req.end_psn) ||
+	    (qp->base.sq.nxt != qp->base.sq.tail &&
+	     qp->req.nxt_psn !=
+		     roce_wqe(qp_sq_slot(&qp->base.sq, qp->base.sq.nxt))
+			     ->first_psn))
+		return;
+	qp_drained(&qp->base);
 }
 
 void pace_refill(struct roce_qp *qp, uint64_t now_ns)
@@ -91,7 +147,7 @@ bool pace_open(struct roce_qp *qp, const struct roce_path *path)
 {
 	struct roce_pace *p = &qp->pace;
 
-	if (path->local || is_reliable(qp) || p->bytes > 0)
+	if (path->local || qp_is_reliable(&qp->base) || p->bytes > 0)
 		return true;
 	/* Until half a burst is allowed: fewer, larger sends. */
 	p->next_ns = p->at_ns + (uint64_t)(PACE_BURST / 2 - p->bytes) * MSEC /
@@ -109,8 +165,8 @@ void pace_charge(struct roce_qp *qp, const struct roce_path *path,
 /* A read, atomic or fence further ahead than this WQE is not finished. */
 static bool responses_outstanding(const struct roce_qp *qp)
 {
-	for (uint32_t i = qp->sq.head; i != qp->sq.nxt; i++)
-		if (wqe_has_response(sq_slot(&qp->sq, i)))
+	for (uint32_t i = qp->base.sq.head; i != qp->base.sq.nxt; i++)
+		if (qp_wqe_has_response(qp_sq_slot(&qp->base.sq, i)))
 			return true;
 	return false;
 }
@@ -121,112 +177,91 @@ static bool window_open(const struct roce_qp *qp, uint32_t ahead)
 	const struct roce_requester *r = &qp->req;
 	uint32_t out = (uint32_t)psn_diff(r->nxt_psn, r->una) + ahead;
 
-	return !is_reliable(qp) || out < r->cwnd / CWND_UNIT;
+	return !qp_is_reliable(&qp->base) || out < r->cwnd / CWND_UNIT;
 }
 
 /* Whether the WQE at nxt may go on (or begin) now. */
-static bool may_send(const struct roce_qp *qp, const struct roce_wqe *w)
+static bool may_send(const struct roce_qp *qp, const struct qp_wqe *w)
 {
-	bool begun = !w->local && qp->req.nxt_psn != w->first_psn;
+	bool begun = !w->local && qp->req.nxt_psn != roce_wqe(w)->first_psn;
 	bool again = psn_diff(qp->req.end_psn, qp->req.nxt_psn) > 0;
 
 	if (w->status != IBV_WC_SUCCESS)
 		return false; /* fails when it is the oldest */
 	/* SQD: what was begun is finished, nothing new is begun. */
-	if (qp->state != IBV_QPS_RTS &&
-	    (qp->state != IBV_QPS_SQD || (!begun && !again)))
+	if (qp->base.state != IBV_QPS_RTS &&
+	    (qp->base.state != IBV_QPS_SQD || (!begun && !again)))
 		return false;
 	if (!begun && !again && w->flags & IBV_SEND_FENCE &&
 	    responses_outstanding(qp))
 		return false;
 	if (w->local)
 		return true;
-	if (wqe_has_response(w) && qp->req.rd_out >= qp->attr.max_rd_atomic)
+	if (qp_wqe_has_response(w) &&
+	    qp->req.rd_out >= qp->base.attr.max_rd_atomic)
 		return false;
 	return window_open(qp, 0);
 }
 
 bool req_ready(const struct roce_qp *qp)
 {
-	if (qp->sq.nxt == qp->sq.tail || qp->req.rnr_until_ns)
+	if (qp->base.sq.nxt == qp->base.sq.tail || qp->req.rnr_until_ns)
 		return false;
-	if (qp->type == IBV_QPT_UD)
-		return qp->state == IBV_QPS_RTS;
-	if (sq_slot(&qp->sq, qp->sq.nxt)->status != IBV_WC_SUCCESS)
-		return qp->sq.head == qp->sq.nxt &&
-		       may_fail(qp, sq_slot(&qp->sq, qp->sq.nxt));
-	return may_send(qp, sq_slot(&qp->sq, qp->sq.nxt));
+	if (qp->base.type == IBV_QPT_UD)
+		return qp->base.state == IBV_QPS_RTS;
+	if (qp_sq_slot(&qp->base.sq, qp->base.sq.nxt)->status != IBV_WC_SUCCESS)
+		return qp->base.sq.head == qp->base.sq.nxt &&
+		       may_fail(qp, qp_sq_slot(&qp->base.sq, qp->base.sq.nxt));
+	return may_send(qp, qp_sq_slot(&qp->base.sq, qp->base.sq.nxt));
 }
 
 /*
  * Fails a WQE that cannot be sent. It completes when those before it have, and
  * until then nothing behind it is sent.
  */
-static void fail_later(struct roce_qp *qp, struct roce_wqe *w,
+static void fail_later(struct roce_qp *qp, struct qp_wqe *w,
 		       enum ibv_wc_status status)
 {
 	w->status = (uint8_t)status;
 	comp_head(qp);
 }
 
-static void run_local(struct roce_qp *qp, struct roce_wqe *w)
+static void run_local(struct roce_qp *qp, struct qp_wqe *w)
 {
-	int err = 0;
-
-	if (!w->executed) {
-		if (w->opcode == IBV_WR_LOCAL_INV)
-			err = qp->env->invalidate(qp, w->rkey);
-		else
-			err = qp->env->bind_mw(qp, &w->bind);
-		w->executed = true;
-	}
-	if (err) {
-		explain(qp, w->opcode == IBV_WR_LOCAL_INV ?
-				    "local invalidate of rkey 0x%08x refused" :
-				    "bind of memory window refused, rkey 0x%08x",
-			w->opcode == IBV_WR_LOCAL_INV ? w->rkey : w->bind.rkey);
-		w->status = IBV_WC_MW_BIND_ERR;
-	} else {
-		qp->sq.nxt++;
-	}
+	qp_run_local(&qp->base, w);
+	if (w->status == IBV_WC_SUCCESS)
+		qp->base.sq.nxt++;
 	comp_head(qp);
 }
 
-static uint8_t request_op(const struct roce_wqe *w, bool first, bool last)
-{
-	switch (w->opcode) {
-	case IBV_WR_RDMA_WRITE:
-		return first ? (last ? ROCE_WRITE_ONLY : ROCE_WRITE_FIRST) :
-			       (last ? ROCE_WRITE_LAST : ROCE_WRITE_MIDDLE);
-	case IBV_WR_RDMA_WRITE_WITH_IMM:
-		return first ? (last ? ROCE_WRITE_ONLY_IMM : ROCE_WRITE_FIRST) :
-			       (last ? ROCE_WRITE_LAST_IMM : ROCE_WRITE_MIDDLE);
-	case IBV_WR_SEND_WITH_IMM:
-		return first ? (last ? ROCE_SEND_ONLY_IMM : ROCE_SEND_FIRST) :
-			       (last ? ROCE_SEND_LAST_IMM : ROCE_SEND_MIDDLE);
-	case IBV_WR_SEND_WITH_INV:
-		return first ? (last ? ROCE_SEND_ONLY_INV : ROCE_SEND_FIRST) :
-			       (last ? ROCE_SEND_LAST_INV : ROCE_SEND_MIDDLE);
-	case IBV_WR_RDMA_READ:
-		return ROCE_READ_REQUEST;
-	case IBV_WR_ATOMIC_CMP_AND_SWP:
-		return ROCE_CMP_SWAP;
-	case IBV_WR_ATOMIC_FETCH_AND_ADD:
-		return ROCE_FETCH_ADD;
-	case IBV_WR_ATOMIC_WRITE:
-		return ROCE_ATOMIC_WRITE;
-	default:
-		return first ? (last ? ROCE_SEND_ONLY : ROCE_SEND_FIRST) :
-			       (last ? ROCE_SEND_LAST : ROCE_SEND_MIDDLE);
-	}
-}
+#define ALWAYS(op) { op, op, op, op }
+
+/* By place in the message: middle, first, last, and both. */
+static const uint8_t request_ops[][4] = {
+	[IBV_WR_RDMA_WRITE] = { ROCE_WRITE_MIDDLE, ROCE_WRITE_FIRST,
+				ROCE_WRITE_LAST, ROCE_WRITE_ONLY },
+	[IBV_WR_RDMA_WRITE_WITH_IMM] = { ROCE_WRITE_MIDDLE, ROCE_WRITE_FIRST,
+					 ROCE_WRITE_LAST_IMM,
+					 ROCE_WRITE_ONLY_IMM },
+	[IBV_WR_SEND] = { ROCE_SEND_MIDDLE, ROCE_SEND_FIRST, ROCE_SEND_LAST,
+			  ROCE_SEND_ONLY },
+	[IBV_WR_SEND_WITH_IMM] = { ROCE_SEND_MIDDLE, ROCE_SEND_FIRST,
+				   ROCE_SEND_LAST_IMM, ROCE_SEND_ONLY_IMM },
+	[IBV_WR_SEND_WITH_INV] = { ROCE_SEND_MIDDLE, ROCE_SEND_FIRST,
+				   ROCE_SEND_LAST_INV, ROCE_SEND_ONLY_INV },
+	[IBV_WR_RDMA_READ] = ALWAYS(ROCE_READ_REQUEST),
+	[IBV_WR_ATOMIC_CMP_AND_SWP] = ALWAYS(ROCE_CMP_SWAP),
+	[IBV_WR_ATOMIC_FETCH_AND_ADD] = ALWAYS(ROCE_FETCH_ADD),
+	[IBV_WR_ATOMIC_WRITE] = ALWAYS(ROCE_ATOMIC_WRITE),
+};
 
 /* PSNs that the packet at nxt_psn stands for: a read request's responses. */
-static uint32_t request_span(const struct roce_qp *qp,
-			     const struct roce_wqe *w)
+static uint32_t request_span(const struct roce_qp *qp, const struct qp_wqe *w)
 {
-	uint32_t left = (uint32_t)psn_diff(w->last_psn, qp->req.nxt_psn) + 1;
-	uint32_t at = (uint32_t)psn_diff(qp->req.nxt_psn, w->first_psn);
+	uint32_t left =
+		(uint32_t)psn_diff(roce_wqe(w)->last_psn, qp->req.nxt_psn) + 1;
+	uint32_t at =
+		(uint32_t)psn_diff(qp->req.nxt_psn, roce_wqe(w)->first_psn);
 	uint32_t chunk = read_chunk_pkts(qp);
 
 	/* Chunks end at the same places when a part is asked for again. */
@@ -238,7 +273,7 @@ static void note_sent(struct roce_qp *qp, bool ack_req, uint64_t now_ns)
 	struct roce_requester *r = &qp->req;
 	bool again = psn_diff(r->end_psn, r->nxt_psn) >= 0;
 
-	if (!is_reliable(qp))
+	if (!qp_is_reliable(&qp->base))
 		return;
 	if (!r->timer_ns) {
 		r->progress_ns = now_ns;
@@ -255,30 +290,30 @@ static void note_sent(struct roce_qp *qp, bool ack_req, uint64_t now_ns)
 
 /* One packet of w; false: no room, or w failed. */
 static bool build_request(struct roce_qp *qp, struct roce_batch *b,
-			  struct roce_wqe *w, uint64_t now_ns)
+			  struct qp_wqe *w, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
-	uint32_t at = (uint32_t)psn_diff(r->nxt_psn, w->first_psn);
+	uint32_t at = (uint32_t)psn_diff(r->nxt_psn, roce_wqe(w)->first_psn);
 	uint32_t offset = at * qp->mtu;
 	uint32_t span = request_span(qp, w);
 	uint32_t len = min_u32(w->length - offset, span * qp->mtu);
-	bool first = r->nxt_psn == w->first_psn;
-	bool last = psn_add(r->nxt_psn, span - 1) == w->last_psn;
+	bool first = r->nxt_psn == roce_wqe(w)->first_psn;
+	bool last = psn_add(r->nxt_psn, span - 1) == roce_wqe(w)->last_psn;
 	struct roce_hdr h = {
 		.dest_qpn = qp->dest_qpn,
 		.psn = r->nxt_psn,
-		.xrc_srqn = w->remote_srqn,
+		.xrc_srqn = roce_wqe(w)->remote_srqn,
 	};
 	struct roce_pkt *p;
-	uint32_t bad = 0;
 	int err = 0;
 
 	if (!batch_room(b, w->num_sge ? w->num_sge : 1) ||
 	    !pace_open(qp, &qp->path))
 		return false;
 	p = batch_open(b);
-	h.opcode = (uint8_t)(qp->service | request_op(w, first, last));
-	if (wqe_has_response(w)) {
+	h.opcode = (uint8_t)(qp->service |
+			     request_ops[w->opcode][first | last << 1]);
+	if (qp_wqe_has_response(w)) {
 		h.va = w->remote_addr + offset;
 		h.rkey = w->rkey;
 		h.dma_len = len;
@@ -298,27 +333,16 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 		h.inv_rkey = w->opcode == IBV_WR_SEND_WITH_INV ? w->rkey : 0;
 		h.solicited = last && w->flags & IBV_SEND_SOLICITED;
 		if (w->flags & IBV_SEND_INLINE && len)
-			batch_bytes(b, p, wqe_data(qp, w) + offset, len);
+			batch_bytes(b, p, qp_wqe_data(&qp->base.sq, w) + offset,
+				    len);
 		else
-			err = batch_gather(qp, b, p,
-					   (struct ibv_sge *)(void *)wqe_data(
-						   qp, w),
-					   w->num_sge, offset, len, &bad);
+			err = batch_gather(qp, b, p, w, offset, len);
 		/* Who closes the window must ask, or it stays closed. */
-		h.ack_req = is_reliable(qp) &&
+		h.ack_req = qp_is_reliable(&qp->base) &&
 			    (last || ++r->noack >= ACK_EVERY ||
 			     !window_open(qp, span));
 		if (h.ack_req)
 			r->noack = 0;
-	}
-	if (err == -EFAULT) {
-		const struct ibv_sge *s =
-			(struct ibv_sge *)(void *)wqe_data(qp, w) + bad;
-
-		explain(qp,
-			"SGE %u of work request 0x%llx: lkey 0x%08x does not cover [0x%llx, +%u) in this PD: register the memory, or use that region's lkey",
-			bad, (unsigned long long)w->wr_id, s->lkey,
-			(unsigned long long)s->addr, s->length);
 	}
 	if (err) {
 		fail_later(qp, w, IBV_WC_LOC_PROT_ERR);
@@ -331,27 +355,27 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 	if (psn_diff(r->nxt_psn, r->end_psn) > 0)
 		r->end_psn = r->nxt_psn;
 	if (last)
-		qp->sq.nxt++;
+		qp->base.sq.nxt++;
 	return true;
 }
 
 void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 {
-	while (qp->sq.nxt != qp->sq.tail && !qp->req.rnr_until_ns) {
-		struct roce_wqe *w = sq_slot(&qp->sq, qp->sq.nxt);
+	while (qp->base.sq.nxt != qp->base.sq.tail && !qp->req.rnr_until_ns) {
+		struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.nxt);
 
 		if (w->status != IBV_WC_SUCCESS)
 			comp_head(qp); /* found wrong when it was posted */
 		if (!may_send(qp, w))
 			return;
 		/* What it waits for may wait for keys that the batch holds. */
-		if (w->local && b->nheld)
+		if (w->local && b->data.nkeys)
 			return;
 		if (w->local)
 			run_local(qp, w);
 		else if (!build_request(qp, b, w, now_ns))
 			return;
-		if (qp->state == IBV_QPS_ERR)
+		if (qp->base.state == IBV_QPS_ERR)
 			return;
 	}
 }

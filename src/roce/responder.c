@@ -310,7 +310,7 @@ void rsp_tx_done(struct roce_qp *qp, const struct roce_batch *b, size_t sent)
 			continue; /* the next mark brings another */
 		if ((p->opcode & 0x1f) == ROCE_ACK) {
 			if ((p->syndrome & ROCE_AETH_KIND) == ROCE_AETH_ACK) {
-				r->ack_pending = qp->state != IBV_QPS_ERR;
+				r->ack_pending = qp->base.state != IBV_QPS_ERR;
 			} else if (!r->nak_pending) {
 				r->nak_pending = true;
 				r->nak_syndrome = p->syndrome;
@@ -337,8 +337,8 @@ void rsp_tx_done(struct roce_qp *qp, const struct roce_batch *b, size_t sent)
 static void fail_access(struct roce_qp *qp)
 {
 	owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_REMOTE_ACCESS);
-	if (qp->state != IBV_QPS_ERR)
-		qp_fail(qp, IBV_EVENT_QP_ACCESS_ERR);
+	if (qp->base.state != IBV_QPS_ERR)
+		roce_fail(qp, IBV_EVENT_QP_ACCESS_ERR);
 }
 
 /* A receive WQE for the message, unless it has one: 0, -EAGAIN or -ENOENT. */
@@ -347,15 +347,16 @@ static int take_recv(struct roce_qp *qp, uint32_t srqn)
 	struct roce_responder *r = &qp->rsp;
 	int err;
 
-	if (r->recv_valid)
+	if (qp->base.recv_valid)
 		return 0;
-	if (qp->type == IBV_QPT_XRC_RECV)
-		err = qp->env->xrc_srq_take(qp, srqn, &r->recv);
+	if (qp->base.type == IBV_QPT_XRC_RECV)
+		err = roce_env(qp)->xrc_srq_take(&qp->base, srqn,
+						 &qp->base.recv);
 	else
-		err = recv_take(qp, 0, &r->recv);
+		err = qp_recv_take(&qp->base, 0, &qp->base.recv);
 	if (err)
 		return err;
-	r->recv_valid = true;
+	qp->base.recv_valid = true;
 	r->recv_srqn = srqn;
 	return 0;
 }
@@ -363,23 +364,22 @@ static int take_recv(struct roce_qp *qp, uint32_t srqn)
 /* The receive in progress ends with an error of its own. */
 static void fail_recv(struct roce_qp *qp, enum ibv_wc_status status)
 {
-	struct roce_responder *r = &qp->rsp;
 	struct ibv_wc wc = { .status = status, .opcode = IBV_WC_RECV };
 
-	if (!r->recv_valid)
+	if (!qp->base.recv_valid)
 		return;
-	r->recv_valid = false;
-	recv_complete(qp, &r->recv, &wc, false);
+	qp->base.recv_valid = false;
+	roce_recv_complete(qp, &qp->base.recv, &wc, false);
 }
 
 static void drop_refused(struct roce_qp *qp, enum verdict v)
 {
 	if (v == DROP || v == V_NAK_PSN)
-		qp_drop(qp, ROCE_DROP_GAP);
+		roce_drop(qp, ROCE_DROP_GAP);
 	else if (v == V_RNR)
-		qp_drop(qp, ROCE_DROP_NO_RECV);
+		roce_drop(qp, ROCE_DROP_NO_RECV);
 	else
-		qp_drop(qp, ROCE_DROP_REFUSED);
+		roce_drop(qp, ROCE_DROP_REFUSED);
 }
 
 static void refuse_rc(struct roce_qp *qp, const struct roce_rx *pkt,
@@ -410,22 +410,23 @@ static void refuse_rc(struct roce_qp *qp, const struct roce_rx *pkt,
 	case V_RNR:
 		r->rnr_sent = true;
 		qp->stats.rnr_tx++;
-		owe_nak(qp, (uint8_t)(ROCE_AETH_RNR | qp->attr.min_rnr_timer));
+		owe_nak(qp,
+			(uint8_t)(ROCE_AETH_RNR | qp->base.attr.min_rnr_timer));
 		return;
 	case V_LENGTH:
 		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_INVALID_REQUEST);
 		fail_recv(qp, IBV_WC_LOC_LEN_ERR);
-		qp_to_err(qp);
+		roce_to_err(qp);
 		return;
 	case V_OPERATIONAL:
 		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_REMOTE_OPERATIONAL);
 		fail_recv(qp, IBV_WC_LOC_PROT_ERR);
-		qp_to_err(qp);
+		roce_to_err(qp);
 		return;
 	case V_INVALID:
 		owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_INVALID_REQUEST);
 		fail_recv(qp, IBV_WC_REM_INV_REQ_ERR);
-		qp_fail(qp, IBV_EVENT_QP_REQ_ERR);
+		roce_fail(qp, IBV_EVENT_QP_REQ_ERR);
 		return;
 	case V_ACCESS:
 		/* The receive that the write would have completed (11.6.2). */
@@ -482,7 +483,7 @@ static enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt)
 	int32_t d = psn_diff(pkt->h.psn, r->epsn);
 	uint32_t flags = roce_opcode(pkt->h.opcode)->flags;
 
-	if (qp->type == IBV_QPT_UC) {
+	if (qp->base.type == IBV_QPT_UC) {
 		/*
 		 * 9.8.2.2: out of sequence ends the message in progress, and
 		 * only the beginning of another is taken: from whatever PSN,
@@ -513,7 +514,7 @@ static enum verdict check_order(const struct roce_qp *qp,
 		return r->in == IN_NOTHING ? PASS : V_INVALID;
 	if (f & ROCE_F_FIRST) {
 		if (r->in != IN_NOTHING) {
-			if (is_reliable(qp))
+			if (qp_is_reliable(&qp->base))
 				return V_INVALID;
 		}
 	} else if (r->in != kind) {
@@ -552,12 +553,12 @@ void roce_srq_gone(struct roce_qp *qp, uint32_t srqn)
 {
 	struct roce_responder *r = &qp->rsp;
 
-	if (qp->type != IBV_QPT_XRC_RECV || !r->recv_valid ||
+	if (qp->base.type != IBV_QPT_XRC_RECV || !qp->base.recv_valid ||
 	    r->recv_srqn != srqn)
 		return;
-	r->recv_valid = false;
+	qp->base.recv_valid = false;
 	owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_REMOTE_OPERATIONAL);
-	qp_fail(qp, IBV_EVENT_QP_FATAL);
+	roce_fail(qp, IBV_EVENT_QP_FATAL);
 }
 
 static enum verdict check_resources(struct roce_qp *qp,
@@ -572,12 +573,12 @@ static enum verdict check_resources(struct roce_qp *qp,
 		return need_recv(qp, pkt->h.xrc_srqn);
 	if (f & (ROCE_F_READ | ROCE_F_ATOMIC)) {
 		/* The requester has gone on: it does not need repetitions. */
-		if (resp_count(r) >= qp->attr.max_dest_rd_atomic)
+		if (resp_count(r) >= qp->base.attr.max_dest_rd_atomic)
 			drop_repeats(r);
-		if (resp_count(r) >= qp->attr.max_dest_rd_atomic) {
+		if (resp_count(r) >= qp->base.attr.max_dest_rd_atomic) {
 			explain(qp,
 				"more reads and atomics outstanding than max_dest_rd_atomic=%u: lower the peer's max_rd_atomic",
-				qp->attr.max_dest_rd_atomic);
+				qp->base.attr.max_dest_rd_atomic);
 			return V_INVALID;
 		}
 	}
@@ -590,7 +591,7 @@ static void explain_access(struct roce_qp *qp, const char *what,
 {
 	const char *why = "the rkey is unknown, of another PD, or does not cover the range with this permission";
 
-	if (!(qp->attr.qp_access_flags & flag))
+	if (!(qp->base.attr.qp_access_flags & flag))
 		why = "the QP's qp_access_flags do not allow it";
 	explain(qp, "%s of %u bytes at 0x%llx with rkey 0x%08x refused: %s (needs %s)",
 		what, h->dma_len, (unsigned long long)h->va, h->rkey, why,
@@ -600,10 +601,10 @@ static void explain_access(struct roce_qp *qp, const char *what,
 /* Whose keys a request names that begins now. */
 static int find_pd(struct roce_qp *qp, uint32_t srqn)
 {
-	qp->rsp.req_pd = qp->pd;
-	if (qp->type != IBV_QPT_XRC_RECV || !qp->env->xrc_pd)
+	qp->rsp.req_pd = qp->base.pd;
+	if (qp->base.type != IBV_QPT_XRC_RECV || !roce_env(qp)->xrc_pd)
 		return 0;
-	return qp->env->xrc_pd(qp, srqn, &qp->rsp.req_pd);
+	return roce_env(qp)->xrc_pd(&qp->base, srqn, &qp->rsp.req_pd);
 }
 
 /* Whether the whole range that a RETH names may be accessed. */
@@ -645,7 +646,7 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt)
 	}
 	if (f & ROCE_F_RETH && len > QP_MAX_MSG)
 		return V_INVALID;
-	if (!(qp->attr.qp_access_flags & flag)) {
+	if (!(qp->base.attr.qp_access_flags & flag)) {
 		explain_access(qp, what, h, flag, name);
 		return V_INVALID; /* not a request this QP supports */
 	}
@@ -656,7 +657,7 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt)
 			what, h->xrc_srqn);
 		return V_INVALID;
 	}
-	e = mem_remote(qp, qp->rsp.req_pd, h->rkey, h->va, len, flag, &p);
+	e = qp_remote(&qp->base, qp->rsp.req_pd, h->rkey, h->va, len, flag, &p);
 	if (!e) {
 		explain_access(qp, what, h, flag, name);
 		return V_ACCESS;
@@ -676,24 +677,26 @@ static enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt)
 
 	if (f & ROCE_F_FIRST)
 		r->offset = 0;
-	if (pkt->len > r->recv.length ||
-	    r->offset > r->recv.length - pkt->len) {
+	if (pkt->len > qp->base.recv.length ||
+	    r->offset > qp->base.recv.length - pkt->len) {
 		explain(qp,
 			"a message of more than %u bytes arrived for receive 0x%llx, which has room for %llu: post larger receive buffers",
-			r->offset + (uint32_t)pkt->len - (f & ROCE_F_LAST ? 1 : 0),
-			(unsigned long long)r->recv.wr_id,
-			(unsigned long long)r->recv.length);
+			r->offset + (uint32_t)pkt->len -
+				(f & ROCE_F_LAST ? 1 : 0),
+			(unsigned long long)qp->base.recv.wr_id,
+			(unsigned long long)qp->base.recv.length);
 		return V_LENGTH;
 	}
-	err = mem_scatter(qp, r->recv.pd, r->recv.sge, r->recv.num_sge,
-			  r->offset, pkt->payload, pkt->len, &bad);
+	err = qp_scatter(&qp->base, qp->base.recv.pd, qp->base.recv.sge,
+			 qp->base.recv.num_sge, r->offset, pkt->payload,
+			 pkt->len, &bad);
 	if (err == -EFAULT)
 		explain(qp,
 			"SGE %u of receive 0x%llx: lkey 0x%08x does not allow local writes to [0x%llx, +%u)",
-			bad, (unsigned long long)r->recv.wr_id,
-			r->recv.sge[bad].lkey,
-			(unsigned long long)r->recv.sge[bad].addr,
-			r->recv.sge[bad].length);
+			bad, (unsigned long long)qp->base.recv.wr_id,
+			qp->base.recv.sge[bad].lkey,
+			(unsigned long long)qp->base.recv.sge[bad].addr,
+			qp->base.recv.sge[bad].length);
 	if (err)
 		return V_OPERATIONAL;
 	r->offset += (uint32_t)pkt->len;
@@ -720,11 +723,11 @@ static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt)
 	if (pkt->len) {
 		int err;
 
-		e = mem_remote(qp, r->pd, r->rkey, r->va, pkt->len,
-			       IBV_ACCESS_REMOTE_WRITE, &p);
+		e = qp_remote(&qp->base, r->pd, r->rkey, r->va, pkt->len,
+			      IBV_ACCESS_REMOTE_WRITE, &p);
 		if (!e)
 			return V_ACCESS;
-		err = mem_store(qp, e, p, pkt->payload, pkt->len);
+		err = qp_store(&qp->base, e, p, pkt->payload, pkt->len);
 		keys_put(e);
 		if (err)
 			return V_ACCESS;
@@ -806,9 +809,9 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 	void *p;
 	int err;
 
-	e = mem_remote(qp, r->req_pd, h->rkey, h->va, 8,
-		       write ? IBV_ACCESS_REMOTE_WRITE :
-			       IBV_ACCESS_REMOTE_ATOMIC, &p);
+	e = qp_remote(
+		&qp->base, r->req_pd, h->rkey, h->va, 8,
+		write ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_ATOMIC, &p);
 	if (!e)
 		return V_ACCESS;
 	if ((uintptr_t)p & 7) {
@@ -818,9 +821,9 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 	a.p = p;
 	if (write)
 		memcpy(&a.operand, pkt->payload, 8);
-	err = mem_touch(qp, e, p, 8, true);
+	err = qp_touch(&qp->base, e, p, 8, true);
 	if (!err)
-		err = mem_access(qp, atomic_run, &a, p, 8);
+		err = qp_access(&qp->base, atomic_run, &a, p, 8);
 	keys_put(e);
 	if (err)
 		return V_ACCESS;
@@ -861,8 +864,8 @@ static enum verdict deliver(struct roce_qp *qp, const struct roce_rx *pkt)
 		wc.wc_flags |= IBV_WC_WITH_INV;
 		wc.invalidated_rkey = pkt->h.inv_rkey;
 	}
-	r->recv_valid = false;
-	if (recv_complete(qp, &r->recv, &wc, pkt->h.solicited))
+	qp->base.recv_valid = false;
+	if (roce_recv_complete(qp, &qp->base.recv, &wc, pkt->h.solicited))
 		return PASS;
 	r->ack_pending = owed;
 	return V_CQ_FULL;
@@ -895,8 +898,8 @@ static enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt)
 	} else {
 		v = f & ROCE_F_SEND ? exec_send(qp, pkt) : exec_write(qp, pkt);
 		if (v == PASS && f & ROCE_F_IETH &&
-		    (!qp->env->invalidate ||
-		     qp->env->invalidate(qp, pkt->h.inv_rkey))) {
+		    (!qp->base.env->invalidate ||
+		     qp->base.env->invalidate(&qp->base, pkt->h.inv_rkey))) {
 			explain(qp, "send with invalidate of rkey 0x%08x refused: not a key of this PD that may be invalidated",
 				pkt->h.inv_rkey);
 			v = V_ACCESS;
@@ -975,7 +978,7 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 
 	qp->stats.duplicates++;
-	qp_drop(qp, ROCE_DROP_DUPLICATE);
+	roce_drop(qp, ROCE_DROP_DUPLICATE);
 	if (f & ROCE_F_READ) {
 		uint32_t npkts = pkts_of(pkt->h.dma_len, qp->mtu);
 		uint32_t end = psn_add(pkt->h.psn, npkts);
@@ -1020,7 +1023,7 @@ void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		v = check_resources(qp, pkt);
 	if (v == PASS)
 		v = execute(qp, pkt);
-	if (qp->type == IBV_QPT_UC) {
+	if (qp->base.type == IBV_QPT_UC) {
 		refuse_uc(qp, v);
 		qp->rsp.epsn = psn_add(pkt->h.psn, 1);
 		return;

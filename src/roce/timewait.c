@@ -25,11 +25,11 @@ bool roce_timewait_init(struct roce_timewait *w, const struct roce_qp *qp)
 	const struct roce_responder *r = &qp->rsp;
 	const struct roce_qp_stats *s = &qp->stats;
 
-	if (!is_reliable(qp) || qp->type == IBV_QPT_XRC_SEND ||
-	    qp->state < IBV_QPS_RTR || qp->state == IBV_QPS_ERR)
+	if (!qp_is_reliable(&qp->base) || qp->base.type == IBV_QPT_XRC_SEND ||
+	    qp->base.state < IBV_QPS_RTR || qp->base.state == IBV_QPS_ERR)
 		return false;
 	*w = (struct roce_timewait){
-		.qpn = qp->qpn,
+		.qpn = qp->base.qpn,
 		.dest_qpn = qp->dest_qpn,
 		.ack_psn = rsp_ack_psn(qp),
 		.msn = r->msn,
@@ -40,7 +40,7 @@ bool roce_timewait_init(struct roce_timewait *w, const struct roce_qp *qp)
 		.asked_ns = r->asked_ns,
 	};
 	/* Nothing has been executed but reads and atomics, if anything. */
-	return psn_add(w->ack_psn, 1) != qp->attr.rq_psn;
+	return psn_add(w->ack_psn, 1) != qp->base.attr.rq_psn;
 }
 
 bool roce_timewait_rx(struct roce_timewait *w, const struct roce_rx *pkt,
@@ -50,9 +50,9 @@ bool roce_timewait_rx(struct roce_timewait *w, const struct roce_rx *pkt,
 	int32_t d = psn_diff(pkt->h.psn, w->ack_psn);
 	struct roce_hdr h;
 
-	b->n = b->niov = b->nheld = 0;
+	b->n = b->data.n = b->data.nkeys = 0;
 	if (pkt->h.dest_qpn != w->qpn ||
-	    rx_check_connected(pkt, w->service, &w->path) ||
+	    roce_check_connected(pkt, w->service, &w->path) ||
 	    !(f & ROCE_F_REQUEST) || f & (ROCE_F_READ | ROCE_F_ATOMIC) ||
 	    d > 0 || d < -FAR_PSNS)
 		return false;

@@ -9,34 +9,49 @@
 
 #define GRH_LEN 40u
 
+int ud_post(struct roce_qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr,
+	    const struct roce_path *path)
+{
+	struct roce_ud_wqe *u = roce_ud_wqe(w);
+
+	if (!path)
+		return -EINVAL;
+	u->path = *path;
+	u->remote_qpn = wr->wr.ud.remote_qpn & 0xffffff;
+	/* High bit: the QP's own Q_Key (IBTA 10.2.5). */
+	u->remote_qkey = wr->wr.ud.remote_qkey & 0x80000000u ?
+				 qp->base.attr.qkey :
+				 wr->wr.ud.remote_qkey;
+	u->drop = w->length > qp->mtu;
+	return 0;
+}
+
 void ud_tx(struct roce_qp *qp, struct roce_batch *b)
 {
 	struct roce_requester *r = &qp->req;
 
-	while (qp->sq.nxt != qp->sq.tail && qp->state == IBV_QPS_RTS) {
-		struct roce_wqe *w = sq_slot(&qp->sq, qp->sq.nxt);
-		const struct ibv_sge *sge =
-			(struct ibv_sge *)(void *)wqe_data(qp, w);
+	while (qp->base.sq.nxt != qp->base.sq.tail &&
+	       qp->base.state == IBV_QPS_RTS) {
+		struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.nxt);
+		const struct roce_ud_wqe *u = roce_ud_wqe(w);
 		struct roce_hdr h = {
 			.opcode = ROCE_UD | (w->opcode == IBV_WR_SEND_WITH_IMM ?
 						     ROCE_SEND_ONLY_IMM :
 						     ROCE_SEND_ONLY),
-			.dest_qpn = w->remote_qpn,
-			.psn = w->first_psn,
-			.qkey = w->remote_qkey,
-			.src_qpn = qp->qpn,
+			.dest_qpn = u->remote_qpn,
+			.psn = u->roce.first_psn,
+			.qkey = u->remote_qkey,
+			.src_qpn = qp->base.qpn,
 			.imm = w->imm,
 			.solicited = (w->flags & IBV_SEND_SOLICITED) != 0,
 		};
 		struct roce_pkt *p;
-		uint32_t bad = 0;
 		int err = 0;
 
-		if (w->status != IBV_WC_SUCCESS ||
-		    !pace_open(qp, wqe_path(w)) ||
+		if (w->status != IBV_WC_SUCCESS || !pace_open(qp, &u->path) ||
 		    !batch_room(b, w->num_sge ? w->num_sge : 1))
 			return;
-		if (w->drop) {
+		if (u->drop) {
 			/* C10-93.1.1: no packet, and no error either. */
 			explain(qp, "datagram of %u bytes is longer than the MTU of %u and is not sent",
 				w->length, qp->mtu);
@@ -44,25 +59,19 @@ void ud_tx(struct roce_qp *qp, struct roce_batch *b)
 		}
 		p = batch_open(b);
 		if (w->flags & IBV_SEND_INLINE && w->length)
-			batch_bytes(b, p, wqe_data(qp, w), w->length);
+			batch_bytes(b, p, qp_wqe_data(&qp->base.sq, w),
+				    w->length);
 		else
-			err = batch_gather(qp, b, p, sge, w->num_sge, 0,
-					   w->length, &bad);
-		if (err == -EFAULT)
-			explain(qp, "SGE %u of work request 0x%llx: lkey 0x%08x does not cover [0x%llx, +%u) in this PD",
-				bad, (unsigned long long)w->wr_id,
-				sge[bad].lkey,
-				(unsigned long long)sge[bad].addr,
-				sge[bad].length);
+			err = batch_gather(qp, b, p, w, 0, w->length);
 		if (err) {
 			w->status = IBV_WC_LOC_PROT_ERR;
 			return; /* roce_tx_done() completes it in its turn */
 		}
-		batch_push(b, p, &h, wqe_path(w), qp->seed);
-		pace_charge(qp, wqe_path(w), w->length);
+		batch_push(b, p, &h, &u->path, qp->seed);
+		pace_charge(qp, &u->path, w->length);
 next:
-		r->nxt_psn = r->end_psn = psn_add(w->first_psn, 1);
-		qp->sq.nxt++;
+		r->nxt_psn = r->end_psn = psn_add(u->roce.first_psn, 1);
+		qp->base.sq.nxt++;
 	}
 }
 
@@ -92,30 +101,31 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 	};
 
 	/* 9.6.1.6, 9.8.3: a wrong Q_Key or no receive, and it is dropped. */
-	if (pkt->h.qkey != qp->attr.qkey || pkt->len > qp->mtu) {
-		explain(qp, "datagram dropped: its Q_Key 0x%08x is not ours, 0x%08x, or its %zu bytes are over the MTU",
-			pkt->h.qkey, qp->attr.qkey, pkt->len);
-		qp_drop(qp, ROCE_DROP_QKEY);
+	if (pkt->h.qkey != qp->base.attr.qkey || pkt->len > qp->mtu) {
+		explain(qp,
+			"datagram dropped: its Q_Key 0x%08x is not ours, 0x%08x, or its %zu bytes are over the MTU",
+			pkt->h.qkey, qp->base.attr.qkey, pkt->len);
+		roce_drop(qp, ROCE_DROP_QKEY);
 		return;
 	}
-	err = recv_take(qp, wc.byte_len, &recv);
+	err = qp_recv_take(&qp->base, wc.byte_len, &recv);
 	if (err == -EMSGSIZE) {
 		/* Class D (9.9.3): not there, and the receive waits on. */
 		explain(qp, "datagram dropped: %zu bytes and 40 of GRH do not fit the receive that was posted: post larger ones",
 			pkt->len);
-		qp_drop(qp, ROCE_DROP_QKEY);
+		roce_drop(qp, ROCE_DROP_QKEY);
 		return;
 	}
 	if (err) {
 		explain(qp, "datagram dropped: no receive was posted");
-		qp_drop(qp, ROCE_DROP_NO_RECV);
+		roce_drop(qp, ROCE_DROP_NO_RECV);
 		return;
 	}
-	err = mem_scatter(qp, recv.pd, recv.sge, recv.num_sge, 0,
-			  pkt->grh ? pkt->grh : no_grh, GRH_LEN, &bad);
+	err = qp_scatter(&qp->base, recv.pd, recv.sge, recv.num_sge, 0,
+			 pkt->grh ? pkt->grh : no_grh, GRH_LEN, &bad);
 	if (!err)
-		err = mem_scatter(qp, recv.pd, recv.sge, recv.num_sge, GRH_LEN,
-				  pkt->payload, pkt->len, &bad);
+		err = qp_scatter(&qp->base, recv.pd, recv.sge, recv.num_sge,
+				 GRH_LEN, pkt->payload, pkt->len, &bad);
 	if (err == -EFAULT)
 		explain(qp, "SGE %u of receive 0x%llx: lkey 0x%08x does not allow local writes",
 			bad, (unsigned long long)recv.wr_id,
@@ -126,7 +136,7 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		wc.wc_flags |= IBV_WC_WITH_IMM;
 		wc.imm_data = pkt->h.imm;
 	}
-	recv_complete(qp, &recv, &wc, pkt->h.solicited);
+	roce_recv_complete(qp, &recv, &wc, pkt->h.solicited);
 	if (wc.status != IBV_WC_SUCCESS)
-		qp_to_err(qp);
+		roce_to_err(qp);
 }

@@ -70,7 +70,7 @@ static void start(struct end *e, bool wire, int i)
 
 static void fill(uint32_t qpn, size_t n, size_t payload)
 {
-	batch.n = batch.niov = 0;
+	batch.n = batch.data.n = 0;
 	for (size_t i = 0; i < n; i++) {
 		struct roce_pkt *p = &batch.pkt[batch.n++];
 		struct roce_hdr h = { .opcode = ROCE_RC | ROCE_SEND_MIDDLE,
@@ -78,11 +78,11 @@ static void fill(uint32_t qpn, size_t n, size_t payload)
 				      .psn = (uint32_t)i };
 
 		*p = (struct roce_pkt){ .path = &path,
-					.iov = (uint32_t)batch.niov,
+					.iov = (uint32_t)batch.data.n,
 					.niov = 1,
 					.payload = (uint16_t)payload };
 		roce_pkt_headers(p, &h);
-		batch.iov[batch.niov++] = (struct iovec){ data[i], payload };
+		batch.data.iov[batch.data.n++] = (struct iovec){ data[i], payload };
 	}
 }
 

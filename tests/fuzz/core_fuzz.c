@@ -97,7 +97,7 @@ static void fuzz_packet(struct input *in, struct sim_qp *q)
 	/* Were the QP gone, it would answer what is old, in one packet. */
 	if (roce_timewait_init(&gone, q->qp) &&
 	    roce_timewait_rx(&gone, &rx, &b, q->node->sim->now))
-		assert(b.n <= 1 && !b.niov &&
+		assert(b.n <= 1 && !b.data.n &&
 		       psn_diff(rx.h.psn, attr.rq_psn) < 0);
 	roce_rx(q->qp, &rx, q->node->sim->now);
 	sim_pull(q);

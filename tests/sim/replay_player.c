@@ -8,7 +8,7 @@
 
 struct player *P;
 
-static int env_complete(struct roce_qp *qp, void *cq, const struct ibv_wc *wc,
+static int env_complete(struct qp *qp, void *cq, const struct ibv_wc *wc,
 			bool solicited)
 {
 	(void)qp;
@@ -23,13 +23,13 @@ static int env_complete(struct roce_qp *qp, void *cq, const struct ibv_wc *wc,
 	return 0;
 }
 
-static void env_event(struct roce_qp *qp, enum ibv_event_type type)
+static void env_event(struct qp *qp, enum ibv_event_type type)
 {
 	(void)qp;
 	(void)type;
 }
 
-static int env_invalidate(struct roce_qp *qp, uint32_t rkey)
+static int env_invalidate(struct qp *qp, uint32_t rkey)
 {
 	(void)qp;
 	for (size_t i = 0; i < P->nregions; i++)
@@ -63,7 +63,7 @@ struct roce_path path_of(const union ibv_gid *us, const union ibv_gid *them)
 
 void player_new(const struct player_opts *o)
 {
-	struct roce_qp_init init = {
+	struct qp_init init = {
 		.qpn = o->qpn, .pd = 1, .type = o->type,
 		.send_cq = &P, .recv_cq = NULL, .sq_sig_all = true,
 		.cap = { MAX_WRS, MAX_WRS, 1, 1, 0 },
@@ -85,8 +85,8 @@ void player_new(const struct player_opts *o)
 	mem = calloc(4 * MAX_REGIONS, sizeof(*mem));
 	keys_init(&P->keys, mem, 4 * MAX_REGIONS, (uint64_t[]){ 7, 7 });
 	P->env = (struct roce_env){
-		.keys = &P->keys, .complete = env_complete,
-		.event = env_event, .invalidate = env_invalidate,
+		.base.keys = &P->keys, .base.complete = env_complete,
+		.base.event = env_event, .base.invalidate = env_invalidate,
 	};
 	P->now = 1000000000;
 	P->mtu = o->mtu;
@@ -94,7 +94,7 @@ void player_new(const struct player_opts *o)
 	struct region rq = { .mem = P->rq_mem, .end = RQ_BYTES };
 	add_key(&rq, (uintptr_t)P->rq_mem);
 	P->pd_lkey = rq.lkey;
-	init.env = &P->env;
+	init.env = &P->env.base;
 	assert_int_equal(roce_qp_create(&P->qp, &init), 0);
 	for (a.path_mtu = IBV_MTU_256; 128u << a.path_mtu < o->mtu;
 	     a.path_mtu++)
@@ -179,7 +179,7 @@ void pull(void)
 			k->hdr_len = p->hdr_len;
 			memcpy(k->hdr, p->hdr, p->hdr_len);
 			for (uint32_t v = 0; v < p->niov; v++) {
-				struct iovec *io = &b.iov[p->iov + v];
+				struct iovec *io = &b.data.iov[p->iov + v];
 
 				memcpy(k->data + k->len, io->iov_base,
 				       io->iov_len);
@@ -267,6 +267,6 @@ void post_one_recv(size_t *posted)
 
 	if (*posted > P->nrecv)
 		return; /* still there: what it was for came to nothing */
-	assert_int_equal(roce_post_recv(P->qp, &wr), 0);
+	assert_int_equal(qp_post_recv(roce_qp_base(P->qp), &wr), 0);
 	++*posted;
 }

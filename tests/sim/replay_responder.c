@@ -134,7 +134,7 @@ static bool provide_receive(const struct stream *r, size_t at,
 		return true;
 	if (p->flags & ROCE_F_SEND && (len = short_receive(r, at, s)))
 		sge.length = len;
-	assert_int_equal(roce_post_recv(P->qp, &wr), 0);
+	assert_int_equal(qp_post_recv(roce_qp_base(P->qp), &wr), 0);
 	++*posted;
 	return true;
 }

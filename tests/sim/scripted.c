@@ -193,7 +193,7 @@ bool drop_all(struct sim *s, const struct roce_hdr *h, int from)
 
 uint64_t drops[ROCE_DROPS];
 
-void count_drops(struct roce_qp *qp, enum roce_drop why)
+void count_drops(struct qp *qp, enum roce_drop why)
 {
 	(void)qp;
 	assert_in_range(why, 0, ROCE_DROPS - 1);

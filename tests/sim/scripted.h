@@ -79,6 +79,6 @@ void answer(struct pair *p, uint32_t psn, uint8_t syndrome, uint32_t msn);
 
 /* For env.dropped: counts by reason why packets do nothing. */
 extern uint64_t drops[ROCE_DROPS];
-void count_drops(struct roce_qp *qp, enum roce_drop why);
+void count_drops(struct qp *qp, enum roce_drop why);
 
 #endif

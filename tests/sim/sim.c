@@ -42,7 +42,7 @@ bool sim_chance(struct sim_rng *r, double p)
 
 /* ---- the environment --------------------------------------------------- */
 
-static int env_complete(struct roce_qp *qp, void *cq, const struct ibv_wc *wc,
+static int env_complete(struct qp *qp, void *cq, const struct ibv_wc *wc,
 			bool solicited)
 {
 	struct sim_wcs *w = cq;
@@ -54,17 +54,17 @@ static int env_complete(struct roce_qp *qp, void *cq, const struct ibv_wc *wc,
 	return 0;
 }
 
-static int env_srq_take(struct roce_qp *qp, void *srq, uint64_t room,
+static int env_srq_take(struct qp *qp, void *srq, uint64_t room,
 			struct qp_recv *out)
 {
 	(void)qp;
 	return qp_rq_take(srq, room, out);
 }
 
-static int env_xrc_take(struct roce_qp *qp, uint32_t srqn,
+static int env_xrc_take(struct qp *qp, uint32_t srqn,
 			struct qp_recv *out)
 {
-	struct sim_qp *q = roce_qp_owner(qp);
+	struct sim_qp *q = qp->owner;
 
 	if (srqn != SIM_XRC_SRQN)
 		return -ENOENT;
@@ -74,7 +74,7 @@ static int env_xrc_take(struct roce_qp *qp, uint32_t srqn,
 	return 0;
 }
 
-static int env_xrc_pd(struct roce_qp *qp, uint32_t srqn, uint32_t *pd)
+static int env_xrc_pd(struct qp *qp, uint32_t srqn, uint32_t *pd)
 {
 	(void)qp;
 	*pd = 1;
@@ -82,14 +82,14 @@ static int env_xrc_pd(struct roce_qp *qp, uint32_t srqn, uint32_t *pd)
 }
 
 /* Windows, in short: one region, of everybody's, and no counting. */
-static int env_bind(struct roce_qp *qp, const struct qp_bind *b)
+static int env_bind(struct qp *qp, const struct qp_bind *b)
 {
-	struct sim_qp *q = roce_qp_owner(qp);
+	struct sim_qp *q = qp->owner;
 	uint32_t slot = keys_slot(&q->node->keys, b->rkey);
 	const struct key_entry e = {
 		.access = b->access,
 		.pd = 1,
-		.qpn = roce_qp_num(qp),
+		.qpn = qp->qpn,
 		.kind = KEY_MW2,
 		.iova = b->addr,
 		.addr = b->addr,
@@ -105,13 +105,13 @@ static int env_bind(struct roce_qp *qp, const struct qp_bind *b)
 	return 0;
 }
 
-static int env_invalidate(struct roce_qp *qp, uint32_t rkey)
+static int env_invalidate(struct qp *qp, uint32_t rkey)
 {
-	struct sim_qp *q = roce_qp_owner(qp);
+	struct sim_qp *q = qp->owner;
 	uint32_t slot = keys_slot(&q->node->keys, rkey);
 
 	if (!sim_mw_bound(q->node, rkey) ||
-	    q->node->keys.entry[slot].qpn != roce_qp_num(qp))
+	    q->node->keys.entry[slot].qpn != qp->qpn)
 		return -EACCES;
 	keys_kill(&q->node->keys, slot);
 	return 0;
@@ -138,22 +138,22 @@ bool sim_mw_bound(struct sim_node *n, uint32_t rkey)
 	return bound;
 }
 
-static void env_event(struct roce_qp *qp, enum ibv_event_type type)
+static void env_event(struct qp *qp, enum ibv_event_type type)
 {
-	struct sim_qp *q = roce_qp_owner(qp);
+	struct sim_qp *q = qp->owner;
 
 	q->events |= 1u << type;
 }
 
-static void env_explain(struct roce_qp *qp, const char *fmt, ...)
+static void env_explain(struct qp *qp, const char *fmt, ...)
 {
-	struct sim_qp *q = roce_qp_owner(qp);
+	struct sim_qp *q = qp->owner;
 	va_list ap;
 
 	if (!q->node->sim->verbose)
 		return;
 	va_start(ap, fmt);
-	fprintf(stderr, "QP %#x: ", roce_qp_num(qp));
+	fprintf(stderr, "QP %#x: ", qp->qpn);
 	vfprintf(stderr, fmt, ap);
 	fputc('\n', stderr);
 	va_end(ap);
@@ -187,15 +187,15 @@ static void node_init(struct sim *s, int i)
 	n->lkey = atomic_load(&mem[n->slot].lkey);
 	n->rkey = atomic_load(&mem[n->slot].rkey);
 	n->env = (struct roce_env){
-		.keys = &n->keys,
-		.complete = env_complete,
-		.srq_take = env_srq_take,
+		.base.keys = &n->keys,
+		.base.complete = env_complete,
+		.base.srq_take = env_srq_take,
 		.xrc_srq_take = env_xrc_take,
 		.xrc_pd = env_xrc_pd,
-		.bind_mw = env_bind,
-		.invalidate = env_invalidate,
-		.event = env_event,
-		.explain = env_explain,
+		.base.bind_mw = env_bind,
+		.base.invalidate = env_invalidate,
+		.base.event = env_event,
+		.base.explain = env_explain,
 	};
 	n->next_qpn = 0x1000u * (uint32_t)(i + 1);
 	qp_rq_init(&n->srq, 1024, 4, 1, NULL);
@@ -241,8 +241,8 @@ struct sim_qp *sim_qp_new(struct sim *s, int node, const struct sim_qp_opts *o)
 {
 	struct sim_node *n = &s->node[node];
 	struct sim_qp *q = &n->qp[n->nqp++];
-	struct roce_qp_init init = {
-		.env = &n->env,
+	struct qp_init init = {
+		.env = &n->env.base,
 		.owner = q,
 		.qpn = n->next_qpn++,
 		.pd = 1,
@@ -350,8 +350,8 @@ void sim_connect(struct sim_qp *a, struct sim_qp *b,
 void sim_qp_move(struct sim_qp *q)
 {
 	struct roce_path path = *roce_qp_path(q->qp);
-	struct roce_qp_init init = {
-		.env = &q->node->env,
+	struct qp_init init = {
+		.env = &q->node->env.base,
 		.owner = q,
 		.qpn = roce_qp_num(q->qp),
 		.type = IBV_QPT_XRC_RECV,
@@ -498,9 +498,9 @@ static void send_packet(struct sim *s, int from, const struct roce_batch *b,
 
 	memcpy(buf, p->hdr, len);
 	for (uint32_t i = 0; i < p->niov; i++) {
-		memcpy(buf + len, b->iov[p->iov + i].iov_base,
-		       b->iov[p->iov + i].iov_len);
-		len += b->iov[p->iov + i].iov_len;
+		memcpy(buf + len, b->data.iov[p->iov + i].iov_base,
+		       b->data.iov[p->iov + i].iov_len);
+		len += b->data.iov[p->iov + i].iov_len;
 	}
 	assert(len == (size_t)p->hdr_len + p->payload);
 	memset(buf + len, 0, p->pad);
@@ -642,7 +642,7 @@ int sim_post_send(struct sim_qp *q, const struct ibv_send_wr *wr)
 
 int sim_post_recv(struct sim_qp *q, const struct ibv_recv_wr *wr)
 {
-	return roce_post_recv(q->qp, wr);
+	return qp_post_recv(roce_qp_base(q->qp), wr);
 }
 
 const struct ibv_wc *sim_poll(struct sim_wcs *w)

@@ -116,7 +116,7 @@ static void dead_peer_exceeds_retries(void **state)
 static enum { READ_ALL, READ_NOTHING, READ_SLOWLY } peer_reads;
 
 /* READ_SLOWLY: there is always more, but what it was when asked is read. */
-static bool peer_unread(struct roce_qp *qp, uint64_t mark[2])
+static bool peer_unread(struct qp *qp, uint64_t mark[2])
 {
 	(void)qp;
 	if (peer_reads == READ_NOTHING ||

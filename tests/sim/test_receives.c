@@ -184,7 +184,7 @@ static void uc_out_of_sequence(void **state)
 }
 
 /* Nothing more fits into b's CQ. */
-static int complete_full(struct roce_qp *qp, void *cq, const struct ibv_wc *wc,
+static int complete_full(struct qp *qp, void *cq, const struct ibv_wc *wc,
 			 bool solicited)
 {
 	(void)qp;
@@ -220,7 +220,7 @@ static void full_cq_acknowledges_nothing(void **state)
 		w->n = 0;
 		b_gets(&p, h);
 		expect(p.b->recv, IBV_WC_SUCCESS);
-		p.b->node->env.complete = complete_full;
+		p.b->node->env.base.complete = complete_full;
 		h.opcode = ops[i] == IBV_WR_SEND ? ROCE_SEND_ONLY :
 						   ROCE_WRITE_ONLY_IMM;
 		h.psn = psn_add(h.psn, 1);

@@ -60,7 +60,7 @@ static bool acked_after(struct pair *p, const struct roce_rx *rx,
 		return false;
 	}
 	assert_int_equal(b.n, 1);
-	assert_int_equal(b.niov + b.nheld + b.pkt[0].payload, 0);
+	assert_int_equal(b.data.n + b.data.nkeys + b.pkt[0].payload, 0);
 	assert_true(roce_decode(&h, b.pkt[0].hdr, b.pkt[0].hdr_len) > 0);
 	assert_int_equal(h.opcode, ROCE_ACK);
 	assert_int_equal(h.dest_qpn, roce_qp_num(p->a->qp));

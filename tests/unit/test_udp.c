@@ -157,17 +157,17 @@ static void batch_add(struct roce_batch *b, const struct roce_path *path,
 	*p = (struct roce_pkt){
 		.path = path,
 		.hash = qpn,
-		.iov = (uint32_t)b->niov,
+		.iov = (uint32_t)b->data.n,
 		.payload = (uint16_t)payload,
 	};
 	roce_pkt_headers(p, &h);
 	if (payload > 10) { /* in two pieces */
-		b->iov[b->niov++] = (struct iovec){ data[b->n], 10 };
-		b->iov[b->niov++] =
+		b->data.iov[b->data.n++] = (struct iovec){ data[b->n], 10 };
+		b->data.iov[b->data.n++] =
 			(struct iovec){ data[b->n] + 10, payload - 10 };
 		p->niov = 2;
 	} else if (payload) {
-		b->iov[b->niov++] = (struct iovec){ data[b->n], payload };
+		b->data.iov[b->data.n++] = (struct iovec){ data[b->n], payload };
 		p->niov = 1;
 	}
 	b->n++;
@@ -216,7 +216,7 @@ static void node_send(struct node *from, struct node *to,
 	int err;
 
 	while (done < count && clock_ns() < end) {
-		b.n = b.niov = 0;
+		b.n = b.data.n = 0;
 		while (b.n < ROCE_BATCH && done + b.n < count)
 			batch_add(&b, path, qpn, opcode, (uint32_t)(done + b.n),
 				  payload);
@@ -353,7 +353,7 @@ static void wire_format_of_a_run(void **state)
 	node_start(&n, &direct);
 	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	assert_int_equal(bind(fd, (struct sockaddr *)&sin, sizeof(sin)), 0);
-	b.n = b.niov = 0;
+	b.n = b.data.n = 0;
 	for (uint32_t i = 0; i < 30; i++) /* 3 runs: 14, a short one ends it */
 		batch_add(&b, &path, 0x123456, RC_MIDDLE, i,
 			  i == 13  ? 700
@@ -443,7 +443,7 @@ static void headers_of_ip(void **state)
 			path[v6].tclass = (uint8_t)(i & 1 ? 0xb9 : 0);
 			path[v6].hop_limit = (uint8_t)(i & 2 ? 17 : 64);
 			path[v6].flow_label = i & 4 ? 0xf4321 - i : 0;
-			b.n = b.niov = 0;
+			b.n = b.data.n = 0;
 			batch_add(&b, &path[v6], 0x123456, RC_MIDDLE, i, 256);
 			b.pkt[0].hash = i % 4;
 			assert_int_equal(udp_send(n.u, &b, &err), 1);
@@ -506,7 +506,7 @@ static void leased_flow_labels(void **state)
 	node_start(&n, &direct);
 	path.flow_label = 0x54321;
 	for (uint32_t i = 0; i < 2; i++) {
-		b.n = b.niov = 0;
+		b.n = b.data.n = 0;
 		for (uint32_t k = 0; k < 3; k++)
 			batch_add(&b, &path, 0x123456, RC_MIDDLE, i, 256);
 		assert_int_equal(udp_send(n.u, &b, &err), 3);
@@ -902,7 +902,7 @@ static void mixed_batch(void **state)
 	node_start(&c, &wire);
 	node_bind(&b, "127.0.0.2");
 	node_bind(&c, "127.0.0.3");
-	batch.n = batch.niov = 0;
+	batch.n = batch.data.n = 0;
 	for (uint32_t i = 0; i < 60; i++)
 		batch_add(&batch, i % 3 ? &to_b : &to_c, i % 3 ? b.qpn : c.qpn,
 			  RC_MIDDLE, i / 3 * 2 + i % 3, i % 5 ? 512 : 99);
@@ -935,7 +935,7 @@ static void no_overrun(const struct udp_config *cfg, size_t payload)
 	node_start(&y, &small);
 	node_bind(&y, "127.0.0.2");
 	while (sent < 3000) {
-		b.n = b.niov = 0;
+		b.n = b.data.n = 0;
 		while (b.n < ROCE_BATCH)
 			batch_add(&b, &path, y.qpn, RC_MIDDLE,
 				  (uint32_t)(sent + b.n), payload);
@@ -945,7 +945,7 @@ static void no_overrun(const struct udp_config *cfg, size_t payload)
 		if (n < b.n) {
 			refused++;
 			/* An ACK does not wait behind the data. */
-			b.n = b.niov = 0;
+			b.n = b.data.n = 0;
 			batch_add(&b, &path, y.qpn, ROCE_ACK, sent++, 0);
 			assert_int_equal(udp_send(x.u, &b, &err), 1);
 			udp_poll(y.u, 7, rx, &y);
@@ -1077,7 +1077,7 @@ static void a_wrong_backlog_heals(void **state)
 	assert_int_equal(registry_backlog(y.r), 0);
 	/* Sleeping receiver: it is woken before anything is sent. */
 	assert_true(registry_charge(x.r, registry_slot(y.r), 1 << 30));
-	b.n = b.niov = 0;
+	b.n = b.data.n = 0;
 	batch_add(&b, &path, y.qpn, RC_MIDDLE, 0, 64);
 	end = clock_ns() + 5000000000u;
 	while (!readable(&y) && clock_ns() < end)
@@ -1113,7 +1113,7 @@ static void killed_receiver_blocks_nobody(void **state)
 	assert_true(wait_for(&s->ready, 1));
 	kill(pid, SIGSTOP);
 	for (int i = 0; i < 100 && n == 64; i++) {
-		b.n = b.niov = 0;
+		b.n = b.data.n = 0;
 		while (b.n < ROCE_BATCH)
 			batch_add(&b, &path, s->qpn, RC_MIDDLE, (uint32_t)b.n,
 				  1024);
@@ -1898,16 +1898,16 @@ static void bad_memory_ends_a_batch(void **state)
 	node_start(&x, &direct);
 	node_start(&y, &direct);
 	node_bind(&y, "127.0.0.2");
-	b.n = b.niov = 0;
+	b.n = b.data.n = 0;
 	for (uint32_t i = 0; i < 9; i++)
 		batch_add(&b, &path, y.qpn, RC_MIDDLE, i, 100);
-	b.iov[b.pkt[4].iov].iov_base =
+	b.data.iov[b.pkt[4].iov].iov_base =
 		mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_int_equal(udp_send(x.u, &b, &err), 4);
 	assert_int_equal(err, EFAULT);
 	y.any_order = true;
 	node_expect(&y, 4);
-	munmap(b.iov[b.pkt[4].iov].iov_base, 4096);
+	munmap(b.data.iov[b.pkt[4].iov].iov_base, 4096);
 	assert_int_equal(udp_stats(x.u)->tx_pkts, 4);
 	assert_int_equal(registry_backlog(y.r), 0);
 	node_stop(&x);
@@ -1923,7 +1923,7 @@ static void unreachable_places_are_lost_and_said(void **state)
 
 	(void)state;
 	node_start(&x, &direct);
-	b.n = b.niov = 0;
+	b.n = b.data.n = 0;
 	for (uint32_t i = 0; i < 3; i++)
 		batch_add(&b, &path, 5, RC_MIDDLE, i, 100);
 	assert_int_equal(udp_send(x.u, &b, &err), 3);
@@ -2095,7 +2095,7 @@ static void another_host(void **state)
 
 	/* Larger than the cable takes: lost, the others are not. */
 	for (int i = 0; i < 2; i++) {
-		b.n = b.niov = 0;
+		b.n = b.data.n = 0;
 		for (uint32_t k = 0; k < 10; k++)
 			batch_add(&b, i ? &path6 : &path, s->qpn, RC_MIDDLE, k,
 				  k < 4 ? 2048 : 1024);

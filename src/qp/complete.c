@@ -1,0 +1,98 @@
+/*
+ * complete.c - work requests out of the queues: completions and flushing
+ */
+#include "qp.h"
+
+static enum ibv_wc_opcode send_wc_opcode(const struct qp_wqe *w)
+{
+	switch (w->opcode) {
+	case IBV_WR_RDMA_WRITE:
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		return IBV_WC_RDMA_WRITE;
+	case IBV_WR_RDMA_READ:
+		return IBV_WC_RDMA_READ;
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+		return IBV_WC_COMP_SWAP;
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		return IBV_WC_FETCH_ADD;
+	case IBV_WR_ATOMIC_WRITE:
+		return IBV_WC_ATOMIC_WRITE;
+	case IBV_WR_LOCAL_INV:
+		return IBV_WC_LOCAL_INV;
+	case IBV_WR_BIND_MW:
+		return IBV_WC_BIND_MW;
+	default:
+		return IBV_WC_SEND;
+	}
+}
+
+bool qp_sq_complete(struct qp *qp, enum ibv_wc_status status)
+{
+	struct qp_sq *sq = &qp->sq;
+	struct qp_wqe *w = qp_sq_slot(sq, sq->head);
+	struct ibv_wc wc = {
+		.wr_id = w->wr_id,
+		.status = status,
+		.opcode = send_wc_opcode(w),
+		.byte_len = w->length,
+		.qp_num = qp->qpn,
+	};
+
+	if (sq->nxt == sq->head)
+		sq->nxt++;
+	sq->head++;
+	if (status == IBV_WC_SUCCESS && !qp->sq_sig_all &&
+	    !(w->flags & IBV_SEND_SIGNALED))
+		return true;
+	return qp->env->complete(qp, qp->send_cq, &wc, false) == 0;
+}
+
+bool qp_recv_complete(struct qp *qp, const struct qp_recv *r, struct ibv_wc *wc,
+		      bool solicited)
+{
+	wc->wr_id = r->wr_id;
+	wc->qp_num = qp->qpn;
+	return !qp->env->complete(qp, r->cq ? r->cq : qp->recv_cq, wc,
+				  solicited);
+}
+
+int qp_recv_take(struct qp *qp, uint64_t room, struct qp_recv *out)
+{
+	return qp->srq ? qp->env->srq_take(qp, qp->srq, room, out) :
+			 qp_rq_take(&qp->rq, room, out);
+}
+
+void qp_flush_sq(struct qp *qp)
+{
+	while (qp->sq.head != qp->sq.tail)
+		qp_sq_complete(qp, IBV_WC_WR_FLUSH_ERR);
+	qp->sq.nxt = qp->sq.head;
+}
+
+static void flush_recv(struct qp *qp, const struct qp_recv *r)
+{
+	struct ibv_wc wc = {
+		.status = IBV_WC_WR_FLUSH_ERR,
+		.opcode = IBV_WC_RECV,
+	};
+
+	qp_recv_complete(qp, r, &wc, false);
+}
+
+void qp_flush_rq(struct qp *qp)
+{
+	struct qp_recv r;
+
+	if (qp->recv_valid) {
+		qp->recv_valid = false;
+		flush_recv(qp, &qp->recv);
+	}
+	if (qp->type == IBV_QPT_XRC_SEND)
+		return;
+	if (qp->srq || qp->type == IBV_QPT_XRC_RECV) {
+		qp->env->event(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
+		return;
+	}
+	while (!qp_rq_take(&qp->rq, 0, &r))
+		flush_recv(qp, &r);
+}

@@ -1,0 +1,232 @@
+/*
+ * memory.c - the way between work requests and memory
+ *
+ * Every access looks its key up again, so a region that is deregistered in
+ * mid-message stops the message, not the process.
+ */
+#include "qp.h"
+
+#include "base/bytes.h"
+
+#include <errno.h>
+#include <string.h>
+
+static int gone(struct qp *qp, const void *p, size_t len)
+{
+	qp_explain(
+		qp,
+		"memory at [0x%llx, +%zu) is not there any more: unmapped, or behind the end of its file, since it was registered; deregister it first",
+		(unsigned long long)(uintptr_t)p, len);
+	return -ENXIO;
+}
+
+int qp_access(struct qp *qp, void (*fn)(void *), void *arg, const void *p,
+	      size_t len)
+{
+	if (!qp->env->guarded) {
+		fn(arg);
+		return 0;
+	}
+	return qp->env->guarded(fn, arg, p, len) ? gone(qp, p, len) : 0;
+}
+
+struct copy {
+	uint8_t *dst;
+	const uint8_t *src;
+	size_t len;
+};
+
+/*
+ * Programs spin on the last byte of a message and then read all of it, so the
+ * last bytes are stored last.
+ */
+static void copy_run(void *arg)
+{
+	const struct copy *c = arg;
+	size_t tail = c->len < 8 ? c->len : 8, first = c->len - tail;
+
+	memcpy(c->dst, c->src, first);
+	atomic_thread_fence(memory_order_release);
+	memcpy(c->dst + first, c->src + first, tail);
+}
+
+int qp_store(struct qp *qp, const struct key_entry *e, void *dst,
+	     const uint8_t *src, size_t len)
+{
+	struct copy c = { dst, src, len };
+
+	if (e->kind == KEY_NULL)
+		return 0;
+	if (e->access & IBV_ACCESS_ON_DEMAND)
+		return qp->env->odp_store(dst, src, len) ? gone(qp, dst, len) :
+							   0;
+	return qp_access(qp, copy_run, &c, dst, len);
+}
+
+int qp_touch(struct qp *qp, const struct key_entry *e, const void *p,
+	     size_t len, bool write)
+{
+	if (!(e->access & IBV_ACCESS_ON_DEMAND) && !qp->doubt)
+		return 0;
+	return qp->env->odp_touch(p, len, write) ? gone(qp, p, len) : 0;
+}
+
+/* One more piece; the key is kept already. */
+static int piece(struct qp *qp, struct qp_pieces *to, const struct key_entry *e,
+		 uint32_t pd, uint64_t va, uint32_t len, uint32_t access)
+{
+	static const uint8_t zeros[QP_PIECE_MAX];
+	void *addr;
+	int err = 0;
+
+	if (!key_covers(e, pd, va, len, access, &addr))
+		return -EFAULT;
+	if (e->kind == KEY_NULL)
+		addr = (void *)(uintptr_t)zeros;
+	else
+		err = qp_touch(qp, e, addr, len, false);
+	if (!err)
+		to->iov[to->n++] = (struct iovec){ addr, len };
+	return err;
+}
+
+static struct key_entry *last_key(const struct qp_pieces *p)
+{
+	return p->nkeys ? p->key[p->nkeys - 1] : NULL;
+}
+
+static struct key_entry *keep(struct qp_pieces *p, struct key_entry *e)
+{
+	if (e)
+		p->key[p->nkeys++] = e;
+	return e;
+}
+
+void qp_pieces_put(struct qp_pieces *p)
+{
+	for (size_t i = 0; i < p->nkeys; i++)
+		keys_put(p->key[i]);
+	p->n = p->nkeys = 0;
+}
+
+int qp_gather(struct qp *qp, struct qp_pieces *to, const struct ibv_sge *sge,
+	      uint32_t num_sge, uint64_t offset, uint32_t len, uint32_t *bad)
+{
+	for (uint32_t i = 0; i < num_sge && len; i++) {
+		struct key_entry *e = last_key(to);
+		uint32_t n;
+		int err;
+
+		if (offset >= sge[i].length) {
+			offset -= sge[i].length;
+			continue;
+		}
+		*bad = i;
+		n = min_u32(len, sge[i].length - (uint32_t)offset);
+		/* A long message is one region: look it up once. */
+		if (!e ||
+		    atomic_load_explicit(&e->lkey, memory_order_relaxed) !=
+			    sge[i].lkey)
+			e = keep(to, keys_get_local(qp->env->keys, sge[i].lkey,
+						    &qp->lkey_hint));
+		err = e ? piece(qp, to, e, qp->pd, sge[i].addr + offset, n, 0) :
+			  -EFAULT;
+		if (err)
+			return err;
+		len -= n;
+		offset = 0;
+	}
+	return len ? -EFAULT : 0;
+}
+
+/* What a remote key may do for this QP besides what its region allows. */
+static bool remote_allowed(const struct qp *qp, const struct key_entry *e)
+{
+	return e->kind != KEY_MW2 || e->qpn == qp->qpn;
+}
+
+int qp_gather_remote(struct qp *qp, struct qp_pieces *to, uint32_t pd,
+		     uint32_t rkey, uint64_t va, uint32_t len)
+{
+	struct key_entry *e = last_key(to);
+
+	if (!len)
+		return 0;
+	if (!e || atomic_load_explicit(&e->rkey, memory_order_relaxed) != rkey)
+		e = keep(to,
+			 keys_get_remote(qp->env->keys, rkey, &qp->rkey_hint));
+	if (!e || !remote_allowed(qp, e))
+		return -EFAULT;
+	return piece(qp, to, e, pd, va, len, IBV_ACCESS_REMOTE_READ);
+}
+
+int qp_load8(struct qp *qp, const struct ibv_sge *sge, uint64_t *v)
+{
+	struct key_entry *e =
+		keys_get_local(qp->env->keys, sge->lkey, &qp->lkey_hint);
+	struct copy c = { .dst = (uint8_t *)v, .len = 8 };
+	int err = -EFAULT;
+	void *p;
+
+	if (!e)
+		return err;
+	if (key_covers(e, qp->pd, sge->addr, 8, 0, &p))
+		err = e->kind == KEY_NULL ? 0 : qp_touch(qp, e, p, 8, false);
+	*v = 0;
+	if (!err && e->kind != KEY_NULL) {
+		c.src = p;
+		err = qp_access(qp, copy_run, &c, p, 8);
+	}
+	keys_put(e);
+	return err;
+}
+
+int qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
+	       uint32_t num_sge, uint64_t offset, const uint8_t *data,
+	       size_t len, uint32_t *bad)
+{
+	for (uint32_t i = 0; i < num_sge && len; i++) {
+		struct key_entry *e;
+		void *addr;
+		size_t n;
+		int err;
+
+		if (offset >= sge[i].length) {
+			offset -= sge[i].length;
+			continue;
+		}
+		*bad = i;
+		n = sge[i].length - (size_t)offset;
+		if (n > len)
+			n = len;
+		e = keys_get_local(qp->env->keys, sge[i].lkey, &qp->lkey_hint);
+		if (!e)
+			return -EFAULT;
+		err = key_covers(e, pd, sge[i].addr + offset, n,
+				 IBV_ACCESS_LOCAL_WRITE, &addr) ?
+			      qp_store(qp, e, addr, data, n) :
+			      -EFAULT;
+		keys_put(e);
+		if (err)
+			return err;
+		data += n;
+		len -= n;
+		offset = 0;
+	}
+	return len ? -EFAULT : 0;
+}
+
+struct key_entry *qp_remote(struct qp *qp, uint32_t pd, uint32_t rkey,
+			    uint64_t va, uint64_t len, uint32_t access,
+			    void **p)
+{
+	struct key_entry *e =
+		keys_get_remote(qp->env->keys, rkey, &qp->rkey_hint);
+
+	if (!e)
+		return NULL;
+	if (remote_allowed(qp, e) && key_covers(e, pd, va, len, access, p))
+		return e;
+	keys_put(e);
+	return NULL;
+}

@@ -1,0 +1,270 @@
+/*
+ * post.c - work requests into the queues
+ *
+ * Only what cannot be put into a WQE is refused here. Whether the request can
+ * be carried out is for its completion to say, as with hardware: what is found
+ * wrong is left in the WQE, which fails when its turn comes.
+ */
+#include "qp.h"
+
+#include "base/bytes.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum {
+	T_RC = 1 << 0 | 1 << 3 /* and XRC_SEND */,
+	T_UC = 1 << 1,
+	T_UD = 1 << 2
+};
+
+/* On which services an opcode exists (ibv_post_send(3)). */
+static const uint8_t opcode_services[] = {
+	[IBV_WR_RDMA_WRITE] = T_RC | T_UC,
+	[IBV_WR_RDMA_WRITE_WITH_IMM] = T_RC | T_UC,
+	[IBV_WR_SEND] = T_RC | T_UC | T_UD,
+	[IBV_WR_SEND_WITH_IMM] = T_RC | T_UC | T_UD,
+	[IBV_WR_RDMA_READ] = T_RC,
+	[IBV_WR_ATOMIC_CMP_AND_SWP] = T_RC,
+	[IBV_WR_ATOMIC_FETCH_AND_ADD] = T_RC,
+	[IBV_WR_LOCAL_INV] = T_RC | T_UC,
+	[IBV_WR_BIND_MW] = T_RC | T_UC,
+	[IBV_WR_SEND_WITH_INV] = T_RC,
+	[IBV_WR_ATOMIC_WRITE] = T_RC,
+};
+
+/* Whether the QP's service has the operation. */
+static bool is_offered(const struct qp *qp, enum ibv_wr_opcode opcode)
+{
+	return opcode_services[opcode] & 1u << qp_type_column(qp);
+}
+
+static int check_send(const struct qp *qp, const struct ibv_send_wr *wr)
+{
+	unsigned flags = IBV_SEND_FENCE | IBV_SEND_SIGNALED |
+			 IBV_SEND_SOLICITED | IBV_SEND_INLINE;
+
+	if (qp->type == IBV_QPT_XRC_RECV ||
+	    (unsigned)wr->opcode >= ARRAY_SIZE(opcode_services) ||
+	    !opcode_services[wr->opcode])
+		return -EINVAL;
+	if (wr->opcode == IBV_WR_LOCAL_INV &&
+	    (!qp->env->invalidate || !is_offered(qp, wr->opcode)))
+		return -EINVAL;
+	if (wr->opcode == IBV_WR_BIND_MW &&
+	    (!qp->env->bind_mw || !is_offered(qp, wr->opcode)))
+		return -EINVAL;
+	if (wr->send_flags & ~flags)
+		return -EINVAL;
+	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->sq.max_sge)
+		return -EINVAL;
+	return 0;
+}
+
+/* Data of the WR into the slot; its length, or -EINVAL. */
+static int64_t take_data(const struct qp *qp, struct qp_wqe *w,
+			 const struct ibv_send_wr *wr)
+{
+	bool inl = wr->send_flags & IBV_SEND_INLINE;
+	uint32_t max_inline = qp->sq.max_inline;
+	uint8_t *data = qp_wqe_data(&qp->sq, w);
+	uint64_t length = 0;
+
+	/* An atomic write's eight bytes fit where an SGE would be. */
+	if (wr->opcode == IBV_WR_ATOMIC_WRITE)
+		max_inline = sizeof(uint64_t);
+	else if (inl && qp_wqe_has_response(w))
+		return -EINVAL;
+	for (int i = 0; i < wr->num_sge; i++) {
+		const struct ibv_sge *s = &wr->sg_list[i];
+
+		if (inl) {
+			if (length + s->length > max_inline)
+				return -EINVAL;
+			memcpy(data + length, (void *)(uintptr_t)s->addr,
+			       s->length);
+		}
+		length += s->length;
+	}
+	if (length > QP_MAX_MSG)
+		return -EINVAL;
+	w->num_sge = inl ? 0 : (uint32_t)wr->num_sge;
+	if (w->num_sge)
+		memcpy(data, wr->sg_list,
+		       sizeof(*wr->sg_list) * (size_t)wr->num_sge);
+	return (int64_t)length;
+}
+
+/*
+ * A window keeps its index; the program chooses the tag (10.6.7), and programs
+ * do so with an rkey of any index, or leave one in mw->rkey.
+ */
+static int take_bind(const struct qp *qp, struct qp_wqe *w,
+		     const struct ibv_send_wr *wr)
+{
+	const struct ibv_mw_bind_info *info = &wr->bind_mw.bind_info;
+	struct ibv_mw *mw = wr->bind_mw.mw;
+	uint32_t rkey = 0;
+
+	if (mw)
+		rkey = keys_with_tag(qp->env->keys, mw->handle,
+				     wr->bind_mw.rkey);
+	if (!rkey || (info->length && !info->mr))
+		return -EINVAL;
+	/* Others of the program may look at it, or bind the same window. */
+	__atomic_store_n(&mw->rkey, rkey, __ATOMIC_RELAXED);
+	w->bind = (struct qp_bind){
+		.rkey = rkey,
+		.lkey = info->mr ? info->mr->lkey : 0,
+		.access = info->mw_access_flags,
+		.addr = info->addr,
+		.length = info->length,
+	};
+	return 0;
+}
+
+/* An atomic's local buffer holds eight bytes; w fails in its turn if not. */
+static bool is_eight_bytes(struct qp *qp, struct qp_wqe *w)
+{
+	if (w->length == 8)
+		return true;
+	qp_explain(
+		qp,
+		"work request 0x%llx: an atomic with a local buffer of %u bytes, which must be 8",
+		(unsigned long long)w->wr_id, w->length);
+	w->status = IBV_WC_LOC_LEN_ERR;
+	return false;
+}
+
+/* What the opcode needs besides data. */
+static int take_request(struct qp *qp, struct qp_wqe *w,
+			const struct ibv_send_wr *wr)
+{
+	switch (wr->opcode) {
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		is_eight_bytes(qp, w);
+		w->remote_addr = wr->wr.atomic.remote_addr;
+		w->rkey = wr->wr.atomic.rkey;
+		w->compare_add = wr->wr.atomic.compare_add;
+		w->swap = wr->wr.atomic.swap;
+		break;
+	case IBV_WR_RDMA_WRITE:
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+	case IBV_WR_RDMA_READ:
+		w->remote_addr = wr->wr.rdma.remote_addr;
+		w->rkey = wr->wr.rdma.rkey;
+		break;
+	case IBV_WR_ATOMIC_WRITE:
+		w->remote_addr = wr->wr.rdma.remote_addr;
+		w->rkey = wr->wr.rdma.rkey;
+		/* Eight bytes that travel in the packet: taken now. */
+		if (!is_eight_bytes(qp, w))
+			break;
+		if (wr->send_flags & IBV_SEND_INLINE)
+			memcpy(&w->swap, qp_wqe_data(&qp->sq, w), 8);
+		else if (wr->num_sge != 1 ||
+			 qp_load8(qp, wr->sg_list, &w->swap))
+			w->status = IBV_WC_LOC_PROT_ERR;
+		break;
+	case IBV_WR_SEND_WITH_INV:
+		w->rkey = wr->invalidate_rkey;
+		break;
+	case IBV_WR_LOCAL_INV:
+		w->local = true;
+		w->rkey = wr->invalidate_rkey;
+		break;
+	case IBV_WR_BIND_MW:
+		w->local = true;
+		if (take_bind(qp, w, wr))
+			return -EINVAL;
+		break;
+	default:
+		break;
+	}
+	if (qp_wqe_has_response(w) && !qp->attr.max_rd_atomic)
+		return -EINVAL; /* would wait for ever */
+	return 0;
+}
+
+int qp_post_send(struct qp *qp, const struct ibv_send_wr *wr,
+		 struct qp_wqe **out)
+{
+	struct qp_sq *sq = &qp->sq;
+	struct qp_wqe *w;
+	int64_t length;
+	int err;
+
+	if (qp->state < IBV_QPS_RTS)
+		return -EINVAL;
+	err = check_send(qp, wr);
+	if (err)
+		return err;
+	if (sq->tail - sq->head >= sq->max_wr)
+		return -ENOMEM;
+	*out = w = qp_sq_slot(sq, sq->tail);
+	memset(w, 0, sizeof(*w));
+	w->wr_id = wr->wr_id;
+	w->opcode = (uint8_t)wr->opcode;
+	w->flags = (uint16_t)wr->send_flags;
+	w->imm = wr->imm_data;
+	w->status = IBV_WC_SUCCESS;
+	length = take_data(qp, w, wr);
+	if (length < 0)
+		return (int)length;
+	w->length = (uint32_t)length;
+	if (is_offered(qp, wr->opcode))
+		return take_request(qp, w, wr);
+	qp_explain(
+		qp,
+		"work request 0x%llx: a QP of this type has no such operation",
+		(unsigned long long)w->wr_id);
+	w->status = IBV_WC_LOC_QP_OP_ERR;
+	return 0;
+}
+
+bool qp_post_done(struct qp *qp)
+{
+	struct qp_sq *sq = &qp->sq;
+
+	sq->tail++;
+	if (qp->state != IBV_QPS_ERR && qp->state != IBV_QPS_SQE)
+		return true;
+	sq->nxt = sq->head;
+	qp_sq_complete(qp, IBV_WC_WR_FLUSH_ERR);
+	return false;
+}
+
+int qp_post_recv(struct qp *qp, const struct ibv_recv_wr *wr)
+{
+	int err;
+
+	if (qp->srq || qp->state == IBV_QPS_RESET ||
+	    qp->type == IBV_QPT_XRC_SEND || qp->type == IBV_QPT_XRC_RECV)
+		return -EINVAL;
+	err = qp_rq_post(&qp->rq, wr);
+	if (!err && qp->state == IBV_QPS_ERR)
+		qp_flush_rq(qp);
+	return err;
+}
+
+void qp_run_local(struct qp *qp, struct qp_wqe *w)
+{
+	int err;
+
+	if (w->executed)
+		return;
+	w->executed = true;
+	if (w->opcode == IBV_WR_LOCAL_INV)
+		err = qp->env->invalidate(qp, w->rkey);
+	else
+		err = qp->env->bind_mw(qp, &w->bind);
+	if (!err)
+		return;
+	qp_explain(qp,
+		   w->opcode == IBV_WR_LOCAL_INV ?
+			   "local invalidate of rkey 0x%08x refused" :
+			   "bind of memory window refused, rkey 0x%08x",
+		   w->opcode == IBV_WR_LOCAL_INV ? w->rkey : w->bind.rkey);
+	w->status = IBV_WC_MW_BIND_ERR;
+}

@@ -1,0 +1,200 @@
+/*
+ * qp.h - a queue pair, as far as every transport has the same
+ *
+ * A transport's QP begins with a struct qp. Here are its states and what each
+ * transition needs (state.c), work requests on their way into the queues
+ * (post.c) and out of them as completions (complete.c), and the way between
+ * their SGEs and memory (memory.c). Packets and sequence numbers, timers and
+ * what a peer may do are the transport's: functions here call nothing of it,
+ * but the surroundings (env.h) alone, and leave a QP whose CQ is full to it.
+ *
+ * Like the transports this does no I/O, takes no locks and has no clock: all
+ * calls on a QP are serialised by its owner.
+ */
+#ifndef SOFTHCA_QP_QP_H
+#define SOFTHCA_QP_QP_H
+
+#include "rq.h"
+#include "sq.h"
+
+#include <sys/uio.h>
+
+#define QP_MAX_INLINE 1024
+#define QP_MAX_WR 16384
+#define QP_MAX_RD_ATOMIC 128
+
+struct qp {
+	const struct qp_env *env;
+	void *owner;
+	uint32_t qpn;
+	uint32_t pd;
+	enum ibv_qp_type type;
+	enum ibv_qp_state state;
+	void *send_cq, *recv_cq, *srq;
+	struct ibv_qp_cap cap;
+	bool sq_sig_all;
+	bool sqd_notify; /* raise SQ_DRAINED */
+	bool sq_drained;
+	bool recv_valid; /* recv holds a WQE taken and not completed */
+	bool doubt; /* memory was missing at the link: look before sending */
+	uint32_t lkey_hint, rkey_hint; /* where the last keys were found */
+	struct ibv_qp_attr attr; /* as set by the program */
+	struct qp_sq sq;
+	struct qp_rq rq;
+	struct qp_recv recv; /* of the message that is being received */
+};
+
+struct qp_init {
+	const struct qp_env *env;
+	void *owner; /* for env's functions */
+	uint32_t qpn;
+	uint32_t pd;
+	enum ibv_qp_type type;
+	void *send_cq;
+	void *recv_cq;
+	void *srq; /* or NULL */
+	struct ibv_qp_cap cap; /* raised to what was really allocated */
+	bool sq_sig_all;
+	struct qp_mem mem;
+	uint32_t seed; /* of what varies per QP without changing its meaning */
+};
+
+/* Acknowledged services: RC, and XRC's two halves of it. */
+static inline bool qp_is_reliable(const struct qp *qp)
+{
+	return qp->type != IBV_QPT_UC && qp->type != IBV_QPT_UD;
+}
+
+/* Of tables by service. */
+static inline unsigned qp_type_column(const struct qp *qp)
+{
+	switch (qp->type) {
+	case IBV_QPT_RC:
+		return 0;
+	case IBV_QPT_UC:
+		return 1;
+	case IBV_QPT_UD:
+		return 2;
+	case IBV_QPT_XRC_SEND:
+		return 3;
+	default:
+		return 4; /* XRC_RECV */
+	}
+}
+
+#define qp_explain(qp, ...)                                                    \
+	do {                                                                   \
+		if ((qp)->env->explain)                                        \
+			(qp)->env->explain((qp), __VA_ARGS__);                 \
+	} while (0)
+
+/* state.c */
+
+/*
+ * A zeroed QP becomes one in state RESET, whose send WQEs take wqe_size bytes.
+ * Returns 0, -ENOMEM, or -EINVAL for a capability above the limits.
+ */
+int qp_init(struct qp *qp, struct qp_init *init, size_t wqe_size);
+void qp_fini(struct qp *qp);
+
+/*
+ * Whether a program may modify the QP so (ibv_modify_qp(3)): the transition,
+ * its required and optional attributes, and their values. 0, -EINVAL or
+ * -EOPNOTSUPP; *to is the state that it asks for.
+ */
+int qp_modify_check(const struct qp *qp, const struct ibv_qp_attr *attr,
+		    int mask, enum ibv_qp_state *to);
+/* Takes over attributes that have been checked; the state is left alone. */
+void qp_modify_apply(struct qp *qp, const struct ibv_qp_attr *attr, int mask);
+/* ibv_query_qp(3), as far as it is known here. */
+void qp_query(const struct qp *qp, struct ibv_qp_attr *attr,
+	      struct ibv_qp_init_attr *init);
+/* Drops everything, silently: state RESET. */
+void qp_reset(struct qp *qp);
+/* Nothing that was begun is on its way any more, in SQD; says so once. */
+void qp_drained(struct qp *qp);
+
+/* post.c */
+
+/*
+ * Checks a work request and writes it to the slot behind the last one: all of
+ * struct qp_wqe, and its data. Returns 0, -ENOMEM when the queue is full, -EINVAL
+ * when the request makes no sense here (opcode, SGE count, inline length, QP
+ * state), as ibv_post_send(3). The transport writes its part, then calls
+ * qp_post_done(), or leaves the slot as if nothing had been.
+ */
+int qp_post_send(struct qp *qp, const struct ibv_send_wr *wr,
+		 struct qp_wqe **out);
+/* The request is posted. False: it is flushed, since the QP is in error. */
+bool qp_post_done(struct qp *qp);
+int qp_post_recv(struct qp *qp, const struct ibv_recv_wr *wr);
+/* Invalidates or binds, once; w->status says so if that is refused. */
+void qp_run_local(struct qp *qp, struct qp_wqe *w);
+
+/* complete.c */
+
+/* Completes the oldest send WQE. Returns false if the CQ had no room. */
+bool qp_sq_complete(struct qp *qp, enum ibv_wc_status status);
+/* Likewise a receive; *wc lacks wr_id and qp_num. */
+bool qp_recv_complete(struct qp *qp, const struct qp_recv *r, struct ibv_wc *wc,
+		      bool solicited);
+/* RQ or SRQ: qp_rq_take(). */
+int qp_recv_take(struct qp *qp, uint64_t room, struct qp_recv *out);
+void qp_flush_sq(struct qp *qp);
+/* Also the receive of the message that is being received. */
+void qp_flush_rq(struct qp *qp);
+
+/*
+ * memory.c. Errors: -EFAULT when a key does not cover the bytes, -ENXIO when
+ * they are not there any more, which has been explained. The index of the SGE
+ * is left in *bad.
+ */
+
+/*
+ * Memory gathered by reference: it stays where the program has it, and the keys
+ * that lead there are kept until qp_pieces_put().
+ */
+#define QP_PIECES 256
+#define QP_PIECES_KEYS 64
+#define QP_PIECE_MAX 4096 /* bytes of one */
+
+struct qp_pieces {
+	size_t n, nkeys;
+	struct iovec iov[QP_PIECES];
+	struct key_entry *key[QP_PIECES_KEYS];
+};
+
+/* Room for as many more, each of a key of its own. */
+static inline bool qp_pieces_room(const struct qp_pieces *p, uint32_t n)
+{
+	return p->n + n <= QP_PIECES && p->nkeys + n <= QP_PIECES_KEYS;
+}
+
+void qp_pieces_put(struct qp_pieces *p);
+/* len bytes of SGEs from offset on, of a remote key's memory; after an error
+ * some of them may be there. */
+int qp_gather(struct qp *qp, struct qp_pieces *to, const struct ibv_sge *sge,
+	      uint32_t num_sge, uint64_t offset, uint32_t len, uint32_t *bad);
+int qp_gather_remote(struct qp *qp, struct qp_pieces *to, uint32_t pd,
+		     uint32_t rkey, uint64_t va, uint32_t len);
+/* Copies into SGEs from offset on. */
+int qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
+	       uint32_t num_sge, uint64_t offset, const uint8_t *data,
+	       size_t len, uint32_t *bad);
+/* A remote key's memory for this QP, with a reference, or NULL. */
+struct key_entry *qp_remote(struct qp *qp, uint32_t pd, uint32_t rkey,
+			    uint64_t va, uint64_t len, uint32_t access,
+			    void **p);
+/* Makes memory of an entry present; -ENXIO: it is not there. */
+int qp_touch(struct qp *qp, const struct key_entry *e, const void *p,
+	     size_t len, bool write);
+/* Runs fn(arg), which reads or writes [p, p + len); -ENXIO: not there. */
+int qp_access(struct qp *qp, void (*fn)(void *), void *arg, const void *p,
+	      size_t len);
+/* Copies to memory of an entry; -ENXIO: it is not there. */
+int qp_store(struct qp *qp, const struct key_entry *e, void *dst,
+	     const uint8_t *src, size_t len);
+/* Eight bytes of local memory. */
+int qp_load8(struct qp *qp, const struct ibv_sge *sge, uint64_t *v);
+
+#endif

@@ -1,0 +1,307 @@
+/*
+ * state.c - a queue pair's states: creation, transitions, attributes
+ *
+ * The state machine is a table of transitions with the attributes each needs
+ * and allows (IBTA 11.2.5.2 and ibv_modify_qp(3)). A transition is checked
+ * whole before anything of it is applied.
+ */
+#include "qp.h"
+
+#include "base/bytes.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* ---- creation ---------------------------------------------------------- */
+
+static int check_cap(const struct qp_init *init)
+{
+	const struct ibv_qp_cap *c = &init->cap;
+
+	if (c->max_send_wr > QP_MAX_WR || c->max_send_sge > QP_MAX_SGE ||
+	    c->max_inline_data > QP_MAX_INLINE)
+		return -EINVAL;
+	if (!init->srq &&
+	    (c->max_recv_wr > QP_MAX_WR || c->max_recv_sge > QP_MAX_SGE))
+		return -EINVAL;
+	return 0;
+}
+
+/* What is allocated, given what was asked for. */
+static void raise_cap(struct qp_init *init)
+{
+	struct ibv_qp_cap *c = &init->cap;
+
+	if (init->srq || init->type == IBV_QPT_XRC_SEND ||
+	    init->type == IBV_QPT_XRC_RECV)
+		c->max_recv_wr = c->max_recv_sge = 0;
+	if (init->type == IBV_QPT_XRC_RECV)
+		c->max_send_wr = c->max_send_sge = c->max_inline_data = 0;
+	if (!c->max_send_wr)
+		return;
+	/* Room for one piece of memory whatever was asked, as hardware has. */
+	if (!c->max_send_sge)
+		c->max_send_sge = 1;
+	/* Where an SGE fits, as many bytes do: programs (rdma_xclient) rely on
+	 * it, since it is so everywhere. */
+	c->max_inline_data = max_u32(c->max_inline_data,
+				     c->max_send_sge *
+					     (uint32_t)sizeof(struct ibv_sge));
+}
+
+static int sq_init(struct qp *qp, size_t wqe_size)
+{
+	struct qp_sq *sq = &qp->sq;
+	size_t payload;
+
+	sq->max_wr = qp->cap.max_send_wr;
+	sq->max_sge = qp->cap.max_send_sge;
+	payload = sq->max_sge * sizeof(struct ibv_sge);
+	if (payload < qp->cap.max_inline_data)
+		payload = qp->cap.max_inline_data;
+	payload = (payload + 15) / 16 * 16;
+	sq->max_inline = qp->cap.max_inline_data;
+	sq->data = (uint32_t)(wqe_size + 7) / 8 * 8;
+	sq->stride = (sq->data + payload + 15) / 16 * 16;
+	sq->depth = round_up_pow2(sq->max_wr);
+	if (!sq->max_wr)
+		return 0;
+	sq->ring = qp_mem_alloc(&qp->rq.mem, sq->depth * sq->stride,
+				QP_MEM_SQ);
+	return sq->ring ? 0 : -ENOMEM;
+}
+
+int qp_init(struct qp *qp, struct qp_init *init, size_t wqe_size)
+{
+	int err = check_cap(init);
+
+	if (err)
+		return err;
+	raise_cap(init);
+	qp->env = init->env;
+	qp->owner = init->owner;
+	qp->qpn = init->qpn;
+	qp->pd = init->pd;
+	qp->type = init->type;
+	qp->send_cq = init->send_cq;
+	qp->recv_cq = init->recv_cq;
+	qp->srq = init->srq;
+	qp->sq_sig_all = init->sq_sig_all;
+	qp->state = IBV_QPS_RESET;
+	qp->cap = init->cap;
+	err = qp_rq_init(&qp->rq, qp->cap.max_recv_wr, qp->cap.max_recv_sge,
+			 qp->pd, &init->mem);
+	if (err)
+		return err;
+	err = sq_init(qp, wqe_size);
+	if (err)
+		qp_rq_fini(&qp->rq);
+	return err;
+}
+
+void qp_fini(struct qp *qp)
+{
+	qp_mem_free(&qp->rq.mem, qp->sq.ring);
+	qp_rq_fini(&qp->rq);
+}
+
+/* ---- transitions ------------------------------------------------------- */
+
+struct transition {
+	bool valid;
+	int required[5]; /* by qp_type_column() */
+	int optional[5];
+};
+
+#define CONN_INIT (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
+#define UD_INIT (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY)
+#define UC_RTR (IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN)
+#define RC_RTR (UC_RTR | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
+/* An XRC_SEND QP requests only, an XRC_RECV QP responds only. */
+#define XRECV_RTS (IBV_QP_SQ_PSN | IBV_QP_TIMEOUT)
+#define XSEND_SQD_OPT                                                         \
+	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |  \
+	 IBV_QP_MAX_QP_RD_ATOMIC)
+#define XRECV_SQD_OPT                                                         \
+	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_MAX_DEST_RD_ATOMIC |            \
+	 IBV_QP_MIN_RNR_TIMER)
+#define RTR_OPT (IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX)
+#define RC_RTS                                                                \
+	(IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |               \
+	 IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC)
+#define UC_RTS_OPT                                                            \
+	(IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS |           \
+	 IBV_QP_PATH_MIG_STATE)
+#define RC_RTS_OPT (UC_RTS_OPT | IBV_QP_MIN_RNR_TIMER)
+#define UD_RTS_OPT (IBV_QP_CUR_STATE | IBV_QP_QKEY)
+#define UC_SQD_OPT                                                            \
+	(IBV_QP_PORT | IBV_QP_AV | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS |    \
+	 IBV_QP_PKEY_INDEX | IBV_QP_PATH_MIG_STATE)
+#define RC_SQD_OPT                                                            \
+	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |  \
+	 IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC |                \
+	 IBV_QP_MIN_RNR_TIMER)
+
+/* Moves to RESET and ERR, which need nothing, are not listed. */
+static const struct transition transitions[IBV_QPS_ERR + 1][IBV_QPS_ERR + 1] = {
+	[IBV_QPS_RESET][IBV_QPS_INIT] = {
+		true, { CONN_INIT, CONN_INIT, UD_INIT, CONN_INIT, CONN_INIT },
+		{ 0 } },
+	[IBV_QPS_INIT][IBV_QPS_INIT] = {
+		true, { 0 },
+		{ CONN_INIT, CONN_INIT, UD_INIT, CONN_INIT, CONN_INIT } },
+	[IBV_QPS_INIT][IBV_QPS_RTR] = {
+		true, { RC_RTR, UC_RTR, 0, UC_RTR, RC_RTR },
+		{ RTR_OPT, RTR_OPT, IBV_QP_PKEY_INDEX | IBV_QP_QKEY, RTR_OPT,
+		  RTR_OPT } },
+	[IBV_QPS_RTR][IBV_QPS_RTS] = {
+		true,
+		{ RC_RTS, IBV_QP_SQ_PSN, IBV_QP_SQ_PSN, RC_RTS, XRECV_RTS },
+		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, UC_RTS_OPT, RC_RTS_OPT } },
+	[IBV_QPS_RTS][IBV_QPS_RTS] = {
+		true, { 0 },
+		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, UC_RTS_OPT, RC_RTS_OPT } },
+	[IBV_QPS_RTS][IBV_QPS_SQD] = {
+		true, { 0 },
+		{ IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY,
+		  IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY,
+		  IBV_QP_EN_SQD_ASYNC_NOTIFY } },
+	[IBV_QPS_SQD][IBV_QPS_SQD] = {
+		true, { 0 },
+		{ RC_SQD_OPT, UC_SQD_OPT, IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
+		  XSEND_SQD_OPT, XRECV_SQD_OPT } },
+	[IBV_QPS_SQD][IBV_QPS_RTS] = {
+		true, { 0 },
+		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, UC_RTS_OPT, RC_RTS_OPT } },
+	[IBV_QPS_SQE][IBV_QPS_RTS] = {
+		true, { 0 },
+		{ 0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS, UD_RTS_OPT, 0,
+		  0 } },
+};
+
+static int check_transition(const struct qp *qp,
+			    const struct ibv_qp_attr *attr, int mask,
+			    enum ibv_qp_state to)
+{
+	const struct transition *t = &transitions[qp->state][to];
+	unsigned col = qp_type_column(qp);
+	int attrs = mask & ~IBV_QP_STATE;
+
+	if (to == IBV_QPS_RESET || to == IBV_QPS_ERR)
+		return attrs & ~IBV_QP_CUR_STATE ? -EINVAL : 0;
+	if (qp->state == IBV_QPS_SQE && qp_is_reliable(qp))
+		return -EINVAL;
+	if (!t->valid || (attrs & t->required[col]) != t->required[col] ||
+	    attrs & ~(t->required[col] | t->optional[col]))
+		return -EINVAL;
+	if (mask & IBV_QP_CUR_STATE && attr->cur_qp_state != qp->state)
+		return -EINVAL;
+	return 0;
+}
+
+static int check_values(const struct ibv_qp_attr *a, int mask)
+{
+	if (mask & IBV_QP_ALT_PATH)
+		return -EOPNOTSUPP; /* no automatic path migration */
+	if ((mask & IBV_QP_PKEY_INDEX && a->pkey_index != 0) ||
+	    (mask & IBV_QP_PORT && a->port_num != 1) ||
+	    (mask & IBV_QP_PATH_MTU && (a->path_mtu < IBV_MTU_256 ||
+					a->path_mtu > IBV_MTU_4096)) ||
+	    (mask & IBV_QP_TIMEOUT && a->timeout > 31) ||
+	    (mask & IBV_QP_RETRY_CNT && a->retry_cnt > 7) ||
+	    (mask & IBV_QP_RNR_RETRY && a->rnr_retry > 7) ||
+	    (mask & IBV_QP_MIN_RNR_TIMER && a->min_rnr_timer > 31) ||
+	    (mask & IBV_QP_DEST_QPN && a->dest_qp_num > 0xffffff) ||
+	    (mask & IBV_QP_MAX_QP_RD_ATOMIC &&
+	     a->max_rd_atomic > QP_MAX_RD_ATOMIC) ||
+	    (mask & IBV_QP_MAX_DEST_RD_ATOMIC &&
+	     a->max_dest_rd_atomic > QP_MAX_RD_ATOMIC) ||
+	    (mask & IBV_QP_PATH_MIG_STATE &&
+	     a->path_mig_state != IBV_MIG_MIGRATED))
+		return -EINVAL;
+	return 0;
+}
+
+int qp_modify_check(const struct qp *qp, const struct ibv_qp_attr *attr,
+		    int mask, enum ibv_qp_state *to)
+{
+	int err;
+
+	*to = mask & IBV_QP_STATE ? attr->qp_state : qp->state;
+	if ((unsigned)*to > IBV_QPS_ERR)
+		return -EINVAL;
+	err = check_transition(qp, attr, mask, *to);
+	return err ? err : check_values(attr, mask);
+}
+
+void qp_modify_apply(struct qp *qp, const struct ibv_qp_attr *a, int mask)
+{
+	struct ibv_qp_attr *q = &qp->attr;
+
+	if (mask & IBV_QP_PKEY_INDEX)
+		q->pkey_index = a->pkey_index;
+	if (mask & IBV_QP_PORT)
+		q->port_num = a->port_num;
+	if (mask & IBV_QP_QKEY)
+		q->qkey = a->qkey;
+	if (mask & IBV_QP_ACCESS_FLAGS)
+		q->qp_access_flags = a->qp_access_flags;
+	if (mask & IBV_QP_AV)
+		q->ah_attr = a->ah_attr;
+	if (mask & IBV_QP_PATH_MTU)
+		q->path_mtu = a->path_mtu;
+	if (mask & IBV_QP_DEST_QPN)
+		q->dest_qp_num = a->dest_qp_num;
+	if (mask & IBV_QP_RQ_PSN)
+		q->rq_psn = a->rq_psn & PSN_MASK;
+	if (mask & IBV_QP_SQ_PSN)
+		q->sq_psn = a->sq_psn & PSN_MASK;
+	if (mask & IBV_QP_TIMEOUT)
+		q->timeout = a->timeout;
+	if (mask & IBV_QP_RETRY_CNT)
+		q->retry_cnt = a->retry_cnt;
+	if (mask & IBV_QP_RNR_RETRY)
+		q->rnr_retry = a->rnr_retry;
+	if (mask & IBV_QP_MIN_RNR_TIMER)
+		q->min_rnr_timer = a->min_rnr_timer;
+	if (mask & IBV_QP_MAX_QP_RD_ATOMIC)
+		q->max_rd_atomic = a->max_rd_atomic;
+	if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
+		q->max_dest_rd_atomic = a->max_dest_rd_atomic;
+	if (mask & IBV_QP_EN_SQD_ASYNC_NOTIFY)
+		qp->sqd_notify = a->en_sqd_async_notify != 0;
+}
+
+void qp_query(const struct qp *qp, struct ibv_qp_attr *attr,
+	      struct ibv_qp_init_attr *init)
+{
+	*attr = qp->attr;
+	attr->qp_state = attr->cur_qp_state = qp->state;
+	attr->path_mig_state = IBV_MIG_MIGRATED;
+	attr->cap = qp->cap;
+	attr->sq_draining = qp->state == IBV_QPS_SQD && !qp->sq_drained;
+	attr->en_sqd_async_notify = qp->sqd_notify;
+	init->cap = qp->cap;
+	init->qp_type = qp->type;
+	init->sq_sig_all = qp->sq_sig_all;
+}
+
+void qp_reset(struct qp *qp)
+{
+	struct qp_recv r;
+
+	qp->sq.head = qp->sq.nxt = qp->sq.tail = 0;
+	while (!qp_rq_take(&qp->rq, 0, &r))
+		;
+	memset(&qp->attr, 0, sizeof(qp->attr));
+	qp->recv_valid = false;
+	qp->sq_drained = qp->sqd_notify = false;
+	qp->state = IBV_QPS_RESET;
+}
+
+void qp_drained(struct qp *qp)
+{
+	qp->sq_drained = true;
+	if (qp->sqd_notify)
+		qp->env->event(qp, IBV_EVENT_SQ_DRAINED);
+}

@@ -1,0 +1,71 @@
+/*
+ * batch.c - packets on their way to the link
+ *
+ * A packet's payload stays where the program has it, and the batch keeps the
+ * keys that lead there until the link is done.
+ */
+#include "internal.h"
+
+struct roce_pkt *batch_open(struct roce_batch *b)
+{
+	struct roce_pkt *p = &b->pkt[b->n];
+
+	p->iov = (uint32_t)b->data.n;
+	p->payload = 0;
+	p->to_slot = 0;
+	return p;
+}
+
+void batch_push(struct roce_batch *b, struct roce_pkt *p, struct roce_hdr *h,
+		const struct roce_path *path, uint32_t seed)
+{
+	h->pad = (uint8_t)(-(unsigned)p->payload & 3);
+	h->pkey = ROCE_PKEY_DEFAULT;
+	h->mig_req = true; /* 17.2.8: no path migration here means migrated */
+	roce_pkt_headers(p, h);
+	p->niov = (uint16_t)(b->data.n - p->iov);
+	p->path = path;
+	/* A17.4.5.2: the flow label, where the program gives one, picks the
+	 * UDP source port; else each QP has its own. */
+	p->hash = path->flow_label ? path->flow_label * 0x9e3779b1u >> 12 :
+				     seed;
+	b->n++;
+}
+
+void batch_release(struct roce_batch *b)
+{
+	qp_pieces_put(&b->data);
+	b->n = 0;
+}
+
+void batch_bytes(struct roce_batch *b, struct roce_pkt *p, void *data,
+		 uint32_t len)
+{
+	b->data.iov[b->data.n++] = (struct iovec){ data, len };
+	p->payload = (uint16_t)(p->payload + len);
+}
+
+int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
+		 struct qp_wqe *w, uint32_t offset, uint32_t len)
+{
+	const struct ibv_sge *sge = qp_wqe_sge(&qp->base.sq, w);
+	uint32_t bad = 0;
+	int err;
+
+	err = qp_gather(&qp->base, &b->data, sge, w->num_sge, offset, len,
+			&bad);
+	if (err == -EFAULT)
+		explain(qp,
+			"SGE %u of work request 0x%llx: lkey 0x%08x does not cover [0x%llx, +%u) in this PD: register the memory, or use that region's lkey",
+			bad, (unsigned long long)w->wr_id, sge[bad].lkey,
+			(unsigned long long)sge[bad].addr, sge[bad].length);
+	p->payload = (uint16_t)len;
+	return err;
+}
+
+int batch_remote(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
+		 uint32_t pd, uint32_t rkey, uint64_t va, uint32_t len)
+{
+	p->payload = (uint16_t)len;
+	return qp_gather_remote(&qp->base, &b->data, pd, rkey, va, len);
+}

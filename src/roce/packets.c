@@ -1,0 +1,252 @@
+/*
+ * packets.c - packets into and out of a queue pair, and when it is due
+ *
+ * What holds for every packet is checked here (IBTA 9.6.1), before the part of
+ * the QP that it is for sees it. On the way out responses come first: the peer
+ * waits for them, and a batch is either all responses or all requests, so that
+ * it is easy to take back.
+ */
+#include "internal.h"
+
+#include <assert.h>
+
+#define PATIENT_OUT 4u /* requests on their way, at least */
+#define PATIENT_MAX 16u
+#define PATIENT_LENGTH 4096u
+
+static bool pkey_matches(uint16_t pkey)
+{
+	/* Ours is the default with full membership, which matches both. */
+	return (pkey & 0x7fff) == (ROCE_PKEY_DEFAULT & 0x7fff);
+}
+
+void roce_drop(struct roce_qp *qp, enum roce_drop why)
+{
+	/* What points to a mistake in the program or the network. */
+	static const char *const mistakes[ROCE_DROPS] = {
+		[ROCE_DROP_OPCODE] =
+			"its opcode is not one of this QP's type, or not expected here",
+		[ROCE_DROP_HEADER] =
+			"its P_Key is not 0xffff, or its transport version is not 0",
+		[ROCE_DROP_ADDRESS] =
+			"it comes from, or is for, an address that is not that of the connection: has the peer several, or given another GID?",
+	};
+
+	qp->stats.dropped++;
+	if (roce_env(qp)->dropped)
+		roce_env(qp)->dropped(&qp->base, why);
+	if (mistakes[why] && !(qp->drops_told & 1u << why)) {
+		qp->drops_told |= 1u << why;
+		explain(qp,
+			"a packet is dropped, as any that follow for this reason: %s",
+			mistakes[why]);
+	}
+}
+
+/* Header and opcode, of any service. */
+static int rx_check_header(const struct roce_rx *pkt, uint8_t service)
+{
+	uint8_t op = pkt->h.opcode;
+
+	/* MigReq is not looked at: rxe sends 0, ConnectX 1 (17.2.8). */
+	if (pkt->h.tver != 0 || !pkey_matches(pkt->h.pkey))
+		return 1 + ROCE_DROP_HEADER;
+	if (!roce_opcode(op)->name ||
+	    (op == ROCE_CNP ? service == ROCE_UD : (op & 0xe0) != service))
+		return 1 + ROCE_DROP_OPCODE;
+	return 0;
+}
+
+int roce_check_connected(const struct roce_rx *pkt, uint8_t service,
+			 const struct roce_path *path)
+{
+	int drop = rx_check_header(pkt, service);
+
+	if (!drop && (memcmp(&pkt->sgid, &path->dgid, sizeof(pkt->sgid)) ||
+		      memcmp(&pkt->dgid, &path->sgid, sizeof(pkt->dgid))))
+		drop = 1 + ROCE_DROP_ADDRESS;
+	return drop;
+}
+
+/*
+ * Checks that hold for every packet of a service (IBTA 9.6.1). Returns 0 or
+ * 1 + enum roce_drop.
+ */
+static int rx_check(const struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	if (qp->base.state < IBV_QPS_RTR || qp->base.state == IBV_QPS_ERR)
+		return 1 + ROCE_DROP_STATE;
+	if (qp->base.type == IBV_QPT_UD)
+		return rx_check_header(pkt, qp->service);
+	return roce_check_connected(pkt, qp->service, &qp->path);
+}
+
+void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
+{
+	const struct roce_opcode *op = roce_opcode(pkt->h.opcode);
+	int drop = rx_check(qp, pkt);
+
+	if (drop) {
+		roce_drop(qp, (enum roce_drop)(drop - 1));
+		return;
+	}
+	qp->stats.rx_pkts++;
+	if (qp->base.type == IBV_QPT_UD) {
+		ud_rx(qp, pkt);
+		return;
+	}
+	if (pkt->h.opcode == ROCE_CNP) {
+		if (qp_is_reliable(&qp->base))
+			comp_congestion(qp);
+		else
+			pace_slow(qp, now_ns);
+		return;
+	}
+	if (pkt->ecn_ce && !qp->path.local)
+		rsp_congestion(qp, now_ns);
+	if (qp->base.state == IBV_QPS_RTR && !qp->comm_est) {
+		qp->comm_est = true;
+		qp->base.env->event(&qp->base, IBV_EVENT_COMM_EST);
+	}
+	if (op->flags & ROCE_F_RESPONSE) {
+		if (qp_is_reliable(&qp->base) &&
+		    qp->base.type != IBV_QPT_XRC_RECV &&
+		    qp->base.state >= IBV_QPS_RTS)
+			comp_rx(qp, pkt, now_ns);
+		else
+			roce_drop(qp, ROCE_DROP_OPCODE);
+	} else if (qp->base.type == IBV_QPT_XRC_SEND) {
+		roce_drop(qp, ROCE_DROP_OPCODE);
+	} else {
+		qp->rsp.asked_ns = now_ns;
+		rsp_rx(qp, pkt);
+	}
+}
+
+bool roce_tx_ready(const struct roce_qp *qp)
+{
+	return rsp_ready(qp) || req_ready(qp);
+}
+
+bool roce_tx_patient(const struct roce_qp *qp)
+{
+	const struct qp_sq *sq = &qp->base.sq;
+	const struct qp_wqe *w = qp_sq_slot(sq, sq->tail - 1);
+
+	/* Each request that is out has asked for an acknowledgement. */
+	return qp_is_reliable(&qp->base) && sq->nxt - sq->head >= PATIENT_OUT &&
+	       sq->tail - sq->nxt < PATIENT_MAX &&
+	       w->length <= PATIENT_LENGTH && !w->local && !rsp_ready(qp);
+}
+
+void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
+{
+	b->n = b->data.n = b->data.nkeys = 0;
+	if (rsp_ready(qp))
+		rsp_tx(qp, b);
+	if (b->n)
+		return;
+	batch_release(b);
+	if (!qp_is_reliable(&qp->base))
+		pace_refill(qp, now_ns);
+	qp->req.tx_end_psn = qp->req.end_psn;
+	if (qp->base.type == IBV_QPT_UD)
+		ud_tx(qp, b);
+	else
+		req_tx(qp, b, now_ns);
+}
+
+/* UC and UD: what has been handed to the link has been sent. */
+static void complete_sent(struct roce_qp *qp)
+{
+	while (qp->base.sq.head != qp->base.sq.nxt) {
+		struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.head);
+
+		if (w->status != IBV_WC_SUCCESS || (w->local && !w->executed))
+			break;
+		if (!qp_sq_complete(&qp->base, IBV_WC_SUCCESS)) {
+			roce_fail(qp, IBV_EVENT_QP_FATAL);
+			return;
+		}
+	}
+	comp_head(qp);
+}
+
+/* The link had no room for the requests from pkt[sent] on. */
+static void take_back(struct roce_qp *qp, const struct roce_batch *b,
+		      size_t sent)
+{
+	uint32_t psn = b->pkt[sent].psn;
+	struct roce_requester *r = &qp->req;
+
+	if (qp->base.sq.head == qp->base.sq.tail)
+		return; /* flushed while the batch was made */
+	for (size_t i = sent; i < b->n; i++)
+		if (roce_opcode(b->pkt[i].opcode)->flags &
+			    (ROCE_F_READ | ROCE_F_ATOMIC) &&
+		    r->rd_out)
+			r->rd_out--;
+	req_rewind(qp, psn);
+	/* What never left was not begun. */
+	r->end_psn = psn_diff(r->tx_end_psn, psn) > 0 ? r->tx_end_psn : psn;
+}
+
+bool roce_tx_doubt(struct roce_qp *qp)
+{
+	bool already = qp->base.doubt;
+
+	qp->base.doubt = true;
+	return !already;
+}
+
+void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
+		  uint64_t now_ns)
+{
+	size_t n = b->n;
+	bool responses;
+
+	assert(sent <= n);
+	responses =
+		n && (b->pkt[0].opcode == ROCE_CNP ||
+		      roce_opcode(b->pkt[0].opcode)->flags & ROCE_F_RESPONSE);
+	qp->stats.tx_pkts += sent;
+	if (responses) {
+		rsp_tx_done(qp, b, sent);
+	} else {
+		if (sent < n)
+			take_back(qp, b, sent);
+		if (!qp_is_reliable(&qp->base) && qp->base.state != IBV_QPS_ERR)
+			complete_sent(qp);
+	}
+	batch_release(b);
+	if (n && sent == n)
+		qp->base.doubt = false;
+	qp->busy = sent < n;
+	if (qp->busy)
+		qp->busy_ns = now_ns + LINK_RETRY_NS;
+	req_check_drained(qp);
+}
+
+uint64_t roce_deadline(const struct roce_qp *qp)
+{
+	uint64_t t = UINT64_MAX;
+
+	if (qp->busy)
+		t = qp->busy_ns;
+	if (qp->pace.next_ns && qp->pace.next_ns < t)
+		t = qp->pace.next_ns;
+	if (qp->req.timer_ns && qp->req.timer_ns < t)
+		t = qp->req.timer_ns;
+	if (qp->req.rnr_until_ns && qp->req.rnr_until_ns < t)
+		t = qp->req.rnr_until_ns;
+	return t;
+}
+
+void roce_expire(struct roce_qp *qp, uint64_t now_ns)
+{
+	if (qp->busy && now_ns >= qp->busy_ns)
+		qp->busy = 0;
+	if (now_ns >= qp->pace.next_ns)
+		qp->pace.next_ns = 0;
+	comp_expire(qp, now_ns);
+}
