@@ -2,7 +2,7 @@
  * config.c - reads the SOFTHCA_* environment
  *
  * Strings are copied, since a program may change its environment later.
- * Numbers are parsed by hand where the C library would ask the locale.
+ * Numbers are parsed by hand where the C library would depend on the locale.
  */
 #include "config.h"
 
@@ -22,7 +22,7 @@ static void complain(const char *name, const char *value, const char *want)
 	say("%s=%s ignored: %s expected", name, value, want);
 }
 
-/* A program with more rights than its caller takes no orders from it. */
+/* A program with more rights than its caller ignores its environment. */
 static const char *get(const char *name)
 {
 	const char *v = secure_getenv(name);
@@ -66,7 +66,8 @@ static uint64_t get_number(const char *name, uint64_t max)
 	errno = 0;
 	n = strtoull(v, &end, v[0] == '0' && (v[1] | 32) == 'x' ? 16 : 10);
 	if (*v < '0' || *v > '9' || *end || errno || n > max) {
-		complain(name, v, "a number in range");
+		say("%s=%s ignored: a number from 0 to %llu expected", name, v,
+		    (unsigned long long)max);
 		return 0;
 	}
 	return n;
