@@ -1,11 +1,11 @@
 /*
  * layout.c - the offsets that compiled programs rely on
  *
- * Programs read and call through the structures of <infiniband/verbs.h> and
- * <rdma/rdma_cma.h> in code inlined from those headers, possibly of another
- * release than the one we were built with. What is asserted here never changes
- * within libibverbs.so.1 and librdmacm.so.1; if a header disagrees, it is not
- * one we can be built with. Nothing of this file runs.
+ * What is asserted here never changes within libibverbs.so.1 and
+ * librdmacm.so.1: programs read and call through the structures of
+ * <infiniband/verbs.h> and <rdma/rdma_cma.h> in code inlined from those headers,
+ * possibly of another release than ours. softhca cannot be built with a header
+ * that disagrees. No code of this file runs.
  */
 #include <assert.h>
 #include <infiniband/verbs.h>

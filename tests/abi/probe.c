@@ -2,7 +2,7 @@
  * probe.c - tries what docs/VERBS.md says, on the first device
  *
  * Prints a line "NAME works" or "NAME ERRNO" for each function that is called
- * through a slot, and for each enumerator that can be asked for.
+ * through a slot, and for each enumerator that a call accepts.
  */
 #include <errno.h>
 #include <fcntl.h>

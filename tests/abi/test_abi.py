@@ -1,5 +1,5 @@
-"""The exported face of both libraries, compared with the distribution's, with
-the tables in abi/, and with what the programs installed here ask for."""
+"""The exports of both libraries, compared with the distribution's, with the
+tables in abi/, and with what the programs installed here need."""
 import ctypes
 import glob
 import os
@@ -15,6 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.environ.get("SOFTHCA_BUILD", os.path.join(ROOT, "build"))
 LIB = os.path.join(BUILD, "lib")
 SYSTEM = os.path.join("/usr/lib", sysconfig.get_config_var("MULTIARCH") or "")
+LOADING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "loading.py")
 TABLES = {"libibverbs.so.1": "ibverbs.txt", "librdmacm.so.1": "rdmacm.txt"}
 
 
@@ -65,8 +66,8 @@ def table(library):
 
 
 def doc_rows(text, columns):
-    """{name: second column} of the tables in a page of docs/ that have so many
-    columns and names in the first."""
+    """{name: second column} of the tables in a page of docs/ that have this many
+    columns, and names in the first."""
     found = {}
     for line in text.splitlines():
         cells = [c.strip() for c in line.split("|")]
@@ -112,7 +113,7 @@ def test_exports_what_the_table_says(library):
 
 
 def test_every_public_symbol_is_real(library):
-    """A stub is weak, so a weak symbol is one that nobody has written."""
+    """A stub is weak, so a weak symbol is one without an implementation."""
     found = exports(f"{LIB}/{library}")
     stubs = [s for s, (n, *_), kind, _ in table(library)
              if kind == "public" and found[s, n][1] == "WEAK"]
@@ -208,8 +209,9 @@ def test_installed_programs_resolve():
     assert not bad
 
 
-def python(code, **env):
-    p = subprocess.run([sys.executable, "-c", code], env={**os.environ, **env}, text=True,
+def loading(*libraries, **env):
+    """What loading.py prints about a process that loads these libraries."""
+    p = subprocess.run([sys.executable, LOADING, *libraries], env={**os.environ, **env}, text=True,
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
     assert p.returncode == 0, p.stdout
     return p.stdout
@@ -223,14 +225,7 @@ PRELOAD = ":".join(f"{LIB}/{n}" for n in (*TABLES, "libsofthca-shim.so"))
 @pytest.mark.parametrize("preload", [PRELOAD, ""], ids=["preload", "path"])
 def test_one_copy_whatever_the_name(names, preload):
     """NCCL and others open the unversioned name first."""
-    out = python(f"""
-import ctypes
-for name in {names.split()}:
-    ctypes.CDLL(name)
-print(*sorted({{l.split()[5] for l in open('/proc/self/maps')
-               if 'libibverbs.so' in l or 'librdmacm.so' in l}}))
-""", LD_LIBRARY_PATH=LIB, LD_PRELOAD=preload)
-    mapped = out.split()
+    mapped = loading(*names.split(), LD_LIBRARY_PATH=LIB, LD_PRELOAD=preload).split()
     assert all(m.startswith(os.path.realpath(LIB)) for m in mapped), mapped
     assert len(mapped) == len({os.path.basename(m) for m in mapped})
 
@@ -240,23 +235,14 @@ print(*sorted({{l.split()[5] for l in open('/proc/self/maps')
 def test_providers_of_the_system_load(provider):
     if not os.path.exists(f"{SYSTEM}/{provider}"):
         pytest.skip(f"{provider} is not installed")
-    out = python(f"""
-import ctypes, os
-ctypes.CDLL({provider!r}, mode=os.RTLD_NOW)
-print(*[l.split()[5] for l in open('/proc/self/maps') if '/libibverbs.so' in l][:1])
-""", LD_LIBRARY_PATH=LIB)
-    assert out.startswith(os.path.realpath(LIB))
+    out = loading(provider, LD_LIBRARY_PATH=LIB)
+    assert out.startswith(os.path.realpath(LIB) + "/libibverbs.so")
 
 
 def test_preloaded_libraries_do_nothing_by_themselves():
-    """They are in every child of a program: no thread, no descriptor, no word."""
+    """They are in every child of a program: no thread, no descriptor, no output."""
     env = {"LD_PRELOAD": PRELOAD, "LD_LIBRARY_PATH": LIB}
-    out = python("""
-import os
-print(len(os.listdir('/proc/self/task')), sorted(os.readlink(f'/proc/self/fd/{n}')
-      for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}') and int(n) > 2))
-""", **env)
-    assert out == "1 []\n"
+    assert loading(**env) == "1 []\n"
     p = subprocess.run(["/bin/sh", "-c", "ls / >/dev/null; exit 3"], env={**os.environ, **env},
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert (p.returncode, p.stdout) == (3, b"")
@@ -279,7 +265,7 @@ class Versioned:
 
 
 def test_old_abi_fails():
-    """The 1.0 structures are other ones: nothing may seem to work."""
+    """The 1.0 structures differ, so every call must fail."""
     sym = Versioned()
     num = ctypes.c_int(77)
     f = sym("ibv_get_device_list", "IBVERBS_1.0", ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
@@ -316,8 +302,8 @@ def test_generator_refuses_bad_tables(tmp_path):
         assert p.returncode and why in p.stderr, text
 
 
-# Functions of libc that are cancellation points, and stderr, by which others
-# of them are reached. base/sys.h and base/say.h have the same without.
+# Functions of libc that are cancellation points, and stderr, through which
+# others are reached. base/sys.h and base/say.h replace them.
 CANCELLATION_POINTS = set("""
     accept accept4 clock_nanosleep close connect creat fdatasync fsync getrandom lockf msync
     nanosleep open open64 openat openat64 pause poll ppoll pread pread64 preadv preadv2
@@ -328,18 +314,21 @@ CANCELLATION_POINTS = set("""
     epoll_pwait2 epoll_wait""".split())
 
 
+OUTSIDE_THE_ENGINE = {"cli", "ibverbs", "rdmacm", "rsockets", "rspreload", "shim"}
+
+
 def test_no_cancellation_points():
-    """Whoever is cancelled while it has a lock of ours leaves it locked."""
+    """A thread that is cancelled while it holds a lock of ours leaves it locked."""
     imported = {line.split()[7].split("@")[0]
                 for line in readelf("--dyn-syms", os.path.join(LIB, "libsofthca.so.0")).splitlines()
                 if len(line.split()) > 7 and line.split()[6] == "UND"}
     assert imported & CANCELLATION_POINTS == {
-        "read", "pthread_cond_wait",  # by those who wait for events and their acknowledgements
+        "read", "pthread_cond_wait",  # by calls that wait for events and their acknowledgements
         "epoll_wait", "epoll_pwait2",  # by the progress thread
         "pthread_join",  # where cancellation is disabled
-    }, "call what base/sys.h and base/say.h have instead"
+    }, "use the functions of base/sys.h and base/say.h instead"
     for path in glob.glob(os.path.join(ROOT, "src/*/*.c")):
-        if os.path.basename(os.path.dirname(path)) in ("trace", "host", "link", "objects"):
+        if os.path.basename(os.path.dirname(path)) not in OUTSIDE_THE_ENGINE:
             with open(path) as f:
                 for mode in re.findall(r'\bfopen\([^;]*"(\w+)"\)', f.read()):
-                    assert "c" in mode, f"{path}: a stream that is opened without \"c\""
+                    assert "c" in mode, f"{path}: a stream is opened without \"c\""

@@ -1,5 +1,5 @@
-"""docs/RDMACM.md names what there is: the calls that are exported, and the
-events, options and port spaces of the header."""
+"""docs/RDMACM.md is complete: the calls that are exported, and the events,
+options and port spaces of the header."""
 import os
 import re
 import sys

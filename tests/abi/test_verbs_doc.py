@@ -1,5 +1,5 @@
-"""docs/VERBS.md says what is true: its rows are the functions and enumerators
-that there are, and what it says of each is what happens when it is tried."""
+"""docs/VERBS.md is correct: its rows are exactly the functions and enumerators
+of the header, and each works, or fails, as its row says."""
 import os
 import re
 import subprocess
