@@ -1,7 +1,7 @@
 # softhca_abi_library(TARGET OUTPUT_NAME VERSION TABLE CODE): a shared library
-# that exports exactly what abi/TABLE.txt says. Sources come with
-# target_sources(); public functions that no source defines are weak stubs
-# failing with CODE.
+# that exports exactly what abi/TABLE.txt lists. Sources are added with
+# target_sources(); public functions that no source defines become weak stubs
+# that fail with CODE.
 set(SOFTHCA_LIBDIR lib/softhca)
 
 find_program(AWK NAMES awk mawk gawk REQUIRED)

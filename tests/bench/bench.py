@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""perftest over softhca in three placements, beside what UDP, TCP and memory do.
+"""perftest over softhca in three placements, compared with UDP, TCP and memcpy.
 
-Every figure is the median of several runs, and everything it is compared with
-was measured in the same minutes on the same machine: look at the ratios, not
-at the absolute numbers. Prints a table; writes bench-results/TIME.json.
+Every figure is the median of several runs. What it is compared with is measured
+in the same minutes on the same machine, so the ratios are meaningful, not the
+absolute numbers. Prints a table; writes bench-results/TIME.json.
 """
 import argparse
 import datetime
@@ -45,7 +45,7 @@ def bandwidth(x):
 
 
 def raw(side, *cmd):
-    """A command of the reference, without softhca."""
+    """Starts a reference command, without softhca."""
     return subprocess.Popen([*side.prefix, *map(str, cmd)], stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
@@ -77,7 +77,7 @@ class Bench:
 
     def udp(self, place, kind, size):
         port = rig.free_port()
-        # Two that spin on one processor would measure the scheduler.
+        # Two spinning processes on one CPU would measure the scheduler.
         cpus = sorted(os.sched_getaffinity(0))
         pin = [["taskset", "-c", str(c)] for c in (cpus[0], cpus[-1])]
         server = raw(place.server, *pin[0], REFERENCE, kind, size, 1, port)

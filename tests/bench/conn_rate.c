@@ -3,11 +3,11 @@
  *
  *   conn_rate rdma|tcp COUNT ADDRESS
  *
- * A server and a client process, which share one processor if the caller sees
- * to it (taskset). The client asks for COUNT connections at once, waits until
- * all of them are there, closes them, and waits until the server has closed
- * them as well. Both kinds are made alike: one thread on each side that waits
- * for events. Prints connections per second: set up, and set up and closed.
+ * Starts a server and a client process; run it under taskset to put both on one
+ * CPU. The client requests COUNT connections at once, waits until all are
+ * established, closes them, and waits until the server has closed them as well.
+ * Both kinds work alike: one thread on each side that waits for events. Prints
+ * connections per second: set up, and set up and closed.
  */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,14 +1,14 @@
 /*
- * reference.c - what the machine can do without RDMA, to compare with
+ * reference.c - what the machine does without RDMA, for comparison
  *
  *   reference udp_lat SIZE SECONDS PORT [ADDRESS]   spinning ping-pong
  *   reference udp_bw SEGMENT SECONDS PORT [ADDRESS] one-way stream, GSO and GRO
  *   reference memcpy SIZE SECONDS
  *
- * Without ADDRESS a UDP test is the server, which prints nothing for udp_lat
- * and the bytes received per second for udp_bw, and ends a second after the
- * last datagram. Prints one number: microseconds one way (median), or bytes
- * per second.
+ * Prints one number: microseconds one way (median), or bytes per second.
+ * Without ADDRESS a UDP test is the server, which prints nothing for udp_lat,
+ * the bytes received per second for udp_bw, and exits one second after the last
+ * datagram.
  */
 #include <arpa/inet.h>
 #include <errno.h>

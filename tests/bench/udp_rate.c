@@ -1,14 +1,14 @@
 /*
- * udp_rate.c - how fast the UDP link alone is, between two processes
+ * udp_rate.c - how fast the UDP link alone is between two processes
  *
  *	udp_rate [-w] [-1] [-s bytes] [-t seconds] [-6]
  *
- * First packets of so many bytes of payload one way, as many as are taken;
- * then a ping-pong of small ones, both ends polling; then the same ping-pong
- * over plain sockets, to compare. -w: port 4791 with ICRC and all, as between
- * hosts, instead of the private port. -1: one process sends to itself, and
- * what is reported is CPU time, sending and receiving together; it does not
- * mind what else the machine is doing.
+ * Measures a one-way stream of packets with the given payload, as fast as they
+ * are accepted; then a ping-pong of small packets, both ends polling; then the
+ * same ping-pong over plain sockets, for comparison. -w: port 4791 with ICRC, as
+ * between hosts, instead of the private port. -1: one process sends to itself;
+ * reports CPU time of sending and receiving together, which does not depend on
+ * the load of the machine.
  */
 #include "base/bytes.h"
 #include "host/config.h"

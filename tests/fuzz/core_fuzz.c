@@ -1,12 +1,11 @@
 /*
- * core_fuzz.c - bytes choose what two queue pairs and a hostile peer do next
+ * core_fuzz.c - the input chooses what two queue pairs and a hostile peer do
  *
- * The input is read as a program: post this, receive that packet, let time
- * pass. Packets carry headers made of the input, with the fields that decide
- * whether anything looks at them (QPN, PSN, rkey) right most of the time. What
- * must hold whatever the input: no access outside the registered memory (the
- * sanitizers watch), every work request completes at most once, and the QP can
- * be destroyed.
+ * Whatever the input, no access is outside the registered memory (the
+ * sanitizers check), every work request completes at most once, and the QP can
+ * be destroyed. The input is a program: post this, receive that packet, let time
+ * pass. Headers of packets are made from the input; the fields on which their
+ * acceptance depends (QPN, PSN, rkey) are correct most of the time.
  */
 #include "sim.h"
 

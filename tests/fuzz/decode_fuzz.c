@@ -1,6 +1,6 @@
 /*
- * decode_fuzz.c - any bytes as a packet from BTH to ICRC: what decodes encodes
- * to the same bytes, and the ICRC check says yes to right ICRCs alone
+ * decode_fuzz.c - any bytes as a packet from BTH to ICRC: what can be decoded is
+ * encoded to the same bytes, and the ICRC check accepts only correct ICRCs
  */
 #include "fuzz.h"
 

@@ -1,16 +1,16 @@
 /*
- * driver.c - a fuzzer for every compiler: runs a target on seeds, on changed
- * seeds and on noise, for a bounded time
+ * driver.c - a fuzzer for any compiler: runs a target on seeds, on mutated seeds
+ * and on random bytes, for a bounded time
  *
  *	TARGET [--seconds S] [--runs N] [--seed X] [--run N] [SEED...]
  *
- * A SEED is a pcap file or a directory of them (each RoCE packet is a seed), or
- * any other file (its bytes are). The seeds themselves come first, unchanged:
- * so TARGET --runs 0 FILE plays a file again that libFuzzer has left.
+ * A SEED is a pcap file or a directory of them (each RoCE packet is one input),
+ * or any other file (its bytes are one input). These run first, unchanged, so
+ * TARGET --runs 0 FILE replays a file that libFuzzer has written.
  *
- * Input number N depends on the seed X, N and the SEED files alone. When the
- * target crashes or hangs, the driver says both; --seed X --run N runs that one
- * input again.
+ * Input number N depends only on the seed X, N and the SEED files. When the
+ * target crashes or hangs, the driver prints X and N; --seed X --run N repeats
+ * that input.
  */
 #include "fuzz.h"
 

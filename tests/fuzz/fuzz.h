@@ -1,5 +1,5 @@
 /*
- * fuzz.h - what a fuzz target gives, and how it complains
+ * fuzz.h - what a fuzz target defines, and how it reports errors
  *
  * A target is one file that defines LLVMFuzzerTestOneInput(). It is linked with
  * driver.c for the test suite, and with libFuzzer where SOFTHCA_FUZZ is on.
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Anything may be in the size bytes at data. Returns 0. */
+/* data holds size arbitrary bytes. Returns 0. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Optional: called once, before the first input. */
@@ -21,7 +21,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) __attribute__((weak));
 #define FUZZ_CHECK(cond)                                                       \
 	do {                                                                   \
 		if (!(cond)) {                                                 \
-			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__,       \
+			fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__,       \
 				__LINE__, #cond);                              \
 			abort();                                               \
 		}                                                              \

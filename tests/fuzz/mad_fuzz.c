@@ -1,11 +1,11 @@
 /*
  * mad_fuzz.c - any bytes as MADs, and as what users of the connection manager
- * do and peers say
+ * do and its peers send
  *
- * A captured packet is taken as one MAD. Other input is a program: one byte
- * chooses what happens next, the bytes after it with what. Messages name
- * connections that exist more often than not, so that all states are reached.
- * In the end everything is closed, and nothing may be left.
+ * At the end everything is closed, and nothing may be left. A captured packet is
+ * one MAD. Other input is a program: one byte chooses the next step, the bytes
+ * after it its arguments. Most messages name connections that exist, so that all
+ * states are reached.
  */
 #include "fuzz.h"
 

@@ -1,6 +1,6 @@
 /*
- * pcap_seeds.c - writes each RoCE packet of pcap files, from BTH to ICRC, to a
- * file of its own: the corpus that libFuzzer begins with
+ * pcap_seeds.c - writes each RoCE packet of pcap files, from BTH to ICRC, to its
+ * own file: libFuzzer's initial corpus
  *
  *	pcap_seeds DIRECTORY PCAP-FILE|DIRECTORY...
  */
