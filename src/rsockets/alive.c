@@ -6,6 +6,7 @@
  * seconds; without an acknowledgement the queue pair fails, as for data. One
  * thread serves all streams and ends with the last.
  */
+#include "base/thread.h"
 #include "internal.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -68,7 +69,7 @@ static int start(void)
 		pthread_condattr_destroy(&cond);
 		cond_ready = true;
 	}
-	err = rsock_thread(run, NULL);
+	err = thread_start(run, NULL);
 	running = !err;
 	return err;
 }

@@ -251,8 +251,6 @@ void rsock_destroy(struct rsock *rs);
 bool rsock_nonblock(const struct rsock *rs, int flags);
 /* The descriptors of an rsocket that is the parent's. */
 int rsock_close_fds(const struct rsock *rs);
-/* A detached thread that gets no signals: 0 or -errno. */
-int rsock_thread(void *(*run)(void *), void *arg);
 
 /* addr.c */
 

@@ -8,9 +8,9 @@
  * reference and a time limit. A process that exits waits for them.
  */
 #include "base/aside.h"
+#include "base/thread.h"
 #include "internal.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -162,7 +162,7 @@ static bool start(void)
 
 	if (efd < 0)
 		efd = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-	running = s && efd >= 0 && grow(s, 8) && !rsock_thread(run, s);
+	running = s && efd >= 0 && grow(s, 8) && !thread_start(run, s);
 	if (running || !s)
 		return running;
 	free(s->p);

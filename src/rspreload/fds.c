@@ -15,7 +15,6 @@
 #include <netinet/in.h>
 #include <rdma/rsocket.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>

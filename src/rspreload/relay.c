@@ -18,6 +18,7 @@
  */
 #include "base/aside.h"
 #include "base/say.h"
+#include "base/thread.h"
 #include "rspreload/rspreload.h"
 
 #include <errno.h>
@@ -25,14 +26,12 @@
 #include <netinet/in.h>
 #include <rdma/rsocket.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #define PIECE 65536
-#define END_MS                                                                 \
-	10000 /* for what children have written, when the parent ends          \
-	       */
+/* For what children have written, when the parent ends. */
+#define END_MS 10000
 
 /* Bytes on their way in one direction. */
 struct flow {
@@ -275,23 +274,11 @@ static void *run(void *arg)
 /* Under mutex. */
 static bool start(void)
 {
-	pthread_attr_t attr;
-	sigset_t all, old;
-	pthread_t thread;
-
 	if (running)
 		return true;
 	if (wake < 0)
 		wake = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-	if (wake < 0)
-		return false;
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	running = !pthread_create(&thread, &attr, run, NULL);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&attr);
+	running = wake >= 0 && !thread_start(run, NULL);
 	return running;
 }
 

@@ -7,11 +7,14 @@
  * RDMA cannot make is made by the shadow: the rsocket goes, and the descriptor
  * is what it would have been. A listener listens with both.
  *
- *	fds.c	  descriptors, and how they fall back to TCP
- *	calls.c	  the calls that programs make
- *	wait.c	  poll and select
- *	epoll.c	  epoll
- *	relay.c	  what a child of fork() gets
+ *	config.c      which sockets become rsockets
+ *	fds.c         descriptors, and how they fall back to TCP
+ *	calls.c       the calls that make, connect, describe and close sockets
+ *	transfer.c    the calls that move data
+ *	wait.c        poll and select
+ *	epoll.c       epoll instances
+ *	epoll_wait.c  waiting at them
+ *	relay.c       what a child of fork() gets
  */
 #ifndef SOFTHCA_RSPRELOAD_H
 #define SOFTHCA_RSPRELOAD_H
@@ -144,6 +147,11 @@ struct rsp_chunk {
 struct rsp_table {
 	_Atomic(struct rsp_chunk *) chunk[RSP_NCHUNKS];
 };
+
+/* config.c */
+
+/* Whether a socket that the program asks for is to be an rsocket. */
+bool rsp_intercept(int family, int type, int protocol);
 
 /* fds.c */
 

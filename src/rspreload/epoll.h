@@ -1,0 +1,71 @@
+/*
+ * epoll.h - epoll on sockets that may be rsockets
+ *
+ * A program's epoll instance stays the kernel's. For an rsocket in it, the
+ * descriptors that wake an rsocket are put in instead (rsockets/wake.h), with
+ * the address of its registration as their data; the program's own data is
+ * never such an address, since those are in memory that only we have.
+ *
+ * An rsocket is asked whether it is ready only when there is reason to: after
+ * it was registered, when a descriptor of it woke, and at each wait as long as
+ * it is ready, since that is what level-triggered means. All others sleep.
+ *
+ * Locks: that of an rsp_fd (its list of registrations), then an instance's.
+ */
+#ifndef SOFTHCA_RSPRELOAD_EPOLL_H
+#define SOFTHCA_RSPRELOAD_EPOLL_H
+
+#include "rspreload/rspreload.h"
+
+#define RSP_MAX_REGS 65536
+
+struct rsp_ep;
+
+/* One rsocket in one epoll instance. */
+struct rsp_reg {
+	struct rsp_reg *next; /* of the same rsp_fd, or the next free */
+	struct rsp_reg *next_check;
+	struct rsp_fd *f; /* NULL: removed */
+	struct rsp_ep *ep;
+	int fd;
+	uint32_t events;
+	epoll_data_t data;
+	int fds[2]; /* in the kernel's instance, or -1 */
+	bool shadow; /* fd itself is, too: a listener */
+	bool fired; /* one-shot: nothing until it is armed again */
+	bool queued; /* in the list of those to ask */
+	bool woken; /* a descriptor of it has woken us */
+	uint32_t reported; /* edge-triggered: and nothing has happened since */
+};
+
+struct rsp_ep {
+	int epfd, evfd;
+	unsigned refs; /* of the table, and of calls */
+	_Atomic bool closed;
+	bool forked; /* it is the parent's, too, with what is in it */
+	unsigned turn;
+	pthread_mutex_t lock;
+	struct rsp_reg *regs; /* RSP_MAX_REGS of them */
+	uint32_t nregs; /* of which were used */
+	struct rsp_reg *free;
+	struct rsp_reg *check, **check_tail;
+	unsigned waiters;
+	unsigned connecting; /* registrations that may be RSP_CONNECTING */
+};
+
+/* With a reference: close() of it may come while another thread waits. */
+struct rsp_ep *rsp_ep_get(int epfd);
+void rsp_ep_put(struct rsp_ep *ep);
+/* Whether an event is about a registration, rather than the program's. */
+bool rsp_ep_owns(const struct rsp_ep *ep, const struct epoll_event *ev);
+
+/* Under the instance's lock. */
+
+/* The next wait asks it. */
+void rsp_reg_ask(struct rsp_reg *reg);
+void rsp_reg_free(struct rsp_reg *reg);
+/* Which descriptors are in the kernel's instance for it; -1: none. */
+void rsp_reg_set_fd(struct rsp_reg *reg, int i, int fd);
+void rsp_reg_set_shadow(struct rsp_reg *reg, bool on);
+
+#endif

@@ -1,0 +1,310 @@
+/*
+ * epoll_wait.c - waiting at epoll instances that have rsockets in them
+ */
+#include "rsockets/wake.h"
+#include "rspreload/epoll.h"
+
+#include <errno.h>
+#include <rdma/rsocket.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#define BATCH 128
+#define WITHOUT_POLL (EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE)
+
+/* What is true of a registration now; arms it if nothing is. */
+static uint32_t look(struct rsp_reg *reg)
+{
+	struct rsock_wake w = { .watch = reg->ep->evfd };
+	struct pollfd p = { .fd = reg->fd, .events = POLLIN };
+	bool connecting = reg->f->state == RSP_CONNECTING;
+	socklen_t len = sizeof(w);
+
+	w.events = (short)(connecting ? POLLOUT
+				      : reg->events & ~WITHOUT_POLL & 0x7fff);
+	if (reg->woken)
+		w.flags |= RSOCK_WOKEN;
+	if (reg->events & EPOLLET)
+		w.flags |= RSOCK_ARM;
+	reg->woken = false;
+	if (rgetsockopt(reg->f->rfd, SOL_RDMA, RSOCK_WAKE, &w, &len))
+		return 0;
+	if (!w.revents || w.flags & RSOCK_ARM) {
+		rsp_reg_set_fd(reg, 0, w.fds[0]);
+		rsp_reg_set_fd(reg, 1, w.fds[1]);
+	}
+	if (reg->f->state == RSP_LISTENING) {
+		rsp_reg_set_shadow(reg, true);
+		if (!w.revents && reg->events & EPOLLIN &&
+		    rsp_real()->poll(&p, 1, 0) > 0)
+			w.revents = POLLIN;
+	}
+	return (uint32_t)(unsigned short)w.revents;
+}
+
+/* Asks those for which there is reason to; *settle if a connection is known. */
+static int ask_all(struct rsp_ep *ep, struct epoll_event *out, int max,
+		   bool *settle)
+{
+	struct rsp_reg *reg = ep->check, *next;
+	uint32_t revents, news;
+	int n = 0;
+
+	ep->check = NULL;
+	ep->check_tail = &ep->check;
+	for (; reg; reg = next) {
+		next = reg->next_check;
+		reg->queued = false;
+		if (!reg->f) {
+			rsp_reg_free(reg);
+			continue;
+		}
+		if (reg->fired) {
+			/* Nobody is to be woken by it. */
+			rsp_reg_set_fd(reg, 0, -1);
+			rsp_reg_set_fd(reg, 1, -1);
+			rsp_reg_set_shadow(reg, false);
+			continue;
+		}
+		if (n == max) {
+			rsp_reg_ask(reg);
+			continue;
+		}
+		revents = look(reg);
+		if (reg->f->state == RSP_CONNECTING) {
+			*settle = *settle || revents ||
+				  rsp_now_ns() >= reg->f->deadline_ns;
+			continue;
+		}
+		if (!revents) {
+			reg->reported = 0;
+			continue;
+		}
+		news = revents & ~reg->reported;
+		if (reg->events & EPOLLET) {
+			reg->reported |= revents;
+			if (!news)
+				continue;
+		}
+		out[n++] = (struct epoll_event){ .events = revents,
+						 .data = reg->data };
+		if (reg->events & EPOLLONESHOT)
+			reg->fired = true;
+		else if (!(reg->events & EPOLLET))
+			rsp_reg_ask(reg);
+	}
+	return n;
+}
+
+/*
+ * A registration of the parent, in its child: only a listener's shadow is there
+ * for both.
+ */
+static bool inherited(const struct rsp_reg *reg, struct epoll_event *out, int n)
+{
+	struct pollfd p = { .fd = reg->fd,
+			    .events = (short)(reg->events & EPOLLIN) };
+	struct epoll_event *ev;
+
+	/* Each of its descriptors may have woken us. */
+	for (ev = out; ev < out + n; ev++)
+		if (ev->data.u64 == reg->data.u64)
+			return false;
+	if (!reg->shadow || rsp_real()->poll(&p, 1, 0) <= 0)
+		return false;
+	*ev = (struct epoll_event){ .events = (uint32_t)p.revents & 0x7fffu,
+				    .data = reg->data };
+	return true;
+}
+
+/* The listeners that the parent put in are the child's now. */
+static void claim_all(const struct rsp_ep *ep)
+{
+	struct rsp_fd *f;
+	uint32_t i;
+
+	for (i = 1; i < ep->nregs; i++) {
+		f = ep->regs[i].shadow ? rsp_find(ep->regs[i].fd) : NULL;
+		if (f)
+			rsp_claim(f);
+	}
+}
+
+/* Kernel events into registrations to ask; the program's stay. */
+static int sort(struct rsp_ep *ep, struct epoll_event *ev, int n)
+{
+	struct rsp_reg *reg;
+	eventfd_t value;
+	int i, kept = 0;
+	uint32_t j;
+
+	for (i = 0; i < n; i++) {
+		if (!rsp_ep_owns(ep, &ev[i])) {
+			ev[kept++] = ev[i];
+			continue;
+		}
+		reg = ev[i].data.ptr;
+		if (reg != ep->regs) {
+			if (reg->f) {
+				reg->woken = true;
+				reg->reported = 0;
+				rsp_reg_ask(reg);
+			} else if (ep->forked && inherited(reg, ev, kept)) {
+				kept++;
+			}
+			continue;
+		}
+		/* Parent and child have it both: the parent takes it. */
+		if (!ep->forked)
+			eventfd_read(ep->evfd, &value);
+		for (j = 1; j < ep->nregs; j++)
+			if (ep->regs[j].f) {
+				ep->regs[j].reported = 0;
+				rsp_reg_ask(&ep->regs[j]);
+			}
+	}
+	return kept;
+}
+
+/* Lets connections that have become known go on; when the next one must. */
+static uint64_t settle_all(struct rsp_ep *ep)
+{
+	struct {
+		struct rsp_fd *f;
+		int fd;
+	} some[BATCH];
+	uint64_t first = 0;
+	unsigned n, i, at = 1, total = 0;
+	struct rsp_reg *reg;
+
+	/* So many at a time: none is looked at under the lock. */
+	do {
+		n = 0;
+		pthread_mutex_lock(&ep->lock);
+		for (; at < ep->nregs && n < BATCH; at++) {
+			reg = &ep->regs[at];
+			if (!reg->f || reg->f->state != RSP_CONNECTING)
+				continue;
+			some[n].f = reg->f;
+			some[n++].fd = reg->fd;
+			rsp_reg_ask(reg);
+		}
+		total += n;
+		if (n < BATCH)
+			ep->connecting = total;
+		pthread_mutex_unlock(&ep->lock);
+		for (i = 0; i < n; i++)
+			if (rsp_settle(some[i].f, some[i].fd) ==
+				    RSP_CONNECTING &&
+			    (!first || some[i].f->deadline_ns < first))
+				first = some[i].f->deadline_ns;
+	} while (n == BATCH);
+	return first;
+}
+
+static int wait_ep(struct rsp_ep *ep, struct epoll_event *out, int max,
+		   uint64_t until, const sigset_t *mask)
+{
+	const struct rsp_real *real = rsp_real();
+	struct epoll_event ev[BATCH];
+	int n, m, got, room, ms, most;
+	uint64_t first;
+	bool settle;
+
+	if (max <= 0) {
+		errno = EINVAL;
+		return -1;
+	}
+	for (;;) {
+		first = ep->connecting ? settle_all(ep) : 0;
+		if (ep->forked)
+			claim_all(ep);
+		settle = false;
+		rsp_enter();
+		pthread_mutex_lock(&ep->lock);
+		/* Every other time, all else has its half before rsockets. */
+		most = ep->turn++ & 1 ? max / 2 : max;
+		n = ask_all(ep, out, most, &settle);
+		if (most < max && ep->check)
+			settle = true;
+		ep->waiters++;
+		pthread_mutex_unlock(&ep->lock);
+		rsp_leave();
+		room = max - n < BATCH ? max - n : BATCH;
+		ms = n || settle ? 0 : rsp_remaining(until, first);
+		m = room ? real->epoll_pwait(ep->epfd, ev, room, ms, mask) : 0;
+		got = m;
+		pthread_mutex_lock(&ep->lock);
+		ep->waiters--;
+		if (m > 0) {
+			m = sort(ep, ev, m);
+			memcpy(out + n, ev, (size_t)m * sizeof(*ev));
+			n += m;
+		}
+		pthread_mutex_unlock(&ep->lock);
+		if (n)
+			return n;
+		if (m < 0)
+			return -1;
+		/* What is the parent's stays ready until it looks. */
+		if (got > 0 && ep->forked)
+			real->poll(NULL, 0, 10);
+		if (ep->closed) {
+			errno = EBADF;
+			return until && rsp_now_ns() >= until ? 0 : -1;
+		}
+		/* What has woken may be ready: it is asked before the end. */
+		if (until && rsp_now_ns() >= until && !ep->check && !settle)
+			return 0;
+	}
+}
+
+static int wait_put(struct rsp_ep *ep, struct epoll_event *ev, int max,
+		    uint64_t until, const sigset_t *mask)
+{
+	int n = wait_ep(ep, ev, max, until, mask), err = errno;
+
+	rsp_ep_put(ep);
+	errno = err;
+	return n;
+}
+
+int rsp_epoll_wait(int epfd, struct epoll_event *ev, int max, int timeout)
+	RSP_EXPORT(epoll_wait);
+int rsp_epoll_wait(int epfd, struct epoll_event *ev, int max, int timeout)
+{
+	struct rsp_ep *ep = rsp_ep_get(epfd);
+
+	return ep ? wait_put(ep, ev, max, rsp_until(timeout), NULL)
+		  : rsp_real()->epoll_wait(epfd, ev, max, timeout);
+}
+
+int rsp_epoll_pwait(int epfd, struct epoll_event *ev, int max, int timeout,
+		    const sigset_t *mask) RSP_EXPORT(epoll_pwait);
+int rsp_epoll_pwait(int epfd, struct epoll_event *ev, int max, int timeout,
+		    const sigset_t *mask)
+{
+	struct rsp_ep *ep = rsp_ep_get(epfd);
+
+	return ep ? wait_put(ep, ev, max, rsp_until(timeout), mask)
+		  : rsp_real()->epoll_pwait(epfd, ev, max, timeout, mask);
+}
+
+int rsp_epoll_pwait2(int epfd, struct epoll_event *ev, int max,
+		     const struct timespec *ts, const sigset_t *mask)
+	RSP_EXPORT(epoll_pwait2);
+int rsp_epoll_pwait2(int epfd, struct epoll_event *ev, int max,
+		     const struct timespec *ts, const sigset_t *mask)
+{
+	struct rsp_ep *ep = rsp_ep_get(epfd);
+	uint64_t until;
+
+	if (!ep)
+		return rsp_real()->epoll_pwait2(epfd, ev, max, ts, mask);
+	if (!rsp_until_of(ts, &until)) {
+		rsp_ep_put(ep);
+		errno = EINVAL;
+		return -1;
+	}
+	return wait_put(ep, ev, max, until, mask);
+}
