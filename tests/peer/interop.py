@@ -1,5 +1,10 @@
 """Results of the peer tests: counted, printed, and written as tables."""
 import collections
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import retry  # noqa: E402
 
 LINUX, NEWER = "6.1", "6.12"    # Debian's kernels
 NAMES = ("softhca", "rxe", "rxe", f"rxe of Linux {NEWER}")      # by place
@@ -128,6 +133,8 @@ class Report:
         self.what = {}
         self.counts = collections.Counter()
         self.skips = {}         # why -> [what]
+        self.second = []        # what passed at a second try, of which the packets show no reason
+        self.explained = 0      # of which they do
 
     @staticmethod
     def arrow(direction):
@@ -142,13 +149,21 @@ class Report:
         word = {"PASS": "ok  ", "FAIL": "FAIL", "SKIP": "skip"}[verdict]
         self.say(f"{word} {title}" + (f": {note}" if note else ""))
 
-    def add(self, table, row, direction, ip, verdict, note="", mtu=None):
-        """Only what softhca takes part in is counted as a test."""
+    def add(self, table, row, direction, ip, verdict, note="", mtu=None, tried=()):
+        """Only what softhca takes part in is counted as a test. tried: why it
+        was run again, and whether the packets show that, see tries.py."""
         if 3 in direction:
             table = "newer"
         cell = self.tables.setdefault(table, {}).setdefault(row, {}).setdefault((direction, ip), Cell())
         title = f"{self.arrow(direction)} ipv{ip}" + (f" mtu{mtu}" if mtu else "") + \
             (f" {table}" if table != "plain" else "") + f" {row}"
+        if verdict == "PASS" and tried:
+            why = f"at attempt {len(tried) + 1}: {tried[-1][0]}"
+            note = f"{note}; {why}" if note else why
+            if 0 in direction and all(shown for _, shown in tried):
+                self.explained += 1
+            elif 0 in direction:
+                self.second.append(title)
         if verdict == "FAIL":
             cell.failed.append((mtu, note))
             cell.mtus.append(mtu)
@@ -177,9 +192,17 @@ class Report:
     def failed(self):
         return bool(self.counts["FAIL"]) or not self.counts["PASS"]
 
+    def judge_tries(self):
+        """Too many second tries are no accident."""
+        if len(self.second) > retry.ALLOWED:
+            self.add_other("second tries", "FAIL", f"{len(self.second)} cases passed only then, and more than "
+                           f"{retry.ALLOWED} are no accident: " + "; ".join(self.second))
+
     def line(self):
         c = self.counts
-        return f"{c['PASS']} passed, {c['FAIL']} failed, {c['SKIP']} skipped"
+        return f"{c['PASS']} passed, {c['FAIL']} failed, {c['SKIP']} skipped" + \
+            (f"; {len(self.second)} at the second try" if self.second else "") + \
+            (f"; {self.explained} after failures that the packets explain" if self.explained else "")
 
     @staticmethod
     def other_mtus(cells):

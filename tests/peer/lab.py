@@ -1,3 +1,4 @@
+#!/usr/bin/python3
 """A network with kernel guests in it, made of namespaces that end with us.
 
     host side (softhca)   br0 10.77.0.1, fd77::1
@@ -11,6 +12,8 @@ and whatever happens, no process, interface or mount outlives it.
 
 A Place is where programs run: Host, here, under "softhca run", or Guest. Its
 start() gives a Job. Every wait has a bound.
+
+As a program: says why that cannot be had here, and fails, or says nothing.
 """
 import contextlib
 import ctypes
@@ -36,6 +39,41 @@ class LabError(Exception):
     """The lab itself does not work; says nothing about what is tested."""
 
 
+UNSHARE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def unshare():
+    return UNSHARE + (["--user", "--map-root-user"] if os.getuid() != 0 else [])
+
+
+def may_trace():
+    """Whether a process may trace another, as user-mode Linux has to."""
+    libc = ctypes.CDLL(None)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(libc.ptrace(0, 0, None, None) != 0)    # PTRACE_TRACEME
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def unusable():
+    """Why guests cannot run here, in a sentence, or None."""
+    if os.uname().machine != "x86_64":
+        return f"the guest is a program for x86_64, and this is {os.uname().machine}"
+    missing = [t for t in ("unshare", "ip", "tc", "rdma") if not shutil.which(t, path=os.environ.get(
+        "PATH", os.defpath) + ":/usr/sbin:/sbin")]
+    if missing:
+        return f"missing: {' '.join(missing)} (make deps)"
+    if not may_trace():
+        return "ptrace(2) is not permitted here, and user-mode Linux needs it"
+    probe = subprocess.run(unshare() + ["true"], stderr=subprocess.PIPE, text=True)
+    if probe.returncode:
+        return "no namespaces here: " + probe.stderr.strip()
+    probe = subprocess.run(unshare() + ["ip", "tuntap", "add", "tap0", "mode", "tap"], stderr=subprocess.PIPE, text=True)
+    if probe.returncode:
+        return "no tap interfaces here: " + probe.stderr.strip()
+    return None
+
+
 def isolate():
     """Goes on with this program inside namespaces; returns a scratch folder.
 
@@ -44,18 +82,13 @@ def isolate():
     """
     if ISOLATED in os.environ:
         return os.environ.pop(ISOLATED)
-    cmd = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child",
-           "--mount-proc"]
-    if os.getuid() != 0:
-        cmd += ["--user", "--map-root-user"]
-    probe = subprocess.run(cmd + ["true"], stderr=subprocess.PIPE, text=True)
-    if probe.returncode:
-        raise LabError("no namespaces here: " + probe.stderr.strip())
+    if why := unusable():
+        raise LabError(why)
     libc = ctypes.CDLL(None)
     folder = tempfile.mkdtemp(prefix="softhca-peer-")
     os.chmod(folder, 0o755)
     inner = subprocess.Popen(
-        cmd + [sys.executable] + sys.argv, env={**os.environ, ISOLATED: folder},
+        unshare() + [sys.executable] + sys.argv, env={**os.environ, ISOLATED: folder},
         preexec_fn=lambda: libc.prctl(1, signal.SIGKILL))   # PR_SET_PDEATHSIG
     for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(sig, lambda *_: inner.kill())
@@ -98,18 +131,24 @@ class Job:
 
     def __init__(self):
         self.out = ""
+        self.said = []      # (when, how much of the output there was then)
         self.rc = None
         self.changed = threading.Condition()
 
     def _said(self, text):
         with self.changed:
             self.out += text
+            self.said.append((time.time(), len(self.out)))
             self.changed.notify_all()
 
     def _ended(self, rc):
         with self.changed:
             self.rc = rc
             self.changed.notify_all()
+
+    def when(self, position):
+        """When that place of the output arrived."""
+        return next((when for when, length in self.said if length > position), time.time())
 
     def wait(self, timeout):
         """The exit status; None if it has not ended in time (it is killed)."""
@@ -375,3 +414,7 @@ class Lab:
     @staticmethod
     def addresses(number):
         return f"10.77.0.{number + 1}", f"fd77::{number + 1:x}"
+
+
+if __name__ == "__main__":
+    sys.exit(unusable())

@@ -89,6 +89,7 @@ class Capture:
         self.ring = mmap.mmap(self.sock.fileno(), self.BLOCKS * self.BLOCK)
         self.sock.bind((nic, 3))                    # ETH_P_ALL
         self.going_on = True
+        self.seen = threading.Event()               # all that has arrived
         self.thread = threading.Thread(target=self._follow)
         self.thread.start()
 
@@ -99,6 +100,7 @@ class Capture:
             # struct tpacket2_hdr
             status, full, have, mac, _, sec, nsec = struct.unpack_from("IIIHHII", self.ring, at)
             if not status & 1:                      # TP_STATUS_USER
+                self.seen.set()
                 if not self.going_on:
                     return
                 select.select([self.sock], [], [], 0.1)
@@ -109,6 +111,17 @@ class Capture:
                 self.file.write(struct.pack("<4I", sec, nsec // 1000, have, full) + frame)
             struct.pack_into("I", self.ring, at, 0)
             i = (i + 1) % self.frames
+
+    def mark(self):
+        """Where what comes from now on will be, for read()."""
+        self.catch_up()
+        return self.file.tell()
+
+    def catch_up(self):
+        """Puts what has been captured until now into the file."""
+        self.seen.clear()
+        self.seen.wait(1)
+        self.file.flush()
 
     def stop(self):
         """Ends the capture, returns how many packets were missed."""
@@ -123,11 +136,12 @@ class Capture:
         return drops
 
 
-def read(path):
-    """The RoCEv2 packets of a pcap file (not pcapng)."""
+def read(path, at=EMPTY):
+    """The RoCEv2 packets of a pcap file (not pcapng) from a place on."""
     with open(path, "rb") as f:
+        f.seek(at)
         data = f.read()
-    at = EMPTY
+    at = 0
     while at + 16 <= len(data):
         sec, usec, have = struct.unpack_from("<3I", data, at)
         frame = data[at + 16:at + 16 + have]

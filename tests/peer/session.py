@@ -1,0 +1,149 @@
+"""One run of the peer tests: places, servers, captures, and second tries."""
+import contextlib
+import os
+import re
+import subprocess
+import time
+
+import lab
+import packets
+import tries
+from interop import Report
+from load import Load
+
+
+class Attempt:
+    """What happens from now on, to be looked at if it fails."""
+
+    def __init__(self, session):
+        self.session = session
+        self.capture = session.capture
+        self.mark = self.capture.mark() if self.capture else 0
+        self.load = Load()
+        self.end = None
+
+    def ends(self):
+        """What comes later is only cleaning up."""
+        self.end = time.time()
+
+    def packets(self, begin=0, end=None):
+        if not self.capture:
+            return []
+        self.capture.catch_up()
+        return [p for p in packets.read(self.capture.path, self.mark)
+                if begin <= p.time and (not end or p.time <= end)]
+
+    def again(self, direction, note, net="", window=None):
+        """(why it may run again, whether the packets show it); None: it may not."""
+        begin, end = window or (0, self.end or time.time())
+        what = tries.kind(note)
+        if 0 not in direction:      # rxe against itself: no test, only to compare
+            return (f"at first {what}", True) if what != tries.WRONG else None
+        why = tries.explanation(what, self.packets(begin - 0.2, end), self.session.addresses, end, "loss" in net)
+        if why:
+            return why, True
+        why = tries.by_load(what, self.load.others())
+        return (why, False) if why else None
+
+
+class Session:
+    def __init__(self, args, kernels, folder):
+        """kernels: of the guests 1 and 2, and of guest 3, which may be None"""
+        self.args = args
+        self.kernels = kernels
+        self.report = Report()
+        self.lab = lab.Lab(folder)
+        self.host = lab.Host(self.lab, args.softhca)
+        self.addresses = (self.host.ip4, self.host.ip6)
+        self.guests = {}
+        self.servers = {}
+        self.capture = None
+        out = subprocess.run([args.peer, "list"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        self.what = dict(line.split("\t") for line in out.splitlines())
+        self.report.what = self.what
+
+    # ------------------------------------------------------------- places
+
+    def guest(self, number):
+        g = self.guests.get(number)
+        if g and not g.alive():
+            self.report.say(f"     guest {number} has crashed: {g.last_words()}")
+            g.stop()
+            g = None
+        if not g:
+            g = lab.Guest(self.lab, number, self.kernels[number == 3])
+            self.guests[number] = g
+            g.wait_ready()
+            for key in [k for k in self.servers if k[0] == number]:
+                del self.servers[key]
+        return g
+
+    def place(self, number):
+        return self.guest(number) if number else self.host
+
+    def peer(self, number):
+        """The peer program for a place."""
+        return self.args.peer if number else self.args.host_peer
+
+    def server(self, number, ip):
+        """Starts the peer program on a place, once; it serves many runs."""
+        job = self.servers.get((number, ip))
+        place = self.place(number)
+        if not job or job.rc is not None:
+            self.servers[number, ip] = self.new_server(number, ip, str(18600 + ip))
+        return place
+
+    def new_server(self, number, ip, port):
+        place = self.place(number)
+        job = place.start([self.peer(number), "server", "-a", place.ip(ip), "-p", port])
+        if not job.wait_for("listening", 15):
+            job.kill()
+            raise lab.LabError("the peer server does not start: " + job.out)
+        return job
+
+    def gid(self, number, ip):
+        """The GID index of a place's address."""
+        place = self.place(number)
+        rc, out = place.run([self.peer(number), "gid", "-a", place.ip(ip)])
+        m = re.search(r"^(\w+) (\d+)$", out, re.M)
+        if rc or not m:
+            raise lab.LabError("no device: " + out.strip())
+        return m[2]
+
+    def close(self):
+        for job in self.servers.values():
+            job.kill()
+        for g in self.guests.values():
+            g.stop()
+
+    # ------------------------------------------------------------- running
+
+    def wanted(self, *words):
+        return not self.args.only or re.search(self.args.only, " ".join(w for w in words if w))
+
+    @contextlib.contextmanager
+    def netem(self, what):
+        self.guest(1).netem(what)
+        try:
+            yield
+        finally:
+            if self.guests[1].alive():
+                self.guests[1].netem(None)
+
+    @contextlib.contextmanager
+    def captured(self, name, number=1, judge=True, **judged):
+        """What a guest and others send each other meanwhile is captured, and judged."""
+        path = os.path.join(self.args.captures or self.lab.dir, re.sub(r"\W+", "-", name) + ".pcap")
+        self.capture = packets.Capture(self.guest(number).tap, path)
+        try:
+            yield
+        finally:
+            missed = self.capture.stop()
+            self.capture = None
+        if judge and self.wanted("packets") and not (self.args.only and os.path.getsize(path) <= packets.EMPTY):
+            began = time.monotonic()
+            for what, ok, note in packets.judge(path, self.host.ip4, self.host.ip6, missed, **judged):
+                self.report.add_judged(name, what, "SKIP" if ok is None else "PASS" if ok else "FAIL", note)
+            self.report.say(f"     packets of {name}: judged in {time.monotonic() - began:.0f} s")
+        if not self.args.captures:
+            os.unlink(path)
