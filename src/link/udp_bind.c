@@ -96,7 +96,7 @@ static void describe_holder(const struct udp *u, const union ibv_gid *gid,
 	struct proc_holder h;
 
 	if (!proc_udp_holder(gid, ROCE_UDP_PORT, &h))
-		snprintf(out, len, "a process that cannot be seen from here");
+		snprintf(out, len, "a process that is not visible from here");
 	else if (h.uid == geteuid() && (h.uid || h.named) && u->registry)
 		snprintf(out, len,
 			 "%s of this user which does not share %s "
@@ -129,8 +129,8 @@ static void say_taken(struct udp *u, const union ibv_gid *gid, uint32_t scope)
 	snprintf(why, sizeof(why), "UDP port %d of %s is taken by %s%s",
 		 ROCE_UDP_PORT, addr, who,
 		 u->registry && !u->cfg.wire
-			 ? "; only this user's processes on this host, with "
-			   "the same registry, reach each other there"
+			 ? "; there only processes of this user with the same "
+			   "registry reach each other"
 			 : "");
 	pthread_mutex_lock(&u->bind_lock);
 	memcpy(u->why, why, sizeof(why));

@@ -204,7 +204,7 @@ int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
 		cq->overrun = true;
 		pthread_mutex_unlock(&cq->lock);
 		if (overrun && cq->engine->cfg->explain)
-			say("a CQ of %u entries overflowed, and what completes to it from now on is lost: poll it more often, or create it with room for all work requests of its QPs",
+			say("a CQ of %u entries overflowed, and completions are lost from now on: poll it more often, or create it with room for all work requests of its QPs",
 			    cq->depth);
 		if (overrun)
 			shca_async_raise(to_ctx(cq->ex.context), &ev);

@@ -97,7 +97,8 @@ static int device_create(struct shca_device **out, const char *ifname,
 	err = scan(dev, &dev->gids);
 	if (!err && index == 0 && config_get()->addr && !*ifname &&
 	    netdev_scan(&dev->gids, NULL, config_get()->addr))
-		say("SOFTHCA_ADDR=%s: no address of an interface that is up",
+		say("SOFTHCA_ADDR=%s ignored: no interface that is up has "
+		    "this address; for those that exist: ip addr",
 		    config_get()->addr);
 	if (err) {
 		free(dev);
@@ -146,7 +147,8 @@ static int devices_create(void)
 			if (!err)
 				ndevices++;
 			else
-				say("SOFTHCA_DEVICES: %s: %s", name,
+				say("SOFTHCA_DEVICES: no device for interface "
+				    "%s: %s", name,
 				    strerror(-err));
 		}
 		p += len + (p[len] == ',');

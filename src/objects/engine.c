@@ -709,13 +709,13 @@ static void say_no_thread(int err)
 	static atomic_flag said = ATOMIC_FLAG_INIT;
 
 	if (!atomic_flag_test_and_set(&said))
-		say("the thread that receives while the program does not poll "
-		    "cannot be started: %s; %s",
+		say("cannot start the thread that receives packets while the "
+		    "program does not poll: %s; %s",
 		    strerror(err),
-		    err == EAGAIN ? "raise the limit of threads (ulimit -u; in "
-				    "a container its pids limit)"
-				  : "threads have to be allowed (seccomp), and "
-				    "memory for a stack");
+		    err == EAGAIN ? "raise the limit on threads (ulimit -u; "
+				    "in a container, its pids limit)"
+				  : "allow threads (seccomp), and memory for "
+				    "a stack");
 }
 
 int engine_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex)
@@ -731,11 +731,11 @@ int engine_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex)
 	if (!*why || atomic_flag_test_and_set(&said))
 		return err;
 	if (err && err != -EADDRINUSE)
-		say("UDP port %d cannot be had: %s", ROCE_UDP_PORT, why);
+		say("cannot use UDP port %d: %s", ROCE_UDP_PORT, why);
 	else
-		say("%s. End the other, use another address (softhca run "
-		    "--addr), or work in a network of your own (unshare -Urn, "
-		    "then ip link set lo up)",
+		say("%s. Stop that process, use another address (softhca run "
+		    "--addr), or use a network namespace of your own (unshare "
+		    "-Urn, then ip link set lo up)",
 		    why);
 	return err;
 }
@@ -1092,7 +1092,7 @@ static int join_host(struct engine *e)
 	if (err == -ETIMEDOUT || !atomic_flag_test_and_set(&said))
 		say("%s%s", why,
 		    err == -ETIMEDOUT ? ""
-				      : "; going on without the other "
+				      : "; continuing without the other "
 					"processes of this host");
 	return err == -ETIMEDOUT ? err : 0;
 }
@@ -1153,7 +1153,8 @@ static int engine_create(struct engine **out)
 			say("cannot write %s: %s", cfg->pcap,
 			    err == -EBUSY
 				    ? "another process writes to this FIFO; "
-				      "with %p in the name each has its own"
+				      "with %p in the name each process has "
+				      "its own"
 				    : strerror(-err));
 	}
 	link.pcap = e->pcap = recording;

@@ -139,7 +139,7 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 	roce_pkt_headers(&b.pkt[0], &h);
 	udp_send(g->e->udp, &b, &err);
 	if (err && g->e->cfg->explain)
-		say("a message of the connection manager cannot be sent: %s",
+		say("cannot send a message of the connection manager: %s",
 		    strerror(err));
 }
 

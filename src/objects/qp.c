@@ -47,7 +47,7 @@ static void flush(struct shca_qp *qp, uint64_t now, bool all)
 			sent++;
 		roce_tx_done(qp->core, &b, sent, now);
 		if (err && err != EFAULT && qp->engine->env.base.explain)
-			engine_explain(roce_qp_base(qp->core), "a packet cannot be sent: %s",
+			engine_explain(roce_qp_base(qp->core), "cannot send a packet: %s",
 				       strerror(err));
 		if (!n || sent < n)
 			break;

@@ -15,7 +15,7 @@ static int gone(struct qp *qp, const void *p, size_t len)
 {
 	qp_explain(
 		qp,
-		"memory at [0x%llx, +%zu) is not there any more: unmapped, or behind the end of its file, since it was registered; deregister it first",
+		"memory at [0x%llx, +%zu) is gone: it was unmapped, or its file truncated, after it was registered; deregister it first",
 		(unsigned long long)(uintptr_t)p, len);
 	return -ENXIO;
 }

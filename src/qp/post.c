@@ -130,7 +130,7 @@ static bool is_eight_bytes(struct qp *qp, struct qp_wqe *w)
 		return true;
 	qp_explain(
 		qp,
-		"work request 0x%llx: an atomic with a local buffer of %u bytes, which must be 8",
+		"work request 0x%llx: the local buffer of an atomic has %u bytes; 8 are needed",
 		(unsigned long long)w->wr_id, w->length);
 	w->status = IBV_WC_LOC_LEN_ERR;
 	return false;
@@ -217,7 +217,7 @@ int qp_post_send(struct qp *qp, const struct ibv_send_wr *wr,
 		return take_request(qp, w, wr);
 	qp_explain(
 		qp,
-		"work request 0x%llx: a QP of this type has no such operation",
+		"work request 0x%llx: QPs of this type do not have the operation",
 		(unsigned long long)w->wr_id);
 	w->status = IBV_WC_LOC_QP_OP_ERR;
 	return 0;
@@ -263,8 +263,8 @@ void qp_run_local(struct qp *qp, struct qp_wqe *w)
 		return;
 	qp_explain(qp,
 		   w->opcode == IBV_WR_LOCAL_INV ?
-			   "local invalidate of rkey 0x%08x refused" :
-			   "bind of memory window refused, rkey 0x%08x",
+			   "local invalidate of rkey 0x%08x refused: not a window of type 2 that is bound to this QP" :
+			   "bind of memory window refused, rkey 0x%08x: check the PD, the range, and that the region has IBV_ACCESS_MW_BIND",
 		   w->opcode == IBV_WR_LOCAL_INV ? w->rkey : w->bind.rkey);
 	w->status = IBV_WC_MW_BIND_ERR;
 }

@@ -297,11 +297,11 @@ static const char *nak_text(uint8_t code)
 {
 	switch (code) {
 	case ROCE_NAK_INVALID_REQUEST:
-		return "the peer found the request invalid (NAK 0x61: an opcode out of order, a message longer than its receive buffer, an XRC SRQ that is not there, or more reads than max_dest_rd_atomic)";
+		return "the peer found the request invalid (NAK 0x61): an opcode out of order, a message longer than its receive buffer, an XRC SRQ that does not exist, or more reads than max_dest_rd_atomic";
 	case ROCE_NAK_REMOTE_ACCESS:
-		return "the peer refused access (NAK 0x62): check rkey, address range, the region's and the QP's access flags, and that it is still registered";
+		return "the peer refused access (NAK 0x62): check rkey, address range, the region's and the QP's access flags, and that the region is still registered";
 	default:
-		return "the peer could not carry out the request (NAK 0x63): its receive buffer's lkey is bad, or the message is longer than the buffer";
+		return "the peer could not execute the request (NAK 0x63): its receive buffer's lkey is bad, or the message is longer than the buffer";
 	}
 }
 
@@ -337,7 +337,7 @@ static void rx_rnr(struct roce_qp *qp, uint32_t psn, uint8_t timer,
 	if (qp->base.attr.rnr_retry != 7 &&
 	    r->rnr_retries >= qp->base.attr.rnr_retry) {
 		explain(qp,
-			"RNR retry exceeded: no receive was posted for %.1f ms (rnr_retry=%u): post receives before the peer moves to RTS, or use rnr_retry 7",
+			"RNR retry exceeded: the peer had no receive posted for %.1f ms (rnr_retry=%u): post receives there before sending, or use rnr_retry 7",
 			(double)(r->rnr_retries ? now_ns - r->rnr_since_ns :
 						  0) /
 				1e6,
@@ -423,7 +423,7 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 	if (is_read != (wqe_is_read(w) || w->opcode == IBV_WR_ATOMIC_WRITE) ||
 	    (is_read && pkt->len != want)) {
 		explain(qp,
-			"response %s of %zu bytes to work request 0x%llx where %u were due",
+			"response %s of %zu bytes to work request 0x%llx, where %u bytes were expected",
 			roce_opcode(pkt->h.opcode)->name, pkt->len,
 			(unsigned long long)w->wr_id, want);
 		fail_head(qp, IBV_WC_BAD_RESP_ERR);
@@ -525,7 +525,7 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 		qp->stats.timeouts++;
 		if (r->retries++ >= qp->base.attr.retry_cnt) {
 			explain(qp,
-				"no answer for %.0f ms (timeout=%u, retry_cnt=%u): the peer's process is gone, its QP %u is not in RTR, or its packets do not reach us",
+				"no answer for %.0f ms (timeout=%u, retry_cnt=%u): the peer's process is gone, its QP %u is not in RTR, or its packets do not arrive here; to check the path: softhca doctor --peer",
 				(double)(now_ns - r->progress_ns) / 1e6,
 				qp->base.attr.timeout, qp->base.attr.retry_cnt,
 				qp->dest_qpn);

@@ -29,7 +29,7 @@ void roce_drop(struct roce_qp *qp, enum roce_drop why)
 		[ROCE_DROP_HEADER] =
 			"its P_Key is not 0xffff, or its transport version is not 0",
 		[ROCE_DROP_ADDRESS] =
-			"it comes from, or is for, an address that is not that of the connection: has the peer several, or given another GID?",
+			"its source or destination address is not the connection's: does the peer have several, or did it give another GID?",
 	};
 
 	qp->stats.dropped++;
@@ -38,7 +38,7 @@ void roce_drop(struct roce_qp *qp, enum roce_drop why)
 	if (mistakes[why] && !(qp->drops_told & 1u << why)) {
 		qp->drops_told |= 1u << why;
 		explain(qp,
-			"a packet is dropped, as any that follow for this reason: %s",
+			"packet dropped (others for the same reason are not reported): %s",
 			mistakes[why]);
 	}
 }

@@ -539,11 +539,11 @@ static enum verdict need_recv(struct roce_qp *qp, uint32_t srqn)
 	int err = take_recv(qp, srqn);
 
 	if (err == -ENOENT) {
-		explain(qp, "a message for XRC SRQ %u, which is none of this QP's domain (any more)", srqn);
+		explain(qp, "a message for XRC SRQ %u, which is not (or no longer) in this QP's domain", srqn);
 		return V_INVALID;
 	}
 	if (err) {
-		explain(qp, "a message arrived and no receive was posted");
+		explain(qp, "a message arrived, but no receive was posted; post receives before the peer sends");
 		return V_RNR;
 	}
 	return PASS;
@@ -637,7 +637,7 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt)
 			return V_INVALID;
 		len = 8;
 		if (h->va & 7) {
-			explain(qp, "atomic at 0x%llx, which is not a multiple of 8",
+			explain(qp, "atomic at 0x%llx refused: the address is not a multiple of 8",
 				(unsigned long long)h->va);
 			return V_INVALID;
 		}
@@ -653,7 +653,7 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt)
 	if (!len)
 		return PASS; /* 9.7.4.1.5: zero length is not checked */
 	if (find_pd(qp, h->xrc_srqn)) {
-		explain(qp, "%s for XRC SRQ %u, which is none of this QP's domain (any more)",
+		explain(qp, "%s for XRC SRQ %u, which is not (or no longer) in this QP's domain",
 			what, h->xrc_srqn);
 		return V_INVALID;
 	}
@@ -900,7 +900,7 @@ static enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt)
 		if (v == PASS && f & ROCE_F_IETH &&
 		    (!qp->base.env->invalidate ||
 		     qp->base.env->invalidate(&qp->base, pkt->h.inv_rkey))) {
-			explain(qp, "send with invalidate of rkey 0x%08x refused: not a key of this PD that may be invalidated",
+			explain(qp, "send with invalidate of rkey 0x%08x refused: not a window of type 2 that is bound to this QP",
 				pkt->h.inv_rkey);
 			v = V_ACCESS;
 		}

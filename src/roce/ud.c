@@ -53,7 +53,7 @@ void ud_tx(struct roce_qp *qp, struct roce_batch *b)
 			return;
 		if (u->drop) {
 			/* C10-93.1.1: no packet, and no error either. */
-			explain(qp, "datagram of %u bytes is longer than the MTU of %u and is not sent",
+			explain(qp, "datagram of %u bytes not sent: the MTU is %u",
 				w->length, qp->mtu);
 			goto next;
 		}
@@ -103,7 +103,7 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 	/* 9.6.1.6, 9.8.3: a wrong Q_Key or no receive, and it is dropped. */
 	if (pkt->h.qkey != qp->base.attr.qkey || pkt->len > qp->mtu) {
 		explain(qp,
-			"datagram dropped: its Q_Key 0x%08x is not ours, 0x%08x, or its %zu bytes are over the MTU",
+			"datagram dropped: its Q_Key 0x%08x is not this QP's, 0x%08x, or its %zu bytes exceed the MTU",
 			pkt->h.qkey, qp->base.attr.qkey, pkt->len);
 		roce_drop(qp, ROCE_DROP_QKEY);
 		return;
@@ -111,13 +111,13 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 	err = qp_recv_take(&qp->base, wc.byte_len, &recv);
 	if (err == -EMSGSIZE) {
 		/* Class D (9.9.3): not there, and the receive waits on. */
-		explain(qp, "datagram dropped: %zu bytes and 40 of GRH do not fit the receive that was posted: post larger ones",
+		explain(qp, "datagram dropped: its %zu bytes and the 40 of the GRH do not fit the posted receive: post larger ones",
 			pkt->len);
 		roce_drop(qp, ROCE_DROP_QKEY);
 		return;
 	}
 	if (err) {
-		explain(qp, "datagram dropped: no receive was posted");
+		explain(qp, "datagram dropped: no receive was posted; post receives before the peer sends");
 		roce_drop(qp, ROCE_DROP_NO_RECV);
 		return;
 	}

@@ -310,9 +310,9 @@ static void say_lost(void)
 	static atomic_flag said = ATOMIC_FLAG_INIT;
 
 	if (!atomic_flag_test_and_set(&said))
-		say("process %d uses a connection that its parent used before "
-		    "it forked, and fails: it is the parent's alone; run this "
-		    "program without --sockets",
+		say("process %d fails to use a connection that its parent "
+		    "used before it forked: such a connection stays with the "
+		    "parent; run this program without --sockets",
 		    getpid());
 }
 

@@ -169,8 +169,8 @@ static void give_up(struct relay *r)
 	if (fd < 0)
 		return;
 	rsp_real()->getsockname(fd, (struct sockaddr *)&name, &len);
-	say("port %u: a child of fork() accepts connections there, which are "
-	    "made by TCP from now on",
+	say("port %u: a child of fork() accepts connections there, so they "
+	    "use TCP instead of RDMA from now on",
 	    ntohs(((struct sockaddr_in *)(void *)&name)->sin_port));
 }
 
