@@ -116,12 +116,14 @@ static void values(void **state)
 
 static void clock_advances(void **state)
 {
-	uint64_t a = clock_ns(), b;
+	uint64_t a = clock_ns(), b = a;
 
 	(void)state;
-	usleep(2000);
-	b = clock_ns();
-	assert_in_range(b - a, 2000000, 5000000000u);
+	for (int i = 0; i < 1000 && b == a; i++) {
+		usleep(1000);
+		b = clock_ns();
+	}
+	assert_true(b > a);
 }
 
 int main(void)
