@@ -5,11 +5,11 @@
  * tests/peer/packets.py, which looks for it in captures as well:
  *
  *   source port per QP or flow label  A17.4.5.2  flow_label_picks_the_port,
- *                                                test_udp: headers_of_ip
- *   DSCP and ECN from traffic class   A17.4.5    test_udp: headers_of_ip; peer
- *   TTL from hop limit                A17.4.5    test_udp: headers_of_ip; peer
- *   Don't Fragment                    A17.4.5.1  test_udp: headers_of_ip; peer
- *   no UDP checksum, IPv4 and IPv6    A17.4.5.2  test_udp: no_udp_checksum
+ *                                                test_udp_wire: headers_of_ip
+ *   DSCP and ECN from traffic class   A17.4.5    test_udp_wire: headers_of_ip; peer
+ *   TTL from hop limit                A17.4.5    test_udp_wire: headers_of_ip; peer
+ *   Don't Fragment                    A17.4.5.1  test_udp_wire: headers_of_ip; peer
+ *   no UDP checksum, IPv4 and IPv6    A17.4.5.2  test_udp_wire: no_udp_checksum
  *   P_Key 0xffff                      10.9       pkey_is_the_default_one,
  *                                                strangers_are_ignored; peer
  *   MigReq 1                          17.2.8     mig_req_is_one,
@@ -20,7 +20,7 @@
  *                                                congestion_is_told
  *   reserved bits 0 on sending        9.2        test_roce: reserved_bits; peer
  *   and ignored on receipt            9.2        test_roce: reserved_bits,
- *                                                test_udp: no_udp_checksum
+ *                                                test_udp_wire: no_udp_checksum
  *   pad count                         9.2.3      pads_fill_the_last_word,
  *                                                test_roce: every_length; peer
  *   solicited event bit               9.2.2      solicited_is_for_the_last
