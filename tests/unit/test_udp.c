@@ -434,7 +434,6 @@ static void threads(void **state)
 		pthread_join(ts[i], NULL);
 		sent += sender[i].sent;
 	}
-	usleep(50000);
 	poller.stop = true;
 	for (int i = 0; i < 2; i++)
 		pthread_join(tp[i], NULL);

@@ -149,6 +149,23 @@ static void spoof(const uint8_t mac[6], const char *src, const char *dst,
 	close(fd);
 }
 
+/* Sends packets until one arrives. */
+static bool probed(struct node *x, const struct roce_path *path,
+		   struct shared *s)
+{
+	uint32_t before = s->probes;
+	static struct roce_batch b;
+	int err;
+
+	for (int i = 0; i < 10000 && s->probes == before; i++) {
+		b.n = b.data.n = 0;
+		batch_add(&b, path, s->qpn + PROBE, RC_MIDDLE, 0, 64);
+		udp_send(x->u, &b, &err);
+		usleep(1000);
+	}
+	return s->probes != before;
+}
+
 static void another_host(void **state)
 {
 	struct roce_path path = path_of("10.98.0.1", "10.98.0.2");
@@ -175,9 +192,11 @@ static void another_host(void **state)
 	assert_true(ip("link set sh0 up mtu 1500"));
 	cmd->go = 1;
 	assert_true(wait_for(&s->ready, 2));
-	usleep(100000);
 
 	node_start(&x, &direct);
+	/* Carrier and neighbours take what time they take. */
+	assert_true(probed(&x, &path, s));
+	assert_true(probed(&x, &path6, s));
 	node_send(&x, NULL, &path, s->qpn, RC_MIDDLE, 1024, 500);
 	assert_true(wait_for(&s->count, 500));
 	node_send(&x, NULL, &path6, s->qpn, RC_MIDDLE, 1024, 500);
@@ -196,7 +215,8 @@ static void another_host(void **state)
 		assert_int_equal(err, EMSGSIZE);
 		assert_true(wait_for(&s->count, 1006u + 6u * (unsigned)i));
 	}
-	usleep(50000);
+	assert_true(probed(&x, &path, s)); /* whatever came before is here */
+	assert_true(probed(&x, &path6, s));
 	assert_int_equal(s->count, 1012);
 
 	/*
@@ -212,7 +232,8 @@ static void another_host(void **state)
 	for (int i = 0; i < 2; i++)
 		spoof(s->mac, i ? "fd98::2" : "fd98::1", "fd98::2",
 		      (uint16_t)s->slot, garbage, sizeof(garbage));
-	usleep(100000);
+	assert_true(probed(&x, &path, s));
+	assert_true(probed(&x, &path6, s));
 	assert_int_equal(s->count, 1012);
 	assert_int_equal(s->overflow, 0);
 	/* A neighbour of its own may say the same. */

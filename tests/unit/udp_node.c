@@ -141,13 +141,13 @@ void node_poll(struct node *n)
 
 void node_expect(struct node *n, unsigned count)
 {
-	uint64_t end = clock_ns() + 1000000000u;
+	uint64_t end = clock_ns() + 5000000000u;
 
 	while (n->count < count && clock_ns() < end) {
 		struct pollfd pfd = { .fd = udp_fd(n->u), .events = POLLIN };
 
 		if (udp_poll(n->u, 64, node_rx, n) > 0)
-			end = clock_ns() + 1000000000u;
+			end = clock_ns() + 5000000000u;
 		else
 			poll(&pfd, 1, 20);
 	}
@@ -237,7 +237,7 @@ struct shared *shared_new(void)
 
 bool wait_for(_Atomic uint32_t *p, uint32_t value)
 {
-	for (int i = 0; i < 5000 && atomic_load(p) < value; i++)
+	for (int i = 0; i < 20000 && atomic_load(p) < value; i++)
 		usleep(1000);
 	return atomic_load(p) >= value;
 }
@@ -249,7 +249,10 @@ void count_rx(void *arg, const struct roce_rx *pkt)
 	if (CHUNK_OF(pkt->h.dest_qpn) != s->qpn &&
 	    pkt->h.dest_qpn != ROCE_MULTICAST_QPN)
 		atomic_fetch_add(&s->wrong, 1);
-	atomic_fetch_add(&s->count, 1);
+	if (pkt->h.dest_qpn == s->qpn + PROBE)
+		atomic_fetch_add(&s->probes, 1);
+	else
+		atomic_fetch_add(&s->count, 1);
 }
 
 pid_t receiver(struct shared *s, const struct udp_config *cfg, const char *addr)
@@ -270,11 +273,12 @@ pid_t receiver(struct shared *s, const struct udp_config *cfg, const char *addr)
 	while (!s->stop) {
 		struct pollfd pfd = { .fd = udp_fd(n.u), .events = POLLIN };
 
-		poll(&pfd, 1, 50);
+		poll(&pfd, 1, 5);
 		while (udp_poll(n.u, 64, count_rx, s) > 0)
 			;
 		s->steered = udp_stats(n.u)->rx_steered;
 		s->overflow = udp_stats(n.u)->rx_overflow;
+		s->polls++;
 	}
 	udp_destroy(n.u);
 	registry_leave(n.r);

@@ -74,6 +74,7 @@ uint16_t ip_checksum(const uint8_t *p, size_t len);
 /* What several processes share with their parent. */
 struct shared {
 	_Atomic uint32_t ready, count, wrong, stop, go;
+	_Atomic uint32_t polls; /* rounds of receiver(), with all counts */
 	_Atomic uint32_t probes; /* packets for QPN qpn + PROBE */
 	_Atomic uint64_t steered, overflow;
 	_Atomic uint32_t qpn, slot;
@@ -83,7 +84,7 @@ struct shared {
 #define PROBE 4095 /* beyond those that tests send to */
 
 struct shared *shared_new(void);
-/* Until *p is at least value; false after some seconds of processor time. */
+/* Until *p is at least value; false after 20 seconds. */
 bool wait_for(_Atomic uint32_t *p, uint32_t value);
 /* Counts a packet in struct shared. */
 void count_rx(void *arg, const struct roce_rx *pkt);
