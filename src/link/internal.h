@@ -120,6 +120,8 @@ struct udp {
 
 	pthread_mutex_t rx_lock;
 	struct rx *rx;
+	int64_t stale; /* backlog that was there since then; rx_lock */
+	uint64_t stale_since_ns; /* 0: there was none */
 };
 
 #define STAT_ADD(u, field, n)                                                  \
@@ -178,5 +180,16 @@ void rx_reap(struct udp *u);
 bool tx_relayed(const union ibv_gid *group, uint32_t scope);
 /* To a process of this host's private port. Returns 0 or -errno. */
 int tx_hand_over(struct udp *u, unsigned slot, const struct packet *k);
+/* Wakes the receiver of a slot. */
+void tx_poke(struct udp *u, unsigned slot);
+
+/* udp_room.c */
+/* Whether a slot's receiver has room for bytes more, which are counted. */
+bool room_admit(struct udp *u, unsigned slot, int64_t bytes);
+/*
+ * All of our sockets were found empty: what has been counted throughout some
+ * milliseconds of that is an error, and is taken off. rx_lock is held.
+ */
+void room_correct(struct udp *u);
 
 #endif

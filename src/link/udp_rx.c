@@ -40,7 +40,6 @@
 #define HOT_TRIES 4 /* one in so many goes to the other sockets */
 #define SPINNING 8 /* polls that found nothing: somebody is waiting */
 #define MAX_READS 16 /* in one poll, if nothing good is in them */
-#define STALE_NS 2000000u
 
 /* What all packets of one datagram have in common. */
 struct datagram {
@@ -80,8 +79,6 @@ struct rx {
 
 	uint64_t pkts, bytes; /* of this call */
 	uint16_t next_id[HINTS];
-	int64_t stale; /* backlog that was there throughout */
-	uint64_t stale_since; /* 0: not looking */
 };
 
 int rx_create(struct udp *u)
@@ -585,34 +582,6 @@ static void set_pending(struct udp *u, struct rx *rx, bool pending)
 	(void)done; /* an eventfd that is full or empty is as it should be */
 }
 
-/*
- * All sockets are empty, so the backlog should be nothing but what is on its
- * way this moment. Whatever was there all the time for a while is an error:
- * packets that the kernel dropped, or senders that were killed.
- */
-static void fix_backlog(struct udp *u, struct rx *rx)
-{
-	int64_t backlog = registry_backlog(u->registry);
-	uint64_t now;
-
-	if (!backlog) {
-		rx->stale_since = 0;
-		return;
-	}
-	now = clock_ns();
-	if (!rx->stale_since || (backlog < 0) != (rx->stale < 0)) {
-		rx->stale_since = now;
-		rx->stale = backlog;
-		return;
-	}
-	if (llabs(backlog) < llabs(rx->stale))
-		rx->stale = backlog;
-	if (now - rx->stale_since < STALE_NS)
-		return;
-	registry_take(u->registry, u->slot, rx->stale);
-	rx->stale_since = 0;
-}
-
 int udp_poll(struct udp *u, unsigned budget, udp_rx_fn *fn, void *arg)
 {
 	struct rx *rx = u->rx;
@@ -630,7 +599,7 @@ int udp_poll(struct udp *u, unsigned budget, udp_rx_fn *fn, void *arg)
 			break;
 		if (!fetch(u, rx)) {
 			if (u->registry && rx->empty)
-				fix_backlog(u, rx);
+				room_correct(u);
 			break;
 		}
 		rx->idle = 0;

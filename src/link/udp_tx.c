@@ -16,12 +16,6 @@
  * that may not be fragmented and come from an unconnected socket, and k to the
  * k-th segment of a run.
  *
- * Senders of this host count what they send to a slot and stop when its socket
- * buffers would overflow (registry_charge()). One that is refused for long
- * pokes the receiver: if the count is wrong, he finds his sockets empty and
- * fixes it. One that is refused for very long sends all the same, as it would
- * on a network: a process that was stopped must not stop others.
- *
  * Linux has no route for IPv6 multicast on the loopback interface. Such packets
  * are handed over, as udp_rx.c does with those that went astray, to each
  * member.
@@ -44,8 +38,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define POKE_NS 3000000u
-#define PATIENCE_NS 500000000u
 #define DEFAULT_HOPS 64
 #define SMALL_RUN 4608 /* bytes that fit the stack: one packet of any size */
 #define MAX_IOV (QP_PIECES + 2 * ROCE_BATCH)
@@ -192,28 +184,6 @@ static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 		r->slot = -1;
 	r->tolen = sock_addr(&r->to, dgid, r->scope,
 			     r->private ? r->private->port : ROCE_UDP_PORT);
-}
-
-bool udp_unread(struct udp *u, const struct roce_path *path, uint32_t qpn,
-		uint64_t mark[2])
-{
-	struct registry *reg = u->registry;
-	int slot;
-
-	if (!reg || !path->local || u->cfg.wire)
-		return false;
-	slot = registry_route(reg, qpn, &path->dgid,
-			      udp_scope(&path->dgid, path->sgid_scope));
-	if (!mark[0] && !mark[1]) {
-		if (slot >= 0)
-			mark[0] = registry_sent(reg, (unsigned)slot);
-		mark[1] = registry_sent(reg, u->slot);
-	}
-	if ((slot >= 0 && registry_unread(reg, (unsigned)slot, mark[0])) ||
-	    registry_unread(reg, u->slot, mark[1]))
-		return true;
-	mark[0] = mark[1] = 0;
-	return false;
 }
 
 static size_t packet_size(const struct roce_pkt *p)
@@ -459,6 +429,14 @@ int tx_hand_over(struct udp *u, unsigned slot, const struct packet *k)
 	return send_private(u, slot, iov, 2);
 }
 
+void tx_poke(struct udp *u, unsigned slot)
+{
+	uint8_t type = HANDOVER_TYPE;
+	struct iovec iov = { &type, sizeof(type) };
+
+	send_private(u, slot, &iov, 1);
+}
+
 static void record(struct udp *u, const struct route *r,
 		   const struct tx_sock *sock, uint16_t ip_id, uint8_t *p,
 		   size_t len)
@@ -598,46 +576,6 @@ static size_t send_run(struct udp *u, const struct route *r,
 	return done;
 }
 
-static void poke(struct udp *u, unsigned slot)
-{
-	uint8_t type = HANDOVER_TYPE;
-	struct iovec iov = { &type, sizeof(type) };
-
-	send_private(u, slot, &iov, 1);
-}
-
-/* Whether the receiver of this host has room for bytes more. */
-static bool admit(struct udp *u, unsigned slot, int64_t bytes)
-{
-	struct peer *f = &u->peer[slot];
-	uint64_t now, since, poked;
-
-	if (registry_charge(u->registry, slot, (uint32_t)bytes)) {
-		if (atomic_load_explicit(&f->since_ns, memory_order_relaxed))
-			atomic_store_explicit(&f->since_ns, 0,
-					      memory_order_relaxed);
-		return true;
-	}
-	now = clock_ns();
-	since = atomic_load_explicit(&f->since_ns, memory_order_relaxed);
-	poked = atomic_load_explicit(&f->poked_ns, memory_order_relaxed);
-	if (!since) {
-		atomic_store_explicit(&f->since_ns, now, memory_order_relaxed);
-		atomic_store_explicit(&f->poked_ns, now, memory_order_relaxed);
-		return false;
-	}
-	if (now - poked < POKE_NS)
-		return false;
-	if (registry_alive(u->registry, slot) && now - since < PATIENCE_NS) {
-		atomic_store_explicit(&f->poked_ns, now, memory_order_relaxed);
-		poke(u, slot);
-		return false;
-	}
-	/* Let it be lost like any other: charged, should it not be. */
-	registry_uncharge(u->registry, slot, -bytes);
-	return true;
-}
-
 /*
  * There are no more ACKs than requests, and what waits for one is held back
  * already; they do not wait for room behind data. A QP that is about to be
@@ -672,7 +610,7 @@ size_t udp_send(struct udp *u, const struct roce_batch *b, int *err)
 		cost = (int64_t)run.bytes + DATAGRAM_COST;
 		if (r.slot >= 0 && is_ack(&b->pkt[run.index[0]]))
 			registry_uncharge(u->registry, (unsigned)r.slot, -cost);
-		else if (r.slot >= 0 && !admit(u, (unsigned)r.slot, cost))
+		else if (r.slot >= 0 && !room_admit(u, (unsigned)r.slot, cost))
 			break;
 		taken = send_run(u, &r, &run, &sent, err);
 		cost -= (int64_t)(sent.bytes + sent.datagrams * DATAGRAM_COST);
