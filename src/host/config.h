@@ -29,7 +29,7 @@ const struct config *config_get(void);
 
 /* A monotonic clock in nanoseconds. */
 uint64_t clock_ns(void);
-/* The same of the last tick, some ms ago at most: much the cheapest. */
+/* The same as of the last tick, some ms ago at most: much cheaper. */
 uint64_t clock_coarse_ns(void);
 
 #endif

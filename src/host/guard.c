@@ -52,10 +52,10 @@ static void forward(int sig, siginfo_t *info, void *context,
 	} else if (has_handler(&was)) {
 		was.sa_handler(sig);
 	} else if (info->si_code > 0) {
-		/* A fault: it happens again, and to nobody's surprise. */
+		/* A fault: it happens again, and takes its default course. */
 		sigaction(sig, &dfl, NULL);
 	} else if (was.sa_handler == SIG_DFL) {
-		/* Somebody sent it: it comes again, too. */
+		/* Somebody sent it: it is sent again. */
 		sigaction(sig, &dfl, NULL);
 		syscall(SYS_rt_tgsigqueueinfo, getpid(), gettid(), sig, info);
 	}

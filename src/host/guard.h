@@ -1,9 +1,9 @@
 /*
  * guard.h - memory that a program may have taken away
  *
- * Hardware pins the memory of a region. We cannot, so what the program unmaps,
- * or a file that it truncates, faults in our hands. Inside guard_run() such a
- * fault is an error.
+ * Hardware pins the memory of a region. We cannot, so we may touch memory that
+ * the program has unmapped, or that lies behind the end of a file. Inside
+ * guard_run() such a fault is an error.
  */
 #ifndef SOFTHCA_HOST_GUARD_H
 #define SOFTHCA_HOST_GUARD_H
@@ -18,8 +18,8 @@
 void guard_install(void);
 
 /*
- * Runs fn(arg), which does nothing but reading and writing memory. -EFAULT: it
- * was broken off, because some of [p, p + len) is not there.
+ * Runs fn(arg), which does nothing but read and write memory. -EFAULT: it was
+ * broken off, because some of [p, p + len) is not there.
  */
 int guard_run(void (*fn)(void *), void *arg, const void *p, size_t len);
 

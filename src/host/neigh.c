@@ -1,9 +1,9 @@
 /*
  * neigh.c - asks the kernel's routes and neighbour table by rtnetlink
  *
- * An address of this host has its own interface's MAC, a group one that is
- * made of it; others are looked up. What the kernel has not resolved it
- * resolves for a datagram, which goes to the discard port.
+ * An address of this host has its own interface's MAC, a group has a MAC that
+ * is derived from it; others are looked up. A datagram to the discard port makes
+ * the kernel resolve what it has not resolved.
  */
 #include "neigh.h"
 

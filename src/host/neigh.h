@@ -11,8 +11,8 @@
 
 /*
  * The MAC of dgid, or of the router towards it, as seen from an interface. If
- * the kernel does not know it yet, it is made to ask, and waited for up to
- * three seconds. 0; -EHOSTUNREACH: no route, or no answer; another -errno.
+ * the kernel does not know it yet, it is made to ask; the answer is awaited for
+ * up to three seconds. 0; -EHOSTUNREACH: no route, or no answer; another -errno.
  */
 int neigh_resolve(const union ibv_gid *dgid, uint32_t ifindex, uint8_t mac[6]);
 

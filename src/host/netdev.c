@@ -8,7 +8,7 @@
  * netdev_is_local() is asked for every batch of packets, so it looks into a
  * small hash table that readers may use at any time: a sequence number is odd
  * while its one writer is at work, and readers who saw it odd or changing look
- * again. A netlink socket tells cheaply, at most once a second, whether
+ * again. A netlink socket, read at most once a second, shows cheaply whether
  * anything has changed at all.
  */
 #include "netdev.h"
@@ -511,7 +511,7 @@ bool netdev_changed(int fd)
 	bool changed = false;
 	char buf[64];
 
-	/* What overflowed (ENOBUFS) has changed something too. */
+	/* An overflow (ENOBUFS) is a change too. */
 	while (sys_recvfrom(fd, buf, sizeof(buf), MSG_DONTWAIT, NULL, NULL) >=
 		       0 ||
 	       errno == ENOBUFS || errno == EINTR)
@@ -569,8 +569,8 @@ static void local_store(const struct scan *s)
 	atomic_store_explicit(&local.seq, seq + 2, memory_order_release);
 }
 
-/* In the child of a fork(): the thread that was writing is not here. What it
- * left is as good as nothing. */
+/* In the child of a fork(): the thread that was writing does not exist here,
+ * and what it has written is incomplete. */
 static void local_forked(void)
 {
 	if (!pthread_mutex_trylock(&local.writer)) {
@@ -587,7 +587,7 @@ static void local_register(void)
 	pthread_atfork(NULL, NULL, local_forked);
 }
 
-/* At most once a second, by one thread, the others go on with what there is. */
+/* At most once a second, by one thread; the others use the table as it is. */
 static void local_refresh(uint64_t now)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -55,7 +55,7 @@ bool netdev_is_local_on(const union ibv_gid *gid, uint32_t ifindex);
 /*
  * A non-blocking descriptor that turns readable when an interface or address
  * of this host may have changed, or -errno; the caller closes it.
- * netdev_changed() empties it and tells whether there was anything.
+ * netdev_changed() empties it and returns whether there was anything.
  */
 int netdev_watch_fd(void);
 bool netdev_changed(int fd);

@@ -50,8 +50,8 @@ bool owner_unknown(uid_t uid)
 
 bool owner_private(int fd, const struct stat *st)
 {
-	/* What may change the mode, even to the same, is the true owner (or
-	 * root, whose number is not taken for another's). */
+	/* Only the true owner may set the mode, even to what it is (and root,
+	 * whose number is not taken for another's). */
 	return st->st_uid == geteuid() && !(st->st_mode & 077) &&
 	       !fchmod(fd, st->st_mode & 07777);
 }

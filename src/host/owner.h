@@ -1,9 +1,9 @@
 /*
  * owner.h - whose a file in a shared directory is
  *
- * In a user namespace of one's own everybody is user 0, as is the real one:
- * what names a file there has to be the number outside. And an owner whom the
- * namespace does not know is shown as one number (65534) that stands for all.
+ * In a user namespace of one's own everybody is user 0, as is the real one: a
+ * file's name has to have the number outside. And owners that the namespace does
+ * not know are all shown as one number (65534).
  */
 #ifndef SOFTHCA_HOST_OWNER_H
 #define SOFTHCA_HOST_OWNER_H

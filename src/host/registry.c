@@ -90,7 +90,9 @@ int registry_join(struct registry **out, const char *dir, const char **why)
 	registry_sweep(f);
 	slot = take_slot(f);
 	if (slot < 0) {
-		err = regfile_fail(slot, "more than %d processes",
+		err = regfile_fail(slot,
+				   "more than %d processes of this user use "
+				   "RDMA on this host",
 				   REGISTRY_SLOTS);
 		regfile_unlock(f);
 		if (!f->users)
@@ -133,7 +135,7 @@ void registry_leave(struct registry *r)
 	f = r->file;
 	pthread_mutex_lock(&registry_mutex);
 	r->fn = NULL;
-	/* Whoever holds the lock for so long: the next sweep finds us gone. */
+	/* Without the lock the next sweep finds us gone. */
 	if (!regfile_lock(f)) {
 		clear_slot(f, r->slot);
 		regfile_slot_drop(f, r->slot);

@@ -42,7 +42,7 @@ void registry_abandon(struct registry *r);
 int registry_lease(struct registry *r);
 void registry_release(struct registry *r, uint32_t first_qpn);
 
-/* The file: who has the same shares ports and QPNs. */
+/* The file: processes that have the same one share ports and QPNs. */
 const char *registry_path(const struct registry *r);
 
 /*
@@ -70,8 +70,8 @@ void registry_publish(struct registry *r, uint16_t port, uint32_t limit);
 
 /*
  * Bytes on their way to a slot, so that senders of this host do not overrun
- * its socket buffers. registry_charge() says no when there are more than the
- * slot's limit; a first one is always let through. registry_uncharge() takes
+ * its socket buffers. registry_charge() refuses when there are more than the
+ * slot's limit, unless they are the first. registry_uncharge() takes
  * back what was not sent, registry_take() what the receiver has read.
  */
 bool registry_charge(struct registry *r, unsigned slot, uint32_t bytes);

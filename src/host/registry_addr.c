@@ -29,7 +29,7 @@ static int find_row(const struct shared *m, const union ibv_gid *gid,
 	return -ENOENT;
 }
 
-/* By the first half of the GID; IPv4's groups are nobody's business here. */
+/* By the first half of the GID; the registry knows no groups of IPv4. */
 static bool is_group(uint64_t word)
 {
 	return word >> 56 == 0xff;

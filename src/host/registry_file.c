@@ -217,6 +217,22 @@ int regfile_fail(int err, const char *fmt, ...)
 	return err;
 }
 
+static int lock_failed(int err, int fd, const char *path)
+{
+	pid_t pid = 0;
+
+	if (err == -ETIMEDOUT)
+		record_locked(fd, LOCK_BYTE, &pid);
+	if (pid <= 0) /* or of another PID namespace */
+		return regfile_fail(err, "cannot lock %s: %s", path,
+				    strerror(-err));
+	return regfile_fail(err,
+			    "cannot lock %s: process %d holds it and does not "
+			    "let go; end it, or if it is stopped, let it go on "
+			    "(kill -CONT %d)",
+			    path, pid, pid);
+}
+
 /* An empty file of ours, locked. */
 static int init_file(int fd)
 {
@@ -343,7 +359,8 @@ static int open_locked(const char *path, struct stat *st)
 				    strerror(errno));
 	fd = fd_aside(fd);
 	if (fstat(fd, st)) {
-		err = regfile_fail(-errno, "cannot examine %s", path);
+		err = regfile_fail(-errno, "cannot examine %s: %s", path,
+				   strerror(errno));
 		goto err_close;
 	}
 	if (!S_ISREG(st->st_mode) || st->st_nlink > 1 ||
@@ -357,7 +374,7 @@ static int open_locked(const char *path, struct stat *st)
 	}
 	err = record_lock_wait(fd);
 	if (err) {
-		regfile_fail(err, "cannot lock %s: %s", path, strerror(-err));
+		lock_failed(err, fd, path);
 		goto err_close;
 	}
 	err = -EAGAIN;
@@ -420,8 +437,7 @@ static int get_file(const char *dir, struct regfile **out)
 	if (f) {
 		err = regfile_lock(f);
 		if (err)
-			return regfile_fail(err, "cannot lock %s: %s", path,
-					    strerror(-err));
+			return lock_failed(err, f->fd, path);
 		*out = f;
 		return 0;
 	}

@@ -19,7 +19,7 @@
 #define TX_SOCKS (TX_POOL + 1)
 #define UDP_WHY 640 /* characters of a reason */
 #define UDP_MAX_BYTES 65000 /* payload of one datagram or GSO run */
-/* What a datagram costs a receive buffer beyond its bytes, about. */
+/* About what a datagram costs a receive buffer beyond its bytes. */
 #define DATAGRAM_COST 1024
 #define PORT_RETRY_NS 1000000000u /* between attempts at one that is taken */
 
@@ -63,7 +63,7 @@ struct tx_sock {
 	_Atomic bool no_label; /* an IPv6 flow label was refused once */
 };
 
-/* A packet by itself, with what its IP and UDP headers said. */
+/* One packet, with what its IP and UDP headers said. */
 struct packet {
 	const uint8_t *p; /* from BTH to ICRC */
 	size_t len;
@@ -74,21 +74,21 @@ struct packet {
 };
 
 /*
- * How we reach a slot: from a socket that is bound to its private port, too
- * (udp_private.c). Whoever sends counts himself among the senders first, and a
- * socket of an earlier process of the slot is closed when there are none.
+ * The way to a slot: a socket that is bound to its private port as well
+ * (udp_private.c). A sender counts itself in senders first; the socket to an
+ * earlier process of the slot is closed when there are no senders.
  */
 struct peer {
 	struct claim *_Atomic claim[2]; /* [v4] */
 	struct claim *_Atomic retired; /* changed with bind_lock */
 	_Atomic uint32_t senders;
-	/* When it had no room for our packets. */
-	_Atomic uint64_t since_ns; /* 0: it has */
+	/* Since when it has had no room for our packets. */
+	_Atomic uint64_t since_ns; /* 0: it has room */
 	_Atomic uint64_t poked_ns;
 };
 
 struct claim {
-	struct tx_sock tx; /* fd -1: the port is not to be had */
+	struct tx_sock tx; /* fd -1: the port cannot be had */
 	uint64_t tried_ns;
 	struct claim *next; /* retired */
 };

@@ -47,7 +47,7 @@ void udp_abandon(struct udp *u);
 /*
  * Starts receiving what is sent to a local address, or to a multicast group on
  * interface ifindex; each call is undone by one udp_unbind(). Returns 0 or
- * -errno: -EADDRINUSE when someone else has the port (udp_why() tells who).
+ * -errno: -EADDRINUSE when someone else has the port (udp_why() says who).
  * Where only the private port works the return is still 0 if that is enough
  * for processes of this host (not with cfg.wire), and udp_why() is non-empty.
  */
@@ -55,12 +55,12 @@ int udp_bind(struct udp *u, const union ibv_gid *gid, unsigned ifindex);
 void udp_unbind(struct udp *u, const union ibv_gid *gid, unsigned ifindex);
 
 /* Whether somebody else has the port of an address that udp_bind() was asked
- * for: what others send there does not come to us. */
+ * for: what others send there does not reach us. */
 bool udp_taken(const struct udp *u, const union ibv_gid *gid, unsigned ifindex);
 
-/* Whether a packet would come to somebody who can only answer to himself: both
- * ends are addresses of ours whose port is taken. Unless it is for a process of
- * our registry, it is not sent. */
+/* Whether a packet would reach somebody who could only answer itself: both
+ * ends are addresses of ours whose port is taken. Such a packet is not sent
+ * unless it is for a process of our registry. */
 bool udp_astray(const struct udp *u, const struct roce_path *path);
 
 /* The reason the last udp_bind() was refused or is limited, in a sentence. */
@@ -71,7 +71,7 @@ int udp_fd(const struct udp *u);
 
 /*
  * Called for each packet received whose headers decode and whose ICRC is good.
- * pkt->h.dest_qpn is not checked. The packet is gone when it returns.
+ * pkt->h.dest_qpn is not checked. The packet is valid until it returns.
  */
 typedef void udp_rx_fn(void *arg, const struct roce_rx *pkt);
 
@@ -86,8 +86,8 @@ void udp_poll_wait(struct udp *u);
 
 /*
  * Called from udp_poll() when a packet for QP1 that was sent to port 4791 of
- * dst did not get there: nobody has the port, or there is no way. packet is what
- * was quoted of it, from BTH on: as much as the sender of the news saw fit.
+ * dst did not get there: nobody has the port, or there is no route. packet is
+ * what the report quotes of it, from BTH on, which may be little.
  */
 typedef void udp_unreachable_fn(void *arg, const union ibv_gid *dst,
 				const uint8_t *packet, size_t len);
@@ -104,10 +104,10 @@ void udp_on_unreachable(struct udp *u, udp_unreachable_fn *fn, void *arg);
 size_t udp_send(struct udp *u, const struct roce_batch *b, int *err);
 
 /*
- * Whether a QP of another process of this host may have said nothing because
- * that process, alive, has not read yet what was on its way to it when this
- * was first asked, or we what was on its way to us. mark begins as zeros, and
- * is so again when the answer is no.
+ * Whether a QP of another process of this host may be silent because that
+ * process, which is alive, has not yet read what was on its way to it at the
+ * first call, or we have not read what was on its way to us. mark begins as
+ * zeros, and is zeros again when the answer is no.
  */
 bool udp_unread(struct udp *u, const struct roce_path *path, uint32_t qpn,
 		uint64_t mark[2]);
@@ -122,7 +122,7 @@ int udp_forward(struct udp *u, unsigned slot);
 /*
  * Hands a packet that was received before to another process, as udp_forward()
  * does: len bytes from BTH on, without the ICRC, UDP_HANDOVER_MAX at most. One
- * for QP 0, which RoCE does not have, is a word between processes.
+ * for QP 0, which RoCE does not have, is a message between processes.
  */
 #define UDP_HANDOVER_MAX (2 * ROCE_HDR_MAX + ROCE_MTU_MAX + 128)
 int udp_handover(struct udp *u, unsigned slot, const union ibv_gid *src,

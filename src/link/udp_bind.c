@@ -7,7 +7,7 @@
  *
  * The first process at an address binds it exclusively and only then allows
  * sharing. So everybody who shares it has seen the registry's list empty or
- * found himself in it, and processes that use another registry (another
+ * found itself in it, and processes that use another registry (another
  * container on the same network) are refused instead of mixed up.
  *
  * A poller may be reading a socket that another thread unbinds. The
@@ -153,7 +153,7 @@ const char *udp_why(const struct udp *cu)
 
 /* Binding */
 
-/* The registry's lock is held. alone: nobody of ours is there yet. */
+/* The registry's lock is held. alone: no process of ours is there yet. */
 static int bind_unicast(struct udp *u, struct rx_sock *s, bool alone)
 {
 	int err;
@@ -175,7 +175,7 @@ static int bind_unicast(struct udp *u, struct rx_sock *s, bool alone)
 	return err;
 }
 
-/* Every process that joins gets a copy, whoever's it is. */
+/* Every process that joins gets a copy, of whichever user. */
 static int bind_multicast(struct udp *u, struct rx_sock *s)
 {
 	int err;
@@ -213,7 +213,8 @@ err_close:
 	return err;
 }
 
-/* -EADDRINUSE: so it is, and s, if there is a registry, has no socket. */
+/* -EADDRINUSE: somebody else has the port; s has no socket, and with a registry
+ * it is kept. */
 static int bind_locked(struct udp *u, struct rx_sock *s)
 {
 	bool alone;
@@ -254,8 +255,8 @@ static int bind_locked(struct udp *u, struct rx_sock *s)
 	return err;
 }
 
-/* One user more or less of a socket, or of the lack of one, that stays as it
- * is: that is nothing to other processes, and needs no lock of theirs. */
+/* A socket, or the lack of one, that gets or loses a user and stays as it is
+ * concerns no other process: no lock of theirs is taken. */
 static bool recount(struct udp *u, const union ibv_gid *gid, uint32_t scope,
 		    bool more)
 {
@@ -350,7 +351,7 @@ int udp_bind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
 	say_taken(u, gid, scope);
 	if (!u->registry || roce_gid_is_multicast(gid))
 		return err;
-	/* The private port still does for this host's processes. */
+	/* The private port is enough for this host's processes. */
 	if (!u->cfg.wire)
 		return 0;
 	udp_unbind(u, gid, ifindex);
@@ -407,7 +408,7 @@ void udp_unbind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
 	pthread_mutex_unlock(&u->bind_lock);
 	if (locked)
 		registry_unlock(u->registry);
-	/* If a poller is at it, the next one will do it. */
+	/* A poller that is at work leaves it to the next. */
 	if (!pthread_mutex_trylock(&u->rx_lock)) {
 		rx_reap(u);
 		pthread_mutex_unlock(&u->rx_lock);

@@ -2,13 +2,13 @@
  * udp_err.c - what hosts and routers say of packets that do not arrive
  *
  * ICMP says that a host has no socket at port 4791, or that there is no way to
- * it. Only messages for QP1 are sent from a socket that is told (IP_RECVERR):
- * whether anybody is there matters before a connection is made; one that is
- * established rests on its own retries, and a pending error would be reported
- * by the next send on the socket, which may go to somebody else.
+ * it. Only messages for QP1 are sent from a socket that receives such errors
+ * (IP_RECVERR): whether anybody is there matters before a connection is made.
+ * An established one relies on its own retries, and a pending error would be
+ * reported by the next send on the socket, which may go to somebody else.
  *
- * The kernel believes only what quotes a packet of that socket's port, and the
- * receiver of this news only what quotes a message that it has sent.
+ * The kernel accepts only errors that quote a packet of that socket's port, and
+ * the connection manager only those that quote a message that it has sent.
  */
 #include "internal.h"
 
@@ -86,7 +86,7 @@ void err_read(struct udp *u, int fd)
 
 	for (int i = 0; i < ERRORS_MAX && read_error(u, fd); i++)
 		;
-	/* What is pending without a message would be reported for ever. */
+	/* An error that is left pending would be reported for ever. */
 	getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len);
 }
 

@@ -193,7 +193,7 @@ static uint32_t dest_qpn(const uint8_t *p, size_t len)
 	return len >= 8 ? get_be24(p + 5) : 0;
 }
 
-/* Gives back what the sender of this host has charged (udp_tx.c). */
+/* Takes off what a sender of this host has counted (udp_room.c). */
 static void uncharge(struct udp *u, const struct datagram *d)
 {
 	int slot = (int)u->slot;
@@ -351,8 +351,8 @@ int udp_handover(struct udp *u, unsigned slot, const union ibv_gid *src,
 }
 
 /*
- * The process that a packet at address:4791 was meant for, if that is another
- * one: what steering did not get right.
+ * The process that a packet at address:4791 is for, if that is another one:
+ * steering was wrong.
  */
 static int other_owner(struct udp *u, const struct rx_sock *s, uint32_t qpn)
 {
@@ -412,7 +412,7 @@ static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
 			return 0;
 		}
 	}
-	/* What processes say to each other is no packet. */
+	/* Messages between processes are not packets. */
 	if (u->cfg.pcap && pkt.h.dest_qpn)
 		record(u, k, id, !private || handed);
 	pkt.handed = handed;
@@ -496,8 +496,7 @@ static int read_sock(struct rx *rx, struct rx_sock *s)
 	rx->next = 0;
 	rx->d.len = rx->d.off = 0;
 	rx->hot = s;
-	/* What was there at once, without waiting, is likely to have company.
-	 */
+	/* Who had something at once is likely to have more. */
 	if ((unsigned)n < want)
 		rx->burst = (unsigned)n;
 	else if (!rx->idle)
@@ -507,8 +506,8 @@ static int read_sock(struct rx *rx, struct rx_sock *s)
 
 /*
  * Reads from the next socket that has something. The one that had something
- * last is tried before epoll is asked which ones have: mostly it is the one. A
- * caller who polls and polls, and finds nothing, gets to epoll every fourth
+ * last is mostly the one that has, so it is tried before epoll is asked. A
+ * caller that polls again and again and finds nothing asks epoll every fourth
  * time only.
  */
 static int fetch(struct udp *u, struct rx *rx)
@@ -579,7 +578,7 @@ static void set_pending(struct udp *u, struct rx *rx, bool pending)
 	rx->pending = pending;
 	done = pending ? sys_write(u->pending_fd, &n, sizeof(n))
 		       : sys_read(u->pending_fd, &n, sizeof(n));
-	(void)done; /* an eventfd that is full or empty is as it should be */
+	(void)done; /* if it is full, or empty, it is as it should be */
 }
 
 int udp_poll(struct udp *u, unsigned budget, udp_rx_fn *fn, void *arg)
@@ -594,7 +593,7 @@ int udp_poll(struct udp *u, unsigned budget, udp_rx_fn *fn, void *arg)
 	for (int reads = 0;; reads++) {
 		n += split(u, rx, budget - n, fn, arg);
 		left = rx->next < rx->count || rx->d.off < rx->d.len;
-		/* Something to do is better than more to do. */
+		/* The caller handles what has come before more is read. */
 		if (n || reads == MAX_READS)
 			break;
 		if (!fetch(u, rx)) {

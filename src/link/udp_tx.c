@@ -132,7 +132,7 @@ static void set_path(const struct udp *u, struct route *r,
 		pi->ipi6_ifindex = r->scope;
 		memcpy(&pi->ipi6_addr, path->sgid.raw, 16);
 	}
-	/* 0 hops would be refused; a program that did not say means any. */
+	/* The kernel refuses 0 hops; a program that sets none means any. */
 	if (hops && hops != DEFAULT_HOPS)
 		put_control_int(r, r->v4 ? IPPROTO_IP : IPPROTO_IPV6,
 				r->v4 ? IP_TTL : IPV6_HOPLIMIT, hops);
@@ -173,13 +173,13 @@ static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 		r->peer_held = true;
 		r->private = udp_peer_get(u, r->peer, r->v4);
 	}
-	/* Whoever else has port 4791 there, the packet is not for them. */
+	/* Port 4791 there may be somebody else's, whom it does not concern. */
 	r->gone = r->peer_held && !r->private &&
 		  !registry_addr_has(u->registry, (unsigned)r->slot, dgid,
 				     udp_scope(dgid, r->path->sgid_scope));
 	if (r->slot < 0 && udp_astray(u, r->path))
 		r->gone = true;
-	/* Nobody could tell from the QPN who is to give back what it costs. */
+	/* The QPN does not show the receiver whose count that would be. */
 	if (to_slot && !r->private)
 		r->slot = -1;
 	r->tolen = sock_addr(&r->to, dgid, r->scope,
@@ -240,7 +240,7 @@ static struct tx_sock *shared_sock(struct udp *u, const struct route *r,
 
 /*
  * Gathers packets from first on; *next is the first that was not looked at.
- * All that is lost on the way counts as looked at.
+ * Those that are dropped were looked at.
  */
 static void gather(struct udp *u, struct run *run, struct route *r,
 		   size_t first, size_t *next, size_t *lost)
@@ -378,7 +378,7 @@ static int send_iov(const struct route *r, struct tx_sock *sock,
 	int err = send_with(r, sock, iov, niov, segment,
 			    label ? r->control_len : r->plain_len);
 
-	/* News of an earlier message, udp_err.c: nothing was sent. */
+	/* An earlier message's error (udp_err.c): nothing was sent. */
 	if (err && r->qpn == 1 && !r->private)
 		err = send_with(r, sock, iov, niov, segment,
 				label ? r->control_len : r->plain_len);
@@ -524,7 +524,7 @@ static bool is_busy(int err)
 	return err == EAGAIN || err == ENOBUFS || err == ENOMEM;
 }
 
-/* What the kernel may say about a run that it would not say of its parts. */
+/* Errors that the kernel may report for a run and not for its packets. */
 static bool is_gso_error(int err)
 {
 	return err == EIO || err == EINVAL || err == EMSGSIZE || err == EFAULT;
@@ -568,7 +568,7 @@ static size_t send_run(struct udp *u, const struct route *r,
 		sent->datagrams += !e;
 		done += n;
 	}
-	/* Nothing wrong with any of them: GSO is what is refused. */
+	/* Each of them could be sent: it is GSO that the kernel refuses. */
 	if (gso_error && sent->pkts == run->n)
 		((struct tx_sock *)run->sock)->no_gso = true;
 	if (buf != small)
@@ -577,9 +577,9 @@ static size_t send_run(struct udp *u, const struct route *r,
 }
 
 /*
- * There are no more ACKs than requests, and what waits for one is held back
- * already; they do not wait for room behind data. A QP that is about to be
- * destroyed has no later, and its peer would be told that it had failed.
+ * ACKs do not wait for room behind data. There are no more of them than
+ * requests, whose senders do wait; and a QP that is about to be destroyed cannot
+ * send its ACK later, so that its peer would see the connection fail.
  */
 static bool is_ack(const struct roce_pkt *p)
 {
