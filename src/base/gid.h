@@ -23,4 +23,12 @@ static inline bool gid_is_link_local(const union ibv_gid *gid)
 	return gid->raw[0] == 0xfe && (gid->raw[1] & 0xc0) == 0x80;
 }
 
+/* An IPv4-mapped address of 127/8. */
+static inline bool gid_is_v4_loopback(const union ibv_gid *gid)
+{
+	static const uint8_t mapped[13] = { [10] = 0xff, 0xff, 127 };
+
+	return !memcmp(gid->raw, mapped, sizeof(mapped));
+}
+
 #endif
