@@ -188,11 +188,6 @@ static bool read_control(struct udp *u, struct datagram *d, struct msghdr *m)
 	return have_dst;
 }
 
-static uint32_t dest_qpn(const uint8_t *p, size_t len)
-{
-	return len >= 8 ? get_be24(p + 5) : 0;
-}
-
 /* Takes off what a sender of this host has counted (udp_room.c). */
 static void uncharge(struct udp *u, const struct datagram *d)
 {
@@ -201,7 +196,8 @@ static void uncharge(struct udp *u, const struct datagram *d)
 	if (!u->registry || !d->local || d->sock->kind == RX_MULTICAST)
 		return;
 	if (d->sock->kind == RX_UNICAST)
-		slot = registry_route(u->registry, dest_qpn(d->data, d->len),
+		slot = registry_route(u->registry,
+				      roce_dest_qpn(d->data, d->len),
 				      &d->sock->gid, d->sock->scope);
 	else if (d->len && d->data[0] == HANDOVER_TYPE)
 		return;

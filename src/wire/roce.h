@@ -12,6 +12,8 @@
 #ifndef SOFTHCA_WIRE_ROCE_H
 #define SOFTHCA_WIRE_ROCE_H
 
+#include "base/bytes.h"
+
 #include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -136,6 +138,12 @@ struct roce_hdr {
  * bits are ignored, tver is not checked. *h is written on success only.
  */
 int roce_decode(struct roce_hdr *h, const uint8_t *p, size_t len);
+
+/* The destination QPN of bytes that may be no packet; 0 if they are too few. */
+static inline uint32_t roce_dest_qpn(const uint8_t *p, size_t len)
+{
+	return len >= 8 ? get_be24(p + 5) : 0;
+}
 
 /*
  * Writes the headers of h to p, which has room for ROCE_HDR_MAX bytes; returns
