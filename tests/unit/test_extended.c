@@ -172,10 +172,8 @@ static void moderation(void **state)
 	assert_int_equal(ibv_req_notify_cq(b.cq, 0), 0);
 	send_some(&a, &b, 1, 8);
 	attr.moderate.cq_count = attr.moderate.cq_period = 0;
-	from = now_ns();
 	assert_int_equal(ibv_modify_cq(b.cq, &attr), 0);
-	assert_true(event(&b, 1000));
-	assert_true(now_ns() - from < 60000000);
+	assert_true(event(&b, 0));
 	assert_int_equal(ibv_req_notify_cq(b.cq, 0), 0);
 	send_some(&a, &b, 1, 8);
 	assert_true(event(&b, 1000));

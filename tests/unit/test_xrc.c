@@ -561,7 +561,7 @@ static void srq_goes(void **state)
 		assert_int_equal(xsend(&a, &wr, b.srqn, BUF), 0);
 		assert_int_equal(xsend(&a, &wr, b.srqn, BUF), 0);
 		if (i % 2)
-			usleep((unsigned)i * 10);
+			usleep((unsigned)i * 10); /* now sooner, now later */
 		assert_int_equal(ibv_destroy_srq(b.srq), 0);
 		b.srq = NULL;
 		status = wait_wc(a.cq).status;

@@ -54,10 +54,11 @@ void fails(const char *file, int line, const char *what, int returned,
 /* Waits until cond is true, for LIMIT_MS at most. */
 #define AWAIT(cond)                                                            \
 	do {                                                                   \
-		int ms_ = 0;                                                   \
-		while (!(cond) && ms_++ < LIMIT_MS)                            \
+		for (int ms_ = 0; !(cond); ms_++) {                            \
+			if (ms_ == LIMIT_MS)                                   \
+				cannot_go_on(__FILE__, __LINE__, #cond);       \
 			usleep(1000);                                          \
-		NEED(cond);                                                    \
+		}                                                              \
 	} while (0)
 
 /* Where both ends are, with port 0; with another port. */

@@ -392,7 +392,6 @@ static void late_refusal(void)
 	struct rdma_conn_param param = usual;
 	struct rdma_cm_id *c, *s;
 	struct rdma_cm_event *ev;
-	int i = 0;
 
 	serve();
 	c = resolved();
@@ -403,12 +402,9 @@ static void late_refusal(void)
 	add_qp(s);
 	NEED(!rdma_accept(s, &ev->param.conn));
 	rdma_ack_cm_event(ev);
-	while (events(cch) < 1 && i++ < LIMIT_MS)
-		usleep(1000);
+	AWAIT(events(cch) == 1);
 	finish_id(s);
-	while (events(cch) < 2 && i++ < LIMIT_MS)
-		usleep(1000);
-	NEED(events(cch) == 2);
+	AWAIT(events(cch) == 2);
 	EXPECT(cch, REJECTED, 28);
 	CHECK(!events(cch));
 	finish_id(c);
@@ -427,9 +423,10 @@ static void backlog(void)
 		c[i] = resolved();
 		NEED(!rdma_connect(c[i], &param));
 	}
-	usleep(100000);
+	AWAIT(events(sch) == 2);
 	/* no more than two wait, and nobody was refused */
-	CHECK(quiet(cch, 0));
+	CHECK(quiet(cch, 100));
+	CHECK(events(sch) == 2);
 	fcntl(sch->fd, F_SETFL, O_NONBLOCK);
 	while (!rdma_get_cm_event(sch, &ev)) {
 		CHECK(ev->event == RDMA_CM_EVENT_CONNECT_REQUEST);

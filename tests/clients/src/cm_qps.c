@@ -8,6 +8,7 @@
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -77,6 +78,8 @@ static void own_destroy(void)
 }
 
 /* Synchronous, as in rdma_client and rdma_server. */
+static sem_t sync_listens;
+
 static void *sync_server(void *arg)
 {
 	struct ibv_qp_init_attr attr = {
@@ -99,6 +102,7 @@ static void *sync_server(void *arg)
 	NEED(!rdma_create_ep(&l, res, NULL, &attr));
 	rdma_freeaddrinfo(res);
 	NEED(!rdma_listen(l, 0));
+	sem_post(&sync_listens);
 	NEED(!rdma_get_request(l, &id));
 	CHECK(id->event && id->event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
 	CHECK(id->qp && id->recv_cq && id->channel != l->channel);
@@ -149,8 +153,9 @@ static void sync_(void)
 	      id->event->status == 8);
 	rdma_destroy_ep(id);
 
+	sem_init(&sync_listens, 0, 0);
 	pthread_create(&t, NULL, sync_server, NULL);
-	usleep(200000);
+	sem_wait(&sync_listens);
 	attr = fresh;
 	NEED(!rdma_create_ep(&id, res, NULL, &attr));
 	NEED(mr = rdma_reg_msgs(id, in, sizeof(in)));
@@ -466,6 +471,7 @@ static void mcast(void)
 	NEED(!rdma_post_recv(b, NULL, in, sizeof(in), mb));
 	NEED(!rdma_post_ud_send(a, NULL, out, sizeof(out), ma, 0, ah, 0xffffff));
 	CHECK(rdma_get_send_comp(a, &wc) == 1 && !wc.status);
+	/* it is not for b any more, however long it takes */
 	usleep(200000);
 	CHECK(ibv_poll_cq(b->recv_cq, 1, &wc) == 0);
 	ibv_destroy_ah(ah);
