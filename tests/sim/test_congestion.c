@@ -5,6 +5,8 @@
 
 #include "roce/internal.h"
 
+#include <stdlib.h>
+
 static bool hold_acks(struct sim *s, const struct roce_hdr *h, int from)
 {
 	struct script *sc = s->user;
@@ -263,5 +265,6 @@ int main(void)
 		cmocka_unit_test(pace_is_kept_over_clocks),
 	};
 
+	cmocka_set_test_filter(getenv("SIM_TEST"));
 	return cmocka_run_group_tests_name("sim_congestion", tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 
 #include "roce/internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /*
@@ -307,5 +308,6 @@ int main(void)
 		cmocka_unit_test(old_results_are_not_replayed),
 	};
 
+	cmocka_set_test_filter(getenv("SIM_TEST"));
 	return cmocka_run_group_tests_name("sim_duplicates", tests, NULL, NULL);
 }

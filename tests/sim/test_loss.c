@@ -3,6 +3,7 @@
  */
 #include "scripted.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* A lost reply must not add twice. */
@@ -260,5 +261,6 @@ int main(void)
 		cmocka_unit_test(rnr_retry_exceeded),
 	};
 
+	cmocka_set_test_filter(getenv("SIM_TEST"));
 	return cmocka_run_group_tests_name("sim_loss", tests, NULL, NULL);
 }

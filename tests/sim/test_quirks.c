@@ -8,6 +8,7 @@
 
 #include "roce/internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /*
@@ -380,5 +381,6 @@ int main(void)
 		cmocka_unit_test(quirk_rxe_grh_flag),
 	};
 
+	cmocka_set_test_filter(getenv("SIM_TEST"));
 	return cmocka_run_group_tests_name("sim_quirks", tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include "roce/internal.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void wrong_qkey_is_dropped(void **state)
@@ -322,5 +323,6 @@ int main(void)
 		cmocka_unit_test(ud_over_the_mtu_is_not_sent),
 	};
 
+	cmocka_set_test_filter(getenv("SIM_TEST"));
 	return cmocka_run_group_tests_name("sim_receives", tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 
 #include "roce/internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void refused(enum ibv_wr_opcode op, uint64_t raddr_off, uint32_t len,
@@ -555,5 +556,6 @@ int main(void)
 		cmocka_unit_test(operations_of_other_services),
 	};
 
+	cmocka_set_test_filter(getenv("SIM_TEST"));
 	return cmocka_run_group_tests_name("sim_refused", tests, NULL, NULL);
 }

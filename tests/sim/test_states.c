@@ -6,6 +6,7 @@
 #include "roce/internal.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A fence waits for the read before it (10.8.3.3). */
@@ -353,5 +354,6 @@ int main(void)
 		cmocka_unit_test(nothing_fails_in_sqd),
 	};
 
+	cmocka_set_test_filter(getenv("SIM_TEST"));
 	return cmocka_run_group_tests_name("sim_states", tests, NULL, NULL);
 }
