@@ -90,3 +90,12 @@ def staged(tmp_path_factory):
             if os.path.isfile(path) and os.access(path, os.X_OK):
                 subprocess.run(["install", "-m", "755", path, f"{d}/clients/"], check=True)
         yield d
+
+
+@pytest.fixture(scope="session")
+def big_file(tmp_path_factory):
+    """100 MB of nothing known."""
+    path = tmp_path_factory.mktemp("big") / "file"
+    with open(path, "wb") as f:
+        f.write(os.urandom(100 << 20))
+    return path

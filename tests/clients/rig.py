@@ -7,6 +7,8 @@ process group of its own, and is killed with it; what it printed is shown when
 something fails. Time limits are those of a quiet machine, see load.py.
 """
 import contextlib
+import ctypes
+import itertools
 import os
 import re
 import shutil
@@ -49,18 +51,28 @@ class TimedOut(Failed):
     """By a time limit and nothing else: retry.py goes by this name."""
 
 
-class Proc:
-    """A program under "softhca run" on a side."""
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 
-    def __init__(self, side, cmd, options=(), env=None, tool=None):
+
+def end_with_parent():
+    """In a child: whatever ends the tests ends it."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Proc:
+    """A program on a side, under "softhca run" unless it is alone."""
+
+    def __init__(self, side, cmd, options=(), env=None, tool=None, alone=False):
         self.cmd = [str(c) for c in cmd]
-        self.argv = [*side.prefix, tool or side.tool, "run", *map(str, options), "--", *self.cmd]
+        run = [] if alone else [tool or side.tool, "run", *map(str, options), "--"]
+        self.argv = [*side.prefix, *run, *self.cmd]
         self.out = tempfile.TemporaryFile("w+b")
         self.start = time.monotonic()
         self.ended_by_us = False
         self.popen = subprocess.Popen(
             self.argv, stdin=subprocess.DEVNULL, stdout=self.out,
-            stderr=subprocess.STDOUT, start_new_session=True,
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=end_with_parent,
             env=dict(os.environ, **(env or {})))
 
     @property
@@ -94,6 +106,10 @@ class Proc:
             raise Failed(f"exit status {rc}, expected {status}\n{self.describe()}"
                          + (f"--- beside\n{beside.describe()}" if beside else ""))
         return self.output()
+
+    def tell(self, sig):
+        """For a program that goes on, or ends by itself."""
+        os.killpg(self.pid, sig)
 
     def kill(self, sig=signal.SIGKILL):
         self.ended_by_us = self.ended_by_us or self.running()
@@ -308,6 +324,26 @@ def ordinary_user(uid):
             "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
 
 
+ALONE = {}  # what does not start without softhca, and why
+
+
+def need_alone(side, cmd, port, env=None):
+    """Skips where a server over TCP does not start, which has nothing to do with
+    softhca. A program is tried once."""
+    import pytest
+    if cmd[0] not in ALONE:
+        p = Proc(side, cmd, env=env, alone=True)
+        try:
+            p.wait_listening(port)
+            ALONE[cmd[0]] = None
+        except Failed as e:
+            ALONE[cmd[0]] = p.output().strip().partition("\n")[0] or str(e).partition("\n")[0]
+        finally:
+            p.kill()
+    if why := ALONE[cmd[0]]:
+        pytest.skip(f"{cmd[0]} fails without softhca, too: {why}")
+
+
 def need(*programs):
     """What is missing of these."""
     return [p for p in programs if not shutil.which(p)]
@@ -316,11 +352,52 @@ def need(*programs):
 PLACES = ["local", "wire", "netns"]
 
 
-def matrix(values, everywhere=()):
-    """(place, value) pairs for @pytest.mark.parametrize("place, ...", ...,
-    indirect=["place"]): all values on one host, and in the other placements
-    those of everywhere; the rest in the full matrix."""
+def combinations(names, values, default):
+    """A parametrization by tuples of values; the default suite runs those for
+    which default says so, the rest is marked full."""
     import pytest
-    return [pytest.param(place, value, marks=() if place == "local" or value in everywhere
-                         else pytest.mark.full)
-            for place in PLACES for value in values]
+
+    def word(value):
+        return "_".join(map(word, value)).replace(" ", "") if isinstance(value, (list, tuple)) else str(value)
+
+    return pytest.mark.parametrize(", ".join(names), [
+        pytest.param(*some, id="-".join(map(word, some)), marks=() if default(*some) else pytest.mark.full)
+        for some in values], indirect=["place"] if "place" in names else [])
+
+
+def choose(default, **factors):
+    """All combinations of some factors' values in all placements."""
+    factors = {"place": PLACES, **factors}
+    return combinations(list(factors), list(itertools.product(*factors.values())), default)
+
+
+def in_place(name, **factors):
+    """By default in one placement only."""
+    return choose(lambda place, *_: place == name, **factors)
+
+
+def cover(strength, **factors):
+    """All combinations of some factors' values, of which few are needed by
+    default: every value is in one of them (strength 1), or every pair of values
+    of two factors (strength 2)."""
+    values = list(factors.values())
+    every = list(itertools.product(*map(range, map(len, values))))
+
+    def tuples(indices):
+        return set(itertools.combinations(enumerate(indices), strength))
+
+    missing = set().union(*map(tuples, every))
+    chosen = []
+    while missing:
+        # The best; of several, what is next in turn in every factor.
+        best = max(every, key=lambda c: (
+            len(tuples(c) & missing), sum(i == len(chosen) % len(v) for i, v in zip(c, values))))
+        chosen.append(best)
+        missing -= tuples(best)
+    chosen = [tuple(v[i] for i, v in zip(c, values)) for c in chosen]
+    return combinations(list(factors), list(itertools.product(*values)), lambda *some: some in chosen)
+
+
+def over_places(strength=1, **factors):
+    """The same, the placements being one of the factors."""
+    return cover(strength, place=PLACES, **factors)
