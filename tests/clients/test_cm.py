@@ -5,14 +5,12 @@ import os
 import re
 import signal
 import socket
-import struct
 import subprocess
-import threading
 import time
-import zlib
 
 import pytest
 
+import mad_flood
 import rig
 
 CHECK = rig.client("cm_check")
@@ -471,79 +469,20 @@ def test_many_listeners(placements, where):
             p.kill()
 
 
-def icrc_packet(src, dst, sport, payload, psn):
-    """A UD SEND to QP1 with a good ICRC, IPv4 identification 0."""
-    bth = struct.pack(">BBHII", 0x64, 0, 0xffff, 1, psn & 0xffffff)
-    body = bth + struct.pack(">II", 0x80010000, 1) + payload
-    ip = struct.pack(">BBHHHBBH", 0x45, 0xff, 20 + 8 + len(body) + 4, 0, 0x4000, 0xff, 17, 0xffff)
-    ip += socket.inet_aton(src) + socket.inet_aton(dst)
-    udp = struct.pack(">HHHH", sport, ROCE_PORT, 8 + len(body) + 4, 0xffff)
-    masked = b"\xff" * 8 + ip + udp + body[:4] + b"\xff" + body[5:]
-    return body + struct.pack("<I", zlib.crc32(masked))
-
-
-def captured_mads():
-    out = []
-    where = os.path.join(rig.ROOT, "tests", "data", "pcap")
-    for name in sorted(os.listdir(where)):
-        if not re.match(r"(cm_|perftest).*pcap$", name):
-            continue
-        with open(os.path.join(where, name), "rb") as f:
-            data = f.read()[24:]
-        while data:
-            n = struct.unpack("<I", data[8:12])[0]
-            p, data = data[16:16 + n], data[16 + n:]
-            if p[12:14] == b"\x08\x00" and p[42] == 0x64 and p[47:50] == b"\0\0\1":
-                out.append(p[62:62 + 256])
-    return out
-
-
 @pytest.mark.parametrize("count", [pytest.param(100000, marks=pytest.mark.full), 20000])
 def test_flood_of_mads(placements, count):
     """Mutated messages while ten connections are served and new ones made. Half
     of the requests among them are nearly right, or right: they get their answer
     and come to nothing, as nobody has asked."""
     place, port = placements("wire"), rig.free_port()
-    assert len(captured_mads()) > 20
-    gid = b"\0" * 10 + b"\xff\xff" + socket.inet_aton("127.0.0.1")
+    assert len(mad_flood.captured()) > 20
     env = {"CM_CHECK_PORT": str(port), "CM_CHECK_ADDR": place.host, "CM_CHECK_N": "100"}
     server = start_server(place, [CHECK, "echo_server"], env=env)
-    flood = f"""
-import random, socket, struct, sys
-sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
-sys.dont_write_bytecode = True
-import os
-os.environ.setdefault("SOFTHCA_BUILD", {rig.BUILD!r})
-import test_cm
-rnd = random.Random(5)
-mads = test_cm.captured_mads()
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, DO: identification 0
-s.bind(("127.0.0.1", 0))
-sport = s.getsockname()[1]
-gid = {gid!r}
-for i in range({count}):
-    m = bytearray(rnd.choice(mads))
-    if m[17] == 0x10:  # a REQ from the right place, and nearly right
-        m[80:96] = m[96:112] = gid
-        m[168:184] = m[184:200] = b"\\0" * 12 + gid[12:]
-        m[24:28] = rnd.randbytes(4)
-        if rnd.random() < .5:
-            m[38:40] = struct.pack(">H", {port})
-    for _ in range(rnd.randrange(4)):
-        at = rnd.randrange(256 if rnd.random() < .3 else 80)
-        m[at] = rnd.randrange(256)
-    s.sendto(test_cm.icrc_packet("127.0.0.1", "127.0.0.1", sport, bytes(m), i),
-             ("127.0.0.1", 4791))
-print("flooded")
-"""
     clients = []
-    sender = subprocess.Popen([*place.server.prefix, "/usr/bin/python3", "-c", flood],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    sender = rig.Proc(place.server, ["/usr/bin/python3", mad_flood.__file__, port, count], alone=True)
     try:
         clients = [start_client(place, [CHECK, "echo_client"], env=env) for _ in range(10)]
-        out = sender.communicate(timeout=4 * rig.LIMIT)[0]
-        assert out == "flooded\n", out
+        assert sender.done(4 * rig.LIMIT) == "flooded\n"
         for c in clients:
             c.done(beside=server)
         server.wait_for(rf"^{count // 100} strangers$")  # they did arrive

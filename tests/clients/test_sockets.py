@@ -1,0 +1,314 @@
+"""Ordinary TCP programs under "softhca run --sockets": their connections are
+rsockets where the other end does so, too, and TCP's where it does not."""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+import rig
+from rig import Proc, free_port
+from test_rsocket import LISTENING, PYTHON, digest, need, run_client, start, tcp_bytes
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ECHO, CALLS, SITUATIONS = (os.path.join(HERE, f"socket_{name}.py") for name in ("echo", "calls", "cases"))
+
+
+def listening(place, cmd, port, options=("--sockets",), **kw):
+    p = start(place, cmd, options, **kw)
+    try:
+        p.wait_listening(port)
+        LISTENING.add(p)
+    except BaseException:
+        p.kill()
+        raise
+    return p
+
+
+def iperf3(place, host, options):
+    need("iperf3")
+    port = free_port()
+    server = listening(place, ["iperf3", "-s", "-1", "-p", port], port)
+    try:
+        before = tcp_bytes(place.client)
+        out = run_client(place, server, ["iperf3", "-c", host, "-p", port, *options.split()], ["--sockets"])
+        assert "iperf Done" in out, out
+        carried = max(int(float(n) * {"K": 1e3, "M": 1e6, "G": 1e9}[u])
+                      for n, u in re.findall(r"([\d.]+) ([KMG])Bytes .*receiver", out))
+        assert carried > 1e6, out
+        if place.name == "netns":
+            # Not one of them was TCP's.
+            assert tcp_bytes(place.client) - before < 20
+        server.wait(10)
+    finally:
+        server.kill()
+
+
+@rig.over_places(options=["-t 1", "-t 1 -R", "-n 100M -P 3", "-t 1 --bidir", "-n 20M -l 1000"])
+def test_iperf3(place, options):
+    iperf3(place, place.host, options)
+
+
+@rig.in_place("netns")
+def test_iperf3_ipv6(place):
+    iperf3(place, place.host6, "-n 50M")
+
+
+@rig.in_place("wire")
+def test_http_ipv6(place, big_file, tmp_path):
+    need("curl")
+    port = free_port()
+    server = listening(place, [PYTHON, "-m", "http.server", port, "--bind", place.host6, "-d",
+                               big_file.parent], port)
+    try:
+        before = tcp_bytes(place.client)
+        run_client(place, server, ["curl", "-sSf", "-g", "-o", tmp_path / "got",
+                                   f"http://[{place.host6}]:{port}/file"], ["--sockets"])
+        assert digest(tmp_path / "got") == digest(big_file)
+        if place.name == "netns":
+            assert tcp_bytes(place.client) - before < 20
+    finally:
+        server.kill()
+
+
+@rig.in_place("netns")
+def test_http(place, big_file, tmp_path):
+    need("curl")
+    port = free_port()
+    server = listening(place, [PYTHON, "-m", "http.server", port, "--bind", place.host, "-d",
+                               big_file.parent], port)
+    try:
+        url = f"http://{place.host}:{port}"
+        before = tcp_bytes(place.client)
+        for i in range(3):
+            run_client(place, server, ["curl", "-sSf", "-o", tmp_path / "got", f"{url}/file"], ["--sockets"])
+            assert digest(tmp_path / "got") == digest(big_file)
+        out = place.client.run(["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", f"{url}/nothing"],
+                               [*place.options, "--sockets"])
+        assert out == "404"
+        if place.name == "netns":
+            assert tcp_bytes(place.client) - before < 20
+        # Who does not speak RDMA is served by the same server.
+        out = subprocess.run([*place.client.prefix, "curl", "-sSf", f"{url}/"], stdout=subprocess.PIPE,
+                             text=True, check=True, timeout=20).stdout
+        assert "file" in out
+    finally:
+        server.kill()
+
+
+@rig.in_place("netns")
+def test_fall_back(place):
+    """A server without RDMA is reached by TCP, by blocking and by non-blocking
+    clients."""
+    need("curl", "iperf3")
+    port = free_port()
+    server = subprocess.Popen([*place.server.prefix, PYTHON, "-m", "http.server", str(port), "--bind", place.host],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    env = {"RS_CONNECT_TIMEOUT": "500"}
+    code = (f"import socket; s = socket.create_connection(('{place.host}', {port})); "
+            "s.sendall(b'GET / HTTP/1.0\\r\\n\\r\\n'); print(s.recv(100)[:15])")
+    try:
+        time.sleep(1)
+        for cmd, want in ((["curl", "-sSf", f"http://{place.host}:{port}/"], "Directory listing"),
+                          ([PYTHON, "-c", code], "HTTP/1.0 200 OK")):
+            out = place.client.run(cmd, [*place.options, "--sockets"], env=env)
+            assert want in out, out
+    finally:
+        server.kill()
+        server.wait()
+    out = place.client.run(["curl", "-sS", f"http://{place.host}:{port}/"], [*place.options, "--sockets"],
+                           status=7, env=env)
+    assert "refused" in out or "connect" in out.lower(), out
+
+
+def redis_program(where):
+    """redis-server, or the program that is it by another name: Debian's
+    redis-tools has that, and no service that starts when it is installed."""
+    if not rig.need("redis-server"):
+        return "redis-server"
+    need("redis-check-rdb")
+    os.symlink(shutil.which("redis-check-rdb"), where / "redis-server")
+    return where / "redis-server"
+
+
+def redis_server(place, host, tmp_path):
+    need("redis-benchmark", "redis-cli")
+    port = free_port()
+    return port, listening(place, [redis_program(tmp_path), "--port", port, "--bind", host, "--save", "",
+                                   "--protected-mode", "no", "--dir", tmp_path], port)
+
+
+@rig.in_place("netns")
+def test_redis_ipv6(place, tmp_path):
+    port, server = redis_server(place, place.host6, tmp_path)
+    try:
+        out = run_client(place, server, ["redis-benchmark", "-h", place.host6, "-p", port, "-n", "2000", "-c", "10",
+                                         "-q", "-t", "set,get"], ["--sockets"], limit=100)
+        assert len(re.findall(r"requests per second", out)) >= 2, out
+    finally:
+        server.kill()
+
+
+@rig.in_place("local")
+def test_redis(place, tmp_path):
+    port, server = redis_server(place, place.host, tmp_path)
+    try:
+        out = run_client(place, server, ["redis-benchmark", "-h", place.host, "-p", port, "-n", "5000", "-c", "20",
+                                         "-q", "-t", "set,get,lpush,lrange_100"], ["--sockets"], limit=100)
+        assert len(re.findall(r"requests per second", out)) >= 4, out
+        out = run_client(place, server, ["redis-benchmark", "-h", place.host, "-p", port, "-n", "5000", "-c", "10",
+                                         "-P", "16", "-d", "10000", "-q", "-t", "set,get"], ["--sockets"], limit=100)
+        value = os.urandom(200000).hex()
+        cli = ["redis-cli", "-h", place.host, "-p", port]
+        subprocess.run([*place.client.prefix, *map(str, cli), "-x", "set", "key"], input=value, text=True, check=True,
+                       stdout=subprocess.DEVNULL, timeout=20)
+        got = place.client.run([*cli, "get", "key"], [*place.options, "--sockets"])
+        assert got.strip() == value
+        # A child that saves leaves the connections alone.
+        assert "ERR" not in place.client.run([*cli, "bgrewriteaof"], [*place.options, "--sockets"])
+        time.sleep(0.5)
+        got = place.client.run([*cli, "get", "key"], [*place.options, "--sockets"])
+        assert got.strip() == value
+    finally:
+        server.kill()
+
+
+@rig.over_places(mode=["lt", "et"])
+def test_epoll(place, mode):
+    port = free_port()
+    server = listening(place, [PYTHON, ECHO, "server", port, place.host, mode], port)
+    try:
+        out = run_client(place, server, [PYTHON, ECHO, "client", port, place.host], ["--sockets"])
+        assert "ok" in out
+        server.done(10)
+        assert "served 10" in server.output()
+    finally:
+        server.kill()
+
+
+def test_calls(place):
+    """What programs do with sockets, in one process."""
+    out = place.server.run([PYTHON, CALLS, free_port(), place.host], [*place.options, "--sockets"])
+    assert out.endswith("ok\n"), out
+
+
+def test_fork_safe_plain(home):
+    """RDMAV_FORK_SAFE adds nothing to what a plain client gets."""
+    port = free_port()
+    code = f"import socket; s = socket.create_server(('127.0.0.1', {port})).accept()[0]; s.sendall(b'hello')"
+    server = Proc(rig.Side(home), [PYTHON, "-c", code], ["--sockets"], {"RDMAV_FORK_SAFE": "1"})
+    try:
+        server.wait_listening(port)
+        code = f"import socket; s = socket.create_connection(('127.0.0.1', {port})); print(s.recv(9), s.recv(9))"
+        out = subprocess.run([*home, PYTHON, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=20)
+        assert out.stdout == "b'hello' b''\n"
+        server.done(10)
+    finally:
+        server.kill()
+
+
+def as_user(cmd):
+    """PostgreSQL refuses to be root."""
+    return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *cmd] if os.geteuid() == 0 else cmd
+
+
+@pytest.fixture(scope="module")
+def database():
+    """The programs of PostgreSQL, and a database of nobody's."""
+    import glob
+    import tempfile
+    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))
+    if not found:
+        pytest.skip("not installed: postgresql")
+    need("pgbench", "setpriv")
+    where = os.path.dirname(found[-1])
+    with tempfile.TemporaryDirectory(prefix="softhca-pg-") as top:
+        if os.geteuid() == 0:
+            shutil.chown(top, "postgres")
+        data = f"{top}/data"
+        subprocess.run(as_user([f"{where}/initdb", "-D", data, "-U", "me", "-A", "trust", "--no-sync"]), check=True,
+                       stdout=subprocess.DEVNULL, cwd="/")
+        with open(f"{data}/pg_hba.conf", "a") as f:
+            f.write("host all all 10.0.0.0/8 trust\n")
+        yield where, data
+
+
+@rig.in_place("netns")
+def test_postgres(place, staged, database):
+    """A server that forks for each connection."""
+    where, data = database
+    port, env = free_port(), {"RDMAV_FORK_SAFE": "1"}
+    tool = f"{staged}/bin/softhca"
+    server = Proc(rig.Side([*place.server.prefix, *as_user([])], tool),
+                  [f"{where}/postgres", "-D", data, "-p", port, "-h", place.host, "-k", "", "-F"],
+                  [*place.options, "--sockets"], env)
+    try:
+        server.wait_for("ready to accept connections")
+        client = rig.Side([*place.client.prefix, *as_user([])], tool)
+        to = ["-h", place.host, "-p", port, "-U", "me", "postgres"]
+        options = [*place.options, "--sockets"]
+        before = tcp_bytes(place.client)
+        out = client.run(["pgbench", "-i", "-q", "-s", "1", *to], options, env=env)
+        assert "done" in out, out
+        out = client.run(["pgbench", "-c", "4", "-t", "50", "-C", *to], options, env=env)
+        assert "200/200" in out, out
+        out = client.run(["pgbench", "-c", "4", "-t", "100", *to], options, env=env)
+        assert "400/400" in out, out
+        assert "failed transactions: 0 " in out, out
+        who = "SELECT client_addr = inet '%s' FROM pg_stat_activity WHERE pid = pg_backend_pid()" % (
+            "10.91.0.1" if place.name == "netns" else "127.0.0.1")
+        assert client.run(["psql", "-At", "-c", who, *to], options, env=env) == "t\n"
+        if place.name == "netns":
+            assert tcp_bytes(place.client) - before < 100
+    finally:
+        server.kill(signal.SIGINT)
+        try:
+            server.wait(20)
+        finally:
+            server.kill()
+
+
+@rig.in_place("wire")
+def test_nginx(place, tmp_path):
+    """A server whose workers accept from a listener of their parent."""
+    need("nginx", "curl")
+    port = free_port()
+    os.chmod(tmp_path, 0o755)
+    (tmp_path / "file").write_bytes(os.urandom(3 << 20))
+    conf = tmp_path / "nginx.conf"
+    conf.write_text(f"""daemon off; worker_processes 3; pid {tmp_path}/pid; error_log stderr;
+{"user root;" if os.geteuid() == 0 else ""}
+events {{ worker_connections 64; }}
+http {{ access_log off; sendfile on;
+ {" ".join(f"{k}_temp_path {tmp_path}/{k};" for k in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))}
+ server {{ listen {place.host}:{port}; root {tmp_path}; }} }}
+""")
+    server = listening(place, ["nginx", "-c", conf, "-p", tmp_path, "-e", "stderr"], port)
+    try:
+        url = f"http://{place.host}:{port}/file"
+        # A client that waits for RDMA until it gives up is not served in time.
+        for _ in range(8):
+            run_client(place, server, ["curl", "-sSf", "-o", tmp_path / "got", url, url, "-o", tmp_path / "again"],
+                       ["--sockets"], env={"RS_CONNECT_TIMEOUT": "60000"})
+            assert digest(tmp_path / "got") == digest(tmp_path / "again") == digest(tmp_path / "file")
+        assert server.output().count("a child of fork() accepts connections there") == 1, server.describe()
+    finally:
+        server.kill(signal.SIGTERM)
+        server.kill()
+
+
+def situations():
+    with open(SITUATIONS) as f:
+        return re.findall(r"^def case_(\w+)", f.read(), re.M)
+
+
+@pytest.mark.parametrize("case", situations())
+def test_sockets(home, case):
+    """Where librspreload was not what the kernel is."""
+    env = {"worker": {"RS_CONNECT_TIMEOUT": "60000"}, "inherited": {"RS_CONNECT_TIMEOUT": "60000"},
+           "self": {"RS_CONNECT_TIMEOUT": "500"}, "emfile": {"RS_CONNECT_TIMEOUT": "30000"},
+           "connecting": {"RS_CONNECT_TIMEOUT": "30000"}}
+    rig.Side(home).run([PYTHON, SITUATIONS, case], ["--sockets"], env=env.get(case))
