@@ -14,6 +14,9 @@ from test_data import numbers
 CHECK = rig.client("verbs_check")
 
 
+LONG = 300  # s of a transfer that is told to end
+
+
 class Running:
     """A verbs_check pair in the background."""
 
@@ -30,29 +33,31 @@ class Running:
         self.client.wait_for("^ready")
 
     def finish(self):
-        rc = self.client.wait(), self.server.wait()
-        text = f"{self.server.describe()}{self.client.describe()}"
-        assert rc == (0, 0), text
-        return text
+        rig.Pair(self.server, self.client).end()
+        return f"{self.server.describe()}{self.client.describe()}"
+
+    def stop(self):
+        """Ends a transfer of LONG."""
+        self.client.tell(signal.SIGTERM)
+        return self.finish()
 
     def kill(self):
         self.server.kill()
         self.client.kill()
 
 
-@pytest.mark.parametrize("victim", ["server", "client"])
+@rig.over_places(victim=["server", "client"])
 def test_killed_peer(place, victim):
     """Four pairs on one address; one process is killed in mid-transfer. Its
     peer is told within its own time-out, the others finish, a new pair starts."""
     pairs = []
     try:
-        # Several seconds of transfer; the killed pair's last for long.
         for i in range(4):
-            pairs.append(Running(place, "-o", "send", "-D", 30 if i == 0 else 4, "-s", 4096,
+            pairs.append(Running(place, "-o", "send", "-D", LONG, "-s", 4096,
                                  "-r", 64, "-X", i + 1, *(["-e"] if i % 2 else [])))
         for p in pairs:
             p.ready()
-        time.sleep(1)
+        time.sleep(0.5)
         dead, left = pairs[0].server, pairs[0].client
         if victim == "client":
             dead, left = left, dead
@@ -62,14 +67,13 @@ def test_killed_peer(place, victim):
         rc = left.wait(10)
         took = time.monotonic() - start
         if victim == "server":
-            # 4.096 us * 2^14 = 67 ms, 8 times; an implementation may take 4 times
-            # that (IBA 9.7.6.1.3), and the machine is busy.
+            # 4.096 us * 2^14 = 67 ms, 8 times.
             assert rc == 3 and "status 12 " in left.output(), left.describe()
-            assert 0.3 < took < 5, f"took {took:.1f} s\n{left.describe()}"
+            assert took > 0.3, f"took {took:.1f} s\n{left.describe()}"
         else:  # a receiver waits for nobody: it learns by TCP
             assert rc == 3, left.describe()
         for p in pairs[1:]:
-            p.finish()
+            p.stop()
     finally:
         for p in pairs:
             p.kill()
@@ -81,7 +85,7 @@ def test_killed_peer(place, victim):
 LOST = ["--loss=50", "--seed=5625"]  # D.D.D.DD..DD.D.D
 
 
-@pytest.mark.parametrize("leave", ["destroy", "close", "exit"])
+@rig.over_places(leave=["destroy", "close", "exit"])
 def test_last_ack_is_lost(place, leave):
     """A receiver has everything and leaves; its last acknowledgement is lost.
     What it has sent is not lost with it."""
@@ -108,6 +112,7 @@ def test_last_ack_is_lost(place, leave):
     raise rig.Failed(text)
 
 
+@rig.in_place("netns")
 def test_killed_peer_perftest(place):
     port = rig.free_port()
     cmd = ["ib_write_bw", "-F", "-D", 20, "-u", 12, "-p", port]
@@ -141,6 +146,7 @@ def test_kills_leave_nothing(placements):
     assert "PORT_ACTIVE" in out
 
 
+@rig.in_place("wire")
 def test_one_sided_without_the_target(place):
     """A target that sleeps in its program serves reads, writes and atomics."""
     for op in ("read", "faa"):
@@ -156,14 +162,15 @@ def test_one_sided_without_the_target(place):
 def test_stopped_peer_goes_on(placements):
     """SIGSTOP for less than the time-out is only a delay."""
     place = placements("wire")
-    p = Running(place, "-o", "send", "-D", 2)
+    p = Running(place, "-o", "send", "-D", LONG)
     try:
         p.ready()
         time.sleep(0.3)
-        os.killpg(p.server.pid, signal.SIGSTOP)
+        p.server.tell(signal.SIGSTOP)
         time.sleep(0.2)
-        os.killpg(p.server.pid, signal.SIGCONT)
-        p.finish()
+        p.server.tell(signal.SIGCONT)
+        time.sleep(0.3)
+        p.stop()
     finally:
         p.kill()
 
@@ -172,11 +179,11 @@ def test_long_stopped_peer_goes_on(placements):
     """Within a host, SIGSTOP for longer than all retries is only a delay: the
     time-out is 67 ms, 8 times. A peer that is killed then is noticed."""
     for option in ("send", "read"):
-        p = Running(placements("local"), "-o", option, "-D", 5)
+        p = Running(placements("local"), "-o", option, "-D", LONG)
         try:
             p.ready()
             time.sleep(0.3)
-            os.killpg(p.server.pid, signal.SIGSTOP)
+            p.server.tell(signal.SIGSTOP)
             time.sleep(3)
             assert p.client.running(), p.client.describe()
             if option == "read":
@@ -184,8 +191,8 @@ def test_long_stopped_peer_goes_on(placements):
                 assert p.client.wait(10) == 3, p.client.describe()
                 assert "status 12 " in p.client.output(), p.client.describe()
                 continue
-            os.killpg(p.server.pid, signal.SIGCONT)
-            p.finish()
+            p.server.tell(signal.SIGCONT)
+            p.stop()
         finally:
             p.kill()
 
@@ -263,11 +270,11 @@ def test_two_users(home, staged):
     port = rig.free_port()
     check = f"{staged}/clients/verbs_check"
     first = user_place(home, staged, one, options=["--wire"])
-    a = rig.Proc(first.server, [check, "-p", port, "-D", 8], ["--wire"])
+    a = rig.Proc(first.server, [check, "-p", port, "-D", LONG], ["--wire"])
     b = None
     try:
         a.wait_listening(port)
-        b = rig.Proc(first.client, [check, "-p", port, "-D", 8, "127.0.0.1"], ["--wire"])
+        b = rig.Proc(first.client, [check, "-p", port, "-D", LONG, "127.0.0.1"], ["--wire"])
         a.wait_for("^ready")
         b.wait_for("^ready")
         # its own processes: as if alone
@@ -282,8 +289,8 @@ def test_two_users(home, staged):
         for end in (out.client, out.server):
             assert "4791" in end.output(), out.describe()
             assert re.search(rf"\b{one}\b|nobody", end.output()), f"says not who\n{out.describe()}"
-        b.done(30, beside=a)
-        a.done(30, beside=b)
+        b.tell(signal.SIGTERM)
+        rig.Pair(a, b).end()
     finally:
         a.kill()
         if b:

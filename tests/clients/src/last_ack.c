@@ -102,7 +102,7 @@ int main(int argc, char **argv)
 	qp = cq && mr ? ibv_create_qp(dev.pd, &ia) : NULL;
 	if (!qp)
 		die(EXIT_SETUP, "set-up: %m");
-	fd = ctrl_open(host, port, 20);
+	fd = ctrl_open(host, port, 60);
 	mine.qpn = qp->qp_num;
 	mine.gid = dev.gid;
 	qp_to_init(qp, &o);
@@ -112,7 +112,7 @@ int main(int argc, char **argv)
 	remote_get(fd, &other);
 	qp_connect(&dev, qp, mine.psn, &other, &o);
 	ctrl_put(fd, "connected");
-	if (!ctrl_get(fd, 20000))
+	if (!ctrl_get(fd, 60000))
 		die(EXIT_SETUP, "the other end is not connected: %m");
 	for (int i = 0; i < count; i++) {
 		if (sends)
@@ -126,7 +126,7 @@ int main(int argc, char **argv)
 	}
 	if (ibv_destroy_qp(qp))
 		die(EXIT_SETUP, "ibv_destroy_qp: %m");
-	if (!strcmp(how, "destroy") && !ctrl_get(fd, 20000))
+	if (!strcmp(how, "destroy") && !ctrl_get(fd, 60000))
 		die(EXIT_DATA, "the sender is not done: %m");
 	tear_down();
 	return 0;

@@ -21,6 +21,7 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -340,7 +341,7 @@ static void set_up(void)
 				fill(slot(&chans[q], i), q, i,
 				     (uint32_t)slot_size);
 	ctrl_put(ctrl, "ready");
-	if (!ctrl_get(ctrl, 20000))
+	if (!ctrl_get(ctrl, 60000))
 		die(EXIT_SETUP, "the other end did not get ready");
 	printf("ready\n");
 	fflush(stdout);
@@ -529,7 +530,7 @@ static void server(void)
 	}
 	if (opt.op == FAA || opt.op == CAS) {
 		uint64_t n;
-		const char *line = ctrl_get(ctrl, 10000);
+		const char *line = ctrl_get(ctrl, 60000);
 
 		if (!line || sscanf(line, "total %" SCNu64, &n) != 1)
 			die(EXIT_SETUP, "no total");
@@ -672,13 +673,22 @@ static void check_results(uint32_t first, uint32_t count)
 	}
 }
 
+/* With -D a SIGTERM ends the transfer before its time. It stays blocked and
+ * pending, so that it interrupts nothing. */
+static bool told_to_end(void)
+{
+	sigset_t set;
+
+	return !sigpending(&set) && sigismember(&set, SIGTERM);
+}
+
 static void client(void)
 {
 	uint64_t start = now_ns();
 	uint64_t end = start + (uint64_t)(opt.seconds * 1e9);
 	uint32_t i = 0;
 
-	while (opt.seconds > 0 ? now_ns() < end : i < opt.n) {
+	while (opt.seconds > 0 ? now_ns() < end && !told_to_end() : i < opt.n) {
 		uint32_t count = opt.depth;
 		const char *line;
 
@@ -706,7 +716,7 @@ static void client(void)
 		received += (uint64_t)count * opt.qps;
 		if (opt.op != READ && opt.op != FAA && opt.op != CAS) {
 			ctrl_put(ctrl, "batch %u %u", i, count);
-			line = ctrl_get(ctrl, 40000);
+			line = ctrl_get(ctrl, 60000);
 			if (!line && errno == ECONNRESET) {
 				/* Gone: one more message shows how the queue
 				 * pair takes it. */
@@ -732,7 +742,8 @@ static void usage(void)
 	       "  -c RC|UC|UD      -o "
 	       "send|send_imm|write|write_imm|read|faa|cas|mix\n"
 	       "  -s MAX  -S MIN   sizes of messages     -n messages per QP\n"
-	       "  -D SECONDS       instead of -n         -r depth, batch size\n"
+	       "  -D SECONDS       instead of -n, or until SIGTERM\n"
+	       "  -r depth, batch size\n"
 	       "  -q QPs   -G SGEs -Q signal every n-th  -X seed\n"
 	       "  -x receives posted, if fewer than the depth (RC)\n"
 	       "  -g GID index     -m path MTU           -d device\n"
@@ -846,9 +857,15 @@ int main(int argc, char **argv)
 {
 	uint64_t start;
 	unsigned unharmed = 0;
+	sigset_t term;
 	double s;
 
 	parse(argc, argv);
+	if (opt.host && opt.seconds > 0) {
+		sigemptyset(&term);
+		sigaddset(&term, SIGTERM);
+		sigprocmask(SIG_BLOCK, &term, NULL);
+	}
 	set_up();
 	start = now_ns();
 	if (opt.host)
