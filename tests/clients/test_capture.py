@@ -1,8 +1,9 @@
 """Captures the library writes (--pcap), as tshark and a second ICRC see them."""
-import re
+import os
 import shutil
 import struct
 import subprocess
+import time
 import zlib
 
 import pytest
@@ -111,9 +112,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("family", [4, 6])
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", ["wire", pytest.param("local", marks=pytest.mark.full), "netns1500"])
+@rig.cover(1, name=["wire", "netns1500", "local"], case=list(CASES), family=[4, 6])
 def test_operations(placements, tmp_path, name, case, family):
     place = placements(name)
     args, opcodes = CASES[case]
@@ -182,8 +181,10 @@ def test_capture_of_a_killed_process(placements, tmp_path):
         server.wait_listening(port)
         client = rig.Proc(place.client, [*cmd, place.host], ["--wire"])
         client.wait_for("^ready")
-        import time
-        time.sleep(1.5)
+        left = rig.Limit(rig.LIMIT)
+        while os.path.getsize(tmp_path / "s.pcapng") < 100000:
+            assert not left.over(), server.describe()
+            time.sleep(0.01)
     finally:
         server.kill()
         if client:

@@ -16,7 +16,7 @@ def rping_ends(p, limit=rig.LIMIT):
     return p.wait(limit) == 0 or p.output().endswith("rdma_get_cm_event: Bad file descriptor\n")
 
 
-@pytest.mark.parametrize("family", [4, 6])
+@rig.over_places(family=[4, 6])
 def test_rping(place, family):
     port = rig.free_port()
     cmd = ["rping", "-v", "-V", "-C", 20, "-S", 4000, "-p", port]
@@ -31,7 +31,7 @@ def test_rping(place, family):
         server.kill()
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(6, marks=pytest.mark.full)])
+@rig.choose(lambda place, rounds: (place, rounds) == ("netns", 1), rounds=[1, 6])
 def test_rping_persistent(place, rounds):
     """One server, many clients at a time. The next one comes when the last one
     pings: rping's server keeps the identifier of a request in one variable
@@ -58,14 +58,14 @@ def test_rping_persistent(place, rounds):
         server.kill()
 
 
-@pytest.mark.parametrize("family", [4, 6])
+@rig.over_places(family=[4, 6])
 def test_ucmatose(place, family):
     port = rig.free_port()
     cmd = ["ucmatose", "-c", 20, "-C", 10, "-S", 3000, "-p", port]
     pair(place, [*cmd, "-b", host(place, family)], [*cmd, "-s", host(place, family)])
 
 
-@pytest.mark.parametrize("family", [4, 6])
+@rig.over_places(family=[4, 6])
 def test_udaddy(place, family):
     cmd = ["udaddy", "-c", 5, "-C", 10]  # always port 7174
     pair(place, [*cmd, "-b", host(place, family)], [*cmd, "-s", host(place, family)])
@@ -83,13 +83,14 @@ def test_rdma_client(place):
     pair(place, ["rdma_server", "-p", port], ["rdma_client", "-s", place.host, "-p", port])
 
 
-@pytest.mark.parametrize("kind", ["r", "x"])
+@rig.over_places(kind=["r", "x"])
 def test_rdma_xclient(place, kind):
     port = rig.free_port()
     pair(place, ["rdma_xserver", "-p", port, "-c", kind],
          ["rdma_xclient", "-s", place.host, "-p", port, "-c", kind])
 
 
+@rig.in_place("wire")
 def test_cmtime(place):
     port = rig.free_port()
     p = pair(place, ["cmtime", "-p", port], ["cmtime", "-s", place.host, "-p", port, "-c", 1000],
@@ -130,9 +131,7 @@ def perftest(place, tool, *args):
 
 
 # Of the types of connection, it has -R for these two.
-@pytest.mark.parametrize("place, test", rig.matrix(
-    [(tool, "RC") for tool in PERFTEST] + [("ib_send_bw", "UD"), ("ib_send_lat", "UD")],
-    [("ib_write_bw", "RC"), ("ib_send_lat", "UD")]), indirect=["place"], ids=str)
+@rig.over_places(test=[(tool, "RC") for tool in PERFTEST] + [("ib_send_bw", "UD"), ("ib_send_lat", "UD")])
 def test_perftest(place, test):
     perftest(place, test[0], "-R", "-c", test[1])
 
@@ -144,13 +143,13 @@ def test_perftest_refuses(placements, conn):
     assert re.search("not support(ed in librdmacm| RDMA_CM)", out), out
 
 
-@pytest.mark.parametrize("place, conn", rig.matrix(["RC", "UC"]), indirect=["place"])
+@rig.over_places(conn=["RC", "UC"])
 def test_perftest_exchange(place, conn):
     """Queue pairs of its own, whose numbers it exchanges over rdma_cm (-z)."""
     perftest(place, "ib_write_bw", "-z", "-c", conn)
 
 
-@pytest.mark.parametrize("place, n", rig.matrix([16]), indirect=["place"])
+@rig.in_place("local", n=[16])
 def test_perftest_many(place, n):
     perftest(place, "ib_write_bw", "-R", "-q", n)
 
@@ -171,9 +170,7 @@ def qperf(place, test, status=0):
 
 
 # A second each: the shortest that it knows.
-@pytest.mark.parametrize("place, test", rig.matrix(
-    ["rc_lat", "rc_rdma_read_lat", "rc_rdma_write_bw", "rc_fetch_add_mr", "ver_rc_compare_swap"],
-    ["rc_rdma_write_bw"]), indirect=["place"])
+@rig.over_places(test=["rc_lat", "rc_rdma_read_lat", "rc_rdma_write_bw", "rc_fetch_add_mr", "ver_rc_compare_swap"])
 def test_qperf(place, test):
     assert re.search(f"^{test}:\\n +(latency|bw|msg_rate) +=", qperf(place, test), re.M)
 
@@ -215,8 +212,7 @@ def fio(place, verb, tmp_path, server_more="", client_more="", limit=10):
                 raise
 
 
-@pytest.mark.parametrize("place, verb", rig.matrix(["write", "read", "send"], ["write", "read", "send"]),
-                         indirect=["place"])
+@rig.over_places(verb=["write", "read", "send"])
 def test_fio(place, verb, tmp_path):
     """What is sent has checksums that its receiver verifies. One-sided, its
     other end does not look at its memory, and it has no way to read back."""
@@ -234,14 +230,23 @@ def test_fio_verifies(placements, tmp_path):
         fio(placements("local"), "send", tmp_path, "verify=crc32c\nverify_fatal=1\n", limit=4)
 
 
-@pytest.mark.parametrize("endpoint", ["msg", "rdm", "dgram"])
+@rig.over_places(endpoint=["msg", "rdm", "dgram"])
 def test_fi_pingpong(place, endpoint):
     if missing := rig.need("fi_pingpong"):
         pytest.skip(f"not installed: {missing}")
     port = rig.free_port()
+    rig.need_alone(place.server, ["fi_pingpong", "-p", "tcp", "-e", "msg", "-B", port], port)
     provider = {"msg": "verbs", "dgram": "verbs", "rdm": "verbs;ofi_rxm"}[endpoint]
     cmd = ["fi_pingpong", "-p", provider, "-e", endpoint, "-c", "-I", 20]
     place.pair([*cmd, "-B", port], [*cmd, "-P", port, place.host], port, limit=60)
+
+
+def need_ucx(place):
+    """It aborts where /sys is not mounted, for one."""
+    if missing := rig.need("ucx_perftest"):
+        pytest.skip(f"not installed: {missing}")
+    port = rig.free_port()
+    rig.need_alone(place.server, ["ucx_perftest", "-t", "tag_lat", "-p", port], port, {"UCX_TLS": "tcp"})
 
 
 UCX_MESSAGES = ["tag_lat", "tag_bw", "stream_lat", "ucp_am_lat"]
@@ -249,14 +254,9 @@ UCX_MEMORY = ["ucp_put_lat", "ucp_get", "ucp_add", "ucp_fadd", "ucp_swap", "ucp_
 
 
 # UD has messages only; UCX makes the others of them, by its software's hand.
-@pytest.mark.parametrize("place, what", rig.matrix(
-    [(tls, t) for tls in ("rc_v,ud_v", "ud_v") for t in UCX_MESSAGES + UCX_MEMORY],
-    [("rc_v,ud_v", "tag_lat"), ("rc_v,ud_v", "ucp_cswap"), ("ud_v", "tag_bw")]), indirect=["place"],
-    ids=str)
-def test_ucx(place, what):
-    tls, test = what
-    if missing := rig.need("ucx_perftest"):
-        pytest.skip(f"not installed: {missing}")
+@rig.over_places(tls=["rc_v,ud_v", "ud_v"], test=UCX_MESSAGES + UCX_MEMORY)
+def test_ucx(place, tls, test):
+    need_ucx(place)
     port = rig.free_port()
     cmd = ["ucx_perftest", "-t", test, "-n", 200, "-w", 10, "-s", 1000 if "_lat" in test else 8,
            "-p", port]
@@ -277,10 +277,10 @@ def ucp_client_server(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("family", [4, 6])
-@pytest.mark.parametrize("api", ["stream", "tag", "am"])
+@rig.over_places(api=["stream", "tag", "am"], family=[4, 6])
 def test_ucx_rdmacm(place, ucp_client_server, api, family):
     """UCX's own wire-up over rdma_cm."""
+    need_ucx(place)
     port = rig.free_port()
     env = {"UCX_TLS": "rc_v,ud_v", "UCX_SOCKADDR_TLS_PRIORITY": "rdmacm",
            "UCX_NET_DEVICES": "softhca0:1"}

@@ -15,17 +15,17 @@ def numbers(proc):
     return dict(zip(("messages", "bytes", "lost", "wrong"), map(int, m.groups())))
 
 
-@pytest.mark.parametrize("op", RC_OPS)
+@rig.over_places(op=RC_OPS)
 def test_rc(place, op):
     place.check("-c", "RC", "-o", op, "-n", 2000, "-s", 9000, "-S", 0)
 
 
-@pytest.mark.parametrize("op", ["send", "write", "read", "mix"])
+@rig.over_places(op=["send", "write", "read", "mix"])
 def test_rc_large(place, op):
     place.check("-c", "RC", "-o", op, "-n", 60, "-r", 16, "-s", 1 << 20)
 
 
-@pytest.mark.parametrize("op", ["send", "send_imm", "write", "write_imm"])
+@rig.over_places(op=["send", "send_imm", "write", "write_imm"])
 def test_uc(place, op):
     place.check("-c", "UC", "-o", op, "-n", 500, "-r", 4, "-s", 9000)
 
@@ -35,13 +35,13 @@ def test_ud(place, op):
     place.check("-c", "UD", "-o", op, "-n", 1000, "-r", 32, "-s", 1024)
 
 
-@pytest.mark.parametrize("args", [
+@rig.over_places(args=[
     ["-o", "send", "-q", 16], ["-o", "send", "-q", 8, "-R"], ["-o", "write", "-q", 16, "-Q", 16],
     ["-o", "send", "-G", 4, "-s", 30000], ["-o", "read", "-G", 4, "-s", 30000],
     ["-o", "send", "-I", "-s", 64], ["-o", "send", "-x", 1, "-q", 2, "-r", 8, "-n", 100],
     ["-o", "faa", "-q", 8], ["-o", "send", "-q", 4, "-e"], ["-o", "read", "-e"], ["-o", "mix", "-q", 4, "-e"],
     ["-c", "UD", "-o", "send", "-q", 4, "-G", 3, "-r", 16], ["-c", "UC", "-o", "write_imm", "-e", "-r", 8],
-], ids=lambda a: "_".join(map(str, a)).replace("-", ""))
+])
 def test_features(place, args):
     n = [] if "-n" in args else ["-n", 800]
     place.check(*n, *args)
@@ -75,37 +75,51 @@ def test_two_gib(placements, op):
     placements("local").check("-o", op, "-s", size, "-S", size, "-n", 1, "-r", 1, limit=300)
 
 
-SEEDS = [1, *[pytest.param(s, marks=FULL) for s in range(2, 12)]]
+SEEDS = range(2, 12)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("loss", [1, 5])
-@pytest.mark.parametrize("op", RC_OPS)
-def test_loss_rc(place, op, loss, seed):
+@rig.over_places(2, op=RC_OPS, loss=[1, 5])
+def test_loss_rc(place, op, loss, seed=1):
     """RC finishes, with the right data, whatever is lost."""
     n = 150 if op == "cas" else 500
     place.check("-c", "RC", "-o", op, "-n", n, "-s", 9000, "-u", 10, "-X", seed,
                 options=["--loss", loss, "--seed", seed])
 
 
+@FULL
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("loss", [1, 5])
-@pytest.mark.parametrize("args", [["-q", 8], ["-q", 4, "-R", "-e"]], ids=["qps", "srq_events"])
+@pytest.mark.parametrize("op", RC_OPS)
+def test_loss_rc_more(place, op, loss, seed):
+    test_loss_rc(place, op, loss, seed)
+
+
+@rig.over_places(2, args=[["-q", 8], ["-q", 4, "-R", "-e"]], loss=[1, 5])
 def test_loss_rc_many(place, args, loss):
     place.check("-c", "RC", "-o", "send", "-n", 200, "-u", 10, *args,
                 options=["--loss", loss, "--seed", 7])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("loss", [1, 5])
-@pytest.mark.parametrize("conn,op,size", [("UC", "send", 6000), ("UC", "send_imm", 6000),
-                                          ("UC", "write_imm", 6000), ("UD", "send", 1024)])
-def test_loss_unreliable(place, conn, op, size, loss, seed):
+UNRELIABLE = [("UC", "send", 6000), ("UC", "send_imm", 6000), ("UC", "write_imm", 6000), ("UD", "send", 1024)]
+
+
+@rig.over_places(2, what=UNRELIABLE, loss=[1, 5])
+def test_loss_unreliable(place, what, loss, seed=1):
     """UC and UD lose messages, and never deliver a torn one."""
+    conn, op, size = what
     out = place.check("-c", conn, "-o", op, "-n", 1000, "-r", 32, "-s", size, "-L", "-X", seed,
                       options=["--loss", loss, "--seed", seed])
     got = numbers(out.server)
     assert got["wrong"] == 0 and got["lost"] > 0 and got["messages"] > 100, out.describe()
     assert got["messages"] + got["lost"] == 1000, out.describe()
+
+
+@FULL
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("loss", [1, 5])
+@pytest.mark.parametrize("what", UNRELIABLE)
+def test_loss_unreliable_more(place, what, loss, seed):
+    test_loss_unreliable(place, what, loss, seed)
 
 
 def test_loss_is_what_was_asked(placements):
@@ -115,13 +129,12 @@ def test_loss_is_what_was_asked(placements):
     assert 120 < numbers(out.server)["lost"] < 290, out.describe()
 
 
-@pytest.mark.parametrize("loss", [1, 5])
-@pytest.mark.parametrize("tool", ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_lat"])
+@rig.over_places(tool=["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_lat"], loss=[1, 5])
 def test_loss_perftest(place, tool, loss):
     place.tool(tool, "-F", "-n", 300, "-u", 10, options=["--loss", loss, "--seed", 5])
 
 
-@pytest.mark.parametrize("loss", [1, 5])
+@rig.over_places(loss=[1, 5])
 def test_loss_pingpong(place, loss):
     """The tool ends without a farewell: who waits for the acknowledgement of
     the last message when the other has gone gets none if it was lost."""

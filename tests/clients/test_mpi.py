@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 import rig
+from test_cm_tools import need_ucx
 
 SOURCE = os.path.join(rig.ROOT, "tests", "clients", "src", "mpi_check.c")
 UCX = {
@@ -99,6 +100,8 @@ def command(stack, place, program, tmp_path):
     for place in rig.PLACES for stack in STACKS], indirect=["place"])
 def test_mpi(place, programs, stack, tmp_path):
     mpi, env = STACKS[stack]
+    if "ucx" in stack:
+        need_ucx(place)
     cmd = command(stack, place, programs(mpi), tmp_path)
     sides = [place.client] if place.client is place.server else [place.client, place.server]
     counters = Counters(sides)

@@ -10,10 +10,13 @@ CONNECTIONS = {"send": ["RC", "UC", "UD"], "write": ["RC", "UC"], "read": ["RC"]
 BASIC = [(op, conn) for op, conns in CONNECTIONS.items() for conn in conns]
 
 
-def perftest(place, tool, *args, iters=200, **kw):
-    """Runs a perftest pair; both ends must report a result without an error."""
+def perftest(place, tool, *args, iters=200, clock=False, **kw):
+    """Runs a perftest pair; both ends must report a result without an error.
+    Latencies are reported in cycles, unless it is to measure its clock first,
+    which takes as long as everything else."""
     n = [] if iters is None else ["-n", iters]
-    out = place.tool(tool, "-F", *n, *args, **kw)
+    cycles = ["-C"] if tool.endswith("_lat") and not clock else []
+    out = place.tool(tool, "-F", *cycles, *n, *args, **kw)
     text = out.client.output()
     for bad in ("error", "failed", "Failed", "Couldn't", "Unable", "unsupported"):
         assert bad not in text, out.describe()
@@ -31,99 +34,97 @@ def modest(conn, kind="bw"):
     return ({"iters": 30}, LITTLE) if conn != "RC" and kind == "bw" else ({}, [])
 
 
-@pytest.mark.parametrize("kind", ["lat", "bw"])
-@pytest.mark.parametrize("op,conn", BASIC)
-def test_basic(place, op, conn, kind):
+@rig.over_places(2, what=BASIC, kind=["lat", "bw"])
+def test_basic(place, what, kind):
+    op, conn = what
     kw, args = modest(conn, kind)
-    perftest(place, f"ib_{op}_{kind}", "-c", conn, *args, **kw)
+    perftest(place, f"ib_{op}_{kind}", "-c", conn, *args, clock=True, **kw)
 
 
-@pytest.mark.parametrize("op", ["send", "write", "read"])
-@pytest.mark.parametrize("kind", [pytest.param("lat", marks=FULL), "bw"])
-def test_all_sizes(place, op, kind):
-    rows = perftest(place, f"ib_{op}_{kind}", "-a", iters=5 if kind == "lat" else 20, limit=90)
+def all_sizes(place, tool, iters):
+    rows = perftest(place, tool, "-a", iters=iters, limit=90)
     assert len(rows) == 23, rows
     assert rows[-1].split()[0] == str(1 << 23)
 
 
-@pytest.mark.parametrize("op", ["send", "write", "read"])
-def test_lat_all_sizes(placements, op):
-    rows = perftest(placements("netns"), f"ib_{op}_lat", "-a", iters=5, limit=90)
-    assert len(rows) == 23, rows
+@rig.over_places(op=["send", "write", "read"])
+def test_all_sizes(place, op):
+    all_sizes(place, f"ib_{op}_bw", 20)
 
 
+@FULL
 @pytest.mark.parametrize("op", ["send", "write", "read"])
-@pytest.mark.parametrize("size", [1, 65536, 1 << 23])
+def test_lat_all_sizes(place, op):
+    all_sizes(place, f"ib_{op}_lat", 5)
+
+
+@rig.over_places(2, op=["send", "write", "read"], size=[1, 65536, 1 << 23])
 def test_lat_sizes(place, op, size):
     perftest(place, f"ib_{op}_lat", "-s", size, iters=5)
 
 
-@pytest.mark.parametrize("conn,size", [("UC", 1), ("UC", 4096), ("UC", 65536), ("UD", 1), ("UD", 1023),
-                                       ("UD", 1024)])
-def test_unreliable_sizes(place, conn, size):
+@rig.over_places(what=[("UC", 1), ("UC", 4096), ("UC", 65536), ("UD", 1), ("UD", 1023), ("UD", 1024)])
+def test_unreliable_sizes(place, what):
+    conn, size = what
     perftest(place, "ib_send_lat", "-c", conn, "-s", size, iters=50)
 
 
-@pytest.mark.parametrize("size", [2, 4096, 65536])
+@rig.over_places(size=[2, 4096, 65536])
 def test_uc_write_sizes(place, size):
     perftest(place, "ib_write_bw", "-c", "UC", "-s", size, iters=50)
 
 
-@pytest.mark.parametrize("op,conn", [("send", "RC"), ("write", "RC"), ("read", "RC"), ("atomic", "RC"),
-                                     pytest.param("send", "UC", marks=FULL),
-                                     pytest.param("send", "UD", marks=FULL),
-                                     pytest.param("write", "UC", marks=FULL)])
-def test_bidirectional(place, op, conn):
+@rig.over_places(what=BASIC)
+def test_bidirectional(place, what):
+    op, conn = what
     kw, args = modest(conn)
     perftest(place, f"ib_{op}_bw", "-c", conn, "-b", *args, **kw)
 
 
-@pytest.mark.parametrize("op", ["send", "write", "read", "atomic"])
+@rig.over_places(op=["send", "write", "read", "atomic"])
 def test_many_qps(place, op):
     perftest(place, f"ib_{op}_bw", "-q", 16, *(["-s", 4096] if op != "atomic" else []))
 
 
-@pytest.mark.parametrize("op", ["send", "write", "read", "atomic"])
+@rig.over_places(op=["send", "write", "read", "atomic"])
 def test_post_list(place, op):
     perftest(place, f"ib_{op}_bw", "-l", 16, iters=320)
 
 
 # perftest has no events for writes.
-@pytest.mark.parametrize("tool", ["ib_send_lat", "ib_send_bw", "ib_read_lat", "ib_read_bw", "ib_atomic_lat",
-                                  "ib_atomic_bw"])
-def test_events(place, tool):
-    perftest(place, tool, "-e")
+@rig.over_places(what=[("ib_send_lat", "RC"), ("ib_send_bw", "RC"), ("ib_read_lat", "RC"), ("ib_read_bw", "RC"),
+                       ("ib_atomic_lat", "RC"), ("ib_atomic_bw", "RC"), ("ib_send_lat", "UC"),
+                       ("ib_send_lat", "UD")])
+def test_events(place, what):
+    tool, conn = what
+    perftest(place, tool, "-e", "-c", conn)
 
 
-@pytest.mark.parametrize("conn", ["UC", "UD"])
-def test_events_unreliable(place, conn):
-    perftest(place, "ib_send_lat", "-e", "-c", conn)
-
-
-@pytest.mark.parametrize("tool", ["ib_send_lat", "ib_send_bw", "ib_write_lat", "ib_write_bw"])
+@rig.over_places(tool=["ib_send_lat", "ib_send_bw", "ib_write_lat", "ib_write_bw"])
 def test_inline(place, tool):
     perftest(place, tool, "-I", 64, "-s", 64)
 
 
-@pytest.mark.parametrize("conn", ["RC", pytest.param("UD", marks=FULL), pytest.param("UC", marks=FULL)])
-@pytest.mark.parametrize("tool", ["ib_send_bw", "ib_send_lat"])
-def test_srq(place, tool, conn):
+# UC has no SRQs; and what four UD senders send at once is more than one holds.
+@rig.over_places(what=[("ib_send_bw", "RC"), ("ib_send_lat", "RC"), ("ib_send_lat", "UD")])
+def test_srq(place, what):
+    tool, conn = what
     kw, args = modest(conn)
     more = ["-q", 4] if tool == "ib_send_bw" else []
     perftest(place, tool, "--use-srq", "-c", conn, *more, *args, **kw)
 
 
-@pytest.mark.parametrize("mtu", [256, 512, 1024, 2048, 4096])
-@pytest.mark.parametrize("tool", ["ib_write_bw", pytest.param("ib_send_bw", marks=FULL),
-                                  pytest.param("ib_read_bw", marks=FULL)])
+@rig.cover(1, tool=["ib_write_bw", "ib_send_bw", "ib_read_bw"], mtu=[256, 512, 1024, 2048, 4096])
 def test_mtu(placements, tool, mtu):
     perftest(placements("netns"), tool, "-m", mtu, "-s", 100000, iters=100)
 
 
-@pytest.mark.parametrize("tool,conn", [("ib_write_lat", "RC"), ("ib_send_lat", "UD")])
-def test_every_gid(place, tool, conn):
+@rig.choose(lambda place, what: (place, what[1]) in (("local", "RC"), ("netns", "UD")),
+            what=[("ib_write_lat", "RC"), ("ib_send_lat", "UD")])
+def test_every_gid(place, what):
     """Each GID of the table, link-local and loopback included; between hosts
     those that reach the other."""
+    tool, conn = what
     common = sorted(set(place.server.gids()) & set(place.client.gids()))
     if place.name == "netns":
         loop = {"::1", "::ffff:127.0.0.1"}
@@ -133,21 +134,22 @@ def test_every_gid(place, tool, conn):
         perftest(place, tool, "-c", conn, "-x", i, iters=50)
 
 
-@pytest.mark.parametrize("tool,conn", [("ib_send_lat", "RC"), ("ib_send_lat", "UD"), ("ib_write_bw", "RC"),
-                                       ("ib_read_bw", "RC"), ("ib_atomic_bw", "RC"), ("ib_send_bw", "UC")])
-def test_ipv6(place, tool, conn):
+@rig.over_places(what=[("ib_send_lat", "RC"), ("ib_send_lat", "UD"), ("ib_write_bw", "RC"),
+                       ("ib_read_bw", "RC"), ("ib_atomic_bw", "RC"), ("ib_send_bw", "UC")])
+def test_ipv6(place, what):
+    tool, conn = what
     # Its own connection is IPv4 in any case.
     kw, args = modest(conn)
     perftest(place, tool, "-c", conn, *args, **place.gid_args("-x", 6), **kw)
 
 
-@pytest.mark.parametrize("tool", ["ib_send_bw", "ib_write_lat", "ib_read_bw"])
+@pytest.mark.parametrize("tool", ["ib_send_bw", *[pytest.param(t, marks=FULL) for t in ("ib_write_lat", "ib_read_bw")]])
 def test_extended_posting(placements, tool):
     """A device that says it is a ConnectX is driven through ibv_wr_*."""
     perftest(placements("local"), tool, env={"SOFTHCA_PART_ID": "4129"})
 
 
-@pytest.mark.parametrize("tool", ["ib_write_bw", "ib_send_bw", "ib_read_bw"])
+@pytest.mark.parametrize("tool", ["ib_write_bw", *[pytest.param(t, marks=FULL) for t in ("ib_send_bw", "ib_read_bw")]])
 def test_duration(placements, tool):
     perftest(placements("netns"), tool, "-D", 1, iters=None)
 
@@ -157,13 +159,12 @@ def test_small_link(placements, tool):
     perftest(placements("netns1500"), tool)
 
 
-@pytest.mark.parametrize("conn", ["RC", "UD"])
+@rig.over_places(conn=["RC", "UD"])
 def test_cq_moderation_and_depth(place, conn):
     perftest(place, "ib_send_bw", "-c", conn, "-Q", 10, "-t", 40, "-r", 300, "-s", 512, iters=80)
 
 
-@pytest.mark.parametrize("family", [4, 6])
-@pytest.mark.parametrize("tool", ["ib_send_lat", "ib_send_bw"])
+@rig.over_places(2, tool=["ib_send_lat", "ib_send_bw"], family=[4, 6])
 def test_multicast(place, tool, family):
     """The group perftest chooses has interface-local scope (ff01::): others here."""
     group = "0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:3" if family == 4 else "255:14:0:0:0:0:0:0:0:0:0:0:0:1:2:3"

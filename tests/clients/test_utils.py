@@ -42,33 +42,41 @@ def test_devinfo_netns_mtu(placements):
         assert re.search(rf"active_mtu:\s+{mtu}", out), out
 
 
-def sizes(*some, full=()):
-    return [*some, *[pytest.param(*(s if isinstance(s, tuple) else (s,)), marks=FULL) for s in full]]
+WAIT = ["poll", "events"]
 
 
-MORE = (2, 64, 1000, 1024, 1025, 4097, 65536, 262144)
+def events(wait):
+    return ["-e"] if wait == "events" else []
 
 
-@pytest.mark.parametrize("events", [False, True], ids=["poll", "events"])
-@pytest.mark.parametrize("size", sizes(1, 4096, 1 << 20, full=MORE))
-@pytest.mark.parametrize("kind", ["rc", "uc"])
-def test_pingpong(place, kind, size, events):
+MORE = [2, 64, 1000, 1024, 1025, 4097, 65536, 262144]
+
+
+def pingpong(place, kind, size, wait):
     n = 100 if size > 65536 else 500
     out = place.tool(f"ibv_{kind}_pingpong", "-g", 0, "-c", "-s", size, "-n", n,
-                     *(["-e"] if events else []))
+                     *events(wait))
     for end in (out.server, out.client):
         assert re.search(rf"^{n} iters in", end.output(), re.M), out.describe()
         assert "invalid data" not in end.output(), out.describe()
 
 
-@pytest.mark.parametrize("events", [False, True], ids=["poll", "events"])
-@pytest.mark.parametrize("size", sizes(1, 1024, full=(2, 64, 1000, 1023)))
-def test_ud_pingpong(place, size, events):
-    out = place.tool("ibv_ud_pingpong", "-g", 0, "-c", "-s", size, "-n", 500,
-                     *(["-e"] if events else []))
-    for end in (out.server, out.client):
-        assert re.search(r"^500 iters in", end.output(), re.M), out.describe()
-        assert "invalid data" not in end.output(), out.describe()
+@rig.over_places(2, kind=["rc", "uc"], size=[1, 4096, 1 << 20], wait=WAIT)
+def test_pingpong(place, kind, size, wait):
+    pingpong(place, kind, size, wait)
+
+
+@rig.over_places(2, size=[1, 1024], wait=WAIT)
+def test_ud_pingpong(place, size, wait):
+    pingpong(place, "ud", size, wait)
+
+
+@FULL
+@pytest.mark.parametrize("wait", WAIT)
+@pytest.mark.parametrize("kind, size", [("rc", s) for s in MORE] + [("uc", s) for s in MORE]
+                         + [("ud", s) for s in (2, 64, 1000, 1023)])
+def test_pingpong_more(place, kind, size, wait):
+    pingpong(place, kind, size, wait)
 
 
 def test_ud_pingpong_mtu(placements):
@@ -76,15 +84,25 @@ def test_ud_pingpong_mtu(placements):
     placements("netns").tool("ibv_ud_pingpong", "-g", 0, "-c", "-s", 4096, "-n", 200)
 
 
-@pytest.mark.parametrize("events", [False, True], ids=["poll", "events"])
-@pytest.mark.parametrize("size", sizes(1, 4096, 1 << 20, full=MORE))
-def test_srq_pingpong(place, size, events):
+def srq_pingpong(place, size, wait):
     out = place.tool("ibv_srq_pingpong", "-g", 0, "-c", "-s", size, "-n", 20 if size > 65536 else 100,
-                     *(["-e"] if events else []))
+                     *events(wait))
     assert "invalid data" not in out.server.output() + out.client.output(), out.describe()
 
 
-@pytest.mark.parametrize("mtu", [256, 512, 1024, 2048, 4096])
+@rig.over_places(2, size=[1, 4096, 1 << 20], wait=WAIT)
+def test_srq_pingpong(place, size, wait):
+    srq_pingpong(place, size, wait)
+
+
+@FULL
+@pytest.mark.parametrize("wait", WAIT)
+@pytest.mark.parametrize("size", MORE)
+def test_srq_pingpong_more(place, size, wait):
+    srq_pingpong(place, size, wait)
+
+
+@pytest.mark.parametrize("mtu", [256, *[pytest.param(m, marks=FULL) for m in (512, 1024, 2048, 4096)]])
 def test_pingpong_path_mtu(placements, mtu):
     placements("netns").tool("ibv_rc_pingpong", "-g", 0, "-c", "-m", mtu, "-s", 50000, "-n", 100)
 
@@ -101,8 +119,7 @@ def test_pingpong_small_link(placements, name):
     placements(name).tool("ibv_srq_pingpong", "-g", 0, "-c", "-s", 5000, "-n", 50)
 
 
-@pytest.mark.parametrize("family", [4, 6])
-@pytest.mark.parametrize("kind", ["rc", "ud"])
+@rig.over_places(2, kind=["rc", "ud"], family=[4, 6])
 def test_pingpong_family(place, kind, family):
     # The tools exchange their addresses over IPv4 in either case.
     place.tool(f"ibv_{kind}_pingpong", "-c", "-n", 200, "-s", 1000, **place.gid_args("-g", family))

@@ -5,28 +5,27 @@ import subprocess
 import pytest
 
 import rig
-from test_perftest import FULL, perftest
+from test_perftest import perftest
+from test_utils import WAIT, events
 
 OPS = ["send", "write", "read", "atomic"]
 
 
-@pytest.mark.parametrize("events", [False, True], ids=["poll", "events"])
-def test_xsrq_pingpong(place, events):
-    out = place.tool("ibv_xsrq_pingpong", "-g", 0, "-n", 500, *(["-e"] if events else []))
+@rig.over_places(wait=WAIT)
+def test_xsrq_pingpong(place, wait):
+    out = place.tool("ibv_xsrq_pingpong", "-g", 0, "-n", 500, *events(wait))
     for end in (out.client, out.server):
         assert "success" in end.output(), out.describe()
 
 
-@pytest.mark.parametrize("where,options", [("local", []), ("wire", ["--loss", 1]), ("netns", [])],
-                         ids=["local", "loss", "netns"])
-@pytest.mark.parametrize("events", [False, True], ids=["poll", "events"])
-def test_xsrq_pingpong_clients(placements, events, where, options):
+@rig.over_places(wait=WAIT)
+def test_xsrq_pingpong_clients(place, wait):
     """Three clients of one server share a domain: it sends to the SRQ of each
     through the QPs of the others."""
-    place, port = placements(where), rig.free_port()
-    options = [*place.options, *options]
+    port = rig.free_port()
+    options = [*place.options, *(["--loss", 1] if place.name == "wire" else [])]
     # Four processes that poll on two processors get ahead slowly.
-    cmd = ["ibv_xsrq_pingpong", "-g", 0, "-p", port, "-n", 200 if events else 20, *(["-e"] if events else [])]
+    cmd = ["ibv_xsrq_pingpong", "-g", 0, "-p", port, "-n", 200 if wait == "events" else 20, *events(wait)]
     procs = [rig.Proc(place.server, [*cmd, "-c", 3], options)]
     try:
         procs[0].wait_listening(port)
@@ -39,14 +38,13 @@ def test_xsrq_pingpong_clients(placements, events, where, options):
             p.kill()
 
 
-@pytest.mark.parametrize("kind", ["lat", "bw"])
-@pytest.mark.parametrize("op", OPS)
-def test_perftest_xrc(place, op, kind):
+@rig.over_places(what=[(op, kind) for op in OPS for kind in ("lat", "bw")])
+def test_perftest_xrc(place, what):
+    op, kind = what
     perftest(place, f"ib_{op}_{kind}", "-c", "XRC")
 
 
-@pytest.mark.parametrize("args", [["--use_old_post_send"], ["--use-srq", "-q", 2], ["-q", 4, "-b"], ["-e"],
-                                  ["-s", 1 << 20]], ids=lambda a: "_".join(map(str, a)))
+@rig.over_places(args=[["--use_old_post_send"], ["--use-srq", "-q", 2], ["-q", 4, "-b"], ["-e"], ["-s", 1 << 20]])
 def test_perftest_xrc_options(place, args):
     perftest(place, "ib_send_bw", "-c", "XRC", *args, iters=100)
 
@@ -55,20 +53,18 @@ BUILDERS = [(op, conn) for op in OPS for conn in ("RC", "XRC", "UC")
             if conn != "UC" or op in ("send", "write")]
 
 
-@pytest.mark.parametrize("old", [False, pytest.param(True, marks=FULL)], ids=["builders", "post_send"])
-@pytest.mark.parametrize("kind", ["lat", pytest.param("bw", marks=FULL)])
-@pytest.mark.parametrize("op,conn", BUILDERS)
-def test_builders(placements, op, conn, kind, old):
+@rig.cover(1, what=BUILDERS, kind=["lat", "bw"], way=["builders", "post_send"])
+def test_builders(placements, what, kind, way):
     """As a ConnectX-7: perftest then takes ibv_wr_*, unless told otherwise."""
+    op, conn = what
     # What is lost on UC is waited for: little at a time.
     modest = {"iters": 30} if conn == "UC" and kind == "bw" else {}
     args = ["-s", 1024] if modest else []
     perftest(placements("local"), f"ib_{op}_{kind}", "-c", conn, *args,
-             *(["--use_old_post_send"] if old else []), env={"SOFTHCA_PART_ID": "4129"}, **modest)
+             *(["--use_old_post_send"] if way == "post_send" else []), env={"SOFTHCA_PART_ID": "4129"}, **modest)
 
 
-@pytest.mark.parametrize("loss", ["1", "5"])
-@pytest.mark.parametrize("op", OPS)
+@rig.cover(1, op=OPS, loss=[1, 5])
 def test_xrc_loss(placements, op, loss):
     perftest(placements("wire"), f"ib_{op}_bw", "-c", "XRC", "-s", 8 if op == "atomic" else 20000,
              iters=100, options=["--loss", loss], limit=90)
