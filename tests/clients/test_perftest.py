@@ -49,7 +49,7 @@ def all_sizes(place, tool, iters):
 
 @rig.over_places(op=["send", "write", "read"])
 def test_all_sizes(place, op):
-    all_sizes(place, f"ib_{op}_bw", 20)
+    all_sizes(place, f"ib_{op}_bw", 8)
 
 
 @FULL
