@@ -103,6 +103,7 @@ class Proc:
         shows what the one beside it has printed, too."""
         rc = self.wait(limit)
         if status is not None and rc != status:
+            self.kill()  # what it has left
             raise Failed(f"exit status {rc}, expected {status}\n{self.describe()}"
                          + (f"--- beside\n{beside.describe()}" if beside else ""))
         return self.output()

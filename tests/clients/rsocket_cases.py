@@ -985,6 +985,7 @@ def case_child_writer():
     """Not a test: writes when told to, and ends; the rest is up to exit()."""
     s = RSocket(FAMILY)
     s.connect((HOST, int(sys.argv[3])))
+    print("connected", flush=True)
     sys.stdin.readline()
     s.sendall(pattern(60000))
     s.close()
@@ -997,6 +998,9 @@ def case_linger_exit():
     writer = subprocess.Popen([sys.executable, __file__, "child_writer", HOST, str(port)],
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert sink.stdout.readline() == "ready\n"
+    # The reply to the request for a connection may be lost, and only the
+    # process that sent it can send it again.
+    assert writer.stdout.readline() == "connected\n"
     stop(sink)
     writer.stdin.write("\n")
     writer.stdin.flush()
