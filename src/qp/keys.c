@@ -9,21 +9,19 @@
  * room permitting.
  *
  * Readers and removal. An entry's plain fields are written only while it is
- * dead, that is, before its keys were ever stored or between keys_kill() and
- * the publishing store in keys_add() or keys_revive(). A reader counts itself
- * in users first and looks at KEY_DYING and the key afterwards; keys_kill()
- * sets KEY_DYING first and looks at the count afterwards. Both are read-modify-
- * writes of the same word, so either the reader sees KEY_DYING and leaves, or
- * keys_kill() sees the reader and waits. A reader that counts itself in on an
- * entry that is not its own, or dead, leaves without reading a plain field.
+ * dead, that is, before its keys were ever stored or between the end of
+ * keys_busy() after keys_kill() and the publishing store in keys_add() or
+ * keys_revive(). A reader counts itself in users first and looks at KEY_DYING
+ * and the key afterwards; keys_kill() sets KEY_DYING first, and keys_busy()
+ * looks at the count afterwards. Both are read-modify-writes of the same word,
+ * so either the reader sees KEY_DYING and leaves, or keys_busy() sees the
+ * reader. A reader that counts itself in on an entry that is not its own, or
+ * dead, leaves without reading a plain field.
  */
 #include "keys.h"
 
-#include "base/sys.h"
-
 #include <assert.h>
 #include <errno.h>
-#include <sched.h>
 
 #define INDEX_BITS 24
 #define INDEX_MASK 0xffffffu
@@ -227,24 +225,16 @@ int keys_add(struct keys *k, const struct key_entry *from)
 
 void keys_kill(struct keys *k, uint32_t slot)
 {
-	struct key_entry *e = &k->entry[slot];
-	unsigned round;
-	uint32_t users;
-
 	assert(slot < k->used);
-	users = atomic_fetch_or_explicit(&e->users, KEY_DYING,
-					 memory_order_acq_rel);
-	/*
-	 * Readers hold a reference for the time of a copy or of a system call,
-	 * so spin briefly, then let them run, then sleep.
-	 */
-	for (round = 0; users & ~KEY_DYING; round++) {
-		if (round >= 1000)
-			sys_sleep(50000);
-		else if (round >= 100)
-			sched_yield();
-		users = atomic_load_explicit(&e->users, memory_order_acquire);
-	}
+	atomic_fetch_or_explicit(&k->entry[slot].users, KEY_DYING,
+				 memory_order_acq_rel);
+}
+
+bool keys_busy(const struct keys *k, uint32_t slot)
+{
+	return atomic_load_explicit(&k->entry[slot].users,
+				    memory_order_acquire) &
+	       ~KEY_DYING;
 }
 
 void keys_free(struct keys *k, uint32_t slot)

@@ -10,9 +10,10 @@
  * for a long time.
  *
  * Readers take a reference with keys_get_local() or keys_get_remote(), which
- * fail once keys_kill() has begun; keys_kill() waits until the references that
- * were taken are gone. So a region's memory is never touched after
- * ibv_dereg_mr() has returned.
+ * fail once keys_kill() has been called. Whoever removes a key waits until the
+ * references that were taken are gone, which keys_busy() says: how it waits is
+ * its own affair. So a region's memory is never touched after ibv_dereg_mr()
+ * has returned.
  */
 #ifndef SOFTHCA_QP_KEYS_H
 #define SOFTHCA_QP_KEYS_H
@@ -71,19 +72,22 @@ void keys_init(struct keys *k, struct key_entry *mem, uint32_t count,
 /*
  * Publishes what is in *e (access, pd, kind, iova, length, addr, qpn, parent
  * are read) and returns its slot, with fresh lkey and rkey set (a window has no
- * lkey, a null region no rkey); -ENOMEM when the table is full. The caller serialises add and remove.
+ * lkey, a null region no rkey); -ENOMEM when the table is full. The caller
+ * serialises add and remove.
  */
 int keys_add(struct keys *k, const struct key_entry *e);
 
 /*
- * Two-step removal: after keys_kill() no reader finds the entry; it returns
- * when the last reader has let go. keys_free() gives the slot back.
+ * Removal in three steps: after keys_kill() no reader finds the entry; the last
+ * one has let go when keys_busy() is false, and nothing of the entry may change
+ * before; keys_free() gives the slot back.
  */
 void keys_kill(struct keys *k, uint32_t slot);
+bool keys_busy(const struct keys *k, uint32_t slot);
 void keys_free(struct keys *k, uint32_t slot);
 
 /*
- * Makes a killed slot visible again with the contents of *e and these keys, 0
+ * Makes a killed slot that is not busy visible again with the contents of *e and these keys, 0
  * or of this slot's index. generation and windows stay as they are.
  */
 void keys_revive(struct keys *k, uint32_t slot, const struct key_entry *e,

@@ -1,6 +1,6 @@
 /*
  * test_keys.c - keys are unlike each other, stale ones are refused, and no
- * reader is inside an entry once keys_kill() has returned
+ * reader is inside an entry that is killed and not busy
  */
 #include "unit.h"
 
@@ -526,8 +526,8 @@ static void meets_a_reader(void **state)
 }
 
 /*
- * Readers against removal. The region of each life is freed as soon as
- * keys_kill() has returned, and its contents name the key that leads to it: a
+ * Readers against removal. The region of each life is freed as soon as its
+ * entry is not busy any more, and its contents name the key that leads to it: a
  * reader too many reads freed memory (ASan), races (TSan) or sees another
  * life's contents.
  */
@@ -579,6 +579,13 @@ static uint64_t clock_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+static void kill_and_wait(int slot)
+{
+	keys_kill(&keys, (uint32_t)slot);
+	while (keys_busy(&keys, (uint32_t)slot))
+		sched_yield();
+}
+
 /* The keys of the next life are known only afterwards: dead, then revived. */
 static void begin_life(int *slot, struct region **r)
 {
@@ -588,7 +595,7 @@ static void begin_life(int *slot, struct region **r)
 	*slot = keys_add(&keys, &e);
 	*r = malloc(sizeof(**r));
 	assert_non_null(*r);
-	keys_kill(&keys, (uint32_t)*slot);
+	kill_and_wait(*slot);
 	lkey = keys.entry[*slot].lkey;
 	rkey = keys.entry[*slot].rkey;
 	(*r)->lkey = lkey;
@@ -600,7 +607,7 @@ static void begin_life(int *slot, struct region **r)
 
 static void end_life(int slot, struct region *r)
 {
-	keys_kill(&keys, (uint32_t)slot);
+	kill_and_wait(slot);
 	r->lkey = 0;
 	free(r);
 }
@@ -635,7 +642,7 @@ static void readers_against_removal(void **state)
 				    &(struct key_entry){ .kind = KEY_MR }, 0,
 				    0);
 		if (lives % 2)
-			keys_kill(&keys, (uint32_t)slot);
+			kill_and_wait(slot);
 		keys_free(&keys, (uint32_t)slot);
 	}
 	atomic_store(&race.stop, true);
@@ -652,37 +659,28 @@ static void readers_against_removal(void **state)
 		assert_int_equal(keys.entry[i].users & ~KEY_DYING, 0);
 }
 
-/* keys_kill() waits for a reader that stays long. */
-static atomic_bool killed;
-
-static void *killer(void *arg)
+/* A reader that stays keeps the entry busy; nobody joins it. */
+static void busy_until_the_last_reader_goes(void **state)
 {
-	keys_kill(&keys, *(uint32_t *)arg);
-	atomic_store(&killed, true);
-	return NULL;
-}
-
-static void removal_waits(void **state)
-{
-	const struct timespec nap = { .tv_nsec = 20000000 };
-	struct key_entry *e;
-	pthread_t thread;
-	uint32_t slot;
+	struct key_entry *e, *again;
+	uint32_t slot, lkey;
 
 	(void)state;
 	slot = (uint32_t)add(KEY_MR, 0);
-	e = keys_get_local(&keys, keys.entry[slot].lkey);
+	lkey = keys.entry[slot].lkey;
+	e = keys_get_local(&keys, lkey);
+	again = keys_get_remote(&keys, keys.entry[slot].rkey);
 	assert_non_null(e);
-	atomic_store(&killed, false);
-	assert_int_equal(pthread_create(&thread, NULL, killer, &slot), 0);
-	while (!(atomic_load(&e->users) & KEY_DYING))
-		sched_yield();
-	assert_null(keys_get_local(&keys, e->lkey));
-	nanosleep(&nap, NULL);
-	assert_false(atomic_load(&killed));
+	assert_ptr_equal(again, e);
+	keys_kill(&keys, slot);
+	assert_true(keys_busy(&keys, slot));
+	assert_null(keys_get_local(&keys, lkey));
+	keys_put(again);
+	assert_true(keys_busy(&keys, slot));
 	keys_put(e);
-	pthread_join(thread, NULL);
-	assert_true(atomic_load(&killed));
+	assert_false(keys_busy(&keys, slot));
+	assert_null(keys_get_local(&keys, lkey));
+	keys_free(&keys, slot);
 }
 
 int main(void)
@@ -702,7 +700,7 @@ int main(void)
 		TEST(bounds),
 		TEST(meets_a_reader),
 		TEST(readers_against_removal),
-		TEST(removal_waits),
+		TEST(busy_until_the_last_reader_goes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
