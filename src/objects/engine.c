@@ -227,8 +227,7 @@ static void timers_run(struct engine *e, uint64_t now)
 	while ((qp = timer_take(e, now))) {
 		if (shca_qp_trylock(qp)) {
 			if (!qp->dead) {
-				if (roce_deadline(qp->core) <= now)
-					roce_expire(qp->core, now);
+				shca_qp_expire(qp, now);
 				shca_qp_flush(qp, now);
 			}
 			shca_qp_unlock(qp);

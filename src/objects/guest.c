@@ -60,12 +60,12 @@ static void hold(struct shca_guest *g, bool held)
 static void give_back(struct shca_qp *qp, const struct roce_rx *pkt, bool keeps)
 {
 	struct shca_guest *g = qp->xrc->guest;
-	bool failed = roce_qp_state(qp->core) == IBV_QPS_ERR;
+	bool failed = qp->core->state == IBV_QPS_ERR;
 	struct engine *e = qp->engine;
 	struct roce_rsp_state s;
 	uint8_t w[W_LEN];
 
-	roce_rsp_get(qp->core, &s);
+	roce_rsp_get(roce_qp(qp->core), &s);
 	shca_word_begin(w, RETURN, e, g->qpn, g->loan, g->qp_id, &s);
 	if (keeps)
 		w[W_FLAGS] |= F_KEEPS;
@@ -75,7 +75,7 @@ static void give_back(struct shca_qp *qp, const struct roce_rx *pkt, bool keeps)
 		w[W_FLAGS] |= F_UNKNOWN;
 	put_be32(w + W_SRQN, pkt ? pkt->h.xrc_srqn : 0);
 	put_be32(w + W_EVENT, (uint32_t)g->event);
-	if (shca_word_send(e, g->home, w, roce_qp_path(qp->core), pkt) ==
+	if (shca_word_send(e, g->home, w, roce_qp_path(roce_qp(qp->core)), pkt) ==
 	    -EAGAIN)
 		return;
 	g->told = true;
@@ -88,9 +88,9 @@ static bool settled(struct shca_qp *qp)
 {
 	struct roce_rsp_state s;
 
-	roce_rsp_get(qp->core, &s);
-	return s.idle || (roce_qp_state(qp->core) == IBV_QPS_ERR &&
-			  !roce_tx_ready(qp->core));
+	roce_rsp_get(roce_qp(qp->core), &s);
+	return s.idle || (qp->core->state == IBV_QPS_ERR &&
+			  !roce_tx_ready(roce_qp(qp->core)));
 }
 
 /* Ends a loan, whatever it is at; lock held. */
@@ -99,14 +99,14 @@ static void finish(struct shca_qp *qp)
 	if (qp->dead || !qp->xrc->guest->held)
 		return;
 	/* The peer waits for an answer; the link may be busy. */
-	for (int i = 0; i < 100 && roce_tx_ready(qp->core); i++) {
+	for (int i = 0; i < 100 && roce_tx_ready(roce_qp(qp->core)); i++) {
 		if (i)
 			sys_sleep(500000);
 		shca_qp_flush(qp, clock_ns());
 	}
 	/* What it is in the middle of does not go on. */
 	if (!settled(qp))
-		roce_rsp_failed(qp->core, IBV_EVENT_QP_FATAL);
+		roce_rsp_failed(roce_qp(qp->core), IBV_EVENT_QP_FATAL);
 	give_back(qp, NULL, false);
 }
 
@@ -119,10 +119,10 @@ void shca_guest_note(struct shca_qp *qp)
 	struct roce_rsp_state s;
 
 	if (!qp->xrc->guest->held || qp->xrc->guest->told ||
-	    !roce_tx_ready(qp->core))
+	    !roce_tx_ready(roce_qp(qp->core)))
 		return;
-	roce_rsp_get(qp->core, &s);
-	if (s.between && roce_qp_state(qp->core) != IBV_QPS_ERR)
+	roce_rsp_get(roce_qp(qp->core), &s);
+	if (s.between && qp->core->state != IBV_QPS_ERR)
 		give_back(qp, NULL, true);
 }
 
@@ -152,7 +152,7 @@ void shca_guest_settle(struct engine *e, uint64_t now)
 				if (!settled(qp))
 					due = now + SETTLE_NS;
 				else if (now >= due ||
-					 roce_qp_state(qp->core) == IBV_QPS_ERR)
+					 qp->core->state == IBV_QPS_ERR)
 					give_back(qp, NULL, false);
 				else if (!qp->xrc->guest->told)
 					give_back(qp, NULL, true);
@@ -184,7 +184,7 @@ bool shca_guest_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	struct roce_rsp_state s;
 	int32_t rel;
 
-	roce_rsp_get(qp->core, &s);
+	roce_rsp_get(roce_qp(qp->core), &s);
 	rel = psn_diff(pkt->h.psn, s.epsn);
 	g->used_ns = now;
 	g->told = false;
@@ -217,7 +217,7 @@ static void guest_kill(struct engine *e, struct shca_guest *g)
 	finish(qp);
 	qp->dead = true;
 	if (qp->core)
-		roce_qp_destroy(qp->core);
+		roce_qp_destroy(roce_qp(qp->core));
 	qp->core = NULL;
 	hold(g, false);
 	qp->xrc->guest = NULL;
@@ -310,7 +310,7 @@ void shca_guest_srq_gone(struct engine *e, struct shca_domain *d, uint32_t num)
 				continue;
 			shca_qp_lock(g->qp);
 			if (!g->qp->dead) {
-				roce_srq_gone(g->qp->core, num);
+				roce_srq_gone(roce_qp(g->qp->core), num);
 				shca_qp_flush(g->qp, clock_ns());
 			}
 			shca_qp_unlock(g->qp);
@@ -382,6 +382,7 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 		return NULL;
 	}
 	qp->engine = e;
+	qp->ops = &shca_roce_ops;
 	atomic_store(&qp->refs, 2);
 	atomic_store(&qp->timer_due, UINT64_MAX);
 	pthread_mutex_init(&qp->modify_lock, NULL);
@@ -465,8 +466,8 @@ static int core_create(struct shca_qp *qp, const uint8_t *w)
 		return err;
 	}
 	if (qp->core)
-		roce_qp_destroy(qp->core);
-	qp->core = core;
+		roce_qp_destroy(roce_qp(qp->core));
+	qp->core = roce_qp_base(core);
 	return 0;
 }
 
@@ -486,14 +487,14 @@ static bool guest_prepare(struct shca_qp *qp, const uint8_t *w)
 		(int32_t)(loan - g->loan) > 0;
 	if (w[W_KIND] == AGAIN) {
 		/* Before a first loan nothing can have been executed here. */
-		if (other || g->held || roce_qp_state(qp->core) == IBV_QPS_ERR)
+		if (other || g->held || qp->core->state == IBV_QPS_ERR)
 			return false;
-		roce_rsp_set(qp->core, &s);
+		roce_rsp_set(roce_qp(qp->core), &s);
 		return true;
 	}
 	if (!fresh)
 		return loan == g->loan;
-	if ((other || roce_qp_state(qp->core) == IBV_QPS_ERR) &&
+	if ((other || qp->core->state == IBV_QPS_ERR) &&
 	    core_create(qp, w))
 		return false;
 	qp->dead = false;
@@ -504,7 +505,7 @@ static bool guest_prepare(struct shca_qp *qp, const uint8_t *w)
 	g->event = -1;
 	g->unknown = false;
 	hold(g, true);
-	roce_rsp_set(qp->core, &s);
+	roce_rsp_set(roce_qp(qp->core), &s);
 	return true;
 }
 

@@ -117,12 +117,12 @@ int shca_word_send(struct engine *e, unsigned slot, const uint8_t *w,
 /* What a guest has to know of the QP. */
 static void word_attr(uint8_t *w, const struct shca_qp *qp)
 {
-	const struct roce_path *path = roce_qp_path(qp->core);
+	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr;
 
-	roce_qp_query(qp->core, &attr, &init);
-	put_be32(w + W_DEST_QPN, roce_qp_dest(qp->core));
+	roce_qp_query(roce_qp(qp->core), &attr, &init);
+	put_be32(w + W_DEST_QPN, roce_qp_dest(roce_qp(qp->core)));
 	put_be32(w + W_ACCESS, (uint32_t)attr.qp_access_flags);
 	w[W_MTU] = (uint8_t)attr.path_mtu;
 	w[W_RD_ATOMIC] = attr.max_dest_rd_atomic;
@@ -236,7 +236,7 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	int32_t rel;
 	int slot;
 
-	roce_rsp_get(qp->core, &s);
+	roce_rsp_get(roce_qp(qp->core), &s);
 	if (l->lent) {
 		/* To ask is a system call. */
 		if (now >= l->alive_ns + LOAN_LONG_NS &&
@@ -264,7 +264,7 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	}
 	if (!s.idle) {
 		shca_qp_flush(qp, now);
-		roce_rsp_get(qp->core, &s);
+		roce_rsp_get(roce_qp(qp->core), &s);
 		if (!s.idle)
 			return true; /* no room on the link: later */
 	}
@@ -298,7 +298,7 @@ static void taken_back(struct shca_qp *qp, const uint8_t *w,
 	struct shca_parked *parked = l->parked, *p;
 
 	if (w[W_FLAGS] & F_KEEPS) {
-		roce_rsp_set(qp->core, &s);
+		roce_rsp_set(roce_qp(qp->core), &s);
 		return;
 	}
 	l->lent = 0;
@@ -308,14 +308,14 @@ static void taken_back(struct shca_qp *qp, const uint8_t *w,
 		int32_t event = (int32_t)get_be32(w + W_EVENT);
 
 		roce_rsp_failed(
-			qp->core,
+			roce_qp(qp->core),
 			event == IBV_EVENT_QP_REQ_ERR ||
 					event == IBV_EVENT_QP_ACCESS_ERR ||
 					event == IBV_EVENT_QP_FATAL
 				? event
 				: -1);
 	} else {
-		roce_rsp_set(qp->core, &s);
+		roce_rsp_set(roce_qp(qp->core), &s);
 		if (w[W_FLAGS] & F_UNKNOWN)
 			l->not_there = get_be32(w + W_SRQN);
 		if (pkt)
@@ -333,8 +333,8 @@ static void taken_back(struct shca_qp *qp, const uint8_t *w,
 /* Whether it is what the QP's peer would send; the core looks closer. */
 static bool is_request(const struct shca_qp *qp, const struct roce_rx *pkt)
 {
-	const struct roce_path *path = roce_qp_path(qp->core);
-	enum ibv_qp_state state = roce_qp_state(qp->core);
+	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
+	enum ibv_qp_state state = qp->core->state;
 
 	return roce_opcode(pkt->h.opcode)->name &&
 	       roce_opcode(pkt->h.opcode)->flags & ROCE_F_XRCETH &&

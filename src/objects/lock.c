@@ -93,8 +93,7 @@ static void pending_run(struct shca_qp *qp)
 	if (!qp->dead) {
 		for (p = list; p; p = p->next)
 			shca_qp_rx(qp, &p->rx, now);
-		if (roce_deadline(qp->core) <= now)
-			roce_expire(qp->core, now);
+		shca_qp_expire(qp, now);
 		shca_qp_flush(qp, now);
 	}
 	backlog_free(list);

@@ -167,7 +167,7 @@ bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 
 			if (shca_qp_trylock(qp)) {
 				if (!qp->dead)
-					roce_rx(qp->core, pkt, now);
+					roce_rx(roce_qp(qp->core), pkt, now);
 				shca_qp_unlock(qp);
 			} else if (shca_qp_defer(qp, pkt)) {
 				shca_qp_unlock(qp);

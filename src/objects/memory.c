@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/dma-buf.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -355,6 +356,23 @@ int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
  * The keys stay what they were: between killing and reviving the entry a peer
  * may be told that they do not exist, as ibv_rereg_mr(3) allows.
  */
+/*
+ * Readers hold a reference for the time of a copy or of a system call, so spin
+ * briefly, then let them run, then sleep.
+ */
+void shca_key_kill(struct engine *e, uint32_t slot)
+{
+	unsigned round;
+
+	keys_kill(&e->keys, slot);
+	for (round = 0; keys_busy(&e->keys, slot); round++) {
+		if (round >= 1000)
+			sys_sleep(50000);
+		else if (round >= 100)
+			sched_yield();
+	}
+}
+
 int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 		  size_t length, int access)
 {
@@ -394,7 +412,7 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 	if (e->keys.entry[mr->slot].windows) {
 		err = -EBUSY;
 	} else {
-		keys_kill(&e->keys, mr->slot);
+		shca_key_kill(e, mr->slot);
 		keys_revive(&e->keys, mr->slot, &entry, ibmr->lkey, ibmr->rkey);
 	}
 	pthread_mutex_unlock(&e->keys_lock);
@@ -437,7 +455,7 @@ int shca_mr_dereg(struct ibv_mr *ibmr)
 	else if (entry->windows)
 		err = -EBUSY;
 	if (!err) {
-		keys_kill(&e->keys, mr->slot);
+		shca_key_kill(e, mr->slot);
 		keys_free(&e->keys, mr->slot);
 	}
 	pthread_mutex_unlock(&e->keys_lock);

@@ -34,7 +34,7 @@ static void window_unbind(struct engine *e, struct key_entry *w)
 {
 	if (!is_bound(w))
 		return;
-	keys_kill(&e->keys, (uint32_t)(w - e->keys.entry));
+	shca_key_kill(e, (uint32_t)(w - e->keys.entry));
 	e->keys.entry[w->parent].windows--;
 }
 
@@ -63,7 +63,7 @@ int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **out)
 	pthread_mutex_lock(&e->keys_lock);
 	slot = shca ? keys_add(&e->keys, &entry) : -ENOMEM;
 	if (slot >= 0)
-		keys_kill(&e->keys, (uint32_t)slot);
+		shca_key_kill(e, (uint32_t)slot);
 	pthread_mutex_unlock(&e->keys_lock);
 	if (slot < 0) {
 		free(shca);

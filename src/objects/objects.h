@@ -15,6 +15,7 @@
 
 #include "host/netdev.h"
 #include "qp/keys.h"
+#include "qp/ops.h"
 #include "roce/qp.h"
 #include "qp/rq.h"
 
@@ -338,7 +339,10 @@ void shca_mr_unimport(struct ibv_mr *mr);
 int shca_mr_advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice,
 		   uint32_t flags, const struct ibv_sge *sge, uint32_t n);
 
-/* For the protocol core, see roce/env.h. */
+/* Returns when no reader has a reference any more; the keys' lock is held. */
+void shca_key_kill(struct engine *e, uint32_t slot);
+
+/* For the protocol core, see qp/env.h. */
 int shca_odp_touch(const void *p, size_t len, bool write);
 int shca_odp_store(void *dst, const void *src, size_t len);
 
@@ -502,6 +506,7 @@ int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
 /* qp.c: queue pairs; wr.c: the work request builders of ibv_qp_ex */
 
 struct shca_packet;
+struct roce_timewait;
 struct shca_wr; /* a work request being built */
 
 struct shca_qp {
@@ -522,7 +527,8 @@ struct shca_qp {
 
 	pthread_mutex_t lock; /* of core and dead; see shca_qp_unlock() */
 	_Atomic unsigned waiters; /* for lock: nobody takes it before them */
-	struct roce_qp *core;
+	const struct qp_ops *ops; /* of the transport */
+	struct qp *core;
 	bool dead;
 
 	/* For whoever holds the lock, from those who did not wait for it. */
@@ -610,6 +616,20 @@ bool shca_qp_defer(struct shca_qp *qp, const struct roce_rx *pkt);
 /* A packet for it; lock held, not dead. */
 void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
 /* Sends what the QP has to send and sets its timer; lock held. */
-void shca_qp_flush(struct shca_qp *qp, uint64_t now_ns);
+static inline void shca_qp_flush(struct shca_qp *qp, uint64_t now_ns)
+{
+	qp->ops->flush(qp->core, now_ns, false);
+}
+/* Its deadline, if that has passed; lock held, not dead. */
+static inline void shca_qp_expire(struct shca_qp *qp, uint64_t now_ns)
+{
+	if (qp->ops->deadline(qp->core) <= now_ns)
+		qp->ops->expire(qp->core, now_ns);
+}
+
+/* qp_roce.c */
+extern const struct qp_ops shca_roce_ops;
+/* What is to be remembered of a QP that is about to be destroyed, if anything. */
+bool shca_qp_leaves(const struct shca_qp *qp, struct roce_timewait *w);
 
 #endif

@@ -1,73 +1,15 @@
 /*
  * qp.c - queue pairs
  *
- * A QP of the protocol core (roce/qp.h), with what the core leaves to others:
- * a lock (lock.c), the addresses it listens on, its timer, and the link.
+ * A QP of a transport (qp/ops.h), with what that leaves to others: a lock
+ * (lock.c), the objects it stands on, and the addresses it listens on.
  */
 #include "gsi.h"
 #include "loan.h"
 
-#include "base/say.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Batches in one go, before others get the QP's lock. */
-#define FLUSH_ROUNDS 32
-
-/* all: though somebody waits for the lock. */
-static void flush(struct shca_qp *qp, uint64_t now, bool all)
-{
-	struct roce_batch b;
-	uint64_t due;
-	size_t n, sent;
-	int round, err;
-
-	if (shca_xrc_is_guest(qp))
-		shca_guest_note(qp);
-	for (round = 0; roce_tx_ready(qp->core); round++) {
-		if (round)
-			now = clock_ns();
-		if (round && !all && shca_qp_wanted(qp)) {
-			/* It goes on with this when it has the lock. */
-			atomic_store(&qp->pending, true);
-			return;
-		}
-		if (round == FLUSH_ROUNDS) {
-			/* More than fits now; go on at the next progress. */
-			engine_timer_set(qp->engine, qp, now);
-			return;
-		}
-		roce_tx(qp->core, &b, now);
-		n = b.n;
-		err = 0;
-		sent = n ? udp_send(qp->engine->udp, &b, &err) : 0;
-		if (err == EFAULT && sent < n && !roce_tx_doubt(qp->core))
-			sent++;
-		roce_tx_done(qp->core, &b, sent, now);
-		if (err && err != EFAULT && qp->engine->env.base.explain)
-			engine_explain(roce_qp_base(qp->core), "cannot send a packet: %s",
-				       strerror(err));
-		if (!n || sent < n)
-			break;
-	}
-	due = roce_deadline(qp->core);
-	if (due != UINT64_MAX)
-		/* Even a deadline that has passed waits for a next time. */
-		engine_timer_set(qp->engine, qp, due > now ? due : now + 1);
-}
-
-void shca_qp_flush(struct shca_qp *qp, uint64_t now)
-{
-	flush(qp, now, false);
-}
-
-void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
-{
-	if (!qp->xrc || !shca_loan_rx(qp, pkt, now))
-		roce_rx(qp->core, pkt, now);
-}
 
 /* Creation */
 
@@ -185,6 +127,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 		goto err_count;
 	}
 	qp->engine = e;
+	qp->ops = &shca_roce_ops;
 	atomic_store(&qp->refs, 1);
 	atomic_store(&qp->timer_due, UINT64_MAX);
 	pthread_mutex_init(&qp->modify_lock, NULL);
@@ -234,7 +177,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	init.sq_sig_all = attr->sq_sig_all;
 	init.seed = ib->qp_num * 0x9e3779b1u;
 	shca_qp_lock(qp);
-	err = roce_qp_create(&qp->core, &init);
+	err = qp->ops->create(&qp->core, &init);
 	if (!err)
 		qp->dead = false;
 	shca_qp_unlock(qp);
@@ -373,9 +316,9 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	shca_qp_lock(qp);
 	/* What was received is acknowledged, whatever becomes of the QP. */
 	if ((mask & IBV_QP_STATE) && (reset || attr->qp_state == IBV_QPS_ERR))
-		flush(qp, now, true);
-	err = roce_qp_modify(qp->core, attr, mask,
-			     mask & IBV_QP_AV ? &path : NULL);
+		qp->ops->flush(qp->core, now, true);
+	err = qp->ops->modify(qp->core, attr, mask,
+			      mask & IBV_QP_AV ? &path : NULL);
 	if (!err)
 		shca_qp_flush(qp, now);
 	/* Another connection: who has its responder does not have this one.
@@ -428,7 +371,7 @@ int shca_qp_query(struct ibv_qp *ib, struct ibv_qp_attr *attr, int mask,
 	qp = shca_xrc_real(to_qp(ib));
 	pthread_mutex_lock(&qp->modify_lock);
 	shca_qp_lock(qp);
-	roce_qp_query(qp->core, attr, init);
+	qp->ops->query(qp->core, attr, init);
 	shca_qp_unlock(qp);
 	attr->ah_attr = qp->av;
 	attr->alt_ah_attr = qp->alt_av;
@@ -466,11 +409,12 @@ static void qp_kill(struct shca_qp *qp)
 	/* Whoever modifies it has done so, or finds it dead. */
 	pthread_mutex_lock(&qp->modify_lock);
 	shca_qp_lock(qp);
-	flush(qp, clock_ns(), true); /* the peer waits for ACKs we owe */
-	left = !shca_xrc_is_lent(qp) && roce_timewait_init(&w, qp->core);
+	/* The peer waits for ACKs we owe. */
+	qp->ops->flush(qp->core, clock_ns(), true);
+	left = shca_qp_leaves(qp, &w);
 	qp->dead = true;
 	shca_loan_forget(qp);
-	roce_qp_destroy(qp->core);
+	qp->ops->destroy(qp->core);
 	qp->core = NULL;
 	shca_qp_unlock(qp);
 	engine_timer_drop(e, qp);
@@ -549,10 +493,8 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 		     struct ibv_send_wr **bad, bool whole)
 {
 	struct shca_qp *qp = to_qp(ib);
-	const bool ud = ib->qp_type == IBV_QPT_UD;
-	struct roce_sq_mark mark;
 	uint64_t now;
-	int err = 0;
+	int err;
 
 	if (engine_dead(qp->engine)) {
 		*bad = wr;
@@ -564,25 +506,7 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 	}
 	now = clock_ns();
 	shca_qp_lock(qp);
-	mark = roce_sq_mark(qp->core);
-	for (; wr; wr = wr->next) {
-		const struct roce_path *path = NULL;
-
-		/* What else is posted has no AH there, and fails later. */
-		if (ud && wr->wr.ud.ah &&
-		    (wr->opcode == IBV_WR_SEND ||
-		     wr->opcode == IBV_WR_SEND_WITH_IMM))
-			path = &to_ah(wr->wr.ud.ah)->path;
-		err = roce_post_send(qp->core, wr, path);
-		if (err) {
-			*bad = wr;
-			break;
-		}
-	}
-	if (err && whole)
-		roce_sq_undo(qp->core, mark);
-	if (!roce_tx_patient(qp->core))
-		shca_qp_flush(qp, now);
+	err = qp->ops->post_send(qp->core, wr, bad, whole, now);
 	shca_qp_unlock(qp);
 	presence_note(&qp->engine->presence, now, clock_ns());
 	return err;
@@ -605,7 +529,7 @@ int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
 		      struct ibv_recv_wr **bad)
 {
 	struct shca_qp *qp = to_qp(ib);
-	int err = 0;
+	int err;
 
 	if (engine_dead(qp->engine)) {
 		*bad = wr;
@@ -616,13 +540,7 @@ int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
 		return -EINVAL;
 	}
 	shca_qp_lock(qp);
-	for (; wr; wr = wr->next) {
-		err = qp_post_recv(roce_qp_base(qp->core), wr);
-		if (err) {
-			*bad = wr;
-			break;
-		}
-	}
+	err = qp->ops->post_recv(qp->core, wr, bad);
 	shca_qp_unlock(qp);
 	return err;
 }

@@ -172,9 +172,9 @@ static void count_living(struct engine *e, struct census *c)
 				continue;
 			}
 			if (!qp->dead && !shca_xrc_is_lent(qp) &&
-			    roce_timewait_init(&w, qp->core)) {
+			    roce_timewait_init(&w, roce_qp(qp->core))) {
 				count(c, &w);
-				c->busy |= roce_tx_ready(qp->core);
+				c->busy |= roce_tx_ready(roce_qp(qp->core));
 			}
 			/* What was left to us meanwhile can wait or be lost. */
 			pthread_mutex_unlock(&qp->lock);

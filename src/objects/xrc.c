@@ -314,7 +314,7 @@ void shca_xrc_srq_remove(struct shca_srq *srq)
 	for (qp = d->qps; qp; qp = qp->xrc->next) {
 		shca_qp_lock(qp);
 		if (!qp->dead) {
-			roce_srq_gone(qp->core, srq->num);
+			roce_srq_gone(roce_qp(qp->core), srq->num);
 			shca_qp_flush(qp, clock_ns());
 		}
 		shca_qp_unlock(qp);
@@ -421,7 +421,7 @@ int shca_xrc_qp_open(struct ibv_context *ibctx,
 	qp->xrc->real = real;
 	shca_qp_get(real);
 	shca_qp_lock(real);
-	ib->state = roce_qp_state(real->core);
+	ib->state = real->core->state;
 	qp->xrc->next = real->xrc->handles;
 	real->xrc->handles = qp;
 	real->xrc->opens++;

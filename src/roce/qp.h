@@ -100,6 +100,11 @@ static inline struct roce_qp *roce_qp(struct qp *qp)
 	return (struct roce_qp *)(void *)qp;
 }
 
+static inline const struct roce_qp *roce_qp_const(const struct qp *qp)
+{
+	return (const struct roce_qp *)(const void *)qp;
+}
+
 /* What a program may ask at any time. */
 uint32_t roce_qp_num(const struct roce_qp *qp);
 enum ibv_qp_state roce_qp_state(const struct roce_qp *qp);

@@ -1,0 +1,164 @@
+/*
+ * qp_roce.c - queue pairs that speak RoCE: their operations, over UDP
+ *
+ * The protocol core (roce/qp.h) makes batches of packets and the link takes
+ * what it has room for; flush() is the loop between them.
+ */
+#include "engine.h"
+#include "loan.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Batches in one go, before others get the QP's lock. */
+#define FLUSH_ROUNDS 32
+
+static int create(struct qp **out, struct qp_init *init)
+{
+	struct roce_qp *qp;
+	int err = roce_qp_create(&qp, init);
+
+	if (!err)
+		*out = roce_qp_base(qp);
+	return err;
+}
+
+static void destroy(struct qp *core)
+{
+	roce_qp_destroy(roce_qp(core));
+}
+
+static int modify(struct qp *core, const struct ibv_qp_attr *attr, int mask,
+		  const struct roce_path *path)
+{
+	return roce_qp_modify(roce_qp(core), attr, mask, path);
+}
+
+static void query(const struct qp *core, struct ibv_qp_attr *attr,
+		  struct ibv_qp_init_attr *init)
+{
+	roce_qp_query(roce_qp_const(core), attr, init);
+}
+
+static void flush(struct qp *core, uint64_t now, bool all)
+{
+	struct shca_qp *qp = core->owner;
+	struct roce_qp *r = roce_qp(core);
+	struct roce_batch b;
+	uint64_t due;
+	size_t n, sent;
+	int round, err;
+
+	if (shca_xrc_is_guest(qp))
+		shca_guest_note(qp);
+	for (round = 0; roce_tx_ready(r); round++) {
+		if (round)
+			now = clock_ns();
+		if (round && !all && shca_qp_wanted(qp)) {
+			/* It goes on with this when it has the lock. */
+			atomic_store(&qp->pending, true);
+			return;
+		}
+		if (round == FLUSH_ROUNDS) {
+			/* More than fits now; go on at the next progress. */
+			engine_timer_set(qp->engine, qp, now);
+			return;
+		}
+		roce_tx(r, &b, now);
+		n = b.n;
+		err = 0;
+		sent = n ? udp_send(qp->engine->udp, &b, &err) : 0;
+		if (err == EFAULT && sent < n && !roce_tx_doubt(r))
+			sent++;
+		roce_tx_done(r, &b, sent, now);
+		if (err && err != EFAULT && qp->engine->env.base.explain)
+			engine_explain(core, "cannot send a packet: %s",
+				       strerror(err));
+		if (!n || sent < n)
+			break;
+	}
+	due = roce_deadline(r);
+	if (due != UINT64_MAX)
+		/* Even a deadline that has passed waits for a next time. */
+		engine_timer_set(qp->engine, qp, due > now ? due : now + 1);
+}
+
+static int post_send(struct qp *core, struct ibv_send_wr *wr,
+		     struct ibv_send_wr **bad, bool whole, uint64_t now)
+{
+	const bool ud = core->type == IBV_QPT_UD;
+	struct roce_qp *r = roce_qp(core);
+	struct roce_sq_mark mark = roce_sq_mark(r);
+	int err = 0;
+
+	for (; wr; wr = wr->next) {
+		const struct roce_path *path = NULL;
+
+		/* What else is posted has no AH there, and fails later. */
+		if (ud && wr->wr.ud.ah &&
+		    (wr->opcode == IBV_WR_SEND ||
+		     wr->opcode == IBV_WR_SEND_WITH_IMM))
+			path = &to_ah(wr->wr.ud.ah)->path;
+		err = roce_post_send(r, wr, path);
+		if (err) {
+			*bad = wr;
+			break;
+		}
+	}
+	if (err && whole)
+		roce_sq_undo(r, mark);
+	if (!roce_tx_patient(r))
+		flush(core, now, false);
+	return err;
+}
+
+static int post_recv(struct qp *core, struct ibv_recv_wr *wr,
+		     struct ibv_recv_wr **bad)
+{
+	int err;
+
+	for (; wr; wr = wr->next) {
+		err = qp_post_recv(core, wr);
+		if (err) {
+			*bad = wr;
+			return err;
+		}
+	}
+	return 0;
+}
+
+static uint64_t deadline(const struct qp *core)
+{
+	return roce_deadline(roce_qp_const(core));
+}
+
+static void expire(struct qp *core, uint64_t now)
+{
+	roce_expire(roce_qp(core), now);
+}
+
+const struct qp_ops shca_roce_ops = {
+	.create = create,
+	.destroy = destroy,
+	.modify = modify,
+	.query = query,
+	.post_send = post_send,
+	.post_recv = post_recv,
+	.flush = flush,
+	.deadline = deadline,
+	.expire = expire,
+};
+
+/* What RoCE alone has */
+
+void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
+{
+	if (!qp->xrc || !shca_loan_rx(qp, pkt, now))
+		roce_rx(roce_qp(qp->core), pkt, now);
+}
+
+bool shca_qp_leaves(const struct shca_qp *qp, struct roce_timewait *w)
+{
+	return qp->ops == &shca_roce_ops && !shca_xrc_is_lent(qp) &&
+	       roce_timewait_init(w, roce_qp(qp->core));
+}
