@@ -102,13 +102,6 @@ static struct key_entry *keep(struct qp_pieces *p, struct key_entry *e)
 	return e;
 }
 
-void qp_pieces_put(struct qp_pieces *p)
-{
-	for (size_t i = 0; i < p->nkeys; i++)
-		keys_put(p->key[i]);
-	p->n = p->nkeys = 0;
-}
-
 int qp_gather(struct qp *qp, struct qp_pieces *to, const struct ibv_sge *sge,
 	      uint32_t num_sge, uint64_t offset, uint32_t len, uint32_t *bad)
 {

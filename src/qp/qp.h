@@ -170,7 +170,13 @@ static inline bool qp_pieces_room(const struct qp_pieces *p, uint32_t n)
 	return p->n + n <= QP_PIECES && p->nkeys + n <= QP_PIECES_KEYS;
 }
 
-void qp_pieces_put(struct qp_pieces *p);
+static inline void qp_pieces_put(struct qp_pieces *p)
+{
+	for (size_t i = 0; i < p->nkeys; i++)
+		keys_put(p->key[i]);
+	p->n = p->nkeys = 0;
+}
+
 /* len bytes of SGEs from offset on, of a remote key's memory; after an error
  * some of them may be there. */
 int qp_gather(struct qp *qp, struct qp_pieces *to, const struct ibv_sge *sge,

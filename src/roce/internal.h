@@ -3,7 +3,7 @@
  *
  * qp.c has a QP's life, packets.c the way in and out, requester.c that from the
  * send queue to packets, completer.c what comes back for it, responder.c
- * everything a peer asks for, ud.c datagrams. All of them run under the lock of
+ * (with execute.c and response.c) everything a peer asks for, ud.c datagrams. All of them run under the lock of
  * the QP's owner.
  */
 #ifndef SOFTHCA_ROCE_INTERNAL_H
@@ -281,7 +281,7 @@ static inline struct roce_hdr ack_hdr(uint8_t service, uint32_t dest_qpn,
 	};
 }
 
-/* responder.c */
+/* responder.c and response.c */
 /* Room for so many reads and atomics; what is kept of those before stays. */
 int rsp_resize(struct roce_qp *qp, uint32_t max_dest_rd_atomic);
 void rsp_fini(struct roce_qp *qp);

@@ -1,0 +1,240 @@
+/*
+ * execute.c - carries out a request that has passed the checks
+ *
+ * Memory is looked at again for each packet: a region may be deregistered in
+ * mid-message.
+ */
+#include "responder.h"
+
+static enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	uint32_t bad = 0;
+	int err;
+
+	if (f & ROCE_F_FIRST)
+		r->offset = 0;
+	if (pkt->len > qp->base.recv.length ||
+	    r->offset > qp->base.recv.length - pkt->len) {
+		explain(qp,
+			"a message of more than %u bytes arrived for receive 0x%llx, which has room for %llu: post larger receive buffers",
+			r->offset + (uint32_t)pkt->len -
+				(f & ROCE_F_LAST ? 1 : 0),
+			(unsigned long long)qp->base.recv.wr_id,
+			(unsigned long long)qp->base.recv.length);
+		return V_LENGTH;
+	}
+	err = qp_scatter(&qp->base, qp->base.recv.pd, qp->base.recv.sge,
+			 qp->base.recv.num_sge, r->offset, pkt->payload,
+			 pkt->len, &bad);
+	if (err == -EFAULT)
+		explain(qp,
+			"SGE %u of receive 0x%llx: lkey 0x%08x does not allow local writes to [0x%llx, +%u)",
+			bad, (unsigned long long)qp->base.recv.wr_id,
+			qp->base.recv.sge[bad].lkey,
+			(unsigned long long)qp->base.recv.sge[bad].addr,
+			qp->base.recv.sge[bad].length);
+	if (err)
+		return V_OPERATIONAL;
+	r->offset += (uint32_t)pkt->len;
+	return PASS;
+}
+
+static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	struct key_entry *e;
+	void *p;
+
+	if (f & ROCE_F_FIRST) {
+		r->va = pkt->h.va;
+		r->rkey = pkt->h.rkey;
+		r->pd = r->req_pd;
+		r->left = pkt->h.dma_len;
+		r->offset = 0;
+	}
+	/* The length announced must be the length that comes (9.7.4.1.6). */
+	if (pkt->len > r->left || (f & ROCE_F_LAST && pkt->len != r->left))
+		return V_INVALID;
+	if (pkt->len) {
+		int err;
+
+		e = qp_remote(&qp->base, r->pd, r->rkey, r->va, pkt->len,
+			      IBV_ACCESS_REMOTE_WRITE, &p);
+		if (!e)
+			return V_ACCESS;
+		err = qp_store(&qp->base, e, p, pkt->payload, pkt->len);
+		keys_put(e);
+		if (err)
+			return V_ACCESS;
+	}
+	r->va += pkt->len;
+	r->left -= (uint32_t)pkt->len;
+	r->offset += (uint32_t)pkt->len;
+	return PASS;
+}
+
+struct atomic {
+	uint8_t op; /* without the service */
+	uint64_t *p;
+	uint64_t compare, operand;
+	uint64_t orig;
+};
+
+static void atomic_run(void *arg)
+{
+	struct atomic *a = arg;
+
+	if (a->op == ROCE_ATOMIC_WRITE) {
+		a->orig = a->operand;
+		__atomic_store_n(a->p, a->operand, __ATOMIC_SEQ_CST);
+	} else if (a->op == ROCE_CMP_SWAP) {
+		/* Only here: rxe leaves rubbish in a FetchAdd's field. */
+		a->orig = a->compare;
+		__atomic_compare_exchange_n(a->p, &a->orig, a->operand, false,
+					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	} else {
+		a->orig = __atomic_fetch_add(a->p, a->operand,
+					     __ATOMIC_SEQ_CST);
+	}
+}
+
+static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+	const struct roce_hdr *h = &pkt->h;
+	bool write = (h->opcode & 0x1f) == ROCE_ATOMIC_WRITE;
+	enum resp_kind kind = write ? RESP_ATOMIC_WRITE : RESP_ATOMIC;
+	struct atomic a = { .op = h->opcode & 0x1f,
+			    .compare = h->compare,
+			    .operand = h->swap_add };
+	struct key_entry *e;
+	void *p;
+	int err;
+
+	e = qp_remote(
+		&qp->base, r->req_pd, h->rkey, h->va, 8,
+		write ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_ATOMIC, &p);
+	if (!e)
+		return V_ACCESS;
+	if ((uintptr_t)p & 7) {
+		keys_put(e);
+		return V_INVALID;
+	}
+	a.p = p;
+	if (write)
+		memcpy(&a.operand, pkt->payload, 8);
+	err = qp_touch(&qp->base, e, p, 8, true);
+	if (!err)
+		err = qp_access(&qp->base, atomic_run, &a, p, 8);
+	keys_put(e);
+	if (err)
+		return V_ACCESS;
+	r->atomics[r->atomics_next] = (struct roce_atomic_done){
+		.kind = kind,
+		.place = r->place,
+		.orig = a.orig,
+	};
+	r->atomics_next = (r->atomics_next + 1) % r->atomics_size;
+	rsp_owe_atomic(qp, kind, h->psn, psn_add(r->msn, 1), a.orig, false);
+	return PASS;
+}
+
+/*
+ * The message has ended: complete the receive it used, if it used one. Where
+ * the CQ has no room the QP ends (class G): what it was to acknowledge before
+ * is acknowledged, this message is not.
+ */
+static enum verdict deliver(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+	bool owed = r->ack_pending;
+	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	/* No IBV_WC_GRH, which rxe sets: only UD has a GRH (11.4.2.1). */
+	struct ibv_wc wc = {
+		.status = IBV_WC_SUCCESS,
+		.opcode = f & ROCE_F_WRITE ? IBV_WC_RECV_RDMA_WITH_IMM :
+					     IBV_WC_RECV,
+		.byte_len = r->offset,
+	};
+
+	if (f & ROCE_F_WRITE && !(f & ROCE_F_IMM))
+		return PASS;
+	if (f & ROCE_F_IMM) {
+		wc.wc_flags |= IBV_WC_WITH_IMM;
+		wc.imm_data = pkt->h.imm;
+	} else if (f & ROCE_F_IETH) {
+		wc.wc_flags |= IBV_WC_WITH_INV;
+		wc.invalidated_rkey = pkt->h.inv_rkey;
+	}
+	qp->base.recv_valid = false;
+	if (roce_recv_complete(qp, &qp->base.recv, &wc, pkt->h.solicited))
+		return PASS;
+	r->ack_pending = owed;
+	return V_CQ_FULL;
+}
+
+static void remember_read(struct roce_responder *r, uint32_t npkts)
+{
+	r->reads[r->reads_next] = (struct roce_read_done){ r->place, npkts };
+	r->reads_next = (r->reads_next + 1) % r->reads_size;
+	if (r->reads_unknown)
+		r->reads_unknown--;
+}
+
+enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	enum verdict v = PASS;
+	uint32_t span = 1;
+
+	if (f & ROCE_F_READ) {
+		span = pkts_of(pkt->h.dma_len, qp->mtu);
+		r->msn = psn_add(r->msn, 1);
+		rsp_owe_read(qp, &pkt->h, false);
+		remember_read(r, span);
+	} else if (f & ROCE_F_ATOMIC) {
+		v = exec_atomic(qp, pkt);
+		if (v == PASS)
+			r->msn = psn_add(r->msn, 1);
+	} else {
+		v = f & ROCE_F_SEND ? exec_send(qp, pkt) : exec_write(qp, pkt);
+		if (v == PASS && f & ROCE_F_IETH &&
+		    (!qp->base.env->invalidate ||
+		     qp->base.env->invalidate(&qp->base, pkt->h.inv_rkey))) {
+			explain(qp,
+				"send with invalidate of rkey 0x%08x refused: not a window of type 2 that is bound to this QP",
+				pkt->h.inv_rkey);
+			v = V_ACCESS;
+		}
+		if (v == PASS && f & ROCE_F_LAST)
+			v = deliver(qp, pkt);
+	}
+	if (v != PASS)
+		return v;
+	r->epsn = psn_add(r->epsn, span);
+	r->place += span;
+	r->nak_seq_sent = r->rnr_sent = false;
+	if (r->nak_syndrome == (ROCE_AETH_NAK | ROCE_NAK_PSN))
+		r->nak_pending = false; /* the gap is closed before it left */
+	/*
+	 * Reads and atomics are acknowledged by their own responses. An ACK
+	 * with the PSN of one asks its requester to do it again (9.7.5.1.1),
+	 * and should it overtake the response, rxe gives up the QP.
+	 */
+	r->ack_back = f & (ROCE_F_READ | ROCE_F_ATOMIC) ?
+			      (r->ack_back + span) & PSN_MASK :
+			      0;
+	if (f & (ROCE_F_READ | ROCE_F_ATOMIC))
+		return PASS;
+	if (f & ROCE_F_LAST) {
+		r->in = IN_NOTHING;
+		r->msn = psn_add(r->msn, 1);
+	} else {
+		r->in = f & ROCE_F_SEND ? IN_SEND : IN_WRITE;
+	}
+	return PASS;
+}

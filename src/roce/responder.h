@@ -1,0 +1,49 @@
+/*
+ * responder.h - what the responder's files share
+ *
+ * responder.c checks a request and refuses it, execute.c carries it out, and
+ * response.c has what the peer is owed.
+ */
+#ifndef SOFTHCA_ROCE_RESPONDER_H
+#define SOFTHCA_ROCE_RESPONDER_H
+
+#include "internal.h"
+
+/* Verdicts on a request. */
+enum verdict {
+	PASS,
+	DROP,
+	DUPLICATE,
+	V_NAK_PSN,
+	V_RNR,
+	V_INVALID,     /* NAK 0x61 */
+	V_ACCESS,      /* NAK 0x62 */
+	V_OPERATIONAL, /* NAK 0x63 */
+	V_LENGTH,      /* message longer than the receive buffer: NAK 0x61 */
+	V_CQ_FULL,     /* nobody will hear of the message: no answer */
+};
+
+/* responder.c: a NAK of the access, which ends the QP */
+void rsp_fail_access(struct roce_qp *qp);
+
+/* execute.c */
+enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt);
+
+/* response.c */
+
+static inline uint32_t rsp_count(const struct roce_responder *r)
+{
+	return r->resp_tail - r->resp_head;
+}
+
+/* Forgets the answers that wait only because they were asked for again. */
+void rsp_drop_repeats(struct roce_responder *r);
+void rsp_owe_ack(struct roce_qp *qp);
+void rsp_owe_nak(struct roce_qp *qp, uint8_t syndrome);
+void rsp_owe_read(struct roce_qp *qp, const struct roce_hdr *h, bool again);
+void rsp_owe_atomic(struct roce_qp *qp, enum resp_kind kind, uint32_t psn,
+		    uint32_t msn, uint64_t orig, bool again);
+/* A read that still waits to be sent will answer its repetition, too. */
+bool rsp_read_pending(const struct roce_qp *qp, uint32_t psn);
+
+#endif
