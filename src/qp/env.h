@@ -33,8 +33,8 @@ struct qp_env {
 	/*
 	 * Appends *wc to a completion queue (the send_cq or recv_cq given to
 	 * qp_init); solicited counts for events armed with solicited_only.
-	 * Returns 0, or -ENOSPC when the queue is full: its user raises
-	 * IBV_EVENT_CQ_ERR then, and the core moves the QP to ERR.
+	 * Returns 0, or -ENOSPC when the queue is full: the environment
+	 * raises IBV_EVENT_CQ_ERR then, and the core moves the QP to ERR.
 	 */
 	int (*complete)(struct qp *qp, void *cq, const struct ibv_wc *wc,
 			bool solicited);
@@ -72,8 +72,8 @@ struct qp_env {
 	void (*event)(struct qp *qp, enum ibv_event_type type);
 
 	/*
-	 * Says in words what is wrong, just before the completion or event
-	 * that tells the program in a code. NULL: nobody listens.
+	 * Reports in words what is wrong, just before the completion or event
+	 * that reports it as a code. NULL: no reports are wanted.
 	 */
 	void (*explain)(struct qp *qp, const char *fmt, ...)
 		__attribute__((format(printf, 2, 3)));

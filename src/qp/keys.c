@@ -37,8 +37,8 @@ static inline uint64_t rotl(uint64_t x, unsigned n)
 }
 
 /*
- * SipHash of one word, with one round for it and two at the end: what comes out
- * for one word tells nothing of another to who does not know the secret.
+ * SipHash of one word, with one round for it and two at the end: the result for
+ * one word reveals nothing about another without the secret.
  */
 static uint64_t keyed(const struct keys *k, uint64_t word)
 {

@@ -46,7 +46,7 @@ struct roce_env {
 	 */
 	bool (*unread)(struct qp *qp, uint64_t mark[2]);
 
-	/* Counts a packet that did nothing. NULL: nobody counts. */
+	/* Counts a packet that did nothing. NULL: not counted. */
 	void (*dropped)(struct qp *qp, enum roce_drop why);
 };
 

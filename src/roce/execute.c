@@ -91,7 +91,7 @@ static void atomic_run(void *arg)
 		a->orig = a->operand;
 		__atomic_store_n(a->p, a->operand, __ATOMIC_SEQ_CST);
 	} else if (a->op == ROCE_CMP_SWAP) {
-		/* Only here: rxe leaves rubbish in a FetchAdd's field. */
+		/* Only here: rxe leaves garbage in a FetchAdd's field. */
 		a->orig = a->compare;
 		__atomic_compare_exchange_n(a->p, &a->orig, a->operand, false,
 					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);

@@ -143,7 +143,7 @@ struct roce_responder {
 	bool nak_pending;
 	bool nak_last;	  /* what was sent last is a NAK of a gap, no ACK */
 	bool cnp_pending; /* congestion was marked on a packet */
-	uint64_t cnp_ns;  /* when that was last told; 0: never */
+	uint64_t cnp_ns;  /* when that was last reported; 0: never */
 	uint64_t asked_ns; /* when a request last came in */
 	uint8_t nak_syndrome;
 	uint32_t nak_psn;
@@ -194,7 +194,7 @@ struct roce_qp {
 	struct roce_pace pace;
 	struct roce_responder rsp;
 	struct roce_qp_stats stats;
-	uint32_t drops_told; /* 1 << enum roce_drop: explained once */
+	uint32_t drops_explained; /* 1 << enum roce_drop */
 };
 
 #define explain(qp, ...) qp_explain(&(qp)->base, __VA_ARGS__)
@@ -209,7 +209,7 @@ static inline bool wqe_is_read(const struct qp_wqe *w)
 	return w->opcode == IBV_WR_RDMA_READ;
 }
 
-/* How many PSNs from the one due a single packet is not believed. */
+/* From this far off the PSN that is due, a single packet is not trusted. */
 #define FAR_PSNS (1 << 15)
 
 /* Packets that length bytes take: at least one. */
@@ -264,7 +264,7 @@ bool may_fail(const struct roce_qp *qp, const struct qp_wqe *w);
  * WQEs that failed before they were sent. */
 void comp_head(struct roce_qp *qp);
 void comp_loss(struct roce_qp *qp, bool timeout);
-/* The peer says that the way is congested; nothing has been lost. */
+/* The peer reports congestion on the path; nothing has been lost. */
 void comp_congestion(struct roce_qp *qp);
 void comp_arm(struct roce_qp *qp, uint64_t now_ns);
 

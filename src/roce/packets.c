@@ -35,8 +35,8 @@ void roce_drop(struct roce_qp *qp, enum roce_drop why)
 	qp->stats.dropped++;
 	if (roce_env(qp)->dropped)
 		roce_env(qp)->dropped(&qp->base, why);
-	if (mistakes[why] && !(qp->drops_told & 1u << why)) {
-		qp->drops_told |= 1u << why;
+	if (mistakes[why] && !(qp->drops_explained & 1u << why)) {
+		qp->drops_explained |= 1u << why;
 		explain(qp,
 			"packet dropped (others for the same reason are not reported): %s",
 			mistakes[why]);

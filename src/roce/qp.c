@@ -109,10 +109,10 @@ bool roce_recv_complete(struct roce_qp *qp, const struct qp_recv *r,
 }
 
 /*
- * Stops the timers. What the responder owes is not sent any more, but a NAK
- * that tells the peer why is, and before it the answers to what was accepted
- * before the request that it refuses: the peer would ask for them again, and
- * never hear of the NAK.
+ * Stops the timers. What the responder owes is dropped, except a NAK that
+ * reports the reason to the peer, and before it the answers to what was
+ * accepted before the request that it refuses: otherwise the peer would ask for
+ * those again and never see the NAK.
  */
 static void go_quiet(struct roce_qp *qp)
 {

@@ -26,7 +26,7 @@
 /*
  * A packet to send: headers in place, payload by reference. What the link, or
  * the core when the link had no room, has to know of the headers stands beside
- * them: nobody parses what was encoded here.
+ * them, so that nothing parses what was encoded here.
  */
 struct roce_pkt {
 	const struct roce_path *path;

@@ -9,8 +9,8 @@
  * that of a write is, whatever the program asks for at once.
  *
  * RC keeps at most cwnd packets between una and nxt_psn. The window grows with
- * acknowledgements and halves once per loss event, since what overflows on the
- * way is a socket buffer and nobody else will hold us back.
+ * acknowledgements and halves once per loss event: what overflows on the path is
+ * a socket buffer, and nothing else holds the sender back.
  */
 #include "internal.h"
 

@@ -6,8 +6,8 @@
  * are acknowledged again, READ is read again, an atomic is answered from its
  * saved result, because running it twice would show. After it: something was
  * lost. NAK once, then stay silent until epsn arrives, so a gap followed by a
- * hundred packets costs one retry rather than a hundred. UC has no one to tell:
- * it gives up the message it was in, and a message may begin with any PSN.
+ * hundred packets costs one retry rather than a hundred. UC has no
+ * NAK: it drops the message it was in, and a message may begin with any PSN.
  */
 #include "responder.h"
 
@@ -138,7 +138,7 @@ static void refuse_uc(struct roce_qp *qp, enum verdict v)
  * Whether a packet that is not the one due can come from a requester that goes
  * on, or goes back to what it has outstanding. One that is very far from there,
  * alone, cannot: another is going to follow, or the same again. The second of
- * a row is believed.
+ * a row is trusted.
  *
  * Only what can be is answered, since rxe starts its retransmission timer anew
  * with whatever answer comes in: answers to forged packets would put it off for

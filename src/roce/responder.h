@@ -20,7 +20,7 @@ enum verdict {
 	V_ACCESS,      /* NAK 0x62 */
 	V_OPERATIONAL, /* NAK 0x63 */
 	V_LENGTH,      /* message longer than the receive buffer: NAK 0x61 */
-	V_CQ_FULL,     /* nobody will hear of the message: no answer */
+	V_CQ_FULL,     /* the message cannot be reported: no answer */
 };
 
 /* responder.c: a NAK of the access, which ends the QP */
