@@ -7,6 +7,7 @@
 #include "qp.h"
 
 #include "base/bytes.h"
+#include "base/place.h"
 
 #include <errno.h>
 #include <string.h>
@@ -36,18 +37,11 @@ struct copy {
 	size_t len;
 };
 
-/*
- * Programs spin on the last byte of a message and then read all of it, so the
- * last bytes are stored last.
- */
 static void copy_run(void *arg)
 {
 	const struct copy *c = arg;
-	size_t tail = c->len < 8 ? c->len : 8, first = c->len - tail;
 
-	memcpy(c->dst, c->src, first);
-	atomic_thread_fence(memory_order_release);
-	memcpy(c->dst + first, c->src + first, tail);
+	place(c->dst, c->src, c->len);
 }
 
 int qp_store(struct qp *qp, const struct key_entry *e, void *dst,

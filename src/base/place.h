@@ -1,0 +1,53 @@
+/*
+ * place.h - payload into memory that a program watches
+ *
+ * Programs spin on the last byte of a message, then read all of it, and some
+ * write their answer to the same place. So the last bytes are stored after all
+ * others, and each of them once: memcpy() of 8 bytes may store them twice, and
+ * a thread that loses its CPU between the two takes back what the program has
+ * written there meanwhile.
+ */
+#ifndef SOFTHCA_BASE_PLACE_H
+#define SOFTHCA_BASE_PLACE_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define PLACE_TAIL 8u /* at most so many bytes are the last ones */
+
+static inline size_t place_tail(size_t len)
+{
+	return len < PLACE_TAIL ? len : PLACE_TAIL;
+}
+
+/* Neither split nor merged by the compiler. */
+struct place_word {
+	uint64_t v;
+} __attribute__((packed, may_alias));
+
+static inline void place(void *dst, const void *src, size_t len)
+{
+	const size_t tail = place_tail(len), first = len - tail;
+	const uint8_t *from = (const uint8_t *)src + first;
+	uint8_t *to = (uint8_t *)dst + first;
+
+	if (first)
+		memcpy(dst, src, first);
+	atomic_thread_fence(memory_order_release);
+	if (tail == PLACE_TAIL) {
+		uint64_t v;
+
+		memcpy(&v, from, sizeof(v));
+		((volatile struct place_word *)to)->v = v;
+		return;
+	}
+	for (size_t i = 0; i < tail; i++) {
+		if (i == tail - 1)
+			atomic_thread_fence(memory_order_release);
+		((volatile uint8_t *)to)[i] = from[i];
+	}
+}
+
+#endif

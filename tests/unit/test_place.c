@@ -1,0 +1,122 @@
+/*
+ * test_place.c - payload goes into memory that a program watches: base/place.h
+ *
+ * A child places bytes in shared memory, one instruction at a time; after each
+ * one the test looks at them, as a program might that runs just then.
+ */
+#include "unit.h"
+
+#include "base/place.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ROOM 4096
+#define STEPS 200000 /* sanitizers' memcpy() takes many */
+#define ANSWER 0xee
+
+static uint8_t *shared;
+static uint8_t payload[ROOM];
+
+static void child_main(size_t len)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the test fails meanwhile */
+	if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
+		_exit(errno == EPERM ? 2 : 1);
+	raise(SIGSTOP);
+	place(shared, payload, len);
+	raise(SIGSTOP);
+	_exit(0);
+}
+
+static bool stopped(pid_t child, int sig)
+{
+	int status;
+
+	assert_int_equal(waitpid(child, &status, 0), child);
+	if (WIFEXITED(status)) {
+		if (WEXITSTATUS(status) == 2)
+			return false; /* no tracing in this sandbox */
+		fail_msg("the child ended with status %d", WEXITSTATUS(status));
+	}
+	assert_true(WIFSTOPPED(status));
+	return WSTOPSIG(status) == sig;
+}
+
+/* Answers in the place of the last bytes as soon as they are all there. */
+static bool answer(size_t len)
+{
+	size_t tail = place_tail(len);
+
+	if (shared[len - 1] != payload[len - 1])
+		return false;
+	assert_memory_equal(shared, payload, len);
+	memset(shared + len - tail, ANSWER, tail);
+	return true;
+}
+
+static void place_stepwise(size_t len)
+{
+	size_t tail = place_tail(len);
+	bool answered = false;
+	pid_t child;
+	int steps;
+
+	memset(shared, 0, ROOM);
+	child = fork();
+	assert_true(child >= 0);
+	if (!child)
+		child_main(len);
+	if (!stopped(child, SIGSTOP)) {
+		print_message("not allowed to trace a process here\n");
+		skip();
+	}
+	for (steps = 0; steps < STEPS; steps++) {
+		assert_int_equal(ptrace(PTRACE_SINGLESTEP, child, NULL, NULL),
+				 0);
+		if (stopped(child, SIGSTOP))
+			break;
+		if (!answered)
+			answered = answer(len);
+	}
+	kill(child, SIGKILL);
+	assert_int_equal(waitpid(child, NULL, 0), child);
+	assert_true(steps < STEPS);
+	assert_true(answered);
+	for (size_t i = len - tail; i < len; i++)
+		assert_int_equal(shared[i], ANSWER);
+	for (size_t i = len; i < ROOM; i++)
+		assert_int_equal(shared[i], 0);
+}
+
+/* The last bytes come last, and are not stored again. */
+static void last_bytes_once(void **state)
+{
+	static const size_t lens[] = { 1,  2,  3,   4,   5,   7,   8,   9,
+				       15, 16, 17,  31,  32,  33,  63,  64,
+				       65, 96, 127, 128, 129, 256, 1024 };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++)
+		place_stepwise(lens[i]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(last_bytes_once),
+	};
+
+	shared = mmap(NULL, ROOM, PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (shared == MAP_FAILED)
+		return 1;
+	for (size_t i = 0; i < ROOM; i++)
+		payload[i] = (uint8_t)(1 + i % 200);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
