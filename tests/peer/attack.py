@@ -7,7 +7,7 @@ import lab
 
 
 def drops(job):
-    """What softhca says in the end that its processes dropped, by reason."""
+    """What softhca's processes report to have dropped, by reason."""
     last = dict(re.findall(r"softhca: process (\d+): .* dropped: (.*)", job.out))
     sums = collections.Counter()
     for text in last.values():
@@ -17,10 +17,10 @@ def drops(job):
 
 
 def accounts(sent, whole, dropped):
-    """Whether what was dropped is what was sent: the first thing that is not.
+    """The first way in which what was dropped is not what was sent, or None.
 
-    sent: by what mutate meant it to be; whole: of them, with nothing else
-    wrong. What the kernel dropped for want of room may be any of them.
+    sent: packets by what mutate made wrong; whole: those of them with nothing
+    else wrong. What the kernel dropped for lack of room may be any of them.
     """
     lost = dropped["socket buffer full"]
     if lost > sum(sent.values()) // 2:
@@ -36,14 +36,14 @@ def accounts(sent, whole, dropped):
         (("unexpected opcode",), whole["QP 1"]),     # it takes datagrams
         (past, live),
         (("PSN ahead of the one due",), whole["gap"] // 3),     # the others are responses
-        # All but what a victim could take, a CNP say.
+        # All but what a victim may accept, such as a CNP.
         (tuple(dropped), sum(sent.values()) - sent["victim"] // 100),
     ]
     most = [
         (("bad ICRC",), sent["bad ICRC"]),
         (("no such QP",), sent["unused QP"]),
         (("malformed",), sum(sent.values()) - sum(whole.values())),
-        # The transfer's own packets come twice, too, when a NAK asks for
+        # The transfer's own packets arrive twice as well when a NAK requests
         # them because of a gap.
         (tuple(dropped), sum(sent.values()) + 5 * sent["gap"]),
     ]
@@ -66,7 +66,7 @@ def attack(session, direction, ip, count):
     jobs = []
     try:
         c, s = session.place(direction[0]), session.place(direction[1])
-        # One of its own, so that what it drops is of this attack.
+        # A server of its own, so that all that it drops is of this attack.
         server = session.new_server(direction[1], ip, port)
         jobs.append(server)
         victims, stream = client("victims"), client("rc_stream")

@@ -1,18 +1,20 @@
 """What the peer tests run: scenarios of the peer program, and the distribution's tools."""
 MTUS = (256, 512, 1024, 2048, 4096)
-# What says something new at another path MTU.
+# Scenarios that the path MTU matters to.
 BY_MTU = ("rc_send rc_send_imm rc_write rc_write_imm rc_read rc_sge rc_mixed "
           "rc_reads_16 rc_send_inv rc_srq uc_send uc_send_imm uc_write "
           "uc_write_imm ud_send ud_send_imm rc_psn_wrap uc_psn_wrap rc_fence "
           "rc_zero_sge rc_rnr_middle err_behind_read").split()
-# Of them with --quick, and over IPv6 and a lossy network then.
+# With --quick: at other MTUs, over IPv6 and over a lossy network.
 QUICK = ("rc_path rc_send rc_write_imm rc_read rc_mixed rc_send_inv uc_send uc_write_imm ud_send_imm "
          "err_rkey err_short_recv err_ud").split()
 QUICK_CM = ("rping", "ucmatose", "udaddy", "rejected by the server")
+# What Linux 6.1 lacks; the newer kernel, with which --quick runs nothing, has it.
+NEEDS_NEWER = ("rc_atomic_write", "err_atomic_write")
 # These go on until they are stopped, while something else happens.
 NOT_ALONE = ("rc_stream", "victims")
-# Not meant for a network that loses packets: they count retries or events, or
-# want an answer that a QP in ERR does not give again.
+# Not for a network that loses packets: they count retries or events, or expect
+# an answer that a QP in ERR does not give again.
 UNDISTURBED = ("err_behind_read", "err_rd_atomic", "rc_solicited", "rc_solicited_imm", "uc_solicited",
                "ud_solicited", "uc_inline", "ud_inline", "uc_psn_wrap", "uc_reset")
 NETEM = {
@@ -23,7 +25,7 @@ NETEM = {
 # (name, server, client). {gid} is the GID index of the side, {ip} the server.
 PERFTEST = "-F -n 200 -x {gid}"
 PERFTEST_BW = PERFTEST + " -s 16384"
-# In cycles: a guest's clock takes perftest long to calibrate, or for ever.
+# In cycles: perftest may calibrate a guest's clock for ever.
 PERFTEST_LAT = PERFTEST + " -C"
 TOOLS = [
     ("ibv_rc_pingpong", "ibv_rc_pingpong -e -g {gid}", "ibv_rc_pingpong -e -g {gid} {ip}"),
@@ -71,30 +73,30 @@ CM_TOOLS = [
     ("ib_write_bw -R", "ib_write_bw -R -F -n 100", "ib_write_bw -R -F -n 100 {ip}"),
     ("ib_read_bw -R", "ib_read_bw -e -R -F -n 100", "ib_read_bw -e -R -F -n 100 {ip}"),
 ]
-# Somebody listens, but one end refuses; both have to see it.
+# The server listens, but one end refuses; both have to see it.
 for _how, _what in (("connect", "rejected by the server"), ("datagram", "datagram service rejected"),
                     ("reply", "rejected by the client after the reply")):
     CM_TOOLS.append((_what, f"{{reject}} server {_how} {{ip}} 7477", f"{{reject}} client {_how} {{ip}} 7477"))
-# What the client, or the kernel's side, does not have, against itself either.
+# What the client or the kernel lacks, against itself as well.
 UNSUPPORTED = {
     ("cm", "mckey", 6): "the kernel's CM joins no IPv6 groups on RoCE (ENOTSUPP)",
     **{("cm", f"ib_{op} -R", 6): "perftest 4.5 resolves IPv4 addresses only"
        for op in ("send_lat", "write_bw", "read_bw")},
 }
-# What is run again on a disturbed network.
-# (ibv_srq_pingpong ends with messages of its other QPs on their way.)
+# What also runs on a disturbed network.
+# (ibv_srq_pingpong ends while messages of its other QPs are on their way.)
 DISTURBED_TOOLS = ("ibv_rc_pingpong", "ibv_rc_pingpong, 100 kB", "ib_send_bw", "ib_write_bw", "ib_read_bw",
                    "ib_atomic_bw", "rping", "ucmatose", "ucmatose, 30 connections", "udaddy",
                    "udaddy, no messages", "rdma_client", "cmtime", "rejected by the server",
                    "datagram service rejected", "rejected by the client after the reply")
-# With fewer messages: for each that rxe sends it may wait for its timer.
+# With fewer messages: rxe may wait for its timer with each that it sends.
 FEWER = {"ibv_rc_pingpong": ("-e", "-e -n 200"), "ibv_rc_pingpong, 100 kB": ("-n 100", "-n 10")}
 LOSES = next(iter(NETEM))
-UNSUPPORTED.update({(LOSES, "udaddy", ip): "it waits for ever for a datagram that got lost; the row without "
+UNSUPPORTED.update({(LOSES, "udaddy", ip): "it waits for ever for a datagram that is lost; the row without "
                     "messages shows that its service is resolved" for ip in (4, 6)})
-# Nobody listens: what the client has to end with, and to say about it. The
-# reasons are numbers of 12.6.7.2 (8: invalid service ID) and 12.11.2 (1:
-# service ID not supported); reject demands them by itself.
+# Nobody listens: whether the client fails, and what it has to print. The reasons
+# are numbers of 12.6.7.2 (8: invalid service ID) and 12.11.2 (1: service ID not
+# supported); reject checks them by itself.
 REJECTIONS = [
     ("rping, no listener", "rping -c -a {ip} -p 9999 -C 1 -v", True, r"RDMA_CM_EVENT_REJECTED, error 8\b"),
     ("udaddy, no listener", "udaddy -s {ip} -C 1", True, r"RDMA_CM_EVENT_UNREACHABLE, error:? 1\b"),

@@ -9,39 +9,39 @@ import retry  # noqa: E402
 LINUX, NEWER = "6.1", "6.12"    # Debian's kernels
 NAMES = ("softhca", "rxe", "rxe", f"rxe of Linux {NEWER}")      # by place
 COLUMNS = [(d, ip) for d in ((0, 1), (1, 0), (2, 1), (0, 3), (3, 0)) for ip in (4, 6)]
-UC_LOSES = (" UC has no retransmission: it must give up a message when one of its packets is lost or comes too "
-            "late (9.8.2.2). What is demanded of it is that what arrives is whole, that messages of one packet "
-            "arrive, and longer ones as often as chance lets them.")
+UC_LOSES = (" UC has no retransmission: it drops a message when one of its packets is lost or arrives too "
+            "late (9.8.2.2). The tests require that every message that arrives is whole, that messages of one "
+            "packet arrive, and that longer ones arrive as often as chance allows.")
 TITLES = {
     "plain": ("Operations and errors",
-              "Each message is checked byte by byte at the far end, in sizes 0, 1, MTU - 1, MTU, MTU + 1, "
-              "3 MTU + 2, 64 KiB + 3 and 1 MiB where the operation takes data. PSNs begin just before they "
-              "wrap. Path MTU 1024; the rows marked so also at {mtus}."),
-    "1 % loss": ("With 1 % loss", "Of RoCE packets, in both directions (netem in the guest). Path MTU 1024; the rows "
-                 "marked so also at {mtus}. What brings the responder's QP into ERR is said in one NAK, once: if that "
-                 "gets lost, the requester's retries are exhausted."),
+              "The far end checks each message byte by byte, in sizes 0, 1, MTU - 1, MTU, MTU + 1, "
+              "3 MTU + 2, 64 KiB + 3 and 1 MiB where the operation carries data. PSNs start just before they "
+              "wrap. Path MTU 1024; the rows marked (MTUs) also at {mtus}."),
+    "1 % loss": ("With 1 % loss", "1 % of the RoCE packets are lost, in both directions (netem in the guest). Path MTU "
+                 "1024; the rows marked (MTUs) also at {mtus}. A responder whose QP goes to ERR sends one NAK, once: "
+                 "if that is lost, the requester's retries are exhausted."),
     "reordering": ("With reordering", "netem delay 2ms reorder 30% 25%, in both directions. Path MTU 1024."),
     "tools": ("Tools", "The distribution's programs, unmodified."),
     "cm": ("Connection manager", "IB CM over QP1, between softhca's librdmacm and the kernel's."),
     "newer": (f"With Linux {NEWER}", "The same operations, errors and tools with the rxe of a newer kernel. Path MTU "
               "1024. It also has atomic writes."),
     "hostile": ("Hostile packets",
-                "While a transfer runs, the guest sends changed copies of its own packets: opcodes, lengths, "
-                "flags, PSNs, QPNs, addresses, keys; to the transfer's QPs, to others, with good ICRCs and bad "
-                "ones. The transfer has to finish with correct data, and `softhca run --explain` has to "
-                "account for the packets, by what was wrong with them."),
+                "While a transfer runs, the guest sends copies of its own packets with changed opcodes, lengths, "
+                "flags, PSNs, QPNs, addresses or keys, to the transfer's QPs and to others, with good and with bad "
+                "ICRCs. The transfer must finish with correct data, and `softhca run --explain` must account for "
+                "the packets by what is wrong with them."),
 }
 TITLES["1 % loss"] = ("With 1 % loss", TITLES["1 % loss"][1] + UC_LOSES)
 TITLES["reordering"] = ("With reordering", TITLES["reordering"][1] + UC_LOSES)
 
-# What rxe does: what the specification says, what softhca does, the tests of
-# tests/sim or tests/unit that play it (tests/unit/test_quirks.py looks for them).
-# Each is handled where the sources name rxe.
+# What rxe does, what the specification says, what softhca does, and the tests of
+# tests/sim or tests/unit that play it (tests/unit/test_quirks.py checks that they
+# exist). The sources name rxe where they handle it.
 QUIRKS = [
     ("A send longer than the receive: NAK 0x63 (remote operational error); the receive ends with "
      "\"local QP operation error\"",
      "NAK 0x61 (invalid request, 9.7.4.1.7), \"local length error\"",
-     "as specified; as requester it hands on what the NAK says, \"remote operation error\"", "quirk_rxe_long_send"),
+     "as specified; as requester it reports what the NAK says, \"remote operation error\"", "quirk_rxe_long_send"),
     ("A receive, or a send, with a bad lkey ends with \"local QP operation error\"",
      "\"local protection error\" (11.6.2)", "as specified", "bad_receive_buffer local_protection"),
     ("A send that invalidates an unknown key is acknowledged, and the receive fails afterwards",
@@ -50,55 +50,55 @@ QUIRKS = [
     ("A UC send longer than the receive ends the receive with an error, and the QP",
      "the message is dropped silently (9.8.2.2)", "as specified: the receive waits for the next message",
      "quirk_rxe_uc_long_send"),
-    ("As requester, it takes no second sequence NAK before an ACK: it waits for its timer, and counts a retry",
+    ("As requester, it ignores a second sequence NAK before an ACK: it waits for its timer and counts a retry",
      "each NAK is answered by sending again (9.7.5.2.4)",
-     "sends an ACK before a second NAK; with it rxe gets through a reordering network on which it fails "
+     "sends an ACK before a second NAK; so rxe works across a reordering network on which it fails "
      "against itself", "quirk_rxe_wants_acks_between_naks"),
-    ("As requester, it gives up the QP when an ACK with the PSN of a read overtakes the read's response",
-     "such an ACK asks for the read again (9.7.5.1.1)", "never sends one", "quirk_rxe_no_ack_of_reads"),
+    ("As requester, it moves the QP to ERR when an ACK with the PSN of a read overtakes the read's response",
+     "such an ACK requests the read again (9.7.5.1.1)", "never sends one", "quirk_rxe_no_ack_of_reads"),
     ("Not ready to receive the first packet of a burst, it sends an RNR NAK, and a sequence NAK for the second",
-     "after an RNR NAK it is silent (9.7.5.2.8)", "as requester it goes on waiting; as responder as specified",
+     "no NAK follows an RNR NAK (9.7.5.2.8)", "as requester it keeps waiting; as responder as specified",
      "quirk_rxe_nak_behind_rnr quirk_rxe_nak_behind_long_rnr"),
-    ("A FetchAdd's compare field holds what was in the buffer before", "the field means nothing there",
+    ("A FetchAdd's compare field holds what was in the buffer before", "the field has no meaning there",
      "ignores it, sends 0", "quirk_rxe_fields"),
-    ("MigReq is 0", "1 when no alternate path is loaded (17.2.8)", "sends 1, takes both", "quirk_rxe_fields"),
-    ("The IPv4 identification counts on, although packets may not be fragmented; it is in the ICRC",
-     "any value (RFC 6864); UDP sockets do not show it", "finds the one that makes the ICRC good",
+    ("MigReq is 0", "1 when no alternate path is loaded (17.2.8)", "sends 1, accepts both", "quirk_rxe_fields"),
+    ("It counts the IPv4 identification, though packets may not be fragmented; the ICRC covers it",
+     "any value (RFC 6864); UDP sockets do not show it", "finds the value that makes the ICRC good",
      "quirk_rxe_counts_identification"),
     ("IPv6 packets have no UDP checksum, IPv4 ones neither",
      "it should be 0 (A17.4.5.2); Linux drops such IPv6 packets unless told otherwise",
-     "takes both; sends what the kernel's UDP sends, a good checksum", "no_udp_checksum"),
+     "accepts both; sends what the kernel's UDP sends, a good checksum", "no_udp_checksum"),
     ("Receive completions of RC have the GRH flag",
-     "only UD receives have a GRH (11.4.2.1)", "clears nothing: the flag is rxe's own program's to see; sets none",
+     "only UD receives have a GRH (11.4.2.1)", "does not set the flag",
      "quirk_rxe_grh_flag"),
-    ("As requester, it starts its retransmission timer anew with any answer", "with one that acknowledges something "
-     "(9.7.6.1.3)", "does not answer what a requester cannot have sent, so that forged packets do not put it off",
+    ("As requester, it restarts its retransmission timer with any answer", "with one that acknowledges something "
+     "(9.7.6.1.3)", "does not answer what a requester cannot have sent, so forged packets do not delay it",
      "quirk_rxe_timer_is_put_off"),
-    ("Each duplicate is acknowledged by itself, with the latest PSN", "they may be coalesced (9.7.5.1.2)",
-     "takes them; sends one", "quirk_rxe_acks_each_duplicate"),
+    ("It acknowledges each duplicate separately, with the latest PSN", "they may be coalesced (9.7.5.1.2)",
+     "accepts them; sends one", "quirk_rxe_acks_each_duplicate"),
 ]
-# Where nothing is left to do for who meets it.
+# What a peer cannot work around.
 DEFECTS = [
     ("A memory window's bounds are not checked, only its region's", "access outside is refused (10.6.7.2.6)",
      "as specified"),
-    ("As requester, it misses NAKs that come within about 100 us of the request, and repeats that until its retries "
-     "are exhausted", "the NAK ends the request", "as specified"),
-    ("As requester, a fenced request waits for ever after a retry", "until the reads before it are done (11.4.1.1)",
+    ("As requester, it misses NAKs that arrive within about 100 us of the request, and repeats the request until "
+     "its retries are exhausted", "the NAK ends the request", "as specified"),
+    ("As requester, it never sends a fenced request after a retry", "until the reads before it are done (11.4.1.1)",
      "as specified"),
     ("It counts transport timeouts while it waits for a receiver that is not ready", "an RNR NAK ends the wait for "
-     "an ACK (9.7.6.1.3)", "as specified"),
-    ("As requester, it sends UC requests on after one that a lost packet broke, and drops the next; as responder, it "
-     "takes nothing more after a broken UC write", "the next message is as good as any (9.8.2.2)", "as specified"),
+     "the ACK (9.7.6.1.3)", "as specified"),
+    ("As requester, it continues a UC message that a lost packet broke, and drops the next one; as responder, it "
+     "accepts nothing more after a broken UC write", "the next message is independent of it (9.8.2.2)", "as specified"),
     ("No asynchronous events of a QP (COMM_EST, QP_ACCESS_ERR, QP_REQ_ERR, LAST_WQE_REACHED)", "11.6.3",
      "as specified"),
-    ("Linux 6.12: a repeated atomic write has address 0", "the request as it was", "refuses it, if it has not had "
-     "the first; so over a network that loses packets rxe's atomic writes fail, against itself too"),
-    ("Linux 6.12 posts misaligned atomic writes", "they are refused (A19)", "posts them too, and refuses them with NAK "
+    ("Linux 6.12: a repeated atomic write has address 0", "the request as it was", "refuses it, unless it executed "
+     "the first; so across a network that loses packets rxe's atomic writes fail, against itself too"),
+    ("Linux 6.12 posts misaligned atomic writes", "they are refused (A19)", "posts them too; the responder refuses them with NAK "
      "0x61"),
     ("As responder, it answers a read that is resumed in its middle with MIDDLE and LAST", "a read is answered with "
      "FIRST or ONLY at first (9.7.5.1.1)", "as specified; as requester takes both"),
     ("No XRC; atomic write from Linux 6.2 on; its library in Debian 12 has no flush", "optional", "has XRC, which is "
-     "not run against rxe, and atomic write, which is"),
+     "not tested against rxe, and atomic write, which is"),
 ]
 
 
@@ -218,8 +218,10 @@ class Report:
         versions = " and ".join(k.removeprefix("linux-").rpartition("-")[0] for k in kernels)
         out = ["# Interoperability with the kernel's soft RoCE (rxe)", "",
                "Written by `make test-peer`; do not edit. The peer is the rxe driver of Debian's kernels "
-               f"{versions}, run as user-mode Linux on the other side of a bridge; `A → B` means that A "
-               "is the requester or client. The last columns show the kernel's driver against itself.", "",
+               f"{versions}, which run as user-mode Linux on the other side of a bridge. `A → B` means that A "
+               "is the requester or client. The last columns show the kernel's driver against itself. `at attempt "
+               "N` means that the case failed before for the reason given, which the captured packets of that "
+               "attempt show or, where it says so, the load of the machine explains.", "",
                f"{self.line()}.", ""]
         for table, (title, text) in TITLES.items():
             rows = self.tables.get(table)
@@ -245,9 +247,8 @@ class Report:
         words = {"PASS": "holds", "FAIL": "**fails**", "SKIP": "not run"}
         if self.judged:
             places = list(dict.fromkeys(p for v in self.judged.values() for p, _, _ in v))
-            out += ["## Packets", "", "Captures of the whole run, judged by tshark, by scapy (its own ICRC), and "
-                    f"by tests/peer/packets.py: {', '.join(places)}. Of the hostile packets only "
-                    "softhca's answers are judged.", "", "| | | |", "|---|---|---|"]
+            out += ["## Packets", "", "tshark, scapy (its own ICRC) and tests/peer/packets.py judge captures of the "
+                    f"whole run: {', '.join(places)}. Of the hostile packets only softhca's answers are judged.", "", "| | | |", "|---|---|---|"]
             for what, seen in self.judged.items():
                 bad = [(p, n) for p, v, n in seen if v == "FAIL"]
                 verdict = "FAIL" if bad else min(v for _, v, _ in seen)

@@ -36,7 +36,7 @@ ISOLATED = "SOFTHCA_PEER_ISOLATED"
 
 
 class LabError(Exception):
-    """The lab itself does not work; says nothing about what is tested."""
+    """The lab itself does not work, whatever it should test."""
 
 
 UNSHARE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -75,10 +75,10 @@ def unusable():
 
 
 def isolate():
-    """Goes on with this program inside namespaces; returns a scratch folder.
+    """Continues this program inside namespaces; returns a scratch folder.
 
-    Its outer half stays only to hand on the end of the inner one, or to take
-    it along: unshare(1) itself would outlive a SIGTERM.
+    The outer half stays only to return the inner one's status, or to end it:
+    unshare(1) itself would survive a SIGTERM.
     """
     if ISOLATED in os.environ:
         return os.environ.pop(ISOLATED)
@@ -114,7 +114,7 @@ def sh(line):
 
 
 def whole_checksums(nic):
-    """Packets leave nic with their checksums in them, for captures."""
+    """Makes packets leave nic with complete checksums, for captures."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         for command in (0x17, 0x1f, 0x24):      # STXCSUM, STSO, SGSO
             buf = bytearray(struct.pack("II", command, 0))
@@ -127,7 +127,7 @@ def whole_checksums(nic):
 
 
 class Job:
-    """A running command: its output so far, and in the end its status."""
+    """A running command: its output so far, and its status when it has ended."""
 
     def __init__(self):
         self.out = ""
@@ -273,8 +273,8 @@ class Host(Place):
     def __init__(self, lab, softhca):
         self.ip4, self.ip6 = lab.addresses(0)
         self.softhca = softhca
-        # What went wrong, in words, and at the end what was dropped and why.
-        # For builds with sanitizers: softhca's libraries are preloaded.
+        # Reports each failed completion, and at the end what was dropped and why.
+        # The others are for builds with sanitizers: softhca's libraries are preloaded.
         self.env = {"SOFTHCA_EXPLAIN": "1",
                     "ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0:abort_on_error=1",
                     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1"}
@@ -390,7 +390,7 @@ class Guest(Place):
 
 
 class Lab:
-    # Addresses that answer, where no RDMA traffic is expected.
+    # Addresses that answer, and that no RDMA traffic is expected from.
     OTHER4, OTHER6 = "10.77.0.99", "fd77::99"
 
     def __init__(self, folder, mtu=4300):

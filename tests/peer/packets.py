@@ -1,4 +1,4 @@
-"""Judges a capture of RoCEv2 packets: tshark, scapy, and a CRC of our own.
+"""Captures RoCEv2 packets, and judges them: by tshark, scapy, and a CRC of our own.
 
 judge() yields (what, verdict, note); the verdict is None where the judge is
 not installed. A note that is a Counter is a number of things, of several
@@ -7,6 +7,7 @@ captures it is their sum.
 import collections
 import json
 import mmap
+import os
 import select
 import shutil
 import socket
@@ -156,7 +157,7 @@ def read(path, at=EMPTY):
 
 
 def tshark(path, *args):
-    """Without its guesses at what the messages of programs might mean."""
+    """Runs tshark, without its guesses at what messages of programs might mean."""
     guesses = [x for name in ("rpcordma", "infiniband.eoib", "infiniband_sdp", "fcoib", "iser", "lnet",
                               "nvme-rdma", "smb_direct", "smc", "drbd") for x in ("--disable-protocol", name)]
     guesses += ["--disable-heuristic", "eth_over_ib"]
@@ -229,8 +230,8 @@ def judge(path, ours4, ours6, missed=0, hostile=False, paths=True, many=False):
     yield rule("UDP source port is in the dynamic range (A17.4.5.2)", lambda p: p.sport < 0xc000)
 
     flows = [f for f in list(flows_of(ours)) if f.packets > 1]
-    # Of a new program a QP may have another port (they are drawn at random),
-    # and by chance that of the one before.
+    # The QP of a new program may have another port (they are random), and by
+    # chance the number of the QP before.
     torn = [f for f in flows if f.torn]
     yield ("packets to one queue pair come from one UDP port (A17.4.5.2)", len(torn) < 3,
            "; ".join(f"{f.dst} QPN 0x{f.qpn:x}" for f in torn[:3]) if torn else
@@ -263,7 +264,7 @@ class Flow:
 
 
 def flows_of(packets):
-    """Of connected services: a UD QP takes from anybody."""
+    """Only of connected services, since a UD QP receives from anybody."""
     last = {}       # (dst, qpn, sport) -> Flow
     latest = {}     # (dst, qpn) -> Flow
     for p in packets:
@@ -281,8 +282,8 @@ def flows_of(packets):
 
 
 def crowds_of(flows, enough=8):
-    """Flows that go on at the same time, if they are many: only one process
-    of ours sends at a time."""
+    """Flows that overlap in time, if they are many. They are of one process of
+    ours, since only one sends at a time."""
     going = []
     for f in sorted(flows, key=lambda f: f.begin):
         before = going
@@ -297,28 +298,12 @@ def crowds_of(flows, enough=8):
 def scapy_judge(ours):
     """scapy's own ICRC, for some packets of each opcode; it knows IPv4 only."""
     name = "scapy computes the same ICRCs"
-    script = """
-import json, sys
-try:
-    from scapy.contrib.roce import BTH
-    from scapy.layers.l2 import Ether
-except ImportError:
-    print(json.dumps(None)); sys.exit()
-bad = []
-for line in sys.stdin:
-    raw = bytes.fromhex(line)
-    ip = Ether(raw).payload
-    ip_raw = raw[14:14 + ip.len]
-    if BTH not in ip or ip[BTH].compute_icrc(ip_raw) != ip_raw[-4:]:
-        bad.append(line.strip()[:160])
-print(json.dumps(bad))
-"""
     by_opcode = collections.defaultdict(list)
     for p in ours:
         if p.version == 4 and len(by_opcode[p.opcode]) < 30:
             by_opcode[p.opcode].append(p)
     some = [p for v in by_opcode.values() for p in v]
-    r = subprocess.run(["/usr/bin/python3", "-c", script], text=True, stdout=subprocess.PIPE,
+    r = subprocess.run(["/usr/bin/python3", os.path.join(os.path.dirname(__file__), "scapy_icrc.py")], text=True, stdout=subprocess.PIPE,
                        stderr=subprocess.PIPE, timeout=300,
                        input="".join(p.frame[:p.end].hex() + "\n" for p in some))
     try:

@@ -2,9 +2,8 @@
  * end.c - one end: a device, its objects, and the verbs that make them
  *
  * Both ends are interpreters of a small language: a line is the name of a verb
- * and numbers in hexadecimal, and brings numbers back, or why not. This file
- * has what makes objects and moves QPs between states; end_work.c does work
- * requests.
+ * and numbers in hexadecimal; the reply is numbers, or an error. This file
+ * makes objects and moves QPs between states; end_work.c does work requests.
  */
 #include "peer.h"
 

@@ -81,7 +81,7 @@ static bool heeds_no_bounds(uint64_t rkey, uint64_t raddr)
 	d = wait_wc(A, "a write outside the window");
 	if (d.status == IBV_WC_SUCCESS)
 		remark("rxe as responder lets a request go beyond the window, "
-		       "as far as the region goes; softhca says \"%s\"",
+		       "up to the region's end; softhca refuses it with \"%s\"",
 		       ibv_wc_status_str(IBV_WC_REM_ACCESS_ERR));
 	else
 		pair(IBV_QPT_RC);
@@ -296,7 +296,8 @@ void err_misaligned(void)
 		if (err == EINVAL) {
 			if (!side[A].rxe)
 				fail("requester: post: %s", strerror(err));
-			remark("ibv_post_send() says EINVAL on rxe, so it is "
+			remark("ibv_post_send() returns EINVAL on rxe, so it "
+			       "is "
 			       "never sent");
 			continue;
 		}

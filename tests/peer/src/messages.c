@@ -80,9 +80,9 @@ void rc_zero(void)
 		uint64_t rkey = side[B].rkey ^ 0x5500;
 
 		if (side[B].rxe && ops[i] == IBV_WR_RDMA_READ) {
-			remark("rxe as responder looks at the rkey when such a "
-			       "read is repeated, and falls into ERR: it is "
-			       "given a good one");
+			remark("rxe as responder checks the rkey when such a "
+			       "read is repeated, and goes to ERR: it gets a "
+			       "valid one here");
 			rkey = 0;
 		}
 		if (takes_recv(ops[i]))
@@ -120,8 +120,8 @@ static bool fence(enum ibv_wr_opcode first, uint64_t len)
 		if (!opt_lossy || !side[A].rxe)
 			d = expect(A, IBV_WC_SUCCESS, "one of four requests");
 		else if (!poll_wc(A, &d, 3000)) {
-			remark("rxe as requester waits for ever with a fenced "
-			       "request when what it waits for was repeated");
+			remark("rxe as requester never sends a fenced request "
+			       "when those before it were repeated");
 			return false;
 		}
 		if (d.status != IBV_WC_SUCCESS ||

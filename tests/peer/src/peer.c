@@ -11,15 +11,15 @@
  * small language, one line per verb ("recv", "post", "wc", ...). A scenario is
  * a function of the client that gives lines to either end: to itself (A, the
  * requester) or, over TCP, to the server (B, the responder), and judges what
- * came back. So a scenario is written once and reads like a program with both
- * devices in hand, and the direction is only a matter of which end runs where.
+ * came back. So a scenario is written once and reads like a program that holds
+ * both devices, and the direction depends only on which end runs where.
  *
- * Every scenario runs in a process of its own on both sides. Waiting is always
- * event driven, since a guest may have a single CPU, and always bounded.
+ * Every scenario runs in a process of its own on both sides. A wait is always
+ * for an event, since a guest may have a single CPU, and always bounded.
  *
  * The expected results are the specification's. Where the kernel's rxe is
  * known to differ as responder, the scenario says so with quirk(), and the
- * result tells it.
+ * result reports it.
  */
 #include "scenario.h"
 

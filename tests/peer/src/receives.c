@@ -169,9 +169,9 @@ void rc_rnr_endless(void)
 
 	conf.rnr_timer = 12; /* 0.64 ms */
 	if (side[A].rxe) {
-		remark("rxe as requester counts its timeouts on, and gives up "
-		       "after 0.5 s unless it is given a longer one; softhca "
-		       "has 67 ms here");
+		remark("rxe as requester keeps counting timeouts and gives up "
+		       "after 0.5 s, so its timeout is longer here; "
+		       "softhca's is 67 ms");
 		conf.timeout = 18; /* 1.07 s */
 	}
 	pair(IBV_QPT_RC);

@@ -103,9 +103,9 @@ static void uc_op(enum ibv_wr_opcode op)
 				break;
 			/* Of a send it only drops the next, too. */
 			if (side[B].rxe && wc_of(op) == IBV_WC_RDMA_WRITE) {
-				remark("rxe as responder takes no message any "
-				       "more after a write that lost a packet: "
-				       "connected again for each attempt");
+				remark("rxe as responder accepts no message "
+				       "after a write that lost a packet, so "
+				       "each attempt connects again");
 				pair_again(IBV_QPT_UC);
 				posted = false;
 			}
@@ -121,8 +121,8 @@ static void uc_op(enum ibv_wr_opcode op)
 			     s[i], attempts);
 	}
 	if (*none)
-		remark("in none of 10 attempts was a message of %s bytes "
-		       "spared",
+		remark("each of 10 messages of %s bytes lost a "
+		       "packet",
 		       none);
 }
 
