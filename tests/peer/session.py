@@ -33,13 +33,19 @@ class Attempt:
         return [p for p in packets.read(self.capture.path, self.mark)
                 if begin <= p.time and (not end or p.time <= end)]
 
-    def again(self, direction, note, net="", window=None):
-        """(why it may run again, whether the packets show it); None: it may not."""
+    def again(self, direction, note, net="", window=None, twice=False):
+        """(why it may run again, whether the packets show it); None: it may not.
+
+        window: when it ran; twice: the client is one that asks for a second
+        connection, and may even crash when that is refused.
+        """
         begin, end = window or (0, self.end or time.time())
         what = tries.kind(note)
         if 0 not in direction:      # rxe against itself: no test, only to compare
             return (f"at first {what}", True) if what != tries.WRONG else None
-        why = tries.explanation(what, self.packets(begin - 0.2, end), self.session.addresses, end, "loss" in net)
+        seen = self.packets(begin - 0.2, end)
+        why = tries.not_listening(seen) if twice else \
+            tries.explanation(what, seen, self.session.addresses, end, "loss" in net)
         if why:
             return why, True
         why = tries.by_load(what, self.load.others())

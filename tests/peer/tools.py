@@ -10,6 +10,8 @@ import tries
 from scenarios import unexplained
 from session import Attempt
 
+LISTENS = 20    # s, within which a server listens
+
 
 def tool(session, table, name, direction, ip, server, client):
     if not session.wanted(session.report.arrow(direction), f"ipv{ip}", table, name):
@@ -19,15 +21,16 @@ def tool(session, table, name, direction, ip, server, client):
         return
     reasons = []
     # perftest's client with -R may ask for its second connection before the
-    # server listens for it. It does not take no well: it tries to repeat that
-    # with an rdma_cm_id that it has freed.
-    for _ in range(10 if " -R " in client else tries.ATTEMPTS):
+    # server listens for it. Refused, it repeats that with an rdma_cm_id that it
+    # has freed, and may crash.
+    twice = " -R " in client
+    for _ in range(30 if twice else tries.ATTEMPTS):
         attempt = Attempt(session)
         try:
             verdict, note = one_try(session, attempt, table, direction, ip, server, client)
         except (lab.LabError, OSError) as e:
             verdict, note = "FAIL", str(e)
-        if verdict == "PASS" or not (reason := attempt.again(direction, note, table)):
+        if verdict == "PASS" or not (reason := attempt.again(direction, note, table, twice=twice)):
             break
         session.report.say(f"     {session.report.arrow(direction)} ipv{ip} {table} {name} runs again: {reason[0]}; "
                            f"it was: {note}")
@@ -67,7 +70,9 @@ def both(session, attempt, s, server, c, client, listening, patience):
 
     before = listening()
     sj = s.start(server.split())
-    lab.until(lambda: listening() != before or sj.rc is not None, 3)
+    if not lab.until(lambda: listening() != before or sj.rc is not None, LISTENS):
+        sj.kill()
+        return "FAIL", f"the server does not listen within {LISTENS} s: {said(sj)}"
     cj = c.start(client.split())
     limit = 20 if "-c UC" in client else 40
     end = time.monotonic() + limit
@@ -100,7 +105,7 @@ def rejection(session, name, direction, ip, client, fails, says):
         # so that somebody has the CM of that address at all
         before = s.cm_listening()
         idle = s.start(f"rping -s -a {s.ip(ip)} -p 9777".split())
-        if not lab.until(lambda: s.cm_listening() != before, 3):
+        if not lab.until(lambda: s.cm_listening() != before, LISTENS):
             raise lab.LabError("nobody has the CM: " + idle.out[-200:])
         job = c.start(client.format(ip=s.ip(ip), reject=session.args.reject).split())
         rc = job.wait(30)
