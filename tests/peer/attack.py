@@ -80,7 +80,7 @@ def attack(session, direction, ip, count):
                               "-n", str(count), "-r", "10000", "-s", str(int(time.time()))]
                              + [x for t in targets for x in ("-q", t)])
         rc = mutants.wait(180)
-        told = mutants.out.strip().removeprefix("mutate: ")
+        report = mutants.out.strip().removeprefix("mutate: ")
         ended = [j.out for j in (stream, victims) if j.rc is not None]
         for job in (stream, victims):
             job.terminate()
@@ -91,22 +91,22 @@ def attack(session, direction, ip, count):
         if not guest.alive():
             return "FAIL", "the guest's kernel died: " + guest.last_words()
         if rc != 0:
-            return "FAIL", f"mutate ends with {rc}: {told}"
+            return "FAIL", f"mutate ends with {rc}: {report}"
         for job, what in ((stream, "transfer"), (victims, "bystanders")):
             if not re.search(r"^(\w+ )?PASS", job.out, re.M):
-                return "FAIL", f"{what}: {job.out.strip()[-200:]}; {told}"
+                return "FAIL", f"{what}: {job.out.strip()[-200:]}; {report}"
         if ended:
-            return "FAIL", f"ended before the attack: {ended[0][-200:]}; {told}"
+            return "FAIL", f"ended before the attack: {ended[0][-200:]}; {report}"
         dropped = collections.Counter()
         for job in (stream, victims) if direction[0] == 0 else (server,):
             dropped += drops(job)
         sent, whole = collections.Counter(), collections.Counter()
-        for what, n, w in re.findall(r"(?:: |, )([\w ]+?) (\d+) \((\d+)\)", told):
+        for what, n, w in re.findall(r"(?:: |, )([\w ]+?) (\d+) \((\d+)\)", report):
             sent[what], whole[what] = int(n), int(w)
         if sum(sent.values()) != count:
-            return "FAIL", "mutate's words are not understood: " + told
+            return "FAIL", "mutate's words are not understood: " + report
         rounds = re.search(r"PASS (\d+ rounds)", stream.out)
-        note = (f"{told} (in brackets: otherwise sound); meanwhile {rounds[1]} of traffic; softhca "
+        note = (f"{report} (in brackets: otherwise sound); meanwhile {rounds[1]} of traffic; softhca "
                 "--explain: " + ", ".join(f"{why} {n}" for why, n in dropped.most_common()))
         wrong = accounts(sent, whole, dropped)
         return ("FAIL", f"{wrong}; {note}") if wrong else ("PASS", note)

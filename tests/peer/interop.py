@@ -96,7 +96,7 @@ DEFECTS = [
     ("Linux 6.12 posts misaligned atomic writes", "they are refused (A19)", "posts them too; the responder refuses them with NAK "
      "0x61"),
     ("As responder, it answers a read that is resumed in its middle with MIDDLE and LAST", "a read is answered with "
-     "FIRST or ONLY at first (9.7.5.1.1)", "as specified; as requester takes both"),
+     "FIRST or ONLY at first (9.7.5.1.1)", "as specified; as requester accepts both"),
     ("No XRC; atomic write from Linux 6.2 on; its library in Debian 12 has no flush", "optional", "has XRC, which is "
      "not tested against rxe, and atomic write, which is"),
 ]

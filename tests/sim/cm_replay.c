@@ -6,7 +6,7 @@
  * well, by itself (a refusal, an answer to a repetition) or because the program
  * behind it did what the message shows that it did (connect, accept, reject,
  * disconnect, answer a datagram's request). All fields are compared, and events
- * must tell the program what the peers' messages say.
+ * must report to the program what the peers' messages say.
  *
  * Nothing here knows a file. Communication IDs and transaction IDs that our CM
  * chooses are mapped to the captured ones, one to one, so that a wrong one shows
@@ -16,6 +16,9 @@
  * What cannot be played is cut for one of the reasons in CUTS, and printed; a
  * capture with CM messages of which none is compared fails, and so does one that
  * is complete (capture_complete()) if the reason is that it lacks a message.
+ *
+ * This is one file, since what a host hears and what it says are steps of one
+ * player, which share its connections and its transaction IDs.
  */
 #include "cm_replay.h"
 
@@ -86,8 +89,8 @@ static struct player {
 	size_t nlinks;
 	struct tid tid[MAX_LINKS];
 	size_t ntids;
-	/* The event of the last message fed. */
-	bool told;
+	/* The event that the last message fed brought. */
+	bool reported;
 	struct cm_event ev;
 	uint8_t data[MAD_LEN], ari[MAD_LEN];
 	/* Sent and not compared yet. */
@@ -184,8 +187,8 @@ static bool listened(const struct captures *all, size_t at, struct mad *req)
 static int on_event(void *arg, const struct cm_event *ev)
 {
 	(void)arg;
-	assert_false(P.told); /* one message, one event */
-	P.told = true;
+	assert_false(P.reported); /* one message, one event */
+	P.reported = true;
 	P.ev = *ev;
 	if (ev->len)
 		memcpy(P.data, ev->data, ev->len);
@@ -350,7 +353,7 @@ static void event_is(const struct captured *c, struct mad *m,
 	size_t n;
 	const struct mad_field *f = mad_fields(m->attr_id, &n);
 
-	if (!P.told)
+	if (!P.reported)
 		fail_msg("%s, packet %u: %s brought no event", current,
 			 c->number, mad_attr_name(m->attr_id));
 	if (P.ev.type != type || P.ev.status != status)
@@ -432,20 +435,20 @@ static void hear(const struct captures *all, size_t at, struct mad m)
 						   m.sidr_req.service_id,
 					   &P.us, 0, NULL), 0);
 	mad_encode(&m, raw);
-	P.told = false;
+	P.reported = false;
 	cm_rx(P.cm, &c->src, &c->dst, 0, raw, MAD_LEN, P.now);
 	collect();
 	if (begins(&m) && !again) {
-		l = link_new(&c->src, is_sidr(&m), P.told ? P.ev.conn : NULL);
+		l = link_new(&c->src, is_sidr(&m), P.reported ? P.ev.conn : NULL);
 		l->peer_id = *id_of_sender(&m);
 	} else if (l && !l->peer_id && id_of_sender(&m)) {
 		l->peer_id = *id_of_sender(&m);
 	}
 	/* Two that part at the same time each have the other's DREQ as good as
 	 * an answer: the DREP says nothing new. */
-	if (again || (l && l->over && !P.told))
+	if (again || (l && l->over && !P.reported))
 		return;
-	if (l && P.told)
+	if (l && P.reported)
 		l->over = P.ev.type == CM_EV_DREP || P.ev.type == CM_EV_REJ;
 	switch (m.attr_id) {
 	case MAD_CM_REQ:
@@ -466,7 +469,7 @@ static void hear(const struct captures *all, size_t at, struct mad m)
 		event_is(c, &as_is, CM_EV_ESTABLISHED, 0);
 		break;
 	case MAD_CM_DREQ:
-		if (P.told && P.ev.type == CM_EV_DREP)
+		if (P.reported && P.ev.type == CM_EV_DREP)
 			break; /* both at once */
 		event_is(c, &as_is, CM_EV_DREQ, 0);
 		break;
@@ -576,7 +579,7 @@ static int act(struct mad *m, struct link *l)
 				 CM_REJ_DATA, P.now);
 	case MAD_CM_DREQ:
 		/* The RTU that it has seen may not be in the capture. */
-		P.told = false;
+		P.reported = false;
 		cm_establish(P.cm, l->conn, P.now);
 		return cm_disconnect(P.cm, l->conn, m->dreq.private_data,
 				     CM_DREQ_DATA, P.now);

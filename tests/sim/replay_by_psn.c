@@ -75,7 +75,7 @@ bool seen_elsewhere(const struct stream *r, const struct stream *s,
 		}
 	}
 	free(at);
-	/* Unless it was only slow: a requester that was told that nobody is
+	/* Unless it was only slow: a requester that has heard that nobody is
 	 * ready tries soon again, and each try has had its answer in the end. */
 	for (size_t k = 0; k < r->n; k++)
 		asking += r->pkt[k].h.ack_req;

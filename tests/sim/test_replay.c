@@ -4,10 +4,9 @@
  * Each RC connection in a capture is played twice. Once its requests go into
  * our responder, which must answer with the packets that the captured one
  * answered with: same opcodes, PSNs, MSNs, syndromes and data, and must store
- * and complete what the requests say. Once its work
- * requests, guessed from its requests, are posted to our requester, which must
- * send the packets that the captured one sent, while it is fed the captured
- * responses. UC and UD have a sending and a receiving half as well: the work
+ * and complete what the requests say. Once its work requests, guessed from its
+ * requests, are posted to our requester, which must send the packets that the
+ * captured one sent, while it is fed the captured responses. UC and UD have a sending and a receiving half as well: the work
  * requests that a sender's packets imply make our QP send the same bytes, and a
  * receiver's packets make ours complete and store what they say, and answer
  * nothing. Nothing here knows a file; other captures of the kind do as well.

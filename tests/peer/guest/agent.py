@@ -2,7 +2,7 @@
 """The first and only service of the guest: mounts, network, rxe, commands.
 
 The root is the host's file system, read-only. Programs want to write here and
-there, so an overlay takes what they write and forgets it in the end. Mounting
+there, so an overlay keeps what they write until the guest ends. Mounting
 is done without mount(8): for who has no privileges on the host, its file
 belongs to nobody here, and it is set-user-ID.
 
@@ -104,7 +104,7 @@ def serve(conn):
         return
 
     def gone():
-        """What the other side may still say is that it is enough."""
+        """Ends the command when the other side asks for it, or is gone."""
         try:
             while conn.recv(1):
                 os.killpg(proc.pid, signal.SIGTERM)

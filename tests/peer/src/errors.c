@@ -396,7 +396,7 @@ void err_unknown_qp(void)
 	expect_flush();
 }
 
-/* The QP is there, but takes part no more. */
+/* The QP exists, but is in ERR. */
 void err_peer_error(void)
 {
 	conf.timeout = 12;

@@ -1,5 +1,5 @@
 /*
- * errors_unreliable.c - scenarios of UC and UD messages that nobody takes
+ * errors_unreliable.c - scenarios of UC and UD messages that nobody receives
  */
 #include "scenario.h"
 
@@ -81,7 +81,7 @@ void err_ud_no_recv(void)
 	dropped(IBV_QPT_UD, 64);
 }
 
-/* Nobody has that QP number, and nobody is told. */
+/* Nobody has that QP number, and nothing reports that. */
 void err_uc_unknown_qp(void)
 {
 	struct done d;

@@ -13,7 +13,7 @@
  *
  * A plain rdma_cm program, run on the kernel's rxe and under softhca: each end
  * has to see the event that the other's refusal brings, with its reason and
- * the private data. The exit status tells.
+ * the private data. The exit status reports whether it does.
  */
 #include <netdb.h>
 #include <rdma/rdma_cma.h>

@@ -286,7 +286,7 @@ static const char *role(enum who w)
 	return w == A ? "requester" : "responder";
 }
 
-/* Before a failure: what the other end has to say about it. */
+/* For the note of a failure: the state of the other end. */
 const char *other_end(enum who w)
 {
 	static char text[128];
