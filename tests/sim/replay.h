@@ -27,7 +27,7 @@
 
 #define MAX_WRS 8192
 #define MAX_REGIONS 256
-#define RQ_BYTES (8u << 20)
+#define RQ_BYTES (2u << 20)
 #define ACCESS_ALL                                                             \
 	(IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |                    \
 	 IBV_ACCESS_REMOTE_ATOMIC)
