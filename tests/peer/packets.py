@@ -90,6 +90,7 @@ class Capture:
         self.ring = mmap.mmap(self.sock.fileno(), self.BLOCKS * self.BLOCK)
         self.sock.bind((nic, 3))                    # ETH_P_ALL
         self.going_on = True
+        self.missed = 0                             # packets, for lack of room
         self.seen = threading.Event()               # all that has arrived
         self.thread = threading.Thread(target=self._follow)
         self.thread.start()
@@ -123,18 +124,22 @@ class Capture:
         self.seen.clear()
         self.seen.wait(1)
         self.file.flush()
+        self.count()
+
+    def count(self):
+        # PACKET_STATISTICS: packets, drops since it was last asked
+        self.missed += struct.unpack("II", self.sock.getsockopt(SOL_PACKET, 6, 8))[1]
 
     def stop(self):
         """Ends the capture, returns how many packets were missed."""
         time.sleep(0.3)     # what is on its way
         self.going_on = False
         self.thread.join()
-        # PACKET_STATISTICS: packets, drops
-        _, drops = struct.unpack("II", self.sock.getsockopt(SOL_PACKET, 6, 8))
+        self.count()
         self.ring.close()
         self.sock.close()
         self.file.close()
-        return drops
+        return self.missed
 
 
 def read(path, at=EMPTY):

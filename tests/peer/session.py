@@ -19,6 +19,7 @@ class Attempt:
         self.session = session
         self.capture = session.capture
         self.mark = self.capture.mark() if self.capture else 0
+        self.missed = self.capture.missed if self.capture else 0
         self.load = Load()
         self.end = None
 
@@ -27,9 +28,12 @@ class Attempt:
         self.end = time.time()
 
     def packets(self, begin=0, end=None):
+        """What was captured, or nothing if that is not all there was."""
         if not self.capture:
             return []
         self.capture.catch_up()
+        if self.capture.missed != self.missed:
+            return []
         return [p for p in packets.read(self.capture.path, self.mark)
                 if begin <= p.time and (not end or p.time <= end)]
 
@@ -148,6 +152,8 @@ class Session:
             self.capture = None
         if judge and self.wanted("packets") and not (self.args.only and os.path.getsize(path) <= packets.EMPTY):
             began = time.monotonic()
+            if self.args.only:      # what sends them may not have run
+                judged["paths"] = False
             for what, ok, note in packets.judge(path, self.host.ip4, self.host.ip6, missed, **judged):
                 self.report.add_judged(name, what, "SKIP" if ok is None else "PASS" if ok else "FAIL", note)
             self.report.say(f"     packets of {name}: judged in {time.monotonic() - began:.0f} s")
