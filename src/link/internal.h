@@ -96,6 +96,7 @@ struct claim {
 struct rx;
 
 struct udp {
+	struct link link; /* udp_link.c */
 	struct udp_config cfg;
 	struct registry *registry; /* or NULL */
 	unsigned slot;

@@ -10,7 +10,7 @@
 #ifndef SOFTHCA_LINK_UDP_H
 #define SOFTHCA_LINK_UDP_H
 
-#include "roce/qp.h"
+#include "link.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,6 +41,9 @@ int udp_create(struct udp **u, const struct udp_config *cfg,
 	       struct registry *registry);
 void udp_destroy(struct udp *u);
 
+/* As the engine uses it; lives and ends with u. */
+struct link *udp_link(struct udp *u);
+
 /* In the child of a fork(): closes its copies, touches nothing shared. */
 void udp_abandon(struct udp *u);
 
@@ -70,18 +73,12 @@ const char *udp_why(const struct udp *u);
 int udp_fd(const struct udp *u);
 
 /*
- * Called for each packet received whose headers decode and whose ICRC is good.
- * pkt->h.dest_qpn is not checked. The packet is valid until it returns.
- */
-typedef void udp_rx_fn(void *arg, const struct roce_rx *pkt);
-
-/*
  * Takes up to about budget packets from the sockets and hands them to fn. If
  * another thread is at it, returns -EBUSY at once. Otherwise the number of
  * packets handed over. udp_poll_wait() instead waits for that thread first and
  * then polls nothing: on return no rx call that began before is running.
  */
-int udp_poll(struct udp *u, unsigned budget, udp_rx_fn *fn, void *arg);
+int udp_poll(struct udp *u, unsigned budget, link_rx_fn *fn, void *arg);
 void udp_poll_wait(struct udp *u);
 
 /*

@@ -362,7 +362,7 @@ static int other_owner(struct udp *u, const struct rx_sock *s, uint32_t qpn)
 
 /* One packet of the datagram. Returns how many rx calls were made: 0 or 1. */
 static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
-			size_t len, udp_rx_fn *fn, void *arg)
+			size_t len, link_rx_fn *fn, void *arg)
 {
 	struct datagram *d = &rx->d;
 	bool private = d->sock->kind == RX_PRIVATE, handed = false;
@@ -435,7 +435,7 @@ malformed:
 
 /* Hands over packets of the messages read, up to budget. */
 static unsigned split(struct udp *u, struct rx *rx, unsigned budget,
-		      udp_rx_fn *fn, void *arg)
+		      link_rx_fn *fn, void *arg)
 {
 	struct datagram *d = &rx->d;
 	unsigned n = 0;
@@ -577,7 +577,7 @@ static void set_pending(struct udp *u, struct rx *rx, bool pending)
 	(void)done; /* if it is full, or empty, it is as it should be */
 }
 
-int udp_poll(struct udp *u, unsigned budget, udp_rx_fn *fn, void *arg)
+int udp_poll(struct udp *u, unsigned budget, link_rx_fn *fn, void *arg)
 {
 	struct rx *rx = u->rx;
 	unsigned n = 0;

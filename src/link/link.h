@@ -1,0 +1,54 @@
+/*
+ * link.h - a way for packets to come and go, as the engine sees it
+ *
+ * A process has few links, made when its engine is. Who receives loops over all
+ * of them; who sends uses the one that the destination is reached by. What
+ * belongs to one kind of link alone, addresses to bind for example, is in that
+ * link's header.
+ */
+#ifndef SOFTHCA_LINK_LINK_H
+#define SOFTHCA_LINK_LINK_H
+
+#include "roce/qp.h"
+
+#include <stddef.h>
+
+struct link;
+
+/*
+ * Called for each packet received that is whole: its headers decode, and what
+ * protects it on its way says that it has not changed. pkt->h.dest_qpn is not
+ * checked. The packet is gone when it returns.
+ */
+typedef void link_rx_fn(void *arg, const struct roce_rx *pkt);
+
+struct link_ops {
+	/*
+	 * Takes up to about budget packets and hands them to fn. If another
+	 * thread is at it, returns -EBUSY at once. Otherwise the number of
+	 * packets handed over.
+	 */
+	int (*poll)(struct link *l, unsigned budget, link_rx_fn *fn, void *arg);
+	/*
+	 * Waits until no other thread polls, and polls nothing: on return no
+	 * fn that was called before is running.
+	 */
+	void (*wait)(struct link *l);
+	/* A descriptor that is readable when poll has something to do. */
+	int (*fd)(struct link *l);
+	/*
+	 * Sends pkt[0..n) of a batch in order. Returns how many were taken;
+	 * fewer than n when there is no room now. A packet that can never be
+	 * sent counts as taken and is lost; *err then holds a positive errno
+	 * for the caller to explain. EFAULT: memory of the first that was not
+	 * taken is not there. Safe from many threads.
+	 */
+	size_t (*send)(struct link *l, const struct roce_batch *b, int *err);
+};
+
+/* The first member of what a link keeps for itself. */
+struct link {
+	const struct link_ops *ops;
+};
+
+#endif
