@@ -1,7 +1,7 @@
 /*
  * ah.c - address vectors and handles
  */
-#include "engine.h"
+#include "process.h"
 
 #include "base/checksum.h"
 #include "base/gid.h"
@@ -45,12 +45,12 @@ int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
 	ctx = to_ctx(pd->context);
 	err = shca_path(ctx->dev, attr, &path, &via);
 	if (!err)
-		err = engine_count(ctx->engine, SHCA_AH);
+		err = shca_count(ctx->engine, SHCA_AH);
 	if (err)
 		return err;
 	ah = calloc(1, sizeof(*ah));
 	if (!ah) {
-		engine_uncount(ctx->engine, SHCA_AH);
+		shca_uncount(ctx->engine, SHCA_AH);
 		return -ENOMEM;
 	}
 	ah->ah.context = pd->context;
@@ -83,7 +83,7 @@ int shca_ah_destroy(struct ibv_ah *ibah)
 	if (err)
 		return err;
 	shca_live_remove(&to_ah(ibah)->live);
-	engine_uncount(to_ctx(ibah->context)->engine, SHCA_AH);
+	shca_uncount(to_ctx(ibah->context)->engine, SHCA_AH);
 	shca_pd_put(ibah->pd);
 	free(to_ah(ibah));
 	return 0;

@@ -6,7 +6,7 @@
  * NULL is how an operation says that it does not exist, except where programs
  * do not look; those lead to functions that fail.
  */
-#include "engine.h"
+#include "process.h"
 #include "xrc.h"
 
 #include "base/aside.h"
@@ -532,7 +532,7 @@ static int context_open(struct shca_device *dev, int cmd_fd,
 		err = ibctx->async_fd;
 		goto err_free;
 	}
-	err = engine_get(&ctx->engine);
+	err = shca_process_get(&ctx->engine);
 	if (err)
 		goto err_async;
 	ctx->file = file;
@@ -541,12 +541,12 @@ static int context_open(struct shca_device *dev, int cmd_fd,
 		err = cmd_open(ctx);
 	if (err)
 		goto err_engine;
-	engine_context_add(ctx->engine, ctx);
+	shca_context_add(ctx->engine, ctx);
 	*out = ibctx;
 	return 0;
 
 err_engine:
-	engine_put(ctx->engine);
+	shca_process_put(ctx->engine);
 err_async:
 	sys_close(ibctx->async_fd);
 err_free:
@@ -597,12 +597,12 @@ int shca_close(struct ibv_context *ibctx)
 	 */
 	if (atomic_load(&ctx->users))
 		return 0;
-	pthread_mutex_lock(&ctx->engine->ctx_lock);
-	for (p = &ctx->engine->contexts; *p != ctx; p = &(*p)->next)
+	pthread_mutex_lock(&to_process(ctx->engine)->ctx_lock);
+	for (p = &to_process(ctx->engine)->contexts; *p != ctx; p = &(*p)->next)
 		;
 	*p = ctx->next;
-	pthread_mutex_unlock(&ctx->engine->ctx_lock);
-	engine_put(ctx->engine);
+	pthread_mutex_unlock(&to_process(ctx->engine)->ctx_lock);
+	shca_process_put(ctx->engine);
 	while ((a = ctx->async_head)) {
 		ctx->async_head = a->next;
 		free(a);

@@ -7,7 +7,7 @@
  * other pollers only: it may post between two completions, and the QP it posts
  * to may at that moment be completing something to the same CQ.
  */
-#include "engine.h"
+#include "process.h"
 
 #include "base/aside.h"
 #include "base/say.h"
@@ -236,8 +236,9 @@ void shca_cq_late(struct engine *e, int fd)
 {
 	struct shca_cq *cq;
 
-	pthread_mutex_lock(&e->late_lock);
-	for (cq = e->late; cq && cq->mod_fd != fd; cq = cq->mod_next)
+	pthread_mutex_lock(&to_process(e)->late_lock);
+	for (cq = to_process(e)->late; cq && cq->mod_fd != fd;
+	     cq = cq->mod_next)
 		;
 	if (cq) {
 		pthread_mutex_lock(&cq->lock);
@@ -246,7 +247,7 @@ void shca_cq_late(struct engine *e, int fd)
 			event_raise(cq);
 		pthread_mutex_unlock(&cq->lock);
 	}
-	pthread_mutex_unlock(&e->late_lock);
+	pthread_mutex_unlock(&to_process(e)->late_lock);
 }
 
 static int late_add(struct shca_cq *cq)
@@ -264,8 +265,8 @@ static int late_add(struct shca_cq *cq)
 	if (fd < 0)
 		return -errno;
 	cq->mod_fd = fd;
-	cq->mod_next = e->late;
-	e->late = cq;
+	cq->mod_next = to_process(e)->late;
+	to_process(e)->late = cq;
 	return engine_watch_fd(e, fd);
 }
 
@@ -274,15 +275,15 @@ static void late_remove(struct shca_cq *cq)
 	struct engine *e = cq->engine;
 	struct shca_cq **p;
 
-	pthread_mutex_lock(&e->late_lock);
+	pthread_mutex_lock(&to_process(e)->late_lock);
 	if (cq->mod_fd >= 0) {
-		for (p = &e->late; *p != cq; p = &(*p)->mod_next)
+		for (p = &to_process(e)->late; *p != cq; p = &(*p)->mod_next)
 			;
 		*p = cq->mod_next;
 		engine_unwatch_fd(e, cq->mod_fd);
 		sys_close(cq->mod_fd);
 	}
-	pthread_mutex_unlock(&e->late_lock);
+	pthread_mutex_unlock(&to_process(e)->late_lock);
 }
 
 int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
@@ -296,7 +297,7 @@ int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
 		return -EINVAL;
 	if (!attr->attr_mask)
 		return 0;
-	pthread_mutex_lock(&cq->engine->late_lock);
+	pthread_mutex_lock(&to_process(cq->engine)->late_lock);
 	if (attr->moderate.cq_count > 1 && attr->moderate.cq_period)
 		err = late_add(cq);
 	if (!err) {
@@ -308,7 +309,7 @@ int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
 			event_raise(cq);
 		pthread_mutex_unlock(&cq->lock);
 	}
-	pthread_mutex_unlock(&cq->engine->late_lock);
+	pthread_mutex_unlock(&to_process(cq->engine)->late_lock);
 	return err;
 }
 
@@ -546,7 +547,7 @@ int shca_cq_create(struct ibv_context *ibctx,
 	if (!attr->cqe || attr->cqe > SHCA_MAX_CQE ||
 	    attr->comp_vector >= (uint32_t)ibctx->num_comp_vectors)
 		return -EINVAL;
-	err = engine_count(ctx->engine, SHCA_CQ);
+	err = shca_count(ctx->engine, SHCA_CQ);
 	if (err)
 		return err;
 	err = -ENOMEM;
@@ -594,7 +595,7 @@ int shca_cq_create(struct ibv_context *ibctx,
 err_free:
 	free(cq);
 err_count:
-	engine_uncount(ctx->engine, SHCA_CQ);
+	shca_uncount(ctx->engine, SHCA_CQ);
 	return err;
 }
 
@@ -658,7 +659,7 @@ int shca_cq_destroy(struct ibv_cq *ibcq)
 		ch->ch.refcnt--;
 		pthread_mutex_unlock(&ch->lock);
 	}
-	engine_uncount(cq->engine, SHCA_CQ);
+	shca_uncount(cq->engine, SHCA_CQ);
 	atomic_fetch_sub(&ctx->users, 1);
 	qp_mem_free(&cq->mem, cq->ring);
 	if (cq->parent)

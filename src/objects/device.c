@@ -6,7 +6,7 @@
  * table are stable: an address that goes leaves a hole, a new one fills the
  * first hole, what stays does not move.
  */
-#include "engine.h"
+#include "process.h"
 
 #include "base/say.h"
 
@@ -364,7 +364,7 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 	attr->max_sge_rd = QP_MAX_SGE;
 	attr->max_cq = SHCA_MAX_OBJECTS;
 	attr->max_cqe = SHCA_MAX_CQE;
-	attr->max_mr = (int)ctx->engine->keys.count;
+	attr->max_mr = (int)to_process(ctx->engine)->keys.count;
 	attr->max_pd = SHCA_MAX_OBJECTS;
 	attr->max_mw = SHCA_MAX_OBJECTS;
 	attr->max_qp_rd_atom = QP_MAX_RD_ATOMIC;

@@ -11,7 +11,7 @@
  * Whoever has the file may write anything into it. Its size is sealed; what the
  * table says is checked against the bounds, and nothing in it is a pointer.
  */
-#include "engine.h"
+#include "process.h"
 
 #include "base/aside.h"
 #include "base/sys.h"
@@ -123,7 +123,7 @@ int shca_file_create(struct engine *e, const char *device, int *out_fd,
 	pthread_mutexattr_destroy(&attr);
 	snprintf(h->device, sizeof(h->device), "%s", device);
 	h->magic = MAGIC;
-	h->owner = (*out)->owner = e->id;
+	h->owner = (*out)->owner = to_process(e)->id;
 	h->id = (*out)->id = id;
 	*out_fd = fd;
 	return 0;
@@ -158,9 +158,9 @@ bool shca_file_same(const struct shca_file *a, const struct shca_file *b)
 	return a && b && a->owner == b->owner && a->id == b->id;
 }
 
-bool shca_file_is_ours(const struct shca_file *f, const struct engine *e)
+bool shca_file_is_ours(const struct shca_file *f, struct engine *e)
 {
-	return f && f->owner == e->id;
+	return f && f->owner == to_process(e)->id;
 }
 
 /* Device memory */

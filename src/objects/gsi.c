@@ -137,7 +137,7 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 		.to_slot = slot < 0 ? 0 : (uint16_t)(slot + 1),
 	};
 	roce_pkt_headers(&b.pkt[0], &h);
-	udp_send(g->e->udp, &b, &err);
+	engine_send(g->e, &b, &err);
 	if (err && g->e->cfg->explain)
 		say("cannot send a message of the connection manager: %s",
 		    strerror(err));
@@ -155,7 +155,7 @@ static void flush(struct gsi *g)
 		due = min_u64(due, g->held_due);
 	if (g->e->registry && cm_stats(g->cm).conns)
 		due = min_u64(due, g->peers_due);
-	engine_due(g->e, &g->e->cm_due, due);
+	engine_alarm_set(g->e, &to_process(g->e)->cm_alarm, due);
 }
 
 /* Peers on this host that end without a word, kill -9 for one. */
@@ -265,7 +265,7 @@ static void look_again(struct gsi *g, uint64_t now)
 
 void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 {
-	struct gsi *g = e->gsi;
+	struct gsi *g = to_process(e)->gsi;
 	int slot;
 
 	if (pkt->h.opcode != (ROCE_UD | ROCE_SEND_ONLY)) {
@@ -308,7 +308,7 @@ static void unreachable(void *arg, const union ibv_gid *dgid,
 
 void gsi_expire(struct engine *e, uint64_t now)
 {
-	struct gsi *g = e->gsi;
+	struct gsi *g = to_process(e)->gsi;
 
 	pthread_mutex_lock(&g->lock);
 	cm_expire(g->cm, now);
@@ -322,7 +322,7 @@ void gsi_expire(struct engine *e, uint64_t now)
 
 void gsi_netdevs_changed(struct engine *e)
 {
-	struct gsi *g = e->gsi;
+	struct gsi *g = to_process(e)->gsi;
 
 	pthread_mutex_lock(&g->lock);
 	if (g->user)
@@ -333,7 +333,7 @@ void gsi_netdevs_changed(struct engine *e)
 void gsi_qp_gone(struct engine *e, struct shca_qp *qp)
 {
 	struct ibv_qp *ib = &qp->ex.qp_base;
-	struct gsi *g = e->gsi;
+	struct gsi *g = to_process(e)->gsi;
 	void *owner;
 
 	pthread_mutex_lock(&g->lock);
@@ -372,7 +372,7 @@ int gsi_create(struct engine *e)
 	}
 	pthread_mutex_init(&g->lock, NULL);
 	pthread_mutex_init(&g->bind_lock, NULL);
-	e->gsi = g;
+	to_process(e)->gsi = g;
 	udp_on_unreachable(e->udp, unreachable, g);
 	return 0;
 }
@@ -386,7 +386,7 @@ static void say_goodbye(struct gsi *g)
 
 void gsi_farewell(struct engine *e)
 {
-	struct gsi *g = e->gsi;
+	struct gsi *g = to_process(e)->gsi;
 	struct timespec until;
 
 	if (!g)
@@ -407,7 +407,7 @@ void gsi_farewell(struct engine *e)
 
 void gsi_destroy(struct engine *e)
 {
-	struct gsi *g = e->gsi;
+	struct gsi *g = to_process(e)->gsi;
 
 	if (!g)
 		return;
@@ -420,13 +420,13 @@ void gsi_destroy(struct engine *e)
 		registry_release(e->registry, g->chunk);
 	cm_destroy(g->cm);
 	free(g);
-	e->gsi = NULL;
+	to_process(e)->gsi = NULL;
 }
 
 int shca_cm_open(struct engine *e, uint64_t ca_guid,
 		 const struct shca_cm_user *user)
 {
-	struct gsi *g = e->gsi;
+	struct gsi *g = to_process(e)->gsi;
 	uint32_t base = 0, mask = UINT32_MAX;
 	int chunk, err = 0;
 
@@ -458,14 +458,14 @@ out:
 
 struct cm *shca_cm_lock(struct engine *e)
 {
-	pthread_mutex_lock(&e->gsi->lock);
-	return e->gsi->cm;
+	pthread_mutex_lock(&to_process(e)->gsi->lock);
+	return to_process(e)->gsi->cm;
 }
 
 void shca_cm_unlock(struct engine *e)
 {
-	flush(e->gsi);
-	pthread_mutex_unlock(&e->gsi->lock);
+	flush(to_process(e)->gsi);
+	pthread_mutex_unlock(&to_process(e)->gsi->lock);
 }
 
 /* What is wrong with an address of somebody else's is not said. */
@@ -479,7 +479,7 @@ static int bind_with(struct engine *e, const union ibv_gid *gid,
 static int bind_for_good(struct engine *e, const union ibv_gid *gid,
 			 uint32_t ifindex, bool ours)
 {
-	struct gsi *g = e->gsi;
+	struct gsi *g = to_process(e)->gsi;
 	int err = 0;
 
 	/*

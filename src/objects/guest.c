@@ -47,7 +47,7 @@ struct shca_guest {
 
 static void hold(struct shca_guest *g, bool held)
 {
-	_Atomic unsigned *n = &g->qp->engine->nheld;
+	_Atomic unsigned *n = &g->qp->sched.engine->unsettled;
 
 	if (held && !g->held)
 		atomic_fetch_add(n, 1);
@@ -61,7 +61,7 @@ static void give_back(struct shca_qp *qp, const struct roce_rx *pkt, bool keeps)
 {
 	struct shca_guest *g = qp->xrc->guest;
 	bool failed = qp->core->state == IBV_QPS_ERR;
-	struct engine *e = qp->engine;
+	struct engine *e = qp->sched.engine;
 	struct roce_rsp_state s;
 	uint8_t w[W_LEN];
 
@@ -96,7 +96,7 @@ static bool settled(struct shca_qp *qp)
 /* Ends a loan, whatever it is at; lock held. */
 static void finish(struct shca_qp *qp)
 {
-	if (qp->dead || !qp->xrc->guest->held)
+	if (qp->sched.dead || !qp->xrc->guest->held)
 		return;
 	/* The peer waits for an answer; the link may be busy. */
 	for (int i = 0; i < 100 && roce_tx_ready(roce_qp(qp->core)); i++) {
@@ -132,19 +132,20 @@ void shca_guest_settle(struct engine *e, uint64_t now)
 	struct shca_qp *held[32];
 	size_t n = 0;
 
-	pthread_mutex_lock(&e->guests_lock);
+	pthread_mutex_lock(&to_process(e)->guests_lock);
 	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++)
-		for (struct shca_guest *g = e->guests[i]; g; g = g->next)
+		for (struct shca_guest *g = to_process(e)->guests[i]; g;
+		     g = g->next)
 			if (g->held && n < ARRAY_SIZE(held)) {
 				shca_qp_get(g->qp);
 				held[n++] = g->qp;
 			}
-	pthread_mutex_unlock(&e->guests_lock);
+	pthread_mutex_unlock(&to_process(e)->guests_lock);
 	while (n) {
 		struct shca_qp *qp = held[--n];
 
 		if (shca_qp_trylock(qp)) {
-			if (!qp->dead && qp->xrc->guest->held) {
+			if (!qp->sched.dead && qp->xrc->guest->held) {
 				uint64_t due =
 					qp->xrc->guest->used_ns + SETTLE_NS;
 
@@ -158,7 +159,7 @@ void shca_guest_settle(struct engine *e, uint64_t now)
 					give_back(qp, NULL, true);
 				if (qp->xrc->guest->held)
 					engine_timer_set(
-						e, qp,
+						e, &qp->sched,
 						due > now ? due
 							  : now + SETTLE_NS);
 			}
@@ -180,7 +181,7 @@ void shca_guest_event(struct shca_qp *qp, enum ibv_event_type event)
 bool shca_guest_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 {
 	struct shca_guest *g = qp->xrc->guest;
-	struct engine *e = qp->engine;
+	struct engine *e = qp->sched.engine;
 	struct roce_rsp_state s;
 	int32_t rel;
 
@@ -215,14 +216,14 @@ static void guest_kill(struct engine *e, struct shca_guest *g)
 
 	shca_qp_lock(qp);
 	finish(qp);
-	qp->dead = true;
+	qp->sched.dead = true;
 	if (qp->core)
 		roce_qp_destroy(roce_qp(qp->core));
 	qp->core = NULL;
 	hold(g, false);
 	qp->xrc->guest = NULL;
 	shca_qp_unlock(qp);
-	engine_timer_drop(e, qp);
+	engine_timer_drop(e, &qp->sched);
 	shca_qp_put(qp);
 	free(g);
 }
@@ -244,21 +245,21 @@ static struct shca_guest *guests_take(struct engine *e,
 {
 	struct shca_guest **p, *g, *list = NULL;
 
-	pthread_mutex_lock(&e->guests_lock);
+	pthread_mutex_lock(&to_process(e)->guests_lock);
 	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
-		p = &e->guests[i];
+		p = &to_process(e)->guests[i];
 		while ((g = *p)) {
 			if (!which(g, arg)) {
 				p = &g->next;
 				continue;
 			}
 			*p = g->next;
-			e->nguests--;
+			to_process(e)->nguests--;
 			g->next = list;
 			list = g;
 		}
 	}
-	pthread_mutex_unlock(&e->guests_lock);
+	pthread_mutex_unlock(&to_process(e)->guests_lock);
 	return list;
 }
 
@@ -283,9 +284,10 @@ void shca_guest_domain_gone(struct engine *e, struct shca_domain *d)
 
 	/* While they can still be found, or a home would get an older state
 	 * back with the word that there is no guest. */
-	pthread_mutex_lock(&e->guests_lock);
+	pthread_mutex_lock(&to_process(e)->guests_lock);
 	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
-		for (struct shca_guest *g = e->guests[i]; g; g = g->next) {
+		for (struct shca_guest *g = to_process(e)->guests[i]; g;
+		     g = g->next) {
 			if (g->qp->xrc->domain != d)
 				continue;
 			shca_qp_lock(g->qp);
@@ -293,30 +295,31 @@ void shca_guest_domain_gone(struct engine *e, struct shca_domain *d)
 			shca_qp_unlock(g->qp);
 		}
 	}
-	pthread_mutex_unlock(&e->guests_lock);
+	pthread_mutex_unlock(&to_process(e)->guests_lock);
 	list = guests_take(e, is_of_domain, d);
 	/* Nobody finds them, or has them; nor one that the receive side has
 	 * taken out. */
-	udp_poll_wait(e->udp);
+	engine_quiesce(e);
 	guests_kill(e, list);
 }
 
 void shca_guest_srq_gone(struct engine *e, struct shca_domain *d, uint32_t num)
 {
-	pthread_mutex_lock(&e->guests_lock);
+	pthread_mutex_lock(&to_process(e)->guests_lock);
 	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
-		for (struct shca_guest *g = e->guests[i]; g; g = g->next) {
+		for (struct shca_guest *g = to_process(e)->guests[i]; g;
+		     g = g->next) {
 			if (g->qp->xrc->domain != d)
 				continue;
 			shca_qp_lock(g->qp);
-			if (!g->qp->dead) {
+			if (!g->qp->sched.dead) {
 				roce_srq_gone(roce_qp(g->qp->core), num);
 				shca_qp_flush(g->qp, clock_ns());
 			}
 			shca_qp_unlock(g->qp);
 		}
 	}
-	pthread_mutex_unlock(&e->guests_lock);
+	pthread_mutex_unlock(&to_process(e)->guests_lock);
 }
 
 static bool is_unused(const struct shca_guest *g, const void *now)
@@ -326,7 +329,8 @@ static bool is_unused(const struct shca_guest *g, const void *now)
 
 static struct shca_guest **guest_slot(struct engine *e, uint32_t qpn)
 {
-	struct shca_guest **p = &e->guests[qpn % SHCA_GUEST_BUCKETS];
+	struct shca_guest **p =
+		&to_process(e)->guests[qpn % SHCA_GUEST_BUCKETS];
 
 	while (*p && (*p)->qpn != qpn)
 		p = &(*p)->next;
@@ -348,47 +352,46 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	struct shca_xrc *xrc;
 	struct shca_qp *qp;
 
-	pthread_mutex_lock(&e->guests_lock);
+	pthread_mutex_lock(&to_process(e)->guests_lock);
 	slot = guest_slot(e, qpn);
 	g = *slot;
 	if (g && shca_domain_key(g->qp->xrc->domain, key) &&
 	    !memcmp(key, w + W_DOMAIN, sizeof(key))) {
 		qp = g->qp;
 		shca_qp_get(qp);
-		pthread_mutex_unlock(&e->guests_lock);
+		pthread_mutex_unlock(&to_process(e)->guests_lock);
 		return qp;
 	}
 	if (g) {
 		*slot = g->next;
-		e->nguests--;
+		to_process(e)->nguests--;
 	}
-	pthread_mutex_unlock(&e->guests_lock);
+	pthread_mutex_unlock(&to_process(e)->guests_lock);
 	if (g)
 		guest_drop(e, g);
-	if (e->nguests >= GUESTS_MAX)
+	if (to_process(e)->nguests >= GUESTS_MAX)
 		guests_kill(e, guests_take(e, is_unused, &now));
 	g = calloc(1, sizeof(*g));
 	qp = calloc(1, sizeof(*qp));
 	xrc = calloc(1, sizeof(*xrc));
 	/* The domain stays until the guest is in the list, and then takes it
 	 * along when it goes. */
-	pthread_mutex_lock(&e->xrc_lock);
+	pthread_mutex_lock(&to_process(e)->xrc_lock);
 	d = shca_domain_find(e, w + W_DOMAIN);
-	if (!g || !qp || !xrc || !d || e->nguests >= GUESTS_MAX) {
-		pthread_mutex_unlock(&e->xrc_lock);
+	if (!g || !qp || !xrc || !d || to_process(e)->nguests >= GUESTS_MAX) {
+		pthread_mutex_unlock(&to_process(e)->xrc_lock);
 		free(g);
 		free(qp);
 		free(xrc);
 		return NULL;
 	}
-	qp->engine = e;
+	shca_qp_init(qp, e);
+	shca_qp_get(qp); /* for the caller */
 	qp->ops = &shca_roce_ops;
-	atomic_store(&qp->refs, 2);
-	atomic_store(&qp->timer_due, UINT64_MAX);
+	qp->sched.num = qpn;
+	qp->sched.foreign = true;
 	pthread_mutex_init(&qp->modify_lock, NULL);
-	pthread_mutex_init(&qp->lock, NULL);
 	pthread_mutex_init(&qp->wr_lock, NULL);
-	qp->dead = true; /* until it has a core */
 	qp->ex.qp_base.qp_num = qpn;
 	qp->ex.qp_base.qp_type = IBV_QPT_XRC_RECV;
 	xrc->domain = d;
@@ -398,13 +401,13 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	g->qp = qp;
 	g->qpn = qpn;
 	g->used_ns = now;
-	pthread_mutex_lock(&e->guests_lock);
+	pthread_mutex_lock(&to_process(e)->guests_lock);
 	/* Only who receives makes guests, so there is none by now. */
-	g->next = e->guests[qpn % SHCA_GUEST_BUCKETS];
-	e->guests[qpn % SHCA_GUEST_BUCKETS] = g;
-	e->nguests++;
-	pthread_mutex_unlock(&e->guests_lock);
-	pthread_mutex_unlock(&e->xrc_lock);
+	g->next = to_process(e)->guests[qpn % SHCA_GUEST_BUCKETS];
+	to_process(e)->guests[qpn % SHCA_GUEST_BUCKETS] = g;
+	to_process(e)->nguests++;
+	pthread_mutex_unlock(&to_process(e)->guests_lock);
+	pthread_mutex_unlock(&to_process(e)->xrc_lock);
 	return qp;
 }
 
@@ -413,7 +416,7 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 static int core_create(struct shca_qp *qp, const uint8_t *w)
 {
 	struct qp_init init = {
-		.env = &qp->engine->env.base,
+		.env = &to_process(qp->sched.engine)->env.base,
 		.owner = qp,
 		.qpn = get_be32(w + W_QPN) & 0xffffff,
 		.type = IBV_QPT_XRC_RECV,
@@ -497,7 +500,7 @@ static bool guest_prepare(struct shca_qp *qp, const uint8_t *w)
 	if ((other || qp->core->state == IBV_QPS_ERR) &&
 	    core_create(qp, w))
 		return false;
-	qp->dead = false;
+	qp->sched.dead = false;
 	memcpy(g->attr, w + W_ATTR, sizeof(g->attr));
 	g->qp_id = get_be64(w + W_QP_ID);
 	g->home = (uint16_t)get_be16(w + W_SLOT);

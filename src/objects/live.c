@@ -10,7 +10,7 @@
  * One table for all contexts, since a context that cannot be trusted does not
  * say which table to look in.
  */
-#include "engine.h"
+#include "process.h"
 
 #include <stdlib.h>
 

@@ -144,11 +144,11 @@ static void lend(struct shca_qp *qp, enum word kind, unsigned slot,
 	const struct shca_loan *l = &qp->xrc->loan;
 	uint8_t w[W_LEN];
 
-	shca_word_begin(w, kind, qp->engine, shca_qpn(qp), l->number, l->qp_id,
-			s);
+	shca_word_begin(w, kind, qp->sched.engine, shca_qpn(qp), l->number,
+			l->qp_id, s);
 	word_attr(w, qp);
 	/* One that does not leave is a packet that is lost. */
-	shca_word_send(qp->engine, slot, w, NULL, pkt);
+	shca_word_send(qp->sched.engine, slot, w, NULL, pkt);
 }
 
 static void park(struct shca_qp *qp, const struct roce_rx *pkt)
@@ -204,7 +204,7 @@ static void away_rx(struct shca_qp *qp, const struct roce_rx *pkt,
 		    const struct roce_rsp_state *s, uint64_t now)
 {
 	struct shca_loan *l = &qp->xrc->loan;
-	struct engine *e = qp->engine;
+	struct engine *e = qp->sched.engine;
 
 	if (psn_diff(pkt->h.psn, s->epsn) < 0) {
 		lend(qp, LEND, l->lent - 1u, s, pkt);
@@ -231,7 +231,7 @@ static void away_rx(struct shca_qp *qp, const struct roce_rx *pkt,
 static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 {
 	struct shca_loan *l = &qp->xrc->loan;
-	struct engine *e = qp->engine;
+	struct engine *e = qp->sched.engine;
 	struct roce_rsp_state s;
 	int32_t rel;
 	int slot;
@@ -348,14 +348,15 @@ bool shca_loan_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 {
 	uint8_t key[SHCA_DOMAIN_KEY];
 
-	if (!qp->engine->registry || !is_request(qp, pkt))
+	if (!qp->sched.engine->registry || !is_request(qp, pkt))
 		return false;
 	if (qp->xrc->guest)
 		return shca_guest_rx(qp, pkt, now);
 	return shca_domain_key(qp->xrc->domain, key) && home_rx(qp, pkt, now);
 }
 
-uint32_t shca_loan_about(const struct roce_rx *pkt)
+/* The QP that a word is about, or 0: it is none of ours. */
+static uint32_t about(const struct roce_rx *pkt)
 {
 	if (!pkt->handed || pkt->len < W_LEN ||
 	    get_be32(pkt->payload + W_MAGIC) != WORD_MAGIC)
@@ -363,13 +364,32 @@ uint32_t shca_loan_about(const struct roce_rx *pkt)
 	return get_be32(pkt->payload + W_QPN) & 0xffffff;
 }
 
-struct shca_qp *shca_loan_word(struct engine *e, const struct roce_rx *pkt,
-			       struct roce_rx *inner, struct shca_qp *mine,
-			       uint64_t now)
+static void home_word(struct shca_qp *qp, const uint8_t *w,
+		      const struct roce_rx *inner, bool has_inner, uint64_t now)
+{
+	shca_qp_lock(qp);
+	if (!qp->sched.dead) {
+		if (is_lent(qp, w))
+			taken_back(qp, w, has_inner ? inner : NULL, now);
+		else if (has_inner)
+			shca_qp_rx(qp, inner, now); /* late */
+		shca_qp_flush(qp, now);
+	}
+	shca_qp_unlock(qp);
+}
+
+bool shca_loan_word(struct engine *e, const struct roce_rx *pkt,
+		    struct engine_qp **qp, struct roce_rx *inner, uint64_t now)
 {
 	const uint8_t *w = pkt->payload;
+	uint32_t qpn = about(pkt);
+	struct engine_qp *home;
+	struct shca_qp *guest;
 	int hdr;
 
+	*qp = NULL;
+	if (!qpn)
+		return false;
 	*inner = *pkt;
 	inner->grh = NULL;
 	inner->handed = false;
@@ -377,7 +397,7 @@ struct shca_qp *shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 	if (pkt->len > W_LEN) {
 		hdr = roce_decode(&inner->h, w + W_LEN, pkt->len - W_LEN);
 		if (hdr < 0)
-			return NULL;
+			return true;
 		inner->payload = w + W_LEN + hdr;
 		inner->len = pkt->len - W_LEN - (size_t)hdr - inner->h.pad;
 	}
@@ -385,22 +405,17 @@ struct shca_qp *shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 	case LEND:
 	case AGAIN:
 		if (pkt->len == W_LEN)
-			return NULL;
-		return shca_guest_word(e, w, inner, now);
+			break;
+		guest = shca_guest_word(e, w, inner, now);
+		if (guest)
+			*qp = &guest->sched;
+		break;
 	case RETURN:
-		if (!mine || !mine->xrc)
-			return NULL;
-		shca_qp_lock(mine);
-		if (!mine->dead && pkt->len > W_LEN && !is_lent(mine, w))
-			shca_qp_rx(mine, inner, now); /* late */
-		else if (!mine->dead && is_lent(mine, w))
-			taken_back(mine, w, pkt->len > W_LEN ? inner : NULL,
-				   now);
-		if (!mine->dead)
-			shca_qp_flush(mine, now);
-		shca_qp_unlock(mine);
-		return NULL;
-	default:
-		return NULL;
+		home = engine_qp_find(e, qpn);
+		if (home && sched_qp(home)->xrc)
+			home_word(sched_qp(home), w, inner, pkt->len > W_LEN,
+				  now);
+		break;
 	}
+	return true;
 }

@@ -7,7 +7,7 @@
 #ifndef SOFTHCA_OBJECTS_LOAN_H
 #define SOFTHCA_OBJECTS_LOAN_H
 
-#include "engine.h"
+#include "process.h"
 #include "xrc.h"
 
 /* loan.c */
@@ -16,15 +16,9 @@
 bool shca_loan_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
 /* The QP begins afresh, or ends; no matter what type it is of. */
 void shca_loan_forget(struct shca_qp *qp);
-/*
- * A packet for QP 0, on the receive side, no QP locked: the number of the QP
- * that it is about (0: it is nothing of ours), and what is to be done: returns
- * a QP that *inner is for, or NULL. mine: the QP of that number, if it is here.
- */
-uint32_t shca_loan_about(const struct roce_rx *pkt);
-struct shca_qp *shca_loan_word(struct engine *e, const struct roce_rx *pkt,
-			       struct roce_rx *inner, struct shca_qp *mine,
-			       uint64_t now);
+/* engine_ops.word: what is said about a QP from home to guest, and back. */
+bool shca_loan_word(struct engine *e, const struct roce_rx *pkt,
+		    struct engine_qp **qp, struct roce_rx *inner, uint64_t now);
 
 /* guest.c */
 
@@ -32,7 +26,7 @@ struct shca_qp *shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 void shca_guest_note(struct shca_qp *qp);
 /* A guest's event. */
 void shca_guest_event(struct shca_qp *qp, enum ibv_event_type event);
-/* Now and then while engine->nheld is not 0; no lock. */
+/* Now and then while engine->unsettled is not 0; no lock. */
 void shca_guest_settle(struct engine *e, uint64_t now);
 
 /* An SRQ goes, or a domain; no lock. */

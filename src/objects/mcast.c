@@ -5,11 +5,22 @@
  * the group's kind, from its first QP until its last. Each QP in it receives a
  * copy of each packet.
  */
-#include "engine.h"
+#include "process.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+struct mcast_group {
+	struct mcast_group *next;
+	struct shca_device *dev;
+	union ibv_gid gid;
+	size_t n;
+	struct shca_qp *qp[SHCA_MAX_MCAST_QP];
+	/* Interfaces joined, to be left again. */
+	uint32_t joined[NETDEV_MAX_GIDS];
+	size_t njoined;
+};
 
 /* Joins on every interface of the device that has an address of the kind. */
 static int group_join(struct engine *e, struct mcast_group *g)
@@ -55,7 +66,7 @@ static struct mcast_group **group_find(struct engine *e,
 	struct mcast_group **p;
 
 	*ngroups = 0;
-	for (p = &e->mcast; *p; p = &(*p)->next, ++*ngroups)
+	for (p = &to_process(e)->mcast; *p; p = &(*p)->next, ++*ngroups)
 		if ((*p)->dev == dev && !memcmp(&(*p)->gid, gid, sizeof(*gid)))
 			break;
 	return p;
@@ -73,10 +84,10 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 	if (err)
 		return err;
 	dev = to_ctx(ib->context)->dev;
-	e = qp->engine;
+	e = qp->sched.engine;
 	if (ib->qp_type != IBV_QPT_UD || !roce_gid_is_multicast(gid))
 		return -EINVAL;
-	pthread_mutex_lock(&e->attach_lock);
+	pthread_mutex_lock(&to_process(e)->attach_lock);
 	p = group_find(e, dev, gid, &ngroups);
 	g = *p;
 	if (!g) {
@@ -102,7 +113,7 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 		err = -ENOMEM;
 		goto out;
 	}
-	pthread_mutex_lock(&e->mcast_lock);
+	pthread_mutex_lock(&to_process(e)->mcast_lock);
 	if (qp->closing) {
 		err = -EINVAL;
 	} else {
@@ -110,11 +121,11 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 		qp->mcast++;
 		*p = g;
 	}
-	pthread_mutex_unlock(&e->mcast_lock);
+	pthread_mutex_unlock(&to_process(e)->mcast_lock);
 	if (err && !g->n)
 		group_leave(e, g);
 out:
-	pthread_mutex_unlock(&e->attach_lock);
+	pthread_mutex_unlock(&to_process(e)->attach_lock);
 	return err;
 }
 
@@ -128,26 +139,26 @@ int shca_mcast_detach(struct ibv_qp *ib, const union ibv_gid *gid)
 
 	if (err)
 		return err;
-	e = qp->engine;
-	pthread_mutex_lock(&e->attach_lock);
+	e = qp->sched.engine;
+	pthread_mutex_lock(&to_process(e)->attach_lock);
 	p = group_find(e, to_ctx(ib->context)->dev, gid, &ngroups);
 	g = *p;
 	for (i = 0; g && i < g->n; i++)
 		if (g->qp[i] == qp)
 			break;
 	if (!g || i == g->n) {
-		pthread_mutex_unlock(&e->attach_lock);
+		pthread_mutex_unlock(&to_process(e)->attach_lock);
 		return -EINVAL;
 	}
-	pthread_mutex_lock(&e->mcast_lock);
+	pthread_mutex_lock(&to_process(e)->mcast_lock);
 	g->qp[i] = g->qp[--g->n];
 	qp->mcast--;
 	if (!g->n)
 		*p = g->next;
-	pthread_mutex_unlock(&e->mcast_lock);
+	pthread_mutex_unlock(&to_process(e)->mcast_lock);
 	if (!g->n)
 		group_leave(e, g);
-	pthread_mutex_unlock(&e->attach_lock);
+	pthread_mutex_unlock(&to_process(e)->attach_lock);
 	return 0;
 }
 
@@ -157,8 +168,8 @@ bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 	bool joined = false;
 	size_t i;
 
-	pthread_mutex_lock(&e->mcast_lock);
-	for (g = e->mcast; g; g = g->next) {
+	pthread_mutex_lock(&to_process(e)->mcast_lock);
+	for (g = to_process(e)->mcast; g; g = g->next) {
 		if (memcmp(&g->gid, &pkt->dgid, sizeof(g->gid)))
 			continue;
 		joined = true;
@@ -166,14 +177,14 @@ bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 			struct shca_qp *qp = g->qp[i];
 
 			if (shca_qp_trylock(qp)) {
-				if (!qp->dead)
+				if (!qp->sched.dead)
 					roce_rx(roce_qp(qp->core), pkt, now);
 				shca_qp_unlock(qp);
-			} else if (shca_qp_defer(qp, pkt)) {
+			} else if (engine_qp_defer(&qp->sched, pkt)) {
 				shca_qp_unlock(qp);
 			}
 		}
 	}
-	pthread_mutex_unlock(&e->mcast_lock);
+	pthread_mutex_unlock(&to_process(e)->mcast_lock);
 	return joined;
 }

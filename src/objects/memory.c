@@ -7,7 +7,7 @@
  * a packet comes for it, and that must be an error of the request, not a fault
  * of ours (host/guard.h).
  */
-#include "engine.h"
+#include "process.h"
 
 #include "base/place.h"
 #include "base/sys.h"
@@ -193,17 +193,17 @@ static int region_publish(const struct shca_mr *from, struct ibv_mr **out)
 	*mr = *from;
 	mr->mr.context = pd->context;
 	entry = region_entry(mr);
-	pthread_mutex_lock(&e->keys_lock);
-	slot = keys_add(&e->keys, &entry);
-	pthread_mutex_unlock(&e->keys_lock);
+	pthread_mutex_lock(&to_process(e)->keys_lock);
+	slot = keys_add(&to_process(e)->keys, &entry);
+	pthread_mutex_unlock(&to_process(e)->keys_lock);
 	if (slot < 0) {
 		free(mr);
 		return slot;
 	}
 	mr->slot = (uint32_t)slot;
 	mr->mr.handle = mr->slot;
-	mr->mr.lkey = atomic_load(&e->keys.entry[slot].lkey);
-	mr->mr.rkey = atomic_load(&e->keys.entry[slot].rkey);
+	mr->mr.lkey = atomic_load(&to_process(e)->keys.entry[slot].lkey);
+	mr->mr.rkey = atomic_load(&to_process(e)->keys.entry[slot].rkey);
 	shca_pd_get(pd);
 	shca_live_add(&mr->live, &mr->mr, SHCA_MR);
 	*out = &mr->mr;
@@ -363,8 +363,8 @@ void shca_key_kill(struct engine *e, uint32_t slot)
 {
 	unsigned round;
 
-	keys_kill(&e->keys, slot);
-	for (round = 0; keys_busy(&e->keys, slot); round++) {
+	keys_kill(&to_process(e)->keys, slot);
+	for (round = 0; keys_busy(&to_process(e)->keys, slot); round++) {
 		if (round >= 1000)
 			sys_sleep(50000);
 		else if (round >= 100)
@@ -407,14 +407,15 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 		return err;
 
 	entry = region_entry(&now);
-	pthread_mutex_lock(&e->keys_lock);
-	if (e->keys.entry[mr->slot].windows) {
+	pthread_mutex_lock(&to_process(e)->keys_lock);
+	if (to_process(e)->keys.entry[mr->slot].windows) {
 		err = -EBUSY;
 	} else {
 		shca_key_kill(e, mr->slot);
-		keys_revive(&e->keys, mr->slot, &entry, ibmr->lkey, ibmr->rkey);
+		keys_revive(&to_process(e)->keys, mr->slot, &entry, ibmr->lkey,
+			    ibmr->rkey);
 	}
-	pthread_mutex_unlock(&e->keys_lock);
+	pthread_mutex_unlock(&to_process(e)->keys_lock);
 	if (err)
 		return err;
 	shca_pd_get(now.mr.pd);
@@ -447,17 +448,17 @@ int shca_mr_dereg(struct ibv_mr *ibmr)
 	if (err)
 		return err;
 	e = to_ctx(ibmr->context)->engine;
-	entry = &e->keys.entry[mr->slot];
-	pthread_mutex_lock(&e->keys_lock);
+	entry = &to_process(e)->keys.entry[mr->slot];
+	pthread_mutex_lock(&to_process(e)->keys_lock);
 	if (atomic_load(&entry->lkey) != ibmr->lkey)
 		err = -ENOENT; /* through another handle of it */
 	else if (entry->windows)
 		err = -EBUSY;
 	if (!err) {
 		shca_key_kill(e, mr->slot);
-		keys_free(&e->keys, mr->slot);
+		keys_free(&to_process(e)->keys, mr->slot);
 	}
-	pthread_mutex_unlock(&e->keys_lock);
+	pthread_mutex_unlock(&to_process(e)->keys_lock);
 	if (!err)
 		region_free(mr);
 	return err;
@@ -482,8 +483,10 @@ int shca_mr_import(struct ibv_pd *pd, uint32_t handle, struct ibv_mr **out)
 	mr = calloc(1, sizeof(*mr));
 	if (!mr)
 		return -ENOMEM;
-	pthread_mutex_lock(&e->keys_lock);
-	entry = handle < e->keys.used ? &e->keys.entry[handle] : NULL;
+	pthread_mutex_lock(&to_process(e)->keys_lock);
+	entry = handle < to_process(e)->keys.used
+			? &to_process(e)->keys.entry[handle]
+			: NULL;
 	if (!entry || (entry->kind != KEY_MR && entry->kind != KEY_NULL))
 		err = -ENOENT;
 	else if (entry->pd != to_pd(pd)->num)
@@ -499,7 +502,7 @@ int shca_mr_import(struct ibv_pd *pd, uint32_t handle, struct ibv_mr **out)
 		mr->imported = true;
 		shca_pd_get(pd);
 	}
-	pthread_mutex_unlock(&e->keys_lock);
+	pthread_mutex_unlock(&to_process(e)->keys_lock);
 	if (err) {
 		free(mr);
 		return err;
@@ -523,7 +526,8 @@ static int advise_one(struct engine *e, uint32_t pd,
 {
 	const bool write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
 	uint32_t hint = 0;
-	struct key_entry *entry = keys_get_local(&e->keys, sge->lkey, &hint);
+	struct key_entry *entry =
+		keys_get_local(&to_process(e)->keys, sge->lkey, &hint);
 	int err = 0;
 	void *p;
 

@@ -10,7 +10,7 @@
  * says whether it is a window, KEY_DYING whether it is bound; both change under
  * keys_lock only.
  */
-#include "engine.h"
+#include "process.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -34,8 +34,8 @@ static void window_unbind(struct engine *e, struct key_entry *w)
 {
 	if (!is_bound(w))
 		return;
-	shca_key_kill(e, (uint32_t)(w - e->keys.entry));
-	e->keys.entry[w->parent].windows--;
+	shca_key_kill(e, (uint32_t)(w - to_process(e)->keys.entry));
+	to_process(e)->keys.entry[w->parent].windows--;
 }
 
 int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **out)
@@ -56,18 +56,18 @@ int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **out)
 		entry.kind = KEY_MW2;
 	else
 		return -EINVAL;
-	err = engine_count(e, SHCA_MW);
+	err = shca_count(e, SHCA_MW);
 	if (err)
 		return err;
 	shca = calloc(1, sizeof(*shca));
-	pthread_mutex_lock(&e->keys_lock);
-	slot = shca ? keys_add(&e->keys, &entry) : -ENOMEM;
+	pthread_mutex_lock(&to_process(e)->keys_lock);
+	slot = shca ? keys_add(&to_process(e)->keys, &entry) : -ENOMEM;
 	if (slot >= 0)
 		shca_key_kill(e, (uint32_t)slot);
-	pthread_mutex_unlock(&e->keys_lock);
+	pthread_mutex_unlock(&to_process(e)->keys_lock);
 	if (slot < 0) {
 		free(shca);
-		engine_uncount(e, SHCA_MW);
+		shca_uncount(e, SHCA_MW);
 		return slot;
 	}
 	mw = &shca->mw;
@@ -75,7 +75,7 @@ int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **out)
 	mw->pd = pd;
 	mw->type = type;
 	mw->handle = (uint32_t)slot;
-	mw->rkey = atomic_load(&e->keys.entry[slot].rkey);
+	mw->rkey = atomic_load(&to_process(e)->keys.entry[slot].rkey);
 	shca_pd_get(pd);
 	shca_live_add(&shca->live, mw, SHCA_MW);
 	*out = mw;
@@ -91,11 +91,11 @@ int shca_mw_free(struct ibv_mw *mw)
 		return err;
 	shca_live_remove(&to_mw(mw)->live);
 	e = to_ctx(mw->context)->engine;
-	pthread_mutex_lock(&e->keys_lock);
-	window_unbind(e, &e->keys.entry[mw->handle]);
-	keys_free(&e->keys, mw->handle);
-	pthread_mutex_unlock(&e->keys_lock);
-	engine_uncount(e, SHCA_MW);
+	pthread_mutex_lock(&to_process(e)->keys_lock);
+	window_unbind(e, &to_process(e)->keys.entry[mw->handle]);
+	keys_free(&to_process(e)->keys, mw->handle);
+	pthread_mutex_unlock(&to_process(e)->keys_lock);
+	shca_uncount(e, SHCA_MW);
 	shca_pd_put(mw->pd);
 	free(to_mw(mw));
 	return 0;
@@ -171,33 +171,34 @@ static void window_bind(struct engine *e, const struct shca_qp *qp,
 		.pd = w->pd,
 		.qpn = shca_qpn(qp),
 		.kind = w->kind,
-		.parent = (uint32_t)(r - e->keys.entry),
+		.parent = (uint32_t)(r - to_process(e)->keys.entry),
 		.iova = bind->access & IBV_ACCESS_ZERO_BASED ? 0 : bind->addr,
 		.length = bind->length,
 		.addr = r->addr + (bind->addr - r->iova),
 	};
 
 	r->windows++;
-	keys_revive(&e->keys, (uint32_t)(w - e->keys.entry), &entry, 0,
+	keys_revive(&to_process(e)->keys,
+		    (uint32_t)(w - to_process(e)->keys.entry), &entry, 0,
 		    bind->rkey);
 }
 
 int shca_mw_env_bind(struct qp *core, const struct qp_bind *how)
 {
 	struct shca_qp *qp = core->owner;
-	struct engine *e = qp->engine;
+	struct engine *e = qp->sched.engine;
 	struct key_entry *w, *r = NULL;
 	uint32_t slot, hint = 0;
 	int err = -EACCES;
 
-	pthread_mutex_lock(&e->keys_lock);
+	pthread_mutex_lock(&to_process(e)->keys_lock);
 	/* A key leads to its slot for one life of that. */
-	slot = keys_slot(&e->keys, how->rkey);
+	slot = keys_slot(&to_process(e)->keys, how->rkey);
 	if (slot == UINT32_MAX)
 		goto unlock;
-	w = &e->keys.entry[slot];
+	w = &to_process(e)->keys.entry[slot];
 	if (how->lkey)
-		r = keys_get_local(&e->keys, how->lkey, &hint);
+		r = keys_get_local(&to_process(e)->keys, how->lkey, &hint);
 	if (bind_allowed(qp, w, r, how)) {
 		window_unbind(e, w);
 		if (how->length)
@@ -209,28 +210,28 @@ int shca_mw_env_bind(struct qp *core, const struct qp_bind *how)
 	if (r)
 		keys_put(r);
 unlock:
-	pthread_mutex_unlock(&e->keys_lock);
+	pthread_mutex_unlock(&to_process(e)->keys_lock);
 	return err;
 }
 
 int shca_mw_env_invalidate(struct qp *core, uint32_t rkey)
 {
 	struct shca_qp *qp = core->owner;
-	struct engine *e = qp->engine;
-	uint32_t slot = keys_slot(&e->keys, rkey);
+	struct engine *e = qp->sched.engine;
+	uint32_t slot = keys_slot(&to_process(e)->keys, rkey);
 	struct key_entry *w;
 	int err = -EACCES;
 
 	if (slot == UINT32_MAX)
 		return err;
-	w = &e->keys.entry[slot];
-	pthread_mutex_lock(&e->keys_lock);
+	w = &to_process(e)->keys.entry[slot];
+	pthread_mutex_lock(&to_process(e)->keys_lock);
 	if (w->kind == KEY_MW2 && is_bound(w) &&
 	    atomic_load(&w->rkey) == rkey && w->qpn == shca_qpn(qp)) {
 		window_unbind(e, w);
 		err = 0;
 	}
-	pthread_mutex_unlock(&e->keys_lock);
+	pthread_mutex_unlock(&to_process(e)->keys_lock);
 	return err;
 }
 
@@ -238,17 +239,17 @@ int shca_mw_env_invalidate(struct qp *core, uint32_t rkey)
  * again, and by whom? */
 void shca_mw_qp_gone(struct shca_qp *qp)
 {
-	struct engine *e = qp->engine;
+	struct engine *e = qp->sched.engine;
 	uint32_t i;
 
 	if (!atomic_load(&qp->windows))
 		return;
-	pthread_mutex_lock(&e->keys_lock);
-	for (i = 0; i < e->keys.used; i++) {
-		struct key_entry *w = &e->keys.entry[i];
+	pthread_mutex_lock(&to_process(e)->keys_lock);
+	for (i = 0; i < to_process(e)->keys.used; i++) {
+		struct key_entry *w = &to_process(e)->keys.entry[i];
 
 		if (w->kind == KEY_MW2 && w->qpn == shca_qpn(qp))
 			window_unbind(e, w);
 	}
-	pthread_mutex_unlock(&e->keys_lock);
+	pthread_mutex_unlock(&to_process(e)->keys_lock);
 }

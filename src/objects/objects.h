@@ -13,6 +13,7 @@
 #ifndef SOFTHCA_OBJECTS_OBJECTS_H
 #define SOFTHCA_OBJECTS_OBJECTS_H
 
+#include "engine/engine.h"
 #include "host/netdev.h"
 #include "qp/keys.h"
 #include "qp/ops.h"
@@ -269,7 +270,7 @@ int shca_file_import(int fd, struct shca_file **file,
 void shca_file_put(struct shca_file *file);
 /* Contexts of the same file share objects, within this process all kinds. */
 bool shca_file_same(const struct shca_file *a, const struct shca_file *b);
-bool shca_file_is_ours(const struct shca_file *file, const struct engine *e);
+bool shca_file_is_ours(const struct shca_file *file, struct engine *e);
 
 struct shca_dm {
 	struct ibv_dm dm;
@@ -505,7 +506,6 @@ int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
 
 /* qp.c: queue pairs; wr.c: the work request builders of ibv_qp_ex */
 
-struct shca_packet;
 struct roce_timewait;
 struct shca_wr; /* a work request being built */
 
@@ -515,8 +515,7 @@ struct shca_qp {
 	void *later[8];
 	struct shca_live live;
 
-	struct engine *engine;
-	_Atomic unsigned refs; /* whoever may lock it; lock.c */
+	struct engine_qp sched;
 	uint32_t async_reported; /* the context's async_lock */
 
 	pthread_mutex_t modify_lock; /* one transition at a time; before lock */
@@ -525,19 +524,8 @@ struct shca_qp {
 	uint32_t bound_if;
 	struct ibv_ah_attr av, alt_av;
 
-	pthread_mutex_t lock; /* of core and dead; see shca_qp_unlock() */
-	_Atomic unsigned waiters; /* for lock: nobody takes it before them */
 	const struct qp_ops *ops; /* of the transport */
-	struct qp *core;
-	bool dead;
-
-	/* For whoever holds the lock, from those who did not wait for it. */
-	_Atomic bool pending;
-	_Atomic(struct shca_packet *) backlog; /* newest first */
-	_Atomic unsigned nbacklog;
-
-	_Atomic uint64_t timer_due; /* when its entry in the heap is due */
-	size_t timer_pos; /* of that entry + 1; the timers' lock */
+	struct qp *core; /* under sched.lock; NULL: sched.dead */
 
 	unsigned mcast; /* groups attached to; the engine's mcast_lock, */
 	bool closing; /* and so this: it is being destroyed */
@@ -556,6 +544,11 @@ struct shca_qp {
 static inline struct shca_qp *to_qp(struct ibv_qp *qp)
 {
 	return container_of(qp, struct shca_qp, ex.qp_base);
+}
+
+static inline struct shca_qp *sched_qp(struct engine_qp *qp)
+{
+	return container_of(qp, struct shca_qp, sched);
 }
 
 static inline uint32_t shca_qpn(const struct shca_qp *qp)
@@ -585,34 +578,36 @@ int shca_mcast_detach(struct ibv_qp *qp, const union ibv_gid *gid);
 int shca_wr_setup(struct shca_qp *qp, uint64_t send_ops);
 void shca_wr_free(struct shca_qp *qp);
 
-/* For the engine, with a reference on the QP. */
-void shca_qp_get(struct shca_qp *qp);
-void shca_qp_put(struct shca_qp *qp);
+/* sched.c: a new QP as the engine sees it. */
+void shca_qp_init(struct shca_qp *qp, struct engine *e);
 
-/*
- * Threads that make progress do not wait for the lock of a QP: its holder may
- * be a program's thread that was preempted, perhaps by this one. They leave
- * what there is to do behind, and the holder does it when he unlocks. So
- * shca_qp_trylock() returning false is as good as having been there. Nor do
- * they take it while somebody waits for it.
- */
-bool shca_qp_trylock(struct shca_qp *qp);
-/* Somebody waits: whoever holds the lock over several packets or batches lets
- * go of it between two, and then finds that shca_qp_trylock() fails. */
-static inline bool shca_qp_wanted(const struct shca_qp *qp)
+/* engine/qp.h */
+
+static inline void shca_qp_get(struct shca_qp *qp)
 {
-	return atomic_load_explicit(&qp->waiters, memory_order_relaxed);
+	engine_qp_get(&qp->sched);
 }
-/* Waits. What was left behind comes first, so that a QP that is about to leave
- * its state has taken all that was received before. */
-void shca_qp_lock(struct shca_qp *qp);
-void shca_qp_unlock(struct shca_qp *qp);
-/*
- * Leaves a packet behind for the holder of the lock. True: the lock was free
- * after all, or many packets lie there already and it was waited for; it is
- * taken then, and so is the packet.
- */
-bool shca_qp_defer(struct shca_qp *qp, const struct roce_rx *pkt);
+
+static inline void shca_qp_put(struct shca_qp *qp)
+{
+	engine_qp_put(&qp->sched);
+}
+
+static inline void shca_qp_lock(struct shca_qp *qp)
+{
+	engine_qp_lock(&qp->sched);
+}
+
+static inline bool shca_qp_trylock(struct shca_qp *qp)
+{
+	return engine_qp_trylock(&qp->sched);
+}
+
+static inline void shca_qp_unlock(struct shca_qp *qp)
+{
+	engine_qp_unlock(&qp->sched);
+}
+
 /* A packet for it; lock held, not dead. */
 void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
 /* Sends what the QP has to send and sets its timer; lock held. */

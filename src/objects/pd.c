@@ -8,7 +8,7 @@
  * A parent domain may bring a program's own allocator for the memory of queues.
  * Such memory begins with a note of who gave it, so that it finds its way back.
  */
-#include "engine.h"
+#include "process.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -45,12 +45,12 @@ static int pd_create(struct ibv_context *ibctx, struct shca_pd **out)
 
 	if (engine_dead(e))
 		return -EIO;
-	err = engine_count(e, SHCA_PD);
+	err = shca_count(e, SHCA_PD);
 	if (err)
 		return err;
 	pd = calloc(1, sizeof(*pd));
 	if (!pd) {
-		engine_uncount(e, SHCA_PD);
+		shca_uncount(e, SHCA_PD);
 		return -ENOMEM;
 	}
 	pd->pd.context = ibctx;
@@ -64,12 +64,12 @@ static void list_remove(struct engine *e, struct shca_pd *pd)
 {
 	struct shca_pd **p;
 
-	pthread_mutex_lock(&e->keys_lock);
-	for (p = &e->pds; *p && *p != pd; p = &(*p)->next)
+	pthread_mutex_lock(&to_process(e)->keys_lock);
+	for (p = &to_process(e)->pds; *p && *p != pd; p = &(*p)->next)
 		;
 	if (*p)
 		*p = pd->next;
-	pthread_mutex_unlock(&e->keys_lock);
+	pthread_mutex_unlock(&to_process(e)->keys_lock);
 }
 
 int shca_pd_alloc(struct ibv_context *ibctx, struct ibv_pd **out)
@@ -80,12 +80,12 @@ int shca_pd_alloc(struct ibv_context *ibctx, struct ibv_pd **out)
 
 	if (err)
 		return err;
-	pd->num = atomic_fetch_add(&e->next_pd, 1) + 1;
+	pd->num = atomic_fetch_add(&to_process(e)->next_pd, 1) + 1;
 	pd->pd.handle = pd->num;
-	pthread_mutex_lock(&e->keys_lock);
-	pd->next = e->pds;
-	e->pds = pd;
-	pthread_mutex_unlock(&e->keys_lock);
+	pthread_mutex_lock(&to_process(e)->keys_lock);
+	pd->next = to_process(e)->pds;
+	to_process(e)->pds = pd;
+	pthread_mutex_unlock(&to_process(e)->keys_lock);
 	shca_live_add(&pd->live, &pd->pd, SHCA_PD);
 	*out = &pd->pd;
 	return 0;
@@ -102,7 +102,7 @@ static void pd_release(struct shca_pd *pd)
 		shca_pd_put(&pd->of->pd);
 	if (pd->td)
 		atomic_fetch_sub(&pd->td->users, 1);
-	engine_uncount(ctx->engine, SHCA_PD);
+	shca_uncount(ctx->engine, SHCA_PD);
 	atomic_fetch_sub(&ctx->users, 1);
 }
 
@@ -140,12 +140,12 @@ int shca_pd_import(struct ibv_context *ibctx, uint32_t handle,
 	/* It stands on its own: either handle may go before the other. */
 	pd->num = pd->pd.handle = handle;
 	shca_live_add(&pd->live, &pd->pd, SHCA_PD);
-	pthread_mutex_lock(&e->keys_lock);
-	for (of = e->pds; of; of = of->next)
+	pthread_mutex_lock(&to_process(e)->keys_lock);
+	for (of = to_process(e)->pds; of; of = of->next)
 		if (of->num == handle &&
 		    shca_file_same(to_ctx(of->pd.context)->file, ctx->file))
 			break;
-	pthread_mutex_unlock(&e->keys_lock);
+	pthread_mutex_unlock(&to_process(e)->keys_lock);
 	if (!of) {
 		shca_pd_free(&pd->pd);
 		return -ENOENT;

@@ -2,7 +2,7 @@
  * qp.c - queue pairs
  *
  * A QP of a transport (qp/ops.h), with what that leaves to others: a lock
- * (lock.c), the objects it stands on, and the addresses it listens on.
+ * (engine/qp.h), the objects it stands on, and the addresses it listens on.
  */
 #include "gsi.h"
 #include "loan.h"
@@ -107,7 +107,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 		   struct ibv_qp **out)
 {
 	struct engine *e = to_ctx(ibctx)->engine;
-	struct qp_init init = { .env = &e->env.base };
+	struct qp_init init = { .env = &to_process(e)->env.base };
 	struct shca_qp *qp;
 	struct ibv_qp *ib;
 	int err;
@@ -118,7 +118,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	if (!err)
 		err = parts_check(attr);
 	if (!err)
-		err = engine_count(e, SHCA_QP);
+		err = shca_count(e, SHCA_QP);
 	if (err)
 		return err;
 	qp = calloc(1, sizeof(*qp));
@@ -126,14 +126,10 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 		err = -ENOMEM;
 		goto err_count;
 	}
-	qp->engine = e;
+	shca_qp_init(qp, e);
 	qp->ops = &shca_roce_ops;
-	atomic_store(&qp->refs, 1);
-	atomic_store(&qp->timer_due, UINT64_MAX);
 	pthread_mutex_init(&qp->modify_lock, NULL);
-	pthread_mutex_init(&qp->lock, NULL);
 	pthread_mutex_init(&qp->wr_lock, NULL);
-	qp->dead = true; /* until it has a core */
 	ib = &qp->ex.qp_base;
 	ib->context = ibctx;
 	ib->qp_context = attr->qp_context;
@@ -162,9 +158,10 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 		if (err)
 			goto err_free;
 	}
-	err = engine_qpn_alloc(e, qp);
+	err = engine_qpn_alloc(e, &qp->sched);
 	if (err)
 		goto err_free;
+	ib->qp_num = qp->sched.num;
 	init.owner = qp;
 	init.qpn = ib->qp_num;
 	init.pd = ib->pd ? to_pd(ib->pd)->num : 0;
@@ -179,7 +176,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	shca_qp_lock(qp);
 	err = qp->ops->create(&qp->core, &init);
 	if (!err)
-		qp->dead = false;
+		qp->sched.dead = false;
 	shca_qp_unlock(qp);
 	if (err)
 		goto err_qpn;
@@ -193,11 +190,11 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	return 0;
 
 err_qpn:
-	engine_qpn_free(e, qp);
+	engine_qpn_free(e, &qp->sched);
 err_free:
 	shca_qp_put(qp);
 err_count:
-	engine_uncount(e, SHCA_QP);
+	shca_uncount(e, SHCA_QP);
 	return err;
 }
 
@@ -210,7 +207,7 @@ static int acks_check(const struct shca_qp *qp, const struct roce_path *path)
 	enum ibv_qp_type type = qp->ex.qp_base.qp_type;
 
 	if (type == IBV_QPT_UC ||
-	    !udp_taken(qp->engine->udp, &path->sgid, path->sgid_scope) ||
+	    !udp_taken(qp->sched.engine->udp, &path->sgid, path->sgid_scope) ||
 	    netdev_is_local_on(&path->dgid, path->sgid_scope))
 		return 0;
 	return -EADDRINUSE;
@@ -223,9 +220,9 @@ static void address_release(struct shca_qp *qp)
 	if (!qp->bound)
 		return;
 	if (ib->qp_type == IBV_QPT_UD)
-		shca_device_unbind(to_ctx(ib->context)->dev, qp->engine);
+		shca_device_unbind(to_ctx(ib->context)->dev, qp->sched.engine);
 	else
-		udp_unbind(qp->engine->udp, &qp->bound_gid, qp->bound_if);
+		udp_unbind(qp->sched.engine->udp, &qp->bound_gid, qp->bound_if);
 	qp->bound = false;
 }
 
@@ -284,30 +281,32 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 		return err;
 
 	pthread_mutex_lock(&qp->modify_lock);
-	if (qp->dead) { /* meanwhile */
+	if (qp->sched.dead) { /* meanwhile */
 		err = -EINVAL;
 		goto out;
 	}
 	reset = (mask & IBV_QP_STATE) && attr->qp_state == IBV_QPS_RESET;
 	if (!reset) {
-		err = engine_start(qp->engine);
+		err = engine_start(qp->sched.engine);
 		if (err)
 			goto out;
 	}
 	if (ib->qp_type == IBV_QPT_UD) {
 		ud_bind = !qp->bound && !reset;
 		if (ud_bind)
-			err = shca_device_bind(ctx->dev, qp->engine);
+			err = shca_device_bind(ctx->dev, qp->sched.engine);
 	} else if (mask & IBV_QP_AV) {
 		rebind = !qp->bound || qp->bound_if != via.ifindex ||
 			 memcmp(&qp->bound_gid, &via.gid, sizeof(via.gid));
 		if (rebind)
-			err = engine_bind(qp->engine, &via.gid, via.ifindex);
+			err = engine_bind(qp->sched.engine, &via.gid,
+					  via.ifindex);
 		if (err)
 			goto out;
 		err = acks_check(qp, &path);
 		if (err && rebind)
-			udp_unbind(qp->engine->udp, &via.gid, via.ifindex);
+			udp_unbind(qp->sched.engine->udp, &via.gid,
+				   via.ifindex);
 	}
 	if (err)
 		goto out;
@@ -330,9 +329,10 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 
 	if (err) {
 		if (ud_bind)
-			shca_device_unbind(ctx->dev, qp->engine);
+			shca_device_unbind(ctx->dev, qp->sched.engine);
 		if (rebind)
-			udp_unbind(qp->engine->udp, &via.gid, via.ifindex);
+			udp_unbind(qp->sched.engine->udp, &via.gid,
+				   via.ifindex);
 		goto out;
 	}
 	if (mask & IBV_QP_STATE)
@@ -401,23 +401,23 @@ bool shca_qp_unpolled(struct ibv_qp *ib)
 /* Takes a QP out of everything that moves. */
 static void qp_kill(struct shca_qp *qp)
 {
-	struct engine *e = qp->engine;
+	struct engine *e = qp->sched.engine;
 	struct roce_timewait w;
 	bool left;
 
-	engine_qpn_free(e, qp);
+	engine_qpn_free(e, &qp->sched);
 	/* Whoever modifies it has done so, or finds it dead. */
 	pthread_mutex_lock(&qp->modify_lock);
 	shca_qp_lock(qp);
 	/* The peer waits for ACKs we owe. */
 	qp->ops->flush(qp->core, clock_ns(), true);
 	left = shca_qp_leaves(qp, &w);
-	qp->dead = true;
+	qp->sched.dead = true;
 	shca_loan_forget(qp);
 	qp->ops->destroy(qp->core);
 	qp->core = NULL;
 	shca_qp_unlock(qp);
-	engine_timer_drop(e, qp);
+	engine_timer_drop(e, &qp->sched);
 	if (left)
 		shca_timewait_add(qp, &w);
 	address_release(qp);
@@ -431,7 +431,7 @@ static void qp_free(struct shca_qp *qp)
 	release(&qp->ex.qp_base);
 	if (qp->xrc)
 		shca_xrc_qp_gone(qp);
-	engine_uncount(qp->engine, SHCA_QP);
+	shca_uncount(qp->sched.engine, SHCA_QP);
 	shca_wr_free(qp);
 	shca_qp_put(qp);
 }
@@ -469,11 +469,11 @@ int shca_qp_destroy(struct ibv_qp *ib)
 	if (err)
 		return err;
 	ctx = to_ctx(ib->context);
-	e = qp->engine;
-	pthread_mutex_lock(&e->mcast_lock);
+	e = qp->sched.engine;
+	pthread_mutex_lock(&to_process(e)->mcast_lock);
 	attached = qp->mcast;
 	qp->closing = !attached;
-	pthread_mutex_unlock(&e->mcast_lock);
+	pthread_mutex_unlock(&to_process(e)->mcast_lock);
 	if (attached)
 		return -EBUSY;
 	if (atomic_load(&qp->cm_owner))
@@ -496,7 +496,7 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 	uint64_t now;
 	int err;
 
-	if (engine_dead(qp->engine)) {
+	if (engine_dead(qp->sched.engine)) {
 		*bad = wr;
 		return -EIO;
 	}
@@ -508,7 +508,7 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 	shca_qp_lock(qp);
 	err = qp->ops->post_send(qp->core, wr, bad, whole, now);
 	shca_qp_unlock(qp);
-	presence_note(&qp->engine->presence, now, clock_ns());
+	presence_note(&qp->sched.engine->presence, now, clock_ns());
 	return err;
 }
 
@@ -531,7 +531,7 @@ int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
 	struct shca_qp *qp = to_qp(ib);
 	int err;
 
-	if (engine_dead(qp->engine)) {
+	if (engine_dead(qp->sched.engine)) {
 		*bad = wr;
 		return -EIO;
 	}

@@ -4,7 +4,6 @@
  * The protocol core (roce/qp.h) makes batches of packets and the link takes
  * what it has room for; flush() is the loop between them.
  */
-#include "engine.h"
 #include "loan.h"
 
 #include <errno.h>
@@ -54,24 +53,25 @@ static void flush(struct qp *core, uint64_t now, bool all)
 	for (round = 0; roce_tx_ready(r); round++) {
 		if (round)
 			now = clock_ns();
-		if (round && !all && shca_qp_wanted(qp)) {
+		if (round && !all && engine_qp_wanted(&qp->sched)) {
 			/* It goes on with this when it has the lock. */
-			atomic_store(&qp->pending, true);
+			engine_qp_later(&qp->sched);
 			return;
 		}
 		if (round == FLUSH_ROUNDS) {
 			/* More than fits now; go on at the next progress. */
-			engine_timer_set(qp->engine, qp, now);
+			engine_timer_set(qp->sched.engine, &qp->sched, now);
 			return;
 		}
 		roce_tx(r, &b, now);
 		n = b.n;
 		err = 0;
-		sent = n ? udp_send(qp->engine->udp, &b, &err) : 0;
+		sent = n ? engine_send(qp->sched.engine, &b, &err) : 0;
 		if (err == EFAULT && sent < n && !roce_tx_doubt(r))
 			sent++;
 		roce_tx_done(r, &b, sent, now);
-		if (err && err != EFAULT && qp->engine->env.base.explain)
+		if (err && err != EFAULT &&
+		    to_process(qp->sched.engine)->env.base.explain)
 			engine_explain(core, "cannot send a packet: %s",
 				       strerror(err));
 		if (!n || sent < n)
@@ -80,7 +80,8 @@ static void flush(struct qp *core, uint64_t now, bool all)
 	due = roce_deadline(r);
 	if (due != UINT64_MAX)
 		/* Even a deadline that has passed waits for a next time. */
-		engine_timer_set(qp->engine, qp, due > now ? due : now + 1);
+		engine_timer_set(qp->sched.engine, &qp->sched,
+				 due > now ? due : now + 1);
 }
 
 static int post_send(struct qp *core, struct ibv_send_wr *wr,

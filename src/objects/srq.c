@@ -1,7 +1,7 @@
 /*
  * srq.c - shared receive queues
  */
-#include "engine.h"
+#include "process.h"
 #include "xrc.h"
 
 #include <errno.h>
@@ -47,7 +47,7 @@ int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **out)
 	if (err)
 		return err;
 	e = to_ctx(pd->context)->engine;
-	err = engine_count(e, SHCA_SRQ);
+	err = shca_count(e, SHCA_SRQ);
 	if (err)
 		return err;
 	mem = shca_pd_mem(pd);
@@ -57,7 +57,7 @@ int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **out)
 		  : -ENOMEM;
 	if (err) {
 		free(srq);
-		engine_uncount(e, SHCA_SRQ);
+		shca_uncount(e, SHCA_SRQ);
 		return err;
 	}
 	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE &&
@@ -86,7 +86,7 @@ int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **out)
 err_free:
 	qp_rq_fini(&srq->rq);
 	free(srq);
-	engine_uncount(e, SHCA_SRQ);
+	shca_uncount(e, SHCA_SRQ);
 	return err;
 }
 
@@ -149,7 +149,7 @@ int shca_srq_destroy(struct ibv_srq *ibsrq)
 	}
 	shca_async_drop(ctx, ibsrq, SHCA_SRQ);
 	qp_rq_fini(&srq->rq);
-	engine_uncount(ctx->engine, SHCA_SRQ);
+	shca_uncount(ctx->engine, SHCA_SRQ);
 	shca_pd_put(ibsrq->pd);
 	free(srq);
 	return 0;

@@ -17,7 +17,7 @@
  *
  * Between processes of one host nothing is lost unless the user wants it.
  */
-#include "engine.h"
+#include "process.h"
 #include "xrc.h"
 
 #include "base/bytes.h"
@@ -49,27 +49,29 @@ static void release(struct engine *e, const struct shca_timewait *t)
 
 void shca_timewait_add(struct shca_qp *qp, const struct roce_timewait *w)
 {
-	struct engine *e = qp->engine;
+	struct engine *e = qp->sched.engine;
 	struct shca_timewait *t, old = { .until = 0 };
 	uint64_t until = clock_ns() + LIFE_NS;
 
 	if (!qp->bound)
 		return;
-	pthread_mutex_lock(&e->timewait_lock);
-	if (!e->timewait)
-		e->timewait = calloc(TIMEWAITS, sizeof(*e->timewait));
-	if (e->timewait) {
-		t = &e->timewait[w->qpn % TIMEWAITS];
+	pthread_mutex_lock(&to_process(e)->timewait_lock);
+	if (!to_process(e)->timewait)
+		to_process(e)->timewait =
+			calloc(TIMEWAITS, sizeof(*to_process(e)->timewait));
+	if (to_process(e)->timewait) {
+		t = &to_process(e)->timewait[w->qpn % TIMEWAITS];
 		old = *t;
 		*t = (struct shca_timewait){ .w = *w,
 					     .until = until,
 					     .gid = qp->bound_gid,
 					     .ifindex = qp->bound_if };
 		qp->bound = false;
-		if (until < atomic_load(&e->timewait_due))
-			engine_due(e, &e->timewait_due, until);
+		if (until < atomic_load(&to_process(e)->timewait_alarm.due))
+			engine_alarm_set(e, &to_process(e)->timewait_alarm,
+					 until);
 	}
-	pthread_mutex_unlock(&e->timewait_lock);
+	pthread_mutex_unlock(&to_process(e)->timewait_lock);
 	release(e, &old);
 }
 
@@ -80,16 +82,18 @@ bool shca_timewait_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 	bool ours = false;
 	int err = 0;
 
-	if (atomic_load(&e->timewait_due) == UINT64_MAX)
+	if (atomic_load(&to_process(e)->timewait_alarm.due) == UINT64_MAX)
 		return false;
-	pthread_mutex_lock(&e->timewait_lock);
-	t = e->timewait ? &e->timewait[pkt->h.dest_qpn % TIMEWAITS] : NULL;
+	pthread_mutex_lock(&to_process(e)->timewait_lock);
+	t = to_process(e)->timewait
+		    ? &to_process(e)->timewait[pkt->h.dest_qpn % TIMEWAITS]
+		    : NULL;
 	if (t && t->until && roce_timewait_rx(&t->w, pkt, &b, now)) {
 		ours = true;
 		if (b.n)
-			udp_send(e->udp, &b, &err); /* or they ask again */
+			engine_send(e, &b, &err); /* or they ask again */
 	}
-	pthread_mutex_unlock(&e->timewait_lock);
+	pthread_mutex_unlock(&to_process(e)->timewait_lock);
 	return ours;
 }
 
@@ -99,9 +103,9 @@ static struct shca_timewait take(struct engine *e, uint64_t now)
 	struct shca_timewait old = { .until = 0 };
 	uint64_t due = UINT64_MAX;
 
-	pthread_mutex_lock(&e->timewait_lock);
-	for (uint32_t i = 0; e->timewait && i < TIMEWAITS; i++) {
-		struct shca_timewait *t = &e->timewait[i];
+	pthread_mutex_lock(&to_process(e)->timewait_lock);
+	for (uint32_t i = 0; to_process(e)->timewait && i < TIMEWAITS; i++) {
+		struct shca_timewait *t = &to_process(e)->timewait[i];
 
 		if (!old.until && t->until && t->until <= now) {
 			old = *t;
@@ -110,8 +114,8 @@ static struct shca_timewait take(struct engine *e, uint64_t now)
 			due = t->until;
 		}
 	}
-	atomic_store(&e->timewait_due, due);
-	pthread_mutex_unlock(&e->timewait_lock);
+	engine_alarm_set(e, &to_process(e)->timewait_alarm, due);
+	pthread_mutex_unlock(&to_process(e)->timewait_lock);
 	return old;
 }
 
@@ -126,7 +130,7 @@ void shca_timewait_expire(struct engine *e, uint64_t now)
 void shca_timewait_fini(struct engine *e)
 {
 	shca_timewait_expire(e, UINT64_MAX);
-	free(e->timewait);
+	free(to_process(e)->timewait);
 }
 
 /* The end */
@@ -151,48 +155,28 @@ static void count(struct census *c, const struct roce_timewait *w)
  * thread that holds a lock, for good if a signal's handler called it; so none
  * is waited for, nor is anything sent from here: our thread does.
  */
-static void count_living(struct engine *e, struct census *c)
+static void count_living(struct engine_qp *sched, void *census)
 {
+	struct shca_qp *qp = sched_qp(sched);
+	struct census *c = census;
 	struct roce_timewait w;
 
-	if (pthread_mutex_trylock(&e->qpn_lock)) {
-		c->busy = true;
+	if (!shca_qp_leaves(qp, &w))
 		return;
-	}
-	for (uint32_t i = 0; i < e->nowned; i++) {
-		struct qpn_chunk *chunk = atomic_load(&e->chunk[e->owned[i]]);
-
-		for (uint32_t k = 0; chunk->used && k < REGISTRY_CHUNK; k++) {
-			struct shca_qp *qp = atomic_load(&chunk->qp[k]);
-
-			if (!qp)
-				continue;
-			if (pthread_mutex_trylock(&qp->lock)) {
-				c->busy = true;
-				continue;
-			}
-			if (!qp->dead && !shca_xrc_is_lent(qp) &&
-			    roce_timewait_init(&w, roce_qp(qp->core))) {
-				count(c, &w);
-				c->busy |= roce_tx_ready(roce_qp(qp->core));
-			}
-			/* What was left to us meanwhile can wait or be lost. */
-			pthread_mutex_unlock(&qp->lock);
-		}
-	}
-	pthread_mutex_unlock(&e->qpn_lock);
+	count(c, &w);
+	c->busy |= roce_tx_ready(roce_qp(qp->core));
 }
 
 static void count_gone(struct engine *e, struct census *c)
 {
-	if (pthread_mutex_trylock(&e->timewait_lock)) {
+	if (pthread_mutex_trylock(&to_process(e)->timewait_lock)) {
 		c->busy = true;
 		return;
 	}
-	for (uint32_t i = 0; e->timewait && i < TIMEWAITS; i++)
-		if (e->timewait[i].until)
-			count(c, &e->timewait[i].w);
-	pthread_mutex_unlock(&e->timewait_lock);
+	for (uint32_t i = 0; to_process(e)->timewait && i < TIMEWAITS; i++)
+		if (to_process(e)->timewait[i].until)
+			count(c, &to_process(e)->timewait[i].w);
+	pthread_mutex_unlock(&to_process(e)->timewait_lock);
 }
 
 void shca_timewait_linger(struct engine *e, bool exiting)
@@ -212,8 +196,8 @@ void shca_timewait_linger(struct engine *e, bool exiting)
 			again = now;
 		}
 		count_gone(e, &c);
-		if (exiting)
-			count_living(e, &c);
+		if (exiting && !engine_qps_look(e, count_living, &c))
+			c.busy = true;
 		until = min_u64(c.asked_ns, begin) +
 			(c.lossy ? LOSSY_NS : QUIET_NS);
 		if (again)

@@ -4,7 +4,7 @@
  * Requests are collected under a lock of their own and posted in one go by
  * wr_complete(), so a program may do whatever it likes in between.
  */
-#include "engine.h"
+#include "process.h"
 
 #include <errno.h>
 #include <stdlib.h>

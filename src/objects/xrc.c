@@ -62,15 +62,15 @@ static void domain_put(struct engine *e, struct shca_domain *d)
 {
 	struct shca_domain **p;
 
-	pthread_mutex_lock(&e->xrc_lock);
+	pthread_mutex_lock(&to_process(e)->xrc_lock);
 	if (--d->refs) {
-		pthread_mutex_unlock(&e->xrc_lock);
+		pthread_mutex_unlock(&to_process(e)->xrc_lock);
 		return;
 	}
-	for (p = &e->domains; *p != d; p = &(*p)->next)
+	for (p = &to_process(e)->domains; *p != d; p = &(*p)->next)
 		;
 	*p = d->next;
-	pthread_mutex_unlock(&e->xrc_lock);
+	pthread_mutex_unlock(&to_process(e)->xrc_lock);
 	shca_guest_domain_gone(e, d);
 	if (d->fd >= 0)
 		sys_close(d->fd);
@@ -80,9 +80,9 @@ static void domain_put(struct engine *e, struct shca_domain *d)
 
 static void domain_get(struct engine *e, struct shca_domain *d)
 {
-	pthread_mutex_lock(&e->xrc_lock);
+	pthread_mutex_lock(&to_process(e)->xrc_lock);
 	d->refs++;
-	pthread_mutex_unlock(&e->xrc_lock);
+	pthread_mutex_unlock(&to_process(e)->xrc_lock);
 }
 
 /*
@@ -135,9 +135,9 @@ static int domain_open(struct shca_context *ctx, int fd, int oflags,
 
 	if (fd != -1 && fstat(fd, &st))
 		return -errno;
-	pthread_mutex_lock(&e->xrc_lock);
+	pthread_mutex_lock(&to_process(e)->xrc_lock);
 	if (fd != -1)
-		for (d = e->domains; d; d = d->next)
+		for (d = to_process(e)->domains; d; d = d->next)
 			if (d->fd >= 0 && d->dev == ctx->dev &&
 			    d->st_dev == st.st_dev && d->st_ino == st.st_ino)
 				break;
@@ -169,10 +169,10 @@ static int domain_open(struct shca_context *ctx, int fd, int oflags,
 	}
 	pthread_rwlock_init(&d->numbers, NULL);
 	pthread_mutex_init(&d->list, NULL);
-	d->next = e->domains;
-	e->domains = d;
+	d->next = to_process(e)->domains;
+	to_process(e)->domains = d;
 out:
-	pthread_mutex_unlock(&e->xrc_lock);
+	pthread_mutex_unlock(&to_process(e)->xrc_lock);
 	*out = d;
 	return err;
 }
@@ -256,7 +256,7 @@ struct shca_domain *shca_domain_find(struct engine *e,
 	uint8_t its[SHCA_DOMAIN_KEY];
 	struct shca_domain *d;
 
-	for (d = e->domains; d; d = d->next)
+	for (d = to_process(e)->domains; d; d = d->next)
 		if (shca_domain_key(d, its) && !memcmp(its, key, sizeof(its)))
 			break;
 	return d;
@@ -281,8 +281,10 @@ int shca_xrc_srq_add(struct shca_srq *srq, struct ibv_xrcd *ibxrcd)
 		/* At most half of them are taken. */
 		span = (atomic_load(&d->nsrq) / (REGISTRY_CHUNK / 2) + 1) *
 		       REGISTRY_CHUNK;
-		err = engine_number(e, atomic_fetch_add(&e->next_srqn, 1) % span,
-				    &srq->num);
+		err = engine_number(
+			e,
+			atomic_fetch_add(&to_process(e)->next_srqn, 1) % span,
+			&srq->num);
 		if (err)
 			return err;
 		pthread_rwlock_wrlock(&d->numbers);
@@ -313,7 +315,7 @@ void shca_xrc_srq_remove(struct shca_srq *srq)
 	pthread_mutex_lock(&d->list);
 	for (qp = d->qps; qp; qp = qp->xrc->next) {
 		shca_qp_lock(qp);
-		if (!qp->dead) {
+		if (!qp->sched.dead) {
 			roce_srq_gone(roce_qp(qp->core), srq->num);
 			shca_qp_flush(qp, clock_ns());
 		}
@@ -363,7 +365,7 @@ void shca_xrc_qp_add(struct shca_qp *qp, struct ibv_xrcd *ibxrcd)
 	struct shca_xrcd *xrcd = to_xrcd(ibxrcd);
 	struct shca_domain *d = xrcd->domain;
 
-	domain_get(qp->engine, d);
+	domain_get(qp->sched.engine, d);
 	atomic_fetch_add(&xrcd->users, 1);
 	qp->xrc->xrcd = ibxrcd;
 	qp->xrc->opens = 1;
@@ -406,8 +408,7 @@ int shca_xrc_qp_open(struct ibv_context *ibctx,
 	ib->qp_num = attr->qp_num;
 	pthread_mutex_init(&ib->mutex, NULL);
 	pthread_cond_init(&ib->cond, NULL);
-	qp->engine = e;
-	atomic_store(&qp->refs, 1);
+	shca_qp_init(qp, e);
 
 	d = to_xrcd(attr->xrcd)->domain;
 	pthread_mutex_lock(&d->list);
@@ -463,7 +464,7 @@ bool shca_xrc_qp_close(struct shca_qp *qp)
 
 void shca_xrc_qp_gone(struct shca_qp *real)
 {
-	domain_put(real->engine, real->xrc->domain);
+	domain_put(real->sched.engine, real->xrc->domain);
 }
 
 void shca_xrc_event(struct shca_qp *real, struct ibv_async_event *ev)

@@ -1858,7 +1858,7 @@ static void wait_backlog(struct ibv_qp *locked, struct ibv_cq *other)
 	uint64_t end = now_ns() + 10 * SECOND;
 	struct ibv_wc wc;
 
-	while (!atomic_load(&to_qp(locked)->backlog)) {
+	while (!atomic_load(&to_qp(locked)->sched.backlog)) {
 		assert_true(now_ns() < end);
 		ibv_poll_cq(other, 1, &wc);
 	}
@@ -1880,10 +1880,10 @@ static void ack_left_behind_counts(void **state)
 	post_recv(&b, 2, 0, 64);
 	shca_qp_lock(to_qp(b.qp));
 	assert_int_equal(try_send(&a, &wr, 0, 64), 0);
-	pthread_mutex_lock(&to_qp(a.qp)->lock);
+	pthread_mutex_lock(&to_qp(a.qp)->sched.lock);
 	shca_qp_unlock(to_qp(b.qp));
 	wait_backlog(a.qp, b.cq);
-	pthread_mutex_unlock(&to_qp(a.qp)->lock);
+	pthread_mutex_unlock(&to_qp(a.qp)->sched.lock);
 	assert_int_equal(ibv_modify_qp(a.qp, &err, IBV_QP_STATE), 0);
 	wc = wait_wc(a.cq);
 	expect_wc(&wc, 1, IBV_WC_SUCCESS);
@@ -1901,10 +1901,10 @@ static void request_left_behind_is_acknowledged(void **state)
 	(void)state;
 	pair_init(&a, &b, IBV_QPT_RC);
 	post_recv(&b, 2, 0, 64);
-	pthread_mutex_lock(&to_qp(b.qp)->lock);
+	pthread_mutex_lock(&to_qp(b.qp)->sched.lock);
 	assert_int_equal(try_send(&a, &wr, 0, 64), 0);
 	wait_backlog(b.qp, a.cq);
-	pthread_mutex_unlock(&to_qp(b.qp)->lock);
+	pthread_mutex_unlock(&to_qp(b.qp)->sched.lock);
 	assert_int_equal(ibv_destroy_qp(b.qp), 0);
 	b.qp = NULL;
 	wc = wait_wc(a.cq);

@@ -4,7 +4,7 @@
  * The program has more thread-local storage than the stack of a small thread,
  * as programs with large runtimes do: every thread's stack begins with it.
  */
-#include "objects/engine.h"
+#include "objects/process.h"
 
 #include "pair.h"
 
@@ -286,7 +286,7 @@ static void no_thread(void **state)
 /* Somebody who waits for the lock of a QP, without a thread. */
 static void waits(struct ibv_qp *qp, bool yes)
 {
-	atomic_fetch_add(&to_qp(qp)->waiters, yes ? 1u : -1u);
+	atomic_fetch_add(&to_qp(qp)->sched.waiters, yes ? 1u : -1u);
 }
 
 static uint32_t completions(struct ibv_cq *cq)
@@ -322,16 +322,16 @@ static void waiter_comes_first(void **state)
 	pthread_mutex_lock(&to_cq(b.cq)->lock);
 	assert_int_equal(ibv_post_send(a.qp, wr, &bad), 0);
 	for (uint64_t end = now_ns() + 10 * SECOND;;) {
-		if (pthread_mutex_trylock(&qp->lock))
+		if (pthread_mutex_trylock(&qp->sched.lock))
 			break;
-		pthread_mutex_unlock(&qp->lock);
+		pthread_mutex_unlock(&qp->sched.lock);
 		assert_true(now_ns() < end);
 		sched_yield();
 	}
 	waits(b.qp, true);
 	pthread_mutex_unlock(&to_cq(b.cq)->lock);
 	for (uint64_t end = now_ns() + 10 * SECOND;
-	     atomic_load(&qp->nbacklog) < 7u;) {
+	     atomic_load(&qp->sched.nbacklog) < 7u;) {
 		assert_true(now_ns() < end);
 		assert_true(completions(b.cq) <= 1);
 		sched_yield();
@@ -356,7 +356,7 @@ static void *leaver(void *arg)
 
 	while (!unlocked && now_ns() < end)
 		for (int i = 0; i < 1000; i++)
-			atomic_store(&qp->pending, true);
+			atomic_store(&qp->sched.pending, true);
 	if (shca_qp_trylock(qp))
 		shca_qp_unlock(qp);
 	return unlocked ? NULL : qp;
@@ -381,7 +381,7 @@ static void unlocking_ends(void **state)
 	assert_null(join(thread));
 	/* Somebody has done it all the same. */
 	for (uint64_t end = now_ns() + 10 * SECOND;
-	     atomic_load(&qp->pending);) {
+	     atomic_load(&qp->sched.pending);) {
 		assert_true(now_ns() < end);
 		sched_yield();
 	}
@@ -403,14 +403,15 @@ static void due_timers_need_one(void **state)
 	struct engine *e = to_ctx(ctx)->engine;
 	struct ibv_cq *cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
 	pthread_t thread;
+	uint64_t due;
 
 	(void)state;
 	assert_non_null(cq);
 	pthread_mutex_lock(&e->timer_lock);
-	atomic_store(&e->next_due, 0);
+	due = atomic_exchange(&e->next_due, 0);
 	assert_int_equal(pthread_create(&thread, NULL, poll_once, cq), 0);
 	assert_null(join(thread));
-	atomic_store(&e->next_due, e->ntimers ? e->heap[0].due : UINT64_MAX);
+	atomic_store(&e->next_due, due);
 	pthread_mutex_unlock(&e->timer_lock);
 	assert_int_equal(ibv_destroy_cq(cq), 0);
 }

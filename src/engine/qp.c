@@ -1,5 +1,5 @@
 /*
- * lock.c - the lock of a QP, and what is left behind for its holder
+ * qp.c - the lock of a QP, and what is left behind for its holder
  *
  * Whoever receives packets or runs timers does not wait for a QP's lock. It
  * would do so while it holds the receive side, and the holder of the lock may
@@ -7,14 +7,9 @@
  * spinning programs that was seen to cost a whole scheduler tick. So it leaves
  * its packet, or the fact that it was there, to the holder, who looks when it
  * unlocks. Only when enough was left behind does it wait, so that what comes
- * stays in the socket (shca_qp_defer()).
- *
- * References: the program has one, until ibv_destroy_qp(); a timer that is
- * being run and a packet that is being answered have one each. After destroy
- * they find the QP dead and let go. The receive side needs none to find a QP,
- * because destroy waits for it once (engine_qpn_free()).
+ * stays in the socket (engine_qp_defer()).
  */
-#include "engine.h"
+#include "internal.h"
 
 #include "base/cpu.h"
 #include "base/sys.h"
@@ -35,16 +30,16 @@
 /* Packets left behind for the holder of the lock, before they have to wait. */
 #define BACKLOG_MAX 128
 
-struct shca_packet {
-	struct shca_packet *next;
+struct engine_packet {
+	struct engine_packet *next;
 	struct roce_rx rx;
 	uint8_t grh[40];
 	uint8_t payload[];
 };
 
-static void backlog_free(struct shca_packet *p)
+static void backlog_free(struct engine_packet *p)
 {
-	struct shca_packet *next;
+	struct engine_packet *next;
 
 	for (; p; p = next) {
 		next = p->next;
@@ -53,10 +48,10 @@ static void backlog_free(struct shca_packet *p)
 }
 
 /* All of it, oldest first. */
-static struct shca_packet *backlog_take(struct shca_qp *qp)
+static struct engine_packet *backlog_take(struct engine_qp *qp)
 {
-	struct shca_packet *p = atomic_exchange(&qp->backlog, NULL);
-	struct shca_packet *next, *list = NULL;
+	struct engine_packet *p = atomic_exchange(&qp->backlog, NULL);
+	struct engine_packet *next, *list = NULL;
 
 	for (; p; p = next) {
 		next = p->next;
@@ -68,33 +63,42 @@ static struct shca_packet *backlog_take(struct shca_qp *qp)
 	return list;
 }
 
-void shca_qp_get(struct shca_qp *qp)
+void engine_qp_init(struct engine_qp *qp, struct engine *e,
+		    const struct engine_qp_ops *ops)
+{
+	qp->engine = e;
+	qp->ops = ops;
+	qp->dead = true;
+	atomic_store(&qp->refs, 1);
+	atomic_store(&qp->timer_due, UINT64_MAX);
+	pthread_mutex_init(&qp->lock, NULL);
+}
+
+void engine_qp_get(struct engine_qp *qp)
 {
 	atomic_fetch_add_explicit(&qp->refs, 1, memory_order_relaxed);
 }
 
-void shca_qp_put(struct shca_qp *qp)
+void engine_qp_put(struct engine_qp *qp)
 {
 	if (atomic_fetch_sub_explicit(&qp->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	backlog_free(backlog_take(qp));
-	free(qp->xrc);
-	free(qp);
+	qp->ops->free(qp);
 }
 
 /* Does what others left behind; lock held. */
-static void pending_run(struct shca_qp *qp)
+static void pending_run(struct engine_qp *qp)
 {
-	struct shca_packet *list, *p;
+	struct engine_packet *list, *p;
 	uint64_t now = clock_ns();
 
 	atomic_store(&qp->pending, false);
 	list = backlog_take(qp);
 	if (!qp->dead) {
 		for (p = list; p; p = p->next)
-			shca_qp_rx(qp, &p->rx, now);
-		shca_qp_expire(qp, now);
-		shca_qp_flush(qp, now);
+			qp->ops->rx(qp, &p->rx, now);
+		qp->ops->run(qp, now);
 	}
 	backlog_free(list);
 }
@@ -104,7 +108,7 @@ static void pending_run(struct shca_qp *qp)
  * just unlocked it, not one that has to be woken first. So those who wait are
  * counted, and those who receive stay away while there are any.
  */
-static void wait_turn(struct shca_qp *qp)
+static void wait_turn(struct engine_qp *qp)
 {
 	int i;
 
@@ -120,7 +124,7 @@ static void wait_turn(struct shca_qp *qp)
 	atomic_fetch_sub(&qp->waiters, 1);
 }
 
-void shca_qp_lock(struct shca_qp *qp)
+void engine_qp_lock(struct engine_qp *qp)
 {
 	if (pthread_mutex_trylock(&qp->lock))
 		wait_turn(qp);
@@ -129,14 +133,14 @@ void shca_qp_lock(struct shca_qp *qp)
 		pending_run(qp);
 }
 
-bool shca_qp_trylock(struct shca_qp *qp)
+bool engine_qp_trylock(struct engine_qp *qp)
 {
-	if (shca_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock)) {
+	if (engine_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock)) {
 		/* Either the holder, or who waits, sees this when it has
 		 * unlocked, or it has unlocked by now. */
 		atomic_store(&qp->pending, true);
 		atomic_thread_fence(memory_order_seq_cst);
-		if (shca_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock))
+		if (engine_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock))
 			return false;
 	}
 	if (atomic_load_explicit(&qp->pending, memory_order_relaxed))
@@ -144,7 +148,7 @@ bool shca_qp_trylock(struct shca_qp *qp)
 	return true;
 }
 
-void shca_qp_unlock(struct shca_qp *qp)
+void engine_qp_unlock(struct engine_qp *qp)
 {
 	bool enough;
 	int round;
@@ -153,7 +157,7 @@ void shca_qp_unlock(struct shca_qp *qp)
 	for (round = 0, enough = false; !enough; round++) {
 		atomic_thread_fence(memory_order_seq_cst);
 		if (!atomic_load_explicit(&qp->pending, memory_order_relaxed) ||
-		    shca_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock))
+		    engine_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock))
 			return; /* nothing, or the next holder's */
 		/* Others leave more behind all the time: whoever runs timers
 		 * goes on. */
@@ -171,9 +175,9 @@ void shca_qp_unlock(struct shca_qp *qp)
 	}
 }
 
-bool shca_qp_defer(struct shca_qp *qp, const struct roce_rx *pkt)
+bool engine_qp_defer(struct engine_qp *qp, const struct roce_rx *pkt)
 {
-	struct shca_packet *p;
+	struct engine_packet *p;
 
 	if (atomic_fetch_add(&qp->nbacklog, 1) >= BACKLOG_MAX)
 		goto wait;
@@ -192,17 +196,17 @@ bool shca_qp_defer(struct shca_qp *qp, const struct roce_rx *pkt)
 	while (!atomic_compare_exchange_weak(&qp->backlog, &p->next, p))
 		;
 	atomic_store(&qp->pending, true);
-	return shca_qp_trylock(qp);
+	return engine_qp_trylock(qp);
 
 wait:
 	/* Enough: whoever has the lock has lost its CPU, perhaps, and packets
 	 * that go on coming must wait in the socket, where senders see it. Who
 	 * waits already may be waiting for the CPU that this thread has. */
 	atomic_fetch_sub(&qp->nbacklog, 1);
-	for (int i = 0; i < NAPS && shca_qp_wanted(qp); i++)
+	for (int i = 0; i < NAPS && engine_qp_wanted(qp); i++)
 		sys_sleep(NAP_NS);
-	shca_qp_lock(qp);
+	engine_qp_lock(qp);
 	if (!qp->dead)
-		shca_qp_rx(qp, pkt, clock_ns());
+		qp->ops->rx(qp, pkt, clock_ns());
 	return true;
 }

@@ -1,0 +1,194 @@
+/*
+ * engine.h - who makes progress in a process, and when
+ *
+ * One per process. It takes packets from the links, hands each to the QP that
+ * it is for, runs timers that are due, and lets the QPs send. Two kinds of
+ * threads do that, and both the same (progress.c): programs that poll an empty
+ * CQ, and one thread of ours that sleeps in epoll (thread.c). Which of them
+ * receives: presence.h.
+ *
+ * The engine knows QPs as what it schedules (qp.h), and calls what is above it
+ * by tables of functions. It is a part of what src/objects keeps for the
+ * process (struct shca_process).
+ *
+ * Locks, each before those that follow: a link's receive side, a QP's, those
+ * of src/objects that say so, the timers'. thread_lock is for starting the
+ * thread and for its stepping back and forward, and no other is taken in it.
+ */
+#ifndef SOFTHCA_ENGINE_ENGINE_H
+#define SOFTHCA_ENGINE_ENGINE_H
+
+#include "presence.h"
+#include "qp.h"
+
+#include "host/config.h"
+#include "host/registry.h"
+#include "link/udp.h"
+
+struct pcap;
+
+/* What the layer above does; called with no QP's lock. */
+struct engine_ops {
+	/* A packet for QP1; on the receive side, as the following two. */
+	void (*gsi)(struct engine *e, const struct roce_rx *pkt, uint64_t now);
+	/* One for a multicast group. False: no QP is attached to it. */
+	bool (*mcast)(struct engine *e, const struct roce_rx *pkt,
+		      uint64_t now);
+	/* One for a QP that there is not. True: it was for one that is gone. */
+	bool (*stray)(struct engine *e, const struct roce_rx *pkt,
+		      uint64_t now);
+	/*
+	 * One for QP 0, which only processes of this host send each other.
+	 * False: it is none of theirs. True: it is done with, but for *inner,
+	 * if *qp is not NULL, which is for that QP.
+	 */
+	bool (*word)(struct engine *e, const struct roce_rx *pkt,
+		     struct engine_qp **qp, struct roce_rx *inner,
+		     uint64_t now);
+	/* The links are drained, and engine.unsettled is not 0. */
+	void (*settle)(struct engine *e, uint64_t now);
+	/* A descriptor that was given to engine_watch_fd() is readable, or was
+	 * when the thread looked; in the thread. */
+	void (*readable)(struct engine *e, int fd);
+};
+
+struct timer {
+	uint64_t due;
+	struct engine_qp *qp;
+};
+
+/* A timer that is no QP's; of the layer above, from beginning to end. */
+struct engine_alarm {
+	struct engine_alarm *next;
+	_Atomic uint64_t due; /* UINT64_MAX: never */
+	/* It has passed. Several threads may find so at once. Sets another. */
+	void (*expire)(struct engine *e, uint64_t now);
+};
+
+#define ENGINE_LINKS 4
+
+struct engine {
+	const struct engine_ops *ops;
+	_Atomic bool dead; /* we are a child of the process that made it */
+	const struct config *cfg;
+	struct registry *registry; /* NULL: alone on this host */
+	struct link *link[ENGINE_LINKS];
+	unsigned nlinks;
+	struct udp *udp; /* one of them, and what only UDP has */
+
+	/* qpn.c */
+	pthread_mutex_t qpn_lock;
+	_Atomic(struct qpn_chunk *) chunk[REGISTRY_CHUNKS];
+	uint32_t owned[REGISTRY_CHUNKS]; /* indices of chunk that are set */
+	uint32_t nowned;
+
+	/* timers.c */
+	pthread_mutex_t timer_lock; /* innermost */
+	struct timer *heap;
+	size_t ntimers, timer_size;
+	struct engine_alarm *alarms; /* complete before the thread starts */
+	_Atomic uint64_t next_due; /* of the heap's top, or an alarm */
+
+	/* explain.c: packets that did nothing. */
+	_Atomic uint64_t dropped[ROCE_DROPS];
+	_Atomic uint64_t no_qp; /* for QP numbers that are not here */
+	_Atomic uint64_t drops_due; /* when to say so again */
+	_Atomic uint64_t drops_told; /* their sum when it was last said */
+
+	/* What waits for drained links: see engine_ops.settle. */
+	_Atomic unsigned unsettled;
+
+	/* thread.c */
+	pthread_mutex_t thread_lock;
+	_Atomic bool started;
+	_Atomic bool stop;
+	pthread_t thread;
+	int epoll_fd, wake_fd;
+	_Atomic uint64_t asleep_until; /* 0: the thread is awake */
+
+	struct presence presence;
+};
+
+/*
+ * engine.c: a new engine, all zeros before, for a process that has joined a
+ * registry (or NULL) and records packets (or NULL). 0 or -errno; then
+ * engine_fini() is due as well.
+ */
+int engine_init(struct engine *e, const struct engine_ops *ops,
+		const struct config *cfg, struct registry *registry,
+		struct pcap *pcap);
+/* Ends the thread: from now on only who calls in makes progress. */
+void engine_stop(struct engine *e);
+void engine_fini(struct engine *e);
+/* In the child of a fork, which has none of the parent's threads: closes its
+ * copies of descriptors, and leaves alone what the parent made. */
+void engine_abandon(struct engine *e);
+
+static inline bool engine_dead(const struct engine *e)
+{
+	return atomic_load_explicit(&e->dead, memory_order_relaxed);
+}
+
+/* udp_bind(); what is wrong with the port is said once in a process. */
+int engine_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex);
+
+/* By the link that reaches where the batch goes: the only one, so far. */
+static inline size_t engine_send(struct engine *e, const struct roce_batch *b,
+				 int *err)
+{
+	return e->link[0]->ops->send(e->link[0], b, err);
+}
+
+/* qpn.c: a free QPN for qp, which is found under it from now on; or -ENOSPC. */
+int engine_qpn_alloc(struct engine *e, struct engine_qp *qp);
+/* On return no packet that was received before is being handed to it. */
+void engine_qpn_free(struct engine *e, struct engine_qp *qp);
+/* On the receive side, or else it may go at any time. */
+struct engine_qp *engine_qp_find(struct engine *e, uint32_t qpn);
+/*
+ * Calls fn for every QP that lives, with its lock, and waits for no lock: false
+ * if some could not be looked at. For exit(), which may have interrupted a
+ * thread that holds one.
+ */
+bool engine_qps_look(struct engine *e,
+		     void (*fn)(struct engine_qp *qp, void *arg), void *arg);
+/*
+ * The nth number that this process may use for other things than QPs: of a
+ * chunk that it has leased, so registry_owner() knows. 0 or -errno.
+ */
+int engine_number(struct engine *e, uint32_t n, uint32_t *num);
+
+/* timers.c: qp's run or flush is due at that time, if not before. */
+void engine_timer_set(struct engine *e, struct engine_qp *qp, uint64_t due);
+void engine_timer_drop(struct engine *e, struct engine_qp *qp);
+/* Before the engine starts; never due at first. */
+void engine_alarm_add(struct engine *e, struct engine_alarm *a,
+		      void (*expire)(struct engine *e, uint64_t now));
+void engine_alarm_set(struct engine *e, struct engine_alarm *a, uint64_t due);
+
+/*
+ * progress.c: what a program does that finds its CQ empty: receives packets,
+ * sends what that leads to, runs timers. Returns how many packets there were.
+ * armed: the CQ is, see presence_polled().
+ */
+int engine_poll(struct engine *e, bool armed);
+/* A program is about to sleep until something happens. */
+void engine_watch(struct engine *e);
+/* On return no packet that was received before is being handed to a QP. */
+void engine_quiesce(struct engine *e);
+
+/* thread.c: starts the thread unless it runs. */
+int engine_start(struct engine *e);
+/* The thread watches a descriptor for engine_ops.readable; no longer. */
+int engine_watch_fd(struct engine *e, int fd);
+void engine_unwatch_fd(struct engine *e, int fd);
+
+/* explain.c: counts a packet that was dropped. */
+void engine_dropped(struct engine *e, enum roce_drop why);
+/* What became of packets so far, on stderr, unless nothing has changed. */
+void engine_drops_explain(struct engine *e);
+/* A sentence on stderr, if the user has asked for explanations. */
+void engine_explain(struct qp *qp, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+#endif

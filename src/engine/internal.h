@@ -1,0 +1,41 @@
+/*
+ * internal.h - what the engine's files share
+ */
+#ifndef SOFTHCA_ENGINE_INTERNAL_H
+#define SOFTHCA_ENGINE_INTERNAL_H
+
+#include "engine.h"
+
+/* qpn.c */
+void qpn_fini(struct engine *e);
+
+/* timers.c */
+static inline bool timers_due(const struct engine *e, uint64_t now)
+{
+	return atomic_load_explicit(&e->next_due, memory_order_relaxed) <= now;
+}
+
+void timers_run(struct engine *e, uint64_t now);
+
+/* rx.c: takes about budget packets from a link, to their QPs, which then send
+ * what they have to answer. As link_ops.poll. */
+int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t now);
+
+/* progress.c: how many packets, or -EBUSY if others have all the links. */
+int progress(struct engine *e, uint64_t now);
+void progress_step_forward(struct engine *e, uint64_t now);
+
+/* thread.c */
+int thread_fds_open(struct engine *e);
+void thread_fds_close(struct engine *e);
+/* Whether the thread watches the links: it does at first. With thread_lock. */
+int thread_watch_links(struct engine *e, bool watch);
+/* It looks again at everything but the descriptors. */
+void thread_wake(struct engine *e);
+void thread_end(struct engine *e);
+
+/* explain.c: now and then while packets are dropped, for processes that do not
+ * end. */
+void drops_explain_at(struct engine *e, uint64_t now);
+
+#endif

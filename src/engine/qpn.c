@@ -1,0 +1,168 @@
+/*
+ * qpn.c - QP numbers: whose packets are whose
+ *
+ * Numbers come in chunks that the process leases from the registry, so that
+ * every other process of this host can tell whose a packet is. A number comes
+ * back late, since packets for the QP that had it may still be on their way.
+ *
+ * To look a number up takes no lock: a chunk that is there stays, and a QP that
+ * goes waits for the receive side before it is freed.
+ */
+#include "internal.h"
+
+#include "base/sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* 4096 QPNs leased from the registry, and who has them. */
+struct qpn_chunk {
+	uint32_t first;
+	uint32_t used;
+	uint32_t cursor; /* where to look for a free one: reused late */
+	_Atomic(struct engine_qp *) qp[REGISTRY_CHUNK];
+};
+
+struct engine_qp *engine_qp_find(struct engine *e, uint32_t qpn)
+{
+	struct qpn_chunk *c = atomic_load_explicit(
+		&e->chunk[qpn / REGISTRY_CHUNK], memory_order_acquire);
+
+	return c ? atomic_load_explicit(&c->qp[qpn % REGISTRY_CHUNK],
+					memory_order_acquire)
+		 : NULL;
+}
+
+static int chunk_lease(struct engine *e)
+{
+	struct qpn_chunk *c;
+	uint32_t i;
+	int first;
+
+	if (e->registry) {
+		first = registry_lease(e->registry);
+		if (first < 0)
+			return first;
+	} else {
+		/* Alone: any chunk will do, but not the one that the next
+		 * process takes, in case a peer remembers this one. */
+		do {
+			if (e->nowned > REGISTRY_CHUNKS / 2)
+				return -ENOSPC;
+			if (!sys_random(&i, sizeof(i)))
+				return -EIO;
+			i = 1 + i % (REGISTRY_CHUNKS - 2);
+		} while (atomic_load(&e->chunk[i]));
+		first = (int)(i * REGISTRY_CHUNK);
+	}
+	i = (uint32_t)first / REGISTRY_CHUNK;
+	c = calloc(1, sizeof(*c));
+	if (!c) {
+		if (e->registry)
+			registry_release(e->registry, (uint32_t)first);
+		return -ENOMEM;
+	}
+	c->first = (uint32_t)first;
+	atomic_store_explicit(&e->chunk[i], c, memory_order_release);
+	e->owned[e->nowned++] = i;
+	return 0;
+}
+
+static struct qpn_chunk *chunk_with(struct engine *e, uint32_t room)
+{
+	uint32_t i;
+
+	for (i = 0; i < e->nowned; i++) {
+		struct qpn_chunk *c = atomic_load(&e->chunk[e->owned[i]]);
+
+		if (REGISTRY_CHUNK - c->used >= room)
+			return c;
+	}
+	return NULL;
+}
+
+int engine_qpn_alloc(struct engine *e, struct engine_qp *qp)
+{
+	struct qpn_chunk *c;
+	int err = 0;
+
+	pthread_mutex_lock(&e->qpn_lock);
+	/* Leave room so that a number comes back late. */
+	c = chunk_with(e, REGISTRY_CHUNK / 4);
+	if (!c) {
+		err = chunk_lease(e);
+		c = chunk_with(e, 1);
+	}
+	if (c) {
+		err = 0;
+		do {
+			c->cursor = (c->cursor + 1) % REGISTRY_CHUNK;
+		} while (atomic_load(&c->qp[c->cursor]));
+		qp->num = c->first + c->cursor;
+		c->used++;
+		atomic_store_explicit(&c->qp[c->cursor], qp,
+				      memory_order_release);
+	}
+	pthread_mutex_unlock(&e->qpn_lock);
+	return err;
+}
+
+int engine_number(struct engine *e, uint32_t n, uint32_t *num)
+{
+	uint32_t i = n / REGISTRY_CHUNK;
+	int err = 0;
+
+	pthread_mutex_lock(&e->qpn_lock);
+	while (!err && i >= e->nowned)
+		err = chunk_lease(e);
+	if (!err)
+		*num = e->owned[i] * REGISTRY_CHUNK + n % REGISTRY_CHUNK;
+	pthread_mutex_unlock(&e->qpn_lock);
+	return err;
+}
+
+void engine_qpn_free(struct engine *e, struct engine_qp *qp)
+{
+	struct qpn_chunk *c = atomic_load(&e->chunk[qp->num / REGISTRY_CHUNK]);
+
+	pthread_mutex_lock(&e->qpn_lock);
+	atomic_store(&c->qp[qp->num % REGISTRY_CHUNK], NULL);
+	c->used--;
+	pthread_mutex_unlock(&e->qpn_lock);
+	engine_quiesce(e);
+}
+
+bool engine_qps_look(struct engine *e,
+		     void (*fn)(struct engine_qp *qp, void *arg), void *arg)
+{
+	bool all = true;
+
+	if (pthread_mutex_trylock(&e->qpn_lock))
+		return false;
+	for (uint32_t i = 0; i < e->nowned; i++) {
+		struct qpn_chunk *c = atomic_load(&e->chunk[e->owned[i]]);
+
+		for (uint32_t k = 0; c->used && k < REGISTRY_CHUNK; k++) {
+			struct engine_qp *qp = atomic_load(&c->qp[k]);
+
+			if (!qp)
+				continue;
+			if (pthread_mutex_trylock(&qp->lock)) {
+				all = false;
+				continue;
+			}
+			if (!qp->dead)
+				fn(qp, arg);
+			/* What was left to us meanwhile can wait or be lost. */
+			pthread_mutex_unlock(&qp->lock);
+		}
+	}
+	pthread_mutex_unlock(&e->qpn_lock);
+	return all;
+}
+
+void qpn_fini(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->nowned; i++)
+		free(atomic_load(&e->chunk[e->owned[i]]));
+}

@@ -1,0 +1,129 @@
+/*
+ * rx.c - from a link to the QP that a packet is for
+ *
+ * A QP's lock is kept over a run of packets for it, unless somebody waits for
+ * it. What the packets lead to is sent at the end of the round, so that one
+ * ACK answers many of them.
+ */
+#include "internal.h"
+
+#define TOUCHED_MAX 32
+
+/* What one round of receiving has done so far. */
+struct rx_round {
+	struct engine *e;
+	uint64_t now;
+	struct engine_qp *cur; /* locked: the QP of the last packet */
+	size_t n;
+	struct engine_qp *touched[TOUCHED_MAX]; /* may have something to send */
+};
+
+static void round_release(struct rx_round *r)
+{
+	if (r->cur)
+		engine_qp_unlock(r->cur);
+	r->cur = NULL;
+}
+
+static void round_end(struct rx_round *r)
+{
+	size_t i;
+
+	for (i = 0; i < r->n; i++) {
+		struct engine_qp *qp = r->touched[i];
+
+		if (qp != r->cur) {
+			round_release(r);
+			if (engine_qp_trylock(qp))
+				r->cur = qp;
+		}
+		if (r->cur && !qp->dead)
+			qp->ops->flush(qp, r->now);
+		round_release(r);
+		engine_qp_put(qp);
+	}
+	r->n = 0;
+}
+
+static void round_rx(struct rx_round *r, struct engine_qp *qp,
+		     const struct roce_rx *pkt)
+{
+	bool deferred = false;
+	size_t i;
+
+	if (r->cur != qp || engine_qp_wanted(qp)) {
+		round_release(r);
+		if (!engine_qp_trylock(qp)) {
+			deferred = true;
+			if (!engine_qp_defer(qp, pkt))
+				return;
+		}
+		for (i = 0; i < r->n && r->touched[i] != qp; i++)
+			;
+		if (i == r->n) {
+			if (r->n == TOUCHED_MAX)
+				round_end(r);
+			engine_qp_get(qp);
+			r->touched[r->n++] = qp;
+		}
+		r->cur = qp;
+	}
+	if (!deferred && !qp->dead)
+		qp->ops->rx(qp, pkt, r->now);
+}
+
+static void count_stranger(struct engine *e)
+{
+	atomic_fetch_add_explicit(&e->no_qp, 1, memory_order_relaxed);
+}
+
+static void rx(void *arg, const struct roce_rx *pkt)
+{
+	struct rx_round *r = arg;
+	struct engine *e = r->e;
+	struct engine_qp *qp = NULL;
+	struct roce_rx inner;
+
+	switch (pkt->h.dest_qpn) {
+	case ROCE_MULTICAST_QPN:
+		round_release(r);
+		if (!e->ops->mcast(e, pkt, r->now))
+			count_stranger(e);
+		return;
+	case 1:
+		round_release(r);
+		e->ops->gsi(e, pkt, r->now);
+		return;
+	case 0:
+		round_release(r);
+		if (!e->ops->word(e, pkt, &qp, &inner, r->now))
+			break;
+		if (qp)
+			round_rx(r, qp, &inner);
+		return;
+	}
+	if (r->cur && r->cur->num == pkt->h.dest_qpn && !r->cur->foreign)
+		qp = r->cur;
+	else
+		qp = engine_qp_find(e, pkt->h.dest_qpn & 0xffffff);
+	if (qp)
+		round_rx(r, qp, pkt);
+	else if (e->ops->stray(e, pkt, r->now))
+		engine_dropped(e, ROCE_DROP_DUPLICATE);
+	else
+		count_stranger(e);
+}
+
+int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t now)
+{
+	struct rx_round r;
+	int n;
+
+	r.e = e;
+	r.now = now;
+	r.cur = NULL;
+	r.n = 0;
+	n = l->ops->poll(l, budget, rx, &r);
+	round_end(&r);
+	return n;
+}

@@ -1,0 +1,310 @@
+/*
+ * thread.c - the thread that makes progress while no program does
+ *
+ * It sleeps in epoll until a link has packets, a timer is due, or a descriptor
+ * of the layer above is readable. While it has stepped back (presence.h) it
+ * watches no link, and looks now and then whether programs still poll.
+ */
+#include "internal.h"
+
+#include "base/aside.h"
+#include "base/bytes.h"
+#include "base/say.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <link.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define THREAD_ROUNDS 16
+
+/* Between looks whether programs still poll. */
+#define PAUSE_MIN_NS 100000
+#define PAUSE_MAX_NS 1000000
+
+#define SLICE_NS 100000 /* the least there is */
+#define STACK_BYTES (512 * 1024)
+
+/* Descriptors */
+
+void thread_wake(struct engine *e)
+{
+	const uint64_t one = 1;
+
+	/* A full eventfd (EAGAIN) wakes just as well. */
+	if (sys_write(e->wake_fd, &one, sizeof(one)) < 0)
+		return;
+}
+
+int engine_watch_fd(struct engine *e, int fd)
+{
+	struct epoll_event ev = { .events = EPOLLIN, .data.fd = fd };
+
+	return epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
+}
+
+void engine_unwatch_fd(struct engine *e, int fd)
+{
+	/* To close it would not do where a child has a copy. */
+	epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+}
+
+int thread_watch_links(struct engine *e, bool watch)
+{
+	int err = 0;
+
+	for (unsigned i = 0; i < e->nlinks; i++) {
+		int fd = e->link[i]->ops->fd(e->link[i]);
+		struct epoll_event ev = { .events = watch ? EPOLLIN : 0,
+					  .data.fd = fd };
+
+		if (epoll_ctl(e->epoll_fd, EPOLL_CTL_MOD, fd, &ev))
+			err = -errno;
+	}
+	return err;
+}
+
+static bool is_link(const struct engine *e, int fd)
+{
+	for (unsigned i = 0; i < e->nlinks; i++)
+		if (fd == e->link[i]->ops->fd(e->link[i]))
+			return true;
+	return false;
+}
+
+int thread_fds_open(struct engine *e)
+{
+	int err;
+
+	e->epoll_fd = fd_aside(epoll_create1(EPOLL_CLOEXEC));
+	e->wake_fd = fd_aside(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	if (e->epoll_fd < 0 || e->wake_fd < 0)
+		return -errno;
+	err = engine_watch_fd(e, e->wake_fd);
+	for (unsigned i = 0; !err && i < e->nlinks; i++)
+		err = engine_watch_fd(e, e->link[i]->ops->fd(e->link[i]));
+	return err;
+}
+
+void thread_fds_close(struct engine *e)
+{
+	if (e->epoll_fd >= 0)
+		sys_close(e->epoll_fd);
+	if (e->wake_fd >= 0)
+		sys_close(e->wake_fd);
+	e->epoll_fd = e->wake_fd = -1;
+}
+
+/* What it does */
+
+static void thread_sleep(struct engine *e, uint64_t until,
+			 struct epoll_event *ev, int max, int *n)
+{
+	static _Atomic bool no_pwait2;
+	uint64_t now = clock_ns();
+	uint64_t ns = until > now ? until - now : 0;
+	struct timespec ts = { .tv_sec = (time_t)(ns / 1000000000),
+			       .tv_nsec = (long)(ns % 1000000000) };
+	int ms = -1;
+
+	if (!atomic_load(&no_pwait2)) {
+		*n = epoll_pwait2(e->epoll_fd, ev, max,
+				  until == UINT64_MAX ? NULL : &ts, NULL);
+		if (*n >= 0 || errno == EINTR)
+			return;
+		/* Linux before 5.11, and some sandboxes. */
+		atomic_store(&no_pwait2, true);
+	}
+	if (until != UINT64_MAX)
+		ms = ns > 3600000000000 ? 3600000
+					: (int)((ns + 999999) / 1000000);
+	*n = epoll_wait(e->epoll_fd, ev, max, ms);
+}
+
+/*
+ * Asks for short slices. Where programs spin on every CPU, a thread that is
+ * woken must preempt one at once; the scheduler (EEVDF, Linux 6.12) lets a
+ * thread with a shorter slice do so, others wait for a tick or more.
+ */
+static void thread_slice(void)
+{
+	struct {
+		uint32_t size, policy;
+		uint64_t flags;
+		int32_t nice;
+		uint32_t priority;
+		uint64_t runtime, deadline, period;
+	} attr = { .size = sizeof(attr), .runtime = SLICE_NS };
+	int nice;
+
+	errno = 0;
+	nice = getpriority(PRIO_PROCESS, 0);
+	if (errno || sched_getscheduler(0) != SCHED_OTHER)
+		return;
+	attr.nice = nice;
+	/* Without it things are slower at times, not wrong. */
+	if (syscall(SYS_sched_setattr, 0, &attr, 0))
+		return;
+}
+
+/* What epoll found, but for links, which progress() looks at anyway. */
+static void readable(struct engine *e, int fd)
+{
+	uint64_t count;
+
+	if (is_link(e, fd))
+		return;
+	if (fd != e->wake_fd)
+		e->ops->readable(e, fd);
+	else if (sys_read(e->wake_fd, &count, sizeof(count)) < 0)
+		return;
+}
+
+static void *thread_main(void *arg)
+{
+	struct engine *e = arg;
+	uint64_t pause = PAUSE_MIN_NS;
+
+	pthread_setname_np(pthread_self(), "softhca");
+	prctl(PR_SET_TIMERSLACK, 1000);
+	thread_slice();
+	while (!atomic_load(&e->stop)) {
+		struct epoll_event ev[4];
+		uint64_t now, due, until = UINT64_MAX;
+		int i, n, round;
+
+		/*
+		 * First announce to sleep for good, then look at the timers:
+		 * whoever sets one either is seen here or sees that.
+		 */
+		atomic_store(&e->asleep_until, UINT64_MAX);
+		due = atomic_load(&e->next_due);
+		if (presence_is_back(&e->presence))
+			until = clock_ns() + pause;
+		if (due < until)
+			until = due;
+		atomic_store(&e->asleep_until, until);
+		thread_sleep(e, until, ev, 4, &n);
+		atomic_store(&e->asleep_until, 0);
+
+		for (i = 0; i < n; i++)
+			readable(e, ev[i].data.fd);
+		now = clock_ns();
+		if (presence_is_back(&e->presence)) {
+			if (!presence_idle(&e->presence, now)) {
+				pause = pause * 2 > PAUSE_MAX_NS ? PAUSE_MAX_NS
+								 : pause * 2;
+				if (timers_due(e, now))
+					timers_run(e, now);
+				continue;
+			}
+			progress_step_forward(e, now);
+		}
+		pause = PAUSE_MIN_NS;
+		for (round = 0; round < THREAD_ROUNDS; round++) {
+			n = progress(e, now);
+			if (n <= 0)
+				break;
+			now = clock_ns();
+		}
+		/* Someone else is at it: epoll would say so over and over. */
+		if (n == -EBUSY)
+			engine_quiesce(e);
+	}
+	return NULL;
+}
+
+/* Beginning and end */
+
+static int add_tls(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	size_t *sum = arg;
+
+	(void)size;
+	for (size_t i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_TLS)
+			*sum += info->dlpi_phdr[i].p_memsz +
+				info->dlpi_phdr[i].p_align;
+	return 0;
+}
+
+/* A stack begins with the static TLS of the program and its libraries. */
+static size_t stack_size(void)
+{
+	size_t size = STACK_BYTES;
+
+	dl_iterate_phdr(add_tls, &size);
+	return size;
+}
+
+/* Few would guess it from the errno of ibv_modify_qp(), or look there. */
+static void say_no_thread(int err)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+
+	if (!atomic_flag_test_and_set(&said))
+		say("cannot start the thread that receives packets while the "
+		    "program does not poll: %s; %s",
+		    strerror(err),
+		    err == EAGAIN ? "raise the limit on threads (ulimit -u; "
+				    "in a container, its pids limit)"
+				  : "allow threads (seccomp), and memory for "
+				    "a stack");
+}
+
+int engine_start(struct engine *e)
+{
+	static const int faults[] = { SIGSEGV, SIGBUS,  SIGFPE,
+				      SIGILL,  SIGTRAP, SIGSYS };
+	pthread_attr_t attr;
+	sigset_t set, old;
+	size_t i;
+	int err = 0;
+
+	if (atomic_load(&e->started))
+		return 0;
+	pthread_mutex_lock(&e->thread_lock);
+	if (atomic_load(&e->started))
+		goto out;
+	/*
+	 * Signals are for the program's threads, but for those of the thread's
+	 * own faults: a program may catch writes to memory that it protects,
+	 * and what is blocked then kills.
+	 */
+	sigfillset(&set);
+	for (i = 0; i < ARRAY_SIZE(faults); i++)
+		sigdelset(&set, faults[i]);
+	pthread_sigmask(SIG_SETMASK, &set, &old);
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, stack_size());
+	err = -pthread_create(&e->thread, &attr, thread_main, e);
+	pthread_attr_destroy(&attr);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (err)
+		say_no_thread(-err);
+	else
+		atomic_store(&e->started, true);
+out:
+	pthread_mutex_unlock(&e->thread_lock);
+	return err;
+}
+
+void thread_end(struct engine *e)
+{
+	int state;
+
+	atomic_store(&e->stop, true);
+	thread_wake(e);
+	/* A cancellation point, and there is a lock held. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+	pthread_join(e->thread, NULL);
+	pthread_setcancelstate(state, NULL);
+}

@@ -1,0 +1,175 @@
+/*
+ * timers.c - when a QP is next to be run, and alarms of the layer above
+ *
+ * A QP has at most one entry in a heap, due at or before the deadline of its
+ * core. Deadlines mostly move away, so an entry is looked at again when it is
+ * due rather than moved with every packet. Alarms are few and not in the heap.
+ *
+ * next_due is when the first of them all is due: whoever makes progress looks
+ * at that alone, without a lock. Who sets a timer wakes the thread, if that
+ * would sleep past it; those who made the thread step back run the timers.
+ */
+#include "internal.h"
+
+#include "base/bytes.h"
+
+#include <stdlib.h>
+
+static void heap_put(struct engine *e, size_t i, struct timer t)
+{
+	e->heap[i] = t;
+	t.qp->timer_pos = i + 1;
+}
+
+static void heap_up(struct engine *e, size_t i, struct timer t)
+{
+	while (i && e->heap[(i - 1) / 2].due > t.due) {
+		heap_put(e, i, e->heap[(i - 1) / 2]);
+		i = (i - 1) / 2;
+	}
+	heap_put(e, i, t);
+}
+
+static void heap_down(struct engine *e, size_t i, struct timer t)
+{
+	size_t c;
+
+	while ((c = 2 * i + 1) < e->ntimers) {
+		if (c + 1 < e->ntimers && e->heap[c + 1].due < e->heap[c].due)
+			c++;
+		if (e->heap[c].due >= t.due)
+			break;
+		heap_put(e, i, e->heap[c]);
+		i = c;
+	}
+	heap_put(e, i, t);
+}
+
+static void heap_remove(struct engine *e, struct engine_qp *qp)
+{
+	size_t i = qp->timer_pos - 1;
+	struct timer last = e->heap[--e->ntimers];
+
+	qp->timer_pos = 0;
+	atomic_store_explicit(&qp->timer_due, UINT64_MAX, memory_order_relaxed);
+	if (last.qp == qp)
+		return;
+	if (i && e->heap[(i - 1) / 2].due > last.due)
+		heap_up(e, i, last);
+	else
+		heap_down(e, i, last);
+}
+
+static void heap_changed(struct engine *e)
+{
+	uint64_t due = e->ntimers ? e->heap[0].due : UINT64_MAX;
+	const struct engine_alarm *a;
+
+	for (a = e->alarms; a; a = a->next)
+		due = min_u64(due, atomic_load(&a->due));
+	atomic_store(&e->next_due, due);
+}
+
+/* The thread looks at next_due after it has said how long it sleeps. */
+static void wake_before(struct engine *e, uint64_t due)
+{
+	if (due < atomic_load(&e->asleep_until) &&
+	    !presence_is_back(&e->presence))
+		thread_wake(e);
+}
+
+void engine_timer_set(struct engine *e, struct engine_qp *qp, uint64_t due)
+{
+	struct timer t = { due, qp };
+
+	if (due >= atomic_load_explicit(&qp->timer_due, memory_order_relaxed))
+		return;
+	pthread_mutex_lock(&e->timer_lock);
+	if (qp->timer_pos && due >= e->heap[qp->timer_pos - 1].due) {
+		pthread_mutex_unlock(&e->timer_lock);
+		return;
+	}
+	if (!qp->timer_pos && e->ntimers == e->timer_size) {
+		size_t size = e->timer_size ? 2 * e->timer_size : 64;
+		struct timer *heap = realloc(e->heap, size * sizeof(*heap));
+
+		if (!heap) {
+			/* The next packet or post of this QP tries again. */
+			pthread_mutex_unlock(&e->timer_lock);
+			return;
+		}
+		e->heap = heap;
+		e->timer_size = size;
+	}
+	atomic_store_explicit(&qp->timer_due, due, memory_order_relaxed);
+	heap_up(e, qp->timer_pos ? qp->timer_pos - 1 : e->ntimers++, t);
+	heap_changed(e);
+	pthread_mutex_unlock(&e->timer_lock);
+
+	wake_before(e, due);
+}
+
+void engine_timer_drop(struct engine *e, struct engine_qp *qp)
+{
+	pthread_mutex_lock(&e->timer_lock);
+	if (qp->timer_pos) {
+		heap_remove(e, qp);
+		heap_changed(e);
+	}
+	pthread_mutex_unlock(&e->timer_lock);
+}
+
+void engine_alarm_add(struct engine *e, struct engine_alarm *a,
+		      void (*expire)(struct engine *e, uint64_t now))
+{
+	atomic_store(&a->due, UINT64_MAX);
+	a->expire = expire;
+	a->next = e->alarms;
+	e->alarms = a;
+}
+
+void engine_alarm_set(struct engine *e, struct engine_alarm *a, uint64_t due)
+{
+	if (atomic_exchange(&a->due, due) == due)
+		return;
+	pthread_mutex_lock(&e->timer_lock);
+	heap_changed(e);
+	pthread_mutex_unlock(&e->timer_lock);
+	wake_before(e, due);
+}
+
+static struct engine_qp *timer_take(struct engine *e, uint64_t now)
+{
+	struct engine_qp *qp = NULL;
+
+	/* Many threads may see at once that something is due: it takes one. */
+	if (pthread_mutex_trylock(&e->timer_lock))
+		return NULL;
+	if (e->ntimers && e->heap[0].due <= now) {
+		qp = e->heap[0].qp;
+		engine_qp_get(qp);
+		heap_remove(e, qp);
+		heap_changed(e);
+	}
+	pthread_mutex_unlock(&e->timer_lock);
+	return qp;
+}
+
+void timers_run(struct engine *e, uint64_t now)
+{
+	struct engine_alarm *a;
+	struct engine_qp *qp;
+
+	for (a = e->alarms; a; a = a->next)
+		if (atomic_load_explicit(&a->due, memory_order_relaxed) <= now)
+			a->expire(e, now);
+	/* What is set meanwhile is due after now, so this ends. */
+	while ((qp = timer_take(e, now))) {
+		if (engine_qp_trylock(qp)) {
+			if (!qp->dead)
+				qp->ops->run(qp, now);
+			engine_qp_unlock(qp);
+		}
+		engine_qp_put(qp);
+	}
+}

@@ -1,0 +1,60 @@
+/*
+ * netdevs.c - what contexts are told when addresses of their device come or go
+ *
+ * The list of contexts is kept here, because one that opens has to see its
+ * device's addresses as they are, and every change after that.
+ */
+#include "gsi.h"
+
+static void device_event(struct engine *e, struct shca_device *dev,
+			 enum ibv_event_type type)
+{
+	const struct ibv_async_event ev = { .event_type = type,
+					    .element.port_num = 1 };
+	struct shca_context *ctx;
+
+	for (ctx = to_process(e)->contexts; ctx; ctx = ctx->next)
+		if (ctx->dev == dev)
+			shca_async_raise(ctx, &ev);
+}
+
+/* Under ctx_lock, so that no change goes unnoticed by a context. */
+static void rescan(struct engine *e, struct shca_device *dev)
+{
+	bool was = shca_device_active(dev), is;
+
+	if (!shca_device_rescan(dev, e))
+		return;
+	is = shca_device_active(dev);
+	device_event(e, dev, IBV_EVENT_GID_CHANGE);
+	if (was != is)
+		device_event(e, dev,
+			     is ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
+}
+
+void shca_context_add(struct engine *e, struct shca_context *ctx)
+{
+	pthread_mutex_lock(&to_process(e)->ctx_lock);
+	rescan(e, ctx->dev);
+	ctx->next = to_process(e)->contexts;
+	to_process(e)->contexts = ctx;
+	pthread_mutex_unlock(&to_process(e)->ctx_lock);
+}
+
+void shca_netdevs_changed(struct engine *e)
+{
+	struct shca_context *ctx, *other;
+
+	if (!netdev_changed(to_process(e)->netdev_fd))
+		return;
+	pthread_mutex_lock(&to_process(e)->ctx_lock);
+	for (ctx = to_process(e)->contexts; ctx; ctx = ctx->next) {
+		/* Contexts of one device share its table: read it once. */
+		for (other = to_process(e)->contexts; other->dev != ctx->dev;)
+			other = other->next;
+		if (other == ctx)
+			rescan(e, ctx->dev);
+	}
+	pthread_mutex_unlock(&to_process(e)->ctx_lock);
+	gsi_netdevs_changed(e);
+}

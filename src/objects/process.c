@@ -1,0 +1,350 @@
+/*
+ * process.c - the beginning and the end of what all devices of a process share
+ *
+ * Made at the first open, gone with the last close. What it consists of is in
+ * the files that use it: the engine makes progress (src/engine), and calls what
+ * is registered here.
+ */
+#include "gsi.h"
+#include "loan.h"
+
+#include "base/say.h"
+#include "base/sys.h"
+#include "host/guard.h"
+#include "trace/pcap.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define KEYS_MAX (1u << 20)
+#define KEYS_MIN (1u << 14)
+
+static struct shca_process *process;
+/* Of the whole process: many a program closes its device and opens it again. */
+static struct pcap *recording;
+static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Counting objects */
+
+int shca_count(struct engine *e, enum shca_kind kind)
+{
+	if (atomic_fetch_add(&to_process(e)->nobjects[kind], 1) <
+	    SHCA_MAX_OBJECTS)
+		return 0;
+	atomic_fetch_sub(&to_process(e)->nobjects[kind], 1);
+	return -ENOMEM;
+}
+
+void shca_uncount(struct engine *e, enum shca_kind kind)
+{
+	atomic_fetch_sub(&to_process(e)->nobjects[kind], 1);
+}
+
+/* What the protocol core asks for (roce/env.h) */
+
+static int env_complete(struct qp *core, void *cq, const struct ibv_wc *wc,
+			bool solicited)
+{
+	(void)core;
+	return shca_cq_add(cq, wc, solicited);
+}
+
+static int env_srq_take(struct qp *core, void *srq, uint64_t room,
+			struct qp_recv *out)
+{
+	(void)core;
+	return shca_srq_take(srq, room, out);
+}
+
+static bool env_unread(struct qp *core, uint64_t mark[2])
+{
+	const struct shca_qp *qp = core->owner;
+
+	return udp_unread(qp->sched.engine->udp, roce_qp_path(roce_qp(core)),
+			  roce_qp_dest(roce_qp(core)), mark);
+}
+
+static void env_event(struct qp *core, enum ibv_event_type type)
+{
+	struct shca_qp *qp = core->owner;
+	struct ibv_async_event ev = { .event_type = type,
+				      .element.qp = &qp->ex.qp_base };
+
+	if (qp->xrc)
+		shca_xrc_event(qp, &ev);
+	else
+		shca_async_raise(to_ctx(qp->ex.qp_base.context), &ev);
+}
+
+static void env_dropped(struct qp *core, enum roce_drop why)
+{
+	struct shca_qp *qp = core->owner;
+
+	engine_dropped(qp->sched.engine, why);
+}
+
+/* What the engine asks for (engine/engine.h) */
+
+static void on_readable(struct engine *e, int fd)
+{
+	if (fd == to_process(e)->netdev_fd)
+		shca_netdevs_changed(e);
+	else
+		shca_cq_late(e, fd);
+}
+
+static const struct engine_ops ops = {
+	.gsi = gsi_rx,
+	.mcast = shca_mcast_rx,
+	.stray = shca_timewait_rx,
+	.word = shca_loan_word,
+	.settle = shca_guest_settle,
+	.readable = on_readable,
+};
+
+/* Beginning and end */
+
+static int keys_create(struct shca_process *p)
+{
+	uint32_t count = KEYS_MAX;
+	uint64_t seed[4];
+	void *mem;
+
+	if (!sys_random(seed, sizeof(seed)))
+		return -EIO;
+	p->id = seed[2];
+	atomic_store(&p->next_srqn, (uint32_t)seed[3]);
+	/* Untouched slots cost nothing, unless memory is not overcommitted. */
+	for (; count >= KEYS_MIN; count /= 2) {
+		p->keys_size = count * sizeof(struct key_entry);
+		mem = mmap(NULL, p->keys_size, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (mem != MAP_FAILED) {
+			keys_init(&p->keys, mem, count, seed);
+			return 0;
+		}
+	}
+	return -ENOMEM;
+}
+
+static void netdev_fd_close(struct shca_process *p)
+{
+	if (p->netdev_fd >= 0)
+		sys_close(p->netdev_fd);
+	p->netdev_fd = -1;
+}
+
+static void process_destroy(struct shca_process *p)
+{
+	struct engine *e = &p->engine;
+
+	engine_stop(e);
+	gsi_destroy(e);
+	shca_timewait_fini(e);
+	netdev_fd_close(p);
+	engine_fini(e);
+	if (e->registry)
+		registry_leave(e->registry);
+	if (p->pcap)
+		pcap_flush(p->pcap);
+	munmap(p->keys.entry, p->keys_size);
+	free(p);
+}
+
+static void fork_prepare(void)
+{
+	pthread_mutex_lock(&process_lock);
+	shca_live_hold();
+}
+
+static void fork_parent(void)
+{
+	shca_live_release();
+	pthread_mutex_unlock(&process_lock);
+}
+
+/*
+ * The child has none of the threads, and locks in any state. What the parent
+ * made is left alone and leaks; the child may open devices of its own.
+ */
+static void fork_child(void)
+{
+	struct shca_process *p = process;
+
+	pthread_mutex_init(&process_lock, NULL);
+	shca_live_release();
+	shca_device_forked();
+	pcap_close(recording);
+	recording = NULL;
+	process = NULL;
+	if (!p)
+		return;
+	engine_abandon(&p->engine);
+	netdev_fd_close(p);
+	if (p->engine.registry)
+		registry_abandon(p->engine.registry);
+}
+
+static void fork_register(void)
+{
+	pthread_atfork(fork_prepare, fork_parent, fork_child);
+}
+
+/*
+ * Where there is no registry the process is alone, which is enough for many.
+ * One whose lock cannot be had is there: the others would not find us.
+ */
+static int join_host(const struct config *cfg, struct registry **r)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+	const char *why;
+	int err = registry_join(r, cfg->rundir, &why);
+
+	if (!err)
+		return 0;
+	*r = NULL;
+	if (err == -ETIMEDOUT || !atomic_flag_test_and_set(&said))
+		say("%s%s", why,
+		    err == -ETIMEDOUT ? ""
+				      : "; continuing without the other "
+					"processes of this host");
+	return err == -ETIMEDOUT ? err : 0;
+}
+
+/* A file that cannot be written is no reason not to work. */
+static void record(const char *path)
+{
+	int err = pcap_open(&recording, path);
+
+	if (err)
+		say("cannot write %s: %s", path,
+		    err == -EBUSY ? "another process writes to this FIFO; "
+				    "with %p in the name each process has "
+				    "its own"
+				  : strerror(-err));
+}
+
+static int process_create(struct shca_process **out)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	const struct config *cfg = config_get();
+	struct shca_process *p = aligned_alloc(64, sizeof(*p));
+	struct registry *registry;
+	int err;
+
+	if (!p)
+		return -ENOMEM;
+	memset(p, 0, sizeof(*p));
+	p->netdev_fd = -1;
+	pthread_mutex_init(&p->keys_lock, NULL);
+	pthread_mutex_init(&p->attach_lock, NULL);
+	pthread_mutex_init(&p->mcast_lock, NULL);
+	pthread_mutex_init(&p->xrc_lock, NULL);
+	pthread_mutex_init(&p->guests_lock, NULL);
+	pthread_mutex_init(&p->late_lock, NULL);
+	pthread_mutex_init(&p->timewait_lock, NULL);
+	pthread_mutex_init(&p->ctx_lock, NULL);
+	p->env = (struct roce_env){
+		.base.keys = &p->keys,
+		.base.complete = env_complete,
+		.base.srq_take = env_srq_take,
+		.xrc_srq_take = shca_xrc_env_take,
+		.xrc_pd = shca_xrc_env_pd,
+		.base.invalidate = shca_mw_env_invalidate,
+		.base.bind_mw = shca_mw_env_bind,
+		.base.guarded = guard_run,
+		.base.odp_touch = shca_odp_touch,
+		.base.odp_store = shca_odp_store,
+		.unread = env_unread,
+		.base.event = env_event,
+		.dropped = env_dropped,
+		.base.explain = cfg->explain ? engine_explain : NULL,
+	};
+	err = keys_create(p);
+	if (err)
+		goto err_free;
+	if (cfg->pcap && !recording)
+		record(cfg->pcap);
+	p->pcap = recording;
+	err = join_host(cfg, &registry);
+	if (err)
+		goto err_keys;
+	/* After the registry's own handlers, whose lock fork_child() takes. */
+	pthread_once(&once, fork_register);
+	engine_alarm_add(&p->engine, &p->timewait_alarm, shca_timewait_expire);
+	engine_alarm_add(&p->engine, &p->cm_alarm, gsi_expire);
+	err = engine_init(&p->engine, &ops, cfg, registry, p->pcap);
+	if (err)
+		goto err;
+	/* Without it addresses are read when a device is opened, only. */
+	p->netdev_fd = netdev_watch_fd();
+	if (p->netdev_fd >= 0)
+		err = engine_watch_fd(&p->engine, p->netdev_fd);
+	if (!err)
+		err = gsi_create(&p->engine);
+	if (err)
+		goto err;
+	*out = p;
+	return 0;
+
+err:
+	process_destroy(p);
+	return err;
+err_keys:
+	munmap(p->keys.entry, p->keys_size);
+err_free:
+	free(p);
+	return err;
+}
+
+int shca_process_get(struct engine **e)
+{
+	int err = 0;
+
+	pthread_mutex_lock(&process_lock);
+	if (!process)
+		err = process_create(&process);
+	if (!err) {
+		process->refs++;
+		*e = &process->engine;
+	}
+	pthread_mutex_unlock(&process_lock);
+	return err;
+}
+
+void shca_process_put(struct engine *e)
+{
+	struct shca_process *p = to_process(e);
+	bool lingered = false;
+
+	pthread_mutex_lock(&process_lock);
+	while (p->refs == 1 && !lingered) {
+		pthread_mutex_unlock(&process_lock);
+		shca_timewait_linger(e, false);
+		lingered = true;
+		pthread_mutex_lock(&process_lock);
+	}
+	if (!--p->refs) {
+		process_destroy(p);
+		process = NULL;
+	}
+	pthread_mutex_unlock(&process_lock);
+}
+
+/* Programs seldom close everything before they exit. */
+__attribute__((destructor)) static void process_exit(void)
+{
+	struct engine *e;
+
+	if (!process)
+		return;
+	e = &process->engine;
+	shca_timewait_linger(e, true);
+	gsi_farewell(e);
+	if (e->cfg->explain)
+		engine_drops_explain(e);
+	if (process->pcap)
+		pcap_flush(process->pcap);
+}

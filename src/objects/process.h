@@ -1,0 +1,98 @@
+/*
+ * process.h - what all devices of a process share
+ *
+ * One per process, made at the first open and gone with the last close: the
+ * engine, and what src/objects keeps beside it. Functions here take the engine,
+ * as those in src/engine do, since that is what every object leads to.
+ */
+#ifndef SOFTHCA_OBJECTS_PROCESS_H
+#define SOFTHCA_OBJECTS_PROCESS_H
+
+#include "objects.h"
+
+#include "roce/timewait.h"
+
+struct gsi; /* gsi.h */
+struct mcast_group;
+struct pcap;
+struct shca_timewait;
+
+#define SHCA_GUEST_BUCKETS 64
+
+struct shca_process {
+	struct engine engine;
+	unsigned refs; /* contexts; under the global lock */
+	struct pcap *pcap; /* NULL: packets are not recorded */
+	struct roce_env env;
+	int netdev_fd; /* readable when addresses may have changed */
+
+	struct gsi *gsi;
+	struct engine_alarm cm_alarm;
+
+	pthread_mutex_t keys_lock;
+	struct keys keys;
+	size_t keys_size;
+	uint64_t id; /* random: tells this process's command files */
+	_Atomic uint32_t next_pd, next_srqn;
+	struct shca_pd *pds; /* under keys_lock */
+	_Atomic unsigned nobjects[SHCA_KINDS];
+
+	pthread_mutex_t attach_lock; /* one attach or detach at a time */
+	pthread_mutex_t mcast_lock; /* of the list; before a QP's */
+	struct mcast_group *mcast;
+
+	pthread_mutex_t late_lock; /* before a CQ's */
+	struct shca_cq *late; /* whose events are moderated */
+
+	pthread_mutex_t xrc_lock;
+	struct shca_domain *domains;
+
+	/* QPs of other processes that receive here, see loan.c. Those that have
+	 * the responder are the engine's unsettled. */
+	pthread_mutex_t guests_lock;
+	struct shca_guest *guests[SHCA_GUEST_BUCKETS];
+	_Atomic unsigned nguests;
+
+	pthread_mutex_t timewait_lock; /* after a QP's */
+	struct shca_timewait *timewait;
+	struct engine_alarm timewait_alarm;
+
+	pthread_mutex_t ctx_lock;
+	struct shca_context *contexts;
+};
+
+static inline struct shca_process *to_process(struct engine *e)
+{
+	return container_of(e, struct shca_process, engine);
+}
+
+int shca_process_get(struct engine **e);
+void shca_process_put(struct engine *e);
+
+/* Counts an object of one kind; -ENOMEM when there are SHCA_MAX_OBJECTS. */
+int shca_count(struct engine *e, enum shca_kind kind);
+void shca_uncount(struct engine *e, enum shca_kind kind);
+
+/* netdevs.c: a context begins: it sees its device's addresses as they are. */
+void shca_context_add(struct engine *e, struct shca_context *ctx);
+void shca_context_remove(struct engine *e, struct shca_context *ctx);
+/* process->netdev_fd is readable. */
+void shca_netdevs_changed(struct engine *e);
+
+/* mcast.c: a packet to a group. False: no QP here is attached to it. */
+bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now);
+
+/*
+ * timewait.c: a QP, of which this is left, is about to go, and leaves its bound
+ * address to it; no lock. A packet for which there is no QP: whether it was
+ * for one that is gone.
+ */
+void shca_timewait_add(struct shca_qp *qp, const struct roce_timewait *w);
+bool shca_timewait_rx(struct engine *e, const struct roce_rx *pkt,
+		      uint64_t now);
+void shca_timewait_expire(struct engine *e, uint64_t now);
+void shca_timewait_fini(struct engine *e);
+/* Before nobody answers any more; exiting: with QPs not destroyed, perhaps. */
+void shca_timewait_linger(struct engine *e, bool exiting);
+
+#endif

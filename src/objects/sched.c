@@ -1,0 +1,42 @@
+/*
+ * sched.c - a QP as the engine schedules it (engine/qp.h)
+ */
+#include "loan.h"
+#include "xrc.h"
+
+#include <stdlib.h>
+
+static void sched_rx(struct engine_qp *qp, const struct roce_rx *pkt,
+		     uint64_t now)
+{
+	shca_qp_rx(sched_qp(qp), pkt, now);
+}
+
+static void sched_flush(struct engine_qp *qp, uint64_t now)
+{
+	shca_qp_flush(sched_qp(qp), now);
+}
+
+static void sched_run(struct engine_qp *qp, uint64_t now)
+{
+	shca_qp_expire(sched_qp(qp), now);
+	shca_qp_flush(sched_qp(qp), now);
+}
+
+static void sched_free(struct engine_qp *qp)
+{
+	free(sched_qp(qp)->xrc);
+	free(sched_qp(qp));
+}
+
+static const struct engine_qp_ops ops = {
+	.rx = sched_rx,
+	.flush = sched_flush,
+	.run = sched_run,
+	.free = sched_free,
+};
+
+void shca_qp_init(struct shca_qp *qp, struct engine *e)
+{
+	engine_qp_init(&qp->sched, e, &ops);
+}
