@@ -1,9 +1,5 @@
 /*
- * presence.c - see presence.h
- *
- * What programs write is relaxed: each value stands for itself, and one that is
- * seen late delays a decision by a poll. `back` is not, because who sets a timer
- * and the thread that goes to sleep have to see each other (timers.c).
+ * presence.c - what presence.h says, but for what every poll does
  */
 #include "presence.h"
 
@@ -20,25 +16,6 @@ static void store(_Atomic uint64_t *what, uint64_t ns)
 void presence_init(struct presence *p)
 {
 	*p = (struct presence){ .takeover = PRESENCE_TAKEOVER_NS };
-}
-
-void presence_note(struct presence *p, uint64_t from, uint64_t until)
-{
-	uint64_t seen = load(&p->seen);
-
-	if (from > seen + PRESENCE_AWAY_NS)
-		store(&p->since, from);
-	if (until > seen)
-		store(&p->seen, until);
-}
-
-bool presence_polled(struct presence *p, uint64_t from, uint64_t until,
-		     bool armed)
-{
-	presence_note(p, from, until);
-	store(&p->polled, until);
-	return !armed && !load(&p->back) &&
-	       until > load(&p->since) + load(&p->takeover);
 }
 
 void presence_sleeps(struct presence *p, uint64_t now)

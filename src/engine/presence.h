@@ -20,6 +20,10 @@
  * may call any of this at any time, but for the two functions that need the
  * caller's lock. There is neither a clock nor I/O in here: times are arguments,
  * in nanoseconds of CLOCK_MONOTONIC, and never 0.
+ *
+ * What programs write is relaxed: each value stands for itself, and one that is
+ * seen late delays a decision by a poll. `back` is not, because who sets a
+ * timer and the thread that goes to sleep have to see each other (timers.c).
  */
 #ifndef SOFTHCA_ENGINE_PRESENCE_H
 #define SOFTHCA_ENGINE_PRESENCE_H
@@ -48,14 +52,32 @@ struct presence {
 void presence_init(struct presence *p);
 
 /* A program has been in the library from one time until the other. */
-void presence_note(struct presence *p, uint64_t from, uint64_t until);
+static inline void presence_note(struct presence *p, uint64_t from,
+				 uint64_t until)
+{
+	uint64_t seen = atomic_load_explicit(&p->seen, memory_order_relaxed);
+
+	if (from > seen + PRESENCE_AWAY_NS)
+		atomic_store_explicit(&p->since, from, memory_order_relaxed);
+	if (until > seen)
+		atomic_store_explicit(&p->seen, until, memory_order_relaxed);
+}
 
 /*
  * The same for one that has polled. armed: a CQ is, so that it may be about to
  * sleep. True: the thread is to step back.
  */
-bool presence_polled(struct presence *p, uint64_t from, uint64_t until,
-		     bool armed);
+static inline bool presence_polled(struct presence *p, uint64_t from,
+				   uint64_t until, bool armed)
+{
+	presence_note(p, from, until);
+	atomic_store_explicit(&p->polled, until, memory_order_relaxed);
+	return !armed &&
+	       !atomic_load_explicit(&p->back, memory_order_relaxed) &&
+	       until > atomic_load_explicit(&p->since, memory_order_relaxed) +
+			       atomic_load_explicit(&p->takeover,
+						    memory_order_relaxed);
+}
 
 /* A program arms a CQ: the time before a takeover begins again. */
 void presence_sleeps(struct presence *p, uint64_t now);

@@ -124,6 +124,7 @@ int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t now)
 	r.cur = NULL;
 	r.n = 0;
 	n = l->ops->poll(l, budget, rx, &r);
-	round_end(&r);
+	if (r.n)
+		round_end(&r);
 	return n;
 }

@@ -586,7 +586,7 @@ int shca_import(int cmd_fd, struct ibv_context **out)
 
 int shca_close(struct ibv_context *ibctx)
 {
-	struct shca_context *ctx = to_ctx(ibctx), **p;
+	struct shca_context *ctx = to_ctx(ibctx);
 	struct shca_async *a;
 
 	if (engine_dead(ctx->engine))
@@ -597,11 +597,7 @@ int shca_close(struct ibv_context *ibctx)
 	 */
 	if (atomic_load(&ctx->users))
 		return 0;
-	pthread_mutex_lock(&to_process(ctx->engine)->ctx_lock);
-	for (p = &to_process(ctx->engine)->contexts; *p != ctx; p = &(*p)->next)
-		;
-	*p = ctx->next;
-	pthread_mutex_unlock(&to_process(ctx->engine)->ctx_lock);
+	shca_context_remove(ctx->engine, ctx);
 	shca_process_put(ctx->engine);
 	while ((a = ctx->async_head)) {
 		ctx->async_head = a->next;

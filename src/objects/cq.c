@@ -234,11 +234,11 @@ int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
 
 void shca_cq_late(struct engine *e, int fd)
 {
+	struct shca_process *proc = to_process(e);
 	struct shca_cq *cq;
 
-	pthread_mutex_lock(&to_process(e)->late_lock);
-	for (cq = to_process(e)->late; cq && cq->mod_fd != fd;
-	     cq = cq->mod_next)
+	pthread_mutex_lock(&proc->late_lock);
+	for (cq = proc->late; cq && cq->mod_fd != fd; cq = cq->mod_next)
 		;
 	if (cq) {
 		pthread_mutex_lock(&cq->lock);
@@ -247,12 +247,13 @@ void shca_cq_late(struct engine *e, int fd)
 			event_raise(cq);
 		pthread_mutex_unlock(&cq->lock);
 	}
-	pthread_mutex_unlock(&to_process(e)->late_lock);
+	pthread_mutex_unlock(&proc->late_lock);
 }
 
 static int late_add(struct shca_cq *cq)
 {
 	struct engine *e = cq->engine;
+	struct shca_process *proc = to_process(e);
 	int fd, err;
 
 	if (cq->mod_fd >= 0)
@@ -265,25 +266,26 @@ static int late_add(struct shca_cq *cq)
 	if (fd < 0)
 		return -errno;
 	cq->mod_fd = fd;
-	cq->mod_next = to_process(e)->late;
-	to_process(e)->late = cq;
+	cq->mod_next = proc->late;
+	proc->late = cq;
 	return engine_watch_fd(e, fd);
 }
 
 static void late_remove(struct shca_cq *cq)
 {
 	struct engine *e = cq->engine;
+	struct shca_process *proc = to_process(e);
 	struct shca_cq **p;
 
-	pthread_mutex_lock(&to_process(e)->late_lock);
+	pthread_mutex_lock(&proc->late_lock);
 	if (cq->mod_fd >= 0) {
-		for (p = &to_process(e)->late; *p != cq; p = &(*p)->mod_next)
+		for (p = &proc->late; *p != cq; p = &(*p)->mod_next)
 			;
 		*p = cq->mod_next;
 		engine_unwatch_fd(e, cq->mod_fd);
 		sys_close(cq->mod_fd);
 	}
-	pthread_mutex_unlock(&to_process(e)->late_lock);
+	pthread_mutex_unlock(&proc->late_lock);
 }
 
 int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)

@@ -407,7 +407,8 @@ void gsi_farewell(struct engine *e)
 
 void gsi_destroy(struct engine *e)
 {
-	struct gsi *g = to_process(e)->gsi;
+	struct shca_process *proc = to_process(e);
+	struct gsi *g = proc->gsi;
 
 	if (!g)
 		return;
@@ -420,7 +421,7 @@ void gsi_destroy(struct engine *e)
 		registry_release(e->registry, g->chunk);
 	cm_destroy(g->cm);
 	free(g);
-	to_process(e)->gsi = NULL;
+	proc->gsi = NULL;
 }
 
 int shca_cm_open(struct engine *e, uint64_t ca_guid,
@@ -458,14 +459,18 @@ out:
 
 struct cm *shca_cm_lock(struct engine *e)
 {
-	pthread_mutex_lock(&to_process(e)->gsi->lock);
-	return to_process(e)->gsi->cm;
+	struct shca_process *proc = to_process(e);
+
+	pthread_mutex_lock(&proc->gsi->lock);
+	return proc->gsi->cm;
 }
 
 void shca_cm_unlock(struct engine *e)
 {
-	flush(to_process(e)->gsi);
-	pthread_mutex_unlock(&to_process(e)->gsi->lock);
+	struct shca_process *proc = to_process(e);
+
+	flush(proc->gsi);
+	pthread_mutex_unlock(&proc->gsi->lock);
 }
 
 /* What is wrong with an address of somebody else's is not said. */

@@ -129,18 +129,18 @@ void shca_guest_note(struct shca_qp *qp)
 /* Guests that have done what they can give the responder back. */
 void shca_guest_settle(struct engine *e, uint64_t now)
 {
+	struct shca_process *proc = to_process(e);
 	struct shca_qp *held[32];
 	size_t n = 0;
 
-	pthread_mutex_lock(&to_process(e)->guests_lock);
+	pthread_mutex_lock(&proc->guests_lock);
 	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++)
-		for (struct shca_guest *g = to_process(e)->guests[i]; g;
-		     g = g->next)
+		for (struct shca_guest *g = proc->guests[i]; g; g = g->next)
 			if (g->held && n < ARRAY_SIZE(held)) {
 				shca_qp_get(g->qp);
 				held[n++] = g->qp;
 			}
-	pthread_mutex_unlock(&to_process(e)->guests_lock);
+	pthread_mutex_unlock(&proc->guests_lock);
 	while (n) {
 		struct shca_qp *qp = held[--n];
 
@@ -243,23 +243,24 @@ static struct shca_guest *guests_take(struct engine *e,
 						    const void *arg),
 				      const void *arg)
 {
+	struct shca_process *proc = to_process(e);
 	struct shca_guest **p, *g, *list = NULL;
 
-	pthread_mutex_lock(&to_process(e)->guests_lock);
+	pthread_mutex_lock(&proc->guests_lock);
 	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
-		p = &to_process(e)->guests[i];
+		p = &proc->guests[i];
 		while ((g = *p)) {
 			if (!which(g, arg)) {
 				p = &g->next;
 				continue;
 			}
 			*p = g->next;
-			to_process(e)->nguests--;
+			proc->nguests--;
 			g->next = list;
 			list = g;
 		}
 	}
-	pthread_mutex_unlock(&to_process(e)->guests_lock);
+	pthread_mutex_unlock(&proc->guests_lock);
 	return list;
 }
 
@@ -280,14 +281,14 @@ static bool is_of_domain(const struct shca_guest *g, const void *domain)
 
 void shca_guest_domain_gone(struct engine *e, struct shca_domain *d)
 {
+	struct shca_process *proc = to_process(e);
 	struct shca_guest *list;
 
 	/* While they can still be found, or a home would get an older state
 	 * back with the word that there is no guest. */
-	pthread_mutex_lock(&to_process(e)->guests_lock);
+	pthread_mutex_lock(&proc->guests_lock);
 	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
-		for (struct shca_guest *g = to_process(e)->guests[i]; g;
-		     g = g->next) {
+		for (struct shca_guest *g = proc->guests[i]; g; g = g->next) {
 			if (g->qp->xrc->domain != d)
 				continue;
 			shca_qp_lock(g->qp);
@@ -295,7 +296,7 @@ void shca_guest_domain_gone(struct engine *e, struct shca_domain *d)
 			shca_qp_unlock(g->qp);
 		}
 	}
-	pthread_mutex_unlock(&to_process(e)->guests_lock);
+	pthread_mutex_unlock(&proc->guests_lock);
 	list = guests_take(e, is_of_domain, d);
 	/* Nobody finds them, or has them; nor one that the receive side has
 	 * taken out. */
@@ -305,10 +306,11 @@ void shca_guest_domain_gone(struct engine *e, struct shca_domain *d)
 
 void shca_guest_srq_gone(struct engine *e, struct shca_domain *d, uint32_t num)
 {
-	pthread_mutex_lock(&to_process(e)->guests_lock);
+	struct shca_process *proc = to_process(e);
+
+	pthread_mutex_lock(&proc->guests_lock);
 	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
-		for (struct shca_guest *g = to_process(e)->guests[i]; g;
-		     g = g->next) {
+		for (struct shca_guest *g = proc->guests[i]; g; g = g->next) {
 			if (g->qp->xrc->domain != d)
 				continue;
 			shca_qp_lock(g->qp);
@@ -319,7 +321,7 @@ void shca_guest_srq_gone(struct engine *e, struct shca_domain *d, uint32_t num)
 			shca_qp_unlock(g->qp);
 		}
 	}
-	pthread_mutex_unlock(&to_process(e)->guests_lock);
+	pthread_mutex_unlock(&proc->guests_lock);
 }
 
 static bool is_unused(const struct shca_guest *g, const void *now)
@@ -345,6 +347,7 @@ static struct shca_guest **guest_slot(struct engine *e, uint32_t qpn)
 static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 				 uint64_t now)
 {
+	struct shca_process *proc = to_process(e);
 	uint32_t qpn = get_be32(w + W_QPN) & 0xffffff;
 	uint8_t key[SHCA_DOMAIN_KEY];
 	struct shca_guest **slot, *g;
@@ -352,34 +355,34 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	struct shca_xrc *xrc;
 	struct shca_qp *qp;
 
-	pthread_mutex_lock(&to_process(e)->guests_lock);
+	pthread_mutex_lock(&proc->guests_lock);
 	slot = guest_slot(e, qpn);
 	g = *slot;
 	if (g && shca_domain_key(g->qp->xrc->domain, key) &&
 	    !memcmp(key, w + W_DOMAIN, sizeof(key))) {
 		qp = g->qp;
 		shca_qp_get(qp);
-		pthread_mutex_unlock(&to_process(e)->guests_lock);
+		pthread_mutex_unlock(&proc->guests_lock);
 		return qp;
 	}
 	if (g) {
 		*slot = g->next;
-		to_process(e)->nguests--;
+		proc->nguests--;
 	}
-	pthread_mutex_unlock(&to_process(e)->guests_lock);
+	pthread_mutex_unlock(&proc->guests_lock);
 	if (g)
 		guest_drop(e, g);
-	if (to_process(e)->nguests >= GUESTS_MAX)
+	if (proc->nguests >= GUESTS_MAX)
 		guests_kill(e, guests_take(e, is_unused, &now));
 	g = calloc(1, sizeof(*g));
 	qp = calloc(1, sizeof(*qp));
 	xrc = calloc(1, sizeof(*xrc));
 	/* The domain stays until the guest is in the list, and then takes it
 	 * along when it goes. */
-	pthread_mutex_lock(&to_process(e)->xrc_lock);
+	pthread_mutex_lock(&proc->xrc_lock);
 	d = shca_domain_find(e, w + W_DOMAIN);
-	if (!g || !qp || !xrc || !d || to_process(e)->nguests >= GUESTS_MAX) {
-		pthread_mutex_unlock(&to_process(e)->xrc_lock);
+	if (!g || !qp || !xrc || !d || proc->nguests >= GUESTS_MAX) {
+		pthread_mutex_unlock(&proc->xrc_lock);
 		free(g);
 		free(qp);
 		free(xrc);
@@ -401,13 +404,13 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	g->qp = qp;
 	g->qpn = qpn;
 	g->used_ns = now;
-	pthread_mutex_lock(&to_process(e)->guests_lock);
+	pthread_mutex_lock(&proc->guests_lock);
 	/* Only who receives makes guests, so there is none by now. */
-	g->next = to_process(e)->guests[qpn % SHCA_GUEST_BUCKETS];
-	to_process(e)->guests[qpn % SHCA_GUEST_BUCKETS] = g;
-	to_process(e)->nguests++;
-	pthread_mutex_unlock(&to_process(e)->guests_lock);
-	pthread_mutex_unlock(&to_process(e)->xrc_lock);
+	g->next = proc->guests[qpn % SHCA_GUEST_BUCKETS];
+	proc->guests[qpn % SHCA_GUEST_BUCKETS] = g;
+	proc->nguests++;
+	pthread_mutex_unlock(&proc->guests_lock);
+	pthread_mutex_unlock(&proc->xrc_lock);
 	return qp;
 }
 

@@ -164,12 +164,13 @@ int shca_mcast_detach(struct ibv_qp *ib, const union ibv_gid *gid)
 
 bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 {
+	struct shca_process *proc = to_process(e);
 	struct mcast_group *g;
 	bool joined = false;
 	size_t i;
 
-	pthread_mutex_lock(&to_process(e)->mcast_lock);
-	for (g = to_process(e)->mcast; g; g = g->next) {
+	pthread_mutex_lock(&proc->mcast_lock);
+	for (g = proc->mcast; g; g = g->next) {
 		if (memcmp(&g->gid, &pkt->dgid, sizeof(g->gid)))
 			continue;
 		joined = true;
@@ -185,6 +186,6 @@ bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 			}
 		}
 	}
-	pthread_mutex_unlock(&to_process(e)->mcast_lock);
+	pthread_mutex_unlock(&proc->mcast_lock);
 	return joined;
 }

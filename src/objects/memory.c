@@ -180,6 +180,7 @@ static int region_publish(const struct shca_mr *from, struct ibv_mr **out)
 {
 	struct ibv_pd *pd = from->mr.pd;
 	struct engine *e = to_ctx(pd->context)->engine;
+	struct shca_process *proc = to_process(e);
 	struct key_entry entry;
 	struct shca_mr *mr;
 	int slot;
@@ -193,17 +194,17 @@ static int region_publish(const struct shca_mr *from, struct ibv_mr **out)
 	*mr = *from;
 	mr->mr.context = pd->context;
 	entry = region_entry(mr);
-	pthread_mutex_lock(&to_process(e)->keys_lock);
-	slot = keys_add(&to_process(e)->keys, &entry);
-	pthread_mutex_unlock(&to_process(e)->keys_lock);
+	pthread_mutex_lock(&proc->keys_lock);
+	slot = keys_add(&proc->keys, &entry);
+	pthread_mutex_unlock(&proc->keys_lock);
 	if (slot < 0) {
 		free(mr);
 		return slot;
 	}
 	mr->slot = (uint32_t)slot;
 	mr->mr.handle = mr->slot;
-	mr->mr.lkey = atomic_load(&to_process(e)->keys.entry[slot].lkey);
-	mr->mr.rkey = atomic_load(&to_process(e)->keys.entry[slot].rkey);
+	mr->mr.lkey = atomic_load(&proc->keys.entry[slot].lkey);
+	mr->mr.rkey = atomic_load(&proc->keys.entry[slot].rkey);
 	shca_pd_get(pd);
 	shca_live_add(&mr->live, &mr->mr, SHCA_MR);
 	*out = &mr->mr;
@@ -361,10 +362,11 @@ int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
  */
 void shca_key_kill(struct engine *e, uint32_t slot)
 {
+	struct shca_process *proc = to_process(e);
 	unsigned round;
 
-	keys_kill(&to_process(e)->keys, slot);
-	for (round = 0; keys_busy(&to_process(e)->keys, slot); round++) {
+	keys_kill(&proc->keys, slot);
+	for (round = 0; keys_busy(&proc->keys, slot); round++) {
 		if (round >= 1000)
 			sys_sleep(50000);
 		else if (round >= 100)
@@ -376,6 +378,7 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 		  size_t length, int access)
 {
 	struct engine *e = to_ctx(ibmr->context)->engine;
+	struct shca_process *proc = to_process(e);
 	struct shca_mr *mr = to_mr(ibmr);
 	struct shca_mr now = *mr;
 	struct key_entry entry;
@@ -407,15 +410,15 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 		return err;
 
 	entry = region_entry(&now);
-	pthread_mutex_lock(&to_process(e)->keys_lock);
-	if (to_process(e)->keys.entry[mr->slot].windows) {
+	pthread_mutex_lock(&proc->keys_lock);
+	if (proc->keys.entry[mr->slot].windows) {
 		err = -EBUSY;
 	} else {
 		shca_key_kill(e, mr->slot);
-		keys_revive(&to_process(e)->keys, mr->slot, &entry, ibmr->lkey,
+		keys_revive(&proc->keys, mr->slot, &entry, ibmr->lkey,
 			    ibmr->rkey);
 	}
-	pthread_mutex_unlock(&to_process(e)->keys_lock);
+	pthread_mutex_unlock(&proc->keys_lock);
 	if (err)
 		return err;
 	shca_pd_get(now.mr.pd);

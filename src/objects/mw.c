@@ -32,10 +32,12 @@ static bool is_bound(const struct key_entry *w)
 
 static void window_unbind(struct engine *e, struct key_entry *w)
 {
+	struct shca_process *proc = to_process(e);
+
 	if (!is_bound(w))
 		return;
-	shca_key_kill(e, (uint32_t)(w - to_process(e)->keys.entry));
-	to_process(e)->keys.entry[w->parent].windows--;
+	shca_key_kill(e, (uint32_t)(w - proc->keys.entry));
+	proc->keys.entry[w->parent].windows--;
 }
 
 int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **out)
@@ -165,21 +167,21 @@ static void window_bind(struct engine *e, const struct shca_qp *qp,
 		 struct key_entry *w, struct key_entry *r,
 		 const struct qp_bind *bind)
 {
+	struct shca_process *proc = to_process(e);
 	const uint32_t on_demand = r->access & IBV_ACCESS_ON_DEMAND;
 	const struct key_entry entry = {
 		.access = bind->access | on_demand,
 		.pd = w->pd,
 		.qpn = shca_qpn(qp),
 		.kind = w->kind,
-		.parent = (uint32_t)(r - to_process(e)->keys.entry),
+		.parent = (uint32_t)(r - proc->keys.entry),
 		.iova = bind->access & IBV_ACCESS_ZERO_BASED ? 0 : bind->addr,
 		.length = bind->length,
 		.addr = r->addr + (bind->addr - r->iova),
 	};
 
 	r->windows++;
-	keys_revive(&to_process(e)->keys,
-		    (uint32_t)(w - to_process(e)->keys.entry), &entry, 0,
+	keys_revive(&proc->keys, (uint32_t)(w - proc->keys.entry), &entry, 0,
 		    bind->rkey);
 }
 
@@ -187,18 +189,19 @@ int shca_mw_env_bind(struct qp *core, const struct qp_bind *how)
 {
 	struct shca_qp *qp = core->owner;
 	struct engine *e = qp->sched.engine;
+	struct shca_process *proc = to_process(e);
 	struct key_entry *w, *r = NULL;
 	uint32_t slot, hint = 0;
 	int err = -EACCES;
 
-	pthread_mutex_lock(&to_process(e)->keys_lock);
+	pthread_mutex_lock(&proc->keys_lock);
 	/* A key leads to its slot for one life of that. */
-	slot = keys_slot(&to_process(e)->keys, how->rkey);
+	slot = keys_slot(&proc->keys, how->rkey);
 	if (slot == UINT32_MAX)
 		goto unlock;
-	w = &to_process(e)->keys.entry[slot];
+	w = &proc->keys.entry[slot];
 	if (how->lkey)
-		r = keys_get_local(&to_process(e)->keys, how->lkey, &hint);
+		r = keys_get_local(&proc->keys, how->lkey, &hint);
 	if (bind_allowed(qp, w, r, how)) {
 		window_unbind(e, w);
 		if (how->length)
@@ -210,7 +213,7 @@ int shca_mw_env_bind(struct qp *core, const struct qp_bind *how)
 	if (r)
 		keys_put(r);
 unlock:
-	pthread_mutex_unlock(&to_process(e)->keys_lock);
+	pthread_mutex_unlock(&proc->keys_lock);
 	return err;
 }
 
@@ -218,20 +221,21 @@ int shca_mw_env_invalidate(struct qp *core, uint32_t rkey)
 {
 	struct shca_qp *qp = core->owner;
 	struct engine *e = qp->sched.engine;
-	uint32_t slot = keys_slot(&to_process(e)->keys, rkey);
+	struct shca_process *proc = to_process(e);
+	uint32_t slot = keys_slot(&proc->keys, rkey);
 	struct key_entry *w;
 	int err = -EACCES;
 
 	if (slot == UINT32_MAX)
 		return err;
-	w = &to_process(e)->keys.entry[slot];
-	pthread_mutex_lock(&to_process(e)->keys_lock);
+	w = &proc->keys.entry[slot];
+	pthread_mutex_lock(&proc->keys_lock);
 	if (w->kind == KEY_MW2 && is_bound(w) &&
 	    atomic_load(&w->rkey) == rkey && w->qpn == shca_qpn(qp)) {
 		window_unbind(e, w);
 		err = 0;
 	}
-	pthread_mutex_unlock(&to_process(e)->keys_lock);
+	pthread_mutex_unlock(&proc->keys_lock);
 	return err;
 }
 
@@ -240,16 +244,17 @@ int shca_mw_env_invalidate(struct qp *core, uint32_t rkey)
 void shca_mw_qp_gone(struct shca_qp *qp)
 {
 	struct engine *e = qp->sched.engine;
+	struct shca_process *proc = to_process(e);
 	uint32_t i;
 
 	if (!atomic_load(&qp->windows))
 		return;
-	pthread_mutex_lock(&to_process(e)->keys_lock);
-	for (i = 0; i < to_process(e)->keys.used; i++) {
-		struct key_entry *w = &to_process(e)->keys.entry[i];
+	pthread_mutex_lock(&proc->keys_lock);
+	for (i = 0; i < proc->keys.used; i++) {
+		struct key_entry *w = &proc->keys.entry[i];
 
 		if (w->kind == KEY_MW2 && w->qpn == shca_qpn(qp))
 			window_unbind(e, w);
 	}
-	pthread_mutex_unlock(&to_process(e)->keys_lock);
+	pthread_mutex_unlock(&proc->keys_lock);
 }

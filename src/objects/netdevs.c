@@ -34,27 +34,42 @@ static void rescan(struct engine *e, struct shca_device *dev)
 
 void shca_context_add(struct engine *e, struct shca_context *ctx)
 {
-	pthread_mutex_lock(&to_process(e)->ctx_lock);
+	struct shca_process *proc = to_process(e);
+
+	pthread_mutex_lock(&proc->ctx_lock);
 	rescan(e, ctx->dev);
-	ctx->next = to_process(e)->contexts;
-	to_process(e)->contexts = ctx;
-	pthread_mutex_unlock(&to_process(e)->ctx_lock);
+	ctx->next = proc->contexts;
+	proc->contexts = ctx;
+	pthread_mutex_unlock(&proc->ctx_lock);
 }
 
 void shca_netdevs_changed(struct engine *e)
 {
+	struct shca_process *proc = to_process(e);
 	struct shca_context *ctx, *other;
 
-	if (!netdev_changed(to_process(e)->netdev_fd))
+	if (!netdev_changed(proc->netdev_fd))
 		return;
-	pthread_mutex_lock(&to_process(e)->ctx_lock);
-	for (ctx = to_process(e)->contexts; ctx; ctx = ctx->next) {
+	pthread_mutex_lock(&proc->ctx_lock);
+	for (ctx = proc->contexts; ctx; ctx = ctx->next) {
 		/* Contexts of one device share its table: read it once. */
-		for (other = to_process(e)->contexts; other->dev != ctx->dev;)
+		for (other = proc->contexts; other->dev != ctx->dev;)
 			other = other->next;
 		if (other == ctx)
 			rescan(e, ctx->dev);
 	}
-	pthread_mutex_unlock(&to_process(e)->ctx_lock);
+	pthread_mutex_unlock(&proc->ctx_lock);
 	gsi_netdevs_changed(e);
+}
+
+void shca_context_remove(struct engine *e, struct shca_context *ctx)
+{
+	struct shca_process *proc = to_process(e);
+	struct shca_context **p;
+
+	pthread_mutex_lock(&proc->ctx_lock);
+	for (p = &proc->contexts; *p != ctx; p = &(*p)->next)
+		;
+	*p = ctx->next;
+	pthread_mutex_unlock(&proc->ctx_lock);
 }

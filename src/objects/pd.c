@@ -62,30 +62,32 @@ static int pd_create(struct ibv_context *ibctx, struct shca_pd **out)
 
 static void list_remove(struct engine *e, struct shca_pd *pd)
 {
+	struct shca_process *proc = to_process(e);
 	struct shca_pd **p;
 
-	pthread_mutex_lock(&to_process(e)->keys_lock);
-	for (p = &to_process(e)->pds; *p && *p != pd; p = &(*p)->next)
+	pthread_mutex_lock(&proc->keys_lock);
+	for (p = &proc->pds; *p && *p != pd; p = &(*p)->next)
 		;
 	if (*p)
 		*p = pd->next;
-	pthread_mutex_unlock(&to_process(e)->keys_lock);
+	pthread_mutex_unlock(&proc->keys_lock);
 }
 
 int shca_pd_alloc(struct ibv_context *ibctx, struct ibv_pd **out)
 {
 	struct engine *e = to_ctx(ibctx)->engine;
+	struct shca_process *proc = to_process(e);
 	struct shca_pd *pd;
 	int err = pd_create(ibctx, &pd);
 
 	if (err)
 		return err;
-	pd->num = atomic_fetch_add(&to_process(e)->next_pd, 1) + 1;
+	pd->num = atomic_fetch_add(&proc->next_pd, 1) + 1;
 	pd->pd.handle = pd->num;
-	pthread_mutex_lock(&to_process(e)->keys_lock);
-	pd->next = to_process(e)->pds;
-	to_process(e)->pds = pd;
-	pthread_mutex_unlock(&to_process(e)->keys_lock);
+	pthread_mutex_lock(&proc->keys_lock);
+	pd->next = proc->pds;
+	proc->pds = pd;
+	pthread_mutex_unlock(&proc->keys_lock);
 	shca_live_add(&pd->live, &pd->pd, SHCA_PD);
 	*out = &pd->pd;
 	return 0;
@@ -128,6 +130,7 @@ int shca_pd_import(struct ibv_context *ibctx, uint32_t handle,
 {
 	struct shca_context *ctx = to_ctx(ibctx);
 	struct engine *e = ctx->engine;
+	struct shca_process *proc = to_process(e);
 	struct shca_pd *pd, *of;
 	int err;
 
@@ -140,12 +143,12 @@ int shca_pd_import(struct ibv_context *ibctx, uint32_t handle,
 	/* It stands on its own: either handle may go before the other. */
 	pd->num = pd->pd.handle = handle;
 	shca_live_add(&pd->live, &pd->pd, SHCA_PD);
-	pthread_mutex_lock(&to_process(e)->keys_lock);
-	for (of = to_process(e)->pds; of; of = of->next)
+	pthread_mutex_lock(&proc->keys_lock);
+	for (of = proc->pds; of; of = of->next)
 		if (of->num == handle &&
 		    shca_file_same(to_ctx(of->pd.context)->file, ctx->file))
 			break;
-	pthread_mutex_unlock(&to_process(e)->keys_lock);
+	pthread_mutex_unlock(&proc->keys_lock);
 	if (!of) {
 		shca_pd_free(&pd->pd);
 		return -ENOENT;

@@ -30,10 +30,11 @@ static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER;
 
 int shca_count(struct engine *e, enum shca_kind kind)
 {
-	if (atomic_fetch_add(&to_process(e)->nobjects[kind], 1) <
-	    SHCA_MAX_OBJECTS)
+	struct shca_process *proc = to_process(e);
+
+	if (atomic_fetch_add(&proc->nobjects[kind], 1) < SHCA_MAX_OBJECTS)
 		return 0;
-	atomic_fetch_sub(&to_process(e)->nobjects[kind], 1);
+	atomic_fetch_sub(&proc->nobjects[kind], 1);
 	return -ENOMEM;
 }
 

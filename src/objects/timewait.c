@@ -50,62 +50,62 @@ static void release(struct engine *e, const struct shca_timewait *t)
 void shca_timewait_add(struct shca_qp *qp, const struct roce_timewait *w)
 {
 	struct engine *e = qp->sched.engine;
+	struct shca_process *proc = to_process(e);
 	struct shca_timewait *t, old = { .until = 0 };
 	uint64_t until = clock_ns() + LIFE_NS;
 
 	if (!qp->bound)
 		return;
-	pthread_mutex_lock(&to_process(e)->timewait_lock);
-	if (!to_process(e)->timewait)
-		to_process(e)->timewait =
-			calloc(TIMEWAITS, sizeof(*to_process(e)->timewait));
-	if (to_process(e)->timewait) {
-		t = &to_process(e)->timewait[w->qpn % TIMEWAITS];
+	pthread_mutex_lock(&proc->timewait_lock);
+	if (!proc->timewait)
+		proc->timewait = calloc(TIMEWAITS, sizeof(*proc->timewait));
+	if (proc->timewait) {
+		t = &proc->timewait[w->qpn % TIMEWAITS];
 		old = *t;
 		*t = (struct shca_timewait){ .w = *w,
 					     .until = until,
 					     .gid = qp->bound_gid,
 					     .ifindex = qp->bound_if };
 		qp->bound = false;
-		if (until < atomic_load(&to_process(e)->timewait_alarm.due))
-			engine_alarm_set(e, &to_process(e)->timewait_alarm,
-					 until);
+		if (until < atomic_load(&proc->timewait_alarm.due))
+			engine_alarm_set(e, &proc->timewait_alarm, until);
 	}
-	pthread_mutex_unlock(&to_process(e)->timewait_lock);
+	pthread_mutex_unlock(&proc->timewait_lock);
 	release(e, &old);
 }
 
 bool shca_timewait_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 {
+	struct shca_process *proc = to_process(e);
 	struct shca_timewait *t;
 	struct roce_batch b;
 	bool ours = false;
 	int err = 0;
 
-	if (atomic_load(&to_process(e)->timewait_alarm.due) == UINT64_MAX)
+	if (atomic_load(&proc->timewait_alarm.due) == UINT64_MAX)
 		return false;
-	pthread_mutex_lock(&to_process(e)->timewait_lock);
-	t = to_process(e)->timewait
-		    ? &to_process(e)->timewait[pkt->h.dest_qpn % TIMEWAITS]
-		    : NULL;
+	pthread_mutex_lock(&proc->timewait_lock);
+	t = proc->timewait ? &proc->timewait[pkt->h.dest_qpn % TIMEWAITS]
+			   : NULL;
 	if (t && t->until && roce_timewait_rx(&t->w, pkt, &b, now)) {
 		ours = true;
 		if (b.n)
 			engine_send(e, &b, &err); /* or they ask again */
 	}
-	pthread_mutex_unlock(&to_process(e)->timewait_lock);
+	pthread_mutex_unlock(&proc->timewait_lock);
 	return ours;
 }
 
 /* Takes one out that has had its time; the others' is due then. */
 static struct shca_timewait take(struct engine *e, uint64_t now)
 {
+	struct shca_process *proc = to_process(e);
 	struct shca_timewait old = { .until = 0 };
 	uint64_t due = UINT64_MAX;
 
-	pthread_mutex_lock(&to_process(e)->timewait_lock);
-	for (uint32_t i = 0; to_process(e)->timewait && i < TIMEWAITS; i++) {
-		struct shca_timewait *t = &to_process(e)->timewait[i];
+	pthread_mutex_lock(&proc->timewait_lock);
+	for (uint32_t i = 0; proc->timewait && i < TIMEWAITS; i++) {
+		struct shca_timewait *t = &proc->timewait[i];
 
 		if (!old.until && t->until && t->until <= now) {
 			old = *t;
@@ -114,8 +114,8 @@ static struct shca_timewait take(struct engine *e, uint64_t now)
 			due = t->until;
 		}
 	}
-	engine_alarm_set(e, &to_process(e)->timewait_alarm, due);
-	pthread_mutex_unlock(&to_process(e)->timewait_lock);
+	engine_alarm_set(e, &proc->timewait_alarm, due);
+	pthread_mutex_unlock(&proc->timewait_lock);
 	return old;
 }
 
@@ -169,14 +169,16 @@ static void count_living(struct engine_qp *sched, void *census)
 
 static void count_gone(struct engine *e, struct census *c)
 {
-	if (pthread_mutex_trylock(&to_process(e)->timewait_lock)) {
+	struct shca_process *proc = to_process(e);
+
+	if (pthread_mutex_trylock(&proc->timewait_lock)) {
 		c->busy = true;
 		return;
 	}
-	for (uint32_t i = 0; to_process(e)->timewait && i < TIMEWAITS; i++)
-		if (to_process(e)->timewait[i].until)
-			count(c, &to_process(e)->timewait[i].w);
-	pthread_mutex_unlock(&to_process(e)->timewait_lock);
+	for (uint32_t i = 0; proc->timewait && i < TIMEWAITS; i++)
+		if (proc->timewait[i].until)
+			count(c, &proc->timewait[i].w);
+	pthread_mutex_unlock(&proc->timewait_lock);
 }
 
 void shca_timewait_linger(struct engine *e, bool exiting)
