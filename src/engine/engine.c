@@ -78,8 +78,8 @@ int engine_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex)
 	const char *why = udp_why(e->udp);
 
 	/*
-	 * Nobody would guess from an errno, or from a peer that does not
-	 * answer, that someone else has the port. Once is enough.
+	 * Neither an errno nor a peer that does not answer shows that another
+	 * program has the port. Once is enough.
 	 */
 	if (!*why || atomic_flag_test_and_set(&said))
 		return err;

@@ -1,15 +1,14 @@
 /*
  * engine.h - who makes progress in a process, and when
  *
- * One per process. It takes packets from the links, hands each to the QP that
- * it is for, runs timers that are due, and lets the QPs send. Two kinds of
- * threads do that, and both the same (progress.c): programs that poll an empty
- * CQ, and one thread of ours that sleeps in epoll (thread.c). Which of them
- * receives: presence.h.
+ * There is one per process. It takes packets from the links (rx.c), hands each
+ * to its QP (qpn.c), runs timers that are due (timers.c), and lets QPs send.
+ * Two kinds of threads do that, in the same way (progress.c): programs that
+ * poll an empty CQ, and one thread of ours that sleeps in epoll (thread.c).
+ * Which of them receives is in presence.h.
  *
- * The engine knows QPs as what it schedules (qp.h), and calls what is above it
- * by tables of functions. It is a part of what src/objects keeps for the
- * process (struct shca_process).
+ * The engine knows a QP only as what it schedules (qp.h), and calls the layer
+ * above by tables of functions. src/objects embeds it in struct shca_process.
  *
  * Locks, each before those that follow: a link's receive side, a QP's, those
  * of src/objects that say so, the timers'. thread_lock is for starting the
@@ -27,28 +26,28 @@
 
 struct pcap;
 
-/* What the layer above does; called with no QP's lock. */
+/* What the layer above does. Called without any QP's lock. */
 struct engine_ops {
-	/* A packet for QP1; on the receive side, as the following two. */
+	/* On the receive side, as the following three: a packet for QP1. */
 	void (*gsi)(struct engine *e, const struct roce_rx *pkt, uint64_t now);
 	/* One for a multicast group. False: no QP is attached to it. */
 	bool (*mcast)(struct engine *e, const struct roce_rx *pkt,
 		      uint64_t now);
-	/* One for a QP that there is not. True: it was for one that is gone. */
+	/* One that no QP has the number of. True: it was for a past QP. */
 	bool (*stray)(struct engine *e, const struct roce_rx *pkt,
 		      uint64_t now);
 	/*
 	 * One for QP 0, which only processes of this host send each other.
-	 * False: it is none of theirs. True: it is done with, but for *inner,
-	 * if *qp is not NULL, which is for that QP.
+	 * False: it is none of those. True: it is done with, except for *inner
+	 * if *qp is not NULL, which is a packet for that QP.
 	 */
 	bool (*word)(struct engine *e, const struct roce_rx *pkt,
 		     struct engine_qp **qp, struct roce_rx *inner,
 		     uint64_t now);
 	/* The links are drained, and engine.unsettled is not 0. */
 	void (*settle)(struct engine *e, uint64_t now);
-	/* A descriptor that was given to engine_watch_fd() is readable, or was
-	 * when the thread looked; in the thread. */
+	/* In the thread: a descriptor given to engine_watch_fd() is readable,
+	 * or was; it may have been unwatched and closed meanwhile. */
 	void (*readable)(struct engine *e, int fd);
 };
 
@@ -57,11 +56,11 @@ struct timer {
 	struct engine_qp *qp;
 };
 
-/* A timer that is no QP's; of the layer above, from beginning to end. */
+/* A timer of the layer above rather than of a QP. */
 struct engine_alarm {
 	struct engine_alarm *next;
 	_Atomic uint64_t due; /* UINT64_MAX: never */
-	/* It has passed. Several threads may find so at once. Sets another. */
+	/* due has passed; sets another. Several threads may call it at once. */
 	void (*expire)(struct engine *e, uint64_t now);
 };
 
@@ -92,10 +91,10 @@ struct engine {
 	/* explain.c: packets that did nothing. */
 	_Atomic uint64_t dropped[ROCE_DROPS];
 	_Atomic uint64_t no_qp; /* for QP numbers that are not here */
-	_Atomic uint64_t drops_due; /* when to say so again */
-	_Atomic uint64_t drops_told; /* their sum when it was last said */
+	_Atomic uint64_t drops_due; /* when to report again */
+	_Atomic uint64_t drops_reported; /* their sum at the last report */
 
-	/* What waits for drained links: see engine_ops.settle. */
+	/* How many things wait for drained links: engine_ops.settle. */
 	_Atomic unsigned unsettled;
 
 	/* thread.c */
@@ -132,7 +131,7 @@ static inline bool engine_dead(const struct engine *e)
 /* udp_bind(); what is wrong with the port is said once in a process. */
 int engine_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex);
 
-/* By the link that reaches where the batch goes: the only one, so far. */
+/* Sends by the link that reaches the batch's destination. There is only one. */
 static inline size_t engine_send(struct engine *e, const struct roce_batch *b,
 				 int *err)
 {
@@ -143,11 +142,11 @@ static inline size_t engine_send(struct engine *e, const struct roce_batch *b,
 int engine_qpn_alloc(struct engine *e, struct engine_qp *qp);
 /* On return no packet that was received before is being handed to it. */
 void engine_qpn_free(struct engine *e, struct engine_qp *qp);
-/* On the receive side, or else it may go at any time. */
+/* On the receive side only: elsewhere the QP may go at any time. */
 struct engine_qp *engine_qp_find(struct engine *e, uint32_t qpn);
 /*
- * Calls fn for every QP that lives, with its lock, and waits for no lock: false
- * if some could not be looked at. For exit(), which may have interrupted a
+ * Calls fn for every living QP with its lock held, without waiting for any
+ * lock. False: some could not be had. For exit(), which may have interrupted a
  * thread that holds one.
  */
 bool engine_qps_look(struct engine *e,
@@ -172,7 +171,7 @@ void engine_alarm_set(struct engine *e, struct engine_alarm *a, uint64_t due);
  * armed: the CQ is, see presence_polled().
  */
 int engine_poll(struct engine *e, bool armed);
-/* A program is about to sleep until something happens. */
+/* A program is about to sleep until something happens: the thread receives. */
 void engine_watch(struct engine *e);
 /* On return no packet that was received before is being handed to a QP. */
 void engine_quiesce(struct engine *e);
@@ -185,7 +184,7 @@ void engine_unwatch_fd(struct engine *e, int fd);
 
 /* explain.c: counts a packet that was dropped. */
 void engine_dropped(struct engine *e, enum roce_drop why);
-/* What became of packets so far, on stderr, unless nothing has changed. */
+/* Reports on stderr what became of packets, unless nothing has changed. */
 void engine_drops_explain(struct engine *e);
 /* A sentence on stderr, if the user has asked for explanations. */
 void engine_explain(struct qp *qp, const char *fmt, ...)

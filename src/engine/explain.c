@@ -1,8 +1,8 @@
 /*
  * explain.c - what became of packets, and why a QP failed, in words
  *
- * Packets that do nothing are always counted. They are reported when the
- * process ends and, while there are more of them, every DROPS_NS.
+ * Packets that do nothing are always counted. With --explain they are reported
+ * when the process ends and, while their number grows, every DROPS_NS.
  */
 #include "internal.h"
 
@@ -51,7 +51,7 @@ void engine_drops_explain(struct engine *e)
 	}
 	for (size_t i = 0; i < 4 + ROCE_DROPS; i++)
 		sum += n[i];
-	if (atomic_exchange(&e->drops_told, sum) == sum)
+	if (atomic_exchange(&e->drops_reported, sum) == sum)
 		return;
 	len = snprintf(line, sizeof(line),
 		       "process %d: %" PRIu64 " packets received, %" PRIu64

@@ -17,25 +17,26 @@ static inline bool timers_due(const struct engine *e, uint64_t now)
 
 void timers_run(struct engine *e, uint64_t now);
 
-/* rx.c: takes about budget packets from a link, to their QPs, which then send
- * what they have to answer. As link_ops.poll. */
+/* rx.c: takes about budget packets from a link to their QPs, which then send
+ * their answers. Returns what link_ops.poll does. */
 int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t now);
 
-/* progress.c: how many packets, or -EBUSY if others have all the links. */
+/* progress.c: returns the number of packets, or -EBUSY if other threads have
+ * all the links. */
 int progress(struct engine *e, uint64_t now);
 void progress_step_forward(struct engine *e, uint64_t now);
 
 /* thread.c */
 int thread_fds_open(struct engine *e);
 void thread_fds_close(struct engine *e);
-/* Whether the thread watches the links: it does at first. With thread_lock. */
+/* Sets whether the thread watches the links, as it does at first. 0 or -errno;
+ * thread_lock is held. */
 int thread_watch_links(struct engine *e, bool watch);
-/* It looks again at everything but the descriptors. */
+/* Makes the thread check everything but the descriptors again. */
 void thread_wake(struct engine *e);
 void thread_end(struct engine *e);
 
-/* explain.c: now and then while packets are dropped, for processes that do not
- * end. */
+/* explain.c: reports drops now and then, for processes that do not end. */
 void drops_explain_at(struct engine *e, uint64_t now);
 
 #endif

@@ -3,23 +3,24 @@
  *
  * A program that spins in ibv_poll_cq() and a thread that wakes for every
  * packet would fight for the CPU, so the thread steps back. But a program may
- * as well spin on its own memory until a peer's RDMA WRITE changes it, and only
- * now and then poll; then nobody but the thread can receive that write, and it
- * must not be late. What tells the two apart is the time that a program spends
- * outside of this library. The rules:
+ * also spin on its own memory until a peer's RDMA WRITE changes it, and poll
+ * only now and then; then only the thread can receive that write, and it must
+ * not be late. What distinguishes the two is the time that a program spends
+ * outside this library. The rules:
  *
  * - Programs take over once they have polled for PRESENCE_TAKEOVER_NS and were
  *   never away for more than PRESENCE_AWAY_NS at a time. A poll of a CQ that is
  *   armed takes nothing over, since the program may be about to sleep.
- * - The thread steps forward again when a program arms a CQ, or when there was
- *   no poll for PRESENCE_IDLE_NS.
- * - If it has to do so within PRESENCE_WORTH_NS, the next takeover takes twice
- *   as long, up to PRESENCE_TAKEOVER_MAX_NS; if not, as long as the first one.
+ * - The thread steps forward again when a program arms a CQ, or after
+ *   PRESENCE_IDLE_NS without a poll.
+ * - If it steps forward within PRESENCE_WORTH_NS, the next takeover takes twice
+ *   as long, up to PRESENCE_TAKEOVER_MAX_NS; otherwise as long as the first
+ * one.
  *
- * All is counted for the process, not for each program's thread. Any thread
- * may call any of this at any time, but for the two functions that need the
- * caller's lock. There is neither a clock nor I/O in here: times are arguments,
- * in nanoseconds of CLOCK_MONOTONIC, and never 0.
+ * The state is the process's, not each thread's. Any thread may call any of
+ * these functions at any time, except the two that need the caller's lock.
+ * There is neither a clock nor I/O in here: times are arguments, in nanoseconds
+ * of CLOCK_MONOTONIC, and never 0.
  *
  * What programs write is relaxed: each value stands for itself, and one that is
  * seen late delays a decision by a poll. `back` is not, because who sets a
@@ -82,7 +83,7 @@ static inline bool presence_polled(struct presence *p, uint64_t from,
 /* A program arms a CQ: the time before a takeover begins again. */
 void presence_sleeps(struct presence *p, uint64_t now);
 
-/* No program has polled for a while. */
+/* Whether no program has polled for PRESENCE_IDLE_NS. */
 bool presence_idle(const struct presence *p, uint64_t now);
 
 static inline bool presence_is_back(const struct presence *p)
@@ -91,22 +92,22 @@ static inline bool presence_is_back(const struct presence *p)
 }
 
 /*
- * The thread steps back or forward; with a lock of the caller's, which others
- * who call them have as well. False: it has done so before.
+ * The thread steps back or forward. A lock of the caller's serialises the
+ * calls. False: it had done so before.
  */
 bool presence_step_back(struct presence *p, uint64_t now);
 bool presence_step_forward(struct presence *p, uint64_t now);
 
 /*
- * A program that polls has found that another thread is receiving. True: that
- * has been so for PRESENCE_BLOCKED_NS, so the other may well wait for the CPU
- * that this one spins on, and this one is to wait for it. Where many threads
- * poll it is always another one, and nobody waits: those who do have to be
+ * A program that polls has found another thread receiving. True: for
+ * PRESENCE_BLOCKED_NS all have, so that thread may be waiting for the CPU that
+ * this one spins on, and this one is to wait for it. Where many threads poll,
+ * the link is free now and then, and nobody waits: sleepers would have to be
  * woken, one by one.
  */
 bool presence_blocked(struct presence *p, uint64_t now);
 
-/* Somebody has received, or waited until it could. */
+/* A thread has received, or waited until it could. */
 static inline void presence_unblocked(struct presence *p)
 {
 	if (atomic_load_explicit(&p->blocked, memory_order_relaxed))

@@ -1,9 +1,9 @@
 /*
  * progress.c - receive, run what is due, and who of all threads does so
  *
- * Programs that poll an empty CQ and the thread do the same. The receive side
- * of a link is a trylock, so they do not wait for each other, unless one has
- * had it for long.
+ * Programs that poll an empty CQ and the thread do the same. They do not wait
+ * for each other, because the receive side of a link is taken with trylock,
+ * unless one of them has it for long.
  */
 #include "internal.h"
 
@@ -53,7 +53,7 @@ static void step_back(struct engine *e)
 		goto out;
 	}
 	presence_step_back(&e->presence, clock_ns());
-	thread_wake(e); /* so that it begins to look now and then */
+	thread_wake(e); /* from now on it checks now and then */
 out:
 	pthread_mutex_unlock(&e->thread_lock);
 }

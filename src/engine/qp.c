@@ -1,13 +1,13 @@
 /*
  * qp.c - the lock of a QP, and what is left behind for its holder
  *
- * Whoever receives packets or runs timers does not wait for a QP's lock. It
- * would do so while it holds the receive side, and the holder of the lock may
- * have lost its CPU to it, in the middle of sendmsg(): on two CPUs with two
- * spinning programs that was seen to cost a whole scheduler tick. So it leaves
- * its packet, or the fact that it was there, to the holder, who looks when it
- * unlocks. Only when enough was left behind does it wait, so that what comes
- * stays in the socket (engine_qp_defer()).
+ * A thread that receives packets or runs timers does not wait for a QP's lock.
+ * It would wait while it holds the receive side, and the holder may have lost
+ * its CPU to that very thread in the middle of sendmsg(): with two spinning
+ * programs on two CPUs that costs a whole scheduler tick. So it leaves its
+ * packet, or the fact that it was there, to the holder, who looks on unlocking.
+ * Only when many packets were left behind does it wait, so that further ones
+ * stay in the socket (engine_qp_defer()).
  */
 #include "internal.h"
 
@@ -17,17 +17,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Times that a holder does what others have left behind. */
+/* How often a holder does what others left behind, in one unlock. */
 #define UNLOCK_ROUNDS 2
 
-/* Attempts at the lock before a thread sleeps: some microseconds. */
+/* Attempts at the lock before a thread sleeps: a few microseconds. */
 #define SPINS 100
 
-/* How long a receiver lets others have the lock first, at most. */
+/* How long a receiver lets others have the lock first. */
 #define NAPS 20
 #define NAP_NS 20000
 
-/* Packets left behind for the holder of the lock, before they have to wait. */
+/* Packets left behind for the holder before a receiver waits. */
 #define BACKLOG_MAX 128
 
 struct engine_packet {
@@ -104,16 +104,16 @@ static void pending_run(struct engine_qp *qp)
 }
 
 /*
- * A mutex goes to whoever asks when it is free, and that is the thread that has
- * just unlocked it, not one that has to be woken first. So those who wait are
- * counted, and those who receive stay away while there are any.
+ * A mutex goes to whoever asks while it is free, which is the thread that has
+ * just unlocked it rather than one that has yet to wake. So those who wait are
+ * counted, and receivers stay away while there are any.
  */
 static void wait_turn(struct engine_qp *qp)
 {
 	int i;
 
 	atomic_fetch_add(&qp->waiters, 1);
-	/* It is free after the packet that is at hand, mostly. */
+	/* Usually it is free after the packet at hand. */
 	for (i = 0; i < SPINS; i++) {
 		cpu_relax();
 		if (!pthread_mutex_trylock(&qp->lock))
@@ -136,8 +136,8 @@ void engine_qp_lock(struct engine_qp *qp)
 bool engine_qp_trylock(struct engine_qp *qp)
 {
 	if (engine_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock)) {
-		/* Either the holder, or who waits, sees this when it has
-		 * unlocked, or it has unlocked by now. */
+		/* The holder or a waiter sees this after unlocking, or has
+		 * unlocked by now. */
 		atomic_store(&qp->pending, true);
 		atomic_thread_fence(memory_order_seq_cst);
 		if (engine_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock))
@@ -159,15 +159,14 @@ void engine_qp_unlock(struct engine_qp *qp)
 		if (!atomic_load_explicit(&qp->pending, memory_order_relaxed) ||
 		    engine_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock))
 			return; /* nothing, or the next holder's */
-		/* Others leave more behind all the time: whoever runs timers
-		 * goes on. */
+		/* Others keep leaving more behind: the timers go on. */
 		enough = round >= UNLOCK_ROUNDS && !qp->dead;
 		if (enough)
 			engine_timer_set(qp->engine, qp, clock_ns());
 		else
 			pending_run(qp);
 		pthread_mutex_unlock(&qp->lock);
-		/* One who was there at once found the lock taken. */
+		/* A thread that came just now found the lock taken. */
 		atomic_thread_fence(memory_order_seq_cst);
 		if (atomic_load_explicit(&qp->timer_due,
 					 memory_order_relaxed) == UINT64_MAX)
@@ -199,9 +198,9 @@ bool engine_qp_defer(struct engine_qp *qp, const struct roce_rx *pkt)
 	return engine_qp_trylock(qp);
 
 wait:
-	/* Enough: whoever has the lock has lost its CPU, perhaps, and packets
-	 * that go on coming must wait in the socket, where senders see it. Who
-	 * waits already may be waiting for the CPU that this thread has. */
+	/* Too many: the holder may have lost its CPU, and further packets must
+	 * wait in the socket, where senders notice. A waiter may be waiting for
+	 * the CPU that this thread has. */
 	atomic_fetch_sub(&qp->nbacklog, 1);
 	for (int i = 0; i < NAPS && engine_qp_wanted(qp); i++)
 		sys_sleep(NAP_NS);

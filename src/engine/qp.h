@@ -1,16 +1,16 @@
 /*
- * qp.h - a QP as the engine sees it: what packets are for and timers run out of
+ * qp.h - a QP as the engine sees it: packets come for it, and its timer expires
  *
- * Threads that make progress do not wait for the lock of a QP: its holder may
- * be a program's thread that was preempted, perhaps by this one. They leave
- * what there is to do behind, and the holder does it when he unlocks. So
- * engine_qp_trylock() returning false is as good as having been there. Nor do
- * they take it while somebody waits for it.
+ * A thread that makes progress never waits for a QP's lock, because the holder
+ * may be a program's thread that was preempted, perhaps by this very one. It
+ * leaves its work behind, and the holder does it on unlocking: when
+ * engine_qp_trylock() returns false, the work is as good as done. Nor does such
+ * a thread take the lock while another waits for it.
  *
- * References: the program has one, until ibv_destroy_qp(); a timer that is
- * being run and a packet that is being answered have one each. After destroy
- * they find the QP dead and let go. The receive side needs none to find a QP,
- * because destroy waits for it once (engine_qpn_free()).
+ * References: the program holds one until ibv_destroy_qp(); a timer being run
+ * and a packet being answered hold one each, find the QP dead after destroy,
+ * and let go. The receive side finds QPs without one, because destroy waits for
+ * the receive side once (engine_qpn_free()).
  */
 #ifndef SOFTHCA_ENGINE_QP_H
 #define SOFTHCA_ENGINE_QP_H
@@ -27,16 +27,16 @@ struct engine;
 struct engine_packet;
 struct engine_qp;
 
-/* The lock is held and the QP is not dead, but for free. */
+/* Called with the lock held and the QP not dead, except for free. */
 struct engine_qp_ops {
-	/* A packet for it. Nothing is sent. */
+	/* Takes a packet. Sends nothing: flush follows. */
 	void (*rx)(struct engine_qp *qp, const struct roce_rx *pkt,
 		   uint64_t now);
-	/* Sends what there is to send, and sets the timer. */
+	/* Sends what is ready to be sent, and sets the timer. */
 	void (*flush)(struct engine_qp *qp, uint64_t now);
-	/* The same, after what was due by now. */
+	/* Does what is due by now, then flushes. */
 	void (*run)(struct engine_qp *qp, uint64_t now);
-	/* The last reference has gone. */
+	/* The last reference is gone. */
 	void (*free)(struct engine_qp *qp);
 };
 
@@ -44,14 +44,14 @@ struct engine_qp {
 	const struct engine_qp_ops *ops;
 	struct engine *engine;
 	uint32_t num;
-	bool foreign; /* found by others: num is of another process's QP */
-	bool dead; /* under lock; whoever finds it so lets go */
+	bool foreign; /* num belongs to another process; not in the table */
+	bool dead; /* under lock; whoever finds it set lets go */
 	_Atomic unsigned refs; /* whoever may lock it */
 
 	pthread_mutex_t lock;
-	_Atomic unsigned waiters; /* for lock: nobody takes it before them */
+	_Atomic unsigned waiters; /* for lock: no receiver takes it first */
 
-	/* For whoever holds the lock, from those who did not wait for it. */
+	/* For the holder of the lock, from those who did not wait for it. */
 	_Atomic bool pending;
 	_Atomic(struct engine_packet *) backlog; /* newest first */
 	_Atomic unsigned nbacklog;
@@ -60,36 +60,36 @@ struct engine_qp {
 	size_t timer_pos; /* of that entry + 1; the timers' lock */
 };
 
-/* With one reference; dead until it has something to give packets to. */
+/* Begins with one reference, and dead: the owner clears that. */
 void engine_qp_init(struct engine_qp *qp, struct engine *e,
 		    const struct engine_qp_ops *ops);
 
 void engine_qp_get(struct engine_qp *qp);
 void engine_qp_put(struct engine_qp *qp);
 
-/* Waits. What was left behind comes first, so that a QP that is about to leave
- * its state has taken all that was received before. */
+/* Waits. Work that was left behind is done first, so that a QP about to leave
+ * its state has taken everything received before. */
 void engine_qp_lock(struct engine_qp *qp);
 bool engine_qp_trylock(struct engine_qp *qp);
 void engine_qp_unlock(struct engine_qp *qp);
 
-/* Somebody waits: whoever holds the lock over several packets or batches lets
- * go of it between two, and then finds that engine_qp_trylock() fails. */
+/* Whether a thread waits. A holder that keeps the lock over several packets or
+ * batches lets go between two, and then engine_qp_trylock() fails. */
 static inline bool engine_qp_wanted(const struct engine_qp *qp)
 {
 	return atomic_load_explicit(&qp->waiters, memory_order_relaxed);
 }
 
-/* The holder leaves the rest of its work to who comes next. */
+/* The holder leaves the rest of its work to the next one. */
 static inline void engine_qp_later(struct engine_qp *qp)
 {
 	atomic_store(&qp->pending, true);
 }
 
 /*
- * Leaves a packet behind for the holder of the lock. True: the lock was free
- * after all, or many packets lie there already and it was waited for; it is
- * taken then, and so is the packet.
+ * Leaves a packet behind for the holder of the lock. True: the caller holds the
+ * lock now and the packet is taken, because the lock was free after all, or
+ * because so many packets were left behind already that this call waited.
  */
 bool engine_qp_defer(struct engine_qp *qp, const struct roce_rx *pkt);
 

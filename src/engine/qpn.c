@@ -1,12 +1,12 @@
 /*
  * qpn.c - QP numbers: whose packets are whose
  *
- * Numbers come in chunks that the process leases from the registry, so that
- * every other process of this host can tell whose a packet is. A number comes
- * back late, since packets for the QP that had it may still be on their way.
+ * Numbers come in chunks leased from the registry, so that every process of
+ * this host can tell whose a packet is. A number is reused late, because
+ * packets for the QP that had it may still be on their way.
  *
- * To look a number up takes no lock: a chunk that is there stays, and a QP that
- * goes waits for the receive side before it is freed.
+ * Looking a number up takes no lock: chunks stay for good, and destroying a QP
+ * waits for the receive side before it is freed.
  */
 #include "internal.h"
 
@@ -153,7 +153,7 @@ bool engine_qps_look(struct engine *e,
 			}
 			if (!qp->dead)
 				fn(qp, arg);
-			/* What was left to us meanwhile can wait or be lost. */
+			/* Work left behind meanwhile can wait or be lost. */
 			pthread_mutex_unlock(&qp->lock);
 		}
 	}

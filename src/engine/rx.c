@@ -1,15 +1,15 @@
 /*
  * rx.c - from a link to the QP that a packet is for
  *
- * A QP's lock is kept over a run of packets for it, unless somebody waits for
- * it. What the packets lead to is sent at the end of the round, so that one
- * ACK answers many of them.
+ * A QP's lock is kept over a run of packets for it, unless a thread waits for
+ * it. Answers are sent at the end of the round, so that one ACK answers many
+ * packets.
  */
 #include "internal.h"
 
 #define TOUCHED_MAX 32
 
-/* What one round of receiving has done so far. */
+/* One round of receiving. */
 struct rx_round {
 	struct engine *e;
 	uint64_t now;

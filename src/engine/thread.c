@@ -3,7 +3,7 @@
  *
  * It sleeps in epoll until a link has packets, a timer is due, or a descriptor
  * of the layer above is readable. While it has stepped back (presence.h) it
- * watches no link, and looks now and then whether programs still poll.
+ * watches no link, and checks now and then whether programs still poll.
  */
 #include "internal.h"
 
@@ -26,7 +26,7 @@
 
 #define THREAD_ROUNDS 16
 
-/* Between looks whether programs still poll. */
+/* Between checks whether programs still poll. */
 #define PAUSE_MIN_NS 100000
 #define PAUSE_MAX_NS 1000000
 
@@ -53,7 +53,7 @@ int engine_watch_fd(struct engine *e, int fd)
 
 void engine_unwatch_fd(struct engine *e, int fd)
 {
-	/* To close it would not do where a child has a copy. */
+	/* Closing it is not enough if a child has a copy. */
 	epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
 }
 
@@ -130,9 +130,9 @@ static void thread_sleep(struct engine *e, uint64_t until,
 }
 
 /*
- * Asks for short slices. Where programs spin on every CPU, a thread that is
- * woken must preempt one at once; the scheduler (EEVDF, Linux 6.12) lets a
- * thread with a shorter slice do so, others wait for a tick or more.
+ * Asks for short slices. Where programs spin on every CPU, a thread that wakes
+ * must preempt one at once. The scheduler (EEVDF, Linux 6.12) lets a thread
+ * with a shorter slice do so; others wait for a tick or more.
  */
 static void thread_slice(void)
 {
@@ -150,12 +150,12 @@ static void thread_slice(void)
 	if (errno || sched_getscheduler(0) != SCHED_OTHER)
 		return;
 	attr.nice = nice;
-	/* Without it things are slower at times, not wrong. */
+	/* Without it some things are slower, but none are wrong. */
 	if (syscall(SYS_sched_setattr, 0, &attr, 0))
 		return;
 }
 
-/* What epoll found, but for links, which progress() looks at anyway. */
+/* Links need nothing here: progress() polls them anyway. */
 static void readable(struct engine *e, int fd)
 {
 	uint64_t count;
@@ -182,8 +182,8 @@ static void *thread_main(void *arg)
 		int i, n, round;
 
 		/*
-		 * First announce to sleep for good, then look at the timers:
-		 * whoever sets one either is seen here or sees that.
+		 * First announce to sleep for good, then read the timers: a
+		 * thread that sets one is either seen here or sees that.
 		 */
 		atomic_store(&e->asleep_until, UINT64_MAX);
 		due = atomic_load(&e->next_due);
@@ -215,7 +215,8 @@ static void *thread_main(void *arg)
 				break;
 			now = clock_ns();
 		}
-		/* Someone else is at it: epoll would say so over and over. */
+		/* Another thread receives: epoll would report the link over
+		 * and over. */
 		if (n == -EBUSY)
 			engine_quiesce(e);
 	}
@@ -245,7 +246,7 @@ static size_t stack_size(void)
 	return size;
 }
 
-/* Few would guess it from the errno of ibv_modify_qp(), or look there. */
+/* The errno of ibv_modify_qp() alone would not explain it. */
 static void say_no_thread(int err)
 {
 	static atomic_flag said = ATOMIC_FLAG_INIT;
@@ -275,9 +276,9 @@ int engine_start(struct engine *e)
 	if (atomic_load(&e->started))
 		goto out;
 	/*
-	 * Signals are for the program's threads, but for those of the thread's
+	 * Signals go to the program's threads, except those of this thread's
 	 * own faults: a program may catch writes to memory that it protects,
-	 * and what is blocked then kills.
+	 * and a blocked one kills the process.
 	 */
 	sigfillset(&set);
 	for (i = 0; i < ARRAY_SIZE(faults); i++)
@@ -303,7 +304,7 @@ void thread_end(struct engine *e)
 
 	atomic_store(&e->stop, true);
 	thread_wake(e);
-	/* A cancellation point, and there is a lock held. */
+	/* A cancellation point, and the caller holds a lock. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
 	pthread_join(e->thread, NULL);
 	pthread_setcancelstate(state, NULL);

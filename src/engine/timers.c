@@ -1,13 +1,13 @@
 /*
  * timers.c - when a QP is next to be run, and alarms of the layer above
  *
- * A QP has at most one entry in a heap, due at or before the deadline of its
- * core. Deadlines mostly move away, so an entry is looked at again when it is
- * due rather than moved with every packet. Alarms are few and not in the heap.
+ * A QP has at most one entry in a heap, due at or before its deadline.
+ * Deadlines mostly move away, so an entry is checked again when it is due
+ * rather than moved with every packet. Alarms are few, and not in the heap.
  *
- * next_due is when the first of them all is due: whoever makes progress looks
- * at that alone, without a lock. Who sets a timer wakes the thread, if that
- * would sleep past it; those who made the thread step back run the timers.
+ * next_due is when the first of all is due: threads that make progress read
+ * that alone, without a lock. Setting a timer wakes the thread if it would
+ * sleep past it, unless it has stepped back: programs run the timers then.
  */
 #include "internal.h"
 
@@ -70,7 +70,7 @@ static void heap_changed(struct engine *e)
 	atomic_store(&e->next_due, due);
 }
 
-/* The thread looks at next_due after it has said how long it sleeps. */
+/* The thread reads next_due after it has announced how long it sleeps. */
 static void wake_before(struct engine *e, uint64_t due)
 {
 	if (due < atomic_load(&e->asleep_until) &&
@@ -142,7 +142,8 @@ static struct engine_qp *timer_take(struct engine *e, uint64_t now)
 {
 	struct engine_qp *qp = NULL;
 
-	/* Many threads may see at once that something is due: it takes one. */
+	/* Many threads may find something due at once: one of them is enough.
+	 */
 	if (pthread_mutex_trylock(&e->timer_lock))
 		return NULL;
 	if (e->ntimers && e->heap[0].due <= now) {
@@ -163,7 +164,7 @@ void timers_run(struct engine *e, uint64_t now)
 	for (a = e->alarms; a; a = a->next)
 		if (atomic_load_explicit(&a->due, memory_order_relaxed) <= now)
 			a->expire(e, now);
-	/* What is set meanwhile is due after now, so this ends. */
+	/* Timers set meanwhile are due after now, so this ends. */
 	while ((qp = timer_take(e, now))) {
 		if (engine_qp_trylock(qp)) {
 			if (!qp->dead)
