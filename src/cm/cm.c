@@ -1,6 +1,6 @@
 /*
- * cm.c - one instance of the connection manager: messages that come in,
- * listeners, events, creation and destruction
+ * cm.c - one instance of the connection manager: messages received, listeners,
+ * events, creation and destruction
  *
  * find.c has the connections and retry.c the timers and what is sent; conn.c,
  * conn_rx.c and sidr.c have the state machines.

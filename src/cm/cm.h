@@ -9,14 +9,13 @@
  * cm_expire() when cm_deadline() has passed. A MAD that cannot be sent is
  * simply lost.
  *
- * What happens is told through cm_config.event, from within cm_rx(),
- * cm_expire() and cm_establish(); it may call back no more than the cm_conn_*
- * functions.
+ * Events are reported through cm_config.event, from within cm_rx(), cm_expire()
+ * and cm_establish(); it may call only the cm_conn_* functions.
  *
  * Lifetime: a struct cm_conn belongs to the user from cm_connect(),
  * cm_sidr_request() or the event that brings it until cm_close(). The CM then
- * says good-bye to the peer as the state asks (REJ, DREQ, nothing), keeps what
- * is needed to answer late duplicates, and frees it. No event comes after.
+ * ends the connection as its state requires (REJ, DREQ, nothing), keeps what is
+ * needed to answer late duplicates, and frees it. No event follows.
  */
 #ifndef SOFTHCA_CM_CM_H
 #define SOFTHCA_CM_CM_H
@@ -106,7 +105,7 @@ enum cm_event_type {
 	/* Our DREQ was answered, or (status -ETIMEDOUT) was not. */
 	CM_EV_DREP,
 	CM_EV_TIMEWAIT_EXIT,
-	/* Passive: somebody asks for a datagram service. conn is new. */
+	/* Passive: a request for a datagram service. conn is new. */
 	CM_EV_SIDR_REQ,
 	/* status: enum cm_sidr_status, or -ETIMEDOUT. */
 	CM_EV_SIDR_REP,
@@ -131,15 +130,16 @@ struct cm_config {
 	uint64_t ca_guid;
 	/*
 	 * Communication IDs are id_base with the bits of id_mask free, so that
-	 * processes that share an address can tell whose an ID is. 0: all.
+	 * processes that share an address can tell their IDs apart. 0: all
+	 * bits.
 	 */
 	uint32_t id_base, id_mask;
 	uint64_t seed;
 
 	/*
 	 * How long a peer may take to answer (4.096 us * 2^n, sent in REQ) and
-	 * how often to ask again. The first time we ask again sooner, then with
-	 * growing patience up to that; a peer that works on it sends MRA. 0:
+	 * how often to ask again. The first repetition comes sooner, each next
+	 * one later, up to that; a peer that needs more time sends MRA. 0:
 	 * defaults.
 	 */
 	uint8_t response_timeout; /* 20: 4.3 s */
@@ -148,13 +148,13 @@ struct cm_config {
 
 	/*
 	 * Returns 0. For CM_EV_REQ and CM_EV_SIDR_REQ also: a reason to refuse
-	 * with (enum cm_rej_reason, enum cm_sidr_status), or -EAGAIN to say
-	 * nothing, as if the message had been lost. conn is gone then.
+	 * with (enum cm_rej_reason, enum cm_sidr_status), or -EAGAIN to drop it
+	 * in silence, as if it had been lost. conn is gone then.
 	 */
 	int (*event)(void *arg, const struct cm_event *ev);
 	/*
-	 * NULL, or tells which process a peer's communication ID belongs to, as
-	 * a number that cm_peers_check() gets; negative: not known, or none of
+	 * NULL, or returns which process a peer's communication ID belongs to,
+	 * as a number that cm_peers_check() gets; negative: unknown, or not on
 	 * this host.
 	 */
 	int (*place)(void *arg, uint32_t remote_id, const union ibv_gid *peer);
@@ -181,13 +181,15 @@ bool cm_tx(struct cm *cm, struct cm_mad *out);
 
 /*
  * A MAD came to QP1 at dgid (ours; scope: the interface index if that is link-
- * local) from sgid. Anything may be in it; what makes no sense is dropped.
+ * local) from sgid. Its content is not trusted; what makes no sense is dropped.
  */
 void cm_rx(struct cm *cm, const union ibv_gid *sgid, const union ibv_gid *dgid,
 	   uint32_t scope, const uint8_t *mad, size_t len, uint64_t now_ns);
 
-/* Whether cm_rx() would make something of a REQ or SIDR_REQ: somebody listens,
- * or it has come before. */
+/*
+ * Whether a REQ or SIDR_REQ is for this instance: it has a listener for it, or
+ * has seen it before.
+ */
 bool cm_knows(struct cm *cm, const union ibv_gid *sgid,
 	      const union ibv_gid *dgid, const uint8_t *mad, size_t len);
 
@@ -197,11 +199,11 @@ uint64_t cm_deadline(const struct cm *cm);
 void cm_expire(struct cm *cm, uint64_t now_ns);
 
 /*
- * A MAD of ours to dgid did not arrive, and somebody on the way says so: mad is
- * the begin of it. Requests to dgid that nobody has answered are repeated
- * sooner, as the peer may be about to start, and given up CM_REFUSED_NS later,
- * as if all their retries were used up; others that follow soon, at once, or
- * (hosts do not say it to each) CM_DEAD_WAIT_NS later. What was answered lives
+ * The network reports that a MAD of ours to dgid did not arrive; mad is the
+ * beginning of it. Requests to dgid without an answer are repeated sooner, as
+ * the peer may be about to start, and given up after CM_REFUSED_NS, as if all
+ * their retries were used up. Others that follow soon are given up at once, or
+ * after CM_DEAD_WAIT_NS if no report comes for them. What was answered lives
  * on.
  */
 #define CM_DEAD_WAIT_NS UINT64_C(200000000)
@@ -210,9 +212,8 @@ void cm_unreachable(struct cm *cm, const union ibv_gid *dgid,
 		    const uint8_t *mad, size_t len, uint64_t now_ns);
 
 /*
- * Ends connections with processes of this host that have died, as their kernel
- * would if the connections were the kernel's: gone() is asked for every
- * connection with a place.
+ * Ends connections with processes of this host that have died, as a kernel does
+ * for its processes: gone() is called for every connection with a place.
  */
 void cm_peers_check(struct cm *cm,
 		    bool (*gone)(void *arg, int place, uint32_t remote_id),
@@ -239,8 +240,9 @@ int cm_connect(struct cm *cm, struct cm_conn **conn, uint64_t service_id,
 	       const void *data, size_t len, void *user, uint64_t now_ns);
 
 /*
- * Steps of a connection; each returns 0, -EINVAL when the state is not one in
- * which it can happen (the message is in brackets), or too much private data.
+ * Steps of a connection, each with the states in which it can happen and the
+ * message that it sends. 0; -EINVAL in another state, or for too much private
+ * data.
  */
 /* REQ_RCVD [REP]. end->responder_resources, initiator_depth: of this end. */
 int cm_accept(struct cm *cm, struct cm_conn *conn, const struct cm_end *end,
@@ -259,7 +261,7 @@ int cm_establish(struct cm *cm, struct cm_conn *conn, uint64_t now_ns);
 int cm_disconnect(struct cm *cm, struct cm_conn *conn, const void *data,
 		  size_t len, uint64_t now_ns);
 
-/* Asks who provides a datagram service [SIDR_REQ]. */
+/* Asks for a datagram service [SIDR_REQ]. */
 int cm_sidr_request(struct cm *cm, struct cm_conn **conn, uint64_t service_id,
 		    const struct roce_path *path, uint16_t pkey,
 		    const void *data, size_t len, void *user, uint64_t now_ns);
@@ -271,9 +273,11 @@ int cm_sidr_reply(struct cm *cm, struct cm_conn *conn,
 
 void cm_close(struct cm *cm, struct cm_conn *conn, uint64_t now_ns);
 
-/* Tells all peers that this process ends, once, without waiting for answers:
- * REJ or DREQ for every connection that needs one. Drain cm_tx() and call
- * again until it returns false. */
+/*
+ * This process ends: sends each peer REJ or DREQ where the connection needs
+ * one, once, without waiting for answers. Drain cm_tx() and call again until it
+ * returns false.
+ */
 bool cm_farewell(struct cm *cm, uint64_t now_ns);
 
 void cm_conn_set_user(struct cm_conn *conn, void *user);
@@ -281,7 +285,7 @@ enum cm_state cm_conn_state(const struct cm_conn *conn);
 const struct roce_path *cm_conn_path(const struct cm_conn *conn);
 uint32_t cm_conn_id(const struct cm_conn *conn); /* local communication ID */
 
-/* For tests and tools: what is still known, closed ones included. */
+/* For tests and tools. Connections include closed ones that still answer. */
 struct cm_stats {
 	size_t conns, listeners;
 	uint64_t tx, rx, tx_full, retries, duplicates, dropped;

@@ -76,8 +76,8 @@ int cm_send_dreq(struct cm *cm, struct cm_conn *c, const void *data, size_t len,
 void cm_timewait(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 {
 	/*
-	 * The peer may begin a new connection on the same QP at once: its old
-	 * packets carry our QPN, and that is not used again so soon.
+	 * The peer may use its QP for a new connection at once: its old packets
+	 * carry our old QPN, which is not reused so soon.
 	 */
 	cm_conn_forget_qpn(cm, c);
 	c->state = CM_TIMEWAIT;

@@ -2,8 +2,8 @@
  * conn_rx.c - connections: what the peer says (12.9.5, 12.9.6)
  *
  * A message that comes again is answered again if it has been answered, else
- * with MRA if the user takes its time: so a lost message is repaired by the
- * side that misses its effect. A message that fits no connection of ours is
+ * with MRA if the user takes its time: so the side that misses the effect of a
+ * lost message recovers it. A message that fits no connection of ours is
  * refused, where the specification asks for it, or dropped.
  */
 #include "internal.h"
@@ -36,7 +36,7 @@ static void refuse_req(struct cm *cm, const struct cm_in *in, unsigned reason)
 	       gid ? in->dgid : NULL, gid ? sizeof(*in->dgid) : 0);
 }
 
-/* Sent as often as the peer repeats itself; never kept. */
+/* Sent each time the peer repeats itself, and never kept. */
 static void send_mra(struct cm *cm, struct cm_conn *c, enum cm_message what)
 {
 	struct mad m = { .attr_id = MAD_CM_MRA, .tid = c->tid };
@@ -64,7 +64,7 @@ static void duplicate_req(struct cm *cm, struct cm_conn *c,
 		cm_conn_resend(cm, c);
 		break;
 	case CM_TIMEWAIT:
-		if (c->quiet) /* with the REJ that ended it */
+		if (c->quiet) /* it ended with a REJ */
 			cm_conn_resend(cm, c);
 		else
 			refuse_req(cm, in, CM_REJ_STALE_CONN);
@@ -95,8 +95,8 @@ static void rejected(struct cm *cm, struct cm_conn *c, unsigned reason,
 }
 
 /*
- * Whether the peer's QP is part of a connection of ours that goes on. If so,
- * the peer has forgotten it, so it is brought to an end.
+ * Whether the peer's QP belongs to a connection that is still open here. If so,
+ * the peer has forgotten it, and it ends.
  */
 static bool stale(struct cm *cm, uint32_t qpn, const struct cm_in *in)
 {
@@ -109,7 +109,7 @@ static bool stale(struct cm *cm, uint32_t qpn, const struct cm_in *in)
 		cm_send_dreq(cm, c, NULL, 0, in->now_ns);
 		return true;
 	case CM_DREQ_SENT:
-		/* that is as good as the answer */
+		/* as good as an answer */
 		cm_timewait(cm, c, in->now_ns);
 		cm_emit(cm,
 			&(struct cm_event){ .type = CM_EV_DREP, .conn = c });
@@ -183,7 +183,7 @@ static void rx_req(struct cm *cm, const struct cm_in *in)
 			req->flow_label);
 	c = cm_conn_new(cm, &path, NULL);
 	if (!c)
-		return; /* it will be asked again */
+		return; /* the peer will repeat it */
 	c->state = CM_REQ_RCVD;
 	c->service_id = req->service_id;
 	cm_conn_place(cm, c, req->local_comm_id);
@@ -192,7 +192,7 @@ static void rx_req(struct cm *cm, const struct cm_in *in)
 							 : ev.peer.qp_type;
 	c->tid = in->m->tid;
 	c->ack_timeout = req->ack_timeout;
-	/* how long the peer may take to answer our REP, it says itself */
+	/* the peer says how long it may take to answer our REP */
 	c->max_patience_ns = cm_timeout_ns(req->local_cm_timeout);
 	if (c->max_patience_ns < cm->cfg.first_retry_ns)
 		c->max_patience_ns = cm->cfg.first_retry_ns;
@@ -231,8 +231,10 @@ static void rx_req(struct cm *cm, const struct cm_in *in)
 		cm_conn_free(cm, c);
 }
 
-/* The connection that a message names by our ID, if it comes from the peer
- * whose connection it is and names the peer's ID as well. */
+/*
+ * The connection that a message names by both IDs, if the message comes from
+ * that connection's peer.
+ */
 static struct cm_conn *find(struct cm *cm, const struct cm_in *in,
 			    uint32_t local_id, uint32_t remote_id)
 {
@@ -357,8 +359,10 @@ static void rx_mra(struct cm *cm, const struct cm_in *in)
 	default:
 		return;
 	}
-	/* who asks for time is there, and does not use up our patience; but
-	 * not for ever */
+	/*
+	 * a peer that asks for more time does not use up its retries; but not
+	 * for ever
+	 */
 	if (c->mras < CM_MAX_MRAS) {
 		c->mras++;
 		c->retries = 0;
@@ -371,7 +375,7 @@ static void rx_rej(struct cm *cm, const struct cm_in *in)
 	const struct cm_rej *rej = &in->m->rej;
 	struct cm_conn *c;
 
-	/* who gave up waiting for our first answer has not learned our ID */
+	/* a peer that gave up before our first answer has no ID of ours */
 	if (!rej->remote_comm_id && rej->reason == CM_REJ_TIMEOUT)
 		c = cm_conn_by_remote(cm, rej->local_comm_id, false, in->sgid);
 	else
@@ -390,8 +394,8 @@ static void rx_rej(struct cm *cm, const struct cm_in *in)
 	case CM_MRA_REP_SENT:
 	case CM_ESTABLISHED:
 		/*
-		 * One that does not know us refuses what it cannot place
-		 * (INVALID_COMM_ID) and has no ID to give.
+		 * A peer that does not know the connection refuses our message
+		 * (INVALID_COMM_ID) without an ID of its own.
 		 */
 		if (rej->local_comm_id && rej->local_comm_id != c->remote_id)
 			return;
@@ -423,7 +427,9 @@ static void rx_dreq(struct cm *cm, const struct cm_in *in)
 	};
 
 	if (!c || c->state == CM_IDLE) {
-		/* we have forgotten it: the peer may do so too (12.9.8.3.2) */
+		/*
+		 * it is forgotten here: the peer may forget it too (12.9.8.3.2)
+		 */
 		struct mad m = { .attr_id = MAD_CM_DREP, .tid = in->m->tid };
 		struct roce_path path;
 
@@ -474,7 +480,7 @@ void cm_conn_gone(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 	c->place = -1;
 	switch (c->state) {
 	case CM_MRA_REQ_RCVD:
-		/* somebody else may listen by now, or nobody */
+		/* another process may listen by now, or none */
 		cm_conn_timer(cm, c, now_ns);
 		break;
 	case CM_REQ_RCVD:
@@ -521,7 +527,7 @@ static void rx_drep(struct cm *cm, const struct cm_in *in)
 	cm_emit(cm, &ev);
 }
 
-/* Alternate paths are not supported, and a peer that asks is told so. */
+/* Alternate paths are not supported, and the answer says so. */
 static void rx_lap(struct cm *cm, const struct cm_in *in)
 {
 	const struct cm_lap *lap = &in->m->lap;

@@ -25,7 +25,7 @@ static int htable_reserve(struct htable *t)
 		return 0;
 	bucket = calloc(size, sizeof(*bucket));
 	if (!bucket)
-		return t->size ? 0 : -ENOMEM; /* longer chains do no harm */
+		return t->size ? 0 : -ENOMEM; /* longer chains will do */
 	for (size_t i = 0; i < t->size; i++) {
 		for (struct hlink *h = t->bucket[i], *next; h; h = next) {
 			next = h->next;
@@ -182,8 +182,7 @@ struct cm_conn *cm_conn_new(struct cm *cm, const struct roce_path *path,
 {
 	struct cm_conn *c;
 
-	/* a place in the heap for every connection, so that timers never fail
-	 */
+	/* the heap has room for every connection, so that timers never fail */
 	if (cm->by_id.count == cm->heap_size) {
 		size_t size = cm->heap_size ? 2 * cm->heap_size : 64;
 		struct cm_conn **heap =
@@ -240,7 +239,7 @@ void cm_conn_linger(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 	cm->lingering++;
 	c->quiet = true;
 	c->state = CM_TIMEWAIT;
-	/* at least until a peer asks again that we told to wait */
+	/* at least until a peer that was asked to wait repeats itself */
 	cm_conn_timer(cm, c,
 		      now_ns + CM_LINGER_NS +
 			      (c->mra ? cm_timeout_ns(CM_MRA_TIMEOUT) : 0));

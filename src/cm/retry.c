@@ -140,14 +140,14 @@ void cm_conn_resend(struct cm *cm, struct cm_conn *c)
 	enqueue(cm, &c->path, c->last);
 }
 
-/* Whether it waits for the first answer to what it has asked. */
+/* Whether it waits for the first answer to a request. */
 static bool unanswered(const struct cm_conn *c)
 {
 	return c->state == CM_REQ_SENT || c->state == CM_SIDR_REQ_SENT ||
 	       c->state == CM_DREQ_SENT;
 }
 
-/* One of those, to where nobody was a moment ago. */
+/* Whether it is such a request, to a host where nobody was a moment ago. */
 static bool is_dead(const struct cm *cm, const struct cm_conn *c,
 		    uint64_t now_ns)
 {
@@ -210,7 +210,7 @@ void cm_unreachable(struct cm *cm, const union ibv_gid *dgid,
 	struct cm_conn *c;
 	uint64_t tid;
 
-	/* Somebody on the way knows what we have sent, to whom. */
+	/* The report must quote the header of what we have sent. */
 	if (len < 16)
 		return;
 	tid = get_be64(mad + 8); /* figure 13-2: the transaction ID */
@@ -218,9 +218,10 @@ void cm_unreachable(struct cm *cm, const union ibv_gid *dgid,
 	if (!c || c->tid != tid || !unanswered(c))
 		return;
 	/*
-	 * It is about the destination, and about one in many messages: hosts
-	 * and routers send few of these (icmp_ratelimit). Who just said it need
-	 * not be heard again for the others.
+	 * The report is valid for the destination: hosts and routers send few
+	 * of these (icmp_ratelimit), so one stands for all requests that go
+	 * there. Further reports within CM_SWEEP_NS are only about their own
+	 * request.
 	 */
 	refused(cm, c, now_ns);
 	if (now_ns - cm->swept_ns < CM_SWEEP_NS &&

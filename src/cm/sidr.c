@@ -1,6 +1,6 @@
 /*
- * sidr.c - service ID resolution for datagrams (12.11): one question, one
- * answer, each of them remembered long enough to be repeated
+ * sidr.c - service ID resolution for datagrams (12.11): one request, one reply,
+ * each kept long enough to be repeated
  */
 #include "internal.h"
 

@@ -103,7 +103,7 @@ bool cma_addr_any(const struct sockaddr *addr)
 	return !gid.global.subnet_prefix && !gid.global.interface_id;
 }
 
-/* A copy that is AF_INET if it means IPv4. */
+/* Copies addr; a mapped IPv4 address becomes AF_INET. */
 static int normalise(const struct sockaddr *addr, struct sockaddr_storage *out)
 {
 	const struct sockaddr_in6 *sin6 = (const void *)addr;
@@ -125,7 +125,7 @@ static int normalise(const struct sockaddr *addr, struct sockaddr_storage *out)
 		sin->sin_port = sin6->sin6_port;
 		memcpy(&sin->sin_addr, sin6->sin6_addr.s6_addr + 12, 4);
 	}
-	/* an address of one link means nothing without the link */
+	/* a link-local address needs its link */
 	if (out->ss_family == AF_INET6 &&
 	    IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)out)->sin6_addr) &&
 	    !((struct sockaddr_in6 *)out)->sin6_scope_id)
@@ -192,7 +192,7 @@ static bool is_loopback(const struct sockaddr *addr)
 	return gid_is_loopback(&gid);
 }
 
-/* Whether there is an address of ours that others can reach. */
+/* Whether this host has an address that others can reach. */
 static bool reachable(void)
 {
 	struct netdev_gid via;
@@ -212,12 +212,12 @@ static bool reachable(void)
 }
 
 /*
- * To the kernel a loopback address is as good as none: such an identifier has
- * no device. So libfabric binds one to localhost, any port, and if there is no
- * device then, it tells its peers an address of an interface in place of
- * localhost. Here localhost works, and who has asked for a port there has the
- * device at once, as has everybody where there is no other address (a container
- * without a network). Who has not gets it with the next step that needs it.
+ * In the kernel an identifier that is bound to a loopback address has no
+ * device. libfabric relies on it: it binds one to localhost, any port, and if
+ * that has no device, it gives its peers an address of an interface instead of
+ * localhost. Here localhost works. An identifier that asks for a port there has
+ * the device at once, as have all where there is no other address (a container
+ * without a network). Others get it with the next step that needs it.
  */
 static int bind_addr_dev(struct cma_id *id, const struct sockaddr *addr)
 {
@@ -286,8 +286,8 @@ int rdma_bind_addr(struct rdma_cm_id *ib, struct sockaddr *addr)
 
 /*
  * The address that the kernel would use towards dst; from: bound to, if not
- * any. System calls are made directly: in a program whose sockets are
- * rsockets, those of the C library are somebody else's.
+ * any. System calls are made directly: in a program whose sockets are rsockets,
+ * the functions of the C library are intercepted.
  */
 static int route_lookup(const struct sockaddr_storage *from,
 			const struct sockaddr_storage *dst,
@@ -318,7 +318,7 @@ static int route_lookup(const struct sockaddr_storage *from,
 
 static enum ibv_mtu path_mtu(const struct cma_id *id)
 {
-	/* what stays on this host does not care for an interface's MTU */
+	/* an interface's MTU is no limit within this host */
 	if (netdev_is_local(&id->path.dgid))
 		return IBV_MTU_4096;
 	return netdev_ib_mtu(id->via.mtu);
@@ -366,7 +366,7 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 	err = route_lookup(&id->id.route.addr.src_storage, dst, &src);
 	if (err)
 		return err;
-	/* nobody in particular: ourselves */
+	/* the unspecified address means this host */
 	if (cma_addr_any((struct sockaddr *)dst)) {
 		uint16_t port = cma_port((struct sockaddr *)dst);
 
@@ -380,7 +380,7 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 		cma_set_port(&src, id->port);
 		id->id.route.addr.src_storage = src;
 	}
-	/* all of 127/8 is here, but only what is in the tables is heard */
+	/* all of 127/8 is local, but only GIDs of the table receive */
 	if (is_loopback((struct sockaddr *)dst)) {
 		err = find_dev((struct sockaddr *)dst, &dev, &via);
 		if (err)
@@ -391,7 +391,7 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 	cma_set_path(id, &gid);
 	if (roce_gid_is_multicast(&gid))
 		return 0;
-	/* Where somebody else has our port, no answer will come. */
+	/* Without the UDP port no answer would arrive. */
 	return shca_cm_bind_path(cma_engine(), &id->path);
 }
 
@@ -443,7 +443,7 @@ int rdma_resolve_addr(struct rdma_cm_id *ib, struct sockaddr *src_addr_,
 	struct cma_id *id = to_id(ib);
 	int err;
 
-	(void)timeout_ms; /* it takes no time */
+	(void)timeout_ms; /* resolving takes no time */
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
 	err = resolve_addr(id, src_addr_, dst_addr);

@@ -139,7 +139,7 @@ int rdma_getaddrinfo(const char *node, const char *service,
 
 void rdma_freeaddrinfo(struct rdma_addrinfo *res)
 {
-	/* piece by piece: programs replace some */
+	/* piece by piece, since programs replace some */
 	while (res) {
 		struct rdma_addrinfo *next = res->ai_next;
 

@@ -20,7 +20,7 @@ void cma_ipcm_addr(uint8_t to[16], const union ibv_gid *gid)
 		memset(to, 0, 12);
 }
 
-/* The identifier of a request that has come in. */
+/* A new identifier for a request. */
 static struct cma_id *request_id(struct cma_id *listener,
 				 const struct cm_event *cme, uint16_t port)
 {
@@ -59,7 +59,7 @@ static struct cma_id *request_id(struct cma_id *listener,
 	return id;
 }
 
-/* 0 if the header says what the packet says, and where the peer's port is. */
+/* 0 if the addresses in the header are the packet's; *port is the peer's. */
 static int check_header(const struct cm_event *cme, uint16_t *port)
 {
 	uint8_t src[16], dst[16];
@@ -81,7 +81,7 @@ static void put_data(struct cma_event *ev, const uint8_t *data, size_t len)
 	if (!len)
 		return;
 	memcpy(ev->data, data, len);
-	/* at the same place for both kinds */
+	/* param.ud has it at the same place */
 	ev->ev.param.conn.private_data = ev->data;
 	ev->ev.param.conn.private_data_len = (uint8_t)len;
 }
@@ -143,16 +143,16 @@ static int on_request(struct cma_id *listener, const struct cm_event *cme)
 	return 0;
 }
 
-/* How long the end of a connection waits for a program to poll its CQs. */
+/* How long the end of a connection waits for the program to poll its CQs. */
 #define SETTLE_NS 20000000ull
 
-/* A connection that both ends have agreed upon is over, however. */
+/* An established connection is over, for whatever reason. */
 static void disconnected(struct cma_id *id, int status)
 {
 	struct cma_event *ev;
 
 	if (id->state != CMA_CONNECT)
-		return; /* said before */
+		return; /* reported before */
 	id->state = CMA_DISCONNECT;
 	ev = cma_event_new(id, RDMA_CM_EVENT_DISCONNECTED, status);
 	if (!ev)

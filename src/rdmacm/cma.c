@@ -1,10 +1,10 @@
 /*
- * cma.c - the devices of librdmacm, its lock, and its way to report errors
+ * cma.c - the devices of librdmacm, its lock, and how it reports errors
  *
  * All devices are opened once and stay open, each with a protection domain for
- * identifiers whose program brings none. In the child of a fork the devices of
- * the parent are dead; the child opens its own when it calls anything, and the
- * parent's identifiers fail there.
+ * identifiers whose program brings none. In the child of a fork() the parent's
+ * devices and identifiers fail; the child opens its own devices with its first
+ * call.
  */
 #include "cma.h"
 
@@ -103,7 +103,7 @@ static int devices_open(void)
 	if (err)
 		goto err_close;
 	cma_ports_init();
-	/* those of a parent process, if any, are nobody's now */
+	/* those of a parent process, if any, are abandoned */
 	cma.dev = dev;
 	cma.ndev = count;
 	atomic_store(&cma.engine, e);
@@ -163,7 +163,7 @@ struct cma_dev *cma_dev_of(const union ibv_gid *gid, struct netdev_gid *via)
 
 	if (d || !netdev_is_local(gid))
 		return d;
-	/* an address that is younger than the tables */
+	/* the address is newer than the tables */
 	for (int i = 0; i < cma.ndev; i++)
 		shca_device_rescan(to_ctx(cma.dev[i].verbs)->dev, cma.engine);
 	return cma_dev_find(gid, via);

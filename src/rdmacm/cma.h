@@ -14,10 +14,10 @@
  *	mcast.c     multicast groups
  *
  * One lock covers all identifiers, channels and ports: that of the connection
- * manager (objects/gsi.h), because its events change them. Verbs are never
- * called with it held. What only the program's calls touch (the fields of
- * struct rdma_cm_id but channel) needs no lock: programs may not use an
- * identifier from two threads at a time.
+ * manager (objects/gsi.h), because its events change them. No verb is called
+ * with it held. What only the program's calls touch (the fields of struct
+ * rdma_cm_id but channel) needs no lock: programs may not use an identifier
+ * from two threads at a time.
  */
 #ifndef SOFTHCA_RDMACM_CMA_H
 #define SOFTHCA_RDMACM_CMA_H
@@ -47,8 +47,8 @@ struct cma_channel {
 	struct rdma_event_channel ch; /* fd: an eventfd that counts events */
 	struct cma_event *head, **tail;
 	size_t ids; /* identifiers that report here */
-	_Atomic unsigned readers; /* threads that fetch */
-	bool closed; /* under a reader's nose */
+	_Atomic unsigned readers; /* threads in rdma_get_cm_event() */
+	bool closed; /* while a thread was in rdma_get_cm_event() */
 };
 
 enum cma_state {
@@ -65,7 +65,7 @@ struct cma_id {
 	struct rdma_cm_id id; /* what the program has */
 	struct cma_id *next, **link; /* in the list of all */
 	enum cma_state state;
-	bool sync; /* no channel of the program's: calls wait */
+	bool sync; /* no channel of the program: calls wait */
 	bool passive;
 	struct cma_dev *dev; /* NULL: not bound to one yet */
 
@@ -75,7 +75,7 @@ struct cma_id {
 	unsigned reserved; /* what for: CM_LISTEN_*; 0: not */
 	struct cma_id *next_on_port;
 	struct netdev_gid via; /* our address, once bound to a device */
-	/* Where that was last found, if not there any more; see id.c. */
+	/* Where that was last found, once it has moved; see id.c. */
 	bool moved, removed;
 	struct netdev_gid now;
 	struct roce_path path;
@@ -150,17 +150,19 @@ int cma_init(void);
 struct engine *cma_engine(void);
 struct cma_dev *cma_devices(int *n);
 struct ibv_xrcd *cma_xrcd(struct cma_dev *dev); /* NULL and errno */
-/* The device that has this address, and its place; NULL: none. The second one
- * looks again for what is new, and may not be called with the lock. */
+/*
+ * The device that has this address, and its place; NULL: none. The second one
+ * also looks for new addresses; not with the lock.
+ */
 struct cma_dev *cma_dev_find(const union ibv_gid *gid, struct netdev_gid *via);
 struct cma_dev *cma_dev_of(const union ibv_gid *gid, struct netdev_gid *via);
-/* The lock of everything in here. cma_unlock() sends what is to be sent. */
+/* The lock of everything here. cma_unlock() sends pending messages. */
 struct cm *cma_lock(void);
 void cma_unlock(void);
 uint32_t cma_random(void);
 extern pthread_mutex_t cma_ack_lock;
 extern pthread_cond_t cma_acked;
-/* Until all events that were fetched of something have been acknowledged. */
+/* Waits until all fetched events of something have been acknowledged. */
 void cma_wait_acked(const uint32_t *completed, const uint32_t *reported);
 
 /* event.c; the lock is held */
@@ -169,7 +171,7 @@ struct cma_event *cma_event_new(struct cma_id *id, enum rdma_cm_event_type type,
 				int status);
 /* Appends to the channel of ev->owner, or drops it if there is none. */
 void cma_event_post(struct cma_event *ev);
-/* Takes out what waits for id, and moves it (to) or drops it (NULL). */
+/* Moves the events that wait for id to another channel; to: NULL drops them. */
 void cma_events_move(struct cma_id *id, struct cma_channel *from,
 		     struct cma_channel *to, struct cm *cm);
 /* Drops the event of a group that is left before it was fetched. */
@@ -184,9 +186,9 @@ struct cma_id *cma_id_new(enum rdma_port_space ps, enum ibv_qp_type type,
 void cma_id_detach(struct cma_id *id, struct cm *cm);
 void cma_id_free(struct cma_id *id);
 void cma_id_set_channel(struct cma_id *id, struct cma_channel *ch);
-/* The channel goes while identifiers still report there. */
+/* The channel is destroyed while identifiers still use it. */
 void cma_ids_orphan(struct cma_channel *ch);
-/* Tells identifiers whose interface or device is another one. */
+/* Reports to identifiers that their address has moved or their device gone. */
 void cma_netdevs_changed(void *arg);
 int cma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out,
 		  void *context, enum rdma_port_space ps,
@@ -214,7 +216,7 @@ unsigned cma_families(const struct cma_id *id);
 uint64_t cma_service_id(const struct cma_id *id, uint16_t port);
 /* Puts id on port (0: any free one), reserved if any_process may listen. */
 int cma_port_get(struct cma_id *id, uint16_t port, bool any_process);
-/* Makes sure that no other process has the port of a listener to be. */
+/* Reserves the port for a listener: no other process has it. */
 int cma_port_listen(struct cma_id *id);
 void cma_port_put(struct cma_id *id);
 void cma_ports_init(void);
@@ -225,18 +227,18 @@ int cma_on_cm_event(void *arg, const struct cm_event *ev);
 void cma_ipcm_addr(uint8_t to[16], const union ibv_gid *gid);
 
 /* connect.c */
-/* The peer accepts: readies the QP and says so; without one, nothing. */
+/* The peer has accepted: readies the QP, if there is one, and sends RTU. */
 void cma_established(struct cma_id *id, struct rdma_cm_event *ev);
 void cma_listen_stop(struct cma_id *id);
 
 /* qp.c */
 /*
  * The QP of an identifier, or NULL. The program may destroy it at any time:
- * verbs then fail, but it is there until cma_qp_put().
+ * verbs then fail, but the memory stays until cma_qp_put().
  */
 struct ibv_qp *cma_qp_get(struct cma_id *id);
 void cma_qp_put(struct ibv_qp *qp);
-/* The program may have put one of its own there. */
+/* Takes note of a QP that the program has put there itself. */
 void cma_qp_adopt(struct cma_id *id);
 /* With the lock: the identifier has none any more. */
 void cma_qp_drop(struct cma_id *id);

@@ -3,8 +3,8 @@
  * ask for
  *
  * In front of the private data of a request are the addresses of both ends as
- * the sockets API knows them (annex A11). They have to be those of the packet.
- * What the peer answers comes by cm_event.c.
+ * the sockets API knows them (annex A11). They must be those of the packet. The
+ * peer's answer arrives in cm_event.c.
  */
 #include "cma.h"
 
@@ -53,7 +53,7 @@ static int check_param(const struct cma_dev *dev,
 	return 0;
 }
 
-/* The numbers of our end that are the program's to say. */
+/* The parameters of our end, as the program wants them. */
 static void set_local(struct cma_id *id, const struct rdma_conn_param *param)
 {
 	struct cm_end *end = &id->local;
@@ -76,8 +76,10 @@ static void set_local(struct cma_id *id, const struct rdma_conn_param *param)
 	end->rnr_retry_count = param ? min_u8(param->rnr_retry_count, 7) : 7;
 }
 
-/* Messages for us are received at our address, and at the peer's if that is on
- * this host: somebody has to say that nobody listens there. */
+/*
+ * Binds our address, and the peer's if that is on this host: a request that
+ * finds no listener there must be refused by somebody.
+ */
 static int bind_both(struct cma_id *id)
 {
 	uint32_t ifindex = netdev_ifindex(&id->path.dgid);
@@ -196,7 +198,7 @@ int rdma_establish(struct rdma_cm_id *ib)
 
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
-	/* with a QP that happens when the event is fetched */
+	/* with a QP this happens when the event is fetched */
 	if (ib->qp)
 		return cma_ret(-EINVAL);
 	cm = cma_lock();
@@ -295,7 +297,7 @@ static int accept_conn(struct cma_id *id, const struct rdma_conn_param *param)
 	struct cm *cm;
 	int err;
 
-	/* what the peer asked for, as far as we have it */
+	/* what the peer asked for, within the limits of the device */
 	resources = min_u8(id->peer.initiator_depth,
 			   id->dev->max_responder_resources);
 	depth = min_u8(id->peer.responder_resources,
@@ -440,9 +442,9 @@ int rdma_disconnect(struct rdma_cm_id *ib)
 	if (err)
 		return cma_ret(err);
 	cm = cma_lock();
-	/* a connection that has ended meanwhile is as good */
+	/* one that has ended meanwhile is no error */
 	err = cm_disconnect(cm, id->conn, NULL, 0, clock_ns());
-	/* whether there is, or will be, an event for who waits for one */
+	/* whether there is, or will be, an event to wait for */
 	wait = !err || (ib->channel && to_channel(ib->channel)->head);
 	cma_unlock();
 	return wait ? cma_complete(id) : 0;

@@ -2,12 +2,12 @@
  * event.c - event channels
  *
  * A channel is a queue of events and an eventfd that counts them, so that it
- * blocks, polls and obeys O_NONBLOCK like any descriptor. Fetching an event
- * does in the program's thread what belongs to it and needs verbs: when a peer
- * has accepted, the QP is moved on and RTU sent; when it has refused, the QP
- * goes to the error state; a QP is attached to the group that was joined. So a
- * program that does not fetch its events makes no connections, as with the
- * library of rdma-core.
+ * blocks, polls and obeys O_NONBLOCK like any descriptor. Whatever an event
+ * needs verbs for is done in the program's thread, when it fetches the event:
+ * if the peer has accepted, the QP is moved on and RTU sent; if it has refused,
+ * the QP goes to the error state; a QP is attached to the group that was
+ * joined. So a program that does not fetch its events makes no connections, as
+ * with the library of rdma-core.
  */
 #include "cma.h"
 
@@ -51,9 +51,9 @@ struct rdma_event_channel *rdma_create_event_channel(void)
 }
 
 /*
- * Keeps the count of the eventfd: one less, if it was not fetched just now. A
- * thread in rdma_get_cm_event() may fetch it this very moment, and will need
- * the lock that is held here: no waiting.
+ * Takes one from the count of the eventfd, if it is still there. It does not
+ * wait: a thread in rdma_get_cm_event() may take it at the same time, and needs
+ * the lock that is held here.
  */
 static void uncount(struct cma_channel *c)
 {
@@ -72,7 +72,7 @@ static void count(struct cma_channel *c)
 	const uint64_t one = 1;
 
 	if (sys_write(c->ch.fd, &one, sizeof(one)) < 0)
-		return; /* 2^64 events wait already */
+		return; /* the count is at its maximum */
 }
 
 struct cma_event *cma_event_new(struct cma_id *id, enum rdma_cm_event_type type,
@@ -89,7 +89,7 @@ struct cma_event *cma_event_new(struct cma_id *id, enum rdma_cm_event_type type,
 	return ev;
 }
 
-/* One that nobody will see: a request takes its new identifier along. */
+/* Drops an event; that of a request takes its new identifier along. */
 static void discard(struct cma_event *ev, struct cm *cm)
 {
 	if (ev->ev.event == RDMA_CM_EVENT_CONNECT_REQUEST) {
@@ -161,7 +161,7 @@ void cma_events_move(struct cma_id *id, struct cma_channel *from,
 			dropped = ev;
 		}
 	}
-	/* what goes along with a request may have events here, too */
+	/* the identifier of a request may have events here, too */
 	while ((ev = dropped)) {
 		dropped = ev->next;
 		if (ev->ev.event == RDMA_CM_EVENT_CONNECT_REQUEST &&
@@ -191,8 +191,10 @@ void cma_mc_events_drop(struct cma_id *id, const struct cma_mc *mc)
 	}
 }
 
-/* A thread that sleeps in rdma_get_cm_event() while its channel is destroyed
- * (rping's does) sleeps on, as it does with the library of rdma-core. */
+/*
+ * A thread that sleeps in rdma_get_cm_event() while its channel is destroyed,
+ * as rping's does, sleeps on, as with the library of rdma-core.
+ */
 void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 {
 	struct cma_channel *c = to_channel(channel);
@@ -214,8 +216,10 @@ void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 		free(c);
 }
 
-/* The program gets to know a new identifier, and finds it where it found the
- * request: its listener may have moved since that came in. */
+/*
+ * A new identifier is on the channel from which its request was fetched: the
+ * listener may have moved since the request came in.
+ */
 static void introduce(struct cma_event *ev, struct cma_channel *c,
 		      struct cm *cm)
 {
@@ -231,8 +235,8 @@ static void introduce(struct cma_event *ev, struct cma_channel *c,
 
 /*
  * A connection ends with one event. If it cannot be established because the
- * peer has refused it after all, that refusal waits in the channel: it is the
- * one, with its reason, and takes the place of ours.
+ * peer has refused it after all, that refusal, with its reason, waits in the
+ * channel and replaces our event.
  */
 static struct cma_event *refused(struct cma_event *ev)
 {
@@ -259,7 +263,10 @@ static struct cma_event *refused(struct cma_event *ev)
 	return rej;
 }
 
-/* What belongs to an event when the program gets it; the one that it gets. */
+/*
+ * Does what belongs to an event when it is fetched, and returns the event that
+ * the program gets.
+ */
 static struct cma_event *process(struct cma_event *ev)
 {
 	struct cma_id *id = to_id(ev->ev.id);
@@ -288,11 +295,11 @@ static void reader_leaves(void *c)
 }
 
 /*
- * Whether the program has yet to poll what was completed before this. A NIC
- * completes at once, while the kernel's CM takes its time for a message, so
- * that programs rely on it: having polled an empty CQ, libfabric's rxm takes a
- * connection that has ended for one that had nothing more to say. Here the last
- * ACK and the DREQ behind it may be received in one go, by another thread.
+ * Whether the program has yet to poll what was completed before this. Programs
+ * rely on that order, since a NIC completes at once and the kernel's CM takes
+ * its time for a message: libfabric's rxm, having polled an empty CQ, assumes
+ * that a connection that has ended brings no more completions. Here another
+ * thread may receive the last ACK and the DREQ behind it in one go.
  */
 static bool early(const struct cma_event *ev)
 {
@@ -320,7 +327,7 @@ static int fetch(struct cma_channel *c, struct cma_event **out)
 		ev = c->head;
 		wait = ev && early(ev);
 		if (wait) {
-			count(c); /* which epoll takes notice of again */
+			count(c); /* wakes epoll again */
 			ev = NULL;
 		}
 		if (ev) {
@@ -347,7 +354,7 @@ static int fetch(struct cma_channel *c, struct cma_event **out)
 	return 0;
 }
 
-/* It may be cancelled where it sleeps. */
+/* The thread may be cancelled while it sleeps. */
 static int fetch_counted(struct cma_channel *c, struct cma_event **out)
 {
 	int err;

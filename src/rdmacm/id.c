@@ -19,7 +19,7 @@ struct cma_id *cma_id_new(enum rdma_port_space ps, enum ibv_qp_type type,
 	id->id.ps = ps;
 	id->id.qp_type = type;
 	id->id.context = context;
-	/* Who brings a QP of his own moves it to RTR before he accepts. */
+	/* A program with a QP of its own moves it to RTR before it accepts. */
 	id->local.psn = cma_random() & 0xffffff;
 	id->next = ids;
 	id->link = &ids;
@@ -74,9 +74,9 @@ static void tell(struct cma_id *id, enum rdma_cm_event_type type)
 }
 
 /*
- * An address that is gone may come back, and connections live on; so that is
- * no event, nor is an interface that goes down. One found at other hardware
- * than before is. A synchronous identifier has no use for either event.
+ * Only an address that is found at other hardware than before is an event. One
+ * that is gone may come back, and connections live on; so that is none, nor is
+ * an interface that goes down. A synchronous identifier gets neither.
  */
 void cma_netdevs_changed(void *arg)
 {
@@ -167,7 +167,7 @@ static void ack_unlock(void *arg)
 void cma_wait_acked(const uint32_t *completed, const uint32_t *reported)
 {
 	pthread_mutex_lock(&cma_ack_lock);
-	/* It may be cancelled where it sleeps. */
+	/* The thread may be cancelled while it sleeps. */
 	pthread_cleanup_push(ack_unlock, NULL);
 	while (*completed != *reported)
 		pthread_cond_wait(&cma_acked, &cma_ack_lock);
@@ -302,7 +302,7 @@ int rdma_set_option(struct rdma_cm_id *ib, int level, int optname, void *optval,
 		err = set_id_option(id, optname, optval, optlen);
 		cma_unlock();
 	}
-	/* RDMA_OPTION_IB: a path is nothing that a RoCE program could know */
+	/* RDMA_OPTION_IB: a program cannot know a path in RoCE */
 	return cma_ret(err);
 }
 
@@ -318,7 +318,7 @@ __be16 rdma_get_dst_port(struct rdma_cm_id *id)
 
 int rdma_set_local_ece(struct rdma_cm_id *ib, struct ibv_ece *ece)
 {
-	/* with a QP of our own that is the QP's business */
+	/* a QP of ours does that itself */
 	if (!ece || ib->qp)
 		return cma_ret(-EINVAL);
 	to_id(ib)->local.ece.vendor_id = ece->vendor_id;

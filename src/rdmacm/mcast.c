@@ -1,11 +1,11 @@
 /*
  * mcast.c - multicast groups of identifiers
  *
- * In RoCEv2 a group is an IP multicast address, so that nobody has to be asked
- * for it: joining is complete at once. The packets of a group come once a QP is
+ * In RoCEv2 a group is an IP multicast address, so nobody has to be asked for
+ * it: joining is complete at once. The packets of a group arrive once a QP is
  * attached to it, which joins the group on the interface (IGMP, MLD) as well.
- * That happens when the program fetches the event, or calls ibv_attach_mcast()
- * itself if its QP is none of ours.
+ * That happens when the program fetches the event, or, if the QP is not one of
+ * rdma_create_qp(), when it calls ibv_attach_mcast().
  */
 #include "cma.h"
 
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CMA_MLID 0xc000 /* there are none; what a program passes on */
+#define CMA_MLID 0xc000 /* for programs to pass on: there are no LIDs */
 
 void cma_ah_attr(struct cma_id *id, const struct roce_path *path,
 		 struct ibv_ah_attr *attr)

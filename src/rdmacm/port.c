@@ -1,9 +1,9 @@
 /*
  * port.c - ports of identifiers
  *
- * Ports of a port space are shared by the identifiers of this process as those
- * of TCP by its sockets, and reserved in the registry of this host's processes
- * for what may become a listener.
+ * Within this process, identifiers share the ports of a port space as sockets
+ * share those of TCP. What may become a listener also reserves its port in the
+ * registry of this host's processes.
  */
 #include "cma.h"
 
@@ -31,7 +31,7 @@ unsigned cma_families(const struct cma_id *id)
 	return id->afonly ? CM_LISTEN_V6 : CM_LISTEN_V4 | CM_LISTEN_V6;
 }
 
-/* Whether both may have one port, as Linux decides it. */
+/* 0 if both may have one port, by the rules of Linux. */
 static int port_conflict(struct cma_id *a, struct cma_id *b, bool reuse)
 {
 	const struct sockaddr *x = cma_src(a), *y = cma_src(b);
@@ -88,7 +88,10 @@ static const union ibv_gid *reserved_gid(struct cma_id *id, union ibv_gid *gid)
 	return gid;
 }
 
-/* Whether another identifier of this process has reserved what id needs. */
+/*
+ * Whether another identifier of this process has reserved the port for what id
+ * stands for.
+ */
 static bool reserved_here(struct cma_id *id)
 {
 	union ibv_gid g, h;
@@ -109,9 +112,9 @@ static bool reserved_here(struct cma_id *id)
 }
 
 /*
- * Held from the look at who has a port to the registry's answer, which may take
- * a while: an identifier that is found stays meanwhile, as it gives its port
- * back before it goes. Before cma_lock().
+ * Held from the lookup of who has a port to the registry's answer, which may
+ * take a while: an identifier that is found stays meanwhile, since it gives its
+ * port back before it goes. Taken before cma_lock().
  */
 static pthread_mutex_t reserving = PTHREAD_MUTEX_INITIALIZER;
 
@@ -120,7 +123,7 @@ void cma_ports_init(void)
 	pthread_mutex_init(&reserving, NULL);
 }
 
-/* -EADDRINUSE, -EADDRNOTAVAIL: another process has it. */
+/* -EADDRINUSE or -EADDRNOTAVAIL if another process has it. */
 static int reserve(struct cma_id *id)
 {
 	union ibv_gid gid;
@@ -211,7 +214,7 @@ static void port_put(struct cma_id *id)
 		return;
 	shca_cm_release(cma_engine(), cma_service_id(id, id->port),
 			reserved_gid(id, &gid), reserved);
-	/* whoever relied on that has to have it himself */
+	/* others on this port that relied on it reserve it themselves */
 	do {
 		cma_lock();
 		heir = NULL;

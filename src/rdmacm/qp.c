@@ -1,14 +1,14 @@
 /*
  * qp.c - queue pairs and shared receive queues of identifiers
  *
- * The library takes its QPs through their states: to INIT when they are made
- * (a UD QP to RTS), the rest when the connection is. Completion queues that the
- * program does not bring are made here, with a channel each, and are what the
- * helpers of <rdma/rdma_verbs.h> wait for.
+ * The library takes its QPs through their states: to INIT when they are created
+ * (a UD QP to RTS), and on when the connection is made. Completion queues that
+ * the program does not bring are made here, with a channel each, and are what
+ * the helpers of <rdma/rdma_verbs.h> wait for.
  *
  * Programs may destroy a QP by ibv_destroy_qp() and leave its identifier as it
- * is. The QP knows whose it is, and the identifier loses it first (qp_gone):
- * so what is to be done with an event never meets a QP that is not there.
+ * is. The QP knows its identifier, and takes itself out of it first
+ * (cma_qp_gone()), so that no event meets a QP that is gone.
  */
 #include "cma.h"
 
@@ -99,7 +99,7 @@ int cma_qp_ready(struct cma_id *id, struct ibv_qp *qp,
 	struct ibv_qp_attr attr;
 	int mask, err;
 
-	/* once more to INIT: what the peer may do is known now */
+	/* to INIT once more: the access that the peer gets is known now */
 	err = to_state(id, IBV_QPS_INIT, &attr, &mask);
 	if (!err)
 		err = -ibv_modify_qp(qp, &attr, mask);
@@ -159,7 +159,7 @@ static int create_cq(struct rdma_cm_id *id, uint32_t size,
 	return *cq ? 0 : -errno;
 }
 
-/* What create_cqs() has made, to be undone if what follows fails. */
+/* What create_cqs() has made, to be undone on failure. */
 struct new_cqs {
 	bool send, recv;
 };
@@ -175,8 +175,10 @@ static void destroy_cqs(struct rdma_cm_id *id, struct new_cqs which)
 	errno = err;
 }
 
-/* A size of 0: not needed. One that the identifier has already (a shared
- * receive queue may have brought it) stays. */
+/*
+ * A size of 0 means none. A CQ that the identifier has already, perhaps by its
+ * shared receive queue, stays.
+ */
 static int create_cqs(struct rdma_cm_id *id, uint32_t send, uint32_t recv,
 		      struct new_cqs *made)
 {
@@ -232,7 +234,7 @@ static int create_qp(struct cma_id *id, struct ibv_qp_init_attr_ex *attr)
 		attr->send_cq = ib->send_cq;
 	if (!attr->recv_cq)
 		attr->recv_cq = ib->recv_cq ? ib->recv_cq : attr->send_cq;
-	/* a queue without entries still needs a CQ to belong to */
+	/* even a queue without entries needs a CQ */
 	if (!attr->send_cq)
 		attr->send_cq = attr->recv_cq;
 	qp = ibv_create_qp_ex(ib->verbs, attr);
@@ -469,7 +471,7 @@ int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **out)
 			goto err_id;
 		}
 	}
-	/* to be acknowledged by the next call on the new identifier */
+	/* the next call on the new identifier acknowledges it */
 	id->event = ev;
 	*out = id;
 	return 0;

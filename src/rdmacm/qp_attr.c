@@ -1,9 +1,9 @@
 /*
  * qp_attr.c - attributes for the queue pair of an identifier, per state
  *
- * They follow from what both ends of the connection have said. Reads and
- * atomics outstanding are the smaller of what one end issues and the other
- * answers.
+ * They follow from what both ends of the connection have said. As many reads
+ * and atomics may be outstanding as one end issues and the other answers,
+ * whichever is less.
  */
 #include "cma.h"
 
@@ -46,7 +46,7 @@ static int attr_init(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
 	return 0;
 }
 
-/* What both ends may have outstanding, after all that was said. */
+/* How many reads and atomics the peer may have outstanding. */
 static uint8_t final_resources(const struct cma_id *id)
 {
 	return min_u8(id->passive ? id->local.responder_resources

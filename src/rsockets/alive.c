@@ -12,7 +12,7 @@
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed; /* on CLOCK_MONOTONIC */
 static struct rsock *list;
-static struct rsock *busy; /* whom the thread serves without the mutex */
+static struct rsock *busy; /* served by the thread without the mutex */
 static bool running, cond_ready;
 
 static void schedule(struct rsock *rs)
@@ -118,7 +118,7 @@ void rsock_alive_touch(struct rsock *rs)
 	pthread_mutex_unlock(&mutex);
 }
 
-/* The thread and the parent's streams are not in the child of a fork(). */
+/* A child of fork() has neither the thread nor the parent's streams. */
 void rsock_alive_forked(void)
 {
 	pthread_mutex_init(&mutex, NULL);

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RESOLVE_TRIES 5 /* the first waits a second, each twice the last */
+#define RESOLVE_TRIES 5 /* the first waits a second, each twice as long */
 
 /* The steps of rconnect(). Each returns 0 or -errno. */
 
@@ -106,7 +106,7 @@ static bool next_event(struct rsock *rs, struct cm_event *ev)
 static int event_errno(const struct rsock *rs, const struct cm_event *ev,
 		       int otherwise)
 {
-	/* Who was accepted and is gone, is gone. */
+	/* An accepted peer that has gone is a reset, whatever the reason. */
 	if (rs->state == RSOCK_ACCEPTING)
 		return ECONNRESET;
 	if (ev->type == RDMA_CM_EVENT_REJECTED)
@@ -120,7 +120,7 @@ static void add_request(struct rsock *rs, const struct cm_event *ev)
 	struct rsock_request *req, **link;
 
 	req = calloc(1, sizeof(*req));
-	/* Without our private data it is no rsocket that wants to connect. */
+	/* A request without private data of rsockets is from something else. */
 	if (!req || ev->conn_err) {
 		rdma_reject(ev->id, NULL, 0);
 		rdma_destroy_id(ev->id);
@@ -180,13 +180,13 @@ static void listener_event(struct rsock *rs, const struct cm_event *ev)
 		   ev->id == rs->s.id) {
 		rsock_stream_fail(rs, ENODEV);
 	} else if ((req = take_request(rs, ev->id))) {
-		/* It went away before raccept() came. */
+		/* It ended before raccept() took it. */
 		rdma_destroy_id(req->id);
 		free(req);
 	}
 }
 
-/* What was written to who accepted counts, though the RTU was lost. */
+/* Data from the peer counts even if its RTU was lost. */
 static void take_early(struct rsock *rs)
 {
 	if (rs->state == RSOCK_ACCEPTING)
@@ -229,7 +229,7 @@ static int stream_event(struct rsock *rs, const struct cm_event *ev)
 		return -event_errno(rs, ev, ETIMEDOUT);
 	case RDMA_CM_EVENT_DISCONNECTED:
 		/*
-		 * A peer that closes says so in a message first. One that was
+		 * A peer that closes sends a message first. A peer that was
 		 * killed could not, but what it sent counts.
 		 */
 		take_early(rs);
@@ -265,7 +265,7 @@ void rsock_stream_cm(struct rsock *rs)
 	bool any = false;
 	int err;
 
-	/* A listener leaves what it has no room for to the CM's backlog. */
+	/* Requests beyond the backlog stay with the connection manager. */
 	while ((rs->state != RSOCK_LISTENING || s->nrequests < s->backlog) &&
 	       next_event(rs, &ev)) {
 		any = true;
@@ -310,7 +310,7 @@ int rsock_stream_listen(struct rsock *rs, int backlog)
 		err = -EINVAL;
 		goto out;
 	}
-	/* Like listen(2), which binds to a port of the system's choice. */
+	/* As listen(2) does: the system chooses the port. */
 	if (rs->state == RSOCK_INIT && rdma_bind_addr(s->id, &any.sa)) {
 		err = rsock_errno();
 		goto out;
@@ -333,8 +333,8 @@ static bool has_request(struct rsock *rs)
 }
 
 /*
- * A stream for a request; the request and its id are used up, unless there is
- * no descriptor left: then it may be accepted later.
+ * Makes a stream of a request. The request and its id are used up, unless no
+ * descriptor is left: then it may be accepted later.
  */
 static int accept_request(struct rsock *parent, struct rsock_request *req,
 			  struct rsock **out)
@@ -405,7 +405,7 @@ int rsock_stream_accept(struct rsock *rs, struct rsock **new)
 		if (!req)
 			continue;
 		err = accept_request(rs, req, new);
-		/* What is wrong with one peer is no reason to fail. */
+		/* A peer's error is not the listener's: raccept() goes on. */
 		if (!err || err == -ENOMEM || err == -EMFILE || err == -ENFILE)
 			return err;
 	}
@@ -453,7 +453,7 @@ int rsock_stream_connect(struct rsock *rs, const union rsw_addr *addr)
 	case RSOCK_RESOLVING:
 	case RSOCK_ROUTING:
 	case RSOCK_CONNECTING:
-		/* Asked again: a way to wait, as rstream does. */
+		/* A second rconnect() waits for the first; rstream does so. */
 		break;
 	case RSOCK_ACCEPTING:
 	case RSOCK_CONNECTED:

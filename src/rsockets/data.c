@@ -29,7 +29,7 @@ static bool sendable(struct rsock *rs)
 	return !rs->s.wr_open || rs->closing || rsock_stream_can_send(rs);
 }
 
-/* Under rlock and lock: n bytes have been read, and all was in one piece. */
+/* Under rlock and lock: n contiguous bytes have been read. */
 static void consume(struct rsock *rs, uint32_t n)
 {
 	struct rsock_stream *s = &rs->s;
@@ -52,7 +52,7 @@ static void consume(struct rsock *rs, uint32_t n)
 	rsock_stream_give_credits(rs);
 }
 
-/* To the next piece that is not used up. */
+/* Moves on to the next piece that is not used up. */
 static void skip_empty(struct rsock_iter *it)
 {
 	while (it->iovcnt && it->off == it->iov->iov_len) {
@@ -89,8 +89,8 @@ static size_t iov_total(const struct iovec *iov, int iovcnt)
 }
 
 /*
- * Under rlock and lock, which is let go of while copying. Reads what is there,
- * up to len, and leaves it there when peeking. Without it, nothing is copied.
+ * Under rlock and lock, which is released while copying. Reads what is there,
+ * up to len; with peek it stays there. it: NULL to discard.
  */
 static size_t read_some(struct rsock *rs, struct rsock_iter *it, size_t len,
 			bool peek)
@@ -115,7 +115,7 @@ static size_t read_some(struct rsock *rs, struct rsock_iter *it, size_t len,
 	return done;
 }
 
-/* Why there is nothing to read: 0 is the end of the stream. */
+/* Why nothing can be read: 0 is the end of the stream. */
 static int recv_end(const struct rsock *rs)
 {
 	if (rs->closing)
@@ -124,8 +124,8 @@ static int recv_end(const struct rsock *rs)
 }
 
 /*
- * Waits for ready() under turn (slock or rlock) and lock. Nobody sleeps with
- * turn: who must not block could not even find out that he would.
+ * Waits for ready() under turn (slock or rlock) and lock. It sleeps without
+ * turn: otherwise a call that must not block would wait for turn.
  */
 static int wait_turn(struct rsock *rs, pthread_mutex_t *turn,
 		     bool (*ready)(struct rsock *rs), int flags, uint64_t until)
@@ -141,7 +141,7 @@ static int wait_turn(struct rsock *rs, pthread_mutex_t *turn,
 		pthread_mutex_unlock(&rs->lock);
 		pthread_mutex_lock(turn);
 		pthread_mutex_lock(&rs->lock);
-		/* Another may have been faster. */
+		/* Another thread may have been faster. */
 		if (err || ready(rs))
 			return err;
 	}
@@ -182,7 +182,7 @@ ssize_t rsock_stream_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
 	return done ? (ssize_t)done : err;
 }
 
-/* What sendable() means: 0, or why nothing can be sent any more. */
+/* 0, or why nothing can be sent any more, once sendable(). */
 static int send_end(const struct rsock *rs)
 {
 	if (rs->closing)
@@ -236,7 +236,7 @@ ssize_t rsock_stream_write(struct rsock *rs, enum rsock_write kind,
 	skip_empty(it);
 	in_place = len <= rs->inline_size && len <= it->iov->iov_len - it->off;
 	if (!in_place) {
-		/* An entry is written whole, so it may not wrap. */
+		/* An entry must be contiguous, so it does not wrap. */
 		if (kind == RSOCK_WRITE_IOMAP && end < len) {
 			bytes = end;
 			pos = 0;
@@ -248,7 +248,7 @@ ssize_t rsock_stream_write(struct rsock *rs, enum rsock_write kind,
 		s->sfree -= bytes;
 		s->spos = (pos + len) % rs->sbuf_size;
 	}
-	/* All that the receiver must hear of counts as a message. */
+	/* Whatever takes a receive of the peer counts as a message. */
 	if (kind != RSOCK_WRITE_DIRECT)
 		s->sseq++;
 	s->sq_free--;

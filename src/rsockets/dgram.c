@@ -26,7 +26,7 @@
 #define CLOSE_WAIT_NS 1000000000ull
 #define WR_SEND (1ull << 32)
 
-/* As the UDP socket of rs has it. */
+/* addr as the UDP socket of rs needs it. */
 static union rsw_addr outside(const struct rsock *rs,
 			      const union rsw_addr *addr)
 {
@@ -54,7 +54,7 @@ int rsock_dgram_init(struct rsock *rs)
 	return 0;
 }
 
-/* Buffers, when they are needed first: options are settled then. */
+/* Allocates buffers at first use, when options are final. */
 static int make_ready(struct rsock *rs)
 {
 	struct rsock_dgram *d = &rs->d;
@@ -73,7 +73,7 @@ static int make_ready(struct rsock *rs)
 	d->packets = calloc(rs->rq_size, sizeof(*d->packets));
 	if (rsock_dests_init(rs) || !d->sbuf || !d->sfree || !d->ubuf ||
 	    !d->ufree || !d->packets)
-		return -ENOMEM; /* what there is goes with the rsocket */
+		return -ENOMEM; /* the rest is freed with the rsocket */
 	for (i = 0; i < rs->sq_size; i++)
 		d->sfree[d->nsfree++] = (uint16_t)i;
 	for (i = 0; i < rs->rq_size; i++)
@@ -125,7 +125,7 @@ static ssize_t send_udp(struct rsock *rs, struct rsock_dest *dest, bool data,
 	return n < 0 ? rsock_errno() : n - (ssize_t)all[0].iov_len;
 }
 
-/* For a program that is connected only its peer's datagrams are there. */
+/* A connected rsocket receives from its peer alone. */
 static bool wanted(struct rsock *rs, const union rsw_addr *src)
 {
 	return !rs->d.connected || rsock_same_addr(&rs->d.connected->addr, src);
@@ -283,7 +283,7 @@ int rsock_dgram_connect(struct rsock *rs, const union rsw_addr *addr)
 
 	pthread_mutex_lock(&rs->lock);
 	err = make_ready(rs);
-	/* The queue pair is of the address that connect() chooses, or chose. */
+	/* The queue pair has the local address that connect() chooses. */
 	if (!err && addr->sa.sa_family != AF_UNSPEC)
 		err = rsock_dest_get(rs, addr, &dest);
 	if (!err && connect(rs->d.udp, &to.sa,
@@ -341,7 +341,7 @@ ssize_t rsock_dgram_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
 		goto out;
 	p = &d->packets[d->head];
 	data = (p->qp ? p->qp->rbuf : d->ubuf) + p->slot * RSW_DGRAM_MAX;
-	hdr = rsw_dgram_decode(data, p->len, from); /* checked when it came */
+	hdr = rsw_dgram_decode(data, p->len, from); /* checked on arrival */
 	*from = outside(rs, from);
 	len = p->len - (uint32_t)hdr;
 	done = scatter(iov, iovcnt, data + hdr, len);
@@ -406,7 +406,10 @@ static size_t total(const struct iovec *iov, int iovcnt)
 	return len;
 }
 
-/* Under lock. Looking at the UDP socket may make the table forget a peer. */
+/*
+ * Under lock. Reading the UDP socket may displace a peer, so it is looked up
+ * again.
+ */
 static int choose_dest(struct rsock *rs, const union rsw_addr *to,
 		       struct rsock_dest **out)
 {

@@ -93,7 +93,7 @@ static int source_of(struct rsock *rs, const union rsw_addr *dst,
 	    getsockname(sock, &src->sa, &len))
 		err = rsock_errno();
 	close(sock);
-	src->sin.sin_port = port; /* where sin6_port is, too */
+	src->sin.sin_port = port; /* at the same place as sin6_port */
 	return err;
 }
 
@@ -112,7 +112,7 @@ static struct rsock_dest *find_dest(struct rsock *rs,
 	return NULL;
 }
 
-/* Anybody can make us remember an address: forget the one least in use. */
+/* The table is bounded: the peer least in use makes room for a new one. */
 static void make_room(struct rsock *rs)
 {
 	struct rsock_dgram *d = &rs->d;
@@ -164,7 +164,7 @@ int rsock_dest_get(struct rsock *rs, const union rsw_addr *addr,
 	return 0;
 }
 
-/* The peer's QP is known: for RoCE v2 its GID is its IP address. */
+/* In RoCEv2 the peer's GID is its IP address. */
 void rsock_dest_learn(struct rsock_dest *dest, uint32_t qpn)
 {
 	struct ibv_ah_attr attr = {

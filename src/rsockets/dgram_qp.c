@@ -42,9 +42,8 @@ int rsock_dgram_post_recv(struct rsock *rs, struct rsock_dgram_qp *qp,
 			  uint32_t slot)
 {
 	/*
-	 * Nobody reads the GRHs, nor what is behind the longest datagram: they
-	 * share one place. A packet that did not fit would be the end of the
-	 * queue pair.
+	 * Nobody reads the GRHs, nor what exceeds the longest datagram: they
+	 * share one place. A packet that did not fit would end the queue pair.
 	 */
 	struct ibv_sge sge[3] = {
 		{ .addr = (uintptr_t)(qp->rbuf + rs->rq_size * RSW_DGRAM_MAX),
@@ -63,7 +62,7 @@ int rsock_dgram_post_recv(struct rsock *rs, struct rsock_dgram_qp *qp,
 	return -ibv_post_recv(qp->id->qp, &wr, &bad);
 }
 
-/* Where the path starts: the GID that is the local address. */
+/* The index of the GID that is the local address. */
 static int find_gid(struct rsock_dgram_qp *qp, const struct ibv_port_attr *port)
 {
 	union ibv_gid want = rsock_gid(&qp->src), gid;
@@ -78,7 +77,7 @@ static int find_gid(struct rsock_dgram_qp *qp, const struct ibv_port_attr *port)
 	return -EADDRNOTAVAIL;
 }
 
-/* The port's MTU is that of one of its interfaces, not always of ours. */
+/* The port's MTU is that of one of its interfaces, perhaps not of this one. */
 static uint32_t netdev_mtu(const struct rsock *rs,
 			   const struct rsock_dgram_qp *qp)
 {
@@ -102,11 +101,14 @@ static int bind_id(struct rsock_dgram_qp *qp)
 		return 0;
 	if (errno != EADDRINUSE)
 		return rsock_errno();
-	/* The protocol does not use the port in RDMA's port space. */
+	/*
+	 * Any port will do: the protocol does not use that of RDMA's port
+	 * space.
+	 */
 	src.sin.sin_port = 0;
 	if (rdma_bind_addr(qp->id, &src.sa))
 		return rsock_errno();
-	/* A loopback address gets its device only on the way to somebody. */
+	/* A loopback address gets its device only when it is resolved. */
 	if (!qp->id->verbs && rdma_resolve_addr(qp->id, NULL, &src.sa, 1000))
 		return rsock_errno();
 	return 0;

@@ -89,7 +89,7 @@ struct rsock_map {
 	bool pending; /* the peer's entry is to be written */
 };
 
-/* A connection request that raccept() has not taken yet. */
+/* A connection request that raccept() has not taken. */
 struct rsock_request {
 	struct rsock_request *next;
 	struct rdma_cm_id *id;
@@ -181,7 +181,7 @@ struct rsock_dgram {
 };
 
 struct rsock {
-	struct rsock *next_free; /* memory is never given back: see rsocket.c */
+	struct rsock *next_free; /* never freed: see table.c */
 	_Atomic unsigned ref;
 	unsigned generation; /* of the process: children of fork() differ */
 	int fd;
@@ -237,7 +237,7 @@ int rsock_errno(void);
 
 /* A new rsocket with options of parent, or of the configuration: ref is 1. */
 struct rsock *rsock_alloc(const struct rsock *parent, int type, int family);
-/* Makes rs known as fd. */
+/* Puts rs into the table as fd: fd or -errno. */
 int rsock_publish(struct rsock *rs, int fd);
 /* Takes it out of the table: false if another thread has done so. */
 bool rsock_unpublish(struct rsock *rs);
@@ -246,10 +246,10 @@ struct rsock *rsock_take_parents(int fd);
 /* The rsocket behind a descriptor, with a reference; or NULL with errno set. */
 struct rsock *rsock_get(int fd);
 void rsock_put(struct rsock *rs);
-/* One that was never published, or is not any more. */
+/* Frees one that is not in the table. */
 void rsock_destroy(struct rsock *rs);
 bool rsock_nonblock(const struct rsock *rs, int flags);
-/* The descriptors of an rsocket that is the parent's. */
+/* Closes the descriptors of an rsocket of the parent. */
 int rsock_close_fds(const struct rsock *rs);
 
 /* addr.c */
@@ -328,7 +328,7 @@ static inline uint64_t rsock_wr_id(uint32_t kind, uint32_t bytes)
 	return (uint64_t)kind << 32 | bytes;
 }
 
-/* The connection is there: conn is what the peer told. */
+/* The connection is there: conn is what the peer said. */
 void rsock_stream_start(struct rsock *rs, const struct rsw_conn *conn);
 int rsock_stream_post_recvs(struct rsock *rs, uint32_t n);
 /* Handles completions, gives credits. */
@@ -418,7 +418,7 @@ void rsock_dgram_drain(struct rsock *rs);
 
 /* poll.c: all of these under lock */
 
-/* What poll(2) would say now. */
+/* What poll(2) would report now. */
 short rsock_revents(struct rsock *rs, short events);
 /* Makes the descriptors of rs report the next change; up to 2 of them. */
 void rsock_arm(struct rsock *rs, int fds[2]);
@@ -435,20 +435,23 @@ void rsock_watch_del(struct rsock_watch *w);
  */
 int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
 	       uint64_t deadline_ns);
-/* poll() of more than RLIMIT_NOFILE, too, which the kernel refuses. */
+/*
+ * poll(), also of more descriptors than RLIMIT_NOFILE, which the kernel
+ * refuses.
+ */
 int rsock_poll_any(struct pollfd *fds, nfds_t n, int ms);
 /* rpoll(): how many are ready, or -errno. */
 int rsock_poll(struct pollfd *fds, nfds_t nfds, int timeout_ms);
 int rsock_set_watch(struct rsock *rs, int efd);
 void rsock_poll_forked(void);
-/* rpoll() of this thread is to sleep by rsock_sleep(). */
+/* rpoll() of this thread sleeps in rsock_sleep(). */
 extern __thread bool rsock_restarts;
 
 /* restart.c */
 
 /*
- * poll() that fails with EINTR only where the kernel would not have started
- * the call again that sleeps in it. It returns 0 when it would.
+ * poll() that fails with EINTR only where the kernel would not restart the call
+ * that sleeps in it. It returns 0 where it would.
  */
 int rsock_sleep(struct pollfd *fds, nfds_t n, int timeout_ms);
 void rsock_restart_forked(void);

@@ -1,10 +1,10 @@
 /*
  * iomap.c - buffers that the peer of a stream writes to by offset
  *
- * riomap() registers a buffer and remembers to write where it is into the
- * peer's table, which happens in front of the next data sent; so does
- * riounmap(), with an entry of length 0 that matches no offset. riowrite()
- * looks the offset up in the table that the peer writes, ours.
+ * riomap() registers a buffer and marks its entry in the peer's table as
+ * pending; it is written in front of the next data sent. riounmap() does so
+ * with an entry of length 0, which matches no offset. riowrite() looks the
+ * offset up in the table that the peer writes, ours.
  */
 #include "base/bytes.h"
 #include "internal.h"
@@ -110,7 +110,7 @@ int rsock_iounmap(struct rsock *rs, void *buf, size_t len)
 	}
 	ibv_dereg_mr(m->mr);
 	m->mr = NULL;
-	/* What the peer was never told need not be taken back. */
+	/* An entry that the peer never got need not be taken back. */
 	if (m->index < 0 || m->pending) {
 		free_map(s, m);
 	} else {
@@ -153,7 +153,7 @@ int rsock_iomap_flush(struct rsock *rs, int flags, uint64_t deadline_ns)
 			entry.sge.key = __builtin_bswap32(entry.sge.key);
 			entry.sge.length = __builtin_bswap32(entry.sge.length);
 		}
-		/* The table of mappings is behind that of buffers. */
+		/* The table of mappings follows that of buffers. */
 		addr = s->peer_table.addr +
 		       s->peer_table.length * sizeof(struct rsw_sge) +
 		       (uint32_t)m->index * sizeof(entry);
@@ -172,7 +172,7 @@ int rsock_iomap_flush(struct rsock *rs, int flags, uint64_t deadline_ns)
 	return 0;
 }
 
-/* The peer's buffer at offset: copied first, then believed. */
+/* The peer's buffer at offset: copied first, then checked and used. */
 static bool find_mapping(const struct rsock *rs, uint64_t offset,
 			 struct rsw_sge *sge)
 {

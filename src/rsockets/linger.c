@@ -1,11 +1,11 @@
 /*
- * linger.c - the thread that ends streams which were closed
+ * linger.c - the thread that ends closed streams
  *
- * What was written before rclose() must arrive, which takes as long as the peer
- * takes to receive it, and a peer that is gone takes until the queue pair gives
- * up. rclose() does not wait for that, as close() of a socket does not: one
- * thread has all closed streams that are not over, each with the table's
- * reference and a time limit. A process that exits waits for them.
+ * What was written before rclose() must arrive. That takes as long as the peer
+ * takes to receive it, or, if the peer is gone, until the queue pair gives up.
+ * rclose() does not wait for it, as close() of a socket does not: one thread
+ * holds all closed streams that are not over, each with the table's reference
+ * and a time limit. A process that exits waits for them.
  */
 #include "base/aside.h"
 #include "base/thread.h"
@@ -18,7 +18,7 @@
 #define IDLE_MS 1000 /* how long the thread waits for more */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t none = PTHREAD_COND_INITIALIZER; /* lingers any more */
+static pthread_cond_t none = PTHREAD_COND_INITIALIZER; /* total is 0 */
 static struct rsock *list;
 static unsigned total; /* of the list, and of those that are being ended */
 static int efd = -1; /* the list has grown */
@@ -58,7 +58,10 @@ static bool grow(struct sleep *s, size_t room)
 	return rs;
 }
 
-/* Under mutex. Takes out those that are over; what to wait for in the rest. */
+/*
+ * Under mutex. Takes out those that are over, and lists what to wait for in the
+ * rest.
+ */
 static struct rsock *look(struct sleep *s, uint64_t *until)
 {
 	struct rsock *rs, **link = &list, *ended = NULL;
@@ -77,7 +80,7 @@ static struct rsock *look(struct sleep *s, uint64_t *until)
 		if (!*until || rs->linger_ns < *until)
 			*until = rs->linger_ns;
 		if (s->n == s->room && !grow(s, s->room * 2 + 8)) {
-			/* Not woken by this one: it is asked again soon. */
+			/* It cannot wake the thread: check it again soon. */
 			*until = rsock_now_ns() + 10000000;
 			continue;
 		}
@@ -189,8 +192,8 @@ bool rsock_linger(struct rsock *rs, uint64_t until_ns)
 }
 
 /*
- * The parent's. Its child closes the descriptors that it got, and waits for
- * none of them.
+ * The streams are the parent's. The child closes the descriptors that it
+ * inherited, and waits for none of them.
  */
 void rsock_linger_forked(void)
 {

@@ -79,7 +79,7 @@ static int get_int(const void *val, socklen_t len, int *out)
 	return 0;
 }
 
-/* Twice what is asked for, like Linux; it cannot change once in use. */
+/* Twice what is asked for, like Linux; the size is fixed once in use. */
 static uint32_t buf_size(int v)
 {
 	uint32_t size = v < 0 ? RSOCK_MAX_BUF
@@ -317,7 +317,7 @@ static int take_error(struct rsock *rs)
 	int err;
 
 	pthread_mutex_lock(&rs->lock);
-	/* Whoever asks wants to know of what has come meanwhile. */
+	/* Progress first, so that the answer is up to date. */
 	rsock_revents(rs, 0);
 	err = rs->err;
 	rs->err = 0;

@@ -1,14 +1,14 @@
 /*
  * poll.c - waiting for rsockets
  *
- * A thread that is to sleep arms the rsocket, so that its descriptors become
- * readable when something happens, looks once more whether it may stay awake,
- * and sleeps in poll(2) on them and on an eventfd of its own. When it wakes it
- * takes the events off the descriptors, which another thread may sleep on too:
- * all of those are watchers of the rsocket, and their eventfds are written to.
+ * A thread that is about to sleep arms the rsocket, so that its descriptors
+ * become readable when something happens, checks once more, and sleeps in
+ * poll(2) on them and on an eventfd of its own. When it wakes it takes the
+ * events off the descriptors. Other threads may sleep on those too: they are
+ * watchers of the rsocket, and their eventfds are written to.
  *
- * Before sleeping, a thread looks again and again for polling_time: what comes
- * within microseconds is not worth a sleep.
+ * Before it sleeps, a thread polls for polling_time: what comes within
+ * microseconds is not worth a sleep.
  */
 #include "base/aside.h"
 #include "base/bytes.h"
@@ -21,9 +21,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Nobody should miss anything, but if somebody does it is not for ever. */
+/* A safety net: a wakeup that is missed is made up for after this time. */
 #define MAX_SLEEP_NS 5000000000ull
-/* How long those that poll() has no room for are not looked at. */
+/* How long descriptors that poll() has no room for wait for their turn. */
 #define SLICE_MS 10
 
 __thread bool rsock_restarts;
@@ -55,7 +55,7 @@ static int own_eventfd(void)
 	return fd;
 }
 
-/* Parent and child would wake each other, and not themselves. */
+/* Parent and child must not share it: each would wake the other. */
 void rsock_poll_forked(void)
 {
 	int fd;
@@ -118,7 +118,7 @@ int rsock_set_watch(struct rsock *rs, int efd)
 	return err;
 }
 
-/* Does what there is to do. */
+/* Handles events and completions that are there. */
 static void progress(struct rsock *rs)
 {
 	if (rs->type == SOCK_DGRAM) {
@@ -194,7 +194,10 @@ static short stream_revents(struct rsock *rs)
 		return POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLERR |
 		       POLLHUP | POLLRDHUP;
 	case RSOCK_DISCONNECTED:
-		/* Programs that see POLLHUP may not read what is there. */
+		/*
+		 * No POLLHUP while there is data: programs that see it may not
+		 * read.
+		 */
 		return POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLRDHUP |
 		       (rs->s.unread ? 0 : POLLHUP);
 	case RSOCK_CONNECTED:
@@ -259,7 +262,7 @@ int rsock_poll_any(struct pollfd *fds, nfds_t n, int ms)
 	return ready;
 }
 
-/* Looks until ready, for a short time and not beyond until. */
+/* Polls until ready, for polling_time and not beyond until. */
 static bool spin(struct rsock *rs, bool (*ready)(struct rsock *rs),
 		 uint64_t until)
 {
@@ -339,7 +342,7 @@ struct poller {
 	nfds_t rsocks;
 	int efd;
 	void *heap;
-	/* The three of them, for most calls. */
+	/* The three arrays, for few descriptors. */
 	struct {
 		struct rsock *rs[FEW];
 		struct rsock_watch watch[FEW];
@@ -424,7 +427,7 @@ static int check(struct poller *p)
 	return n + m;
 }
 
-/* Makes fd number i wake this thread: false if it is ready already. */
+/* Arms descriptor i to wake this thread: false if it is ready already. */
 static bool prepare(struct poller *p, nfds_t i, struct pollfd *a)
 {
 	struct rsock *rs = p->rs[i];
@@ -480,7 +483,7 @@ static int sleep_once(struct poller *p, uint64_t until)
 	    (rsock_restarts ? rsock_sleep(p->all, m, timeout_ms(until))
 			    : rsock_poll_any(p->all, m, timeout_ms(until))) < 0)
 		err = rsock_errno();
-	/* One became ready: no sleep, and nothing to take. */
+	/* One is ready already: no sleep, and no events to take. */
 	for (i = 0; (err || n < p->nfds) && i < m; i++)
 		p->all[i].revents = 0;
 	woken(p, n);
@@ -500,7 +503,7 @@ int rsock_poll(struct pollfd *fds, nfds_t nfds, int timeout)
 	n = poller_init(&p, fds, nfds);
 	if (n)
 		goto out;
-	/* Nothing of ours: as the program would have had it. */
+	/* No rsocket among them: plain poll(2). */
 	if (!p.rsocks) {
 		n = rsock_poll_any(fds, nfds, timeout);
 		if (n < 0)

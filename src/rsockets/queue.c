@@ -18,9 +18,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define IDLE_POLLS 1024 /* between looks for events of the CM */
+#define IDLE_POLLS 1024 /* before events of the CM are checked */
 
-/* Messages carry no data but the immediate: receives have no buffer. */
+/* Messages carry immediate data alone: receives have no buffer. */
 int rsock_stream_post_recvs(struct rsock *rs, uint32_t n)
 {
 	struct ibv_recv_wr wr[32], *bad;
@@ -56,8 +56,8 @@ void rsock_stream_start(struct rsock *rs, const struct rsw_conn *conn)
 }
 
 /*
- * Entries are looked at only after a message has told of one. The peer writes
- * an entry while its neighbour is in use, never one that was not used up.
+ * Entries are read only after a message has announced one. The peer writes an
+ * entry while its neighbour is in use, never one that is not used up.
  */
 static void take_target(struct rsock_stream *s)
 {
@@ -96,7 +96,7 @@ bool rsock_stream_can_send(struct rsock *rs)
 	return s->target.length;
 }
 
-/* A control message, with data for the peer's table or without. */
+/* A control message, with an entry for the peer's table or without. */
 int rsock_stream_post_ctrl(struct rsock *rs, uint32_t msg,
 			   const struct rsw_sge *sge)
 {
@@ -168,7 +168,7 @@ void rsock_stream_give_credits(struct rsock *rs)
 	s->peer_slot = (s->peer_slot + 1) % s->peer_table.length;
 }
 
-/* False if no peer that keeps the protocol could have sent it. */
+/* False if it violates the protocol. */
 static bool on_data(struct rsock *rs, uint32_t len)
 {
 	struct rsock_stream *s = &rs->s;
@@ -190,7 +190,7 @@ static void on_ctrl(struct rsock *rs, uint32_t value)
 {
 	struct rsock_stream *s = &rs->s;
 
-	/* Who has not told its own end yet still must, so it goes on. */
+	/* As long as our own end is not announced, the stream goes on. */
 	if (value == RSW_SHUTDOWN && !s->told) {
 		s->rd_open = false;
 	} else if (value == RSW_DISCONNECT || value == RSW_SHUTDOWN) {
@@ -224,7 +224,7 @@ static void on_recv(struct rsock *rs, const struct ibv_wc *wc)
 	case RSW_CTRL:
 		on_ctrl(rs, rsw_msg_value(msg));
 		return;
-	case RSW_IOMAP: /* it counts as a message, and is taken at once */
+	case RSW_IOMAP: /* counts as a message, and is done with */
 		s->rseq++;
 		return;
 	case RSW_DATA:
@@ -270,7 +270,7 @@ void rsock_stream_progress(struct rsock *rs)
 	uint32_t recvs, rounds = 0;
 	int i, n, err;
 
-	/* With a limit: the peer may send faster than we look. */
+	/* Bounded: the peer may send faster than this thread polls. */
 	do {
 		if (!rsock_stream_has_cq(rs))
 			return;
@@ -293,7 +293,7 @@ void rsock_stream_progress(struct rsock *rs)
 	if (n < 0)
 		rsock_stream_fail(rs, EIO);
 	rsock_stream_give_credits(rs);
-	/* A peer that was killed says nothing here. */
+	/* A peer that was killed leaves no completion, only an event. */
 	if (n || ++rs->s.idle_polls < IDLE_POLLS)
 		return;
 	rs->s.idle_polls = 0;
@@ -301,8 +301,8 @@ void rsock_stream_progress(struct rsock *rs)
 }
 
 /*
- * An RDMA write of nothing: the peer's queue pair acknowledges it, and the peer
- * itself does not notice.
+ * An RDMA write of length 0: the peer's queue pair acknowledges it, and its
+ * program does not notice.
  */
 void rsock_stream_keepalive(struct rsock *rs)
 {

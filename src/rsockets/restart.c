@@ -4,12 +4,13 @@
  * A blocking recv() that a signal interrupts goes on if the signal's handler
  * has SA_RESTART. Ours sleeps in poll(), which ends with EINTR either way and
  * does not say because of which signal. If all handlers of the process are of
- * one kind that is clear even so. If not, signals whose handlers restart are
- * blocked while it sleeps, and a signalfd ends the sleep when one comes: EINTR
- * is then the others'.
+ * one kind, the answer is known. If not, signals whose handlers restart are
+ * blocked during the sleep, and a signalfd ends it when one comes: EINTR is
+ * then due to the others.
  *
- * Asking for all handlers takes microseconds, so the answer is trusted for a
- * millisecond. Who has changed one since, and gets a signal, sees EINTR.
+ * To read all handlers takes microseconds, so the result is trusted for a
+ * millisecond. A program that has changed a handler since, and gets a signal,
+ * sees EINTR.
  */
 #include "base/aside.h"
 #include "internal.h"
@@ -32,7 +33,7 @@ static struct handlers {
 } known;
 static int sfd = -1; /* of known.restart: never read */
 
-/* Under mutex. Whether it is what was known. */
+/* Under mutex. Reads all handlers; true if they are as before. */
 static bool ask(uint64_t now)
 {
 	struct handlers h;
@@ -88,10 +89,10 @@ static struct handlers handlers(bool *same)
 	return h;
 }
 
-/* What a call returns that a signal came to; h was known before. */
+/* What a call returns that a signal ended; h was known before. */
 static int signalled(const struct handlers *h, bool interrupted)
 {
-	bool same = true; /* ask, whatever the time */
+	bool same = true; /* read them, however fresh they are */
 	struct handlers now = handlers(&same);
 
 	if (!now.others ||
@@ -125,7 +126,10 @@ int rsock_sleep(struct pollfd *fds, nfds_t n, int timeout_ms)
 	sigset_t mask;
 	int sig, ret;
 
-	/* One that the program blocks would end each sleep at once. */
+	/*
+	 * A pending signal that the program blocks would end each sleep at
+	 * once.
+	 */
 	if (n > MAX_FDS || !h.any || !h.others || sfd < 0 ||
 	    any_pending(&h.restart)) {
 		ret = poll(fds, n, timeout_ms);

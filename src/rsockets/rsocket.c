@@ -13,7 +13,7 @@
 #include <stdarg.h>
 #include <unistd.h>
 
-/* Gives back what rsock_get() got, and converts 0 or more, or -errno. */
+/* Drops the reference of rsock_get(), and converts 0 or more, or -errno. */
 static ssize_t done(struct rsock *rs, ssize_t ret)
 {
 	rsock_put(rs);
@@ -144,7 +144,7 @@ int rclose(int socket)
 	rs = rsock_get(socket);
 	if (!rs)
 		return -1;
-	/* Of several that close at once, one does. */
+	/* Of several threads that close it at once, one succeeds. */
 	if (!rsock_unpublish(rs))
 		return (int)done(rs, -EBADF);
 	rsock_alive_set(rs, false);
@@ -154,7 +154,7 @@ int rclose(int socket)
 	rs->closing = true;
 	rsock_wake(rs, -1);
 	pthread_mutex_unlock(&rs->lock);
-	/* The table's reference; the last one destroys. */
+	/* The table's reference. The last reference destroys the rsocket. */
 	if (rs->type == SOCK_DGRAM)
 		rsock_put(rs);
 	else
@@ -213,7 +213,7 @@ ssize_t rrecvmsg(int socket, struct msghdr *msg, int flags)
 		rsock_copy_addr(msg->msg_name, &msg->msg_namelen, &from);
 	else
 		msg->msg_namelen = 0;
-	msg->msg_controllen = 0; /* there is never anything */
+	msg->msg_controllen = 0; /* never supported */
 	msg->msg_flags = flags;
 	return done(rs, n);
 }
@@ -303,7 +303,7 @@ int rpoll(struct pollfd *fds, nfds_t nfds, int timeout)
 {
 	int err = errno, n = rsock_poll(fds, nfds, timeout);
 
-	/* Some programs print errno because of what revents says. */
+	/* errno stays as it is: some programs print it because of revents. */
 	errno = n < 0 ? -n : err;
 	return n < 0 ? -1 : n;
 }
@@ -325,7 +325,7 @@ static int report(int fd, bool ready, fd_set *set)
 int rselect(int nfds, fd_set *readfds, fd_set *writefds, fd_set *exceptfds,
 	    struct timeval *timeout)
 {
-	/* What select(2) takes each of these for, and nothing else. */
+	/* What select(2) counts as readable and writable, and nothing else. */
 	const short in = POLLIN | POLLRDHUP | POLLHUP | POLLERR;
 	const short out = POLLOUT | POLLERR;
 	struct pollfd fds[FD_SETSIZE];
@@ -409,7 +409,7 @@ int rsetsockopt(int socket, int level, int optname, const void *optval,
 {
 	struct rsock *rs;
 
-	/* The thread's: the rsocket may have gone since it was set. */
+	/* It belongs to the thread: the rsocket may be closed already. */
 	if (level == SOL_RDMA && optname == RSOCK_RESTART &&
 	    optlen >= sizeof(int)) {
 		rsock_restarts = *(const int *)optval;
@@ -433,7 +433,7 @@ int rgetsockopt(int socket, int level, int optname, void *optval,
 			 rsock_getsockopt(rs, level, optname, optval, optlen));
 }
 
-/* The descriptors behind never block: only the rsocket remembers. */
+/* The descriptors behind an rsocket never block: the flag is kept here. */
 int rfcntl(int socket, int cmd, ...)
 {
 	struct rsock *rs = rsock_get(socket);

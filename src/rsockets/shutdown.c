@@ -17,7 +17,7 @@ static bool ctrl_free(struct rsock *rs)
 	return rs->s.ctrl_out < RSOCK_CTRL || rs->state != RSOCK_CONNECTED;
 }
 
-/* Who says good-bye does so whatever signals come: 0 or -EAGAIN. */
+/* Waits, whatever signals come: 0 or -EAGAIN. */
 static int wait_out(struct rsock *rs, bool (*ready)(struct rsock *rs),
 		    uint64_t until)
 {
@@ -32,7 +32,9 @@ static int wait_out(struct rsock *rs, bool (*ready)(struct rsock *rs),
 /* Under lock. */
 static int send_ctrl(struct rsock *rs, enum rsw_ctrl value, uint64_t until)
 {
-	/* No wait where none is needed: what it does may take the entry. */
+	/*
+	 * No rsock_wait() where none is needed: its progress may use the entry.
+	 */
 	int err = ctrl_free(rs) ? 0 : wait_out(rs, ctrl_free, until);
 
 	if (err || rs->state != RSOCK_CONNECTED)
@@ -41,7 +43,7 @@ static int send_ctrl(struct rsock *rs, enum rsw_ctrl value, uint64_t until)
 	return rsock_stream_post_ctrl(rs, rsw_msg(RSW_CTRL, value), NULL);
 }
 
-/* Under lock; nothing is said when the peer must still be able to send. */
+/* Under lock; no message as long as the peer may still send. */
 static int shut(struct rsock *rs, int how, uint64_t until)
 {
 	struct rsock_stream *s = &rs->s;
@@ -86,7 +88,7 @@ static bool all_sent(struct rsock *rs)
 
 bool rsock_stream_over(struct rsock *rs)
 {
-	rsock_revents(rs, 0); /* does what there is to do */
+	rsock_revents(rs, 0); /* makes progress */
 	if (rs->state == RSOCK_ACCEPTING)
 		return false;
 	if (rs->state == RSOCK_CONNECTED && (rs->s.rd_open || rs->s.wr_open)) {
@@ -100,7 +102,7 @@ bool rsock_stream_over(struct rsock *rs)
 void rsock_stream_close(struct rsock *rs)
 {
 	uint64_t now = rsock_now_ns(), last = now + CLOSE_WAIT_NS;
-	/* What the peer takes at once, most often. */
+	/* Most often the peer takes everything at once. */
 	uint64_t wait_ns = rsock_config()->polling_ns;
 	bool over;
 

@@ -79,7 +79,9 @@ static void *map_buffer(size_t len)
 	return p == MAP_FAILED ? NULL : p;
 }
 
-/* The tables: what the peer writes, and behind it our outgoing entries. */
+/*
+ * The table of buffers, and behind it that of mappings: the peer writes both.
+ */
 static size_t table_len(const struct rsock *rs)
 {
 	return RSW_SGL_SIZE * sizeof(struct rsw_sge) +

@@ -1,26 +1,27 @@
 /*
  * wake.h - waiting for an rsocket together with anything else
  *
- * What only this library has: a flag, and options of level SOL_RDMA. With
- * them a program can put rsockets into an epoll instance of its own, which is
- * what src/rspreload does: rpoll() and rselect() need no help.
+ * A flag and options of level SOL_RDMA that only this library has. With them a
+ * program can put rsockets into an epoll instance of its own, as src/rspreload
+ * does. rpoll() and rselect() do without.
  */
 #ifndef SOFTHCA_RSOCKETS_WAKE_H
 #define SOFTHCA_RSOCKETS_WAKE_H
 
 /*
  * A flag of rsocket()'s type: the program does not see the descriptor, nor
- * those of streams that it accepts, so they stay out of the program's way.
+ * those of streams that it accepts, so their numbers stay out of the program's
+ * way.
  */
 #define RSOCK_ASIDE 0x10000000
 
 /*
- * rgetsockopt() with a struct rsock_wake: revents tells which of events (and
+ * rgetsockopt() with a struct rsock_wake: revents reports which of events (and
  * of POLLERR and POLLHUP) are true now. If none is, the descriptors in fds that
  * are not -1 become readable when that may have changed; ask again then, with
  * RSOCK_WOKEN, which takes what made them readable. They belong to the rsocket
- * and may be others at the next call. With RSOCK_ARM they are armed and told
- * even if something is true. EINVAL if optlen is not the struct's.
+ * and may be others at the next call. With RSOCK_ARM they are armed and
+ * returned even if something is true. EINVAL if optlen is not the struct's.
  */
 #define RSOCK_WAKE 0x5ca0
 
@@ -30,7 +31,7 @@ struct rsock_wake {
 	short events;
 	short revents;
 	int flags;
-	int watch; /* an eventfd of RSOCK_WATCH that need not be told, or -1 */
+	int watch; /* an eventfd of RSOCK_WATCH that is not written to, or -1 */
 	int fds[2];
 };
 
@@ -42,9 +43,9 @@ struct rsock_wake {
 #define RSOCK_WATCH 0x5ca1
 
 /*
- * rsetsockopt() with an int: whether a signal whose handler has SA_RESTART
- * leaves the calling thread's rpoll() asleep, for calls that do so. It is the
- * thread's, whatever the descriptor is.
+ * rsetsockopt() with an int: whether the calling thread's rpoll() sleeps on
+ * after a signal whose handler has SA_RESTART, for calls that do so. It applies
+ * to the thread, whatever the descriptor is.
  */
 #define RSOCK_RESTART 0x5ca2
 

@@ -23,7 +23,7 @@ static uint8_t scale(uint32_t n)
 	return (uint8_t)(128 | min_u32(n >> 8, 127));
 }
 
-/* Here 128 is itself, as is written by scale() for 129 to 255 too. */
+/* 128 stands for itself; scale() writes it for 129 to 255 too. */
 static uint32_t unscale(uint8_t s)
 {
 	return s <= 128 ? s : (uint32_t)(s & 127) << 8;
@@ -77,7 +77,7 @@ int rsw_conn_decode(const void *data, size_t len, struct rsw_conn *conn)
 	};
 	if (!conn->iomaps_told)
 		conn->iomaps = 0;
-	/* Nothing could ever be sent, nor could it be told. */
+	/* Otherwise nothing could ever be sent, nor granted. */
 	if (!conn->target.length || !conn->buffer.length)
 		return -EPROTO;
 	return 0;

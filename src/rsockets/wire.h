@@ -17,8 +17,8 @@
 
 /*
  * A buffer that the peer may write to, and an entry of the table of mapped
- * buffers. These are the memory layout of the tables: who writes an entry into
- * the peer's table does so in the peer's byte order.
+ * buffers. These are the memory layout of the tables: an entry in the peer's
+ * table is written in the peer's byte order.
  */
 struct rsw_sge {
 	uint64_t addr;
@@ -106,11 +106,11 @@ size_t rsw_dgram_encode(uint8_t p[RSW_DGRAM_IP6], const union rsw_addr *src);
 int rsw_dgram_decode(const uint8_t *p, size_t len, union rsw_addr *src);
 
 struct rsw_udp {
-	bool data; /* user data follows; otherwise an answer that has none */
+	bool data; /* user data follows; otherwise it is an answer without */
 	uint32_t qpn;
 };
 
-/* dst_ip: where the peer should think the QP is. Its length. */
+/* src: the address of the QP. Its length. */
 size_t rsw_udp_encode(uint8_t p[RSW_UDP_IP6], const struct rsw_udp *udp,
 		      const union rsw_addr *src);
 /* The length of the header, or -EPROTO; family is that of the sender. */

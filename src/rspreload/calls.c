@@ -69,7 +69,7 @@ int rsp_bind(int fd, const struct sockaddr *addr, socklen_t len)
 		rsp_leave();
 		return ret;
 	}
-	/* Both have the port, whoever chose it. */
+	/* Shadow and rsocket have the same port, whether chosen or given. */
 	ret = real->bind(fd, addr, len);
 	if (ret || real->getsockname(fd, (struct sockaddr *)&name, &name_len))
 		return ret;
@@ -95,7 +95,7 @@ int rsp_listen(int fd, int backlog)
 	if (f->state != RSP_RSOCK || f->type != SOCK_STREAM)
 		return ret;
 	rsp_enter();
-	/* Never bound: listen() has chosen the port. */
+	/* It was never bound: listen() has chosen the port. */
 	if (!rgetsockname(f->rfd, (struct sockaddr *)&name, &len) &&
 	    !((struct sockaddr_in *)(void *)&name)->sin_port) {
 		len = sizeof(name);
@@ -114,8 +114,8 @@ int rsp_listen(int fd, int backlog)
 }
 
 /*
- * As accept(2), by RDMA alone. The program's descriptor comes first: a peer for
- * which there is none waits.
+ * accept(2), by RDMA alone. The program's descriptor is made first: without
+ * one, the peer waits.
  */
 static int accept_rsocket(struct rsp_fd *listener, struct sockaddr *addr,
 			  socklen_t *len, int flags)
@@ -152,7 +152,7 @@ err_close:
 	return -1;
 }
 
-/* When a timeout of the program's for calls of f ends; 0: never. */
+/* When a call of f times out, by the program's option; 0: never. */
 static uint64_t time_limit(const struct rsp_fd *f, int option)
 {
 	struct timeval tv = { 0 };
@@ -181,7 +181,7 @@ static int wait_in_call(struct rsp_fd *f, int fd, short events, uint64_t until,
 	return ret;
 }
 
-/* What has come to either. */
+/* Accepts from the rsocket or from its shadow. */
 static int accept_either(struct rsp_fd *f, int fd, struct sockaddr *addr,
 			 socklen_t *len, int flags)
 {
@@ -195,8 +195,8 @@ static int accept_either(struct rsp_fd *f, int fd, struct sockaddr *addr,
 		if (wait_in_call(f, fd, POLLIN, until, until) < 0)
 			return -1;
 		/*
-		 * First: who has turned to TCP may have left a request here
-		 * that it has not taken back yet.
+		 * The shadow first: a peer that has turned to TCP may have left
+		 * a request at the rsocket that it has not taken back yet.
 		 */
 		shadow = (struct pollfd){ .fd = fd, .events = POLLIN };
 		if (real->poll(&shadow, 1, 0) > 0) {
@@ -238,7 +238,7 @@ int rsp_accept(int fd, struct sockaddr *addr, socklen_t *len)
 	return rsp_accept4(fd, addr, len, 0);
 }
 
-/* With a limit, after which TCP has its turn. Returns as connect(2). */
+/* Connects by RDMA, or after a time limit by TCP. Returns as connect(2). */
 static int connect_stream(struct rsp_fd *f, int fd)
 {
 	const struct rsp_real *real = rsp_real();
@@ -280,7 +280,7 @@ static int connect_stream(struct rsp_fd *f, int fd)
 		rfcntl(f->rfd, F_SETFL, nonblock ? O_NONBLOCK : 0);
 		return 0;
 	}
-	/* It fell back: the attempt of TCP is over, and this is its result. */
+	/* It fell back: this returns the result of the attempt by TCP. */
 	ret = real->connect(fd, dst, f->dst_len);
 	if (ret && errno == EISCONN)
 		ret = 0;
@@ -332,7 +332,7 @@ int rsp_connect(int fd, const struct sockaddr *addr, socklen_t len)
 		errno = EISCONN;
 		return -1;
 	}
-	/* No connection to share yet, though there is an address. */
+	/* There is an address, but no connection to share yet. */
 	was = atomic_exchange(&f->used, RSP_USED);
 	memcpy(&f->dst, addr, len);
 	f->dst_len = len;
@@ -390,7 +390,7 @@ void rsp_closefrom(int first)
 		real->closefrom(first);
 }
 
-/* What stdio has buffered goes where stdio's data goes: to the shadow. */
+/* Data that stdio has buffered goes to the shadow, like all of stdio's. */
 int rsp_fclose(FILE *f) RSP_EXPORT(fclose);
 int rsp_fclose(FILE *f)
 {
@@ -455,7 +455,7 @@ static int do_fcntl(int fd, int cmd, void *arg)
 		return ret;
 	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
 		return duplicated(fd, ret);
-	/* While RDMA connects, its rsocket does not block. */
+	/* An rsocket that is connecting stays non-blocking. */
 	if (cmd == F_SETFL && f->rfd >= 0 && f->state != RSP_CONNECTING)
 		rfcntl(f->rfd, F_SETFL, (int)(intptr_t)arg & ~O_ACCMODE);
 	return ret;
@@ -483,7 +483,7 @@ int rsp_fcntl64(int fd, int cmd, ...)
 	return do_fcntl(fd, cmd, arg);
 }
 
-/* How much can be read, up to what is worth looking at. */
+/* How many bytes can be read, up to 1 MiB. */
 static int readable_bytes(int rfd)
 {
 	size_t len = 1 << 20;
@@ -516,7 +516,7 @@ int rsp_ioctl(int fd, unsigned long request, ...)
 	return ret;
 }
 
-/* Of a connection whose shadow has none of its own. */
+/* The name of a relayed connection, whose shadow has none. */
 static int relayed_name(const struct sockaddr_storage *name,
 			struct sockaddr *addr, socklen_t *len)
 {
@@ -536,7 +536,7 @@ int rsp_getsockname(int fd, struct sockaddr *addr, socklen_t *len)
 
 	if (f && f->state == RSP_RELAYED)
 		return relayed_name(&f->name, addr, len);
-	/* A listener's shadow has the same name. */
+	/* A listener and its shadow have the same name. */
 	if (!f || f->rfd < 0 || f->state == RSP_LISTENING)
 		return rsp_real()->getsockname(fd, addr, len);
 	return rgetsockname(f->rfd, addr, len);
@@ -557,7 +557,7 @@ int rsp_getpeername(int fd, struct sockaddr *addr, socklen_t *len)
 	return rgetpeername(f->rfd, addr, len);
 }
 
-/* TCP's of a connection whose shadow is none of TCP: they do nothing. */
+/* Options of TCP have no effect on a relayed connection. */
 static bool means_nothing(const struct rsp_fd *f, int level)
 {
 	return f && f->state == RSP_RELAYED && level != SOL_SOCKET;
@@ -580,7 +580,7 @@ int rsp_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 		return get_nothing(val, len);
 	if (f && level == SOL_SOCKET && name == SO_ERROR)
 		f = rsp_settle(f, fd) == RSP_RSOCK ? f : NULL;
-	/* What an rsocket does not know, its shadow does. */
+	/* Options that an rsocket does not know are its shadow's. */
 	if (f && f->rfd >= 0 && f->state != RSP_LISTENING &&
 	    !rgetsockopt(f->rfd, level, name, val, len))
 		return 0;

@@ -87,8 +87,9 @@ bool rsp_intercept(int family, int type, int protocol)
 	    (family != AF_INET && family != AF_INET6))
 		return false;
 	/*
-	 * Datagrams with flags are those of resolvers and other libraries,
-	 * whose peers do not know our headers: as with rdma-core, they are UDP.
+	 * Sockets of datagrams with flags belong to resolvers and other
+	 * libraries, whose peers do not know our headers: they stay UDP, as
+	 * with rdma-core.
 	 */
 	if (!stream && type != SOCK_DGRAM)
 		return false;

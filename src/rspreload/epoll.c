@@ -82,7 +82,7 @@ static struct rsp_ep *make_ep(int epfd)
 	if (ep->regs == MAP_FAILED)
 		goto err_free;
 	ep->evfd = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-	ev.data.ptr = ep->regs; /* the first is never given away */
+	ev.data.ptr = ep->regs; /* the first is never used */
 	ep->nregs = 1;
 	if (ep->evfd < 0 || real->epoll_ctl(epfd, EPOLL_CTL_ADD, ep->evfd, &ev))
 		goto err_unmap;
@@ -109,7 +109,7 @@ bool rsp_ep_owns(const struct rsp_ep *ep, const struct epoll_event *ev)
 	       RSP_MAX_REGS * sizeof(*ep->regs);
 }
 
-/* Under the instance's lock, like all that follows until epoll_ctl(). */
+/* Under the instance's lock, like all up to rsp_reg_set_shadow(). */
 void rsp_reg_ask(struct rsp_reg *reg)
 {
 	struct rsp_ep *ep = reg->ep;
@@ -165,7 +165,7 @@ void rsp_reg_set_shadow(struct rsp_reg *reg, bool on)
 	reg->shadow = on;
 }
 
-/* Another thread sleeps in the instance: it looks again. */
+/* Makes another thread that sleeps in the instance check again. */
 static void kick(struct rsp_ep *ep)
 {
 	if (ep->waiters)
@@ -183,7 +183,7 @@ static struct rsp_reg *find_reg(struct rsp_fd *f, const struct rsp_ep *ep,
 	return NULL;
 }
 
-/* Takes it out of everything but the list of f. */
+/* Removes it from everything but the list of f. */
 static void remove_reg(struct rsp_reg *reg)
 {
 	struct rsp_ep *ep = reg->ep;
@@ -300,7 +300,7 @@ int rsp_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 	pthread_mutex_lock(&f->lock);
 	if (f->rfd >= 0)
 		ret = control(ep, op, f, fd, ev);
-	else /* it has fallen back just now, with its registrations */
+	else /* it has just fallen back, with its registrations */
 		ret = rsp_real()->epoll_ctl(epfd, op, fd, ev);
 	pthread_mutex_unlock(&f->lock);
 	rsp_leave();
@@ -370,10 +370,7 @@ void rsp_epoll_close(int fd)
 	pthread_mutex_unlock(&f->lock);
 }
 
-/*
- * The instances of the parent are the child's too, but the rsockets in them are
- * not.
- */
+/* The child shares the parent's instances, but not the rsockets in them. */
 static void fork_ep(struct rsp_ep *ep)
 {
 	uint32_t i;

@@ -4,11 +4,11 @@
  * A program's epoll instance stays the kernel's. For an rsocket in it, the
  * descriptors that wake an rsocket are put in instead (rsockets/wake.h), with
  * the address of its registration as their data; the program's own data is
- * never such an address, since those are in memory that only we have.
+ * never such an address, since only this file's memory has them.
  *
- * An rsocket is asked whether it is ready only when there is reason to: after
- * it was registered, when a descriptor of it woke, and at each wait as long as
- * it is ready, since that is what level-triggered means. All others sleep.
+ * An rsocket is checked only when there is reason to: after it was registered,
+ * when one of its descriptors woke, and, as level-triggered means, at each wait
+ * as long as it is ready. All others sleep.
  *
  * Locks: that of an rsp_fd (its list of registrations), then an instance's.
  */
@@ -31,18 +31,18 @@ struct rsp_reg {
 	uint32_t events;
 	epoll_data_t data;
 	int fds[2]; /* in the kernel's instance, or -1 */
-	bool shadow; /* fd itself is, too: a listener */
+	bool shadow; /* fd itself is in there, too: a listener */
 	bool fired; /* one-shot: nothing until it is armed again */
-	bool queued; /* in the list of those to ask */
-	bool woken; /* a descriptor of it has woken us */
-	uint32_t reported; /* edge-triggered: and nothing has happened since */
+	bool queued; /* in the list of those to check */
+	bool woken; /* one of its descriptors has woken us */
+	uint32_t reported; /* edge-triggered: since it last woke */
 };
 
 struct rsp_ep {
 	int epfd, evfd;
 	unsigned refs; /* of the table, and of calls */
 	_Atomic bool closed;
-	bool forked; /* it is the parent's, too, with what is in it */
+	bool forked; /* shared with the parent, and so is what is in it */
 	unsigned turn;
 	pthread_mutex_t lock;
 	struct rsp_reg *regs; /* RSP_MAX_REGS of them */
@@ -61,7 +61,7 @@ bool rsp_ep_owns(const struct rsp_ep *ep, const struct epoll_event *ev);
 
 /* Under the instance's lock. */
 
-/* The next wait asks it. */
+/* The next wait checks it. */
 void rsp_reg_ask(struct rsp_reg *reg);
 void rsp_reg_free(struct rsp_reg *reg);
 /* Which descriptors are in the kernel's instance for it; -1: none. */

@@ -12,7 +12,7 @@
 #define BATCH 128
 #define WITHOUT_POLL (EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE)
 
-/* What is true of a registration now; arms it if nothing is. */
+/* The events of a registration that are true now. Arms it if none is. */
 static uint32_t look(struct rsp_reg *reg)
 {
 	struct rsock_wake w = { .watch = reg->ep->evfd };
@@ -42,7 +42,10 @@ static uint32_t look(struct rsp_reg *reg)
 	return (uint32_t)(unsigned short)w.revents;
 }
 
-/* Asks those for which there is reason to; *settle if a connection is known. */
+/*
+ * Checks those for which there is reason to; sets *settle if the result of a
+ * connection is known.
+ */
 static int ask_all(struct rsp_ep *ep, struct epoll_event *out, int max,
 		   bool *settle)
 {
@@ -60,7 +63,7 @@ static int ask_all(struct rsp_ep *ep, struct epoll_event *out, int max,
 			continue;
 		}
 		if (reg->fired) {
-			/* Nobody is to be woken by it. */
+			/* It must not wake anybody. */
 			rsp_reg_set_fd(reg, 0, -1);
 			rsp_reg_set_fd(reg, 1, -1);
 			rsp_reg_set_shadow(reg, false);
@@ -97,8 +100,8 @@ static int ask_all(struct rsp_ep *ep, struct epoll_event *out, int max,
 }
 
 /*
- * A registration of the parent, in its child: only a listener's shadow is there
- * for both.
+ * A registration of the parent, in its child: both share a listener's shadow
+ * only.
  */
 static bool inherited(const struct rsp_reg *reg, struct epoll_event *out, int n)
 {
@@ -106,7 +109,7 @@ static bool inherited(const struct rsp_reg *reg, struct epoll_event *out, int n)
 			    .events = (short)(reg->events & EPOLLIN) };
 	struct epoll_event *ev;
 
-	/* Each of its descriptors may have woken us. */
+	/* Several of its descriptors may have woken us. */
 	for (ev = out; ev < out + n; ev++)
 		if (ev->data.u64 == reg->data.u64)
 			return false;
@@ -117,7 +120,7 @@ static bool inherited(const struct rsp_reg *reg, struct epoll_event *out, int n)
 	return true;
 }
 
-/* The listeners that the parent put in are the child's now. */
+/* The child waits here, so it claims the listeners that its parent put in. */
 static void claim_all(const struct rsp_ep *ep)
 {
 	struct rsp_fd *f;
@@ -130,7 +133,10 @@ static void claim_all(const struct rsp_ep *ep)
 	}
 }
 
-/* Kernel events into registrations to ask; the program's stay. */
+/*
+ * Sorts events of the kernel: registrations are checked, the program's own
+ * events stay.
+ */
 static int sort(struct rsp_ep *ep, struct epoll_event *ev, int n)
 {
 	struct rsp_reg *reg;
@@ -154,7 +160,7 @@ static int sort(struct rsp_ep *ep, struct epoll_event *ev, int n)
 			}
 			continue;
 		}
-		/* Parent and child have it both: the parent takes it. */
+		/* Parent and child share the eventfd: the parent reads it. */
 		if (!ep->forked)
 			eventfd_read(ep->evfd, &value);
 		for (j = 1; j < ep->nregs; j++)
@@ -166,7 +172,10 @@ static int sort(struct rsp_ep *ep, struct epoll_event *ev, int n)
 	return kept;
 }
 
-/* Lets connections that have become known go on; when the next one must. */
+/*
+ * Settles connections whose result is known; returns the first deadline of the
+ * others.
+ */
 static uint64_t settle_all(struct rsp_ep *ep)
 {
 	struct {
@@ -177,7 +186,7 @@ static uint64_t settle_all(struct rsp_ep *ep)
 	unsigned n, i, at = 1, total = 0;
 	struct rsp_reg *reg;
 
-	/* So many at a time: none is looked at under the lock. */
+	/* In batches, since none may be settled under the lock. */
 	do {
 		n = 0;
 		pthread_mutex_lock(&ep->lock);
@@ -222,7 +231,10 @@ static int wait_ep(struct rsp_ep *ep, struct epoll_event *out, int max,
 		settle = false;
 		rsp_enter();
 		pthread_mutex_lock(&ep->lock);
-		/* Every other time, all else has its half before rsockets. */
+		/*
+		 * Every other time, half of the room is left to other
+		 * descriptors.
+		 */
 		most = ep->turn++ & 1 ? max / 2 : max;
 		n = ask_all(ep, out, most, &settle);
 		if (most < max && ep->check)
@@ -246,14 +258,20 @@ static int wait_ep(struct rsp_ep *ep, struct epoll_event *out, int max,
 			return n;
 		if (m < 0)
 			return -1;
-		/* What is the parent's stays ready until it looks. */
+		/*
+		 * An event for the parent stays ready until the parent takes
+		 * it.
+		 */
 		if (got > 0 && ep->forked)
 			real->poll(NULL, 0, 10);
 		if (ep->closed) {
 			errno = EBADF;
 			return until && rsp_now_ns() >= until ? 0 : -1;
 		}
-		/* What has woken may be ready: it is asked before the end. */
+		/*
+		 * Whatever has woken may be ready: it is checked before the
+		 * end.
+		 */
 		if (until && rsp_now_ns() >= until && !ep->check && !settle)
 			return 0;
 	}

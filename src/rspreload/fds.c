@@ -1,9 +1,9 @@
 /*
- * fds.c - the descriptors that are ours, and how they become TCP's again
+ * fds.c - descriptors that have an rsocket, and how they fall back to TCP
  *
- * Tables are read without locks. An rsp_fd stays memory of its kind for good,
- * so that a call that runs into a close() of another thread finds an rsocket
- * that is gone, or one that is not, but never nothing.
+ * Tables are read without locks. The memory of an rsp_fd is never freed, only
+ * reused, so that a call that races with a close() of another thread finds an
+ * rsp_fd, with its rsocket or without.
  */
 #include "base/say.h"
 #include "rsockets/wake.h"
@@ -32,7 +32,7 @@ const struct rsp_real *rsp_real(void)
 	static struct rsp_real real;
 	static _Atomic bool loaded;
 
-	/* Twice does no harm. */
+	/* Two threads may do it at once. */
 	if (!atomic_load_explicit(&loaded, memory_order_acquire)) {
 #define F(ret, name, args) *(void **)&real.name = dlsym(RTLD_NEXT, #name);
 		RSP_REAL(F)
@@ -181,7 +181,10 @@ void rsp_clear(int fd)
 	if (!f || --f->refs)
 		return;
 	close_rsocket(f);
-	/* Whoever watches the listener's ends that; a child's is its own. */
+	/*
+	 * The relay stops watching a listener's eventfd; a child closes its
+	 * own.
+	 */
 	pthread_mutex_lock(&f->lock);
 	if (f->heir >= 0 && f->state == RSP_HEIR)
 		rsp_real()->close(f->heir);
@@ -235,7 +238,7 @@ int rsp_rsocket(int family, int type)
 		set_option(rfd, RDMA_SQSIZE, "RS_SQ_SIZE");
 		set_option(rfd, RDMA_RQSIZE, "RS_RQ_SIZE");
 		set_option(rfd, RDMA_INLINE, "RS_INLINE");
-		/* Behind the library's own handlers. */
+		/* Registered after the handlers of librdmacm. */
 		pthread_once(&once, watch_forks);
 	}
 	rsp_leave();
@@ -250,7 +253,9 @@ void rsp_fall_back(struct rsp_fd *f, int fd)
 	const struct sockaddr_in *bound = (const void *)&name;
 	const struct sockaddr_in *shadow = (const void *)&none;
 
-	/* Where the program has bound it, unless the shadow is there already.
+	/*
+	 * Bind the shadow as the program has bound the rsocket, unless it is
+	 * bound already.
 	 */
 	if (!rgetsockname(f->rfd, (struct sockaddr *)&name, &len) &&
 	    bound->sin_port &&
@@ -290,7 +295,7 @@ enum rsp_state rsp_settle(struct rsp_fd *f, int fd)
 	if (f->state == RSP_CONNECTING) {
 		err = connect_error(f);
 		if (!err) {
-			/* What the program has made of it meanwhile. */
+			/* With the flags that the program has set meanwhile. */
 			flags = rsp_real()->fcntl64(fd, F_GETFL);
 			if (flags >= 0)
 				rfcntl(f->rfd, F_SETFL, flags & ~O_ACCMODE);
@@ -326,7 +331,7 @@ struct rsp_fd *rsp_data(int fd)
 	case RSP_RSOCK:
 		rsp_use(f);
 		if (f->state != RSP_RSOCK)
-			return NULL; /* another thread has forked */
+			return NULL; /* another thread has shared it */
 		if (f->lost)
 			say_lost();
 		return f;
@@ -361,7 +366,7 @@ static void each(void (*fn)(int fd, struct rsp_fd *f, void *arg), void *arg)
 
 struct search {
 	const struct rsp_fd *f;
-	int end; /* what the descriptors of f are to be, or -1 */
+	int end; /* becomes the descriptors of f, or -1 */
 	int fd; /* one of them */
 };
 
@@ -389,7 +394,7 @@ void rsp_use_slow(struct rsp_fd *f)
 	if (atomic_compare_exchange_strong(&f->used, &was, RSP_USED) ||
 	    was == RSP_USED)
 		return;
-	/* Until it is known what came of that. */
+	/* A fork is sharing it: wait for the result. */
 	pthread_mutex_lock(&f->lock);
 	was = RSP_UNUSED;
 	atomic_compare_exchange_strong(&f->used, &was, RSP_USED);
@@ -440,7 +445,7 @@ int rsp_give_up(struct rsp_fd *f, int heir)
 	pthread_mutex_lock(&f->lock);
 	if (f->state == RSP_LISTENING && f->heir == heir)
 		each(found, &s);
-	/* Nobody writes to it any more: it is to be closed. */
+	/* Nobody writes to it any more; the caller closes it. */
 	if (f->heir == heir)
 		f->heir = -1;
 	if (s.fd >= 0) {
@@ -479,8 +484,8 @@ static void after_fork_parent(void)
 }
 
 /*
- * The child has the parent's descriptors, but its rsockets are dead, and an
- * epoll instance that both have is the parent's to change.
+ * The child has the parent's descriptors, but its rsockets are dead, and only
+ * the parent changes an epoll instance that they share.
  */
 static void inherit(int fd, struct rsp_fd *f, void *arg)
 {
@@ -488,7 +493,7 @@ static void inherit(int fd, struct rsp_fd *f, void *arg)
 	(void)arg;
 	pthread_mutex_init(&f->lock, NULL);
 	f->regs = NULL;
-	/* Without a connection the shadow is all there is to inherit. */
+	/* Without a connection, the child inherits the shadow alone. */
 	if (f->state == RSP_LISTENING) {
 		close_rsocket(f);
 		f->state = f->heir >= 0 ? RSP_HEIR : RSP_PLAIN;
@@ -527,7 +532,7 @@ __attribute__((constructor)) static void load(void)
 	pthread_atfork(NULL, NULL, own_memory);
 }
 
-/* What the program wrote there is to go on, as when it closes it. */
+/* Closed, so that the relay delivers what the program wrote. */
 static void hang_up(int fd, struct rsp_fd *f, void *arg)
 {
 	(void)arg;
@@ -544,8 +549,8 @@ static void end(int fd, struct rsp_fd *f, void *arg)
 }
 
 /*
- * The kernel delivers what a program wrote before it ended. What an rsocket
- * took is on its way only as long as the process is there.
+ * The kernel delivers what a program wrote before it ended. What an rsocket has
+ * taken is delivered only while the process exists.
  */
 __attribute__((destructor)) static void unload(void)
 {

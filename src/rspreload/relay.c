@@ -1,20 +1,20 @@
 /*
  * relay.c - what a child of fork() gets of its parent's sockets
  *
- * An rsocket belongs to the process that made it: its queue pair, and the
- * memory that the peer writes to, are in there.
+ * An rsocket belongs to the process that made it, which has its queue pair and
+ * the memory that the peer writes to.
  *
  * A server that forks for each connection accepts, and forks before either
  * process uses the connection. So when a process forks, each connection that
- * nobody has used yet becomes one end of a socketpair in the program's table,
+ * has not been used yet becomes one end of a socketpair in the program's table,
  * which parent and child share as they would share the socket, and a thread of
- * the parent carries bytes between the other end and the rsocket. What has been
- * used stays the parent's; in the child it fails with EIO.
+ * the parent carries bytes between the other end and the rsocket. A connection
+ * that has been used stays the parent's; in the child it fails with EIO.
  *
- * A listener is nobody's but the parent's, too, and the child's share in it is
- * the shadow. When the child first waits for connections there, it tells the
- * parent (by an eventfd that both have), whose thread gives RDMA up at that
- * port: who connects is refused at once, and turns to TCP.
+ * A listener is the parent's, too; the child shares its shadow. When the child
+ * first waits for connections there, it writes to an eventfd that both have,
+ * and the parent's thread gives RDMA up at that port: peers that connect are
+ * refused at once, and turn to TCP.
  */
 #include "base/aside.h"
 #include "base/say.h"
@@ -30,7 +30,7 @@
 #include <unistd.h>
 
 #define PIECE 65536
-/* For what children have written, when the parent ends. */
+/* How long a parent that ends waits for what its children have written. */
 #define END_MS 10000
 
 /* Bytes on their way in one direction. */
@@ -38,7 +38,7 @@ struct flow {
 	char data[PIECE];
 	size_t pos, len;
 	bool end; /* nothing comes after these */
-	bool told; /* and who gets them knows */
+	bool told; /* and the end has been passed on */
 };
 
 /* A connection, or a listener that children may serve: then rfd is -1. */
@@ -62,13 +62,13 @@ static void free_relay(struct relay *r)
 	free(r);
 }
 
-/* What a write failed for is not for good. */
+/* Whether a call that failed may succeed later. */
 static bool later(void)
 {
 	return errno == EAGAIN || errno == EINTR;
 }
 
-/* Whoever reads them is gone. What goes the other way goes on. */
+/* The reader is gone. The other direction goes on. */
 static void cut(struct flow *f)
 {
 	f->len = 0;
@@ -113,14 +113,14 @@ static void to_peer(struct relay *r, bool writable)
 		f->pos += (size_t)n;
 		f->len -= (size_t)n;
 	}
-	/* Before that it would wait until the connection is there. */
+	/* Not earlier: it would wait until the connection is there. */
 	if (!f->end || f->told || !writable)
 		return;
 	rshutdown(r->rfd, SHUT_WR);
 	f->told = true;
 }
 
-/* What a read returned: false if the connection has failed. */
+/* Takes the result of a read: false if the connection has failed. */
 static bool took(struct flow *f, ssize_t n)
 {
 	if (n < 0)
@@ -150,7 +150,7 @@ static void carry(struct relay *r, short peer, short program)
 		to_program(r);
 	if (ok)
 		to_peer(r, peer & POLLOUT);
-	/* Closed, and not only shut down: nobody reads what comes. */
+	/* Closed, not only shut down: nobody reads what arrives. */
 	if (ok && finished(out) && program & POLLHUP)
 		ok = false;
 	r->dead = !ok || (in->told && out->told);
@@ -193,7 +193,7 @@ static void watch(struct relay *r, struct pollfd *p)
 		p[1].fd = r->end;
 }
 
-/* Under mutex. The list as it is now; NULL if there is no memory. */
+/* Under mutex. A copy of the list; NULL if there is no memory. */
 static struct relay **list(size_t *n, struct pollfd **p)
 {
 	struct relay *r, **all;
@@ -215,8 +215,8 @@ static struct relay **list(size_t *n, struct pollfd **p)
 }
 
 /*
- * The program closed it for good, or the connection failed. Until rclose() sees
- * to the rest, rsp_relay_finish() must find it.
+ * The program has closed it, or the connection has failed. rclose() first:
+ * until the rest is with librdmacm, rsp_relay_finish() must find it.
  */
 static void drop(struct relay *r)
 {
@@ -240,7 +240,7 @@ static void *run(void *arg)
 	eventfd_t value;
 	size_t n, i;
 
-	rsp_enter(); /* all that is called here is the library's */
+	rsp_enter(); /* the calls here are our own */
 	for (;;) {
 		pthread_mutex_lock(&mutex);
 		all = list(&n, &p);
@@ -297,7 +297,7 @@ static bool add(struct relay *r)
 	return ok;
 }
 
-/* One thread has all connections: none may keep it in rclose(). */
+/* One thread serves all connections: rclose() must not wait. */
 static void never_wait(int rfd)
 {
 	struct linger l;
@@ -366,11 +366,13 @@ void rsp_relay_after_fork(bool child)
 		pthread_mutex_unlock(&mutex);
 		return;
 	}
-	/* The other ends are the parent's: or none would ever be closed. */
+	/*
+	 * Closed in the child: otherwise the parent's close would not be seen.
+	 */
 	pthread_mutex_init(&mutex, NULL);
 	for (; (r = relays); free_relay(r)) {
 		relays = r->next;
-		/* By which the child tells. */
+		/* The child writes to this one. */
 		if (r->listener && r->listener->heir == r->end)
 			continue;
 		if (!r->listener)
@@ -383,7 +385,7 @@ void rsp_relay_after_fork(bool child)
 	running = false;
 }
 
-/* Whether there is what all that had a connection wrote before they closed. */
+/* Whether anything is left that a child wrote before it closed. */
 static bool unfinished(void)
 {
 	struct pollfd p = { .events = 0 };

@@ -1,11 +1,11 @@
 /*
  * rspreload.h - sockets of a program that are rsockets
  *
- * A program's descriptor is a socket of the kernel in any case, its shadow.
- * Beside it there may be an rsocket, which carries the data; options go to
- * both. So whatever is not intercepted sees a socket, and a connection that
- * RDMA cannot make is made by the shadow: the rsocket goes, and the descriptor
- * is what it would have been. A listener listens with both.
+ * A program's descriptor is always a socket of the kernel, the shadow. Beside
+ * it there may be an rsocket, which carries the data; options go to both. So
+ * whatever is not intercepted sees a socket, and a connection that RDMA cannot
+ * make is made by the shadow: the rsocket is closed, and the descriptor is a
+ * plain socket. A listener listens with both.
  *
  *	config.c      which sockets become rsockets
  *	fds.c         descriptors, and how they fall back to TCP
@@ -93,7 +93,10 @@ struct rsp_real {
 };
 /* clang-format on */
 
-/* Loads libc's functions when called first: before any constructor, perhaps. */
+/*
+ * Loads libc's functions at the first call, which may come before any
+ * constructor.
+ */
 const struct rsp_real *rsp_real(void);
 
 enum rsp_state {
@@ -102,13 +105,13 @@ enum rsp_state {
 	RSP_LISTENING, /* both */
 	RSP_CONNECTING, /* the rsocket may become RSP_RSOCK, or RSP_PLAIN */
 	/* The shadow alone, from here on. */
-	RSP_RELAYED, /* which is an end of a socketpair; see relay.c */
-	RSP_HEIR, /* which listens, and so does the parent, by RDMA */
+	RSP_RELAYED, /* it is an end of a socketpair; see relay.c */
+	RSP_HEIR, /* it listens, and the parent listens by RDMA */
 };
 
 /*
- * Whose a connection is, decided once: the process's that uses it before a
- * fork, or its children's, too.
+ * Whose a connection is, decided once: that of the process which uses it before
+ * a fork, or shared with its children.
  */
 enum rsp_use {
 	RSP_UNUSED,
@@ -127,10 +130,10 @@ struct rsp_fd {
 	pthread_mutex_t lock; /* of changes of state, and of what follows */
 	struct sockaddr_storage dst;
 	socklen_t dst_len;
-	bool linked; /* connected, and not by connect() */
+	bool linked; /* it was accepted */
 	_Atomic enum rsp_use used; /* the connection, by the program */
-	bool lost; /* it is the parent's, and no use to this child */
-	int heir; /* of a listener: how a child tells that it listens; or -1 */
+	bool lost; /* it is the parent's, and fails in this child */
+	int heir; /* of a listener: an eventfd to claim it by; or -1 */
 	struct sockaddr_storage name, peer; /* of RSP_RELAYED */
 	uint64_t deadline_ns; /* of RSP_CONNECTING */
 	struct rsp_reg *regs; /* in epoll instances */
@@ -157,14 +160,14 @@ bool rsp_intercept(int family, int type, int protocol);
 
 /* NULL if there is none, or with make if there is no memory for it. */
 _Atomic(void *) *rsp_slot(struct rsp_table *t, int fd, bool make);
-/* A child of vfork() uses its parent's memory: nothing in it is its own. */
+/* Whether this is a child of vfork(), which runs in its parent's memory. */
 bool rsp_borrowed(void);
-/* NULL unless it is ours, in a state other than RSP_PLAIN. */
+/* NULL unless there is one, in a state other than RSP_PLAIN. */
 struct rsp_fd *rsp_find(int fd);
 struct rsp_fd *rsp_new(int family, int type, enum rsp_state state, int rfd);
 /*
  * The program uses the connection, which is this process's from now on, unless
- * it has been shared: look at the state after this. Not under lock.
+ * it has been shared: check the state after this. Not under lock.
  */
 void rsp_use_slow(struct rsp_fd *f);
 static inline void rsp_use(struct rsp_fd *f)
@@ -174,9 +177,9 @@ static inline void rsp_use(struct rsp_fd *f)
 }
 /* fd is one more descriptor of f. */
 int rsp_set(int fd, struct rsp_fd *f);
-/* fd is none any more. The rsocket goes with the last. */
+/* fd is not a descriptor of it any more. The last one closes the rsocket. */
 void rsp_clear(int fd);
-/* All from first to last, epoll instances too, are to be closed. */
+/* All from first to last, epoll instances too, are about to be closed. */
 void rsp_clear_range(unsigned first, unsigned last);
 /*
  * An rsocket with the program's defaults, or -1. In here, and while another
@@ -187,16 +190,16 @@ void rsp_enter(void);
 void rsp_leave(void);
 bool rsp_inside(void);
 /*
- * What becomes of a connection: RSP_CONNECTING until it is known. When RDMA
- * cannot make it, fd begins to connect as the kernel's socket that it is.
+ * The result of connecting, or RSP_CONNECTING. If RDMA has failed, fd falls
+ * back and begins to connect by TCP.
  */
 enum rsp_state rsp_settle(struct rsp_fd *f, int fd);
 /* Makes fd a socket of the kernel for good, bound as the rsocket was. Under
  * the lock of f. */
 void rsp_fall_back(struct rsp_fd *f, int fd);
 /*
- * A child of fork() waits for connections at f, which it inherited: these are
- * made by TCP from now on.
+ * A child of fork() waits for connections at an inherited f: these are made by
+ * TCP from now on.
  */
 void rsp_claim(struct rsp_fd *f);
 /* The child that has heir has claimed f: f's descriptor, or -1. */
@@ -210,9 +213,8 @@ uint64_t rsp_connect_ns(void);
 /* wait.c */
 
 /*
- * The mask to sleep with in rpoll(), which calls our poll() to sleep, or NULL:
- * until then it is that of the thread, so that no signal comes before it can
- * end the sleep.
+ * The signal mask for the sleep in rpoll(), which calls our poll(), or NULL. It
+ * is set only for the sleep itself, so that no signal is lost before it.
  */
 extern __thread const sigset_t *rsp_sleep_mask;
 /* poll() with program's descriptors; until 0: for ever. -1 and errno. */
@@ -226,7 +228,7 @@ int rsp_remaining(uint64_t until, uint64_t deadline);
 
 /* Whether there may be instances in the chunk of the table that fd is in. */
 bool rsp_epoll_any(unsigned fd);
-/* fd is to be closed, whatever it is. */
+/* fd, whatever it is, is about to be closed. */
 void rsp_epoll_close(int fd);
 /* f is a socket of the kernel from now on. Under its lock. */
 void rsp_epoll_fell_back(struct rsp_fd *f);
@@ -240,7 +242,7 @@ int rsp_relay(int rfd);
 int rsp_offer(struct rsp_fd *f);
 void rsp_relay_before_fork(void);
 void rsp_relay_after_fork(bool child);
-/* What children wrote before they closed is to be on its way. */
+/* Waits until what children wrote before they closed is on its way. */
 void rsp_relay_finish(void);
 
 /*

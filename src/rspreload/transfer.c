@@ -101,7 +101,9 @@ int rsp_recvmmsg(int fd, struct mmsghdr *msgs, unsigned n, int flags,
 
 	if (!f)
 		return rsp_real()->recvmmsg(fd, msgs, n, flags, timeout);
-	/* The timeout counts between messages only, which none here waits. */
+	/*
+	 * The timeout applies between messages, and only the first one waits.
+	 */
 	for (i = 0; i < n && i < INT_MAX; i++) {
 		ret = rrecvmsg(f->rfd, &msgs[i].msg_hdr,
 			       i ? flags | MSG_DONTWAIT : flags);
@@ -248,7 +250,7 @@ ssize_t rsp_sendfile64(int out, int in, off64_t *offset, size_t count)
 		 : rsp_real()->sendfile64(out, in, offset, count);
 }
 
-/* Pipes have none of what an rsocket carries: programs copy it themselves. */
+/* The kernel cannot splice an rsocket: after EINVAL, programs copy. */
 ssize_t rsp_splice(int in, off64_t *in_off, int out, off64_t *out_off,
 		   size_t len, unsigned flags) RSP_EXPORT(splice);
 ssize_t rsp_splice(int in, off64_t *in_off, int out, off64_t *out_off,

@@ -1,9 +1,9 @@
 /*
  * wait.c - poll and select on sockets that may be rsockets
  *
- * A listener is two descriptors, everything else one, so the list that rpoll()
- * gets is another than the program's. A connection that RDMA cannot make turns
- * into TCP's here, unnoticed: the wait goes on.
+ * A listener is two descriptors, everything else one, so rpoll() gets a list of
+ * its own. A connection that RDMA cannot make falls back to TCP here, and the
+ * wait goes on.
  */
 #include "rspreload/rspreload.h"
 
@@ -24,7 +24,7 @@ static bool any_ours(const struct pollfd *fds, nfds_t nfds)
 {
 	nfds_t i;
 
-	/* rpoll() waits for shadows as what they are. */
+	/* Inside rpoll(), shadows are plain sockets. */
 	for (i = 0; i < nfds && !rsp_inside(); i++)
 		if (rsp_find(fds[i].fd))
 			return true;
@@ -64,7 +64,7 @@ static void translate(struct wait *w, const struct pollfd *fds, nfds_t nfds)
 		if (f->state == RSP_LISTENING) {
 			w->p[w->n++] = fds[i];
 		} else if (f->state == RSP_CONNECTING) {
-			/* When it is known, it can be written to. */
+			/* It becomes writable when its result is known. */
 			p->events |= POLLOUT;
 			if (!w->deadline_ns || f->deadline_ns < w->deadline_ns)
 				w->deadline_ns = f->deadline_ns;
@@ -84,7 +84,7 @@ static int collect(const struct wait *w, struct pollfd *fds, nfds_t nfds)
 		f = rsp_find(fds[i].fd);
 		fds[i].revents = 0;
 		revents = w->p[i].revents;
-		/* Its rsocket has gone, and it is the shadow now. */
+		/* The rsocket has gone: the shadow has its place. */
 		if (w->p[i].fd != fds[i].fd && revents & POLLNVAL)
 			revents = 0;
 		/* They are in the same order. */
@@ -170,13 +170,13 @@ static int poll_masked(struct pollfd *fds, nfds_t nfds, uint64_t until,
 	rsp_sleep_mask = mask;
 	n = rsp_poll(fds, nfds, until);
 	rsp_sleep_mask = NULL;
-	/* A signal that was pending, and there was no time to sleep. */
+	/* A pending signal counts, even if there was no time to sleep. */
 	if (!n && mask && rsp_real()->ppoll(NULL, 0, &now, mask) < 0)
 		n = -1;
 	return n;
 }
 
-/* 0 is never. False, with EINVAL, if it is no time. */
+/* *until: 0 is never. False and EINVAL if the time is not valid. */
 bool rsp_until_of(const struct timespec *ts, uint64_t *until)
 {
 	*until = 0;
@@ -186,7 +186,7 @@ bool rsp_until_of(const struct timespec *ts, uint64_t *until)
 		errno = EINVAL;
 		return false;
 	}
-	/* Beyond a century it is never, too. */
+	/* More than a century is never. */
 	if (ts->tv_sec < 1ll << 32)
 		*until = rsp_now_ns() + (uint64_t)ts->tv_sec * 1000000000u +
 			 (uint64_t)ts->tv_nsec;
@@ -289,7 +289,7 @@ int rsp_select(int nfds, fd_set *in, fd_set *out, fd_set *ex,
 	if (n < 0)
 		return rsp_real()->select(nfds, in, out, ex, tv);
 	if (tv) {
-		/* More than a second of microseconds is allowed here. */
+		/* Linux allows more than a second of microseconds. */
 		ts.tv_sec = tv->tv_sec + tv->tv_usec / 1000000;
 		ts.tv_nsec = tv->tv_usec % 1000000 * 1000;
 	}
@@ -297,7 +297,7 @@ int rsp_select(int nfds, fd_set *in, fd_set *out, fd_set *ex,
 		return -1;
 	ret = do_select(fds, n, in, out, ex, until, NULL);
 	if (until) {
-		/* Linux tells how much is left. */
+		/* As Linux does, return the time left. */
 		now = rsp_now_ns();
 		now = until > now ? until - now : 0;
 		tv->tv_sec = (time_t)(now / 1000000000u);
