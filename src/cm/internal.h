@@ -54,7 +54,7 @@ struct cm_conn {
 	void *user;
 	int place; /* of the peer, cm_config.place(), or negative */
 
-	/* Who we are for a peer that repeats itself; see cm.c. */
+	/* Where it is found; see find.c. */
 	struct hlink by_id, by_remote, by_qpn;
 	bool in_remote, in_qpn;
 

@@ -6,8 +6,8 @@
  *
  * A message that wants an answer is repeated, each time after twice as long.
  * Where the network reports that nobody is at its destination, it is repeated
- * at a short interval for a moment, in case that the peer is just starting, and
- * then given up, with all others for that destination.
+ * at a short interval for a moment, in case the peer is just starting, and then
+ * given up, with all others for that destination.
  */
 #include "internal.h"
 

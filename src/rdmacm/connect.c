@@ -78,7 +78,7 @@ static void set_local(struct cma_id *id, const struct rdma_conn_param *param)
 
 /*
  * Binds our address, and the peer's if that is on this host: a request that
- * finds no listener there must be refused by somebody.
+ * finds no listener there must be refused.
  */
 static int bind_both(struct cma_id *id)
 {

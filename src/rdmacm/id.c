@@ -65,7 +65,7 @@ void cma_id_detach(struct cma_id *id, struct cm *cm)
 	id->link = NULL;
 }
 
-static void tell(struct cma_id *id, enum rdma_cm_event_type type)
+static void report(struct cma_id *id, enum rdma_cm_event_type type)
 {
 	struct cma_event *ev = cma_event_new(id, type, 0);
 
@@ -89,7 +89,7 @@ void cma_netdevs_changed(void *arg)
 			continue;
 		if (!shca_device_present(to_ctx(id->dev->verbs)->dev)) {
 			id->removed = true;
-			tell(id, RDMA_CM_EVENT_DEVICE_REMOVAL);
+			report(id, RDMA_CM_EVENT_DEVICE_REMOVAL);
 			continue;
 		}
 		if (cma_dev_find(&id->via.gid, &now) != id->dev ||
@@ -98,7 +98,7 @@ void cma_netdevs_changed(void *arg)
 			continue;
 		id->now = now;
 		id->moved = true;
-		tell(id, RDMA_CM_EVENT_ADDR_CHANGE);
+		report(id, RDMA_CM_EVENT_ADDR_CHANGE);
 	}
 }
 

@@ -112,9 +112,9 @@ static bool reserved_here(struct cma_id *id)
 }
 
 /*
- * Held from the lookup of who has a port to the registry's answer, which may
- * take a while: an identifier that is found stays meanwhile, since it gives its
- * port back before it goes. Taken before cma_lock().
+ * Held from the lookup of a port's identifiers to the registry's answer, which
+ * may take a while: an identifier that is found stays meanwhile, since it gives
+ * its port back before it goes. Taken before cma_lock().
  */
 static pthread_mutex_t reserving = PTHREAD_MUTEX_INITIALIZER;
 

@@ -1,9 +1,9 @@
 /*
  * conn.c - streams: from a name to a connection
  *
- * The event channel of a stream never blocks. Whoever uses a stream that is not
- * connected takes the events that are there (rsock_stream_cm()), each of which
- * takes the connection one step further:
+ * The event channel of a stream never blocks. A call on a stream that is not
+ * connected handles the events that are there (rsock_stream_cm()), each of
+ * which takes the connection one step further:
  *
  *	rconnect: RESOLVING > ROUTING > CONNECTING > CONNECTED
  *	raccept:  (listener: a request) > ACCEPTING > CONNECTED
@@ -44,7 +44,7 @@ static int connect_ep(struct rsock *rs)
 	err = rsock_stream_create_ep(rs);
 	if (err)
 		return err;
-	rsock_stream_tell(rs, data);
+	rsock_stream_describe(rs, data);
 	param.private_data = data;
 	param.private_data_len = sizeof(data);
 	if (rdma_connect(rs->s.id, &param))
@@ -360,7 +360,7 @@ static int accept_request(struct rsock *parent, struct rsock_request *req,
 	if (err)
 		goto err_reject;
 	rsock_stream_start(rs, &req->conn);
-	rsock_stream_tell(rs, data);
+	rsock_stream_describe(rs, data);
 	param.private_data = data;
 	param.private_data_len = sizeof(data);
 	rs->state = RSOCK_ACCEPTING;

@@ -9,8 +9,8 @@
  * over UDP even so: those that exceed the path's MTU, and one a second, so that
  * a peer that has been restarted is found.
  *
- * Everything is under lock; there is no thread. Whoever waits, or sends to a
- * peer that is not known yet, looks at the UDP socket.
+ * Everything is under lock; there is no thread. A call that waits, or sends to
+ * a peer that is not known yet, reads the UDP socket.
  */
 #include "dgram.h"
 #include "base/aside.h"

@@ -74,7 +74,7 @@ enum rsock_state {
 
 struct rsock;
 
-/* Someone who sleeps on an rsocket, in its list under its lock. */
+/* A thread that sleeps on an rsocket, in its list under its lock. */
 struct rsock_watch {
 	struct rsock_watch *next, **link;
 	int efd;
@@ -86,7 +86,7 @@ struct rsock_map {
 	struct ibv_mr *mr; /* NULL: unmapped, and the peer must be informed */
 	uint64_t offset;
 	int index; /* in the peer's table, or -1: for this side only */
-	bool pending; /* the peer's entry is to be written */
+	bool pending; /* the peer's entry must be written */
 };
 
 /* A connection request that raccept() has not taken. */
@@ -115,7 +115,7 @@ struct rsock_stream {
 
 	bool rd_open; /* the peer may send, and we want it */
 	bool wr_open;
-	bool told; /* the peer: that we send no more */
+	bool end_sent; /* the peer knows that we send no more */
 	bool gone; /* the peer's queue pair is, or will be at once */
 	bool reset; /* and it did not say good-bye */
 	bool swap;
@@ -300,7 +300,7 @@ void rsock_stream_fini(struct rsock *rs);
 /* The queue pair and the buffers, once the device is known. */
 int rsock_stream_create_ep(struct rsock *rs);
 /* Private data of REQ and REP: where the peer may write. */
-void rsock_stream_tell(const struct rsock *rs, uint8_t data[RSW_CONN_LEN]);
+void rsock_stream_describe(const struct rsock *rs, uint8_t data[RSW_CONN_LEN]);
 /* Under lock. */
 void rsock_stream_fail(struct rsock *rs, int err);
 
@@ -429,9 +429,9 @@ void rsock_wake(struct rsock *rs, int self);
 void rsock_watch_add(struct rsock *rs, struct rsock_watch *w, int efd);
 void rsock_watch_del(struct rsock_watch *w);
 /*
- * Waits until ready() is true, and lets go of lock meanwhile. 0; -EAGAIN if
- * that would mean to wait and nonblock is set, or when deadline_ns (0: none)
- * has passed; -EINTR.
+ * Waits until ready() is true, and releases lock meanwhile. 0; -EAGAIN if that
+ * would mean to wait and nonblock is set, or when deadline_ns (0: none) has
+ * passed; -EINTR.
  */
 int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
 	       uint64_t deadline_ns);

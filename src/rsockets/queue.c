@@ -191,7 +191,7 @@ static void on_ctrl(struct rsock *rs, uint32_t value)
 	struct rsock_stream *s = &rs->s;
 
 	/* As long as our own end is not announced, the stream goes on. */
-	if (value == RSW_SHUTDOWN && !s->told) {
+	if (value == RSW_SHUTDOWN && !s->end_sent) {
 		s->rd_open = false;
 	} else if (value == RSW_DISCONNECT || value == RSW_SHUTDOWN) {
 		rs->state = RSOCK_DISCONNECTED;

@@ -39,7 +39,7 @@ static int send_ctrl(struct rsock *rs, enum rsw_ctrl value, uint64_t until)
 
 	if (err || rs->state != RSOCK_CONNECTED)
 		return err;
-	rs->s.told = true;
+	rs->s.end_sent = true;
 	return rsock_stream_post_ctrl(rs, rsw_msg(RSW_CTRL, value), NULL);
 }
 

@@ -181,7 +181,7 @@ int rsock_stream_create_ep(struct rsock *rs)
 	return rsock_stream_post_recvs(rs, rs->rq_size + RSOCK_CTRL_RQ);
 }
 
-void rsock_stream_tell(const struct rsock *rs, uint8_t data[RSW_CONN_LEN])
+void rsock_stream_describe(const struct rsock *rs, uint8_t data[RSW_CONN_LEN])
 {
 	const struct rsock_stream *s = &rs->s;
 	struct rsw_conn conn = {

@@ -69,13 +69,13 @@ int rsw_conn_decode(const void *data, size_t len, struct rsw_conn *conn)
 		return -EPROTONOSUPPORT;
 	*conn = (struct rsw_conn){
 		.swap = !!(p[1] & CONN_BIG_ENDIAN) != big_endian(),
-		.iomaps_told = p[1] & CONN_IOMAPS,
+		.has_iomaps = p[1] & CONN_IOMAPS,
 		.credits = get_be16(p + 2),
 		.iomaps = unscale(p[7]),
 		.target = get_sge(p + 8),
 		.buffer = get_sge(p + 24),
 	};
-	if (!conn->iomaps_told)
+	if (!conn->has_iomaps)
 		conn->iomaps = 0;
 	/* Otherwise nothing could ever be sent, nor granted. */
 	if (!conn->target.length || !conn->buffer.length)

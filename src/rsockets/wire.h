@@ -69,7 +69,7 @@ static inline uint32_t rsw_msg_value(uint32_t msg)
 
 struct rsw_conn {
 	bool swap; /* the peer's byte order is not ours (decode only) */
-	bool iomaps_told; /* whether iomaps is there at all (decode only) */
+	bool has_iomaps; /* whether iomaps is there at all (decode only) */
 	uint16_t credits;
 	uint32_t iomaps; /* entries behind the target table */
 	struct rsw_sge target; /* length in entries */

@@ -63,7 +63,7 @@ static int ask_all(struct rsp_ep *ep, struct epoll_event *out, int max,
 			continue;
 		}
 		if (reg->fired) {
-			/* It must not wake anybody. */
+			/* It must not wake a waiter. */
 			rsp_reg_set_fd(reg, 0, -1);
 			rsp_reg_set_fd(reg, 1, -1);
 			rsp_reg_set_shadow(reg, false);

@@ -38,7 +38,7 @@ struct flow {
 	char data[PIECE];
 	size_t pos, len;
 	bool end; /* nothing comes after these */
-	bool told; /* and the end has been passed on */
+	bool passed; /* and the end has been passed on */
 };
 
 /* A connection, or a listener that children may serve: then rfd is -1. */
@@ -72,7 +72,7 @@ static bool later(void)
 static void cut(struct flow *f)
 {
 	f->len = 0;
-	f->end = f->told = true;
+	f->end = f->passed = true;
 }
 
 static void to_program(struct relay *r)
@@ -91,9 +91,9 @@ static void to_program(struct relay *r)
 		f->pos += (size_t)n;
 		f->len -= (size_t)n;
 	}
-	if (f->end && !f->told)
+	if (f->end && !f->passed)
 		rsp_real()->shutdown(r->end, SHUT_WR);
-	f->told = f->end;
+	f->passed = f->end;
 }
 
 static void to_peer(struct relay *r, bool writable)
@@ -114,10 +114,10 @@ static void to_peer(struct relay *r, bool writable)
 		f->len -= (size_t)n;
 	}
 	/* Not earlier: it would wait until the connection is there. */
-	if (!f->end || f->told || !writable)
+	if (!f->end || f->passed || !writable)
 		return;
 	rshutdown(r->rfd, SHUT_WR);
-	f->told = true;
+	f->passed = true;
 }
 
 /* Takes the result of a read: false if the connection has failed. */
@@ -153,7 +153,7 @@ static void carry(struct relay *r, short peer, short program)
 	/* Closed, not only shut down: nobody reads what arrives. */
 	if (ok && finished(out) && program & POLLHUP)
 		ok = false;
-	r->dead = !ok || (in->told && out->told);
+	r->dead = !ok || (in->passed && out->passed);
 }
 
 static void give_up(struct relay *r)
@@ -181,10 +181,10 @@ static void watch(struct relay *r, struct pollfd *p)
 		p[1] = (struct pollfd){ .fd = r->end, .events = POLLIN };
 		return;
 	}
-	p[0].events =
-		(short)((!r->in->len && !r->in->end ? POLLIN : 0) |
-			(r->out->len || (r->out->end && !r->out->told) ? POLLOUT
-								       : 0));
+	p[0].events = (short)((!r->in->len && !r->in->end ? POLLIN : 0) |
+			      (r->out->len || (r->out->end && !r->out->passed)
+				       ? POLLOUT
+				       : 0));
 	p[1].events = (short)((!r->out->len && !r->out->end ? POLLIN : 0) |
 			      (r->in->len ? POLLOUT : 0));
 	if (p[0].events)

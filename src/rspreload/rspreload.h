@@ -153,7 +153,7 @@ struct rsp_table {
 
 /* config.c */
 
-/* Whether a socket that the program asks for is to be an rsocket. */
+/* Whether a socket of the program becomes an rsocket. */
 bool rsp_intercept(int family, int type, int protocol);
 
 /* fds.c */

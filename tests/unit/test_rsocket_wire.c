@@ -36,7 +36,7 @@ static void conn_bytes(void **state)
 		assert_memory_equal(p, want, sizeof(want));
 	assert_int_equal(rsw_conn_decode(p, sizeof(p), &c), 0);
 	assert_false(c.swap);
-	assert_true(c.iomaps_told);
+	assert_true(c.has_iomaps);
 	assert_int_equal(c.credits, conn.credits);
 	assert_int_equal(c.iomaps, conn.iomaps);
 	assert_memory_equal(&c.target, &conn.target, sizeof(c.target));
