@@ -338,7 +338,12 @@ bool rsock_stream_can_send(struct rsock *rs);
  * Whether there may be completions: a stream that both sides have ended may
  * still have to deliver what it sent.
  */
-bool rsock_stream_has_cq(const struct rsock *rs);
+static inline bool rsock_stream_has_cq(const struct rsock *rs)
+{
+	return rs->state == RSOCK_ACCEPTING || rs->state == RSOCK_CONNECTED ||
+	       rs->state == RSOCK_DISCONNECTED;
+}
+
 /* A control message, with an entry for the peer's table or without. */
 int rsock_stream_post_ctrl(struct rsock *rs, uint32_t msg,
 			   const struct rsw_sge *sge);

@@ -256,14 +256,6 @@ static void on_sent(struct rsock *rs, const struct ibv_wc *wc)
 		rsock_stream_fail(rs, wc_errno(wc->status));
 }
 
-/* A stream that both sides have ended may still have to deliver what it sent.
- */
-bool rsock_stream_has_cq(const struct rsock *rs)
-{
-	return rs->state == RSOCK_ACCEPTING || rs->state == RSOCK_CONNECTED ||
-	       rs->state == RSOCK_DISCONNECTED;
-}
-
 void rsock_stream_progress(struct rsock *rs)
 {
 	struct ibv_wc wc[16];

@@ -55,7 +55,11 @@ int rsocket(int domain, int type, int protocol)
 	return -1;
 }
 
-int rbind(int socket, const struct sockaddr *addr, socklen_t addrlen)
+/* What a call with an address does, by the type of the rsocket. */
+static int with_addr(int socket, const struct sockaddr *addr, socklen_t len,
+		     int (*dgram)(struct rsock *rs, const union rsw_addr *addr),
+		     int (*stream)(struct rsock *rs,
+				   const union rsw_addr *addr))
 {
 	struct rsock *rs = rsock_get(socket);
 	union rsw_addr a;
@@ -63,11 +67,16 @@ int rbind(int socket, const struct sockaddr *addr, socklen_t addrlen)
 
 	if (!rs)
 		return -1;
-	err = rsock_addr(rs, addr, addrlen, &a);
+	err = rsock_addr(rs, addr, len, &a);
 	if (!err)
-		err = rs->type == SOCK_DGRAM ? rsock_dgram_bind(rs, &a)
-					     : rsock_stream_bind(rs, &a);
+		err = rs->type == SOCK_DGRAM ? dgram(rs, &a) : stream(rs, &a);
 	return (int)done(rs, err);
+}
+
+int rbind(int socket, const struct sockaddr *addr, socklen_t addrlen)
+{
+	return with_addr(socket, addr, addrlen, rsock_dgram_bind,
+			 rsock_stream_bind);
 }
 
 int rlisten(int socket, int backlog)
@@ -107,17 +116,8 @@ int raccept(int socket, struct sockaddr *addr, socklen_t *addrlen)
 
 int rconnect(int socket, const struct sockaddr *addr, socklen_t addrlen)
 {
-	struct rsock *rs = rsock_get(socket);
-	union rsw_addr a;
-	int err;
-
-	if (!rs)
-		return -1;
-	err = rsock_addr(rs, addr, addrlen, &a);
-	if (!err)
-		err = rs->type == SOCK_DGRAM ? rsock_dgram_connect(rs, &a)
-					     : rsock_stream_connect(rs, &a);
-	return (int)done(rs, err);
+	return with_addr(socket, addr, addrlen, rsock_dgram_connect,
+			 rsock_stream_connect);
 }
 
 int rshutdown(int socket, int how)
