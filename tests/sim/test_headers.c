@@ -27,7 +27,7 @@
  *   AckReq                            9.7.7.1.1  ack_is_asked_for
  *   AETH credits                      9.7.7.2    credits_say_that_there_are_none
  *   MSN                               9.7.7.1    msn_counts_messages
- *   responder resources are told      12.7.29,   cm_scripted:
+ *   responder resources are told      12.7.29,   cm_connect:
  *                                     12.7.30      responder_resources_are_told
  *   kept to, as requester             9.7.3.3    outstanding_reads_bounded
  *   and demanded, as responder        9.7.4.1.7  too_many_reads_are_refused
