@@ -7,7 +7,7 @@ import time
 import pytest
 
 import rig
-from test_cm import host, pair, start_client, start_server
+from test_cm import host, members, pair, start_client, start_server
 
 
 def rping_ends(p, limit=rig.LIMIT):
@@ -112,7 +112,10 @@ def test_mckey(placements, where, group):
     # the sender goes first, and the receiver must have joined
     server = start_server(place, ["mckey", "-m", group, "-b", to[0], "-C", 10])
     try:
-        time.sleep(0.5)
+        left = rig.Limit(rig.LIMIT)
+        while not members(server.pid, group, "hca0" if where == "netns" else "lo"):
+            assert server.running() and not left.over(), server.describe()
+            time.sleep(0.01)
         client = start_client(place, ["mckey", "-m", group, "-b", to[1], "-s", "-C", 10])
         client.done()
         server.done(10)

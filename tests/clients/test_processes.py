@@ -115,16 +115,18 @@ def test_last_ack_is_lost(place, leave):
 @rig.in_place("netns")
 def test_killed_peer_perftest(place):
     port = rig.free_port()
-    cmd = ["ib_write_bw", "-F", "-D", 20, "-u", 12, "-p", port]
+    # A file would get all of the output at once, at the end.
+    cmd = ["stdbuf", "-oL", "ib_write_bw", "-F", "-D", 100, "-u", 12, "-p", port]
     server = rig.Proc(place.server, cmd, place.options)
     client = None
     try:
         server.wait_listening(port)
         client = rig.Proc(place.client, [*cmd, place.host], place.options)
-        time.sleep(2)
+        client.wait_for("#bytes")  # connected
+        time.sleep(0.5)
         assert client.running() and server.running()
         server.kill(signal.SIGKILL)
-        assert client.wait(15) != 0
+        assert client.wait() != 0
         assert "status 12" in client.output(), client.describe()
     finally:
         server.kill()

@@ -105,20 +105,18 @@ def test_fall_back(place):
     clients."""
     need("curl", "iperf3")
     port = free_port()
-    server = subprocess.Popen([*place.server.prefix, PYTHON, "-m", "http.server", str(port), "--bind", place.host],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = Proc(place.server, [PYTHON, "-m", "http.server", port, "--bind", place.host], alone=True)
     env = {"RS_CONNECT_TIMEOUT": "500"}
     code = (f"import socket; s = socket.create_connection(('{place.host}', {port})); "
             "s.sendall(b'GET / HTTP/1.0\\r\\n\\r\\n'); print(s.recv(100)[:15])")
     try:
-        time.sleep(1)
+        server.wait_listening(port)
         for cmd, want in ((["curl", "-sSf", f"http://{place.host}:{port}/"], "Directory listing"),
                           ([PYTHON, "-c", code], "HTTP/1.0 200 OK")):
             out = place.client.run(cmd, [*place.options, "--sockets"], env=env)
             assert want in out, out
     finally:
         server.kill()
-        server.wait()
     out = place.client.run(["curl", "-sS", f"http://{place.host}:{port}/"], [*place.options, "--sockets"],
                            status=7, env=env)
     assert "refused" in out or "connect" in out.lower(), out
