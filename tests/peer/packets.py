@@ -308,8 +308,8 @@ def scapy_judge(ours):
         if p.version == 4 and len(by_opcode[p.opcode]) < 30:
             by_opcode[p.opcode].append(p)
     some = [p for v in by_opcode.values() for p in v]
-    r = subprocess.run(["/usr/bin/python3", os.path.join(os.path.dirname(__file__), "scapy_icrc.py")], text=True, stdout=subprocess.PIPE,
-                       stderr=subprocess.PIPE, timeout=300,
+    r = subprocess.run(["/usr/bin/python3", os.path.join(os.path.dirname(__file__), "scapy_icrc.py")], text=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300,
                        input="".join(p.frame[:p.end].hex() + "\n" for p in some))
     try:
         bad = json.loads(r.stdout)

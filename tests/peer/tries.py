@@ -54,7 +54,7 @@ def by_load(what, others):
 SEQUENCE_NAK = 0x60
 RESPONSES = range(0x0d, 0x13)
 LASTS = (0x02, 0x03, 0x04, 0x05, 0x08, 0x09, 0x0a, 0x0b, 0x16, 0x17)     # of sends and writes
-CM_REQ, CM_REJ, CM_REP, CM_SIDR_REQ, CM_SIDR_REP = 0x10, 0x12, 0x13, 0x17, 0x18
+CM_REQ, CM_REJ, CM_REP, CM_DREQ, CM_SIDR_REQ = 0x10, 0x12, 0x13, 0x15, 0x17
 NO_SERVICE = 8          # 12.6.7.2: invalid service ID
 
 Mad = collections.namedtuple("Mad", "attr tid reason")
@@ -152,6 +152,14 @@ def answer_lost(packets, ours):
     return None
 
 
+def goodbye_lost(packets, ours):
+    """softhca's program asked to disconnect, and was gone when that got lost."""
+    said = [p for p in packets if mad(p)]
+    if not said or said[-1].src not in ours or mad(said[-1]).attr != CM_DREQ:
+        return None
+    return "softhca's DREQ, which is in the capture, got lost, and who sent it was gone"
+
+
 def holes(packets):
     """Whether PSNs of somebody's UC or UD messages are missing."""
     last = {}
@@ -177,6 +185,8 @@ def messages(packets):
 
 def stopped(packets, ours, end):
     """It is rxe's turn in a ping-pong: it has got all messages, and sends none."""
+    if any(m.attr == CM_DREQ for p in packets if (m := mad(p))):
+        return None     # the game is over
     packets = [p for p in packets if p.qpn != 1]
     said = list(messages(packets))
     if not said or said[-1].src not in ours or holes(packets) or end - packets[-1].time < 5:
@@ -221,4 +231,6 @@ def explanation(what, packets, ours, end, lossy=False):
         found = unanswered(packets, ours) or nak_missed(packets, ours)
     elif what == TIME:
         found = stopped(packets, ours, end) or unanswered(packets, ours)
-    return found or (answer_lost(packets, ours) if lossy else None)
+    if lossy and not found:
+        found = answer_lost(packets, ours) or (goodbye_lost(packets, ours) if what == TIME else None)
+    return found

@@ -119,6 +119,15 @@ def test_refusal_lost():
     assert "got lost" in why(REFUSED, asked, lossy=True)
 
 
+def test_goodbye_lost():
+    done = [us(0, *cm(tries.CM_REQ)), them(0.1, *cm(tries.CM_REP)), us(1, SEND, 5), us(1.1, SEND, 6),
+            them(1.2, *ack(6)), us(2, *cm(tries.CM_DREQ, 9))]
+    assert "DREQ" in why(TIME, done, lossy=True)
+    assert not why(TIME, done)
+    assert not why(TIME, done[:-1], lossy=True)
+    assert not why(TIME, done[:-1] + [them(2, *cm(tries.CM_DREQ, 9))], lossy=True)
+
+
 def test_second_connection_refused():
     first = [us(0, *cm(tries.CM_REQ)), them(0.1, *cm(tries.CM_REP))]
     again = [us(1, *cm(tries.CM_REQ, 8)), them(1.1, *cm(tries.CM_REJ, 8, reason=8))]
