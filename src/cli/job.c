@@ -73,8 +73,8 @@ static const struct argp_option options[] = {
 	  "Make --loss drop the same packets every time", 0 },
 	{ "pcap", OPT_PCAP, "FILE", 0,
 	  "Record the packets of all processes in FILE (pcapng, for "
-	  "Wireshark); %p in the name becomes the process ID and gives each "
-	  "process its own file", 0 },
+	  "Wireshark); %p in the name becomes the process ID, for one file "
+	  "per process", 0 },
 	{ "explain", OPT_EXPLAIN, NULL, 0,
 	  "Print on stderr why completions fail", 0 },
 	{ "part-id", OPT_PART_ID, "ID", 0,
