@@ -269,4 +269,18 @@ static inline void fill(uint8_t *p, size_t len, unsigned seed)
 		p[i] = (uint8_t)(seed + i * 7 + (i >> 8));
 }
 
+/* A test with a device of its own. */
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+
+static inline struct ibv_ah *ah_to(int sgid_index, const union ibv_gid *dgid)
+{
+	struct ibv_ah_attr attr = { .is_global = 1,
+				    .port_num = 1,
+				    .grh = { .dgid = *dgid,
+					     .sgid_index = (uint8_t)sgid_index,
+					     .hop_limit = 1 } };
+
+	return ibv_create_ah(pd, &attr);
+}
+
 #endif

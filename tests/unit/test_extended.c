@@ -589,8 +589,6 @@ static void events(void **state)
 	assert_int_equal(ibv_destroy_srq(srq), 0);
 }
 
-#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {

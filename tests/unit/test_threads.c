@@ -430,8 +430,6 @@ static void busy_means_all_the_time(void **state)
 	assert_int_equal(ibv_destroy_cq(cq), 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 /* An argument is the name of the one test to run. */
 int main(int argc, char **argv)
 {

@@ -1123,8 +1123,6 @@ static void sharing_ends(void **state)
 	unlink(path);
 }
 
-#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
-
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
