@@ -16,13 +16,7 @@
 #define LOCAL IBV_ACCESS_LOCAL_WRITE
 #define WINDOW (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND)
 
-static struct dev *dev;
 static char page[2 * BUF] __attribute__((aligned(4096)));
-
-void badcalls_use(struct dev *d)
-{
-	dev = d;
-}
 
 static int or_errno(const void *p)
 {
@@ -47,7 +41,7 @@ static struct ibv_mr *reg(struct ibv_pd *pd, unsigned access)
 
 static struct ibv_cq *new_cq(void)
 {
-	return need(ibv_create_cq(dev->ctx, 16, NULL, NULL, 0), "ibv_create_cq");
+	return need(ibv_create_cq(dev.ctx, 16, NULL, NULL, 0), "ibv_create_cq");
 }
 
 /* A QP in RTS that talks to itself. */
@@ -61,7 +55,7 @@ static struct ibv_qp *new_qp(struct ibv_cq *cq, enum ibv_qp_type type,
 		.cap = { 4, 4, 2, 2, 16 },
 		.comp_mask = IBV_QP_INIT_ATTR_PD |
 			     (ops ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0),
-		.pd = dev->pd,
+		.pd = dev.pd,
 		.send_ops_flags = ops,
 	};
 	struct conn_opts o = { .mtu = IBV_MTU_1024,
@@ -69,12 +63,12 @@ static struct ibv_qp *new_qp(struct ibv_cq *cq, enum ibv_qp_type type,
 			       .retry_cnt = 1,
 			       .rd_atomic = 1,
 			       .qkey = 1 };
-	struct remote r = { .gid = dev->gid, .mtu = IBV_MTU_1024 };
-	struct ibv_qp *qp = need(ibv_create_qp_ex(dev->ctx, &ia), "create_qp");
+	struct remote r = { .gid = dev.gid, .mtu = IBV_MTU_1024 };
+	struct ibv_qp *qp = need(ibv_create_qp_ex(dev.ctx, &ia), "create_qp");
 
 	r.qpn = qp->qp_num;
 	qp_to_init(qp, &o);
-	qp_connect(dev, qp, 0, &r, &o);
+	qp_connect(&dev, qp, 0, &r, &o);
 	return qp;
 }
 
@@ -95,12 +89,12 @@ static int post(enum ibv_qp_type type, struct ibv_send_wr *wr)
 
 static int mw_type(void)
 {
-	return or_errno(ibv_alloc_mw(dev->pd, (enum ibv_mw_type)3));
+	return or_errno(ibv_alloc_mw(dev.pd, (enum ibv_mw_type)3));
 }
 
 static int mw_pd_busy(void)
 {
-	struct ibv_pd *pd = ibv_alloc_pd(dev->ctx);
+	struct ibv_pd *pd = ibv_alloc_pd(dev.ctx);
 	struct ibv_mw *mw = need(ibv_alloc_mw(pd, IBV_MW_TYPE_1), "alloc_mw");
 	int rc = ibv_dealloc_pd(pd);
 
@@ -113,9 +107,9 @@ static int mw_pd_busy(void)
 static int bind_wrong(enum ibv_mw_type type, enum ibv_qp_type qpt,
 		      bool other_pd, uint64_t len, unsigned access)
 {
-	struct ibv_pd *pd = other_pd ? ibv_alloc_pd(dev->ctx) : NULL;
-	struct ibv_mr *mr = reg(pd ? pd : dev->pd, WINDOW);
-	struct ibv_mw *mw = need(ibv_alloc_mw(dev->pd, type), "alloc_mw");
+	struct ibv_pd *pd = other_pd ? ibv_alloc_pd(dev.ctx) : NULL;
+	struct ibv_mr *mr = reg(pd ? pd : dev.pd, WINDOW);
+	struct ibv_mw *mw = need(ibv_alloc_mw(dev.pd, type), "alloc_mw");
 	struct ibv_mw_bind b = { .bind_info = { len ? mr : NULL,
 						(uintptr_t)page, len ? len : 8,
 						access } };
@@ -208,25 +202,25 @@ static int atomic_write_inline(void)
 
 static int mr_iova(void)
 {
-	return or_errno(ibv_reg_mr_iova(dev->pd, page, BUF, 0x10001, LOCAL));
+	return or_errno(ibv_reg_mr_iova(dev.pd, page, BUF, 0x10001, LOCAL));
 }
 
 static int mr_implicit(void)
 {
 	volatile unsigned access = LOCAL;
 
-	return or_errno(ibv_reg_mr(dev->pd, NULL, SIZE_MAX, access));
+	return or_errno(ibv_reg_mr(dev.pd, NULL, SIZE_MAX, access));
 }
 
 static int mr_implicit_addr(void)
 {
-	return or_errno(ibv_reg_mr(dev->pd, page, SIZE_MAX,
+	return or_errno(ibv_reg_mr(dev.pd, page, SIZE_MAX,
 				   LOCAL | IBV_ACCESS_ON_DEMAND));
 }
 
 static int mr_huge(void)
 {
-	return or_errno(ibv_reg_mr(dev->pd, page, BUF,
+	return or_errno(ibv_reg_mr(dev.pd, page, BUF,
 				   LOCAL | IBV_ACCESS_ON_DEMAND |
 					   IBV_ACCESS_HUGETLB));
 }
@@ -235,14 +229,14 @@ static int mr_unknown_flag(void)
 {
 	volatile unsigned access = 1u << 15;
 
-	return or_errno(ibv_reg_mr(dev->pd, page, BUF, access));
+	return or_errno(ibv_reg_mr(dev.pd, page, BUF, access));
 }
 
 /* Which class of errors, as a number of its own. */
 static int rereg(int flags, bool pd, void *addr, size_t len, int access)
 {
-	struct ibv_mr *mr = reg(dev->pd, LOCAL);
-	int rc = ibv_rereg_mr(mr, flags, pd ? dev->pd : NULL, addr, len,
+	struct ibv_mr *mr = reg(dev.pd, LOCAL);
+	int rc = ibv_rereg_mr(mr, flags, pd ? dev.pd : NULL, addr, len,
 			      access);
 
 	if (ibv_dereg_mr(mr))
@@ -284,9 +278,9 @@ static int rereg_nothing(void)
 static int advise(int advice, uint32_t flags, unsigned access, uint32_t len,
 		  uint32_t key, uint32_t n)
 {
-	struct ibv_mr *mr = reg(dev->pd, access);
+	struct ibv_mr *mr = reg(dev.pd, access);
 	struct ibv_sge sge = { (uintptr_t)page, len, mr->lkey ^ key };
-	int rc = ibv_advise_mr(dev->pd, (enum ibv_advise_mr_advice)advice,
+	int rc = ibv_advise_mr(dev.pd, (enum ibv_advise_mr_advice)advice,
 			       flags, &sge, n);
 
 	ibv_dereg_mr(mr);
@@ -333,7 +327,7 @@ static int advise_write(void)
 
 static int dmabuf(int fd)
 {
-	return or_errno(ibv_reg_dmabuf_mr(dev->pd, 0, BUF, 0, fd, LOCAL));
+	return or_errno(ibv_reg_dmabuf_mr(dev.pd, 0, BUF, 0, fd, LOCAL));
 }
 
 static int dmabuf_fd(void)
@@ -355,7 +349,7 @@ static int dm_alloc(size_t len, uint32_t comp_mask)
 {
 	struct ibv_alloc_dm_attr a = { .length = len, .comp_mask = comp_mask };
 
-	return or_errno(ibv_alloc_dm(dev->ctx, &a));
+	return or_errno(ibv_alloc_dm(dev.ctx, &a));
 }
 
 static int dm_nothing(void)
@@ -372,7 +366,7 @@ static int dm_too_big(void)
 {
 	struct ibv_device_attr_ex a;
 
-	if (ibv_query_device_ex(dev->ctx, NULL, &a))
+	if (ibv_query_device_ex(dev.ctx, NULL, &a))
 		return EIO;
 	return dm_alloc(a.max_dm_size + 1, 0);
 }
@@ -381,12 +375,12 @@ static int dm_too_big(void)
 static int dm_use(uint64_t offset, size_t copy, size_t reg_len, unsigned access)
 {
 	struct ibv_alloc_dm_attr a = { .length = 64 };
-	struct ibv_dm *dm = need(ibv_alloc_dm(dev->ctx, &a), "alloc_dm");
+	struct ibv_dm *dm = need(ibv_alloc_dm(dev.ctx, &a), "alloc_dm");
 	char buf[128] = "";
 	int rc;
 
 	rc = copy ? ibv_memcpy_to_dm(dm, offset, buf, copy)
-		  : or_errno(ibv_reg_dm_mr(dev->pd, dm, offset, reg_len,
+		  : or_errno(ibv_reg_dm_mr(dev.pd, dm, offset, reg_len,
 					   access));
 	if (ibv_free_dm(dm))
 		return EIO;
@@ -421,8 +415,8 @@ static int dm_reg_past(void)
 static int dm_busy(void)
 {
 	struct ibv_alloc_dm_attr a = { .length = 64 };
-	struct ibv_dm *dm = need(ibv_alloc_dm(dev->ctx, &a), "alloc_dm");
-	struct ibv_mr *mr = need(ibv_reg_dm_mr(dev->pd, dm, 0, 64,
+	struct ibv_dm *dm = need(ibv_alloc_dm(dev.ctx, &a), "alloc_dm");
+	struct ibv_mr *mr = need(ibv_reg_dm_mr(dev.pd, dm, 0, 64,
 					       LOCAL | IBV_ACCESS_ZERO_BASED),
 				 "reg_dm_mr");
 	int rc = ibv_free_dm(dm);
@@ -438,7 +432,7 @@ static struct ibv_xrcd *xrcd_of(int fd, int oflags, uint32_t mask)
 {
 	struct ibv_xrcd_init_attr a = { mask, fd, oflags };
 
-	return ibv_open_xrcd(dev->ctx, &a);
+	return ibv_open_xrcd(dev.ctx, &a);
 }
 
 #define BOTH (IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS)
@@ -488,12 +482,12 @@ static struct ibv_srq *srq_of(enum ibv_srq_type type, struct ibv_xrcd *x,
 			     (x ? IBV_SRQ_INIT_ATTR_XRCD : 0u) |
 			     (cq ? IBV_SRQ_INIT_ATTR_CQ : 0u),
 		.srq_type = type,
-		.pd = dev->pd,
+		.pd = dev.pd,
 		.xrcd = x,
 		.cq = cq,
 	};
 
-	return ibv_create_srq_ex(dev->ctx, &a);
+	return ibv_create_srq_ex(dev.ctx, &a);
 }
 
 static int xsrq_no_cq(void)
@@ -551,11 +545,11 @@ static int xqp(enum ibv_qp_type type, struct ibv_xrcd *x, uint64_t ops)
 		.comp_mask = IBV_QP_INIT_ATTR_PD |
 			     (x ? IBV_QP_INIT_ATTR_XRCD : 0u) |
 			     (ops ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0u),
-		.pd = dev->pd,
+		.pd = dev.pd,
 		.xrcd = x,
 		.send_ops_flags = ops,
 	};
-	int rc = or_errno(ibv_create_qp_ex(dev->ctx, &a));
+	int rc = or_errno(ibv_create_qp_ex(dev.ctx, &a));
 
 	return ibv_destroy_cq(cq) ? EIO : rc;
 }
@@ -583,7 +577,7 @@ static int open_qp(void)
 		.xrcd = x,
 		.qp_type = IBV_QPT_XRC_RECV,
 	};
-	int rc = or_errno(ibv_open_qp(dev->ctx, &a));
+	int rc = or_errno(ibv_open_qp(dev.ctx, &a));
 
 	return ibv_close_xrcd(x) ? EIO : rc;
 }
@@ -594,14 +588,14 @@ static int td_mask(void)
 {
 	struct ibv_td_init_attr a = { 1 };
 
-	return or_errno(ibv_alloc_td(dev->ctx, &a));
+	return or_errno(ibv_alloc_td(dev.ctx, &a));
 }
 
 static int parent(struct ibv_pd *pd, uint32_t mask)
 {
 	struct ibv_parent_domain_init_attr a = { .pd = pd, .comp_mask = mask };
 
-	return or_errno(ibv_alloc_parent_domain(dev->ctx, &a));
+	return or_errno(ibv_alloc_parent_domain(dev.ctx, &a));
 }
 
 static int parent_no_pd(void)
@@ -611,21 +605,21 @@ static int parent_no_pd(void)
 
 static int parent_no_alloc(void)
 {
-	return parent(dev->pd, IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS);
+	return parent(dev.pd, IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS);
 }
 
 static int parent_mask(void)
 {
-	return parent(dev->pd, 1u << 9);
+	return parent(dev.pd, 1u << 9);
 }
 
 static int parent_busy(void)
 {
-	struct ibv_pd *pd = ibv_alloc_pd(dev->ctx), *par;
+	struct ibv_pd *pd = ibv_alloc_pd(dev.ctx), *par;
 	struct ibv_parent_domain_init_attr a = { .pd = pd };
 	int rc;
 
-	par = need(ibv_alloc_parent_domain(dev->ctx, &a), "parent domain");
+	par = need(ibv_alloc_parent_domain(dev.ctx, &a), "parent domain");
 	rc = ibv_dealloc_pd(pd);
 	if (ibv_dealloc_pd(par) || ibv_dealloc_pd(pd))
 		return EIO;
@@ -648,17 +642,17 @@ static int import_file(void)
 
 static int import_no_pd(void)
 {
-	return or_errno(ibv_import_pd(dev->ctx, 0xfffffff0));
+	return or_errno(ibv_import_pd(dev.ctx, 0xfffffff0));
 }
 
 static int import_no_mr(void)
 {
-	return or_errno(ibv_import_mr(dev->pd, 0xfffffff0));
+	return or_errno(ibv_import_mr(dev.pd, 0xfffffff0));
 }
 
 static int import_no_dm(void)
 {
-	return or_errno(ibv_import_dm(dev->ctx, 0xfffffff0));
+	return or_errno(ibv_import_dm(dev.ctx, 0xfffffff0));
 }
 
 /* ---- completion queues ------------------------------------------------- */
@@ -674,7 +668,7 @@ static int cq_ex(uint64_t wc_flags, uint32_t mask, uint32_t flags,
 		.parent_domain = pd,
 	};
 
-	return or_errno(ibv_create_cq_ex(dev->ctx, &a));
+	return or_errno(ibv_create_cq_ex(dev.ctx, &a));
 }
 
 static int cq_cvlan(void)
@@ -704,7 +698,7 @@ static int cq_mask(void)
 
 static int cq_plain_pd(void)
 {
-	return cq_ex(0, IBV_CQ_INIT_ATTR_MASK_PD, 0, dev->pd);
+	return cq_ex(0, IBV_CQ_INIT_ATTR_MASK_PD, 0, dev.pd);
 }
 
 static int cq_modify_mask(void)
@@ -720,7 +714,7 @@ static int cq_poll_mask(void)
 {
 	struct ibv_cq_init_attr_ex a = { .cqe = 4 };
 	struct ibv_poll_cq_attr p = { .comp_mask = 1 };
-	struct ibv_cq_ex *cq = need(ibv_create_cq_ex(dev->ctx, &a), "cq_ex");
+	struct ibv_cq_ex *cq = need(ibv_create_cq_ex(dev.ctx, &a), "cq_ex");
 	int rc = ibv_start_poll(cq, &p);
 
 	return ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) ? EIO : rc;
@@ -737,13 +731,13 @@ static int qp_ex(enum ibv_qp_type type, uint32_t mask, uint64_t ops)
 		.qp_type = type,
 		.cap = { 1, 1, 1, 1, 0 },
 		.comp_mask = IBV_QP_INIT_ATTR_PD | mask,
-		.pd = dev->pd,
+		.pd = dev.pd,
 		.create_flags = IBV_QP_CREATE_SCATTER_FCS,
 		.source_qpn = 1,
 		.max_tso_header = 1,
 		.send_ops_flags = ops,
 	};
-	int rc = or_errno(ibv_create_qp_ex(dev->ctx, &a));
+	int rc = or_errno(ibv_create_qp_ex(dev.ctx, &a));
 
 	return ibv_destroy_cq(cq) ? EIO : rc;
 }
@@ -881,7 +875,7 @@ static int rt_values(void)
 {
 	struct ibv_values_ex v = { .comp_mask = 1 << 7 };
 
-	return ibv_query_rt_values_ex(dev->ctx, &v) || v.comp_mask ? 0
+	return ibv_query_rt_values_ex(dev.ctx, &v) || v.comp_mask ? 0
 								   : ENOENT;
 }
 
@@ -890,27 +884,27 @@ static int query_ex_mask(void)
 	struct ibv_query_device_ex_input in = { .comp_mask = 1 };
 	struct ibv_device_attr_ex attr;
 
-	return ibv_query_device_ex(dev->ctx, &in, &attr);
+	return ibv_query_device_ex(dev.ctx, &in, &attr);
 }
 
 static int gid_ex_flags(void)
 {
 	struct ibv_gid_entry e;
 
-	return ibv_query_gid_ex(dev->ctx, 1, (uint32_t)dev->gid_index, &e, 1);
+	return ibv_query_gid_ex(dev.ctx, 1, (uint32_t)dev.gid_index, &e, 1);
 }
 
 static int gid_ex_index(void)
 {
 	struct ibv_gid_entry e;
 
-	return ibv_query_gid_ex(dev->ctx, 1, 1 << 20, &e, 0);
+	return ibv_query_gid_ex(dev.ctx, 1, 1 << 20, &e, 0);
 }
 
 static int gid_table_flags(void)
 {
 	struct ibv_gid_entry e[4];
-	ssize_t n = ibv_query_gid_table(dev->ctx, e, 4, 1);
+	ssize_t n = ibv_query_gid_table(dev.ctx, e, 4, 1);
 
 	return n < 0 ? (int)-n : 0;
 }
@@ -969,7 +963,7 @@ static int ece(uint32_t vendor, uint32_t mask, bool late)
 				      .qp_type = IBV_QPT_RC,
 				      .cap = { 1, 1, 1, 1, 0 } };
 	struct ibv_qp *qp = late ? new_qp(cq, IBV_QPT_RC, 0)
-				 : ibv_create_qp(dev->pd, &a);
+				 : ibv_create_qp(dev.pd, &a);
 	int rc = ibv_set_ece(qp, &e);
 
 	return ibv_destroy_qp(qp) || ibv_destroy_cq(cq) ? EIO : rc;
@@ -994,17 +988,17 @@ static int resolve(bool grh, uint8_t index)
 {
 	struct ibv_ah_attr a = { .is_global = grh,
 				 .port_num = 1,
-				 .grh = { .dgid = dev->gid,
+				 .grh = { .dgid = dev.gid,
 					  .sgid_index = index } };
 	uint8_t mac[6];
 	uint16_t vid;
 
-	return ibv_resolve_eth_l2_from_gid(dev->ctx, &a, mac, &vid) ? errno : 0;
+	return ibv_resolve_eth_l2_from_gid(dev.ctx, &a, mac, &vid) ? errno : 0;
 }
 
 static int resolve_no_grh(void)
 {
-	return resolve(false, (uint8_t)dev->gid_index);
+	return resolve(false, (uint8_t)dev.gid_index);
 }
 
 static int resolve_no_gid(void)
@@ -1026,16 +1020,16 @@ static int rate_limit(void)
 
 static int wq(void)
 {
-	struct ibv_wq_init_attr a = { .max_wr = 1, .max_sge = 1, .pd = dev->pd };
+	struct ibv_wq_init_attr a = { .max_wr = 1, .max_sge = 1, .pd = dev.pd };
 
-	return or_errno(ibv_create_wq(dev->ctx, &a));
+	return or_errno(ibv_create_wq(dev.ctx, &a));
 }
 
 static int rwq_table(void)
 {
 	struct ibv_rwq_ind_table_init_attr a = { 0 };
 
-	return or_errno(ibv_create_rwq_ind_table(dev->ctx, &a));
+	return or_errno(ibv_create_rwq_ind_table(dev.ctx, &a));
 }
 
 static int flow(void)
@@ -1052,14 +1046,14 @@ static int flow_action(void)
 {
 	struct ibv_flow_action_esp_attr a = { 0 };
 
-	return or_errno(ibv_create_flow_action_esp(dev->ctx, &a));
+	return or_errno(ibv_create_flow_action_esp(dev.ctx, &a));
 }
 
 static int counters(void)
 {
 	struct ibv_counters_init_attr a = { 0 };
 
-	return or_errno(ibv_create_counters(dev->ctx, &a));
+	return or_errno(ibv_create_counters(dev.ctx, &a));
 }
 
 static int srq_ops(void)

@@ -1,5 +1,5 @@
 /*
- * badcalls.h - the local cases of badinput for the extended verbs
+ * badcalls.h - the local cases of badinput: calls, and the errno they give
  */
 #ifndef TEST_CLIENTS_BADCALLS_H
 #define TEST_CLIENTS_BADCALLS_H
@@ -15,9 +15,10 @@ struct local_case {
 	int want[2]; /* either will do where implementations differ */
 };
 
-extern const struct local_case badcalls[];
-extern const size_t nbadcalls;
-/* What the cases work on. */
-void badcalls_use(struct dev *d);
+/* Of the basic verbs, badargs.c; of the extended ones, badcalls.c. */
+extern const struct local_case badargs[], badcalls[];
+extern const size_t nbadargs, nbadcalls;
+
+extern struct dev dev; /* what they work on */
 
 #endif
