@@ -26,7 +26,7 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	path->flow_label = attr->grh.flow_label & 0xfffff;
 	path->tclass = attr->grh.traffic_class;
 	path->local = netdev_is_local_on(&path->dgid, via->ifindex);
-	/* A packet with no hops left would not arrive anywhere. */
+	/* A packet without hops left arrives nowhere. */
 	path->hop_limit = attr->grh.hop_limit ? attr->grh.hop_limit : 64;
 	return 0;
 }
@@ -89,15 +89,15 @@ int shca_ah_destroy(struct ibv_ah *ibah)
 	return 0;
 }
 
-/* An IPv4 header's checksum over all of it is zero (RFC 791). */
+/* The checksum over a whole IPv4 header is zero (RFC 791). */
 static bool ipv4_valid(const uint8_t *ip)
 {
 	return ip[0] == 0x45 && !inet_fold(inet_sum(0, ip, 20));
 }
 
 /*
- * A UD receiver gets an IPv6 header in the 40 bytes of the GRH, or 20 bytes of
- * nothing in particular and an IPv4 header (annex A17.4.5.2).
+ * The 40 bytes of a UD receiver's GRH hold an IPv6 header, or 20 undefined
+ * bytes and an IPv4 header (annex A17.4.5.2).
  */
 int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
 			 const struct ibv_wc *wc, const struct ibv_grh *grh,
@@ -131,7 +131,7 @@ int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
 	} else {
 		return -EPROTONOSUPPORT;
 	}
-	/* What was sent to a group does not say which address is ours. */
+	/* A packet to a group does not name an address of ours. */
 	if (roce_gid_is_multicast(&ours))
 		return -EINVAL;
 	index = shca_gid_index(to_ctx(ctx)->dev, &ours);

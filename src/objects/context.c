@@ -2,9 +2,9 @@
  * context.c - device contexts: their slots, and asynchronous events
  *
  * The slots are called by code that <infiniband/verbs.h> inlines into programs,
- * so here, as in src/ibverbs, errors are positive errno values. A slot that is
- * NULL is how an operation says that it does not exist, except where programs
- * do not look; those lead to functions that fail.
+ * so errors are positive errno values here, as in src/ibverbs. The slot of an
+ * operation that does not exist is NULL, except where programs do not check;
+ * there it is a function that fails.
  */
 #include "process.h"
 #include "xrc.h"
@@ -41,7 +41,7 @@ int shca_token_get(int fd)
 {
 	uint64_t one;
 
-	/* A cancellation point, for those who wait: no lock is held. */
+	/* A cancellation point for a thread that waits: no lock is held. */
 	return read(fd, &one, sizeof(one)) < 0 ? -errno : 0;
 }
 
@@ -50,8 +50,8 @@ void shca_token_drop(int fd)
 	uint64_t one;
 
 	/*
-	 * Linux before 5.8 cannot; then whoever is woken in vain sees an empty
-	 * queue and reads on.
+	 * Not on Linux before 5.8; there a reader that was woken for nothing
+	 * finds an empty queue and reads again.
 	 */
 	if (sys_read_nowait(fd, &one, sizeof(one)) < 0)
 		return;
@@ -66,7 +66,7 @@ void shca_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond,
 		    const uint32_t *completed, uint32_t reported)
 {
 	pthread_mutex_lock(mutex);
-	/* A cancellation point, as in rdma-core: it may be for ever. */
+	/* A cancellation point, as in rdma-core: it may last for ever. */
 	pthread_cleanup_push(unlock, mutex);
 	while (*completed != reported)
 		pthread_cond_wait(cond, mutex);
@@ -102,7 +102,8 @@ static bool is_qp_event(enum ibv_event_type type)
 	}
 }
 
-/* The count of events handed out of an event's object, or NULL: no object. */
+/* Where the events reported for an event's object are counted; NULL: it has no
+ * object. */
 static uint32_t *reported(const struct ibv_async_event *ev)
 {
 	if (is_cq_event(ev->event_type))
@@ -137,7 +138,7 @@ int shca_async_get(struct ibv_context *ibctx, struct ibv_async_event *ev)
 
 	if (engine_dead(ctx->engine))
 		return -EIO;
-	/* Addresses come and go without a QP, too: somebody has to watch. */
+	/* Addresses come and go without QPs too; the thread watches them. */
 	err = engine_start(ctx->engine);
 	if (err)
 		return err;
@@ -283,7 +284,8 @@ static int slot_query_rt_values(struct ibv_context *ctx,
 
 	(void)ctx;
 	values->comp_mask = asked & IBV_VALUES_MASK_RAW_CLOCK;
-	/* In ticks of hca_core_clock, as others put it: all in tv_nsec. */
+	/* In ticks of hca_core_clock, all of it in tv_nsec, as other providers
+	 * return it. */
 	if (values->comp_mask)
 		values->raw_clock =
 			(struct timespec){ .tv_nsec = (long)clock_ns() };
@@ -494,7 +496,7 @@ static void slots_fill(struct verbs_context *v)
 
 /* Contexts */
 
-/* A command file; where there is none, a descriptor at least. */
+/* Makes a command file, or, where that is not possible, some descriptor. */
 static int cmd_open(struct shca_context *ctx)
 {
 	struct ibv_context *ibctx = &ctx->v.context;
@@ -508,7 +510,7 @@ static int cmd_open(struct shca_context *ctx)
 	return ibctx->cmd_fd < 0 ? -errno : 0;
 }
 
-/* With a command file that there is already, if it is not NULL. */
+/* With an existing command file, unless file is NULL. */
 static int context_open(struct shca_device *dev, int cmd_fd,
 			struct shca_file *file, struct ibv_context **out)
 {
@@ -571,7 +573,7 @@ int shca_import(int cmd_fd, struct ibv_context **out)
 		return err;
 	err = shca_device_list(&list, &n);
 	if (!err) {
-		/* Another process's devices may be others than ours. */
+		/* Another process's devices may differ from ours. */
 		for (i = 0; i < n && strcmp(list[i]->name, name); i++)
 			;
 		err = i == n ? -ENODEV :
@@ -592,8 +594,8 @@ int shca_close(struct ibv_context *ibctx)
 	if (engine_dead(ctx->engine))
 		return -EIO;
 	/*
-	 * Closing does not release what was made from a context, ibv_open_
-	 * device(3); so what that stands on has to stay as well.
+	 * Closing does not release objects of the context, ibv_open_device(3),
+	 * so what these depend on stays as well.
 	 */
 	if (atomic_load(&ctx->users))
 		return 0;

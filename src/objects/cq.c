@@ -3,9 +3,9 @@
  *
  * A CQ is a ring of work completions in the form in which programs get them. A
  * channel is a queue of CQs that have an event, with a descriptor that counts
- * them. A program that iterates with ibv_start_poll() holds a lock against
- * other pollers only: it may post between two completions, and the QP it posts
- * to may at that moment be completing something to the same CQ.
+ * them. The lock between ibv_start_poll() and ibv_end_poll() excludes other
+ * pollers only: the program may post between two completions, to a QP that is
+ * just then completing to the same CQ.
  */
 #include "process.h"
 
@@ -103,7 +103,7 @@ static void channel_push(struct shca_channel *ch, struct shca_cq *cq)
 	pthread_mutex_unlock(&ch->lock);
 }
 
-/* Takes the events of a CQ out; how many it has given before. */
+/* Removes the events of a CQ that were not reported; returns how many were. */
 static uint32_t channel_clean(struct shca_channel *ch, struct shca_cq *cq)
 {
 	uint32_t i, kept, reported;
@@ -142,7 +142,7 @@ int shca_channel_get(struct ibv_comp_channel *ibch, struct ibv_cq **out,
 			cq->comp_reported++;
 		}
 		pthread_mutex_unlock(&ch->lock);
-	} while (!cq); /* its CQ was destroyed in between */
+	} while (!cq); /* the event's CQ was destroyed meanwhile */
 	*out = (struct ibv_cq *)&cq->ex;
 	*cq_context = cq->ex.cq_context;
 	return 0;
@@ -167,7 +167,7 @@ static bool is_moderated(const struct shca_cq *cq)
 	return cq->mod_count > 1 && cq->mod_usec;
 }
 
-/* The event that was asked for; lock held. */
+/* Raises the event that the program has asked for; lock held. */
 static void event_raise(struct shca_cq *cq)
 {
 	atomic_store_explicit(&cq->armed, SHCA_UNARMED, memory_order_relaxed);
@@ -196,7 +196,7 @@ int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
 	pthread_mutex_lock(&cq->lock);
 	if (cq->overrun || cq_count(cq) == cq->depth) {
 		if (cq->ignore_overrun) {
-			/* The program knows better: it is lost. */
+			/* The program has asked for that: it is lost. */
 			pthread_mutex_unlock(&cq->lock);
 			return 0;
 		}
@@ -242,7 +242,7 @@ void shca_cq_late(struct engine *e, int fd)
 		;
 	if (cq) {
 		pthread_mutex_lock(&cq->lock);
-		timer_start(cq, 0); /* takes the expiration back */
+		timer_start(cq, 0); /* clears the expiration */
 		if (cq->mod_pending)
 			event_raise(cq);
 		pthread_mutex_unlock(&cq->lock);
@@ -306,7 +306,7 @@ int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
 		pthread_mutex_lock(&cq->lock);
 		cq->mod_count = attr->moderate.cq_count;
 		cq->mod_usec = attr->moderate.cq_period;
-		/* What is due by the new rule is not kept waiting. */
+		/* An event that waits by the old rule is raised now. */
 		if (cq->mod_pending)
 			event_raise(cq);
 		pthread_mutex_unlock(&cq->lock);
@@ -315,7 +315,7 @@ int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
 	return err;
 }
 
-/* Who has asked for an event may be about to wait for it. */
+/* A program that has armed the CQ may be about to wait for the event. */
 static bool cq_armed(const struct shca_cq *cq)
 {
 	return atomic_load_explicit(&cq->armed, memory_order_relaxed) !=
@@ -352,7 +352,7 @@ int shca_cq_notify(struct ibv_cq *ibcq, int solicited_only)
 	if (engine_dead(cq->engine))
 		return -EIO;
 	pthread_mutex_lock(&cq->lock);
-	/* Asking for solicited events takes nothing back (11.4.2.2). */
+	/* Arming for solicited events does not disarm for others (11.4.2.2). */
 	if (!solicited_only)
 		atomic_store(&cq->armed, SHCA_ARMED);
 	else if (atomic_load(&cq->armed) == SHCA_UNARMED)
@@ -536,7 +536,7 @@ int shca_cq_create(struct ibv_context *ibctx,
 	if (attr->comp_mask & ~known || flags & ~FLAGS_KNOWN ||
 	    attr->wc_flags & ~(uint64_t)WC_KNOWN)
 		return -EOPNOTSUPP;
-	/* A parent domain, whose allocator is asked: no other domain. */
+	/* Only a parent domain, for its allocator. */
 	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) {
 		err = attr->parent_domain ?
 			      shca_check(attr->parent_domain, SHCA_PD) :

@@ -2,9 +2,8 @@
  * device.c - devices, their GID tables and attributes
  *
  * A device is a name and a set of addresses: those of all interfaces, or of
- * one (SOFTHCA_DEVICES). It lives as long as the process. Indices of its GID
- * table are stable: an address that goes leaves a hole, a new one fills the
- * first hole, what stays does not move.
+ * one (SOFTHCA_DEVICES). It lives as long as the process. A GID keeps its
+ * index: an address that goes leaves a hole, which the next new one fills.
  */
 #include "process.h"
 
@@ -62,7 +61,7 @@ static __be64 device_guid(const struct shca_device *dev)
 		memcpy(&out, guid, sizeof(out));
 		return out;
 	}
-	/* Only loopback: the same on each start, FNV-1a of the host name. */
+	/* Only loopback: FNV-1a of the host name, the same on each start. */
 	gethostname(host, sizeof(host) - 1);
 	for (i = 0; host[i]; i++)
 		hash = (hash ^ (uint8_t)host[i]) * 0x100000001b3;
@@ -75,7 +74,7 @@ static __be64 device_guid(const struct shca_device *dev)
 
 static int scan(const struct shca_device *dev, struct netdev_table *t)
 {
-	/* Of several devices the address to put first is one's at most. */
+	/* Of several devices at most one has the address to put first. */
 	int err = netdev_scan(t, dev->ifnames[0] ? dev->ifnames : NULL,
 			      config_get()->addr);
 
@@ -104,7 +103,7 @@ static int device_create(struct shca_device **out, const char *ifname,
 		free(dev);
 		return err;
 	}
-	/* Room for a few addresses to come; programs walk the whole table. */
+	/* Room for a few more addresses; programs walk the whole table. */
 	dev->gid_tbl_len = dev->gids.count <= 12   ? 16
 			   : dev->gids.count <= 28 ? 32
 						   : NETDEV_MAX_GIDS;
@@ -192,7 +191,7 @@ void shca_device_forked(void)
 
 /* GIDs */
 
-/* Addresses of UD QPs: a packet to any of ours may be for one */
+/* A UD QP receives at every address of its device */
 
 static int gid_bind(struct shca_device *dev, struct engine *e, size_t i)
 {
@@ -349,7 +348,7 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 	attr->sys_image_guid = ctx->dev->guid;
 	attr->max_mr_size = SHCA_MAX_MR_SIZE;
 	attr->page_size_cap = ~(uint64_t)0xfff;
-	/* Programs expect some; all ones is nobody's OUI. */
+	/* Programs expect one; all ones is nobody's OUI. */
 	attr->vendor_id = cfg->vendor_id ? cfg->vendor_id : 0xffffff;
 	attr->vendor_part_id = cfg->part_id;
 	attr->max_qp = SHCA_MAX_OBJECTS;
@@ -388,7 +387,7 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 /* IB_UVERBS_DEVICE_ATOMIC_WRITE of <rdma/ib_user_verbs.h> since Linux 6.2. */
 #define SHCA_DEVICE_ATOMIC_WRITE (1ull << 40)
 
-/* Paging on demand is no different from one transport to the next. */
+/* Paging on demand is the same for all transports. */
 #define ODP_UD                                                                 \
 	(IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV)
 #define ODP_UC (ODP_UD | IBV_ODP_SUPPORT_WRITE)

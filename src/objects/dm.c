@@ -1,15 +1,14 @@
 /*
  * dm.c - a context's command file, and the device memory in it
  *
- * A program may hand the descriptor cmd_fd of a context to another context or
- * process (dup, SCM_RIGHTS), which then imports objects through it. Ours is a
- * piece of shared memory: a head that says whose it is, a table of what has
- * been allocated, and DM_SIZE bytes of device memory. So device memory can be
- * shared between processes. What is private to a process, its PDs and MRs,
- * can be shared between the contexts in it only.
+ * A program may pass the descriptor cmd_fd of a context to another context or
+ * process (dup, SCM_RIGHTS), which then imports objects through it. Here it is
+ * shared memory: a head that names its process, a table of what is allocated,
+ * and DM_SIZE bytes of device memory. So processes can share device memory. PDs
+ * and MRs are private to a process; only its contexts can share them.
  *
- * Whoever has the file may write anything into it. Its size is sealed; what the
- * table says is checked against the bounds, and nothing in it is a pointer.
+ * Whoever has the file may write anything into it. Its size is sealed, the
+ * table's contents are checked against the bounds, and none is a pointer.
  */
 #include "process.h"
 
@@ -37,7 +36,7 @@ struct file_head {
 	uint64_t id;
 	char device[IBV_SYSFS_NAME_MAX];
 	pthread_mutex_t lock; /* of the table; robust, shared */
-	uint32_t bytes[DM_CHUNKS]; /* of what begins in this chunk; 0: nothing */
+	uint32_t bytes[DM_CHUNKS]; /* allocated from this chunk on; 0: none */
 };
 
 _Static_assert(sizeof(struct file_head) <= HEAD_SIZE, "head too long");
@@ -53,13 +52,13 @@ static int head_lock(struct file_head *h)
 {
 	int err = pthread_mutex_lock(&h->lock);
 
-	/* Every change of the table is a single store: nothing to repair. */
+	/* Each change of the table is a single store: nothing to repair. */
 	if (err == EOWNERDEAD)
 		err = pthread_mutex_consistent(&h->lock);
 	return -err;
 }
 
-/* Maps the file; -EINVAL: it is none of ours. */
+/* Maps the file; -EINVAL: it is not a command file. */
 static int file_map(int fd, struct shca_file **out)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -204,7 +203,7 @@ static int claim(struct shca_file *f, uint32_t bytes, uint32_t align)
 
 static bool dm_bad(const struct shca_dm *dm, uint64_t offset, size_t length)
 {
-	/* In words, as the bus of hardware has it. */
+	/* In words, as on the bus of hardware. */
 	return offset % 4 || length % 4 || length > dm->length ||
 	       offset > dm->length - length;
 }
@@ -253,7 +252,7 @@ static int dm_create(struct shca_context *ctx, uint32_t chunk, uint32_t bytes,
 	return 0;
 }
 
-/* In the child of a fork, too: the memory is shared. */
+/* Works in the child of a fork as well: the memory is shared. */
 int shca_dm_alloc(struct ibv_context *ibctx,
 		  const struct ibv_alloc_dm_attr *attr, struct ibv_dm **out)
 {
@@ -297,7 +296,7 @@ int shca_dm_free(struct ibv_dm *ibdm)
 	int err;
 
 	if (atomic_load(&dm->refs) != 1)
-		return -EBUSY; /* regions in it */
+		return -EBUSY; /* it has regions */
 	err = head_lock(dm->file->head);
 	if (err)
 		return err;

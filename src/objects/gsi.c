@@ -1,17 +1,18 @@
 /*
- * gsi.c - the connection manager of this process, and the way of its messages
+ * gsi.c - the connection manager of this process, and the routing of its
+ * messages
  *
  * Processes of this host share an address, and so its QP1. A packet for QP1
- * that comes from the network reaches any one of them, and is handed on to the
- * owner: of the service ID that a REQ or SIDR_REQ names (registry_listen()), or
- * of the communication ID that all others name, since the middle 12 bits of
- * those are a chunk of QPNs leased by their process. A message for a process of
- * this host goes there directly, unless packets are to be seen on the wire.
- * What has no living owner is answered by whoever got it: INVALID_SERVICE_ID;
- * by its sender, if port 4791 of this address is somebody else's.
+ * from the network reaches any one of them, which hands it over to the owner of
+ * the service ID that a REQ or SIDR_REQ names (registry_listen()), or of the
+ * communication ID that all others name: its middle 12 bits are a chunk of QPNs
+ * leased by the owner. A message for a process of this host goes there
+ * directly, unless packets are to be seen on the wire. A message without a
+ * living owner is answered INVALID_SERVICE_ID by the process that got it, or by
+ * its sender if another user has port 4791 of the address.
  *
- * That answer waits a moment. Programs whose peer connects just before they
- * listen are many (perftest with -R, for one) and never notice on hardware,
+ * That answer waits a moment. Many programs listen just after their peer has
+ * connected (perftest with -R, for one), which goes unnoticed on hardware,
  * where resolving an address and a route takes longer than here.
  *
  * Lock order: the link's receive side > gsi->lock > the link's sending side.
@@ -36,9 +37,9 @@
 #define HOLD_STEP_NS 2000000
 #define HOLD_MAX 64
 
-#define PEERS_NS 500000000 /* between looks at who has died */
+#define PEERS_NS 500000000 /* between checks for peers that died */
 
-/* A request that waits for somebody to listen. */
+/* A request that waits until a process listens. */
 struct held {
 	union ibv_gid sgid, dgid;
 	uint32_t scope;
@@ -53,7 +54,7 @@ struct gsi {
 	struct cm *cm;
 	uint32_t psn;
 	size_t nheld;
-	uint64_t held_due; /* look at them again */
+	uint64_t held_due; /* when to check them again */
 	uint64_t peers_due;
 	struct held held[HOLD_MAX];
 	const struct shca_cm_user *user; /* NULL: none */
@@ -107,7 +108,7 @@ static int owner(const struct gsi *g, const uint8_t *p, size_t len,
 	return slot;
 }
 
-/* Sends a message from QP1 to QP1; it may well be lost. */
+/* Sends a message from QP1 to QP1; it may be lost. */
 static void send_mad(struct gsi *g, const struct cm_mad *m)
 {
 	struct roce_hdr h = {
@@ -158,7 +159,7 @@ static void flush(struct gsi *g)
 	engine_alarm_set(g->e, &to_process(g->e)->cm_alarm, due);
 }
 
-/* Peers on this host that end without a word, kill -9 for one. */
+/* Peers on this host that end without a message, for example by kill -9. */
 
 struct census {
 	struct gsi *g;
@@ -241,7 +242,7 @@ static void hand_over(struct gsi *g, const struct held *h, unsigned slot)
 		     len + MAD_LEN);
 }
 
-/* Looks whether somebody listens by now to what is held. */
+/* Checks whether a process listens by now to what is held. */
 static void look_again(struct gsi *g, uint64_t now)
 {
 	size_t n = 0;
@@ -289,7 +290,7 @@ void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 	pthread_mutex_unlock(&g->lock);
 }
 
-/* A packet for QP1 did not arrive; under the link's receive side. */
+/* A packet for QP1 did not arrive; on the link's receive side. */
 static void unreachable(void *arg, const union ibv_gid *dgid,
 			const uint8_t *packet, size_t len)
 {
@@ -347,7 +348,7 @@ static int on_event(void *arg, const struct cm_event *ev)
 {
 	struct gsi *g = arg;
 
-	/* without a user there are neither listeners nor connections */
+	/* Without a user there are neither listeners nor connections. */
 	return g->user ? g->user->event(g->user->arg, ev) : 0;
 }
 
@@ -377,7 +378,7 @@ int gsi_create(struct engine *e)
 	return 0;
 }
 
-/* Everybody is told once; g->lock is held. */
+/* Tells each peer once; g->lock is held. */
 static void say_goodbye(struct gsi *g)
 {
 	while (cm_farewell(g->cm, clock_ns()))
@@ -391,7 +392,7 @@ void gsi_farewell(struct engine *e)
 
 	if (!g)
 		return;
-	/* a thread that exit() has overtaken may hold it for good */
+	/* A thread that exit() has stopped may hold it for good. */
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_nsec += FAREWELL_NS;
 	if (until.tv_nsec >= 1000000000) {
@@ -473,7 +474,7 @@ void shca_cm_unlock(struct engine *e)
 	pthread_mutex_unlock(&proc->gsi->lock);
 }
 
-/* What is wrong with an address of somebody else's is not said. */
+/* Errors of addresses that belong to others are not reported. */
 static int bind_with(struct engine *e, const union ibv_gid *gid,
 		     uint32_t ifindex, bool ours)
 {
@@ -488,22 +489,22 @@ static int bind_for_good(struct engine *e, const union ibv_gid *gid,
 	int err = 0;
 
 	/*
-	 * Kept for good: late messages of closed connections are answered, and
-	 * the next connection finds it there.
+	 * Never unbound: late messages of closed connections are answered, and
+	 * the next connection finds it bound.
 	 */
 	pthread_mutex_lock(&g->bind_lock);
 	for (size_t i = 0; i < g->nbound; i++) {
 		if (memcmp(&g->bound[i].gid, gid, sizeof(*gid)) ||
 		    g->bound[i].ifindex != ifindex)
 			continue;
-		/* whoever had the port may be gone by now */
+		/* Whoever had the port may be gone by now. */
 		if (udp_taken(e->udp, gid, ifindex) &&
 		    !bind_with(e, gid, ifindex, ours))
 			udp_unbind(e->udp, gid, ifindex);
 		goto out;
 	}
 	if (g->nbound == NETDEV_MAX_GIDS) {
-		/* addresses come and go: the oldest has probably gone */
+		/* Addresses come and go: the oldest is probably gone. */
 		udp_unbind(e->udp, &g->bound[0].gid, g->bound[0].ifindex);
 		memmove(&g->bound[0], &g->bound[1],
 			--g->nbound * sizeof(g->bound[0]));

@@ -1,9 +1,9 @@
 /*
  * gsi.h - QP1: the connection manager of this process
  *
- * One per engine. Every process that receives RoCE packets answers those for
- * QP1, even one that never uses librdmacm: it hands a message to the process of
- * this host that it is for, or says that nobody listens.
+ * One per process. Every process that receives RoCE packets answers those for
+ * QP1, even one that never uses librdmacm: it hands a message over to the
+ * process of this host that it is for, or answers that nobody listens.
  */
 #ifndef SOFTHCA_OBJECTS_GSI_H
 #define SOFTHCA_OBJECTS_GSI_H
@@ -22,15 +22,15 @@ void gsi_expire(struct engine *e, uint64_t now_ns);
 void gsi_netdevs_changed(struct engine *e);
 /* A QP with an owner is about to be destroyed. */
 void gsi_qp_gone(struct engine *e, struct shca_qp *qp);
-/* The process ends: tells the peers, once. */
+/* The process ends: tells its peers, once. */
 void gsi_farewell(struct engine *e);
 
 /*
  * For librdmacm. shca_cm_open() makes the connection manager ready for
  * connections of a device and starts the progress thread. The user's functions
- * are called with the lock held that shca_cm_lock() takes. It protects
- * whatever else its users put under it: they may take no other lock of this
- * library in it. shca_cm_unlock() sends what is to be sent.
+ * are called with the lock held that shca_cm_lock() takes. Users may protect
+ * their own state with it, and take no other lock of this library while they
+ * hold it. shca_cm_unlock() sends what is due.
  */
 struct shca_cm_user {
 	int (*event)(void *arg, const struct cm_event *ev);
@@ -46,7 +46,7 @@ int shca_cm_open(struct engine *e, uint64_t ca_guid,
 struct cm *shca_cm_lock(struct engine *e);
 void shca_cm_unlock(struct engine *e);
 
-/* Whose a QP is, for qp_gone(); NULL: nobody's. With the lock. */
+/* The owner of a QP, for qp_gone(), or NULL; lock held. */
 static inline void *shca_cm_qp_owner(struct ibv_qp *qp)
 {
 	return atomic_load(&to_qp(qp)->cm_owner);
@@ -57,20 +57,20 @@ static inline void shca_cm_qp_own(struct ibv_qp *qp, void *owner)
 	atomic_store(&to_qp(qp)->cm_owner, owner);
 }
 
-/* Receives at this address from now on, for QP1. -EADDRINUSE etc. as
- * udp_bind(). A peer's on this host may well be somebody else's, and nothing is
- * said about that. */
+/* Receives for QP1 at this address from now on; errors as of udp_bind(). The
+ * address of a peer on this host may belong to another user, which is not
+ * reported. */
 int shca_cm_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex);
 int shca_cm_bind_peer(struct engine *e, const union ibv_gid *gid,
 		      uint32_t ifindex);
-/* The same for the address that path comes from; -EADDRINUSE if nothing that
- * is sent along path can be answered, because somebody else has the port. */
+/* The same for the source address of path; -EADDRINUSE if no answer could
+ * arrive, because another user has the port. */
 int shca_cm_bind_path(struct engine *e, const struct roce_path *path);
 
 /*
  * Reserves a service ID among the processes of this host, for one address or
- * (NULL) all; families: CM_LISTEN_*, what it stands for. -EADDRINUSE: another
- * process has it.
+ * (NULL) all, in these families (CM_LISTEN_*). -EADDRINUSE: another process has
+ * it.
  */
 int shca_cm_reserve(struct engine *e, uint64_t service_id,
 		    const union ibv_gid *gid, unsigned families);

@@ -1,14 +1,14 @@
 /*
- * guest.c - QPs of other processes that receive for SRQs of this one
+ * guest.c - guests: QPs of other processes that receive for SRQs of this one
  *
- * The other side of loan.c. A guest is a QP that no program knows: it is made
- * when a first word about a QP comes, with a core of the attributes in it, and
- * has the responder while that is lent. Between loans it stays, since a read or
- * an atomic that was executed here may come again.
+ * The other side of loan.c. A guest is a QP that no program sees. It is made
+ * when the first word about a QP comes, with a core of the attributes in the
+ * word, and has the responder while that is lent. It stays between loans, since
+ * a read or an atomic that was executed here may come again.
  *
- * Guests are found by QPN, and one that is left of an earlier QP of that number
- * has to be told from the right one: by the id that a home gives a connection,
- * and by the domain. Only the receive side makes guests.
+ * A guest is found by QPN. The id that a home gives to a connection, and the
+ * domain, distinguish it from one left over from an earlier QP of that number.
+ * Only the receive side makes guests.
  *
  * Locks: the engine's xrc_lock > guests_lock > a guest's QP.
  */
@@ -23,10 +23,10 @@
 
 #define GUESTS_MAX 4096
 #define GUEST_IDLE_NS 60000000000u
-/* Nothing has come for so long: better at home, should this process die. */
+/* A responder idle for so long goes home, in case this process dies. */
 #define SETTLE_NS 200000u
 
-/* Ours for QPs of other processes; hung up in the engine by number. */
+/* For a QP of another process; in a hash table by its number. */
 struct shca_guest {
 	struct shca_guest *next;
 	struct shca_qp *qp;
@@ -36,9 +36,9 @@ struct shca_guest {
 	uint32_t loan;
 	uint16_t home;
 	_Atomic bool held; /* the responder is here; read anywhere */
-	bool told; /* the home knows the state */
-	bool unknown; /* its first request was for no SRQ of ours */
-	int event; /* what it failed with; -1: nothing */
+	bool told; /* the home has the state */
+	bool unknown; /* its first request was for no SRQ of this process */
+	int event; /* that it failed with, or -1 */
 	_Atomic uint64_t used_ns;
 	uint8_t attr[W_LEN - W_ATTR];
 };
@@ -56,7 +56,7 @@ static void hold(struct shca_guest *g, bool held)
 	g->held = held;
 }
 
-/* keeps: not yet, but this is how far it has come. */
+/* keeps: reports the state, and keeps the responder. */
 static void give_back(struct shca_qp *qp, const struct roce_rx *pkt, bool keeps)
 {
 	struct shca_guest *g = qp->xrc->guest;
@@ -83,7 +83,7 @@ static void give_back(struct shca_qp *qp, const struct roce_rx *pkt, bool keeps)
 		hold(g, false);
 }
 
-/* Between two messages, with nothing left to say; or failed, having said so. */
+/* Between two messages with nothing to send; or failed, and the peer knows. */
 static bool settled(struct shca_qp *qp)
 {
 	struct roce_rsp_state s;
@@ -93,26 +93,26 @@ static bool settled(struct shca_qp *qp)
 			  !roce_tx_ready(roce_qp(qp->core)));
 }
 
-/* Ends a loan, whatever it is at; lock held. */
+/* Ends a loan at any point; lock held. */
 static void finish(struct shca_qp *qp)
 {
 	if (qp->sched.dead || !qp->xrc->guest->held)
 		return;
-	/* The peer waits for an answer; the link may be busy. */
+	/* The peer waits for an answer, and the link may be busy. */
 	for (int i = 0; i < 100 && roce_tx_ready(roce_qp(qp->core)); i++) {
 		if (i)
 			sys_sleep(500000);
 		shca_qp_flush(qp, clock_ns());
 	}
-	/* What it is in the middle of does not go on. */
+	/* A message that has begun cannot be finished. */
 	if (!settled(qp))
 		roce_rsp_failed(roce_qp(qp->core), IBV_EVENT_QP_FATAL);
 	give_back(qp, NULL, false);
 }
 
 /*
- * About to answer the peer: the home comes first. Should this process die, it
- * goes on where the peer believes that it is.
+ * The home gets the state before the peer gets an answer, so that it goes on
+ * from where the peer is if this process dies.
  */
 void shca_guest_note(struct shca_qp *qp)
 {
@@ -126,7 +126,7 @@ void shca_guest_note(struct shca_qp *qp)
 		give_back(qp, NULL, true);
 }
 
-/* Guests that have done what they can give the responder back. */
+/* Idle guests give the responder back. */
 void shca_guest_settle(struct engine *e, uint64_t now)
 {
 	struct shca_process *proc = to_process(e);
@@ -192,7 +192,7 @@ bool shca_guest_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	if (rel < 0 && shca_has_answer(pkt))
 		return false;
 	if (!g->held) {
-		give_back(qp, pkt, false); /* in case that it was lost */
+		give_back(qp, pkt, false); /* it may have been lost */
 		return true;
 	}
 	if (rel || !s.between ||
@@ -209,7 +209,7 @@ bool shca_guest_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 
 /* Beginning and end */
 
-/* The QP of a guest that is in no list any more. */
+/* Frees a guest that is out of the table. */
 static void guest_kill(struct engine *e, struct shca_guest *g)
 {
 	struct shca_qp *qp = g->qp;
@@ -228,7 +228,7 @@ static void guest_kill(struct engine *e, struct shca_guest *g)
 	free(g);
 }
 
-/* Of a QP that is no more: nobody waits for its responder. */
+/* Of a QP that no longer exists: no home waits for its responder. */
 static void guest_drop(struct engine *e, struct shca_guest *g)
 {
 	shca_qp_lock(g->qp);
@@ -237,7 +237,7 @@ static void guest_drop(struct engine *e, struct shca_guest *g)
 	guest_kill(e, g);
 }
 
-/* Takes out those that which() says; the caller kills them. */
+/* Removes those that which() selects; the caller kills them. */
 static struct shca_guest *guests_take(struct engine *e,
 				      bool (*which)(const struct shca_guest *g,
 						    const void *arg),
@@ -284,8 +284,8 @@ void shca_guest_domain_gone(struct engine *e, struct shca_domain *d)
 	struct shca_process *proc = to_process(e);
 	struct shca_guest *list;
 
-	/* While they can still be found, or a home would get an older state
-	 * back with the word that there is no guest. */
+	/* Done while they can still be found: otherwise a home would get an
+	 * older state back, with the answer that there is no such domain. */
 	pthread_mutex_lock(&proc->guests_lock);
 	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
 		for (struct shca_guest *g = proc->guests[i]; g; g = g->next) {
@@ -298,8 +298,8 @@ void shca_guest_domain_gone(struct engine *e, struct shca_domain *d)
 	}
 	pthread_mutex_unlock(&proc->guests_lock);
 	list = guests_take(e, is_of_domain, d);
-	/* Nobody finds them, or has them; nor one that the receive side has
-	 * taken out. */
+	/* Then nobody can find or have them, nor one that the receive side has
+	 * removed. */
 	engine_quiesce(e);
 	guests_kill(e, list);
 }
@@ -340,9 +340,9 @@ static struct shca_guest **guest_slot(struct engine *e, uint32_t qpn)
 }
 
 /*
- * A guest for the QP that a word is about, with a reference on its QP; NULL if
- * there is no such domain. One of another domain was for an earlier QP of that
- * number.
+ * The guest for the QP that a word is about, found or made, with a reference on
+ * its QP; NULL if there is no such domain. A guest of that number in another
+ * domain is left over from an earlier QP.
  */
 static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 				 uint64_t now)
@@ -377,8 +377,8 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	g = calloc(1, sizeof(*g));
 	qp = calloc(1, sizeof(*qp));
 	xrc = calloc(1, sizeof(*xrc));
-	/* The domain stays until the guest is in the list, and then takes it
-	 * along when it goes. */
+	/* xrc_lock keeps the domain until the guest is in the table; from then
+	 * on the domain takes it along when it goes. */
 	pthread_mutex_lock(&proc->xrc_lock);
 	d = shca_domain_find(e, w + W_DOMAIN);
 	if (!g || !qp || !xrc || !d || proc->nguests >= GUESTS_MAX) {
@@ -405,7 +405,7 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	g->qpn = qpn;
 	g->used_ns = now;
 	pthread_mutex_lock(&proc->guests_lock);
-	/* Only who receives makes guests, so there is none by now. */
+	/* Only the receive side makes guests, so there is still none. */
 	g->next = proc->guests[qpn % SHCA_GUEST_BUCKETS];
 	proc->guests[qpn % SHCA_GUEST_BUCKETS] = g;
 	proc->nguests++;
@@ -414,7 +414,7 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	return qp;
 }
 
-/* The responder comes, or a packet for what it has done here */
+/* The responder comes, or a request that it has executed here before */
 
 static int core_create(struct shca_qp *qp, const uint8_t *w)
 {
@@ -477,7 +477,7 @@ static int core_create(struct shca_qp *qp, const uint8_t *w)
 	return 0;
 }
 
-/* LEND or AGAIN; lock held. False: nothing to do with the packet. */
+/* LEND or AGAIN; lock held. False: the packet is to be dropped. */
 static bool guest_prepare(struct shca_qp *qp, const uint8_t *w)
 {
 	struct shca_guest *g = qp->xrc->guest;
@@ -486,13 +486,13 @@ static bool guest_prepare(struct shca_qp *qp, const uint8_t *w)
 	bool other, fresh;
 
 	if (!g)
-		return false; /* it goes */
+		return false; /* it is being killed */
 	other = !qp->core || g->qp_id != get_be64(w + W_QP_ID) ||
 		memcmp(g->attr, w + W_ATTR, sizeof(g->attr));
 	fresh = !qp->core || g->qp_id != get_be64(w + W_QP_ID) ||
 		(int32_t)(loan - g->loan) > 0;
 	if (w[W_KIND] == AGAIN) {
-		/* Before a first loan nothing can have been executed here. */
+		/* Before the first loan nothing was executed here. */
 		if (other || g->held || qp->core->state == IBV_QPS_ERR)
 			return false;
 		roce_rsp_set(roce_qp(qp->core), &s);
@@ -544,7 +544,8 @@ struct shca_qp *shca_guest_word(struct engine *e, const uint8_t *w,
 	shca_qp_lock(qp);
 	good = guest_prepare(qp, w);
 	shca_qp_unlock(qp);
-	/* shca_guest_domain_gone() waits for the receive side. */
+	/* No reference is needed: shca_guest_domain_gone() waits for the
+	 * receive side. */
 	shca_qp_put(qp);
 	return good ? qp : NULL;
 }

@@ -1,14 +1,14 @@
 /*
- * live.c - which objects there are
+ * live.c - which objects exist
  *
- * Programs hand in pointers to objects that they have destroyed, copied or
- * written over. A kernel finds that out, because it is asked for a handle; here
- * the pointer is looked up before anything behind it is read, and what a
- * program can see of the object, its handle and context, must be as it was made.
- * Calls on the data path do not ask.
+ * A pointer from a program is looked up before anything behind it is read, and
+ * the object's handle and context, which the program can overwrite, must be
+ * what they were when it was made. Programs pass objects that they have
+ * destroyed, copied or overwritten; a kernel notices, since it is passed a
+ * handle. Calls on the data path do not check.
  *
- * One table for all contexts, since a context that cannot be trusted does not
- * say which table to look in.
+ * There is one table for all contexts, since a context that cannot be trusted
+ * cannot name the table to search.
  */
 #include "process.h"
 
@@ -51,7 +51,7 @@ static struct shca_live **place(const void *object)
 	return &bucket[(x >> 32) & (nbuckets - 1)];
 }
 
-/* Without memory for more buckets the chains grow longer. */
+/* If there is no memory for more buckets, chains grow longer. */
 static void grow(void)
 {
 	struct shca_live **old = bucket, *l, *next;
@@ -81,7 +81,7 @@ void shca_live_add(struct shca_live *l, void *object, enum shca_kind kind)
 	struct shca_live **p;
 
 	pthread_mutex_lock(&live_lock);
-	/* Of memory and domains the number is the handle, see dm.c. */
+	/* The handle of memory and domains is their number, see dm.c. */
 	if (kind != SHCA_PD && kind != SHCA_MR && kind != SHCA_MW)
 		*handle_of(object, kind) = ++next_handle;
 	*l = (struct shca_live){

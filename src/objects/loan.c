@@ -1,41 +1,40 @@
 /*
  * loan.c - XRC_RECV QPs whose messages are for SRQs of other processes
  *
- * Processes that open the XRC domain of one inode share it: a message that
- * arrives at an XRC_RECV QP of one may name an SRQ of another. A QP receives in
- * one process, its home, and the WQEs, keys and completions of an SRQ are in
- * another. So the responder of the QP goes where the SRQ is: between messages
- * it is a few numbers (roce/lend.c).
+ * Processes that open the XRC domain of one inode share it: a message to an
+ * XRC_RECV QP of one process may name an SRQ of another. The QP receives in its
+ * home process, while the WQEs, keys and completions of the SRQ are in the
+ * other. So the responder of the QP moves to the SRQ's process: between
+ * messages it is a few numbers (roce/lend.c).
  *
  * The number of an SRQ is from a chunk that its process has leased, as QPNs
- * are, so the registry knows whose it is. When a request for another process's
- * SRQ is the next one due, the home lends that process the QP: the request
- * travels there with the responder's state, and so does every packet that
- * comes after it. The other process, the guest's, keeps a QP of its own for it
- * (a guest), which has the same number and path, executes requests and answers
- * the peer. When it comes to a request for somebody else's SRQ, or is between
- * two messages and nothing has come for a while, it gives the responder back.
- * The home sends it the first request for another SRQ, which thus comes back,
- * and keeps what comes behind that until it does.
+ * are, so the registry knows its process. When the next request due is for
+ * another process's SRQ, the home lends the QP to that process: it sends the
+ * request with the responder's state, and after it every packet that arrives.
+ * The borrowing process has a QP of its own for it (a guest), with the same
+ * number and path, which executes requests and answers the peer. The guest
+ * gives the responder back when it comes to a request for an SRQ of another
+ * process, or is between messages and idle for a while. The home sends it the
+ * first such request, which recalls the responder, and keeps the packets behind
+ * it until the responder is back.
  *
  * The home's side is here, the guest's in guest.c.
  *
- * All of it are packets to QP 0 that one process hands to another, and like
- * all packets they may be lost. Nothing is sent again: the peer does so, since
+ * Words are packets to QP 0 that one process hands over to another, and may be
+ * lost like any packet. None is repeated: the peer repeats its request, since
  * it gets no ACK, and then everything that the other side may have missed is
- * said again. Each loan has a number, so that what is late or repeated does
- * nothing:
+ * sent again. A loan has a number, so that late and repeated words do nothing:
  *
  *   LEND    home to guest: loan, attributes, state at its beginning, a request
- *   AGAIN   the same, outside of any loan: a read or atomic that was executed
- *           there once and has come again; the guest answers, nothing changes
- *   RETURN  guest to home: loan, state; or that the QP failed there, or that
- *           there is no such SRQ; and perhaps a packet that is not for here.
- *           Or only the state so far, in case that the guest's process dies
+ *   AGAIN   the same outside of a loan, for a read or atomic that was executed
+ *           there and comes again; the guest answers, nothing changes
+ *   RETURN  guest to home: loan and state; or that the QP failed, or that there
+ *           is no such SRQ; with the packet that is not for the guest, if any.
+ *           Or just the state so far, in case the guest's process dies
  *
- * A process that dies between messages leaves the QP whole; in the middle of
- * one it takes it along, as an SRQ does that is destroyed then (the home finds
- * that the peer asks again for what is not there any more).
+ * If a process dies between messages, the QP goes on. If it dies in the middle
+ * of one, the QP fails, as when an SRQ is destroyed then: the home sees the
+ * peer ask again for something that no longer exists.
  */
 #include "word.h"
 
@@ -45,11 +44,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A loan that lasts so long is looked at: its process may be dead. */
+/* After so long the home checks that the guest's process is alive. */
 #define LOAN_LONG_NS 5000000u
 #define PARKED_MAX 256
 
-/* A packet that waits at home for the responder. */
+/* A packet that waits at home until the responder is back. */
 struct shca_parked {
 	struct shca_parked *next;
 	struct roce_rx rx;
@@ -114,7 +113,7 @@ int shca_word_send(struct engine *e, unsigned slot, const uint8_t *w,
 
 /* The responder leaves */
 
-/* What a guest has to know of the QP. */
+/* The attributes that a guest needs. */
 static void word_attr(uint8_t *w, const struct shca_qp *qp)
 {
 	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
@@ -147,7 +146,7 @@ static void lend(struct shca_qp *qp, enum word kind, unsigned slot,
 	shca_word_begin(w, kind, qp->sched.engine, shca_qpn(qp), l->number,
 			l->qp_id, s);
 	word_attr(w, qp);
-	/* One that does not leave is a packet that is lost. */
+	/* If it does not leave, a packet is lost. */
 	shca_word_send(qp->sched.engine, slot, w, NULL, pkt);
 }
 
@@ -196,9 +195,10 @@ void shca_loan_forget(struct shca_qp *qp)
 }
 
 /*
- * While the responder is away: packets go there, up to the first one that it
- * will come back for. That one again, or an earlier one that is due: it did not
- * arrive, as if nothing comes back for long. Duplicates call nobody back.
+ * While the responder is away, packets are sent after it, up to the first one
+ * that recalls it. If that one comes again, or an earlier one that is due, it
+ * was lost; the same holds if nothing comes back for long. Duplicates recall
+ * nothing.
  */
 static void away_rx(struct shca_qp *qp, const struct roce_rx *pkt,
 		    const struct roce_rsp_state *s, uint64_t now)
@@ -238,7 +238,7 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 
 	roce_rsp_get(roce_qp(qp->core), &s);
 	if (l->lent) {
-		/* To ask is a system call. */
+		/* registry_alive() is a system call. */
 		if (now >= l->alive_ns + LOAN_LONG_NS &&
 		    registry_alive(e->registry, l->lent - 1u))
 			l->alive_ns = now;
@@ -266,7 +266,7 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 		shca_qp_flush(qp, now);
 		roce_rsp_get(roce_qp(qp->core), &s);
 		if (!s.idle)
-			return true; /* no room on the link: later */
+			return true; /* no room on the link; it comes again */
 	}
 	if (!l->qp_id && !sys_random(&l->qp_id, sizeof(l->qp_id)))
 		return true;
@@ -277,9 +277,9 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	return true;
 }
 
-/* It comes back */
+/* The responder comes back */
 
-/* Whether a word is about the loan that the QP is on. */
+/* Whether a word is about the present loan. */
 static bool is_lent(const struct shca_qp *qp, const uint8_t *w)
 {
 	const struct shca_loan *l = &qp->xrc->loan;
@@ -320,7 +320,7 @@ static void taken_back(struct shca_qp *qp, const uint8_t *w,
 			l->not_there = get_be32(w + W_SRQN);
 		if (pkt)
 			shca_qp_rx(qp, pkt, now);
-		/* They may lead to the next loan, and wait again. */
+		/* These may begin the next loan, and wait again. */
 		for (p = parked; p; p = p->next)
 			shca_qp_rx(qp, &p->rx, now);
 	}
@@ -328,9 +328,9 @@ static void taken_back(struct shca_qp *qp, const uint8_t *w,
 	shca_qp_flush(qp, now);
 }
 
-/* What comes, for a home or a guest */
+/* Packets for a home or a guest */
 
-/* Whether it is what the QP's peer would send; the core looks closer. */
+/* Whether the QP's peer may have sent it; the core checks the rest. */
 static bool is_request(const struct shca_qp *qp, const struct roce_rx *pkt)
 {
 	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));

@@ -1,8 +1,7 @@
 /*
  * loan.h - XRC_RECV QPs whose messages are for SRQs of other processes
  *
- * See loan.c. What is called here is called with the QP's lock held unless it
- * says otherwise.
+ * See loan.c. The QP's lock is held unless a comment says otherwise.
  */
 #ifndef SOFTHCA_OBJECTS_LOAN_H
 #define SOFTHCA_OBJECTS_LOAN_H
@@ -12,9 +11,10 @@
 
 /* loan.c */
 
-/* A packet for an XRC_RECV QP, or a guest. True: it has gone elsewhere. */
+/* A packet for an XRC_RECV QP or a guest. True: it was sent elsewhere, or
+ * kept. */
 bool shca_loan_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
-/* The QP begins afresh, or ends; no matter what type it is of. */
+/* A QP of any type begins a new connection, or ends. */
 void shca_loan_forget(struct shca_qp *qp);
 /* engine_ops.word: what is said about a QP from home to guest, and back. */
 bool shca_loan_word(struct engine *e, const struct roce_rx *pkt,
@@ -22,7 +22,7 @@ bool shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 
 /* guest.c */
 
-/* A guest is about to send. */
+/* To be called before a guest sends. */
 void shca_guest_note(struct shca_qp *qp);
 /* A guest's event. */
 void shca_guest_event(struct shca_qp *qp, enum ibv_event_type event);

@@ -105,7 +105,7 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 			goto out;
 		}
 	}
-	/* Attached twice it still gets one copy, ibv_attach_mcast(3). */
+	/* A QP attached twice gets one copy, ibv_attach_mcast(3). */
 	for (i = 0; i < g->n; i++)
 		if (g->qp[i] == qp)
 			goto out;

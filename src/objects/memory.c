@@ -1,11 +1,11 @@
 /*
  * memory.c - memory regions: of programs, of dma-bufs, of nothing
  *
- * Hardware pins the pages of a region; here registering touches them, which
- * finds out the same: whether they exist and may be written. What the program
- * takes away afterwards, or what a region on demand never had, is missing when
- * a packet comes for it, and that must be an error of the request, not a fault
- * of ours (host/guard.h).
+ * Hardware pins the pages of a region. Here registering touches them, which
+ * shows as well whether they exist and may be written. Pages that the program
+ * unmaps afterwards, or that a region on demand never had, are missing when a
+ * packet comes for them: an error of the request, not a fault of this process
+ * (host/guard.h).
  */
 #include "process.h"
 
@@ -37,8 +37,9 @@
 	 IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE)
 
 /*
- * The same from the list of mappings: for Linux before 5.14, which cannot
- * populate, and for what cannot be populated, device memory for one.
+ * Finds out the same in the list of mappings: for Linux before 5.14, which
+ * cannot populate, and for mappings that cannot be populated, such as device
+ * memory.
  */
 static int mappings_check(uintptr_t begin, uintptr_t end, bool write)
 {
@@ -60,7 +61,7 @@ static int mappings_check(uintptr_t begin, uintptr_t end, bool write)
 	return begin < end ? -EFAULT : 0;
 }
 
-/* Whether the memory is there, and writable if it has to be. */
+/* Checks that the memory exists, and is writable if it has to be. */
 static int memory_check(void *addr, size_t length, bool write)
 {
 	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -84,7 +85,7 @@ static int access_check(int access)
 {
 	if (access & ~(int)ACCESS_KNOWN)
 		return -EINVAL;
-	/* 10.6.3.1: remote write access without local makes no sense. */
+	/* Remote write access requires local write access (10.6.3.1). */
 	if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) &&
 	    !(access & IBV_ACCESS_LOCAL_WRITE))
 		return -EINVAL;
@@ -112,7 +113,7 @@ static int huge_check(uintptr_t at)
 	return kb * 1024 > (unsigned long)sysconf(_SC_PAGESIZE) ? 0 : -EINVAL;
 }
 
-/* All memory that there is and will be: addr 0, length SIZE_MAX. */
+/* All memory, present and future: addr 0, length SIZE_MAX. */
 static bool is_implicit(const void *addr, size_t length, int access)
 {
 	return access & IBV_ACCESS_ON_DEMAND && !addr && length == SIZE_MAX;
@@ -126,7 +127,7 @@ static int region_check(void *addr, size_t length, int access)
 		return err;
 	if (length > SHCA_MAX_MR_SIZE || (uintptr_t)addr + length < length)
 		return -EINVAL;
-	/* Of nothing: access of no bytes is what it allows. */
+	/* A region of no bytes allows access to none. */
 	if (!length)
 		return 0;
 	if (access & IBV_ACCESS_ON_DEMAND)
@@ -136,7 +137,7 @@ static int region_check(void *addr, size_t length, int access)
 	return memory_check(addr, length, access & IBV_ACCESS_LOCAL_WRITE);
 }
 
-/* On demand: what the protocol core asks for (roce/env.h) */
+/* Paging on demand, for the protocol core (roce/env.h) */
 
 int shca_odp_touch(const void *p, size_t len, bool write)
 {
@@ -156,7 +157,7 @@ int shca_odp_store(void *dst, const void *src, size_t len)
 		return 0;
 	if (n >= 0 || errno == EFAULT || shca_odp_touch(dst, len, true))
 		return -EFAULT;
-	/* Not allowed in this sandbox. */
+	/* A sandbox forbids the call. */
 	place(dst, src, len);
 	return 0;
 }
@@ -175,7 +176,7 @@ static struct key_entry region_entry(const struct shca_mr *mr)
 	};
 }
 
-/* Gives *from keys, and the program a copy of it. */
+/* Makes keys for a region, and the program's copy of it. */
 static int region_publish(const struct shca_mr *from, struct ibv_mr **out)
 {
 	struct ibv_pd *pd = from->mr.pd;
@@ -234,7 +235,7 @@ int shca_mr_reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 	err = region_check(addr, length, access);
 	if (err)
 		return err;
-	/* A device maps pages. */
+	/* A device maps whole pages. */
 	if (!(access & IBV_ACCESS_ZERO_BASED) &&
 	    !same_page_offset((uintptr_t)addr, iova))
 		return -EINVAL;
@@ -293,9 +294,9 @@ static void dmabuf_sync(int fd, uint64_t flags)
 }
 
 /*
- * A dma-buf that its exporter lets the CPU map. It is begun to be accessed when
- * it is registered and ends to be when it is deregistered: in between both
- * sides see each other's writes only where the hardware is coherent.
+ * A dma-buf whose exporter lets the CPU map it. The access begins when it is
+ * registered and ends when it is deregistered: in between both sides see each
+ * other's writes only where the hardware is coherent.
  */
 int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
 		   uint64_t iova, int fd, int access, struct ibv_mr **out)
@@ -323,7 +324,7 @@ int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
 	    (!(access & IBV_ACCESS_ZERO_BASED) &&
 	     !same_page_offset(offset, iova)))
 		return -EINVAL;
-	/* The end of an access never begun: only a dma-buf knows the call. */
+	/* Ends an access that never began: only a dma-buf knows the call. */
 	probe.flags |= DMA_BUF_SYNC_END;
 	if (ioctl(fd, DMA_BUF_IOCTL_SYNC, &probe) &&
 	    (errno == EBADF || errno == ENOTTY))
@@ -353,8 +354,8 @@ int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
 }
 
 /*
- * The keys stay what they were: between killing and reviving the entry a peer
- * may be told that they do not exist, as ibv_rereg_mr(3) allows.
+ * The keys stay the same. Between killing and reviving the entry a peer may get
+ * an error, as if there were no such keys, which ibv_rereg_mr(3) allows.
  */
 /*
  * Readers hold a reference for the time of a copy or of a system call, so spin
@@ -454,7 +455,7 @@ int shca_mr_dereg(struct ibv_mr *ibmr)
 	entry = &to_process(e)->keys.entry[mr->slot];
 	pthread_mutex_lock(&to_process(e)->keys_lock);
 	if (atomic_load(&entry->lkey) != ibmr->lkey)
-		err = -ENOENT; /* through another handle of it */
+		err = -ENOENT; /* gone by another handle */
 	else if (entry->windows)
 		err = -EBUSY;
 	if (!err) {
@@ -467,7 +468,7 @@ int shca_mr_dereg(struct ibv_mr *ibmr)
 	return err;
 }
 
-/* Another handle of a region, see ibv_import_mr(3) */
+/* Other handles of a region, ibv_import_mr(3) */
 
 int shca_mr_import(struct ibv_pd *pd, uint32_t handle, struct ibv_mr **out)
 {
@@ -545,7 +546,7 @@ static int advise_one(struct engine *e, uint32_t pd,
 		err = -EFAULT;
 	else if (advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT &&
 		 sge->length && shca_odp_touch(p, sge->length, write) && wait)
-		err = -EFAULT; /* who does not wait does not learn of it */
+		err = -EFAULT; /* reported only to a caller that waits */
 	keys_put(entry);
 	return err;
 }

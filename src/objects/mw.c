@@ -1,14 +1,13 @@
 /*
- * mw.c - memory windows: rkeys for parts of a region, given and taken by work
- * requests (IBTA 10.6.7)
+ * mw.c - memory windows: rkeys for parts of a region, bound and invalidated by
+ * work requests (IBTA 10.6.7)
  *
- * A window is a slot of the key table that stays dead while the window is not
- * bound. Binding and invalidating are done by the protocol core in their turn
- * in the send queue, or for a peer that asks for it (env.h), and know nothing
- * but keys: the index of an rkey says which window is meant, so that a program
- * may destroy what it likes before its work requests are through. A slot's kind
- * says whether it is a window, KEY_DYING whether it is bound; both change under
- * keys_lock only.
+ * A window is a slot of the key table; the slot is dead while the window is not
+ * bound. The protocol core binds and invalidates in the order of the send
+ * queue, or for a peer (env.h), and knows keys only: the index of an rkey names
+ * the window, so a program may destroy any object before its work requests are
+ * executed. A slot's kind says whether it is a window, KEY_DYING whether it is
+ * bound; both change under keys_lock only.
  */
 #include "process.h"
 
@@ -126,7 +125,7 @@ int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 	if (mw->type != IBV_MW_TYPE_1 ||
 	    bind->bind_info.mw_access_flags & ~MW_ACCESS)
 		return -EINVAL;
-	/* As the man page has it; what the QP has to do with it, it says. */
+	/* As in the man page; the QP reports what it finds. */
 	if (mr && mr->pd != mw->pd)
 		return -EPERM;
 	wr.bind_mw.rkey =
@@ -146,8 +145,8 @@ static bool bind_allowed(const struct shca_qp *qp, const struct key_entry *w,
 	if (!is_window(w) || w->pd != pd || bind->access & ~MW_ACCESS)
 		return false;
 	if (w->kind == KEY_MW2) {
-		/* Type 2 is invalidated before it is bound again, and by an
-		 * invalidation, not by binding nothing. */
+		/* A window of type 2 has to be invalidated before it is bound
+		 * again; binding no bytes does not do that. */
 		if (is_bound(w) || !bind->length)
 			return false;
 	}
@@ -195,7 +194,7 @@ int shca_mw_env_bind(struct qp *core, const struct qp_bind *how)
 	int err = -EACCES;
 
 	pthread_mutex_lock(&proc->keys_lock);
-	/* A key leads to its slot for one life of that. */
+	/* A key names its slot for one life of the slot. */
 	slot = keys_slot(&proc->keys, how->rkey);
 	if (slot == UINT32_MAX)
 		goto unlock;
@@ -239,8 +238,7 @@ int shca_mw_env_invalidate(struct qp *core, uint32_t rkey)
 	return err;
 }
 
-/* A QP takes the windows that are bound to it along: its number will be used
- * again, and by whom? */
+/* Windows are unbound with their QP, since its number is used again. */
 void shca_mw_qp_gone(struct shca_qp *qp)
 {
 	struct engine *e = qp->sched.engine;

@@ -45,9 +45,9 @@ enum shca_kind {
 };
 
 /*
- * What functions here return, as the public ones do: 0, or -1 with errno set; a
- * pointer, or NULL with errno set; 0 or the number of the error, with errno set
- * as well, since programs read it there behind a call that asks a kernel.
+ * Results of functions here in the public conventions: 0, or -1 with errno set;
+ * a pointer, or NULL with errno set; 0 or the errno value, with errno set as
+ * well, since programs read it after calls that enter the kernel in rdma-core.
  */
 static inline int minus_one(int err)
 {
@@ -67,7 +67,7 @@ static inline int number(int err)
 #define container_of(ptr, type, member)                                        \
 	((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
-/* live.c: which objects there are */
+/* live.c: which objects exist */
 
 struct shca_live {
 	struct shca_live *next;
@@ -77,13 +77,13 @@ struct shca_live {
 	enum shca_kind kind;
 };
 
-/* An object that is complete, and one that goes. Some get a handle here. */
+/* An object is complete, or goes. Some get their handle here. */
 void shca_live_add(struct shca_live *l, void *object, enum shca_kind kind);
 void shca_live_remove(struct shca_live *l);
 /*
- * What a program says is an object: -ENOENT, it is none of that kind (any more),
- * or another handle stands in it; -EINVAL, another context; -EIO, its process
- * was our parent.
+ * Checks an object that a program passes. -ENOENT: it is not, or no longer, one
+ * of that kind, or its handle was overwritten; -EINVAL: its context was; -EIO:
+ * this process is a child of the one that made it.
  */
 int shca_check(const void *object, enum shca_kind kind);
 void shca_live_hold(void);
@@ -103,8 +103,8 @@ void shca_live_release(void);
 struct shca_device {
 	struct ibv_device dev;
 	/*
-	 * Provider libraries read a pointer right behind struct ibv_device,
-	 * of any device, to see whether it is theirs, and may look further.
+	 * Provider libraries read a pointer right behind the struct ibv_device
+	 * of any device to see whether it is theirs, and may read on.
 	 */
 	void *not_theirs[16];
 
@@ -115,7 +115,7 @@ struct shca_device {
 
 	pthread_mutex_t lock; /* of what follows */
 	struct netdev_table gids; /* holes have an ifindex of 0 */
-	bool absent; /* the netdev it is named for is not there */
+	bool absent; /* its netdev does not exist */
 	unsigned ud_users; /* while > 0 every GID's address is bound... */
 	bool bound[NETDEV_MAX_GIDS]; /* ...where it can be */
 };
@@ -132,9 +132,9 @@ int shca_device_list(struct ibv_device ***list, int *n);
 bool shca_device_rescan(struct shca_device *dev, struct engine *e);
 /* Whether it has an address, so that its port is up. */
 bool shca_device_active(struct shca_device *dev);
-/* Whether its netdev is there; always, if it is all that there are. */
+/* Whether its netdev exists; always true for a device of all netdevs. */
 bool shca_device_present(struct shca_device *dev);
-/* In the child of a fork: nothing of the parent is bound or locked here. */
+/* In the child of a fork, where nothing is bound or locked. */
 void shca_device_forked(void);
 /* A UD QP receives on every address of the device. */
 int shca_device_bind(struct shca_device *dev, struct engine *e);
@@ -147,8 +147,8 @@ int shca_query_device_ex(struct ibv_context *ctx,
 			 struct ibv_device_attr_ex *attr, size_t size);
 int shca_query_port(struct shca_device *dev, uint32_t port,
 		    struct ibv_port_attr *attr);
-/* Where sysfs is, for our devices: the tree that softhca run makes, or the
- * real one, which does not know them. Static storage. */
+/* Where programs find sysfs: the tree that softhca run makes, or the real one,
+ * which does not have our devices. Static storage. */
 const char *shca_sysfs_path(void);
 
 static inline struct shca_device *to_device(struct ibv_device *dev)
@@ -172,7 +172,7 @@ struct shca_context {
 	pthread_mutex_t async_lock; /* of the queue; innermost */
 	struct shca_async *async_head, **async_tail;
 
-	struct shca_file *file; /* behind cmd_fd; NULL: nothing is */
+	struct shca_file *file; /* behind cmd_fd, or NULL */
 
 	struct verbs_context v;
 };
@@ -183,7 +183,7 @@ static inline struct shca_context *to_ctx(struct ibv_context *ctx)
 }
 
 int shca_open(struct ibv_device *dev, struct ibv_context **ctx);
-/* A context with the command file of another, see dm.c; takes cmd_fd over. */
+/* A context with another's command file, see dm.c; takes over cmd_fd. */
 int shca_import(int cmd_fd, struct ibv_context **ctx);
 int shca_close(struct ibv_context *ctx);
 
@@ -196,7 +196,7 @@ int shca_token_fd(void);
 void shca_token_put(int fd);
 int shca_token_get(int fd);
 void shca_token_drop(int fd);
-/* Waits until *completed, under mutex, is what was reported. */
+/* Waits until *completed, under mutex, equals reported. */
 void shca_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond,
 		    const uint32_t *completed, uint32_t reported);
 
@@ -205,8 +205,8 @@ void shca_async_raise(struct shca_context *ctx,
 int shca_async_get(struct ibv_context *ctx, struct ibv_async_event *ev);
 void shca_async_ack(struct ibv_async_event *ev);
 /*
- * For an object that goes (a pointer to the public struct): drops its queued
- * events, then waits until those handed out have been acknowledged.
+ * For an object that is destroyed (a pointer to the public struct): drops its
+ * queued events, then waits until the reported ones are acknowledged.
  */
 void shca_async_drop(struct shca_context *ctx, void *object,
 		     enum shca_kind kind);
@@ -240,7 +240,7 @@ static inline struct shca_pd *to_pd(struct ibv_pd *pd)
 	return container_of(pd, struct shca_pd, pd);
 }
 
-/* What a program's allocator is asked for: lower half of resource_type. */
+/* What a program's allocator allocates: lower half of resource_type. */
 enum { SHCA_MEM_SQ = QP_MEM_SQ, SHCA_MEM_RQ = QP_MEM_RQ, SHCA_MEM_CQ };
 
 int shca_pd_alloc(struct ibv_context *ctx, struct ibv_pd **pd);
@@ -253,7 +253,7 @@ int shca_pd_import(struct ibv_context *ctx, uint32_t handle,
 void shca_pd_unimport(struct ibv_pd *pd);
 void shca_pd_get(struct ibv_pd *pd);
 void shca_pd_put(struct ibv_pd *pd);
-/* Memory for queues: of the PD's allocator, or ours; pd may be NULL. */
+/* The allocator of queues: the PD's, or the C library's; pd may be NULL. */
 struct qp_mem shca_pd_mem(struct ibv_pd *pd);
 
 int shca_td_alloc(struct ibv_context *ctx, const struct ibv_td_init_attr *attr,
@@ -264,11 +264,11 @@ int shca_td_free(struct ibv_td *td);
 
 int shca_file_create(struct engine *e, const char *device, int *fd,
 		     struct shca_file **file);
-/* -EINVAL: fd is no context's cmd_fd. */
+/* -EINVAL: fd is not the cmd_fd of a context. */
 int shca_file_import(int fd, struct shca_file **file,
 		     char device[IBV_SYSFS_NAME_MAX]);
 void shca_file_put(struct shca_file *file);
-/* Contexts of the same file share objects, within this process all kinds. */
+/* Contexts of one file share objects, within this process of all kinds. */
 bool shca_file_same(const struct shca_file *a, const struct shca_file *b);
 bool shca_file_is_ours(const struct shca_file *file, struct engine *e);
 
@@ -317,7 +317,7 @@ static inline struct shca_mr *to_mr(struct ibv_mr *mr)
 	return container_of(mr, struct shca_mr, mr);
 }
 
-/* Of a program's own memory: what ibv_rereg_mr(3) is for. */
+/* Whether it is of the program's own memory, as ibv_rereg_mr(3) requires. */
 static inline bool shca_mr_is_plain(struct ibv_mr *mr)
 {
 	const struct shca_mr *m = to_mr(mr);
@@ -363,7 +363,7 @@ int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **mw);
 int shca_mw_free(struct ibv_mw *mw);
 int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw,
 		 struct ibv_mw_bind *bind);
-/* Unbinds the windows of type 2 that are bound to a QP that goes. */
+/* A QP goes: unbinds the windows of type 2 that are bound to it. */
 void shca_mw_qp_gone(struct shca_qp *qp);
 int shca_mw_env_bind(struct qp *core, const struct qp_bind *how);
 int shca_mw_env_invalidate(struct qp *core, uint32_t rkey);
@@ -399,13 +399,13 @@ struct shca_cq {
 	uint32_t depth; /* power of two */
 	_Atomic uint32_t head, tail; /* free-running */
 	_Atomic int armed; /* enum shca_arm */
-	bool overrun; /* IBV_EVENT_CQ_ERR was raised; takes no more */
+	bool overrun; /* IBV_EVENT_CQ_ERR was raised; completions are lost */
 	/* Moderation: an event after so many completions, or so long. */
 	uint16_t mod_count, mod_usec; /* one is 0: at once */
-	uint32_t mod_pending; /* completions that an event is due for */
+	uint32_t mod_pending; /* completions that wait for an event */
 	int mod_fd; /* timer, or -1 */
 	struct shca_cq *mod_next; /* the engine's late_lock */
-	uint32_t comp_reported; /* events handed out; the channel's lock */
+	uint32_t comp_reported; /* events reported; the channel's lock */
 	uint32_t async_reported; /* the context's async_lock */
 
 	/* ibv_cq_ex: one thread between start_poll and end_poll. */
@@ -429,16 +429,16 @@ int shca_cq_create(struct ibv_context *ctx,
 		   const struct ibv_cq_init_attr_ex *attr, struct ibv_cq **cq);
 int shca_cq_resize(struct ibv_cq *cq, int cqe);
 int shca_cq_modify(struct ibv_cq *cq, const struct ibv_modify_cq_attr *attr);
-/* The timer of a moderated CQ has run out. */
+/* The timer of a moderated CQ has expired. */
 void shca_cq_late(struct engine *e, int fd);
 int shca_cq_destroy(struct ibv_cq *cq);
 int shca_cq_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int shca_cq_notify(struct ibv_cq *cq, int solicited_only);
 /* env.complete: appends one completion. */
 int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited);
-/* Whether some of a QP wait to be polled. */
+/* Whether completions of a QP wait to be polled. */
 bool shca_cq_holds(struct shca_cq *cq, uint32_t qpn);
-/* Takes the completions of a QP out again. */
+/* Removes the completions of a QP. */
 void shca_cq_clean(struct shca_cq *cq, uint32_t qpn);
 
 /* srq.c */
@@ -488,15 +488,15 @@ static inline struct shca_ah *to_ah(struct ibv_ah *ah)
 }
 
 /*
- * What an address vector means on this device: -EINVAL for one without a GRH,
- * of another port, with an empty sgid_index or GIDs of two families.
+ * The path of an address vector. -EINVAL: it has no GRH, another port, an empty
+ * sgid_index, or GIDs of two families.
  */
 int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	      struct roce_path *path, struct netdev_gid *via);
 int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
 		   struct ibv_ah **ah);
 int shca_ah_destroy(struct ibv_ah *ah);
-/* Where packets to an address go on Ethernet; vid may be NULL. May wait, see
+/* The Ethernet address that packets go to; vid may be NULL. May wait, see
  * host/neigh.h. */
 int shca_resolve_l2(struct ibv_context *ctx, const struct ibv_ah_attr *attr,
 		    uint8_t mac[6], uint16_t *vid);
@@ -564,17 +564,17 @@ int shca_qp_query(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
 int shca_qp_destroy(struct ibv_qp *qp);
 int shca_qp_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr,
 		      struct ibv_send_wr **bad);
-/* All of them or, after an error, none. */
+/* Posts all of them or, after an error, none. */
 int shca_qp_post_all(struct ibv_qp *qp, struct ibv_send_wr *wr);
 int shca_qp_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr,
 		      struct ibv_recv_wr **bad);
-/* Whether completions of a QP that sends and receives wait to be polled. */
+/* Whether completions of a QP in RTS wait to be polled. */
 bool shca_qp_unpolled(struct ibv_qp *qp);
 int shca_mcast_attach(struct ibv_qp *qp, const union ibv_gid *gid);
 int shca_mcast_detach(struct ibv_qp *qp, const union ibv_gid *gid);
 
-/* wr.c: fills the slots for these operations; -EOPNOTSUPP if one is unknown
- * to the QP's type. */
+/* wr.c: fills the slots of these operations; -EOPNOTSUPP if the QP's type does
+ * not have one of them. */
 int shca_wr_setup(struct shca_qp *qp, uint64_t send_ops);
 void shca_wr_free(struct shca_qp *qp);
 

@@ -1,12 +1,13 @@
 /*
  * pd.c - protection domains, and what extends them: thread and parent domains
  *
- * A protection domain is a number that keys and QPs carry, and that is never
- * used again. A parent domain and an imported domain are other handles of the
- * same number; whatever is made with one holds that handle.
+ * A protection domain is a number that keys and QPs carry; it is never reused.
+ * A parent domain and an imported domain are other handles of the same number;
+ * an object made with a handle keeps that handle.
  *
- * A parent domain may bring a program's own allocator for the memory of queues.
- * Such memory begins with a note of who gave it, so that it finds its way back.
+ * A parent domain may have the program's own allocator for the memory of
+ * queues. Such memory begins with a header that names the domain whose
+ * allocator takes it back.
  */
 #include "process.h"
 
@@ -18,11 +19,11 @@
 #define MEM_ALIGN 64
 
 struct mem_head {
-	struct shca_pd *pd; /* whose free gets it; NULL: the C library's */
+	struct shca_pd *pd; /* whose free() takes it; NULL: the C library's */
 	uint64_t type;
 };
 
-_Static_assert(sizeof(struct mem_head) <= MEM_ALIGN, "no room for the note");
+_Static_assert(sizeof(struct mem_head) <= MEM_ALIGN, "no room for the header");
 
 void shca_pd_get(struct ibv_pd *ibpd)
 {
@@ -93,7 +94,7 @@ int shca_pd_alloc(struct ibv_context *ibctx, struct ibv_pd **out)
 	return 0;
 }
 
-/* The handle goes; its memory when nothing points to it any more. */
+/* The handle goes now, its memory when nothing points to it. */
 static void pd_release(struct shca_pd *pd)
 {
 	struct shca_context *ctx = to_ctx(pd->pd.context);
@@ -134,13 +135,13 @@ int shca_pd_import(struct ibv_context *ibctx, uint32_t handle,
 	struct shca_pd *pd, *of;
 	int err;
 
-	/* Memory of another process cannot be reached through a number. */
+	/* A number does not reach another process's memory. */
 	if (!shca_file_is_ours(ctx->file, e))
 		return -EOPNOTSUPP;
 	err = pd_create(ibctx, &pd);
 	if (err)
 		return err;
-	/* It stands on its own: either handle may go before the other. */
+	/* It holds no reference on the other: either may go first. */
 	pd->num = pd->pd.handle = handle;
 	shca_live_add(&pd->live, &pd->pd, SHCA_PD);
 	pthread_mutex_lock(&proc->keys_lock);
@@ -165,7 +166,8 @@ void shca_pd_unimport(struct ibv_pd *ibpd)
 	shca_pd_put(ibpd);
 }
 
-/* Thread domains: that one thread uses some objects changes nothing here */
+/* Thread domains. They promise that one thread uses an object, which changes
+ * nothing here. */
 
 int shca_td_alloc(struct ibv_context *ibctx, const struct ibv_td_init_attr *attr,
 		  struct ibv_td **out)
@@ -221,7 +223,7 @@ int shca_pd_parent(struct ibv_context *ibctx,
 		return -EINVAL;
 	if (attr->comp_mask & ~known)
 		return -EINVAL;
-	/* One without the other could not give back what it took. */
+	/* With only one, memory could not go back where it came from. */
 	if ((attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) &&
 	    (!attr->alloc || !attr->free))
 		return -EINVAL;
@@ -250,7 +252,7 @@ int shca_pd_parent(struct ibv_context *ibctx,
 static void *mem_alloc(void *arg, size_t size, unsigned what)
 {
 	struct shca_pd *pd = arg;
-	/* The upper half is the driver's number; unknown is 0. */
+	/* The upper half is the driver's ID; 0 is unknown. */
 	struct mem_head head = { .type = what };
 	uint8_t *p = IBV_ALLOCATOR_USE_DEFAULT;
 

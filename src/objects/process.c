@@ -43,7 +43,7 @@ void shca_uncount(struct engine *e, enum shca_kind kind)
 	atomic_fetch_sub(&to_process(e)->nobjects[kind], 1);
 }
 
-/* What the protocol core asks for (roce/env.h) */
+/* What the protocol core needs (roce/env.h) */
 
 static int env_complete(struct qp *core, void *cq, const struct ibv_wc *wc,
 			bool solicited)
@@ -117,7 +117,7 @@ static int keys_create(struct shca_process *p)
 		return -EIO;
 	p->id = seed[2];
 	atomic_store(&p->next_srqn, (uint32_t)seed[3]);
-	/* Untouched slots cost nothing, unless memory is not overcommitted. */
+	/* Unused slots cost nothing, where memory is overcommitted. */
 	for (; count >= KEYS_MIN; count /= 2) {
 		p->keys_size = count * sizeof(struct key_entry);
 		mem = mmap(NULL, p->keys_size, PROT_READ | PROT_WRITE,
@@ -167,8 +167,8 @@ static void fork_parent(void)
 }
 
 /*
- * The child has none of the threads, and locks in any state. What the parent
- * made is left alone and leaks; the child may open devices of its own.
+ * The child has none of the threads, and locks in any state. The parent's
+ * objects are left alone and leak; the child may open devices of its own.
  */
 static void fork_child(void)
 {
@@ -214,7 +214,7 @@ static int join_host(const struct config *cfg, struct registry **r)
 	return err == -ETIMEDOUT ? err : 0;
 }
 
-/* A file that cannot be written is no reason not to work. */
+/* A file that cannot be written does not keep the device from working. */
 static void record(const char *path)
 {
 	int err = pcap_open(&recording, path);

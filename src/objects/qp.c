@@ -53,7 +53,7 @@ static int init_check(const struct ibv_qp_init_attr_ex *attr)
 	return 0;
 }
 
-/* That what a new QP is to stand on is there; the rest is left unread. */
+/* Checks that the objects a new QP needs exist; others are not read. */
 static int parts_check(const struct ibv_qp_init_attr_ex *attr)
 {
 	int err;
@@ -70,7 +70,7 @@ static int parts_check(const struct ibv_qp_init_attr_ex *attr)
 	return err;
 }
 
-/* The objects that a QP stands on; each may be missing. */
+/* The objects that a QP uses; each may be missing. */
 static void hold(struct ibv_qp *ib)
 {
 	if (ib->pd)
@@ -200,8 +200,8 @@ err_count:
 
 /* The addresses a QP listens on */
 
-/* Where somebody else has the port, acknowledgements of other hosts go there:
- * better to fail at once than by retries. */
+/* Where another user has the port, acknowledgements of other hosts go there:
+ * failing at once is better than failing by retries. */
 static int acks_check(const struct shca_qp *qp, const struct roce_path *path)
 {
 	enum ibv_qp_type type = qp->ex.qp_base.qp_type;
@@ -233,15 +233,15 @@ static int mtu_check(const struct ibv_qp_attr *attr,
 {
 	if (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096)
 		return -EINVAL;
-	/* What stays on this host does not care for an interface's MTU. */
+	/* An interface's MTU does not limit packets within this host. */
 	if (!path || path->local)
 		return 0;
 	return attr->path_mtu > netdev_ib_mtu(via->mtu) ? -EINVAL : 0;
 }
 
 /*
- * Programs move both halves of XRC with the attributes of RC; the kernel's
- * uverbs drops those that a half has no use for, and so do we.
+ * Programs modify both halves of XRC with the attributes of RC. Those that a
+ * half has no use for are ignored, as the kernel's uverbs does.
  */
 static int useful_mask(enum ibv_qp_type type, int mask)
 {
@@ -313,15 +313,15 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 
 	now = clock_ns();
 	shca_qp_lock(qp);
-	/* What was received is acknowledged, whatever becomes of the QP. */
+	/* Received requests are acknowledged whatever happens to the QP. */
 	if ((mask & IBV_QP_STATE) && (reset || attr->qp_state == IBV_QPS_ERR))
 		qp->ops->flush(qp->core, now, true);
 	err = qp->ops->modify(qp->core, attr, mask,
 			      mask & IBV_QP_AV ? &path : NULL);
 	if (!err)
 		shca_qp_flush(qp, now);
-	/* Another connection: who has its responder does not have this one.
-	 * In SQD the QP receives on. */
+	/* It is another connection from now on, and a responder that is away
+	 * belongs to the old one. In SQD the QP goes on receiving. */
 	if (!err && mask & IBV_QP_STATE && attr->qp_state != IBV_QPS_RTS &&
 	    attr->qp_state != IBV_QPS_SQD)
 		shca_loan_forget(qp);
@@ -351,7 +351,7 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	}
 	if (reset) {
 		address_release(qp);
-		/* What it left in its CQs goes with it, as with hardware. */
+		/* Its completions go with it, as on hardware. */
 		cqs_clean(ib);
 	}
 out:
@@ -391,14 +391,14 @@ bool shca_qp_unpolled(struct ibv_qp *ib)
 
 	if (ib->state != IBV_QPS_RTS)
 		return false;
-	shca_qp_lock(qp); /* and what came before has completed */
+	shca_qp_lock(qp); /* after which everything received has completed */
 	shca_qp_unlock(qp);
 	return (ib->send_cq &&
 		shca_cq_holds(to_cq(ib->send_cq), ib->qp_num)) ||
 	       (ib->recv_cq && shca_cq_holds(to_cq(ib->recv_cq), ib->qp_num));
 }
 
-/* Takes a QP out of everything that moves. */
+/* Takes a QP away from the receive side and the timers. */
 static void qp_kill(struct shca_qp *qp)
 {
 	struct engine *e = qp->sched.engine;
@@ -406,7 +406,7 @@ static void qp_kill(struct shca_qp *qp)
 	bool left;
 
 	engine_qpn_free(e, &qp->sched);
-	/* Whoever modifies it has done so, or finds it dead. */
+	/* A thread that modifies it is done, or finds it dead. */
 	pthread_mutex_lock(&qp->modify_lock);
 	shca_qp_lock(qp);
 	/* The peer waits for ACKs we owe. */

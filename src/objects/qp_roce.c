@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* Batches in one go, before others get the QP's lock. */
+/* Batches in a row before others get the QP's lock. */
 #define FLUSH_ROUNDS 32
 
 static int create(struct qp **out, struct qp_init *init)
@@ -54,12 +54,12 @@ static void flush(struct qp *core, uint64_t now, bool all)
 		if (round)
 			now = clock_ns();
 		if (round && !all && engine_qp_wanted(&qp->sched)) {
-			/* It goes on with this when it has the lock. */
+			/* The next holder goes on with this. */
 			engine_qp_later(&qp->sched);
 			return;
 		}
 		if (round == FLUSH_ROUNDS) {
-			/* More than fits now; go on at the next progress. */
+			/* The next progress goes on. */
 			engine_timer_set(qp->sched.engine, &qp->sched, now);
 			return;
 		}
@@ -79,7 +79,7 @@ static void flush(struct qp *core, uint64_t now, bool all)
 	}
 	due = roce_deadline(r);
 	if (due != UINT64_MAX)
-		/* Even a deadline that has passed waits for a next time. */
+		/* A deadline that has passed waits for the next progress. */
 		engine_timer_set(qp->sched.engine, &qp->sched,
 				 due > now ? due : now + 1);
 }

@@ -1,21 +1,20 @@
 /*
  * timewait.c - connections whose QP is gone, and the end of the process
  *
- * What is left of a QP (roce/timewait.h) is kept for LIFE_NS in a table of
- * fixed size, found by QPN, a newer one in the place of an older. It holds the
- * address on which the QP received, since that socket may have had no other
- * user. A packet comes here if no QP has its number, so this costs the packets
- * of living QPs nothing.
+ * What is left of a QP (roce/timewait.h) stays for LIFE_NS in a table of fixed
+ * size, indexed by QPN; a newer one replaces an older. It keeps the address at
+ * which the QP received bound, since that socket may have no other user. Only a
+ * packet whose number no QP has comes here, so living QPs pay nothing.
  *
- * When a process ends, or closes its last device, nobody answers any more. That
- * waits for peers that have an ACK to miss, and no longer: a peer that misses
- * one asks again within QUIET_NS if it is softhca. If packets of its
- * connections were lost or late before, so may be the next, and it may have to
- * wait for a processor: then for LOSSY_NS, which has hardware ask again as well
- * at the timeouts that are usual. A repetition begins that time anew; what is
- * new does not, since a peer may go on sending for ever.
+ * When a process ends, or closes its last device, nobody answers any more. The
+ * end waits as long as a peer may lack an ACK: a peer that is softhca asks
+ * again within QUIET_NS. If packets of its connections were lost or late
+ * before, the next may be as well, and the peer may have to wait for a
+ * processor, so the end waits for LOSSY_NS; in that time hardware with usual
+ * timeouts asks again too. A repeated request begins that time anew. A new
+ * request does not, since a peer may go on sending for ever.
  *
- * Between processes of one host nothing is lost unless the user wants it.
+ * Between processes of one host nothing is lost unless the user asks for it.
  */
 #include "process.h"
 #include "xrc.h"
@@ -90,13 +89,13 @@ bool shca_timewait_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 	if (t && t->until && roce_timewait_rx(&t->w, pkt, &b, now)) {
 		ours = true;
 		if (b.n)
-			engine_send(e, &b, &err); /* or they ask again */
+			engine_send(e, &b, &err); /* or the peer asks again */
 	}
 	pthread_mutex_unlock(&proc->timewait_lock);
 	return ours;
 }
 
-/* Takes one out that has had its time; the others' is due then. */
+/* Removes one whose time is over, and sets when the next is due. */
 static struct shca_timewait take(struct engine *e, uint64_t now)
 {
 	struct shca_process *proc = to_process(e);
@@ -137,7 +136,7 @@ void shca_timewait_fini(struct engine *e)
 
 struct census {
 	bool lossy;
-	bool busy; /* something is about to be sent */
+	bool busy; /* something is about to be sent, or may be */
 	uint64_t asked_ns;
 };
 
@@ -151,9 +150,9 @@ static void count(struct census *c, const struct roce_timewait *w)
 }
 
 /*
- * Of QPs that the program has not destroyed. exit() may have interrupted a
- * thread that holds a lock, for good if a signal's handler called it; so none
- * is waited for, nor is anything sent from here: our thread does.
+ * Counts QPs that the program has not destroyed. exit() may have interrupted a
+ * thread that holds a lock, for good if a signal handler called it, so no lock
+ * is waited for and nothing is sent from here: the progress thread does that.
  */
 static void count_living(struct engine_qp *sched, void *census)
 {

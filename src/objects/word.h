@@ -1,9 +1,9 @@
 /*
- * word.h - what two processes say to each other about a loan
+ * word.h - the messages ("words") between two processes about a loan
  *
- * loan.c is the home's side, and says what it is all about; guest.c is the
- * other. A word is a packet to QP 0, perhaps with a packet for the QP behind
- * it. Offsets and lengths are in bytes, numbers big-endian.
+ * loan.c is the home's side and explains the protocol; guest.c is the other. A
+ * word is a packet to QP 0, which may be followed by a packet for the QP.
+ * Offsets and lengths are in bytes, numbers big-endian.
  */
 #ifndef SOFTHCA_OBJECTS_WORD_H
 #define SOFTHCA_OBJECTS_WORD_H
@@ -24,7 +24,7 @@ enum {
 	W_MAGIC = 0,
 	W_KIND = 4,
 	W_FLAGS = 5,
-	W_SLOT = 6, /* who says it */
+	W_SLOT = 6, /* the sender's */
 	W_QPN = 8,
 	W_LOAN = 12,
 	W_QP_ID = 16,
@@ -56,31 +56,30 @@ _Static_assert(W_SGID - W_DOMAIN == SHCA_DOMAIN_KEY, "");
 _Static_assert(20 + W_LEN + ROCE_HDR_MAX + ROCE_MTU_MAX <= UDP_HANDOVER_MAX,
 	       "");
 
-/* Begins a word of W_LEN bytes: who says it, about which loan, and the state.
- */
+/* Fills in a word of W_LEN bytes: sender, loan and state of the responder. */
 void shca_word_begin(uint8_t *w, enum word kind, const struct engine *e,
 		     uint32_t qpn, uint32_t loan, uint64_t qp_id,
 		     const struct roce_rsp_state *s);
 struct roce_rsp_state shca_word_state(const uint8_t *w);
 /*
- * Hands a word to the process in a slot, with pkt behind it, which may be NULL:
- * the path's addresses serve then. 0 or -errno.
+ * Sends a word to the process in a slot, followed by pkt; if that is NULL, path
+ * gives the addresses. 0 or -errno.
  */
 int shca_word_send(struct engine *e, unsigned slot, const uint8_t *w,
 		   const struct roce_path *path, const struct roce_rx *pkt);
 
-/* Whether it asks for more than an ACK. */
+/* Whether a request is answered by more than an ACK. */
 static inline bool shca_has_answer(const struct roce_rx *pkt)
 {
 	return roce_opcode(pkt->h.opcode)->flags &
 	       (ROCE_F_READ | ROCE_F_ATOMIC);
 }
 
-/* A packet for a guest, its lock held. True: nothing is left to be done. */
+/* A packet for a guest, its lock held. True: it is done with. */
 bool shca_guest_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
 /*
- * LEND or AGAIN, with inner behind it; on the receive side, no lock. The guest
- * that inner is for, or NULL.
+ * LEND or AGAIN, followed by inner; on the receive side, no lock. Returns the
+ * guest that inner is for, or NULL.
  */
 struct shca_qp *shca_guest_word(struct engine *e, const uint8_t *w,
 				const struct roce_rx *inner, uint64_t now);

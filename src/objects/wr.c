@@ -1,8 +1,8 @@
 /*
- * wr.c - building work requests call by call: ibv_wr_start(3) and its kin
+ * wr.c - building work requests call by call: ibv_wr_start(3) and the like
  *
- * Requests are collected under a lock of their own and posted in one go by
- * wr_complete(), so a program may do whatever it likes in between.
+ * Requests are collected under a lock of their own, and wr_complete() posts
+ * them all at once, so the program may call anything in between.
  */
 #include "process.h"
 
@@ -27,7 +27,7 @@ static void wr_fail(struct shca_qp *qp, int err)
 		qp->wr_err = err;
 }
 
-/* The request being built: the last that was begun. */
+/* The request being built: the last one begun. */
 static struct shca_wr *wr_last(struct shca_qp *qp)
 {
 	if (qp->wr_err)
@@ -244,7 +244,7 @@ static void wr_set_inline_data(struct ibv_qp_ex *ex, void *addr, size_t length)
 	wr_set_inline_data_list(ex, 1, &buf);
 }
 
-/* The value is taken now, from anywhere in memory. */
+/* The value is read now, from any memory. */
 static void wr_atomic_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr,
 			    const void *value)
 {
@@ -283,7 +283,7 @@ static void wr_abort(struct ibv_qp_ex *ex)
 	pthread_mutex_unlock(&from_ex(ex)->wr_lock);
 }
 
-/* What each type of QP can be asked for, ibv_wr_post(3). */
+/* What each type of QP supports, ibv_wr_post(3). */
 static uint64_t known_ops(enum ibv_qp_type type)
 {
 	const uint64_t ud =

@@ -3,13 +3,13 @@
  *
  * A domain holds SRQs, found by the number that a packet carries, and the
  * XRC_RECV QPs whose messages go to them. Domains of one inode are one domain.
- * An XRC_RECV QP may be opened again by its number; the handles then share it,
- * and the last one that is destroyed destroys it.
+ * An XRC_RECV QP may be opened again by its number. Its handles share it, and
+ * destroying the last one destroys it.
  *
- * Processes of one user share the domain of an inode: messages for an SRQ of
- * one may come to a QP of another (loan.c). A process that has a domain holds a
- * lock on the inode, so that all others see that it exists (O_EXCL, and opening
- * without O_CREAT), however the process ends.
+ * Processes of one user share the domain of an inode: a QP of one may receive
+ * messages for an SRQ of another (loan.c). A process with a domain holds a lock
+ * on the inode, so that others see that the domain exists (O_EXCL, and opening
+ * without O_CREAT) until the process ends, however it ends.
  *
  * Locks: a domain's list > a QP > the domain's numbers > an SRQ.
  */
@@ -26,7 +26,7 @@
 #include <sys/stat.h>
 
 #define BUCKETS 64
-/* Where the lock is: beyond what programs lock. */
+/* Where the lock is: beyond any byte that programs lock. */
 #define LOCK_OFFSET 0x5348434158524344
 
 struct shca_domain {
@@ -86,8 +86,8 @@ static void domain_get(struct engine *e, struct shca_domain *d)
 }
 
 /*
- * Shows other processes that this inode has a domain here; says whether one
- * of them has one. What cannot be locked is known in this process only.
+ * Shows other processes that this one has a domain of the inode, and returns
+ * whether one of them has. Without locks only this process knows.
  */
 static bool elsewhere(int fd)
 {
@@ -103,13 +103,13 @@ static bool elsewhere(int fd)
 	return !fcntl(fd, F_OFD_GETLK, &lock) && lock.l_type != F_UNLCK;
 }
 
-/* The errors are those of the kernel's uverbs. */
+/* Fails with the errors of the kernel's uverbs. */
 static int inode_open(struct shca_domain *d, int fd, int oflags)
 {
 	char path[32];
 	bool exists;
 
-	/* A description of its own, for a lock of its own. */
+	/* Its own open file description, for its own lock. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	d->fd = sys_open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK,
 			 0);
@@ -272,13 +272,13 @@ int shca_xrc_srq_add(struct shca_srq *srq, struct ibv_xrcd *ibxrcd)
 	bool taken;
 	int err = 0;
 
-	/* Messages of other processes may come for it. */
+	/* Other processes may send messages for it. */
 	if (d->fd >= 0)
 		err = engine_start(e);
 	if (err)
 		return err;
 	do {
-		/* At most half of them are taken. */
+		/* At most half of the numbers are taken. */
 		span = (atomic_load(&d->nsrq) / (REGISTRY_CHUNK / 2) + 1) *
 		       REGISTRY_CHUNK;
 		err = engine_number(

@@ -1,11 +1,11 @@
 /*
  * xrc.h - XRC domains, and what only their QPs need
  *
- * Three kinds of QP have a struct shca_xrc, all of type XRC_RECV: the QP that
- * ibv_create_qp() makes; other handles of it, which ibv_open_qp() makes and
- * which have nothing else; and guests (guest.c), which stand in for a QP of
- * another process and which no program knows. All other QPs have none, so that
- * the data path asks one question: if (qp->xrc).
+ * Only QPs of type XRC_RECV have a struct shca_xrc, so that the data path
+ * checks one pointer. There are three kinds: the QP that ibv_create_qp() makes;
+ * its other handles, which ibv_open_qp() makes and which have no core; and
+ * guests (guest.c), which stand in for a QP of another process and which no
+ * program sees.
  */
 #ifndef SOFTHCA_OBJECTS_XRC_H
 #define SOFTHCA_OBJECTS_XRC_H
@@ -26,14 +26,14 @@ struct shca_loan {
 	uint32_t recall_psn;
 	uint64_t recall_ns;
 	struct shca_parked *parked; /* what came behind it */
-	uint32_t not_there; /* SRQ that its process does not know */
+	uint32_t not_there; /* an SRQ that its process does not have */
 };
 
 struct shca_xrc {
 	struct shca_domain *domain; /* NULL of another handle */
 	struct ibv_xrcd *xrcd; /* of a handle; NULL of a guest */
-	struct shca_qp *next; /* in the domain's list; a handle: of handles */
-	struct shca_qp *real; /* what this is another handle of, or NULL */
+	struct shca_qp *next; /* in the domain's list, or real's of handles */
+	struct shca_qp *real; /* the QP, if this is another handle of it */
 
 	/* Of the QP itself, under its lock. */
 	struct shca_qp *handles; /* other ones */
@@ -50,7 +50,7 @@ static inline struct shca_qp *shca_xrc_real(struct shca_qp *qp)
 	return qp->xrc && qp->xrc->real ? qp->xrc->real : qp;
 }
 
-/* Handles have no work queues, nor anything else. */
+/* Another handle has no core: no state, no work queues. */
 static inline bool shca_xrc_is_handle(const struct shca_qp *qp)
 {
 	return qp->xrc && qp->xrc->real;
@@ -71,12 +71,15 @@ int shca_xrcd_open(struct ibv_context *ctx,
 		   const struct ibv_xrcd_init_attr *attr,
 		   struct ibv_xrcd **xrcd);
 int shca_xrcd_close(struct ibv_xrcd *xrcd);
-/* Gives an SRQ a number in the domain, or -errno; takes it back: no QP takes
- * receives of it any more, nor holds one. */
+/* Gives an SRQ a number in the domain, or -errno; takes it back, after which no
+ * QP takes or holds receives of it. */
 int shca_xrc_srq_add(struct shca_srq *srq, struct ibv_xrcd *xrcd);
 void shca_xrc_srq_remove(struct shca_srq *srq);
-/* A new XRC_RECV QP, which has its struct shca_xrc; a handle of it goes: true
- * if that was the last, and the QP is to be destroyed; it has been. */
+/*
+ * A new XRC_RECV QP, which has its struct shca_xrc, enters the domain. A handle
+ * goes: true if it was the last, and the caller has to destroy the QP. The QP
+ * is destroyed.
+ */
 void shca_xrc_qp_add(struct shca_qp *qp, struct ibv_xrcd *xrcd);
 bool shca_xrc_qp_close(struct shca_qp *qp);
 void shca_xrc_qp_gone(struct shca_qp *real);
