@@ -146,8 +146,8 @@ void engine_qpn_free(struct engine *e, struct engine_qp *qp);
 struct engine_qp *engine_qp_find(struct engine *e, uint32_t qpn);
 /*
  * Calls fn for every living QP with its lock held, without waiting for any
- * lock. False: some could not be had. For exit(), which may have interrupted a
- * thread that holds one.
+ * lock. False: some could not be had, or not be handed over to whoever runs
+ * timers. For exit(), which may have interrupted a thread that holds one.
  */
 bool engine_qps_look(struct engine *e,
 		     void (*fn)(struct engine_qp *qp, void *arg), void *arg);

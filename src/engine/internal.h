@@ -16,6 +16,8 @@ static inline bool timers_due(const struct engine *e, uint64_t now)
 }
 
 void timers_run(struct engine *e, uint64_t now);
+/* engine_timer_set() that waits for no lock, nor allocates: false, not set. */
+bool timer_try(struct engine *e, struct engine_qp *qp, uint64_t due);
 
 /* rx.c: takes about budget packets from a link to their QPs, which then send
  * their answers. Returns what link_ops.poll does. */

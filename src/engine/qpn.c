@@ -144,6 +144,7 @@ bool engine_qps_look(struct engine *e,
 
 		for (uint32_t k = 0; c->used && k < REGISTRY_CHUNK; k++) {
 			struct engine_qp *qp = atomic_load(&c->qp[k]);
+			bool live;
 
 			if (!qp)
 				continue;
@@ -151,10 +152,16 @@ bool engine_qps_look(struct engine *e,
 				all = false;
 				continue;
 			}
-			if (!qp->dead)
+			live = !qp->dead;
+			if (live)
 				fn(qp, arg);
-			/* Work left behind meanwhile can wait or be lost. */
 			pthread_mutex_unlock(&qp->lock);
+			atomic_thread_fence(memory_order_seq_cst);
+			/* Others left this behind meanwhile. The caller may not
+			 * do it, so whoever runs timers does. */
+			if (live && atomic_load(&qp->pending) &&
+			    !timer_try(e, qp, clock_ns()))
+				all = false;
 		}
 	}
 	pthread_mutex_unlock(&e->qpn_lock);

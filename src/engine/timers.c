@@ -78,35 +78,58 @@ static void wake_before(struct engine *e, uint64_t due)
 		thread_wake(e);
 }
 
-void engine_timer_set(struct engine *e, struct engine_qp *qp, uint64_t due)
+/* Room for one more entry. */
+static bool heap_grow(struct engine *e)
+{
+	size_t size = e->timer_size ? 2 * e->timer_size : 64;
+	struct timer *heap;
+
+	if (e->ntimers < e->timer_size)
+		return true;
+	heap = realloc(e->heap, size * sizeof(*heap));
+	if (!heap)
+		return false;
+	e->heap = heap;
+	e->timer_size = size;
+	return true;
+}
+
+static void entry_set(struct engine *e, struct engine_qp *qp, uint64_t due)
 {
 	struct timer t = { due, qp };
 
-	if (due >= atomic_load_explicit(&qp->timer_due, memory_order_relaxed))
+	if (qp->timer_pos && due >= e->heap[qp->timer_pos - 1].due)
 		return;
-	pthread_mutex_lock(&e->timer_lock);
-	if (qp->timer_pos && due >= e->heap[qp->timer_pos - 1].due) {
-		pthread_mutex_unlock(&e->timer_lock);
-		return;
-	}
-	if (!qp->timer_pos && e->ntimers == e->timer_size) {
-		size_t size = e->timer_size ? 2 * e->timer_size : 64;
-		struct timer *heap = realloc(e->heap, size * sizeof(*heap));
-
-		if (!heap) {
-			/* The next packet or post of this QP tries again. */
-			pthread_mutex_unlock(&e->timer_lock);
-			return;
-		}
-		e->heap = heap;
-		e->timer_size = size;
-	}
 	atomic_store_explicit(&qp->timer_due, due, memory_order_relaxed);
 	heap_up(e, qp->timer_pos ? qp->timer_pos - 1 : e->ntimers++, t);
 	heap_changed(e);
-	pthread_mutex_unlock(&e->timer_lock);
+}
 
+void engine_timer_set(struct engine *e, struct engine_qp *qp, uint64_t due)
+{
+	if (due >= atomic_load_explicit(&qp->timer_due, memory_order_relaxed))
+		return;
+	pthread_mutex_lock(&e->timer_lock);
+	/* Without memory the next packet or post of this QP tries again. */
+	if (qp->timer_pos || heap_grow(e))
+		entry_set(e, qp, due);
+	pthread_mutex_unlock(&e->timer_lock);
 	wake_before(e, due);
+}
+
+bool timer_try(struct engine *e, struct engine_qp *qp, uint64_t due)
+{
+	bool room;
+
+	if (pthread_mutex_trylock(&e->timer_lock))
+		return false;
+	room = qp->timer_pos || e->ntimers < e->timer_size;
+	if (room)
+		entry_set(e, qp, due);
+	pthread_mutex_unlock(&e->timer_lock);
+	if (room)
+		wake_before(e, due);
+	return room;
 }
 
 void engine_timer_drop(struct engine *e, struct engine_qp *qp)

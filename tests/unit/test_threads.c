@@ -431,6 +431,48 @@ static void busy_means_all_the_time(void **state)
 }
 
 /* An argument is the name of the one test to run. */
+/* One that finds the lock taken, and so leaves its work behind. */
+static void *comes_by(void *arg)
+{
+	return engine_qp_trylock(arg) ? arg : NULL;
+}
+
+static _Atomic(struct engine_qp *) looked_at;
+
+static void look(struct engine_qp *qp, void *arg)
+{
+	pthread_t thread;
+
+	if (qp != arg)
+		return;
+	assert_int_equal(pthread_create(&thread, NULL, comes_by, qp), 0);
+	assert_null(join(thread));
+	looked_at = qp;
+}
+
+/* What is left behind while a QP is only looked at is done all the same. */
+static void looking_leaves_nothing_undone(void **state)
+{
+	uint64_t end = now_ns() + 10 * SECOND;
+	struct engine_qp *qp;
+
+	(void)state;
+	pair_init(&a, &b, IBV_QPT_RC);
+	data_path(); /* which has made room for timers */
+	looked_at = NULL;
+	qp = &to_qp(b.qp)->sched;
+	while (!looked_at) {
+		engine_qps_look(qp->engine, look, qp);
+		assert_true(now_ns() < end);
+	}
+	while (atomic_load(&qp->pending)) {
+		assert_true(now_ns() < end);
+		sched_yield();
+	}
+	end_fini(&a);
+	end_fini(&b);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -440,6 +482,7 @@ int main(int argc, char **argv)
 		TEST(timer_after_fork),
 		TEST(waiter_comes_first),
 		TEST(unlocking_ends),
+		TEST(looking_leaves_nothing_undone),
 		TEST(due_timers_need_one),
 		TEST(busy_means_all_the_time),
 	};
