@@ -137,7 +137,7 @@ static int region_check(void *addr, size_t length, int access)
 	return memory_check(addr, length, access & IBV_ACCESS_LOCAL_WRITE);
 }
 
-/* Paging on demand, for the protocol core (roce/env.h) */
+/* Paging on demand, for the protocol core (qp/env.h) */
 
 int shca_odp_touch(const void *p, size_t len, bool write)
 {

@@ -87,8 +87,9 @@ bool keys_busy(const struct keys *k, uint32_t slot);
 void keys_free(struct keys *k, uint32_t slot);
 
 /*
- * Makes a killed slot that is not busy visible again with the contents of *e and these keys, 0
- * or of this slot's index. generation and windows stay as they are.
+ * Makes a killed slot that is not busy visible again, with the contents of *e
+ * and these keys, 0 or of this slot's index. generation and windows stay as
+ * they are.
  */
 void keys_revive(struct keys *k, uint32_t slot, const struct key_entry *e,
 		 uint32_t lkey, uint32_t rkey);
@@ -102,7 +103,8 @@ struct key_entry *keys_get_remote(struct keys *k, uint32_t rkey,
 				  uint32_t *hint);
 void keys_put(struct key_entry *e);
 
-/* The slot whose keys have this one's index, whatever the tag; UINT32_MAX: none. */
+/* The slot whose keys have this one's index, whatever the tag; UINT32_MAX:
+ * there is none. */
 uint32_t keys_slot(const struct keys *k, uint32_t key);
 
 /* The slot's index with a tag of the caller's choice; 0: nothing is there. */

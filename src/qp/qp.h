@@ -118,10 +118,10 @@ void qp_drained(struct qp *qp);
 
 /*
  * Checks a work request and writes it to the slot behind the last one: all of
- * struct qp_wqe, and its data. Returns 0, -ENOMEM when the queue is full, -EINVAL
- * when the request makes no sense here (opcode, SGE count, inline length, QP
- * state), as ibv_post_send(3). The transport writes its part, then calls
- * qp_post_done(), or leaves the slot as if nothing had been.
+ * struct qp_wqe, and its data. Returns 0, -ENOMEM when the queue is full,
+ * -EINVAL when the request makes no sense here (opcode, SGE count, inline
+ * length, QP state), as ibv_post_send(3). The transport writes its part, then
+ * calls qp_post_done(); if it does not, nothing is posted.
  */
 int qp_post_send(struct qp *qp, const struct ibv_send_wr *wr,
 		 struct qp_wqe **out);
