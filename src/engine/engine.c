@@ -5,11 +5,13 @@
 
 #include "base/say.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
 static void link_add(struct engine *e, struct link *l)
 {
+	assert(e->nlinks < ENGINE_LINKS);
 	e->link[e->nlinks++] = l;
 }
 
@@ -41,7 +43,7 @@ int engine_init(struct engine *e, const struct engine_ops *ops,
 	pthread_mutex_init(&e->qpn_lock, NULL);
 	pthread_mutex_init(&e->timer_lock, NULL);
 	pthread_mutex_init(&e->thread_lock, NULL);
-	atomic_store(&e->next_due, UINT64_MAX);
+	atomic_store(&e->heap_due, UINT64_MAX);
 	presence_init(&e->presence);
 	err = links_create(e, pcap);
 	return err ? err : thread_fds_open(e);

@@ -86,7 +86,7 @@ struct engine {
 	struct timer *heap;
 	size_t ntimers, timer_size;
 	struct engine_alarm *alarms; /* complete before the thread starts */
-	_Atomic uint64_t next_due; /* of the heap's top, or an alarm */
+	_Atomic uint64_t heap_due; /* when its top is */
 
 	/* explain.c: packets that did nothing. */
 	_Atomic uint64_t dropped[ROCE_DROPS];
@@ -167,10 +167,10 @@ void engine_alarm_set(struct engine *e, struct engine_alarm *a, uint64_t due);
 
 /*
  * progress.c: what a program does that finds its CQ empty: receives packets,
- * sends what that leads to, runs timers. Returns how many packets there were.
- * armed: the CQ is, see presence_polled().
+ * sends what that leads to, runs timers. armed: the CQ is, see
+ * presence_polled().
  */
-int engine_poll(struct engine *e, bool armed);
+void engine_poll(struct engine *e, bool armed);
 /* A program is about to sleep until something happens: the thread receives. */
 void engine_watch(struct engine *e);
 /* On return no packet that was received before is being handed to a QP. */

@@ -12,9 +12,16 @@ void qpn_fini(struct engine *e);
 /* timers.c */
 static inline bool timers_due(const struct engine *e, uint64_t now)
 {
-	return atomic_load_explicit(&e->next_due, memory_order_relaxed) <= now;
+	const struct engine_alarm *a;
+
+	for (a = e->alarms; a; a = a->next)
+		if (atomic_load_explicit(&a->due, memory_order_relaxed) <= now)
+			return true;
+	return atomic_load_explicit(&e->heap_due, memory_order_relaxed) <= now;
 }
 
+/* When the first is due; UINT64_MAX: never. */
+uint64_t timers_next(const struct engine *e);
 void timers_run(struct engine *e, uint64_t now);
 /* engine_timer_set() that waits for no lock, nor allocates: false, not set. */
 bool timer_try(struct engine *e, struct engine_qp *qp, uint64_t due);
@@ -23,9 +30,9 @@ bool timer_try(struct engine *e, struct engine_qp *qp, uint64_t due);
  * their answers. Returns what link_ops.poll does. */
 int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t now);
 
-/* progress.c: returns the number of packets, or -EBUSY if other threads have
- * all the links. */
-int progress(struct engine *e, uint64_t now);
+/* progress.c: returns the number of packets. *busy: another thread receives on
+ * a link, which was left out. */
+int progress(struct engine *e, uint64_t now, bool *busy);
 void progress_step_forward(struct engine *e, uint64_t now);
 
 /* thread.c */

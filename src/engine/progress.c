@@ -13,19 +13,21 @@
 
 #define RX_BUDGET 32
 
-int progress(struct engine *e, uint64_t now)
+int progress(struct engine *e, uint64_t now, bool *busy)
 {
 	bool drained = true;
-	int n = -EBUSY, r;
+	int n = 0, r;
 	unsigned i;
 
+	*busy = false;
 	for (i = 0; i < e->nlinks; i++) {
 		r = rx_poll(e, e->link[i], RX_BUDGET, now);
 		drained &= r >= 0 && r < RX_BUDGET;
-		if (r >= 0)
-			n = n < 0 ? r : n + r;
+		*busy |= r == -EBUSY;
+		if (r > 0)
+			n += r;
 	}
-	if (n >= 0)
+	if (!*busy)
 		presence_unblocked(&e->presence);
 	if (timers_due(e, now))
 		timers_run(e, now);
@@ -66,22 +68,20 @@ void progress_step_forward(struct engine *e, uint64_t now)
 	pthread_mutex_unlock(&e->thread_lock);
 }
 
-int engine_poll(struct engine *e, bool armed)
+void engine_poll(struct engine *e, bool armed)
 {
 	uint64_t from = clock_ns(), until = from;
-	int n;
+	bool busy;
 
-	n = progress(e, from);
-	if (n > 0) {
+	if (progress(e, from, &busy)) {
 		until = clock_ns();
-	} else if (n == -EBUSY && presence_blocked(&e->presence, from)) {
+	} else if (busy && presence_blocked(&e->presence, from)) {
 		engine_quiesce(e);
 		presence_unblocked(&e->presence);
 	}
 	if (presence_polled(&e->presence, from, until, armed) &&
 	    atomic_load_explicit(&e->started, memory_order_relaxed))
 		step_back(e);
-	return n;
 }
 
 void engine_watch(struct engine *e)

@@ -180,13 +180,14 @@ static void *thread_main(void *arg)
 		struct epoll_event ev[4];
 		uint64_t now, due, until = UINT64_MAX;
 		int i, n, round;
+		bool busy = false;
 
 		/*
 		 * First announce to sleep for good, then read the timers: a
 		 * thread that sets one is either seen here or sees that.
 		 */
 		atomic_store(&e->asleep_until, UINT64_MAX);
-		due = atomic_load(&e->next_due);
+		due = timers_next(e);
 		if (presence_is_back(&e->presence))
 			until = clock_ns() + pause;
 		if (due < until)
@@ -210,14 +211,13 @@ static void *thread_main(void *arg)
 		}
 		pause = PAUSE_MIN_NS;
 		for (round = 0; round < THREAD_ROUNDS; round++) {
-			n = progress(e, now);
-			if (n <= 0)
+			if (!progress(e, now, &busy))
 				break;
 			now = clock_ns();
 		}
 		/* Another thread receives: epoll would report the link over
 		 * and over. */
-		if (n == -EBUSY)
+		if (busy)
 			engine_quiesce(e);
 	}
 	return NULL;

@@ -5,9 +5,11 @@
  * Deadlines mostly move away, so an entry is checked again when it is due
  * rather than moved with every packet. Alarms are few, and not in the heap.
  *
- * next_due is when the first of all is due: threads that make progress read
- * that alone, without a lock. Setting a timer wakes the thread if it would
- * sleep past it, unless it has stepped back: programs run the timers then.
+ * Threads that make progress read when the heap's top and the alarms are due,
+ * without a lock. Setting one takes no lock either if it is an alarm: a program
+ * may call exit() where the thread that it interrupts holds the heap's. The
+ * thread is woken if it would sleep past what is set, unless it has stepped
+ * back: programs run the timers then.
  */
 #include "internal.h"
 
@@ -62,15 +64,20 @@ static void heap_remove(struct engine *e, struct engine_qp *qp)
 
 static void heap_changed(struct engine *e)
 {
-	uint64_t due = e->ntimers ? e->heap[0].due : UINT64_MAX;
+	atomic_store(&e->heap_due, e->ntimers ? e->heap[0].due : UINT64_MAX);
+}
+
+uint64_t timers_next(const struct engine *e)
+{
+	uint64_t due = atomic_load(&e->heap_due);
 	const struct engine_alarm *a;
 
 	for (a = e->alarms; a; a = a->next)
 		due = min_u64(due, atomic_load(&a->due));
-	atomic_store(&e->next_due, due);
+	return due;
 }
 
-/* The thread reads next_due after it has announced how long it sleeps. */
+/* The thread calls timers_next() after it has announced how long it sleeps. */
 static void wake_before(struct engine *e, uint64_t due)
 {
 	if (due < atomic_load(&e->asleep_until) &&
@@ -153,11 +160,7 @@ void engine_alarm_add(struct engine *e, struct engine_alarm *a,
 
 void engine_alarm_set(struct engine *e, struct engine_alarm *a, uint64_t due)
 {
-	if (atomic_exchange(&a->due, due) == due)
-		return;
-	pthread_mutex_lock(&e->timer_lock);
-	heap_changed(e);
-	pthread_mutex_unlock(&e->timer_lock);
+	atomic_store(&a->due, due);
 	wake_before(e, due);
 }
 

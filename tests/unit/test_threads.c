@@ -408,12 +408,34 @@ static void due_timers_need_one(void **state)
 	(void)state;
 	assert_non_null(cq);
 	pthread_mutex_lock(&e->timer_lock);
-	due = atomic_exchange(&e->next_due, 0);
+	due = atomic_exchange(&e->heap_due, 0);
 	assert_int_equal(pthread_create(&thread, NULL, poll_once, cq), 0);
 	assert_null(join(thread));
-	atomic_store(&e->next_due, due);
+	atomic_store(&e->heap_due, due);
 	pthread_mutex_unlock(&e->timer_lock);
 	assert_int_equal(ibv_destroy_cq(cq), 0);
+}
+
+static void *set_alarm(void *arg)
+{
+	struct engine *e = arg;
+
+	engine_alarm_set(e, &to_process(e)->cm_alarm, UINT64_MAX - 1);
+	engine_alarm_set(e, &to_process(e)->cm_alarm, UINT64_MAX);
+	return NULL;
+}
+
+/* exit() says goodbye to peers, and may have interrupted a lock's holder. */
+static void alarms_wait_for_no_lock(void **state)
+{
+	struct engine *e = to_ctx(ctx)->engine;
+	pthread_t thread;
+
+	(void)state;
+	pthread_mutex_lock(&e->timer_lock);
+	assert_int_equal(pthread_create(&thread, NULL, set_alarm, e), 0);
+	assert_null(join(thread));
+	pthread_mutex_unlock(&e->timer_lock);
 }
 
 /* A link that somebody could take is not one that has been busy for long. */
@@ -484,6 +506,7 @@ int main(int argc, char **argv)
 		TEST(unlocking_ends),
 		TEST(looking_leaves_nothing_undone),
 		TEST(due_timers_need_one),
+		TEST(alarms_wait_for_no_lock),
 		TEST(busy_means_all_the_time),
 	};
 
