@@ -133,7 +133,7 @@ void regfile_unlink(const struct regfile *f);
 /* After a fork: the parent's files are not ours. */
 void regfile_drop_parents(void);
 
-/* 0, or -ETIMEDOUT. */
+/* 0 or -errno; -ETIMEDOUT: another process has kept it for too long. */
 int regfile_lock(struct regfile *f);
 void regfile_unlock(struct regfile *f);
 

@@ -10,7 +10,7 @@
  * domain, distinguish it from one left over from an earlier QP of that number.
  * Only the receive side makes guests.
  *
- * Locks: the engine's xrc_lock > guests_lock > a guest's QP.
+ * Locks: the process's xrc_lock > guests_lock > a guest's QP.
  */
 #include "word.h"
 

@@ -354,10 +354,6 @@ int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
 }
 
 /*
- * The keys stay the same. Between killing and reviving the entry a peer may get
- * an error, as if there were no such keys, which ibv_rereg_mr(3) allows.
- */
-/*
  * Readers hold a reference for the time of a copy or of a system call, so spin
  * briefly, then let them run, then sleep.
  */
@@ -375,6 +371,10 @@ void shca_key_kill(struct engine *e, uint32_t slot)
 	}
 }
 
+/*
+ * The keys stay the same. Between killing and reviving the entry a peer may get
+ * an error, as if there were no such keys, which ibv_rereg_mr(3) allows.
+ */
 int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 		  size_t length, int access)
 {

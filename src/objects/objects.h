@@ -404,7 +404,7 @@ struct shca_cq {
 	uint16_t mod_count, mod_usec; /* one is 0: at once */
 	uint32_t mod_pending; /* completions that wait for an event */
 	int mod_fd; /* timer, or -1 */
-	struct shca_cq *mod_next; /* the engine's late_lock */
+	struct shca_cq *mod_next; /* the process's late_lock */
 	uint32_t comp_reported; /* events reported; the channel's lock */
 	uint32_t async_reported; /* the context's async_lock */
 
@@ -527,7 +527,7 @@ struct shca_qp {
 	const struct qp_ops *ops; /* of the transport */
 	struct qp *core; /* under sched.lock; NULL: sched.dead */
 
-	unsigned mcast; /* groups attached to; the engine's mcast_lock, */
+	unsigned mcast; /* groups attached to; the process's mcast_lock, */
 	bool closing; /* and so this: it is being destroyed */
 	void *_Atomic cm_owner; /* gsi.h */
 	_Atomic bool windows; /* of type 2 may be bound to it */

@@ -409,7 +409,7 @@ static void qp_kill(struct shca_qp *qp)
 	/* A thread that modifies it is done, or finds it dead. */
 	pthread_mutex_lock(&qp->modify_lock);
 	shca_qp_lock(qp);
-	/* The peer waits for ACKs we owe. */
+	/* The peer waits for the ACKs that are due. */
 	qp->ops->flush(qp->core, clock_ns(), true);
 	left = shca_qp_leaves(qp, &w);
 	qp->sched.dead = true;

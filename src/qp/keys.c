@@ -3,20 +3,20 @@
  *
  * A key is index << 8 | tag. The index is a keyed permutation of the slot's
  * number and, in the bits above, of how often the slot was used. Under each
- * index the tags come in the order of another keyed permutation, two a life, one
- * for the lkey and one for the rkey. So a key comes back after 2^24 / count * 128
- * lives of its slot, and between two lives lie at least QUARANTINE others,
- * room permitting.
+ * index the tags come in the order of another keyed permutation, two a life,
+ * one for the lkey and one for the rkey. So a key comes back after
+ * 2^24 / count * 128 lives of its slot, and between two lives lie at least
+ * QUARANTINE others, room permitting.
  *
  * Readers and removal. An entry's plain fields are written only while it is
- * dead, that is, before its keys were ever stored or between the end of
- * keys_busy() after keys_kill() and the publishing store in keys_add() or
+ * dead: before its keys were ever stored, or after keys_kill(), from
+ * keys_busy() returning false until the publishing store in keys_add() or
  * keys_revive(). A reader counts itself in users first and looks at KEY_DYING
  * and the key afterwards; keys_kill() sets KEY_DYING first, and keys_busy()
- * looks at the count afterwards. Both are read-modify-writes of the same word,
- * so either the reader sees KEY_DYING and leaves, or keys_busy() sees the
- * reader. A reader that counts itself in on an entry that is not its own, or
- * dead, leaves without reading a plain field.
+ * looks at the count afterwards. The reader's count and keys_kill()'s mark are
+ * read-modify-writes of the same word, so either the reader sees KEY_DYING and
+ * leaves, or keys_busy() sees the reader. A reader that counts itself in on an
+ * entry that is not its own, or dead, leaves without reading a plain field.
  */
 #include "keys.h"
 
@@ -272,8 +272,8 @@ static _Atomic uint32_t *key_word(struct keys *k, uint32_t slot, bool remote)
 
 /*
  * The first look keeps strangers' and stale keys from touching users, whose
- * cache line the readers of a busy region share, and from holding up
- * keys_kill(); the second one decides.
+ * cache line the readers of a busy region share, and from holding up whoever
+ * waits for keys_busy(); the second one decides.
  */
 static struct key_entry *get(struct keys *k, uint32_t key, bool remote,
 			     uint32_t *hint)

@@ -4,10 +4,10 @@
  * One table per process, in one flat piece of memory that holds no pointers
  * into itself, so that it can be published to peers of the same host. A key is
  * a 24-bit index and an 8-bit tag, as the specification has it (10.6.3.3). Both
- * come from permutations keyed with a secret of the table, so whoever knows some
- * keys can only guess others; slots are reused in the order in which they were
- * freed, so the lkey and the rkey of a region differ, and a stale key is refused
- * for a long time.
+ * come from permutations keyed with a secret of the table, so whoever knows
+ * some keys can only guess others; slots are reused in the order in which they
+ * were freed, so the lkey and the rkey of a region differ, and a stale key is
+ * refused for a long time.
  *
  * Readers take a reference with keys_get_local() or keys_get_remote(), which
  * fail once keys_kill() has been called. Whoever removes a key waits until the
@@ -34,14 +34,14 @@ enum key_kind {
 
 struct key_entry {
 	_Atomic uint32_t users; /* references; KEY_DYING while being removed */
-	_Atomic uint32_t lkey;  /* 0: none */
-	_Atomic uint32_t rkey;  /* 0: none */
-	uint32_t access;        /* enum ibv_access_flags */
-	uint32_t pd;            /* number of the protection domain */
-	uint32_t qpn;           /* KEY_MW2: the QP bound to */
-	uint32_t kind;          /* enum key_kind */
-	uint32_t parent;        /* bound windows: slot of the region */
-	uint64_t iova;          /* address that work requests use for addr */
+	_Atomic uint32_t lkey; /* 0: none */
+	_Atomic uint32_t rkey; /* 0: none */
+	uint32_t access; /* enum ibv_access_flags */
+	uint32_t pd; /* number of the protection domain */
+	uint32_t qpn; /* KEY_MW2: the QP bound to */
+	uint32_t kind; /* enum key_kind */
+	uint32_t parent; /* bound windows: slot of the region */
+	uint64_t iova; /* address that work requests use for addr */
 	uint64_t length;
 	uint64_t addr; /* in this process */
 	uint32_t next_free;
@@ -55,7 +55,7 @@ struct keys {
 	struct key_entry *entry;
 	uint32_t count;
 	/* Below: owned by whoever adds and removes, under its lock. */
-	uint32_t used;      /* slots ever used; the rest is untouched memory */
+	uint32_t used; /* slots ever used; the rest is untouched memory */
 	uint32_t free_head; /* oldest freed slot, or UINT32_MAX */
 	uint32_t free_tail;
 	uint32_t free_count;

@@ -1,10 +1,10 @@
 /*
  * ops.h - what a transport does for the owner of its queue pairs
  *
- * The owner (src/objects) holds the lock of the QP in all calls but create, and
- * knows nothing else of the transport. flush and post_send send on the
- * transport's link, so the table stands where links are known; the functions
- * behind it are the transport's folder.
+ * The owner (src/objects) holds the lock of the QP in all calls, and knows
+ * nothing else of the transport. flush and post_send send on a link, so the
+ * table is defined where links are known; what it calls is in the transport's
+ * folder.
  */
 #ifndef SOFTHCA_QP_OPS_H
 #define SOFTHCA_QP_OPS_H

@@ -1,12 +1,12 @@
 /*
- * qp.h - a queue pair, as far as every transport has the same
+ * qp.h - the part of a queue pair that all transports share
  *
  * A transport's QP begins with a struct qp. Here are its states and what each
  * transition needs (state.c), work requests on their way into the queues
  * (post.c) and out of them as completions (complete.c), and the way between
  * their SGEs and memory (memory.c). Packets and sequence numbers, timers and
- * what a peer may do are the transport's: functions here call nothing of it,
- * but the surroundings (env.h) alone, and leave a QP whose CQ is full to it.
+ * what a peer may do are the transport's. Functions here never call it, only
+ * the environment (env.h); what a full CQ means is for the transport to decide.
  *
  * Like the transports this does no I/O, takes no locks and has no clock: all
  * calls on a QP are serialised by its owner.

@@ -1,9 +1,9 @@
 /*
  * qp_attr.c - attributes for the queue pair of an identifier, per state
  *
- * They follow from what both ends of the connection have said. As many reads
- * and atomics may be outstanding as one end issues and the other answers,
- * whichever is less.
+ * They follow from what both ends of the connection have said. The number of
+ * outstanding reads and atomics is the smaller of what one end issues and what
+ * the other answers.
  */
 #include "cma.h"
 

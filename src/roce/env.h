@@ -1,5 +1,5 @@
 /*
- * env.h - what RoCE asks of its surroundings besides what every transport does
+ * env.h - what RoCE needs of its environment beyond qp/env.h
  */
 #ifndef SOFTHCA_ROCE_ENV_H
 #define SOFTHCA_ROCE_ENV_H

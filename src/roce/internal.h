@@ -1,10 +1,10 @@
 /*
  * internal.h - what the files of the protocol core share: the queue pair
  *
- * qp.c has a QP's life, packets.c the way in and out, requester.c that from the
- * send queue to packets, completer.c what comes back for it, responder.c (with
- * execute.c and response.c) everything a peer asks for, ud.c datagrams. All of
- * them run under the lock of the QP's owner.
+ * qp.c: creation, states, end; packets.c: packets in and out; requester.c: from
+ * the send queue to packets; completer.c: what comes back for them; responder.c,
+ * execute.c and response.c: everything a peer asks for; ud.c: datagrams. All of
+ * it runs under the lock of the QP's owner.
  */
 #ifndef SOFTHCA_ROCE_INTERNAL_H
 #define SOFTHCA_ROCE_INTERNAL_H

@@ -1,5 +1,5 @@
 /*
- * packets.c - packets into and out of a queue pair, and when it is due
+ * packets.c - packets into and out of a queue pair, and its deadline
  *
  * What holds for every packet is checked here (IBTA 9.6.1), before the part of
  * the QP that it is for sees it. On the way out responses come first: the peer

@@ -6,8 +6,8 @@
  * are acknowledged again, READ is read again, an atomic is answered from its
  * saved result, because running it twice would show. After it: something was
  * lost. NAK once, then stay silent until epsn arrives, so a gap followed by a
- * hundred packets costs one retry rather than a hundred. UC has no
- * NAK: it drops the message it was in, and a message may begin with any PSN.
+ * hundred packets costs one retry rather than a hundred. UC has no NAK: it
+ * drops the message it was in, and a message may begin with any PSN.
  */
 #include "responder.h"
 

@@ -1,9 +1,9 @@
 /*
  * shutdown.c - how a stream ends: rshutdown(), rclose()
  *
- * Each side says once that it sends no more. rclose() waits until everything
- * has arrived only if SO_LINGER asks for it; otherwise the thread of linger.c
- * sees to it, within CLOSE_WAIT_NS.
+ * Each side says once that it sends no more. rclose() waits as long as SO_LINGER
+ * asks for, else for polling_time; then the thread of linger.c delivers what is
+ * left, within CLOSE_WAIT_NS.
  */
 #include "internal.h"
 

@@ -4,7 +4,7 @@
  * A program's epoll instance stays the kernel's. For an rsocket in it, the
  * descriptors that wake an rsocket are put in instead (rsockets/wake.h), with
  * the address of its registration as their data; the program's own data is
- * never such an address, since only this file's memory has them.
+ * never such an address, since registrations lie in memory of our own.
  *
  * An rsocket is checked only when there is reason to: after it was registered,
  * when one of its descriptors woke, and, as level-triggered means, at each wait
@@ -35,7 +35,7 @@ struct rsp_reg {
 	bool fired; /* one-shot: nothing until it is armed again */
 	bool queued; /* in the list of those to check */
 	bool woken; /* one of its descriptors has woken us */
-	uint32_t reported; /* edge-triggered: since it last woke */
+	uint32_t reported; /* edge-triggered: events since it last woke */
 };
 
 struct rsp_ep {
@@ -46,7 +46,7 @@ struct rsp_ep {
 	unsigned turn;
 	pthread_mutex_t lock;
 	struct rsp_reg *regs; /* RSP_MAX_REGS of them */
-	uint32_t nregs; /* of which were used */
+	uint32_t nregs; /* how many of them were ever used */
 	struct rsp_reg *free;
 	struct rsp_reg *check, **check_tail;
 	unsigned waiters;
