@@ -5,6 +5,8 @@
 #ifndef SOFTHCA_TESTS_HOSTNS_H
 #define SOFTHCA_TESTS_HOSTNS_H
 
+#include "child.h"
+
 #include <fcntl.h>
 #include <net/if.h>
 #include <sched.h>
@@ -14,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -80,22 +81,14 @@ __attribute__((format(printf, 1, 2))) static inline bool ip(const char *fmt,
 	return !system(cmd);
 }
 
-/* A test that failed leaves no processes behind. */
-static inline void die_with_parent(void)
-{
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-}
-
 /* Runs fn(arg) in another process and returns what it returns (0..255). */
 static inline int in_child(int (*fn)(void *arg), void *arg)
 {
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 	int status = 0;
 
-	if (!pid) {
-		die_with_parent();
+	if (!pid)
 		_exit(fn(arg));
-	}
 	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
 		return -1;
 	return WEXITSTATUS(status);

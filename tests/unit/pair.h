@@ -7,6 +7,8 @@
 #ifndef SOFTHCA_TESTS_UNIT_PAIR_H
 #define SOFTHCA_TESTS_UNIT_PAIR_H
 
+#include "child.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>

@@ -91,12 +91,11 @@ static inline struct child child_start(bool with_lock)
 	int fd[2];
 
 	assert_int_equal(pipe(fd), 0);
-	c.pid = fork();
+	c.pid = fork_child();
 	assert_true(c.pid >= 0);
 	if (!c.pid) {
 		struct registry *r;
 
-		die_with_parent();
 		r = join();
 
 		if (!r)

@@ -232,7 +232,7 @@ static void forked(void **state)
 	assert_int_equal(ibv_req_notify_cq(a.cq, 0), 0);
 	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
 	assert_true(readable(a.ch->fd, 10000));
-	pid = fork();
+	pid = fork_child();
 	assert_true(pid >= 0);
 	if (!pid) {
 		struct ibv_context *parents = ctx;
@@ -370,7 +370,7 @@ static int record(const char *directory)
 
 	send_once();
 	once = recorded(directory, getpid());
-	pid = fork();
+	pid = fork_child();
 	if (!pid) {
 		send_once();
 		_exit(0);
@@ -398,7 +398,7 @@ static void recording_goes_on(void **state)
 #endif
 	assert_non_null(mkdtemp(directory));
 	snprintf(path, sizeof(path), "%s/%%p", directory);
-	pid = fork();
+	pid = fork_child();
 	assert_true(pid >= 0);
 	if (!pid) {
 		setenv("SOFTHCA_PCAP", path, 1);

@@ -182,7 +182,7 @@ static void import_elsewhere(void **state)
 	handle = dm->handle;
 	fd = dup(ctx->cmd_fd);
 	assert_int_equal(ibv_memcpy_to_dm(dm, 0, &word, 4), 0);
-	pid = fork();
+	pid = fork_child();
 	assert_true(pid >= 0);
 	if (!pid) {
 		struct ibv_context *c = ibv_import_device(fd);

@@ -295,7 +295,7 @@ static void lose_memory_with(const char *wire)
 	size_t i;
 
 	for (i = 0; i < LOST_CASES; i++) {
-		pid = fork();
+		pid = fork_child();
 		assert_true(pid >= 0);
 		if (!pid) {
 			setrlimit(RLIMIT_CORE, &no_core);

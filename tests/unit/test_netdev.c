@@ -366,7 +366,7 @@ static void fork_during_a_scan(void **state)
 #ifdef __SANITIZE_THREAD__
 	skip(); /* it forbids threads in a child of threads */
 #endif
-	first = fork();
+	first = fork_child();
 	if (first) {
 		assert_int_equal(waitpid(first, &status, 0), first);
 		assert_int_equal(status, 0);
@@ -377,7 +377,7 @@ static void fork_during_a_scan(void **state)
 		_exit(1);
 	while (!atomic_load(&holds))
 		usleep(1000);
-	pid = fork();
+	pid = fork_child();
 	if (!pid) {
 		union ibv_gid lo = gid_of("::1");
 

@@ -2,6 +2,7 @@
  * test_pcap.c - the recorder's files are pcapng with true headers, whole
  * whatever happens, and tshark agrees
  */
+#include "child.h"
 #include "unit.h"
 
 #include "capture.h"
@@ -457,7 +458,7 @@ static void forking(void **state)
 	(void)state;
 	assert_int_equal(pcap_open(&pcap, path), 0);
 	record(pcap, &v4_a, &v4_b, "abc", 4);
-	pid = fork();
+	pid = fork_child();
 	assert_true(pid >= 0);
 	if (pid == 0) {
 		alarm(10);

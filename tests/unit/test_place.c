@@ -4,6 +4,7 @@
  * A child places bytes in shared memory, one instruction at a time; after each
  * one the test looks at them, as a program might that runs just then.
  */
+#include "child.h"
 #include "unit.h"
 
 #include "base/place.h"
@@ -11,7 +12,6 @@
 #include <errno.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,7 +25,6 @@ static uint8_t payload[ROOM];
 
 static void child_main(size_t len)
 {
-	prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the test fails meanwhile */
 	if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
 		_exit(errno == EPERM ? 2 : 1);
 	raise(SIGSTOP);
@@ -68,7 +67,7 @@ static void place_stepwise(size_t len)
 	int steps;
 
 	memset(shared, 0, ROOM);
-	child = fork();
+	child = fork_child();
 	assert_true(child >= 0);
 	if (!child)
 		child_main(len);

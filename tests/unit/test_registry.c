@@ -379,10 +379,9 @@ static void crowd(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(pid); i++) {
-		pid[i] = fork();
+		pid[i] = fork_child();
 		if (pid[i])
 			continue;
-		die_with_parent();
 		for (int n = 0; n < 150 || i % 2; n++) {
 			struct registry *r = join();
 			int q = r ? registry_lease(r) : -1;

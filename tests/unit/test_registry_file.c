@@ -232,7 +232,7 @@ static void files_of_the_dead_are_removed(void **state)
 		close(touch(in_dir(others[i], uid)));
 	assert_int_equal(pipe(p), 0);
 	assert_int_equal(pipe(q), 0);
-	pid = fork();
+	pid = fork_child();
 	if (!pid) {
 		struct flock fl = { .l_type = F_WRLCK,
 				    .l_whence = SEEK_SET,

@@ -467,7 +467,7 @@ static void other_start(const char *path)
 
 	assert_int_equal(pipe2(to, O_CLOEXEC), 0);
 	assert_int_equal(pipe2(from, O_CLOEXEC), 0);
-	other_pid = fork();
+	other_pid = fork_child();
 	assert_true(other_pid >= 0);
 	if (!other_pid) {
 		char in[12], out[12];

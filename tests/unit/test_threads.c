@@ -208,7 +208,7 @@ static void timer_after_fork(void **state)
 	assert_int_equal(ibv_modify_cq(cq, &attr), 0);
 	assert_int_equal(watched(), before + 1);
 	assert_int_equal(pipe(fds), 0);
-	pid = fork();
+	pid = fork_child();
 	assert_true(pid >= 0);
 	if (!pid) {
 		char c;
@@ -254,7 +254,7 @@ static void no_thread(void **state)
 	skip(); /* it forbids threads in a child of threads */
 #endif
 	assert_int_equal(pipe(fds), 0);
-	pid = fork();
+	pid = fork_child();
 	assert_true(pid >= 0);
 	if (!pid) {
 		int err;

@@ -247,11 +247,10 @@ static void foreign_owner_of_the_port(void **state)
 static pid_t lock_holder(struct shared *s)
 {
 	struct registry *r;
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 
 	if (pid)
 		return pid;
-	die_with_parent();
 	if (registry_join(&r, dir, NULL))
 		_exit(1);
 	for (uint32_t n = 1; !s->stop; n++) {

@@ -45,12 +45,11 @@ static pid_t remote(struct shared *s, struct shared *cmd)
 	struct udp_config cfg = { .wire = false };
 	union ibv_gid gid4 = gid_of("10.98.0.2"), gid6 = gid_of("fd98::2");
 	union ibv_gid link = gid_of("fe80::98:2");
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 	struct node n;
 
 	if (pid)
 		return pid;
-	die_with_parent();
 	strcpy(dir, "/tmp/softhca-test-udp-XXXXXX");
 	if (!mkdtemp(dir) || unshare(CLONE_NEWNET) || !loopback_up())
 		_exit(1);

@@ -123,7 +123,7 @@ static void strangers_at_the_port(bool before)
 	node_start(&x, &direct);
 	pid = receiver(s, &direct, "127.0.0.2");
 	assert_true(wait_for(&s->ready, 1));
-	other = fork();
+	other = fork_child();
 	if (!other) {
 		if (setresgid(54321, 54321, 54321) ||
 		    setresuid(54321, 54321, 54321)) {

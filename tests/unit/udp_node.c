@@ -258,12 +258,11 @@ void count_rx(void *arg, const struct roce_rx *pkt)
 pid_t receiver(struct shared *s, const struct udp_config *cfg, const char *addr)
 {
 	union ibv_gid gid = gid_of(addr);
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 	struct node n;
 
 	if (pid)
 		return pid;
-	die_with_parent();
 	if (registry_join(&n.r, dir, NULL) || udp_create(&n.u, cfg, n.r) ||
 	    udp_bind(n.u, &gid, 0))
 		_exit(1);
