@@ -5,6 +5,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import retry  # noqa: E402
+import tries  # noqa: E402
 
 LINUX, NEWER = "6.1", "6.12"    # Debian's kernels
 NAMES = ("softhca", "rxe", "rxe", f"rxe of Linux {NEWER}")      # by place
@@ -134,7 +135,7 @@ class Report:
         self.counts = collections.Counter()
         self.skips = {}         # why -> [what]
         self.second = []        # what passed at a second try, of which the packets show no reason
-        self.explained = 0      # of which they do
+        self.explained = []     # of which they do
 
     @staticmethod
     def arrow(direction):
@@ -161,7 +162,7 @@ class Report:
             why = f"at attempt {len(tried) + 1}: {tried[-1][0]}"
             note = f"{note}; {why}" if note else why
             if 0 in direction and all(shown for _, shown in tried):
-                self.explained += 1
+                self.explained.append(title)
             elif 0 in direction:
                 self.second.append(title)
         if verdict == "FAIL":
@@ -193,16 +194,19 @@ class Report:
         return bool(self.counts["FAIL"]) or not self.counts["PASS"]
 
     def judge_tries(self):
-        """Too many second tries are no accident."""
-        if len(self.second) > retry.ALLOWED:
-            self.add_other("second tries", "FAIL", f"{len(self.second)} cases passed only then, and more than "
-                           f"{retry.ALLOWED} are no accident: " + "; ".join(self.second))
+        """Too many second tries are no accident, whatever explains them."""
+        for what, titles, most in (
+                ("second tries", self.second, retry.ALLOWED),
+                ("explained failures", self.explained, tries.explained_at_most(self.counts["PASS"]))):
+            if len(titles) > most:
+                self.add_other(what, "FAIL", f"{len(titles)} cases passed only after such, and more than {most} are "
+                               "no accident: " + "; ".join(titles))
 
     def line(self):
         c = self.counts
         return f"{c['PASS']} passed, {c['FAIL']} failed, {c['SKIP']} skipped" + \
             (f"; {len(self.second)} at the second try" if self.second else "") + \
-            (f"; {self.explained} after failures that the packets explain" if self.explained else "")
+            (f"; {len(self.explained)} after failures that the packets explain" if self.explained else "")
 
     @staticmethod
     def other_mtus(cells):

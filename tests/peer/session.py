@@ -48,7 +48,7 @@ class Attempt:
         if 0 not in direction:      # rxe against itself: no test, only to compare
             return (f"at first {what}", True) if what != tries.WRONG else None
         seen = self.packets(begin - 0.2, end)
-        why = tries.not_listening(seen) if twice else \
+        why = (twice and tries.not_listening(note, seen)) or \
             tries.explanation(what, seen, self.session.addresses, end, "loss" in net)
         if why:
             return why, True

@@ -24,13 +24,14 @@ def tool(session, table, name, direction, ip, server, client):
     # server listens for it. Refused, it repeats that with an rdma_cm_id that it
     # has freed, and may crash.
     twice = " -R " in client
-    for _ in range(30 if twice else tries.ATTEMPTS):
+    while True:
         attempt = Attempt(session)
         try:
             verdict, note = one_try(session, attempt, table, direction, ip, server, client)
         except (lab.LabError, OSError) as e:
             verdict, note = "FAIL", str(e)
-        if verdict == "PASS" or not (reason := attempt.again(direction, note, table, twice=twice)):
+        if verdict == "PASS" or not (reason := attempt.again(direction, note, table, twice=twice)) or \
+                len(reasons) + 1 >= (tries.VOID if reason[0] == tries.TOO_EARLY else tries.ATTEMPTS):
             break
         session.report.say(f"     {session.report.arrow(direction)} ipv{ip} {table} {name} runs again: {reason[0]}; "
                            f"it was: {note}")

@@ -8,12 +8,28 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "peer"))
 sys.dont_write_bytecode = True
 
+import interop  # noqa: E402
 import tries  # noqa: E402
 from tries import RETRIES, REFUSED, TIME, WRONG  # noqa: E402
 
 US, THEM = "10.77.0.1", "10.77.0.2"
 SEND, READ, ACK, UC_SEND, UD_SEND = 0x04, 0x0c, 0x11, 0x24, 0x64
-Packet = collections.namedtuple("Packet", "time src dst opcode psn qpn body")
+
+
+class Packet(collections.namedtuple("Packet", "time src dst opcode psn qpn body")):
+    pkey, tver = 0xffff, 0
+
+    def good_icrc(self):
+        return True
+
+
+class BadIcrc(Packet):
+    def good_icrc(self):
+        return False
+
+
+class OtherPkey(Packet):
+    pkey = 0x1234
 
 
 def us(time, opcode, psn, body=b"", qpn=17):
@@ -79,6 +95,21 @@ def test_rxe_does_not_answer():
     assert why(RETRIES, [us(0, SEND, 4), them(0, *ack(4))] + asked)
 
 
+@pytest.mark.parametrize("bad", [BadIcrc, OtherPkey])
+def test_bad_packets_need_no_answer(bad):
+    asked = [us(n / 10, SEND, 5) for n in range(7)]
+    asked[4] = bad(*asked[4])
+    assert not why(RETRIES, asked)
+    assert not why(TIME, asked)
+
+
+def test_a_wrong_psn_needs_no_answer():
+    asked = [us(n / 10, SEND, 5) for n in range(7)]
+    assert not why(RETRIES, asked[:1] + [them(0.05, *ack(3, tries.SEQUENCE_NAK))] + asked[1:])
+    # one before was about another request
+    assert why(RETRIES, [them(-1, *ack(3, tries.SEQUENCE_NAK))] + asked)
+
+
 def test_an_answer_is_no_silence():
     asked = [us(n / 10, SEND, 5) for n in range(7)]
     assert not why(RETRIES, asked + [them(0.7, *ack(5))])
@@ -128,14 +159,50 @@ def test_goodbye_lost():
     assert not why(TIME, done[:-1] + [them(2, *cm(tries.CM_DREQ, 9))], lossy=True)
 
 
-def test_second_connection_refused():
+REFUSAL = "client ends with 1: RDMA_CM_EVENT_REJECTED; server: "
+
+
+def second_connection():
     first = [us(0, *cm(tries.CM_REQ)), them(0.1, *cm(tries.CM_REP))]
     again = [us(1, *cm(tries.CM_REQ, 8)), them(1.1, *cm(tries.CM_REJ, 8, reason=8))]
-    assert "second connection" in tries.not_listening(first + again)
-    assert not tries.not_listening(first)
-    assert not tries.not_listening(again)
-    assert not tries.not_listening(first + [again[0], them(1.1, *cm(tries.CM_REJ, 8, reason=28))])
+    return first, again
+
+
+def test_second_connection_refused():
+    first, again = second_connection()
+    assert "second connection" in tries.not_listening(REFUSAL, first + again)
+    assert not tries.not_listening(REFUSAL, first)
+    assert not tries.not_listening(REFUSAL, again)
+    assert not tries.not_listening(REFUSAL, first + [again[0], them(1.1, *cm(tries.CM_REJ, 8, reason=28))])
     assert not why(REFUSED, first + again)             # of other programs it is no excuse
+
+
+@pytest.mark.parametrize("note, may", [
+    (REFUSAL, True),
+    ("no end within 40 s; client: ; server: ", True),
+    ("client ends with -11: ; server: ", True),
+    ("client ends with -6: double free or corruption (out); server: ", True),
+    ("client ends with -6: ==1==ERROR: AddressSanitizer: heap-use-after-free; server: ", False),
+    ("client ends with -8: ; server: ", False),
+    ("client ends with 1: wrong data at byte 3; RDMA_CM_EVENT_REJECTED; server: ", False),
+    ("client ends with 1: ", False),
+    ("server ends with -11: ", False),
+    ("the guest's kernel died: Kernel panic", False),
+])
+def test_what_a_refused_second_connection_excuses(note, may):
+    first, again = second_connection()
+    assert bool(tries.not_listening(note, first + again)) == may
+
+
+@pytest.mark.parametrize("passed, explained, fails", [(299, 3, 0), (299, 4, 1), (2000, 20, 0), (2000, 21, 1)])
+def test_explained_failures_are_few(passed, explained, fails, capsys):
+    report = interop.Report()
+    for n in range(passed):
+        report.add("plain", f"row {n}", (0, 1), 4, "PASS", tried=[("rxe", True)] if n < explained else ())
+    report.judge_tries()
+    assert report.counts["FAIL"] == fails
+    assert f"{explained} after failures that the packets explain" in report.line()
+    assert report.failed() == bool(fails)
 
 
 @pytest.mark.parametrize("opcode", [UC_SEND, UD_SEND])
