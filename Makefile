@@ -23,7 +23,13 @@ test: deps ## everything: unit, simulation, ABI, fuzz, sanitizers, real clients
 	@scripts/test
 
 test-busy: deps ## the same beside a program that keeps all processors busy
-	@stress-ng --quiet --cpu 8 & trap "kill $$!" EXIT; scripts/test
+	@stress-ng --quiet --cpu 8 --timeout 40m & busy=$$!; test=; \
+	trap 'kill $$busy' EXIT; trap 'kill $$test || exit 1' INT TERM HUP; \
+	busy() { kill -0 $$busy || { echo "stress-ng does not run" >&2; false; }; }; \
+	sleep 1; busy || exit 1; \
+	scripts/test & test=$$!; wait $$test; rc=$$?; \
+	if kill -0 $$test 2>/dev/null; then wait $$test; rc=$$?; fi; \
+	busy || rc=1; exit $$rc
 
 test-full: deps ## the same with the whole matrix of real clients (about an hour)
 	@scripts/deps full
