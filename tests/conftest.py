@@ -6,7 +6,11 @@ import pytest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from load import Load  # noqa: E402
+from load import Load, adopt_orphans  # noqa: E402
+
+
+def pytest_configure():
+    adopt_orphans()
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -3,18 +3,42 @@
 Load measures, over a stretch of time, the share of the processors that went to
 others than this process and its descendants: the kernel's account of what all
 processors did, less the processor time of our own. What runs niced counts as
-idle, since it gives way, and what a hypervisor took counts as busy.
+idle, since it gives way, and what a hypervisor took counts as busy. A process
+whose parent was killed stays a descendant only after adopt_orphans(): otherwise
+what a hang of ours has used would count as others'.
 
 Limit is a time limit for a program of a test, in the seconds that it could have
 had: while others have three quarters of the processors, a second counts for a
 quarter of one. So a hang ends soon on a quiet machine, and a good run is not
 cut off on a busy one.
 """
+import contextlib
+import ctypes
+import glob
 import os
+import signal
 import time
 
 BUSY = 0.25     # others' share from which on a machine counts as busy
 SLOWEST = 6     # times that a limit stretches at most
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans():
+    """Descendants whose parents end become children of this process, which
+    reaps them. Only for the main thread."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.signal(signal.SIGCHLD, reap_orphans)
+
+
+def reap_orphans(*_):
+    """Our own children lead sessions or belong to ours, and others wait for them."""
+    for path in glob.glob("/proc/self/task/*/children"):
+        with contextlib.suppress(OSError), open(path) as f:
+            for pid in map(int, f.read().split()):
+                with contextlib.suppress(OSError):
+                    if os.getsid(pid) not in (pid, os.getsid(0)):
+                        os.waitpid(pid, os.WNOHANG)
 
 
 def processors():
@@ -30,7 +54,7 @@ def processors():
 
 def descendants():
     """{pid: ticks of it and of the children it waited for} of this process's
-    descendants, and of itself"""
+    descendants, and of itself; of a niced one, those that processors() counts"""
     parents, used = {}, {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -39,7 +63,8 @@ def descendants():
         except OSError:
             continue
         parents[int(pid)] = int(fields[1])
-        used[int(pid)] = sum(int(n) for n in fields[11:15])
+        user, system, their_user, their_system = map(int, fields[11:15])
+        used[int(pid)] = system + their_system + (0 if int(fields[16]) > 0 else user + their_user)
     ours = {os.getpid()}
     while more := {p for p, parent in parents.items() if parent in ours} - ours:
         ours |= more
