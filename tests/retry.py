@@ -12,6 +12,7 @@ from load import BUSY
 
 TRIES = 12      # failures that are tried again at most
 ALLOWED = 3     # of them may pass; more fail the run
+EXPLAINED = 10  # failures that the packets of tests/peer may explain; more fail the run
 
 NEVER = [
     ("a sanitizer's report", r"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|\bruntime error: "),
@@ -19,8 +20,13 @@ NEVER = [
     # have killed themselves is shown as "ended by the test".
     ("a signal", r"\bexit status \(?(\S+, )?(-\d+|13[1-9])\b"),
     ("a signal", r"Segmentation fault|core dumped|Caught signal|^Aborted|stack smashing|\bSIG(SEGV|ABRT|BUS|ILL)\b"),
-    ("a failed assertion", r"[Aa]ssertion .*failed"),
-    ("wrong data", r"\bwrong [1-9]|\bverify: bad|\b(data )?(mismatch|corrupt)"),
+    ("a complaint of the C library", r"^((m|c|re)alloc|free|malloc_consolidate|munmap_chunk)\(\): |"
+     r"\bdouble free|\*\*\*: terminated"),
+    ("a failed assertion", r"[Aa]ssertion .*failed|^(E +)?AssertionError\b|^E +assert "),
+    ("a failed case of a program", r"^not ok\b(?!.*# *(SKIP|skip))|^\[ +FAILED +\]"),
+    ("a failure before the limit", r"^During handling of the above exception"),
+    ("wrong data", r"\bwrong [1-9]|\bverify: bad|\b(data )?(mismatch|corrupt)|"
+     r"\bdata verification failed|^(?!.*\bassert ).*\binvalid data\b"),
 ]
 # How the tests, Python and tests/peer name a time limit that has ended a case.
 TIME = r"^(\w+\.)*(TimedOut|TimeoutExpired): |^(failed on (setup|teardown) with \")?(\w+\.)*TimedOut: " \
