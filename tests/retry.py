@@ -12,7 +12,6 @@ from load import BUSY
 
 TRIES = 12      # failures that are tried again at most
 ALLOWED = 3     # of them may pass; more fail the run
-EXPLAINED = 10  # failures that the packets of tests/peer may explain; more fail the run
 
 NEVER = [
     ("a sanitizer's report", r"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|\bruntime error: "),

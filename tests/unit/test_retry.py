@@ -127,6 +127,15 @@ def test_what_was_left_out_for_time_is_in_the_verdict():
     assert r.line() == "1 passed, 0 failed, 2 skipped; 1 OUT OF TIME"
 
 
+def test_tries_of_the_peer_are_in_the_verdict(monkeypatch):
+    last = "2 passed, 0 failed, 0 skipped; 1 at the second try; 1 after failures that the packets explain"
+    monkeypatch.setattr(suite, "run", lambda *_, **__: (0, "ok   one\nok   two: at attempt 2: why\n" + last))
+    r = suite.Results()
+    suite.run_peer("peer", r)
+    assert r.line() == "2 passed, 0 failed; 1 at the second try; 1 after failures that the packets explain"
+    assert r.complaints == {"peer: two": "at attempt 2: why"}
+
+
 JUNIT = "<testsuites><testsuite>{}</testsuite></testsuites>"
 CASE = '<testcase classname="c" name="n" file="f">{}</testcase>'
 
