@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <netdb.h>
+#include <poll.h>
 #include <rdma/rsocket.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,17 +25,16 @@
 static void serve_one(int s)
 {
 	static char buf[100000];
+	struct pollfd pfd = { .fd = s };
 	ssize_t n, sent, m;
+	bool stall;
 
 	while ((n = rrecv(s, buf, sizeof(buf), 0)) > 0) {
 		if (n == 6 && !memcmp(buf, QUIT, 6)) {
 			rclose(s);
 			exit(0);
 		}
-		if (n == 6 && !memcmp(buf, STALL, 6)) {
-			usleep(500000);
-			continue;
-		}
+		stall = n == 6 && !memcmp(buf, STALL, 6);
 		for (sent = 0; sent < n; sent += m) {
 			m = rsend(s, buf + sent, (size_t)(n - sent), 0);
 			if (m < 0)
@@ -42,6 +42,9 @@ static void serve_one(int s)
 		}
 		if (sent < n)
 			break;
+		/* What comes is not read until it is too much. */
+		if (stall)
+			rpoll(&pfd, 1, 20000);
 	}
 	printf("ended with %s\n", n < 0 ? strerrorname_np(errno) : "the end");
 	rclose(s);
