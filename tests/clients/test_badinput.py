@@ -39,7 +39,7 @@ def test_table_is_there():
 @pytest.fixture(scope="module")
 def local_run(home):
     p = rig.Proc(rig.Side(home), [rig.client("badinput"), "--local"])
-    p.wait()
+    p.wait(120)
     return p
 
 
@@ -56,6 +56,16 @@ def test_local(local_run, row):
 @pytest.mark.parametrize("row", WIRE)
 def test_wire(wire_run, row):
     check(row, {"client": wire_run.client, "server": wire_run.server})
+
+
+def test_local_ends(local_run):
+    """After the last row, too, nothing is wrong."""
+    local_run.done()
+
+
+def test_wire_ends(wire_run):
+    for end in (wire_run.client, wire_run.server):
+        end.done()
 
 
 def explained(proc):
@@ -84,7 +94,7 @@ EXPLAINED = {  # row: client's words, server's words
 
 def test_explain(placements):
     """--explain: a line for every completion that failed, with names and numbers."""
-    run = placements("netns").tool(rig.client("badinput"), status=(None, None), limit=120, options=["--explain"])
+    run = placements("netns").tool(rig.client("badinput"), limit=120, options=["--explain"])
     client, server = explained(run.client), explained(run.server)
     for row, (mine, theirs) in EXPLAINED.items():
         assert re.search(mine, client[row]), f"{row}: client said {client[row]!r}"

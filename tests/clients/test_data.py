@@ -141,5 +141,6 @@ def test_loss_pingpong(place, loss):
     out = place.tool("ibv_rc_pingpong", "-g", 0, "-c", "-n", 100, status=(None, None),
                      options=["--loss", loss, "--seed", 5])
     text = out.server.output(), out.client.output()
+    assert {out.server.popen.returncode, out.client.popen.returncode} <= {0, 1}, out.describe()
     assert any("100 iters in" in t for t in text), out.describe()
     assert not any("invalid data" in t for t in text), out.describe()
