@@ -51,8 +51,28 @@ class TimedOut(Failed):
     """By a time limit and nothing else: retry.py goes by this name."""
 
 
+def until(true, what, proc=None, limit=LIMIT):
+    """Waits until true() is; what it is. The end of proc ends the wait."""
+    left = Limit(limit)
+    while True:
+        running = not proc or proc.running()  # what it did last counts
+        if got := true():
+            return got
+        shown = f"\n{proc.describe()}" if proc else ""
+        if not running:
+            raise Failed(f"ended before: {what}{shown}")
+        if left.over():
+            raise TimedOut(f"not within {limit:.0f} s: {what}{shown}")
+        time.sleep(0.005)
+
+
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
+
+
+def is_status(got, wanted):
+    """Any that is wanted (None) is no signal, nor a shell's word for one."""
+    return 0 <= got < 126 if wanted is None else got == wanted
 
 
 def end_with_parent():
@@ -99,10 +119,10 @@ class Proc:
         return self.popen.returncode
 
     def done(self, limit=LIMIT, status=0, beside=None):
-        """Its output, when it has ended with this status; None: any. A failure
-        shows what the one beside it has printed, too."""
+        """Its output, when it has ended with this status; None: any of its own
+        choice. A failure shows what the one beside it has printed, too."""
         rc = self.wait(limit)
-        if status is not None and rc != status:
+        if not is_status(rc, status):
             self.kill()  # what it has left
             raise Failed(f"exit status {rc}, expected {status}\n{self.describe()}"
                          + (f"--- beside\n{beside.describe()}" if beside else ""))
@@ -129,35 +149,34 @@ class Proc:
 
     def wait_for(self, text, limit=LIMIT):
         """Until the output holds text; the match."""
-        left = Limit(limit)
-        while True:
-            running = self.running()  # what it printed last counts
-            if m := re.search(text, self.output(), re.M):
-                return m
-            if not running:
-                raise Failed(f"ended before it printed {text!r}\n{self.describe()}")
-            if left.over():
-                raise TimedOut(f"no {text!r} within {limit:.0f} s\n{self.describe()}")
-            time.sleep(0.01)
+        return until(lambda: re.search(text, self.output(), re.M), f"it prints {text!r}", self, limit)
+
+    def sockets(self, protocol):
+        """The rows of what this process's network has: tcp, or udp."""
+        rows = []
+        with contextlib.suppress(OSError):
+            for family in (protocol, f"{protocol}6"):
+                with open(f"/proc/{self.pid}/net/{family}") as f:
+                    rows += [line.split() for line in f][1:]
+        return rows
 
     def wait_listening(self, port, limit=LIMIT):
         """Until somebody in this process's network listens on a TCP port."""
-        left = Limit(limit)
-        while True:
-            running = self.running()
-            for family in ("tcp", "tcp6"):
-                try:
-                    with open(f"/proc/{self.pid}/net/{family}") as f:
-                        rows = [line.split() for line in f][1:]
-                except OSError:
-                    break
-                if any(r[1].endswith(f":{port:04X}") and r[3] == "0A" for r in rows):
-                    return
-            if not running:
-                raise Failed(f"ended before it listened on port {port}\n{self.describe()}")
-            if left.over():
-                raise TimedOut(f"nobody listens on port {port} within {limit:.0f} s\n{self.describe()}")
-            time.sleep(0.005)
+        until(lambda: any(r[1].endswith(f":{port:04X}") and r[3] == "0A" for r in self.sockets("tcp")),
+              f"somebody listens on port {port}", self, limit)
+
+    def wait_bound(self, port, limit=LIMIT):
+        """Until this process itself has a UDP port."""
+        def bound():
+            inodes = set()
+            with contextlib.suppress(OSError):
+                for fd in os.listdir(f"/proc/{self.pid}/fd"):
+                    with contextlib.suppress(OSError):
+                        inodes.add(os.readlink(f"/proc/{self.pid}/fd/{fd}"))
+            return any(r[1].endswith(f":{port:04X}") and f"socket:[{r[9]}]" in inodes
+                       for r in self.sockets("udp"))
+
+        until(bound, f"it has UDP port {port}", self, limit)
 
 
 class Side:
@@ -203,8 +222,8 @@ class Pair:
             time.sleep(0.005)
 
     def end(self, limit=LIMIT, status=(0, 0), stays=False):
-        """Waits until both have ended with these exit statuses; None: any. Of a
-        server that stays the end is not waited for."""
+        """Waits until both have ended with these exit statuses; None: any of its
+        own choice, or none. Of a server that stays the end is not waited for."""
         try:
             # One end that failed leaves the other waiting.
             self.wait(self.client, self.server, limit, 3)
@@ -215,7 +234,7 @@ class Pair:
         finally:
             self.client.kill()
             self.server.kill()
-        if any(g is not None and w is not None and g != w for g, w in zip(got, status)):
+        if any(g is not None and not is_status(g, w) for g, w in zip(got, status)):
             raise Failed(f"exit status {got}, expected {status}\n{self.describe()}")
         if self.client in late:
             raise TimedOut(f"no end within {limit:.0f} s\n{self.describe()}")
@@ -264,7 +283,7 @@ class Placement:
 
 
 class NoNamespaces(Exception):
-    pass
+    """The system refuses to make any."""
 
 
 class Network:
@@ -309,9 +328,9 @@ class Network:
 
     @staticmethod
     def _ip(ns, args):
-        p = subprocess.run([*ns, "ip", *args.split()], stderr=subprocess.PIPE, text=True)
+        p = subprocess.run([*ns, "ip", *args.split()], stderr=subprocess.PIPE, text=True, timeout=LIMIT)
         if p.returncode:
-            raise NoNamespaces(f"ip {args}: {p.stderr.strip()}")
+            raise Failed(f"ip {args}: {p.stderr.strip()}")
 
     def close(self):
         for p in self.holders:
@@ -337,6 +356,8 @@ def need_alone(side, cmd, port, env=None):
         try:
             p.wait_listening(port)
             ALONE[cmd[0]] = None
+        except TimedOut:
+            raise  # which says nothing about the program
         except Failed as e:
             ALONE[cmd[0]] = p.output().strip().partition("\n")[0] or str(e).partition("\n")[0]
         finally:

@@ -174,15 +174,15 @@ def case_timeouts():
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, tv)
     start = time.monotonic()
     fails(errno.EAGAIN, s.recv, 1)
-    assert 0.19 < time.monotonic() - start < 5
+    assert 0.19 < time.monotonic() - start
     c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, tv)
     start = time.monotonic()
     assert c.send(bytes(1 << 22)) < 1 << 22
     fails(errno.EAGAIN, c.send, b"x")
-    assert 0.19 < time.monotonic() - start < 5
+    assert 0.19 < time.monotonic() - start
     start = time.monotonic()
     assert not rpoll({c.fd: select.POLLIN}, 150)
-    assert 0.14 < time.monotonic() - start < 5
+    assert 0.14 < time.monotonic() - start
 
 
 def case_shutdown():
@@ -222,7 +222,6 @@ def case_refused():
     port = ls.getsockname()[1]
     fails(errno.EADDRINUSE, RSocket(FAMILY).bind, (HOST, port))
     ls.close()
-    start = time.monotonic()
     s = RSocket(FAMILY)
     fails(errno.ECONNREFUSED, s.connect, (HOST, port))
     s = RSocket(FAMILY)
@@ -232,7 +231,6 @@ def case_refused():
     assert events[s.fd] & select.POLLERR
     assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
     assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
-    assert time.monotonic() - start < 10
     fails((errno.EADDRNOTAVAIL, errno.ENODEV), RSocket(FAMILY).bind,
           ("2001:db8::1" if FAMILY == socket.AF_INET6 else "192.0.2.1", 0))
     again = RSocket(FAMILY)
@@ -367,7 +365,7 @@ def case_poll_and_send():
 
 
 def case_close_others():
-    """close() wakes who waits, and takes no time."""
+    """close() wakes who waits."""
     c, s = connected()
     ls = listener()
     errs = []
@@ -382,14 +380,12 @@ def case_close_others():
                threading.Thread(target=wait, args=(ls.accept,))]
     for t in threads:
         t.start()
-    time.sleep(0.2)
-    start = time.monotonic()
+    time.sleep(0.2)  # so that they wait, most probably
     s.close()
     ls.close()
     for t in threads:
-        t.join(5)
+        t.join(60)
         assert not t.is_alive()
-    assert time.monotonic() - start < 4
     assert all(e in (errno.EBADF, b"") for e in errs), errs
 
 

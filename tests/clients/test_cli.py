@@ -9,7 +9,6 @@ import socket
 import stat
 import struct
 import subprocess
-import time
 from collections import Counter
 
 import pytest
@@ -515,13 +514,7 @@ def test_doctor_names_the_owner_of_the_port():
 
 def wait_for_roce_port(proc):
     """Until somebody in this process's network has UDP port 4791 of an IPv4 address."""
-    end = time.monotonic() + rig.LIMIT
-    while time.monotonic() < end and proc.running():
-        with open(f"/proc/{proc.pid}/net/udp") as f:
-            if any(":12B7 " in line for line in f):
-                return
-        time.sleep(0.005)
-    raise rig.Failed(f"port 4791 is not bound\n{proc.describe()}")
+    rig.until(lambda: any(r[1].endswith(":12B7") for r in proc.sockets("udp")), "port 4791 is bound", proc)
 
 
 def test_doctor_tries_the_port_as_a_program_does(placements, tmp_path):

@@ -17,32 +17,14 @@ CHECK = rig.client("cm_check")
 ROCE_PORT = 4791
 
 
-def binds(pid):
-    """Whether a process receives RoCE packets: it listens, or is about to."""
-    inodes = set()
-    with contextlib.suppress(OSError):
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                if m := re.match(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{fd}")):
-                    inodes.add(m[1])
-        for family in ("udp", "udp6"):
-            with open(f"/proc/{pid}/net/{family}") as f:
-                for row in (line.split() for line in list(f)[1:]):
-                    if row[1].endswith(f":{ROCE_PORT:04X}") and row[9] in inodes:
-                        return True
-    return False
-
-
-def start_server(place, cmd, options=(), env=None, limit=rig.LIMIT):
+def start_server(place, cmd, options=(), env=None, limit=rig.LIMIT, port=ROCE_PORT):
+    """Who listens receives RoCE packets; or something else on a UDP port."""
     p = rig.Proc(place.server, cmd, [*place.options, *options], env)
-    left = rig.Limit(limit)
-    while not binds(p.pid):
-        if not p.running():
-            raise rig.Failed(f"ended before it listened\n{p.describe()}")
-        if left.over():
-            p.kill()
-            raise rig.TimedOut(f"does not listen within {limit:.0f} s\n{p.describe()}")
-        time.sleep(0.01)
+    try:
+        p.wait_bound(port, limit)
+    except BaseException:
+        p.kill()
+        raise
     return p
 
 
@@ -214,15 +196,10 @@ def test_membership(placements, group):
     addr = "fd91::2" if ":" in group else "10.91.0.2"
     p = rig.Proc(place.server, ["mckey", "-m", group, "-b", addr, "-C", 10])
     try:
-        end = time.monotonic() + rig.LIMIT
-        while not members(p.pid, group, "hca0"):
-            assert p.running() and time.monotonic() < end, p.describe()
-            time.sleep(0.01)
+        rig.until(lambda: members(p.pid, group, "hca0"), "it is a member", p)
         holder = place.server.prefix[place.server.prefix.index("-t") + 1]
         p.kill()
-        while members(holder, group, "hca0"):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        rig.until(lambda: not members(holder, group, "hca0"), "nobody is a member")
     finally:
         p.kill()
 

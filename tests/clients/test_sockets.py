@@ -5,27 +5,15 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 
 import pytest
 
 import rig
 from rig import Proc, free_port
-from test_rsocket import LISTENING, PYTHON, digest, need, run_client, start, tcp_bytes
+from test_rsocket import PYTHON, digest, listening, need, run_client, tcp_bytes
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ECHO, CALLS, SITUATIONS = (os.path.join(HERE, f"socket_{name}.py") for name in ("echo", "calls", "cases"))
-
-
-def listening(place, cmd, port, options=("--sockets",), **kw):
-    p = start(place, cmd, options, **kw)
-    try:
-        p.wait_listening(port)
-        LISTENING.add(p)
-    except BaseException:
-        p.kill()
-        raise
-    return p
 
 
 def iperf3(place, host, options):
@@ -167,7 +155,9 @@ def test_redis(place, tmp_path):
         assert got.strip() == value
         # A child that saves leaves the connections alone.
         assert "ERR" not in place.client.run([*cli, "bgrewriteaof"], [*place.options, "--sockets"])
-        time.sleep(0.5)
+        rig.until(lambda: re.search(r"aof_rewrite_in_progress:0\s(.*\s)*aof_last_rewrite_time_sec:\d", subprocess.run(
+            [*place.client.prefix, *map(str, cli), "info", "persistence"], stdout=subprocess.PIPE, text=True,
+            check=True, timeout=20).stdout), "the child has saved", server)
         got = place.client.run([*cli, "get", "key"], [*place.options, "--sockets"])
         assert got.strip() == value
     finally:

@@ -685,7 +685,7 @@ static bool told_to_end(void)
 static void client(void)
 {
 	uint64_t start = now_ns();
-	uint64_t end = start + (uint64_t)(opt.seconds * 1e9);
+	uint64_t end = start + (uint64_t)(opt.seconds * 1e9), said = start;
 	uint32_t i = 0;
 
 	while (opt.seconds > 0 ? now_ns() < end && !told_to_end() : i < opt.n) {
@@ -728,6 +728,11 @@ static void client(void)
 				die(EXIT_WC, "the other end has gone");
 		}
 		i += count;
+		if (opt.seconds > 0 && now_ns() - said > 20000000) {
+			said = now_ns();
+			printf("at %u\n", i);
+			fflush(stdout);
+		}
 	}
 	ctrl_put(ctrl, "done");
 	if (opt.op == FAA || opt.op == CAS)
@@ -742,7 +747,8 @@ static void usage(void)
 	       "  -c RC|UC|UD      -o "
 	       "send|send_imm|write|write_imm|read|faa|cas|mix\n"
 	       "  -s MAX  -S MIN   sizes of messages     -n messages per QP\n"
-	       "  -D SECONDS       instead of -n, or until SIGTERM\n"
+	       "  -D SECONDS       instead of -n, or until SIGTERM; says\n"
+	       "                   now and then how far it is\n"
 	       "  -r depth, batch size\n"
 	       "  -q QPs   -G SGEs -Q signal every n-th  -X seed\n"
 	       "  -x receives posted, if fewer than the depth (RC)\n"
