@@ -75,19 +75,21 @@ static struct ibv_qp *make_send(struct ibv_cq *cq, uint64_t ops)
 
 /* Other processes get their time when there are many. */
 static uint8_t ack_timeout = 12;
+static uint32_t first_psn = 0xfffffe;
 
 /* As perftest does it: with the attributes of RC for both halves. */
 static void connect_half(struct ibv_qp *qp, uint32_t dest)
 {
 	struct ibv_qp_attr rtr = rtr_attr(dest), rts = {
 		.qp_state = IBV_QPS_RTS,
-		.sq_psn = 0xfffffe,
+		.sq_psn = first_psn,
 		.max_rd_atomic = 16,
 		.retry_cnt = 7,
 		.rnr_retry = 7,
 		.timeout = ack_timeout,
 	};
 
+	rtr.rq_psn = first_psn;
 	assert_int_equal(to_init(qp, ALL_ACCESS), 0);
 	assert_int_equal(ibv_modify_qp(qp, &rtr, rtr_mask(IBV_QPT_RC)), 0);
 	assert_int_equal(ibv_modify_qp(qp, &rts,
@@ -1044,8 +1046,11 @@ static void sharing_number(void **state)
 	}
 	assert_int_equal(b.recv->qp_num, num);
 	assert_int_equal(ibv_modify_qp(a.send, &reset, IBV_QP_STATE), 0);
+	/* What is left of the earlier connection is not of this one. */
+	first_psn = 0x800000;
 	connect_half(a.send, num);
 	connect_half(b.recv, a.send->qp_num);
+	first_psn = 0xfffffe;
 	assert_int_equal(xsend(&a, &wr, o.hello.srqn2, SHARED_LEN), 0);
 	assert_int_equal(wait_wc(a.cq).status, 0);
 	/* The SRQ of the first domain is not in the second. */
