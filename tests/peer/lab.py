@@ -20,6 +20,7 @@ import ctypes
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -247,6 +248,11 @@ def until(true, timeout):
     return True
 
 
+def inodes(table, words):
+    """Of the sockets in a table of /proc/net whose lines have these words."""
+    return {line.split()[9] for line in table.splitlines() if words in line}
+
+
 class Place:
     """ip4, ip6: addresses; kind: what implements RDMA there."""
 
@@ -261,10 +267,20 @@ class Place:
         """Sends it a packet, if it is a guest."""
 
     def listening(self):
-        """The TCP ports that somebody listens on here."""
-        return {int(line.split()[1].rpartition(":")[2], 16)
-                for line in self._tcp_tables().splitlines()
-                if " 0A " in line}
+        """The TCP sockets that listen here, by inode."""
+        return inodes(self._tcp_tables(), " 0A ")
+
+    def starts_to_listen(self, job, cm, timeout):
+        """Runs job(), a server, and waits until somebody new listens; the job, and
+        whether one does or it has ended. cm: through the connection manager.
+
+        What a server before it has left may go meanwhile, so it is not enough
+        that something changes.
+        """
+        state = self.cm_listening if cm else self.listening
+        before = state()
+        started = job()
+        return started, until(lambda: state() - before or started.rc is not None, timeout)
 
 
 class Host(Place):
@@ -287,8 +303,9 @@ class Host(Place):
         return self._tables("tcp", "tcp6")
 
     def cm_listening(self):
-        """Grows when a process begins to receive RoCE packets."""
-        return self._tables("udp", "udp6").count(":12B7 ")
+        """The sockets that receive RoCE packets: a process of softhca has them
+        for as long as it listens, or has joined a group."""
+        return inodes(self._tables("udp", "udp6"), ":12B7 ")
 
     @staticmethod
     def _tables(*names):
@@ -339,8 +356,9 @@ class Guest(Place):
         return self.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"])[1]
 
     def cm_listening(self):
-        """Grows when a process listens, or joins a group."""
-        return self.run(["rdma", "resource", "show", "cm_id"])[1].count(" state ")
+        """The processes that listen, or have joined a group."""
+        out = self.run(["rdma", "resource", "show", "cm_id"])[1]
+        return set(re.findall(r"state LISTEN .*\bpid (\d+)|\bpid (\d+) comm mckey", out))
 
     def nudge(self):
         with contextlib.suppress(OSError):

@@ -51,7 +51,7 @@ def one_try(session, attempt, table, direction, ip, server, client):
     # other process has ended by now.
     patience = 1 if server.startswith("cmtime") else 90 if table in cases.NETEM else 5
     return both(session, attempt, s, server.format(gid=sg, **values), c, client.format(gid=cg, **values),
-                s.cm_listening if cm else s.listening, patience)
+                cm, patience)
 
 
 def last_packets(session):
@@ -63,15 +63,14 @@ def last_packets(session):
     return "; last packets: " + " / ".join(map(packets.show, last))
 
 
-def both(session, attempt, s, server, c, client, listening, patience):
+def both(session, attempt, s, server, c, client, cm, patience):
     """Runs a server and its client: (verdict, note)."""
     def said(job):
         out = re.sub(r"softhca: process .*\n", "", job.out)     # --explain
         return " / ".join(out.strip().splitlines()[-4:])[-300:]
 
-    before = listening()
-    sj = s.start(server.split())
-    if not lab.until(lambda: listening() != before or sj.rc is not None, LISTENS):
+    sj, listens = s.starts_to_listen(lambda: s.start(server.split()), cm, LISTENS)
+    if not listens:
         sj.kill()
         return "FAIL", f"the server does not listen within {LISTENS} s: {said(sj)}"
     cj = c.start(client.split())
@@ -104,9 +103,9 @@ def rejection(session, name, direction, ip, client, fails, says):
     try:
         c, s = session.place(direction[0]), session.place(direction[1])
         # so that somebody has the CM of that address at all
-        before = s.cm_listening()
-        idle = s.start(f"rping -s -a {s.ip(ip)} -p 9777".split())
-        if not lab.until(lambda: s.cm_listening() != before, LISTENS):
+        idle, listens = s.starts_to_listen(
+            lambda: s.start(f"rping -s -a {s.ip(ip)} -p 9777".split()), True, LISTENS)
+        if not listens:
             raise lab.LabError("nobody has the CM: " + idle.out[-200:])
         job = c.start(client.format(ip=s.ip(ip), reject=session.args.reject).split())
         rc = job.wait(30)
