@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,16 +21,12 @@ static int count_fds(void)
 	return n;
 }
 
-static long rss_kb(void)
+/* Resident memory would count what the heap keeps, and is not exact. */
+static long allocated(void)
 {
-	long pages = 0, resident = 0;
-	FILE *f = fopen("/proc/self/statm", "r");
+	struct mallinfo2 m = mallinfo2();
 
-	if (!f || fscanf(f, "%ld %ld", &pages, &resident) != 2)
-		resident = 0;
-	if (f)
-		fclose(f);
-	return resident * (sysconf(_SC_PAGESIZE) / 1024);
+	return (long)(m.uordblks + m.hblkhd);
 }
 
 static void many_once(struct rdma_cm_id **c, struct rdma_cm_id **s,
@@ -109,7 +106,7 @@ static void many(void)
 {
 	struct rdma_cm_id **c, **s, *id;
 	uint16_t *used;
-	long rss = 0;
+	long was = 0, is;
 	int fds = 0;
 
 	c = calloc((size_t)many_n, sizeof(*c));
@@ -125,14 +122,15 @@ static void many(void)
 			rdma_destroy_id(id);
 		}
 		if (round == 1) {
-			rss = rss_kb();
+			was = allocated();
 			fds = count_fds();
 		}
 	}
 	CHECK(count_fds() == fds);
-	/* a quarter of a kB per connection would show */
-	if (rss_kb() > rss + many_n / 2) {
-		printf("%ld kB resident, %ld kB before\n", rss_kb(), rss);
+	/* 64 bytes per connection of the last two rounds would show. */
+	is = allocated();
+	if (is > was + 2 * 64 * many_n) {
+		printf("%ld bytes allocated, %ld before\n", is, was);
 		bad++;
 	}
 	finish();
