@@ -14,6 +14,7 @@ build: ## build/bin/softhca and its libraries, ready to use from here
 	@scripts/deps --check build
 	@cmake --preset release >/dev/null
 	@$(CMAKE_BUILD) release -j $(JOBS) --target product
+	@echo "ready: build/bin/softhca run -- PROGRAM"
 
 build-tests: deps ## and the programs of the tests and measurements
 	@cmake --preset release >/dev/null
