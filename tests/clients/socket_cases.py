@@ -22,17 +22,24 @@ def by_tcp(ls):
     rows = [line.split() for line in open("/proc/self/net/tcp")][1:]
     return [r for r in rows if r[1].endswith(":%04X" % ls.getsockname()[1]) and r[3] == "01"]
 
+def echo_once(ls):
+    # In a child, which ends.
+    s, _ = ls.accept()
+    s.sendall(s.recv(10))
+    os._exit(0)
+
+def expect_echo(ls, pid):
+    c = socket.create_connection(ls.getsockname())
+    c.sendall(b"hello"); assert c.recv(10) == b"hello"
+    assert os.waitpid(pid, 0)[1] == 0
+
 def case_worker():
     # A server that listens before it forks.
     ls = socket.create_server(("127.0.0.1", 0))
     pid = os.fork()
     if not pid:
-        s, _ = ls.accept()
-        s.sendall(s.recv(10))
-        os._exit(0)
-    c = socket.create_connection(ls.getsockname())
-    c.sendall(b"hello"); assert c.recv(10) == b"hello"
-    assert os.waitpid(pid, 0)[1] == 0
+        echo_once(ls)
+    expect_echo(ls, pid)
 
 def case_inherited():
     # The same, by an epoll instance that was there before.
@@ -44,12 +51,8 @@ def case_inherited():
     pid = os.fork()
     if not pid:
         assert ep.poll(30) == [(ls.fileno(), select.EPOLLIN)]
-        s, _ = ls.accept()
-        s.sendall(s.recv(10))
-        os._exit(0)
-    c = socket.create_connection(ls.getsockname())
-    c.sendall(b"hello"); assert c.recv(10) == b"hello"
-    assert os.waitpid(pid, 0)[1] == 0
+        echo_once(ls)
+    expect_echo(ls, pid)
 
 def case_inherited_more():
     # A child's own connection, in an instance that was there before, of which

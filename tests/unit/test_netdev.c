@@ -1,7 +1,7 @@
 /*
  * test_netdev.c - interfaces made for the occasion, and the GIDs made of them
  */
-#include "unit.h"
+#include "gid.h"
 
 #include "hostns.h"
 #include "testclock.h"
@@ -20,17 +20,6 @@
 #define FORGOTTEN_NS 1100000000u /* netdev looks again after a second */
 
 static bool have_veth;
-
-static union ibv_gid gid_of(const char *text)
-{
-	union ibv_gid gid = { .raw = { [10] = 0xff, [11] = 0xff } };
-
-	if (strchr(text, ':'))
-		assert_int_equal(inet_pton(AF_INET6, text, gid.raw), 1);
-	else
-		assert_int_equal(inet_pton(AF_INET, text, gid.raw + 12), 1);
-	return gid;
-}
 
 static bool is(const struct netdev_gid *g, const char *addr, const char *ifname)
 {

@@ -63,17 +63,6 @@ void node_stop(struct node *n)
 	registry_leave(n->r);
 }
 
-union ibv_gid gid_of(const char *text)
-{
-	union ibv_gid gid = { .raw = { [10] = 0xff, [11] = 0xff } };
-
-	if (strchr(text, ':'))
-		assert_int_equal(inet_pton(AF_INET6, text, gid.raw), 1);
-	else
-		assert_int_equal(inet_pton(AF_INET, text, gid.raw + 12), 1);
-	return gid;
-}
-
 void node_bind(struct node *n, const char *addr)
 {
 	union ibv_gid gid = gid_of(addr);

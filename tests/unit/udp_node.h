@@ -8,7 +8,7 @@
 #ifndef SOFTHCA_TESTS_UDP_NODE_H
 #define SOFTHCA_TESTS_UDP_NODE_H
 
-#include "unit.h"
+#include "gid.h"
 
 #include "hostns.h"
 #include "testclock.h"
@@ -42,7 +42,6 @@ struct node {
 	int forward_to; /* slot, or -1 */
 };
 
-union ibv_gid gid_of(const char *text);
 struct roce_path path_of(const char *src, const char *dst);
 
 /* Byte i of the payload of packet psn. */

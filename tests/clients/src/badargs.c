@@ -627,14 +627,6 @@ static int mcast_not_attached(void)
 	return mcast(IBV_QPT_UD, true, false);
 }
 
-#define C(fn, text, ...)                                                       \
-	{                                                                      \
-		fn, "local: " text,                                            \
-		{                                                              \
-			__VA_ARGS__                                            \
-		}                                                              \
-	}
-
 const struct local_case badargs[] = {
 	C(cq_zero, "CQ of no entries", EINVAL),
 	C(cq_too_big, "CQ larger than max_cqe", EINVAL),

@@ -1065,14 +1065,6 @@ static int srq_ops(void)
 	return ibv_destroy_srq(srq) ? EIO : rc;
 }
 
-#define C(fn, text, ...)                                                       \
-	{                                                                      \
-		fn, "local: " text,                                            \
-		{                                                              \
-			__VA_ARGS__                                            \
-		}                                                              \
-	}
-
 const struct local_case badcalls[] = {
 	C(mw_type, "MW of an unknown type", EINVAL),
 	C(mw_pd_busy, "dealloc_pd with an MW", EBUSY),

@@ -15,6 +15,15 @@ struct local_case {
 	int want[2]; /* either will do where implementations differ */
 };
 
+/* A row of the tables below. */
+#define C(fn, text, ...)                                                       \
+	{                                                                      \
+		fn, "local: " text,                                            \
+		{                                                              \
+			__VA_ARGS__                                            \
+		}                                                              \
+	}
+
 /* Of the basic verbs, badargs.c; of the extended ones, badcalls.c. */
 extern const struct local_case badargs[], badcalls[];
 extern const size_t nbadargs, nbadcalls;

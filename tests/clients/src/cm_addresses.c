@@ -370,11 +370,7 @@ static void families(void)
 	NEED(!rdma_connect(c, &param));
 	ev = GET(sch, CONNECT_REQUEST, 0);
 	CHECK(rdma_get_peer_addr(ev->id)->sa_family == AF_INET);
-	rdma_destroy_id(({
-		struct rdma_cm_id *id = ev->id;
-		rdma_ack_cm_event(ev);
-		id;
-	}));
+	drop_request(ev);
 	EXPECT(cch, REJECTED, 28);
 	finish_id(c);
 	rdma_destroy_id(l6);
@@ -398,11 +394,7 @@ static void families(void)
 	NEED(!rdma_connect(c, &param));
 	ev = GET(sch, CONNECT_REQUEST, 0);
 	CHECK(ev->listen_id == l4);
-	rdma_destroy_id(({
-		struct rdma_cm_id *id = ev->id;
-		rdma_ack_cm_event(ev);
-		id;
-	}));
+	drop_request(ev);
 	EXPECT(cch, REJECTED, 28);
 	finish_id(c);
 	rdma_destroy_id(l4);

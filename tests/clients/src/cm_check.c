@@ -188,6 +188,14 @@ void hang_up(struct rdma_cm_id *c, struct rdma_cm_id *s)
 	EXPECT(cch, DISCONNECTED, 0);
 }
 
+void drop_request(struct rdma_cm_event *ev)
+{
+	struct rdma_cm_id *id = ev->id;
+
+	rdma_ack_cm_event(ev);
+	rdma_destroy_id(id);
+}
+
 void finish_id(struct rdma_cm_id *id)
 {
 	rdma_destroy_ep(id);

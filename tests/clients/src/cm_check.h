@@ -92,6 +92,8 @@ struct rdma_cm_id *resolved_ps(enum rdma_port_space ps);
 void add_qp(struct rdma_cm_id *id);
 /* A connection with QPs on both sides; its end. */
 void connected(struct rdma_cm_id **c, struct rdma_cm_id **s);
+/* A request's identifier goes; the event is acknowledged. */
+void drop_request(struct rdma_cm_event *ev);
 void hang_up(struct rdma_cm_id *c, struct rdma_cm_id *s);
 void finish_id(struct rdma_cm_id *id);
 /* The listener and the channels go, in which nothing is left. */

@@ -431,11 +431,7 @@ static void backlog(void)
 	while (!rdma_get_cm_event(sch, &ev)) {
 		CHECK(ev->event == RDMA_CM_EVENT_CONNECT_REQUEST);
 		rdma_reject(ev->id, NULL, 0);
-		rdma_destroy_id(({
-			struct rdma_cm_id *id = ev->id;
-			rdma_ack_cm_event(ev);
-			id;
-		}));
+		drop_request(ev);
 		got++;
 		if (got == 2)
 			break;

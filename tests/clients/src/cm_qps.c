@@ -66,11 +66,7 @@ static void own_destroy(void)
 	NEED(!rdma_connect(c, &param));
 	ev = GET(sch, CONNECT_REQUEST, 0);
 	CHECK(!rdma_reject(ev->id, NULL, 0));
-	rdma_destroy_id(({
-		struct rdma_cm_id *id = ev->id;
-		rdma_ack_cm_event(ev);
-		id;
-	}));
+	drop_request(ev);
 	CHECK(!ibv_destroy_qp(c->qp));
 	EXPECT(cch, REJECTED, 28);
 	finish_id(c);

@@ -38,8 +38,8 @@ void rc_read(void)
 	rc_op(IBV_WR_RDMA_READ);
 }
 
-/* Work requests of three pieces, both gathered and scattered. */
-void rc_sge(void)
+/* Sends, writes and reads of all sizes from one on, each longer by more. */
+static void in_pieces(size_t from, uint64_t more, uint64_t pieces)
 {
 	static const enum ibv_wr_opcode ops[] = { IBV_WR_SEND,
 						  IBV_WR_RDMA_WRITE,
@@ -49,23 +49,20 @@ void rc_sge(void)
 
 	pair(IBV_QPT_RC);
 	for (size_t o = 0; o < 3; o++)
-		for (size_t i = 1; i < n; i++)
-			one_message(ops[o], s[i] + 3, 3, 0);
+		for (size_t i = from; i < n; i++)
+			one_message(ops[o], s[i] + more, pieces, 0);
+}
+
+/* Work requests of three pieces, both gathered and scattered. */
+void rc_sge(void)
+{
+	in_pieces(1, 3, 3);
 }
 
 /* Work requests and receives with empty pieces among others. */
 void rc_zero_sge(void)
 {
-	static const enum ibv_wr_opcode ops[] = { IBV_WR_SEND,
-						  IBV_WR_RDMA_WRITE,
-						  IBV_WR_RDMA_READ };
-	uint64_t s[8];
-	size_t n = sizes(s, 100000);
-
-	pair(IBV_QPT_RC);
-	for (size_t o = 0; o < 3; o++)
-		for (size_t i = 0; i < n; i++)
-			one_message(ops[o], s[i], ZERO_PIECES, 0);
+	in_pieces(0, 0, ZERO_PIECES);
 }
 
 /* Without data neither key nor address is looked at (C9-88). */

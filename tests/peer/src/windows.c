@@ -133,12 +133,7 @@ void rc_mw1(void)
 	rkey = at(B, "bind %lx %lx 0 %x %x %x", qpi[B], mw, AT_B, 0x10000,
 		  (unsigned)IBV_ACCESS_REMOTE_WRITE)
 		       .v[0];
-	seed++;
-	at(A, "fill %x 1388 %lx", AT_A, seed);
-	at(B, "guard %x 1388", AT_B);
-	post(.op = IBV_WR_RDMA_WRITE, .len = 5000, .rkey = rkey);
-	expect_sent(A, IBV_WR_RDMA_WRITE);
-	expect_data(B, AT_B, 5000, true);
+	write_through(rkey);
 	/* not granted */
 	post(.op = IBV_WR_RDMA_READ, .len = 64, .rkey = rkey);
 	expect(A, IBV_WC_REM_ACCESS_ERR, "a read through a write-only window");
