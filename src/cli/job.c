@@ -32,10 +32,11 @@
 #include <unistd.h>
 
 const char *const job_variables[] = {
-	"SOFTHCA_WIRE",    "SOFTHCA_ADDR",    "SOFTHCA_DEVICES",
-	"SOFTHCA_LOSS",    "SOFTHCA_SEED",    "SOFTHCA_PCAP",
-	"SOFTHCA_EXPLAIN", "SOFTHCA_PART_ID", "SOFTHCA_SYSFS",
-	"LD_LIBRARY_PATH", "LD_PRELOAD",      NULL,
+	"SOFTHCA_WIRE",    "SOFTHCA_SAME_HOST", "SOFTHCA_ADDR",
+	"SOFTHCA_DEVICES", "SOFTHCA_LOSS",      "SOFTHCA_SEED",
+	"SOFTHCA_PCAP",    "SOFTHCA_EXPLAIN",   "SOFTHCA_PART_ID",
+	"SOFTHCA_SYSFS",   "LD_LIBRARY_PATH",   "LD_PRELOAD",
+	NULL,
 };
 
 static const char *const preloads[] = {
@@ -48,6 +49,7 @@ static bool record_anew; /* --pcap was given */
 
 enum {
 	OPT_WIRE = 0x2000,
+	OPT_SAME_HOST,
 	OPT_ADDR,
 	OPT_DEVICES,
 	OPT_LOSS,
@@ -67,6 +69,12 @@ static const struct argp_option options[] = {
 	  "(default: one device with the addresses of all)", 0 },
 	{ "wire", OPT_WIRE, NULL, 0,
 	  "Send packets to UDP port 4791 even within this host", 0 },
+	/* Not shown, until the library has more than one of these ways. */
+	{ "same-host", OPT_SAME_HOST, "WAY", OPTION_HIDDEN,
+	  "Reach processes of this host by shared memory and direct copies "
+	  "(auto, the default), shared memory alone (copy), or a private UDP "
+	  "port (udp)",
+	  0 },
 	{ "loss", OPT_LOSS, "PERCENT", 0,
 	  "Drop this share of the packets sent, at random", 0 },
 	{ "seed", OPT_SEED, "N", 0,
@@ -237,6 +245,13 @@ static void set_loss(const char *arg)
 	set("SOFTHCA_LOSS", text);
 }
 
+static void set_same_host(const char *arg)
+{
+	if (strcmp(arg, "auto") && strcmp(arg, "copy") && strcmp(arg, "udp"))
+		bad_value("--same-host %s: not one of auto, copy and udp", arg);
+	set("SOFTHCA_SAME_HOST", arg);
+}
+
 static void set_number(const char *option, const char *variable,
 		       const char *arg, uint64_t max)
 {
@@ -329,6 +344,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	switch (key) {
 	case OPT_WIRE:
 		set("SOFTHCA_WIRE", "1");
+		return 0;
+	case OPT_SAME_HOST:
+		set_same_host(arg);
 		return 0;
 	case OPT_EXPLAIN:
 		set("SOFTHCA_EXPLAIN", "1");

@@ -73,6 +73,24 @@ static uint64_t get_number(const char *name, uint64_t max)
 	return n;
 }
 
+static enum same_host get_same_host(const char *name)
+{
+	static const char *const ways[] = {
+		[SAME_HOST_AUTO] = "auto",
+		[SAME_HOST_COPY] = "copy",
+		[SAME_HOST_UDP] = "udp",
+	};
+	const char *v = get(name);
+
+	if (!v)
+		return SAME_HOST_AUTO;
+	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
+		if (!strcasecmp(v, ways[i]))
+			return (enum same_host)i;
+	complain(name, v, "auto, copy or udp");
+	return SAME_HOST_AUTO;
+}
+
 /* "12.5" or "12.5%", whatever the locale's decimal point is. */
 static double get_percent(const char *name)
 {
@@ -103,6 +121,7 @@ static void load(void)
 {
 	config = (struct config){
 		.wire = get_bool("SOFTHCA_WIRE"),
+		.same_host = get_same_host("SOFTHCA_SAME_HOST"),
 		.addr = get_string("SOFTHCA_ADDR"),
 		.devices = get_string("SOFTHCA_DEVICES"),
 		.loss = get_percent("SOFTHCA_LOSS"),

@@ -11,8 +11,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* The ways between two processes of a host that a process may take. A pair
+ * takes the best one that both ends may take and that works between them. */
+enum same_host {
+	SAME_HOST_AUTO, /* shared memory, payload copied by process_vm(2) */
+	SAME_HOST_COPY, /* shared memory, payload copied through it */
+	SAME_HOST_UDP,  /* a private UDP port */
+};
+
 struct config {
 	bool wire;           /* SOFTHCA_WIRE=1 */
+	enum same_host same_host; /* SOFTHCA_SAME_HOST=auto|copy|udp */
 	const char *addr;    /* SOFTHCA_ADDR: address of GID index 0 */
 	const char *devices; /* SOFTHCA_DEVICES=eth0,eth1: one device each */
 	double loss;         /* SOFTHCA_LOSS, percent 0..100, here 0..1 */

@@ -93,6 +93,7 @@ def test_wrong_calls(args, status, says):
 
 
 @pytest.mark.parametrize("option,value,says", [
+    ("--same-host", "shm", "auto, copy and udp"), ("--same-host", "", "auto, copy and udp"),
     ("--loss", "101", "0 to 100"), ("--loss", "-1", "0 to 100"), ("--loss", "x", "0 to 100"),
     ("--devices", "lo,lo", "lo is named twice"),
     ("--loss", "nan", "0 to 100"), ("--loss", "1 2", "0 to 100"), ("--loss", "", "0 to 100"),
@@ -155,11 +156,12 @@ def environment(*options, **kw):
 def test_options_become_variables(tmp_path):
     e = environment("--wire", "--addr", "127.0.0.1", "--devices", "lo", "--loss", "2.50%",
                     "--seed", "0x10", "--pcap", "a-%p.pcapng", "--explain", "--part-id", "4129",
-                    cwd=tmp_path)
+                    "--same-host", "copy", cwd=tmp_path)
     assert {k: v for k, v in e.items()
             if k.startswith("SOFTHCA_") and k != "SOFTHCA_SYSFS"} == {
         "SOFTHCA_WIRE": "1", "SOFTHCA_ADDR": "127.0.0.1", "SOFTHCA_DEVICES": "lo",
         "SOFTHCA_LOSS": "2.5", "SOFTHCA_SEED": "16", "SOFTHCA_EXPLAIN": "1",
+        "SOFTHCA_SAME_HOST": "copy",
         "SOFTHCA_PCAP": f"{os.path.realpath(tmp_path)}/a-%p.pcapng", "SOFTHCA_PART_ID": "4129"}
 
 

@@ -41,13 +41,24 @@ static int child(void *arg)
 
 static bool is_default(const struct config *c)
 {
-	return !c->wire && !c->explain && c->loss <= 0 && !c->seed &&
-	       !c->part_id && !c->addr && !c->devices && !c->pcap && !c->rundir;
+	return !c->wire && c->same_host == SAME_HOST_AUTO && !c->explain &&
+	       c->loss <= 0 && !c->seed && !c->part_id && !c->addr &&
+	       !c->devices && !c->pcap && !c->rundir;
 }
 
 static bool is_wire(const struct config *c)
 {
 	return c->wire;
+}
+
+static bool is_copy(const struct config *c)
+{
+	return c->same_host == SAME_HOST_COPY;
+}
+
+static bool is_udp(const struct config *c)
+{
+	return c->same_host == SAME_HOST_UDP;
 }
 
 static bool is_loss(const struct config *c)
@@ -84,6 +95,11 @@ static void values(void **state)
 		{ "SOFTHCA_WIRE", "0", is_default, false },
 		{ "SOFTHCA_WIRE", "", is_default, false },
 		{ "SOFTHCA_WIRE", "2", is_default, true },
+		{ "SOFTHCA_SAME_HOST", "auto", is_default, false },
+		{ "SOFTHCA_SAME_HOST", "copy", is_copy, false },
+		{ "SOFTHCA_SAME_HOST", "UDP", is_udp, false },
+		{ "SOFTHCA_SAME_HOST", "", is_default, false },
+		{ "SOFTHCA_SAME_HOST", "shm", is_default, true },
 		{ "SOFTHCA_LOSS", "2.5", is_loss, false },
 		{ "SOFTHCA_LOSS", "2.5%", is_loss, false },
 		{ "SOFTHCA_LOSS", "02.50", is_loss, false },
