@@ -34,7 +34,8 @@ struct engine_packet {
 	struct engine_packet *next;
 	struct roce_rx rx;
 	uint8_t grh[40];
-	uint8_t payload[];
+	/* or a copy of rx.source */
+	_Alignas(max_align_t) uint8_t payload[];
 };
 
 static void backlog_free(struct engine_packet *p)
@@ -180,13 +181,18 @@ bool engine_qp_defer(struct engine_qp *qp, const struct roce_rx *pkt)
 
 	if (atomic_fetch_add(&qp->nbacklog, 1) >= BACKLOG_MAX)
 		goto wait;
-	p = malloc(sizeof(*p) + pkt->len);
+	p = malloc(sizeof(*p) + (pkt->source ? pkt->source->size : pkt->len));
 	if (!p)
 		goto wait;
 	p->rx = *pkt;
-	if (pkt->len)
-		memcpy(p->payload, pkt->payload, pkt->len);
-	p->rx.payload = p->payload;
+	if (pkt->source) {
+		memcpy(p->payload, pkt->source, pkt->source->size);
+		p->rx.source = (const struct qp_source *)(void *)p->payload;
+	} else {
+		if (pkt->len)
+			memcpy(p->payload, pkt->payload, pkt->len);
+		p->rx.payload = p->payload;
+	}
 	if (pkt->grh) {
 		memcpy(p->grh, pkt->grh, sizeof(p->grh));
 		p->rx.grh = p->grh;

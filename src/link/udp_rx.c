@@ -412,6 +412,8 @@ static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
 	if (u->cfg.pcap && pkt.h.dest_qpn)
 		record(u, k, id, !private || handed);
 	pkt.handed = handed;
+	pkt.host = pkt.large = false;
+	pkt.source = NULL;
 	pkt.payload = k->p + hdr;
 	pkt.len = k->len - (size_t)hdr - ROCE_ICRC_LEN - pkt.h.pad;
 	pkt.sgid = k->src;

@@ -188,7 +188,8 @@ static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 
 static size_t packet_size(const struct roce_pkt *p)
 {
-	return (size_t)p->hdr_len + p->payload + p->pad + ROCE_ICRC_LEN;
+	return (size_t)roce_opcode(p->h.opcode)->hdr_len + p->payload +
+	       p->h.pad + ROCE_ICRC_LEN;
 }
 
 static bool same_path(const struct roce_path *a, const struct roce_path *b)
@@ -209,8 +210,8 @@ static bool route(struct udp *u, struct route *r, const struct roce_pkt *p)
 		set_path(u, r, p->path);
 		changed = true;
 	}
-	if (changed || r->qpn != p->dest_qpn || r->to_slot != p->to_slot) {
-		set_destination(u, r, p->dest_qpn, p->to_slot);
+	if (changed || r->qpn != p->h.dest_qpn || r->to_slot != p->to_slot) {
+		set_destination(u, r, p->h.dest_qpn, p->to_slot);
 		changed = true;
 	}
 	return changed;
@@ -262,7 +263,7 @@ static void gather(struct udp *u, struct run *run, struct route *r,
 				r->private ? r->private : shared_sock(u, r, p);
 			run->size = size;
 		} else if (p->hash != head->hash || size > run->size ||
-			   p->dest_qpn != r->qpn || p->to_slot != r->to_slot ||
+			   p->h.dest_qpn != r->qpn || p->to_slot != r->to_slot ||
 			   !same_path(p->path, r->path) ||
 			   run->bytes + size > UDP_MAX_BYTES ||
 			   run->sock->no_gso || r->relay) {
@@ -283,17 +284,18 @@ static void gather(struct udp *u, struct run *run, struct route *r,
 	*next = i;
 }
 
+/* hdr: where the headers go, ROCE_HDR_MAX bytes */
 static size_t packet_iov(const struct roce_batch *b, const struct roce_pkt *p,
-			 struct iovec *iov)
+			 uint8_t *hdr, struct iovec *iov)
 {
 	static const uint8_t zero[3 + ROCE_ICRC_LEN];
 	size_t n = 0;
 
-	assert(p->pad <= 3 && p->iov + p->niov <= QP_PIECES);
-	iov[n++] = (struct iovec){ (void *)p->hdr, p->hdr_len };
+	assert(p->h.pad <= 3 && p->iov + p->niov <= QP_PIECES);
+	iov[n++] = (struct iovec){ hdr, roce_encode(&p->h, hdr) };
 	for (size_t i = 0; i < p->niov; i++)
 		iov[n++] = b->data.iov[p->iov + i];
-	iov[n++] = (struct iovec){ (void *)zero, p->pad + ROCE_ICRC_LEN };
+	iov[n++] = (struct iovec){ (void *)zero, p->h.pad + ROCE_ICRC_LEN };
 	return n;
 }
 
@@ -315,10 +317,9 @@ static int flatten(const struct route *r, const struct tx_sock *sock,
 		   const struct roce_batch *b, const struct roce_pkt *p,
 		   uint16_t ip_id, uint8_t *out)
 {
-	size_t len = p->hdr_len, size = packet_size(p);
+	size_t len = roce_encode(&p->h, out), size = packet_size(p);
 	uint32_t crc;
 
-	memcpy(out, p->hdr, len);
 	for (size_t i = 0; i < p->niov; i++) {
 		struct copy c = { out + len, &b->data.iov[p->iov + i] };
 
@@ -326,8 +327,8 @@ static int flatten(const struct route *r, const struct tx_sock *sock,
 			return EFAULT;
 		len += c.v->iov_len;
 	}
-	memset(out + len, 0, p->pad);
-	len += p->pad;
+	memset(out + len, 0, p->h.pad);
+	len += p->h.pad;
 	assert(len + ROCE_ICRC_LEN == size);
 	crc = icrc_begin(&r->path->sgid, &r->path->dgid, sock->port,
 			 ROCE_UDP_PORT, size, ip_id);
@@ -488,6 +489,7 @@ static int send_packets(struct udp *u, const struct route *r,
 			const struct run *run, size_t first, size_t n,
 			uint8_t *buf)
 {
+	uint8_t hdr[ROCE_BATCH][ROCE_HDR_MAX];
 	struct iovec iov[MAX_IOV];
 	size_t niov = 0, len = 0, size;
 	int err;
@@ -496,7 +498,7 @@ static int send_packets(struct udp *u, const struct route *r,
 		const struct roce_pkt *p = &run->b->pkt[run->index[first + k]];
 
 		if (!buf) {
-			niov += packet_iov(run->b, p, iov + niov);
+			niov += packet_iov(run->b, p, hdr[k], iov + niov);
 			continue;
 		}
 		err = flatten(r, run->sock, run->b, p, (uint16_t)k, buf + len);
@@ -583,7 +585,7 @@ static size_t send_run(struct udp *u, const struct route *r,
  */
 static bool is_ack(const struct roce_pkt *p)
 {
-	return (p->opcode & 0x1f) == ROCE_ACK;
+	return (p->h.opcode & 0x1f) == ROCE_ACK;
 }
 
 size_t udp_send(struct udp *u, const struct roce_batch *b, int *err)

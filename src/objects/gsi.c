@@ -127,17 +127,17 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 		slot = owner(g, m->mad, MAD_LEN, &m->path.dgid);
 	if (slot < 0 && udp_astray(g->e->udp, &m->path))
 		slot = (int)registry_slot(g->e->registry);
-	b.n = b.data.n = 1;
-	b.data.nkeys = 0;
-	b.data.iov[0] = (struct iovec){ (void *)(uintptr_t)m->mad, MAD_LEN };
+	b.n = 1;
+	b.data.n = b.data.nkeys = 0;
+	qp_piece_add(&b.data, (void *)(uintptr_t)m->mad, MAD_LEN, true);
 	b.pkt[0] = (struct roce_pkt){
+		.h = h,
 		.path = &m->path,
 		.hash = 1,
 		.niov = 1,
 		.payload = MAD_LEN,
 		.to_slot = slot < 0 ? 0 : (uint16_t)(slot + 1),
 	};
-	roce_pkt_headers(&b.pkt[0], &h);
 	engine_send(g->e, &b, &err);
 	if (err && g->e->cfg->explain)
 		say("cannot send a message of the connection manager: %s",

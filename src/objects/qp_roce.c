@@ -43,7 +43,7 @@ static void flush(struct qp *core, uint64_t now, bool all)
 {
 	struct shca_qp *qp = core->owner;
 	struct roce_qp *r = roce_qp(core);
-	struct roce_batch b;
+	struct roce_batch b; /* not cleared: it is large */
 	uint64_t due;
 	size_t n, sent;
 	int round, err;
@@ -63,6 +63,7 @@ static void flush(struct qp *core, uint64_t now, bool all)
 			engine_timer_set(qp->sched.engine, &qp->sched, now);
 			return;
 		}
+		b.max_payload = 0;
 		roce_tx(r, &b, now);
 		n = b.n;
 		err = 0;

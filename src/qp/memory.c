@@ -80,7 +80,7 @@ static int piece(struct qp *qp, struct qp_pieces *to, const struct key_entry *e,
 	else
 		err = qp_touch(qp, e, addr, len, false);
 	if (!err)
-		to->iov[to->n++] = (struct iovec){ addr, len };
+		qp_piece_add(to, addr, len, false);
 	return err;
 }
 

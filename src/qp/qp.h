@@ -14,6 +14,7 @@
 #ifndef SOFTHCA_QP_QP_H
 #define SOFTHCA_QP_QP_H
 
+#include "public.h"
 #include "rq.h"
 #include "sq.h"
 
@@ -42,6 +43,8 @@ struct qp {
 	struct qp_sq sq;
 	struct qp_rq rq;
 	struct qp_recv recv; /* of the message that is being received */
+	struct qp_public *pub; /* what others see of it; the next, or given */
+	struct qp_public unseen;
 };
 
 struct qp_init {
@@ -56,6 +59,9 @@ struct qp_init {
 	struct ibv_qp_cap cap; /* raised to what was really allocated */
 	bool sq_sig_all;
 	struct qp_mem mem;
+	struct qp_public *pub; /* where others look at it; NULL: nowhere. Kept
+				* until qp_fini(); its life goes on from QP to
+				* QP */
 	uint32_t seed; /* of what varies per QP without changing its meaning */
 };
 
@@ -109,6 +115,10 @@ void qp_modify_apply(struct qp *qp, const struct ibv_qp_attr *attr, int mask);
 /* ibv_query_qp(3), as far as it is known here. */
 void qp_query(const struct qp *qp, struct ibv_qp_attr *attr,
 	      struct ibv_qp_init_attr *init);
+/* Every change of the state comes through here. */
+void qp_set_state(struct qp *qp, enum ibv_qp_state state);
+/* What was posted is void, before a completion or the program says so. */
+void qp_set_void(struct qp *qp);
 /* Drops everything, silently: state RESET. */
 void qp_reset(struct qp *qp);
 /* Nothing that was begun is on its way any more, in SQD; says so once. */
@@ -158,11 +168,29 @@ void qp_flush_rq(struct qp *qp);
 #define QP_PIECES_KEYS 64
 #define QP_PIECE_MAX 4096 /* bytes of one */
 
+#define QP_PIECE_OWN 0xff /* instead of a key: memory of the QP itself */
+
 struct qp_pieces {
 	size_t n, nkeys;
 	struct iovec iov[QP_PIECES];
+	uint8_t key_of[QP_PIECES]; /* each piece's key: an index of key[] */
 	struct key_entry *key[QP_PIECES_KEYS];
 };
+
+/* The key that piece i was found by, or NULL. */
+static inline struct key_entry *qp_piece_key(const struct qp_pieces *p,
+					     size_t i)
+{
+	return p->key_of[i] == QP_PIECE_OWN ? NULL : p->key[p->key_of[i]];
+}
+
+/* One more piece of the last key, or of none. */
+static inline void qp_piece_add(struct qp_pieces *p, void *addr, size_t len,
+				bool own)
+{
+	p->key_of[p->n] = own ? QP_PIECE_OWN : (uint8_t)(p->nkeys - 1);
+	p->iov[p->n++] = (struct iovec){ addr, len };
+}
 
 /* Room for as many more, each of a key of its own. */
 static inline bool qp_pieces_room(const struct qp_pieces *p, uint32_t n)

@@ -87,20 +87,27 @@ int qp_init(struct qp *qp, struct qp_init *init, size_t wqe_size)
 	qp->recv_cq = init->recv_cq;
 	qp->srq = init->srq;
 	qp->sq_sig_all = init->sq_sig_all;
-	qp->state = IBV_QPS_RESET;
 	qp->cap = init->cap;
 	err = qp_rq_init(&qp->rq, qp->cap.max_recv_wr, qp->cap.max_recv_sge,
 			 qp->pd, &init->mem);
 	if (err)
 		return err;
 	err = sq_init(qp, wqe_size);
-	if (err)
+	if (err) {
 		qp_rq_fini(&qp->rq);
-	return err;
+		return err;
+	}
+	qp->pub = init->pub ? init->pub : &qp->unseen;
+	qp_public_set(&qp->pub->qpn, qp->qpn);
+	qp_public_set(&qp->pub->type, (uint32_t)qp->type);
+	qp_public_set(&qp->pub->pd, qp->pd);
+	qp_set_state(qp, IBV_QPS_RESET);
+	return 0;
 }
 
 void qp_fini(struct qp *qp)
 {
+	qp_set_state(qp, IBV_QPS_RESET);
 	qp_mem_free(&qp->rq.mem, qp->sq.ring);
 	qp_rq_fini(&qp->rq);
 }
@@ -244,8 +251,10 @@ void qp_modify_apply(struct qp *qp, const struct ibv_qp_attr *a, int mask)
 		q->port_num = a->port_num;
 	if (mask & IBV_QP_QKEY)
 		q->qkey = a->qkey;
-	if (mask & IBV_QP_ACCESS_FLAGS)
+	if (mask & IBV_QP_ACCESS_FLAGS) {
 		q->qp_access_flags = a->qp_access_flags;
+		qp_public_set(&qp->pub->access, a->qp_access_flags);
+	}
 	if (mask & IBV_QP_AV)
 		q->ah_attr = a->ah_attr;
 	if (mask & IBV_QP_PATH_MTU)
@@ -286,17 +295,35 @@ void qp_query(const struct qp *qp, struct ibv_qp_attr *attr,
 	init->sq_sig_all = qp->sq_sig_all;
 }
 
+void qp_set_void(struct qp *qp)
+{
+	uint32_t next = qp_public_get(&qp->pub->life) + 1;
+
+	/* Before anything that tells the program so. */
+	atomic_store_explicit(&qp->pub->life, next ? next : 1,
+			      memory_order_seq_cst);
+}
+
+void qp_set_state(struct qp *qp, enum ibv_qp_state state)
+{
+	qp->state = state;
+	atomic_store_explicit(&qp->pub->state, (uint32_t)state,
+			      memory_order_release);
+	if (state == IBV_QPS_RESET || state == IBV_QPS_ERR)
+		qp_set_void(qp);
+}
+
 void qp_reset(struct qp *qp)
 {
 	struct qp_recv r;
 
+	qp_set_state(qp, IBV_QPS_RESET);
 	qp->sq.head = qp->sq.nxt = qp->sq.tail = 0;
 	while (!qp_rq_take(&qp->rq, 0, &r))
 		;
 	memset(&qp->attr, 0, sizeof(qp->attr));
 	qp->recv_valid = false;
 	qp->sq_drained = qp->sqd_notify = false;
-	qp->state = IBV_QPS_RESET;
 }
 
 void qp_drained(struct qp *qp)

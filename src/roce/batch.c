@@ -13,6 +13,7 @@ struct roce_pkt *batch_open(struct roce_batch *b)
 	p->iov = (uint32_t)b->data.n;
 	p->payload = 0;
 	p->to_slot = 0;
+	p->copy = false;
 	return p;
 }
 
@@ -22,7 +23,7 @@ void batch_push(struct roce_batch *b, struct roce_pkt *p, struct roce_hdr *h,
 	h->pad = (uint8_t)(-(unsigned)p->payload & 3);
 	h->pkey = ROCE_PKEY_DEFAULT;
 	h->mig_req = true; /* 17.2.8: no path migration here means migrated */
-	roce_pkt_headers(p, h);
+	p->h = *h;
 	p->niov = (uint16_t)(b->data.n - p->iov);
 	p->path = path;
 	/* A17.4.5.2: the flow label, where the program gives one, picks the
@@ -41,8 +42,8 @@ void batch_release(struct roce_batch *b)
 void batch_bytes(struct roce_batch *b, struct roce_pkt *p, void *data,
 		 uint32_t len)
 {
-	b->data.iov[b->data.n++] = (struct iovec){ data, len };
-	p->payload = (uint16_t)(p->payload + len);
+	qp_piece_add(&b->data, data, len, true);
+	p->payload += len;
 }
 
 int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
@@ -59,13 +60,13 @@ int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 			"SGE %u of work request 0x%llx: lkey 0x%08x does not cover [0x%llx, +%u) in this PD: register the memory, or use that region's lkey",
 			bad, (unsigned long long)w->wr_id, sge[bad].lkey,
 			(unsigned long long)sge[bad].addr, sge[bad].length);
-	p->payload = (uint16_t)len;
+	p->payload = len;
 	return err;
 }
 
 int batch_remote(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 		 uint32_t pd, uint32_t rkey, uint64_t va, uint32_t len)
 {
-	p->payload = (uint16_t)len;
+	p->payload = len;
 	return qp_gather_remote(&qp->base, &b->data, pd, rkey, va, len);
 }

@@ -193,6 +193,7 @@ static void go_back(struct roce_qp *qp, uint32_t psn)
 
 static void fail_head(struct roce_qp *qp, enum ibv_wc_status status)
 {
+	qp_set_void(&qp->base);
 	if (qp->base.sq.head != qp->base.sq.tail)
 		qp_sq_complete(&qp->base, status);
 	if (qp_is_reliable(&qp->base))

@@ -57,13 +57,21 @@ static int rx_check_header(const struct roce_rx *pkt, uint8_t service)
 	return 0;
 }
 
+static bool same_path(const struct roce_rx *pkt, const struct roce_path *path)
+{
+	if (pkt->host)
+		return pkt->path_hash ==
+		       roce_path_hash(&path->dgid, &path->sgid);
+	return !memcmp(&pkt->sgid, &path->dgid, sizeof(pkt->sgid)) &&
+	       !memcmp(&pkt->dgid, &path->sgid, sizeof(pkt->dgid));
+}
+
 int roce_check_connected(const struct roce_rx *pkt, uint8_t service,
 			 const struct roce_path *path)
 {
 	int drop = rx_check_header(pkt, service);
 
-	if (!drop && (memcmp(&pkt->sgid, &path->dgid, sizeof(pkt->sgid)) ||
-		      memcmp(&pkt->dgid, &path->sgid, sizeof(pkt->dgid))))
+	if (!drop && !same_path(pkt, path))
 		drop = 1 + ROCE_DROP_ADDRESS;
 	return drop;
 }
@@ -176,13 +184,13 @@ static void complete_sent(struct roce_qp *qp)
 static void take_back(struct roce_qp *qp, const struct roce_batch *b,
 		      size_t sent)
 {
-	uint32_t psn = b->pkt[sent].psn;
+	uint32_t psn = b->pkt[sent].h.psn;
 	struct roce_requester *r = &qp->req;
 
 	if (qp->base.sq.head == qp->base.sq.tail)
 		return; /* flushed while the batch was made */
 	for (size_t i = sent; i < b->n; i++)
-		if (roce_opcode(b->pkt[i].opcode)->flags &
+		if (roce_opcode(b->pkt[i].h.opcode)->flags &
 			    (ROCE_F_READ | ROCE_F_ATOMIC) &&
 		    r->rd_out)
 			r->rd_out--;
@@ -206,9 +214,9 @@ void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 	bool responses;
 
 	assert(sent <= n);
-	responses =
-		n && (b->pkt[0].opcode == ROCE_CNP ||
-		      roce_opcode(b->pkt[0].opcode)->flags & ROCE_F_RESPONSE);
+	responses = n && (b->pkt[0].h.opcode == ROCE_CNP ||
+			  roce_opcode(b->pkt[0].h.opcode)->flags &
+				  ROCE_F_RESPONSE);
 	qp->stats.tx_pkts += sent;
 	if (responses) {
 		rsp_tx_done(qp, b, sent);

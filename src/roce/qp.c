@@ -130,7 +130,7 @@ void roce_to_err(struct roce_qp *qp)
 {
 	if (qp->base.state == IBV_QPS_ERR)
 		return;
-	qp->base.state = IBV_QPS_ERR;
+	qp_set_state(&qp->base, IBV_QPS_ERR);
 	go_quiet(qp);
 	qp_flush_sq(&qp->base);
 	qp_flush_rq(&qp->base);
@@ -140,7 +140,7 @@ void roce_to_sqe(struct roce_qp *qp)
 {
 	struct roce_requester *r = &qp->req;
 
-	qp->base.state = IBV_QPS_SQE;
+	qp_set_state(&qp->base, IBV_QPS_SQE);
 	qp_flush_sq(&qp->base);
 	/* What is posted next goes on where sending ended. */
 	r->post_psn = r->una = r->end_psn = r->nxt_psn;
@@ -170,16 +170,26 @@ static void reset(struct roce_qp *qp)
 static void apply_values(struct roce_qp *qp, const struct ibv_qp_attr *a,
 			 int mask, const struct roce_path *path)
 {
+	struct qp_public *pub = qp->base.pub;
+
 	qp_modify_apply(&qp->base, a, mask);
-	if (mask & IBV_QP_AV)
+	if (mask & IBV_QP_AV) {
 		qp->path = *path;
-	if (mask & IBV_QP_PATH_MTU)
+		qp_public_set(&pub->path_hash,
+			      roce_path_hash(&path->dgid, &path->sgid));
+	}
+	if (mask & IBV_QP_PATH_MTU) {
 		qp->mtu = 128u << a->path_mtu;
-	if (mask & IBV_QP_DEST_QPN)
+		qp_public_set(&pub->mtu, qp->mtu);
+	}
+	if (mask & IBV_QP_DEST_QPN) {
 		qp->dest_qpn = a->dest_qp_num;
+		qp_public_set(&pub->dest_qpn, qp->dest_qpn);
+	}
 	if (mask & IBV_QP_RQ_PSN) {
 		qp->rsp.epsn = a->rq_psn & PSN_MASK;
 		qp->rsp.place = 1;
+		qp_public_set(&pub->rq_psn, qp->rsp.epsn);
 	}
 }
 
@@ -212,7 +222,7 @@ int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr,
 		qp->mtu = ROCE_MTU_MAX;
 	if (from == IBV_QPS_RTR && to == IBV_QPS_RTS)
 		req_init(qp);
-	qp->base.state = to;
+	qp_set_state(&qp->base, to);
 	if (to == IBV_QPS_SQD && from != IBV_QPS_SQD) {
 		qp->base.sq_drained = false;
 		req_check_drained(qp);

@@ -21,54 +21,49 @@
 #include "env.h"
 
 #include "qp/qp.h"
+#include "qp/source.h"
 #include "wire/roce.h"
 
 /*
- * A packet to send: headers in place, payload by reference. What the link, or
- * the core when the link had no room, has to know of the headers stands beside
- * them, so that nothing parses what was encoded here.
+ * A packet to send: its headers in host order, which a link that needs them so
+ * encodes (roce_encode()), and its payload by reference.
  */
 struct roce_pkt {
+	struct roce_hdr h; /* h.pad: zero bytes between payload and ICRC */
 	const struct roce_path *path;
 	uint32_t hash;    /* same for the packets of one flow: picks the socket */
+	uint32_t payload; /* bytes in its pieces */
 	uint32_t iov;     /* first of its payload pieces in the batch */
 	uint16_t niov;
-	uint16_t hdr_len;
-	uint16_t payload; /* bytes in those pieces */
 	uint16_t to_slot; /* 1 + slot of the process of this host that it is
 			   * for; 0: whose the destination QPN is */
-	uint32_t dest_qpn;
-	uint32_t psn;
-	uint8_t opcode;
-	uint8_t syndrome; /* of an AETH */
-	uint8_t pad;      /* zero bytes to put between payload and ICRC */
-	uint8_t hdr[ROCE_HDR_MAX];
+	bool copy; /* the payload is to be taken before send returns: it may
+		    * change, or be gone, when the packet is received */
 };
-
-/* Puts the headers in place. h->pad is the packet's padding. */
-static inline void roce_pkt_headers(struct roce_pkt *p,
-				    const struct roce_hdr *h)
-{
-	p->dest_qpn = h->dest_qpn;
-	p->psn = h->psn;
-	p->opcode = h->opcode;
-	p->syndrome = h->syndrome;
-	p->pad = h->pad;
-	p->hdr_len = (uint16_t)roce_encode(h, p->hdr);
-}
 
 #define ROCE_BATCH 64
 
 struct roce_batch {
 	size_t n;
+	/*
+	 * Set by the caller of roce_tx(): a link within the host takes packets
+	 * of so many bytes of payload. Such a packet stands for as many PSNs
+	 * as its payload has MTUs. 0: none longer than the path MTU.
+	 */
+	uint32_t max_payload;
 	struct roce_pkt pkt[ROCE_BATCH];
 	struct qp_pieces data; /* of all their payloads */
 };
 
-/* A received packet, already decoded, its ICRC checked. */
+/*
+ * A received packet, already decoded, its ICRC checked. One that came over a
+ * link within the host says so, and of connected services it has no addresses
+ * but their hash.
+ */
 struct roce_rx {
 	struct roce_hdr h;
-	const uint8_t *payload;
+	const uint8_t *payload; /* NULL: it is elsewhere, */
+	const struct qp_source *source; /* where this reads it from; or NULL */
 	size_t len;            /* payload bytes, without the pad */
 	union ibv_gid sgid;    /* where it came from */
 	union ibv_gid dgid;    /* our address, or a multicast group */
@@ -77,6 +72,10 @@ struct roce_rx {
 	uint8_t tclass;
 	bool ecn_ce; /* congestion experienced */
 	bool handed; /* over by another process of this user on this host */
+	bool host;   /* roce_path_hash(sgid, dgid) is path_hash; they are there
+		      * for UD and XRC alone */
+	bool large;  /* may be longer than the path MTU */
+	uint32_t path_hash;
 };
 
 struct roce_qp;

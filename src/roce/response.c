@@ -323,24 +323,24 @@ void rsp_tx_done(struct roce_qp *qp, const struct roce_batch *b, size_t sent)
 	struct roce_responder *r = &qp->rsp;
 
 	for (size_t i = b->n; i-- > sent;) {
-		const struct roce_pkt *p = &b->pkt[i];
+		const struct roce_hdr *h = &b->pkt[i].h;
 
-		if (p->opcode == ROCE_CNP)
+		if (h->opcode == ROCE_CNP)
 			continue; /* the next mark brings another */
-		if ((p->opcode & 0x1f) == ROCE_ACK) {
-			if ((p->syndrome & ROCE_AETH_KIND) == ROCE_AETH_ACK) {
+		if ((h->opcode & 0x1f) == ROCE_ACK) {
+			if ((h->syndrome & ROCE_AETH_KIND) == ROCE_AETH_ACK) {
 				r->ack_pending = qp->base.state != IBV_QPS_ERR;
 			} else if (!r->nak_pending) {
 				r->nak_pending = true;
-				r->nak_syndrome = p->syndrome;
-				r->nak_psn = p->psn;
+				r->nak_syndrome = h->syndrome;
+				r->nak_psn = h->psn;
 			}
 			continue;
 		}
 		/* The same PSN may be due twice: the later is taken back. */
 		for (uint32_t k = r->resp_tail; k-- != r->resp_head;) {
 			struct roce_response *e = resp_at(r, k);
-			int32_t at = psn_diff(p->psn, e->psn);
+			int32_t at = psn_diff(h->psn, e->psn);
 
 			if (at >= 0 && (uint32_t)at < e->next) {
 				e->next = (uint32_t)at;

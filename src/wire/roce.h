@@ -187,6 +187,23 @@ struct roce_path {
 	bool local; /* to this host: the link itself holds senders back */
 };
 
+/*
+ * The addresses of a connection in short, the sender's first: tells connections
+ * apart that a process may confuse, and is no protection from one that lies.
+ */
+static inline uint32_t roce_path_hash(const union ibv_gid *sgid,
+				      const union ibv_gid *dgid)
+{
+	const uint64_t k = 0x9e3779b97f4a7c15ull;
+	uint64_t h = sgid->global.interface_id;
+
+	h = (h ^ h >> 29) * k + sgid->global.subnet_prefix;
+	h = (h ^ h >> 29) * k + dgid->global.interface_id;
+	h = (h ^ h >> 29) * k + dgid->global.subnet_prefix;
+	h = (h ^ h >> 29) * k;
+	return (uint32_t)(h >> 32);
+}
+
 static inline bool roce_gid_is_v4(const union ibv_gid *gid)
 {
 	return gid->global.subnet_prefix == 0 &&

@@ -77,11 +77,11 @@ static void fill(uint32_t qpn, size_t n, size_t payload)
 				      .dest_qpn = qpn,
 				      .psn = (uint32_t)i };
 
-		*p = (struct roce_pkt){ .path = &path,
+		*p = (struct roce_pkt){ .h = h,
+					.path = &path,
 					.iov = (uint32_t)batch.data.n,
 					.niov = 1,
-					.payload = (uint16_t)payload };
-		roce_pkt_headers(p, &h);
+					.payload = (uint32_t)payload };
 		batch.data.iov[batch.data.n++] = (struct iovec){ data[i], payload };
 	}
 }

@@ -154,6 +154,8 @@ void pull(void)
 	struct roce_batch b;
 	size_t n;
 
+	b.max_payload = 0;
+
 	do {
 		roce_tx(P->qp, &b, P->now);
 		n = b.n;
@@ -164,20 +166,14 @@ void pull(void)
 			MORE(P->out.pkt, P->out.n, P->out.cap);
 			k = &P->out.pkt[P->out.n++];
 			*k = (struct sent){ .data = malloc(ROCE_MTU_MAX) };
-			assert_true(roce_decode(&k->h, p->hdr,
-						(size_t)p->hdr_len +
-							p->payload + p->pad) >
-				    0 || p->payload || p->pad);
-			/* Decode again with the payload's length in place. */
+			/* With the payload's length in place. */
 			uint8_t buf[ROCE_HDR_MAX + ROCE_MTU_MAX + 4] = { 0 };
-			memcpy(buf, p->hdr, p->hdr_len);
+			k->hdr_len = roce_encode(&p->h, buf);
 			assert_true(roce_decode(&k->h, buf,
-						(size_t)p->hdr_len +
-							p->payload + p->pad) >
-				    0);
-			k->flags = roce_opcode(p->hdr[0])->flags;
-			k->hdr_len = p->hdr_len;
-			memcpy(k->hdr, p->hdr, p->hdr_len);
+						k->hdr_len + p->payload +
+							p->h.pad) > 0);
+			k->flags = roce_opcode(buf[0])->flags;
+			memcpy(k->hdr, buf, k->hdr_len);
 			for (uint32_t v = 0; v < p->niov; v++) {
 				struct iovec *io = &b.data.iov[p->iov + v];
 

@@ -492,21 +492,20 @@ static void send_packet(struct sim *s, int from, const struct roce_batch *b,
 			const struct roce_pkt *p)
 {
 	uint8_t buf[ROCE_HDR_MAX + ROCE_MTU_MAX + 16];
-	size_t len = p->hdr_len;
+	size_t hdr_len = roce_encode(&p->h, buf), len = hdr_len;
 	struct roce_hdr h;
 	int hl;
 
-	memcpy(buf, p->hdr, len);
 	for (uint32_t i = 0; i < p->niov; i++) {
 		memcpy(buf + len, b->data.iov[p->iov + i].iov_base,
 		       b->data.iov[p->iov + i].iov_len);
 		len += b->data.iov[p->iov + i].iov_len;
 	}
-	assert(len == (size_t)p->hdr_len + p->payload);
-	memset(buf + len, 0, p->pad);
-	len += p->pad;
+	assert(len == hdr_len + p->payload);
+	memset(buf + len, 0, p->h.pad);
+	len += p->h.pad;
 	hl = roce_decode(&h, buf, len);
-	assert(hl == p->hdr_len);
+	assert((size_t)hl == hdr_len);
 	(void)hl;
 	s->packets++;
 	if (s->link.tap)
@@ -529,6 +528,7 @@ void sim_pull(struct sim_qp *q)
 	struct roce_batch b;
 	size_t sent, n;
 
+	b.max_payload = 0;
 	do {
 		roce_tx(q->qp, &b, s->now);
 		sent = n = b.n;

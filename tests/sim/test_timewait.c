@@ -62,7 +62,7 @@ static bool acked_after(struct pair *p, const struct roce_rx *rx,
 	}
 	assert_int_equal(b.n, 1);
 	assert_int_equal(b.data.n + b.data.nkeys + b.pkt[0].payload, 0);
-	assert_true(roce_decode(&h, b.pkt[0].hdr, b.pkt[0].hdr_len) > 0);
+	h = b.pkt[0].h;
 	assert_int_equal(h.opcode, ROCE_ACK);
 	assert_int_equal(h.dest_qpn, roce_qp_num(p->a->qp));
 	assert_int_equal(h.pkey, 0xffff);

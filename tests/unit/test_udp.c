@@ -394,7 +394,7 @@ static void *send_thread(void *arg)
 		for (size_t k = 0; k < b->n; k++) {
 			b->pkt[k].path = &t->path;
 			b->pkt[k].hash = (uint32_t)(uintptr_t)t >> 4;
-			roce_pkt_headers(&b->pkt[k], &h);
+			b->pkt[k].h = h;
 		}
 		while (!n && clock_ns() < end)
 			n = udp_send(t->n->u, b, &err);

@@ -96,12 +96,12 @@ void batch_add(struct roce_batch *b, const struct roce_path *path, uint32_t qpn,
 	for (size_t i = 0; i < payload; i++)
 		data[b->n][i] = pattern(psn & PSN_MASK, i);
 	*p = (struct roce_pkt){
+		.h = h,
 		.path = path,
 		.hash = qpn,
 		.iov = (uint32_t)b->data.n,
-		.payload = (uint16_t)payload,
+		.payload = (uint32_t)payload,
 	};
-	roce_pkt_headers(p, &h);
 	if (payload > 10) { /* in two pieces */
 		b->data.iov[b->data.n++] = (struct iovec){ data[b->n], 10 };
 		b->data.iov[b->data.n++] =
