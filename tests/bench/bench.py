@@ -19,6 +19,7 @@ import time
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "clients"))
+import instructions
 import rig
 
 REFERENCE = os.path.join(rig.BUILD, "tests", "bench", "reference")
@@ -56,6 +57,7 @@ class Bench:
         self.places = places
         self.results = []
         self.missing = 0  # figures of which every run failed
+        self.counts = None
 
     def add(self, name, size, place, unit, values, **more):
         good = [v for v in values if v is not None and v > 0]
@@ -212,6 +214,21 @@ class Bench:
             ratio = f"  {both / tcp:.2f} TCP" if tcp and name != "tcp" else ""
             say(f"  {title:24}{setup:>8.0f} set up  {both:>8.0f} set up and closed{ratio}")
 
+    # ---------------------------------------------------------- instructions
+
+    def instructions(self):
+        try:
+            self.counts = instructions.count()
+        except RuntimeError as e:
+            self.missing += 1
+            say(str(e))
+            return
+        for (kind, part), (n, readings) in self.counts.items():
+            self.results.append(dict(test=f"instructions_{part}", size=instructions.SIZES[kind],
+                                     placement=kind, unit="instructions", median=n, runs=[n],
+                                     failed=0, clock_readings=readings))
+        say("  instructions done")
+
     # ---------------------------------------------------------------- report
 
     def ratio(self, r):
@@ -247,7 +264,7 @@ class Bench:
         say()
         say("beside it, in the same run")
         for r in self.results:
-            if not r["test"].startswith(("ib_", "write_8B", "conn_")):
+            if not r["test"].startswith(("ib_", "write_8B", "conn_", "instructions_")):
                 value = f"{r['median']:.2f} us one way" if r["unit"] == "us" else bandwidth(r["median"])
                 where = TITLES.get(r["placement"], "")
                 say(f"  {r['test']:10}{size_name(r['size']):>9}  {where:16}{value}")
@@ -256,6 +273,9 @@ class Bench:
             if r["test"].startswith("write_8B"):
                 say(f"  {r['test'].replace('_', ' '):34}{r['median']:.2f} us")
         self.connection_table()
+        if self.counts:
+            say()
+            say(instructions.table(self.counts))
         say()
         say("Ratios: latencies over a spinning UDP ping-pong (a read over twice that), so less is")
         say("better; bandwidths over memcpy or TCP, so more is better.")
@@ -315,7 +335,11 @@ def main():
     ap.add_argument("--quick", action="store_true", help="one short run of each, about a minute")
     ap.add_argument("--runs", type=int, help="runs of each test (3)")
     ap.add_argument("--place", action="append", choices=PLACES, help="only this placement")
+    ap.add_argument("--instructions", action="store_true",
+                    help="only count the instructions of a message, some seconds")
     args = ap.parse_args()
+    if args.instructions:
+        return instructions.main([])
     if missing := rig.need("ib_send_lat", "iperf3"):
         sys.exit(f"Missing: {', '.join(missing)}. Run: make deps")
     started = datetime.datetime.now()
@@ -331,6 +355,7 @@ def main():
         bench.softhca()
         bench.many_qps()
         bench.connections()
+        bench.instructions()
     finally:
         if net:
             net.close()
