@@ -40,10 +40,10 @@ static inline uint64_t rotl(uint64_t x, unsigned n)
  * SipHash of one word, with one round for it and two at the end: the result for
  * one word reveals nothing about another without the secret.
  */
-static uint64_t keyed(const struct keys *k, uint64_t word)
+static uint64_t keyed(const uint64_t secret[4], uint64_t word)
 {
-	uint64_t v0 = k->secret[0], v1 = k->secret[1];
-	uint64_t v2 = k->secret[2], v3 = k->secret[3] ^ word;
+	uint64_t v0 = secret[0], v1 = secret[1];
+	uint64_t v2 = secret[2], v3 = secret[3] ^ word;
 
 	for (int round = 0; round < 3; round++) {
 		if (round == 1) {
@@ -69,26 +69,26 @@ static uint64_t keyed(const struct keys *k, uint64_t word)
 #define WORD_TAG (1ull << 32)
 
 /* A Feistel network of 12-bit halves, forth... */
-static uint32_t number_index(const struct keys *k, uint32_t number)
+static uint32_t number_index(const uint64_t secret[4], uint32_t number)
 {
 	uint32_t l = number >> 12, r = number & HALF_MASK, was;
 
 	for (uint32_t i = 0; i < FEISTEL_ROUNDS; i++) {
 		was = r;
-		r = l ^ ((uint32_t)keyed(k, i << 12 | r) & HALF_MASK);
+		r = l ^ ((uint32_t)keyed(secret, i << 12 | r) & HALF_MASK);
 		l = was;
 	}
 	return l << 12 | r;
 }
 
 /* ...and back. */
-static uint32_t index_number(const struct keys *k, uint32_t index)
+static uint32_t index_number(const uint64_t secret[4], uint32_t index)
 {
 	uint32_t l = index >> 12, r = index & HALF_MASK, was;
 
 	for (uint32_t i = FEISTEL_ROUNDS; i--;) {
 		was = l;
-		l = r ^ ((uint32_t)keyed(k, i << 12 | l) & HALF_MASK);
+		l = r ^ ((uint32_t)keyed(secret, i << 12 | l) & HALF_MASK);
 		r = was;
 	}
 	return l << 12 | r;
@@ -97,7 +97,7 @@ static uint32_t index_number(const struct keys *k, uint32_t index)
 /* The only slot that a key can be of. */
 static uint32_t key_slot(const struct keys *k, uint32_t key)
 {
-	return index_number(k, key >> 8) & (k->count - 1);
+	return index_number(k->secret, key >> 8) & (k->count - 1);
 }
 
 static uint32_t load(const _Atomic uint32_t *word)
@@ -149,7 +149,7 @@ static uint32_t tag(const struct keys *k, uint32_t number, uint32_t n)
 	uint32_t l = n >> 4 & 15, r = n & 15, was;
 
 	for (uint32_t i = 0; i < 8; i++) {
-		uint64_t table = keyed(k, WORD_TAG | (uint64_t)i << INDEX_BITS |
+		uint64_t table = keyed(k->secret, WORD_TAG | (uint64_t)i << INDEX_BITS |
 						  number);
 
 		was = r;
@@ -175,9 +175,30 @@ static uint32_t take_slot(struct keys *k)
 	return slot;
 }
 
-static void publish(struct key_entry *e, const struct key_entry *from,
+static struct key_shown *shown(const struct keys *k, uint32_t slot)
+{
+	return slot < k->nshown ? &k->shown[slot] : NULL;
+}
+
+static void show(struct key_shown *s, const struct key_entry *e, uint32_t lkey,
+		 uint32_t rkey)
+{
+	s->access = e->access;
+	s->pd = e->pd;
+	s->qpn = e->qpn;
+	s->kind = e->kind;
+	s->iova = e->iova;
+	s->length = e->length;
+	s->addr = e->addr;
+	atomic_store_explicit(&s->lkey, lkey, memory_order_release);
+	atomic_store_explicit(&s->rkey, rkey, memory_order_release);
+}
+
+static void publish(struct keys *k, uint32_t slot, const struct key_entry *from,
 		    uint32_t lkey, uint32_t rkey)
 {
+	struct key_entry *e = &k->entry[slot];
+
 	e->access = from->access;
 	e->pd = from->pd;
 	e->qpn = from->qpn;
@@ -190,6 +211,8 @@ static void publish(struct key_entry *e, const struct key_entry *from,
 	atomic_store_explicit(&e->rkey, rkey, memory_order_release);
 	/* Not a store: a reader with a stale key may be passing through. */
 	atomic_fetch_and_explicit(&e->users, ~KEY_DYING, memory_order_release);
+	if (shown(k, slot))
+		show(shown(k, slot), from, lkey, rkey);
 }
 
 int keys_add(struct keys *k, const struct key_entry *from)
@@ -209,7 +232,7 @@ int keys_add(struct keys *k, const struct key_entry *from)
 	do {
 		n = e->generation++;
 		number = n % lives * k->count | slot;
-		index = number_index(k, number);
+		index = number_index(k->secret, number);
 	} while (!index || index == INDEX_MASK);
 	n = n / lives * 2;
 	lkey = index << 8 | tag(k, number, n);
@@ -219,7 +242,7 @@ int keys_add(struct keys *k, const struct key_entry *from)
 	else if (from->kind != KEY_MR)
 		lkey = 0; /* windows are for the peer only (10.6.7) */
 	e->windows = 0;
-	publish(e, from, lkey, rkey);
+	publish(k, slot, from, lkey, rkey);
 	return (int)slot;
 }
 
@@ -228,6 +251,10 @@ void keys_kill(struct keys *k, uint32_t slot)
 	assert(slot < k->used);
 	atomic_fetch_or_explicit(&k->entry[slot].users, KEY_DYING,
 				 memory_order_acq_rel);
+	if (shown(k, slot)) {
+		atomic_store(&shown(k, slot)->lkey, 0);
+		atomic_store(&shown(k, slot)->rkey, 0);
+	}
 }
 
 bool keys_busy(const struct keys *k, uint32_t slot)
@@ -262,7 +289,7 @@ void keys_revive(struct keys *k, uint32_t slot, const struct key_entry *from,
 	assert(slot < k->used);
 	assert(!lkey || keys_slot(k, lkey) == slot);
 	assert(!rkey || keys_slot(k, rkey) == slot);
-	publish(&k->entry[slot], from, lkey, rkey);
+	publish(k, slot, from, lkey, rkey);
 }
 
 static _Atomic uint32_t *key_word(struct keys *k, uint32_t slot, bool remote)
@@ -314,4 +341,70 @@ struct key_entry *keys_get_remote(struct keys *k, uint32_t rkey,
 void keys_put(struct key_entry *e)
 {
 	atomic_fetch_sub_explicit(&e->users, 1, memory_order_release);
+}
+
+/* ---- for other processes ----------------------------------------------- */
+
+void keys_show(struct keys *k, struct keys_shown *head,
+	       struct key_shown *entries)
+{
+	*head = (struct keys_shown){
+		.count = k->count,
+		.entry_size = sizeof(*entries),
+		.secret = { k->secret[0], k->secret[1], k->secret[2],
+			    k->secret[3] },
+	};
+	k->shown = entries;
+	k->nshown = 0;
+}
+
+void keys_show_room(struct keys *k, uint32_t n)
+{
+	if (n > k->count)
+		n = k->count;
+	if (n > k->nshown)
+		k->nshown = n;
+}
+
+bool keys_view_init(struct keys_view *v, const struct keys_shown *head,
+		    const struct key_shown *entries)
+{
+	/* Once, since it may change under our eyes. */
+	const struct keys_shown h = *(const volatile struct keys_shown *)head;
+
+	if (h.entry_size != sizeof(*entries) || !h.count ||
+	    h.count > 1u << 20 || (h.count & (h.count - 1)))
+		return false;
+	*v = (struct keys_view){
+		.entry = entries,
+		.count = h.count,
+		.secret = { h.secret[0], h.secret[1], h.secret[2],
+			    h.secret[3] },
+	};
+	return true;
+}
+
+uint32_t keys_find(const struct keys_view *v, uint32_t rkey, uint32_t *hint)
+{
+	uint32_t slot = *hint & (v->count - 1);
+
+	if (slot < v->ready && load(&v->entry[slot].rkey) == rkey)
+		return slot;
+	return *hint = index_number(v->secret, rkey >> 8) & (v->count - 1);
+}
+
+bool keys_peek(const struct keys_view *v, uint32_t slot, uint32_t rkey,
+	       struct key_shown *e)
+{
+	if (!rkey || slot >= v->ready || load(&v->entry[slot].rkey) != rkey)
+		return false;
+	*e = *(const volatile struct key_shown *)&v->entry[slot];
+	return true;
+}
+
+bool keys_shows(const struct keys_view *v, uint32_t slot, uint32_t key)
+{
+	return key && slot < v->ready &&
+	       (load(&v->entry[slot].lkey) == key ||
+		load(&v->entry[slot].rkey) == key);
 }

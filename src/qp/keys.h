@@ -1,9 +1,8 @@
 /*
  * keys.h - the table that lkeys and rkeys lead to
  *
- * One table per process, in one flat piece of memory that holds no pointers
- * into itself, so that it can be published to peers of the same host. A key is
- * a 24-bit index and an 8-bit tag, as the specification has it (10.6.3.3). Both
+ * One table per process. A key is a 24-bit index and an 8-bit tag, as the
+ * specification has it (10.6.3.3). Both
  * come from permutations keyed with a secret of the table, so whoever knows
  * some keys can only guess others; slots are reused in the order in which they
  * were freed, so the lkey and the rkey of a region differ, and a stale key is
@@ -14,6 +13,9 @@
  * references that were taken are gone, which keys_busy() says: how it waits is
  * its own affair. So a region's memory is never touched after ibv_dereg_mr()
  * has returned.
+ *
+ * Other processes of the host can be shown a copy of the table, and copy from
+ * and to a region's memory themselves; see keys_show() and keys_peek().
  */
 #ifndef SOFTHCA_QP_KEYS_H
 #define SOFTHCA_QP_KEYS_H
@@ -51,9 +53,35 @@ struct key_entry {
 
 #define KEY_DYING 0x80000000u
 
+/*
+ * An entry as other processes see it. What they map they may scribble on, so
+ * it is a copy, which its owner writes and never reads. The keys are 0 while
+ * the entry is dead, and only then does anything else of it change.
+ */
+struct key_shown {
+	_Alignas(64) _Atomic uint32_t lkey;
+	_Atomic uint32_t rkey;
+	uint32_t access;
+	uint32_t pd;
+	uint32_t qpn;
+	uint32_t kind;
+	uint64_t iova;
+	uint64_t length;
+	uint64_t addr; /* in the owner's process */
+};
+
+/* What stands before the entries: how a key leads to one of them. */
+struct keys_shown {
+	uint32_t count;
+	uint32_t entry_size; /* of struct key_shown */
+	uint64_t secret[4];
+};
+
 struct keys {
 	struct key_entry *entry;
 	uint32_t count;
+	uint32_t nshown; /* entries that have memory behind them in shown */
+	struct key_shown *shown;
 	/* Below: owned by whoever adds and removes, under its lock. */
 	uint32_t used; /* slots ever used; the rest is untouched memory */
 	uint32_t free_head; /* oldest freed slot, or UINT32_MAX */
@@ -103,12 +131,63 @@ struct key_entry *keys_get_remote(struct keys *k, uint32_t rkey,
 				  uint32_t *hint);
 void keys_put(struct key_entry *e);
 
+/*
+ * Shows the table to other processes: *head at once, the entries as far as
+ * there is memory for them, zeroed at first: the first n from keys_show_room()
+ * on, which never takes any back. It does not move. keys_want() is how many
+ * keys_add() may want; entries without memory are not shown. The caller
+ * serialises, as with keys_add(). After keys_kill() whoever removes an entry
+ * waits for those others, too: what is shown is dead before its first fence.
+ */
+void keys_show(struct keys *k, struct keys_shown *head,
+	       struct key_shown *entries);
+void keys_show_room(struct keys *k, uint32_t n);
+static inline uint32_t keys_want(const struct keys *k)
+{
+	return k->used < k->count ? k->used + 1 : k->count;
+}
+
+/* Another process's table. */
+struct keys_view {
+	const struct key_shown *entry;
+	uint32_t ready; /* entries that may be looked at */
+	uint32_t count;
+	uint64_t secret[4];
+};
+
+/* False: this is no such table. entries are looked at later only. */
+bool keys_view_init(struct keys_view *v, const struct keys_shown *head,
+		    const struct key_shown *entries);
+
+/*
+ * Where the rkey is if it is in there: a slot, at or above v->ready perhaps.
+ * *hint as in keys_get_remote().
+ */
+uint32_t keys_find(const struct keys_view *v, uint32_t rkey, uint32_t *hint);
+
+/*
+ * Copies the entry with this rkey; false: it is not there, or dead. What is
+ * found stays as it is as long as its owner waits for the caller: who has said
+ * that he is there, with a full fence, before he calls.
+ */
+bool keys_peek(const struct keys_view *v, uint32_t slot, uint32_t rkey,
+	       struct key_shown *e);
+
+/* Whether the key, of either kind, is alive. */
+bool keys_shows(const struct keys_view *v, uint32_t slot, uint32_t key);
+
 /* The slot whose keys have this one's index, whatever the tag; UINT32_MAX:
  * there is none. */
 uint32_t keys_slot(const struct keys *k, uint32_t key);
 
 /* The slot's index with a tag of the caller's choice; 0: nothing is there. */
 uint32_t keys_with_tag(const struct keys *k, uint32_t slot, uint32_t tag);
+
+static inline bool key_holds(uint64_t iova, uint64_t length, uint64_t va,
+			     uint64_t len)
+{
+	return va >= iova && len <= length && va - iova <= length - len;
+}
 
 /*
  * Whether [va, va + len) lies inside the entry, the PD matches, and all bits
@@ -118,11 +197,22 @@ static inline bool key_covers(const struct key_entry *e, uint32_t pd,
 			      uint64_t va, uint64_t len, uint32_t access,
 			      void **p)
 {
-	if (e->pd != pd || (e->access & access) != access)
-		return false;
-	if (va < e->iova || len > e->length || va - e->iova > e->length - len)
+	if (e->pd != pd || (e->access & access) != access ||
+	    !key_holds(e->iova, e->length, va, len))
 		return false;
 	*p = (void *)(uintptr_t)(e->addr + (va - e->iova));
+	return true;
+}
+
+/* The same of another process's; *addr is the address there. */
+static inline bool key_shown_covers(const struct key_shown *e, uint32_t pd,
+				    uint64_t va, uint64_t len, uint32_t access,
+				    uint64_t *addr)
+{
+	if (e->pd != pd || (e->access & access) != access ||
+	    !key_holds(e->iova, e->length, va, len))
+		return false;
+	*addr = e->addr + (va - e->iova);
 	return true;
 }
 

@@ -525,6 +525,156 @@ static void meets_a_reader(void **state)
 	before_counting_in = NULL;
 }
 
+/* Another process's table */
+
+static struct {
+	struct keys_shown head;
+	struct key_shown entry[COUNT];
+	struct keys_view view;
+} others;
+
+static void show_all(uint32_t ready)
+{
+	memset(&others, 0, sizeof(others));
+	keys_show(&keys, &others.head, others.entry);
+	keys_show_room(&keys, ready);
+	assert_true(keys_view_init(&others.view, &others.head, others.entry));
+	others.view.ready = ready;
+}
+
+static bool peek(uint32_t rkey, uint32_t hint, struct key_shown *e)
+{
+	uint32_t slot = keys_find(&others.view, rkey, &hint);
+
+	return keys_peek(&others.view, slot, rkey, e);
+}
+
+static void shown_to_others(void **state)
+{
+	uint32_t lkey, rkey, hint = 0;
+	struct key_entry again;
+	struct key_shown e;
+	uint64_t addr;
+	int slot;
+
+	(void)state;
+	show_all(COUNT);
+	slot = add(KEY_MR, 0x70000);
+	lkey = keys.entry[slot].lkey;
+	rkey = keys.entry[slot].rkey;
+	for (uint32_t i = 0; i < 300; i++)
+		add(KEY_MR, i);
+
+	/* With any hint, and without a trace in the table itself. */
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_true(peek(rkey, i ? UINT32_MAX - i : 0, &e));
+		assert_int_equal(e.rkey, rkey);
+		assert_int_equal(e.lkey, lkey);
+		assert_int_equal(e.kind, KEY_MR);
+		assert_int_equal(e.pd, 7);
+		assert_int_equal(e.qpn, 0x123);
+		assert_true(key_shown_covers(&e, 7, 0x71010, 0x7f0,
+					     IBV_ACCESS_REMOTE_READ, &addr));
+		assert_int_equal(addr, 0x70010);
+		assert_false(key_shown_covers(&e, 7, 0x71010, 0x7f1, 0, &addr));
+		assert_false(key_shown_covers(&e, 8, 0x71010, 1, 0, &addr));
+		assert_false(key_shown_covers(&e, 7, 0x71010, 1,
+					      IBV_ACCESS_REMOTE_WRITE, &addr));
+	}
+	assert_int_equal(keys.entry[slot].users, 0);
+	assert_int_equal(keys_find(&others.view, rkey, &hint), slot);
+	assert_int_equal(hint, slot);
+	assert_true(keys_shows(&others.view, (uint32_t)slot, lkey));
+	assert_true(keys_shows(&others.view, (uint32_t)slot, rkey));
+	assert_false(keys_shows(&others.view, (uint32_t)slot, 0));
+	assert_false(keys_shows(&others.view, (uint32_t)slot + 1, lkey));
+
+	for (uint32_t tag = 0; tag < 256; tag++) {
+		uint32_t key = (rkey & 0xffffff00) | tag;
+
+		assert_int_equal(peek(key, hint, &e), key == rkey);
+	}
+	assert_false(peek(0, hint, &e));
+
+	keys_kill(&keys, (uint32_t)slot);
+	assert_false(peek(rkey, hint, &e));
+	assert_false(peek(0, hint, &e));
+	assert_false(keys_shows(&others.view, (uint32_t)slot, lkey));
+	again = (struct key_entry){ .kind = KEY_MR, .addr = 0x5000 };
+	keys_revive(&keys, (uint32_t)slot, &again, lkey, rkey);
+	assert_true(peek(rkey, hint, &e));
+	assert_int_equal(e.addr, 0x5000);
+	keys_kill(&keys, (uint32_t)slot);
+	keys_free(&keys, (uint32_t)slot);
+	assert_false(peek(rkey, hint, &e));
+	assert_false(peek(rkey, 0, &e));
+}
+
+/* What has no memory to be shown in works in its own process alone. */
+static void shown_as_far_as_there_is_memory(void **state)
+{
+	uint32_t first, last;
+	struct key_shown e;
+
+	(void)state;
+	show_all(1);
+	assert_int_equal(keys_want(&keys), 1);
+	first = keys.entry[add(KEY_MR, 1)].rkey;
+	assert_int_equal(keys_want(&keys), 2);
+	last = keys.entry[add(KEY_MR, 2)].rkey;
+	assert_true(peek(first, 0, &e));
+	assert_false(peek(last, 0, &e));
+	assert_false(peek(last, 1, &e));
+	assert_int_equal(others.entry[1].rkey, 0);
+	keys_put(keys_get_remote(&keys, last));
+	keys_show_room(&keys, 3);
+	others.view.ready = 2;
+	assert_false(peek(last, 0, &e));
+	last = keys.entry[add(KEY_MR, 3)].rkey;
+	assert_false(peek(last, 0, &e));
+	others.view.ready = 3;
+	assert_true(peek(last, 0, &e));
+	assert_int_equal(e.addr, 3);
+	/* Never beyond the end of the table. */
+	keys_show_room(&keys, 2 * COUNT);
+	assert_int_equal(keys.nshown, COUNT);
+	keys_show_room(&keys, 1);
+	assert_int_equal(keys.nshown, COUNT);
+}
+
+/* A head that anybody may have written. */
+static void hostile_heads(void **state)
+{
+	static const uint32_t counts[] = { 0, 3, 1u << 21, UINT32_MAX };
+	uint64_t rng = rnd_seed();
+	struct key_shown e;
+	struct keys_view v;
+
+	(void)state;
+	show_all(COUNT);
+	for (size_t i = 0; i < ARRAY_SIZE(counts); i++) {
+		others.head.count = counts[i];
+		assert_false(keys_view_init(&v, &others.head, others.entry));
+	}
+	others.head.count = COUNT;
+	others.head.entry_size++;
+	assert_false(keys_view_init(&v, &others.head, others.entry));
+	others.head.entry_size--;
+	/* More than are ready: no key leads beyond those. */
+	others.head.count = 1u << 20;
+	assert_true(keys_view_init(&v, &others.head, others.entry));
+	v.ready = 16;
+	for (int i = 0; i < 100000; i++) {
+		uint32_t rkey = (uint32_t)(rnd(&rng) >> 16);
+		uint32_t hint = (uint32_t)(rnd(&rng) >> 16);
+		uint32_t slot = keys_find(&v, rkey, &hint);
+
+		assert_in_range(slot, 0, (1u << 20) - 1);
+		assert_false(keys_peek(&v, slot, rkey, &e));
+		assert_false(keys_shows(&v, slot, rkey));
+	}
+}
+
 /*
  * Readers against removal. The region of each life is freed as soon as its
  * entry is not busy any more, and its contents name the key that leads to it: a
@@ -699,6 +849,9 @@ int main(void)
 		TEST(revived_with_new_keys),
 		TEST(bounds),
 		TEST(meets_a_reader),
+		TEST(shown_to_others),
+		TEST(shown_as_far_as_there_is_memory),
+		TEST(hostile_heads),
 		TEST(readers_against_removal),
 		TEST(busy_until_the_last_reader_goes),
 	};
