@@ -1,0 +1,279 @@
+/*
+ * ring.c - what happens in a ring of records once a lap, or once in its life
+ */
+#include "ring.h"
+
+#include <errno.h>
+
+#define SKIP 0xffffu /* instead of the bytes of a record: go on at the start */
+
+_Static_assert(SKIP > RING_DATA_MAX, "no record has so many bytes");
+/* Wherever the next one begins, it fits when the ring is empty. */
+_Static_assert(2 * ((RING_DATA_MAX + RING_HDR) / RING_UNIT + 2) < RING_UNITS,
+	       "the largest record");
+
+/* A skip record is never before this: what needs it would have fit. */
+static uint32_t skip_first(void)
+{
+	return RING_UNITS - ring_units(RING_DATA_MAX);
+}
+
+/*
+ * The units of the record at index at whose first word this is; 0: the word
+ * makes no sense there.
+ */
+static uint32_t units_at(uint32_t at, uint32_t word)
+{
+	const uint32_t bytes = word & 0xffff;
+
+	if (!word)
+		return 0;
+	if (bytes == SKIP)
+		return at >= skip_first() ? RING_UNITS - at : 0;
+	if (bytes > RING_DATA_MAX || at + ring_units(bytes) >= RING_UNITS)
+		return 0;
+	return ring_units(bytes);
+}
+
+static uint32_t *first_word(struct ring_mem *mem, uint32_t at)
+{
+	return &mem->unit[at].word;
+}
+
+/* ---- The producer ------------------------------------------------------- */
+
+/* Units from at on that can be written, the one that is cleared included. */
+static uint32_t room(const struct ring_out *out)
+{
+	return RING_UNITS -
+	       (out->put - __atomic_load_n(&out->taken, __ATOMIC_ACQUIRE));
+}
+
+static void set_limit(struct ring_out *out)
+{
+	const uint32_t n = room(out), end = RING_UNITS - out->at;
+
+	out->limit = out->at + (n < end ? n : end);
+}
+
+/* The dead producer's records: they lie between consumer and us. */
+static int find_end(struct ring_out *out)
+{
+	uint32_t word, units;
+
+	for (;;) {
+		word = __atomic_load_n(first_word(out->mem, out->at),
+				       __ATOMIC_ACQUIRE);
+		if (!word)
+			return 0;
+		units = units_at(out->at, word);
+		/* One unit, ours, has a word that is 0. */
+		if (!units || out->put + units >= RING_UNITS)
+			return -EPROTO;
+		out->shadow[out->at] = ring_shadow(0, 0, units);
+		out->put += units;
+		out->at = (out->at + units) % RING_UNITS;
+	}
+}
+
+int ring_out_attach(struct ring_out *out, struct ring_mem *mem, uint16_t life)
+{
+	const uint32_t pos = __atomic_load_n(&mem->in.pos, __ATOMIC_ACQUIRE);
+	const uint32_t at = pos & 0xffff, lap = pos >> 16;
+	int err;
+
+	memset(out, 0, sizeof(*out));
+	if (__atomic_load_n(&mem->in.broken, __ATOMIC_ACQUIRE))
+		return -EPIPE;
+	if (at >= RING_UNITS || lap > RING_LAP_LAST || lap & 1)
+		return -EPROTO;
+	out->mem = mem;
+	out->life = (uint32_t)life << 16;
+	out->at = out->oldest = at;
+	out->lap = lap ? (uint8_t)lap : RING_LAP_FIRST;
+	err = find_end(out);
+	if (err)
+		return err;
+	out->clear = out->at + 1;
+	set_limit(out);
+	return 0;
+}
+
+/* The rest of the lap is skipped; the unit where the next one begins is free. */
+static void skip(struct ring_out *out)
+{
+	const uint32_t units = RING_UNITS - out->at;
+	uint32_t *word = first_word(out->mem, out->at);
+
+	__atomic_store_n(first_word(out->mem, 0), 0, __ATOMIC_RELAXED);
+	out->shadow[out->at] = ring_shadow(0, 0, units);
+	if (out->unpublished) {
+		__atomic_store_n(word, out->life | SKIP, __ATOMIC_RELAXED);
+	} else {
+		out->unpublished = word;
+		out->word = out->life | SKIP;
+	}
+	out->at = 0;
+	out->clear = 1;
+	__atomic_store_n(&out->put, out->put + units, __ATOMIC_RELEASE);
+}
+
+struct ring_rec *ring_begin_slow(struct ring_out *out, uint32_t bytes)
+{
+	const uint32_t units = ring_units(bytes), end = RING_UNITS - out->at;
+
+	if (bytes > RING_DATA_MAX || ring_out_broken(out))
+		return NULL;
+	set_limit(out);
+	if (out->at + units >= out->limit) {
+		if (units < end || end + units >= room(out))
+			return NULL;
+		skip(out);
+		set_limit(out);
+	}
+	if (units > 1)
+		out->clear = out->at + 1;
+	return &out->mem->unit[out->at];
+}
+
+static void out_break(struct ring_out *out)
+{
+	__atomic_store_n(&out->broken, 1, __ATOMIC_RELEASE);
+}
+
+bool ring_reap_some(struct ring_out *out, struct ring_ack *ack)
+{
+	const uint32_t put = __atomic_load_n(&out->put, __ATOMIC_ACQUIRE);
+	uint32_t taken = out->taken, at = out->oldest, qpn, units;
+	uint64_t shadow;
+	uint8_t v;
+
+	*ack = (struct ring_ack){ 0 };
+	while (taken != put) {
+		v = __atomic_load_n(&out->mem->verdict[at], __ATOMIC_ACQUIRE);
+		if ((v & ~RING_ACKED) != out->lap) {
+			if (v == RING_VERDICT_BROKEN)
+				out_break(out);
+			break;
+		}
+		shadow = out->shadow[at];
+		qpn = (uint32_t)(shadow >> 40);
+		if (v & RING_ACKED && qpn) {
+			if (ack->qpn && ack->qpn != qpn)
+				break;
+			ack->qpn = qpn;
+			ack->psn = shadow >> 16 & 0xffffff;
+		}
+		units = shadow & 0xffff;
+		taken += units;
+		at += units;
+		if (at == RING_UNITS) {
+			at = 0;
+			out->lap = ring_lap_next(out->lap);
+		}
+	}
+	out->oldest = at;
+	__atomic_store_n(&out->taken, taken, __ATOMIC_RELEASE);
+	return ack->qpn;
+}
+
+bool ring_out_check(struct ring_out *out)
+{
+	uint32_t *word = first_word(out->mem, out->oldest);
+
+	if (ring_out_broken(out))
+		return false;
+	if (__atomic_load_n(&out->mem->in.broken, __ATOMIC_ACQUIRE)) {
+		out_break(out);
+		return false;
+	}
+	if (!ring_unread(out) || word == out->unpublished)
+		return true;
+	if (units_at(out->oldest, __atomic_load_n(word, __ATOMIC_RELAXED)) !=
+	    (out->shadow[out->oldest] & 0xffff))
+		out_break(out);
+	return !ring_out_broken(out);
+}
+
+/* ---- The consumer ------------------------------------------------------- */
+
+static void say_pos(struct ring_in *in)
+{
+	__atomic_store_n(&in->mem->in.pos, in->at | (uint32_t)in->lap << 16,
+			 __ATOMIC_RELEASE);
+}
+
+static void go_to(struct ring_in *in, uint32_t at)
+{
+	in->at = at;
+	in->line = &in->mem->unit[at];
+	say_pos(in);
+}
+
+void ring_in_init(struct ring_in *in, struct ring_mem *mem)
+{
+	*in = (struct ring_in){ .mem = mem, .lap = RING_LAP_FIRST };
+	go_to(in, 0);
+}
+
+void ring_in_reset(struct ring_in *in)
+{
+	struct ring_mem *mem = in->mem;
+
+	__atomic_store_n(first_word(mem, 0), 0, __ATOMIC_RELAXED);
+	memset(mem->verdict, 0, sizeof(mem->verdict));
+	ring_in_init(in, mem);
+	__atomic_store_n(&mem->in.broken, 0, __ATOMIC_RELEASE);
+}
+
+static void say_broken(struct ring_in *in)
+{
+	for (uint32_t i = 0; i < RING_UNITS; i++)
+		__atomic_store_n(&in->mem->verdict[i], RING_VERDICT_BROKEN,
+				 __ATOMIC_RELAXED);
+	__atomic_store_n(&in->mem->in.broken, 1, __ATOMIC_RELEASE);
+}
+
+void ring_in_break(struct ring_in *in, const char *why)
+{
+	in->broken = why;
+	in->line = &in->none;
+	say_broken(in);
+}
+
+bool ring_get_odd(struct ring_in *in, struct ring_rec *rec, uint32_t word)
+{
+	const uint32_t units = units_at(in->at, word);
+
+	if (!units) {
+		ring_in_break(in, "a record that is longer than the ring");
+		return false;
+	}
+	in->units = units;
+	ring_done(in->mem, in->at, units, in->lap);
+	in->lap_before = in->lap;
+	in->lap = ring_lap_next(in->lap);
+	go_to(in, 0);
+	/* No second one: a skip record is not at the start. */
+	return ring_get(in, rec);
+}
+
+void ring_in_check(struct ring_in *in)
+{
+	struct ring_mem *mem = in->mem;
+	uint8_t *v, lap;
+
+	if (in->broken) {
+		say_broken(in);
+		return;
+	}
+	for (uint32_t i = 0; i < RING_UNITS; i++) {
+		v = &mem->verdict[i];
+		lap = i < in->at ? in->lap : in->lap_before;
+		/* An acknowledgement may have been lost, then: not for ever. */
+		if ((__atomic_load_n(v, __ATOMIC_RELAXED) & ~RING_ACKED) != lap)
+			__atomic_store_n(v, lap, __ATOMIC_RELEASE);
+	}
+	__atomic_store_n(&mem->in.broken, 0, __ATOMIC_RELEASE);
+	say_pos(in);
+}

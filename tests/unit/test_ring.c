@@ -1,0 +1,574 @@
+/*
+ * test_ring.c - a ring of records: what is put comes out whole, in order and
+ * once, whoever produces, and what is overwritten breaks it
+ */
+#include "unit.h"
+
+#include "child.h"
+
+#include "link/ring.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+/* Both ends, and the numbers of the records between them. */
+struct ends {
+	struct ring_mem *mem;
+	struct ring_out out;
+	struct ring_in in;
+	uint32_t put, got; /* records */
+	uint8_t *data;	   /* RING_DATA_MAX bytes that look random */
+};
+
+#define LIFE 7
+
+static struct ring_mem *new_mem(void)
+{
+	void *p = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	assert_ptr_not_equal(p, MAP_FAILED);
+	return p;
+}
+
+static struct ends *ends_new(void)
+{
+	struct ends *e = aligned_alloc(64, sizeof(*e) + 64 - sizeof(*e) % 64);
+	uint64_t state = 4711;
+
+	assert_non_null(e);
+	memset(e, 0, sizeof(*e));
+	e->mem = new_mem();
+	e->data = malloc(2 * RING_DATA_MAX);
+	rnd_fill(&state, e->data, 2 * RING_DATA_MAX);
+	ring_in_init(&e->in, e->mem);
+	assert_int_equal(ring_out_attach(&e->out, e->mem, LIFE), 0);
+	return e;
+}
+
+static void ends_free(struct ends *e)
+{
+	munmap(e->mem, RING_BYTES);
+	free(e->data);
+	free(e);
+}
+
+/* How many bytes record number n has, so that the consumer knows as well. */
+static uint32_t bytes_of(uint32_t n, uint32_t max)
+{
+	uint64_t state = n * 0x9e3779b97f4a7c15u + 1;
+
+	rnd(&state);
+	return (uint32_t)(rnd(&state) % (rnd(&state) % 4 ? 33 : max + 1));
+}
+
+static const uint8_t *data_of(const struct ends *e, uint32_t n)
+{
+	return e->data + n % RING_DATA_MAX;
+}
+
+static void fill(const struct ends *e, struct ring_rec *rec, uint32_t n,
+		 uint32_t bytes)
+{
+	rec->qpn_opcode = n * 3;
+	rec->psn_flags = n * 5;
+	rec->path = n * 7;
+	rec->len = bytes;
+	rec->imm = n;
+	rec->va = n * 0x100000001u;
+	rec->rkey = n * 11;
+	rec->dma_len = n * 13;
+	memcpy(ring_data(rec), data_of(e, n), bytes);
+}
+
+static bool is(const struct ends *e, const struct ring_in *in,
+	       const struct ring_rec *rec, uint32_t n, uint32_t bytes)
+{
+	return ring_bytes(rec) == bytes && rec->len == bytes &&
+	       rec->qpn_opcode == n * 3 && rec->psn_flags == n * 5 &&
+	       rec->path == n * 7 && rec->imm == n &&
+	       rec->va == n * 0x100000001u && rec->rkey == n * 11 &&
+	       rec->dma_len == n * 13 &&
+	       !memcmp(ring_in_data(in, rec), data_of(e, n), bytes);
+}
+
+/* Puts the next record, or returns false where there is no room. */
+static bool put(struct ends *e, uint32_t bytes, uint32_t qpn)
+{
+	struct ring_rec *rec = ring_begin(&e->out, bytes);
+
+	if (!rec)
+		return false;
+	fill(e, rec, e->put, bytes);
+	ring_commit(&e->out, bytes, qpn, e->put & 0xffffff);
+	e->put++;
+	return true;
+}
+
+static void take(struct ends *e, uint32_t bytes, enum ring_verdict v)
+{
+	struct ring_rec rec;
+
+	assert_true(ring_ready(&e->in));
+	assert_true(ring_get(&e->in, &rec));
+	assert_int_equal(ring_life(&rec), LIFE);
+	assert_true(is(e, &e->in, &rec, e->got, bytes));
+	e->got++;
+	ring_release(&e->in, v);
+}
+
+static void reap_nothing(struct ends *e)
+{
+	struct ring_ack ack;
+
+	assert_false(ring_reap(&e->out, &ack));
+}
+
+static void nothing_there(struct ends *e)
+{
+	struct ring_rec rec;
+
+	assert_false(ring_get(&e->in, &rec));
+	assert_null(e->in.broken);
+}
+
+static void one_line(void **arg)
+{
+	struct ends *e = ends_new();
+
+	(void)arg;
+	assert_int_equal(ring_units(RING_SMALL), 1);
+	assert_int_equal(ring_units(RING_SMALL + 1), 2);
+	nothing_there(e);
+	assert_false(ring_publish(&e->out));
+	assert_true(put(e, 8, 0));
+	nothing_there(e);
+	assert_true(ring_publish(&e->out));
+	assert_false(ring_publish(&e->out));
+	assert_int_equal(ring_unread(&e->out), 1);
+	take(e, 8, RING_DONE);
+	nothing_there(e);
+	reap_nothing(e);
+	assert_int_equal(ring_unread(&e->out), 0);
+	ends_free(e);
+}
+
+static void every_length(void **arg)
+{
+	struct ends *e = ends_new();
+	uint32_t n;
+
+	(void)arg;
+	for (n = 0; n <= RING_DATA_MAX; n += n < 4200 ? 1 : 61) {
+		assert_true(put(e, n, 0));
+		assert_true(ring_publish(&e->out));
+		take(e, n, RING_DONE);
+		nothing_there(e);
+		reap_nothing(e);
+		assert_int_equal(ring_unread(&e->out), 0);
+	}
+	assert_true(put(e, RING_DATA_MAX, 0));
+	assert_null(ring_begin(&e->out, RING_DATA_MAX + 1));
+	ends_free(e);
+}
+
+/* From each place in the ring on, to the brim, with each of some lengths. */
+static void full(void **arg)
+{
+	static const uint32_t lengths[] = { 0, 24, 25, 152, 4096, 16384 };
+	struct ends *e = ends_new();
+	uint32_t i, at, bytes, room;
+
+	(void)arg;
+	for (i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
+		bytes = lengths[i];
+		for (at = 1; at < RING_UNITS; at += at % 100 ? 3 : 1) {
+			while (e->in.at != at) {
+				assert_true(put(e, 0, 0));
+				ring_publish(&e->out);
+				take(e, 0, RING_DONE);
+				reap_nothing(e);
+			}
+			while (put(e, bytes, 0))
+				;
+			ring_publish(&e->out);
+			room = RING_UNITS - ring_unread(&e->out);
+			assert_in_range(room, 1, 2 * ring_units(bytes));
+			while (e->got < e->put - 1)
+				take(e, bytes, RING_DONE);
+			/* Until it is reaped, all of it is in use. */
+			assert_false(put(e, bytes, 0));
+			reap_nothing(e);
+			assert_true(put(e, bytes, 0));
+			ring_publish(&e->out);
+			take(e, bytes, RING_DONE);
+			take(e, bytes, RING_DONE);
+			nothing_there(e);
+			reap_nothing(e);
+		}
+	}
+	ends_free(e);
+}
+
+static void batch(void **arg)
+{
+	struct ends *e = ends_new();
+	uint32_t round, i;
+
+	(void)arg;
+	for (round = 0; round < 500; round++) {
+		for (i = 0; i < 17; i++)
+			assert_true(put(e, i * 5, 0));
+		nothing_there(e);
+		assert_true(ring_publish(&e->out));
+		for (i = 0; i < 17; i++)
+			take(e, i * 5, RING_DONE);
+		nothing_there(e);
+		reap_nothing(e);
+	}
+	ends_free(e);
+}
+
+/* What was written for a record that was given up is no record. */
+static void given_up(void **arg)
+{
+	struct ends *e = ends_new();
+	struct ring_rec *rec;
+	uint32_t i;
+
+	(void)arg;
+	for (i = 0; i < 3 * RING_UNITS; i++) {
+		rec = ring_begin(&e->out, 4096);
+		assert_non_null(rec);
+		memset(ring_data(rec), 1, 4096);
+		assert_true(put(e, i % 100, 0));
+		ring_publish(&e->out);
+		take(e, i % 100, RING_DONE);
+		nothing_there(e);
+		reap_nothing(e);
+	}
+	ends_free(e);
+}
+
+static void acked(struct ends *e, uint32_t qpn, uint32_t psn)
+{
+	struct ring_ack ack;
+
+	assert_true(ring_reap(&e->out, &ack));
+	assert_int_equal(ack.qpn, qpn);
+	assert_int_equal(ack.psn, psn);
+}
+
+static void verdicts(void **arg)
+{
+	struct ends *e = ends_new();
+	uint32_t n, mark;
+
+	(void)arg;
+	for (n = 0; n < 3 * RING_UNITS; n = e->put) {
+		assert_true(put(e, 1, 0xfffffe));
+		assert_true(put(e, 100, 0xfffffe));
+		assert_true(put(e, 2, 3));
+		assert_true(put(e, 3, 0));
+		assert_true(put(e, 4, 3));
+		mark = ring_mark(&e->out);
+		assert_true(put(e, 5, 5));
+		ring_publish(&e->out);
+		reap_nothing(e);
+		take(e, 1, RING_ACKED);
+		take(e, 100, RING_ACKED);
+		take(e, 2, RING_ACKED);
+		take(e, 3, RING_ACKED); /* of nobody */
+		assert_false(ring_mark_taken(&e->out, mark));
+		take(e, 4, RING_ACKED);
+		/* One QP's as one, others between them. */
+		acked(e, 0xfffffe, (n + 1) & 0xffffff);
+		assert_false(ring_mark_taken(&e->out, mark));
+		acked(e, 3, (n + 4) & 0xffffff);
+		assert_true(ring_mark_taken(&e->out, mark));
+		reap_nothing(e);
+		assert_true(ring_unread(&e->out) > 0);
+		take(e, 5, RING_DONE);
+		reap_nothing(e);
+		assert_int_equal(ring_unread(&e->out), 0);
+	}
+	ends_free(e);
+}
+
+/* A producer that ends anywhere: what it had published comes, no more. */
+static void succession(struct ends *e, uint64_t *state)
+{
+	uint32_t published, n;
+
+	published = e->put;
+	for (n = (uint32_t)(rnd(state) % 5); n; n--)
+		put(e, bytes_of(e->put, 4200), 1);
+	e->put = published;
+	if (rnd(state) % 2)
+		ring_begin(&e->out, (uint32_t)(rnd(state) % RING_DATA_MAX));
+	assert_int_equal(ring_out_attach(&e->out, e->mem, LIFE), 0);
+}
+
+static void random_steps(void **arg)
+{
+	uint64_t state = rnd_seed();
+	uint32_t i, n, qpn, acks = 0, reaped = 0;
+	struct ends *e = ends_new();
+	enum ring_verdict v;
+	struct ring_ack ack;
+
+	(void)arg;
+	for (i = 0; i < 300000; i++) {
+		switch (rnd(&state) % 4) {
+		case 0:
+			for (n = (uint32_t)(rnd(&state) % 20); n; n--) {
+				qpn = e->put % 3 ? 1 : 2;
+				put(e, bytes_of(e->put, 4200), qpn);
+			}
+			ring_publish(&e->out);
+			break;
+		case 1:
+			for (n = (uint32_t)(rnd(&state) % 20); n; n--) {
+				if (e->got == e->put)
+					break;
+				v = rnd(&state) % 2 ? RING_ACKED : RING_DONE;
+				acks += v == RING_ACKED;
+				take(e, bytes_of(e->got, 4200), v);
+			}
+			break;
+		case 2:
+			while (ring_reap(&e->out, &ack)) {
+				n = ack.psn;
+				assert_int_equal(ack.qpn, n % 3 ? 1 : 2);
+				assert_true(n < e->got);
+				reaped++;
+			}
+			break;
+		case 3:
+			if (e->got == e->put)
+				nothing_there(e);
+			if (rnd(&state) % 64 == 0)
+				succession(e, &state);
+			if (rnd(&state) % 64 == 0)
+				assert_true(ring_out_check(&e->out));
+			if (rnd(&state) % 64 == 0)
+				ring_in_check(&e->in);
+			break;
+		}
+	}
+	assert_true(e->got > 100000);
+	assert_true(reaped && reaped <= acks);
+	ends_free(e);
+}
+
+static void is_broken(struct ends *e)
+{
+	struct ring_ack ack;
+	struct ring_rec rec;
+
+	assert_false(ring_get(&e->in, &rec));
+	assert_non_null(e->in.broken);
+	assert_false(ring_ready(&e->in));
+	assert_false(ring_reap(&e->out, &ack));
+	assert_true(ring_out_broken(&e->out) || !ring_unread(&e->out));
+	assert_false(ring_out_check(&e->out));
+	assert_true(ring_mark_taken(&e->out, ring_mark(&e->out)));
+	while (e->out.at + 1 < e->out.limit)
+		put(e, 0, 0);
+	assert_null(ring_begin(&e->out, 0));
+	assert_int_equal(ring_out_attach(&e->out, e->mem, LIFE), -EPIPE);
+}
+
+static void starts_again(struct ends *e)
+{
+	ring_in_reset(&e->in);
+	assert_int_equal(ring_out_attach(&e->out, e->mem, LIFE), 0);
+	e->got = e->put = 0;
+	while (e->put < 2 * RING_UNITS) {
+		assert_true(put(e, 30, 0));
+		assert_true(ring_publish(&e->out));
+		take(e, 30, RING_DONE);
+		nothing_there(e);
+		reap_nothing(e);
+	}
+}
+
+static void overwritten(void **arg)
+{
+	static const struct {
+		uint32_t at, word;
+	} bad[] = {
+		{ 0, 0x0000ffff }, { 0, 0x0007ffff },
+		{ 500, 0x0007ffff }, { 0, LIFE << 16 | (RING_DATA_MAX + 1) },
+		{ 999, LIFE << 16 }, { 998, LIFE << 16 | 25 },
+		{ 743, LIFE << 16 | RING_DATA_MAX }, { 742, 0x0007ffff },
+		{ 0, 0xffffffff }, { 0, LIFE << 16 | 0xfffe },
+	};
+	struct ends *e;
+	uint32_t i;
+
+	(void)arg;
+	for (i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+		e = ends_new();
+		while (e->put < bad[i].at) {
+			assert_true(put(e, 0, 0));
+			ring_publish(&e->out);
+			take(e, 0, RING_DONE);
+			reap_nothing(e);
+		}
+		put(e, 0, 0);
+		e->mem->unit[bad[i].at].word = bad[i].word;
+		e->out.unpublished = NULL;
+		is_broken(e);
+		starts_again(e);
+		ends_free(e);
+	}
+}
+
+/* Overwritten so that nothing looks wrong but one waits for the other. */
+static void stuck(void **arg)
+{
+	struct ends *e = ends_new();
+
+	(void)arg;
+	assert_true(put(e, 8, 0));
+	assert_true(ring_out_check(&e->out));
+	ring_publish(&e->out);
+	assert_true(ring_out_check(&e->out));
+	e->mem->unit[0].word = 0;
+	nothing_there(e);
+	assert_false(ring_out_check(&e->out));
+	assert_true(ring_out_broken(&e->out));
+	ends_free(e);
+
+	e = ends_new();
+	while (e->put < RING_UNITS + 10) {
+		assert_true(put(e, 8, 0));
+		ring_publish(&e->out);
+		take(e, 8, RING_DONE);
+		if (e->put == 500 || e->put == RING_UNITS + 5)
+			memset(e->mem->verdict, 0xa7, RING_UNITS);
+		if (e->put == 500 || e->put == RING_UNITS + 5) {
+			reap_nothing(e);
+			assert_int_equal(ring_unread(&e->out), 1);
+			ring_in_check(&e->in);
+		}
+		reap_nothing(e);
+		assert_int_equal(ring_unread(&e->out), 0);
+	}
+	memset(&e->mem->in, 0xff, sizeof(e->mem->in));
+	assert_true(ring_out_attach(&e->out, e->mem, LIFE) < 0);
+	ring_in_check(&e->in);
+	assert_int_equal(ring_out_attach(&e->out, e->mem, LIFE), 0);
+	assert_true(put(e, 8, 0));
+	ring_publish(&e->out);
+	take(e, 8, RING_DONE);
+	ends_free(e);
+}
+
+/* What is there on attaching may be anything. */
+static void attach_to_noise(void **arg)
+{
+	uint64_t state = rnd_seed();
+	struct ends *e = ends_new();
+	uint32_t i, ok = 0;
+	int err;
+
+	(void)arg;
+	for (i = 0; i < 2000; i++) {
+		rnd_fill(&state, e->mem, sizeof(*e->mem) - i % 64 * 1024);
+		e->mem->in.broken = 0;
+		e->mem->in.pos = (uint32_t)(rnd(&state) % RING_UNITS);
+		e->mem->unit[e->mem->in.pos].word &= i % 2 ? 0 : 0xffff00ff;
+		err = ring_out_attach(&e->out, e->mem, LIFE);
+		assert_true(err == 0 || err == -EPROTO);
+		ok += err == 0;
+	}
+	assert_true(ok > 500);
+	ends_free(e);
+}
+
+/* ---- Two threads -------------------------------------------------------- */
+
+#define THREAD_RECORDS 200000u
+
+static void *produce(void *arg)
+{
+	struct ends *e = arg;
+	uint64_t state = 1;
+
+	while (e->put < THREAD_RECORDS) {
+		if (!put(e, bytes_of(e->put, 4200), 1 + e->put % 2))
+			sched_yield();
+		if (rnd(&state) % 8 == 0 || e->put == THREAD_RECORDS)
+			ring_publish(&e->out);
+	}
+	ring_publish(&e->out);
+	return NULL;
+}
+
+static void *reap(void *arg)
+{
+	struct ends *e = arg;
+	struct ring_ack ack;
+	uint32_t last[2] = { 0 }, n = 0;
+
+	while (__atomic_load_n(&e->out.taken, __ATOMIC_RELAXED) == 0 ||
+	       n < THREAD_RECORDS - 2) {
+		if (!ring_reap(&e->out, &ack)) {
+			sched_yield();
+			continue;
+		}
+		if (ack.psn < last[ack.qpn - 1] || ack.psn % 2 != ack.qpn - 1)
+			return arg;
+		n = last[ack.qpn - 1] = ack.psn;
+	}
+	return NULL;
+}
+
+static void threads(void **arg)
+{
+	struct ends *e = ends_new();
+	pthread_t thread[2];
+	void *wrong[2];
+	uint32_t n = 0;
+
+	(void)arg;
+	pthread_create(&thread[0], NULL, produce, e);
+	pthread_create(&thread[1], NULL, reap, e);
+	while (n < THREAD_RECORDS) {
+		if (!ring_ready(&e->in)) {
+			sched_yield();
+			continue;
+		}
+		take(e, bytes_of(n++, 4200), RING_ACKED);
+	}
+	nothing_there(e);
+	pthread_join(thread[0], &wrong[0]);
+	pthread_join(thread[1], &wrong[1]);
+	assert_null(wrong[0]);
+	assert_null(wrong[1]);
+	ends_free(e);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(one_line),
+		cmocka_unit_test(every_length),
+		cmocka_unit_test(full),
+		cmocka_unit_test(batch),
+		cmocka_unit_test(given_up),
+		cmocka_unit_test(verdicts),
+		cmocka_unit_test(random_steps),
+		cmocka_unit_test(overwritten),
+		cmocka_unit_test(stuck),
+		cmocka_unit_test(attach_to_noise),
+		cmocka_unit_test(threads),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
