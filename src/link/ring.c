@@ -163,6 +163,7 @@ bool ring_reap_some(struct ring_out *out, struct ring_ack *ack)
 				break;
 			ack->qpn = qpn;
 			ack->psn = shadow >> 16 & 0xffffff;
+			ack->cookie = out->cookie[at];
 		}
 		units = shadow & 0xffff;
 		taken += units;

@@ -143,7 +143,7 @@ static inline uint64_t ring_shadow(uint32_t qpn, uint32_t psn, uint32_t units)
 	return (uint64_t)qpn << 40 | (uint64_t)psn << 16 | units;
 }
 
-/* What is private of a ring to the process that produces into it: 8 KiB. */
+/* What is private of a ring to the process that produces into it: 12 KiB. */
 struct ring_out {
 	struct ring_mem *mem;
 	uint32_t at;	/* index of the unit where the next record begins */
@@ -163,6 +163,7 @@ struct ring_out {
 
 	/* By index of a record: what an acknowledgement of it is worth. */
 	uint64_t shadow[RING_UNITS]; /* ring_shadow() */
+	uint32_t cookie[RING_UNITS];
 };
 
 /*
@@ -196,17 +197,18 @@ static inline struct ring_rec *ring_begin(struct ring_out *out, uint32_t bytes)
 }
 
 /*
- * Ends the record begun with the same number of bytes. ring_reap() gives qpn
- * and psn back if the consumer acknowledges it; qpn 0: it need not.
+ * Ends the record begun with the same number of bytes. ring_reap() gives qpn,
+ * psn and cookie back if the consumer acknowledges it; qpn 0: it need not.
  */
 static inline void ring_commit(struct ring_out *out, uint32_t bytes,
-			       uint32_t qpn, uint32_t psn)
+			       uint32_t qpn, uint32_t psn, uint32_t cookie)
 {
 	const uint32_t at = out->at, units = ring_units(bytes);
 	const uint32_t next = at + units, word = out->life | bytes;
 	struct ring_rec *rec = &out->mem->unit[at];
 
 	out->shadow[at] = ring_shadow(qpn, psn, units);
+	out->cookie[at] = cookie;
 	if (next >= out->clear) {
 		__atomic_store_n(&out->mem->unit[next].word, 0,
 				 __ATOMIC_RELAXED);
@@ -247,6 +249,7 @@ static inline bool ring_publish(struct ring_out *out)
 /* What the consumer has acknowledged: all of this QP's up to psn. */
 struct ring_ack {
 	uint32_t qpn, psn;
+	uint32_t cookie; /* of the last one */
 };
 
 bool ring_reap_some(struct ring_out *out, struct ring_ack *ack);

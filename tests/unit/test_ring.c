@@ -103,7 +103,7 @@ static bool put(struct ends *e, uint32_t bytes, uint32_t qpn)
 	if (!rec)
 		return false;
 	fill(e, rec, e->put, bytes);
-	ring_commit(&e->out, bytes, qpn, e->put & 0xffffff);
+	ring_commit(&e->out, bytes, qpn, e->put & 0xffffff, e->put * 17);
 	e->put++;
 	return true;
 }
@@ -260,6 +260,7 @@ static void acked(struct ends *e, uint32_t qpn, uint32_t psn)
 	assert_true(ring_reap(&e->out, &ack));
 	assert_int_equal(ack.qpn, qpn);
 	assert_int_equal(ack.psn, psn);
+	assert_int_equal(ack.cookie, psn * 17);
 }
 
 static void verdicts(void **arg)
@@ -343,6 +344,7 @@ static void random_steps(void **arg)
 			while (ring_reap(&e->out, &ack)) {
 				n = ack.psn;
 				assert_int_equal(ack.qpn, n % 3 ? 1 : 2);
+				assert_int_equal(ack.cookie, n * 17);
 				assert_true(n < e->got);
 				reaped++;
 			}
