@@ -26,6 +26,8 @@ static void clear_slot(struct regfile *f, unsigned slot)
 	}
 	registry_service_clear(f, slot);
 	STORE(&s->port, 0);
+	STORE(&s->segment, 0);
+	regfile_unlink_segment(f, slot);
 	registry_addr_clear(f, slot);
 	STORE(&s->used, 0);
 }
@@ -53,6 +55,7 @@ static int take_slot(struct regfile *f)
 			continue;
 		clear_slot(f, slot);
 		STORE(&s->pid, (uint32_t)getpid());
+		STORE(&s->life, LOAD(&s->life) + 1);
 		STORE(&s->limit, 0);
 		STORE(&s->backlog, 0);
 		STORE(&s->used, 1);
@@ -61,12 +64,14 @@ static int take_slot(struct regfile *f)
 	return -ENOSPC;
 }
 
-/* The last one to leave takes the file along. The lock is held. */
-static void remove_unused(const struct regfile *f)
+/* The last one to leave takes along the file, and what the dead have left. The
+ * lock is held. */
+static void remove_unused(struct regfile *f)
 {
 	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++)
 		if (LOAD(&f->m->slot[slot].used) && regfile_slot_alive(f, slot))
 			return;
+	registry_sweep(f);
 	regfile_unlink(f);
 }
 
@@ -221,6 +226,28 @@ bool registry_swept(const struct registry *r, uint64_t within_ns)
 bool registry_alive(const struct registry *r, unsigned slot)
 {
 	return slot < REGISTRY_SLOTS && regfile_slot_alive(r->file, slot);
+}
+
+bool registry_holder(const struct registry *r, unsigned slot, pid_t *pid)
+{
+	*pid = 0;
+	return slot < REGISTRY_SLOTS && regfile_slot_holder(r->file, slot, pid);
+}
+
+uint32_t registry_life(const struct registry *r, unsigned slot)
+{
+	return LOAD(&r->file->m->slot[slot % REGISTRY_SLOTS].life);
+}
+
+const _Atomic uint64_t *registry_segment(const struct registry *r,
+					 unsigned slot)
+{
+	return &r->file->m->slot[slot % REGISTRY_SLOTS].segment;
+}
+
+void registry_show(struct registry *r, uint64_t id)
+{
+	STORE(&r->file->m->slot[r->slot].segment, id);
 }
 
 uint16_t registry_port(const struct registry *r, unsigned slot)

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define REGISTRY_CHUNK 4096 /* QPNs leased at a time */
 #define REGISTRY_CHUNKS 4096
@@ -58,6 +59,26 @@ int registry_owner(const struct registry *r, uint32_t qpn);
 int registry_route(const struct registry *r, uint32_t qpn,
 		   const union ibv_gid *gid, uint32_t scope);
 bool registry_alive(const struct registry *r, unsigned slot);
+
+/* The same; *pid is its process as this one sees it, 0 if it cannot (it is of
+ * another PID namespace). */
+bool registry_holder(const struct registry *r, unsigned slot, pid_t *pid);
+
+/* A number that each process in a slot has to itself, as long as the registry
+ * lasts. */
+uint32_t registry_life(const struct registry *r, unsigned slot);
+
+/*
+ * The number of the segment that a slot's process shows (segment.h), 0: none.
+ * It lies still as long as r is joined. registry_show() sets ours. The files of
+ * a segment are named as the registry's with these appended, the number being
+ * the slot's; those of the dead are removed.
+ */
+#define REGISTRY_SEGMENT ".%u"
+#define REGISTRY_SEGMENT_FIFO ".%u.w"
+const _Atomic uint64_t *registry_segment(const struct registry *r,
+					 unsigned slot);
+void registry_show(struct registry *r, uint64_t id);
 
 /* The slots that receive at gid; returns how many, at most REGISTRY_SLOTS. */
 size_t registry_receivers(const struct registry *r, const union ibv_gid *gid,

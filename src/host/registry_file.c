@@ -30,7 +30,7 @@
 #include <unistd.h>
 
 #define MAGIC 0x73486341726f4345u
-#define VERSION 2
+#define VERSION 3
 #define LOCK_BYTE (1 << 20) /* the slots' bytes follow */
 #define LOCK_WAIT_NS 5000000000u /* for one holder, */
 #define LOCK_MOST_NS 60000000000u /* and for all of a crowd */
@@ -119,13 +119,24 @@ int regfile_lock(struct regfile *f)
 	return record_lock_wait(f->fd);
 }
 
+bool regfile_slot_holder(const struct regfile *f, unsigned slot, pid_t *pid)
+{
+	if (f->mine[slot / 64] >> (slot % 64) & 1) {
+		*pid = f->pid;
+		return true;
+	}
+	if (!record_locked(f->fd, LOCK_BYTE + 1 + (off_t)slot, pid))
+		return false;
+	if (*pid < 0)
+		*pid = 0;
+	return true;
+}
+
 bool regfile_slot_alive(const struct regfile *f, unsigned slot)
 {
 	pid_t pid;
 
-	if (f->mine[slot / 64] >> (slot % 64) & 1)
-		return true;
-	return record_locked(f->fd, LOCK_BYTE + 1 + (off_t)slot, &pid);
+	return regfile_slot_holder(f, slot, &pid);
 }
 
 int regfile_slot_take(struct regfile *f, unsigned slot)
@@ -290,7 +301,7 @@ static struct regfile *find_file(const char *path)
 	return NULL;
 }
 
-/* Removes a file of ours that nobody uses: no process has a lock on it. */
+/* Removes a registry of ours that nobody uses: no process has a lock on it. */
 static void remove_stray(const char *path)
 {
 	struct flock any = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
@@ -312,33 +323,64 @@ static void remove_stray(const char *path)
 }
 
 /*
- * Processes that are killed leave the file of their network namespace. Where
- * the namespace is gone nobody else comes to use or remove it. The file at own
- * is new and stays.
+ * Whether a file's name is a registry's of this user; *end: where that ends.
+ * What follows is a dot and a digit if it is a segment's. prefix: the length
+ * of what the names of all have in common.
+ */
+static bool registry_name(const char *name, const char *own, size_t prefix,
+			  const char **end)
+{
+	if (strncmp(name, own, prefix))
+		return false;
+	*end = name + prefix + strspn(name + prefix, "0123456789");
+	return *end > name + prefix;
+}
+
+/* The file of a segment at dir/name: does its registry exist? */
+static bool has_registry(const char *dir, const char *name, const char *end)
+{
+	char path[4096 + 256];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "%s%.*s", dir, (int)(end - name), name);
+	return !lstat(path, &st);
+}
+
+/*
+ * Processes that are killed leave the files of their network namespace. Where
+ * the namespace is gone nobody else comes to use or remove them. The registry
+ * at own is new and stays; no segments belong to it yet.
  */
 static void remove_strays(const char *own)
 {
-	size_t dir_len = (size_t)(strrchr(own, '/') - own);
-	size_t prefix = (size_t)(strrchr(own, '-') + 1 - own) - dir_len - 1;
-	char path[4096];
+	const char *base = strrchr(own, '/') + 1, *end;
+	size_t prefix = (size_t)(strrchr(own, '-') + 1 - base);
+	char dir[4096], path[4096 + 256];
 	struct dirent *e;
 	DIR *d;
 
-	snprintf(path, sizeof(path), "%.*s", (int)dir_len, own);
-	d = opendir(path);
-	while (d && (e = readdir(d))) {
-		const char *ino = e->d_name + prefix;
+	snprintf(dir, sizeof(dir), "%.*s", (int)(base - own), own);
+	for (int segments = 0; segments < 2; segments++) {
+		d = opendir(dir);
+		while (d && (e = readdir(d))) {
+			const char *name = e->d_name;
+			bool ours;
 
-		if (strncmp(e->d_name, own + dir_len + 1, prefix) || !*ino ||
-		    ino[strspn(ino, "0123456789")] ||
-		    !strcmp(e->d_name, own + dir_len + 1))
-			continue;
-		snprintf(path, sizeof(path), "%.*s/%.64s", (int)dir_len, own,
-			 e->d_name);
-		remove_stray(path);
+			if (!registry_name(name, base, prefix, &end) ||
+			    *end != (segments ? '.' : '\0'))
+				continue;
+			ours = !strncmp(name, base, (size_t)(end - name)) &&
+			       !base[end - name];
+			snprintf(path, sizeof(path), "%s%.255s", dir, name);
+			if (!segments && !ours)
+				remove_stray(path);
+			if (segments &&
+			    (ours || !has_registry(dir, name, end)))
+				unlink(path);
+		}
+		if (d)
+			closedir(d);
 	}
-	if (d)
-		closedir(d);
 }
 
 /*
@@ -497,12 +539,31 @@ void regfile_put(struct regfile *f)
 	free(f);
 }
 
-void regfile_unlink(const struct regfile *f)
+/* Whether the file still has its name: else another registry has it. */
+static bool has_name(const struct regfile *f)
 {
 	struct stat st;
 
-	if (!lstat(f->path, &st) && st.st_dev == f->dev && st.st_ino == f->ino)
+	return !lstat(f->path, &st) && st.st_dev == f->dev &&
+	       st.st_ino == f->ino;
+}
+
+void regfile_unlink(const struct regfile *f)
+{
+	if (has_name(f))
 		unlink(f->path);
+}
+
+void regfile_unlink_segment(const struct regfile *f, unsigned slot)
+{
+	char path[4096 + 32];
+
+	if (!has_name(f))
+		return;
+	snprintf(path, sizeof(path), "%s" REGISTRY_SEGMENT, f->path, slot);
+	unlink(path);
+	snprintf(path, sizeof(path), "%s" REGISTRY_SEGMENT_FIFO, f->path, slot);
+	unlink(path);
 }
 
 int regfile_open(const char *dir, struct regfile **f)

@@ -32,7 +32,9 @@ struct slot {
 	_Atomic uint32_t port;
 	_Atomic uint32_t limit;
 	_Atomic uint64_t addrs[REGISTRY_ADDRS / 64]; /* rows it receives at */
-	uint64_t pad0[4];
+	_Atomic uint64_t segment; /* the number of what it shows us; 0: none */
+	_Atomic uint32_t life; /* one more for each process in this slot */
+	uint32_t pad0[5];
 	_Atomic int64_t backlog; /* with the next, a cache line of its own */
 	_Atomic uint64_t taken; /* goes on when the slot has another process */
 	uint64_t pad1[6];
@@ -130,6 +132,8 @@ void regfile_put(struct regfile *f);
 /* Nobody else does either: whoever has opened it and waits for its lock will
  * find that it was replaced. */
 void regfile_unlink(const struct regfile *f);
+/* The files of a slot whose process is dead (segment.h). */
+void regfile_unlink_segment(const struct regfile *f, unsigned slot);
 /* After a fork: the parent's files are not ours. */
 void regfile_drop_parents(void);
 
@@ -141,6 +145,8 @@ void regfile_unlock(struct regfile *f);
 int regfile_slot_take(struct regfile *f, unsigned slot); /* 0: it is ours */
 void regfile_slot_drop(struct regfile *f, unsigned slot);
 bool regfile_slot_alive(const struct regfile *f, unsigned slot);
+/* The same; *pid: its process, 0 if that cannot be named here. */
+bool regfile_slot_holder(const struct regfile *f, unsigned slot, pid_t *pid);
 
 /* Says why joining fails, in a sentence, and returns err. */
 int regfile_fail(int err, const char *fmt, ...)
