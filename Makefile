@@ -46,7 +46,7 @@ demo: ## watch unmodified RDMA programs run on this machine
 	@scripts/deps demo
 	@scripts/demo
 
-bench: build-tests ## latency and bandwidth beside UDP, TCP and memcpy
+bench: build-tests ## latency and bandwidth beside UCX, UDP, TCP and memcpy
 	@/usr/bin/python3 tests/bench/bench.py $(BENCH)
 
 asan: deps ## unit, simulation and fuzz tests under ASan and UBSan

@@ -1,5 +1,10 @@
 #!/usr/bin/python3
-"""perftest over softhca in three placements, compared with UDP, TCP and memcpy.
+"""softhca beside what the machine does without it.
+
+Parts: two processes of this host beside UCX, process_vm(2), pipes and TCP
+(same-host); perftest in three placements beside UDP, TCP and memcpy
+(placements); one of many QPs (qps); connections per second (connections); the
+instructions of a message (instructions). All of them, unless some are named.
 
 Every figure is the median of several runs. What it is compared with is measured
 in the same minutes on the same machine, so the ratios are meaningful, not the
@@ -21,12 +26,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "clients"))
 import instructions
 import rig
+import same_host
 
 REFERENCE = os.path.join(rig.BUILD, "tests", "bench", "reference")
 CONN_RATE = os.path.join(rig.BUILD, "tests", "bench", "conn_rate")
 LAT_SIZES = [2, 4096]
 BW_SIZES = [64, 4096, 65536, 1 << 20]
 OPS = ["send", "write", "read"]
+PARTS = ["same-host", "placements", "qps", "connections", "instructions"]
 PLACES = ["local", "wire", "netns"]
 TITLES = {"local": "same host", "wire": "loopback wire", "netns": "two namespaces"}
 # Messages of a bandwidth run: enough for a good fraction of a second.
@@ -245,6 +252,18 @@ class Bench:
         return ("TCP", r["median"] / base) if base else None
 
     def table(self):
+        if any(r["test"].startswith("ib_") for r in self.results):
+            self.placement_table()
+        say()
+        for r in self.results:
+            if r["test"].startswith("write_8B"):
+                say(f"  {r['test'].replace('_', ' '):34}{r['median']:.2f} us")
+        self.connection_table()
+        if self.counts:
+            say()
+            say(instructions.table(self.counts))
+
+    def placement_table(self):
         names = [p.name for p in self.places]
         say()
         say(f"{'':22}" + "".join(f"{TITLES[n]:>28}" for n in names))
@@ -269,18 +288,10 @@ class Bench:
                 where = TITLES.get(r["placement"], "")
                 say(f"  {r['test']:10}{size_name(r['size']):>9}  {where:16}{value}")
         say()
-        for r in self.results:
-            if r["test"].startswith("write_8B"):
-                say(f"  {r['test'].replace('_', ' '):34}{r['median']:.2f} us")
-        self.connection_table()
-        if self.counts:
-            say()
-            say(instructions.table(self.counts))
-        say()
         say("Ratios: latencies over a spinning UDP ping-pong (a read over twice that), so less is")
         say("better; bandwidths over memcpy or TCP, so more is better.")
 
-    def save(self, started, quick):
+    def save(self, started, quick, same):
         for r in self.results:
             if r["test"].startswith("ib_") and (x := self.ratio(r)):
                 r["ratio"] = {"to": x[0], "value": round(x[1], 4)}
@@ -298,7 +309,7 @@ class Bench:
                        "commit": commit.stdout.strip() or None,
                        "machine": {"kernel": platform.release(), "arch": platform.machine(),
                                    "cpus": os.cpu_count(), "load": os.getloadavg()},
-                       "results": self.results}, f, indent=1)
+                       "results": self.results, "same_host": same and same.save()}, f, indent=1)
             f.write("\n")
         say(f"{os.path.relpath(path, os.getcwd())}")
 
@@ -332,14 +343,15 @@ def make_places(wanted):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    ap.add_argument("part", nargs="*", help=f"{', '.join(PARTS)} (all)")
     ap.add_argument("--quick", action="store_true", help="one short run of each, about a minute")
-    ap.add_argument("--runs", type=int, help="runs of each test (3)")
+    ap.add_argument("--runs", type=int, help="runs of each test (3; same-host 5)")
     ap.add_argument("--place", action="append", choices=PLACES, help="only this placement")
-    ap.add_argument("--instructions", action="store_true",
-                    help="only count the instructions of a message, some seconds")
+    ap.add_argument("--way", choices=["auto", "copy", "udp"], help="how processes of this host reach each other")
     args = ap.parse_args()
-    if args.instructions:
-        return instructions.main([])
+    if wrong := set(args.part) - set(PARTS):
+        ap.error(f"no part {', '.join(wrong)}; there are {', '.join(PARTS)}")
+    parts = args.part or PARTS
     if missing := rig.need("ib_send_lat", "iperf3"):
         sys.exit(f"Missing: {', '.join(missing)}. Run: make deps")
     started = datetime.datetime.now()
@@ -349,20 +361,34 @@ def main():
     if load > 0.7:
         say(f"This machine is busy (load {load:.1f} on {os.cpu_count()} processors): "
             "the figures will be worse and scatter more than they should.")
-    bench = Bench(args.runs or (1 if args.quick else 3), 0.3 if args.quick else 1.0, places)
+    scale = 0.3 if args.quick else 1.0
+    bench = Bench(args.runs or (1 if args.quick else 3), scale, places)
+    same = None
     try:
-        bench.references()
-        bench.softhca()
-        bench.many_qps()
-        bench.connections()
-        bench.instructions()
+        if "same-host" in parts:
+            same = same_host.SameHost(net.a if net else [], args.runs or (1 if args.quick else 5), scale,
+                                      args.way, say)
+            same.run()
+        if "placements" in parts:
+            bench.references()
+            bench.softhca()
+        if "qps" in parts:
+            bench.many_qps()
+        if "connections" in parts:
+            bench.connections()
+        if "instructions" in parts:
+            bench.instructions()
     finally:
+        if same:
+            same.close()
         if net:
             net.close()
+    if same:
+        same.table()
     bench.table()
-    bench.save(started, args.quick)
+    bench.save(started, args.quick, same)
     say(f"{time.monotonic() - clock:.0f} s")
-    return 1 if bench.missing else 0
+    return 1 if bench.missing or (same and same.failed) else 0
 
 
 if __name__ == "__main__":
