@@ -31,7 +31,8 @@ static_assert(SEGMENT_KEYS_OFFSET % SEGMENT_ALIGN == 0 &&
 		      SEGMENT_SIZE % SEGMENT_ALIGN == 0,
 	      "offsets that every kernel maps");
 
-static _Thread_local char why_text[SEGMENT_PATH_MAX + 128];
+/* Not of a thread: a library that is dlopen()ed has little room for those. */
+static char why_text[SEGMENT_PATH_MAX + 128];
 
 const char *segment_why(void)
 {

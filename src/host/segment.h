@@ -140,7 +140,7 @@ void segment_destroy(struct segment *s);
 void segment_abandon(struct segment *s);
 /* At exit(): removes the names, and nothing else. */
 void segment_unlink(struct segment *s);
-/* Why segment_create() has failed last in this thread: static storage. */
+/* Why segment_create() has failed last: static storage, for who called it. */
 const char *segment_why(void);
 
 const struct segment_head *segment_head(const struct segment *s);
