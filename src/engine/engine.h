@@ -142,6 +142,8 @@ static inline size_t engine_send(struct engine *e, const struct roce_batch *b,
 int engine_qpn_alloc(struct engine *e, struct engine_qp *qp);
 /* On return no packet that was received before is being handed to it. */
 void engine_qpn_free(struct engine *e, struct engine_qp *qp);
+/* Which of the chunks of numbers that this process has leased one is of. */
+uint32_t engine_qpn_nth(struct engine *e, uint32_t qpn);
 /* On the receive side only: elsewhere the QP may go at any time. */
 struct engine_qp *engine_qp_find(struct engine *e, uint32_t qpn);
 /*

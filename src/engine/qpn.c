@@ -107,6 +107,18 @@ int engine_qpn_alloc(struct engine *e, struct engine_qp *qp)
 	return err;
 }
 
+uint32_t engine_qpn_nth(struct engine *e, uint32_t qpn)
+{
+	uint32_t nth;
+
+	pthread_mutex_lock(&e->qpn_lock);
+	for (nth = 0; nth < e->nowned; nth++)
+		if (e->owned[nth] == qpn / REGISTRY_CHUNK)
+			break;
+	pthread_mutex_unlock(&e->qpn_lock);
+	return nth;
+}
+
 int engine_number(struct engine *e, uint32_t n, uint32_t *num)
 {
 	uint32_t i = n / REGISTRY_CHUNK;

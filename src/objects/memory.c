@@ -12,6 +12,7 @@
 #include "base/place.h"
 #include "base/sys.h"
 #include "host/guard.h"
+#include "link/shown.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -196,7 +197,7 @@ static int region_publish(const struct shca_mr *from, struct ibv_mr **out)
 	mr->mr.context = pd->context;
 	entry = region_entry(mr);
 	pthread_mutex_lock(&proc->keys_lock);
-	slot = keys_add(&proc->keys, &entry);
+	slot = shca_key_add(e, &entry);
 	pthread_mutex_unlock(&proc->keys_lock);
 	if (slot < 0) {
 		free(mr);
@@ -353,6 +354,15 @@ int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
 	return 0;
 }
 
+int shca_key_add(struct engine *e, const struct key_entry *entry)
+{
+	struct shca_process *proc = to_process(e);
+
+	if (proc->segment)
+		shown_keys_grow(proc->segment, &proc->keys);
+	return keys_add(&proc->keys, entry);
+}
+
 /*
  * Readers hold a reference for the time of a copy or of a system call, so spin
  * briefly, then let them run, then sleep.
@@ -369,6 +379,8 @@ void shca_key_kill(struct engine *e, uint32_t slot)
 		else if (round >= 100)
 			sched_yield();
 	}
+	if (proc->segment)
+		segment_wait_visits(proc->segment);
 }
 
 /*

@@ -62,7 +62,7 @@ int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **out)
 		return err;
 	shca = calloc(1, sizeof(*shca));
 	pthread_mutex_lock(&to_process(e)->keys_lock);
-	slot = shca ? keys_add(&to_process(e)->keys, &entry) : -ENOMEM;
+	slot = shca ? shca_key_add(e, &entry) : -ENOMEM;
 	if (slot >= 0)
 		shca_key_kill(e, (uint32_t)slot);
 	pthread_mutex_unlock(&to_process(e)->keys_lock);

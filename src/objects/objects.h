@@ -340,7 +340,12 @@ void shca_mr_unimport(struct ibv_mr *mr);
 int shca_mr_advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice,
 		   uint32_t flags, const struct ibv_sge *sge, uint32_t n);
 
-/* Returns when no reader has a reference any more; the keys' lock is held. */
+/*
+ * keys_add(), which other processes are shown; and keys_kill(), which returns
+ * when neither a reader here has a reference any more, nor another process
+ * copies. The keys' lock is held.
+ */
+int shca_key_add(struct engine *e, const struct key_entry *entry);
 void shca_key_kill(struct engine *e, uint32_t slot);
 
 /* For the protocol core, see qp/env.h. */

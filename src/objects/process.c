@@ -11,6 +11,7 @@
 #include "base/say.h"
 #include "base/sys.h"
 #include "host/guard.h"
+#include "link/shown.h"
 #include "trace/pcap.h"
 
 #include <errno.h>
@@ -122,10 +123,12 @@ static int keys_create(struct shca_process *p)
 		p->keys_size = count * sizeof(struct key_entry);
 		mem = mmap(NULL, p->keys_size, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		if (mem != MAP_FAILED) {
-			keys_init(&p->keys, mem, count, seed);
-			return 0;
-		}
+		if (mem == MAP_FAILED)
+			continue;
+		keys_init(&p->keys, mem, count, seed);
+		if (p->segment)
+			shown_keys_begin(p->segment, &p->keys);
+		return 0;
 	}
 	return -ENOMEM;
 }
@@ -146,6 +149,7 @@ static void process_destroy(struct shca_process *p)
 	shca_timewait_fini(e);
 	netdev_fd_close(p);
 	engine_fini(e);
+	segment_destroy(p->segment);
 	if (e->registry)
 		registry_leave(e->registry);
 	if (p->pcap)
@@ -184,6 +188,7 @@ static void fork_child(void)
 		return;
 	engine_abandon(&p->engine);
 	netdev_fd_close(p);
+	segment_abandon(p->segment);
 	if (p->engine.registry)
 		registry_abandon(p->engine.registry);
 }
@@ -212,6 +217,23 @@ static int join_host(const struct config *cfg, struct registry **r)
 				      : "; continuing without the other "
 					"processes of this host");
 	return err == -ETIMEDOUT ? err : 0;
+}
+
+/* Without shared memory the processes of this host talk by UDP. */
+static void show_host(struct shca_process *p, const struct config *cfg,
+		      struct registry *registry)
+{
+	uint32_t flags = 0;
+
+	if (!registry || cfg->wire || cfg->same_host == SAME_HOST_UDP)
+		return;
+	if (cfg->pcap)
+		flags |= SEGMENT_PLAIN;
+	if (cfg->same_host == SAME_HOST_COPY)
+		flags |= SEGMENT_NO_COPY;
+	if (segment_create(&p->segment, registry, flags) && cfg->explain)
+		say("no shared memory with other processes of this host: %s",
+		    segment_why());
 }
 
 /* A file that cannot be written does not keep the device from working. */
@@ -263,15 +285,16 @@ static int process_create(struct shca_process **out)
 		.dropped = env_dropped,
 		.base.explain = cfg->explain ? engine_explain : NULL,
 	};
-	err = keys_create(p);
-	if (err)
-		goto err_free;
 	if (cfg->pcap && !recording)
 		record(cfg->pcap);
 	p->pcap = recording;
 	err = join_host(cfg, &registry);
 	if (err)
-		goto err_keys;
+		goto err_free;
+	show_host(p, cfg, registry);
+	err = keys_create(p);
+	if (err)
+		goto err_host;
 	/* After the registry's own handlers, whose lock fork_child() takes. */
 	pthread_once(&once, fork_register);
 	engine_alarm_add(&p->engine, &p->timewait_alarm, shca_timewait_expire);
@@ -293,8 +316,10 @@ static int process_create(struct shca_process **out)
 err:
 	process_destroy(p);
 	return err;
-err_keys:
-	munmap(p->keys.entry, p->keys_size);
+err_host:
+	segment_destroy(p->segment);
+	if (registry)
+		registry_leave(registry);
 err_free:
 	free(p);
 	return err;
@@ -348,4 +373,6 @@ __attribute__((destructor)) static void process_exit(void)
 		engine_drops_explain(e);
 	if (process->pcap)
 		pcap_flush(process->pcap);
+	if (process->segment)
+		segment_unlink(process->segment);
 }

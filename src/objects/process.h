@@ -15,6 +15,7 @@
 struct gsi; /* gsi.h */
 struct mcast_group;
 struct pcap;
+struct segment;
 struct shca_timewait;
 
 #define SHCA_GUEST_BUCKETS 64
@@ -25,6 +26,9 @@ struct shca_process {
 	struct pcap *pcap; /* NULL: packets are not recorded */
 	struct roce_env env;
 	int netdev_fd; /* readable when addresses may have changed */
+	/* What other processes of the host see of this one, and it of them;
+	 * NULL: nothing. */
+	struct segment *segment;
 
 	struct gsi *gsi;
 	struct engine_alarm cm_alarm;

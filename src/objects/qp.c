@@ -7,6 +7,8 @@
 #include "gsi.h"
 #include "loan.h"
 
+#include "link/shown.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +105,20 @@ static void cqs_clean(struct ibv_qp *ib)
 		shca_cq_clean(to_cq(ib->recv_cq), ib->qp_num);
 }
 
+/* Where other processes of this host see it, or NULL. */
+static struct qp_public *public_place(struct engine *e, uint32_t qpn)
+{
+	struct shca_process *proc = to_process(e);
+	struct qp_public *pub = NULL;
+
+	if (!proc->segment)
+		return NULL;
+	pthread_mutex_lock(&proc->keys_lock);
+	pub = shown_qp_place(proc->segment, qpn, engine_qpn_nth(e, qpn));
+	pthread_mutex_unlock(&proc->keys_lock);
+	return pub;
+}
+
 int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 		   struct ibv_qp **out)
 {
@@ -173,6 +189,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	init.cap = attr->cap;
 	init.sq_sig_all = attr->sq_sig_all;
 	init.seed = ib->qp_num * 0x9e3779b1u;
+	init.pub = public_place(e, ib->qp_num);
 	shca_qp_lock(qp);
 	err = qp->ops->create(&qp->core, &init);
 	if (!err)
