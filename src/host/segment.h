@@ -20,6 +20,7 @@
  *
  *	segment.c	one's own: creation, growth, end
  *	segment_peer.c	others': finding, mapping, whether they live
+ *	segment_life.c	whether their processes live
  *	segment_copy.c	copying from and to their memory
  *	segment_visit.c	who is copying; the locks for atomic operations
  *	segment_wake.c	who sleeps, and how he is woken
@@ -101,6 +102,8 @@ struct segment_head {
 	_Alignas(64) _Atomic uint64_t producers[REGISTRY_SLOTS / 64];
 	_Alignas(64) _Atomic uint32_t sleepers;
 	_Atomic uint32_t signal; /* futex; changes with each wake of programs */
+	/* Thread that keeps it, or 0; FUTEX_OWNER_DIED: the process ends. */
+	_Alignas(64) _Atomic uint32_t keeper;
 	struct segment_lock atomics[SEGMENT_ATOMIC_LOCKS];
 };
 
@@ -145,6 +148,16 @@ const char *segment_why(void);
 
 const struct segment_head *segment_head(const struct segment *s);
 struct registry *segment_registry(const struct segment *s);
+
+/*
+ * The calling thread keeps the segment: it is there as long as the process is.
+ * When it ends, because the process is killed, exits or executes another
+ * program, the kernel itself says so in the segment, before any memory of the
+ * process has gone. Before it ends for another reason, and before the segment
+ * is destroyed, it calls segment_unkeep(). It may hold no robust mutexes.
+ */
+void segment_keep(struct segment *s);
+void segment_unkeep(struct segment *s);
 
 /*
  * A table of ours: its first byte, and how much of it is there. It never moves.
@@ -228,10 +241,10 @@ static inline bool segment_peer_current(const struct segment_peer *p)
 }
 
 /*
- * Whether its process lives, which is asked for again if that was seen more
- * than SEGMENT_ALIVE_NS ago. False for good.
+ * Whether its process lives. False for good. If that process has a thread that
+ * keeps its segment (segment_keep()), by a few loads and at once; else it is
+ * asked for by a system call if that was done more than 10 ms ago.
  */
-#define SEGMENT_ALIVE_NS 10000000
 bool segment_peer_alive(struct segment_peer *p, uint64_t now_ns);
 
 /*

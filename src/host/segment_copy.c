@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <limits.h>
 
+#define ASK_NS 1000000000 /* and not believe shared memory alone for longer */
 #define PIECES 64 /* at a time, when one call does not do it */
 
 static ssize_t copy_once(pid_t pid, const struct iovec *local, size_t n,
@@ -107,7 +108,9 @@ static int copy(struct segment_peer *p, const struct iovec *local, size_t n,
 	ssize_t done = 0;
 	int err = 0;
 
-	if (!segment_peer_alive(p, now_ns))
+	/* A pid is not used that may have another process by now. */
+	if (!segment_peer_alive(p, now_ns) ||
+	    !segment_alive_within(p, now_ns, ASK_NS))
 		return -ESRCH;
 	if (!segment_can_copy(p))
 		return -EPERM;
@@ -122,8 +125,7 @@ static int copy(struct segment_peer *p, const struct iovec *local, size_t n,
 		return err;
 	/* It has died, or its main thread alone has; or it has become another
 	 * user's, or dumpable no more: none of which is seen at once. */
-	atomic_store(&p->alive_ns, now_ns - 2 * SEGMENT_ALIVE_NS);
-	if (!segment_peer_alive(p, now_ns))
+	if (!segment_alive_within(p, now_ns, 0))
 		return -ESRCH;
 	atomic_store(&p->can_copy, probe(p));
 	return -EPERM;

@@ -6,6 +6,7 @@
 
 #include "segment.h"
 
+#include <linux/futex.h>
 #include <sys/stat.h>
 
 #define SEGMENT_MAGIC 0x746e656d67657373u
@@ -20,6 +21,10 @@ struct segment {
 	uint64_t probe; /* the value that peers look for in this process */
 	_Atomic size_t table_ok[SEGMENT_TABLES]; /* allocated */
 	_Atomic uint64_t rings_ok[REGISTRY_SLOTS / 64]; /* have memory */
+
+	/* What the kernel is told of the thread that keeps it. */
+	struct robust_list_head robust, *robust_before;
+	struct robust_list robust_word;
 
 	pthread_mutex_t lock; /* of the table of peers, and mapping them */
 	struct segment_peer *peer[REGISTRY_SLOTS];
@@ -53,6 +58,11 @@ int segment_allocate(int fd, size_t offset, size_t len);
 #define SEGMENT_PATH_MAX 4200
 void segment_path(const struct segment *s, unsigned slot, bool fifo,
 		  char path[SEGMENT_PATH_MAX]);
+
+/* segment_life.c: the same as segment_peer_alive(), but asks the kernel again
+ * if that was not done for so long. */
+bool segment_alive_within(struct segment_peer *p, uint64_t now_ns,
+			  uint64_t age_ns);
 
 /* segment_peer.c: detaches all that nobody refers to, or all at the end. */
 void segment_detach_all(struct segment *s);

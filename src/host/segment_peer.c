@@ -1,6 +1,5 @@
 /*
- * segment_peer.c - the segments of other processes: finding and mapping them,
- * and whether their processes live
+ * segment_peer.c - the segments of other processes: finding and mapping them
  *
  * No descriptor is kept: what is mapped later (a table, when somebody looks a
  * key up) is opened again, and compared with what was opened first.
@@ -179,7 +178,7 @@ static void take_out(struct segment *s, unsigned slot)
 	drop(p);
 }
 
-static bool is_gone(struct segment_peer *p)
+static bool is_gone(const struct segment_peer *p)
 {
 	return !segment_peer_current(p) || atomic_load(&p->dead);
 }
@@ -209,7 +208,7 @@ struct segment_peer *segment_peer_get(struct segment *s, unsigned slot)
 		tidy_locked(s);
 		p = attach(s, slot);
 	}
-	if (p && atomic_load(&p->dead))
+	if (p && is_gone(p))
 		p = NULL;
 	if (p)
 		atomic_fetch_add(&p->refs, 1);
@@ -269,27 +268,6 @@ void segment_forget_peers(struct segment *s)
 		if (fd >= 0)
 			sys_close(fd);
 	}
-}
-
-/* Alive */
-
-bool segment_peer_alive(struct segment_peer *p, uint64_t now_ns)
-{
-	uint64_t seen = atomic_load_explicit(&p->alive_ns,
-					     memory_order_relaxed);
-	pid_t pid;
-
-	if (is_gone(p))
-		return false;
-	if ((int64_t)(now_ns - seen) < (int64_t)SEGMENT_ALIVE_NS)
-		return true;
-	if (!registry_holder(p->segment->registry, p->slot, &pid) ||
-	    pid != p->pid) {
-		atomic_store(&p->dead, true);
-		return false;
-	}
-	atomic_store_explicit(&p->alive_ns, now_ns, memory_order_relaxed);
-	return segment_peer_current(p);
 }
 
 /* Tables */

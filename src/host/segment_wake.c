@@ -11,7 +11,6 @@
 #include "owner.h"
 
 #include <errno.h>
-#include <linux/futex.h>
 
 #ifdef SYS_futex_time64
 #define SYS_FUTEX SYS_futex_time64

@@ -1,0 +1,76 @@
+/*
+ * segment_life.c - whether the process that a segment is of lives
+ *
+ * A process loses its lock on the registry's slot with its last thread, but to
+ * ask for that takes a system call. The kernel can say it in memory as well: at
+ * the end of a thread it marks the futexes that the thread has named in its
+ * robust list, see get_robust_list(2), also if the process is killed, and
+ * before it executes another program. So one thread of the process names a word
+ * of the segment. The list itself lies in private memory.
+ */
+#include "segment_internal.h"
+
+#include "base/sys.h"
+
+#define ALIVE_NS 10000000
+
+/* Keeping */
+
+void segment_keep(struct segment *s)
+{
+	size_t len = 0;
+
+	if (syscall(SYS_get_robust_list, 0, &s->robust_before, &len) ||
+	    len != sizeof(s->robust))
+		return;
+	/* No list, but a futex that is about to be put on it: that counts. */
+	s->robust.list.next = &s->robust.list;
+	s->robust.futex_offset =
+		(char *)&s->head->keeper - (char *)&s->robust_word;
+	s->robust.list_op_pending = &s->robust_word;
+	if (syscall(SYS_set_robust_list, &s->robust, sizeof(s->robust)))
+		return;
+	atomic_store(&s->head->keeper, (uint32_t)syscall(SYS_gettid));
+}
+
+void segment_unkeep(struct segment *s)
+{
+	if (!atomic_exchange(&s->head->keeper, 0))
+		return;
+	syscall(SYS_set_robust_list, s->robust_before, sizeof(s->robust));
+}
+
+/* Looking */
+
+bool segment_alive_within(struct segment_peer *p, uint64_t now_ns,
+			  uint64_t age_ns)
+{
+	uint64_t seen =
+		atomic_load_explicit(&p->alive_ns, memory_order_relaxed);
+	pid_t pid;
+
+	if ((int64_t)(now_ns - seen) < (int64_t)age_ns)
+		return true;
+	if (!registry_holder(p->segment->registry, p->slot, &pid) ||
+	    pid != p->pid) {
+		atomic_store(&p->dead, true);
+		return false;
+	}
+	atomic_store_explicit(&p->alive_ns, now_ns, memory_order_relaxed);
+	return segment_peer_current(p);
+}
+
+bool segment_peer_alive(struct segment_peer *p, uint64_t now_ns)
+{
+	uint32_t keeper = atomic_load_explicit(&p->head->keeper,
+					       memory_order_acquire);
+
+	if (!segment_peer_current(p) ||
+	    atomic_load_explicit(&p->dead, memory_order_relaxed))
+		return false;
+	if (keeper & FUTEX_OWNER_DIED) {
+		atomic_store(&p->dead, true);
+		return false;
+	}
+	return keeper || segment_alive_within(p, now_ns, ALIVE_NS);
+}
