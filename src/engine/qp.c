@@ -185,6 +185,7 @@ bool engine_qp_defer(struct engine_qp *qp, const struct roce_rx *pkt)
 	if (!p)
 		goto wait;
 	p->rx = *pkt;
+	p->rx.acked = NULL;
 	if (pkt->source) {
 		memcpy(p->payload, pkt->source, pkt->source->size);
 		p->rx.source = (const struct qp_source *)(void *)p->payload;

@@ -414,6 +414,7 @@ static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
 	pkt.handed = handed;
 	pkt.host = pkt.large = false;
 	pkt.source = NULL;
+	pkt.acked = NULL;
 	pkt.payload = k->p + hdr;
 	pkt.len = k->len - (size_t)hdr - ROCE_ICRC_LEN - pkt.h.pad;
 	pkt.sgid = k->src;

@@ -63,7 +63,7 @@ static void flush(struct qp *core, uint64_t now, bool all)
 			engine_timer_set(qp->sched.engine, &qp->sched, now);
 			return;
 		}
-		b.max_payload = 0;
+		b.max_payload = b.max_copy = 0;
 		roce_tx(r, &b, now);
 		n = b.n;
 		err = 0;

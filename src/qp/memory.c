@@ -57,6 +57,45 @@ int qp_store(struct qp *qp, const struct key_entry *e, void *dst,
 	return qp_access(qp, copy_run, &c, dst, len);
 }
 
+/* Memory that bytes of a source go to: one call, for pieces in a row. */
+struct fill {
+	const struct qp_source *from;
+	uint64_t offset; /* in the source, of the first piece */
+	size_t len, n;
+	struct iovec to[QP_MAX_SGE + 1];
+};
+
+static int fill_run(struct qp *qp, struct fill *f)
+{
+	struct iovec *last = &f->to[f->n ? f->n - 1 : 0];
+	size_t tail;
+	int err;
+
+	if (!f->n)
+		return 0;
+	/* A program that spins on the last byte finds all others; place.h. */
+	tail = place_tail(last->iov_len);
+	if (tail < last->iov_len) {
+		last->iov_len -= tail;
+		f->to[f->n++] = (struct iovec){
+			(uint8_t *)last->iov_base + last->iov_len, tail
+		};
+	}
+	err = f->from->read(f->from, f->offset, f->to, f->n);
+	return err == -EFAULT ? gone(qp, f->to[0].iov_base, f->len) : err;
+}
+
+int qp_store_from(struct qp *qp, const struct key_entry *e, void *dst,
+		  const struct qp_source *from, size_t len)
+{
+	struct fill f = { .from = from, .len = len, .n = 1 };
+
+	if (e->kind == KEY_NULL)
+		return 0;
+	f.to[0] = (struct iovec){ dst, len };
+	return fill_run(qp, &f);
+}
+
 int qp_touch(struct qp *qp, const struct key_entry *e, const void *p,
 	     size_t len, bool write)
 {
@@ -75,6 +114,8 @@ static int piece(struct qp *qp, struct qp_pieces *to, const struct key_entry *e,
 
 	if (!key_covers(e, pd, va, len, access, &addr))
 		return -EFAULT;
+	if (e->kind == KEY_NULL && len > sizeof(zeros))
+		return -E2BIG;
 	if (e->kind == KEY_NULL)
 		addr = (void *)(uintptr_t)zeros;
 	else
@@ -201,6 +242,65 @@ int qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 		offset = 0;
 	}
 	return len ? -EFAULT : 0;
+}
+
+/* The next n bytes of a fill go to memory of this key; 0 or -EFAULT. */
+static int fill_add(struct qp *qp, struct fill *f, struct key_entry *e,
+		    uint32_t pd, uint64_t va, size_t n)
+{
+	void *addr;
+	int err;
+
+	if (!key_covers(e, pd, va, n, IBV_ACCESS_LOCAL_WRITE, &addr))
+		return -EFAULT;
+	if (e->kind != KEY_NULL) {
+		f->to[f->n++] = (struct iovec){ addr, n };
+		f->len += n;
+		return 0;
+	}
+	/* What goes nowhere is left out. */
+	err = fill_run(qp, f);
+	f->offset += f->len + n;
+	f->len = f->n = 0;
+	return err;
+}
+
+int qp_scatter_from(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
+		    uint32_t num_sge, uint64_t offset,
+		    const struct qp_source *from, size_t len, uint32_t *bad)
+{
+	struct key_entry *key[QP_MAX_SGE];
+	struct fill f = { .from = from };
+	size_t nkeys = 0;
+	int err = 0;
+
+	for (uint32_t i = 0; i < num_sge && len && !err; i++) {
+		size_t n;
+
+		if (offset >= sge[i].length) {
+			offset -= sge[i].length;
+			continue;
+		}
+		*bad = i;
+		n = sge[i].length - (size_t)offset;
+		if (n > len)
+			n = len;
+		key[nkeys] = keys_get_local(qp->env->keys, sge[i].lkey,
+					    &qp->lkey_hint);
+		if (!key[nkeys]) {
+			err = -EFAULT;
+			break;
+		}
+		err = fill_add(qp, &f, key[nkeys++], pd, sge[i].addr + offset,
+			       n);
+		len -= n;
+		offset = 0;
+	}
+	if (!err)
+		err = len ? -EFAULT : fill_run(qp, &f);
+	while (nkeys)
+		keys_put(key[--nkeys]);
+	return err;
 }
 
 struct key_entry *qp_remote(struct qp *qp, uint32_t pd, uint32_t rkey,

@@ -28,7 +28,9 @@ struct qp_public {
 	_Atomic uint32_t mtu; /* bytes */
 	_Atomic uint32_t rq_psn; /* the first that it expected */
 	_Atomic uint32_t path_hash; /* roce_path_hash() of what it receives */
-	uint32_t unused[6];
+	_Atomic uint32_t dest_rd_atomic; /* max_dest_rd_atomic */
+	_Atomic uint32_t established; /* its peer has been heard, or RTS */
+	uint32_t unused[4];
 };
 
 _Static_assert(sizeof(struct qp_public) == 64, "one cache line");

@@ -16,6 +16,7 @@
 
 #include "public.h"
 #include "rq.h"
+#include "source.h"
 #include "sq.h"
 
 #include <sys/uio.h>
@@ -157,7 +158,8 @@ void qp_flush_rq(struct qp *qp);
 /*
  * memory.c. Errors: -EFAULT when a key does not cover the bytes, -ENXIO when
  * they are not there any more, which has been explained. The index of the SGE
- * is left in *bad.
+ * is left in *bad. What reads from a source also fails as that does, with
+ * -ESTALE or -EAGAIN.
  */
 
 /*
@@ -166,7 +168,7 @@ void qp_flush_rq(struct qp *qp);
  */
 #define QP_PIECES 256
 #define QP_PIECES_KEYS 64
-#define QP_PIECE_MAX 4096 /* bytes of one */
+#define QP_PIECE_MAX 4096 /* bytes of one that is not memory, but zeros */
 
 #define QP_PIECE_OWN 0xff /* instead of a key: memory of the QP itself */
 
@@ -206,7 +208,7 @@ static inline void qp_pieces_put(struct qp_pieces *p)
 }
 
 /* len bytes of SGEs from offset on, of a remote key's memory; after an error
- * some of them may be there. */
+ * some of them may be there. -E2BIG: more than QP_PIECE_MAX of a null key. */
 int qp_gather(struct qp *qp, struct qp_pieces *to, const struct ibv_sge *sge,
 	      uint32_t num_sge, uint64_t offset, uint32_t len, uint32_t *bad);
 int qp_gather_remote(struct qp *qp, struct qp_pieces *to, uint32_t pd,
@@ -215,6 +217,11 @@ int qp_gather_remote(struct qp *qp, struct qp_pieces *to, uint32_t pd,
 int qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 	       uint32_t num_sge, uint64_t offset, const uint8_t *data,
 	       size_t len, uint32_t *bad);
+/* Likewise from a source, from its first byte on; the keys are all looked at
+ * before anything is copied. */
+int qp_scatter_from(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
+		    uint32_t num_sge, uint64_t offset,
+		    const struct qp_source *from, size_t len, uint32_t *bad);
 /* A remote key's memory for this QP, with a reference, or NULL. */
 struct key_entry *qp_remote(struct qp *qp, uint32_t pd, uint32_t rkey,
 			    uint64_t va, uint64_t len, uint32_t access,
@@ -228,6 +235,8 @@ int qp_access(struct qp *qp, void (*fn)(void *), void *arg, const void *p,
 /* Copies to memory of an entry; -ENXIO: it is not there. */
 int qp_store(struct qp *qp, const struct key_entry *e, void *dst,
 	     const uint8_t *src, size_t len);
+int qp_store_from(struct qp *qp, const struct key_entry *e, void *dst,
+		  const struct qp_source *from, size_t len);
 /* Eight bytes of local memory. */
 int qp_load8(struct qp *qp, const struct ibv_sge *sge, uint64_t *v);
 

@@ -20,10 +20,10 @@ struct qp_source {
 	 * within the packet's length. Once it has returned 0 the bytes are
 	 * those that were sent. Otherwise some of to may have been written:
 	 *
-	 *	-ESTALE: the sender has taken back what it sent, or is gone;
-	 *		 the packet counts as lost
-	 *	-EAGAIN: the sender's memory cannot be read so; the packet is to
-	 *		 be sent again, as one that has its payload with it
+	 *	-ESTALE: the sender has taken back what it sent, or is gone:
+	 *		 the packet is lost
+	 *	-EAGAIN: the sender's memory cannot be read so: the packet is to
+	 *		 be sent again with its payload (struct roce_pkt.copy)
 	 *	-EFAULT: some of to is not there
 	 */
 	int (*read)(const struct qp_source *s, uint64_t offset,

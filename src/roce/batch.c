@@ -25,12 +25,23 @@ void batch_push(struct roce_batch *b, struct roce_pkt *p, struct roce_hdr *h,
 	h->mig_req = true; /* 17.2.8: no path migration here means migrated */
 	p->h = *h;
 	p->niov = (uint16_t)(b->data.n - p->iov);
+	p->last_psn = h->psn;
 	p->path = path;
 	/* A17.4.5.2: the flow label, where the program gives one, picks the
 	 * UDP source port; else each QP has its own. */
 	p->hash = path->flow_label ? path->flow_label * 0x9e3779b1u >> 12 :
 				     seed;
 	b->n++;
+}
+
+uint32_t batch_span(const struct roce_qp *qp, const struct roce_batch *b,
+		    bool copy)
+{
+	uint32_t most = copy ? b->max_copy : b->max_payload;
+
+	if (most < 2 * qp->mtu || qp->service == ROCE_XRC)
+		return 1;
+	return most / qp->mtu;
 }
 
 void batch_release(struct roce_batch *b)
@@ -44,6 +55,14 @@ void batch_bytes(struct roce_batch *b, struct roce_pkt *p, void *data,
 {
 	qp_piece_add(&b->data, data, len, true);
 	p->payload += len;
+}
+
+void batch_inline(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
+		  struct qp_wqe *w, uint32_t offset, uint32_t len)
+{
+	/* The slot is another's once the request has completed. */
+	p->copy = true;
+	batch_bytes(b, p, qp_wqe_data(&qp->base.sq, w) + offset, len);
 }
 
 int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,

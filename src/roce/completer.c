@@ -110,6 +110,7 @@ static void progress(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 
+	n = min_u32(n, r->cwnd_max / CWND_UNIT);
 	r->progress_ns = now_ns;
 	r->retries = 0;
 	r->rnr_retries = 0;
@@ -166,6 +167,8 @@ void comp_loss(struct roce_qp *qp, bool timeout)
 		r->cwnd = CWND_MIN;
 	r->resending = true;
 	r->recover_psn = r->end_psn;
+	r->copying = true;
+	r->copy_psn = r->end_psn;
 }
 
 /*
@@ -403,6 +406,25 @@ static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
 	comp_arm(qp, now_ns);
 }
 
+/* Whether a read response may have so much, at PSN una of this WQE. */
+static bool read_length_good(const struct roce_qp *qp, const struct qp_wqe *w,
+			     const struct roce_rx *pkt)
+{
+	uint32_t at = (uint32_t)psn_diff(pkt->h.psn, roce_wqe(w)->first_psn);
+	uint32_t left = w->length - at * qp->mtu;
+	uint32_t chunk = qp->req.read_chunk;
+
+	/* An atomic write is answered by a read response without data. */
+	if (w->opcode == IBV_WR_ATOMIC_WRITE)
+		return !pkt->len;
+	if (!pkt->large || pkt->len <= qp->mtu)
+		return pkt->len == min_u32(left, qp->mtu);
+	return pkt->len == left ?
+		       span_of(left, qp->mtu) <= chunk - at % chunk :
+		       pkt->len < left && !(pkt->len & (qp->mtu - 1)) &&
+			       pkt->len / qp->mtu <= chunk - at % chunk;
+}
+
 /* Data for the read or atomic that is the oldest open request. */
 static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 		    uint64_t now_ns)
@@ -412,30 +434,39 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 	const struct ibv_sge *sge = qp_wqe_sge(&qp->base.sq, w);
 	uint32_t at = (uint32_t)psn_diff(pkt->h.psn, roce_wqe(w)->first_psn);
 	uint32_t offset = at * qp->mtu;
-	uint32_t want = min_u32(w->length - offset, qp->mtu);
-	bool last = pkt->h.psn == roce_wqe(w)->last_psn;
+	uint32_t span = span_of(pkt->len, qp->mtu);
+	uint32_t next = psn_add(pkt->h.psn, span);
+	bool last = psn_diff(next, roce_wqe(w)->last_psn) > 0;
 	bool is_read = (roce_opcode(pkt->h.opcode)->flags & ROCE_F_READ) != 0;
 	uint32_t bad = 0;
 	int err;
 
-	/* An atomic write is answered by a read response without data. */
-	if (w->opcode == IBV_WR_ATOMIC_WRITE)
-		want = 0;
 	if (is_read != (wqe_is_read(w) || w->opcode == IBV_WR_ATOMIC_WRITE) ||
-	    (is_read && pkt->len != want)) {
+	    (is_read && !read_length_good(qp, w, pkt))) {
 		explain(qp,
-			"response %s of %zu bytes to work request 0x%llx, where %u bytes were expected",
+			"response %s of %zu bytes to work request 0x%llx, of which %u bytes were to come",
 			roce_opcode(pkt->h.opcode)->name, pkt->len,
-			(unsigned long long)w->wr_id, want);
+			(unsigned long long)w->wr_id, w->length - offset);
 		fail_head(qp, IBV_WC_BAD_RESP_ERR);
 		return;
 	}
-	if (is_read)
+	if (is_read && pkt->source)
+		err = qp_scatter_from(&qp->base, qp->base.pd, sge, w->num_sge,
+				      offset, pkt->source, pkt->len, &bad);
+	else if (is_read)
 		err = qp_scatter(&qp->base, qp->base.pd, sge, w->num_sge,
 				 offset, pkt->payload, pkt->len, &bad);
 	else
 		err = qp_scatter(&qp->base, qp->base.pd, sge, w->num_sge, 0,
 				 (const uint8_t *)&pkt->h.atomic_orig, 8, &bad);
+	if (err == -ESTALE) {
+		roce_drop(qp, ROCE_DROP_GAP);
+		return;
+	}
+	if (err == -EAGAIN) {
+		response_lost(qp, now_ns);
+		return;
+	}
 	if (err) {
 		if (err == -EFAULT)
 			explain(qp,
@@ -447,8 +478,8 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 		fail_head(qp, IBV_WC_LOC_PROT_ERR);
 		return;
 	}
-	r->una = psn_add(pkt->h.psn, 1);
-	if (r->rd_out && (last || (at + 1) % read_chunk_pkts(qp) == 0))
+	r->una = next;
+	if (r->rd_out && (last || (at + span) % r->read_chunk == 0))
 		r->rd_out--;
 	/* Data that overtakes a repeated request makes it superfluous. */
 	if (psn_diff(r->una, r->nxt_psn) > 0) {
@@ -461,7 +492,7 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 		roce_fail(qp, IBV_EVENT_QP_FATAL);
 		return;
 	}
-	progress(qp, 1, now_ns);
+	progress(qp, span, now_ns);
 	comp_head(qp);
 }
 
@@ -492,6 +523,20 @@ void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 		else
 			roce_drop(qp, ROCE_DROP_OPCODE);
 	}
+	req_check_drained(qp);
+}
+
+void roce_acked(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+
+	if (qp->base.type != IBV_QPT_RC || qp->base.state < IBV_QPS_RTS ||
+	    qp->base.state == IBV_QPS_ERR)
+		return;
+	if (psn_diff(psn, r->una) < 0 || psn_diff(r->end_psn, psn) <= 0)
+		return; /* known already */
+	if (!ack_before(qp, psn_add(psn, 1), now_ns))
+		response_lost(qp, now_ns);
 	req_check_drained(qp);
 }
 

@@ -6,6 +6,13 @@
  */
 #include "responder.h"
 
+/* What a failed copy means: else_v, unless it is the sender's memory that
+ * failed. */
+static enum verdict not_read(int err, enum verdict else_v)
+{
+	return err == -ESTALE ? DROP : err == -EAGAIN ? V_AGAIN : else_v;
+}
+
 static enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
@@ -25,9 +32,14 @@ static enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt)
 			(unsigned long long)qp->base.recv.length);
 		return V_LENGTH;
 	}
-	err = qp_scatter(&qp->base, qp->base.recv.pd, qp->base.recv.sge,
-			 qp->base.recv.num_sge, r->offset, pkt->payload,
-			 pkt->len, &bad);
+	if (pkt->source)
+		err = qp_scatter_from(&qp->base, qp->base.recv.pd,
+				      qp->base.recv.sge, qp->base.recv.num_sge,
+				      r->offset, pkt->source, pkt->len, &bad);
+	else
+		err = qp_scatter(&qp->base, qp->base.recv.pd,
+				 qp->base.recv.sge, qp->base.recv.num_sge,
+				 r->offset, pkt->payload, pkt->len, &bad);
 	if (err == -EFAULT)
 		explain(qp,
 			"SGE %u of receive 0x%llx: lkey 0x%08x does not allow local writes to [0x%llx, +%u)",
@@ -36,7 +48,7 @@ static enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt)
 			(unsigned long long)qp->base.recv.sge[bad].addr,
 			qp->base.recv.sge[bad].length);
 	if (err)
-		return V_OPERATIONAL;
+		return not_read(err, V_OPERATIONAL);
 	r->offset += (uint32_t)pkt->len;
 	return PASS;
 }
@@ -65,10 +77,15 @@ static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt)
 			      IBV_ACCESS_REMOTE_WRITE, &p);
 		if (!e)
 			return V_ACCESS;
-		err = qp_store(&qp->base, e, p, pkt->payload, pkt->len);
+		if (pkt->source)
+			err = qp_store_from(&qp->base, e, p, pkt->source,
+					    pkt->len);
+		else
+			err = qp_store(&qp->base, e, p, pkt->payload,
+				       pkt->len);
 		keys_put(e);
 		if (err)
-			return V_ACCESS;
+			return not_read(err, V_ACCESS);
 	}
 	r->va += pkt->len;
 	r->left -= (uint32_t)pkt->len;
@@ -189,7 +206,7 @@ enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt)
 	struct roce_responder *r = &qp->rsp;
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	enum verdict v = PASS;
-	uint32_t span = 1;
+	uint32_t span = span_of(pkt->len, qp->mtu);
 
 	if (f & ROCE_F_READ) {
 		span = pkts_of(pkt->h.dma_len, qp->mtu);

@@ -74,6 +74,12 @@ struct roce_requester {
 	bool recovering; /* for which the window has been halved */
 	bool resending;	 /* and which is being sent again */
 
+	bool large;	/* the link takes large packets, */
+	bool read_large; /* and did when read_chunk was set */
+	bool copying;	/* what is sent again up to copy_psn has its payload */
+	uint32_t copy_psn; /* with it, whatever the link could do */
+	uint32_t read_chunk; /* packets that one read request asks for */
+
 	/* Retransmission, see completer.c. */
 	uint64_t progress_ns; /* when una last moved, or sending began */
 	uint64_t timer_ns;    /* next look at lost packets; 0: none out */
@@ -218,8 +224,22 @@ static inline uint32_t pkts_of(uint32_t length, uint32_t mtu)
 	return length ? (length - 1) / mtu + 1 : 1;
 }
 
+/* PSNs that a packet with so many bytes of payload stands for. */
+static inline uint32_t span_of(size_t length, uint32_t mtu)
+{
+	return length <= mtu ? 1 : pkts_of((uint32_t)length, mtu);
+}
+
+static inline uint32_t rx_last_psn(const struct roce_qp *qp,
+				   const struct roce_rx *pkt)
+{
+	return psn_add(pkt->h.psn, span_of(pkt->len, qp->mtu) - 1);
+}
+
 /* qp.c */
 
+/* Its peer has been heard, in state RTR. */
+void roce_established(struct roce_qp *qp);
 /* Ends the QP's life on the wire: state ERR, everything posted is flushed. */
 void roce_fail(struct roce_qp *qp, enum ibv_event_type event);
 void roce_to_err(struct roce_qp *qp);
@@ -251,7 +271,6 @@ void pace_charge(struct roce_qp *qp, const struct roce_path *path,
 		 uint32_t bytes);
 void pace_slow(struct roce_qp *qp, uint64_t now_ns);
 void pace_refill(struct roce_qp *qp, uint64_t now_ns);
-uint32_t read_chunk_pkts(const struct roce_qp *qp);
 /* In SQD: reports it once nothing is on its way any more. */
 void req_check_drained(struct roce_qp *qp);
 
@@ -316,6 +335,20 @@ static inline bool batch_room(const struct roce_batch *b, uint32_t nsge)
 struct roce_pkt *batch_open(struct roce_batch *b);
 void batch_push(struct roce_batch *b, struct roce_pkt *p, struct roce_hdr *h,
 		const struct roce_path *path, uint32_t seed);
+/*
+ * How many MTUs of payload a packet may have. copy: it takes its payload with
+ * it. An XRC responder may be in another process than the link leads to, so
+ * there they are as on the wire.
+ */
+uint32_t batch_span(const struct roce_qp *qp, const struct roce_batch *b,
+		    bool copy);
+
+/* Whether it may be more than one. */
+static inline bool batch_large(const struct roce_qp *qp,
+			       const struct roce_batch *b)
+{
+	return b->max_payload >= 2 * qp->mtu && qp->service == ROCE_RC;
+}
 void batch_release(struct roce_batch *b);
 
 /*
@@ -327,6 +360,8 @@ int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 		 struct qp_wqe *w, uint32_t offset, uint32_t len);
 int batch_remote(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 		 uint32_t pd, uint32_t rkey, uint64_t va, uint32_t len);
+void batch_inline(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
+		  struct qp_wqe *w, uint32_t offset, uint32_t len);
 void batch_bytes(struct roce_batch *b, struct roce_pkt *p, void *data,
 		 uint32_t len);
 

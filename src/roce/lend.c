@@ -33,10 +33,8 @@ void roce_rsp_set(struct roce_qp *qp, const struct roce_rsp_state *s)
 	r->nak_seq_sent = s->nak_seq_sent;
 	r->rnr_sent = s->rnr_sent;
 	r->reads_unknown = r->reads_size;
-	if (qp->base.state == IBV_QPS_RTR && !qp->comm_est) {
-		qp->comm_est = true;
-		qp->base.env->event(&qp->base, IBV_EVENT_COMM_EST);
-	}
+	if (qp->base.state == IBV_QPS_RTR && !qp->comm_est)
+		roce_established(qp);
 }
 
 void roce_rsp_failed(struct roce_qp *qp, int event)

@@ -84,6 +84,11 @@ static int rx_check(const struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	if (qp->base.state < IBV_QPS_RTR || qp->base.state == IBV_QPS_ERR)
 		return 1 + ROCE_DROP_STATE;
+	/* Only what stays in memory may be elsewhere. */
+	if (pkt->source &&
+	    (qp->base.type == IBV_QPT_UD ||
+	     roce_opcode(pkt->h.opcode)->flags & ROCE_F_ATOMIC))
+		return 1 + ROCE_DROP_HEADER;
 	if (qp->base.type == IBV_QPT_UD)
 		return rx_check_header(pkt, qp->service);
 	return roce_check_connected(pkt, qp->service, &qp->path);
@@ -112,10 +117,8 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	}
 	if (pkt->ecn_ce && !qp->path.local)
 		rsp_congestion(qp, now_ns);
-	if (qp->base.state == IBV_QPS_RTR && !qp->comm_est) {
-		qp->comm_est = true;
-		qp->base.env->event(&qp->base, IBV_EVENT_COMM_EST);
-	}
+	if (qp->base.state == IBV_QPS_RTR && !qp->comm_est)
+		roce_established(qp);
 	if (op->flags & ROCE_F_RESPONSE) {
 		if (qp_is_reliable(&qp->base) &&
 		    qp->base.type != IBV_QPT_XRC_RECV &&

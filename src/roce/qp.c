@@ -94,6 +94,13 @@ const struct roce_qp_stats *roce_qp_stats(const struct roce_qp *qp)
 	return &qp->stats;
 }
 
+void roce_established(struct roce_qp *qp)
+{
+	qp->comm_est = true;
+	qp_public_set(&qp->base.pub->established, true);
+	qp->base.env->event(&qp->base, IBV_EVENT_COMM_EST);
+}
+
 /* ---- ends -------------------------------------------------------------- */
 
 bool roce_recv_complete(struct roce_qp *qp, const struct qp_recv *r,
@@ -163,6 +170,7 @@ static void reset(struct roce_qp *qp)
 	qp->dest_qpn = 0;
 	qp->mtu = 0;
 	qp->comm_est = false;
+	qp_public_set(&qp->base.pub->established, false);
 }
 
 /* ---- transitions ------------------------------------------------------- */
@@ -186,6 +194,8 @@ static void apply_values(struct roce_qp *qp, const struct ibv_qp_attr *a,
 		qp->dest_qpn = a->dest_qp_num;
 		qp_public_set(&pub->dest_qpn, qp->dest_qpn);
 	}
+	if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
+		qp_public_set(&pub->dest_rd_atomic, a->max_dest_rd_atomic);
 	if (mask & IBV_QP_RQ_PSN) {
 		qp->rsp.epsn = a->rq_psn & PSN_MASK;
 		qp->rsp.place = 1;
@@ -220,8 +230,10 @@ int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr,
 	if (from == IBV_QPS_INIT && to == IBV_QPS_RTR &&
 	    qp->base.type == IBV_QPT_UD)
 		qp->mtu = ROCE_MTU_MAX;
-	if (from == IBV_QPS_RTR && to == IBV_QPS_RTS)
+	if (from == IBV_QPS_RTR && to == IBV_QPS_RTS) {
 		req_init(qp);
+		qp_public_set(&qp->base.pub->established, true);
+	}
 	qp_set_state(&qp->base, to);
 	if (to == IBV_QPS_SQD && from != IBV_QPS_SQD) {
 		qp->base.sq_drained = false;

@@ -37,6 +37,7 @@ struct roce_pkt {
 	uint16_t niov;
 	uint16_t to_slot; /* 1 + slot of the process of this host that it is
 			   * for; 0: whose the destination QPN is */
+	uint32_t last_psn; /* of those that it stands for */
 	bool copy; /* the payload is to be taken before send returns: it may
 		    * change, or be gone, when the packet is received */
 };
@@ -49,8 +50,9 @@ struct roce_batch {
 	 * Set by the caller of roce_tx(): a link within the host takes packets
 	 * of so many bytes of payload. Such a packet stands for as many PSNs
 	 * as its payload has MTUs. 0: none longer than the path MTU.
+	 * max_copy likewise for those that have copy set.
 	 */
-	uint32_t max_payload;
+	uint32_t max_payload, max_copy;
 	struct roce_pkt pkt[ROCE_BATCH];
 	struct qp_pieces data; /* of all their payloads */
 };
@@ -76,6 +78,8 @@ struct roce_rx {
 		      * for UD and XRC alone */
 	bool large;  /* may be longer than the path MTU */
 	uint32_t path_hash;
+	bool *acked; /* the link's: true is an ACK of all up to this packet;
+		      * see roce_take_ack(). NULL: it wants none */
 };
 
 struct roce_qp;
@@ -168,6 +172,15 @@ struct roce_rsp_state {
 void roce_rsp_get(const struct roce_qp *qp, struct roce_rsp_state *s);
 void roce_rsp_set(struct roce_qp *qp, const struct roce_rsp_state *s);
 void roce_rsp_failed(struct roce_qp *qp, int event);
+
+/*
+ * Links that tell the sender of a packet what became of it need no ACK packet:
+ * whether what is owed is an ACK of everything up to this packet's last PSN,
+ * and nothing but that; if so, it is owed no more. roce_acked() is how it
+ * arrives.
+ */
+bool roce_take_ack(struct roce_qp *qp, const struct roce_rx *pkt);
+void roce_acked(struct roce_qp *qp, uint32_t psn, uint64_t now_ns);
 
 /* Whether roce_tx() would produce packets now. Cheap. */
 bool roce_tx_ready(const struct roce_qp *qp);

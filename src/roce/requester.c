@@ -11,22 +11,27 @@
  * RC keeps at most cwnd packets between una and nxt_psn. The window grows with
  * acknowledgements and halves once per loss event: what overflows on the path is
  * a socket buffer, and nothing else holds the sender back.
+ *
+ * A link within the host may take packets that are longer than the MTU. Such a
+ * packet stands for as many PSNs as it has MTUs, so that a message has the same
+ * PSNs whichever way its parts go, and may be sent again by another. Its
+ * payload may be read where the program has it when the packet is received:
+ * what is sent again, because that failed perhaps, has it copied.
  */
 #include "internal.h"
 
 /* Read requests are for at most this much, and always whole packets. */
 #define READ_CHUNK 65536u
+#define READ_CHUNK_LARGE (1u << 20)
+
+/* PSNs that may be out where large packets can be. */
+#define LARGE_WINDOW (1u << 18)
 
 #define CWND_MAX_BYTES (1024u * 1024)
 #define CWND_START_BYTES (256u * 1024)
 
 /* Ask for an acknowledgement at least this often within a message. */
 #define ACK_EVERY 16u
-
-uint32_t read_chunk_pkts(const struct roce_qp *qp)
-{
-	return READ_CHUNK / qp->mtu;
-}
 
 void req_init(struct roce_qp *qp)
 {
@@ -39,6 +44,7 @@ void req_init(struct roce_qp *qp)
 	if (qp->path.local)
 		r->cwnd = r->cwnd_max;
 	r->ssthresh = r->cwnd_max;
+	r->read_chunk = READ_CHUNK / (qp->mtu ? qp->mtu : 1024);
 }
 
 int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
@@ -177,7 +183,8 @@ static bool window_open(const struct roce_qp *qp, uint32_t ahead)
 	const struct roce_requester *r = &qp->req;
 	uint32_t out = (uint32_t)psn_diff(r->nxt_psn, r->una) + ahead;
 
-	return !qp_is_reliable(&qp->base) || out < r->cwnd / CWND_UNIT;
+	return !qp_is_reliable(&qp->base) ||
+	       out < (r->large ? LARGE_WINDOW : r->cwnd / CWND_UNIT);
 }
 
 /* Whether the WQE at nxt may go on (or begin) now. */
@@ -234,6 +241,20 @@ static void run_local(struct roce_qp *qp, struct qp_wqe *w)
 	comp_head(qp);
 }
 
+/*
+ * Whether the packet at nxt_psn takes its payload with it. What is not
+ * acknowledged has left when the link has taken it, so that the program may use
+ * its memory again.
+ */
+static bool must_copy(struct roce_qp *qp)
+{
+	struct roce_requester *r = &qp->req;
+
+	if (r->copying && psn_diff(r->nxt_psn, r->copy_psn) >= 0)
+		r->copying = false;
+	return r->copying || qp->service != ROCE_RC;
+}
+
 #define ALWAYS(op) { op, op, op, op }
 
 /* By place in the message: middle, first, last, and both. */
@@ -255,17 +276,23 @@ static const uint8_t request_ops[][4] = {
 	[IBV_WR_ATOMIC_WRITE] = ALWAYS(ROCE_ATOMIC_WRITE),
 };
 
-/* PSNs that the packet at nxt_psn stands for: a read request's responses. */
-static uint32_t request_span(const struct roce_qp *qp, const struct qp_wqe *w)
+/* PSNs that the packet at nxt_psn stands for; of a read request, those of its
+ * responses. */
+static uint32_t request_span(struct roce_qp *qp, const struct roce_batch *b,
+			     const struct qp_wqe *w)
 {
 	uint32_t left =
 		(uint32_t)psn_diff(roce_wqe(w)->last_psn, qp->req.nxt_psn) + 1;
 	uint32_t at =
 		(uint32_t)psn_diff(qp->req.nxt_psn, roce_wqe(w)->first_psn);
-	uint32_t chunk = read_chunk_pkts(qp);
+	uint32_t chunk = qp->req.read_chunk;
 
+	if (left == 1)
+		return 1;
 	/* Chunks end at the same places when a part is asked for again. */
-	return wqe_is_read(w) ? min_u32(left, chunk - at % chunk) : 1;
+	if (wqe_is_read(w))
+		return min_u32(left, chunk - at % chunk);
+	return min_u32(left, batch_span(qp, b, must_copy(qp)));
 }
 
 static void note_sent(struct roce_qp *qp, bool ack_req, uint64_t now_ns)
@@ -288,14 +315,13 @@ static void note_sent(struct roce_qp *qp, bool ack_req, uint64_t now_ns)
 	}
 }
 
-/* One packet of w; false: no room, or w failed. */
+/* One packet of w, of so many PSNs; false: no room, or w failed. */
 static bool build_request(struct roce_qp *qp, struct roce_batch *b,
-			  struct qp_wqe *w, uint64_t now_ns)
+			  struct qp_wqe *w, uint32_t span, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 	uint32_t at = (uint32_t)psn_diff(r->nxt_psn, roce_wqe(w)->first_psn);
 	uint32_t offset = at * qp->mtu;
-	uint32_t span = request_span(qp, w);
 	uint32_t len = min_u32(w->length - offset, span * qp->mtu);
 	bool first = r->nxt_psn == roce_wqe(w)->first_psn;
 	bool last = psn_add(r->nxt_psn, span - 1) == roce_wqe(w)->last_psn;
@@ -311,6 +337,7 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 	    !pace_open(qp, &qp->path))
 		return false;
 	p = batch_open(b);
+	p->copy = must_copy(qp);
 	h.opcode = (uint8_t)(qp->service |
 			     request_ops[w->opcode][first | last << 1]);
 	if (qp_wqe_has_response(w)) {
@@ -333,8 +360,7 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 		h.inv_rkey = w->opcode == IBV_WR_SEND_WITH_INV ? w->rkey : 0;
 		h.solicited = last && w->flags & IBV_SEND_SOLICITED;
 		if (w->flags & IBV_SEND_INLINE && len)
-			batch_bytes(b, p, qp_wqe_data(&qp->base.sq, w) + offset,
-				    len);
+			batch_inline(qp, b, p, w, offset, len);
 		else
 			err = batch_gather(qp, b, p, w, offset, len);
 		/* Who closes the window must ask, or it stays closed. */
@@ -344,11 +370,16 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 		if (h.ack_req)
 			r->noack = 0;
 	}
+	if (err == -E2BIG) {
+		b->data.n = p->iov;
+		return build_request(qp, b, w, 1, now_ns);
+	}
 	if (err) {
 		fail_later(qp, w, IBV_WC_LOC_PROT_ERR);
 		return false;
 	}
 	batch_push(b, p, &h, &qp->path, qp->seed);
+	p->last_psn = psn_add(h.psn, span - 1);
 	pace_charge(qp, &qp->path, len);
 	r->nxt_psn = psn_add(r->nxt_psn, span);
 	note_sent(qp, h.ack_req, now_ns);
@@ -359,8 +390,23 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 	return true;
 }
 
+/* The link takes large packets, or does not any more. */
+static void req_large(struct roce_qp *qp, bool large)
+{
+	struct roce_requester *r = &qp->req;
+
+	r->large = large;
+	/* Where responses that are due end must be known until they come. */
+	if (large == r->read_large || r->una != r->end_psn ||
+	    r->una != r->nxt_psn)
+		return;
+	r->read_large = large;
+	r->read_chunk = (large ? READ_CHUNK_LARGE : READ_CHUNK) / qp->mtu;
+}
+
 void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 {
+	req_large(qp, batch_large(qp, b));
 	while (qp->base.sq.nxt != qp->base.sq.tail && !qp->req.rnr_until_ns) {
 		struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.nxt);
 
@@ -373,7 +419,8 @@ void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 			return;
 		if (w->local)
 			run_local(qp, w);
-		else if (!build_request(qp, b, w, now_ns))
+		else if (!build_request(qp, b, w, request_span(qp, b, w),
+					now_ns))
 			return;
 		if (qp->base.state == IBV_QPS_ERR)
 			return;

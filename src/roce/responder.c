@@ -53,12 +53,30 @@ static void fail_recv(struct roce_qp *qp, enum ibv_wc_status status)
 
 static void drop_refused(struct roce_qp *qp, enum verdict v)
 {
-	if (v == DROP || v == V_NAK_PSN)
+	if (v == DROP || v == V_NAK_PSN || v == V_AGAIN)
 		roce_drop(qp, ROCE_DROP_GAP);
 	else if (v == V_RNR)
 		roce_drop(qp, ROCE_DROP_NO_RECV);
 	else
 		roce_drop(qp, ROCE_DROP_REFUSED);
+}
+
+/* Asks for epsn, once per gap. */
+static void nak_gap(struct roce_qp *qp)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	if (r->nak_seq_sent || r->rnr_sent)
+		return;
+	r->nak_seq_sent = true;
+	/*
+	 * A NAK accepts what is before it, but rxe as requester takes no second
+	 * one before it has seen an ACK: it would wait for its timer, gap after
+	 * gap, until it is out of retries.
+	 */
+	if (r->nak_last)
+		rsp_owe_ack(qp);
+	rsp_owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_PSN);
 }
 
 static void refuse_rc(struct roce_qp *qp, const struct roce_rx *pkt,
@@ -74,17 +92,12 @@ static void refuse_rc(struct roce_qp *qp, const struct roce_rx *pkt,
 	case DUPLICATE:
 		return;
 	case V_NAK_PSN:
-		if (r->nak_seq_sent || r->rnr_sent)
-			return;
-		r->nak_seq_sent = true;
-		/*
-		 * A NAK accepts what is before it, but rxe as requester takes
-		 * no second one before it has seen an ACK: it would wait for
-		 * its timer, gap after gap, until it is out of retries.
-		 */
-		if (r->nak_last)
-			rsp_owe_ack(qp);
-		rsp_owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_PSN);
+		nak_gap(qp);
+		return;
+	case V_AGAIN:
+		/* It is here, so the gap before it is closed. */
+		r->nak_seq_sent = r->rnr_sent = false;
+		nak_gap(qp);
 		return;
 	case V_RNR:
 		r->rnr_sent = true;
@@ -145,14 +158,14 @@ static void refuse_uc(struct roce_qp *qp, enum verdict v)
  * as long as they come, while a packet is missing, or the one NAK of its gap,
  * which a forged packet might have used up.
  */
-static bool sent(struct roce_responder *r, uint32_t psn)
+static bool sent(struct roce_responder *r, uint32_t psn, uint32_t span)
 {
 	int32_t d = psn_diff(psn, r->epsn);
-	bool row = psn == r->far_psn || psn_add(psn, 1) == r->far_psn;
+	bool row = psn == r->far_psn || psn_add(psn, span) == r->far_psn;
 
 	if (d >= -FAR_PSNS && d <= FAR_PSNS)
 		return true;
-	r->far_psn = psn_add(psn, 1);
+	r->far_psn = psn_add(psn, span);
 	return row;
 }
 
@@ -175,7 +188,8 @@ static enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt)
 		return DROP;
 	}
 	if (d > 0)
-		return sent(r, pkt->h.psn) ? V_NAK_PSN : DROP;
+		return sent(r, pkt->h.psn, span_of(pkt->len, qp->mtu)) ?
+			       V_NAK_PSN : DROP;
 	return d == 0 ? PASS : DUPLICATE;
 }
 
@@ -199,14 +213,14 @@ static enum verdict check_order(const struct roce_qp *qp,
 	} else if (r->in != kind) {
 		return V_INVALID;
 	}
+	if (pkt->len > (pkt->large ? QP_MAX_MSG : qp->mtu))
+		return V_INVALID;
 	if (f & ROCE_F_LAST) {
-		if (pkt->len > qp->mtu)
-			return V_INVALID;
 		/* A LAST that carries nothing would make the message end one
 		 * packet earlier; zero bytes only in an ONLY. */
 		if (!(f & ROCE_F_FIRST) && pkt->len == 0)
 			return V_INVALID;
-	} else if (pkt->len != qp->mtu) {
+	} else if (!pkt->len || pkt->len & (qp->mtu - 1)) {
 		return V_INVALID;
 	}
 	return PASS;
@@ -398,9 +412,27 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 				return;
 			}
 		}
-	} else if (sent(r, pkt->h.psn)) {
+	} else {
+		uint32_t span = span_of(pkt->len, qp->mtu);
+
+		if (!sent(r, pkt->h.psn, span))
+			return;
 		rsp_owe_ack(qp);
+		/* A large packet of which a part is new: that comes again. */
+		if (psn_diff(psn_add(pkt->h.psn, span), r->epsn) > 0)
+			nak_gap(qp);
 	}
+}
+
+bool roce_take_ack(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	if (!r->ack_pending || r->nak_pending || r->cnp_pending ||
+	    rsp_count(r) || rsp_ack_psn(qp) != rx_last_psn(qp, pkt))
+		return false;
+	r->ack_pending = r->nak_last = false;
+	return true;
 }
 
 void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
@@ -421,7 +453,7 @@ void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		v = rsp_execute(qp, pkt);
 	if (qp->base.type == IBV_QPT_UC) {
 		refuse_uc(qp, v);
-		qp->rsp.epsn = psn_add(pkt->h.psn, 1);
+		qp->rsp.epsn = psn_add(rx_last_psn(qp, pkt), 1);
 		return;
 	}
 	if (v != PASS) {

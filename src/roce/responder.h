@@ -15,6 +15,7 @@ enum verdict {
 	DROP,
 	DUPLICATE,
 	V_NAK_PSN,
+	V_AGAIN,       /* its payload could not be read: NAK 0x60 of it */
 	V_RNR,
 	V_INVALID,     /* NAK 0x61 */
 	V_ACCESS,      /* NAK 0x62 */

@@ -185,8 +185,20 @@ static const uint8_t read_resp_ops[] = {
 	ROCE_READ_RESP_ONLY,
 };
 
-/* The next packet of response i; false: no room in the batch, or no data. */
-static bool resp_build(struct roce_qp *qp, struct roce_batch *b, uint32_t i)
+/* PSNs that the next packet of a response stands for. What is asked for again
+ * may be so because it could not be read where it is. */
+static uint32_t resp_span(const struct roce_qp *qp, const struct roce_batch *b,
+			  const struct roce_response *e)
+{
+	uint32_t left = e->npkts - e->next;
+
+	return left == 1 ? 1 : min_u32(left, batch_span(qp, b, e->again));
+}
+
+/* The next packet of response i, of so many PSNs; false: no room in the batch,
+ * or no data. */
+static bool resp_build(struct roce_qp *qp, struct roce_batch *b, uint32_t i,
+		       uint32_t span)
 {
 	struct roce_response *e = resp_at(&qp->rsp, i);
 	struct roce_hdr h = {
@@ -197,22 +209,28 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b, uint32_t i)
 	};
 	uint32_t offset = e->next * qp->mtu;
 	struct roce_pkt *p;
+	int err;
 
 	if (!batch_room(b, 1))
 		return false;
 	p = batch_open(b);
+	p->copy = e->again || qp->service != ROCE_RC;
 	if (e->kind == RESP_ATOMIC) {
 		h.opcode = (uint8_t)(qp->service | ROCE_ATOMIC_ACK);
 		h.atomic_orig = e->orig;
 	} else if (e->kind == RESP_ATOMIC_WRITE) {
 		h.opcode = (uint8_t)(qp->service | ROCE_READ_RESP_ONLY);
 	} else {
-		bool first = e->next == 0, last = e->next == e->npkts - 1;
+		bool first = e->next == 0, last = e->next + span == e->npkts;
 
 		h.opcode = (uint8_t)(qp->service |
 				     read_resp_ops[first | last << 1]);
-		if (batch_remote(qp, b, p, e->pd, e->rkey, e->va + offset,
-				 min_u32(e->length - offset, qp->mtu))) {
+		err = batch_remote(qp, b, p, e->pd, e->rkey, e->va + offset,
+				   min_u32(e->length - offset,
+					   span * qp->mtu));
+		if (err == -E2BIG)
+			return resp_build(qp, b, i, 1);
+		if (err) {
 			/*
 			 * Deregistered since it was accepted; by the requester
 			 * itself, perhaps, who has had the first answer and has
@@ -230,8 +248,9 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b, uint32_t i)
 		}
 	}
 	batch_push(b, p, &h, &qp->path, qp->seed);
+	p->last_psn = psn_add(h.psn, span - 1);
 	qp->rsp.nak_last = false; /* accepts what is before it, as an ACK */
-	e->next++;
+	e->next += span;
 	return true;
 }
 
@@ -303,7 +322,7 @@ void rsp_tx(struct roce_qp *qp, struct roce_batch *b)
 		struct roce_response *e = resp_at(r, i);
 
 		while (e->next < e->npkts)
-			if (!resp_build(qp, b, i))
+			if (!resp_build(qp, b, i, resp_span(qp, b, e)))
 				goto out;
 	}
 	/* Behind the data: an ACK accepts the reads before it as well. */

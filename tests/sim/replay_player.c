@@ -154,7 +154,7 @@ void pull(void)
 	struct roce_batch b;
 	size_t n;
 
-	b.max_payload = 0;
+	b.max_payload = b.max_copy = 0;
 
 	do {
 		roce_tx(P->qp, &b, P->now);

@@ -528,7 +528,7 @@ void sim_pull(struct sim_qp *q)
 	struct roce_batch b;
 	size_t sent, n;
 
-	b.max_payload = 0;
+	b.max_payload = b.max_copy = 0;
 	do {
 		roce_tx(q->qp, &b, s->now);
 		sent = n = b.n;
