@@ -70,9 +70,8 @@ static int find_end(struct ring_out *out)
 		/* One unit, ours, has a word that is 0. */
 		if (!units || out->put + units >= RING_UNITS)
 			return -EPROTO;
-		out->shadow[out->at] = ring_shadow(0, 0, units);
-		out->put += units;
-		out->at = (out->at + units) % RING_UNITS;
+		ring_account(out, out->at, units, 0, 0, 0);
+		out->at %= RING_UNITS;
 	}
 }
 
@@ -106,16 +105,15 @@ static void skip(struct ring_out *out)
 	uint32_t *word = first_word(out->mem, out->at);
 
 	__atomic_store_n(first_word(out->mem, 0), 0, __ATOMIC_RELAXED);
-	out->shadow[out->at] = ring_shadow(0, 0, units);
 	if (out->unpublished) {
 		__atomic_store_n(word, out->life | SKIP, __ATOMIC_RELAXED);
 	} else {
 		out->unpublished = word;
 		out->word = out->life | SKIP;
 	}
+	ring_account(out, out->at, units, 0, 0, 0);
 	out->at = 0;
 	out->clear = 1;
-	__atomic_store_n(&out->put, out->put + units, __ATOMIC_RELEASE);
 }
 
 struct ring_rec *ring_begin_slow(struct ring_out *out, uint32_t bytes)
@@ -144,11 +142,10 @@ static void out_break(struct ring_out *out)
 bool ring_reap_some(struct ring_out *out, struct ring_ack *ack)
 {
 	const uint32_t put = __atomic_load_n(&out->put, __ATOMIC_ACQUIRE);
-	uint32_t taken = out->taken, at = out->oldest, qpn, units;
-	uint64_t shadow;
+	uint32_t taken = out->taken, at = out->oldest, qpn = 0;
+	const struct ring_shadow *s;
 	uint8_t v;
 
-	*ack = (struct ring_ack){ 0 };
 	while (taken != put) {
 		v = __atomic_load_n(&out->mem->verdict[at], __ATOMIC_ACQUIRE);
 		if ((v & ~RING_ACKED) != out->lap) {
@@ -156,18 +153,16 @@ bool ring_reap_some(struct ring_out *out, struct ring_ack *ack)
 				out_break(out);
 			break;
 		}
-		shadow = out->shadow[at];
-		qpn = (uint32_t)(shadow >> 40);
-		if (v & RING_ACKED && qpn) {
-			if (ack->qpn && ack->qpn != qpn)
+		s = &out->shadow[at];
+		if (v & RING_ACKED && s->qpn) {
+			if (qpn && qpn != s->qpn)
 				break;
-			ack->qpn = qpn;
-			ack->psn = shadow >> 16 & 0xffffff;
-			ack->cookie = out->cookie[at];
+			qpn = ack->qpn = s->qpn;
+			ack->psn = s->psn;
+			ack->cookie = s->cookie;
 		}
-		units = shadow & 0xffff;
-		taken += units;
-		at += units;
+		taken += s->units;
+		at += s->units;
 		if (at == RING_UNITS) {
 			at = 0;
 			out->lap = ring_lap_next(out->lap);
@@ -175,7 +170,7 @@ bool ring_reap_some(struct ring_out *out, struct ring_ack *ack)
 	}
 	out->oldest = at;
 	__atomic_store_n(&out->taken, taken, __ATOMIC_RELEASE);
-	return ack->qpn;
+	return qpn;
 }
 
 bool ring_out_check(struct ring_out *out)
@@ -191,30 +186,39 @@ bool ring_out_check(struct ring_out *out)
 	if (!ring_unread(out) || word == out->unpublished)
 		return true;
 	if (units_at(out->oldest, __atomic_load_n(word, __ATOMIC_RELAXED)) !=
-	    (out->shadow[out->oldest] & 0xffff))
+	    out->shadow[out->oldest].units)
 		out_break(out);
 	return !ring_out_broken(out);
 }
 
 /* ---- The consumer ------------------------------------------------------- */
 
-static void say_pos(struct ring_in *in)
+static uint32_t in_at(const struct ring_in *in)
 {
-	__atomic_store_n(&in->mem->in.pos, in->at | (uint32_t)in->lap << 16,
-			 __ATOMIC_RELEASE);
+	return in->pos & 0xffff;
 }
 
-static void go_to(struct ring_in *in, uint32_t at)
+static uint8_t in_lap(const struct ring_in *in)
 {
-	in->at = at;
-	in->line = &in->mem->unit[at];
+	return (uint8_t)(in->pos >> 16);
+}
+
+static void say_pos(struct ring_in *in)
+{
+	__atomic_store_n(&in->mem->in.pos, in->pos, __ATOMIC_RELEASE);
+}
+
+static void begin_lap(struct ring_in *in, uint8_t lap)
+{
+	in->pos = (uint32_t)lap << 16;
+	in->line = &in->mem->unit[0];
 	say_pos(in);
 }
 
 void ring_in_init(struct ring_in *in, struct ring_mem *mem)
 {
-	*in = (struct ring_in){ .mem = mem, .lap = RING_LAP_FIRST };
-	go_to(in, 0);
+	*in = (struct ring_in){ .mem = mem };
+	begin_lap(in, RING_LAP_FIRST);
 }
 
 void ring_in_reset(struct ring_in *in)
@@ -244,17 +248,15 @@ void ring_in_break(struct ring_in *in, const char *why)
 
 bool ring_get_odd(struct ring_in *in, struct ring_rec *rec, uint32_t word)
 {
-	const uint32_t units = units_at(in->at, word);
+	const uint32_t at = in_at(in), units = units_at(at, word);
 
 	if (!units) {
 		ring_in_break(in, "a record that is longer than the ring");
 		return false;
 	}
-	in->units = units;
-	ring_done(in->mem, in->at, units, in->lap);
-	in->lap_before = in->lap;
-	in->lap = ring_lap_next(in->lap);
-	go_to(in, 0);
+	in->lap_before = in_lap(in);
+	ring_done(in->mem, at, units, in->lap_before);
+	begin_lap(in, ring_lap_next(in->lap_before));
 	/* No second one: a skip record is not at the start. */
 	return ring_get(in, rec);
 }
@@ -270,7 +272,7 @@ void ring_in_check(struct ring_in *in)
 	}
 	for (uint32_t i = 0; i < RING_UNITS; i++) {
 		v = &mem->verdict[i];
-		lap = i < in->at ? in->lap : in->lap_before;
+		lap = i < in_at(in) ? in_lap(in) : in->lap_before;
 		/* An acknowledgement may have been lost, then: not for ever. */
 		if ((__atomic_load_n(v, __ATOMIC_RELAXED) & ~RING_ACKED) != lap)
 			__atomic_store_n(v, lap, __ATOMIC_RELEASE);

@@ -137,13 +137,15 @@ static inline uint8_t ring_lap_next(uint8_t lap)
 
 /* ---- The producer ------------------------------------------------------- */
 
-/* QPN (0: nobody waits for an acknowledgement), PSN, units of the record. */
-static inline uint64_t ring_shadow(uint32_t qpn, uint32_t psn, uint32_t units)
-{
-	return (uint64_t)qpn << 40 | (uint64_t)psn << 16 | units;
-}
+/* What an acknowledgement of a record is worth. */
+struct ring_shadow {
+	uint32_t qpn; /* 0: nobody waits for one */
+	uint32_t psn;
+	uint32_t cookie;
+	uint32_t units; /* that the record takes in the ring */
+};
 
-/* What is private of a ring to the process that produces into it: 12 KiB. */
+/* What is private of a ring to the process that produces into it: 16 KiB. */
 struct ring_out {
 	struct ring_mem *mem;
 	uint32_t at;	/* index of the unit where the next record begins */
@@ -161,9 +163,7 @@ struct ring_out {
 	uint8_t lap;	 /* of that one */
 	uint8_t broken;	 /* read by both */
 
-	/* By index of a record: what an acknowledgement of it is worth. */
-	uint64_t shadow[RING_UNITS]; /* ring_shadow() */
-	uint32_t cookie[RING_UNITS];
+	struct ring_shadow shadow[RING_UNITS] __attribute__((aligned(64)));
 };
 
 /*
@@ -196,6 +196,25 @@ static inline struct ring_rec *ring_begin(struct ring_out *out, uint32_t bytes)
 	return &out->mem->unit[at];
 }
 
+/* Where what is behind the record begins: see the invariant above. */
+static inline void ring_clear(struct ring_out *out, uint32_t at)
+{
+	__atomic_store_n(&out->mem->unit[at].word, 0, __ATOMIC_RELAXED);
+	out->clear = at + 1;
+}
+
+/* The record at index at is on its way, or will be. */
+static inline void ring_account(struct ring_out *out, uint32_t at,
+				uint32_t units, uint32_t qpn, uint32_t psn,
+				uint32_t cookie)
+{
+	const uint32_t put = out->put + units;
+
+	out->at = at + units;
+	out->shadow[at] = (struct ring_shadow){ qpn, psn, cookie, units };
+	__atomic_store_n(&out->put, put, __ATOMIC_RELEASE);
+}
+
 /*
  * Ends the record begun with the same number of bytes. ring_reap() gives qpn,
  * psn and cookie back if the consumer acknowledges it; qpn 0: it need not.
@@ -204,24 +223,28 @@ static inline void ring_commit(struct ring_out *out, uint32_t bytes,
 			       uint32_t qpn, uint32_t psn, uint32_t cookie)
 {
 	const uint32_t at = out->at, units = ring_units(bytes);
-	const uint32_t next = at + units, word = out->life | bytes;
+	const uint32_t word = out->life | bytes;
 	struct ring_rec *rec = &out->mem->unit[at];
 
-	out->shadow[at] = ring_shadow(qpn, psn, units);
-	out->cookie[at] = cookie;
-	if (next >= out->clear) {
-		__atomic_store_n(&out->mem->unit[next].word, 0,
-				 __ATOMIC_RELAXED);
-		out->clear = next + 1;
-	}
+	if (at + units >= out->clear)
+		ring_clear(out, at + units);
 	if (out->unpublished) {
 		__atomic_store_n(&rec->word, word, __ATOMIC_RELAXED);
 	} else {
 		out->unpublished = &rec->word;
 		out->word = word;
 	}
-	out->at = next;
-	__atomic_store_n(&out->put, out->put + units, __ATOMIC_RELEASE);
+	ring_account(out, at, units, qpn, psn, cookie);
+}
+
+/*
+ * Clears where the record after the next one begins, if that is a small one:
+ * not when it is on its way, as that line is far away.
+ */
+static inline void ring_clear_ahead(struct ring_out *out, uint32_t next)
+{
+	if (next + 1 < out->limit)
+		ring_clear(out, next + 1);
 }
 
 /*
@@ -231,19 +254,30 @@ static inline void ring_commit(struct ring_out *out, uint32_t bytes,
  */
 static inline bool ring_publish(struct ring_out *out)
 {
-	const uint32_t clear = out->clear;
-
 	if (!out->unpublished)
 		return false;
 	__atomic_store_n(out->unpublished, out->word, __ATOMIC_RELEASE);
 	out->unpublished = NULL;
-	/* Not on the next record's way: that line may be far away. */
-	if (clear < out->at + 2 && clear < out->limit) {
-		__atomic_store_n(&out->mem->unit[clear].word, 0,
-				 __ATOMIC_RELAXED);
-		out->clear = clear + 1;
-	}
+	ring_clear_ahead(out, out->at);
 	return true;
+}
+
+/* ring_commit() and ring_publish() in one, in fewer instructions. */
+static inline void ring_put(struct ring_out *out, uint32_t bytes, uint32_t qpn,
+			    uint32_t psn, uint32_t cookie)
+{
+	const uint32_t at = out->at, units = ring_units(bytes);
+
+	if (at + units >= out->clear)
+		ring_clear(out, at + units);
+	__atomic_store_n(&out->mem->unit[at].word, out->life | bytes,
+			 __ATOMIC_RELEASE);
+	if (__builtin_expect(out->unpublished != NULL, 0)) {
+		__atomic_store_n(out->unpublished, out->word, __ATOMIC_RELEASE);
+		out->unpublished = NULL;
+	}
+	ring_account(out, at, units, qpn, psn, cookie);
+	ring_clear_ahead(out, at + units);
 }
 
 /* What the consumer has acknowledged: all of this QP's up to psn. */
@@ -315,9 +349,9 @@ bool ring_out_check(struct ring_out *out);
 struct ring_in {
 	struct ring_rec *line; /* where the next record begins, or none */
 	struct ring_mem *mem;
-	uint32_t at;	    /* index of line */
+	uint32_t pos;	    /* index of line | lap << 16 */
 	uint32_t units;	    /* of the record that ring_get() returned */
-	uint8_t lap, lap_before; /* 0: there was none */
+	uint8_t lap_before; /* 0: there was none */
 	const char *broken; /* why; or NULL */
 	struct ring_rec none; /* zeros: what a broken ring holds */
 };
@@ -369,7 +403,7 @@ static inline bool ring_get(struct ring_in *in, struct ring_rec *rec)
 	if (!word)
 		return false;
 	if (__builtin_expect(bytes > RING_DATA_MAX ||
-			     in->at + units >= RING_UNITS, 0))
+			     (in->pos & 0xffff) + units >= RING_UNITS, 0))
 		return ring_get_odd(in, rec, word);
 	memcpy(rec, in->line, sizeof(*rec));
 	rec->word = word;
@@ -397,13 +431,12 @@ static inline const uint8_t *ring_in_data(const struct ring_in *in,
 static inline void ring_release(struct ring_in *in, enum ring_verdict verdict)
 {
 	struct ring_mem *mem = in->mem;
-	const uint32_t next = in->at + in->units;
+	const uint32_t pos = in->pos, units = in->units;
 
-	ring_done(mem, in->at, in->units, (uint8_t)(in->lap | verdict));
-	__atomic_store_n(&mem->in.pos, next | (uint32_t)in->lap << 16,
-			 __ATOMIC_RELEASE);
-	in->at = next;
-	in->line = &mem->unit[next];
+	ring_done(mem, pos & 0xffff, units, (uint8_t)(pos >> 16 | verdict));
+	in->pos = pos + units;
+	__atomic_store_n(&mem->in.pos, pos + units, __ATOMIC_RELEASE);
+	in->line += units;
 }
 
 /*
