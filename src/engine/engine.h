@@ -169,8 +169,8 @@ void engine_alarm_set(struct engine *e, struct engine_alarm *a, uint64_t due);
 
 /*
  * progress.c: what a program does that finds its CQ empty: receives packets,
- * sends what that leads to, runs timers. armed: the CQ is, see
- * presence_polled().
+ * sends what that leads to, runs timers. armed: the CQ is, so that the program
+ * may be about to sleep.
  */
 void engine_poll(struct engine *e, bool armed);
 /* A program is about to sleep until something happens: the thread receives. */

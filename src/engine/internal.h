@@ -33,7 +33,11 @@ int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t now);
 /* progress.c: returns the number of packets. *busy: another thread receives on
  * a link, which was left out. */
 int progress(struct engine *e, uint64_t now, bool *busy);
+/* The thread no longer watches the links (presence.h); it does again. */
+void progress_step_back(struct engine *e, uint64_t now);
 void progress_step_forward(struct engine *e, uint64_t now);
+/* Whether something waits on a link. */
+bool progress_waiting(struct engine *e);
 
 /* thread.c */
 int thread_fds_open(struct engine *e);

@@ -3,61 +3,165 @@
  */
 #include "presence.h"
 
-static uint64_t load(const _Atomic uint64_t *what)
+static uint32_t get(const _Atomic uint32_t *what)
 {
 	return atomic_load_explicit(what, memory_order_relaxed);
 }
 
-static void store(_Atomic uint64_t *what, uint64_t ns)
+static void put(_Atomic uint32_t *what, uint32_t n)
 {
-	atomic_store_explicit(what, ns, memory_order_relaxed);
+	atomic_store_explicit(what, n, memory_order_relaxed);
 }
 
 void presence_init(struct presence *p)
 {
-	*p = (struct presence){ .takeover = PRESENCE_TAKEOVER_NS };
+	*p = (struct presence){ 0 };
 }
 
-void presence_sleeps(struct presence *p, uint64_t now)
+/* A probe, or a time that the thread was back for, was no success. */
+static void failed(struct presence *p)
 {
-	store(&p->since, now);
+	uint32_t n = get(&p->interval);
+
+	n = !n ? 1 : n >= PRESENCE_SKIP_MAX / 2 ? PRESENCE_SKIP_MAX : 2 * n;
+	put(&p->interval, n);
+	put(&p->skip, n);
 }
 
-bool presence_idle(const struct presence *p, uint64_t now)
+/* Whether any program has polled since this was last asked. */
+static bool polled(struct presence *p)
 {
-	return now >= PRESENCE_IDLE_NS + atomic_load(&p->polled);
+	uint32_t polls = get(&p->polls);
+	bool changed = polls != p->seen;
+
+	p->seen = polls;
+	return changed;
+}
+
+bool presence_probe(struct presence *p)
+{
+	uint32_t skip = get(&p->skip);
+
+	/* One that sleeps leaves to the thread what it does not receive. */
+	if (!polled(p) || atomic_load(&p->asleep)) {
+		p->good = 0;
+		return false;
+	}
+	if (skip)
+		put(&p->skip, skip - 1);
+	return !skip;
+}
+
+bool presence_probed(struct presence *p, bool gone)
+{
+	if (!gone) {
+		p->good = 0;
+		failed(p);
+		return false;
+	}
+	if (polled(p))
+		p->good++;
+	return p->good >= PRESENCE_PROBES;
 }
 
 bool presence_step_back(struct presence *p, uint64_t now)
 {
 	if (presence_is_back(p))
 		return false;
-	atomic_store(&p->back, now);
+	p->since = now;
+	p->tick = PRESENCE_TICK_MIN_NS;
+	atomic_store(&p->tick_at, now + p->tick);
+	atomic_store(&p->back, true);
 	return true;
 }
 
 bool presence_step_forward(struct presence *p, uint64_t now)
 {
-	uint64_t since = atomic_load(&p->back), next = load(&p->takeover) * 2;
-
-	if (!since)
+	if (!presence_is_back(p))
 		return false;
-	/* It was not worth it: be slower to believe it next time. */
-	if (now - since >= PRESENCE_WORTH_NS)
-		next = PRESENCE_TAKEOVER_NS;
-	else if (next > PRESENCE_TAKEOVER_MAX_NS)
-		next = PRESENCE_TAKEOVER_MAX_NS;
-	store(&p->takeover, next);
-	atomic_store(&p->back, 0);
+	if (p->since && now - p->since < PRESENCE_WORTH_NS) {
+		failed(p);
+	} else if (p->since) {
+		put(&p->interval, 0);
+		put(&p->skip, 0);
+	}
+	atomic_store(&p->rests, false);
+	atomic_store(&p->back, false);
 	return true;
 }
 
-bool presence_blocked(struct presence *p, uint64_t now)
+uint64_t presence_tick_at(const struct presence *p)
 {
-	uint64_t since = load(&p->blocked);
+	return !presence_is_back(p) || presence_rests(p) ?
+		       UINT64_MAX :
+		       atomic_load(&p->tick_at);
+}
 
-	if (since)
-		return now > since + PRESENCE_BLOCKED_NS;
-	store(&p->blocked, now);
+/*
+ * A program that wakes either sees that the thread rests, or the thread sees
+ * that it has woken.
+ */
+static bool rest(struct presence *p)
+{
+	if (!atomic_load(&p->asleep))
+		return false;
+	atomic_store(&p->rests, true);
+	return atomic_load(&p->asleep) || !atomic_exchange(&p->rests, false);
+}
+
+bool presence_tick(struct presence *p, uint64_t now, bool waiting)
+{
+	uint64_t next = PRESENCE_PROBE_NS;
+
+	if (!polled(p)) {
+		p->good = 0;
+		if (rest(p))
+			return false;
+		if (!polled(p)) /* one has just woken */
+			return true;
+	}
+	if (!waiting) {
+		p->tick = p->tick * 2 > PRESENCE_TICK_MAX_NS ?
+				  PRESENCE_TICK_MAX_NS :
+				  p->tick * 2;
+		next = p->tick;
+	}
+	atomic_store(&p->tick_at, now + next);
 	return false;
+}
+
+bool presence_sleep(struct presence *p)
+{
+	return !atomic_exchange(&p->asleep, true);
+}
+
+void presence_rest(struct presence *p, uint64_t now)
+{
+	if (!presence_step_back(p, now))
+		return;
+	p->since = 0;
+	atomic_store(&p->rests, true);
+}
+
+enum presence_then presence_wake(struct presence *p, uint64_t now)
+{
+	uint64_t before;
+
+	atomic_store(&p->asleep, false);
+	presence_polled(p);
+	if (!atomic_load(&p->rests) || !atomic_exchange(&p->rests, false))
+		return PRESENCE_NOTHING;
+	before = atomic_exchange(&p->woke, now);
+	if (now - before >= PRESENCE_OFTEN_NS)
+		return PRESENCE_FORWARD;
+	atomic_store(&p->tick_at, now + PRESENCE_TICK_MIN_NS);
+	return PRESENCE_TICKS;
+}
+
+bool presence_blocked(struct presence *p)
+{
+	uint32_t n = get(&p->blocked) + 1;
+
+	put(&p->blocked, n);
+	return n > PRESENCE_BLOCKED;
 }

@@ -5,26 +5,26 @@
  * packet would fight for the CPU, so the thread steps back. But a program may
  * also spin on its own memory until a peer's RDMA WRITE changes it, and poll
  * only now and then; then only the thread can receive that write, and it must
- * not be late. What distinguishes the two is the time that a program spends
- * outside this library. The rules:
+ * not be late. No clock tells the two apart, since either may lose its CPU at
+ * any time; so the thread tries. The rules:
  *
- * - Programs take over once they have polled for PRESENCE_TAKEOVER_NS and were
- *   never away for more than PRESENCE_AWAY_NS at a time. A poll of a CQ that is
- *   armed takes nothing over, since the program may be about to sleep.
- * - The thread steps forward again when a program arms a CQ, or after
- *   PRESENCE_IDLE_NS without a poll.
- * - If it steps forward within PRESENCE_WORTH_NS, the next takeover takes twice
- *   as long, up to PRESENCE_TAKEOVER_MAX_NS; otherwise as long as the first
- * one.
+ * - A thread that wakes for packets, and sees that programs have polled since
+ *   it last received, leaves the packets to them for PRESENCE_PROBE_NS. Are
+ *   they gone by then, PRESENCE_PROBES times in a row, it steps back. Are they
+ *   still there, they are late by that time, so it takes twice as many wakes as
+ *   before until it tries again, PRESENCE_SKIP_MAX at most.
+ * - While it has stepped back it ticks: it steps forward when no program has
+ *   polled since the last tick, and ticks sooner when packets wait. If it has
+ *   been back for less than PRESENCE_WORTH_NS, that counts as one that failed.
+ * - Polls of a CQ that is armed do not count: the program may be about to sleep
+ *   in poll(2). When it arms one, the thread steps forward.
+ * - A program that sleeps in ibv_get_cq_event() receives as well (sleep.c).
+ *   Where it alone does, the thread rests: it has stepped back and does not
+ *   even tick. When the program wakes up, the thread steps forward again, or
+ *   ticks if the program sleeps and wakes often.
  *
- * The state is the process's, not each thread's. Any thread may call any of
- * these functions at any time, except the two that need the caller's lock.
- * There is neither a clock nor I/O in here: times are arguments, in nanoseconds
- * of CLOCK_MONOTONIC, and never 0.
- *
- * What programs write is relaxed: each value stands for itself, and one that is
- * seen late delays a decision by a poll. `back` is not, because who sets a
- * timer and the thread that goes to sleep have to see each other (timers.c).
+ * The state is the process's, not each thread's. There is neither a clock nor
+ * I/O in here: times are arguments, in nanoseconds of CLOCK_MONOTONIC.
  */
 #ifndef SOFTHCA_ENGINE_PRESENCE_H
 #define SOFTHCA_ENGINE_PRESENCE_H
@@ -33,63 +33,71 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PRESENCE_AWAY_NS 3000
-#define PRESENCE_TAKEOVER_NS 200000
-#define PRESENCE_TAKEOVER_MAX_NS 2000000
+#define PRESENCE_PROBE_NS 20000
+#define PRESENCE_PROBES 3
+#define PRESENCE_SKIP_MAX 1024
+#define PRESENCE_TICK_MIN_NS 100000
+#define PRESENCE_TICK_MAX_NS 1000000
 #define PRESENCE_WORTH_NS 5000000
-#define PRESENCE_IDLE_NS 20000
-#define PRESENCE_BLOCKED_NS 20000
+#define PRESENCE_OFTEN_NS 2000000
+#define PRESENCE_BLOCKED 1000
 
-/* Programs write it in every poll: it has a cache line of its own. */
 struct presence {
-	_Alignas(64) _Atomic uint64_t seen; /* a program was last in here */
-	_Atomic uint64_t polled; /* and polled last */
-	_Atomic uint64_t since; /* they have hardly been away since then */
-	_Atomic uint64_t blocked; /* they find the link taken since; 0: not */
-	_Atomic uint64_t back; /* the thread has stepped back since; 0: not */
-	_Atomic uint64_t takeover; /* how long they poll before it does */
+	/* Programs write these all the time. */
+	_Alignas(64) _Atomic uint32_t polls; /* wraps; some may be lost */
+	_Atomic uint32_t blocked; /* polls in a row that found a link taken */
+
+	_Alignas(64) _Atomic bool back; /* the thread has stepped back */
+	_Atomic bool rests; /* and does not tick */
+	_Atomic bool asleep; /* a program sleeps, and receives */
+	_Atomic uint64_t woke; /* when one last woke from the thread's rest */
+
+	/* The thread's own, and under the caller's lock what is marked so. */
+	uint32_t seen; /* polls when it last looked */
+	uint32_t good; /* probes in a row that programs have passed */
+	_Atomic uint32_t skip; /* wakes before the next probe; lock */
+	_Atomic uint32_t interval; /* that many after the next failure; lock */
+	uint64_t since; /* programs have made it step back; 0: to rest; lock */
+	uint64_t tick; /* between ticks */
+	_Atomic uint64_t tick_at; /* the next one */
 };
 
 void presence_init(struct presence *p);
 
-/* A program has been in the library from one time until the other. */
-static inline void presence_note(struct presence *p, uint64_t from,
-				 uint64_t until)
+/* A program has polled, or woken up, and found nothing to return. */
+static inline void presence_polled(struct presence *p)
 {
-	uint64_t seen = atomic_load_explicit(&p->seen, memory_order_relaxed);
+	/* Each of several threads may undo the other's: it changes anyway. */
+	uint32_t n = atomic_load_explicit(&p->polls, memory_order_relaxed);
 
-	if (from > seen + PRESENCE_AWAY_NS)
-		atomic_store_explicit(&p->since, from, memory_order_relaxed);
-	if (until > seen)
-		atomic_store_explicit(&p->seen, until, memory_order_relaxed);
+	atomic_store_explicit(&p->polls, n + 1, memory_order_relaxed);
 }
-
-/*
- * The same for one that has polled. armed: a CQ is, so that it may be about to
- * sleep. True: the thread is to step back.
- */
-static inline bool presence_polled(struct presence *p, uint64_t from,
-				   uint64_t until, bool armed)
-{
-	presence_note(p, from, until);
-	atomic_store_explicit(&p->polled, until, memory_order_relaxed);
-	return !armed &&
-	       !atomic_load_explicit(&p->back, memory_order_relaxed) &&
-	       until > atomic_load_explicit(&p->since, memory_order_relaxed) +
-			       atomic_load_explicit(&p->takeover,
-						    memory_order_relaxed);
-}
-
-/* A program arms a CQ: the time before a takeover begins again. */
-void presence_sleeps(struct presence *p, uint64_t now);
-
-/* Whether no program has polled for PRESENCE_IDLE_NS. */
-bool presence_idle(const struct presence *p, uint64_t now);
 
 static inline bool presence_is_back(const struct presence *p)
 {
 	return atomic_load(&p->back);
 }
+
+static inline bool presence_rests(const struct presence *p)
+{
+	return atomic_load(&p->rests);
+}
+
+/*
+ * The thread has woken for packets. True: it leaves them alone for
+ * PRESENCE_PROBE_NS and then calls presence_probed(), gone: none waits any
+ * more. That returns whether to step back.
+ */
+bool presence_probe(struct presence *p);
+bool presence_probed(struct presence *p, bool gone);
+
+/*
+ * The thread has stepped back: when it ticks next, UINT64_MAX: it rests. When
+ * that time has come it calls presence_tick(), waiting: packets wait on a link
+ * that it does not watch. True: it is to step forward.
+ */
+uint64_t presence_tick_at(const struct presence *p);
+bool presence_tick(struct presence *p, uint64_t now, bool waiting);
 
 /*
  * The thread steps back or forward. A lock of the caller's serialises the
@@ -99,13 +107,30 @@ bool presence_step_back(struct presence *p, uint64_t now);
 bool presence_step_forward(struct presence *p, uint64_t now);
 
 /*
- * A program that polls has found another thread receiving. True: for
- * PRESENCE_BLOCKED_NS all have, so that thread may be waiting for the CPU that
- * this one spins on, and this one is to wait for it. Where many threads poll,
- * the link is free now and then, and nobody waits: sleepers would have to be
- * woken, one by one.
+ * A program is about to sleep, and receives until it wakes: one at a time. Has
+ * the thread stepped forward, and the program sleeps on a link that the thread
+ * watches, it steps back and rests (presence_rest(), the caller's lock held).
  */
-bool presence_blocked(struct presence *p, uint64_t now);
+bool presence_sleep(struct presence *p);
+void presence_rest(struct presence *p, uint64_t now);
+
+enum presence_then {
+	PRESENCE_NOTHING,
+	PRESENCE_TICKS, /* wake the thread, so that it ticks */
+	PRESENCE_FORWARD, /* it is to step forward */
+};
+
+/* It has woken up. What is to happen to the thread that has rested meanwhile. */
+enum presence_then presence_wake(struct presence *p, uint64_t now);
+
+/*
+ * A program that polls has found another thread receiving. True: for
+ * PRESENCE_BLOCKED polls all have, so that thread may be waiting for the CPU
+ * that this one spins on, and this one is to wait for it. Where many threads
+ * poll, the link is free now and then, and nobody waits: sleepers would have to
+ * be woken, one by one.
+ */
+bool presence_blocked(struct presence *p);
 
 /* A thread has received, or waited until it could. */
 static inline void presence_unblocked(struct presence *p)

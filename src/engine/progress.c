@@ -45,17 +45,15 @@ void engine_quiesce(struct engine *e)
 		e->link[i]->ops->wait(e->link[i]);
 }
 
-static void step_back(struct engine *e)
+void progress_step_back(struct engine *e, uint64_t now)
 {
 	pthread_mutex_lock(&e->thread_lock);
 	if (presence_is_back(&e->presence))
 		goto out;
-	if (thread_watch_links(e, false)) {
+	if (thread_watch_links(e, false))
 		thread_watch_links(e, true);
-		goto out;
-	}
-	presence_step_back(&e->presence, clock_ns());
-	thread_wake(e); /* from now on it checks now and then */
+	else
+		presence_step_back(&e->presence, now);
 out:
 	pthread_mutex_unlock(&e->thread_lock);
 }
@@ -68,29 +66,33 @@ void progress_step_forward(struct engine *e, uint64_t now)
 	pthread_mutex_unlock(&e->thread_lock);
 }
 
+bool progress_waiting(struct engine *e)
+{
+	struct pollfd p[ENGINE_LINKS];
+
+	for (unsigned i = 0; i < e->nlinks; i++)
+		p[i] = (struct pollfd){
+			.fd = e->link[i]->ops->fd(e->link[i]),
+			.events = POLLIN,
+		};
+	return sys_poll(p, e->nlinks, 0) > 0;
+}
+
 void engine_poll(struct engine *e, bool armed)
 {
-	uint64_t from = clock_ns(), until = from;
 	bool busy;
 
-	if (progress(e, from, &busy)) {
-		until = clock_ns();
-	} else if (busy && presence_blocked(&e->presence, from)) {
+	if (!armed)
+		presence_polled(&e->presence);
+	if (!progress(e, clock_ns(), &busy) && busy &&
+	    presence_blocked(&e->presence)) {
 		engine_quiesce(e);
 		presence_unblocked(&e->presence);
 	}
-	if (presence_polled(&e->presence, from, until, armed) &&
-	    atomic_load_explicit(&e->started, memory_order_relaxed))
-		step_back(e);
 }
 
 void engine_watch(struct engine *e)
 {
-	uint64_t now;
-
-	if (!presence_is_back(&e->presence))
-		return;
-	now = clock_ns();
-	presence_sleeps(&e->presence, now);
-	progress_step_forward(e, now);
+	if (presence_is_back(&e->presence))
+		progress_step_forward(e, clock_ns());
 }

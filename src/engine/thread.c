@@ -3,7 +3,7 @@
  *
  * It sleeps in epoll until a link has packets, a timer is due, or a descriptor
  * of the layer above is readable. While it has stepped back (presence.h) it
- * watches no link, and checks now and then whether programs still poll.
+ * watches no link, and ticks.
  */
 #include "internal.h"
 
@@ -25,10 +25,6 @@
 #include <unistd.h>
 
 #define THREAD_ROUNDS 16
-
-/* Between checks whether programs still poll. */
-#define PAUSE_MIN_NS 100000
-#define PAUSE_MAX_NS 1000000
 
 #define SLICE_NS 100000 /* the least there is */
 #define STACK_BYTES (512 * 1024)
@@ -155,61 +151,84 @@ static void thread_slice(void)
 		return;
 }
 
-/* Links need nothing here: progress() polls them anyway. */
-static void readable(struct engine *e, int fd)
+/* Returns whether fd is a link's. That needs nothing here. */
+static bool readable(struct engine *e, int fd)
 {
 	uint64_t count;
 
 	if (is_link(e, fd))
-		return;
+		return true;
 	if (fd != e->wake_fd)
 		e->ops->readable(e, fd);
 	else if (sys_read(e->wake_fd, &count, sizeof(count)) < 0)
-		return;
+		return false;
+	return false;
+}
+
+/*
+ * First announces to sleep for good, then reads the timers: who sets one is
+ * either seen here or sees that. Returns the number of events, or less than 0.
+ */
+static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max)
+{
+	uint64_t until;
+	int n;
+
+	atomic_store(&e->asleep_until, UINT64_MAX);
+	until = min_u64(timers_next(e), presence_tick_at(&e->presence));
+	atomic_store(&e->asleep_until, until);
+	thread_sleep(e, until, ev, max, &n);
+	atomic_store(&e->asleep_until, 0);
+	return n;
+}
+
+/* Whether what the thread has woken for is left to programs (presence.h). */
+static bool leave_to_programs(struct engine *e, bool woken)
+{
+	struct presence *p = &e->presence;
+	uint64_t now = clock_ns();
+	bool gone;
+
+	if (presence_is_back(p)) {
+		if (now < presence_tick_at(p))
+			return !woken;
+		if (!presence_tick(p, now, progress_waiting(e)))
+			return true;
+		progress_step_forward(e, now);
+		return false;
+	}
+	if (!woken || !presence_probe(p))
+		return false;
+	sys_sleep(PRESENCE_PROBE_NS);
+	gone = !progress_waiting(e);
+	if (presence_probed(p, gone))
+		progress_step_back(e, clock_ns());
+	return gone;
 }
 
 static void *thread_main(void *arg)
 {
 	struct engine *e = arg;
-	uint64_t pause = PAUSE_MIN_NS;
 
 	pthread_setname_np(pthread_self(), "softhca");
 	prctl(PR_SET_TIMERSLACK, 1000);
 	thread_slice();
 	while (!atomic_load(&e->stop)) {
+		bool woken = false, busy = false;
 		struct epoll_event ev[4];
-		uint64_t now, due, until = UINT64_MAX;
+		uint64_t now;
 		int i, n, round;
-		bool busy = false;
 
-		/*
-		 * First announce to sleep for good, then read the timers: a
-		 * thread that sets one is either seen here or sees that.
-		 */
-		atomic_store(&e->asleep_until, UINT64_MAX);
-		due = timers_next(e);
-		if (presence_is_back(&e->presence))
-			until = clock_ns() + pause;
-		if (due < until)
-			until = due;
-		atomic_store(&e->asleep_until, until);
-		thread_sleep(e, until, ev, 4, &n);
-		atomic_store(&e->asleep_until, 0);
-
+		n = sleep_until_due(e, ev, 4);
 		for (i = 0; i < n; i++)
-			readable(e, ev[i].data.fd);
-		now = clock_ns();
-		if (presence_is_back(&e->presence)) {
-			if (!presence_idle(&e->presence, now)) {
-				pause = pause * 2 > PAUSE_MAX_NS ? PAUSE_MAX_NS
-								 : pause * 2;
-				if (timers_due(e, now))
-					timers_run(e, now);
-				continue;
-			}
-			progress_step_forward(e, now);
+			woken |= readable(e, ev[i].data.fd);
+		if (leave_to_programs(e, woken)) {
+			now = clock_ns();
+			if (timers_due(e, now))
+				timers_run(e, now);
+			continue;
 		}
-		pause = PAUSE_MIN_NS;
+		now = clock_ns();
 		for (round = 0; round < THREAD_ROUNDS; round++) {
 			if (!progress(e, now, &busy))
 				break;

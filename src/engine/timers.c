@@ -9,7 +9,7 @@
  * without a lock. Setting one takes no lock either if it is an alarm: a program
  * may call exit() where the thread that it interrupts holds the heap's. The
  * thread is woken if it would sleep past what is set, unless it has stepped
- * back: programs run the timers then.
+ * back: programs run the timers then, and the thread when it ticks.
  */
 #include "internal.h"
 
@@ -81,7 +81,8 @@ uint64_t timers_next(const struct engine *e)
 static void wake_before(struct engine *e, uint64_t due)
 {
 	if (due < atomic_load(&e->asleep_until) &&
-	    !presence_is_back(&e->presence))
+	    (!presence_is_back(&e->presence) ||
+	     presence_rests(&e->presence)))
 		thread_wake(e);
 }
 

@@ -525,7 +525,6 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 	shca_qp_lock(qp);
 	err = qp->ops->post_send(qp->core, wr, bad, whole, now);
 	shca_qp_unlock(qp);
-	presence_note(&qp->sched.engine->presence, now, clock_ns());
 	return err;
 }
 

@@ -5,8 +5,8 @@
 
 #include "engine/presence.h"
 
-#define STEP_NS 1000
 #define BEGIN_NS 1000000000000
+#define BETWEEN_NS 10000 /* two packets */
 
 static struct presence p;
 static uint64_t now;
@@ -19,135 +19,203 @@ static int setup(void **state)
 	return 0;
 }
 
-/* Polls on and on for a time; true as soon as the thread is to step back. */
-static bool spin(uint64_t ns, bool armed)
+/*
+ * A packet comes and wakes the thread. polling: programs do nothing else, so
+ * they take it if the thread leaves it. Returns whether the thread steps back.
+ */
+static bool packet(bool polling, bool *left)
 {
-	const uint64_t end = now + ns;
+	bool back = false;
 
-	for (; now <= end; now += STEP_NS)
-		if (presence_polled(&p, now, now + STEP_NS / 2, armed))
-			return true;
-	return false;
+	now += BETWEEN_NS;
+	if (polling)
+		presence_polled(&p);
+	*left = presence_probe(&p);
+	if (*left) {
+		now += PRESENCE_PROBE_NS;
+		if (polling)
+			presence_polled(&p);
+		back = presence_probed(&p, polling);
+	}
+	if (back)
+		assert_true(presence_step_back(&p, now));
+	return back;
 }
 
-/* As spin(), but for how long it took. */
-static uint64_t takeover(void)
+/* As a program that spins; returns how many packets it took. */
+static unsigned takeover(void)
 {
-	const uint64_t begin = now;
+	unsigned n = 1;
+	bool left;
 
-	assert_true(spin(2 * PRESENCE_TAKEOVER_MAX_NS, false));
-	assert_true(presence_step_back(&p, now));
-	return now - begin;
+	while (!packet(true, &left)) {
+		assert_in_range(n, 1, 10 * PRESENCE_SKIP_MAX);
+		n++;
+	}
+	return n;
 }
 
-/* The thread steps forward so long after it has stepped back. */
-static void forward_after(uint64_t ns)
+/* The next tick, at its time; returns how long it was until then. */
+static uint64_t tick(bool waiting, bool *forward)
 {
-	now += ns;
-	assert_true(presence_step_forward(&p, now));
-	now += PRESENCE_AWAY_NS + 2 * STEP_NS; /* whoever polls begins anew */
+	uint64_t at = presence_tick_at(&p), after = at - now;
+
+	assert_in_range(at, now, now + PRESENCE_TICK_MAX_NS);
+	now = at;
+	*forward = presence_tick(&p, now, waiting);
+	if (*forward)
+		assert_true(presence_step_forward(&p, now));
+	return after;
+}
+
+/* Programs do not poll any more. */
+static void forward(void)
+{
+	bool is;
+
+	presence_polled(&p);
+	tick(false, &is);
+	assert_false(is);
+	tick(false, &is);
+	assert_true(is);
+	assert_false(presence_is_back(&p));
 }
 
 static void takes_over(void **state)
 {
+	bool left;
+	int i;
+
 	(void)state;
 	assert_false(presence_is_back(&p));
-	assert_false(spin(PRESENCE_TAKEOVER_NS - STEP_NS, false));
-	assert_true(spin(2 * STEP_NS, false));
-	/* Only a suggestion: the thread does it. */
-	assert_false(presence_is_back(&p));
-	assert_true(presence_step_back(&p, now));
+	assert_true(presence_tick_at(&p) == UINT64_MAX);
+	for (i = 1; i < PRESENCE_PROBES; i++) {
+		assert_false(packet(true, &left));
+		assert_true(left);
+	}
+	assert_true(packet(true, &left));
 	assert_true(presence_is_back(&p));
 	assert_false(presence_step_back(&p, now));
-	assert_false(spin(PRESENCE_TAKEOVER_NS, false));
 }
 
-static void armed_takes_nothing_over(void **state)
+/* However long a program, or the thread, has waited for its CPU. */
+static void time_does_not_matter(void **state)
 {
+	bool left;
+	int i;
+
 	(void)state;
-	assert_false(spin(10 * PRESENCE_TAKEOVER_MAX_NS, true));
-	/* Another CQ, which is not armed, in the same program. */
-	assert_true(spin(STEP_NS, false));
+	for (i = 1; i < PRESENCE_PROBES; i++) {
+		packet(true, &left);
+		now += 1000000000;
+	}
+	assert_true(packet(true, &left));
 }
 
-static void away_begins_anew(void **state)
+/* A program that spins on its memory gets each packet from the thread. */
+static void who_does_not_poll_takes_nothing_over(void **state)
 {
+	bool left;
+	int i;
+
+	(void)state;
+	for (i = 0; i < 1000; i++) {
+		assert_false(packet(false, &left));
+		assert_false(left);
+	}
+}
+
+/*
+ * It has polled, but takes no packet: each that is left to it is late, so that
+ * is tried ever more seldom.
+ */
+static void fails_ever_more_seldom(void **state)
+{
+	unsigned last = 0, n, i;
+
+	(void)state;
+	for (i = 0; i < 14; i++) {
+		for (n = 1;; n++) {
+			presence_polled(&p);
+			if (presence_probe(&p))
+				break;
+		}
+		assert_false(presence_probed(&p, false));
+		if (i < 2)
+			assert_int_equal(n, i + 1);
+		else
+			assert_int_equal(n - 1, 2 * (last - 1) < PRESENCE_SKIP_MAX ?
+							2 * (last - 1) :
+							PRESENCE_SKIP_MAX);
+		last = n;
+	}
+	assert_int_equal(last, PRESENCE_SKIP_MAX + 1);
+	/* When it does spin, the thread steps back, after one such time. */
+	assert_in_range(takeover(), PRESENCE_PROBES,
+			PRESENCE_SKIP_MAX + PRESENCE_PROBES);
+}
+
+/* Two of a kind, then a packet that only the thread received. */
+static void successes_are_in_a_row(void **state)
+{
+	bool left;
 	int i;
 
 	(void)state;
 	for (i = 0; i < 10; i++) {
-		assert_false(spin(PRESENCE_TAKEOVER_NS * 3 / 4, false));
-		now += PRESENCE_AWAY_NS + STEP_NS;
+		assert_false(packet(true, &left));
+		assert_true(left);
+		assert_false(packet(true, &left));
+		assert_false(packet(false, &left));
+		assert_false(left);
 	}
-	assert_true(spin(PRESENCE_TAKEOVER_NS + 2 * STEP_NS, false));
 }
 
-/* Time in the library is not time away, whatever it is spent on. */
-static void posts_are_present(void **state)
+static void ticks_seldom_while_they_poll(void **state)
 {
-	const uint64_t begin = now;
-
-	(void)state;
-	while (now < begin + PRESENCE_TAKEOVER_NS) {
-		presence_note(&p, now, now + 10 * PRESENCE_AWAY_NS);
-		now += 10 * PRESENCE_AWAY_NS;
-	}
-	assert_true(presence_polled(&p, now, now + STEP_NS, false));
-}
-
-/* Of two threads' times the later one counts, in whatever order they come. */
-static void time_never_goes_back(void **state)
-{
-	(void)state;
-	presence_note(&p, now, now + 10 * PRESENCE_AWAY_NS);
-	presence_note(&p, now + STEP_NS, now + 2 * STEP_NS);
-	now += 10 * PRESENCE_AWAY_NS;
-	assert_int_equal(p.seen, now);
-	assert_int_equal(p.since, BEGIN_NS);
-}
-
-static void arming_begins_anew(void **state)
-{
-	(void)state;
-	assert_false(spin(PRESENCE_TAKEOVER_NS - STEP_NS, false));
-	presence_sleeps(&p, now);
-	assert_false(spin(PRESENCE_TAKEOVER_NS - STEP_NS, false));
-	assert_true(spin(3 * STEP_NS, false));
-}
-
-static void idle_without_polls(void **state)
-{
-	(void)state;
-	assert_true(presence_idle(&p, now));
-	presence_polled(&p, now, now, false);
-	assert_false(presence_idle(&p, now));
-	assert_false(presence_idle(&p, now + PRESENCE_IDLE_NS - 1));
-	assert_true(presence_idle(&p, now + PRESENCE_IDLE_NS));
-	/* Posts do not receive. */
-	presence_note(&p, now, now + PRESENCE_IDLE_NS);
-	assert_true(presence_idle(&p, now + PRESENCE_IDLE_NS));
-}
-
-static void doubles_until_worth_it(void **state)
-{
-	uint64_t first = takeover(), last = first, next;
+	uint64_t after, last = PRESENCE_TICK_MIN_NS / 2;
+	bool is;
 	int i;
 
 	(void)state;
-	assert_in_range(first, PRESENCE_TAKEOVER_NS,
-			PRESENCE_TAKEOVER_NS + 2 * STEP_NS);
-	for (i = 0; i < 8; i++) {
-		forward_after(PRESENCE_WORTH_NS - 1);
-		assert_false(presence_is_back(&p));
+	takeover();
+	for (i = 0; i < 20; i++) {
+		presence_polled(&p);
+		after = tick(false, &is);
+		assert_false(is);
+		assert_int_equal(after, 2 * last > PRESENCE_TICK_MAX_NS ?
+						PRESENCE_TICK_MAX_NS :
+						2 * last);
+		last = after;
+	}
+	/* A packet waits: perhaps the program has just stopped. */
+	presence_polled(&p);
+	tick(true, &is);
+	assert_false(is);
+	assert_int_equal(tick(true, &is), PRESENCE_PROBE_NS);
+	assert_true(is);
+}
+
+static void costs_more_until_worth_it(void **state)
+{
+	unsigned first = takeover(), last = first, next;
+	bool is;
+	int i;
+
+	(void)state;
+	for (i = 0; i < 12; i++) {
+		forward();
 		next = takeover();
-		if (2 * last <= PRESENCE_TAKEOVER_MAX_NS)
-			assert_in_range(next, 2 * last - 4 * STEP_NS,
-					2 * last + 4 * STEP_NS);
+		assert_in_range(next, last, 2 * last + PRESENCE_PROBES);
 		last = next;
 	}
-	assert_in_range(last, PRESENCE_TAKEOVER_MAX_NS,
-			PRESENCE_TAKEOVER_MAX_NS + 2 * STEP_NS);
-	forward_after(PRESENCE_WORTH_NS);
+	assert_in_range(last, PRESENCE_SKIP_MAX,
+			PRESENCE_SKIP_MAX + PRESENCE_PROBES);
+	while (now < p.since + PRESENCE_WORTH_NS) {
+		presence_polled(&p);
+		tick(false, &is);
+	}
+	forward();
 	assert_int_equal(takeover(), first);
 }
 
@@ -158,33 +226,101 @@ static void forward_once(void **state)
 	assert_true(presence_step_back(&p, now));
 	assert_true(presence_step_forward(&p, now + 1));
 	assert_false(presence_step_forward(&p, now + 2));
-	assert_int_equal(p.takeover, 2 * PRESENCE_TAKEOVER_NS);
+}
+
+/* A program sleeps, and the thread rests until that wakes. */
+static void rests(void **state)
+{
+	(void)state;
+	assert_true(presence_sleep(&p));
+	presence_rest(&p, now);
+	assert_true(presence_is_back(&p) && presence_rests(&p));
+	assert_true(presence_tick_at(&p) == UINT64_MAX);
+	now += 10 * PRESENCE_OFTEN_NS;
+	assert_int_equal(presence_wake(&p, now), PRESENCE_FORWARD);
+	assert_true(presence_step_forward(&p, now));
+	assert_false(presence_rests(&p));
+	/* That says nothing of programs that poll. */
+	assert_int_equal(takeover(), PRESENCE_PROBES);
+}
+
+/* One that sleeps and wakes often lets the thread tick, until it sleeps on. */
+static void rests_when_nothing_happens(void **state)
+{
+	bool is;
+	int i;
+
+	(void)state;
+	presence_sleep(&p);
+	presence_rest(&p, now);
+	assert_int_equal(presence_wake(&p, now), PRESENCE_FORWARD);
+	presence_step_forward(&p, now);
+	presence_sleep(&p);
+	presence_rest(&p, now);
+	now += PRESENCE_OFTEN_NS - 1;
+	assert_int_equal(presence_wake(&p, now), PRESENCE_TICKS);
+	for (i = 0; i < 10; i++) {
+		presence_sleep(&p);
+		assert_int_equal(presence_wake(&p, now), PRESENCE_NOTHING);
+		presence_sleep(&p);
+		tick(false, &is);
+		assert_false(is);
+		assert_true(presence_is_back(&p) && !presence_rests(&p));
+		assert_int_equal(presence_wake(&p, now), PRESENCE_NOTHING);
+	}
+	presence_sleep(&p);
+	tick(false, &is);
+	tick(false, &is);
+	assert_false(is);
+	assert_true(presence_rests(&p));
+	now += PRESENCE_OFTEN_NS;
+	assert_int_equal(presence_wake(&p, now), PRESENCE_FORWARD);
+}
+
+/* What comes meanwhile on another link is the thread's. */
+static void who_sleeps_is_not_tried(void **state)
+{
+	bool left;
+	int i;
+
+	(void)state;
+	for (i = 0; i < 100; i++) {
+		assert_true(presence_sleep(&p));
+		assert_false(presence_sleep(&p));
+		assert_false(packet(true, &left));
+		assert_false(left);
+		assert_int_equal(presence_wake(&p, now), PRESENCE_NOTHING);
+	}
 }
 
 static void blocked_for_long(void **state)
 {
+	int round, i;
+
 	(void)state;
-	assert_false(presence_blocked(&p, now));
-	assert_false(presence_blocked(&p, now + PRESENCE_BLOCKED_NS));
-	assert_true(presence_blocked(&p, now + PRESENCE_BLOCKED_NS + 1));
-	presence_unblocked(&p);
-	now += 10 * PRESENCE_BLOCKED_NS;
-	assert_false(presence_blocked(&p, now));
-	assert_false(presence_blocked(&p, now + PRESENCE_BLOCKED_NS));
+	for (round = 0; round < 2; round++) {
+		for (i = 0; i < PRESENCE_BLOCKED; i++)
+			assert_false(presence_blocked(&p));
+		assert_true(presence_blocked(&p));
+		presence_unblocked(&p);
+	}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(takes_over, setup),
-		cmocka_unit_test_setup(armed_takes_nothing_over, setup),
-		cmocka_unit_test_setup(away_begins_anew, setup),
-		cmocka_unit_test_setup(posts_are_present, setup),
-		cmocka_unit_test_setup(time_never_goes_back, setup),
-		cmocka_unit_test_setup(arming_begins_anew, setup),
-		cmocka_unit_test_setup(idle_without_polls, setup),
-		cmocka_unit_test_setup(doubles_until_worth_it, setup),
+		cmocka_unit_test_setup(time_does_not_matter, setup),
+		cmocka_unit_test_setup(who_does_not_poll_takes_nothing_over,
+				       setup),
+		cmocka_unit_test_setup(fails_ever_more_seldom, setup),
+		cmocka_unit_test_setup(successes_are_in_a_row, setup),
+		cmocka_unit_test_setup(ticks_seldom_while_they_poll, setup),
+		cmocka_unit_test_setup(costs_more_until_worth_it, setup),
 		cmocka_unit_test_setup(forward_once, setup),
+		cmocka_unit_test_setup(rests, setup),
+		cmocka_unit_test_setup(rests_when_nothing_happens, setup),
+		cmocka_unit_test_setup(who_sleeps_is_not_tried, setup),
 		cmocka_unit_test_setup(blocked_for_long, setup),
 	};
 
