@@ -324,8 +324,8 @@ static void remove_stray(const char *path)
 
 /*
  * Whether a file's name is a registry's of this user; *end: where that ends.
- * What follows is a dot and a digit if it is a segment's. prefix: the length
- * of what the names of all have in common.
+ * What follows may be a segment's number. prefix: the length of what the names
+ * of all have in common.
  */
 static bool registry_name(const char *name, const char *own, size_t prefix,
 			  const char **end)
@@ -334,6 +334,12 @@ static bool registry_name(const char *name, const char *own, size_t prefix,
 		return false;
 	*end = name + prefix + strspn(name + prefix, "0123456789");
 	return *end > name + prefix;
+}
+
+/* Whether what follows a registry's name makes it a segment's. */
+static bool segment_suffix(const char *s)
+{
+	return s[0] == '.' && s[1] >= '0' && s[1] <= '9';
 }
 
 /* The file of a segment at dir/name: does its registry exist? */
@@ -367,7 +373,7 @@ static void remove_strays(const char *own)
 			bool ours;
 
 			if (!registry_name(name, base, prefix, &end) ||
-			    *end != (segments ? '.' : '\0'))
+			    !(segments ? segment_suffix(end) : !*end))
 				continue;
 			ours = !strncmp(name, base, (size_t)(end - name)) &&
 			       !base[end - name];

@@ -26,6 +26,9 @@ static_assert(sizeof(struct segment_head) <= SEGMENT_VISITS_OFFSET,
 static_assert(sizeof(struct segment_visit) * REGISTRY_SLOTS ==
 		      SEGMENT_VISITS_SIZE,
 	      "a line for each");
+static_assert(SEGMENT_VISITS_OFFSET + SEGMENT_VISITS_SIZE <=
+		      SEGMENT_RINGS_OFFSET,
+	      "the visits fit");
 static_assert(SEGMENT_KEYS_OFFSET % SEGMENT_ALIGN == 0 &&
 		      SEGMENT_QPS_OFFSET % SEGMENT_ALIGN == 0 &&
 		      SEGMENT_SIZE % SEGMENT_ALIGN == 0,

@@ -45,7 +45,7 @@
  * (rings, keys, queue pairs), changes the version. */
 #define SEGMENT_VERSION 1
 
-#define SEGMENT_ALIGN (64u << 10) /* of all offsets; the largest page there is */
+#define SEGMENT_ALIGN (64u << 10) /* of what is mapped; no page is larger */
 #define SEGMENT_GROW (64u << 10) /* how much of a table is allocated at a time */
 
 #define SEGMENT_RING_SIZE (64u << 10)
@@ -53,9 +53,9 @@
 #define SEGMENT_KEYS_SIZE (96u << 20) /* and its entries */
 #define SEGMENT_QPS_SIZE ((16u << 20) + SEGMENT_ALIGN)
 
-#define SEGMENT_VISITS_OFFSET SEGMENT_ALIGN
+#define SEGMENT_VISITS_OFFSET 4096u /* mapped with the head */
 #define SEGMENT_VISITS_SIZE (REGISTRY_SLOTS * 64u)
-#define SEGMENT_RINGS_OFFSET (SEGMENT_VISITS_OFFSET + SEGMENT_VISITS_SIZE)
+#define SEGMENT_RINGS_OFFSET (2 * SEGMENT_ALIGN)
 #define SEGMENT_RINGS_SIZE (REGISTRY_SLOTS * SEGMENT_RING_SIZE)
 #define SEGMENT_KEYS_OFFSET (SEGMENT_RINGS_OFFSET + SEGMENT_RINGS_SIZE)
 #define SEGMENT_QPS_OFFSET (SEGMENT_KEYS_OFFSET + SEGMENT_KEYS_SIZE)

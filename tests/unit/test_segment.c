@@ -1,171 +1,86 @@
 /*
  * test_segment.c - the shared memory that processes show to each other: what
- * is made and taken away, who finds it, and what is left by those who die
+ * is made and taken away, who finds it, what is left by those who die, and
+ * what happens when there is no room
  */
-#include "registry_dir.h"
+#include "segment_node.h"
 
-#include "base/sys.h"
-#include "host/config.h"
-#include "host/segment.h"
-
-#include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
-
-/* How many files there are in the directory, but for the registry's own. */
-static unsigned segment_files(void)
-{
-	struct dirent *de;
-	unsigned n = 0;
-	DIR *d = opendir(dir);
-
-	assert_non_null(d);
-	while ((de = readdir(d)))
-		n += strncmp(de->d_name, "softhca-", 8) == 0 &&
-		     strchr(de->d_name, '.') != NULL;
-	closedir(d);
-	return n;
-}
-
-static struct segment *make(struct registry *r, uint32_t flags)
-{
-	struct segment *s = NULL;
-	int err = segment_create(&s, r, flags);
-
-	if (err)
-		print_message("segment_create: %s (%s)\n", strerror(-err),
-			      segment_why());
-	return s;
-}
 
 static void own_segment_is_found_and_goes(void **state)
 {
-	struct registry *r = join();
-	struct segment *s = make(r, SEGMENT_PLAIN);
+	struct end e = end_make(SEGMENT_PLAIN);
+	unsigned slot = registry_slot(e.r);
 	struct segment_peer *p;
 
 	(void)state;
-	assert_non_null(s);
+	assert_non_null(e.s);
 	assert_int_equal(segment_files(), 2);
-	p = segment_peer_get(s, registry_slot(r));
+	p = segment_peer_get(e.s, slot);
 	assert_non_null(p);
 	assert_true(p->self);
 	assert_int_equal(p->flags, SEGMENT_PLAIN);
-	assert_ptr_equal(p->head, segment_head(s));
-	assert_ptr_equal(p->ring, segment_ring(s, registry_slot(r)));
+	assert_ptr_equal(p->head, segment_head(e.s));
+	assert_ptr_equal(p->ring, segment_ring(e.s, slot));
 	assert_true(segment_peer_current(p));
+	assert_true(segment_producers(segment_head(e.s), slot / 64) >>
+			    (slot % 64) &
+		    1);
 	segment_peer_put(p);
-	assert_null(segment_peer_get(s, registry_slot(r) + 1));
-	assert_null(segment_peer_get(s, REGISTRY_SLOTS));
-	segment_destroy(s);
+	assert_null(segment_peer_get(e.s, slot + 1));
+	assert_null(segment_peer_get(e.s, REGISTRY_SLOTS));
+	segment_destroy(e.s);
 	assert_int_equal(segment_files(), 0);
-	registry_leave(r);
+	registry_leave(e.r);
 }
 
-/*
- * A process with a segment, which does as it is told by bytes in a pipe, and
- * answers each with one.
- */
-struct neighbour {
-	pid_t pid;
-	unsigned slot;
-	int to, from;
-};
-
-struct told {
-	unsigned slot;
-	uint64_t *mem; /* MEM_WORDS of its memory */
-};
-
-#define MEM_WORDS 4096
-static uint64_t mem[MEM_WORDS];
-
-static void neighbour_main(int in, int out, uint32_t flags)
+/* What the other process of a test does when told. */
+static void act(struct node_self *self, char what)
 {
-	struct registry *r = join();
-	struct segment *s = r ? make(r, flags) : NULL;
-	struct told told = { .mem = mem };
-	char c;
-
-	if (!s)
-		_exit(1);
-	told.slot = registry_slot(r);
-	if (write(out, &told, sizeof(told)) != sizeof(told))
-		_exit(1);
-	while (read(in, &c, 1) == 1) {
-		switch (c) {
-		case 'q':
-			segment_destroy(s);
-			registry_leave(r);
-			_exit(0);
-		case 'g':
-			if (segment_grow(s, SEGMENT_KEYS, 100000))
-				_exit(1);
-			memset(segment_table(s, SEGMENT_KEYS), 'k', 100000);
-			break;
-		}
-		if (write(out, &c, 1) != 1)
+	switch (what) {
+	case 'g':
+		if (segment_grow(self->e.s, SEGMENT_KEYS, 100000))
 			_exit(1);
+		memset(segment_table(self->e.s, SEGMENT_KEYS), 'k', 100000);
+		break;
+	case 'k': /* by the main thread */
+		segment_keep(self->e.s);
+		break;
+	case 'x':
+		execlp("sleep", "sleep", "60", NULL);
+		_exit(1);
+	case 'r': /* into the other's ring */
+		memcpy(self->peer->ring, "hello", 6);
+		break;
 	}
-	_exit(1);
 }
 
-static struct neighbour neighbour(uint32_t flags)
+static void ring_leads_from_one_to_the_other(void **state)
 {
-	struct neighbour n;
-	struct told told;
-	int to[2], from[2];
+	struct end e = end_make(0);
+	struct node n = node_start(registry_slot(e.r), 0, act);
 
-	assert_int_equal(pipe(to), 0);
-	assert_int_equal(pipe(from), 0);
-	n.pid = fork_child();
-	assert_true(n.pid >= 0);
-	if (!n.pid)
-		neighbour_main(to[0], from[1], flags);
-	close(to[0]);
-	close(from[1]);
-	n.to = to[1];
-	n.from = from[0];
-	assert_int_equal(read(n.from, &told, sizeof(told)), sizeof(told));
-	assert_ptr_equal(told.mem, mem); /* it was forked */
-	n.slot = told.slot;
-	return n;
-}
-
-static void tell(const struct neighbour *n, char c)
-{
-	char answer;
-
-	assert_int_equal(write(n->to, &c, 1), 1);
-	assert_int_equal(read(n->from, &answer, 1), 1);
-	assert_int_equal(answer, c);
-}
-
-static void neighbour_gone(const struct neighbour *n)
-{
-	close(n->to);
-	close(n->from);
-	assert_int_equal(waitpid(n->pid, NULL, 0), n->pid);
-}
-
-static void neighbour_quit(const struct neighbour *n)
-{
-	assert_int_equal(write(n->to, "q", 1), 1);
-	neighbour_gone(n);
-}
-
-static void neighbour_kill(const struct neighbour *n)
-{
-	kill(n->pid, SIGKILL);
-	neighbour_gone(n);
+	(void)state;
+	assert_true(segment_producers(segment_head(e.s), n.slot / 64) >>
+			    (n.slot % 64) &
+		    1);
+	node_do(&n, 'r');
+	assert_string_equal(segment_ring(e.s, n.slot), "hello");
+	node_quit(&n);
+	end_drop(&e);
 }
 
 static void killed_owner_leaves_nothing(void **state)
 {
-	struct registry *r = join(), *next;
-	struct segment *s = make(r, 0);
-	struct neighbour n = neighbour(0);
-	struct segment_peer *p = segment_peer_get(s, n.slot);
+	struct end e = end_make(0);
+	struct node n = node_start(REGISTRY_SLOTS, 0, act);
+	struct segment_peer *p = segment_peer_get(e.s, n.slot);
+	struct registry *next;
 	uint64_t now = clock_ns();
 
 	(void)state;
@@ -173,60 +88,150 @@ static void killed_owner_leaves_nothing(void **state)
 	assert_false(p->self);
 	assert_true(segment_peer_alive(p, now));
 	assert_int_equal(segment_files(), 4);
-	neighbour_kill(&n);
+	node_kill(&n);
 	assert_false(segment_peer_alive(p, now + 100000000));
+	assert_null(segment_peer_get(e.s, n.slot));
 	/* Who comes next cleans up. */
 	next = join();
 	assert_non_null(next);
 	assert_int_equal(segment_files(), 2);
 	assert_false(segment_peer_current(p));
-	assert_null(segment_peer_get(s, n.slot));
 	segment_peer_put(p);
 	registry_leave(next);
-	segment_destroy(s);
-	registry_leave(r);
+	end_drop(&e);
+}
+
+static int make_and_die(void *arg)
+{
+	(void)arg;
+	return !end_make(0).s;
+}
+
+/* Also if it is the last one, and only leaves; or there is no registry. */
+static void last_to_leave_takes_along_what_the_dead_left(void **state)
+{
+	struct end e = end_make(0);
+	char path[512];
+
+	(void)state;
+	assert_int_equal(in_child(make_and_die, NULL), 0);
+	assert_int_equal(segment_files(), 4);
+	end_drop(&e);
+	assert_int_equal(segment_files(), 0);
+	assert_int_equal(in_child(make_and_die, NULL), 0);
+	assert_int_equal(segment_files(), 2);
+	snprintf(path, sizeof(path), "%s", file_path());
+	path[strcspn(path, ".")] = '\0';
+	unlink(path);
+	registry_leave(join());
+	assert_int_equal(segment_files(), 0);
+}
+
+static void segments_of_other_namespaces_go_with_their_registry(void **state)
+{
+	static const char *const names[] = { "77.5", "77.5.w", "78.1", "78",
+					     "79.x", "79x.1" };
+	struct end e = end_make(0);
+	char path[512], base[512];
+	int fd;
+
+	(void)state;
+	snprintf(base, sizeof(base), "%s", registry_path(e.r));
+	end_drop(&e);
+	*(strrchr(base, '-') + 1) = '\0';
+	/* 78 is in use. */
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+		struct flock fl = { .l_type = F_WRLCK, .l_len = 1 };
+
+		snprintf(path, sizeof(path), "%s%s", base, names[i]);
+		fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+		assert_true(fd >= 0);
+		if (!strcmp(names[i], "78"))
+			assert_int_equal(fcntl(fd, F_SETLK, &fl), 0);
+		else
+			close(fd);
+	}
+	/* Another process, as one's own locks do not count. */
+	assert_int_equal(in_child(make_and_die, NULL), 0);
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+		snprintf(path, sizeof(path), "%s%s", base, names[i]);
+		assert_int_equal(unlink(path), i < 2 ? -1 : 0);
+	}
+	registry_leave(join());
 }
 
 static void peer_that_leaves_is_not_current(void **state)
 {
-	struct registry *r = join();
-	struct segment *s = make(r, 0);
-	struct neighbour n = neighbour(0);
-	struct segment_peer *p = segment_peer_get(s, n.slot), *q;
+	struct end e = end_make(0);
+	struct node n = node_start(REGISTRY_SLOTS, 0, act);
+	struct segment_peer *p = segment_peer_get(e.s, n.slot), *q;
 
 	(void)state;
 	assert_non_null(p);
-	neighbour_quit(&n);
+	node_quit(&n);
 	assert_false(segment_peer_current(p));
 	assert_false(segment_peer_alive(p, clock_ns()));
 	assert_int_equal(segment_files(), 2);
 	/* The slot's next process is another peer. */
-	n = neighbour(0);
+	n = node_start(REGISTRY_SLOTS, 0, act);
 	assert_int_equal(n.slot, p->slot);
-	q = segment_peer_get(s, n.slot);
+	q = segment_peer_get(e.s, n.slot);
 	assert_non_null(q);
 	assert_ptr_not_equal(q, p);
 	assert_true(q->life != p->life);
 	memset(p->ring, 1, SEGMENT_RING_SIZE); /* still mapped */
 	segment_peer_put(p);
 	segment_peer_put(q);
-	neighbour_quit(&n);
-	segment_destroy(s);
-	registry_leave(r);
+	node_quit(&n);
+	end_drop(&e);
+}
+
+static unsigned detached;
+
+static void count_detached(struct segment_peer *p)
+{
+	assert_ptr_equal(p->link, &detached);
+	detached++;
+}
+
+static void peer_stays_until_it_is_gone_and_let_go(void **state)
+{
+	struct end e = end_make(0);
+	struct node n = node_start(REGISTRY_SLOTS, 0, act);
+	struct segment_peer *p;
+
+	(void)state;
+	detached = 0;
+	segment_on_detach(e.s, count_detached);
+	p = segment_peer_get(e.s, n.slot);
+	assert_non_null(p);
+	p->link = &detached;
+	segment_peer_hold(p);
+	segment_peer_put(p);
+	segment_peer_put(p);
+	segment_tidy(e.s);
+	assert_int_equal(detached, 0);
+	assert_ptr_equal(segment_peer_get(e.s, n.slot), p);
+	node_quit(&n);
+	segment_tidy(e.s);
+	assert_int_equal(detached, 0);
+	segment_peer_put(p);
+	assert_int_equal(detached, 1);
+	end_drop(&e);
+	assert_int_equal(detached, 1);
 }
 
 static void table_is_read_as_far_as_it_is_there(void **state)
 {
-	struct registry *r = join();
-	struct segment *s = make(r, 0);
-	struct neighbour n = neighbour(0);
-	struct segment_peer *p = segment_peer_get(s, n.slot);
+	struct end e = end_make(0);
+	struct node n = node_start(REGISTRY_SLOTS, 0, act);
+	struct segment_peer *p = segment_peer_get(e.s, n.slot);
 	const char *keys;
 
 	(void)state;
 	assert_non_null(p);
 	assert_null(segment_peer_table(p, SEGMENT_KEYS, 1));
-	tell(&n, 'g');
+	node_do(&n, 'g');
 	keys = segment_peer_table(p, SEGMENT_KEYS, 100000);
 	assert_non_null(keys);
 	assert_int_equal(keys[0], 'k');
@@ -241,75 +246,263 @@ static void table_is_read_as_far_as_it_is_there(void **state)
 	keys = segment_peer_table(p, SEGMENT_KEYS, 2000000);
 	assert_non_null(keys);
 	assert_int_equal(keys[1999999], 0);
-	neighbour_kill(&n);
+	node_kill(&n);
 	segment_peer_put(p);
-	segment_destroy(s);
-	registry_leave(r);
+	end_drop(&e);
 }
 
-static void memory_is_copied(void **state)
+static void own_table_grows_where_it_is(void **state)
 {
-	struct registry *r = join();
-	struct segment *s = make(r, 0);
-	struct neighbour n = neighbour(0), shy = neighbour(SEGMENT_NO_COPY);
-	struct segment_peer *p = segment_peer_get(s, n.slot);
-	uint64_t now = clock_ns(), got[3000];
-	struct iovec local[3000], remote[2] = {
-		{ mem, sizeof(got) / 2 },
-		{ mem + 1500, sizeof(got) / 2 },
-	};
+	struct end e = end_make(0);
+	struct segment_peer *p = segment_peer_get(e.s, registry_slot(e.r));
+	char *t = segment_table(e.s, SEGMENT_QPS);
 
 	(void)state;
-	assert_non_null(p);
-	if (!segment_can_copy(p)) {
-		print_message("the kernel does not let processes copy\n");
-		goto out;
+	assert_int_equal(segment_grow(e.s, SEGMENT_QPS, 1), 0);
+	assert_int_equal(segment_table_size(e.s, SEGMENT_QPS), SEGMENT_GROW);
+	t[SEGMENT_GROW - 1] = 1;
+	assert_int_equal(segment_grow(e.s, SEGMENT_QPS, SEGMENT_QPS_SIZE), 0);
+	assert_int_equal(t[SEGMENT_GROW - 1], 1);
+	t[SEGMENT_QPS_SIZE - 1] = 1;
+	assert_int_equal(segment_grow(e.s, SEGMENT_QPS, SEGMENT_QPS_SIZE + 1),
+			 -ENOSPC);
+	assert_ptr_equal(segment_peer_table(p, SEGMENT_QPS, SEGMENT_QPS_SIZE),
+			 t);
+	segment_peer_put(p);
+	end_drop(&e);
+}
+
+/* No time passes: the kernel has said so in the segment. */
+static void end_of_the_keeper_is_seen_at_once(void **state)
+{
+	struct end e = end_make(0);
+	uint64_t now = clock_ns();
+
+	(void)state;
+	for (int executes = 0; executes < 2; executes++) {
+		struct node n = node_start(REGISTRY_SLOTS, 0, act);
+		struct segment_peer *p = segment_peer_get(e.s, n.slot);
+
+		assert_non_null(p);
+		node_do(&n, 'k');
+		assert_true(p->head->keeper != 0);
+		assert_true(segment_peer_alive(p, now));
+		if (executes) {
+			char c;
+
+			/* Its pipes are inherited; a lock's end is seen. */
+			node_tell(&n, 'x');
+			while (segment_peer_alive(p, now))
+				sched_yield();
+			kill(n.pid, SIGKILL);
+			assert_int_equal(read(n.from, &c, 1), 0);
+			node_gone(&n);
+		} else {
+			node_kill(&n);
+		}
+		assert_false(segment_peer_alive(p, now));
+		assert_null(segment_peer_get(e.s, n.slot));
+		segment_peer_put(p);
 	}
-	for (unsigned i = 0; i < 3000; i++) {
-		got[i] = i;
-		local[i] = (struct iovec){ &got[i], sizeof(got[i]) };
+	end_drop(&e);
+}
+
+static void keeper_that_stops_keeping_is_alive(void **state)
+{
+	struct end e = end_make(0);
+	struct segment_peer *p = segment_peer_get(e.s, registry_slot(e.r));
+
+	(void)state;
+	segment_keep(e.s);
+	assert_true(segment_peer_alive(p, clock_ns()));
+	segment_unkeep(e.s);
+	assert_int_equal(p->head->keeper, 0);
+	assert_true(segment_peer_alive(p, clock_ns() + 1000000000));
+	segment_peer_put(p);
+	end_drop(&e);
+}
+
+/* Whatever the child of a fork does to the parent's segment. */
+static void child_of_a_fork_abandons(void **state)
+{
+	struct end e = end_make(0);
+	struct segment_peer *p = segment_peer_get(e.s, registry_slot(e.r));
+	struct node n = node_start(REGISTRY_SLOTS, 0, act);
+	struct segment_peer *q = segment_peer_get(e.s, n.slot);
+	pid_t pid;
+	int status;
+
+	(void)state;
+	assert_int_equal(segment_grow(e.s, SEGMENT_KEYS, 10), 0);
+	pid = fork_child();
+	if (!pid) {
+		segment_abandon(e.s);
+		registry_abandon(e.r);
+		memset(p->ring, 1, SEGMENT_RING_SIZE);
+		memset(segment_table(e.s, SEGMENT_KEYS), 1, 10);
+		p->head->sleepers = 1;
+		if (segment_peer_current(q) || segment_peer_alive(q, 0))
+			_exit(1);
+		_exit(0);
 	}
-	/* More pieces than the kernel takes at once. */
-	assert_int_equal(segment_write(p, local, 3000, remote, 2, now), 0);
-	assert_int_equal(mem[2999], 0); /* ours is another */
-	memset(got, 0, sizeof(got));
-	assert_int_equal(segment_read(p, local, 3000, remote, 2, now), 0);
-	for (unsigned i = 0; i < 3000; i++)
-		assert_int_equal(got[i], i);
-	remote[1].iov_base = (void *)8;
-	assert_int_equal(segment_read(p, local, 3000, remote, 2, now), -EFAULT);
-	assert_int_equal(segment_write(p, local, 3000, remote, 2, now),
-			 -EFAULT);
-	assert_true(segment_can_copy(p));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_true(segment_peer_current(p));
+	assert_int_equal(*(char *)p->ring, 0);
+	assert_int_equal(*(char *)segment_table(e.s, SEGMENT_KEYS), 0);
+	assert_int_equal(p->head->sleepers, 0);
+	assert_int_equal(segment_files(), 4);
 	segment_peer_put(p);
-	p = segment_peer_get(s, shy.slot);
-	assert_non_null(p);
-	assert_false(segment_can_copy(p));
-	assert_int_equal(segment_read(p, local, 1, remote, 1, now), -EPERM);
+	segment_peer_put(q);
+	node_quit(&n);
+	end_drop(&e);
+}
+
+/* No room. Each in a process of its own, with the directory on a small tmpfs. */
+
+/* One file takes all the room but so much. */
+static void fill(size_t leave)
+{
+	static char buf[4096];
+	char path[512];
+	struct stat st;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/filler", dir);
+	fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	while (write(fd, buf, sizeof(buf)) == sizeof(buf))
+		;
+	if (fstat(fd, &st) || st.st_size < (off_t)leave ||
+	    ftruncate(fd, st.st_size - (off_t)leave))
+		_exit(9);
+	close(fd);
+}
+
+#define NEED(cond)                                                     \
+	do {                                                           \
+		if (!(cond)) {                                         \
+			print_message("line %d: %s\n", __LINE__, #cond); \
+			_exit(1);                                      \
+		}                                                      \
+	} while (0)
+
+static void in_full_tmpfs(void)
+{
+	struct registry *r = join(), *other;
+	struct segment *s = NULL, *o;
+	struct segment_peer *p;
+
+	NEED(r);
+	fill(32 << 10);
+	NEED(segment_create(&s, r, 0) == -ENOSPC);
+	NEED(!s && strstr(segment_why(), "No space"));
+	NEED(segment_files() == 0);
+	/* Room for the segment, but not for what comes later. */
+	fill(96 << 10);
+	NEED(!segment_create(&s, r, 0));
+	NEED(segment_grow(s, SEGMENT_KEYS, 1) == -ENOSPC);
+	NEED(!segment_peer_get(s, registry_slot(r)));
+	/* Somebody says that a ring is there. */
+	((struct segment_head *)(uintptr_t)segment_head(s))->producers[3] = 1;
+	NEED(!segment_ring(s, 192));
+	/* With room for one more ring only; a table that is said to be there
+	 * is not touched either. */
+	fill(256 << 10);
+	other = join();
+	NEED(other && !segment_create(&o, other, 0));
+	p = segment_peer_get(o, registry_slot(r));
+	NEED(p);
+	p->head->table_size[SEGMENT_KEYS] = 64 << 20;
+	NEED(!segment_peer_table(p, SEGMENT_KEYS, 10 << 20));
 	segment_peer_put(p);
-	p = segment_peer_get(s, n.slot);
-	neighbour_kill(&n);
-	/* Just now it was alive; what the kernel says counts. */
-	remote[1] = remote[0];
-	assert_int_equal(segment_read(p, local, 3000, remote, 2, now), -ESRCH);
-	assert_null(segment_peer_get(s, n.slot));
-	n = neighbour(0);
-out:
-	segment_peer_put(p);
-	neighbour_kill(&n);
-	neighbour_kill(&shy);
+	segment_destroy(o);
 	segment_destroy(s);
+	registry_leave(other);
 	registry_leave(r);
+	_exit(0);
+}
+
+static int run_in_full_tmpfs(void *arg)
+{
+	(void)arg;
+	if (unshare(CLONE_NEWNS) && unshare(CLONE_NEWUSER | CLONE_NEWNS))
+		return 77;
+	if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+	    mount("tmpfs", dir, "tmpfs", 0, "size=2m,mode=700"))
+		return 77;
+	in_full_tmpfs();
+	return 1;
+}
+
+static void full_file_system_is_an_error(void **state)
+{
+	int rc = in_child(run_in_full_tmpfs, NULL);
+
+	(void)state;
+	if (rc == 77) {
+		print_message("no tmpfs can be mounted here\n");
+		skip();
+	}
+	assert_int_equal(rc, 0);
+}
+
+static int limit_files(void *arg)
+{
+	const struct rlimit most = { 1 << 20, 1 << 20 };
+	struct registry *r = join();
+	struct segment *s;
+
+	(void)arg;
+	NEED(r && !setrlimit(RLIMIT_FSIZE, &most));
+	NEED(segment_create(&s, r, 0) == -EFBIG);
+	NEED(strstr(segment_why(), "ulimit -f"));
+	NEED(segment_files() == 0);
+	registry_leave(r);
+	return 0;
+}
+
+static int limit_memory(void *arg)
+{
+	const struct rlimit most = { 64 << 20, 64 << 20 };
+	struct registry *r = join();
+	struct segment *s;
+
+	(void)arg;
+	NEED(r && !setrlimit(RLIMIT_AS, &most));
+	NEED(segment_create(&s, r, 0) == -ENOMEM);
+	NEED(segment_files() == 0);
+	registry_leave(r);
+	return 0;
+}
+
+static void limits_of_the_process_are_errors(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(limit_files, NULL), 0);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+	assert_int_equal(in_child(limit_memory, NULL), 0);
+#else
+	(void)limit_memory; /* the sanitizer's shadow is larger */
+#endif
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CLEAN(killed_owner_leaves_nothing),
-		CLEAN(peer_that_leaves_is_not_current),
-		CLEAN(table_is_read_as_far_as_it_is_there),
-		CLEAN(memory_is_copied),
 		CLEAN(own_segment_is_found_and_goes),
+		CLEAN(ring_leads_from_one_to_the_other),
+		CLEAN(killed_owner_leaves_nothing),
+		CLEAN(last_to_leave_takes_along_what_the_dead_left),
+		CLEAN(segments_of_other_namespaces_go_with_their_registry),
+		CLEAN(peer_that_leaves_is_not_current),
+		CLEAN(peer_stays_until_it_is_gone_and_let_go),
+		CLEAN(table_is_read_as_far_as_it_is_there),
+		CLEAN(own_table_grows_where_it_is),
+		CLEAN(end_of_the_keeper_is_seen_at_once),
+		CLEAN(keeper_that_stops_keeping_is_alive),
+		CLEAN(child_of_a_fork_abandons),
+		CLEAN(full_file_system_is_an_error),
+		CLEAN(limits_of_the_process_are_errors),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
