@@ -55,14 +55,7 @@ void batch_bytes(struct roce_batch *b, struct roce_pkt *p, void *data,
 {
 	qp_piece_add(&b->data, data, len, true);
 	p->payload += len;
-}
-
-void batch_inline(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
-		  struct qp_wqe *w, uint32_t offset, uint32_t len)
-{
-	/* The slot is another's once the request has completed. */
-	p->copy = true;
-	batch_bytes(b, p, qp_wqe_data(&qp->base.sq, w) + offset, len);
+	p->copy = true; /* no key leads there */
 }
 
 int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,

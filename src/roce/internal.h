@@ -353,15 +353,13 @@ void batch_release(struct roce_batch *b);
 
 /*
  * All of a packet's payload, by reference: of a send WQE from offset on, of a
- * remote key's memory, or bytes that stay. Errors as qp_gather(); a WQE's have
+ * remote key's memory, or bytes that stay until the request completes. Errors as qp_gather(); a WQE's have
  * been explained.
  */
 int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 		 struct qp_wqe *w, uint32_t offset, uint32_t len);
 int batch_remote(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 		 uint32_t pd, uint32_t rkey, uint64_t va, uint32_t len);
-void batch_inline(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
-		  struct qp_wqe *w, uint32_t offset, uint32_t len);
 void batch_bytes(struct roce_batch *b, struct roce_pkt *p, void *data,
 		 uint32_t len);
 

@@ -360,7 +360,8 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 		h.inv_rkey = w->opcode == IBV_WR_SEND_WITH_INV ? w->rkey : 0;
 		h.solicited = last && w->flags & IBV_SEND_SOLICITED;
 		if (w->flags & IBV_SEND_INLINE && len)
-			batch_inline(qp, b, p, w, offset, len);
+			batch_bytes(b, p, qp_wqe_data(&qp->base.sq, w) + offset,
+				    len);
 		else
 			err = batch_gather(qp, b, p, w, offset, len);
 		/* Who closes the window must ask, or it stays closed. */

@@ -60,7 +60,8 @@ void ud_tx(struct roce_qp *qp, struct roce_batch *b)
 		p = batch_open(b);
 		p->copy = true;
 		if (w->flags & IBV_SEND_INLINE && w->length)
-			batch_inline(qp, b, p, w, 0, w->length);
+			batch_bytes(b, p, qp_wqe_data(&qp->base.sq, w),
+				    w->length);
 		else
 			err = batch_gather(qp, b, p, w, 0, w->length);
 		if (err) {

@@ -135,6 +135,13 @@ void script(struct pair *p, struct script *sc)
 	p->sim->link.tap = tap_count;
 }
 
+void packets_of_mtu(struct pair *p)
+{
+	for (int i = 0; i < 2; i++)
+		if (p->sim->way[i] != SIM_UDP)
+			p->sim->way[i] = SIM_REF;
+}
+
 static void tap_seen(struct sim *s, const struct roce_hdr *h, size_t payload,
 		     int from)
 {

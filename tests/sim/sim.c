@@ -2,7 +2,7 @@
  * sim.c - the simulated network: an event heap, a link that misbehaves by
  * chance, and the functions that the protocol core's environment asks for
  */
-#include "sim.h"
+#include "sim_host.h"
 
 #include "wire/icrc.h"
 
@@ -19,6 +19,7 @@ struct sim_event {
 	int to;
 	size_t len; /* BTH to ICRC inclusive */
 	uint8_t *bytes;
+	struct sim_host_pkt *host; /* instead of bytes */
 };
 
 uint64_t sim_rand(struct sim_rng *r)
@@ -211,6 +212,7 @@ struct sim *sim_new(uint64_t seed)
 	s->link.delay_ns = 2000;
 	s->link.jitter_ns = 20000;
 	s->verbose = getenv("SIM_VERBOSE") != NULL;
+	sim_ways_init(s);
 	node_init(s, 0);
 	node_init(s, 1);
 	return s;
@@ -218,8 +220,10 @@ struct sim *sim_new(uint64_t seed)
 
 void sim_free(struct sim *s)
 {
-	for (size_t i = 0; i < s->nheap; i++)
+	for (size_t i = 0; i < s->nheap; i++) {
 		free(s->heap[i].bytes);
+		sim_host_free(s->heap[i].host);
+	}
 	free(s->heap);
 	for (int i = 0; i < 2; i++) {
 		struct sim_node *n = &s->node[i];
@@ -250,11 +254,13 @@ struct sim_qp *sim_qp_new(struct sim *s, int node, const struct sim_qp_opts *o)
 		.cap = o->cap,
 		.sq_sig_all = o->sig_all,
 		.srq = o->srq ? &n->srq : NULL,
+		.pub = &n->pub[q - n->qp],
 	};
 	int err;
 
 	assert(n->nqp <= SIM_QPS);
 	q->node = n;
+	q->pub = init.pub;
 	q->send = calloc(1, sizeof(*q->send));
 	q->recv = calloc(1, sizeof(*q->recv));
 	init.send_cq = q->send;
@@ -268,7 +274,9 @@ struct sim_qp *sim_qp_new(struct sim *s, int node, const struct sim_qp_opts *o)
 struct roce_path sim_path(struct sim_node *from, struct sim_node *to)
 {
 	return (struct roce_path){
-		.sgid = from->gid, .dgid = to->gid, .hop_limit = 64
+		.sgid = from->gid, .dgid = to->gid, .hop_limit = 64,
+		.local = from->sim->way[0] != SIM_UDP ||
+			 from->sim->way[1] != SIM_UDP,
 	};
 }
 
@@ -449,22 +457,42 @@ static struct sim_event heap_pop(struct sim *s)
 	return top;
 }
 
-static void put_on_link(struct sim *s, int to, const uint8_t *bytes, size_t len)
+static struct sim_event event_to(struct sim *s, int to)
 {
 	struct sim_event e = {
 		.at = s->now + s->link.delay_ns,
 		.id = s->next_id++,
 		.to = to,
-		.len = len,
-		.bytes = malloc(len),
 	};
 
-	memcpy(e.bytes, bytes, len);
 	if (sim_chance(&s->rng, s->link.reorder))
 		e.at += sim_below(&s->rng, (uint32_t)s->link.jitter_ns);
+	return e;
+}
+
+static void put_on_link(struct sim *s, int to, const uint8_t *bytes, size_t len)
+{
+	struct sim_event e = event_to(s, to);
+
+	e.len = len;
+	e.bytes = malloc(len);
+	memcpy(e.bytes, bytes, len);
 	if (sim_chance(&s->rng, s->link.corrupt))
 		e.bytes[sim_below(&s->rng, (uint32_t)len)] ^=
 			(uint8_t)(1 + sim_below(&s->rng, 255));
+	heap_push(s, e);
+}
+
+static void put_on_host(struct sim *s, int to, struct sim_host_pkt *p)
+{
+	struct sim_event e = event_to(s, to);
+
+	/* Nothing arrives changed; what is broken is not taken. */
+	if (sim_chance(&s->rng, s->link.corrupt)) {
+		sim_host_free(p);
+		return;
+	}
+	e.host = p;
 	heap_push(s, e);
 }
 
@@ -488,7 +516,31 @@ void sim_inject(struct sim *s, int to, const uint8_t *bytes, size_t len)
 	put_on_link(s, to, buf, len + ROCE_ICRC_LEN);
 }
 
-static void send_packet(struct sim *s, int from, const struct roce_batch *b,
+/* Whether the link loses it. */
+static bool seen_and_lost(struct sim *s, int from, const struct roce_hdr *h,
+			  size_t payload)
+{
+	bool lost;
+
+	s->packets++;
+	if (s->link.tap)
+		s->link.tap(s, h, payload, from);
+	lost = (s->link.drop && s->link.drop(s, h, from)) ||
+	       sim_chance(&s->rng, s->link.loss);
+	s->dropped += lost;
+	return lost;
+}
+
+static void send_host(struct sim *s, int from, struct sim_host_pkt *p)
+{
+	if (sim_chance(&s->rng, s->link.dup))
+		put_on_host(s, !from, sim_host_dup(p));
+	put_on_host(s, !from, p);
+}
+
+/* q may be NULL where there is no payload. */
+static void send_packet(struct sim *s, int from, enum sim_way way,
+			const struct sim_qp *q, const struct roce_batch *b,
 			const struct roce_pkt *p)
 {
 	uint8_t buf[ROCE_HDR_MAX + ROCE_MTU_MAX + 16];
@@ -496,6 +548,11 @@ static void send_packet(struct sim *s, int from, const struct roce_batch *b,
 	struct roce_hdr h;
 	int hl;
 
+	if (way != SIM_UDP) {
+		if (!seen_and_lost(s, from, &p->h, p->payload))
+			send_host(s, from, sim_host_new(s, way, q, b, p));
+		return;
+	}
 	for (uint32_t i = 0; i < p->niov; i++) {
 		memcpy(buf + len, b->data.iov[p->iov + i].iov_base,
 		       b->data.iov[p->iov + i].iov_len);
@@ -507,14 +564,8 @@ static void send_packet(struct sim *s, int from, const struct roce_batch *b,
 	hl = roce_decode(&h, buf, len);
 	assert((size_t)hl == hdr_len);
 	(void)hl;
-	s->packets++;
-	if (s->link.tap)
-		s->link.tap(s, &h, p->payload, from);
-	if ((s->link.drop && s->link.drop(s, &h, from)) ||
-	    sim_chance(&s->rng, s->link.loss)) {
-		s->dropped++;
+	if (seen_and_lost(s, from, &h, p->payload))
 		return;
-	}
 	seal(s, !from, buf, len);
 	put_on_link(s, !from, buf, len + ROCE_ICRC_LEN);
 	if (sim_chance(&s->rng, s->link.dup))
@@ -526,18 +577,54 @@ void sim_pull(struct sim_qp *q)
 	struct sim *s = q->node->sim;
 	int from = q->node == &s->node[1];
 	struct roce_batch b;
+	enum sim_way way;
 	size_t sent, n;
 
-	b.max_payload = b.max_copy = 0;
 	do {
+		way = sim_way_next(s, from, &b);
 		roce_tx(q->qp, &b, s->now);
 		sent = n = b.n;
 		if (sim_chance(&s->rng, s->link.busy))
 			sent = sim_below(&s->rng, (uint32_t)n + 1);
 		for (size_t i = 0; i < sent; i++)
-			send_packet(s, from, &b, &b.pkt[i]);
+			send_packet(s, from, way, q, &b, &b.pkt[i]);
 		roce_tx_done(q->qp, &b, sent, s->now);
 	} while (n && sent == n);
+}
+
+/* Decodes what came by UDP, if it is whole. */
+static bool udp_rx(struct sim *s, struct sim_event *e, struct roce_rx *rx)
+{
+	struct sim_node *n = &s->node[e->to], *f = &s->node[!e->to];
+	uint16_t id = 0;
+	int hl;
+
+	if (!icrc_check(&f->gid, &n->gid, 49152, ROCE_UDP_PORT, e->bytes,
+			e->len, &id))
+		return false;
+	if (id != 0) /* our own ends send 0: a corruption that passed */
+		return false;
+	hl = roce_decode(&rx->h, e->bytes, e->len - ROCE_ICRC_LEN);
+	if (hl < 0)
+		return false;
+	rx->payload = e->bytes + hl;
+	rx->len = e->len - ROCE_ICRC_LEN - (size_t)hl - rx->h.pad;
+	return true;
+}
+
+/* The acknowledgement of what a QP has received, as that of a link. */
+static void say_acked(struct sim *s, int from, struct sim_qp *q,
+		      const struct roce_rx *rx)
+{
+	struct roce_hdr ack = {
+		.opcode = ROCE_ACK,
+		.dest_qpn = roce_qp_dest(q->qp),
+		.psn = sim_host_last_psn(q, rx),
+		.syndrome = ROCE_AETH_ACK | ROCE_CREDITS_INVALID,
+	};
+
+	if (!seen_and_lost(s, from, &ack, 0))
+		send_host(s, from, sim_host_verdict(&ack));
 }
 
 static void deliver(struct sim *s, struct sim_event *e)
@@ -548,31 +635,31 @@ static void deliver(struct sim *s, struct sim_event *e)
 	struct roce_rx rx = {
 		.sgid = f->gid, .dgid = n->gid, .grh = grh,
 	};
-	uint16_t id = 0;
-	int hl;
+	bool acked = false;
 
-	if (!icrc_check(&f->gid, &n->gid, 49152, ROCE_UDP_PORT, e->bytes,
-			e->len, &id))
+	if (e->host)
+		sim_host_rx(s, e->host, &rx, &acked);
+	else if (!udp_rx(s, e, &rx))
 		return;
-	if (id != 0) /* our own ends send 0: a corruption that passed */
-		return;
-	hl = roce_decode(&rx.h, e->bytes, e->len - ROCE_ICRC_LEN);
-	if (hl < 0)
-		return;
-	rx.payload = e->bytes + hl;
-	rx.len = e->len - ROCE_ICRC_LEN - (size_t)hl - rx.h.pad;
 	for (size_t i = 0; i < n->nqp; i++) {
 		if (!n->qp[i].qp) {
 			if (n->qp[i].left &&
 			    roce_timewait_rx(&n->qp[i].timewait, &rx, &b,
 					     s->now) &&
 			    b.n)
-				send_packet(s, e->to, &b, &b.pkt[0]);
+				send_packet(s, e->to,
+					    sim_way_next(s, e->to, &b), NULL,
+					    &b, &b.pkt[0]);
 			continue;
 		}
 		if (roce_qp_num(n->qp[i].qp) != rx.h.dest_qpn)
 			continue;
-		roce_rx(n->qp[i].qp, &rx, s->now);
+		if (e->host && sim_host_is_verdict(e->host))
+			roce_acked(n->qp[i].qp, rx.h.psn, s->now);
+		else
+			roce_rx(n->qp[i].qp, &rx, s->now);
+		if (rx.acked && roce_take_ack(n->qp[i].qp, &rx))
+			say_acked(s, e->to, &n->qp[i], &rx);
 		sim_pull(&n->qp[i]);
 	}
 }
@@ -619,6 +706,7 @@ void sim_run(struct sim *s, uint64_t ns)
 
 			deliver(s, &e);
 			free(e.bytes);
+			sim_host_free(e.host);
 		} else {
 			roce_expire(q->qp, s->now);
 			sim_pull(q);

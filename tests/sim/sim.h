@@ -5,6 +5,9 @@
  * joined by a link that loses, duplicates, delays and corrupts packets. The
  * clock is virtual and one seeded generator makes every choice, so a run is
  * repeated exactly by its seed.
+ *
+ * SIM_WAY in the environment says how packets travel (enum sim_way), so that
+ * what is tested of the core over UDP is also tested within the host.
  */
 #ifndef SOFTHCA_TESTS_SIM_H
 #define SOFTHCA_TESTS_SIM_H
@@ -22,6 +25,14 @@
 #endif
 #define SIM_QPS 16
 #define SIM_XRC_SRQN 77 /* the number of each node's SRQ */
+
+enum sim_way {
+	SIM_UDP,  /* "udp": as on the wire, which is the default */
+	SIM_HOST, /* "host": large packets, payload read where it is */
+	SIM_COPY, /* "copy": large packets that have their payload with them */
+	SIM_REF,  /* "ref": packets of the MTU, payload read where it is */
+	SIM_MIXED, /* "mixed": each batch another, or each direction */
+};
 
 struct sim_rng {
 	uint64_t state;
@@ -45,6 +56,7 @@ struct sim_qp {
 	struct roce_qp *qp; /* NULL: destroyed */
 	bool left;	    /* something of it, which is: */
 	struct roce_timewait timewait;
+	struct qp_public *pub; /* outlives qp, as a segment's does */
 	struct sim_qp *peer;
 	struct sim_wcs *send, *recv;
 	uint32_t events; /* 1 << enum ibv_event_type */
@@ -59,6 +71,7 @@ struct sim_node {
 	int slot; /* of the region that covers mem */
 	uint32_t lkey, rkey;
 	struct sim_qp qp[SIM_QPS];
+	struct qp_public pub[SIM_QPS];
 	size_t nqp;
 	uint32_t next_qpn;
 	struct qp_rq srq;
@@ -83,6 +96,14 @@ struct sim {
 	struct sim_rng rng;
 	struct sim_node node[2];
 	struct sim_link link;
+	enum sim_way way[2]; /* of what node 0, 1 sends */
+	struct sim_rng ways; /* what is chosen because of them */
+	uint32_t max_payload, max_copy; /* of the large ones */
+	double unreadable; /* chance that payload cannot be read; it is left
+			    * half written */
+	uint64_t reads; /* of payload that is elsewhere */
+	/* Before piece i of one is read. */
+	void (*in_read)(struct sim *sim, size_t i);
 	struct sim_event *heap;
 	size_t nheap, heap_cap;
 	uint64_t next_id;

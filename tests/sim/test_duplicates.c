@@ -142,6 +142,7 @@ static void resize_keeps_what_was_executed(void **state)
 		struct pair p = pair_new(IBV_QPT_RC);
 		struct script sc = { .opcode = k[i % 2].response, .count = 1 };
 
+		packets_of_mtu(&p);
 		/* The rings are in mid-turn when they are copied. */
 		for (uint32_t n = 0; n < 3; n++) {
 			post_to(p.a, k[i % 2].op, 8192, 8);

@@ -30,6 +30,7 @@ static void one_nak_per_gap(void **state)
 	struct script sc = { .opcode = ROCE_WRITE_FIRST, .count = 1 };
 
 	(void)state;
+	packets_of_mtu(&p);
 	script(&p, &sc);
 	memset(p.a->node->mem, 7, 60000);
 	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 60000);
@@ -80,6 +81,7 @@ static void long_read_in_chunks(void **state)
 	struct script sc = { 0 };
 
 	(void)state;
+	packets_of_mtu(&p);
 	script(&p, &sc);
 	for (int i = 0; i < 1000000; i++)
 		p.b->node->mem[i] = (uint8_t)(i * 31 >> 3);

@@ -5,7 +5,8 @@
  * directions at once. The oracle knows, from the order of posting alone, what
  * every byte of memory, every result and every completion must be at the end.
  * A failure prints the seed; SIM_SEED=n runs just that one, SIM_RUNS=n sets how
- * many are tried, SIM_TEST=name picks one test, SIM_VERBOSE=1 explains errors.
+ * many are tried, SIM_TEST=name picks one test, SIM_VERBOSE=1 explains errors,
+ * SIM_WAY=host, copy, ref or mixed sends the packets within the host.
  */
 #include "sim.h"
 
@@ -297,6 +298,7 @@ static void run_reliable(uint64_t seed, const struct sim_link *link,
 
 	current_seed = seed;
 	sim->link = *link;
+	sim->unreadable = link->loss;
 	co.mtu = IBV_MTU_256 + sim_below(&sim->rng, 5);
 	co.psn_a = (uint32_t)sim_rand(&sim->rng) & PSN_MASK;
 	co.rd_atomic = (uint8_t)(1 + sim_below(&sim->rng, 8));
@@ -391,6 +393,7 @@ static void run_windows(uint64_t seed, const struct sim_link *link)
 
 	current_seed = seed;
 	sim->link = *link;
+	sim->unreadable = link->loss;
 	sim_connect(own, use, &sim_conn_default);
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		uint32_t key = (first & ~0xffu) | ((first + i) & 0xff);
@@ -573,7 +576,10 @@ static unsigned runs(unsigned dflt)
 {
 	const char *e = getenv("SIM_RUNS");
 
-	return e ? (unsigned)strtoul(e, NULL, 0) : dflt;
+	if (e)
+		return (unsigned)strtoul(e, NULL, 0);
+	/* Each way within the host has its own. */
+	return getenv("SIM_WAY") ? dflt / 2 : dflt;
 }
 
 static void many_of(void (*run)(uint64_t seed, const struct sim_link *link),

@@ -208,6 +208,7 @@ static void too_many_reads_are_refused(void **state)
 	(void)state;
 	co.dest_rd_atomic = 2;
 	p = pair_opts(IBV_QPT_RC, &co);
+	packets_of_mtu(&p);
 	h.va = (uintptr_t)p.b->node->mem;
 	h.rkey = p.b->node->rkey;
 	w = watch(&p);
@@ -398,6 +399,7 @@ static void refused_write_ends_its_receive(void **state)
 		struct script sc = { .opcode = ROCE_WRITE_LAST_IMM,
 				     .count = k == 3 };
 
+		packets_of_mtu(&p);
 		script(&p, &sc);
 		if (k < 4) {
 			recv_into(p.b, 7, 100);
