@@ -29,9 +29,11 @@
 #ifdef SYS_ppoll_time64
 #define SYS_PPOLL SYS_ppoll_time64
 #define SYS_NANOSLEEP SYS_clock_nanosleep_time64
+#define SYS_FUTEX SYS_futex_time64
 #else
 #define SYS_PPOLL SYS_ppoll
 #define SYS_NANOSLEEP SYS_clock_nanosleep
+#define SYS_FUTEX SYS_futex
 #endif
 
 struct sys_time {

@@ -8,20 +8,21 @@
  * packet, or the fact that it was there, to the holder, who looks on unlocking.
  * Only when many packets were left behind does it wait, so that further ones
  * stay in the socket (engine_qp_defer()).
+ *
+ * The lock and the mark that something was left behind are in one word. Whoever
+ * sets the mark does so in a word that shows a holder, or somebody who waits to
+ * be one, and it stays until a holder clears it and does the work: nothing is
+ * left to nobody.
  */
 #include "internal.h"
 
-#include "base/cpu.h"
-#include "base/sys.h"
+#include "base/lock.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* How often a holder does what others left behind, in one unlock. */
 #define UNLOCK_ROUNDS 2
-
-/* Attempts at the lock before a thread sleeps: a few microseconds. */
-#define SPINS 100
 
 /* How long a receiver lets others have the lock first. */
 #define NAPS 20
@@ -72,7 +73,6 @@ void engine_qp_init(struct engine_qp *qp, struct engine *e,
 	qp->dead = true;
 	atomic_store(&qp->refs, 1);
 	atomic_store(&qp->timer_due, UINT64_MAX);
-	pthread_mutex_init(&qp->lock, NULL);
 }
 
 void engine_qp_get(struct engine_qp *qp)
@@ -94,7 +94,8 @@ static void pending_run(struct engine_qp *qp)
 	struct engine_packet *list, *p;
 	uint64_t now = clock_ns();
 
-	atomic_store(&qp->pending, false);
+	atomic_fetch_and_explicit(&qp->lock, ~(uint32_t)ENGINE_QP_PENDING,
+				  memory_order_acquire);
 	list = backlog_take(qp);
 	if (!qp->dead) {
 		for (p = list; p; p = p->next)
@@ -104,74 +105,139 @@ static void pending_run(struct engine_qp *qp)
 	backlog_free(list);
 }
 
+static uint32_t look(const struct engine_qp *qp)
+{
+	return atomic_load_explicit(&qp->lock, memory_order_relaxed);
+}
+
+/* If the word is still *was: then it is `to` now, else *was what it is. */
+static bool change(struct engine_qp *qp, uint32_t *was, uint32_t to)
+{
+	return atomic_compare_exchange_weak_explicit(&qp->lock, was, to,
+						     memory_order_acq_rel,
+						     memory_order_relaxed);
+}
+
 /*
- * A mutex goes to whoever asks while it is free, which is the thread that has
- * just unlocked it rather than one that has yet to wake. So those who wait are
+ * A lock goes to whoever asks while it is free, which is the thread that has
+ * just dropped it rather than one that has yet to wake. So those who wait are
  * counted, and receivers stay away while there are any.
  */
 static void wait_turn(struct engine_qp *qp)
 {
-	int i;
+	bool slept = false;
+	uint32_t was, to;
+	int spins = 0;
 
-	atomic_fetch_add(&qp->waiters, 1);
-	/* Usually it is free after the packet at hand. */
-	for (i = 0; i < SPINS; i++) {
-		cpu_relax();
-		if (!pthread_mutex_trylock(&qp->lock))
-			break;
+	atomic_fetch_add_explicit(&qp->lock, ENGINE_QP_WAITER,
+				  memory_order_relaxed);
+	for (;;) {
+		was = look(qp);
+		if (!(was & ENGINE_QP_HELD)) {
+			to = (was | ENGINE_QP_HELD) - ENGINE_QP_WAITER;
+			/* It was the only one to be woken. */
+			if (slept && to >= ENGINE_QP_WAITER)
+				to |= ENGINE_QP_SLEEPS;
+			if (change(qp, &was, to))
+				return;
+		} else if (spins++ < LOCK_SPINS) {
+			/* Usually it is free after the packet at hand. */
+			cpu_relax();
+		} else if (was & ENGINE_QP_SLEEPS ||
+			   change(qp, &was, was | ENGINE_QP_SLEEPS)) {
+			lock_sleep(&qp->lock, was | ENGINE_QP_SLEEPS);
+			slept = true;
+		}
 	}
-	if (i == SPINS)
-		pthread_mutex_lock(&qp->lock);
-	atomic_fetch_sub(&qp->waiters, 1);
 }
 
-void engine_qp_lock(struct engine_qp *qp)
+/*
+ * Takes it if it is free; polite: and nobody waits for it. In *was the word
+ * before, or that which is in the way.
+ */
+static bool take(struct engine_qp *qp, uint32_t *was, bool polite)
 {
-	if (pthread_mutex_trylock(&qp->lock))
+	*was = look(qp);
+	while (!(*was & ENGINE_QP_HELD) &&
+	       !(polite && *was >= ENGINE_QP_WAITER))
+		if (change(qp, was, *was | ENGINE_QP_HELD))
+			return true;
+	return false;
+}
+
+void engine_qp_lock_slow(struct engine_qp *qp)
+{
+	uint32_t was;
+
+	if (!take(qp, &was, false))
 		wait_turn(qp);
 	/* The holder before may not have looked again yet. */
-	if (atomic_load_explicit(&qp->pending, memory_order_relaxed))
+	if (look(qp) & ENGINE_QP_PENDING)
 		pending_run(qp);
 }
 
-bool engine_qp_trylock(struct engine_qp *qp)
+bool engine_qp_trylock_slow(struct engine_qp *qp)
 {
-	if (engine_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock)) {
-		/* The holder or a waiter sees this after unlocking, or has
-		 * unlocked by now. */
-		atomic_store(&qp->pending, true);
-		atomic_thread_fence(memory_order_seq_cst);
-		if (engine_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock))
+	uint32_t was;
+
+	while (!take(qp, &was, true))
+		/* The holder or a waiter sees it. */
+		if (change(qp, &was, was | ENGINE_QP_PENDING))
 			return false;
-	}
-	if (atomic_load_explicit(&qp->pending, memory_order_relaxed))
+	if (was & ENGINE_QP_PENDING)
 		pending_run(qp); /* older than what the caller brings */
 	return true;
 }
 
-void engine_qp_unlock(struct engine_qp *qp)
+bool engine_qp_seize(struct engine_qp *qp)
 {
-	bool enough;
-	int round;
+	uint32_t was;
 
-	pthread_mutex_unlock(&qp->lock);
-	for (round = 0, enough = false; !enough; round++) {
-		atomic_thread_fence(memory_order_seq_cst);
-		if (!atomic_load_explicit(&qp->pending, memory_order_relaxed) ||
-		    engine_qp_wanted(qp) || pthread_mutex_trylock(&qp->lock))
-			return; /* nothing, or the next holder's */
-		/* Others keep leaving more behind: the timers go on. */
-		enough = round >= UNLOCK_ROUNDS && !qp->dead;
-		if (enough)
-			engine_timer_set(qp->engine, qp, clock_ns());
-		else
-			pending_run(qp);
-		pthread_mutex_unlock(&qp->lock);
-		/* A thread that came just now found the lock taken. */
-		atomic_thread_fence(memory_order_seq_cst);
-		if (atomic_load_explicit(&qp->timer_due,
-					 memory_order_relaxed) == UINT64_MAX)
-			enough = false;
+	return take(qp, &was, false);
+}
+
+bool engine_qp_release(struct engine_qp *qp)
+{
+	const uint32_t drop = ENGINE_QP_HELD | ENGINE_QP_SLEEPS;
+	uint32_t was = atomic_fetch_and_explicit(&qp->lock, ~drop,
+						 memory_order_acq_rel);
+
+	if (was & ENGINE_QP_SLEEPS)
+		lock_wake(&qp->lock);
+	return was & ENGINE_QP_PENDING;
+}
+
+void engine_qp_unlock_slow(struct engine_qp *qp)
+{
+	uint32_t was = look(qp);
+	bool timed = false;
+	int round = 0;
+
+	for (;;) {
+		if (was & ENGINE_QP_PENDING && was < ENGINE_QP_WAITER &&
+		    !timed) {
+			/* Others keep leaving more behind: the timers go on. */
+			timed = round++ >= UNLOCK_ROUNDS && !qp->dead;
+			if (timed)
+				engine_timer_set(qp->engine, qp, clock_ns());
+			else
+				pending_run(qp);
+			was = look(qp);
+			continue;
+		}
+		if (!change(qp, &was,
+			    was & ~(uint32_t)(ENGINE_QP_HELD | ENGINE_QP_SLEEPS)))
+			continue;
+		if (was & ENGINE_QP_SLEEPS)
+			lock_wake(&qp->lock);
+		/* Whoever ran the timer just now found the lock held. */
+		if (!timed ||
+		    atomic_load_explicit(&qp->timer_due,
+					 memory_order_relaxed) != UINT64_MAX ||
+		    !take(qp, &was, true))
+			return;
+		timed = false;
+		was = look(qp);
 	}
 }
 
@@ -201,7 +267,7 @@ bool engine_qp_defer(struct engine_qp *qp, const struct roce_rx *pkt)
 	p->next = atomic_load(&qp->backlog);
 	while (!atomic_compare_exchange_weak(&qp->backlog, &p->next, p))
 		;
-	atomic_store(&qp->pending, true);
+	engine_qp_later(qp);
 	return engine_qp_trylock(qp);
 
 wait:

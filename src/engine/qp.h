@@ -40,6 +40,17 @@ struct engine_qp_ops {
 	void (*free)(struct engine_qp *qp);
 };
 
+/*
+ * The lock is one word, so whoever changes it knows who else is there. Mostly
+ * it is 0 or ENGINE_QP_HELD, and taking and dropping it is one instruction.
+ */
+enum engine_qp_lock {
+	ENGINE_QP_HELD = 1,
+	ENGINE_QP_PENDING = 2, /* something was left behind for the holder */
+	ENGINE_QP_SLEEPS = 4, /* so do one or more of those who wait */
+	ENGINE_QP_WAITER = 8, /* how many wait, times this */
+};
+
 struct engine_qp {
 	const struct engine_qp_ops *ops;
 	struct engine *engine;
@@ -48,11 +59,9 @@ struct engine_qp {
 	bool dead; /* under lock; whoever finds it set lets go */
 	_Atomic unsigned refs; /* whoever may lock it */
 
-	pthread_mutex_t lock;
-	_Atomic unsigned waiters; /* for lock: no receiver takes it first */
+	_Atomic uint32_t lock; /* enum engine_qp_lock */
 
 	/* For the holder of the lock, from those who did not wait for it. */
-	_Atomic bool pending;
 	_Atomic(struct engine_packet *) backlog; /* newest first */
 	_Atomic unsigned nbacklog;
 
@@ -67,23 +76,71 @@ void engine_qp_init(struct engine_qp *qp, struct engine *e,
 void engine_qp_get(struct engine_qp *qp);
 void engine_qp_put(struct engine_qp *qp);
 
+/* qp.c: what the functions below do where they are not alone. */
+void engine_qp_lock_slow(struct engine_qp *qp);
+bool engine_qp_trylock_slow(struct engine_qp *qp);
+void engine_qp_unlock_slow(struct engine_qp *qp);
+
+/* Whether it was free, nobody waited, and nothing was left behind. */
+static inline bool engine_qp_lock_fast(struct engine_qp *qp)
+{
+	uint32_t free = 0;
+
+	return atomic_compare_exchange_strong_explicit(&qp->lock, &free,
+						       ENGINE_QP_HELD,
+						       memory_order_acquire,
+						       memory_order_relaxed);
+}
+
+/* False: it is still held, since somebody waits or has left something. */
+static inline bool engine_qp_unlock_fast(struct engine_qp *qp)
+{
+	uint32_t held = ENGINE_QP_HELD;
+
+	return atomic_compare_exchange_strong_explicit(&qp->lock, &held, 0,
+						       memory_order_release,
+						       memory_order_relaxed);
+}
+
 /* Waits. Work that was left behind is done first, so that a QP about to leave
  * its state has taken everything received before. */
-void engine_qp_lock(struct engine_qp *qp);
-bool engine_qp_trylock(struct engine_qp *qp);
-void engine_qp_unlock(struct engine_qp *qp);
+static inline void engine_qp_lock(struct engine_qp *qp)
+{
+	if (!engine_qp_lock_fast(qp))
+		engine_qp_lock_slow(qp);
+}
+
+static inline bool engine_qp_trylock(struct engine_qp *qp)
+{
+	return engine_qp_lock_fast(qp) || engine_qp_trylock_slow(qp);
+}
+
+static inline void engine_qp_unlock(struct engine_qp *qp)
+{
+	if (!engine_qp_unlock_fast(qp))
+		engine_qp_unlock_slow(qp);
+}
+
+/*
+ * For who may not do what is left behind: takes the lock if it is free, whoever
+ * waits; drops it, and returns whether something is left for the next holder.
+ */
+bool engine_qp_seize(struct engine_qp *qp);
+bool engine_qp_release(struct engine_qp *qp);
 
 /* Whether a thread waits. A holder that keeps the lock over several packets or
  * batches lets go between two, and then engine_qp_trylock() fails. */
 static inline bool engine_qp_wanted(const struct engine_qp *qp)
 {
-	return atomic_load_explicit(&qp->waiters, memory_order_relaxed);
+	return atomic_load_explicit(&qp->lock, memory_order_relaxed) >=
+	       ENGINE_QP_WAITER;
 }
 
 /* The holder leaves the rest of its work to the next one. */
 static inline void engine_qp_later(struct engine_qp *qp)
 {
-	atomic_store(&qp->pending, true);
+	atomic_fetch_or_explicit(&qp->lock, ENGINE_QP_PENDING,
+				 memory_order_release);
 }
 
 /*

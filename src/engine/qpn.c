@@ -160,18 +160,16 @@ bool engine_qps_look(struct engine *e,
 
 			if (!qp)
 				continue;
-			if (pthread_mutex_trylock(&qp->lock)) {
+			if (!engine_qp_seize(qp)) {
 				all = false;
 				continue;
 			}
 			live = !qp->dead;
 			if (live)
 				fn(qp, arg);
-			pthread_mutex_unlock(&qp->lock);
-			atomic_thread_fence(memory_order_seq_cst);
 			/* Others left this behind meanwhile. The caller may not
 			 * do it, so whoever runs timers does. */
-			if (live && atomic_load(&qp->pending) &&
+			if (engine_qp_release(qp) && live &&
 			    !timer_try(e, qp, clock_ns()))
 				all = false;
 		}

@@ -9,47 +9,87 @@
 
 #define TOUCHED_MAX 32
 
-/* One round of receiving. */
+/*
+ * One round of receiving. A QP that is not locked any more may be destroyed, so
+ * those among touched have a reference. The current one gets it only when it
+ * has to make way for another: mostly there is none.
+ */
 struct rx_round {
 	struct engine *e;
 	uint64_t now;
 	struct engine_qp *cur; /* locked: the QP of the last packet */
+	bool noted; /* it is among touched */
 	size_t n;
 	struct engine_qp *touched[TOUCHED_MAX]; /* may have something to send */
 };
 
-static void round_release(struct rx_round *r)
+/* Unlocks a QP that may go as soon as it is unlocked. */
+static void unlock_last(struct engine_qp *qp)
 {
-	if (r->cur)
-		engine_qp_unlock(r->cur);
-	r->cur = NULL;
+	if (engine_qp_unlock_fast(qp))
+		return;
+	engine_qp_get(qp);
+	engine_qp_unlock(qp);
+	engine_qp_put(qp);
+}
+
+static void flush_unlock(struct rx_round *r, struct engine_qp *qp)
+{
+	if (!qp->dead)
+		qp->ops->flush(qp, r->now);
+	unlock_last(qp);
 }
 
 static void round_end(struct rx_round *r)
 {
 	size_t i;
 
+	if (r->cur && !r->noted)
+		flush_unlock(r, r->cur);
+	else if (r->cur)
+		engine_qp_unlock(r->cur);
+	r->cur = NULL;
 	for (i = 0; i < r->n; i++) {
 		struct engine_qp *qp = r->touched[i];
 
-		if (qp != r->cur) {
-			round_release(r);
-			if (engine_qp_trylock(qp))
-				r->cur = qp;
-		}
-		if (r->cur && !qp->dead)
-			qp->ops->flush(qp, r->now);
-		round_release(r);
+		if (engine_qp_trylock(qp))
+			flush_unlock(r, qp);
 		engine_qp_put(qp);
 	}
 	r->n = 0;
+}
+
+/* Lets go of the current QP, which may have something to send. */
+static void round_release(struct rx_round *r)
+{
+	struct engine_qp *qp = r->cur;
+
+	if (!qp)
+		return;
+	if (!r->noted && r->n == TOUCHED_MAX) {
+		round_end(r);
+		return;
+	}
+	if (!r->noted) {
+		engine_qp_get(qp);
+		r->touched[r->n++] = qp;
+	}
+	engine_qp_unlock(qp);
+	r->cur = NULL;
+}
+
+static bool is_touched(const struct rx_round *r, const struct engine_qp *qp)
+{
+	for (size_t i = 0; i < r->n; i++)
+		if (r->touched[i] == qp)
+			return true;
+	return false;
 }
 
 static void round_rx(struct rx_round *r, struct engine_qp *qp,
 		     const struct roce_rx *pkt)
 {
 	bool deferred = false;
-	size_t i;
 
 	if (r->cur != qp || engine_qp_wanted(qp)) {
 		round_release(r);
@@ -58,15 +98,8 @@ static void round_rx(struct rx_round *r, struct engine_qp *qp,
 			if (!engine_qp_defer(qp, pkt))
 				return;
 		}
-		for (i = 0; i < r->n && r->touched[i] != qp; i++)
-			;
-		if (i == r->n) {
-			if (r->n == TOUCHED_MAX)
-				round_end(r);
-			engine_qp_get(qp);
-			r->touched[r->n++] = qp;
-		}
 		r->cur = qp;
+		r->noted = is_touched(r, qp);
 	}
 	if (!deferred && !qp->dead)
 		qp->ops->rx(qp, pkt, r->now);
@@ -124,7 +157,6 @@ int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t now)
 	r.cur = NULL;
 	r.n = 0;
 	n = l->ops->poll(l, budget, rx, &r);
-	if (r.n)
-		round_end(&r);
+	round_end(&r);
 	return n;
 }

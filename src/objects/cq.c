@@ -162,6 +162,13 @@ static uint32_t cq_count(const struct shca_cq *cq)
 	       atomic_load_explicit(&cq->head, memory_order_relaxed);
 }
 
+/* A program that has armed the CQ may be about to wait for the event. */
+static bool cq_armed(const struct shca_cq *cq)
+{
+	return atomic_load_explicit(&cq->armed, memory_order_relaxed) !=
+	       SHCA_UNARMED;
+}
+
 static bool is_moderated(const struct shca_cq *cq)
 {
 	return cq->mod_count > 1 && cq->mod_usec;
@@ -185,48 +192,60 @@ static void timer_start(const struct shca_cq *cq, uint16_t usec)
 		return;
 }
 
-int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
+/* There is no room for a completion; drops the lock. */
+static int cq_full(struct shca_cq *cq)
 {
 	struct ibv_async_event ev = { .event_type = IBV_EVENT_CQ_ERR,
 				      .element.cq = (struct ibv_cq *)&cq->ex };
-	uint32_t tail;
 	bool overrun;
-	int armed;
 
-	pthread_mutex_lock(&cq->lock);
-	if (cq->overrun || cq_count(cq) == cq->depth) {
-		if (cq->ignore_overrun) {
-			/* The program has asked for that: it is lost. */
-			pthread_mutex_unlock(&cq->lock);
-			return 0;
-		}
-		overrun = !cq->overrun;
-		cq->overrun = true;
-		pthread_mutex_unlock(&cq->lock);
-		if (overrun && cq->engine->cfg->explain)
-			say("a CQ of %u entries overflowed, and completions are lost from now on: poll it more often, or create it with room for all work requests of its QPs",
-			    cq->depth);
-		if (overrun)
-			shca_async_raise(to_ctx(cq->ex.context), &ev);
-		return -ENOSPC;
+	if (cq->ignore_overrun) {
+		/* The program has asked for that: it is lost. */
+		lock_drop(&cq->lock);
+		return 0;
 	}
+	overrun = !cq->overrun;
+	cq->overrun = true;
+	lock_drop(&cq->lock);
+	if (overrun && cq->engine->cfg->explain)
+		say("a CQ of %u entries overflowed, and completions are lost from now on: poll it more often, or create it with room for all work requests of its QPs",
+		    cq->depth);
+	if (overrun)
+		shca_async_raise(to_ctx(cq->ex.context), &ev);
+	return -ENOSPC;
+}
+
+/* A completion has come to a CQ that is armed; lock held. */
+static void event_due(struct shca_cq *cq, bool solicited)
+{
+	int armed = atomic_load_explicit(&cq->armed, memory_order_relaxed);
+
+	if (armed == SHCA_ARMED_SOLICITED && !solicited)
+		return;
+	if (!is_moderated(cq) || ++cq->mod_pending >= cq->mod_count)
+		event_raise(cq);
+	else if (cq->mod_pending == 1)
+		timer_start(cq, cq->mod_usec);
+}
+
+int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
+{
+	struct shca_cqe *cqe;
+	uint32_t tail;
+
+	lock_take(&cq->lock);
+	if (cq->overrun || cq_count(cq) == cq->depth)
+		return cq_full(cq);
 	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
-	cq->ring[tail & (cq->depth - 1)].wc = *wc;
+	cqe = &cq->ring[tail & (cq->depth - 1)];
+	cqe->wc = *wc;
 	if (cq->want_ts)
-		cq->ring[tail & (cq->depth - 1)].ts = clock_ns();
+		cqe->ts = clock_ns();
 	atomic_store_explicit(&cq->tail, tail + 1, memory_order_release);
-
-	/* Errors count as solicited (11.4.2.2). */
-	armed = atomic_load_explicit(&cq->armed, memory_order_relaxed);
-	if (armed == SHCA_ARMED ||
-	    (armed == SHCA_ARMED_SOLICITED &&
-	     (solicited || wc->status != IBV_WC_SUCCESS))) {
-		if (!is_moderated(cq) || ++cq->mod_pending >= cq->mod_count)
-			event_raise(cq);
-		else if (cq->mod_pending == 1)
-			timer_start(cq, cq->mod_usec);
-	}
-	pthread_mutex_unlock(&cq->lock);
+	if (cq_armed(cq))
+		/* Errors count as solicited (11.4.2.2). */
+		event_due(cq, solicited || wc->status != IBV_WC_SUCCESS);
+	lock_drop(&cq->lock);
 	return 0;
 }
 
@@ -241,11 +260,11 @@ void shca_cq_late(struct engine *e, int fd)
 	for (cq = proc->late; cq && cq->mod_fd != fd; cq = cq->mod_next)
 		;
 	if (cq) {
-		pthread_mutex_lock(&cq->lock);
+		lock_take(&cq->lock);
 		timer_start(cq, 0); /* clears the expiration */
 		if (cq->mod_pending)
 			event_raise(cq);
-		pthread_mutex_unlock(&cq->lock);
+		lock_drop(&cq->lock);
 	}
 	pthread_mutex_unlock(&proc->late_lock);
 }
@@ -303,29 +322,22 @@ int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
 	if (attr->moderate.cq_count > 1 && attr->moderate.cq_period)
 		err = late_add(cq);
 	if (!err) {
-		pthread_mutex_lock(&cq->lock);
+		lock_take(&cq->lock);
 		cq->mod_count = attr->moderate.cq_count;
 		cq->mod_usec = attr->moderate.cq_period;
 		/* An event that waits by the old rule is raised now. */
 		if (cq->mod_pending)
 			event_raise(cq);
-		pthread_mutex_unlock(&cq->lock);
+		lock_drop(&cq->lock);
 	}
 	pthread_mutex_unlock(&to_process(cq->engine)->late_lock);
 	return err;
 }
 
-/* A program that has armed the CQ may be about to wait for the event. */
-static bool cq_armed(const struct shca_cq *cq)
-{
-	return atomic_load_explicit(&cq->armed, memory_order_relaxed) !=
-	       SHCA_UNARMED;
-}
-
 int shca_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 {
 	struct shca_cq *cq = to_cq(ibcq);
-	uint32_t head;
+	uint32_t head, left;
 	int i;
 
 	if (engine_dead(cq->engine))
@@ -335,13 +347,13 @@ int shca_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 		if (cq_empty(cq))
 			return 0;
 	}
-	pthread_mutex_lock(&cq->lock);
+	lock_take(&cq->lock);
 	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
-	for (i = 0; i < n && !cq_empty(cq); i++) {
+	left = cq_count(cq);
+	for (i = 0; i < n && left; i++, left--)
 		wc[i] = cq->ring[head++ & (cq->depth - 1)].wc;
-		atomic_store_explicit(&cq->head, head, memory_order_relaxed);
-	}
-	pthread_mutex_unlock(&cq->lock);
+	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
+	lock_drop(&cq->lock);
 	return i;
 }
 
@@ -351,13 +363,13 @@ int shca_cq_notify(struct ibv_cq *ibcq, int solicited_only)
 
 	if (engine_dead(cq->engine))
 		return -EIO;
-	pthread_mutex_lock(&cq->lock);
+	lock_take(&cq->lock);
 	/* Arming for solicited events does not disarm for others (11.4.2.2). */
 	if (!solicited_only)
 		atomic_store(&cq->armed, SHCA_ARMED);
 	else if (atomic_load(&cq->armed) == SHCA_UNARMED)
 		atomic_store(&cq->armed, SHCA_ARMED_SOLICITED);
-	pthread_mutex_unlock(&cq->lock);
+	lock_drop(&cq->lock);
 	engine_watch(cq->engine);
 	return 0;
 }
@@ -367,12 +379,12 @@ bool shca_cq_holds(struct shca_cq *cq, uint32_t qpn)
 	uint32_t i, tail;
 	bool any = false;
 
-	pthread_mutex_lock(&cq->lock);
+	lock_take(&cq->lock);
 	i = atomic_load_explicit(&cq->head, memory_order_relaxed);
 	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
 	for (; i != tail && !any; i++)
 		any = cq->ring[i & (cq->depth - 1)].wc.qp_num == qpn;
-	pthread_mutex_unlock(&cq->lock);
+	lock_drop(&cq->lock);
 	return any;
 }
 
@@ -380,7 +392,7 @@ void shca_cq_clean(struct shca_cq *cq, uint32_t qpn)
 {
 	uint32_t i, kept, tail;
 
-	pthread_mutex_lock(&cq->lock);
+	lock_take(&cq->lock);
 	i = kept = atomic_load_explicit(&cq->head, memory_order_relaxed);
 	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
 	for (; i != tail; i++) {
@@ -390,7 +402,7 @@ void shca_cq_clean(struct shca_cq *cq, uint32_t qpn)
 			cq->ring[kept++ & (cq->depth - 1)] = *cqe;
 	}
 	atomic_store_explicit(&cq->tail, kept, memory_order_release);
-	pthread_mutex_unlock(&cq->lock);
+	lock_drop(&cq->lock);
 }
 
 /* Iterating: ibv_cq_ex */
@@ -402,7 +414,7 @@ static bool cq_next(struct shca_cq *cq)
 
 	if (cq_empty(cq))
 		return false;
-	pthread_mutex_lock(&cq->lock);
+	lock_take(&cq->lock);
 	any = !cq_empty(cq);
 	if (any) {
 		head = atomic_load_explicit(&cq->head, memory_order_relaxed);
@@ -412,7 +424,7 @@ static bool cq_next(struct shca_cq *cq)
 		cq->ex.wr_id = cq->cur.wc.wr_id;
 		cq->ex.status = cq->cur.wc.status;
 	}
-	pthread_mutex_unlock(&cq->lock);
+	lock_drop(&cq->lock);
 	return any;
 }
 
@@ -425,14 +437,14 @@ static int cq_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 	if (attr && attr->comp_mask)
 		return EINVAL;
 	if (!cq->single_threaded)
-		pthread_mutex_lock(&cq->poll_lock);
+		lock_take(&cq->poll_lock);
 	if (cq_next(cq))
 		return 0;
 	engine_poll(cq->engine, cq_armed(cq));
 	if (cq_next(cq))
 		return 0;
 	if (!cq->single_threaded)
-		pthread_mutex_unlock(&cq->poll_lock);
+		lock_drop(&cq->poll_lock);
 	return ENOENT;
 }
 
@@ -450,7 +462,7 @@ static void cq_end_poll(struct ibv_cq_ex *ex)
 	struct shca_cq *cq = (struct shca_cq *)ex;
 
 	if (!cq->single_threaded)
-		pthread_mutex_unlock(&cq->poll_lock);
+		lock_drop(&cq->poll_lock);
 }
 
 #define READ(type, name, field)                                                \
@@ -573,8 +585,6 @@ int shca_cq_create(struct ibv_context *ibctx,
 	cq->want_ts = attr->wc_flags &
 		      (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
 		       IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK);
-	pthread_mutex_init(&cq->lock, NULL);
-	pthread_mutex_init(&cq->poll_lock, NULL);
 	cq->ex.context = ibctx;
 	cq->ex.channel = attr->channel;
 	cq->ex.cq_context = attr->cq_context;
@@ -616,7 +626,7 @@ int shca_cq_resize(struct ibv_cq *ibcq, int cqe)
 	ring = ring_alloc(cq, depth);
 	if (!ring)
 		return -ENOMEM;
-	pthread_mutex_lock(&cq->lock);
+	lock_take(&cq->lock);
 	if (cq_count(cq) > (uint32_t)cqe) {
 		err = -EINVAL;
 	} else {
@@ -630,7 +640,7 @@ int shca_cq_resize(struct ibv_cq *ibcq, int cqe)
 		ibcq->cqe = (int)depth;
 		ring = old;
 	}
-	pthread_mutex_unlock(&cq->lock);
+	lock_drop(&cq->lock);
 	qp_mem_free(&cq->mem, ring);
 	return err;
 }

@@ -394,7 +394,6 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	qp->sched.num = qpn;
 	qp->sched.foreign = true;
 	pthread_mutex_init(&qp->modify_lock, NULL);
-	pthread_mutex_init(&qp->wr_lock, NULL);
 	qp->ex.qp_base.qp_num = qpn;
 	qp->ex.qp_base.qp_type = IBV_QPT_XRC_RECV;
 	xrc->domain = d;

@@ -13,6 +13,7 @@
 #ifndef SOFTHCA_OBJECTS_OBJECTS_H
 #define SOFTHCA_OBJECTS_OBJECTS_H
 
+#include "base/lock.h"
 #include "engine/engine.h"
 #include "host/netdev.h"
 #include "qp/keys.h"
@@ -399,7 +400,7 @@ struct shca_cq {
 	struct ibv_pd *parent; /* whose allocator the ring is from, or NULL */
 	struct qp_mem mem;
 
-	pthread_mutex_t lock; /* of what follows; after a QP's */
+	struct lock lock; /* of what follows; after a QP's */
 	struct shca_cqe *ring;
 	uint32_t depth; /* power of two */
 	_Atomic uint32_t head, tail; /* free-running */
@@ -414,7 +415,7 @@ struct shca_cq {
 	uint32_t async_reported; /* the context's async_lock */
 
 	/* ibv_cq_ex: one thread between start_poll and end_poll. */
-	pthread_mutex_t poll_lock; /* before all other locks */
+	struct lock poll_lock; /* before all other locks */
 	bool single_threaded;
 	bool ignore_overrun;
 	bool want_ts;
@@ -460,7 +461,7 @@ struct shca_srq {
 
 	uint32_t async_reported; /* the context's async_lock */
 	_Atomic unsigned users;
-	pthread_mutex_t lock; /* of what follows; after a QP's */
+	struct lock lock; /* of what follows; after a QP's */
 	struct qp_rq rq;
 	uint32_t limit;
 };
@@ -540,7 +541,7 @@ struct shca_qp {
 	struct shca_xrc *xrc; /* xrc.h; NULL of all but XRC_RECV QPs */
 
 	/* wr.c: between wr_start and wr_complete. */
-	pthread_mutex_t wr_lock; /* before lock */
+	struct lock wr_lock; /* before lock */
 	struct shca_wr *wr;
 	uint32_t wr_count, wr_size;
 	int wr_err;

@@ -145,7 +145,6 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	shca_qp_init(qp, e);
 	qp->ops = &shca_roce_ops;
 	pthread_mutex_init(&qp->modify_lock, NULL);
-	pthread_mutex_init(&qp->wr_lock, NULL);
 	ib = &qp->ex.qp_base;
 	ib->context = ibctx;
 	ib->qp_context = attr->qp_context;

@@ -63,7 +63,6 @@ int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **out)
 	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE &&
 	    attr->srq_type == IBV_SRQT_XRC)
 		srq->type = IBV_SRQT_XRC;
-	pthread_mutex_init(&srq->lock, NULL);
 	srq->srq.context = pd->context;
 	srq->srq.srq_context = attr->srq_context;
 	srq->srq.pd = pd;
@@ -101,7 +100,7 @@ int shca_srq_modify(struct ibv_srq *ibsrq, const struct ibv_srq_attr *attr,
 		return err;
 	if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
 		return -EINVAL;
-	pthread_mutex_lock(&srq->lock);
+	lock_take(&srq->lock);
 	max_wr = mask & IBV_SRQ_MAX_WR ? attr->max_wr : srq->rq.max_wr;
 	if (!max_wr || max_wr > QP_MAX_WR ||
 	    max_wr < qp_rq_count(&srq->rq) ||
@@ -112,7 +111,7 @@ int shca_srq_modify(struct ibv_srq *ibsrq, const struct ibv_srq_attr *attr,
 		err = qp_rq_resize(&srq->rq, max_wr);
 	if (!err && (mask & IBV_SRQ_LIMIT))
 		srq->limit = attr->srq_limit;
-	pthread_mutex_unlock(&srq->lock);
+	lock_drop(&srq->lock);
 	return err;
 }
 
@@ -123,11 +122,11 @@ int shca_srq_query(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr)
 
 	if (err)
 		return err;
-	pthread_mutex_lock(&srq->lock);
+	lock_take(&srq->lock);
 	attr->max_wr = srq->rq.max_wr;
 	attr->max_sge = srq->rq.max_sge;
 	attr->srq_limit = srq->limit;
-	pthread_mutex_unlock(&srq->lock);
+	lock_drop(&srq->lock);
 	return 0;
 }
 
@@ -165,7 +164,7 @@ int shca_srq_post(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
 		*bad = wr;
 		return -EIO;
 	}
-	pthread_mutex_lock(&srq->lock);
+	lock_take(&srq->lock);
 	for (; wr; wr = wr->next) {
 		err = qp_rq_post(&srq->rq, wr);
 		if (err) {
@@ -173,7 +172,7 @@ int shca_srq_post(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
 			break;
 		}
 	}
-	pthread_mutex_unlock(&srq->lock);
+	lock_drop(&srq->lock);
 	return err;
 }
 
@@ -186,13 +185,13 @@ int shca_srq_take(struct shca_srq *srq, uint64_t room, struct qp_recv *out)
 	bool low = false;
 	int err;
 
-	pthread_mutex_lock(&srq->lock);
+	lock_take(&srq->lock);
 	err = qp_rq_take(&srq->rq, room, out);
 	if (!err && qp_rq_count(&srq->rq) < srq->limit) {
 		srq->limit = 0; /* once per arming */
 		low = true;
 	}
-	pthread_mutex_unlock(&srq->lock);
+	lock_drop(&srq->lock);
 	if (low)
 		shca_async_raise(to_ctx(srq->srq.context), &ev);
 	return err;

@@ -256,7 +256,7 @@ static void wr_start(struct ibv_qp_ex *ex)
 {
 	struct shca_qp *qp = from_ex(ex);
 
-	pthread_mutex_lock(&qp->wr_lock);
+	lock_take(&qp->wr_lock);
 	qp->wr_count = 0;
 	qp->wr_err = 0;
 }
@@ -274,13 +274,13 @@ static int wr_complete(struct ibv_qp_ex *ex)
 	}
 	if (!err && qp->wr_count)
 		err = -shca_qp_post_all(&ex->qp_base, &qp->wr[0].wr);
-	pthread_mutex_unlock(&qp->wr_lock);
+	lock_drop(&qp->wr_lock);
 	return err;
 }
 
 static void wr_abort(struct ibv_qp_ex *ex)
 {
-	pthread_mutex_unlock(&from_ex(ex)->wr_lock);
+	lock_drop(&from_ex(ex)->wr_lock);
 }
 
 /* What each type of QP supports, ibv_wr_post(3). */

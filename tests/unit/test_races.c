@@ -239,10 +239,10 @@ static void ack_left_behind_counts(void **state)
 	post_recv(&b, 2, 0, 64);
 	shca_qp_lock(to_qp(b.qp));
 	assert_int_equal(try_send(&a, &wr, 0, 64), 0);
-	pthread_mutex_lock(&to_qp(a.qp)->sched.lock);
+	shca_qp_lock(to_qp(a.qp));
 	shca_qp_unlock(to_qp(b.qp));
 	wait_backlog(a.qp, b.cq);
-	pthread_mutex_unlock(&to_qp(a.qp)->sched.lock);
+	engine_qp_release(&to_qp(a.qp)->sched);
 	assert_int_equal(ibv_modify_qp(a.qp, &err, IBV_QP_STATE), 0);
 	wc = wait_wc(a.cq);
 	expect_wc(&wc, 1, IBV_WC_SUCCESS);
@@ -260,10 +260,10 @@ static void request_left_behind_is_acknowledged(void **state)
 	(void)state;
 	pair_init(&a, &b, IBV_QPT_RC);
 	post_recv(&b, 2, 0, 64);
-	pthread_mutex_lock(&to_qp(b.qp)->sched.lock);
+	shca_qp_lock(to_qp(b.qp));
 	assert_int_equal(try_send(&a, &wr, 0, 64), 0);
 	wait_backlog(b.qp, a.cq);
-	pthread_mutex_unlock(&to_qp(b.qp)->sched.lock);
+	engine_qp_release(&to_qp(b.qp)->sched);
 	assert_int_equal(ibv_destroy_qp(b.qp), 0);
 	b.qp = NULL;
 	wc = wait_wc(a.cq);

@@ -286,7 +286,9 @@ static void no_thread(void **state)
 /* Somebody who waits for the lock of a QP, without a thread. */
 static void waits(struct ibv_qp *qp, bool yes)
 {
-	atomic_fetch_add(&to_qp(qp)->sched.waiters, yes ? 1u : -1u);
+	uint32_t one = ENGINE_QP_WAITER;
+
+	atomic_fetch_add(&to_qp(qp)->sched.lock, yes ? one : -one);
 }
 
 static uint32_t completions(struct ibv_cq *cq)
@@ -319,17 +321,17 @@ static void waiter_comes_first(void **state)
 		};
 	}
 	/* The library's thread is held with the first packet. */
-	pthread_mutex_lock(&to_cq(b.cq)->lock);
+	lock_take(&to_cq(b.cq)->lock);
 	assert_int_equal(ibv_post_send(a.qp, wr, &bad), 0);
 	for (uint64_t end = now_ns() + 10 * SECOND;;) {
-		if (pthread_mutex_trylock(&qp->sched.lock))
+		if (!engine_qp_seize(&qp->sched))
 			break;
-		pthread_mutex_unlock(&qp->sched.lock);
+		engine_qp_release(&qp->sched);
 		assert_true(now_ns() < end);
 		sched_yield();
 	}
 	waits(b.qp, true);
-	pthread_mutex_unlock(&to_cq(b.cq)->lock);
+	lock_drop(&to_cq(b.cq)->lock);
 	for (uint64_t end = now_ns() + 10 * SECOND;
 	     atomic_load(&qp->sched.nbacklog) < 7u;) {
 		assert_true(now_ns() < end);
@@ -356,7 +358,7 @@ static void *leaver(void *arg)
 
 	while (!unlocked && now_ns() < end)
 		for (int i = 0; i < 1000; i++)
-			atomic_store(&qp->sched.pending, true);
+			engine_qp_later(&qp->sched);
 	if (shca_qp_trylock(qp))
 		shca_qp_unlock(qp);
 	return unlocked ? NULL : qp;
@@ -381,7 +383,7 @@ static void unlocking_ends(void **state)
 	assert_null(join(thread));
 	/* Somebody has done it all the same. */
 	for (uint64_t end = now_ns() + 10 * SECOND;
-	     atomic_load(&qp->sched.pending);) {
+	     atomic_load(&qp->sched.lock) & ENGINE_QP_PENDING;) {
 		assert_true(now_ns() < end);
 		sched_yield();
 	}
@@ -487,7 +489,7 @@ static void looking_leaves_nothing_undone(void **state)
 		engine_qps_look(qp->engine, look, qp);
 		assert_true(now_ns() < end);
 	}
-	while (atomic_load(&qp->pending)) {
+	while (atomic_load(&qp->lock) & ENGINE_QP_PENDING) {
 		assert_true(now_ns() < end);
 		sched_yield();
 	}
