@@ -165,8 +165,7 @@ static int fill_head(struct segment *s, uint32_t flags)
 	h->pid = (uint32_t)getpid();
 	h->flags = flags;
 	h->size = SEGMENT_SIZE;
-	atomic_thread_fence(memory_order_release);
-	h->magic = SEGMENT_MAGIC;
+	atomic_store(&h->magic, SEGMENT_MAGIC);
 	return 0;
 }
 

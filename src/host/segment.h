@@ -86,7 +86,7 @@ struct segment_lock {
 
 /* The first page. Above the line it is constant once magic is set. */
 struct segment_head {
-	uint64_t magic; /* written last */
+	_Atomic uint64_t magic; /* written last */
 	uint32_t version;
 	uint32_t slot;
 	uint64_t id; /* as in the registry's slot */
@@ -189,7 +189,7 @@ void *segment_ring(struct segment *s, unsigned slot);
  */
 struct segment_peer {
 	/* For others to read */
-	uint64_t id;
+	_Alignas(64) uint64_t id;
 	unsigned slot;
 	uint32_t life;
 	uint32_t flags; /* of its segment */
