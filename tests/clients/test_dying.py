@@ -1,0 +1,43 @@
+"""One end is killed, stopped or leaves at a random moment: the other one ends
+with the right completion, no lock stays held, and nothing is left.
+
+SOFTHCA_TEST_ROUNDS=1000 plays so many rounds of each."""
+import os
+import shutil
+import subprocess
+import tempfile
+
+import pytest
+
+import rig
+
+ROUNDS = int(os.environ.get("SOFTHCA_TEST_ROUNDS", "0"))
+# A round of each takes 30 to 200 ms.
+FEW = {"kill": 25, "exit": 8, "stop": 10, "dereg": 25}
+KEPT = {"softhca-sysfs-%d" % os.geteuid()}  # what programs are shown of /sys
+
+
+@pytest.fixture
+def rundir():
+    """A directory that only this test's processes use, where theirs would be."""
+    path = tempfile.mkdtemp(prefix="softhca-test-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("way", ["auto", "copy", pytest.param("udp", marks=pytest.mark.full)])
+@pytest.mark.parametrize("who", ["new", "old"])
+@pytest.mark.parametrize("kind", FEW)
+def test_end(kind, who, way, rundir, networks):
+    """Who dies is the one that came last, or the one that was there before."""
+    if who == "old" and kind in ("stop", "dereg"):
+        pytest.skip("the same as the other one")
+    rounds = ROUNDS or FEW[kind]
+    cmd = [rig.client("dying"), "-k", kind, "-n", rounds, *(["-s"] if who == "old" else [])]
+    # A network of its own, as other processes of the host have another registry.
+    side = rig.Side(networks(1500).a)
+    env = {"SOFTHCA_RUNDIR": rundir, "SOFTHCA_SAME_HOST": way}
+    side.run(cmd, limit=rig.LIMIT + rounds, env=env)
+    # Whoever comes next cleans up what the dead have left, and then leaves.
+    side.run(["ibv_devinfo"], env=env)
+    assert set(os.listdir(rundir)) <= KEPT
