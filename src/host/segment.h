@@ -222,13 +222,14 @@ struct segment_peer {
 
 /*
  * The peer that has this slot now, with a reference; NULL: it has no segment,
- * or it cannot be attached (no room for a ring, another version).
+ * or it cannot be attached (no room for a ring, another version), which is not
+ * tried again.
  */
 struct segment_peer *segment_peer_get(struct segment *s, unsigned slot);
 void segment_peer_hold(struct segment_peer *p); /* one more reference */
 void segment_peer_put(struct segment_peer *p); /* NULL is allowed */
 /* Lets go of processes that are gone and that nobody has a reference to. It is
- * done as well whenever another peer is attached. */
+ * done as well whenever a peer is attached or put. */
 void segment_tidy(struct segment *s);
 /* fn is called before a peer is unmapped, for what the link has of it. Set
  * before the first peer is attached. */

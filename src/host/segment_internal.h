@@ -28,6 +28,7 @@ struct segment {
 
 	pthread_mutex_t lock; /* of the table of peers, and mapping them */
 	struct segment_peer *peer[REGISTRY_SLOTS];
+	uint64_t refused[REGISTRY_SLOTS]; /* numbers: could not be attached */
 	struct segment_peer *peers; /* all, also those that are gone */
 	void (*detach)(struct segment_peer *p);
 };

@@ -112,7 +112,8 @@ static struct segment_peer *attach(struct segment *s, unsigned slot)
 	struct segment_peer *p;
 	pid_t pid;
 
-	if (!atomic_load(word) || !registry_holder(s->registry, slot, &pid))
+	if (!atomic_load(word) || s->refused[slot] == atomic_load(word) ||
+	    !registry_holder(s->registry, slot, &pid))
 		return NULL;
 	p = aligned_alloc(64, sizeof(*p));
 	if (!p)
@@ -132,6 +133,7 @@ static struct segment_peer *attach(struct segment *s, unsigned slot)
 	pthread_mutex_init(&p->lock, NULL);
 	if (!p->id || (p->self ? map_own(p) : map_others(p)) ||
 	    !segment_peer_current(p)) {
+		s->refused[slot] = p->id;
 		unmap(p);
 		pthread_mutex_destroy(&p->lock);
 		free(p);
@@ -178,9 +180,11 @@ static void take_out(struct segment *s, unsigned slot)
 	drop(p);
 }
 
+/* What can be seen of it without asking. */
 static bool is_gone(const struct segment_peer *p)
 {
-	return !segment_peer_current(p) || atomic_load(&p->dead);
+	return !segment_peer_current(p) || atomic_load(&p->dead) ||
+	       atomic_load(&p->head->keeper) & FUTEX_OWNER_DIED;
 }
 
 static void tidy_locked(struct segment *s)
@@ -229,9 +233,8 @@ void segment_peer_put(struct segment_peer *p)
 		return;
 	s = p->segment;
 	pthread_mutex_lock(&s->lock);
-	if (s->peer[p->slot] == p && is_gone(p))
-		take_out(s, p->slot);
 	drop(p);
+	tidy_locked(s);
 	pthread_mutex_unlock(&s->lock);
 }
 

@@ -160,6 +160,14 @@ static void segments_of_other_namespaces_go_with_their_registry(void **state)
 	registry_leave(join());
 }
 
+static unsigned detached;
+
+static void count_detached(struct segment_peer *p)
+{
+	assert_ptr_equal(p->link, &detached);
+	detached++;
+}
+
 static void peer_that_leaves_is_not_current(void **state)
 {
 	struct end e = end_make(0);
@@ -184,14 +192,6 @@ static void peer_that_leaves_is_not_current(void **state)
 	segment_peer_put(q);
 	node_quit(&n);
 	end_drop(&e);
-}
-
-static unsigned detached;
-
-static void count_detached(struct segment_peer *p)
-{
-	assert_ptr_equal(p->link, &detached);
-	detached++;
 }
 
 static void peer_stays_until_it_is_gone_and_let_go(void **state)
@@ -279,11 +279,14 @@ static void end_of_the_keeper_is_seen_at_once(void **state)
 	uint64_t now = clock_ns();
 
 	(void)state;
+	detached = 0;
+	segment_on_detach(e.s, count_detached);
 	for (int executes = 0; executes < 2; executes++) {
 		struct node n = node_start(REGISTRY_SLOTS, 0, act);
 		struct segment_peer *p = segment_peer_get(e.s, n.slot);
 
 		assert_non_null(p);
+		p->link = &detached;
 		node_do(&n, 'k');
 		assert_true(p->head->keeper != 0);
 		assert_true(segment_peer_alive(p, now));
@@ -303,6 +306,7 @@ static void end_of_the_keeper_is_seen_at_once(void **state)
 		assert_false(segment_peer_alive(p, now));
 		assert_null(segment_peer_get(e.s, n.slot));
 		segment_peer_put(p);
+		assert_int_equal(detached, executes + 1);
 	}
 	end_drop(&e);
 }
