@@ -217,8 +217,8 @@ int qp_gather_remote(struct qp *qp, struct qp_pieces *to, uint32_t pd,
 int qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 	       uint32_t num_sge, uint64_t offset, const uint8_t *data,
 	       size_t len, uint32_t *bad);
-/* Likewise from a source, from its first byte on; the keys are all looked at
- * before anything is copied. */
+/* Likewise from a source, from its first byte on. Keys are looked at before
+ * anything is copied, up to the next null region. */
 int qp_scatter_from(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 		    uint32_t num_sge, uint64_t offset,
 		    const struct qp_source *from, size_t len, uint32_t *bad);

@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,14 +47,58 @@ static uint32_t *window_of(const struct sim_qp *q)
 	return &window[q->node != q->node->sim->node];
 }
 
+static uint8_t payload[1 << 16];
+
+struct source {
+	struct qp_source base;
+	int err;
+};
+
+static int source_read(const struct qp_source *base, uint64_t offset,
+		       const struct iovec *to, size_t n)
+{
+	static const int errors[] = { 0, -ESTALE, -EAGAIN, -EFAULT };
+	const struct source *s = (const struct source *)(const void *)base;
+
+	for (size_t i = 0; i < n; i++) {
+		assert(offset + to[i].iov_len <= sizeof(payload));
+		memcpy(to[i].iov_base, payload + offset, to[i].iov_len);
+		offset += to[i].iov_len;
+	}
+	return errors[s->err];
+}
+
+/* It came within the host, from a process that may send anything. */
+static void fuzz_host(struct input *in, struct sim_qp *q, struct roce_rx *rx,
+		      struct source *s)
+{
+	const uint32_t f = roce_opcode(rx->h.opcode)->flags;
+	uint8_t how = byte(in);
+
+	rx->host = true;
+	rx->path_hash = roce_path_hash(&rx->sgid, &rx->dgid) ^ (how == 255);
+	rx->large = how & 1;
+	if (rx->large && f & ROCE_F_PAYLOAD && how & 2)
+		rx->len = word(in) % (sizeof(payload) + 1);
+	if (f & ROCE_F_PAYLOAD && how & 4) {
+		*s = (struct source){ { source_read, sizeof(*s) },
+				      how >> 3 & 3 };
+		rx->source = &s->base;
+		rx->payload = NULL;
+	}
+	if (how & 0x20)
+		roce_acked(q->qp, psn_add(rx->h.psn, byte(in)),
+			   q->node->sim->now);
+}
+
 static void fuzz_packet(struct input *in, struct sim_qp *q)
 {
-	static uint8_t payload[ROCE_MTU_MAX];
 	uint8_t how = byte(in), op = byte(in);
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
 	struct roce_timewait gone;
 	struct roce_batch b;
+	struct source source;
 	struct roce_rx rx = {
 		.sgid = q->peer->node->gid, .dgid = q->node->gid,
 		.payload = payload,
@@ -90,15 +135,19 @@ static void fuzz_packet(struct input *in, struct sim_qp *q)
 	rx.h.inv_rkey = how & 4 ? *window_of(q) : q->node->rkey;
 	rx.h.xrc_srqn = how & 8 && how & 4 ? byte(in) : SIM_XRC_SRQN;
 	rx.len = byte(in) & 1 ? attr.path_mtu ? 128u << attr.path_mtu : 0 :
-				word(in) % (sizeof(payload) + 1);
+				word(in) % (ROCE_MTU_MAX + 1);
 	if (!(roce_opcode(rx.h.opcode)->flags & ROCE_F_PAYLOAD))
 		rx.len = 0; /* as roce_decode() guarantees */
+	if (byte(in) & 1)
+		fuzz_host(in, q, &rx, &source);
 	/* Were the QP gone, it would answer what is old, in one packet. */
 	if (roce_timewait_init(&gone, q->qp) &&
 	    roce_timewait_rx(&gone, &rx, &b, q->node->sim->now))
 		assert(b.n <= 1 && !b.data.n &&
 		       psn_diff(rx.h.psn, attr.rq_psn) < 0);
 	roce_rx(q->qp, &rx, q->node->sim->now);
+	if (rx.host)
+		roce_take_ack(q->qp, &rx);
 	sim_pull(q);
 }
 
@@ -192,7 +241,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct sim *sim = sim_new(byte(&in));
 	struct sim_qp *q[2];
 	uint64_t posted = 0;
+	uint8_t ways = byte(&in);
 
+	sim->way[0] = (enum sim_way)(ways % 5);
+	sim->way[1] = (enum sim_way)(ways / 5 % 5);
+	sim->unreadable = ways / 25 * 0.02;
 	for (int i = 0; i < 2; i++) {
 		q[i] = sim_qp_new(sim, i, &qo);
 		window[i] = sim_mw_new(&sim->node[i]);

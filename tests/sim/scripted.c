@@ -219,3 +219,44 @@ void answer(struct pair *p, uint32_t psn, uint8_t syndrome, uint32_t msn)
 	roce_rx(p->a->qp, &rx, p->sim->now);
 	sim_pull(p->a);
 }
+
+struct pair host_opts(const struct sim_conn_opts *co, enum sim_way ab,
+			     enum sim_way ba)
+{
+	struct pair p = pair_opts(IBV_QPT_RC, co);
+
+	p.sim->way[0] = ab;
+	p.sim->way[1] = ba;
+	p.sim->max_payload = 64 << 10;
+	p.sim->max_copy = 0;
+	return p;
+}
+
+struct pair host_pair(void)
+{
+	return host_opts(&sim_conn_default, SIM_HOST, SIM_HOST);
+}
+
+void sim_pattern(uint8_t *p, size_t n, uint32_t seed)
+{
+	for (size_t i = 0; i < n; i++)
+		p[i] = (uint8_t)((i + seed) * 2654435761u >> 24);
+}
+
+uint8_t some_data[300000];
+
+int noting_read(const struct qp_source *base, uint64_t offset,
+		       const struct iovec *to, size_t n)
+{
+	const struct noting *s = (const struct noting *)(const void *)base;
+
+	assert_true(n && n <= QP_MAX_SGE + 1);
+	s->note->offset[s->note->calls++ % 4] = offset;
+	s->note->n = n;
+	memcpy(s->note->to, to, n * sizeof(*to));
+	for (size_t i = 0; i < n; i++) {
+		memcpy(to[i].iov_base, s->data + offset, to[i].iov_len);
+		offset += to[i].iov_len;
+	}
+	return s->note->err;
+}

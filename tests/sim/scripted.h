@@ -83,4 +83,28 @@ void answer(struct pair *p, uint32_t psn, uint8_t syndrome, uint32_t msn);
 extern uint64_t drops[ROCE_DROPS];
 void count_drops(struct qp *qp, enum roce_drop why);
 
+/* Within the host: what each sends travels so. */
+struct pair host_opts(const struct sim_conn_opts *co, enum sim_way ab,
+		      enum sim_way ba);
+struct pair host_pair(void);
+void sim_pattern(uint8_t *p, size_t n, uint32_t seed);
+
+/* A source that notes how it is asked. */
+struct noting {
+	struct qp_source base;
+	const uint8_t *data;
+	struct note {
+		unsigned calls;
+		size_t n;
+		struct iovec to[QP_MAX_SGE + 1];
+		uint64_t offset[4];
+		int err;
+	} *note;
+};
+
+int noting_read(const struct qp_source *base, uint64_t offset,
+		const struct iovec *to, size_t n);
+/* What such sources have, or forged packets that need no more. */
+extern uint8_t some_data[300000];
+
 #endif
