@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -193,6 +194,67 @@ static void seized_and_released(void **state)
 	assert_int_equal(qp.lock, 0);
 }
 
+/* What a packet is left behind with, when its link has forgotten it. */
+struct source {
+	struct qp_source base;
+	uint8_t byte;
+};
+
+static int source_read(const struct qp_source *base, uint64_t offset,
+		       const struct iovec *to, size_t n)
+{
+	const struct source *s = (const struct source *)(const void *)base;
+
+	assert_int_equal(n, 1);
+	*(uint8_t *)to->iov_base = (uint8_t)(s->byte + offset);
+	return 0;
+}
+
+static unsigned received;
+
+static void note_rx(struct engine_qp *q, const struct roce_rx *pkt,
+		    uint64_t now)
+{
+	uint8_t got = 0;
+
+	(void)q;
+	(void)now;
+	received++;
+	assert_null(pkt->acked);
+	if (!pkt->source) {
+		assert_memory_equal(pkt->payload, "abc", pkt->len);
+		return;
+	}
+	assert_null(pkt->payload);
+	assert_int_equal(pkt->source->read(pkt->source, 5,
+					   &(struct iovec){ &got, 1 }, 1), 0);
+	assert_int_equal(got, 0x25);
+}
+
+static void packets_are_left_whole(void **state)
+{
+	static const struct engine_qp_ops rx_ops = { .rx = note_rx,
+						     .run = qp_run };
+	struct source s = { { source_read, sizeof(s) }, 0x20 };
+	uint8_t bytes[] = "abc";
+	bool acked;
+	struct roce_rx elsewhere = { .source = &s.base, .len = 100000,
+				     .acked = &acked };
+	struct roce_rx here = { .payload = bytes, .len = 3, .acked = &acked };
+
+	(void)state;
+	engine_qp_init(&qp, &engine, &rx_ops);
+	qp.dead = false;
+	engine_qp_lock(&qp);
+	assert_false(engine_qp_defer(&qp, &elsewhere));
+	assert_false(engine_qp_defer(&qp, &here));
+	memset(&s, 0, sizeof(s));
+	memset(bytes, 0, sizeof(bytes));
+	assert_int_equal(received, 0);
+	engine_qp_unlock(&qp);
+	assert_int_equal(received, 2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -200,6 +262,7 @@ int main(void)
 		cmocka_unit_test(nothing_is_left_behind),
 		cmocka_unit_test(done_each_time),
 		cmocka_unit_test(seized_and_released),
+		cmocka_unit_test(packets_are_left_whole),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
