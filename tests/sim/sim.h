@@ -101,6 +101,7 @@ struct sim {
 	uint32_t max_payload, max_copy; /* of the large ones */
 	double unreadable; /* chance that payload cannot be read; it is left
 			    * half written */
+	int read_error; /* then; 0: either that there is */
 	uint64_t reads; /* of payload that is elsewhere */
 	/* Before piece i of one is read. */
 	void (*in_read)(struct sim *sim, size_t i);

@@ -153,6 +153,8 @@ static int source_read(const struct qp_source *base, uint64_t offset,
 	}
 	if (is_void(s))
 		return -ESTALE;
+	if (fails && sim->read_error)
+		return sim->read_error;
 	if (fails)
 		return sim_chance(&sim->ways, 0.5) ? -EAGAIN : -ESTALE;
 	/* A program whose request has completed may write to its memory. */

@@ -27,9 +27,8 @@ static void unreadable_payload_is_sent(void **state)
 		struct seen *w = watch(&p);
 		uint64_t start = p.sim->now;
 
-		/* -EAGAIN the first time that it is asked */
 		p.sim->unreadable = 1;
-		p.sim->ways.state = 3;
+		p.sim->read_error = -EAGAIN;
 		sim_pattern(p.a->node->mem, 100000, 4);
 		if (ops[i] == IBV_WR_RDMA_READ)
 			sim_pattern(p.b->node->mem, 100000, 4);
@@ -51,6 +50,30 @@ static void unreadable_payload_is_sent(void **state)
 		assert_int_equal(roce_qp_stats(p.a->qp)->timeouts, 0);
 		sim_free(p.sim);
 	}
+}
+
+/* Also when the answer before was that there is no receive. */
+static void unreadable_behind_rnr(void **state)
+{
+	struct pair p = host_pair();
+	uint64_t start = p.sim->now;
+
+	(void)state;
+	p.sim->unreadable = 1;
+	p.sim->read_error = -EAGAIN;
+	sim_pattern(p.a->node->mem, 100000, 4);
+	post_to(p.a, IBV_WR_SEND, 0, 100000);
+	sim_run(p.sim, 10000);
+	assert_int_equal(roce_qp_stats(p.a->qp)->rnr_rx, 1);
+	recv_into(p.b, 0, 100000);
+	while (!p.a->send->n && p.sim->now < start + SIM_SEC)
+		sim_run(p.sim, 10000);
+	assert_true(p.sim->now - start < 4000000);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	expect(p.b->recv, IBV_WC_SUCCESS);
+	assert_memory_equal(p.a->node->mem, p.b->node->mem, 100000);
+	assert_in_range(p.sim->reads, 1, 2);
+	sim_free(p.sim);
 }
 
 /* ---- payload that has become void -------------------------------------- */
@@ -437,6 +460,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(unreadable_payload_is_sent),
+		cmocka_unit_test(unreadable_behind_rnr),
 		cmocka_unit_test(void_payload_is_not_received),
 		cmocka_unit_test(void_response_is_not_received),
 		cmocka_unit_test(reader_that_ends),
