@@ -120,7 +120,7 @@ struct ring_rec *ring_begin_slow(struct ring_out *out, uint32_t bytes)
 {
 	const uint32_t units = ring_units(bytes), end = RING_UNITS - out->at;
 
-	if (bytes > RING_DATA_MAX || ring_out_broken(out))
+	if (ring_out_broken(out))
 		return NULL;
 	set_limit(out);
 	if (out->at + units >= out->limit) {
@@ -173,20 +173,40 @@ bool ring_reap_some(struct ring_out *out, struct ring_ack *ack)
 	return qpn;
 }
 
+/* Whether the consumer, who has not said so, may be done with the oldest. */
+static bool is_near(const struct ring_out *out, uint32_t pos)
+{
+	const uint32_t next = out->oldest + out->shadow[out->oldest].units;
+
+	if (!pos) /* it has not begun */
+		pos = RING_LAP_FIRST << 16;
+	if (pos == (out->oldest | (uint32_t)out->lap << 16))
+		return true;
+	return next < RING_UNITS ?
+		       pos == (next | (uint32_t)out->lap << 16) :
+		       pos == (uint32_t)ring_lap_next(out->lap) << 16;
+}
+
 bool ring_out_check(struct ring_out *out)
 {
-	uint32_t *word = first_word(out->mem, out->oldest);
+	struct ring_mem *mem = out->mem;
+	uint32_t *first = first_word(mem, out->oldest), pos, word;
+	uint8_t v;
 
+	if (__atomic_load_n(&mem->in.broken, __ATOMIC_ACQUIRE))
+		out_break(out);
 	if (ring_out_broken(out))
 		return false;
-	if (__atomic_load_n(&out->mem->in.broken, __ATOMIC_ACQUIRE)) {
-		out_break(out);
-		return false;
-	}
-	if (!ring_unread(out) || word == out->unpublished)
+	if (!ring_unread(out) || first == out->unpublished)
 		return true;
-	if (units_at(out->oldest, __atomic_load_n(word, __ATOMIC_RELAXED)) !=
-	    out->shadow[out->oldest].units)
+	/* A consumer at work stores pos, then the verdict. */
+	pos = __atomic_load_n(&mem->in.pos, __ATOMIC_ACQUIRE);
+	word = __atomic_load_n(first, __ATOMIC_ACQUIRE);
+	v = __atomic_load_n(&mem->verdict[out->oldest], __ATOMIC_ACQUIRE);
+	if ((v & ~RING_ACKED) == out->lap)
+		return true;
+	if (!is_near(out, pos) ||
+	    units_at(out->oldest, word) != out->shadow[out->oldest].units)
 		out_break(out);
 	return !ring_out_broken(out);
 }
@@ -255,8 +275,8 @@ bool ring_get_odd(struct ring_in *in, struct ring_rec *rec, uint32_t word)
 		return false;
 	}
 	in->lap_before = in_lap(in);
-	ring_done(in->mem, at, units, in->lap_before);
 	begin_lap(in, ring_lap_next(in->lap_before));
+	ring_done(in->mem, at, units, in->lap_before);
 	/* No second one: a skip record is not at the start. */
 	return ring_get(in, rec);
 }

@@ -37,6 +37,7 @@
 #ifndef SOFTHCA_LINK_RING_H
 #define SOFTHCA_LINK_RING_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -188,6 +189,7 @@ static inline struct ring_rec *ring_begin(struct ring_out *out, uint32_t bytes)
 {
 	const uint32_t at = out->at, units = ring_units(bytes);
 
+	assert(bytes <= RING_DATA_MAX);
 	if (__builtin_expect(at + units >= out->limit, 0))
 		return ring_begin_slow(out, bytes);
 	/* The data will lie where words were cleared ahead. */
@@ -339,8 +341,9 @@ static inline bool ring_out_broken(const struct ring_out *out)
 
 /*
  * Something takes long: whether the oldest record lies in the ring as it was
- * put, and the consumer has not declared the ring broken. No other thread is
- * on the producing or the reaping side. False: it is broken from now on.
+ * put, the consumer stands there, and has not declared the ring broken. To be
+ * called when ring_reap() has said false; no other thread is on the producing
+ * or the reaping side. False: it is broken from now on.
  */
 bool ring_out_check(struct ring_out *out);
 
@@ -433,10 +436,11 @@ static inline void ring_release(struct ring_in *in, enum ring_verdict verdict)
 	struct ring_mem *mem = in->mem;
 	const uint32_t pos = in->pos, units = in->units;
 
-	ring_done(mem, pos & 0xffff, units, (uint8_t)(pos >> 16 | verdict));
-	in->pos = pos + units;
-	__atomic_store_n(&mem->in.pos, pos + units, __ATOMIC_RELEASE);
 	in->line += units;
+	in->pos = pos + units;
+	/* First: what is done is never behind it. */
+	__atomic_store_n(&mem->in.pos, pos + units, __ATOMIC_RELEASE);
+	ring_done(mem, pos & 0xffff, units, (uint8_t)(pos >> 16 | verdict));
 }
 
 /*
