@@ -50,7 +50,7 @@ static void flush(struct qp *core, uint64_t now, bool all)
 
 	if (shca_xrc_is_guest(qp))
 		shca_guest_note(qp);
-	for (round = 0; roce_tx_ready(r); round++) {
+	for (round = 0; roce_tx_waiting(r); round++) {
 		if (round)
 			now = clock_ns();
 		if (round && !all && engine_qp_wanted(&qp->sched)) {

@@ -33,66 +33,48 @@ static const uint8_t opcode_services[] = {
 	[IBV_WR_ATOMIC_WRITE] = T_RC,
 };
 
-/* Whether the QP's service has the operation. */
-static bool is_offered(const struct qp *qp, enum ibv_wr_opcode opcode)
-{
-	return opcode_services[opcode] & 1u << qp_type_column(qp);
-}
+#define SEND_FLAGS                                                             \
+	(IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED |             \
+	 IBV_SEND_INLINE)
 
-static int check_send(const struct qp *qp, const struct ibv_send_wr *wr)
+/* Data of an inline WR into the slot; its length, or -EINVAL. */
+static int64_t take_inline(const struct qp *qp, struct qp_wqe *w,
+			   const struct ibv_send_wr *wr)
 {
-	unsigned flags = IBV_SEND_FENCE | IBV_SEND_SIGNALED |
-			 IBV_SEND_SOLICITED | IBV_SEND_INLINE;
-
-	if (qp->type == IBV_QPT_XRC_RECV ||
-	    (unsigned)wr->opcode >= ARRAY_SIZE(opcode_services) ||
-	    !opcode_services[wr->opcode])
-		return -EINVAL;
-	if (wr->opcode == IBV_WR_LOCAL_INV &&
-	    (!qp->env->invalidate || !is_offered(qp, wr->opcode)))
-		return -EINVAL;
-	if (wr->opcode == IBV_WR_BIND_MW &&
-	    (!qp->env->bind_mw || !is_offered(qp, wr->opcode)))
-		return -EINVAL;
-	if (wr->send_flags & ~flags)
-		return -EINVAL;
-	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->sq.max_sge)
-		return -EINVAL;
-	return 0;
-}
-
-/* Data of the WR into the slot; its length, or -EINVAL. */
-static int64_t take_data(const struct qp *qp, struct qp_wqe *w,
-			 const struct ibv_send_wr *wr)
-{
-	bool inl = wr->send_flags & IBV_SEND_INLINE;
-	uint32_t max_inline = qp->sq.max_inline;
+	/* An atomic write's eight bytes fit where an SGE would be. */
+	const uint32_t max = w->opcode == IBV_WR_ATOMIC_WRITE ?
+				     sizeof(uint64_t) :
+				     qp->sq.max_inline;
 	uint8_t *data = qp_wqe_data(&qp->sq, w);
 	uint64_t length = 0;
 
-	/* An atomic write's eight bytes fit where an SGE would be. */
-	if (wr->opcode == IBV_WR_ATOMIC_WRITE)
-		max_inline = sizeof(uint64_t);
-	else if (inl && qp_wqe_has_response(w))
+	if (qp_wqe_has_response(w) && w->opcode != IBV_WR_ATOMIC_WRITE)
 		return -EINVAL;
 	for (int i = 0; i < wr->num_sge; i++) {
 		const struct ibv_sge *s = &wr->sg_list[i];
 
-		if (inl) {
-			if (length + s->length > max_inline)
-				return -EINVAL;
-			memcpy(data + length, (void *)(uintptr_t)s->addr,
-			       s->length);
-		}
+		if (length + s->length > max)
+			return -EINVAL;
+		memcpy(data + length, (void *)(uintptr_t)s->addr, s->length);
 		length += s->length;
 	}
-	if (length > QP_MAX_MSG)
-		return -EINVAL;
-	w->num_sge = inl ? 0 : (uint32_t)wr->num_sge;
-	if (w->num_sge)
-		memcpy(data, wr->sg_list,
-		       sizeof(*wr->sg_list) * (size_t)wr->num_sge);
+	w->num_sge = 0;
 	return (int64_t)length;
+}
+
+/* The SGEs of any other; the length of their data, or -EINVAL. */
+static int64_t take_sges(const struct qp *qp, struct qp_wqe *w,
+			 const struct ibv_send_wr *wr)
+{
+	struct ibv_sge *sge = qp_wqe_sge(&qp->sq, w);
+	uint64_t length = 0;
+
+	for (int i = 0; i < wr->num_sge; i++) {
+		sge[i] = wr->sg_list[i];
+		length += sge[i].length;
+	}
+	w->num_sge = (uint32_t)wr->num_sge;
+	return length > QP_MAX_MSG ? -EINVAL : (int64_t)length;
 }
 
 /*
@@ -171,13 +153,15 @@ static int take_request(struct qp *qp, struct qp_wqe *w,
 		w->rkey = wr->invalidate_rkey;
 		break;
 	case IBV_WR_LOCAL_INV:
+		if (!qp->env->invalidate)
+			return -EINVAL;
 		w->local = true;
 		w->rkey = wr->invalidate_rkey;
 		break;
 	case IBV_WR_BIND_MW:
-		w->local = true;
-		if (take_bind(qp, w, wr))
+		if (!qp->env->bind_mw || take_bind(qp, w, wr))
 			return -EINVAL;
+		w->local = true;
 		break;
 	default:
 		break;
@@ -187,40 +171,52 @@ static int take_request(struct qp *qp, struct qp_wqe *w,
 	return 0;
 }
 
-int qp_post_send(struct qp *qp, const struct ibv_send_wr *wr,
-		 struct qp_wqe **out)
+/* The QP's service does not have the operation. */
+static int take_nothing(struct qp *qp, struct qp_wqe *w)
 {
-	struct qp_sq *sq = &qp->sq;
-	struct qp_wqe *w;
-	int64_t length;
-	int err;
-
-	if (qp->state < IBV_QPS_RTS)
+	if (w->opcode == IBV_WR_LOCAL_INV || w->opcode == IBV_WR_BIND_MW)
 		return -EINVAL;
-	err = check_send(qp, wr);
-	if (err)
-		return err;
-	if (sq->tail - sq->head >= sq->max_wr)
-		return -ENOMEM;
-	*out = w = qp_sq_slot(sq, sq->tail);
-	memset(w, 0, sizeof(*w));
-	w->wr_id = wr->wr_id;
-	w->opcode = (uint8_t)wr->opcode;
-	w->flags = (uint16_t)wr->send_flags;
-	w->imm = wr->imm_data;
-	w->status = IBV_WC_SUCCESS;
-	length = take_data(qp, w, wr);
-	if (length < 0)
-		return (int)length;
-	w->length = (uint32_t)length;
-	if (is_offered(qp, wr->opcode))
-		return take_request(qp, w, wr);
 	qp_explain(
 		qp,
 		"work request 0x%llx: QPs of this type do not have the operation",
 		(unsigned long long)w->wr_id);
 	w->status = IBV_WC_LOC_QP_OP_ERR;
 	return 0;
+}
+
+int qp_post_send(struct qp *qp, const struct ibv_send_wr *wr,
+		 struct qp_wqe **out)
+{
+	const unsigned opcode = wr->opcode;
+	struct qp_sq *sq = &qp->sq;
+	struct qp_wqe *w;
+	int64_t length;
+
+	if (qp->state < IBV_QPS_RTS || qp->type == IBV_QPT_XRC_RECV ||
+	    opcode >= ARRAY_SIZE(opcode_services) ||
+	    !opcode_services[opcode] || wr->send_flags & ~(unsigned)SEND_FLAGS ||
+	    (uint32_t)wr->num_sge > sq->max_sge)
+		return -EINVAL;
+	if (sq->tail - sq->head >= sq->max_wr)
+		return -ENOMEM;
+	*out = w = qp_sq_slot(sq, sq->tail);
+	w->wr_id = wr->wr_id;
+	w->remote_addr = 0;
+	w->rkey = 0;
+	w->imm = wr->imm_data;
+	w->flags = (uint16_t)wr->send_flags;
+	w->opcode = (uint8_t)opcode;
+	w->status = IBV_WC_SUCCESS;
+	w->local = false;
+	w->executed = false;
+	length = wr->send_flags & IBV_SEND_INLINE ? take_inline(qp, w, wr) :
+						    take_sges(qp, w, wr);
+	if (length < 0)
+		return (int)length;
+	w->length = (uint32_t)length;
+	if (!(opcode_services[opcode] & 1u << qp->column))
+		return take_nothing(qp, w);
+	return opcode == IBV_WR_SEND ? 0 : take_request(qp, w, wr);
 }
 
 bool qp_post_done(struct qp *qp)

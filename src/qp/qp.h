@@ -39,6 +39,7 @@ struct qp {
 	bool sq_drained;
 	bool recv_valid; /* recv holds a WQE taken and not completed */
 	bool doubt; /* memory was missing at the link: look before sending */
+	uint8_t column; /* its type in tables by service */
 	uint32_t lkey_hint, rkey_hint; /* where the last keys were found */
 	struct ibv_qp_attr attr; /* as set by the program */
 	struct qp_sq sq;
@@ -70,23 +71,6 @@ struct qp_init {
 static inline bool qp_is_reliable(const struct qp *qp)
 {
 	return qp->type != IBV_QPT_UC && qp->type != IBV_QPT_UD;
-}
-
-/* Of tables by service. */
-static inline unsigned qp_type_column(const struct qp *qp)
-{
-	switch (qp->type) {
-	case IBV_QPT_RC:
-		return 0;
-	case IBV_QPT_UC:
-		return 1;
-	case IBV_QPT_UD:
-		return 2;
-	case IBV_QPT_XRC_SEND:
-		return 3;
-	default:
-		return 4; /* XRC_RECV */
-	}
 }
 
 #define qp_explain(qp, ...)                                                    \

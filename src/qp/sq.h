@@ -62,10 +62,12 @@ static inline struct ibv_sge *qp_wqe_sge(const struct qp_sq *sq,
 /* Requests that use responder resources and are answered with data. */
 static inline bool qp_wqe_has_response(const struct qp_wqe *w)
 {
-	return w->opcode == IBV_WR_RDMA_READ ||
-	       w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
-	       w->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ||
-	       w->opcode == IBV_WR_ATOMIC_WRITE;
+	const uint32_t those = 1u << IBV_WR_RDMA_READ |
+			       1u << IBV_WR_ATOMIC_CMP_AND_SWP |
+			       1u << IBV_WR_ATOMIC_FETCH_AND_ADD |
+			       1u << IBV_WR_ATOMIC_WRITE;
+
+	return those & 1u << w->opcode;
 }
 
 #endif

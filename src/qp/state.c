@@ -71,6 +71,22 @@ static int sq_init(struct qp *qp, size_t wqe_size)
 	return sq->ring ? 0 : -ENOMEM;
 }
 
+static uint8_t type_column(enum ibv_qp_type type)
+{
+	switch (type) {
+	case IBV_QPT_RC:
+		return 0;
+	case IBV_QPT_UC:
+		return 1;
+	case IBV_QPT_UD:
+		return 2;
+	case IBV_QPT_XRC_SEND:
+		return 3;
+	default:
+		return 4; /* XRC_RECV */
+	}
+}
+
 int qp_init(struct qp *qp, struct qp_init *init, size_t wqe_size)
 {
 	int err = check_cap(init);
@@ -83,6 +99,7 @@ int qp_init(struct qp *qp, struct qp_init *init, size_t wqe_size)
 	qp->qpn = init->qpn;
 	qp->pd = init->pd;
 	qp->type = init->type;
+	qp->column = type_column(init->type);
 	qp->send_cq = init->send_cq;
 	qp->recv_cq = init->recv_cq;
 	qp->srq = init->srq;
@@ -116,7 +133,7 @@ void qp_fini(struct qp *qp)
 
 struct transition {
 	bool valid;
-	int required[5]; /* by qp_type_column() */
+	int required[5]; /* by struct qp's column */
 	int optional[5];
 };
 
@@ -191,7 +208,7 @@ static int check_transition(const struct qp *qp,
 			    enum ibv_qp_state to)
 {
 	const struct transition *t = &transitions[qp->state][to];
-	unsigned col = qp_type_column(qp);
+	unsigned col = qp->column;
 	int attrs = mask & ~IBV_QP_STATE;
 
 	if (to == IBV_QPS_RESET || to == IBV_QPS_ERR)

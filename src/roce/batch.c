@@ -6,34 +6,6 @@
  */
 #include "internal.h"
 
-struct roce_pkt *batch_open(struct roce_batch *b)
-{
-	struct roce_pkt *p = &b->pkt[b->n];
-
-	p->iov = (uint32_t)b->data.n;
-	p->payload = 0;
-	p->to_slot = 0;
-	p->copy = false;
-	return p;
-}
-
-void batch_push(struct roce_batch *b, struct roce_pkt *p, struct roce_hdr *h,
-		const struct roce_path *path, uint32_t seed)
-{
-	h->pad = (uint8_t)(-(unsigned)p->payload & 3);
-	h->pkey = ROCE_PKEY_DEFAULT;
-	h->mig_req = true; /* 17.2.8: no path migration here means migrated */
-	p->h = *h;
-	p->niov = (uint16_t)(b->data.n - p->iov);
-	p->last_psn = h->psn;
-	p->path = path;
-	/* A17.4.5.2: the flow label, where the program gives one, picks the
-	 * UDP source port; else each QP has its own. */
-	p->hash = path->flow_label ? path->flow_label * 0x9e3779b1u >> 12 :
-				     seed;
-	b->n++;
-}
-
 uint32_t batch_span(const struct roce_qp *qp, const struct roce_batch *b,
 		    bool copy)
 {

@@ -221,7 +221,7 @@ static inline bool wqe_is_read(const struct qp_wqe *w)
 /* Packets that length bytes take: at least one. */
 static inline uint32_t pkts_of(uint32_t length, uint32_t mtu)
 {
-	return length ? (length - 1) / mtu + 1 : 1;
+	return length <= mtu ? 1 : (length - 1) / mtu + 1;
 }
 
 /* PSNs that a packet with so many bytes of payload stands for. */
@@ -266,13 +266,27 @@ void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns);
 void req_rewind(struct roce_qp *qp, uint32_t psn);
 bool req_ready(const struct roce_qp *qp);
 /* Whether an unacknowledged packet to this path may go now. */
-bool pace_open(struct roce_qp *qp, const struct roce_path *path);
-void pace_charge(struct roce_qp *qp, const struct roce_path *path,
-		 uint32_t bytes);
+bool pace_has_room(struct roce_qp *qp);
+static inline bool pace_open(struct roce_qp *qp, const struct roce_path *path)
+{
+	return path->local || qp_is_reliable(&qp->base) || pace_has_room(qp);
+}
+
+static inline void pace_charge(struct roce_qp *qp,
+			       const struct roce_path *path, uint32_t bytes)
+{
+	if (!path->local)
+		qp->pace.bytes -= bytes + ROCE_HDR_MAX;
+}
 void pace_slow(struct roce_qp *qp, uint64_t now_ns);
 void pace_refill(struct roce_qp *qp, uint64_t now_ns);
 /* In SQD: reports it once nothing is on its way any more. */
-void req_check_drained(struct roce_qp *qp);
+void req_may_be_drained(struct roce_qp *qp);
+static inline void req_check_drained(struct roce_qp *qp)
+{
+	if (qp->base.state == IBV_QPS_SQD && !qp->base.sq_drained)
+		req_may_be_drained(qp);
+}
 
 /* completer.c */
 void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns);
@@ -287,19 +301,6 @@ void comp_loss(struct roce_qp *qp, bool timeout);
 void comp_congestion(struct roce_qp *qp);
 void comp_arm(struct roce_qp *qp, uint64_t now_ns);
 
-/* An ACK of everything up to psn. */
-static inline struct roce_hdr ack_hdr(uint8_t service, uint32_t dest_qpn,
-				      uint32_t psn, uint32_t msn)
-{
-	return (struct roce_hdr){
-		.opcode = (uint8_t)(service | ROCE_ACK),
-		.dest_qpn = dest_qpn,
-		.psn = psn,
-		.syndrome = ROCE_AETH_ACK | ROCE_CREDITS_INVALID,
-		.msn = msn,
-	};
-}
-
 /* responder.c and response.c */
 /* Room for so many reads and atomics; what is kept of those before stays. */
 int rsp_resize(struct roce_qp *qp, uint32_t max_dest_rd_atomic);
@@ -309,7 +310,13 @@ void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt);
 uint32_t rsp_ack_psn(const struct roce_qp *qp);
 /* A packet came with the mark that says that a queue on the way is long. */
 void rsp_congestion(struct roce_qp *qp, uint64_t now_ns);
-bool rsp_ready(const struct roce_qp *qp);
+static inline bool rsp_ready(const struct roce_qp *qp)
+{
+	const struct roce_responder *r = &qp->rsp;
+
+	return r->ack_pending | r->nak_pending | r->cnp_pending |
+	       (r->resp_head != r->resp_tail);
+}
 /* Whether a NAK waits to be sent that ends the connection. */
 bool rsp_refusing(const struct roce_qp *qp);
 void rsp_tx(struct roce_qp *qp, struct roce_batch *b);
@@ -331,10 +338,48 @@ static inline bool batch_room(const struct roce_batch *b, uint32_t nsge)
 	return b->n < ROCE_BATCH && qp_pieces_room(&b->data, nsge);
 }
 
-/* Opens packet b->pkt[b->n]; batch_push() closes it with its headers. */
-struct roce_pkt *batch_open(struct roce_batch *b);
-void batch_push(struct roce_batch *b, struct roce_pkt *p, struct roce_hdr *h,
-		const struct roce_path *path, uint32_t seed);
+/* Opens packet b->pkt[b->n]: its headers are to be filled in, then it is
+ * closed by batch_push(). */
+static inline struct roce_pkt *batch_open(struct roce_batch *b)
+{
+	struct roce_pkt *p = &b->pkt[b->n];
+
+	p->h = (struct roce_hdr){
+		.pkey = ROCE_PKEY_DEFAULT,
+		.mig_req = true, /* 17.2.8: no path migration means migrated */
+	};
+	p->iov = (uint32_t)b->data.n;
+	p->payload = 0;
+	p->to_slot = 0;
+	p->copy = false;
+	return p;
+}
+
+static inline void batch_push(struct roce_batch *b, struct roce_pkt *p,
+			      const struct roce_path *path, uint32_t seed)
+{
+	p->h.pad = (uint8_t)(-(unsigned)p->payload & 3);
+	p->niov = (uint16_t)(b->data.n - p->iov);
+	p->last_psn = p->h.psn;
+	p->path = path;
+	/* A17.4.5.2: the flow label, where the program gives one, picks the
+	 * UDP source port; else each QP has its own. */
+	p->hash = path->flow_label ? path->flow_label * 0x9e3779b1u >> 12 :
+				     seed;
+	b->n++;
+}
+
+/* An ACK of everything up to psn. */
+static inline void ack_fill(struct roce_hdr *h, uint8_t service,
+			    uint32_t dest_qpn, uint32_t psn, uint32_t msn)
+{
+	h->opcode = (uint8_t)(service | ROCE_ACK);
+	h->dest_qpn = dest_qpn;
+	h->psn = psn;
+	h->syndrome = ROCE_AETH_ACK | ROCE_CREDITS_INVALID;
+	h->msn = msn;
+}
+
 /*
  * How many MTUs of payload a packet may have. copy: it takes its payload with
  * it. An XRC responder may be in another process than the link leads to, so
@@ -349,6 +394,7 @@ static inline bool batch_large(const struct roce_qp *qp,
 {
 	return b->max_payload >= 2 * qp->mtu && qp->service == ROCE_RC;
 }
+
 void batch_release(struct roce_batch *b);
 
 /*

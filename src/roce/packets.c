@@ -150,14 +150,23 @@ bool roce_tx_patient(const struct roce_qp *qp)
 	       w->length <= PATIENT_LENGTH && !w->local && !rsp_ready(qp);
 }
 
+bool roce_tx_waiting(const struct roce_qp *qp)
+{
+	return rsp_ready(qp) ||
+	       (qp->base.sq.nxt != qp->base.sq.tail && !qp->req.rnr_until_ns);
+}
+
 void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 {
 	b->n = b->data.n = b->data.nkeys = 0;
-	if (rsp_ready(qp))
+	b->responses = rsp_ready(qp);
+	if (b->responses) {
 		rsp_tx(qp, b);
-	if (b->n)
-		return;
-	batch_release(b);
+		if (b->n)
+			return;
+		batch_release(b);
+		b->responses = false;
+	}
 	if (!qp_is_reliable(&qp->base))
 		pace_refill(qp, now_ns);
 	qp->req.tx_end_psn = qp->req.end_psn;
@@ -214,14 +223,10 @@ void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 		  uint64_t now_ns)
 {
 	size_t n = b->n;
-	bool responses;
 
 	assert(sent <= n);
-	responses = n && (b->pkt[0].h.opcode == ROCE_CNP ||
-			  roce_opcode(b->pkt[0].h.opcode)->flags &
-				  ROCE_F_RESPONSE);
 	qp->stats.tx_pkts += sent;
-	if (responses) {
+	if (b->responses) {
 		rsp_tx_done(qp, b, sent);
 	} else {
 		if (sent < n)

@@ -53,6 +53,7 @@ struct roce_batch {
 	 * max_copy likewise for those that have copy set.
 	 */
 	uint32_t max_payload, max_copy;
+	bool responses; /* all of them, or none */
 	struct roce_pkt pkt[ROCE_BATCH];
 	struct qp_pieces data; /* of all their payloads */
 };
@@ -182,8 +183,10 @@ void roce_rsp_failed(struct roce_qp *qp, int event);
 bool roce_take_ack(struct roce_qp *qp, const struct roce_rx *pkt);
 void roce_acked(struct roce_qp *qp, uint32_t psn, uint64_t now_ns);
 
-/* Whether roce_tx() would produce packets now. Cheap. */
+/* Whether roce_tx() would produce packets now. */
 bool roce_tx_ready(const struct roce_qp *qp);
+/* Whether it might: whether something waits to be sent. Cheaper. */
+bool roce_tx_waiting(const struct roce_qp *qp);
 
 /*
  * Whether what was posted may as well wait for an acknowledgement that is due,

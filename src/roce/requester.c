@@ -107,10 +107,8 @@ void req_rewind(struct roce_qp *qp, uint32_t psn)
 		r->rd_out = 0;
 }
 
-void req_check_drained(struct roce_qp *qp)
+void req_may_be_drained(struct roce_qp *qp)
 {
-	if (qp->base.state != IBV_QPS_SQD || qp->base.sq_drained)
-		return;
 	/* Drained: nothing that was begun is still on its way, or has to be
 	 * sent again. */
 	if (qp->base.sq.head != qp->base.sq.nxt ||
@@ -149,23 +147,16 @@ void pace_slow(struct roce_qp *qp, uint64_t now_ns)
 	qp->pace.slow_until_ns = now_ns + PACE_SLOW_NS;
 }
 
-bool pace_open(struct roce_qp *qp, const struct roce_path *path)
+bool pace_has_room(struct roce_qp *qp)
 {
 	struct roce_pace *p = &qp->pace;
 
-	if (path->local || qp_is_reliable(&qp->base) || p->bytes > 0)
+	if (p->bytes > 0)
 		return true;
 	/* Until half a burst is allowed: fewer, larger sends. */
 	p->next_ns = p->at_ns + (uint64_t)(PACE_BURST / 2 - p->bytes) * MSEC /
 					p->rate;
 	return false;
-}
-
-void pace_charge(struct roce_qp *qp, const struct roce_path *path,
-		 uint32_t bytes)
-{
-	if (!path->local)
-		qp->pace.bytes -= bytes + ROCE_HDR_MAX;
 }
 
 /* A read, atomic or fence further ahead than this WQE is not finished. */
@@ -283,12 +274,11 @@ static uint32_t request_span(struct roce_qp *qp, const struct roce_batch *b,
 {
 	uint32_t left =
 		(uint32_t)psn_diff(roce_wqe(w)->last_psn, qp->req.nxt_psn) + 1;
-	uint32_t at =
-		(uint32_t)psn_diff(qp->req.nxt_psn, roce_wqe(w)->first_psn);
-	uint32_t chunk = qp->req.read_chunk;
+	uint32_t chunk = qp->req.read_chunk, at;
 
 	if (left == 1)
 		return 1;
+	at = (uint32_t)psn_diff(qp->req.nxt_psn, roce_wqe(w)->first_psn);
 	/* Chunks end at the same places when a part is asked for again. */
 	if (wqe_is_read(w))
 		return min_u32(left, chunk - at % chunk);
@@ -315,6 +305,45 @@ static void note_sent(struct roce_qp *qp, bool ack_req, uint64_t now_ns)
 	}
 }
 
+/* A read or atomic: what its response answers. */
+static void fill_asking(struct roce_hdr *h, const struct qp_wqe *w,
+			uint32_t offset, uint32_t len)
+{
+	const bool swaps = w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
+
+	h->va = w->remote_addr + offset;
+	h->rkey = w->rkey;
+	h->dma_len = len;
+	h->ack_req = true;
+	if (swaps || w->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		h->compare = swaps ? w->compare_add : 0;
+		h->swap_add = swaps ? w->swap : w->compare_add;
+	}
+}
+
+/* A send or write. */
+static void fill_sending(struct roce_hdr *h, const struct qp_wqe *w, bool last)
+{
+	h->va = w->remote_addr;
+	h->rkey = w->rkey;
+	h->dma_len = w->length;
+	h->imm = w->imm;
+	h->inv_rkey = w->opcode == IBV_WR_SEND_WITH_INV ? w->rkey : 0;
+	h->solicited = last && w->flags & IBV_SEND_SOLICITED;
+}
+
+/* Who closes the window must ask, or it stays closed. */
+static bool must_ask(struct roce_qp *qp, bool last, uint32_t span)
+{
+	struct roce_requester *r = &qp->req;
+
+	if (!qp_is_reliable(&qp->base) ||
+	    (!last && ++r->noack < ACK_EVERY && window_open(qp, span)))
+		return false;
+	r->noack = 0;
+	return true;
+}
+
 /* One packet of w, of so many PSNs; false: no room, or w failed. */
 static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 			  struct qp_wqe *w, uint32_t span, uint64_t now_ns)
@@ -323,13 +352,8 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 	uint32_t at = (uint32_t)psn_diff(r->nxt_psn, roce_wqe(w)->first_psn);
 	uint32_t offset = at * qp->mtu;
 	uint32_t len = min_u32(w->length - offset, span * qp->mtu);
-	bool first = r->nxt_psn == roce_wqe(w)->first_psn;
-	bool last = psn_add(r->nxt_psn, span - 1) == roce_wqe(w)->last_psn;
-	struct roce_hdr h = {
-		.dest_qpn = qp->dest_qpn,
-		.psn = r->nxt_psn,
-		.xrc_srqn = roce_wqe(w)->remote_srqn,
-	};
+	uint32_t last_psn = psn_add(r->nxt_psn, span - 1);
+	bool first = !at, last = last_psn == roce_wqe(w)->last_psn;
 	struct roce_pkt *p;
 	int err = 0;
 
@@ -338,38 +362,24 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 		return false;
 	p = batch_open(b);
 	p->copy = must_copy(qp);
-	h.opcode = (uint8_t)(qp->service |
-			     request_ops[w->opcode][first | last << 1]);
+	p->h.opcode = (uint8_t)(qp->service |
+				request_ops[w->opcode][first | last << 1]);
+	p->h.dest_qpn = qp->dest_qpn;
+	p->h.psn = r->nxt_psn;
+	p->h.xrc_srqn = roce_wqe(w)->remote_srqn;
 	if (qp_wqe_has_response(w)) {
-		h.va = w->remote_addr + offset;
-		h.rkey = w->rkey;
-		h.dma_len = len;
-		h.compare = w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ?
-				    w->compare_add : 0;
-		h.swap_add = w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ?
-				     w->swap : w->compare_add;
-		h.ack_req = true;
+		fill_asking(&p->h, w, offset, len);
 		if (w->opcode == IBV_WR_ATOMIC_WRITE)
 			batch_bytes(b, p, &w->swap, 8);
 		r->rd_out++;
 	} else {
-		h.va = w->remote_addr;
-		h.rkey = w->rkey;
-		h.dma_len = w->length;
-		h.imm = w->imm;
-		h.inv_rkey = w->opcode == IBV_WR_SEND_WITH_INV ? w->rkey : 0;
-		h.solicited = last && w->flags & IBV_SEND_SOLICITED;
+		fill_sending(&p->h, w, last);
 		if (w->flags & IBV_SEND_INLINE && len)
 			batch_bytes(b, p, qp_wqe_data(&qp->base.sq, w) + offset,
 				    len);
 		else
 			err = batch_gather(qp, b, p, w, offset, len);
-		/* Who closes the window must ask, or it stays closed. */
-		h.ack_req = qp_is_reliable(&qp->base) &&
-			    (last || ++r->noack >= ACK_EVERY ||
-			     !window_open(qp, span));
-		if (h.ack_req)
-			r->noack = 0;
+		p->h.ack_req = must_ask(qp, last, span);
 	}
 	if (err == -E2BIG) {
 		b->data.n = p->iov;
@@ -379,11 +389,11 @@ static bool build_request(struct roce_qp *qp, struct roce_batch *b,
 		fail_later(qp, w, IBV_WC_LOC_PROT_ERR);
 		return false;
 	}
-	batch_push(b, p, &h, &qp->path, qp->seed);
-	p->last_psn = psn_add(h.psn, span - 1);
+	batch_push(b, p, &qp->path, qp->seed);
+	p->last_psn = last_psn;
 	pace_charge(qp, &qp->path, len);
-	r->nxt_psn = psn_add(r->nxt_psn, span);
-	note_sent(qp, h.ack_req, now_ns);
+	r->nxt_psn = psn_add(last_psn, 1);
+	note_sent(qp, p->h.ack_req, now_ns);
 	if (psn_diff(r->nxt_psn, r->end_psn) > 0)
 		r->end_psn = r->nxt_psn;
 	if (last)

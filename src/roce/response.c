@@ -169,14 +169,6 @@ bool rsp_refusing(const struct roce_qp *qp)
 	       r->nak_syndrome != (ROCE_AETH_NAK | ROCE_NAK_PSN);
 }
 
-bool rsp_ready(const struct roce_qp *qp)
-{
-	const struct roce_responder *r = &qp->rsp;
-
-	return r->ack_pending || r->nak_pending || r->cnp_pending ||
-	       r->resp_head != r->resp_tail;
-}
-
 /* By place in the response: middle, first, last, and both. */
 static const uint8_t read_resp_ops[] = {
 	ROCE_READ_RESP_MIDDLE,
@@ -201,12 +193,7 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b, uint32_t i,
 		       uint32_t span)
 {
 	struct roce_response *e = resp_at(&qp->rsp, i);
-	struct roce_hdr h = {
-		.dest_qpn = qp->dest_qpn,
-		.psn = psn_add(e->psn, e->next),
-		.syndrome = ROCE_AETH_ACK | ROCE_CREDITS_INVALID,
-		.msn = e->msn,
-	};
+	uint32_t psn = psn_add(e->psn, e->next);
 	uint32_t offset = e->next * qp->mtu;
 	struct roce_pkt *p;
 	int err;
@@ -214,17 +201,18 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b, uint32_t i,
 	if (!batch_room(b, 1))
 		return false;
 	p = batch_open(b);
+	ack_fill(&p->h, qp->service, qp->dest_qpn, psn, e->msn);
 	p->copy = e->again || qp->service != ROCE_RC;
 	if (e->kind == RESP_ATOMIC) {
-		h.opcode = (uint8_t)(qp->service | ROCE_ATOMIC_ACK);
-		h.atomic_orig = e->orig;
+		p->h.opcode = (uint8_t)(qp->service | ROCE_ATOMIC_ACK);
+		p->h.atomic_orig = e->orig;
 	} else if (e->kind == RESP_ATOMIC_WRITE) {
-		h.opcode = (uint8_t)(qp->service | ROCE_READ_RESP_ONLY);
+		p->h.opcode = (uint8_t)(qp->service | ROCE_READ_RESP_ONLY);
 	} else {
 		bool first = e->next == 0, last = e->next + span == e->npkts;
 
-		h.opcode = (uint8_t)(qp->service |
-				     read_resp_ops[first | last << 1]);
+		p->h.opcode = (uint8_t)(qp->service |
+					read_resp_ops[first | last << 1]);
 		err = batch_remote(qp, b, p, e->pd, e->rkey, e->va + offset,
 				   min_u32(e->length - offset,
 					   span * qp->mtu));
@@ -243,12 +231,12 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b, uint32_t i,
 			e->npkts = e->next;
 			qp->rsp.resp_tail = i + 1; /* nor what is behind it */
 			rsp_fail_access(qp);
-			qp->rsp.nak_psn = h.psn;
+			qp->rsp.nak_psn = psn;
 			return false;
 		}
 	}
-	batch_push(b, p, &h, &qp->path, qp->seed);
-	p->last_psn = psn_add(h.psn, span - 1);
+	batch_push(b, p, &qp->path, qp->seed);
+	p->last_psn = psn_add(psn, span - 1);
 	qp->rsp.nak_last = false; /* accepts what is before it, as an ACK */
 	e->next += span;
 	return true;
@@ -262,18 +250,19 @@ uint32_t rsp_ack_psn(const struct roce_qp *qp)
 static void ack_build(struct roce_qp *qp, struct roce_batch *b)
 {
 	struct roce_responder *r = &qp->rsp;
-	struct roce_hdr h =
-		ack_hdr(qp->service, qp->dest_qpn, rsp_ack_psn(qp), r->msn);
+	struct roce_pkt *p = batch_open(b);
+	struct roce_hdr *h = &p->h;
 
+	ack_fill(h, qp->service, qp->dest_qpn, rsp_ack_psn(qp), r->msn);
 	if (r->ack_pending) {
 		r->ack_pending = false;
 	} else {
-		h.psn = r->nak_psn;
-		h.syndrome = r->nak_syndrome;
+		h->psn = r->nak_psn;
+		h->syndrome = r->nak_syndrome;
 		r->nak_pending = false;
 	}
-	r->nak_last = h.syndrome == (ROCE_AETH_NAK | ROCE_NAK_PSN);
-	batch_push(b, batch_open(b), &h, &qp->path, qp->seed);
+	r->nak_last = h->syndrome == (ROCE_AETH_NAK | ROCE_NAK_PSN);
+	batch_push(b, p, &qp->path, qp->seed);
 }
 
 /*
@@ -293,13 +282,12 @@ void rsp_congestion(struct roce_qp *qp, uint64_t now_ns)
 /* Annex A17.9.3: PSN 0 and BECN, nothing else. */
 static void cnp_build(struct roce_qp *qp, struct roce_batch *b)
 {
-	struct roce_hdr h = {
-		.opcode = ROCE_CNP,
-		.becn = true,
-		.dest_qpn = qp->dest_qpn,
-	};
+	struct roce_pkt *p = batch_open(b);
 
-	batch_push(b, batch_open(b), &h, &qp->path, qp->seed);
+	p->h.opcode = ROCE_CNP;
+	p->h.becn = true;
+	p->h.dest_qpn = qp->dest_qpn;
+	batch_push(b, p, &qp->path, qp->seed);
 	qp->rsp.cnp_pending = false;
 }
 

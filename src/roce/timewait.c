@@ -48,7 +48,7 @@ bool roce_timewait_rx(struct roce_timewait *w, const struct roce_rx *pkt,
 {
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	int32_t d = psn_diff(pkt->h.psn, w->ack_psn);
-	struct roce_hdr h;
+	struct roce_pkt *p;
 
 	b->n = b->data.n = b->data.nkeys = 0;
 	if (pkt->h.dest_qpn != w->qpn ||
@@ -61,7 +61,8 @@ bool roce_timewait_rx(struct roce_timewait *w, const struct roce_rx *pkt,
 	if (w->acked_ns && now_ns < w->acked_ns + ACK_GAP_NS)
 		return true;
 	w->acked_ns = now_ns;
-	h = ack_hdr(w->service, w->dest_qpn, w->ack_psn, w->msn);
-	batch_push(b, batch_open(b), &h, &w->path, w->seed);
+	p = batch_open(b);
+	ack_fill(&p->h, w->service, w->dest_qpn, w->ack_psn, w->msn);
+	batch_push(b, p, &w->path, w->seed);
 	return true;
 }

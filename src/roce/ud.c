@@ -26,6 +26,22 @@ int ud_post(struct roce_qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr,
 	return 0;
 }
 
+static void ud_fill(const struct roce_qp *qp, const struct roce_ud_wqe *u,
+		    struct roce_hdr *h)
+{
+	const struct qp_wqe *w = &u->roce.base;
+
+	h->opcode = ROCE_UD | (w->opcode == IBV_WR_SEND_WITH_IMM ?
+				       ROCE_SEND_ONLY_IMM :
+				       ROCE_SEND_ONLY);
+	h->dest_qpn = u->remote_qpn;
+	h->psn = u->roce.first_psn;
+	h->qkey = u->remote_qkey;
+	h->src_qpn = qp->base.qpn;
+	h->imm = w->imm;
+	h->solicited = (w->flags & IBV_SEND_SOLICITED) != 0;
+}
+
 void ud_tx(struct roce_qp *qp, struct roce_batch *b)
 {
 	struct roce_requester *r = &qp->req;
@@ -34,17 +50,6 @@ void ud_tx(struct roce_qp *qp, struct roce_batch *b)
 	       qp->base.state == IBV_QPS_RTS) {
 		struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.nxt);
 		const struct roce_ud_wqe *u = roce_ud_wqe(w);
-		struct roce_hdr h = {
-			.opcode = ROCE_UD | (w->opcode == IBV_WR_SEND_WITH_IMM ?
-						     ROCE_SEND_ONLY_IMM :
-						     ROCE_SEND_ONLY),
-			.dest_qpn = u->remote_qpn,
-			.psn = u->roce.first_psn,
-			.qkey = u->remote_qkey,
-			.src_qpn = qp->base.qpn,
-			.imm = w->imm,
-			.solicited = (w->flags & IBV_SEND_SOLICITED) != 0,
-		};
 		struct roce_pkt *p;
 		int err = 0;
 
@@ -58,6 +63,7 @@ void ud_tx(struct roce_qp *qp, struct roce_batch *b)
 			goto next;
 		}
 		p = batch_open(b);
+		ud_fill(qp, u, &p->h);
 		p->copy = true;
 		if (w->flags & IBV_SEND_INLINE && w->length)
 			batch_bytes(b, p, qp_wqe_data(&qp->base.sq, w),
@@ -68,7 +74,7 @@ void ud_tx(struct roce_qp *qp, struct roce_batch *b)
 			w->status = IBV_WC_LOC_PROT_ERR;
 			return; /* roce_tx_done() completes it in its turn */
 		}
-		batch_push(b, p, &h, &u->path, qp->seed);
+		batch_push(b, p, &u->path, qp->seed);
 		pace_charge(qp, &u->path, w->length);
 next:
 		r->nxt_psn = r->end_psn = psn_add(u->roce.first_psn, 1);

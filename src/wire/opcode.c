@@ -47,7 +47,7 @@
 #define XRC F(XRCETH) /* on requests only (A14.3.1) */
 
 /* clang-format off */
-static const struct roce_opcode opcodes[256] = {
+const struct roce_opcode roce_opcodes[256] = {
 	[ROCE_RC | ROCE_SEND_FIRST]       = ROW("RC SEND First", SEND | FIRST),
 	[ROCE_RC | ROCE_SEND_MIDDLE]      = ROW("RC SEND Middle", SEND),
 	[ROCE_RC | ROCE_SEND_LAST]        = ROW("RC SEND Last", SEND | LAST),
@@ -121,11 +121,6 @@ static const struct roce_opcode opcodes[256] = {
 	},
 };
 /* clang-format on */
-
-const struct roce_opcode *roce_opcode(uint8_t opcode)
-{
-	return &opcodes[opcode];
-}
 
 static const char *const naks[] = {
 	[ROCE_NAK_PSN] = "NAK PSN Sequence Error",

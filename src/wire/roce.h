@@ -98,35 +98,44 @@ struct roce_opcode {
 	uint8_t hdr_len;  /* BTH and extended headers; CNP: and reserved bytes */
 };
 
-/* Row of an opcode; never NULL, a reserved opcode's row has name NULL. */
-const struct roce_opcode *roce_opcode(uint8_t opcode);
+extern const struct roce_opcode roce_opcodes[256]
+	__attribute__((visibility("hidden")));
 
+/* Row of an opcode; never NULL, a reserved opcode's row has name NULL. */
+static inline const struct roce_opcode *roce_opcode(uint8_t opcode)
+{
+	return &roce_opcodes[opcode];
+}
+
+/* Kept small: it is copied with every packet. */
 struct roce_hdr {
 	uint8_t opcode;
 	bool solicited; /* SE */
 	bool mig_req;   /* M */
 	uint8_t pad;    /* PadCnt, 0..3 */
 	uint8_t tver;   /* transport header version, 0 */
-	uint16_t pkey;
 	bool fecn;
 	bool becn;
-	uint32_t dest_qpn; /* 24 bits */
 	bool ack_req;      /* A */
+	uint32_t dest_qpn; /* 24 bits */
 	uint32_t psn;      /* 24 bits */
+	uint16_t pkey;
 
 	/* Valid as roce_opcode(opcode)->flags says; otherwise zero. */
-	uint32_t qkey, src_qpn;  /* DETH */
-	uint32_t xrc_srqn;       /* XRCETH */
-	uint64_t va;             /* RETH, AtomicETH */
-	uint32_t rkey;           /* RETH, AtomicETH */
-	uint32_t dma_len;        /* RETH */
-	uint64_t swap_add;       /* AtomicETH */
-	uint64_t compare;        /* AtomicETH */
 	uint8_t syndrome;        /* AETH */
 	uint32_t msn;            /* AETH, 24 bits */
-	uint64_t atomic_orig;    /* AtomicAckETH */
+	uint32_t qkey, src_qpn;  /* DETH */
+	uint32_t xrc_srqn;       /* XRCETH */
+	uint32_t rkey;           /* RETH, AtomicETH */
+	uint32_t dma_len;        /* RETH */
 	__be32 imm;              /* ImmDt: opaque bytes, as in ibv_wc */
 	uint32_t inv_rkey;       /* IETH */
+	uint64_t va;             /* RETH, AtomicETH */
+	union {
+		uint64_t swap_add;    /* AtomicETH */
+		uint64_t atomic_orig; /* AtomicAckETH */
+	};
+	uint64_t compare;        /* AtomicETH */
 };
 
 /*

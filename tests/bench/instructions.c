@@ -73,11 +73,14 @@ static struct end ends[2];
 
 static bool counting;
 static unsigned long readings; /* of the clock, among what is counted */
+static unsigned long toggles; /* which cost something themselves */
 
-static void toggle(void)
+static inline void toggle(void)
 {
-	if (counting)
-		CALLGRIND_TOGGLE_COLLECT;
+	if (!counting)
+		return;
+	toggles++;
+	CALLGRIND_TOGGLE_COLLECT;
 }
 
 /* The clock */
@@ -365,14 +368,30 @@ static void count(const struct kind *k)
 		const int lists = MESSAGES / k->list;
 		char name[80];
 
-		readings = 0;
+		readings = toggles = 0;
 		for (int i = 0; i < lists; i++)
 			message(k, part);
-		snprintf(name, sizeof(name), "%s %s %d %lu", k->name,
+		snprintf(name, sizeof(name), "%s %s %d %lu %lu", k->name,
 			 part_name[part], part == EMPTY ? lists : MESSAGES,
-			 readings);
+			 readings, toggles);
 		CALLGRIND_DUMP_STATS_AT(name);
 	}
+}
+
+/* What counting costs: nothing is counted, as often. */
+static void calibrate(void)
+{
+	char name[80];
+
+	counting = true;
+	toggles = 0;
+	for (int i = 0; i < MESSAGES; i++) {
+		toggle();
+		toggle();
+	}
+	counting = false;
+	snprintf(name, sizeof(name), "none none %d 0 %lu", MESSAGES, toggles);
+	CALLGRIND_DUMP_STATS_AT(name);
 }
 
 static void measure(const struct kind *k)
@@ -418,6 +437,8 @@ int main(int argc, char **argv)
 	for (int i = 0; i < 1000; i++)
 		message(&kinds[0], PARTS);
 	real_time = timed;
+	if (!timed)
+		calibrate();
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
 		if (timed)
 			measure(&kinds[i]);

@@ -50,17 +50,20 @@ def count(top=0):
         for path in glob.glob(f"{folder}/out.*"):
             with open(path) as f:
                 text = f.read()
-            if m := re.search(r"Client Request: (\w+) (\w+) (\d+) (\d+)\n", text):
-                n = int(m[3])
+            if m := re.search(r"Client Request: (\w+) (\w+) (\d+) (\d+) (\d+)\n", text):
+                n, readings, toggles = map(int, m.groups()[2:])
                 total = int(re.search(r"^totals: (\d+)", text, re.M)[1])
-                counts[m[1], m[2]] = (total / n, int(m[4]) / n)
+                counts[m[1], m[2]] = (total, toggles, readings, n)
                 if top:
                     print(f"{m[1]} {m[2]}: instructions of {n}, by function")
                     annotate(path, top)
         if not counts:
             raise RuntimeError(f"{PROGRAM} was built without valgrind's headers, so NO "
                                "INSTRUCTIONS WERE COUNTED. Run: make deps clean build-tests")
-        return counts
+        total, toggles, *_ = counts.pop(("none", "none"))
+        each = total / toggles  # what beginning or ending to count costs itself
+        return {part: ((total - each * toggles) / n, readings / n)
+                for part, (total, toggles, readings, n) in counts.items()}
 
 
 def annotate(path, top):
