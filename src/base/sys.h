@@ -12,6 +12,7 @@
 #ifndef SOFTHCA_BASE_SYS_H
 #define SOFTHCA_BASE_SYS_H
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -129,6 +130,24 @@ static inline void sys_sleep(uint64_t ns)
 
 	/* A signal may end the sleep early. */
 	syscall(SYS_NANOSLEEP, CLOCK_MONOTONIC, 0, &t, NULL);
+}
+
+/*
+ * The exception: a call in which a thread waits for an event and may be
+ * cancelled. It holds no lock, and has pushed a cleanup handler that undoes
+ * what it is in the middle of.
+ */
+static inline long sys_wait(long nr, long a, long b, long c, long d, long f)
+{
+	int type, err;
+	long ret;
+
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
+	ret = syscall(nr, a, b, c, d, f);
+	err = errno;
+	pthread_setcanceltype(type, NULL);
+	errno = err;
+	return ret;
 }
 
 /* Removes one pending signal of set; all of set are blocked. */

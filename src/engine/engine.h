@@ -106,6 +106,10 @@ struct engine {
 	_Atomic uint64_t asleep_until; /* 0: the thread is awake */
 
 	struct presence presence;
+
+	/* sleep.c */
+	_Atomic uint32_t shy; /* so often no program sleeps there */
+	_Atomic uint32_t waiting; /* threads that wait for others to receive */
 };
 
 /*
@@ -177,6 +181,19 @@ void engine_poll(struct engine *e, bool armed);
 void engine_watch(struct engine *e);
 /* On return no packet that was received before is being handed to a QP. */
 void engine_quiesce(struct engine *e);
+
+/*
+ * sleep.c: a program waits for an event, for which there is a descriptor, and
+ * receives by itself. Returns 0: arrived() says that it is there, or fd is
+ * readable; -EINTR: a signal has come that would have ended a read(2) of fd;
+ * -EBUSY: another thread receives, and the caller is to sleep on fd. arrived()
+ * is called without locks. This is a cancellation point.
+ */
+int engine_sleep(struct engine *e, int fd, bool (*arrived)(void *arg),
+		 void *arg);
+/* A thread sleeps on such a descriptor, so that others have to receive; or it
+ * does so no longer. */
+void engine_waits(struct engine *e, bool waits);
 
 /* thread.c: starts the thread unless it runs. */
 int engine_start(struct engine *e);

@@ -30,6 +30,8 @@ bool timer_try(struct engine *e, struct engine_qp *qp, uint64_t due);
  * their answers. Returns what link_ops.poll does. */
 int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t now);
 
+#define RX_BUDGET 32 /* of a link, in one round of progress */
+
 /* progress.c: returns the number of packets. *busy: another thread receives on
  * a link, which was left out. */
 int progress(struct engine *e, uint64_t now, bool *busy);
@@ -38,6 +40,10 @@ void progress_step_back(struct engine *e, uint64_t now);
 void progress_step_forward(struct engine *e, uint64_t now);
 /* Whether something waits on a link. */
 bool progress_waiting(struct engine *e);
+
+/* sleep.c: is this a thread that sleeps? Then it has jumped out of a signal's
+ * handler. */
+void sleep_forget(struct engine *e);
 
 /* thread.c */
 int thread_fds_open(struct engine *e);

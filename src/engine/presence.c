@@ -111,8 +111,6 @@ static bool rest(struct presence *p)
 
 bool presence_tick(struct presence *p, uint64_t now, bool waiting)
 {
-	uint64_t next = PRESENCE_PROBE_NS;
-
 	if (!polled(p)) {
 		p->good = 0;
 		if (rest(p))
@@ -120,19 +118,21 @@ bool presence_tick(struct presence *p, uint64_t now, bool waiting)
 		if (!polled(p)) /* one has just woken */
 			return true;
 	}
-	if (!waiting) {
+	p->soon = waiting && !p->soon;
+	if (!p->soon)
 		p->tick = p->tick * 2 > PRESENCE_TICK_MAX_NS ?
 				  PRESENCE_TICK_MAX_NS :
 				  p->tick * 2;
-		next = p->tick;
-	}
-	atomic_store(&p->tick_at, now + next);
+	atomic_store(&p->tick_at,
+		     now + (p->soon ? PRESENCE_PROBE_NS : p->tick));
 	return false;
 }
 
-bool presence_sleep(struct presence *p)
+bool presence_sleep(struct presence *p, uintptr_t who)
 {
-	return !atomic_exchange(&p->asleep, true);
+	uintptr_t nobody = 0;
+
+	return atomic_compare_exchange_strong(&p->asleep, &nobody, who);
 }
 
 void presence_rest(struct presence *p, uint64_t now)
@@ -143,16 +143,16 @@ void presence_rest(struct presence *p, uint64_t now)
 	atomic_store(&p->rests, true);
 }
 
-enum presence_then presence_wake(struct presence *p, uint64_t now)
+enum presence_then presence_wake(struct presence *p, uint64_t now, bool alone)
 {
 	uint64_t before;
 
-	atomic_store(&p->asleep, false);
+	atomic_store(&p->asleep, 0);
 	presence_polled(p);
 	if (!atomic_load(&p->rests) || !atomic_exchange(&p->rests, false))
 		return PRESENCE_NOTHING;
 	before = atomic_exchange(&p->woke, now);
-	if (now - before >= PRESENCE_OFTEN_NS)
+	if (!alone || now - before >= PRESENCE_OFTEN_NS)
 		return PRESENCE_FORWARD;
 	atomic_store(&p->tick_at, now + PRESENCE_TICK_MIN_NS);
 	return PRESENCE_TICKS;

@@ -14,8 +14,8 @@
  *   still there, they are late by that time, so it takes twice as many wakes as
  *   before until it tries again, PRESENCE_SKIP_MAX at most.
  * - While it has stepped back it ticks: it steps forward when no program has
- *   polled since the last tick, and ticks sooner when packets wait. If it has
- *   been back for less than PRESENCE_WORTH_NS, that counts as one that failed.
+ *   polled since the last tick, and ticks once sooner when packets wait. If it
+ *   has been back for less than PRESENCE_WORTH_NS, that counts as one that failed.
  * - Polls of a CQ that is armed do not count: the program may be about to sleep
  *   in poll(2). When it arms one, the thread steps forward.
  * - A program that sleeps in ibv_get_cq_event() receives as well (sleep.c).
@@ -49,7 +49,7 @@ struct presence {
 
 	_Alignas(64) _Atomic bool back; /* the thread has stepped back */
 	_Atomic bool rests; /* and does not tick */
-	_Atomic bool asleep; /* a program sleeps, and receives */
+	_Atomic uintptr_t asleep; /* who of a program's threads sleeps, or 0 */
 	_Atomic uint64_t woke; /* when one last woke from the thread's rest */
 
 	/* The thread's own, and under the caller's lock what is marked so. */
@@ -59,6 +59,7 @@ struct presence {
 	_Atomic uint32_t interval; /* that many after the next failure; lock */
 	uint64_t since; /* programs have made it step back; 0: to rest; lock */
 	uint64_t tick; /* between ticks */
+	bool soon; /* this one is sooner, since packets waited */
 	_Atomic uint64_t tick_at; /* the next one */
 };
 
@@ -107,11 +108,11 @@ bool presence_step_back(struct presence *p, uint64_t now);
 bool presence_step_forward(struct presence *p, uint64_t now);
 
 /*
- * A program is about to sleep, and receives until it wakes: one at a time. Has
- * the thread stepped forward, and the program sleeps on a link that the thread
- * watches, it steps back and rests (presence_rest(), the caller's lock held).
+ * A thread of a program, who is not 0, is about to sleep, and receives until it
+ * wakes. False: another one does. If the thread watches the links, it steps
+ * back and rests (presence_rest(), the caller's lock held).
  */
-bool presence_sleep(struct presence *p);
+bool presence_sleep(struct presence *p, uintptr_t who);
 void presence_rest(struct presence *p, uint64_t now);
 
 enum presence_then {
@@ -120,8 +121,9 @@ enum presence_then {
 	PRESENCE_FORWARD, /* it is to step forward */
 };
 
-/* It has woken up. What is to happen to the thread that has rested meanwhile. */
-enum presence_then presence_wake(struct presence *p, uint64_t now);
+/* It has woken up. What is to happen to the thread that has rested meanwhile.
+ * alone: no other thread waits for what the thread receives. */
+enum presence_then presence_wake(struct presence *p, uint64_t now, bool alone);
 
 /*
  * A program that polls has found another thread receiving. True: for

@@ -11,8 +11,6 @@
 
 #include <errno.h>
 
-#define RX_BUDGET 32
-
 int progress(struct engine *e, uint64_t now, bool *busy)
 {
 	bool drained = true;
@@ -84,6 +82,8 @@ void engine_poll(struct engine *e, bool armed)
 
 	if (!armed)
 		presence_polled(&e->presence);
+	if (atomic_load_explicit(&e->presence.asleep, memory_order_relaxed))
+		sleep_forget(e);
 	if (!progress(e, clock_ns(), &busy) && busy &&
 	    presence_blocked(&e->presence)) {
 		engine_quiesce(e);

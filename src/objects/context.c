@@ -28,12 +28,10 @@ int shca_token_fd(void)
 	return fd < 0 ? -errno : fd;
 }
 
-void shca_token_put(int fd)
+void shca_token_put(int fd, uint64_t n)
 {
-	const uint64_t one = 1;
-
 	/* Fails only beyond 2^64 events. */
-	if (sys_write(fd, &one, sizeof(one)) < 0)
+	if (sys_write(fd, &n, sizeof(n)) < 0)
 		return;
 }
 
@@ -126,7 +124,7 @@ void shca_async_raise(struct shca_context *ctx,
 	pthread_mutex_lock(&ctx->async_lock);
 	*ctx->async_tail = a;
 	ctx->async_tail = &a->next;
-	shca_token_put(ctx->v.context.async_fd);
+	shca_token_put(ctx->v.context.async_fd, 1);
 	pthread_mutex_unlock(&ctx->async_lock);
 }
 

@@ -3,7 +3,8 @@
  *
  * A CQ is a ring of work completions in the form in which programs get them. A
  * channel is a queue of CQs that have an event, with a descriptor that counts
- * them. The lock between ibv_start_poll() and ibv_end_poll() excludes other
+ * them. A thread that waits for an event receives packets itself meanwhile; the
+ * event that it raises so for itself is not counted. The lock between ibv_start_poll() and ibv_end_poll() excludes other
  * pollers only: the program may post between two completions, to a QP that is
  * just then completing to the same CQ.
  */
@@ -25,6 +26,10 @@
 #define FLAGS_KNOWN                                                            \
 	((uint32_t)(IBV_CREATE_CQ_ATTR_SINGLE_THREADED |                       \
 		    IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN))
+
+/* So many events in a row that were there when they were asked for: the program
+ * sleeps in poll(2). */
+#define CHANNEL_PROMPT 4
 
 static struct shca_channel *to_channel(struct ibv_comp_channel *ch)
 {
@@ -53,6 +58,7 @@ int shca_channel_create(struct ibv_context *ibctx,
 		return err;
 	}
 	pthread_mutex_init(&ch->lock, NULL);
+	atomic_store(&ch->prompt, CHANNEL_PROMPT); /* nobody has waited yet */
 	atomic_fetch_add(&ctx->users, 1);
 	*out = &ch->ch;
 	return 0;
@@ -95,12 +101,19 @@ static bool channel_grow(struct shca_channel *ch)
 
 static void channel_push(struct shca_channel *ch, struct shca_cq *cq)
 {
+	bool counted = false;
+
 	pthread_mutex_lock(&ch->lock);
 	if (ch->tail - ch->head < ch->size || channel_grow(ch)) {
 		ch->queue[ch->tail++ & (ch->size - 1)] = cq;
-		shca_token_put(ch->ch.fd);
+		counted = !ch->waits ||
+			  !pthread_equal(ch->waiter, pthread_self());
+		ch->bare += !counted;
 	}
 	pthread_mutex_unlock(&ch->lock);
+	/* Whom it wakes takes the lock. */
+	if (counted)
+		shca_token_put(ch->ch.fd, 1);
 }
 
 /* Removes the events of a CQ that were not reported; returns how many were. */
@@ -112,10 +125,12 @@ static uint32_t channel_clean(struct shca_channel *ch, struct shca_cq *cq)
 	for (i = kept = ch->head; i != ch->tail; i++) {
 		struct shca_cq *other = ch->queue[i & (ch->size - 1)];
 
-		if (other == cq)
-			shca_token_drop(ch->ch.fd);
-		else
+		if (other != cq)
 			ch->queue[kept++ & (ch->size - 1)] = other;
+		else if (ch->bare)
+			ch->bare--;
+		else
+			shca_token_drop(ch->ch.fd);
 	}
 	ch->tail = kept;
 	reported = cq->comp_reported;
@@ -123,29 +138,145 @@ static uint32_t channel_clean(struct shca_channel *ch, struct shca_cq *cq)
 	return reported;
 }
 
+/* The oldest event, or NULL: its CQ was destroyed meanwhile. Lock held. */
+static struct shca_cq *channel_pop(struct shca_channel *ch)
+{
+	struct shca_cq *cq;
+
+	if (ch->head == ch->tail)
+		return NULL;
+	cq = ch->queue[ch->head++ & (ch->size - 1)];
+	cq->comp_reported++;
+	return cq;
+}
+
+static bool channel_arrived(void *arg)
+{
+	struct shca_channel *ch = arg;
+	bool any;
+
+	pthread_mutex_lock(&ch->lock);
+	any = ch->head != ch->tail;
+	pthread_mutex_unlock(&ch->lock);
+	return any;
+}
+
+/* The thread that waits does so no longer. What it leaves is counted. */
+static void wait_end(void *arg)
+{
+	struct shca_channel *ch = arg;
+
+	pthread_mutex_lock(&ch->lock);
+	ch->waits = false;
+	if (ch->bare)
+		shca_token_put(ch->ch.fd, ch->bare);
+	ch->bare = 0;
+	pthread_mutex_unlock(&ch->lock);
+}
+
+/* False: an event is there, or another thread waits for it. */
+static bool wait_begin(struct shca_channel *ch)
+{
+	bool free;
+
+	pthread_mutex_lock(&ch->lock);
+	/* It was in here, and has jumped out of a signal's handler. */
+	if (ch->waits && pthread_equal(ch->waiter, pthread_self()))
+		ch->waits = false;
+	free = !ch->waits && ch->head == ch->tail;
+	if (free) {
+		ch->waits = true;
+		ch->waiter = pthread_self();
+	}
+	pthread_mutex_unlock(&ch->lock);
+	return free;
+}
+
+/*
+ * Waits by making progress. On return *cq is what the event is for, or NULL: it
+ * is to be read from the descriptor. Returns 0 or -errno; -EBUSY: others make
+ * progress.
+ */
+static int channel_wait(struct shca_channel *ch, struct shca_cq **cq)
+{
+	struct engine *e = to_ctx(ch->ch.context)->engine;
+	int err;
+
+	*cq = NULL;
+	if (!wait_begin(ch)) {
+		atomic_fetch_add(&ch->prompt, 1);
+		return 0;
+	}
+	pthread_cleanup_push(wait_end, ch);
+	if (fcntl(ch->ch.fd, F_GETFL) & O_NONBLOCK) {
+		err = 0;
+	} else {
+		err = engine_sleep(e, ch->ch.fd, channel_arrived, ch);
+		atomic_store(&ch->prompt,
+			     err == -EBUSY ? CHANNEL_PROMPT : 0);
+	}
+	pthread_mutex_lock(&ch->lock);
+	if (ch->bare) {
+		ch->bare--;
+		*cq = channel_pop(ch);
+	}
+	pthread_mutex_unlock(&ch->lock);
+	pthread_cleanup_pop(true);
+	return *cq ? 0 : err;
+}
+
+static void reads_no_more(void *e)
+{
+	engine_waits(e, false);
+}
+
+/* As shca_token_get(), while the thread or another one receives. */
+static int channel_read(struct shca_channel *ch)
+{
+	struct engine *e = to_ctx(ch->ch.context)->engine;
+	int err;
+
+	engine_waits(e, true);
+	pthread_cleanup_push(reads_no_more, e);
+	err = shca_token_get(ch->ch.fd);
+	pthread_cleanup_pop(true);
+	return err;
+}
+
 int shca_channel_get(struct ibv_comp_channel *ibch, struct ibv_cq **out,
 		     void **cq_context)
 {
 	struct shca_channel *ch = to_channel(ibch);
-	struct shca_cq *cq = NULL;
+	struct shca_cq *cq;
 	int err;
 
 	if (engine_dead(to_ctx(ibch->context)->engine))
 		return -EIO;
 	do {
-		err = shca_token_get(ibch->fd);
+		err = channel_wait(ch, &cq);
+		if (err == -EBUSY)
+			err = channel_read(ch);
+		else if (!err && !cq)
+			err = shca_token_get(ibch->fd);
 		if (err)
 			return err;
-		pthread_mutex_lock(&ch->lock);
-		if (ch->head != ch->tail) {
-			cq = ch->queue[ch->head++ & (ch->size - 1)];
-			cq->comp_reported++;
+		if (!cq) {
+			pthread_mutex_lock(&ch->lock);
+			cq = channel_pop(ch);
+			pthread_mutex_unlock(&ch->lock);
 		}
-		pthread_mutex_unlock(&ch->lock);
-	} while (!cq); /* the event's CQ was destroyed meanwhile */
+	} while (!cq);
 	*out = (struct ibv_cq *)&cq->ex;
 	*cq_context = cq->ex.cq_context;
 	return 0;
+}
+
+/* Whether who takes its events sleeps in ibv_get_cq_event(), as far as is
+ * known, and makes progress there. */
+static bool channel_is_waited_for(const struct shca_channel *ch)
+{
+	return atomic_load_explicit(&ch->prompt, memory_order_relaxed) <
+	       CHANNEL_PROMPT;
 }
 
 /* Completion queues */
@@ -174,13 +305,22 @@ static bool is_moderated(const struct shca_cq *cq)
 	return cq->mod_count > 1 && cq->mod_usec;
 }
 
-/* Raises the event that the program has asked for; lock held. */
-static void event_raise(struct shca_cq *cq)
+/*
+ * The event that the program has asked for is due; lock held. True: there is a
+ * channel, which gets it by event_send() without the lock, since whoever waits
+ * there takes that next. The CQ stays meanwhile, because it has QPs, or because
+ * late_lock is held.
+ */
+static bool event_raise(struct shca_cq *cq)
 {
 	atomic_store_explicit(&cq->armed, SHCA_UNARMED, memory_order_relaxed);
 	cq->mod_pending = 0;
-	if (cq->ex.channel)
-		channel_push(to_channel(cq->ex.channel), cq);
+	return cq->ex.channel;
+}
+
+static void event_send(struct shca_cq *cq)
+{
+	channel_push(to_channel(cq->ex.channel), cq);
 }
 
 static void timer_start(const struct shca_cq *cq, uint16_t usec)
@@ -215,23 +355,25 @@ static int cq_full(struct shca_cq *cq)
 	return -ENOSPC;
 }
 
-/* A completion has come to a CQ that is armed; lock held. */
-static void event_due(struct shca_cq *cq, bool solicited)
+/* A completion has come to a CQ that is armed; lock held. As event_raise(). */
+static bool event_due(struct shca_cq *cq, bool solicited)
 {
 	int armed = atomic_load_explicit(&cq->armed, memory_order_relaxed);
 
 	if (armed == SHCA_ARMED_SOLICITED && !solicited)
-		return;
+		return false;
 	if (!is_moderated(cq) || ++cq->mod_pending >= cq->mod_count)
-		event_raise(cq);
-	else if (cq->mod_pending == 1)
+		return event_raise(cq);
+	if (cq->mod_pending == 1)
 		timer_start(cq, cq->mod_usec);
+	return false;
 }
 
 int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
 {
 	struct shca_cqe *cqe;
 	uint32_t tail;
+	bool raised;
 
 	lock_take(&cq->lock);
 	if (cq->overrun || cq_count(cq) == cq->depth)
@@ -242,10 +384,12 @@ int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
 	if (cq->want_ts)
 		cqe->ts = clock_ns();
 	atomic_store_explicit(&cq->tail, tail + 1, memory_order_release);
-	if (cq_armed(cq))
-		/* Errors count as solicited (11.4.2.2). */
-		event_due(cq, solicited || wc->status != IBV_WC_SUCCESS);
+	/* Errors count as solicited (11.4.2.2). */
+	raised = cq_armed(cq) &&
+		 event_due(cq, solicited || wc->status != IBV_WC_SUCCESS);
 	lock_drop(&cq->lock);
+	if (raised)
+		event_send(cq);
 	return 0;
 }
 
@@ -255,6 +399,7 @@ void shca_cq_late(struct engine *e, int fd)
 {
 	struct shca_process *proc = to_process(e);
 	struct shca_cq *cq;
+	bool raised;
 
 	pthread_mutex_lock(&proc->late_lock);
 	for (cq = proc->late; cq && cq->mod_fd != fd; cq = cq->mod_next)
@@ -262,9 +407,10 @@ void shca_cq_late(struct engine *e, int fd)
 	if (cq) {
 		lock_take(&cq->lock);
 		timer_start(cq, 0); /* clears the expiration */
-		if (cq->mod_pending)
-			event_raise(cq);
+		raised = cq->mod_pending && event_raise(cq);
 		lock_drop(&cq->lock);
+		if (raised)
+			event_send(cq);
 	}
 	pthread_mutex_unlock(&proc->late_lock);
 }
@@ -311,6 +457,7 @@ int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
 {
 	struct shca_cq *cq = to_cq(ibcq);
 	int err = shca_check(ibcq, SHCA_CQ);
+	bool raised;
 
 	if (err)
 		return err;
@@ -326,9 +473,10 @@ int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
 		cq->mod_count = attr->moderate.cq_count;
 		cq->mod_usec = attr->moderate.cq_period;
 		/* An event that waits by the old rule is raised now. */
-		if (cq->mod_pending)
-			event_raise(cq);
+		raised = cq->mod_pending && event_raise(cq);
 		lock_drop(&cq->lock);
+		if (raised)
+			event_send(cq);
 	}
 	pthread_mutex_unlock(&to_process(cq->engine)->late_lock);
 	return err;
@@ -370,7 +518,8 @@ int shca_cq_notify(struct ibv_cq *ibcq, int solicited_only)
 	else if (atomic_load(&cq->armed) == SHCA_UNARMED)
 		atomic_store(&cq->armed, SHCA_ARMED_SOLICITED);
 	lock_drop(&cq->lock);
-	engine_watch(cq->engine);
+	if (!ibcq->channel || !channel_is_waited_for(to_channel(ibcq->channel)))
+		engine_watch(cq->engine);
 	return 0;
 }
 

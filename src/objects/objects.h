@@ -194,7 +194,7 @@ int shca_close(struct ibv_context *ctx);
  * blocking or not, 0 or -errno; shca_token_drop() never blocks.
  */
 int shca_token_fd(void);
-void shca_token_put(int fd);
+void shca_token_put(int fd, uint64_t n);
 int shca_token_get(int fd);
 void shca_token_drop(int fd);
 /* Waits until *completed, under mutex, equals reported. */
@@ -383,6 +383,11 @@ struct shca_channel {
 	pthread_mutex_t lock; /* after a CQ's */
 	struct shca_cq **queue; /* ring of CQs with an event, oldest first */
 	uint32_t size, head, tail; /* size: power of two */
+	/* A thread that waits, and makes progress (engine_sleep()). */
+	bool waits;
+	pthread_t waiter;
+	uint32_t bare; /* in the queue, put there by that thread: no token yet */
+	_Atomic unsigned prompt; /* events in a row that nobody had waited for */
 };
 
 struct shca_cqe {

@@ -232,12 +232,12 @@ static void forward_once(void **state)
 static void rests(void **state)
 {
 	(void)state;
-	assert_true(presence_sleep(&p));
+	assert_true(presence_sleep(&p, 1));
 	presence_rest(&p, now);
 	assert_true(presence_is_back(&p) && presence_rests(&p));
 	assert_true(presence_tick_at(&p) == UINT64_MAX);
 	now += 10 * PRESENCE_OFTEN_NS;
-	assert_int_equal(presence_wake(&p, now), PRESENCE_FORWARD);
+	assert_int_equal(presence_wake(&p, now, true), PRESENCE_FORWARD);
 	assert_true(presence_step_forward(&p, now));
 	assert_false(presence_rests(&p));
 	/* That says nothing of programs that poll. */
@@ -251,30 +251,34 @@ static void rests_when_nothing_happens(void **state)
 	int i;
 
 	(void)state;
-	presence_sleep(&p);
+	presence_sleep(&p, 1);
 	presence_rest(&p, now);
-	assert_int_equal(presence_wake(&p, now), PRESENCE_FORWARD);
+	assert_int_equal(presence_wake(&p, now, true), PRESENCE_FORWARD);
 	presence_step_forward(&p, now);
-	presence_sleep(&p);
+	presence_sleep(&p, 1);
 	presence_rest(&p, now);
 	now += PRESENCE_OFTEN_NS - 1;
-	assert_int_equal(presence_wake(&p, now), PRESENCE_TICKS);
+	assert_int_equal(presence_wake(&p, now, true), PRESENCE_TICKS);
 	for (i = 0; i < 10; i++) {
-		presence_sleep(&p);
-		assert_int_equal(presence_wake(&p, now), PRESENCE_NOTHING);
-		presence_sleep(&p);
+		presence_sleep(&p, 1);
+		assert_int_equal(presence_wake(&p, now, true), PRESENCE_NOTHING);
+		presence_sleep(&p, 1);
 		tick(false, &is);
 		assert_false(is);
 		assert_true(presence_is_back(&p) && !presence_rests(&p));
-		assert_int_equal(presence_wake(&p, now), PRESENCE_NOTHING);
+		assert_int_equal(presence_wake(&p, now, true), PRESENCE_NOTHING);
 	}
-	presence_sleep(&p);
+	presence_sleep(&p, 1);
 	tick(false, &is);
 	tick(false, &is);
 	assert_false(is);
 	assert_true(presence_rests(&p));
 	now += PRESENCE_OFTEN_NS;
-	assert_int_equal(presence_wake(&p, now), PRESENCE_FORWARD);
+	assert_int_equal(presence_wake(&p, now, true), PRESENCE_FORWARD);
+	presence_step_forward(&p, now);
+	presence_sleep(&p, 1);
+	presence_rest(&p, now);
+	assert_int_equal(presence_wake(&p, now, false), PRESENCE_FORWARD);
 }
 
 /* What comes meanwhile on another link is the thread's. */
@@ -285,11 +289,11 @@ static void who_sleeps_is_not_tried(void **state)
 
 	(void)state;
 	for (i = 0; i < 100; i++) {
-		assert_true(presence_sleep(&p));
-		assert_false(presence_sleep(&p));
+		assert_true(presence_sleep(&p, 1));
+		assert_false(presence_sleep(&p, 2));
 		assert_false(packet(true, &left));
 		assert_false(left);
-		assert_int_equal(presence_wake(&p, now), PRESENCE_NOTHING);
+		assert_int_equal(presence_wake(&p, now, true), PRESENCE_NOTHING);
 	}
 }
 
