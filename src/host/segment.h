@@ -79,6 +79,9 @@ enum segment_table {
 #define SEGMENT_THREAD_SLEEPS 0x80000000u /* in epoll: wake it by the FIFO */
 /* the other bits: how many programs sleep in segment_doze() */
 
+/* segment_head.keeper: written by the kernel (FUTEX_OWNER_DIED) */
+#define SEGMENT_KEEPER_DIED 0x40000000u
+
 /* A number on a cache line of its own. */
 struct segment_lock {
 	_Alignas(64) _Atomic uint64_t word; /* 0: free; else life << 32 | slot + 1 */
@@ -102,7 +105,7 @@ struct segment_head {
 	_Alignas(64) _Atomic uint64_t producers[REGISTRY_SLOTS / 64];
 	_Alignas(64) _Atomic uint32_t sleepers;
 	_Atomic uint32_t signal; /* futex; changes with each wake of programs */
-	/* Thread that keeps it, or 0; FUTEX_OWNER_DIED: the process ends. */
+	/* Thread that keeps it, or 0; SEGMENT_KEEPER_DIED: the process ends. */
 	_Alignas(64) _Atomic uint32_t keeper;
 	struct segment_lock atomics[SEGMENT_ATOMIC_LOCKS];
 };
@@ -239,6 +242,16 @@ void segment_on_detach(struct segment *s, void (*fn)(struct segment_peer *p));
 static inline bool segment_peer_current(const struct segment_peer *p)
 {
 	return atomic_load_explicit(p->current, memory_order_acquire) == p->id;
+}
+
+/* What can be seen of it without asking: it has left, or is known to have
+ * died. True for good. */
+static inline bool segment_peer_gone(const struct segment_peer *p)
+{
+	return !segment_peer_current(p) ||
+	       atomic_load_explicit(&p->dead, memory_order_relaxed) ||
+	       (atomic_load_explicit(&p->head->keeper, memory_order_acquire) &
+		SEGMENT_KEEPER_DIED);
 }
 
 /*

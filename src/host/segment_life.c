@@ -14,6 +14,8 @@
 
 #define ALIVE_NS 10000000
 
+_Static_assert(SEGMENT_KEEPER_DIED == FUTEX_OWNER_DIED, "the kernel's bit");
+
 /* Keeping */
 
 void segment_keep(struct segment *s)
@@ -62,15 +64,10 @@ bool segment_alive_within(struct segment_peer *p, uint64_t now_ns,
 
 bool segment_peer_alive(struct segment_peer *p, uint64_t now_ns)
 {
-	uint32_t keeper = atomic_load_explicit(&p->head->keeper,
-					       memory_order_acquire);
-
-	if (!segment_peer_current(p) ||
-	    atomic_load_explicit(&p->dead, memory_order_relaxed))
-		return false;
-	if (keeper & FUTEX_OWNER_DIED) {
+	if (segment_peer_gone(p)) {
 		atomic_store(&p->dead, true);
 		return false;
 	}
-	return keeper || segment_alive_within(p, now_ns, ALIVE_NS);
+	return atomic_load_explicit(&p->head->keeper, memory_order_relaxed) ||
+	       segment_alive_within(p, now_ns, ALIVE_NS);
 }

@@ -180,20 +180,13 @@ static void take_out(struct segment *s, unsigned slot)
 	drop(p);
 }
 
-/* What can be seen of it without asking. */
-static bool is_gone(const struct segment_peer *p)
-{
-	return !segment_peer_current(p) || atomic_load(&p->dead) ||
-	       atomic_load(&p->head->keeper) & FUTEX_OWNER_DIED;
-}
-
 static void tidy_locked(struct segment *s)
 {
 	struct segment_peer *next;
 
 	for (struct segment_peer *p = s->peers; p; p = next) {
 		next = p->next;
-		if (s->peer[p->slot] == p && is_gone(p))
+		if (s->peer[p->slot] == p && segment_peer_gone(p))
 			take_out(s, p->slot);
 	}
 }
@@ -212,7 +205,7 @@ struct segment_peer *segment_peer_get(struct segment *s, unsigned slot)
 		tidy_locked(s);
 		p = attach(s, slot);
 	}
-	if (p && is_gone(p))
+	if (p && segment_peer_gone(p))
 		p = NULL;
 	if (p)
 		atomic_fetch_add(&p->refs, 1);
