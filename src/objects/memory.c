@@ -379,8 +379,7 @@ void shca_key_kill(struct engine *e, uint32_t slot)
 		else if (round >= 100)
 			sched_yield();
 	}
-	if (proc->segment)
-		segment_wait_visits(proc->segment);
+	shca_visits_wait(e);
 }
 
 /*

@@ -16,7 +16,7 @@
 #include "base/lock.h"
 #include "engine/engine.h"
 #include "host/netdev.h"
-#include "qp/keys.h"
+#include "qp/direct.h"
 #include "qp/ops.h"
 #include "roce/qp.h"
 #include "qp/rq.h"
@@ -30,6 +30,7 @@
 #include <stdint.h>
 
 struct engine;
+struct segment_peer;
 struct shca_file;
 struct shca_qp;
 struct shca_xrc;
@@ -520,6 +521,14 @@ int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
 struct roce_timewait;
 struct shca_wr; /* a work request being built */
 
+/* direct.c: the process at the other end, if its memory can be copied to. */
+struct shca_far {
+	struct qp_far far;
+	struct segment_peer *peer; /* NULL: none is known, */
+	uint64_t again_ns;	   /* nor looked for before that */
+	uint64_t now_ns;	   /* of the call that uses it */
+};
+
 struct shca_qp {
 	struct ibv_qp_ex ex;
 	/* Slots that later headers append to ibv_qp_ex; never offered. */
@@ -537,6 +546,7 @@ struct shca_qp {
 
 	const struct qp_ops *ops; /* of the transport */
 	struct qp *core; /* under sched.lock; NULL: sched.dead */
+	struct shca_far far; /* under sched.lock */
 
 	unsigned mcast; /* groups attached to; the process's mcast_lock, */
 	bool closing; /* and so this: it is being destroyed */
@@ -632,6 +642,18 @@ static inline void shca_qp_expire(struct shca_qp *qp, uint64_t now_ns)
 	if (qp->ops->deadline(qp->core) <= now_ns)
 		qp->ops->expire(qp->core, now_ns);
 }
+
+/*
+ * direct.c: the other end of a QP, or NULL; and it is another from now on. The
+ * QP's lock is held.
+ */
+extern const struct qp_direct_env shca_direct;
+struct qp_far *shca_far(struct shca_qp *qp, uint64_t now);
+void shca_far_forget(struct shca_qp *qp);
+int shca_env_atomic_lock(struct qp *core, const void *p);
+void shca_env_atomic_unlock(struct qp *core, const void *p);
+/* Returns when no other process copies any more by what was there before. */
+void shca_visits_wait(struct engine *e);
 
 /* qp_roce.c */
 extern const struct qp_ops shca_roce_ops;

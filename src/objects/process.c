@@ -292,6 +292,13 @@ static int process_create(struct shca_process **out)
 	if (err)
 		goto err_free;
 	show_host(p, cfg, registry);
+	if (p->segment) {
+		p->env.base.atomic_lock = shca_env_atomic_lock;
+		p->env.base.atomic_unlock = shca_env_atomic_unlock;
+	}
+	/* What is to be lost or recorded has to be a packet. */
+	if (p->segment && !cfg->loss && !cfg->pcap)
+		p->env.base.direct = &shca_direct;
 	err = keys_create(p);
 	if (err)
 		goto err_host;

@@ -341,7 +341,12 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	if (!err && mask & IBV_QP_STATE && attr->qp_state != IBV_QPS_RTS &&
 	    attr->qp_state != IBV_QPS_SQD)
 		shca_loan_forget(qp);
+	if (!err && mask & (IBV_QP_STATE | IBV_QP_AV) &&
+	    attr->qp_state != IBV_QPS_RTS)
+		shca_far_forget(qp);
 	shca_qp_unlock(qp);
+	if (!err && mask & (IBV_QP_STATE | IBV_QP_ACCESS_FLAGS))
+		shca_visits_wait(qp->sched.engine);
 
 	if (err) {
 		if (ud_bind)
@@ -432,7 +437,9 @@ static void qp_kill(struct shca_qp *qp)
 	shca_loan_forget(qp);
 	qp->ops->destroy(qp->core);
 	qp->core = NULL;
+	shca_far_forget(qp);
 	shca_qp_unlock(qp);
+	shca_visits_wait(e);
 	engine_timer_drop(e, &qp->sched);
 	if (left)
 		shca_timewait_add(qp, &w);

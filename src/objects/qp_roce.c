@@ -85,6 +85,15 @@ static void flush(struct qp *core, uint64_t now, bool all)
 				 due > now ? due : now + 1);
 }
 
+/* One-sided requests that the peer's process need not be asked for. */
+static void post_direct(struct qp *core, uint64_t now)
+{
+	struct qp_far *far = shca_far(core->owner, now);
+
+	if (far)
+		roce_direct(roce_qp(core), far);
+}
+
 static int post_send(struct qp *core, struct ibv_send_wr *wr,
 		     struct ibv_send_wr **bad, bool whole, uint64_t now)
 {
@@ -109,6 +118,8 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 	}
 	if (err && whole)
 		roce_sq_undo(r, mark);
+	else if (core->env->direct && roce_direct_ready(r))
+		post_direct(core, now);
 	if (!roce_tx_patient(r))
 		flush(core, now, false);
 	return err;

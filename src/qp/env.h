@@ -16,6 +16,7 @@
 #include <infiniband/verbs.h>
 
 struct qp;
+struct qp_direct_env;
 struct qp_recv;
 
 /* A bind: keys rather than pointers, which a program may have freed since. */
@@ -67,6 +68,18 @@ struct qp_env {
 	 */
 	int (*odp_touch)(const void *p, size_t len, bool write);
 	int (*odp_store)(void *dst, const void *src, size_t len);
+
+	/*
+	 * Atomic operations in memory of ours that others carry out at the same
+	 * time (direct.h) exclude each other. -EBUSY: not now. NULL: there are
+	 * no others.
+	 */
+	int (*atomic_lock)(struct qp *qp, const void *p);
+	void (*atomic_unlock)(struct qp *qp, const void *p);
+
+	/* One-sided operations are carried out in the peer's memory, where that
+	 * is possible. NULL: never. */
+	const struct qp_direct_env *direct;
 
 	/* An affiliated asynchronous event of this QP. */
 	void (*event)(struct qp *qp, enum ibv_event_type type);

@@ -118,6 +118,27 @@ static void atomic_run(void *arg)
 	}
 }
 
+/* At a time when no other process of the host does the same there. */
+static int atomic_alone(struct roce_qp *qp, const struct key_entry *e,
+			struct atomic *a)
+{
+	const struct qp_env *env = qp->base.env;
+	int err = qp_touch(&qp->base, e, a->p, 8, true);
+
+	if (err)
+		return err;
+	if (env->atomic_lock && env->atomic_lock(&qp->base, a->p)) {
+		explain(qp,
+			"an atomic at 0x%llx has to wait: another process of this host is in the middle of one, and stopped",
+			(unsigned long long)(uintptr_t)a->p);
+		return -EBUSY;
+	}
+	err = qp_access(&qp->base, atomic_run, a, a->p, 8);
+	if (env->atomic_lock)
+		env->atomic_unlock(&qp->base, a->p);
+	return err;
+}
+
 static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
@@ -143,12 +164,10 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 	a.p = p;
 	if (write)
 		memcpy(&a.operand, pkt->payload, 8);
-	err = qp_touch(&qp->base, e, p, 8, true);
-	if (!err)
-		err = qp_access(&qp->base, atomic_run, &a, p, 8);
+	err = atomic_alone(qp, e, &a);
 	keys_put(e);
 	if (err)
-		return V_ACCESS;
+		return err == -EBUSY ? V_RNR : V_ACCESS;
 	r->atomics[r->atomics_next] = (struct roce_atomic_done){
 		.kind = kind,
 		.place = r->place,

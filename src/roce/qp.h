@@ -149,6 +149,15 @@ struct roce_sq_mark {
 struct roce_sq_mark roce_sq_mark(const struct roce_qp *qp);
 void roce_sq_undo(struct roce_qp *qp, struct roce_sq_mark mark);
 
+/*
+ * After posting, before roce_tx(): whether the oldest request may be one that
+ * needs no packets; and carries out all that do not, from that one on, at the
+ * other end that far is (qp/direct.h).
+ */
+struct qp_far;
+bool roce_direct_ready(const struct roce_qp *qp);
+void roce_direct(struct roce_qp *qp, struct qp_far *far);
+
 /* A packet addressed to this QP. Anything may be in it. */
 void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns);
 
@@ -218,6 +227,7 @@ void roce_expire(struct roce_qp *qp, uint64_t now_ns);
 /* Counters of one QP, for tools and tests. */
 struct roce_qp_stats {
 	uint64_t tx_pkts, rx_pkts;
+	uint64_t direct; /* requests carried out without packets */
 	uint64_t retransmits; /* times the requester went back */
 	uint64_t timeouts;
 	uint64_t rnr_rx, rnr_tx;

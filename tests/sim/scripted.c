@@ -131,12 +131,14 @@ static void tap_count(struct sim *s, const struct roce_hdr *h, size_t payload,
 void script(struct pair *p, struct script *sc)
 {
 	p->sim->user = sc;
+	p->sim->direct = 0;
 	p->sim->link.drop = drop_scripted;
 	p->sim->link.tap = tap_count;
 }
 
 void packets_of_mtu(struct pair *p)
 {
+	p->sim->direct = 0;
 	for (int i = 0; i < 2; i++)
 		if (p->sim->way[i] != SIM_UDP)
 			p->sim->way[i] = SIM_REF;
@@ -169,6 +171,7 @@ struct seen *watch(struct pair *p)
 
 	memset(&w, 0, sizeof(w));
 	p->sim->user = &w;
+	p->sim->direct = 0;
 	p->sim->link.tap = tap_seen;
 	p->sim->link.drop = drop_gaps;
 	return &w;

@@ -53,7 +53,8 @@ struct script {
 };
 
 void script(struct pair *p, struct script *sc);
-/* For tests that count packets: each as long as on the wire, SIM_WAY or not. */
+/* For tests that count packets: each as long as on the wire, SIM_WAY or not.
+ * This, and those that script or watch packets, have no request without. */
 void packets_of_mtu(struct pair *p);
 /* For link.drop. */
 bool drop_all(struct sim *s, const struct roce_hdr *h, int from);

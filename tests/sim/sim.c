@@ -182,6 +182,10 @@ static void node_init(struct sim *s, int i)
 	memset(n->mem, 0, SIM_MEM);
 	keys_init(&n->keys, mem, 1024,
 		  (uint64_t[]){ s->seed, (uint64_t)i });
+	n->shown_keys = aligned_alloc(64, 1024 * sizeof(*n->shown_keys));
+	memset(n->shown_keys, 0, 1024 * sizeof(*n->shown_keys));
+	keys_show(&n->keys, &n->shown, n->shown_keys);
+	keys_show_room(&n->keys, 1024);
 	e.addr = e.iova = (uintptr_t)n->mem;
 	n->slot = keys_add(&n->keys, &e);
 	assert(n->slot >= 0);
@@ -195,6 +199,7 @@ static void node_init(struct sim *s, int i)
 		.xrc_pd = env_xrc_pd,
 		.base.bind_mw = env_bind,
 		.base.invalidate = env_invalidate,
+		.base.direct = &sim_direct_env,
 		.base.event = env_event,
 		.base.explain = env_explain,
 	};
@@ -236,6 +241,7 @@ void sim_free(struct sim *s)
 		}
 		qp_rq_fini(&n->srq);
 		free(n->keys.entry);
+		free(n->shown_keys);
 		free(n->mem);
 	}
 	free(s);
@@ -723,6 +729,8 @@ int sim_post_send(struct sim_qp *q, const struct ibv_send_wr *wr)
 	if (ud)
 		path = sim_path(q->node, q->peer->node);
 	err = roce_post_send(q->qp, wr, ud ? &path : NULL);
+	if (!err)
+		sim_direct(q);
 	if (!err && !roce_tx_patient(q->qp))
 		sim_pull(q);
 	return err;

@@ -33,6 +33,7 @@ enum sim_way {
 	SIM_REF,  /* "ref": packets of the MTU, payload read where it is */
 	SIM_MIXED, /* "mixed": each batch another, or each direction */
 };
+/* And "direct": as "host", but one-sided operations need no packets. */
 
 struct sim_rng {
 	uint64_t state;
@@ -57,6 +58,7 @@ struct sim_qp {
 	bool left;	    /* something of it, which is: */
 	struct roce_timewait timewait;
 	struct qp_public *pub; /* outlives qp, as a segment's does */
+	uint32_t far_life, far_hint; /* see qp/direct.h */
 	struct sim_qp *peer;
 	struct sim_wcs *send, *recv;
 	uint32_t events; /* 1 << enum ibv_event_type */
@@ -66,6 +68,8 @@ struct sim_node {
 	struct sim *sim;
 	struct roce_env env;
 	struct keys keys;
+	struct keys_shown shown;
+	struct key_shown *shown_keys;
 	union ibv_gid gid;
 	uint8_t *mem;
 	int slot; /* of the region that covers mem */
@@ -99,9 +103,12 @@ struct sim {
 	enum sim_way way[2]; /* of what node 0, 1 sends */
 	struct sim_rng ways; /* what is chosen because of them */
 	uint32_t max_payload, max_copy; /* of the large ones */
-	double unreadable; /* chance that payload cannot be read; it is left
-			    * half written */
+	double unreadable; /* chance that payload cannot be read, or copied;
+			    * it is left half written */
 	int read_error; /* then; 0: either that there is */
+	double direct; /* share of one-sided operations that are carried out
+			* by their initiator, if they can be */
+	uint64_t direct_copies;
 	uint64_t reads; /* of payload that is elsewhere */
 	/* Before piece i of one is read. */
 	void (*in_read)(struct sim *sim, size_t i);

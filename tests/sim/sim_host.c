@@ -59,6 +59,10 @@ void sim_ways_init(struct sim *s)
 	s->ways.state = s->seed ^ 0x77617973;
 	s->max_payload = 8192u << sim_below(&s->ways, 3) * 3; /* to 512 KiB */
 	s->max_copy = sim_chance(&s->ways, 0.5) ? 8192 : 0;
+	if (name && !strcmp(name, "direct")) {
+		s->direct = 1;
+		name = "host";
+	}
 	if (name) {
 		while (way < SIM_MIXED && strcmp(names[way], name))
 			way++;

@@ -13,6 +13,10 @@ void sim_ways_init(struct sim *s);
 /* The way of the next batch of this node; sets what of it the core asks for. */
 enum sim_way sim_way_next(struct sim *s, int from, struct roce_batch *b);
 
+/* sim_direct.c: what q has posted and needs no packets, perhaps. */
+extern const struct qp_direct_env sim_direct_env;
+void sim_direct(struct sim_qp *q);
+
 /* One packet of a batch of q; q may be NULL where there is no payload. */
 struct sim_host_pkt *sim_host_new(struct sim *s, enum sim_way way,
 				  const struct sim_qp *q,

@@ -139,6 +139,7 @@ static void region_removed(void **state)
 	struct pair p = pair_new(IBV_QPT_RC);
 
 	(void)state;
+	p.sim->direct = 0;
 	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 1000000);
 	sim_run(p.sim, 1);
 	keys_kill(&p.b->node->keys, (uint32_t)p.b->node->slot);
@@ -244,6 +245,7 @@ static void read_then_refused(bool gone)
 	for (uint32_t i = 0; i < 9000; i++)
 		p.b->node->mem[i] = (uint8_t)(i * 7 + 1);
 	memset(p.a->node->mem, 0, 9000);
+	p.sim->direct = 0;
 	p.sim->link.drop = drop_all;
 	assert_int_equal(post_to(p.a, IBV_WR_RDMA_READ, 0, 9000), 0);
 	assert_int_equal(post(p.a, IBV_WR_RDMA_WRITE, 9000, 64,

@@ -98,6 +98,7 @@ static void drained(void **state)
 	struct ibv_qp_init_attr init;
 
 	(void)state;
+	p.sim->direct = 0;
 	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 5000);
 	assert_int_equal(roce_qp_modify(p.a->qp, &a,
 					IBV_QP_STATE |
@@ -152,6 +153,7 @@ static void flush_in_order(void **state)
 
 	(void)state;
 	p.sim->link.loss = 1;
+	p.sim->direct = 0;
 	for (uint32_t i = 0; i < 5; i++) {
 		post_to(p.a, IBV_WR_RDMA_WRITE, i, 1);
 		recv_into(p.a, i, 1);

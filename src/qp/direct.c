@@ -1,0 +1,248 @@
+/*
+ * direct.c - what the responder would check, and the copy
+ *
+ * The order of things keeps memory safe: the visit is announced before the QP
+ * and the key are looked at, and the other process, which hides them before it
+ * looks for visits, waits until the copy is done. Access flags, PD and bounds
+ * are those of the moment, as with a packet that arrives then.
+ *
+ * The last bytes are stored last, each once (base/place.h): as a piece of their
+ * own, since the kernel promises no order within one.
+ */
+#include "direct.h"
+
+#include "base/place.h"
+
+#include <errno.h>
+#include <string.h>
+
+bool qp_direct_kind(const struct qp *qp, const struct qp_wqe *w)
+{
+	return qp->type == IBV_QPT_RC && w->status == IBV_WC_SUCCESS &&
+	       w->length <= QP_DIRECT_MAX &&
+	       (w->opcode == IBV_WR_RDMA_WRITE || qp_wqe_has_response(w));
+}
+
+/* ---- memory here ------------------------------------------------------- */
+
+struct local {
+	size_t n, nkeys;
+	struct iovec iov[QP_MAX_SGE];
+	struct key_entry *key[QP_MAX_SGE];
+};
+
+static void local_put(struct local *l)
+{
+	while (l->nkeys)
+		keys_put(l->key[--l->nkeys]);
+}
+
+static bool local_piece(struct qp *qp, struct local *l,
+			const struct ibv_sge *sge, uint32_t access)
+{
+	struct key_entry *e = l->nkeys ? l->key[l->nkeys - 1] : NULL;
+	void *p;
+
+	if (!e || atomic_load_explicit(&e->lkey, memory_order_relaxed) !=
+			  sge->lkey) {
+		e = keys_get_local(qp->env->keys, sge->lkey, &qp->lkey_hint);
+		if (!e)
+			return false;
+		l->key[l->nkeys++] = e;
+	}
+	if (e->kind != KEY_MR ||
+	    !key_covers(e, qp->pd, sge->addr, sge->length, access, &p))
+		return false;
+	l->iov[l->n++] = (struct iovec){ p, sge->length };
+	return true;
+}
+
+/* The request's own memory, whose keys are kept until local_put(). */
+static bool local_get(struct qp *qp, struct qp_wqe *w, struct local *l)
+{
+	const struct ibv_sge *sge = qp_wqe_sge(&qp->sq, w);
+	uint32_t access = w->opcode == IBV_WR_RDMA_WRITE ?
+				  0 :
+				  IBV_ACCESS_LOCAL_WRITE;
+
+	if (w->flags & IBV_SEND_INLINE) {
+		l->iov[l->n++] = (struct iovec){ qp_wqe_data(&qp->sq, w),
+						 w->length };
+		return true;
+	}
+	for (uint32_t i = 0; i < w->num_sge; i++)
+		if (sge[i].length && !local_piece(qp, l, &sge[i], access)) {
+			local_put(l);
+			return false;
+		}
+	return true;
+}
+
+/* ---- the other end ----------------------------------------------------- */
+
+/* The first request that arrives in RTR raises an event there: no direct one. */
+static bool answers(uint32_t state, uint32_t established)
+{
+	return established && (state == IBV_QPS_RTR || state == IBV_QPS_RTS ||
+			       state == IBV_QPS_SQD);
+}
+
+/* Whether the QP there would take a request that needs these access flags. */
+static bool peer_takes(const struct qp *qp, const struct qp_wqe *w,
+		       struct qp_far *far, const struct qp_direct_peer *peer,
+		       uint32_t flag)
+{
+	const struct qp_public *p = far->pub;
+	uint32_t life = atomic_load_explicit(&p->life, memory_order_acquire);
+	uint32_t state = atomic_load_explicit(&p->state, memory_order_acquire);
+
+	if (!life || (far->life && far->life != life) ||
+	    !answers(state, qp_public_get(&p->established)))
+		return false;
+	if (qp_public_get(&p->qpn) != peer->qpn ||
+	    qp_public_get(&p->type) != IBV_QPT_RC ||
+	    qp_public_get(&p->dest_qpn) != qp->qpn ||
+	    qp_public_get(&p->rq_psn) != peer->psn ||
+	    qp_public_get(&p->mtu) != peer->mtu ||
+	    qp_public_get(&p->path_hash) != peer->path_hash)
+		return false;
+	far->life = life;
+	if (qp_wqe_has_response(w) && !qp_public_get(&p->dest_rd_atomic))
+		return false;
+	return qp_public_get(&p->access) & flag;
+}
+
+/* The address there of what the request names, if it may be accessed so. */
+static bool peer_memory(const struct qp *qp, const struct qp_wqe *w,
+			struct qp_far *far, uint32_t flag, uint64_t *addr)
+{
+	const struct qp_direct_env *env = qp->env->direct;
+	uint32_t slot = keys_find(&far->keys, w->rkey, &far->hint);
+	struct key_shown e;
+
+	if (slot >= far->keys.ready && !env->ready(far, slot))
+		return false;
+	if (!keys_peek(&far->keys, slot, w->rkey, &e))
+		return false;
+	if (e.kind == KEY_MW2 ? e.qpn != qp_public_get(&far->pub->qpn) :
+				e.kind != KEY_MR && e.kind != KEY_MW1)
+		return false;
+	return key_shown_covers(&e, qp_public_get(&far->pub->pd),
+				w->remote_addr, w->length, flag, addr);
+}
+
+/* ---- operations -------------------------------------------------------- */
+
+static uint32_t access_of(const struct qp_wqe *w)
+{
+	switch (w->opcode) {
+	case IBV_WR_RDMA_READ:
+		return IBV_ACCESS_REMOTE_READ;
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		return IBV_ACCESS_REMOTE_ATOMIC;
+	default:
+		return IBV_ACCESS_REMOTE_WRITE;
+	}
+}
+
+static int copy(struct qp *qp, const struct qp_wqe *w, struct qp_far *far,
+		const struct local *l, uint64_t addr)
+{
+	const struct qp_direct_env *env = qp->env->direct;
+	const size_t tail = place_tail(w->length), first = w->length - tail;
+	struct iovec there[2], *at = there;
+
+	if (first)
+		*at++ = (struct iovec){ (void *)(uintptr_t)addr, first };
+	*at++ = (struct iovec){ (void *)(uintptr_t)(addr + first), tail };
+	return (w->opcode == IBV_WR_RDMA_WRITE ? env->write : env->read)(
+		far, l->iov, l->n, there, (size_t)(at - there));
+}
+
+static int exchange(const struct qp_direct_env *env, const struct qp_wqe *w,
+		    struct qp_far *far, uint64_t addr, uint64_t *orig)
+{
+	const struct iovec there = { (void *)(uintptr_t)addr, 8 };
+	const struct iovec old = { orig, 8 };
+	uint64_t new = w->swap;
+	const struct iovec here = { &new, 8 };
+	int err;
+
+	if (w->opcode != IBV_WR_ATOMIC_WRITE) {
+		err = env->read(far, &old, 1, &there, 1);
+		if (err)
+			return err;
+	}
+	if (w->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
+		new = *orig + w->compare_add;
+	else if (w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP &&
+		 *orig != w->compare_add)
+		return 0;
+	return env->write(far, &here, 1, &there, 1);
+}
+
+static int atomic(struct qp *qp, const struct qp_wqe *w, struct qp_far *far,
+		  uint64_t addr, uint64_t *orig)
+{
+	const struct qp_direct_env *env = qp->env->direct;
+	int err;
+
+	if (w->remote_addr & 7 || addr & 7)
+		return -EINVAL;
+	err = env->lock(far, addr);
+	if (err)
+		return err;
+	err = exchange(env, w, far, addr, orig);
+	env->unlock(far, addr);
+	return err;
+}
+
+static int visit(struct qp *qp, const struct qp_wqe *w, struct qp_far *far,
+		 const struct qp_direct_peer *peer, const struct local *l,
+		 uint64_t *orig)
+{
+	const uint32_t flag = access_of(w);
+	uint64_t addr;
+
+	if (!peer_takes(qp, w, far, peer, flag))
+		return -EACCES;
+	if (!w->length)
+		return 0; /* 9.7.4.1.5: zero length is not checked */
+	if (!peer_memory(qp, w, far, flag, &addr))
+		return -EACCES;
+	return w->opcode == IBV_WR_RDMA_WRITE ||
+			       w->opcode == IBV_WR_RDMA_READ ?
+		       copy(qp, w, far, l, addr) :
+		       atomic(qp, w, far, addr, orig);
+}
+
+int qp_direct(struct qp *qp, struct qp_wqe *w, struct qp_far *far,
+	      const struct qp_direct_peer *peer)
+{
+	const struct qp_direct_env *env = qp->env->direct;
+	const bool result = w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+			    w->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+	struct local l;
+	uint64_t orig = 0;
+	uint32_t bad;
+	int err, in;
+
+	l.n = l.nkeys = 0;
+	/* An atomic write's value was taken when it was posted. */
+	if (w->opcode != IBV_WR_ATOMIC_WRITE && !local_get(qp, w, &l))
+		return -EFAULT;
+	in = env->enter(far);
+	if (in < 0) {
+		local_put(&l);
+		return in;
+	}
+	err = visit(qp, w, far, peer, &l, &orig);
+	env->leave(far, in);
+	local_put(&l);
+	if (!err && result &&
+	    qp_scatter(qp, qp->pd, qp_wqe_sge(&qp->sq, w), w->num_sge, 0,
+		       (const uint8_t *)&orig, 8, &bad))
+		return -EINPROGRESS;
+	return err;
+}

@@ -1,0 +1,77 @@
+/*
+ * direct.c - requests that need no packets, see qp/direct.h
+ *
+ * They use no PSNs, so to the responder they never were: only when nothing is
+ * on its way can one be carried out in its turn.
+ */
+#include "internal.h"
+
+#include "qp/direct.h"
+
+bool roce_direct_ready(const struct roce_qp *qp)
+{
+	const struct roce_requester *r = &qp->req;
+	const struct qp_sq *sq = &qp->base.sq;
+
+	return sq->head != sq->tail && sq->nxt == sq->head &&
+	       qp->base.state == IBV_QPS_RTS && r->una == r->end_psn &&
+	       !r->rnr_until_ns && qp->path.local &&
+	       qp_direct_kind(&qp->base, qp_sq_slot(sq, sq->head));
+}
+
+/* What is left in the queue gets the PSNs that were not used. */
+static void renumber(struct roce_qp *qp)
+{
+	uint32_t psn = qp->req.una;
+
+	for (uint32_t i = qp->base.sq.head; i != qp->base.sq.tail; i++) {
+		struct roce_wqe *w =
+			roce_wqe(qp_sq_slot(&qp->base.sq, i));
+		uint32_t npkts =
+			(w->last_psn - w->first_psn + 1) & PSN_MASK;
+
+		w->first_psn = psn;
+		psn = psn_add(psn, npkts);
+		w->last_psn = psn_add(psn, PSN_MASK);
+	}
+	qp->req.post_psn = psn;
+}
+
+/* The oldest one is done. False: that was the end of the QP. */
+static bool complete(struct roce_qp *qp, int err)
+{
+	if (err) {
+		qp_sq_complete(&qp->base, IBV_WC_LOC_PROT_ERR);
+		roce_to_err(qp);
+		return false;
+	}
+	qp->stats.direct++;
+	if (qp_sq_complete(&qp->base, IBV_WC_SUCCESS))
+		return true;
+	roce_fail(qp, IBV_EVENT_QP_FATAL);
+	return false;
+}
+
+void roce_direct(struct roce_qp *qp, struct qp_far *far)
+{
+	const struct qp_direct_peer peer = {
+		.qpn = qp->dest_qpn,
+		.psn = qp->base.attr.sq_psn,
+		.mtu = qp->mtu,
+		.path_hash = roce_path_hash(&qp->path.sgid, &qp->path.dgid),
+	};
+	bool any = false;
+
+	while (roce_direct_ready(qp)) {
+		struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.head);
+		int err = qp_direct(&qp->base, w, far, &peer);
+
+		if (err && err != -EINPROGRESS)
+			break;
+		any = true;
+		if (!complete(qp, err))
+			return;
+	}
+	if (any)
+		renumber(qp);
+}
