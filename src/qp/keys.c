@@ -180,8 +180,19 @@ static struct key_shown *shown(const struct keys *k, uint32_t slot)
 	return slot < k->nshown ? &k->shown[slot] : NULL;
 }
 
-static void show(struct key_shown *s, const struct key_entry *e, uint32_t lkey,
-		 uint32_t rkey)
+/* Odd factors: whichever of the numbers changes, the sum does. */
+static uint64_t check_of(const struct key_shown *s, uint32_t slot,
+			 uint32_t rkey)
+{
+	return ((uint64_t)slot << 32 | rkey) * 0x9e3779b97f4a7c15u +
+	       ((uint64_t)s->access << 32 | s->pd) * 0xbf58476d1ce4e5b9u +
+	       ((uint64_t)s->qpn << 32 | s->kind) * 0x94d049bb133111ebu +
+	       s->iova * 0xd6e8feb86659fd93u + s->length * 0xa0761d6478bd642fu +
+	       s->addr * 0xe7037ed1a0b428dbu;
+}
+
+static void show(struct key_shown *s, const struct key_entry *e, uint32_t slot,
+		 uint32_t lkey, uint32_t rkey)
 {
 	s->access = e->access;
 	s->pd = e->pd;
@@ -190,6 +201,7 @@ static void show(struct key_shown *s, const struct key_entry *e, uint32_t lkey,
 	s->iova = e->iova;
 	s->length = e->length;
 	s->addr = e->addr;
+	s->check = check_of(s, slot, rkey);
 	atomic_store_explicit(&s->lkey, lkey, memory_order_release);
 	atomic_store_explicit(&s->rkey, rkey, memory_order_release);
 }
@@ -212,7 +224,7 @@ static void publish(struct keys *k, uint32_t slot, const struct key_entry *from,
 	/* Not a store: a reader with a stale key may be passing through. */
 	atomic_fetch_and_explicit(&e->users, ~KEY_DYING, memory_order_release);
 	if (shown(k, slot))
-		show(shown(k, slot), from, lkey, rkey);
+		show(shown(k, slot), from, slot, lkey, rkey);
 }
 
 int keys_add(struct keys *k, const struct key_entry *from)
@@ -399,7 +411,7 @@ bool keys_peek(const struct keys_view *v, uint32_t slot, uint32_t rkey,
 	if (!rkey || slot >= v->ready || load(&v->entry[slot].rkey) != rkey)
 		return false;
 	*e = *(const volatile struct key_shown *)&v->entry[slot];
-	return true;
+	return e->check == check_of(e, slot, rkey);
 }
 
 bool keys_shows(const struct keys_view *v, uint32_t slot, uint32_t key)

@@ -68,6 +68,7 @@ struct key_shown {
 	uint64_t iova;
 	uint64_t length;
 	uint64_t addr; /* in the owner's process */
+	uint64_t check; /* of what stands here, and in which slot */
 };
 
 /* What stands before the entries: how a key leads to one of them. */
@@ -166,8 +167,9 @@ bool keys_view_init(struct keys_view *v, const struct keys_shown *head,
 uint32_t keys_find(const struct keys_view *v, uint32_t rkey, uint32_t *hint);
 
 /*
- * Copies the entry with this rkey; false: it is not there, or dead. What is
- * found stays as it is as long as its owner waits for the caller: who has said
+ * Copies the entry with this rkey; false: it is not there, or dead, or somebody
+ * has scribbled on it: what it says is where the caller will write in the
+ * owner's memory. What is found stays as it is as long as its owner waits for the caller: who has said
  * that he is there, with a full fence, before he calls.
  */
 bool keys_peek(const struct keys_view *v, uint32_t slot, uint32_t rkey,

@@ -610,6 +610,49 @@ static void shown_to_others(void **state)
 	assert_false(peek(rkey, 0, &e));
 }
 
+/* Whatever is changed in an entry, nobody goes by what it says then. */
+static void scribbled_on(void **state)
+{
+	uint64_t rng = rnd_seed();
+	struct key_shown e, was, *shown;
+	uint32_t rkey, bit, n;
+	uint8_t *p;
+	int slot;
+
+	(void)state;
+	show_all(COUNT);
+	for (uint32_t i = 0; i < 20; i++)
+		add(KEY_MR, i);
+	slot = add(KEY_MR, 0x70000);
+	rkey = keys.entry[slot].rkey;
+	shown = &others.entry[slot];
+	p = (uint8_t *)shown;
+	for (bit = 0; bit < 8 * (offsetof(struct key_shown, check) + 8); bit++) {
+		if (bit / 32 == offsetof(struct key_shown, lkey) / 4)
+			continue;
+		p[bit / 8] ^= (uint8_t)(1u << bit % 8);
+		assert_false(peek(rkey, 0, &e));
+		p[bit / 8] ^= (uint8_t)(1u << bit % 8);
+		assert_true(peek(rkey, 0, &e));
+	}
+	was = *shown;
+	for (n = 0; n < 10000; n++) {
+		rnd_fill(&rng, p + rnd(&rng) % 8 * 8, 1 + rnd(&rng) % 8);
+		shown->rkey = rkey;
+		assert_true(!peek(rkey, 0, &e) ||
+			    !memcmp(&was.access, &e.access,
+				    offsetof(struct key_shown, check) -
+					    offsetof(struct key_shown, access)));
+		*shown = was;
+	}
+	/* Another entry in its place. */
+	*shown = others.entry[slot - 1];
+	shown->rkey = rkey;
+	assert_false(peek(rkey, 0, &e));
+	others.entry[slot - 1] = was;
+	assert_false(keys_peek(&others.view, (uint32_t)slot - 1, rkey, &e));
+}
+
 /* What has no memory to be shown in works in its own process alone. */
 static void shown_as_far_as_there_is_memory(void **state)
 {
@@ -850,6 +893,7 @@ int main(void)
 		TEST(bounds),
 		TEST(meets_a_reader),
 		TEST(shown_to_others),
+		TEST(scribbled_on),
 		TEST(shown_as_far_as_there_is_memory),
 		TEST(hostile_heads),
 		TEST(readers_against_removal),
