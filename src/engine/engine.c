@@ -15,8 +15,26 @@ static void link_add(struct engine *e, struct link *l)
 	e->link[e->nlinks++] = l;
 }
 
+/* Shared memory is not needed: what would go there goes by UDP. */
+static int shm_add(struct engine *e, struct segment *segment,
+		   struct pcap *pcap)
+{
+	const struct shm_config shm = {
+		.copy = e->cfg->same_host == SAME_HOST_COPY,
+		.loss = e->cfg->loss,
+		.seed = e->cfg->seed,
+		.pcap = pcap,
+	};
+	int err = shm_create(&e->shm, &shm, segment);
+
+	if (!err)
+		link_add(e, shm_link(e->shm));
+	return err;
+}
+
 /* Which links there are: a line for each. */
-static int links_create(struct engine *e, struct pcap *pcap)
+static int links_create(struct engine *e, struct segment *segment,
+			struct pcap *pcap)
 {
 	const struct udp_config udp = { .wire = e->cfg->wire,
 					.loss = e->cfg->loss,
@@ -27,12 +45,12 @@ static int links_create(struct engine *e, struct pcap *pcap)
 	if (err)
 		return err;
 	link_add(e, udp_link(e->udp));
-	return 0;
+	return segment ? shm_add(e, segment, pcap) : 0;
 }
 
 int engine_init(struct engine *e, const struct engine_ops *ops,
 		const struct config *cfg, struct registry *registry,
-		struct pcap *pcap)
+		struct segment *segment, struct pcap *pcap)
 {
 	int err;
 
@@ -45,7 +63,7 @@ int engine_init(struct engine *e, const struct engine_ops *ops,
 	pthread_mutex_init(&e->thread_lock, NULL);
 	atomic_store(&e->heap_due, UINT64_MAX);
 	presence_init(&e->presence);
-	err = links_create(e, pcap);
+	err = links_create(e, segment, pcap);
 	return err ? err : thread_fds_open(e);
 }
 
@@ -60,6 +78,7 @@ void engine_fini(struct engine *e)
 	thread_fds_close(e);
 	if (e->udp && e->cfg->explain)
 		engine_drops_explain(e);
+	shm_destroy(e->shm);
 	if (e->udp)
 		udp_destroy(e->udp);
 	qpn_fini(e);
@@ -70,6 +89,7 @@ void engine_abandon(struct engine *e)
 {
 	atomic_store(&e->dead, true);
 	thread_fds_close(e);
+	shm_abandon(e->shm);
 	udp_abandon(e->udp);
 }
 

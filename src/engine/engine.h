@@ -22,9 +22,11 @@
 
 #include "host/config.h"
 #include "host/registry.h"
+#include "link/shm.h"
 #include "link/udp.h"
 
 struct pcap;
+struct segment;
 
 /* What the layer above does. Called without any QP's lock. */
 struct engine_ops {
@@ -74,6 +76,7 @@ struct engine {
 	struct link *link[ENGINE_LINKS];
 	unsigned nlinks;
 	struct udp *udp; /* one of them, and what only UDP has */
+	struct shm *shm; /* another; NULL: not in this process */
 
 	/* qpn.c */
 	pthread_mutex_t qpn_lock;
@@ -93,6 +96,8 @@ struct engine {
 	_Atomic uint64_t no_qp; /* for QP numbers that are not here */
 	_Atomic uint64_t drops_due; /* when to report again */
 	_Atomic uint64_t drops_reported; /* their sum at the last report */
+
+	_Atomic(struct engine_qp *) starved; /* send.c: QPs without room */
 
 	/* How many things wait for drained links: engine_ops.settle. */
 	_Atomic unsigned unsettled;
@@ -114,12 +119,12 @@ struct engine {
 
 /*
  * engine.c: a new engine, all zeros before, for a process that has joined a
- * registry (or NULL) and records packets (or NULL). 0 or -errno; then
- * engine_fini() is due as well.
+ * registry (or NULL), shows a segment there (or NULL) and records packets (or
+ * NULL). 0 or -errno; then engine_fini() is due as well.
  */
 int engine_init(struct engine *e, const struct engine_ops *ops,
 		const struct config *cfg, struct registry *registry,
-		struct pcap *pcap);
+		struct segment *segment, struct pcap *pcap);
 /* Ends the thread: from now on only who calls in makes progress. */
 void engine_stop(struct engine *e);
 void engine_fini(struct engine *e);
@@ -135,12 +140,23 @@ static inline bool engine_dead(const struct engine *e)
 /* udp_bind(); what is wrong with the port is said once in a process. */
 int engine_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex);
 
-/* Sends by the link that reaches the batch's destination. There is only one. */
-static inline size_t engine_send(struct engine *e, const struct roce_batch *b,
-				 int *err)
-{
-	return e->link[0]->ops->send(e->link[0], b, err);
-}
+/*
+ * send.c: sends each packet of a batch by the link that its destination is
+ * reached by: shared memory, where both processes have it, else UDP. qp, whose
+ * lock is held, remembers its way; NULL: nobody does. Returns how many were
+ * taken, in order; fewer than all where there is no room now, and then a qp is
+ * flushed again as soon as there is. A packet that can never be sent counts as
+ * taken and is lost; *err is 0, or a positive errno for the caller to explain.
+ * EFAULT: memory of the first that was not taken is not there.
+ */
+size_t engine_send(struct engine *e, struct engine_qp *qp,
+		   const struct roce_batch *b, int *err);
+/* Whether the link had no room for qp's last packet, and has none yet; it says
+ * when it has. qp's lock is held. */
+bool engine_starved(const struct engine_qp *qp);
+/* udp_unread() by whatever link reaches the peer of qp, whose lock is held. */
+bool engine_unread(struct engine *e, struct engine_qp *qp, uint32_t qpn,
+		   const struct roce_path *path, uint64_t mark[2]);
 
 /* qpn.c: a free QPN for qp, which is found under it from now on; or -ENOSPC. */
 int engine_qpn_alloc(struct engine *e, struct engine_qp *qp);

@@ -35,8 +35,11 @@ void engine_drops_explain(struct engine *e)
 		[ROCE_DROP_QKEY] = "Q_Key or datagram length",
 		[ROCE_DROP_NO_RECV] = "no receive posted",
 	};
+	static const struct shm_stats none;
 	const struct udp_stats *s = udp_stats(e->udp);
-	uint64_t n[4 + ROCE_DROPS] = { s->rx_malformed, s->rx_bad_icrc,
+	const struct shm_stats *m = e->shm ? shm_stats(e->shm) : &none;
+	uint64_t n[4 + ROCE_DROPS] = { s->rx_malformed + m->rx_malformed,
+				       s->rx_bad_icrc,
 				       s->rx_overflow, atomic_load(&e->no_qp) };
 	const char *what[4 + ROCE_DROPS] = { "malformed", "bad ICRC",
 					     "socket buffer full",
@@ -56,7 +59,7 @@ void engine_drops_explain(struct engine *e)
 	len = snprintf(line, sizeof(line),
 		       "process %d: %" PRIu64 " packets received, %" PRIu64
 		       " dropped",
-		       (int)getpid(), s->rx_pkts + n[0] + n[1], sum);
+		       (int)getpid(), s->rx_pkts + m->rx_pkts + n[0] + n[1], sum);
 	for (size_t i = 0; i < 4 + ROCE_DROPS; i++)
 		if (n[i])
 			len += snprintf(line + len, sizeof(line) - (size_t)len,

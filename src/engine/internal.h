@@ -32,6 +32,9 @@ int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t now);
 
 #define RX_BUDGET 32 /* of a link, in one round of progress */
 
+/* send.c: QPs that found no room go on, if there is some. */
+void send_starved(struct engine *e, uint64_t now);
+
 /* progress.c: returns the number of packets. *busy: another thread receives on
  * a link, which was left out. */
 int progress(struct engine *e, uint64_t now, bool *busy);
@@ -51,6 +54,14 @@ void thread_fds_close(struct engine *e);
 /* Sets whether the thread watches the links, as it does at first. 0 or -errno;
  * thread_lock is held. */
 int thread_watch_links(struct engine *e, bool watch);
+/*
+ * Whoever sleeps on the links' descriptors asks them to be readable when there
+ * is something to do; false: there is, now. Awake, he takes that back.
+ */
+bool links_sleep(struct engine *e);
+void links_wake(struct engine *e);
+/* The same on behalf of the thread, which is asleep, or will be. */
+void thread_announce(struct engine *e);
 /* Makes the thread check everything but the descriptors again. */
 void thread_wake(struct engine *e);
 void thread_end(struct engine *e);

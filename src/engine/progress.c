@@ -10,6 +10,7 @@
 #include "base/sys.h"
 
 #include <errno.h>
+#include <sched.h>
 
 int progress(struct engine *e, uint64_t now, bool *busy)
 {
@@ -27,6 +28,7 @@ int progress(struct engine *e, uint64_t now, bool *busy)
 	}
 	if (!*busy)
 		presence_unblocked(&e->presence);
+	send_starved(e, now);
 	if (timers_due(e, now))
 		timers_run(e, now);
 	if (drained &&
@@ -59,21 +61,28 @@ out:
 void progress_step_forward(struct engine *e, uint64_t now)
 {
 	pthread_mutex_lock(&e->thread_lock);
-	if (presence_step_forward(&e->presence, now))
+	if (presence_step_forward(&e->presence, now)) {
 		thread_watch_links(e, true);
+		thread_announce(e);
+	}
 	pthread_mutex_unlock(&e->thread_lock);
 }
 
 bool progress_waiting(struct engine *e)
 {
 	struct pollfd p[ENGINE_LINKS];
+	unsigned n = 0;
 
-	for (unsigned i = 0; i < e->nlinks; i++)
-		p[i] = (struct pollfd){
-			.fd = e->link[i]->ops->fd(e->link[i]),
-			.events = POLLIN,
-		};
-	return sys_poll(p, e->nlinks, 0) > 0;
+	for (unsigned i = 0; i < e->nlinks; i++) {
+		struct link *l = e->link[i];
+
+		if (!l->ops->ready)
+			p[n++] = (struct pollfd){ .fd = l->ops->fd(l),
+						  .events = POLLIN };
+		else if (l->ops->ready(l))
+			return true;
+	}
+	return sys_poll(p, n, 0) > 0;
 }
 
 void engine_poll(struct engine *e, bool armed)
@@ -84,8 +93,12 @@ void engine_poll(struct engine *e, bool armed)
 		presence_polled(&e->presence);
 	if (atomic_load_explicit(&e->presence.asleep, memory_order_relaxed))
 		sleep_forget(e);
-	if (!progress(e, clock_ns(), &busy) && busy &&
-	    presence_blocked(&e->presence)) {
+	if (progress(e, clock_ns(), &busy))
+		return;
+	/* The receiver has to run before this one can go on. */
+	if (atomic_load_explicit(&e->starved, memory_order_relaxed))
+		sched_yield();
+	if (busy && presence_blocked(&e->presence)) {
 		engine_quiesce(e);
 		presence_unblocked(&e->presence);
 	}

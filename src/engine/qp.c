@@ -85,6 +85,7 @@ void engine_qp_put(struct engine_qp *qp)
 	if (atomic_fetch_sub_explicit(&qp->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	backlog_free(backlog_take(qp));
+	shm_way_forget(&qp->way);
 	qp->ops->free(qp);
 }
 

@@ -15,6 +15,7 @@
 #ifndef SOFTHCA_ENGINE_QP_H
 #define SOFTHCA_ENGINE_QP_H
 
+#include "link/shm.h"
 #include "roce/qp.h"
 
 #include <pthread.h>
@@ -64,6 +65,10 @@ struct engine_qp {
 	/* For the holder of the lock, from those who did not wait for it. */
 	_Atomic(struct engine_packet *) backlog; /* newest first */
 	_Atomic unsigned nbacklog;
+
+	struct shm_way way; /* under lock: where it sends */
+	struct engine_qp *starved; /* send.c: the next without room */
+	_Atomic bool is_starved; /* it is on that list */
 
 	_Atomic uint64_t timer_due; /* when its entry in the heap is due */
 	size_t timer_pos; /* of that entry + 1; the timers' lock */

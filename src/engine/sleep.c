@@ -135,17 +135,25 @@ static int doze(struct sleeper *s, int fd)
 	struct engine *e = s->e;
 	struct pollfd p[ENGINE_LINKS + 1] = { { .fd = fd, .events = POLLIN } };
 	unsigned i;
+	int err = 0;
 
 	for (i = 0; i < e->nlinks; i++)
 		p[i + 1] = (struct pollfd){
 			.fd = e->link[i]->ops->fd(e->link[i]),
 			.events = POLLIN,
 		};
-	if (sys_wait(SYS_PPOLL, (long)p, (long)e->nlinks + 1, 0, 0, 0) >= 0)
+	if (links_sleep(e) &&
+	    sys_wait(SYS_PPOLL, (long)p, (long)e->nlinks + 1, 0, 0, 0) < 0)
+		err = -errno;
+	pthread_mutex_lock(&e->thread_lock);
+	links_wake(e);
+	/* It watches the links again, since others wait as well. */
+	if (!presence_is_back(&e->presence))
+		thread_announce(e);
+	pthread_mutex_unlock(&e->thread_lock);
+	if (!err)
 		return p[0].revents != 0;
-	if (errno != EINTR)
-		return -errno;
-	return interrupted(s) ? -EINTR : 0;
+	return err != -EINTR || interrupted(s) ? err : 0;
 }
 
 static int wait_for(struct sleeper *s, int fd, bool (*arrived)(void *arg),

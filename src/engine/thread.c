@@ -68,6 +68,29 @@ int thread_watch_links(struct engine *e, bool watch)
 	return err;
 }
 
+bool links_sleep(struct engine *e)
+{
+	bool idle = true;
+
+	for (unsigned i = 0; i < e->nlinks; i++)
+		if (e->link[i]->ops->sleep)
+			idle &= e->link[i]->ops->sleep(e->link[i], true);
+	return idle;
+}
+
+void links_wake(struct engine *e)
+{
+	for (unsigned i = 0; i < e->nlinks; i++)
+		if (e->link[i]->ops->sleep)
+			e->link[i]->ops->sleep(e->link[i], false);
+}
+
+void thread_announce(struct engine *e)
+{
+	if (!links_sleep(e))
+		thread_wake(e);
+}
+
 static bool is_link(const struct engine *e, int fd)
 {
 	for (unsigned i = 0; i < e->nlinks; i++)
@@ -168,17 +191,29 @@ static bool readable(struct engine *e, int fd)
 /*
  * First announces to sleep for good, then reads the timers: who sets one is
  * either seen here or sees that. Returns the number of events, or less than 0.
+ * *woken: a link has something to do, and its descriptor does not say so.
  */
-static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max)
+static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
+			   bool *woken)
 {
+	const bool watching = !presence_is_back(&e->presence);
 	uint64_t until;
 	int n;
 
 	atomic_store(&e->asleep_until, UINT64_MAX);
 	until = min_u64(timers_next(e), presence_tick_at(&e->presence));
 	atomic_store(&e->asleep_until, until);
+	if (watching && !links_sleep(e)) {
+		until = 0;
+		*woken = true;
+	}
 	thread_sleep(e, until, ev, max, &n);
 	atomic_store(&e->asleep_until, 0);
+	/* A program that sleeps on the links by now is not awake. */
+	pthread_mutex_lock(&e->thread_lock);
+	if (!presence_is_back(&e->presence))
+		links_wake(e);
+	pthread_mutex_unlock(&e->thread_lock);
 	return n;
 }
 
@@ -219,7 +254,7 @@ static void *thread_main(void *arg)
 		uint64_t now;
 		int i, n, round;
 
-		n = sleep_until_due(e, ev, 4);
+		n = sleep_until_due(e, ev, 4, &woken);
 		for (i = 0; i < n; i++)
 			woken |= readable(e, ev[i].data.fd);
 		if (leave_to_programs(e, woken)) {

@@ -6,6 +6,8 @@
 
 #include "udp.h"
 
+#include "loss.h"
+
 #include "base/gid.h"
 #include "host/registry.h"
 
@@ -109,7 +111,7 @@ struct udp {
 	void *unreachable_arg;
 	uint16_t private_port;
 	struct udp_stats stats;
-	_Atomic uint64_t draws; /* random numbers used for loss */
+	struct loss loss;
 	struct peer peer[REGISTRY_SLOTS];
 
 	/* Taken after the registry's lock. */

@@ -2,15 +2,16 @@
  * link.h - a way for packets to come and go, as the engine sees it
  *
  * A process has few links, made when its engine is. Who receives loops over all
- * of them; who sends uses the one that the destination is reached by. What
- * belongs to one kind of link alone, addresses to bind for example, is in that
- * link's header.
+ * of them; who sends uses the one that the destination is reached by
+ * (engine_send()). What belongs to one kind of link alone, addresses to bind or
+ * how a peer is found, is in that link's header.
  */
 #ifndef SOFTHCA_LINK_LINK_H
 #define SOFTHCA_LINK_LINK_H
 
 #include "roce/qp.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct link;
@@ -36,14 +37,27 @@ struct link_ops {
 	void (*wait)(struct link *l);
 	/* A descriptor that is readable when poll has something to do. */
 	int (*fd)(struct link *l);
+	/* Whether poll has something to do, and nobody is at it. NULL: fd says
+	 * so. */
+	bool (*ready)(struct link *l);
 	/*
-	 * Sends pkt[0..n) of a batch in order. Returns how many were taken;
-	 * fewer than n when there is no room now. A packet that can never be
-	 * sent counts as taken and is lost; *err then holds a positive errno
-	 * for the caller to explain. EFAULT: memory of the first that was not
-	 * taken is not there. Safe from many threads.
+	 * Before the thread that waits for fd sleeps: true asks for fd to be
+	 * readable once there is something to do, false says that it is awake.
+	 * Returns false if there is something to do now. NULL: fd always is as
+	 * it should be.
 	 */
-	size_t (*send)(struct link *l, const struct roce_batch *b, int *err);
+	bool (*sleep)(struct link *l, bool asleep);
+	/*
+	 * Sends pkt[from..to) of a batch in order. Returns the index of the
+	 * first that was not taken: less than `to` when there is no room now.
+	 * A packet that can never be sent counts as taken and is lost; *err
+	 * then holds a positive errno for the caller to explain, and is left
+	 * as it is otherwise. EFAULT: memory of the first that was not taken
+	 * is not there. Safe from many threads. NULL: whoever sends has to know
+	 * the link (shm_send()).
+	 */
+	size_t (*send)(struct link *l, const struct roce_batch *b, size_t from,
+		       size_t to, int *err);
 };
 
 /* The first member of what a link keeps for itself. */

@@ -33,8 +33,8 @@ int udp_create(struct udp **out, const struct udp_config *cfg,
 	if (!u)
 		return -ENOMEM;
 	u->cfg = *cfg;
-	if (!u->cfg.seed)
-		u->cfg.seed = clock_ns();
+	u->loss.share = cfg->loss;
+	u->loss.seed = cfg->seed ? cfg->seed : clock_ns();
 	u->registry = registry;
 	u->slot = registry ? registry_slot(registry) : 0;
 	pthread_mutex_init(&u->bind_lock, NULL);

@@ -91,14 +91,24 @@ typedef void udp_unreachable_fn(void *arg, const union ibv_gid *dst,
 void udp_on_unreachable(struct udp *u, udp_unreachable_fn *fn, void *arg);
 
 /*
- * Sends pkt[0..n) of a batch in order: ICRC, GSO, source port. Returns how many
- * were taken (dropped ones by --loss count as taken); fewer than n when a
- * socket or the receiver on this host has no room now. A packet that can never
- * be sent (no route, too large) counts as taken and is lost; *err then holds a
- * positive errno for the caller to explain. EFAULT: memory of the first that was
- * not taken is not there. Safe from many threads.
+ * Sends pkt[from..to) of a batch in order: ICRC, GSO, source port. Returns the
+ * index of the first that was not taken (dropped ones by --loss count as
+ * taken): less than `to` when a socket or the receiver on this host has no room
+ * now. A packet that can never be sent (no route, too large) counts as taken and
+ * is lost; *err then holds a positive errno for the caller to explain. EFAULT:
+ * memory of the first that was not taken is not there. *err is left as it is
+ * where nothing is wrong. Safe from many threads.
  */
-size_t udp_send(struct udp *u, const struct roce_batch *b, int *err);
+size_t udp_send_part(struct udp *u, const struct roce_batch *b, size_t from,
+		     size_t to, int *err);
+
+/* The same for a whole batch; *err begins as 0. */
+static inline size_t udp_send(struct udp *u, const struct roce_batch *b,
+			      int *err)
+{
+	*err = 0;
+	return udp_send_part(u, b, 0, b->n, err);
+}
 
 /*
  * Whether a QP of another process of this host may be silent because that

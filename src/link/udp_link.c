@@ -23,9 +23,10 @@ static int link_fd(struct link *l)
 	return udp_fd(to_udp(l));
 }
 
-static size_t link_send(struct link *l, const struct roce_batch *b, int *err)
+static size_t link_send(struct link *l, const struct roce_batch *b, size_t from,
+			size_t to, int *err)
 {
-	return udp_send(to_udp(l), b, err);
+	return udp_send_part(to_udp(l), b, from, to, err);
 }
 
 static const struct link_ops ops = {

@@ -15,6 +15,7 @@
  * Everything in here belongs to whoever holds rx_lock.
  */
 #include "internal.h"
+#include "grh.h"
 
 #include "base/bytes.h"
 #include "base/checksum.h"
@@ -239,33 +240,16 @@ static bool begin(struct udp *u, struct rx *rx, int i)
 	return true;
 }
 
-/* The header that a UD receiver finds in front of its data. */
 static void build_grh(struct rx *rx, uint16_t id)
 {
 	const struct packet *k = &rx->cur;
-	uint8_t *g = rx->grh, *ip = g + 20;
 
-	memset(g, 0, sizeof(rx->grh));
-	if (roce_gid_is_v4(&k->dst)) {
-		/* Annex A17.4.5.2: the IPv4 header in the last 20 bytes. */
-		ip[0] = 0x45;
-		ip[1] = k->tclass;
-		put_be16(ip + 2, (uint32_t)(20 + 8 + k->len));
-		put_be16(ip + 4, id);
-		put_be16(ip + 6, 0x4000); /* DF */
-		ip[8] = k->hop_limit;
-		ip[9] = IPPROTO_UDP;
-		memcpy(ip + 12, k->src.raw + 12, 4);
-		memcpy(ip + 16, k->dst.raw + 12, 4);
-		put_be16(ip + 10, inet_fold(inet_sum(0, ip, 20)));
-	} else {
-		put_be32(g, 6u << 28 | (uint32_t)k->tclass << 20);
-		put_be16(g + 4, (uint32_t)(8 + k->len));
-		g[6] = IPPROTO_UDP;
-		g[7] = k->hop_limit;
-		memcpy(g + 8, k->src.raw, 16);
-		memcpy(g + 24, k->dst.raw, 16);
-	}
+	link_grh_build(rx->grh, &(struct link_grh){ .src = &k->src,
+						    .dst = &k->dst,
+						    .tclass = k->tclass,
+						    .hop_limit = k->hop_limit,
+						    .ip_id = id,
+						    .len = k->len });
 }
 
 static void record(struct udp *u, const struct packet *k, uint16_t id,
@@ -412,7 +396,7 @@ static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
 	if (u->cfg.pcap && pkt.h.dest_qpn)
 		record(u, k, id, !private || handed);
 	pkt.handed = handed;
-	pkt.host = pkt.large = false;
+	pkt.host = pkt.large = pkt.verdict = false;
 	pkt.source = NULL;
 	pkt.acked = NULL;
 	pkt.payload = k->p + hdr;

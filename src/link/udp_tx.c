@@ -71,6 +71,7 @@ struct route {
 /* Packets of a batch that leave in one system call. */
 struct run {
 	const struct roce_batch *b;
+	size_t end; /* packets of the batch from here on are not for UDP */
 	uint8_t index[ROCE_BATCH];
 	size_t n;
 	size_t size; /* of each packet, BTH to ICRC; the last may be shorter */
@@ -217,22 +218,6 @@ static bool route(struct udp *u, struct route *r, const struct roce_pkt *p)
 	return changed;
 }
 
-/* --loss: the same packets for the same seed, as far as order is the same. */
-static bool lose(struct udp *u)
-{
-	uint64_t z;
-
-	if (u->cfg.loss <= 0)
-		return false;
-	z = u->cfg.seed +
-	    (atomic_fetch_add_explicit(&u->draws, 1, memory_order_relaxed) +
-	     1) * 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	z ^= z >> 31;
-	return (double)(z >> 11) * 0x1p-53 < u->cfg.loss;
-}
-
 static struct tx_sock *shared_sock(struct udp *u, const struct route *r,
 				   const struct roce_pkt *p)
 {
@@ -253,7 +238,7 @@ static void gather(struct udp *u, struct run *run, struct route *r,
 	run->n = 0;
 	run->bytes = 0;
 	*lost = 0;
-	for (i = first; i < b->n; i++) {
+	for (i = first; i < run->end; i++) {
 		const struct roce_pkt *p = &b->pkt[i];
 		size_t size = packet_size(p);
 
@@ -269,7 +254,7 @@ static void gather(struct udp *u, struct run *run, struct route *r,
 			   run->sock->no_gso || r->relay) {
 			break;
 		}
-		if (r->gone || lose(u)) {
+		if (r->gone || loss_draw(&u->loss)) {
 			++*lost;
 			continue;
 		}
@@ -588,16 +573,16 @@ static bool is_ack(const struct roce_pkt *p)
 	return (p->h.opcode & 0x1f) == ROCE_ACK;
 }
 
-size_t udp_send(struct udp *u, const struct roce_batch *b, int *err)
+size_t udp_send_part(struct udp *u, const struct roce_batch *b, size_t from,
+		     size_t to, int *err)
 {
 	struct route r = { .path = NULL };
-	struct run run = { .b = b };
-	size_t i = 0, next, lost, taken, pkts = 0, bytes = 0, dropped = 0;
+	struct run run = { .b = b, .end = to };
+	size_t i = from, next, lost, taken, pkts = 0, bytes = 0, dropped = 0;
 	struct sent sent;
 	int64_t cost;
 
-	*err = 0;
-	while (i < b->n) {
+	while (i < to) {
 		gather(u, &run, &r, i, &next, &lost);
 		if (!run.n) {
 			dropped += lost;
@@ -635,7 +620,7 @@ size_t udp_send(struct udp *u, const struct roce_batch *b, int *err)
 	}
 	if (dropped)
 		STAT_ADD(u, tx_dropped, dropped);
-	if (i < b->n)
+	if (i < to)
 		STAT_ADD(u, tx_busy, 1);
 	return i;
 }

@@ -138,7 +138,7 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 		.payload = MAD_LEN,
 		.to_slot = slot < 0 ? 0 : (uint16_t)(slot + 1),
 	};
-	engine_send(g->e, &b, &err);
+	engine_send(g->e, NULL, &b, &err);
 	if (err && g->e->cfg->explain)
 		say("cannot send a message of the connection manager: %s",
 		    strerror(err));

@@ -62,10 +62,11 @@ static int env_srq_take(struct qp *core, void *srq, uint64_t room,
 
 static bool env_unread(struct qp *core, uint64_t mark[2])
 {
-	const struct shca_qp *qp = core->owner;
+	struct shca_qp *qp = core->owner;
 
-	return udp_unread(qp->sched.engine->udp, roce_qp_path(roce_qp(core)),
-			  roce_qp_dest(roce_qp(core)), mark);
+	return engine_unread(qp->sched.engine, &qp->sched,
+			     roce_qp_dest(roce_qp(core)),
+			     roce_qp_path(roce_qp(core)), mark);
 }
 
 static void env_event(struct qp *core, enum ibv_event_type type)
@@ -306,7 +307,8 @@ static int process_create(struct shca_process **out)
 	pthread_once(&once, fork_register);
 	engine_alarm_add(&p->engine, &p->timewait_alarm, shca_timewait_expire);
 	engine_alarm_add(&p->engine, &p->cm_alarm, gsi_expire);
-	err = engine_init(&p->engine, &ops, cfg, registry, p->pcap);
+	err = engine_init(&p->engine, &ops, cfg, registry, p->segment,
+			  p->pcap);
 	if (err)
 		goto err;
 	/* Without it addresses are read when a device is opened, only. */

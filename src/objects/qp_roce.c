@@ -11,6 +11,8 @@
 
 /* Batches in a row before others get the QP's lock. */
 #define FLUSH_ROUNDS 32
+/* A QP that waits for room looks by itself after this long. */
+#define STARVED_NS 1000000u
 
 static int create(struct qp **out, struct qp_init *init)
 {
@@ -47,10 +49,13 @@ static void flush(struct qp *core, uint64_t now, bool all)
 	uint64_t due;
 	size_t n, sent;
 	int round, err;
+	bool wait;
 
 	if (shca_xrc_is_guest(qp))
 		shca_guest_note(qp);
-	for (round = 0; roce_tx_waiting(r); round++) {
+	/* Until there is room, making packets is in vain. */
+	wait = roce_tx_busy(r) && !all && engine_starved(&qp->sched);
+	for (round = 0; !wait && roce_tx_waiting(r); round++) {
 		if (round)
 			now = clock_ns();
 		if (round && !all && engine_qp_wanted(&qp->sched)) {
@@ -67,7 +72,8 @@ static void flush(struct qp *core, uint64_t now, bool all)
 		roce_tx(r, &b, now);
 		n = b.n;
 		err = 0;
-		sent = n ? engine_send(qp->sched.engine, &b, &err) : 0;
+		sent = n ? engine_send(qp->sched.engine, &qp->sched,
+				       &b, &err) : 0;
 		if (err == EFAULT && sent < n && !roce_tx_doubt(r))
 			sent++;
 		roce_tx_done(r, &b, sent, now);
@@ -75,6 +81,8 @@ static void flush(struct qp *core, uint64_t now, bool all)
 		    to_process(qp->sched.engine)->env.base.explain)
 			engine_explain(core, "cannot send a packet: %s",
 				       strerror(err));
+		if (sent < n && engine_starved(&qp->sched))
+			roce_tx_wait(r, now + STARVED_NS);
 		if (!n || sent < n)
 			break;
 	}

@@ -243,6 +243,17 @@ void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 	req_check_drained(qp);
 }
 
+void roce_tx_wait(struct roce_qp *qp, uint64_t until_ns)
+{
+	if (qp->busy)
+		qp->busy_ns = until_ns;
+}
+
+bool roce_tx_busy(const struct roce_qp *qp)
+{
+	return qp->busy;
+}
+
 uint64_t roce_deadline(const struct roce_qp *qp)
 {
 	uint64_t t = UINT64_MAX;

@@ -77,6 +77,8 @@ struct roce_rx {
 	bool handed; /* over by another process of this user on this host */
 	bool host;   /* roce_path_hash(sgid, dgid) is path_hash; they are there
 		      * for UD and XRC alone */
+	bool verdict; /* no packet: what h.dest_qpn has sent up to h.psn is
+		       * accepted; only path_hash is there besides */
 	bool large;  /* may be longer than the path MTU */
 	uint32_t path_hash;
 	bool *acked; /* the link's: true is an ACK of all up to this packet;
@@ -219,6 +221,14 @@ void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns);
 bool roce_tx_doubt(struct roce_qp *qp);
 void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 		  uint64_t now_ns);
+
+/*
+ * After roce_tx_done(), if the link did not take everything: somebody is going
+ * to say when it has room, and what is left is produced again when roce_tx() is
+ * called then, or at that time. roce_tx_busy(): neither has happened yet.
+ */
+void roce_tx_wait(struct roce_qp *qp, uint64_t until_ns);
+bool roce_tx_busy(const struct roce_qp *qp);
 
 /* When roce_expire() is due; UINT64_MAX: never. */
 uint64_t roce_deadline(const struct roce_qp *qp);

@@ -1,0 +1,84 @@
+/*
+ * send.c - which link a packet goes by, and the QPs that wait for room
+ *
+ * Between processes that both have shared memory packets go there, all others
+ * by UDP. A QP keeps its way (link/shm.h), so that its packets do not overtake
+ * each other. UDP has no word for when there is room again, and is asked again
+ * soon; a ring has one, so whoever finds it full is on a list, and is flushed
+ * when the receive side finds room.
+ */
+#include "internal.h"
+
+#include <errno.h>
+
+/* The QP's lock is held. The list has a reference. */
+static void starve(struct engine *e, struct engine_qp *qp)
+{
+	if (atomic_exchange(&qp->is_starved, true))
+		return;
+	engine_qp_get(qp);
+	qp->starved = atomic_load(&e->starved);
+	while (!atomic_compare_exchange_weak(&e->starved, &qp->starved, qp))
+		;
+	/* Room was found meanwhile, and the list was empty then? */
+	atomic_thread_fence(memory_order_seq_cst);
+	if (!shm_starved(&qp->way))
+		engine_timer_set(e, qp, clock_ns());
+}
+
+void send_starved(struct engine *e, uint64_t now)
+{
+	struct engine_qp *qp, *next;
+
+	if (!e->shm || !shm_room(e->shm))
+		return;
+	for (qp = atomic_exchange(&e->starved, NULL); qp; qp = next) {
+		next = qp->starved;
+		/* Whoever has the lock flushes it, and may starve again. */
+		atomic_store(&qp->is_starved, false);
+		if (engine_qp_trylock(qp)) {
+			if (!qp->dead)
+				qp->ops->flush(qp, now);
+			engine_qp_unlock(qp);
+		}
+		engine_qp_put(qp);
+	}
+}
+
+size_t engine_send(struct engine *e, struct engine_qp *qp,
+		   const struct roce_batch *b, int *err)
+{
+	struct shm_way once = { .peer = NULL }, *w = qp ? &qp->way : &once;
+	size_t i = 0, end = 0;
+
+	struct link *udp = e->link[0];
+
+	*err = 0;
+	if (!e->shm)
+		return udp->ops->send(udp, b, 0, b->n, err);
+	w->own = qp && !qp->foreign ? qp->num : 0;
+	while (i == end && i < b->n) {
+		end = i + shm_route(e->shm, w, b, i);
+		if (w->peer)
+			i = shm_send(e->shm, w, b, i, end, err);
+		else
+			i = udp->ops->send(udp, b, i, end, err);
+	}
+	if (i < end && qp && shm_starved(w))
+		starve(e, qp);
+	shm_way_forget(&once);
+	return i;
+}
+
+bool engine_starved(const struct engine_qp *qp)
+{
+	return shm_starved(&qp->way);
+}
+
+bool engine_unread(struct engine *e, struct engine_qp *qp, uint32_t qpn,
+		   const struct roce_path *path, uint64_t mark[2])
+{
+	if (qp->way.peer && qp->way.qpn == qpn)
+		return shm_unread(e->shm, &qp->way, mark);
+	return udp_unread(e->udp, path, qpn, mark);
+}

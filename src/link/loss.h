@@ -1,0 +1,35 @@
+/*
+ * loss.h - packets that are lost on purpose (--loss)
+ *
+ * The same packets for the same seed, as far as their order is the same.
+ */
+#ifndef SOFTHCA_LINK_LOSS_H
+#define SOFTHCA_LINK_LOSS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct loss {
+	double share; /* of packets dropped on sending, 0..1 */
+	uint64_t seed;
+	_Atomic uint64_t draws; /* random numbers used so far */
+};
+
+/* Whether the next packet is lost. Any thread may ask. */
+static inline bool loss_draw(struct loss *l)
+{
+	uint64_t z;
+
+	if (l->share <= 0)
+		return false;
+	z = l->seed +
+	    (atomic_fetch_add_explicit(&l->draws, 1, memory_order_relaxed) +
+	     1) * 0x9e3779b97f4a7c15u;
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	z ^= z >> 31;
+	return (double)(z >> 11) * 0x1p-53 < l->share;
+}
+
+#endif

@@ -1,0 +1,283 @@
+/*
+ * shm.c - the link over shared memory: its beginning and end, and its peers
+ *
+ * A peer is a process of this host that this one sends to or that sends here,
+ * made when the first packet goes or comes and then found through its segment
+ * (segment_peer.link). Its segment may be mapped as long as somebody has a
+ * reference: each way that leads there, and the receive side, which lets go
+ * when the process is gone. Which packets go to which peer: shm_route().
+ */
+#include "shm_internal.h"
+
+#include "internal.h"
+
+#include "host/config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- peers ------------------------------------------------------------- */
+
+/* The segment of a process that is gone is about to be unmapped. */
+static void on_detach(struct segment_peer *seg)
+{
+	free(seg->link);
+	seg->link = NULL;
+}
+
+/* seg->lock is held. NULL: its ring is not to be used. */
+static struct shm_peer *peer_make(struct shm *s, struct segment_peer *seg)
+{
+	struct shm_peer *p = aligned_alloc(64, sizeof(*p));
+
+	if (!p)
+		return NULL;
+	memset(p, 0, sizeof(*p));
+	p->seg = seg;
+	p->shm = s;
+	if (ring_out_attach(&p->out, seg->ring,
+			    shm_life(segment_head(s->segment)->life))) {
+		free(p);
+		return NULL;
+	}
+	segment_peer_hold(seg); /* the receive side's */
+	p->next = atomic_load(&s->arrivals);
+	while (!atomic_compare_exchange_weak(&s->arrivals, &p->next, p))
+		;
+	seg->link = p;
+	return p;
+}
+
+struct shm_peer *shm_peer_get(struct shm *s, unsigned slot)
+{
+	struct segment_peer *seg = segment_peer_get(s->segment, slot);
+	struct shm_peer *p;
+
+	if (!seg)
+		return NULL;
+	pthread_mutex_lock(&seg->lock);
+	p = seg->link ? seg->link : peer_make(s, seg);
+	pthread_mutex_unlock(&seg->lock);
+	if (!p)
+		segment_peer_put(seg);
+	return p;
+}
+
+struct segment_peer *shm_peer_segment(const struct shm_peer *p)
+{
+	return p->seg;
+}
+
+/* ---- ways -------------------------------------------------------------- */
+
+void shm_way_forget(struct shm_way *w)
+{
+	if (w->peer)
+		segment_peer_put(w->peer->seg);
+	w->peer = NULL;
+	w->known = false;
+}
+
+static bool leads_to(const struct shm_way *w, const struct roce_pkt *p)
+{
+	return w->qpn == p->h.dest_qpn && gid_equal(&w->dgid, &p->path->dgid) &&
+	       gid_equal(&w->sgid, &p->path->sgid) && !p->to_slot;
+}
+
+static bool is_usable(const struct shm_peer *p)
+{
+	return segment_peer_current(p->seg) && !ring_out_broken(&p->out);
+}
+
+/* The slot of the process that a packet is for, if it may go there by a ring. */
+static int slot_of(struct shm *s, const struct roce_pkt *p)
+{
+	const struct roce_path *path = p->path;
+	uint32_t qpn = p->h.dest_qpn;
+
+	if (!path->local || p->to_slot || qpn <= 1 ||
+	    qpn == ROCE_MULTICAST_QPN || roce_gid_is_multicast(&path->dgid))
+		return -1;
+	return registry_route(s->registry, qpn, &path->dgid,
+			      udp_scope(&path->dgid, path->sgid_scope));
+}
+
+static void find_way(struct shm *s, struct shm_way *w, const struct roce_pkt *p)
+{
+	int slot = slot_of(s, p);
+
+	shm_way_forget(w);
+	w->known = !p->to_slot;
+	w->qpn = p->h.dest_qpn;
+	w->sgid = p->path->sgid;
+	w->dgid = p->path->dgid;
+	if (slot < 0)
+		return;
+	w->peer = shm_peer_get(s, (unsigned)slot);
+	w->hash = roce_path_hash(&w->sgid, &w->dgid);
+	w->back = roce_path_hash(&w->dgid, &w->sgid);
+}
+
+size_t shm_route(struct shm *s, struct shm_way *w, const struct roce_batch *b,
+		 size_t from)
+{
+	size_t i = from;
+
+	if (!w->known || !leads_to(w, &b->pkt[i]) ||
+	    (w->peer && !is_usable(w->peer)))
+		find_way(s, w, &b->pkt[i]);
+	if (b->pkt[i].to_slot)
+		return 1;
+	for (i++; i < b->n; i++)
+		if (b->pkt[i].path != b->pkt[i - 1].path &&
+		    !leads_to(w, &b->pkt[i]))
+			break;
+	return i - from;
+}
+
+uint32_t shm_max_payload(struct shm *s, const struct shm_way *w)
+{
+	(void)s;
+	(void)w;
+	return 0;
+}
+
+bool shm_starved(const struct shm_way *w)
+{
+	return w->peer && atomic_load_explicit(&w->peer->starved,
+					       memory_order_relaxed);
+}
+
+bool shm_room(struct shm *s)
+{
+	return atomic_load_explicit(&s->room, memory_order_relaxed) &&
+	       atomic_exchange(&s->room, false);
+}
+
+/* Whether something of a process lies in our ring of it. */
+static bool has_unread(struct shm *s, unsigned slot)
+{
+	bool is;
+
+	if (pthread_mutex_trylock(&s->rx_lock))
+		return true; /* somebody is at it */
+	is = s->in[slot] && ring_ready(&s->in[slot]->ring);
+	pthread_mutex_unlock(&s->rx_lock);
+	return is;
+}
+
+bool shm_unread(struct shm *s, struct shm_way *w, uint64_t mark[2])
+{
+	struct shm_peer *p = w->peer;
+
+	if (!mark[0])
+		mark[0] = 1ull << 32 | ring_mark(&p->out);
+	if (has_unread(s, p->seg->slot))
+		return true;
+	if (!ring_out_broken(&p->out) &&
+	    !ring_mark_taken(&p->out, (uint32_t)mark[0]) &&
+	    segment_peer_alive(p->seg, clock_ns()))
+		return true;
+	mark[0] = 0;
+	return false;
+}
+
+/* ---- the link ---------------------------------------------------------- */
+
+static void link_wait(struct link *l)
+{
+	struct shm *s = to_shm(l);
+
+	pthread_mutex_lock(&s->rx_lock);
+	pthread_mutex_unlock(&s->rx_lock);
+}
+
+static int link_fd(struct link *l)
+{
+	return segment_wake_fd(to_shm(l)->segment);
+}
+
+static bool link_ready(struct link *l)
+{
+	struct shm *s = to_shm(l);
+	bool pending;
+
+	if (pthread_mutex_trylock(&s->rx_lock))
+		return false;
+	pending = shm_rx_pending(s);
+	pthread_mutex_unlock(&s->rx_lock);
+	return pending;
+}
+
+/* Whoever publishes something either sees that we sleep, or we see that. */
+static bool link_sleep(struct link *l, bool asleep)
+{
+	struct shm *s = to_shm(l);
+	bool pending;
+
+	if (!asleep) {
+		segment_thread_wakes(s->segment);
+		return true;
+	}
+	segment_thread_sleeps(s->segment);
+	/* Somebody else receives: it has perhaps looked before. */
+	if (pthread_mutex_trylock(&s->rx_lock))
+		return false;
+	pending = shm_rx_pending(s);
+	pthread_mutex_unlock(&s->rx_lock);
+	return !pending;
+}
+
+static const struct link_ops ops = {
+	.poll = shm_poll,
+	.wait = link_wait,
+	.fd = link_fd,
+	.ready = link_ready,
+	.sleep = link_sleep,
+};
+
+struct link *shm_link(struct shm *s)
+{
+	return &s->link;
+}
+
+const struct shm_stats *shm_stats(const struct shm *s)
+{
+	return &s->stats;
+}
+
+int shm_create(struct shm **out, const struct shm_config *cfg,
+	       struct segment *segment)
+{
+	struct shm *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return -ENOMEM;
+	s->link.ops = &ops;
+	s->cfg = *cfg;
+	s->loss.share = cfg->loss;
+	s->loss.seed = cfg->seed ? cfg->seed : clock_ns();
+	s->segment = segment;
+	s->registry = segment_registry(segment);
+	s->plain = segment_head(segment)->flags & SEGMENT_PLAIN;
+	pthread_mutex_init(&s->rx_lock, NULL);
+	segment_on_detach(segment, on_detach);
+	*out = s;
+	return 0;
+}
+
+void shm_destroy(struct shm *s)
+{
+	if (!s)
+		return;
+	shm_rx_fini(s);
+	pthread_mutex_destroy(&s->rx_lock);
+	free(s);
+}
+
+/* Locks are in any state, and others' memory is not this process's. */
+void shm_abandon(struct shm *s)
+{
+	(void)s;
+}

@@ -1,0 +1,124 @@
+/*
+ * shm_internal.h - what the files of the shared memory link share
+ *
+ * Locks: the receive side's (rx_lock), then a QP's, then a peer's (struct
+ * segment_peer, lock), which is to produce into its ring. The segment's own, for
+ * its list of peers, comes before a peer's.
+ */
+#ifndef SOFTHCA_LINK_SHM_INTERNAL_H
+#define SOFTHCA_LINK_SHM_INTERNAL_H
+
+#include "shm.h"
+
+#include "loss.h"
+#include "ring.h"
+
+#include "host/registry.h"
+#include "host/segment.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* Acknowledgements taken from a ring at a time. */
+#define SHM_ACKS 32
+
+/*
+ * Behind the header of a record: what few packets have, in this order.
+ */
+struct shm_ext_atomic { /* AtomicETH */
+	uint64_t swap_add, compare;
+};
+
+/* UD, XRC, and packets from or to a process that records them. */
+struct shm_ext_far {
+	union ibv_gid sgid, dgid;
+	uint32_t qkey, src_qpn; /* DETH */
+	uint32_t xrc_srqn; /* XRCETH */
+	uint16_t sport; /* as it is recorded */
+	uint8_t tclass;
+	uint8_t hop_limit;
+};
+
+/*
+ * The way to a process, and what comes back on it. It begins with a reference
+ * to the segment, which the receive side drops when the process is gone and
+ * everything that it has acknowledged is known.
+ */
+struct shm_peer {
+	struct segment_peer *seg;
+	struct shm *shm;
+	struct shm_peer *next; /* of shm.arrivals, then shm.peers */
+
+	struct ring_out out; /* produced into under seg->lock */
+	_Atomic bool starved; /* a packet found no room */
+	uint64_t full_ns; /* since when there is none; under seg->lock */
+
+	/* The receive side's: acknowledgements that wait until what the peer
+	 * has sent before them is handed over. */
+	struct ring_ack acks[SHM_ACKS];
+	unsigned nacks;
+	bool wake; /* it is owed a look at whether it sleeps */
+};
+
+/* A ring of ours that another process produces into. Receive side only. */
+struct shm_in {
+	struct ring_in ring;
+	unsigned slot;
+	uint16_t life; /* of records that are taken */
+	struct shm_peer *back; /* that process, with a reference, or NULL */
+	bool empty; /* nothing was in it when this poll looked */
+	bool said; /* that it is broken */
+};
+
+struct shm {
+	struct link link;
+	struct shm_config cfg;
+	struct loss loss;
+	struct registry *registry;
+	struct segment *segment;
+	struct shm_stats stats;
+	bool plain;
+	_Atomic bool room;
+
+	/* Peers that the receive side has not seen yet, newest first. */
+	struct shm_peer *_Atomic arrivals;
+
+	pthread_mutex_t rx_lock;
+	struct shm_peer *peers;
+	struct shm_in *in[REGISTRY_SLOTS]; /* by slot */
+	struct shm_in *order[REGISTRY_SLOTS]; /* those there are */
+	unsigned nin;
+	unsigned turn; /* which of them is looked at first */
+	unsigned word; /* of the segment's producers, looked at next */
+	uint64_t seen[REGISTRY_SLOTS / 64]; /* of them */
+	uint8_t grh[40];
+};
+
+#define SHM_STAT(s, field, n)                                                  \
+	__atomic_fetch_add(&(s)->stats.field, n, __ATOMIC_RELAXED)
+
+static inline struct shm *to_shm(struct link *l)
+{
+	return (struct shm *)(void *)((char *)l - offsetof(struct shm, link));
+}
+
+/* The life number of a process in the records of its rings. */
+static inline uint16_t shm_life(uint32_t life)
+{
+	return (uint16_t)(life % 0xffffu + 1);
+}
+
+/* shm.c: the peer in a slot with a reference to its segment, or NULL. */
+struct shm_peer *shm_peer_get(struct shm *s, unsigned slot);
+
+/* shm_rx.c */
+int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg);
+/* Whether there is something to do; rx_lock is held. */
+bool shm_rx_pending(struct shm *s);
+void shm_rx_fini(struct shm *s);
+
+/* shm_trace.c: records a packet with its payload, which is in one piece. */
+void shm_record(struct shm *s, bool outbound, const struct roce_hdr *h,
+		const struct shm_ext_far *far, const struct iovec *payload);
+
+#endif

@@ -1,0 +1,383 @@
+/*
+ * shm_rx.c - from records to packets
+ *
+ * A poll looks at three things, in this order: what others have acknowledged
+ * (the verdicts in their rings of our records), what lies in our rings, and
+ * only then hands the acknowledgements over. So an acknowledgement never
+ * overtakes a response that was sent before it; where a ring was not emptied
+ * in one poll, its acknowledgements wait.
+ *
+ * Others can write anything into a ring at any time. ring_get() copies the
+ * first line, which is then checked; payload is used where it lies, since
+ * nothing is decided by it.
+ */
+#include "shm_internal.h"
+
+#include "grh.h"
+
+#include "base/bytes.h"
+#include "base/say.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Polls between looks for processes that have gone. */
+#define TIDY_POLLS 1024
+
+/* ---- rings and peers that are new, or gone ----------------------------- */
+
+static void in_make(struct shm *s, unsigned slot)
+{
+	struct ring_mem *mem = segment_ring(s->segment, slot);
+	struct shm_in *in = mem ? aligned_alloc(64, sizeof(*in)) : NULL;
+
+	if (!in)
+		return;
+	memset(in, 0, sizeof(*in));
+	ring_in_init(&in->ring, mem);
+	in->slot = slot;
+	s->in[slot] = in;
+	s->order[s->nin++] = in;
+}
+
+static void look_for_rings(struct shm *s, unsigned word)
+{
+	uint64_t set = segment_producers(segment_head(s->segment), word);
+	uint64_t fresh = set & ~s->seen[word];
+
+	s->seen[word] |= fresh;
+	for (; fresh; fresh &= fresh - 1)
+		in_make(s, 64 * word + (unsigned)__builtin_ctzll(fresh));
+}
+
+static void look_for_peers(struct shm *s)
+{
+	struct shm_peer *p, *next;
+
+	if (!atomic_load_explicit(&s->arrivals, memory_order_relaxed))
+		return;
+	p = atomic_exchange(&s->arrivals, NULL);
+	for (; p; p = next) {
+		next = p->next;
+		p->next = s->peers;
+		s->peers = p;
+	}
+}
+
+/* The process that has the ring's slot now. */
+static void find_back(struct shm *s, struct shm_in *in, uint16_t life)
+{
+	if (in->back)
+		segment_peer_put(in->back->seg);
+	in->back = shm_peer_get(s, in->slot);
+	in->life = life;
+	look_for_peers(s);
+}
+
+/* Lets go of processes that have gone, when all they have said is known. */
+static void tidy(struct shm *s)
+{
+	struct shm_peer **at = &s->peers, *p;
+	bool any = false;
+
+	for (unsigned i = 0; i < s->nin; i++) {
+		struct shm_in *in = s->order[i];
+
+		if (in->back && !segment_peer_current(in->back->seg)) {
+			segment_peer_put(in->back->seg);
+			in->back = NULL;
+			in->life = 0;
+		}
+	}
+	while ((p = *at)) {
+		if (segment_peer_current(p->seg) || p->nacks) {
+			at = &p->next;
+			continue;
+		}
+		*at = p->next;
+		segment_peer_put(p->seg);
+		any = true;
+	}
+	if (any)
+		segment_tidy(s->segment);
+}
+
+void shm_rx_fini(struct shm *s)
+{
+	struct shm_peer *p;
+
+	look_for_peers(s);
+	for (unsigned i = 0; i < s->nin; i++) {
+		if (s->order[i]->back)
+			segment_peer_put(s->order[i]->back->seg);
+		free(s->order[i]);
+	}
+	while ((p = s->peers)) {
+		s->peers = p->next;
+		segment_peer_put(p->seg);
+	}
+}
+
+/* ---- what comes back --------------------------------------------------- */
+
+/* Takes acknowledgements and room from the ring to a peer. */
+static void reap(struct shm *s, struct shm_peer *p)
+{
+	const uint32_t unread = ring_unread(&p->out);
+
+	while (p->nacks < SHM_ACKS && ring_reap(&p->out, &p->acks[p->nacks]))
+		p->nacks++;
+	if (ring_unread(&p->out) == unread)
+		return;
+	/* Either a sender that has set it sees the room, or this sees it. */
+	atomic_thread_fence(memory_order_seq_cst);
+	if (atomic_load_explicit(&p->starved, memory_order_relaxed) &&
+	    ring_unread(&p->out) <= RING_UNITS / 2) {
+		atomic_store(&p->starved, false);
+		atomic_store(&s->room, true);
+	}
+}
+
+static void hand_over_acks(struct shm_peer *p, link_rx_fn *fn, void *arg)
+{
+	struct roce_rx pkt = { .verdict = true, .host = true };
+
+	for (unsigned i = 0; i < p->nacks; i++) {
+		const struct ring_ack *a = &p->acks[i];
+
+		pkt.h.dest_qpn = a->qpn;
+		pkt.h.psn = a->psn;
+		pkt.path_hash = a->cookie;
+		fn(arg, &pkt);
+	}
+	p->nacks = 0;
+}
+
+/* ---- records ----------------------------------------------------------- */
+
+/* The headers of a record; -EINVAL: it cannot be a packet. */
+static int decode(struct roce_hdr *h, const struct ring_rec *rec,
+		  const struct roce_opcode *op, const struct shm_ext_atomic *a,
+		  const struct shm_ext_far *far)
+{
+	const uint32_t f = op->flags;
+
+	*h = (struct roce_hdr){
+		.opcode = (uint8_t)rec->qpn_opcode,
+		.solicited = rec->psn_flags & RING_F_SOLICITED,
+		.ack_req = rec->psn_flags & RING_F_ACK_REQ,
+		.mig_req = true,
+		.pad = (uint8_t)(-rec->len & 3),
+		.pkey = ROCE_PKEY_DEFAULT,
+		.dest_qpn = rec->qpn_opcode >> 8,
+		.psn = rec->psn_flags >> 8,
+	};
+	if (!op->name || h->dest_qpn <= 1 || h->dest_qpn == ROCE_MULTICAST_QPN)
+		return -EINVAL;
+	if (rec->len && !(f & ROCE_F_PAYLOAD))
+		return -EINVAL;
+	h->becn = h->opcode == ROCE_CNP;
+	if (f & (ROCE_F_RETH | ROCE_F_ATOMICETH)) {
+		h->va = rec->va;
+		h->rkey = rec->rkey;
+	}
+	if (f & ROCE_F_RETH)
+		h->dma_len = rec->dma_len;
+	if (f & ROCE_F_ATOMICETH) {
+		h->swap_add = a->swap_add;
+		h->compare = a->compare;
+	}
+	if (f & ROCE_F_AETH) {
+		h->syndrome = (uint8_t)(rec->imm >> 24);
+		h->msn = rec->imm & 0xffffff;
+	}
+	if (f & ROCE_F_ATOMICACKETH)
+		h->atomic_orig = rec->va;
+	if (f & ROCE_F_IMM)
+		memcpy(&h->imm, &rec->imm, sizeof(h->imm));
+	if (f & ROCE_F_IETH)
+		h->inv_rkey = rec->imm;
+	if (f & ROCE_F_DETH) {
+		h->qkey = far->qkey;
+		h->src_qpn = far->src_qpn & 0xffffff;
+	}
+	if (f & ROCE_F_XRCETH)
+		h->xrc_srqn = far->xrc_srqn & 0xffffff;
+	return 0;
+}
+
+/* Hands one record over. Returns what becomes of it. */
+static enum ring_verdict receive(struct shm *s, struct shm_in *in,
+				 const struct ring_rec *rec, link_rx_fn *fn,
+				 void *arg)
+{
+	const struct roce_opcode *op = roce_opcode((uint8_t)rec->qpn_opcode);
+	const uint8_t *data = ring_in_data(&in->ring, rec);
+	const bool has_far = rec->psn_flags & RING_F_EXT;
+	uint32_t left = ring_bytes(rec);
+	struct shm_ext_atomic a;
+	struct shm_ext_far far;
+	struct roce_rx pkt;
+	bool acked = false;
+
+	if (op->flags & ROCE_F_ATOMICETH) {
+		if (left < sizeof(a))
+			goto malformed;
+		memcpy(&a, data, sizeof(a));
+		data += sizeof(a);
+		left -= (uint32_t)sizeof(a);
+	}
+	if (has_far) {
+		if (left < sizeof(far))
+			goto malformed;
+		memcpy(&far, data, sizeof(far));
+		data += sizeof(far);
+		left -= (uint32_t)sizeof(far);
+	} else if (op->flags & (ROCE_F_DETH | ROCE_F_XRCETH)) {
+		goto malformed;
+	}
+	if (rec->len != left || rec->psn_flags & (RING_F_REF | RING_F_LARGE) ||
+	    decode(&pkt.h, rec, op, &a, &far))
+		goto malformed;
+	if (s->cfg.pcap && has_far) {
+		const struct iovec v = { (void *)data, left };
+
+		shm_record(s, false, &pkt.h, &far, &v);
+	}
+	pkt.payload = data;
+	pkt.source = NULL;
+	pkt.len = left;
+	pkt.grh = NULL;
+	pkt.tclass = 0;
+	pkt.ecn_ce = false;
+	pkt.handed = false;
+	pkt.host = true;
+	pkt.verdict = false;
+	pkt.large = false;
+	pkt.path_hash = rec->path;
+	if (has_far) {
+		pkt.sgid = far.sgid;
+		pkt.dgid = far.dgid;
+		pkt.tclass = far.tclass;
+	}
+	if (op->flags & ROCE_F_DETH) {
+		link_grh_build(s->grh,
+			       &(struct link_grh){ .src = &far.sgid,
+						   .dst = &far.dgid,
+						   .tclass = far.tclass,
+						   .hop_limit = far.hop_limit,
+						   .len = op->hdr_len + left +
+							  pkt.h.pad +
+							  ROCE_ICRC_LEN });
+		pkt.grh = s->grh;
+	}
+	SHM_STAT(s, rx_pkts, 1);
+	SHM_STAT(s, rx_bytes, left);
+	fn(arg, &pkt);
+	return acked ? RING_ACKED : RING_DONE;
+
+malformed:
+	SHM_STAT(s, rx_malformed, 1);
+	return RING_DONE;
+}
+
+static void explain_broken(struct shm *s, struct shm_in *in)
+{
+	if (in->said)
+		return;
+	in->said = true;
+	SHM_STAT(s, broken, 1);
+	say("what another process (slot %u) has put into shared memory makes "
+	    "no sense (%s); packets between the two go by UDP from now on",
+	    in->slot, in->ring.broken);
+}
+
+/* Up to budget packets of one ring. */
+static unsigned drain(struct shm *s, struct shm_in *in, unsigned budget,
+		      link_rx_fn *fn, void *arg)
+{
+	struct ring_rec rec;
+	unsigned n = 0;
+
+	in->empty = false;
+	while (n < budget) {
+		if (!ring_get(&in->ring, &rec)) {
+			in->empty = true;
+			break;
+		}
+		if (ring_life(&rec) != in->life)
+			find_back(s, in, ring_life(&rec));
+		ring_release(&in->ring, receive(s, in, &rec, fn, arg));
+		n++;
+	}
+	if (n && in->back)
+		in->back->wake = true;
+	if (__builtin_expect(in->ring.broken != NULL, 0))
+		explain_broken(s, in);
+	return n;
+}
+
+/* Producers that sleep may wait for what was just said about their records. */
+static void wake_producers(struct shm *s)
+{
+	/* Whoever is about to sleep sees the verdicts, or we see that. */
+	atomic_thread_fence(memory_order_seq_cst);
+	for (struct shm_peer *p = s->peers; p; p = p->next) {
+		if (p->wake)
+			segment_wake(p->seg);
+		p->wake = false;
+	}
+}
+
+/* ---- polling ----------------------------------------------------------- */
+
+int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
+{
+	struct shm *s = to_shm(l);
+	unsigned n = 0, acks = 0;
+
+	if (pthread_mutex_trylock(&s->rx_lock))
+		return -EBUSY;
+	look_for_peers(s);
+	s->word = (s->word + 1) % (REGISTRY_SLOTS / 64);
+	look_for_rings(s, s->word);
+	for (struct shm_peer *p = s->peers; p; p = p->next)
+		reap(s, p);
+	for (unsigned i = 0; i < s->nin; i++) {
+		struct shm_in *in = s->order[(s->turn + i) % s->nin];
+
+		n += drain(s, in, budget - n, fn, arg);
+	}
+	s->turn++;
+	for (struct shm_peer *p = s->peers; p; p = p->next) {
+		const struct shm_in *in = s->in[p->seg->slot];
+
+		if (!p->nacks || (in && !in->empty))
+			continue;
+		acks += p->nacks;
+		hand_over_acks(p, fn, arg);
+	}
+	if (n)
+		wake_producers(s);
+	if (!(s->turn % TIDY_POLLS))
+		tidy(s);
+	pthread_mutex_unlock(&s->rx_lock);
+	return (int)(n + acks);
+}
+
+bool shm_rx_pending(struct shm *s)
+{
+	look_for_peers(s);
+	for (unsigned i = 0; i < REGISTRY_SLOTS / 64; i++)
+		look_for_rings(s, i);
+	for (unsigned i = 0; i < s->nin; i++)
+		if (ring_ready(&s->order[i]->ring))
+			return true;
+	for (struct shm_peer *p = s->peers; p; p = p->next) {
+		reap(s, p);
+		if (p->nacks)
+			return true;
+	}
+	return atomic_load(&s->room);
+}

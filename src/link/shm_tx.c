@@ -1,0 +1,255 @@
+/*
+ * shm_tx.c - from packets to records
+ *
+ * The payload is copied from where the program has it into the ring. Memory of
+ * a program may be gone, so that is done where a fault is an error
+ * (host/guard.h). The records of a batch become visible at once, which is one
+ * look at whether the receiver sleeps.
+ *
+ * Where there is no room, packets wait in their QPs. Acknowledgements may use
+ * what others leave free: a QP that is about to be destroyed cannot send its
+ * ACK later, and the peer would see the connection fail.
+ */
+#include "shm_internal.h"
+
+#include "base/bytes.h"
+#include "host/config.h"
+#include "host/guard.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define ACK_RESERVE 16u /* units */
+
+/* A receiver that is stopped must not stop datagrams to others. */
+#define PATIENCE_NS 500000000u
+
+#define DEFAULT_HOPS 64
+
+struct copy {
+	uint8_t *to;
+	const struct iovec *v;
+};
+
+static void copy_run(void *arg)
+{
+	const struct copy *c = arg;
+
+	memcpy(c->to, c->v->iov_base, c->v->iov_len);
+}
+
+/* Copies the payload's pieces. Returns 0, or EFAULT: some are not there. */
+static int gather(uint8_t *to, const struct iovec *iov, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct copy c = { to, &iov[i] };
+
+		if (guard_run(copy_run, &c, iov[i].iov_base, iov[i].iov_len))
+			return EFAULT;
+		to += iov[i].iov_len;
+	}
+	return 0;
+}
+
+static bool has_far(const struct shm_peer *p, uint32_t flags)
+{
+	return flags & (ROCE_F_DETH | ROCE_F_XRCETH) || p->shm->plain ||
+	       p->seg->flags & SEGMENT_PLAIN;
+}
+
+static struct shm_ext_far far_of(const struct roce_pkt *pkt)
+{
+	const struct roce_path *path = pkt->path;
+
+	return (struct shm_ext_far){
+		.sgid = path->sgid,
+		.dgid = path->dgid,
+		.qkey = pkt->h.qkey,
+		.src_qpn = pkt->h.src_qpn,
+		.xrc_srqn = pkt->h.xrc_srqn,
+		.sport = (uint16_t)(0xc000 | (pkt->hash & 0x3fff)),
+		.tclass = path->tclass,
+		.hop_limit = path->hop_limit ? path->hop_limit : DEFAULT_HOPS,
+	};
+}
+
+static void put_header(struct ring_rec *rec, const struct shm_way *w,
+		       const struct roce_pkt *pkt, uint32_t op)
+{
+	const struct roce_hdr *h = &pkt->h;
+	uint32_t flags = (h->solicited ? RING_F_SOLICITED : 0) |
+			 (h->ack_req ? RING_F_ACK_REQ : 0);
+
+	rec->qpn_opcode = h->dest_qpn << 8 | h->opcode;
+	rec->psn_flags = h->psn << 8 | flags;
+	rec->path = w->hash;
+	rec->len = pkt->payload;
+	if (op & ROCE_F_AETH)
+		rec->imm = (uint32_t)h->syndrome << 24 | (h->msn & 0xffffff);
+	else if (op & ROCE_F_IETH)
+		rec->imm = h->inv_rkey;
+	else
+		memcpy(&rec->imm, &h->imm, sizeof(rec->imm));
+	rec->va = op & ROCE_F_ATOMICACKETH ? h->atomic_orig : h->va;
+	rec->rkey = h->rkey;
+	rec->dma_len = h->dma_len;
+}
+
+/* The QP that the receiver's verdict acknowledges the packet to; 0: none. */
+static uint32_t ack_to(const struct shm_way *w, const struct roce_hdr *h,
+		       uint32_t op)
+{
+	const uint32_t service = h->opcode & 0xe0u;
+
+	if (!h->ack_req || !w->own || service == ROCE_UC ||
+	    op & (ROCE_F_READ | ROCE_F_ATOMIC) || !(op & ROCE_F_REQUEST))
+		return 0;
+	return w->own;
+}
+
+static uint32_t ext_len(uint32_t op, bool far)
+{
+	uint32_t len = 0;
+
+	if (op & ROCE_F_ATOMICETH)
+		len += (uint32_t)sizeof(struct shm_ext_atomic);
+	if (far)
+		len += (uint32_t)sizeof(struct shm_ext_far);
+	return len;
+}
+
+/* What is in front of the payload. */
+static void put_ext(uint8_t *to, const struct roce_pkt *pkt, uint32_t op,
+		    const struct shm_ext_far *far)
+{
+	if (op & ROCE_F_ATOMICETH) {
+		const struct shm_ext_atomic a = { pkt->h.swap_add,
+						  pkt->h.compare };
+
+		memcpy(to, &a, sizeof(a));
+		to += sizeof(a);
+	}
+	if (far)
+		memcpy(to, far, sizeof(*far));
+}
+
+static void record(struct shm *s, const struct roce_batch *b,
+		   const struct roce_pkt *pkt, const struct shm_ext_far *far)
+{
+	uint8_t payload[ROCE_MTU_MAX];
+	const struct iovec v = { payload, pkt->payload };
+
+	if (!gather(payload, &b->data.iov[pkt->iov], pkt->niov))
+		shm_record(s, true, &pkt->h, far, &v);
+}
+
+/* One packet: 0, ENOBUFS (there is no room now), EFAULT, or EMSGSIZE. */
+static int put(struct shm_peer *p, const struct shm_way *w,
+	       const struct roce_batch *b, const struct roce_pkt *pkt)
+{
+	const uint32_t op = roce_opcode(pkt->h.opcode)->flags;
+	const uint32_t reserve =
+		(pkt->h.opcode & 0x1f) == ROCE_ACK ? 0 : ACK_RESERVE;
+	const bool far = has_far(p, op);
+	const uint32_t ext = ext_len(op, far);
+	const uint32_t bytes = ext + pkt->payload;
+	struct shm_ext_far f;
+	struct ring_rec *rec;
+
+	if (pkt->payload > ROCE_MTU_MAX)
+		return EMSGSIZE;
+	if (RING_UNITS - ring_unread(&p->out) < ring_units(bytes) + reserve)
+		return ENOBUFS;
+	rec = ring_begin(&p->out, bytes);
+	if (!rec)
+		return ENOBUFS;
+	if (ext) {
+		f = far_of(pkt);
+		put_ext(ring_data(rec), pkt, op, far ? &f : NULL);
+	}
+	if (gather(ring_data(rec) + ext, &b->data.iov[pkt->iov], pkt->niov))
+		return EFAULT;
+	put_header(rec, w, pkt, op);
+	if (far)
+		rec->psn_flags |= RING_F_EXT;
+	if (far && p->shm->cfg.pcap)
+		record(p->shm, b, pkt, &f);
+	ring_commit(&p->out, bytes, ack_to(w, &pkt->h, op), pkt->h.psn,
+		    w->back);
+	return 0;
+}
+
+/*
+ * There is no room. True: the packet is lost, as the process is gone, or as
+ * nobody repeats it and others behind it have waited for long.
+ */
+static bool give_up(struct shm_peer *p, const struct roce_pkt *pkt)
+{
+	const uint8_t service = pkt->h.opcode & 0xe0;
+	const uint64_t now = clock_ns();
+
+	if (ring_out_broken(&p->out) || !segment_peer_alive(p->seg, now))
+		return true;
+	if (!p->full_ns)
+		p->full_ns = now;
+	return (service == ROCE_UD || service == ROCE_UC) &&
+	       now - p->full_ns > PATIENCE_NS;
+}
+
+/*
+ * put(), and once more: room that is made from now on is noticed. If it is there
+ * now, others that wait are told so a little later.
+ */
+static int put_or_starve(struct shm_peer *p, const struct shm_way *w,
+			 const struct roce_batch *b, const struct roce_pkt *pkt)
+{
+	int err = put(p, w, b, pkt);
+
+	if (__builtin_expect(err != ENOBUFS, 1)) {
+		p->full_ns = 0;
+		return err;
+	}
+	ring_publish(&p->out);
+	atomic_store(&p->starved, true);
+	atomic_thread_fence(memory_order_seq_cst);
+	return put(p, w, b, pkt);
+}
+
+size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
+		size_t from, size_t to, int *err)
+{
+	struct shm_peer *p = w->peer;
+	size_t i, pkts = 0, bytes = 0, dropped = 0;
+
+	pthread_mutex_lock(&p->seg->lock);
+	for (i = from; i < to; i++) {
+		const struct roce_pkt *pkt = &b->pkt[i];
+		int e;
+
+		if (loss_draw(&s->loss)) {
+			dropped++;
+			continue;
+		}
+		e = put_or_starve(p, w, b, pkt);
+		if (e == ENOBUFS && !give_up(p, pkt))
+			break;
+		if (e && e != ENOBUFS)
+			*err = e;
+		if (e == EFAULT)
+			break;
+		pkts += !e;
+		bytes += e ? 0 : pkt->payload;
+	}
+	ring_publish(&p->out);
+	pthread_mutex_unlock(&p->seg->lock);
+	/* Whoever is about to sleep sees the records, or we see that. */
+	atomic_thread_fence(memory_order_seq_cst);
+	segment_wake(p->seg);
+	SHM_STAT(s, tx_pkts, pkts);
+	SHM_STAT(s, tx_bytes, bytes);
+	if (dropped)
+		SHM_STAT(s, tx_dropped, dropped);
+	if (i < to)
+		SHM_STAT(s, tx_busy, 1);
+	return i;
+}
