@@ -110,41 +110,58 @@ static void count_stranger(struct engine *e)
 	atomic_fetch_add_explicit(&e->no_qp, 1, memory_order_relaxed);
 }
 
+/* What is not for a QP of its number; or a packet inside it is, in *inner. */
+static struct engine_qp *rx_special(struct rx_round *r,
+				    const struct roce_rx *pkt,
+				    struct roce_rx *inner)
+{
+	struct engine_qp *qp = NULL;
+	struct engine *e = r->e;
+
+	round_release(r);
+	switch (pkt->h.dest_qpn) {
+	case ROCE_MULTICAST_QPN:
+		if (!e->ops->mcast(e, pkt, r->now))
+			count_stranger(e);
+		break;
+	case 1:
+		e->ops->gsi(e, pkt, r->now);
+		break;
+	case 0:
+		if (!e->ops->word(e, pkt, &qp, inner, r->now))
+			count_stranger(e);
+		break;
+	}
+	return qp;
+}
+
+static void rx_stray(struct engine *e, const struct roce_rx *pkt, uint64_t now)
+{
+	if (e->ops->stray(e, pkt, now))
+		engine_dropped(e, ROCE_DROP_DUPLICATE);
+	else
+		count_stranger(e);
+}
+
 static void rx(void *arg, const struct roce_rx *pkt)
 {
 	struct rx_round *r = arg;
-	struct engine *e = r->e;
-	struct engine_qp *qp = NULL;
+	const uint32_t qpn = pkt->h.dest_qpn;
+	struct engine_qp *qp = r->cur;
 	struct roce_rx inner;
 
-	switch (pkt->h.dest_qpn) {
-	case ROCE_MULTICAST_QPN:
-		round_release(r);
-		if (!e->ops->mcast(e, pkt, r->now))
-			count_stranger(e);
-		return;
-	case 1:
-		round_release(r);
-		e->ops->gsi(e, pkt, r->now);
-		return;
-	case 0:
-		round_release(r);
-		if (!e->ops->word(e, pkt, &qp, &inner, r->now))
-			break;
+	if (qpn <= 1 || qpn == ROCE_MULTICAST_QPN) {
+		qp = rx_special(r, pkt, &inner);
 		if (qp)
 			round_rx(r, qp, &inner);
 		return;
 	}
-	if (r->cur && r->cur->num == pkt->h.dest_qpn && !r->cur->foreign)
-		qp = r->cur;
-	else
-		qp = engine_qp_find(e, pkt->h.dest_qpn & 0xffffff);
+	if (!qp || qp->num != qpn || qp->foreign)
+		qp = engine_qp_find(r->e, qpn & 0xffffff);
 	if (qp)
 		round_rx(r, qp, pkt);
-	else if (e->ops->stray(e, pkt, r->now))
-		engine_dropped(e, ROCE_DROP_DUPLICATE);
 	else
-		count_stranger(e);
+		rx_stray(r->e, pkt, r->now);
 }
 
 int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t now)
@@ -157,6 +174,7 @@ int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t now)
 	r.cur = NULL;
 	r.n = 0;
 	n = l->ops->poll(l, budget, rx, &r);
-	round_end(&r);
+	if (r.cur || r.n)
+		round_end(&r);
 	return n;
 }

@@ -117,7 +117,7 @@ static void fault_signals(sigset_t *set)
 }
 
 /* A fault whose signal is blocked kills. Asked once in each thread. */
-static bool blocks(void)
+__attribute__((noinline)) static bool blocks(void)
 {
 	sigset_t set;
 
@@ -130,34 +130,29 @@ static bool blocks(void)
 	return mask == MASK_BLOCKS;
 }
 
-static int run(void (*fn)(void *), void *arg, const void *p, size_t len)
-{
-	struct guard g; /* not zeroed: that would cost more than the rest */
-
-	g.from = (uintptr_t)p;
-	g.to = g.from + len;
-	if (sigsetjmp(g.back, 0)) {
-		guard = NULL;
-		return -EFAULT;
-	}
-	guard = &g;
-	atomic_signal_fence(memory_order_seq_cst);
-	fn(arg);
-	atomic_signal_fence(memory_order_seq_cst);
-	guard = NULL;
-	return 0;
-}
-
 int guard_run(void (*fn)(void *), void *arg, const void *p, size_t len)
 {
+	const bool blocked = mask != MASK_OPEN && blocks();
+	struct guard g; /* not zeroed: that would cost more than the rest */
 	sigset_t open, old;
-	int err;
+	int err = 0;
 
-	if (!blocks())
-		return run(fn, arg, p, len);
-	fault_signals(&open);
-	pthread_sigmask(SIG_UNBLOCK, &open, &old);
-	err = run(fn, arg, p, len);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (blocked) {
+		fault_signals(&open);
+		pthread_sigmask(SIG_UNBLOCK, &open, &old);
+	}
+	g.from = (uintptr_t)p;
+	g.to = g.from + len;
+	if (!sigsetjmp(g.back, 0)) {
+		guard = &g;
+		atomic_signal_fence(memory_order_seq_cst);
+		fn(arg);
+		atomic_signal_fence(memory_order_seq_cst);
+	} else {
+		err = -EFAULT;
+	}
+	guard = NULL;
+	if (blocked)
+		pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return err;
 }

@@ -47,21 +47,6 @@ bool qp_sq_complete(struct qp *qp, enum ibv_wc_status status)
 	return qp->env->complete(qp, qp->send_cq, &wc, false) == 0;
 }
 
-bool qp_recv_complete(struct qp *qp, const struct qp_recv *r, struct ibv_wc *wc,
-		      bool solicited)
-{
-	wc->wr_id = r->wr_id;
-	wc->qp_num = qp->qpn;
-	return !qp->env->complete(qp, r->cq ? r->cq : qp->recv_cq, wc,
-				  solicited);
-}
-
-int qp_recv_take(struct qp *qp, uint64_t room, struct qp_recv *out)
-{
-	return qp->srq ? qp->env->srq_take(qp, qp->srq, room, out) :
-			 qp_rq_take(&qp->rq, room, out);
-}
-
 void qp_flush_sq(struct qp *qp)
 {
 	while (qp->sq.head != qp->sq.tail)

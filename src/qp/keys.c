@@ -94,8 +94,7 @@ static uint32_t index_number(const uint64_t secret[4], uint32_t index)
 	return l << 12 | r;
 }
 
-/* The only slot that a key can be of. */
-static uint32_t key_slot(const struct keys *k, uint32_t key)
+uint32_t keys_place(const struct keys *k, uint32_t key)
 {
 	return index_number(k->secret, key >> 8) & (k->count - 1);
 }
@@ -107,7 +106,7 @@ static uint32_t load(const _Atomic uint32_t *word)
 
 uint32_t keys_slot(const struct keys *k, uint32_t key)
 {
-	uint32_t slot = key_slot(k, key);
+	uint32_t slot = keys_place(k, key);
 	const struct key_entry *e = &k->entry[slot];
 	uint32_t its = load(&e->rkey);
 
@@ -302,57 +301,6 @@ void keys_revive(struct keys *k, uint32_t slot, const struct key_entry *from,
 	assert(!lkey || keys_slot(k, lkey) == slot);
 	assert(!rkey || keys_slot(k, rkey) == slot);
 	publish(k, slot, from, lkey, rkey);
-}
-
-static _Atomic uint32_t *key_word(struct keys *k, uint32_t slot, bool remote)
-{
-	return remote ? &k->entry[slot].rkey : &k->entry[slot].lkey;
-}
-
-/*
- * The first look keeps strangers' and stale keys from touching users, whose
- * cache line the readers of a busy region share, and from holding up whoever
- * waits for keys_busy(); the second one decides.
- */
-static struct key_entry *get(struct keys *k, uint32_t key, bool remote,
-			     uint32_t *hint)
-{
-	uint32_t slot = *hint & (k->count - 1);
-	const _Atomic uint32_t *word = key_word(k, slot, remote);
-	struct key_entry *e;
-	uint32_t users;
-
-	if (!key)
-		return NULL;
-	if (load(word) != key) {
-		slot = *hint = key_slot(k, key);
-		word = key_word(k, slot, remote);
-	}
-	e = &k->entry[slot];
-	users = atomic_load_explicit(&e->users, memory_order_relaxed);
-	if (load(word) != key || users & KEY_DYING)
-		return NULL;
-	users = atomic_fetch_add_explicit(&e->users, 1, memory_order_acquire);
-	if (!(users & KEY_DYING) && load(word) == key)
-		return e;
-	keys_put(e);
-	return NULL;
-}
-
-struct key_entry *keys_get_local(struct keys *k, uint32_t lkey, uint32_t *hint)
-{
-	return get(k, lkey, false, hint);
-}
-
-struct key_entry *keys_get_remote(struct keys *k, uint32_t rkey,
-				  uint32_t *hint)
-{
-	return get(k, rkey, true, hint);
-}
-
-void keys_put(struct key_entry *e)
-{
-	atomic_fetch_sub_explicit(&e->users, 1, memory_order_release);
 }
 
 /* ---- for other processes ----------------------------------------------- */

@@ -123,14 +123,64 @@ void keys_free(struct keys *k, uint32_t slot);
 void keys_revive(struct keys *k, uint32_t slot, const struct key_entry *e,
 		 uint32_t lkey, uint32_t rkey);
 
+static inline void keys_put(struct key_entry *e)
+{
+	atomic_fetch_sub_explicit(&e->users, 1, memory_order_release);
+}
+
+/*
+ * A reference to an entry if *word, one of its keys, is this one. The first
+ * look keeps strangers' and stale keys from touching users, whose cache line
+ * the readers of a busy region share, and from holding up whoever waits for
+ * keys_busy(); the second one decides.
+ */
+static inline struct key_entry *keys_try(struct key_entry *e,
+					 const _Atomic uint32_t *word,
+					 uint32_t key)
+{
+	uint32_t users = atomic_load_explicit(&e->users, memory_order_relaxed);
+
+	if (atomic_load_explicit(word, memory_order_acquire) != key ||
+	    users & KEY_DYING)
+		return NULL;
+	users = atomic_fetch_add_explicit(&e->users, 1, memory_order_acquire);
+	if (!(users & KEY_DYING) &&
+	    atomic_load_explicit(word, memory_order_acquire) == key)
+		return e;
+	keys_put(e);
+	return NULL;
+}
+
+/* Where the key can be, and nowhere else. */
+uint32_t keys_place(const struct keys *k, uint32_t key);
+
 /*
  * The entry of a key with a reference taken, or NULL. Decoding a key takes some
  * 30 ns; *hint, any number at first, spares it who uses the same key again.
  */
-struct key_entry *keys_get_local(struct keys *k, uint32_t lkey, uint32_t *hint);
-struct key_entry *keys_get_remote(struct keys *k, uint32_t rkey,
-				  uint32_t *hint);
-void keys_put(struct key_entry *e);
+static inline struct key_entry *keys_get_local(struct keys *k, uint32_t lkey,
+					       uint32_t *hint)
+{
+	struct key_entry *e = &k->entry[*hint & (k->count - 1)];
+
+	if (!lkey)
+		return NULL;
+	if (atomic_load_explicit(&e->lkey, memory_order_relaxed) != lkey)
+		e = &k->entry[*hint = keys_place(k, lkey)];
+	return keys_try(e, &e->lkey, lkey);
+}
+
+static inline struct key_entry *keys_get_remote(struct keys *k, uint32_t rkey,
+						uint32_t *hint)
+{
+	struct key_entry *e = &k->entry[*hint & (k->count - 1)];
+
+	if (!rkey)
+		return NULL;
+	if (atomic_load_explicit(&e->rkey, memory_order_relaxed) != rkey)
+		e = &k->entry[*hint = keys_place(k, rkey)];
+	return keys_try(e, &e->rkey, rkey);
+}
 
 /*
  * Shows the table to other processes: *head at once, the entries as far as

@@ -21,14 +21,20 @@ static int gone(struct qp *qp, const void *p, size_t len)
 	return -ENXIO;
 }
 
-int qp_access(struct qp *qp, void (*fn)(void *), void *arg, const void *p,
-	      size_t len)
+static inline int access_run(struct qp *qp, void (*fn)(void *), void *arg,
+			     const void *p, size_t len)
 {
 	if (!qp->env->guarded) {
 		fn(arg);
 		return 0;
 	}
 	return qp->env->guarded(fn, arg, p, len) ? gone(qp, p, len) : 0;
+}
+
+int qp_access(struct qp *qp, void (*fn)(void *), void *arg, const void *p,
+	      size_t len)
+{
+	return access_run(qp, fn, arg, p, len);
 }
 
 struct copy {
@@ -44,8 +50,8 @@ static void copy_run(void *arg)
 	place(c->dst, c->src, c->len);
 }
 
-int qp_store(struct qp *qp, const struct key_entry *e, void *dst,
-	     const uint8_t *src, size_t len)
+static inline int store(struct qp *qp, const struct key_entry *e, void *dst,
+			const uint8_t *src, size_t len)
 {
 	struct copy c = { dst, src, len };
 
@@ -54,7 +60,13 @@ int qp_store(struct qp *qp, const struct key_entry *e, void *dst,
 	if (e->access & IBV_ACCESS_ON_DEMAND)
 		return qp->env->odp_store(dst, src, len) ? gone(qp, dst, len) :
 							   0;
-	return qp_access(qp, copy_run, &c, dst, len);
+	return access_run(qp, copy_run, &c, dst, len);
+}
+
+int qp_store(struct qp *qp, const struct key_entry *e, void *dst,
+	     const uint8_t *src, size_t len)
+{
+	return store(qp, e, dst, src, len);
 }
 
 /* Memory that bytes of a source go to: one call, for pieces in a row. */
@@ -213,12 +225,14 @@ int qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 	       uint32_t num_sge, uint64_t offset, const uint8_t *data,
 	       size_t len, uint32_t *bad)
 {
-	for (uint32_t i = 0; i < num_sge && len; i++) {
+	for (uint32_t i = 0; len; i++) {
 		struct key_entry *e;
 		void *addr;
 		size_t n;
 		int err;
 
+		if (i == num_sge)
+			return -EFAULT;
 		if (offset >= sge[i].length) {
 			offset -= sge[i].length;
 			continue;
@@ -232,7 +246,7 @@ int qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 			return -EFAULT;
 		err = key_covers(e, pd, sge[i].addr + offset, n,
 				 IBV_ACCESS_LOCAL_WRITE, &addr) ?
-			      qp_store(qp, e, addr, data, n) :
+			      store(qp, e, addr, data, n) :
 			      -EFAULT;
 		keys_put(e);
 		if (err)
@@ -241,7 +255,7 @@ int qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 		len -= n;
 		offset = 0;
 	}
-	return len ? -EFAULT : 0;
+	return 0;
 }
 
 /* The next n bytes of a fill go to memory of this key; 0 or -EFAULT. */

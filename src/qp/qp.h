@@ -131,10 +131,23 @@ void qp_run_local(struct qp *qp, struct qp_wqe *w);
 /* Completes the oldest send WQE. Returns false if the CQ had no room. */
 bool qp_sq_complete(struct qp *qp, enum ibv_wc_status status);
 /* Likewise a receive; *wc lacks wr_id and qp_num. */
-bool qp_recv_complete(struct qp *qp, const struct qp_recv *r, struct ibv_wc *wc,
-		      bool solicited);
+static inline bool qp_recv_complete(struct qp *qp, const struct qp_recv *r,
+				    struct ibv_wc *wc, bool solicited)
+{
+	wc->wr_id = r->wr_id;
+	wc->qp_num = qp->qpn;
+	return !qp->env->complete(qp, r->cq ? r->cq : qp->recv_cq, wc,
+				  solicited);
+}
+
 /* RQ or SRQ: qp_rq_take(). */
-int qp_recv_take(struct qp *qp, uint64_t room, struct qp_recv *out);
+static inline int qp_recv_take(struct qp *qp, uint64_t room,
+			       struct qp_recv *out)
+{
+	return qp->srq ? qp->env->srq_take(qp, qp->srq, room, out) :
+			 qp_rq_take(&qp->rq, room, out);
+}
+
 void qp_flush_sq(struct qp *qp);
 /* Also the receive of the message that is being received. */
 void qp_flush_rq(struct qp *qp);

@@ -74,23 +74,21 @@ int qp_rq_post(struct qp_rq *rq, const struct ibv_recv_wr *wr)
 {
 	uint64_t length = 0;
 	struct slot *s;
-	int i;
 
-	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
-		return -EINVAL;
-	for (i = 0; i < wr->num_sge; i++)
-		length += wr->sg_list[i].length;
-	if (length > QP_MAX_MSG)
+	if ((uint32_t)wr->num_sge > rq->max_sge) /* or negative */
 		return -EINVAL;
 	if (qp_rq_count(rq) >= rq->max_wr)
 		return -ENOMEM;
-
 	s = slot_at(rq, rq->tail);
+	for (int i = 0; i < wr->num_sge; i++) {
+		s->sge[i] = wr->sg_list[i];
+		length += s->sge[i].length;
+	}
+	if (length > QP_MAX_MSG)
+		return -EINVAL;
 	s->wr_id = wr->wr_id;
 	s->length = length;
 	s->num_sge = (uint32_t)wr->num_sge;
-	if (s->num_sge)
-		memcpy(s->sge, wr->sg_list, s->num_sge * sizeof(*s->sge));
 	rq->tail++;
 	return 0;
 }
@@ -110,7 +108,8 @@ int qp_rq_take(struct qp_rq *rq, uint64_t room, struct qp_recv *out)
 	out->pd = rq->pd;
 	out->cq = NULL;
 	out->num_sge = s->num_sge;
-	memcpy(out->sge, s->sge, s->num_sge * sizeof(*s->sge));
+	for (uint32_t i = 0; i < s->num_sge; i++)
+		out->sge[i] = s->sge[i];
 	return 0;
 }
 

@@ -105,12 +105,22 @@ static void measure_rtt(struct roce_requester *r, uint64_t now_ns)
 	r->srtt_ns = (7 * r->srtt_ns + rtt) / 8;
 }
 
+/* n packets have arrived. */
+static void widen(struct roce_requester *r, uint32_t n)
+{
+	uint32_t add;
+
+	n = min_u32(n, r->cwnd_max / CWND_UNIT);
+	add = r->cwnd < r->ssthresh ? n * CWND_UNIT :
+				      n * CWND_UNIT * CWND_UNIT / r->cwnd;
+	r->cwnd = min_u32(r->cwnd + add, r->cwnd_max);
+}
+
 /* una moved by n packets: the path works. */
 static void progress(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 
-	n = min_u32(n, r->cwnd_max / CWND_UNIT);
 	r->progress_ns = now_ns;
 	r->retries = 0;
 	r->rnr_retries = 0;
@@ -119,13 +129,8 @@ static void progress(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
 		r->recovering = r->resending = false;
 	if (r->rtt_sent_ns && psn_diff(r->una, r->rtt_psn) > 0)
 		measure_rtt(r, now_ns);
-	if (!r->recovering) {
-		uint32_t add = r->cwnd < r->ssthresh ?
-				       n * CWND_UNIT :
-				       n * CWND_UNIT * CWND_UNIT / r->cwnd;
-
-		r->cwnd = min_u32(r->cwnd + add, r->cwnd_max);
-	}
+	if (!r->recovering && r->cwnd < r->cwnd_max)
+		widen(r, n);
 	if (outstanding(qp))
 		comp_arm(qp, now_ns);
 	else

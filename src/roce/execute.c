@@ -13,10 +13,10 @@ static enum verdict not_read(int err, enum verdict else_v)
 	return err == -ESTALE ? DROP : err == -EAGAIN ? V_AGAIN : else_v;
 }
 
-static enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt)
+static enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt,
+			      uint32_t f)
 {
 	struct roce_responder *r = &qp->rsp;
-	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	uint32_t bad = 0;
 	int err;
 
@@ -53,10 +53,10 @@ static enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt)
 	return PASS;
 }
 
-static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt)
+static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt,
+			       uint32_t f)
 {
 	struct roce_responder *r = &qp->rsp;
-	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	struct key_entry *e;
 	void *p;
 
@@ -183,11 +183,11 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
  * the CQ has no room the QP ends (class G): what it was to acknowledge before
  * is acknowledged, this message is not.
  */
-static enum verdict deliver(struct roce_qp *qp, const struct roce_rx *pkt)
+static enum verdict deliver(struct roce_qp *qp, const struct roce_rx *pkt,
+			    uint32_t f)
 {
 	struct roce_responder *r = &qp->rsp;
 	bool owed = r->ack_pending;
-	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	/* No IBV_WC_GRH, which rxe sets: only UD has a GRH (11.4.2.1). */
 	struct ibv_wc wc = {
 		.status = IBV_WC_SUCCESS,
@@ -220,10 +220,10 @@ static void remember_read(struct roce_responder *r, uint32_t npkts)
 		r->reads_unknown--;
 }
 
-enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt)
+enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt,
+			 uint32_t f)
 {
 	struct roce_responder *r = &qp->rsp;
-	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	enum verdict v = PASS;
 	uint32_t span = span_of(pkt->len, qp->mtu);
 
@@ -237,7 +237,8 @@ enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt)
 		if (v == PASS)
 			r->msn = psn_add(r->msn, 1);
 	} else {
-		v = f & ROCE_F_SEND ? exec_send(qp, pkt) : exec_write(qp, pkt);
+		v = f & ROCE_F_SEND ? exec_send(qp, pkt, f) :
+				      exec_write(qp, pkt, f);
 		if (v == PASS && f & ROCE_F_IETH &&
 		    (!qp->base.env->invalidate ||
 		     qp->base.env->invalidate(&qp->base, pkt->h.inv_rkey))) {
@@ -247,7 +248,7 @@ enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt)
 			v = V_ACCESS;
 		}
 		if (v == PASS && f & ROCE_F_LAST)
-			v = deliver(qp, pkt);
+			v = deliver(qp, pkt, f);
 	}
 	if (v != PASS)
 		return v;

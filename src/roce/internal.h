@@ -194,6 +194,7 @@ struct roce_qp {
 	uint32_t seed;
 
 	struct roce_path path;
+	uint32_t path_hash; /* of what comes from the peer */
 	uint32_t dest_qpn;
 	uint32_t mtu; /* bytes */
 	struct roce_requester req;
@@ -245,17 +246,28 @@ void roce_fail(struct roce_qp *qp, enum ibv_event_type event);
 void roce_to_err(struct roce_qp *qp);
 void roce_to_sqe(struct roce_qp *qp);
 /* Returns false if the CQ had no room: the QP is in ERR then. */
-bool roce_recv_complete(struct roce_qp *qp, const struct qp_recv *r,
-			struct ibv_wc *wc, bool solicited);
+static inline bool roce_recv_complete(struct roce_qp *qp,
+				      const struct qp_recv *r,
+				      struct ibv_wc *wc, bool solicited)
+{
+	if (wc->status == IBV_WC_SUCCESS && qp->base.type != IBV_QPT_UD)
+		wc->src_qp = qp->dest_qpn;
+	if (qp_recv_complete(&qp->base, r, wc, solicited))
+		return true;
+	if (qp->base.state != IBV_QPS_ERR)
+		roce_fail(qp, IBV_EVENT_QP_FATAL);
+	return false;
+}
 
 /* packets.c */
 
 /*
- * What holds for every packet of a connection: header, service, addresses.
+ * What holds for every packet of a connection: header, service, addresses,
+ * whose hash is that of the path as the peer sees it.
  * Returns 0 or 1 + enum roce_drop.
  */
 int roce_check_connected(const struct roce_rx *pkt, uint8_t service,
-			 const struct roce_path *path);
+			 const struct roce_path *path, uint32_t hash);
 /* Counts a packet that does nothing here. */
 void roce_drop(struct roce_qp *qp, enum roce_drop why);
 

@@ -57,21 +57,21 @@ static int rx_check_header(const struct roce_rx *pkt, uint8_t service)
 	return 0;
 }
 
-static bool same_path(const struct roce_rx *pkt, const struct roce_path *path)
+static bool same_path(const struct roce_rx *pkt, const struct roce_path *path,
+		      uint32_t hash)
 {
 	if (pkt->host)
-		return pkt->path_hash ==
-		       roce_path_hash(&path->dgid, &path->sgid);
+		return pkt->path_hash == hash;
 	return !memcmp(&pkt->sgid, &path->dgid, sizeof(pkt->sgid)) &&
 	       !memcmp(&pkt->dgid, &path->sgid, sizeof(pkt->dgid));
 }
 
 int roce_check_connected(const struct roce_rx *pkt, uint8_t service,
-			 const struct roce_path *path)
+			 const struct roce_path *path, uint32_t hash)
 {
 	int drop = rx_check_header(pkt, service);
 
-	if (!drop && !same_path(pkt, path))
+	if (!drop && !same_path(pkt, path, hash))
 		drop = 1 + ROCE_DROP_ADDRESS;
 	return drop;
 }
@@ -91,7 +91,7 @@ static int rx_check(const struct roce_qp *qp, const struct roce_rx *pkt)
 		return 1 + ROCE_DROP_HEADER;
 	if (qp->base.type == IBV_QPT_UD)
 		return rx_check_header(pkt, qp->service);
-	return roce_check_connected(pkt, qp->service, &qp->path);
+	return roce_check_connected(pkt, qp->service, &qp->path, qp->path_hash);
 }
 
 void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)

@@ -103,18 +103,6 @@ void roce_established(struct roce_qp *qp)
 
 /* ---- ends -------------------------------------------------------------- */
 
-bool roce_recv_complete(struct roce_qp *qp, const struct qp_recv *r,
-			struct ibv_wc *wc, bool solicited)
-{
-	if (wc->status == IBV_WC_SUCCESS && qp->base.type != IBV_QPT_UD)
-		wc->src_qp = qp->dest_qpn;
-	if (qp_recv_complete(&qp->base, r, wc, solicited))
-		return true;
-	if (qp->base.state != IBV_QPS_ERR)
-		roce_fail(qp, IBV_EVENT_QP_FATAL);
-	return false;
-}
-
 /*
  * Stops the timers. What the responder owes is dropped, except a NAK that
  * reports the reason to the peer, and before it the answers to what was
@@ -183,8 +171,8 @@ static void apply_values(struct roce_qp *qp, const struct ibv_qp_attr *a,
 	qp_modify_apply(&qp->base, a, mask);
 	if (mask & IBV_QP_AV) {
 		qp->path = *path;
-		qp_public_set(&pub->path_hash,
-			      roce_path_hash(&path->dgid, &path->sgid));
+		qp->path_hash = roce_path_hash(&path->dgid, &path->sgid);
+		qp_public_set(&pub->path_hash, qp->path_hash);
 	}
 	if (mask & IBV_QP_PATH_MTU) {
 		qp->mtu = 128u << a->path_mtu;

@@ -296,10 +296,11 @@ static void note_sent(struct roce_qp *qp, bool ack_req, uint64_t now_ns)
 		r->progress_ns = now_ns;
 		comp_arm(qp, now_ns);
 	}
-	/* Karn: a packet sent twice says nothing about the round trip. */
+	/* Within the host probes wait for their minimum in any case. Karn: a
+	 * packet sent twice says nothing about the round trip. */
 	if (again)
 		r->rtt_sent_ns = 0;
-	else if (ack_req && !r->rtt_sent_ns) {
+	else if (ack_req && !qp->path.local && !r->rtt_sent_ns) {
 		r->rtt_sent_ns = now_ns;
 		r->rtt_psn = psn_add(r->nxt_psn, PSN_MASK);
 	}

@@ -169,11 +169,11 @@ static bool sent(struct roce_responder *r, uint32_t psn, uint32_t span)
 	return row;
 }
 
-static enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt)
+static enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt,
+			      uint32_t f)
 {
 	struct roce_responder *r = &qp->rsp;
 	int32_t d = psn_diff(pkt->h.psn, r->epsn);
-	uint32_t flags = roce_opcode(pkt->h.opcode)->flags;
 
 	if (qp->base.type == IBV_QPT_UC) {
 		/*
@@ -182,7 +182,7 @@ static enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt)
 		 * or one that came astray would cost all up to its own.
 		 */
 		r->epsn = pkt->h.psn;
-		if (!d || flags & ROCE_F_FIRST)
+		if (!d || f & ROCE_F_FIRST)
 			return PASS;
 		r->in = IN_NOTHING;
 		return DROP;
@@ -195,10 +195,9 @@ static enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt)
 
 /* Opcode sequence (9.7.4.1.2 and table 36), lengths of packets (9.7.4.1.6). */
 static enum verdict check_order(const struct roce_qp *qp,
-				const struct roce_rx *pkt)
+				const struct roce_rx *pkt, uint32_t f)
 {
 	const struct roce_responder *r = &qp->rsp;
-	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	enum resp_in kind = f & ROCE_F_SEND  ? IN_SEND :
 			    f & ROCE_F_WRITE ? IN_WRITE :
 					       IN_NOTHING;
@@ -255,14 +254,12 @@ void roce_srq_gone(struct roce_qp *qp, uint32_t srqn)
 }
 
 static enum verdict check_resources(struct roce_qp *qp,
-				    const struct roce_rx *pkt)
+				    const struct roce_rx *pkt, uint32_t f)
 {
-	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	struct roce_responder *r = &qp->rsp;
 
-	if (f & ROCE_F_SEND && f & ROCE_F_FIRST)
-		return need_recv(qp, pkt->h.xrc_srqn);
-	if (f & ROCE_F_WRITE && f & ROCE_F_IMM)
+	if ((f & ROCE_F_SEND && f & ROCE_F_FIRST) ||
+	    (f & ROCE_F_WRITE && f & ROCE_F_IMM))
 		return need_recv(qp, pkt->h.xrc_srqn);
 	if (f & (ROCE_F_READ | ROCE_F_ATOMIC)) {
 		/* The requester has gone on: it does not need repetitions. */
@@ -301,9 +298,9 @@ static int find_pd(struct roce_qp *qp, uint32_t srqn)
 }
 
 /* Whether the whole range that a RETH names may be accessed. */
-static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt)
+static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt,
+				 uint32_t f)
 {
-	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	const struct roce_hdr *h = &pkt->h;
 	uint32_t flag, len = h->dma_len;
 	struct key_entry *e;
@@ -398,7 +395,7 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 		    !read_before(r, pkt->h.psn, npkts) ||
 		    rsp_read_pending(qp, pkt->h.psn) ||
 		    rsp_count(r) >= r->resp_size ||
-		    check_access(qp, pkt) != PASS)
+		    check_access(qp, pkt, f) != PASS)
 			return;
 		rsp_owe_read(qp, &pkt->h, true);
 	} else if (f & ROCE_F_ATOMIC) {
@@ -437,20 +434,21 @@ bool roce_take_ack(struct roce_qp *qp, const struct roce_rx *pkt)
 
 void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 {
-	enum verdict v = check_psn(qp, pkt);
+	const uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	enum verdict v = check_psn(qp, pkt, f);
 
 	if (v == DUPLICATE) {
 		duplicate(qp, pkt);
 		return;
 	}
 	if (v == PASS)
-		v = check_order(qp, pkt);
+		v = check_order(qp, pkt, f);
+	if (v == PASS && f & (ROCE_F_RETH | ROCE_F_ATOMICETH))
+		v = check_access(qp, pkt, f);
 	if (v == PASS)
-		v = check_access(qp, pkt);
+		v = check_resources(qp, pkt, f);
 	if (v == PASS)
-		v = check_resources(qp, pkt);
-	if (v == PASS)
-		v = rsp_execute(qp, pkt);
+		v = rsp_execute(qp, pkt, f);
 	if (qp->base.type == IBV_QPT_UC) {
 		refuse_uc(qp, v);
 		qp->rsp.epsn = psn_add(rx_last_psn(qp, pkt), 1);
@@ -460,8 +458,6 @@ void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		refuse_rc(qp, pkt, v);
 		return;
 	}
-	if (pkt->h.ack_req &&
-	    !(roce_opcode(pkt->h.opcode)->flags &
-	      (ROCE_F_READ | ROCE_F_ATOMIC)))
+	if (pkt->h.ack_req && !(f & (ROCE_F_READ | ROCE_F_ATOMIC)))
 		rsp_owe_ack(qp);
 }

@@ -28,7 +28,9 @@ enum verdict {
 void rsp_fail_access(struct roce_qp *qp);
 
 /* execute.c */
-enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt);
+/* f: the flags of its opcode. */
+enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt,
+			 uint32_t f);
 
 /* response.c */
 
@@ -39,7 +41,10 @@ static inline uint32_t rsp_count(const struct roce_responder *r)
 
 /* Forgets the answers that wait only because they were asked for again. */
 void rsp_drop_repeats(struct roce_responder *r);
-void rsp_owe_ack(struct roce_qp *qp);
+static inline void rsp_owe_ack(struct roce_qp *qp)
+{
+	qp->rsp.ack_pending = true;
+}
 void rsp_owe_nak(struct roce_qp *qp, uint8_t syndrome);
 void rsp_owe_read(struct roce_qp *qp, const struct roce_hdr *h, bool again);
 void rsp_owe_atomic(struct roce_qp *qp, enum resp_kind kind, uint32_t psn,

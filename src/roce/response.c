@@ -98,11 +98,6 @@ void rsp_drop_repeats(struct roce_responder *r)
 	r->resp_tail = to;
 }
 
-void rsp_owe_ack(struct roce_qp *qp)
-{
-	qp->rsp.ack_pending = true;
-}
-
 void rsp_owe_nak(struct roce_qp *qp, uint8_t syndrome)
 {
 	qp->rsp.nak_pending = true;
