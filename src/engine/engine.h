@@ -151,6 +151,12 @@ int engine_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex);
  */
 size_t engine_send(struct engine *e, struct engine_qp *qp,
 		   const struct roce_batch *b, int *err);
+/*
+ * Before roce_tx(): sets how long the packets of the batch may be, by the way
+ * that qp's last one has gone. qp's lock is held; core is its QP.
+ */
+void engine_limits(struct engine_qp *qp, const struct qp *core,
+		   struct roce_batch *b);
 /* Whether the link had no room for qp's last packet, and has none yet; it says
  * when it has. qp's lock is held. */
 bool engine_starved(const struct engine_qp *qp);

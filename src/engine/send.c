@@ -45,6 +45,21 @@ void send_starved(struct engine *e, uint64_t now)
 	}
 }
 
+void engine_limits(struct engine_qp *qp, const struct qp *core,
+		   struct roce_batch *b)
+{
+	struct shm_way *w = &qp->way;
+
+	b->max_payload = b->max_copy = 0;
+	if (!w->peer || core->type == IBV_QPT_UD)
+		return;
+	w->own = qp->foreign ? 0 : qp->num;
+	w->life = core->pub == &core->unseen ? 0 :
+					       qp_public_get(&core->pub->life);
+	w->keys = core->env->keys;
+	shm_limits(qp->engine->shm, w, b);
+}
+
 size_t engine_send(struct engine *e, struct engine_qp *qp,
 		   const struct roce_batch *b, int *err)
 {
@@ -59,12 +74,14 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
 	w->own = qp && !qp->foreign ? qp->num : 0;
 	while (i == end && i < b->n) {
 		end = i + shm_route(e->shm, w, b, i);
+		if (!w->peer && qp && b->max_payload)
+			break; /* it is gone: the next batch is shorter */
 		if (w->peer)
 			i = shm_send(e->shm, w, b, i, end, err);
 		else
 			i = udp->ops->send(udp, b, i, end, err);
 	}
-	if (i < end && qp && shm_starved(w))
+	if (i < b->n && qp && shm_starved(w))
 		starve(e, qp);
 	shm_way_forget(&once);
 	return i;

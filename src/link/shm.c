@@ -109,6 +109,7 @@ static void find_way(struct shm *s, struct shm_way *w, const struct roce_pkt *p)
 
 	shm_way_forget(w);
 	w->known = !p->to_slot;
+	w->copy = false;
 	w->qpn = p->h.dest_qpn;
 	w->sgid = p->path->sgid;
 	w->dgid = p->path->dgid;
@@ -136,11 +137,13 @@ size_t shm_route(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 	return i - from;
 }
 
-uint32_t shm_max_payload(struct shm *s, const struct shm_way *w)
+void shm_limits(struct shm *s, const struct shm_way *w, struct roce_batch *b)
 {
-	(void)s;
-	(void)w;
-	return 0;
+	b->max_payload = b->max_copy = 0;
+	if (!w->peer || s->plain || w->peer->seg->flags & SEGMENT_PLAIN)
+		return;
+	b->max_copy = SHM_MAX_COPY;
+	b->max_payload = shm_can_ref(w) ? SHM_MAX_PAYLOAD : SHM_MAX_COPY;
 }
 
 bool shm_starved(const struct shm_way *w)

@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct keys;
 struct pcap;
 struct segment;
 struct segment_peer;
@@ -57,6 +58,9 @@ struct shm_way {
 	bool known; /* peer is right for qpn and dgid */
 	uint32_t qpn; /* the destination */
 	uint32_t own; /* the QP that gets acknowledgements; 0: none */
+	uint32_t life; /* of that (struct qp_public); 0: others cannot see it */
+	const struct keys *keys; /* that lead to its memory */
+	bool copy; /* what it sends cannot be named: payload goes with it */
 	uint32_t hash; /* roce_path_hash() as the receiver sees it, */
 	uint32_t back; /* and of what comes back */
 	union ibv_gid sgid, dgid;
@@ -75,14 +79,18 @@ size_t shm_route(struct shm *s, struct shm_way *w, const struct roce_batch *b,
  * Sends pkt[from..to) of a batch, which w is the way of (w->peer is not NULL).
  * Returns the index of the first that was not taken: less than `to` when there
  * is no room now, and then shm_room() will be true when there is again; or with
- * *err EFAULT: the memory of that one is not there. *err is left as it is where
+ * *err EFAULT: the memory of that one is not there; or it is one that is longer
+ * than this way takes, which shm_limits() will say. *err is left as it is where
  * nothing is wrong.
  */
 size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 		size_t from, size_t to, int *err);
 
-/* How many bytes a packet may have that goes this way; 0: the path's MTU. */
-uint32_t shm_max_payload(struct shm *s, const struct shm_way *w);
+/*
+ * How long the packets of the next batch of a connected QP may be that has this
+ * way (struct roce_batch, max_payload and max_copy). own, life and keys are set.
+ */
+void shm_limits(struct shm *s, const struct shm_way *w, struct roce_batch *b);
 
 /* Whether the last shm_send() on this way found no room, and there is none
  * yet. A load. */

@@ -40,6 +40,34 @@ struct shm_ext_far {
 };
 
 /*
+ * A payload that stays where its sender has it (RING_F_REF): in front of it, in
+ * place of it, the first of these, then as many of the second as that says.
+ */
+struct shm_ref {
+	uint32_t qpn, life; /* of the QP that has sent it */
+	uint32_t n;
+	uint32_t unused;
+};
+
+struct shm_piece {
+	uint64_t addr;
+	uint32_t len;
+	uint32_t slot; /* in the sender's table of keys, */
+	uint32_t key; /* and the lkey or rkey that it has there */
+	uint32_t unused;
+};
+
+#define SHM_PIECES 64u
+#define SHM_MAX_PAYLOAD (1u << 20) /* of a packet by reference */
+#define SHM_MAX_COPY 8192u /* of any other where it may be large */
+/* What is copied into the ring although it could be named. */
+#define SHM_SMALL 4096u
+
+/* in.word[] of a ring: the life of the producer that the consumer can read the
+ * payload from. */
+#define SHM_WORD_PULLS 0
+
+/*
  * The way to a process, and what comes back on it. It begins with a reference
  * to the segment, which the receive side drops when the process is gone and
  * everything that it has acknowledged is known.
@@ -68,6 +96,17 @@ struct shm_in {
 	struct shm_peer *back; /* that process, with a reference, or NULL */
 	bool empty; /* nothing was in it when this poll looked */
 	bool said; /* that it is broken */
+};
+
+/* Where the payload of a packet by reference is read from. */
+struct shm_source {
+	struct qp_source base;
+	struct shm *shm;
+	uint32_t *pulls; /* SHM_WORD_PULLS of its ring */
+	uint64_t id; /* of the sender's segment */
+	unsigned slot;
+	uint32_t qpn, life, n;
+	struct shm_piece piece[SHM_PIECES];
 };
 
 struct shm {
@@ -110,6 +149,19 @@ static inline uint16_t shm_life(uint32_t life)
 
 /* shm.c: the peer in a slot with a reference to its segment, or NULL. */
 struct shm_peer *shm_peer_get(struct shm *s, unsigned slot);
+
+/* shm_pull.c, the sender: whether the payload of a packet that goes this way
+ * may be named instead of copied; how many bytes so many names take; and they
+ * are written, or, false: others cannot be told what a piece is of. */
+bool shm_can_ref(const struct shm_way *w);
+uint32_t shm_ref_size(size_t n);
+bool shm_ref_put(uint8_t *to, const struct shm_way *w,
+		 const struct roce_batch *b, const struct roce_pkt *pkt);
+/* The receiver: says whether it reads payload from in->back. rx_lock is held. */
+void shm_offer_pull(struct shm_in *in);
+/* A payload of len bytes that is named; -EINVAL: it cannot be one. */
+int shm_source_init(struct shm_source *src, struct shm *s, struct shm_in *in,
+		    const uint8_t *data, uint32_t bytes, uint32_t len);
 
 /* shm_rx.c */
 int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg);

@@ -72,6 +72,7 @@ static void find_back(struct shm *s, struct shm_in *in, uint16_t life)
 		segment_peer_put(in->back->seg);
 	in->back = shm_peer_get(s, in->slot);
 	in->life = life;
+	shm_offer_pull(in);
 	look_for_peers(s);
 }
 
@@ -215,8 +216,10 @@ static enum ring_verdict receive(struct shm *s, struct shm_in *in,
 	const struct roce_opcode *op = roce_opcode((uint8_t)rec->qpn_opcode);
 	const uint8_t *data = ring_in_data(&in->ring, rec);
 	const bool has_far = rec->psn_flags & RING_F_EXT;
+	bool is_ref;
 	uint32_t left = ring_bytes(rec);
 	struct shm_ext_atomic a;
+	struct shm_source source;
 	struct shm_ext_far far;
 	struct roce_rx pkt;
 	bool acked = false;
@@ -237,16 +240,20 @@ static enum ring_verdict receive(struct shm *s, struct shm_in *in,
 	} else if (op->flags & (ROCE_F_DETH | ROCE_F_XRCETH)) {
 		goto malformed;
 	}
-	if (rec->len != left || rec->psn_flags & (RING_F_REF | RING_F_LARGE) ||
-	    decode(&pkt.h, rec, op, &a, &far))
+	is_ref = rec->psn_flags & RING_F_REF;
+	if (is_ref ? shm_source_init(&source, s, in, data, left, rec->len) :
+		     rec->len != left)
 		goto malformed;
-	if (s->cfg.pcap && has_far) {
+	if (decode(&pkt.h, rec, op, &a, &far))
+		goto malformed;
+	left = rec->len;
+	if (s->cfg.pcap && has_far && !is_ref) {
 		const struct iovec v = { (void *)data, left };
 
 		shm_record(s, false, &pkt.h, &far, &v);
 	}
-	pkt.payload = data;
-	pkt.source = NULL;
+	pkt.payload = is_ref ? NULL : data;
+	pkt.source = is_ref ? &source.base : NULL;
 	pkt.len = left;
 	pkt.grh = NULL;
 	pkt.tclass = 0;
@@ -254,7 +261,7 @@ static enum ring_verdict receive(struct shm *s, struct shm_in *in,
 	pkt.handed = false;
 	pkt.host = true;
 	pkt.verdict = false;
-	pkt.large = false;
+	pkt.large = rec->psn_flags & RING_F_LARGE;
 	pkt.path_hash = rec->path;
 	if (has_far) {
 		pkt.sgid = far.sgid;

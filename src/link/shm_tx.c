@@ -1,7 +1,8 @@
 /*
  * shm_tx.c - from packets to records
  *
- * The payload is copied from where the program has it into the ring. Memory of
+ * The payload is copied from where the program has it into the ring, or, if it
+ * is long and the receiver can read it there, named (shm_pull.c). Memory of
  * a program may be gone, so that is done where a fault is an error
  * (host/guard.h). The records of a batch become visible at once, which is one
  * look at whether the receiver sleeps.
@@ -78,7 +79,8 @@ static void put_header(struct ring_rec *rec, const struct shm_way *w,
 {
 	const struct roce_hdr *h = &pkt->h;
 	uint32_t flags = (h->solicited ? RING_F_SOLICITED : 0) |
-			 (h->ack_req ? RING_F_ACK_REQ : 0);
+			 (h->ack_req ? RING_F_ACK_REQ : 0) |
+			 (pkt->last_psn != h->psn ? RING_F_LARGE : 0);
 
 	rec->qpn_opcode = h->dest_qpn << 8 | h->opcode;
 	rec->psn_flags = h->psn << 8 | flags;
@@ -143,6 +145,22 @@ static void record(struct shm *s, const struct roce_batch *b,
 		shm_record(s, true, &pkt->h, far, &v);
 }
 
+/* Whether the payload is named, not copied. */
+static bool is_ref(const struct shm_way *w, const struct roce_pkt *pkt)
+{
+	return pkt->payload > SHM_SMALL && !pkt->copy &&
+	       pkt->niov <= SHM_PIECES && shm_can_ref(w);
+}
+
+static int put_payload(uint8_t *to, const struct shm_way *w,
+		       const struct roce_batch *b, const struct roce_pkt *pkt,
+		       bool ref)
+{
+	if (ref)
+		return shm_ref_put(to, w, b, pkt) ? 0 : EMSGSIZE;
+	return gather(to, &b->data.iov[pkt->iov], pkt->niov);
+}
+
 /* One packet: 0, ENOBUFS (there is no room now), EFAULT, or EMSGSIZE. */
 static int put(struct shm_peer *p, const struct shm_way *w,
 	       const struct roce_batch *b, const struct roce_pkt *pkt)
@@ -152,11 +170,14 @@ static int put(struct shm_peer *p, const struct shm_way *w,
 		(pkt->h.opcode & 0x1f) == ROCE_ACK ? 0 : ACK_RESERVE;
 	const bool far = has_far(p, op);
 	const uint32_t ext = ext_len(op, far);
-	const uint32_t bytes = ext + pkt->payload;
+	const bool ref = is_ref(w, pkt);
+	const uint32_t bytes =
+		ext + (ref ? shm_ref_size(pkt->niov) : pkt->payload);
 	struct shm_ext_far f;
 	struct ring_rec *rec;
+	int err;
 
-	if (pkt->payload > ROCE_MTU_MAX)
+	if (bytes - ext > (far ? ROCE_MTU_MAX : SHM_MAX_COPY))
 		return EMSGSIZE;
 	if (RING_UNITS - ring_unread(&p->out) < ring_units(bytes) + reserve)
 		return ENOBUFS;
@@ -167,9 +188,12 @@ static int put(struct shm_peer *p, const struct shm_way *w,
 		f = far_of(pkt);
 		put_ext(ring_data(rec), pkt, op, far ? &f : NULL);
 	}
-	if (gather(ring_data(rec) + ext, &b->data.iov[pkt->iov], pkt->niov))
-		return EFAULT;
+	err = put_payload(ring_data(rec) + ext, w, b, pkt, ref);
+	if (err)
+		return err;
 	put_header(rec, w, pkt, op);
+	if (ref)
+		rec->psn_flags |= RING_F_REF;
 	if (far)
 		rec->psn_flags |= RING_F_EXT;
 	if (far && p->shm->cfg.pcap)
@@ -233,6 +257,10 @@ size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 		e = put_or_starve(p, w, b, pkt);
 		if (e == ENOBUFS && !give_up(p, pkt))
 			break;
+		if (e == EMSGSIZE) {
+			w->copy = true;
+			break;
+		}
 		if (e && e != ENOBUFS)
 			*err = e;
 		if (e == EFAULT)

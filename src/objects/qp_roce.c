@@ -68,7 +68,7 @@ static void flush(struct qp *core, uint64_t now, bool all)
 			engine_timer_set(qp->sched.engine, &qp->sched, now);
 			return;
 		}
-		b.max_payload = b.max_copy = 0;
+		engine_limits(&qp->sched, core, &b);
 		roce_tx(r, &b, now);
 		n = b.n;
 		err = 0;
