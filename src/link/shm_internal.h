@@ -59,9 +59,9 @@ struct shm_piece {
 
 #define SHM_PIECES 64u
 #define SHM_MAX_PAYLOAD (1u << 20) /* of a packet by reference */
-#define SHM_MAX_COPY 8192u /* of any other where it may be large */
-/* What is copied into the ring although it could be named. */
-#define SHM_SMALL 4096u
+/* Of any other where it may be large. To read what is shorter takes longer than
+ * to copy it twice. */
+#define SHM_MAX_COPY 8192u
 
 /* in.word[] of a ring: the life of the producer that the consumer can read the
  * payload from. */

@@ -148,7 +148,7 @@ static void record(struct shm *s, const struct roce_batch *b,
 /* Whether the payload is named, not copied. */
 static bool is_ref(const struct shm_way *w, const struct roce_pkt *pkt)
 {
-	return pkt->payload > SHM_SMALL && !pkt->copy &&
+	return pkt->payload > SHM_MAX_COPY && !pkt->copy &&
 	       pkt->niov <= SHM_PIECES && shm_can_ref(w);
 }
 
