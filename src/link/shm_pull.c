@@ -99,8 +99,8 @@ void shm_offer_pull(struct shm_in *in)
 			 can ? in->life : 0u, __ATOMIC_RELAXED);
 }
 
-/* Whether what was sent is as it was: neither the QP nor a key has gone. */
-static bool is_valid(const struct shm_source *s, struct segment_peer *p)
+/* 0: what was sent is as it was. -ESTALE: the QP has gone, -EACCES: a key. */
+static int validity(const struct shm_source *s, struct segment_peer *p)
 {
 	const struct qp_public *pub = shown_qp(p, s->qpn);
 	struct keys_view view;
@@ -108,12 +108,12 @@ static bool is_valid(const struct shm_source *s, struct segment_peer *p)
 	if (!pub || qp_public_get(&pub->qpn) != s->qpn ||
 	    qp_public_get(&pub->life) != s->life ||
 	    !shown_keys_view(p, &view))
-		return false;
+		return -ESTALE;
 	for (uint32_t i = 0; i < s->n; i++)
 		if (!shown_keys_ready(p, &view, s->piece[i].slot) ||
 		    !keys_shows(&view, s->piece[i].slot, s->piece[i].key))
-			return false;
-	return true;
+			return -EACCES;
+	return 0;
 }
 
 /* Where len bytes from offset on are; the number of pieces. */
@@ -168,20 +168,22 @@ static int pull_from(const struct shm_source *s, struct segment_peer *p,
 {
 	struct iovec from[SHM_PIECES];
 	size_t len = 0, m;
-	int err;
+	int err, valid;
 
 	for (size_t i = 0; i < n; i++)
 		len += to[i].iov_len;
-	if (!is_valid(s, p))
-		return -ESTALE;
+	valid = validity(s, p);
+	if (valid)
+		return valid;
 	m = cut(s, offset, len, from);
 	err = segment_read(p, to, n, from, m, clock_ns());
 	if (err == -EFAULT && !is_there(p, from, m))
 		err = -EAGAIN;
 	/* What is read now was so, or was sooner gone, than what was copied. */
 	atomic_thread_fence(memory_order_acquire);
-	if (err == -ESRCH || !is_valid(s, p))
-		return -ESTALE;
+	valid = err == -ESRCH ? -ESTALE : validity(s, p);
+	if (valid)
+		return valid;
 	if (err == -EPERM)
 		__atomic_store_n(s->pulls, 0u, __ATOMIC_RELAXED);
 	return !err || err == -EFAULT ? err : -EAGAIN;

@@ -22,6 +22,8 @@ struct qp_source {
 	 *
 	 *	-ESTALE: the sender has taken back what it sent, or is gone:
 	 *		 the packet is lost
+	 *	-EACCES: likewise, but its QP is as it was: it has taken back
+	 *		 only the memory
 	 *	-EAGAIN: the sender's memory cannot be read so: the packet is to
 	 *		 be sent again with its payload (struct roce_pkt.copy)
 	 *	-EFAULT: some of to is not there

@@ -468,6 +468,11 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 		roce_drop(qp, ROCE_DROP_GAP);
 		return;
 	}
+	if (err == -EACCES) {
+		/* What the peer would say if it were asked for it again now. */
+		fail_head(qp, IBV_WC_REM_ACCESS_ERR);
+		return;
+	}
 	if (err == -EAGAIN) {
 		response_lost(qp, now_ns);
 		return;

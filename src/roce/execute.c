@@ -10,7 +10,9 @@
  * failed. */
 static enum verdict not_read(int err, enum verdict else_v)
 {
-	return err == -ESTALE ? DROP : err == -EAGAIN ? V_AGAIN : else_v;
+	if (err == -ESTALE || err == -EACCES)
+		return DROP;
+	return err == -EAGAIN ? V_AGAIN : else_v;
 }
 
 static enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt,
