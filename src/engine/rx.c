@@ -160,6 +160,8 @@ static void rx(void *arg, const struct roce_rx *pkt)
 		qp = engine_qp_find(r->e, qpn & 0xffffff);
 	if (qp)
 		round_rx(r, qp, pkt);
+	else if (pkt->verdict)
+		return; /* it has gone */
 	else
 		rx_stray(r->e, pkt, r->now);
 }

@@ -208,6 +208,20 @@ static int decode(struct roce_hdr *h, const struct ring_rec *rec,
 	return 0;
 }
 
+/*
+ * Whether a record's verdict may acknowledge the packet. Not where ACKs are to
+ * be seen in a recording, or lost as others are; nor where the sender could not
+ * be woken.
+ */
+static bool may_ack(const struct shm *s, const struct shm_in *in,
+		    const struct ring_rec *rec)
+{
+	const uint32_t flags = rec->psn_flags & (RING_F_ACK_REQ | RING_F_EXT);
+
+	return (rec->qpn_opcode & 0xe0) == ROCE_RC && flags == RING_F_ACK_REQ &&
+	       in->back && s->loss.share <= 0;
+}
+
 /* Hands one record over. Returns what becomes of it. */
 static enum ring_verdict receive(struct shm *s, struct shm_in *in,
 				 const struct ring_rec *rec, link_rx_fn *fn,
@@ -263,6 +277,7 @@ static enum ring_verdict receive(struct shm *s, struct shm_in *in,
 	pkt.verdict = false;
 	pkt.large = rec->psn_flags & RING_F_LARGE;
 	pkt.path_hash = rec->path;
+	pkt.acked = may_ack(s, in, rec) ? &acked : NULL;
 	if (has_far) {
 		pkt.sgid = far.sgid;
 		pkt.dgid = far.dgid;

@@ -101,9 +101,7 @@ static void put_header(struct ring_rec *rec, const struct shm_way *w,
 static uint32_t ack_to(const struct shm_way *w, const struct roce_hdr *h,
 		       uint32_t op)
 {
-	const uint32_t service = h->opcode & 0xe0u;
-
-	if (!h->ack_req || !w->own || service == ROCE_UC ||
+	if (!h->ack_req || (h->opcode & 0xe0) != ROCE_RC ||
 	    op & (ROCE_F_READ | ROCE_F_ATOMIC) || !(op & ROCE_F_REQUEST))
 		return 0;
 	return w->own;
@@ -198,7 +196,7 @@ static int put(struct shm_peer *p, const struct shm_way *w,
 		rec->psn_flags |= RING_F_EXT;
 	if (far && p->shm->cfg.pcap)
 		record(p->shm, b, pkt, &f);
-	ring_commit(&p->out, bytes, ack_to(w, &pkt->h, op), pkt->h.psn,
+	ring_commit(&p->out, bytes, ack_to(w, &pkt->h, op), pkt->last_psn,
 		    w->back);
 	return 0;
 }
