@@ -16,7 +16,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#define LOCK_SPINS 100
+#define LOCK_TRIES 100
 
 /* Sleeps while *word has this value; may return at any time. */
 static inline void lock_sleep(_Atomic uint32_t *word, uint32_t value)
@@ -44,7 +44,7 @@ static inline bool lock_try(struct lock *l)
 
 __attribute__((noinline, unused)) static void lock_wait(struct lock *l)
 {
-	for (int i = 0; i < LOCK_SPINS; i++) {
+	for (int i = 0; i < LOCK_TRIES; i++) {
 		cpu_relax();
 		if (!atomic_load_explicit(&l->word, memory_order_relaxed) &&
 		    lock_try(l))

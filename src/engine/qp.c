@@ -141,7 +141,7 @@ static void wait_turn(struct engine_qp *qp)
 				to |= ENGINE_QP_SLEEPS;
 			if (change(qp, &was, to))
 				return;
-		} else if (spins++ < LOCK_SPINS) {
+		} else if (spins++ < LOCK_TRIES) {
 			/* Usually it is free after the packet at hand. */
 			cpu_relax();
 		} else if (was & ENGINE_QP_SLEEPS ||

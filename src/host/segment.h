@@ -33,6 +33,8 @@
 
 #include "registry.h"
 
+#include "base/lock.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -200,7 +202,7 @@ struct segment_peer {
 	struct segment_head *head; /* writable: hostile, look once */
 	void *ring; /* ours in it, SEGMENT_RING_SIZE bytes, allocated */
 	/* For the link: threads that produce into the ring hold the lock. */
-	pthread_mutex_t lock;
+	struct lock lock;
 	void *link; /* NULL at first; see segment_on_detach() */
 
 	/* The rest is the segment's own. */

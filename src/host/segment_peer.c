@@ -130,12 +130,10 @@ static struct segment_peer *attach(struct segment *s, unsigned slot)
 		.can_copy = -1,
 		.life = registry_life(s->registry, slot),
 	};
-	pthread_mutex_init(&p->lock, NULL);
 	if (!p->id || (p->self ? map_own(p) : map_others(p)) ||
 	    !segment_peer_current(p)) {
 		s->refused[slot] = p->id;
 		unmap(p);
-		pthread_mutex_destroy(&p->lock);
 		free(p);
 		return NULL;
 	}
@@ -168,7 +166,6 @@ static void drop(struct segment_peer *p)
 	if (p->segment->detach)
 		p->segment->detach(p);
 	unmap(p);
-	pthread_mutex_destroy(&p->lock);
 	free(p);
 }
 

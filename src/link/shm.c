@@ -56,9 +56,9 @@ struct shm_peer *shm_peer_get(struct shm *s, unsigned slot)
 
 	if (!seg)
 		return NULL;
-	pthread_mutex_lock(&seg->lock);
+	lock_take(&seg->lock);
 	p = seg->link ? seg->link : peer_make(s, seg);
-	pthread_mutex_unlock(&seg->lock);
+	lock_drop(&seg->lock);
 	if (!p)
 		segment_peer_put(seg);
 	return p;
@@ -163,10 +163,10 @@ static bool has_unread(struct shm *s, unsigned slot)
 {
 	bool is;
 
-	if (pthread_mutex_trylock(&s->rx_lock))
+	if (!lock_try(&s->rx_lock))
 		return true; /* somebody is at it */
 	is = s->in[slot] && ring_ready(&s->in[slot]->ring);
-	pthread_mutex_unlock(&s->rx_lock);
+	lock_drop(&s->rx_lock);
 	return is;
 }
 
@@ -192,8 +192,8 @@ static void link_wait(struct link *l)
 {
 	struct shm *s = to_shm(l);
 
-	pthread_mutex_lock(&s->rx_lock);
-	pthread_mutex_unlock(&s->rx_lock);
+	lock_take(&s->rx_lock);
+	lock_drop(&s->rx_lock);
 }
 
 static int link_fd(struct link *l)
@@ -206,10 +206,10 @@ static bool link_ready(struct link *l)
 	struct shm *s = to_shm(l);
 	bool pending;
 
-	if (pthread_mutex_trylock(&s->rx_lock))
+	if (!lock_try(&s->rx_lock))
 		return false;
 	pending = shm_rx_pending(s);
-	pthread_mutex_unlock(&s->rx_lock);
+	lock_drop(&s->rx_lock);
 	return pending;
 }
 
@@ -225,10 +225,10 @@ static bool link_sleep(struct link *l, bool asleep)
 	}
 	segment_thread_sleeps(s->segment);
 	/* Somebody else receives: it has perhaps looked before. */
-	if (pthread_mutex_trylock(&s->rx_lock))
+	if (!lock_try(&s->rx_lock))
 		return false;
 	pending = shm_rx_pending(s);
-	pthread_mutex_unlock(&s->rx_lock);
+	lock_drop(&s->rx_lock);
 	return !pending;
 }
 
@@ -264,7 +264,6 @@ int shm_create(struct shm **out, const struct shm_config *cfg,
 	s->segment = segment;
 	s->registry = segment_registry(segment);
 	s->plain = segment_head(segment)->flags & SEGMENT_PLAIN;
-	pthread_mutex_init(&s->rx_lock, NULL);
 	segment_on_detach(segment, on_detach);
 	*out = s;
 	return 0;
@@ -275,7 +274,6 @@ void shm_destroy(struct shm *s)
 	if (!s)
 		return;
 	shm_rx_fini(s);
-	pthread_mutex_destroy(&s->rx_lock);
 	free(s);
 }
 

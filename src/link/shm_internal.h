@@ -13,10 +13,10 @@
 #include "loss.h"
 #include "ring.h"
 
+#include "base/lock.h"
 #include "host/registry.h"
 #include "host/segment.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 /* Acknowledgements taken from a ring at a time. */
@@ -122,7 +122,7 @@ struct shm {
 	/* Peers that the receive side has not seen yet, newest first. */
 	struct shm_peer *_Atomic arrivals;
 
-	pthread_mutex_t rx_lock;
+	struct lock rx_lock;
 	struct shm_peer *peers;
 	struct shm_in *in[REGISTRY_SLOTS]; /* by slot */
 	struct shm_in *order[REGISTRY_SLOTS]; /* those there are */

@@ -359,7 +359,7 @@ int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
 	struct shm *s = to_shm(l);
 	unsigned n = 0, acks = 0;
 
-	if (pthread_mutex_trylock(&s->rx_lock))
+	if (!lock_try(&s->rx_lock))
 		return -EBUSY;
 	look_for_peers(s);
 	s->word = (s->word + 1) % (REGISTRY_SLOTS / 64);
@@ -384,7 +384,7 @@ int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
 		wake_producers(s);
 	if (!(s->turn % TIDY_POLLS))
 		tidy(s);
-	pthread_mutex_unlock(&s->rx_lock);
+	lock_drop(&s->rx_lock);
 	return (int)(n + acks);
 }
 

@@ -243,7 +243,7 @@ size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 	struct shm_peer *p = w->peer;
 	size_t i, pkts = 0, bytes = 0, dropped = 0;
 
-	pthread_mutex_lock(&p->seg->lock);
+	lock_take(&p->seg->lock);
 	for (i = from; i < to; i++) {
 		const struct roce_pkt *pkt = &b->pkt[i];
 		int e;
@@ -267,7 +267,7 @@ size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 		bytes += e ? 0 : pkt->payload;
 	}
 	ring_publish(&p->out);
-	pthread_mutex_unlock(&p->seg->lock);
+	lock_drop(&p->seg->lock);
 	/* Whoever is about to sleep sees the records, or we see that. */
 	atomic_thread_fence(memory_order_seq_cst);
 	segment_wake(p->seg);
