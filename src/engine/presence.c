@@ -23,6 +23,7 @@ static void failed(struct presence *p)
 {
 	uint32_t n = get(&p->interval);
 
+	p->good = 0;
 	n = !n ? 1 : n >= PRESENCE_SKIP_MAX / 2 ? PRESENCE_SKIP_MAX : 2 * n;
 	put(&p->interval, n);
 	put(&p->skip, n);
@@ -38,29 +39,39 @@ static bool polled(struct presence *p)
 	return changed;
 }
 
-bool presence_probe(struct presence *p)
+uint64_t presence_probe(struct presence *p)
 {
 	uint32_t skip = get(&p->skip);
 
 	/* One that sleeps leaves to the thread what it does not receive. */
 	if (!polled(p) || atomic_load(&p->asleep)) {
 		p->good = 0;
-		return false;
+		return 0;
 	}
-	if (skip)
+	if (skip) {
 		put(&p->skip, skip - 1);
-	return !skip;
+		return 0;
+	}
+	p->seen_took = get(&p->took);
+	return atomic_load(&p->crowded) ? PRESENCE_CROWDED_NS :
+					  PRESENCE_PROBE_NS;
 }
 
-bool presence_probed(struct presence *p, bool gone)
+bool presence_probed(struct presence *p, bool none)
 {
-	if (!gone) {
-		p->good = 0;
-		failed(p);
-		return false;
-	}
-	if (polled(p))
+	bool took = get(&p->took) != p->seen_took;
+
+	p->seen = get(&p->polls);
+	/* What waits now may have come later. */
+	if (took)
 		p->good++;
+	else if (!none)
+		failed(p);
+	return took || none;
+}
+
+bool presence_taken_over(const struct presence *p)
+{
 	return p->good >= PRESENCE_PROBES;
 }
 
@@ -69,6 +80,7 @@ bool presence_step_back(struct presence *p, uint64_t now)
 	if (presence_is_back(p))
 		return false;
 	p->since = now;
+	p->quiet = 0;
 	p->tick = PRESENCE_TICK_MIN_NS;
 	atomic_store(&p->tick_at, now + p->tick);
 	atomic_store(&p->back, true);
@@ -109,22 +121,22 @@ static bool rest(struct presence *p)
 	return atomic_load(&p->asleep) || !atomic_exchange(&p->rests, false);
 }
 
-bool presence_tick(struct presence *p, uint64_t now, bool waiting)
+bool presence_tick(struct presence *p, uint64_t now)
 {
-	if (!polled(p)) {
+	if (polled(p)) {
+		p->quiet = 0;
+	} else {
 		p->good = 0;
 		if (rest(p))
 			return false;
-		if (!polled(p)) /* one has just woken */
+		/* Or one has just woken. */
+		if (!polled(p) && (!atomic_load(&p->crowded) ||
+				   ++p->quiet >= PRESENCE_CROWDED_TICKS))
 			return true;
 	}
-	p->soon = waiting && !p->soon;
-	if (!p->soon)
-		p->tick = p->tick * 2 > PRESENCE_TICK_MAX_NS ?
-				  PRESENCE_TICK_MAX_NS :
-				  p->tick * 2;
-	atomic_store(&p->tick_at,
-		     now + (p->soon ? PRESENCE_PROBE_NS : p->tick));
+	p->tick = p->tick * 2 > PRESENCE_TICK_MAX_NS ? PRESENCE_TICK_MAX_NS :
+						       p->tick * 2;
+	atomic_store(&p->tick_at, now + p->tick);
 	return false;
 }
 

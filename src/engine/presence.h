@@ -9,13 +9,14 @@
  * any time; so the thread tries. The rules:
  *
  * - A thread that wakes for packets, and sees that programs have polled since
- *   it last received, leaves the packets to them for PRESENCE_PROBE_NS. Are
- *   they gone by then, PRESENCE_PROBES times in a row, it steps back. Are they
- *   still there, they are late by that time, so it takes twice as many wakes as
- *   before until it tries again, PRESENCE_SKIP_MAX at most.
+ *   it last received, leaves the packets to them for PRESENCE_PROBE_NS. Have
+ *   they taken some by then, PRESENCE_PROBES times in a row, it steps back. Are
+ *   all still there, they are late by that time, so it takes twice as many
+ *   wakes as before until it tries again, PRESENCE_SKIP_MAX at most.
  * - While it has stepped back it ticks: it steps forward when no program has
- *   polled since the last tick, and ticks once sooner when packets wait. If it
- *   has been back for less than PRESENCE_WORTH_NS, that counts as one that failed.
+ *   polled since the last tick. If it has been back for less than
+ *   PRESENCE_WORTH_NS, that counts as an attempt that failed.
+ *   Where programs have to take turns on a CPU, all of this takes longer.
  * - Polls of a CQ that is armed do not count: the program may be about to sleep
  *   in poll(2). When it arms one, the thread steps forward.
  * - A program that sleeps in ibv_get_cq_event() receives as well (sleep.c).
@@ -34,10 +35,12 @@
 #include <stdint.h>
 
 #define PRESENCE_PROBE_NS 20000
+#define PRESENCE_CROWDED_NS 200000 /* the same where they take turns on a CPU */
 #define PRESENCE_PROBES 3
 #define PRESENCE_SKIP_MAX 1024
-#define PRESENCE_TICK_MIN_NS 100000
+#define PRESENCE_TICK_MIN_NS 200000
 #define PRESENCE_TICK_MAX_NS 1000000
+#define PRESENCE_CROWDED_TICKS 4 /* as many without a poll, there */
 #define PRESENCE_WORTH_NS 5000000
 #define PRESENCE_OFTEN_NS 2000000
 #define PRESENCE_BLOCKED 1000
@@ -45,21 +48,23 @@
 struct presence {
 	/* Programs write these all the time. */
 	_Alignas(64) _Atomic uint32_t polls; /* wraps; some may be lost */
+	_Atomic uint32_t took; /* of them found packets; the same */
 	_Atomic uint32_t blocked; /* polls in a row that found a link taken */
 
 	_Alignas(64) _Atomic bool back; /* the thread has stepped back */
+	_Atomic bool crowded; /* a program that polls yields (spin.h) */
 	_Atomic bool rests; /* and does not tick */
 	_Atomic uintptr_t asleep; /* who of a program's threads sleeps, or 0 */
 	_Atomic uint64_t woke; /* when one last woke from the thread's rest */
 
 	/* The thread's own, and under the caller's lock what is marked so. */
-	uint32_t seen; /* polls when it last looked */
+	uint32_t seen, seen_took; /* polls and took when it last looked */
 	uint32_t good; /* probes in a row that programs have passed */
 	_Atomic uint32_t skip; /* wakes before the next probe; lock */
 	_Atomic uint32_t interval; /* that many after the next failure; lock */
 	uint64_t since; /* programs have made it step back; 0: to rest; lock */
 	uint64_t tick; /* between ticks */
-	bool soon; /* this one is sooner, since packets waited */
+	uint32_t quiet; /* ticks in a row without a poll */
 	_Atomic uint64_t tick_at; /* the next one */
 };
 
@@ -74,6 +79,14 @@ static inline void presence_polled(struct presence *p)
 	atomic_store_explicit(&p->polls, n + 1, memory_order_relaxed);
 }
 
+/* It has found packets. */
+static inline void presence_took(struct presence *p)
+{
+	uint32_t n = atomic_load_explicit(&p->took, memory_order_relaxed);
+
+	atomic_store_explicit(&p->took, n + 1, memory_order_relaxed);
+}
+
 static inline bool presence_is_back(const struct presence *p)
 {
 	return atomic_load(&p->back);
@@ -85,20 +98,21 @@ static inline bool presence_rests(const struct presence *p)
 }
 
 /*
- * The thread has woken for packets. True: it leaves them alone for
- * PRESENCE_PROBE_NS and then calls presence_probed(), gone: none waits any
- * more. That returns whether to step back.
+ * The thread has woken for packets. If the result is not 0 it leaves them alone
+ * for so many nanoseconds and then calls presence_probed(), none: no packet
+ * waits any more. That returns whether programs have taken them.
  */
-bool presence_probe(struct presence *p);
-bool presence_probed(struct presence *p, bool gone);
+uint64_t presence_probe(struct presence *p);
+bool presence_probed(struct presence *p, bool none);
+/* They have often enough: the thread is to step back. */
+bool presence_taken_over(const struct presence *p);
 
 /*
  * The thread has stepped back: when it ticks next, UINT64_MAX: it rests. When
- * that time has come it calls presence_tick(), waiting: packets wait on a link
- * that it does not watch. True: it is to step forward.
+ * that time has come it calls presence_tick(). True: it is to step forward.
  */
 uint64_t presence_tick_at(const struct presence *p);
-bool presence_tick(struct presence *p, uint64_t now, bool waiting);
+bool presence_tick(struct presence *p, uint64_t now);
 
 /*
  * The thread steps back or forward. A lock of the caller's serialises the

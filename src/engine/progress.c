@@ -8,6 +8,7 @@
 #include "internal.h"
 
 #include "base/sys.h"
+#include "spin.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -85,22 +86,44 @@ bool progress_waiting(struct engine *e)
 	return sys_poll(p, n, 0) > 0;
 }
 
+/* A program has found nothing, and is likely to try again at once. */
+static void spin(struct engine *e, uint64_t now)
+{
+	static _Thread_local __attribute__((tls_model("initial-exec")))
+	struct spin state;
+	bool yield;
+
+	if (!spin_poll(&state))
+		return;
+	yield = spin_look(&state, now);
+	if (yield) {
+		sched_yield();
+		spin_yielded(&state, clock_ns());
+	}
+	if (yield != atomic_load_explicit(&e->presence.crowded,
+					  memory_order_relaxed))
+		atomic_store_explicit(&e->presence.crowded, yield,
+				      memory_order_relaxed);
+}
+
 void engine_poll(struct engine *e, bool armed)
 {
+	uint64_t now = clock_ns();
 	bool busy;
 
 	if (!armed)
 		presence_polled(&e->presence);
 	if (atomic_load_explicit(&e->presence.asleep, memory_order_relaxed))
 		sleep_forget(e);
-	if (progress(e, clock_ns(), &busy))
+	if (progress(e, now, &busy)) {
+		presence_took(&e->presence);
 		return;
-	/* The receiver has to run before this one can go on. */
-	if (atomic_load_explicit(&e->starved, memory_order_relaxed))
-		sched_yield();
+	}
 	if (busy && presence_blocked(&e->presence)) {
 		engine_quiesce(e);
 		presence_unblocked(&e->presence);
+	} else {
+		spin(e, now);
 	}
 }
 

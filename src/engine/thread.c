@@ -221,24 +221,25 @@ static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 static bool leave_to_programs(struct engine *e, bool woken)
 {
 	struct presence *p = &e->presence;
-	uint64_t now = clock_ns();
-	bool gone;
+	uint64_t now = clock_ns(), ns;
+	bool taken;
 
 	if (presence_is_back(p)) {
 		if (now < presence_tick_at(p))
 			return !woken;
-		if (!presence_tick(p, now, progress_waiting(e)))
+		if (!presence_tick(p, now))
 			return true;
 		progress_step_forward(e, now);
 		return false;
 	}
-	if (!woken || !presence_probe(p))
+	ns = woken ? presence_probe(p) : 0;
+	if (!ns)
 		return false;
-	sys_sleep(PRESENCE_PROBE_NS);
-	gone = !progress_waiting(e);
-	if (presence_probed(p, gone))
+	sys_sleep(ns);
+	taken = presence_probed(p, !progress_waiting(e));
+	if (presence_taken_over(p))
 		progress_step_back(e, clock_ns());
-	return gone;
+	return taken;
 }
 
 static void *thread_main(void *arg)

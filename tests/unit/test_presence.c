@@ -26,16 +26,23 @@ static int setup(void **state)
 static bool packet(bool polling, bool *left)
 {
 	bool back = false;
+	uint64_t ns;
 
-	now += BETWEEN_NS;
+	now += BETWEEN_NS + 1;
 	if (polling)
 		presence_polled(&p);
-	*left = presence_probe(&p);
-	if (*left) {
-		now += PRESENCE_PROBE_NS;
-		if (polling)
+	ns = presence_probe(&p);
+	*left = ns != 0;
+	if (ns) {
+		assert_int_equal(ns, PRESENCE_PROBE_NS);
+		now += ns;
+		if (polling) {
 			presence_polled(&p);
-		back = presence_probed(&p, polling);
+			presence_took(&p);
+		}
+		/* Another one waits already, or not. */
+		assert_int_equal(presence_probed(&p, now & 1), polling);
+		back = presence_taken_over(&p);
 	}
 	if (back)
 		assert_true(presence_step_back(&p, now));
@@ -56,13 +63,13 @@ static unsigned takeover(void)
 }
 
 /* The next tick, at its time; returns how long it was until then. */
-static uint64_t tick(bool waiting, bool *forward)
+static uint64_t tick(bool *forward)
 {
 	uint64_t at = presence_tick_at(&p), after = at - now;
 
 	assert_in_range(at, now, now + PRESENCE_TICK_MAX_NS);
 	now = at;
-	*forward = presence_tick(&p, now, waiting);
+	*forward = presence_tick(&p, now);
 	if (*forward)
 		assert_true(presence_step_forward(&p, now));
 	return after;
@@ -74,9 +81,9 @@ static void forward(void)
 	bool is;
 
 	presence_polled(&p);
-	tick(false, &is);
+	tick(&is);
 	assert_false(is);
-	tick(false, &is);
+	tick(&is);
 	assert_true(is);
 	assert_false(presence_is_back(&p));
 }
@@ -125,6 +132,28 @@ static void who_does_not_poll_takes_nothing_over(void **state)
 	}
 }
 
+/* Programs that yield to each other get more time, for all of it. */
+static void takes_turns(void **state)
+{
+	bool is;
+	int i;
+
+	(void)state;
+	presence_polled(&p);
+	atomic_store(&p.crowded, true);
+	assert_int_equal(presence_probe(&p), PRESENCE_CROWDED_NS);
+	presence_step_back(&p, now);
+	presence_polled(&p);
+	tick(&is);
+	assert_false(is);
+	for (i = 1; i < PRESENCE_CROWDED_TICKS; i++) {
+		tick(&is);
+		assert_false(is);
+	}
+	tick(&is);
+	assert_true(is);
+}
+
 /*
  * It has polled, but takes no packet: each that is left to it is late, so that
  * is tried ever more seldom.
@@ -141,6 +170,7 @@ static void fails_ever_more_seldom(void **state)
 				break;
 		}
 		assert_false(presence_probed(&p, false));
+		assert_false(presence_taken_over(&p));
 		if (i < 2)
 			assert_int_equal(n, i + 1);
 		else
@@ -181,18 +211,14 @@ static void ticks_seldom_while_they_poll(void **state)
 	takeover();
 	for (i = 0; i < 20; i++) {
 		presence_polled(&p);
-		after = tick(false, &is);
+		after = tick(&is);
 		assert_false(is);
 		assert_int_equal(after, 2 * last > PRESENCE_TICK_MAX_NS ?
 						PRESENCE_TICK_MAX_NS :
 						2 * last);
 		last = after;
 	}
-	/* A packet waits: perhaps the program has just stopped. */
-	presence_polled(&p);
-	tick(true, &is);
-	assert_false(is);
-	assert_int_equal(tick(true, &is), PRESENCE_PROBE_NS);
+	tick(&is);
 	assert_true(is);
 }
 
@@ -213,7 +239,7 @@ static void costs_more_until_worth_it(void **state)
 			PRESENCE_SKIP_MAX + PRESENCE_PROBES);
 	while (now < p.since + PRESENCE_WORTH_NS) {
 		presence_polled(&p);
-		tick(false, &is);
+		tick(&is);
 	}
 	forward();
 	assert_int_equal(takeover(), first);
@@ -263,14 +289,14 @@ static void rests_when_nothing_happens(void **state)
 		presence_sleep(&p, 1);
 		assert_int_equal(presence_wake(&p, now, true), PRESENCE_NOTHING);
 		presence_sleep(&p, 1);
-		tick(false, &is);
+		tick(&is);
 		assert_false(is);
 		assert_true(presence_is_back(&p) && !presence_rests(&p));
 		assert_int_equal(presence_wake(&p, now, true), PRESENCE_NOTHING);
 	}
 	presence_sleep(&p, 1);
-	tick(false, &is);
-	tick(false, &is);
+	tick(&is);
+	tick(&is);
 	assert_false(is);
 	assert_true(presence_rests(&p));
 	now += PRESENCE_OFTEN_NS;
@@ -317,6 +343,7 @@ int main(void)
 		cmocka_unit_test_setup(time_does_not_matter, setup),
 		cmocka_unit_test_setup(who_does_not_poll_takes_nothing_over,
 				       setup),
+		cmocka_unit_test_setup(takes_turns, setup),
 		cmocka_unit_test_setup(fails_ever_more_seldom, setup),
 		cmocka_unit_test_setup(successes_are_in_a_row, setup),
 		cmocka_unit_test_setup(ticks_seldom_while_they_poll, setup),
