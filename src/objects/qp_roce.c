@@ -41,6 +41,22 @@ static void query(const struct qp *core, struct ibv_qp_attr *attr,
 	roce_qp_query(roce_qp_const(core), attr, init);
 }
 
+/* One-sided requests that the peer's process need not be asked for. */
+static void run_direct(struct qp *core, uint64_t now)
+{
+	struct roce_qp *r = roce_qp(core);
+	struct qp_far *far;
+
+	if (!core->env->direct || core->type != IBV_QPT_RC ||
+	    !roce_qp_path(r)->local || core->state != IBV_QPS_RTS ||
+	    core->sq.nxt == core->sq.tail)
+		return;
+	far = shca_far(core->owner, now);
+	roce_direct_expect(r, far != NULL);
+	if (far && roce_direct_ready(r))
+		roce_direct(r, far);
+}
+
 static void flush(struct qp *core, uint64_t now, bool all)
 {
 	struct shca_qp *qp = core->owner;
@@ -53,6 +69,7 @@ static void flush(struct qp *core, uint64_t now, bool all)
 
 	if (shca_xrc_is_guest(qp))
 		shca_guest_note(qp);
+	run_direct(core, now);
 	/* Until there is room, making packets is in vain. */
 	wait = roce_tx_busy(r) && !all && engine_starved(&qp->sched);
 	for (round = 0; !wait && roce_tx_waiting(r); round++) {
@@ -93,15 +110,6 @@ static void flush(struct qp *core, uint64_t now, bool all)
 				 due > now ? due : now + 1);
 }
 
-/* One-sided requests that the peer's process need not be asked for. */
-static void post_direct(struct qp *core, uint64_t now)
-{
-	struct qp_far *far = shca_far(core->owner, now);
-
-	if (far)
-		roce_direct(roce_qp(core), far);
-}
-
 static int post_send(struct qp *core, struct ibv_send_wr *wr,
 		     struct ibv_send_wr **bad, bool whole, uint64_t now)
 {
@@ -126,8 +134,6 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 	}
 	if (err && whole)
 		roce_sq_undo(r, mark);
-	else if (core->env->direct && roce_direct_ready(r))
-		post_direct(core, now);
 	if (!roce_tx_patient(r))
 		flush(core, now, false);
 	return err;

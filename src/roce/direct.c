@@ -2,7 +2,9 @@
  * direct.c - requests that need no packets, see qp/direct.h
  *
  * They use no PSNs, so to the responder they never were: only when nothing is
- * on its way can one be carried out in its turn.
+ * on its way can one be carried out in its turn. Of a program that always has
+ * some outstanding, something would always be on its way, once one had to be
+ * sent; so behind others of its kind alone a request waits for their end.
  */
 #include "internal.h"
 
@@ -15,8 +17,29 @@ bool roce_direct_ready(const struct roce_qp *qp)
 
 	return sq->head != sq->tail && sq->nxt == sq->head &&
 	       qp->base.state == IBV_QPS_RTS && r->una == r->end_psn &&
+	       /* Not in the middle of it, either. */
+	       psn_diff(r->una, roce_wqe(qp_sq_slot(sq, sq->head))->first_psn) <=
+		       0 &&
 	       !r->rnr_until_ns && qp->path.local &&
 	       qp_direct_kind(&qp->base, qp_sq_slot(sq, sq->head));
+}
+
+void roce_direct_expect(struct roce_qp *qp, bool likely)
+{
+	qp->direct_likely = likely;
+}
+
+bool roce_direct_waits(const struct roce_qp *qp, const struct qp_wqe *w)
+{
+	const struct qp_sq *sq = &qp->base.sq;
+
+	if (!qp->direct_likely || sq->nxt == sq->head ||
+	    !qp_direct_kind(&qp->base, w))
+		return false;
+	for (uint32_t i = sq->head; i != sq->nxt; i++)
+		if (!qp_direct_kind(&qp->base, qp_sq_slot(sq, i)))
+			return false;
+	return true;
 }
 
 /* What is left in the queue gets the PSNs that were not used. */

@@ -189,6 +189,7 @@ struct roce_qp {
 	struct qp base;
 	uint8_t service; /* enum roce_service */
 	bool comm_est; /* event raised */
+	bool direct_likely; /* direct.c */
 	uint32_t busy; /* link had no room: look again at busy_ns */
 	uint64_t busy_ns;
 	uint32_t seed;
@@ -299,6 +300,9 @@ static inline void req_check_drained(struct roce_qp *qp)
 	if (qp->base.state == IBV_QPS_SQD && !qp->base.sq_drained)
 		req_may_be_drained(qp);
 }
+
+/* direct.c: whether w, next to be sent, waits to be carried out instead. */
+bool roce_direct_waits(const struct roce_qp *qp, const struct qp_wqe *w);
 
 /* completer.c */
 void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns);

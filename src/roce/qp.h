@@ -158,6 +158,8 @@ void roce_sq_undo(struct roce_qp *qp, struct roce_sq_mark mark);
  */
 struct qp_far;
 bool roce_direct_ready(const struct roce_qp *qp);
+/* Whether that is likely to be possible from now on. */
+void roce_direct_expect(struct roce_qp *qp, bool likely);
 void roce_direct(struct roce_qp *qp, struct qp_far *far);
 
 /* A packet addressed to this QP. Anything may be in it. */

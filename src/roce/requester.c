@@ -195,6 +195,8 @@ static bool may_send(const struct roce_qp *qp, const struct qp_wqe *w)
 		return false;
 	if (w->local)
 		return true;
+	if (!begun && !again && roce_direct_waits(qp, w))
+		return false;
 	if (qp_wqe_has_response(w) &&
 	    qp->req.rd_out >= qp->base.attr.max_rd_atomic)
 		return false;

@@ -586,6 +586,7 @@ void sim_pull(struct sim_qp *q)
 	enum sim_way way;
 	size_t sent, n;
 
+	sim_direct(q);
 	do {
 		way = sim_way_next(s, from, &b);
 		roce_tx(q->qp, &b, s->now);

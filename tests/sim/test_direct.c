@@ -150,6 +150,26 @@ static void in_lists(void **state)
 	sim_free(p.sim);
 }
 
+/* Behind others of its kind a request waits, rather than follow them for ever. */
+static void begins_under_load(void **state)
+{
+	struct pair p = direct_pair();
+
+	(void)state;
+	p.sim->direct = 0;
+	post_to(p.a, IBV_WR_RDMA_READ, 0, 100);
+	p.sim->direct = 1;
+	for (uint32_t i = 1; i < 10; i++)
+		post_to(p.a, i % 2 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ,
+			i * 100, 100);
+	assert_int_equal(direct(p.a), 0);
+	settle(&p);
+	assert_int_equal(direct(p.a), 9);
+	for (uint32_t i = 0; i < 10; i++)
+		expect(p.a->send, IBV_WC_SUCCESS);
+	sim_free(p.sim);
+}
+
 /* Whatever of the other end does not fit: packets, and what they lead to. */
 static void not_when_in_doubt(void **state)
 {
@@ -271,6 +291,7 @@ int main(void)
 		cmocka_unit_test(all_kinds),
 		cmocka_unit_test(in_turn),
 		cmocka_unit_test(in_lists),
+		cmocka_unit_test(begins_under_load),
 		cmocka_unit_test(not_when_in_doubt),
 		cmocka_unit_test(established_by_a_packet),
 		cmocka_unit_test(local_trouble),
