@@ -95,7 +95,12 @@ bool engine_starved(const struct engine_qp *qp)
 bool engine_unread(struct engine *e, struct engine_qp *qp, uint32_t qpn,
 		   const struct roce_path *path, uint64_t mark[2])
 {
-	if (qp->way.peer && qp->way.qpn == qpn)
+	const bool by_shm = qp->way.peer && qp->way.qpn == qpn;
+
+	/* What another link has noted there says nothing. */
+	if (by_shm != shm_has_mark(mark))
+		mark[0] = mark[1] = 0;
+	if (by_shm)
 		return shm_unread(e->shm, &qp->way, mark);
 	return udp_unread(e->udp, path, qpn, mark);
 }

@@ -337,9 +337,9 @@ void segment_own_atomic_unlock(struct segment *s, unsigned i);
 /* Readable after the thread was woken; for epoll. It is there always. */
 int segment_wake_fd(const struct segment *s);
 /* The thread is about to sleep (a full fence); or it is awake, and takes what
- * was written to the descriptor. */
+ * was written to the descriptor. True: somebody has used segment_poke(). */
 void segment_thread_sleeps(struct segment *s);
-void segment_thread_wakes(struct segment *s);
+bool segment_thread_wakes(struct segment *s);
 
 /*
  * A program sleeps: begin (a full fence; the value for segment_doze()), look
@@ -360,6 +360,11 @@ void segment_rouse(struct segment *s);
  * is then taken for awake, so of many producers one makes the system call.
  */
 void segment_wake_slow(struct segment_peer *p);
+/*
+ * Wakes it whatever it has said, and has it look at what it has said to others:
+ * somebody else may have written there.
+ */
+void segment_poke(struct segment_peer *p);
 static inline void segment_wake(struct segment_peer *p)
 {
 	if (__builtin_expect(atomic_load_explicit(&p->head->sleepers,

@@ -11,12 +11,16 @@
 #include "owner.h"
 
 #include <errno.h>
+#include <string.h>
 
 #ifdef SYS_futex_time64
 #define SYS_FUTEX SYS_futex_time64
 #else
 #define SYS_FUTEX SYS_futex
 #endif
+
+#define WAKE '\0' /* in the FIFO; any other byte is as good */
+#define POKE 'p'
 
 /* One's own */
 
@@ -31,13 +35,18 @@ void segment_thread_sleeps(struct segment *s)
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
-void segment_thread_wakes(struct segment *s)
+bool segment_thread_wakes(struct segment *s)
 {
+	bool poked = false;
 	char buf[64];
+	ssize_t n;
 
 	atomic_fetch_and(&s->head->sleepers, ~SEGMENT_THREAD_SLEEPS);
-	while (sys_read(s->fifo, buf, sizeof(buf)) == sizeof(buf))
-		;
+	do {
+		n = sys_read(s->fifo, buf, sizeof(buf));
+		poked |= n > 0 && memchr(buf, POKE, (size_t)n);
+	} while (n == sizeof(buf));
+	return poked;
 }
 
 uint32_t segment_doze_begin(struct segment *s)
@@ -113,11 +122,18 @@ static int wake_fd(struct segment_peer *p)
 	return none;
 }
 
+static void call(struct segment_peer *p, char byte)
+{
+	int fd = p->self ? p->segment->fifo : wake_fd(p);
+
+	if (fd < 0 || sys_write(fd, &byte, 1) < 0)
+		return; /* it is full, or the process is gone */
+}
+
 void segment_wake_slow(struct segment_peer *p)
 {
 	struct segment_head *h = p->head;
 	uint32_t sleepers = atomic_load(&h->sleepers);
-	int fd;
 
 	if (sleepers & ~SEGMENT_THREAD_SLEEPS) {
 		rouse(h);
@@ -127,7 +143,11 @@ void segment_wake_slow(struct segment_peer *p)
 	if (!(atomic_fetch_and(&h->sleepers, ~SEGMENT_THREAD_SLEEPS) &
 	      SEGMENT_THREAD_SLEEPS))
 		return;
-	fd = p->self ? p->segment->fifo : wake_fd(p);
-	if (fd < 0 || sys_write(fd, "", 1) < 0)
-		return;
+	call(p, WAKE);
+}
+
+void segment_poke(struct segment_peer *p)
+{
+	call(p, POKE);
+	rouse(p->head);
 }

@@ -17,6 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SHM_MARK (1ull << 63) /* no other link's */
+#define DOUBT_NS 100000000u
+
 /* ---- peers ------------------------------------------------------------- */
 
 /* The segment of a process that is gone is about to be unmapped. */
@@ -116,6 +119,10 @@ static void find_way(struct shm *s, struct shm_way *w, const struct roce_pkt *p)
 	if (slot < 0)
 		return;
 	w->peer = shm_peer_get(s, (unsigned)slot);
+	if (w->peer && !is_usable(w->peer)) {
+		segment_peer_put(w->peer->seg);
+		w->peer = NULL;
+	}
 	w->hash = roce_path_hash(&w->sgid, &w->dgid);
 	w->back = roce_path_hash(&w->dgid, &w->sgid);
 }
@@ -158,31 +165,46 @@ bool shm_room(struct shm *s)
 	       atomic_exchange(&s->room, false);
 }
 
-/* Whether something of a process lies in our ring of it. */
-static bool has_unread(struct shm *s, unsigned slot)
+/*
+ * Whether something of a process lies in our ring of it; nobody knows while a
+ * poll goes on. If what lies in its ring has been there for long, which is also
+ * so where somebody has scribbled on it, that is looked into.
+ */
+static bool has_unread(struct shm *s, struct shm_peer *p, bool long_ago)
 {
 	bool is;
 
 	if (!lock_try(&s->rx_lock))
-		return true; /* somebody is at it */
-	is = s->in[slot] && ring_ready(&s->in[slot]->ring);
+		return true;
+	is = s->in[p->seg->slot] && ring_ready(&s->in[p->seg->slot]->ring);
+	if (long_ago)
+		shm_doubt(s, p);
 	lock_drop(&s->rx_lock);
 	return is;
 }
 
+bool shm_has_mark(const uint64_t mark[2])
+{
+	return mark[0] & SHM_MARK;
+}
+
 bool shm_unread(struct shm *s, struct shm_way *w, uint64_t mark[2])
 {
+	const uint64_t now = clock_ns();
 	struct shm_peer *p = w->peer;
+	const bool first = !(mark[0] & SHM_MARK);
+	const bool long_ago = !first && now - mark[1] > DOUBT_NS;
 
-	if (!mark[0])
-		mark[0] = 1ull << 32 | ring_mark(&p->out);
-	if (has_unread(s, p->seg->slot))
+	if (first)
+		mark[0] = SHM_MARK | ring_mark(&p->out);
+	if (first || long_ago)
+		mark[1] = now;
+	if (has_unread(s, p, long_ago))
 		return true;
-	if (!ring_out_broken(&p->out) &&
-	    !ring_mark_taken(&p->out, (uint32_t)mark[0]) &&
-	    segment_peer_alive(p->seg, clock_ns()))
+	if (!ring_mark_taken(&p->out, (uint32_t)mark[0]) &&
+	    segment_peer_alive(p->seg, now))
 		return true;
-	mark[0] = 0;
+	mark[0] = mark[1] = 0;
 	return false;
 }
 
@@ -220,7 +242,8 @@ static bool link_sleep(struct link *l, bool asleep)
 	bool pending;
 
 	if (!asleep) {
-		segment_thread_wakes(s->segment);
+		if (segment_thread_wakes(s->segment))
+			atomic_store(&s->poked, true);
 		return true;
 	}
 	segment_thread_sleeps(s->segment);

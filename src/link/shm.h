@@ -105,6 +105,7 @@ bool shm_room(struct shm *s);
  * again when the answer is no.
  */
 bool shm_unread(struct shm *s, struct shm_way *w, uint64_t mark[2]);
+bool shm_has_mark(const uint64_t mark[2]);
 
 /* The peer's segment; valid as long as the way has its reference. */
 struct segment_peer *shm_peer_segment(const struct shm_peer *p);

@@ -95,7 +95,7 @@ struct shm_in {
 	uint16_t life; /* of records that are taken */
 	struct shm_peer *back; /* that process, with a reference, or NULL */
 	bool empty; /* nothing was in it when this poll looked */
-	bool said; /* that it is broken */
+	uint32_t broken_life; /* 0: it is not; else whose it was then */
 };
 
 /* Where the payload of a packet by reference is read from. */
@@ -118,6 +118,7 @@ struct shm {
 	struct shm_stats stats;
 	bool plain;
 	_Atomic bool room;
+	_Atomic bool poked; /* look at what the ways back of our rings say */
 
 	/* Peers that the receive side has not seen yet, newest first. */
 	struct shm_peer *_Atomic arrivals;
@@ -164,6 +165,11 @@ int shm_source_init(struct shm_source *src, struct shm *s, struct shm_in *in,
 		    const uint8_t *data, uint32_t bytes, uint32_t len);
 
 /* shm_rx.c */
+/*
+ * What a ring holds has been unread for long: pokes its consumer, and looks
+ * whether the ring is as it should be. rx_lock is held.
+ */
+void shm_doubt(struct shm *s, struct shm_peer *p);
 int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg);
 /* Whether there is something to do; rx_lock is held. */
 bool shm_rx_pending(struct shm *s);

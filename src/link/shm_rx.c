@@ -76,6 +76,16 @@ static void find_back(struct shm *s, struct shm_in *in, uint16_t life)
 	look_for_peers(s);
 }
 
+/* What comes of the next process in the slot may be read again. */
+static void begin_again(struct shm *s, struct shm_in *in)
+{
+	if ((registry_life(s->registry, in->slot) | 1u << 31) ==
+	    in->broken_life)
+		return;
+	in->broken_life = 0;
+	ring_in_reset(&in->ring);
+}
+
 /* Lets go of processes that have gone, when all they have said is known. */
 static void tidy(struct shm *s)
 {
@@ -90,6 +100,8 @@ static void tidy(struct shm *s)
 			in->back = NULL;
 			in->life = 0;
 		}
+		if (in->broken_life)
+			begin_again(s, in);
 	}
 	while ((p = *at)) {
 		if (segment_peer_current(p->seg) || p->nacks) {
@@ -126,18 +138,42 @@ void shm_rx_fini(struct shm *s)
 static void reap(struct shm *s, struct shm_peer *p)
 {
 	const uint32_t unread = ring_unread(&p->out);
+	bool broken;
 
 	while (p->nacks < SHM_ACKS && ring_reap(&p->out, &p->acks[p->nacks]))
 		p->nacks++;
-	if (ring_unread(&p->out) == unread)
+	broken = ring_out_broken(&p->out);
+	if (ring_unread(&p->out) == unread && !broken)
 		return;
 	/* Either a sender that has set it sees the room, or this sees it. */
 	atomic_thread_fence(memory_order_seq_cst);
 	if (atomic_load_explicit(&p->starved, memory_order_relaxed) &&
-	    ring_unread(&p->out) <= RING_UNITS / 2) {
+	    (broken || ring_unread(&p->out) <= RING_UNITS / 2)) {
 		atomic_store(&p->starved, false);
 		atomic_store(&s->room, true);
 	}
+}
+
+void shm_doubt(struct shm *s, struct shm_peer *p)
+{
+	segment_poke(p->seg);
+	reap(s, p);
+	lock_take(&p->seg->lock);
+	if (!ring_out_broken(&p->out) && !ring_out_check(&p->out)) {
+		SHM_STAT(s, broken, 1);
+		say("another process has written into shared memory where "
+		    "packets to process %u lay; they go by UDP from now on",
+		    p->seg->head->pid);
+	}
+	lock_drop(&p->seg->lock);
+	reap(s, p); /* there is room elsewhere, then */
+}
+
+/* Says again what the ways back of our rings have to say. */
+static void say_again(struct shm *s)
+{
+	for (unsigned i = 0; i < s->nin; i++)
+		ring_in_check(&s->order[i]->ring);
 }
 
 static void hand_over_acks(struct shm_peer *p, link_rx_fn *fn, void *arg)
@@ -306,9 +342,9 @@ malformed:
 
 static void explain_broken(struct shm *s, struct shm_in *in)
 {
-	if (in->said)
+	if (in->broken_life)
 		return;
-	in->said = true;
+	in->broken_life = registry_life(s->registry, in->slot) | 1u << 31;
 	SHM_STAT(s, broken, 1);
 	say("what another process (slot %u) has put into shared memory makes "
 	    "no sense (%s); packets between the two go by UDP from now on",
@@ -361,6 +397,9 @@ int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
 
 	if (!lock_try(&s->rx_lock))
 		return -EBUSY;
+	if (atomic_load_explicit(&s->poked, memory_order_relaxed) &&
+	    atomic_exchange(&s->poked, false))
+		say_again(s);
 	look_for_peers(s);
 	s->word = (s->word + 1) % (REGISTRY_SLOTS / 64);
 	look_for_rings(s, s->word);

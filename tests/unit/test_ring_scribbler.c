@@ -12,9 +12,9 @@
 #include <sched.h>
 #include <sys/wait.h>
 
-#define ROUNDS 150u /* or SOFTHCA_TEST_ROUNDS */
-#define RECORDS 2000u
-#define LONG 500u      /* turns with nothing to do, after which one checks, */
+#define ROUNDS 30u  /* or SOFTHCA_TEST_ROUNDS */
+#define RECORDS 1000u
+#define LONG 200u      /* turns with nothing to do, after which one checks, */
 #define TOO_LONG 200u /* and checks after which it hangs */
 
 struct scribble {
@@ -80,6 +80,7 @@ struct run {
 	struct ends *e;
 	struct scribble *s;
 	_Atomic bool done;
+	_Atomic uint32_t looks; /* of the consumer, at what it has said */
 	const char *wrong;
 };
 
@@ -88,7 +89,7 @@ static void *produce(void *arg)
 {
 	struct run *r = arg;
 	struct ends *e = r->e;
-	uint32_t idle = 0, checks = 0;
+	uint32_t idle = 0, checks = 0, looks = 0;
 	struct ring_ack ack;
 	bool some;
 
@@ -107,8 +108,9 @@ static void *produce(void *arg)
 			continue;
 		}
 		sched_yield();
-		if (++idle % LONG)
+		if (++idle % LONG || looks == r->looks)
 			continue;
+		looks = r->looks;
 		ring_out_check(&e->out);
 		if (++checks == 3) /* nor is it the noise that ends it */
 			r->s->on = false;
@@ -131,8 +133,10 @@ static void consume(struct run *r, uint8_t *copy)
 	while (!r->done) {
 		if (!ring_get(in, &rec)) {
 			sched_yield();
-			if (++idle % LONG == 0)
+			if (++idle % LONG == 0) {
 				ring_in_check(in);
+				r->looks++;
+			}
 			continue;
 		}
 		bytes = ring_bytes(&rec);
