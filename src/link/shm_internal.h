@@ -106,6 +106,7 @@ struct shm_source {
 	uint64_t id; /* of the sender's segment */
 	unsigned slot;
 	uint32_t qpn, life, n;
+	bool response; /* to a read */
 	struct shm_piece piece[SHM_PIECES];
 };
 
@@ -162,7 +163,8 @@ bool shm_ref_put(uint8_t *to, const struct shm_way *w,
 void shm_offer_pull(struct shm_in *in);
 /* A payload of len bytes that is named; -EINVAL: it cannot be one. */
 int shm_source_init(struct shm_source *src, struct shm *s, struct shm_in *in,
-		    const uint8_t *data, uint32_t bytes, uint32_t len);
+		    const uint8_t *data, uint32_t bytes, uint32_t len,
+		    bool response);
 
 /* shm_rx.c */
 /*

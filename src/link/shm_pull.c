@@ -99,21 +99,37 @@ void shm_offer_pull(struct shm_in *in)
 			 can ? in->life : 0u, __ATOMIC_RELAXED);
 }
 
-/* 0: what was sent is as it was. -ESTALE: the QP has gone, -EACCES: a key. */
-static int validity(const struct shm_source *s, struct segment_peer *p)
+static bool has_keys(const struct shm_source *s, struct segment_peer *p)
 {
-	const struct qp_public *pub = shown_qp(p, s->qpn);
 	struct keys_view view;
 
-	if (!pub || qp_public_get(&pub->qpn) != s->qpn ||
-	    qp_public_get(&pub->life) != s->life ||
-	    !shown_keys_view(p, &view))
-		return -ESTALE;
+	if (!shown_keys_view(p, &view))
+		return false;
 	for (uint32_t i = 0; i < s->n; i++)
 		if (!shown_keys_ready(p, &view, s->piece[i].slot) ||
 		    !keys_shows(&view, s->piece[i].slot, s->piece[i].key))
-			return -EACCES;
-	return 0;
+			return false;
+	return true;
+}
+
+/*
+ * 0: what was sent is as it was. -ESTALE: the QP has taken it back, -EACCES: a
+ * key has gone; and then the QP that was to answer has perhaps failed since, by
+ * a later request, and will not say so.
+ */
+static int validity(const struct shm_source *s, struct segment_peer *p)
+{
+	const struct qp_public *pub = shown_qp(p, s->qpn);
+
+	if (!pub || qp_public_get(&pub->qpn) != s->qpn)
+		return -ESTALE;
+	if (qp_public_get(&pub->life) != s->life)
+		return s->response && !has_keys(s, p) &&
+				       qp_public_get(&pub->state) ==
+					       IBV_QPS_ERR ?
+			       -EACCES :
+			       -ESTALE;
+	return has_keys(s, p) ? 0 : -EACCES;
 }
 
 /* Where len bytes from offset on are; the number of pieces. */
@@ -204,7 +220,8 @@ static int pull(const struct qp_source *base, uint64_t offset,
 }
 
 int shm_source_init(struct shm_source *src, struct shm *s, struct shm_in *in,
-		    const uint8_t *data, uint32_t bytes, uint32_t len)
+		    const uint8_t *data, uint32_t bytes, uint32_t len,
+		    bool response)
 {
 	struct shm_ref ref;
 	uint64_t sum = 0;
@@ -223,6 +240,7 @@ int shm_source_init(struct shm_source *src, struct shm *s, struct shm_in *in,
 	src->slot = in->slot;
 	src->qpn = ref.qpn;
 	src->life = ref.life;
+	src->response = response;
 	src->n = ref.n;
 	memcpy(src->piece, data + sizeof(ref), ref.n * sizeof(src->piece[0]));
 	for (uint32_t i = 0; i < src->n; i++)

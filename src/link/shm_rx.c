@@ -291,7 +291,8 @@ static enum ring_verdict receive(struct shm *s, struct shm_in *in,
 		goto malformed;
 	}
 	is_ref = rec->psn_flags & RING_F_REF;
-	if (is_ref ? shm_source_init(&source, s, in, data, left, rec->len) :
+	if (is_ref ? shm_source_init(&source, s, in, data, left, rec->len,
+				     op->flags & ROCE_F_RESPONSE) :
 		     rec->len != left)
 		goto malformed;
 	if (decode(&pkt.h, rec, op, &a, &far))
