@@ -3,7 +3,7 @@ _softhca()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local cmd=${COMP_WORDS[1]} program= i
-	local job='--addr --devices --explain --loss --part-id --pcap --seed --sockets --wire'
+	local job='--addr --devices --explain --loss --part-id --pcap --same-host --seed --sockets --wire'
 	local common='--help --usage --version'
 
 	COMPREPLY=()
@@ -15,7 +15,7 @@ _softhca()
 	if [[ $cmd == run ]]; then
 		for ((i = 2; i < COMP_CWORD; i++)); do
 			case ${COMP_WORDS[i]} in
-			--addr | --devices | --loss | --part-id | --pcap | --seed)
+			--addr | --devices | --loss | --part-id | --pcap | --same-host | --seed)
 				((++i))
 				;;
 			--)
@@ -52,6 +52,10 @@ _softhca()
 	--loss | --seed) return ;;
 	--peer | -p)
 		COMPREPLY=($(compgen -A hostname -- "$cur"))
+		return
+		;;
+	--same-host)
+		COMPREPLY=($(compgen -W 'auto copy udp' -- "$cur"))
 		return
 		;;
 	--part-id)

@@ -120,6 +120,7 @@ static void check_all(struct doctor *d)
 	check(d, "registry", check_registry);
 	check(d, "files", check_tree);
 	check(d, "shm", check_shm);
+	check(d, "same-host", check_same_host);
 	check(d, "memlock", check_memlock);
 	check(d, "port", check_port);
 	check(d, "udp", check_udp);

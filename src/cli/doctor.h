@@ -68,6 +68,9 @@ void check_shm(struct doctor *d, struct finding *f);
 void check_memlock(struct doctor *d, struct finding *f);
 void check_threads(struct doctor *d, struct finding *f);
 
+/* doctor_same_host.c: how processes of this host reach each other */
+void check_same_host(struct doctor *d, struct finding *f);
+
 /* doctor_net.c: addresses and sockets */
 void check_device(struct doctor *d, struct finding *f);
 void check_port(struct doctor *d, struct finding *f);

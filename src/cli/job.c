@@ -69,11 +69,10 @@ static const struct argp_option options[] = {
 	  "(default: one device with the addresses of all)", 0 },
 	{ "wire", OPT_WIRE, NULL, 0,
 	  "Send packets to UDP port 4791 even within this host", 0 },
-	/* Not shown, until the library has more than one of these ways. */
-	{ "same-host", OPT_SAME_HOST, "WAY", OPTION_HIDDEN,
-	  "Reach processes of this host by shared memory and direct copies "
-	  "(auto, the default), shared memory alone (copy), or a private UDP "
-	  "port (udp)",
+	{ "same-host", OPT_SAME_HOST, "WAY", 0,
+	  "Reach processes of this host by shared memory and copies from and "
+	  "to their memory (auto, the default), shared memory alone (copy), "
+	  "or a private UDP port (udp)",
 	  0 },
 	{ "loss", OPT_LOSS, "PERCENT", 0,
 	  "Drop this share of the packets sent, at random", 0 },
@@ -84,7 +83,9 @@ static const struct argp_option options[] = {
 	  "Wireshark); %p in the name becomes the process ID, for one file "
 	  "per process", 0 },
 	{ "explain", OPT_EXPLAIN, NULL, 0,
-	  "Print on stderr why completions fail", 0 },
+	  "Print on stderr why completions fail, and how queue pairs are "
+	  "connected",
+	  0 },
 	{ "part-id", OPT_PART_ID, "ID", 0,
 	  "vendor_part_id to report; perftest chooses how it posts by it "
 	  "(4129, a ConnectX-7: ibv_wr_* and inline data)", 0 },

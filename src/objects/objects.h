@@ -650,6 +650,10 @@ static inline void shca_qp_expire(struct shca_qp *qp, uint64_t now_ns)
 extern const struct qp_direct_env shca_direct;
 struct qp_far *shca_far(struct shca_qp *qp, uint64_t now);
 void shca_far_forget(struct shca_qp *qp);
+
+/* connected.c: says which way a QP that has just been connected is connected
+ * by. Its lock is held. */
+void shca_connected_explain(struct shca_qp *qp);
 int shca_env_atomic_lock(struct qp *core, const void *p);
 void shca_env_atomic_unlock(struct qp *core, const void *p);
 /* Returns when no other process copies any more by what was there before. */

@@ -344,6 +344,9 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	if (!err && mask & (IBV_QP_STATE | IBV_QP_AV) &&
 	    attr->qp_state != IBV_QPS_RTS)
 		shca_far_forget(qp);
+	if (!err && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RTR &&
+	    qp->sched.engine->cfg->explain)
+		shca_connected_explain(qp);
 	shca_qp_unlock(qp);
 	if (!err && mask & (IBV_QP_STATE | IBV_QP_ACCESS_FLAGS))
 		shca_visits_wait(qp->sched.engine);

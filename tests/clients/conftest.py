@@ -64,8 +64,7 @@ def placements(networks, home):
                     name, rig.Side(net.b), rig.Side(net.a), "10.91.0.2", "fd91::2")
             else:
                 side = rig.Side(home)
-                known[name] = rig.Placement(name, side, side, "127.0.0.1", "::1",
-                                            ["--wire"] if name == "wire" else [])
+                known[name] = rig.Placement(name, side, side, "127.0.0.1", "::1", rig.OPTIONS.get(name, []))
         return known[name]
 
     return get

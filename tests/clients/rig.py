@@ -371,7 +371,10 @@ def need(*programs):
     return [p for p in programs if not shutil.which(p)]
 
 
-PLACES = ["local", "wire", "netns"]
+# Two processes of this host by shared memory, by that without the kernel's
+# copies, by UDP, by UDP's port 4791; and two hosts.
+PLACES = ["local", "copy", "udp", "wire", "netns"]
+OPTIONS = {"copy": ["--same-host=copy"], "udp": ["--same-host=udp"], "wire": ["--wire"]}
 
 
 def combinations(names, values, default):

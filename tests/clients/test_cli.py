@@ -456,7 +456,7 @@ def test_devices_to_a_full_disk():
 # doctor
 
 CHECKS = {"libraries", "threads", "device", "loader", "shim", "providers", "rights", "registry",
-          "files", "shm", "memlock", "port", "udp", "buffers"}
+          "files", "shm", "same-host", "memlock", "port", "udp", "buffers"}
 
 
 def doctor(*args, **kw):
@@ -551,6 +551,54 @@ def test_doctor_without_threads(staged):
         assert "LD_" not in checks[name].get("fix", "")
     p = softhca("run", "--", "true", tool=f"{staged}/bin/softhca", prefix=limited, cwd="/")
     assert p.returncode == 0 and "cannot start a process" in p.stderr
+
+
+REFUSE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "refuse.py")
+COPIES = "process_vm_readv,process_vm_writev"
+
+
+@pytest.mark.parametrize("prefix,env,status,says,fix", [
+    ([], {}, "OK", "^processes share memory, and copy", ""),
+    ([REFUSE, "EPERM", COPIES], {}, "WARN", "^shared memory, payload copied through it.*seccomp", "SYS_PTRACE"),
+    ([REFUSE, "ENOSYS", COPIES], {}, "WARN", "^shared memory, payload copied through it.*no process_vm_readv", "gVisor"),
+    (["bash", "-c", 'ulimit -f 20000; exec "$@"', "bash"], {}, "WARN", "^a private UDP port.*ulimit -f", "ulimit -f"),
+    ([], {"SOFTHCA_SAME_HOST": "copy"}, "OK", "^shared memory, payload copied.*SAME_HOST=copy says", "unset"),
+    ([], {"SOFTHCA_SAME_HOST": "udp"}, "OK", "^a private UDP port.*SAME_HOST=udp says", "unset"),
+    ([], {"SOFTHCA_WIRE": "1"}, "OK", "^UDP port 4791", "unset SOFTHCA_WIRE"),
+], ids=["auto", "seccomp", "nosys", "filesize", "copy", "udp", "wire"])
+def test_doctor_tries_the_ways_within_a_host(placements, prefix, env, status, says, fix):
+    checks, rc = doctor(prefix=[*placements("local").server.prefix, *prefix], env=env)
+    got = checks["same-host"]
+    assert (rc, got["status"]) == (0, status) and re.search(says, got["text"]), got
+    assert (fix in got["fix"]) if fix else "fix" not in got, got
+
+
+def test_doctor_where_shared_memory_is_full(placements):
+    script = f"""mount -t tmpfs -o mode=1777,size=4m tmpfs /dev/shm || exit
+        {shlex.quote(rig.SOFTHCA)} run -- rping -s -a 127.0.0.1 -p {rig.free_port()} & server=$!
+        until [ -e /dev/shm/softhca-*.w ]; do kill -0 $server || exit; sleep 0.01; done
+        head -c 4m /dev/zero >/dev/shm/full 2>/dev/null
+        "$@"; rc=$?; kill $server; exit $rc"""
+    side = [*placements("local").server.prefix, *namespace("-m", "bash", "-c", script, "bash")]
+    checks, rc = doctor(prefix=side, env={"SOFTHCA_RUNDIR": "/dev/shm"})
+    got = checks["same-host"]
+    assert (rc, got["status"]) == (0, "WARN"), got
+    assert "UDP" in got["text"] and "No space left" in got["text"] and "--shm-size" in got["fix"], got
+
+
+def test_doctor_names_who_is_in_another_user_namespace(placements):
+    """Two programs of one user, of which each has made itself root of its own."""
+    place = placements("local")
+    alone, port = namespace("-U", "-r"), rig.free_port()
+    server = rig.Proc(rig.Side([*place.server.prefix, *alone]), ["rping", "-s", "-a", "127.0.0.1", "-p", port])
+    try:
+        wait_for_roce_port(server)
+        checks, _ = doctor(prefix=[*place.server.prefix, *alone])
+        got = checks["same-host"]
+        assert got["status"] == "WARN" and "another user namespace" in got["text"], got
+        assert re.search(rf"such as process {server.pid}\b", got["text"]), got
+    finally:
+        server.kill()
 
 
 def namespace(*options):

@@ -1,8 +1,9 @@
 """MPI programs over softhca: Open MPI over UCX and over libfabric, MPICH over UCX.
 
 Four ranks on one host, on the wire, and two each on two hosts. They would all
-use shared memory if they were let, so it is forbidden; and the packets on the
-interfaces are counted against what the program says that it sent.
+use shared memory of their own if they were let, so it is forbidden; and the
+packets on the interfaces are counted against what the program says that it
+sent, of which softhca itself sends none where it has shared memory.
 """
 import os
 import re
@@ -116,7 +117,9 @@ def test_mpi(place, programs, stack, tmp_path):
     m = re.search(r"^4 ranks agree after (\d+) bytes", out, re.M)
     assert m, out
     sent, tcp = counters.since()
-    if sides[0].prefix:  # nobody else's traffic there
+    if sides[0].prefix and place.name in ("local", "copy"):
+        assert sent < int(m[1]) // 4, (sent, m[0])     # what mpirun says to its ranks
+    elif sides[0].prefix:  # nobody else's traffic there
         # Between two hosts it is two thirds of the messages at the least.
         assert sent > int(m[1]) * (0.5 if len(sides) == 2 else 1), (sent, m[0])
         assert tcp < 700, tcp  # all of it would be a thousand at the least
