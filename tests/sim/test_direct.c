@@ -170,6 +170,41 @@ static void begins_under_load(void **state)
 	sim_free(p.sim);
 }
 
+/* A link that takes a part of a message, which is acknowledged: nothing is on
+ * its way then, but the rest of the message has to follow. */
+static void not_in_the_middle_of_a_message(void **state)
+{
+	struct pair p = direct_pair();
+	uint64_t in_middle = 0;
+
+	(void)state;
+	p.sim->way[0] = SIM_REF; /* packets of an MTU */
+	for (int i = 0; i < 300; i++) {
+		const struct roce_requester *r = &p.a->qp->req;
+
+		p.sim->direct = 0;
+		p.sim->link.busy = 1;
+		post_to(p.a, IBV_WR_RDMA_WRITE, 0, 20000);
+		for (int k = 0; k < 10000 && r->una != r->end_psn; k++)
+			sim_run(p.sim, 1000);
+		in_middle += r->una == r->end_psn &&
+			     p.a->qp->base.sq.head != p.a->qp->base.sq.tail;
+		p.sim->link.busy = 0;
+		p.sim->direct = 1;
+		post_to(p.a, IBV_WR_RDMA_WRITE, 0, 8);
+		settle(&p);
+		expect(p.a->send, IBV_WC_SUCCESS);
+		expect(p.a->send, IBV_WC_SUCCESS);
+		recv_into(p.b, 0, 3000);
+		post_to(p.a, IBV_WR_SEND, 0, 3000);
+		settle(&p);
+		expect(p.a->send, IBV_WC_SUCCESS);
+		expect(p.b->recv, IBV_WC_SUCCESS);
+	}
+	assert_true(in_middle > 0);
+	sim_free(p.sim);
+}
+
 /* Whatever of the other end does not fit: packets, and what they lead to. */
 static void not_when_in_doubt(void **state)
 {
@@ -292,6 +327,7 @@ int main(void)
 		cmocka_unit_test(in_turn),
 		cmocka_unit_test(in_lists),
 		cmocka_unit_test(begins_under_load),
+		cmocka_unit_test(not_in_the_middle_of_a_message),
 		cmocka_unit_test(not_when_in_doubt),
 		cmocka_unit_test(established_by_a_packet),
 		cmocka_unit_test(local_trouble),
