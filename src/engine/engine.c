@@ -27,6 +27,7 @@ static int shm_add(struct engine *e, struct segment *segment,
 	};
 	int err = shm_create(&e->shm, &shm, segment);
 
+	e->segment = segment;
 	if (!err)
 		link_add(e, shm_link(e->shm));
 	return err;

@@ -77,6 +77,7 @@ struct engine {
 	unsigned nlinks;
 	struct udp *udp; /* one of them, and what only UDP has */
 	struct shm *shm; /* another; NULL: not in this process */
+	struct segment *segment; /* what it is in, or NULL */
 
 	/* qpn.c */
 	pthread_mutex_t qpn_lock;

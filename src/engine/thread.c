@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/say.h"
 #include "base/sys.h"
+#include "host/segment.h"
 
 #include <errno.h>
 #include <link.h>
@@ -249,6 +250,9 @@ static void *thread_main(void *arg)
 	pthread_setname_np(pthread_self(), "softhca");
 	prctl(PR_SET_TIMERSLACK, 1000);
 	thread_slice();
+	/* From now on others see at once when this process ends. */
+	if (e->segment)
+		segment_keep(e->segment);
 	while (!atomic_load(&e->stop)) {
 		bool woken = false, busy = false;
 		struct epoll_event ev[4];
@@ -275,6 +279,8 @@ static void *thread_main(void *arg)
 		if (busy)
 			engine_quiesce(e);
 	}
+	if (e->segment)
+		segment_unkeep(e->segment);
 	return NULL;
 }
 

@@ -86,6 +86,26 @@ static void begin_again(struct shm *s, struct shm_in *in)
 	ring_in_reset(&in->ring);
 }
 
+/* Takes acknowledgements and room from the ring to a peer. */
+static void reap(struct shm *s, struct shm_peer *p)
+{
+	const uint32_t unread = ring_unread(&p->out);
+	bool broken;
+
+	while (p->nacks < SHM_ACKS && ring_reap(&p->out, &p->acks[p->nacks]))
+		p->nacks++;
+	broken = ring_out_broken(&p->out);
+	if (ring_unread(&p->out) == unread && !broken)
+		return;
+	/* Either a sender that has set it sees the room, or this sees it. */
+	atomic_thread_fence(memory_order_seq_cst);
+	if (atomic_load_explicit(&p->starved, memory_order_relaxed) &&
+	    (broken || ring_unread(&p->out) <= RING_UNITS / 2)) {
+		atomic_store(&p->starved, false);
+		atomic_store(&s->room, true);
+	}
+}
+
 /* Lets go of processes that have gone, when all they have said is known. */
 static void tidy(struct shm *s)
 {
@@ -95,7 +115,7 @@ static void tidy(struct shm *s)
 	for (unsigned i = 0; i < s->nin; i++) {
 		struct shm_in *in = s->order[i];
 
-		if (in->back && !segment_peer_current(in->back->seg)) {
+		if (in->back && segment_peer_gone(in->back->seg)) {
 			segment_peer_put(in->back->seg);
 			in->back = NULL;
 			in->life = 0;
@@ -104,7 +124,12 @@ static void tidy(struct shm *s)
 			begin_again(s, in);
 	}
 	while ((p = *at)) {
-		if (segment_peer_current(p->seg) || p->nacks) {
+		bool gone = segment_peer_gone(p->seg);
+
+		/* What it said last, it has said by now. */
+		if (gone)
+			reap(s, p);
+		if (!gone || p->nacks) {
 			at = &p->next;
 			continue;
 		}
@@ -133,26 +158,6 @@ void shm_rx_fini(struct shm *s)
 }
 
 /* ---- what comes back --------------------------------------------------- */
-
-/* Takes acknowledgements and room from the ring to a peer. */
-static void reap(struct shm *s, struct shm_peer *p)
-{
-	const uint32_t unread = ring_unread(&p->out);
-	bool broken;
-
-	while (p->nacks < SHM_ACKS && ring_reap(&p->out, &p->acks[p->nacks]))
-		p->nacks++;
-	broken = ring_out_broken(&p->out);
-	if (ring_unread(&p->out) == unread && !broken)
-		return;
-	/* Either a sender that has set it sees the room, or this sees it. */
-	atomic_thread_fence(memory_order_seq_cst);
-	if (atomic_load_explicit(&p->starved, memory_order_relaxed) &&
-	    (broken || ring_unread(&p->out) <= RING_UNITS / 2)) {
-		atomic_store(&p->starved, false);
-		atomic_store(&s->room, true);
-	}
-}
 
 void shm_doubt(struct shm *s, struct shm_peer *p)
 {
