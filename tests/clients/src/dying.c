@@ -723,7 +723,8 @@ static unsigned entries(const char *path)
 	return n;
 }
 
-/* What is used by what lasts: the directory, and the process that stays. */
+/* What is used by what lasts: the directory, and the process that stays. Who has
+ * died is let go a while later. */
 static void check_room(const struct end *e, unsigned round)
 {
 	const char *dir = getenv("SOFTHCA_RUNDIR");
@@ -739,7 +740,7 @@ static void check_room(const struct end *e, unsigned round)
 	n = entries(path);
 	if (round == 9)
 		fds_at_first = n;
-	if (round > 9 && n > fds_at_first + 3)
+	if (round > 9 && n > fds_at_first + 10)
 		die(EXIT_DATA, "round %u: %u descriptors, %u after 10", round,
 		    n, fds_at_first);
 }
