@@ -116,6 +116,8 @@ static void find_way(struct shm *s, struct shm_way *w, const struct roce_pkt *p)
 	w->qpn = p->h.dest_qpn;
 	w->sgid = p->path->sgid;
 	w->dgid = p->path->dgid;
+	if (slot == -ENOENT)
+		w->known = false; /* it does not receive there yet */
 	if (slot < 0)
 		return;
 	w->peer = shm_peer_get(s, (unsigned)slot);
