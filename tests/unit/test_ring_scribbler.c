@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 
 #define ROUNDS 30u  /* or SOFTHCA_TEST_ROUNDS */
+#define ROUNDS_MAX 3000
 #define RECORDS 1000u
 #define LONG 200u      /* turns with nothing to do, after which one checks, */
 #define TOO_LONG 200u /* and checks after which it hangs */
@@ -171,7 +172,9 @@ static void scribbled(void **arg)
 	assert_true(pid >= 0);
 	if (!pid)
 		scribbler(e->mem, r.s, state);
-	for (round = 0; round < rounds; round++) {
+	/* Where the transfer is over before much is written, more of them. */
+	for (round = 0; round < rounds || (!broken && round < ROUNDS_MAX);
+	     round++) {
 		while (!r.s->off)
 			sched_yield();
 		memset(e->mem, 0, sizeof(*e->mem));
