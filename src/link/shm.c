@@ -102,6 +102,10 @@ static int slot_of(struct shm *s, const struct roce_pkt *p)
 	if (!path->local || p->to_slot || qpn <= 1 ||
 	    qpn == ROCE_MULTICAST_QPN || roce_gid_is_multicast(&path->dgid))
 		return -1;
+	/* A responder that is lent to another process gets what comes for it
+	 * by UDP, and answers must not overtake what gives it back. */
+	if ((p->h.opcode & 0xe0) == ROCE_XRC)
+		return -1;
 	return registry_route(s->registry, qpn, &path->dgid,
 			      udp_scope(&path->dgid, path->sgid_scope));
 }
