@@ -231,7 +231,7 @@ class Bench:
             say(str(e))
             return
         for (kind, part), (n, readings) in self.counts.items():
-            self.results.append(dict(test=f"instructions_{part}", size=instructions.SIZES[kind],
+            self.results.append(dict(test=f"instructions_{part}", size=instructions.SIZES[kind.removeprefix("ring_")],
                                      placement=kind, unit="instructions", median=n, runs=[n],
                                      failed=0, clock_readings=readings))
         say("  instructions done")

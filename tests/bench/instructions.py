@@ -3,8 +3,9 @@
 
 They are exact and the same in every run, whatever else the machine does, so a
 change by one is a change. The program is instructions.c, which says what is
-counted: not the link, nor system calls. The clock's readings are counted apart,
-since they are not made of instructions (some 20 ns each).
+counted: not the link, nor system calls; then the same by shared memory, with the
+link. The clock's readings are counted apart, since they are not made of
+instructions (some 20 ns each).
 """
 import argparse
 import glob
@@ -32,16 +33,20 @@ KINDS = {"inline_8": "8 B inline", "sge_8": "8 B", "sge_64_list_16": "64 B, list
 
 def count(top=0):
     """{(kind, part): (instructions, readings of the clock)}, each per message, and
-    of polls that find nothing per poll.
+    of polls that find nothing per poll; kinds by shared memory begin with "ring_".
     With top also the most expensive functions, as callgrind_annotate has them."""
     if not shutil.which("valgrind"):
         raise RuntimeError("valgrind is missing, so NO INSTRUCTIONS WERE COUNTED. Run: make deps")
     if not os.path.exists(PROGRAM):
         raise RuntimeError(f"{PROGRAM} is missing. Run: make build-tests")
+    return {**run([], "", top), **run(["ring"], "ring_", top)}
+
+
+def run(args, prefix, top):
     with tempfile.TemporaryDirectory() as folder:
         env = dict(os.environ, LD_LIBRARY_PATH=os.path.join(BUILD, "lib"))
         done = subprocess.run(["valgrind", "-q", "--tool=callgrind", "--collect-atstart=no",
-                               f"--callgrind-out-file={folder}/out", PROGRAM],
+                               f"--callgrind-out-file={folder}/out", PROGRAM, *args],
                               env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                               stderr=subprocess.PIPE, text=True, timeout=300)
         if done.returncode:
@@ -55,15 +60,15 @@ def count(top=0):
                 total = int(re.search(r"^totals: (\d+)", text, re.M)[1])
                 counts[m[1], m[2]] = (total, toggles, readings, n)
                 if top:
-                    print(f"{m[1]} {m[2]}: instructions of {n}, by function")
+                    print(f"{prefix}{m[1]} {m[2]}: instructions of {n}, by function")
                     annotate(path, top)
         if not counts:
             raise RuntimeError(f"{PROGRAM} was built without valgrind's headers, so NO "
                                "INSTRUCTIONS WERE COUNTED. Run: make deps clean build-tests")
         total, toggles, *_ = counts.pop(("none", "none"))
         each = total / toggles  # what beginning or ending to count costs itself
-        return {part: ((total - each * toggles) / n, readings / n)
-                for part, (total, toggles, readings, n) in counts.items()}
+        return {(prefix + kind, part): ((total - each * toggles) / n, readings / n)
+                for (kind, part), (total, toggles, readings, n) in counts.items()}
 
 
 def annotate(path, top):
@@ -78,13 +83,16 @@ def table(counts):
     width = 20
     lines = ["Instructions of a SEND and its completions, both ends (readings of the clock)",
              f"{'':42}" + "".join(f"{KINDS[k]:>{width}}" for k in KINDS)]
-    for part in [*PARTS[:-1], "sum", PARTS[-1]]:
-        row = f"  {TITLES.get(part, part)}".ljust(42)
-        for kind in KINDS:
-            parts = PARTS[:-1] if part == "sum" else [part]
-            n, clock = (sum(counts[kind, p][i] for p in parts) for i in (0, 1))
-            row += f"{n:.0f} ({clock:.2g})".rjust(width)
-        lines.append(row)
+    for prefix in ("", "ring_"):
+        if prefix:
+            lines.append("the same by shared memory, the link included")
+        for part in [*PARTS[:-1], "sum", PARTS[-1]]:
+            row = f"  {TITLES.get(part, part)}".ljust(42)
+            for kind in KINDS:
+                parts = PARTS[:-1] if part == "sum" else [part]
+                n, clock = (sum(counts[prefix + kind, p][i] for p in parts) for i in (0, 1))
+                row += f"{n:.0f} ({clock:.2g})".rjust(width)
+            lines.append(row)
     return "\n".join(lines)
 
 
