@@ -7,7 +7,8 @@
  * are those of the moment, as with a packet that arrives then.
  *
  * The last bytes are stored last, each once (base/place.h): as a piece of their
- * own, since the kernel promises no order within one.
+ * own, since the kernel promises no order within one. It is the memory here that
+ * is divided, as each piece there costs the kernel a look at its pages.
  */
 #include "direct.h"
 
@@ -27,7 +28,7 @@ bool qp_direct_kind(const struct qp *qp, const struct qp_wqe *w)
 
 struct local {
 	size_t n, nkeys;
-	struct iovec iov[QP_MAX_SGE];
+	struct iovec iov[QP_MAX_SGE + 1]; /* one is divided */
 	struct key_entry *key[QP_MAX_SGE];
 };
 
@@ -76,6 +77,22 @@ static bool local_get(struct qp *qp, struct qp_wqe *w, struct local *l)
 			return false;
 		}
 	return true;
+}
+
+/* The last bytes become pieces of their own. */
+static void divide(struct local *l, size_t length)
+{
+	size_t first = length - place_tail(length), i = 0;
+
+	while (i < l->n && first >= l->iov[i].iov_len)
+		first -= l->iov[i++].iov_len;
+	if (!first)
+		return;
+	for (size_t k = l->n++; k > i; k--)
+		l->iov[k] = l->iov[k - 1];
+	l->iov[i].iov_len = first;
+	l->iov[i + 1].iov_base = (uint8_t *)l->iov[i + 1].iov_base + first;
+	l->iov[i + 1].iov_len -= first;
 }
 
 /* ---- the other end ----------------------------------------------------- */
@@ -147,17 +164,14 @@ static uint32_t access_of(const struct qp_wqe *w)
 }
 
 static int copy(struct qp *qp, const struct qp_wqe *w, struct qp_far *far,
-		const struct local *l, uint64_t addr)
+		struct local *l, uint64_t addr)
 {
 	const struct qp_direct_env *env = qp->env->direct;
-	const size_t tail = place_tail(w->length), first = w->length - tail;
-	struct iovec there[2], *at = there;
+	const struct iovec there = { (void *)(uintptr_t)addr, w->length };
 
-	if (first)
-		*at++ = (struct iovec){ (void *)(uintptr_t)addr, first };
-	*at++ = (struct iovec){ (void *)(uintptr_t)(addr + first), tail };
+	divide(l, w->length);
 	return (w->opcode == IBV_WR_RDMA_WRITE ? env->write : env->read)(
-		far, l->iov, l->n, there, (size_t)(at - there));
+		far, l->iov, l->n, &there, 1);
 }
 
 static int exchange(const struct qp_direct_env *env, const struct qp_wqe *w,
@@ -199,7 +213,7 @@ static int atomic(struct qp *qp, const struct qp_wqe *w, struct qp_far *far,
 }
 
 static int visit(struct qp *qp, const struct qp_wqe *w, struct qp_far *far,
-		 const struct qp_direct_peer *peer, const struct local *l,
+		 const struct qp_direct_peer *peer, struct local *l,
 		 uint64_t *orig)
 {
 	const uint32_t flag = access_of(w);

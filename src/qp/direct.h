@@ -45,7 +45,7 @@ struct qp_direct_env {
 	/* Whether key entries up to this one may be looked at: far->keys.ready
 	 * is above it then. */
 	bool (*ready)(struct qp_far *far, uint32_t slot);
-	/* Copies between memory here and there, the last piece last. */
+	/* Copies between memory here and there, pieces in their order. */
 	int (*read)(struct qp_far *far, const struct iovec *to, size_t n,
 		    const struct iovec *from, size_t m);
 	int (*write)(struct qp_far *far, const struct iovec *from, size_t n,
