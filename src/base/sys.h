@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -65,6 +66,19 @@ static inline int sys_open(const char *path, int flags, mode_t mode)
 	flags |= __O_LARGEFILE;
 #endif
 	return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+/*
+ * 0, or -EFBIG if no file of this process may have so many bytes (ulimit -f):
+ * to extend one that far ends the program, as the kernel sends it SIGXFSZ.
+ */
+static inline int sys_file_limit(uint64_t size)
+{
+	struct rlimit most;
+
+	return getrlimit(RLIMIT_FSIZE, &most) || most.rlim_cur >= size ?
+		       0 :
+		       -EFBIG;
 }
 
 static inline int sys_close(int fd)

@@ -255,6 +255,9 @@ static int init_file(int fd)
 
 	static_assert(sizeof(struct shared) < LOCK_BYTE,
 		      "locks beyond the end");
+	err = sys_file_limit(sizeof(struct shared));
+	if (err)
+		return err;
 	/* A full tmpfs shows here and not as a SIGBUS later. */
 	err = posix_fallocate(fd, 0, sizeof(struct shared));
 	if (err)
@@ -432,8 +435,9 @@ static int open_locked(const char *path, struct stat *st)
 	if (!st->st_size) {
 		err = init_file(fd);
 		if (err) {
-			regfile_fail(err, "cannot write %s: %s", path,
-				     strerror(-err));
+			regfile_fail(err, "cannot write %s: %s%s", path,
+				     strerror(-err),
+				     err == -EFBIG ? " (ulimit -f)" : "");
 			goto err_close;
 		}
 		remove_strays(path);

@@ -19,7 +19,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 
 static_assert(sizeof(struct segment_head) <= SEGMENT_VISITS_OFFSET,
 	      "the head fits");
@@ -80,19 +79,6 @@ int segment_allocate(int fd, size_t offset, size_t len)
 }
 
 /* Creation */
-
-/* Beyond that limit the kernel sends SIGXFSZ, which ends the program. */
-static int check_file_limit(void)
-{
-	struct rlimit most;
-
-	if (getrlimit(RLIMIT_FSIZE, &most) || most.rlim_cur >= SEGMENT_SIZE)
-		return 0;
-	return fail(-EFBIG,
-		    "files of this process may have %llu bytes only, and its "
-		    "shared memory is a sparse file of %u MiB (ulimit -f)",
-		    (unsigned long long)most.rlim_cur, SEGMENT_SIZE >> 20);
-}
 
 /* A file in the way is of a process that is dead, or has lost its registry. */
 static int make_file(struct segment *s)
@@ -230,9 +216,13 @@ int segment_create(struct segment **out, struct registry *r, uint32_t flags)
 	struct segment *s;
 	int err;
 
-	err = check_file_limit();
+	err = sys_file_limit(SEGMENT_SIZE);
 	if (err)
-		return err;
+		return fail(err,
+			    "the shared memory of a process is a sparse file "
+			    "of %u MiB, and its files may not have so many "
+			    "(ulimit -f)",
+			    SEGMENT_SIZE >> 20);
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return fail(-ENOMEM, "out of memory");

@@ -99,6 +99,9 @@ int shca_file_create(struct engine *e, const char *device, int *out_fd,
 	uint64_t id;
 	int fd, err;
 
+	err = sys_file_limit(HEAD_SIZE + DM_SIZE);
+	if (err)
+		return err;
 	if (!sys_random(&id, sizeof(id)))
 		return -EIO;
 	fd = fd_aside(memfd_create("softhca-dm",

@@ -3,6 +3,9 @@
  */
 #include "pair.h"
 
+#include "hostns.h"
+
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 static void device_attributes(void **state)
@@ -285,6 +288,34 @@ static void forked(void **state)
 	end_fini(&b);
 }
 
+static int open_with_small_files(void *arg)
+{
+	const struct rlimit most = { 1 << 20, 1 << 20 };
+	struct ibv_alloc_dm_attr dm = { .length = 4096 };
+	struct ibv_device_attr_ex attr;
+	struct ibv_context *c;
+
+	(void)arg;
+	if (setrlimit(RLIMIT_FSIZE, &most))
+		return 1;
+	c = open_first();
+	if (!c || ibv_query_device_ex(c, NULL, &attr) || attr.max_dm_size)
+		return 2;
+	if (ibv_alloc_dm(c, &dm) || errno != EOPNOTSUPP)
+		return 3;
+	return ibv_close_device(c) ? 4 : 0;
+}
+
+/* A limit of files' sizes takes the device memory, and no signal comes. */
+static void small_files(void **state)
+{
+	(void)state;
+#ifdef __SANITIZE_THREAD__
+	skip(); /* it forbids threads in a child of threads */
+#endif
+	assert_int_equal(in_child(open_with_small_files, NULL), 0);
+}
+
 /* Rates (IBTA 9.11.1), there and back; words for every code, and for none. */
 static void texts(void **state)
 {
@@ -418,6 +449,7 @@ int main(int argc, char **argv)
 		TEST(gid_table),
 		TEST(extended),
 		TEST(forked),
+		TEST(small_files),
 		cmocka_unit_test(recording_goes_on),
 		TEST(texts),
 	};

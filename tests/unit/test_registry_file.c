@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 static void killed_holder_of_the_lock_lets_go(void **state)
@@ -277,6 +278,30 @@ static void no_directory_is_an_error_in_words(void **state)
 	assert_non_null(strstr(why, "/nonexistent"));
 }
 
+static int join_with_small_files(void *arg)
+{
+	const struct rlimit most = { 4096, 4096 };
+	struct registry *r = NULL;
+	const char *why = "";
+
+	(void)arg;
+	return setrlimit(RLIMIT_FSIZE, &most) ||
+	       registry_join(&r, dir, &why) != -EFBIG ||
+	       !strstr(why, "ulimit -f");
+}
+
+/* No signal ends the process, and whoever comes next gets a file. */
+static void limit_of_files_is_an_error_in_words(void **state)
+{
+	struct registry *r;
+
+	(void)state;
+	assert_int_equal(in_child(join_with_small_files, NULL), 0);
+	r = join();
+	assert_non_null(r);
+	registry_leave(r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -286,6 +311,7 @@ int main(void)
 		TEST(files_of_others_are_refused),
 		CLEAN(files_of_the_dead_are_removed),
 		CLEAN(no_directory_is_an_error_in_words),
+		CLEAN(limit_of_files_is_an_error_in_words),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
