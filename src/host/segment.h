@@ -23,7 +23,7 @@
  *	segment_life.c	whether their processes live
  *	segment_copy.c	copying from and to their memory
  *	segment_visit.c	who is copying; the locks for atomic operations
- *	segment_wake.c	who sleeps, and how he is woken
+ *	segment_wake.c	whether its thread sleeps, and how it is woken
  *
  * Functions return 0 or -errno unless they say otherwise, and are safe from
  * many threads.
@@ -45,7 +45,7 @@
 
 /* The layout. Whoever changes anything of it, or of what others put into it
  * (rings, keys, queue pairs), changes the version. */
-#define SEGMENT_VERSION 1
+#define SEGMENT_VERSION 2
 
 #define SEGMENT_ALIGN (64u << 10) /* of what is mapped; no page is larger */
 #define SEGMENT_GROW (64u << 10) /* how much of a table is allocated at a time */
@@ -77,10 +77,6 @@ enum segment_table {
 #define SEGMENT_ATOMIC_LOCKS 16
 #define SEGMENT_VISIT_WORDS 8 /* threads of one process that copy at a time */
 
-/* segment_head.sleepers: */
-#define SEGMENT_THREAD_SLEEPS 0x80000000u /* in epoll: wake it by the FIFO */
-/* the other bits: how many programs sleep in segment_doze() */
-
 /* segment_head.keeper: written by the kernel (FUTEX_OWNER_DIED) */
 #define SEGMENT_KEEPER_DIED 0x40000000u
 
@@ -105,8 +101,9 @@ struct segment_head {
 	_Alignas(64) _Atomic uint64_t table_size[SEGMENT_TABLES]; /* allocated */
 	/* Slots whose processes have a ring in here, or ever had one. */
 	_Alignas(64) _Atomic uint64_t producers[REGISTRY_SLOTS / 64];
-	_Alignas(64) _Atomic uint32_t sleepers;
-	_Atomic uint32_t signal; /* futex; changes with each wake of programs */
+	/* Not 0: nobody polls, who has published something wakes it. */
+	_Alignas(64) _Atomic uint32_t asleep;
+	_Atomic uint32_t poked; /* not 0: see segment_poke() */
 	/* Thread that keeps it, or 0; SEGMENT_KEEPER_DIED: the process ends. */
 	_Alignas(64) _Atomic uint32_t keeper;
 	struct segment_lock atomics[SEGMENT_ATOMIC_LOCKS];
@@ -329,48 +326,47 @@ void segment_own_atomic_unlock(struct segment *s, unsigned i);
 /*
  * Sleeping and waking
  *
- * Who sleeps says so first and then looks again whether there is anything to
- * do; who has published something looks whether somebody sleeps. Each has a
- * full fence between the two, so either of them sees the other's.
+ * Who sleeps (the thread, or a program that waits for an event) says so first
+ * and then looks again whether there is anything to do; who has published
+ * something looks whether somebody sleeps. Each has a full fence between the
+ * two, so either of them sees the other's.
  */
 
-/* Readable after the thread was woken; for epoll. It is there always. */
+/* Readable after it was woken; for epoll. It is there always. */
 int segment_wake_fd(const struct segment *s);
-/* The thread is about to sleep (a full fence); or it is awake, and takes what
- * was written to the descriptor. True: somebody has used segment_poke(). */
-void segment_thread_sleeps(struct segment *s);
-bool segment_thread_wakes(struct segment *s);
+/* Nobody polls from now on (a full fence); or somebody does, and takes what was
+ * written to the descriptor. */
+void segment_sleeps(struct segment *s);
+void segment_wakes(struct segment *s);
 
 /*
- * A program sleeps: begin (a full fence; the value for segment_doze()), look
- * again, doze, end. segment_doze() returns when there was a signal since begin,
- * or a Unix signal, or after timeout_ns (UINT64_MAX: never), or for no reason.
- * It is no cancellation point.
- */
-uint32_t segment_doze_begin(struct segment *s);
-void segment_doze(struct segment *s, uint32_t value, uint64_t timeout_ns);
-void segment_doze_end(struct segment *s);
-/* Whether programs of this process doze; wakes them all. */
-bool segment_dozing(const struct segment *s);
-void segment_rouse(struct segment *s);
-
-/*
- * After something was published for the peer, and a full fence: wakes its
- * programs that doze; if there are none its thread, if it sleeps. That thread
- * is then taken for awake, so of many producers one makes the system call.
+ * After something was published for the peer, and a full fence: wakes it if it
+ * sleeps. It is then taken for awake, so of many producers one makes the system
+ * call.
  */
 void segment_wake_slow(struct segment_peer *p);
-/*
- * Wakes it whatever it has said, and has it look at what it has said to others:
- * somebody else may have written there.
- */
-void segment_poke(struct segment_peer *p);
 static inline void segment_wake(struct segment_peer *p)
 {
-	if (__builtin_expect(atomic_load_explicit(&p->head->sleepers,
+	if (__builtin_expect(atomic_load_explicit(&p->head->asleep,
 						  memory_order_relaxed) != 0,
 			     0))
 		segment_wake_slow(p);
 }
+
+/*
+ * Somebody else may have written where processes tell each other what they have
+ * done, and one waits for what will never be there: has the peer, which may be
+ * asleep or poll, say it all again. Whoever polls looks at segment_poked(), a
+ * load, and then calls segment_say_again() for what is in segments, and says
+ * himself what is in rings.
+ */
+void segment_poke(struct segment_peer *p);
+static inline bool segment_poked(const struct segment_head *h)
+{
+	return atomic_load_explicit(&h->poked, memory_order_relaxed);
+}
+void segment_say_again(struct segment *s);
+/* Wakes those who sleep in this process, whatever is said of them. */
+void segment_poke_own(struct segment *s);
 
 #endif

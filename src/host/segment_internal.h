@@ -49,6 +49,14 @@ static inline uint64_t segment_holder(const struct segment *s)
 	return (uint64_t)s->life << 32 | (s->slot + 1);
 }
 
+/* We have a ring in the peer's segment. */
+static inline void segment_say_producer(const struct segment_peer *p)
+{
+	const unsigned slot = p->segment->slot;
+
+	atomic_fetch_or(&p->head->producers[slot / 64], 1ull << (slot % 64));
+}
+
 /*
  * Allocates [offset, offset + len) of a segment's file, whoever's it is, so
  * that touching it never fails. 0 or -errno. What is there stays.

@@ -144,8 +144,7 @@ static struct segment_peer *attach(struct segment *s, unsigned slot)
 						    SEGMENT_VISITS_OFFSET) +
 		   s->slot;
 	atomic_store(&p->alive_ns, clock_ns());
-	atomic_fetch_or(&p->head->producers[s->slot / 64],
-			1ull << (s->slot % 64));
+	segment_say_producer(p);
 	p->next = s->peers;
 	s->peers = p;
 	s->peer[slot] = p;

@@ -18,7 +18,6 @@
 #include <string.h>
 
 #define SHM_MARK (1ull << 63) /* no other link's */
-#define DOUBT_NS 100000000u
 
 /* ---- peers ------------------------------------------------------------- */
 
@@ -40,7 +39,7 @@ static struct shm_peer *peer_make(struct shm *s, struct segment_peer *seg)
 	p->seg = seg;
 	p->shm = s;
 	if (ring_out_attach(&p->out, seg->ring,
-			    shm_life(segment_head(s->segment)->life))) {
+			    shm_life(s->head->life))) {
 		free(p);
 		return NULL;
 	}
@@ -173,8 +172,8 @@ bool shm_room(struct shm *s)
 
 /*
  * Whether something of a process lies in our ring of it; nobody knows while a
- * poll goes on. If what lies in its ring has been there for long, which is also
- * so where somebody has scribbled on it, that is looked into.
+ * poll goes on. If what lies in its ring, or in ours, has been there for long,
+ * which is also so where somebody has scribbled, that is looked into.
  */
 static bool has_unread(struct shm *s, struct shm_peer *p, bool long_ago)
 {
@@ -183,8 +182,11 @@ static bool has_unread(struct shm *s, struct shm_peer *p, bool long_ago)
 	if (!lock_try(&s->rx_lock))
 		return true;
 	is = s->in[p->seg->slot] && ring_ready(&s->in[p->seg->slot]->ring);
-	if (long_ago)
+	if (long_ago) {
 		shm_doubt(s, p);
+		if (is)
+			segment_poke_own(s->segment);
+	}
 	lock_drop(&s->rx_lock);
 	return is;
 }
@@ -199,7 +201,7 @@ bool shm_unread(struct shm *s, struct shm_way *w, uint64_t mark[2])
 	const uint64_t now = clock_ns();
 	struct shm_peer *p = w->peer;
 	const bool first = !(mark[0] & SHM_MARK);
-	const bool long_ago = !first && now - mark[1] > DOUBT_NS;
+	const bool long_ago = !first && now - mark[1] > SHM_DOUBT_NS;
 
 	if (first)
 		mark[0] = SHM_MARK | ring_mark(&p->out);
@@ -248,11 +250,10 @@ static bool link_sleep(struct link *l, bool asleep)
 	bool pending;
 
 	if (!asleep) {
-		if (segment_thread_wakes(s->segment))
-			atomic_store(&s->poked, true);
+		segment_wakes(s->segment);
 		return true;
 	}
-	segment_thread_sleeps(s->segment);
+	segment_sleeps(s->segment);
 	/* Somebody else receives: it has perhaps looked before. */
 	if (!lock_try(&s->rx_lock))
 		return false;
@@ -291,8 +292,9 @@ int shm_create(struct shm **out, const struct shm_config *cfg,
 	s->loss.share = cfg->loss;
 	s->loss.seed = cfg->seed ? cfg->seed : clock_ns();
 	s->segment = segment;
+	s->head = segment_head(segment);
 	s->registry = segment_registry(segment);
-	s->plain = segment_head(segment)->flags & SEGMENT_PLAIN;
+	s->plain = s->head->flags & SEGMENT_PLAIN;
 	segment_on_detach(segment, on_detach);
 	*out = s;
 	return 0;

@@ -19,6 +19,9 @@
 
 #include <stdatomic.h>
 
+/* What lies in a ring for so long may have been scribbled on. */
+#define SHM_DOUBT_NS 100000000u
+
 /* Acknowledgements taken from a ring at a time. */
 #define SHM_ACKS 32
 
@@ -86,6 +89,7 @@ struct shm_peer {
 	struct ring_ack acks[SHM_ACKS];
 	unsigned nacks;
 	bool wake; /* it is owed a look at whether it sleeps */
+	uint64_t doubted_ns; /* when a ring that is full was looked into */
 };
 
 /* A ring of ours that another process produces into. Receive side only. */
@@ -116,10 +120,10 @@ struct shm {
 	struct loss loss;
 	struct registry *registry;
 	struct segment *segment;
+	const struct segment_head *head; /* of it */
 	struct shm_stats stats;
 	bool plain;
 	_Atomic bool room;
-	_Atomic bool poked; /* look at what the ways back of our rings say */
 
 	/* Peers that the receive side has not seen yet, newest first. */
 	struct shm_peer *_Atomic arrivals;
@@ -172,6 +176,8 @@ int shm_source_init(struct shm_source *src, struct shm *s, struct shm_in *in,
  * whether the ring is as it should be. rx_lock is held.
  */
 void shm_doubt(struct shm *s, struct shm_peer *p);
+/* Likewise of one that was full for long, where nobody holds rx_lock. */
+void shm_doubt_full(struct shm *s, struct shm_peer *p, uint64_t now);
 int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg);
 /* Whether there is something to do; rx_lock is held. */
 bool shm_rx_pending(struct shm *s);

@@ -43,7 +43,7 @@ static void in_make(struct shm *s, unsigned slot)
 
 static void look_for_rings(struct shm *s, unsigned word)
 {
-	uint64_t set = segment_producers(segment_head(s->segment), word);
+	uint64_t set = segment_producers(s->head, word);
 	uint64_t fresh = set & ~s->seen[word];
 
 	s->seen[word] |= fresh;
@@ -174,9 +174,22 @@ void shm_doubt(struct shm *s, struct shm_peer *p)
 	reap(s, p); /* there is room elsewhere, then */
 }
 
-/* Says again what the ways back of our rings have to say. */
+void shm_doubt_full(struct shm *s, struct shm_peer *p, uint64_t now)
+{
+	/* Whoever polls just now calls again. */
+	if (!lock_try(&s->rx_lock))
+		return;
+	if (now - p->doubted_ns > SHM_DOUBT_NS) {
+		p->doubted_ns = now;
+		shm_doubt(s, p);
+	}
+	lock_drop(&s->rx_lock);
+}
+
+/* Somebody waits for what we have said, and others have written over. */
 static void say_again(struct shm *s)
 {
+	segment_say_again(s->segment);
 	for (unsigned i = 0; i < s->nin; i++)
 		ring_in_check(&s->order[i]->ring);
 }
@@ -394,6 +407,14 @@ static void wake_producers(struct shm *s)
 	}
 }
 
+/* Whether what a process has sent before its last verdict may lie there yet. */
+static bool may_hold_more(struct shm *s, unsigned slot)
+{
+	if (!s->in[slot])
+		look_for_rings(s, slot / 64);
+	return s->in[slot] && !s->in[slot]->empty;
+}
+
 /* ---- polling ----------------------------------------------------------- */
 
 int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
@@ -403,8 +424,7 @@ int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
 
 	if (!lock_try(&s->rx_lock))
 		return -EBUSY;
-	if (atomic_load_explicit(&s->poked, memory_order_relaxed) &&
-	    atomic_exchange(&s->poked, false))
+	if (__builtin_expect(segment_poked(s->head), 0))
 		say_again(s);
 	look_for_peers(s);
 	s->word = (s->word + 1) % (REGISTRY_SLOTS / 64);
@@ -418,9 +438,7 @@ int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
 	}
 	s->turn++;
 	for (struct shm_peer *p = s->peers; p; p = p->next) {
-		const struct shm_in *in = s->in[p->seg->slot];
-
-		if (!p->nacks || (in && !in->empty))
+		if (!p->nacks || may_hold_more(s, p->seg->slot))
 			continue;
 		acks += p->nacks;
 		hand_over_acks(p, fn, arg);

@@ -205,10 +205,10 @@ static int put(struct shm_peer *p, const struct shm_way *w,
  * There is no room. True: the packet is lost, as the process is gone, or as
  * nobody repeats it and others behind it have waited for long.
  */
-static bool give_up(struct shm_peer *p, const struct roce_pkt *pkt)
+static bool give_up(struct shm_peer *p, const struct roce_pkt *pkt,
+		    uint64_t now)
 {
 	const uint8_t service = pkt->h.opcode & 0xe0;
-	const uint64_t now = clock_ns();
 
 	if (ring_out_broken(&p->out) || !segment_peer_alive(p->seg, now))
 		return true;
@@ -242,6 +242,7 @@ size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 {
 	struct shm_peer *p = w->peer;
 	size_t i, pkts = 0, bytes = 0, dropped = 0;
+	uint64_t full_ns, now = 0;
 
 	lock_take(&p->seg->lock);
 	for (i = from; i < to; i++) {
@@ -253,8 +254,11 @@ size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 			continue;
 		}
 		e = put_or_starve(p, w, b, pkt);
-		if (e == ENOBUFS && !give_up(p, pkt))
-			break;
+		if (e == ENOBUFS) {
+			now = clock_ns();
+			if (!give_up(p, pkt, now))
+				break;
+		}
 		if (e == EMSGSIZE) {
 			w->copy = true;
 			break;
@@ -267,6 +271,7 @@ size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 		bytes += e ? 0 : pkt->payload;
 	}
 	ring_publish(&p->out);
+	full_ns = p->full_ns;
 	lock_drop(&p->seg->lock);
 	/* Whoever is about to sleep sees the records, or we see that. */
 	atomic_thread_fence(memory_order_seq_cst);
@@ -277,5 +282,7 @@ size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 		SHM_STAT(s, tx_dropped, dropped);
 	if (i < to)
 		SHM_STAT(s, tx_busy, 1);
+	if (now && full_ns && now - full_ns > SHM_DOUBT_NS)
+		shm_doubt_full(s, p, now);
 	return i;
 }

@@ -119,13 +119,11 @@ static void act(struct node_self *self, char what)
 	case 'w':
 		segment_wake(p);
 		break;
-	case 'W': /* as soon as somebody sleeps */
-		while (!atomic_load(&p->head->sleepers))
-			sched_yield();
-		segment_wake(p);
+	case 'p':
+		segment_poke(p);
 		break;
 	case 's':
-		segment_thread_sleeps(self->e.s);
+		segment_sleeps(self->e.s);
 		break;
 	}
 }
@@ -514,11 +512,11 @@ static void sleeping_thread_is_woken_once(void **state)
 	(void)state;
 	node_do(&n, 'w');
 	assert_false(readable(fd));
-	segment_thread_sleeps(e.s);
+	segment_sleeps(e.s);
 	node_do(&n, 'w');
 	assert_true(readable(fd));
 	node_do(&n, 'w');
-	segment_thread_wakes(e.s);
+	segment_wakes(e.s);
 	assert_false(readable(fd));
 	node_do(&n, 'w');
 	assert_false(readable(fd));
@@ -526,29 +524,25 @@ static void sleeping_thread_is_woken_once(void **state)
 	end_drop(&e);
 }
 
-static void dozing_program_is_woken(void **state)
+/* Whatever it says of itself, and it need not be asleep. */
+static void poked_process_says_it_all_again(void **state)
 {
 	struct end e = end_make(0);
 	struct node n = node_start(registry_slot(e.r), 0, act);
-	uint32_t value;
+	int fd = segment_wake_fd(e.s);
 
 	(void)state;
-	segment_thread_sleeps(e.s);
-	segment_thread_wakes(e.s);
-	for (int i = 0; i < 100; i++) {
-		node_tell(&n, 'W');
-		value = segment_doze_begin(e.s);
-		assert_true(segment_dozing(e.s));
-		while (segment_head(e.s)->signal == value)
-			segment_doze(e.s, value, 10000000000u);
-		segment_doze_end(e.s);
-		assert_false(segment_dozing(e.s));
-		node_wait(&n, 'W');
-	}
-	/* A time, for who has nobody to wake him. */
-	value = segment_doze_begin(e.s);
-	segment_doze(e.s, value, 1000000);
-	segment_doze_end(e.s);
+	assert_false(segment_poked(segment_head(e.s)));
+	node_do(&n, 'p');
+	assert_true(segment_poked(segment_head(e.s)));
+	assert_true(readable(fd));
+	segment_wakes(e.s);
+	assert_false(readable(fd));
+	assert_true(segment_poked(segment_head(e.s)));
+	segment_say_again(e.s);
+	assert_false(segment_poked(segment_head(e.s)));
+	segment_poke_own(e.s);
+	assert_true(readable(fd));
 	node_quit(&n);
 	end_drop(&e);
 }
@@ -565,17 +559,17 @@ static void waking_the_dead_harms_nobody(void **state)
 	segment_wake(p);
 	node_kill(&n);
 	for (int i = 0; i < 100000; i++) {
-		atomic_store(&p->head->sleepers, SEGMENT_THREAD_SLEEPS);
+		atomic_store(&p->head->asleep, 1);
 		segment_wake(p);
 	}
-	atomic_store(&p->head->sleepers, 5);
+	atomic_store(&p->head->asleep, 5);
 	segment_wake(p);
 	segment_peer_put(p);
 	/* And one whose name is gone. */
 	n = node_start(registry_slot(e.r), 0, act);
 	p = segment_peer_get(e.s, n.slot);
 	node_quit(&n);
-	atomic_store(&p->head->sleepers, SEGMENT_THREAD_SLEEPS);
+	atomic_store(&p->head->asleep, 1);
 	segment_wake(p);
 	segment_peer_put(p);
 	end_drop(&e);
@@ -602,7 +596,7 @@ int main(void)
 		CASE(lock_of_the_dead_is_taken_over),
 		CASE(lock_of_the_stopped_is_not_waited_for),
 		CASE(sleeping_thread_is_woken_once),
-		CASE(dozing_program_is_woken),
+		CASE(poked_process_says_it_all_again),
 		CASE(waking_the_dead_harms_nobody),
 	};
 

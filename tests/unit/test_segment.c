@@ -344,7 +344,7 @@ static void child_of_a_fork_abandons(void **state)
 		registry_abandon(e.r);
 		memset(p->ring, 1, SEGMENT_RING_SIZE);
 		memset(segment_table(e.s, SEGMENT_KEYS), 1, 10);
-		p->head->sleepers = 1;
+		p->head->asleep = 1;
 		if (segment_peer_current(q) || segment_peer_alive(q, 0))
 			_exit(1);
 		_exit(0);
@@ -354,7 +354,7 @@ static void child_of_a_fork_abandons(void **state)
 	assert_true(segment_peer_current(p));
 	assert_int_equal(*(char *)p->ring, 0);
 	assert_int_equal(*(char *)segment_table(e.s, SEGMENT_KEYS), 0);
-	assert_int_equal(p->head->sleepers, 0);
+	assert_int_equal(p->head->asleep, 0);
 	assert_int_equal(segment_files(), 4);
 	segment_peer_put(p);
 	segment_peer_put(q);
