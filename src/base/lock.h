@@ -67,4 +67,17 @@ static inline void lock_drop(struct lock *l)
 		lock_wake(&l->word);
 }
 
+/* What was stored before can be seen by others when what is loaded from now on
+ * is loaded. */
+static inline void lock_drop_fence(struct lock *l)
+{
+	lock_drop(l);
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+	/* Its exchange was one already: for the processor, not in C. */
+	atomic_signal_fence(memory_order_seq_cst);
+#else
+	atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
 #endif

@@ -57,34 +57,49 @@ void engine_limits(struct engine_qp *qp, const struct qp *core,
 	w->life = core->pub == &core->unseen ? 0 :
 					       qp_public_get(&core->pub->life);
 	w->keys = core->env->keys;
-	shm_limits(qp->engine->shm, w, b);
+	shm_limits(w, b);
+}
+
+/* By a ring where the way leads to one, else by UDP. large: not by UDP. */
+static inline size_t send_by(struct engine *e, struct shm_way *w,
+			     const struct roce_batch *b, bool large, int *err)
+{
+	struct link *udp = e->link[0];
+	size_t i = 0, end = 0;
+
+	while (i == end && i < b->n) {
+		end = i + shm_route(e->shm, w, b, i);
+		if (w->peer)
+			i = shm_send(e->shm, w, b, i, end, err);
+		else if (large)
+			break; /* it is gone: the next batch is shorter */
+		else
+			i = udp->ops->send(udp, b, i, end, err);
+	}
+	return i;
 }
 
 size_t engine_send(struct engine *e, struct engine_qp *qp,
 		   const struct roce_batch *b, int *err)
 {
-	struct shm_way once = { .peer = NULL }, *w = qp ? &qp->way : &once;
-	size_t i = 0, end = 0;
-
 	struct link *udp = e->link[0];
+	struct shm_way once;
+	size_t sent;
 
 	*err = 0;
 	if (!e->shm)
 		return udp->ops->send(udp, b, 0, b->n, err);
-	w->own = qp && !qp->foreign ? qp->num : 0;
-	while (i == end && i < b->n) {
-		end = i + shm_route(e->shm, w, b, i);
-		if (!w->peer && qp && b->max_payload)
-			break; /* it is gone: the next batch is shorter */
-		if (w->peer)
-			i = shm_send(e->shm, w, b, i, end, err);
-		else
-			i = udp->ops->send(udp, b, i, end, err);
+	if (!qp) {
+		once = (struct shm_way){ .peer = NULL };
+		sent = send_by(e, &once, b, false, err);
+		shm_way_forget(&once);
+		return sent;
 	}
-	if (i < b->n && qp && shm_starved(w))
+	qp->way.own = qp->foreign ? 0 : qp->num;
+	sent = send_by(e, &qp->way, b, b->max_payload, err);
+	if (sent < b->n && shm_starved(&qp->way))
 		starve(e, qp);
-	shm_way_forget(&once);
-	return i;
+	return sent;
 }
 
 bool engine_starved(const struct engine_qp *qp)

@@ -16,13 +16,10 @@ struct loss {
 	_Atomic uint64_t draws; /* random numbers used so far */
 };
 
-/* Whether the next packet is lost. Any thread may ask. */
-static inline bool loss_draw(struct loss *l)
+__attribute__((noinline, unused)) static bool loss_next(struct loss *l)
 {
 	uint64_t z;
 
-	if (l->share <= 0)
-		return false;
 	z = l->seed +
 	    (atomic_fetch_add_explicit(&l->draws, 1, memory_order_relaxed) +
 	     1) * 0x9e3779b97f4a7c15u;
@@ -30,6 +27,12 @@ static inline bool loss_draw(struct loss *l)
 	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
 	z ^= z >> 31;
 	return (double)(z >> 11) * 0x1p-53 < l->share;
+}
+
+/* Whether the next packet is lost. Any thread may ask. */
+static inline bool loss_draw(struct loss *l)
+{
+	return __builtin_expect(l->share > 0, 0) && loss_next(l);
 }
 
 #endif

@@ -38,6 +38,7 @@ static struct shm_peer *peer_make(struct shm *s, struct segment_peer *seg)
 	memset(p, 0, sizeof(*p));
 	p->seg = seg;
 	p->shm = s;
+	p->plain = s->plain || seg->flags & SEGMENT_PLAIN;
 	if (ring_out_attach(&p->out, seg->ring,
 			    shm_life(s->head->life))) {
 		free(p);
@@ -81,10 +82,15 @@ void shm_way_forget(struct shm_way *w)
 	w->known = false;
 }
 
+static bool same_addresses(const struct shm_way *w, const struct roce_path *p)
+{
+	return gid_equal(&w->dgid, &p->dgid) && gid_equal(&w->sgid, &p->sgid);
+}
+
 static bool leads_to(const struct shm_way *w, const struct roce_pkt *p)
 {
-	return w->qpn == p->h.dest_qpn && gid_equal(&w->dgid, &p->path->dgid) &&
-	       gid_equal(&w->sgid, &p->path->sgid) && !p->to_slot;
+	return w->qpn == p->h.dest_qpn && !p->to_slot &&
+	       (w->path == p->path || same_addresses(w, p->path));
 }
 
 static bool is_usable(const struct shm_peer *p)
@@ -115,6 +121,8 @@ static void find_way(struct shm *s, struct shm_way *w, const struct roce_pkt *p)
 
 	shm_way_forget(w);
 	w->known = !p->to_slot;
+	/* A datagram's stand where another one's will. */
+	w->path = (p->h.opcode & 0xe0) == ROCE_UD ? NULL : p->path;
 	w->copy = false;
 	w->qpn = p->h.dest_qpn;
 	w->sgid = p->path->sgid;
@@ -149,10 +157,10 @@ size_t shm_route(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 	return i - from;
 }
 
-void shm_limits(struct shm *s, const struct shm_way *w, struct roce_batch *b)
+void shm_limits(const struct shm_way *w, struct roce_batch *b)
 {
 	b->max_payload = b->max_copy = 0;
-	if (!w->peer || s->plain || w->peer->seg->flags & SEGMENT_PLAIN)
+	if (!w->peer || w->peer->plain)
 		return;
 	b->max_copy = SHM_MAX_COPY;
 	b->max_payload = shm_can_ref(w) ? SHM_MAX_PAYLOAD : SHM_MAX_COPY;

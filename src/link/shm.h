@@ -64,7 +64,14 @@ struct shm_way {
 	uint32_t hash; /* roce_path_hash() as the receiver sees it, */
 	uint32_t back; /* and of what comes back */
 	union ibv_gid sgid, dgid;
+	/* Of a connection: where these addresses stand. Whoever writes there
+	 * calls shm_way_changed(). NULL: they may be anywhere. */
+	const struct roce_path *path;
 };
+static inline void shm_way_changed(struct shm_way *w)
+{
+	w->known = false;
+}
 void shm_way_forget(struct shm_way *w);
 
 /*
@@ -90,7 +97,7 @@ size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
  * How long the packets of the next batch of a connected QP may be that has this
  * way (struct roce_batch, max_payload and max_copy). own, life and keys are set.
  */
-void shm_limits(struct shm *s, const struct shm_way *w, struct roce_batch *b);
+void shm_limits(const struct shm_way *w, struct roce_batch *b);
 
 /* Whether the last shm_send() on this way found no room, and there is none
  * yet. A load. */
@@ -111,7 +118,6 @@ bool shm_has_mark(const uint64_t mark[2]);
 struct segment_peer *shm_peer_segment(const struct shm_peer *p);
 
 struct shm_stats {
-	uint64_t tx_pkts, tx_bytes, tx_dropped /* by loss */, tx_busy;
 	uint64_t rx_pkts, rx_bytes;
 	uint64_t rx_malformed, rx_stale /* of processes that are gone */;
 	uint64_t broken; /* rings that made no sense */

@@ -79,6 +79,7 @@ struct shm_peer {
 	struct segment_peer *seg;
 	struct shm *shm;
 	struct shm_peer *next; /* of shm.arrivals, then shm.peers */
+	bool plain; /* one of us wants packets as on the wire, SEGMENT_PLAIN */
 
 	struct ring_out out; /* produced into under seg->lock */
 	_Atomic bool starved; /* a packet found no room */

@@ -35,7 +35,7 @@ bool shm_can_ref(const struct shm_way *w)
 
 	return w->own && w->life && !w->copy &&
 	       __atomic_load_n(word, __ATOMIC_RELAXED) == p->out.life >> 16 &&
-	       !p->shm->plain && !(p->seg->flags & SEGMENT_PLAIN);
+	       !p->plain;
 }
 
 uint32_t shm_ref_size(size_t n)
@@ -91,8 +91,7 @@ bool shm_ref_put(uint8_t *to, const struct shm_way *w,
 
 void shm_offer_pull(struct shm_in *in)
 {
-	const bool can = in->back && !in->back->shm->plain &&
-			 !(in->back->seg->flags & SEGMENT_PLAIN) &&
+	const bool can = in->back && !in->back->plain &&
 			 segment_can_copy(in->back->seg);
 
 	__atomic_store_n(&in->ring.mem->in.word[SHM_WORD_PULLS],

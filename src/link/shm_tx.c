@@ -39,23 +39,21 @@ static void copy_run(void *arg)
 	memcpy(c->to, c->v->iov_base, c->v->iov_len);
 }
 
-/* Copies the payload's pieces. Returns 0, or EFAULT: some are not there. */
-static int gather(uint8_t *to, const struct iovec *iov, size_t n)
+/* Copies a packet's payload. Returns 0, or EFAULT: some of it is not there. */
+static inline int gather(uint8_t *to, const struct roce_batch *b,
+			 const struct roce_pkt *pkt)
 {
-	for (size_t i = 0; i < n; i++) {
-		struct copy c = { to, &iov[i] };
+	for (size_t i = pkt->iov; i < (size_t)pkt->iov + pkt->niov; i++) {
+		const struct iovec *v = &b->data.iov[i];
+		struct copy c = { to, v };
 
-		if (guard_run(copy_run, &c, iov[i].iov_base, iov[i].iov_len))
+		if (b->data.key_of[i] == QP_PIECE_OWN)
+			memcpy(to, v->iov_base, v->iov_len);
+		else if (guard_run(copy_run, &c, v->iov_base, v->iov_len))
 			return EFAULT;
-		to += iov[i].iov_len;
+		to += v->iov_len;
 	}
 	return 0;
-}
-
-static bool has_far(const struct shm_peer *p, uint32_t flags)
-{
-	return flags & (ROCE_F_DETH | ROCE_F_XRCETH) || p->shm->plain ||
-	       p->seg->flags & SEGMENT_PLAIN;
 }
 
 static struct shm_ext_far far_of(const struct roce_pkt *pkt)
@@ -74,8 +72,8 @@ static struct shm_ext_far far_of(const struct roce_pkt *pkt)
 	};
 }
 
-static void put_header(struct ring_rec *rec, const struct shm_way *w,
-		       const struct roce_pkt *pkt, uint32_t op)
+static inline void put_header(struct ring_rec *rec, const struct shm_way *w,
+			      const struct roce_pkt *pkt, uint32_t op)
 {
 	const struct roce_hdr *h = &pkt->h;
 	uint32_t flags = (h->solicited ? RING_F_SOLICITED : 0) |
@@ -139,66 +137,102 @@ static void record(struct shm *s, const struct roce_batch *b,
 	uint8_t payload[ROCE_MTU_MAX];
 	const struct iovec v = { payload, pkt->payload };
 
-	if (!gather(payload, &b->data.iov[pkt->iov], pkt->niov))
+	if (!gather(payload, b, pkt))
 		shm_record(s, true, &pkt->h, far, &v);
 }
 
-/* Whether the payload is named, not copied. */
-static bool is_ref(const struct shm_way *w, const struct roce_pkt *pkt)
+/* How a packet becomes a record. */
+struct form {
+	uint32_t op; /* its opcode's flags */
+	bool far; /* with its addresses */
+	bool ref; /* the payload is named, not copied */
+	uint32_t ext; /* bytes in front of the payload, */
+	uint32_t bytes; /* and with it */
+};
+
+static inline struct ring_rec *begin(struct ring_out *out, uint32_t bytes,
+				     bool ack)
 {
-	return pkt->payload > SHM_MAX_COPY && !pkt->copy &&
-	       pkt->niov <= SHM_PIECES && shm_can_ref(w);
+	const uint32_t units = ring_units(bytes) + (ack ? 0 : ACK_RESERVE);
+
+	/* Else it is looked at more closely. */
+	if (__builtin_expect(out->at + units >= out->limit, 0) &&
+	    RING_UNITS - ring_unread(out) < units)
+		return NULL;
+	return ring_begin(out, bytes);
 }
 
-static int put_payload(uint8_t *to, const struct shm_way *w,
-		       const struct roce_batch *b, const struct roce_pkt *pkt,
-		       bool ref)
+/* One packet: 0, ENOBUFS (there is no room now), EFAULT, or EMSGSIZE. After the
+ * last one they become visible. */
+__attribute__((always_inline)) static inline int
+put_as(struct shm_peer *p, const struct shm_way *w, const struct roce_batch *b,
+       const struct roce_pkt *pkt, const struct form f, bool last)
 {
-	if (ref)
-		return shm_ref_put(to, w, b, pkt) ? 0 : EMSGSIZE;
-	return gather(to, &b->data.iov[pkt->iov], pkt->niov);
-}
-
-/* One packet: 0, ENOBUFS (there is no room now), EFAULT, or EMSGSIZE. */
-static int put(struct shm_peer *p, const struct shm_way *w,
-	       const struct roce_batch *b, const struct roce_pkt *pkt)
-{
-	const uint32_t op = roce_opcode(pkt->h.opcode)->flags;
-	const uint32_t reserve =
-		(pkt->h.opcode & 0x1f) == ROCE_ACK ? 0 : ACK_RESERVE;
-	const bool far = has_far(p, op);
-	const uint32_t ext = ext_len(op, far);
-	const bool ref = is_ref(w, pkt);
-	const uint32_t bytes =
-		ext + (ref ? shm_ref_size(pkt->niov) : pkt->payload);
-	struct shm_ext_far f;
+	const uint32_t qpn = ack_to(w, &pkt->h, f.op);
+	struct shm_ext_far far;
 	struct ring_rec *rec;
+	uint8_t *payload;
 	int err;
 
-	if (bytes - ext > (far ? ROCE_MTU_MAX : SHM_MAX_COPY))
-		return EMSGSIZE;
-	if (RING_UNITS - ring_unread(&p->out) < ring_units(bytes) + reserve)
-		return ENOBUFS;
-	rec = ring_begin(&p->out, bytes);
+	rec = begin(&p->out, f.bytes, (pkt->h.opcode & 0x1f) == ROCE_ACK);
 	if (!rec)
 		return ENOBUFS;
-	if (ext) {
-		f = far_of(pkt);
-		put_ext(ring_data(rec), pkt, op, far ? &f : NULL);
+	payload = ring_data(rec) + f.ext;
+	if (f.ext) {
+		far = far_of(pkt);
+		put_ext(ring_data(rec), pkt, f.op, f.far ? &far : NULL);
 	}
-	err = put_payload(ring_data(rec) + ext, w, b, pkt, ref);
+	if (f.ref)
+		err = shm_ref_put(payload, w, b, pkt) ? 0 : EMSGSIZE;
+	else
+		err = gather(payload, b, pkt);
 	if (err)
 		return err;
-	put_header(rec, w, pkt, op);
-	if (ref)
+	put_header(rec, w, pkt, f.op);
+	if (f.ref)
 		rec->psn_flags |= RING_F_REF;
-	if (far)
+	if (f.far)
 		rec->psn_flags |= RING_F_EXT;
-	if (far && p->shm->cfg.pcap)
-		record(p->shm, b, pkt, &f);
-	ring_commit(&p->out, bytes, ack_to(w, &pkt->h, op), pkt->last_psn,
-		    w->back);
+	if (f.far && p->shm->cfg.pcap)
+		record(p->shm, b, pkt, &far);
+	if (last)
+		ring_put(&p->out, f.bytes, qpn, pkt->last_psn, w->back);
+	else
+		ring_commit(&p->out, f.bytes, qpn, pkt->last_psn, w->back);
 	return 0;
+}
+
+__attribute__((noinline)) static int
+put_any(struct shm_peer *p, const struct shm_way *w, const struct roce_batch *b,
+	const struct roce_pkt *pkt, bool last)
+{
+	struct form f = { .op = roce_opcode(pkt->h.opcode)->flags };
+	uint32_t len = pkt->payload;
+
+	f.far = p->plain || f.op & (ROCE_F_DETH | ROCE_F_XRCETH);
+	f.ref = len > SHM_MAX_COPY && !pkt->copy && pkt->niov <= SHM_PIECES &&
+		shm_can_ref(w);
+	f.ext = ext_len(f.op, f.far);
+	if (f.ref)
+		len = shm_ref_size(pkt->niov);
+	f.bytes = f.ext + len;
+	if (len > (f.far ? ROCE_MTU_MAX : SHM_MAX_COPY))
+		return EMSGSIZE;
+	return put_as(p, w, b, pkt, f, last);
+}
+
+static inline int put(struct shm_peer *p, const struct shm_way *w,
+		      const struct roce_batch *b, const struct roce_pkt *pkt,
+		      bool last)
+{
+	const uint32_t op = roce_opcode(pkt->h.opcode)->flags;
+	const struct form plain = { .op = op, .bytes = pkt->payload };
+
+	/* Mostly there is nothing but the header and the payload. */
+	if (pkt->payload > SHM_MAX_COPY || p->plain ||
+	    op & (ROCE_F_DETH | ROCE_F_XRCETH | ROCE_F_ATOMICETH))
+		return put_any(p, w, b, pkt, last);
+	return put_as(p, w, b, pkt, plain, last);
 }
 
 /*
@@ -219,69 +253,56 @@ static bool give_up(struct shm_peer *p, const struct roce_pkt *pkt,
 }
 
 /*
- * put(), and once more: room that is made from now on is noticed. If it is there
+ * put() once more: room that is made from now on is noticed. If it is there
  * now, others that wait are told so a little later.
  */
-static int put_or_starve(struct shm_peer *p, const struct shm_way *w,
-			 const struct roce_batch *b, const struct roce_pkt *pkt)
+__attribute__((noinline)) static int
+put_or_starve(struct shm_peer *p, const struct shm_way *w,
+	      const struct roce_batch *b, const struct roce_pkt *pkt)
 {
-	int err = put(p, w, b, pkt);
-
-	if (__builtin_expect(err != ENOBUFS, 1)) {
-		p->full_ns = 0;
-		return err;
-	}
 	ring_publish(&p->out);
 	atomic_store(&p->starved, true);
 	atomic_thread_fence(memory_order_seq_cst);
-	return put(p, w, b, pkt);
+	return put_any(p, w, b, pkt, false);
 }
 
 size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 		size_t from, size_t to, int *err)
 {
 	struct shm_peer *p = w->peer;
-	size_t i, pkts = 0, bytes = 0, dropped = 0;
 	uint64_t full_ns, now = 0;
+	size_t i;
 
 	lock_take(&p->seg->lock);
 	for (i = from; i < to; i++) {
 		const struct roce_pkt *pkt = &b->pkt[i];
 		int e;
 
-		if (loss_draw(&s->loss)) {
-			dropped++;
+		if (loss_draw(&s->loss))
+			continue;
+		e = put(p, w, b, pkt, i + 1 == to);
+		if (e == ENOBUFS)
+			e = put_or_starve(p, w, b, pkt);
+		if (__builtin_expect(!e, 1)) {
+			p->full_ns = 0;
 			continue;
 		}
-		e = put_or_starve(p, w, b, pkt);
 		if (e == ENOBUFS) {
 			now = clock_ns();
-			if (!give_up(p, pkt, now))
-				break;
-		}
-		if (e == EMSGSIZE) {
+			if (give_up(p, pkt, now))
+				continue;
+		} else if (e == EMSGSIZE) {
 			w->copy = true;
-			break;
-		}
-		if (e && e != ENOBUFS)
+		} else {
 			*err = e;
-		if (e == EFAULT)
-			break;
-		pkts += !e;
-		bytes += e ? 0 : pkt->payload;
+		}
+		break;
 	}
 	ring_publish(&p->out);
 	full_ns = p->full_ns;
-	lock_drop(&p->seg->lock);
 	/* Whoever is about to sleep sees the records, or we see that. */
-	atomic_thread_fence(memory_order_seq_cst);
+	lock_drop_fence(&p->seg->lock);
 	segment_wake(p->seg);
-	SHM_STAT(s, tx_pkts, pkts);
-	SHM_STAT(s, tx_bytes, bytes);
-	if (dropped)
-		SHM_STAT(s, tx_dropped, dropped);
-	if (i < to)
-		SHM_STAT(s, tx_busy, 1);
 	if (now && full_ns && now - full_ns > SHM_DOUBT_NS)
 		shm_doubt_full(s, p, now);
 	return i;

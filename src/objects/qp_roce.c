@@ -32,7 +32,12 @@ static void destroy(struct qp *core)
 static int modify(struct qp *core, const struct ibv_qp_attr *attr, int mask,
 		  const struct roce_path *path)
 {
-	return roce_qp_modify(roce_qp(core), attr, mask, path);
+	struct shca_qp *qp = core->owner;
+	int err = roce_qp_modify(roce_qp(core), attr, mask, path);
+
+	if (!err && path)
+		shm_way_changed(&qp->sched.way);
+	return err;
 }
 
 static void query(const struct qp *core, struct ibv_qp_attr *attr,
@@ -47,9 +52,10 @@ static void run_direct(struct qp *core, uint64_t now)
 	struct roce_qp *r = roce_qp(core);
 	struct qp_far *far;
 
-	if (!core->env->direct || core->type != IBV_QPT_RC ||
-	    !roce_qp_path(r)->local || core->state != IBV_QPS_RTS ||
-	    core->sq.nxt == core->sq.tail)
+	if (core->sq.nxt == core->sq.tail ||
+	    !qp_direct_kind(core, qp_sq_slot(&core->sq, core->sq.nxt)) ||
+	    !core->env->direct || !roce_qp_path(r)->local ||
+	    core->state != IBV_QPS_RTS)
 		return;
 	far = shca_far(core->owner, now);
 	roce_direct_expect(r, far != NULL);

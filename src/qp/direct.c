@@ -17,13 +17,6 @@
 #include <errno.h>
 #include <string.h>
 
-bool qp_direct_kind(const struct qp *qp, const struct qp_wqe *w)
-{
-	return qp->type == IBV_QPT_RC && w->status == IBV_WC_SUCCESS &&
-	       w->length <= QP_DIRECT_MAX &&
-	       (w->opcode == IBV_WR_RDMA_WRITE || qp_wqe_has_response(w));
-}
-
 /* ---- memory here ------------------------------------------------------- */
 
 struct local {

@@ -64,7 +64,12 @@ struct qp_direct_peer {
 };
 
 /* Whether the request is of a kind and size to be carried out so. */
-bool qp_direct_kind(const struct qp *qp, const struct qp_wqe *w);
+static inline bool qp_direct_kind(const struct qp *qp, const struct qp_wqe *w)
+{
+	return (w->opcode == IBV_WR_RDMA_WRITE || qp_wqe_has_response(w)) &&
+	       w->status == IBV_WC_SUCCESS && w->length <= QP_DIRECT_MAX &&
+	       qp->type == IBV_QPT_RC;
+}
 
 /*
  * Carries out one such request, behind which nothing of this QP is on its way.

@@ -108,17 +108,24 @@ int qp_store_from(struct qp *qp, const struct key_entry *e, void *dst,
 	return fill_run(qp, &f);
 }
 
-int qp_touch(struct qp *qp, const struct key_entry *e, const void *p,
-	     size_t len, bool write)
+static inline int touch(struct qp *qp, const struct key_entry *e, const void *p,
+			size_t len, bool write)
 {
 	if (!(e->access & IBV_ACCESS_ON_DEMAND) && !qp->doubt)
 		return 0;
 	return qp->env->odp_touch(p, len, write) ? gone(qp, p, len) : 0;
 }
 
+int qp_touch(struct qp *qp, const struct key_entry *e, const void *p,
+	     size_t len, bool write)
+{
+	return touch(qp, e, p, len, write);
+}
+
 /* One more piece; the key is kept already. */
-static int piece(struct qp *qp, struct qp_pieces *to, const struct key_entry *e,
-		 uint32_t pd, uint64_t va, uint32_t len, uint32_t access)
+static inline int piece(struct qp *qp, struct qp_pieces *to,
+			const struct key_entry *e, uint32_t pd, uint64_t va,
+			uint32_t len, uint32_t access)
 {
 	static const uint8_t zeros[QP_PIECE_MAX];
 	void *addr;
@@ -131,7 +138,7 @@ static int piece(struct qp *qp, struct qp_pieces *to, const struct key_entry *e,
 	if (e->kind == KEY_NULL)
 		addr = (void *)(uintptr_t)zeros;
 	else
-		err = qp_touch(qp, e, addr, len, false);
+		err = touch(qp, e, addr, len, false);
 	if (!err)
 		qp_piece_add(to, addr, len, false);
 	return err;

@@ -30,6 +30,7 @@ struct roce_wqe {
 	struct qp_wqe base;
 	uint32_t first_psn, last_psn;
 	uint32_t remote_srqn; /* XRC */
+	bool simple; /* RC: a send or write that is one packet of one MTU */
 };
 
 /*

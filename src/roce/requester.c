@@ -65,6 +65,8 @@ int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 		return 0;
 	if (!w->local)
 		npkts = pkts_of(w->length, qp->mtu);
+	roce_wqe(w)->simple = npkts == 1 && qp->service == ROCE_RC &&
+			      !qp_wqe_has_response(w);
 	roce_wqe(w)->first_psn = psn;
 	roce_wqe(w)->last_psn = psn_add(psn, npkts - 1);
 	roce_wqe(w)->remote_srqn = qp->base.type == IBV_QPT_XRC_SEND ?
@@ -203,6 +205,19 @@ static bool may_send(const struct roce_qp *qp, const struct qp_wqe *w)
 	return window_open(qp, 0);
 }
 
+/*
+ * Whether w, next to be sent, is what most requests are: new, of one packet,
+ * and kept by nothing but the window. False is always allowed.
+ */
+static bool is_simple(const struct roce_qp *qp, const struct qp_wqe *w)
+{
+	return roce_wqe(w)->simple && w->status == IBV_WC_SUCCESS &&
+	       qp->base.state == IBV_QPS_RTS &&
+	       qp->req.nxt_psn == qp->req.end_psn &&
+	       !(w->flags & IBV_SEND_FENCE) &&
+	       !(qp->direct_likely && w->opcode == IBV_WR_RDMA_WRITE);
+}
+
 bool req_ready(const struct roce_qp *qp)
 {
 	if (qp->base.sq.nxt == qp->base.sq.tail || qp->req.rnr_until_ns)
@@ -239,7 +254,7 @@ static void run_local(struct roce_qp *qp, struct qp_wqe *w)
  * acknowledged has left when the link has taken it, so that the program may use
  * its memory again.
  */
-static bool must_copy(struct roce_qp *qp)
+static inline bool must_copy(struct roce_qp *qp)
 {
 	struct roce_requester *r = &qp->req;
 
@@ -287,10 +302,10 @@ static uint32_t request_span(struct roce_qp *qp, const struct roce_batch *b,
 	return min_u32(left, batch_span(qp, b, must_copy(qp)));
 }
 
-static void note_sent(struct roce_qp *qp, bool ack_req, uint64_t now_ns)
+static inline void note_sent(struct roce_qp *qp, bool again, bool ack_req,
+			     uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
-	bool again = psn_diff(r->end_psn, r->nxt_psn) >= 0;
 
 	if (!qp_is_reliable(&qp->base))
 		return;
@@ -325,7 +340,7 @@ static void fill_asking(struct roce_hdr *h, const struct qp_wqe *w,
 }
 
 /* A send or write. */
-static void fill_sending(struct roce_hdr *h, const struct qp_wqe *w, bool last)
+static inline void fill_sending(struct roce_hdr *h, const struct qp_wqe *w, bool last)
 {
 	h->va = w->remote_addr;
 	h->rkey = w->rkey;
@@ -336,7 +351,7 @@ static void fill_sending(struct roce_hdr *h, const struct qp_wqe *w, bool last)
 }
 
 /* Who closes the window must ask, or it stays closed. */
-static bool must_ask(struct roce_qp *qp, bool last, uint32_t span)
+static inline bool must_ask(struct roce_qp *qp, bool last, uint32_t span)
 {
 	struct roce_requester *r = &qp->req;
 
@@ -347,61 +362,113 @@ static bool must_ask(struct roce_qp *qp, bool last, uint32_t span)
 	return true;
 }
 
-/* One packet of w, of so many PSNs; false: no room, or w failed. */
-static bool build_request(struct roce_qp *qp, struct roce_batch *b,
-			  struct qp_wqe *w, uint32_t span, uint64_t now_ns)
+/* A packet of a request. */
+struct part {
+	uint32_t offset, len; /* of its payload in the message */
+	uint32_t span; /* PSNs */
+	bool first, last; /* of the message */
+	bool response; /* qp_wqe_has_response() */
+	bool again; /* was sent before */
+	bool copy; /* must_copy() */
+};
+
+/*
+ * Builds the packet at nxt_psn. 0, -EAGAIN: there is no room, -E2BIG: nor for
+ * so much payload, or w cannot be sent.
+ */
+__attribute__((always_inline)) static inline int
+build(struct roce_qp *qp, struct roce_batch *b, struct qp_wqe *w,
+      const struct part part, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
-	uint32_t at = (uint32_t)psn_diff(r->nxt_psn, roce_wqe(w)->first_psn);
-	uint32_t offset = at * qp->mtu;
-	uint32_t len = min_u32(w->length - offset, span * qp->mtu);
-	uint32_t last_psn = psn_add(r->nxt_psn, span - 1);
-	bool first = !at, last = last_psn == roce_wqe(w)->last_psn;
 	struct roce_pkt *p;
 	int err = 0;
 
 	if (!batch_room(b, w->num_sge ? w->num_sge : 1) ||
 	    !pace_open(qp, &qp->path))
-		return false;
+		return -EAGAIN;
 	p = batch_open(b);
-	p->copy = must_copy(qp);
-	p->h.opcode = (uint8_t)(qp->service |
-				request_ops[w->opcode][first | last << 1]);
+	p->copy = part.copy;
+	p->h.opcode = (uint8_t)(
+		qp->service |
+		request_ops[w->opcode][part.first | part.last << 1]);
 	p->h.dest_qpn = qp->dest_qpn;
 	p->h.psn = r->nxt_psn;
 	p->h.xrc_srqn = roce_wqe(w)->remote_srqn;
-	if (qp_wqe_has_response(w)) {
-		fill_asking(&p->h, w, offset, len);
+	if (part.response) {
+		fill_asking(&p->h, w, part.offset, part.len);
 		if (w->opcode == IBV_WR_ATOMIC_WRITE)
 			batch_bytes(b, p, &w->swap, 8);
 		r->rd_out++;
 	} else {
-		fill_sending(&p->h, w, last);
-		if (w->flags & IBV_SEND_INLINE && len)
-			batch_bytes(b, p, qp_wqe_data(&qp->base.sq, w) + offset,
-				    len);
+		fill_sending(&p->h, w, part.last);
+		if (w->flags & IBV_SEND_INLINE && part.len)
+			batch_bytes(b, p,
+				    qp_wqe_data(&qp->base.sq, w) + part.offset,
+				    part.len);
 		else
-			err = batch_gather(qp, b, p, w, offset, len);
-		p->h.ack_req = must_ask(qp, last, span);
-	}
-	if (err == -E2BIG) {
-		b->data.n = p->iov;
-		return build_request(qp, b, w, 1, now_ns);
-	}
-	if (err) {
-		fail_later(qp, w, IBV_WC_LOC_PROT_ERR);
-		return false;
+			err = batch_gather(qp, b, p, w, part.offset, part.len);
+		if (err) {
+			b->data.n = p->iov;
+			return err;
+		}
+		p->h.ack_req = must_ask(qp, part.last, part.span);
 	}
 	batch_push(b, p, &qp->path, qp->seed);
-	p->last_psn = last_psn;
-	pace_charge(qp, &qp->path, len);
-	r->nxt_psn = psn_add(last_psn, 1);
-	note_sent(qp, p->h.ack_req, now_ns);
-	if (psn_diff(r->nxt_psn, r->end_psn) > 0)
+	p->last_psn = psn_add(r->nxt_psn, part.span - 1);
+	pace_charge(qp, &qp->path, part.len);
+	r->nxt_psn = psn_add(r->nxt_psn, part.span);
+	note_sent(qp, part.again, p->h.ack_req, now_ns);
+	if (!part.again)
 		r->end_psn = r->nxt_psn;
-	if (last)
+	if (part.last)
 		qp->base.sq.nxt++;
-	return true;
+	return 0;
+}
+
+/* One packet of w, of so many PSNs; false: no room, or w failed. */
+static bool build_any(struct roce_qp *qp, struct roce_batch *b,
+		      struct qp_wqe *w, uint32_t span, uint64_t now_ns)
+{
+	const struct roce_requester *r = &qp->req;
+	uint32_t at = (uint32_t)psn_diff(r->nxt_psn, roce_wqe(w)->first_psn);
+	uint32_t end_psn = psn_add(r->nxt_psn, span);
+	struct part part = {
+		.offset = at * qp->mtu,
+		.span = span,
+		.first = !at,
+		.last = psn_diff(end_psn, roce_wqe(w)->last_psn) > 0,
+		.response = qp_wqe_has_response(w),
+		.again = psn_diff(r->end_psn, end_psn) >= 0,
+		.copy = must_copy(qp),
+	};
+	int err;
+
+	part.len = min_u32(w->length - part.offset, span * qp->mtu);
+	err = build(qp, b, w, part, now_ns);
+	if (err == -E2BIG)
+		return build_any(qp, b, w, 1, now_ns);
+	if (err && err != -EAGAIN)
+		fail_later(qp, w, IBV_WC_LOC_PROT_ERR);
+	return !err;
+}
+
+/* Likewise where is_simple() holds: the same in fewer instructions. */
+static bool build_simple(struct roce_qp *qp, struct roce_batch *b,
+			 struct qp_wqe *w, uint64_t now_ns)
+{
+	const struct part part = {
+		.len = w->length,
+		.span = 1,
+		.first = true,
+		.last = true,
+		.copy = must_copy(qp),
+	};
+	int err = build(qp, b, w, part, now_ns);
+
+	if (err && err != -EAGAIN)
+		fail_later(qp, w, IBV_WC_LOC_PROT_ERR);
+	return !err;
 }
 
 /* The link takes large packets, or does not any more. */
@@ -420,10 +487,18 @@ static void req_large(struct roce_qp *qp, bool large)
 
 void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 {
-	req_large(qp, batch_large(qp, b));
-	while (qp->base.sq.nxt != qp->base.sq.tail && !qp->req.rnr_until_ns) {
-		struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.nxt);
+	struct qp_sq *sq = &qp->base.sq;
 
+	req_large(qp, batch_large(qp, b));
+	while (sq->nxt != sq->tail && !qp->req.rnr_until_ns) {
+		struct qp_wqe *w = qp_sq_slot(sq, sq->nxt);
+
+		if (is_simple(qp, w)) {
+			if (!window_open(qp, 0) ||
+			    !build_simple(qp, b, w, now_ns))
+				return;
+			continue;
+		}
 		if (w->status != IBV_WC_SUCCESS)
 			comp_head(qp); /* found wrong when it was posted */
 		if (!may_send(qp, w))
@@ -433,8 +508,7 @@ void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 			return;
 		if (w->local)
 			run_local(qp, w);
-		else if (!build_request(qp, b, w, request_span(qp, b, w),
-					now_ns))
+		else if (!build_any(qp, b, w, request_span(qp, b, w), now_ns))
 			return;
 		if (qp->base.state == IBV_QPS_ERR)
 			return;
