@@ -86,17 +86,21 @@ enum ring_flags {
  * atomically, by the functions below.
  */
 struct ring_mem {
-	/* Written by the consumer. */
+	/* Written by the consumer, with each record; the producer does not read
+	 * there as long as all is well. */
 	struct {
 		uint32_t pos; /* index | lap << 16, for ring_out_attach() */
 		uint32_t broken;
-		uint32_t word[14]; /* the link's: what it tells the producer */
 	} in __attribute__((aligned(64)));
-	/* Written by the producer. */
+	/* Written by the producer, rarely. */
 	struct {
 		uint32_t word[16]; /* the link's */
 	} out __attribute__((aligned(64)));
-	uint8_t reserved[6][64];
+	/* Written by the consumer, rarely. */
+	struct {
+		uint32_t word[16]; /* the link's: what it tells the producer */
+	} told __attribute__((aligned(64)));
+	uint8_t reserved[5][64];
 	uint8_t verdict[1024]; /* of RING_UNITS; written by the consumer */
 	struct ring_rec unit[RING_UNITS];
 };

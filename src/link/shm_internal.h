@@ -66,7 +66,7 @@ struct shm_piece {
  * to copy it twice. */
 #define SHM_MAX_COPY 8192u
 
-/* in.word[] of a ring: the life of the producer that the consumer can read the
+/* told.word[] of a ring: the life of the producer that the consumer can read the
  * payload from. */
 #define SHM_WORD_PULLS 0
 

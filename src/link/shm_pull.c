@@ -31,7 +31,7 @@
 bool shm_can_ref(const struct shm_way *w)
 {
 	const struct shm_peer *p = w->peer;
-	const uint32_t *word = &p->out.mem->in.word[SHM_WORD_PULLS];
+	const uint32_t *word = &p->out.mem->told.word[SHM_WORD_PULLS];
 
 	return w->own && w->life && !w->copy &&
 	       __atomic_load_n(word, __ATOMIC_RELAXED) == p->out.life >> 16 &&
@@ -94,7 +94,7 @@ void shm_offer_pull(struct shm_in *in)
 	const bool can = in->back && !in->back->plain &&
 			 segment_can_copy(in->back->seg);
 
-	__atomic_store_n(&in->ring.mem->in.word[SHM_WORD_PULLS],
+	__atomic_store_n(&in->ring.mem->told.word[SHM_WORD_PULLS],
 			 can ? in->life : 0u, __ATOMIC_RELAXED);
 }
 
@@ -234,7 +234,7 @@ int shm_source_init(struct shm_source *src, struct shm *s, struct shm_in *in,
 	src->base.size = offsetof(struct shm_source, piece) +
 			 ref.n * sizeof(src->piece[0]);
 	src->shm = s;
-	src->pulls = &in->ring.mem->in.word[SHM_WORD_PULLS];
+	src->pulls = &in->ring.mem->told.word[SHM_WORD_PULLS];
 	src->id = in->back->seg->id;
 	src->slot = in->slot;
 	src->qpn = ref.qpn;
