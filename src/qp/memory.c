@@ -108,59 +108,35 @@ int qp_store_from(struct qp *qp, const struct key_entry *e, void *dst,
 	return fill_run(qp, &f);
 }
 
-static inline int touch(struct qp *qp, const struct key_entry *e, const void *p,
-			size_t len, bool write)
+int qp_touch(struct qp *qp, const struct key_entry *e, const void *p,
+	     size_t len, bool write)
 {
 	if (!(e->access & IBV_ACCESS_ON_DEMAND) && !qp->doubt)
 		return 0;
 	return qp->env->odp_touch(p, len, write) ? gone(qp, p, len) : 0;
 }
 
-int qp_touch(struct qp *qp, const struct key_entry *e, const void *p,
-	     size_t len, bool write)
-{
-	return touch(qp, e, p, len, write);
-}
-
-/* One more piece; the key is kept already. */
-static inline int piece(struct qp *qp, struct qp_pieces *to,
-			const struct key_entry *e, uint32_t pd, uint64_t va,
-			uint32_t len, uint32_t access)
+int qp_piece_odd(struct qp *qp, struct qp_pieces *to, const struct key_entry *e,
+		 void *addr, uint32_t len)
 {
 	static const uint8_t zeros[QP_PIECE_MAX];
-	void *addr;
 	int err = 0;
 
-	if (!key_covers(e, pd, va, len, access, &addr))
-		return -EFAULT;
 	if (e->kind == KEY_NULL && len > sizeof(zeros))
 		return -E2BIG;
 	if (e->kind == KEY_NULL)
 		addr = (void *)(uintptr_t)zeros;
 	else
-		err = touch(qp, e, addr, len, false);
+		err = qp_touch(qp, e, addr, len, false);
 	if (!err)
 		qp_piece_add(to, addr, len, false);
 	return err;
-}
-
-static struct key_entry *last_key(const struct qp_pieces *p)
-{
-	return p->nkeys ? p->key[p->nkeys - 1] : NULL;
-}
-
-static struct key_entry *keep(struct qp_pieces *p, struct key_entry *e)
-{
-	if (e)
-		p->key[p->nkeys++] = e;
-	return e;
 }
 
 int qp_gather(struct qp *qp, struct qp_pieces *to, const struct ibv_sge *sge,
 	      uint32_t num_sge, uint64_t offset, uint32_t len, uint32_t *bad)
 {
 	for (uint32_t i = 0; i < num_sge && len; i++) {
-		struct key_entry *e = last_key(to);
 		uint32_t n;
 		int err;
 
@@ -170,14 +146,7 @@ int qp_gather(struct qp *qp, struct qp_pieces *to, const struct ibv_sge *sge,
 		}
 		*bad = i;
 		n = min_u32(len, sge[i].length - (uint32_t)offset);
-		/* A long message is one region: look it up once. */
-		if (!e ||
-		    atomic_load_explicit(&e->lkey, memory_order_relaxed) !=
-			    sge[i].lkey)
-			e = keep(to, keys_get_local(qp->env->keys, sge[i].lkey,
-						    &qp->lkey_hint));
-		err = e ? piece(qp, to, e, qp->pd, sge[i].addr + offset, n, 0) :
-			  -EFAULT;
+		err = qp_gather_sge(qp, to, &sge[i], offset, n);
 		if (err)
 			return err;
 		len -= n;
@@ -195,16 +164,16 @@ static bool remote_allowed(const struct qp *qp, const struct key_entry *e)
 int qp_gather_remote(struct qp *qp, struct qp_pieces *to, uint32_t pd,
 		     uint32_t rkey, uint64_t va, uint32_t len)
 {
-	struct key_entry *e = last_key(to);
+	struct key_entry *e = qp_pieces_last(to);
 
 	if (!len)
 		return 0;
 	if (!e || atomic_load_explicit(&e->rkey, memory_order_relaxed) != rkey)
-		e = keep(to,
-			 keys_get_remote(qp->env->keys, rkey, &qp->rkey_hint));
+		e = qp_pieces_keep(to, keys_get_remote(qp->env->keys, rkey,
+						       &qp->rkey_hint));
 	if (!e || !remote_allowed(qp, e))
 		return -EFAULT;
-	return piece(qp, to, e, pd, va, len, IBV_ACCESS_REMOTE_READ);
+	return qp_piece(qp, to, e, pd, va, len, IBV_ACCESS_REMOTE_READ);
 }
 
 int qp_load8(struct qp *qp, const struct ibv_sge *sge, uint64_t *v)

@@ -19,6 +19,7 @@
 #include "source.h"
 #include "sq.h"
 
+#include <errno.h>
 #include <sys/uio.h>
 
 #define QP_MAX_INLINE 1024
@@ -202,6 +203,56 @@ static inline void qp_pieces_put(struct qp_pieces *p)
 	for (size_t i = 0; i < p->nkeys; i++)
 		keys_put(p->key[i]);
 	p->n = p->nkeys = 0;
+}
+
+static inline struct key_entry *qp_pieces_last(const struct qp_pieces *p)
+{
+	return p->nkeys ? p->key[p->nkeys - 1] : NULL;
+}
+
+static inline struct key_entry *qp_pieces_keep(struct qp_pieces *p,
+					       struct key_entry *e)
+{
+	if (e)
+		p->key[p->nkeys++] = e;
+	return e;
+}
+
+/* qp_piece() where it is more than to add it. */
+int qp_piece_odd(struct qp *qp, struct qp_pieces *to, const struct key_entry *e,
+		 void *addr, uint32_t len);
+
+/* One more piece; the key is kept already. */
+static inline int qp_piece(struct qp *qp, struct qp_pieces *to,
+			   const struct key_entry *e, uint32_t pd, uint64_t va,
+			   uint32_t len, uint32_t access)
+{
+	void *addr;
+
+	if (!key_covers(e, pd, va, len, access, &addr))
+		return -EFAULT;
+	if (e->kind == KEY_NULL || e->access & IBV_ACCESS_ON_DEMAND ||
+	    qp->doubt)
+		return qp_piece_odd(qp, to, e, addr, len);
+	qp_piece_add(to, addr, len, false);
+	return 0;
+}
+
+/* len bytes of an SGE, from offset on, which it has. */
+static inline int qp_gather_sge(struct qp *qp, struct qp_pieces *to,
+				const struct ibv_sge *sge, uint64_t offset,
+				uint32_t len)
+{
+	struct key_entry *e = qp_pieces_last(to);
+
+	/* A long message is one region: it is looked up once. */
+	if (!e ||
+	    atomic_load_explicit(&e->lkey, memory_order_relaxed) != sge->lkey)
+		e = qp_pieces_keep(to, keys_get_local(qp->env->keys, sge->lkey,
+						      &qp->lkey_hint));
+	if (!e)
+		return -EFAULT;
+	return qp_piece(qp, to, e, qp->pd, sge->addr + offset, len, 0);
 }
 
 /* len bytes of SGEs from offset on, of a remote key's memory; after an error

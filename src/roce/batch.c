@@ -30,8 +30,9 @@ void batch_bytes(struct roce_batch *b, struct roce_pkt *p, void *data,
 	p->copy = true; /* no key leads there */
 }
 
-int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
-		 struct qp_wqe *w, uint32_t offset, uint32_t len)
+int batch_gather_any(struct roce_qp *qp, struct roce_batch *b,
+		     struct roce_pkt *p, struct qp_wqe *w, uint32_t offset,
+		     uint32_t len)
 {
 	const struct ibv_sge *sge = qp_wqe_sge(&qp->base.sq, w);
 	uint32_t bad = 0;

@@ -419,8 +419,24 @@ void batch_release(struct roce_batch *b);
  * remote key's memory, or bytes that stay until the request completes. Errors as qp_gather(); a WQE's have
  * been explained.
  */
-int batch_gather(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
-		 struct qp_wqe *w, uint32_t offset, uint32_t len);
+int batch_gather_any(struct roce_qp *qp, struct roce_batch *b,
+		     struct roce_pkt *p, struct qp_wqe *w, uint32_t offset,
+		     uint32_t len);
+static inline int batch_gather(struct roce_qp *qp, struct roce_batch *b,
+			       struct roce_pkt *p, struct qp_wqe *w,
+			       uint32_t offset, uint32_t len)
+{
+	int err;
+
+	if (w->num_sge != 1 || !len)
+		return batch_gather_any(qp, b, p, w, offset, len);
+	p->payload = len;
+	err = qp_gather_sge(&qp->base, &b->data, qp_wqe_sge(&qp->base.sq, w),
+			    offset, len);
+	/* This explains it. */
+	return err == -EFAULT ? batch_gather_any(qp, b, p, w, offset, len) :
+				err;
+}
 int batch_remote(struct roce_qp *qp, struct roce_batch *b, struct roce_pkt *p,
 		 uint32_t pd, uint32_t rkey, uint64_t va, uint32_t len);
 void batch_bytes(struct roce_batch *b, struct roce_pkt *p, void *data,
