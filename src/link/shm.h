@@ -11,9 +11,9 @@
  * record needs no packet to acknowledge it: the record's verdict does
  * (struct roce_rx, acked), and the sender's poll makes an acknowledgement of it.
  *
- * What goes by UDP all the same: packets of QP 0 and QP 1, multicast, and those
- * for a process that has no segment, does not let us put a ring there, or whose
- * ring has been scribbled in.
+ * What goes by UDP all the same: packets of QP 0 and QP 1, multicast, XRC, and
+ * those for a process that has no segment, does not let us put a ring there, or
+ * whose ring has been scribbled in.
  */
 #ifndef SOFTHCA_LINK_SHM_H
 #define SOFTHCA_LINK_SHM_H

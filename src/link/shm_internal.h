@@ -32,11 +32,10 @@ struct shm_ext_atomic { /* AtomicETH */
 	uint64_t swap_add, compare;
 };
 
-/* UD, XRC, and packets from or to a process that records them. */
+/* UD, and packets from or to a process that records them. */
 struct shm_ext_far {
 	union ibv_gid sgid, dgid;
 	uint32_t qkey, src_qpn; /* DETH */
-	uint32_t xrc_srqn; /* XRCETH */
 	uint16_t sport; /* as it is recorded */
 	uint8_t tclass;
 	uint8_t hop_limit;

@@ -232,6 +232,8 @@ static int decode(struct roce_hdr *h, const struct ring_rec *rec,
 		return -EINVAL;
 	if (rec->len && !(f & ROCE_F_PAYLOAD))
 		return -EINVAL;
+	if ((h->opcode & 0xe0) == ROCE_XRC) /* see shm_route() */
+		return -EINVAL;
 	h->becn = h->opcode == ROCE_CNP;
 	if (f & (ROCE_F_RETH | ROCE_F_ATOMICETH)) {
 		h->va = rec->va;
@@ -257,8 +259,6 @@ static int decode(struct roce_hdr *h, const struct ring_rec *rec,
 		h->qkey = far->qkey;
 		h->src_qpn = far->src_qpn & 0xffffff;
 	}
-	if (f & ROCE_F_XRCETH)
-		h->xrc_srqn = far->xrc_srqn & 0xffffff;
 	return 0;
 }
 
@@ -305,7 +305,7 @@ static enum ring_verdict receive(struct shm *s, struct shm_in *in,
 		memcpy(&far, data, sizeof(far));
 		data += sizeof(far);
 		left -= (uint32_t)sizeof(far);
-	} else if (op->flags & (ROCE_F_DETH | ROCE_F_XRCETH)) {
+	} else if (op->flags & ROCE_F_DETH) {
 		goto malformed;
 	}
 	is_ref = rec->psn_flags & RING_F_REF;

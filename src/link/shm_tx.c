@@ -65,7 +65,6 @@ static struct shm_ext_far far_of(const struct roce_pkt *pkt)
 		.dgid = path->dgid,
 		.qkey = pkt->h.qkey,
 		.src_qpn = pkt->h.src_qpn,
-		.xrc_srqn = pkt->h.xrc_srqn,
 		.sport = (uint16_t)(0xc000 | (pkt->hash & 0x3fff)),
 		.tclass = path->tclass,
 		.hop_limit = path->hop_limit ? path->hop_limit : DEFAULT_HOPS,
@@ -209,7 +208,7 @@ put_any(struct shm_peer *p, const struct shm_way *w, const struct roce_batch *b,
 	struct form f = { .op = roce_opcode(pkt->h.opcode)->flags };
 	uint32_t len = pkt->payload;
 
-	f.far = p->plain || f.op & (ROCE_F_DETH | ROCE_F_XRCETH);
+	f.far = p->plain || f.op & ROCE_F_DETH;
 	f.ref = len > SHM_MAX_COPY && !pkt->copy && pkt->niov <= SHM_PIECES &&
 		shm_can_ref(w);
 	f.ext = ext_len(f.op, f.far);
@@ -230,7 +229,7 @@ static inline int put(struct shm_peer *p, const struct shm_way *w,
 
 	/* Mostly there is nothing but the header and the payload. */
 	if (pkt->payload > SHM_MAX_COPY || p->plain ||
-	    op & (ROCE_F_DETH | ROCE_F_XRCETH | ROCE_F_ATOMICETH))
+	    op & (ROCE_F_DETH | ROCE_F_ATOMICETH))
 		return put_any(p, w, b, pkt, last);
 	return put_as(p, w, b, pkt, plain, last);
 }

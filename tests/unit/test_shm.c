@@ -507,6 +507,8 @@ static void malformed_records_are_dropped(void **state)
 	assert_false(accepts_as(ROCE_ACK, 0, 4, 4)); /* has no payload */
 	assert_false(accepts_as(0x1f, 0, 0, 0));
 	assert_false(accepts_as(0xff, RING_F_EXT, 0, far));
+	/* XRC goes by UDP: nobody there expects payload that is elsewhere. */
+	assert_false(accepts_as(ROCE_XRC | ROCE_SEND_ONLY, RING_F_EXT, 0, far));
 	/* QPNs. */
 	for (size_t i = 0; i < ARRAY_SIZE(qpns); i++) {
 		rec = rec_of(ud, RING_F_EXT, 0);
