@@ -302,8 +302,9 @@ int segment_visit_enter(struct segment_peer *p);
 void segment_visit_exit(struct segment_peer *p, int visit);
 /*
  * The owner: waits until everybody who was inside when it was called has left
- * or has died. As long as a visitor lives it waits, since that may write yet;
- * for one that is stopped, after a second, it says so on stderr.
+ * or has died. As long as a visitor lives it waits, since that may write yet,
+ * and has it say again whether it is inside; for one that is stopped, after a
+ * second, it says so on stderr.
  */
 void segment_wait_visits(struct segment *s);
 

@@ -68,6 +68,9 @@ int segment_allocate(int fd, size_t offset, size_t len);
 void segment_path(const struct segment *s, unsigned slot, bool fifo,
 		  char path[SEGMENT_PATH_MAX]);
 
+/* segment_visit.c: where nobody of ours is inside, we say so again. */
+void segment_say_visits(struct segment *s);
+
 /* segment_life.c: the same as segment_peer_alive(), but asks the kernel again
  * if that was not done for so long. */
 bool segment_alive_within(struct segment_peer *p, uint64_t now_ns,

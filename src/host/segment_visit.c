@@ -22,6 +22,8 @@
 
 /* Visits */
 
+#define ASK_NS 20000000u /* who is inside for so long is asked */
+
 int segment_visit_enter(struct segment_peer *p)
 {
 	uint32_t life = p->segment->life;
@@ -77,11 +79,22 @@ static void complain(const struct segment *s, unsigned slot)
 	    (int)pid, (int)getpid(), (int)pid);
 }
 
+/* It may have left, and somebody else have written there. */
+static void ask(struct segment *s, unsigned slot)
+{
+	struct segment_peer *p = segment_peer_get(s, slot);
+
+	if (p)
+		segment_poke(p);
+	segment_peer_put(p);
+}
+
 /* Waits until the word has changed, or whoever wrote it has died. */
 static void wait_word(struct segment *s, unsigned slot,
 		      const _Atomic uint64_t *at)
 {
 	uint64_t was = atomic_load(at), begin = clock_ns(), nap = 20000;
+	uint64_t asked = begin, now;
 	bool complained = false;
 
 	if (!(was & 1))
@@ -94,7 +107,12 @@ static void wait_word(struct segment *s, unsigned slot,
 	while (atomic_load(at) == was) {
 		if (!lives(s, slot, (uint32_t)(was >> 32)))
 			return;
-		if (!complained && clock_ns() - begin > 1000000000) {
+		now = clock_ns();
+		if (now - asked > ASK_NS) {
+			ask(s, slot);
+			asked = now;
+		}
+		if (!complained && now - begin > 1000000000) {
 			complain(s, slot);
 			complained = true;
 		}
@@ -126,6 +144,27 @@ void segment_wait_visits(struct segment *s)
 				wait_word(s, slot, &visit[slot].word[k]);
 		}
 	}
+}
+
+void segment_say_visits(struct segment *s)
+{
+	_Atomic uint64_t *at;
+	uint64_t word;
+
+	pthread_mutex_lock(&s->lock);
+	for (struct segment_peer *p = s->peers; p; p = p->next) {
+		const uint32_t inside = atomic_load(&p->visiting);
+
+		for (unsigned i = 0; i < SEGMENT_VISIT_WORDS; i++) {
+			at = &p->visit->word[i];
+			word = atomic_load(at);
+			/* Who enters just now changes it. */
+			if (word & 1 && !(inside >> i & 1))
+				atomic_compare_exchange_strong(at, &word,
+							       word + 1);
+		}
+	}
+	pthread_mutex_unlock(&s->lock);
 }
 
 /* Atomic operations */

@@ -122,6 +122,11 @@ static void act(struct node_self *self, char what)
 	case 'p':
 		segment_poke(p);
 		break;
+	case 'a': /* as who polls does */
+		while (!segment_poked(segment_head(self->e.s)))
+			sched_yield();
+		segment_say_again(self->e.s);
+		break;
 	case 's':
 		segment_sleeps(self->e.s);
 		break;
@@ -209,9 +214,8 @@ static void own_memory_is_copied(void **state)
 
 	(void)state;
 	if (segment_can_copy(p)) {
-		assert_int_equal(segment_write(p, &local, 1, &remote, 1,
-					       clock_ns()),
-				 0);
+		assert_int_equal(
+			segment_write(p, &local, 1, &remote, 1, clock_ns()), 0);
 		assert_int_equal(b, 5);
 	}
 	segment_peer_put(p);
@@ -384,6 +388,40 @@ static void killed_visitor_is_not_waited_for(void **state)
 	node_do(&next, 'x');
 	segment_wait_visits(e.s);
 	node_quit(&next);
+	end_drop(&e);
+}
+
+/* Somebody else says that one is inside who has left, or never was. */
+static void visitor_is_asked_whether_it_is_inside(void **state)
+{
+	struct end e = end_make(0);
+	struct node n = node_start(registry_slot(e.r), 0, act);
+	struct segment_visit *visit =
+		(void *)((uint8_t *)(uintptr_t)segment_head(e.s) +
+			 SEGMENT_VISITS_OFFSET);
+	const uint64_t life = (uint64_t)registry_life(e.r, n.slot) << 32;
+
+	(void)state;
+	node_do(&n, 'e');
+	atomic_store(&visit[n.slot].word[5], life | 77);
+	node_tell(&n, 'a');
+	/* And who is inside stays so. */
+	while (atomic_load(&visit[n.slot].word[5]) & 1) {
+		struct segment_peer *p = segment_peer_get(e.s, n.slot);
+
+		segment_poke(p);
+		segment_peer_put(p);
+		sched_yield();
+	}
+	assert_true(atomic_load(&visit[n.slot].word[0]) & 1);
+	node_wait(&n, 'a');
+	node_do(&n, 'x');
+	atomic_store(&visit[n.slot].word[0], life | 77);
+	atomic_store(&visit[n.slot].word[5], life | 77);
+	node_tell(&n, 'a');
+	segment_wait_visits(e.s);
+	node_wait(&n, 'a');
+	node_quit(&n);
 	end_drop(&e);
 }
 
@@ -575,7 +613,7 @@ static void waking_the_dead_harms_nobody(void **state)
 	end_drop(&e);
 }
 
-#define CASE(fn) \
+#define CASE(fn)                                                               \
 	cmocka_unit_test_setup_teardown(fn, shared_setup, shared_teardown)
 
 int main(void)
@@ -591,6 +629,7 @@ int main(void)
 		CASE(visitors_who_come_again_delay_nobody),
 		CASE(so_many_threads_visit_at_a_time),
 		CASE(killed_visitor_is_not_waited_for),
+		CASE(visitor_is_asked_whether_it_is_inside),
 		CASE(stopped_visitor_is_waited_for_and_named),
 		CASE(one_at_a_time_executes_atomics),
 		CASE(lock_of_the_dead_is_taken_over),
