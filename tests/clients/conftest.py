@@ -1,7 +1,9 @@
 """The placements in which real clients run, and how they are skipped."""
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -19,6 +21,14 @@ def pytest_configure(config):
 def pytest_runtest_setup(item):
     if time.time() > float(os.environ.get("SOFTHCA_TEST_END", "inf")):
         pytest.skip("OUT OF TIME on this machine; make test-full has no limit")
+
+
+@pytest.fixture
+def rundir():
+    """A directory that only this test's processes use, where theirs would be."""
+    path = tempfile.mkdtemp(prefix="softhca-test-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture(scope="session")

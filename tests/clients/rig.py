@@ -26,6 +26,9 @@ from load import Limit  # noqa: E402
 BUILD = os.environ.get("SOFTHCA_BUILD", os.path.join(ROOT, "build"))
 SOFTHCA = os.path.join(BUILD, "bin", "softhca")
 CLIENTS = os.path.join(BUILD, "tests", "clients")
+# What is left in $SOFTHCA_RUNDIR by whoever is the last: what programs are
+# shown of /sys.
+KEPT = {"softhca-sysfs-%d" % os.geteuid()}
 
 # A crash of a client must not take minutes to be noticed, and on a slow
 # machine a good run must not be cut off.

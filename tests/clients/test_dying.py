@@ -3,8 +3,6 @@ with the right completion, no lock stays held, and nothing is left.
 
 SOFTHCA_TEST_ROUNDS=1000 plays so many rounds of each."""
 import os
-import shutil
-import tempfile
 
 import pytest
 
@@ -13,15 +11,6 @@ import rig
 ROUNDS = int(os.environ.get("SOFTHCA_TEST_ROUNDS", "0"))
 # A round of each takes 30 to 200 ms.
 FEW = {"kill": 20, "exit": 6, "stop": 10, "dereg": 20}
-KEPT = {"softhca-sysfs-%d" % os.geteuid()}  # what programs are shown of /sys
-
-
-@pytest.fixture
-def rundir():
-    """A directory that only this test's processes use, where theirs would be."""
-    path = tempfile.mkdtemp(prefix="softhca-test-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.mark.parametrize("way", ["auto", "copy", pytest.param("udp", marks=pytest.mark.full)])
@@ -37,4 +26,4 @@ def test_end(kind, who, way, rundir, networks):
     side.run(cmd, limit=rig.LIMIT + rounds, env=env)
     # Whoever comes next cleans up what the dead have left, and then leaves.
     side.run(["ibv_devinfo"], env=env)
-    assert set(os.listdir(rundir)) <= KEPT
+    assert set(os.listdir(rundir)) <= rig.KEPT
