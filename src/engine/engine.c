@@ -4,6 +4,7 @@
 #include "internal.h"
 
 #include "base/say.h"
+#include "heat.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -46,7 +47,10 @@ static int links_create(struct engine *e, struct segment *segment,
 	if (err)
 		return err;
 	link_add(e, udp_link(e->udp));
-	return segment ? shm_add(e, segment, pcap) : 0;
+	if (segment)
+		return shm_add(e, segment, pcap);
+	heat_use(e->link[0], true); /* there is no other */
+	return 0;
 }
 
 int engine_init(struct engine *e, const struct engine_ops *ops,

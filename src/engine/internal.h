@@ -34,6 +34,8 @@ int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t now);
 
 /* send.c: QPs that found no room go on, if there is some. */
 void send_starved(struct engine *e, uint64_t now);
+/* A QP that has gone sends nothing any more. */
+void send_unuse(struct engine_qp *qp);
 
 /* progress.c: returns the number of packets. *busy: another thread receives on
  * a link, which was left out. */
@@ -51,9 +53,13 @@ void sleep_forget(struct engine *e);
 /* thread.c */
 int thread_fds_open(struct engine *e);
 void thread_fds_close(struct engine *e);
-/* Sets whether the thread watches the links, as it does at first. 0 or -errno;
- * thread_lock is held. */
+/*
+ * Sets whether the thread watches the links, as it does at first, or only those
+ * that are cold. 0, or -errno and nothing has changed; thread_lock is held.
+ */
 int thread_watch_links(struct engine *e, bool watch);
+/* Sets it again, since a link has become cold, or hot. */
+void thread_rewatch(struct engine *e);
 /*
  * Whoever sleeps on the links' descriptors asks them to be readable when there
  * is something to do; false: there is, now. Awake, he takes that back.

@@ -92,6 +92,11 @@ static inline bool presence_is_back(const struct presence *p)
 	return atomic_load(&p->back);
 }
 
+static inline bool presence_is_asleep(const struct presence *p)
+{
+	return atomic_load(&p->asleep);
+}
+
 static inline bool presence_rests(const struct presence *p)
 {
 	return atomic_load(&p->rests);

@@ -8,6 +8,7 @@
 #include "internal.h"
 
 #include "base/sys.h"
+#include "heat.h"
 #include "spin.h"
 
 #include <errno.h>
@@ -21,11 +22,19 @@ int progress(struct engine *e, uint64_t now, bool *busy)
 
 	*busy = false;
 	for (i = 0; i < e->nlinks; i++) {
-		r = rx_poll(e, e->link[i], RX_BUDGET, now);
+		struct link *l = e->link[i];
+
+		if (!heat_is_hot(l))
+			continue;
+		r = rx_poll(e, l, RX_BUDGET, now);
 		drained &= r >= 0 && r < RX_BUDGET;
 		*busy |= r == -EBUSY;
-		if (r > 0)
+		if (r > 0) {
 			n += r;
+			heat_add(l);
+		} else if (!r && heat_take(l)) {
+			thread_rewatch(e);
+		}
 	}
 	if (!*busy)
 		presence_unblocked(&e->presence);
@@ -49,13 +58,8 @@ void engine_quiesce(struct engine *e)
 void progress_step_back(struct engine *e, uint64_t now)
 {
 	pthread_mutex_lock(&e->thread_lock);
-	if (presence_is_back(&e->presence))
-		goto out;
-	if (thread_watch_links(e, false))
-		thread_watch_links(e, true);
-	else
+	if (!presence_is_back(&e->presence) && !thread_watch_links(e, false))
 		presence_step_back(&e->presence, now);
-out:
 	pthread_mutex_unlock(&e->thread_lock);
 }
 
@@ -77,6 +81,8 @@ bool progress_waiting(struct engine *e)
 	for (unsigned i = 0; i < e->nlinks; i++) {
 		struct link *l = e->link[i];
 
+		if (!heat_is_hot(l))
+			continue;
 		if (!l->ops->ready)
 			p[n++] = (struct pollfd){ .fd = l->ops->fd(l),
 						  .events = POLLIN };

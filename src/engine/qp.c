@@ -86,6 +86,7 @@ void engine_qp_put(struct engine_qp *qp)
 		return;
 	backlog_free(backlog_take(qp));
 	shm_way_forget(&qp->way);
+	send_unuse(qp);
 	qp->ops->free(qp);
 }
 

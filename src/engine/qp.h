@@ -69,6 +69,7 @@ struct engine_qp {
 	struct shm_way way; /* under lock: where it sends */
 	struct engine_qp *starved; /* send.c: the next without room */
 	_Atomic bool is_starved; /* it is on that list */
+	struct link *used; /* under lock: counted there (heat.h), or NULL */
 
 	_Atomic uint64_t timer_due; /* when its entry in the heap is due */
 	size_t timer_pos; /* of that entry + 1; the timers' lock */

@@ -9,6 +9,8 @@
  */
 #include "internal.h"
 
+#include "heat.h"
+
 #include <errno.h>
 
 /* The QP's lock is held. The list has a reference. */
@@ -60,11 +62,17 @@ void engine_limits(struct engine_qp *qp, const struct qp *core,
 	shm_limits(w, b);
 }
 
+static size_t by_udp(struct link *udp, const struct roce_batch *b, size_t from,
+		     size_t to, int *err)
+{
+	heat_add(udp);
+	return udp->ops->send(udp, b, from, to, err);
+}
+
 /* By a ring where the way leads to one, else by UDP. large: not by UDP. */
 static inline size_t send_by(struct engine *e, struct shm_way *w,
 			     const struct roce_batch *b, bool large, int *err)
 {
-	struct link *udp = e->link[0];
 	size_t i = 0, end = 0;
 
 	while (i == end && i < b->n) {
@@ -74,9 +82,24 @@ static inline size_t send_by(struct engine *e, struct shm_way *w,
 		else if (large)
 			break; /* it is gone: the next batch is shorter */
 		else
-			i = udp->ops->send(udp, b, i, end, err);
+			i = by_udp(e->link[0], b, i, end, err);
 	}
 	return i;
+}
+
+/* What its last packet has gone by, NULL: by a link that is never cold. */
+static void use(struct engine_qp *qp, struct link *l)
+{
+	if (qp->used)
+		heat_use(qp->used, false);
+	qp->used = l;
+	if (l)
+		heat_use(l, true);
+}
+
+void send_unuse(struct engine_qp *qp)
+{
+	use(qp, NULL);
 }
 
 size_t engine_send(struct engine *e, struct engine_qp *qp,
@@ -97,6 +120,8 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
 	}
 	qp->way.own = qp->foreign ? 0 : qp->num;
 	sent = send_by(e, &qp->way, b, b->max_payload, err);
+	if (__builtin_expect(qp->used != (qp->way.peer ? NULL : udp), 0))
+		use(qp, qp->way.peer ? NULL : udp);
 	if (sent < b->n && shm_starved(&qp->way))
 		starve(e, qp);
 	return sent;

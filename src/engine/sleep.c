@@ -21,6 +21,7 @@
 #include "internal.h"
 
 #include "base/sys.h"
+#include "heat.h"
 #include "host/handlers.h"
 
 #include <errno.h>
@@ -102,18 +103,14 @@ static int receive(struct sleeper *s)
 }
 
 /*
- * The thread watches no link from now on. Has the program set a timer that the
+ * The thread watches no hot link from now on. Has the program set a timer that the
  * thread does not know of, since it ticked at that time, it learns of it.
  */
 static void take_over(struct engine *e, uint64_t now)
 {
 	pthread_mutex_lock(&e->thread_lock);
-	if (!presence_is_back(&e->presence)) {
-		if (thread_watch_links(e, false))
-			thread_watch_links(e, true);
-		else
-			presence_rest(&e->presence, now);
-	}
+	if (!presence_is_back(&e->presence) && !thread_watch_links(e, false))
+		presence_rest(&e->presence, now);
 	pthread_mutex_unlock(&e->thread_lock);
 	if (timers_next(e) < atomic_load(&e->asleep_until))
 		thread_wake(e);
@@ -126,6 +123,25 @@ static bool interrupted(const struct sleeper *s)
 	return (s->kinds | handlers_kinds(UINT64_MAX)) != HANDLERS_RESTART;
 }
 
+/* The links whose packets would wake nobody else, or that the program is to
+ * take them from. */
+static unsigned own_links(struct engine *e, struct pollfd *p)
+{
+	unsigned i, n = 0;
+
+	pthread_mutex_lock(&e->thread_lock);
+	if (presence_is_back(&e->presence))
+		thread_watch_links(e, false);
+	for (i = 0; i < e->nlinks; i++)
+		if (heat_is_hot(e->link[i]) || !e->link[i]->watched)
+			p[n++] = (struct pollfd){
+				.fd = e->link[i]->ops->fd(e->link[i]),
+				.events = POLLIN,
+			};
+	pthread_mutex_unlock(&e->thread_lock);
+	return n;
+}
+
 /*
  * Sleeps until fd or a link is readable. 1: fd is; 0: a link, or none; or
  * -errno.
@@ -134,16 +150,10 @@ static int doze(struct sleeper *s, int fd)
 {
 	struct engine *e = s->e;
 	struct pollfd p[ENGINE_LINKS + 1] = { { .fd = fd, .events = POLLIN } };
-	unsigned i;
+	const long n = 1 + (long)own_links(e, p + 1);
 	int err = 0;
 
-	for (i = 0; i < e->nlinks; i++)
-		p[i + 1] = (struct pollfd){
-			.fd = e->link[i]->ops->fd(e->link[i]),
-			.events = POLLIN,
-		};
-	if (links_sleep(e) &&
-	    sys_wait(SYS_PPOLL, (long)p, (long)e->nlinks + 1, 0, 0, 0) < 0)
+	if (links_sleep(e) && sys_wait(SYS_PPOLL, (long)p, n, 0, 0, 0) < 0)
 		err = -errno;
 	pthread_mutex_lock(&e->thread_lock);
 	links_wake(e);

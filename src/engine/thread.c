@@ -3,7 +3,7 @@
  *
  * It sleeps in epoll until a link has packets, a timer is due, or a descriptor
  * of the layer above is readable. While it has stepped back (presence.h) it
- * watches no link, and ticks.
+ * watches no link but those that programs leave out (heat.h), and ticks.
  */
 #include "internal.h"
 
@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/say.h"
 #include "base/sys.h"
+#include "heat.h"
 #include "host/segment.h"
 
 #include <errno.h>
@@ -54,19 +55,48 @@ void engine_unwatch_fd(struct engine *e, int fd)
 	epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
 }
 
+static int watch_link(struct engine *e, struct link *l, bool watch)
+{
+	struct epoll_event ev = { .events = watch ? EPOLLIN : 0,
+				  .data.fd = l->ops->fd(l) };
+
+	if (watch == l->watched)
+		return 0;
+	if (epoll_ctl(e->epoll_fd, EPOLL_CTL_MOD, ev.data.fd, &ev))
+		return -errno;
+	l->watched = watch;
+	return 0;
+}
+
 int thread_watch_links(struct engine *e, bool watch)
 {
 	int err = 0;
 
-	for (unsigned i = 0; i < e->nlinks; i++) {
-		int fd = e->link[i]->ops->fd(e->link[i]);
-		struct epoll_event ev = { .events = watch ? EPOLLIN : 0,
-					  .data.fd = fd };
-
-		if (epoll_ctl(e->epoll_fd, EPOLL_CTL_MOD, fd, &ev))
-			err = -errno;
-	}
+	for (unsigned i = 0; !err && i < e->nlinks; i++)
+		err = watch_link(e, e->link[i],
+				 watch || !heat_is_hot(e->link[i]));
+	for (unsigned i = 0; err && i < e->nlinks; i++)
+		watch_link(e, e->link[i], true);
 	return err;
+}
+
+/*
+ * A program that sleeps has asked for the links that were hot then, and gets
+ * what the thread takes from others, which it has to watch until then.
+ */
+void thread_rewatch(struct engine *e)
+{
+	pthread_mutex_lock(&e->thread_lock);
+	for (unsigned i = 0; i < e->nlinks; i++) {
+		struct link *l = e->link[i];
+
+		if (!heat_is_hot(l))
+			watch_link(e, l, true);
+		else if (presence_is_back(&e->presence) &&
+			 !presence_is_asleep(&e->presence))
+			watch_link(e, l, false);
+	}
+	pthread_mutex_unlock(&e->thread_lock);
 }
 
 bool links_sleep(struct engine *e)
@@ -92,12 +122,12 @@ void thread_announce(struct engine *e)
 		thread_wake(e);
 }
 
-static bool is_link(const struct engine *e, int fd)
+static struct link *link_of(const struct engine *e, int fd)
 {
 	for (unsigned i = 0; i < e->nlinks; i++)
 		if (fd == e->link[i]->ops->fd(e->link[i]))
-			return true;
-	return false;
+			return e->link[i];
+	return NULL;
 }
 
 int thread_fds_open(struct engine *e)
@@ -109,8 +139,11 @@ int thread_fds_open(struct engine *e)
 	if (e->epoll_fd < 0 || e->wake_fd < 0)
 		return -errno;
 	err = engine_watch_fd(e, e->wake_fd);
-	for (unsigned i = 0; !err && i < e->nlinks; i++)
+	for (unsigned i = 0; !err && i < e->nlinks; i++) {
 		err = engine_watch_fd(e, e->link[i]->ops->fd(e->link[i]));
+		e->link[i]->watched = true;
+		heat_use(e->link[i], true);
+	}
 	return err;
 }
 
@@ -175,27 +208,44 @@ static void thread_slice(void)
 		return;
 }
 
-/* Returns whether fd is a link's. That needs nothing here. */
-static bool readable(struct engine *e, int fd)
+/* Why the thread has woken. */
+struct woken {
+	bool link; /* packets, perhaps: programs may be about to take them */
+	bool cold; /* packets that no program looks for */
+};
+
+static void link_readable(struct engine *e, struct link *l, struct woken *woken)
 {
+	woken->link = true;
+	if (!heat_is_hot(l)) {
+		woken->cold = true;
+		heat_add(l);
+	}
+	/* It is hot: who polls takes what comes next. */
+	if (presence_is_back(&e->presence))
+		thread_rewatch(e);
+}
+
+static void readable(struct engine *e, int fd, struct woken *woken)
+{
+	struct link *l = link_of(e, fd);
 	uint64_t count;
 
-	if (is_link(e, fd))
-		return true;
-	if (fd != e->wake_fd)
+	if (l)
+		link_readable(e, l, woken);
+	else if (fd != e->wake_fd)
 		e->ops->readable(e, fd);
 	else if (sys_read(e->wake_fd, &count, sizeof(count)) < 0)
-		return false;
-	return false;
+		return;
 }
 
 /*
  * First announces to sleep for good, then reads the timers: who sets one is
  * either seen here or sees that. Returns the number of events, or less than 0.
- * *woken: a link has something to do, and its descriptor does not say so.
+ * woken->link: one has something to do, and its descriptor does not say so.
  */
 static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
-			   bool *woken)
+			   struct woken *woken)
 {
 	const bool watching = !presence_is_back(&e->presence);
 	uint64_t until;
@@ -206,7 +256,7 @@ static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 	atomic_store(&e->asleep_until, until);
 	if (watching && !links_sleep(e)) {
 		until = 0;
-		*woken = true;
+		woken->link = true;
 	}
 	thread_sleep(e, until, ev, max, &n);
 	atomic_store(&e->asleep_until, 0);
@@ -219,7 +269,7 @@ static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 }
 
 /* Whether what the thread has woken for is left to programs (presence.h). */
-static bool leave_to_programs(struct engine *e, bool woken)
+static bool leave_to_programs(struct engine *e, const struct woken *woken)
 {
 	struct presence *p = &e->presence;
 	uint64_t now = clock_ns(), ns;
@@ -227,13 +277,13 @@ static bool leave_to_programs(struct engine *e, bool woken)
 
 	if (presence_is_back(p)) {
 		if (now < presence_tick_at(p))
-			return !woken;
+			return !woken->link;
 		if (!presence_tick(p, now))
-			return true;
+			return !woken->cold;
 		progress_step_forward(e, now);
 		return false;
 	}
-	ns = woken ? presence_probe(p) : 0;
+	ns = woken->link && !woken->cold ? presence_probe(p) : 0;
 	if (!ns)
 		return false;
 	sys_sleep(ns);
@@ -254,15 +304,16 @@ static void *thread_main(void *arg)
 	if (e->segment)
 		segment_keep(e->segment);
 	while (!atomic_load(&e->stop)) {
-		bool woken = false, busy = false;
+		struct woken woken = { 0 };
+		bool busy = false;
 		struct epoll_event ev[4];
 		uint64_t now;
 		int i, n, round;
 
 		n = sleep_until_due(e, ev, 4, &woken);
 		for (i = 0; i < n; i++)
-			woken |= readable(e, ev[i].data.fd);
-		if (leave_to_programs(e, woken)) {
+			readable(e, ev[i].data.fd, &woken);
+		if (leave_to_programs(e, &woken)) {
 			now = clock_ns();
 			if (timers_due(e, now))
 				timers_run(e, now);
@@ -322,6 +373,13 @@ static void say_no_thread(int err)
 				    "a stack");
 }
 
+/* Programs leave none out; or that is as heat.h has it. */
+static void links_use(struct engine *e, bool all)
+{
+	for (unsigned i = 0; i < e->nlinks; i++)
+		heat_use(e->link[i], all);
+}
+
 int engine_start(struct engine *e)
 {
 	static const int faults[] = { SIGSEGV, SIGBUS,  SIGFPE,
@@ -350,10 +408,13 @@ int engine_start(struct engine *e)
 	err = -pthread_create(&e->thread, &attr, thread_main, e);
 	pthread_attr_destroy(&attr);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (err)
+	if (err) {
 		say_no_thread(-err);
-	else
-		atomic_store(&e->started, true);
+		goto out;
+	}
+	atomic_store(&e->started, true);
+	/* Until now nobody else would have taken what comes. */
+	links_use(e, false);
 out:
 	pthread_mutex_unlock(&e->thread_lock);
 	return err;
@@ -369,4 +430,5 @@ void thread_end(struct engine *e)
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
 	pthread_join(e->thread, NULL);
 	pthread_setcancelstate(state, NULL);
+	links_use(e, true);
 }

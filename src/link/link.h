@@ -11,8 +11,10 @@
 
 #include "roce/qp.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct link;
 
@@ -37,8 +39,10 @@ struct link_ops {
 	void (*wait)(struct link *l);
 	/* A descriptor that is readable when poll has something to do. */
 	int (*fd)(struct link *l);
-	/* Whether poll has something to do, and nobody is at it. NULL: fd says
-	 * so. */
+	/*
+	 * Whether poll has something to do, and nobody is at it. NULL: only fd
+	 * says so, and to poll is a system call.
+	 */
 	bool (*ready)(struct link *l);
 	/*
 	 * Before the thread that waits for fd sleeps: true asks for fd to be
@@ -63,6 +67,9 @@ struct link_ops {
 /* The first member of what a link keeps for itself. */
 struct link {
 	const struct link_ops *ops;
+	/* The engine's: heat.h, and whether its thread watches fd. */
+	_Atomic uint32_t heat, users;
+	bool watched;
 };
 
 #endif

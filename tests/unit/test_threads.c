@@ -6,6 +6,8 @@
  */
 #include "objects/process.h"
 
+#include "engine/heat.h"
+
 #include "pair.h"
 
 #include <linux/audit.h>
@@ -224,14 +226,15 @@ static void timer_after_fork(void **state)
 	assert_int_equal(status, 0);
 }
 
-static int forbid_threads(void)
+/* The calling thread makes two system calls no more: they do what is said. */
+static int forbid(uint32_t first, uint32_t second, uint32_t what)
 {
 	struct sock_filter code[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
 			 offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, first, 1, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, second, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, what),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
 	struct sock_fprog prog = { sizeof(code) / sizeof(*code), code };
@@ -261,7 +264,7 @@ static void no_thread(void **state)
 
 		alarm(20);
 		dup2(fds[1], STDERR_FILENO);
-		if (forbid_threads())
+		if (forbid(SYS_clone, SYS_clone3, SECCOMP_RET_ERRNO | EAGAIN))
 			_exit(77);
 		setup(NULL);
 		end_init(&a, IBV_QPT_RC, NULL);
@@ -281,6 +284,46 @@ static void no_thread(void **state)
 	assert_non_null(strstr(text, "softhca: "));
 	assert_non_null(strstr(text, "thread"));
 	assert_non_null(strstr(text, "ulimit -u"));
+}
+
+static void poll_often(unsigned n)
+{
+	struct ibv_wc wc;
+
+	while (n--)
+		assert_int_equal(ibv_poll_cq(a.cq, 1, &wc), 0);
+}
+
+/* Where all goes by shared memory, a program that polls does not ask UDP. */
+static void polls_ask_nobody(void **state)
+{
+	int status, i;
+	pid_t pid;
+
+	(void)state;
+	pid = fork_child();
+	assert_true(pid >= 0);
+	if (!pid) {
+		alarm(20);
+		setup(NULL);
+		pair_init(&a, &b, IBV_QPT_RC);
+		if (!to_ctx(ctx)->engine->shm)
+			_exit(77);
+		data_path();
+		poll_often(2 * HEAT_POLLS);
+		if (forbid(SYS_epoll_pwait, SYS_recvmmsg,
+			   SECCOMP_RET_KILL_PROCESS))
+			_exit(77);
+		for (i = 0; i < 100; i++) {
+			poll_often(100);
+			data_path();
+		}
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		skip(); /* no seccomp here, or no shared memory */
+	assert_int_equal(status, 0);
 }
 
 /* Somebody who waits for the lock of a QP, without a thread. */
@@ -501,6 +544,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(no_thread),
+		cmocka_unit_test(polls_ask_nobody),
 		cmocka_unit_test(no_cancellation_points),
 		TEST(cancelled_while_busy),
 		TEST(timer_after_fork),
