@@ -4,6 +4,11 @@
  *
  * A QP looks for its peer when it is first posted to, and keeps what it has
  * found as long as that process lives and shows the same segment.
+ *
+ * It also knows whether the program is after the time that a request takes, or
+ * after the number that it gets done (roce/direct.c). A program that posts one
+ * after the other, and does not look what became of them, or waits for what they
+ * lead to, is after the number.
  */
 #include "process.h"
 
@@ -12,6 +17,11 @@
 
 /* How long nothing is looked for that was not found. */
 #define AGAIN_NS 10000000u
+
+/* So many requests in a row, with less than that between one that is done and
+ * the next one, are many. */
+#define MANY 5
+#define PAUSE_NS 1000u
 
 static struct shca_far *to_far(struct qp_far *far)
 {
@@ -102,7 +112,7 @@ static bool find(struct shca_qp *qp)
 	return false;
 }
 
-struct qp_far *shca_far(struct shca_qp *qp, uint64_t now)
+static struct qp_far *look(struct shca_qp *qp, uint64_t now)
 {
 	struct shca_far *f = &qp->far;
 
@@ -123,7 +133,59 @@ struct qp_far *shca_far(struct shca_qp *qp, uint64_t now)
 void shca_far_forget(struct shca_qp *qp)
 {
 	segment_peer_put(qp->far.peer);
-	qp->far = (struct shca_far){ .peer = NULL };
+	qp->far = (struct shca_far){
+		.tail = qp->core ? qp->core->sq.tail : 0,
+	};
+}
+
+/*
+ * Whether the program posts in numbers: several in a row, at once, and has not
+ * asked meanwhile what has become of them; and then until all are done.
+ */
+static bool in_numbers(struct shca_qp *qp, uint64_t now)
+{
+	const struct shca_cq *cq = qp->core->send_cq;
+	const struct presence *p = &qp->sched.engine->presence;
+	const struct qp_sq *sq = &qp->core->sq;
+	struct shca_far *f = &qp->far;
+	const bool done = sq->head == f->tail;
+	const uint32_t posted = sq->tail - f->tail;
+	/* A look at an empty one counts here, one at another there. */
+	const uint32_t looks =
+		atomic_load_explicit(&p->polls, memory_order_relaxed) +
+		atomic_load_explicit(&cq->head, memory_order_relaxed);
+
+	if (looks != f->looks || (f->end_ns && now - f->end_ns > PAUSE_NS))
+		f->run = 0;
+	f->run = posted < MANY - f->run ? f->run + posted : MANY;
+	f->tail = sq->tail;
+	f->looks = looks;
+	f->many = f->run == MANY || (f->many && !done);
+	return f->many;
+}
+
+void shca_far_run(struct shca_qp *qp, uint64_t now)
+{
+	struct qp *core = qp->core;
+	struct roce_qp *r = roce_qp(core);
+	struct shca_far *f = &qp->far;
+	struct qp_far *far;
+
+	if (core->sq.nxt == core->sq.tail)
+		return;
+	if (!qp_direct_kind(core, qp_sq_slot(&core->sq, core->sq.nxt)) ||
+	    !core->env->direct || !roce_qp_path(r)->local ||
+	    core->state != IBV_QPS_RTS) {
+		f->tail = core->sq.tail;
+		return;
+	}
+	far = look(qp, now);
+	roce_direct_expect(r, far, in_numbers(qp, now));
+	f->end_ns = now;
+	if (!far || !roce_direct_ready(r))
+		return;
+	roce_direct(r, far);
+	f->end_ns = f->run > 1 ? clock_ns() : 0;
 }
 
 /* Our own memory */

@@ -527,6 +527,13 @@ struct shca_far {
 	struct segment_peer *peer; /* NULL: none is known, */
 	uint64_t again_ns;	   /* nor looked for before that */
 	uint64_t now_ns;	   /* of the call that uses it */
+
+	/* What the program posts without a look at the CQ in between. */
+	uint32_t tail; /* of the send queue when it was last looked at */
+	uint32_t looks; /* at the CQ, and others; by then */
+	uint32_t run; /* requests in a row, up to what are many */
+	bool many; /* were, and some of them are still in the queue */
+	uint64_t end_ns; /* of the last one, 0: not known */
 };
 
 struct shca_qp {
@@ -644,11 +651,12 @@ static inline void shca_qp_expire(struct shca_qp *qp, uint64_t now_ns)
 }
 
 /*
- * direct.c: the other end of a QP, or NULL; and it is another from now on. The
- * QP's lock is held.
+ * direct.c: carries out one-sided requests that the peer's process need not be
+ * asked for; and the other end of the QP is another from now on. The QP's lock
+ * is held.
  */
 extern const struct qp_direct_env shca_direct;
-struct qp_far *shca_far(struct shca_qp *qp, uint64_t now);
+void shca_far_run(struct shca_qp *qp, uint64_t now);
 void shca_far_forget(struct shca_qp *qp);
 
 /* connected.c: says which way a QP that has just been connected is connected

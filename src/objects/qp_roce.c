@@ -46,23 +46,6 @@ static void query(const struct qp *core, struct ibv_qp_attr *attr,
 	roce_qp_query(roce_qp_const(core), attr, init);
 }
 
-/* One-sided requests that the peer's process need not be asked for. */
-static void run_direct(struct qp *core, uint64_t now)
-{
-	struct roce_qp *r = roce_qp(core);
-	struct qp_far *far;
-
-	if (core->sq.nxt == core->sq.tail ||
-	    !qp_direct_kind(core, qp_sq_slot(&core->sq, core->sq.nxt)) ||
-	    !core->env->direct || !roce_qp_path(r)->local ||
-	    core->state != IBV_QPS_RTS)
-		return;
-	far = shca_far(core->owner, now);
-	roce_direct_expect(r, far != NULL);
-	if (far && roce_direct_ready(r))
-		roce_direct(r, far);
-}
-
 static void flush(struct qp *core, uint64_t now, bool all)
 {
 	struct shca_qp *qp = core->owner;
@@ -75,7 +58,7 @@ static void flush(struct qp *core, uint64_t now, bool all)
 
 	if (shca_xrc_is_guest(qp))
 		shca_guest_note(qp);
-	run_direct(core, now);
+	shca_far_run(qp, now);
 	/* Until there is room, making packets is in vain. */
 	wait = roce_tx_busy(r) && !all && engine_starved(&qp->sched);
 	for (round = 0; !wait && roce_tx_waiting(r); round++) {

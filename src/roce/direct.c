@@ -5,10 +5,22 @@
  * on its way can one be carried out in its turn. Of a program that always has
  * some outstanding, something would always be on its way, once one had to be
  * sent; so behind others of its kind alone a request waits for their end.
+ *
+ * A small one takes the kernel longer than it takes this process and the peer to
+ * send and to receive it: what waits for one is served sooner, but many take
+ * longer. So those that are posted in numbers are sent.
  */
 #include "internal.h"
 
 #include "qp/direct.h"
+
+/* Up to this size a packet takes less time, both ends together, than a copy. */
+#define SMALL 1024u
+
+static bool is_sent(const struct roce_qp *qp, const struct qp_wqe *w)
+{
+	return qp->direct_many && w->length <= SMALL;
+}
 
 bool roce_direct_ready(const struct roce_qp *qp)
 {
@@ -21,19 +33,21 @@ bool roce_direct_ready(const struct roce_qp *qp)
 	       psn_diff(r->una, roce_wqe(qp_sq_slot(sq, sq->head))->first_psn) <=
 		       0 &&
 	       !r->rnr_until_ns && qp->path.local &&
-	       qp_direct_kind(&qp->base, qp_sq_slot(sq, sq->head));
+	       qp_direct_kind(&qp->base, qp_sq_slot(sq, sq->head)) &&
+	       !is_sent(qp, qp_sq_slot(sq, sq->head));
 }
 
-void roce_direct_expect(struct roce_qp *qp, bool likely)
+void roce_direct_expect(struct roce_qp *qp, bool likely, bool many)
 {
 	qp->direct_likely = likely;
+	qp->direct_many = many;
 }
 
 bool roce_direct_waits(const struct roce_qp *qp, const struct qp_wqe *w)
 {
 	const struct qp_sq *sq = &qp->base.sq;
 
-	if (!qp->direct_likely || sq->nxt == sq->head ||
+	if (!qp->direct_likely || sq->nxt == sq->head || is_sent(qp, w) ||
 	    !qp_direct_kind(&qp->base, w))
 		return false;
 	for (uint32_t i = sq->head; i != sq->nxt; i++)

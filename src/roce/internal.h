@@ -190,7 +190,7 @@ struct roce_qp {
 	struct qp base;
 	uint8_t service; /* enum roce_service */
 	bool comm_est; /* event raised */
-	bool direct_likely; /* direct.c */
+	bool direct_likely, direct_many; /* direct.c */
 	uint32_t busy; /* link had no room: look again at busy_ns */
 	uint64_t busy_ns;
 	uint32_t seed;

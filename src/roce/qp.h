@@ -158,8 +158,11 @@ void roce_sq_undo(struct roce_qp *qp, struct roce_sq_mark mark);
  */
 struct qp_far;
 bool roce_direct_ready(const struct roce_qp *qp);
-/* Whether that is likely to be possible from now on. */
-void roce_direct_expect(struct roce_qp *qp, bool likely);
+/*
+ * Whether that is likely to be possible from now on; and whether the program
+ * posts small ones in numbers, rather than one and then the next.
+ */
+void roce_direct_expect(struct roce_qp *qp, bool likely, bool many);
 void roce_direct(struct roce_qp *qp, struct qp_far *far);
 
 /* A packet addressed to this QP. Anything may be in it. */

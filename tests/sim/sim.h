@@ -107,7 +107,8 @@ struct sim {
 			    * it is left half written */
 	int read_error; /* then; 0: either that there is */
 	double direct; /* share of one-sided operations that are carried out
-			* by their initiator, if they can be */
+			* by their initiator, if they can be, */
+	double many; /* and chance that small ones are said to be many */
 	uint64_t direct_copies;
 	uint64_t reads; /* of payload that is elsewhere */
 	/* Before piece i of one is read. */

@@ -170,6 +170,36 @@ static void begins_under_load(void **state)
 	sim_free(p.sim);
 }
 
+/* Small ones in numbers are sent, with a long one between them in its turn. */
+static void in_numbers(void **state)
+{
+	struct pair p = direct_pair();
+
+	(void)state;
+	p.sim->many = 1;
+	for (uint32_t i = 0; i < 9; i++) {
+		*word(p.a, i * 64) = i + 1;
+		post_to(p.a, IBV_WR_RDMA_WRITE, i * 64, 8);
+	}
+	post_to(p.a, IBV_WR_RDMA_WRITE, 8192, 5000);
+	post_to(p.a, IBV_WR_RDMA_READ, 30000, 1000);
+	assert_int_equal(direct(p.a), 0);
+	settle(&p);
+	assert_int_equal(direct(p.a), 1);
+	for (uint32_t i = 0; i < 9; i++)
+		assert_int_equal(*word(p.b, i * 64), i + 1);
+	assert_memory_equal(p.b->node->mem + 8192, p.a->node->mem + 8192, 5000);
+	assert_memory_equal(p.b->node->mem + 30000, p.a->node->mem + 30000,
+			    1000);
+	for (uint32_t i = 0; i < 11; i++)
+		expect(p.a->send, IBV_WC_SUCCESS);
+	p.sim->many = 0;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 8);
+	assert_int_equal(direct(p.a), 2);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	sim_free(p.sim);
+}
+
 /* A link that takes a part of a message, which is acknowledged: nothing is on
  * its way then, but the rest of the message has to follow. */
 static void not_in_the_middle_of_a_message(void **state)
@@ -327,6 +357,7 @@ int main(void)
 		cmocka_unit_test(in_turn),
 		cmocka_unit_test(in_lists),
 		cmocka_unit_test(begins_under_load),
+		cmocka_unit_test(in_numbers),
 		cmocka_unit_test(not_in_the_middle_of_a_message),
 		cmocka_unit_test(not_when_in_doubt),
 		cmocka_unit_test(established_by_a_packet),

@@ -300,7 +300,7 @@ static void run_reliable(uint64_t seed, const struct sim_link *link,
 	sim->link = *link;
 	sim->unreadable = link->loss;
 	if (sim->way[0] == SIM_MIXED || sim->way[1] == SIM_MIXED)
-		sim->direct = 0.3;
+		sim->direct = sim->many = 0.3;
 	co.mtu = IBV_MTU_256 + sim_below(&sim->rng, 5);
 	co.psn_a = (uint32_t)sim_rand(&sim->rng) & PSN_MASK;
 	co.rd_atomic = (uint8_t)(1 + sim_below(&sim->rng, 8));

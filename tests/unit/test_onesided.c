@@ -7,6 +7,8 @@
  */
 #include "two_ends.h"
 
+#include <sys/uio.h>
+
 #define ATOMIC (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 
 /* ---- mistakes ---------------------------------------------------------- */
@@ -631,6 +633,75 @@ static void all_or_nothing(void **state)
 	me.qp = plain;
 }
 
+/* ---- in numbers and one by one ------------------------------------------- */
+
+static void post_quiet(uint32_t i, bool signaled)
+{
+	struct ibv_sge sge = sge_of(&me, 8 * (size_t)i, 8);
+	struct ibv_send_wr wr = {
+		.wr_id = 4, .opcode = WRITE, .sg_list = &sge, .num_sge = 1,
+		.send_flags = signaled ? IBV_SEND_SIGNALED : 0,
+		.wr.rdma = { shared->addr + 8 * i, shared->rkey },
+	}, *bad;
+
+	assert_int_equal(ibv_post_send(me.qp, &wr, &bad), 0);
+}
+
+/* Whether the other end can be copied to while it is stopped. */
+static bool needs_no_peer(void)
+{
+	const char *way = getenv("SOFTHCA_SAME_HOST");
+	uint64_t mine;
+	struct iovec to = { &mine, 8 }, from = { &shared, 8 };
+
+	return way && !strcmp(way, "auto") &&
+	       process_vm_readv(other, &to, 1, &from, 1, 0) == 8;
+}
+
+/*
+ * After some that were posted in numbers, those that are posted one by one
+ * complete even while the peer is stopped: whether the program waits for each,
+ * looks after each, or does something else for a while.
+ */
+static void one_by_one(void **state)
+{
+	const bool stop = needs_no_peer();
+	const struct timespec pause = { .tv_nsec = 100000 };
+	struct ibv_wc wc;
+	int status;
+
+	(void)state;
+	for (unsigned round = 0; round < 5; round++) {
+		fill(me.buf, BUF, round);
+		for (uint32_t i = 0; i < DEPTH; i++)
+			post_quiet(i, i == DEPTH - 1);
+		wc = wait_wc(me.cq);
+		expect_wc(&wc, 4, OK);
+		assert_int_equal(there(sum_of, 0, 8 * DEPTH),
+				 sum_of(0, 8 * DEPTH));
+		if (stop) {
+			kill(other, SIGSTOP);
+			assert_int_equal(waitpid(other, &status, WUNTRACED),
+					 other);
+		}
+		for (uint32_t i = 0; i < 10; i++)
+			assert_int_equal(do_op(i % 2 ? READ : WRITE, 8, 8), OK);
+		for (uint32_t i = 0; i < 10; i++) {
+			post_quiet(i, false);
+			assert_int_equal(ibv_poll_cq(me.cq, 1, &wc), 0);
+		}
+		assert_int_equal(do_op(READ, 8, 8), OK);
+		for (uint32_t i = 0; i < 10; i++) {
+			post_quiet(i, false);
+			nanosleep(&pause, NULL);
+		}
+		assert_int_equal(do_op(READ, 8, 8), OK);
+		if (stop)
+			kill(other, SIGCONT);
+		assert_int_equal(there(sum_of, 0, 80), sum_of(0, 80));
+	}
+}
+
 /* ---- atomics of many ----------------------------------------------------- */
 
 #define ADDS 3000
@@ -716,6 +787,7 @@ int main(void)
 		ENDS(in_order),
 		ENDS(unsignalled),
 		ENDS(all_or_nothing),
+		ENDS(one_by_one),
 		ENDS(atomics_exclude_each_other),
 	};
 
