@@ -93,6 +93,7 @@ class Proc:
         self.out = tempfile.TemporaryFile("w+b")
         self.start = time.monotonic()
         self.ended_by_us = False
+        self.network = side.network()
         self.popen = subprocess.Popen(
             self.argv, stdin=subprocess.DEVNULL, stdout=self.out,
             stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=end_with_parent,
@@ -155,9 +156,12 @@ class Proc:
         return until(lambda: re.search(text, self.output(), re.M), f"it prints {text!r}", self, limit)
 
     def sockets(self, protocol):
-        """The rows of what this process's network has: tcp, or udp."""
+        """The rows of what this process's network has: tcp, or udp. None before it
+        is there: what others have in the network it comes from is no news."""
         rows = []
         with contextlib.suppress(OSError):
+            if self.network and self.network != network_of(self.pid):
+                return rows
             for family in (protocol, f"{protocol}6"):
                 with open(f"/proc/{self.pid}/net/{family}") as f:
                     rows += [line.split() for line in f][1:]
@@ -182,11 +186,20 @@ class Proc:
         until(bound, f"it has UDP port {port}", self, limit)
 
 
+def network_of(pid):
+    """What tells the network namespace of a process from others."""
+    return os.readlink(f"/proc/{pid}/ns/net")
+
+
 class Side:
     def __init__(self, prefix=(), tool=SOFTHCA):
         self.prefix = list(prefix)
         self.tool = tool
         self._gids = None
+
+    def network(self):
+        """That of its processes, where their prefix begins with nsenter."""
+        return network_of(self.prefix[2]) if self.prefix[:2] == ["nsenter", "-t"] else None
 
     def run(self, cmd, options=(), limit=LIMIT, status=0, env=None):
         """Runs one program to its end; its output."""
