@@ -249,6 +249,7 @@ static int make_parents(int dir, const char *path)
 static int write_file(struct sink *s, const char *path, const char *text)
 {
 	size_t len = strlen(text);
+	ssize_t written;
 	int fd, err;
 
 	err = make_parents(s->dir, path);
@@ -258,8 +259,9 @@ static int write_file(struct sink *s, const char *path, const char *text)
 		    O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
-	if (write(fd, text, len) != (ssize_t)len)
-		err = -EIO;
+	written = write(fd, text, len);
+	if (written != (ssize_t)len)
+		err = written < 0 ? -errno : -EIO;
 	close(fd);
 	return err;
 }

@@ -3,6 +3,7 @@ copies, without them, and UDP; chosen, and where the system leaves no choice."""
 import itertools
 import os
 import re
+import shlex
 
 import pytest
 
@@ -93,10 +94,12 @@ TWO_ENDS = ('"$@" & s=$!; "$@" 127.0.0.1; c=$?; [ $c = 0 ] || kill $s; wait $s |
 @pytest.mark.parametrize("size", ["300k", "600k", "1200k"])
 def test_little_shared_memory(placements, size):
     """/dev/shm has room for a registry, a segment, or a part of one: whatever
-    cannot be had is an error that the program does not see."""
+    cannot be had is an error that the program does not see. What "softhca run"
+    itself writes there is written before."""
     program = [rig.SOFTHCA, "run", "--", CHECK, "-p", rig.free_port(), *PROGRAMS["mix"]]
     out = rig.Proc(rig.Side(small_shm(placements("local"), size)),
-                   ["bash", "-c", TWO_ENDS, "bash", *program], alone=True).done(90)
+                   ["bash", "-c", f"{shlex.quote(rig.SOFTHCA)} run -- true; {TWO_ENDS}", "bash", *program],
+                   alone=True).done(90)
     assert "softhca: " not in out, out
     assert "/dev/shm/" not in out, out
 
