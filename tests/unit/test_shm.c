@@ -494,6 +494,8 @@ static void malformed_records_are_dropped(void **state)
 	assert_true(accepts_as(ROCE_SEND_ONLY, RING_F_EXT, 3, far + 3));
 	assert_false(accepts_as(ROCE_SEND_ONLY, RING_F_EXT, 0, far - 1));
 	assert_false(accepts_as(ROCE_SEND_ONLY, RING_F_EXT, far + 3, far + 3));
+	assert_false(
+		accepts_as(ROCE_SEND_ONLY, RING_F_EXT, UINT32_MAX, far - 1));
 	assert_true(accepts_as(ud, RING_F_EXT, 3, far + 3));
 	assert_false(accepts_as(ud, 0, 3, 3));
 	assert_false(accepts_as(ud, RING_F_EXT, far - 3, far - 3));
@@ -629,6 +631,8 @@ static void names_are_of_what_is_shown(void **state)
 	d.piece[0].slot = UINT32_MAX;
 	assert_true(accepts_names(&d, 100, shm_ref_size(1)));
 	assert_int_equal(b->pull, -EACCES);
+	/* A QP of that life, of another number. */
+	qp_public_set(&shown_qp_place(a->s, a->qpn + 1, 0)->life, 9);
 	d = names_of(1, 100);
 	d.ref.qpn++;
 	assert_true(accepts_names(&d, 100, shm_ref_size(1)));
@@ -731,7 +735,8 @@ static void next_process_goes_on_where_one_has_died(void **state)
 	assert_int_equal(a->rx[0].h.psn, 4);
 }
 
-/* Names that one has left lead nowhere when another has its slot. */
+/* Names that one has left lead nowhere, though another has its slot and keys.
+ */
 static void names_of_the_dead_lead_nowhere(void **state)
 {
 	struct named d;
@@ -748,9 +753,12 @@ static void names_of_the_dead_lead_nowhere(void **state)
 	memcpy(ring_data(to), &d, shm_ref_size(1));
 	ring_put(&way.peer->out, shm_ref_size(1), 0, 0, 0);
 	a_comes_again();
-	b->pull = 1;
+	free(keys.entry);
+	show_memory();
+	assert_int_equal(keys.entry[slot].lkey, d.piece[0].key);
 	poll_all(b);
-	assert_true(b->n == 0 || b->pull == -ESTALE);
+	assert_int_equal(b->n, 1);
+	assert_int_equal(b->pull, -ESTALE);
 	free(keys.entry);
 }
 
