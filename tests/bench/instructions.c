@@ -208,6 +208,8 @@ static void link_replace(struct engine *e)
 {
 	loop.link.ops = &loop_ops;
 	loop.udp = e->link[0];
+	/* Polled, as long as it is not beside a ring. */
+	loop.link.users = !e->shm;
 	e->link[0] = &loop.link;
 	/* There seems to be a thread that has stepped back: all of its work is
 	 * done by the polls. */
