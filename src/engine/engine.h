@@ -110,6 +110,11 @@ struct engine {
 	pthread_t thread;
 	int epoll_fd, wake_fd;
 	_Atomic uint64_t asleep_until; /* 0: the thread is awake */
+	_Atomic clockid_t poller; /* CPU time of who has polled last, or 0 */
+	struct poller_time { /* when the thread last looked */
+		clockid_t id;
+		uint64_t ns;
+	} ticked;
 
 	struct presence presence;
 

@@ -26,19 +26,25 @@ void timers_run(struct engine *e, uint64_t now);
 /* engine_timer_set() that waits for no lock, nor allocates: false, not set. */
 bool timer_try(struct engine *e, struct engine_qp *qp, uint64_t due);
 
-/* rx.c: takes about budget packets from a link to their QPs, which then send
- * their answers. Returns what link_ops.poll does. */
-int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t now);
+/*
+ * rx.c: takes about budget packets from a link to their QPs, which then send
+ * their answers. Returns what link_ops.poll does. *now is the time, or 0: it is
+ * read, and stored there, if there is a packet.
+ */
+int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t *now);
 
 #define RX_BUDGET 32 /* of a link, in one round of progress */
 
 /* send.c: QPs that found no room go on, if there is some. */
-void send_starved(struct engine *e, uint64_t now);
+void send_starved(struct engine *e);
 /* A QP that has gone sends nothing any more. */
 void send_unuse(struct engine_qp *qp);
 
-/* progress.c: returns the number of packets. *busy: another thread receives on
- * a link, which was left out. */
+/*
+ * progress.c: returns the number of packets. *busy: another thread receives on
+ * a link, which was left out. now is the time, or 0: then it is only read if
+ * something has come, and timers are left for another time if nothing has.
+ */
 int progress(struct engine *e, uint64_t now, bool *busy);
 /* The thread no longer watches the links (presence.h); it does again. */
 void progress_step_back(struct engine *e, uint64_t now);
@@ -68,6 +74,16 @@ bool links_sleep(struct engine *e);
 void links_wake(struct engine *e);
 /* The same on behalf of the thread, which is asleep, or will be. */
 void thread_announce(struct engine *e);
+/* The caller is the program's thread that has polled last. */
+static inline void thread_poller(struct engine *e)
+{
+	clockid_t id;
+
+	if (!pthread_getcpuclockid(pthread_self(), &id) &&
+	    id != atomic_load_explicit(&e->poller, memory_order_relaxed))
+		atomic_store_explicit(&e->poller, id, memory_order_relaxed);
+}
+
 /* Makes the thread check everything but the descriptors again. */
 void thread_wake(struct engine *e);
 void thread_end(struct engine *e);

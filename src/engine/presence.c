@@ -53,8 +53,7 @@ uint64_t presence_probe(struct presence *p)
 		return 0;
 	}
 	p->seen_took = get(&p->took);
-	return atomic_load(&p->crowded) ? PRESENCE_CROWDED_NS :
-					  PRESENCE_PROBE_NS;
+	return PRESENCE_PROBE_NS;
 }
 
 bool presence_probed(struct presence *p, bool none)
@@ -121,7 +120,20 @@ static bool rest(struct presence *p)
 	return atomic_load(&p->asleep) || !atomic_exchange(&p->rests, false);
 }
 
-bool presence_tick(struct presence *p, uint64_t now)
+/* None has polled. True: step forward. */
+static bool silence(struct presence *p, bool ran)
+{
+	if (polled(p))
+		return false; /* one has just woken */
+	p->tick = PRESENCE_TICK_MIN_NS / 2;
+	if (!ran && ++p->quiet < PRESENCE_QUIET)
+		return false;
+	if (!ran)
+		p->since = 0;
+	return true;
+}
+
+bool presence_tick(struct presence *p, uint64_t now, bool ran)
 {
 	if (polled(p)) {
 		p->quiet = 0;
@@ -129,9 +141,7 @@ bool presence_tick(struct presence *p, uint64_t now)
 		p->good = 0;
 		if (rest(p))
 			return false;
-		/* Or one has just woken. */
-		if (!polled(p) && (!atomic_load(&p->crowded) ||
-				   ++p->quiet >= PRESENCE_CROWDED_TICKS))
+		if (silence(p, ran))
 			return true;
 	}
 	p->tick = p->tick * 2 > PRESENCE_TICK_MAX_NS ? PRESENCE_TICK_MAX_NS :

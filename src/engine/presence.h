@@ -16,7 +16,10 @@
  * - While it has stepped back it ticks: it steps forward when no program has
  *   polled since the last tick. If it has been back for less than
  *   PRESENCE_WORTH_NS, that counts as an attempt that failed.
- *   Where programs have to take turns on a CPU, all of this takes longer.
+ * - A program that has had no CPU could not poll, which says nothing. So a
+ *   probe lasts until the one that has polled last has had the CPU for its time
+ *   (PRESENCE_NAP_NS at most), and of ticks in which it did not run at all
+ *   PRESENCE_QUIET have to pass: it sleeps, then, and nothing has failed.
  * - Polls of a CQ that is armed do not count: the program may be about to sleep
  *   in poll(2). When it arms one, the thread steps forward.
  * - A program that sleeps in ibv_get_cq_event() receives as well (sleep.c).
@@ -35,12 +38,12 @@
 #include <stdint.h>
 
 #define PRESENCE_PROBE_NS 20000
-#define PRESENCE_CROWDED_NS 200000 /* the same where they take turns on a CPU */
+#define PRESENCE_NAP_NS 1000000
 #define PRESENCE_PROBES 3
 #define PRESENCE_SKIP_MAX 1024
 #define PRESENCE_TICK_MIN_NS 200000
 #define PRESENCE_TICK_MAX_NS 1000000
-#define PRESENCE_CROWDED_TICKS 4 /* as many without a poll, there */
+#define PRESENCE_QUIET 4
 #define PRESENCE_WORTH_NS 5000000
 #define PRESENCE_OFTEN_NS 2000000
 #define PRESENCE_BLOCKED 1000
@@ -52,7 +55,6 @@ struct presence {
 	_Atomic uint32_t blocked; /* polls in a row that found a link taken */
 
 	_Alignas(64) _Atomic bool back; /* the thread has stepped back */
-	_Atomic bool crowded; /* a program that polls yields (spin.h) */
 	_Atomic bool rests; /* and does not tick */
 	_Atomic uintptr_t asleep; /* who of a program's threads sleeps, or 0 */
 	_Atomic uint64_t woke; /* when one last woke from the thread's rest */
@@ -64,7 +66,7 @@ struct presence {
 	_Atomic uint32_t interval; /* that many after the next failure; lock */
 	uint64_t since; /* programs have made it step back; 0: to rest; lock */
 	uint64_t tick; /* between ticks */
-	uint32_t quiet; /* ticks in a row without a poll */
+	uint32_t quiet; /* ticks in a row without a poll, nor a CPU */
 	_Atomic uint64_t tick_at; /* the next one */
 };
 
@@ -114,10 +116,12 @@ bool presence_taken_over(const struct presence *p);
 
 /*
  * The thread has stepped back: when it ticks next, UINT64_MAX: it rests. When
- * that time has come it calls presence_tick(). True: it is to step forward.
+ * that time has come it calls presence_tick(), ran: the program's thread that
+ * has polled last has had a CPU since the last tick, as far as is known. True:
+ * it is to step forward.
  */
 uint64_t presence_tick_at(const struct presence *p);
-bool presence_tick(struct presence *p, uint64_t now);
+bool presence_tick(struct presence *p, uint64_t now, bool ran);
 
 /*
  * The thread steps back or forward. A lock of the caller's serialises the

@@ -26,7 +26,7 @@ int progress(struct engine *e, uint64_t now, bool *busy)
 
 		if (!heat_is_hot(l))
 			continue;
-		r = rx_poll(e, l, RX_BUDGET, now);
+		r = rx_poll(e, l, RX_BUDGET, &now);
 		drained &= r >= 0 && r < RX_BUDGET;
 		*busy |= r == -EBUSY;
 		if (r > 0) {
@@ -38,12 +38,14 @@ int progress(struct engine *e, uint64_t now, bool *busy)
 	}
 	if (!*busy)
 		presence_unblocked(&e->presence);
-	send_starved(e, now);
-	if (timers_due(e, now))
-		timers_run(e, now);
+	send_starved(e);
 	if (drained &&
 	    atomic_load_explicit(&e->unsettled, memory_order_relaxed))
-		e->ops->settle(e, now);
+		e->ops->settle(e, now ? now : clock_ns());
+	if (!now)
+		return n;
+	if (timers_due(e, now))
+		timers_run(e, now);
 	if (e->cfg->explain)
 		drops_explain_at(e, now);
 	return n;
@@ -92,33 +94,22 @@ bool progress_waiting(struct engine *e)
 	return sys_poll(p, n, 0) > 0;
 }
 
-/* A program has found nothing, and is likely to try again at once. */
-static void spin(struct engine *e, uint64_t now)
+/*
+ * Mostly it finds nothing, and the program tries again at once; so it looks at
+ * the clock, and at what depends on it, only now and then.
+ */
+void engine_poll(struct engine *e, bool armed)
 {
 	static _Thread_local __attribute__((tls_model("initial-exec")))
 	struct spin state;
-	bool yield;
-
-	if (!spin_poll(&state))
-		return;
-	yield = spin_look(&state, now);
-	if (yield) {
-		sched_yield();
-		spin_yielded(&state, clock_ns());
-	}
-	if (yield != atomic_load_explicit(&e->presence.crowded,
-					  memory_order_relaxed))
-		atomic_store_explicit(&e->presence.crowded, yield,
-				      memory_order_relaxed);
-}
-
-void engine_poll(struct engine *e, bool armed)
-{
-	uint64_t now = clock_ns();
+	const bool look = spin_poll(&state);
+	const uint64_t now = look ? clock_ns() : 0;
 	bool busy;
 
 	if (!armed)
 		presence_polled(&e->presence);
+	if (look)
+		thread_poller(e);
 	if (atomic_load_explicit(&e->presence.asleep, memory_order_relaxed))
 		sleep_forget(e);
 	if (progress(e, now, &busy)) {
@@ -128,8 +119,9 @@ void engine_poll(struct engine *e, bool armed)
 	if (busy && presence_blocked(&e->presence)) {
 		engine_quiesce(e);
 		presence_unblocked(&e->presence);
-	} else {
-		spin(e, now);
+	} else if (look && spin_look(&state, now)) {
+		sched_yield();
+		spin_yielded(&state, clock_ns());
 	}
 }
 

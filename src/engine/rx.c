@@ -16,7 +16,7 @@
  */
 struct rx_round {
 	struct engine *e;
-	uint64_t now;
+	uint64_t now; /* 0: nothing has come that needs it */
 	struct engine_qp *cur; /* locked: the QP of the last packet */
 	bool noted; /* it is among touched */
 	size_t n;
@@ -150,6 +150,8 @@ static void rx(void *arg, const struct roce_rx *pkt)
 	struct engine_qp *qp = r->cur;
 	struct roce_rx inner;
 
+	if (!r->now)
+		r->now = clock_ns();
 	if (qpn <= 1 || qpn == ROCE_MULTICAST_QPN) {
 		qp = rx_special(r, pkt, &inner);
 		if (qp)
@@ -166,17 +168,18 @@ static void rx(void *arg, const struct roce_rx *pkt)
 		rx_stray(r->e, pkt, r->now);
 }
 
-int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t now)
+int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t *now)
 {
 	struct rx_round r;
 	int n;
 
 	r.e = e;
-	r.now = now;
+	r.now = *now;
 	r.cur = NULL;
 	r.n = 0;
 	n = l->ops->poll(l, budget, rx, &r);
 	if (r.cur || r.n)
 		round_end(&r);
+	*now = r.now;
 	return n;
 }

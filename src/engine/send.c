@@ -28,12 +28,14 @@ static void starve(struct engine *e, struct engine_qp *qp)
 		engine_timer_set(e, qp, clock_ns());
 }
 
-void send_starved(struct engine *e, uint64_t now)
+void send_starved(struct engine *e)
 {
 	struct engine_qp *qp, *next;
+	uint64_t now;
 
 	if (!e->shm || !shm_room(e->shm))
 		return;
+	now = clock_ns();
 	for (qp = atomic_exchange(&e->starved, NULL); qp; qp = next) {
 		next = qp->starved;
 		/* Whoever has the lock flushes it, and may starve again. */

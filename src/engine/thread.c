@@ -252,7 +252,10 @@ static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 	int n;
 
 	atomic_store(&e->asleep_until, UINT64_MAX);
-	until = min_u64(timers_next(e), presence_tick_at(&e->presence));
+	until = presence_tick_at(&e->presence);
+	/* Programs that poll run the timers. */
+	if (until == UINT64_MAX || presence_is_asleep(&e->presence))
+		until = min_u64(timers_next(e), until);
 	atomic_store(&e->asleep_until, until);
 	if (watching && !links_sleep(e)) {
 		until = 0;
@@ -268,6 +271,44 @@ static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 	return n;
 }
 
+/*
+ * How long the program's thread that has polled last has had a CPU since *t,
+ * which is set; UINT64_MAX: nobody knows, as it is another thread, or gone.
+ */
+static uint64_t poller_ran(struct engine *e, struct poller_time *t)
+{
+	const struct poller_time was = *t;
+	struct timespec ts;
+
+	t->id = atomic_load(&e->poller);
+	if (!t->id || clock_gettime(t->id, &ts)) {
+		t->id = 0;
+		return UINT64_MAX;
+	}
+	t->ns = (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+	return t->id == was.id ? t->ns - was.ns : UINT64_MAX;
+}
+
+/* Gives programs so much of their CPU's time to take what waits, if they get
+ * it; whether nothing waits any more. */
+static bool nap(struct engine *e, uint64_t ns)
+{
+	struct poller_time began = { 0 }, t;
+	uint64_t napped = 0;
+	bool known;
+
+	poller_ran(e, &began);
+	do {
+		sys_sleep(ns + napped);
+		napped += ns + napped;
+		if (!progress_waiting(e))
+			return true;
+		t = began;
+		known = poller_ran(e, &t) < ns;
+	} while (known && napped < PRESENCE_NAP_NS);
+	return false;
+}
+
 /* Whether what the thread has woken for is left to programs (presence.h). */
 static bool leave_to_programs(struct engine *e, const struct woken *woken)
 {
@@ -278,7 +319,8 @@ static bool leave_to_programs(struct engine *e, const struct woken *woken)
 	if (presence_is_back(p)) {
 		if (now < presence_tick_at(p))
 			return !woken->link;
-		if (!presence_tick(p, now))
+		ns = poller_ran(e, &e->ticked);
+		if (!presence_tick(p, now, ns >= PRESENCE_PROBE_NS))
 			return !woken->cold;
 		progress_step_forward(e, now);
 		return false;
@@ -286,10 +328,11 @@ static bool leave_to_programs(struct engine *e, const struct woken *woken)
 	ns = woken->link && !woken->cold ? presence_probe(p) : 0;
 	if (!ns)
 		return false;
-	sys_sleep(ns);
-	taken = presence_probed(p, !progress_waiting(e));
-	if (presence_taken_over(p))
+	taken = presence_probed(p, nap(e, ns));
+	if (presence_taken_over(p)) {
 		progress_step_back(e, clock_ns());
+		poller_ran(e, &e->ticked);
+	}
 	return taken;
 }
 

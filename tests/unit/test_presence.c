@@ -10,12 +10,14 @@
 
 static struct presence p;
 static uint64_t now;
+static bool ran; /* the program, between ticks */
 
 static int setup(void **state)
 {
 	(void)state;
 	presence_init(&p);
 	now = BEGIN_NS;
+	ran = true;
 	return 0;
 }
 
@@ -69,7 +71,7 @@ static uint64_t tick(bool *forward)
 
 	assert_in_range(at, now, now + PRESENCE_TICK_MAX_NS);
 	now = at;
-	*forward = presence_tick(&p, now);
+	*forward = presence_tick(&p, now, ran);
 	if (*forward)
 		assert_true(presence_step_forward(&p, now));
 	return after;
@@ -132,26 +134,35 @@ static void who_does_not_poll_takes_nothing_over(void **state)
 	}
 }
 
-/* Programs that yield to each other get more time, for all of it. */
-static void takes_turns(void **state)
+/*
+ * Others have the CPU for a while, or it sleeps: it cannot poll. That is no
+ * failure, so it takes over again as soon as before.
+ */
+static void waits_for_its_cpu(void **state)
 {
+	unsigned first = takeover();
+	uint64_t began = now;
 	bool is;
 	int i;
 
 	(void)state;
 	presence_polled(&p);
-	atomic_store(&p.crowded, true);
-	assert_int_equal(presence_probe(&p), PRESENCE_CROWDED_NS);
-	presence_step_back(&p, now);
-	presence_polled(&p);
 	tick(&is);
 	assert_false(is);
-	for (i = 1; i < PRESENCE_CROWDED_TICKS; i++) {
+	ran = false;
+	for (i = 1; i < PRESENCE_QUIET; i++) {
+		tick(&is);
+		assert_false(is);
+	}
+	presence_polled(&p);
+	for (i = 1; i <= PRESENCE_QUIET; i++) {
 		tick(&is);
 		assert_false(is);
 	}
 	tick(&is);
 	assert_true(is);
+	assert_true(now - began < PRESENCE_WORTH_NS);
+	assert_int_equal(takeover(), first);
 }
 
 /*
@@ -343,7 +354,7 @@ int main(void)
 		cmocka_unit_test_setup(time_does_not_matter, setup),
 		cmocka_unit_test_setup(who_does_not_poll_takes_nothing_over,
 				       setup),
-		cmocka_unit_test_setup(takes_turns, setup),
+		cmocka_unit_test_setup(waits_for_its_cpu, setup),
 		cmocka_unit_test_setup(fails_ever_more_seldom, setup),
 		cmocka_unit_test_setup(successes_are_in_a_row, setup),
 		cmocka_unit_test_setup(ticks_seldom_while_they_poll, setup),
