@@ -29,11 +29,16 @@ static void failed(struct presence *p)
 	put(&p->skip, n);
 }
 
-/* Whether any program has polled since this was last asked. */
+static bool inside(const struct presence *p)
+{
+	return atomic_load_explicit(&p->inside, memory_order_relaxed);
+}
+
+/* Whether any program has polled since this was last asked, or does so now. */
 static bool polled(struct presence *p)
 {
 	uint32_t polls = get(&p->polls);
-	bool changed = polls != p->seen;
+	bool changed = polls != p->seen || inside(p);
 
 	p->seen = polls;
 	return changed;
@@ -58,7 +63,8 @@ uint64_t presence_probe(struct presence *p)
 
 bool presence_probed(struct presence *p, bool none)
 {
-	bool took = get(&p->took) != p->seen_took;
+	/* A poll that has not ended by now has found much. */
+	bool took = get(&p->took) != p->seen_took || inside(p);
 
 	p->seen = get(&p->polls);
 	/* What waits now may have come later. */

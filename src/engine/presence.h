@@ -20,6 +20,7 @@
  *   probe lasts until the one that has polled last has had the CPU for its time
  *   (PRESENCE_NAP_NS at most), and of ticks in which it did not run at all
  *   PRESENCE_QUIET have to pass: it sleeps, then, and nothing has failed.
+ * - A poll that goes on counts as well: it may take many large packets.
  * - Polls of a CQ that is armed do not count: the program may be about to sleep
  *   in poll(2). When it arms one, the thread steps forward.
  * - A program that sleeps in ibv_get_cq_event() receives as well (sleep.c).
@@ -52,6 +53,7 @@ struct presence {
 	/* Programs write these all the time. */
 	_Alignas(64) _Atomic uint32_t polls; /* wraps; some may be lost */
 	_Atomic uint32_t took; /* of them found packets; the same */
+	_Atomic bool inside; /* one goes on; or another ends just now */
 	_Atomic uint32_t blocked; /* polls in a row that found a link taken */
 
 	_Alignas(64) _Atomic bool back; /* the thread has stepped back */
@@ -79,6 +81,12 @@ static inline void presence_polled(struct presence *p)
 	uint32_t n = atomic_load_explicit(&p->polls, memory_order_relaxed);
 
 	atomic_store_explicit(&p->polls, n + 1, memory_order_relaxed);
+}
+
+/* The call in which a program polls begins, ends. */
+static inline void presence_inside(struct presence *p, bool inside)
+{
+	atomic_store_explicit(&p->inside, inside, memory_order_relaxed);
 }
 
 /* It has found packets. */

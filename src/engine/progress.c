@@ -105,14 +105,18 @@ void engine_poll(struct engine *e, bool armed)
 	const bool look = spin_poll(&state);
 	const uint64_t now = look ? clock_ns() : 0;
 	bool busy;
+	int n;
 
 	if (!armed)
 		presence_polled(&e->presence);
+	presence_inside(&e->presence, !armed);
 	if (look)
 		thread_poller(e);
 	if (atomic_load_explicit(&e->presence.asleep, memory_order_relaxed))
 		sleep_forget(e);
-	if (progress(e, now, &busy)) {
+	n = progress(e, now, &busy);
+	presence_inside(&e->presence, false);
+	if (n) {
 		presence_took(&e->presence);
 		return;
 	}

@@ -107,6 +107,22 @@ static void takes_over(void **state)
 	assert_false(presence_step_back(&p, now));
 }
 
+/* A poll that takes many large packets ends when the next probe is over. */
+static void a_long_poll_is_one(void **state)
+{
+	int i;
+
+	(void)state;
+	presence_polled(&p);
+	presence_inside(&p, true);
+	for (i = 0; i < PRESENCE_PROBES; i++) {
+		assert_false(presence_taken_over(&p));
+		assert_int_equal(presence_probe(&p), PRESENCE_PROBE_NS);
+		assert_true(presence_probed(&p, false));
+	}
+	assert_true(presence_taken_over(&p));
+}
+
 /* However long a program, or the thread, has waited for its CPU. */
 static void time_does_not_matter(void **state)
 {
@@ -351,6 +367,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(takes_over, setup),
+		cmocka_unit_test_setup(a_long_poll_is_one, setup),
 		cmocka_unit_test_setup(time_does_not_matter, setup),
 		cmocka_unit_test_setup(who_does_not_poll_takes_nothing_over,
 				       setup),
