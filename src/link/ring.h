@@ -329,11 +329,14 @@ static inline uint32_t ring_mark(const struct ring_out *out)
 	return __atomic_load_n(&out->put, __ATOMIC_RELAXED);
 }
 
+static inline uint32_t ring_taken(const struct ring_out *out)
+{
+	return __atomic_load_n(&out->taken, __ATOMIC_RELAXED);
+}
+
 static inline bool ring_mark_taken(const struct ring_out *out, uint32_t mark)
 {
-	const uint32_t taken = __atomic_load_n(&out->taken, __ATOMIC_RELAXED);
-
-	return (int32_t)(taken - mark) >= 0 ||
+	return (int32_t)(ring_taken(out) - mark) >= 0 ||
 	       __atomic_load_n(&out->broken, __ATOMIC_RELAXED);
 }
 

@@ -90,6 +90,8 @@ struct shm_peer {
 	unsigned nacks;
 	bool wake; /* it is owed a look at whether it sleeps */
 	uint64_t doubted_ns; /* when a ring that is full was looked into */
+	uint32_t taken; /* ring_taken() when the ring was last looked at, */
+	uint64_t taken_ns; /* and since when it is so, or was looked into */
 };
 
 /* A ring of ours that another process produces into. Receive side only. */

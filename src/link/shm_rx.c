@@ -17,6 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/say.h"
+#include "host/config.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -106,9 +107,28 @@ static void reap(struct shm *s, struct shm_peer *p)
 	}
 }
 
-/* Lets go of processes that have gone, when all they have said is known. */
+/* Whether nothing was taken of what lies in a peer's ring for long. */
+static bool is_stuck(struct shm_peer *p, uint64_t now)
+{
+	const bool unread = ring_unread(&p->out);
+	const uint32_t taken = ring_taken(&p->out);
+	const bool stuck = unread && taken == p->taken &&
+			   now - p->taken_ns > SHM_DOUBT_NS;
+
+	if (!unread || taken != p->taken || stuck)
+		p->taken_ns = now;
+	p->taken = taken;
+	return stuck;
+}
+
+/*
+ * Lets go of processes that have gone, when all they have said is known. Those
+ * that do not read are looked into: nobody else does where nothing that was
+ * sent has a timer.
+ */
 static void tidy(struct shm *s)
 {
+	const uint64_t now = clock_ns();
 	struct shm_peer **at = &s->peers, *p;
 	bool any = false;
 
@@ -129,6 +149,8 @@ static void tidy(struct shm *s)
 		/* What it said last, it has said by now. */
 		if (gone)
 			reap(s, p);
+		else if (is_stuck(p, now))
+			shm_doubt(s, p);
 		if (!gone || p->nacks) {
 			at = &p->next;
 			continue;

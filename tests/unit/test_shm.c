@@ -870,6 +870,29 @@ static void sleepers_are_woken_in_the_end(void **state)
 	assert_true(readable(b));
 }
 
+/* Also if nothing has a timer: datagrams. */
+static void who_sends_datagrams_looks_whether_they_are_read(void **state)
+{
+	(void)state;
+	assert_true(send_one(ROCE_UD | ROCE_SEND_ONLY, 1, 4));
+	poll_all(b);
+	poll_long(a);
+	assert_true(b->link->ops->sleep(b->link, true));
+	way.peer->seg->head->asleep = 0;
+	assert_true(send_one(ROCE_UD | ROCE_SEND_ONLY, 2, 4));
+	poll_long(a);
+	assert_false(readable(b));
+	clock_forward(200000000);
+	poll_long(a);
+	assert_true(readable(b));
+	/* Now and then, not with each look. */
+	b->link->ops->sleep(b->link, false);
+	poll_long(a);
+	assert_false(readable(b));
+	poll_all(b);
+	assert_int_equal(b->n, 2);
+}
+
 static void own_sleep_ends_when_something_lies_there(void **state)
 {
 	struct shm_way back = { .own = b->qpn };
@@ -920,6 +943,7 @@ int main(void)
 		LINK(full_ring_is_looked_into),
 		LINK(producer_says_again_that_it_has_a_ring),
 		LINK(sleepers_are_woken_in_the_end),
+		LINK(who_sends_datagrams_looks_whether_they_are_read),
 		LINK(own_sleep_ends_when_something_lies_there),
 	};
 
