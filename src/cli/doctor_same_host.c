@@ -241,10 +241,22 @@ static void why_no_segment(const struct report *rep, struct finding *f)
 		       "tmpfs");
 }
 
+/* '0' to '3', as /proc shows it, and '0' without Yama. */
+static char yama_scope(void)
+{
+	char line[64];
+
+	if (doctor_read_line("/proc/sys/kernel/yama/ptrace_scope", line,
+			     sizeof(line)) ||
+	    line[0] < '1' || line[0] > '3')
+		return '0';
+	return line[0];
+}
+
 /* Who refuses the copies, and what lets them through. */
 static void why_no_copy(const struct report *rep, struct finding *f)
 {
-	char line[64];
+	char scope = yama_scope();
 
 	if (rep->err == ENOSYS) {
 		TEXT(f, "there is no process_vm_readv here");
@@ -258,17 +270,14 @@ static void why_no_copy(const struct report *rep, struct finding *f)
 		FIX(f, "in a container: --cap-add SYS_PTRACE, or a seccomp "
 		       "profile that allows process_vm_readv and "
 		       "process_vm_writev");
-	} else if (!doctor_read_line("/proc/sys/kernel/yama/ptrace_scope", line,
-				     sizeof(line)) &&
-		   line[0] >= '1' && line[0] <= '3') {
+	} else if (scope != '0') {
 		TEXT(f,
 		     "Yama refuses process_vm_readv: "
 		     "kernel.yama.ptrace_scope is %c%s",
-		     line[0],
-		     line[0] == '3' ? ", until this machine restarts" : "");
+		     scope, scope == '3' ? ", until this machine restarts" : "");
 		FIX(f, "%ssudo sysctl -w kernel.yama.ptrace_scope=%d",
-		    line[0] == '3' ? "after a restart: " : "",
-		    line[0] == '1' ? 0 : 1);
+		    scope == '3' ? "after a restart: " : "",
+		    scope == '1' ? 0 : 1);
 	} else {
 		TEXT(f, "process_vm_readv is refused: %s",
 		     rep->err ? strerror(rep->err) : "no reason");
@@ -330,6 +339,10 @@ void check_same_host(struct doctor *d, struct finding *f)
 	case NONE:
 		TEXT(f, "processes share memory, and copy from and to each "
 			"other's by process_vm_readv and process_vm_writev");
+		if (yama_scope() == '1')
+			TEXT(f, " (Yama restricts that, so each program says "
+				"that any process of its user may trace it; "
+				"--same-host=copy does not)");
 		about_others(&rep, f);
 		return;
 	case NO_COPY:

@@ -573,6 +573,18 @@ def test_doctor_tries_the_ways_within_a_host(placements, prefix, env, status, sa
     assert (fix in got["fix"]) if fix else "fix" not in got, got
 
 
+def test_doctor_says_what_is_done_about_yama(placements):
+    """Ubuntu's default, which the kernel here need not have: the file says so."""
+    script = """mount -t tmpfs tmpfs /proc/sys/kernel && mkdir /proc/sys/kernel/yama || exit
+        echo 1 >/proc/sys/kernel/yama/ptrace_scope
+        exec "$@\""""
+    prefix = [*placements("local").server.prefix, *namespace("-m", "bash", "-c", script, "bash")]
+    for env, said in ({}, True), ({"SOFTHCA_SAME_HOST": "copy"}, False):
+        got = doctor(prefix=prefix, env=env)[0]["same-host"]
+        assert got["status"] == "OK", got
+        assert ("any process of its user may trace it; --same-host=copy does not" in got["text"]) == said, got
+
+
 def test_doctor_where_shared_memory_is_full(placements):
     script = f"""mount -t tmpfs -o mode=1777,size=4m tmpfs /dev/shm || exit
         {shlex.quote(rig.SOFTHCA)} run -- rping -s -a 127.0.0.1 -p {rig.free_port()} & server=$!

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -490,6 +491,73 @@ static void limits_of_the_process_are_errors(void **state)
 #endif
 }
 
+/* Yama's restriction. The kernel need not have it: what asks for an exception
+ * from it goes by here (--wrap). */
+
+static unsigned agreed;
+
+int __real_prctl(int option, ...);
+int __wrap_prctl(int option, ...);
+
+int __wrap_prctl(int option, ...)
+{
+	unsigned long arg[4];
+	va_list ap;
+
+	va_start(ap, option);
+	for (int i = 0; i < 4; i++)
+		arg[i] = va_arg(ap, unsigned long);
+	va_end(ap);
+	if (option != PR_SET_PTRACER)
+		return __real_prctl(option, arg[0], arg[1], arg[2], arg[3]);
+	agreed += arg[0] == PR_SET_PTRACER_ANY;
+	return 0;
+}
+
+static int run_with_yama(void *scope)
+{
+	struct registry *r;
+	struct segment *s;
+	int fd;
+
+	if (unshare(CLONE_NEWNS) && unshare(CLONE_NEWUSER | CLONE_NEWNS))
+		return 77;
+	if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+	    mount("tmpfs", "/proc/sys/kernel", "tmpfs", 0, "mode=755"))
+		return 77;
+	NEED(!mkdir("/proc/sys/kernel/yama", 0755));
+	fd = open("/proc/sys/kernel/yama/ptrace_scope",
+		  O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+	NEED(write(fd, scope, 2) == 2);
+	close(fd);
+	r = join();
+	NEED(r && !segment_create(&s, r, SEGMENT_NO_COPY));
+	NEED(agreed == 0);
+	segment_destroy(s);
+	NEED(!segment_create(&s, r, 0));
+	NEED(agreed == (*(char *)scope == '1'));
+	segment_destroy(s);
+	registry_leave(r);
+	return 0;
+}
+
+/* Where all others of the user are refused, and it shows its memory. */
+static void yama_is_asked_for_an_exception_if_need_be(void **state)
+{
+	char scope[][3] = { "0\n", "1\n", "2\n" };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(scope) / sizeof(*scope); i++) {
+		int rc = in_child(run_with_yama, scope[i]);
+
+		if (rc == 77) {
+			print_message("no tmpfs can be mounted here\n");
+			skip();
+		}
+		assert_int_equal(rc, 0);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -507,6 +575,7 @@ int main(void)
 		CLEAN(child_of_a_fork_abandons),
 		CLEAN(full_file_system_is_an_error),
 		CLEAN(limits_of_the_process_are_errors),
+		CLEAN(yama_is_asked_for_an_exception_if_need_be),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
