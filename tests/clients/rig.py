@@ -390,6 +390,8 @@ def need(*programs):
 # Two processes of this host by shared memory, by that without the kernel's
 # copies, by UDP, by UDP's port 4791; and two hosts.
 PLACES = ["local", "copy", "udp", "wire", "netns"]
+# Of what goes by UDP within the host in any case (XRC, multicast).
+UDP_PLACES = ["local", "wire", "netns"]
 OPTIONS = {"copy": ["--same-host=copy"], "udp": ["--same-host=udp"], "wire": ["--wire"]}
 
 
@@ -439,6 +441,6 @@ def cover(strength, **factors):
     return combinations(list(factors), list(itertools.product(*values)), lambda *some: some in chosen)
 
 
-def over_places(strength=1, **factors):
+def over_places(strength=1, places=PLACES, **factors):
     """The same, the placements being one of the factors."""
-    return cover(strength, place=PLACES, **factors)
+    return cover(strength, place=places, **factors)

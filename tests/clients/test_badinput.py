@@ -43,7 +43,8 @@ def local_run(home):
     return p
 
 
-@pytest.fixture(scope="module", params=rig.PLACES)
+# By UDP a bad packet is the same, private port or not.
+@pytest.fixture(scope="module", params=[p for p in rig.PLACES if p != "udp"])
 def wire_run(request, placements):
     return placements(request.param).tool(rig.client("badinput"), status=(None, None), limit=120)
 

@@ -11,14 +11,14 @@ from test_utils import WAIT, events
 OPS = ["send", "write", "read", "atomic"]
 
 
-@rig.over_places(wait=WAIT)
+@rig.over_places(places=rig.UDP_PLACES, wait=WAIT)
 def test_xsrq_pingpong(place, wait):
     out = place.tool("ibv_xsrq_pingpong", "-g", 0, "-n", 500, *events(wait))
     for end in (out.client, out.server):
         assert "success" in end.output(), out.describe()
 
 
-@rig.over_places(wait=WAIT)
+@rig.over_places(places=rig.UDP_PLACES, wait=WAIT)
 def test_xsrq_pingpong_clients(place, wait):
     """Three clients of one server share a domain: it sends to the SRQ of each
     through the QPs of the others."""
@@ -38,13 +38,14 @@ def test_xsrq_pingpong_clients(place, wait):
             p.kill()
 
 
-@rig.over_places(what=[(op, kind) for op in OPS for kind in ("lat", "bw")])
+@rig.over_places(places=rig.UDP_PLACES, what=[(op, kind) for op in OPS for kind in ("lat", "bw")])
 def test_perftest_xrc(place, what):
     op, kind = what
     perftest(place, f"ib_{op}_{kind}", "-c", "XRC")
 
 
-@rig.over_places(args=[["--use_old_post_send"], ["--use-srq", "-q", 2], ["-q", 4, "-b"], ["-e"], ["-s", 1 << 20]])
+@rig.over_places(places=rig.UDP_PLACES, args=[["--use_old_post_send"], ["--use-srq", "-q", 2], ["-q", 4, "-b"], ["-e"],
+                                              ["-s", 1 << 20]])
 def test_perftest_xrc_options(place, args):
     perftest(place, "ib_send_bw", "-c", "XRC", *args, iters=100)
 
