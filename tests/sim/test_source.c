@@ -76,6 +76,45 @@ static void unreadable_behind_rnr(void **state)
 	sim_free(p.sim);
 }
 
+/*
+ * The owner of the payload has taken it back, or only its memory. That a
+ * response's memory has gone ends the read, since nobody else will say so; all
+ * else is lost, and comes again with its payload from a QP that still has it.
+ */
+static void payload_taken_back(void **state)
+{
+	static const enum ibv_wr_opcode ops[] = {
+		IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < 2 * ARRAY_SIZE(ops); i++) {
+		const enum ibv_wr_opcode op = ops[i / 2];
+		const int error = i % 2 ? -EACCES : -ESTALE;
+		const bool refused = op == IBV_WR_RDMA_READ && i % 2;
+		struct pair p = host_pair();
+
+		p.sim->direct = 0;
+		p.sim->unreadable = 1;
+		p.sim->read_error = error;
+		sim_pattern(p.a->node->mem, 100000, 4);
+		recv_into(p.b, 1 << 20, 100000);
+		recv_into(p.b, 1 << 21, 100000);
+		post_to(p.a, op, 0, 100000);
+		post_to(p.a, IBV_WR_SEND, 0, 8);
+		settle(&p);
+		expect(p.a->send,
+		       refused ? IBV_WC_REM_ACCESS_ERR : IBV_WC_SUCCESS);
+		expect(p.a->send,
+		       refused ? IBV_WC_WR_FLUSH_ERR : IBV_WC_SUCCESS);
+		assert_int_equal(roce_qp_state(p.a->qp),
+				 refused ? IBV_QPS_ERR : IBV_QPS_RTS);
+		assert_int_equal(p.a->events | p.b->events, 0);
+		assert_true(p.sim->reads > 0);
+		sim_free(p.sim);
+	}
+}
+
 /* ---- payload that has become void -------------------------------------- */
 
 static struct pair *at_hand; /* for in_read() */
@@ -461,6 +500,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(unreadable_payload_is_sent),
 		cmocka_unit_test(unreadable_behind_rnr),
+		cmocka_unit_test(payload_taken_back),
 		cmocka_unit_test(void_payload_is_not_received),
 		cmocka_unit_test(void_response_is_not_received),
 		cmocka_unit_test(reader_that_ends),
