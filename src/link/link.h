@@ -28,8 +28,8 @@ typedef void link_rx_fn(void *arg, const struct roce_rx *pkt);
 struct link_ops {
 	/*
 	 * Takes up to about budget packets and hands them to fn. If another
-	 * thread is at it, returns -EBUSY at once. Otherwise the number of
-	 * packets handed over.
+	 * thread is at it, returns -EBUSY at once. Otherwise how much of the
+	 * budget that was: one for each packet, or more for a long one.
 	 */
 	int (*poll)(struct link *l, unsigned budget, link_rx_fn *fn, void *arg);
 	/*

@@ -23,6 +23,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* As many bytes of payload take the time of one more packet. */
+#define UNIT 4096u
+
 /* Polls between looks for processes that have gone. */
 #define TIDY_POLLS 1024
 
@@ -392,7 +395,7 @@ static void explain_broken(struct shm *s, struct shm_in *in)
 	    in->slot, in->ring.broken);
 }
 
-/* Up to budget packets of one ring. */
+/* Up to budget packets of one ring, or fewer that are long. */
 static unsigned drain(struct shm *s, struct shm_in *in, unsigned budget,
 		      link_rx_fn *fn, void *arg)
 {
@@ -408,7 +411,7 @@ static unsigned drain(struct shm *s, struct shm_in *in, unsigned budget,
 		if (ring_life(&rec) != in->life)
 			find_back(s, in, ring_life(&rec));
 		ring_release(&in->ring, receive(s, in, &rec, fn, arg));
-		n++;
+		n += 1 + rec.len / UNIT;
 	}
 	if (n && in->back)
 		in->back->wake = true;
@@ -456,7 +459,7 @@ int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
 	for (unsigned i = 0; i < s->nin; i++) {
 		struct shm_in *in = s->order[(s->turn + i) % s->nin];
 
-		n += drain(s, in, budget - n, fn, arg);
+		n += drain(s, in, n < budget ? budget - n : 0, fn, arg);
 	}
 	s->turn++;
 	for (struct shm_peer *p = s->peers; p; p = p->next) {

@@ -258,6 +258,27 @@ static void packets_arrive_as_they_were(void **state)
 	assert_null(got[4].acked);
 }
 
+/* Who polls is not kept for long: payload counts against the budget. */
+static void long_packets_are_fewer(void **state)
+{
+	(void)state;
+	assert_true(send_one(ROCE_SEND_ONLY, 0, 1));
+	poll_all(b);
+	for (uint32_t i = 1; i < 7; i++)
+		assert_true(send_one(ROCE_SEND_ONLY, i, SHM_MAX_COPY));
+	b->n = 0;
+	assert_true(poll_some(b, 8) >= 8);
+	assert_in_range(b->n, 1, 4);
+	poll_all(b);
+	assert_int_equal(b->n, 6);
+	b->n = 0;
+	for (uint32_t i = 7; i < 27; i++)
+		assert_true(send_one(ROCE_SEND_ONLY, i, 64));
+	assert_int_equal(poll_some(b, 8), 8);
+	assert_int_equal(b->n, 8);
+	assert_int_equal(poll_some(b, 64), 12);
+}
+
 /* ---- which packets go there -------------------------------------------- */
 
 static bool goes_there(struct roce_batch *bt)
@@ -925,6 +946,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		LINK(packets_arrive_as_they_were),
+		LINK(long_packets_are_fewer),
 		LINK(some_packets_go_elsewhere),
 		LINK(way_is_found_again),
 		LINK(verdict_acknowledges),
