@@ -77,7 +77,8 @@ enum segment_table {
 #define SEGMENT_ATOMIC_LOCKS 16
 #define SEGMENT_VISIT_WORDS 8 /* threads of one process that copy at a time */
 
-/* segment_head.keeper: written by the kernel (FUTEX_OWNER_DIED) */
+/* segment_head.keeper: written by the kernel (FUTEX_OWNER_DIED), nothing else
+ * being in it then */
 #define SEGMENT_KEEPER_DIED 0x40000000u
 
 /* A number on a cache line of its own. */
@@ -249,14 +250,14 @@ static inline bool segment_peer_gone(const struct segment_peer *p)
 {
 	return !segment_peer_current(p) ||
 	       atomic_load_explicit(&p->dead, memory_order_relaxed) ||
-	       (atomic_load_explicit(&p->head->keeper, memory_order_acquire) &
-		SEGMENT_KEEPER_DIED);
+	       atomic_load_explicit(&p->head->keeper, memory_order_acquire) ==
+		       SEGMENT_KEEPER_DIED;
 }
 
 /*
  * Whether its process lives. False for good. If that process has a thread that
- * keeps its segment (segment_keep()), by a few loads and at once; else it is
- * asked for by a system call if that was done more than 10 ms ago.
+ * keeps its segment (segment_keep()), by a few loads and at once, and by a
+ * system call if that was done more than a second ago; else 10 ms.
  */
 bool segment_peer_alive(struct segment_peer *p, uint64_t now_ns);
 

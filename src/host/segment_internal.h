@@ -22,7 +22,8 @@ struct segment {
 	_Atomic size_t table_ok[SEGMENT_TABLES]; /* allocated */
 	_Atomic uint64_t rings_ok[REGISTRY_SLOTS / 64]; /* have memory */
 
-	/* What the kernel is told of the thread that keeps it. */
+	/* The thread that keeps it, or 0, and what the kernel is told of it. */
+	_Atomic uint32_t keeper;
 	struct robust_list_head robust, *robust_before;
 	struct robust_list robust_word;
 

@@ -7,12 +7,16 @@
  * robust list, see get_robust_list(2), also if the process is killed, and
  * before it executes another program. So one thread of the process names a word
  * of the segment. The list itself lies in private memory.
+ *
+ * The word does not: who else writes there keeps the kernel from marking it. So
+ * the registry is asked as well, but seldom.
  */
 #include "segment_internal.h"
 
 #include "base/sys.h"
 
 #define ALIVE_NS 10000000
+#define KEPT_NS 1000000000 /* where a thread keeps the segment */
 
 _Static_assert(SEGMENT_KEEPER_DIED == FUTEX_OWNER_DIED, "the kernel's bit");
 
@@ -32,13 +36,15 @@ void segment_keep(struct segment *s)
 	s->robust.list_op_pending = &s->robust_word;
 	if (syscall(SYS_set_robust_list, &s->robust, sizeof(s->robust)))
 		return;
-	atomic_store(&s->head->keeper, (uint32_t)syscall(SYS_gettid));
+	atomic_store(&s->keeper, (uint32_t)syscall(SYS_gettid));
+	atomic_store(&s->head->keeper, s->keeper);
 }
 
 void segment_unkeep(struct segment *s)
 {
-	if (!atomic_exchange(&s->head->keeper, 0))
+	if (!atomic_exchange(&s->keeper, 0))
 		return;
+	atomic_store(&s->head->keeper, 0);
 	syscall(SYS_set_robust_list, s->robust_before, sizeof(s->robust));
 }
 
@@ -68,6 +74,9 @@ bool segment_peer_alive(struct segment_peer *p, uint64_t now_ns)
 		atomic_store(&p->dead, true);
 		return false;
 	}
-	return atomic_load_explicit(&p->head->keeper, memory_order_relaxed) ||
-	       segment_alive_within(p, now_ns, ALIVE_NS);
+	return segment_alive_within(
+		p, now_ns,
+		atomic_load_explicit(&p->head->keeper, memory_order_relaxed) ?
+			KEPT_NS :
+			ALIVE_NS);
 }

@@ -48,6 +48,7 @@ void segment_poke_own(struct segment *s)
 void segment_say_again(struct segment *s)
 {
 	atomic_store(&s->head->poked, 0);
+	atomic_store(&s->head->keeper, s->keeper);
 	segment_say_visits(s);
 }
 

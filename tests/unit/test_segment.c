@@ -5,6 +5,8 @@
  */
 #include "segment_node.h"
 
+#include "testclock.h"
+
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -327,6 +329,51 @@ static void keeper_that_stops_keeping_is_alive(void **state)
 	end_drop(&e);
 }
 
+/* Somebody else writes where the kernel would. */
+static void end_is_seen_where_the_keeper_is_overwritten(void **state)
+{
+	struct end e = end_make(0);
+	struct node n = node_start(REGISTRY_SLOTS, 0, act);
+	struct segment_peer *p = segment_peer_get(e.s, n.slot);
+
+	(void)state;
+	node_do(&n, 'k');
+	assert_true(segment_peer_alive(p, clock_ns()));
+	p->head->keeper ^= SEGMENT_KEEPER_DIED | 0xffff;
+	assert_false(segment_peer_gone(p));
+	clock_forward(2000000000);
+	assert_true(segment_peer_alive(p, clock_ns()));
+	node_kill(&n);
+	clock_forward(2000000000);
+	assert_false(segment_peer_alive(p, clock_ns()));
+	segment_peer_put(p);
+	end_drop(&e);
+}
+
+static void keeper_is_said_again(void **state)
+{
+	struct end e = end_make(0);
+	struct segment_peer *p = segment_peer_get(e.s, registry_slot(e.r));
+	uint32_t keeper;
+
+	(void)state;
+	segment_keep(e.s);
+	keeper = p->head->keeper;
+	assert_int_not_equal(keeper, 0);
+	p->head->keeper = SEGMENT_KEEPER_DIED;
+	assert_true(segment_peer_gone(p));
+	segment_say_again(e.s);
+	assert_int_equal(p->head->keeper, keeper);
+	assert_false(segment_peer_gone(p));
+	/* Its list is what it was, whatever is written there. */
+	p->head->keeper = 0;
+	segment_unkeep(e.s);
+	segment_say_again(e.s);
+	assert_int_equal(p->head->keeper, 0);
+	segment_peer_put(p);
+	end_drop(&e);
+}
+
 /* Whatever the child of a fork does to the parent's segment. */
 static void child_of_a_fork_abandons(void **state)
 {
@@ -572,6 +619,8 @@ int main(void)
 		CLEAN(own_table_grows_where_it_is),
 		CLEAN(end_of_the_keeper_is_seen_at_once),
 		CLEAN(keeper_that_stops_keeping_is_alive),
+		CLEAN(end_is_seen_where_the_keeper_is_overwritten),
+		CLEAN(keeper_is_said_again),
 		CLEAN(child_of_a_fork_abandons),
 		CLEAN(full_file_system_is_an_error),
 		CLEAN(limits_of_the_process_are_errors),
