@@ -11,10 +11,18 @@
 #include <stdint.h>
 
 struct loss {
+	bool some;    /* otherwise none is, */
 	double share; /* of packets dropped on sending, 0..1 */
 	uint64_t seed;
 	_Atomic uint64_t draws; /* random numbers used so far */
 };
+
+static inline void loss_init(struct loss *l, double share, uint64_t seed)
+{
+	l->some = share > 0;
+	l->share = share;
+	l->seed = seed;
+}
 
 __attribute__((noinline, unused)) static bool loss_next(struct loss *l)
 {
@@ -32,7 +40,7 @@ __attribute__((noinline, unused)) static bool loss_next(struct loss *l)
 /* Whether the next packet is lost. Any thread may ask. */
 static inline bool loss_draw(struct loss *l)
 {
-	return __builtin_expect(l->share > 0, 0) && loss_next(l);
+	return __builtin_expect(l->some, 0) && loss_next(l);
 }
 
 #endif

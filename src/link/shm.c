@@ -297,8 +297,7 @@ int shm_create(struct shm **out, const struct shm_config *cfg,
 		return -ENOMEM;
 	s->link.ops = &ops;
 	s->cfg = *cfg;
-	s->loss.share = cfg->loss;
-	s->loss.seed = cfg->seed ? cfg->seed : clock_ns();
+	loss_init(&s->loss, cfg->loss, cfg->seed ? cfg->seed : clock_ns());
 	s->segment = segment;
 	s->head = segment_head(segment);
 	s->registry = segment_registry(segment);

@@ -43,11 +43,13 @@ static void copy_run(void *arg)
 static inline int gather(uint8_t *to, const struct roce_batch *b,
 			 const struct roce_pkt *pkt)
 {
-	for (size_t i = pkt->iov; i < (size_t)pkt->iov + pkt->niov; i++) {
-		const struct iovec *v = &b->data.iov[i];
+	const struct iovec *v = &b->data.iov[pkt->iov], *end = v + pkt->niov;
+	const uint8_t *key = &b->data.key_of[pkt->iov];
+
+	for (; v != end; v++, key++) {
 		struct copy c = { to, v };
 
-		if (b->data.key_of[i] == QP_PIECE_OWN)
+		if (*key == QP_PIECE_OWN)
 			memcpy(to, v->iov_base, v->iov_len);
 		else if (guard_run(copy_run, &c, v->iov_base, v->iov_len))
 			return EFAULT;
@@ -98,10 +100,12 @@ static inline void put_header(struct ring_rec *rec, const struct shm_way *w,
 static uint32_t ack_to(const struct shm_way *w, const struct roce_hdr *h,
 		       uint32_t op)
 {
-	if (!h->ack_req || (h->opcode & 0xe0) != ROCE_RC ||
-	    op & (ROCE_F_READ | ROCE_F_ATOMIC) || !(op & ROCE_F_REQUEST))
-		return 0;
-	return w->own;
+	const uint32_t those = ROCE_F_READ | ROCE_F_ATOMIC | ROCE_F_REQUEST;
+
+	return h->ack_req && (h->opcode & 0xe0) == ROCE_RC &&
+			       (op & those) == ROCE_F_REQUEST ?
+		       w->own :
+		       0;
 }
 
 static uint32_t ext_len(uint32_t op, bool far)

@@ -33,8 +33,7 @@ int udp_create(struct udp **out, const struct udp_config *cfg,
 	if (!u)
 		return -ENOMEM;
 	u->cfg = *cfg;
-	u->loss.share = cfg->loss;
-	u->loss.seed = cfg->seed ? cfg->seed : clock_ns();
+	loss_init(&u->loss, cfg->loss, cfg->seed ? cfg->seed : clock_ns());
 	u->registry = registry;
 	u->slot = registry ? registry_slot(registry) : 0;
 	pthread_mutex_init(&u->bind_lock, NULL);
