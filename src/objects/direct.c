@@ -164,12 +164,13 @@ static bool in_numbers(struct shca_qp *qp, uint64_t now)
 	return f->many;
 }
 
-void shca_far_run(struct shca_qp *qp, uint64_t now)
+void shca_far_run(struct shca_qp *qp, uint64_t *time)
 {
 	struct qp *core = qp->core;
 	struct roce_qp *r = roce_qp(core);
 	struct shca_far *f = &qp->far;
 	struct qp_far *far;
+	uint64_t now;
 
 	if (core->sq.nxt == core->sq.tail)
 		return;
@@ -179,6 +180,9 @@ void shca_far_run(struct shca_qp *qp, uint64_t now)
 		f->tail = core->sq.tail;
 		return;
 	}
+	if (!*time)
+		*time = clock_ns();
+	now = *time;
 	far = look(qp, now);
 	roce_direct_expect(r, far, in_numbers(qp, now));
 	f->end_ns = now;

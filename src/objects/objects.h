@@ -652,11 +652,11 @@ static inline void shca_qp_expire(struct shca_qp *qp, uint64_t now_ns)
 
 /*
  * direct.c: carries out one-sided requests that the peer's process need not be
- * asked for; and the other end of the QP is another from now on. The QP's lock
- * is held.
+ * asked for, *time 0: reads the clock if it has to; and the other end of the QP
+ * is another from now on. The QP's lock is held.
  */
 extern const struct qp_direct_env shca_direct;
-void shca_far_run(struct shca_qp *qp, uint64_t now);
+void shca_far_run(struct shca_qp *qp, uint64_t *time);
 void shca_far_forget(struct shca_qp *qp);
 
 /* connected.c: says which way a QP that has just been connected is connected

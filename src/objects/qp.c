@@ -519,7 +519,6 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 		     struct ibv_send_wr **bad, bool whole)
 {
 	struct shca_qp *qp = to_qp(ib);
-	uint64_t now;
 	int err;
 
 	if (engine_dead(qp->sched.engine)) {
@@ -530,9 +529,8 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 		*bad = wr;
 		return -EINVAL;
 	}
-	now = clock_ns();
 	shca_qp_lock(qp);
-	err = qp->ops->post_send(qp->core, wr, bad, whole, now);
+	err = qp->ops->post_send(qp->core, wr, bad, whole);
 	shca_qp_unlock(qp);
 	return err;
 }

@@ -58,11 +58,11 @@ static void flush(struct qp *core, uint64_t now, bool all)
 
 	if (shca_xrc_is_guest(qp))
 		shca_guest_note(qp);
-	shca_far_run(qp, now);
+	shca_far_run(qp, &now);
 	/* Until there is room, making packets is in vain. */
 	wait = roce_tx_busy(r) && !all && engine_starved(&qp->sched);
 	for (round = 0; !wait && roce_tx_waiting(r); round++) {
-		if (round)
+		if (round || (!now && roce_tx_timed(r)))
 			now = clock_ns();
 		if (round && !all && engine_qp_wanted(&qp->sched)) {
 			/* The next holder goes on with this. */
@@ -82,6 +82,9 @@ static void flush(struct qp *core, uint64_t now, bool all)
 				       &b, &err) : 0;
 		if (err == EFAULT && sent < n && !roce_tx_doubt(r))
 			sent++;
+		/* Where it is read so late the peer need not wait for that. */
+		if (!now && (sent < n || roce_tx_timed(r)))
+			now = clock_ns();
 		roce_tx_done(r, &b, sent, now);
 		if (err && err != EFAULT &&
 		    to_process(qp->sched.engine)->env.base.explain)
@@ -100,7 +103,7 @@ static void flush(struct qp *core, uint64_t now, bool all)
 }
 
 static int post_send(struct qp *core, struct ibv_send_wr *wr,
-		     struct ibv_send_wr **bad, bool whole, uint64_t now)
+		     struct ibv_send_wr **bad, bool whole)
 {
 	const bool ud = core->type == IBV_QPT_UD;
 	struct roce_qp *r = roce_qp(core);
@@ -124,7 +127,7 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 	if (err && whole)
 		roce_sq_undo(r, mark);
 	if (!roce_tx_patient(r))
-		flush(core, now, false);
+		flush(core, 0, false);
 	return err;
 }
 

@@ -38,13 +38,14 @@ struct qp_ops {
 	 * it, if they are posted whole or not at all.
 	 */
 	int (*post_send)(struct qp *qp, struct ibv_send_wr *wr,
-			 struct ibv_send_wr **bad, bool whole, uint64_t now_ns);
+			 struct ibv_send_wr **bad, bool whole);
 	int (*post_recv)(struct qp *qp, struct ibv_recv_wr *wr,
 			 struct ibv_recv_wr **bad);
 
 	/*
 	 * Sends what there is to send and sets the timer. Between two batches
 	 * it makes way for whoever waits for the lock, unless all is to go.
+	 * now_ns 0: it reads the clock if it has to.
 	 */
 	void (*flush)(struct qp *qp, uint64_t now_ns, bool all);
 

@@ -84,6 +84,7 @@ struct roce_requester {
 	/* Retransmission, see completer.c. */
 	uint64_t progress_ns; /* when una last moved, or sending began */
 	uint64_t timer_ns;    /* next look at lost packets; 0: none out */
+	bool unarmed;	      /* it is to be set when the batch has left */
 	uint64_t armed_ns;    /* when it was set to that */
 	uint64_t probe_ns;    /* current probe interval */
 	uint64_t unread[2];   /* env->unread()'s mark */
@@ -279,6 +280,8 @@ void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns);
 /* Goes back so that psn is transmitted next. */
 void req_rewind(struct roce_qp *qp, uint32_t psn);
 bool req_ready(const struct roce_qp *qp);
+/* Packets have left, before which none were out. */
+void req_arm(struct roce_qp *qp, uint64_t now_ns);
 /* Whether an unacknowledged packet to this path may go now. */
 bool pace_has_room(struct roce_qp *qp);
 static inline bool pace_open(struct roce_qp *qp, const struct roce_path *path)

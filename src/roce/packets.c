@@ -156,6 +156,11 @@ bool roce_tx_waiting(const struct roce_qp *qp)
 	       (qp->base.sq.nxt != qp->base.sq.tail && !qp->req.rnr_until_ns);
 }
 
+bool roce_tx_timed(const struct roce_qp *qp)
+{
+	return !qp->path.local || qp->req.unarmed;
+}
+
 void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 {
 	b->n = b->data.n = b->data.nkeys = 0;
@@ -225,6 +230,8 @@ void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 	size_t n = b->n;
 
 	assert(sent <= n);
+	if (qp->req.unarmed)
+		req_arm(qp, now_ns);
 	qp->stats.tx_pkts += sent;
 	if (b->responses) {
 		rsp_tx_done(qp, b, sent);

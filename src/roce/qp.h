@@ -219,6 +219,11 @@ bool roce_tx_patient(const struct roce_qp *qp);
  */
 void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns);
 /*
+ * Whether roce_tx(), or roce_tx_done() where all was sent, is to be told the
+ * time, which takes time to find out; otherwise 0 will do.
+ */
+bool roce_tx_timed(const struct roce_qp *qp);
+/*
  * Before roce_tx_done(): the link found memory of a packet missing. It is looked
  * for before the packet is produced again, which ends in an error that says so.
  * False: it was, and is there; the packet counts as lost.

@@ -123,6 +123,13 @@ void req_may_be_drained(struct roce_qp *qp)
 	qp_drained(&qp->base);
 }
 
+void req_arm(struct roce_qp *qp, uint64_t now_ns)
+{
+	qp->req.unarmed = false;
+	qp->req.progress_ns = now_ns;
+	comp_arm(qp, now_ns);
+}
+
 void pace_refill(struct roce_qp *qp, uint64_t now_ns)
 {
 	struct roce_pace *p = &qp->pace;
@@ -215,7 +222,7 @@ static bool is_simple(const struct roce_qp *qp, const struct qp_wqe *w)
 	       qp->base.state == IBV_QPS_RTS &&
 	       qp->req.nxt_psn == qp->req.end_psn &&
 	       !(w->flags & IBV_SEND_FENCE) &&
-	       !(qp->direct_likely && w->opcode == IBV_WR_RDMA_WRITE);
+	       !(w->opcode == IBV_WR_RDMA_WRITE && roce_direct_waits(qp, w));
 }
 
 bool req_ready(const struct roce_qp *qp)
@@ -309,10 +316,7 @@ static inline void note_sent(struct roce_qp *qp, bool again, bool ack_req,
 
 	if (!qp_is_reliable(&qp->base))
 		return;
-	if (!r->timer_ns) {
-		r->progress_ns = now_ns;
-		comp_arm(qp, now_ns);
-	}
+	r->unarmed |= !r->timer_ns;
 	/* Within the host probes wait for their minimum in any case. Karn: a
 	 * packet sent twice says nothing about the round trip. */
 	if (again)

@@ -585,17 +585,19 @@ void sim_pull(struct sim_qp *q)
 	struct roce_batch b;
 	enum sim_way way;
 	size_t sent, n;
+	bool timed;
 
 	sim_direct(q);
 	do {
 		way = sim_way_next(s, from, &b);
-		roce_tx(q->qp, &b, s->now);
+		roce_tx(q->qp, &b, roce_tx_timed(q->qp) ? s->now : 0);
 		sent = n = b.n;
 		if (sim_chance(&s->rng, s->link.busy))
 			sent = sim_below(&s->rng, (uint32_t)n + 1);
 		for (size_t i = 0; i < sent; i++)
 			send_packet(s, from, way, q, &b, &b.pkt[i]);
-		roce_tx_done(q->qp, &b, sent, s->now);
+		timed = sent < n || roce_tx_timed(q->qp);
+		roce_tx_done(q->qp, &b, sent, timed ? s->now : 0);
 	} while (n && sent == n);
 }
 
