@@ -121,6 +121,7 @@ struct engine {
 	/* sleep.c */
 	_Atomic uint32_t shy; /* so often no program sleeps there */
 	_Atomic uint32_t waiting; /* threads that wait for others to receive */
+	_Atomic uintptr_t dozer; /* who was the last in engine_wait() */
 };
 
 /*
@@ -205,7 +206,8 @@ void engine_alarm_set(struct engine *e, struct engine_alarm *a, uint64_t due);
  * may be about to sleep.
  */
 void engine_poll(struct engine *e, bool armed);
-/* A program is about to sleep until something happens: the thread receives. */
+/* A program is about to sleep until something happens: the thread receives,
+ * unless the program does so by engine_wait(). */
 void engine_watch(struct engine *e);
 /* On return no packet that was received before is being handed to a QP. */
 void engine_quiesce(struct engine *e);
@@ -219,6 +221,13 @@ void engine_quiesce(struct engine *e);
  */
 int engine_sleep(struct engine *e, int fd, bool (*arrived)(void *arg),
 		 void *arg);
+/*
+ * The same as poll(2) of one descriptor for reading, which may be an epoll
+ * instance with many: 1: it is readable; 0: it is until_ns (UINT64_MAX: never);
+ * -EINTR. The signal mask, unless it is NULL, holds while it sleeps.
+ */
+int engine_wait(struct engine *e, int fd, uint64_t until_ns,
+		const sigset_t *mask);
 /* A thread sleeps on such a descriptor, so that others have to receive; or it
  * does so no longer. */
 void engine_waits(struct engine *e, bool waits);

@@ -51,10 +51,14 @@ void progress_step_back(struct engine *e, uint64_t now);
 void progress_step_forward(struct engine *e, uint64_t now);
 /* Whether something waits on a link. */
 bool progress_waiting(struct engine *e);
+/* The same without a system call, for links that can say so; or a timer is due. */
+bool progress_ready(struct engine *e, uint64_t now);
 
 /* sleep.c: is this a thread that sleeps? Then it has jumped out of a signal's
  * handler. */
 void sleep_forget(struct engine *e);
+/* Whether the calling thread was the last one in engine_wait(). */
+bool sleep_is_waiter(const struct engine *e);
 
 /* thread.c */
 int thread_fds_open(struct engine *e);

@@ -94,6 +94,17 @@ bool progress_waiting(struct engine *e)
 	return sys_poll(p, n, 0) > 0;
 }
 
+bool progress_ready(struct engine *e, uint64_t now)
+{
+	for (unsigned i = 0; i < e->nlinks; i++) {
+		struct link *l = e->link[i];
+
+		if (l->ops->ready && l->ops->ready(l))
+			return true;
+	}
+	return timers_due(e, now);
+}
+
 /*
  * Mostly it finds nothing, and the program tries again at once; so it looks at
  * the clock, and at what depends on it, only now and then.
@@ -131,6 +142,7 @@ void engine_poll(struct engine *e, bool armed)
 
 void engine_watch(struct engine *e)
 {
-	if (presence_is_back(&e->presence))
+	/* If it does not sleep there any more, the next tick makes up for it. */
+	if (presence_is_back(&e->presence) && !sleep_is_waiter(e))
 		progress_step_forward(e, clock_ns());
 }

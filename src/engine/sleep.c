@@ -12,14 +12,21 @@
  * polls. Then it sleeps on its descriptor like the others, and does so for some
  * times to come.
  *
- * To the program it is a read(2) on the descriptor. A signal whose handler has
+ * To a program in ibv_get_cq_event() it is a read(2) on the descriptor. A signal whose handler has
  * SA_RESTART does not end it, but it does end ppoll(2); where there are handlers
  * of both kinds, nobody could tell which one it was, so the thread receives
  * there. A thread may be cancelled while it sleeps, and a handler may jump out
  * of here.
+ *
+ * engine_wait() is a poll(2), which every signal ends. Before it sleeps it
+ * receives for a while: who has just answered a request gets the next one soon,
+ * and neither end sleeps then, nor wakes the other. Where that was in vain, as on
+ * one processor, it is left out the more often.
  */
 #include "internal.h"
 
+#include "base/bytes.h"
+#include "base/cpu.h"
 #include "base/sys.h"
 #include "heat.h"
 #include "host/handlers.h"
@@ -29,11 +36,16 @@
 #define ROUNDS 16 /* of progress until it looks at what it waits for */
 #define IDLE 2 /* woken for nothing so often: others receive */
 #define SHY 32 /* so often others are left to receive then */
+#define LINGER_NS 50000 /* before engine_wait() sleeps */
+#define LINGER_SKIP_MAX 64
 
 struct sleeper {
 	struct engine *e;
 	bool drained; /* no packet has been left behind */
+	bool polls; /* any signal ends the sleep */
 	unsigned kinds; /* of handlers, before it slept */
+	const sigset_t *mask; /* for the sleep alone; or NULL */
+	uint64_t until; /* UINT64_MAX: for ever */
 };
 
 /* On every way out, also that of a thread that is cancelled. */
@@ -102,25 +114,36 @@ static int receive(struct sleeper *s)
 	return n;
 }
 
-/*
- * The thread watches no hot link from now on. Has the program set a timer that the
- * thread does not know of, since it ticked at that time, it learns of it.
- */
+/* The thread watches no hot link from now on. */
 static void take_over(struct engine *e, uint64_t now)
 {
 	pthread_mutex_lock(&e->thread_lock);
 	if (!presence_is_back(&e->presence) && !thread_watch_links(e, false))
 		presence_rest(&e->presence, now);
 	pthread_mutex_unlock(&e->thread_lock);
-	if (timers_next(e) < atomic_load(&e->asleep_until))
-		thread_wake(e);
 }
 
 /* Whether a signal that has ended the sleep would have ended a read(2): there
  * is a handler that does that, or was (SA_RESETHAND). */
 static bool interrupted(const struct sleeper *s)
 {
-	return (s->kinds | handlers_kinds(UINT64_MAX)) != HANDLERS_RESTART;
+	return s->polls ||
+	       (s->kinds | handlers_kinds(UINT64_MAX)) != HANDLERS_RESTART;
+}
+
+/* ppoll(2) until a time, with the mask; a cancellation point. */
+static int poll_until(const struct sleeper *s, struct pollfd *p, unsigned n,
+		      uint64_t until)
+{
+	uint64_t now = until == UINT64_MAX ? 0 : clock_ns();
+	uint64_t ns = until > now ? until - now : 0;
+	const struct sys_time t = { (int64_t)(ns / 1000000000),
+				    (int64_t)(ns % 1000000000) };
+	long ret = sys_wait(SYS_PPOLL, (long)p, (long)n,
+			    until == UINT64_MAX ? 0 : (long)&t, (long)s->mask,
+			    _NSIG / 8);
+
+	return ret < 0 ? -errno : (int)ret;
 }
 
 /* The links whose packets would wake nobody else, or that the program is to
@@ -143,27 +166,30 @@ static unsigned own_links(struct engine *e, struct pollfd *p)
 }
 
 /*
- * Sleeps until fd or a link is readable. 1: fd is; 0: a link, or none; or
- * -errno.
+ * Sleeps until fd or a link is readable, or something is due: the program's
+ * timers may be earlier than those that the thread knows of. 1: fd is; 0: not;
+ * or -errno. *woken: by a link.
  */
-static int doze(struct sleeper *s, int fd)
+static int doze(struct sleeper *s, int fd, bool *woken)
 {
 	struct engine *e = s->e;
 	struct pollfd p[ENGINE_LINKS + 1] = { { .fd = fd, .events = POLLIN } };
-	const long n = 1 + (long)own_links(e, p + 1);
-	int err = 0;
+	const unsigned links = own_links(e, p + 1);
+	int n = 1;
 
-	if (links_sleep(e) && sys_wait(SYS_PPOLL, (long)p, n, 0, 0, 0) < 0)
-		err = -errno;
+	if (links_sleep(e))
+		n = poll_until(s, p, links + 1,
+			       min_u64(s->until, timers_next(e)));
 	pthread_mutex_lock(&e->thread_lock);
 	links_wake(e);
 	/* It watches the links again, since others wait as well. */
 	if (!presence_is_back(&e->presence))
 		thread_announce(e);
 	pthread_mutex_unlock(&e->thread_lock);
-	if (!err)
+	*woken = n > 0;
+	if (n >= 0)
 		return p[0].revents != 0;
-	return err != -EINTR || interrupted(s) ? err : 0;
+	return n != -EINTR || interrupted(s) ? n : 0;
 }
 
 static int wait_for(struct sleeper *s, int fd, bool (*arrived)(void *arg),
@@ -171,16 +197,17 @@ static int wait_for(struct sleeper *s, int fd, bool (*arrived)(void *arg),
 {
 	uint64_t now = clock_ns();
 	int idle = 0, err;
+	bool woken;
 
 	s->kinds = handlers_kinds(now);
 	if (s->kinds == (HANDLERS_RESTART | HANDLERS_INTERRUPT))
 		return -EBUSY;
 	take_over(s->e, now);
 	for (;;) {
-		err = doze(s, fd);
+		err = doze(s, fd, &woken);
 		if (err)
 			return err < 0 ? err : 0;
-		idle = receive(s) ? 0 : idle + 1;
+		idle = receive(s) ? 0 : idle + woken;
 		if (arrived(arg))
 			return 0;
 		if (idle == IDLE) {
@@ -193,7 +220,7 @@ static int wait_for(struct sleeper *s, int fd, bool (*arrived)(void *arg),
 int engine_sleep(struct engine *e, int fd, bool (*arrived)(void *arg),
 		 void *arg)
 {
-	struct sleeper s = { .e = e, .drained = true };
+	struct sleeper s = { .e = e, .drained = true, .until = UINT64_MAX };
 	int err;
 
 	if (!begin(e))
@@ -202,6 +229,106 @@ int engine_sleep(struct engine *e, int fd, bool (*arrived)(void *arg),
 	err = wait_for(&s, fd, arrived, arg);
 	pthread_cleanup_pop(true);
 	return err;
+}
+
+static bool readable(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	return sys_poll(&p, 1, 0) > 0;
+}
+
+/* Receives for a while, if that is likely to help: whether fd is readable. */
+static bool linger(struct sleeper *s, int fd)
+{
+	static _Thread_local __attribute__((tls_model("initial-exec")))
+	struct {
+		uint32_t skip; /* so often it is left out */
+		uint32_t interval; /* that often after the next failure */
+	} state;
+	uint64_t now, end;
+
+	if (state.skip) {
+		state.skip--;
+		return false;
+	}
+	now = clock_ns();
+	end = min_u64(now + LINGER_NS, s->until);
+	for (; now < end; now = clock_ns()) {
+		if (!progress_ready(s->e, now)) {
+			cpu_relax();
+		} else if (receive(s) && readable(fd)) {
+			state.interval = 0;
+			return true;
+		}
+	}
+	state.interval = min_u32(2 * state.interval + 1, LINGER_SKIP_MAX);
+	state.skip = state.interval;
+	return false;
+}
+
+/* 1: fd is readable; 0: the time has come; -EINTR; -EBUSY: others receive. */
+static int wait_until(struct sleeper *s, int fd)
+{
+	int idle = 0, err;
+	bool woken;
+
+	take_over(s->e, clock_ns());
+	if (linger(s, fd))
+		return 1;
+	for (;;) {
+		err = doze(s, fd, &woken);
+		if (err)
+			return err;
+		idle = receive(s) ? 0 : idle + woken;
+		if (readable(fd))
+			return 1;
+		if (s->until != UINT64_MAX && clock_ns() >= s->until)
+			return 0;
+		if (idle == IDLE) {
+			atomic_store(&s->e->shy, SHY);
+			return -EBUSY;
+		}
+	}
+}
+
+static void waits_no_more(void *e)
+{
+	engine_waits(e, false);
+}
+
+/* Sleeps while the thread or another one receives. */
+static int wait_aside(struct sleeper *s, int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	int err;
+
+	atomic_store(&s->e->dozer, 0);
+	engine_waits(s->e, true);
+	pthread_cleanup_push(waits_no_more, s->e);
+	err = poll_until(s, &p, 1, s->until);
+	pthread_cleanup_pop(true);
+	return err < 0 ? err : p.revents != 0;
+}
+
+int engine_wait(struct engine *e, int fd, uint64_t until, const sigset_t *mask)
+{
+	struct sleeper s = { .e = e, .drained = true, .polls = true,
+			     .mask = mask, .until = until };
+	int err;
+
+	if (!begin(e))
+		return wait_aside(&s, fd);
+	atomic_store(&e->dozer, self());
+	pthread_cleanup_push(wake, &s);
+	err = wait_until(&s, fd);
+	pthread_cleanup_pop(true);
+	return err == -EBUSY ? wait_aside(&s, fd) : err;
+}
+
+bool sleep_is_waiter(const struct engine *e)
+{
+	return atomic_load_explicit(&e->dozer, memory_order_relaxed) == self();
 }
 
 void engine_waits(struct engine *e, bool waits)

@@ -241,8 +241,10 @@ static void readable(struct engine *e, int fd, struct woken *woken)
 
 /*
  * First announces to sleep for good, then reads the timers: who sets one is
- * either seen here or sees that. Returns the number of events, or less than 0.
- * woken->link: one has something to do, and its descriptor does not say so.
+ * either seen here or sees that. While the thread ticks it leaves them to those
+ * who poll, and looks after them when it ticks. Returns the number of events, or
+ * less than 0. woken->link: one has something to do, and its descriptor does not
+ * say so.
  */
 static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 			   struct woken *woken)
@@ -253,9 +255,8 @@ static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 
 	atomic_store(&e->asleep_until, UINT64_MAX);
 	until = presence_tick_at(&e->presence);
-	/* Programs that poll run the timers. */
-	if (until == UINT64_MAX || presence_is_asleep(&e->presence))
-		until = min_u64(timers_next(e), until);
+	if (until == UINT64_MAX)
+		until = timers_next(e);
 	atomic_store(&e->asleep_until, until);
 	if (watching && !links_sleep(e)) {
 		until = 0;

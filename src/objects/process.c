@@ -7,6 +7,7 @@
  */
 #include "gsi.h"
 #include "loan.h"
+#include "wait.h"
 
 #include "base/say.h"
 #include "base/sys.h"
@@ -366,6 +367,16 @@ void shca_process_put(struct engine *e)
 		process = NULL;
 	}
 	pthread_mutex_unlock(&process_lock);
+}
+
+int shca_wait(int fd, uint64_t until_ns, const sigset_t *mask)
+{
+	struct engine *e;
+
+	pthread_mutex_lock(&process_lock);
+	e = process ? &process->engine : NULL;
+	pthread_mutex_unlock(&process_lock);
+	return e ? engine_wait(e, fd, until_ns, mask) : -ENODEV;
 }
 
 /* Programs seldom close everything before they exit. */

@@ -1,13 +1,16 @@
 /*
  * test_sleep.c - threads that wait in ibv_get_cq_event(), and what ends that
  *
- * To the program it is a read(2) of the channel's descriptor. Each test runs
- * with the links that the environment allows.
+ * To the program it is a read(2) of the channel's descriptor. shca_wait() is
+ * the same as a poll(2) of any descriptor. Each test runs with the links that
+ * the environment allows.
  */
+#include "objects/wait.h"
 #include "pair.h"
 
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 
 #define ROUNDS 300
@@ -543,6 +546,146 @@ static void beside_one_that_polls(void **state)
 	end();
 }
 
+/* The epoll instance of an event loop, with b's channel in it and a pipe. */
+static int loop_begin(int pipes[2])
+{
+	struct epoll_event ev = { .events = EPOLLIN };
+	int fd = epoll_create1(EPOLL_CLOEXEC);
+
+	begin();
+	assert_int_equal(fcntl(b.ch->fd, F_SETFL, O_NONBLOCK), 0);
+	assert_int_equal(pipe(pipes), 0);
+	assert_int_equal(epoll_ctl(fd, EPOLL_CTL_ADD, b.ch->fd, &ev), 0);
+	assert_int_equal(epoll_ctl(fd, EPOLL_CTL_ADD, pipes[0], &ev), 0);
+	return fd;
+}
+
+static void loop_end(int fd, const int pipes[2])
+{
+	close(fd);
+	close(pipes[0]);
+	close(pipes[1]);
+	end();
+}
+
+static void take_event(void)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	assert_int_equal(ibv_get_cq_event(b.ch, &cq, &context), 0);
+	ibv_ack_cq_events(cq, 1);
+	take(&b);
+}
+
+/* Events, descriptors and times end the wait; then the same in poll(2). */
+static void loop_waits(void **state)
+{
+	int pipes[2], fd = loop_begin(pipes);
+	uint64_t until;
+	char c = 0;
+	unsigned i;
+
+	(void)state;
+	for (i = 0; i < ROUNDS; i++) {
+		send_one(&a, &b);
+		assert_int_equal(shca_wait(fd, UINT64_MAX, NULL), 1);
+		take_event();
+		if (!(i % (DEPTH / 2)))
+			take(&a);
+	}
+	take(&a);
+	until = now_ns() + SECOND / 50;
+	assert_int_equal(shca_wait(fd, until, NULL), 0);
+	assert_true(now_ns() >= until);
+	assert_int_equal(write(pipes[1], &c, 1), 1);
+	assert_int_equal(shca_wait(fd, UINT64_MAX, NULL), 1);
+	assert_int_equal(read(pipes[0], &c, 1), 1);
+	for (i = 0; i < 10; i++) {
+		send_one(&a, &b);
+		assert_true(readable(b.ch->fd, 10000));
+		take_event();
+	}
+	loop_end(fd, pipes);
+}
+
+struct loop {
+	int fd;
+	const sigset_t *mask;
+	_Atomic pid_t tid;
+	_Atomic int ret;
+};
+
+static void *wait_in_loop(void *arg)
+{
+	struct loop *l = arg;
+
+	atomic_store(&l->tid, (pid_t)syscall(SYS_gettid));
+	atomic_store(&l->ret, shca_wait(l->fd, UINT64_MAX, l->mask));
+	return l;
+}
+
+/* Of two threads that wait, one receives for both; either may be cancelled. */
+static void loops_share(void **state)
+{
+	int pipes[2], fd = loop_begin(pipes);
+	struct waiter w;
+	pthread_t thread;
+	unsigned i;
+
+	(void)state;
+	for (i = 0; i < 20; i++) {
+		struct loop l = { .fd = fd };
+
+		start(&w, a.ch, 1);
+		assert_int_equal(pthread_create(&thread, NULL, wait_in_loop,
+						&l), 0);
+		if (i & 1) {
+			while (!atomic_load(&l.tid) || !is_asleep(l.tid))
+				sched_yield();
+			pthread_cancel(thread);
+			assert_ptr_equal(join(thread), PTHREAD_CANCELED);
+		}
+		send_one(&a, &b);
+		if (!(i & 1)) {
+			assert_ptr_equal(join(thread), &l);
+			assert_int_equal(l.ret, 1);
+		}
+		assert_ptr_equal(join(w.thread), &w);
+		assert_true(readable(b.ch->fd, 10000));
+		take_event();
+	}
+	loop_end(fd, pipes);
+}
+
+/* Every signal ends it; one that is blocked does where mask lets it through. */
+static void loop_signals(void **state)
+{
+	int pipes[2], fd = loop_begin(pipes);
+	sigset_t all, none;
+	struct waiter w = { 0 };
+	struct loop l = { .fd = fd };
+
+	(void)state;
+	set_handler(SIGUSR1, SA_RESTART);
+	assert_int_equal(pthread_create(&w.thread, NULL, wait_in_loop, &l), 0);
+	while (!(w.tid = atomic_load(&l.tid)))
+		sched_yield();
+	send_signal(&w, SIGUSR1);
+	assert_ptr_equal(join(w.thread), &l);
+	assert_int_equal(l.ret, -EINTR);
+
+	sigemptyset(&none);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, NULL);
+	pthread_kill(pthread_self(), SIGUSR1);
+	assert_int_equal(shca_wait(fd, now_ns() + SECOND / 100, NULL), 0);
+	assert_int_equal(shca_wait(fd, UINT64_MAX, &none), -EINTR);
+	pthread_sigmask(SIG_SETMASK, &none, NULL);
+	signal(SIGUSR1, SIG_DFL);
+	loop_end(fd, pipes);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -558,6 +701,9 @@ int main(int argc, char **argv)
 		TEST(cancelled),
 		TEST(forks),
 		TEST(beside_one_that_polls),
+		TEST(loop_waits),
+		TEST(loops_share),
+		TEST(loop_signals),
 	};
 
 	if (argc > 1)
