@@ -427,8 +427,8 @@ void rsock_dgram_drain(struct rsock *rs);
 short rsock_revents(struct rsock *rs, short events);
 /* Makes the descriptors of rs report the next change; up to 2 of them. */
 void rsock_arm(struct rsock *rs, int fds[2]);
-/* Takes what made them readable. */
-void rsock_drain(struct rsock *rs, int self);
+/* Takes what made them readable: the first, the second, or both. */
+void rsock_drain(struct rsock *rs, bool first, bool second, int self);
 /* Wakes all sleepers but the one with eventfd self. */
 void rsock_wake(struct rsock *rs, int self);
 void rsock_watch_add(struct rsock *rs, struct rsock_watch *w, int efd);

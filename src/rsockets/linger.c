@@ -114,6 +114,7 @@ static bool sleep_on(struct sleep *s, uint64_t until)
 {
 	uint64_t now = rsock_now_ns();
 	eventfd_t value;
+	struct pollfd *p;
 	int ms = IDLE_MS, n;
 	size_t i;
 
@@ -125,10 +126,11 @@ static bool sleep_on(struct sleep *s, uint64_t until)
 		return until;
 	eventfd_read(efd, &value);
 	for (i = 0; i < s->n; i++) {
-		if (!s->p[i * 2 + 1].revents && !s->p[i * 2 + 2].revents)
+		p = &s->p[i * 2 + 1];
+		if (!p[0].revents && !p[1].revents)
 			continue;
 		pthread_mutex_lock(&s->rs[i]->lock);
-		rsock_drain(s->rs[i], -1);
+		rsock_drain(s->rs[i], p[0].revents, p[1].revents, -1);
 		pthread_mutex_unlock(&s->rs[i]->lock);
 	}
 	return true;

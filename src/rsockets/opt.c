@@ -443,8 +443,9 @@ static int get_wake(struct rsock *rs, void *val, socklen_t *len)
 	memcpy(&w, val, sizeof(w));
 	pthread_mutex_lock(&rs->lock);
 	w.fds[0] = w.fds[1] = -1;
-	if (w.flags & RSOCK_WOKEN)
-		rsock_drain(rs, w.watch);
+	if (w.flags & (RSOCK_WOKEN | RSOCK_WOKEN << 1))
+		rsock_drain(rs, w.flags & RSOCK_WOKEN,
+			    w.flags & RSOCK_WOKEN << 1, w.watch);
 	w.revents = rsock_revents(rs, w.events);
 	if (!w.revents || w.flags & RSOCK_ARM) {
 		rsock_arm(rs, w.fds);

@@ -151,28 +151,30 @@ void rsock_arm(struct rsock *rs, int fds[2])
 
 #define ACK_BATCH 256 /* acknowledging takes a lock */
 
+/* An armed CQ raises one event. */
 static void drain_cc(struct rsock_stream *s)
 {
 	struct ibv_cq *cq;
 	void *context;
 
-	while (!ibv_get_cq_event(s->cc, &cq, &context)) {
-		s->armed = false;
-		if (++s->unacked < ACK_BATCH)
-			continue;
-		ibv_ack_cq_events(s->cq, s->unacked);
-		s->unacked = 0;
-	}
+	if (!s->armed || ibv_get_cq_event(s->cc, &cq, &context))
+		return;
+	s->armed = false;
+	if (++s->unacked < ACK_BATCH)
+		return;
+	ibv_ack_cq_events(s->cq, s->unacked);
+	s->unacked = 0;
 }
 
-void rsock_drain(struct rsock *rs, int self)
+void rsock_drain(struct rsock *rs, bool first, bool second, int self)
 {
 	if (rs->type == SOCK_DGRAM) {
 		rsock_dgram_drain(rs);
 	} else {
-		if (rs->s.cc)
+		if (second && rs->s.cc)
 			drain_cc(&rs->s);
-		rsock_stream_cm(rs);
+		if (first)
+			rsock_stream_cm(rs);
 	}
 	rsock_wake(rs, self);
 }
@@ -217,14 +219,22 @@ static short dgram_revents(struct rsock *rs)
 		       (rsock_dgram_can_send(rs) ? POLLOUT | POLLWRNORM : 0));
 }
 
+static short revents(struct rsock *rs)
+{
+	return rs->type == SOCK_DGRAM ? dgram_revents(rs) : stream_revents(rs);
+}
+
 short rsock_revents(struct rsock *rs, short events)
 {
+	const short asked = events & (POLLIN | POLLOUT);
 	short now;
 
-	progress(rs);
+	/* There is no need to look for what is known. */
+	if (!asked || asked & ~revents(rs))
+		progress(rs);
 	if (rs->closing)
 		return POLLNVAL;
-	now = rs->type == SOCK_DGRAM ? dgram_revents(rs) : stream_revents(rs);
+	now = revents(rs);
 	return (short)(now & (events | POLLERR | POLLHUP));
 }
 
@@ -319,7 +329,7 @@ int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
 		rsock_watch_del(&watch);
 		eventfd_read(efd, &value);
 		if (n > 0 && (p[0].revents || p[1].revents))
-			rsock_drain(rs, efd);
+			rsock_drain(rs, p[0].revents, p[1].revents, efd);
 		progress(rs);
 		if (ready(rs))
 			return 0;
@@ -461,7 +471,7 @@ static void woken(struct poller *p, nfds_t n)
 		pthread_mutex_lock(&rs->lock);
 		rsock_watch_del(&p->watch[i]);
 		if (a[0].revents || a[1].revents)
-			rsock_drain(rs, p->efd);
+			rsock_drain(rs, a[0].revents, a[1].revents, p->efd);
 		pthread_mutex_unlock(&rs->lock);
 	}
 }

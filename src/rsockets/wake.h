@@ -25,7 +25,7 @@
  */
 #define RSOCK_WAKE 0x5ca0
 
-enum { RSOCK_WOKEN = 1, RSOCK_ARM = 2 };
+enum { RSOCK_WOKEN = 1, RSOCK_ARM = 4 };
 
 struct rsock_wake {
 	short events;

@@ -13,6 +13,8 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 
+#define SHADOW 2 /* behind those of the rsocket */
+
 static struct rsp_table eps;
 static pthread_mutex_t eps_lock = PTHREAD_MUTEX_INITIALIZER; /* of refs */
 
@@ -103,10 +105,23 @@ err_free:
 	return NULL;
 }
 
-bool rsp_ep_owns(const struct rsp_ep *ep, const struct epoll_event *ev)
+/* What the kernel keeps for a descriptor of a registration. */
+static struct epoll_event event_of(struct rsp_reg *reg, int which)
 {
-	return (uintptr_t)ev->data.u64 - (uintptr_t)ep->regs <
-	       RSP_MAX_REGS * sizeof(*ep->regs);
+	return (struct epoll_event){ .events = EPOLLIN,
+				     .data.ptr = (char *)reg + which };
+}
+
+bool rsp_ep_owns(const struct rsp_ep *ep, const struct epoll_event *ev,
+		 struct rsp_reg **reg, unsigned *which)
+{
+	uintptr_t at = (uintptr_t)ev->data.u64 - (uintptr_t)ep->regs;
+
+	if (at >= RSP_MAX_REGS * sizeof(*ep->regs))
+		return false;
+	*reg = &ep->regs[at / sizeof(*ep->regs)];
+	*which = (unsigned)(at % sizeof(*ep->regs));
+	return true;
 }
 
 /* Under the instance's lock, like all up to rsp_reg_set_shadow(). */
@@ -142,7 +157,7 @@ void rsp_reg_free(struct rsp_reg *reg)
 void rsp_reg_set_fd(struct rsp_reg *reg, int i, int fd)
 {
 	const struct rsp_real *real = rsp_real();
-	struct epoll_event ev = { .events = EPOLLIN, .data.ptr = reg };
+	struct epoll_event ev = event_of(reg, i);
 	int old = reg->fds[i];
 
 	if (old == fd)
@@ -156,7 +171,7 @@ void rsp_reg_set_fd(struct rsp_reg *reg, int i, int fd)
 
 void rsp_reg_set_shadow(struct rsp_reg *reg, bool on)
 {
-	struct epoll_event ev = { .events = EPOLLIN, .data.ptr = reg };
+	struct epoll_event ev = event_of(reg, SHADOW);
 
 	if (on != reg->shadow)
 		rsp_real()->epoll_ctl(reg->ep->epfd,
@@ -240,30 +255,44 @@ static void del_reg(struct rsp_fd *f, struct rsp_reg *reg)
 	remove_reg(reg);
 }
 
+static void turn_off(struct rsp_fd *f, struct rsp_reg *reg)
+{
+	struct rsp_ep *ep = reg->ep;
+
+	if (f->state != RSP_RSOCK) {
+		del_reg(f, reg);
+		return;
+	}
+	pthread_mutex_lock(&ep->lock);
+	reg->off = true;
+	pthread_mutex_unlock(&ep->lock);
+}
+
 static int control(struct rsp_ep *ep, int op, struct rsp_fd *f, int fd,
 		   const struct epoll_event *ev)
 {
 	struct rsp_reg *reg = find_reg(f, ep, fd);
+	bool on = reg && !reg->off;
 
-	if (op == EPOLL_CTL_ADD && reg) {
+	if (op == EPOLL_CTL_ADD && on) {
 		errno = EEXIST;
 		return -1;
 	}
-	if (op == EPOLL_CTL_ADD)
+	if (op == EPOLL_CTL_ADD && !reg)
 		return add_reg(ep, f, fd, ev);
-	if (!reg) {
+	if (op != EPOLL_CTL_ADD && !on) {
 		errno = ENOENT;
 		return -1;
 	}
 	if (op == EPOLL_CTL_DEL) {
-		del_reg(f, reg);
+		turn_off(f, reg);
 		return 0;
 	}
 	pthread_mutex_lock(&ep->lock);
 	reg->events = ev->events;
 	reg->data = ev->data;
 	reg->reported = 0;
-	reg->fired = false;
+	reg->fired = reg->off = false;
 	ep->connecting += f->state == RSP_CONNECTING;
 	rsp_reg_ask(reg);
 	kick(ep);
@@ -315,16 +344,19 @@ void rsp_epoll_fell_back(struct rsp_fd *f)
 	struct epoll_event ev;
 	struct rsp_reg *reg;
 	struct rsp_ep *ep;
+	bool off;
 	int fd;
 
 	while ((reg = f->regs)) {
 		ep = reg->ep;
 		fd = reg->fd;
+		off = reg->off;
 		ev = (struct epoll_event){ .events = reg->fired ? EPOLLONESHOT
 								: reg->events,
 					   .data = reg->data };
 		del_reg(f, reg);
-		rsp_real()->epoll_ctl(ep->epfd, EPOLL_CTL_ADD, fd, &ev);
+		if (!off)
+			rsp_real()->epoll_ctl(ep->epfd, EPOLL_CTL_ADD, fd, &ev);
 	}
 }
 

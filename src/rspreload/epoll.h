@@ -6,6 +6,9 @@
  * the address of its registration as their data; the program's own data is
  * never such an address, since registrations lie in memory of our own.
  *
+ * They stay there when the program removes the rsocket, until one wakes: many
+ * programs put it in again at once.
+ *
  * An rsocket is checked only when there is reason to: after it was registered,
  * when one of its descriptors woke, and, as level-triggered means, at each wait
  * as long as it is ready. All others sleep.
@@ -34,7 +37,8 @@ struct rsp_reg {
 	bool shadow; /* fd itself is in there, too: a listener */
 	bool fired; /* one-shot: nothing until it is armed again */
 	bool queued; /* in the list of those to check */
-	bool woken; /* one of its descriptors has woken us */
+	bool off; /* the program has removed it */
+	unsigned woken; /* RSOCK_WOKEN: its descriptors that have woken us */
 	uint32_t reported; /* edge-triggered: events since it last woke */
 };
 
@@ -56,8 +60,12 @@ struct rsp_ep {
 /* With a reference: close() of it may come while another thread waits. */
 struct rsp_ep *rsp_ep_get(int epfd);
 void rsp_ep_put(struct rsp_ep *ep);
-/* Whether an event is about a registration, rather than the program's. */
-bool rsp_ep_owns(const struct rsp_ep *ep, const struct epoll_event *ev);
+/*
+ * Whether an event is about a registration, rather than the program's: which
+ * one, and which of its descriptors.
+ */
+bool rsp_ep_owns(const struct rsp_ep *ep, const struct epoll_event *ev,
+		 struct rsp_reg **reg, unsigned *which);
 
 /* Under the instance's lock. */
 

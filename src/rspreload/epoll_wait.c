@@ -1,6 +1,7 @@
 /*
  * epoll_wait.c - waiting at epoll instances that have rsockets in them
  */
+#include "objects/wait.h"
 #include "rsockets/wake.h"
 #include "rspreload/epoll.h"
 
@@ -10,6 +11,7 @@
 #include <sys/eventfd.h>
 
 #define BATCH 128
+#define WOKEN (RSOCK_WOKEN | RSOCK_WOKEN << 1)
 #define WITHOUT_POLL (EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE)
 
 /* The events of a registration that are true now. Arms it if none is. */
@@ -22,11 +24,10 @@ static uint32_t look(struct rsp_reg *reg)
 
 	w.events = (short)(connecting ? POLLOUT
 				      : reg->events & ~WITHOUT_POLL & 0x7fff);
-	if (reg->woken)
-		w.flags |= RSOCK_WOKEN;
+	w.flags = (int)reg->woken;
 	if (reg->events & EPOLLET)
 		w.flags |= RSOCK_ARM;
-	reg->woken = false;
+	reg->woken = 0;
 	if (rgetsockopt(reg->f->rfd, SOL_RDMA, RSOCK_WAKE, &w, &len))
 		return 0;
 	if (!w.revents || w.flags & RSOCK_ARM) {
@@ -40,6 +41,14 @@ static uint32_t look(struct rsp_reg *reg)
 			w.revents = POLLIN;
 	}
 	return (uint32_t)(unsigned short)w.revents;
+}
+
+/* Its descriptors must not wake a waiter. */
+static void hush(struct rsp_reg *reg)
+{
+	rsp_reg_set_fd(reg, 0, -1);
+	rsp_reg_set_fd(reg, 1, -1);
+	rsp_reg_set_shadow(reg, false);
 }
 
 /*
@@ -62,11 +71,10 @@ static int ask_all(struct rsp_ep *ep, struct epoll_event *out, int max,
 			rsp_reg_free(reg);
 			continue;
 		}
-		if (reg->fired) {
-			/* It must not wake a waiter. */
-			rsp_reg_set_fd(reg, 0, -1);
-			rsp_reg_set_fd(reg, 1, -1);
-			rsp_reg_set_shadow(reg, false);
+		if (reg->off && !reg->woken)
+			continue;
+		if (reg->off || reg->fired) {
+			hush(reg);
 			continue;
 		}
 		if (n == max) {
@@ -142,17 +150,18 @@ static int sort(struct rsp_ep *ep, struct epoll_event *ev, int n)
 	struct rsp_reg *reg;
 	eventfd_t value;
 	int i, kept = 0;
+	unsigned which;
 	uint32_t j;
 
 	for (i = 0; i < n; i++) {
-		if (!rsp_ep_owns(ep, &ev[i])) {
+		if (!rsp_ep_owns(ep, &ev[i], &reg, &which)) {
 			ev[kept++] = ev[i];
 			continue;
 		}
-		reg = ev[i].data.ptr;
 		if (reg != ep->regs) {
 			if (reg->f) {
-				reg->woken = true;
+				reg->woken |= (unsigned)RSOCK_WOKEN << which &
+					      WOKEN;
 				reg->reported = 0;
 				rsp_reg_ask(reg);
 			} else if (ep->forked && inherited(reg, ev, kept)) {
@@ -211,12 +220,36 @@ static uint64_t settle_all(struct rsp_ep *ep)
 	return first;
 }
 
+/*
+ * epoll_pwait(2) of at most BATCH events; a time of 0 is never. The process
+ * receives by itself while it waits, if it can.
+ */
+static int wait_kernel(struct rsp_ep *ep, struct epoll_event *ev, int max,
+		       bool now, uint64_t until, uint64_t first,
+		       const sigset_t *mask)
+{
+	const struct rsp_real *real = rsp_real();
+	int ms = now ? 0 : rsp_remaining(until, first), err;
+
+	if (ms && !ep->forked) {
+		if (first && (!until || first < until))
+			until = first;
+		err = shca_wait(ep->epfd, until ? until : UINT64_MAX, mask);
+		if (err == -EINTR) {
+			errno = EINTR;
+			return -1;
+		}
+		ms = err >= 0 ? 0 : ms;
+	}
+	return real->epoll_pwait(ep->epfd, ev, max, ms, mask);
+}
+
 static int wait_ep(struct rsp_ep *ep, struct epoll_event *out, int max,
 		   uint64_t until, const sigset_t *mask)
 {
 	const struct rsp_real *real = rsp_real();
 	struct epoll_event ev[BATCH];
-	int n, m, got, room, ms, most;
+	int n, m, got, room, most;
 	uint64_t first;
 	bool settle;
 
@@ -243,8 +276,9 @@ static int wait_ep(struct rsp_ep *ep, struct epoll_event *out, int max,
 		pthread_mutex_unlock(&ep->lock);
 		rsp_leave();
 		room = max - n < BATCH ? max - n : BATCH;
-		ms = n || settle ? 0 : rsp_remaining(until, first);
-		m = room ? real->epoll_pwait(ep->epfd, ev, room, ms, mask) : 0;
+		m = room ? wait_kernel(ep, ev, room, n || settle, until, first,
+				       mask)
+			 : 0;
 		got = m;
 		pthread_mutex_lock(&ep->lock);
 		ep->waiters--;

@@ -379,6 +379,40 @@ def case_oneshot():
     got = ep.poll(10)
     assert got and got[0][1] & select.EPOLLIN, got
 
+def case_taken_out():
+    # Of an instance, and put in again, as event loops do for each answer.
+    c, s = pair()
+    ep = select.epoll()
+    for early in (False, True, False):
+        ep.register(c, select.EPOLLIN)
+        assert ep.poll(0.05) == []
+        ep.unregister(c)
+        for again in (lambda: ep.unregister(c), lambda: ep.modify(c, select.EPOLLIN)):
+            try:
+                again()
+                assert False
+            except FileNotFoundError:
+                pass
+        if early:
+            s.sendall(b"x")
+        assert ep.poll(0.2) == [] and ep.poll(0) == []
+        ep.register(c, select.EPOLLIN)
+        try:
+            ep.register(c, select.EPOLLIN)
+            assert False
+        except FileExistsError:
+            pass
+        if not early:
+            threading.Timer(0.1, s.sendall, (b"x",)).start()
+        assert ep.poll(10) == [(c.fileno(), select.EPOLLIN)]
+        assert c.recv(9) == b"x"
+        ep.unregister(c)
+    c.close()
+    # Another one has its number now.
+    c, s = pair()
+    ep.register(c, select.EPOLLOUT)
+    assert ep.poll(10) == [(c.fileno(), select.EPOLLOUT)]
+
 def case_connecting():
     # One connection that succeeds behind many that nobody accepts yet.
     idle = socket.create_server(("127.0.0.1", 0), backlog=200)
