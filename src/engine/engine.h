@@ -224,10 +224,11 @@ int engine_sleep(struct engine *e, int fd, bool (*arrived)(void *arg),
 /*
  * The same as poll(2) of one descriptor for reading, which may be an epoll
  * instance with many: 1: it is readable; 0: it is until_ns (UINT64_MAX: never);
- * -EINTR. The signal mask, unless it is NULL, holds while it sleeps.
+ * -EINTR. The signal mask, unless it is NULL, holds while it sleeps. spin: not
+ * at once (base/linger.h).
  */
 int engine_wait(struct engine *e, int fd, uint64_t until_ns,
-		const sigset_t *mask);
+		const sigset_t *mask, bool spin);
 /* A thread sleeps on such a descriptor, so that others have to receive; or it
  * does so no longer. */
 void engine_waits(struct engine *e, bool waits);

@@ -18,15 +18,15 @@
  * there. A thread may be cancelled while it sleeps, and a handler may jump out
  * of here.
  *
- * engine_wait() is a poll(2), which every signal ends. Before it sleeps it
- * receives for a while: who has just answered a request gets the next one soon,
- * and neither end sleeps then, nor wakes the other. Where that was in vain, as on
- * one processor, it is left out the more often.
+ * engine_wait() is a poll(2), which every signal ends. Before it sleeps it may
+ * receive for a while (base/linger.h): neither end sleeps then, nor wakes the
+ * other.
  */
 #include "internal.h"
 
 #include "base/bytes.h"
 #include "base/cpu.h"
+#include "base/linger.h"
 #include "base/sys.h"
 #include "heat.h"
 #include "host/handlers.h"
@@ -36,8 +36,6 @@
 #define ROUNDS 16 /* of progress until it looks at what it waits for */
 #define IDLE 2 /* woken for nothing so often: others receive */
 #define SHY 32 /* so often others are left to receive then */
-#define LINGER_NS 50000 /* before engine_wait() sleeps */
-#define LINGER_SKIP_MAX 64
 
 struct sleeper {
 	struct engine *e;
@@ -242,39 +240,32 @@ static bool readable(int fd)
 static bool linger(struct sleeper *s, int fd)
 {
 	static _Thread_local __attribute__((tls_model("initial-exec")))
-	struct {
-		uint32_t skip; /* so often it is left out */
-		uint32_t interval; /* that often after the next failure */
-	} state;
+	struct linger_state state;
 	uint64_t now, end;
+	bool done = false;
 
-	if (state.skip) {
-		state.skip--;
+	if (!linger_begin(&state))
 		return false;
-	}
 	now = clock_ns();
 	end = min_u64(now + LINGER_NS, s->until);
-	for (; now < end; now = clock_ns()) {
-		if (!progress_ready(s->e, now)) {
+	for (; now < end && !done; now = clock_ns()) {
+		if (progress_ready(s->e, now))
+			done = receive(s) && readable(fd);
+		else
 			cpu_relax();
-		} else if (receive(s) && readable(fd)) {
-			state.interval = 0;
-			return true;
-		}
 	}
-	state.interval = min_u32(2 * state.interval + 1, LINGER_SKIP_MAX);
-	state.skip = state.interval;
-	return false;
+	linger_end(&state, done && now < end);
+	return done;
 }
 
 /* 1: fd is readable; 0: the time has come; -EINTR; -EBUSY: others receive. */
-static int wait_until(struct sleeper *s, int fd)
+static int wait_until(struct sleeper *s, int fd, bool spin)
 {
 	int idle = 0, err;
 	bool woken;
 
 	take_over(s->e, clock_ns());
-	if (linger(s, fd))
+	if (spin && linger(s, fd))
 		return 1;
 	for (;;) {
 		err = doze(s, fd, &woken);
@@ -311,7 +302,8 @@ static int wait_aside(struct sleeper *s, int fd)
 	return err < 0 ? err : p.revents != 0;
 }
 
-int engine_wait(struct engine *e, int fd, uint64_t until, const sigset_t *mask)
+int engine_wait(struct engine *e, int fd, uint64_t until, const sigset_t *mask,
+		bool spin)
 {
 	struct sleeper s = { .e = e, .drained = true, .polls = true,
 			     .mask = mask, .until = until };
@@ -321,7 +313,7 @@ int engine_wait(struct engine *e, int fd, uint64_t until, const sigset_t *mask)
 		return wait_aside(&s, fd);
 	atomic_store(&e->dozer, self());
 	pthread_cleanup_push(wake, &s);
-	err = wait_until(&s, fd);
+	err = wait_until(&s, fd, spin);
 	pthread_cleanup_pop(true);
 	return err == -EBUSY ? wait_aside(&s, fd) : err;
 }

@@ -369,14 +369,14 @@ void shca_process_put(struct engine *e)
 	pthread_mutex_unlock(&process_lock);
 }
 
-int shca_wait(int fd, uint64_t until_ns, const sigset_t *mask)
+int shca_wait(int fd, uint64_t until_ns, const sigset_t *mask, bool spin)
 {
 	struct engine *e;
 
 	pthread_mutex_lock(&process_lock);
 	e = process ? &process->engine : NULL;
 	pthread_mutex_unlock(&process_lock);
-	return e ? engine_wait(e, fd, until_ns, mask) : -ENODEV;
+	return e ? engine_wait(e, fd, until_ns, mask, spin) : -ENODEV;
 }
 
 /* Programs seldom close everything before they exit. */

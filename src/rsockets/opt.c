@@ -447,7 +447,7 @@ static int get_wake(struct rsock *rs, void *val, socklen_t *len)
 		rsock_drain(rs, w.flags & RSOCK_WOKEN,
 			    w.flags & RSOCK_WOKEN << 1, w.watch);
 	w.revents = rsock_revents(rs, w.events);
-	if (!w.revents || w.flags & RSOCK_ARM) {
+	if ((!w.revents || w.flags & RSOCK_ARM) && !(w.flags & RSOCK_PEEK)) {
 		rsock_arm(rs, w.fds);
 		w.revents = rsock_revents(rs, w.events);
 	}

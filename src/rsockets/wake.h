@@ -21,11 +21,12 @@
  * are not -1 become readable when that may have changed; ask again then, with
  * RSOCK_WOKEN, which takes what made them readable. They belong to the rsocket
  * and may be others at the next call. With RSOCK_ARM they are armed and
- * returned even if something is true. EINVAL if optlen is not the struct's.
+ * returned even if something is true, with RSOCK_PEEK they are not at all.
+ * EINVAL if optlen is not the struct's.
  */
 #define RSOCK_WAKE 0x5ca0
 
-enum { RSOCK_WOKEN = 1, RSOCK_ARM = 4 };
+enum { RSOCK_WOKEN = 1, RSOCK_ARM = 4, RSOCK_PEEK = 8 };
 
 struct rsock_wake {
 	short events;

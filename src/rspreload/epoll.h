@@ -11,7 +11,9 @@
  *
  * An rsocket is checked only when there is reason to: after it was registered,
  * when one of its descriptors woke, and, as level-triggered means, at each wait
- * as long as it is ready. All others sleep.
+ * as long as it is ready. All others sleep. One that was ready lately is hot: it
+ * is checked some times more before its descriptors are armed, since to look
+ * costs less than an event does.
  *
  * Locks: that of an rsp_fd (its list of registrations), then an instance's.
  */
@@ -38,6 +40,7 @@ struct rsp_reg {
 	bool fired; /* one-shot: nothing until it is armed again */
 	bool queued; /* in the list of those to check */
 	bool off; /* the program has removed it */
+	unsigned hot; /* checks before it is armed */
 	unsigned woken; /* RSOCK_WOKEN: its descriptors that have woken us */
 	uint32_t reported; /* edge-triggered: events since it last woke */
 };

@@ -1,6 +1,7 @@
 /*
  * epoll_wait.c - waiting at epoll instances that have rsockets in them
  */
+#include "base/linger.h"
 #include "objects/wait.h"
 #include "rsockets/wake.h"
 #include "rspreload/epoll.h"
@@ -11,11 +12,26 @@
 #include <sys/eventfd.h>
 
 #define BATCH 128
+#define HOT 4
 #define WOKEN (RSOCK_WOKEN | RSOCK_WOKEN << 1)
 #define WITHOUT_POLL (EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE)
 
-/* The events of a registration that are true now. Arms it if none is. */
-static uint32_t look(struct rsp_reg *reg)
+/* What becomes of those that are not ready. */
+enum how {
+	PEEK, /* they are armed, unless they are hot */
+	SPIN, /* the same, and they do not cool */
+	ARM,
+};
+
+struct todo {
+	bool settle; /* there is more to do, so do not wait */
+	bool hot; /* some are hot, and neither ready nor armed */
+	bool spun;
+};
+
+/* The events of a registration that are true now. Arms it if none is; or not,
+ * with peek. */
+static uint32_t look(struct rsp_reg *reg, bool peek)
 {
 	struct rsock_wake w = { .watch = reg->ep->evfd };
 	struct pollfd p = { .fd = reg->fd, .events = POLLIN };
@@ -27,10 +43,12 @@ static uint32_t look(struct rsp_reg *reg)
 	w.flags = (int)reg->woken;
 	if (reg->events & EPOLLET)
 		w.flags |= RSOCK_ARM;
+	if (peek)
+		w.flags |= RSOCK_PEEK;
 	reg->woken = 0;
 	if (rgetsockopt(reg->f->rfd, SOL_RDMA, RSOCK_WAKE, &w, &len))
 		return 0;
-	if (!w.revents || w.flags & RSOCK_ARM) {
+	if ((!w.revents || w.flags & RSOCK_ARM) && !peek) {
 		rsp_reg_set_fd(reg, 0, w.fds[0]);
 		rsp_reg_set_fd(reg, 1, w.fds[1]);
 	}
@@ -51,17 +69,22 @@ static void hush(struct rsp_reg *reg)
 	rsp_reg_set_shadow(reg, false);
 }
 
-/*
- * Checks those for which there is reason to; sets *settle if the result of a
- * connection is known.
- */
+static bool is_hot(const struct rsp_reg *reg)
+{
+	return reg->hot && !(reg->events & EPOLLET) &&
+	       reg->f->state == RSP_RSOCK;
+}
+
+/* Checks those for which there is reason to; sets what the caller is to do. */
 static int ask_all(struct rsp_ep *ep, struct epoll_event *out, int max,
-		   bool *settle)
+		   enum how how, struct todo *todo)
 {
 	struct rsp_reg *reg = ep->check, *next;
 	uint32_t revents, news;
+	bool peek;
 	int n = 0;
 
+	todo->hot = false;
 	ep->check = NULL;
 	ep->check_tail = &ep->check;
 	for (; reg; reg = next) {
@@ -81,16 +104,22 @@ static int ask_all(struct rsp_ep *ep, struct epoll_event *out, int max,
 			rsp_reg_ask(reg);
 			continue;
 		}
-		revents = look(reg);
+		peek = how != ARM && is_hot(reg);
+		revents = look(reg, peek);
 		if (reg->f->state == RSP_CONNECTING) {
-			*settle = *settle || revents ||
-				  rsp_now_ns() >= reg->f->deadline_ns;
+			todo->settle = todo->settle || revents ||
+				       rsp_now_ns() >= reg->f->deadline_ns;
 			continue;
 		}
 		if (!revents) {
 			reg->reported = 0;
+			if (peek)
+				rsp_reg_ask(reg);
+			todo->hot = todo->hot || peek;
+			reg->hot -= reg->hot && how != SPIN;
 			continue;
 		}
+		reg->hot = HOT;
 		news = revents & ~reg->reported;
 		if (reg->events & EPOLLET) {
 			reg->reported |= revents;
@@ -226,7 +255,7 @@ static uint64_t settle_all(struct rsp_ep *ep)
  */
 static int wait_kernel(struct rsp_ep *ep, struct epoll_event *ev, int max,
 		       bool now, uint64_t until, uint64_t first,
-		       const sigset_t *mask)
+		       const sigset_t *mask, bool spin)
 {
 	const struct rsp_real *real = rsp_real();
 	int ms = now ? 0 : rsp_remaining(until, first), err;
@@ -234,7 +263,8 @@ static int wait_kernel(struct rsp_ep *ep, struct epoll_event *ev, int max,
 	if (ms && !ep->forked) {
 		if (first && (!until || first < until))
 			until = first;
-		err = shca_wait(ep->epfd, until ? until : UINT64_MAX, mask);
+		err = shca_wait(ep->epfd, until ? until : UINT64_MAX, mask,
+				spin);
 		if (err == -EINTR) {
 			errno = EINTR;
 			return -1;
@@ -244,14 +274,53 @@ static int wait_kernel(struct rsp_ep *ep, struct epoll_event *ev, int max,
 	return real->epoll_pwait(ep->epfd, ev, max, ms, mask);
 }
 
+/*
+ * Checks, and if nothing is ready but some are hot, spins before it arms these
+ * (base/linger.h). From then on this thread counts as a waiter.
+ */
+static int ask(struct rsp_ep *ep, struct epoll_event *out, int max,
+	       uint64_t until, struct todo *todo)
+{
+	static __thread struct linger_state linger;
+	enum how how = PEEK;
+	uint64_t now, end = 0;
+	int n;
+
+	for (;;) {
+		pthread_mutex_lock(&ep->lock);
+		/* What is not armed does not wake the others either. */
+		n = ask_all(ep, out, max, ep->waiters ? ARM : how, todo);
+		if (n || !todo->hot || todo->settle)
+			break;
+		now = rsp_now_ns();
+		if (until && now >= until)
+			break;
+		pthread_mutex_unlock(&ep->lock);
+		if (how == PEEK) {
+			how = linger_begin(&linger) ? SPIN : ARM;
+			end = now + LINGER_NS;
+			todo->spun = how == SPIN;
+		} else if (now >= end) {
+			how = ARM;
+		}
+	}
+	if (n == max && ep->check)
+		todo->settle = true; /* there is no room for all */
+	ep->waiters++;
+	pthread_mutex_unlock(&ep->lock);
+	if (todo->spun)
+		linger_end(&linger, n && rsp_now_ns() < end);
+	return n;
+}
+
 static int wait_ep(struct rsp_ep *ep, struct epoll_event *out, int max,
 		   uint64_t until, const sigset_t *mask)
 {
 	const struct rsp_real *real = rsp_real();
 	struct epoll_event ev[BATCH];
 	int n, m, got, room, most;
+	struct todo todo;
 	uint64_t first;
-	bool settle;
 
 	if (max <= 0) {
 		errno = EINVAL;
@@ -261,23 +330,18 @@ static int wait_ep(struct rsp_ep *ep, struct epoll_event *out, int max,
 		first = ep->connecting ? settle_all(ep) : 0;
 		if (ep->forked)
 			claim_all(ep);
-		settle = false;
-		rsp_enter();
-		pthread_mutex_lock(&ep->lock);
+		todo = (struct todo){ 0 };
 		/*
 		 * Every other time, half of the room is left to other
 		 * descriptors.
 		 */
 		most = ep->turn++ & 1 ? max / 2 : max;
-		n = ask_all(ep, out, most, &settle);
-		if (most < max && ep->check)
-			settle = true;
-		ep->waiters++;
-		pthread_mutex_unlock(&ep->lock);
+		rsp_enter();
+		n = ask(ep, out, most, until, &todo);
 		rsp_leave();
 		room = max - n < BATCH ? max - n : BATCH;
-		m = room ? wait_kernel(ep, ev, room, n || settle, until, first,
-				       mask)
+		m = room ? wait_kernel(ep, ev, room, n || todo.settle, until,
+				       first, mask, !todo.spun)
 			 : 0;
 		got = m;
 		pthread_mutex_lock(&ep->lock);
@@ -306,7 +370,7 @@ static int wait_ep(struct rsp_ep *ep, struct epoll_event *out, int max,
 		 * Whatever has woken may be ready: it is checked before the
 		 * end.
 		 */
-		if (until && rsp_now_ns() >= until && !ep->check && !settle)
+		if (until && rsp_now_ns() >= until && got <= 0 && !todo.settle)
 			return 0;
 	}
 }

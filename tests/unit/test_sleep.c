@@ -589,17 +589,17 @@ static void loop_waits(void **state)
 	(void)state;
 	for (i = 0; i < ROUNDS; i++) {
 		send_one(&a, &b);
-		assert_int_equal(shca_wait(fd, UINT64_MAX, NULL), 1);
+		assert_int_equal(shca_wait(fd, UINT64_MAX, NULL, i & 1), 1);
 		take_event();
 		if (!(i % (DEPTH / 2)))
 			take(&a);
 	}
 	take(&a);
 	until = now_ns() + SECOND / 50;
-	assert_int_equal(shca_wait(fd, until, NULL), 0);
+	assert_int_equal(shca_wait(fd, until, NULL, true), 0);
 	assert_true(now_ns() >= until);
 	assert_int_equal(write(pipes[1], &c, 1), 1);
-	assert_int_equal(shca_wait(fd, UINT64_MAX, NULL), 1);
+	assert_int_equal(shca_wait(fd, UINT64_MAX, NULL, true), 1);
 	assert_int_equal(read(pipes[0], &c, 1), 1);
 	for (i = 0; i < 10; i++) {
 		send_one(&a, &b);
@@ -621,7 +621,7 @@ static void *wait_in_loop(void *arg)
 	struct loop *l = arg;
 
 	atomic_store(&l->tid, (pid_t)syscall(SYS_gettid));
-	atomic_store(&l->ret, shca_wait(l->fd, UINT64_MAX, l->mask));
+	atomic_store(&l->ret, shca_wait(l->fd, UINT64_MAX, l->mask, true));
 	return l;
 }
 
@@ -679,8 +679,9 @@ static void loop_signals(void **state)
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, NULL);
 	pthread_kill(pthread_self(), SIGUSR1);
-	assert_int_equal(shca_wait(fd, now_ns() + SECOND / 100, NULL), 0);
-	assert_int_equal(shca_wait(fd, UINT64_MAX, &none), -EINTR);
+	assert_int_equal(shca_wait(fd, now_ns() + SECOND / 100, NULL,
+				   true), 0);
+	assert_int_equal(shca_wait(fd, UINT64_MAX, &none, true), -EINTR);
 	pthread_sigmask(SIG_SETMASK, &none, NULL);
 	signal(SIGUSR1, SIG_DFL);
 	loop_end(fd, pipes);
