@@ -166,7 +166,10 @@ class Probes:
             self.counts[key] = int(min(max(SECONDS * self.scale / (2e-6 * each), many), 200000))
         many = self.counts[key]
         few = many // 10
-        return (run(many) - run(few)) / (many - few)
+        us = (run(many) - run(few)) / (many - few)
+        if us <= 0:
+            raise rig.Failed(f"{few} messages lasted longer than {many}: this machine is busy")
+        return us
 
     # -------------------------------------------------- sockets: a real server
 
@@ -251,7 +254,9 @@ class Probes:
         rdma = "rc_v" in env.get("UCX_TLS", "")
         env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "core",
-               "OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "self", "TMPDIR": "/tmp", **env}
+               "OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "self", "TMPDIR": "/tmp",
+               # Else its UCX is for Mellanox's devices alone.
+               "OMPI_MCA_pml_ucx_tls": "any", "OMPI_MCA_pml_ucx_devices": "any", **env}
         proc = rig.Proc(rig.Side(self.both), ["mpirun.openmpi", "-n", 2, program, size, 0.2 * self.scale],
                         self.place.options, env, alone=not rdma)
         return float(proc.done(90).split()[-1])
