@@ -114,7 +114,7 @@ struct engine {
 	struct poller_time { /* when the thread last looked */
 		clockid_t id;
 		uint64_t ns;
-	} ticked;
+	} looked;
 
 	struct presence presence;
 

@@ -34,22 +34,34 @@ static bool inside(const struct presence *p)
 	return atomic_load_explicit(&p->inside, memory_order_relaxed);
 }
 
-/* Whether any program has polled since this was last asked, or does so now. */
-static bool polled(struct presence *p)
+static bool silent(const struct presence *p)
 {
-	uint32_t polls = get(&p->polls);
-	bool changed = polls != p->seen || inside(p);
-
-	p->seen = polls;
-	return changed;
+	return get(&p->polls) == p->seen && !inside(p);
 }
 
-uint64_t presence_probe(struct presence *p)
+bool presence_asks(const struct presence *p)
+{
+	return p->polling && silent(p);
+}
+
+/* Whether any program has polled since this was last asked, or does so now, or
+ * would if it ran. */
+static bool polling(struct presence *p, enum presence_cpu cpu)
+{
+	if (!silent(p))
+		p->polling = true;
+	else if (cpu != PRESENCE_WAITS)
+		p->polling = false;
+	p->seen = get(&p->polls);
+	return p->polling;
+}
+
+uint64_t presence_probe(struct presence *p, enum presence_cpu cpu)
 {
 	uint32_t skip = get(&p->skip);
 
 	/* One that sleeps leaves to the thread what it does not receive. */
-	if (!polled(p) || atomic_load(&p->asleep)) {
+	if (!polling(p, cpu) || atomic_load(&p->asleep)) {
 		p->good = 0;
 		return 0;
 	}
@@ -61,16 +73,16 @@ uint64_t presence_probe(struct presence *p)
 	return PRESENCE_PROBE_NS;
 }
 
-bool presence_probed(struct presence *p, bool none)
+bool presence_probed(struct presence *p, bool none, enum presence_cpu cpu)
 {
 	/* A poll that has not ended by now has found much. */
 	bool took = get(&p->took) != p->seen_took || inside(p);
 
-	p->seen = get(&p->polls);
+	polling(p, cpu);
 	/* What waits now may have come later. */
 	if (took)
 		p->good++;
-	else if (!none)
+	else if (!none && cpu == PRESENCE_RAN)
 		failed(p);
 	return took || none;
 }
@@ -85,7 +97,6 @@ bool presence_step_back(struct presence *p, uint64_t now)
 	if (presence_is_back(p))
 		return false;
 	p->since = now;
-	p->quiet = 0;
 	p->tick = PRESENCE_TICK_MIN_NS;
 	atomic_store(&p->tick_at, now + p->tick);
 	atomic_store(&p->back, true);
@@ -126,29 +137,18 @@ static bool rest(struct presence *p)
 	return atomic_load(&p->asleep) || !atomic_exchange(&p->rests, false);
 }
 
-/* None has polled. True: step forward. */
-static bool silence(struct presence *p, bool ran)
+bool presence_tick(struct presence *p, uint64_t now, enum presence_cpu cpu)
 {
-	if (polled(p))
-		return false; /* one has just woken */
-	p->tick = PRESENCE_TICK_MIN_NS / 2;
-	if (!ran && ++p->quiet < PRESENCE_QUIET)
-		return false;
-	if (!ran)
-		p->since = 0;
-	return true;
-}
-
-bool presence_tick(struct presence *p, uint64_t now, bool ran)
-{
-	if (polled(p)) {
-		p->quiet = 0;
-	} else {
+	if (!polling(p, cpu)) {
 		p->good = 0;
 		if (rest(p))
 			return false;
-		if (silence(p, ran))
+		/* Or one has just woken. */
+		if (!polling(p, cpu)) {
+			if (cpu == PRESENCE_SLEEPS)
+				p->since = 0;
 			return true;
+		}
 	}
 	p->tick = p->tick * 2 > PRESENCE_TICK_MAX_NS ? PRESENCE_TICK_MAX_NS :
 						       p->tick * 2;

@@ -16,10 +16,10 @@
  * - While it has stepped back it ticks: it steps forward when no program has
  *   polled since the last tick. If it has been back for less than
  *   PRESENCE_WORTH_NS, that counts as an attempt that failed.
- * - A program that has had no CPU could not poll, which says nothing. So a
- *   probe lasts until the one that has polled last has had the CPU for its time
- *   (PRESENCE_NAP_NS at most), and of ticks in which it did not run at all
- *   PRESENCE_QUIET have to pass: it sleeps, then, and nothing has failed.
+ * - A program that waits for a CPU cannot poll, which says nothing: what holds
+ *   is what it did when it last ran. So a probe lasts until the program's thread
+ *   that has polled last has had a CPU for its time, or sleeps, PRESENCE_NAP_NS
+ *   at most. If it sleeps, it does not poll, but nothing has failed.
  * - A poll that goes on counts as well: it may take many large packets.
  * - Polls of a CQ that is armed do not count: the program may be about to sleep
  *   in poll(2). When it arms one, the thread steps forward.
@@ -39,15 +39,22 @@
 #include <stdint.h>
 
 #define PRESENCE_PROBE_NS 20000
-#define PRESENCE_NAP_NS 1000000
+#define PRESENCE_NAP_NS 10000000
+#define PRESENCE_RAN_NS 100000 /* CPU time without a poll: it does not poll */
 #define PRESENCE_PROBES 3
 #define PRESENCE_SKIP_MAX 1024
 #define PRESENCE_TICK_MIN_NS 200000
 #define PRESENCE_TICK_MAX_NS 1000000
-#define PRESENCE_QUIET 4
 #define PRESENCE_WORTH_NS 5000000
 #define PRESENCE_OFTEN_NS 2000000
 #define PRESENCE_BLOCKED 1000
+
+/* The program's thread that has polled last, since the thread last asked. */
+enum presence_cpu {
+	PRESENCE_RAN, /* it had a CPU, as far as anybody knows */
+	PRESENCE_WAITS, /* it is ready to run */
+	PRESENCE_SLEEPS,
+};
 
 struct presence {
 	/* Programs write these all the time. */
@@ -63,12 +70,12 @@ struct presence {
 
 	/* The thread's own, and under the caller's lock what is marked so. */
 	uint32_t seen, seen_took; /* polls and took when it last looked */
+	bool polling; /* what programs did then */
 	uint32_t good; /* probes in a row that programs have passed */
 	_Atomic uint32_t skip; /* wakes before the next probe; lock */
 	_Atomic uint32_t interval; /* that many after the next failure; lock */
 	uint64_t since; /* programs have made it step back; 0: to rest; lock */
 	uint64_t tick; /* between ticks */
-	uint32_t quiet; /* ticks in a row without a poll, nor a CPU */
 	_Atomic uint64_t tick_at; /* the next one */
 };
 
@@ -112,24 +119,25 @@ static inline bool presence_rests(const struct presence *p)
 	return atomic_load(&p->rests);
 }
 
+/* Whether cpu matters: programs have polled, but not since it last asked. */
+bool presence_asks(const struct presence *p);
+
 /*
  * The thread has woken for packets. If the result is not 0 it leaves them alone
  * for so many nanoseconds and then calls presence_probed(), none: no packet
  * waits any more. That returns whether programs have taken them.
  */
-uint64_t presence_probe(struct presence *p);
-bool presence_probed(struct presence *p, bool none);
+uint64_t presence_probe(struct presence *p, enum presence_cpu cpu);
+bool presence_probed(struct presence *p, bool none, enum presence_cpu cpu);
 /* They have often enough: the thread is to step back. */
 bool presence_taken_over(const struct presence *p);
 
 /*
  * The thread has stepped back: when it ticks next, UINT64_MAX: it rests. When
- * that time has come it calls presence_tick(), ran: the program's thread that
- * has polled last has had a CPU since the last tick, as far as is known. True:
- * it is to step forward.
+ * that time has come it calls presence_tick(). True: it is to step forward.
  */
 uint64_t presence_tick_at(const struct presence *p);
-bool presence_tick(struct presence *p, uint64_t now, bool ran);
+bool presence_tick(struct presence *p, uint64_t now, enum presence_cpu cpu);
 
 /*
  * The thread steps back or forward. A lock of the caller's serialises the

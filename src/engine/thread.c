@@ -18,6 +18,7 @@
 #include <link.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -290,24 +291,57 @@ static uint64_t poller_ran(struct engine *e, struct poller_time *t)
 	return t->id == was.id ? t->ns - was.ns : UINT64_MAX;
 }
 
-/* Gives programs so much of their CPU's time to take what waits, if they get
- * it; whether nothing waits any more. */
-static bool nap(struct engine *e, uint64_t ns)
+/* Whether it sleeps, rather than runs or is ready to run. */
+static bool is_asleep(clockid_t id)
 {
-	struct poller_time began = { 0 }, t;
-	uint64_t napped = 0;
-	bool known;
+	char path[64], text[128], *state;
+	ssize_t n = -1;
+	int fd;
 
-	poller_ran(e, &began);
+	/* How CPU clocks have their thread's number: clock_gettime(2). */
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", ~(id >> 3));
+	fd = sys_open(path, O_RDONLY | O_CLOEXEC, 0);
+	if (fd >= 0) {
+		n = sys_read(fd, text, sizeof(text) - 1);
+		sys_close(fd);
+	}
+	text[n > 0 ? n : 0] = '\0';
+	/* Its name may have anything in it. */
+	state = strrchr(text, ')');
+	return !state || state[1] != ' ' || state[2] != 'R';
+}
+
+/* Whether it had so much of a CPU's time since *since, which is set then. */
+static enum presence_cpu poller_cpu(struct engine *e, struct poller_time *since,
+				    uint64_t least)
+{
+	struct poller_time t = *since;
+	uint64_t ran = poller_ran(e, &t);
+
+	if (ran < least && presence_asks(&e->presence))
+		return is_asleep(t.id) ? PRESENCE_SLEEPS : PRESENCE_WAITS;
+	*since = t;
+	return PRESENCE_RAN;
+}
+
+/* Gives programs so much of a CPU's time to take what waits, if they get it.
+ * Returns what presence_probed() does. */
+static bool probe(struct engine *e, uint64_t ns)
+{
+	struct poller_time t = { 0 };
+	uint64_t napped = 0, next;
+	enum presence_cpu cpu;
+	bool none;
+
+	poller_ran(e, &t);
 	do {
-		sys_sleep(ns + napped);
-		napped += ns + napped;
-		if (!progress_waiting(e))
-			return true;
-		t = began;
-		known = poller_ran(e, &t) < ns;
-	} while (known && napped < PRESENCE_NAP_NS);
-	return false;
+		next = min_u64(ns + napped, PRESENCE_NAP_NS / 10);
+		sys_sleep(next);
+		napped += next;
+		none = !progress_waiting(e);
+		cpu = none ? PRESENCE_RAN : poller_cpu(e, &t, ns);
+	} while (cpu == PRESENCE_WAITS && napped < PRESENCE_NAP_NS);
+	return presence_probed(&e->presence, none, cpu);
 }
 
 /* Whether what the thread has woken for is left to programs (presence.h). */
@@ -315,25 +349,27 @@ static bool leave_to_programs(struct engine *e, const struct woken *woken)
 {
 	struct presence *p = &e->presence;
 	uint64_t now = clock_ns(), ns;
+	enum presence_cpu cpu;
 	bool taken;
 
 	if (presence_is_back(p)) {
 		if (now < presence_tick_at(p))
 			return !woken->link;
-		ns = poller_ran(e, &e->ticked);
-		if (!presence_tick(p, now, ns >= PRESENCE_PROBE_NS))
+		cpu = poller_cpu(e, &e->looked, PRESENCE_RAN_NS);
+		if (!presence_tick(p, now, cpu))
 			return !woken->cold;
 		progress_step_forward(e, now);
 		return false;
 	}
-	ns = woken->link && !woken->cold ? presence_probe(p) : 0;
+	if (!woken->link || woken->cold)
+		return false;
+	cpu = poller_cpu(e, &e->looked, PRESENCE_RAN_NS);
+	ns = presence_probe(p, cpu);
 	if (!ns)
 		return false;
-	taken = presence_probed(p, nap(e, ns));
-	if (presence_taken_over(p)) {
+	taken = probe(e, ns);
+	if (presence_taken_over(p))
 		progress_step_back(e, clock_ns());
-		poller_ran(e, &e->ticked);
-	}
 	return taken;
 }
 

@@ -10,14 +10,14 @@
 
 static struct presence p;
 static uint64_t now;
-static bool ran; /* the program, between ticks */
+static enum presence_cpu cpu; /* of the program, since it was last asked */
 
 static int setup(void **state)
 {
 	(void)state;
 	presence_init(&p);
 	now = BEGIN_NS;
-	ran = true;
+	cpu = PRESENCE_RAN;
 	return 0;
 }
 
@@ -33,7 +33,7 @@ static bool packet(bool polling, bool *left)
 	now += BETWEEN_NS + 1;
 	if (polling)
 		presence_polled(&p);
-	ns = presence_probe(&p);
+	ns = presence_probe(&p, cpu);
 	*left = ns != 0;
 	if (ns) {
 		assert_int_equal(ns, PRESENCE_PROBE_NS);
@@ -43,7 +43,7 @@ static bool packet(bool polling, bool *left)
 			presence_took(&p);
 		}
 		/* Another one waits already, or not. */
-		assert_int_equal(presence_probed(&p, now & 1), polling);
+		assert_int_equal(presence_probed(&p, now & 1, cpu), polling);
 		back = presence_taken_over(&p);
 	}
 	if (back)
@@ -71,7 +71,7 @@ static uint64_t tick(bool *forward)
 
 	assert_in_range(at, now, now + PRESENCE_TICK_MAX_NS);
 	now = at;
-	*forward = presence_tick(&p, now, ran);
+	*forward = presence_tick(&p, now, cpu);
 	if (*forward)
 		assert_true(presence_step_forward(&p, now));
 	return after;
@@ -117,8 +117,8 @@ static void a_long_poll_is_one(void **state)
 	presence_inside(&p, true);
 	for (i = 0; i < PRESENCE_PROBES; i++) {
 		assert_false(presence_taken_over(&p));
-		assert_int_equal(presence_probe(&p), PRESENCE_PROBE_NS);
-		assert_true(presence_probed(&p, false));
+		assert_int_equal(presence_probe(&p, cpu), PRESENCE_PROBE_NS);
+		assert_true(presence_probed(&p, false, cpu));
 	}
 	assert_true(presence_taken_over(&p));
 }
@@ -150,35 +150,58 @@ static void who_does_not_poll_takes_nothing_over(void **state)
 	}
 }
 
-/*
- * Others have the CPU for a while, or it sleeps: it cannot poll. That is no
- * failure, so it takes over again as soon as before.
- */
+/* Others have the CPU for a while: what it did when it ran holds. */
 static void waits_for_its_cpu(void **state)
 {
-	unsigned first = takeover();
-	uint64_t began = now;
-	bool is;
+	bool is, left;
 	int i;
+
+	(void)state;
+	packet(true, &left);
+	cpu = PRESENCE_WAITS;
+	for (i = 0; i < 10; i++) {
+		/* Neither taken nor late. */
+		assert_int_equal(presence_probe(&p, cpu), PRESENCE_PROBE_NS);
+		assert_false(presence_probed(&p, false, cpu));
+		assert_false(presence_taken_over(&p));
+	}
+	while (!packet(true, &left))
+		assert_true(left);
+	for (i = 0; i < 100; i++) {
+		tick(&is);
+		assert_false(is);
+	}
+	cpu = PRESENCE_RAN;
+	tick(&is);
+	assert_true(is);
+	/* Nor is it known to poll any more. */
+	cpu = PRESENCE_WAITS;
+	assert_int_equal(presence_probe(&p, cpu), 0);
+}
+
+/* It sleeps, but in no call of ours: it may take over again as soon as before. */
+static void sleeps_elsewhere(void **state)
+{
+	unsigned first = takeover();
+	bool is;
 
 	(void)state;
 	presence_polled(&p);
 	tick(&is);
 	assert_false(is);
-	ran = false;
-	for (i = 1; i < PRESENCE_QUIET; i++) {
-		tick(&is);
-		assert_false(is);
-	}
-	presence_polled(&p);
-	for (i = 1; i <= PRESENCE_QUIET; i++) {
-		tick(&is);
-		assert_false(is);
-	}
+	cpu = PRESENCE_SLEEPS;
 	tick(&is);
 	assert_true(is);
-	assert_true(now - began < PRESENCE_WORTH_NS);
+	cpu = PRESENCE_RAN;
 	assert_int_equal(takeover(), first);
+	/* What is left to it is late, but it is not tried again before it polls. */
+	forward();
+	presence_polled(&p);
+	cpu = PRESENCE_SLEEPS;
+	while (!presence_probe(&p, cpu))
+		presence_polled(&p);
+	assert_false(presence_probed(&p, false, cpu));
+	assert_int_equal(presence_probe(&p, cpu), 0);
 }
 
 /*
@@ -193,10 +216,10 @@ static void fails_ever_more_seldom(void **state)
 	for (i = 0; i < 14; i++) {
 		for (n = 1;; n++) {
 			presence_polled(&p);
-			if (presence_probe(&p))
+			if (presence_probe(&p, cpu))
 				break;
 		}
-		assert_false(presence_probed(&p, false));
+		assert_false(presence_probed(&p, false, cpu));
 		assert_false(presence_taken_over(&p));
 		if (i < 2)
 			assert_int_equal(n, i + 1);
@@ -372,6 +395,7 @@ int main(void)
 		cmocka_unit_test_setup(who_does_not_poll_takes_nothing_over,
 				       setup),
 		cmocka_unit_test_setup(waits_for_its_cpu, setup),
+		cmocka_unit_test_setup(sleeps_elsewhere, setup),
 		cmocka_unit_test_setup(fails_ever_more_seldom, setup),
 		cmocka_unit_test_setup(successes_are_in_a_row, setup),
 		cmocka_unit_test_setup(ticks_seldom_while_they_poll, setup),
