@@ -181,8 +181,6 @@ void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	if (qp->xrc && shca_loan_rx(qp, pkt, now))
 		return;
 	roce_rx(r, pkt, now);
-	if (pkt->acked)
-		*pkt->acked = roce_take_ack(r, pkt);
 }
 
 bool shca_qp_leaves(const struct shca_qp *qp, struct roce_timewait *w)

@@ -81,8 +81,9 @@ struct roce_rx {
 		       * accepted; only path_hash is there besides */
 	bool large;  /* may be longer than the path MTU */
 	uint32_t path_hash;
-	bool *acked; /* the link's: true is an ACK of all up to this packet;
-		      * see roce_take_ack(). NULL: it wants none */
+	bool *acked; /* set by roce_rx() instead of an ACK packet: all up to
+		      * this packet is acknowledged, and the link passes that
+		      * on, see roce_acked(). NULL: it does not */
 };
 
 struct roce_qp;
@@ -191,12 +192,9 @@ void roce_rsp_set(struct roce_qp *qp, const struct roce_rsp_state *s);
 void roce_rsp_failed(struct roce_qp *qp, int event);
 
 /*
- * Links that tell the sender of a packet what became of it need no ACK packet:
- * whether what is owed is an ACK of everything up to this packet's last PSN,
- * and nothing but that; if so, it is owed no more. roce_acked() is how it
- * arrives.
+ * Links that tell the sender of a packet what became of it need no ACK packet
+ * (roce_rx.acked): all up to this PSN has been acknowledged so.
  */
-bool roce_take_ack(struct roce_qp *qp, const struct roce_rx *pkt);
 void roce_acked(struct roce_qp *qp, uint32_t psn, uint64_t now_ns);
 
 /* Whether roce_tx() would produce packets now. */

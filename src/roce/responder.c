@@ -356,6 +356,23 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt,
 	return PASS;
 }
 
+/*
+ * All up to epsn is to be acknowledged. The link does it, where it has asked and
+ * that is what this packet ends with; but it cannot overtake what else is owed.
+ */
+static void acknowledge(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	if (!pkt->acked || r->nak_pending || r->cnp_pending || rsp_count(r) ||
+	    rsp_ack_psn(qp) != rx_last_psn(qp, pkt)) {
+		rsp_owe_ack(qp);
+		return;
+	}
+	r->ack_pending = r->nak_last = false;
+	*pkt->acked = true;
+}
+
 /* ---- duplicates -------------------------------------------------------- */
 
 /* Where in the stream of requests a PSN is that lies before epsn. */
@@ -414,22 +431,11 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 
 		if (!sent(r, pkt->h.psn, span))
 			return;
-		rsp_owe_ack(qp);
+		acknowledge(qp, pkt);
 		/* A large packet of which a part is new: that comes again. */
 		if (psn_diff(psn_add(pkt->h.psn, span), r->epsn) > 0)
 			nak_gap(qp);
 	}
-}
-
-bool roce_take_ack(struct roce_qp *qp, const struct roce_rx *pkt)
-{
-	struct roce_responder *r = &qp->rsp;
-
-	if (!r->ack_pending || r->nak_pending || r->cnp_pending ||
-	    rsp_count(r) || rsp_ack_psn(qp) != rx_last_psn(qp, pkt))
-		return false;
-	r->ack_pending = r->nak_last = false;
-	return true;
 }
 
 void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
@@ -459,5 +465,5 @@ void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		return;
 	}
 	if (pkt->h.ack_req && !(f & (ROCE_F_READ | ROCE_F_ATOMIC)))
-		rsp_owe_ack(qp);
+		acknowledge(qp, pkt);
 }

@@ -99,6 +99,7 @@ static void fuzz_packet(struct input *in, struct sim_qp *q)
 	struct roce_timewait gone;
 	struct roce_batch b;
 	struct source source;
+	bool acked;
 	struct roce_rx rx = {
 		.sgid = q->peer->node->gid, .dgid = q->node->gid,
 		.payload = payload,
@@ -140,14 +141,13 @@ static void fuzz_packet(struct input *in, struct sim_qp *q)
 		rx.len = 0; /* as roce_decode() guarantees */
 	if (byte(in) & 1)
 		fuzz_host(in, q, &rx, &source);
+	rx.acked = rx.host ? &acked : NULL;
 	/* Were the QP gone, it would answer what is old, in one packet. */
 	if (roce_timewait_init(&gone, q->qp) &&
 	    roce_timewait_rx(&gone, &rx, &b, q->node->sim->now))
 		assert(b.n <= 1 && !b.data.n &&
 		       psn_diff(rx.h.psn, attr.rq_psn) < 0);
 	roce_rx(q->qp, &rx, q->node->sim->now);
-	if (rx.host)
-		roce_take_ack(q->qp, &rx);
 	sim_pull(q);
 }
 

@@ -667,7 +667,7 @@ static void deliver(struct sim *s, struct sim_event *e)
 			roce_acked(n->qp[i].qp, rx.h.psn, s->now);
 		else
 			roce_rx(n->qp[i].qp, &rx, s->now);
-		if (rx.acked && roce_take_ack(n->qp[i].qp, &rx))
+		if (acked)
 			say_acked(s, e->to, &n->qp[i], &rx);
 		sim_pull(&n->qp[i]);
 	}
