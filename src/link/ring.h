@@ -301,6 +301,17 @@ static inline uint32_t ring_unread(const struct ring_out *out)
 	       __atomic_load_n(&out->taken, __ATOMIC_RELAXED);
 }
 
+/* Whether ring_reap() has something to do. */
+static inline bool ring_has_verdict(const struct ring_out *out)
+{
+	uint8_t v;
+
+	if (!ring_unread(out))
+		return false;
+	v = __atomic_load_n(&out->mem->verdict[out->oldest], __ATOMIC_RELAXED);
+	return (v & ~RING_ACKED) == out->lap || v == RING_VERDICT_BROKEN;
+}
+
 /*
  * Takes back the room of records that the consumer is done with, and says what
  * it has acknowledged: one QP's at a time, in order; true: *ack is set, and
@@ -309,14 +320,7 @@ static inline uint32_t ring_unread(const struct ring_out *out)
  */
 static inline bool ring_reap(struct ring_out *out, struct ring_ack *ack)
 {
-	uint8_t v;
-
-	if (!ring_unread(out))
-		return false;
-	v = __atomic_load_n(&out->mem->verdict[out->oldest], __ATOMIC_RELAXED);
-	if ((v & ~RING_ACKED) != out->lap && v != RING_VERDICT_BROKEN)
-		return false;
-	return ring_reap_some(out, ack);
+	return ring_has_verdict(out) && ring_reap_some(out, ack);
 }
 
 /*

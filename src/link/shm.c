@@ -302,6 +302,7 @@ int shm_create(struct shm **out, const struct shm_config *cfg,
 	s->head = segment_head(segment);
 	s->registry = segment_registry(segment);
 	s->plain = s->head->flags & SEGMENT_PLAIN;
+	shm_rx_blank(s);
 	segment_on_detach(segment, on_detach);
 	*out = s;
 	return 0;

@@ -136,13 +136,20 @@ struct shm {
 	struct shm_in *order[REGISTRY_SLOTS]; /* those there are */
 	unsigned nin;
 	unsigned turn; /* which of them is looked at first */
-	unsigned word; /* of the segment's producers, looked at next */
-	uint64_t seen[REGISTRY_SLOTS / 64]; /* of them */
+	unsigned polls;
+	uint64_t seen[REGISTRY_SLOTS / 64]; /* of the segment's producers */
+	/* The packet at hand; blank but for what each one has, see decode(). */
+	struct roce_rx pkt;
+	struct shm_source source;
 	uint8_t grh[40];
 };
 
 #define SHM_STAT(s, field, n)                                                  \
 	__atomic_fetch_add(&(s)->stats.field, n, __ATOMIC_RELAXED)
+/* Of what only the receive side counts, whose lock is held. */
+#define SHM_RX_STAT(s, field, n)                                               \
+	__atomic_store_n(&(s)->stats.field, (s)->stats.field + (n),            \
+			 __ATOMIC_RELAXED)
 
 static inline struct shm *to_shm(struct link *l)
 {
@@ -183,6 +190,7 @@ void shm_doubt_full(struct shm *s, struct shm_peer *p, uint64_t now);
 int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg);
 /* Whether there is something to do; rx_lock is held. */
 bool shm_rx_pending(struct shm *s);
+void shm_rx_blank(struct shm *s);
 void shm_rx_fini(struct shm *s);
 
 /* shm_trace.c: records a packet with its payload, which is in one piece. */

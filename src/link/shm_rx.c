@@ -31,7 +31,7 @@
 
 /* ---- rings and peers that are new, or gone ----------------------------- */
 
-static void in_make(struct shm *s, unsigned slot)
+__attribute__((noinline)) static void in_make(struct shm *s, unsigned slot)
 {
 	struct ring_mem *mem = segment_ring(s->segment, slot);
 	struct shm_in *in = mem ? aligned_alloc(64, sizeof(*in)) : NULL;
@@ -45,14 +45,15 @@ static void in_make(struct shm *s, unsigned slot)
 	s->order[s->nin++] = in;
 }
 
-static void look_for_rings(struct shm *s, unsigned word)
+static inline void look_for_rings(struct shm *s, unsigned word)
 {
 	uint64_t set = segment_producers(s->head, word);
 	uint64_t fresh = set & ~s->seen[word];
 
-	s->seen[word] |= fresh;
-	for (; fresh; fresh &= fresh - 1)
+	for (; __builtin_expect(fresh != 0, 0); fresh &= fresh - 1) {
+		s->seen[word] |= fresh & -fresh;
 		in_make(s, 64 * word + (unsigned)__builtin_ctzll(fresh));
+	}
 }
 
 static void look_for_peers(struct shm *s)
@@ -90,21 +91,27 @@ static void begin_again(struct shm *s, struct shm_in *in)
 	ring_in_reset(&in->ring);
 }
 
-/* Takes acknowledgements and room from the ring to a peer. */
+/* Whether reap() or hand_over_acks() has something to do. */
+static inline bool has_said(const struct shm_peer *p)
+{
+	return p->nacks || ring_has_verdict(&p->out) ||
+	       atomic_load_explicit(&p->starved, memory_order_relaxed);
+}
+
+/*
+ * Takes acknowledgements and room from the ring to a peer. Who has found none
+ * says so, and then looks once more; that, or what it says, is seen by the next
+ * poll, between which and this one the lock is taken.
+ */
 static void reap(struct shm *s, struct shm_peer *p)
 {
-	const uint32_t unread = ring_unread(&p->out);
-	bool broken;
-
 	while (p->nacks < SHM_ACKS && ring_reap(&p->out, &p->acks[p->nacks]))
 		p->nacks++;
-	broken = ring_out_broken(&p->out);
-	if (ring_unread(&p->out) == unread && !broken)
-		return;
-	/* Either a sender that has set it sees the room, or this sees it. */
-	atomic_thread_fence(memory_order_seq_cst);
-	if (atomic_load_explicit(&p->starved, memory_order_relaxed) &&
-	    (broken || ring_unread(&p->out) <= RING_UNITS / 2)) {
+	if (__builtin_expect(atomic_load_explicit(&p->starved,
+						  memory_order_relaxed),
+			     0) &&
+	    (ring_out_broken(&p->out) ||
+	     ring_unread(&p->out) <= RING_UNITS / 2)) {
 		atomic_store(&p->starved, false);
 		atomic_store(&s->room, true);
 	}
@@ -166,6 +173,15 @@ static void tidy(struct shm *s)
 		segment_tidy(s->segment);
 }
 
+/* No packet is at hand: what is so of each, and of the next one. */
+void shm_rx_blank(struct shm *s)
+{
+	s->pkt = (struct roce_rx){
+		.h = { .mig_req = true, .pkey = ROCE_PKEY_DEFAULT },
+		.host = true,
+	};
+}
+
 void shm_rx_fini(struct shm *s)
 {
 	struct shm_peer *p;
@@ -190,7 +206,7 @@ void shm_doubt(struct shm *s, struct shm_peer *p)
 	reap(s, p);
 	lock_take(&p->seg->lock);
 	if (!ring_out_broken(&p->out) && !ring_out_check(&p->out)) {
-		SHM_STAT(s, broken, 1);
+		SHM_RX_STAT(s, broken, 1);
 		say("another process has written into shared memory where "
 		    "packets to process %u lay; they go by UDP from now on",
 		    p->seg->head->pid);
@@ -219,47 +235,56 @@ static void say_again(struct shm *s)
 		ring_in_check(&s->order[i]->ring);
 }
 
-static void hand_over_acks(struct shm_peer *p, link_rx_fn *fn, void *arg)
+static unsigned hand_over_acks(struct shm *s, struct shm_peer *p,
+			       link_rx_fn *fn, void *arg)
 {
-	struct roce_rx pkt = { .verdict = true, .host = true };
+	const unsigned n = p->nacks;
 
-	for (unsigned i = 0; i < p->nacks; i++) {
+	s->pkt.verdict = true;
+	s->pkt.payload = NULL;
+	s->pkt.len = 0;
+	s->pkt.acked = NULL;
+	for (unsigned i = 0; i < n; i++) {
 		const struct ring_ack *a = &p->acks[i];
 
-		pkt.h.dest_qpn = a->qpn;
-		pkt.h.psn = a->psn;
-		pkt.path_hash = a->cookie;
-		fn(arg, &pkt);
+		s->pkt.h.dest_qpn = a->qpn;
+		s->pkt.h.psn = a->psn;
+		s->pkt.path_hash = a->cookie;
+		fn(arg, &s->pkt);
 	}
+	s->pkt.verdict = false;
 	p->nacks = 0;
+	return n;
 }
 
 /* ---- records ----------------------------------------------------------- */
 
-/* The headers of a record; -EINVAL: it cannot be a packet. */
-static int decode(struct roce_hdr *h, const struct ring_rec *rec,
-		  const struct roce_opcode *op, const struct shm_ext_atomic *a,
-		  const struct shm_ext_far *far)
-{
-	const uint32_t f = op->flags;
+/* Headers that few packets have. */
+#define MORE_HEADERS                                                           \
+	(ROCE_F_RETH | ROCE_F_AETH | ROCE_F_ATOMICETH | ROCE_F_ATOMICACKETH |  \
+	 ROCE_F_IMM | ROCE_F_IETH | ROCE_F_DETH)
 
-	*h = (struct roce_hdr){
-		.opcode = (uint8_t)rec->qpn_opcode,
-		.solicited = rec->psn_flags & RING_F_SOLICITED,
-		.ack_req = rec->psn_flags & RING_F_ACK_REQ,
-		.mig_req = true,
-		.pad = (uint8_t)(-rec->len & 3),
-		.pkey = ROCE_PKEY_DEFAULT,
-		.dest_qpn = rec->qpn_opcode >> 8,
-		.psn = rec->psn_flags >> 8,
-	};
-	if (!op->name || h->dest_qpn <= 1 || h->dest_qpn == ROCE_MULTICAST_QPN)
-		return -EINVAL;
-	if (rec->len && !(f & ROCE_F_PAYLOAD))
-		return -EINVAL;
-	if ((h->opcode & 0xe0) == ROCE_XRC) /* see shm_route() */
-		return -EINVAL;
+/* What each packet has, over what the one before it had. */
+static void decode(struct roce_rx *pkt, const struct ring_rec *rec)
+{
+	struct roce_hdr *h = &pkt->h;
+
+	h->opcode = (uint8_t)rec->qpn_opcode;
+	h->solicited = rec->psn_flags & RING_F_SOLICITED;
+	h->ack_req = rec->psn_flags & RING_F_ACK_REQ;
+	h->pad = (uint8_t)(-rec->len & 3);
 	h->becn = h->opcode == ROCE_CNP;
+	h->dest_qpn = rec->qpn_opcode >> 8;
+	h->psn = rec->psn_flags >> 8;
+	pkt->large = rec->psn_flags & RING_F_LARGE;
+	pkt->path_hash = rec->path;
+	pkt->len = rec->len;
+}
+
+static void decode_more(struct roce_hdr *h, const struct ring_rec *rec,
+			uint32_t f, const struct shm_ext_atomic *a,
+			const struct shm_ext_far *far)
+{
 	if (f & (ROCE_F_RETH | ROCE_F_ATOMICETH)) {
 		h->va = rec->va;
 		h->rkey = rec->rkey;
@@ -284,7 +309,82 @@ static int decode(struct roce_hdr *h, const struct ring_rec *rec,
 		h->qkey = far->qkey;
 		h->src_qpn = far->src_qpn & 0xffffff;
 	}
-	return 0;
+}
+
+/* The addresses of a packet that has them: those of UD are in its GRH, too. */
+static void decode_far(struct shm *s, const struct roce_opcode *op,
+		       const struct shm_ext_far *far)
+{
+	struct roce_rx *pkt = &s->pkt;
+
+	pkt->sgid = far->sgid;
+	pkt->dgid = far->dgid;
+	pkt->tclass = far->tclass;
+	if (!(op->flags & ROCE_F_DETH))
+		return;
+	link_grh_build(s->grh,
+		       &(struct link_grh){ .src = &far->sgid,
+					   .dst = &far->dgid,
+					   .tclass = far->tclass,
+					   .hop_limit = far->hop_limit,
+					   .len = op->hdr_len + pkt->len +
+						  pkt->h.pad +
+						  ROCE_ICRC_LEN });
+	pkt->grh = s->grh;
+}
+
+/*
+ * The rest of s->pkt, whose payload is as yet all of the record's data: its
+ * headers, what stands in front of the payload, and where that is. False: it
+ * cannot be a packet.
+ */
+static bool decode_rest(struct shm *s, struct shm_in *in,
+			const struct ring_rec *rec,
+			const struct roce_opcode *op)
+{
+	const bool has_far = rec->psn_flags & RING_F_EXT;
+	const bool is_ref = rec->psn_flags & RING_F_REF;
+	struct roce_rx *pkt = &s->pkt;
+	const uint8_t *data = pkt->payload;
+	uint32_t left = ring_bytes(rec);
+	struct shm_ext_atomic a;
+	struct shm_ext_far far;
+
+	if (!op->name || (rec->len && !(op->flags & ROCE_F_PAYLOAD)))
+		return false;
+	if ((pkt->h.opcode & 0xe0) == ROCE_XRC) /* see shm_route() */
+		return false;
+	if (op->flags & ROCE_F_ATOMICETH) {
+		if (left < sizeof(a))
+			return false;
+		memcpy(&a, data, sizeof(a));
+		data += sizeof(a);
+		left -= (uint32_t)sizeof(a);
+	}
+	if (has_far) {
+		if (left < sizeof(far))
+			return false;
+		memcpy(&far, data, sizeof(far));
+		data += sizeof(far);
+		left -= (uint32_t)sizeof(far);
+	} else if (op->flags & ROCE_F_DETH) {
+		return false;
+	}
+	if (is_ref ? shm_source_init(&s->source, s, in, data, left, rec->len,
+				     op->flags & ROCE_F_RESPONSE) :
+		     rec->len != left)
+		return false;
+	decode_more(&pkt->h, rec, op->flags, &a, &far);
+	pkt->payload = is_ref ? NULL : data;
+	pkt->source = is_ref ? &s->source.base : NULL;
+	if (has_far)
+		decode_far(s, op, &far);
+	if (s->cfg.pcap && has_far && !is_ref) {
+		const struct iovec v = { (void *)data, left };
+
+		shm_record(s, false, &pkt->h, &far, &v);
+	}
+	return true;
 }
 
 /*
@@ -301,87 +401,46 @@ static bool may_ack(const struct shm *s, const struct shm_in *in,
 	       in->back && s->loss.share <= 0;
 }
 
+/* Neither QP 0, QP 1 nor a group. */
+static bool is_for_a_qp(const struct roce_hdr *h)
+{
+	return h->dest_qpn - 2 < ROCE_MULTICAST_QPN - 2;
+}
+
+/* Whether it is of RC or UC, has payload, in the record, and else what each
+ * packet has. */
+static bool is_plain(const struct ring_rec *rec, uint32_t f)
+{
+	return (f & (ROCE_F_PAYLOAD | MORE_HEADERS)) == ROCE_F_PAYLOAD &&
+	       !(rec->qpn_opcode & 0xc0) &&
+	       !(rec->psn_flags & (RING_F_EXT | RING_F_REF));
+}
+
 /* Hands one record over. Returns what becomes of it. */
 static enum ring_verdict receive(struct shm *s, struct shm_in *in,
 				 const struct ring_rec *rec, link_rx_fn *fn,
 				 void *arg)
 {
 	const struct roce_opcode *op = roce_opcode((uint8_t)rec->qpn_opcode);
-	const uint8_t *data = ring_in_data(&in->ring, rec);
-	const bool has_far = rec->psn_flags & RING_F_EXT;
-	bool is_ref;
-	uint32_t left = ring_bytes(rec);
-	struct shm_ext_atomic a;
-	struct shm_source source;
-	struct shm_ext_far far;
-	struct roce_rx pkt;
-	bool acked = false;
+	const bool plain = is_plain(rec, op->flags);
+	struct roce_rx *pkt = &s->pkt;
+	bool good, acked = false;
 
-	if (op->flags & ROCE_F_ATOMICETH) {
-		if (left < sizeof(a))
-			goto malformed;
-		memcpy(&a, data, sizeof(a));
-		data += sizeof(a);
-		left -= (uint32_t)sizeof(a);
+	decode(pkt, rec);
+	pkt->payload = ring_in_data(&in->ring, rec);
+	good = is_for_a_qp(&pkt->h) && (plain ? rec->len == ring_bytes(rec) :
+						decode_rest(s, in, rec, op));
+	if (good) {
+		pkt->acked = may_ack(s, in, rec) ? &acked : NULL;
+		SHM_RX_STAT(s, rx_pkts, 1);
+		SHM_RX_STAT(s, rx_bytes, rec->len);
+		fn(arg, pkt);
+	} else {
+		SHM_RX_STAT(s, rx_malformed, 1);
 	}
-	if (has_far) {
-		if (left < sizeof(far))
-			goto malformed;
-		memcpy(&far, data, sizeof(far));
-		data += sizeof(far);
-		left -= (uint32_t)sizeof(far);
-	} else if (op->flags & ROCE_F_DETH) {
-		goto malformed;
-	}
-	is_ref = rec->psn_flags & RING_F_REF;
-	if (is_ref ? shm_source_init(&source, s, in, data, left, rec->len,
-				     op->flags & ROCE_F_RESPONSE) :
-		     rec->len != left)
-		goto malformed;
-	if (decode(&pkt.h, rec, op, &a, &far))
-		goto malformed;
-	left = rec->len;
-	if (s->cfg.pcap && has_far && !is_ref) {
-		const struct iovec v = { (void *)data, left };
-
-		shm_record(s, false, &pkt.h, &far, &v);
-	}
-	pkt.payload = is_ref ? NULL : data;
-	pkt.source = is_ref ? &source.base : NULL;
-	pkt.len = left;
-	pkt.grh = NULL;
-	pkt.tclass = 0;
-	pkt.ecn_ce = false;
-	pkt.handed = false;
-	pkt.host = true;
-	pkt.verdict = false;
-	pkt.large = rec->psn_flags & RING_F_LARGE;
-	pkt.path_hash = rec->path;
-	pkt.acked = may_ack(s, in, rec) ? &acked : NULL;
-	if (has_far) {
-		pkt.sgid = far.sgid;
-		pkt.dgid = far.dgid;
-		pkt.tclass = far.tclass;
-	}
-	if (op->flags & ROCE_F_DETH) {
-		link_grh_build(s->grh,
-			       &(struct link_grh){ .src = &far.sgid,
-						   .dst = &far.dgid,
-						   .tclass = far.tclass,
-						   .hop_limit = far.hop_limit,
-						   .len = op->hdr_len + left +
-							  pkt.h.pad +
-							  ROCE_ICRC_LEN });
-		pkt.grh = s->grh;
-	}
-	SHM_STAT(s, rx_pkts, 1);
-	SHM_STAT(s, rx_bytes, left);
-	fn(arg, &pkt);
+	if (!plain)
+		shm_rx_blank(s);
 	return acked ? RING_ACKED : RING_DONE;
-
-malformed:
-	SHM_STAT(s, rx_malformed, 1);
-	return RING_DONE;
 }
 
 static void explain_broken(struct shm *s, struct shm_in *in)
@@ -389,7 +448,7 @@ static void explain_broken(struct shm *s, struct shm_in *in)
 	if (in->broken_life)
 		return;
 	in->broken_life = registry_life(s->registry, in->slot) | 1u << 31;
-	SHM_STAT(s, broken, 1);
+	SHM_RX_STAT(s, broken, 1);
 	say("what another process (slot %u) has put into shared memory makes "
 	    "no sense (%s); packets between the two go by UDP from now on",
 	    in->slot, in->ring.broken);
@@ -442,38 +501,74 @@ static bool may_hold_more(struct shm *s, unsigned slot)
 
 /* ---- polling ----------------------------------------------------------- */
 
+/* All rings, each time another one first. */
+static unsigned drain_all(struct shm *s, unsigned budget, link_rx_fn *fn,
+			  void *arg)
+{
+	unsigned at = s->turn, n = 0;
+
+	for (unsigned i = 0; i < s->nin; i++) {
+		struct shm_in *in = s->order[at];
+
+		if (++at == s->nin)
+			at = 0;
+		if (ring_ready(&in->ring))
+			n += drain(s, in, n < budget ? budget - n : 0, fn, arg);
+		else
+			in->empty = true;
+	}
+	s->turn = s->turn + 1 < s->nin ? s->turn + 1 : 0;
+	return n;
+}
+
+/* Mostly there is nothing, and this is all that a poll does. */
+static bool has_news(const struct shm *s)
+{
+	for (unsigned i = 0; i < s->nin; i++)
+		if (ring_ready(&s->order[i]->ring))
+			return true;
+	for (const struct shm_peer *p = s->peers; p; p = p->next)
+		if (has_said(p))
+			return true;
+	return atomic_load_explicit(&s->arrivals, memory_order_relaxed);
+}
+
+/* Returns how many packets it hands over, long ones more than once, and
+ * acknowledgements. */
+__attribute__((noinline)) static unsigned
+take(struct shm *s, unsigned budget, link_rx_fn *fn, void *arg)
+{
+	unsigned n, acks = 0;
+
+	look_for_peers(s);
+	for (struct shm_peer *p = s->peers; p; p = p->next)
+		if (has_said(p))
+			reap(s, p);
+	n = drain_all(s, budget, fn, arg);
+	for (struct shm_peer *p = s->peers; p; p = p->next)
+		if (p->nacks && !may_hold_more(s, p->seg->slot))
+			acks += hand_over_acks(s, p, fn, arg);
+	if (n)
+		wake_producers(s);
+	return n + acks;
+}
+
 int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
 {
 	struct shm *s = to_shm(l);
-	unsigned n = 0, acks = 0;
+	unsigned n = 0;
 
 	if (!lock_try(&s->rx_lock))
 		return -EBUSY;
 	if (__builtin_expect(segment_poked(s->head), 0))
 		say_again(s);
-	look_for_peers(s);
-	s->word = (s->word + 1) % (REGISTRY_SLOTS / 64);
-	look_for_rings(s, s->word);
-	for (struct shm_peer *p = s->peers; p; p = p->next)
-		reap(s, p);
-	for (unsigned i = 0; i < s->nin; i++) {
-		struct shm_in *in = s->order[(s->turn + i) % s->nin];
-
-		n += drain(s, in, n < budget ? budget - n : 0, fn, arg);
-	}
-	s->turn++;
-	for (struct shm_peer *p = s->peers; p; p = p->next) {
-		if (!p->nacks || may_hold_more(s, p->seg->slot))
-			continue;
-		acks += p->nacks;
-		hand_over_acks(p, fn, arg);
-	}
-	if (n)
-		wake_producers(s);
-	if (!(s->turn % TIDY_POLLS))
+	look_for_rings(s, ++s->polls % (REGISTRY_SLOTS / 64));
+	if (has_news(s))
+		n = take(s, budget, fn, arg);
+	if (!(s->polls % TIDY_POLLS))
 		tidy(s);
 	lock_drop(&s->rx_lock);
-	return (int)(n + acks);
+	return (int)n;
 }
 
 bool shm_rx_pending(struct shm *s)
