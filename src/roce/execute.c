@@ -15,7 +15,7 @@ static enum verdict not_read(int err, enum verdict else_v)
 	return err == -EAGAIN ? V_AGAIN : else_v;
 }
 
-static enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt,
+RSP_INLINE enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt,
 			      uint32_t f)
 {
 	struct roce_responder *r = &qp->rsp;
@@ -185,7 +185,7 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
  * the CQ has no room the QP ends (class G): what it was to acknowledge before
  * is acknowledged, this message is not.
  */
-static enum verdict deliver(struct roce_qp *qp, const struct roce_rx *pkt,
+RSP_INLINE enum verdict deliver(struct roce_qp *qp, const struct roce_rx *pkt,
 			    uint32_t f)
 {
 	struct roce_responder *r = &qp->rsp;
@@ -222,8 +222,8 @@ static void remember_read(struct roce_responder *r, uint32_t npkts)
 		r->reads_unknown--;
 }
 
-enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt,
-			 uint32_t f)
+RSP_INLINE enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt,
+				const uint32_t f)
 {
 	struct roce_responder *r = &qp->rsp;
 	enum verdict v = PASS;
@@ -276,4 +276,11 @@ enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt,
 		r->in = f & ROCE_F_SEND ? IN_SEND : IN_WRITE;
 	}
 	return PASS;
+}
+
+enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt,
+			 uint32_t f)
+{
+	return f == RSP_SEND_ONLY ? execute(qp, pkt, RSP_SEND_ONLY) :
+				    execute(qp, pkt, f);
 }

@@ -44,7 +44,7 @@ void roce_drop(struct roce_qp *qp, enum roce_drop why)
 }
 
 /* Header and opcode, of any service. */
-static int rx_check_header(const struct roce_rx *pkt, uint8_t service)
+static inline int rx_check_header(const struct roce_rx *pkt, uint8_t service)
 {
 	uint8_t op = pkt->h.opcode;
 
@@ -66,8 +66,8 @@ static bool same_path(const struct roce_rx *pkt, const struct roce_path *path,
 	       !memcmp(&pkt->dgid, &path->sgid, sizeof(pkt->dgid));
 }
 
-int roce_check_connected(const struct roce_rx *pkt, uint8_t service,
-			 const struct roce_path *path, uint32_t hash)
+static inline int check_connected(const struct roce_rx *pkt, uint8_t service,
+				  const struct roce_path *path, uint32_t hash)
 {
 	int drop = rx_check_header(pkt, service);
 
@@ -76,11 +76,17 @@ int roce_check_connected(const struct roce_rx *pkt, uint8_t service,
 	return drop;
 }
 
+int roce_check_connected(const struct roce_rx *pkt, uint8_t service,
+			 const struct roce_path *path, uint32_t hash)
+{
+	return check_connected(pkt, service, path, hash);
+}
+
 /*
  * Checks that hold for every packet of a service (IBTA 9.6.1). Returns 0 or
  * 1 + enum roce_drop.
  */
-static int rx_check(const struct roce_qp *qp, const struct roce_rx *pkt)
+static inline int rx_check(const struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	if (qp->base.state < IBV_QPS_RTR || qp->base.state == IBV_QPS_ERR)
 		return 1 + ROCE_DROP_STATE;
@@ -91,7 +97,7 @@ static int rx_check(const struct roce_qp *qp, const struct roce_rx *pkt)
 		return 1 + ROCE_DROP_HEADER;
 	if (qp->base.type == IBV_QPT_UD)
 		return rx_check_header(pkt, qp->service);
-	return roce_check_connected(pkt, qp->service, &qp->path, qp->path_hash);
+	return check_connected(pkt, qp->service, &qp->path, qp->path_hash);
 }
 
 void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)

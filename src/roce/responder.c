@@ -169,7 +169,7 @@ static bool sent(struct roce_responder *r, uint32_t psn, uint32_t span)
 	return row;
 }
 
-static enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt,
+RSP_INLINE enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt,
 			      uint32_t f)
 {
 	struct roce_responder *r = &qp->rsp;
@@ -194,7 +194,7 @@ static enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt,
 }
 
 /* Opcode sequence (9.7.4.1.2 and table 36), lengths of packets (9.7.4.1.6). */
-static enum verdict check_order(const struct roce_qp *qp,
+RSP_INLINE enum verdict check_order(const struct roce_qp *qp,
 				const struct roce_rx *pkt, uint32_t f)
 {
 	const struct roce_responder *r = &qp->rsp;
@@ -253,7 +253,7 @@ void roce_srq_gone(struct roce_qp *qp, uint32_t srqn)
 	roce_fail(qp, IBV_EVENT_QP_FATAL);
 }
 
-static enum verdict check_resources(struct roce_qp *qp,
+RSP_INLINE enum verdict check_resources(struct roce_qp *qp,
 				    const struct roce_rx *pkt, uint32_t f)
 {
 	struct roce_responder *r = &qp->rsp;
@@ -357,20 +357,16 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt,
 }
 
 /*
- * All up to epsn is to be acknowledged. The link does it, where it has asked and
- * that is what this packet ends with; but it cannot overtake what else is owed.
+ * All that has been executed is to be acknowledged, which ends with this packet.
+ * If the link has offered to say so it does, but not before what else is owed.
  */
-static void acknowledge(struct roce_qp *qp, const struct roce_rx *pkt)
+static void acknowledge(struct roce_responder *r, const struct roce_rx *pkt)
 {
-	struct roce_responder *r = &qp->rsp;
-
-	if (!pkt->acked || r->nak_pending || r->cnp_pending || rsp_count(r) ||
-	    rsp_ack_psn(qp) != rx_last_psn(qp, pkt)) {
-		rsp_owe_ack(qp);
-		return;
+	r->ack_pending = true;
+	if (pkt->acked && !(r->nak_pending | r->cnp_pending) && !rsp_count(r)) {
+		r->ack_pending = r->nak_last = false;
+		*pkt->acked = true;
 	}
-	r->ack_pending = r->nak_last = false;
-	*pkt->acked = true;
 }
 
 /* ---- duplicates -------------------------------------------------------- */
@@ -431,16 +427,20 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 
 		if (!sent(r, pkt->h.psn, span))
 			return;
-		acknowledge(qp, pkt);
+		if (rsp_ack_psn(qp) == rx_last_psn(qp, pkt))
+			acknowledge(r, pkt);
+		else
+			rsp_owe_ack(qp);
 		/* A large packet of which a part is new: that comes again. */
 		if (psn_diff(psn_add(pkt->h.psn, span), r->epsn) > 0)
 			nak_gap(qp);
 	}
 }
 
-void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
+/* f: the flags of its opcode. */
+RSP_INLINE void request(struct roce_qp *qp, const struct roce_rx *pkt,
+			const uint32_t f)
 {
-	const uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	enum verdict v = check_psn(qp, pkt, f);
 
 	if (v == DUPLICATE) {
@@ -465,5 +465,15 @@ void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		return;
 	}
 	if (pkt->h.ack_req && !(f & (ROCE_F_READ | ROCE_F_ATOMIC)))
-		acknowledge(qp, pkt);
+		acknowledge(&qp->rsp, pkt);
+}
+
+void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	const uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+
+	if (f == RSP_SEND_ONLY)
+		request(qp, pkt, RSP_SEND_ONLY);
+	else
+		request(qp, pkt, f);
 }

@@ -27,6 +27,16 @@ enum verdict {
 /* responder.c: a NAK of the access, which ends the QP */
 void rsp_fail_access(struct roce_qp *qp);
 
+/*
+ * The flags of a SEND Only's opcode. Small messages are the ones that are many:
+ * who asks for these before he goes on with them as a constant has the compiler
+ * leave out all that a SEND Only is not.
+ */
+#define RSP_SEND_ONLY                                                          \
+	(ROCE_F_REQUEST | ROCE_F_SEND | ROCE_F_PAYLOAD | ROCE_F_FIRST |        \
+	 ROCE_F_LAST)
+#define RSP_INLINE static inline __attribute__((always_inline))
+
 /* execute.c */
 /* f: the flags of its opcode. */
 enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt,
