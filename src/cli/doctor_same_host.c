@@ -233,6 +233,8 @@ static void why_no_segment(const struct report *rep, struct finding *f)
 	TEXT(f, "%s", rep->why);
 	if (rep->err == EFBIG)
 		FIX(f, "ulimit -f unlimited");
+	else if (rep->err == ENOMEM)
+		FIX(f, "ulimit -v unlimited");
 	else if (rep->err == ENOSPC || rep->err == EDQUOT)
 		FIX(f, "free space there (a process needs up to 4 MiB); in a "
 		       "container: --shm-size 64m");

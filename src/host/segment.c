@@ -80,6 +80,19 @@ int segment_allocate(int fd, size_t offset, size_t len)
 
 /* Creation */
 
+/*
+ * What is mapped counts in full against a limit of the address space, though
+ * little of it is ever touched: this segment, and of each peer its tables. The
+ * program must have the most of what it may have.
+ */
+static bool address_space_is_short(void)
+{
+	struct rlimit most;
+
+	return !getrlimit(RLIMIT_AS, &most) &&
+	       most.rlim_cur < 4ull * SEGMENT_SIZE;
+}
+
 /* A file in the way is of a process that is dead, or has lost its registry. */
 static int make_file(struct segment *s)
 {
@@ -222,6 +235,12 @@ int segment_create(struct segment **out, struct registry *r, uint32_t flags)
 			    "the shared memory of a process is a sparse file "
 			    "of %u MiB, and its files may not have so many "
 			    "(ulimit -f)",
+			    SEGMENT_SIZE >> 20);
+	if (address_space_is_short())
+		return fail(-ENOMEM,
+			    "the shared memory of a process takes %u MiB of "
+			    "addresses, and more for each peer, and this one "
+			    "may have few (ulimit -v)",
 			    SEGMENT_SIZE >> 20);
 	s = calloc(1, sizeof(*s));
 	if (!s)

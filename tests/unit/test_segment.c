@@ -515,13 +515,14 @@ static int limit_files(void *arg)
 
 static int limit_memory(void *arg)
 {
-	const struct rlimit most = { 64 << 20, 64 << 20 };
+	const struct rlimit most = { 2 * SEGMENT_SIZE, 2 * SEGMENT_SIZE };
 	struct registry *r = join();
 	struct segment *s;
 
 	(void)arg;
 	NEED(r && !setrlimit(RLIMIT_AS, &most));
 	NEED(segment_create(&s, r, 0) == -ENOMEM);
+	NEED(strstr(segment_why(), "ulimit -v"));
 	NEED(segment_files() == 0);
 	registry_leave(r);
 	return 0;
