@@ -76,9 +76,9 @@ static inline int sys_file_limit(uint64_t size)
 {
 	struct rlimit most;
 
-	return getrlimit(RLIMIT_FSIZE, &most) || most.rlim_cur >= size ?
-		       0 :
-		       -EFBIG;
+	if (getrlimit(RLIMIT_FSIZE, &most) || most.rlim_cur >= size)
+		return 0;
+	return -EFBIG;
 }
 
 static inline int sys_close(int fd)

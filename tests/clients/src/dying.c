@@ -17,7 +17,8 @@
  *          any more, and the other one gets IBV_WC_REM_ACCESS_ERR
  *
  * -s: it is the one that stays that is killed or leaves; its place is taken by
- * its partner. With SOFTHCA_RUNDIR set, that directory must not fill up.
+ * its partner. With SOFTHCA_RUNDIR set, that directory must not fill up; the
+ * process that stays must not grow.
  *
  * What a lock that stays held, or memory that is still written to, does shows
  * in the rounds that follow. Every wait ends after -w seconds (40).
@@ -44,6 +45,14 @@
 #define RECVS 16
 #define MOST (64u << 10) /* bytes of a message */
 #define RECV_ID 0x8000u
+#define SETTLED 9 /* the round after which nothing grows for good */
+#define MORE 12 /* processes that have died and are not yet let go, */
+#define MAPS 5 /* and the maps of each, beside a descriptor */
+#ifdef __SANITIZE_ADDRESS__
+#define MORE_KB 300000 /* its quarantine */
+#else
+#define MORE_KB 3000
+#endif
 #define FILES 9 /* that may be in the directory: registry, 4 segments */
 
 enum kind { KILL, EXIT, STOP, DEREG };
@@ -183,7 +192,8 @@ static void conn_make(struct conn *c, struct dev *d, struct remote *own)
 static void conn_drop(struct conn *c)
 {
 	if (ibv_destroy_qp(c->qp) || ibv_dereg_mr(c->mr) ||
-	    (c->shown && ibv_dereg_mr(c->shown)) || ibv_destroy_cq(c->cq) || ibv_destroy_comp_channel(c->chan))
+	    (c->shown && ibv_dereg_mr(c->shown)) || ibv_destroy_cq(c->cq) ||
+	    ibv_destroy_comp_channel(c->chan))
 		die(EXIT_DATA, "cannot close what was open: %m");
 }
 
@@ -723,26 +733,67 @@ static unsigned entries(const char *path)
 	return n;
 }
 
-/* What is used by what lasts: the directory, and the process that stays. Who has
- * died is let go a while later. */
+/* What the process that stays uses. */
+struct room {
+	unsigned fds, maps;
+	long rss; /* KiB */
+};
+
+static struct room room_of(const struct end *e)
+{
+	struct room r = { 0 };
+	char path[64], line[512];
+	long all, resident = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)e->pid);
+	r.fds = entries(path);
+	snprintf(path, sizeof(path), "/proc/%d/maps", (int)e->pid);
+	f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f))
+		r.maps += strchr(line, '\n') != NULL;
+	if (f)
+		fclose(f);
+	snprintf(path, sizeof(path), "/proc/%d/statm", (int)e->pid);
+	f = fopen(path, "re");
+	if (f && fscanf(f, "%ld %ld", &all, &resident) == 2)
+		r.rss = resident * (sysconf(_SC_PAGESIZE) / 1024);
+	if (f)
+		fclose(f);
+	return r;
+}
+
+/*
+ * What is used by what lasts: the directory, and the process that stays. Who
+ * has died is let go a while later.
+ */
 static void check_room(const struct end *e, unsigned round)
 {
 	const char *dir = getenv("SOFTHCA_RUNDIR");
-	static unsigned fds_at_first;
-	char path[64];
+	static struct room first;
+	struct room is;
 	unsigned n;
 
 	if (dir && (n = entries(dir)) > FILES)
 		die(EXIT_DATA, "round %u: %u files in %s", round, n, dir);
 	if (staying_one_dies && (kind == KILL || kind == EXIT))
 		return;
-	snprintf(path, sizeof(path), "/proc/%d/fd", (int)e->pid);
-	n = entries(path);
-	if (round == 9)
-		fds_at_first = n;
-	if (round > 9 && n > fds_at_first + 10)
-		die(EXIT_DATA, "round %u: %u descriptors, %u after 10", round,
-		    n, fds_at_first);
+	is = room_of(e);
+	if (round == SETTLED)
+		first = is;
+	if (round > SETTLED &&
+	    (is.fds > first.fds + MORE || is.maps > first.maps + MORE * MAPS ||
+	     is.rss > first.rss + MORE_KB))
+		die(EXIT_DATA,
+		    "round %u: %u descriptors, %u maps, %ld KiB; %u, %u, %ld "
+		    "after %u",
+		    round, is.fds, is.maps, is.rss, first.fds, first.maps,
+		    first.rss, SETTLED + 1);
+	if (round == rounds - 1 && round > SETTLED)
+		printf("%u descriptors, %u maps, %ld KiB; %u, %u, %ld after "
+		       "%u rounds\n",
+		       is.fds, is.maps, is.rss, first.fds, first.maps,
+		       first.rss, SETTLED + 1);
 }
 
 int main(int argc, char **argv)
