@@ -17,6 +17,7 @@
 #include "internal.h"
 
 #include "base/lock.h"
+#include "host/segment.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,13 +50,20 @@ static void backlog_free(struct engine_packet *p)
 	}
 }
 
-/* All of it, oldest first. */
-static struct engine_packet *backlog_take(struct engine_qp *qp)
+/* Senders of this host do not take for lost what waits for a holder. */
+static void behind(struct engine_qp *qp, int n)
+{
+	if (n && qp->engine->segment)
+		segment_behind(qp->engine->segment, n);
+}
+
+/* All of it, oldest first; *n: how many. */
+static struct engine_packet *backlog_take(struct engine_qp *qp, int *n)
 {
 	struct engine_packet *p = atomic_exchange(&qp->backlog, NULL);
 	struct engine_packet *next, *list = NULL;
 
-	for (; p; p = next) {
+	for (*n = 0; p; p = next, ++*n) {
 		next = p->next;
 		p->next = list;
 		list = p;
@@ -82,9 +90,12 @@ void engine_qp_get(struct engine_qp *qp)
 
 void engine_qp_put(struct engine_qp *qp)
 {
+	int n;
+
 	if (atomic_fetch_sub_explicit(&qp->refs, 1, memory_order_acq_rel) != 1)
 		return;
-	backlog_free(backlog_take(qp));
+	backlog_free(backlog_take(qp, &n));
+	behind(qp, -n);
 	shm_way_forget(&qp->way);
 	send_unuse(qp);
 	qp->ops->free(qp);
@@ -95,16 +106,18 @@ static void pending_run(struct engine_qp *qp)
 {
 	struct engine_packet *list, *p;
 	uint64_t now = clock_ns();
+	int n;
 
 	atomic_fetch_and_explicit(&qp->lock, ~(uint32_t)ENGINE_QP_PENDING,
 				  memory_order_acquire);
-	list = backlog_take(qp);
+	list = backlog_take(qp, &n);
 	if (!qp->dead) {
 		for (p = list; p; p = p->next)
 			qp->ops->rx(qp, &p->rx, now);
 		qp->ops->run(qp, now);
 	}
 	backlog_free(list);
+	behind(qp, -n); /* what there is to answer is answered */
 }
 
 static uint32_t look(const struct engine_qp *qp)
@@ -266,6 +279,7 @@ bool engine_qp_defer(struct engine_qp *qp, const struct roce_rx *pkt)
 		memcpy(p->grh, pkt->grh, sizeof(p->grh));
 		p->rx.grh = p->grh;
 	}
+	behind(qp, 1); /* before the ring's record is given back */
 	p->next = atomic_load(&qp->backlog);
 	while (!atomic_compare_exchange_weak(&qp->backlog, &p->next, p))
 		;

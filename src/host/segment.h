@@ -45,7 +45,7 @@
 
 /* The layout. Whoever changes anything of it, or of what others put into it
  * (rings, keys, queue pairs), changes the version. */
-#define SEGMENT_VERSION 3
+#define SEGMENT_VERSION 4
 
 #define SEGMENT_ALIGN (64u << 10) /* of what is mapped; no page is larger */
 #define SEGMENT_GROW (64u << 10) /* how much of a table is allocated at a time */
@@ -107,6 +107,7 @@ struct segment_head {
 	_Atomic uint32_t poked; /* not 0: see segment_poke() */
 	/* Thread that keeps it, or 0; SEGMENT_KEEPER_DIED: the process ends. */
 	_Alignas(64) _Atomic uint32_t keeper;
+	_Atomic uint32_t behind; /* see segment_behind() */
 	struct segment_lock atomics[SEGMENT_ATOMIC_LOCKS];
 };
 
@@ -353,6 +354,16 @@ static inline void segment_wake(struct segment_peer *p)
 						  memory_order_relaxed) != 0,
 			     0))
 		segment_wake_slow(p);
+}
+
+/*
+ * n more packets (or fewer, if negative) have been taken from where others have
+ * put them, and wait for a thread that is not running: they are not lost.
+ */
+void segment_behind(struct segment *s, int n);
+static inline bool segment_is_behind(const struct segment_head *h)
+{
+	return atomic_load_explicit(&h->behind, memory_order_acquire);
 }
 
 /*

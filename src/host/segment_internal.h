@@ -18,6 +18,7 @@ struct segment {
 	uint8_t *map; /* all of it */
 	struct segment_head *head; /* at its beginning */
 	int fd, fifo;
+	_Atomic uint32_t behind; /* what the head says of it */
 	uint64_t probe; /* the value that peers look for in this process */
 	_Atomic size_t table_ok[SEGMENT_TABLES]; /* allocated */
 	_Atomic uint64_t rings_ok[REGISTRY_SLOTS / 64]; /* have memory */

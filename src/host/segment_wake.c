@@ -45,11 +45,29 @@ void segment_poke_own(struct segment *s)
 	call(s->fifo);
 }
 
+/* Whoever says it last has looked after all others had changed it. */
+static void say_behind(struct segment *s)
+{
+	uint32_t n;
+
+	do {
+		n = atomic_load(&s->behind);
+		atomic_store(&s->head->behind, n);
+	} while (atomic_load(&s->behind) != n);
+}
+
+void segment_behind(struct segment *s, int n)
+{
+	atomic_fetch_add(&s->behind, (uint32_t)n);
+	say_behind(s);
+}
+
 void segment_say_again(struct segment *s)
 {
 	atomic_store(&s->head->poked, 0);
 	atomic_store(&s->head->keeper, s->keeper);
 	segment_say_visits(s);
+	say_behind(s);
 }
 
 /* Others' */

@@ -217,7 +217,9 @@ bool shm_unread(struct shm *s, struct shm_way *w, uint64_t mark[2])
 		mark[1] = now;
 	if (has_unread(s, p, long_ago))
 		return true;
-	if (!ring_mark_taken(&p->out, (uint32_t)mark[0]) &&
+	/* Nor is what it has taken, and left to a thread that has no CPU. */
+	if ((!ring_mark_taken(&p->out, (uint32_t)mark[0]) ||
+	     segment_is_behind(p->seg->head)) &&
 	    segment_peer_alive(p->seg, now))
 		return true;
 	mark[0] = mark[1] = 0;

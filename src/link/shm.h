@@ -107,8 +107,9 @@ bool shm_room(struct shm *s);
 
 /*
  * Whether a QP whose way this is may be silent because its process, which is
- * alive, has not yet read what was on its way to it at the first call, or we
- * have not read what was on its way to us. mark begins as zeros, and is zeros
+ * alive, has not yet read what was on its way to it at the first call, or has
+ * left packets to threads that hold a QP and wait for a processor; or we have
+ * not read what was on its way to us. mark begins as zeros, and is zeros
  * again when the answer is no.
  */
 bool shm_unread(struct shm *s, struct shm_way *w, uint64_t mark[2]);

@@ -272,11 +272,50 @@ static void request_left_behind_is_acknowledged(void **state)
 	end_fini(&b);
 }
 
+/*
+ * A request that was left to the holder of a QP, who waits for a processor, is
+ * not lost: its time-out does not count, nor do those of its repetitions.
+ */
+static void request_left_behind_is_waited_for(void **state)
+{
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND };
+	struct ibv_qp_attr rtr;
+	struct end end[2], *a = &end[0], *b = &end[1];
+	struct ibv_wc wc;
+	uint64_t until;
+
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		end_init(&end[i], IBV_QPT_RC, NULL);
+	for (int i = 0; i < 2; i++) {
+		rtr = rtr_attr(end[!i].qp->qp_num);
+		assert_int_equal(to_init(end[i].qp, 0), 0);
+		assert_int_equal(ibv_modify_qp(end[i].qp, &rtr,
+					       rtr_mask(IBV_QPT_RC)),
+				 0);
+		assert_int_equal(to_rts(end[i].qp, 1), 0); /* 34 ms in all */
+	}
+	post_recv(b, 2, 0, 64);
+	shca_qp_lock(to_qp(b->qp));
+	assert_int_equal(try_send(a, &wr, 0, 64), 0);
+	wait_backlog(b->qp, a->cq);
+	for (until = now_ns() + SECOND / 3; now_ns() < until;)
+		assert_int_equal(ibv_poll_cq(a->cq, 1, &wc), 0);
+	shca_qp_unlock(to_qp(b->qp));
+	wc = wait_wc(a->cq);
+	expect_wc(&wc, 1, IBV_WC_SUCCESS);
+	wc = wait_wc(b->cq);
+	expect_wc(&wc, 2, IBV_WC_SUCCESS);
+	end_fini(a);
+	end_fini(b);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(ack_left_behind_counts),
 		TEST(request_left_behind_is_acknowledged),
+		TEST(request_left_behind_is_waited_for),
 		TEST(many_qps),
 		TEST(gone_connections_let_go),
 		TEST(threads),
