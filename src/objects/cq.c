@@ -665,9 +665,16 @@ static void cq_readers(struct ibv_cq_ex *ex, uint64_t wc_flags)
 
 /* Beginning and end */
 
+/*
+ * Hardware rounds up, and no program has met a CQ of one entry there. Some rely
+ * on that: ib_send_lat -e takes one completion per event, and when packets are
+ * lost an event may stand for two.
+ */
+#define DEPTH_MIN 16
+
 static uint32_t depth_for(uint32_t cqe)
 {
-	uint32_t depth = 1;
+	uint32_t depth = DEPTH_MIN;
 
 	while (depth < cqe)
 		depth *= 2;

@@ -115,26 +115,44 @@ static void cq_destroy_waits(void **state)
 	end_fini(&b);
 }
 
+/* As hardware: an ib_send_lat -e that has asked for one entry needs more. */
+static void cq_rounded_up(void **state)
+{
+	struct ibv_cq *cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+
+	(void)state;
+	assert_non_null(cq);
+	assert_true(cq->cqe > 1);
+	assert_int_equal(ibv_resize_cq(cq, 300), 0);
+	assert_true(cq->cqe >= 300);
+	assert_int_equal(ibv_resize_cq(cq, 1), 0);
+	assert_in_range(cq->cqe, 2, 299);
+	assert_int_equal(ibv_destroy_cq(cq), 0);
+}
+
 static void cq_overrun(void **state)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
 	struct ibv_async_event ev;
-	struct ibv_wc wc[8];
+	struct ibv_wc wc[64];
 	struct end a, b;
+	uint32_t room;
 	int i;
 
 	(void)state;
 	pair_init(&a, &b, IBV_QPT_RC);
-	/* A queue with room for one completion for two receives. */
+	/* A queue with room for one completion less than there are receives. */
 	assert_int_equal(ibv_destroy_qp(b.qp), 0);
 	assert_int_equal(ibv_destroy_cq(b.cq), 0);
 	b.cq = ibv_create_cq(ctx, 1, NULL, b.ch, 0);
-	assert_int_equal(b.cq->cqe, 1);
+	room = (uint32_t)b.cq->cqe;
+	assert_in_range(room, 1, 63);
 	b.qp = ibv_create_qp(
 		pd, &(struct ibv_qp_init_attr){ .qp_type = IBV_QPT_RC,
 						.send_cq = b.cq,
 						.recv_cq = b.cq,
-						.cap = { 4, 4, 1, 1, 0 } });
+						.cap = { 4, room + 1, 1, 1,
+							 0 } });
 	assert_non_null(b.qp);
 	assert_int_equal(ibv_modify_qp(a.qp,
 				       &(struct ibv_qp_attr){
@@ -143,17 +161,18 @@ static void cq_overrun(void **state)
 			 0);
 	connect_to(a.qp, b.qp->qp_num);
 	connect_to(b.qp, a.qp->qp_num);
-	post_recv(&b, 1, 0, 64);
-	post_recv(&b, 2, 0, 64);
-	for (i = 0; i < 2; i++)
+	for (i = 0; i <= (int)room; i++)
+		post_recv(&b, (uint64_t)i, 0, 64);
+	for (i = 0; i <= (int)room; i++)
 		assert_int_equal(try_send(&a, &wr, 0, 8), 0);
 	assert_true(readable(ctx->async_fd, 5000));
 	assert_int_equal(ibv_get_async_event(ctx, &ev), 0);
 	assert_int_equal(ev.event_type, IBV_EVENT_CQ_ERR);
 	assert_ptr_equal(ev.element.cq, b.cq);
 	ibv_ack_async_event(&ev);
-	assert_int_equal(ibv_poll_cq(b.cq, 8, wc), 1);
-	expect_wc(&wc[0], 1, IBV_WC_SUCCESS);
+	assert_int_equal(ibv_poll_cq(b.cq, 64, wc), (int)room);
+	for (i = 0; i < (int)room; i++)
+		expect_wc(&wc[i], (uint64_t)i, IBV_WC_SUCCESS);
 	end_fini(&b);
 	end_fini(&a);
 }
@@ -188,6 +207,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(cq_events),
 		TEST(cq_destroy_waits),
+		TEST(cq_rounded_up),
 		TEST(cq_overrun),
 		TEST(cq_cleaned),
 	};
