@@ -2,8 +2,10 @@
  * thread.c - the thread that makes progress while no program does
  *
  * It sleeps in epoll until a link has packets, a timer is due, or a descriptor
- * of the layer above is readable. While it has stepped back (presence.h) it
- * watches no link but those that programs leave out (heat.h), and ticks.
+ * of the layer above is readable. When packets have come it looks for more for
+ * a while before it sleeps again (stay.h). While it has stepped back
+ * (presence.h) it watches no link but those that programs leave out (heat.h),
+ * and ticks.
  */
 #include "internal.h"
 
@@ -13,6 +15,7 @@
 #include "base/sys.h"
 #include "heat.h"
 #include "host/segment.h"
+#include "stay.h"
 
 #include <errno.h>
 #include <link.h>
@@ -26,8 +29,6 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#define THREAD_ROUNDS 16
 
 #define SLICE_NS 100000 /* the least there is */
 #define STACK_BYTES (512 * 1024)
@@ -373,9 +374,33 @@ static bool leave_to_programs(struct engine *e, const struct woken *woken)
 	return taken;
 }
 
+static uint32_t polls(const struct engine *e)
+{
+	return atomic_load_explicit(&e->presence.polls, memory_order_relaxed);
+}
+
+/* Makes progress, and some more while packets come (stay.h). */
+static void receive(struct engine *e, struct stay *s)
+{
+	uint64_t now = clock_ns();
+	bool busy;
+	int n;
+
+	stay_begin(s, now, polls(e));
+	do {
+		n = progress(e, now, &busy);
+		now = clock_ns();
+	} while (stay(s, n, now, polls(e)) &&
+		 (n || !(busy || presence_is_back(&e->presence))));
+	/* Another thread receives: epoll would report the link over and over. */
+	if (busy)
+		engine_quiesce(e);
+}
+
 static void *thread_main(void *arg)
 {
 	struct engine *e = arg;
+	struct stay s = { 0 };
 
 	pthread_setname_np(pthread_self(), "softhca");
 	prctl(PR_SET_TIMERSLACK, 1000);
@@ -385,10 +410,9 @@ static void *thread_main(void *arg)
 		segment_keep(e->segment);
 	while (!atomic_load(&e->stop)) {
 		struct woken woken = { 0 };
-		bool busy = false;
 		struct epoll_event ev[4];
 		uint64_t now;
-		int i, n, round;
+		int i, n;
 
 		n = sleep_until_due(e, ev, 4, &woken);
 		for (i = 0; i < n; i++)
@@ -399,16 +423,7 @@ static void *thread_main(void *arg)
 				timers_run(e, now);
 			continue;
 		}
-		now = clock_ns();
-		for (round = 0; round < THREAD_ROUNDS; round++) {
-			if (!progress(e, now, &busy))
-				break;
-			now = clock_ns();
-		}
-		/* Another thread receives: epoll would report the link over
-		 * and over. */
-		if (busy)
-			engine_quiesce(e);
+		receive(e, &s);
 	}
 	if (e->segment)
 		segment_unkeep(e->segment);
