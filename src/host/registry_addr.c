@@ -13,18 +13,28 @@
 
 /* All with the lock held, but for find_row(). */
 
+/* Where the search for an address begins. It is asked for with each packet, and
+ * mostly its row is there, since registry_addr_join() begins there, too. */
+static unsigned first_row(const uint64_t w[2])
+{
+	return (unsigned)((w[0] ^ w[1]) * 0x9e3779b97f4a7c15 >> 32);
+}
+
 static int find_row(const struct shared *m, const union ibv_gid *gid,
 		    uint32_t scope)
 {
+	unsigned first;
 	uint64_t w[2];
 
 	gid_words(gid, w);
-	for (int i = 0; i < REGISTRY_ADDRS; i++) {
-		const struct row *a = &m->addr[i];
+	first = first_row(w);
+	for (unsigned i = 0; i < REGISTRY_ADDRS; i++) {
+		unsigned row = (first + i) % REGISTRY_ADDRS;
+		const struct row *a = &m->addr[row];
 
 		if (LOAD(&a->gid[1]) == w[1] && LOAD(&a->gid[0]) == w[0] &&
 		    LOAD(&a->scope) == scope)
-			return i;
+			return (int)row;
 	}
 	return -ENOENT;
 }
@@ -148,12 +158,16 @@ int registry_addr_join(struct registry *r, const union ibv_gid *gid,
 	int row = find_row(m, gid, scope);
 	int free_row = -ENOSPC, groups = 0;
 	struct row *a;
+	uint64_t w[2];
 	uint32_t n;
 
-	for (int i = 0; row < 0 && i < REGISTRY_ADDRS; i++) {
-		a = &m->addr[i];
+	gid_words(gid, w);
+	for (unsigned i = REGISTRY_ADDRS; row < 0 && i--;) {
+		unsigned at = (first_row(w) + i) % REGISTRY_ADDRS;
+
+		a = &m->addr[at];
 		if (!LOAD(&a->gid[0]) && !LOAD(&a->gid[1]))
-			free_row = i;
+			free_row = (int)at; /* the last is the first */
 		groups += is_group(LOAD(&a->gid[0]));
 	}
 	if (row < 0 &&
@@ -163,9 +177,6 @@ int registry_addr_join(struct registry *r, const union ibv_gid *gid,
 		return -ENOSPC;
 	a = &m->addr[row];
 	if (!LOAD(&a->gid[0]) && !LOAD(&a->gid[1])) {
-		uint64_t w[2];
-
-		gid_words(gid, w);
 		STORE(&a->count, 0);
 		STORE(&a->scope, scope);
 		STORE(&a->gid[0], w[0]);

@@ -262,6 +262,7 @@ static void receiver_only_on_the_private_port_is_no_socket(void **state)
 
 static void addresses_run_out(void **state)
 {
+	uint16_t slots[REGISTRY_SLOTS];
 	struct registry *r = join();
 	union ibv_gid gid;
 
@@ -271,7 +272,13 @@ static void addresses_run_out(void **state)
 		gid = v4(0x0a000001 + i);
 		assert_int_equal(registry_addr_join(r, &gid, 0, true), 0);
 	}
+	/* Each is found, wherever in the table it had to go. */
+	for (uint32_t i = 0; i < REGISTRY_ADDRS; i++) {
+		gid = v4(0x0a000001 + i);
+		assert_int_equal(registry_receivers(r, &gid, 0, slots), 1);
+	}
 	gid = v4(0x0b000001);
+	assert_int_equal(registry_receivers(r, &gid, 0, slots), 0);
 	assert_int_equal(registry_addr_join(r, &gid, 0, true), -ENOSPC);
 	gid = v4(0x0a000001);
 	registry_addr_leave(r, &gid, 0);
