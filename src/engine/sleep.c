@@ -5,18 +5,19 @@
  * the other. So one program's thread at a time, in ibv_get_cq_event(), does
  * what the thread does: it sleeps until a link has packets, makes progress, and
  * looks whether that was what it waits for. Meanwhile the thread rests
- * (presence.h): it watches no link, runs timers, and serves descriptors. Other
- * threads that wait for events sleep on their descriptors.
+ * (presence.h): it runs timers, serves descriptors, and watches only the links
+ * that are cold (heat.h). Other threads that wait for events sleep on their
+ * descriptors.
  *
  * The program is woken for nothing where others receive, such as a thread that
  * polls. Then it sleeps on its descriptor like the others, and does so for some
  * times to come.
  *
- * To a program in ibv_get_cq_event() it is a read(2) on the descriptor. A signal whose handler has
- * SA_RESTART does not end it, but it does end ppoll(2); where there are handlers
- * of both kinds, nobody could tell which one it was, so the thread receives
- * there. A thread may be cancelled while it sleeps, and a handler may jump out
- * of here.
+ * To a program in ibv_get_cq_event() it is a read(2) on the descriptor. A signal
+ * whose handler has SA_RESTART does not end it, but it does end ppoll(2); where
+ * there are handlers of both kinds, nobody could tell which one it was, so the
+ * thread receives there. A thread may be cancelled while it sleeps, and a
+ * handler may jump out of here.
  *
  * engine_wait() is a poll(2), which every signal ends. Before it sleeps it may
  * receive for a while (base/linger.h): neither end sleeps then, nor wakes the

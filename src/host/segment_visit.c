@@ -153,13 +153,14 @@ void segment_say_visits(struct segment *s)
 
 	pthread_mutex_lock(&s->lock);
 	for (struct segment_peer *p = s->peers; p; p = p->next) {
-		const uint32_t inside = atomic_load(&p->visiting);
-
 		for (unsigned i = 0; i < SEGMENT_VISIT_WORDS; i++) {
 			at = &p->visit->word[i];
+			/* In this order: who has entered by the first load has
+			 * said so before the second, and who has left since,
+			 * or enters just now, changes it. */
 			word = atomic_load(at);
-			/* Who enters just now changes it. */
-			if (word & 1 && !(inside >> i & 1))
+			if (word & 1 &&
+			    !(atomic_load(&p->visiting) >> i & 1))
 				atomic_compare_exchange_strong(at, &word,
 							       word + 1);
 		}

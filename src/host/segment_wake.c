@@ -62,10 +62,21 @@ void segment_behind(struct segment *s, int n)
 	say_behind(s);
 }
 
+/* The same; a thread may begin or end to be the one that keeps it. */
+static void say_keeper(struct segment *s)
+{
+	uint32_t id;
+
+	do {
+		id = atomic_load(&s->keeper);
+		atomic_store(&s->head->keeper, id);
+	} while (atomic_load(&s->keeper) != id);
+}
+
 void segment_say_again(struct segment *s)
 {
 	atomic_store(&s->head->poked, 0);
-	atomic_store(&s->head->keeper, s->keeper);
+	say_keeper(s);
 	segment_say_visits(s);
 	say_behind(s);
 }
