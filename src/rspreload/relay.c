@@ -96,6 +96,20 @@ static void to_program(struct relay *r)
 	f->passed = f->end;
 }
 
+/*
+ * What the program writes from now on fails. What it has written is taken away:
+ * left behind, it would make close(2) end the other direction with ECONNRESET
+ * before the program has read all of it (unix(7)).
+ */
+static void refuse(int end)
+{
+	char rest[4096];
+
+	rsp_real()->shutdown(end, SHUT_RD);
+	while (rsp_real()->recv(end, rest, sizeof(rest), MSG_DONTWAIT) > 0)
+		;
+}
+
 static void to_peer(struct relay *r, bool writable)
 {
 	struct flow *f = r->out;
@@ -107,7 +121,7 @@ static void to_peer(struct relay *r, bool writable)
 			if (later())
 				return;
 			cut(f);
-			rsp_real()->shutdown(r->end, SHUT_RD);
+			refuse(r->end);
 			return;
 		}
 		f->pos += (size_t)n;
