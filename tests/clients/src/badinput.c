@@ -77,7 +77,7 @@ enum {
 	NO_CONNECT = 32, /* the QP stays in INIT */
 	DESTROYED = 64, /* the QP is gone */
 	NO_QP_RIGHTS = 128,
-	FEW_CQES = 256, /* the receive CQ holds 1 */
+	FEW_CQES = 256, /* the receive CQ holds fewer than 24 */
 	RO_MR = 512, /* client: its MR lacks local write */
 	STAYS = 1024, /* the connection survives: a good send must work */
 };
@@ -187,7 +187,7 @@ static const struct wire_case wire_cases[] = {
 	{ "send past the end of the local MR", RC, OP(SEND), .len = BUF + 1,
 	  LOCAL(LOC_PROT_ERR) },
 	{ "more messages than the CQ holds", RC, OP(SEND), .how = FEW_CQES,
-	  .count = 8, .client = ANY, .server = ANY, .event = EVENT(CQ_ERR) },
+	  .count = 24, .client = ANY, .server = ANY, .event = EVENT(CQ_ERR) },
 	{ "UC write, wrong rkey", UC, OP(RDMA_WRITE), .bad_rkey = 1, SILENT,
 	  .how = STAYS },
 	{ "UC write past the end", UC, OP(RDMA_WRITE), .off = BUF - 1, SILENT,
@@ -313,7 +313,7 @@ static void run_wire(const struct wire_case *c, int ctrl, bool client)
 	struct ibv_qp_init_attr ia = { .send_cq = scq,
 				       .recv_cq = rcq,
 				       .qp_type = c->type,
-				       .cap = { 16, 16, 1, 1, 0 } };
+				       .cap = { 32, 32, 1, 1, 0 } };
 	struct remote mine = { .gid = dev.gid, .psn = 0x10, .mtu = o.mtu };
 	struct remote far;
 	struct ibv_ah *ah = NULL;
