@@ -431,6 +431,8 @@ void rsock_arm(struct rsock *rs, int fds[2]);
 void rsock_drain(struct rsock *rs, bool first, bool second, int self);
 /* Wakes all sleepers but the one with eventfd self. */
 void rsock_wake(struct rsock *rs, int self);
+/* Handles events and completions that are there. */
+void rsock_progress(struct rsock *rs);
 void rsock_watch_add(struct rsock *rs, struct rsock_watch *w, int efd);
 void rsock_watch_del(struct rsock_watch *w);
 /*

@@ -449,6 +449,8 @@ static int get_wake(struct rsock *rs, void *val, socklen_t *len)
 	w.revents = rsock_revents(rs, w.events);
 	if ((!w.revents || w.flags & RSOCK_ARM) && !(w.flags & RSOCK_PEEK)) {
 		rsock_arm(rs, w.fds);
+		/* What came before that raises no event, known or not. */
+		rsock_progress(rs);
 		w.revents = rsock_revents(rs, w.events);
 	}
 	pthread_mutex_unlock(&rs->lock);

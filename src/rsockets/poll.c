@@ -118,8 +118,7 @@ int rsock_set_watch(struct rsock *rs, int efd)
 	return err;
 }
 
-/* Handles events and completions that are there. */
-static void progress(struct rsock *rs)
+void rsock_progress(struct rsock *rs)
 {
 	if (rs->type == SOCK_DGRAM) {
 		rsock_dgram_progress(rs);
@@ -229,9 +228,9 @@ short rsock_revents(struct rsock *rs, short events)
 	const short asked = events & (POLLIN | POLLOUT);
 	short now;
 
-	/* There is no need to look for what is known. */
-	if (!asked || asked & ~revents(rs))
-		progress(rs);
+	/* There is no need to look for what is known; an end is not. */
+	if (!asked || events & POLLRDHUP || asked & ~revents(rs))
+		rsock_progress(rs);
 	if (rs->closing)
 		return POLLNVAL;
 	now = revents(rs);
@@ -284,7 +283,7 @@ static bool spin(struct rsock *rs, bool (*ready)(struct rsock *rs),
 		pthread_mutex_unlock(&rs->lock);
 		cpu_relax();
 		pthread_mutex_lock(&rs->lock);
-		progress(rs);
+		rsock_progress(rs);
 		if (ready(rs))
 			return true;
 	}
@@ -299,7 +298,7 @@ int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
 	int fds[2], efd, n, err = 0;
 	eventfd_t value;
 
-	progress(rs);
+	rsock_progress(rs);
 	if (ready(rs))
 		return 0;
 	if (nonblock)
@@ -311,7 +310,7 @@ int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
 		return rsock_errno();
 	for (;;) {
 		rsock_arm(rs, fds);
-		progress(rs);
+		rsock_progress(rs);
 		if (ready(rs))
 			return 0;
 		p[0] = (struct pollfd){ .fd = fds[0], .events = POLLIN };
@@ -330,7 +329,7 @@ int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
 		eventfd_read(efd, &value);
 		if (n > 0 && (p[0].revents || p[1].revents))
 			rsock_drain(rs, p[0].revents, p[1].revents, efd);
-		progress(rs);
+		rsock_progress(rs);
 		if (ready(rs))
 			return 0;
 		if (err)
