@@ -413,6 +413,38 @@ def case_taken_out():
     ep.register(c, select.EPOLLOUT)
     assert ep.poll(10) == [(c.fileno(), select.EPOLLOUT)]
 
+def case_edge_left():
+    # What came before it was armed, behind data that is known and left unread.
+    for _ in range(10):
+        c, s = pair()
+        ep = select.epoll()
+        c.sendall(b"one"); time.sleep(0.002)
+        assert s.recv(1) == b"o"
+        c.sendall(b"two"); time.sleep(0.002)
+        ep.register(s, select.EPOLLIN | select.EPOLLET)
+        assert ep.poll(10) == [(s.fileno(), select.EPOLLIN)]
+        # Fewer than were asked for are all there are, or another event comes.
+        n = 1
+        while n < 6:
+            n += len(s.recv(100, socket.MSG_DONTWAIT))
+            assert n == 6 or ep.poll(3), n
+
+def case_parents_event():
+    # What is ready for the parent does not keep a child from its timeouts.
+    c, s = pair()
+    ep = select.epoll()
+    ep.register(s, select.EPOLLIN)
+    assert ep.poll(0.2) == []
+    pid = os.fork()
+    if not pid:
+        signal.alarm(20)
+        select.select([], [], [], 0.2)
+        for timeout in (0, 0.05): assert ep.poll(timeout) == []
+        os._exit(0)
+    c.sendall(b"x")
+    assert os.waitpid(pid, 0)[1] == 0
+    assert ep.poll(10) == [(s.fileno(), select.EPOLLIN)]
+
 def case_connecting():
     # One connection that succeeds behind many that nobody accepts yet.
     idle = socket.create_server(("127.0.0.1", 0), backlog=200)
