@@ -19,7 +19,10 @@
  * thread receives there. A thread may be cancelled while it sleeps, and a
  * handler may jump out of here.
  *
- * engine_wait() is a poll(2), which every signal ends. Before it sleeps it may
+ * engine_wait() sleeps in poll(2), which every signal ends; a handler that runs
+ * before it sleeps, while it spins or receives, does not.
+ *
+ * Before it sleeps it may
  * receive for a while (base/linger.h): neither end sleeps then, nor wakes the
  * other.
  */
