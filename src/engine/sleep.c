@@ -20,11 +20,9 @@
  * handler may jump out of here.
  *
  * engine_wait() sleeps in poll(2), which every signal ends; a handler that runs
- * before it sleeps, while it spins or receives, does not.
- *
- * Before it sleeps it may
- * receive for a while (base/linger.h): neither end sleeps then, nor wakes the
- * other.
+ * before it sleeps, while it spins or receives, does not. It may receive for a
+ * while before it sleeps (base/linger.h): neither end sleeps then, nor wakes
+ * the other.
  */
 #include "internal.h"
 

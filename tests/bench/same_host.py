@@ -339,6 +339,14 @@ TABLE = [
     ("redis --sockets, latency", "redis_lat_rdma", MOST, 0.5, "redis_lat_tcp"),
     ("redis --sockets, rate", "redis_rate_rdma", LEAST, 1.5, "redis_rate_tcp"),
 ]
+# What was found to limit those that are not reached everywhere.
+LIMITS = {
+    "ib_send_lat": "the instructions of both ends (make bench BENCH=instructions); reliability, keys and completion "
+                   "states take them",
+    "ib_atomic_lat": "two system calls that copy 8 bytes each: process_vm_readv, then process_vm_writev",
+    "ib_send_bw_64": "the receiver's instructions a message",
+    "ib_send_bw_64_l16": "the receiver's instructions a message",
+}
 NAMES = {
     "ucx_tag_lat": "UCX posix tag_lat", "ucx_tag_bw_64k": "UCX posix tag_bw", "ucx_put_lat": "UCX posix put_lat 8 B",
     "vm_write_lat": "process_vm_writev", "vm_read_lat": "process_vm_readv",
@@ -416,6 +424,7 @@ class SameHost:
         way = {"auto": "", "copy": ", without process_vm", "udp": ", over UDP"}[self.way]
         say(f"two processes of this host{way}: medians of {self.runs} runs in turn")
         say(f"{'':26}{'measured':>12}  {'beside it, in the same minutes':31}{'ratio':>7}{'at least':>12}")
+        limits = []
         for r in self.rows():
             value = shown(r["median"], r["unit"]) if r["median"] is not None else "-"
             beside = ratio = ""
@@ -429,6 +438,11 @@ class SameHost:
                 bound = f"{r['relation']} {shown(r['bound'], r['unit'])}"
             end = r["missing"] if "reached" not in r else "reached" if r["reached"] else "NOT reached"
             say(f"{r['title']:26}{value:>12}  {beside:31}{ratio:>7}{bound:>12}  {end}")
+            if not r.get("reached", True):
+                limits.append((r["title"], LIMITS.get(r["test"], "not known yet")))
+        say()
+        for title, limit in limits:
+            say(f"  what limits {title}: {limit}")
         say()
         for name in BESIDE:
             if (m := self.median(name)) is not None:
