@@ -81,6 +81,7 @@ void engine_stop(struct engine *e)
 void engine_fini(struct engine *e)
 {
 	thread_fds_close(e);
+	send_end(e);
 	if (e->udp && e->cfg->explain)
 		engine_drops_explain(e);
 	shm_destroy(e->shm);

@@ -37,6 +37,8 @@ int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t *now);
 
 /* send.c: QPs that found no room go on, if there is some. */
 void send_starved(struct engine *e);
+/* Nobody sends any more: QPs that have gone meanwhile are let go. */
+void send_end(struct engine *e);
 /* A QP that has gone sends nothing any more. */
 void send_unuse(struct engine_qp *qp);
 

@@ -49,6 +49,16 @@ void send_starved(struct engine *e)
 	}
 }
 
+void send_end(struct engine *e)
+{
+	struct engine_qp *qp, *next;
+
+	for (qp = atomic_exchange(&e->starved, NULL); qp; qp = next) {
+		next = qp->starved;
+		engine_qp_put(qp);
+	}
+}
+
 void engine_limits(struct engine_qp *qp, const struct qp *core,
 		   struct roce_batch *b)
 {
