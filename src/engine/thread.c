@@ -14,6 +14,7 @@
 #include "base/say.h"
 #include "base/sys.h"
 #include "heat.h"
+#include "host/proc.h"
 #include "host/segment.h"
 #include "stay.h"
 
@@ -295,21 +296,8 @@ static uint64_t poller_ran(struct engine *e, struct poller_time *t)
 /* Whether it sleeps, rather than runs or is ready to run. */
 static bool is_asleep(clockid_t id)
 {
-	char path[64], text[128], *state;
-	ssize_t n = -1;
-	int fd;
-
 	/* How CPU clocks have their thread's number: clock_gettime(2). */
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", ~(id >> 3));
-	fd = sys_open(path, O_RDONLY | O_CLOEXEC, 0);
-	if (fd >= 0) {
-		n = sys_read(fd, text, sizeof(text) - 1);
-		sys_close(fd);
-	}
-	text[n > 0 ? n : 0] = '\0';
-	/* Its name may have anything in it. */
-	state = strrchr(text, ')');
-	return !state || state[1] != ' ' || state[2] != 'R';
+	return proc_state(getpid(), ~(id >> 3)) != 'R';
 }
 
 /* Whether it had so much of a CPU's time since *since, which is set then. */

@@ -8,6 +8,7 @@
 #include "proc.h"
 
 #include "base/bytes.h"
+#include "base/sys.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -131,4 +132,23 @@ bool proc_udp_holder(const union ibv_gid *gid, uint16_t port,
 		return true;
 	}
 	return false;
+}
+
+char proc_state(pid_t pid, pid_t tid)
+{
+	char path[64], text[128], *state;
+	ssize_t n = -1;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid,
+		 (int)tid);
+	fd = sys_open(path, O_RDONLY | O_CLOEXEC, 0);
+	if (fd >= 0) {
+		n = sys_read(fd, text, sizeof(text) - 1);
+		sys_close(fd);
+	}
+	text[n > 0 ? n : 0] = '\0';
+	/* Its name may have anything in it. */
+	state = strrchr(text, ')');
+	return state && state[1] == ' ' ? state[2] : 0;
 }

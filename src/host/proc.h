@@ -7,6 +7,7 @@
 #include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct proc_holder {
 	unsigned uid;
@@ -21,5 +22,12 @@ struct proc_holder {
  */
 bool proc_udp_holder(const union ibv_gid *gid, uint16_t port,
 		     struct proc_holder *out);
+
+/*
+ * What a thread does, as in proc_pid_stat(5): 'R' it runs or is ready to, 'S' it
+ * sleeps, 'T' it is stopped...; 0 if /proc does not show it. tid may be pid. No
+ * cancellation point, nor does it allocate.
+ */
+char proc_state(pid_t pid, pid_t tid);
 
 #endif

@@ -16,6 +16,7 @@
 #include "base/sys.h"
 #include "config.h"
 #include "owner.h"
+#include "proc.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -32,7 +33,7 @@
 #define MAGIC 0x73486341726f4345u
 #define VERSION 3
 #define LOCK_BYTE (1 << 20) /* the slots' bytes follow */
-#define LOCK_WAIT_NS 5000000000u /* for one holder, */
+#define LOCK_WAIT_NS 5000000000u /* for one holder that sleeps, */
 #define LOCK_MOST_NS 60000000000u /* and for all of a crowd */
 #define OPEN_WAIT_NS 5000000000u /* while others come and go */
 
@@ -86,10 +87,16 @@ static bool record_locked(int fd, off_t byte, pid_t *pid)
 	return locked;
 }
 
+/* It lets go when it is done, or a CPU is free for it. */
+static bool is_ready_to_run(pid_t pid)
+{
+	return pid > 0 && proc_state(pid, pid) == 'R';
+}
+
 /*
  * One holder is waited for only so long, as it may be stopped. Where the lock
- * goes from hand to hand nothing is wrong, but a crowd of processes that spin
- * can take a minute to start on few processors.
+ * goes from hand to hand, or a holder waits for a CPU, nothing is wrong, but a
+ * crowd of processes that spin can take a minute to start on few processors.
  */
 static int record_lock_wait(int fd)
 {
@@ -101,7 +108,7 @@ static int record_lock_wait(int fd)
 	while ((err = record_lock(fd, F_WRLCK, LOCK_BYTE)) == -EAGAIN) {
 		now = clock_ns();
 		record_locked(fd, LOCK_BYTE, &is);
-		if (is != holder) {
+		if (is != holder || (now >= end && is_ready_to_run(is))) {
 			holder = is;
 			end = min_u64(now + LOCK_WAIT_NS, begin + LOCK_MOST_NS);
 		}

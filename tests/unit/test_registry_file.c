@@ -46,6 +46,48 @@ static void stopped_holder_of_the_lock_is_not_waited_for_forever(void **state)
 	child_kill(&c);
 }
 
+/* Has the lock for longer than one that sleeps is waited for, and runs. */
+static void hold_and_spin(int told)
+{
+	struct registry *r = join();
+	struct timespec t, begin;
+
+	if (!r || registry_lock(r) || write(told, "", 1) != 1)
+		_exit(1);
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	do {
+		clock_gettime(CLOCK_MONOTONIC, &t);
+	} while ((t.tv_sec - begin.tv_sec) * 1000 +
+			 (t.tv_nsec - begin.tv_nsec) / 1000000 < 1000);
+	registry_unlock(r);
+	for (;;)
+		pause();
+}
+
+static void holder_that_waits_for_a_cpu_is_waited_for(void **state)
+{
+	struct child c = { 0 };
+	struct registry *r;
+	int told[2];
+	char byte;
+
+	(void)state;
+	assert_int_equal(pipe(told), 0);
+	c.pid = fork_child();
+	if (!c.pid)
+		hold_and_spin(told[1]);
+	close(told[1]);
+	assert_int_equal(read(told[0], &byte, 1), 1);
+	close(told[0]);
+	/* Five seconds are over after a quarter of one. */
+	clock_by_readings(40000000);
+	r = join();
+	clock_by_time();
+	child_kill(&c);
+	assert_non_null(r);
+	registry_leave(r);
+}
+
 static int join_and_die(void *arg)
 {
 	(void)arg;
@@ -306,6 +348,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(stopped_holder_of_the_lock_is_not_waited_for_forever),
+		CLEAN(holder_that_waits_for_a_cpu_is_waited_for),
 		CLEAN(killed_holder_of_the_lock_lets_go),
 		TEST(garbage_in_the_file_is_survived),
 		TEST(files_of_others_are_refused),
