@@ -96,7 +96,7 @@ class Proc:
         self.network = side.network()
         self.popen = subprocess.Popen(
             self.argv, stdin=subprocess.DEVNULL, stdout=self.out,
-            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=end_with_parent,
+            stderr=subprocess.STDOUT, process_group=0, preexec_fn=end_with_parent,
             env=dict(os.environ, **(env or {})))
 
     @property
