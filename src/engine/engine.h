@@ -113,7 +113,7 @@ struct engine {
 	_Atomic clockid_t poller; /* CPU time of who has polled last, or 0 */
 	struct poller_time { /* when the thread last looked */
 		clockid_t id;
-		uint64_t ns;
+		uint64_t ns, at;
 	} looked;
 
 	struct presence presence;

@@ -82,7 +82,7 @@ bool presence_probed(struct presence *p, bool none, enum presence_cpu cpu)
 	/* What waits now may have come later. */
 	if (took)
 		p->good++;
-	else if (!none && cpu == PRESENCE_RAN)
+	else if (!none && (cpu == PRESENCE_RAN || cpu == PRESENCE_SHARES))
 		failed(p);
 	return took || none;
 }
@@ -139,6 +139,10 @@ static bool rest(struct presence *p)
 
 bool presence_tick(struct presence *p, uint64_t now, enum presence_cpu cpu)
 {
+	const bool crowded = cpu == PRESENCE_SHARES || cpu == PRESENCE_WAITS;
+	const uint64_t most = crowded ? PRESENCE_TICK_CROWDED_NS :
+					PRESENCE_TICK_MAX_NS;
+
 	if (!polling(p, cpu)) {
 		p->good = 0;
 		if (rest(p))
@@ -150,8 +154,7 @@ bool presence_tick(struct presence *p, uint64_t now, enum presence_cpu cpu)
 			return true;
 		}
 	}
-	p->tick = p->tick * 2 > PRESENCE_TICK_MAX_NS ? PRESENCE_TICK_MAX_NS :
-						       p->tick * 2;
+	p->tick = p->tick * 2 > most ? most : p->tick * 2;
 	atomic_store(&p->tick_at, now + p->tick);
 	return false;
 }

@@ -20,6 +20,8 @@
  *   is what it did when it last ran. So a probe lasts until the program's thread
  *   that has polled last has had a CPU for its time, or sleeps, PRESENCE_NAP_NS
  *   at most. If it sleeps, it does not poll, but nothing has failed.
+ *   Where it has to share a CPU each tick takes time from those who have work, so
+ *   there are fewer.
  * - A poll that goes on counts as well: it may take many large packets.
  * - Polls of a CQ that is armed do not count: the program may be about to sleep
  *   in poll(2). When it arms one, the thread steps forward.
@@ -45,6 +47,7 @@
 #define PRESENCE_SKIP_MAX 1024
 #define PRESENCE_TICK_MIN_NS 200000
 #define PRESENCE_TICK_MAX_NS 1000000
+#define PRESENCE_TICK_CROWDED_NS 8000000
 #define PRESENCE_WORTH_NS 5000000
 #define PRESENCE_OFTEN_NS 2000000
 #define PRESENCE_BLOCKED 1000
@@ -52,7 +55,8 @@
 /* The program's thread that has polled last, since the thread last asked. */
 enum presence_cpu {
 	PRESENCE_RAN, /* it had a CPU, as far as anybody knows */
-	PRESENCE_WAITS, /* it is ready to run */
+	PRESENCE_SHARES, /* the same, but it waited for it most of the time */
+	PRESENCE_WAITS, /* it is ready to run, and could not */
 	PRESENCE_SLEEPS,
 };
 

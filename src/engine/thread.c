@@ -284,6 +284,7 @@ static uint64_t poller_ran(struct engine *e, struct poller_time *t)
 	const struct poller_time was = *t;
 	struct timespec ts;
 
+	t->at = clock_ns();
 	t->id = atomic_load(&e->poller);
 	if (!t->id || clock_gettime(t->id, &ts)) {
 		t->id = 0;
@@ -297,7 +298,7 @@ static uint64_t poller_ran(struct engine *e, struct poller_time *t)
 static bool is_asleep(clockid_t id)
 {
 	/* How CPU clocks have their thread's number: clock_gettime(2). */
-	return proc_state(getpid(), ~(id >> 3)) != 'R';
+	return proc_state(0, ~(id >> 3)) != 'R';
 }
 
 /* Whether it had so much of a CPU's time since *since, which is set then. */
@@ -311,6 +312,18 @@ static enum presence_cpu poller_cpu(struct engine *e, struct poller_time *since,
 		return is_asleep(t.id) ? PRESENCE_SLEEPS : PRESENCE_WAITS;
 	*since = t;
 	return PRESENCE_RAN;
+}
+
+/* The same since the last tick, and whether it had one most of the time. */
+static enum presence_cpu ticks_cpu(struct engine *e)
+{
+	const struct poller_time was = e->looked, *is = &e->looked;
+	enum presence_cpu cpu = poller_cpu(e, &e->looked, PRESENCE_RAN_NS);
+
+	if (cpu != PRESENCE_RAN || !is->id || is->id != was.id ||
+	    is->ns - was.ns >= (is->at - was.at) / 2 || is_asleep(is->id))
+		return cpu;
+	return PRESENCE_SHARES;
 }
 
 /* Gives programs so much of a CPU's time to take what waits, if they get it.
@@ -344,7 +357,7 @@ static bool leave_to_programs(struct engine *e, const struct woken *woken)
 	if (presence_is_back(p)) {
 		if (now < presence_tick_at(p))
 			return !woken->link;
-		cpu = poller_cpu(e, &e->looked, PRESENCE_RAN_NS);
+		cpu = ticks_cpu(e);
 		if (!presence_tick(p, now, cpu))
 			return !woken->cold;
 		progress_step_forward(e, now);

@@ -136,12 +136,13 @@ bool proc_udp_holder(const union ibv_gid *gid, uint16_t port,
 
 char proc_state(pid_t pid, pid_t tid)
 {
-	char path[64], text[128], *state;
+	char path[64], text[128], of[16] = "self", *state;
 	ssize_t n = -1;
 	int fd;
 
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid,
-		 (int)tid);
+	if (pid)
+		snprintf(of, sizeof(of), "%d", (int)pid);
+	snprintf(path, sizeof(path), "/proc/%s/task/%d/stat", of, (int)tid);
 	fd = sys_open(path, O_RDONLY | O_CLOEXEC, 0);
 	if (fd >= 0) {
 		n = sys_read(fd, text, sizeof(text) - 1);

@@ -25,8 +25,8 @@ bool proc_udp_holder(const union ibv_gid *gid, uint16_t port,
 
 /*
  * What a thread does, as in proc_pid_stat(5): 'R' it runs or is ready to, 'S' it
- * sleeps, 'T' it is stopped...; 0 if /proc does not show it. tid may be pid. No
- * cancellation point, nor does it allocate.
+ * sleeps, 'T' it is stopped...; 0 if /proc does not show it. pid 0 is the caller's
+ * process. No cancellation point, nor does it allocate.
  */
 char proc_state(pid_t pid, pid_t tid);
 

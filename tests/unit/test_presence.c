@@ -69,7 +69,7 @@ static uint64_t tick(bool *forward)
 {
 	uint64_t at = presence_tick_at(&p), after = at - now;
 
-	assert_in_range(at, now, now + PRESENCE_TICK_MAX_NS);
+	assert_in_range(at, now, now + PRESENCE_TICK_CROWDED_NS);
 	now = at;
 	*forward = presence_tick(&p, now, cpu);
 	if (*forward)
@@ -272,6 +272,36 @@ static void ticks_seldom_while_they_poll(void **state)
 	assert_true(is);
 }
 
+static void ticks_more_seldom_where_they_share_a_cpu(void **state)
+{
+	bool is;
+	int i;
+
+	(void)state;
+	takeover();
+	cpu = PRESENCE_SHARES;
+	for (i = 0; i < 20; i++) {
+		presence_polled(&p);
+		tick(&is);
+		assert_false(is);
+	}
+	cpu = PRESENCE_WAITS;
+	assert_int_equal(tick(&is), PRESENCE_TICK_CROWDED_NS);
+	assert_false(is);
+	assert_int_equal(tick(&is), PRESENCE_TICK_CROWDED_NS);
+	assert_false(is);
+	/* It has a CPU of its own again. */
+	cpu = PRESENCE_RAN;
+	presence_polled(&p);
+	tick(&is);
+	presence_polled(&p);
+	assert_int_equal(tick(&is), PRESENCE_TICK_MAX_NS);
+	/* It has run and not polled: that it shares a CPU is no reason. */
+	cpu = PRESENCE_SHARES;
+	tick(&is);
+	assert_true(is);
+}
+
 static void costs_more_until_worth_it(void **state)
 {
 	unsigned first = takeover(), last = first, next;
@@ -399,6 +429,8 @@ int main(void)
 		cmocka_unit_test_setup(fails_ever_more_seldom, setup),
 		cmocka_unit_test_setup(successes_are_in_a_row, setup),
 		cmocka_unit_test_setup(ticks_seldom_while_they_poll, setup),
+		cmocka_unit_test_setup(
+			ticks_more_seldom_where_they_share_a_cpu, setup),
 		cmocka_unit_test_setup(costs_more_until_worth_it, setup),
 		cmocka_unit_test_setup(forward_once, setup),
 		cmocka_unit_test_setup(rests, setup),
