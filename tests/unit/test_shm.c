@@ -28,7 +28,7 @@ struct end {
 	/* received */
 	unsigned n;
 	struct roce_rx rx[KEPT];
-	uint8_t data[ROCE_MTU_MAX * 2]; /* of the last one */
+	uint8_t data[SHM_MAX_COPY]; /* of the last one */
 	int pull; /* what reading it from its source said */
 	bool ack; /* requests are accepted at once */
 };
@@ -187,7 +187,7 @@ static bool send_one(uint8_t opcode, uint32_t psn, uint32_t len)
 static void packets_arrive_as_they_were(void **state)
 {
 	static const uint32_t sizes[] = { 0,    1,    23,   24,  25,
-					  1024, 4096, 4097, 8192 };
+					  1024, 4096, 4097, SHM_MAX_COPY };
 	const struct roce_rx *got;
 	struct roce_batch *bt;
 
