@@ -25,6 +25,8 @@
 /* A receiver that is stopped must not stop datagrams to others. */
 #define PATIENCE_NS 500000000u
 
+/* So long that the consumer takes it while the next one is copied. */
+#define LONG_BYTES 4096u
 #define DEFAULT_HOPS 64
 
 struct copy {
@@ -165,8 +167,8 @@ static inline struct ring_rec *begin(struct ring_out *out, uint32_t bytes,
 	return ring_begin(out, bytes);
 }
 
-/* One packet: 0, ENOBUFS (there is no room now), EFAULT, or EMSGSIZE. After the
- * last one they become visible. */
+/* One packet: 0, ENOBUFS (there is no room now), EFAULT, or EMSGSIZE. With last
+ * it becomes visible, and those before. */
 __attribute__((always_inline)) static inline int
 put_as(struct shm_peer *p, const struct shm_way *w, const struct roce_batch *b,
        const struct roce_pkt *pkt, const struct form f, bool last)
@@ -283,7 +285,8 @@ size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 
 		if (loss_draw(&s->loss))
 			continue;
-		e = put(p, w, b, pkt, i + 1 == to);
+		e = put(p, w, b, pkt,
+			i + 1 == to || pkt->payload >= LONG_BYTES);
 		if (e == ENOBUFS)
 			e = put_or_starve(p, w, b, pkt);
 		if (__builtin_expect(!e, 1)) {
