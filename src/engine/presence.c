@@ -96,20 +96,22 @@ bool presence_step_back(struct presence *p, uint64_t now)
 {
 	if (presence_is_back(p))
 		return false;
-	p->since = now;
-	p->tick = PRESENCE_TICK_MIN_NS;
-	atomic_store(&p->tick_at, now + p->tick);
+	atomic_store(&p->since, now);
+	atomic_store(&p->tick, PRESENCE_TICK_MIN_NS);
+	atomic_store(&p->tick_at, now + PRESENCE_TICK_MIN_NS);
 	atomic_store(&p->back, true);
 	return true;
 }
 
 bool presence_step_forward(struct presence *p, uint64_t now)
 {
+	uint64_t since = atomic_load(&p->since);
+
 	if (!presence_is_back(p))
 		return false;
-	if (p->since && now - p->since < PRESENCE_WORTH_NS) {
+	if (since && now - since < PRESENCE_WORTH_NS) {
 		failed(p);
-	} else if (p->since) {
+	} else if (since) {
 		put(&p->interval, 0);
 		put(&p->skip, 0);
 	}
@@ -142,6 +144,7 @@ bool presence_tick(struct presence *p, uint64_t now, enum presence_cpu cpu)
 	const bool crowded = cpu == PRESENCE_SHARES || cpu == PRESENCE_WAITS;
 	const uint64_t most = crowded ? PRESENCE_TICK_CROWDED_NS :
 					PRESENCE_TICK_MAX_NS;
+	uint64_t next;
 
 	if (!polling(p, cpu)) {
 		p->good = 0;
@@ -150,12 +153,14 @@ bool presence_tick(struct presence *p, uint64_t now, enum presence_cpu cpu)
 		/* Or one has just woken. */
 		if (!polling(p, cpu)) {
 			if (cpu == PRESENCE_SLEEPS)
-				p->since = 0;
+				atomic_store(&p->since, 0);
 			return true;
 		}
 	}
-	p->tick = p->tick * 2 > most ? most : p->tick * 2;
-	atomic_store(&p->tick_at, now + p->tick);
+	next = 2 * atomic_load(&p->tick);
+	next = next > most ? most : next;
+	atomic_store(&p->tick, next);
+	atomic_store(&p->tick_at, now + next);
 	return false;
 }
 
@@ -170,7 +175,7 @@ void presence_rest(struct presence *p, uint64_t now)
 {
 	if (!presence_step_back(p, now))
 		return;
-	p->since = 0;
+	atomic_store(&p->since, 0);
 	atomic_store(&p->rests, true);
 }
 

@@ -20,8 +20,8 @@
  *   is what it did when it last ran. So a probe lasts until the program's thread
  *   that has polled last has had a CPU for its time, or sleeps, PRESENCE_NAP_NS
  *   at most. If it sleeps, it does not poll, but nothing has failed.
- *   Where it has to share a CPU each tick takes time from those who have work, so
- *   there are fewer.
+ *   Where it has to share a CPU each tick takes time from those who have work,
+ *   so there are fewer.
  * - A poll that goes on counts as well: it may take many large packets.
  * - Polls of a CQ that is armed do not count: the program may be about to sleep
  *   in poll(2). When it arms one, the thread steps forward.
@@ -78,8 +78,8 @@ struct presence {
 	uint32_t good; /* probes in a row that programs have passed */
 	_Atomic uint32_t skip; /* wakes before the next probe; lock */
 	_Atomic uint32_t interval; /* that many after the next failure; lock */
-	uint64_t since; /* programs have made it step back; 0: to rest; lock */
-	uint64_t tick; /* between ticks */
+	_Atomic uint64_t since; /* programs have made it step back; 0: to rest */
+	_Atomic uint64_t tick; /* between ticks */
 	_Atomic uint64_t tick_at; /* the next one */
 };
 

@@ -346,6 +346,7 @@ LIMITS = {
     "ib_atomic_lat": "two system calls that copy 8 bytes each: process_vm_readv, then process_vm_writev",
     "ib_send_bw_64": "the receiver's instructions a message",
     "ib_send_bw_64_l16": "the receiver's instructions a message",
+    "mpi_rc_64k": "UCX copies it in pieces of 8 KiB into and out of its own buffers, and each goes through a ring",
 }
 NAMES = {
     "ucx_tag_lat": "UCX posix tag_lat", "ucx_tag_bw_64k": "UCX posix tag_bw", "ucx_put_lat": "UCX posix put_lat 8 B",
