@@ -5,6 +5,7 @@
 
 #include "base/checksum.h"
 #include "base/gid.h"
+#include "host/config.h"
 #include "host/neigh.h"
 
 #include <errno.h>
@@ -26,6 +27,8 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	path->flow_label = attr->grh.flow_label & 0xfffff;
 	path->tclass = attr->grh.traffic_class;
 	path->local = netdev_is_local_on(&path->dgid, via->ifindex);
+	path->lossless =
+		path->local && !config_get()->wire && config_get()->loss <= 0;
 	/* A packet without hops left arrives nowhere. */
 	path->hop_limit = attr->grh.hop_limit ? attr->grh.hop_limit : 64;
 	return 0;

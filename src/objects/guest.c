@@ -440,7 +440,8 @@ static int core_create(struct shca_qp *qp, const uint8_t *w)
 		.sport = (uint16_t)get_be16(w + W_SPORT),
 		.tclass = w[W_TCLASS],
 		.hop_limit = w[W_HOPS],
-		.local = w[W_LOCAL],
+		.local = w[W_LOCAL] & 1,
+		.lossless = w[W_LOCAL] & 2,
 	};
 	struct roce_qp *core;
 	int err;

@@ -126,7 +126,7 @@ static void word_attr(uint8_t *w, const struct shca_qp *qp)
 	w[W_MTU] = (uint8_t)attr.path_mtu;
 	w[W_RD_ATOMIC] = attr.max_dest_rd_atomic;
 	w[W_RNR_TIMER] = attr.min_rnr_timer;
-	w[W_LOCAL] = path->local;
+	w[W_LOCAL] = (uint8_t)(path->local | path->lossless << 1);
 	shca_domain_key(qp->xrc->domain, w + W_DOMAIN);
 	memcpy(w + W_SGID, path->sgid.raw, 16);
 	memcpy(w + W_DGID, path->dgid.raw, 16);

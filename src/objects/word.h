@@ -39,7 +39,7 @@ enum {
 	W_MTU = 52,
 	W_RD_ATOMIC = 53,
 	W_RNR_TIMER = 54,
-	W_LOCAL = 55,
+	W_LOCAL = 55, /* 1: local, 2: lossless */
 	W_DOMAIN = 56,
 	W_SGID = 88,
 	W_DGID = 104,

@@ -143,7 +143,7 @@ static void slow_down(struct roce_qp *qp)
 {
 	struct roce_requester *r = &qp->req;
 
-	if (!qp->path.local && !r->recovering) {
+	if (!qp->path.lossless && !r->recovering) {
 		r->ssthresh = max_u32(r->cwnd / 2, CWND_MIN);
 		r->cwnd = r->ssthresh;
 	}
@@ -168,7 +168,7 @@ void comp_loss(struct roce_qp *qp, bool timeout)
 		r->undo_ssthresh = r->ssthresh;
 	}
 	slow_down(qp);
-	if (timeout && !qp->path.local)
+	if (timeout && !qp->path.lossless)
 		r->cwnd = CWND_MIN;
 	r->resending = true;
 	r->recover_psn = r->end_psn;

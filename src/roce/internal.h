@@ -286,13 +286,13 @@ void req_arm(struct roce_qp *qp, uint64_t now_ns);
 bool pace_has_room(struct roce_qp *qp);
 static inline bool pace_open(struct roce_qp *qp, const struct roce_path *path)
 {
-	return path->local || qp_is_reliable(&qp->base) || pace_has_room(qp);
+	return path->lossless || qp_is_reliable(&qp->base) || pace_has_room(qp);
 }
 
 static inline void pace_charge(struct roce_qp *qp,
 			       const struct roce_path *path, uint32_t bytes)
 {
-	if (!path->local)
+	if (!path->lossless)
 		qp->pace.bytes -= bytes + ROCE_HDR_MAX;
 }
 void pace_slow(struct roce_qp *qp, uint64_t now_ns);

@@ -121,7 +121,7 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 			pace_slow(qp, now_ns);
 		return;
 	}
-	if (pkt->ecn_ce && !qp->path.local)
+	if (pkt->ecn_ce && !qp->path.lossless)
 		rsp_congestion(qp, now_ns);
 	if (qp->base.state == IBV_QPS_RTR && !qp->comm_est)
 		roce_established(qp);
@@ -164,7 +164,7 @@ bool roce_tx_waiting(const struct roce_qp *qp)
 
 bool roce_tx_timed(const struct roce_qp *qp)
 {
-	return !qp->path.local || qp->req.unarmed;
+	return !qp->path.lossless || qp->req.unarmed;
 }
 
 void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)

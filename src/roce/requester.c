@@ -41,7 +41,7 @@ void req_init(struct roce_qp *qp)
 	r->post_psn = r->una = r->nxt_psn = r->end_psn = qp->base.attr.sq_psn;
 	r->cwnd_max = CWND_UNIT * CWND_MAX_BYTES / (qp->mtu ? qp->mtu : 1024);
 	r->cwnd = CWND_UNIT * CWND_START_BYTES / (qp->mtu ? qp->mtu : 1024);
-	if (qp->path.local)
+	if (qp->path.lossless)
 		r->cwnd = r->cwnd_max;
 	r->ssthresh = r->cwnd_max;
 	r->read_chunk = READ_CHUNK / (qp->mtu ? qp->mtu : 1024);
@@ -321,7 +321,7 @@ static inline void note_sent(struct roce_qp *qp, bool again, bool ack_req,
 	 * packet sent twice says nothing about the round trip. */
 	if (again)
 		r->rtt_sent_ns = 0;
-	else if (ack_req && !qp->path.local && !r->rtt_sent_ns) {
+	else if (ack_req && !qp->path.lossless && !r->rtt_sent_ns) {
 		r->rtt_sent_ns = now_ns;
 		r->rtt_psn = psn_add(r->nxt_psn, PSN_MASK);
 	}

@@ -193,7 +193,8 @@ struct roce_path {
 	uint16_t sport;      /* UDP source port to present; 0: any */
 	uint8_t tclass;
 	uint8_t hop_limit;
-	bool local; /* to this host: the link itself holds senders back */
+	bool local; /* to this host, */
+	bool lossless; /* by a link that itself holds senders back */
 };
 
 /*

@@ -18,6 +18,7 @@ struct sim_event {
 	uint64_t at, id;
 	int to;
 	size_t len; /* BTH to ICRC inclusive */
+	bool marked; /* congestion experienced */
 	uint8_t *bytes;
 	struct sim_host_pkt *host; /* instead of bytes */
 };
@@ -279,10 +280,13 @@ struct sim_qp *sim_qp_new(struct sim *s, int node, const struct sim_qp_opts *o)
 
 struct roce_path sim_path(struct sim_node *from, struct sim_node *to)
 {
+	const bool local = from->sim->way[0] != SIM_UDP ||
+			   from->sim->way[1] != SIM_UDP;
+
 	return (struct roce_path){
 		.sgid = from->gid, .dgid = to->gid, .hop_limit = 64,
-		.local = from->sim->way[0] != SIM_UDP ||
-			 from->sim->way[1] != SIM_UDP,
+		.local = local,
+		.lossless = local,
 	};
 }
 
@@ -463,13 +467,39 @@ static struct sim_event heap_pop(struct sim *s)
 	return top;
 }
 
-static struct sim_event event_to(struct sim *s, int to)
+/*
+ * When a packet has passed the slowest place of its way; 0: never, what waits
+ * there leaves it no room.
+ */
+static uint64_t wait_in_queue(struct sim *s, int to, size_t len, bool *marked)
 {
-	struct sim_event e = {
-		.at = s->now + s->link.delay_ns,
-		.id = s->next_id++,
-		.to = to,
-	};
+	const uint64_t rate = s->link.rate;
+	uint64_t *free_ns = &s->free_ns[to], waiting;
+
+	if (!rate)
+		return s->now;
+	if (*free_ns < s->now)
+		*free_ns = s->now;
+	waiting = (*free_ns - s->now) * rate / SIM_SEC;
+	if (waiting + len > s->link.queue) {
+		s->overflows++;
+		return 0;
+	}
+	*marked = s->link.mark && waiting > s->link.mark;
+	s->marked += *marked;
+	*free_ns += len * SIM_SEC / rate;
+	return *free_ns;
+}
+
+/* Of a packet of len bytes; at is 0 if it is lost on the way. */
+static struct sim_event event_to(struct sim *s, int to, size_t len)
+{
+	struct sim_event e = { .id = s->next_id++, .to = to };
+
+	e.at = wait_in_queue(s, to, len, &e.marked);
+	if (!e.at)
+		return e;
+	e.at += s->link.delay_ns;
 
 	if (sim_chance(&s->rng, s->link.reorder))
 		e.at += sim_below(&s->rng, (uint32_t)s->link.jitter_ns);
@@ -478,8 +508,10 @@ static struct sim_event event_to(struct sim *s, int to)
 
 static void put_on_link(struct sim *s, int to, const uint8_t *bytes, size_t len)
 {
-	struct sim_event e = event_to(s, to);
+	struct sim_event e = event_to(s, to, len);
 
+	if (!e.at)
+		return;
 	e.len = len;
 	e.bytes = malloc(len);
 	memcpy(e.bytes, bytes, len);
@@ -491,7 +523,7 @@ static void put_on_link(struct sim *s, int to, const uint8_t *bytes, size_t len)
 
 static void put_on_host(struct sim *s, int to, struct sim_host_pkt *p)
 {
-	struct sim_event e = event_to(s, to);
+	struct sim_event e = event_to(s, to, 0);
 
 	/* Nothing arrives changed; what is broken is not taken. */
 	if (sim_chance(&s->rng, s->link.corrupt)) {
@@ -650,6 +682,7 @@ static void deliver(struct sim *s, struct sim_event *e)
 		sim_host_rx(s, e->host, &rx, &acked);
 	else if (!udp_rx(s, e, &rx))
 		return;
+	rx.ecn_ce = e->marked;
 	for (size_t i = 0; i < n->nqp; i++) {
 		if (!n->qp[i].qp) {
 			if (n->qp[i].left &&

@@ -87,6 +87,10 @@ struct sim_link {
 	uint64_t delay_ns;
 	uint64_t jitter_ns; /* of those that take a detour */
 	double busy;        /* chance that the link takes only a part */
+	/* The slowest place on the way there, and on the way back. */
+	uint64_t rate;	/* bytes per second; 0: none is slow */
+	uint64_t queue; /* bytes that may wait there, others are lost */
+	uint64_t mark;	/* who waits behind more is marked; 0: nobody */
 	/* Scripted: called for each packet sent; true: drop it. */
 	bool (*drop)(struct sim *sim, const struct roce_hdr *h, int from);
 	/* Watches each packet handed to the link. */
@@ -116,7 +120,8 @@ struct sim {
 	struct sim_event *heap;
 	size_t nheap, heap_cap;
 	uint64_t next_id;
-	uint64_t packets, dropped;
+	uint64_t free_ns[2]; /* when the slowest place towards 0, 1 is idle */
+	uint64_t packets, dropped, overflows, marked;
 	void *user;
 	bool verbose;
 };
