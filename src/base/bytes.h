@@ -85,6 +85,11 @@ static inline uint64_t min_u64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+static inline uint64_t max_u64(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
 static inline uint8_t min_u8(uint8_t a, uint8_t b)
 {
 	return a < b ? a : b;

@@ -8,9 +8,10 @@
  *
  * Two clocks watch for losses. The specification's local ACK timeout (9.7.6.1)
  * counts against the retry count and ends in IBV_WC_RETRY_EXC_ERR. Long before
- * it a probe, a few round trips after the last progress, goes back and sends
- * again without counting: hardware has no such thing, but a lossless fabric,
- * and in software a lost last packet would cost milliseconds by the hundred.
+ * it, a few round trips after the last progress, the oldest packet is sent once
+ * more as a probe, which does not count: hardware has no such thing, but a
+ * lossless fabric, and in software a lost last packet would cost milliseconds
+ * by the hundred. The answer tells what else is to be sent again.
  *
  * Neither is for a peer that waits for a processor. As long as env->unread()
  * says that the peer's process is alive and has yet to read what it was sent,
@@ -20,9 +21,9 @@
  */
 #include "internal.h"
 
-#define PROBE_MIN_NS (4 * MSEC)
+#define PROBE_MIN_NS (100 * USEC)
+#define PROBE_UNKNOWN_NS (4 * MSEC) /* the round trip, or nothing is lost */
 #define PROBE_MAX_NS (32 * MSEC)
-#define CWND_MIN (8 * CWND_UNIT)
 
 /*
  * The specification lets a timeout of 4.096 us * 2^t take up to four times as
@@ -73,47 +74,54 @@ void comp_arm(struct roce_qp *qp, uint64_t now_ns)
 		return;
 	}
 	if (!r->probe_ns) {
-		r->probe_ns = r->srtt_ns * 2 + r->rttvar_ns * 4;
-		if (r->probe_ns < PROBE_MIN_NS)
-			r->probe_ns = PROBE_MIN_NS;
-		if (r->probe_ns > PROBE_MAX_NS)
-			r->probe_ns = PROBE_MAX_NS;
+		r->probe_ns = r->cc.srtt_ns * 2 + r->cc.rttvar_ns * 4;
+		r->probe_ns = max_u64(r->probe_ns, r->cc.srtt_ns ?
+							   PROBE_MIN_NS :
+							   PROBE_UNKNOWN_NS);
+		r->probe_ns = min_u64(r->probe_ns, PROBE_MAX_NS);
 		r->unread[0] = r->unread[1] = 0;
 	}
 	r->armed_ns = now_ns;
 	r->timer_ns = now_ns + min_u64(r->probe_ns, timeout);
 }
 
-static void measure_rtt(struct roce_requester *r, uint64_t now_ns)
+static void go_back(struct roce_qp *qp, uint32_t psn)
 {
-	uint64_t sent_ns = r->rtt_sent_ns;
-	uint64_t rtt, d;
-
-	r->rtt_sent_ns = 0;
-	/* Whoever handles the answer may have read the clock before another
-	 * thread did so for the request: no sample. */
-	if (now_ns < sent_ns)
-		return;
-	rtt = now_ns - sent_ns;
-	if (!r->srtt_ns) {
-		r->srtt_ns = rtt;
-		r->rttvar_ns = rtt / 2;
-		return;
-	}
-	d = rtt > r->srtt_ns ? rtt - r->srtt_ns : r->srtt_ns - rtt;
-	r->rttvar_ns = (3 * r->rttvar_ns + d) / 4;
-	r->srtt_ns = (7 * r->srtt_ns + rtt) / 8;
+	qp->stats.retransmits++;
+	qp->req.cc.sent_ns = 0;
+	req_rewind(qp, psn);
 }
 
-/* n packets have arrived. */
-static void widen(struct roce_requester *r, uint32_t n)
+/* Everything from psn on is lost, and sent again. */
+static void lost_from(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 {
-	uint32_t add;
+	struct roce_requester *r = &qp->req;
 
-	n = min_u32(n, r->cwnd_max / CWND_UNIT);
-	add = r->cwnd < r->ssthresh ? n * CWND_UNIT :
-				      n * CWND_UNIT * CWND_UNIT / r->cwnd;
-	r->cwnd = min_u32(r->cwnd + add, r->cwnd_max);
+	cc_lost(qp, now_ns);
+	r->resending = true;
+	r->resent_psn = r->end_psn;
+	r->resent_ns = now_ns;
+	r->copying = true;
+	r->copy_psn = r->end_psn;
+	r->probing = r->probe_due = false;
+	go_back(qp, psn);
+	comp_arm(qp, now_ns);
+}
+
+/*
+ * The peer has said what it had when the probe came. If that was the probe and
+ * nothing behind it, all that had been sent by then is lost; else nothing was.
+ */
+static void probe_answered(struct roce_qp *qp, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+
+	r->probing = false;
+	if (r->una == psn_add(r->probe_psn, 1) &&
+	    psn_diff(r->probe_nxt, r->una) > 0)
+		lost_from(qp, r->una, now_ns);
+	else
+		cc_heard(qp);
 }
 
 /* una moved by n packets: the path works. */
@@ -125,78 +133,17 @@ static void progress(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
 	r->retries = 0;
 	r->rnr_retries = 0;
 	r->probe_ns = 0;
-	if (r->recovering && psn_diff(r->una, r->recover_psn) >= 0)
-		r->recovering = r->resending = false;
-	if (r->rtt_sent_ns && psn_diff(r->una, r->rtt_psn) > 0)
-		measure_rtt(r, now_ns);
-	if (!r->recovering && r->cwnd < r->cwnd_max)
-		widen(r, n);
+	r->probe_due = false;
+	r->looks = 0;
+	if (r->resending && psn_diff(r->una, r->resent_psn) >= 0)
+		r->resending = false;
+	if (r->probing && psn_diff(r->una, r->probe_psn) > 0)
+		probe_answered(qp, now_ns);
+	cc_acked(qp, n, now_ns);
 	if (outstanding(qp))
 		comp_arm(qp, now_ns);
 	else
 		r->timer_ns = 0;
-}
-
-/* Once for what is on its way. On one host nothing overflows: the link holds
- * senders back. */
-static void slow_down(struct roce_qp *qp)
-{
-	struct roce_requester *r = &qp->req;
-
-	if (!qp->path.lossless && !r->recovering) {
-		r->ssthresh = max_u32(r->cwnd / 2, CWND_MIN);
-		r->cwnd = r->ssthresh;
-	}
-	r->recovering = true;
-}
-
-void comp_congestion(struct roce_qp *qp)
-{
-	struct roce_requester *r = &qp->req;
-
-	if (!r->recovering)
-		r->recover_psn = r->end_psn;
-	slow_down(qp);
-}
-
-void comp_loss(struct roce_qp *qp, bool timeout)
-{
-	struct roce_requester *r = &qp->req;
-
-	if (!r->resending) {
-		r->undo_cwnd = r->cwnd;
-		r->undo_ssthresh = r->ssthresh;
-	}
-	slow_down(qp);
-	if (timeout && !qp->path.lossless)
-		r->cwnd = CWND_MIN;
-	r->resending = true;
-	r->recover_psn = r->end_psn;
-	r->copying = true;
-	r->copy_psn = r->end_psn;
-}
-
-/*
- * An answer to more than was sent again: the first time it had arrived, and
- * the peer was only slow. A process that waits for a processor is no sign of
- * congestion.
- */
-static void not_lost(struct roce_qp *qp)
-{
-	struct roce_requester *r = &qp->req;
-
-	if (!r->resending)
-		return;
-	r->recovering = r->resending = false;
-	r->cwnd = r->undo_cwnd;
-	r->ssthresh = r->undo_ssthresh;
-}
-
-static void go_back(struct roce_qp *qp, uint32_t psn)
-{
-	qp->stats.retransmits++;
-	qp->req.rtt_sent_ns = 0;
-	req_rewind(qp, psn);
 }
 
 static void fail_head(struct roce_qp *qp, enum ibv_wc_status status)
@@ -234,6 +181,15 @@ void comp_head(struct roce_qp *qp)
 			return;
 		}
 	}
+}
+
+/* An answer to more than was sent again: the first time it had arrived. */
+static void not_lost(struct roce_qp *qp)
+{
+	if (!qp->req.resending)
+		return;
+	qp->req.resending = false;
+	cc_not_lost(qp);
 }
 
 /*
@@ -295,11 +251,8 @@ static void response_lost(struct roce_qp *qp, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 
-	if (r->resending && psn_diff(r->recover_psn, r->una) > 0)
-		return;
-	comp_loss(qp, false);
-	go_back(qp, r->una);
-	comp_arm(qp, now_ns);
+	if (!r->resending || psn_diff(r->resent_psn, r->una) <= 0)
+		lost_from(qp, r->una, now_ns);
 }
 
 static const char *nak_text(uint8_t code)
@@ -357,10 +310,18 @@ static void rx_rnr(struct roce_qp *qp, uint32_t psn, uint8_t timer,
 	if (!r->rnr_retries++)
 		r->rnr_since_ns = now_ns;
 	go_back(qp, psn);
+	r->probing = r->probe_due = false;
 	r->rnr_until_ns = now_ns + rnr_delay_ns(timer);
 	/* The wait is no sign of loss. */
 	r->timer_ns = 0;
 	r->retries = 0;
+}
+
+/* Nothing that has been sent since can have been answered yet. */
+static bool just_resent(const struct roce_requester *r, uint64_t now_ns)
+{
+	return r->resending && now_ns >= r->resent_ns &&
+	       now_ns - r->resent_ns < r->cc.min_rtt_ns;
 }
 
 static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
@@ -406,9 +367,8 @@ static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
 	 * rest of a burst whose first packet it was not ready to receive, where
 	 * the specification is silent after the RNR NAK (9.7.5.2.8).
 	 */
-	comp_loss(qp, false);
-	go_back(qp, psn);
-	comp_arm(qp, now_ns);
+	if (!just_resent(r, now_ns))
+		lost_from(qp, psn, now_ns);
 }
 
 /* Whether a read response may have so much, at PSN una of this WQE. */
@@ -589,8 +549,13 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 			return;
 		}
 	}
-	comp_loss(qp, true);
-	go_back(qp, r->una);
+	if (r->looks++)
+		cc_silent(qp);
+	/* A read that is asked for again says nothing of what is behind it. */
+	if (qp_wqe_has_response(qp_sq_slot(&qp->base.sq, qp->base.sq.head)))
+		lost_from(qp, r->una, now_ns);
+	else
+		r->probe_due = true;
 	r->probe_ns = min_u64(2 * r->probe_ns, PROBE_MAX_NS);
 	comp_arm(qp, now_ns);
 	/* Never sleep past the moment when the timeout counts. */

@@ -58,6 +58,25 @@ static inline struct roce_ud_wqe *roce_ud_wqe(const struct qp_wqe *w)
 /* Congestion windows count 1/256 of a packet. */
 #define CWND_UNIT 256u
 
+/* Congestion control of a reliable requester, see congestion.c. */
+struct roce_cc {
+	uint32_t cwnd, cwnd_max, ssthresh; /* packets in flight, 1/256 units */
+	uint32_t undo_cwnd, undo_ssthresh; /* from before what was a loss, */
+	bool undoable, silent;		   /* or seemed to be; or a silence */
+	bool recovering; /* from one event, until una is recover_psn */
+	uint32_t recover_psn;
+	uint64_t cut_ns; /* when a loss last narrowed the window; 0: never */
+
+	/* One round trip after the other is measured. */
+	uint64_t sent_ns;   /* when sent_psn was sent; 0: none is measured */
+	uint32_t sent_psn;
+	uint32_t sent_una;  /* una then */
+	bool sent_again;    /* it had been sent before, */
+	bool doubtful;	    /* or what is behind it has been since */
+	uint64_t srtt_ns, rttvar_ns, min_rtt_ns;
+	uint32_t rate; /* most that has arrived lately, CWND_UNITs per ms */
+};
+
 /* Requester: una <= nxt_psn <= end_psn, in PSN order. */
 struct roce_requester {
 	uint32_t post_psn; /* of the next WQE posted */
@@ -68,12 +87,11 @@ struct roce_requester {
 	uint32_t rd_out;   /* read and atomic requests without their response */
 	uint32_t noack;    /* packets since the last AckReq */
 
-	/* Congestion: packets in flight are bounded by cwnd, 1/256 units. */
-	uint32_t cwnd, cwnd_max, ssthresh;
-	uint32_t undo_cwnd, undo_ssthresh; /* before what is sent again */
-	uint32_t recover_psn; /* what is lost before this one is one event */
-	bool recovering; /* for which the window has been halved */
-	bool resending;	 /* and which is being sent again */
+	struct roce_cc cc;
+
+	bool resending; /* has gone back, from resent_psn, which has yet */
+	uint32_t resent_psn; /* to be acknowledged, */
+	uint64_t resent_ns;  /* and when; 0: never */
 
 	bool large;	/* the link takes large packets, */
 	bool read_large; /* and did when read_chunk was set */
@@ -87,10 +105,12 @@ struct roce_requester {
 	bool unarmed;	      /* it is to be set when the batch has left */
 	uint64_t armed_ns;    /* when it was set to that */
 	uint64_t probe_ns;    /* current probe interval */
+	bool probe_due; /* una is to be sent once more, by itself: */
+	bool tx_probe;	/* that is the batch at the link; */
+	bool probing;	/* it has been, up to probe_psn, and not answered */
+	uint32_t probe_psn, probe_nxt; /* nxt_psn then */
+	uint32_t looks; /* of the timer, without progress */
 	uint64_t unread[2];   /* env->unread()'s mark */
-	uint64_t srtt_ns, rttvar_ns;
-	uint64_t rtt_sent_ns; /* when rtt_psn was sent; 0: none measured */
-	uint32_t rtt_psn;
 	uint32_t retries;     /* without progress */
 	uint32_t rnr_retries;
 	uint64_t rnr_until_ns; /* 0: not waiting */
@@ -145,7 +165,8 @@ struct roce_responder {
 	uint32_t pd;     /* write: whose key it is */
 	uint32_t req_pd; /* whose keys the request that is looked at names */
 	uint32_t left;   /* write: bytes of RETH.DMALen to come */
-	bool nak_seq_sent; /* one NAK per gap */
+	bool nak_seq_sent; /* one NAK per gap, */
+	uint32_t nak_for;  /* which this PSN behind it has shown */
 	bool rnr_sent;
 	bool ack_pending;
 	bool nak_pending;
@@ -172,7 +193,8 @@ struct roce_responder {
 /*
  * Unacknowledged services send at most at this rate to other hosts: nothing
  * comes back that says what the way and the receiver's socket buffer can take.
- * Congestion notifications (annex A17.9.3) halve it for a while.
+ * Congestion notifications (annex A17.9.3) halve it for a while. RC keeps a
+ * pace of its own after losses.
  */
 #define PACE_BYTES_PER_MS (1000u * 1000)
 #define PACE_MIN_BYTES_PER_MS (16u * 1000)
@@ -180,8 +202,10 @@ struct roce_responder {
 #define PACE_SLOW_NS (20 * MSEC)
 
 struct roce_pace {
+	bool on; /* RC: for now */
 	int64_t bytes; /* that may be sent now; negative: owed */
 	uint32_t rate; /* bytes per millisecond */
+	uint32_t burst; /* bytes that gather at most */
 	uint64_t slow_until_ns; /* then at full rate again */
 	uint64_t at_ns; /* when bytes was brought up to date */
 	uint64_t next_ns; /* when to go on; 0: not held back */
@@ -282,11 +306,40 @@ void req_rewind(struct roce_qp *qp, uint32_t psn);
 bool req_ready(const struct roce_qp *qp);
 /* Packets have left, before which none were out. */
 void req_arm(struct roce_qp *qp, uint64_t now_ns);
-/* Whether an unacknowledged packet to this path may go now. */
+/* In SQD: reports it once nothing is on its way any more. */
+void req_may_be_drained(struct roce_qp *qp);
+static inline void req_check_drained(struct roce_qp *qp)
+{
+	if (qp->base.state == IBV_QPS_SQD && !qp->base.sq_drained)
+		req_may_be_drained(qp);
+}
+
+/* congestion.c */
+
+void cc_init(struct roce_qp *qp);
+/* The packet before nxt_psn asks for an acknowledgement: its round trip may be
+ * measured. */
+void cc_sample_begin(struct roce_qp *qp, bool again, uint64_t now_ns);
+/* una has moved by n packets. */
+void cc_acked(struct roce_qp *qp, uint32_t n, uint64_t now_ns);
+/* Something has been lost. */
+void cc_lost(struct roce_qp *qp, uint64_t now_ns);
+/* The peer answers nothing at all. */
+void cc_silent(struct roce_qp *qp);
+/* Now it does, and has received all. */
+void cc_heard(struct roce_qp *qp);
+/* What seemed to be lost had arrived: the peer was only slow. A process that
+ * waits for a processor is no sign of congestion. */
+void cc_not_lost(struct roce_qp *qp);
+/* The peer reports congestion on the path; nothing has been lost. */
+void cc_congested(struct roce_qp *qp);
+
+/* Whether a packet to this path may go now. */
 bool pace_has_room(struct roce_qp *qp);
 static inline bool pace_open(struct roce_qp *qp, const struct roce_path *path)
 {
-	return path->lossless || qp_is_reliable(&qp->base) || pace_has_room(qp);
+	return path->lossless ||
+	       (qp_is_reliable(&qp->base) && !qp->pace.on) || pace_has_room(qp);
 }
 
 static inline void pace_charge(struct roce_qp *qp,
@@ -295,15 +348,9 @@ static inline void pace_charge(struct roce_qp *qp,
 	if (!path->lossless)
 		qp->pace.bytes -= bytes + ROCE_HDR_MAX;
 }
+/* UC and UD: the peer reports congestion. */
 void pace_slow(struct roce_qp *qp, uint64_t now_ns);
 void pace_refill(struct roce_qp *qp, uint64_t now_ns);
-/* In SQD: reports it once nothing is on its way any more. */
-void req_may_be_drained(struct roce_qp *qp);
-static inline void req_check_drained(struct roce_qp *qp)
-{
-	if (qp->base.state == IBV_QPS_SQD && !qp->base.sq_drained)
-		req_may_be_drained(qp);
-}
 
 /* direct.c: whether w, next to be sent, waits to be carried out instead. */
 bool roce_direct_waits(const struct roce_qp *qp, const struct qp_wqe *w);
@@ -316,9 +363,6 @@ bool may_fail(const struct roce_qp *qp, const struct qp_wqe *w);
 /* Completes what is at the head of the queue and ready: local operations and
  * WQEs that failed before they were sent. */
 void comp_head(struct roce_qp *qp);
-void comp_loss(struct roce_qp *qp, bool timeout);
-/* The peer reports congestion on the path; nothing has been lost. */
-void comp_congestion(struct roce_qp *qp);
 void comp_arm(struct roce_qp *qp, uint64_t now_ns);
 
 /* responder.c and response.c */

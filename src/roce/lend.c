@@ -31,6 +31,7 @@ void roce_rsp_set(struct roce_qp *qp, const struct roce_rsp_state *s)
 	r->msn = s->msn & PSN_MASK;
 	r->ack_back = s->ack_back & PSN_MASK;
 	r->nak_seq_sent = s->nak_seq_sent;
+	r->nak_for = r->epsn;
 	r->rnr_sent = s->rnr_sent;
 	r->reads_unknown = r->reads_size;
 	if (qp->base.state == IBV_QPS_RTR && !qp->comm_est)

@@ -116,7 +116,7 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	}
 	if (pkt->h.opcode == ROCE_CNP) {
 		if (qp_is_reliable(&qp->base))
-			comp_congestion(qp);
+			cc_congested(qp);
 		else
 			pace_slow(qp, now_ns);
 		return;
@@ -158,7 +158,7 @@ bool roce_tx_patient(const struct roce_qp *qp)
 
 bool roce_tx_waiting(const struct roce_qp *qp)
 {
-	return rsp_ready(qp) ||
+	return rsp_ready(qp) || qp->req.probe_due ||
 	       (qp->base.sq.nxt != qp->base.sq.tail && !qp->req.rnr_until_ns);
 }
 
@@ -178,7 +178,7 @@ void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 		batch_release(b);
 		b->responses = false;
 	}
-	if (!qp_is_reliable(&qp->base))
+	if (!qp_is_reliable(&qp->base) || qp->pace.on)
 		pace_refill(qp, now_ns);
 	qp->req.tx_end_psn = qp->req.end_psn;
 	if (qp->base.type == IBV_QPT_UD)
@@ -212,6 +212,10 @@ static void take_back(struct roce_qp *qp, const struct roce_batch *b,
 
 	if (qp->base.sq.head == qp->base.sq.tail)
 		return; /* flushed while the batch was made */
+	if (r->tx_probe) {
+		r->probe_due = true;
+		return;
+	}
 	for (size_t i = sent; i < b->n; i++)
 		if (roce_opcode(b->pkt[i].h.opcode)->flags &
 			    (ROCE_F_READ | ROCE_F_ATOMIC) &&

@@ -8,9 +8,9 @@
  * a read request of its own: so the data in flight is bounded by the window as
  * that of a write is, whatever the program asks for at once.
  *
- * RC keeps at most cwnd packets between una and nxt_psn. The window grows with
- * acknowledgements and halves once per loss event: what overflows on the path is
- * a socket buffer, and nothing else holds the sender back.
+ * RC keeps at most cwnd packets between una and nxt_psn, see congestion.c: what
+ * overflows on the path is a socket buffer, and nothing else holds the sender
+ * back.
  *
  * A link within the host may take packets that are longer than the MTU. Such a
  * packet stands for as many PSNs as it has MTUs, so that a message has the same
@@ -27,9 +27,6 @@
 /* PSNs that may be out where large packets can be. */
 #define LARGE_WINDOW (1u << 18)
 
-#define CWND_MAX_BYTES (1024u * 1024)
-#define CWND_START_BYTES (256u * 1024)
-
 /* Ask for an acknowledgement at least this often within a message. */
 #define ACK_EVERY 16u
 
@@ -39,11 +36,7 @@ void req_init(struct roce_qp *qp)
 
 	memset(r, 0, sizeof(*r));
 	r->post_psn = r->una = r->nxt_psn = r->end_psn = qp->base.attr.sq_psn;
-	r->cwnd_max = CWND_UNIT * CWND_MAX_BYTES / (qp->mtu ? qp->mtu : 1024);
-	r->cwnd = CWND_UNIT * CWND_START_BYTES / (qp->mtu ? qp->mtu : 1024);
-	if (qp->path.lossless)
-		r->cwnd = r->cwnd_max;
-	r->ssthresh = r->cwnd_max;
+	cc_init(qp);
 	r->read_chunk = READ_CHUNK / (qp->mtu ? qp->mtu : 1024);
 }
 
@@ -130,44 +123,6 @@ void req_arm(struct roce_qp *qp, uint64_t now_ns)
 	comp_arm(qp, now_ns);
 }
 
-void pace_refill(struct roce_qp *qp, uint64_t now_ns)
-{
-	struct roce_pace *p = &qp->pace;
-	uint64_t elapsed = now_ns - p->at_ns;
-
-	/* Read before another thread did so: nothing has elapsed. */
-	if (now_ns < p->at_ns)
-		return;
-	p->next_ns = 0;
-	if (now_ns >= p->slow_until_ns)
-		p->rate = PACE_BYTES_PER_MS;
-	if (!p->at_ns || elapsed > 10 * MSEC)
-		p->bytes = PACE_BURST;
-	else
-		p->bytes += (int64_t)(elapsed * p->rate / MSEC);
-	if (p->bytes > PACE_BURST)
-		p->bytes = PACE_BURST;
-	p->at_ns = now_ns;
-}
-
-void pace_slow(struct roce_qp *qp, uint64_t now_ns)
-{
-	qp->pace.rate = max_u32(qp->pace.rate / 2, PACE_MIN_BYTES_PER_MS);
-	qp->pace.slow_until_ns = now_ns + PACE_SLOW_NS;
-}
-
-bool pace_has_room(struct roce_qp *qp)
-{
-	struct roce_pace *p = &qp->pace;
-
-	if (p->bytes > 0)
-		return true;
-	/* Until half a burst is allowed: fewer, larger sends. */
-	p->next_ns = p->at_ns + (uint64_t)(PACE_BURST / 2 - p->bytes) * MSEC /
-					p->rate;
-	return false;
-}
-
 /* A read, atomic or fence further ahead than this WQE is not finished. */
 static bool responses_outstanding(const struct roce_qp *qp)
 {
@@ -184,7 +139,7 @@ static bool window_open(const struct roce_qp *qp, uint32_t ahead)
 	uint32_t out = (uint32_t)psn_diff(r->nxt_psn, r->una) + ahead;
 
 	return !qp_is_reliable(&qp->base) ||
-	       out < (r->large ? LARGE_WINDOW : r->cwnd / CWND_UNIT);
+	       out < (r->large ? LARGE_WINDOW : r->cc.cwnd / CWND_UNIT);
 }
 
 /* Whether the WQE at nxt may go on (or begin) now. */
@@ -227,6 +182,8 @@ static bool is_simple(const struct roce_qp *qp, const struct qp_wqe *w)
 
 bool req_ready(const struct roce_qp *qp)
 {
+	if (qp->req.probe_due)
+		return true;
 	if (qp->base.sq.nxt == qp->base.sq.tail || qp->req.rnr_until_ns)
 		return false;
 	if (qp->base.type == IBV_QPT_UD)
@@ -317,14 +274,8 @@ static inline void note_sent(struct roce_qp *qp, bool again, bool ack_req,
 	if (!qp_is_reliable(&qp->base))
 		return;
 	r->unarmed |= !r->timer_ns;
-	/* Within the host probes wait for their minimum in any case. Karn: a
-	 * packet sent twice says nothing about the round trip. */
-	if (again)
-		r->rtt_sent_ns = 0;
-	else if (ack_req && !qp->path.lossless && !r->rtt_sent_ns) {
-		r->rtt_sent_ns = now_ns;
-		r->rtt_psn = psn_add(r->nxt_psn, PSN_MASK);
-	}
+	if (ack_req)
+		cc_sample_begin(qp, again, now_ns);
 }
 
 /* A read or atomic: what its response answers. */
@@ -489,11 +440,52 @@ static void req_large(struct roce_qp *qp, bool large)
 	r->read_chunk = (large ? READ_CHUNK_LARGE : READ_CHUNK) / qp->mtu;
 }
 
+/*
+ * The oldest packet that is not acknowledged, once more: whoever has it already
+ * answers with all he has (completer.c).
+ */
+static void probe(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+	const uint32_t nxt_psn = r->nxt_psn, nxt = qp->base.sq.nxt,
+		       rd_out = r->rd_out;
+	struct qp_wqe *w;
+
+	req_rewind(qp, r->una);
+	w = qp_sq_slot(&qp->base.sq, qp->base.sq.nxt);
+	/* In case that its payload is what cannot be read. */
+	if (!r->copying)
+		r->copy_psn = psn_add(r->una, 1);
+	r->copying = true;
+	if (build_any(qp, b, w, request_span(qp, b, w), now_ns)) {
+		r->probing = r->tx_probe = true;
+		r->probe_due = false;
+		r->probe_psn = b->pkt[0].last_psn;
+		r->probe_nxt = nxt_psn;
+		b->pkt[0].h.ack_req = true;
+		r->cc.doubtful = true;
+		qp->stats.retransmits++;
+	}
+	if (qp->base.state == IBV_QPS_ERR)
+		return;
+	/* Going on where it was, which may be within that packet. */
+	if (psn_diff(nxt_psn, r->nxt_psn) >= 0) {
+		r->nxt_psn = nxt_psn;
+		qp->base.sq.nxt = nxt;
+	}
+	r->rd_out = rd_out;
+}
+
 void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 {
 	struct qp_sq *sq = &qp->base.sq;
 
 	req_large(qp, batch_large(qp, b));
+	qp->req.tx_probe = false;
+	if (qp->req.probe_due) {
+		probe(qp, b, now_ns);
+		return;
+	}
 	while (sq->nxt != sq->tail && !qp->req.rnr_until_ns) {
 		struct qp_wqe *w = qp_sq_slot(sq, sq->nxt);
 

@@ -61,14 +61,19 @@ static void drop_refused(struct roce_qp *qp, enum verdict v)
 		roce_drop(qp, ROCE_DROP_REFUSED);
 }
 
-/* Asks for epsn, once per gap. */
-static void nak_gap(struct roce_qp *qp)
+/*
+ * Asks for epsn, once per gap, which psn shows. PSNs grow until the requester
+ * goes back: one that was here already, and epsn still is not, means that epsn
+ * has been lost again.
+ */
+static void nak_gap(struct roce_qp *qp, uint32_t psn)
 {
 	struct roce_responder *r = &qp->rsp;
 
-	if (r->nak_seq_sent || r->rnr_sent)
+	if (r->rnr_sent || (r->nak_seq_sent && psn_diff(psn, r->nak_for) > 0))
 		return;
 	r->nak_seq_sent = true;
+	r->nak_for = psn;
 	/*
 	 * A NAK accepts what is before it, but rxe as requester takes no second
 	 * one before it has seen an ACK: it would wait for its timer, gap after
@@ -92,12 +97,12 @@ static void refuse_rc(struct roce_qp *qp, const struct roce_rx *pkt,
 	case DUPLICATE:
 		return;
 	case V_NAK_PSN:
-		nak_gap(qp);
+		nak_gap(qp, pkt->h.psn);
 		return;
 	case V_AGAIN:
 		/* It is here, so the gap before it is closed. */
 		r->nak_seq_sent = r->rnr_sent = false;
-		nak_gap(qp);
+		nak_gap(qp, pkt->h.psn);
 		return;
 	case V_RNR:
 		r->rnr_sent = true;
@@ -432,8 +437,9 @@ static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
 		else
 			rsp_owe_ack(qp);
 		/* A large packet of which a part is new: that comes again. */
-		if (psn_diff(psn_add(pkt->h.psn, span), r->epsn) > 0)
-			nak_gap(qp);
+		if (psn_diff(psn_add(pkt->h.psn, span), r->epsn) > 0 &&
+		    !r->nak_seq_sent)
+			nak_gap(qp, r->epsn);
 	}
 }
 

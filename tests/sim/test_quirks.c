@@ -220,7 +220,9 @@ static void quirk_rxe_timer_is_put_off(void **state)
 		{ 1000000, ROCE_WRITE_ONLY, 0, 0 },
 		{ 1000002, ROCE_WRITE_ONLY, 0, 0 },
 		{ 1000003, ROCE_WRITE_ONLY, 0, 1 },
-		{ 1010, ROCE_WRITE_ONLY, 0, 0 }, /* the same gap */
+		{ 1000004, ROCE_WRITE_ONLY, 0, 0 }, /* the same gap */
+		{ 1010, ROCE_WRITE_ONLY, 0, 2 }, /* has gone back: once */
+		{ 1011, ROCE_WRITE_ONLY, 0, 0 },
 	};
 
 	(void)state;

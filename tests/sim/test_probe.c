@@ -1,0 +1,193 @@
+/*
+ * test_probe.c - what a requester sends again, and what it does not
+ *
+ * A peer that has everything is asked with one packet; a gap that opens again
+ * is told again; and nothing that was sent a moment ago is sent once more.
+ */
+#include "scripted.h"
+
+#include "roce/internal.h"
+
+#include <stdlib.h>
+
+#define PKTS 20u
+#define LENGTH (PKTS * 1024u)
+
+/* Loses the packets of a requester from one PSN to another, so many times. */
+struct lossy {
+	uint32_t first, last;
+	unsigned times; /* that each is lost */
+	unsigned lost[PKTS];
+	unsigned acks; /* and so many acknowledgements */
+	unsigned requests, naks; /* seen */
+};
+
+static bool lose(struct sim *s, const struct roce_hdr *h, int from)
+{
+	struct lossy *l = s->user;
+	int32_t i = psn_diff(h->psn, l->first);
+
+	if (from == 1) {
+		l->naks += is_nak_psn(h);
+		if (h->opcode != ROCE_ACK || !l->acks || is_nak_psn(h))
+			return false;
+		l->acks--;
+		return true;
+	}
+	l->requests++;
+	return psn_diff(h->psn, l->last) <= 0 && i >= 0 && i < (int)PKTS &&
+	       l->lost[i]++ < l->times;
+}
+
+/* The round trip is known: a message has been there and back. */
+static struct pair pair_known(struct lossy *l)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+
+	p.sim->user = l;
+	p.sim->link.drop = lose;
+	l->first = 1;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 8);
+	settle(&p);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	l->requests = 0;
+	/* From now on PSN 1 is the second packet of what is posted next. */
+	l->first = psn_add(sim_conn_default.psn_a, 1);
+	l->last = psn_add(l->first, PSN_MASK);
+	return p;
+}
+
+static void finish(struct pair *p)
+{
+	settle(p);
+	expect(p->a->send, IBV_WC_SUCCESS);
+	assert_null(sim_poll(p->a->send));
+	sim_free(p->sim);
+}
+
+/* A lost ACK costs one packet, not the message. */
+static void lost_ack_costs_a_packet(void **state)
+{
+	struct lossy l = { 0 };
+	struct pair p = pair_known(&l);
+
+	(void)state;
+	l.acks = 2; /* one within the message, one at its end */
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, LENGTH);
+	finish(&p);
+	assert_int_equal(l.acks, 0);
+	assert_int_equal(l.requests, PKTS + 1);
+}
+
+/* What was lost at the end is sent again, and nothing before it. */
+static void lost_end_is_sent_again(void **state)
+{
+	struct lossy l = { 0 };
+	struct pair p = pair_known(&l);
+
+	(void)state;
+	l.times = 1;
+	l.last = psn_add(l.first, PKTS - 1);
+	l.first = psn_add(l.first, PKTS - 3);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, LENGTH);
+	finish(&p);
+	/* From the last ACK on, which PSN 16 asked for, is not known to be
+	 * there: that one packet says that three more are lost. */
+	assert_in_range(l.requests, PKTS + 3, PKTS + 4);
+	assert_int_equal(l.naks, 0);
+}
+
+/* Requests posted after the probe left are no loss if it does not tell of
+ * them. */
+static void probe_knows_nothing_of_later(void **state)
+{
+	struct lossy l = { 0 };
+	struct pair p = pair_known(&l);
+
+	(void)state;
+	l.times = 1;
+	l.last = l.first;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 8);
+	while (!roce_qp_stats(p.a->qp)->retransmits)
+		sim_run(p.sim, 100);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, LENGTH);
+	settle(&p);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	finish(&p);
+	assert_int_equal(l.requests, 2 + PKTS);
+}
+
+/* What is sent again and lost again is asked for again: nobody waits for a
+ * timer. */
+static void gap_opens_again(void **state)
+{
+	struct lossy l = { 0 };
+	struct pair p = pair_known(&l);
+	uint64_t begin = p.sim->now;
+
+	(void)state;
+	l.times = 3;
+	l.last = l.first = psn_add(l.first, 4);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, LENGTH);
+	while (!sim_poll(p.a->send))
+		sim_run(p.sim, 100);
+	/* Four round trips of 4 us, and the pace; the first timer is later. */
+	assert_true(p.sim->now - begin < 100000);
+	assert_int_equal(l.naks, 3);
+	assert_int_equal(roce_qp_stats(p.a->qp)->retransmits, 3);
+	sim_free(p.sim);
+}
+
+/* A NAK that comes twice has the rest sent once. */
+static void repeated_nak_is_one(void **state)
+{
+	struct lossy l = { 0 };
+	struct pair p = pair_known(&l);
+
+	(void)state;
+	l.times = 1;
+	l.last = l.first = psn_add(l.first, 4);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, LENGTH);
+	while (!roce_qp_stats(p.a->qp)->nak_rx)
+		sim_run(p.sim, 100);
+	answer(&p, l.first, ROCE_AETH_NAK | ROCE_NAK_PSN, 1);
+	finish(&p);
+	assert_int_equal(l.requests, PKTS + PKTS - 4);
+}
+
+/* A silent peer gets one packet at a time, and all of it once it speaks. */
+static void silence_is_probed(void **state)
+{
+	struct lossy l = { 0 };
+	struct pair p = pair_known(&l);
+
+	(void)state;
+	l.times = 4;
+	l.last = psn_add(l.first, PKTS - 1);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, LENGTH);
+	sim_run(p.sim, 1);
+	assert_int_equal(l.requests, PKTS);
+	while (l.lost[0] < 4) {
+		assert_int_equal(l.requests, PKTS - 1 + l.lost[0]);
+		sim_run(p.sim, 1000);
+	}
+	l.times = 0;
+	finish(&p);
+	/* Four times the first packet in vain, then everything. */
+	assert_int_equal(l.requests, PKTS + 4 + PKTS - 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(lost_ack_costs_a_packet),
+		cmocka_unit_test(lost_end_is_sent_again),
+		cmocka_unit_test(probe_knows_nothing_of_later),
+		cmocka_unit_test(gap_opens_again),
+		cmocka_unit_test(repeated_nak_is_one),
+		cmocka_unit_test(silence_is_probed),
+	};
+
+	cmocka_set_test_filter(getenv("SIM_TEST"));
+	return cmocka_run_group_tests_name("sim_probe", tests, NULL, NULL);
+}
