@@ -198,13 +198,22 @@ static struct rsp_reg *find_reg(struct rsp_fd *f, const struct rsp_ep *ep,
 	return NULL;
 }
 
+/* Whether the instance hears of what other threads take from the rsocket. */
+static int watch(const struct rsp_ep *ep, const struct rsp_fd *f, bool on)
+{
+	int v = on ? ep->evfd : -1 - ep->evfd;
+
+	return rsetsockopt(f->rfd, SOL_RDMA, RSOCK_WATCH, &v, sizeof(v));
+}
+
 /* Removes it from everything but the list of f. */
 static void remove_reg(struct rsp_reg *reg)
 {
 	struct rsp_ep *ep = reg->ep;
-	int watch = -1 - ep->evfd;
 
-	rsetsockopt(reg->f->rfd, SOL_RDMA, RSOCK_WATCH, &watch, sizeof(watch));
+	/* Another registration of the two may have the same watch. */
+	if (!reg->off)
+		watch(ep, reg->f, false);
 	pthread_mutex_lock(&ep->lock);
 	rsp_reg_set_fd(reg, 0, -1);
 	rsp_reg_set_fd(reg, 1, -1);
@@ -220,13 +229,13 @@ static int add_reg(struct rsp_ep *ep, struct rsp_fd *f, int fd,
 {
 	struct rsp_reg *reg;
 
-	if (rsetsockopt(f->rfd, SOL_RDMA, RSOCK_WATCH, &ep->evfd,
-			sizeof(ep->evfd)))
+	if (watch(ep, f, true))
 		return -1;
 	pthread_mutex_lock(&ep->lock);
 	reg = take_reg(ep);
 	if (!reg) {
 		pthread_mutex_unlock(&ep->lock);
+		watch(ep, f, false);
 		errno = ENOSPC;
 		return -1;
 	}
@@ -263,6 +272,7 @@ static void turn_off(struct rsp_fd *f, struct rsp_reg *reg)
 		del_reg(f, reg);
 		return;
 	}
+	watch(ep, f, false);
 	pthread_mutex_lock(&ep->lock);
 	reg->off = true;
 	pthread_mutex_unlock(&ep->lock);
@@ -288,6 +298,8 @@ static int control(struct rsp_ep *ep, int op, struct rsp_fd *f, int fd,
 		turn_off(f, reg);
 		return 0;
 	}
+	if (reg->off && watch(ep, f, true))
+		return -1;
 	pthread_mutex_lock(&ep->lock);
 	reg->events = ev->events;
 	reg->data = ev->data;

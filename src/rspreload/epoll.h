@@ -7,7 +7,8 @@
  * never such an address, since registrations lie in memory of our own.
  *
  * They stay there when the program removes the rsocket, until one wakes: many
- * programs put it in again at once.
+ * programs put it in again at once. What other threads do with the rsocket
+ * meanwhile wakes nobody (RSOCK_WATCH).
  *
  * An rsocket is checked only when there is reason to: after it was registered,
  * when one of its descriptors woke, and, as level-triggered means, at each wait

@@ -413,6 +413,25 @@ def case_taken_out():
     ep.register(c, select.EPOLLOUT)
     assert ep.poll(10) == [(c.fileno(), select.EPOLLOUT)]
 
+def case_taken_out_still():
+    # What is taken out wakes nobody who waits at the instance, whoever reads it.
+    c, s = pair()
+    ep = select.epoll()
+    for _ in range(2):
+        ep.register(c, select.EPOLLIN)
+        assert ep.poll(0.05) == []
+        ep.unregister(c)
+        for _ in range(20):
+            threading.Timer(0.02, s.sendall, (b"x",)).start()
+            assert c.recv(1) == b"x"
+    c.close()
+    # All that is left there is what wakes those who wait.
+    info = open("/proc/self/fdinfo/%d" % ep.fileno()).read().split()
+    fds = [fd for word, fd in zip(info, info[1:]) if word == "tfd:"]
+    assert len(fds) == 1, info
+    info = open("/proc/self/fdinfo/" + fds[0]).read().split()
+    assert int(info[info.index("eventfd-count:") + 1], 16) == 0, info
+
 def case_edge_left():
     # What came before it was armed, behind data that is known and left unread.
     for _ in range(10):
