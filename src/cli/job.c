@@ -485,7 +485,7 @@ static bool keep_others(char *buf, size_t size, const char *name,
 int job_environment(void)
 {
 	static const size_t size = 131072; /* the kernel's limit */
-	char libdir[PATH_MAX], tree[PATH_MAX];
+	char tree[PATH_MAX], libdir[sizeof(tree) + sizeof("/lib")];
 	char *list;
 	size_t i, used, n = sizeof(preloads) / sizeof(preloads[0]);
 	int err;

@@ -298,7 +298,7 @@ static void null_region(void **state)
 
 static void on_demand(void **state)
 {
-	const int odp = ALL_ACCESS | IBV_ACCESS_ON_DEMAND;
+	const unsigned int odp = ALL_ACCESS | IBV_ACCESS_ON_DEMAND;
 	uint8_t *p = mmap(NULL, 16 * PAGE, PROT_NONE,
 			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct ibv_send_wr wr = { .wr_id = 9, .opcode = IBV_WR_SEND };
@@ -382,7 +382,7 @@ static void on_demand(void **state)
 
 static void advice(void **state)
 {
-	const int odp = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND;
+	const unsigned int odp = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND;
 	const enum ib_uverbs_advise_mr_advice fetch =
 		IBV_ADVISE_MR_ADVICE_PREFETCH;
 	const enum ib_uverbs_advise_mr_advice write =
