@@ -268,7 +268,7 @@ bool registry_charge(struct registry *r, unsigned slot, uint32_t bytes)
 	struct slot *s = &r->file->m->slot[slot % REGISTRY_SLOTS];
 	int64_t before = atomic_fetch_add(&s->backlog, bytes);
 
-	if (before <= 0 || before + bytes <= LOAD(&s->limit))
+	if (before <= 0 || before <= (int64_t)LOAD(&s->limit) - bytes)
 		return true;
 	atomic_fetch_sub(&s->backlog, bytes);
 	return false;
@@ -306,5 +306,8 @@ bool registry_unread(const struct registry *r, unsigned slot, uint64_t sent)
 
 int64_t registry_backlog(const struct registry *r)
 {
-	return LOAD(&r->file->m->slot[r->slot].backlog);
+	int64_t n = LOAD(&r->file->m->slot[r->slot].backlog);
+
+	/* What makes no sense is no less wrong so, and can be computed with. */
+	return n < -INT64_MAX ? -INT64_MAX : n;
 }

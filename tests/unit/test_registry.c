@@ -329,6 +329,26 @@ static void backlog_is_bounded_but_a_first_datagram_passes(void **state)
 	registry_leave(b);
 }
 
+/* Somebody has scribbled on it. */
+static void a_backlog_that_cannot_be_admits_no_more(void **state)
+{
+	struct registry *a = join(), *b = join();
+	unsigned to = registry_slot(b);
+
+	(void)state;
+	registry_publish(b, 1, 10000);
+	registry_uncharge(b, to, -INT64_MAX);
+	assert_int_equal(registry_backlog(b), INT64_MAX);
+	assert_false(registry_charge(a, to, 1));
+	assert_false(registry_charge(a, to, UINT32_MAX));
+	registry_uncharge(b, to, INT64_MAX);
+	registry_uncharge(b, to, INT64_MIN);
+	/* Whoever computes with it may change its sign. */
+	assert_true(registry_backlog(b) == -INT64_MAX);
+	registry_leave(a);
+	registry_leave(b);
+}
+
 static void one_listener_per_service(void **state)
 {
 	struct registry *a = join(), *b = join();
@@ -491,6 +511,7 @@ int main(void)
 		CLEAN(addresses_run_out),
 		CLEAN(groups_run_out_first),
 		CLEAN(backlog_is_bounded_but_a_first_datagram_passes),
+		CLEAN(a_backlog_that_cannot_be_admits_no_more),
 		CLEAN(one_listener_per_service),
 		CLEAN(listeners_of_families),
 		CLEAN(crowd),

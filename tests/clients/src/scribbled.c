@@ -2,8 +2,8 @@
  * scribbled.c - two processes move data while a third one of the same user
  * writes into what they share
  *
- *   scribbled -k rings|back|visits|keys|qps|head|all [-n ROUNDS] [-X SEED]
- *             [-g GID_INDEX] [-w SECONDS]
+ *   scribbled -k rings|back|visits|keys|qps|head|registry|all [-n ROUNDS]
+ *             [-X SEED] [-g GID_INDEX] [-w SECONDS]
  *
  * In each round the two connect and do everything that RC can do to each other:
  * sends, writes, reads and atomics of all sizes. What is scribbled on may come
@@ -17,9 +17,11 @@
  *   rings   records on their way        back   what a consumer says of them
  *   visits  who copies at the moment    keys   the table of memory keys
  *   qps     the table of queue pairs    head   who sleeps, locks, all others
+ *   registry  the file that all processes of the host share
  */
 #include "peer.h"
 
+#include "host/registry_internal.h"
 #include "host/segment.h"
 #include "link/ring.h"
 
@@ -49,11 +51,11 @@
 #define GENERATION 5 /* rounds that processes live */
 #define ENOUGH 400 /* completions in a round */
 
-enum kind { RINGS, BACK, VISITS, KEYS, QPS, HEAD, ALL, KINDS };
+enum kind { RINGS, BACK, VISITS, KEYS, QPS, HEAD, REGISTRY, ALL, KINDS };
 enum op { SEND, WRITE, WRITE_IMM, READ, FADD, OPS };
 
 static const char *const kinds[KINDS] = { "rings", "back", "visits", "keys",
-					  "qps",   "head", "all" };
+					  "qps",   "head", "registry", "all" };
 
 /* Between the parent and a process: one datagram each. */
 struct word {
@@ -367,6 +369,7 @@ static struct seg {
 	size_t size[SEGMENT_TABLES]; /* that its tables have at least */
 } segs[SEGMENTS];
 static unsigned nsegs;
+static struct shared *registry;
 
 static void find_segments(void)
 {
@@ -380,6 +383,9 @@ static void find_segments(void)
 		die(EXIT_SETUP, "SOFTHCA_RUNDIR: %m");
 	while (nsegs)
 		munmap(segs[--nsegs].p, SEGMENT_SIZE);
+	if (registry)
+		munmap(registry, sizeof(*registry));
+	registry = NULL;
 	while ((de = readdir(d)) && nsegs < SEGMENTS) {
 		struct segment_head *h;
 
@@ -397,6 +403,13 @@ static void find_segments(void)
 				segs[nsegs].size[t] =
 					h->table_size[t] ? SEGMENT_GROW : 0;
 			nsegs++;
+		} else if (S_ISREG(st.st_mode) &&
+			   st.st_size == sizeof(*registry)) {
+			registry = mmap(NULL, sizeof(*registry),
+					PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+					0);
+			if (registry == MAP_FAILED)
+				die(EXIT_SETUP, "mmap: %m");
 		}
 		close(fd);
 	}
@@ -449,6 +462,22 @@ static void change_some(uint8_t *p, size_t n)
 		change(p + 8 * rnd((uint32_t)(n / 8)));
 }
 
+static void scribble_registry(void)
+{
+	struct shared *r = registry;
+
+	if (!r)
+		return;
+	if (rnd(3))
+		change_some((uint8_t *)&r->slot[rnd(4)], sizeof(r->slot[0]));
+	else if (rnd(3))
+		change_some((uint8_t *)&r->addr[rnd(6)], sizeof(r->addr[0]));
+	else if (rnd(3))
+		change_some((uint8_t *)r->chunk, sizeof(r->chunk));
+	else
+		change_some((uint8_t *)&r->head, sizeof(r->head));
+}
+
 static void scribble(enum kind k, const struct seg *s)
 {
 	struct segment_head *h = (struct segment_head *)s->p;
@@ -489,6 +518,9 @@ static void scribble(enum kind k, const struct seg *s)
 		change_some((uint8_t *)&h->table_size,
 			    sizeof(*h) - offsetof(struct segment_head, table_size));
 		break;
+	case REGISTRY:
+		scribble_registry();
+		break;
 	case ALL:
 	case KINDS:
 		scribble((enum kind)rnd(ALL), s);
@@ -509,11 +541,14 @@ static void scribbler(struct control *ctrl, uint64_t seed)
 			find_segments();
 			ctrl->heard = ctrl->turn;
 		}
-		if (!ctrl->on || !nsegs) {
+		if (!ctrl->on || (!nsegs && !registry)) {
 			usleep(100);
 			continue;
 		}
-		scribble(kind, &segs[rnd(nsegs)]);
+		if (nsegs)
+			scribble(kind, &segs[rnd(nsegs)]);
+		else
+			scribble_registry();
 		if (rnd(2))
 			usleep(rnd(300));
 		else
