@@ -9,6 +9,8 @@
  */
 #include "guard.h"
 
+#include "base/place.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -17,6 +19,91 @@
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#if defined(__x86_64__)
+/*
+ * A small copy prepares nothing for its way back: a fault is one of its own if
+ * the instruction is, and then it returns -EFAULT. At least one byte; as
+ * place().
+ */
+#define SMALL 128u
+int guard_small(void *dst, const void *src, size_t len)
+	__attribute__((visibility("hidden")));
+extern const char guard_small_end[] __attribute__((visibility("hidden")));
+extern const char guard_small_fault[] __attribute__((visibility("hidden")));
+
+__attribute__((naked, noinline, used)) int
+guard_small(__attribute__((unused)) void *dst,
+	    __attribute__((unused)) const void *src,
+	    __attribute__((unused)) size_t len)
+{
+	__asm__("	sub	$8, %rdx\n" /* what is before the last word */
+		"	jb	6f\n"
+		"	mov	(%rsi,%rdx), %rax\n"
+		"	jz	5f\n"
+		"	sub	$16, %rdx\n"
+		"	jb	2f\n"
+		"1:	movups	(%rsi), %xmm0\n"
+		"	movups	%xmm0, (%rdi)\n"
+		"	add	$16, %rsi\n"
+		"	add	$16, %rdi\n"
+		"	sub	$16, %rdx\n"
+		"	jae	1b\n"
+		"2:	test	$8, %dl\n"
+		"	jz	3f\n"
+		"	mov	(%rsi), %rcx\n"
+		"	mov	%rcx, (%rdi)\n"
+		"	add	$8, %rsi\n"
+		"	add	$8, %rdi\n"
+		"3:	and	$7, %edx\n"
+		"	jz	5f\n"
+		"4:	mov	(%rsi), %cl\n"
+		"	mov	%cl, (%rdi)\n"
+		"	inc	%rsi\n"
+		"	inc	%rdi\n"
+		"	dec	%edx\n"
+		"	jnz	4b\n"
+		"5:	mov	%rax, (%rdi)\n"
+		"	xor	%eax, %eax\n"
+		"	ret\n"
+		"6:	add	$8, %edx\n" /* less: the last byte last */
+		"7:	mov	(%rsi), %cl\n"
+		"	mov	%cl, (%rdi)\n"
+		"	inc	%rsi\n"
+		"	inc	%rdi\n"
+		"	dec	%edx\n"
+		"	jnz	7b\n"
+		"	xor	%eax, %eax\n"
+		"	ret\n"
+		"	.globl	guard_small_end, guard_small_fault\n"
+		"	.hidden	guard_small_end, guard_small_fault\n"
+		"guard_small_end:\n"
+		"guard_small_fault:\n"
+		"	mov	$-14, %eax\n" /* -EFAULT */
+		"	ret\n");
+}
+
+/* Whether a signal has come from there; it returns behind the copy then. */
+static bool small_caught(ucontext_t *uc)
+{
+	greg_t *ip = &uc->uc_mcontext.gregs[REG_RIP];
+
+	if ((uintptr_t)*ip < (uintptr_t)guard_small ||
+	    (uintptr_t)*ip >= (uintptr_t)guard_small_end)
+		return false;
+	*ip = (greg_t)(uintptr_t)guard_small_fault;
+	return true;
+}
+#else
+#define SMALL 0u
+#define guard_small(dst, src, len) 0
+
+static bool small_caught(ucontext_t *uc)
+{
+	(void)uc;
+	return false;
+}
+#endif
 
 /*
  * The way back is the compiler's own: the signal's mask is set right by caught(),
@@ -69,16 +156,18 @@ static void caught(int sig, siginfo_t *info, void *context)
 {
 	struct sigaction *before = sig == SIGBUS ? &before_bus : &before_segv;
 	const uintptr_t at = (uintptr_t)info->si_addr;
+	const bool theirs = info->si_code <= 0 ||
+			    (sig == SIGSEGV && info->si_code == SEGV_ACCERR &&
+			     has_handler(before));
 	struct guard *g = guard;
-	const ucontext_t *uc;
+	ucontext_t *uc = context;
 
-	if (!g || info->si_code <= 0 || at < g->from || at >= g->to ||
-	    (sig == SIGSEGV && info->si_code == SEGV_ACCERR &&
-	     has_handler(before))) {
+	if (!theirs && small_caught(uc))
+		return;
+	if (theirs || !g || at < g->from || at >= g->to) {
 		forward(sig, info, context, before);
 		return;
 	}
-	uc = context;
 	pthread_sigmask(SIG_SETMASK, &uc->uc_sigmask, NULL);
 	__builtin_longjmp(g->back, 1);
 }
@@ -159,4 +248,32 @@ int guard_run(void (*fn)(void *), void *arg, const void *p, size_t len)
 	if (blocked)
 		pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return err;
+}
+
+struct copy {
+	void *dst;
+	const void *src;
+	size_t len;
+};
+
+static void copy_run(void *arg)
+{
+	const struct copy *c = arg;
+
+	place(c->dst, c->src, c->len);
+}
+
+__attribute__((noinline)) static int place_any(void *dst, const void *src,
+					       size_t len, const void *p)
+{
+	struct copy c = { dst, src, len };
+
+	return guard_run(copy_run, &c, p, len);
+}
+
+int guard_place(void *dst, const void *src, size_t len, const void *p)
+{
+	if (len - 1 < SMALL && mask == MASK_OPEN)
+		return guard_small(dst, src, len);
+	return place_any(dst, src, len, p);
 }

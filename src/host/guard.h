@@ -3,7 +3,7 @@
  *
  * Hardware pins the memory of a region. We cannot, so we may touch memory that
  * the program has unmapped, or that lies behind the end of a file. Inside
- * guard_run() such a fault is an error.
+ * guard_run() or guard_place() such a fault is an error.
  */
 #ifndef SOFTHCA_HOST_GUARD_H
 #define SOFTHCA_HOST_GUARD_H
@@ -11,9 +11,9 @@
 #include <stddef.h>
 
 /*
- * Takes over SIGSEGV and SIGBUS, once, for faults inside guard_run() alone; all
+ * Takes over SIGSEGV and SIGBUS, once, for faults inside these two alone; all
  * others go where they went before. A handler that the program installs later
- * replaces ours, and guard_run() then protects from nothing.
+ * replaces ours, and they then protect from nothing.
  */
 void guard_install(void);
 
@@ -22,5 +22,9 @@ void guard_install(void);
  * broken off, because some of [p, p + len) is not there.
  */
 int guard_run(void (*fn)(void *), void *arg, const void *p, size_t len);
+
+/* place() (base/place.h) where p, which is dst or src, is such memory: the same
+ * in fewer instructions, since most copies are small. */
+int guard_place(void *dst, const void *src, size_t len, const void *p);
 
 #endif

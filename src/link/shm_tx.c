@@ -29,18 +29,6 @@
 #define LONG_BYTES 4096u
 #define DEFAULT_HOPS 64
 
-struct copy {
-	uint8_t *to;
-	const struct iovec *v;
-};
-
-static void copy_run(void *arg)
-{
-	const struct copy *c = arg;
-
-	memcpy(c->to, c->v->iov_base, c->v->iov_len);
-}
-
 /* Copies a packet's payload. Returns 0, or EFAULT: some of it is not there. */
 static inline int gather(uint8_t *to, const struct roce_batch *b,
 			 const struct roce_pkt *pkt)
@@ -49,11 +37,9 @@ static inline int gather(uint8_t *to, const struct roce_batch *b,
 	const uint8_t *key = &b->data.key_of[pkt->iov];
 
 	for (; v != end; v++, key++) {
-		struct copy c = { to, v };
-
 		if (*key == QP_PIECE_OWN)
 			memcpy(to, v->iov_base, v->iov_len);
-		else if (guard_run(copy_run, &c, v->iov_base, v->iov_len))
+		else if (guard_place(to, v->iov_base, v->iov_len, v->iov_base))
 			return EFAULT;
 		to += v->iov_len;
 	}

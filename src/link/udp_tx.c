@@ -284,18 +284,6 @@ static size_t packet_iov(const struct roce_batch *b, const struct roce_pkt *p,
 	return n;
 }
 
-struct copy {
-	uint8_t *out;
-	const struct iovec *v;
-};
-
-static void copy_run(void *arg)
-{
-	const struct copy *c = arg;
-
-	memcpy(c->out, c->v->iov_base, c->v->iov_len);
-}
-
 /* Puts a packet together at out, ICRC included. Returns 0, or EFAULT as
  * sendmsg(2) does: the program's memory is not there. */
 static int flatten(const struct route *r, const struct tx_sock *sock,
@@ -306,11 +294,12 @@ static int flatten(const struct route *r, const struct tx_sock *sock,
 	uint32_t crc;
 
 	for (size_t i = 0; i < p->niov; i++) {
-		struct copy c = { out + len, &b->data.iov[p->iov + i] };
+		const struct iovec *v = &b->data.iov[p->iov + i];
 
-		if (guard_run(copy_run, &c, c.v->iov_base, c.v->iov_len))
+		if (guard_place(out + len, v->iov_base, v->iov_len,
+				v->iov_base))
 			return EFAULT;
-		len += c.v->iov_len;
+		len += v->iov_len;
 	}
 	memset(out + len, 0, p->h.pad);
 	len += p->h.pad;

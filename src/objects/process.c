@@ -280,6 +280,7 @@ static int process_create(struct shca_process **out)
 		.base.invalidate = shca_mw_env_invalidate,
 		.base.bind_mw = shca_mw_env_bind,
 		.base.guarded = guard_run,
+		.base.place = guard_place,
 		.base.odp_touch = shca_odp_touch,
 		.base.odp_store = shca_odp_store,
 		.unread = env_unread,

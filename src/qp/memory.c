@@ -21,8 +21,8 @@ static int gone(struct qp *qp, const void *p, size_t len)
 	return -ENXIO;
 }
 
-static inline int access_run(struct qp *qp, void (*fn)(void *), void *arg,
-			     const void *p, size_t len)
+int qp_access(struct qp *qp, void (*fn)(void *), void *arg, const void *p,
+	      size_t len)
 {
 	if (!qp->env->guarded) {
 		fn(arg);
@@ -31,36 +31,26 @@ static inline int access_run(struct qp *qp, void (*fn)(void *), void *arg,
 	return qp->env->guarded(fn, arg, p, len) ? gone(qp, p, len) : 0;
 }
 
-int qp_access(struct qp *qp, void (*fn)(void *), void *arg, const void *p,
-	      size_t len)
+/* Copies to or from p, which is dst or src. */
+static inline int copy(struct qp *qp, void *dst, const void *src, size_t len,
+		       const void *p)
 {
-	return access_run(qp, fn, arg, p, len);
-}
-
-struct copy {
-	uint8_t *dst;
-	const uint8_t *src;
-	size_t len;
-};
-
-static void copy_run(void *arg)
-{
-	const struct copy *c = arg;
-
-	place(c->dst, c->src, c->len);
+	if (!qp->env->place) {
+		place(dst, src, len);
+		return 0;
+	}
+	return qp->env->place(dst, src, len, p) ? gone(qp, p, len) : 0;
 }
 
 static inline int store(struct qp *qp, const struct key_entry *e, void *dst,
 			const uint8_t *src, size_t len)
 {
-	struct copy c = { dst, src, len };
-
 	if (e->kind == KEY_NULL)
 		return 0;
 	if (e->access & IBV_ACCESS_ON_DEMAND)
 		return qp->env->odp_store(dst, src, len) ? gone(qp, dst, len) :
 							   0;
-	return access_run(qp, copy_run, &c, dst, len);
+	return copy(qp, dst, src, len, dst);
 }
 
 int qp_store(struct qp *qp, const struct key_entry *e, void *dst,
@@ -180,7 +170,6 @@ int qp_load8(struct qp *qp, const struct ibv_sge *sge, uint64_t *v)
 {
 	struct key_entry *e =
 		keys_get_local(qp->env->keys, sge->lkey, &qp->lkey_hint);
-	struct copy c = { .dst = (uint8_t *)v, .len = 8 };
 	int err = -EFAULT;
 	void *p;
 
@@ -189,21 +178,37 @@ int qp_load8(struct qp *qp, const struct ibv_sge *sge, uint64_t *v)
 	if (key_covers(e, qp->pd, sge->addr, 8, 0, &p))
 		err = e->kind == KEY_NULL ? 0 : qp_touch(qp, e, p, 8, false);
 	*v = 0;
-	if (!err && e->kind != KEY_NULL) {
-		c.src = p;
-		err = qp_access(qp, copy_run, &c, p, 8);
-	}
+	if (!err && e->kind != KEY_NULL)
+		err = copy(qp, v, p, 8, p);
 	keys_put(e);
 	return err;
 }
 
-int qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
-	       uint32_t num_sge, uint64_t offset, const uint8_t *data,
-	       size_t len, uint32_t *bad)
+/* len bytes into an SGE from offset on, which it has room for. */
+static inline int scatter_sge(struct qp *qp, uint32_t pd,
+			      const struct ibv_sge *sge, uint64_t offset,
+			      const uint8_t *data, size_t len)
+{
+	struct key_entry *e =
+		keys_get_local(qp->env->keys, sge->lkey, &qp->lkey_hint);
+	int err = -EFAULT;
+	void *addr;
+
+	if (!e)
+		return err;
+	if (key_covers(e, pd, sge->addr + offset, len, IBV_ACCESS_LOCAL_WRITE,
+		       &addr))
+		err = store(qp, e, addr, data, len);
+	keys_put(e);
+	return err;
+}
+
+__attribute__((noinline)) static int
+scatter_any(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
+	    uint32_t num_sge, uint64_t offset, const uint8_t *data, size_t len,
+	    uint32_t *bad)
 {
 	for (uint32_t i = 0; len; i++) {
-		struct key_entry *e;
-		void *addr;
 		size_t n;
 		int err;
 
@@ -217,14 +222,7 @@ int qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 		n = sge[i].length - (size_t)offset;
 		if (n > len)
 			n = len;
-		e = keys_get_local(qp->env->keys, sge[i].lkey, &qp->lkey_hint);
-		if (!e)
-			return -EFAULT;
-		err = key_covers(e, pd, sge[i].addr + offset, n,
-				 IBV_ACCESS_LOCAL_WRITE, &addr) ?
-			      store(qp, e, addr, data, n) :
-			      -EFAULT;
-		keys_put(e);
+		err = scatter_sge(qp, pd, &sge[i], offset, data, n);
 		if (err)
 			return err;
 		data += n;
@@ -232,6 +230,18 @@ int qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 		offset = 0;
 	}
 	return 0;
+}
+
+int qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
+	       uint32_t num_sge, uint64_t offset, const uint8_t *data,
+	       size_t len, uint32_t *bad)
+{
+	/* Mostly there is one, or all fits into the first. */
+	if (num_sge && len && offset + len <= sge->length) {
+		*bad = 0;
+		return scatter_sge(qp, pd, sge, offset, data, len);
+	}
+	return scatter_any(qp, pd, sge, num_sge, offset, data, len, bad);
 }
 
 /* The next n bytes of a fill go to memory of this key; 0 or -EFAULT. */
