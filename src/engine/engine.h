@@ -195,6 +195,13 @@ int engine_number(struct engine *e, uint32_t n, uint32_t *num);
 /* timers.c: qp's run or flush is due at that time, if not before. */
 void engine_timer_set(struct engine *e, struct engine_qp *qp, uint64_t due);
 void engine_timer_drop(struct engine *e, struct engine_qp *qp);
+/* Whether it is. If it has just been due, and qp's lock is held, its run still
+ * follows. */
+static inline bool engine_timer_is_set(const struct engine_qp *qp)
+{
+	return atomic_load_explicit(&qp->timer_due, memory_order_relaxed) !=
+	       UINT64_MAX;
+}
 /* Before the engine starts; never due at first. */
 void engine_alarm_add(struct engine *e, struct engine_alarm *a,
 		      void (*expire)(struct engine *e, uint64_t now));

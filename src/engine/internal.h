@@ -27,11 +27,25 @@ void timers_run(struct engine *e, uint64_t now);
 bool timer_try(struct engine *e, struct engine_qp *qp, uint64_t due);
 
 /*
- * rx.c: takes about budget packets from a link to their QPs, which then send
- * their answers. Returns what link_ops.poll does. *now is the time, or 0: it is
- * read, and stored there, if there is a packet.
+ * rx.c: one round of receiving on a link. A QP that is not locked any more may
+ * be destroyed, so those among touched have a reference. The current one gets
+ * it only when it has to make way for another: mostly there is none.
  */
-int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t *now);
+#define RX_TOUCHED 32
+
+struct rx_round {
+	struct engine *e;
+	uint64_t now; /* 0: nothing has come that needs it (roce_rx_timed()) */
+	struct engine_qp *cur; /* locked: the QP of the last packet */
+	bool noted; /* it is among touched */
+	size_t n;
+	struct engine_qp *touched[RX_TOUCHED]; /* may have something to send */
+};
+
+/* A link_rx_fn, arg is the round: hands a packet to its QP. */
+void rx_packet(void *round, const struct roce_rx *pkt);
+/* QPs that have got packets send their answers. Nothing is current then. */
+void rx_round_end(struct rx_round *r);
 
 #define RX_BUDGET 32 /* of a link, in one round of progress */
 
@@ -45,7 +59,8 @@ void send_unuse(struct engine_qp *qp);
 /*
  * progress.c: returns the number of packets. *busy: another thread receives on
  * a link, which was left out. now is the time, or 0: then it is only read if
- * something has come, and timers are left for another time if nothing has.
+ * something has come that needs it, and timers are left for another time if
+ * nothing has.
  */
 int progress(struct engine *e, uint64_t now, bool *busy);
 /* The thread no longer watches the links (presence.h); it does again. */

@@ -14,41 +14,61 @@
 #include <errno.h>
 #include <sched.h>
 
-int progress(struct engine *e, uint64_t now, bool *busy)
+/* What else is due by now. */
+__attribute__((noinline)) static void due(struct engine *e, uint64_t now)
 {
-	bool drained = true;
-	int n = 0, r;
-	unsigned i;
-
-	*busy = false;
-	for (i = 0; i < e->nlinks; i++) {
-		struct link *l = e->link[i];
-
-		if (!heat_is_hot(l))
-			continue;
-		r = rx_poll(e, l, RX_BUDGET, &now);
-		drained &= r >= 0 && r < RX_BUDGET;
-		*busy |= r == -EBUSY;
-		if (r > 0) {
-			n += r;
-			heat_add(l);
-		} else if (!r && heat_take(l)) {
-			thread_rewatch(e);
-		}
-	}
-	if (!*busy)
-		presence_unblocked(&e->presence);
-	send_starved(e);
-	if (drained &&
-	    atomic_load_explicit(&e->unsettled, memory_order_relaxed))
-		e->ops->settle(e, now ? now : clock_ns());
-	if (!now)
-		return n;
 	if (timers_due(e, now))
 		timers_run(e, now);
 	if (e->cfg->explain)
 		drops_explain_at(e, now);
+}
+
+/* progress(), where it is called all the time. */
+static inline int receive(struct engine *e, uint64_t now, bool *busy)
+{
+	struct rx_round round; /* not cleared: it is large */
+	bool drained = true, met = false;
+	int n = 0;
+
+	round.e = e;
+	round.now = now;
+	round.cur = NULL;
+	round.n = 0;
+	for (unsigned i = 0; i < e->nlinks; i++) {
+		struct link *l = e->link[i];
+		int r;
+
+		if (!heat_is_hot(l))
+			continue;
+		r = l->ops->poll(l, RX_BUDGET, rx_packet, &round);
+		if (round.cur || round.n)
+			rx_round_end(&round);
+		if (r > 0) {
+			drained &= r < RX_BUDGET;
+			n += r;
+			heat_add(l);
+		} else if (r) {
+			drained = false;
+			met |= r == -EBUSY;
+		} else if (heat_take(l)) {
+			thread_rewatch(e);
+		}
+	}
+	*busy = met;
+	if (!met)
+		presence_unblocked(&e->presence);
+	send_starved(e);
+	if (drained &&
+	    atomic_load_explicit(&e->unsettled, memory_order_relaxed))
+		e->ops->settle(e, round.now ? round.now : clock_ns());
+	if (round.now)
+		due(e, round.now);
 	return n;
+}
+
+int progress(struct engine *e, uint64_t now, bool *busy)
+{
+	return receive(e, now, busy);
 }
 
 void engine_quiesce(struct engine *e)
@@ -125,10 +145,12 @@ void engine_poll(struct engine *e, bool armed)
 		thread_poller(e);
 	if (atomic_load_explicit(&e->presence.asleep, memory_order_relaxed))
 		sleep_forget(e);
-	n = progress(e, now, &busy);
+	n = receive(e, now, &busy);
 	presence_inside(&e->presence, false);
 	if (n) {
 		presence_took(&e->presence);
+		if (look)
+			spin_found(&state, now);
 		return;
 	}
 	if (busy && presence_blocked(&e->presence)) {

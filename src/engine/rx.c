@@ -7,22 +7,6 @@
  */
 #include "internal.h"
 
-#define TOUCHED_MAX 32
-
-/*
- * One round of receiving. A QP that is not locked any more may be destroyed, so
- * those among touched have a reference. The current one gets it only when it
- * has to make way for another: mostly there is none.
- */
-struct rx_round {
-	struct engine *e;
-	uint64_t now; /* 0: nothing has come that needs it */
-	struct engine_qp *cur; /* locked: the QP of the last packet */
-	bool noted; /* it is among touched */
-	size_t n;
-	struct engine_qp *touched[TOUCHED_MAX]; /* may have something to send */
-};
-
 /* Unlocks a QP that may go as soon as it is unlocked. */
 static void unlock_last(struct engine_qp *qp)
 {
@@ -33,23 +17,16 @@ static void unlock_last(struct engine_qp *qp)
 	engine_qp_put(qp);
 }
 
-static void flush_unlock(struct rx_round *r, struct engine_qp *qp)
+static inline void flush_unlock(struct rx_round *r, struct engine_qp *qp)
 {
 	if (!qp->dead)
 		qp->ops->flush(qp, r->now);
 	unlock_last(qp);
 }
 
-static void round_end(struct rx_round *r)
+__attribute__((noinline)) static void flush_touched(struct rx_round *r)
 {
-	size_t i;
-
-	if (r->cur && !r->noted)
-		flush_unlock(r, r->cur);
-	else if (r->cur)
-		engine_qp_unlock(r->cur);
-	r->cur = NULL;
-	for (i = 0; i < r->n; i++) {
+	for (size_t i = 0; i < r->n; i++) {
 		struct engine_qp *qp = r->touched[i];
 
 		if (engine_qp_trylock(qp))
@@ -59,6 +36,19 @@ static void round_end(struct rx_round *r)
 	r->n = 0;
 }
 
+void rx_round_end(struct rx_round *r)
+{
+	struct engine_qp *qp = r->cur;
+
+	r->cur = NULL;
+	if (qp && !r->noted)
+		flush_unlock(r, qp);
+	else if (qp)
+		engine_qp_unlock(qp);
+	if (r->n)
+		flush_touched(r);
+}
+
 /* Lets go of the current QP, which may have something to send. */
 static void round_release(struct rx_round *r)
 {
@@ -66,8 +56,8 @@ static void round_release(struct rx_round *r)
 
 	if (!qp)
 		return;
-	if (!r->noted && r->n == TOUCHED_MAX) {
-		round_end(r);
+	if (!r->noted && r->n == RX_TOUCHED) {
+		rx_round_end(r);
 		return;
 	}
 	if (!r->noted) {
@@ -86,23 +76,21 @@ static bool is_touched(const struct rx_round *r, const struct engine_qp *qp)
 	return false;
 }
 
-static void round_rx(struct rx_round *r, struct engine_qp *qp,
-		     const struct roce_rx *pkt)
+/* Makes qp the current one. False: its holder does the rest. */
+static inline bool round_turn(struct rx_round *r, struct engine_qp *qp,
+			      const struct roce_rx *pkt)
 {
-	bool deferred = false;
+	bool mine = true;
 
-	if (r->cur != qp || engine_qp_wanted(qp)) {
-		round_release(r);
-		if (!engine_qp_trylock(qp)) {
-			deferred = true;
-			if (!engine_qp_defer(qp, pkt))
-				return;
-		}
-		r->cur = qp;
-		r->noted = is_touched(r, qp);
+	round_release(r);
+	if (!engine_qp_trylock(qp)) {
+		mine = false;
+		if (!engine_qp_defer(qp, pkt))
+			return false;
 	}
-	if (!deferred && !qp->dead)
-		qp->ops->rx(qp, pkt, r->now);
+	r->cur = qp;
+	r->noted = r->n && is_touched(r, qp);
+	return mine;
 }
 
 static void count_stranger(struct engine *e)
@@ -110,13 +98,13 @@ static void count_stranger(struct engine *e)
 	atomic_fetch_add_explicit(&e->no_qp, 1, memory_order_relaxed);
 }
 
-/* What is not for a QP of its number; or a packet inside it is, in *inner. */
-static struct engine_qp *rx_special(struct rx_round *r,
-				    const struct roce_rx *pkt,
-				    struct roce_rx *inner)
+/* What is not for a QP of its number; or a packet inside it is. */
+__attribute__((noinline)) static void rx_special(struct rx_round *r,
+						 const struct roce_rx *pkt)
 {
 	struct engine_qp *qp = NULL;
 	struct engine *e = r->e;
+	struct roce_rx inner;
 
 	round_release(r);
 	switch (pkt->h.dest_qpn) {
@@ -128,58 +116,49 @@ static struct engine_qp *rx_special(struct rx_round *r,
 		e->ops->gsi(e, pkt, r->now);
 		break;
 	case 0:
-		if (!e->ops->word(e, pkt, &qp, inner, r->now))
+		if (!e->ops->word(e, pkt, &qp, &inner, r->now))
 			count_stranger(e);
 		break;
 	}
-	return qp;
+	if (qp && round_turn(r, qp, &inner) && !qp->dead)
+		qp->ops->rx(qp, &inner, r->now);
 }
 
-static void rx_stray(struct engine *e, const struct roce_rx *pkt, uint64_t now)
+__attribute__((noinline)) static void rx_stray(struct rx_round *r,
+					       const struct roce_rx *pkt)
 {
-	if (e->ops->stray(e, pkt, now))
+	struct engine *e = r->e;
+
+	if (pkt->verdict)
+		return; /* it has gone */
+	if (e->ops->stray(e, pkt, r->now ? r->now : clock_ns()))
 		engine_dropped(e, ROCE_DROP_DUPLICATE);
 	else
 		count_stranger(e);
 }
 
-static void rx(void *arg, const struct roce_rx *pkt)
+void rx_packet(void *round, const struct roce_rx *pkt)
 {
-	struct rx_round *r = arg;
+	struct rx_round *r = round;
 	const uint32_t qpn = pkt->h.dest_qpn;
 	struct engine_qp *qp = r->cur;
-	struct roce_rx inner;
 
-	if (!r->now)
+	if (!r->now && roce_rx_timed(pkt))
 		r->now = clock_ns();
-	if (qpn <= 1 || qpn == ROCE_MULTICAST_QPN) {
-		qp = rx_special(r, pkt, &inner);
-		if (qp)
-			round_rx(r, qp, &inner);
-		return;
+	if (!qp || qp->num != qpn || qp->foreign || engine_qp_wanted(qp)) {
+		if (qpn <= 1 || qpn == ROCE_MULTICAST_QPN) {
+			rx_special(r, pkt);
+			return;
+		}
+		if (!qp || qp->num != qpn || qp->foreign)
+			qp = engine_qp_find(r->e, qpn & 0xffffff);
+		if (!qp) {
+			rx_stray(r, pkt);
+			return;
+		}
+		if (!round_turn(r, qp, pkt))
+			return;
 	}
-	if (!qp || qp->num != qpn || qp->foreign)
-		qp = engine_qp_find(r->e, qpn & 0xffffff);
-	if (qp)
-		round_rx(r, qp, pkt);
-	else if (pkt->verdict)
-		return; /* it has gone */
-	else
-		rx_stray(r->e, pkt, r->now);
-}
-
-int rx_poll(struct engine *e, struct link *l, unsigned budget, uint64_t *now)
-{
-	struct rx_round r;
-	int n;
-
-	r.e = e;
-	r.now = *now;
-	r.cur = NULL;
-	r.n = 0;
-	n = l->ops->poll(l, budget, rx, &r);
-	if (r.cur || r.n)
-		round_end(&r);
-	*now = r.now;
-	return n;
+	if (!qp->dead)
+		qp->ops->rx(qp, pkt, r->now);
 }

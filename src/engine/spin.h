@@ -40,6 +40,13 @@ static inline bool spin_poll(struct spin *s)
 	       (uint32_t)(spin_is_crowded(s) ? SPIN_CROWDED : SPIN_LOOK);
 }
 
+/* It was time to look, and the poll has found something. */
+static inline void spin_found(struct spin *s, uint64_t now)
+{
+	s->looked_ns = now;
+	s->polls = 0;
+}
+
 /* Whether to yield. */
 static inline bool spin_look(struct spin *s, uint64_t now)
 {

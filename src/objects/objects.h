@@ -643,11 +643,10 @@ static inline void shca_qp_flush(struct shca_qp *qp, uint64_t now_ns)
 {
 	qp->ops->flush(qp->core, now_ns, false);
 }
-/* Its deadline, if that has passed; lock held, not dead. */
+/* What is due by now; lock held, not dead. */
 static inline void shca_qp_expire(struct shca_qp *qp, uint64_t now_ns)
 {
-	if (qp->ops->deadline(qp->core) <= now_ns)
-		qp->ops->expire(qp->core, now_ns);
+	qp->ops->expire(qp->core, now_ns);
 }
 
 /*

@@ -46,7 +46,8 @@ static void query(const struct qp *core, struct ibv_qp_attr *attr,
 	roce_qp_query(roce_qp_const(core), attr, init);
 }
 
-static void flush(struct qp *core, uint64_t now, bool all)
+__attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
+					       bool all)
 {
 	struct shca_qp *qp = core->owner;
 	struct roce_qp *r = roce_qp(core);
@@ -62,7 +63,7 @@ static void flush(struct qp *core, uint64_t now, bool all)
 	/* Until there is room, making packets is in vain. */
 	wait = roce_tx_busy(r) && !all && engine_starved(&qp->sched);
 	for (round = 0; !wait && roce_tx_waiting(r); round++) {
-		if (round || (!now && roce_tx_timed(r)))
+		if ((round || !now) && roce_tx_timed(r))
 			now = clock_ns();
 		if (round && !all && engine_qp_wanted(&qp->sched)) {
 			/* The next holder goes on with this. */
@@ -82,8 +83,10 @@ static void flush(struct qp *core, uint64_t now, bool all)
 				       &b, &err) : 0;
 		if (err == EFAULT && sent < n && !roce_tx_doubt(r))
 			sent++;
-		/* Where it is read so late the peer need not wait for that. */
-		if (!now && (sent < n || roce_tx_timed(r)))
+		/* Where it is read so late the peer need not wait for that.
+		 * A timer that is set will find what has no deadline. */
+		if (!now && (sent < n || (roce_tx_unarmed(r) &&
+					  !engine_timer_is_set(&qp->sched))))
 			now = clock_ns();
 		roce_tx_done(r, &b, sent, now);
 		if (err && err != EFAULT &&
@@ -100,6 +103,15 @@ static void flush(struct qp *core, uint64_t now, bool all)
 		/* A deadline that has passed waits for the next progress. */
 		engine_timer_set(qp->sched.engine, &qp->sched,
 				 due > now ? due : now + 1);
+}
+
+static void flush(struct qp *core, uint64_t now, bool all)
+{
+	struct shca_qp *qp = core->owner;
+
+	/* After most packets there is nothing to do. */
+	if (!roce_is_idle(roce_qp(core)) || shca_xrc_is_guest(qp))
+		flush_on(core, now, all);
 }
 
 static int post_send(struct qp *core, struct ibv_send_wr *wr,
@@ -146,11 +158,6 @@ static int post_recv(struct qp *core, struct ibv_recv_wr *wr,
 	return 0;
 }
 
-static uint64_t deadline(const struct qp *core)
-{
-	return roce_deadline(roce_qp_const(core));
-}
-
 static void expire(struct qp *core, uint64_t now)
 {
 	roce_expire(roce_qp(core), now);
@@ -164,7 +171,6 @@ const struct qp_ops shca_roce_ops = {
 	.post_send = post_send,
 	.post_recv = post_recv,
 	.flush = flush,
-	.deadline = deadline,
 	.expire = expire,
 };
 

@@ -134,9 +134,8 @@ static inline void keys_put(struct key_entry *e)
  * the readers of a busy region share, and from holding up whoever waits for
  * keys_busy(); the second one decides.
  */
-static inline struct key_entry *keys_try(struct key_entry *e,
-					 const _Atomic uint32_t *word,
-					 uint32_t key)
+__attribute__((always_inline)) static inline struct key_entry *
+keys_try(struct key_entry *e, const _Atomic uint32_t *word, uint32_t key)
 {
 	uint32_t users = atomic_load_explicit(&e->users, memory_order_relaxed);
 
@@ -158,8 +157,8 @@ uint32_t keys_place(const struct keys *k, uint32_t key);
  * The entry of a key with a reference taken, or NULL. Decoding a key takes some
  * 30 ns; *hint, any number at first, spares it who uses the same key again.
  */
-static inline struct key_entry *keys_get_local(struct keys *k, uint32_t lkey,
-					       uint32_t *hint)
+__attribute__((always_inline)) static inline struct key_entry *
+keys_get_local(struct keys *k, uint32_t lkey, uint32_t *hint)
 {
 	struct key_entry *e = &k->entry[*hint & (k->count - 1)];
 

@@ -49,8 +49,7 @@ struct qp_ops {
 	 */
 	void (*flush)(struct qp *qp, uint64_t now_ns, bool all);
 
-	/* When expire is due; UINT64_MAX: never. */
-	uint64_t (*deadline)(const struct qp *qp);
+	/* Does what is due by now, if anything. */
 	void (*expire)(struct qp *qp, uint64_t now_ns);
 };
 

@@ -62,17 +62,19 @@ static bool outstanding(const struct roce_qp *qp)
 /*
  * Time of the next look: the probe, or the rest of the ACK timeout. During an
  * RNR wait, which may be longer than all retries, nobody owes an answer; the
- * first packet behind it arms the timer again.
+ * first packet behind it arms the timer again. now_ns 0: it is armed by whoever
+ * knows the time.
  */
 void comp_arm(struct roce_qp *qp, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
-	uint64_t timeout = ack_timeout_ns(qp);
+	uint64_t timeout;
 
-	if (r->rnr_until_ns) {
-		r->timer_ns = 0;
+	r->timer_ns = 0;
+	r->unarmed = !now_ns;
+	if (!now_ns || r->rnr_until_ns)
 		return;
-	}
+	timeout = ack_timeout_ns(qp);
 	if (!r->probe_ns) {
 		r->probe_ns = r->cc.srtt_ns * 2 + r->cc.rttvar_ns * 4;
 		r->probe_ns = max_u64(r->probe_ns, r->cc.srtt_ns ?
@@ -140,10 +142,12 @@ static void progress(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
 	if (r->probing && psn_diff(r->una, r->probe_psn) > 0)
 		probe_answered(qp, now_ns);
 	cc_acked(qp, n, now_ns);
-	if (outstanding(qp))
+	if (outstanding(qp)) {
 		comp_arm(qp, now_ns);
-	else
-		r->timer_ns = 0;
+		return;
+	}
+	r->timer_ns = 0;
+	r->unarmed = false;
 }
 
 static void fail_head(struct roce_qp *qp, enum ibv_wc_status status)
@@ -518,6 +522,10 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 	if (r->rnr_until_ns && now_ns >= r->rnr_until_ns) {
 		r->rnr_until_ns = 0;
 		r->progress_ns = now_ns;
+	}
+	if (r->unarmed && outstanding(qp)) {
+		req_arm(qp, now_ns);
+		return;
 	}
 	if (!r->timer_ns || now_ns < r->timer_ns)
 		return;

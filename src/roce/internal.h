@@ -102,7 +102,7 @@ struct roce_requester {
 	/* Retransmission, see completer.c. */
 	uint64_t progress_ns; /* when una last moved, or sending began */
 	uint64_t timer_ns;    /* next look at lost packets; 0: none out */
-	bool unarmed;	      /* it is to be set when the batch has left */
+	bool unarmed; /* it is to be set by who next knows the time */
 	uint64_t armed_ns;    /* when it was set to that */
 	uint64_t probe_ns;    /* current probe interval */
 	bool probe_due; /* una is to be sent once more, by itself: */

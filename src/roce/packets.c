@@ -135,7 +135,8 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	} else if (qp->base.type == IBV_QPT_XRC_SEND) {
 		roce_drop(qp, ROCE_DROP_OPCODE);
 	} else {
-		qp->rsp.asked_ns = now_ns;
+		if (now_ns)
+			qp->rsp.asked_ns = now_ns;
 		rsp_rx(qp, pkt);
 	}
 }
@@ -164,7 +165,12 @@ bool roce_tx_waiting(const struct roce_qp *qp)
 
 bool roce_tx_timed(const struct roce_qp *qp)
 {
-	return !qp->path.lossless || qp->req.unarmed;
+	return !qp->path.lossless;
+}
+
+bool roce_tx_unarmed(const struct roce_qp *qp)
+{
+	return qp->req.unarmed;
 }
 
 void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
@@ -240,7 +246,7 @@ void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 	size_t n = b->n;
 
 	assert(sent <= n);
-	if (qp->req.unarmed)
+	if (qp->req.unarmed && now_ns)
 		req_arm(qp, now_ns);
 	qp->stats.tx_pkts += sent;
 	if (b->responses) {
@@ -269,6 +275,14 @@ void roce_tx_wait(struct roce_qp *qp, uint64_t until_ns)
 bool roce_tx_busy(const struct roce_qp *qp)
 {
 	return qp->busy;
+}
+
+bool roce_is_idle(const struct roce_qp *qp)
+{
+	return qp->base.sq.nxt == qp->base.sq.tail && !rsp_ready(qp) &&
+	       !qp->req.probe_due &&
+	       !(qp->busy | qp->pace.next_ns | qp->req.timer_ns |
+		 qp->req.rnr_until_ns);
 }
 
 uint64_t roce_deadline(const struct roce_qp *qp)

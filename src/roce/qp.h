@@ -166,7 +166,15 @@ bool roce_direct_ready(const struct roce_qp *qp);
 void roce_direct_expect(struct roce_qp *qp, bool likely, bool many);
 void roce_direct(struct roce_qp *qp, struct qp_far *far);
 
-/* A packet addressed to this QP. Anything may be in it. */
+/*
+ * A packet addressed to this QP. Anything may be in it. now_ns may be 0 unless
+ * roce_rx_timed(): what the link acknowledges was not lost, nor will its
+ * acknowledgement be, so nothing about it is measured or repeated.
+ */
+static inline bool roce_rx_timed(const struct roce_rx *pkt)
+{
+	return !pkt->acked && !pkt->verdict;
+}
 void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns);
 
 /*
@@ -193,7 +201,8 @@ void roce_rsp_failed(struct roce_qp *qp, int event);
 
 /*
  * Links that tell the sender of a packet what became of it need no ACK packet
- * (roce_rx.acked): all up to this PSN has been acknowledged so.
+ * (roce_rx.acked): all up to this PSN has been acknowledged so. now_ns
+ * may be 0.
  */
 void roce_acked(struct roce_qp *qp, uint32_t psn, uint64_t now_ns);
 
@@ -222,6 +231,12 @@ void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns);
  */
 bool roce_tx_timed(const struct roce_qp *qp);
 /*
+ * Whether something is out, and no deadline watches it, as nobody has told the
+ * time since. roce_tx_done() sets one if it is told, else roce_expire(), which
+ * the caller sees to. Within the host, where nothing is lost, it may be late.
+ */
+bool roce_tx_unarmed(const struct roce_qp *qp);
+/*
  * Before roce_tx_done(): the link found memory of a packet missing. It is looked
  * for before the packet is produced again, which ends in an error that says so.
  * False: it was, and is there; the packet counts as lost.
@@ -240,6 +255,8 @@ bool roce_tx_busy(const struct roce_qp *qp);
 
 /* When roce_expire() is due; UINT64_MAX: never. */
 uint64_t roce_deadline(const struct roce_qp *qp);
+/* Whether nothing waits to be sent, and there is no deadline. */
+bool roce_is_idle(const struct roce_qp *qp);
 void roce_expire(struct roce_qp *qp, uint64_t now_ns);
 
 /* Counters of one QP, for tools and tests. */

@@ -118,7 +118,6 @@ void req_may_be_drained(struct roce_qp *qp)
 
 void req_arm(struct roce_qp *qp, uint64_t now_ns)
 {
-	qp->req.unarmed = false;
 	qp->req.progress_ns = now_ns;
 	comp_arm(qp, now_ns);
 }

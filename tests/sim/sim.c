@@ -628,7 +628,8 @@ void sim_pull(struct sim_qp *q)
 			sent = sim_below(&s->rng, (uint32_t)n + 1);
 		for (size_t i = 0; i < sent; i++)
 			send_packet(s, from, way, q, &b, &b.pkt[i]);
-		timed = sent < n || roce_tx_timed(q->qp);
+		timed = sent < n || roce_tx_timed(q->qp) ||
+			roce_tx_unarmed(q->qp);
 		roce_tx_done(q->qp, &b, sent, timed ? s->now : 0);
 	} while (n && sent == n);
 }
