@@ -164,9 +164,9 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
  */
 void engine_limits(struct engine_qp *qp, const struct qp *core,
 		   struct roce_batch *b);
-/* Whether the link had no room for qp's last packet, and has none yet; it says
- * when it has. qp's lock is held. */
-bool engine_starved(const struct engine_qp *qp);
+/* Whether the link had no room for qp's last packet, and has none yet: then it
+ * is flushed when there is. qp's lock is held. */
+bool engine_starved(struct engine_qp *qp);
 /* udp_unread() by whatever link reaches the peer of qp, whose lock is held. */
 bool engine_unread(struct engine *e, struct engine_qp *qp, uint32_t qpn,
 		   const struct roce_path *path, uint64_t mark[2]);

@@ -139,9 +139,13 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
 	return sent;
 }
 
-bool engine_starved(const struct engine_qp *qp)
+bool engine_starved(struct engine_qp *qp)
 {
-	return shm_starved(&qp->way);
+	if (!shm_starved(&qp->way))
+		return false;
+	/* It may be off the list: that was for room which is gone again. */
+	starve(qp->engine, qp);
+	return true;
 }
 
 bool engine_unread(struct engine *e, struct engine_qp *qp, uint32_t qpn,
