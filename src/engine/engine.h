@@ -159,6 +159,12 @@ int engine_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex);
 size_t engine_send(struct engine *e, struct engine_qp *qp,
 		   const struct roce_batch *b, int *err);
 /*
+ * The same for the small requests (roce/qp.h) that qp's core has to send, where
+ * shared memory takes them. Returns how many it has; 0: the next packet, if there
+ * is one, is for engine_send().
+ */
+unsigned engine_send_small(struct engine_qp *qp, struct roce_qp *core);
+/*
  * Before roce_tx(): sets how long the packets of the batch may be, by the way
  * that qp's last one has gone. qp's lock is held; core is its QP.
  */

@@ -139,6 +139,14 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
 	return sent;
 }
 
+unsigned engine_send_small(struct engine_qp *qp, struct roce_qp *core)
+{
+	struct engine *e = qp->engine;
+
+	/* Whether UDP is in use has to be looked at. */
+	return e->shm && !qp->used ? shm_send_small(e->shm, &qp->way, core) : 0;
+}
+
 bool engine_starved(struct engine_qp *qp)
 {
 	if (!shm_starved(&qp->way))

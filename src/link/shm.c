@@ -93,11 +93,6 @@ static bool leads_to(const struct shm_way *w, const struct roce_pkt *p)
 	       (w->path == p->path || same_addresses(w, p->path));
 }
 
-static bool is_usable(const struct shm_peer *p)
-{
-	return segment_peer_current(p->seg) && !ring_out_broken(&p->out);
-}
-
 /* The slot of the process that a packet is for, if it may go there by a ring. */
 static int slot_of(struct shm *s, const struct roce_pkt *p)
 {
@@ -132,7 +127,7 @@ static void find_way(struct shm *s, struct shm_way *w, const struct roce_pkt *p)
 	if (slot < 0)
 		return;
 	w->peer = shm_peer_get(s, (unsigned)slot);
-	if (w->peer && !is_usable(w->peer)) {
+	if (w->peer && !shm_is_usable(w->peer)) {
 		segment_peer_put(w->peer->seg);
 		w->peer = NULL;
 	}
@@ -146,7 +141,7 @@ size_t shm_route(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 	size_t i = from;
 
 	if (!w->known || !leads_to(w, &b->pkt[i]) ||
-	    (w->peer && !is_usable(w->peer)))
+	    (w->peer && !shm_is_usable(w->peer)))
 		find_way(s, w, &b->pkt[i]);
 	if (b->pkt[i].to_slot)
 		return 1;

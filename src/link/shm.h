@@ -94,6 +94,13 @@ size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 		size_t from, size_t to, int *err);
 
 /*
+ * Sends what a QP has to send in small packets, up to a batch of them, if w is
+ * its way. Returns how many; 0: what comes next, if anything does, is for
+ * shm_route() and shm_send().
+ */
+unsigned shm_send_small(struct shm *s, struct shm_way *w, struct roce_qp *qp);
+
+/*
  * How long the packets of the next batch of a connected QP may be that has this
  * way (struct roce_batch, max_payload and max_copy). own, life and keys are set.
  */

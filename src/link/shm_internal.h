@@ -165,6 +165,11 @@ static inline uint16_t shm_life(uint32_t life)
 /* shm.c: the peer in a slot with a reference to its segment, or NULL. */
 struct shm_peer *shm_peer_get(struct shm *s, unsigned slot);
 
+static inline bool shm_is_usable(const struct shm_peer *p)
+{
+	return segment_peer_current(p->seg) && !ring_out_broken(&p->out);
+}
+
 /* shm_pull.c, the sender: whether the payload of a packet that goes this way
  * may be named instead of copied; how many bytes so many names take; and they
  * are written, or, false: others cannot be told what a piece is of. */

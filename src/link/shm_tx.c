@@ -299,3 +299,55 @@ size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 		shm_doubt_full(s, p, now);
 	return i;
 }
+
+/* One small request; false: no room, or its memory is not there. */
+static inline bool put_small(struct shm_peer *p, const struct shm_way *w,
+			     const struct roce_small *m)
+{
+	struct ring_rec *rec = begin(&p->out, m->len, false);
+
+	if (!rec || (m->len && guard_place(ring_data(rec), m->data, m->len,
+					   m->data)))
+		return false;
+	rec->qpn_opcode = w->qpn << 8 | m->opcode;
+	rec->psn_flags = m->psn << 8 | RING_F_ACK_REQ |
+			 (m->solicited ? RING_F_SOLICITED : 0);
+	rec->path = w->hash;
+	rec->len = m->len;
+	rec->imm = m->imm;
+	rec->va = m->va;
+	rec->rkey = m->rkey;
+	rec->dma_len = m->len;
+	if (m->last || m->len >= LONG_BYTES)
+		ring_put(&p->out, m->len, w->own, m->psn, w->back);
+	else
+		ring_commit(&p->out, m->len, w->own, m->psn, w->back);
+	return true;
+}
+
+__attribute__((flatten)) unsigned
+shm_send_small(struct shm *s, struct shm_way *w, struct roce_qp *qp)
+{
+	struct shm_peer *p = w->peer;
+	struct roce_small m;
+	unsigned n = 0;
+
+	if (!p || !w->known || w->path != roce_qp_path(qp) ||
+	    w->qpn != roce_qp_dest(qp) || p->plain || s->loss.some ||
+	    !shm_is_usable(p))
+		return 0;
+	m.key = NULL;
+	lock_take(&p->seg->lock);
+	while (n < ROCE_BATCH && roce_small_next(qp, &m) &&
+	       put_small(p, w, &m)) {
+		roce_small_sent(qp);
+		n++;
+	}
+	if (n)
+		p->full_ns = 0;
+	ring_publish(&p->out);
+	lock_drop_fence(&p->seg->lock);
+	roce_small_end(&m);
+	segment_wake(p->seg);
+	return n;
+}

@@ -164,7 +164,7 @@ static bool in_numbers(struct shca_qp *qp, uint64_t now)
 	return f->many;
 }
 
-void shca_far_run(struct shca_qp *qp, uint64_t *time)
+void shca_far_try(struct shca_qp *qp, uint64_t *time)
 {
 	struct qp *core = qp->core;
 	struct roce_qp *r = roce_qp(core);
@@ -172,10 +172,7 @@ void shca_far_run(struct shca_qp *qp, uint64_t *time)
 	struct qp_far *far;
 	uint64_t now;
 
-	if (core->sq.nxt == core->sq.tail)
-		return;
-	if (!qp_direct_kind(core, qp_sq_slot(&core->sq, core->sq.nxt)) ||
-	    !core->env->direct || !roce_qp_path(r)->local ||
+	if (!core->env->direct || !roce_qp_path(r)->local ||
 	    core->state != IBV_QPS_RTS) {
 		f->tail = core->sq.tail;
 		return;

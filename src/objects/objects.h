@@ -655,7 +655,18 @@ static inline void shca_qp_expire(struct shca_qp *qp, uint64_t now_ns)
  * is another from now on. The QP's lock is held.
  */
 extern const struct qp_direct_env shca_direct;
-void shca_far_run(struct shca_qp *qp, uint64_t *time);
+void shca_far_try(struct shca_qp *qp, uint64_t *time);
+static inline void shca_far_run(struct shca_qp *qp, uint64_t *time)
+{
+	const struct qp_sq *sq = &qp->core->sq;
+
+	if (sq->nxt == sq->tail)
+		return;
+	if (qp_direct_kind(qp->core, qp_sq_slot(sq, sq->nxt)))
+		shca_far_try(qp, time);
+	else
+		qp->far.tail = sq->tail;
+}
 void shca_far_forget(struct shca_qp *qp);
 
 /* connected.c: says which way a QP that has just been connected is connected

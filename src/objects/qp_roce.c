@@ -75,6 +75,8 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 			engine_timer_set(qp->sched.engine, &qp->sched, now);
 			return;
 		}
+		if (engine_send_small(&qp->sched, r))
+			continue;
 		engine_limits(&qp->sched, core, &b);
 		roce_tx(r, &b, now);
 		n = b.n;
@@ -83,10 +85,7 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 				       &b, &err) : 0;
 		if (err == EFAULT && sent < n && !roce_tx_doubt(r))
 			sent++;
-		/* Where it is read so late the peer need not wait for that.
-		 * A timer that is set will find what has no deadline. */
-		if (!now && (sent < n || (roce_tx_unarmed(r) &&
-					  !engine_timer_is_set(&qp->sched))))
+		if (!now && sent < n)
 			now = clock_ns();
 		roce_tx_done(r, &b, sent, now);
 		if (err && err != EFAULT &&
@@ -97,6 +96,12 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 			roce_tx_wait(r, now + STARVED_NS);
 		if (!n || sent < n)
 			break;
+	}
+	/* A timer that is set will find what has no deadline. Where the clock is
+	 * read so late the peer need not wait for that. */
+	if (roce_tx_unarmed(r) && !engine_timer_is_set(&qp->sched)) {
+		now = now ? now : clock_ns();
+		roce_expire(r, now);
 	}
 	due = roce_deadline(r);
 	if (due != UINT64_MAX)

@@ -226,6 +226,34 @@ bool roce_tx_patient(const struct roce_qp *qp);
  */
 void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns);
 /*
+ * The same for links within the host, packet by packet, where one takes most of
+ * what there is to send: requests of one packet, of at most one MTU, which the
+ * link may take at once. It copies the payload; an acknowledgement is asked for.
+ */
+struct roce_small {
+	uint8_t opcode;
+	bool solicited;
+	bool last; /* nothing is posted behind it */
+	uint32_t psn;
+	uint32_t len;
+	uint32_t rkey;
+	uint32_t imm; /* or the rkey to invalidate */
+	uint64_t va;
+	const void *data; /* it may be gone */
+	struct key_entry *key; /* that leads there; NULL before the first */
+};
+/* The next one; false: there is none, or what is next is for roce_tx(). */
+bool roce_small_next(struct roce_qp *qp, struct roce_small *s);
+/* It has been taken. If it has not, it is for roce_tx(). */
+void roce_small_sent(struct roce_qp *qp);
+/* Lets go of the key. */
+static inline void roce_small_end(struct roce_small *s)
+{
+	if (s->key)
+		keys_put(s->key);
+}
+
+/*
  * Whether roce_tx(), or roce_tx_done() where all was sent, is to be told the
  * time, which takes time to find out; otherwise 0 will do.
  */

@@ -380,6 +380,64 @@ build(struct roce_qp *qp, struct roce_batch *b, struct qp_wqe *w,
 	return 0;
 }
 
+/* Where the payload is; NULL: that takes more than a look at one key. */
+static inline const void *small_data(struct roce_qp *qp, struct roce_small *s,
+				     struct qp_wqe *w)
+{
+	const struct ibv_sge *sge = qp_wqe_sge(&qp->base.sq, w);
+	struct key_entry *e = s->key;
+	void *p;
+
+	if (w->flags & IBV_SEND_INLINE || !w->length)
+		return sge;
+	if (w->num_sge != 1)
+		return NULL;
+	/* Those in a row mostly are in one region. */
+	if (!e ||
+	    atomic_load_explicit(&e->lkey, memory_order_relaxed) != sge->lkey) {
+		roce_small_end(s);
+		e = s->key = keys_get_local(qp->base.env->keys, sge->lkey,
+					    &qp->base.lkey_hint);
+	}
+	if (!e || e->kind == KEY_NULL || e->access & IBV_ACCESS_ON_DEMAND ||
+	    !key_covers(e, qp->base.pd, sge->addr, w->length, 0, &p))
+		return NULL;
+	return p;
+}
+
+bool roce_small_next(struct roce_qp *qp, struct roce_small *s)
+{
+	const struct qp_sq *sq = &qp->base.sq;
+	struct qp_wqe *w = qp_sq_slot(sq, sq->nxt);
+
+	if (sq->nxt == sq->tail || qp->req.rnr_until_ns || rsp_ready(qp) ||
+	    qp->busy || qp->base.doubt || !is_simple(qp, w) ||
+	    !window_open(qp, 0))
+		return false;
+	s->data = small_data(qp, s, w);
+	s->opcode = (uint8_t)(ROCE_RC | request_ops[w->opcode][3]);
+	s->solicited = w->flags & IBV_SEND_SOLICITED;
+	s->last = sq->nxt + 1 == sq->tail;
+	s->psn = qp->req.nxt_psn;
+	s->len = w->length;
+	s->rkey = w->rkey;
+	s->imm = w->opcode == IBV_WR_SEND_WITH_INV ? w->rkey :
+						     (uint32_t)w->imm;
+	s->va = w->remote_addr;
+	return s->data;
+}
+
+void roce_small_sent(struct roce_qp *qp)
+{
+	struct roce_requester *r = &qp->req;
+
+	qp->stats.tx_pkts++;
+	qp->base.sq.nxt++;
+	r->noack = 0;
+	r->nxt_psn = r->end_psn = psn_add(r->nxt_psn, 1);
+	r->unarmed |= !r->timer_ns;
+}
+
 /* One packet of w, of so many PSNs; false: no room, or w failed. */
 static bool build_any(struct roce_qp *qp, struct roce_batch *b,
 		      struct qp_wqe *w, uint32_t span, uint64_t now_ns)
