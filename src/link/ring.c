@@ -139,13 +139,14 @@ static void out_break(struct ring_out *out)
 	__atomic_store_n(&out->broken, 1, __ATOMIC_RELEASE);
 }
 
-bool ring_reap_some(struct ring_out *out, struct ring_ack *ack)
+bool ring_reap_some(struct ring_out *out, struct ring_ack *ack, bool *more)
 {
 	const uint32_t put = __atomic_load_n(&out->put, __ATOMIC_ACQUIRE);
 	uint32_t taken = out->taken, at = out->oldest, qpn = 0;
-	const struct ring_shadow *s;
+	const struct ring_shadow *s, *last = NULL;
 	uint8_t v;
 
+	*more = false;
 	while (taken != put) {
 		v = __atomic_load_n(&out->mem->verdict[at], __ATOMIC_ACQUIRE);
 		if ((v & ~RING_ACKED) != out->lap) {
@@ -155,11 +156,12 @@ bool ring_reap_some(struct ring_out *out, struct ring_ack *ack)
 		}
 		s = &out->shadow[at];
 		if (v & RING_ACKED && s->qpn) {
-			if (qpn && qpn != s->qpn)
+			if (qpn && qpn != s->qpn) {
+				*more = true;
 				break;
-			qpn = ack->qpn = s->qpn;
-			ack->psn = s->psn;
-			ack->cookie = s->cookie;
+			}
+			qpn = s->qpn;
+			last = s;
 		}
 		taken += s->units;
 		at += s->units;
@@ -168,9 +170,15 @@ bool ring_reap_some(struct ring_out *out, struct ring_ack *ack)
 			out->lap = ring_lap_next(out->lap);
 		}
 	}
+	/* The producer may write there again when it is taken. */
+	if (last) {
+		ack->qpn = qpn;
+		ack->psn = last->psn;
+		ack->cookie = last->cookie;
+	}
 	out->oldest = at;
 	__atomic_store_n(&out->taken, taken, __ATOMIC_RELEASE);
-	return qpn;
+	return last;
 }
 
 /* Whether the consumer, who has not said so, may be done with the oldest. */
@@ -266,19 +274,20 @@ void ring_in_break(struct ring_in *in, const char *why)
 	say_broken(in);
 }
 
-bool ring_get_odd(struct ring_in *in, struct ring_rec *rec, uint32_t word)
+uint32_t ring_odd(struct ring_in *in, uint32_t word)
 {
 	const uint32_t at = in_at(in), units = units_at(at, word);
 
 	if (!units) {
 		ring_in_break(in, "a record that is longer than the ring");
-		return false;
+		return 0;
 	}
 	in->lap_before = in_lap(in);
 	begin_lap(in, ring_lap_next(in->lap_before));
 	ring_done(in->mem, at, units, in->lap_before);
+	word = __atomic_load_n(&in->line->word, __ATOMIC_ACQUIRE);
 	/* No second one: a skip record is not at the start. */
-	return ring_get(in, rec);
+	return ring_is_odd(in, word) ? ring_odd(in, word) : word;
 }
 
 void ring_in_check(struct ring_in *in)

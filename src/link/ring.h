@@ -57,7 +57,7 @@ static inline uint32_t ring_units(uint32_t bytes)
 }
 
 /*
- * The first line of a record, in the ring and (consumer) as copied from there.
+ * The first line of a record; the consumer's copy of it lacks small.
  * All but word is the link's: nothing in ring.c looks at it. Host order.
  */
 struct ring_rec {
@@ -292,7 +292,8 @@ struct ring_ack {
 	uint32_t cookie; /* of the last one */
 };
 
-bool ring_reap_some(struct ring_out *out, struct ring_ack *ack);
+/* As ring_reap(), where there may be nothing; *more: of another QP there is. */
+bool ring_reap_some(struct ring_out *out, struct ring_ack *ack, bool *more);
 
 /* Records that the consumer has not said to be done with. Units. */
 static inline uint32_t ring_unread(const struct ring_out *out)
@@ -320,7 +321,9 @@ static inline bool ring_has_verdict(const struct ring_out *out)
  */
 static inline bool ring_reap(struct ring_out *out, struct ring_ack *ack)
 {
-	return ring_has_verdict(out) && ring_reap_some(out, ack);
+	bool more;
+
+	return ring_has_verdict(out) && ring_reap_some(out, ack, &more);
 }
 
 /*
@@ -390,12 +393,23 @@ static inline void ring_done(struct ring_mem *mem, uint32_t at, uint32_t units,
 			     uint8_t verdict)
 {
 	if (units > 1)
-		memset(&mem->verdict[at + 1], verdict, units - 1);
+		mem->verdict[at + 1] = verdict;
+	if (units > 2)
+		memset(&mem->verdict[at + 2], verdict, units - 2);
 	__atomic_store_n(&mem->verdict[at], verdict, __ATOMIC_RELEASE);
 }
 
-/* Skip record, or wrong; see ring_get(). */
-bool ring_get_odd(struct ring_in *in, struct ring_rec *rec, uint32_t word);
+/* A first word that is not that of a record: the one of what comes after a skip
+ * record, or 0: there is none, or the ring is broken now. */
+uint32_t ring_odd(struct ring_in *in, uint32_t word);
+
+static inline bool ring_is_odd(const struct ring_in *in, uint32_t word)
+{
+	const uint32_t bytes = word & 0xffff;
+
+	return bytes > RING_DATA_MAX ||
+	       (in->pos & 0xffff) + ring_units(bytes) >= RING_UNITS;
+}
 
 /* Whether there is a record. */
 static inline bool ring_ready(const struct ring_in *in)
@@ -404,37 +418,50 @@ static inline bool ring_ready(const struct ring_in *in)
 }
 
 /*
- * Copies the first line of the next record to *rec; ring_in_data() is its data,
+ * Copies what each packet has of the next record's header to *rec, a field with
+ * one load; ring_get_rest() copies the others. ring_in_data() is its data,
  * ring_bytes(rec) of it. Returns false if there is none, or the ring is broken
  * (in->broken then says why). The record stays until ring_release().
  */
 static inline bool ring_get(struct ring_in *in, struct ring_rec *rec)
 {
-	const uint32_t word =
-		__atomic_load_n(&in->line->word, __ATOMIC_ACQUIRE);
-	const uint32_t bytes = word & 0xffff, units = ring_units(bytes);
+	uint32_t word = __atomic_load_n(&in->line->word, __ATOMIC_ACQUIRE);
+	const struct ring_rec *at;
 
 	if (!word)
 		return false;
-	if (__builtin_expect(bytes > RING_DATA_MAX ||
-			     (in->pos & 0xffff) + units >= RING_UNITS, 0))
-		return ring_get_odd(in, rec, word);
-	memcpy(rec, in->line, sizeof(*rec));
+	if (__builtin_expect(ring_is_odd(in, word), 0)) {
+		word = ring_odd(in, word);
+		if (!word)
+			return false;
+	}
+	at = in->line;
 	rec->word = word;
-	in->units = units;
+	rec->qpn_opcode = __atomic_load_n(&at->qpn_opcode, __ATOMIC_RELAXED);
+	rec->psn_flags = __atomic_load_n(&at->psn_flags, __ATOMIC_RELAXED);
+	rec->path = __atomic_load_n(&at->path, __ATOMIC_RELAXED);
+	rec->len = __atomic_load_n(&at->len, __ATOMIC_RELAXED);
+	in->units = ring_units(word & 0xffff);
 	return true;
 }
 
-/*
- * The data of the record that ring_get() returned. Up to RING_SMALL bytes are
- * in *rec; more are in the ring, where they may change while they are read:
- * what is checked has to be copied first.
- */
-static inline const uint8_t *ring_in_data(const struct ring_in *in,
-					  const struct ring_rec *rec)
+static inline void ring_get_rest(const struct ring_in *in, struct ring_rec *rec)
 {
-	return ring_bytes(rec) <= RING_SMALL ? rec->small :
-					       (uint8_t *)in->line + RING_HDR;
+	const struct ring_rec *at = in->line;
+
+	rec->imm = __atomic_load_n(&at->imm, __ATOMIC_RELAXED);
+	rec->va = __atomic_load_n(&at->va, __ATOMIC_RELAXED);
+	rec->rkey = __atomic_load_n(&at->rkey, __ATOMIC_RELAXED);
+	rec->dma_len = __atomic_load_n(&at->dma_len, __ATOMIC_RELAXED);
+}
+
+/*
+ * The data of the record that ring_get() returned. It is in the ring, where it
+ * may change while it is read: what is checked has to be copied first.
+ */
+static inline const uint8_t *ring_in_data(const struct ring_in *in)
+{
+	return (const uint8_t *)in->line + RING_HDR;
 }
 
 /*

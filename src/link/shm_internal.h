@@ -88,7 +88,6 @@ struct shm_peer {
 	 * has sent before them is handed over. */
 	struct ring_ack acks[SHM_ACKS];
 	unsigned nacks;
-	bool wake; /* it is owed a look at whether it sleeps */
 	uint64_t doubted_ns; /* when a ring that is full was looked into */
 	uint32_t taken; /* ring_taken() when the ring was last looked at, */
 	uint64_t taken_ns; /* and since when it is so, or was looked into */
@@ -137,6 +136,8 @@ struct shm {
 	unsigned nin;
 	unsigned turn; /* which of them is looked at first */
 	unsigned polls;
+	link_rx_fn *fn; /* of this one: whom packets are handed to */
+	void *arg;
 	uint64_t seen[REGISTRY_SLOTS / 64]; /* of the segment's producers */
 	/* The packet at hand; blank but for what each one has, see decode(). */
 	struct roce_rx pkt;

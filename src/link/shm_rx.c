@@ -8,8 +8,8 @@
  * in one poll, its acknowledgements wait.
  *
  * Others can write anything into a ring at any time. ring_get() copies the
- * first line, which is then checked; payload is used where it lies, since
- * nothing is decided by it.
+ * header, which is then checked; payload is used where it lies, since nothing
+ * is decided by it.
  */
 #include "shm_internal.h"
 
@@ -105,8 +105,10 @@ static inline bool has_said(const struct shm_peer *p)
  */
 static void reap(struct shm *s, struct shm_peer *p)
 {
-	while (p->nacks < SHM_ACKS && ring_reap(&p->out, &p->acks[p->nacks]))
-		p->nacks++;
+	bool more = true;
+
+	while (more && p->nacks < SHM_ACKS)
+		p->nacks += ring_reap_some(&p->out, &p->acks[p->nacks], &more);
 	if (__builtin_expect(atomic_load_explicit(&p->starved,
 						  memory_order_relaxed),
 			     0) &&
@@ -235,8 +237,7 @@ static void say_again(struct shm *s)
 		ring_in_check(&s->order[i]->ring);
 }
 
-static unsigned hand_over_acks(struct shm *s, struct shm_peer *p,
-			       link_rx_fn *fn, void *arg)
+static unsigned hand_over_acks(struct shm *s, struct shm_peer *p)
 {
 	const unsigned n = p->nacks;
 
@@ -250,7 +251,7 @@ static unsigned hand_over_acks(struct shm *s, struct shm_peer *p,
 		s->pkt.h.dest_qpn = a->qpn;
 		s->pkt.h.psn = a->psn;
 		s->pkt.path_hash = a->cookie;
-		fn(arg, &s->pkt);
+		s->fn(s->arg, &s->pkt);
 	}
 	s->pkt.verdict = false;
 	p->nacks = 0;
@@ -273,7 +274,6 @@ static void decode(struct roce_rx *pkt, const struct ring_rec *rec)
 	h->solicited = rec->psn_flags & RING_F_SOLICITED;
 	h->ack_req = rec->psn_flags & RING_F_ACK_REQ;
 	h->pad = (uint8_t)(-rec->len & 3);
-	h->becn = h->opcode == ROCE_CNP;
 	h->dest_qpn = rec->qpn_opcode >> 8;
 	h->psn = rec->psn_flags >> 8;
 	pkt->large = rec->psn_flags & RING_F_LARGE;
@@ -374,6 +374,7 @@ static bool decode_rest(struct shm *s, struct shm_in *in,
 				     op->flags & ROCE_F_RESPONSE) :
 		     rec->len != left)
 		return false;
+	pkt->h.becn = pkt->h.opcode == ROCE_CNP;
 	decode_more(&pkt->h, rec, op->flags, &a, &far);
 	pkt->payload = is_ref ? NULL : data;
 	pkt->source = is_ref ? &s->source.base : NULL;
@@ -392,13 +393,13 @@ static bool decode_rest(struct shm *s, struct shm_in *in,
  * be seen in a recording, or lost as others are; nor where the sender could not
  * be woken.
  */
-static bool may_ack(const struct shm *s, const struct shm_in *in,
-		    const struct ring_rec *rec)
+static inline bool may_ack(const struct shm *s, const struct shm_in *in,
+			   const struct ring_rec *rec)
 {
 	const uint32_t flags = rec->psn_flags & (RING_F_ACK_REQ | RING_F_EXT);
 
 	return (rec->qpn_opcode & 0xe0) == ROCE_RC && flags == RING_F_ACK_REQ &&
-	       in->back && s->loss.share <= 0;
+	       in->back && !s->loss.some;
 }
 
 /* Neither QP 0, QP 1 nor a group. */
@@ -416,31 +417,59 @@ static bool is_plain(const struct ring_rec *rec, uint32_t f)
 	       !(rec->psn_flags & (RING_F_EXT | RING_F_REF));
 }
 
-/* Hands one record over. Returns what becomes of it. */
-static enum ring_verdict receive(struct shm *s, struct shm_in *in,
-				 const struct ring_rec *rec, link_rx_fn *fn,
-				 void *arg)
+/* The packet is whole; what becomes of its record. */
+static inline enum ring_verdict hand_over(struct shm *s,
+					  const struct shm_in *in,
+					  const struct ring_rec *rec)
 {
-	const struct roce_opcode *op = roce_opcode((uint8_t)rec->qpn_opcode);
-	const bool plain = is_plain(rec, op->flags);
 	struct roce_rx *pkt = &s->pkt;
-	bool good, acked = false;
+	bool acked = false;
 
-	decode(pkt, rec);
-	pkt->payload = ring_in_data(&in->ring, rec);
-	good = is_for_a_qp(&pkt->h) && (plain ? rec->len == ring_bytes(rec) :
-						decode_rest(s, in, rec, op));
-	if (good) {
-		pkt->acked = may_ack(s, in, rec) ? &acked : NULL;
-		SHM_RX_STAT(s, rx_pkts, 1);
-		SHM_RX_STAT(s, rx_bytes, rec->len);
-		fn(arg, pkt);
-	} else {
-		SHM_RX_STAT(s, rx_malformed, 1);
-	}
-	if (!plain)
-		shm_rx_blank(s);
+	pkt->acked = may_ack(s, in, rec) ? &acked : NULL;
+	SHM_RX_STAT(s, rx_pkts, 1);
+	SHM_RX_STAT(s, rx_bytes, rec->len);
+	s->fn(s->arg, pkt);
 	return acked ? RING_ACKED : RING_DONE;
+}
+
+__attribute__((noinline)) static enum ring_verdict
+receive_any(struct shm *s, struct shm_in *in, struct ring_rec *rec)
+{
+	enum ring_verdict v = RING_DONE;
+
+	ring_get_rest(&in->ring, rec);
+	if (is_for_a_qp(&s->pkt.h) &&
+	    decode_rest(s, in, rec, roce_opcode((uint8_t)rec->qpn_opcode)))
+		v = hand_over(s, in, rec);
+	else
+		SHM_RX_STAT(s, rx_malformed, 1);
+	shm_rx_blank(s);
+	return v;
+}
+
+/* Hands one record over. Returns what becomes of it. */
+static inline enum ring_verdict receive(struct shm *s, struct shm_in *in,
+					const struct ring_rec *rec)
+{
+	const uint32_t f = roce_opcode((uint8_t)rec->qpn_opcode)->flags;
+
+	decode(&s->pkt, rec);
+	s->pkt.payload = ring_in_data(&in->ring);
+	if (__builtin_expect(is_plain(rec, f) && is_for_a_qp(&s->pkt.h) &&
+				     rec->len == ring_bytes(rec),
+			     1)) {
+		return hand_over(s, in, rec);
+	} else {
+		/* Its address is taken of a copy: *rec is in registers. */
+		struct ring_rec copy;
+
+		copy.word = rec->word;
+		copy.qpn_opcode = rec->qpn_opcode;
+		copy.psn_flags = rec->psn_flags;
+		copy.len = rec->len;
+
+		return receive_any(s, in, &copy);
+	}
 }
 
 static void explain_broken(struct shm *s, struct shm_in *in)
@@ -455,8 +484,7 @@ static void explain_broken(struct shm *s, struct shm_in *in)
 }
 
 /* Up to budget packets of one ring, or fewer that are long. */
-static unsigned drain(struct shm *s, struct shm_in *in, unsigned budget,
-		      link_rx_fn *fn, void *arg)
+static unsigned drain(struct shm *s, struct shm_in *in, unsigned budget)
 {
 	struct ring_rec rec;
 	unsigned n = 0;
@@ -469,26 +497,18 @@ static unsigned drain(struct shm *s, struct shm_in *in, unsigned budget,
 		}
 		if (ring_life(&rec) != in->life)
 			find_back(s, in, ring_life(&rec));
-		ring_release(&in->ring, receive(s, in, &rec, fn, arg));
 		n += 1 + rec.len / UNIT;
+		ring_release(&in->ring, receive(s, in, &rec));
 	}
-	if (n && in->back)
-		in->back->wake = true;
 	if (__builtin_expect(in->ring.broken != NULL, 0))
 		explain_broken(s, in);
-	return n;
-}
-
-/* Producers that sleep may wait for what was just said about their records. */
-static void wake_producers(struct shm *s)
-{
-	/* Whoever is about to sleep sees the verdicts, or we see that. */
-	atomic_thread_fence(memory_order_seq_cst);
-	for (struct shm_peer *p = s->peers; p; p = p->next) {
-		if (p->wake)
-			segment_wake(p->seg);
-		p->wake = false;
+	/* If the producer is about to sleep it sees the verdicts, or we see
+	 * that. */
+	if (n && in->back) {
+		atomic_thread_fence(memory_order_seq_cst);
+		segment_wake(in->back->seg);
 	}
+	return n;
 }
 
 /* Whether what a process has sent before its last verdict may lie there yet. */
@@ -502,69 +522,79 @@ static bool may_hold_more(struct shm *s, unsigned slot)
 /* ---- polling ----------------------------------------------------------- */
 
 /* All rings, each time another one first. */
-static unsigned drain_all(struct shm *s, unsigned budget, link_rx_fn *fn,
-			  void *arg)
+static inline unsigned drain_all(struct shm *s, unsigned budget)
 {
 	unsigned at = s->turn, n = 0;
 
-	for (unsigned i = 0; i < s->nin; i++) {
+	s->turn = at + 1 < s->nin ? at + 1 : 0;
+	for (unsigned left = s->nin; left; left--) {
 		struct shm_in *in = s->order[at];
 
-		if (++at == s->nin)
+		if (++at >= s->nin)
 			at = 0;
 		if (ring_ready(&in->ring))
-			n += drain(s, in, n < budget ? budget - n : 0, fn, arg);
+			n += drain(s, in, n < budget ? budget - n : 0);
 		else
 			in->empty = true;
 	}
-	s->turn = s->turn + 1 < s->nin ? s->turn + 1 : 0;
 	return n;
 }
 
-/* Mostly there is nothing, and this is all that a poll does. */
-static bool has_news(const struct shm *s)
+static inline bool has_records(const struct shm *s)
 {
 	for (unsigned i = 0; i < s->nin; i++)
 		if (ring_ready(&s->order[i]->ring))
 			return true;
+	return false;
+}
+
+static inline bool has_verdicts(const struct shm *s)
+{
 	for (const struct shm_peer *p = s->peers; p; p = p->next)
 		if (has_said(p))
 			return true;
 	return atomic_load_explicit(&s->arrivals, memory_order_relaxed);
 }
 
-/* Returns how many packets it hands over, long ones more than once, and
- * acknowledgements. */
-__attribute__((noinline)) static unsigned
-take(struct shm *s, unsigned budget, link_rx_fn *fn, void *arg)
+/* The same where somebody has said something. */
+__attribute__((noinline)) static unsigned take_verdicts(struct shm *s,
+							unsigned budget)
 {
-	unsigned n, acks = 0;
+	unsigned n;
 
 	look_for_peers(s);
 	for (struct shm_peer *p = s->peers; p; p = p->next)
 		if (has_said(p))
 			reap(s, p);
-	n = drain_all(s, budget, fn, arg);
+	n = drain_all(s, budget);
 	for (struct shm_peer *p = s->peers; p; p = p->next)
 		if (p->nacks && !may_hold_more(s, p->seg->slot))
-			acks += hand_over_acks(s, p, fn, arg);
-	if (n)
-		wake_producers(s);
-	return n + acks;
+			n += hand_over_acks(s, p);
+	return n;
+}
+
+/* Returns how many packets it hands over, long ones more than once, and
+ * acknowledgements. Mostly there is nothing. */
+static inline unsigned take(struct shm *s, unsigned budget)
+{
+	if (has_verdicts(s))
+		return take_verdicts(s, budget);
+	return has_records(s) ? drain_all(s, budget) : 0;
 }
 
 int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
 {
 	struct shm *s = to_shm(l);
-	unsigned n = 0;
+	unsigned n;
 
 	if (!lock_try(&s->rx_lock))
 		return -EBUSY;
 	if (__builtin_expect(segment_poked(s->head), 0))
 		say_again(s);
 	look_for_rings(s, ++s->polls % (REGISTRY_SLOTS / 64));
-	if (has_news(s))
-		n = take(s, budget, fn, arg);
+	s->fn = fn;
+	s->arg = arg;
+	n = take(s, budget);
 	if (!(s->polls % TIDY_POLLS))
 		tidy(s);
 	lock_drop(&s->rx_lock);

@@ -82,14 +82,15 @@ static inline void fill(const struct ends *e, struct ring_rec *rec, uint32_t n,
 }
 
 static inline bool is(const struct ends *e, const struct ring_in *in,
-		      const struct ring_rec *rec, uint32_t n, uint32_t bytes)
+		      struct ring_rec *rec, uint32_t n, uint32_t bytes)
 {
+	ring_get_rest(in, rec);
 	return ring_bytes(rec) == bytes && rec->len == bytes &&
 	       rec->qpn_opcode == n * 3 && rec->psn_flags == n * 5 &&
 	       rec->path == n * 7 && rec->imm == n &&
 	       rec->va == n * 0x100000001u && rec->rkey == n * 11 &&
 	       rec->dma_len == n * 13 &&
-	       !memcmp(ring_in_data(in, rec), data_of(e, n), bytes);
+	       !memcmp(ring_in_data(in), data_of(e, n), bytes);
 }
 
 /* Puts the next record, or returns false where there is no room. */

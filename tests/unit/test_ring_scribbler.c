@@ -141,7 +141,7 @@ static void consume(struct run *r, uint8_t *copy)
 			continue;
 		}
 		bytes = ring_bytes(&rec);
-		data = ring_in_data(in, &rec);
+		data = ring_in_data(in);
 		assert_true(bytes <= RING_DATA_MAX);
 		assert_true(data == rec.small || data + bytes <= end);
 		memcpy(copy, data, bytes);
