@@ -201,12 +201,16 @@ int engine_number(struct engine *e, uint32_t n, uint32_t *num);
 /* timers.c: qp's run or flush is due at that time, if not before. */
 void engine_timer_set(struct engine *e, struct engine_qp *qp, uint64_t due);
 void engine_timer_drop(struct engine *e, struct engine_qp *qp);
-/* Whether it is. If it has just been due, and qp's lock is held, its run still
- * follows. */
-static inline bool engine_timer_is_set(const struct engine_qp *qp)
+/*
+ * Whether it is, and need not be set anew for what has just been sent, which is
+ * not lost. If it was due just now, and qp's lock is held, its run still
+ * follows.
+ */
+static inline bool engine_timer_will_do(const struct engine_qp *qp)
 {
 	return atomic_load_explicit(&qp->timer_due, memory_order_relaxed) !=
-	       UINT64_MAX;
+		       UINT64_MAX &&
+	       shm_is_lossless(qp->engine->shm, &qp->way);
 }
 /* Before the engine starts; never due at first. */
 void engine_alarm_add(struct engine *e, struct engine_alarm *a,

@@ -49,7 +49,8 @@ void rx_round_end(struct rx_round *r);
 
 #define RX_BUDGET 32 /* of a link, in one round of progress */
 
-/* send.c: QPs that found no room go on, if there is some. */
+/* send.c: QPs that found no room, of which there are some, go on if there is
+ * room now. */
 void send_starved(struct engine *e);
 /* Nobody sends any more: QPs that have gone meanwhile are let go. */
 void send_end(struct engine *e);

@@ -24,12 +24,14 @@ __attribute__((noinline)) static void due(struct engine *e, uint64_t now)
 }
 
 /* progress(), where it is called all the time. */
-static inline int receive(struct engine *e, uint64_t now, bool *busy)
+__attribute__((always_inline)) static inline int
+receive(struct engine *e, uint64_t now, bool *busy)
 {
 	struct rx_round round; /* not cleared: it is large */
-	bool drained = true, met = false;
+	bool drained = true;
 	int n = 0;
 
+	*busy = false;
 	round.e = e;
 	round.now = now;
 	round.cur = NULL;
@@ -44,20 +46,20 @@ static inline int receive(struct engine *e, uint64_t now, bool *busy)
 		if (round.cur || round.n)
 			rx_round_end(&round);
 		if (r > 0) {
-			drained &= r < RX_BUDGET;
 			n += r;
 			heat_add(l);
-		} else if (r) {
-			drained = false;
-			met |= r == -EBUSY;
-		} else if (heat_take(l)) {
+		} else if (!r && heat_take(l)) {
 			thread_rewatch(e);
 		}
+		if (r < 0 || r >= RX_BUDGET) {
+			drained = false;
+			*busy |= r == -EBUSY;
+		}
 	}
-	*busy = met;
-	if (!met)
+	if (!*busy)
 		presence_unblocked(&e->presence);
-	send_starved(e);
+	if (atomic_load(&e->starved))
+		send_starved(e);
 	if (drained &&
 	    atomic_load_explicit(&e->unsettled, memory_order_relaxed))
 		e->ops->settle(e, round.now ? round.now : clock_ns());
@@ -125,40 +127,57 @@ bool progress_ready(struct engine *e, uint64_t now)
 	return timers_due(e, now);
 }
 
+/* It is time to look at the clock, and at what depends on it. */
+__attribute__((noinline)) static void poll_look(struct engine *e,
+						struct spin *state)
+{
+	const uint64_t now = clock_ns();
+	bool busy;
+	int n;
+
+	thread_poller(e);
+	n = progress(e, now, &busy);
+	presence_inside(&e->presence, false);
+	if (n) {
+		presence_took(&e->presence);
+		spin_found(state, now);
+	} else if (busy && presence_blocked(&e->presence)) {
+		engine_quiesce(e);
+		presence_unblocked(&e->presence);
+	} else if (spin_look(state, now)) {
+		sched_yield();
+		spin_yielded(state, clock_ns());
+	}
+}
+
 /*
  * Mostly it finds nothing, and the program tries again at once; so it looks at
- * the clock, and at what depends on it, only now and then.
+ * the clock only now and then.
  */
 void engine_poll(struct engine *e, bool armed)
 {
 	static _Thread_local __attribute__((tls_model("initial-exec")))
 	struct spin state;
-	const bool look = spin_poll(&state);
-	const uint64_t now = look ? clock_ns() : 0;
 	bool busy;
-	int n;
 
 	if (!armed)
 		presence_polled(&e->presence);
 	presence_inside(&e->presence, !armed);
-	if (look)
-		thread_poller(e);
 	if (atomic_load_explicit(&e->presence.asleep, memory_order_relaxed))
 		sleep_forget(e);
-	n = receive(e, now, &busy);
-	presence_inside(&e->presence, false);
-	if (n) {
-		presence_took(&e->presence);
-		if (look)
-			spin_found(&state, now);
+	if (spin_poll(&state)) {
+		poll_look(e, &state);
 		return;
 	}
+	if (receive(e, 0, &busy)) {
+		presence_inside(&e->presence, false);
+		presence_took(&e->presence);
+		return;
+	}
+	presence_inside(&e->presence, false);
 	if (busy && presence_blocked(&e->presence)) {
 		engine_quiesce(e);
 		presence_unblocked(&e->presence);
-	} else if (look && spin_look(&state, now)) {
-		sched_yield();
-		spin_yielded(&state, clock_ns());
 	}
 }
 

@@ -137,27 +137,53 @@ __attribute__((noinline)) static void rx_stray(struct rx_round *r,
 		count_stranger(e);
 }
 
+/* Not for the current QP, and there is more to do than to lock its own. */
+__attribute__((noinline)) static void rx_turn(struct rx_round *r,
+					      const struct roce_rx *pkt)
+{
+	const uint32_t qpn = pkt->h.dest_qpn;
+	struct engine_qp *qp = r->cur;
+
+	if (!r->now && roce_rx_timed(pkt))
+		r->now = clock_ns();
+	if (qpn <= 1 || qpn == ROCE_MULTICAST_QPN) {
+		rx_special(r, pkt);
+		return;
+	}
+	if (!qp || qp->num != qpn || qp->foreign)
+		qp = engine_qp_find(r->e, qpn & 0xffffff);
+	if (!qp)
+		rx_stray(r, pkt);
+	else if ((qp == r->cur && !engine_qp_wanted(qp)) ||
+		 round_turn(r, qp, pkt))
+		if (!qp->dead)
+			qp->ops->rx(qp, pkt, r->now);
+}
+
+/* Mostly it is the first packet of a round, or for the QP of the one before. */
 void rx_packet(void *round, const struct roce_rx *pkt)
 {
 	struct rx_round *r = round;
 	const uint32_t qpn = pkt->h.dest_qpn;
 	struct engine_qp *qp = r->cur;
 
-	if (!r->now && roce_rx_timed(pkt))
-		r->now = clock_ns();
-	if (!qp || qp->num != qpn || qp->foreign || engine_qp_wanted(qp)) {
-		if (qpn <= 1 || qpn == ROCE_MULTICAST_QPN) {
-			rx_special(r, pkt);
+	if (!r->now && roce_rx_timed(pkt)) {
+		rx_turn(r, pkt);
+		return;
+	}
+	if (!qp) {
+		qp = qpn - 2 < ROCE_MULTICAST_QPN - 2 ?
+			     engine_qp_find(r->e, qpn) :
+			     NULL;
+		if (!qp || r->n || !engine_qp_lock_fast(qp)) {
+			rx_turn(r, pkt);
 			return;
 		}
-		if (!qp || qp->num != qpn || qp->foreign)
-			qp = engine_qp_find(r->e, qpn & 0xffffff);
-		if (!qp) {
-			rx_stray(r, pkt);
-			return;
-		}
-		if (!round_turn(r, qp, pkt))
-			return;
+		r->cur = qp;
+		r->noted = false;
+	} else if (qp->num != qpn || qp->foreign || engine_qp_wanted(qp)) {
+		rx_turn(r, pkt);
+		return;
 	}
 	if (!qp->dead)
 		qp->ops->rx(qp, pkt, r->now);

@@ -33,7 +33,7 @@ void send_starved(struct engine *e)
 	struct engine_qp *qp, *next;
 	uint64_t now;
 
-	if (!e->shm || !shm_room(e->shm))
+	if (!shm_room(e->shm))
 		return;
 	now = clock_ns();
 	for (qp = atomic_exchange(&e->starved, NULL); qp; qp = next) {

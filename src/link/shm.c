@@ -167,6 +167,11 @@ bool shm_starved(const struct shm_way *w)
 					       memory_order_relaxed);
 }
 
+bool shm_is_lossless(const struct shm *s, const struct shm_way *w)
+{
+	return w->peer && !s->loss.some;
+}
+
 bool shm_room(struct shm *s)
 {
 	return atomic_load_explicit(&s->room, memory_order_relaxed) &&

@@ -109,6 +109,8 @@ void shm_limits(const struct shm_way *w, struct roce_batch *b);
 /* Whether the last shm_send() on this way found no room, and there is none
  * yet. A load. */
 bool shm_starved(const struct shm_way *w);
+/* Whether packets of this way get lost only with their receiver. */
+bool shm_is_lossless(const struct shm *s, const struct shm_way *w);
 /* Whether a way has found room since this was asked last. A load, mostly. */
 bool shm_room(struct shm *s);
 

@@ -369,13 +369,14 @@ static bool event_due(struct shca_cq *cq, bool solicited)
 	return false;
 }
 
-int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
+/* A completion that is not merely one more; lock held, drops it. */
+__attribute__((noinline)) static int
+add_odd(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
 {
 	struct shca_cqe *cqe;
 	uint32_t tail;
 	bool raised;
 
-	lock_take(&cq->lock);
 	if (cq->overrun || cq_count(cq) == cq->depth)
 		return cq_full(cq);
 	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
@@ -390,6 +391,29 @@ int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
 	lock_drop(&cq->lock);
 	if (raised)
 		event_send(cq);
+	return 0;
+}
+
+__attribute__((noinline)) static int
+add_wait(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
+{
+	lock_wait(&cq->lock);
+	return add_odd(cq, wc, solicited);
+}
+
+int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited)
+{
+	uint32_t tail;
+
+	if (!lock_try(&cq->lock))
+		return add_wait(cq, wc, solicited);
+	if (cq->overrun | cq->want_ts | cq_armed(cq) ||
+	    cq_count(cq) == cq->depth)
+		return add_odd(cq, wc, solicited);
+	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	cq->ring[tail & (cq->depth - 1)].wc = *wc;
+	atomic_store_explicit(&cq->tail, tail + 1, memory_order_release);
+	lock_drop(&cq->lock);
 	return 0;
 }
 
@@ -482,19 +506,12 @@ int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
 	return err;
 }
 
-int shca_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
+__attribute__((noinline)) static int cq_take(struct shca_cq *cq, int n,
+					     struct ibv_wc *wc)
 {
-	struct shca_cq *cq = to_cq(ibcq);
 	uint32_t head, left;
 	int i;
 
-	if (engine_dead(cq->engine))
-		return -EIO;
-	if (cq_empty(cq)) {
-		engine_poll(cq->engine, cq_armed(cq));
-		if (cq_empty(cq))
-			return 0;
-	}
 	lock_take(&cq->lock);
 	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
 	left = cq_count(cq);
@@ -503,6 +520,20 @@ int shca_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
 	lock_drop(&cq->lock);
 	return i;
+}
+
+int shca_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
+{
+	struct shca_cq *cq = to_cq(ibcq);
+
+	if (engine_dead(cq->engine))
+		return -EIO;
+	if (cq_empty(cq)) {
+		engine_poll(cq->engine, cq_armed(cq));
+		if (cq_empty(cq))
+			return 0;
+	}
+	return cq_take(cq, n, wc);
 }
 
 int shca_cq_notify(struct ibv_cq *ibcq, int solicited_only)

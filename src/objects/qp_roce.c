@@ -46,6 +46,13 @@ static void query(const struct qp *core, struct ibv_qp_attr *attr,
 	roce_qp_query(roce_qp_const(core), attr, init);
 }
 
+/* Something is out, and no timer is going to look for it. */
+static inline bool is_unwatched(const struct shca_qp *qp)
+{
+	return roce_tx_unarmed(roce_qp_const(qp->core)) &&
+	       !engine_timer_will_do(&qp->sched);
+}
+
 __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 					       bool all)
 {
@@ -97,9 +104,8 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 		if (!n || sent < n)
 			break;
 	}
-	/* A timer that is set will find what has no deadline. Where the clock is
-	 * read so late the peer need not wait for that. */
-	if (roce_tx_unarmed(r) && !engine_timer_is_set(&qp->sched)) {
+	/* Where the clock is read so late the peer need not wait for that. */
+	if (is_unwatched(qp)) {
 		now = now ? now : clock_ns();
 		roce_expire(r, now);
 	}
@@ -115,8 +121,23 @@ static void flush(struct qp *core, uint64_t now, bool all)
 	struct shca_qp *qp = core->owner;
 
 	/* After most packets there is nothing to do. */
-	if (!roce_is_idle(roce_qp(core)) || shca_xrc_is_guest(qp))
+	if (!roce_is_idle(roce_qp(core)) || shca_xrc_is_guest(qp) ||
+	    is_unwatched(qp))
 		flush_on(core, now, all);
+}
+
+/* What has just been posted: mostly a small message, and that is all. */
+static inline void send_posted(struct qp *core)
+{
+	const struct qp_sq *sq = &core->sq;
+	struct shca_qp *qp = core->owner;
+
+	if (sq->nxt != sq->tail &&
+	    !qp_direct_kind(core, qp_sq_slot(sq, sq->nxt))) {
+		qp->far.tail = sq->tail;
+		engine_send_small(&qp->sched, roce_qp(core));
+	}
+	flush(core, 0, false);
 }
 
 static int post_send(struct qp *core, struct ibv_send_wr *wr,
@@ -144,7 +165,7 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 	if (err && whole)
 		roce_sq_undo(r, mark);
 	if (!roce_tx_patient(r))
-		flush(core, 0, false);
+		send_posted(core);
 	return err;
 }
 

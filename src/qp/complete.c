@@ -26,11 +26,10 @@ static enum ibv_wc_opcode send_wc_opcode(const struct qp_wqe *w)
 	}
 }
 
-bool qp_sq_complete(struct qp *qp, enum ibv_wc_status status)
+bool qp_sq_report(struct qp *qp, const struct qp_wqe *w,
+		  enum ibv_wc_status status)
 {
-	struct qp_sq *sq = &qp->sq;
-	struct qp_wqe *w = qp_sq_slot(sq, sq->head);
-	struct ibv_wc wc = {
+	const struct ibv_wc wc = {
 		.wr_id = w->wr_id,
 		.status = status,
 		.opcode = send_wc_opcode(w),
@@ -38,13 +37,18 @@ bool qp_sq_complete(struct qp *qp, enum ibv_wc_status status)
 		.qp_num = qp->qpn,
 	};
 
+	return qp->env->complete(qp, qp->send_cq, &wc, false) == 0;
+}
+
+bool qp_sq_complete(struct qp *qp, enum ibv_wc_status status)
+{
+	struct qp_sq *sq = &qp->sq;
+
 	if (sq->nxt == sq->head)
 		sq->nxt++;
-	sq->head++;
-	if (status == IBV_WC_SUCCESS && !qp->sq_sig_all &&
-	    !(w->flags & IBV_SEND_SIGNALED))
-		return true;
-	return qp->env->complete(qp, qp->send_cq, &wc, false) == 0;
+	if (status == IBV_WC_SUCCESS)
+		return qp_sq_done(qp, qp_sq_slot(sq, sq->head));
+	return qp_sq_report(qp, qp_sq_slot(sq, sq->head++), status);
 }
 
 void qp_flush_sq(struct qp *qp)

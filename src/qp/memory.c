@@ -184,29 +184,9 @@ int qp_load8(struct qp *qp, const struct ibv_sge *sge, uint64_t *v)
 	return err;
 }
 
-/* len bytes into an SGE from offset on, which it has room for. */
-static inline int scatter_sge(struct qp *qp, uint32_t pd,
-			      const struct ibv_sge *sge, uint64_t offset,
-			      const uint8_t *data, size_t len)
-{
-	struct key_entry *e =
-		keys_get_local(qp->env->keys, sge->lkey, &qp->lkey_hint);
-	int err = -EFAULT;
-	void *addr;
-
-	if (!e)
-		return err;
-	if (key_covers(e, pd, sge->addr + offset, len, IBV_ACCESS_LOCAL_WRITE,
-		       &addr))
-		err = store(qp, e, addr, data, len);
-	keys_put(e);
-	return err;
-}
-
-__attribute__((noinline)) static int
-scatter_any(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
-	    uint32_t num_sge, uint64_t offset, const uint8_t *data, size_t len,
-	    uint32_t *bad)
+int qp_scatter_any(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
+		   uint32_t num_sge, uint64_t offset, const uint8_t *data,
+		   size_t len, uint32_t *bad)
 {
 	for (uint32_t i = 0; len; i++) {
 		size_t n;
@@ -222,7 +202,7 @@ scatter_any(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 		n = sge[i].length - (size_t)offset;
 		if (n > len)
 			n = len;
-		err = scatter_sge(qp, pd, &sge[i], offset, data, n);
+		err = qp_scatter_sge(qp, pd, &sge[i], offset, data, n);
 		if (err)
 			return err;
 		data += n;
@@ -230,18 +210,6 @@ scatter_any(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 		offset = 0;
 	}
 	return 0;
-}
-
-int qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
-	       uint32_t num_sge, uint64_t offset, const uint8_t *data,
-	       size_t len, uint32_t *bad)
-{
-	/* Mostly there is one, or all fits into the first. */
-	if (num_sge && len && offset + len <= sge->length) {
-		*bad = 0;
-		return scatter_sge(qp, pd, sge, offset, data, len);
-	}
-	return scatter_any(qp, pd, sge, num_sge, offset, data, len, bad);
 }
 
 /* The next n bytes of a fill go to memory of this key; 0 or -EFAULT. */

@@ -38,8 +38,8 @@ static const uint8_t opcode_services[] = {
 	 IBV_SEND_INLINE)
 
 /* Data of an inline WR into the slot; its length, or -EINVAL. */
-static int64_t take_inline(const struct qp *qp, struct qp_wqe *w,
-			   const struct ibv_send_wr *wr)
+__attribute__((noinline)) static int64_t
+take_inline(const struct qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr)
 {
 	/* An atomic write's eight bytes fit where an SGE would be. */
 	const uint32_t max = w->opcode == IBV_WR_ATOMIC_WRITE ?
@@ -119,8 +119,8 @@ static bool is_eight_bytes(struct qp *qp, struct qp_wqe *w)
 }
 
 /* What the opcode needs besides data. */
-static int take_request(struct qp *qp, struct qp_wqe *w,
-			const struct ibv_send_wr *wr)
+__attribute__((noinline)) static int
+take_request(struct qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr)
 {
 	switch (wr->opcode) {
 	case IBV_WR_ATOMIC_CMP_AND_SWP:
@@ -172,7 +172,8 @@ static int take_request(struct qp *qp, struct qp_wqe *w,
 }
 
 /* The QP's service does not have the operation. */
-static int take_nothing(struct qp *qp, struct qp_wqe *w)
+__attribute__((noinline)) static int take_nothing(struct qp *qp,
+						  struct qp_wqe *w)
 {
 	if (w->opcode == IBV_WR_LOCAL_INV || w->opcode == IBV_WR_BIND_MW)
 		return -EINVAL;
@@ -219,16 +220,10 @@ int qp_post_send(struct qp *qp, const struct ibv_send_wr *wr,
 	return opcode == IBV_WR_SEND ? 0 : take_request(qp, w, wr);
 }
 
-bool qp_post_done(struct qp *qp)
+void qp_post_flush(struct qp *qp)
 {
-	struct qp_sq *sq = &qp->sq;
-
-	sq->tail++;
-	if (qp->state != IBV_QPS_ERR && qp->state != IBV_QPS_SQE)
-		return true;
-	sq->nxt = sq->head;
+	qp->sq.nxt = qp->sq.head;
 	qp_sq_complete(qp, IBV_WC_WR_FLUSH_ERR);
-	return false;
 }
 
 int qp_post_recv(struct qp *qp, const struct ibv_recv_wr *wr)

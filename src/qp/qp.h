@@ -122,7 +122,15 @@ void qp_drained(struct qp *qp);
 int qp_post_send(struct qp *qp, const struct ibv_send_wr *wr,
 		 struct qp_wqe **out);
 /* The request is posted. False: it is flushed, since the QP is in error. */
-bool qp_post_done(struct qp *qp);
+void qp_post_flush(struct qp *qp);
+static inline bool qp_post_done(struct qp *qp)
+{
+	qp->sq.tail++;
+	if (qp->state != IBV_QPS_ERR && qp->state != IBV_QPS_SQE)
+		return true;
+	qp_post_flush(qp);
+	return false;
+}
 int qp_post_recv(struct qp *qp, const struct ibv_recv_wr *wr);
 /* Invalidates or binds, once; w->status says so if that is refused. */
 void qp_run_local(struct qp *qp, struct qp_wqe *w);
@@ -131,6 +139,16 @@ void qp_run_local(struct qp *qp, struct qp_wqe *w);
 
 /* Completes the oldest send WQE. Returns false if the CQ had no room. */
 bool qp_sq_complete(struct qp *qp, enum ibv_wc_status status);
+bool qp_sq_report(struct qp *qp, const struct qp_wqe *w,
+		  enum ibv_wc_status status);
+/* The same where it is w, which has been sent, and nothing is wrong. */
+static inline bool qp_sq_done(struct qp *qp, const struct qp_wqe *w)
+{
+	qp->sq.head++;
+	if (!qp->sq_sig_all && !(w->flags & IBV_SEND_SIGNALED))
+		return true;
+	return qp_sq_report(qp, w, IBV_WC_SUCCESS);
+}
 /* Likewise a receive; *wc lacks wr_id and qp_num. */
 static inline bool qp_recv_complete(struct qp *qp, const struct qp_recv *r,
 				    struct ibv_wc *wc, bool solicited)
@@ -261,10 +279,6 @@ int qp_gather(struct qp *qp, struct qp_pieces *to, const struct ibv_sge *sge,
 	      uint32_t num_sge, uint64_t offset, uint32_t len, uint32_t *bad);
 int qp_gather_remote(struct qp *qp, struct qp_pieces *to, uint32_t pd,
 		     uint32_t rkey, uint64_t va, uint32_t len);
-/* Copies into SGEs from offset on. */
-int qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
-	       uint32_t num_sge, uint64_t offset, const uint8_t *data,
-	       size_t len, uint32_t *bad);
 /* Likewise from a source, from its first byte on. Keys are looked at before
  * anything is copied, up to the next null region. */
 int qp_scatter_from(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
@@ -287,5 +301,48 @@ int qp_store_from(struct qp *qp, const struct key_entry *e, void *dst,
 		  const struct qp_source *from, size_t len);
 /* Eight bytes of local memory. */
 int qp_load8(struct qp *qp, const struct ibv_sge *sge, uint64_t *v);
+
+/* Copies into an SGE from offset on, which has room for it. */
+__attribute__((always_inline)) static inline int
+qp_scatter_sge(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
+	       uint64_t offset, const uint8_t *data, size_t len)
+{
+	struct key_entry *e =
+		keys_get_local(qp->env->keys, sge->lkey, &qp->lkey_hint);
+	int err = -EFAULT;
+	void *p;
+
+	if (!e)
+		return err;
+	if (key_covers(e, pd, sge->addr + offset, len, IBV_ACCESS_LOCAL_WRITE,
+		       &p)) {
+		/* What fails is explained by the other. */
+		if (e->kind != KEY_NULL &&
+		    !(e->access & IBV_ACCESS_ON_DEMAND) && qp->env->place &&
+		    !qp->env->place(p, data, len, p))
+			err = 0;
+		else
+			err = qp_store(qp, e, p, data, len);
+	}
+	keys_put(e);
+	return err;
+}
+
+/* Copies into SGEs from offset on: mostly there is one, or all fits into the
+ * first. */
+int qp_scatter_any(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
+		   uint32_t num_sge, uint64_t offset, const uint8_t *data,
+		   size_t len, uint32_t *bad);
+static inline int qp_scatter(struct qp *qp, uint32_t pd,
+			     const struct ibv_sge *sge, uint32_t num_sge,
+			     uint64_t offset, const uint8_t *data, size_t len,
+			     uint32_t *bad)
+{
+	*bad = 0;
+	return num_sge && len && offset + len <= sge->length ?
+		       qp_scatter_sge(qp, pd, sge, offset, data, len) :
+		       qp_scatter_any(qp, pd, sge, num_sge, offset, data, len,
+				      bad);
+}
 
 #endif

@@ -203,9 +203,26 @@ static void not_lost(struct roce_qp *qp)
 static bool ack_before(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
+	struct qp_sq *sq = &qp->base.sq;
 	uint32_t before = r->una;
 	bool all = true;
 
+	/* Most are one packet, and have a PSN each. */
+	while (sq->head != sq->nxt && psn_diff(psn, r->una) > 0) {
+		struct qp_wqe *w = qp_sq_slot(sq, sq->head);
+
+		if (!roce_wqe(w)->simple || w->status != IBV_WC_SUCCESS)
+			break;
+		r->una = psn_add(r->una, 1);
+		if (!qp_sq_done(&qp->base, w)) {
+			roce_fail(qp, IBV_EVENT_QP_FATAL);
+			return true;
+		}
+	}
+	if (r->una != before)
+		comp_head(qp);
+	if (qp->base.state == IBV_QPS_ERR)
+		return true;
 	while (qp->base.sq.head != qp->base.sq.tail &&
 	       psn_diff(psn, r->una) > 0) {
 		struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.head);
@@ -500,7 +517,8 @@ void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	req_check_drained(qp);
 }
 
-void roce_acked(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
+__attribute__((noinline, flatten)) void
+roce_acked(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 

@@ -281,6 +281,10 @@ RSP_INLINE enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt,
 enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt,
 			 uint32_t f)
 {
-	return f == RSP_SEND_ONLY ? execute(qp, pkt, RSP_SEND_ONLY) :
-				    execute(qp, pkt, f);
+	return execute(qp, pkt, f);
+}
+
+enum verdict rsp_execute_send(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	return execute(qp, pkt, RSP_SEND_ONLY);
 }

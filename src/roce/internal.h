@@ -370,6 +370,8 @@ void comp_arm(struct roce_qp *qp, uint64_t now_ns);
 int rsp_resize(struct roce_qp *qp, uint32_t max_dest_rd_atomic);
 void rsp_fini(struct roce_qp *qp);
 void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt);
+/* The same of a SEND Only. */
+void rsp_rx_send(struct roce_qp *qp, const struct roce_rx *pkt);
 /* Up to which PSN everything may be acknowledged by an ACK. */
 uint32_t rsp_ack_psn(const struct roce_qp *qp);
 /* A packet came with the mark that says that a queue on the way is long. */

@@ -100,7 +100,8 @@ static inline int rx_check(const struct roce_qp *qp, const struct roce_rx *pkt)
 	return check_connected(pkt, qp->service, &qp->path, qp->path_hash);
 }
 
-void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
+__attribute__((noinline)) static void
+rx_any(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 {
 	const struct roce_opcode *op = roce_opcode(pkt->h.opcode);
 	int drop = rx_check(qp, pkt);
@@ -139,6 +140,30 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 			qp->rsp.asked_ns = now_ns;
 		rsp_rx(qp, pkt);
 	}
+}
+
+/*
+ * Whether a packet is what most within the host are, and passes all checks: a
+ * link there carries neither P_Key nor version. False is always allowed.
+ */
+static inline bool is_small_send(const struct roce_qp *qp,
+				 const struct roce_rx *pkt)
+{
+	return pkt->h.opcode == (ROCE_RC | ROCE_SEND_ONLY) && pkt->host &&
+	       pkt->path_hash == qp->path_hash &&
+	       qp->base.type == IBV_QPT_RC && qp->base.state == IBV_QPS_RTS;
+}
+
+void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
+{
+	if (!is_small_send(qp, pkt)) {
+		rx_any(qp, pkt, now_ns);
+		return;
+	}
+	qp->stats.rx_pkts++;
+	if (now_ns)
+		qp->rsp.asked_ns = now_ns;
+	rsp_rx_send(qp, pkt);
 }
 
 bool roce_tx_ready(const struct roce_qp *qp)

@@ -21,7 +21,7 @@ void rsp_fail_access(struct roce_qp *qp)
 }
 
 /* A receive WQE for the message, unless it has one: 0, -EAGAIN or -ENOENT. */
-static int take_recv(struct roce_qp *qp, uint32_t srqn)
+static inline int take_recv(struct roce_qp *qp, uint32_t srqn)
 {
 	struct roce_responder *r = &qp->rsp;
 	int err;
@@ -230,20 +230,23 @@ RSP_INLINE enum verdict check_order(const struct roce_qp *qp,
 	return PASS;
 }
 
-/* A receive WQE for a SEND, or a WRITE with immediate data. */
-static enum verdict need_recv(struct roce_qp *qp, uint32_t srqn)
+__attribute__((noinline)) static enum verdict no_recv(struct roce_qp *qp,
+						      uint32_t srqn, int err)
 {
-	int err = take_recv(qp, srqn);
-
 	if (err == -ENOENT) {
 		explain(qp, "a message for XRC SRQ %u, which is not (or no longer) in this QP's domain", srqn);
 		return V_INVALID;
 	}
-	if (err) {
-		explain(qp, "a message arrived, but no receive was posted; post receives before the peer sends");
-		return V_RNR;
-	}
-	return PASS;
+	explain(qp, "a message arrived, but no receive was posted; post receives before the peer sends");
+	return V_RNR;
+}
+
+/* A receive WQE for a SEND, or a WRITE with immediate data. */
+RSP_INLINE enum verdict need_recv(struct roce_qp *qp, uint32_t srqn)
+{
+	int err = take_recv(qp, srqn);
+
+	return err ? no_recv(qp, srqn, err) : PASS;
 }
 
 void roce_srq_gone(struct roce_qp *qp, uint32_t srqn)
@@ -460,7 +463,8 @@ RSP_INLINE void request(struct roce_qp *qp, const struct roce_rx *pkt,
 	if (v == PASS)
 		v = check_resources(qp, pkt, f);
 	if (v == PASS)
-		v = rsp_execute(qp, pkt, f);
+		v = f == RSP_SEND_ONLY ? rsp_execute_send(qp, pkt) :
+					 rsp_execute(qp, pkt, f);
 	if (qp->base.type == IBV_QPT_UC) {
 		refuse_uc(qp, v);
 		qp->rsp.epsn = psn_add(rx_last_psn(qp, pkt), 1);
@@ -476,10 +480,11 @@ RSP_INLINE void request(struct roce_qp *qp, const struct roce_rx *pkt,
 
 void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 {
-	const uint32_t f = roce_opcode(pkt->h.opcode)->flags;
+	request(qp, pkt, roce_opcode(pkt->h.opcode)->flags);
+}
 
-	if (f == RSP_SEND_ONLY)
-		request(qp, pkt, RSP_SEND_ONLY);
-	else
-		request(qp, pkt, f);
+__attribute__((flatten)) void rsp_rx_send(struct roce_qp *qp,
+					  const struct roce_rx *pkt)
+{
+	request(qp, pkt, RSP_SEND_ONLY);
 }

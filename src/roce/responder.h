@@ -41,6 +41,7 @@ void rsp_fail_access(struct roce_qp *qp);
 /* f: the flags of its opcode. */
 enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt,
 			 uint32_t f);
+enum verdict rsp_execute_send(struct roce_qp *qp, const struct roce_rx *pkt);
 
 /* response.c */
 
