@@ -11,7 +11,7 @@ import rig
 ROUNDS = int(os.environ.get("SOFTHCA_TEST_ROUNDS", "0")) or 20  # of 60 to 200 ms
 
 
-@pytest.mark.parametrize("what", ["rings", "back", "visits", "keys", "qps", "head", "registry", "all"])
+@pytest.mark.parametrize("what", ["rings", "back", "visits", "keys", "qps", "head", "all", "registry"])
 def test_scribbled(what, rundir, networks):
     # A network of its own, as other processes of the host have another registry.
     side = rig.Side(networks(1500).a)
