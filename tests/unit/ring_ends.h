@@ -121,7 +121,7 @@ static inline bool put_now(struct ends *e, uint32_t bytes, uint32_t qpn)
 
 static inline void take(struct ends *e, uint32_t bytes, enum ring_verdict v)
 {
-	struct ring_rec rec;
+	struct ring_rec rec = { .word = 0 };
 
 	assert_true(ring_ready(&e->in));
 	assert_true(ring_get(&e->in, &rec));

@@ -260,7 +260,7 @@ static void packets_are_acknowledged(void **state)
 static void acknowledgements_have_nothing_of_packets(void **state)
 {
 	struct shm_peer *p = shm_peer_get(shm, registry_slot(end[1].r));
-	struct ring_rec rec;
+	struct ring_rec rec = { .word = 0 };
 	struct ring_in in;
 
 	(void)state;

@@ -12,7 +12,7 @@
 
 static void nothing_there(struct ends *e)
 {
-	struct ring_rec rec;
+	struct ring_rec rec = { .word = 0 };
 
 	assert_false(ring_get(&e->in, &rec));
 	assert_null(e->in.broken);
@@ -286,7 +286,7 @@ static void random_steps(void **arg)
 static void is_broken(struct ends *e)
 {
 	struct ring_ack ack;
-	struct ring_rec rec;
+	struct ring_rec rec = { .word = 0 };
 
 	assert_false(ring_get(&e->in, &rec));
 	assert_non_null(e->in.broken);
@@ -351,7 +351,7 @@ static void overwritten(void **arg)
 static void stuck(void **arg)
 {
 	struct ends *e = ends_new();
-	struct ring_rec rec;
+	struct ring_rec rec = { .word = 0 };
 
 	(void)arg;
 	assert_true(put(e, 8, 0));

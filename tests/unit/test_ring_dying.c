@@ -33,7 +33,7 @@ static void produce(struct ends *e)
 /* Consumes what there is; it has to be whole, and follow what has been got. */
 static void drain(struct ends *e)
 {
-	struct ring_rec rec;
+	struct ring_rec rec = { .word = 0 };
 
 	while (ring_get(&e->in, &rec)) {
 		assert_true(is(e, &e->in, &rec, e->got,
@@ -152,7 +152,7 @@ static void produce_for_ever(struct ends *e, uint16_t life)
 /* The next record, of the same life or the first one of a later life. */
 static bool consume(struct ends *e, uint16_t *life)
 {
-	struct ring_rec rec;
+	struct ring_rec rec = { .word = 0 };
 
 	if (!ring_get(&e->in, &rec)) {
 		assert_null(e->in.broken);

@@ -129,7 +129,7 @@ static void consume(struct run *r, uint8_t *copy)
 	struct ring_in *in = &r->e->in;
 	const uint8_t *data, *end = (uint8_t *)r->e->mem + RING_BYTES;
 	uint32_t idle = 0, bytes;
-	struct ring_rec rec;
+	struct ring_rec rec = { .word = 0 };
 
 	while (!r->done) {
 		if (!ring_get(in, &rec)) {

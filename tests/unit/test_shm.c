@@ -502,7 +502,7 @@ static void malformed_records_are_dropped(void **state)
 	const uint32_t far = sizeof(struct shm_ext_far);
 	const uint8_t ud = ROCE_UD | ROCE_SEND_ONLY;
 	static const uint32_t qpns[] = { 0, 1, ROCE_MULTICAST_QPN };
-	struct ring_rec rec;
+	struct ring_rec rec = { .word = 0 };
 
 	(void)state;
 	assert_true(send_one(ROCE_SEND_ONLY, 1, 4));
