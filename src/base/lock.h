@@ -25,7 +25,8 @@ static inline void lock_sleep(_Atomic uint32_t *word, uint32_t value)
 }
 
 /* Wakes one who sleeps. */
-static inline void lock_wake(_Atomic uint32_t *word)
+__attribute__((noinline, cold, unused)) static void
+lock_wake(_Atomic uint32_t *word)
 {
 	syscall(SYS_FUTEX, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
@@ -42,7 +43,7 @@ static inline bool lock_try(struct lock *l)
 		&l->word, &was, 1, memory_order_acquire, memory_order_relaxed);
 }
 
-__attribute__((noinline, unused)) static void lock_wait(struct lock *l)
+__attribute__((noinline, cold, unused)) static void lock_wait(struct lock *l)
 {
 	for (int i = 0; i < LOCK_TRIES; i++) {
 		cpu_relax();

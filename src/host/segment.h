@@ -347,7 +347,8 @@ void segment_wakes(struct segment *s);
  * sleeps. It is then taken for awake, so of many producers one makes the system
  * call.
  */
-void segment_wake_slow(struct segment_peer *p);
+__attribute__((noinline, cold)) void
+segment_wake_slow(struct segment_peer *p);
 static inline void segment_wake(struct segment_peer *p)
 {
 	if (__builtin_expect(atomic_load_explicit(&p->head->asleep,

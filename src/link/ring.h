@@ -180,7 +180,17 @@ struct ring_out {
 int ring_out_attach(struct ring_out *out, struct ring_mem *mem, uint16_t life);
 
 /* Where at + units < limit does not hold; see ring_begin(). */
-struct ring_rec *ring_begin_slow(struct ring_out *out, uint32_t bytes);
+__attribute__((noinline, cold)) struct ring_rec *
+ring_begin_slow(struct ring_out *out, uint32_t bytes);
+
+/* ring_begin() where the record fits for certain. */
+static inline struct ring_rec *ring_place(struct ring_out *out, uint32_t bytes)
+{
+	/* The data will lie where words were cleared ahead. */
+	if (ring_units(bytes) > 1)
+		out->clear = out->at + 1;
+	return &out->mem->unit[out->at];
+}
 
 /*
  * The place for a record with so many bytes of data, at most RING_DATA_MAX;
@@ -191,15 +201,10 @@ struct ring_rec *ring_begin_slow(struct ring_out *out, uint32_t bytes);
  */
 static inline struct ring_rec *ring_begin(struct ring_out *out, uint32_t bytes)
 {
-	const uint32_t at = out->at, units = ring_units(bytes);
-
 	assert(bytes <= RING_DATA_MAX);
-	if (__builtin_expect(at + units >= out->limit, 0))
+	if (__builtin_expect(out->at + ring_units(bytes) >= out->limit, 0))
 		return ring_begin_slow(out, bytes);
-	/* The data will lie where words were cleared ahead. */
-	if (units > 1)
-		out->clear = at + 1;
-	return &out->mem->unit[at];
+	return ring_place(out, bytes);
 }
 
 /* Where what is behind the record begins: see the invariant above. */

@@ -146,9 +146,10 @@ static inline struct ring_rec *begin(struct ring_out *out, uint32_t bytes,
 {
 	const uint32_t units = ring_units(bytes) + (ack ? 0 : ACK_RESERVE);
 
-	/* Else it is looked at more closely. */
-	if (__builtin_expect(out->at + units >= out->limit, 0) &&
-	    RING_UNITS - ring_unread(out) < units)
+	if (__builtin_expect(out->at + units < out->limit, 1))
+		return ring_place(out, bytes);
+	/* It is looked at more closely. */
+	if (RING_UNITS - ring_unread(out) < units)
 		return NULL;
 	return ring_begin(out, bytes);
 }
@@ -306,8 +307,7 @@ static inline bool put_small(struct shm_peer *p, const struct shm_way *w,
 {
 	struct ring_rec *rec = begin(&p->out, m->len, false);
 
-	if (!rec || (m->len && guard_place(ring_data(rec), m->data, m->len,
-					   m->data)))
+	if (!rec)
 		return false;
 	rec->qpn_opcode = w->qpn << 8 | m->opcode;
 	rec->psn_flags = m->psn << 8 | RING_F_ACK_REQ |
@@ -318,6 +318,8 @@ static inline bool put_small(struct shm_peer *p, const struct shm_way *w,
 	rec->va = m->va;
 	rec->rkey = m->rkey;
 	rec->dma_len = m->len;
+	if (m->len && guard_place(ring_data(rec), m->data, m->len, m->data))
+		return false;
 	if (m->last || m->len >= LONG_BYTES)
 		ring_put(&p->out, m->len, w->own, m->psn, w->back);
 	else
@@ -334,9 +336,8 @@ shm_send_small(struct shm *s, struct shm_way *w, struct roce_qp *qp)
 
 	if (!p || !w->known || w->path != roce_qp_path(qp) ||
 	    w->qpn != roce_qp_dest(qp) || p->plain || s->loss.some ||
-	    !shm_is_usable(p))
+	    !shm_is_usable(p) || !roce_small_begin(qp, &m))
 		return 0;
-	m.key = NULL;
 	lock_take(&p->seg->lock);
 	while (n < ROCE_BATCH && roce_small_next(qp, &m) &&
 	       put_small(p, w, &m)) {

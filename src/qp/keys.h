@@ -151,7 +151,8 @@ keys_try(struct key_entry *e, const _Atomic uint32_t *word, uint32_t key)
 }
 
 /* Where the key can be, and nowhere else. */
-uint32_t keys_place(const struct keys *k, uint32_t key);
+__attribute__((noinline, cold)) uint32_t
+keys_place(const struct keys *k, uint32_t key);
 
 /*
  * The entry of a key with a reference taken, or NULL. Decoding a key takes some

@@ -333,10 +333,10 @@ qp_scatter_sge(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 int qp_scatter_any(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 		   uint32_t num_sge, uint64_t offset, const uint8_t *data,
 		   size_t len, uint32_t *bad);
-static inline int qp_scatter(struct qp *qp, uint32_t pd,
-			     const struct ibv_sge *sge, uint32_t num_sge,
-			     uint64_t offset, const uint8_t *data, size_t len,
-			     uint32_t *bad)
+__attribute__((always_inline)) static inline int
+qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
+	   uint32_t num_sge, uint64_t offset, const uint8_t *data, size_t len,
+	   uint32_t *bad)
 {
 	*bad = 0;
 	return num_sge && len && offset + len <= sge->length ?

@@ -211,7 +211,7 @@ static bool ack_before(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 	while (sq->head != sq->nxt && psn_diff(psn, r->una) > 0) {
 		struct qp_wqe *w = qp_sq_slot(sq, sq->head);
 
-		if (!roce_wqe(w)->simple || w->status != IBV_WC_SUCCESS)
+		if (!roce_wqe(w)->simple)
 			break;
 		r->una = psn_add(r->una, 1);
 		if (!qp_sq_done(&qp->base, w)) {

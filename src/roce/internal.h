@@ -30,7 +30,9 @@ struct roce_wqe {
 	struct qp_wqe base;
 	uint32_t first_psn, last_psn;
 	uint32_t remote_srqn; /* XRC */
-	bool simple; /* RC: a send or write that is one packet of one MTU */
+	/* RC: a send or write that is one packet of one MTU, waits for nothing
+	 * and has nothing wrong. */
+	bool simple;
 };
 
 /*
@@ -353,7 +355,8 @@ void pace_slow(struct roce_qp *qp, uint64_t now_ns);
 void pace_refill(struct roce_qp *qp, uint64_t now_ns);
 
 /* direct.c: whether w, next to be sent, waits to be carried out instead. */
-bool roce_direct_waits(const struct roce_qp *qp, const struct qp_wqe *w);
+__attribute__((noinline)) bool
+roce_direct_waits(const struct roce_qp *qp, const struct qp_wqe *w);
 
 /* completer.c */
 void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns);

@@ -240,8 +240,10 @@ struct roce_small {
 	uint32_t imm; /* or the rkey to invalidate */
 	uint64_t va;
 	const void *data; /* it may be gone */
-	struct key_entry *key; /* that leads there; NULL before the first */
+	struct key_entry *key; /* that leads there, or NULL */
 };
+/* False: what is to be sent is for roce_tx(). */
+bool roce_small_begin(const struct roce_qp *qp, struct roce_small *s);
 /* The next one; false: there is none, or what is next is for roce_tx(). */
 bool roce_small_next(struct roce_qp *qp, struct roce_small *s);
 /* It has been taken. If it has not, it is for roce_tx(). */

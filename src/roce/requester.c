@@ -59,7 +59,9 @@ int roce_post_send(struct roce_qp *qp, const struct ibv_send_wr *wr,
 	if (!w->local)
 		npkts = pkts_of(w->length, qp->mtu);
 	roce_wqe(w)->simple = npkts == 1 && qp->service == ROCE_RC &&
-			      !qp_wqe_has_response(w);
+			      !qp_wqe_has_response(w) &&
+			      !(w->flags & IBV_SEND_FENCE) &&
+			      w->status == IBV_WC_SUCCESS;
 	roce_wqe(w)->first_psn = psn;
 	roce_wqe(w)->last_psn = psn_add(psn, npkts - 1);
 	roce_wqe(w)->remote_srqn = qp->base.type == IBV_QPT_XRC_SEND ?
@@ -132,13 +134,17 @@ static bool responses_outstanding(const struct roce_qp *qp)
 }
 
 /* Whether there is room for more after the next `ahead` packets. */
-static bool window_open(const struct roce_qp *qp, uint32_t ahead)
+static inline bool window_room(const struct roce_qp *qp, uint32_t ahead)
 {
 	const struct roce_requester *r = &qp->req;
 	uint32_t out = (uint32_t)psn_diff(r->nxt_psn, r->una) + ahead;
 
-	return !qp_is_reliable(&qp->base) ||
-	       out < (r->large ? LARGE_WINDOW : r->cc.cwnd / CWND_UNIT);
+	return out < (r->large ? LARGE_WINDOW : r->cc.cwnd / CWND_UNIT);
+}
+
+static bool window_open(const struct roce_qp *qp, uint32_t ahead)
+{
+	return !qp_is_reliable(&qp->base) || window_room(qp, ahead);
 }
 
 /* Whether the WQE at nxt may go on (or begin) now. */
@@ -172,10 +178,8 @@ static bool may_send(const struct roce_qp *qp, const struct qp_wqe *w)
  */
 static bool is_simple(const struct roce_qp *qp, const struct qp_wqe *w)
 {
-	return roce_wqe(w)->simple && w->status == IBV_WC_SUCCESS &&
-	       qp->base.state == IBV_QPS_RTS &&
+	return roce_wqe(w)->simple && qp->base.state == IBV_QPS_RTS &&
 	       qp->req.nxt_psn == qp->req.end_psn &&
-	       !(w->flags & IBV_SEND_FENCE) &&
 	       !(w->opcode == IBV_WR_RDMA_WRITE && roce_direct_waits(qp, w));
 }
 
@@ -201,6 +205,7 @@ static void fail_later(struct roce_qp *qp, struct qp_wqe *w,
 		       enum ibv_wc_status status)
 {
 	w->status = (uint8_t)status;
+	roce_wqe(w)->simple = false;
 	comp_head(qp);
 }
 
@@ -405,14 +410,24 @@ static inline const void *small_data(struct roce_qp *qp, struct roce_small *s,
 	return p;
 }
 
+bool roce_small_begin(const struct roce_qp *qp, struct roce_small *s)
+{
+	const struct roce_requester *r = &qp->req;
+
+	s->key = NULL;
+	return qp->base.state == IBV_QPS_RTS && r->nxt_psn == r->end_psn &&
+	       !r->rnr_until_ns && !rsp_ready(qp) && !qp->busy &&
+	       !qp->base.doubt;
+}
+
 bool roce_small_next(struct roce_qp *qp, struct roce_small *s)
 {
 	const struct qp_sq *sq = &qp->base.sq;
 	struct qp_wqe *w = qp_sq_slot(sq, sq->nxt);
 
-	if (sq->nxt == sq->tail || qp->req.rnr_until_ns || rsp_ready(qp) ||
-	    qp->busy || qp->base.doubt || !is_simple(qp, w) ||
-	    !window_open(qp, 0))
+	if (sq->nxt == sq->tail || !roce_wqe(w)->simple ||
+	    !window_room(qp, 0) ||
+	    (w->opcode == IBV_WR_RDMA_WRITE && roce_direct_waits(qp, w)))
 		return false;
 	s->data = small_data(qp, s, w);
 	s->opcode = (uint8_t)(ROCE_RC | request_ops[w->opcode][3]);
