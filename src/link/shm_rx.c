@@ -103,7 +103,7 @@ static inline bool has_said(const struct shm_peer *p)
  * says so, and then looks once more; that, or what it says, is seen by the next
  * poll, between which and this one the lock is taken.
  */
-static void reap(struct shm *s, struct shm_peer *p)
+static inline void reap_now(struct shm *s, struct shm_peer *p)
 {
 	bool more = true;
 
@@ -117,6 +117,11 @@ static void reap(struct shm *s, struct shm_peer *p)
 		atomic_store(&p->starved, false);
 		atomic_store(&s->room, true);
 	}
+}
+
+static void reap(struct shm *s, struct shm_peer *p)
+{
+	reap_now(s, p);
 }
 
 /* Whether nothing was taken of what lies in a peer's ring for long. */
@@ -565,7 +570,7 @@ __attribute__((noinline)) static unsigned take_verdicts(struct shm *s,
 	look_for_peers(s);
 	for (struct shm_peer *p = s->peers; p; p = p->next)
 		if (has_said(p))
-			reap(s, p);
+			reap_now(s, p);
 	n = drain_all(s, budget);
 	for (struct shm_peer *p = s->peers; p; p = p->next)
 		if (p->nacks && !may_hold_more(s, p->seg->slot))

@@ -95,7 +95,8 @@ static void go_back(struct roce_qp *qp, uint32_t psn)
 }
 
 /* Everything from psn on is lost, and sent again. */
-static void lost_from(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
+__attribute__((noinline)) static void
+lost_from(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 
@@ -114,7 +115,8 @@ static void lost_from(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
  * The peer has said what it had when the probe came. If that was the probe and
  * nothing behind it, all that had been sent by then is lost; else nothing was.
  */
-static void probe_answered(struct roce_qp *qp, uint64_t now_ns)
+__attribute__((noinline)) static void probe_answered(struct roce_qp *qp,
+						     uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 
@@ -141,7 +143,8 @@ static void progress(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
 		r->resending = false;
 	if (r->probing && psn_diff(r->una, r->probe_psn) > 0)
 		probe_answered(qp, now_ns);
-	cc_acked(qp, n, now_ns);
+	if (!qp->path.lossless)
+		cc_acked(qp, n, now_ns);
 	if (outstanding(qp)) {
 		comp_arm(qp, now_ns);
 		return;
@@ -219,10 +222,14 @@ static bool ack_before(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 			return true;
 		}
 	}
-	if (r->una != before)
+	if (r->una != before && sq->head != sq->tail)
 		comp_head(qp);
 	if (qp->base.state == IBV_QPS_ERR)
 		return true;
+	if (r->una == psn && psn_diff(psn, r->nxt_psn) <= 0 && psn != before) {
+		progress(qp, (uint32_t)psn_diff(psn, before), now_ns);
+		return true;
+	}
 	while (qp->base.sq.head != qp->base.sq.tail &&
 	       psn_diff(psn, r->una) > 0) {
 		struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.head);
@@ -268,7 +275,8 @@ static bool ack_before(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 }
 
 /* A response that we wait for was passed over: ask again, once per gap. */
-static void response_lost(struct roce_qp *qp, uint64_t now_ns)
+__attribute__((noinline, cold)) static void response_lost(struct roce_qp *qp,
+							  uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 

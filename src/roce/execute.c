@@ -15,6 +15,32 @@ static enum verdict not_read(int err, enum verdict else_v)
 	return err == -EAGAIN ? V_AGAIN : else_v;
 }
 
+__attribute__((noinline, cold)) static enum verdict
+too_long(struct roce_qp *qp, const struct roce_rx *pkt, uint32_t f)
+{
+	explain(qp,
+		"a message of more than %u bytes arrived for receive 0x%llx, which has room for %llu: post larger receive buffers",
+		qp->rsp.offset + (uint32_t)pkt->len -
+			(f & ROCE_F_LAST ? 1 : 0),
+		(unsigned long long)qp->base.recv.wr_id,
+		(unsigned long long)qp->base.recv.length);
+	return V_LENGTH;
+}
+
+/* The message could not be stored, because of the receive's SGE bad perhaps. */
+__attribute__((noinline, cold)) static enum verdict
+not_stored(struct roce_qp *qp, int err, uint32_t bad)
+{
+	if (err == -EFAULT)
+		explain(qp,
+			"SGE %u of receive 0x%llx: lkey 0x%08x does not allow local writes to [0x%llx, +%u)",
+			bad, (unsigned long long)qp->base.recv.wr_id,
+			qp->base.recv.sge[bad].lkey,
+			(unsigned long long)qp->base.recv.sge[bad].addr,
+			qp->base.recv.sge[bad].length);
+	return not_read(err, V_OPERATIONAL);
+}
+
 RSP_INLINE enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt,
 			      uint32_t f)
 {
@@ -25,15 +51,8 @@ RSP_INLINE enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt,
 	if (f & ROCE_F_FIRST)
 		r->offset = 0;
 	if (pkt->len > qp->base.recv.length ||
-	    r->offset > qp->base.recv.length - pkt->len) {
-		explain(qp,
-			"a message of more than %u bytes arrived for receive 0x%llx, which has room for %llu: post larger receive buffers",
-			r->offset + (uint32_t)pkt->len -
-				(f & ROCE_F_LAST ? 1 : 0),
-			(unsigned long long)qp->base.recv.wr_id,
-			(unsigned long long)qp->base.recv.length);
-		return V_LENGTH;
-	}
+	    r->offset > qp->base.recv.length - pkt->len)
+		return too_long(qp, pkt, f);
 	if (pkt->source)
 		err = qp_scatter_from(&qp->base, qp->base.recv.pd,
 				      qp->base.recv.sge, qp->base.recv.num_sge,
@@ -42,15 +61,8 @@ RSP_INLINE enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt,
 		err = qp_scatter(&qp->base, qp->base.recv.pd,
 				 qp->base.recv.sge, qp->base.recv.num_sge,
 				 r->offset, pkt->payload, pkt->len, &bad);
-	if (err == -EFAULT)
-		explain(qp,
-			"SGE %u of receive 0x%llx: lkey 0x%08x does not allow local writes to [0x%llx, +%u)",
-			bad, (unsigned long long)qp->base.recv.wr_id,
-			qp->base.recv.sge[bad].lkey,
-			(unsigned long long)qp->base.recv.sge[bad].addr,
-			qp->base.recv.sge[bad].length);
 	if (err)
-		return not_read(err, V_OPERATIONAL);
+		return not_stored(qp, err, bad);
 	r->offset += (uint32_t)pkt->len;
 	return PASS;
 }

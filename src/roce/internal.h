@@ -271,9 +271,10 @@ static inline uint32_t rx_last_psn(const struct roce_qp *qp,
 /* Its peer has been heard, in state RTR. */
 void roce_established(struct roce_qp *qp);
 /* Ends the QP's life on the wire: state ERR, everything posted is flushed. */
-void roce_fail(struct roce_qp *qp, enum ibv_event_type event);
-void roce_to_err(struct roce_qp *qp);
-void roce_to_sqe(struct roce_qp *qp);
+__attribute__((noinline, cold)) void roce_fail(struct roce_qp *qp,
+					       enum ibv_event_type event);
+__attribute__((noinline, cold)) void roce_to_err(struct roce_qp *qp);
+__attribute__((noinline, cold)) void roce_to_sqe(struct roce_qp *qp);
 /* Returns false if the CQ had no room: the QP is in ERR then. */
 static inline bool roce_recv_complete(struct roce_qp *qp,
 				      const struct qp_recv *r,
@@ -298,7 +299,8 @@ static inline bool roce_recv_complete(struct roce_qp *qp,
 int roce_check_connected(const struct roce_rx *pkt, uint8_t service,
 			 const struct roce_path *path, uint32_t hash);
 /* Counts a packet that does nothing here. */
-void roce_drop(struct roce_qp *qp, enum roce_drop why);
+__attribute__((noinline)) void roce_drop(struct roce_qp *qp,
+					 enum roce_drop why);
 
 /* requester.c */
 void req_init(struct roce_qp *qp);
@@ -309,7 +311,8 @@ bool req_ready(const struct roce_qp *qp);
 /* Packets have left, before which none were out. */
 void req_arm(struct roce_qp *qp, uint64_t now_ns);
 /* In SQD: reports it once nothing is on its way any more. */
-void req_may_be_drained(struct roce_qp *qp);
+__attribute__((noinline, cold)) void
+req_may_be_drained(struct roce_qp *qp);
 static inline void req_check_drained(struct roce_qp *qp)
 {
 	if (qp->base.state == IBV_QPS_SQD && !qp->base.sq_drained)

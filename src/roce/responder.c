@@ -84,8 +84,8 @@ static void nak_gap(struct roce_qp *qp, uint32_t psn)
 	rsp_owe_nak(qp, ROCE_AETH_NAK | ROCE_NAK_PSN);
 }
 
-static void refuse_rc(struct roce_qp *qp, const struct roce_rx *pkt,
-		      enum verdict v)
+__attribute__((noinline, cold)) static void
+refuse_rc(struct roce_qp *qp, const struct roce_rx *pkt, enum verdict v)
 {
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	struct roce_responder *r = &qp->rsp;
@@ -142,7 +142,8 @@ static void refuse_rc(struct roce_qp *qp, const struct roce_rx *pkt,
  * UC drops a message it cannot take, and says nothing. A receive that it had
  * begun to fill waits for the next message (9.8.2.2; rxe fails it, and the QP).
  */
-static void refuse_uc(struct roce_qp *qp, enum verdict v)
+__attribute__((noinline)) static void refuse_uc(struct roce_qp *qp,
+						enum verdict v)
 {
 	if (v == PASS)
 		return;
@@ -163,7 +164,8 @@ static void refuse_uc(struct roce_qp *qp, enum verdict v)
  * as long as they come, while a packet is missing, or the one NAK of its gap,
  * which a forged packet might have used up.
  */
-static bool sent(struct roce_responder *r, uint32_t psn, uint32_t span)
+__attribute__((noinline)) static bool sent(struct roce_responder *r,
+					   uint32_t psn, uint32_t span)
 {
 	int32_t d = psn_diff(psn, r->epsn);
 	bool row = psn == r->far_psn || psn_add(psn, span) == r->far_psn;
@@ -230,8 +232,8 @@ RSP_INLINE enum verdict check_order(const struct roce_qp *qp,
 	return PASS;
 }
 
-__attribute__((noinline)) static enum verdict no_recv(struct roce_qp *qp,
-						      uint32_t srqn, int err)
+__attribute__((noinline, cold)) static enum verdict
+no_recv(struct roce_qp *qp, uint32_t srqn, int err)
 {
 	if (err == -ENOENT) {
 		explain(qp, "a message for XRC SRQ %u, which is not (or no longer) in this QP's domain", srqn);
@@ -400,7 +402,8 @@ static bool read_before(const struct roce_responder *r, uint32_t psn,
 	return r->reads_unknown > 0;
 }
 
-static void duplicate(struct roce_qp *qp, const struct roce_rx *pkt)
+__attribute__((noinline)) static void duplicate(struct roce_qp *qp,
+						const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
