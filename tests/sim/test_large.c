@@ -454,6 +454,84 @@ static void ack_that_arrives(void **state)
 	sim_free(p.sim);
 }
 
+/* What is out is watched again when somebody tells the time. */
+static void time_is_told_later(void **state)
+{
+	const uint32_t psn = sim_conn_default.psn_a;
+	struct pair p = host_pair();
+	uint64_t now = p.sim->now + 3600 * 1000000000ull;
+
+	(void)state;
+	p.sim->link.drop = drop_all;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 50);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 50);
+	assert_false(roce_tx_unarmed(p.a->qp));
+	roce_acked(p.a->qp, psn, 0);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	assert_true(roce_tx_unarmed(p.a->qp));
+	assert_int_equal(roce_deadline(p.a->qp), UINT64_MAX);
+	roce_expire(p.a->qp, now);
+	assert_false(roce_tx_unarmed(p.a->qp));
+	assert_in_range(roce_deadline(p.a->qp), now + 1, now + 5000000);
+	assert_int_equal(roce_qp_stats(p.a->qp)->retransmits, 0);
+	roce_acked(p.a->qp, psn_add(psn, 1), 0);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	assert_false(roce_tx_unarmed(p.a->qp));
+	assert_int_equal(roce_deadline(p.a->qp), UINT64_MAX);
+	sim_free(p.sim);
+}
+
+/* Requests that a link takes one by one are those that a batch has. */
+static void small_requests(void **state)
+{
+	const uint32_t psn = sim_conn_default.psn_a;
+	struct pair p = host_pair();
+	struct ibv_sge sge = { (uintptr_t)p.a->node->mem, 20, p.a->node->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_RDMA_WRITE,
+				  .send_flags = IBV_SEND_SIGNALED,
+				  .wr.rdma = { 4711, 815 } };
+	struct roce_small s;
+	struct roce_batch b;
+
+	(void)state;
+	assert_int_equal(roce_post_send(p.a->qp, &wr, NULL), 0);
+	wr.opcode = IBV_WR_SEND;
+	wr.send_flags |= IBV_SEND_SOLICITED;
+	assert_int_equal(roce_post_send(p.a->qp, &wr, NULL), 0);
+	sge.length = 5000; /* it is two packets */
+	assert_int_equal(roce_post_send(p.a->qp, &wr, NULL), 0);
+	assert_true(roce_small_begin(p.a->qp, &s));
+	for (int i = 0; i < 2; i++) {
+		assert_true(roce_small_next(p.a->qp, &s));
+		assert_int_equal(s.opcode, i ? ROCE_SEND_ONLY :
+					       ROCE_WRITE_ONLY);
+		assert_int_equal(s.psn, psn_add(psn, (uint32_t)i));
+		assert_int_equal(s.len, 20);
+		assert_int_equal(s.va, i ? 0 : 4711);
+		assert_int_equal(s.rkey, i ? 0 : 815);
+		assert_int_equal(s.solicited, i);
+		assert_false(s.last);
+		assert_ptr_equal(s.data, p.a->node->mem);
+		roce_small_sent(p.a->qp);
+	}
+	assert_false(roce_small_next(p.a->qp, &s));
+	roce_small_end(&s);
+	assert_true(roce_tx_unarmed(p.a->qp));
+	b.max_payload = b.max_copy = 0;
+	roce_tx(p.a->qp, &b, p.sim->now);
+	assert_true(b.n > 1 && b.pkt[0].h.psn == psn_add(psn, 2));
+	roce_tx_done(p.a->qp, &b, 0, p.sim->now);
+	/* The link is busy. */
+	assert_false(roce_small_begin(p.a->qp, &s));
+	roce_acked(p.a->qp, psn_add(psn, 1), 0);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	assert_null(sim_poll(p.a->send));
+	sim_free(p.sim);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -468,6 +546,8 @@ int main(void)
 		cmocka_unit_test(ack_that_is_taken),
 		cmocka_unit_test(ack_of_what_is_dropped),
 		cmocka_unit_test(ack_that_arrives),
+		cmocka_unit_test(time_is_told_later),
+		cmocka_unit_test(small_requests),
 	};
 
 	cmocka_set_test_filter(getenv("SIM_TEST"));

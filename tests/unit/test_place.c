@@ -1,5 +1,6 @@
 /*
- * test_place.c - payload goes into memory that a program watches: base/place.h
+ * test_place.c - payload goes into memory that a program watches, and that may be
+ * gone: base/place.h, host/guard.h
  *
  * A child places bytes in shared memory, one instruction at a time; after each
  * one the test looks at them, as a program might that runs just then.
@@ -8,6 +9,7 @@
 #include "unit.h"
 
 #include "base/place.h"
+#include "host/guard.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -23,12 +25,24 @@
 static uint8_t *shared;
 static uint8_t payload[ROOM];
 
-static void child_main(size_t len)
+static int plainly(void *dst, const void *src, size_t len, const void *p)
 {
+	(void)p;
+	place(dst, src, len);
+	return 0;
+}
+
+typedef int place_fn(void *dst, const void *src, size_t len, const void *p);
+
+static void child_main(place_fn *fn, size_t len)
+{
+	uint8_t once;
+
 	if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
 		_exit(errno == EPERM ? 2 : 1);
+	fn(&once, payload, 1, &once); /* a thread's first asks for its signals */
 	raise(SIGSTOP);
-	place(shared, payload, len);
+	fn(shared, payload, len, shared);
 	raise(SIGSTOP);
 	_exit(0);
 }
@@ -59,7 +73,7 @@ static bool answer(size_t len)
 	return true;
 }
 
-static void place_stepwise(size_t len)
+static void place_stepwise(place_fn *fn, size_t len)
 {
 	size_t tail = place_tail(len);
 	bool answered = false;
@@ -70,7 +84,7 @@ static void place_stepwise(size_t len)
 	child = fork_child();
 	assert_true(child >= 0);
 	if (!child)
-		child_main(len);
+		child_main(fn, len);
 	if (!stopped(child, SIGSTOP)) {
 		print_message("not allowed to trace a process here\n");
 		skip();
@@ -101,14 +115,57 @@ static void last_bytes_once(void **state)
 				       65, 96, 127, 128, 129, 256, 1024 };
 
 	(void)state;
-	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++)
-		place_stepwise(lens[i]);
+	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		place_stepwise(plainly, lens[i]);
+		place_stepwise(guard_place, lens[i]);
+	}
+}
+
+/* Wherever it begins and ends. */
+static void all_bytes(void **state)
+{
+	(void)state;
+	for (size_t len = 0; len < 300; len++)
+		for (size_t at = 0; at < 9; at++) {
+			memset(shared, 0, ROOM);
+			assert_int_equal(guard_place(shared + at, payload, len,
+						     shared + at),
+					 0);
+			assert_memory_equal(shared + at, payload, len);
+			assert_int_equal(shared[at + len], 0);
+			assert_true(!at || !shared[at - 1]);
+		}
+}
+
+/* Whichever byte is the first that is not there, on either side. */
+static void missing_bytes(void **state)
+{
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	uint8_t *two = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t to[300];
+
+	(void)state;
+	assert_ptr_not_equal(two, MAP_FAILED);
+	assert_int_equal(munmap(two + page, page), 0);
+	guard_install();
+	for (size_t len = 1; len < sizeof(to); len++)
+		for (size_t there = 0; there < len; there += 1 + len / 9) {
+			uint8_t *p = two + page - there;
+
+			assert_int_equal(guard_place(p, payload, len, p),
+					 -EFAULT);
+			assert_int_equal(guard_place(to, p, len, p), -EFAULT);
+		}
+	assert_int_equal(munmap(two, page), 0);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(last_bytes_once),
+		cmocka_unit_test(all_bytes),
+		cmocka_unit_test(missing_bytes),
 	};
 
 	shared = mmap(NULL, ROOM, PROT_READ | PROT_WRITE,
