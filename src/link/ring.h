@@ -48,7 +48,7 @@
 #define RING_UNITS 1000u
 #define RING_HDR 40u
 #define RING_SMALL (RING_UNIT - RING_HDR) /* data within the first line */
-#define RING_DATA_MAX 16384u /* bytes of data in one record */
+#define RING_DATA_MAX 18432u /* bytes of data in one record */
 
 /* Units that a record with so many bytes of data takes. */
 static inline uint32_t ring_units(uint32_t bytes)

@@ -157,8 +157,8 @@ void shm_limits(const struct shm_way *w, struct roce_batch *b)
 	b->max_payload = b->max_copy = 0;
 	if (!w->peer || w->peer->plain)
 		return;
-	b->max_copy = SHM_MAX_COPY;
-	b->max_payload = shm_can_ref(w) ? SHM_MAX_PAYLOAD : SHM_MAX_COPY;
+	b->max_copy = SHM_MAX_PIECE;
+	b->max_payload = shm_can_ref(w) ? SHM_MAX_PAYLOAD : SHM_MAX_PIECE;
 }
 
 bool shm_starved(const struct shm_way *w)

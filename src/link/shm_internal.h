@@ -62,8 +62,12 @@ struct shm_piece {
 #define SHM_PIECES 64u
 #define SHM_MAX_PAYLOAD (1u << 20) /* of a packet by reference */
 /* Of any other where it may be large. To read what is shorter takes longer than
- * to copy it twice; what UCX copies itself are 8 KiB and headers. */
-#define SHM_MAX_COPY 9216u
+ * to copy it twice; what UCX copies itself are 8 KiB and headers, and libfabric
+ * 16 KiB and headers. */
+#define SHM_MAX_COPY 17408u
+/* Of each where a longer message goes in pieces: one is put into the ring while
+ * others are taken out, for which it has to hold several. */
+#define SHM_MAX_PIECE 9216u
 
 /* told.word[] of a ring: the life of the producer that the consumer can read the
  * payload from. */

@@ -60,7 +60,9 @@ static void every_length(void **arg)
 /* From each place in the ring on, to the brim, with each of some lengths. */
 static void full(void **arg)
 {
-	static const uint32_t lengths[] = { 0, 24, 25, 152, 4096, 16384 };
+	static const uint32_t lengths[] = {
+		0, 24, 25, 152, 4096, RING_DATA_MAX
+	};
 	struct ends *e = ends_new();
 	uint32_t i, at, bytes, room;
 
@@ -315,16 +317,23 @@ static void starts_again(struct ends *e)
 	}
 }
 
+#define MOST ((RING_DATA_MAX + RING_HDR + RING_UNIT - 1) / RING_UNIT)
+
 static void overwritten(void **arg)
 {
 	static const struct {
 		uint32_t at, word;
 	} bad[] = {
-		{ 0, 0x0000ffff }, { 0, 0x0007ffff },
-		{ 500, 0x0007ffff }, { 0, LIFE << 16 | (RING_DATA_MAX + 1) },
-		{ 999, LIFE << 16 }, { 998, LIFE << 16 | 25 },
-		{ 743, LIFE << 16 | RING_DATA_MAX }, { 742, 0x0007ffff },
-		{ 0, 0xffffffff }, { 0, LIFE << 16 | 0xfffe },
+		{ 0, 0x0000ffff },
+		{ 0, 0x0007ffff },
+		{ 500, 0x0007ffff },
+		{ 0, LIFE << 16 | (RING_DATA_MAX + 1) },
+		{ 999, LIFE << 16 },
+		{ 998, LIFE << 16 | 25 },
+		{ RING_UNITS - MOST, LIFE << 16 | RING_DATA_MAX },
+		{ RING_UNITS - MOST - 1, 0x0007ffff },
+		{ 0, 0xffffffff },
+		{ 0, LIFE << 16 | 0xfffe },
 	};
 	struct ends *e;
 	uint32_t i;

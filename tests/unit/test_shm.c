@@ -28,7 +28,7 @@ struct end {
 	/* received */
 	unsigned n;
 	struct roce_rx rx[KEPT];
-	uint8_t data[SHM_MAX_COPY]; /* of the last one */
+	uint8_t data[SHM_MAX_COPY + 1]; /* of the last one */
 	int pull; /* what reading it from its source said */
 	bool ack; /* requests are accepted at once */
 };
@@ -140,7 +140,7 @@ static bool readable(struct end *e)
 
 /* ---- packets ----------------------------------------------------------- */
 
-static uint8_t payload[SHM_MAX_COPY];
+static uint8_t payload[SHM_MAX_COPY + 1];
 
 static struct roce_batch *batch(uint8_t opcode, uint32_t psn, uint32_t len)
 {
@@ -265,7 +265,7 @@ static void long_packets_are_fewer(void **state)
 	assert_true(send_one(ROCE_SEND_ONLY, 0, 1));
 	poll_all(b);
 	for (uint32_t i = 1; i < 7; i++)
-		assert_true(send_one(ROCE_SEND_ONLY, i, SHM_MAX_COPY));
+		assert_true(send_one(ROCE_SEND_ONLY, i, SHM_MAX_PIECE));
 	b->n = 0;
 	assert_true(poll_some(b, 8) >= 8);
 	assert_in_range(b->n, 1, 4);
@@ -674,6 +674,29 @@ static void names_are_of_what_is_shown(void **state)
 	free(keys.entry);
 }
 
+/* What is long, where the receiver reads it; the rest takes its payload along.
+ */
+static void long_payload_is_named(void **state)
+{
+	(void)state;
+	show_memory();
+	assert_true(send_one(ROCE_SEND_ONLY, 0, 4));
+	poll_all(b);
+	for (uint32_t more = 0; more < 2; more++) {
+		struct roce_batch *bt =
+			batch(ROCE_SEND_ONLY, 1 + more, SHM_MAX_COPY + more);
+
+		bt->data.key_of[0] = 0;
+		bt->data.key[0] = &keys.entry[slot];
+		assert_true(send_batch(bt));
+		poll_all(b);
+		assert_int_equal(b->n, 2 + more);
+		assert_int_equal(b->rx[1 + more].source != NULL, more);
+	}
+	keys_kill(&keys, (uint32_t)slot);
+	free(keys.entry);
+}
+
 /* ---- rings that are broken --------------------------------------------- */
 
 static struct ring_mem *ring(void)
@@ -956,6 +979,7 @@ int main(void)
 		LINK(malformed_records_are_dropped),
 		LINK(malformed_names_are_dropped),
 		LINK(names_are_of_what_is_shown),
+		LINK(long_payload_is_named),
 		LINK(broken_ring_is_left),
 		LINK(next_process_begins_with_a_ring_that_is_whole),
 		LINK(next_process_goes_on_where_one_has_died),
