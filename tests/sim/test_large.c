@@ -505,8 +505,8 @@ static void small_requests(void **state)
 	assert_true(roce_small_begin(p.a->qp, &s));
 	for (int i = 0; i < 2; i++) {
 		assert_true(roce_small_next(p.a->qp, &s));
-		assert_int_equal(s.opcode, i ? ROCE_SEND_ONLY :
-					       ROCE_WRITE_ONLY);
+		assert_int_equal(s.opcode,
+				 i ? ROCE_SEND_ONLY : ROCE_WRITE_ONLY);
 		assert_int_equal(s.psn, psn_add(psn, (uint32_t)i));
 		assert_int_equal(s.len, 20);
 		assert_int_equal(s.va, i ? 0 : 4711);
