@@ -55,6 +55,8 @@ def main(port, count):
             m[80:96] = m[96:112] = gid
             m[168:184] = m[184:200] = b"\0" * 12 + gid[12:]
             m[24:28] = rnd.randbytes(4)
+            if i % 2:  # else it is refused while one from the same queue pair lasts
+                m[56:59] = rnd.randbytes(3)
             if rnd.random() < .5:
                 m[38:40] = struct.pack(">H", port)
         for _ in range(rnd.randrange(4)):
