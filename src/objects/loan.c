@@ -188,7 +188,7 @@ void shca_loan_forget(struct shca_qp *qp)
 	l = &qp->xrc->loan;
 	unpark(l->parked);
 	l->parked = NULL;
-	l->lent = 0;
+	l->lent = l->dead = 0;
 	l->recalled = false;
 	l->qp_id = 0;
 	l->not_there = 0;
@@ -228,6 +228,23 @@ static void away_rx(struct shca_qp *qp, const struct roce_rx *pkt,
 	lend(qp, LEND, l->lent - 1u, s, pkt);
 }
 
+/*
+ * The guest's process has died. What it has said may still wait to be received
+ * here, behind the packet at hand.
+ */
+static void bereaved(struct shca_qp *qp, const struct roce_rsp_state *s)
+{
+	struct shca_loan *l = &qp->xrc->loan;
+
+	unpark(l->parked);
+	l->parked = NULL;
+	l->dead = l->lent;
+	l->dead_epsn = s->epsn;
+	l->lent = 0;
+	l->recalled = false;
+	l->not_there = 0;
+}
+
 static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 {
 	struct shca_loan *l = &qp->xrc->loan;
@@ -246,7 +263,7 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 			away_rx(qp, pkt, &s, now);
 			return true;
 		}
-		shca_loan_forget(qp);
+		bereaved(qp, &s);
 	}
 	slot = registry_owner(e->registry, pkt->h.xrc_srqn);
 	if (slot < 0 || (unsigned)slot == registry_slot(e->registry) ||
@@ -271,6 +288,7 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	if (!l->qp_id && !sys_random(&l->qp_id, sizeof(l->qp_id)))
 		return true;
 	l->number++;
+	l->dead = 0;
 	l->lent = (uint16_t)(slot + 1);
 	l->alive_ns = now;
 	lend(qp, LEND, (unsigned)slot, &s, pkt);
@@ -279,14 +297,32 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 
 /* The responder comes back */
 
-/* Whether a word is about the present loan. */
-static bool is_lent(const struct shca_qp *qp, const uint8_t *w)
+/* Whether a word is about the last loan, to the process of slot holder - 1. */
+static bool is_of_loan(const struct shca_qp *qp, const uint8_t *w,
+		       uint16_t holder)
 {
 	const struct shca_loan *l = &qp->xrc->loan;
 
-	return l->lent && get_be32(w + W_LOAN) == l->number &&
+	return holder && get_be32(w + W_LOAN) == l->number &&
 	       get_be64(w + W_QP_ID) == l->qp_id &&
-	       get_be16(w + W_SLOT) == l->lent - 1u;
+	       get_be16(w + W_SLOT) == holder - 1u;
+}
+
+/* The last word of a guest whose process has died: nothing else has been
+ * executed since, so the QP goes on from there. */
+static void last_word(struct shca_qp *qp, const uint8_t *w)
+{
+	const struct roce_rsp_state said = shca_word_state(w);
+	struct shca_loan *l = &qp->xrc->loan;
+	struct roce_rsp_state s;
+
+	roce_rsp_get(roce_qp(qp->core), &s);
+	if (s.epsn != l->dead_epsn || w[W_FLAGS] & F_FAILED) {
+		l->dead = 0;
+		return;
+	}
+	roce_rsp_set(roce_qp(qp->core), &said);
+	l->dead_epsn = said.epsn; /* there may be another one */
 }
 
 /* RETURN, perhaps with a packet; lock held. */
@@ -369,8 +405,10 @@ static void home_word(struct shca_qp *qp, const uint8_t *w,
 {
 	shca_qp_lock(qp);
 	if (!qp->sched.dead) {
-		if (is_lent(qp, w))
+		if (is_of_loan(qp, w, qp->xrc->loan.lent))
 			taken_back(qp, w, has_inner ? inner : NULL, now);
+		else if (is_of_loan(qp, w, qp->xrc->loan.dead))
+			last_word(qp, w);
 		else if (has_inner)
 			shca_qp_rx(qp, inner, now); /* late */
 		shca_qp_flush(qp, now);

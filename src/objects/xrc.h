@@ -19,6 +19,8 @@ struct shca_parked;
 /* Where the responder of a QP is; under the QP's lock. See loan.c. */
 struct shca_loan {
 	uint16_t lent; /* 1 + slot of the process that has it; 0: it is here */
+	uint16_t dead; /* the same of one that has died with it, or 0; */
+	uint32_t dead_epsn; /* due then, by what it had said */
 	uint32_t number; /* of the loan */
 	uint64_t qp_id; /* of the connection */
 	uint64_t alive_ns; /* when that process was seen alive */
