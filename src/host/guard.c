@@ -107,8 +107,7 @@ static bool small_caught(ucontext_t *uc)
 
 /*
  * The way back is the compiler's own: the signal's mask is set right by caught(),
- * so nothing of sigsetjmp(3) is needed but three words, and they are stored for
- * every small copy.
+ * so nothing of sigsetjmp(3) is needed but three words.
  */
 struct guard {
 	void *back[5];

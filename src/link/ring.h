@@ -281,13 +281,14 @@ static inline void ring_put(struct ring_out *out, uint32_t bytes, uint32_t qpn,
 
 	if (at + units >= out->clear)
 		ring_clear(out, at + units);
+	/* First: who looks whether to sleep for verdicts sees one is due. */
+	ring_account(out, at, units, qpn, psn, cookie);
 	__atomic_store_n(&out->mem->unit[at].word, out->life | bytes,
 			 __ATOMIC_RELEASE);
 	if (__builtin_expect(out->unpublished != NULL, 0)) {
 		__atomic_store_n(out->unpublished, out->word, __ATOMIC_RELEASE);
 		out->unpublished = NULL;
 	}
-	ring_account(out, at, units, qpn, psn, cookie);
 	ring_clear_ahead(out, at + units);
 }
 

@@ -79,7 +79,8 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 		}
 		if (round == FLUSH_ROUNDS) {
 			/* The next progress goes on. */
-			engine_timer_set(qp->sched.engine, &qp->sched, now);
+			engine_timer_set(qp->sched.engine, &qp->sched,
+					 clock_ns());
 			return;
 		}
 		if (engine_send_small(&qp->sched, r))

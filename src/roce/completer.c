@@ -510,6 +510,9 @@ void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 		roce_drop(qp, ROCE_DROP_DUPLICATE);
 		return;
 	}
+	/* A response says nothing of what else the peer has. */
+	if ((pkt->h.opcode & 0x1f) != ROCE_ACK)
+		r->probing = false;
 	if ((pkt->h.opcode & 0x1f) == ROCE_ACK) {
 		rx_aeth(qp, pkt, now_ns);
 	} else if (!ack_before(qp, psn, now_ns)) {

@@ -107,9 +107,13 @@ static void sample_end(struct roce_qp *qp, uint64_t now_ns)
 	rtt = now_ns - sent_ns;
 	/* Karn: the answer may be to what was sent before, or it was lost, and
 	 * this one is to the probe. */
-	if (c->srtt_ns &&
-	    (c->doubtful || (c->sent_again && rtt < c->min_rtt_ns)))
+	if (!c->srtt_ns || c->guessed) {
+		/* Any is better than none, until there is another. */
+		c->guessed = c->doubtful || c->sent_again;
+		c->srtt_ns = 0;
+	} else if (c->doubtful || (c->sent_again && rtt < c->min_rtt_ns)) {
 		return;
+	}
 	sample_rtt(c, rtt);
 	sample_rate(c, (uint32_t)psn_diff(qp->req.una, c->sent_una), rtt);
 	if (qp->pace.on)
@@ -205,6 +209,7 @@ void cc_lost(struct roce_qp *qp, uint64_t now_ns)
 	if (c->cut_ns && now_ns < c->cut_ns + c->srtt_ns)
 		return;
 	c->cut_ns = now_ns;
+	c->cwnd = max_u32(c->cwnd, c->undo_cwnd); /* silence had closed it */
 	c->rate -= c->rate / 16;
 	narrow(c, c->rate ? delivered(c) : c->cwnd / 2);
 	pace_begin(qp, now_ns);
@@ -219,9 +224,10 @@ void cc_silent(struct roce_qp *qp)
 	c->silent |= !c->undoable;
 	note_undo(c);
 	recover(qp);
-	c->ssthresh = max_u32(c->cwnd / 2, CWND_MIN);
+	c->ssthresh = max_u32(c->undo_cwnd / 2, CWND_MIN);
 	c->cwnd = CWND_MIN;
-	c->sent_ns = 0;
+	if (c->srtt_ns)
+		c->sent_ns = 0;
 }
 
 void cc_congested(struct roce_qp *qp)
@@ -283,6 +289,8 @@ void pace_slow(struct roce_qp *qp, uint64_t now_ns)
 {
 	qp->pace.rate = max_u32(qp->pace.rate / 2, PACE_MIN_BYTES_PER_MS);
 	qp->pace.slow_until_ns = now_ns + PACE_SLOW_NS;
+	if (!qp->pace.burst)
+		qp->pace.burst = PACE_BURST;
 }
 
 bool pace_has_room(struct roce_qp *qp)

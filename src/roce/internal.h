@@ -76,6 +76,7 @@ struct roce_cc {
 	bool sent_again;    /* it had been sent before, */
 	bool doubtful;	    /* or what is behind it has been since */
 	uint64_t srtt_ns, rttvar_ns, min_rtt_ns;
+	bool guessed; /* these are, from a packet that was sent twice */
 	uint32_t rate; /* most that has arrived lately, CWND_UNITs per ms */
 };
 

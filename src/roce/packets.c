@@ -244,7 +244,10 @@ static void take_back(struct roce_qp *qp, const struct roce_batch *b,
 	if (qp->base.sq.head == qp->base.sq.tail)
 		return; /* flushed while the batch was made */
 	if (r->tx_probe) {
+		r->probing = false;
 		r->probe_due = true;
+		r->end_psn = r->tx_end_psn;
+		req_rewind(qp, r->probe_nxt);
 		return;
 	}
 	for (size_t i = sent; i < b->n; i++)

@@ -526,7 +526,7 @@ static void probe(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 	req_rewind(qp, r->una);
 	w = qp_sq_slot(&qp->base.sq, qp->base.sq.nxt);
 	/* In case that its payload is what cannot be read. */
-	if (!r->copying)
+	if (!r->copying || psn_diff(r->copy_psn, r->una) <= 0)
 		r->copy_psn = psn_add(r->una, 1);
 	r->copying = true;
 	if (build_any(qp, b, w, request_span(qp, b, w), now_ns)) {

@@ -186,6 +186,18 @@ static void cnp_to_a(struct pair *p)
 	roce_rx(p->a->qp, &rx, p->sim->now);
 }
 
+/* Nor does it stop one of UC, whoever reports that before anything is sent. */
+static void congestion_stops_nothing(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_UC);
+
+	(void)state;
+	cnp_to_a(&p);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 64);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	sim_free(p.sim);
+}
+
 /* A lost response is asked for again at once, congestion or not. */
 static void congestion_is_no_recovery(void **state)
 {
@@ -260,6 +272,7 @@ int main(void)
 		cmocka_unit_test(congestion_is_told),
 		cmocka_unit_test(congestion_is_heeded),
 		cmocka_unit_test(small_requests_gather),
+		cmocka_unit_test(congestion_stops_nothing),
 		cmocka_unit_test(congestion_is_no_recovery),
 		cmocka_unit_test(round_trips_are_positive),
 		cmocka_unit_test(pace_is_kept_over_clocks),

@@ -182,6 +182,41 @@ static void marks_prevent_losses(void **state)
 	assert_true(with.overflows < without.overflows / 4);
 }
 
+static bool out(struct sim *s, const struct roce_hdr *h, int from)
+{
+	const uint64_t *until = s->user;
+
+	(void)h;
+	return from == 0 && s->now < *until;
+}
+
+/* After a while in which nothing arrives it is soon as it was. */
+static void outage_is_forgotten(void **state)
+{
+	struct sim *s = sim_new(7);
+	uint64_t until, end;
+	struct flow f;
+
+	(void)state;
+	s->link.rate = host.rate;
+	s->link.delay_ns = host.delay_ns;
+	s->link.queue = host.queue;
+	flow_begin(&f, s, 0);
+	for (end = s->now + 5000000; s->now < end; sim_run(s, 20000))
+		flow_go_on(&f, false);
+	until = s->now + 1500000;
+	s->user = &until;
+	s->link.drop = out;
+	/* The next probe is as late as the outage was long, in the middle of
+	 * the millisecond that counts. */
+	for (end = until + 1000000; s->now < end; sim_run(s, 20000))
+		flow_go_on(&f, false);
+	for (end = s->now + 1000000; s->now < end; sim_run(s, 20000))
+		flow_go_on(&f, true);
+	at_least((double)f.done * MSG * 1000 / (double)host.rate, 0.4);
+	sim_free(s);
+}
+
 static void print_all(void)
 {
 	static const struct net *const nets[] = { &host, &lan, &slow,
@@ -214,6 +249,7 @@ int main(void)
 		cmocka_unit_test(detours_cost_what_they_must),
 		cmocka_unit_test(flows_share_a_bottleneck),
 		cmocka_unit_test(marks_prevent_losses),
+		cmocka_unit_test(outage_is_forgotten),
 	};
 
 	if (getenv("GOODPUT")) {

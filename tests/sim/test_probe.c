@@ -177,6 +177,67 @@ static void silence_is_probed(void **state)
 	assert_int_equal(l.requests, PKTS + 4 + PKTS - 1);
 }
 
+/* A probe that the link did not take has not been answered by what follows. */
+static void probe_waits_for_room(void **state)
+{
+	struct lossy l = { 0 };
+	struct pair p = pair_known(&l);
+	const uint32_t una = p.a->qp->req.una;
+	struct roce_batch b = { .max_payload = 0 };
+
+	(void)state;
+	p.sim->link.drop = drop_all;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 8);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, LENGTH);
+	p.sim->now = roce_deadline(p.a->qp);
+	roce_expire(p.a->qp, p.sim->now);
+	roce_tx(p.a->qp, &b, p.sim->now);
+	assert_int_equal(b.n, 1);
+	assert_int_equal(b.pkt[0].h.psn, una);
+	roce_tx_done(p.a->qp, &b, 0, p.sim->now);
+	roce_tx_wait(p.a->qp, UINT64_MAX);
+	/* The first ACK, late. */
+	p.sim->link.drop = NULL;
+	answer(&p, una, ROCE_AETH_ACK | ROCE_CREDITS_INVALID, 1);
+	assert_int_equal(roce_qp_stats(p.a->qp)->retransmits, 1);
+	assert_false(p.a->qp->req.resending);
+	sim_free(p.sim);
+}
+
+/* A response is no answer to the probe of a request before it. */
+static void response_answers_no_probe(void **state)
+{
+	struct lossy l = { 0 };
+	struct pair p = pair_known(&l);
+	uint8_t buf[ROCE_HDR_MAX + 8] = { 0 };
+	struct roce_hdr h = {
+		.opcode = ROCE_READ_RESP_ONLY,
+		.pkey = 0xffff,
+		.dest_qpn = roce_qp_num(p.a->qp),
+		.syndrome = ROCE_AETH_ACK | ROCE_CREDITS_INVALID,
+		.msn = 2,
+	};
+	int len;
+
+	(void)state;
+	h.psn = psn_add(p.a->qp->req.una, 1);
+	p.sim->link.drop = drop_all;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 8);
+	post_to(p.a, IBV_WR_RDMA_READ, 0, 8);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, LENGTH);
+	while (!p.a->qp->req.probing)
+		sim_run(p.sim, 1000);
+	len = roce_encode(&h, buf);
+	p.sim->link.drop = NULL;
+	sim_inject(p.sim, 0, buf, (size_t)len + 8);
+	while (!sim_poll(p.a->send))
+		sim_run(p.sim, 100);
+	expect(p.a->send, IBV_WC_SUCCESS); /* the read */
+	assert_int_equal(roce_qp_stats(p.a->qp)->retransmits, 1);
+	assert_false(p.a->qp->req.resending);
+	sim_free(p.sim);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -186,6 +247,8 @@ int main(void)
 		cmocka_unit_test(gap_opens_again),
 		cmocka_unit_test(repeated_nak_is_one),
 		cmocka_unit_test(silence_is_probed),
+		cmocka_unit_test(probe_waits_for_room),
+		cmocka_unit_test(response_answers_no_probe),
 	};
 
 	cmocka_set_test_filter(getenv("SIM_TEST"));
