@@ -179,6 +179,16 @@ static void unpark(struct shca_parked *p)
 	}
 }
 
+/* Nothing comes back from the guest. */
+static void loan_end(struct shca_loan *l)
+{
+	unpark(l->parked);
+	l->parked = NULL;
+	l->lent = 0;
+	l->recalled = false;
+	l->not_there = 0;
+}
+
 void shca_loan_forget(struct shca_qp *qp)
 {
 	struct shca_loan *l;
@@ -186,12 +196,9 @@ void shca_loan_forget(struct shca_qp *qp)
 	if (!qp->xrc)
 		return;
 	l = &qp->xrc->loan;
-	unpark(l->parked);
-	l->parked = NULL;
-	l->lent = l->dead = 0;
-	l->recalled = false;
+	loan_end(l);
+	l->dead = 0;
 	l->qp_id = 0;
-	l->not_there = 0;
 }
 
 /*
@@ -236,13 +243,9 @@ static void bereaved(struct shca_qp *qp, const struct roce_rsp_state *s)
 {
 	struct shca_loan *l = &qp->xrc->loan;
 
-	unpark(l->parked);
-	l->parked = NULL;
 	l->dead = l->lent;
 	l->dead_epsn = s->epsn;
-	l->lent = 0;
-	l->recalled = false;
-	l->not_there = 0;
+	loan_end(l);
 }
 
 static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)

@@ -498,6 +498,7 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
+	const bool is_ack = (pkt->h.opcode & 0x1f) == ROCE_ACK;
 	uint32_t psn = pkt->h.psn;
 
 	/*
@@ -511,9 +512,8 @@ void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 		return;
 	}
 	/* A response says nothing of what else the peer has. */
-	if ((pkt->h.opcode & 0x1f) != ROCE_ACK)
-		r->probing = false;
-	if ((pkt->h.opcode & 0x1f) == ROCE_ACK) {
+	r->probing &= is_ack;
+	if (is_ack) {
 		rx_aeth(qp, pkt, now_ns);
 	} else if (!ack_before(qp, psn, now_ns)) {
 		response_lost(qp, now_ns);

@@ -261,7 +261,7 @@ void cc_heard(struct roce_qp *qp)
 
 /* ---- pace -------------------------------------------------------------- */
 
-/* What begins at full rate, may, after a while that it has used none of it. */
+/* Who has sent nothing for a while may begin with a burst. */
 void pace_refill(struct roce_qp *qp, uint64_t now_ns)
 {
 	struct roce_pace *p = &qp->pace;
