@@ -172,6 +172,9 @@ struct roce_responder {
 	uint32_t nak_for;  /* which this PSN behind it has shown */
 	bool rnr_sent;
 	bool ack_pending;
+	bool ack_held; /* it waits for an answer (roce_ack_hold()) */
+	uint8_t hold_vain; /* so many in a row have waited in vain; limited */
+	uint16_t hold_skip; /* so many more do not wait */
 	bool nak_pending;
 	bool nak_last;	  /* what was sent last is a NAK of a gap, no ACK */
 	bool cnp_pending; /* congestion was marked on a packet */
@@ -309,6 +312,8 @@ void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns);
 /* Goes back so that psn is transmitted next. */
 void req_rewind(struct roce_qp *qp, uint32_t psn);
 bool req_ready(const struct roce_qp *qp);
+/* Whether one packet is ready, and nothing is posted behind it. */
+bool req_is_one(const struct roce_qp *qp);
 /* Packets have left, before which none were out. */
 void req_arm(struct roce_qp *qp, uint64_t now_ns);
 /* In SQD: reports it once nothing is on its way any more. */
@@ -387,9 +392,21 @@ static inline bool rsp_ready(const struct roce_qp *qp)
 {
 	const struct roce_responder *r = &qp->rsp;
 
-	return r->ack_pending | r->nak_pending | r->cnp_pending |
-	       (r->resp_head != r->resp_tail);
+	return (r->ack_pending & !r->ack_held) | r->nak_pending |
+	       r->cnp_pending | (r->resp_head != r->resp_tail);
 }
+/* All that is owed is an ACK. */
+static inline bool rsp_owes_ack(const struct roce_qp *qp)
+{
+	const struct roce_responder *r = &qp->rsp;
+
+	return r->ack_pending & !(r->nak_pending | r->cnp_pending) &&
+	       r->resp_head == r->resp_tail;
+}
+/* Whether that may wait for an answer of the program, and does from now on; and
+ * whether it has left behind one (found), or was waited for in vain. */
+bool rsp_hold(struct roce_qp *qp);
+void rsp_hold_done(struct roce_qp *qp, bool found);
 /* Whether a NAK waits to be sent that ends the connection. */
 bool rsp_refusing(const struct roce_qp *qp);
 void rsp_tx(struct roce_qp *qp, struct roce_batch *b);

@@ -4,7 +4,8 @@
  * What holds for every packet is checked here (IBTA 9.6.1), before the part of
  * the QP that it is for sees it. On the way out responses come first: the peer
  * waits for them, and a batch is either all responses or all requests, so that
- * it is easy to take back.
+ * it is easy to take back. Only an acknowledgement, if nothing else is owed,
+ * leaves behind requests: to the peer's program the answer matters more.
  */
 #include "internal.h"
 
@@ -198,10 +199,31 @@ bool roce_tx_unarmed(const struct roce_qp *qp)
 	return qp->req.unarmed;
 }
 
+bool roce_ack_hold(struct roce_qp *qp)
+{
+	return rsp_owes_ack(qp) && rsp_hold(qp);
+}
+
+void roce_ack_release(struct roce_qp *qp)
+{
+	if (qp->rsp.ack_held)
+		rsp_hold_done(qp, false);
+}
+
+bool roce_ack_held(const struct roce_qp *qp)
+{
+	return qp->rsp.ack_held;
+}
+
 void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 {
+	const bool rides = rsp_owes_ack(qp) && req_is_one(qp);
+
+	if (qp->rsp.ack_held && (rides || req_ready(qp)))
+		rsp_hold_done(qp, true);
 	b->n = b->data.n = b->data.nkeys = 0;
-	b->responses = rsp_ready(qp);
+	b->ack = false;
+	b->responses = rsp_ready(qp) && !rides;
 	if (b->responses) {
 		rsp_tx(qp, b);
 		if (b->n)
@@ -216,6 +238,12 @@ void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 		ud_tx(qp, b);
 	else
 		req_tx(qp, b, now_ns);
+	/* Where nothing could be sent after all, it goes alone. */
+	if (rides && rsp_ready(qp) && batch_room(b, 0)) {
+		b->ack = b->n;
+		b->responses = !b->ack;
+		rsp_tx(qp, b);
+	}
 }
 
 /* UC and UD: what has been handed to the link has been sent. */
@@ -271,7 +299,7 @@ bool roce_tx_doubt(struct roce_qp *qp)
 void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 		  uint64_t now_ns)
 {
-	size_t n = b->n;
+	size_t n = b->n, requests = n - b->ack;
 
 	assert(sent <= n);
 	if (qp->req.unarmed && now_ns)
@@ -280,7 +308,9 @@ void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 	if (b->responses) {
 		rsp_tx_done(qp, b, sent);
 	} else {
-		if (sent < n)
+		if (b->ack && sent < n)
+			rsp_tx_done(qp, b, requests);
+		if (sent < requests)
 			take_back(qp, b, sent);
 		if (!qp_is_reliable(&qp->base) && qp->base.state != IBV_QPS_ERR)
 			complete_sent(qp);

@@ -119,6 +119,7 @@ static void go_quiet(struct roce_qp *qp)
 	if (!rsp_refusing(qp))
 		qp->rsp.resp_head = qp->rsp.resp_tail;
 	qp->rsp.ack_pending = qp->rsp.cnp_pending = false;
+	qp->rsp.ack_held = false;
 	qp->rsp.in = IN_NOTHING;
 }
 

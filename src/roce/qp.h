@@ -53,7 +53,8 @@ struct roce_batch {
 	 * max_copy likewise for those that have copy set.
 	 */
 	uint32_t max_payload, max_copy;
-	bool responses; /* all of them, or none */
+	bool responses; /* all of them, or none, */
+	bool ack;	/* but for the last, an ACK behind requests */
 	struct roce_pkt pkt[ROCE_BATCH];
 	struct qp_pieces data; /* of all their payloads */
 };
@@ -217,6 +218,17 @@ bool roce_tx_waiting(const struct roce_qp *qp);
  * are on their way. True is a hint: roce_tx() does not wait.
  */
 bool roce_tx_patient(const struct roce_qp *qp);
+
+/*
+ * An acknowledgement that is owed leaves behind the requests that are sent next,
+ * if there are any, in the same system call. So it may wait for them where the
+ * program answers what it receives, which is found out by trying.
+ * roce_ack_hold(): that is all that is owed, and it waits from now on, until
+ * there are requests, or the caller has called roce_ack_release(), soon.
+ */
+bool roce_ack_hold(struct roce_qp *qp);
+void roce_ack_release(struct roce_qp *qp);
+bool roce_ack_held(const struct roce_qp *qp);
 
 /*
  * Fills *b with packets to send now, in order. The payload stays where the

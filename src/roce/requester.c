@@ -183,6 +183,15 @@ static bool is_simple(const struct roce_qp *qp, const struct qp_wqe *w)
 	       !(w->opcode == IBV_WR_RDMA_WRITE && roce_direct_waits(qp, w));
 }
 
+bool req_is_one(const struct roce_qp *qp)
+{
+	const struct qp_sq *sq = &qp->base.sq;
+
+	return sq->tail - sq->nxt == 1 && !qp->req.rnr_until_ns &&
+	       !qp->req.probe_due && is_simple(qp, qp_sq_slot(sq, sq->nxt)) &&
+	       window_open(qp, 0);
+}
+
 bool req_ready(const struct roce_qp *qp)
 {
 	if (qp->req.probe_due)

@@ -12,6 +12,11 @@
 
 #define CNP_GAP_NS (50 * USEC)
 
+/* After so many acknowledgements in a row that have waited in vain some do not
+ * wait: twice as many each time, 2^(HOLD_VAIN_MAX - HOLD_VAIN) at most. */
+#define HOLD_VAIN 2u
+#define HOLD_VAIN_MAX 12u
+
 /* How many reads are remembered at least. */
 #define READS_MIN 64u
 
@@ -237,6 +242,35 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b, uint32_t i,
 	return true;
 }
 
+/* Who has sent more before there was an answer does not wait any longer. */
+bool rsp_hold(struct roce_qp *qp)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	if (r->ack_held)
+		rsp_hold_done(qp, false);
+	else if (r->hold_skip)
+		r->hold_skip--;
+	else
+		r->ack_held = qp->base.type == IBV_QPT_RC &&
+			      qp->base.state == IBV_QPS_RTS;
+	return r->ack_held;
+}
+
+void rsp_hold_done(struct roce_qp *qp, bool found)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	r->ack_held = false;
+	if (found)
+		r->hold_vain = 0;
+	else if (r->hold_vain < HOLD_VAIN_MAX)
+		r->hold_vain++;
+	/* Now and then one is in vain where most are not. */
+	if (r->hold_vain > HOLD_VAIN)
+		r->hold_skip = (uint16_t)(1u << (r->hold_vain - HOLD_VAIN));
+}
+
 uint32_t rsp_ack_psn(const struct roce_qp *qp)
 {
 	return psn_add(qp->rsp.epsn, PSN_MASK - qp->rsp.ack_back);
@@ -250,7 +284,7 @@ static void ack_build(struct roce_qp *qp, struct roce_batch *b)
 
 	ack_fill(h, qp->service, qp->dest_qpn, rsp_ack_psn(qp), r->msn);
 	if (r->ack_pending) {
-		r->ack_pending = false;
+		r->ack_pending = r->ack_held = false;
 	} else {
 		h->psn = r->nak_psn;
 		h->syndrome = r->nak_syndrome;

@@ -669,6 +669,19 @@ static void say_acked(struct sim *s, int from, struct sim_qp *q,
 		send_host(s, from, sim_host_verdict(&ack));
 }
 
+/* What the QP owes may wait for what is posted, for a while. */
+static void may_hold(struct sim_qp *q)
+{
+	struct sim *s = q->node->sim;
+
+	if (!s->hold || !sim_chance(&s->rng, s->hold))
+		return;
+	q->release_ns = 0;
+	if (roce_ack_hold(q->qp))
+		q->release_ns = s->now + 1 +
+				sim_below(&s->rng, (uint32_t)s->hold_ns);
+}
+
 static void deliver(struct sim *s, struct sim_event *e)
 {
 	struct sim_node *n = &s->node[e->to], *f = &s->node[!e->to];
@@ -701,6 +714,7 @@ static void deliver(struct sim *s, struct sim_event *e)
 			roce_acked(n->qp[i].qp, rx.h.psn, s->now);
 		else
 			roce_rx(n->qp[i].qp, &rx, s->now);
+		may_hold(&n->qp[i]);
 		if (acked)
 			say_acked(s, e->to, &n->qp[i], &rx);
 		sim_pull(&n->qp[i]);
@@ -717,6 +731,9 @@ static struct sim_qp *next_timer(struct sim *s, uint64_t *at)
 		for (size_t k = 0; k < s->node[i].nqp; k++) {
 			struct sim_qp *q = &s->node[i].qp[k];
 			uint64_t t = q->qp ? roce_deadline(q->qp) : UINT64_MAX;
+
+			if (q->qp && q->release_ns && q->release_ns < t)
+				t = q->release_ns;
 
 			if (t < *at) {
 				*at = t;
@@ -751,6 +768,10 @@ void sim_run(struct sim *s, uint64_t ns)
 			free(e.bytes);
 			sim_host_free(e.host);
 		} else {
+			if (q->release_ns && s->now >= q->release_ns) {
+				q->release_ns = 0;
+				roce_ack_release(q->qp);
+			}
 			roce_expire(q->qp, s->now);
 			sim_pull(q);
 		}

@@ -61,6 +61,7 @@ struct sim_qp {
 	uint32_t far_life, far_hint; /* see qp/direct.h */
 	struct sim_qp *peer;
 	struct sim_wcs *send, *recv;
+	uint64_t release_ns; /* when an ACK that is held leaves; 0: none is */
 	uint32_t events; /* 1 << enum ibv_event_type */
 };
 
@@ -115,6 +116,8 @@ struct sim {
 	double many; /* and chance that small ones are said to be many */
 	uint64_t direct_copies;
 	uint64_t reads; /* of payload that is elsewhere */
+	double hold; /* chance that an ACK may be held, */
+	uint64_t hold_ns; /* so long at most */
 	/* Before piece i of one is read. */
 	void (*in_read)(struct sim *sim, size_t i);
 	struct sim_event *heap;

@@ -303,6 +303,8 @@ static void run_reliable(uint64_t seed, const struct sim_link *link,
 		sim->direct = sim->many = 0.3;
 	co.mtu = IBV_MTU_256 + sim_below(&sim->rng, 5);
 	co.psn_a = (uint32_t)sim_rand(&sim->rng) & PSN_MASK;
+	sim->hold = sim_chance(&sim->rng, 0.5) ? 0.7 : 0;
+	sim->hold_ns = 300000;
 	co.rd_atomic = (uint8_t)(1 + sim_below(&sim->rng, 8));
 	co.dest_rd_atomic = co.rd_atomic;
 	co.min_rnr_timer = (uint8_t)(1 + sim_below(&sim->rng, 12));
