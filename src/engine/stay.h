@@ -21,7 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define STAY_NS 5000
+#define STAY_NS 20000
 #define STAY_MAX_NS 200000
 #define STAY_VAIN 4
 #define STAY_SKIP_MAX 1024
