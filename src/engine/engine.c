@@ -82,6 +82,7 @@ void engine_fini(struct engine *e)
 {
 	thread_fds_close(e);
 	send_end(e);
+	hold_end(e);
 	if (e->udp && e->cfg->explain)
 		engine_drops_explain(e);
 	shm_destroy(e->shm);

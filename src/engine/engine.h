@@ -100,6 +100,11 @@ struct engine {
 
 	_Atomic(struct engine_qp *) starved; /* send.c: QPs without room */
 
+	/* hold.c: QPs whose ACK waits for an answer, and how long the first. */
+	_Atomic(struct engine_qp *) held;
+	_Atomic uint64_t held_until;
+	_Atomic bool held_seen; /* a program has polled since */
+
 	/* How many things wait for drained links: engine_ops.settle. */
 	_Atomic unsigned unsettled;
 
@@ -110,6 +115,7 @@ struct engine {
 	pthread_t thread;
 	int epoll_fd, wake_fd;
 	_Atomic uint64_t asleep_until; /* 0: the thread is awake */
+	_Atomic uint32_t naps; /* how often it has gone to sleep; wraps */
 	_Atomic clockid_t poller; /* CPU time of who has polled last, or 0 */
 	struct poller_time { /* when the thread last looked */
 		clockid_t id;

@@ -35,6 +35,7 @@ bool timer_try(struct engine *e, struct engine_qp *qp, uint64_t due);
 
 struct rx_round {
 	struct engine *e;
+	uint32_t naps; /* how often the thread had gone to sleep before */
 	uint64_t now; /* 0: nothing has come that needs it (roce_rx_timed()) */
 	struct engine_qp *cur; /* locked: the QP of the last packet */
 	bool noted; /* it is among touched */
@@ -56,6 +57,52 @@ void send_starved(struct engine *e);
 void send_end(struct engine *e);
 /* A QP that has gone sends nothing any more. */
 void send_unuse(struct engine_qp *qp);
+
+/*
+ * hold.c: the end of a round for a QP, whose lock is held. True: it waits with
+ * the ACK that it owes.
+ */
+bool hold_ack(struct rx_round *r, struct engine_qp *qp);
+void hold_release_all(struct engine *e, uint64_t now);
+/* Nobody sends any more. */
+void hold_end(struct engine *e);
+/* A program is about to sleep: those that wait send their ACKs. */
+static inline void hold_release(struct engine *e)
+{
+	if (__builtin_expect(
+		    atomic_load_explicit(&e->held, memory_order_relaxed) !=
+			    NULL,
+		    0))
+		hold_release_all(e, clock_ns());
+}
+/*
+ * A program has found a CQ empty. It may have looked before the thread took what
+ * is to be answered, so its next look counts.
+ */
+static inline void hold_polled(struct engine *e)
+{
+	if (__builtin_expect(
+		    atomic_load_explicit(&e->held, memory_order_relaxed) ==
+			    NULL,
+		    1))
+		return;
+	if (atomic_load_explicit(&e->held_seen, memory_order_relaxed))
+		hold_release_all(e, clock_ns());
+	else
+		atomic_store_explicit(&e->held_seen, true,
+				      memory_order_relaxed);
+}
+/* The same if they have waited for long. */
+static inline void hold_expire(struct engine *e, uint64_t now)
+{
+	if (atomic_load(&e->held) && now >= atomic_load(&e->held_until))
+		hold_release_all(e, now);
+}
+/* When that is due; UINT64_MAX: never. */
+static inline uint64_t hold_next(const struct engine *e)
+{
+	return atomic_load(&e->held) ? atomic_load(&e->held_until) : UINT64_MAX;
+}
 
 /*
  * progress.c: returns the number of packets. *busy: another thread receives on

@@ -70,6 +70,7 @@ uint64_t presence_probe(struct presence *p, enum presence_cpu cpu)
 		return 0;
 	}
 	p->seen_took = get(&p->took);
+	p->seen_sends = get(&p->sends);
 	return PRESENCE_PROBE_NS;
 }
 
@@ -87,6 +88,23 @@ bool presence_probed(struct presence *p, bool none, enum presence_cpu cpu)
 	return took || none;
 }
 
+bool presence_has_sent(struct presence *p)
+{
+	const uint32_t sends = get(&p->sends);
+	const bool sent = sends != p->seen_sends ||
+			  atomic_load_explicit(&p->sending,
+					       memory_order_relaxed);
+
+	p->seen_sends = sends;
+	return sent && get(&p->took) == p->seen_took && !inside(p);
+}
+
+bool presence_is_late(const struct presence *p, enum presence_cpu cpu)
+{
+	return get(&p->took) == p->seen_took && !inside(p) &&
+	       (cpu == PRESENCE_RAN || cpu == PRESENCE_SHARES);
+}
+
 bool presence_taken_over(const struct presence *p)
 {
 	return p->good >= PRESENCE_PROBES;
@@ -97,6 +115,7 @@ bool presence_step_back(struct presence *p, uint64_t now)
 	if (presence_is_back(p))
 		return false;
 	atomic_store(&p->since, now);
+	put(&p->back_took, get(&p->took));
 	atomic_store(&p->tick, PRESENCE_TICK_MIN_NS);
 	atomic_store(&p->tick_at, now + PRESENCE_TICK_MIN_NS);
 	atomic_store(&p->back, true);
@@ -109,7 +128,8 @@ bool presence_step_forward(struct presence *p, uint64_t now)
 
 	if (!presence_is_back(p))
 		return false;
-	if (since && now - since < PRESENCE_WORTH_NS) {
+	if (since && now - since < PRESENCE_WORTH_NS &&
+	    get(&p->took) - get(&p->back_took) < PRESENCE_WORTH) {
 		failed(p);
 	} else if (since) {
 		put(&p->interval, 0);
@@ -159,6 +179,8 @@ bool presence_tick(struct presence *p, uint64_t now, enum presence_cpu cpu)
 	}
 	next = 2 * atomic_load(&p->tick);
 	next = next > most ? most : next;
+	p->seen_took = get(&p->took);
+	p->seen_sends = get(&p->sends);
 	atomic_store(&p->tick, next);
 	atomic_store(&p->tick_at, now + next);
 	return false;

@@ -14,8 +14,10 @@
  *   all still there, they are late by that time, so it takes twice as many
  *   wakes as before until it tries again, PRESENCE_SKIP_MAX at most.
  * - While it has stepped back it ticks: it steps forward when no program has
- *   polled since the last tick. If it has been back for less than
- *   PRESENCE_WORTH_NS, that counts as an attempt that failed.
+ *   polled since the last tick, or packets wait for longer than a probe while
+ *   programs poll now and then. If it has been back for less than
+ *   PRESENCE_WORTH_NS and programs have taken less than PRESENCE_WORTH packets,
+ *   that counts as an attempt that failed.
  * - A program that waits for a CPU cannot poll, which says nothing: what holds
  *   is what it did when it last ran. So a probe lasts until the program's thread
  *   that has polled last has had a CPU for its time, or sleeps, PRESENCE_NAP_NS
@@ -41,6 +43,7 @@
 #include <stdint.h>
 
 #define PRESENCE_PROBE_NS 20000
+#define PRESENCE_SEND_NS 200000
 #define PRESENCE_NAP_NS 10000000
 #define PRESENCE_RAN_NS 100000 /* CPU time without a poll: it does not poll */
 #define PRESENCE_PROBES 3
@@ -49,6 +52,7 @@
 #define PRESENCE_TICK_MAX_NS 1000000
 #define PRESENCE_TICK_CROWDED_NS 8000000
 #define PRESENCE_WORTH_NS 5000000
+#define PRESENCE_WORTH 8 /* polls that have found packets */
 #define PRESENCE_OFTEN_NS 2000000
 #define PRESENCE_BLOCKED 1000
 
@@ -64,7 +68,9 @@ struct presence {
 	/* Programs write these all the time. */
 	_Alignas(64) _Atomic uint32_t polls; /* wraps; some may be lost */
 	_Atomic uint32_t took; /* of them found packets; the same */
-	_Atomic bool inside; /* one goes on; or another ends just now */
+	_Atomic uint32_t sends; /* by UDP; the same */
+	_Atomic bool sending; /* one goes on; the same */
+	_Atomic bool inside; /* a poll goes on; or another ends just now */
 	_Atomic uint32_t blocked; /* polls in a row that found a link taken */
 
 	_Alignas(64) _Atomic bool back; /* the thread has stepped back */
@@ -73,7 +79,9 @@ struct presence {
 	_Atomic uint64_t woke; /* when one last woke from the thread's rest */
 
 	/* The thread's own, and under the caller's lock what is marked so. */
-	uint32_t seen, seen_took; /* polls and took when it last looked */
+	/* polls, took and sends when it last looked */
+	uint32_t seen, seen_took, seen_sends;
+	_Atomic uint32_t back_took; /* took when it stepped back */
 	bool polling; /* what programs did then */
 	uint32_t good; /* probes in a row that programs have passed */
 	_Atomic uint32_t skip; /* wakes before the next probe; lock */
@@ -106,6 +114,15 @@ static inline void presence_took(struct presence *p)
 	uint32_t n = atomic_load_explicit(&p->took, memory_order_relaxed);
 
 	atomic_store_explicit(&p->took, n + 1, memory_order_relaxed);
+}
+
+/* One begins to send, which takes long, and will poll; it has. */
+static inline void presence_sends(struct presence *p, bool begins)
+{
+	uint32_t n = atomic_load_explicit(&p->sends, memory_order_relaxed);
+
+	atomic_store_explicit(&p->sends, n + begins, memory_order_relaxed);
+	atomic_store_explicit(&p->sending, begins, memory_order_relaxed);
 }
 
 static inline bool presence_is_back(const struct presence *p)
@@ -142,6 +159,13 @@ bool presence_taken_over(const struct presence *p);
  */
 uint64_t presence_tick_at(const struct presence *p);
 bool presence_tick(struct presence *p, uint64_t now, enum presence_cpu cpu);
+/* After a tick, packets have been left alone for a while: whether
+ * programs have taken none of them, and could have. Then it steps forward. */
+bool presence_is_late(const struct presence *p, enum presence_cpu cpu);
+
+/* Packets have been left alone, and programs have taken none: whether they have
+ * sent some meanwhile. */
+bool presence_has_sent(struct presence *p);
 
 /*
  * The thread steps back or forward. A lock of the caller's serialises the

@@ -34,6 +34,7 @@ receive(struct engine *e, uint64_t now, bool *busy)
 	*busy = false;
 	round.e = e;
 	round.now = now;
+	round.naps = atomic_load(&e->naps);
 	round.cur = NULL;
 	round.n = 0;
 	for (unsigned i = 0; i < e->nlinks; i++) {
@@ -160,6 +161,7 @@ void engine_poll(struct engine *e, bool armed)
 	struct spin state;
 	bool busy;
 
+	hold_polled(e);
 	if (!armed)
 		presence_polled(&e->presence);
 	presence_inside(&e->presence, !armed);

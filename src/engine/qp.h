@@ -37,6 +37,13 @@ struct engine_qp_ops {
 	void (*flush)(struct engine_qp *qp, uint64_t now);
 	/* Does what is due by now, then flushes. */
 	void (*run)(struct engine_qp *qp, uint64_t now);
+	/*
+	 * Whether all that it owes is an acknowledgement that may wait for what
+	 * the program posts next. Then it is not flushed, but released soon: if
+	 * nothing has been posted by then, that is flushed.
+	 */
+	bool (*hold)(struct engine_qp *qp);
+	void (*release)(struct engine_qp *qp, uint64_t now);
 	/* The last reference is gone. */
 	void (*free)(struct engine_qp *qp);
 };
@@ -69,6 +76,8 @@ struct engine_qp {
 	struct shm_way way; /* under lock: where it sends */
 	struct engine_qp *starved; /* send.c: the next without room */
 	_Atomic bool is_starved; /* it is on that list */
+	struct engine_qp *held; /* hold.c: the next that waits */
+	_Atomic bool is_held; /* it is on that list */
 	struct link *used; /* under lock: counted there (heat.h), or NULL */
 
 	_Atomic uint64_t timer_due; /* when its entry in the heap is due */

@@ -74,11 +74,17 @@ void engine_limits(struct engine_qp *qp, const struct qp *core,
 	shm_limits(w, b);
 }
 
-static size_t by_udp(struct link *udp, const struct roce_batch *b, size_t from,
+static size_t by_udp(struct engine *e, const struct roce_batch *b, size_t from,
 		     size_t to, int *err)
 {
+	struct link *udp = e->link[0];
+	size_t sent;
+
 	heat_add(udp);
-	return udp->ops->send(udp, b, from, to, err);
+	presence_sends(&e->presence, true);
+	sent = udp->ops->send(udp, b, from, to, err);
+	presence_sends(&e->presence, false);
+	return sent;
 }
 
 /* By a ring where the way leads to one, else by UDP. large: not by UDP. */
@@ -94,7 +100,7 @@ static inline size_t send_by(struct engine *e, struct shm_way *w,
 		else if (large)
 			break; /* it is gone: the next batch is shorter */
 		else
-			i = by_udp(e->link[0], b, i, end, err);
+			i = by_udp(e, b, i, end, err);
 	}
 	return i;
 }

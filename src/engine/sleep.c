@@ -65,6 +65,9 @@ static void wake(void *arg)
 		progress_step_forward(e, now);
 		break;
 	}
+	/* Else the thread ticks. */
+	if (!presence_is_back(&e->presence))
+		hold_release(e);
 	if (!s->drained)
 		thread_wake(e);
 }
@@ -88,6 +91,7 @@ static bool begin(struct engine *e)
 
 	if (!atomic_load(&e->started))
 		return false;
+	hold_release(e);
 	sleep_forget(e);
 	if (shy) {
 		atomic_store_explicit(&e->shy, shy - 1, memory_order_relaxed);

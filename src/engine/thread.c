@@ -257,9 +257,10 @@ static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 	int n;
 
 	atomic_store(&e->asleep_until, UINT64_MAX);
+	atomic_fetch_add(&e->naps, 1);
 	until = presence_tick_at(&e->presence);
 	if (until == UINT64_MAX)
-		until = timers_next(e);
+		until = min_u64(timers_next(e), hold_next(e));
 	atomic_store(&e->asleep_until, until);
 	if (watching && !links_sleep(e)) {
 		until = 0;
@@ -326,13 +327,16 @@ static enum presence_cpu ticks_cpu(struct engine *e)
 	return PRESENCE_SHARES;
 }
 
-/* Gives programs so much of a CPU's time to take what waits, if they get it.
- * Returns what presence_probed() does. */
-static bool probe(struct engine *e, uint64_t ns)
+/*
+ * Gives programs PRESENCE_PROBE_NS of a CPU's time to take what waits, if they
+ * get it; and more, as long as they do nothing but send, which may take as
+ * long. Returns whether nothing waits any more; *cpu: what they had of one.
+ */
+static bool leave(struct engine *e, enum presence_cpu *cpu)
 {
+	const uint64_t ns = PRESENCE_PROBE_NS;
 	struct poller_time t = { 0 };
 	uint64_t napped = 0, next;
-	enum presence_cpu cpu;
 	bool none;
 
 	poller_ran(e, &t);
@@ -341,9 +345,21 @@ static bool probe(struct engine *e, uint64_t ns)
 		sys_sleep(next);
 		napped += next;
 		none = !progress_waiting(e);
-		cpu = none ? PRESENCE_RAN : poller_cpu(e, &t, ns);
-	} while (cpu == PRESENCE_WAITS && napped < PRESENCE_NAP_NS);
-	return presence_probed(&e->presence, none, cpu);
+		*cpu = none ? PRESENCE_RAN : poller_cpu(e, &t, ns);
+	} while ((*cpu == PRESENCE_WAITS && napped < PRESENCE_NAP_NS) ||
+		 (!none && napped < PRESENCE_SEND_NS &&
+		  presence_has_sent(&e->presence)));
+	return none;
+}
+
+/* Whether packets wait that programs do not take, although they poll. */
+static bool is_late(struct engine *e)
+{
+	struct presence *p = &e->presence;
+	enum presence_cpu cpu;
+
+	return !presence_rests(p) && progress_waiting(e) && !leave(e, &cpu) &&
+	       presence_is_late(p, cpu);
 }
 
 /* Whether what the thread has woken for is left to programs (presence.h). */
@@ -352,13 +368,13 @@ static bool leave_to_programs(struct engine *e, const struct woken *woken)
 	struct presence *p = &e->presence;
 	uint64_t now = clock_ns(), ns;
 	enum presence_cpu cpu;
-	bool taken;
+	bool taken, none;
 
 	if (presence_is_back(p)) {
 		if (now < presence_tick_at(p))
 			return !woken->link;
 		cpu = ticks_cpu(e);
-		if (!presence_tick(p, now, cpu))
+		if (!presence_tick(p, now, cpu) && !is_late(e))
 			return !woken->cold;
 		progress_step_forward(e, now);
 		return false;
@@ -369,7 +385,8 @@ static bool leave_to_programs(struct engine *e, const struct woken *woken)
 	ns = presence_probe(p, cpu);
 	if (!ns)
 		return false;
-	taken = probe(e, ns);
+	none = leave(e, &cpu);
+	taken = presence_probed(p, none, cpu);
 	if (presence_taken_over(p))
 		progress_step_back(e, clock_ns());
 	return taken;
@@ -418,6 +435,8 @@ static void *thread_main(void *arg)
 		n = sleep_until_due(e, ev, 4, &woken);
 		for (i = 0; i < n; i++)
 			readable(e, ev[i].data.fd, &woken);
+		if (hold_next(e) != UINT64_MAX)
+			hold_expire(e, clock_ns());
 		if (leave_to_programs(e, &woken)) {
 			now = clock_ns();
 			if (timers_due(e, now))

@@ -638,6 +638,9 @@ static inline void shca_qp_unlock(struct shca_qp *qp)
 
 /* A packet for it; lock held, not dead. */
 void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
+/* roce_ack_hold(), roce_ack_release(). */
+bool shca_qp_ack_hold(struct shca_qp *qp);
+void shca_qp_ack_release(struct shca_qp *qp);
 /* Sends what the QP has to send and sets its timer; lock held. */
 static inline void shca_qp_flush(struct shca_qp *qp, uint64_t now_ns)
 {

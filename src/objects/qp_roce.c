@@ -121,6 +121,8 @@ static void flush(struct qp *core, uint64_t now, bool all)
 {
 	struct shca_qp *qp = core->owner;
 
+	if (all)
+		roce_ack_release(roce_qp(core));
 	/* After most packets there is nothing to do. */
 	if (!roce_is_idle(roce_qp(core)) || shca_xrc_is_guest(qp) ||
 	    is_unwatched(qp))
@@ -214,6 +216,18 @@ void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	if (qp->xrc && shca_loan_rx(qp, pkt, now))
 		return;
 	roce_rx(r, pkt, now);
+}
+
+bool shca_qp_ack_hold(struct shca_qp *qp)
+{
+	/* What XRC owes may be for another process to say. */
+	return qp->ops == &shca_roce_ops && !qp->xrc &&
+	       roce_ack_hold(roce_qp(qp->core));
+}
+
+void shca_qp_ack_release(struct shca_qp *qp)
+{
+	roce_ack_release(roce_qp(qp->core));
 }
 
 bool shca_qp_leaves(const struct shca_qp *qp, struct roce_timewait *w)

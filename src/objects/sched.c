@@ -23,6 +23,17 @@ static void sched_run(struct engine_qp *qp, uint64_t now)
 	shca_qp_flush(sched_qp(qp), now);
 }
 
+static bool sched_hold(struct engine_qp *qp)
+{
+	return shca_qp_ack_hold(sched_qp(qp));
+}
+
+static void sched_release(struct engine_qp *qp, uint64_t now)
+{
+	shca_qp_ack_release(sched_qp(qp));
+	shca_qp_flush(sched_qp(qp), now);
+}
+
 static void sched_free(struct engine_qp *qp)
 {
 	free(sched_qp(qp)->xrc);
@@ -33,6 +44,8 @@ static const struct engine_qp_ops ops = {
 	.rx = sched_rx,
 	.flush = sched_flush,
 	.run = sched_run,
+	.hold = sched_hold,
+	.release = sched_release,
 	.free = sched_free,
 };
 

@@ -163,7 +163,8 @@ static void count_living(struct engine_qp *sched, void *census)
 	if (!shca_qp_leaves(qp, &w))
 		return;
 	count(c, &w);
-	c->busy |= roce_tx_ready(roce_qp(qp->core));
+	c->busy |= roce_tx_ready(roce_qp(qp->core)) ||
+		   roce_ack_held(roce_qp(qp->core));
 }
 
 static void count_gone(struct engine *e, struct census *c)

@@ -325,6 +325,67 @@ static void costs_more_until_worth_it(void **state)
 	assert_int_equal(takeover(), first);
 }
 
+/* A program that polls now and then and looks at its memory in between. */
+static void late_while_they_poll(void **state)
+{
+	bool is;
+
+	(void)state;
+	takeover();
+	presence_polled(&p);
+	tick(&is);
+	assert_false(is);
+	assert_true(presence_is_late(&p, PRESENCE_RAN));
+	assert_true(presence_is_late(&p, PRESENCE_SHARES));
+	/* It could not. */
+	assert_false(presence_is_late(&p, PRESENCE_WAITS));
+	presence_inside(&p, true);
+	assert_false(presence_is_late(&p, PRESENCE_RAN));
+	presence_inside(&p, false);
+	assert_true(presence_is_late(&p, PRESENCE_RAN));
+	presence_took(&p);
+	assert_false(presence_is_late(&p, PRESENCE_RAN));
+}
+
+/* To send takes long, and then it polls. */
+static void who_sends_is_waited_for(void **state)
+{
+	bool is;
+
+	(void)state;
+	takeover();
+	presence_polled(&p);
+	tick(&is);
+	assert_false(presence_has_sent(&p));
+	presence_sends(&p, true);
+	assert_true(presence_has_sent(&p));
+	assert_true(presence_has_sent(&p)); /* still does */
+	presence_sends(&p, false);
+	assert_false(presence_has_sent(&p));
+	presence_sends(&p, true);
+	presence_sends(&p, false);
+	assert_true(presence_has_sent(&p));
+	assert_false(presence_has_sent(&p));
+	presence_sends(&p, true);
+	presence_took(&p);
+	assert_false(presence_has_sent(&p)); /* nothing to wait for */
+}
+
+/* Short, but programs have taken much in that time: it is tried again at once. */
+static void much_is_worth_it(void **state)
+{
+	unsigned first = takeover();
+	int i;
+
+	(void)state;
+	for (i = 0; i < 5; i++) {
+		for (int k = 0; k < PRESENCE_WORTH; k++)
+			presence_took(&p);
+		forward();
+		assert_int_equal(takeover(), first);
+	}
+}
+
 static void forward_once(void **state)
 {
 	(void)state;
@@ -432,6 +493,9 @@ int main(void)
 		cmocka_unit_test_setup(
 			ticks_more_seldom_where_they_share_a_cpu, setup),
 		cmocka_unit_test_setup(costs_more_until_worth_it, setup),
+		cmocka_unit_test_setup(late_while_they_poll, setup),
+		cmocka_unit_test_setup(who_sends_is_waited_for, setup),
+		cmocka_unit_test_setup(much_is_worth_it, setup),
 		cmocka_unit_test_setup(forward_once, setup),
 		cmocka_unit_test_setup(rests, setup),
 		cmocka_unit_test_setup(rests_when_nothing_happens, setup),

@@ -1,0 +1,83 @@
+/*
+ * hold.c - acknowledgements that wait for the program's answer
+ *
+ * An ACK of its own costs a system call here and a wake or a look at the peer,
+ * and where it leaves first, the program's answer waits for it. So when an ACK
+ * is all that a QP owes after a round, and its program has answered before
+ * (roce_ack_hold()), the QP is on a list instead. What it posts takes the ACK
+ * along. If it posts nothing, whoever comes first sends the ACK: a program that
+ * looks for more, or is about to sleep; or the thread, HOLD_NS later, or when it
+ * ticks (presence.h).
+ */
+#include "internal.h"
+
+#include <stdlib.h>
+
+#define HOLD_NS 200000
+
+/*
+ * What this round has brought wakes the thread, if it was asleep then and has
+ * not stepped back, and it looks at the list when it goes to sleep again. It
+ * may have done so already.
+ */
+static void sleeps_past(const struct rx_round *r)
+{
+	struct engine *e = r->e;
+
+	if (atomic_load(&e->naps) != r->naps &&
+	    !presence_is_back(&e->presence) &&
+	    atomic_load(&e->asleep_until) > atomic_load(&e->held_until))
+		thread_wake(e);
+}
+
+/* The list has a reference. */
+static void put_on_list(struct engine *e, struct engine_qp *qp, uint64_t now)
+{
+	if (atomic_exchange(&qp->is_held, true))
+		return;
+	engine_qp_get(qp);
+	qp->held = atomic_load(&e->held);
+	do {
+		if (!qp->held)
+			atomic_store(&e->held_until, now + HOLD_NS);
+	} while (!atomic_compare_exchange_weak(&e->held, &qp->held, qp));
+	atomic_store_explicit(&e->held_seen, false, memory_order_relaxed);
+}
+
+bool hold_ack(struct rx_round *r, struct engine_qp *qp)
+{
+	if (!qp->ops->hold(qp))
+		return false;
+	put_on_list(r->e, qp, r->now);
+	sleeps_past(r);
+	return true;
+}
+
+void hold_release_all(struct engine *e, uint64_t now)
+{
+	struct engine_qp *qp, *next;
+
+	for (qp = atomic_exchange(&e->held, NULL); qp; qp = next) {
+		next = qp->held;
+		atomic_store(&qp->is_held, false);
+		if (engine_qp_trylock(qp)) {
+			if (!qp->dead)
+				qp->ops->release(qp, now);
+			engine_qp_unlock(qp);
+		} else {
+			/* Whoever has the lock may be posting the answer. */
+			put_on_list(e, qp, now);
+		}
+		engine_qp_put(qp);
+	}
+}
+
+void hold_end(struct engine *e)
+{
+	struct engine_qp *qp, *next;
+
+	for (qp = atomic_exchange(&e->held, NULL); qp; qp = next) {
+		next = qp->held;
+		engine_qp_put(qp);
+	}
+}
