@@ -1,14 +1,15 @@
 /*
  * reference.c - what the machine does without RDMA, for comparison
  *
- *   reference udp_lat SIZE SECONDS PORT [ADDRESS]   spinning ping-pong
+ *   reference udp_lat SIZE SECONDS PORT [ADDRESS]   ping-pong, both ends spin
+ *   reference udp_wait SIZE SECONDS PORT [ADDRESS]  the same, both ends sleep
  *   reference udp_bw SEGMENT SECONDS PORT [ADDRESS] one-way stream, GSO and GRO
  *   reference memcpy SIZE SECONDS
  *
- * Prints one number: microseconds one way (median), or bytes per second.
- * Without ADDRESS a UDP test is the server, which prints nothing for udp_lat,
- * the bytes received per second for udp_bw, and exits one second after the last
- * datagram.
+ * Prints microseconds one way (median) and the number of round trips, or bytes
+ * per second. Without ADDRESS a UDP test is the server, which prints nothing
+ * for a ping-pong, the bytes received per second for udp_bw, and exits one
+ * second after the last datagram.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -78,15 +80,27 @@ static int udp_socket(const char *host, int port)
 	return fd;
 }
 
-static void lat_server(int fd)
+/* Receives wait, this long. */
+static void wait_at_most(int fd, double seconds)
+{
+	struct timeval t = { .tv_sec = (time_t)seconds,
+			     .tv_usec =
+				     (suseconds_t)(seconds * 1e6) % 1000000 };
+
+	if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof(t)))
+		fail("SO_RCVTIMEO");
+}
+
+static void lat_server(int fd, int flags)
 {
 	static char buf[65536];
 	struct sockaddr_storage from;
 	double last = now() + 10;
 
+	wait_at_most(fd, 0.5);
 	while (now() < last + 1) {
 		socklen_t len = sizeof(from);
-		ssize_t n = recvfrom(fd, buf, sizeof(buf), MSG_DONTWAIT,
+		ssize_t n = recvfrom(fd, buf, sizeof(buf), flags,
 				     (struct sockaddr *)&from, &len);
 
 		if (n < 0)
@@ -96,7 +110,7 @@ static void lat_server(int fd)
 	}
 }
 
-static void lat_client(int fd, size_t size, double seconds)
+static void lat_client(int fd, int flags, size_t size, double seconds)
 {
 	enum { MAX = 1000000 };
 	static float times[MAX];
@@ -114,18 +128,21 @@ static void lat_client(int fd, size_t size, double seconds)
 	}
 	while (recv(fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
 		;
+	wait_at_most(fd, 0.1);
 	end = now() + seconds;
 	while ((sent = now()) < end && n < MAX) {
 		if (send(fd, buf, size, 0) < 0)
 			continue;
 		do {
 			t = now();
-		} while (recv(fd, buf, sizeof(buf), MSG_DONTWAIT) < 0 &&
+		} while (recv(fd, buf, sizeof(buf), flags) < 0 &&
 			 t < sent + 0.1);
 		times[n++] = (float)((now() - sent) / 2 * 1e6);
 	}
 	qsort(times, n, sizeof(times[0]), compare);
-	printf("%.3f\n", n ? (double)times[n / 2] : -1);
+	if (!n)
+		exit(1);
+	printf("%.3f %zu\n", (double)times[n / 2], n);
 }
 
 static void bw_server(int fd)
@@ -222,10 +239,14 @@ int main(int argc, char **argv)
 	if (argc < 5 || !size || size > MAX_BATCH)
 		return 2;
 	fd = udp_socket(host, atoi(argv[4]));
-	if (!strcmp(argv[1], "udp_lat"))
-		host ? lat_client(fd, size, seconds) : lat_server(fd);
-	else
+	if (!strcmp(argv[1], "udp_bw")) {
 		host ? bw_client(fd, size, seconds) : bw_server(fd);
+	} else {
+		int flags = strcmp(argv[1], "udp_wait") ? MSG_DONTWAIT : 0;
+
+		host ? lat_client(fd, flags, size, seconds)
+		     : lat_server(fd, flags);
+	}
 	close(fd);
 	return 0;
 }

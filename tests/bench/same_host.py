@@ -1,50 +1,26 @@
-"""Two processes of one host: softhca beside what the host can do without it.
-
-A probe is one run of something that yields one number; a row of the table puts
-a probe's median beside what it shall be at least, mostly a multiple of another
-probe's. All probes run in turn, several times, so that a row and its reference
-see the same minutes. Servers run on the first processor, clients on the last.
-"""
+"""Two processes of one host: softhca beside what the host can do without it."""
 import contextlib
-import json
 import os
-import re
 import shutil
-import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
+import probes
 import rig
+from probes import BENCH, CPUS, KIB64, LEAST, MIB, MOST, SECONDS, Missing, need
 
-BENCH = os.path.join(rig.BUILD, "tests", "bench")
-SECONDS = 0.3   # of a perftest run, about
 UCX_POSIX = {"UCX_TLS": "posix,self"}
 UCX_RC = {"UCX_TLS": "rc_v,self", "UCX_NET_DEVICES": "softhca0:1"}
-KIB64, MIB = 65536, 1 << 20
 
 
-class Missing(Exception):
-    """Something is not installed here, or does not run here."""
+class Probes(probes.Probes):
+    """What can be measured; a method per kind."""
 
-
-def need(*programs):
-    if missing := rig.need(*programs):
-        raise Missing(f"not installed: {', '.join(missing)}")
-
-
-class Probes:
-    """What can be measured; a method per kind, run(name) by name."""
-
-    def __init__(self, home, way, scale):
-        cpus = sorted(os.sched_getaffinity(0))
-        self.prefix = [[*home, "taskset", "-c", str(c)] for c in (cpus[0], cpus[-1])]
-        self.both = [*home, "taskset", "-c", f"{cpus[0]},{cpus[-1]}"]
-        self.address = "127.0.0.1"
-        self.place = rig.Placement("local", rig.Side(self.prefix[0]), rig.Side(self.prefix[1]),
-                                   self.address, "::1", [f"--same-host={way}"] if way else [])
-        self.counts = {}    # of messages, for a run of about SECONDS
-        self.scale = scale
+    def __init__(self, net, way, scale):
+        super().__init__(probes.placement("local", net, [f"--same-host={way}"] if way else []), scale)
+        self.both = rig.Side([*(net.a if net else []), "taskset", "-c", f"{CPUS[0]},{CPUS[-1]}"])
         self.files = tempfile.TemporaryDirectory(prefix="softhca-bench-")
         self.redis = {}
 
@@ -55,14 +31,9 @@ class Probes:
 
     # ------------------------------------------------------------- the kernel
 
-    def program(self, name, *args, options=None, prefix=None, env=None, limit=60):
-        side = rig.Side(self.both if prefix is None else prefix)
-        cmd = [os.path.join(BENCH, name), *args]
-        return rig.Proc(side, cmd, options or [], env, alone=options is None).done(limit)
-
     def vm(self, what, size):
         """(us of a call or one way, bytes per second)"""
-        us, rate = self.program("two_processes", f"vm_{what}", size, 0.2 * self.scale).split()
+        us, rate = self.program("two_processes", f"vm_{what}", size, 0.2 * self.scale, side=self.both).split()
         return float(us), float(rate)
 
     def vm_lat(self, what, size=8):
@@ -72,36 +43,7 @@ class Probes:
         return self.vm(what, size)[1]
 
     def pipe_lat(self):
-        return float(self.program("two_processes", "pipe", 8, 0.2 * self.scale).split()[0])
-
-    def memcpy(self, size):
-        return float(self.program("reference", "memcpy", size, 0.1 * self.scale))
-
-    # --------------------------------------------------------------- perftest
-
-    def perftest(self, tool, size, *more):
-        """us (the median), or messages per second"""
-        key = (tool, size, more)
-        if key not in self.counts:
-            n, self.counts[key] = 2000, 2000
-            _, seconds = self.perftest_run(tool, size, n, more)
-            self.counts[key] = int(min(max(n * SECONDS * self.scale / seconds, 1000), 2000000)) // 16 * 16
-        return self.perftest_run(tool, size, self.counts[key], more)[0]
-
-    def perftest_run(self, tool, size, n, more):
-        """What perftest says, and about how long it took."""
-        lat = "_lat" in tool
-        args = [tool, "-F", *(["-s", size] if "atomic" not in tool else []), "-n", n, *more]
-        pair = self.place.tool(*args, **({} if lat else {"client_args": ["-N"], "server_args": ["-N"]}), limit=60)
-        for line in pair.client.output().splitlines():
-            f = line.split()
-            if len(f) >= 5 and f[0] == str(size) and f[1].isdigit():
-                value = float(f[4])     # t_typical; with -N the rate, in millions
-                return (value, 2 * n * value / 1e6) if lat else (value * 1e6, n / (value * 1e6))
-        raise rig.Failed(f"no result\n{pair.describe()}")
-
-    def perftest_bytes(self, tool, size):
-        return self.perftest(tool, size) * size
+        return float(self.program("two_processes", "pipe", 8, 0.2 * self.scale, side=self.both).split()[0])
 
     # --------------------------------------------------- libraries of messages
 
@@ -212,13 +154,12 @@ class Probes:
     # ------------------------------------------------------- many processes
 
     def all_to_all(self, n):
-        return float(self.program("all_to_all", n, 0.5 * self.scale, options=self.place.options))
+        return float(self.program("all_to_all", n, 0.5 * self.scale, options=self.place.options, side=self.both))
 
     def shared_memory(self, processes):
         """The most that processes which all know each other have in /dev/shm."""
         where = tempfile.mkdtemp(prefix="softhca-bench-", dir="/dev/shm")
-        side = rig.Side(self.both)
-        proc = rig.Proc(side, [os.path.join(BENCH, "all_to_all"), processes, 0.3], self.place.options,
+        proc = rig.Proc(self.both, [os.path.join(BENCH, "all_to_all"), processes, 0.3], self.place.options,
                         {"SOFTHCA_RUNDIR": where})
         most = 0
         try:
@@ -257,12 +198,11 @@ class Probes:
                "OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "self", "TMPDIR": "/tmp",
                # Else its UCX is for Mellanox's devices alone.
                "OMPI_MCA_pml_ucx_tls": "any", "OMPI_MCA_pml_ucx_devices": "any", **env}
-        proc = rig.Proc(rig.Side(self.both), ["mpirun.openmpi", "-n", 2, program, size, 0.2 * self.scale],
+        proc = rig.Proc(self.both, ["mpirun.openmpi", "-n", 2, program, size, 0.2 * self.scale],
                         self.place.options, env, alone=not rdma)
         return float(proc.done(90).split()[-1])
 
 
-# name: (unit, function of Probes). Neighbours run one after the other.
 PROBES = {
     "ucx_tag_lat": ("us", lambda p: p.ucx_lat("tag_lat", 8)),
     "ib_send_lat": ("us", lambda p: p.perftest("ib_send_lat", 8)),
@@ -303,16 +243,17 @@ PROBES = {
     "redis_lat_rdma": ("us", lambda p: p.redis_lat(True)),
     "redis_rate_tcp": ("1/s", lambda p: p.redis_rate(False)),
     "redis_rate_rdma": ("1/s", lambda p: p.redis_rate(True)),
+    "conn_tcp": ("1/s", lambda p: p.connections("tcp")),
+    "conn_rdma": ("1/s", lambda p: p.connections("rdma")),
+    "qps_1": ("1/s", lambda p: p.writes_on_one_of(1)),
+    "qps_10000": ("1/s", lambda p: p.writes_on_one_of(10000)),
     "memory_process": ("B", lambda p: p.memory_of_process()),
     "memory_peer": ("B", lambda p: p.memory_of_peer()),
     "memcpy_64k": ("B/s", lambda p: p.memcpy(KIB64)),
     "memcpy_1m": ("B/s", lambda p: p.memcpy(MIB)),
 }
-ONCE = ("memory_process", "memory_peer")    # exact, more or less
+ONCE = ("memory_process", "memory_peer")
 
-MOST, LEAST = "<=", ">="
-# What it is called, its probe, and what it shall be: at most or at least so
-# many times another probe, or a number.
 TABLE = [
     ("ib_send_lat 8 B", "ib_send_lat", MOST, 1.0, "ucx_tag_lat"),
     ("ib_write_lat 8 B", "ib_write_lat", MOST, 1.4, "vm_write_lat"),
@@ -328,6 +269,8 @@ TABLE = [
     ("ib_write_bw 64 B", "ib_write_bw_64", LEAST, 1.5e6, None),
     ("ib_send_lat -e 8 B", "ib_send_lat_e", MOST, 1.3, "pipe_lat"),
     ("all to all, 16 processes", "all_to_all_16", LEAST, 0.5, "all_to_all_2"),
+    ("connections, set up and closed", "conn_rdma", LEAST, 0.7, "conn_tcp"),
+    ("8 B writes on 10,000 QPs", "qps_10000", LEAST, 0.8, "qps_1"),
     ("shared memory a process", "memory_process", MOST, 4 << 20, None),
     ("shared memory a peer", "memory_peer", MOST, 64 << 10, None),
     ("UCX rc_v tag_lat 8 B", "ucx_rc_tag_lat", MOST, 2.0, "ucx_tag_lat"),
@@ -339,7 +282,6 @@ TABLE = [
     ("redis --sockets, latency", "redis_lat_rdma", MOST, 0.5, "redis_lat_tcp"),
     ("redis --sockets, rate", "redis_rate_rdma", LEAST, 1.5, "redis_rate_tcp"),
 ]
-# What was found to limit those that are not reached everywhere.
 LIMITS = {
     "ib_send_lat": "the instructions of both ends (make bench BENCH=instructions): between two cores the cache lines' way "
                    "hides them, between the threads of one core nothing does",
@@ -366,114 +308,13 @@ NAMES = {
     "vm_pingpong": "a ping-pong of process_vm_writev 8 B", "pipe_lat": "a pipe, 8 B",
     "all_to_all_2": "2 processes", "fi_shm_8": "libfabric shm", "fi_shm_64k": "libfabric shm",
     "mpi_shm_8": "UCX posix", "mpi_shm_64k": "UCX posix", "redis_lat_tcp": "TCP", "redis_rate_tcp": "TCP",
+    "conn_tcp": "TCP", "qps_1": "on one",
     "ib_send_bw_1m": "ib_send_bw 1 MiB", "memcpy_64k": "memcpy 64 KiB", "memcpy_1m": "memcpy 1 MiB",
 }
 BESIDE = ["ucx_put_lat", "vm_pingpong", "ib_send_bw_1m", "memcpy_64k", "memcpy_1m"]
 
 
-def shown(value, unit):
-    if unit == "us":
-        return f"{value:.2f} us"
-    if unit == "B/s":
-        return f"{value / 1e9:.2f} GB/s"
-    if unit == "1/s":
-        return f"{value / 1e6:.2f} M/s" if value >= 1e6 else f"{value / 1e3:.0f} k/s"
-    return f"{value / (1 << 20):.2f} MiB" if value >= 1 << 20 else f"{value / 1024:.0f} KiB"
-
-
-class SameHost:
-    def __init__(self, home, runs, scale, way, say):
-        self.probes = Probes(home, way, scale)
-        self.runs, self.say, self.way = runs, say, way or "auto"
-        self.values = {}
-        self.missing = {}   # why there is no figure
-        self.failed = 0     # probes of which every run failed
-
-    def run(self):
-        why = {}
-        for i in range(self.runs):
-            for name, (_, measure) in PROBES.items():
-                if name in self.missing or (i and name in ONCE):
-                    continue
-                try:
-                    self.values.setdefault(name, []).append(measure(self.probes))
-                except Missing as e:
-                    self.missing[name] = str(e)
-                except (rig.Failed, ValueError, IndexError, KeyError, subprocess.SubprocessError) as e:
-                    why[name] = str(e)
-                    self.say(f"  {name}: run {i + 1} of {self.runs} failed")
-            self.say(f"  same host: run {i + 1} of {self.runs} done")
-        for name, text in why.items():
-            self.say(f"---- {name}\n{text[-1200:]}")
-            if not self.values.get(name):
-                self.missing[name] = "every run failed"
-                self.failed += 1
-
-    def close(self):
-        self.probes.close()
-
-    def median(self, name):
-        return statistics.median(self.values[name]) if self.values.get(name) else None
-
-    def ratio(self, name, reference):
-        """The median of each run's: between two the machine may become another.
-
-        A virtual one's processors are threads of one core now and two cores
-        then, which is a factor of four.
-        """
-        values, beside = self.values[name], self.values.get(reference)
-        if not reference:
-            return statistics.median(values)
-        if len(values) != len(beside):
-            return statistics.median(values) / statistics.median(beside)
-        return statistics.median(v / b for v, b in zip(values, beside))
-
-    def rows(self):
-        for title, name, how, bound, reference in TABLE:
-            unit = PROBES[name][0]
-            row = dict(title=title, test=name, unit=unit, relation=how, bound=bound, reference=reference,
-                       median=self.median(name), runs=self.values.get(name, []))
-            base = self.median(reference) if reference else 1
-            if reference:
-                row["reference_median"] = base
-            if row["median"] is None or base is None:
-                row["missing"] = self.missing.get(name) or self.missing.get(reference)
-            else:
-                row["ratio"] = self.ratio(name, reference)
-                row["reached"] = row["ratio"] <= bound if how == MOST else row["ratio"] >= bound
-            yield row
-
-    def table(self):
-        say = self.say
-        say()
-        way = {"auto": "", "copy": ", without process_vm", "udp": ", over UDP"}[self.way]
-        say(f"two processes of this host{way}: medians of {self.runs} runs in turn, also of the ratios")
-        say(f"{'':26}{'measured':>12}  {'beside it, in the same minutes':31}{'ratio':>7}{'at least':>12}")
-        limits = []
-        for r in self.rows():
-            value = shown(r["median"], r["unit"]) if r["median"] is not None else "-"
-            beside = ratio = ""
-            if r["reference"]:
-                beside = NAMES[r["reference"]]
-                if r.get("reference_median"):
-                    beside += " " + shown(r["reference_median"], r["unit"])
-                bound = f"{r['relation']} {r['bound']}"
-                ratio = f"{r['ratio']:.2f}" if "ratio" in r else "-"
-            else:
-                bound = f"{r['relation']} {shown(r['bound'], r['unit'])}"
-            end = r["missing"] if "reached" not in r else "reached" if r["reached"] else "NOT reached"
-            say(f"{r['title']:26}{value:>12}  {beside:31}{ratio:>7}{bound:>12}  {end}")
-            if not r.get("reached", True):
-                limits.append((r["title"], LIMITS.get(r["test"], "not known yet")))
-        say()
-        for title, limit in limits:
-            say(f"  what limits {title}: {limit}")
-        say()
-        for name in BESIDE:
-            if (m := self.median(name)) is not None:
-                say(f"  {NAMES[name]:38}{shown(m, PROBES[name][0]):>12}")
-
-    def save(self):
-        return {"way": self.way, "table": list(self.rows()), "missing": self.missing,
-                "probes": {n: {"unit": PROBES[n][0], "median": self.median(n), "runs": v}
-                           for n, v in self.values.items()}}
+def part(net, runs, scale, way, say, only):
+    means = {"auto": "", "copy": ", without process_vm", "udp": ", over UDP"}[way or "auto"]
+    return probes.Part(f"two processes of this host{means}", sys.modules[__name__], Probes(net, way, scale), runs,
+                       say, only)
