@@ -2,9 +2,9 @@
 """softhca beside what the machine does without it.
 
 Parts: two processes of this host beside UCX, process_vm(2), pipes and TCP
-(same-host); perftest in three placements beside UDP, TCP and memcpy
-(placements); the instructions of a message (instructions). All of them, unless
-some are named.
+(same-host); the wire beside UDP and TCP (wire); perftest in three placements
+beside UDP, TCP and memcpy (placements); the instructions of a message
+(instructions). All of them, unless some are named.
 
 Every figure is the median of several runs. What it is compared with is measured
 in the same minutes on the same machine, so the ratios are meaningful, not the
@@ -27,6 +27,7 @@ import placements
 import probes
 import rig
 import same_host
+import wire
 
 
 def say(text=""):
@@ -82,6 +83,7 @@ def make_placements(net, wanted, runs, scale):
 # name: what makes it of the network, the runs asked for or None, and the arguments
 PARTS = {
     "same-host": lambda net, runs, scale, args: same_host.part(net, runs or 5, scale, args.way, say, args.only),
+    "wire": lambda net, runs, scale, args: wire.part(net, runs or 3, scale, say, args.only),
     "placements": lambda net, runs, scale, args: make_placements(net, args.place or placements.PLACES, runs or 3, scale),
     "instructions": lambda net, runs, scale, args: Instructions(),
 }
@@ -92,7 +94,7 @@ def main():
     ap.add_argument("part", nargs="*", help=f"{', '.join(PARTS)} (all)")
     ap.add_argument("--quick", action="store_true", help="one short run of each")
     ap.add_argument("--runs", type=int, help="runs of each test (3; same-host 5)")
-    ap.add_argument("--only", metavar="REGEX", help="same-host: only the rows whose title matches")
+    ap.add_argument("--only", metavar="REGEX", help="same-host, wire: only the rows whose title matches")
     ap.add_argument("--mtu", type=int, default=9000, help="of the veth pair between two namespaces (9000)")
     ap.add_argument("--place", action="append", choices=placements.PLACES, help="placements: only this one")
     ap.add_argument("--way", choices=["auto", "copy", "udp"],

@@ -1,0 +1,114 @@
+"""The wire: what goes by UDP port 4791, beside UDP and TCP on the same machine.
+
+On the loopback interface (--wire) and between two namespaces. A ping-pong is
+compared with one of UDP in the same placement, one way; a read, which is there
+and back, with both ways. Streams are compared with one of TCP, and with one of
+UDP that has packets as large as ours but neither headers nor a CRC. Programs
+that wait for events are compared with a UDP ping-pong that sleeps in recv(2).
+"""
+import sys
+
+import probes
+from probes import CPUS, KIB64, LEAST, MIB, MORE, MOST, Missing
+
+SIZES = {"64k": KIB64, "1m": MIB}
+HEADERS = 16    # of a packet in the middle of a message: BTH and ICRC
+
+
+class Probes:
+    """By placement: "one" is between two namespaces, both ends on one processor."""
+
+    def __init__(self, net, scale):
+        self.places = {"wire": probes.placement("wire", net)}
+        if net:
+            self.places["netns"] = probes.placement("netns", net)
+            self.places["one"] = probes.placement("netns", net, cpus=(CPUS[-1], CPUS[-1]))
+        self.places = {name: probes.Probes(p, scale) for name, p in self.places.items()}
+
+    def at(self, name):
+        if name not in self.places:
+            raise Missing("no network namespaces here")
+        return self.places[name]
+
+    def close(self):
+        pass
+
+    def switches(self, place, udp):
+        """Context switches of both ends in a round trip: those of the last run."""
+        p = self.at(place)
+        key = "udp" if udp else ("ib_send_lat", 8, ("-e",))
+        if key not in p.switches:
+            p.udp_lat(waits=True) if udp else p.perftest("ib_send_lat", 8, "-e")
+        return p.switches.pop(key)
+
+    def udp_bw(self):
+        p = self.at("netns")
+        return p.udp_bw(p.mtu() + HEADERS)
+
+
+PROBES = {
+    **{f"{name}_{place}": ("us", measure(place)) for place in ("wire", "netns") for name, measure in {
+        "udp_lat": lambda at: lambda p: p.at(at).udp_lat(),
+        "ib_send_lat": lambda at: lambda p: p.at(at).perftest("ib_send_lat", 8),
+        "ib_write_lat": lambda at: lambda p: p.at(at).perftest("ib_write_lat", 8),
+        "udp_trip": lambda at: lambda p: 2 * p.at(at).udp_lat(),
+        "ib_read_lat": lambda at: lambda p: p.at(at).perftest("ib_read_lat", 8),
+    }.items()},
+    **{f"{name}_{size}": ("B/s", measure(n)) for size, n in SIZES.items() for name, measure in {
+        "udp_bw": lambda n: lambda p: p.udp_bw(),
+        "ib_write_bw": lambda n: lambda p: p.at("netns").perftest_bytes("ib_write_bw", n),
+        "ib_read_bw": lambda n: lambda p: p.at("netns").perftest_bytes("ib_read_bw", n),
+        "ib_send_bw": lambda n: lambda p: p.at("netns").perftest_bytes("ib_send_bw", n),
+        "tcp_bw": lambda n: lambda p: p.at("netns").tcp_bw(n),
+    }.items()},
+    "ib_send_bw_64": ("1/s", lambda p: p.at("netns").perftest("ib_send_bw", 64)),
+    "ib_send_bw_64_l16": ("1/s", lambda p: p.at("netns").perftest("ib_send_bw", 64, "-l", 16)),
+    **{f"{name}_{place}": (unit, measure(place)) for place in ("netns", "one") for name, unit, measure in (
+        ("udp_wait", "us", lambda at: lambda p: p.at(at).udp_lat(waits=True)),
+        ("ib_send_lat_e", "us", lambda at: lambda p: p.at(at).perftest("ib_send_lat", 8, "-e")),
+        ("switches_udp", "", lambda at: lambda p: p.switches(at, True)),
+        ("switches_e", "", lambda at: lambda p: p.switches(at, False)),
+    )},
+    "ib_send_lat_one": ("us", lambda p: p.at("one").perftest("ib_send_lat", 8)),
+    "qps_1": ("1/s", lambda p: p.at("wire").writes_on_one_of(1)),
+    "qps_10000": ("1/s", lambda p: p.at("wire").writes_on_one_of(10000)),
+    "conn_tcp": ("1/s", lambda p: p.at("wire").connections("tcp")),
+    "conn_rdma": ("1/s", lambda p: p.at("wire").connections("rdma")),
+}
+ONCE = ()
+
+WHERE = {"wire": "loopback", "netns": "two namespaces", "one": "one processor"}
+TABLE = [
+    *((f"ib_{op}_lat 8 B, {WHERE[place]}", f"ib_{op}_lat_{place}", MOST, bound, f"{beside}_{place}")
+      for place in ("wire", "netns")
+      for op, bound, beside in (("send", 1.5, "udp_lat"), ("write", 2.0, "udp_lat"), ("read", 1.5, "udp_trip"))),
+    *((f"ib_{op}_bw {title}", f"ib_{op}_bw_{size}", LEAST, bound, f"{beside}_{size}")
+      for size, title in (("64k", "64 KiB"), ("1m", "1 MiB")) for op in ("write", "read", "send")
+      for bound, beside in ((1.0, "tcp_bw"), (0.6, "udp_bw"))),
+    ("ib_send_bw 64 B", "ib_send_bw_64", LEAST, 1e6, None),
+    ("ib_send_bw 64 B -l 16", "ib_send_bw_64_l16", LEAST, 1.5e6, None),
+    *((f"{title}, {where}", f"{name}_{place}", how, bound, f"{beside}_{place}")
+      for place, where in (("netns", "two processors"), ("one", "one processor"))
+      for title, name, how, bound, beside in (
+          ("ib_send_lat -e 8 B", "ib_send_lat_e", MOST, 1.5, "udp_wait"),
+          ("switches a round trip", "switches_e", MORE, 1, "switches_udp"))),
+    ("ib_send_lat 8 B, one processor", "ib_send_lat_one", MOST, 2.0, "ib_send_lat_e_one"),
+    ("8 B writes on 10,000 QPs", "qps_10000", LEAST, 0.8, "qps_1"),
+    ("connections, set up and closed", "conn_rdma", LEAST, 0.7, "conn_tcp"),
+]
+NAMES = {
+    **{f"udp_lat_{p}": "UDP" for p in ("wire", "netns")},
+    **{f"udp_trip_{p}": "UDP, both ways" for p in ("wire", "netns")},
+    **{f"tcp_bw_{size}": "TCP" for size in SIZES},
+    **{f"udp_bw_{size}": "UDP with GSO and GRO" for size in SIZES},
+    **{f"{name}_{p}": "UDP that waits" for p in ("netns", "one") for name in ("udp_wait", "switches_udp")},
+    "ib_send_lat_e_one": "-e", "qps_1": "on one", "conn_tcp": "TCP",
+}
+BESIDE = []
+LIMITS = {}
+
+
+def part(net, runs, scale, say, only):
+    p = Probes(net, scale)
+    where = f"two namespaces of path MTU {p.at('netns').mtu()}" if net else "no namespaces here"
+    return probes.Part(f"the wire (loopback, and {where})", sys.modules[__name__], p, runs, say, only)
