@@ -2,9 +2,9 @@
 """softhca beside what the machine does without it.
 
 Parts: two processes of this host beside UCX, process_vm(2), pipes and TCP
-(same-host); the wire beside UDP and TCP (wire); perftest in three placements
-beside UDP, TCP and memcpy (placements); the instructions of a message
-(instructions). All of them, unless some are named.
+(same-host); the wire beside UDP and TCP (wire); networks that lose packets
+(loss); perftest in three placements beside UDP, TCP and memcpy (placements); the
+instructions of a message (instructions). All of them, unless some are named.
 
 Every figure is the median of several runs. What it is compared with is measured
 in the same minutes on the same machine, so the ratios are meaningful, not the
@@ -20,9 +20,11 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
+os.environ["PATH"] += ":/usr/sbin:/sbin"    # nft and tc, which users other than root have not there
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "clients"))
 import instructions
+import loss
 import placements
 import probes
 import rig
@@ -77,14 +79,16 @@ def save(started, quick, parts):
 
 def make_placements(net, wanted, runs, scale):
     return placements.Placements({name: probes.Probes(probes.placement(name, net), scale)
-                                  for name in wanted if net or name != "netns"}, runs, scale, say)
+                                  for name in wanted or placements.PLACES if net or name != "netns"},
+                                 runs, scale, say)
 
 
 # name: what makes it of the network, the runs asked for or None, and the arguments
 PARTS = {
     "same-host": lambda net, runs, scale, args: same_host.part(net, runs or 5, scale, args.way, say, args.only),
     "wire": lambda net, runs, scale, args: wire.part(net, runs or 3, scale, say, args.only),
-    "placements": lambda net, runs, scale, args: make_placements(net, args.place or placements.PLACES, runs or 3, scale),
+    "loss": lambda net, runs, scale, args: loss.part(runs or 2, say, args.only),
+    "placements": lambda net, runs, scale, args: make_placements(net, args.place, runs or 3, scale),
     "instructions": lambda net, runs, scale, args: Instructions(),
 }
 
@@ -93,8 +97,8 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ap.add_argument("part", nargs="*", help=f"{', '.join(PARTS)} (all)")
     ap.add_argument("--quick", action="store_true", help="one short run of each")
-    ap.add_argument("--runs", type=int, help="runs of each test (3; same-host 5)")
-    ap.add_argument("--only", metavar="REGEX", help="same-host, wire: only the rows whose title matches")
+    ap.add_argument("--runs", type=int, help="runs of each test (3; same-host 5, loss 2)")
+    ap.add_argument("--only", metavar="REGEX", help="same-host, wire, loss: only the rows whose title matches")
     ap.add_argument("--mtu", type=int, default=9000, help="of the veth pair between two namespaces (9000)")
     ap.add_argument("--place", action="append", choices=placements.PLACES, help="placements: only this one")
     ap.add_argument("--way", choices=["auto", "copy", "udp"],

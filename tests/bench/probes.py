@@ -52,6 +52,15 @@ def switches():
     return used.ru_nvcsw + used.ru_nivcsw
 
 
+def figures(client, size):
+    """The words of perftest's line of figures."""
+    for line in client.output().splitlines():
+        f = line.split()
+        if len(f) >= 5 and f[0] == str(size) and f[1].isdigit():
+            return f
+    raise rig.Failed(f"no result\n{client.describe()}")
+
+
 class Probes:
     """What can be measured in a placement."""
 
@@ -143,20 +152,11 @@ class Probes:
         args = [tool, "-F", *(["-s", size] if "atomic" not in tool else []), "-n", n, *more]
         before = switches()
         pair = self.place.tool(*args, **({} if lat else {"client_args": ["-N"], "server_args": ["-N"]}), limit=60)
-        f = self.result(pair, size)
+        f = figures(pair.client, size)
         value = float(f[4])     # t_typical; with -N the rate, in millions
         if lat:
             return value, 2 * n * value / 1e6, switches() - before
         return value * 1e6, n / (value * 1e6), switches() - before
-
-    @staticmethod
-    def result(pair, size):
-        """The words of perftest's line of figures."""
-        for line in pair.client.output().splitlines():
-            f = line.split()
-            if len(f) >= 5 and f[0] == str(size) and f[1].isdigit():
-                return f
-        raise rig.Failed(f"no result\n{pair.describe()}")
 
     def perftest_bytes(self, tool, size, *more, n=None):
         return self.perftest(tool, size, *more, n=n) * size
@@ -179,7 +179,7 @@ def shown(value, unit):
     if unit == "us":
         return f"{value:.2f} us"
     if unit == "B/s":
-        return f"{value / 1e9:.2f} GB/s" if value >= 1e8 else f"{value / 1e6:.1f} MB/s"
+        return f"{value / 1e9:.2f} GB/s" if value >= 1e9 else f"{value / 1e6:.1f} MB/s"
     if unit == "1/s":
         return f"{value / 1e6:.2f} M/s" if value >= 1e6 else f"{value / 1e3:.1f} k/s"
     if unit == "B":
