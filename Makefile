@@ -49,6 +49,9 @@ demo: ## watch unmodified RDMA programs run on this machine
 bench: build-tests ## latency and bandwidth beside UCX, UDP, TCP and memcpy
 	@/usr/bin/python3 tests/bench/bench.py $(BENCH)
 
+bench-peer: build-tests ## softhca beside the kernel's rxe, TCP and UDP in one guest
+	@tests/peer/bench --build-guest $(BENCH_PEER)
+
 asan: deps ## unit, simulation and fuzz tests under ASan and UBSan
 	@scripts/test --stage asan
 
@@ -64,4 +67,4 @@ install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build build-tests test test-busy test-full test-pyverbs test-peer demo bench asan tsan install clean
+.PHONY: help deps build build-tests test test-busy test-full test-pyverbs test-peer demo bench bench-peer asan tsan install clean

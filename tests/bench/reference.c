@@ -4,6 +4,7 @@
  *   reference udp_lat SIZE SECONDS PORT [ADDRESS]   ping-pong, both ends spin
  *   reference udp_wait SIZE SECONDS PORT [ADDRESS]  the same, both ends sleep
  *   reference udp_bw SEGMENT SECONDS PORT [ADDRESS] one-way stream, GSO and GRO
+ *   reference udp_bw_wait SEGMENT SECONDS PORT [ADDRESS]  the same on one processor
  *   reference memcpy SIZE SECONDS
  *
  * Prints microseconds one way (median) and the number of round trips, or bytes
@@ -17,6 +18,8 @@
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <poll.h>
+#include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,22 +94,31 @@ static void wait_at_most(int fd, double seconds)
 		fail("SO_RCVTIMEO");
 }
 
+/* The clock is read when there is nothing else to do: it may take a system
+ * call. */
 static void lat_server(int fd, int flags)
 {
 	static char buf[65536];
 	struct sockaddr_storage from;
-	double last = now() + 10;
+	double t = now(), last = t + 10;
+	bool busy = false;
 
 	wait_at_most(fd, 0.5);
-	while (now() < last + 1) {
+	while (t < last + 1) {
 		socklen_t len = sizeof(from);
 		ssize_t n = recvfrom(fd, buf, sizeof(buf), flags,
 				     (struct sockaddr *)&from, &len);
 
-		if (n < 0)
+		if (n >= 0) {
+			sendto(fd, buf, (size_t)n, 0, (struct sockaddr *)&from,
+			       len);
+			busy = true;
 			continue;
-		sendto(fd, buf, (size_t)n, 0, (struct sockaddr *)&from, len);
-		last = now();
+		}
+		t = now();
+		if (busy)
+			last = t;
+		busy = false;
 	}
 }
 
@@ -129,15 +141,18 @@ static void lat_client(int fd, int flags, size_t size, double seconds)
 	while (recv(fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
 		;
 	wait_at_most(fd, 0.1);
-	end = now() + seconds;
-	while ((sent = now()) < end && n < MAX) {
-		if (send(fd, buf, size, 0) < 0)
-			continue;
-		do {
-			t = now();
-		} while (recv(fd, buf, sizeof(buf), flags) < 0 &&
-			 t < sent + 0.1);
-		times[n++] = (float)((now() - sent) / 2 * 1e6);
+	sent = now();
+	end = sent + seconds;
+	while (sent < end && n < MAX) {
+		bool out = send(fd, buf, size, 0) >= 0;
+
+		while (out && recv(fd, buf, sizeof(buf), flags) < 0 &&
+		       now() < sent + 0.1)
+			;
+		t = now();
+		if (out)
+			times[n++] = (float)((t - sent) / 2 * 1e6);
+		sent = t;
 	}
 	qsort(times, n, sizeof(times[0]), compare);
 	if (!n)
@@ -145,7 +160,7 @@ static void lat_client(int fd, int flags, size_t size, double seconds)
 	printf("%.3f %zu\n", (double)times[n / 2], n);
 }
 
-static void bw_server(int fd)
+static void bw_server(int fd, int timeout_ms)
 {
 	static char buf[65536];
 	double first = 0, last = now() + 10, bytes = 0;
@@ -159,7 +174,7 @@ static void bw_server(int fd)
 		if (n < 0) {
 			if (now() > last + 0.5)
 				break;
-			poll(&p, 1, 0);
+			poll(&p, 1, timeout_ms);
 			continue;
 		}
 		last = now();
@@ -170,7 +185,7 @@ static void bw_server(int fd)
 	printf("%.0f\n", last > first ? bytes / (last - first) : 0);
 }
 
-static void bw_client(int fd, uint32_t segment, double seconds)
+static void bw_client(int fd, bool yields, uint32_t segment, double seconds)
 {
 	static char buf[65536];
 	uint32_t batch = MAX_BATCH / segment;
@@ -189,10 +204,13 @@ static void bw_client(int fd, uint32_t segment, double seconds)
 	c->cmsg_type = UDP_SEGMENT;
 	c->cmsg_len = CMSG_LEN(sizeof(gso));
 	memcpy(CMSG_DATA(c), &gso, sizeof(gso));
-	while (now() < end)
+	while (now() < end) {
 		if (sendmsg(fd, &msg, 0) < 0 && errno != EAGAIN &&
 		    errno != ENOBUFS && errno != ECONNREFUSED)
 			fail("sendmsg");
+		if (yields)
+			sched_yield();
+	}
 }
 
 static void copy(size_t size, double seconds)
@@ -239,8 +257,11 @@ int main(int argc, char **argv)
 	if (argc < 5 || !size || size > MAX_BATCH)
 		return 2;
 	fd = udp_socket(host, atoi(argv[4]));
-	if (!strcmp(argv[1], "udp_bw")) {
-		host ? bw_client(fd, size, seconds) : bw_server(fd);
+	if (!strncmp(argv[1], "udp_bw", 6)) {
+		bool waits = !strcmp(argv[1], "udp_bw_wait");
+
+		host ? bw_client(fd, waits, size, seconds)
+		     : bw_server(fd, waits ? 100 : 0);
 	} else {
 		int flags = strcmp(argv[1], "udp_wait") ? MSG_DONTWAIT : 0;
 

@@ -127,6 +127,23 @@ def whole_checksums(nic):
                 pass                            # not offered: then never done
 
 
+def netem_of_roce(nic, what):
+    """Commands that disturb the RoCE packets that leave by an interface, and nothing else."""
+    return [f"tc qdisc replace dev {nic} root handle 1: prio priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0",
+            f"tc qdisc replace dev {nic} parent 1:3 netem limit 20000 {what}",
+            f"tc filter add dev {nic} parent 1: protocol ip prio 1 u32 match ip protocol 17 0xff "
+            "match ip dport 4791 0xffff flowid 1:3",
+            f"tc filter add dev {nic} parent 1: protocol ipv6 prio 2 u32 match ip6 protocol 17 0xff "
+            "match ip6 dport 4791 0xffff flowid 1:3"]
+
+
+def netem_of_arrivals(nic, ifb, what):
+    """The same for those that arrive, by way of an interface that is made for it."""
+    return [f"ip link add {ifb} type ifb", f"ip link set {ifb} up", f"tc qdisc add dev {nic} ingress",
+            f"tc filter add dev {nic} parent ffff: matchall action mirred egress redirect dev {ifb}",
+            *netem_of_roce(ifb, what)]
+
+
 class Job:
     """A running command: its output so far, and its status when it has ended."""
 
@@ -378,21 +395,7 @@ class Guest(Place):
         """
         lines = ["tc qdisc del dev vec0 root", "tc qdisc del dev vec0 ingress"]
         if what:
-            lines += ["ip link add ifb0 type ifb", "ip link set ifb0 up",
-                      "tc qdisc add dev vec0 ingress",
-                      "tc filter add dev vec0 parent ffff: matchall "
-                      "action mirred egress redirect dev ifb0"]
-            for nic in ("vec0", "ifb0"):
-                lines += [f"tc qdisc replace dev {nic} root handle 1: prio "
-                          "priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0",
-                          f"tc qdisc replace dev {nic} parent 1:3 netem "
-                          f"limit 20000 {what}",
-                          f"tc filter add dev {nic} parent 1: protocol ip "
-                          "prio 1 u32 match ip protocol 17 0xff "
-                          "match ip dport 4791 0xffff flowid 1:3",
-                          f"tc filter add dev {nic} parent 1: protocol ipv6 "
-                          "prio 2 u32 match ip6 protocol 17 0xff "
-                          "match ip6 dport 4791 0xffff flowid 1:3"]
+            lines += netem_of_arrivals("vec0", "ifb0", what) + netem_of_roce("vec0", what)
         script = "\n".join(x + (" 2>/dev/null" if " del " in x or " add ifb0"
                                 in x else " || exit 1") for x in lines)
         rc, out = self.run(["sh", "-c", script + "\nexit 0"])
