@@ -3,13 +3,22 @@
  */
 #include "handlers.h"
 
+#include "base/bytes.h"
 #include "config.h"
 
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
-#define TRUST_NS 2000000u
+/*
+ * What was read is trusted so many times as long as it took to read it, so that
+ * reading takes little of the time however slow system calls are: one for each
+ * signal lasts microseconds on most kernels, and a millisecond on one that is
+ * itself a program.
+ */
+#define TRUST 50u
+#define TRUST_MIN_NS 2000000u
+#define TRUST_MAX_NS 100000000u
 
 static unsigned read_kinds(void)
 {
@@ -28,14 +37,18 @@ static unsigned read_kinds(void)
 
 unsigned handlers_kinds(uint64_t now_ns)
 {
-	static _Atomic uint64_t asked; /* and what the answer was, below */
-	uint64_t last = atomic_load(&asked);
+	/* Until when it is trusted, and below what it is. */
+	static _Atomic uint64_t known;
+	uint64_t last = atomic_load(&known), begin, end, trust;
 
-	if (now_ns == UINT64_MAX)
-		now_ns = clock_ns();
-	else if (last && now_ns - (last & ~(uint64_t)3) < TRUST_NS)
+	if (now_ns < (last & ~(uint64_t)3))
 		return (unsigned)(last & 3);
-	last = (now_ns & ~(uint64_t)3) | read_kinds();
-	atomic_store(&asked, last);
+	begin = clock_ns();
+	last = read_kinds();
+	end = clock_ns();
+	trust = min_u64(max_u64((end - begin) * TRUST, TRUST_MIN_NS),
+			TRUST_MAX_NS);
+	last |= (end + trust) & ~(uint64_t)3;
+	atomic_store(&known, last);
 	return (unsigned)(last & 3);
 }

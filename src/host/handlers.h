@@ -17,7 +17,8 @@
 
 /*
  * Which kinds the program has installed, as of some milliseconds before now_ns,
- * since reading them takes microseconds; UINT64_MAX: as of now.
+ * since reading them takes many system calls: of 2 ms, or up to 100 where these
+ * are slow. UINT64_MAX: as of now.
  */
 unsigned handlers_kinds(uint64_t now_ns);
 
