@@ -4,7 +4,7 @@
  *   reference udp_lat SIZE SECONDS PORT [ADDRESS]   ping-pong, both ends spin
  *   reference udp_wait SIZE SECONDS PORT [ADDRESS]  the same, both ends sleep
  *   reference udp_bw SEGMENT SECONDS PORT [ADDRESS] one-way stream, GSO and GRO
- *   reference udp_bw_wait SEGMENT SECONDS PORT [ADDRESS]  the same on one processor
+ *   reference udp_bw_wait ...                       the same on one processor
  *   reference memcpy SIZE SECONDS
  *
  * Prints microseconds one way (median) and the number of round trips, or bytes

@@ -336,7 +336,10 @@ class Host(Place):
 class Guest(Place):
     kind = "rxe"
 
-    def __init__(self, lab, number, kernel, mem=384):
+    def __init__(self, lab, number, kernel, mem=384, cpu=None):
+        """cpu: the host's processor that all of it stays on. Each system call in
+        the guest switches between processes of the host: on one processor that is
+        several times faster than between two."""
         self.ip4, self.ip6 = lab.addresses(number)
         self.tap = f"tap{number}"
         self.console = os.path.join(lab.dir, f"console{number}")
@@ -350,6 +353,8 @@ class Guest(Place):
                 f"mtu={lab.mtu},mac=52:54:00:77:00:{number:02x}",
                 f"PEER_MTU={lab.mtu}",
                 f"PEER_IP4={self.ip4}", f"PEER_IP6={self.ip6}"]
+        if cpu is not None:
+            argv = ["taskset", "-c", str(cpu)] + argv
         with open(self.console, "wb") as out:
             self.proc = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
