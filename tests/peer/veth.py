@@ -9,6 +9,8 @@ Where both addresses are of one host, its packets to itself would not leave by
 an interface: so what leaves looks first into a table where each address is
 behind the other's end, and only what has come in by an end is local.
 """
+import contextlib
+
 import lab
 
 ADDRESS = {"A": "10.78.0.1", "B": "10.78.0.2"}
@@ -79,13 +81,7 @@ class Veth:
         """The words before a command that runs at an end."""
         return ["nsenter", f"--net=/run/netns/{end}"] if self.is_apart else []
 
-    def netem(self, what):
-        """Disturbs RoCE packets that arrive at either end ("loss 1%", or "" for
-        nothing); None: as it was.
-
-        A train of segments would be lost at once, so none travels: the sender's
-        end divides it.
-        """
+    def _netem(self, what):
         for end in ENDS:
             nic, ifb = f"veth{end}", f"ifb{end}"
             if what is None:
@@ -94,3 +90,19 @@ class Veth:
             else:
                 lines = [f"ip link set {nic} gso_max_segs 1", *lab.netem_of_arrivals(nic, ifb, what)]
             self._do(lines, self.prefix(end))
+
+    @contextlib.contextmanager
+    def netem(self, what):
+        """Disturbs RoCE packets that arrive at either end ("loss 1%", or "" for
+        nothing). None: as it is without.
+
+        A train of segments would be lost at once, so none travels: the sender's
+        end divides it.
+        """
+        if what is not None:
+            self._netem(what)
+        try:
+            yield
+        finally:
+            if what is not None and self.guest.alive():
+                self._netem(None)
