@@ -21,6 +21,13 @@ def rss(proc):
     return int(m[1])
 
 
+def victims_of(*ends):
+    """Words for the storm that name their victims."""
+    found = [m.groups() for end in ends
+             for m in re.finditer(r"victim qpn=(\d+) psn=(\d+) rkey=(\d+) addr=(\d+)", end.output())]
+    return [word for v in found for word in ("-v", ":".join(v))]
+
+
 def storms(place, kinds, count, gid, host, address):
     """A transfer with checked data, and the storms; the two ends."""
     port = rig.free_port()
@@ -33,10 +40,7 @@ def storms(place, kinds, count, gid, host, address):
         client = rig.Proc(place.client, [*cmd, host], place.options)
         client.wait_for("^ready")
         server.wait_for("^ready")
-        victims = []
-        for end in (server, client):
-            for m in re.finditer(r"victim qpn=(\d+) psn=(\d+) rkey=(\d+) addr=(\d+)", end.output()):
-                victims += ["-v", ":".join(m.groups())]
+        victims = victims_of(server, client)
         assert len(victims) == 2 * 2 * 8
         sent = []
         for seed, kind in enumerate(kinds):
@@ -97,10 +101,7 @@ def test_storm_of_another_user_at_the_private_ports(placements):
         client = rig.Proc(place.client, [*cmd, place.host], place.options)
         for end in (server, client):
             end.wait_for("^ready")
-        victims = []
-        for m in re.finditer(r"victim qpn=(\d+) psn=(\d+) rkey=(\d+) addr=(\d+)",
-                             server.output() + client.output()):
-            victims += ["-v", ":".join(m.groups())]
+        victims = victims_of(server, client)
         ports = private_ports(server)
         assert len(ports) >= 2
         for p in ports:
@@ -118,6 +119,45 @@ def test_storm_of_another_user_at_the_private_ports(placements):
         server.kill()
         if client:
             client.kill()
+
+
+@pytest.mark.parametrize("kind", ["sound", "unknown"])
+@pytest.mark.parametrize("family", [4, 6])
+def test_storm_of_strangers(kind, family):
+    """Sound packets of all kinds from another host than a queue pair's peer, and to
+    queue pairs that do not exist: none of them does anything."""
+    try:
+        net = rig.Network(9000)
+    except rig.NoNamespaces as e:
+        pytest.skip(f"no network namespaces here: {e}")
+    server = client = None
+    try:
+        a, b = rig.Side(net.a), rig.Side(net.b)
+        stranger, peer, host = [f"10.91.0.{n}" if family == 4 else f"fd91::{n}" for n in (66, 1, 2)]
+        net._ip(net.a, f"addr add {stranger}/{'24' if family == 4 else '64 nodad'} dev hca0")
+        # The host has two addresses of the family by now.
+        gid = next(i for i, g in a.gids().items() if g.removeprefix("::ffff:") == peer)
+        port = rig.free_port()
+        cmd = [CHECK, "-p", port, "-o", "mix", "-s", 8000, "-r", 32, "-V", 8, "-D", LONG]
+        server = rig.Proc(b, [*cmd, "-g", b.gid_index(family)])
+        server.wait_listening(port)
+        client = rig.Proc(a, [*cmd, "-g", gid, host])
+        for end in (server, client):
+            end.wait_for("^ready")
+        storm = rig.Proc(a, [STORM, "-m", kind, "-n", COUNT, "-P", 60000, "-S", stranger, *victims_of(server), host],
+                         alone=True)
+        storm.done(60)
+        client.tell(signal.SIGTERM)
+        rig.Pair(server, client).end(60)
+        got = numbers(server)
+        assert got["messages"] > 50 and got["wrong"] == 0, server.describe()
+        for end in (server, client):
+            assert "victims in RTS: 8" in end.output(), end.describe()
+    finally:
+        for end in (server, client):
+            if end:
+                end.kill()
+        net.close()
 
 
 def test_storm_leaks_nothing(placements):

@@ -1,15 +1,19 @@
 /*
  * storm.c - sends hostile datagrams to the RoCE port (or another one) of an
- * address of this host
+ * address
  *
- *   storm [-n COUNT] [-X SEED] [-P PER_SECOND] [-p PORT] -m random|mutated
- *         [-v QPN:PSN:RKEY:ADDR]... ADDRESS
+ *   storm [-n COUNT] [-X SEED] [-P PER_SECOND] [-p PORT] [-S SOURCE]
+ *         -m random|mutated|sound|unknown [-v QPN:PSN:RKEY:ADDR]... ADDRESS
  *
  * random: bytes of any length. mutated: packets of every opcode, aimed at the
  * victims (live queue pairs whose fate does not matter) and at QPNs near them,
  * with one to four changes: bits flipped, bytes set, cut off or appended. Half
  * of them get a correct ICRC afterwards, so that more than the CRC is put to
- * the test. The source is ADDRESS itself, as a peer on this host would use.
+ * the test. sound: the same packets, to the victims alone, without any change
+ * and with a correct ICRC: what the victims' peers might send, so it matters
+ * that SOURCE is none of them. unknown: the same to any QPNs but the victims'.
+ *
+ * SOURCE is ADDRESS itself by default, as a peer on this host would use.
  */
 #include "peer.h"
 
@@ -36,10 +40,12 @@ struct victim {
 static struct victim victims[64];
 static unsigned nvictims;
 static uint64_t rng = 1;
-static struct sockaddr_in6 sa6;
-static struct sockaddr_in sa4;
+static struct sockaddr_in6 from6, to6;
+static struct sockaddr_in from4, to4;
 static bool v6;
-static uint16_t sport;
+static enum mode { RANDOM, MUTATED, SOUND, UNKNOWN, MODES } mode;
+static const char *const mode_names[MODES] = { "random", "mutated", "sound",
+					       "unknown" };
 
 static uint32_t rnd(uint32_t below)
 {
@@ -85,7 +91,7 @@ static void set_icrc(uint8_t *p, size_t len)
 	size_t ip = v6 ? 40 : 20, n = 8 + ip + 8;
 	uint16_t total = htons((uint16_t)((v6 ? 0u : 20u) + 8u + len));
 	uint16_t udp_len = htons((uint16_t)(8 + len));
-	uint16_t s = htons(sport), d = htons(PORT);
+	uint16_t s = v6 ? from6.sin6_port : from4.sin_port, d = htons(PORT);
 	uint32_t crc;
 
 	if (len < 16)
@@ -95,15 +101,15 @@ static void set_icrc(uint8_t *p, size_t len)
 		h[8] = 0x6f;
 		memcpy(h + 8 + 4, &udp_len, 2);
 		h[8 + 6] = IPPROTO_UDP;
-		memcpy(h + 8 + 8, &sa6.sin6_addr, 16);
-		memcpy(h + 8 + 24, &sa6.sin6_addr, 16);
+		memcpy(h + 8 + 8, &from6.sin6_addr, 16);
+		memcpy(h + 8 + 24, &to6.sin6_addr, 16);
 	} else {
 		h[8] = 0x45;
 		memcpy(h + 8 + 2, &total, 2);
 		memcpy(h + 8 + 4, "\0\0\x40\0", 4); /* id 0, do not fragment */
 		h[8 + 9] = IPPROTO_UDP;
-		memcpy(h + 8 + 12, &sa4.sin_addr, 4);
-		memcpy(h + 8 + 16, &sa4.sin_addr, 4);
+		memcpy(h + 8 + 12, &from4.sin_addr, 4);
+		memcpy(h + 8 + 16, &to4.sin_addr, 4);
 	}
 	memcpy(h + 8 + ip, &s, 2);
 	memcpy(h + 8 + ip + 2, &d, 2);
@@ -114,6 +120,33 @@ static void set_icrc(uint8_t *p, size_t len)
 	crc = ~crc32_of(crc, p + 12, len - 16);
 	for (int i = 0; i < 4; i++)
 		p[len - 4 + (size_t)i] = (uint8_t)(crc >> (8 * i));
+}
+
+static bool is_victim(uint32_t qpn)
+{
+	for (unsigned i = 0; i < nvictims; i++)
+		if (victims[i].qpn == qpn)
+			return true;
+	return false;
+}
+
+/* Whom a packet is for whose victim has this QPN. */
+static uint32_t destination(uint32_t qpn)
+{
+	switch (mode) {
+	case SOUND:
+		return qpn;
+	case UNKNOWN:
+		do
+			qpn = rnd(1 << 24);
+		while (is_victim(qpn));
+		return qpn;
+	case RANDOM:
+	case MUTATED:
+	case MODES:
+		break;
+	}
+	return rnd(8) ? qpn : rnd(4) ? qpn + rnd(64) : 1;
 }
 
 /* A well-formed packet of a random opcode for a random victim. */
@@ -134,7 +167,7 @@ static size_t valid(uint8_t *p)
 	p[0] = op;
 	p[1] = (uint8_t)(0x40 | ((4 - (payload & 3)) & 3) << 4);
 	p[2] = p[3] = 0xff;
-	put32(p + 4, rnd(8) ? v->qpn : rnd(4) ? v->qpn + rnd(64) : 1);
+	put32(p + 4, destination(v->qpn));
 	put32(p + 8, (psn & 0xffffff) | (rnd(2) ? 0x80000000u : 0));
 	if (op >= 0x64) {
 		put32(p + n, 0x11111111); /* DETH */
@@ -193,18 +226,68 @@ static size_t mutate(uint8_t *p, size_t len)
 	return len;
 }
 
+static size_t make(uint8_t *p)
+{
+	size_t len = 0;
+
+	switch (mode) {
+	case RANDOM:
+		len = rnd(8) ? rnd(128) : rnd(1500);
+		for (size_t k = 0; k < len; k++)
+			p[k] = (uint8_t)rnd(256);
+		break;
+	case MUTATED:
+		len = mutate(p, valid(p));
+		if (rnd(2))
+			set_icrc(p, len);
+		break;
+	case SOUND:
+	case UNKNOWN:
+		len = valid(p);
+		set_icrc(p, len);
+		break;
+	case MODES:
+		break;
+	}
+	return len;
+}
+
+static void read_address(const char *text, struct sockaddr_in *sa4,
+			 struct sockaddr_in6 *sa6)
+{
+	*sa4 = (struct sockaddr_in){ .sin_family = AF_INET };
+	*sa6 = (struct sockaddr_in6){ .sin6_family = AF_INET6 };
+	if (inet_pton(v6 ? AF_INET6 : AF_INET, text,
+		      v6 ? (void *)&sa6->sin6_addr : (void *)&sa4->sin_addr) !=
+	    1)
+		die(EXIT_SETUP, "not an address: %s", text);
+}
+
+/* A socket at the source, whose port is known from then on. */
+static int open_source(void)
+{
+	struct sockaddr *sa = v6 ? (void *)&from6 : (void *)&from4;
+	socklen_t len = v6 ? sizeof(from6) : sizeof(from4);
+	int fd, on = IP_PMTUDISC_DO;
+
+	fd = socket(sa->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || bind(fd, sa, len) || getsockname(fd, sa, &len))
+		die(EXIT_SETUP, "socket: %m");
+	setsockopt(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP,
+		   v6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, &on, sizeof(on));
+	return fd;
+}
+
 int main(int argc, char **argv)
 {
 	unsigned n = 100000, per_second = 50000, sent = 0;
-	bool mutated = false;
+	const char *source = NULL;
 	uint16_t port = PORT;
 	uint8_t pkt[MAX_PKT];
 	uint64_t start;
-	socklen_t salen;
-	struct sockaddr *sa;
-	int c, fd, on = IP_PMTUDISC_DO;
+	int c, fd;
 
-	while ((c = getopt(argc, argv, "n:X:P:p:m:v:")) != -1) {
+	while ((c = getopt(argc, argv, "n:X:P:p:S:m:v:")) != -1) {
 		struct victim *v = &victims[nvictims];
 
 		if (c == 'n')
@@ -215,8 +298,12 @@ int main(int argc, char **argv)
 			per_second = (unsigned)atol(optarg);
 		else if (c == 'p')
 			port = (uint16_t)atoi(optarg);
+		else if (c == 'S')
+			source = optarg;
 		else if (c == 'm')
-			mutated = !strcmp(optarg, "mutated");
+			for (mode = 0; mode < MODES &&
+				       strcmp(optarg, mode_names[mode]) != 0;)
+				mode++;
 		else if (c == 'v' && nvictims < 64 &&
 			 sscanf(optarg, "%u:%u:%u:%" SCNu64, &v->qpn, &v->psn,
 				&v->rkey, &v->addr) == 4)
@@ -224,39 +311,22 @@ int main(int argc, char **argv)
 		else
 			die(EXIT_SETUP, "see the head of storm.c");
 	}
-	if (optind + 1 != argc || !per_second)
+	if (optind + 1 != argc || !per_second || mode == MODES)
 		die(EXIT_SETUP, "see the head of storm.c");
-	sa4 = (struct sockaddr_in){ .sin_family = AF_INET };
-	sa6 = (struct sockaddr_in6){ .sin6_family = AF_INET6 };
 	v6 = strchr(argv[optind], ':') != NULL;
-	if (inet_pton(v6 ? AF_INET6 : AF_INET, argv[optind],
-		      v6 ? (void *)&sa6.sin6_addr : (void *)&sa4.sin_addr) != 1)
-		die(EXIT_SETUP, "not an address: %s", argv[optind]);
-	sa = v6 ? (struct sockaddr *)&sa6 : (struct sockaddr *)&sa4;
-	salen = v6 ? sizeof(sa6) : sizeof(sa4);
-	fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (fd < 0 || bind(fd, sa, salen) || getsockname(fd, sa, &salen))
-		die(EXIT_SETUP, "socket for %s: %m", argv[optind]);
-	sport = ntohs(v6 ? sa6.sin6_port : sa4.sin_port);
-	setsockopt(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP,
-		   v6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, &on, sizeof(on));
-	sa6.sin6_port = sa4.sin_port = htons(port);
+	read_address(argv[optind], &to4, &to6);
+	read_address(source ? source : argv[optind], &from4, &from6);
+	to4.sin_port = to6.sin6_port = htons(port);
+	fd = open_source();
 
 	start = now_ns();
 	for (unsigned i = 0; i < n; i++) {
-		size_t len;
+		size_t len = make(pkt);
 
-		if (mutated) {
-			len = mutate(pkt, valid(pkt));
-			if (rnd(2))
-				set_icrc(pkt, len);
-		} else {
-			len = rnd(8) ? rnd(128) : rnd(1500);
-			for (size_t k = 0; k < len; k++)
-				pkt[k] = (uint8_t)rnd(256);
-		}
 		/* Nobody listening is an error here, and no concern. */
-		sent += sendto(fd, pkt, len, 0, sa, salen) >= 0;
+		sent += sendto(fd, pkt, len, 0,
+			       v6 ? (void *)&to6 : (void *)&to4,
+			       v6 ? sizeof(to6) : sizeof(to4)) >= 0;
 		if (i % 64 == 63) {
 			uint64_t due = start + (uint64_t)(i + 1) * 1000000000u /
 						       per_second;
@@ -268,7 +338,7 @@ int main(int argc, char **argv)
 		}
 	}
 	printf("storm: %u %s datagrams to %s, %u sent, %.2f s\n", n,
-	       mutated ? "mutated" : "random", argv[optind], sent,
+	       mode_names[mode], argv[optind], sent,
 	       (double)(now_ns() - start) / 1e9);
 	return sent < n / 2 ? EXIT_SETUP : 0;
 }
