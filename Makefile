@@ -42,6 +42,9 @@ test-pyverbs: deps build ## rdma-core's own tests of verbs (pyverbs)
 test-peer: build-tests ## against the kernel's RDMA driver (rxe) in a guest; writes docs/INTEROP.md
 	@tests/peer/run --build-guest $(PEER)
 
+soak: build-tests ## mixed operations while 1 % is lost, memory watched (DURATION=600)
+	@/usr/bin/python3 tests/clients/soak.py $(or $(DURATION),600)
+
 demo: ## watch unmodified RDMA programs run on this machine
 	@scripts/deps demo
 	@scripts/demo
@@ -67,4 +70,4 @@ install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build build-tests test test-busy test-full test-pyverbs test-peer demo bench bench-peer asan tsan install clean
+.PHONY: help deps build build-tests test test-busy test-full test-pyverbs test-peer soak demo bench bench-peer asan tsan install clean

@@ -4,9 +4,10 @@ import re
 import pytest
 
 import rig
+import soak
 
 FULL = pytest.mark.full
-RC_OPS = ["send", "send_imm", "write", "write_imm", "read", "faa", "cas", "mix"]
+RC_OPS = ["send", "send_imm", "write", "write_imm", "read", "faa", "cas", "mix", "all"]
 
 
 def numbers(proc):
@@ -145,3 +146,8 @@ def test_loss_pingpong(place, loss):
     assert {out.server.popen.returncode, out.client.popen.returncode} <= {0, 1}, out.describe()
     assert any("100 iters in" in t for t in text), out.describe()
     assert not any("invalid data" in t for t in text), out.describe()
+
+
+def test_soak(placements):
+    """As make soak, for some seconds."""
+    soak.soak(placements("netns"), 12, 1)

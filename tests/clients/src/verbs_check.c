@@ -11,6 +11,10 @@
  * channel; the server answers when it has everything, or, where messages may
  * be lost (UC, UD), when nothing has arrived for a while.
  *
+ * With "all" the operation, too, follows from it, and so does the number of
+ * SGEs; each queue pair then has slots that are written to, others that are
+ * received into, others that are read, and a counter for its atomics.
+ *
  * The last line of each end says what happened. Exit status: 0; 1 wrong data;
  * 2 could not start; 3 a completion with an error (printed).
  */
@@ -27,11 +31,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum op { SEND, SEND_IMM, WRITE, WRITE_IMM, READ, FAA, CAS, MIX, OPS };
+enum op { SEND, SEND_IMM, WRITE, WRITE_IMM, READ, FAA, CAS, MIX, ALL, OPS };
 
 static const char *const op_names[OPS] = { "send",      "send_imm", "write",
 					   "write_imm", "read",     "faa",
-					   "cas",       "mix" };
+					   "cas",       "mix",      "all" };
+
+/* Slots of a queue pair, by what they are for; all the same but with "all". */
+enum area { WRITTEN, RECEIVED, FETCHED, AREAS };
 
 static struct {
 	const char *host, *dev;
@@ -70,6 +77,8 @@ struct chan {
 	uint32_t next_tx, next_rx; /* message numbers */
 	char *buf; /* depth slots, and the target of the peer */
 	uint64_t *counter; /* target of atomics */
+	uint64_t value; /* all: of the peer's counter, or ours, in the end */
+	uint64_t looked; /* all: what atomics have shown of it */
 	unsigned outstanding;
 };
 
@@ -106,9 +115,51 @@ static uint64_t key_of(unsigned q, uint32_t i)
 
 static uint32_t len_of(unsigned q, uint32_t i)
 {
+	uint64_t x = mix64(key_of(q, i));
 	uint32_t span = opt.max - opt.min + 1;
 
-	return opt.min + (uint32_t)(mix64(key_of(q, i)) % span);
+	if (opt.op == ALL) /* as many short ones as long ones */
+		span = (span >> (x >> 32) % 16) + 1;
+	x = opt.min + x % span;
+	return x > opt.max ? opt.max : (uint32_t)x;
+}
+
+static enum op op_of(unsigned q, uint32_t i)
+{
+	if (opt.op != ALL)
+		return opt.op;
+	return (enum op)(mix64(key_of(q, i) + 1) % MIX);
+}
+
+static unsigned sges_of(unsigned q, uint32_t i)
+{
+	if (opt.op != ALL)
+		return opt.sges;
+	return 1 + (unsigned)(mix64(key_of(q, i) + 2) % opt.sges);
+}
+
+static bool is_atomic(enum op op)
+{
+	return op == FAA || op == CAS;
+}
+
+/* all: whether the value that the atomic compares with is another one. */
+static bool misses(unsigned q, uint32_t i)
+{
+	return mix64(key_of(q, i) + 3) % 4 == 0;
+}
+
+/* all: a counter after message i, if it was this before. */
+static uint64_t counted(unsigned q, uint32_t i, uint64_t value)
+{
+	switch (op_of(q, i)) {
+	case FAA:
+		return value + key_of(q, i);
+	case CAS:
+		return misses(q, i) ? value : key_of(q, i);
+	default:
+		return value;
+	}
 }
 
 /* A message of 8 bytes and more begins with its number, so that a receiver
@@ -140,10 +191,15 @@ static void wrong(const char *what, unsigned q, uint32_t i)
 
 /* -------------------------------------------------------------- set-up */
 
+static bool takes_recv(enum op op)
+{
+	return op == SEND || op == SEND_IMM || op == WRITE_IMM || op == MIX ||
+	       op == ALL;
+}
+
 static bool needs_recv(void)
 {
-	return opt.op == SEND || opt.op == SEND_IMM || opt.op == WRITE_IMM ||
-	       opt.op == MIX;
+	return takes_recv(opt.op);
 }
 
 static struct ibv_qp *make_qp(unsigned depth, bool use_srq)
@@ -167,15 +223,14 @@ static struct ibv_qp *make_qp(unsigned depth, bool use_srq)
 	return qp;
 }
 
-/* Cuts [addr, addr + len) into opt.sges pieces at places that fit nothing. */
-static int cut(struct ibv_sge *sge, char *addr, uint32_t len)
+/* Cuts [addr, addr + len) into so many pieces at places that fit nothing. */
+static int cut(struct ibv_sge *sge, unsigned sges, char *addr, uint32_t len)
 {
 	uint32_t at = 0;
 	int n = 0;
 
-	for (unsigned k = 0; k < opt.sges; k++) {
-		uint32_t part =
-			k + 1 == opt.sges ? len - at : (len - at) / 3 | 1;
+	for (unsigned k = 0; k < sges; k++) {
+		uint32_t part = k + 1 == sges ? len - at : (len - at) / 3 | 1;
 
 		if (part > len - at)
 			part = len - at;
@@ -189,9 +244,23 @@ static int cut(struct ibv_sge *sge, char *addr, uint32_t len)
 	return n;
 }
 
+/* Where the slot for message i is, from the first one. */
+static size_t slot_offset(enum area area, uint32_t i)
+{
+	unsigned n = opt.op == ALL ? area * opt.depth : 0;
+
+	return slot_size * (n + i % opt.depth);
+}
+
+static char *slot_in(struct chan *c, enum area area, uint32_t i)
+{
+	return c->buf + slot_offset(area, i);
+}
+
+/* Where the requester has a message. */
 static char *slot(struct chan *c, uint32_t i)
 {
-	return c->buf + slot_size * (i % opt.depth);
+	return slot_in(c, WRITTEN, i);
 }
 
 /* Where atomics leave what they fetched, and MIX its small sends. */
@@ -211,9 +280,10 @@ static void post_recv(unsigned q, uint32_t s)
 
 	/* A write with immediate brings its data elsewhere. */
 	if (opt.op == MIX)
-		wr.num_sge = cut(sge, (char *)result(q, s), 8);
+		wr.num_sge = cut(sge, opt.sges, (char *)result(q, s), 8);
 	else if (opt.op != WRITE_IMM)
-		wr.num_sge = cut(sge, slot(c, s), (uint32_t)slot_size);
+		wr.num_sge = cut(sge, sges_of(q, s), slot_in(c, RECEIVED, s),
+				 (uint32_t)slot_size);
 	rc = srq ? ibv_post_srq_recv(srq, &wr, &bad)
 		 : ibv_post_recv(c->qp, &wr, &bad);
 	if (rc)
@@ -233,6 +303,7 @@ static void set_up(void)
 	};
 	unsigned total = opt.qps + opt.victims;
 	unsigned wrs = opt.depth * (opt.op == MIX ? 2 : 1);
+	unsigned slots = opt.depth * (opt.op == ALL ? AREAS : 1);
 
 	if (opt.type == IBV_QPT_UC)
 		o.access &= ~(unsigned)IBV_ACCESS_REMOTE_ATOMIC;
@@ -251,7 +322,7 @@ static void set_up(void)
 		opt.max = 128u << o.mtu;
 	/* A UD message may not be larger than what both ends carry. */
 	slot_size = (opt.max + grh + 63) & ~63ul;
-	result_off = slot_size * opt.depth * opt.qps;
+	result_off = slot_size * slots * opt.qps;
 	/* Slots, then atomics' results, then the counters. */
 	mem_size = result_off + 8ul * opt.depth * opt.qps + 8ul * total + 4096;
 	if (posix_memalign((void **)&mem, 4096, mem_size))
@@ -305,7 +376,7 @@ static void set_up(void)
 		c->qp = make_qp(wrs, srq && !victim);
 		c->psn = mine.psn;
 		if (!victim) {
-			c->buf = mem + slot_size * opt.depth * q;
+			c->buf = mem + slot_size * slots * q;
 			mine.addr = (uintptr_t)c->buf;
 		} else {
 			mine.addr = (uintptr_t)mem;
@@ -335,10 +406,10 @@ static void set_up(void)
 			       (uint64_t)mine.addr);
 	}
 	/* What reads fetch. */
-	if (opt.op == READ && !opt.host)
+	if ((opt.op == READ || opt.op == ALL) && !opt.host)
 		for (unsigned q = 0; q < opt.qps; q++)
 			for (uint32_t i = 0; i < opt.depth; i++)
-				fill(slot(&chans[q], i), q, i,
+				fill(slot_in(&chans[q], FETCHED, i), q, i,
 				     (uint32_t)slot_size);
 	ctrl_put(ctrl, "ready");
 	if (!ctrl_get(ctrl, 60000))
@@ -387,12 +458,23 @@ static void bad_wc(const struct ibv_wc *wc, uint64_t since)
 
 /* -------------------------------------------------------------- server */
 
+/* The next message, up to end, that takes a receive. */
+static uint32_t next_rx(unsigned q, uint32_t end)
+{
+	struct chan *c = &chans[q];
+
+	while (c->next_rx < end && !takes_recv(op_of(q, c->next_rx)))
+		c->next_rx++;
+	return c->next_rx;
+}
+
 static void check_recv(const struct ibv_wc *wc)
 {
 	unsigned q = (unsigned)(wc->wr_id >> 32), s = (uint32_t)wc->wr_id;
 	uint32_t first = grh, i, len, head[2];
 	struct chan *c;
 	const char *p;
+	enum op op;
 
 	if (srq) /* the receive says nothing of the queue pair */
 		for (q = 0; q < opt.qps; q++)
@@ -403,13 +485,14 @@ static void check_recv(const struct ibv_wc *wc)
 		return;
 	}
 	c = &chans[q];
-	p = slot(&chans[wc->wr_id >> 32], s) + first;
-	i = c->next_rx;
+	p = slot_in(&chans[wc->wr_id >> 32], RECEIVED, s) + first;
+	i = next_rx(q, UINT32_MAX);
+	op = op_of(q, i);
 	len = wc->byte_len - first;
 
 	if (opt.type == IBV_QPT_UD && !(wc->wc_flags & IBV_WC_GRH))
 		wrong("no GRH", q, i);
-	if (opt.op == SEND_IMM || opt.op == WRITE_IMM) {
+	if (op == SEND_IMM || op == WRITE_IMM) {
 		if (!(wc->wc_flags & IBV_WC_WITH_IMM))
 			wrong("no immediate data", q, i);
 		i = ntohl(wc->imm_data);
@@ -417,7 +500,7 @@ static void check_recv(const struct ibv_wc *wc)
 		memcpy(head, p, 8);
 		i = head[0];
 	}
-	if (opt.op == WRITE_IMM) {
+	if (op == WRITE_IMM) {
 		p = slot(c, i);
 		len = wc->byte_len;
 		if (wc->opcode != IBV_WC_RECV_RDMA_WITH_IMM)
@@ -425,7 +508,7 @@ static void check_recv(const struct ibv_wc *wc)
 	} else if (wc->opcode != IBV_WC_RECV) {
 		wrong("opcode", q, i);
 	}
-	if (opt.op == MIX) { /* a number: which slot was written before it */
+	if (op == MIX) { /* a number: which slot was written before it */
 		uint64_t w = *result((unsigned)(wc->wr_id >> 32), s);
 
 		if (len != sizeof(w) || w != i)
@@ -456,8 +539,11 @@ static void check_written(uint32_t first, uint32_t count)
 		for (uint32_t i = first; i < first + count; i++) {
 			uint32_t len = len_of(q, i);
 			uint64_t end = now_ns() + 1000000000u;
-			bool ok = right(slot(&chans[q], i), q, i, len);
+			bool ok;
 
+			if (op_of(q, i) != WRITE)
+				continue;
+			ok = right(slot(&chans[q], i), q, i, len);
 			/* UC: the writer does not know when data arrives. */
 			while (!ok && opt.type == IBV_QPT_UC && !opt.lossy &&
 			       now_ns() < end) {
@@ -472,6 +558,28 @@ static void check_written(uint32_t first, uint32_t count)
 				wrong("content written", q, i);
 		}
 	}
+}
+
+static void check_counters(uint32_t first, uint32_t count)
+{
+	for (unsigned q = 0; q < opt.qps; q++) {
+		struct chan *c = &chans[q];
+
+		for (uint32_t i = first; i < first + count; i++)
+			c->value = counted(q, i, c->value);
+		if (*c->counter != c->value)
+			wrong("the counter after these atomics", q, first);
+	}
+}
+
+/* All of a batch has arrived. */
+static void check_batch(uint32_t first, uint32_t count)
+{
+	if (opt.op == WRITE || opt.op == ALL)
+		check_written(first, count);
+	if (opt.op == ALL)
+		check_counters(first, count);
+	ctrl_put(ctrl, "ok");
 }
 
 static void server(void)
@@ -496,7 +604,8 @@ static void server(void)
 			uint64_t missing = 0;
 
 			for (unsigned q = 0; q < opt.qps; q++)
-				missing += first + count - chans[q].next_rx;
+				missing += first + count -
+					   next_rx(q, first + count);
 			if (!missing ||
 			    (opt.type != IBV_QPT_RC &&
 			     now_ns() - last > opt.quiet_ms * 1000000ull)) {
@@ -504,7 +613,7 @@ static void server(void)
 				for (unsigned q = 0; q < opt.qps; q++)
 					chans[q].next_rx = first + count;
 				told = false;
-				ctrl_put(ctrl, "ok");
+				check_batch(first, count);
 			} else if (now_ns() - last > 30000000000u) {
 				die(EXIT_DATA, "%" PRIu64 " messages missing",
 				    missing);
@@ -517,18 +626,15 @@ static void server(void)
 		if (line && sscanf(line, "batch %u %u", &first, &count) == 2) {
 			last = now_ns();
 			told = needs_recv();
-			if (!told) {
-				if (opt.op == WRITE)
-					check_written(first, count);
-				ctrl_put(ctrl, "ok");
-			}
+			if (!told)
+				check_batch(first, count);
 		} else if (line && !strcmp(line, "done")) {
 			break;
 		} else if (!line && errno != ETIMEDOUT) {
 			die(EXIT_WC, "the other end has gone");
 		}
 	}
-	if (opt.op == FAA || opt.op == CAS) {
+	if (is_atomic(opt.op)) {
 		uint64_t n;
 		const char *line = ctrl_get(ctrl, 60000);
 
@@ -541,6 +647,29 @@ static void server(void)
 }
 
 /* -------------------------------------------------------------- client */
+
+/* FAA or CAS of 8 bytes. */
+static void aim_atomic(struct ibv_send_wr *wr, unsigned q, uint32_t i,
+		       enum op op)
+{
+	/* But with "all" all queue pairs work on the first one's counter. */
+	struct chan *c = &chans[opt.op == ALL ? q : 0];
+
+	wr->opcode = op == FAA ? IBV_WR_ATOMIC_FETCH_AND_ADD
+			       : IBV_WR_ATOMIC_CMP_AND_SWP;
+	wr->wr.atomic.remote_addr =
+		c->far.addr + (uint64_t)((char *)c->counter - c->buf);
+	wr->wr.atomic.rkey = c->far.rkey;
+	wr->wr.atomic.compare_add = op == FAA ? 1 : i;
+	wr->wr.atomic.swap = i + 1ull;
+	if (opt.op != ALL)
+		return;
+	wr->wr.atomic.compare_add = op == FAA      ? key_of(q, i)
+				    : misses(q, i) ? ~c->value
+						   : c->value;
+	wr->wr.atomic.swap = key_of(q, i);
+	c->value = counted(q, i, c->value);
+}
 
 static void post(unsigned q, uint32_t i, bool last, enum op op)
 {
@@ -559,7 +688,8 @@ static void post(unsigned q, uint32_t i, bool last, enum op op)
 	int rc;
 
 	wr.wr.rdma.rkey = c->far.rkey;
-	wr.wr.rdma.remote_addr = c->far.addr + slot_size * (i % opt.depth);
+	wr.wr.rdma.remote_addr =
+		c->far.addr + slot_offset(op == READ ? FETCHED : WRITTEN, i);
 	switch (op) {
 	case SEND:
 	case SEND_IMM:
@@ -591,28 +721,15 @@ static void post(unsigned q, uint32_t i, bool last, enum op op)
 		len = 8;
 		p = (char *)result(q, i);
 		*result(q, i) = UINT64_MAX;
-		wr.opcode = op == FAA ? IBV_WR_ATOMIC_FETCH_AND_ADD
-				      : IBV_WR_ATOMIC_CMP_AND_SWP;
-		/* All queue pairs work on the first one's counter. */
-		wr.wr.atomic.remote_addr =
-			chans[0].far.addr +
-			(uint64_t)((char *)chans[0].counter - chans[0].buf);
-		wr.wr.atomic.rkey = c->far.rkey;
-		wr.wr.atomic.compare_add = op == FAA ? 1 : i;
-		wr.wr.atomic.swap = i + 1ull;
+		aim_atomic(&wr, q, i, op);
 		break;
+	case ALL:
 	case OPS:
 		break;
 	}
-	if (op == FAA || op == CAS)
-		sge[0] = (struct ibv_sge){ .addr = (uintptr_t)p,
-					   .length = 8,
-					   .lkey = mr->lkey },
-		wr.num_sge = 1;
-	else
-		wr.num_sge = cut(sge, p, len);
+	wr.num_sge = cut(sge, is_atomic(op) ? 1 : sges_of(q, i), p, len);
 	if (opt.use_inline && len <= max_inline &&
-	    wr.opcode != IBV_WR_RDMA_READ && op != FAA && op != CAS)
+	    wr.opcode != IBV_WR_RDMA_READ && !is_atomic(op))
 		wr.send_flags |= IBV_SEND_INLINE;
 	rc = ibv_post_send(c->qp, &wr, &bad);
 	if (rc)
@@ -652,7 +769,14 @@ static void check_results(uint32_t first, uint32_t count)
 	for (unsigned q = 0; q < opt.qps; q++) {
 		for (uint32_t i = first; i < first + count; i++) {
 			uint64_t r = *result(q, i);
+			enum op op = op_of(q, i);
 
+			if (opt.op == ALL && is_atomic(op)) {
+				if (r != chans[q].looked)
+					wrong("result of an atomic", q, i);
+				chans[q].looked =
+					counted(q, i, chans[q].looked);
+			}
 			if (opt.op == CAS && r != i)
 				wrong("compare-and-swap result", q, i);
 			/* One requester: the sum is exact, and a queue pair
@@ -662,7 +786,7 @@ static void check_results(uint32_t first, uint32_t count)
 			if (opt.op == FAA && i > first &&
 			    r <= *result(q, i - 1))
 				wrong("counter did not grow", q, i);
-			if (opt.op == READ) {
+			if (op == READ) {
 				fill(scratch, q, i % opt.depth,
 				     (uint32_t)slot_size);
 				if (memcmp(slot(&chans[q], i), scratch,
@@ -702,19 +826,19 @@ static void client(void)
 
 			for (unsigned q = 0; q < opt.qps; q++) {
 				post(q, k, last,
-				     opt.op == MIX ? WRITE : opt.op);
+				     opt.op == MIX ? WRITE : op_of(q, k));
 				if (opt.op == MIX)
 					post(q, k, last, MIX);
 			}
 		}
 		wait_sent(i + count, opt.op == MIX ? 2 : 1);
-		if (opt.op == READ || opt.op == FAA || opt.op == CAS)
+		if (opt.op == READ || is_atomic(opt.op) || opt.op == ALL)
 			check_results(i, count);
 		for (unsigned q = 0; q < opt.qps; q++)
 			for (uint32_t k = i; k < i + count; k++)
 				received_bytes += len_of(q, k);
 		received += (uint64_t)count * opt.qps;
-		if (opt.op != READ && opt.op != FAA && opt.op != CAS) {
+		if (opt.op != READ && !is_atomic(opt.op)) {
 			ctrl_put(ctrl, "batch %u %u", i, count);
 			line = ctrl_get(ctrl, 60000);
 			if (!line && errno == ECONNRESET) {
@@ -735,7 +859,7 @@ static void client(void)
 		}
 	}
 	ctrl_put(ctrl, "done");
-	if (opt.op == FAA || opt.op == CAS)
+	if (is_atomic(opt.op))
 		ctrl_put(ctrl, "total %" PRIu64, received);
 }
 
@@ -745,7 +869,7 @@ static void usage(void)
 {
 	printf("usage: verbs_check [options] [HOST]\n"
 	       "  -c RC|UC|UD      -o "
-	       "send|send_imm|write|write_imm|read|faa|cas|mix\n"
+	       "send|send_imm|write|write_imm|read|faa|cas|mix|all\n"
 	       "  -s MAX  -S MIN   sizes of messages     -n messages per QP\n"
 	       "  -D SECONDS       instead of -n, or until SIGTERM; says\n"
 	       "                   now and then how far it is\n"
@@ -850,7 +974,8 @@ static void parse(int argc, char **argv)
 	opt.host = argv[optind];
 	if (opt.sges < 1 || opt.sges > 32 || !opt.qps || !opt.depth ||
 	    !opt.signal_every || opt.min > opt.max ||
-	    (opt.op == CAS && opt.qps > 1))
+	    (opt.op == CAS && opt.qps > 1) ||
+	    (opt.op == ALL && (opt.type != IBV_QPT_RC || opt.srq)))
 		usage();
 	if (!opt.rx_depth || opt.rx_depth > opt.depth)
 		opt.rx_depth = opt.depth;
