@@ -66,6 +66,8 @@ struct rx {
 	struct rx_sock *sock; /* all messages came from */
 	int count, next;
 	struct datagram d; /* the one being split, if d.off < d.len */
+	union ibv_gid asked; /* of these messages: whose host was asked for */
+	bool asked_local, asked_any;
 	struct packet cur; /* on its way to rx_fn */
 	uint8_t grh[40];
 
@@ -189,6 +191,23 @@ static bool read_control(struct udp *u, struct datagram *d, struct msghdr *m)
 	return have_dst;
 }
 
+/* Whether it comes from this host; messages that are read at once mostly come
+ * from one. */
+static bool is_local(struct udp *u, struct rx *rx, const struct datagram *d)
+{
+	if (d->sock->filtered)
+		return true;
+	if (!u->registry)
+		return false;
+	if (!rx->asked_any ||
+	    memcmp(&rx->asked, &d->src, sizeof(d->src)) != 0) {
+		rx->asked = d->src;
+		rx->asked_local = netdev_is_local(&d->src);
+		rx->asked_any = true;
+	}
+	return rx->asked_local;
+}
+
 /* Takes off what a sender of this host has counted (udp_room.c). */
 static void uncharge(struct udp *u, const struct datagram *d)
 {
@@ -225,8 +244,7 @@ static bool begin(struct udp *u, struct rx *rx, int i)
 		d->len = 0;
 		return false;
 	}
-	d->local =
-		d->sock->filtered || (u->registry && netdev_is_local(&d->src));
+	d->local = is_local(u, rx, d);
 	d->hint = (uint8_t)((d->src.raw[15] * 31u + d->src.raw[14] + d->sport) %
 			    HINTS);
 	d->next_id = rx->next_id[d->hint];
@@ -475,6 +493,7 @@ static int read_sock(struct rx *rx, struct rx_sock *s)
 	if (n <= 0)
 		return 0;
 	rx->sock = s;
+	rx->asked_any = false;
 	rx->count = n;
 	rx->next = 0;
 	rx->d.len = rx->d.off = 0;
