@@ -44,8 +44,10 @@ struct cma_event;
 struct cma_mc;
 
 struct cma_channel {
-	struct rdma_event_channel ch; /* fd: an eventfd that counts events */
+	struct rdma_event_channel ch; /* fd: an eventfd, see event.c */
 	struct cma_event *head, **tail;
+	bool signalled; /* fd can be read, unless somebody just has */
+	uint64_t signals; /* written to it so far */
 	size_t ids; /* identifiers that report here */
 	_Atomic unsigned readers; /* threads in rdma_get_cm_event() */
 	bool closed; /* while a thread was in rdma_get_cm_event() */

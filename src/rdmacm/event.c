@@ -1,8 +1,10 @@
 /*
  * event.c - event channels
  *
- * A channel is a queue of events and an eventfd that counts them, so that it
- * blocks, polls and obeys O_NONBLOCK like any descriptor. Whatever an event
+ * A channel is a queue of events and an eventfd that can be read while there
+ * are any, so that it blocks, polls and obeys O_NONBLOCK like any descriptor.
+ * It is written to when the first event comes and read when the last one goes:
+ * many at once cost no more than one. Whatever an event
  * needs verbs for is done in the program's thread, when it fetches the event:
  * if the peer has accepted, the QP is moved on and RTU sent; if it has refused,
  * the QP goes to the error state; a QP is attached to the group that was
@@ -29,7 +31,7 @@ struct cma_channel *cma_channel_new(void)
 	if (!c)
 		return NULL;
 	c->tail = &c->head;
-	c->ch.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+	c->ch.fd = eventfd(0, EFD_CLOEXEC);
 	if (c->ch.fd < 0) {
 		free(c);
 		return NULL;
@@ -50,16 +52,26 @@ struct rdma_event_channel *rdma_create_event_channel(void)
 	return c ? &c->ch : NULL;
 }
 
+static void signal_fd(struct cma_channel *c)
+{
+	const uint64_t one = 1;
+
+	c->signalled = true;
+	c->signals++;
+	if (sys_write(c->ch.fd, &one, sizeof(one)) < 0)
+		return; /* the count is at its maximum */
+}
+
 /*
- * Takes one from the count of the eventfd, if it is still there. It does not
- * wait: a thread in rdma_get_cm_event() may take it at the same time, and needs
- * the lock that is held here.
+ * It does not wait: a thread in rdma_get_cm_event() may have read it at the
+ * same time, and needs the lock that is held here.
  */
-static void uncount(struct cma_channel *c)
+static void unsignal_fd(struct cma_channel *c)
 {
 	struct pollfd p = { .fd = c->ch.fd, .events = POLLIN };
 	uint64_t n;
 
+	c->signalled = false;
 	if (sys_read_nowait(c->ch.fd, &n, sizeof(n)) > 0 || errno == EAGAIN)
 		return;
 	/* Linux before 5.8 */
@@ -67,12 +79,13 @@ static void uncount(struct cma_channel *c)
 		return;
 }
 
-static void count(struct cma_channel *c)
+/* Before the lock is let go: the descriptor shows whether there are events. */
+static void settle_fd(struct cma_channel *c)
 {
-	const uint64_t one = 1;
-
-	if (sys_write(c->ch.fd, &one, sizeof(one)) < 0)
-		return; /* the count is at its maximum */
+	if (c->head && !c->signalled)
+		signal_fd(c);
+	else if (!c->head && c->signalled)
+		unsignal_fd(c);
 }
 
 struct cma_event *cma_event_new(struct cma_id *id, enum rdma_cm_event_type type,
@@ -117,7 +130,7 @@ static void append(struct cma_channel *c, struct cma_event *ev)
 	ev->next = NULL;
 	*c->tail = ev;
 	c->tail = &ev->next;
-	count(c);
+	settle_fd(c);
 }
 
 static struct cma_event *take(struct cma_channel *c, struct cma_event **at)
@@ -128,6 +141,7 @@ static struct cma_event *take(struct cma_channel *c, struct cma_event **at)
 	*at = ev->next;
 	if (c->tail == &ev->next)
 		c->tail = at;
+	settle_fd(c);
 	return ev;
 }
 
@@ -153,7 +167,6 @@ void cma_events_move(struct cma_id *id, struct cma_channel *from,
 		}
 		n--;
 		ev = take(from, at);
-		uncount(from);
 		if (to) {
 			append(to, ev);
 		} else {
@@ -187,7 +200,6 @@ void cma_mc_events_drop(struct cma_id *id, const struct cma_mc *mc)
 			continue;
 		}
 		free(take(c, at));
-		uncount(c);
 	}
 }
 
@@ -251,10 +263,8 @@ static struct cma_event *refused(struct cma_event *ev)
 			if ((*at)->owner == id &&
 			    (*at)->ev.event == RDMA_CM_EVENT_REJECTED)
 				break;
-		if (*at) {
+		if (*at)
 			rej = take(c, at);
-			uncount(c);
-		}
 	}
 	cma_unlock();
 	if (!rej)
@@ -309,25 +319,38 @@ static bool early(const struct cma_event *ev)
 	       shca_qp_unpolled(qp);
 }
 
+/*
+ * The descriptor was read by a thread that had seen no events, and that many
+ * signals. If there is one more, that is what was read. Of several it may be
+ * any, and goes back.
+ */
+static void woken(struct cma_channel *c, uint64_t signals)
+{
+	if (c->signalled && c->signals == signals + 1)
+		c->signalled = false;
+	else if (c->signalled)
+		signal_fd(c);
+}
+
 static int fetch(struct cma_channel *c, struct cma_event **out)
 {
 	const struct timespec ms = { .tv_nsec = 1000000 };
-	bool closed, wait;
+	bool closed, wait, slept = false;
 	struct cma_event *ev;
+	uint64_t n, signals = 0;
 	struct cm *cm;
-	uint64_t n;
 
-	do {
+	for (;;) {
 		/* In the child of a fork the queue is the parent's. */
 		if (engine_dead(cma_engine()))
 			return -EIO;
-		if (read(c->ch.fd, &n, sizeof(n)) != sizeof(n))
-			return -errno;
 		cm = cma_lock();
+		if (slept)
+			woken(c, signals);
 		ev = c->head;
 		wait = ev && early(ev);
 		if (wait) {
-			count(c); /* wakes epoll again */
+			signal_fd(c); /* wakes epoll again */
 			ev = NULL;
 		}
 		if (ev) {
@@ -341,15 +364,21 @@ static int fetch(struct cma_channel *c, struct cma_event **out)
 				ev->owner->reported++;
 			pthread_mutex_unlock(&cma_ack_lock);
 		}
+		signals = c->signals;
 		closed = c->closed;
 		cma_unlock();
 		while (closed)
 			pause();
+		if (ev)
+			break;
+		slept = !wait;
+		if (slept && read(c->ch.fd, &n, sizeof(n)) != sizeof(n))
+			return -errno;
 		if (wait && (fcntl(c->ch.fd, F_GETFL) & O_NONBLOCK))
 			return -EAGAIN;
 		if (wait)
 			nanosleep(&ms, NULL);
-	} while (!ev);
+	}
 	*out = ev;
 	return 0;
 }
@@ -374,6 +403,7 @@ int rdma_get_cm_event(struct rdma_event_channel *channel,
 
 	if (!event)
 		return cma_ret(-EINVAL);
+	pthread_testcancel(); /* as it always was, even if it need not sleep */
 	err = fetch_counted(to_channel(channel), &ev);
 	if (err)
 		return cma_ret(err);

@@ -52,7 +52,7 @@ def host(place, family):
 
 SITUATIONS = ["life", "data", "limits", "nobody", "states", "ports", "shared_port", "options", "nonblock", "settle",
               "own_destroy", "late_refusal", "migrate", "backlog", "sync", "external", "destroy_pending",
-              "destroy_getting", "destroy_channel", "acks",
+              "destroy_getting", "destroy_channel", "acks", "shared_channel",
               "simultaneous", "churn", "types", "notify", "mcast", "errors", "srq", "addrinfo", "devices", "families"]
 
 

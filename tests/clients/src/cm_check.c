@@ -196,6 +196,29 @@ void drop_request(struct rdma_cm_event *ev)
 	rdma_destroy_id(id);
 }
 
+void all_arrived(void)
+{
+	struct rdma_conn_param param = usual;
+	struct rdma_event_channel *ch;
+	struct rdma_cm_id *l, *c;
+
+	NEED(ch = rdma_create_event_channel());
+	NEED(!rdma_create_id(ch, &l, NULL, RDMA_PS_TCP));
+	NEED(!rdma_bind_addr(l, addr_of(0)));
+	NEED(!rdma_listen(l, 1));
+	NEED(!rdma_create_id(ch, &c, NULL, RDMA_PS_TCP));
+	NEED(!rdma_resolve_addr(c, NULL, addr_of(ntohs(rdma_get_src_port(l))),
+				2000));
+	EXPECT(ch, ADDR_RESOLVED, 0);
+	NEED(!rdma_resolve_route(c, 2000));
+	EXPECT(ch, ROUTE_RESOLVED, 0);
+	NEED(!rdma_connect(c, &param));
+	drop_request(GET(ch, CONNECT_REQUEST, 0));
+	EXPECT(ch, REJECTED, 28);
+	NEED(!rdma_destroy_id(c) && !rdma_destroy_id(l));
+	rdma_destroy_event_channel(ch);
+}
+
 void finish_id(struct rdma_cm_id *id)
 {
 	rdma_destroy_ep(id);
@@ -214,20 +237,6 @@ void fill(uint8_t *p, size_t n, unsigned seed)
 {
 	for (size_t i = 0; i < n; i++)
 		p[i] = (uint8_t)(seed + i * 7);
-}
-
-unsigned long events(const struct rdma_event_channel *ch)
-{
-	unsigned long n = 0;
-	char path[64], line[128];
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", ch->fd);
-	NEED(f = fopen(path, "r"));
-	while (fgets(line, sizeof(line), f))
-		sscanf(line, "eventfd-count: %lx", &n);
-	fclose(f);
-	return n;
 }
 
 int many_n = 1000;

@@ -74,8 +74,9 @@ struct rdma_cm_event *get(struct rdma_event_channel *ch,
 #define EXPECT(ch, type, status) rdma_ack_cm_event(GET(ch, type, status))
 /* No event comes for so long. */
 bool quiet(struct rdma_event_channel *ch, int ms);
-/* How many events wait in a channel. */
-unsigned long events(const struct rdma_event_channel *ch);
+/* Returns when all that was sent before, either way, has arrived: messages of
+ * one process to itself keep their order. */
+void all_arrived(void);
 
 /* Both ends of a situation. */
 extern struct rdma_event_channel *cch, *sch;

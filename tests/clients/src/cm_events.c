@@ -153,7 +153,7 @@ static void destroy_pending(void)
 		c[i] = resolved();
 		NEED(!rdma_connect(c[i], &param));
 	}
-	AWAIT(events(sch) == 4);
+	all_arrived();
 	CHECK(!rdma_destroy_id(listener));
 	for (int i = 0; i < 4; i++)
 		EXPECT(cch, REJECTED, 28);
@@ -169,7 +169,7 @@ static void destroy_pending(void)
 		c[i] = resolved();
 		NEED(!rdma_connect(c[i], &param));
 	}
-	AWAIT(events(sch) == 4);
+	all_arrived();
 	rdma_destroy_event_channel(sch);
 	for (int i = 0; i < 4; i++)
 		EXPECT(cch, REJECTED, 28);
@@ -177,6 +177,54 @@ static void destroy_pending(void)
 		finish_id(c[i]);
 	/* whoever still listens there does so in vain */
 	CHECK(!rdma_destroy_id(listener));
+	rdma_destroy_event_channel(cch);
+}
+
+/* Several threads that sleep in one channel get all of its events, whether they
+ * come one by one or many at once. */
+static _Atomic unsigned shared_got;
+
+static void *sharer(void *ch)
+{
+	struct rdma_cm_event *ev;
+	bool last = false;
+
+	while (!last && !rdma_get_cm_event(ch, &ev)) {
+		last = ev->event == RDMA_CM_EVENT_ROUTE_RESOLVED;
+		shared_got++;
+		rdma_ack_cm_event(ev);
+	}
+	return NULL;
+}
+
+static void shared_channel(void)
+{
+	enum { THREADS = 4, IDS = 64, ROUNDS = 100 };
+	struct rdma_cm_id *id[IDS];
+	pthread_t t[THREADS];
+	unsigned sent = 0;
+
+	NEED(cch = rdma_create_event_channel());
+	for (int i = 0; i < THREADS; i++)
+		NEED(!pthread_create(&t[i], NULL, sharer, cch));
+	for (int round = 0; round < ROUNDS; round++) {
+		for (int i = 0; i <= round % IDS; i++) {
+			NEED(!rdma_create_id(cch, &id[i], NULL, RDMA_PS_TCP));
+			NEED(!rdma_resolve_addr(id[i], NULL, addr_of(7), 2000));
+			sent++;
+		}
+		AWAIT(shared_got == sent);
+		CHECK(quiet(cch, 0));
+		/* the last ones end a thread each */
+		for (int i = 0; round == ROUNDS - 1 && i < THREADS; i++)
+			NEED(!rdma_resolve_route(id[i], 2000));
+		for (int i = 0; round == ROUNDS - 1 && i < THREADS; i++)
+			NEED(!pthread_join(t[i], NULL));
+		for (int i = 0; i <= round % IDS; i++)
+			NEED(!rdma_destroy_id(id[i]));
+	}
+	CHECK(shared_got == sent + THREADS);
+	CHECK(quiet(cch, 0));
 	rdma_destroy_event_channel(cch);
 }
 
@@ -377,6 +425,7 @@ const struct situation cm_events[] = {
 	{ "destroy_getting", destroy_getting },
 	{ "destroy_channel", destroy_channel },
 	{ "acks", acks },
+	{ "shared_channel", shared_channel },
 	{ "errors", errors },
 	{ NULL, NULL },
 };
