@@ -34,13 +34,23 @@ int cma_ret(int err)
 	return -1;
 }
 
+/* The kernel is asked for several at once. */
 uint32_t cma_random(void)
 {
-	uint32_t r;
+	static _Thread_local struct {
+		struct engine *e; /* a forked child has another */
+		uint32_t left, word[64];
+	} stock;
 
-	if (!sys_random(&r, sizeof(r)))
-		r = (uint32_t)(clock_ns() * 0x9e3779b97f4a7c15u >> 32);
-	return r;
+	if (!stock.left || stock.e != cma_engine()) {
+		stock.left = 0;
+		if (!sys_random(stock.word, sizeof(stock.word)))
+			return (uint32_t)(clock_ns() * 0x9e3779b97f4a7c15u >>
+					  32);
+		stock.e = cma_engine();
+		stock.left = ARRAY_SIZE(stock.word);
+	}
+	return stock.word[--stock.left];
 }
 
 static int dev_open(struct cma_dev *d, struct ibv_device *ibdev)
