@@ -12,9 +12,10 @@
 
 /*
  * Writes a classic BPF program that returns the index of the range in which
- * the destination QPN of a packet lies. Returns its length, at most
- * 3 * n + 4.
+ * the destination QPN of a packet lies, or the communication ID that a message
+ * to QP1 names. Returns its length, at most STEER_PROGRAM(n).
  */
+#define STEER_PROGRAM(n) (3 * (n) + 13)
 size_t steer_program(struct sock_filter *prog,
 		     const struct registry_range *range, size_t n);
 

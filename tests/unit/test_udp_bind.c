@@ -4,6 +4,8 @@
  */
 #include "udp_node.h"
 
+#include "wire/mad.h"
+
 #include <errno.h>
 #include <netinet/udp.h>
 #include <signal.h>
@@ -98,6 +100,70 @@ static void steering(void **state)
 	(void)state;
 	steering_of_processes(&wire);
 	steering_of_processes(&direct);
+}
+
+static void send_mad(struct node *x, const struct roce_path *path,
+		     const struct mad *m)
+{
+	uint8_t mad[MAD_LEN];
+	struct roce_batch b = { .n = 0 };
+	int err = 0;
+
+	batch_add(&b, path, 1, UD_ONLY, 0, 0);
+	mad_encode(m, mad);
+	b.data.iov[b.data.n++] = (struct iovec){ mad, MAD_LEN };
+	b.pkt[0].niov = 1;
+	b.pkt[0].payload = MAD_LEN;
+	assert_int_equal(udp_send(x->u, &b, &err), 1);
+}
+
+/* What is for QP1 goes to the process whose communication ID it names. */
+static void steering_of_messages(void **state)
+{
+	static const uint16_t attr[] = { MAD_CM_MRA,     MAD_CM_REJ,
+					 MAD_CM_REP,     MAD_CM_RTU,
+					 MAD_CM_DREQ,    MAD_CM_DREP,
+					 MAD_CM_LAP,     MAD_CM_APR,
+					 MAD_CM_SIDR_REP };
+	struct roce_path path = path_of("127.0.0.1", "127.0.0.2");
+	enum { N = 3 };
+	struct shared *s[N];
+	struct node x;
+	pid_t pid[N];
+
+	(void)state;
+	node_start(&x, &wire);
+	for (int i = 0; i < N; i++) {
+		s[i] = shared_new();
+		pid[i] = receiver(s[i], &wire, "127.0.0.2");
+		assert_true(wait_for(&s[i]->ready, 1));
+	}
+	for (size_t a = 0; a < ARRAY_SIZE(attr); a++) {
+		for (int i = 0; i < N; i++) {
+			uint32_t id = 0xab000000 | (s[i]->qpn + 0x123);
+			struct mad m = { .attr_id = attr[a] };
+
+			if (attr[a] == MAD_CM_SIDR_REP)
+				m.sidr_rep.request_id = id;
+			else
+				m.rtu.remote_comm_id = id;
+			send_mad(&x, &path, &m);
+		}
+	}
+	/* a request names none: the first socket's process finds its owner */
+	send_mad(&x, &path, &(struct mad){ .attr_id = MAD_CM_REQ });
+	send_mad(&x, &path, &(struct mad){ .attr_id = MAD_CM_SIDR_REQ });
+	for (uint32_t i = 0; i < N; i++) {
+		assert_true(
+			wait_for(&s[i]->count, ARRAY_SIZE(attr) + (i ? 0 : 2)));
+		assert_true(settled(s[i]));
+		assert_int_equal(s[i]->wrong, i ? 0 : 2);
+	}
+	for (int i = 0; i < N; i++) {
+		s[i]->stop = 1;
+		end(pid[i]);
+	}
+	node_stop(&x);
 }
 
 /*
@@ -445,6 +511,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(steering),
+		cmocka_unit_test(steering_of_messages),
 		cmocka_unit_test(steering_is_repaired),
 		cmocka_unit_test(many_sockets),
 		cmocka_unit_test(foreign_owner_of_the_port),

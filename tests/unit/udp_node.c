@@ -3,6 +3,8 @@
  */
 #include "udp_node.h"
 
+#include "wire/mad.h"
+
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -234,9 +236,14 @@ bool wait_for(_Atomic uint32_t *p, uint32_t value)
 void count_rx(void *arg, const struct roce_rx *pkt)
 {
 	struct shared *s = arg;
+	uint32_t qpn = pkt->h.dest_qpn;
+	struct mad m;
 
-	if (CHUNK_OF(pkt->h.dest_qpn) != s->qpn &&
-	    pkt->h.dest_qpn != ROCE_MULTICAST_QPN)
+	if (qpn == 1 && !mad_decode(&m, pkt->payload, pkt->len))
+		qpn = 0xffffff &
+		      (m.attr_id == MAD_CM_SIDR_REP ? m.sidr_rep.request_id
+						    : m.rtu.remote_comm_id);
+	if (CHUNK_OF(qpn) != s->qpn && qpn != ROCE_MULTICAST_QPN)
 		atomic_fetch_add(&s->wrong, 1);
 	if (pkt->h.dest_qpn == s->qpn + PROBE)
 		atomic_fetch_add(&s->probes, 1);
