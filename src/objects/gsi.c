@@ -38,6 +38,7 @@
 #define HOLD_MAX 64
 
 #define PEERS_NS 500000000 /* between checks for peers that died */
+#define ALIVE_NS 1000000 /* for so long one that was alive is not asked again */
 
 /* A request that waits until a process listens. */
 struct held {
@@ -59,6 +60,9 @@ struct gsi {
 	struct held held[HOLD_MAX];
 	const struct shca_cm_user *user; /* NULL: none */
 
+	/* Not under the lock: when processes were last found alive. */
+	_Atomic uint64_t alive_ns[REGISTRY_SLOTS];
+
 	pthread_mutex_t bind_lock;
 	bool leased;
 	uint32_t chunk; /* first QPN; names our communication IDs */
@@ -75,8 +79,26 @@ static uint32_t scope_of(const union ibv_gid *gid)
 	return gid_is_link_local(gid) ? netdev_ifindex(gid) : 0;
 }
 
+/* To ask is a system call, and connections come many at a time. What is sent to
+ * one that has just died is lost, and repeated. */
+static bool is_alive(struct gsi *g, unsigned slot)
+{
+	_Atomic uint64_t *seen = &g->alive_ns[slot];
+	uint64_t now;
+
+	if (slot == registry_slot(g->e->registry))
+		return true;
+	now = clock_ns();
+	if (now - atomic_load_explicit(seen, memory_order_relaxed) < ALIVE_NS)
+		return true;
+	if (!registry_alive(g->e->registry, slot))
+		return false;
+	atomic_store_explicit(seen, now, memory_order_relaxed);
+	return true;
+}
+
 /* The living process of this host that a message to gid is for; -ENOENT. */
-static int owner(const struct gsi *g, const uint8_t *p, size_t len,
+static int owner(struct gsi *g, const uint8_t *p, size_t len,
 		 const union ibv_gid *gid)
 {
 	struct registry *r = g->e->registry;
@@ -102,10 +124,7 @@ static int owner(const struct gsi *g, const uint8_t *p, size_t len,
 		id = m.rtu.remote_comm_id;
 		slot = registry_route(r, id & QPN_BITS, gid, scope_of(gid));
 	}
-	if (slot < 0 || (slot != (int)registry_slot(r) &&
-			 !registry_alive(r, (unsigned)slot)))
-		return -ENOENT;
-	return slot;
+	return slot >= 0 && is_alive(g, (unsigned)slot) ? slot : -ENOENT;
 }
 
 /* Sends a message from QP1 to QP1; it may be lost. */
