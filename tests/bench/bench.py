@@ -88,7 +88,7 @@ def make_placements(net, wanted, runs, scale):
 # name: what makes it of the network, the runs asked for or None, and the arguments
 PARTS = {
     "same-host": lambda net, runs, scale, args: same_host.part(net, runs or 5, scale, args.way, say, args.only),
-    "wire": lambda net, runs, scale, args: wire.part(net, runs or 3, scale, say, args.only),
+    "wire": lambda net, runs, scale, args: wire.part(net, runs or 5, scale, say, args.only),
     "loss": lambda net, runs, scale, args: loss.part(runs or 2, say, args.only),
     "flood": lambda net, runs, scale, args: flood.part(runs or 1, say, args.only),
     "placements": lambda net, runs, scale, args: make_placements(net, args.place, runs or 3, scale),
@@ -100,7 +100,7 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ap.add_argument("part", nargs="*", help=f"{', '.join(PARTS)} (all)")
     ap.add_argument("--quick", action="store_true", help="one short run of each")
-    ap.add_argument("--runs", type=int, help="runs of each test (3; same-host 5, loss 2, flood 1)")
+    ap.add_argument("--runs", type=int, help="runs of each test (3; same-host and wire 5, loss 2, flood 1)")
     ap.add_argument("--only", metavar="REGEX", help="same-host, wire, loss, flood: only the rows whose title matches")
     ap.add_argument("--mtu", type=int, default=9000, help="of the veth pair between two namespaces (9000)")
     ap.add_argument("--place", action="append", choices=placements.PLACES, help="placements: only this one")

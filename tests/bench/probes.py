@@ -89,6 +89,11 @@ class Probes:
     def memcpy(self, size):
         return float(self.program("reference", "memcpy", size, 0.1 * self.scale))
 
+    def store(self):
+        """us until a processor sees what the other has stored: how far apart they
+        are. Those of a virtual machine are one core now and two chips then."""
+        return float(self.program("two_processes", "store", 128, 0.02, side=rig.Side()).split()[0])
+
     def udp(self, kind, size):
         """What the end prints that measures."""
         port = rig.free_port()
@@ -303,13 +308,15 @@ class Part:
             end = r["missing"] if "missing" in r else "reached" if r["reached"] else "NOT reached"
             say(f"{r['title']:{wide}}{value:>12}  {self.beside_of(r):{beside_wide}}{ratio:>6}{bound:>14}  {end}")
         say()
-        for title, limit in dict(self.limits(rows)).items():
-            say(f"  what limits {title}: {limit}")
+        for limit, titles in self.limits(rows).items():
+            say(f"  what limits {'; '.join(titles)}:\n      {limit}")
         beside = [n for n in self.beside if self.median(n) is not None]
         if beside:
             say()
         for name in beside:
-            say(f"  {self.name_of(name):46}{shown(self.median(name), self.unit(name)):>12}")
+            values = [shown(v, self.unit(name)) for v in sorted(self.runs_of(name))]
+            spread = f"   {values[0]} to {values[-1]}" if values[0] != values[-1] else ""
+            say(f"  {self.name_of(name):46}{shown(self.median(name), self.unit(name)):>12}{spread}")
 
     def beside_of(self, row):
         if not row["reference"]:
@@ -319,9 +326,14 @@ class Part:
                                                  else "")
 
     def limits(self, rows):
+        """{what limits them: the titles of those that are not reached}"""
+        limits = {}
         for r in rows:
             if not r.get("reached", True):
-                yield r["title"], self.module.LIMITS.get(r["test"], "not known yet")
+                titles = limits.setdefault(self.module.LIMITS.get(r["test"], "not known yet"), [])
+                if r["title"] not in titles:
+                    titles.append(r["title"])
+        return limits
 
     def save(self):
         return {"title": self.title, "table": list(self.rows()), "missing": self.missing,

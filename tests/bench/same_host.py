@@ -249,6 +249,7 @@ PROBES = {
     "qps_10000": ("1/s", lambda p: p.writes_on_one_of(10000)),
     "memory_process": ("B", lambda p: p.memory_of_process()),
     "memory_peer": ("B", lambda p: p.memory_of_peer()),
+    "store": ("us", lambda p: p.store()),
     "memcpy_64k": ("B/s", lambda p: p.memcpy(KIB64)),
     "memcpy_1m": ("B/s", lambda p: p.memcpy(MIB)),
 }
@@ -308,10 +309,10 @@ NAMES = {
     "vm_pingpong": "a ping-pong of process_vm_writev 8 B", "pipe_lat": "a pipe, 8 B",
     "all_to_all_2": "2 processes", "fi_shm_8": "libfabric shm", "fi_shm_64k": "libfabric shm",
     "mpi_shm_8": "UCX posix", "mpi_shm_64k": "UCX posix", "redis_lat_tcp": "TCP", "redis_rate_tcp": "TCP",
-    "conn_tcp": "TCP", "qps_1": "on one",
+    "conn_tcp": "TCP", "qps_1": "on one", "store": "a store's way to the other processor",
     "ib_send_bw_1m": "ib_send_bw 1 MiB", "memcpy_64k": "memcpy 64 KiB", "memcpy_1m": "memcpy 1 MiB",
 }
-BESIDE = ["ucx_put_lat", "vm_pingpong", "ib_send_bw_1m", "memcpy_64k", "memcpy_1m"]
+BESIDE = ["store", "ucx_put_lat", "vm_pingpong", "ib_send_bw_1m", "memcpy_64k", "memcpy_1m"]
 
 
 def part(net, runs, scale, way, say, only):

@@ -4,12 +4,16 @@
  *   two_processes vm_write|vm_read SIZE SECONDS   process_vm(2), the same pages
  *   two_processes vm_pingpong SIZE SECONDS        both write, and spin
  *   two_processes pipe SIZE SECONDS               both sleep in read(2)
+ *   two_processes store SIZE SECONDS              both spin on shared memory,
+ *                                                 on bytes SIZE apart
  *
  * One-sided operations within a host are copies of the first kind, so this is
  * the least that they can take; a program that waits for events takes at least
- * what a pipe does. Prints microseconds (the median: of a call, or one way of
- * a ping-pong) and bytes per second. The two processes run on the first and on
- * the last processor that they may use.
+ * what a pipe does. A store shows how far apart the two processors are: those
+ * of a virtual machine may be one core now and two chips then. Prints
+ * microseconds (the median: of a call, or one way of a ping-pong) and bytes per
+ * second. The two processes run on the first and on the last processor that
+ * they may use.
  */
 #include <sched.h>
 #include <signal.h>
@@ -147,6 +151,17 @@ static void pipe_receive(struct player *p, char mark)
 		fail("what was read");
 }
 
+static void store_send(struct player *p, char mark)
+{
+	*(volatile char *)p->out = mark;
+}
+
+static void store_receive(struct player *p, char mark)
+{
+	while (*(volatile char *)p->in != mark)
+		;
+}
+
 struct game {
 	void (*send)(struct player *p, char mark);
 	void (*receive)(struct player *p, char mark);
@@ -154,6 +169,7 @@ struct game {
 
 static const struct game vm_game = { vm_send, vm_receive };
 static const struct game pipe_game = { pipe_send, pipe_receive };
+static const struct game store_game = { store_send, store_receive };
 
 static void answer(const struct game *g, struct player *p)
 {
@@ -215,12 +231,16 @@ int main(int argc, char **argv)
 		g = &vm_game;
 	else if (!strcmp(argv[1], "pipe"))
 		g = &pipe_game;
+	else if (!strcmp(argv[1], "store"))
+		g = &store_game;
 	else if (!writes && strcmp(argv[1], "vm_read"))
 		return 2;
 	seconds = atof(argv[3]);
-	/* Private memory, at the same addresses in both. */
+	/* At the same addresses in both. */
 	p.in = mmap(NULL, 2 * p.size, PROT_READ | PROT_WRITE,
-		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		    MAP_ANONYMOUS |
+			    (g == &store_game ? MAP_SHARED : MAP_PRIVATE),
+		    -1, 0);
 	if (p.in == MAP_FAILED || pipe(ready) || pipe(forth) || pipe(back))
 		fail("setup");
 	p.out = p.in + p.size;
@@ -232,6 +252,10 @@ int main(int argc, char **argv)
 		fail("fork");
 	memset(p.in, 0, 2 * p.size);
 	p.peer = child ? child : parent;
+	if (!child && g == &store_game) {
+		p.out = p.in;
+		p.in += p.size;
+	}
 	p.from = child ? back[0] : forth[0];
 	p.to = child ? forth[1] : back[1];
 	if (!child)

@@ -47,6 +47,7 @@ class Probes:
 
 
 PROBES = {
+    "store": ("us", lambda p: p.at("wire").store()),
     **{f"{name}_{place}": ("us", measure(place)) for place in ("wire", "netns") for name, measure in {
         "udp_lat": lambda at: lambda p: p.at(at).udp_lat(),
         "ib_send_lat": lambda at: lambda p: p.at(at).perftest("ib_send_lat", 8),
@@ -103,9 +104,22 @@ NAMES = {
     **{f"udp_bw_{size}": "UDP with GSO and GRO" for size in SIZES},
     **{f"{name}_{p}": "UDP that waits" for p in ("netns", "one") for name in ("udp_wait", "switches_udp")},
     "ib_send_lat_e_one": "-e", "qps_1": "on one", "conn_tcp": "TCP",
+    "store": "a store's way to the other processor",
 }
-BESIDE = []
-LIMITS = {}
+BESIDE = ["store"]
+STREAM = ("each end copies the payload twice and computes a CRC of it (packets are put together and taken apart beside "
+          "the kernel's copy); UDP copies it once at each end")
+ACK = "two sendmsg(2) at each end, all the way into the peer's socket; the ACK's before the program sees the message"
+TARGET = "nobody polls at the target: its thread has to wake, "
+BUSY = TARGET + "on a processor on which the program spins"
+IDLE = TARGET + "on a processor that has gone idle"
+ONE = "each end wakes for the ACK as well as for the message, and is preempted as it sends"
+LIMITS = {
+    **{f"ib_{op}_lat_{p}": limit for p in ("wire", "netns")
+       for op, limit in (("send", ACK), ("write", BUSY), ("read", IDLE))},
+    **{f"ib_{op}_bw_{size}": STREAM for size in SIZES for op in ("write", "read", "send")},
+    "ib_send_lat_e_one": ONE, "switches_e_one": ONE,
+}
 
 
 def part(net, runs, scale, say, only):
