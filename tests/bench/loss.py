@@ -104,7 +104,7 @@ class Probes:
             for port in ports:
                 started.append(rig.Proc(self.place.client, [*cmd, "-p", port, self.place.host]))
             for proc in started[FLOWS:]:
-                proc.done(30)
+                proc.done(15)
             return [self.bytes_per_second(proc) for proc in started[FLOWS:]]
         finally:
             for proc in started:
