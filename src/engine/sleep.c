@@ -106,6 +106,9 @@ static int receive(struct sleeper *s)
 	int n = 0, got, round;
 	bool busy;
 
+	/* Those who answer may be other threads. */
+	if (hold_next(s->e) != UINT64_MAX)
+		hold_expire(s->e, clock_ns());
 	s->drained = false;
 	for (round = 0; round < ROUNDS && !s->drained; round++) {
 		got = progress(s->e, clock_ns(), &busy);
@@ -183,7 +186,8 @@ static int doze(struct sleeper *s, int fd, bool *woken)
 
 	if (links_sleep(e))
 		n = poll_until(s, p, links + 1,
-			       min_u64(s->until, timers_next(e)));
+			       min_u64(s->until, min_u64(timers_next(e),
+							 hold_next(e))));
 	pthread_mutex_lock(&e->thread_lock);
 	links_wake(e);
 	/* It watches the links again, since others wait as well. */
