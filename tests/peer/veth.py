@@ -16,11 +16,10 @@ import lab
 ADDRESS = {"A": "10.78.0.1", "B": "10.78.0.2"}
 OTHER = {"A": "B", "B": "A"}
 ENDS = tuple(ADDRESS)
-MTU = 1500
 TABLE = 77
 
 SETUP = ["rdma link delete rxe0",
-         f"ip link add vethA mtu {MTU} type veth peer name vethB mtu {MTU}",
+         "ip link add vethA mtu $MTU type veth peer name vethB mtu $MTU",
          "sysctl -qw net.ipv4.conf.all.rp_filter=0"]
 for _end in ENDS:
     SETUP += [f"ip netns add {_end}", f"ip -n {_end} link set lo up", f"mkdir -p /run/{_end}"]
@@ -57,10 +56,10 @@ SEPARATE = ["ip rule add pref 0 lookup local",
 
 
 class Veth:
-    def __init__(self, guest):
+    def __init__(self, guest, mtu):
         self.guest = guest
         self.is_apart = None
-        self._do(SETUP)
+        self._do([f"MTU={mtu}", *SETUP])
 
     def _do(self, lines, prefix=()):
         rc, out = self.guest.run([*prefix, "sh", "-ec", "\n".join(lines)])
