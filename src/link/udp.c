@@ -115,6 +115,7 @@ static void free_udp(struct udp *u)
 	sock_close(u->spare_fd);
 	sock_close(u->epfd);
 	rx_destroy(u);
+	tx_fini(u);
 	pthread_mutex_destroy(&u->bind_lock);
 	pthread_mutex_destroy(&u->rx_lock);
 	free(u);

@@ -35,8 +35,8 @@
 #include <errno.h>
 #include <linux/in6.h> /* IPV6_FLOWINFO */
 #include <netinet/udp.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define DEFAULT_HOPS 64
 #define SMALL_RUN 4608 /* bytes that fit the stack: one packet of any size */
@@ -511,6 +511,49 @@ struct sent {
 	size_t datagrams, pkts, bytes;
 };
 
+/*
+ * Where a run is put together. A program may post while it is in malloc(): a
+ * signal's handler of perftest opens files, and would wait for itself if what
+ * it has interrupted here held the allocator's lock. So buffers are kept, as
+ * many as have been in use at once.
+ */
+static void *run_take(struct udp *u)
+{
+	void *buf;
+
+	for (size_t i = 0; i < TX_RUNS; i++) {
+		buf = atomic_exchange(&u->run[i], NULL);
+		if (buf)
+			return buf;
+	}
+	buf = mmap(NULL, UDP_MAX_BYTES, PROT_READ | PROT_WRITE,
+		   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	return buf == MAP_FAILED ? NULL : buf;
+}
+
+static void run_put(struct udp *u, void *buf)
+{
+	void *none;
+
+	for (size_t i = 0; i < TX_RUNS; i++) {
+		none = NULL;
+		if (atomic_compare_exchange_strong(&u->run[i], &none, buf))
+			return;
+	}
+	munmap(buf, UDP_MAX_BYTES);
+}
+
+void tx_fini(struct udp *u)
+{
+	void *buf;
+
+	for (size_t i = 0; i < TX_RUNS; i++) {
+		buf = atomic_exchange(&u->run[i], NULL);
+		if (buf)
+			munmap(buf, UDP_MAX_BYTES);
+	}
+}
+
 /* Sends the run; returns how many of its packets were taken. */
 static size_t send_run(struct udp *u, const struct route *r,
 		       const struct run *run, struct sent *sent, int *err)
@@ -521,7 +564,7 @@ static size_t send_run(struct udp *u, const struct route *r,
 
 	*sent = (struct sent){ 0 };
 	if (!r->private || u->cfg.pcap) {
-		buf = run->bytes <= sizeof(small) ? small : malloc(run->bytes);
+		buf = run->bytes <= sizeof(small) ? small : run_take(u);
 		if (!buf)
 			return 0;
 	}
@@ -547,8 +590,8 @@ static size_t send_run(struct udp *u, const struct route *r,
 	/* Each of them could be sent: it is GSO that the kernel refuses. */
 	if (gso_error && sent->pkts == run->n)
 		((struct tx_sock *)run->sock)->no_gso = true;
-	if (buf != small)
-		free(buf);
+	if (buf && buf != small)
+		run_put(u, buf);
 	return done;
 }
 
