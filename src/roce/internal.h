@@ -172,6 +172,7 @@ struct roce_responder {
 	uint32_t nak_for;  /* which this PSN behind it has shown */
 	bool rnr_sent;
 	bool ack_pending;
+	bool ack_first; /* the peer has to get it before an answer, not behind */
 	bool ack_held; /* it waits for an answer (roce_ack_hold()) */
 	uint8_t hold_vain; /* so many in a row have waited in vain; limited */
 	uint16_t hold_skip; /* so many more do not wait */

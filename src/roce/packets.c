@@ -139,6 +139,11 @@ rx_any(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	} else {
 		if (now_ns)
 			qp->rsp.asked_ns = now_ns;
+		/*
+		 * rxe, which never sets MigReq, forgets what its program posts
+		 * while an ACK comes in (Linux 6.1 and 6.12).
+		 */
+		qp->rsp.ack_first = !pkt->h.mig_req && !pkt->host;
 		rsp_rx(qp, pkt);
 	}
 }
@@ -217,7 +222,8 @@ bool roce_ack_held(const struct roce_qp *qp)
 
 void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 {
-	const bool rides = rsp_owes_ack(qp) && req_is_one(qp);
+	const bool rides = rsp_owes_ack(qp) && !qp->rsp.ack_first &&
+			   req_is_one(qp);
 
 	if (qp->rsp.ack_held && (rides || req_ready(qp)))
 		rsp_hold_done(qp, true);

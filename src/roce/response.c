@@ -252,7 +252,7 @@ bool rsp_hold(struct roce_qp *qp)
 	else if (r->hold_skip)
 		r->hold_skip--;
 	else
-		r->ack_held = qp->base.type == IBV_QPT_RC &&
+		r->ack_held = !r->ack_first && qp->base.type == IBV_QPT_RC &&
 			      qp->base.state == IBV_QPS_RTS;
 	return r->ack_held;
 }
