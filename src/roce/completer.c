@@ -23,7 +23,12 @@
 
 #define PROBE_MIN_NS (100 * USEC)
 #define PROBE_UNKNOWN_NS (4 * MSEC) /* the round trip, or nothing is lost */
-#define PROBE_MAX_NS (32 * MSEC)
+#define PROBE_FIRST_MAX_NS (32 * MSEC)
+/*
+ * A peer among many more processes than processors answers after hundreds of
+ * milliseconds: whoever asks it all that time keeps it from what it has to do.
+ */
+#define PROBE_MAX_NS (256 * MSEC)
 
 /*
  * The specification lets a timeout of 4.096 us * 2^t take up to four times as
@@ -80,7 +85,7 @@ void comp_arm(struct roce_qp *qp, uint64_t now_ns)
 		r->probe_ns = max_u64(r->probe_ns, r->cc.srtt_ns ?
 							   PROBE_MIN_NS :
 							   PROBE_UNKNOWN_NS);
-		r->probe_ns = min_u64(r->probe_ns, PROBE_MAX_NS);
+		r->probe_ns = min_u64(r->probe_ns, PROBE_FIRST_MAX_NS);
 		r->unread[0] = r->unread[1] = 0;
 	}
 	r->armed_ns = now_ns;
@@ -566,7 +571,7 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 	    roce_env(qp)->unread(&qp->base, r->unread)) {
 		r->progress_ns = min_u64(
 			now_ns, r->progress_ns + (now_ns - r->armed_ns));
-		r->probe_ns = min_u64(2 * r->probe_ns, PROBE_MAX_NS);
+		r->probe_ns = min_u64(2 * r->probe_ns, PROBE_FIRST_MAX_NS);
 		comp_arm(qp, now_ns);
 		return;
 	}

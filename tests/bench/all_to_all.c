@@ -1,12 +1,14 @@
 /*
  * all_to_all.c - processes that all send to each other, and all poll
  *
- *   softhca run -- all_to_all PROCESSES SECONDS
+ *   softhca run -- all_to_all PROCESSES SECONDS [TIMEOUT]
  *
  * Each process has an RC queue pair with every other one and one completion
  * queue, keeps WINDOW sends of SIZE bytes under way on each, and polls without
  * ever giving its processor away, as most programs do. Prints how many
  * messages arrived per second, in all of them together.
+ * TIMEOUT is the local ACK timeout of each QP, 4.096 us * 2^TIMEOUT (14): many
+ * processes on few processors answer late.
  */
 #include <infiniband/verbs.h>
 #include <signal.h>
@@ -23,7 +25,7 @@
 #include <unistd.h>
 
 enum {
-	MOST = 64,
+	MOST = 128,
 	SIZE = 64,
 	WINDOW = 32, /* sends under way to a peer */
 	SIGNALED = 8, /* every so many ask for a completion */
@@ -38,6 +40,7 @@ struct shared {
 	uint32_t qpn[MOST][MOST]; /* [of][towards] */
 	_Atomic unsigned published, connected, done;
 	_Atomic bool go, stop;
+	uint8_t timeout;
 	_Atomic uint64_t arrived[MOST];
 };
 
@@ -140,7 +143,7 @@ static void connect_to(struct node *n, unsigned peer)
 		.max_dest_rd_atomic = 1,
 		.max_rd_atomic = 1,
 		.min_rnr_timer = 1,
-		.timeout = 14,
+		.timeout = n->s->timeout,
 		.retry_cnt = 7,
 		.rnr_retry = 7,
 		.ah_attr = { .is_global = 1,
@@ -292,6 +295,7 @@ int main(int argc, char **argv)
 		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (s == MAP_FAILED)
 		fail("mmap");
+	s->timeout = (uint8_t)(argc > 3 ? atoi(argv[3]) : 14);
 	for (unsigned i = 0; i < count; i++) {
 		pids[i] = fork();
 		if (pids[i] < 0)

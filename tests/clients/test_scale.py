@@ -1,4 +1,5 @@
-"""What many queue pairs cost in memory, see src/scale.c; in time: make bench."""
+"""Many queue pairs: what they cost in memory (src/scale.c; in time: make bench), and many processes."""
+import os
 import re
 
 import pytest
@@ -25,3 +26,10 @@ def test_thousand_connected_qps(scale):
 def test_ten_thousand_qps(scale):
     got = scale("created", 10000)
     assert got["created"] == 10000, got
+
+
+@pytest.mark.parametrize("options", [[], ["--wire"]], ids=["host", "wire"])
+def test_hundred_processes(home, options):
+    """All of them poll and send to all others. An answer may take a second on two processors: timeout 18 is 8.6 s."""
+    out = rig.Side(home).run([os.path.join(rig.BUILD, "tests/bench/all_to_all"), 100, 0.5, 18], options, limit=240)
+    assert int(out.split()[-1]) > 0, out

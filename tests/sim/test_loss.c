@@ -116,6 +116,21 @@ static void dead_peer_exceeds_retries(void **state)
 	sim_free(p.sim);
 }
 
+/* A probe is for a packet that was lost; a peer that is slow is not helped. */
+static void silent_peer_is_asked_ever_more_rarely(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+
+	(void)state;
+	p.sim->link.loss = 1;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 100);
+	/* 4, 8, ... ms, and whenever a timeout counts. */
+	sim_run(p.sim, 4 * 134217728ull - 1);
+	assert_in_range(p.sim->packets, 6, 12);
+	assert_null(sim_poll(p.a->send));
+	sim_free(p.sim);
+}
+
 static enum { READ_ALL, READ_NOTHING, READ_SLOWLY } peer_reads;
 
 /* READ_SLOWLY: there is always more, but what it was when asked is read. */
@@ -255,6 +270,7 @@ int main(void)
 		cmocka_unit_test(read_resumes_in_the_middle),
 		cmocka_unit_test(long_read_in_chunks),
 		cmocka_unit_test(dead_peer_exceeds_retries),
+		cmocka_unit_test(silent_peer_is_asked_ever_more_rarely),
 		cmocka_unit_test(peer_that_has_yet_to_read_is_waited_for),
 		cmocka_unit_test(busy_peer_exceeds_retries),
 		cmocka_unit_test(late_timer_is_one_timeout),
