@@ -60,6 +60,12 @@ static inline ssize_t sys_write(int fd, const void *buf, size_t len)
 	return syscall(SYS_write, fd, buf, len);
 }
 
+static inline ssize_t sys_pwrite(int fd, const void *buf, size_t len,
+				 uint64_t at)
+{
+	return syscall(SYS_pwrite64, fd, buf, len, at);
+}
+
 static inline int sys_open(const char *path, int flags, mode_t mode)
 {
 #ifdef __O_LARGEFILE

@@ -12,6 +12,7 @@
 #include "cli/cli.h"
 #include "cli/hca.h"
 #include "cli/tree.h"
+#include "faults/faults.h"
 #include "trace/pcap.h"
 
 #include <arpa/inet.h>
@@ -34,6 +35,7 @@
 const char *const job_variables[] = {
 	"SOFTHCA_WIRE",    "SOFTHCA_SAME_HOST", "SOFTHCA_ADDR",
 	"SOFTHCA_DEVICES", "SOFTHCA_LOSS",      "SOFTHCA_SEED",
+	"SOFTHCA_FAULTS",  "SOFTHCA_FAULTS_LOG",
 	"SOFTHCA_PCAP",    "SOFTHCA_EXPLAIN",   "SOFTHCA_PART_ID",
 	"SOFTHCA_SYSFS",   "LD_LIBRARY_PATH",   "LD_PRELOAD",
 	NULL,
@@ -54,6 +56,8 @@ enum {
 	OPT_DEVICES,
 	OPT_LOSS,
 	OPT_SEED,
+	OPT_FAULTS,
+	OPT_FAULTS_LOG,
 	OPT_PCAP,
 	OPT_EXPLAIN,
 	OPT_PART_ID,
@@ -77,7 +81,13 @@ static const struct argp_option options[] = {
 	{ "loss", OPT_LOSS, "PERCENT", 0,
 	  "Drop this share of the packets sent, at random", 0 },
 	{ "seed", OPT_SEED, "N", 0,
-	  "Make --loss drop the same packets every time", 0 },
+	  "Make --loss and --faults do the same every time", 0 },
+	{ "faults", OPT_FAULTS, "FILE", 0,
+	  "Make the faults that the script FILE says: packets lost, late, twice "
+	  "or changed, calls that fail, events; see softhca(1)", 0 },
+	{ "faults-log", OPT_FAULTS_LOG, "FILE", 0,
+	  "Write what --faults has done as a script that does it again; %p in "
+	  "the name becomes the process ID", 0 },
 	{ "pcap", OPT_PCAP, "FILE", 0,
 	  "Record the packets of all processes in FILE (pcapng, for "
 	  "Wireshark); %p in the name becomes the process ID, for one file "
@@ -268,33 +278,46 @@ static void set_number(const char *option, const char *variable,
 	set(variable, text);
 }
 
-/* Made absolute, since the program may change its directory. */
-static void set_pcap(const char *arg)
+/* As every process will. */
+static void set_faults(const char *arg)
+{
+	char full[PATH_MAX], why[1024];
+	struct faults *f;
+
+	if (!realpath(arg, full))
+		bad_value("--faults %s: %s", arg, strerror(errno));
+	f = faults_load(full, why, sizeof(why));
+	if (!f)
+		bad_value("--faults: %s", why);
+	faults_free(f);
+	set("SOFTHCA_FAULTS", full);
+}
+
+/* A file to write. Made absolute, since the program may change its directory. */
+static void set_file(const char *option, const char *variable, const char *arg)
 {
 	char path[PATH_MAX], dir[PATH_MAX], full[PATH_MAX];
 	const char *base = strrchr(arg, '/');
 
 	base = base ? base + 1 : arg;
 	if (*arg == '-')
-		bad_value("--pcap %s: not a file name; if it really begins "
-			  "with a dash: --pcap ./%s",
-			  arg, arg);
+		bad_value("%s %s: not a file name; if it really begins "
+			  "with a dash: %s ./%s",
+			  option, arg, option, arg);
 	if (!*base)
-		bad_value("--pcap %s: give the name of a file, not of a "
-			  "directory",
-			  arg);
+		bad_value("%s %s: give the name of a file, not of a directory",
+			  option, arg);
 	snprintf(dir, sizeof(dir), "%.*s", (int)(base - arg), arg);
 	if (!realpath(*dir ? dir : ".", full))
-		bad_value("--pcap %s: %s: %s", arg, *dir ? dir : ".",
+		bad_value("%s %s: %s: %s", option, arg, *dir ? dir : ".",
 			  strerror(errno));
 	if (access(full, W_OK | X_OK))
-		bad_value("--pcap %s: cannot write to %s: %s", arg, full,
+		bad_value("%s %s: cannot write to %s: %s", option, arg, full,
 			  strerror(errno));
 	if (snprintf(path, sizeof(path), "%s/%s", strcmp(full, "/") ? full : "",
 		     base) >= (int)sizeof(path))
-		bad_value("--pcap: the name is too long");
-	set("SOFTHCA_PCAP", path);
-	record_anew = true;
+		bad_value("%s: the name is too long", option);
+	set(variable, path);
 }
 
 /*
@@ -364,8 +387,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_SEED:
 		set_number("--seed", "SOFTHCA_SEED", arg, UINT64_MAX);
 		return 0;
+	case OPT_FAULTS:
+		set_faults(arg);
+		return 0;
+	case OPT_FAULTS_LOG:
+		set_file("--faults-log", "SOFTHCA_FAULTS_LOG", arg);
+		return 0;
 	case OPT_PCAP:
-		set_pcap(arg);
+		set_file("--pcap", "SOFTHCA_PCAP", arg);
+		record_anew = true;
 		return 0;
 	case OPT_SOCKETS:
 		sockets = true;
@@ -414,6 +444,7 @@ static int make_tree(const char *libdir, char path[PATH_MAX])
 		close(pipefd[0]);
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		unsetenv("SOFTHCA_PCAP"); /* it has no packets to record */
+		unsetenv("SOFTHCA_FAULTS"); /* nor to lose */
 		err = hca_list_read(&l, libdir);
 		if (err)
 			cli_say("%s. For the cause: softhca doctor", l.why);

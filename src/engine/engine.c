@@ -4,6 +4,7 @@
 #include "internal.h"
 
 #include "base/say.h"
+#include "faults.h"
 #include "heat.h"
 
 #include <assert.h>
@@ -68,6 +69,7 @@ int engine_init(struct engine *e, const struct engine_ops *ops,
 	pthread_mutex_init(&e->thread_lock, NULL);
 	atomic_store(&e->heap_due, UINT64_MAX);
 	presence_init(&e->presence);
+	faults_begin(e);
 	err = links_create(e, segment, pcap);
 	return err ? err : thread_fds_open(e);
 }
@@ -88,6 +90,7 @@ void engine_fini(struct engine *e)
 	shm_destroy(e->shm);
 	if (e->udp)
 		udp_destroy(e->udp);
+	faults_end(e);
 	qpn_fini(e);
 	free(e->heap);
 }

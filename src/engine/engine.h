@@ -25,6 +25,7 @@
 #include "link/shm.h"
 #include "link/udp.h"
 
+struct engine_faults;
 struct pcap;
 struct segment;
 
@@ -46,6 +47,8 @@ struct engine_ops {
 	bool (*word)(struct engine *e, const struct roce_rx *pkt,
 		     struct engine_qp **qp, struct roce_rx *inner,
 		     uint64_t now);
+	/* A script raises an event of the port or the device (faults.h). */
+	void (*event)(struct engine *e, enum ibv_event_type type);
 	/* The links are drained, and engine.unsettled is not 0. */
 	void (*settle)(struct engine *e, uint64_t now);
 	/* In the thread: a descriptor given to engine_watch_fd() is readable,
@@ -78,6 +81,7 @@ struct engine {
 	struct udp *udp; /* one of them, and what only UDP has */
 	struct shm *shm; /* another; NULL: not in this process */
 	struct segment *segment; /* what it is in, or NULL */
+	struct engine_faults *faults; /* on purpose (faults.h), or NULL */
 
 	/* qpn.c */
 	pthread_mutex_t qpn_lock;

@@ -8,6 +8,7 @@
 
 #include "base/gid.h"
 #include "base/say.h"
+#include "faults.h"
 
 #include <arpa/inet.h>
 #include <inttypes.h>
@@ -48,6 +49,7 @@ void engine_drops_explain(struct engine *e)
 	char line[1024];
 	int len;
 
+	faults_explain();
 	for (size_t i = 0; i < ROCE_DROPS; i++) {
 		n[4 + i] = atomic_load(&e->dropped[i]);
 		what[4 + i] = names[i];
@@ -82,7 +84,7 @@ void drops_explain_at(struct engine *e, uint64_t now)
 void engine_explain(struct qp *core, const char *fmt, ...)
 {
 	const struct roce_path *path = roce_qp_path(roce_qp(core));
-	char line[512], peer[INET6_ADDRSTRLEN + 16] = "";
+	char line[512], note[256], peer[INET6_ADDRSTRLEN + 16] = "";
 	va_list ap;
 
 	if (core->type != IBV_QPT_UD && path && core->state >= IBV_QPS_RTR) {
@@ -94,9 +96,10 @@ void engine_explain(struct qp *core, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(line, sizeof(line), fmt, ap);
 	va_end(ap);
+	faults_note(note, sizeof(note));
 	if (peer[0])
-		say("QP 0x%06x (peer %s QP 0x%06x): %s", core->qpn, peer,
-		    roce_qp_dest(roce_qp(core)), line);
+		say("QP 0x%06x (peer %s QP 0x%06x): %s%s", core->qpn, peer,
+		    roce_qp_dest(roce_qp(core)), line, note);
 	else
-		say("QP 0x%06x: %s", core->qpn, line);
+		say("QP 0x%06x: %s%s", core->qpn, line, note);
 }

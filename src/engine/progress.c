@@ -8,6 +8,7 @@
 #include "internal.h"
 
 #include "base/sys.h"
+#include "faults.h"
 #include "heat.h"
 #include "spin.h"
 
@@ -43,7 +44,8 @@ receive(struct engine *e, uint64_t now, bool *busy)
 
 		if (!heat_is_hot(l))
 			continue;
-		r = l->ops->poll(l, RX_BUDGET, rx_packet, &round);
+		r = l->ops->poll(l, RX_BUDGET,
+				 e->faults ? faults_rx : rx_packet, &round);
 		if (round.cur || round.n)
 			rx_round_end(&round);
 		if (r > 0) {

@@ -9,6 +9,7 @@
  */
 #include "internal.h"
 
+#include "faults.h"
 #include "heat.h"
 
 #include <errno.h>
@@ -128,6 +129,8 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
 	size_t sent;
 
 	*err = 0;
+	if (__builtin_expect(e->faults != NULL, 0))
+		return faults_send(e, qp, b, err);
 	if (!e->shm)
 		return udp->ops->send(udp, b, 0, b->n, err);
 	if (!qp) {

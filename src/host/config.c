@@ -120,12 +120,15 @@ static double get_percent(const char *name)
 static void load(void)
 {
 	config = (struct config){
-		.wire = get_bool("SOFTHCA_WIRE"),
+		/* What a script selects are packets as they are on the wire. */
+		.wire = get_bool("SOFTHCA_WIRE") || get("SOFTHCA_FAULTS"),
 		.same_host = get_same_host("SOFTHCA_SAME_HOST"),
 		.addr = get_string("SOFTHCA_ADDR"),
 		.devices = get_string("SOFTHCA_DEVICES"),
 		.loss = get_percent("SOFTHCA_LOSS"),
 		.seed = get_number("SOFTHCA_SEED", UINT64_MAX),
+		.faults = get_string("SOFTHCA_FAULTS"),
+		.faults_log = get_string("SOFTHCA_FAULTS_LOG"),
 		.pcap = get_string("SOFTHCA_PCAP"),
 		.explain = get_bool("SOFTHCA_EXPLAIN"),
 		.part_id = (uint32_t)get_number("SOFTHCA_PART_ID", UINT32_MAX),

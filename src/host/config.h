@@ -20,12 +20,14 @@ enum same_host {
 };
 
 struct config {
-	bool wire;           /* SOFTHCA_WIRE=1 */
+	bool wire;           /* SOFTHCA_WIRE=1, or SOFTHCA_FAULTS */
 	enum same_host same_host; /* SOFTHCA_SAME_HOST=auto|copy|udp */
 	const char *addr;    /* SOFTHCA_ADDR: address of GID index 0 */
 	const char *devices; /* SOFTHCA_DEVICES=eth0,eth1: one device each */
 	double loss;         /* SOFTHCA_LOSS, percent 0..100, here 0..1 */
 	uint64_t seed;       /* SOFTHCA_SEED; 0: from the clock */
+	const char *faults;  /* SOFTHCA_FAULTS: a script (src/faults) */
+	const char *faults_log; /* SOFTHCA_FAULTS_LOG: what it has done */
 	const char *pcap;    /* SOFTHCA_PCAP: file name, %p is the pid */
 	bool explain;        /* SOFTHCA_EXPLAIN=1 */
 	uint32_t part_id;    /* SOFTHCA_PART_ID: vendor_part_id to show */

@@ -306,7 +306,8 @@ static int flatten(const struct route *r, const struct tx_sock *sock,
 	assert(len + ROCE_ICRC_LEN == size);
 	crc = icrc_begin(&r->path->sgid, &r->path->dgid, sock->port,
 			 ROCE_UDP_PORT, size, ip_id);
-	icrc_put(out + len, icrc_bth(crc, out, len));
+	crc = icrc_bth(crc, out, len);
+	icrc_put(out + len, p->damaged ? ~crc : crc);
 	return 0;
 }
 

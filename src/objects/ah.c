@@ -37,7 +37,7 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
 		   struct ibv_ah **out)
 {
-	int err = shca_check(pd, SHCA_PD);
+	int err = engine_fault(FAULT_CREATE_AH) ?: shca_check(pd, SHCA_PD);
 	struct shca_context *ctx;
 	struct netdev_gid via;
 	struct roce_path path;

@@ -431,7 +431,8 @@ slot_alloc_parent_domain(struct ibv_context *ctx,
 
 static int slot_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
-	return number(shca_cq_notify(cq, solicited_only));
+	return number(engine_fault(FAULT_REQ_NOTIFY_CQ) ?:
+			      shca_cq_notify(cq, solicited_only));
 }
 
 static int slot_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr,
@@ -556,7 +557,8 @@ err_free:
 
 int shca_open(struct ibv_device *dev, struct ibv_context **out)
 {
-	return context_open(to_device(dev), -1, NULL, out);
+	return engine_fault(FAULT_OPEN_DEVICE) ?:
+		       context_open(to_device(dev), -1, NULL, out);
 }
 
 int shca_import(int cmd_fd, struct ibv_context **out)

@@ -43,16 +43,19 @@ int shca_channel_create(struct ibv_context *ibctx,
 {
 	struct shca_context *ctx = to_ctx(ibctx);
 	struct shca_channel *ch;
+	int err = engine_dead(ctx->engine) ?
+			  -EIO :
+			  engine_fault(FAULT_CREATE_COMP_CHANNEL);
 
-	if (engine_dead(ctx->engine))
-		return -EIO;
+	if (err)
+		return err;
 	ch = calloc(1, sizeof(*ch));
 	if (!ch)
 		return -ENOMEM;
 	ch->ch.context = ibctx;
 	ch->ch.fd = shca_token_fd();
 	if (ch->ch.fd < 0) {
-		int err = ch->ch.fd;
+		err = ch->ch.fd;
 
 		free(ch);
 		return err;
@@ -726,10 +729,11 @@ int shca_cq_create(struct ibv_context *ibctx,
 			       IBV_CQ_INIT_ATTR_MASK_PD;
 	uint32_t flags = 0;
 	struct shca_cq *cq;
-	int err;
+	int err = engine_dead(ctx->engine) ? -EIO :
+					     engine_fault(FAULT_CREATE_CQ);
 
-	if (engine_dead(ctx->engine))
-		return -EIO;
+	if (err)
+		return err;
 	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS)
 		flags = attr->flags;
 	if (attr->comp_mask & ~known || flags & ~FLAGS_KNOWN ||
@@ -802,7 +806,7 @@ int shca_cq_resize(struct ibv_cq *ibcq, int cqe)
 {
 	struct shca_cq *cq = to_cq(ibcq);
 	struct shca_cqe *ring;
-	int err = shca_check(ibcq, SHCA_CQ);
+	int err = engine_fault(FAULT_RESIZE_CQ) ?: shca_check(ibcq, SHCA_CQ);
 	uint32_t depth, i;
 
 	if (err)

@@ -230,7 +230,7 @@ int shca_mr_reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 	};
 	int err;
 
-	err = shca_check(pd, SHCA_PD);
+	err = engine_fault(FAULT_REG_MR) ?: shca_check(pd, SHCA_PD);
 	if (err)
 		return err;
 	err = region_check(addr, length, access);

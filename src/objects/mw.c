@@ -41,7 +41,7 @@ static void window_unbind(struct engine *e, struct key_entry *w)
 
 int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **out)
 {
-	int slot, err = shca_check(pd, SHCA_PD);
+	int slot, err = engine_fault(FAULT_ALLOC_MW) ?: shca_check(pd, SHCA_PD);
 	struct key_entry entry = { 0 };
 	struct shca_mw *shca;
 	struct engine *e;

@@ -6,6 +6,8 @@
  */
 #include "gsi.h"
 
+#include "engine/faults.h"
+
 static void device_event(struct engine *e, struct shca_device *dev,
 			 enum ibv_event_type type)
 {
@@ -40,6 +42,19 @@ void shca_context_add(struct engine *e, struct shca_context *ctx)
 	rescan(e, ctx->dev);
 	ctx->next = proc->contexts;
 	proc->contexts = ctx;
+	pthread_mutex_unlock(&proc->ctx_lock);
+	faults_opened(e);
+}
+
+void shca_port_event(struct engine *e, enum ibv_event_type type)
+{
+	const struct ibv_async_event ev = { .event_type = type,
+					    .element.port_num = 1 };
+	struct shca_process *proc = to_process(e);
+
+	pthread_mutex_lock(&proc->ctx_lock);
+	for (struct shca_context *c = proc->contexts; c; c = c->next)
+		shca_async_raise(c, &ev);
 	pthread_mutex_unlock(&proc->ctx_lock);
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/lock.h"
 #include "engine/engine.h"
+#include "engine/faults.h"
 #include "host/netdev.h"
 #include "qp/direct.h"
 #include "qp/ops.h"
@@ -641,6 +642,15 @@ void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
 /* roce_ack_hold(), roce_ack_release(). */
 bool shca_qp_ack_hold(struct shca_qp *qp);
 void shca_qp_ack_release(struct shca_qp *qp);
+void shca_qp_kill(struct shca_qp *qp);
+/* Where a script wants that. */
+static inline void shca_qp_doom(struct shca_qp *qp)
+{
+	if (__builtin_expect(atomic_load_explicit(&qp->sched.doomed,
+						  memory_order_relaxed),
+			     0))
+		shca_qp_kill(qp);
+}
 /* Sends what the QP has to send and sets its timer; lock held. */
 static inline void shca_qp_flush(struct shca_qp *qp, uint64_t now_ns)
 {

@@ -79,7 +79,7 @@ int shca_pd_alloc(struct ibv_context *ibctx, struct ibv_pd **out)
 	struct engine *e = to_ctx(ibctx)->engine;
 	struct shca_process *proc = to_process(e);
 	struct shca_pd *pd;
-	int err = pd_create(ibctx, &pd);
+	int err = engine_fault(FAULT_ALLOC_PD) ?: pd_create(ibctx, &pd);
 
 	if (err)
 		return err;

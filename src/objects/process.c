@@ -11,6 +11,7 @@
 
 #include "base/say.h"
 #include "base/sys.h"
+#include "engine/faults.h"
 #include "host/guard.h"
 #include "link/shown.h"
 #include "trace/pcap.h"
@@ -105,6 +106,7 @@ static const struct engine_ops ops = {
 	.stray = shca_timewait_rx,
 	.word = shca_loan_word,
 	.settle = shca_guest_settle,
+	.event = shca_port_event,
 	.readable = on_readable,
 };
 
@@ -183,6 +185,7 @@ static void fork_child(void)
 	pthread_mutex_init(&process_lock, NULL);
 	shca_live_release();
 	shca_device_forked();
+	faults_forked();
 	pcap_close(recording);
 	recording = NULL;
 	process = NULL;
@@ -286,6 +289,7 @@ static int process_create(struct shca_process **out)
 		.unread = env_unread,
 		.base.event = env_event,
 		.dropped = env_dropped,
+		.withhold = faults_any(FAULT_RNR) ? faults_withhold : NULL,
 		.base.explain = cfg->explain ? engine_explain : NULL,
 	};
 	if (cfg->pcap && !recording)

@@ -80,6 +80,8 @@ void shca_uncount(struct engine *e, enum shca_kind kind);
 /* netdevs.c: a context begins: it sees its device's addresses as they are. */
 void shca_context_add(struct engine *e, struct shca_context *ctx);
 void shca_context_remove(struct engine *e, struct shca_context *ctx);
+/* An event of the port or the device, for all contexts. */
+void shca_port_event(struct engine *e, enum ibv_event_type type);
 /* process->netdev_fd is readable. */
 void shca_netdevs_changed(struct engine *e);
 

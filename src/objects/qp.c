@@ -130,7 +130,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 
 	if (engine_dead(e))
 		return -EIO;
-	err = init_check(attr);
+	err = engine_fault(FAULT_CREATE_QP) ?: init_check(attr);
 	if (!err)
 		err = parts_check(attr);
 	if (!err)
@@ -271,7 +271,7 @@ static int useful_mask(enum ibv_qp_type type, int mask)
 
 int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 {
-	int err = shca_check(ib, SHCA_QP);
+	int err = engine_fault(FAULT_MODIFY_QP) ?: shca_check(ib, SHCA_QP);
 	struct shca_context *ctx;
 	struct shca_qp *qp;
 	struct roce_path path, alt;
@@ -521,9 +521,10 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 	struct shca_qp *qp = to_qp(ib);
 	int err;
 
-	if (engine_dead(qp->sched.engine)) {
+	err = engine_dead(qp->sched.engine) ? -EIO : engine_fault(FAULT_POST_SEND);
+	if (err) {
 		*bad = wr;
-		return -EIO;
+		return err;
 	}
 	if (shca_xrc_is_handle(qp)) {
 		*bad = wr;
@@ -554,9 +555,10 @@ int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
 	struct shca_qp *qp = to_qp(ib);
 	int err;
 
-	if (engine_dead(qp->sched.engine)) {
+	err = engine_dead(qp->sched.engine) ? -EIO : engine_fault(FAULT_POST_RECV);
+	if (err) {
 		*bad = wr;
-		return -EIO;
+		return err;
 	}
 	if (shca_xrc_is_handle(qp)) {
 		*bad = wr;

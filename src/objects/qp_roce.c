@@ -6,6 +6,8 @@
  */
 #include "loan.h"
 
+#include "engine/faults.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -44,6 +46,20 @@ static void query(const struct qp *core, struct ibv_qp_attr *attr,
 		  struct ibv_qp_init_attr *init)
 {
 	roce_qp_query(roce_qp_const(core), attr, init);
+}
+
+/* A script kills it (engine/faults.h): as if it had failed by itself. */
+void shca_qp_kill(struct shca_qp *qp)
+{
+	const unsigned line = atomic_exchange(&qp->sched.doomed, 0);
+
+	if (qp->core->state < IBV_QPS_RTR || qp->core->state == IBV_QPS_ERR)
+		return;
+	if (to_process(qp->sched.engine)->env.base.explain)
+		engine_explain(qp->core,
+			       "killed on purpose, by line %u of the faults",
+			       line);
+	roce_rsp_failed(roce_qp(qp->core), IBV_EVENT_QP_FATAL);
 }
 
 /* Something is out, and no timer is going to look for it. */
@@ -96,6 +112,7 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 		if (!now && sent < n)
 			now = clock_ns();
 		roce_tx_done(r, &b, sent, now);
+		shca_qp_doom(qp);
 		if (err && err != EFAULT &&
 		    to_process(qp->sched.engine)->env.base.explain)
 			engine_explain(core, "cannot send a packet: %s",

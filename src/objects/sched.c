@@ -19,6 +19,7 @@ static void sched_flush(struct engine_qp *qp, uint64_t now)
 
 static void sched_run(struct engine_qp *qp, uint64_t now)
 {
+	shca_qp_doom(sched_qp(qp));
 	shca_qp_expire(sched_qp(qp), now);
 	shca_qp_flush(sched_qp(qp), now);
 }

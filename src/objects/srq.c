@@ -38,7 +38,7 @@ int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **out)
 	struct engine *e;
 	int err;
 
-	err = init_check(attr);
+	err = engine_fault(FAULT_CREATE_SRQ) ?: init_check(attr);
 	if (!err)
 		err = shca_check(pd, SHCA_PD);
 	if (!err && attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE &&
@@ -158,11 +158,13 @@ int shca_srq_post(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
 		  struct ibv_recv_wr **bad)
 {
 	struct shca_srq *srq = to_srq(ibsrq);
-	int err = 0;
+	int err = engine_dead(to_ctx(ibsrq->context)->engine) ?
+			  -EIO :
+			  engine_fault(FAULT_POST_SRQ_RECV);
 
-	if (engine_dead(to_ctx(ibsrq->context)->engine)) {
+	if (err) {
 		*bad = wr;
-		return -EIO;
+		return err;
 	}
 	lock_take(&srq->lock);
 	for (; wr; wr = wr->next) {

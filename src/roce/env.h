@@ -46,6 +46,9 @@ struct roce_env {
 	 */
 	bool (*unread)(struct qp *qp, uint64_t mark[2]);
 
+	/* Whether the receive queue is to look empty, on purpose. NULL: no. */
+	bool (*withhold)(const struct qp *qp);
+
 	/* Counts a packet that did nothing. NULL: not counted. */
 	void (*dropped)(struct qp *qp, enum roce_drop why);
 };

@@ -442,7 +442,7 @@ static inline struct roce_pkt *batch_open(struct roce_batch *b)
 	p->iov = (uint32_t)b->data.n;
 	p->payload = 0;
 	p->to_slot = 0;
-	p->copy = false;
+	p->copy = p->damaged = false;
 	return p;
 }
 

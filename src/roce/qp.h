@@ -40,6 +40,7 @@ struct roce_pkt {
 	uint32_t last_psn; /* of those that it stands for */
 	bool copy; /* the payload is to be taken before send returns: it may
 		    * change, or be gone, when the packet is received */
+	bool damaged; /* on purpose: it leaves with a wrong ICRC */
 };
 
 #define ROCE_BATCH 64

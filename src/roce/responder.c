@@ -28,6 +28,9 @@ static inline int take_recv(struct roce_qp *qp, uint32_t srqn)
 
 	if (qp->base.recv_valid)
 		return 0;
+	if (__builtin_expect(roce_env(qp)->withhold != NULL, 0) &&
+	    roce_env(qp)->withhold(&qp->base))
+		return -EAGAIN;
 	if (qp->base.type == IBV_QPT_XRC_RECV)
 		err = roce_env(qp)->xrc_srq_take(&qp->base, srqn,
 						 &qp->base.recv);
