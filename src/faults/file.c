@@ -1,9 +1,9 @@
 /*
  * file.c - scripts from files, and what has happened into files
  *
- * The last line of a log is written again, in place, as long as its rule acts
- * on one after the other; it only grows. So a log of a second without any packet
- * is one line, and is right at any moment.
+ * The last line of a log is written again, in place, as long as rules like its
+ * own act on one after the other; it only grows. So a log of a second without
+ * any packet is one line, and it is right at any moment.
  */
 #include "faults.h"
 
@@ -117,7 +117,9 @@ int faults_log_open(struct faults_log *l, const char *path,
 
 int faults_log_add(struct faults_log *l, const struct fault_rule *r, uint64_t n)
 {
-	const bool more = l->rule == r && n && n == l->last.to + 1;
+	/* Rules that select the same count the same. */
+	const bool more = l->rule && n && n == l->last.to + 1 &&
+			  !memcmp(&l->rule->what, &r->what, sizeof(r->what));
 	char text[512];
 	size_t len;
 

@@ -20,7 +20,8 @@ void rsp_fail_access(struct roce_qp *qp)
 		roce_fail(qp, IBV_EVENT_QP_ACCESS_ERR);
 }
 
-/* A receive WQE for the message, unless it has one: 0, -EAGAIN or -ENOENT. */
+/* A receive WQE for the message, unless it has one: 0, -EAGAIN, -ENOENT, or
+ * -EBUSY: it looks on purpose as if there were none. */
 static inline int take_recv(struct roce_qp *qp, uint32_t srqn)
 {
 	struct roce_responder *r = &qp->rsp;
@@ -30,7 +31,7 @@ static inline int take_recv(struct roce_qp *qp, uint32_t srqn)
 		return 0;
 	if (__builtin_expect(roce_env(qp)->withhold != NULL, 0) &&
 	    roce_env(qp)->withhold(&qp->base))
-		return -EAGAIN;
+		return -EBUSY;
 	if (qp->base.type == IBV_QPT_XRC_RECV)
 		err = roce_env(qp)->xrc_srq_take(&qp->base, srqn,
 						 &qp->base.recv);
@@ -242,7 +243,8 @@ no_recv(struct roce_qp *qp, uint32_t srqn, int err)
 		explain(qp, "a message for XRC SRQ %u, which is not (or no longer) in this QP's domain", srqn);
 		return V_INVALID;
 	}
-	explain(qp, "a message arrived, but no receive was posted; post receives before the peer sends");
+	if (err != -EBUSY)
+		explain(qp, "a message arrived, but no receive was posted; post receives before the peer sends");
 	return V_RNR;
 }
 

@@ -106,8 +106,10 @@ def test_wrong_calls(args, status, says):
     ("--devices", "nope0", "no interface nope0"), ("--devices", ",", "separated by commas"),
     ("--devices", "lo," * 1000, "too long"),
     ("--pcap", "--wire", "./--wire"),
+    ("--faults", "/no/such/file", "No such file"), ("--faults", "/tmp", "directory"),
+    ("--faults-log", "/no/such/dir/x", "No such file"), ("--faults-log", "/tmp/", "not of a directory"),
     *((o, "--", f"{o} needs a value before --")
-      for o in ("--addr", "--devices", "--loss", "--seed", "--pcap", "--part-id")),
+      for o in ("--addr", "--devices", "--loss", "--seed", "--pcap", "--part-id", "--faults", "--faults-log")),
     ("--pcap", "/no/such/dir/x", "No such file"), ("--pcap", "/tmp/", "not of a directory"),
 ])
 def test_bad_values(option, value, says):
@@ -116,6 +118,24 @@ def test_bad_values(option, value, says):
         assert p.returncode == status
         assert says in p.stderr, p.stderr
         assert option in p.stderr
+
+
+@pytest.mark.parametrize("text,says", [
+    (b"", "there is no fault in it"), (b"# drop ack\n", "there is no fault in it"),
+    (b"drop ack\n\nlose ack\n", ":3: lose: no such fault; drop, "),
+    (b"fail reg_mr nth=2\n", ":1: fail needs an error to fail with, such as fail reg_mr nth=2 ENOMEM"),
+    (b"drop ack nth=3 p=0.1\n", ":1: only one of nth, every, first and p"),
+    (b"seed 1\nseed 2\n", ":2: there is a seed already"),
+    (bytes(i * i * 7919 >> 5 & 255 for i in range(1 << 20)), ":1: "),
+    (b"drop ack nth=1\n" * (1 << 21), "longer than 16 MiB"),
+], ids=["empty", "comment", "action", "error", "twice", "seeds", "garbage", "long"])
+def test_wrong_faults(tmp_path, text, says):
+    """The program is not started; the line and what belongs there are named."""
+    (tmp_path / "f").write_bytes(text)
+    p = softhca("run", "--faults", tmp_path / "f", "--", "touch", tmp_path / "started")
+    assert p.returncode == 125
+    assert f"{tmp_path}/f" in p.stderr and says in p.stderr, p.stderr
+    assert not (tmp_path / "started").exists()
 
 
 def test_script_without_interpreter(tmp_path):
@@ -154,14 +174,17 @@ def environment(*options, **kw):
 
 
 def test_options_become_variables(tmp_path):
+    (tmp_path / "f").write_text("drop ack nth=3\n")
     e = environment("--wire", "--addr", "127.0.0.1", "--devices", "lo", "--loss", "2.50%",
                     "--seed", "0x10", "--pcap", "a-%p.pcapng", "--explain", "--part-id", "4129",
-                    "--same-host", "copy", cwd=tmp_path)
+                    "--same-host", "copy", "--faults", "f", "--faults-log", "l-%p", cwd=tmp_path)
     assert {k: v for k, v in e.items()
             if k.startswith("SOFTHCA_") and k != "SOFTHCA_SYSFS"} == {
         "SOFTHCA_WIRE": "1", "SOFTHCA_ADDR": "127.0.0.1", "SOFTHCA_DEVICES": "lo",
         "SOFTHCA_LOSS": "2.5", "SOFTHCA_SEED": "16", "SOFTHCA_EXPLAIN": "1",
         "SOFTHCA_SAME_HOST": "copy",
+        "SOFTHCA_FAULTS": f"{os.path.realpath(tmp_path)}/f",
+        "SOFTHCA_FAULTS_LOG": f"{os.path.realpath(tmp_path)}/l-%p",
         "SOFTHCA_PCAP": f"{os.path.realpath(tmp_path)}/a-%p.pcapng", "SOFTHCA_PART_ID": "4129"}
 
 

@@ -86,7 +86,7 @@ def test_rnr(home, tmp_path):
     assert re.fullmatch(r"rnr nth=1-\d+", r.log[0]), r.log
 
 
-@pytest.mark.parametrize("line", ["kill qp after 4KB", "kill qp nth=7", "kill qp send dir=in"][:2])
+@pytest.mark.parametrize("line", ["kill qp after 4KB", "kill qp nth=7", "kill qp nth=5 dir=in"])
 def test_kill(home, tmp_path, line):
     """A fatal error of the queue pair, with its event; what is posted is flushed."""
     r = Run(home, tmp_path, [line], 50, "event").says("Work Request Flushed Error")
@@ -130,8 +130,7 @@ def test_data_survives(place, tmp_path, line):
     """Both ends have the script, and check every byte of all operations."""
     out = place.check("-c", "RC", "-o", "all", "-n", 150, "-s", 9000, "-q", 2,
                       options=["--faults", script(tmp_path, "seed 7", line), "--explain"])
-    for end in out.server, out.client:
-        assert "on purpose, by line 2" in end.output(), out.describe()
+    assert "on purpose, by line 2" in out.server.output() + out.client.output(), out.describe()
 
 
 @pytest.mark.parametrize("name", ["local", "netns"])
@@ -139,8 +138,8 @@ def test_record_and_replay(placements, tmp_path, name):
     """UD repeats nothing, so each packet is the same one in every run; the log of
     a run, as the next one's script, writes the same log."""
     place = placements(name)
-    faults = script(tmp_path, "seed 9", "drop send p=0.1", "duplicate send p=0.05", "drop send nth=100-120")
-    logs, lost = [], []
+    faults = script(tmp_path, "seed 9", "drop send p=0.1", "corrupt send p=0.05", "drop send nth=100-120")
+    logs = []
     for i in range(3):
         port, log = rig.free_port(), tmp_path / f"log{i}"
         cmd = [rig.client("verbs_check"), "-c", "UD", "-n", 300, "-s", 64, "-r", 16, "-L", "-p", port]
