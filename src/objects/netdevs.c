@@ -6,8 +6,6 @@
  */
 #include "gsi.h"
 
-#include "engine/faults.h"
-
 static void device_event(struct engine *e, struct shca_device *dev,
 			 enum ibv_event_type type)
 {

@@ -11,7 +11,6 @@
 
 #include "base/say.h"
 #include "base/sys.h"
-#include "engine/faults.h"
 #include "host/guard.h"
 #include "link/shown.h"
 #include "trace/pcap.h"

@@ -6,8 +6,6 @@
  */
 #include "loan.h"
 
-#include "engine/faults.h"
-
 #include <errno.h>
 #include <string.h>
 

@@ -46,30 +46,50 @@ static void count(struct faults *f, const uint8_t *data, size_t size)
 	}
 }
 
-/* Mostly words that belong there, one for each byte. */
-static size_t words(const uint8_t *data, size_t size, char *out, size_t room)
+/* A line that mostly is one: of each place in it, a word of those that fit. */
+static size_t line(const uint8_t *data, size_t size, size_t *at, char *out,
+		   size_t room)
 {
-	static const char *const word[] = {
-		"drop", "delay", "duplicate", "corrupt", "reorder", "rnr",
-		"kill", "qp", "partition", "fail", "raise", "seed", "\n", "\n",
-		"any", "send", "ack,nak", "read_response", "mad", "peer",
-		"::1", "192.0.2.7", "dir", "in", "both", "nth", "3", "2,7-9",
-		"1-5", "every", "p", "0.5", "1%", "first", "after", "for",
-		"1ms", "10KB", "by", "icrc", "right", "reg_mr", "ENOMEM",
-		"post_send", "EAGAIN", "port_err", "0x11", "=", "#",
+	static const char *const word[][16] = {
+		{ "drop", "delay", "duplicate", "corrupt", "reorder", "rnr",
+		  "kill qp", "partition ::1", "fail reg_mr ENOMEM",
+		  "raise port_err", "drop", "delay", "duplicate", "corrupt",
+		  "reorder", "seed 7" },
+		{ "", "", "any", "send", "ack,nak", "read_response", "mad",
+		  "read", "write,cnp", "atomic", "0x11", "1ms", "any 2us",
+		  "send 1s", "x", "" },
+		{ "", "", "", "qp=3", "peer 192.0.2.7", "dir=in", "dir=both",
+		  "by=2", "icrc=right", "qp any", "", "", "", "", "", "" },
+		{ "", "nth=3", "nth=1-5", "nth=2,7-9", "nth=1-18446744073709551615",
+		  "every=2", "first=3", "p=0.5", "p=1%", "", "", "nth=0", "p=2",
+		  "nth=4,2", "every", "first=1" },
+		{ "", "", "", "", "after 2ms", "after 1KB", "after 1s",
+		  "for 5ms", "after 1ms for 3ms", "after 2KiB for 1ms", "", "",
+		  "for", "# x", "", "" },
 	};
 	size_t n = 0, len;
 
-	for (size_t i = 0; i < size; i++) {
-		const char *w = word[data[i] % (sizeof(word) / sizeof(*word))];
+	for (size_t i = 0; i < 5 && *at < size; i++) {
+		const char *w = word[i][data[(*at)++] % 16];
 
 		len = strlen(w);
-		if (n + len + 1 > room)
+		if (n + len + 2 > room)
 			break;
 		memcpy(out + n, w, len);
 		n += len;
 		out[n++] = ' ';
 	}
+	out[n++] = '\n';
+	return n;
+}
+
+static size_t lines(const uint8_t *data, size_t size, char *out, size_t room)
+{
+	const size_t want = size ? 1 + data[0] % 4u : 0;
+	size_t at = 1, n = 0;
+
+	for (size_t i = 0; i < want && n + 2 < room; i++)
+		n += line(data, size, &at, out + n, room - n);
 	return n;
 }
 
@@ -90,9 +110,9 @@ static void script(const char *text, size_t len, const uint8_t *data,
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static char text[1 << 16];
+	static char text[1 << 10];
 
 	script((const char *)data, size, data, size);
-	script(text, words(data, size, text, sizeof(text)), data, size);
+	script(text, lines(data, size, text, sizeof(text)), data, size);
 	return 0;
 }
