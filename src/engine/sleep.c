@@ -153,23 +153,23 @@ static int poll_until(const struct sleeper *s, struct pollfd *p, unsigned n,
 	return ret < 0 ? -errno : (int)ret;
 }
 
-/* The links whose packets would wake nobody else, or that the program is to
- * take them from. */
-static unsigned own_links(struct engine *e, struct pollfd *p)
+/* Of each link what to wait for: of those whose packets would wake nobody else,
+ * or that the program is to take them from. */
+static void own_links(struct engine *e, struct pollfd *p)
 {
-	unsigned i, n = 0;
+	unsigned i;
 
 	pthread_mutex_lock(&e->thread_lock);
 	if (presence_is_back(&e->presence))
 		thread_watch_links(e, false);
 	for (i = 0; i < e->nlinks; i++)
-		if (heat_is_hot(e->link[i]) || !e->link[i]->watched)
-			p[n++] = (struct pollfd){
-				.fd = e->link[i]->ops->fd(e->link[i]),
-				.events = POLLIN,
-			};
+		p[i] = (struct pollfd){
+			.fd = heat_is_hot(e->link[i]) || !e->link[i]->watched ?
+				      e->link[i]->ops->fd(e->link[i]) :
+				      -1,
+			.events = POLLIN,
+		};
 	pthread_mutex_unlock(&e->thread_lock);
-	return n;
 }
 
 /*
@@ -181,15 +181,18 @@ static int doze(struct sleeper *s, int fd, bool *woken)
 {
 	struct engine *e = s->e;
 	struct pollfd p[ENGINE_LINKS + 1] = { { .fd = fd, .events = POLLIN } };
-	const unsigned links = own_links(e, p + 1);
+	unsigned i, called = 0;
 	int n = 1;
 
+	own_links(e, p + 1);
 	if (links_sleep(e))
-		n = poll_until(s, p, links + 1,
+		n = poll_until(s, p, e->nlinks + 1,
 			       min_u64(s->until, min_u64(timers_next(e),
 							 hold_next(e))));
+	for (i = 0; n > 0 && i < e->nlinks; i++)
+		called |= (unsigned)(p[i + 1].revents != 0) << i;
 	pthread_mutex_lock(&e->thread_lock);
-	links_wake(e);
+	links_wake(e, called);
 	/* It watches the links again, since others wait as well. */
 	if (!presence_is_back(&e->presence))
 		thread_announce(e);

@@ -108,15 +108,15 @@ bool links_sleep(struct engine *e)
 
 	for (unsigned i = 0; i < e->nlinks; i++)
 		if (e->link[i]->ops->sleep)
-			idle &= e->link[i]->ops->sleep(e->link[i], true);
+			idle &= e->link[i]->ops->sleep(e->link[i]);
 	return idle;
 }
 
-void links_wake(struct engine *e)
+void links_wake(struct engine *e, unsigned called)
 {
 	for (unsigned i = 0; i < e->nlinks; i++)
-		if (e->link[i]->ops->sleep)
-			e->link[i]->ops->sleep(e->link[i], false);
+		if (e->link[i]->ops->wake)
+			e->link[i]->ops->wake(e->link[i], called >> i & 1);
 }
 
 void thread_announce(struct engine *e)
@@ -125,12 +125,14 @@ void thread_announce(struct engine *e)
 		thread_wake(e);
 }
 
-static struct link *link_of(const struct engine *e, int fd)
+/* The link with this descriptor: its index, or nlinks. */
+static unsigned link_of(const struct engine *e, int fd)
 {
-	for (unsigned i = 0; i < e->nlinks; i++)
-		if (fd == e->link[i]->ops->fd(e->link[i]))
-			return e->link[i];
-	return NULL;
+	unsigned i = 0;
+
+	while (i < e->nlinks && fd != e->link[i]->ops->fd(e->link[i]))
+		i++;
+	return i;
 }
 
 int thread_fds_open(struct engine *e)
@@ -231,11 +233,11 @@ static void link_readable(struct engine *e, struct link *l, struct woken *woken)
 
 static void readable(struct engine *e, int fd, struct woken *woken)
 {
-	struct link *l = link_of(e, fd);
+	unsigned i = link_of(e, fd);
 	uint64_t count;
 
-	if (l)
-		link_readable(e, l, woken);
+	if (i < e->nlinks)
+		link_readable(e, e->link[i], woken);
 	else if (fd != e->wake_fd)
 		e->ops->readable(e, fd);
 	else if (sys_read(e->wake_fd, &count, sizeof(count)) < 0)
@@ -253,8 +255,9 @@ static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 			   struct woken *woken)
 {
 	const bool watching = !presence_is_back(&e->presence);
+	unsigned called = 0;
 	uint64_t until;
-	int n;
+	int i, n;
 
 	atomic_store(&e->asleep_until, UINT64_MAX);
 	atomic_fetch_add(&e->naps, 1);
@@ -268,10 +271,12 @@ static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 	}
 	thread_sleep(e, until, ev, max, &n);
 	atomic_store(&e->asleep_until, 0);
+	for (i = 0; i < n; i++)
+		called |= 1u << link_of(e, ev[i].data.fd);
 	/* A program that sleeps on the links by now is not awake. */
 	pthread_mutex_lock(&e->thread_lock);
 	if (!presence_is_back(&e->presence))
-		links_wake(e);
+		links_wake(e, called);
 	pthread_mutex_unlock(&e->thread_lock);
 	return n;
 }

@@ -337,10 +337,11 @@ void segment_own_atomic_unlock(struct segment *s, unsigned i);
 
 /* Readable after it was woken; for epoll. It is there always. */
 int segment_wake_fd(const struct segment *s);
-/* Nobody polls from now on (a full fence); or somebody does, and takes what was
- * written to the descriptor. */
+/* Nobody polls from now on (a full fence). */
 void segment_sleeps(struct segment *s);
-void segment_wakes(struct segment *s);
+/* Somebody does. called: the descriptor was found readable, and what was written
+ * there is taken. */
+void segment_wakes(struct segment *s, bool called);
 
 /*
  * After something was published for the peer, and a full fence: wakes it if it

@@ -23,12 +23,12 @@ void segment_sleeps(struct segment *s)
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
-void segment_wakes(struct segment *s)
+void segment_wakes(struct segment *s, bool called)
 {
 	char buf[64];
 
 	atomic_store(&s->head->asleep, 0);
-	while (sys_read(s->fifo, buf, sizeof(buf)) == sizeof(buf))
+	while (called && sys_read(s->fifo, buf, sizeof(buf)) == sizeof(buf))
 		;
 }
 

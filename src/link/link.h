@@ -45,12 +45,14 @@ struct link_ops {
 	 */
 	bool (*ready)(struct link *l);
 	/*
-	 * Before the thread that waits for fd sleeps: true asks for fd to be
-	 * readable once there is something to do, false says that it is awake.
-	 * Returns false if there is something to do now. NULL: fd always is as
-	 * it should be.
+	 * Before the thread that waits for fd sleeps: asks for fd to be readable
+	 * once there is something to do. Returns false if there is something to
+	 * do now. NULL: fd always is as it should be.
 	 */
-	bool (*sleep)(struct link *l, bool asleep);
+	bool (*sleep)(struct link *l);
+	/* It is awake. called: it has found fd readable, which fd is no longer
+	 * then. NULL as sleep. */
+	void (*wake)(struct link *l, bool called);
 	/*
 	 * Sends pkt[from..to) of a batch in order. Returns the index of the
 	 * first that was not taken: less than `to` when there is no room now.

@@ -254,15 +254,11 @@ static bool link_ready(struct link *l)
 }
 
 /* Whoever publishes something either sees that we sleep, or we see that. */
-static bool link_sleep(struct link *l, bool asleep)
+static bool link_sleep(struct link *l)
 {
 	struct shm *s = to_shm(l);
 	bool pending;
 
-	if (!asleep) {
-		segment_wakes(s->segment);
-		return true;
-	}
 	segment_sleeps(s->segment);
 	/* Somebody else receives: it has perhaps looked before. */
 	if (!lock_try(&s->rx_lock))
@@ -272,12 +268,18 @@ static bool link_sleep(struct link *l, bool asleep)
 	return !pending;
 }
 
+static void link_wake(struct link *l, bool called)
+{
+	segment_wakes(to_shm(l)->segment, called);
+}
+
 static const struct link_ops ops = {
 	.poll = shm_poll,
 	.wait = link_wait,
 	.fd = link_fd,
 	.ready = link_ready,
 	.sleep = link_sleep,
+	.wake = link_wake,
 };
 
 struct link *shm_link(struct shm *s)

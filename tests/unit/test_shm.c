@@ -900,13 +900,13 @@ static void producer_says_again_that_it_has_a_ring(void **state)
 static void sleepers_are_woken_in_the_end(void **state)
 {
 	(void)state;
-	assert_true(b->link->ops->sleep(b->link, true));
+	assert_true(b->link->ops->sleep(b->link));
 	assert_true(send_one(ROCE_SEND_ONLY, 1, 4));
 	assert_true(readable(b));
-	b->link->ops->sleep(b->link, false);
+	b->link->ops->wake(b->link, true);
 	poll_all(b);
 	assert_int_equal(b->n, 1);
-	assert_true(b->link->ops->sleep(b->link, true));
+	assert_true(b->link->ops->sleep(b->link));
 	way.peer->seg->head->asleep = 0;
 	assert_true(send_one(ROCE_SEND_ONLY, 2, 4));
 	assert_false(readable(b));
@@ -921,7 +921,7 @@ static void who_sends_datagrams_looks_whether_they_are_read(void **state)
 	assert_true(send_one(ROCE_UD | ROCE_SEND_ONLY, 1, 4));
 	poll_all(b);
 	poll_long(a);
-	assert_true(b->link->ops->sleep(b->link, true));
+	assert_true(b->link->ops->sleep(b->link));
 	way.peer->seg->head->asleep = 0;
 	assert_true(send_one(ROCE_UD | ROCE_SEND_ONLY, 2, 4));
 	poll_long(a);
@@ -930,7 +930,7 @@ static void who_sends_datagrams_looks_whether_they_are_read(void **state)
 	poll_long(a);
 	assert_true(readable(b));
 	/* Now and then, not with each look. */
-	b->link->ops->sleep(b->link, false);
+	b->link->ops->wake(b->link, true);
 	poll_long(a);
 	assert_false(readable(b));
 	poll_all(b);
@@ -950,7 +950,7 @@ static void own_sleep_ends_when_something_lies_there(void **state)
 	assert_true(send_one(ROCE_READ_REQUEST, 1, 0));
 	poll_all(b);
 	poll_all(a);
-	assert_true(a->link->ops->sleep(a->link, true));
+	assert_true(a->link->ops->sleep(a->link));
 	((struct segment_head *)(uintptr_t)a->shm->head)->asleep = 0;
 	bt = batch(ROCE_READ_RESP_ONLY, 1, 4);
 	bt->pkt[0].path = &back_path;
