@@ -226,6 +226,12 @@ static inline bool engine_timer_will_do(const struct engine_qp *qp)
 void engine_alarm_add(struct engine *e, struct engine_alarm *a,
 		      void (*expire)(struct engine *e, uint64_t now));
 void engine_alarm_set(struct engine *e, struct engine_alarm *a, uint64_t due);
+/* Whether one that is set now wakes nobody, since the thread ticks (presence.h):
+ * if nobody else looks, it is late by a tick. */
+static inline bool engine_alarm_is_free(const struct engine *e)
+{
+	return presence_tick_at(&e->presence) != UINT64_MAX;
+}
 
 /*
  * progress.c: what a program does that finds its CQ empty: receives packets,

@@ -4,13 +4,16 @@
  * A CQ is a ring of work completions in the form in which programs get them. A
  * channel is a queue of CQs that have an event, with a descriptor that counts
  * them. A thread that waits for an event receives packets itself meanwhile; the
- * event that it raises so for itself is not counted. The lock between ibv_start_poll() and ibv_end_poll() excludes other
+ * event that it raises so for itself is not counted. Nor are those that it has
+ * raised besides, if it comes for them at once, as far as is known (BARE_NS):
+ * with a SEND's completion there is mostly the ACK's. The lock between ibv_start_poll() and ibv_end_poll() excludes other
  * pollers only: the program may post between two completions, to a QP that is
  * just then completing to the same CQ.
  */
 #include "process.h"
 
 #include "base/aside.h"
+#include "base/bytes.h"
 #include "base/say.h"
 
 #include <errno.h>
@@ -30,6 +33,14 @@
 /* So many events in a row that were there when they were asked for: the program
  * sleeps in poll(2). */
 #define CHANNEL_PROMPT 4
+
+/*
+ * After so long events that were left in a channel are counted, when somebody
+ * looks at the clock. That may be late for a program that sleeps in poll(2)
+ * next, so it happens to such a program less and less often.
+ */
+#define BARE_NS 200000
+#define BARE_SKIP_MAX 1024
 
 static struct shca_channel *to_channel(struct ibv_comp_channel *ch)
 {
@@ -67,10 +78,84 @@ int shca_channel_create(struct ibv_context *ibctx,
 	return 0;
 }
 
+/* Gives the events of a channel that have no token one each. Lock held. */
+static void bare_count(struct shca_channel *ch)
+{
+	if (ch->bare)
+		shca_token_put(ch->ch.fd, ch->bare);
+	ch->bare = 0;
+}
+
+/* Leaves them as they are until the alarm, if that is likely to be for long
+ * enough. Lock held. */
+static void bare_leave(struct shca_channel *ch)
+{
+	struct engine *e = to_ctx(ch->ch.context)->engine;
+	struct shca_process *proc = to_process(e);
+
+	if (!ch->bare)
+		return;
+	if (ch->skip)
+		ch->skip--;
+	else if (!ch->reading && engine_alarm_is_free(e) &&
+		 lock_try(&proc->bare_lock)) {
+		if (!proc->bare || proc->bare == ch) {
+			proc->bare = ch;
+			engine_alarm_set(e, &proc->bare_alarm,
+					 clock_ns() + BARE_NS);
+			lock_drop(&proc->bare_lock);
+			return;
+		}
+		lock_drop(&proc->bare_lock);
+	}
+	bare_count(ch);
+}
+
+/* They have been taken in time. Lock held. */
+static void bare_taken(struct shca_channel *ch)
+{
+	struct shca_process *proc =
+		to_process(to_ctx(ch->ch.context)->engine);
+
+	ch->interval = 0;
+	if (!lock_try(&proc->bare_lock))
+		return;
+	if (proc->bare == ch) {
+		proc->bare = NULL;
+		atomic_store(&proc->bare_alarm.due, UINT64_MAX);
+	}
+	lock_drop(&proc->bare_lock);
+}
+
+void shca_channel_late(struct engine *e, uint64_t now)
+{
+	struct shca_process *proc = to_process(e);
+	struct shca_channel *ch;
+
+	lock_take(&proc->bare_lock);
+	ch = proc->bare;
+	if (ch && atomic_load(&proc->bare_alarm.due) <= now) {
+		pthread_mutex_lock(&ch->lock);
+		if (ch->bare && !ch->waits) {
+			ch->interval = min_u32(ch->interval ? 2 * ch->interval
+							    : 1,
+					       BARE_SKIP_MAX);
+			ch->skip = ch->interval;
+			bare_count(ch);
+		}
+		pthread_mutex_unlock(&ch->lock);
+		proc->bare = NULL;
+	}
+	if (!proc->bare)
+		atomic_store(&proc->bare_alarm.due, UINT64_MAX);
+	lock_drop(&proc->bare_lock);
+}
+
 int shca_channel_destroy(struct ibv_comp_channel *ibch)
 {
 	struct shca_context *ctx = to_ctx(ibch->context);
 	struct shca_channel *ch = to_channel(ibch);
+	struct shca_process *proc = to_process(ctx->engine);
 	bool busy;
 
 	if (engine_dead(ctx->engine))
@@ -80,6 +165,10 @@ int shca_channel_destroy(struct ibv_comp_channel *ibch)
 	pthread_mutex_unlock(&ch->lock);
 	if (busy)
 		return -EBUSY;
+	lock_take(&proc->bare_lock);
+	if (proc->bare == ch)
+		proc->bare = NULL;
+	lock_drop(&proc->bare_lock);
 	sys_close(ibch->fd);
 	free(ch->queue);
 	free(ch);
@@ -164,6 +253,15 @@ static bool channel_arrived(void *arg)
 	return any;
 }
 
+/* Takes an event that has no token, if there is one. Lock held. */
+static struct shca_cq *bare_take(struct shca_channel *ch)
+{
+	if (!ch->bare)
+		return NULL;
+	ch->bare--;
+	return channel_pop(ch);
+}
+
 /* The thread that waits does so no longer. What it leaves is counted. */
 static void wait_end(void *arg)
 {
@@ -171,22 +269,26 @@ static void wait_end(void *arg)
 
 	pthread_mutex_lock(&ch->lock);
 	ch->waits = false;
-	if (ch->bare)
-		shca_token_put(ch->ch.fd, ch->bare);
-	ch->bare = 0;
+	bare_count(ch);
 	pthread_mutex_unlock(&ch->lock);
 }
 
-/* False: an event is there, or another thread waits for it. */
-static bool wait_begin(struct shca_channel *ch)
+/* False: an event is there, in *cq or to be read, or another thread waits for
+ * it. */
+static bool wait_begin(struct shca_channel *ch, struct shca_cq **cq)
 {
-	bool free;
+	bool free = false;
 
 	pthread_mutex_lock(&ch->lock);
 	/* It was in here, and has jumped out of a signal's handler. */
 	if (ch->waits && pthread_equal(ch->waiter, pthread_self()))
 		ch->waits = false;
-	free = !ch->waits && ch->head == ch->tail;
+	if (!ch->waits) {
+		*cq = bare_take(ch);
+		if (*cq && !ch->bare)
+			bare_taken(ch);
+		free = ch->head == ch->tail && !*cq;
+	}
 	if (free) {
 		ch->waits = true;
 		ch->waiter = pthread_self();
@@ -206,8 +308,9 @@ static int channel_wait(struct shca_channel *ch, struct shca_cq **cq)
 	int err;
 
 	*cq = NULL;
-	if (!wait_begin(ch)) {
-		atomic_fetch_add(&ch->prompt, 1);
+	if (!wait_begin(ch, cq)) {
+		if (!*cq)
+			atomic_fetch_add(&ch->prompt, 1);
 		return 0;
 	}
 	pthread_cleanup_push(wait_end, ch);
@@ -219,29 +322,56 @@ static int channel_wait(struct shca_channel *ch, struct shca_cq **cq)
 			     err == -EBUSY ? CHANNEL_PROMPT : 0);
 	}
 	pthread_mutex_lock(&ch->lock);
-	if (ch->bare) {
-		ch->bare--;
-		*cq = channel_pop(ch);
+	*cq = bare_take(ch);
+	if (*cq) {
+		ch->waits = false;
+		bare_leave(ch);
 	}
 	pthread_mutex_unlock(&ch->lock);
-	pthread_cleanup_pop(true);
+	pthread_cleanup_pop(!*cq);
 	return *cq ? 0 : err;
 }
 
-static void reads_no_more(void *e)
+static void reads_no_more(void *arg)
+{
+	struct shca_channel *ch = arg;
+
+	pthread_mutex_lock(&ch->lock);
+	ch->reading--;
+	pthread_mutex_unlock(&ch->lock);
+}
+
+/* As shca_token_get(). */
+static int channel_read(struct shca_channel *ch)
+{
+	int err;
+
+	pthread_mutex_lock(&ch->lock);
+	ch->reading++;
+	/* The thread that has waited may have left some just now. */
+	if (!ch->waits)
+		bare_count(ch);
+	pthread_mutex_unlock(&ch->lock);
+	pthread_cleanup_push(reads_no_more, ch);
+	err = shca_token_get(ch->ch.fd);
+	pthread_cleanup_pop(true);
+	return err;
+}
+
+static void waits_no_more(void *e)
 {
 	engine_waits(e, false);
 }
 
-/* As shca_token_get(), while the thread or another one receives. */
-static int channel_read(struct shca_channel *ch)
+/* The same while the thread or another one receives. */
+static int channel_read_aside(struct shca_channel *ch)
 {
 	struct engine *e = to_ctx(ch->ch.context)->engine;
 	int err;
 
 	engine_waits(e, true);
-	pthread_cleanup_push(reads_no_more, e);
-	err = shca_token_get(ch->ch.fd);
+	pthread_cleanup_push(waits_no_more, e);
+	err = channel_read(ch);
 	pthread_cleanup_pop(true);
 	return err;
 }
@@ -258,9 +388,9 @@ int shca_channel_get(struct ibv_comp_channel *ibch, struct ibv_cq **out,
 	do {
 		err = channel_wait(ch, &cq);
 		if (err == -EBUSY)
-			err = channel_read(ch);
+			err = channel_read_aside(ch);
 		else if (!err && !cq)
-			err = shca_token_get(ibch->fd);
+			err = channel_read(ch);
 		if (err)
 			return err;
 		if (!cq) {

@@ -378,6 +378,9 @@ int shca_mw_env_invalidate(struct qp *core, uint32_t rkey);
 
 /* cq.c: completion queues and channels */
 
+/* process->bare_alarm is due. */
+void shca_channel_late(struct engine *e, uint64_t now);
+
 struct shca_cq;
 
 struct shca_channel {
@@ -388,7 +391,9 @@ struct shca_channel {
 	/* A thread that waits, and makes progress (engine_sleep()). */
 	bool waits;
 	pthread_t waiter;
+	uint32_t reading; /* threads that wait for a token instead */
 	uint32_t bare; /* in the queue, put there by that thread: no token yet */
+	uint32_t skip, interval; /* so often bare ones get theirs at once */
 	_Atomic unsigned prompt; /* events in a row that nobody had waited for */
 };
 

@@ -312,6 +312,7 @@ static int process_create(struct shca_process **out)
 	pthread_once(&once, fork_register);
 	engine_alarm_add(&p->engine, &p->timewait_alarm, shca_timewait_expire);
 	engine_alarm_add(&p->engine, &p->cm_alarm, gsi_expire);
+	engine_alarm_add(&p->engine, &p->bare_alarm, shca_channel_late);
 	err = engine_init(&p->engine, &ops, cfg, registry, p->segment,
 			  p->pcap);
 	if (err)

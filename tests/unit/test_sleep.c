@@ -52,6 +52,16 @@ static void take(struct end *e)
 		;
 }
 
+/* Arms a CQ and empties it. */
+static void drain(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+
+	assert_int_equal(ibv_req_notify_cq(cq, 0), 0);
+	while (ibv_poll_cq(cq, 1, &wc) > 0)
+		;
+}
+
 static void *wait_events(void *arg)
 {
 	struct waiter *w = arg;
@@ -216,10 +226,11 @@ static void many_on_one_channel(void **state)
 }
 
 /*
- * One channel for two CQs that both get an event at once. What the thread that
- * takes the first leaves is there for poll(2).
+ * One channel for two CQs that both get an event at once, some times. What the
+ * thread that takes the first leaves is there for poll(2), for whoever asks
+ * next, or for one that waits already.
  */
-static void second_event_is_counted(void **state)
+static void second_event(bool in_poll, bool another)
 {
 	struct ibv_comp_channel *ch;
 	struct ibv_cq *first, *second, *got;
@@ -228,10 +239,10 @@ static void second_event_is_counted(void **state)
 		.cap = { .max_send_wr = 4, .max_recv_wr = 4,
 			 .max_send_sge = 1, .max_recv_sge = 1 },
 	};
-	struct waiter w;
+	struct waiter w[2];
 	void *context;
+	unsigned i;
 
-	(void)state;
 	begin();
 	ch = ibv_create_comp_channel(ctx);
 	first = ibv_create_cq(ctx, 4, &b, ch, 0);
@@ -247,23 +258,35 @@ static void second_event_is_counted(void **state)
 	a.qp = ibv_create_qp(pd, &init);
 	connect_to(a.qp, b.qp->qp_num);
 	connect_to(b.qp, a.qp->qp_num);
-	assert_int_equal(ibv_req_notify_cq(first, 0), 0);
-	assert_int_equal(ibv_req_notify_cq(second, 0), 0);
-
-	start(&w, ch, 1);
-	wait_asleep(&w);
-	post_recv(&a, 1, 0, 64);
-	post_recv(&b, 1, 0, 64);
-	/* An acknowledgement and a message, at the same time if they can. */
-	send_one(&b, &a);
-	send_one(&a, &b);
-	assert_ptr_equal(join(w.thread), &w);
-	assert_int_equal(w.events, 1);
-	assert_true(readable(ch->fd, 10000));
-	assert_int_equal(ibv_get_cq_event(ch, &got, &context), 0);
-	assert_ptr_equal(got, w.cq == first ? second : first);
-	ibv_ack_cq_events(got, 1);
-	assert_false(readable(ch->fd, 0));
+	for (i = 0; i < 50; i++) {
+		take(&a);
+		drain(first);
+		drain(second);
+		start(&w[0], ch, 1);
+		wait_asleep(&w[0]);
+		if (another) {
+			start(&w[1], ch, 1);
+			wait_asleep(&w[1]);
+		}
+		/* An acknowledgement and a message, at the same time if they
+		 * can. */
+		send_one(&b, &a);
+		send_one(&a, &b);
+		assert_ptr_equal(join(w[0].thread), &w[0]);
+		assert_int_equal(w[0].events, 1);
+		if (another) {
+			assert_ptr_equal(join(w[1].thread), &w[1]);
+			got = w[1].cq;
+		} else {
+			if (in_poll)
+				assert_true(readable(ch->fd, 10000));
+			assert_int_equal(ibv_get_cq_event(ch, &got, &context),
+					 0);
+			ibv_ack_cq_events(got, 1);
+		}
+		assert_ptr_equal(got, w[0].cq == first ? second : first);
+		assert_false(readable(ch->fd, 0));
+	}
 
 	assert_int_equal(ibv_destroy_qp(b.qp), 0);
 	b.qp = NULL;
@@ -271,6 +294,24 @@ static void second_event_is_counted(void **state)
 	assert_int_equal(ibv_destroy_cq(second), 0);
 	assert_int_equal(ibv_destroy_comp_channel(ch), 0);
 	end();
+}
+
+static void second_event_is_counted(void **state)
+{
+	(void)state;
+	second_event(true, false);
+}
+
+static void second_event_is_there_for_the_next(void **state)
+{
+	(void)state;
+	second_event(false, false);
+}
+
+static void second_event_wakes_another(void **state)
+{
+	(void)state;
+	second_event(false, true);
 }
 
 /* A program that has waited here now sleeps in poll(2): the thread receives. */
@@ -697,6 +738,8 @@ int main(int argc, char **argv)
 		TEST(both_wait),
 		TEST(many_on_one_channel),
 		TEST(second_event_is_counted),
+		TEST(second_event_is_there_for_the_next),
+		TEST(second_event_wakes_another),
 		TEST(then_in_poll),
 		TEST(cq_goes_meanwhile),
 		TEST(signals),
