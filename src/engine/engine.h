@@ -95,6 +95,7 @@ struct engine {
 	size_t ntimers, timer_size;
 	struct engine_alarm *alarms; /* complete before the thread starts */
 	_Atomic uint64_t heap_due; /* when its top is */
+	_Atomic uint64_t hurry_until; /* no timer may be late until then */
 
 	/* explain.c: packets that did nothing. */
 	_Atomic uint64_t dropped[ROCE_DROPS];
@@ -210,6 +211,8 @@ int engine_number(struct engine *e, uint32_t n, uint32_t *num);
 
 /* timers.c: qp's run or flush is due at that time, if not before. */
 void engine_timer_set(struct engine *e, struct engine_qp *qp, uint64_t due);
+/* The same; while a program sleeps it may be a millisecond late. */
+void engine_timer_set_lax(struct engine *e, struct engine_qp *qp, uint64_t due);
 void engine_timer_drop(struct engine *e, struct engine_qp *qp);
 /*
  * Whether it is, and need not be set anew for what has just been sent, which is

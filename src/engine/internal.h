@@ -20,6 +20,15 @@ static inline bool timers_due(const struct engine *e, uint64_t now)
 	return atomic_load_explicit(&e->heap_due, memory_order_relaxed) <= now;
 }
 
+#define TIMER_LATE_NS 1000000 /* of those that may be */
+
+/* Whether some may not, or might not a moment ago. */
+static inline bool timers_hurry(const struct engine *e, uint64_t now)
+{
+	return now < atomic_load_explicit(&e->hurry_until,
+					  memory_order_relaxed);
+}
+
 /* When the first is due; UINT64_MAX: never. */
 uint64_t timers_next(const struct engine *e);
 void timers_run(struct engine *e, uint64_t now);

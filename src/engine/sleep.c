@@ -173,8 +173,24 @@ static void own_links(struct engine *e, struct pollfd *p)
 }
 
 /*
- * Sleeps until fd or a link is readable, or something is due: the program's
- * timers may be earlier than those that the thread knows of. 1: fd is; 0: not;
+ * Until when: the program's timers may be earlier than those that the thread
+ * knows of. Those that may be late are left to a thread that looks soon: a short
+ * timeout sets the processor's timer and takes it back, which costs more than
+ * all else here where the processor is a virtual one.
+ */
+static uint64_t sleep_until(const struct sleeper *s)
+{
+	const uint64_t look = atomic_load(&s->e->asleep_until);
+	uint64_t due = timers_next(s->e);
+
+	if (look && look - TIMER_LATE_NS <= due &&
+	    !timers_hurry(s->e, clock_ns()))
+		due = UINT64_MAX;
+	return min_u64(s->until, min_u64(due, hold_next(s->e)));
+}
+
+/*
+ * Sleeps until fd or a link is readable, or something is due. 1: fd is; 0: not;
  * or -errno. *woken: by a link.
  */
 static int doze(struct sleeper *s, int fd, bool *woken)
@@ -186,9 +202,7 @@ static int doze(struct sleeper *s, int fd, bool *woken)
 
 	own_links(e, p + 1);
 	if (links_sleep(e))
-		n = poll_until(s, p, e->nlinks + 1,
-			       min_u64(s->until, min_u64(timers_next(e),
-							 hold_next(e))));
+		n = poll_until(s, p, e->nlinks + 1, sleep_until(s));
 	for (i = 0; n > 0 && i < e->nlinks; i++)
 		called |= (unsigned)(p[i + 1].revents != 0) << i;
 	pthread_mutex_lock(&e->thread_lock);

@@ -9,13 +9,17 @@
  * without a lock. Setting one takes no lock either if it is an alarm: a program
  * may call exit() where the thread that it interrupts holds the heap's. The
  * thread is woken if it would sleep past what is set, unless it has stepped
- * back: programs run the timers then, and the thread when it ticks.
+ * back: programs run the timers then, and the thread when it ticks. A program that
+ * sleeps then leaves to it timers that may be late (sleep.c), unless some that
+ * may not be were set lately: after a loss there are more to come.
  */
 #include "internal.h"
 
 #include "base/bytes.h"
 
 #include <stdlib.h>
+
+#define HURRY_NS 10000000
 
 static void heap_put(struct engine *e, size_t i, struct timer t)
 {
@@ -114,6 +118,17 @@ static void entry_set(struct engine *e, struct engine_qp *qp, uint64_t due)
 }
 
 void engine_timer_set(struct engine *e, struct engine_qp *qp, uint64_t due)
+{
+	const uint64_t until = due + HURRY_NS;
+
+	/* Also if the heap has an earlier entry, which may be late. */
+	if (until > atomic_load_explicit(&e->hurry_until, memory_order_relaxed))
+		atomic_store_explicit(&e->hurry_until, until,
+				      memory_order_relaxed);
+	engine_timer_set_lax(e, qp, due);
+}
+
+void engine_timer_set_lax(struct engine *e, struct engine_qp *qp, uint64_t due)
 {
 	if (due >= atomic_load_explicit(&qp->timer_due, memory_order_relaxed))
 		return;

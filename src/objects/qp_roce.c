@@ -126,10 +126,14 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 		roce_expire(r, now);
 	}
 	due = roce_deadline(r);
-	if (due != UINT64_MAX)
-		/* A deadline that has passed waits for the next progress. */
-		engine_timer_set(qp->sched.engine, &qp->sched,
-				 due > now ? due : now + 1);
+	if (due == UINT64_MAX)
+		return;
+	/* A deadline that has passed waits for the next progress. */
+	due = due > now ? due : now + 1;
+	if (roce_deadline_is_lax(r))
+		engine_timer_set_lax(qp->sched.engine, &qp->sched, due);
+	else
+		engine_timer_set(qp->sched.engine, &qp->sched, due);
 }
 
 static void flush(struct qp *core, uint64_t now, bool all)

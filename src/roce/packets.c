@@ -364,6 +364,12 @@ uint64_t roce_deadline(const struct roce_qp *qp)
 	return t;
 }
 
+bool roce_deadline_is_lax(const struct roce_qp *qp)
+{
+	return !qp->busy && !qp->pace.next_ns && !qp->req.rnr_until_ns &&
+	       !qp->req.looks && !qp->req.resending;
+}
+
 void roce_expire(struct roce_qp *qp, uint64_t now_ns)
 {
 	if (qp->busy && now_ns >= qp->busy_ns)

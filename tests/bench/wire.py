@@ -113,8 +113,8 @@ PING = ("a message and the ACK behind it are two datagrams in one sendmsg(2) of 
         "six recvmmsg(2) find nothing before one does")
 BUSY = "whenever the two ends fall out of step the thread has to wake, on a processor on which the program spins"
 IDLE = "nobody polls at the target but its thread, which stays awake for 20 us: as ib_send_lat, and a wake-up now and then"
-ONE = ("seven system calls at each end where UDP makes two: a completion's event is counted in its channel's descriptor, "
-       "and read again")
+ONE = ("five system calls at each end where UDP makes two: fcntl(2) asks whether the channel's descriptor blocks, and "
+       "ppoll(2) has three to wait for; the rest is a datagram's headers, CRC and route")
 LIMITS = {
     **{f"ib_{op}_lat_{p}": limit for p in ("wire", "netns")
        for op, limit in (("send", PING), ("write", BUSY), ("read", IDLE))},
