@@ -4,6 +4,7 @@
 #ifndef SOFTHCA_BASE_GID_H
 #define SOFTHCA_BASE_GID_H
 
+#include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <string.h>
@@ -29,6 +30,20 @@ static inline bool gid_is_v4_loopback(const union ibv_gid *gid)
 	static const uint8_t mapped[13] = { [10] = 0xff, 0xff, 127 };
 
 	return !memcmp(gid->raw, mapped, sizeof(mapped));
+}
+
+/* As people write it: 192.0.2.7 or 2001:db8::7. */
+struct gid_text {
+	char text[INET6_ADDRSTRLEN];
+};
+
+static inline const char *gid_str(const union ibv_gid *gid, struct gid_text *t)
+{
+	const union ibv_gid mapped = { .raw = { [10] = 0xff, [11] = 0xff } };
+	const bool v4 = !memcmp(gid->raw, mapped.raw, 12);
+
+	return inet_ntop(v4 ? AF_INET : AF_INET6, gid->raw + (v4 ? 12 : 0),
+			 t->text, sizeof(t->text));
 }
 
 #endif

@@ -93,7 +93,7 @@ static const struct argp_option options[] = {
 	  "Wireshark); %p in the name becomes the process ID, for one file "
 	  "per process", 0 },
 	{ "explain", OPT_EXPLAIN, NULL, 0,
-	  "Print on stderr why completions fail, and how queue pairs are "
+	  "Print on stderr why completions and calls fail, and how queue pairs are "
 	  "connected",
 	  0 },
 	{ "part-id", OPT_PART_ID, "ID", 0,

@@ -10,7 +10,6 @@
 #include "base/say.h"
 #include "faults.h"
 
-#include <arpa/inet.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -84,21 +83,18 @@ void drops_explain_at(struct engine *e, uint64_t now)
 void engine_explain(struct qp *core, const char *fmt, ...)
 {
 	const struct roce_path *path = roce_qp_path(roce_qp(core));
-	char line[512], note[256], peer[INET6_ADDRSTRLEN + 16] = "";
+	struct gid_text peer = { "" };
+	char line[512], note[256];
 	va_list ap;
 
-	if (core->type != IBV_QPT_UD && path && core->state >= IBV_QPS_RTR) {
-		bool v4 = roce_gid_is_v4(&path->dgid);
-
-		inet_ntop(v4 ? AF_INET : AF_INET6,
-			  path->dgid.raw + (v4 ? 12 : 0), peer, sizeof(peer));
-	}
+	if (core->type != IBV_QPT_UD && path && core->state >= IBV_QPS_RTR)
+		gid_str(&path->dgid, &peer);
 	va_start(ap, fmt);
 	vsnprintf(line, sizeof(line), fmt, ap);
 	va_end(ap);
 	faults_note(note, sizeof(note));
-	if (peer[0])
-		say("QP 0x%06x (peer %s QP 0x%06x): %s%s", core->qpn, peer,
+	if (peer.text[0])
+		say("QP 0x%06x (peer %s QP 0x%06x): %s%s", core->qpn, peer.text,
 		    roce_qp_dest(roce_qp(core)), line, note);
 	else
 		say("QP 0x%06x: %s%s", core->qpn, line, note);

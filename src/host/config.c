@@ -6,6 +6,8 @@
  */
 #include "config.h"
 
+#include "why.h"
+
 #include "base/say.h"
 
 #include <errno.h>
@@ -137,6 +139,8 @@ static void load(void)
 		.rundir = get_string("SOFTHCA_RUNDIR"),
 		.cm_retries = (uint8_t)get_number("SOFTHCA_CM_RETRIES", 15),
 	};
+	if (config.explain)
+		why_begin();
 }
 
 const struct config *config_get(void)

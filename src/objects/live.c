@@ -12,6 +12,9 @@
  */
 #include "process.h"
 
+#include "base/why.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 
 #define FIRST_BUCKETS 1024u
@@ -32,6 +35,12 @@ static const size_t handle_at[SHCA_KINDS] = {
 	[SHCA_SRQ] = offsetof(struct ibv_srq, handle),
 	[SHCA_QP] = offsetof(struct ibv_qp, handle),
 	[SHCA_AH] = offsetof(struct ibv_ah, handle),
+};
+
+static const char *const kinds[SHCA_KINDS] = {
+	[SHCA_PD] = "a PD",   [SHCA_MR] = "an MR", [SHCA_MW] = "an MW",
+	[SHCA_CQ] = "a CQ",   [SHCA_SRQ] = "an SRQ", [SHCA_QP] = "a QP",
+	[SHCA_AH] = "an AH",
 };
 
 static uint32_t *handle_of(void *object, enum shca_kind kind)
@@ -128,7 +137,100 @@ int shca_check(const void *object, enum shca_kind kind)
 									0;
 	}
 	pthread_mutex_unlock(&live_lock);
+	if (err == -ENOENT)
+		return why(err,
+			   "%p is not %s, or it has been destroyed or overwritten",
+			   object, kinds[kind]);
+	if (err == -EINVAL)
+		return why(err, "the context in %s at %p was overwritten",
+			   kinds[kind], object);
 	return err;
+}
+
+/* Whether an object was made with another. */
+static bool uses(const struct shca_live *l, const void *other)
+{
+	switch (l->kind) {
+	case SHCA_MR:
+		return ((const struct ibv_mr *)l->object)->pd == other;
+	case SHCA_MW:
+		return ((const struct ibv_mw *)l->object)->pd == other;
+	case SHCA_AH:
+		return ((const struct ibv_ah *)l->object)->pd == other;
+	case SHCA_CQ: {
+		struct shca_cq *cq = to_cq(l->object);
+
+		return cq->ex.channel == other || cq->parent == other;
+	}
+	case SHCA_SRQ: {
+		struct shca_srq *srq = to_srq(l->object);
+
+		return srq->srq.pd == other ||
+		       (srq->cq && (void *)srq->cq == other);
+	}
+	case SHCA_QP: {
+		const struct ibv_qp *qp = l->object;
+
+		return qp->pd == other || qp->send_cq == other ||
+		       qp->recv_cq == other || qp->srq == other;
+	}
+	case SHCA_PD: {
+		const struct shca_pd *of = to_pd(l->object)->of;
+
+		return of && &of->pd == other;
+	}
+	case SHCA_KINDS:
+		break;
+	}
+	return false;
+}
+
+/* With what the program knows it by. */
+static int describe(const struct shca_live *l, char *text, size_t size)
+{
+	switch (l->kind) {
+	case SHCA_QP:
+		return snprintf(text, size, "QP 0x%06x",
+				((const struct ibv_qp *)l->object)->qp_num);
+	case SHCA_MR:
+		return snprintf(text, size, "the MR with lkey 0x%08x",
+				((const struct ibv_mr *)l->object)->lkey);
+	case SHCA_MW:
+		return snprintf(text, size, "the MW with rkey 0x%08x",
+				((const struct ibv_mw *)l->object)->rkey);
+	default:
+		return snprintf(text, size, "%s", kinds[l->kind]);
+	}
+}
+
+int shca_busy(const void *object, const char *what)
+{
+	unsigned n = 0;
+	char text[400] = "", *p = text;
+	size_t i, room = sizeof(text);
+
+	if (!why_wanted())
+		return -EBUSY;
+	pthread_mutex_lock(&live_lock);
+	for (i = 0; i < nbuckets; i++)
+		for (const struct shca_live *l = bucket[i]; l; l = l->next) {
+			int len;
+
+			if (!uses(l, object) || n++ >= 4)
+				continue;
+			len = describe(l, p, room);
+			len += snprintf(p + len, room - (size_t)len, ", ");
+			p += len;
+			room -= (size_t)len;
+		}
+	pthread_mutex_unlock(&live_lock);
+	if (n > 4)
+		snprintf(p, room, "and %u more ", n - 4);
+	else if (p - text > 2)
+		p[-2] = '\0';
+	return why(-EBUSY, "%s is still used by %s: destroy %s first", what,
+		   n ? text : "work that is not finished",
+		   n == 1 ? "that" : "those");
 }
 
 /* Around fork(). */

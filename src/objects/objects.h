@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "engine/faults.h"
 #include "host/netdev.h"
+#include "host/why.h"
 #include "qp/direct.h"
 #include "qp/ops.h"
 #include "roce/qp.h"
@@ -51,20 +52,24 @@ enum shca_kind {
  * Results of functions here in the public conventions: 0, or -1 with errno set;
  * a pointer, or NULL with errno set; 0 or the errno value, with errno set as
  * well, since programs read it after calls that enter the kernel in rdma-core.
+ * They are for the public functions themselves, whose name --explain reports.
  */
-static inline int minus_one(int err)
+static inline int shca_minus_one(const char *func, int err)
 {
 	if (err >= 0)
 		return 0;
+	WHY_REPORT(func, err);
 	errno = -err;
 	return -1;
 }
 
-static inline int number(int err)
+static inline int shca_number(const char *func, int err)
 {
-	return minus_one(err) ? -err : 0;
+	return shca_minus_one(func, err) ? -err : 0;
 }
 
+#define minus_one(err) shca_minus_one(__func__, err)
+#define number(err) shca_number(__func__, err)
 #define POINTER(err, p) (minus_one(err) ? NULL : (p))
 
 #define container_of(ptr, type, member)                                        \
@@ -89,6 +94,9 @@ void shca_live_remove(struct shca_live *l);
  * this process is a child of the one that made it.
  */
 int shca_check(const void *object, enum shca_kind kind);
+/* -EBUSY, and why: which objects were made with this one, a PD, a CQ, an SRQ or
+ * a channel. */
+int shca_busy(const void *object, const char *what);
 void shca_live_hold(void);
 void shca_live_release(void);
 

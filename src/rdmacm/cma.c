@@ -26,10 +26,11 @@ static struct {
 pthread_mutex_t cma_ack_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t cma_acked = PTHREAD_COND_INITIALIZER;
 
-int cma_ret(int err)
+int cma_ret_of(const char *func, int err)
 {
 	if (err >= 0)
 		return err;
+	WHY_REPORT(func, err);
 	errno = -err;
 	return -1;
 }

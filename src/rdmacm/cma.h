@@ -143,8 +143,10 @@ static inline struct sockaddr *cma_src(struct cma_id *id)
 	return &id->id.route.addr.src_addr;
 }
 
-/* -errno to -1 and errno, as all of librdmacm reports. */
-int cma_ret(int err);
+/* -errno to -1 and errno, as all of librdmacm reports; for the public functions
+ * themselves, whose name --explain reports. */
+int cma_ret_of(const char *func, int err);
+#define cma_ret(err) cma_ret_of(__func__, err)
 
 /* cma.c */
 /* Opens the devices; again in the child of a fork. 0 or -errno. */
@@ -179,7 +181,8 @@ void cma_events_move(struct cma_id *id, struct cma_channel *from,
 /* Drops the event of a group that is left before it was fetched. */
 void cma_mc_events_drop(struct cma_id *id, const struct cma_mc *mc);
 /* Without the lock. A call of a synchronous identifier waits for its event. */
-int cma_complete(struct cma_id *id);
+int cma_complete_of(const char *func, struct cma_id *id);
+#define cma_complete(id) cma_complete_of(__func__, id)
 
 /* id.c */
 struct cma_id *cma_id_new(enum rdma_port_space ps, enum ibv_qp_type type,

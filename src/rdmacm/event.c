@@ -429,7 +429,7 @@ int rdma_ack_cm_event(struct rdma_cm_event *event)
 	return 0;
 }
 
-int cma_complete(struct cma_id *id)
+int cma_complete_of(const char *func, struct cma_id *id)
 {
 	struct rdma_cm_event *ev;
 
@@ -445,8 +445,8 @@ int cma_complete(struct cma_id *id)
 	if (!ev->status)
 		return 0;
 	if (ev->event == RDMA_CM_EVENT_REJECTED)
-		return cma_ret(-ECONNREFUSED);
-	return cma_ret(ev->status < 0 ? ev->status : -ev->status);
+		return cma_ret_of(func, -ECONNREFUSED);
+	return cma_ret_of(func, ev->status < 0 ? ev->status : -ev->status);
 }
 
 const char *rdma_event_str(enum rdma_cm_event_type event)
