@@ -5,6 +5,7 @@
 
 #include "base/checksum.h"
 #include "base/gid.h"
+#include "base/why.h"
 #include "host/config.h"
 #include "host/neigh.h"
 
@@ -12,14 +13,43 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int families_differ(unsigned index, const union ibv_gid *sgid,
+			   const union ibv_gid *dgid)
+{
+	struct gid_text ours, theirs;
+
+	return why(-EINVAL,
+		   "grh.sgid_index %u is %s, grh.dgid is %s: one is IPv4, the other IPv6; take an index of the peer's kind",
+		   index, gid_str(sgid, &ours), gid_str(dgid, &theirs));
+}
+
 int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	      struct roce_path *path, struct netdev_gid *via)
 {
+	const unsigned index = attr->grh.sgid_index;
+	const union ibv_gid *dgid = &attr->grh.dgid;
+	int err;
+
 	/* RoCE has no LIDs: every address is a GRH's (annex A16.5.1). */
-	if (!attr->is_global || attr->port_num != 1 ||
-	    shca_gid(dev, 1, attr->grh.sgid_index, via) ||
-	    roce_gid_is_v4(&via->gid) != roce_gid_is_v4(&attr->grh.dgid))
-		return -EINVAL;
+	if (!attr->is_global)
+		return why(-EINVAL,
+			   "ah_attr.is_global is 0, but RoCE has no LIDs and needs a GRH: set is_global = 1, grh.dgid (the peer's GID), grh.sgid_index (ours) and grh.hop_limit");
+	if (attr->port_num != 1)
+		return why(-EINVAL,
+			   "ah_attr.port_num is %u: the device has one port, 1",
+			   attr->port_num);
+	err = shca_gid(dev, 1, index, via);
+	if (err)
+		return why(-EINVAL,
+			   err == -ENODATA ?
+				   "grh.sgid_index %u is an empty entry of the GID table: choose one with an address (softhca devices, ibv_query_gid)" :
+				   "grh.sgid_index %u is beyond the GID table: choose an entry with an address (softhca devices, ibv_query_gid)",
+			   index);
+	if (!dgid->global.subnet_prefix && !dgid->global.interface_id)
+		return why(-EINVAL,
+			   "grh.dgid is all zeros: copy the peer's GID there, as its ibv_query_gid() returns it");
+	if (roce_gid_is_v4(&via->gid) != roce_gid_is_v4(dgid))
+		return families_differ(index, &via->gid, dgid);
 	memset(path, 0, sizeof(*path));
 	path->sgid = via->gid;
 	path->dgid = attr->grh.dgid;

@@ -8,6 +8,7 @@
 #include "process.h"
 
 #include "base/say.h"
+#include "base/why.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -435,7 +436,7 @@ int shca_query_port(struct shca_device *dev, uint32_t port,
 	size_t i;
 
 	if (port != 1)
-		return -EINVAL;
+		return why(-EINVAL, "port %u: the device has one port, 1", port);
 	pthread_mutex_lock(&dev->lock);
 	for (i = 0; i < dev->gids.count && !first.ifindex; i++)
 		first = dev->gids.gid[i];

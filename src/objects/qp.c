@@ -7,7 +7,10 @@
 #include "gsi.h"
 #include "loan.h"
 
+#include "base/gid.h"
+#include "base/why.h"
 #include "link/shown.h"
+#include "qp/names.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -22,36 +25,46 @@ static int init_check(const struct ibv_qp_init_attr_ex *attr)
 			       IBV_QP_INIT_ATTR_CREATE_FLAGS;
 
 	if (attr->comp_mask & ~known)
-		return -EOPNOTSUPP;
+		return why(-EOPNOTSUPP,
+			   "comp_mask asks for 0x%x, which this device does not have",
+			   attr->comp_mask & ~known);
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) &&
 	    attr->create_flags)
-		return -EOPNOTSUPP;
+		return why(-EOPNOTSUPP,
+			   "create_flags 0x%x: this device has none",
+			   attr->create_flags);
 	switch ((int)attr->qp_type) {
 	case IBV_QPT_RC:
 	case IBV_QPT_UD:
 		break;
 	case IBV_QPT_UC:
-		if (attr->srq)
-			return -EINVAL;
-		break;
 	case IBV_QPT_XRC_SEND:
 		if (attr->srq)
-			return -EINVAL;
+			return why(-EINVAL,
+				   "a QP of type %s takes no SRQ: use RC or UD, or leave srq NULL",
+				   qp_type_str(attr->qp_type));
 		break;
 	case IBV_QPT_XRC_RECV:
 		/* It has no work queues, only a domain. */
 		if (!(attr->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !attr->xrcd ||
 		    attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ||
 		    attr->srq)
-			return -EINVAL;
+			return why(-EINVAL,
+				   "an XRC_RECV QP needs xrcd and IBV_QP_INIT_ATTR_XRCD, and neither an SRQ nor send operations");
 		return 0;
 	default:
-		return -EOPNOTSUPP;
+		return why(-EOPNOTSUPP,
+			   "qp_type %d: this device has RC, UC, UD, XRC_SEND and XRC_RECV",
+			   (int)attr->qp_type);
 	}
-	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd ||
-	    !attr->send_cq ||
-	    (!attr->recv_cq && attr->qp_type != IBV_QPT_XRC_SEND))
-		return -EINVAL;
+	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd)
+		return why(-EINVAL, "no PD is given");
+	if (!attr->send_cq)
+		return why(-EINVAL,
+			   "send_cq is NULL: every QP needs one, create a CQ first");
+	if (!attr->recv_cq && attr->qp_type != IBV_QPT_XRC_SEND)
+		return why(-EINVAL,
+			   "recv_cq is NULL: every QP needs one, and may use the one for sending");
 	return 0;
 }
 
@@ -216,6 +229,18 @@ err_count:
 
 /* The addresses a QP listens on */
 
+static int taken(const struct shca_qp *qp, const union ibv_gid *sgid)
+{
+	const char *who = udp_why(qp->sched.engine->udp);
+	struct gid_text at;
+
+	return who && *who ?
+		       why(-EADDRINUSE, "QP 0x%06x: %s", shca_qpn(qp), who) :
+		       why(-EADDRINUSE,
+			   "QP 0x%06x: UDP port 4791 of %s is taken: softhca doctor says by whom",
+			   shca_qpn(qp), gid_str(sgid, &at));
+}
+
 /* Where another user has the port, acknowledgements of other hosts go there:
  * failing at once is better than failing by retries. */
 static int acks_check(const struct shca_qp *qp, const struct roce_path *path)
@@ -226,7 +251,20 @@ static int acks_check(const struct shca_qp *qp, const struct roce_path *path)
 	    !udp_taken(qp->sched.engine->udp, &path->sgid, path->sgid_scope) ||
 	    netdev_is_local_on(&path->dgid, path->sgid_scope))
 		return 0;
-	return -EADDRINUSE;
+	return taken(qp, &path->sgid);
+}
+
+static int cannot_bind(const struct shca_qp *qp, const struct netdev_gid *via,
+		       int err)
+{
+	struct gid_text at;
+
+	return err == -EADDRINUSE ?
+		       taken(qp, &via->gid) :
+		       why(err,
+			   "QP 0x%06x: cannot receive on UDP port 4791 of %s (%s): %s",
+			   shca_qpn(qp), gid_str(&via->gid, &at), via->ifname,
+			   strerror(-err));
 }
 
 static void address_release(struct shca_qp *qp)
@@ -248,11 +286,18 @@ static int mtu_check(const struct ibv_qp_attr *attr,
 		     const struct roce_path *path, const struct netdev_gid *via)
 {
 	if (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "attr.path_mtu is %u: it is an enum ibv_mtu, IBV_MTU_256 (1) to IBV_MTU_4096 (5), not bytes",
+			   (unsigned)attr->path_mtu);
 	/* An interface's MTU does not limit packets within this host. */
 	if (!path || path->local)
 		return 0;
-	return attr->path_mtu > netdev_ib_mtu(via->mtu) ? -EINVAL : 0;
+	if (attr->path_mtu <= netdev_ib_mtu(via->mtu))
+		return 0;
+	return why(-EINVAL,
+		   "attr.path_mtu %u does not fit %s, whose MTU is %u: use port_attr.active_mtu (at most %u here), or raise the interface's MTU",
+		   128u << attr->path_mtu, via->ifname, via->mtu,
+		   128u << netdev_ib_mtu(via->mtu));
 }
 
 /*
@@ -284,9 +329,14 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	ctx = to_ctx(ib->context);
 	qp = shca_xrc_real(to_qp(ib));
 	mask = useful_mask(ib->qp_type, mask);
-	if (((mask & IBV_QP_PORT) && attr->port_num != 1) ||
-	    ((mask & IBV_QP_PKEY_INDEX) && attr->pkey_index))
-		return -EINVAL;
+	if ((mask & IBV_QP_PORT) && attr->port_num != 1)
+		return why(-EINVAL,
+			   "QP 0x%06x: attr.port_num is %u: the device has one port, 1",
+			   ib->qp_num, attr->port_num);
+	if ((mask & IBV_QP_PKEY_INDEX) && attr->pkey_index)
+		return why(-EINVAL,
+			   "QP 0x%06x: attr.pkey_index is %u: RoCE has one P_Key, index 0",
+			   ib->qp_num, attr->pkey_index);
 	if (mask & IBV_QP_AV)
 		err = shca_path(ctx->dev, &attr->ah_attr, &path, &via);
 	if (!err && (mask & IBV_QP_ALT_PATH))
@@ -294,7 +344,7 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	if (!err && (mask & IBV_QP_PATH_MTU))
 		err = mtu_check(attr, mask & IBV_QP_AV ? &path : NULL, &via);
 	if (err)
-		return err;
+		return why_about(err, "QP 0x%06x", ib->qp_num);
 
 	pthread_mutex_lock(&qp->modify_lock);
 	if (qp->sched.dead) { /* meanwhile */
@@ -317,8 +367,10 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 		if (rebind)
 			err = engine_bind(qp->sched.engine, &via.gid,
 					  via.ifindex);
-		if (err)
+		if (err) {
+			err = cannot_bind(qp, &via, err);
 			goto out;
+		}
 		err = acks_check(qp, &path);
 		if (err && rebind)
 			udp_unbind(qp->sched.engine->udp, &via.gid,
@@ -501,7 +553,9 @@ int shca_qp_destroy(struct ibv_qp *ib)
 	qp->closing = !attached;
 	pthread_mutex_unlock(&to_process(e)->mcast_lock);
 	if (attached)
-		return -EBUSY;
+		return why(-EBUSY,
+			   "QP 0x%06x is still attached to %u multicast groups: ibv_detach_mcast() first",
+			   ib->qp_num, qp->mcast);
 	if (atomic_load(&qp->cm_owner))
 		gsi_qp_gone(e, qp);
 	shca_live_remove(&qp->live);
@@ -528,12 +582,14 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 	}
 	if (shca_xrc_is_handle(qp)) {
 		*bad = wr;
-		return -EINVAL;
+		return why(-EINVAL,
+			   "QP 0x%06x is an XRC_RECV QP, which has no work queues: receives are posted to SRQs",
+			   ib->qp_num);
 	}
 	shca_qp_lock(qp);
 	err = qp->ops->post_send(qp->core, wr, bad, whole);
 	shca_qp_unlock(qp);
-	return err;
+	return err ? why_about(err, "QP 0x%06x", ib->qp_num) : 0;
 }
 
 int shca_qp_post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
@@ -562,10 +618,12 @@ int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
 	}
 	if (shca_xrc_is_handle(qp)) {
 		*bad = wr;
-		return -EINVAL;
+		return why(-EINVAL,
+			   "QP 0x%06x is an XRC_RECV QP, which has no work queues: receives are posted to SRQs",
+			   ib->qp_num);
 	}
 	shca_qp_lock(qp);
 	err = qp->ops->post_recv(qp->core, wr, bad);
 	shca_qp_unlock(qp);
-	return err;
+	return err ? why_about(err, "QP 0x%06x", ib->qp_num) : 0;
 }

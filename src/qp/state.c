@@ -5,25 +5,44 @@
  * and allows (IBTA 11.2.5.2 and ibv_modify_qp(3)). A transition is checked
  * whole before anything of it is applied.
  */
+#include "names.h"
 #include "qp.h"
 
 #include "base/bytes.h"
+#include "base/why.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- creation ---------------------------------------------------------- */
+
+static int over(const char *what, uint32_t got, uint32_t max)
+{
+	return why(-EINVAL,
+		   "cap.%s is %u, but the device has at most %u: ask for fewer",
+		   what, got, max);
+}
 
 static int check_cap(const struct qp_init *init)
 {
 	const struct ibv_qp_cap *c = &init->cap;
 
-	if (c->max_send_wr > QP_MAX_WR || c->max_send_sge > QP_MAX_SGE ||
-	    c->max_inline_data > QP_MAX_INLINE)
-		return -EINVAL;
-	if (!init->srq &&
-	    (c->max_recv_wr > QP_MAX_WR || c->max_recv_sge > QP_MAX_SGE))
-		return -EINVAL;
+	if (c->max_send_wr > QP_MAX_WR)
+		return over("max_send_wr", c->max_send_wr, QP_MAX_WR);
+	if (c->max_send_sge > QP_MAX_SGE)
+		return over("max_send_sge", c->max_send_sge, QP_MAX_SGE);
+	/* Said once to programs that look for the limit by trying. */
+	if (c->max_inline_data > QP_MAX_INLINE)
+		return why(-EINVAL,
+			   "cap.max_inline_data is more than the %u of this device: ask for less",
+			   QP_MAX_INLINE);
+	if (init->srq)
+		return 0;
+	if (c->max_recv_wr > QP_MAX_WR)
+		return over("max_recv_wr", c->max_recv_wr, QP_MAX_WR);
+	if (c->max_recv_sge > QP_MAX_SGE)
+		return over("max_recv_sge", c->max_recv_sge, QP_MAX_SGE);
 	return 0;
 }
 
@@ -203,6 +222,50 @@ static const struct transition transitions[IBV_QPS_ERR + 1][IBV_QPS_ERR + 1] = {
 		  0 } },
 };
 
+/* The transition is refused, for the reason that follows. */
+#define refused(qp, to, err, fmt, ...)                                         \
+	why(err, "QP 0x%06x (%s), %s to %s: " fmt, (qp)->qpn,                  \
+	    qp_type_str((qp)->type), qp_state_str((qp)->state),                \
+	    qp_state_str(to), __VA_ARGS__)
+
+/* There is no such transition: where could it go from here? */
+static int no_way(const struct qp *qp, enum ibv_qp_state to)
+{
+	char ways[64] = "";
+	size_t n = 0;
+
+	if (!why_wanted())
+		return -EINVAL;
+	for (unsigned i = 0; i < IBV_QPS_ERR; i++)
+		if (transitions[qp->state][i].valid &&
+		    (qp->state != IBV_QPS_SQE || !qp_is_reliable(qp)))
+			n += (size_t)snprintf(ways + n, sizeof(ways) - n,
+					      "%s, ", qp_state_str(i));
+	return refused(qp, to, -EINVAL,
+		       "no such transition; from %s a QP goes to %sRESET or ERR. The usual order is RESET, INIT, RTR, RTS",
+		       qp_state_str(qp->state), ways);
+}
+
+static int wrong_mask(const struct qp *qp, enum ibv_qp_state to, int attrs)
+{
+	const struct transition *t = &transitions[qp->state][to];
+	const int required = t->required[qp->column];
+	const int optional = t->optional[qp->column];
+	struct qp_names bad, good;
+
+	if (!why_wanted())
+		return -EINVAL;
+	if (required & ~attrs)
+		return refused(qp, to, -EINVAL,
+			       "missing in attr_mask: %s; set them and the attributes. All that is needed: %s",
+			       qp_mask_str(required & ~attrs, &bad),
+			       qp_mask_str(required | IBV_QP_STATE, &good));
+	return refused(qp, to, -EINVAL,
+		       "not allowed in attr_mask here: %s; leave them out. Allowed: %s",
+		       qp_mask_str(attrs & ~(required | optional), &bad),
+		       qp_mask_str(required | optional | IBV_QP_STATE, &good));
+}
+
 static int check_transition(const struct qp *qp,
 			    const struct ibv_qp_attr *attr, int mask,
 			    enum ibv_qp_state to)
@@ -210,39 +273,77 @@ static int check_transition(const struct qp *qp,
 	const struct transition *t = &transitions[qp->state][to];
 	unsigned col = qp->column;
 	int attrs = mask & ~IBV_QP_STATE;
+	struct qp_names bad;
 
-	if (to == IBV_QPS_RESET || to == IBV_QPS_ERR)
-		return attrs & ~IBV_QP_CUR_STATE ? -EINVAL : 0;
-	if (qp->state == IBV_QPS_SQE && qp_is_reliable(qp))
-		return -EINVAL;
-	if (!t->valid || (attrs & t->required[col]) != t->required[col] ||
+	if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {
+		attrs &= ~IBV_QP_CUR_STATE;
+		return attrs ? refused(qp, to, -EINVAL,
+				       "not allowed in attr_mask here: %s; only IBV_QP_STATE is",
+				       qp_mask_str(attrs, &bad))
+			     : 0;
+	}
+	if (!t->valid || (qp->state == IBV_QPS_SQE && qp_is_reliable(qp)))
+		return no_way(qp, to);
+	if ((attrs & t->required[col]) != t->required[col] ||
 	    attrs & ~(t->required[col] | t->optional[col]))
-		return -EINVAL;
+		return wrong_mask(qp, to, attrs);
 	if (mask & IBV_QP_CUR_STATE && attr->cur_qp_state != qp->state)
-		return -EINVAL;
+		return refused(qp, to, -EINVAL,
+			       "attr.cur_qp_state says %s, which the QP is not in",
+			       qp_state_str(attr->cur_qp_state));
 	return 0;
 }
 
-static int check_values(const struct ibv_qp_attr *a, int mask)
+/* Attributes that are numbers, and what they may be. */
+static int check_values(const struct qp *qp, const struct ibv_qp_attr *a,
+			int mask, enum ibv_qp_state to)
 {
+	const struct {
+		int bit;
+		const char *name;
+		uint32_t value, min, max;
+		const char *hint;
+	} numbers[] = {
+		{ IBV_QP_PKEY_INDEX, "pkey_index", a->pkey_index, 0, 0,
+		  "RoCE has one P_Key" },
+		{ IBV_QP_PORT, "port_num", a->port_num, 1, 1,
+		  "the device has one port, counted from 1" },
+		{ IBV_QP_PATH_MTU, "path_mtu", a->path_mtu, IBV_MTU_256,
+		  IBV_MTU_4096,
+		  "an enum ibv_mtu such as IBV_MTU_1024, not bytes" },
+		{ IBV_QP_TIMEOUT, "timeout", a->timeout, 0, 31,
+		  "4.096 us * 2^timeout; 14 is usual" },
+		{ IBV_QP_RETRY_CNT, "retry_cnt", a->retry_cnt, 0, 7,
+		  "7 is usual" },
+		{ IBV_QP_RNR_RETRY, "rnr_retry", a->rnr_retry, 0, 7,
+		  "7 repeats for ever" },
+		{ IBV_QP_MIN_RNR_TIMER, "min_rnr_timer", a->min_rnr_timer, 0,
+		  31, "a code of ibv_modify_qp(3); 12 is 0.64 ms" },
+		{ IBV_QP_DEST_QPN, "dest_qp_num", a->dest_qp_num, 0, 0xffffff,
+		  "QP numbers have 24 bits: is its byte order swapped?" },
+		{ IBV_QP_MAX_QP_RD_ATOMIC, "max_rd_atomic", a->max_rd_atomic,
+		  0, QP_MAX_RD_ATOMIC,
+		  "max_qp_init_rd_atom of ibv_query_device()" },
+		{ IBV_QP_MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic",
+		  a->max_dest_rd_atomic, 0, QP_MAX_RD_ATOMIC,
+		  "max_qp_rd_atom of ibv_query_device()" },
+		{ IBV_QP_PATH_MIG_STATE, "path_mig_state", a->path_mig_state,
+		  IBV_MIG_MIGRATED, IBV_MIG_MIGRATED,
+		  "only IBV_MIG_MIGRATED: there are no alternate paths" },
+	};
+
 	if (mask & IBV_QP_ALT_PATH)
-		return -EOPNOTSUPP; /* no automatic path migration */
-	if ((mask & IBV_QP_PKEY_INDEX && a->pkey_index != 0) ||
-	    (mask & IBV_QP_PORT && a->port_num != 1) ||
-	    (mask & IBV_QP_PATH_MTU && (a->path_mtu < IBV_MTU_256 ||
-					a->path_mtu > IBV_MTU_4096)) ||
-	    (mask & IBV_QP_TIMEOUT && a->timeout > 31) ||
-	    (mask & IBV_QP_RETRY_CNT && a->retry_cnt > 7) ||
-	    (mask & IBV_QP_RNR_RETRY && a->rnr_retry > 7) ||
-	    (mask & IBV_QP_MIN_RNR_TIMER && a->min_rnr_timer > 31) ||
-	    (mask & IBV_QP_DEST_QPN && a->dest_qp_num > 0xffffff) ||
-	    (mask & IBV_QP_MAX_QP_RD_ATOMIC &&
-	     a->max_rd_atomic > QP_MAX_RD_ATOMIC) ||
-	    (mask & IBV_QP_MAX_DEST_RD_ATOMIC &&
-	     a->max_dest_rd_atomic > QP_MAX_RD_ATOMIC) ||
-	    (mask & IBV_QP_PATH_MIG_STATE &&
-	     a->path_mig_state != IBV_MIG_MIGRATED))
-		return -EINVAL;
+		return refused(qp, to, -EOPNOTSUPP, "%s",
+			       "IBV_QP_ALT_PATH: automatic path migration is not supported");
+	for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)
+		if (mask & numbers[i].bit &&
+		    (numbers[i].value < numbers[i].min ||
+		     numbers[i].value > numbers[i].max))
+			return refused(qp, to, -EINVAL,
+				       "attr.%s is %u, not in %u..%u: %s",
+				       numbers[i].name, numbers[i].value,
+				       numbers[i].min, numbers[i].max,
+				       numbers[i].hint);
 	return 0;
 }
 
@@ -253,9 +354,10 @@ int qp_modify_check(const struct qp *qp, const struct ibv_qp_attr *attr,
 
 	*to = mask & IBV_QP_STATE ? attr->qp_state : qp->state;
 	if ((unsigned)*to > IBV_QPS_ERR)
-		return -EINVAL;
+		return why(-EINVAL, "QP 0x%06x: attr.qp_state is %u, no enum ibv_qp_state",
+			   qp->qpn, (unsigned)*to);
 	err = check_transition(qp, attr, mask, *to);
-	return err ? err : check_values(attr, mask);
+	return err ? err : check_values(qp, attr, mask, *to);
 }
 
 void qp_modify_apply(struct qp *qp, const struct ibv_qp_attr *a, int mask)
