@@ -85,6 +85,13 @@ int ibv_query_port(struct ibv_context *ctx, uint8_t port,
 
 /* Addresses and partitions */
 
+static void no_gid(struct ibv_context *ctx, uint32_t port, int index)
+{
+	why(-EINVAL,
+	    "port %u, index %d: port 1 has a GID table of %d entries, counted from 0",
+	    port, index, to_ctx(ctx)->dev->gid_tbl_len);
+}
+
 int ibv_query_gid(struct ibv_context *ctx, uint8_t port, int index,
 		  union ibv_gid *out)
 {
@@ -93,6 +100,8 @@ int ibv_query_gid(struct ibv_context *ctx, uint8_t port, int index,
 			    : shca_gid(to_ctx(ctx)->dev, port, (uint32_t)index,
 				       &gid);
 
+	if (err == -EINVAL)
+		no_gid(ctx, port, index);
 	/* A hole reads as zeros: programs walk the table and stop at errors. */
 	if (err && err != -ENODATA)
 		return minus_one(err);
@@ -126,8 +135,10 @@ int _ibv_query_gid_ex(struct ibv_context *ctx, uint32_t port, uint32_t index,
 	struct netdev_gid gid;
 	int err;
 
-	err = flags ? -EOPNOTSUPP :
+	err = flags ? why(-EOPNOTSUPP, "flags 0x%x: none are known", flags) :
 		      shca_gid(to_ctx(ctx)->dev, port, index, &gid);
+	if (err == -EINVAL)
+		no_gid(ctx, port, (int)index);
 	if (err)
 		return number(err);
 	gid_entry(&entry, index, &gid);
@@ -163,7 +174,9 @@ int ibv_query_pkey(struct ibv_context *ctx, uint8_t port, int index,
 {
 	(void)ctx;
 	if (port != 1 || index != 0)
-		return minus_one(-EINVAL);
+		return minus_one(why(-EINVAL,
+				     "port %u, index %d: there is one port, 1, with one P_Key, index 0",
+				     port, index));
 	*pkey = htobe16(ROCE_PKEY_DEFAULT);
 	return 0;
 }
@@ -172,7 +185,9 @@ int ibv_get_pkey_index(struct ibv_context *ctx, uint8_t port, __be16 pkey)
 {
 	(void)ctx;
 	if (port != 1 || pkey != htobe16(ROCE_PKEY_DEFAULT))
-		return minus_one(-EINVAL);
+		return minus_one(why(-EINVAL,
+				     "port %u, P_Key 0x%04x: port 1 has 0x%04x alone (in network byte order)",
+				     port, be16toh(pkey), ROCE_PKEY_DEFAULT));
 	return 0;
 }
 
@@ -223,7 +238,11 @@ int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr,
 	if (!shca_mr_is_plain(mr) || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) ||
 	    (move && (!addr || !length)) ||
 	    (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS))) {
-		errno = EINVAL;
+		minus_one(why(-EINVAL,
+			      !shca_mr_is_plain(mr) ?
+				      "the region (lkey 0x%08x) is not of the program's own memory" :
+				      "the region (lkey 0x%08x): flags do not fit the arguments: address and length go with IBV_REREG_MR_CHANGE_TRANSLATION, access with IBV_REREG_MR_CHANGE_ACCESS",
+			      mr->lkey));
 		return IBV_REREG_MR_ERR_INPUT;
 	}
 	err = shca_mr_rereg(mr, flags, pd, addr, length, access);
@@ -488,8 +507,14 @@ int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 		return number(err);
 	if (ece->comp_mask ||
 	    (qp->state != IBV_QPS_RESET && qp->state != IBV_QPS_INIT))
-		return number(-EINVAL);
-	return ece->vendor_id || ece->options ? number(-EOPNOTSUPP) : 0;
+		return number(why(-EINVAL,
+				  "QP 0x%06x: ECE is set in RESET or INIT, with comp_mask 0",
+				  qp->qp_num));
+	if (!ece->vendor_id && !ece->options)
+		return 0;
+	return number(why(-EOPNOTSUPP,
+			  "QP 0x%06x: this device has no enhancements (ECE); go on without",
+			  qp->qp_num));
 }
 
 int ibv_destroy_qp(struct ibv_qp *qp)

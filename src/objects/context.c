@@ -326,7 +326,7 @@ static int slot_get_srq_num(struct ibv_srq *ibsrq, uint32_t *num)
 	int err = shca_check(ibsrq, SHCA_SRQ);
 
 	if (!err && srq->type != IBV_SRQT_XRC)
-		err = -EINVAL;
+		err = why(-EINVAL, "only an XRC SRQ has a number");
 	if (err)
 		return number(err);
 	*num = srq->num;

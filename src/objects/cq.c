@@ -15,6 +15,7 @@
 #include "base/aside.h"
 #include "base/bytes.h"
 #include "base/say.h"
+#include "base/why.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -164,7 +165,7 @@ int shca_channel_destroy(struct ibv_comp_channel *ibch)
 	busy = ibch->refcnt;
 	pthread_mutex_unlock(&ch->lock);
 	if (busy)
-		return -EBUSY;
+		return shca_busy(ibch, "the completion channel");
 	lock_take(&proc->bare_lock);
 	if (proc->bare == ch)
 		proc->bare = NULL;
@@ -619,7 +620,9 @@ int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
 	if (err)
 		return err;
 	if (attr->attr_mask & ~(uint32_t)IBV_CQ_ATTR_MODERATE)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "attr_mask 0x%x: only IBV_CQ_ATTR_MODERATE is known",
+			   attr->attr_mask);
 	if (!attr->attr_mask)
 		return 0;
 	pthread_mutex_lock(&to_process(cq->engine)->late_lock);
@@ -868,20 +871,31 @@ int shca_cq_create(struct ibv_context *ibctx,
 		flags = attr->flags;
 	if (attr->comp_mask & ~known || flags & ~FLAGS_KNOWN ||
 	    attr->wc_flags & ~(uint64_t)WC_KNOWN)
-		return -EOPNOTSUPP;
+		return why(-EOPNOTSUPP,
+			   "comp_mask 0x%x, flags 0x%x or wc_flags 0x%llx ask for what this device does not have: 0x%x, 0x%x, 0x%llx",
+			   attr->comp_mask, flags,
+			   (unsigned long long)attr->wc_flags,
+			   attr->comp_mask & ~known, flags & ~FLAGS_KNOWN,
+			   (unsigned long long)(attr->wc_flags &
+						~(uint64_t)WC_KNOWN));
 	/* Only a parent domain, for its allocator. */
 	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) {
 		err = attr->parent_domain ?
 			      shca_check(attr->parent_domain, SHCA_PD) :
-			      -EINVAL;
+			      why(-EINVAL, "parent_domain is NULL");
 		if (!err && !to_pd(attr->parent_domain)->parent)
-			err = -EINVAL;
+			err = why(-EINVAL,
+				  "parent_domain is a plain PD: ibv_alloc_parent_domain() makes the other kind");
 		if (err)
 			return err;
 	}
-	if (!attr->cqe || attr->cqe > SHCA_MAX_CQE ||
-	    attr->comp_vector >= (uint32_t)ibctx->num_comp_vectors)
-		return -EINVAL;
+	if (!attr->cqe || attr->cqe > SHCA_MAX_CQE)
+		return why(-EINVAL, "cqe is %d, not in 1..%d",
+			   (int)attr->cqe, SHCA_MAX_CQE);
+	if (attr->comp_vector >= (uint32_t)ibctx->num_comp_vectors)
+		return why(-EINVAL,
+			   "comp_vector is %d, but the device has %d (context->num_comp_vectors), counted from 0",
+			   (int)attr->comp_vector, ibctx->num_comp_vectors);
 	err = shca_count(ctx->engine, SHCA_CQ);
 	if (err)
 		return err;
@@ -942,14 +956,17 @@ int shca_cq_resize(struct ibv_cq *ibcq, int cqe)
 	if (err)
 		return err;
 	if (cqe < 1 || cqe > SHCA_MAX_CQE)
-		return -EINVAL;
+		return why(-EINVAL, "cqe is %d, not in 1..%d", cqe,
+			   SHCA_MAX_CQE);
 	depth = depth_for((uint32_t)cqe);
 	ring = ring_alloc(cq, depth);
 	if (!ring)
 		return -ENOMEM;
 	lock_take(&cq->lock);
 	if (cq_count(cq) > (uint32_t)cqe) {
-		err = -EINVAL;
+		err = why(-EINVAL,
+			  "cqe is %d, but %u completions wait in the CQ: poll them first",
+			  cqe, cq_count(cq));
 	} else {
 		struct shca_cqe *old = cq->ring;
 
@@ -976,7 +993,7 @@ int shca_cq_destroy(struct ibv_cq *ibcq)
 	if (err)
 		return err;
 	if (atomic_load(&cq->users))
-		return -EBUSY;
+		return shca_busy(ibcq, "the CQ");
 	shca_live_remove(&cq->live);
 	ctx = to_ctx(ibcq->context);
 	late_remove(cq);

@@ -14,6 +14,7 @@
 
 #include "base/aside.h"
 #include "base/sys.h"
+#include "base/why.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -58,6 +59,11 @@ static int head_lock(struct file_head *h)
 	return -err;
 }
 
+static int not_ours(int err, int fd)
+{
+	return why(err, "fd %d is not the cmd_fd of a context of softhca", fd);
+}
+
 /* Maps the file; -EINVAL: it is not a command file. */
 static int file_map(int fd, struct shca_file **out)
 {
@@ -69,10 +75,10 @@ static int file_map(int fd, struct shca_file **out)
 
 	have = fcntl(fd, F_GET_SEALS);
 	if (have < 0)
-		return errno == EBADF ? -EBADF : -EINVAL;
+		return not_ours(errno == EBADF ? -EBADF : -EINVAL, fd);
 	if ((have & seals) != seals || fstat(fd, &st) ||
 	    st.st_size != HEAD_SIZE + DM_SIZE)
-		return -EINVAL;
+		return not_ours(-EINVAL, fd);
 	f = calloc(1, sizeof(*f));
 	if (!f)
 		return -ENOMEM;
@@ -204,20 +210,29 @@ static int claim(struct shca_file *f, uint32_t bytes, uint32_t align)
 	return err;
 }
 
-static bool dm_bad(const struct shca_dm *dm, uint64_t offset, size_t length)
+/* func: the public function. 0, or a positive errno that has been reported. */
+static int dm_check(const char *func, const struct shca_dm *dm,
+		    uint64_t offset, size_t length)
 {
 	/* In words, as on the bus of hardware. */
-	return offset % 4 || length % 4 || length > dm->length ||
-	       offset > dm->length - length;
+	if (!(offset % 4) && !(length % 4) && length <= dm->length &&
+	    offset <= dm->length - length)
+		return 0;
+	WHY_REPORT(func,
+		   why(-EINVAL,
+		       "[%llu, +%zu) of device memory of %zu bytes: offset and length are multiples of 4, and inside",
+		       (unsigned long long)offset, length, dm->length));
+	return EINVAL;
 }
 
 static int dm_write(struct ibv_dm *ibdm, uint64_t offset, const void *host,
 		    size_t length)
 {
 	struct shca_dm *dm = to_dm(ibdm);
+	int err = dm_check("ibv_memcpy_to_dm", dm, offset, length);
 
-	if (dm_bad(dm, offset, length))
-		return EINVAL;
+	if (err)
+		return err;
 	memcpy(dm->mem + offset, host, length);
 	return 0;
 }
@@ -226,9 +241,10 @@ static int dm_read(void *host, struct ibv_dm *ibdm, uint64_t offset,
 		   size_t length)
 {
 	struct shca_dm *dm = to_dm(ibdm);
+	int err = dm_check("ibv_memcpy_from_dm", dm, offset, length);
 
-	if (dm_bad(dm, offset, length))
-		return EINVAL;
+	if (err)
+		return err;
 	memcpy(host, dm->mem + offset, length);
 	return 0;
 }
@@ -265,9 +281,13 @@ int shca_dm_alloc(struct ibv_context *ibctx,
 	if (!ctx->file)
 		return -EOPNOTSUPP;
 	if (attr->comp_mask || !attr->length || attr->log_align_req > 24)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "length %zu, log_align_req %u, comp_mask 0x%x: the length is at least 1, the alignment at most 2^24, the mask 0",
+			   attr->length, attr->log_align_req, attr->comp_mask);
 	if (attr->length > DM_SIZE)
-		return -ENOMEM;
+		return why(-ENOMEM,
+			   "length %zu: a context has %d bytes of device memory",
+			   attr->length, DM_SIZE);
 	at = claim(ctx->file, (uint32_t)attr->length,
 		   1u << attr->log_align_req);
 	if (at < 0)
@@ -299,7 +319,8 @@ int shca_dm_free(struct ibv_dm *ibdm)
 	int err;
 
 	if (atomic_load(&dm->refs) != 1)
-		return -EBUSY; /* it has regions */
+		return why(-EBUSY,
+			   "the device memory is still used by memory regions: deregister them first");
 	err = head_lock(dm->file->head);
 	if (err)
 		return err;
@@ -307,6 +328,13 @@ int shca_dm_free(struct ibv_dm *ibdm)
 	pthread_mutex_unlock(&dm->file->head->lock);
 	shca_dm_unimport(ibdm);
 	return 0;
+}
+
+static int no_dm(uint32_t handle)
+{
+	return why(-ENOENT,
+		   "handle %u names no device memory of that command file",
+		   handle);
 }
 
 int shca_dm_import(struct ibv_context *ibctx, uint32_t handle,
@@ -319,14 +347,14 @@ int shca_dm_import(struct ibv_context *ibctx, uint32_t handle,
 	if (!ctx->file)
 		return -EOPNOTSUPP;
 	if (handle >= DM_CHUNKS)
-		return -ENOENT;
+		return no_dm(handle);
 	err = head_lock(ctx->file->head);
 	if (err)
 		return err;
 	bytes = table_at(ctx->file, handle);
 	pthread_mutex_unlock(&ctx->file->head->lock);
 	if (!bytes || bytes > DM_SIZE - handle * DM_CHUNK)
-		return -ENOENT;
+		return no_dm(handle);
 	return dm_create(ctx, handle, bytes, out);
 }
 

@@ -7,6 +7,10 @@
  */
 #include "process.h"
 
+#include "base/gid.h"
+#include "base/why.h"
+#include "qp/names.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,20 +83,29 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 	struct mcast_group **p, *g;
 	struct shca_device *dev;
 	struct engine *e;
+	struct gid_text at;
 	size_t i, ngroups;
 
 	if (err)
 		return err;
 	dev = to_ctx(ib->context)->dev;
 	e = qp->sched.engine;
-	if (ib->qp_type != IBV_QPT_UD || !roce_gid_is_multicast(gid))
-		return -EINVAL;
+	if (ib->qp_type != IBV_QPT_UD)
+		return why(-EINVAL,
+			   "QP 0x%06x is of type %s: multicast is for UD QPs",
+			   ib->qp_num, qp_type_str(ib->qp_type));
+	if (!roce_gid_is_multicast(gid))
+		return why(-EINVAL,
+			   "QP 0x%06x: %s is no multicast address (224.0.0.0/4 as ::ffff:224.x.x.x, or ff00::/8)",
+			   ib->qp_num, gid_str(gid, &at));
 	pthread_mutex_lock(&to_process(e)->attach_lock);
 	p = group_find(e, dev, gid, &ngroups);
 	g = *p;
 	if (!g) {
 		if (ngroups >= SHCA_MAX_MCAST_GRP)
-			err = -ENOMEM;
+			err = why(-ENOMEM,
+				  "this process is in %d multicast groups, as many as it can be",
+				  SHCA_MAX_MCAST_GRP);
 		else if (!(g = calloc(1, sizeof(*g))))
 			err = -ENOMEM;
 		if (err)
@@ -101,6 +114,9 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 		g->gid = *gid;
 		err = group_join(e, g);
 		if (err) {
+			why(err,
+			    "QP 0x%06x: cannot join %s on any interface of the device: %s",
+			    ib->qp_num, gid_str(gid, &at), strerror(-err));
 			group_leave(e, g);
 			goto out;
 		}
@@ -110,7 +126,9 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 		if (g->qp[i] == qp)
 			goto out;
 	if (g->n == SHCA_MAX_MCAST_QP) {
-		err = -ENOMEM;
+		err = why(-ENOMEM,
+			  "%d QPs of this process are attached to %s, as many as can be",
+			  SHCA_MAX_MCAST_QP, gid_str(gid, &at));
 		goto out;
 	}
 	pthread_mutex_lock(&to_process(e)->mcast_lock);
@@ -134,6 +152,7 @@ int shca_mcast_detach(struct ibv_qp *ib, const union ibv_gid *gid)
 	int err = shca_check(ib, SHCA_QP);
 	struct shca_qp *qp = to_qp(ib);
 	struct mcast_group **p, *g;
+	struct gid_text at;
 	struct engine *e;
 	size_t i, ngroups;
 
@@ -148,7 +167,8 @@ int shca_mcast_detach(struct ibv_qp *ib, const union ibv_gid *gid)
 			break;
 	if (!g || i == g->n) {
 		pthread_mutex_unlock(&to_process(e)->attach_lock);
-		return -EINVAL;
+		return why(-EINVAL, "QP 0x%06x is not attached to %s",
+			   ib->qp_num, gid_str(gid, &at));
 	}
 	pthread_mutex_lock(&to_process(e)->mcast_lock);
 	g->qp[i] = g->qp[--g->n];

@@ -11,6 +11,7 @@
 
 #include "base/place.h"
 #include "base/sys.h"
+#include "base/why.h"
 #include "host/guard.h"
 #include "link/shown.h"
 
@@ -85,11 +86,18 @@ static int memory_check(void *addr, size_t length, bool write)
 static int access_check(int access)
 {
 	if (access & ~(int)ACCESS_KNOWN)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "access 0x%x has bits that this device does not support: 0x%x",
+			   (unsigned)access,
+			   (unsigned)access & ~(unsigned)ACCESS_KNOWN);
 	/* Remote write access requires local write access (10.6.3.1). */
 	if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) &&
 	    !(access & IBV_ACCESS_LOCAL_WRITE))
-		return -EINVAL;
+		return why(-EINVAL,
+			   "access has %s without IBV_ACCESS_LOCAL_WRITE, which it needs: add that",
+			   access & IBV_ACCESS_REMOTE_WRITE ?
+				   "IBV_ACCESS_REMOTE_WRITE" :
+				   "IBV_ACCESS_REMOTE_ATOMIC");
 	return 0;
 }
 
@@ -127,15 +135,29 @@ static int region_check(void *addr, size_t length, int access)
 	if (err || is_implicit(addr, length, access))
 		return err;
 	if (length > SHCA_MAX_MR_SIZE || (uintptr_t)addr + length < length)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "[%p, +%zu) is beyond the address space: is the length right?",
+			   addr, length);
 	/* A region of no bytes allows access to none. */
 	if (!length)
 		return 0;
-	if (access & IBV_ACCESS_ON_DEMAND)
-		return access & IBV_ACCESS_HUGETLB ?
-			       huge_check((uintptr_t)addr) :
-			       0;
-	return memory_check(addr, length, access & IBV_ACCESS_LOCAL_WRITE);
+	if (access & IBV_ACCESS_ON_DEMAND) {
+		err = access & IBV_ACCESS_HUGETLB ? huge_check((uintptr_t)addr)
+						  : 0;
+		return err ? why(err,
+				 "IBV_ACCESS_HUGETLB, but %p is not in huge pages",
+				 addr)
+			   : 0;
+	}
+	err = memory_check(addr, length, access & IBV_ACCESS_LOCAL_WRITE);
+	if (!err)
+		return 0;
+	return why(err,
+		   access & IBV_ACCESS_LOCAL_WRITE &&
+				   !memory_check(addr, length, false) ?
+			   "[%p, +%zu) is mapped read-only, and access has IBV_ACCESS_LOCAL_WRITE" :
+			   "[%p, +%zu) is not all mapped: was it allocated, is it freed, is the length right?",
+		   addr, length);
 }
 
 /* Paging on demand, for the protocol core (qp/env.h) */
@@ -239,7 +261,9 @@ int shca_mr_reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 	/* A device maps whole pages. */
 	if (!(access & IBV_ACCESS_ZERO_BASED) &&
 	    !same_page_offset((uintptr_t)addr, iova))
-		return -EINVAL;
+		return why(-EINVAL,
+			   "iova 0x%llx and address %p have different offsets in their pages; they must be the same",
+			   (unsigned long long)iova, addr);
 	return region_publish(&mr, out);
 }
 
@@ -275,10 +299,13 @@ int shca_mr_dm(struct ibv_pd *pd, struct ibv_dm *ibdm, uint64_t offset,
 	err = access_check((int)access);
 	if (err)
 		return err;
-	if (!(access & IBV_ACCESS_ZERO_BASED) ||
-	    access & IBV_ACCESS_ON_DEMAND || length > dm->length ||
-	    offset > dm->length - length)
-		return -EINVAL;
+	if (!(access & IBV_ACCESS_ZERO_BASED) || access & IBV_ACCESS_ON_DEMAND)
+		return why(-EINVAL,
+			   "a region of device memory needs IBV_ACCESS_ZERO_BASED, and is never on demand");
+	if (length > dm->length || offset > dm->length - length)
+		return why(-EINVAL,
+			   "[%llu, +%zu) is not all in the device memory, which has %zu bytes",
+			   (unsigned long long)offset, length, dm->length);
 	err = region_publish(&mr, out);
 	if (!err)
 		shca_dm_get(dm);
@@ -320,20 +347,28 @@ int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
 	if (err)
 		return err;
 	if (access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB))
-		return -EOPNOTSUPP;
+		return why(-EOPNOTSUPP,
+			   "a dma-buf has no IBV_ACCESS_ON_DEMAND and no IBV_ACCESS_HUGETLB here");
 	if (!length || length > SHCA_MAX_MR_SIZE || offset > INT64_MAX / 2 ||
 	    (!(access & IBV_ACCESS_ZERO_BASED) &&
 	     !same_page_offset(offset, iova)))
-		return -EINVAL;
+		return why(-EINVAL,
+			   "length %zu at offset %llu with iova 0x%llx: at least one byte is needed, and offset and iova at the same place in their pages",
+			   length, (unsigned long long)offset,
+			   (unsigned long long)iova);
 	/* Ends an access that never began: only a dma-buf knows the call. */
 	probe.flags |= DMA_BUF_SYNC_END;
 	if (ioctl(fd, DMA_BUF_IOCTL_SYNC, &probe) &&
 	    (errno == EBADF || errno == ENOTTY))
-		return errno == EBADF ? -EBADF : -EINVAL;
+		return why(errno == EBADF ? -EBADF : -EINVAL,
+			   "fd %d is not a dma-buf", fd);
 	size = lseek(fd, 0, SEEK_END);
 	if (size >= 0 && (offset > (uint64_t)size ||
 			  length > (uint64_t)size - offset))
-		return -EINVAL;
+		return why(-EINVAL,
+			   "[%llu, +%zu) is not all in the dma-buf, which has %lld bytes",
+			   (unsigned long long)offset, length,
+			   (long long)size);
 	if (access & IBV_ACCESS_LOCAL_WRITE)
 		prot |= PROT_WRITE;
 	mr.map_len = length + offset % page;
@@ -397,11 +432,13 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 	int err = 0;
 
 	if (!flags)
-		return -EINVAL;
+		return why(-EINVAL, "flags is 0: nothing is to be changed");
 	if (flags & IBV_REREG_MR_CHANGE_PD) {
-		err = pd ? shca_check(pd, SHCA_PD) : -EINVAL;
+		err = pd ? shca_check(pd, SHCA_PD) :
+			   why(-EINVAL,
+			       "IBV_REREG_MR_CHANGE_PD, but pd is NULL");
 		if (!err && pd->context != ibmr->context)
-			err = -EINVAL;
+			err = why(-EINVAL, "the PD is of another context");
 		if (err)
 			return err;
 		now.mr.pd = pd;
@@ -424,7 +461,9 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 	entry = region_entry(&now);
 	pthread_mutex_lock(&proc->keys_lock);
 	if (proc->keys.entry[mr->slot].windows) {
-		err = -EBUSY;
+		err = why(-EBUSY,
+			  "memory windows are bound to the region (lkey 0x%08x): unbind or invalidate them first",
+			  ibmr->lkey);
 	} else {
 		shca_key_kill(e, mr->slot);
 		keys_revive(&proc->keys, mr->slot, &entry, ibmr->lkey,
@@ -466,9 +505,13 @@ int shca_mr_dereg(struct ibv_mr *ibmr)
 	entry = &to_process(e)->keys.entry[mr->slot];
 	pthread_mutex_lock(&to_process(e)->keys_lock);
 	if (atomic_load(&entry->lkey) != ibmr->lkey)
-		err = -ENOENT; /* gone by another handle */
+		err = why(-ENOENT,
+			  "the region (lkey 0x%08x) has been deregistered by another handle",
+			  ibmr->lkey);
 	else if (entry->windows)
-		err = -EBUSY;
+		err = why(-EBUSY,
+			  "memory windows are bound to the region (lkey 0x%08x): unbind or invalidate them first",
+			  ibmr->lkey);
 	if (!err) {
 		shca_key_kill(e, mr->slot);
 		keys_free(&to_process(e)->keys, mr->slot);
@@ -503,9 +546,11 @@ int shca_mr_import(struct ibv_pd *pd, uint32_t handle, struct ibv_mr **out)
 			? &to_process(e)->keys.entry[handle]
 			: NULL;
 	if (!entry || (entry->kind != KEY_MR && entry->kind != KEY_NULL))
-		err = -ENOENT;
+		err = why(-ENOENT, "handle %u names no memory region",
+			  handle);
 	else if (entry->pd != to_pd(pd)->num)
-		err = -EPERM;
+		err = why(-EPERM, "the region with handle %u is of another PD",
+			  handle);
 	if (!err) {
 		mr->mr.context = pd->context;
 		mr->mr.pd = pd;
@@ -547,14 +592,21 @@ static int advise_one(struct engine *e, uint32_t pd,
 	void *p;
 
 	if (!entry)
-		return -ENOENT;
+		return why(-ENOENT, "no region has lkey 0x%08x", sge->lkey);
 	if (!(entry->access & IBV_ACCESS_ON_DEMAND))
-		err = -EINVAL;
+		err = why(-EINVAL,
+			  "the region (lkey 0x%08x) is not on demand: there is nothing to fetch",
+			  sge->lkey);
 	else if (entry->pd != pd ||
 		 (write && !(entry->access & IBV_ACCESS_LOCAL_WRITE)))
-		err = -EPERM;
+		err = why(-EPERM,
+			  "the region (lkey 0x%08x) is of another PD, or has no IBV_ACCESS_LOCAL_WRITE",
+			  sge->lkey);
 	else if (!key_covers(entry, pd, sge->addr, sge->length, 0, &p))
-		err = -EFAULT;
+		err = why(-EFAULT,
+			  "[0x%llx, +%u) is not all in the region (lkey 0x%08x)",
+			  (unsigned long long)sge->addr, sge->length,
+			  sge->lkey);
 	else if (advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT &&
 		 sge->length && shca_odp_touch(p, sge->length, write) && wait)
 		err = -EFAULT; /* reported only to a caller that waits */
@@ -578,10 +630,13 @@ int shca_mr_advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice,
 	case IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT:
 		break;
 	default:
-		return -ENOTSUP;
+		return why(-ENOTSUP, "advice %u is not supported",
+			   (unsigned)advice);
 	}
 	if (flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH || !n)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "flags 0x%x with %u SGEs: only IBV_ADVISE_MR_FLAG_FLUSH is known, and one SGE is needed",
+			   flags, n);
 	for (i = 0; i < n && !err; i++)
 		err = advise_one(e, to_pd(pd)->num, advice,
 				 flags & IBV_ADVISE_MR_FLAG_FLUSH, &sge[i]);

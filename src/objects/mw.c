@@ -11,6 +11,8 @@
  */
 #include "process.h"
 
+#include "base/why.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
@@ -56,7 +58,9 @@ int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **out)
 	else if (type == IBV_MW_TYPE_2)
 		entry.kind = KEY_MW2;
 	else
-		return -EINVAL;
+		return why(-EINVAL,
+			   "type %u: IBV_MW_TYPE_1 or IBV_MW_TYPE_2 expected",
+			   (unsigned)type);
 	err = shca_count(e, SHCA_MW);
 	if (err)
 		return err;
@@ -122,12 +126,17 @@ int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 		err = shca_check(mr, SHCA_MR);
 	if (err)
 		return err;
-	if (mw->type != IBV_MW_TYPE_1 ||
-	    bind->bind_info.mw_access_flags & ~MW_ACCESS)
-		return -EINVAL;
+	if (mw->type != IBV_MW_TYPE_1)
+		return why(-EINVAL,
+			   "a window of type 2 is bound by ibv_post_send() with IBV_WR_BIND_MW");
+	if (bind->bind_info.mw_access_flags & ~MW_ACCESS)
+		return why(-EINVAL, "mw_access_flags 0x%x has unknown bits",
+			   bind->bind_info.mw_access_flags);
 	/* As in the man page; the QP reports what it finds. */
 	if (mr && mr->pd != mw->pd)
-		return -EPERM;
+		return why(-EPERM,
+			   "the region (lkey 0x%08x) and the window (rkey 0x%08x) are of two PDs",
+			   mr->lkey, mw->rkey);
 	wr.bind_mw.rkey =
 		ibv_inc_rkey(__atomic_load_n(&mw->rkey, __ATOMIC_RELAXED));
 	return shca_qp_post_send(qp, &wr, &bad);

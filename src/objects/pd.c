@@ -11,6 +11,8 @@
  */
 #include "process.h"
 
+#include "base/why.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,7 +120,7 @@ int shca_pd_free(struct ibv_pd *ibpd)
 	if (err)
 		return err;
 	if (!atomic_compare_exchange_strong(&pd->refs, &one, 0))
-		return -EBUSY;
+		return shca_busy(ibpd, "the PD");
 	pd_release(pd);
 	free(pd);
 	return 0;
@@ -152,7 +154,9 @@ int shca_pd_import(struct ibv_context *ibctx, uint32_t handle,
 	pthread_mutex_unlock(&proc->keys_lock);
 	if (!of) {
 		shca_pd_free(&pd->pd);
-		return -ENOENT;
+		return why(-ENOENT,
+			   "handle %u names no PD of that command file",
+			   handle);
 	}
 	*out = &pd->pd;
 	return 0;
@@ -178,7 +182,8 @@ int shca_td_alloc(struct ibv_context *ibctx, const struct ibv_td_init_attr *attr
 	if (engine_dead(ctx->engine))
 		return -EIO;
 	if (attr->comp_mask)
-		return -EINVAL;
+		return why(-EINVAL, "comp_mask is 0x%x, not 0",
+			   attr->comp_mask);
 	td = calloc(1, sizeof(*td));
 	if (!td)
 		return -ENOMEM;
@@ -196,7 +201,8 @@ int shca_td_free(struct ibv_td *ibtd)
 	if (engine_dead(ctx->engine))
 		return -EIO;
 	if (atomic_load(&td->users))
-		return -EBUSY;
+		return why(-EBUSY,
+			   "the thread domain is still used by a parent domain: deallocate that first");
 	atomic_fetch_sub(&ctx->users, 1);
 	free(td);
 	return 0;
@@ -214,19 +220,23 @@ int shca_pd_parent(struct ibv_context *ibctx,
 	int err;
 
 	if (!attr->pd)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "attr.pd is NULL: a parent domain extends a PD");
 	err = shca_check(attr->pd, SHCA_PD);
 	if (err)
 		return err;
 	if (attr->pd->context != ibctx ||
 	    (attr->td && attr->td->context != ibctx))
-		return -EINVAL;
+		return why(-EINVAL,
+			   "the PD or thread domain is of another context");
 	if (attr->comp_mask & ~known)
-		return -EINVAL;
+		return why(-EINVAL, "bits of comp_mask are not known: 0x%x",
+			   attr->comp_mask & ~known);
 	/* With only one, memory could not go back where it came from. */
 	if ((attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) &&
 	    (!attr->alloc || !attr->free))
-		return -EINVAL;
+		return why(-EINVAL,
+			   "IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS needs both alloc and free");
 	err = pd_create(ibctx, &pd);
 	if (err)
 		return err;

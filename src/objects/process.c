@@ -9,6 +9,7 @@
 #include "loan.h"
 #include "wait.h"
 
+#include "base/why.h"
 #include "base/say.h"
 #include "base/sys.h"
 #include "host/guard.h"
@@ -37,7 +38,9 @@ int shca_count(struct engine *e, enum shca_kind kind)
 	if (atomic_fetch_add(&proc->nobjects[kind], 1) < SHCA_MAX_OBJECTS)
 		return 0;
 	atomic_fetch_sub(&proc->nobjects[kind], 1);
-	return -ENOMEM;
+	return why(-ENOMEM,
+		   "there are %d objects of this kind, as many as a process can have: destroy some",
+		   SHCA_MAX_OBJECTS);
 }
 
 void shca_uncount(struct engine *e, enum shca_kind kind)

@@ -4,6 +4,8 @@
 #include "process.h"
 #include "xrc.h"
 
+#include "base/why.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
@@ -18,15 +20,29 @@ static int init_check(const struct ibv_srq_init_attr_ex *attr)
 		type = attr->srq_type;
 	if (attr->comp_mask & ~known ||
 	    (type != IBV_SRQT_BASIC && type != IBV_SRQT_XRC))
-		return -EOPNOTSUPP;
+		return why(-EOPNOTSUPP,
+			   "comp_mask 0x%x or srq_type %u asks for what this device does not have: it has basic and XRC SRQs",
+			   attr->comp_mask, (unsigned)type);
 	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd)
-		return -EINVAL;
+		return why(-EINVAL, "no PD is given");
 	if (type == IBV_SRQT_XRC &&
 	    ((attr->comp_mask & xrc) != xrc || !attr->xrcd || !attr->cq))
-		return -EINVAL;
-	if (!attr->attr.max_wr || attr->attr.max_wr > QP_MAX_WR ||
-	    attr->attr.max_sge > QP_MAX_SGE)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "an XRC SRQ needs xrcd (%p) and cq (%p), and their bits in comp_mask (0x%x)",
+			   (attr->comp_mask & IBV_SRQ_INIT_ATTR_XRCD) ?
+				   (void *)attr->xrcd :
+				   NULL,
+			   (attr->comp_mask & IBV_SRQ_INIT_ATTR_CQ) ?
+				   (void *)attr->cq :
+				   NULL,
+			   attr->comp_mask);
+	if (!attr->attr.max_wr || attr->attr.max_wr > QP_MAX_WR)
+		return why(-EINVAL, "attr.max_wr is %u, not in 1..%u",
+			   attr->attr.max_wr, QP_MAX_WR);
+	if (attr->attr.max_sge > QP_MAX_SGE)
+		return why(-EINVAL,
+			   "attr.max_sge is %u, but the device has at most %u",
+			   attr->attr.max_sge, QP_MAX_SGE);
 	return 0;
 }
 
@@ -99,14 +115,20 @@ int shca_srq_modify(struct ibv_srq *ibsrq, const struct ibv_srq_attr *attr,
 	if (err)
 		return err;
 	if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
-		return -EINVAL;
+		return why(-EINVAL,
+			   "srq_attr_mask 0x%x: only IBV_SRQ_MAX_WR and IBV_SRQ_LIMIT can be changed",
+			   (unsigned)mask);
 	lock_take(&srq->lock);
 	max_wr = mask & IBV_SRQ_MAX_WR ? attr->max_wr : srq->rq.max_wr;
 	if (!max_wr || max_wr > QP_MAX_WR ||
 	    max_wr < qp_rq_count(&srq->rq) ||
 	    ((mask & IBV_SRQ_LIMIT) && attr->srq_limit > max_wr) ||
 	    (!(mask & IBV_SRQ_LIMIT) && srq->limit > max_wr))
-		err = -EINVAL;
+		err = why(-EINVAL,
+			  "max_wr %u with srq_limit %u: max_wr is in 1..%u, holds the %u receives that are posted, and the limit is at most max_wr",
+			  max_wr,
+			  mask & IBV_SRQ_LIMIT ? attr->srq_limit : srq->limit,
+			  QP_MAX_WR, qp_rq_count(&srq->rq));
 	if (!err && (mask & IBV_SRQ_MAX_WR))
 		err = qp_rq_resize(&srq->rq, max_wr);
 	if (!err && (mask & IBV_SRQ_LIMIT))
@@ -139,7 +161,7 @@ int shca_srq_destroy(struct ibv_srq *ibsrq)
 	if (err)
 		return err;
 	if (atomic_load(&srq->users))
-		return -EBUSY;
+		return shca_busy(ibsrq, "the SRQ");
 	shca_live_remove(&srq->live);
 	ctx = to_ctx(ibsrq->context);
 	if (srq->type == IBV_SRQT_XRC) {

@@ -6,6 +6,8 @@
  */
 #include "process.h"
 
+#include "base/why.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +23,7 @@ static struct shca_qp *from_ex(struct ibv_qp_ex *ex)
 	return container_of(ex, struct shca_qp, ex);
 }
 
+/* The first error counts; why() has been told of it. */
 static void wr_fail(struct shca_qp *qp, int err)
 {
 	if (!qp->wr_err)
@@ -33,7 +36,9 @@ static struct shca_wr *wr_last(struct shca_qp *qp)
 	if (qp->wr_err)
 		return NULL;
 	if (!qp->wr_count) {
-		wr_fail(qp, EINVAL);
+		wr_fail(qp, -why(-EINVAL,
+				 "QP 0x%06x: data or an address is set before a request is begun: call ibv_wr_send() or the like first",
+				 shca_qpn(qp)));
 		return NULL;
 	}
 	return &qp->wr[qp->wr_count - 1];
@@ -54,7 +59,9 @@ static struct ibv_send_wr *wr_begin(struct ibv_qp_ex *ex,
 			    ? NULL
 			    : realloc(qp->wr, size * sizeof(*w));
 		if (!w) {
-			wr_fail(qp, ENOMEM);
+			wr_fail(qp, -why(-ENOMEM,
+					 "QP 0x%06x: too many requests between ibv_wr_start() and ibv_wr_complete(), or no memory",
+					 shca_qpn(qp)));
 			return NULL;
 		}
 		memset(w + qp->wr_size, 0, (size - qp->wr_size) * sizeof(*w));
@@ -193,7 +200,9 @@ static void wr_set_sge_list(struct ibv_qp_ex *ex, size_t n,
 	if (!w)
 		return;
 	if (n > QP_MAX_SGE) {
-		wr_fail(qp, EINVAL);
+		wr_fail(qp, -why(-EINVAL,
+				 "QP 0x%06x: %zu SGEs; the device has at most %u",
+				 shca_qpn(qp), n, QP_MAX_SGE));
 		return;
 	}
 	memcpy(w->sge, sge, n * sizeof(*sge));
@@ -226,7 +235,9 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *ex, size_t n,
 	}
 	for (i = 0; i < n; i++) {
 		if (buf[i].length > QP_MAX_INLINE - len) {
-			wr_fail(qp, EINVAL);
+			wr_fail(qp, -why(-EINVAL,
+					 "QP 0x%06x: more than the %u bytes of inline data that the device has",
+					 shca_qpn(qp), QP_MAX_INLINE));
 			return;
 		}
 		memcpy(w->data + len, buf[i].addr, buf[i].length);
@@ -275,6 +286,8 @@ static int wr_complete(struct ibv_qp_ex *ex)
 	if (!err && qp->wr_count)
 		err = -shca_qp_post_all(&ex->qp_base, &qp->wr[0].wr);
 	lock_drop(&qp->wr_lock);
+	if (err)
+		WHY_REPORT("ibv_wr_complete", -err);
 	return err;
 }
 
@@ -307,7 +320,10 @@ int shca_wr_setup(struct shca_qp *qp, uint64_t send_ops)
 	struct ibv_qp_ex *ex = &qp->ex;
 
 	if (send_ops & ~known_ops(type))
-		return -EOPNOTSUPP;
+		return why(-EOPNOTSUPP,
+			   "send_ops_flags 0x%llx: QPs of this type do not have 0x%llx",
+			   (unsigned long long)send_ops,
+			   (unsigned long long)(send_ops & ~known_ops(type)));
 
 	if (send_ops & IBV_QP_EX_WITH_SEND)
 		ex->wr_send = wr_send;

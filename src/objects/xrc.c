@@ -17,6 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/sys.h"
+#include "base/why.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -103,6 +104,12 @@ static bool elsewhere(int fd)
 	return !fcntl(fd, F_OFD_GETLK, &lock) && lock.l_type != F_UNLCK;
 }
 
+static int there_is_one(void)
+{
+	return why(-EINVAL,
+		   "the file has an XRC domain already, and O_EXCL asks for a new one");
+}
+
 /* Fails with the errors of the kernel's uverbs. */
 static int inode_open(struct shca_domain *d, int fd, int oflags)
 {
@@ -119,9 +126,10 @@ static int inode_open(struct shca_domain *d, int fd, int oflags)
 		return -errno;
 	exists = elsewhere(d->fd);
 	if (exists && oflags & O_CREAT && oflags & O_EXCL)
-		return -EINVAL;
+		return there_is_one();
 	if (!exists && !(oflags & O_CREAT))
-		return -EAGAIN;
+		return why(-EAGAIN,
+			   "the file has no XRC domain, and O_CREAT is not given");
 	return 0;
 }
 
@@ -143,7 +151,7 @@ static int domain_open(struct shca_context *ctx, int fd, int oflags,
 				break;
 	if (d) {
 		if (oflags & O_CREAT && oflags & O_EXCL)
-			err = -EINVAL;
+			err = there_is_one();
 		else
 			d->refs++;
 		goto out;
@@ -191,7 +199,8 @@ int shca_xrcd_open(struct ibv_context *ibctx,
 	if (attr->comp_mask & ~needed)
 		return -EOPNOTSUPP;
 	if (attr->comp_mask != needed || attr->oflags & ~(O_CREAT | O_EXCL))
-		return -EINVAL;
+		return why(-EINVAL,
+			   "fd and oflags are needed, with both bits in comp_mask, and of the flags only O_CREAT and O_EXCL");
 	xrcd = calloc(1, sizeof(*xrcd));
 	if (!xrcd)
 		return -ENOMEM;
@@ -214,7 +223,9 @@ int shca_xrcd_close(struct ibv_xrcd *ibxrcd)
 	if (engine_dead(ctx->engine))
 		return -EIO;
 	if (atomic_load(&xrcd->users))
-		return -EBUSY;
+		return why(-EBUSY,
+			   "the XRC domain still has SRQs or QPs (%u): destroy them first",
+			   atomic_load(&xrcd->users));
 	domain_put(ctx->engine, xrcd->domain);
 	atomic_fetch_sub(&ctx->users, 1);
 	free(xrcd);
@@ -392,7 +403,8 @@ int shca_xrc_qp_open(struct ibv_context *ibctx,
 		return -EOPNOTSUPP;
 	if ((attr->comp_mask & needed) != needed || !attr->xrcd ||
 	    attr->qp_type != IBV_QPT_XRC_RECV)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "opening a QP needs qp_num, xrcd and qp_type IBV_QPT_XRC_RECV, with their bits in comp_mask");
 	qp = calloc(1, sizeof(*qp));
 	if (qp)
 		qp->xrc = calloc(1, sizeof(*qp->xrc));
@@ -417,7 +429,9 @@ int shca_xrc_qp_open(struct ibv_context *ibctx,
 	if (!real) {
 		pthread_mutex_unlock(&d->list);
 		shca_qp_put(qp);
-		return -EINVAL;
+		return why(-EINVAL,
+			   "the domain has no XRC_RECV QP 0x%06x in this process",
+			   attr->qp_num);
 	}
 	qp->xrc->real = real;
 	shca_qp_get(real);

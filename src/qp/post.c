@@ -5,9 +5,11 @@
  * be carried out is for its completion to say, as with hardware: what is found
  * wrong is left in the WQE, which fails when its turn comes.
  */
+#include "names.h"
 #include "qp.h"
 
 #include "base/bytes.h"
+#include "base/why.h"
 
 #include <errno.h>
 #include <string.h>
@@ -49,12 +51,18 @@ take_inline(const struct qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr)
 	uint64_t length = 0;
 
 	if (qp_wqe_has_response(w) && w->opcode != IBV_WR_ATOMIC_WRITE)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "work request 0x%llx: IBV_SEND_INLINE is for data that is sent; reads and atomics receive it",
+			   (unsigned long long)w->wr_id);
 	for (int i = 0; i < wr->num_sge; i++) {
 		const struct ibv_sge *s = &wr->sg_list[i];
 
 		if (length + s->length > max)
-			return -EINVAL;
+			return why(-EINVAL,
+				   "work request 0x%llx: inline data of %llu bytes or more; the QP has max_inline_data %u: ask for more when it is created, or send without IBV_SEND_INLINE",
+				   (unsigned long long)w->wr_id,
+				   (unsigned long long)(length + s->length),
+				   max);
 		memcpy(data + length, (void *)(uintptr_t)s->addr, s->length);
 		length += s->length;
 	}
@@ -74,7 +82,12 @@ static int64_t take_sges(const struct qp *qp, struct qp_wqe *w,
 		length += sge[i].length;
 	}
 	w->num_sge = (uint32_t)wr->num_sge;
-	return length > QP_MAX_MSG ? -EINVAL : (int64_t)length;
+	if (length <= QP_MAX_MSG)
+		return (int64_t)length;
+	return why(-EINVAL,
+		   "work request 0x%llx: its SGEs have %llu bytes together; a message has at most %u",
+		   (unsigned long long)w->wr_id, (unsigned long long)length,
+		   QP_MAX_MSG);
 }
 
 /*
@@ -92,7 +105,12 @@ static int take_bind(const struct qp *qp, struct qp_wqe *w,
 		rkey = keys_with_tag(qp->env->keys, mw->handle,
 				     wr->bind_mw.rkey);
 	if (!rkey || (info->length && !info->mr))
-		return -EINVAL;
+		return why(-EINVAL,
+			   "work request 0x%llx: bind_mw.%s",
+			   (unsigned long long)w->wr_id,
+			   !mw	 ? "mw is NULL" :
+			   !rkey ? "mw is no memory window" :
+				   "bind_info has a length but no mr");
 	/* Others of the program may look at it, or bind the same window. */
 	__atomic_store_n(&mw->rkey, rkey, __ATOMIC_RELAXED);
 	w->bind = (struct qp_bind){
@@ -166,8 +184,10 @@ take_request(struct qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr)
 	default:
 		break;
 	}
-	if (qp_wqe_has_response(w) && !qp->attr.max_rd_atomic)
-		return -EINVAL; /* would wait for ever */
+	if (qp_wqe_has_response(w) && !qp->attr.max_rd_atomic) /* for ever */
+		return why(-EINVAL,
+			   "work request 0x%llx: a read or an atomic, but the QP has max_rd_atomic 0: set it to 1 or more with IBV_QP_MAX_QP_RD_ATOMIC, and max_dest_rd_atomic at the peer",
+			   (unsigned long long)w->wr_id);
 	return 0;
 }
 
@@ -176,13 +196,65 @@ __attribute__((noinline)) static int take_nothing(struct qp *qp,
 						  struct qp_wqe *w)
 {
 	if (w->opcode == IBV_WR_LOCAL_INV || w->opcode == IBV_WR_BIND_MW)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "work request 0x%llx: QPs of type %s have no memory windows",
+			   (unsigned long long)w->wr_id,
+			   qp_type_str(qp->type));
 	qp_explain(
 		qp,
 		"work request 0x%llx: QPs of this type do not have the operation",
 		(unsigned long long)w->wr_id);
 	w->status = IBV_WC_LOC_QP_OP_ERR;
 	return 0;
+}
+
+/* The request does not get into the queue: which check was it? */
+__attribute__((noinline, cold)) static int
+no_entry(const struct qp *qp, const struct ibv_send_wr *wr)
+{
+	const unsigned long long id = wr->wr_id;
+	const struct qp_sq *sq = &qp->sq;
+
+	if (qp->type == IBV_QPT_XRC_RECV)
+		return why(-EINVAL, "an XRC_RECV QP only receives");
+	if (qp->state < IBV_QPS_RTS)
+		return why(-EINVAL,
+			   "the QP is in state %s; sending needs RTS: ibv_modify_qp() through INIT, RTR and RTS first",
+			   qp_state_str(qp->state));
+	if (wr->opcode >= ARRAY_SIZE(opcode_services) ||
+	    !opcode_services[wr->opcode])
+		return why(-EINVAL,
+			   "work request 0x%llx: opcode %u is none, or not supported by this device",
+			   id, (unsigned)wr->opcode);
+	if (wr->send_flags & ~(unsigned)SEND_FLAGS)
+		return why(-EINVAL,
+			   "work request 0x%llx: send_flags 0x%x has bits that this device does not support: 0x%x (is it initialised?)",
+			   id, wr->send_flags,
+			   wr->send_flags & ~(unsigned)SEND_FLAGS);
+	if ((uint32_t)wr->num_sge > sq->max_sge)
+		return why(-EINVAL,
+			   "work request 0x%llx: num_sge is %d; the QP was created with cap.max_send_sge %u",
+			   id, wr->num_sge, sq->max_sge);
+	return -EINVAL;
+}
+
+__attribute__((noinline, cold)) static int full(const struct qp *qp)
+{
+	const struct qp_sq *sq = &qp->sq;
+	bool signalled = qp->sq_sig_all;
+
+	if (!sq->max_wr)
+		return why(-ENOMEM,
+			   "the send queue has no room at all: create the QP with cap.max_send_wr > 0");
+	for (uint32_t i = sq->head; i != sq->tail && !signalled; i++)
+		signalled = qp_sq_slot(sq, i)->flags & IBV_SEND_SIGNALED;
+	if (!signalled)
+		return why(-ENOMEM,
+			   "the send queue is full: none of its %u work requests is signalled, so none leaves it by a completion: post with IBV_SEND_SIGNALED once in a while, and poll the CQ",
+			   sq->max_wr);
+	return why(-ENOMEM,
+		   "the send queue is full: %u work requests have not completed: poll the send CQ before posting more, or create the QP with a larger cap.max_send_wr",
+		   sq->max_wr);
 }
 
 int qp_post_send(struct qp *qp, const struct ibv_send_wr *wr,
@@ -197,9 +269,9 @@ int qp_post_send(struct qp *qp, const struct ibv_send_wr *wr,
 	    opcode >= ARRAY_SIZE(opcode_services) ||
 	    !opcode_services[opcode] || wr->send_flags & ~(unsigned)SEND_FLAGS ||
 	    (uint32_t)wr->num_sge > sq->max_sge)
-		return -EINVAL;
+		return no_entry(qp, wr);
 	if (sq->tail - sq->head >= sq->max_wr)
-		return -ENOMEM;
+		return full(qp);
 	*out = w = qp_sq_slot(sq, sq->tail);
 	w->wr_id = wr->wr_id;
 	w->remote_addr = 0;
@@ -226,13 +298,25 @@ void qp_post_flush(struct qp *qp)
 	qp_sq_complete(qp, IBV_WC_WR_FLUSH_ERR);
 }
 
+__attribute__((noinline, cold)) static int no_receive(const struct qp *qp)
+{
+	if (qp->srq)
+		return why(-EINVAL,
+			   "the QP was created with an SRQ: post receives there, by ibv_post_srq_recv()");
+	if (qp->state == IBV_QPS_RESET)
+		return why(-EINVAL,
+			   "the QP is in state RESET; receives may be posted from INIT on: ibv_modify_qp() first");
+	return why(-EINVAL, "QPs of type %s have no receive queue",
+		   qp_type_str(qp->type));
+}
+
 int qp_post_recv(struct qp *qp, const struct ibv_recv_wr *wr)
 {
 	int err;
 
 	if (qp->srq || qp->state == IBV_QPS_RESET ||
 	    qp->type == IBV_QPT_XRC_SEND || qp->type == IBV_QPT_XRC_RECV)
-		return -EINVAL;
+		return no_receive(qp);
 	err = qp_rq_post(&qp->rq, wr);
 	if (!err && qp->state == IBV_QPS_ERR)
 		qp_flush_rq(qp);

@@ -7,6 +7,7 @@
 #include "rq.h"
 
 #include "base/bytes.h"
+#include "base/why.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -70,22 +71,37 @@ void qp_rq_fini(struct qp_rq *rq)
 	*rq = (struct qp_rq){ 0 };
 }
 
+/* Kept out of the way of posts that succeed. */
+__attribute__((noinline, cold)) static int full(const struct qp_rq *rq)
+{
+	if (!rq->max_wr)
+		return why(-ENOMEM,
+			   "the receive queue has no room at all: create the QP with cap.max_recv_wr > 0");
+	return why(-ENOMEM,
+		   "the receive queue is full: %u receives are posted and no message has come for them yet (cap.max_recv_wr; of an SRQ max_wr)",
+		   rq->max_wr);
+}
+
 int qp_rq_post(struct qp_rq *rq, const struct ibv_recv_wr *wr)
 {
 	uint64_t length = 0;
 	struct slot *s;
 
 	if ((uint32_t)wr->num_sge > rq->max_sge) /* or negative */
-		return -EINVAL;
+		return why(-EINVAL,
+			   "num_sge of the receive is %d; the queue was created with max_recv_sge (SRQ: max_sge) %u",
+			   wr->num_sge, rq->max_sge);
 	if (qp_rq_count(rq) >= rq->max_wr)
-		return -ENOMEM;
+		return full(rq);
 	s = slot_at(rq, rq->tail);
 	for (int i = 0; i < wr->num_sge; i++) {
 		s->sge[i] = wr->sg_list[i];
 		length += s->sge[i].length;
 	}
 	if (length > QP_MAX_MSG)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "the SGEs of the receive have %llu bytes together; a message has at most %u",
+			   (unsigned long long)length, QP_MAX_MSG);
 	s->wr_id = wr->wr_id;
 	s->length = length;
 	s->num_sge = (uint32_t)wr->num_sge;
@@ -120,7 +136,9 @@ int qp_rq_resize(struct qp_rq *rq, uint32_t max_wr)
 	int err;
 
 	if (max_wr < qp_rq_count(rq))
-		return -EINVAL;
+		return why(-EINVAL,
+			   "max_wr %u is less than the %u receives that are posted",
+			   max_wr, qp_rq_count(rq));
 	err = qp_rq_init(&to, max_wr, rq->max_sge, rq->pd, &rq->mem);
 	if (err)
 		return err;

@@ -7,6 +7,8 @@
  */
 #include "internal.h"
 
+#include "base/why.h"
+
 #define GRH_LEN 40u
 
 int ud_post(struct roce_qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr,
@@ -15,7 +17,9 @@ int ud_post(struct roce_qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr,
 	struct roce_ud_wqe *u = roce_ud_wqe(w);
 
 	if (!path)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "work request 0x%llx: wr.ud.ah is NULL: a datagram needs an address handle, ibv_create_ah()",
+			   (unsigned long long)w->wr_id);
 	u->path = *path;
 	u->remote_qpn = wr->wr.ud.remote_qpn & 0xffffff;
 	/* High bit: the QP's own Q_Key (IBTA 10.2.5). */

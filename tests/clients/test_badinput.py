@@ -106,3 +106,74 @@ def test_explain(placements):
     silent = [r for r in WIRE if not r.startswith(("wire: UC", "wire: UD")) and not client[r] and not server[r]
               and r != "wire: write of nothing, wrong rkey"]
     assert not silent, silent
+
+
+CALLS = {  # local row: the public function, the errno, and what is said of it
+    "CQ of no entries": r"ibv_create_cq: EINVAL: cqe is 0, not in 1\.\.\d+",
+    "MR remote write without local write": r"ibv_reg_mr: EINVAL: .*IBV_ACCESS_REMOTE_WRITE without IBV_ACCESS_LOCAL_WRITE",
+    "MR over unmapped memory": r"ibv_reg_mr: EFAULT: \[0x\w+, \+8192\) is not all mapped",
+    "MR writable over read-only memory": r"ibv_reg_mr: EFAULT: .*mapped read-only",
+    "dealloc_pd with an MR": r"ibv_dealloc_pd: EBUSY: .*the MR with lkey 0x\w{8}",
+    "destroy_cq with a QP": r"ibv_destroy_cq: EBUSY: .*QP 0x\w{6}",
+    "destroy_comp_channel with a CQ": r"ibv_destroy_comp_channel: EBUSY: .*a CQ",
+    "QP with too many receive SGEs": r"ibv_create_qp: EINVAL: cap\.max_recv_sge is \d+, .*at most \d+",
+    "SRQ limit above its size": r"ibv_modify_srq: EINVAL: max_wr 4 with srq_limit 5",
+    "INIT with an attribute not allowed": r"RESET to INIT: not allowed in attr_mask here: IBV_QP_DEST_QPN;",
+    "INIT with port 2": r"ibv_modify_qp: EINVAL: QP 0x\w{6}: attr\.port_num is 2",
+    "INIT with a P_Key index out of range": r"attr\.pkey_index is 999",
+    "RESET to RTR": r"QP 0x\w{6} \(RC\), RESET to RTR: no such transition; from RESET a QP goes to INIT, RESET or ERR",
+    "RTS to INIT": r"from RTS a QP goes to RTS, SQD, RESET or ERR",
+    "RTS from a state it is not in": r"attr\.cur_qp_state says SQD",
+    "RTR without PSN": r"INIT to RTR: missing in attr_mask: IBV_QP_RQ_PSN;.*All that is needed: IBV_QP_STATE \| IBV_QP_AV",
+    "RTR of UC with attributes of RC": r"\(UC\).*not allowed.*: IBV_QP_MIN_RNR_TIMER \| IBV_QP_MAX_DEST_RD_ATOMIC;",
+    "RTR without GRH": r"ibv_modify_qp: EINVAL: QP 0x\w{6}: ah_attr\.is_global is 0, .*set is_global = 1",
+    "RTR with a GID index out of range": r"grh\.sgid_index 255 is beyond the GID table",
+    "RTR with an empty entry of the GID table": r"grh\.sgid_index \d+ is (an empty entry of|beyond) the GID table",
+    "RTR with port 2 in the address": r"ah_attr\.port_num is 2",
+    "RTR to a GID of zeros": r"grh\.dgid is all zeros",
+    "RTR from IPv4 to IPv6": r"grh\.sgid_index \d+ is [\d.:a-f]+, grh\.dgid is [\d.:a-f]+: one is IPv4",
+    "RTR to a QPN of 25 bits": r"attr\.dest_qp_num is 285212672, not in 0\.\.16777215",
+    "RTR with path MTU 6": r"attr\.path_mtu is 6: it is an enum ibv_mtu",
+    "RTR with RNR timer 32": r"attr\.min_rnr_timer is 32, not in 0\.\.31",
+    "RTS with retry count 8": r"attr\.retry_cnt is 8, not in 0\.\.7",
+    "RTS with too many outstanding reads": r"attr\.max_rd_atomic is \d+, not in 0\.\.128",
+    "AH without GRH": r"ibv_create_ah: EINVAL: ah_attr\.is_global is 0",
+    "post_send in INIT": r"ibv_post_send: EINVAL: QP 0x\w{6}: the QP is in state INIT; sending needs RTS",
+    "post_send to a full queue": r"ibv_post_send: ENOMEM: QP 0x\w{6}: the send queue is full: none of its 4 work requests is signalled",
+    "post_recv to a full queue": r"ibv_post_recv: ENOMEM: QP 0x\w{6}: the receive queue is full: 4 receives",
+    "post_send with too many SGEs": r"num_sge is \d+; the QP was created with cap\.max_send_sge 2",
+    "post_send with too much inline data": r"inline data of 4096 bytes.*max_inline_data \d+",
+    "unknown opcode": r"opcode 99 is none",
+    "post_recv on a QP with an SRQ": r"created with an SRQ.*ibv_post_srq_recv",
+    "attach_mcast of an RC QP": r"ibv_attach_mcast: EINVAL: QP 0x\w{6} is of type RC",
+}
+# what the header itself refuses, what is no failure, and calls that the device does not have at all
+SILENT = (r"nothing there|is accepted|^bind_mw (of an MW of type 2|to an MR of another PD|to no MR)$|wr_abort|rates|"
+          r"start_poll|query_rt_values|query_device_ex|query_gid_table|modify_qp_rate|create_(wq|rwq|flow|counters)|post_srq_ops")
+
+
+def local_lines(home, *options):
+    """Row: what was said of it."""
+    p = rig.Proc(rig.Side(home), [rig.client("badinput"), "--local"], options)
+    p.wait(120)
+    rows, said = {}, []
+    for line in p.output().splitlines():
+        if m := re.match(r"softhca: (\w+: E[A-Z]+: .*)", line):
+            said.append(m[1])
+        elif m := re.match(r"ok local: (.+)", line):
+            rows[m[1]], said = said, []
+    return rows
+
+
+def test_explain_calls(home):
+    """--explain: a line for every call that fails, which says why."""
+    rows = local_lines(home, "--explain")
+    for row, words in CALLS.items():
+        assert len(rows[row]) == 1 and re.search(words, rows[row][0]), f"{row}: {rows[row]}"
+    assert not [r for r, said in rows.items() if not said and not re.search(SILENT, r)]
+    # a reason, not the errno once more
+    assert not [s for said in rows.values() for s in said if s.endswith((": Invalid argument", ": No such file or directory"))]
+
+
+def test_no_word_without_explain(home):
+    assert not any(local_lines(home).values())

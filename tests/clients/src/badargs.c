@@ -395,6 +395,29 @@ BAD_MODIFY(init_to_rts, RC, INIT, RTS, RTS_MASK)
 BAD_MODIFY(rts_to_init, RC, RTS, INIT, INIT_MASK)
 BAD_MODIFY(wrong_cur_state, RC, RTR, RTS, RTS_MASK | IBV_QP_CUR_STATE,
 	   a->cur_qp_state = IBV_QPS_SQD)
+/* An index of the GID table without an address. */
+static int gid_hole(void)
+{
+	static const union ibv_gid none;
+	union ibv_gid gid;
+
+	for (int i = dev.port.gid_tbl_len - 1; i > 0; i--)
+		if (!ibv_query_gid(dev.ctx, 1, i, &gid) &&
+		    !memcmp(&gid, &none, sizeof(gid)))
+			return i;
+	return 255;
+}
+
+/* 2001:db8::7, or 192.0.2.7. */
+static void other_family(struct ibv_qp_attr *a)
+{
+	static const uint8_t v4[16] = { [10] = 0xff, 0xff, 192, 0, 2, 7 };
+	static const uint8_t v6[16] = { 0x20, 1, 0xd, 0xb8, [15] = 7 };
+	uint8_t *dgid = a->ah_attr.grh.dgid.raw;
+
+	memcpy(dgid, memcmp(dgid, v4, 12) ? v4 : v6, 16);
+}
+
 BAD_MODIFY(rtr_no_av, RC, INIT, RTR, RTR_MASK & ~IBV_QP_AV)
 BAD_MODIFY(rtr_no_mtu, RC, INIT, RTR, RTR_MASK & ~IBV_QP_PATH_MTU)
 BAD_MODIFY(rtr_no_dest, RC, INIT, RTR, RTR_MASK & ~IBV_QP_DEST_QPN)
@@ -406,6 +429,13 @@ BAD_MODIFY(rtr_uc_extra, UC, INIT, RTR, RTR_MASK)
 BAD_MODIFY(rtr_no_grh, RC, INIT, RTR, RTR_MASK, a->ah_attr.is_global = 0)
 BAD_MODIFY(rtr_gid_index, RC, INIT, RTR, RTR_MASK,
 	   a->ah_attr.grh.sgid_index = 255)
+BAD_MODIFY(rtr_gid_hole, RC, INIT, RTR, RTR_MASK,
+	   a->ah_attr.grh.sgid_index = (uint8_t)gid_hole())
+BAD_MODIFY(rtr_ah_port, RC, INIT, RTR, RTR_MASK, a->ah_attr.port_num = 2)
+BAD_MODIFY(rtr_no_dgid, RC, INIT, RTR, RTR_MASK,
+	   memset(&a->ah_attr.grh.dgid, 0, sizeof(a->ah_attr.grh.dgid)))
+BAD_MODIFY(rtr_families, RC, INIT, RTR, RTR_MASK, other_family(a))
+BAD_MODIFY(rtr_dest, RC, INIT, RTR, RTR_MASK, a->dest_qp_num = 0x11000000)
 BAD_MODIFY(rtr_mtu_zero, RC, INIT, RTR, RTR_MASK, a->path_mtu = 0)
 BAD_MODIFY(rtr_mtu_unknown, RC, INIT, RTR, RTR_MASK, a->path_mtu = 6)
 BAD_MODIFY(rtr_rd_atomic, RC, INIT, RTR, RTR_MASK,
@@ -671,6 +701,12 @@ const struct local_case badargs[] = {
 	C(rtr_uc_extra, "RTR of UC with attributes of RC", EINVAL),
 	C(rtr_no_grh, "RTR without GRH", EINVAL),
 	C(rtr_gid_index, "RTR with a GID index out of range", EINVAL, ENODATA),
+	C(rtr_gid_hole, "RTR with an empty entry of the GID table", EINVAL,
+	  ENODATA),
+	C(rtr_ah_port, "RTR with port 2 in the address", EINVAL),
+	C(rtr_no_dgid, "RTR to a GID of zeros", EINVAL),
+	C(rtr_families, "RTR from IPv4 to IPv6", EINVAL),
+	C(rtr_dest, "RTR to a QPN of 25 bits", EINVAL),
 	C(rtr_mtu_zero, "RTR with path MTU 0", EINVAL),
 	C(rtr_mtu_unknown, "RTR with path MTU 6", EINVAL),
 	C(rtr_rd_atomic, "RTR with too many responder resources", EINVAL),
