@@ -110,10 +110,12 @@ static int normalise(const struct sockaddr *addr, struct sockaddr_storage *out)
 	socklen_t len;
 
 	if (!addr)
-		return -EINVAL;
+		return why(-EINVAL, "the address is NULL");
 	len = cma_addr_len(addr);
 	if (!len)
-		return -EAFNOSUPPORT;
+		return why(-EAFNOSUPPORT,
+			   "the address has family %d, not AF_INET or AF_INET6",
+			   addr->sa_family);
 	memset(out, 0, sizeof(*out));
 	memcpy(out, addr, len);
 	if (addr->sa_family == AF_INET6 &&
@@ -129,7 +131,8 @@ static int normalise(const struct sockaddr *addr, struct sockaddr_storage *out)
 	if (out->ss_family == AF_INET6 &&
 	    IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)out)->sin6_addr) &&
 	    !((struct sockaddr_in6 *)out)->sin6_scope_id)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "a link-local address needs its interface: set sin6_scope_id (fe80::1%%eth0)");
 	return 0;
 }
 
@@ -152,14 +155,23 @@ void cma_set_dev(struct cma_id *id, struct cma_dev *dev,
 static int find_dev(const struct sockaddr *addr, struct cma_dev **dev,
 		    struct netdev_gid *via)
 {
+	struct gid_text at;
 	union ibv_gid gid;
 
 	cma_addr_gid(addr, &gid);
 	*dev = cma_dev_of(&gid, via);
+	if (!*dev && netdev_is_local(&gid))
+		return why(-ENODEV,
+			   "%s is an address of this host, but of none of the devices (softhca devices; --devices leaves interfaces out)",
+			   gid_str(&gid, &at));
 	if (!*dev)
-		return netdev_is_local(&gid) ? -ENODEV : -EADDRNOTAVAIL;
+		return why(-EADDRNOTAVAIL,
+			   "%s is no address of this host (ip addr shows those it has)",
+			   gid_str(&gid, &at));
 	if (scope_id(addr) && scope_id(addr) != via->ifindex)
-		return -EADDRNOTAVAIL;
+		return why(-EADDRNOTAVAIL,
+			   "%s is an address of %s, not of the interface in sin6_scope_id",
+			   gid_str(&gid, &at), via->ifname);
 	return 0;
 }
 
@@ -238,7 +250,7 @@ static int bind_to(struct cma_id *id, const struct sockaddr *addr,
 	int err;
 
 	if (id->state != CMA_IDLE)
-		return -EINVAL;
+		return cma_wrong_state(id, "it can be bound once only");
 	err = normalise(addr, &ss);
 	if (err)
 		return err;
@@ -354,18 +366,35 @@ void cma_set_path(struct cma_id *id, const union ibv_gid *dgid)
 	};
 }
 
+int cma_bind_path(struct cma_id *id)
+{
+	int err = shca_cm_bind_path(cma_engine(), &id->path);
+	const char *who = err ? udp_why(cma_engine()->udp) : NULL;
+	struct gid_text at;
+
+	if (!err)
+		return 0;
+	if (err == -EADDRINUSE && who && *who)
+		return why(err, "%s", who);
+	return why(err, "cannot receive on UDP port 4791 of %s: %s",
+		   gid_str(&id->path.sgid, &at), strerror(-err));
+}
+
 /* Finds the way to dst. 0 or -errno. */
 static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 {
 	struct sockaddr_storage src;
 	struct netdev_gid via;
 	struct cma_dev *dev;
+	struct cma_text at;
 	union ibv_gid gid;
 	int err;
 
 	err = route_lookup(&id->id.route.addr.src_storage, dst, &src);
 	if (err)
-		return err;
+		return why(err, "no way to %s: %s (ip route get)",
+			   cma_addr_str((struct sockaddr *)dst, &at),
+			   strerror(-err));
 	/* the unspecified address means this host */
 	if (cma_addr_any((struct sockaddr *)dst)) {
 		uint16_t port = cma_port((struct sockaddr *)dst);
@@ -376,7 +405,9 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 	if (!id->dev) {
 		err = bind_dev(id, (struct sockaddr *)&src);
 		if (err)
-			return err == -EADDRNOTAVAIL ? -ENODEV : err;
+			return why(err == -EADDRNOTAVAIL ? -ENODEV : err,
+				   "the way to the peer leaves by %s, which is of no device (softhca devices)",
+				   cma_addr_str((struct sockaddr *)&src, &at));
 		cma_set_port(&src, id->port);
 		id->id.route.addr.src_storage = src;
 	}
@@ -384,7 +415,9 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 	if (is_loopback((struct sockaddr *)dst)) {
 		err = find_dev((struct sockaddr *)dst, &dev, &via);
 		if (err)
-			return -ENODEV;
+			return why(-ENODEV,
+				   "%s is no GID of this host: of 127.0.0.0/8 use 127.0.0.1",
+				   cma_addr_str((struct sockaddr *)dst, &at));
 	}
 	id->id.route.addr.dst_storage = *dst;
 	cma_addr_gid((struct sockaddr *)dst, &gid);
@@ -392,7 +425,7 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 	if (roce_gid_is_multicast(&gid))
 		return 0;
 	/* Without the UDP port no answer would arrive. */
-	return shca_cm_bind_path(cma_engine(), &id->path);
+	return cma_bind_path(id);
 }
 
 static int post_simple(struct cma_id *id, enum rdma_cm_event_type type,
@@ -425,12 +458,16 @@ static int resolve_addr(struct cma_id *id, const struct sockaddr *src,
 			return err;
 	}
 	if (id->state != CMA_ADDR_BOUND)
-		return -EINVAL;
+		return cma_wrong_state(id,
+				       "an address is resolved once, by a new or a bound one");
 	if (cma_src(id)->sa_family != to.ss_family)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "source and destination are of two families, IPv4 and IPv6");
 	err = resolve(id, &to);
 	if (!err)
 		id->state = CMA_ADDR_RESOLVED;
+	else /* by an event; the call succeeds */
+		WHY_REPORT("RDMA_CM_EVENT_ADDR_ERROR", err);
 	return post_simple(id,
 			   err ? RDMA_CM_EVENT_ADDR_ERROR
 			       : RDMA_CM_EVENT_ADDR_RESOLVED,
@@ -459,7 +496,9 @@ int rdma_resolve_route(struct rdma_cm_id *ib, int timeout_ms)
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
 	if (id->state != CMA_ADDR_RESOLVED)
-		return cma_ret(-EINVAL);
+		return cma_ret(cma_wrong_state(
+			id,
+			"rdma_resolve_addr() first, and its event RDMA_CM_EVENT_ADDR_RESOLVED"));
 	ib->route.path_rec = &id->path_rec;
 	ib->route.num_paths = 1;
 	id->state = CMA_ROUTE_RESOLVED;

@@ -12,6 +12,7 @@
  *	qp.c        queue pairs and shared receive queues of identifiers
  *	qp_attr.c   attributes of queue pairs
  *	mcast.c     multicast groups
+ *	why.c       reasons in words
  *
  * One lock covers all identifiers, channels and ports: that of the connection
  * manager (objects/gsi.h), because its events change them. No verb is called
@@ -181,8 +182,7 @@ void cma_events_move(struct cma_id *id, struct cma_channel *from,
 /* Drops the event of a group that is left before it was fetched. */
 void cma_mc_events_drop(struct cma_id *id, const struct cma_mc *mc);
 /* Without the lock. A call of a synchronous identifier waits for its event. */
-int cma_complete_of(const char *func, struct cma_id *id);
-#define cma_complete(id) cma_complete_of(__func__, id)
+int cma_complete(struct cma_id *id);
 
 /* id.c */
 struct cma_id *cma_id_new(enum rdma_port_space ps, enum ibv_qp_type type,
@@ -211,6 +211,8 @@ void cma_set_dev(struct cma_id *id, struct cma_dev *dev,
 		 const struct netdev_gid *via);
 void cma_set_path(struct cma_id *id, const union ibv_gid *dgid);
 int cma_bind(struct cma_id *id, const struct sockaddr *addr);
+/* shca_cm_bind_path() for the identifier's path. */
+int cma_bind_path(struct cma_id *id);
 /* The device of an address that was bound to without one, a loopback address.
  */
 int cma_late_dev(struct cma_id *id);
@@ -257,6 +259,23 @@ int cma_qp_error(struct cma_id *id);
 int cma_qp_attr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask);
 /* As in the attributes: 4.096 us * 2^n. */
 uint8_t cma_ack_timeout(const struct cma_id *id);
+
+/* why.c */
+struct cma_text {
+	char text[64];
+};
+
+/* "192.0.2.7 port 7471"; lives as long as t. */
+const char *cma_addr_str(const struct sockaddr *addr, struct cma_text *t);
+/* -EINVAL, with the reason: the identifier's state, and what is needed. */
+int cma_wrong_state(const struct cma_id *id, const char *needs);
+/* -EINVAL of src/cm, or since there is no connection. */
+int cma_not_connected(const struct cma_id *id);
+/* Reports a connection that does not come about, and a request that is not
+ * taken. */
+void cma_outcome(struct cma_id *id, const struct cm_event *ev);
+void cma_refused(const struct cma_id *listener, const struct cm_event *ev,
+		 const char *reason);
 
 /* mcast.c */
 void cma_mc_joined(struct cma_id *id, struct cma_event *ev);

@@ -13,6 +13,13 @@
 #include <errno.h>
 #include <string.h>
 
+static int too_long(size_t len, size_t max)
+{
+	return why(-EINVAL,
+		   "%zu bytes of private data: the message has room for %zu (and private_data must not be NULL)",
+		   len, max);
+}
+
 /* The private data of a request: addresses, then the program's. */
 static int request_data(struct cma_id *id, const struct rdma_conn_param *param,
 			uint8_t *data, size_t max)
@@ -30,7 +37,7 @@ static int request_data(struct cma_id *id, const struct rdma_conn_param *param,
 		return 0;
 	if (!param->private_data ||
 	    param->private_data_len > max - IPCM_HDR_LEN)
-		return -EINVAL;
+		return too_long(param->private_data_len, max - IPCM_HDR_LEN);
 	memcpy(data + IPCM_HDR_LEN, param->private_data,
 	       param->private_data_len);
 	return 0;
@@ -44,12 +51,19 @@ static int check_param(const struct cma_dev *dev,
 		return 0;
 	if (param->responder_resources != RDMA_MAX_RESP_RES &&
 	    param->responder_resources > dev->max_responder_resources)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "responder_resources is %u; the device has at most %u (max_qp_rd_atom), RDMA_MAX_RESP_RES takes those",
+			   param->responder_resources,
+			   dev->max_responder_resources);
 	if (param->initiator_depth != RDMA_MAX_INIT_DEPTH &&
 	    param->initiator_depth > dev->max_initiator_depth)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "initiator_depth is %u; the device has at most %u (max_qp_init_rd_atom), RDMA_MAX_INIT_DEPTH takes those",
+			   param->initiator_depth, dev->max_initiator_depth);
 	if (param->private_data_len && !param->private_data)
-		return -EINVAL;
+		return why(-EINVAL,
+			   "private_data_len is %u, but private_data is NULL",
+			   param->private_data_len);
 	return 0;
 }
 
@@ -83,7 +97,7 @@ static void set_local(struct cma_id *id, const struct rdma_conn_param *param)
 static int bind_both(struct cma_id *id)
 {
 	uint32_t ifindex = netdev_ifindex(&id->path.dgid);
-	int err = shca_cm_bind_path(cma_engine(), &id->path);
+	int err = cma_bind_path(id);
 
 	if (!err && ifindex)
 		shca_cm_bind_peer(cma_engine(), &id->path.dgid, ifindex);
@@ -151,9 +165,13 @@ int rdma_connect(struct rdma_cm_id *ib, struct rdma_conn_param *param)
 
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
-	if (id->state != CMA_ROUTE_RESOLVED ||
-	    roce_gid_is_multicast(&id->path.dgid))
-		return cma_ret(-EINVAL);
+	if (id->state != CMA_ROUTE_RESOLVED)
+		return cma_ret(cma_wrong_state(
+			id,
+			"rdma_resolve_addr() and rdma_resolve_route() first, and their events"));
+	if (roce_gid_is_multicast(&id->path.dgid))
+		return cma_ret(why(-EINVAL,
+				   "the destination is a multicast group: rdma_join_multicast()"));
 	err = check_param(id->dev, param);
 	if (!err)
 		err = bind_both(id);
@@ -200,12 +218,13 @@ int rdma_establish(struct rdma_cm_id *ib)
 		return cma_ret(-EIO);
 	/* with a QP this happens when the event is fetched */
 	if (ib->qp)
-		return cma_ret(-EINVAL);
+		return cma_ret(why(-EINVAL,
+				   "an identifier with a QP (rdma_create_qp) is established when the event is fetched; the call is for QPs of the program's own"));
 	cm = cma_lock();
 	if (id->conn)
 		err = cm_rtu(cm, id->conn, NULL, 0, clock_ns());
 	cma_unlock();
-	return cma_ret(err);
+	return err ? cma_ret(cma_not_connected(id)) : 0;
 }
 
 /* Passive side */
@@ -278,7 +297,8 @@ int rdma_listen(struct rdma_cm_id *ib, int backlog)
 	if (id->state == CMA_IDLE)
 		err = cma_bind(id, (struct sockaddr *)&any);
 	if (!err && id->state != CMA_ADDR_BOUND)
-		err = -EINVAL;
+		err = cma_wrong_state(id,
+				      "rdma_bind_addr() is what comes before rdma_listen()");
 	if (!err)
 		err = cma_port_listen(id);
 	if (!err) {
@@ -307,7 +327,7 @@ static int accept_conn(struct cma_id *id, const struct rdma_conn_param *param)
 	if (param && param->initiator_depth != RDMA_MAX_INIT_DEPTH)
 		depth = param->initiator_depth;
 	if (param && param->private_data_len > CM_REP_DATA)
-		return -EINVAL;
+		return too_long(param->private_data_len, CM_REP_DATA);
 	set_local(id, param);
 	if (!param)
 		id->local.rnr_retry_count = id->peer.rnr_retry_count;
@@ -328,9 +348,10 @@ static int accept_conn(struct cma_id *id, const struct rdma_conn_param *param)
 				param ? param->private_data_len : 0,
 				clock_ns());
 	cma_unlock();
-	if (err)
-		cma_qp_error(id);
-	return err;
+	if (!err)
+		return 0;
+	cma_qp_error(id);
+	return cma_not_connected(id);
 }
 
 static int accept_ud(struct cma_id *id, const struct rdma_conn_param *param)
@@ -342,7 +363,7 @@ static int accept_ud(struct cma_id *id, const struct rdma_conn_param *param)
 	if (id->id.qp)
 		qpn = id->id.qp->qp_num;
 	if (param && param->private_data_len > CM_SIDR_REP_DATA)
-		return -EINVAL;
+		return too_long(param->private_data_len, CM_SIDR_REP_DATA);
 	cm = cma_lock();
 	if (id->conn)
 		err = cm_sidr_reply(
@@ -350,7 +371,7 @@ static int accept_ud(struct cma_id *id, const struct rdma_conn_param *param)
 			&id->local.ece, param ? param->private_data : NULL,
 			param ? param->private_data_len : 0, clock_ns());
 	cma_unlock();
-	return err;
+	return err ? cma_not_connected(id) : 0;
 }
 
 int rdma_accept(struct rdma_cm_id *ib, struct rdma_conn_param *param)
@@ -361,7 +382,9 @@ int rdma_accept(struct rdma_cm_id *ib, struct rdma_conn_param *param)
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
 	if (!id->passive || id->state != CMA_CONNECT)
-		return cma_ret(-EINVAL);
+		return cma_ret(cma_wrong_state(
+			id,
+			"rdma_accept() is for the new identifier in the event RDMA_CM_EVENT_CONNECT_REQUEST, once"));
 	err = check_param(id->dev, param);
 	if (!err)
 		err = shca_cm_bind(cma_engine(), &id->via.gid, id->via.ifindex);
@@ -382,7 +405,8 @@ static int reject(struct cma_id *id, const void *data, uint8_t len,
 	if (engine_dead(cma_engine()))
 		return -EIO;
 	if (len && !data)
-		return -EINVAL;
+		return why(-EINVAL, "private_data_len is %u, but private_data is NULL",
+			   len);
 	cm = cma_lock();
 	if (id->conn && id->id.qp_type == IBV_QPT_UD)
 		err = cm_sidr_reply(cm, id->conn, CM_SIDR_REJECTED, 0, 0, NULL,
@@ -391,7 +415,7 @@ static int reject(struct cma_id *id, const void *data, uint8_t len,
 		err = cm_reject(cm, id->conn, reason, NULL, 0, data, len,
 				clock_ns());
 	cma_unlock();
-	return err;
+	return err ? cma_not_connected(id) : 0;
 }
 
 int rdma_reject(struct rdma_cm_id *id, const void *private_data,
@@ -419,12 +443,15 @@ int rdma_notify(struct rdma_cm_id *ib, enum ibv_event_type event)
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
 	if (event != IBV_EVENT_COMM_EST)
-		return cma_ret(-EINVAL);
+		return cma_ret(why(-EINVAL, "event %u: only IBV_EVENT_COMM_EST",
+				   (unsigned)event));
 	cm = cma_lock();
 	if (id->conn && ib->qp_type != IBV_QPT_UD)
 		err = cm_establish(cm, id->conn, clock_ns());
 	cma_unlock();
-	return cma_ret(err);
+	if (err == -EISCONN)
+		return cma_ret(why(err, "the connection is established already"));
+	return err ? cma_ret(cma_not_connected(id)) : 0;
 }
 
 int rdma_disconnect(struct rdma_cm_id *ib)
@@ -437,7 +464,9 @@ int rdma_disconnect(struct rdma_cm_id *ib)
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
 	if (!id->conn || ib->qp_type == IBV_QPT_UD)
-		return cma_ret(-EINVAL);
+		return cma_ret(cma_wrong_state(
+			id,
+			"there is no connection to end (datagram services have none)"));
 	err = cma_qp_error(id);
 	if (err)
 		return cma_ret(err);

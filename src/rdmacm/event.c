@@ -429,7 +429,7 @@ int rdma_ack_cm_event(struct rdma_cm_event *event)
 	return 0;
 }
 
-int cma_complete_of(const char *func, struct cma_id *id)
+int cma_complete(struct cma_id *id)
 {
 	struct rdma_cm_event *ev;
 
@@ -444,9 +444,10 @@ int cma_complete_of(const char *func, struct cma_id *id)
 	ev = id->id.event;
 	if (!ev->status)
 		return 0;
-	if (ev->event == RDMA_CM_EVENT_REJECTED)
-		return cma_ret_of(func, -ECONNREFUSED);
-	return cma_ret_of(func, ev->status < 0 ? ev->status : -ev->status);
+	/* What the event is about has been reported. */
+	errno = ev->event == RDMA_CM_EVENT_REJECTED ? ECONNREFUSED
+						     : abs(ev->status);
+	return -1;
 }
 
 const char *rdma_event_str(enum rdma_cm_event_type event)

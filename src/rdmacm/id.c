@@ -126,7 +126,9 @@ int cma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out,
 		break;
 	case RDMA_PS_IPOIB: /* there is no IPoIB on Ethernet */
 	default:
-		return -EINVAL;
+		return why(-EINVAL,
+			   "port space 0x%x: RDMA_PS_TCP, RDMA_PS_UDP and RDMA_PS_IB exist here",
+			   (unsigned)ps);
 	}
 	err = cma_init();
 	if (err)
@@ -206,7 +208,8 @@ int rdma_migrate_id(struct rdma_cm_id *ib, struct rdma_event_channel *channel)
 	struct cm *cm;
 
 	if (was_sync && !channel)
-		return cma_ret(-EINVAL);
+		return cma_ret(why(-EINVAL,
+				   "the identifier is synchronous already: give a channel"));
 	to = channel ? to_channel(channel) : cma_channel_new();
 	if (!to)
 		return -1;
@@ -227,10 +230,17 @@ int rdma_migrate_id(struct rdma_cm_id *ib, struct rdma_event_channel *channel)
 	return 0;
 }
 
+static int wrong_size(size_t len, size_t want)
+{
+	return why(-EINVAL,
+		   "optlen is %zu; this option has %zu (and optval is not NULL)",
+		   len, want);
+}
+
 static int option_int(const void *val, size_t len, int *out)
 {
 	if (len != sizeof(*out) || !val)
-		return -EINVAL;
+		return wrong_size(len, sizeof(*out));
 	memcpy(out, val, sizeof(*out));
 	return 0;
 }
@@ -238,7 +248,7 @@ static int option_int(const void *val, size_t len, int *out)
 static int option_byte(const void *val, size_t len, uint8_t *out)
 {
 	if (len != sizeof(*out) || !val)
-		return -EINVAL;
+		return wrong_size(len, sizeof(*out));
 	*out = *(const uint8_t *)val;
 	return 0;
 }
@@ -246,8 +256,8 @@ static int option_byte(const void *val, size_t len, uint8_t *out)
 static int set_id_option(struct cma_id *id, int name, const void *val,
 			 size_t len)
 {
-	uint8_t byte;
-	int n, err;
+	uint8_t byte = 0;
+	int n = 0, err;
 
 	switch (name) {
 	case RDMA_OPTION_ID_TOS:
@@ -263,7 +273,7 @@ static int set_id_option(struct cma_id *id, int name, const void *val,
 		if (err)
 			return err;
 		if (id->state == CMA_LISTEN && n)
-			return -EINVAL;
+			return cma_wrong_state(id, "too late for this option");
 		id->reuse = n;
 		return 0;
 	case RDMA_OPTION_ID_AFONLY:
@@ -271,7 +281,7 @@ static int set_id_option(struct cma_id *id, int name, const void *val,
 		if (err)
 			return err;
 		if (id->state != CMA_IDLE && id->state != CMA_ADDR_BOUND)
-			return -EINVAL;
+			return cma_wrong_state(id, "too late for this option");
 		id->afonly = n;
 		return 0;
 	case RDMA_OPTION_ID_ACK_TIMEOUT:
@@ -280,7 +290,8 @@ static int set_id_option(struct cma_id *id, int name, const void *val,
 			return err;
 		if (id->id.qp_type != IBV_QPT_RC &&
 		    id->id.qp_type != IBV_QPT_XRC_SEND)
-			return -EINVAL;
+			return why(-EINVAL,
+				   "only reliable QPs have an ACK timeout");
 		id->ack_timeout = byte & 0x1f; /* five bits in the message */
 		id->ack_timeout_set = true;
 		return 0;
@@ -320,7 +331,8 @@ int rdma_set_local_ece(struct rdma_cm_id *ib, struct ibv_ece *ece)
 {
 	/* a QP of ours does that itself */
 	if (!ece || ib->qp)
-		return cma_ret(-EINVAL);
+		return cma_ret(why(-EINVAL,
+				   "ece is NULL, or the QP is one of rdma_create_qp(), which sees to that itself"));
 	to_id(ib)->local.ece.vendor_id = ece->vendor_id;
 	to_id(ib)->local.ece.options = ece->options;
 	return 0;
@@ -329,7 +341,8 @@ int rdma_set_local_ece(struct rdma_cm_id *ib, struct ibv_ece *ece)
 int rdma_get_remote_ece(struct rdma_cm_id *ib, struct ibv_ece *ece)
 {
 	if (!ece || ib->qp)
-		return cma_ret(-EINVAL);
+		return cma_ret(why(-EINVAL,
+				   "ece is NULL, or the QP is one of rdma_create_qp(), which sees to that itself"));
 	ece->vendor_id = to_id(ib)->peer.ece.vendor_id;
 	ece->options = to_id(ib)->peer.ece.options;
 	ece->comp_mask = 0;

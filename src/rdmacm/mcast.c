@@ -35,10 +35,15 @@ void cma_ah_attr(struct cma_id *id, const struct roce_path *path,
 
 static int addr_to_mgid(const struct sockaddr *addr, union ibv_gid *mgid)
 {
+	struct cma_text at;
+
 	if (!addr || !cma_addr_len(addr))
-		return -EINVAL;
+		return why(-EINVAL, "no address, or not AF_INET or AF_INET6");
 	cma_addr_gid(addr, mgid);
-	return roce_gid_is_multicast(mgid) ? 0 : -EINVAL;
+	return roce_gid_is_multicast(mgid) ?
+		       0 :
+		       why(-EINVAL, "%s is no multicast address",
+			   cma_addr_str(addr, &at));
 }
 
 static int join(struct cma_id *id, const struct sockaddr *addr, uint32_t flags,
@@ -54,16 +59,22 @@ static int join(struct cma_id *id, const struct sockaddr *addr, uint32_t flags,
 	err = cma_late_dev(id);
 	if (err)
 		return err;
-	if (!id->dev || id->id.qp_type != IBV_QPT_UD ||
+	if (id->id.qp_type != IBV_QPT_UD)
+		return why(-EINVAL,
+			   "multicast is for identifiers of RDMA_PS_UDP (UD QPs)");
+	if (!id->dev ||
 	    (id->state != CMA_ADDR_BOUND && id->state != CMA_ADDR_RESOLVED))
-		return -EINVAL;
+		return cma_wrong_state(
+			id,
+			"rdma_bind_addr() to an address of an interface, or rdma_resolve_addr(), first");
 	mc = calloc(1, sizeof(*mc));
 	if (!mc)
 		return -ENOMEM;
 	path = id->path;
 	err = addr_to_mgid(addr, &mc->mgid);
 	if (!err && roce_gid_is_v4(&mc->mgid) != roce_gid_is_v4(&path.sgid))
-		err = -EINVAL;
+		err = why(-EINVAL,
+			  "the group and the address that is bound are of two families, IPv4 and IPv6");
 	if (err)
 		goto err_free;
 	mc->context = context;
@@ -103,11 +114,13 @@ int rdma_join_multicast_ex(struct rdma_cm_id *ib,
 	int err;
 
 	if (attr->comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED)
-		return cma_ret(-ENOTSUP);
+		return cma_ret(why(-ENOTSUP, "comp_mask 0x%x has unknown bits",
+				   attr->comp_mask));
 	if (!(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS) ||
 	    !(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS) ||
 	    attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED)
-		return cma_ret(-EINVAL);
+		return cma_ret(why(-EINVAL,
+				   "addr and join_flags are needed, with both bits in comp_mask"));
 	err = join(id, attr->addr, attr->join_flags, context);
 	return err ? cma_ret(err) : cma_complete(id);
 }
@@ -165,7 +178,7 @@ int rdma_leave_multicast(struct rdma_cm_id *ib, struct sockaddr *addr)
 		return cma_ret(-EIO);
 	len = addr ? cma_addr_len(addr) : 0;
 	if (!len)
-		return cma_ret(-EINVAL);
+		return cma_ret(why(-EINVAL, "no address, or not AF_INET or AF_INET6"));
 	cma_lock();
 	for (p = &id->mc; *p; p = &(*p)->next)
 		if (!memcmp(&(*p)->addr, addr, len))
@@ -177,7 +190,8 @@ int rdma_leave_multicast(struct rdma_cm_id *ib, struct sockaddr *addr)
 	}
 	cma_unlock();
 	if (!mc)
-		return cma_ret(-EADDRNOTAVAIL);
+		return cma_ret(why(-EADDRNOTAVAIL,
+				   "the identifier has not joined that group"));
 	/* the event of a synchronous identifier is kept until the next call */
 	if (id->sync && ib->event &&
 	    container_of(ib->event, struct cma_event, ev)->mc == mc) {

@@ -48,6 +48,8 @@ static int port_conflict(struct cma_id *a, struct cma_id *b, bool reuse)
 
 static int port_check(struct cma_id *id, uint16_t port, bool reuse)
 {
+	struct cma_text at;
+
 	for (struct cma_id *o = ports[port % PORT_BUCKETS]; o;
 	     o = o->next_on_port) {
 		int err;
@@ -56,7 +58,12 @@ static int port_check(struct cma_id *id, uint16_t port, bool reuse)
 			continue;
 		err = port_conflict(id, o, reuse);
 		if (err)
-			return err;
+			return why(err,
+				   "port %u is used by another identifier of this process, for %s%s",
+				   port, cma_addr_str(cma_src(o), &at),
+				   o->state == CMA_LISTEN ?
+					   ", which listens" :
+					   " (RDMA_OPTION_ID_REUSEADDR lets both have it)");
 	}
 	return 0;
 }
@@ -123,6 +130,32 @@ void cma_ports_init(void)
 	pthread_mutex_init(&reserving, NULL);
 }
 
+static bool taken(int err)
+{
+	return err == -EADDRINUSE || err == -EADDRNOTAVAIL;
+}
+
+/* Another process of this host has the port: which one? */
+static int elsewhere(struct cma_id *id, int err)
+{
+	const struct registry *r = cma_engine()->registry;
+	union ibv_gid gid;
+	pid_t pid = 0;
+	int slot;
+
+	if (!why_wanted())
+		return err;
+	/* 0.0.0.0 as well: the registry looks for listeners to any then. */
+	cma_addr_gid(cma_src(id), &gid);
+	slot = registry_listener(r, cma_service_id(id, id->port), &gid);
+	if (slot < 0 || !registry_holder(r, (unsigned)slot, &pid) || !pid)
+		return why(err,
+			   "another process of this host listens on port %u",
+			   id->port);
+	return why(err, "process %d of this host listens on port %u", (int)pid,
+		   id->port);
+}
+
 /* -EADDRINUSE or -EADDRNOTAVAIL if another process has it. */
 static int reserve(struct cma_id *id)
 {
@@ -142,12 +175,7 @@ static int reserve(struct cma_id *id)
 	/* the same errors as within a process */
 	if (err == -EADDRINUSE && cma_addr_any(cma_src(id)))
 		err = -EADDRNOTAVAIL;
-	return err;
-}
-
-static bool taken(int err)
-{
-	return err == -EADDRINUSE || err == -EADDRNOTAVAIL;
+	return taken(err) ? elsewhere(id, err) : err;
 }
 
 static void port_put(struct cma_id *id);
@@ -160,7 +188,9 @@ static int port_find(struct cma_id *id, uint16_t port, bool any_process)
 
 	if (port) {
 		if (port < FIRST_USER_PORT && geteuid())
-			return -EACCES;
+			return why(-EACCES,
+				   "port %u: those below %d are root's",
+				   port, FIRST_USER_PORT);
 		cma_lock();
 		err = port_check(id, port, id->reuse);
 		if (!err)
@@ -187,7 +217,8 @@ static int port_find(struct cma_id *id, uint16_t port, bool any_process)
 			return 0;
 		port_put(id);
 	}
-	return -EADDRNOTAVAIL;
+	return why(-EADDRNOTAVAIL, "no port from %d to %d is free",
+		   FIRST_FREE_PORT, LAST_FREE_PORT);
 }
 
 int cma_port_get(struct cma_id *id, uint16_t port, bool any_process)
@@ -197,6 +228,8 @@ int cma_port_get(struct cma_id *id, uint16_t port, bool any_process)
 	pthread_mutex_lock(&reserving);
 	err = port_find(id, port, any_process);
 	pthread_mutex_unlock(&reserving);
+	if (!err)
+		why_forget(); /* of ports that were tried */
 	return err;
 }
 

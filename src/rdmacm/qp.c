@@ -12,6 +12,8 @@
  */
 #include "cma.h"
 
+#include "qp/names.h"
+
 #include <errno.h>
 #include <rdma/rdma_verbs.h>
 #include <stdlib.h>
@@ -197,6 +199,12 @@ static int create_cqs(struct rdma_cm_id *id, uint32_t send, uint32_t recv,
 
 /* Queue pairs */
 
+static int other_context(void)
+{
+	return why(-EINVAL,
+		   "the PD is of another context than id->verbs: allocate it from that, or pass NULL for the default");
+}
+
 static int create_qp(struct cma_id *id, struct ibv_qp_init_attr_ex *attr)
 {
 	struct rdma_cm_id *ib = &id->id;
@@ -209,13 +217,23 @@ static int create_qp(struct cma_id *id, struct ibv_qp_init_attr_ex *attr)
 	err = cma_late_dev(id);
 	if (err)
 		return err;
-	if (ib->qp || !ib->verbs || ib->qp_type != attr->qp_type)
-		return -EINVAL;
+	if (ib->qp)
+		return why(-EINVAL, "the identifier has QP 0x%06x already",
+			   ib->qp->qp_num);
+	if (!ib->verbs)
+		return cma_wrong_state(
+			id,
+			"it has no device yet: rdma_resolve_addr(), or rdma_bind_addr() to an address of an interface, first");
+	if (ib->qp_type != attr->qp_type)
+		return why(-EINVAL,
+			   "qp_type is %s, but the identifier is for %s (RDMA_PS_TCP: RC, RDMA_PS_UDP: UD)",
+			   qp_type_str(attr->qp_type),
+			   qp_type_str(ib->qp_type));
 	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd) {
 		attr->comp_mask |= IBV_QP_INIT_ATTR_PD;
 		attr->pd = ib->pd;
 	} else if (attr->pd->context != ib->verbs) {
-		return -EINVAL;
+		return other_context();
 	}
 	if ((int)ib->qp_type == IBV_QPT_XRC_RECV &&
 	    !(attr->comp_mask & IBV_QP_INIT_ATTR_XRCD)) {
@@ -313,13 +331,17 @@ int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr)
 	err = cma_late_dev(to_id(id));
 	if (err)
 		return cma_ret(err);
-	if (id->srq || !id->verbs)
-		return cma_ret(-EINVAL);
+	if (id->srq)
+		return cma_ret(why(-EINVAL, "the identifier has an SRQ already"));
+	if (!id->verbs)
+		return cma_ret(cma_wrong_state(
+			to_id(id),
+			"it has no device yet: rdma_resolve_addr() or rdma_bind_addr() first"));
 	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd) {
 		attr->comp_mask |= IBV_SRQ_INIT_ATTR_PD;
 		attr->pd = id->pd;
 	} else if (attr->pd->context != id->verbs) {
-		return cma_ret(-EINVAL);
+		return cma_ret(other_context());
 	}
 	if (xrc && !(attr->comp_mask & IBV_SRQ_INIT_ATTR_XRCD)) {
 		attr->xrcd = cma_xrcd(to_id(id)->dev);
@@ -446,7 +468,8 @@ int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **out)
 	int err;
 
 	if (!l->sync)
-		return cma_ret(-EINVAL);
+		return cma_ret(why(-EINVAL,
+				   "the identifier has an event channel: requests come there, by rdma_get_cm_event()"));
 	if (listen->event) {
 		rdma_ack_cm_event(listen->event);
 		listen->event = NULL;

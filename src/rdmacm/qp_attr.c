@@ -64,7 +64,7 @@ static uint8_t final_depth(const struct cma_id *id)
 static int attr_rtr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
 {
 	if (!id->conn)
-		return -EINVAL;
+		return cma_not_connected(id);
 	*mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
 		IBV_QP_RQ_PSN;
 	cma_ah_attr(id, &id->path, &attr->ah_attr);
@@ -84,7 +84,7 @@ static int attr_rtr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
 static int attr_rts(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
 {
 	if (!id->conn)
-		return -EINVAL;
+		return cma_not_connected(id);
 	*mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
 	attr->sq_psn = id->peer.psn;
 	switch ((int)id->id.qp_type) {
@@ -128,7 +128,8 @@ int cma_qp_attr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
 		}
 		return attr_rts(id, attr, mask);
 	default:
-		return -EINVAL;
+		return why(-EINVAL, "qp_state %u: INIT, RTR or RTS",
+			   (unsigned)attr->qp_state);
 	}
 }
 
@@ -138,6 +139,8 @@ int rdma_init_qp_attr(struct rdma_cm_id *ib, struct ibv_qp_attr *attr,
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
 	if (!attr || !mask || !to_id(ib)->dev)
-		return cma_ret(-EINVAL);
+		return cma_ret(cma_wrong_state(
+			to_id(ib),
+			"attr and mask are needed, and an identifier with a device"));
 	return cma_ret(cma_qp_attr(to_id(ib), attr, mask));
 }

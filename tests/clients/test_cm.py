@@ -85,6 +85,55 @@ def test_calls_ipv6(placements, name):
     check(placements("local"), name, 6)
 
 
+SAID = {  # situation: lines that --explain adds, among others
+    "states": [r"rdma_create_qp: EINVAL: the identifier's state is: new; it has no device yet: rdma_resolve_addr\(\)",
+               r"rdma_resolve_route: EINVAL: .*rdma_resolve_addr\(\) first",
+               r"rdma_connect: EINVAL: the identifier's state is: new; .*rdma_resolve_route\(\) first",
+               r"rdma_accept: EINVAL: .*RDMA_CM_EVENT_CONNECT_REQUEST",
+               r"rdma_bind_addr: EINVAL: the identifier's state is: route resolved; it can be bound once",
+               r"rdma_create_qp: EINVAL: qp_type is UD, but the identifier is for RC",
+               r"rdma_create_qp: EINVAL: the identifier has QP 0x\w{6} already",
+               r"rdma_connect: EINVAL: responder_resources is 200; the device has at most 128",
+               r"rdma_notify: EISCONN: "],
+    "limits": [r"rdma_connect: EINVAL: 57 bytes of private data: the message has room for 56",
+               r"rdma_accept: EINVAL: 197 bytes of private data: the message has room for 196",
+               r"RDMA_CM_EVENT_REJECTED: ECONNREFUSED: connection to 127\.0\.0\.1 port \d+: reason 28 \(consumer reject\).*; \d+ bytes"],
+    "nobody": [r"RDMA_CM_EVENT_REJECTED: .*: reason 8 \(invalid service ID\): no rdma_listen\(\) there",
+               r"RDMA_CM_EVENT_UNREACHABLE: .*SIDR status 1 \(nobody listens",
+               r"RDMA_CM_EVENT_ADDR_ERROR: ENODEV: 127\.0\.0\.77 "],
+    "ports": [r"rdma_bind_addr: EADDRINUSE: port \d+ is used by another identifier of this process, for 127.*, which listens",
+              r"rdma_bind_addr: EADDRNOTAVAIL: 203\.0\.113\.77 is no address of this host",
+              r"rdma_bind_addr: EAFNOSUPPORT: .*family 1"],
+    "backlog": [r"RDMA_CM_EVENT_CONNECT_REQUEST: .*backlog of rdma_listen"],
+    "types": [r"RDMA_CM_EVENT_CONNECT_REQUEST: .*another type of QP",
+              r"RDMA_CM_EVENT_REJECTED: .*reason 9 \(invalid transport service type\)"],
+    "mcast": [r"rdma_join_multicast: EINVAL: multicast is for identifiers of RDMA_PS_UDP",
+              r"rdma_join_multicast: EINVAL: 127\.0\.0\.1 port 0 is no multicast address",
+              r"rdma_leave_multicast: EADDRNOTAVAIL: "],
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_explain(placements, name):
+    """--explain: why calls fail, and connections do not come about."""
+    out = check(placements("local"), name, options=["--explain"])
+    for line in SAID[name]:
+        assert re.search("^softhca: " + line, out, re.M), f"{line}\n{out}"
+
+
+def test_explain_who_has_the_port(placements):
+    place = placements("local")
+    port = rig.free_port()
+    first = start_server(place, ["rping", "-s", "-p", port])
+    try:
+        second = rig.Proc(place.server, ["rping", "-s", "-p", port], ["--explain"])
+        second.wait(30)
+        assert re.search(rf"rdma_bind_addr: \w+: process {first.pid} of this host listens on port {port}$", second.output(), re.M), \
+            second.output()
+    finally:
+        first.kill()
+
+
 @pytest.mark.parametrize("where", ["local", "wire"])
 def test_thousand_connections(placements, where):
     """1,000 at once, closed again, four times over: nothing is left of them."""
@@ -99,8 +148,9 @@ def test_loss(placements, name):
 
 def test_silent_host(placements):
     place = placements("netns")
-    place.client.run([CHECK, "silent"], env={"CM_CHECK_SILENT": "10.91.0.99",
-                                             "SOFTHCA_CM_RETRIES": "2"})
+    out = place.client.run([CHECK, "silent"], ["--explain"],
+                           env={"CM_CHECK_SILENT": "10.91.0.99", "SOFTHCA_CM_RETRIES": "2"})
+    assert re.search(r"RDMA_CM_EVENT_UNREACHABLE: ETIMEDOUT: no answer from 10\.91\.0\.99 port \d+: ", out)
 
 
 @pytest.mark.parametrize("family", [4, 6])
