@@ -2,8 +2,8 @@
  * cli.h - the softhca tool: what its commands share
  *
  * softhca starts programs under the libraries (run), shows the environment
- * that does so (env), lists the devices (devices) and reports why something
- * does not work (doctor). It links neither library but loads the ones beside
+ * that does so (env), lists the devices (devices), reports why something does not
+ * work (doctor) and what errors mean (explain). It links neither library but loads the ones beside
  * it, so that it can report what is wrong with them.
  */
 #ifndef SOFTHCA_CLI_CLI_H
@@ -37,6 +37,7 @@ int cmd_run(int argc, char **argv);
 int cmd_env(int argc, char **argv);
 int cmd_devices(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
+int cmd_explain(int argc, char **argv);
 
 /* Not shown in --help: run by doctor inside the environment of run, it reports
  * what a program sees there. */

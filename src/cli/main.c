@@ -21,6 +21,7 @@ static const char usage[] =
 	"  devices   list the devices, their ports and GIDs\n"
 	"  doctor    report what works here, what does not, and how to fix "
 	"it\n"
+	"  explain   print what an error means, and what to do about it\n"
 	"\n"
 	"  --help, --version\n"
 	"\n"
@@ -39,7 +40,7 @@ static const struct {
 } commands[] = {
 	{ "run", cmd_run },         { "env", cmd_env },
 	{ "devices", cmd_devices }, { "doctor", cmd_doctor },
-	{ "_probe", cmd_probe },
+	{ "explain", cmd_explain }, { "_probe", cmd_probe },
 };
 
 void cli_say(const char *fmt, ...)
@@ -143,7 +144,7 @@ int main(int argc, char **argv)
 		cli_say("unknown command exec; did you mean softhca run?");
 	else
 		cli_say("unknown command %s; the commands are run, env, "
-			"devices and doctor. To run a program: "
+			"devices, doctor and explain. To run a program: "
 			"softhca run -- %s",
 			argv[1], argv[1]);
 	return EXIT_USAGE;

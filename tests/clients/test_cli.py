@@ -888,7 +888,7 @@ def test_user_without_any_place_to_write(staged):
 
 # Help
 
-@pytest.mark.parametrize("command", [[], ["run"], ["env"], ["devices"], ["doctor"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["env"], ["devices"], ["doctor"], ["explain"]])
 def test_help_has_examples(command):
     p = softhca(*command, "--help")
     assert p.returncode == 0 and p.stderr == ""
@@ -896,7 +896,7 @@ def test_help_has_examples(command):
     assert softhca(*command, "--version").stdout.startswith("softhca ")
 
 
-@pytest.mark.parametrize("command", ["run", "env", "devices", "doctor"])
+@pytest.mark.parametrize("command", ["run", "env", "devices", "doctor", "explain"])
 def test_short_help(command):
     p = softhca(command, "-h")
     assert p.returncode == 0 and p.stderr == ""
@@ -925,9 +925,10 @@ def test_completion():
     code = f""". {script}
         complete_() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _softhca
                        echo "${{COMPREPLY[@]}}"; }}
-        complete_ softhca d; complete_ softhca run --l; complete_ softhca doctor --j"""
+        complete_ softhca d; complete_ softhca run --l; complete_ softhca doctor --j
+        complete_ softhca explain --li"""
     out = subprocess.run(["bash", "-c", code], text=True, stdout=subprocess.PIPE).stdout
-    assert out == "devices doctor\n--loss\n--json\n"
+    assert out == "devices doctor\n--loss\n--json\n--list\n"
     words = subprocess.run(["bash", "-c", f'. {script}; COMP_WORDS=(softhca env --); COMP_CWORD=2; '
                             '_softhca; echo "${COMPREPLY[@]}"'], text=True,
                            stdout=subprocess.PIPE).stdout.split()

@@ -1,0 +1,219 @@
+/*
+ * errors.c - softhca explain: what an error means, and what to do about it
+ *
+ * The text is docs/ERRORS.md, which is compiled in. A section begins with
+ * "### NAME (NUMBER)" and ends where the next heading begins.
+ */
+#include "cli/cli.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define NAME_MAX_LEN 64
+#define MAX_NEAR 5
+
+extern const char errors_md[]; /* docs/ERRORS.md */
+
+struct section {
+	char name[NAME_MAX_LEN];
+	long number;
+	const char *text; /* behind the heading */
+	size_t len;
+};
+
+static const char *next_line(const char *p)
+{
+	p = strchr(p, '\n');
+	return p ? p + 1 : NULL;
+}
+
+/* The section at or behind p, or NULL; *p moves behind it. */
+static bool next_section(const char **p, struct section *s)
+{
+	const char *at = *p;
+
+	while (at && strncmp(at, "### ", 4))
+		at = next_line(at);
+	if (!at || sscanf(at, "### %63s (%ld)", s->name, &s->number) != 2)
+		return false;
+	s->text = next_line(at);
+	for (at = s->text; at && *at != '#';)
+		at = next_line(at);
+	s->len = at ? (size_t)(at - s->text) : strlen(s->text);
+	while (s->len && s->text[s->len - 1] == '\n')
+		s->len--;
+	*p = at;
+	return true;
+}
+
+/* What programs and people leave out of a name. */
+static const char *bare(const char *name)
+{
+	static const char *const prefixes[] = { "IBV_WC_", "IBV_EVENT_",
+						"RDMA_CM_EVENT_" };
+
+	for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++)
+		if (!strncasecmp(name, prefixes[i], strlen(prefixes[i])))
+			return name + strlen(prefixes[i]);
+	return name;
+}
+
+static bool is_it(const struct section *s, const char *asked)
+{
+	char *end;
+	long n = strtol(asked, &end, 0);
+
+	if (end != asked && !*end)
+		return labs(n) == s->number;
+	/* A full name is itself; otherwise all kinds that have it. */
+	return !strcasecmp(asked, s->name) ||
+	       (bare(asked) == asked && !strcasecmp(asked, bare(s->name)));
+}
+
+/* As a terminal shows it: without the marks of code. */
+static void print(const struct section *s, bool first)
+{
+	printf("%s%s (%ld)\n", first ? "" : "\n", s->name, s->number);
+	for (size_t i = 0; i < s->len; i++)
+		if (s->text[i] != '`')
+			putchar(s->text[i]);
+	putchar('\n');
+}
+
+/* How many letters differ, at least (Levenshtein), without case. */
+static unsigned distance(const char *a, const char *b)
+{
+	unsigned row[NAME_MAX_LEN + 1];
+	size_t n = strlen(b);
+
+	for (size_t j = 0; j <= n; j++)
+		row[j] = (unsigned)j;
+	for (size_t i = 0; a[i]; i++) {
+		unsigned diagonal = row[0];
+
+		row[0] = (unsigned)i + 1;
+		for (size_t j = 0; j < n; j++) {
+			unsigned best = diagonal + (toupper((unsigned char)a[i]) !=
+						    toupper((unsigned char)b[j]));
+
+			diagonal = row[j + 1];
+			if (row[j] + 1 < best)
+				best = row[j] + 1;
+			if (diagonal + 1 < best)
+				best = diagonal + 1;
+			row[j + 1] = best;
+		}
+	}
+	return row[n];
+}
+
+static void say_near(const char *asked)
+{
+	char near[MAX_NEAR * (NAME_MAX_LEN + 2)] = "";
+	const char *p = errors_md, *name = bare(asked);
+	struct section s;
+	unsigned n = 0;
+
+	while (n < MAX_NEAR && *name && next_section(&p, &s)) {
+		if (!strcasestr(s.name, name) &&
+		    (strlen(name) >= NAME_MAX_LEN ||
+		     distance(name, bare(s.name)) > 1 + strlen(name) / 4))
+			continue;
+		snprintf(near + strlen(near), sizeof(near) - strlen(near),
+			 "%s%s", n++ ? ", " : "", s.name);
+	}
+	if (n)
+		cli_say("unknown error %s; did you mean %s?", asked, near);
+	else
+		cli_say("unknown error %s; softhca explain --list has all that are known",
+			asked);
+}
+
+static bool explain(const char *asked, bool first)
+{
+	const char *p = errors_md;
+	struct section s;
+	bool found = false;
+
+	while (next_section(&p, &s)) {
+		if (!is_it(&s, asked))
+			continue;
+		print(&s, first && !found);
+		found = true;
+	}
+	if (!found)
+		say_near(asked);
+	return found;
+}
+
+static void list(void)
+{
+	const char *p = errors_md;
+	struct section s;
+
+	while (next_section(&p, &s))
+		printf("%s\n", s.name);
+}
+
+struct asked {
+	bool list;
+	int shown, failed;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct asked *a = state->input;
+
+	switch (key) {
+	case 'l':
+		a->list = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		if (explain(arg, !a->shown))
+			a->shown++;
+		else
+			a->failed++;
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		if (a->list)
+			return 0;
+		argp_error(state, "an error's name or number is needed, such as RETRY_EXC_ERR");
+		return EINVAL;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+int cmd_explain(int argc, char **argv)
+{
+	static const struct argp_option options[] = {
+		{ "list", 'l', NULL, 0, "List the names that are known", 0 },
+		{ 0 },
+	};
+	static const struct argp argp = {
+		.options = options,
+		.parser = parse,
+		.args_doc = "NAME...",
+		.doc = "Print what an error means, what causes it here and on "
+		       "hardware, and what to do: the status of a completion, "
+		       "an asynchronous event, an event of rdma_cm or an "
+		       "errno, by name or number.\v"
+		       "A number may be of several kinds: all are printed. "
+		       "\"softhca run --explain\" says which cause it was.\n\n"
+		       "Examples:\n"
+		       "  softhca explain RETRY_EXC_ERR\n"
+		       "  softhca explain IBV_WC_REM_ACCESS_ERR\n"
+		       "  softhca explain 12",
+	};
+	struct asked a = { 0 };
+
+	cli_parse(&argp, argc, argv, EXIT_USAGE, NULL, &a);
+	if (a.list)
+		list();
+	if (fflush(stdout))
+		return 1;
+	return a.failed ? 1 : 0;
+}

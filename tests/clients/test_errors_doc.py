@@ -1,0 +1,102 @@
+"""docs/ERRORS.md and softhca explain, which prints its sections."""
+import errno
+import os
+import re
+import subprocess
+
+import pytest
+
+import rig
+
+with open(os.path.join(rig.ROOT, "docs/ERRORS.md")) as f:
+    PAGE = f.read()
+SECTIONS = {m[1]: (int(m[2]), m[3].strip()) for m in
+            re.finditer(r"^### (\w+) \((\d+)\)\n(.*?)(?=^#|\Z)", PAGE, re.M | re.S)}
+
+
+def header_enum(header, enum):
+    """Name: value, of an enum whose values count from 0."""
+    text = subprocess.run(["cc", "-E", "-P", "-include", header, "-xc", "/dev/null"], text=True, check=True,
+                          stdout=subprocess.PIPE).stdout
+    body = re.search(rf"enum {enum} \{{([^}}]*)\}}", text)[1]
+    names = [n.strip() for n in body.split(",") if n.strip()]
+    assert all(re.fullmatch(r"\w+", n) for n in names), names
+    return {n: i for i, n in enumerate(names)}
+
+
+def explain(*names):
+    return subprocess.run([rig.SOFTHCA, "explain", *map(str, names)], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=rig.LIMIT)
+
+
+@pytest.mark.parametrize("header, enum", [("infiniband/verbs.h", "ibv_wc_status"),
+                                          ("infiniband/verbs.h", "ibv_event_type"),
+                                          ("rdma/rdma_cma.h", "rdma_cm_event_type")])
+def test_every_one_of_the_header_has_its_section(header, enum):
+    wanted = header_enum(header, enum)
+    assert len(wanted) > 10
+    prefix = os.path.commonprefix(list(wanted))
+    assert {n: v for n, (v, _) in SECTIONS.items() if n.startswith(prefix)} == wanted
+
+
+def test_errnos():
+    named = {n: v for n, (v, _) in SECTIONS.items() if re.fullmatch(r"E[A-Z]+", n)}
+    assert named == {n: getattr(errno, n) for n in named}
+    # what the layers that programs call return
+    returned = set()
+    for folder in ("ibverbs", "objects", "qp", "rdmacm", "engine", "cm"):
+        for name in os.listdir(os.path.join(rig.ROOT, "src", folder)):
+            with open(os.path.join(rig.ROOT, "src", folder, name)) as f:
+                returned |= set(re.findall(r"(?:return|why\(|err =) ?-(E[A-Z]+)\b", f.read()))
+    aliases = {"ENOTSUP": "EOPNOTSUPP"}
+    inside = {"EMSGSIZE", "EINPROGRESS", "ENXIO"}  # which no call returns
+    assert len(returned) > 10
+    assert {aliases.get(n, n) for n in returned} - inside <= set(named)
+
+
+def test_every_section_says_something():
+    assert len(SECTIONS) > 70 and len(re.findall("^### ", PAGE, re.M)) == len(SECTIONS)
+    for name, (_, text) in SECTIONS.items():
+        assert len(text) > 20, name
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_explain_prints_it(name):
+    p = explain(name)
+    number, text = SECTIONS[name]
+    assert (p.returncode, p.stderr) == (0, "")
+    assert p.stdout == f"{name} ({number})\n{text.replace('`', '')}\n"
+
+
+def test_names_are_found_without_prefix_and_case():
+    assert explain("RETRY_EXC_ERR").stdout == explain("ibv_wc_retry_exc_err").stdout != ""
+    assert explain("unreachable").stdout == explain("RDMA_CM_EVENT_UNREACHABLE").stdout != ""
+    both = explain("REM_OP_ERR", "CQ_ERR").stdout
+    assert both == explain("REM_OP_ERR").stdout + "\n" + explain("CQ_ERR").stdout
+
+
+def test_numbers():
+    assert re.findall(r"^(\w+) \(12\)$", explain(12).stdout, re.M) == \
+        ["IBV_WC_RETRY_EXC_ERR", "IBV_EVENT_PKEY_CHANGE", "RDMA_CM_EVENT_MULTICAST_JOIN", "ENOMEM"]
+    assert explain("--", "-110").stdout == explain("ETIMEDOUT").stdout
+
+
+@pytest.mark.parametrize("name, near", [("RETRY_EXEC_ERR", "IBV_WC_RETRY_EXC_ERR"), ("EINVALL", "EINVAL"),
+                                        ("REJECT", "RDMA_CM_EVENT_REJECTED"), ("rnr", "IBV_WC_RNR_RETRY_EXC_ERR")])
+def test_unknown_name_has_near_ones(name, near):
+    p = explain(name)
+    assert p.returncode == 1 and p.stdout == ""
+    assert re.search(rf"unknown error {name}; did you mean .*\b{near}\b", p.stderr)
+
+
+@pytest.mark.parametrize("name", ["", "qqqqqqqqqq", "x" * 5000, "%s%n", "99999999999999999999", "IBV_WC_"])
+def test_nonsense(name):
+    p = explain(name)
+    assert (p.returncode, p.stdout) == (1, "") and p.stderr.count("\n") == 1
+    assert "unknown error" in p.stderr
+
+
+def test_list_and_usage():
+    assert explain("--list").stdout.split() == list(SECTIONS)
+    p = explain()
+    assert p.returncode == 2 and "name or number is needed" in p.stderr
