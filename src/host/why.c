@@ -170,6 +170,14 @@ static const char *usual(int err)
 	}
 }
 
+/* What is an answer rather than a failure: nothing there, a hole in the GID
+ * table, connected already. */
+static bool is_none(int err)
+{
+	return err == -EAGAIN || err == -EINTR || err == -ENODATA ||
+	       err == -EISCONN;
+}
+
 static const char *public_name(const char *func, char *name, size_t size)
 {
 	if (!strncmp(func, "slot_", 5)) {
@@ -197,7 +205,7 @@ void why_report(const char *func, int err)
 	if (r->err == err) {
 		text = r->text;
 		fmt = r->fmt;
-	} else if (err == -EAGAIN || err == -EINTR || err == -ENODATA ||
+	} else if (is_none(err) ||
 		   (r->reported == err && !strncmp(call, "rdma_", 5))) {
 		return;
 	}

@@ -15,13 +15,13 @@ void why_begin(void);
  * One line on stderr: the public function, the errno's name and the reason.
  * func is the name of the C function: the slot of a context, slot_NAME, stands
  * for ibv_NAME. err is negative, as errors are inside. Nothing is said of
- * -EAGAIN, -EINTR and -ENODATA (a hole in the GID table) without a reason, which
- * are not failures, nor of an error that a public
+ * -EAGAIN, -EINTR, -ENODATA (a hole in the GID table) and -EISCONN without a
+ * reason, which are answers rather than failures, nor of an error that a public
  * function below this one has just reported. A line that comes again within
  * a second is counted, and the next one of its place says how many were not
  * shown.
  */
-void why_report(const char *func, int err);
+void why_report(const char *func, int err) __attribute__((cold));
 
 /* Puts in front of the reason of err, if there is one, what it is about: "QP
  * 0x000011". Returns err. For errors that wait to be reported only. */

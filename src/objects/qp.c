@@ -569,6 +569,20 @@ int shca_qp_destroy(struct ibv_qp *ib)
 
 /* Work requests */
 
+/* The queues do not know whose they are. */
+__attribute__((noinline, cold)) static int about(const struct shca_qp *qp,
+						 int err)
+{
+	return why_about(err, "QP 0x%06x", shca_qpn(qp));
+}
+
+__attribute__((noinline, cold)) static int is_handle(const struct shca_qp *qp)
+{
+	return why(-EINVAL,
+		   "QP 0x%06x is an XRC_RECV QP, which has no work queues: receives are posted to SRQs",
+		   shca_qpn(qp));
+}
+
 static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 		     struct ibv_send_wr **bad, bool whole)
 {
@@ -582,14 +596,12 @@ static int post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 	}
 	if (shca_xrc_is_handle(qp)) {
 		*bad = wr;
-		return why(-EINVAL,
-			   "QP 0x%06x is an XRC_RECV QP, which has no work queues: receives are posted to SRQs",
-			   ib->qp_num);
+		return is_handle(qp);
 	}
 	shca_qp_lock(qp);
 	err = qp->ops->post_send(qp->core, wr, bad, whole);
 	shca_qp_unlock(qp);
-	return err ? why_about(err, "QP 0x%06x", ib->qp_num) : 0;
+	return err ? about(qp, err) : 0;
 }
 
 int shca_qp_post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
@@ -618,12 +630,10 @@ int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
 	}
 	if (shca_xrc_is_handle(qp)) {
 		*bad = wr;
-		return why(-EINVAL,
-			   "QP 0x%06x is an XRC_RECV QP, which has no work queues: receives are posted to SRQs",
-			   ib->qp_num);
+		return is_handle(qp);
 	}
 	shca_qp_lock(qp);
 	err = qp->ops->post_recv(qp->core, wr, bad);
 	shca_qp_unlock(qp);
-	return err ? why_about(err, "QP 0x%06x", ib->qp_num) : 0;
+	return err ? about(qp, err) : 0;
 }

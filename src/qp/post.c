@@ -70,6 +70,15 @@ take_inline(const struct qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr)
 	return (int64_t)length;
 }
 
+__attribute__((noinline, cold)) static int too_long(const struct qp_wqe *w,
+						    uint64_t length)
+{
+	return why(-EINVAL,
+		   "work request 0x%llx: its SGEs have %llu bytes together; a message has at most %u",
+		   (unsigned long long)w->wr_id, (unsigned long long)length,
+		   QP_MAX_MSG);
+}
+
 /* The SGEs of any other; the length of their data, or -EINVAL. */
 static int64_t take_sges(const struct qp *qp, struct qp_wqe *w,
 			 const struct ibv_send_wr *wr)
@@ -82,12 +91,7 @@ static int64_t take_sges(const struct qp *qp, struct qp_wqe *w,
 		length += sge[i].length;
 	}
 	w->num_sge = (uint32_t)wr->num_sge;
-	if (length <= QP_MAX_MSG)
-		return (int64_t)length;
-	return why(-EINVAL,
-		   "work request 0x%llx: its SGEs have %llu bytes together; a message has at most %u",
-		   (unsigned long long)w->wr_id, (unsigned long long)length,
-		   QP_MAX_MSG);
+	return length > QP_MAX_MSG ? too_long(w, length) : (int64_t)length;
 }
 
 /*

@@ -71,7 +71,22 @@ void qp_rq_fini(struct qp_rq *rq)
 	*rq = (struct qp_rq){ 0 };
 }
 
-/* Kept out of the way of posts that succeed. */
+/* Reasons are kept out of the way of posts that succeed. */
+__attribute__((noinline, cold)) static int
+too_many(const struct qp_rq *rq, const struct ibv_recv_wr *wr)
+{
+	return why(-EINVAL,
+		   "num_sge of the receive is %d; the queue was created with max_recv_sge (SRQ: max_sge) %u",
+		   wr->num_sge, rq->max_sge);
+}
+
+__attribute__((noinline, cold)) static int too_long(uint64_t length)
+{
+	return why(-EINVAL,
+		   "the SGEs of the receive have %llu bytes together; a message has at most %u",
+		   (unsigned long long)length, QP_MAX_MSG);
+}
+
 __attribute__((noinline, cold)) static int full(const struct qp_rq *rq)
 {
 	if (!rq->max_wr)
@@ -88,9 +103,7 @@ int qp_rq_post(struct qp_rq *rq, const struct ibv_recv_wr *wr)
 	struct slot *s;
 
 	if ((uint32_t)wr->num_sge > rq->max_sge) /* or negative */
-		return why(-EINVAL,
-			   "num_sge of the receive is %d; the queue was created with max_recv_sge (SRQ: max_sge) %u",
-			   wr->num_sge, rq->max_sge);
+		return too_many(rq, wr);
 	if (qp_rq_count(rq) >= rq->max_wr)
 		return full(rq);
 	s = slot_at(rq, rq->tail);
@@ -99,9 +112,7 @@ int qp_rq_post(struct qp_rq *rq, const struct ibv_recv_wr *wr)
 		length += s->sge[i].length;
 	}
 	if (length > QP_MAX_MSG)
-		return why(-EINVAL,
-			   "the SGEs of the receive have %llu bytes together; a message has at most %u",
-			   (unsigned long long)length, QP_MAX_MSG);
+		return too_long(length);
 	s->wr_id = wr->wr_id;
 	s->length = length;
 	s->num_sge = (uint32_t)wr->num_sge;

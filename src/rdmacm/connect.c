@@ -450,7 +450,7 @@ int rdma_notify(struct rdma_cm_id *ib, enum ibv_event_type event)
 		err = cm_establish(cm, id->conn, clock_ns());
 	cma_unlock();
 	if (err == -EISCONN)
-		return cma_ret(why(err, "the connection is established already"));
+		return cma_ret(err);
 	return err ? cma_ret(cma_not_connected(id)) : 0;
 }
 

@@ -8,7 +8,7 @@ from session import Attempt
 
 def unexplained(text):
     """Output without what --explain adds to it."""
-    return re.sub(r"softhca: (QP|process) .*\n", "", text)
+    return re.sub(r"softhca: (QP|process|ibv_\w+|rdma_\w+|RDMA_\w+):? .*\n", "", text)
 
 
 def run(session, direction, ip, mtu, names, net=""):

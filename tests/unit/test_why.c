@@ -72,6 +72,7 @@ static void another_errno_is_another_error(void **state)
 	why_report("ibv_query_port", -EINVAL);
 	assert_null(strstr(said(), "dealt with"));
 	why_report("ibv_get_cq_event", -EAGAIN);
+	why_report("rdma_notify", -EISCONN);
 	assert_string_equal(said(), "");
 }
 
