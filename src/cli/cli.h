@@ -2,9 +2,9 @@
  * cli.h - the softhca tool: what its commands share
  *
  * softhca starts programs under the libraries (run), shows the environment
- * that does so (env), lists the devices (devices), reports why something does not
- * work (doctor) and what errors mean (explain). It links neither library but loads the ones beside
- * it, so that it can report what is wrong with them.
+ * that does so (env), lists the devices (devices), reports why something does
+ * not work (doctor) and what errors mean (explain). It links neither library but
+ * loads the ones beside it, so that it can report what is wrong with them.
  */
 #ifndef SOFTHCA_CLI_CLI_H
 #define SOFTHCA_CLI_CLI_H

@@ -146,8 +146,9 @@ int thread_watch_links(struct engine *e, bool watch);
 void thread_rewatch(struct engine *e);
 /*
  * Whoever sleeps on the links' descriptors asks them to be readable when there
- * is something to do; false: there is, now. Awake, he takes that back; called has a bit for each link, 1 << i for
- * the i-th, whose descriptor he has found readable.
+ * is something to do; false: there is, now. Awake, he takes that back; called
+ * has a bit for each link, 1 << i for the i-th, whose descriptor he has found
+ * readable.
  */
 bool links_sleep(struct engine *e);
 void links_wake(struct engine *e, unsigned called);

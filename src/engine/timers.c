@@ -9,9 +9,9 @@
  * without a lock. Setting one takes no lock either if it is an alarm: a program
  * may call exit() where the thread that it interrupts holds the heap's. The
  * thread is woken if it would sleep past what is set, unless it has stepped
- * back: programs run the timers then, and the thread when it ticks. A program that
- * sleeps then leaves to it timers that may be late (sleep.c), unless some that
- * may not be were set lately: after a loss there are more to come.
+ * back: programs run the timers then, and the thread when it ticks. A program
+ * that sleeps then leaves to it timers that may be late (sleep.c), unless some
+ * that may not be were set lately: after a loss there are more to come.
  */
 #include "internal.h"
 

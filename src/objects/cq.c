@@ -6,9 +6,10 @@
  * them. A thread that waits for an event receives packets itself meanwhile; the
  * event that it raises so for itself is not counted. Nor are those that it has
  * raised besides, if it comes for them at once, as far as is known (BARE_NS):
- * with a SEND's completion there is mostly the ACK's. The lock between ibv_start_poll() and ibv_end_poll() excludes other
- * pollers only: the program may post between two completions, to a QP that is
- * just then completing to the same CQ.
+ * with a SEND's completion there is mostly the ACK's. The lock between
+ * ibv_start_poll() and ibv_end_poll() excludes other pollers only: the program
+ * may post between two completions, to a QP that is just then completing to the
+ * same CQ.
  */
 #include "process.h"
 
