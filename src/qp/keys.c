@@ -158,6 +158,25 @@ static uint32_t tag(const struct keys *k, uint32_t number, uint32_t n)
 	return l << 4 | r;
 }
 
+bool keys_was(const struct keys *k, uint32_t key, bool *local)
+{
+	const uint32_t lives = (INDEX_MASK + 1) / k->count;
+	const uint32_t number = index_number(k->secret, key >> 8);
+	const struct key_entry *e = &k->entry[number & (k->count - 1)];
+	const uint32_t begun =
+		atomic_load_explicit(&e->generation, memory_order_relaxed);
+
+	/* All lives that have this index, until the tags come again. */
+	for (uint32_t n = number / k->count, i = 0; n < begun && i < 256;
+	     n += lives, i += 2)
+		for (uint32_t j = 0; j < 2; j++)
+			if (tag(k, number, i + j) == (key & 0xff)) {
+				*local = !j;
+				return true;
+			}
+	return false;
+}
+
 static uint32_t take_slot(struct keys *k)
 {
 	uint32_t slot;
@@ -241,7 +260,8 @@ int keys_add(struct keys *k, const struct key_entry *from)
 	 * has an index that could lead to either.
 	 */
 	do {
-		n = e->generation++;
+		n = atomic_fetch_add_explicit(&e->generation, 1,
+					      memory_order_relaxed);
 		number = n % lives * k->count | slot;
 		index = number_index(k->secret, number);
 	} while (!index || index == INDEX_MASK);

@@ -47,7 +47,7 @@ struct key_entry {
 	uint64_t length;
 	uint64_t addr; /* in this process */
 	uint32_t next_free;
-	uint32_t generation;
+	_Atomic uint32_t generation; /* lives begun */
 	uint64_t windows; /* regions: windows bound to this one */
 };
 
@@ -227,6 +227,12 @@ bool keys_peek(const struct keys_view *v, uint32_t slot, uint32_t rkey,
 
 /* Whether the key, of either kind, is alive. */
 bool keys_shows(const struct keys_view *v, uint32_t slot, uint32_t key);
+
+/*
+ * Whether the key was one of this table once, in a life of its slot that is
+ * over, and of which kind. It is asked for when a key is good for nothing.
+ */
+bool keys_was(const struct keys *k, uint32_t key, bool *local);
 
 /* The slot whose keys have this one's index, whatever the tag; UINT32_MAX:
  * there is none. */

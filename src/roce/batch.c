@@ -41,10 +41,8 @@ int batch_gather_any(struct roce_qp *qp, struct roce_batch *b,
 	err = qp_gather(&qp->base, &b->data, sge, w->num_sge, offset, len,
 			&bad);
 	if (err == -EFAULT)
-		explain(qp,
-			"SGE %u of work request 0x%llx: lkey 0x%08x does not cover [0x%llx, +%u) in this PD: register the memory, or use that region's lkey",
-			bad, (unsigned long long)w->wr_id, sge[bad].lkey,
-			(unsigned long long)sge[bad].addr, sge[bad].length);
+		qp_explain_sge(&qp->base, "work request", w->wr_id, bad,
+			       &sge[bad], qp->base.pd, 0);
 	p->payload = len;
 	return err;
 }

@@ -473,12 +473,9 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 	}
 	if (err) {
 		if (err == -EFAULT)
-			explain(qp,
-				"SGE %u of work request 0x%llx: lkey 0x%08x does not allow local writes to [0x%llx, +%u)",
-				bad, (unsigned long long)w->wr_id,
-				sge[bad].lkey,
-				(unsigned long long)sge[bad].addr,
-				sge[bad].length);
+			qp_explain_sge(&qp->base, "work request", w->wr_id,
+				       bad, &sge[bad], qp->base.pd,
+				       IBV_ACCESS_LOCAL_WRITE);
 		fail_head(qp, IBV_WC_LOC_PROT_ERR);
 		return;
 	}

@@ -32,12 +32,9 @@ __attribute__((noinline, cold)) static enum verdict
 not_stored(struct roce_qp *qp, int err, uint32_t bad)
 {
 	if (err == -EFAULT)
-		explain(qp,
-			"SGE %u of receive 0x%llx: lkey 0x%08x does not allow local writes to [0x%llx, +%u)",
-			bad, (unsigned long long)qp->base.recv.wr_id,
-			qp->base.recv.sge[bad].lkey,
-			(unsigned long long)qp->base.recv.sge[bad].addr,
-			qp->base.recv.sge[bad].length);
+		qp_explain_sge(&qp->base, "receive", qp->base.recv.wr_id, bad,
+			       &qp->base.recv.sge[bad], qp->base.recv.pd,
+			       IBV_ACCESS_LOCAL_WRITE);
 	return not_read(err, V_OPERATIONAL);
 }
 
@@ -89,8 +86,12 @@ static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt,
 
 		e = qp_remote(&qp->base, r->pd, r->rkey, r->va, pkt->len,
 			      IBV_ACCESS_REMOTE_WRITE, &p);
-		if (!e)
+		if (!e) {
+			qp_explain_remote(&qp->base, "write", r->pd, r->rkey,
+					  r->va, pkt->len,
+					  IBV_ACCESS_REMOTE_WRITE);
 			return V_ACCESS;
+		}
 		if (pkt->source)
 			err = qp_store_from(&qp->base, e, p, pkt->source,
 					    pkt->len);

@@ -12,6 +12,7 @@
 #include "qp.h"
 
 #include "base/bytes.h"
+#include "qp/refused.h"
 
 #include <errno.h>
 #include <string.h>

@@ -290,19 +290,6 @@ RSP_INLINE enum verdict check_resources(struct roce_qp *qp,
 	return PASS;
 }
 
-static void explain_access(struct roce_qp *qp, const char *what,
-			   const struct roce_hdr *h, uint32_t flag,
-			   const char *flag_name)
-{
-	const char *why = "the rkey is unknown, of another PD, or does not cover the range with this permission";
-
-	if (!(qp->base.attr.qp_access_flags & flag))
-		why = "the QP's qp_access_flags do not allow it";
-	explain(qp, "%s of %u bytes at 0x%llx with rkey 0x%08x refused: %s (needs %s)",
-		what, h->dma_len, (unsigned long long)h->va, h->rkey, why,
-		flag_name);
-}
-
 /* Whose keys a request names that begins now. */
 static int find_pd(struct roce_qp *qp, uint32_t srqn)
 {
@@ -319,25 +306,21 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt,
 	const struct roce_hdr *h = &pkt->h;
 	uint32_t flag, len = h->dma_len;
 	struct key_entry *e;
-	const char *what, *name;
+	const char *what;
 	void *p;
 
 	if (f & ROCE_F_RETH && f & ROCE_F_WRITE) {
 		flag = IBV_ACCESS_REMOTE_WRITE;
 		what = "write";
-		name = "IBV_ACCESS_REMOTE_WRITE";
 	} else if (f & ROCE_F_READ) {
 		flag = IBV_ACCESS_REMOTE_READ;
 		what = "read";
-		name = "IBV_ACCESS_REMOTE_READ";
 	} else if (f & ROCE_F_ATOMIC) {
 		bool write = f & ROCE_F_RETH;
 
 		flag = write ? IBV_ACCESS_REMOTE_WRITE :
 			       IBV_ACCESS_REMOTE_ATOMIC;
 		what = write ? "atomic write" : "atomic";
-		name = write ? "IBV_ACCESS_REMOTE_WRITE" :
-			       "IBV_ACCESS_REMOTE_ATOMIC";
 		if (write && (len != 8 || pkt->len != 8))
 			return V_INVALID;
 		len = 8;
@@ -352,7 +335,9 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt,
 	if (f & ROCE_F_RETH && len > QP_MAX_MSG)
 		return V_INVALID;
 	if (!(qp->base.attr.qp_access_flags & flag)) {
-		explain_access(qp, what, h, flag, name);
+		explain(qp, "%s of %u bytes at 0x%llx with rkey 0x%08x refused: the QP's qp_access_flags lack %s: set that with IBV_QP_ACCESS_FLAGS in the transition to INIT",
+			what, len, (unsigned long long)h->va, h->rkey,
+			key_access_str(flag));
 		return V_INVALID; /* not a request this QP supports */
 	}
 	if (!len)
@@ -364,7 +349,8 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt,
 	}
 	e = qp_remote(&qp->base, qp->rsp.req_pd, h->rkey, h->va, len, flag, &p);
 	if (!e) {
-		explain_access(qp, what, h, flag, name);
+		qp_explain_remote(&qp->base, what, qp->rsp.req_pd, h->rkey,
+				  h->va, len, flag);
 		return V_ACCESS;
 	}
 	keys_put(e);

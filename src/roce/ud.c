@@ -138,9 +138,8 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		err = qp_scatter(&qp->base, recv.pd, recv.sge, recv.num_sge,
 				 GRH_LEN, pkt->payload, pkt->len, &bad);
 	if (err == -EFAULT)
-		explain(qp, "SGE %u of receive 0x%llx: lkey 0x%08x does not allow local writes",
-			bad, (unsigned long long)recv.wr_id,
-			recv.sge[bad].lkey);
+		qp_explain_sge(&qp->base, "receive", recv.wr_id, bad,
+			       &recv.sge[bad], recv.pd, IBV_ACCESS_LOCAL_WRITE);
 	if (err)
 		wc.status = IBV_WC_LOC_PROT_ERR;
 	if (f & ROCE_F_IMM) {

@@ -81,23 +81,43 @@ def explained(proc):
     return rows
 
 
+REGION = r"its region \[0x\w+, 0x\w+\)"
 EXPLAINED = {  # row: client's words, server's words
-    "wire: write, wrong rkey": (r"peer 10\.91\.0\.2 QP 0x\w+.*refused access.*rkey 0x\w{8}",
-                                r"write of 64 bytes at 0x\w+ with rkey 0x\w{8} refused.*IBV_ACCESS_REMOTE_WRITE"),
-    "wire: read past the end": (r"refused access", r"read of 64 bytes at 0x\w+ .*refused"),
-    "wire: send longer than the receive": (r"longer than its receive buffer", r"room for 64"),
-    "wire: send without a receive": (r"RNR retry exceeded.*\d ms \(rnr_retry=1\).*post receives", None),
-    "wire: unknown QPN": (r"no answer for \d+ ms \(timeout=12, retry_cnt=1\)", None),
-    "wire: send, wrong lkey": (r"lkey 0x\w{8} does not cover \[0x\w+, \+64\)", None),
-    "wire: read into an MR without local write": (r"does not allow local writes", None),
+    "write, wrong rkey": (r"peer \S+ QP 0x\w+.*refused access.*rkey 0x\w{8}",
+                          r"write of 64 bytes at 0x\w+ with rkey 0x\w{8} refused: no region has this rkey"),
+    "write, rkey 0": (r"refused access", r"refused: 0 is no rkey"),
+    "write, lkey for the rkey": (r"refused access", r"that is the lkey of a region, and here its rkey is needed, 0x\w{8}"),
+    "write, rkey in the other byte order": (r"refused access",
+                                            r"bytes in the other order it is 0x\w{8}, which exists: .*htonl\(\).*ntohl\(\)"),
+    "write past the end": (r"refused access",
+                           rf"\[0x\w+, 0x\w+\) is not inside {REGION}: it ends 1 bytes beyond it"),
+    "write before the start": (r"refused access", rf"is not inside {REGION}: it begins 1 bytes before it"),
+    "read past the end": (r"refused access", r"read of 64 bytes at 0x\w+ .*refused: .*ends 63 bytes beyond it"),
+    "atomic past the end": (r"refused access", r"atomic of 8 bytes at 0x\w+ .*refused: .*ends 8 bytes beyond it"),
+    "write, MR without remote write": (r"refused access", rf"{REGION} lacks IBV_ACCESS_REMOTE_WRITE: .*ibv_reg_mr"),
+    "read, MR without remote read": (r"refused access", r"lacks IBV_ACCESS_REMOTE_READ"),
+    "atomic, MR without remote atomic": (r"refused access", r"lacks IBV_ACCESS_REMOTE_ATOMIC"),
+    "write, destroyed MR": (r"refused access", r"the region with this rkey has been deregistered"),
+    "write, MR of another PD": (r"refused access", rf"{REGION} is of another PD than the QP"),
+    "write, QP without remote write": (r"NAK 0x61", r"qp_access_flags lack IBV_ACCESS_REMOTE_WRITE: .*INIT"),
+    "send longer than the receive": (r"longer than its receive buffer", r"room for 64"),
+    "send into a receive with a wrong lkey": (r"NAK 0x63", r"SGE 0 of receive 0x0 refused: .*no region has this lkey"),
+    "send without a receive": (r"RNR retry exceeded.*\d ms \(rnr_retry=1\).*post receives", None),
+    "unknown QPN": (r"no answer for \d+ ms \(timeout=12, retry_cnt=1\)", None),
+    "send, wrong lkey": (r"lkey 0x\w{8} for \[0x\w+, \+64\): no region has this lkey", None),
+    "send, rkey for the lkey": (r"that is the rkey of a region, and here its lkey is needed, 0x\w{8}", None),
+    "read into an MR without local write": (rf"{REGION} lacks IBV_ACCESS_LOCAL_WRITE", None),
+    "send past the end of the local MR": (rf"is not inside {REGION}: it ends 1 bytes beyond it", None),
 }
 
 
-def test_explain(placements):
+@pytest.mark.parametrize("place", ["local", "wire", "netns"])
+def test_explain(placements, place):
     """--explain: a line for every completion that failed, with names and numbers."""
-    run = placements("netns").tool(rig.client("badinput"), limit=120, options=["--explain"])
+    run = placements(place).tool(rig.client("badinput"), limit=120, options=["--explain"])
     client, server = explained(run.client), explained(run.server)
     for row, (mine, theirs) in EXPLAINED.items():
+        row = f"wire: {row}"
         assert re.search(mine, client[row]), f"{row}: client said {client[row]!r}"
         assert re.search(r"^softhca: QP 0x\w+", client[row])
         if theirs:

@@ -80,6 +80,9 @@ enum {
 	FEW_CQES = 256, /* the receive CQ holds fewer than 24 */
 	RO_MR = 512, /* client: its MR lacks local write */
 	STAYS = 1024, /* the connection survives: a good send must work */
+	LKEY = 2048, /* the server gives its lkey for the rkey */
+	SWAPPED = 4096, /* client: the rkey's bytes in the other order */
+	RKEY = 8192, /* client: its rkey for the lkey */
 };
 
 struct wire_case {
@@ -120,6 +123,9 @@ static const struct wire_case wire_cases[] = {
 	{ "read, wrong rkey", RC, OP(RDMA_READ), .bad_rkey = 0x100, REFUSED },
 	{ "atomic, wrong rkey", RC, FADD, .len = 8, .bad_rkey = 1, REFUSED },
 	{ "write, rkey 0", RC, OP(RDMA_WRITE), .bad_rkey = ~0u, REFUSED },
+	{ "write, lkey for the rkey", RC, OP(RDMA_WRITE), .how = LKEY, REFUSED },
+	{ "write, rkey in the other byte order", RC, OP(RDMA_WRITE),
+	  .how = SWAPPED, REFUSED },
 	{ "write of nothing, wrong rkey", RC, OP(RDMA_WRITE), .len = ~0u,
 	  .bad_rkey = 1, .client = 0, .server = NOTHING, .how = STAYS },
 	{ "write past the end", RC, OP(RDMA_WRITE), .len = 64, .off = BUF - 63,
@@ -177,6 +183,8 @@ static const struct wire_case wire_cases[] = {
 	{ "the other QP is destroyed", RC, OP(SEND), .how = DESTROYED | NO_RECV,
 	  NO_ANSWER },
 	{ "send, wrong lkey", RC, OP(SEND), .bad_lkey = 0x100,
+	  LOCAL(LOC_PROT_ERR) },
+	{ "send, rkey for the lkey", RC, OP(SEND), .how = RKEY,
 	  LOCAL(LOC_PROT_ERR) },
 	{ "write, wrong lkey", RC, OP(RDMA_WRITE), .bad_lkey = 1,
 	  LOCAL(LOC_PROT_ERR) },
@@ -275,6 +283,8 @@ static void post_one(struct ibv_qp *qp, const struct wire_case *c,
 			   *bad;
 	int rc;
 
+	if (!good && c->how & RKEY)
+		sge.lkey = mr->rkey;
 	if (c->type == IBV_QPT_UD) {
 		wr.wr.ud.ah = ah;
 		wr.wr.ud.remote_qpn = far->qpn ^ c->bad_qpn;
@@ -342,9 +352,11 @@ static void run_wire(const struct wire_case *c, int ctrl, bool client)
 		die(EXIT_SETUP, "%s: set-up", c->name);
 	mine.qpn = qp->qp_num;
 	mine.addr = (uintptr_t)buf + BUF;
-	mine.rkey = (rmr ? rmr : mr)->rkey;
+	mine.rkey = c->how & LKEY ? mr->lkey : (rmr ? rmr : mr)->rkey;
 	remote_put(ctrl, &mine);
 	remote_get(ctrl, &far);
+	if (c->how & SWAPPED)
+		far.rkey = __builtin_bswap32(far.rkey);
 	qp_to_init(qp, &o);
 	if (client) {
 		struct remote there = far;
