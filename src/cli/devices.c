@@ -1,6 +1,7 @@
 /*
  * devices.c - softhca devices: what programs will see
  */
+#include "base/gid.h"
 #include "cli/cli.h"
 #include "cli/hca.h"
 
@@ -50,19 +51,6 @@ static const char *state_name(enum ibv_port_state state)
 	return "unknown";
 }
 
-/* An IPv4-mapped GID reads as the IPv4 address it is. */
-static const char *gid_text(const union ibv_gid *gid, char text[64])
-{
-	struct in6_addr in6;
-
-	memcpy(&in6, gid->raw, sizeof(in6));
-	if (IN6_IS_ADDR_V4MAPPED(&in6))
-		inet_ntop(AF_INET, gid->raw + 12, text, 64);
-	else
-		inet_ntop(AF_INET6, gid->raw, text, 64);
-	return text;
-}
-
 static const char *gid_type(uint32_t type)
 {
 	return type == IBV_GID_TYPE_ROCE_V2   ? "RoCE v2"
@@ -73,7 +61,7 @@ static const char *gid_type(uint32_t type)
 static void print_text(const struct hca_list *l)
 {
 	const struct hca *h;
-	char text[64];
+	struct gid_text address;
 	size_t i, j;
 
 	for (i = 0; i < l->count; i++) {
@@ -93,7 +81,7 @@ static void print_text(const struct hca_list *l)
 		for (j = 0; j < h->gid_count; j++)
 			printf("  %-4u %-40s %-8s %s\n",
 			       h->gid[j].entry.gid_index,
-			       gid_text(&h->gid[j].entry.gid, text),
+			       gid_str(&h->gid[j].entry.gid, &address),
 			       gid_type(h->gid[j].entry.gid_type),
 			       h->gid[j].ifname);
 	}
@@ -102,7 +90,8 @@ static void print_text(const struct hca_list *l)
 static struct json_object *gid_json(const struct hca_gid *g)
 {
 	struct json_object *o = json_object_new_object();
-	char text[64];
+	char text[INET6_ADDRSTRLEN];
+	struct gid_text address;
 
 	json_object_object_add(
 		o, "index", json_object_new_int64((int64_t)g->entry.gid_index));
@@ -110,7 +99,7 @@ static struct json_object *gid_json(const struct hca_gid *g)
 	json_object_object_add(o, "gid", json_object_new_string(text));
 	json_object_object_add(
 		o, "address",
-		json_object_new_string(gid_text(&g->entry.gid, text)));
+		json_object_new_string(gid_str(&g->entry.gid, &address)));
 	json_object_object_add(
 		o, "type", json_object_new_string(gid_type(g->entry.gid_type)));
 	json_object_object_add(o, "netdev",

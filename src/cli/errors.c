@@ -4,6 +4,7 @@
  * The text is docs/ERRORS.md, which is compiled in. A section begins with
  * "### NAME (NUMBER)" and ends where the next heading begins.
  */
+#include "base/bytes.h"
 #include "cli/cli.h"
 
 #include <ctype.h>
@@ -55,7 +56,7 @@ static const char *bare(const char *name)
 	static const char *const prefixes[] = { "IBV_WC_", "IBV_EVENT_",
 						"RDMA_CM_EVENT_" };
 
-	for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++)
+	for (size_t i = 0; i < ARRAY_SIZE(prefixes); i++)
 		if (!strncasecmp(name, prefixes[i], strlen(prefixes[i])))
 			return name + strlen(prefixes[i]);
 	return name;

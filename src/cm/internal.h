@@ -7,6 +7,7 @@
 #include "cm.h"
 
 #include "base/bytes.h"
+#include "base/mix.h"
 
 #include <errno.h>
 
@@ -153,13 +154,6 @@ int cm_emit(struct cm *cm, struct cm_event *ev);
 void cm_reverse_path(struct roce_path *path, const struct cm_in *in,
 		     uint8_t tclass, uint8_t hop_limit, uint32_t flow_label);
 int cm_copy_data(uint8_t *to, size_t max, const void *data, size_t len);
-
-static inline uint64_t cm_mix(uint64_t x)
-{
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
-}
 
 static inline uint64_t cm_timeout_ns(unsigned n)
 {

@@ -7,6 +7,7 @@
  */
 #include "faults.h"
 
+#include "base/path.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -92,20 +93,18 @@ static int put(struct faults_log *l, const char *text, size_t len, uint64_t at)
 int faults_log_open(struct faults_log *l, const char *path,
 		    const struct faults *f)
 {
-	char name[4096], head[160];
-	const char *p = strstr(path, "%p");
+	char *name = path_expand(path), head[160];
 	int n, err;
 
-	n = p ? snprintf(name, sizeof(name), "%.*s%d%s", (int)(p - path), path,
-			 (int)getpid(), p + 2) :
-		snprintf(name, sizeof(name), "%s", path);
 	*l = (struct faults_log){ .fd = -1 };
-	if (n < 0 || (size_t)n >= sizeof(name))
-		return -ENAMETOOLONG;
+	if (!name)
+		return -ENOMEM;
 	l->fd = sys_open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC |
 				       O_NONBLOCK, 0600);
-	if (l->fd < 0)
-		return -errno;
+	err = l->fd < 0 ? -errno : 0;
+	free(name);
+	if (err)
+		return err;
 	n = snprintf(head, sizeof(head),
 		     "# What softhca run --faults has done. As a script it does "
 		     "so again.\nseed %llu\n",

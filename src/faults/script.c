@@ -8,6 +8,7 @@
 #include "faults.h"
 #include "script.h"
 
+#include "base/bytes.h"
 #include "base/gid.h"
 
 #include <arpa/inet.h>
@@ -46,8 +47,6 @@ static const struct {
 	{ "client_reregister", IBV_EVENT_CLIENT_REREGISTER },
 	{ "device_fatal", IBV_EVENT_DEVICE_FATAL },
 };
-
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 /* What a line may say besides its action: once each. */
 enum {
@@ -164,7 +163,7 @@ static bool quantity(const char *text, const struct unit *unit, size_t units,
 
 static bool time_of(const char *text, uint64_t *ns)
 {
-	return quantity(text, times, COUNT(times), ns);
+	return quantity(text, times, ARRAY_SIZE(times), ns);
 }
 
 static bool count_of(struct script *s, const char *key, uint64_t max,
@@ -255,7 +254,7 @@ static bool after(struct script *s)
 			   s->r->what.action < FAULT_FAIL;
 
 	if (time_of(text, &s->r->after_ns) ||
-	    (bytes && quantity(text, sizes, COUNT(sizes),
+	    (bytes && quantity(text, sizes, ARRAY_SIZE(sizes),
 			       &s->r->after_bytes)))
 		return true;
 	return wrong(s, "after %.40s: a time%s belongs here", text,
@@ -397,9 +396,9 @@ static bool rest(struct script *s)
 		const char *word = next(s);
 		size_t i;
 
-		for (i = 0; i < COUNT(keys) && strcmp(keys[i].name, word); i++)
+		for (i = 0; i < ARRAY_SIZE(keys) && strcmp(keys[i].name, word); i++)
 			;
-		if (i == COUNT(keys))
+		if (i == ARRAY_SIZE(keys))
 			return wrong(s, "%.40s: not a word that belongs here; "
 					"see \"Faults on purpose\" in "
 					"softhca(1)", word);
@@ -429,7 +428,7 @@ static bool classes(struct script *s)
 
 	if (!p || is_next(s, "any"))
 		return true;
-	for (size_t i = 0; i < COUNT(keys); i++) {
+	for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
 		key = keys[i].name;
 		if (!strcmp(p, key))
 			return true;
@@ -507,7 +506,7 @@ static bool raise_event(struct script *s)
 {
 	const char *text = next(s);
 
-	for (size_t i = 0; i < COUNT(events); i++)
+	for (size_t i = 0; i < ARRAY_SIZE(events); i++)
 		if (!strcmp(events[i].name, text)) {
 			s->r->what.event = events[i].event;
 			return true;
@@ -736,7 +735,7 @@ static const char *event_name(uint32_t event)
 {
 	size_t i = 0;
 
-	while (i + 1 < COUNT(events) && (uint32_t)events[i].event != event)
+	while (i + 1 < ARRAY_SIZE(events) && (uint32_t)events[i].event != event)
 		i++;
 	return events[i].name;
 }
@@ -761,7 +760,7 @@ __attribute__((format(printf, 2, 3))) static void put(struct out *o,
 /* In the largest unit that divides it. */
 static void put_time(struct out *o, const char *before, uint64_t ns)
 {
-	size_t i = COUNT(times) - 1;
+	size_t i = ARRAY_SIZE(times) - 1;
 
 	while (ns % times[i].worth)
 		i--;
@@ -784,17 +783,13 @@ static void put_packets(struct out *o, const struct fault_what *w)
 
 static void put_where(struct out *o, const struct fault_what *w)
 {
-	const bool v4 = !memcmp(w->peer.raw, "\0\0\0\0\0\0\0\0\0\0\xff\xff",
-				12);
-	char text[INET6_ADDRSTRLEN];
+	struct gid_text peer;
 
 	if (w->qpn)
 		put(o, w->action == FAULT_KILL ? " 0x%06x" : " qp=0x%06x",
 		    w->qpn);
 	if (w->peered)
-		put(o, " peer=%s",
-		    inet_ntop(v4 ? AF_INET : AF_INET6, w->peer.raw + 12 * v4,
-			      text, sizeof(text)));
+		put(o, " peer=%s", gid_str(&w->peer, &peer));
 	if (w->action != FAULT_RNR && w->dirs != FAULT_OUT)
 		put(o, " dir=%s", w->dirs == FAULT_IN ? "in" : "both");
 }

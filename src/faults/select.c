@@ -9,16 +9,14 @@
 #include "faults.h"
 #include "script.h"
 
+#include "base/mix.h"
 #include "wire/roce.h"
 
 #include <string.h>
 
 static uint64_t mix(uint64_t z)
 {
-	z *= 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return z ^ z >> 31;
+	return mix64(z * MIX_STEP);
 }
 
 uint64_t faults_number(const struct faults *f, uint64_t n)
@@ -128,6 +126,18 @@ static bool counts(struct faults *f, struct fault_rule *r, size_t bytes,
 	       (!r->by_chance || is_chance(f, r));
 }
 
+/* Counts one that rule i selects. The first rule that acts on it does so. */
+static void consider(struct faults *f, size_t i, size_t bytes, uint64_t now_ns,
+		     struct fault_rule **acts, uint64_t *n)
+{
+	struct fault_rule *r = &f->rule[i];
+
+	if (counts(f, r, bytes, now_ns) && !*acts) {
+		*acts = r;
+		*n = r->n;
+	}
+}
+
 struct fault_rule *faults_packet(struct faults *f,
 				 const struct fault_packet *p, uint64_t now_ns,
 				 uint64_t *n)
@@ -135,15 +145,9 @@ struct fault_rule *faults_packet(struct faults *f,
 	const uint32_t classes = classes_of(p);
 	struct fault_rule *acts = NULL;
 
-	for (size_t i = 0; i < f->nrules; i++) {
-		struct fault_rule *r = &f->rule[i];
-
-		if (!selects(r, p, classes) ||
-		    !counts(f, r, p->bytes, now_ns) || acts)
-			continue;
-		acts = r;
-		*n = r->n;
-	}
+	for (size_t i = 0; i < f->nrules; i++)
+		if (selects(&f->rule[i], p, classes))
+			consider(f, i, p->bytes, now_ns, &acts, n);
 	return acts;
 }
 
@@ -171,15 +175,10 @@ struct fault_rule *faults_recv(struct faults *f, uint32_t qpn,
 {
 	struct fault_rule *acts = NULL;
 
-	for (size_t i = 0; i < f->nrules; i++) {
-		struct fault_rule *r = &f->rule[i];
-
-		if (r->what.action != FAULT_RNR || !is_between(r, qpn, peer) ||
-		    !counts(f, r, 0, now_ns) || acts)
-			continue;
-		acts = r;
-		*n = r->n;
-	}
+	for (size_t i = 0; i < f->nrules; i++)
+		if (f->rule[i].what.action == FAULT_RNR &&
+		    is_between(&f->rule[i], qpn, peer))
+			consider(f, i, 0, now_ns, &acts, n);
 	return acts;
 }
 
@@ -188,14 +187,9 @@ struct fault_rule *faults_verb(struct faults *f, enum fault_verb v,
 {
 	struct fault_rule *acts = NULL;
 
-	for (size_t i = 0; i < f->nrules; i++) {
-		struct fault_rule *r = &f->rule[i];
-
-		if (r->what.action != FAULT_FAIL || r->what.verb != v ||
-		    !counts(f, r, 0, now_ns) || acts)
-			continue;
-		acts = r;
-		*n = r->n;
-	}
+	for (size_t i = 0; i < f->nrules; i++)
+		if (f->rule[i].what.action == FAULT_FAIL &&
+		    f->rule[i].what.verb == v)
+			consider(f, i, 0, now_ns, &acts, n);
 	return acts;
 }

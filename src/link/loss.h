@@ -6,6 +6,8 @@
 #ifndef SOFTHCA_LINK_LOSS_H
 #define SOFTHCA_LINK_LOSS_H
 
+#include "base/mix.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,15 +28,10 @@ static inline void loss_init(struct loss *l, double share, uint64_t seed)
 
 __attribute__((noinline, unused)) static bool loss_next(struct loss *l)
 {
-	uint64_t z;
+	const uint64_t n = atomic_fetch_add_explicit(&l->draws, 1,
+						     memory_order_relaxed);
 
-	z = l->seed +
-	    (atomic_fetch_add_explicit(&l->draws, 1, memory_order_relaxed) +
-	     1) * 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	z ^= z >> 31;
-	return (double)(z >> 11) * 0x1p-53 < l->share;
+	return (double)(mix64(l->seed + (n + 1) * MIX_STEP) >> 11) * 0x1p-53 < l->share;
 }
 
 /* Whether the next packet is lost. Any thread may ask. */

@@ -22,6 +22,7 @@
 #include "steer.h"
 
 #include "base/bytes.h"
+#include "base/gid.h"
 #include "base/sys.h"
 #include "host/config.h"
 #include "host/proc.h"
@@ -118,16 +119,13 @@ static void describe_holder(const struct udp *u, const union ibv_gid *gid,
 /* Reads the descriptors of all processes: no lock is held. */
 static void say_taken(struct udp *u, const union ibv_gid *gid, uint32_t scope)
 {
-	char addr[INET6_ADDRSTRLEN], who[400], why[UDP_WHY];
+	char who[400], why[UDP_WHY];
+	struct gid_text addr;
 	struct rx_sock *s;
 
-	if (roce_gid_is_v4(gid))
-		inet_ntop(AF_INET, gid->raw + 12, addr, sizeof(addr));
-	else
-		inet_ntop(AF_INET6, gid->raw, addr, sizeof(addr));
 	describe_holder(u, gid, who, sizeof(who));
 	snprintf(why, sizeof(why), "UDP port %d of %s is taken by %s%s",
-		 ROCE_UDP_PORT, addr, who,
+		 ROCE_UDP_PORT, gid_str(gid, &addr), who,
 		 u->registry && !u->cfg.wire
 			 ? "; there only processes of this user with the same "
 			   "registry reach each other"

@@ -6,6 +6,7 @@
  */
 #include "gsi.h"
 
+/* To all contexts of a device; NULL: of all devices. Under ctx_lock. */
 static void device_event(struct engine *e, struct shca_device *dev,
 			 enum ibv_event_type type)
 {
@@ -14,7 +15,7 @@ static void device_event(struct engine *e, struct shca_device *dev,
 	struct shca_context *ctx;
 
 	for (ctx = to_process(e)->contexts; ctx; ctx = ctx->next)
-		if (ctx->dev == dev)
+		if (!dev || ctx->dev == dev)
 			shca_async_raise(ctx, &ev);
 }
 
@@ -46,13 +47,10 @@ void shca_context_add(struct engine *e, struct shca_context *ctx)
 
 void shca_port_event(struct engine *e, enum ibv_event_type type)
 {
-	const struct ibv_async_event ev = { .event_type = type,
-					    .element.port_num = 1 };
 	struct shca_process *proc = to_process(e);
 
 	pthread_mutex_lock(&proc->ctx_lock);
-	for (struct shca_context *c = proc->contexts; c; c = c->next)
-		shca_async_raise(c, &ev);
+	device_event(e, NULL, type);
 	pthread_mutex_unlock(&proc->ctx_lock);
 }
 

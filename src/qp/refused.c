@@ -10,6 +10,8 @@
 
 #include "qp.h"
 
+#include "base/bytes.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -26,7 +28,7 @@ const char *key_access_str(uint32_t access)
 		{ IBV_ACCESS_MW_BIND, "IBV_ACCESS_MW_BIND" },
 	};
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++)
 		if (access & names[i].bit)
 			return names[i].name;
 	return "no permission";
@@ -162,6 +164,16 @@ const char *key_refused(key_look_fn *look, void *table,
 	return why->text;
 }
 
+/* What the program is told, where it wants to know; else NULL. */
+static const char *reason(const struct qp *qp, const struct key_ask *ask,
+			  struct key_why *why)
+{
+	if (!qp->env->explain)
+		return NULL;
+	return key_refused(keys_look, qp->env->keys, ask, why) ?:
+		       "the region was changed just now";
+}
+
 void qp_explain_sge(struct qp *qp, const char *what, uint64_t wr_id, uint32_t i,
 		    const struct ibv_sge *sge, uint32_t pd, uint32_t access)
 {
@@ -174,16 +186,14 @@ void qp_explain_sge(struct qp *qp, const char *what, uint64_t wr_id, uint32_t i,
 		.access = access,
 	};
 	struct key_why why;
-	const char *text;
+	const char *text = reason(qp, &ask, &why);
 
-	if (!qp->env->explain)
+	if (!text)
 		return;
-	text = key_refused(keys_look, qp->env->keys, &ask, &why);
 	qp_explain(qp,
 		   "SGE %u of %s 0x%" PRIx64 " refused: lkey 0x%08x for [0x%" PRIx64
 		   ", +%u): %s",
-		   i, what, wr_id, sge->lkey, sge->addr, sge->length,
-		   text ? text : "the region was changed just now");
+		   i, what, wr_id, sge->lkey, sge->addr, sge->length, text);
 }
 
 void qp_explain_remote(struct qp *qp, const char *request, uint32_t pd,
@@ -200,14 +210,12 @@ void qp_explain_remote(struct qp *qp, const char *request, uint32_t pd,
 		.access = access,
 	};
 	struct key_why why;
-	const char *text;
+	const char *text = reason(qp, &ask, &why);
 
-	if (!qp->env->explain)
+	if (!text)
 		return;
-	text = key_refused(keys_look, qp->env->keys, &ask, &why);
 	qp_explain(qp,
 		   "%s of %" PRIu64 " bytes at 0x%" PRIx64
 		   " with rkey 0x%08x refused: %s",
-		   request, len, va, rkey,
-		   text ? text : "the region was changed just now");
+		   request, len, va, rkey, text);
 }

@@ -8,6 +8,7 @@
  */
 #include "cma.h"
 
+#include "base/bytes.h"
 #include "base/gid.h"
 #include "host/config.h"
 
@@ -105,7 +106,7 @@ static void unreachable(struct cma_id *id, const struct cm_event *ev)
 	if (ev->status >= 0)
 		why(err, "service of %s refused: SIDR status %d (%s)", at.text,
 		    ev->status,
-		    ev->status < (int)(sizeof(sidr) / sizeof(sidr[0])) &&
+		    ev->status < (int)ARRAY_SIZE(sidr) &&
 				    sidr[ev->status] ?
 			    sidr[ev->status] :
 			    "for a reason of its own");

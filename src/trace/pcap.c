@@ -19,6 +19,7 @@
 
 #include "base/bytes.h"
 #include "base/checksum.h"
+#include "base/path.h"
 #include "base/say.h"
 #include "base/sys.h"
 
@@ -364,32 +365,6 @@ void pcap_flush(struct pcap *p)
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* Replaces %p by the process ID. Returns an allocated string, or NULL. */
-static char *expand(const char *path)
-{
-	const char *from;
-	char *out = NULL;
-	size_t size;
-	FILE *f;
-
-	f = open_memstream(&out, &size);
-	if (!f)
-		return NULL;
-	for (from = path; *from; from++) {
-		if (from[0] == '%' && from[1] == 'p') {
-			fprintf(f, "%d", (int)getpid());
-			from++;
-		} else {
-			fputc(*from, f);
-		}
-	}
-	if (fclose(f) != 0) {
-		free(out);
-		return NULL;
-	}
-	return out;
-}
-
 int pcap_restart(int fd)
 {
 	struct stat st;
@@ -430,7 +405,7 @@ int pcap_open(struct pcap **out, const char *path)
 	char *name;
 	int err;
 
-	name = expand(path);
+	name = path_expand(path);
 	if (!name)
 		return -ENOMEM;
 	p = malloc(sizeof(*p));
