@@ -87,8 +87,11 @@ static struct chan *chans;
 static struct ibv_comp_channel *comp;
 static struct ibv_cq *cq;
 static struct ibv_srq *srq;
-static struct ibv_mr *mr;
+static struct ibv_mr *mr, *bait_mr;
 static char *mem;
+/* What victims may write to: some of what a storm sends is as good as a peer's,
+ * and carried out. */
+static char bait[65536];
 static size_t slot_size, mem_size, result_off;
 static uint32_t grh; /* bytes before the data of a UD receive */
 static char *scratch;
@@ -339,6 +342,15 @@ static void set_up(void)
 				IBV_ACCESS_REMOTE_ATOMIC);
 	if (!mr)
 		die(EXIT_SETUP, "ibv_reg_mr: %m");
+	if (opt.victims) {
+		bait_mr = ibv_reg_mr(dev.pd, bait, sizeof(bait),
+				     IBV_ACCESS_LOCAL_WRITE |
+					     IBV_ACCESS_REMOTE_WRITE |
+					     IBV_ACCESS_REMOTE_READ |
+					     IBV_ACCESS_REMOTE_ATOMIC);
+		if (!bait_mr)
+			die(EXIT_SETUP, "ibv_reg_mr: %m");
+	}
 	if (opt.events) {
 		comp = ibv_create_comp_channel(dev.ctx);
 		if (!comp)
@@ -379,7 +391,8 @@ static void set_up(void)
 			c->buf = mem + slot_size * slots * q;
 			mine.addr = (uintptr_t)c->buf;
 		} else {
-			mine.addr = (uintptr_t)mem;
+			mine.addr = (uintptr_t)bait;
+			mine.rkey = bait_mr->rkey;
 		}
 		c->counter = (uint64_t *)(mem + result_off +
 					  8ul * opt.depth * opt.qps) +
@@ -402,7 +415,7 @@ static void set_up(void)
 		if (victim)
 			printf("victim qpn=%u psn=%u rkey=%u addr=%" PRIu64
 			       "\n",
-			       mine.qpn, c->far.psn, mr->rkey,
+			       mine.qpn, c->far.psn, mine.rkey,
 			       (uint64_t)mine.addr);
 	}
 	/* What reads fetch. */
@@ -1034,6 +1047,7 @@ int main(int argc, char **argv)
 	}
 	if ((srq && ibv_destroy_srq(srq)) || ibv_destroy_cq(cq) ||
 	    (comp && ibv_destroy_comp_channel(comp)) || ibv_dereg_mr(mr) ||
+	    (bait_mr && ibv_dereg_mr(bait_mr)) ||
 	    ibv_dealloc_pd(dev.pd) || ibv_close_device(dev.ctx))
 		die(EXIT_SETUP, "tear-down: %m");
 	free(chans);
