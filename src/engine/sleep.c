@@ -228,18 +228,19 @@ static int wait_for(struct sleeper *s, int fd, bool (*arrived)(void *arg),
 	if (s->kinds == (HANDLERS_RESTART | HANDLERS_INTERRUPT))
 		return -EBUSY;
 	take_over(s->e, now);
-	for (;;) {
-		err = doze(s, fd, &woken);
-		if (err)
-			return err < 0 ? err : 0;
-		idle = receive(s) ? 0 : idle + woken;
-		if (arrived(arg))
-			return 0;
+	/* On the way here it may have done what other threads left to it, and
+	 * that was what it waits for. */
+	while (!arrived(arg)) {
 		if (idle == IDLE) {
 			atomic_store(&s->e->shy, SHY);
 			return -EBUSY;
 		}
+		err = doze(s, fd, &woken);
+		if (err)
+			return err < 0 ? err : 0;
+		idle = receive(s) ? 0 : idle + woken;
 	}
+	return 0;
 }
 
 int engine_sleep(struct engine *e, int fd, bool (*arrived)(void *arg),

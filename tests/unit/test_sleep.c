@@ -5,6 +5,7 @@
  * the same as a poll(2) of any descriptor. Each test runs with the links that
  * the environment allows.
  */
+#include "objects/process.h"
 #include "objects/wait.h"
 #include "pair.h"
 
@@ -731,6 +732,38 @@ static void loop_signals(void **state)
 	loop_end(fd, pipes);
 }
 
+static bool is_there(void *arg)
+{
+	(void)arg;
+	return true;
+}
+
+static void *sleep_on(void *fd)
+{
+	const int err = engine_sleep(to_ctx(ctx)->engine, *(int *)fd, is_there,
+				     NULL);
+
+	/* Or the thread is just then receiving. */
+	return err && err != -EBUSY ? NULL : fd;
+}
+
+/* What a waiter has done on its way to sleep may be what it waits for, and the
+ * descriptor does not say so. */
+static void there_before_it_sleeps(void **state)
+{
+	int pipefd[2];
+	pthread_t thread;
+
+	(void)state;
+	begin();
+	assert_int_equal(pipe(pipefd), 0);
+	assert_int_equal(pthread_create(&thread, NULL, sleep_on, pipefd), 0);
+	assert_ptr_equal(join(thread), pipefd);
+	close(pipefd[0]);
+	close(pipefd[1]);
+	end();
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -740,6 +773,7 @@ int main(int argc, char **argv)
 		TEST(second_event_is_counted),
 		TEST(second_event_is_there_for_the_next),
 		TEST(second_event_wakes_another),
+		TEST(there_before_it_sleeps),
 		TEST(then_in_poll),
 		TEST(cq_goes_meanwhile),
 		TEST(signals),

@@ -500,7 +500,6 @@ static void busy_means_all_the_time(void **state)
 	assert_int_equal(ibv_destroy_cq(cq), 0);
 }
 
-/* An argument is the name of the one test to run. */
 /* One that finds the lock taken, and so leaves its work behind. */
 static void *comes_by(void *arg)
 {
@@ -543,6 +542,7 @@ static void looking_leaves_nothing_undone(void **state)
 	end_fini(&b);
 }
 
+/* An argument is the name of the one test to run. */
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
