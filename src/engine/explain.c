@@ -2,7 +2,9 @@
  * explain.c - what became of packets, and why a QP failed, in words
  *
  * Packets that do nothing are always counted. With --explain they are reported
- * when the process ends and, while their number grows, every DROPS_NS.
+ * when the process ends and, while their number grows, every DROPS_NS; those
+ * that are nothing unusual only beside others: a repeated request whose answer
+ * was late, and what comes for a QP that its program has ended.
  */
 #include "internal.h"
 
@@ -16,58 +18,80 @@
 #include <unistd.h>
 
 #define DROPS_NS 10000000000
+#define OTHERS 4 /* reasons for which no QP drops a packet */
 
 void engine_dropped(struct engine *e, enum roce_drop why)
 {
 	atomic_fetch_add_explicit(&e->dropped[why], 1, memory_order_relaxed);
 }
 
+/* One after the other: "a 1, b 2", those that are usual or those that are not. */
+static uint64_t drops_list(const struct engine *e, bool usual, char *line,
+			   size_t size)
+{
+	static const struct {
+		const char *name;
+		bool usual; /* in a program and network where all is well */
+	} drops[ROCE_DROPS] = {
+		[ROCE_DROP_OPCODE] = { "unexpected opcode", false },
+		[ROCE_DROP_HEADER] = { "version or P_Key", false },
+		[ROCE_DROP_STATE] = { "QP does not receive yet", false },
+		[ROCE_DROP_ENDED] = { "QP in the error state", true },
+		[ROCE_DROP_ADDRESS] = { "not from the QP's peer", false },
+		[ROCE_DROP_DUPLICATE] = { "duplicate", true },
+		[ROCE_DROP_GAP] = { "PSN ahead of the one due", false },
+		[ROCE_DROP_REFUSED] = { "invalid or refused request", false },
+		[ROCE_DROP_QKEY] = { "Q_Key or datagram length", false },
+		[ROCE_DROP_NO_RECV] = { "no receive posted", false },
+	};
+	static const char *const others[OTHERS] = {
+		"malformed", "bad ICRC", "socket buffer full", "no such QP"
+	};
+	const struct udp_stats *s = udp_stats(e->udp);
+	const uint64_t n[OTHERS] = {
+		s->rx_malformed + (e->shm ? shm_stats(e->shm)->rx_malformed : 0),
+		s->rx_bad_icrc, s->rx_overflow, atomic_load(&e->no_qp)
+	};
+	uint64_t sum = 0;
+	size_t len = 0;
+
+	line[0] = 0;
+	for (size_t i = 0; i < OTHERS + ROCE_DROPS; i++) {
+		const bool other = i < OTHERS;
+		const uint64_t count =
+			other ? n[i] : atomic_load(&e->dropped[i - OTHERS]);
+
+		if (!count || usual != (!other && drops[i - OTHERS].usual))
+			continue;
+		sum += count;
+		len += (size_t)snprintf(line + len, size - len, "%s%s %" PRIu64,
+					len ? ", " : "",
+					other ? others[i] :
+						drops[i - OTHERS].name,
+					count);
+	}
+	return sum;
+}
+
 void engine_drops_explain(struct engine *e)
 {
-	static const char *const names[ROCE_DROPS] = {
-		[ROCE_DROP_OPCODE] = "unexpected opcode",
-		[ROCE_DROP_HEADER] = "version or P_Key",
-		[ROCE_DROP_STATE] = "QP does not receive",
-		[ROCE_DROP_ADDRESS] = "not from the QP's peer",
-		[ROCE_DROP_DUPLICATE] = "duplicate",
-		[ROCE_DROP_GAP] = "PSN ahead of the one due",
-		[ROCE_DROP_REFUSED] = "invalid or refused request",
-		[ROCE_DROP_QKEY] = "Q_Key or datagram length",
-		[ROCE_DROP_NO_RECV] = "no receive posted",
-	};
-	static const struct shm_stats none;
 	const struct udp_stats *s = udp_stats(e->udp);
-	const struct shm_stats *m = e->shm ? shm_stats(e->shm) : &none;
-	uint64_t n[4 + ROCE_DROPS] = { s->rx_malformed + m->rx_malformed,
-				       s->rx_bad_icrc,
-				       s->rx_overflow, atomic_load(&e->no_qp) };
-	const char *what[4 + ROCE_DROPS] = { "malformed", "bad ICRC",
-					     "socket buffer full",
-					     "no such QP" };
-	uint64_t sum = 0;
-	char line[1024];
-	int len;
+	char bad[800], usual[200];
+	uint64_t sum, pkts;
 
 	faults_explain();
-	for (size_t i = 0; i < ROCE_DROPS; i++) {
-		n[4 + i] = atomic_load(&e->dropped[i]);
-		what[4 + i] = names[i];
-	}
-	for (size_t i = 0; i < 4 + ROCE_DROPS; i++)
-		sum += n[i];
+	sum = drops_list(e, false, bad, sizeof(bad));
 	if (atomic_exchange(&e->drops_reported, sum) == sum)
 		return;
-	len = snprintf(line, sizeof(line),
-		       "process %d: %" PRIu64 " packets received, %" PRIu64
-		       " dropped",
-		       (int)getpid(), s->rx_pkts + m->rx_pkts + n[0] + n[1], sum);
-	for (size_t i = 0; i < 4 + ROCE_DROPS; i++)
-		if (n[i])
-			len += snprintf(line + len, sizeof(line) - (size_t)len,
-					"%s %s %" PRIu64,
-					len && line[len - 1] == 'd' ? ":" : ",",
-					what[i], n[i]);
-	say("%s", line);
+	drops_list(e, true, usual, sizeof(usual));
+	pkts = s->rx_pkts + s->rx_malformed + s->rx_bad_icrc;
+	if (e->shm)
+		pkts += shm_stats(e->shm)->rx_pkts +
+			shm_stats(e->shm)->rx_malformed;
+	say("process %d: %" PRIu64 " packets received, %" PRIu64
+	    " dropped: %s%s%s",
+	    (int)getpid(), pkts, sum, bad,
+	    usual[0] ? "; and, as is usual: " : "", usual);
 }
 
 void drops_explain_at(struct engine *e, uint64_t now)

@@ -694,12 +694,15 @@ static inline void shca_far_run(struct shca_qp *qp, uint64_t *time)
 		qp->far.tail = sq->tail;
 }
 void shca_far_forget(struct shca_qp *qp);
-
-/* connected.c: says which way a QP that has just been connected is connected
- * by. Its lock is held. */
-void shca_connected_explain(struct shca_qp *qp);
 int shca_env_atomic_lock(struct qp *core, const void *p);
 void shca_env_atomic_unlock(struct qp *core, const void *p);
+
+/* peer.c: says which way a QP that has just been connected is connected by. Its
+ * lock is held, as it is in the others (roce/env.h). */
+void shca_connected_explain(struct shca_qp *qp);
+const char *shca_env_silent(struct qp *core, struct key_why *why);
+const char *shca_env_refused(struct qp *core, const struct key_ask *ask,
+			     struct key_why *why);
 /* Returns when no other process copies any more by what was there before. */
 void shca_visits_wait(struct engine *e);
 

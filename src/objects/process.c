@@ -289,6 +289,8 @@ static int process_create(struct shca_process **out)
 		.base.odp_touch = shca_odp_touch,
 		.base.odp_store = shca_odp_store,
 		.unread = env_unread,
+		.silent = shca_env_silent,
+		.refused = shca_env_refused,
 		.base.event = env_event,
 		.dropped = env_dropped,
 		.withhold = faults_any(FAULT_RNR) ? faults_withhold : NULL,

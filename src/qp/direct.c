@@ -143,19 +143,6 @@ static bool peer_memory(const struct qp *qp, const struct qp_wqe *w,
 
 /* ---- operations -------------------------------------------------------- */
 
-static uint32_t access_of(const struct qp_wqe *w)
-{
-	switch (w->opcode) {
-	case IBV_WR_RDMA_READ:
-		return IBV_ACCESS_REMOTE_READ;
-	case IBV_WR_ATOMIC_CMP_AND_SWP:
-	case IBV_WR_ATOMIC_FETCH_AND_ADD:
-		return IBV_ACCESS_REMOTE_ATOMIC;
-	default:
-		return IBV_ACCESS_REMOTE_WRITE;
-	}
-}
-
 static int copy(struct qp *qp, const struct qp_wqe *w, struct qp_far *far,
 		struct local *l, uint64_t addr)
 {
@@ -209,7 +196,7 @@ static int visit(struct qp *qp, const struct qp_wqe *w, struct qp_far *far,
 		 const struct qp_direct_peer *peer, struct local *l,
 		 uint64_t *orig)
 {
-	const uint32_t flag = access_of(w);
+	const uint32_t flag = qp_wqe_access(w);
 	uint64_t addr;
 
 	if (!peer_takes(qp, w, far, peer, flag))

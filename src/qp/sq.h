@@ -59,6 +59,20 @@ static inline struct ibv_sge *qp_wqe_sge(const struct qp_sq *sq,
 	return (struct ibv_sge *)(void *)qp_wqe_data(sq, w);
 }
 
+/* What the region at the other end is to allow: of writes, reads and atomics. */
+static inline uint32_t qp_wqe_access(const struct qp_wqe *w)
+{
+	switch (w->opcode) {
+	case IBV_WR_RDMA_READ:
+		return IBV_ACCESS_REMOTE_READ;
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		return IBV_ACCESS_REMOTE_ATOMIC;
+	default:
+		return IBV_ACCESS_REMOTE_WRITE;
+	}
+}
+
 /* Requests that use responder resources and are answered with data. */
 static inline bool qp_wqe_has_response(const struct qp_wqe *w)
 {

@@ -21,6 +21,8 @@
  */
 #include "internal.h"
 
+#include <stdio.h>
+
 #define PROBE_MIN_NS (100 * USEC)
 #define PROBE_UNKNOWN_NS (4 * MSEC) /* the round trip, or nothing is lost */
 #define PROBE_FIRST_MAX_NS (32 * MSEC)
@@ -314,11 +316,31 @@ static void nak_fatal(struct roce_qp *qp, uint8_t code)
 		[ROCE_NAK_INVALID_RD_REQUEST] = IBV_WC_REM_INV_RD_REQ_ERR,
 	};
 	struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.head);
+	const char *text = NULL;
+	struct key_why why;
 
-	explain(qp,
-		"%s; work request 0x%llx, %u bytes at remote 0x%llx rkey 0x%08x",
-		nak_text(code), (unsigned long long)w->wr_id, w->length,
-		(unsigned long long)w->remote_addr, w->rkey);
+	if (code == ROCE_NAK_REMOTE_ACCESS && qp->base.env->explain &&
+	    roce_env(qp)->refused) {
+		const struct key_ask ask = {
+			.key = w->rkey,
+			.remote = true,
+			.va = w->remote_addr,
+			.len = w->length,
+			.access = qp_wqe_access(w),
+		};
+
+		text = roce_env(qp)->refused(&qp->base, &ask, &why);
+	}
+	if (text)
+		explain(qp,
+			"the peer refused access (NAK 0x62) to %u bytes at 0x%llx with rkey 0x%08x, for work request 0x%llx: %s",
+			w->length, (unsigned long long)w->remote_addr, w->rkey,
+			(unsigned long long)w->wr_id, text);
+	else
+		explain(qp,
+			"%s; work request 0x%llx, %u bytes at remote 0x%llx rkey 0x%08x",
+			nak_text(code), (unsigned long long)w->wr_id, w->length,
+			(unsigned long long)w->remote_addr, w->rkey);
 	fail_head(qp, status[code]);
 }
 
@@ -342,7 +364,17 @@ static void rx_rnr(struct roce_qp *qp, uint32_t psn, uint8_t timer,
 		return;
 	}
 	if (!r->rnr_retries++)
-		r->rnr_since_ns = now_ns;
+		r->rnr_since_ns = r->rnr_said_ns = now_ns;
+	if (now_ns - r->rnr_said_ns >= SAY_NS) {
+		r->rnr_said_ns = now_ns;
+		explain(qp,
+			"the peer has had no receive posted for %.1f s (%u RNR NAKs)%s; post receives there before sending here",
+			(double)(now_ns - r->rnr_since_ns) / 1e9,
+			r->rnr_retries,
+			qp->base.attr.rnr_retry == 7 ?
+				", and rnr_retry=7 waits for ever" :
+				"");
+	}
 	go_back(qp, psn);
 	r->probing = r->probe_due = false;
 	r->rnr_until_ns = now_ns + rnr_delay_ns(timer);
@@ -497,6 +529,24 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 	comp_head(qp);
 }
 
+/*
+ * An answer to nothing that was sent. If nothing has been acknowledged yet, the
+ * two ends do not begin with the same PSN, perhaps.
+ */
+static void rx_ghost(struct roce_qp *qp, const struct roce_rx *pkt, bool is_ack)
+{
+	struct roce_requester *r = &qp->req;
+
+	qp->stats.duplicates++;
+	roce_drop(qp, ROCE_DROP_DUPLICATE);
+	if (!is_ack || r->una != qp->base.attr.sq_psn)
+		return;
+	r->stray = true;
+	r->stray_psn = pkt->h.psn;
+	if ((pkt->h.syndrome & ROCE_AETH_KIND) == ROCE_AETH_ACK)
+		r->stray_psn = psn_add(pkt->h.psn, 1);
+}
+
 void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
@@ -509,8 +559,7 @@ void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	 * not count as a sign of loss.
 	 */
 	if (psn_diff(psn, r->una) < 0 || psn_diff(r->end_psn, psn) <= 0) {
-		qp->stats.duplicates++;
-		roce_drop(qp, ROCE_DROP_DUPLICATE);
+		rx_ghost(qp, pkt, is_ack);
 		return;
 	}
 	/* A response says nothing of what else the peer has. */
@@ -545,6 +594,52 @@ roce_acked(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 	req_check_drained(qp);
 }
 
+/* A peer that does not read may go on any time; said after 1, 2, 4... s. */
+__attribute__((noinline, cold)) static void
+unread_explain(struct roce_qp *qp, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+	struct key_why why;
+
+	if (!r->unread_ns || r->unread_psn != r->una) {
+		r->unread_ns = r->unread_said = now_ns;
+		r->unread_psn = r->una;
+		return;
+	}
+	if (now_ns - r->unread_said < SAY_NS ||
+	    now_ns - r->unread_ns < 2 * (r->unread_said - r->unread_ns))
+		return;
+	r->unread_said = now_ns;
+	if (qp->base.env->explain && roce_env(qp)->silent)
+		explain(qp,
+			"the peer has read no packet for %.1f s, and this QP waits for it: %s",
+			(double)(now_ns - r->unread_ns) / 1e9,
+			roce_env(qp)->silent(&qp->base, &why));
+}
+
+__attribute__((noinline, cold)) static void
+silence_explain(struct roce_qp *qp, uint64_t now_ns)
+{
+	const struct roce_requester *r = &qp->req;
+	const char *text = NULL;
+	struct key_why why;
+
+	if (!qp->base.env->explain)
+		return;
+	if (r->stray) {
+		snprintf(why.text, sizeof(why.text),
+			 "the peer answers, but expects PSN 0x%06x, and sq_psn here is 0x%06x: its rq_psn must be the same",
+			 r->stray_psn, r->una);
+		text = why.text;
+	} else if (roce_env(qp)->silent) {
+		text = roce_env(qp)->silent(&qp->base, &why);
+	}
+	explain(qp, "no answer for %.0f ms (timeout=%u, retry_cnt=%u)%s%s",
+		(double)(now_ns - r->progress_ns) / 1e6,
+		qp->base.attr.timeout, qp->base.attr.retry_cnt,
+		text ? ": " : "", text ? text : "");
+}
+
 void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
@@ -569,6 +664,7 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 		r->progress_ns = min_u64(
 			now_ns, r->progress_ns + (now_ns - r->armed_ns));
 		r->probe_ns = min_u64(2 * r->probe_ns, PROBE_FIRST_MAX_NS);
+		unread_explain(qp, now_ns);
 		comp_arm(qp, now_ns);
 		return;
 	}
@@ -579,11 +675,7 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 		r->progress_ns = now_ns - timeout * (r->retries + 1ull);
 		qp->stats.timeouts++;
 		if (r->retries++ >= qp->base.attr.retry_cnt) {
-			explain(qp,
-				"no answer for %.0f ms (timeout=%u, retry_cnt=%u): the peer's process is gone, its QP %u is not in RTR, or its packets do not arrive here; to check the path: softhca doctor --peer",
-				(double)(now_ns - r->progress_ns) / 1e6,
-				qp->base.attr.timeout, qp->base.attr.retry_cnt,
-				qp->dest_qpn);
+			silence_explain(qp, now_ns);
 			fail_head(qp, IBV_WC_RETRY_EXC_ERR);
 			return;
 		}

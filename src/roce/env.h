@@ -5,12 +5,14 @@
 #define SOFTHCA_ROCE_ENV_H
 
 #include "qp/env.h"
+#include "qp/refused.h"
 
 /* Why a packet for a QP did nothing there. */
 enum roce_drop {
 	ROCE_DROP_OPCODE,    /* not one of the QP's service, or not expected */
 	ROCE_DROP_HEADER,    /* transport version or P_Key */
-	ROCE_DROP_STATE,     /* the QP does not receive (yet, or any more) */
+	ROCE_DROP_STATE,     /* the QP does not receive yet, */
+	ROCE_DROP_ENDED,     /* or any more: it is in the error state */
 	ROCE_DROP_ADDRESS,   /* the sender is not the QP's peer */
 	ROCE_DROP_DUPLICATE, /* done before; a request was answered again */
 	ROCE_DROP_GAP,	     /* something before it is missing */
@@ -45,6 +47,16 @@ struct roce_env {
 	 * so again when the answer is no. NULL: that cannot be known.
 	 */
 	bool (*unread)(struct qp *qp, uint64_t mark[2]);
+
+	/*
+	 * For explanations, half a sentence each that lives as long as *text:
+	 * why the peer says nothing, as far as that can be known; and why it
+	 * has refused what was asked, NULL: that cannot be known. NULL: nothing
+	 * can.
+	 */
+	const char *(*silent)(struct qp *qp, struct key_why *text);
+	const char *(*refused)(struct qp *qp, const struct key_ask *ask,
+			       struct key_why *text);
 
 	/* Whether the receive queue is to look empty, on purpose. NULL: no. */
 	bool (*withhold)(const struct qp *qp);

@@ -119,6 +119,12 @@ struct roce_requester {
 	uint32_t rnr_retries;
 	uint64_t rnr_until_ns; /* 0: not waiting */
 	uint64_t rnr_since_ns; /* the first RNR NAK without progress since */
+	uint64_t rnr_said_ns; /* when that was explained; 0: not */
+	uint64_t unread_ns; /* since when the peer, alive, does not read what */
+	uint32_t unread_psn; /* was sent from here on, */
+	uint64_t unread_said; /* and when that was explained */
+	bool stray; /* an answer was about a PSN that we have not sent: */
+	uint32_t stray_psn; /* what the peer expects */
 };
 
 enum resp_kind { RESP_READ, RESP_ATOMIC, RESP_ATOMIC_WRITE };
@@ -172,6 +178,9 @@ struct roce_responder {
 	bool nak_seq_sent; /* one NAK per gap, */
 	uint32_t nak_for;  /* which this PSN behind it has shown */
 	bool rnr_sent;
+	uint32_t rnr_count; /* messages without a receive, */
+	uint32_t rnr_said; /* as many when that was explained last, */
+	uint64_t rnr_said_ns; /* and when */
 	bool ack_pending;
 	bool ack_first; /* the peer has to get it before an answer, not behind */
 	bool ack_held; /* it waits for an answer (roce_ack_hold()) */
@@ -240,6 +249,7 @@ struct roce_qp {
 };
 
 #define explain(qp, ...) qp_explain(&(qp)->base, __VA_ARGS__)
+#define SAY_NS (1000 * MSEC) /* what goes on is said as often */
 
 static inline const struct roce_env *roce_env(const struct roce_qp *qp)
 {

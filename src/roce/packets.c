@@ -89,8 +89,10 @@ int roce_check_connected(const struct roce_rx *pkt, uint8_t service,
  */
 static inline int rx_check(const struct roce_qp *qp, const struct roce_rx *pkt)
 {
-	if (qp->base.state < IBV_QPS_RTR || qp->base.state == IBV_QPS_ERR)
+	if (qp->base.state < IBV_QPS_RTR)
 		return 1 + ROCE_DROP_STATE;
+	if (qp->base.state == IBV_QPS_ERR)
+		return 1 + ROCE_DROP_ENDED;
 	/* Only what stays in memory may be elsewhere. */
 	if (pkt->source &&
 	    (qp->base.type == IBV_QPT_UD ||

@@ -236,6 +236,24 @@ RSP_INLINE enum verdict check_order(const struct roce_qp *qp,
 	return PASS;
 }
 
+/* Once a second: the peer may try a thousand times. */
+static void no_recv_explain(struct roce_qp *qp)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	if (r->rnr_count++ && r->asked_ns - r->rnr_said_ns < SAY_NS)
+		return;
+	if (r->rnr_said)
+		explain(qp,
+			"messages arrive, but no receive is posted (%u times more in %.1f s); post receives before the peer sends",
+			r->rnr_count - r->rnr_said,
+			(double)(r->asked_ns - r->rnr_said_ns) / 1e9);
+	else
+		explain(qp, "a message arrived, but no receive was posted; post receives before the peer sends");
+	r->rnr_said = r->rnr_count;
+	r->rnr_said_ns = r->asked_ns;
+}
+
 __attribute__((noinline, cold)) static enum verdict
 no_recv(struct roce_qp *qp, uint32_t srqn, int err)
 {
@@ -244,7 +262,7 @@ no_recv(struct roce_qp *qp, uint32_t srqn, int err)
 		return V_INVALID;
 	}
 	if (err != -EBUSY)
-		explain(qp, "a message arrived, but no receive was posted; post receives before the peer sends");
+		no_recv_explain(qp);
 	return V_RNR;
 }
 

@@ -103,12 +103,31 @@ EXPLAINED = {  # row: client's words, server's words
     "send longer than the receive": (r"longer than its receive buffer", r"room for 64"),
     "send into a receive with a wrong lkey": (r"NAK 0x63", r"SGE 0 of receive 0x0 refused: .*no region has this lkey"),
     "send without a receive": (r"RNR retry exceeded.*\d ms \(rnr_retry=1\).*post receives", None),
-    "unknown QPN": (r"no answer for \d+ ms \(timeout=12, retry_cnt=1\)", None),
     "send, wrong lkey": (r"lkey 0x\w{8} for \[0x\w+, \+64\): no region has this lkey", None),
     "send, rkey for the lkey": (r"that is the rkey of a region, and here its lkey is needed, 0x\w{8}", None),
     "read into an MR without local write": (rf"{REGION} lacks IBV_ACCESS_LOCAL_WRITE", None),
     "send past the end of the local MR": (rf"is not inside {REGION}: it ends 1 bytes beyond it", None),
 }
+
+
+NOBODY = r"no answer for \d+ ms \(timeout=12, retry_cnt=1\): "
+FAR = NOBODY + r"nothing has ever come from it: its QP is not in RTR, .*softhca doctor --peer"
+ALIVE = NOBODY + r"its process \d+ lives: its QP is not \(yet\) in RTR"
+UNANSWERED = {  # row: what the client says in each place
+    "unknown QPN": {"local": NOBODY + "no process of this user and host has that QP", "netns": FAR,
+                    "wire": NOBODY + "no process of this user and host has that QP"},
+    "wrong PSN": {"local": r"rq_psn 0x000010, and this one sq_psn 0x001010|expects PSN 0x000010, and sq_psn here is 0x001010",
+                  "wire": NOBODY + r"the peer answers, but expects PSN 0x000010, and sq_psn here is 0x001010",
+                  "netns": NOBODY + r"the peer answers, but expects PSN 0x000010, and sq_psn here is 0x001010"},
+    "the other QP is in INIT": {"local": NOBODY + "the QP there is in state INIT: it has to be in RTR", "wire": ALIVE,
+                                "netns": FAR},
+    "the other QP is destroyed": {"local": NOBODY + "its process has no such QP, or it is in state RESET: it was destroyed", "wire": ALIVE,
+                                  "netns": FAR},
+}
+# What the client sees of the peer's keys where both are processes of one host.
+SEEN = ("write, wrong rkey", "write, rkey 0", "write, lkey for the rkey", "write, rkey in the other byte order",
+        "write past the end", "read past the end", "atomic past the end", "write, MR without remote write",
+        "read, MR without remote read", "write, MR of another PD")
 
 
 @pytest.mark.parametrize("place", ["local", "wire", "netns"])
@@ -122,6 +141,11 @@ def test_explain(placements, place):
         assert re.search(r"^softhca: QP 0x\w+", client[row])
         if theirs:
             assert re.search(theirs, server[row]), f"{row}: server said {server[row]!r}"
+    for row, words in UNANSWERED.items():
+        assert re.search(words[place], client[f"wire: {row}"]), f"{row}: client said {client[f'wire: {row}']!r}"
+    for row in SEEN if place == "local" else ():
+        theirs = EXPLAINED[row][1].split("refused: ")[-1]
+        assert re.search(theirs, client[f"wire: {row}"]), f"{row}: client said {client[f'wire: {row}']!r}"
     # every RC row that fails says something
     silent = [r for r in WIRE if not r.startswith(("wire: UC", "wire: UD")) and not client[r] and not server[r]
               and r != "wire: write of nothing, wrong rkey"]

@@ -152,13 +152,12 @@ static void env_explain(struct qp *qp, const char *fmt, ...)
 	struct sim_qp *q = qp->owner;
 	va_list ap;
 
-	if (!q->node->sim->verbose)
-		return;
+	q->explained++;
 	va_start(ap, fmt);
-	fprintf(stderr, "QP %#x: ", qp->qpn);
-	vfprintf(stderr, fmt, ap);
-	fputc('\n', stderr);
+	vsnprintf(q->words, sizeof(q->words), fmt, ap);
 	va_end(ap);
+	if (q->node->sim->verbose)
+		fprintf(stderr, "QP %#x: %s\n", qp->qpn, q->words);
 }
 
 /* ---- nodes ------------------------------------------------------------- */

@@ -63,6 +63,8 @@ struct sim_qp {
 	struct sim_wcs *send, *recv;
 	uint64_t release_ns; /* when an ACK that is held leaves; 0: none is */
 	uint32_t events; /* 1 << enum ibv_event_type */
+	unsigned explained; /* how often something was, */
+	char words[512]; /* and the last time */
 };
 
 struct sim_node {

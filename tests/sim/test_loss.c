@@ -261,6 +261,29 @@ static void rnr_retry_exceeded(void **state)
 	sim_free(p.sim);
 }
 
+/* Both ends say so, now and then, as long as it lasts. */
+static void rnr_is_explained(void **state)
+{
+	struct sim_conn_opts co = sim_conn_default;
+	struct pair p;
+
+	(void)state;
+	co.rnr_retry = 7;
+	p = pair_opts(IBV_QPT_RC, &co);
+	post_to(p.a, IBV_WR_SEND, 0, 10);
+	sim_run(p.sim, 11 * SIM_SEC / 2);
+	assert_true(roce_qp_stats(p.b->qp)->rnr_tx > 20);
+	assert_in_range(p.b->explained, 3, 6);
+	assert_non_null(strstr(p.b->words, "no receive is posted"));
+	assert_in_range(p.a->explained, 2, 5);
+	assert_non_null(strstr(p.a->words, "rnr_retry=7 waits for ever"));
+	recv_into(p.b, 0, 100);
+	sim_run(p.sim, SIM_SEC);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	assert_in_range(p.a->explained, 2, 5);
+	sim_free(p.sim);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -277,6 +300,7 @@ int main(void)
 		cmocka_unit_test(timeout_zero_is_for_ever),
 		cmocka_unit_test(rnr_waits_for_a_receive),
 		cmocka_unit_test(rnr_retry_exceeded),
+		cmocka_unit_test(rnr_is_explained),
 	};
 
 	cmocka_set_test_filter(getenv("SIM_TEST"));

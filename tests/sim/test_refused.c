@@ -383,7 +383,7 @@ static void drops_are_counted(void **state)
 	assert_int_equal(drops[ROCE_DROP_DUPLICATE], 1);
 	assert_int_equal(drops[ROCE_DROP_NO_RECV], 1);
 	assert_int_equal(drops[ROCE_DROP_REFUSED], 1);
-	assert_int_equal(drops[ROCE_DROP_STATE], 1);
+	assert_int_equal(drops[ROCE_DROP_ENDED], 1);
 	assert_int_equal(roce_qp_stats(p.b->qp)->dropped, 10);
 	sim_free(p.sim);
 }

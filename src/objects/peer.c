@@ -1,0 +1,239 @@
+/*
+ * peer.c - what is known of the other end of a queue pair, in words (--explain)
+ *
+ * Which way its packets go: the links find that when there is something to send
+ * (link/shm.h), and the peer may not be ready before. Here it is looked for when
+ * the QP is connected: the number of the destination says which process has it.
+ *
+ * Processes of one host see each other's queue pairs and keys (link/shown.h), so
+ * why one says nothing, or refuses, can be said at this end as well. Of another
+ * host there is only what has come from it.
+ */
+#include "process.h"
+
+#include "host/config.h"
+#include "host/proc.h"
+#include "host/segment.h"
+#include "link/shown.h"
+#include "qp/names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The process that has the QP, of this user and host: its slot, or -ENOENT. */
+static int slot_of(const struct shca_qp *qp)
+{
+	const struct engine *e = qp->sched.engine;
+	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
+
+	if (!e->registry || !path || !path->local)
+		return -ENOENT;
+	return registry_owner(e->registry, roce_qp_dest(roce_qp(qp->core)));
+}
+
+/* What it shows, with a reference to be put; NULL: nothing. */
+static struct segment_peer *peer_of(const struct shca_qp *qp, int slot)
+{
+	struct segment *s = to_process(qp->sched.engine)->segment;
+
+	return s && slot >= 0 ? segment_peer_get(s, (unsigned)slot) : NULL;
+}
+
+#define THROUGH "shared memory, payload copied through it"
+
+static const char *way_to(struct segment *s, struct segment_peer *peer)
+{
+	uint32_t flags = segment_head(s)->flags;
+
+	if ((flags | peer->flags) & SEGMENT_PLAIN)
+		return THROUGH ": packets are recorded (--pcap)";
+	if (flags & SEGMENT_NO_COPY)
+		return THROUGH ": --same-host=copy";
+	if (peer->flags & SEGMENT_NO_COPY)
+		return THROUGH ": --same-host=copy at the peer";
+	if (!segment_can_copy(peer))
+		return THROUGH ": the system does not allow to copy from and "
+			       "to the peer's memory; softhca doctor says why";
+	return "shared memory, and copies from and to the peer's memory";
+}
+
+void shca_connected_explain(struct shca_qp *qp)
+{
+	const struct engine *e = qp->sched.engine;
+	struct segment_peer *peer;
+	const char *way;
+	int slot;
+
+	if (qp->core->type == IBV_QPT_UD || !roce_qp_path(roce_qp(qp->core)))
+		return;
+	slot = slot_of(qp);
+	peer = peer_of(qp, slot);
+	if (peer)
+		way = way_to(to_process(qp->sched.engine)->segment, peer);
+	else if (slot >= 0 && !e->cfg->wire &&
+		 registry_port(e->registry, (unsigned)slot))
+		way = "a private UDP port of this host";
+	else
+		way = "UDP port 4791";
+	engine_explain(qp->core, "connected by %s", way);
+	segment_peer_put(peer);
+}
+
+/* What is wrong with the QP there; false: nothing is. */
+static bool qp_there(const struct shca_qp *qp, struct segment_peer *peer,
+		     struct key_why *why)
+{
+	struct qp *core = qp->core;
+	const uint32_t dest = roce_qp_dest(roce_qp(core));
+	const struct qp_public *pub = shown_qp(peer, dest);
+	const size_t size = sizeof(why->text);
+	uint32_t state, type, back, psn;
+
+	if (!pub || qp_public_get(&pub->qpn) != dest ||
+	    qp_public_get(&pub->state) == IBV_QPS_RESET) {
+		snprintf(why->text, size,
+			 "its process has no such QP, or it is in state RESET: it was destroyed, or dest_qp_num here is wrong");
+		return true;
+	}
+	state = qp_public_get(&pub->state);
+	type = qp_public_get(&pub->type);
+	back = qp_public_get(&pub->dest_qpn);
+	psn = qp_public_get(&pub->rq_psn);
+	if (state < IBV_QPS_RTR || state > IBV_QPS_SQE)
+		snprintf(why->text, size, "the QP there is in state %s%s",
+			 qp_state_str(state),
+			 state < IBV_QPS_RTR ?
+				 ": it has to be in RTR before this end sends" :
+				 "");
+	else if (type != core->type && !qp->xrc && core->type != IBV_QPT_XRC_SEND)
+		snprintf(why->text, size,
+			 "the QP there is of type %s, and this one %s",
+			 qp_type_str(type), qp_type_str(core->type));
+	else if (back != core->qpn)
+		snprintf(why->text, size,
+			 "the QP there is connected to QP 0x%06x, not to this one: dest_qp_num at one of the ends is wrong",
+			 back);
+	else if (!qp_public_get(&pub->established) &&
+		 psn != core->attr.sq_psn)
+		snprintf(why->text, size,
+			 "the QP there has rq_psn 0x%06x, and this one sq_psn 0x%06x: they must be the same",
+			 psn, core->attr.sq_psn);
+	else
+		return false;
+	return true;
+}
+
+/* Of this host. */
+static void why_local(const struct shca_qp *qp, int slot, struct key_why *why)
+{
+	const struct registry *r = qp->sched.engine->registry;
+	const size_t size = sizeof(why->text);
+	struct segment_peer *peer;
+	pid_t pid = 0;
+	bool told;
+	char state;
+
+	if (slot < 0 || !registry_holder(r, (unsigned)slot, &pid)) {
+		snprintf(why->text, size,
+			 "no process of this user and host has that QP: it has ended, or dest_qp_num here is wrong");
+		return;
+	}
+	state = pid ? proc_state(pid, pid) : 0;
+	if (state == 'T' || state == 't') {
+		snprintf(why->text, size,
+			 "its process %d is stopped, by a signal or a debugger",
+			 (int)pid);
+		return;
+	}
+	peer = peer_of(qp, slot);
+	told = peer && qp_there(qp, peer, why);
+	segment_peer_put(peer);
+	if (!told)
+		snprintf(why->text, size,
+			 "its process %d lives: its QP is not (yet) in RTR or not there, packets are lost, or it gets no processor",
+			 (int)pid);
+}
+
+const char *shca_env_silent(struct qp *core, struct key_why *why)
+{
+	const struct shca_qp *qp = core->owner;
+	const struct config *cfg = qp->sched.engine->cfg;
+	const struct roce_path *path = roce_qp_path(roce_qp(core));
+	size_t len;
+
+	if (path->local)
+		why_local(qp, slot_of(qp), why);
+	else if (roce_qp_stats(roce_qp(core))->rx_pkts)
+		snprintf(why->text, sizeof(why->text),
+			 "it has answered before: its process has ended or is stopped, its QP is in the error state, or packets do not get through any more; to check the path: softhca doctor --peer");
+	else
+		snprintf(why->text, sizeof(why->text),
+			 "nothing has ever come from it: its QP is not in RTR, the GID or dest_qp_num here is wrong, or something on the way drops UDP port 4791 (a firewall); to check the path: softhca doctor --peer");
+	len = strlen(why->text);
+	if (cfg->loss > 0)
+		snprintf(why->text + len, sizeof(why->text) - len,
+			 "; %g %% of the packets are lost on purpose (--loss)",
+			 cfg->loss * 100);
+	return why->text;
+}
+
+/* key_look_fn of another process's keys. */
+struct keys_there {
+	struct segment_peer *peer;
+	struct keys_view view;
+};
+
+static bool look_there(void *arg, uint32_t key, struct key_facts *f)
+{
+	struct keys_there *t = arg;
+	struct key_shown e;
+	uint32_t hint = 0, slot = keys_find(&t->view, key, &hint);
+
+	if (!shown_keys_ready(t->peer, &t->view, slot) ||
+	    !keys_shows(&t->view, slot, key) ||
+	    !keys_peek(&t->view, slot,
+		       atomic_load_explicit(&t->view.entry[slot].rkey,
+					    memory_order_relaxed),
+		       &e))
+		return false;
+	*f = (struct key_facts){
+		.lkey = e.lkey,
+		.rkey = e.rkey,
+		.access = e.access,
+		.pd = e.pd,
+		.qpn = e.qpn,
+		.kind = e.kind,
+		.iova = e.iova,
+		.length = e.length,
+	};
+	return true;
+}
+
+static const char *refused_there(const struct shca_qp *qp,
+				 struct segment_peer *peer,
+				 const struct key_ask *asked,
+				 struct key_why *why)
+{
+	struct keys_there there = { .peer = peer };
+	const uint32_t dest = roce_qp_dest(roce_qp(qp->core));
+	const struct qp_public *pub = shown_qp(peer, dest);
+	struct key_ask ask = *asked;
+
+	if (!pub || qp_public_get(&pub->qpn) != dest ||
+	    !shown_keys_view(peer, &there.view))
+		return NULL;
+	ask.pd = qp_public_get(&pub->pd);
+	ask.qpn = dest;
+	return key_refused(look_there, &there, &ask, why);
+}
+
+const char *shca_env_refused(struct qp *core, const struct key_ask *ask,
+			     struct key_why *why)
+{
+	const struct shca_qp *qp = core->owner;
+	struct segment_peer *peer = peer_of(qp, slot_of(qp));
+	const char *text = peer ? refused_there(qp, peer, ask, why) : NULL;
+
+	segment_peer_put(peer);
+	return text;
+}
