@@ -55,6 +55,14 @@ bench: build-tests ## latency and bandwidth beside UCX, UDP, TCP and memcpy
 bench-peer: build-tests ## softhca beside the kernel's rxe, TCP and UDP in one guest
 	@tests/peer/bench --build-guest $(BENCH_PEER)
 
+deb: ## Debian packages of this tree, in build/deb
+	@scripts/deps --check packages
+	@scripts/deb
+
+test-packages: ## build, install, use and remove them in bare Debian 12 and 13 (root)
+	@scripts/deps packages
+	@tests/packages/run
+
 asan: deps ## unit, simulation and fuzz tests under ASan and UBSan
 	@scripts/test --stage asan
 
@@ -70,4 +78,4 @@ install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build build-tests test test-busy test-full test-pyverbs test-peer soak demo bench bench-peer asan tsan install clean
+.PHONY: help deps build build-tests test test-busy test-full test-pyverbs test-peer soak demo deb test-packages bench bench-peer asan tsan install clean
