@@ -105,6 +105,7 @@ static void fuzz_packet(struct input *in, struct sim_qp *q)
 		.payload = payload,
 	};
 
+	q->forged = true;
 	roce_qp_query(q->qp, &attr, &init);
 	rx.h.opcode = how & 1 ? op : (uint8_t)(op % 0x18);
 	if (roce_qp_type(q->qp) == IBV_QPT_UC && !(how & 1))

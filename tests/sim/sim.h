@@ -63,6 +63,7 @@ struct sim_qp {
 	struct sim_wcs *send, *recv;
 	uint64_t release_ns; /* when an ACK that is held leaves; 0: none is */
 	uint32_t events; /* 1 << enum ibv_event_type */
+	bool forged; /* it has got packets that its peer has not sent */
 	unsigned explained; /* how often something was, */
 	char words[512]; /* and the last time */
 };
