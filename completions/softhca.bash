@@ -8,7 +8,7 @@ _softhca()
 
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
-		COMPREPLY=($(compgen -W 'run env devices doctor explain --help --version' -- "$cur"))
+		COMPREPLY=($(compgen -W 'run env devices doctor explain stat --help --version' -- "$cur"))
 		return
 	fi
 	# From the program's name on, the program's own completion.
@@ -69,6 +69,7 @@ _softhca()
 	env) COMPREPLY=($(compgen -W "$job $common" -- "$cur")) ;;
 	devices) COMPREPLY=($(compgen -W "--json $common" -- "$cur")) ;;
 	explain) COMPREPLY=($(compgen -W "--list $common $(softhca explain --list 2>/dev/null)" -- "$cur")) ;;
+	stat) COMPREPLY=($(compgen -W "--interval --json --pid --prometheus --sort $common" -- "$cur")) ;;
 	doctor) COMPREPLY=($(compgen -W "--json --peer $common" -- "$cur"))
 		[[ $cur == -* ]] || COMPREPLY+=($(compgen -c -- "$cur")) ;;
 	esac

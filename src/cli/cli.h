@@ -3,7 +3,8 @@
  *
  * softhca starts programs under the libraries (run), shows the environment
  * that does so (env), lists the devices (devices), reports why something does
- * not work (doctor) and what errors mean (explain). It links neither library but
+ * not work (doctor), what errors mean (explain) and what running programs do
+ * (stat). It links neither library but
  * loads the ones beside it, so that it can report what is wrong with them.
  */
 #ifndef SOFTHCA_CLI_CLI_H
@@ -38,6 +39,7 @@ int cmd_env(int argc, char **argv);
 int cmd_devices(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
+int cmd_stat(int argc, char **argv);
 
 /* Not shown in --help: run by doctor inside the environment of run, it reports
  * what a program sees there. */

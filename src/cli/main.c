@@ -22,6 +22,7 @@ static const char usage[] =
 	"  doctor    report what works here, what does not, and how to fix "
 	"it\n"
 	"  explain   print what an error means, and what to do about it\n"
+	"  stat      show what running programs send, receive and lose\n"
 	"\n"
 	"  --help, --version\n"
 	"\n"
@@ -40,7 +41,8 @@ static const struct {
 } commands[] = {
 	{ "run", cmd_run },         { "env", cmd_env },
 	{ "devices", cmd_devices }, { "doctor", cmd_doctor },
-	{ "explain", cmd_explain }, { "_probe", cmd_probe },
+	{ "explain", cmd_explain }, { "stat", cmd_stat },
+	{ "_probe", cmd_probe },
 };
 
 void cli_say(const char *fmt, ...)

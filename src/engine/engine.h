@@ -203,6 +203,10 @@ struct engine_qp *engine_qp_find(struct engine *e, uint32_t qpn);
  */
 bool engine_qps_look(struct engine *e,
 		     void (*fn)(struct engine_qp *qp, void *arg), void *arg);
+/* The same of each, waiting for its lock: the caller holds none. False: there is
+ * no memory. */
+bool engine_qps_each(struct engine *e,
+		     void (*fn)(struct engine_qp *qp, void *arg), void *arg);
 /*
  * The nth number that this process may use for other things than QPs: of a
  * chunk that it has leased, so registry_owner() knows. 0 or -errno.

@@ -178,6 +178,45 @@ bool engine_qps_look(struct engine *e,
 	return all;
 }
 
+/* All of a chunk with a reference; how many. */
+static uint32_t chunk_get(struct engine *e, struct qpn_chunk *c,
+			  struct engine_qp **qps)
+{
+	uint32_t n = 0;
+
+	pthread_mutex_lock(&e->qpn_lock);
+	for (uint32_t k = 0; c->used && k < REGISTRY_CHUNK; k++) {
+		qps[n] = atomic_load(&c->qp[k]);
+		if (qps[n])
+			engine_qp_get(qps[n++]);
+	}
+	pthread_mutex_unlock(&e->qpn_lock);
+	return n;
+}
+
+bool engine_qps_each(struct engine *e,
+		     void (*fn)(struct engine_qp *qp, void *arg), void *arg)
+{
+	struct engine_qp **qps = calloc(REGISTRY_CHUNK, sizeof(*qps));
+
+	if (!qps)
+		return false;
+	for (uint32_t i = 0; i < REGISTRY_CHUNKS; i++) {
+		struct qpn_chunk *c = atomic_load(&e->chunk[i]);
+		uint32_t n = c ? chunk_get(e, c, qps) : 0;
+
+		for (uint32_t k = 0; k < n; k++) {
+			engine_qp_lock(qps[k]);
+			if (!qps[k]->dead)
+				fn(qps[k], arg);
+			engine_qp_unlock(qps[k]);
+			engine_qp_put(qps[k]);
+		}
+	}
+	free(qps);
+	return true;
+}
+
 void qpn_fini(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nowned; i++)

@@ -76,6 +76,7 @@ uint32_t registry_life(const struct registry *r, unsigned slot);
  */
 #define REGISTRY_SEGMENT ".%u"
 #define REGISTRY_SEGMENT_FIFO ".%u.w"
+#define REGISTRY_STAT ".%u.s" /* where it is asked (stat.h) */
 const _Atomic uint64_t *registry_segment(const struct registry *r,
 					 unsigned slot);
 void registry_show(struct registry *r, uint64_t id);

@@ -581,6 +581,8 @@ void regfile_unlink_segment(const struct regfile *f, unsigned slot)
 	unlink(path);
 	snprintf(path, sizeof(path), "%s" REGISTRY_SEGMENT_FIFO, f->path, slot);
 	unlink(path);
+	snprintf(path, sizeof(path), "%s" REGISTRY_STAT, f->path, slot);
+	unlink(path);
 }
 
 int regfile_open(const char *dir, struct regfile **f)

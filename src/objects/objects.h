@@ -129,6 +129,9 @@ struct shca_device {
 	bool absent; /* its netdev does not exist */
 	unsigned ud_users; /* while > 0 every GID's address is bound... */
 	bool bound[NETDEV_MAX_GIDS]; /* ...where it can be */
+
+	/* Of QPs that are gone; each atomic by itself. */
+	struct roce_qp_stats ended;
 };
 
 _Static_assert(offsetof(struct shca_device, not_theirs) == 664,
@@ -696,6 +699,9 @@ static inline void shca_far_run(struct shca_qp *qp, uint64_t *time)
 void shca_far_forget(struct shca_qp *qp);
 int shca_env_atomic_lock(struct qp *core, const void *p);
 void shca_env_atomic_unlock(struct qp *core, const void *p);
+
+/* stat.c: a QP, whose lock is held, is about to go: its device keeps its sums. */
+void shca_stat_gone(struct shca_qp *qp);
 
 /* peer.c: says which way a QP that has just been connected is connected by. Its
  * lock is held, as it is in the others (roce/env.h). */

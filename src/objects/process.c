@@ -98,7 +98,7 @@ static void on_readable(struct engine *e, int fd)
 {
 	if (fd == to_process(e)->netdev_fd)
 		shca_netdevs_changed(e);
-	else
+	else if (!shca_stat_readable(e, fd))
 		shca_cq_late(e, fd);
 }
 
@@ -154,6 +154,7 @@ static void process_destroy(struct shca_process *p)
 	gsi_destroy(e);
 	shca_timewait_fini(e);
 	netdev_fd_close(p);
+	shca_stat_end(p, true);
 	engine_fini(e);
 	segment_destroy(p->segment);
 	if (e->registry)
@@ -195,6 +196,7 @@ static void fork_child(void)
 		return;
 	engine_abandon(&p->engine);
 	netdev_fd_close(p);
+	shca_stat_end(p, false);
 	segment_abandon(p->segment);
 	if (p->engine.registry)
 		registry_abandon(p->engine.registry);
@@ -268,6 +270,7 @@ static int process_create(struct shca_process **out)
 		return -ENOMEM;
 	memset(p, 0, sizeof(*p));
 	p->netdev_fd = -1;
+	atomic_store(&p->stat_fd, -1);
 	pthread_mutex_init(&p->keys_lock, NULL);
 	pthread_mutex_init(&p->attach_lock, NULL);
 	pthread_mutex_init(&p->mcast_lock, NULL);
@@ -405,4 +408,5 @@ __attribute__((destructor)) static void process_exit(void)
 		pcap_flush(process->pcap);
 	if (process->segment)
 		segment_unlink(process->segment);
+	shca_stat_end(process, true);
 }

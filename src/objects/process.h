@@ -67,6 +67,9 @@ struct shca_process {
 
 	pthread_mutex_t ctx_lock;
 	struct shca_context *contexts;
+
+	_Atomic bool stat_begun;
+	_Atomic int stat_fd; /* where others ask for counters; -1: nowhere */
 };
 
 static inline struct shca_process *to_process(struct engine *e)
@@ -88,6 +91,14 @@ void shca_context_remove(struct engine *e, struct shca_context *ctx);
 void shca_port_event(struct engine *e, enum ibv_event_type type);
 /* process->netdev_fd is readable. */
 void shca_netdevs_changed(struct engine *e);
+
+/*
+ * stat.c: from now on others may ask for the counters; a descriptor of the
+ * thread's is readable, true: it was that one; no longer, and its name goes.
+ */
+void shca_stat_begin(struct engine *e);
+bool shca_stat_readable(struct engine *e, int fd);
+void shca_stat_end(struct shca_process *p, bool remove);
 
 /* mcast.c: a packet to a group. False: no QP here is attached to it. */
 bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now);

@@ -356,6 +356,7 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 		err = engine_start(qp->sched.engine);
 		if (err)
 			goto out;
+		shca_stat_begin(qp->sched.engine);
 	}
 	if (ib->qp_type == IBV_QPT_UD) {
 		ud_bind = !qp->bound && !reset;
@@ -490,6 +491,7 @@ static void qp_kill(struct shca_qp *qp)
 	left = shca_qp_leaves(qp, &w);
 	qp->sched.dead = true;
 	shca_loan_forget(qp);
+	shca_stat_gone(qp);
 	qp->ops->destroy(qp->core);
 	qp->core = NULL;
 	shca_far_forget(qp);

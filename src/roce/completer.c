@@ -424,6 +424,9 @@ static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
 		return;
 	}
 	qp->stats.nak_rx++;
+	qp->stats.nak_psn_rx += value == ROCE_NAK_PSN;
+	qp->stats.access_rx += value == ROCE_NAK_REMOTE_ACCESS;
+	qp->stats.invalid_rx += value == ROCE_NAK_INVALID_REQUEST;
 	if (value != ROCE_NAK_PSN) {
 		nak_fatal(qp, value);
 		return;
@@ -537,7 +540,6 @@ static void rx_ghost(struct roce_qp *qp, const struct roce_rx *pkt, bool is_ack)
 {
 	struct roce_requester *r = &qp->req;
 
-	qp->stats.duplicates++;
 	roce_drop(qp, ROCE_DROP_DUPLICATE);
 	if (!is_ack || r->una != qp->base.attr.sq_psn)
 		return;

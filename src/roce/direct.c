@@ -83,6 +83,8 @@ static bool complete(struct roce_qp *qp, int err)
 		return false;
 	}
 	qp->stats.direct++;
+	qp->stats.direct_bytes +=
+		qp_sq_slot(&qp->base.sq, qp->base.sq.head)->length;
 	if (qp_sq_complete(&qp->base, IBV_WC_SUCCESS))
 		return true;
 	roce_fail(qp, IBV_EVENT_QP_FATAL);

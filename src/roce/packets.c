@@ -34,6 +34,8 @@ void roce_drop(struct roce_qp *qp, enum roce_drop why)
 	};
 
 	qp->stats.dropped++;
+	qp->stats.gaps += why == ROCE_DROP_GAP;
+	qp->stats.no_recv += why == ROCE_DROP_NO_RECV;
 	if (roce_env(qp)->dropped)
 		roce_env(qp)->dropped(&qp->base, why);
 	if (mistakes[why] && !(qp->drops_explained & 1u << why)) {
@@ -114,11 +116,13 @@ rx_any(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 		return;
 	}
 	qp->stats.rx_pkts++;
+	qp->stats.rx_bytes += pkt->len;
 	if (qp->base.type == IBV_QPT_UD) {
 		ud_rx(qp, pkt);
 		return;
 	}
 	if (pkt->h.opcode == ROCE_CNP) {
+		qp->stats.cnp_rx++;
 		if (qp_is_reliable(&qp->base))
 			cc_congested(qp);
 		else
@@ -169,6 +173,7 @@ void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 		return;
 	}
 	qp->stats.rx_pkts++;
+	qp->stats.rx_bytes += pkt->len;
 	if (now_ns)
 		qp->rsp.asked_ns = now_ns;
 	rsp_rx_send(qp, pkt);
@@ -313,6 +318,8 @@ void roce_tx_done(struct roce_qp *qp, struct roce_batch *b, size_t sent,
 	if (qp->req.unarmed && now_ns)
 		req_arm(qp, now_ns);
 	qp->stats.tx_pkts += sent;
+	for (size_t i = 0; i < sent; i++)
+		qp->stats.tx_bytes += b->pkt[i].payload;
 	if (b->responses) {
 		rsp_tx_done(qp, b, sent);
 	} else {

@@ -305,17 +305,26 @@ bool roce_deadline_is_lax(const struct roce_qp *qp);
 bool roce_is_idle(const struct roce_qp *qp);
 void roce_expire(struct roce_qp *qp, uint64_t now_ns);
 
-/* Counters of one QP, for tools and tests. */
+/* Counters of one QP, for tools (host/stat.h) and tests. All are uint64_t. */
 struct roce_qp_stats {
 	uint64_t tx_pkts, rx_pkts;
-	uint64_t direct; /* requests carried out without packets */
+	uint64_t tx_bytes, rx_bytes; /* of payload in them */
+	uint64_t direct; /* requests carried out without packets, */
+	uint64_t direct_bytes; /* and what they have moved */
 	uint64_t retransmits; /* times the requester went back */
 	uint64_t timeouts;
 	uint64_t rnr_rx, rnr_tx;
 	uint64_t nak_rx, nak_tx;
-	uint64_t duplicates;
+	uint64_t nak_psn_rx; /* of them those that ask for a PSN again */
+	uint64_t access_rx, access_tx; /* of them refused access */
+	uint64_t invalid_rx; /* of them requests found invalid */
+	uint64_t duplicates; /* requests that had been executed before */
+	uint64_t gaps; /* requests ahead of the one due */
+	uint64_t no_recv; /* messages without a receive */
+	uint64_t cnp_tx, cnp_rx, marked; /* congestion: packets marked */
 	uint64_t dropped; /* packets of no use here */
 };
+#define ROCE_QP_STATS (sizeof(struct roce_qp_stats) / sizeof(uint64_t))
 const struct roce_qp_stats *roce_qp_stats(const struct roce_qp *qp);
 
 #endif

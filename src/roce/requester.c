@@ -456,6 +456,7 @@ void roce_small_sent(struct roce_qp *qp)
 	struct roce_requester *r = &qp->req;
 
 	qp->stats.tx_pkts++;
+	qp->stats.tx_bytes += qp_sq_slot(&qp->base.sq, qp->base.sq.nxt)->length;
 	qp->base.sq.nxt++;
 	r->noack = 0;
 	r->nxt_psn = r->end_psn = psn_add(r->nxt_psn, 1);

@@ -109,6 +109,8 @@ void rsp_owe_nak(struct roce_qp *qp, uint8_t syndrome)
 	qp->rsp.nak_syndrome = syndrome;
 	qp->rsp.nak_psn = qp->rsp.epsn;
 	qp->stats.nak_tx++;
+	qp->stats.access_tx +=
+		syndrome == (ROCE_AETH_NAK | ROCE_NAK_REMOTE_ACCESS);
 }
 
 static struct roce_response *resp_push(struct roce_responder *r)
@@ -302,6 +304,7 @@ void rsp_congestion(struct roce_qp *qp, uint64_t now_ns)
 {
 	struct roce_responder *r = &qp->rsp;
 
+	qp->stats.marked++;
 	if (r->cnp_ns && now_ns < r->cnp_ns + CNP_GAP_NS)
 		return;
 	r->cnp_ns = now_ns;
@@ -318,6 +321,7 @@ static void cnp_build(struct roce_qp *qp, struct roce_batch *b)
 	p->h.dest_qpn = qp->dest_qpn;
 	batch_push(b, p, &qp->path, qp->seed);
 	qp->rsp.cnp_pending = false;
+	qp->stats.cnp_tx++;
 }
 
 /* Responses that have been sent to their end are not due any more. */

@@ -385,6 +385,9 @@ static void drops_are_counted(void **state)
 	assert_int_equal(drops[ROCE_DROP_REFUSED], 1);
 	assert_int_equal(drops[ROCE_DROP_ENDED], 1);
 	assert_int_equal(roce_qp_stats(p.b->qp)->dropped, 10);
+	assert_int_equal(roce_qp_stats(p.b->qp)->gaps, 2);
+	assert_int_equal(roce_qp_stats(p.b->qp)->no_recv, 1);
+	assert_int_equal(roce_qp_stats(p.b->qp)->duplicates, 1);
 	sim_free(p.sim);
 }
 

@@ -1,0 +1,446 @@
+/*
+ * stat.c - softhca stat: what running programs send, receive and lose
+ *
+ * As a table of queue pairs, once or again and again; as JSON; or as text that
+ * Prometheus reads.
+ */
+#include "host/stat.h"
+
+#include "base/bytes.h"
+#include "base/gid.h"
+#include "cli/cli.h"
+#include "qp/names.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum form { TABLE, JSON, PROMETHEUS };
+
+struct args {
+	enum form form;
+	pid_t pid; /* 0: all */
+	double interval; /* s; 0: once */
+	enum stat_counter sort; /* STAT_COUNTERS: by bytes */
+};
+
+/* A queue pair of a process, and its line. */
+struct line {
+	const struct stat_reply *reply;
+	const struct stat_qp *qp;
+	uint64_t bytes; /* since the last look, if there was one */
+	uint64_t sort;
+};
+
+static const struct argp_option options[] = {
+	{ "interval", 'i', "S", 0,
+	  "Again every S seconds (0.1 or more), with rates; until ^C", 0 },
+	{ "json", 'j', NULL, 0, "Print JSON, with all counters", 0 },
+	{ "prometheus", 'P', NULL, 0,
+	  "Print what Prometheus reads: sums of each device of each process",
+	  0 },
+	{ "pid", 'p', "PID", 0, "Only of this process", 0 },
+	{ "sort", 's', "COUNTER", 0,
+	  "Most of this counter first (tx_bytes, retransmits...); else most "
+	  "bytes",
+	  0 },
+	{ 0 },
+};
+
+static error_t wrong(struct argp_state *state, const char *fmt,
+		     const char *arg)
+{
+	argp_error(state, fmt, arg);
+	return EINVAL;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct args *a = state->input;
+	char *end;
+
+	switch (key) {
+	case 'j':
+		a->form = JSON;
+		return 0;
+	case 'P':
+		a->form = PROMETHEUS;
+		return 0;
+	case 'p':
+		errno = 0;
+		a->pid = (pid_t)strtol(arg, &end, 10);
+		if (errno || *end || a->pid <= 0)
+			return wrong(state, "--pid=%s: a process number is needed",
+				     arg);
+		return 0;
+	case 'i':
+		a->interval = strtod(arg, &end);
+		if (*end || !(a->interval >= 0.1 && a->interval <= 86400))
+			return wrong(state, "--interval=%s: seconds are needed, from 0.1 to 86400",
+				     arg);
+		return 0;
+	case 's':
+		for (a->sort = 0; a->sort < STAT_COUNTERS; a->sort++)
+			if (!strcmp(arg, stat_names[a->sort].name))
+				return 0;
+		return wrong(state, "--sort=%s: there is no such counter; --json shows all",
+			     arg);
+	case ARGP_KEY_ARG:
+		return wrong(state, "stat takes no arguments, not even %s",
+			     arg);
+	case ARGP_KEY_END:
+		if (a->interval && a->form != TABLE)
+			return wrong(state, "--interval is for the table%s", "");
+		return 0;
+	}
+	return ARGP_ERR_UNKNOWN;
+}
+
+static uint64_t bytes_of(const struct stat_qp *q)
+{
+	return q->n[STAT_TX_BYTES] + q->n[STAT_RX_BYTES] +
+	       q->n[STAT_DIRECT_BYTES];
+}
+
+/* "1.50G" */
+static const char *human(uint64_t n, char text[16])
+{
+	static const char units[] = " kMGTPE";
+	double value = (double)n;
+	size_t i = 0;
+
+	for (; value >= 999.5 && units[i + 1]; i++)
+		value /= 1000;
+	if (!i)
+		snprintf(text, 16, "%" PRIu64, n);
+	else
+		snprintf(text, 16, "%.*f%c", value < 9.995 ? 2 : value < 99.95,
+			 value, units[i]);
+	return text;
+}
+
+static int most_first(const void *a, const void *b)
+{
+	const struct line *x = a, *y = b;
+
+	if (x->sort != y->sort)
+		return x->sort < y->sort ? 1 : -1;
+	if (x->reply->pid != y->reply->pid)
+		return x->reply->pid < y->reply->pid ? -1 : 1;
+	return x->qp->qpn < y->qp->qpn ? -1 : x->qp->qpn > y->qp->qpn;
+}
+
+/* The same QP at the last look; NULL: it is new. */
+static const struct stat_qp *before(const struct stat_reply *was, size_t n,
+				    pid_t pid, uint32_t qpn)
+{
+	for (size_t i = 0; i < n; i++)
+		for (uint32_t k = 0; was[i].pid == pid && !was[i].err &&
+				     k < was[i].head->nqps;
+		     k++)
+			if (was[i].qp[k].qpn == qpn)
+				return &was[i].qp[k];
+	return NULL;
+}
+
+static void print_line(const struct line *l, double rate)
+{
+	const struct stat_qp *q = l->qp;
+	char t[7][16], peer[80] = "-";
+	struct gid_text gid;
+
+	if (q->dest_qpn) {
+		gid_str((const union ibv_gid *)(const void *)q->dgid, &gid);
+		snprintf(peer, sizeof(peer), "%s 0x%06x", gid.text,
+			 q->dest_qpn);
+	}
+	if (rate > 0)
+		snprintf(t[0], sizeof(t[0]), "%s",
+			 human((uint64_t)((double)l->bytes / rate), t[1]));
+	else
+		human(q->n[STAT_DIRECT_BYTES], t[0]);
+	printf("%7d %-15.15s %-9.9s 0x%06x %-3s %-5s %8s %8s %8s %7s %7s %7s  %s\n",
+	       (int)l->reply->pid, l->reply->comm,
+	       l->reply->device[q->device].name, q->qpn, qp_type_str(q->type),
+	       qp_state_str(q->state), human(q->n[STAT_TX_BYTES], t[1]),
+	       human(q->n[STAT_RX_BYTES], t[2]), t[0],
+	       human(q->n[STAT_RETRANSMITS], t[3]),
+	       human(q->n[STAT_RNR_RX] + q->n[STAT_NO_RECEIVE], t[4]),
+	       human(q->n[STAT_OUT_OF_SEQUENCE], t[5]), peer);
+}
+
+static void say_silent(const struct stat_reply *r)
+{
+	if (r->err)
+		cli_say("process %d%s%s%s %s", (int)r->pid,
+			r->comm[0] ? " (" : "", r->comm, r->comm[0] ? ")" : "",
+			r->err == -ETIMEDOUT ?
+				"does not answer: is it stopped?" :
+			r->err == -EPROTO ?
+				"answers what this version does not understand: another version of softhca?" :
+				strerror(-r->err));
+	else if (r->head->missed)
+		cli_say("process %d: not all of its queue pairs are here: more were made meanwhile",
+			(int)r->pid);
+}
+
+static int table(const struct args *a, const struct stat_reply *r, size_t n,
+		 const struct stat_reply *was, size_t nwas)
+{
+	struct line *lines;
+	size_t most = 1, count = 0;
+
+	for (size_t i = 0; i < n; i++)
+		most += r[i].err ? 0 : r[i].head->nqps;
+	lines = calloc(most, sizeof(*lines));
+	if (!lines)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++) {
+		for (uint32_t k = 0; !r[i].err && k < r[i].head->nqps; k++) {
+			struct line *l = &lines[count++];
+			const struct stat_qp *q = &r[i].qp[k], *old;
+
+			old = before(was, nwas, r[i].pid, q->qpn);
+			*l = (struct line){ &r[i], q, bytes_of(q), 0 };
+			if (old && bytes_of(old) <= l->bytes)
+				l->bytes -= bytes_of(old);
+			else if (was)
+				l->bytes = 0;
+			l->sort = a->sort < STAT_COUNTERS ? q->n[a->sort] :
+							    l->bytes;
+		}
+	}
+	qsort(lines, count, sizeof(*lines), most_first);
+	printf("%7s %-15s %-9s %-8s %-3s %-5s %8s %8s %8s %7s %7s %7s  %s\n",
+	       "PID", "COMMAND", "DEVICE", "QP", "TYP", "STATE", "SENT",
+	       "RECEIVED", a->interval ? "BYTES/s" : "COPIED", "RETRANS", "RNR",
+	       "GAPS", "PEER");
+	for (size_t i = 0; i < count; i++)
+		print_line(&lines[i], was ? a->interval : a->interval ? 1e18 : 0);
+	free(lines);
+	return 0;
+}
+
+static struct json_object *counters(const uint64_t *n,
+				    const struct stat_name *names, size_t count)
+{
+	struct json_object *o = json_object_new_object();
+
+	for (size_t i = 0; i < count; i++)
+		json_object_object_add(o, names[i].name,
+				       json_object_new_uint64(n[i]));
+	return o;
+}
+
+static struct json_object *hex(uint32_t number)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "0x%06x", number);
+	return json_object_new_string(text);
+}
+
+static struct json_object *json_qp(const struct stat_reply *r,
+				   const struct stat_qp *q)
+{
+	struct json_object *o = json_object_new_object();
+	struct gid_text gid;
+
+	json_object_object_add(o, "device", json_object_new_string(
+						    r->device[q->device].name));
+	json_object_object_add(o, "qpn", hex(q->qpn));
+	json_object_object_add(o, "type",
+			       json_object_new_string(qp_type_str(q->type)));
+	json_object_object_add(o, "state",
+			       json_object_new_string(qp_state_str(q->state)));
+	if (q->dest_qpn) {
+		gid_str((const union ibv_gid *)(const void *)q->dgid, &gid);
+		json_object_object_add(o, "peer",
+				       json_object_new_string(gid.text));
+		json_object_object_add(o, "peer_qpn", hex(q->dest_qpn));
+	}
+	json_object_object_add(o, "counters",
+			       counters(q->n, stat_names, STAT_COUNTERS));
+	return o;
+}
+
+static struct json_object *json_process(const struct stat_reply *r)
+{
+	struct json_object *o = json_object_new_object(), *list, *device;
+
+	json_object_object_add(o, "pid", json_object_new_int(r->pid));
+	json_object_object_add(o, "command", json_object_new_string(r->comm));
+	if (r->err) {
+		json_object_object_add(
+			o, "error", json_object_new_string(strerror(-r->err)));
+		return o;
+	}
+	json_object_object_add(
+		o, "counters",
+		counters(r->head->others_n, stat_other_names, STAT_OTHERS));
+	list = json_object_new_array();
+	for (uint32_t i = 0; i < r->head->ndevices; i++) {
+		device = json_object_new_object();
+		json_object_object_add(
+			device, "name",
+			json_object_new_string(r->device[i].name));
+		json_object_object_add(device, "counters",
+				       counters(r->device[i].n, stat_names,
+						STAT_COUNTERS));
+		json_object_array_add(list, device);
+	}
+	json_object_object_add(o, "devices", list);
+	list = json_object_new_array();
+	for (uint32_t i = 0; i < r->head->nqps; i++)
+		json_object_array_add(list, json_qp(r, &r->qp[i]));
+	json_object_object_add(o, "qps", list);
+	return o;
+}
+
+static int print_json(const struct stat_reply *r, size_t n)
+{
+	struct json_object *list = json_object_new_array();
+
+	for (size_t i = 0; i < n; i++)
+		json_object_array_add(list, json_process(&r[i]));
+	puts(json_object_to_json_string_ext(list, JSON_C_TO_STRING_PRETTY));
+	json_object_put(list);
+	return 0;
+}
+
+/* A label's value, as the format wants it. */
+static void print_label(const char *name, const char *value, char before_it)
+{
+	printf("%c%s=\"", before_it, name);
+	for (; *value; value++) {
+		if (*value == '"' || *value == '\\')
+			putchar('\\');
+		putchar(*value);
+	}
+	putchar('"');
+}
+
+static void print_sample(const char *name, const struct stat_reply *r,
+			 const char *device, uint64_t value)
+{
+	char pid[16];
+
+	snprintf(pid, sizeof(pid), "%d", (int)r->pid);
+	printf("softhca_%s_total", name);
+	print_label("pid", pid, '{');
+	print_label("command", r->comm, ',');
+	if (device)
+		print_label("device", device, ',');
+	printf("} %" PRIu64 "\n", value);
+}
+
+static void print_head(const struct stat_name *n)
+{
+	printf("# HELP softhca_%s_total %s\n# TYPE softhca_%s_total counter\n",
+	       n->name, n->help, n->name);
+}
+
+static int print_prometheus(const struct stat_reply *r, size_t n)
+{
+	for (size_t c = 0; c < STAT_COUNTERS; c++) {
+		print_head(&stat_names[c]);
+		for (size_t i = 0; i < n; i++)
+			for (uint32_t d = 0;
+			     !r[i].err && d < r[i].head->ndevices; d++)
+				print_sample(stat_names[c].name, &r[i],
+					     r[i].device[d].name,
+					     r[i].device[d].n[c]);
+	}
+	for (size_t c = 0; c < STAT_OTHERS; c++) {
+		print_head(&stat_other_names[c]);
+		for (size_t i = 0; i < n; i++)
+			if (!r[i].err)
+				print_sample(stat_other_names[c].name, &r[i],
+					     NULL, r[i].head->others_n[c]);
+	}
+	return 0;
+}
+
+/* Moves those that were asked for to the front; how many. */
+static size_t choose(struct stat_reply *r, size_t n, pid_t pid)
+{
+	size_t to = 0;
+
+	for (size_t i = 0; pid && i < n; i++) {
+		if (r[i].pid != pid)
+			continue;
+		if (i != to) {
+			struct stat_reply other = r[to];
+
+			r[to] = r[i];
+			r[i] = other;
+		}
+		to++;
+	}
+	return pid ? to : n;
+}
+
+static int show(const struct args *a, const struct stat_reply *r, size_t n,
+		const struct stat_reply *was, size_t nwas)
+{
+	int err;
+
+	err = a->form == JSON	    ? print_json(r, n) :
+	      a->form == PROMETHEUS ? print_prometheus(r, n) :
+				      table(a, r, n, was, nwas);
+	fflush(stdout);
+	for (size_t i = 0; i < n; i++)
+		say_silent(&r[i]);
+	return err;
+}
+
+int cmd_stat(int argc, char **argv)
+{
+	static const struct argp argp = {
+		.options = options,
+		.parser = parse,
+		.doc = "Shows the queue pairs of this user's running programs, and what they "
+		       "send, receive and lose. A program is shown once a queue pair of it has "
+		       "been connected.",
+	};
+	struct args a = { .sort = STAT_COUNTERS };
+	struct stat_reply *r = NULL, *was = NULL;
+	size_t n = 0, nwas = 0, chosen;
+	int err;
+
+	cli_parse(&argp, argc, argv, EXIT_USAGE, NULL, &a);
+	do {
+		err = stat_ask(NULL, &r, &n);
+		if (err) {
+			cli_say("cannot ask: %s", strerror(-err));
+			break;
+		}
+		chosen = choose(r, n, a.pid);
+		if (a.pid && !chosen) {
+			cli_say("process %d is no running softhca program of this user, or has not connected a queue pair yet",
+				(int)a.pid);
+			err = -ESRCH;
+		}
+		if (a.interval && isatty(STDOUT_FILENO))
+			printf("\033[H\033[J");
+		if (!err)
+			err = show(&a, r, chosen, was, nwas);
+		stat_free(was, nwas);
+		was = r;
+		nwas = n;
+		if (!err && a.interval)
+			nanosleep(&(struct timespec){
+					  (time_t)a.interval,
+					  (long)((a.interval -
+						  (double)(time_t)a.interval) *
+						 1e9) },
+				  NULL);
+	} while (!err && a.interval && !ferror(stdout));
+	stat_free(was, nwas);
+	return err ? EXIT_FAILURE : EXIT_SUCCESS;
+}

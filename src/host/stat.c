@@ -1,0 +1,416 @@
+/*
+ * stat.c - asking processes for their counters, and answering
+ *
+ * The socket's name is the registry's with ".SLOT.s" behind it. What has been
+ * left by a process that is gone refuses connections; the next owner of the slot
+ * removes it.
+ */
+#include "stat.h"
+
+#include "base/aside.h"
+#include "base/bytes.h"
+#include "base/sys.h"
+#include "config.h"
+#include "owner.h"
+#include "registry.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define SUFFIX ".s" /* of REGISTRY_STAT */
+#define WAIT_NS 1000000000ull
+#define ANSWERS 16 /* in one go */
+#define SIZE_MAX_SANE (64u << 20)
+
+const struct stat_name stat_names[STAT_COUNTERS] = {
+	[STAT_TX_PACKETS] = { "tx_packets", "packets sent" },
+	[STAT_RX_PACKETS] = { "rx_packets", "packets received" },
+	[STAT_TX_BYTES] = { "tx_bytes", "bytes of payload sent in packets" },
+	[STAT_RX_BYTES] = { "rx_bytes", "bytes of payload received in packets" },
+	[STAT_DIRECT_REQUESTS] = { "direct_requests",
+				   "reads, writes and atomics done by copying "
+				   "between processes of this host" },
+	[STAT_DIRECT_BYTES] = { "direct_bytes", "bytes that these have moved" },
+	[STAT_RETRANSMITS] = { "retransmits",
+			       "times that a requester has gone back to send "
+			       "again" },
+	[STAT_TIMEOUTS] = { "local_ack_timeout_err",
+			    "times that no acknowledgement came in time" },
+	[STAT_RNR_RX] = { "rnr_nak_retry_err",
+			  "RNR NAKs received: the peer had no receive posted" },
+	[STAT_NO_RECEIVE] = { "out_of_buffer",
+			      "messages for which no receive was posted" },
+	[STAT_OUT_OF_SEQUENCE] = { "out_of_sequence",
+				   "requests received ahead of the one due" },
+	[STAT_DUPLICATES] = { "duplicate_request",
+			      "requests received that had been executed" },
+	[STAT_NAK_PSN_RX] = { "packet_seq_err",
+			      "NAKs received for a gap in the sequence" },
+	[STAT_ACCESS_RX] = { "req_remote_access_errors",
+			     "requests that the peer refused: no access" },
+	[STAT_INVALID_RX] = { "req_remote_invalid_request",
+			      "requests that the peer found invalid" },
+	[STAT_ACCESS_TX] = { "resp_remote_access_errors",
+			     "requests of the peer refused: no access" },
+	[STAT_CNP_TX] = { "np_cnp_sent", "congestion notifications sent" },
+	[STAT_CNP_RX] = { "rp_cnp_handled",
+			  "congestion notifications received" },
+	[STAT_MARKED] = { "np_ecn_marked_roce_packets",
+			  "packets received that were marked: congestion" },
+};
+
+const struct stat_name stat_other_names[STAT_OTHERS] = {
+	[STAT_BAD_ICRC] = { "rx_icrc_encapsulated",
+			    "packets received with a wrong ICRC" },
+	[STAT_MALFORMED] = { "rx_malformed", "packets that are no RoCEv2" },
+	[STAT_OVERFLOW] = { "rx_overflow",
+			    "packets lost to a full socket buffer" },
+	[STAT_NO_QP] = { "rx_no_qp", "packets for QPs that are not there" },
+};
+
+static int address(struct sockaddr_un *a, const char *path, unsigned slot)
+{
+	*a = (struct sockaddr_un){ .sun_family = AF_UNIX };
+	if (snprintf(a->sun_path, sizeof(a->sun_path), "%s" REGISTRY_STAT, path,
+		     slot) >= (int)sizeof(a->sun_path))
+		return -ENAMETOOLONG;
+	return 0;
+}
+
+int stat_listen(const char *path, unsigned slot)
+{
+	struct sockaddr_un a;
+	int fd, err = address(&a, path, slot);
+
+	if (err)
+		return err;
+	fd = fd_aside(socket(AF_UNIX,
+			     SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+	if (fd < 0)
+		return -errno;
+	unlink(a.sun_path);
+	/* Who comes in between is another user's, and asked who he is. */
+	if (bind(fd, (struct sockaddr *)&a, sizeof(a)) ||
+	    chmod(a.sun_path, 0600) || listen(fd, ANSWERS)) {
+		err = -errno;
+		sys_close(fd);
+		return err;
+	}
+	return fd;
+}
+
+void stat_unlink(const char *path, unsigned slot)
+{
+	struct sockaddr_un a;
+
+	if (!address(&a, path, slot))
+		unlink(a.sun_path);
+}
+
+/* Whether the other end of a socket is of this user, or root. */
+static bool is_ours(int fd, pid_t *pid)
+{
+	struct ucred c;
+	socklen_t len = sizeof(c);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &c, &len))
+		return false;
+	*pid = c.pid;
+	return c.uid == geteuid() || !c.uid;
+}
+
+static void send_file(int fd, int file)
+{
+	char byte = 0;
+	struct iovec iov = { &byte, 1 };
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control = { 0 };
+	struct msghdr m = { .msg_iov = &iov,
+			    .msg_iovlen = 1,
+			    .msg_control = control.bytes,
+			    .msg_controllen = sizeof(control.bytes) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &file, sizeof(file));
+	if (sys_sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+		return; /* who asked has gone */
+}
+
+void stat_answer(int fd, int (*copy)(void *arg), void *arg)
+{
+	for (int i = 0; i < ANSWERS; i++) {
+		int who = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		int file;
+		pid_t pid;
+
+		if (who < 0)
+			return;
+		file = is_ours(who, &pid) ? copy(arg) : -EACCES;
+		if (file >= 0) {
+			send_file(who, file);
+			sys_close(file);
+		}
+		sys_close(who);
+	}
+}
+
+static int put(int fd, const void *p, size_t size)
+{
+	const char *at = p;
+
+	while (size) {
+		long n = sys_write(fd, at, size);
+
+		if (n <= 0)
+			return n < 0 ? -errno : -EIO;
+		at += n;
+		size -= (size_t)n;
+	}
+	return 0;
+}
+
+int stat_file(const struct stat_head *head, const struct stat_device *devices,
+	      const struct stat_qp *qps)
+{
+	int err, fd = memfd_create("softhca-stat",
+				   MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd < 0)
+		return -errno;
+	err = put(fd, head, sizeof(*head));
+	if (!err)
+		err = put(fd, devices, head->ndevices * sizeof(*devices));
+	if (!err)
+		err = put(fd, qps, head->nqps * sizeof(*qps));
+	if (!err && fcntl(fd, F_ADD_SEALS,
+			  F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE |
+				  F_SEAL_SEAL))
+		err = -errno;
+	if (err)
+		sys_close(fd);
+	return err ? err : fd;
+}
+
+/* Asking */
+
+static int receive_file(int fd)
+{
+	char byte;
+	struct iovec iov = { &byte, 1 };
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct msghdr m = { .msg_iov = &iov,
+			    .msg_iovlen = 1,
+			    .msg_control = control.bytes,
+			    .msg_controllen = sizeof(control.bytes) };
+	struct cmsghdr *c;
+	int file;
+
+	if (recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0)
+		return -errno;
+	c = CMSG_FIRSTHDR(&m);
+	if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||
+	    c->cmsg_len != CMSG_LEN(sizeof(int)))
+		return -EPROTO;
+	memcpy(&file, CMSG_DATA(c), sizeof(file));
+	return file;
+}
+
+static bool terminated(const char *s, size_t size)
+{
+	return memchr(s, 0, size);
+}
+
+/* Whether it is what it has to be. Sealed, it stays so. */
+static bool is_sound(struct stat_reply *r)
+{
+	const struct stat_head *h = r->map;
+	size_t want = sizeof(*h);
+
+	if (r->size < want || memcmp(h->magic, STAT_MAGIC, sizeof(h->magic)) ||
+	    h->version != STAT_VERSION || h->counters != STAT_COUNTERS ||
+	    h->others != STAT_OTHERS)
+		return false;
+	want += (uint64_t)h->ndevices * sizeof(*r->device);
+	want += (uint64_t)h->nqps * sizeof(*r->qp);
+	if (r->size != want)
+		return false;
+	r->head = h;
+	r->device = (const void *)(h + 1);
+	r->qp = (const void *)(r->device + h->ndevices);
+	for (uint32_t i = 0; i < h->ndevices; i++)
+		if (!terminated(r->device[i].name, sizeof(r->device[i].name)))
+			return false;
+	for (uint32_t i = 0; i < h->nqps; i++)
+		if (r->qp[i].device >= h->ndevices)
+			return false;
+	return true;
+}
+
+static int map_file(struct stat_reply *r, int file)
+{
+	const int seals = F_SEAL_SHRINK | F_SEAL_WRITE;
+	struct stat st;
+
+	if ((fcntl(file, F_GET_SEALS) & seals) != seals || fstat(file, &st) ||
+	    st.st_size <= 0 || st.st_size > SIZE_MAX_SANE)
+		return -EPROTO;
+	r->size = (size_t)st.st_size;
+	r->map = mmap(NULL, r->size, PROT_READ, MAP_PRIVATE, file, 0);
+	if (r->map == MAP_FAILED) {
+		r->map = NULL;
+		return -errno;
+	}
+	return is_sound(r) ? 0 : -EPROTO;
+}
+
+static void ask_one(int fd, struct stat_reply *r, uint64_t until)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	uint64_t now = clock_ns();
+	int file;
+
+	if (poll(&p, 1, until > now ? (int)((until - now) / 1000000) : 0) < 1) {
+		r->err = -ETIMEDOUT;
+		return;
+	}
+	file = receive_file(fd);
+	r->err = file < 0 ? file : map_file(r, file);
+	if (file >= 0)
+		sys_close(file);
+}
+
+/* The name that ps(1) shows. */
+static void name_of(struct stat_reply *r)
+{
+	char path[64];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", (int)r->pid);
+	f = r->pid ? fopen(path, "re") : NULL;
+	if (!f || !fgets(r->comm, sizeof(r->comm), f))
+		r->comm[0] = 0;
+	r->comm[strcspn(r->comm, "\n")] = 0;
+	/* It goes to a terminal. */
+	for (char *c = r->comm; *c; c++)
+		if ((unsigned char)*c < ' ' || (unsigned char)*c > '~')
+			*c = '?';
+	if (f)
+		fclose(f);
+}
+
+struct asked {
+	struct stat_reply *reply;
+	size_t n;
+	int *fd;
+};
+
+/* A connection, so that all answer while the first is waited for. */
+static int connect_one(struct asked *all, const char *path)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct stat_reply r = { 0 }, *reply;
+	int *fds, fd;
+
+	if (snprintf(a.sun_path, sizeof(a.sun_path), "%s", path) >=
+	    (int)sizeof(a.sun_path))
+		return 0;
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return 0;
+	if ((connect(fd, (struct sockaddr *)&a, sizeof(a)) &&
+	     errno != EAGAIN) ||
+	    !is_ours(fd, &r.pid)) {
+		sys_close(fd);
+		return 0; /* its process is gone, or it is somebody else's */
+	}
+	name_of(&r);
+	reply = realloc(all->reply, (all->n + 1) * sizeof(*reply));
+	if (reply)
+		all->reply = reply;
+	fds = realloc(all->fd, (all->n + 1) * sizeof(*fds));
+	if (fds)
+		all->fd = fds;
+	if (!reply || !fds) {
+		sys_close(fd);
+		return -ENOMEM;
+	}
+	reply[all->n] = r;
+	fds[all->n++] = fd;
+	return 0;
+}
+
+static int connect_all(struct asked *all, const char *dir)
+{
+	char prefix[64], path[4096];
+	struct dirent *d;
+	int err = 0;
+	DIR *f = opendir(dir);
+
+	if (!f)
+		return 0;
+	snprintf(prefix, sizeof(prefix), "softhca-%u-", owner_uid());
+	while (!err && (d = readdir(f))) {
+		const size_t len = strlen(d->d_name);
+
+		if (strncmp(d->d_name, prefix, strlen(prefix)) ||
+		    len < sizeof(SUFFIX) ||
+		    strcmp(d->d_name + len - strlen(SUFFIX), SUFFIX))
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", dir, d->d_name);
+		err = connect_one(all, path);
+	}
+	closedir(f);
+	return err;
+}
+
+int stat_ask(const char *dir, struct stat_reply **replies, size_t *n)
+{
+	const char *dirs[] = { dir ? dir : config_get()->rundir, "/dev/shm",
+			       secure_getenv("XDG_RUNTIME_DIR"), "/tmp" };
+	const uint64_t until = clock_ns() + WAIT_NS;
+	struct asked all = { 0 };
+	int err = 0;
+
+	for (size_t i = 0; i < ARRAY_SIZE(dirs) && !err; i++)
+		if (dirs[i] && *dirs[i] && (!i || !dirs[0]))
+			err = connect_all(&all, dirs[i]);
+	for (size_t i = 0; i < all.n; i++) {
+		if (!err)
+			ask_one(all.fd[i], &all.reply[i], until);
+		sys_close(all.fd[i]);
+	}
+	free(all.fd);
+	if (err) {
+		stat_free(all.reply, all.n);
+		return err;
+	}
+	*replies = all.reply;
+	*n = all.n;
+	return 0;
+}
+
+void stat_free(struct stat_reply *replies, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (replies[i].map)
+			munmap(replies[i].map, replies[i].size);
+	free(replies);
+}

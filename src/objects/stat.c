@@ -1,0 +1,185 @@
+/*
+ * stat.c - what this process answers when "softhca stat" asks (host/stat.h)
+ *
+ * The thread answers, so there is a socket once there is a thread: from the first
+ * QP on that leaves RESET. It copies the counters of each QP under its lock;
+ * those of QPs that are gone are kept by their device.
+ */
+#include "process.h"
+
+#include "host/stat.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MORE 64 /* QPs made since they were counted */
+
+struct copy {
+	struct shca_device **dev; /* by index */
+	struct stat_device *device;
+	struct stat_qp *qp;
+	struct stat_head head;
+	uint32_t size; /* of qp */
+};
+
+static void add(uint64_t n[STAT_COUNTERS], const struct roce_qp_stats *s)
+{
+	n[STAT_TX_PACKETS] += s->tx_pkts;
+	n[STAT_RX_PACKETS] += s->rx_pkts;
+	n[STAT_TX_BYTES] += s->tx_bytes;
+	n[STAT_RX_BYTES] += s->rx_bytes;
+	n[STAT_DIRECT_REQUESTS] += s->direct;
+	n[STAT_DIRECT_BYTES] += s->direct_bytes;
+	n[STAT_RETRANSMITS] += s->retransmits;
+	n[STAT_TIMEOUTS] += s->timeouts;
+	n[STAT_RNR_RX] += s->rnr_rx;
+	n[STAT_NO_RECEIVE] += s->no_recv;
+	n[STAT_OUT_OF_SEQUENCE] += s->gaps;
+	n[STAT_DUPLICATES] += s->duplicates;
+	n[STAT_NAK_PSN_RX] += s->nak_psn_rx;
+	n[STAT_ACCESS_RX] += s->access_rx;
+	n[STAT_INVALID_RX] += s->invalid_rx;
+	n[STAT_ACCESS_TX] += s->access_tx;
+	n[STAT_CNP_TX] += s->cnp_tx;
+	n[STAT_CNP_RX] += s->cnp_rx;
+	n[STAT_MARKED] += s->marked;
+}
+
+void shca_stat_gone(struct shca_qp *qp)
+{
+	struct ibv_context *ctx = qp->ex.qp_base.context;
+	const struct roce_qp_stats *s = roce_qp_stats(roce_qp(qp->core));
+	const uint64_t *from = (const uint64_t *)s;
+	uint64_t *to;
+
+	if (!ctx)
+		return;
+	to = (uint64_t *)&to_ctx(ctx)->dev->ended;
+	for (size_t i = 0; i < ROCE_QP_STATS; i++)
+		__atomic_fetch_add(&to[i], from[i], __ATOMIC_RELAXED);
+}
+
+static void copy_qp(struct engine_qp *sched, void *arg)
+{
+	struct shca_qp *qp = container_of(sched, struct shca_qp, sched);
+	struct roce_qp *r = roce_qp(qp->core);
+	const struct roce_path *path = roce_qp_path(r);
+	struct ibv_context *ctx = qp->ex.qp_base.context;
+	struct copy *c = arg;
+	struct stat_qp *q;
+	uint32_t d = 0;
+
+	while (ctx && d < c->head.ndevices && c->dev[d] != to_ctx(ctx)->dev)
+		d++;
+	if (d >= c->head.ndevices || c->head.nqps == c->size) {
+		c->head.missed++;
+		return;
+	}
+	q = &c->qp[c->head.nqps++];
+	q->device = d;
+	q->qpn = qp->core->qpn;
+	q->type = (uint32_t)qp->core->type;
+	q->state = (uint32_t)qp->core->state;
+	if (path && qp->core->type != IBV_QPT_UD &&
+	    qp->core->state >= IBV_QPS_RTR) {
+		q->dest_qpn = roce_qp_dest(r);
+		memcpy(q->dgid, path->dgid.raw, sizeof(q->dgid));
+	}
+	add(q->n, roce_qp_stats(r));
+	add(c->device[d].n, roce_qp_stats(r));
+}
+
+/* The devices that are open. */
+static bool copy_devices(struct shca_process *p, struct copy *c)
+{
+	struct shca_context *ctx;
+	uint32_t n = 0, i;
+	bool done;
+
+	pthread_mutex_lock(&p->ctx_lock);
+	for (ctx = p->contexts; ctx; ctx = ctx->next)
+		n++;
+	c->dev = calloc(n + 1, sizeof(struct shca_device *));
+	c->device = calloc(n + 1, sizeof(*c->device));
+	done = c->dev && c->device;
+	for (ctx = p->contexts; done && ctx; ctx = ctx->next) {
+		for (i = 0; i < c->head.ndevices && c->dev[i] != ctx->dev; i++)
+			;
+		if (i < c->head.ndevices)
+			continue;
+		c->dev[i] = ctx->dev;
+		c->head.ndevices++;
+		snprintf(c->device[i].name, sizeof(c->device[i].name), "%s",
+			 ctx->dev->dev.name);
+		add(c->device[i].n, &ctx->dev->ended);
+	}
+	pthread_mutex_unlock(&p->ctx_lock);
+	return done;
+}
+
+static int copy(void *arg)
+{
+	struct engine *e = arg;
+	struct shca_process *p = to_process(e);
+	const struct udp_stats *udp = udp_stats(e->udp);
+	struct copy c = {
+		.head = { .magic = STAT_MAGIC,
+			  .version = STAT_VERSION,
+			  .counters = STAT_COUNTERS,
+			  .others = STAT_OTHERS },
+		.size = atomic_load(&p->nobjects[SHCA_QP]) + MORE,
+	};
+	int file = -ENOMEM;
+
+	c.head.others_n[STAT_BAD_ICRC] = udp->rx_bad_icrc;
+	c.head.others_n[STAT_MALFORMED] = udp->rx_malformed;
+	c.head.others_n[STAT_OVERFLOW] = udp->rx_overflow;
+	c.head.others_n[STAT_NO_QP] = atomic_load(&e->no_qp);
+	c.qp = calloc(c.size, sizeof(*c.qp));
+	if (c.qp && copy_devices(p, &c)) {
+		c.head.missed += !engine_qps_each(e, copy_qp, &c);
+		file = stat_file(&c.head, c.device, c.qp);
+	}
+	free(c.dev);
+	free(c.device);
+	free(c.qp);
+	return file;
+}
+
+void shca_stat_begin(struct engine *e)
+{
+	struct shca_process *p = to_process(e);
+	int fd;
+
+	if (!e->registry || atomic_exchange(&p->stat_begun, true))
+		return;
+	/* Without it nobody can ask; that is all. */
+	fd = stat_listen(registry_path(e->registry),
+			 registry_slot(e->registry));
+	if (fd < 0)
+		return;
+	atomic_store(&p->stat_fd, fd);
+	if (engine_watch_fd(e, fd))
+		shca_stat_end(p, true);
+}
+
+bool shca_stat_readable(struct engine *e, int fd)
+{
+	if (fd != atomic_load(&to_process(e)->stat_fd))
+		return false;
+	stat_answer(fd, copy, e);
+	return true;
+}
+
+void shca_stat_end(struct shca_process *p, bool remove)
+{
+	int fd = atomic_exchange(&p->stat_fd, -1);
+
+	if (fd < 0)
+		return;
+	sys_close(fd);
+	if (remove)
+		stat_unlink(registry_path(p->engine.registry),
+			    registry_slot(p->engine.registry));
+}

@@ -1,0 +1,185 @@
+"""softhca stat: what running programs send, receive and lose."""
+import array
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+
+import pytest
+
+import rig
+
+F_ADD_SEALS, SEALS = 1033, 0xf
+HEAD = struct.Struct("8s6I4x4Q")     # struct stat_head
+COUNTERS, OTHERS, VERSION = 19, 4, 1
+
+
+@pytest.fixture
+def folder():
+    """Where the processes of a test meet; a name short enough for sockets."""
+    path = tempfile.mkdtemp(prefix="sh-")
+    yield path
+    shutil.rmtree(path)
+
+
+def stat(folder, *args, status=0):
+    p = subprocess.run([rig.SOFTHCA, "stat", *args], env=dict(os.environ, SOFTHCA_RUNDIR=folder), text=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20)
+    assert p.returncode == status, p.stderr
+    return p.stdout, p.stderr
+
+
+@contextlib.contextmanager
+def running(home, folder, *options, tool=("ib_write_bw",)):
+    """A client and a server that run until the end of the test."""
+    port = rig.free_port()
+    words = [*tool, "-F", "-s", 65536, "-n", 100000000, "-p", port]
+    env = {"SOFTHCA_RUNDIR": folder}
+    server = rig.Proc(rig.Side(home), words, options, env)
+    client = None
+    try:
+        server.wait_listening(port)
+        client = rig.Proc(rig.Side(home), [*words, "127.0.0.1"], options, env)
+        rig.until(lambda: len([q for p in json.loads(stat(folder, "--json")[0]) for q in p.get("qps", ())
+                               if sum(q["counters"].values()) > 1000]) == 2, "both are seen", client)
+        yield server, client
+    finally:
+        server.kill()
+        if client:
+            client.kill()
+
+
+def by_qpn(folder):
+    return {q["qpn"]: q for p in json.loads(stat(folder, "--json")[0]) for q in p["qps"]}
+
+
+@pytest.mark.parametrize("way", ["wire", "same-host=copy", "same-host=auto"])
+def test_counters(home, folder, way):
+    """Both ends tell the same, and it grows."""
+    with running(home, folder, f"--{way}", *(["--loss=1"] if way == "wire" else [])):
+        was = by_qpn(folder)
+        time.sleep(0.3)
+        now = by_qpn(folder)
+        assert set(was) == set(now) and len(now) == 2
+        for qpn, q in now.items():
+            peer = now[q["peer_qpn"]]
+            assert peer["peer_qpn"] == qpn and q["type"] == "RC"
+            assert all(n >= was[qpn]["counters"][name] for name, n in q["counters"].items())
+        client = next(q for q in now.values() if q["counters"]["tx_bytes"] + q["counters"]["direct_bytes"])
+        server = now[client["peer_qpn"]]["counters"]
+        client = client["counters"]
+        if way == "same-host=auto":
+            assert client["direct_bytes"] == 65536 * client["direct_requests"] > 0
+        else:
+            assert client["tx_packets"] > 0 < server["rx_bytes"]
+        assert (way == "wire") == (client["retransmits"] > 0 and server["out_of_sequence"] > 0)
+
+
+def test_forms(home, folder):
+    with running(home, folder) as (server, client):
+        out, err = stat(folder)
+        head, *lines = out.splitlines()
+        assert not err and len(lines) == 2 and head.split()[:4] == ["PID", "COMMAND", "DEVICE", "QP"]
+        pid = int(lines[0].split()[0])
+        assert re.match(r" *\d+ ib_write_bw +softhca0 +0x\w{6} RC +RT[RS] ", lines[0])
+        assert len(stat(folder, f"--pid={pid}")[0].splitlines()) == 2
+        out = stat(folder, "--prometheus")[0]
+        for line in out.splitlines():
+            assert re.fullmatch(r'# HELP softhca_\w+_total .+|# TYPE softhca_\w+_total counter|'
+                                r'softhca_\w+_total\{pid="\d+",command="ib_write_bw"(,device="softhca0")?\} \d+', line), line
+        names = re.findall(r"^# TYPE (\w+)", out, re.M)
+        assert len(names) == len(set(names)) == COUNTERS + OTHERS
+        again = subprocess.Popen([rig.SOFTHCA, "stat", "-i", "0.1"], env=dict(os.environ, SOFTHCA_RUNDIR=folder),
+                                 stdout=subprocess.PIPE, text=True)
+        try:
+            heads = 0
+            while heads < 3:
+                heads += "BYTES/s" in again.stdout.readline()
+        finally:
+            again.kill()
+            again.wait()
+
+
+def test_who_does_not_answer(home, folder):
+    with running(home, folder) as (server, client):
+        pid = max(json.loads(stat(folder, "--json")[0]), key=lambda p: p["pid"])["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        out, err = stat(folder)
+        assert re.search(rf"softhca: process {pid} \(ib_write_bw\) does not answer: is it stopped\?", err)
+        assert len(out.splitlines()) == 2 and time.monotonic() - began < 10
+        os.kill(pid, signal.SIGKILL)
+        rig.until(lambda: not any(p["pid"] == pid for p in json.loads(stat(folder, "--json")[0])), "it is gone")
+    assert "is no running softhca program" in stat(folder, "--pid", str(pid), status=1)[1]
+    assert "no such counter" in stat(folder, "--sort=foo", status=2)[1]
+    assert "seconds are needed" in stat(folder, "--interval=0", status=2)[1]
+
+
+def test_gone_queue_pairs_count(home, folder):
+    """Those of QPs that were destroyed stay in their device's sums."""
+    with running(home, folder, tool=("ib_write_bw", "-q", 1)) as (server, client):
+        for p in json.loads(stat(folder, "--json")[0]):
+            sums = p["devices"][0]["counters"]
+            assert all(sums[name] >= n for name, n in p["qps"][0]["counters"].items())
+
+
+def memfd(data, seals=SEALS):
+    fd = os.memfd_create("x", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(fd, data)
+    if seals:
+        fcntl.fcntl(fd, F_ADD_SEALS, seals)
+    return fd
+
+
+def head(devices=0, qps=0, version=VERSION, counters=COUNTERS, magic=b"softhca\0"):
+    return HEAD.pack(magic, version, counters, OTHERS, devices, qps, 0, 0, 0, 0, 0)
+
+
+DEVICE = b"x" * 64 + bytes(8 * COUNTERS)
+HOSTILE = {
+    "nothing but a byte": None,
+    "an empty file": b"",
+    "garbage": os.urandom(5000),
+    "cut off": head()[:-1],
+    "another version": head(version=99),
+    "other counters": head(counters=COUNTERS + 1),
+    "other magic": head(magic=b"hardhca\0"),
+    "more devices than there are": head(devices=0xffffffff),
+    "more QPs than there are": head(qps=0x7fffffff),
+    "a name without an end": head(devices=1) + DEVICE,
+    "a QP of no device": head(qps=1) + bytes(40 + 8 * COUNTERS),
+    "more than it should be": head() + b"x",
+    "not sealed": head(),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_answers(folder, what):
+    """They are refused, in words."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        listener.bind(f"{folder}/softhca-{os.getuid()}-1.7.s")
+        listener.listen()
+        asking = subprocess.Popen([rig.SOFTHCA, "stat"], env=dict(os.environ, SOFTHCA_RUNDIR=folder),
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        listener.settimeout(10)
+        who = stack.enter_context(listener.accept()[0])
+        data = HOSTILE[what]
+        if data is None:
+            who.send(b"x")
+        else:
+            fd = memfd(data, 0 if what == "not sealed" else SEALS)
+            who.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+            os.close(fd)
+        out, err = asking.communicate(timeout=10)
+    assert asking.returncode == 0
+    assert "answers what this version does not understand" in err
+    assert len(out.splitlines()) == 1
