@@ -14,6 +14,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 /* Exit status of softhca itself; run passes on that of the program. */
 enum {
@@ -40,6 +41,9 @@ int cmd_devices(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
 int cmd_stat(int argc, char **argv);
+/* Prints what each queue pair of a process waits for; false: it is none that
+ * answers. */
+bool stat_explain(pid_t pid);
 
 /* Not shown in --help: run by doctor inside the environment of run, it reports
  * what a program sees there. */

@@ -126,7 +126,10 @@ static void say_near(const char *asked)
 		snprintf(near + strlen(near), sizeof(near) - strlen(near),
 			 "%s%s", n++ ? ", " : "", s.name);
 	}
-	if (n)
+	if (*asked && !asked[strspn(asked, "0123456789")])
+		cli_say("unknown error %s; nor is that a running softhca program of this user (one that has connected a queue pair)",
+			asked);
+	else if (n)
 		cli_say("unknown error %s; did you mean %s?", asked, near);
 	else
 		cli_say("unknown error %s; softhca explain --list has all that are known",
@@ -145,9 +148,17 @@ static bool explain(const char *asked, bool first)
 		print(&s, first && !found);
 		found = true;
 	}
-	if (!found)
-		say_near(asked);
 	return found;
+}
+
+/* A number may be that of a process as well. */
+static bool explain_process(const char *asked)
+{
+	char *end;
+	long pid = strtol(asked, &end, 10);
+
+	return *asked && !*end && pid > 0 && pid <= INT_MAX &&
+	       stat_explain((pid_t)pid);
 }
 
 static void list(void)
@@ -173,10 +184,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		a->list = true;
 		return 0;
 	case ARGP_KEY_ARG:
-		if (explain(arg, !a->shown))
+		if (explain(arg, !a->shown) | explain_process(arg)) {
 			a->shown++;
-		else
+		} else {
 			a->failed++;
+			say_near(arg);
+		}
 		return 0;
 	case ARGP_KEY_NO_ARGS:
 		if (a->list)
@@ -197,11 +210,13 @@ int cmd_explain(int argc, char **argv)
 	static const struct argp argp = {
 		.options = options,
 		.parser = parse,
-		.args_doc = "NAME...",
+		.args_doc = "NAME...|PID...",
 		.doc = "Print what an error means, what causes it here and on "
 		       "hardware, and what to do: the status of a completion, "
 		       "an asynchronous event, an event of rdma_cm or an "
 		       "errno, by name or number.\v"
+		       "Of a running program, by its process number: what each "
+		       "queue pair waits for.\n\n"
 		       "A number may be of several kinds: all are printed. "
 		       "\"softhca run --explain\" says which cause it was.\n\n"
 		       "Examples:\n"

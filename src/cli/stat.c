@@ -264,6 +264,7 @@ static struct json_object *json_qp(const struct stat_reply *r,
 				       json_object_new_string(gid.text));
 		json_object_object_add(o, "peer_qpn", hex(q->dest_qpn));
 	}
+	json_object_object_add(o, "waits", json_object_new_string(q->waits));
 	json_object_object_add(o, "counters",
 			       counters(q->n, stat_names, STAT_COUNTERS));
 	return o;
@@ -397,6 +398,38 @@ static int show(const struct args *a, const struct stat_reply *r, size_t n,
 	for (size_t i = 0; i < n; i++)
 		say_silent(&r[i]);
 	return err;
+}
+
+bool stat_explain(pid_t pid)
+{
+	struct stat_reply *r;
+	struct gid_text gid;
+	size_t n, chosen;
+
+	if (stat_ask(NULL, &r, &n))
+		return false;
+	chosen = choose(r, n, pid);
+	for (size_t i = 0; i < chosen; i++) {
+		say_silent(&r[i]);
+		if (r[i].err)
+			continue;
+		printf("process %d (%s): %u queue pair%s\n", (int)pid, r[i].comm,
+		       r[i].head->nqps, r[i].head->nqps == 1 ? "" : "s");
+		for (uint32_t k = 0; k < r[i].head->nqps; k++) {
+			const struct stat_qp *q = &r[i].qp[k];
+
+			printf("QP 0x%06x (%s, %s", q->qpn, qp_type_str(q->type),
+			       qp_state_str(q->state));
+			gid_str((const union ibv_gid *)(const void *)q->dgid,
+				&gid);
+			if (q->dest_qpn)
+				printf(", peer %s QP 0x%06x", gid.text,
+				       q->dest_qpn);
+			printf("): %s\n", q->waits);
+		}
+	}
+	stat_free(r, n);
+	return chosen;
 }
 
 int cmd_stat(int argc, char **argv)

@@ -233,9 +233,15 @@ static int receive_file(int fd)
 	return file;
 }
 
-static bool terminated(const char *s, size_t size)
+/* A string that may go to a terminal. */
+static bool printable(const char *s, size_t size)
 {
-	return memchr(s, 0, size);
+	for (size_t i = 0; i < size; i++)
+		if (!s[i])
+			return true;
+		else if ((unsigned char)s[i] < ' ' || (unsigned char)s[i] > '~')
+			return false;
+	return false;
 }
 
 /* Whether it is what it has to be. Sealed, it stays so. */
@@ -256,10 +262,11 @@ static bool is_sound(struct stat_reply *r)
 	r->device = (const void *)(h + 1);
 	r->qp = (const void *)(r->device + h->ndevices);
 	for (uint32_t i = 0; i < h->ndevices; i++)
-		if (!terminated(r->device[i].name, sizeof(r->device[i].name)))
+		if (!printable(r->device[i].name, sizeof(r->device[i].name)))
 			return false;
 	for (uint32_t i = 0; i < h->nqps; i++)
-		if (r->qp[i].device >= h->ndevices)
+		if (r->qp[i].device >= h->ndevices ||
+		    !printable(r->qp[i].waits, sizeof(r->qp[i].waits)))
 			return false;
 	return true;
 }

@@ -78,6 +78,7 @@ struct stat_qp {
 	uint32_t dest_qpn; /* connected ones, from RTR on; else 0 */
 	uint32_t unused;
 	uint8_t dgid[16];
+	char waits[400]; /* for what: a sentence, printable */
 	uint64_t n[STAT_COUNTERS];
 };
 

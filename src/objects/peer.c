@@ -17,8 +17,11 @@
 #include "link/shown.h"
 #include "qp/names.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#define WAITS_LONG_NS 200000000 /* else it just sends */
 
 /* The process that has the QP, of this user and host: its slot, or -ENOENT. */
 static int slot_of(const struct shca_qp *qp)
@@ -175,6 +178,102 @@ const char *shca_env_silent(struct qp *core, struct key_why *why)
 			 "; %g %% of the packets are lost on purpose (--loss)",
 			 cfg->loss * 100);
 	return why->text;
+}
+
+/* One more half sentence. */
+__attribute__((format(printf, 3, 4))) static void
+more(char *text, size_t size, const char *fmt, ...)
+{
+	const size_t len = strlen(text);
+	va_list ap;
+
+	va_start(ap, fmt);
+	if (len < size) {
+		snprintf(text + len, size - len, "%s", len ? "; " : "");
+		vsnprintf(text + strlen(text), size - strlen(text), fmt, ap);
+	}
+	va_end(ap);
+}
+
+static double seconds(uint64_t now, uint64_t since)
+{
+	return now > since ? (double)(now - since) / 1e9 : 0;
+}
+
+/* Of completions, if there are any that wait. */
+static void unpolled(const struct shca_cq *cq, const char *which, char *text,
+		     size_t size)
+{
+	const uint32_t n =
+		atomic_load_explicit(&cq->tail, memory_order_relaxed) -
+		atomic_load_explicit(&cq->head, memory_order_relaxed);
+
+	if (n && n <= cq->depth)
+		more(text, size, "its %s CQ holds %u completion%s not polled%s",
+		     which, n, n > 1 ? "s" : "",
+		     atomic_load_explicit(&cq->armed, memory_order_relaxed) ==
+				     SHCA_UNARMED ?
+			     "" :
+			     ", although an event was asked for: after ibv_req_notify_cq() poll once more");
+}
+
+/* That of a requester. */
+static void waits_for_peer(struct shca_qp *qp, uint64_t now, char *text,
+			   size_t size)
+{
+	struct qp *core = qp->core;
+	struct roce_waits w;
+	struct key_why why;
+
+	roce_qp_waits(roce_qp(core), &w);
+	if (w.rnr_since_ns)
+		more(text, size,
+		     "waits for the peer to post a receive, for %.1f s (%u RNR NAKs%s)",
+		     seconds(now, w.rnr_since_ns), w.rnr_naks,
+		     core->attr.rnr_retry == 7 ?
+			     "; rnr_retry=7 waits for ever" :
+			     "");
+	else if (w.unacked && now > w.since_ns + WAITS_LONG_NS)
+		more(text, size, "waits for an ACK of %u packet%s, for %.1f s: %s",
+		     w.unacked, w.unacked > 1 ? "s" : "",
+		     seconds(now, w.since_ns), shca_env_silent(core, &why));
+	else if (w.unacked)
+		more(text, size, "sends, %u packet%s on the way", w.unacked,
+		     w.unacked > 1 ? "s" : "");
+	else if (core->sq.head != core->sq.tail)
+		more(text, size, "has %u work requests to send",
+		     core->sq.tail - core->sq.head);
+}
+
+void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size)
+{
+	const struct qp *core = qp->core;
+	const struct roce_qp_stats *s = roce_qp_stats(roce_qp(qp->core));
+
+	text[0] = 0;
+	if (core->state == IBV_QPS_ERR || core->state == IBV_QPS_SQE)
+		more(text, size,
+		     "is in the error state: the first completion with an error, or --explain, says why");
+	else if (core->state < IBV_QPS_RTR)
+		more(text, size, "is in state %s: what is sent to it is dropped",
+		     qp_state_str((unsigned)core->state));
+	else
+		waits_for_peer(qp, now, text, size);
+	if (core->state >= IBV_QPS_RTR && core->state != IBV_QPS_ERR &&
+	    !core->srq && s->no_recv && !qp_rq_count(&core->rq))
+		more(text, size,
+		     "has no receive posted, and %llu messages have found none",
+		     (unsigned long long)s->no_recv);
+	if (core->send_cq)
+		unpolled(core->send_cq,
+			 core->send_cq == core->recv_cq ? "" : "send", text,
+			 size);
+	if (core->recv_cq && core->recv_cq != core->send_cq)
+		unpolled(core->recv_cq, "receive", text, size);
+	if (!text[0])
+		more(text, size,
+		     "waits for what the program posts, or the peer sends (%u receives posted)",
+		     qp_rq_count(&core->rq));
 }
 
 /* key_look_fn of another process's keys. */

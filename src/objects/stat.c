@@ -86,6 +86,7 @@ static void copy_qp(struct engine_qp *sched, void *arg)
 		q->dest_qpn = roce_qp_dest(r);
 		memcpy(q->dgid, path->dgid.raw, sizeof(q->dgid));
 	}
+	shca_qp_waits(qp, clock_ns(), q->waits, sizeof(q->waits));
 	add(q->n, roce_qp_stats(r));
 	add(c->device[d].n, roce_qp_stats(r));
 }

@@ -596,6 +596,21 @@ roce_acked(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 	req_check_drained(qp);
 }
 
+void roce_qp_waits(const struct roce_qp *qp, struct roce_waits *w)
+{
+	const struct roce_requester *r = &qp->req;
+	const bool unread = r->unread_ns && r->unread_psn == r->una;
+
+	*w = (struct roce_waits){
+		.rnr_since_ns = r->rnr_retries ? r->rnr_since_ns : 0,
+		.rnr_naks = r->rnr_retries,
+	};
+	if (qp_is_reliable(&qp->base) && outstanding(qp)) {
+		w->unacked = (uint32_t)psn_diff(r->end_psn, r->una);
+		w->since_ns = unread ? r->unread_ns : r->progress_ns;
+	}
+}
+
 /* A peer that does not read may go on any time; said after 1, 2, 4... s. */
 __attribute__((noinline, cold)) static void
 unread_explain(struct roce_qp *qp, uint64_t now_ns)

@@ -327,4 +327,13 @@ struct roce_qp_stats {
 #define ROCE_QP_STATS (sizeof(struct roce_qp_stats) / sizeof(uint64_t))
 const struct roce_qp_stats *roce_qp_stats(const struct roce_qp *qp);
 
+/* What a reliable QP's requester waits for, for tools. */
+struct roce_waits {
+	uint32_t unacked; /* packets sent and not acknowledged, */
+	uint64_t since_ns; /* and when one was last */
+	uint64_t rnr_since_ns; /* the peer has had no receive since; 0: it has */
+	uint32_t rnr_naks; /* as often it has said so */
+};
+void roce_qp_waits(const struct roce_qp *qp, struct roce_waits *w);
+
 #endif

@@ -48,8 +48,12 @@ def running(home, folder, *options, tool=("ib_write_bw",)):
     try:
         server.wait_listening(port)
         client = rig.Proc(rig.Side(home), [*words, "127.0.0.1"], options, env)
-        rig.until(lambda: len([q for p in json.loads(stat(folder, "--json")[0]) for q in p.get("qps", ())
-                               if sum(q["counters"].values()) > 1000]) == 2, "both are seen", client)
+
+        def busy():
+            qps = [q for p in json.loads(stat(folder, "--json")[0]) for q in p.get("qps", ())]
+            return len(qps) >= 2 and all(sum(q["counters"].values()) > 1000 for q in qps)
+
+        rig.until(busy, "both are seen", client)
         yield server, client
     finally:
         server.kill()
@@ -131,6 +135,29 @@ def test_gone_queue_pairs_count(home, folder):
             assert all(sums[name] >= n for name, n in p["qps"][0]["counters"].items())
 
 
+def explain(folder, pid, status=0):
+    p = subprocess.run([rig.SOFTHCA, "explain", str(pid)], env=dict(os.environ, SOFTHCA_RUNDIR=folder), text=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20)
+    assert p.returncode == status, p.stderr
+    return p.stdout + p.stderr
+
+
+def test_explain_process(home, folder):
+    """What each queue pair waits for, while its peer runs, is stopped, is gone."""
+    with running(home, folder, "--same-host=copy", tool=("ib_write_bw", "-q", 2)) as (server, client):
+        pids = {p["qps"][0]["counters"]["tx_bytes"] > 0: p["pid"] for p in json.loads(stat(folder, "--json")[0])}
+        sender, target = pids[True], pids[False]
+        said = explain(folder, sender)
+        assert re.match(rf"process {sender} \(ib_write_bw\): 2 queue pairs\n", said)
+        assert len(re.findall(r"^QP 0x\w{6} \(RC, RTS, peer \S+ QP 0x\w{6}\): \S", said, re.M)) == 2
+        assert "waits for what the program posts, or the peer sends" in explain(folder, target)
+        os.kill(target, signal.SIGSTOP)
+        rig.until(lambda: re.search(rf"waits for an ACK of \d+ packets?, for \d+\.\d s: its process {target} is stopped",
+                                    explain(folder, sender)), "the peer is found to be stopped", client)
+        os.kill(target, signal.SIGCONT)
+    assert f"{sender}; nor is that a running softhca program" in explain(folder, sender, 1)
+
+
 def memfd(data, seals=SEALS):
     fd = os.memfd_create("x", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.write(fd, data)
@@ -144,6 +171,7 @@ def head(devices=0, qps=0, version=VERSION, counters=COUNTERS, magic=b"softhca\0
 
 
 DEVICE = b"x" * 64 + bytes(8 * COUNTERS)
+QP = 40 + 400 + 8 * COUNTERS
 HOSTILE = {
     "nothing but a byte": None,
     "an empty file": b"",
@@ -155,7 +183,9 @@ HOSTILE = {
     "more devices than there are": head(devices=0xffffffff),
     "more QPs than there are": head(qps=0x7fffffff),
     "a name without an end": head(devices=1) + DEVICE,
-    "a QP of no device": head(qps=1) + bytes(40 + 8 * COUNTERS),
+    "a sentence that moves the cursor": head(1, 1) + b"x" + bytes(63 + 8 * COUNTERS) + bytes(40) + b"\033[H"
+                                        + bytes(QP - 43),
+    "a QP of no device": head(qps=1) + bytes(QP),
     "more than it should be": head() + b"x",
     "not sealed": head(),
 }

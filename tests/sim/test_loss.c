@@ -265,13 +265,19 @@ static void rnr_retry_exceeded(void **state)
 static void rnr_is_explained(void **state)
 {
 	struct sim_conn_opts co = sim_conn_default;
+	struct roce_waits w;
 	struct pair p;
 
 	(void)state;
 	co.rnr_retry = 7;
 	p = pair_opts(IBV_QPT_RC, &co);
+	roce_qp_waits(p.a->qp, &w);
+	assert_true(!w.unacked && !w.rnr_since_ns);
 	post_to(p.a, IBV_WR_SEND, 0, 10);
 	sim_run(p.sim, 11 * SIM_SEC / 2);
+	roce_qp_waits(p.a->qp, &w);
+	assert_int_equal(w.unacked, 1);
+	assert_true(w.rnr_since_ns && w.rnr_naks > 20);
 	assert_true(roce_qp_stats(p.b->qp)->rnr_tx > 20);
 	assert_in_range(p.b->explained, 3, 6);
 	assert_non_null(strstr(p.b->words, "no receive is posted"));
@@ -281,6 +287,8 @@ static void rnr_is_explained(void **state)
 	sim_run(p.sim, SIM_SEC);
 	expect(p.a->send, IBV_WC_SUCCESS);
 	assert_in_range(p.a->explained, 2, 5);
+	roce_qp_waits(p.a->qp, &w);
+	assert_true(!w.unacked && !w.rnr_since_ns);
 	sim_free(p.sim);
 }
 
