@@ -3,7 +3,7 @@ _softhca()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local cmd=${COMP_WORDS[1]} program= i
-	local job='--addr --devices --explain --faults --faults-log --loss --part-id --pcap --same-host --seed --sockets --wire'
+	local job='--addr --check --check-json --devices --explain --faults --faults-log --loss --part-id --pcap --same-host --seed --sockets --wire'
 	local common='--help --usage --version'
 
 	COMPREPLY=()
@@ -15,7 +15,7 @@ _softhca()
 	if [[ $cmd == run ]]; then
 		for ((i = 2; i < COMP_CWORD; i++)); do
 			case ${COMP_WORDS[i]} in
-			--addr | --devices | --faults | --faults-log | --loss | --part-id | --pcap | --same-host | --seed)
+			--addr | --check-json | --devices | --faults | --faults-log | --loss | --part-id | --pcap | --same-host | --seed)
 				((++i))
 				;;
 			--)
@@ -44,7 +44,7 @@ _softhca()
 		COMPREPLY=($(compgen -W "$(ls /sys/class/net 2>/dev/null)" -- "$cur"))
 		return
 		;;
-	--faults | --faults-log | --pcap)
+	--check-json | --faults | --faults-log | --pcap)
 		compopt -o filenames 2>/dev/null
 		COMPREPLY=($(compgen -f -- "$cur"))
 		return

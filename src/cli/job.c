@@ -12,6 +12,7 @@
 #include "cli/cli.h"
 #include "cli/hca.h"
 #include "cli/tree.h"
+#include "check/options.h"
 #include "faults/faults.h"
 #include "trace/pcap.h"
 
@@ -36,6 +37,7 @@ const char *const job_variables[] = {
 	"SOFTHCA_WIRE",    "SOFTHCA_SAME_HOST", "SOFTHCA_ADDR",
 	"SOFTHCA_DEVICES", "SOFTHCA_LOSS",      "SOFTHCA_SEED",
 	"SOFTHCA_FAULTS",  "SOFTHCA_FAULTS_LOG",
+	"SOFTHCA_CHECK",   "SOFTHCA_CHECK_JSON",
 	"SOFTHCA_PCAP",    "SOFTHCA_EXPLAIN",   "SOFTHCA_PART_ID",
 	"SOFTHCA_SYSFS",   "LD_LIBRARY_PATH",   "LD_PRELOAD",
 	NULL,
@@ -58,6 +60,8 @@ enum {
 	OPT_SEED,
 	OPT_FAULTS,
 	OPT_FAULTS_LOG,
+	OPT_CHECK,
+	OPT_CHECK_JSON,
 	OPT_PCAP,
 	OPT_EXPLAIN,
 	OPT_PART_ID,
@@ -88,6 +92,12 @@ static const struct argp_option options[] = {
 	{ "faults-log", OPT_FAULTS_LOG, "FILE", 0,
 	  "Write what --faults has done as a script that does it again; %p in "
 	  "the name becomes the process ID", 0 },
+	{ "check", OPT_CHECK, "OPTION[,OPTION...]", OPTION_ARG_OPTIONAL,
+	  "Report on stderr what in the program works by luck; exit=N: a process "
+	  "with findings ends with status N; see softhca(1)", 0 },
+	{ "check-json", OPT_CHECK_JSON, "FILE", 0,
+	  "Append what --check finds to FILE, a line of JSON each; %p in the name "
+	  "becomes the process ID", 0 },
 	{ "pcap", OPT_PCAP, "FILE", 0,
 	  "Record the packets of all processes in FILE (pcapng, for "
 	  "Wireshark); %p in the name becomes the process ID, for one file "
@@ -293,6 +303,17 @@ static void set_faults(const char *arg)
 	set("SOFTHCA_FAULTS", full);
 }
 
+/* Likewise. */
+static void set_check(const char *arg)
+{
+	struct check_options o;
+	const char *why = check_options(arg ? arg : "1", &o);
+
+	if (why)
+		bad_value("--check=%s: %s", arg, why);
+	set("SOFTHCA_CHECK", arg ? arg : "1");
+}
+
 /* A file to write. Made absolute, since the program may change its directory. */
 static void set_file(const char *option, const char *variable, const char *arg)
 {
@@ -393,6 +414,14 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_FAULTS_LOG:
 		set_file("--faults-log", "SOFTHCA_FAULTS_LOG", arg);
 		return 0;
+	case OPT_CHECK:
+		set_check(arg);
+		return 0;
+	case OPT_CHECK_JSON:
+		set_file("--check-json", "SOFTHCA_CHECK_JSON", arg);
+		if (!getenv("SOFTHCA_CHECK"))
+			set_check(NULL);
+		return 0;
 	case OPT_PCAP:
 		set_file("--pcap", "SOFTHCA_PCAP", arg);
 		record_anew = true;
@@ -445,6 +474,7 @@ static int make_tree(const char *libdir, char path[PATH_MAX])
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		unsetenv("SOFTHCA_PCAP"); /* it has no packets to record */
 		unsetenv("SOFTHCA_FAULTS"); /* nor to lose */
+		unsetenv("SOFTHCA_CHECK");
 		err = hca_list_read(&l, libdir);
 		if (err)
 			cli_say("%s. For the cause: softhca doctor", l.why);

@@ -131,6 +131,8 @@ static void load(void)
 		.seed = get_number("SOFTHCA_SEED", UINT64_MAX),
 		.faults = get_string("SOFTHCA_FAULTS"),
 		.faults_log = get_string("SOFTHCA_FAULTS_LOG"),
+		.check = get_string("SOFTHCA_CHECK"),
+		.check_json = get_string("SOFTHCA_CHECK_JSON"),
 		.pcap = get_string("SOFTHCA_PCAP"),
 		.explain = get_bool("SOFTHCA_EXPLAIN"),
 		.part_id = (uint32_t)get_number("SOFTHCA_PART_ID", UINT32_MAX),

@@ -28,6 +28,8 @@ struct config {
 	uint64_t seed;       /* SOFTHCA_SEED; 0: from the clock */
 	const char *faults;  /* SOFTHCA_FAULTS: a script (src/faults) */
 	const char *faults_log; /* SOFTHCA_FAULTS_LOG: what it has done */
+	const char *check;   /* SOFTHCA_CHECK (src/check/options.h) */
+	const char *check_json; /* SOFTHCA_CHECK_JSON: findings */
 	const char *pcap;    /* SOFTHCA_PCAP: file name, %p is the pid */
 	bool explain;        /* SOFTHCA_EXPLAIN=1 */
 	uint32_t part_id;    /* SOFTHCA_PART_ID: vendor_part_id to show */

@@ -536,6 +536,8 @@ static int context_open(struct shca_device *dev, int cmd_fd,
 	err = shca_process_get(&ctx->engine);
 	if (err)
 		goto err_async;
+	if (check_on())
+		shca_check_slots(&ctx->v.context.ops);
 	ctx->file = file;
 	ibctx->cmd_fd = cmd_fd;
 	if (!file)

@@ -924,7 +924,8 @@ int shca_cq_create(struct ibv_context *ibctx,
 	cq->ex.context = ibctx;
 	cq->ex.channel = attr->channel;
 	cq->ex.cq_context = attr->cq_context;
-	cq->ex.cqe = (int)cq->depth;
+	/* Checked, no program has more than it asked for by luck. */
+	cq->ex.cqe = check_on() ? (int)attr->cqe : (int)cq->depth;
 	pthread_mutex_init(&cq->ex.mutex, NULL);
 	pthread_cond_init(&cq->ex.cond, NULL);
 	cq_readers(&cq->ex, attr->wc_flags);
@@ -936,6 +937,10 @@ int shca_cq_create(struct ibv_context *ibctx,
 		pthread_mutex_unlock(&ch->lock);
 	}
 	atomic_fetch_add(&ctx->users, 1);
+	if (check_on()) {
+		shca_check_readers(&cq->ex);
+		check_cq_created((struct ibv_cq *)&cq->ex, cq->ex.cqe);
+	}
 	shca_live_add(&cq->live, &cq->ex, SHCA_CQ);
 	*out = (struct ibv_cq *)&cq->ex;
 	return 0;
@@ -976,11 +981,13 @@ int shca_cq_resize(struct ibv_cq *ibcq, int cqe)
 			ring[i & (depth - 1)] = old[i & (cq->depth - 1)];
 		cq->ring = ring;
 		cq->depth = depth;
-		ibcq->cqe = (int)depth;
+		ibcq->cqe = check_on() ? cqe : (int)depth;
 		ring = old;
 	}
 	lock_drop(&cq->lock);
 	qp_mem_free(&cq->mem, ring);
+	if (!err && check_on())
+		check_cq_resized(ibcq, cqe);
 	return err;
 }
 
@@ -996,6 +1003,8 @@ int shca_cq_destroy(struct ibv_cq *ibcq)
 	if (atomic_load(&cq->users))
 		return shca_busy(ibcq, "the CQ");
 	shca_live_remove(&cq->live);
+	if (check_on())
+		check_cq_gone(ibcq);
 	ctx = to_ctx(ibcq->context);
 	late_remove(cq);
 	if (ibcq->channel)

@@ -139,7 +139,9 @@ int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 			   mr->lkey, mw->rkey);
 	wr.bind_mw.rkey =
 		ibv_inc_rkey(__atomic_load_n(&mw->rkey, __ATOMIC_RELAXED));
-	return shca_qp_post_send(qp, &wr, &bad);
+	return check_on() ?
+		       check_post_send(qp, &wr, &bad, shca_qp_post_send) :
+		       shca_qp_post_send(qp, &wr, &bad);
 }
 
 /* What may be bound to what, in the order of 10.6.7.2.2; r may be NULL. */

@@ -14,6 +14,7 @@
 #define SOFTHCA_OBJECTS_OBJECTS_H
 
 #include "base/lock.h"
+#include "check/check.h"
 #include "engine/engine.h"
 #include "engine/faults.h"
 #include "host/netdev.h"
@@ -713,6 +714,14 @@ const char *shca_env_refused(struct qp *core, const struct key_ask *ask,
 			     struct key_why *why);
 /* Returns when no other process copies any more by what was there before. */
 void shca_visits_wait(struct engine *e);
+
+/* checked.c: the checks (check/check.h) around all that */
+void shca_check_begin(void);
+/* The slots of a context, and of a CQ, if the program is checked. */
+void shca_check_slots(struct ibv_context_ops *ops);
+void shca_check_readers(struct ibv_cq_ex *cq);
+/* Posts all or none, checked or not. */
+int shca_check_post_all(struct ibv_qp *qp, struct ibv_send_wr *wr);
 
 /* qp_roce.c */
 extern const struct qp_ops shca_roce_ops;

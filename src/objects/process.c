@@ -85,6 +85,15 @@ static void env_event(struct qp *core, enum ibv_event_type type)
 		shca_async_raise(to_ctx(qp->ex.qp_base.context), &ev);
 }
 
+static void env_landing(struct qp *core, const struct qp_recv *recv)
+{
+	(void)core;
+	if (recv)
+		check_received(recv->sge, recv->num_sge);
+	else
+		check_written();
+}
+
 static void env_dropped(struct qp *core, enum roce_drop why)
 {
 	struct shca_qp *qp = core->owner;
@@ -189,6 +198,8 @@ static void fork_child(void)
 	shca_live_release();
 	shca_device_forked();
 	faults_forked();
+	if (check_on())
+		check_forked();
 	pcap_close(recording);
 	recording = NULL;
 	process = NULL;
@@ -238,7 +249,8 @@ static void show_host(struct shca_process *p, const struct config *cfg,
 		return;
 	if (cfg->pcap)
 		flags |= SEGMENT_PLAIN;
-	if (cfg->same_host == SAME_HOST_COPY)
+	/* What others write here by themselves is not seen. */
+	if (cfg->same_host == SAME_HOST_COPY || check_on())
 		flags |= SEGMENT_NO_COPY;
 	if (segment_create(&p->segment, registry, flags) && cfg->explain)
 		say("no shared memory with other processes of this host: %s",
@@ -268,6 +280,7 @@ static int process_create(struct shca_process **out)
 
 	if (!p)
 		return -ENOMEM;
+	shca_check_begin();
 	memset(p, 0, sizeof(*p));
 	p->netdev_fd = -1;
 	atomic_store(&p->stat_fd, -1);
@@ -297,6 +310,7 @@ static int process_create(struct shca_process **out)
 		.base.event = env_event,
 		.dropped = env_dropped,
 		.withhold = faults_any(FAULT_RNR) ? faults_withhold : NULL,
+		.base.landing = check_on() ? env_landing : NULL,
 		.base.explain = cfg->explain ? engine_explain : NULL,
 	};
 	if (cfg->pcap && !recording)

@@ -211,6 +211,8 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 		goto err_qpn;
 
 	attr->cap = init.cap;
+	if (check_on())
+		check_qp_created(ib, &attr->cap, attr->sq_sig_all);
 	hold(ib);
 	if (attr->qp_type == IBV_QPT_XRC_RECV)
 		shca_xrc_qp_add(qp, attr->xrcd);
@@ -414,6 +416,8 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	}
 	if (mask & IBV_QP_STATE)
 		ib->state = qp->ex.qp_base.state = attr->qp_state;
+	if (check_on() && (reset || ib->state == IBV_QPS_ERR))
+		check_qp_void(ib, reset);
 	if (mask & IBV_QP_AV)
 		qp->av = attr->ah_attr;
 	if (mask & IBV_QP_ALT_PATH)
@@ -561,6 +565,8 @@ int shca_qp_destroy(struct ibv_qp *ib)
 	if (atomic_load(&qp->cm_owner))
 		gsi_qp_gone(e, qp);
 	shca_live_remove(&qp->live);
+	if (check_on())
+		check_qp_gone(ib);
 	if (ib->qp_type == IBV_QPT_XRC_RECV)
 		return xrc_destroy(qp);
 	qp_kill(qp);

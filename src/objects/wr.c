@@ -284,7 +284,10 @@ static int wr_complete(struct ibv_qp_ex *ex)
 			i + 1 < qp->wr_count ? &qp->wr[i + 1].wr : NULL;
 	}
 	if (!err && qp->wr_count)
-		err = -shca_qp_post_all(&ex->qp_base, &qp->wr[0].wr);
+		err = -(check_on() ? shca_check_post_all(&ex->qp_base,
+							  &qp->wr[0].wr) :
+				      shca_qp_post_all(&ex->qp_base,
+						       &qp->wr[0].wr));
 	lock_drop(&qp->wr_lock);
 	if (err)
 		WHY_REPORT("ibv_wr_complete", -err);

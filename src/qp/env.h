@@ -87,6 +87,12 @@ struct qp_env {
 	void (*event)(struct qp *qp, enum ibv_event_type type);
 
 	/*
+	 * A message is about to come into memory: into a receive's, or, NULL,
+	 * wherever its peer writes. NULL: nobody asks.
+	 */
+	void (*landing)(struct qp *qp, const struct qp_recv *recv);
+
+	/*
 	 * Reports in words what is wrong, just before the completion or event
 	 * that reports it as a code. NULL: no reports are wanted.
 	 */

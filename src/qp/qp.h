@@ -167,6 +167,12 @@ static inline int qp_recv_take(struct qp *qp, uint64_t room,
 			 qp_rq_take(&qp->rq, room, out);
 }
 
+static inline void qp_landing(struct qp *qp, const struct qp_recv *recv)
+{
+	if (__builtin_expect(qp->env->landing != NULL, 0))
+		qp->env->landing(qp, recv);
+}
+
 void qp_flush_sq(struct qp *qp);
 /* Also the receive of the message that is being received. */
 void qp_flush_rq(struct qp *qp);

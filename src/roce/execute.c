@@ -92,6 +92,7 @@ static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt,
 					  IBV_ACCESS_REMOTE_WRITE);
 			return V_ACCESS;
 		}
+		qp_landing(&qp->base, NULL);
 		if (pkt->source)
 			err = qp_store_from(&qp->base, e, p, pkt->source,
 					    pkt->len);
@@ -179,6 +180,7 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 	a.p = p;
 	if (write)
 		memcpy(&a.operand, pkt->payload, 8);
+	qp_landing(&qp->base, NULL);
 	err = atomic_alone(qp, e, &a);
 	keys_put(e);
 	if (err)

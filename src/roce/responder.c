@@ -39,6 +39,7 @@ static inline int take_recv(struct roce_qp *qp, uint32_t srqn)
 		err = qp_recv_take(&qp->base, 0, &qp->base.recv);
 	if (err)
 		return err;
+	qp_landing(&qp->base, &qp->base.recv);
 	qp->base.recv_valid = true;
 	r->recv_srqn = srqn;
 	return 0;

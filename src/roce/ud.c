@@ -132,6 +132,7 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		roce_drop(qp, ROCE_DROP_NO_RECV);
 		return;
 	}
+	qp_landing(&qp->base, &recv);
 	err = qp_scatter(&qp->base, recv.pd, recv.sge, recv.num_sge, 0,
 			 pkt->grh ? pkt->grh : no_grh, GRH_LEN, &bad);
 	if (!err)

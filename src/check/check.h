@@ -1,0 +1,91 @@
+/*
+ * check.h - finds in a program of the verbs what works by luck (softhca run
+ * --check)
+ *
+ * The checks know of a program what passes the calls of the verbs, and see
+ * public structs only: src/objects/checked.c puts them around its own functions,
+ * once check_begin() has been called. Until then there is nothing on any path
+ * but a flag, where objects are made and destroyed.
+ *
+ * Each finding is reported once per rule and place: a place is what the program
+ * was doing, and where it had begun what that disturbs. What each rule finds,
+ * and what it cannot, is in docs/CHECK.md.
+ *
+ * Locks here come before all others, but those of reports (report.c), which are
+ * taken anywhere. A function of the program never runs under them.
+ */
+#ifndef SOFTHCA_CHECK_CHECK_H
+#define SOFTHCA_CHECK_CHECK_H
+
+#include <infiniband/verbs.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Bytes of a work request that are compared, from the first one on; and SGEs. */
+#define CHECK_BYTES 65536u
+#define CHECK_SGES 4u
+
+/* What the owner of the objects does for the checks. */
+struct check_env {
+	/*
+	 * Runs fn(arg, p), which reads the len bytes at p that an SGE of a QP
+	 * leads to. False: the memory is not there, or is none to be looked at.
+	 */
+	bool (*read)(struct ibv_qp *qp, const struct ibv_sge *sge, uint32_t len,
+		     void (*fn)(void *arg, const void *p), void *arg);
+};
+
+extern _Atomic bool check_is_on __attribute__((visibility("hidden")));
+
+/* Whether the program is checked. */
+static inline bool check_on(void)
+{
+	return __builtin_expect(atomic_load_explicit(&check_is_on,
+						     memory_order_relaxed),
+				0);
+}
+
+/* Begins, if SOFTHCA_CHECK says so (options.h); again: nothing. */
+void check_begin(const struct check_env *env);
+/* In the child of a fork(): its parent's objects are none of its own. */
+void check_forked(void);
+/* The process exits: says how many findings there were, and may end it. */
+void check_exit(void);
+
+/* Where the program is now: a number that stands for the backtrace, 0: not
+ * known. */
+uint32_t check_here(void);
+
+/* queue.c: what is posted to queue pairs, and what is polled of it */
+
+/* A QP has been created; cap is what the program was told. */
+void check_qp_created(struct ibv_qp *qp, const struct ibv_qp_cap *cap,
+		      bool sig_all);
+/* What was posted to it is void: it is in RESET or goes. False: in error, where
+ * completions no longer show what has been done. */
+void check_qp_void(struct ibv_qp *qp, bool known);
+void check_qp_gone(struct ibv_qp *qp);
+/* A CQ with room for as many completions as the program knows of. */
+void check_cq_created(struct ibv_cq *cq, int cqe);
+void check_cq_resized(struct ibv_cq *cq, int cqe);
+void check_cq_gone(struct ibv_cq *cq);
+
+/* post() does what ibv_post_send(3) does. */
+int check_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr,
+		    struct ibv_send_wr **bad,
+		    int (*post)(struct ibv_qp *qp, struct ibv_send_wr *wr,
+				struct ibv_send_wr **bad));
+/* The same of ibv_poll_cq(3). */
+int check_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc,
+	       int (*poll)(struct ibv_cq *cq, int n, struct ibv_wc *wc));
+/* A completion that one thread at a time takes from its CQ. */
+void check_polled(struct ibv_cq *cq, const struct ibv_wc *wc);
+/* A peer writes to memory of this process: the program may see by that what has
+ * become of its requests. */
+void check_written(void);
+/* A message comes into the memory of a receive. */
+void check_received(const struct ibv_sge *sge, uint32_t n);
+
+#endif

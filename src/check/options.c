@@ -1,0 +1,45 @@
+/*
+ * options.c - what SOFTHCA_CHECK says, and softhca run --check
+ */
+#include "options.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *one(const char *word, size_t len, struct check_options *out)
+{
+	char *end;
+	long n;
+
+	if ((len == 1 && *word == '1') || !len)
+		return NULL;
+	if (len > 5 && !strncmp(word, "exit=", 5)) {
+		n = strtol(word + 5, &end, 10);
+		if (word[5] < '0' || word[5] > '9' || end != word + len ||
+		    n < 1 || n > 125)
+			return "exit= needs a status from 1 to 125";
+		out->exit = (int)n;
+		return NULL;
+	}
+	return "exit=N expected";
+}
+
+const char *check_options(const char *text, struct check_options *out)
+{
+	const char *why;
+	size_t len;
+
+	*out = (struct check_options){ 0 };
+	if (!strcmp(text, "0"))
+		return NULL;
+	for (;; text += len + 1) {
+		len = strcspn(text, ",");
+		why = one(text, len, out);
+		if (why)
+			return why;
+		if (!text[len])
+			break;
+	}
+	out->on = true;
+	return NULL;
+}

@@ -1,0 +1,18 @@
+/*
+ * options.h - what SOFTHCA_CHECK says
+ */
+#ifndef SOFTHCA_CHECK_OPTIONS_H
+#define SOFTHCA_CHECK_OPTIONS_H
+
+#include <stdbool.h>
+
+struct check_options {
+	bool on;
+	int exit; /* status of a process with findings; 0: its own */
+};
+
+/* "1", "0", or a list "exit=N,...", which is 1 as well. NULL, or what is wrong
+ * with it: half a sentence. */
+const char *check_options(const char *text, struct check_options *out);
+
+#endif

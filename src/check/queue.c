@@ -1,0 +1,653 @@
+/*
+ * queue.c - what is posted to queue pairs and not yet polled
+ *
+ * A shadow of each send queue has an entry for every work request whose
+ * completion the program has not seen: one that is polled ends its own request
+ * and, as a queue completes in order, all before it. So the queue is here as
+ * full as hardware's, which gives no slot back before that; the device itself
+ * gives it back when the peer has answered.
+ *
+ * A request that only reads memory is hashed when it is posted and again just
+ * before the program hears that it is done: of its completion, or of anything
+ * else by which it may know, a message received or data it has asked for, on any
+ * QP. What is hashed then is not looked at again; and nothing is where a peer
+ * has written to memory of this process meanwhile, since the program may have
+ * seen that; nor where a message came into the same memory.
+ *
+ * The lock of a QP is held from before a request is posted until it has been, so
+ * entries are in the order of the queue; that of a CQ while completions are
+ * taken and looked at, so they are looked at in order. After an error of the QP
+ * nothing is known of what it did before its next RESET.
+ */
+#include "internal.h"
+
+#include "base/bytes.h"
+#include "base/mix.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BUCKETS 1024u
+#define ENTRIES_MAX 65536u /* of a queue; with more nothing is known of it */
+
+struct sent {
+	uint64_t wr_id;
+	uint64_t hash;
+	uint64_t writes, received; /* by then, from peers */
+	uint32_t stack; /* where it was posted */
+	bool signalled;
+	bool hashed;
+	uint8_t nsge;
+	struct ibv_sge sge[CHECK_SGES];
+};
+
+struct cq {
+	struct cq *next;
+	struct ibv_cq *ib;
+	_Atomic unsigned refs;
+	pthread_mutex_t lock; /* before a queue's */
+	uint32_t made; /* where */
+	_Atomic int cqe;
+	_Atomic int out; /* signalled requests that are posted and not polled */
+	_Atomic bool said;
+};
+
+struct queue {
+	struct queue *next;
+	struct ibv_qp *ib;
+	struct cq *cq;
+	_Atomic unsigned refs;
+	pthread_mutex_t lock; /* of what follows */
+	uint32_t max_wr, made;
+	bool sig_all;
+	bool lost; /* nothing is known of what is posted */
+	bool said; /* that it overflows */
+	uint32_t head, tail; /* free-running */
+	uint32_t checked; /* what comes from here on is to be hashed again */
+	uint32_t size; /* power of two, or 0 */
+	struct sent *ring;
+
+	bool dirty; /* in the list of those with something to be hashed again */
+	struct queue *dirty_next;
+};
+
+/* Of the tables and the list; innermost but for reports. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct queue *queues[BUCKETS], *dirty;
+static struct cq *cqs[BUCKETS];
+static _Atomic uint64_t writes;
+
+/* Where the last messages were received. */
+#define LANDINGS 256u
+static struct {
+	pthread_mutex_t lock; /* innermost */
+	uint64_t n;
+	struct landing {
+		uint64_t addr, length;
+	} last[LANDINGS];
+} landings = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+void check_queues_forked(void)
+{
+	/* What was there is the parent's, and leaks. */
+	pthread_mutex_init(&lock, NULL);
+	pthread_mutex_init(&landings.lock, NULL);
+	memset(queues, 0, sizeof(queues));
+	memset(cqs, 0, sizeof(cqs));
+	dirty = NULL;
+}
+
+void check_written(void)
+{
+	atomic_fetch_add(&writes, 1);
+}
+
+void check_received(const struct ibv_sge *sge, uint32_t n)
+{
+	pthread_mutex_lock(&landings.lock);
+	for (uint32_t i = 0; i < n; i++)
+		landings.last[landings.n++ % LANDINGS] =
+			(struct landing){ sge[i].addr, sge[i].length };
+	pthread_mutex_unlock(&landings.lock);
+}
+
+static uint64_t nreceived(void)
+{
+	uint64_t n;
+
+	pthread_mutex_lock(&landings.lock);
+	n = landings.n;
+	pthread_mutex_unlock(&landings.lock);
+	return n;
+}
+
+/* Whether a message may have come into the memory of a request. One that began
+ * before it was posted may go on behind. */
+static bool is_landed_on(const struct sent *s)
+{
+	bool hit;
+
+	pthread_mutex_lock(&landings.lock);
+	hit = landings.n - s->received > LANDINGS;
+	for (unsigned i = 0; i < LANDINGS && i < landings.n && !hit; i++) {
+		const struct landing *l = &landings.last[i];
+
+		for (unsigned k = 0; k < s->nsge; k++)
+			hit |= s->sge[k].addr < l->addr + l->length &&
+			       l->addr < s->sge[k].addr + s->sge[k].length;
+	}
+	pthread_mutex_unlock(&landings.lock);
+	return hit;
+}
+
+/* ---- tables ------------------------------------------------------------ */
+
+static struct cq **cq_place(const struct ibv_cq *ib)
+{
+	struct cq **p = &cqs[mix64((uintptr_t)ib) % BUCKETS];
+
+	while (*p && (*p)->ib != ib)
+		p = &(*p)->next;
+	return p;
+}
+
+static struct cq *cq_get(const struct ibv_cq *ib)
+{
+	struct cq *c;
+
+	pthread_mutex_lock(&lock);
+	c = *cq_place(ib);
+	if (c)
+		atomic_fetch_add(&c->refs, 1);
+	pthread_mutex_unlock(&lock);
+	return c;
+}
+
+static void cq_put(struct cq *c)
+{
+	if (c && atomic_fetch_sub(&c->refs, 1) == 1)
+		free(c);
+}
+
+static struct queue **queue_place(uint32_t qpn)
+{
+	struct queue **p = &queues[mix64(qpn) % BUCKETS];
+
+	while (*p && (*p)->ib->qp_num != qpn)
+		p = &(*p)->next;
+	return p;
+}
+
+static struct queue *queue_get(uint32_t qpn)
+{
+	struct queue *q;
+
+	pthread_mutex_lock(&lock);
+	q = *queue_place(qpn);
+	if (q)
+		atomic_fetch_add(&q->refs, 1);
+	pthread_mutex_unlock(&lock);
+	return q;
+}
+
+static void queue_put(struct queue *q)
+{
+	if (!q || atomic_fetch_sub(&q->refs, 1) != 1)
+		return;
+	cq_put(q->cq);
+	free(q->ring);
+	free(q);
+}
+
+void check_cq_created(struct ibv_cq *ib, int cqe)
+{
+	struct cq *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return;
+	c->ib = ib;
+	atomic_store(&c->refs, 1);
+	atomic_store(&c->cqe, cqe);
+	c->made = check_here();
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_mutex_lock(&lock);
+	c->next = cqs[mix64((uintptr_t)ib) % BUCKETS];
+	cqs[mix64((uintptr_t)ib) % BUCKETS] = c;
+	pthread_mutex_unlock(&lock);
+}
+
+void check_cq_resized(struct ibv_cq *ib, int cqe)
+{
+	struct cq *c = cq_get(ib);
+
+	if (c)
+		atomic_store(&c->cqe, cqe);
+	cq_put(c);
+}
+
+void check_cq_gone(struct ibv_cq *ib)
+{
+	struct cq **p, *c;
+
+	pthread_mutex_lock(&lock);
+	p = cq_place(ib);
+	c = *p;
+	if (c)
+		*p = c->next;
+	pthread_mutex_unlock(&lock);
+	cq_put(c);
+}
+
+void check_qp_created(struct ibv_qp *ib, const struct ibv_qp_cap *cap,
+		      bool sig_all)
+{
+	struct queue *q = ib->send_cq ? calloc(1, sizeof(*q)) : NULL;
+	struct queue **bucket = &queues[mix64(ib->qp_num) % BUCKETS];
+
+	if (!q)
+		return;
+	q->ib = ib;
+	q->cq = cq_get(ib->send_cq);
+	q->max_wr = cap->max_send_wr;
+	q->sig_all = sig_all;
+	q->made = check_here();
+	atomic_store(&q->refs, 1);
+	pthread_mutex_init(&q->lock, NULL);
+	pthread_mutex_lock(&lock);
+	q->next = *bucket;
+	*bucket = q;
+	pthread_mutex_unlock(&lock);
+}
+
+/* ---- memory ------------------------------------------------------------ */
+
+struct hash {
+	uint64_t h;
+	uint32_t len;
+};
+
+static void hash_bytes(void *arg, const void *bytes)
+{
+	const uint8_t *p = bytes;
+	struct hash *to = arg;
+	uint64_t h = to->h, word;
+	uint32_t left = to->len;
+
+	for (; left >= 8; left -= 8, p += 8) {
+		memcpy(&word, p, 8);
+		h = (h ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+		h ^= h >> 29;
+	}
+	word = left;
+	memcpy((uint8_t *)&word + 1, p, left);
+	to->h = mix64(h ^ word);
+}
+
+/* Of the first CHECK_BYTES. False: some of them cannot be looked at. */
+static bool hash_of(struct ibv_qp *ib, const struct sent *s, uint64_t *out)
+{
+	uint32_t room = CHECK_BYTES;
+	struct hash hash = { .h = 1 };
+
+	for (unsigned i = 0; i < s->nsge && room; i++) {
+		hash.len = min_u32(s->sge[i].length, room);
+		if (hash.len && !check_env.read(ib, &s->sge[i], hash.len,
+						hash_bytes, &hash))
+			return false;
+		room -= hash.len;
+	}
+	*out = hash.h;
+	return true;
+}
+
+/* Whether it is for memory that is read, and nothing more. */
+static bool is_source(const struct ibv_send_wr *wr)
+{
+	if (wr->send_flags & IBV_SEND_INLINE || wr->num_sge <= 0)
+		return false;
+	switch (wr->opcode) {
+	case IBV_WR_SEND:
+	case IBV_WR_SEND_WITH_IMM:
+	case IBV_WR_SEND_WITH_INV:
+	case IBV_WR_RDMA_WRITE:
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* The queue's lock is held. */
+static void compare(struct queue *q, const struct sent *s)
+{
+	struct check_side sides[] = {
+		{ "the work request was posted", s->stack },
+		{ "the program was to hear of its end", 0 },
+	};
+	uint64_t hash;
+
+	if (!s->hashed || s->writes != atomic_load(&writes) ||
+	    !hash_of(q->ib, s, &hash) || hash == s->hash || is_landed_on(s))
+		return;
+	sides[1].stack = check_here();
+	check_report(
+		CHECK_WRITTEN, q->ib->qp_num, sides, 2,
+		"QP 0x%06x: memory of work request 0x%llx [0x%llx, +%u), lkey 0x%08x, has changed between ibv_post_send() and its completion: the peer may get either content, or both when a packet is sent again",
+		q->ib->qp_num, (unsigned long long)s->wr_id,
+		(unsigned long long)s->sge[0].addr, s->sge[0].length,
+		s->sge[0].lkey);
+}
+
+static struct sent *entry(const struct queue *q, uint32_t i)
+{
+	return &q->ring[i & (q->size - 1)];
+}
+
+/* One of those with something to be hashed again; or NULL. */
+static struct queue *dirty_take(void)
+{
+	struct queue *q;
+
+	pthread_mutex_lock(&lock);
+	q = dirty;
+	if (q) {
+		dirty = q->dirty_next;
+		q->dirty = false;
+	}
+	pthread_mutex_unlock(&lock);
+	return q;
+}
+
+/* The program is about to hear of something. */
+static void compare_all(void)
+{
+	struct queue *q;
+
+	while ((q = dirty_take())) {
+		pthread_mutex_lock(&q->lock);
+		for (; q->checked != q->tail; q->checked++)
+			compare(q, entry(q, q->checked));
+		pthread_mutex_unlock(&q->lock);
+		queue_put(q);
+	}
+}
+
+static void dirty_add(struct queue *q)
+{
+	pthread_mutex_lock(&lock);
+	if (!q->dirty) {
+		q->dirty = true;
+		q->dirty_next = dirty;
+		dirty = q;
+		atomic_fetch_add(&q->refs, 1);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+/* ---- posting ----------------------------------------------------------- */
+
+static bool grow(struct queue *q)
+{
+	const uint32_t size = q->size ? 2 * q->size : 16;
+	struct sent *ring;
+
+	if (size > ENTRIES_MAX)
+		return false;
+	ring = malloc(size * sizeof(*ring));
+	if (!ring)
+		return false;
+	for (uint32_t i = q->head; i != q->tail; i++)
+		ring[i & (size - 1)] = *entry(q, i);
+	free(q->ring);
+	q->ring = ring;
+	q->size = size;
+	return true;
+}
+
+static void forget(struct queue *q, uint32_t i)
+{
+	if (entry(q, i)->signalled && q->cq)
+		atomic_fetch_sub(&q->cq->out, 1);
+}
+
+static void forget_all(struct queue *q)
+{
+	while (q->head != q->tail)
+		forget(q, q->head++);
+	q->checked = q->tail;
+}
+
+static void push(struct queue *q, const struct ibv_send_wr *wr, uint32_t here)
+{
+	struct sent *s;
+
+	if (q->lost)
+		return;
+	if (q->tail - q->head == q->size && !grow(q)) {
+		forget_all(q);
+		q->lost = true;
+		return;
+	}
+	s = entry(q, q->tail++);
+	*s = (struct sent){
+		.wr_id = wr->wr_id,
+		.stack = here,
+		.signalled = q->sig_all || wr->send_flags & IBV_SEND_SIGNALED,
+		.writes = atomic_load(&writes),
+		.received = nreceived(),
+	};
+	if (s->signalled && q->cq)
+		atomic_fetch_add(&q->cq->out, 1);
+	if (!is_source(wr))
+		return;
+	s->nsge = (uint8_t)min_u32((uint32_t)wr->num_sge, CHECK_SGES);
+	memcpy(s->sge, wr->sg_list, s->nsge * sizeof(s->sge[0]));
+	s->hashed = hash_of(q->ib, s, &s->hash);
+	if (s->hashed)
+		dirty_add(q);
+}
+
+/* What comes behind a request that was refused has not been posted. */
+static void undo(struct queue *q, uint32_t from, const struct ibv_send_wr *wr,
+		 const struct ibv_send_wr *bad)
+{
+	if (q->lost)
+		return;
+	for (; wr && wr != bad; wr = wr->next)
+		from++;
+	while (q->tail != from)
+		forget(q, --q->tail);
+	if ((int32_t)(q->checked - q->tail) > 0)
+		q->checked = q->tail;
+}
+
+static void sq_overrun(struct queue *q, uint32_t here)
+{
+	const struct check_side sides[] = {
+		{ "the last one was posted", here },
+		{ "the oldest one was posted", entry(q, q->head)->stack },
+		{ "the QP was created", q->made },
+	};
+	bool signalled = false;
+
+	for (uint32_t i = 0; i < q->max_wr && !signalled; i++)
+		signalled = entry(q, q->head + i)->signalled;
+	check_report(
+		signalled ? CHECK_SQ_OVERRUN : CHECK_SQ_STUCK, q->ib->qp_num,
+		sides, 3,
+		signalled ?
+			"QP 0x%06x: %u work requests are posted of which no completion has been polled, and cap.max_send_wr is %u: hardware gives a slot back when the completion is polled, and ibv_post_send() fails there" :
+			"QP 0x%06x: %u work requests are posted, cap.max_send_wr is %u, and none of them is signalled: on hardware the queue is full for ever",
+		q->ib->qp_num, q->tail - q->head, q->max_wr);
+}
+
+static void cq_overrun(struct queue *q, uint32_t here)
+{
+	const struct check_side sides[] = {
+		{ "the last one was posted", here },
+		{ "the CQ was created", q->cq->made },
+	};
+
+	check_report(
+		CHECK_CQ_OVERRUN, q->ib->qp_num, sides, 2,
+		"QP 0x%06x: %d signalled work requests are posted to the queue pairs of its send CQ and not polled, but the CQ has %d entries: if they are done before it is polled, completions are lost",
+		q->ib->qp_num, atomic_load(&q->cq->out),
+		atomic_load(&q->cq->cqe));
+}
+
+static void look(struct queue *q, uint32_t here)
+{
+	if (q->lost)
+		return;
+	if (!q->said && q->max_wr && q->tail - q->head > q->max_wr) {
+		q->said = true;
+		sq_overrun(q, here);
+	}
+	/* No completion will ever end these. */
+	while (q->said && q->tail - q->head > q->max_wr &&
+	       !entry(q, q->head)->signalled) {
+		if (q->checked == q->head)
+			compare(q, entry(q, q->checked++));
+		q->head++;
+	}
+	if (q->cq && atomic_load(&q->cq->out) > atomic_load(&q->cq->cqe) &&
+	    !atomic_exchange(&q->cq->said, true))
+		cq_overrun(q, here);
+}
+
+int check_post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
+		    struct ibv_send_wr **bad,
+		    int (*post)(struct ibv_qp *qp, struct ibv_send_wr *wr,
+				struct ibv_send_wr **bad))
+{
+	struct queue *q = queue_get(ib->qp_num);
+	const uint32_t here = check_here();
+	uint32_t from;
+	int err;
+
+	if (!q)
+		return post(ib, wr, bad);
+	pthread_mutex_lock(&q->lock);
+	from = q->tail;
+	for (const struct ibv_send_wr *w = wr; w; w = w->next)
+		push(q, w, here);
+	err = post(ib, wr, bad);
+	if (err)
+		undo(q, from, wr, *bad);
+	look(q, here);
+	pthread_mutex_unlock(&q->lock);
+	queue_put(q);
+	return err;
+}
+
+/* ---- completions ------------------------------------------------------- */
+
+static bool is_receive(const struct ibv_wc *wc)
+{
+	return wc->opcode & IBV_WC_RECV;
+}
+
+/* Whether it may show what has become of other requests, as well. */
+static bool shows_more(const struct ibv_wc *wc)
+{
+	return is_receive(wc) || wc->opcode == IBV_WC_RDMA_READ ||
+	       wc->opcode == IBV_WC_COMP_SWAP || wc->opcode == IBV_WC_FETCH_ADD;
+}
+
+static void completed(struct queue *q, const struct ibv_wc *wc)
+{
+	bool signalled = false;
+	struct sent *s = NULL;
+
+	if (q->lost)
+		return;
+	while (wc->status == IBV_WC_SUCCESS && !signalled &&
+	       q->head != q->tail) {
+		s = entry(q, q->head);
+		signalled = s->signalled;
+		if (q->checked == q->head)
+			compare(q, entry(q, q->checked++));
+		forget(q, q->head++);
+	}
+	if (signalled && s->wr_id == wc->wr_id)
+		return;
+	forget_all(q);
+	q->lost = true;
+}
+
+static void polled(struct cq *c, const struct ibv_wc *wc)
+{
+	struct queue *q = is_receive(wc) ? NULL : queue_get(wc->qp_num);
+
+	if (q && q->cq == c) {
+		pthread_mutex_lock(&q->lock);
+		completed(q, wc);
+		pthread_mutex_unlock(&q->lock);
+	}
+	queue_put(q);
+}
+
+int check_poll(struct ibv_cq *ib, int n, struct ibv_wc *wc,
+	       int (*poll)(struct ibv_cq *cq, int n, struct ibv_wc *wc))
+{
+	struct cq *c = cq_get(ib);
+	bool more = false;
+	int got;
+
+	if (!c)
+		return poll(ib, n, wc);
+	pthread_mutex_lock(&c->lock);
+	got = poll(ib, n, wc);
+	for (int i = 0; i < got; i++)
+		more |= shows_more(&wc[i]);
+	if (more)
+		compare_all();
+	for (int i = 0; i < got; i++)
+		polled(c, &wc[i]);
+	pthread_mutex_unlock(&c->lock);
+	cq_put(c);
+	return got;
+}
+
+void check_polled(struct ibv_cq *ib, const struct ibv_wc *wc)
+{
+	struct cq *c = cq_get(ib);
+
+	if (shows_more(wc))
+		compare_all();
+	if (c)
+		polled(c, wc);
+	cq_put(c);
+}
+
+/* ---- the end ----------------------------------------------------------- */
+
+void check_qp_void(struct ibv_qp *ib, bool known)
+{
+	struct queue *q = queue_get(ib->qp_num);
+
+	if (!q)
+		return;
+	pthread_mutex_lock(&q->lock);
+	forget_all(q);
+	q->lost = !known;
+	q->said = false;
+	pthread_mutex_unlock(&q->lock);
+	queue_put(q);
+}
+
+void check_qp_gone(struct ibv_qp *ib)
+{
+	struct queue **p, *q;
+
+	check_qp_void(ib, false);
+	pthread_mutex_lock(&lock);
+	p = queue_place(ib->qp_num);
+	q = *p;
+	if (q)
+		*p = q->next;
+	pthread_mutex_unlock(&lock);
+	queue_put(q);
+}

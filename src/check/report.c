@@ -1,0 +1,277 @@
+/*
+ * report.c - findings, as text on stderr and as JSON lines in a file
+ *
+ * The same rule at the same place is reported once, and counted. Places differ
+ * by backtraces, so that a library that posts for many callers is not silent
+ * after the first. Frames are given as file and offset, as addr2line(1) takes
+ * them, with the name of an exported function where there is one; those of this
+ * library come first and are left out.
+ */
+#include "internal.h"
+
+#include "base/aside.h"
+#include "base/mix.h"
+#include "base/path.h"
+#include "base/say.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PLACES 1024u /* of findings; beyond it they are counted only */
+
+static const struct {
+	const char *name;
+	const char *fix;
+} rules[CHECK_RULES] = {
+	[CHECK_WRITTEN] = {
+		"buffer-in-flight",
+		"leave the buffer alone until the completion of its work request, or of a later one of the queue, has been polled; or post it with IBV_SEND_INLINE, or send from a copy",
+	},
+	[CHECK_SQ_STUCK] = {
+		"send-queue-never-drains",
+		"set IBV_SEND_SIGNALED in at least one of every max_send_wr requests, and poll its completion",
+	},
+	[CHECK_SQ_OVERRUN] = {
+		"send-queue-overrun",
+		"poll completions before posting more, or create the QP with a larger cap.max_send_wr",
+	},
+	[CHECK_CQ_OVERRUN] = {
+		"cq-overrun",
+		"create the CQ with room for all signalled requests of its QPs, or poll before posting more",
+	},
+};
+
+static struct {
+	pthread_mutex_t lock; /* innermost */
+	uint64_t place[PLACES];
+	unsigned nplaces;
+	uint64_t count; /* of findings, each time */
+	unsigned hidden; /* there was no room for */
+	const char *json;
+	int fd;
+	int exit_status;
+} reports = { .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1 };
+
+void check_reports_begin(const char *json, int exit_status)
+{
+	reports.json = json;
+	reports.exit_status = exit_status;
+}
+
+void check_reports_forked(void)
+{
+	pthread_mutex_init(&reports.lock, NULL);
+	if (reports.fd >= 0)
+		sys_close(reports.fd);
+	reports.fd = -1;
+	reports.nplaces = reports.hidden = 0;
+	reports.count = 0;
+}
+
+/* ---- places ------------------------------------------------------------ */
+
+/* Whether the object file is a part of softhca, whose frames say nothing. */
+static bool is_ours(const char *file)
+{
+	static const char *const ours[] = { "libsofthca.so", "libibverbs.so",
+					    "librdmacm.so" };
+	const char *base = strrchr(file, '/');
+
+	base = base ? base + 1 : file;
+	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+		if (!strncmp(base, ours[i], strlen(ours[i])))
+			return true;
+	return false;
+}
+
+struct frame {
+	char text[300];
+};
+
+/* The innermost frame is where it goes on after the call: one byte before that
+ * is in the call's own line. */
+static void frame_text(const void *pc, const Dl_info *at, struct frame *f)
+{
+	const uintptr_t p = (uintptr_t)pc - 1;
+	int n;
+
+	n = snprintf(f->text, sizeof(f->text), "%.200s+0x%lx", at->dli_fname,
+		     (unsigned long)(p - (uintptr_t)at->dli_fbase));
+	if (at->dli_sname && n > 0)
+		snprintf(f->text + n, sizeof(f->text) - (size_t)n, " (%.60s)",
+			 at->dli_sname);
+}
+
+static unsigned frames_of(uint32_t stack, struct frame out[CHECK_FRAMES])
+{
+	void *pc[CHECK_FRAMES];
+	const unsigned n = check_frames(stack, pc);
+	unsigned k = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		Dl_info at;
+
+		if (!dladdr((void *)((uintptr_t)pc[i] - 1), &at) ||
+		    !at.dli_fname) {
+			snprintf(out[k++].text, sizeof(out[0].text), "%p",
+				 pc[i]);
+			continue;
+		}
+		if (!k && is_ours(at.dli_fname))
+			continue;
+		frame_text(pc[i], &at, &out[k++]);
+	}
+	return k;
+}
+
+/* ---- JSON -------------------------------------------------------------- */
+
+static void put_string(FILE *f, const char *s)
+{
+	putc('"', f);
+	for (; *s; s++) {
+		const unsigned char c = (unsigned char)*s;
+
+		if (c == '"' || c == '\\')
+			fprintf(f, "\\%c", c);
+		else if (c < 0x20 || c > 0x7e) /* a file's name may have any */
+			fprintf(f, "\\u%04x", c);
+		else
+			putc(c, f);
+	}
+	putc('"', f);
+}
+
+static void json_open(void)
+{
+	char *name;
+
+	if (reports.fd >= 0 || !reports.json)
+		return;
+	name = path_expand(reports.json);
+	if (name)
+		reports.fd = fd_aside(sys_open(name,
+					       O_WRONLY | O_CREAT | O_APPEND |
+						       O_CLOEXEC | O_NONBLOCK,
+					       0600));
+	if (reports.fd < 0) {
+		say("cannot write %s: %s", reports.json, strerror(errno));
+		reports.json = NULL;
+	}
+	free(name);
+}
+
+static void json_write(enum check_rule rule, uint32_t qpn, const char *text,
+		       const struct check_side *side, size_t nsides)
+{
+	struct frame frame[CHECK_FRAMES];
+	char *line = NULL;
+	size_t size = 0;
+	FILE *f;
+
+	json_open();
+	f = reports.fd >= 0 ? open_memstream(&line, &size) : NULL;
+	if (!f)
+		return;
+	fprintf(f, "{\"rule\":\"%s\",\"pid\":%d", rules[rule].name,
+		(int)getpid());
+	if (qpn)
+		fprintf(f, ",\"qp\":\"0x%06x\"", qpn);
+	fputs(",\"text\":", f);
+	put_string(f, text);
+	fputs(",\"fix\":", f);
+	put_string(f, rules[rule].fix);
+	fputs(",\"places\":[", f);
+	for (size_t i = 0; i < nsides; i++) {
+		const unsigned n = frames_of(side[i].stack, frame);
+
+		fprintf(f, "%s{\"what\":", i ? "," : "");
+		put_string(f, side[i].what);
+		fputs(",\"frames\":[", f);
+		for (unsigned k = 0; k < n; k++) {
+			if (k)
+				putc(',', f);
+			put_string(f, frame[k].text);
+		}
+		fputs("]}", f);
+	}
+	fputs("]}\n", f);
+	/* One write, so that the lines of several processes do not mix. */
+	if (!fclose(f) && sys_write(reports.fd, line, size) < 0)
+		say("cannot write %s: %s", reports.json, strerror(errno));
+	free(line);
+}
+
+/* ---- reports ----------------------------------------------------------- */
+
+/* Whether it is to be shown: nothing like it has been, and there is room. */
+static bool is_new(uint64_t place)
+{
+	for (unsigned i = 0; i < reports.nplaces; i++)
+		if (reports.place[i] == place)
+			return false;
+	if (reports.nplaces == PLACES) {
+		reports.hidden++;
+		return false;
+	}
+	reports.place[reports.nplaces++] = place;
+	return true;
+}
+
+void check_report(enum check_rule rule, uint32_t qpn,
+		  const struct check_side *side, size_t nsides, const char *fmt,
+		  ...)
+{
+	const int saved = errno;
+	uint64_t place = mix64(rule + MIX_STEP);
+	struct frame frame[CHECK_FRAMES];
+	char text[600];
+	va_list ap;
+
+	for (size_t i = 0; i < nsides; i++)
+		place = mix64(place + side[i].stack + MIX_STEP);
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+
+	pthread_mutex_lock(&reports.lock);
+	reports.count++;
+	if (is_new(place)) {
+		say("check: %s: %s", rules[rule].name, text);
+		for (size_t i = 0; i < nsides; i++) {
+			const unsigned n = frames_of(side[i].stack, frame);
+
+			say("check:   %s%s", side[i].what,
+			    n ? " at" : ": not known where");
+			for (unsigned k = 0; k < n; k++)
+				say("check:     #%u %s", k, frame[k].text);
+		}
+		say("check:   to change: %s", rules[rule].fix);
+		json_write(rule, qpn, text, side, nsides);
+	}
+	pthread_mutex_unlock(&reports.lock);
+	errno = saved;
+}
+
+void check_exit(void)
+{
+	if (!reports.count)
+		return;
+	say("check: process %d: %u finding%s (%llu with what came again%s)",
+	    (int)getpid(), reports.nplaces, reports.nplaces == 1 ? "" : "s",
+	    (unsigned long long)reports.count,
+	    reports.hidden ? "; not all are shown" : "");
+	if (!reports.exit_status)
+		return;
+	/* The status of exit(3) is settled; what the program has printed is
+	 * not to be lost by that. */
+	fflush(NULL);
+	_exit(reports.exit_status);
+}

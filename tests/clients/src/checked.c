@@ -1,0 +1,439 @@
+/*
+ * checked.c - breaks the rules of softhca run --check, one at a time
+ *
+ * checked MODE: two connected queue pairs of one process do what works by luck,
+ * or, in the modes whose names begin with "fine-", what looks much like it and
+ * is right. It ends with status 0 whatever the checks find.
+ */
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SIZE 1024u
+#define SLOTS 8u
+
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+static struct ibv_mr *mr;
+static struct ibv_comp_channel *channel;
+static struct ibv_cq *cq[2]; /* of sends, of receives */
+static struct ibv_qp *qp[2];
+static uint8_t memory[2 * SLOTS][SIZE]; /* sent from, received in */
+
+/* What the queue pairs have. */
+static int cq_entries = 64;
+static uint32_t send_wr = 4;
+static int extended;
+
+static void need(int good, const char *what, int err)
+{
+	if (good)
+		return;
+	printf("%s: %s\n", what, strerror(err));
+	exit(3);
+}
+
+static void modify(struct ibv_qp *q, struct ibv_qp_attr *a, int mask)
+{
+	const int err = ibv_modify_qp(q, a, mask);
+
+	need(!err, "modify_qp", err);
+}
+
+static void connect_to(struct ibv_qp *q, uint32_t peer, union ibv_gid gid)
+{
+	struct ibv_qp_attr a = {
+		.qp_state = IBV_QPS_INIT,
+		.port_num = 1,
+		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
+	};
+
+	modify(q, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+			      IBV_QP_ACCESS_FLAGS);
+	a = (struct ibv_qp_attr){
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = IBV_MTU_1024,
+		.dest_qp_num = peer,
+		.max_dest_rd_atomic = 1,
+		.min_rnr_timer = 12,
+		.ah_attr = { .is_global = 1,
+			     .port_num = 1,
+			     .grh = { .dgid = gid, .hop_limit = 1 } },
+	};
+	modify(q, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+			      IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	a = (struct ibv_qp_attr){
+		.qp_state = IBV_QPS_RTS,
+		.timeout = 12,
+		.retry_cnt = 5,
+		.rnr_retry = 7,
+		.max_rd_atomic = 1,
+	};
+	modify(q, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+			      IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+			      IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+static struct ibv_qp *qp_create(void)
+{
+	struct ibv_qp_init_attr_ex a = {
+		.send_cq = cq[0],
+		.recv_cq = cq[1],
+		.cap = { .max_send_wr = send_wr,
+			 .max_recv_wr = SLOTS,
+			 .max_send_sge = 1,
+			 .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+		.comp_mask = IBV_QP_INIT_ATTR_PD,
+		.pd = pd,
+	};
+
+	if (extended) {
+		a.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+		a.send_ops_flags = IBV_QP_EX_WITH_SEND;
+	}
+	return ibv_create_qp_ex(ctx, &a);
+}
+
+static void begin(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	union ibv_gid gid;
+
+	need(list && list[0], "get_device_list", ENODEV);
+	ctx = ibv_open_device(list[0]);
+	need(!!ctx, "open_device", errno);
+	ibv_free_device_list(list);
+	pd = ibv_alloc_pd(ctx);
+	need(!!pd, "alloc_pd", errno);
+	mr = ibv_reg_mr(pd, memory, sizeof(memory),
+			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	need(!!mr, "reg_mr", errno);
+	need(!ibv_query_gid(ctx, 1, 0, &gid), "query_gid", errno);
+	channel = ibv_create_comp_channel(ctx);
+	need(!!channel, "create_comp_channel", errno);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_cq_init_attr_ex a = {
+			.cqe = (uint32_t)cq_entries,
+			.channel = channel,
+			.wc_flags = IBV_WC_STANDARD_FLAGS,
+		};
+
+		cq[i] = ibv_cq_ex_to_cq(ibv_create_cq_ex(ctx, &a));
+		need(!!cq[i], "create_cq", errno);
+	}
+	for (int i = 0; i < 2; i++) {
+		qp[i] = qp_create();
+		need(!!qp[i], "create_qp", errno);
+	}
+	connect_to(qp[0], qp[1]->qp_num, gid);
+	connect_to(qp[1], qp[0]->qp_num, gid);
+}
+
+static void end(void)
+{
+	for (int i = 0; i < 2; i++)
+		need(!ibv_destroy_qp(qp[i]), "destroy_qp", errno);
+	for (int i = 0; i < 2; i++)
+		need(!ibv_destroy_cq(cq[i]), "destroy_cq", errno);
+	need(!ibv_destroy_comp_channel(channel), "destroy_channel", errno);
+	need(!ibv_dereg_mr(mr), "dereg_mr", errno);
+	need(!ibv_dealloc_pd(pd), "dealloc_pd", errno);
+	need(!ibv_close_device(ctx), "close_device", errno);
+}
+
+static void post_recv(unsigned slot)
+{
+	struct ibv_sge sge = { (uintptr_t)memory[SLOTS + slot], SIZE,
+			       mr->lkey };
+	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
+	const int err = ibv_post_recv(qp[1], &wr, &bad);
+
+	need(!err, "post_recv", err);
+}
+
+/* From a slot, with the slot as wr_id. */
+static void post(struct ibv_qp *q, enum ibv_wr_opcode op, unsigned slot,
+		 unsigned flags)
+{
+	struct ibv_sge sge = { (uintptr_t)memory[slot], SIZE, mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = slot,
+				  .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = op,
+				  .send_flags = flags },
+			   *bad;
+	int err;
+
+	if (op == IBV_WR_RDMA_WRITE) {
+		wr.wr.rdma.remote_addr = (uintptr_t)memory[SLOTS + slot];
+		wr.wr.rdma.rkey = mr->rkey;
+	}
+	if (extended) {
+		struct ibv_qp_ex *x = ibv_qp_to_qp_ex(q);
+
+		ibv_wr_start(x);
+		x->wr_id = slot;
+		x->wr_flags = flags;
+		ibv_wr_send(x);
+		ibv_wr_set_sge(x, mr->lkey, (uintptr_t)memory[slot], SIZE);
+		err = ibv_wr_complete(x);
+	} else {
+		err = ibv_post_send(q, &wr, &bad);
+	}
+	need(!err, "post_send", err);
+}
+
+static void send_one(unsigned slot, unsigned flags)
+{
+	post_recv(slot);
+	post(qp[0], IBV_WR_SEND, slot, flags);
+}
+
+static struct timespec until;
+
+static void bound_begin(void)
+{
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += 60;
+}
+
+static void bound(const char *what)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	need(now.tv_sec < until.tv_sec, what, ETIMEDOUT);
+}
+
+/* One successful completion. */
+static void completion(struct ibv_cq *q)
+{
+	struct ibv_wc wc;
+
+	bound_begin();
+	if (extended) {
+		struct ibv_cq_ex *x = (struct ibv_cq_ex *)(void *)q;
+		struct ibv_poll_cq_attr a = { 0 };
+
+		while (ibv_start_poll(x, &a))
+			bound("no completion");
+		need(x->status == IBV_WC_SUCCESS, "completion", EIO);
+		ibv_end_poll(x);
+		return;
+	}
+	while (ibv_poll_cq(q, 1, &wc) != 1)
+		bound("no completion");
+	need(wc.status == IBV_WC_SUCCESS, "completion", EIO);
+}
+
+/* ---- modes ------------------------------------------------------------- */
+
+static void buffer_in_flight(void)
+{
+	send_one(0, IBV_SEND_SIGNALED);
+	memory[0][SIZE - 1] ^= 1;
+	completion(cq[0]);
+	completion(cq[1]);
+}
+
+static void buffer_in_flight_extended(void)
+{
+	buffer_in_flight();
+}
+
+/* Unsignalled: done when a later one is. */
+static void buffer_unsignalled(void)
+{
+	send_one(0, 0);
+	memory[0][0] ^= 1;
+	send_one(1, IBV_SEND_SIGNALED);
+	completion(cq[0]);
+}
+
+/* The program hears of something else first. */
+static void buffer_before_a_receive(void)
+{
+	send_one(0, IBV_SEND_SIGNALED);
+	memory[0][0] ^= 1;
+	completion(cq[1]);
+	completion(cq[0]);
+}
+
+static void fine_buffer_polled(void)
+{
+	for (int i = 0; i < 20; i++) {
+		send_one(0, IBV_SEND_SIGNALED);
+		completion(cq[0]);
+		memory[0][0]++;
+		completion(cq[1]);
+	}
+}
+
+static void fine_buffer_polled_extended(void)
+{
+	fine_buffer_polled();
+}
+
+/* The peer has said so. */
+static void fine_buffer_answered(void)
+{
+	for (int i = 0; i < 20; i++) {
+		send_one(0, IBV_SEND_SIGNALED);
+		completion(cq[1]);
+		memory[0][0]++;
+		completion(cq[0]);
+	}
+}
+
+/* It says so in memory. */
+static void fine_buffer_written(void)
+{
+	volatile uint8_t *flag = &memory[SLOTS + 1][SIZE - 1];
+
+	memory[1][SIZE - 1] = 1;
+	send_one(0, IBV_SEND_SIGNALED);
+	post(qp[1], IBV_WR_RDMA_WRITE, 1, 0);
+	bound_begin();
+	while (!*flag)
+		bound("no write");
+	memory[0][0] ^= 1;
+	completion(cq[0]);
+	completion(cq[1]);
+}
+
+/* A message came into the same memory, which was not the program's. */
+static void fine_buffer_received(void)
+{
+	struct ibv_sge sge = { (uintptr_t)memory[0], SIZE, mr->lkey };
+	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
+	const int err = ibv_post_recv(qp[0], &wr, &bad);
+
+	need(!err, "post_recv", err);
+	memory[1][0] = 1;
+	send_one(0, IBV_SEND_SIGNALED);
+	post(qp[1], IBV_WR_SEND, 1, 0);
+	completion(cq[1]);
+	completion(cq[1]);
+	completion(cq[0]);
+	need(memory[0][0] == 1, "no message", EIO);
+}
+
+static void fine_buffer_inline(void)
+{
+	struct ibv_sge sge = { (uintptr_t)memory[0], 8, 0 };
+	struct ibv_send_wr wr = { .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED |
+						IBV_SEND_INLINE },
+			   *bad;
+	int err;
+
+	post_recv(0);
+	err = ibv_post_send(qp[0], &wr, &bad);
+	need(!err, "post_send", err);
+	memory[0][0] ^= 1;
+	completion(cq[0]);
+	completion(cq[1]);
+}
+
+static void never_drains(void)
+{
+	for (unsigned i = 0; i < send_wr + 1; i++) {
+		send_one(i, 0);
+		completion(cq[1]);
+	}
+}
+
+/* As full as it may be, and more when the last one of them is done. */
+static void fine_drains(void)
+{
+	for (unsigned i = 0; i < 4 * send_wr; i++) {
+		send_one(i % SLOTS, i % send_wr == send_wr - 1 ?
+					    IBV_SEND_SIGNALED :
+					    0);
+		completion(cq[1]);
+		if (i % send_wr == send_wr - 1)
+			completion(cq[0]);
+	}
+}
+
+static void sq_overrun(void)
+{
+	for (unsigned i = 0; i < send_wr + 1; i++) {
+		send_one(i, IBV_SEND_SIGNALED);
+		completion(cq[1]);
+	}
+}
+
+static void cq_overrun(void)
+{
+	for (unsigned i = 0; i < 3; i++) {
+		send_one(i, IBV_SEND_SIGNALED);
+		completion(cq[1]);
+	}
+}
+
+/* Two, and two, from both queue pairs. */
+static void fine_cq(void)
+{
+	for (unsigned i = 0; i < 10; i++) {
+		post(qp[0], IBV_WR_RDMA_WRITE, 0, IBV_SEND_SIGNALED);
+		post(qp[1], IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED);
+		completion(cq[0]);
+		completion(cq[0]);
+	}
+}
+
+static const struct mode {
+	const char *name;
+	void (*run)(void);
+	int cq_entries;
+	int extended;
+} modes[] = {
+	{ "buffer-in-flight", buffer_in_flight, 0, 0 },
+	{ "buffer-in-flight-extended", buffer_in_flight_extended, 0, 1 },
+	{ "buffer-unsignalled", buffer_unsignalled, 0, 0 },
+	{ "buffer-before-a-receive", buffer_before_a_receive, 0, 0 },
+	{ "fine-buffer-polled", fine_buffer_polled, 0, 0 },
+	{ "fine-buffer-polled-extended", fine_buffer_polled_extended, 0, 1 },
+	{ "fine-buffer-answered", fine_buffer_answered, 0, 0 },
+	{ "fine-buffer-written", fine_buffer_written, 0, 0 },
+	{ "fine-buffer-received", fine_buffer_received, 0, 0 },
+	{ "fine-buffer-inline", fine_buffer_inline, 0, 0 },
+	{ "send-queue-never-drains", never_drains, 0, 0 },
+	{ "fine-send-queue", fine_drains, 0, 0 },
+	{ "send-queue-overrun", sq_overrun, 0, 0 },
+	{ "cq-overrun", cq_overrun, 2, 0 },
+	{ "fine-cq", fine_cq, 2, 0 },
+};
+
+int main(int argc, char **argv)
+{
+	const struct mode *m = modes;
+	const struct mode *const past = modes + sizeof(modes) / sizeof(*m);
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	while (m != past && (argc < 2 || strcmp(m->name, argv[1])))
+		m++;
+	if (m == past) {
+		printf("no such mode\n");
+		return 2;
+	}
+	if (m->cq_entries)
+		cq_entries = m->cq_entries;
+	extended = m->extended;
+	begin();
+	m->run();
+	end();
+	printf("done\n");
+	return 0;
+}

@@ -1,0 +1,127 @@
+"""The checks for what works by luck (softhca run --check): each rule has a program
+that breaks it, and one that is near it and right; and none fires on programs
+that people use."""
+import json
+import re
+
+import pytest
+
+import rig
+import test_cm_tools
+import test_perftest
+import test_utils
+
+CHECKED = rig.client("checked")
+STATUS = 9
+
+
+def checked(home, tmp_path, mode, *options, check=f"--check=exit={STATUS}", status=0):
+    """What it says, and what it has found."""
+    found = tmp_path / "found.jsonl"
+    out = rig.Side(home).run([CHECKED, mode], [check, "--check-json", found, *options], status=status)
+    lines = found.read_text().splitlines() if found.exists() else []
+    return out, [json.loads(line) for line in lines]
+
+
+def function(place):
+    """The innermost frames of a place, as offsets of the program."""
+    return [f for f in place["frames"] if f.startswith(CHECKED)]
+
+
+@pytest.mark.parametrize("options", [[], ["--wire"]], ids=["shm", "wire"])
+@pytest.mark.parametrize("mode, rule", [
+    ("buffer-in-flight", None),
+    ("buffer-in-flight-extended", "buffer-in-flight"),
+    ("buffer-unsignalled", "buffer-in-flight"),
+    ("buffer-before-a-receive", "buffer-in-flight"),
+    ("send-queue-never-drains", None),
+    ("send-queue-overrun", None),
+    ("cq-overrun", None),
+])
+def test_found(home, tmp_path, mode, rule, options):
+    """Once, with the places, as text and as JSON; and the exit status."""
+    rule = rule or mode
+    out, found = checked(home, tmp_path, mode, *options, status=STATUS)
+    assert [f["rule"] for f in found] == [rule], out
+    f = found[0]
+    assert f"softhca: check: {rule}: {f['text']}\n" in out
+    assert f["qp"] in f["text"] and f["fix"] in out
+    assert len(f["places"]) >= 2
+    assert all(function(p) for p in f["places"]), f
+    assert len({tuple(p["frames"]) for p in f["places"]}) == len(f["places"]) or "oldest" in f["places"][1]["what"]
+    assert re.search(r"check: process \d+: 1 finding ", out), out
+
+
+@pytest.mark.parametrize("options", [[], ["--wire"]], ids=["shm", "wire"])
+@pytest.mark.parametrize("mode", ["buffer-polled", "buffer-polled-extended", "buffer-answered", "buffer-written",
+                                  "buffer-received", "buffer-inline", "send-queue", "cq"])
+def test_fine(home, tmp_path, mode, options):
+    out, found = checked(home, tmp_path, f"fine-{mode}", *options)
+    assert not found and "check:" not in out, out
+
+
+def test_status_is_the_programs(home, tmp_path):
+    """Unless one is asked for."""
+    out, found = checked(home, tmp_path, "buffer-in-flight", check="--check")
+    assert len(found) == 1 and "1 finding" in out
+    assert out.count("done\n") == 1
+
+
+def test_off(home, tmp_path):
+    out, found = checked(home, tmp_path, "buffer-in-flight", check="--check=0")
+    assert not found and "check:" not in out
+
+
+@pytest.fixture
+def clean(monkeypatch, tmp_path):
+    """All that runs under softhca is checked, and there are no findings."""
+    found = tmp_path / "found.jsonl"
+    monkeypatch.setenv("SOFTHCA_CHECK", "1")
+    monkeypatch.setenv("SOFTHCA_CHECK_JSON", str(found))
+    yield
+    assert not found.exists(), found.read_text()
+
+
+def test_clean_sees(clean, home, tmp_path):
+    """What the programs below are shown to be free of."""
+    rig.Side(home).run([CHECKED, "buffer-in-flight"])
+    (tmp_path / "found.jsonl").unlink()
+
+
+@rig.over_places(places=["local", "netns"], what=[
+    "ib_send_lat", "ib_send_bw -e", "ib_send_lat -e", "ib_send_bw -b", "ib_send_bw --use-srq", "ib_write_lat",
+    "ib_write_lat -s 65536", "ib_write_bw -q 4 -l 16", "ib_write_bw -R", "ib_read_bw", "ib_read_lat -e",
+    "ib_atomic_bw"])
+def test_perftest_is_clean(clean, place, what):
+    tool, *args = what.split()
+    if "-R" in args:
+        test_cm_tools.perftest(place, tool, *args)
+    else:
+        test_perftest.perftest(place, tool, *args, iters=320)
+
+
+@pytest.mark.parametrize("run, args", [
+    (test_cm_tools.test_rping, {"family": 4}),
+    (test_cm_tools.test_rdma_client, {}),
+    (test_cm_tools.test_rdma_xclient, {"kind": "x"}),
+    (test_cm_tools.test_fi_pingpong, {"endpoint": "msg"}),
+    (test_cm_tools.test_fi_pingpong, {"endpoint": "rdm"}),
+    (test_cm_tools.test_fi_pingpong, {"endpoint": "dgram"}),
+    (test_cm_tools.test_ucx, {"tls": "rc_v,ud_v", "test": "tag_bw"}),
+    (test_cm_tools.test_ucx, {"tls": "rc_v,ud_v", "test": "ucp_put_lat"}),
+    (test_cm_tools.test_ucx, {"tls": "ud_v", "test": "tag_lat"}),
+    (test_utils.test_pingpong, {"kind": "rc", "size": 4096, "wait": "events"}),
+    (test_utils.test_pingpong, {"kind": "uc", "size": 4096, "wait": "poll"}),
+], ids=lambda v: v.__name__[5:] if callable(v) else "-".join(map(str, v.values())))
+def test_is_clean(clean, placements, run, args):
+    run(placements("local"), **args)
+
+
+def test_fio_is_clean(clean, placements, tmp_path):
+    test_cm_tools.test_fio(placements("local"), "send", tmp_path)
+
+
+@pytest.mark.parametrize("value", ["exit=0", "exit=126", "exit=", "exit=2x", "exit=-1", "nothing", "1,exit"])
+def test_bad_option(home, value):
+    out = rig.Side(home).run(["true"], [f"--check={value}"], status=125)
+    assert f"--check={value}: " in out and "expected" in out or "needs a status" in out, out
