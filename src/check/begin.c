@@ -12,21 +12,27 @@
 _Atomic bool check_is_on;
 struct check_env check_env;
 
+static struct check_options options;
+
+bool check_wants_leaks(void)
+{
+	return options.leaks;
+}
+
 static void begin(void)
 {
 	const struct config *cfg = config_get();
-	struct check_options o;
 	const char *why;
 
 	if (!cfg->check)
 		return;
-	why = check_options(cfg->check, &o);
+	why = check_options(cfg->check, &options);
 	if (why)
 		say("SOFTHCA_CHECK=%s ignored: %s", cfg->check, why);
-	if (why || !o.on)
+	if (why || !options.on)
 		return;
 	check_stacks_begin();
-	check_reports_begin(cfg->check_json, o.exit);
+	check_reports_begin(cfg->check_json, options.exit);
 	atomic_store(&check_is_on, true);
 }
 
@@ -42,4 +48,7 @@ void check_forked(void)
 {
 	check_reports_forked();
 	check_queues_forked();
+	check_cqs_forked();
+	check_events_forked();
+	check_keys_forked();
 }

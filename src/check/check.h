@@ -35,6 +35,12 @@ struct check_env {
 	 */
 	bool (*read)(struct ibv_qp *qp, const struct ibv_sge *sge, uint32_t len,
 		     void (*fn)(void *arg, const void *p), void *arg);
+	/* Whether a CQ has completions that nobody has taken, *count from *head
+	 * on, and is armed for the next one. */
+	bool (*waits)(struct ibv_cq *cq, uint32_t *head, uint32_t *count);
+	/* The path MTUs, in bytes, of an RC QP and of the one it is connected to,
+	 * if that is known. */
+	bool (*mtus)(struct ibv_qp *qp, uint32_t *own, uint32_t *peer);
 };
 
 extern _Atomic bool check_is_on __attribute__((visibility("hidden")));
@@ -58,19 +64,23 @@ void check_exit(void);
  * known. */
 uint32_t check_here(void);
 
+/* An object that is left behind: how it is called, and where it was made. */
+void check_leaked(const char *call, const char *object, uint32_t made)
+	__attribute__((cold));
+/* Whether that is wanted. */
+bool check_wants_leaks(void);
+
 /* queue.c: what is posted to queue pairs, and what is polled of it */
 
 /* A QP has been created; cap is what the program was told. */
 void check_qp_created(struct ibv_qp *qp, const struct ibv_qp_cap *cap,
 		      bool sig_all);
+/* It has been connected. */
+void check_qp_connected(struct ibv_qp *qp);
 /* What was posted to it is void: it is in RESET or goes. False: in error, where
  * completions no longer show what has been done. */
 void check_qp_void(struct ibv_qp *qp, bool known);
 void check_qp_gone(struct ibv_qp *qp);
-/* A CQ with room for as many completions as the program knows of. */
-void check_cq_created(struct ibv_cq *cq, int cqe);
-void check_cq_resized(struct ibv_cq *cq, int cqe);
-void check_cq_gone(struct ibv_cq *cq);
 
 /* post() does what ibv_post_send(3) does. */
 int check_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr,
@@ -87,5 +97,36 @@ void check_polled(struct ibv_cq *cq, const struct ibv_wc *wc);
 void check_written(void);
 /* A message comes into the memory of a receive. */
 void check_received(const struct ibv_sge *sge, uint32_t n);
+
+/* cq.c: a CQ, with room for as many completions as the program knows of; it has
+ * been armed, or an event of it was taken. */
+void check_cq_created(struct ibv_cq *cq, int cqe);
+void check_cq_resized(struct ibv_cq *cq, int cqe);
+void check_cq_gone(struct ibv_cq *cq);
+void check_cq_armed(struct ibv_cq *cq);
+void check_cq_event(struct ibv_cq *cq);
+
+/* keys.c: an lkey or rkey ends, or 0; and one leads nowhere that a request names,
+ * of the peer or the program's own. */
+void check_key_ended(uint32_t key);
+void check_key_refused(uint32_t qpn, uint32_t key, bool remote)
+	__attribute__((cold));
+
+/* events.c: a thread is about to sleep until a channel has an event, and is back
+ * again. */
+struct check_sleep {
+	struct check_sleep *next;
+	struct ibv_comp_channel *channel;
+	uint32_t stack;
+	uint64_t since;
+};
+void check_sleep_begin(struct check_sleep *s, struct ibv_comp_channel *channel);
+void check_sleep_end(void *sleep);
+
+/* How long destroying an object waits for its events to be acknowledged before
+ * it is reported; by which function, of a CQ's completions or NULL. */
+#define CHECK_UNACKED_S 5
+void check_unacked(struct ibv_cq *cq, const char *call, const char *ack,
+		   uint32_t missing) __attribute__((cold));
 
 #endif

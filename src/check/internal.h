@@ -6,11 +6,18 @@
 
 #include "check.h"
 
+#include <pthread.h>
+
 enum check_rule {
 	CHECK_WRITTEN,
 	CHECK_SQ_STUCK,
 	CHECK_SQ_OVERRUN,
 	CHECK_CQ_OVERRUN,
+	CHECK_LOST_WAKEUP,
+	CHECK_UNACKED,
+	CHECK_LEAK,
+	CHECK_PAST_KEY,
+	CHECK_MTU,
 	CHECK_RULES
 };
 
@@ -23,6 +30,11 @@ extern struct check_env check_env;
 /* The return addresses of check_here()'s number, innermost first. */
 unsigned check_frames(uint32_t stack, void *frames[CHECK_FRAMES]);
 void check_stacks_begin(void);
+
+/* symbols.c: where pc, of a file that is mapped at base, is in that file, as
+ * addr2line(1) takes it; and the function it is in, or "". */
+uint64_t check_symbol(const char *file, uint64_t base, uint64_t pc, char *out,
+		      size_t room);
 
 /* report.c */
 
@@ -41,7 +53,32 @@ void check_report(enum check_rule rule, uint32_t qpn,
 		  const struct check_side *side, size_t nsides, const char *fmt,
 		  ...) __attribute__((format(printf, 5, 6), cold));
 
-/* queue.c */
+/* cq.c */
+
+struct check_cq {
+	struct check_cq *next;
+	struct ibv_cq *ib;
+	_Atomic unsigned refs;
+	pthread_mutex_t lock; /* before a queue's */
+	uint32_t made; /* where it was created; */
+	_Atomic uint32_t armed, got; /* armed; an event of it was taken */
+	_Atomic int cqe;
+	_Atomic int out; /* signalled requests that are posted and not polled */
+	_Atomic bool said; /* that these are too many */
+	uint64_t stuck_since; /* events.c; 0: it is not */
+	uint32_t stuck_head;
+};
+
+/* With a reference, or NULL. */
+struct check_cq *check_cq_get(const struct ibv_cq *ib);
+void check_cq_put(struct check_cq *c);
+/* fn may not call what is above. */
+void check_cqs_each(void (*fn)(struct check_cq *c, void *arg), void *arg);
+
+/* In the child of a fork(). */
 void check_queues_forked(void);
+void check_cqs_forked(void);
+void check_events_forked(void);
+void check_keys_forked(void);
 
 #endif

@@ -21,7 +21,11 @@ static const char *one(const char *word, size_t len, struct check_options *out)
 		out->exit = (int)n;
 		return NULL;
 	}
-	return "exit=N expected";
+	if (len == 5 && !strncmp(word, "leaks", 5)) {
+		out->leaks = true;
+		return NULL;
+	}
+	return "exit=N or leaks expected";
 }
 
 const char *check_options(const char *text, struct check_options *out)

@@ -8,10 +8,11 @@
 
 struct check_options {
 	bool on;
+	bool leaks; /* what is left behind is a finding, too */
 	int exit; /* status of a process with findings; 0: its own */
 };
 
-/* "1", "0", or a list "exit=N,...", which is 1 as well. NULL, or what is wrong
+/* "1", "0", or a list "exit=N,leaks", which is 1 as well. NULL, or what is wrong
  * with it: half a sentence. */
 const char *check_options(const char *text, struct check_options *out);
 

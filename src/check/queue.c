@@ -43,24 +43,14 @@ struct sent {
 	struct ibv_sge sge[CHECK_SGES];
 };
 
-struct cq {
-	struct cq *next;
-	struct ibv_cq *ib;
-	_Atomic unsigned refs;
-	pthread_mutex_t lock; /* before a queue's */
-	uint32_t made; /* where */
-	_Atomic int cqe;
-	_Atomic int out; /* signalled requests that are posted and not polled */
-	_Atomic bool said;
-};
-
 struct queue {
 	struct queue *next;
 	struct ibv_qp *ib;
-	struct cq *cq;
+	struct check_cq *cq;
 	_Atomic unsigned refs;
 	pthread_mutex_t lock; /* of what follows */
-	uint32_t max_wr, made;
+	uint32_t max_wr, made, connected; /* and where it was */
+	bool met; /* its peer has answered since */
 	bool sig_all;
 	bool lost; /* nothing is known of what is posted */
 	bool said; /* that it overflows */
@@ -73,10 +63,9 @@ struct queue {
 	struct queue *dirty_next;
 };
 
-/* Of the tables and the list; innermost but for reports. */
+/* Of the table and the list; innermost but for a CQ's and reports'. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct queue *queues[BUCKETS], *dirty;
-static struct cq *cqs[BUCKETS];
 static _Atomic uint64_t writes;
 
 /* Where the last messages were received. */
@@ -95,7 +84,6 @@ void check_queues_forked(void)
 	pthread_mutex_init(&lock, NULL);
 	pthread_mutex_init(&landings.lock, NULL);
 	memset(queues, 0, sizeof(queues));
-	memset(cqs, 0, sizeof(cqs));
 	dirty = NULL;
 }
 
@@ -144,33 +132,6 @@ static bool is_landed_on(const struct sent *s)
 
 /* ---- tables ------------------------------------------------------------ */
 
-static struct cq **cq_place(const struct ibv_cq *ib)
-{
-	struct cq **p = &cqs[mix64((uintptr_t)ib) % BUCKETS];
-
-	while (*p && (*p)->ib != ib)
-		p = &(*p)->next;
-	return p;
-}
-
-static struct cq *cq_get(const struct ibv_cq *ib)
-{
-	struct cq *c;
-
-	pthread_mutex_lock(&lock);
-	c = *cq_place(ib);
-	if (c)
-		atomic_fetch_add(&c->refs, 1);
-	pthread_mutex_unlock(&lock);
-	return c;
-}
-
-static void cq_put(struct cq *c)
-{
-	if (c && atomic_fetch_sub(&c->refs, 1) == 1)
-		free(c);
-}
-
 static struct queue **queue_place(uint32_t qpn)
 {
 	struct queue **p = &queues[mix64(qpn) % BUCKETS];
@@ -196,48 +157,9 @@ static void queue_put(struct queue *q)
 {
 	if (!q || atomic_fetch_sub(&q->refs, 1) != 1)
 		return;
-	cq_put(q->cq);
+	check_cq_put(q->cq);
 	free(q->ring);
 	free(q);
-}
-
-void check_cq_created(struct ibv_cq *ib, int cqe)
-{
-	struct cq *c = calloc(1, sizeof(*c));
-
-	if (!c)
-		return;
-	c->ib = ib;
-	atomic_store(&c->refs, 1);
-	atomic_store(&c->cqe, cqe);
-	c->made = check_here();
-	pthread_mutex_init(&c->lock, NULL);
-	pthread_mutex_lock(&lock);
-	c->next = cqs[mix64((uintptr_t)ib) % BUCKETS];
-	cqs[mix64((uintptr_t)ib) % BUCKETS] = c;
-	pthread_mutex_unlock(&lock);
-}
-
-void check_cq_resized(struct ibv_cq *ib, int cqe)
-{
-	struct cq *c = cq_get(ib);
-
-	if (c)
-		atomic_store(&c->cqe, cqe);
-	cq_put(c);
-}
-
-void check_cq_gone(struct ibv_cq *ib)
-{
-	struct cq **p, *c;
-
-	pthread_mutex_lock(&lock);
-	p = cq_place(ib);
-	c = *p;
-	if (c)
-		*p = c->next;
-	pthread_mutex_unlock(&lock);
-	cq_put(c);
 }
 
 void check_qp_created(struct ibv_qp *ib, const struct ibv_qp_cap *cap,
@@ -249,7 +171,7 @@ void check_qp_created(struct ibv_qp *ib, const struct ibv_qp_cap *cap,
 	if (!q)
 		return;
 	q->ib = ib;
-	q->cq = cq_get(ib->send_cq);
+	q->cq = check_cq_get(ib->send_cq);
 	q->max_wr = cap->max_send_wr;
 	q->sig_all = sig_all;
 	q->made = check_here();
@@ -556,6 +478,24 @@ static bool shows_more(const struct ibv_wc *wc)
 	       wc->opcode == IBV_WC_COMP_SWAP || wc->opcode == IBV_WC_FETCH_ADD;
 }
 
+/* What both ends are to have alike shows when they have talked to each other:
+ * before, one of them may not have it yet. */
+static void meet(struct queue *q)
+{
+	const struct check_side side = { "the QP was connected", q->connected };
+	uint32_t own, peer;
+
+	if (q->met || q->ib->qp_type != IBV_QPT_RC)
+		return;
+	q->met = true;
+	if (!check_env.mtus(q->ib, &own, &peer) || own == peer)
+		return;
+	check_report(
+		CHECK_MTU, q->ib->qp_num, &side, 1,
+		"QP 0x%06x: its path_mtu is %u, and %u at the QP it is connected to: a message that is longer than the smaller one is refused by hardware",
+		q->ib->qp_num, own, peer);
+}
+
 static void completed(struct queue *q, const struct ibv_wc *wc)
 {
 	bool signalled = false;
@@ -571,13 +511,15 @@ static void completed(struct queue *q, const struct ibv_wc *wc)
 			compare(q, entry(q, q->checked++));
 		forget(q, q->head++);
 	}
-	if (signalled && s->wr_id == wc->wr_id)
+	if (signalled && s->wr_id == wc->wr_id) {
+		meet(q);
 		return;
+	}
 	forget_all(q);
 	q->lost = true;
 }
 
-static void polled(struct cq *c, const struct ibv_wc *wc)
+static void polled(struct check_cq *c, const struct ibv_wc *wc)
 {
 	struct queue *q = is_receive(wc) ? NULL : queue_get(wc->qp_num);
 
@@ -592,7 +534,7 @@ static void polled(struct cq *c, const struct ibv_wc *wc)
 int check_poll(struct ibv_cq *ib, int n, struct ibv_wc *wc,
 	       int (*poll)(struct ibv_cq *cq, int n, struct ibv_wc *wc))
 {
-	struct cq *c = cq_get(ib);
+	struct check_cq *c = check_cq_get(ib);
 	bool more = false;
 	int got;
 
@@ -607,19 +549,19 @@ int check_poll(struct ibv_cq *ib, int n, struct ibv_wc *wc,
 	for (int i = 0; i < got; i++)
 		polled(c, &wc[i]);
 	pthread_mutex_unlock(&c->lock);
-	cq_put(c);
+	check_cq_put(c);
 	return got;
 }
 
 void check_polled(struct ibv_cq *ib, const struct ibv_wc *wc)
 {
-	struct cq *c = cq_get(ib);
+	struct check_cq *c = check_cq_get(ib);
 
 	if (shows_more(wc))
 		compare_all();
 	if (c)
 		polled(c, wc);
-	cq_put(c);
+	check_cq_put(c);
 }
 
 /* ---- the end ----------------------------------------------------------- */
@@ -633,7 +575,20 @@ void check_qp_void(struct ibv_qp *ib, bool known)
 	pthread_mutex_lock(&q->lock);
 	forget_all(q);
 	q->lost = !known;
-	q->said = false;
+	q->said = q->met = false;
+	pthread_mutex_unlock(&q->lock);
+	queue_put(q);
+}
+
+void check_qp_connected(struct ibv_qp *ib)
+{
+	struct queue *q = queue_get(ib->qp_num);
+
+	if (!q)
+		return;
+	pthread_mutex_lock(&q->lock);
+	q->connected = check_here();
+	q->met = false;
 	pthread_mutex_unlock(&q->lock);
 	queue_put(q);
 }

@@ -4,8 +4,8 @@
  * The same rule at the same place is reported once, and counted. Places differ
  * by backtraces, so that a library that posts for many callers is not silent
  * after the first. Frames are given as file and offset, as addr2line(1) takes
- * them, with the name of an exported function where there is one; those of this
- * library come first and are left out.
+ * them, with the function's name where that is known; those of this library come
+ * first and are left out.
  */
 #include "internal.h"
 
@@ -17,11 +17,13 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #define PLACES 1024u /* of findings; beyond it they are counted only */
@@ -45,6 +47,26 @@ static const struct {
 	[CHECK_CQ_OVERRUN] = {
 		"cq-overrun",
 		"create the CQ with room for all signalled requests of its QPs, or poll before posting more",
+	},
+	[CHECK_LOST_WAKEUP] = {
+		"lost-wakeup",
+		"after ibv_req_notify_cq() poll the CQ once more until it is empty, and only then sleep",
+	},
+	[CHECK_UNACKED] = {
+		"event-not-acknowledged",
+		"acknowledge every event that was got, before its object is destroyed",
+	},
+	[CHECK_LEAK] = {
+		"object-leaked",
+		"destroy what was made with the device before closing it: QPs first, then CQs, SRQs and regions, then PDs and channels",
+	},
+	[CHECK_PAST_KEY] = {
+		"key-of-the-past",
+		"end a region or window only when nobody uses it any more: its peers have said so, and the program's own requests have completed",
+	},
+	[CHECK_MTU] = {
+		"mtu-disagrees",
+		"exchange port_attr.active_mtu with the other addresses of the connection, and use the smaller one as path_mtu at both ends",
 	},
 };
 
@@ -95,24 +117,45 @@ struct frame {
 	char text[300];
 };
 
-/* The innermost frame is where it goes on after the call: one byte before that
- * is in the call's own line. */
+/* A frame is where it goes on after the call: one byte before that is in the
+ * call's own line. */
 static void frame_text(const void *pc, const Dl_info *at, struct frame *f)
 {
-	const uintptr_t p = (uintptr_t)pc - 1;
+	char name[64];
+	uint64_t offset;
 	int n;
 
-	n = snprintf(f->text, sizeof(f->text), "%.200s+0x%lx", at->dli_fname,
-		     (unsigned long)(p - (uintptr_t)at->dli_fbase));
-	if (at->dli_sname && n > 0)
-		snprintf(f->text + n, sizeof(f->text) - (size_t)n, " (%.60s)",
-			 at->dli_sname);
+	offset = check_symbol(at->dli_fname, (uintptr_t)at->dli_fbase,
+			      (uintptr_t)pc - 1, name, sizeof(name));
+	n = snprintf(f->text, sizeof(f->text), "%.220s+0x%llx", at->dli_fname,
+		     (unsigned long long)offset);
+	if (!name[0] && at->dli_sname)
+		snprintf(name, sizeof(name), "%s", at->dli_sname);
+	if (name[0] && n > 0)
+		snprintf(f->text + n, sizeof(f->text) - (size_t)n, " (%s)",
+			 name);
+}
+
+/* Of the program itself dladdr(3) knows what it was called by only. */
+static void name_program(Dl_info *at, char path[PATH_MAX])
+{
+	const uintptr_t base = (uintptr_t)at->dli_fbase;
+	ssize_t n;
+
+	if (getauxval(AT_PHDR) - base >= 4096)
+		return;
+	n = readlink("/proc/self/exe", path, PATH_MAX - 1);
+	if (n <= 0)
+		return;
+	path[n] = '\0';
+	at->dli_fname = path;
 }
 
 static unsigned frames_of(uint32_t stack, struct frame out[CHECK_FRAMES])
 {
 	void *pc[CHECK_FRAMES];
 	const unsigned n = check_frames(stack, pc);
+	char path[PATH_MAX];
 	unsigned k = 0;
 
 	for (unsigned i = 0; i < n; i++) {
@@ -126,6 +169,7 @@ static unsigned frames_of(uint32_t stack, struct frame out[CHECK_FRAMES])
 		}
 		if (!k && is_ours(at.dli_fname))
 			continue;
+		name_program(&at, path);
 		frame_text(pc[i], &at, &out[k++]);
 	}
 	return k;
@@ -260,14 +304,29 @@ void check_report(enum check_rule rule, uint32_t qpn,
 	errno = saved;
 }
 
+void check_leaked(const char *call, const char *object, uint32_t made)
+{
+	const struct check_side sides[] = {
+		{ "it was made", made },
+		{ "that is", check_here() },
+	};
+
+	check_report(CHECK_LEAK, 0, sides, 2, "%s, and %s is still there", call,
+		     object);
+}
+
 void check_exit(void)
 {
+	char again[80] = "";
+
 	if (!reports.count)
 		return;
-	say("check: process %d: %u finding%s (%llu with what came again%s)",
-	    (int)getpid(), reports.nplaces, reports.nplaces == 1 ? "" : "s",
-	    (unsigned long long)reports.count,
-	    reports.hidden ? "; not all are shown" : "");
+	if (reports.count > reports.nplaces)
+		snprintf(again, sizeof(again), ", %llu times in all%s",
+			 (unsigned long long)reports.count,
+			 reports.hidden ? "; not all are shown" : "");
+	say("check: process %d: %u finding%s%s", (int)getpid(),
+	    reports.nplaces, reports.nplaces == 1 ? "" : "s", again);
 	if (!reports.exit_status)
 		return;
 	/* The status of exit(3) is settled; what the program has printed is

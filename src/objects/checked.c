@@ -46,9 +46,25 @@ static bool read_sge(struct ibv_qp *ib, const struct ibv_sge *sge, uint32_t len,
 	return done;
 }
 
+static bool mtus(struct ibv_qp *ib, uint32_t *own, uint32_t *peer)
+{
+	struct shca_qp *qp = to_qp(ib);
+	bool known = false;
+
+	shca_qp_lock(qp);
+	if (qp->core)
+		known = shca_far_mtu(qp, peer);
+	if (known)
+		*own = 128u << qp->core->attr.path_mtu;
+	shca_qp_unlock(qp);
+	return known;
+}
+
 void shca_check_begin(void)
 {
-	static const struct check_env env = { .read = read_sge };
+	static const struct check_env env = { .read = read_sge,
+					      .waits = shca_cq_waits,
+					      .mtus = mtus };
 
 	check_begin(&env);
 }
@@ -56,6 +72,8 @@ void shca_check_begin(void)
 /* After the program's own functions: exit(3) may end here. */
 __attribute__((destructor(101))) static void end(void)
 {
+	if (check_wants_leaks())
+		shca_live_leaked(NULL, "the process exits");
 	if (check_on())
 		check_exit();
 }
@@ -97,6 +115,26 @@ void shca_check_slots(struct ibv_context_ops *ops)
 {
 	ops->poll_cq = slot_poll_cq;
 	ops->post_send = slot_post_send;
+}
+
+int shca_check_channel_get(struct ibv_comp_channel *ch, struct ibv_cq **cq,
+			   void **cq_context,
+			   int (*get)(struct ibv_comp_channel *ch,
+				      struct ibv_cq **cq, void **cq_context))
+{
+	struct check_sleep sleep;
+	int err;
+
+	if (engine_dead(to_ctx(ch->context)->engine))
+		return -EIO;
+	check_sleep_begin(&sleep, ch);
+	/* Waiting is a cancellation point. */
+	pthread_cleanup_push(check_sleep_end, &sleep);
+	err = get(ch, cq, cq_context);
+	pthread_cleanup_pop(true);
+	if (!err)
+		check_cq_event(*cq);
+	return err;
 }
 
 /* ---- ibv_cq_ex ---------------------------------------------------------- */

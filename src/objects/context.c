@@ -61,11 +61,26 @@ static void unlock(void *mutex)
 }
 
 void shca_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond,
-		    const uint32_t *completed, uint32_t reported)
+		    const uint32_t *completed, uint32_t reported,
+		    struct ibv_cq *cq, const char *call)
 {
+	struct timespec late;
+	bool wait = check_on();
+
+	clock_gettime(CLOCK_MONOTONIC, &late);
+	late.tv_sec += CHECK_UNACKED_S;
 	pthread_mutex_lock(mutex);
 	/* A cancellation point, as in rdma-core: it may last for ever. */
 	pthread_cleanup_push(unlock, mutex);
+	while (*completed != reported && wait) {
+		wait = !pthread_cond_clockwait(cond, mutex, CLOCK_MONOTONIC,
+					       &late);
+		if (!wait && *completed != reported)
+			check_unacked(cq, call,
+				      cq ? "ibv_ack_cq_events()" :
+					   "ibv_ack_async_event()",
+				      reported - *completed);
+	}
 	while (*completed != reported)
 		pthread_cond_wait(cond, mutex);
 	pthread_cleanup_pop(true);
@@ -217,17 +232,18 @@ void shca_async_drop(struct shca_context *ctx, void *object,
 		struct ibv_cq *cq = object;
 
 		shca_wait_acks(&cq->mutex, &cq->cond,
-			       &cq->async_events_completed, count);
+			       &cq->async_events_completed, count, NULL,
+			       "ibv_destroy_cq()");
 	} else if (kind == SHCA_SRQ) {
 		struct ibv_srq *srq = object;
 
 		shca_wait_acks(&srq->mutex, &srq->cond, &srq->events_completed,
-			       count);
+			       count, NULL, "ibv_destroy_srq()");
 	} else if (kind == SHCA_QP) {
 		struct ibv_qp *qp = object;
 
 		shca_wait_acks(&qp->mutex, &qp->cond, &qp->events_completed,
-			       count);
+			       count, NULL, "ibv_destroy_qp()");
 	}
 }
 
@@ -431,6 +447,8 @@ slot_alloc_parent_domain(struct ibv_context *ctx,
 
 static int slot_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
+	if (check_on())
+		check_cq_armed(cq);
 	return number(engine_fault(FAULT_REQ_NOTIFY_CQ) ?:
 			      shca_cq_notify(cq, solicited_only));
 }
@@ -599,8 +617,11 @@ int shca_close(struct ibv_context *ibctx)
 	 * Closing does not release objects of the context, ibv_open_device(3),
 	 * so what these depend on stays as well.
 	 */
-	if (atomic_load(&ctx->users))
+	if (atomic_load(&ctx->users)) {
+		if (check_wants_leaks())
+			shca_live_leaked(ibctx, "ibv_close_device()");
 		return 0;
+	}
 	shca_context_remove(ctx->engine, ctx);
 	shca_process_put(ctx->engine);
 	while ((a = ctx->async_head)) {

@@ -378,8 +378,8 @@ static int channel_read_aside(struct shca_channel *ch)
 	return err;
 }
 
-int shca_channel_get(struct ibv_comp_channel *ibch, struct ibv_cq **out,
-		     void **cq_context)
+static int channel_get(struct ibv_comp_channel *ibch, struct ibv_cq **out,
+		       void **cq_context)
 {
 	struct shca_channel *ch = to_channel(ibch);
 	struct shca_cq *cq;
@@ -404,6 +404,14 @@ int shca_channel_get(struct ibv_comp_channel *ibch, struct ibv_cq **out,
 	*out = (struct ibv_cq *)&cq->ex;
 	*cq_context = cq->ex.cq_context;
 	return 0;
+}
+
+int shca_channel_get(struct ibv_comp_channel *ibch, struct ibv_cq **out,
+		     void **cq_context)
+{
+	return check_on() ? shca_check_channel_get(ibch, out, cq_context,
+						   channel_get) :
+			    channel_get(ibch, out, cq_context);
 }
 
 /* Whether who takes its events sleeps in ibv_get_cq_event(), as far as is
@@ -689,6 +697,20 @@ int shca_cq_notify(struct ibv_cq *ibcq, int solicited_only)
 	if (!ibcq->channel || !channel_is_waited_for(to_channel(ibcq->channel)))
 		engine_watch(cq->engine);
 	return 0;
+}
+
+bool shca_cq_waits(struct ibv_cq *ibcq, uint32_t *head, uint32_t *count)
+{
+	struct shca_cq *cq = to_cq(ibcq);
+	bool waits;
+
+	lock_take(&cq->lock);
+	*head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	*count = cq_count(cq);
+	waits = *count && !cq->mod_pending &&
+		atomic_load(&cq->armed) == SHCA_ARMED;
+	lock_drop(&cq->lock);
+	return waits;
 }
 
 bool shca_cq_holds(struct shca_cq *cq, uint32_t qpn)
@@ -1003,15 +1025,15 @@ int shca_cq_destroy(struct ibv_cq *ibcq)
 	if (atomic_load(&cq->users))
 		return shca_busy(ibcq, "the CQ");
 	shca_live_remove(&cq->live);
-	if (check_on())
-		check_cq_gone(ibcq);
 	ctx = to_ctx(ibcq->context);
 	late_remove(cq);
 	if (ibcq->channel)
 		reported = channel_clean(to_channel(ibcq->channel), cq);
 	shca_wait_acks(&ibcq->mutex, &ibcq->cond, &ibcq->comp_events_completed,
-		       reported);
+		       reported, ibcq, "ibv_destroy_cq()");
 	shca_async_drop(ctx, ibcq, SHCA_CQ);
+	if (check_on())
+		check_cq_gone(ibcq);
 	if (ibcq->channel) {
 		struct shca_channel *ch = to_channel(ibcq->channel);
 

@@ -89,19 +89,24 @@ static bool found(struct shca_far *f, struct segment_peer *peer, uint32_t qpn)
 	       f->far.pub && shown_keys_view(peer, &f->far.keys);
 }
 
-static bool find(struct shca_qp *qp)
+static struct segment_peer *peer_of(struct shca_qp *qp, uint32_t dest)
 {
 	struct segment *s = to_process(qp->sched.engine)->segment;
 	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
-	uint32_t dest = roce_qp_dest(roce_qp(qp->core));
-	struct segment_peer *peer;
 	int slot;
 
 	slot = registry_route(segment_registry(s), dest, &path->dgid,
 			      gid_is_link_local(&path->dgid) ?
 				      path->sgid_scope :
 				      0);
-	peer = slot < 0 ? NULL : segment_peer_get(s, (unsigned)slot);
+	return slot < 0 ? NULL : segment_peer_get(s, (unsigned)slot);
+}
+
+static bool find(struct shca_qp *qp)
+{
+	uint32_t dest = roce_qp_dest(roce_qp(qp->core));
+	struct segment_peer *peer = peer_of(qp, dest);
+
 	if (!peer)
 		return false;
 	if (found(&qp->far, peer, dest)) {
@@ -136,6 +141,34 @@ void shca_far_forget(struct shca_qp *qp)
 	qp->far = (struct shca_far){
 		.tail = qp->core ? qp->core->sq.tail : 0,
 	};
+}
+
+bool shca_far_mtu(struct shca_qp *qp, uint32_t *mtu)
+{
+	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
+	uint32_t dest = roce_qp_dest(roce_qp(qp->core)), state = 0, life = 0;
+	const struct qp_public *pub;
+	struct segment_peer *peer;
+
+	if (!to_process(qp->sched.engine)->segment || !path || !path->local)
+		return false;
+	peer = peer_of(qp, dest);
+	pub = peer ? shown_qp(peer, dest) : NULL;
+	if (pub) {
+		life = qp_public_get(&pub->life);
+		atomic_thread_fence(memory_order_acquire);
+		state = qp_public_get(&pub->state);
+		*mtu = qp_public_get(&pub->mtu);
+		if (qp_public_get(&pub->qpn) != dest ||
+		    qp_public_get(&pub->dest_qpn) != shca_qpn(qp) ||
+		    (state != IBV_QPS_RTR && state != IBV_QPS_RTS))
+			life = 0;
+		atomic_thread_fence(memory_order_acquire);
+		if (life != qp_public_get(&pub->life))
+			life = 0;
+	}
+	segment_peer_put(peer);
+	return life && *mtu >= 256 && *mtu <= 4096;
 }
 
 /*

@@ -98,6 +98,7 @@ void shca_live_add(struct shca_live *l, void *object, enum shca_kind kind)
 		.context = context_of(object),
 		.handle = *handle_of(object, kind),
 		.kind = kind,
+		.made = check_on() ? check_here() : 0,
 	};
 	if (nlive >= nbuckets)
 		grow();
@@ -231,6 +232,28 @@ int shca_busy(const void *object, const char *what)
 	return why(-EBUSY, "%s is still used by %s: destroy %s first", what,
 		   n ? text : "work that is not finished",
 		   n == 1 ? "that" : "those");
+}
+
+void shca_live_leaked(const struct ibv_context *context, const char *call)
+{
+	bool any = false;
+	char text[64];
+
+	pthread_mutex_lock(&live_lock);
+	for (size_t i = 0; i < nbuckets; i++)
+		for (struct shca_live *l = bucket[i]; l; l = l->next) {
+			if (l->leaked || (context && l->context != context) ||
+			    engine_dead(to_ctx(l->context)->engine))
+				continue;
+			any = l->leaked = true;
+			describe(l, text, sizeof(text));
+			check_leaked(call, text, l->made);
+		}
+	pthread_mutex_unlock(&live_lock);
+	if (context && !any)
+		check_leaked(call,
+			     "a completion channel, an XRC domain, a thread domain or device memory",
+			     0);
 }
 
 /* Around fork(). */

@@ -513,6 +513,10 @@ int shca_mr_dereg(struct ibv_mr *ibmr)
 			  "memory windows are bound to the region (lkey 0x%08x): unbind or invalidate them first",
 			  ibmr->lkey);
 	if (!err) {
+		if (check_on()) {
+			check_key_ended(ibmr->lkey);
+			check_key_ended(ibmr->rkey);
+		}
 		shca_key_kill(e, mr->slot);
 		keys_free(&to_process(e)->keys, mr->slot);
 	}

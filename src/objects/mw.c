@@ -37,6 +37,8 @@ static void window_unbind(struct engine *e, struct key_entry *w)
 
 	if (!is_bound(w))
 		return;
+	if (check_on())
+		check_key_ended(atomic_load(&w->rkey));
 	shca_key_kill(e, (uint32_t)(w - proc->keys.entry));
 	proc->keys.entry[w->parent].windows--;
 }

@@ -84,6 +84,8 @@ struct shca_live {
 	struct ibv_context *context;
 	uint32_t handle;
 	enum shca_kind kind;
+	uint32_t made; /* check_here() */
+	bool leaked; /* and reported as such */
 };
 
 /* An object is complete, or goes. Some get their handle here. */
@@ -98,6 +100,8 @@ int shca_check(const void *object, enum shca_kind kind);
 /* -EBUSY, and why: which objects were made with this one, a PD, a CQ, an SRQ or
  * a channel. */
 int shca_busy(const void *object, const char *what);
+/* Reports those of a context, or all (NULL), as left behind (check/check.h). */
+void shca_live_leaked(const struct ibv_context *context, const char *call);
 void shca_live_hold(void);
 void shca_live_release(void);
 
@@ -211,9 +215,11 @@ int shca_token_fd(void);
 void shca_token_put(int fd, uint64_t n);
 int shca_token_get(int fd);
 void shca_token_drop(int fd);
-/* Waits until *completed, under mutex, equals reported. */
+/* Waits until *completed, under mutex, equals reported; cq: whose completions'
+ * events these are, or NULL. */
 void shca_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond,
-		    const uint32_t *completed, uint32_t reported);
+		    const uint32_t *completed, uint32_t reported,
+		    struct ibv_cq *cq, const char *call);
 
 void shca_async_raise(struct shca_context *ctx,
 		      const struct ibv_async_event *ev);
@@ -466,6 +472,9 @@ int shca_cq_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int shca_cq_notify(struct ibv_cq *cq, int solicited_only);
 /* env.complete: appends one completion. */
 int shca_cq_add(struct shca_cq *cq, const struct ibv_wc *wc, bool solicited);
+/* check_env.waits: whether it is armed although completions, *count from *head on,
+ * are there, which raise no event. */
+bool shca_cq_waits(struct ibv_cq *cq, uint32_t *head, uint32_t *count);
 /* Whether completions of a QP wait to be polled. */
 bool shca_cq_holds(struct shca_cq *cq, uint32_t qpn);
 /* Removes the completions of a QP. */
@@ -698,6 +707,9 @@ static inline void shca_far_run(struct shca_qp *qp, uint64_t *time)
 		qp->far.tail = sq->tail;
 }
 void shca_far_forget(struct shca_qp *qp);
+/* The path MTU, in bytes, of the queue pair at the other end, if that is of this
+ * host and connected to this one. Lock held. */
+bool shca_far_mtu(struct shca_qp *qp, uint32_t *mtu);
 int shca_env_atomic_lock(struct qp *core, const void *p);
 void shca_env_atomic_unlock(struct qp *core, const void *p);
 
@@ -720,6 +732,10 @@ void shca_check_begin(void);
 /* The slots of a context, and of a CQ, if the program is checked. */
 void shca_check_slots(struct ibv_context_ops *ops);
 void shca_check_readers(struct ibv_cq_ex *cq);
+int shca_check_channel_get(struct ibv_comp_channel *ch, struct ibv_cq **cq,
+			   void **cq_context,
+			   int (*get)(struct ibv_comp_channel *ch,
+				      struct ibv_cq **cq, void **cq_context));
 /* Posts all or none, checked or not. */
 int shca_check_post_all(struct ibv_qp *qp, struct ibv_send_wr *wr);
 

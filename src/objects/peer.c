@@ -51,9 +51,10 @@ static const char *way_to(struct segment *s, struct segment_peer *peer)
 	if ((flags | peer->flags) & SEGMENT_PLAIN)
 		return THROUGH ": packets are recorded (--pcap)";
 	if (flags & SEGMENT_NO_COPY)
-		return THROUGH ": --same-host=copy";
+		return check_on() ? THROUGH ": --check" :
+				    THROUGH ": --same-host=copy";
 	if (peer->flags & SEGMENT_NO_COPY)
-		return THROUGH ": --same-host=copy at the peer";
+		return THROUGH ": --same-host=copy, or --check, at the peer";
 	if (!segment_can_copy(peer))
 		return THROUGH ": the system does not allow to copy from and "
 			       "to the peer's memory; softhca doctor says why";

@@ -94,6 +94,11 @@ static void env_landing(struct qp *core, const struct qp_recv *recv)
 		check_written();
 }
 
+static void env_refused(struct qp *core, uint32_t key, bool remote)
+{
+	check_key_refused(core->qpn, key, remote);
+}
+
 static void env_dropped(struct qp *core, enum roce_drop why)
 {
 	struct shca_qp *qp = core->owner;
@@ -311,6 +316,7 @@ static int process_create(struct shca_process **out)
 		.dropped = env_dropped,
 		.withhold = faults_any(FAULT_RNR) ? faults_withhold : NULL,
 		.base.landing = check_on() ? env_landing : NULL,
+		.base.refused = check_on() ? env_refused : NULL,
 		.base.explain = cfg->explain ? engine_explain : NULL,
 	};
 	if (cfg->pcap && !recording)

@@ -416,6 +416,8 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	}
 	if (mask & IBV_QP_STATE)
 		ib->state = qp->ex.qp_base.state = attr->qp_state;
+	if (check_on() && mask & IBV_QP_STATE && ib->state == IBV_QPS_RTR)
+		check_qp_connected(ib);
 	if (check_on() && (reset || ib->state == IBV_QPS_ERR))
 		check_qp_void(ib, reset);
 	if (mask & IBV_QP_AV)

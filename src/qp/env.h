@@ -92,6 +92,10 @@ struct qp_env {
 	 */
 	void (*landing)(struct qp *qp, const struct qp_recv *recv);
 
+	/* A key that has ended is named: by the peer's request, or by an SGE.
+	 * NULL: nobody asks. */
+	void (*refused)(struct qp *qp, uint32_t key, bool remote);
+
 	/*
 	 * Reports in words what is wrong, just before the completion or event
 	 * that reports it as a code. NULL: no reports are wanted.

@@ -174,6 +174,16 @@ static const char *reason(const struct qp *qp, const struct key_ask *ask,
 		       "the region was changed just now";
 }
 
+/* Whoever asks hears of keys that have ended. */
+static void note_past(struct qp *qp, const struct key_ask *ask)
+{
+	struct key_facts f;
+
+	if (qp->env->refused && keys_look(qp->env->keys, ask->key, &f) &&
+	    f.past)
+		qp->env->refused(qp, ask->key, ask->remote);
+}
+
 void qp_explain_sge(struct qp *qp, const char *what, uint64_t wr_id, uint32_t i,
 		    const struct ibv_sge *sge, uint32_t pd, uint32_t access)
 {
@@ -188,6 +198,7 @@ void qp_explain_sge(struct qp *qp, const char *what, uint64_t wr_id, uint32_t i,
 	struct key_why why;
 	const char *text = reason(qp, &ask, &why);
 
+	note_past(qp, &ask);
 	if (!text)
 		return;
 	qp_explain(qp,
@@ -212,6 +223,7 @@ void qp_explain_remote(struct qp *qp, const char *request, uint32_t pd,
 	struct key_why why;
 	const char *text = reason(qp, &ask, &why);
 
+	note_past(qp, &ask);
 	if (!text)
 		return;
 	qp_explain(qp,

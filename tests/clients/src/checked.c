@@ -30,6 +30,7 @@ static uint8_t memory[2 * SLOTS][SIZE]; /* sent from, received in */
 static int cq_entries = 64;
 static uint32_t send_wr = 4;
 static int extended;
+static enum ibv_mtu other_mtu = IBV_MTU_1024;
 
 static void need(int good, const char *what, int err)
 {
@@ -46,7 +47,8 @@ static void modify(struct ibv_qp *q, struct ibv_qp_attr *a, int mask)
 	need(!err, "modify_qp", err);
 }
 
-static void connect_to(struct ibv_qp *q, uint32_t peer, union ibv_gid gid)
+static void connect_to(struct ibv_qp *q, uint32_t peer, union ibv_gid gid,
+		       enum ibv_mtu mtu)
 {
 	struct ibv_qp_attr a = {
 		.qp_state = IBV_QPS_INIT,
@@ -58,7 +60,7 @@ static void connect_to(struct ibv_qp *q, uint32_t peer, union ibv_gid gid)
 			      IBV_QP_ACCESS_FLAGS);
 	a = (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_RTR,
-		.path_mtu = IBV_MTU_1024,
+		.path_mtu = mtu,
 		.dest_qp_num = peer,
 		.max_dest_rd_atomic = 1,
 		.min_rnr_timer = 12,
@@ -133,9 +135,11 @@ static void begin(void)
 		qp[i] = qp_create();
 		need(!!qp[i], "create_qp", errno);
 	}
-	connect_to(qp[0], qp[1]->qp_num, gid);
-	connect_to(qp[1], qp[0]->qp_num, gid);
+	connect_to(qp[0], qp[1]->qp_num, gid, IBV_MTU_1024);
+	connect_to(qp[1], qp[0]->qp_num, gid, other_mtu);
 }
+
+static pthread_t late; /* who does something meanwhile, or 0 */
 
 static void end(void)
 {
@@ -143,6 +147,8 @@ static void end(void)
 		need(!ibv_destroy_qp(qp[i]), "destroy_qp", errno);
 	for (int i = 0; i < 2; i++)
 		need(!ibv_destroy_cq(cq[i]), "destroy_cq", errno);
+	if (late)
+		pthread_join(late, NULL);
 	need(!ibv_destroy_comp_channel(channel), "destroy_channel", errno);
 	need(!ibv_dereg_mr(mr), "dereg_mr", errno);
 	need(!ibv_dealloc_pd(pd), "dealloc_pd", errno);
@@ -393,27 +399,206 @@ static void fine_cq(void)
 	}
 }
 
+static void get_event(struct ibv_cq *want)
+{
+	struct ibv_cq *q;
+	void *arg;
+
+	need(!ibv_get_cq_event(channel, &q, &arg), "get_cq_event", errno);
+	need(q == want, "another CQ", EINVAL);
+}
+
+static void arm(struct ibv_cq *q, int solicited)
+{
+	const int err = ibv_req_notify_cq(q, solicited);
+
+	need(!err, "req_notify_cq", err);
+}
+
+/* Sleeps for ever. */
+static void lost_wakeup(void)
+{
+	send_one(0, IBV_SEND_SIGNALED);
+	completion(cq[0]); /* and so the message is there */
+	arm(cq[1], 0);
+	get_event(cq[1]);
+}
+
+static void *send_late(void *flags)
+{
+	const struct timespec pause = { .tv_sec = 1, .tv_nsec = 600000000 };
+
+	nanosleep(&pause, NULL);
+	post(qp[0], IBV_WR_SEND, 1, *(unsigned *)flags);
+	return NULL;
+}
+
+/* Sleeps long, and is right to: it has looked, or wants to hear of something
+ * else. */
+static void fine_wakeup(void)
+{
+	unsigned flags[2] = { 0, IBV_SEND_SOLICITED };
+	pthread_t other;
+
+	for (int i = 0; i < 2; i++) {
+		struct ibv_wc wc;
+
+		post_recv(2);
+		send_one(0, IBV_SEND_SIGNALED);
+		completion(cq[0]);
+		if (!i)
+			completion(cq[1]);
+		arm(cq[1], i);
+		if (!i)
+			need(!ibv_poll_cq(cq[1], 1, &wc), "more", EINVAL);
+		need(!pthread_create(&other, NULL, send_late, &flags[i]),
+		     "pthread_create", EAGAIN);
+		get_event(cq[1]);
+		pthread_join(other, NULL);
+		ibv_ack_cq_events(cq[1], 1);
+		completion(cq[1]);
+		if (i)
+			completion(cq[1]);
+	}
+}
+
+/* Destroying the CQ waits for ever. */
+static void unacked(void)
+{
+	arm(cq[1], 0);
+	send_one(0, IBV_SEND_SIGNALED);
+	get_event(cq[1]);
+	completion(cq[0]);
+	completion(cq[1]);
+}
+
+static void *ack_late(void *arg)
+{
+	const struct timespec pause = { .tv_nsec = 300000000 };
+
+	(void)arg;
+	nanosleep(&pause, NULL);
+	ibv_ack_cq_events(cq[1], 1);
+	return NULL;
+}
+
+static void fine_acked(void)
+{
+	unacked();
+	need(!pthread_create(&late, NULL, ack_late, NULL), "pthread_create",
+	     EAGAIN);
+}
+
+static void leaked(void)
+{
+	need(!ibv_destroy_qp(qp[1]), "destroy_qp", errno);
+	need(!ibv_close_device(ctx), "close_device", errno);
+	exit(0);
+}
+
+static void fine_exit(void)
+{
+	exit(0);
+}
+
+/* A write that fails, to memory or from it by a region of its own. */
+static void bad_write(uint32_t lkey, uint32_t rkey)
+{
+	struct ibv_sge sge = { (uintptr_t)memory[0], SIZE, lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_RDMA_WRITE,
+				  .send_flags = IBV_SEND_SIGNALED },
+			   *bad;
+	struct ibv_wc wc;
+	int err;
+
+	wr.wr.rdma.remote_addr = (uintptr_t)memory[SLOTS];
+	wr.wr.rdma.rkey = rkey;
+	err = ibv_post_send(qp[0], &wr, &bad);
+	need(!err, "post_send", err);
+	bound_begin();
+	while (ibv_poll_cq(cq[0], 1, &wc) != 1)
+		bound("no completion");
+	need(wc.status != IBV_WC_SUCCESS, "it succeeded", EINVAL);
+}
+
+static struct ibv_mr short_lived(void)
+{
+	struct ibv_mr *m = ibv_reg_mr(pd, memory, sizeof(memory),
+				      IBV_ACCESS_LOCAL_WRITE |
+					      IBV_ACCESS_REMOTE_WRITE);
+	struct ibv_mr was;
+
+	need(!!m, "reg_mr", errno);
+	was = *m;
+	need(!ibv_dereg_mr(m), "dereg_mr", errno);
+	return was;
+}
+
+static void past_rkey(void)
+{
+	bad_write(mr->lkey, short_lived().rkey);
+}
+
+static void past_lkey(void)
+{
+	bad_write(short_lived().lkey, mr->rkey);
+}
+
+/* Just wrong. */
+static void fine_keys(void)
+{
+	bad_write(mr->lkey, short_lived().rkey ^ 0x10000);
+}
+
+/* A region of before, with another one of after. */
+static void fine_new_key(void)
+{
+	short_lived();
+	fine_buffer_polled();
+}
+
+static void one_write(void)
+{
+	post(qp[0], IBV_WR_RDMA_WRITE, 0, IBV_SEND_SIGNALED);
+	completion(cq[0]);
+}
+
 static const struct mode {
 	const char *name;
 	void (*run)(void);
 	int cq_entries;
 	int extended;
+	enum ibv_mtu mtu; /* of the second QP */
 } modes[] = {
-	{ "buffer-in-flight", buffer_in_flight, 0, 0 },
-	{ "buffer-in-flight-extended", buffer_in_flight_extended, 0, 1 },
-	{ "buffer-unsignalled", buffer_unsignalled, 0, 0 },
-	{ "buffer-before-a-receive", buffer_before_a_receive, 0, 0 },
-	{ "fine-buffer-polled", fine_buffer_polled, 0, 0 },
-	{ "fine-buffer-polled-extended", fine_buffer_polled_extended, 0, 1 },
-	{ "fine-buffer-answered", fine_buffer_answered, 0, 0 },
-	{ "fine-buffer-written", fine_buffer_written, 0, 0 },
-	{ "fine-buffer-received", fine_buffer_received, 0, 0 },
-	{ "fine-buffer-inline", fine_buffer_inline, 0, 0 },
-	{ "send-queue-never-drains", never_drains, 0, 0 },
-	{ "fine-send-queue", fine_drains, 0, 0 },
-	{ "send-queue-overrun", sq_overrun, 0, 0 },
-	{ "cq-overrun", cq_overrun, 2, 0 },
-	{ "fine-cq", fine_cq, 2, 0 },
+	{ "buffer-in-flight", buffer_in_flight, 0, 0, 0 },
+	{ "buffer-in-flight-extended", buffer_in_flight_extended, 0, 1, 0 },
+	{ "buffer-unsignalled", buffer_unsignalled, 0, 0, 0 },
+	{ "buffer-before-a-receive", buffer_before_a_receive, 0, 0, 0 },
+	{ "fine-buffer-polled", fine_buffer_polled, 0, 0, 0 },
+	{ "fine-buffer-polled-extended", fine_buffer_polled_extended, 0, 1, 0 },
+	{ "fine-buffer-answered", fine_buffer_answered, 0, 0, 0 },
+	{ "fine-buffer-written", fine_buffer_written, 0, 0, 0 },
+	{ "fine-buffer-received", fine_buffer_received, 0, 0, 0 },
+	{ "fine-buffer-inline", fine_buffer_inline, 0, 0, 0 },
+	{ "send-queue-never-drains", never_drains, 0, 0, 0 },
+	{ "fine-send-queue", fine_drains, 0, 0, 0 },
+	{ "send-queue-overrun", sq_overrun, 0, 0, 0 },
+	{ "cq-overrun", cq_overrun, 2, 0, 0 },
+	{ "fine-cq", fine_cq, 2, 0, 0 },
+	{ "lost-wakeup", lost_wakeup, 0, 0, 0 },
+	{ "fine-wakeup", fine_wakeup, 0, 0, 0 },
+	{ "event-not-acknowledged", unacked, 0, 0, 0 },
+	{ "fine-acknowledged", fine_acked, 0, 0, 0 },
+	{ "object-leaked", leaked, 0, 0, 0 },
+	{ "fine-exit", fine_exit, 0, 0, 0 },
+	{ "key-of-the-past", past_rkey, 0, 0, 0 },
+	{ "key-of-the-past-local", past_lkey, 0, 0, 0 },
+	{ "fine-key-unknown", fine_keys, 0, 0, 0 },
+	{ "fine-key-new", fine_new_key, 0, 0, 0 },
+	{ "mtu-disagrees", one_write, 0, 0, IBV_MTU_2048 },
+	{ "fine-mtu", one_write, 0, 0, IBV_MTU_1024 },
 };
 
 int main(int argc, char **argv)
@@ -431,6 +616,8 @@ int main(int argc, char **argv)
 	if (m->cq_entries)
 		cq_entries = m->cq_entries;
 	extended = m->extended;
+	if (m->mtu)
+		other_mtu = m->mtu;
 	begin();
 	m->run();
 	end();

@@ -1,0 +1,64 @@
+/*
+ * keys.c - keys of memory that lead nowhere any more
+ *
+ * The last that ended are remembered, each with when and where. A request that
+ * names one of them came too late: had it been a moment earlier, it would have
+ * worked.
+ */
+#include "internal.h"
+
+#include "base/mix.h"
+#include "host/config.h"
+
+#include <pthread.h>
+
+#define KEYS 4096u /* a power of two */
+
+static struct {
+	pthread_mutex_t lock; /* innermost but for reports' */
+	struct ended {
+		uint32_t key;
+		uint32_t stack;
+		uint64_t at;
+	} last[KEYS];
+} ended = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+void check_keys_forked(void)
+{
+	pthread_mutex_init(&ended.lock, NULL);
+}
+
+static struct ended *place(uint32_t key)
+{
+	return &ended.last[mix64(key) & (KEYS - 1)];
+}
+
+void check_key_ended(uint32_t key)
+{
+	const uint32_t here = check_here();
+
+	if (!key)
+		return;
+	pthread_mutex_lock(&ended.lock);
+	*place(key) = (struct ended){ key, here, clock_ns() };
+	pthread_mutex_unlock(&ended.lock);
+}
+
+void check_key_refused(uint32_t qpn, uint32_t key, bool remote)
+{
+	struct check_side side = { .what = "the region or window ended" };
+	struct ended e;
+
+	pthread_mutex_lock(&ended.lock);
+	e = *place(key);
+	pthread_mutex_unlock(&ended.lock);
+	if (!key || e.key != key)
+		return;
+	side.stack = e.stack;
+	check_report(
+		CHECK_PAST_KEY, qpn, &side, 1,
+		"QP 0x%06x: %s 0x%08x, which was valid until %.1f ms ago", qpn,
+		remote ? "its peer names rkey" :
+			 "a work request is carried out that names lkey",
+		key, (double)(clock_ns() - e.at) / 1e6);
+}
