@@ -3,19 +3,19 @@ _softhca()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local cmd=${COMP_WORDS[1]} program= i
-	local job='--addr --check --check-json --devices --explain --faults --faults-log --loss --part-id --pcap --same-host --seed --sockets --wire'
+	local job='--addr --check --check-json --devices --explain --faults --faults-log --loss --part-id --pcap --same-host --seed --sockets --trace --wire'
 	local common='--help --usage --version'
 
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
-		COMPREPLY=($(compgen -W 'run env devices doctor explain stat --help --version' -- "$cur"))
+		COMPREPLY=($(compgen -W 'run env devices doctor explain stat trace --help --version' -- "$cur"))
 		return
 	fi
 	# From the program's name on, the program's own completion.
 	if [[ $cmd == run ]]; then
 		for ((i = 2; i < COMP_CWORD; i++)); do
 			case ${COMP_WORDS[i]} in
-			--addr | --check-json | --devices | --faults | --faults-log | --loss | --part-id | --pcap | --same-host | --seed)
+			--addr | --check-json | --devices | --faults | --faults-log | --loss | --part-id | --pcap | --same-host | --seed | --trace)
 				((++i))
 				;;
 			--)
@@ -49,7 +49,17 @@ _softhca()
 		COMPREPLY=($(compgen -f -- "$cur"))
 		return
 		;;
-	--loss | --seed) return ;;
+	--trace)
+		compopt -o filenames 2>/dev/null
+		COMPREPLY=($(compgen -d -- "$cur"))
+		return
+		;;
+	--html | --perfetto | --pcapng)
+		compopt -o filenames 2>/dev/null
+		COMPREPLY=($(compgen -f -- "$cur"))
+		return
+		;;
+	--loss | --seed | --qp | --wr | --since | --rows) return ;;
 	--peer | -p)
 		COMPREPLY=($(compgen -A hostname -- "$cur"))
 		return
@@ -70,6 +80,9 @@ _softhca()
 	devices) COMPREPLY=($(compgen -W "--json $common" -- "$cur")) ;;
 	explain) COMPREPLY=($(compgen -W "--list $common $(softhca explain --list 2>/dev/null)" -- "$cur")) ;;
 	stat) COMPREPLY=($(compgen -W "--interval --json --pid --prometheus --sort $common" -- "$cur")) ;;
+	trace) compopt -o filenames 2>/dev/null
+		COMPREPLY=($(compgen -W "--html --pcapng --perfetto --qp --rows --since --wr $common" -- "$cur"))
+		[[ $cur == -* ]] || COMPREPLY+=($(compgen -d -- "$cur")) ;;
 	doctor) COMPREPLY=($(compgen -W "--json --peer $common" -- "$cur"))
 		[[ $cur == -* ]] || COMPREPLY+=($(compgen -c -- "$cur")) ;;
 	esac

@@ -3,9 +3,9 @@
  *
  * softhca starts programs under the libraries (run), shows the environment
  * that does so (env), lists the devices (devices), reports why something does
- * not work (doctor), what errors mean (explain) and what running programs do
- * (stat). It links neither library but
- * loads the ones beside it, so that it can report what is wrong with them.
+ * not work (doctor), what errors mean (explain), what running programs do (stat)
+ * and what has been recorded of them (trace). It links neither library but loads
+ * the ones beside it, so that it can report what is wrong with them.
  */
 #ifndef SOFTHCA_CLI_CLI_H
 #define SOFTHCA_CLI_CLI_H
@@ -44,6 +44,7 @@ int cmd_stat(int argc, char **argv);
 /* Prints what each queue pair of a process waits for; false: it is none that
  * answers. */
 bool stat_explain(pid_t pid);
+int cmd_trace(int argc, char **argv);
 
 /* Not shown in --help: run by doctor inside the environment of run, it reports
  * what a program sees there. */

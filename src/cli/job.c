@@ -38,7 +38,7 @@ const char *const job_variables[] = {
 	"SOFTHCA_DEVICES", "SOFTHCA_LOSS",      "SOFTHCA_SEED",
 	"SOFTHCA_FAULTS",  "SOFTHCA_FAULTS_LOG",
 	"SOFTHCA_CHECK",   "SOFTHCA_CHECK_JSON",
-	"SOFTHCA_PCAP",    "SOFTHCA_EXPLAIN",   "SOFTHCA_PART_ID",
+	"SOFTHCA_PCAP",    "SOFTHCA_TRACE",     "SOFTHCA_EXPLAIN",   "SOFTHCA_PART_ID",
 	"SOFTHCA_SYSFS",   "LD_LIBRARY_PATH",   "LD_PRELOAD",
 	NULL,
 };
@@ -63,6 +63,7 @@ enum {
 	OPT_CHECK,
 	OPT_CHECK_JSON,
 	OPT_PCAP,
+	OPT_TRACE,
 	OPT_EXPLAIN,
 	OPT_PART_ID,
 	OPT_SOCKETS,
@@ -102,6 +103,9 @@ static const struct argp_option options[] = {
 	  "Record the packets of all processes in FILE (pcapng, for "
 	  "Wireshark); %p in the name becomes the process ID, for one file "
 	  "per process", 0 },
+	{ "trace", OPT_TRACE, "DIR", 0,
+	  "Record events of all processes in DIR, one file per process, for "
+	  "softhca trace DIR", 0 },
 	{ "explain", OPT_EXPLAIN, NULL, 0,
 	  "Print on stderr why completions and calls fail, and how queue pairs are "
 	  "connected",
@@ -368,6 +372,22 @@ static int restart_recording(void)
 	return err;
 }
 
+/* Made here, so that a name that is wrong is an error at once. */
+static void set_directory(const char *arg)
+{
+	char full[PATH_MAX];
+	struct stat st;
+
+	if ((mkdir(arg, 0700) && errno != EEXIST) || !realpath(arg, full) ||
+	    stat(full, &st))
+		bad_value("--trace %s: %s", arg, strerror(errno));
+	if (!S_ISDIR(st.st_mode))
+		bad_value("--trace %s: %s", arg, strerror(ENOTDIR));
+	if (access(full, W_OK | X_OK))
+		bad_value("--trace %s: %s", arg, strerror(errno));
+	set("SOFTHCA_TRACE", full);
+}
+
 static const char *option_name(int key)
 {
 	static char name[32];
@@ -426,6 +446,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		set_file("--pcap", "SOFTHCA_PCAP", arg);
 		record_anew = true;
 		return 0;
+	case OPT_TRACE:
+		set_directory(arg);
+		return 0;
 	case OPT_SOCKETS:
 		sockets = true;
 		return 0;
@@ -475,6 +498,7 @@ static int make_tree(const char *libdir, char path[PATH_MAX])
 		unsetenv("SOFTHCA_PCAP"); /* it has no packets to record */
 		unsetenv("SOFTHCA_FAULTS"); /* nor to lose */
 		unsetenv("SOFTHCA_CHECK");
+		unsetenv("SOFTHCA_TRACE");
 		err = hca_list_read(&l, libdir);
 		if (err)
 			cli_say("%s. For the cause: softhca doctor", l.why);

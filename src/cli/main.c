@@ -23,6 +23,7 @@ static const char usage[] =
 	"it\n"
 	"  explain   print what an error means, and what to do about it\n"
 	"  stat      show what running programs send, receive and lose\n"
+	"  trace     show what run --trace has recorded: where the time went\n"
 	"\n"
 	"  --help, --version\n"
 	"\n"
@@ -42,7 +43,7 @@ static const struct {
 	{ "run", cmd_run },         { "env", cmd_env },
 	{ "devices", cmd_devices }, { "doctor", cmd_doctor },
 	{ "explain", cmd_explain }, { "stat", cmd_stat },
-	{ "_probe", cmd_probe },
+	{ "trace", cmd_trace },     { "_probe", cmd_probe },
 };
 
 void cli_say(const char *fmt, ...)
@@ -146,7 +147,7 @@ int main(int argc, char **argv)
 		cli_say("unknown command exec; did you mean softhca run?");
 	else
 		cli_say("unknown command %s; the commands are run, env, "
-			"devices, doctor and explain. To run a program: "
+			"devices, doctor, explain and trace. To run a program: "
 			"softhca run -- %s",
 			argv[1], argv[1]);
 	return EXIT_USAGE;

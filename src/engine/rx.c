@@ -7,6 +7,8 @@
  */
 #include "internal.h"
 
+#include "trace/trace.h"
+
 /* Unlocks a QP that may go as soon as it is unlocked. */
 static void unlock_last(struct engine_qp *qp)
 {
@@ -100,8 +102,10 @@ static inline bool round_turn(struct rx_round *r, struct engine_qp *qp,
 	return mine;
 }
 
-static void count_stranger(struct engine *e)
+static void count_stranger(struct engine *e, const struct roce_rx *pkt)
 {
+	if (tracing())
+		trace_put(TRACE_DROP, pkt->h.dest_qpn, TRACE_NO_QP, 0, 0, 0, 0);
 	atomic_fetch_add_explicit(&e->no_qp, 1, memory_order_relaxed);
 }
 
@@ -117,14 +121,14 @@ __attribute__((noinline)) static void rx_special(struct rx_round *r,
 	switch (pkt->h.dest_qpn) {
 	case ROCE_MULTICAST_QPN:
 		if (!e->ops->mcast(e, pkt, r->now))
-			count_stranger(e);
+			count_stranger(e, pkt);
 		break;
 	case 1:
 		e->ops->gsi(e, pkt, r->now);
 		break;
 	case 0:
 		if (!e->ops->word(e, pkt, &qp, &inner, r->now))
-			count_stranger(e);
+			count_stranger(e, pkt);
 		break;
 	}
 	if (qp && round_turn(r, qp, &inner) && !qp->dead)
@@ -141,7 +145,7 @@ __attribute__((noinline)) static void rx_stray(struct rx_round *r,
 	if (e->ops->stray(e, pkt, r->now ? r->now : clock_ns()))
 		engine_dropped(e, ROCE_DROP_DUPLICATE);
 	else
-		count_stranger(e);
+		count_stranger(e, pkt);
 }
 
 /* Not for the current QP, and there is more to do than to lock its own. */

@@ -32,6 +32,7 @@
 #include "base/sys.h"
 #include "heat.h"
 #include "host/handlers.h"
+#include "trace/trace.h"
 
 #include <errno.h>
 
@@ -146,10 +147,15 @@ static int poll_until(const struct sleeper *s, struct pollfd *p, unsigned n,
 	uint64_t ns = until > now ? until - now : 0;
 	const struct sys_time t = { (int64_t)(ns / 1000000000),
 				    (int64_t)(ns % 1000000000) };
-	long ret = sys_wait(SYS_PPOLL, (long)p, (long)n,
-			    until == UINT64_MAX ? 0 : (long)&t, (long)s->mask,
-			    _NSIG / 8);
+	long ret;
 
+	if (tracing())
+		trace_put(TRACE_SLEEP, 0, TRACE_IN_PROGRAM, 0, 0, 0, 0);
+	ret = sys_wait(SYS_PPOLL, (long)p, (long)n,
+		       until == UINT64_MAX ? 0 : (long)&t, (long)s->mask,
+		       _NSIG / 8);
+	if (tracing())
+		trace_put(TRACE_WAKE, 0, TRACE_IN_PROGRAM, 0, 0, 0, 0);
 	return ret < 0 ? -errno : (int)ret;
 }
 

@@ -17,6 +17,7 @@
 #include "host/proc.h"
 #include "host/segment.h"
 #include "stay.h"
+#include "trace/trace.h"
 
 #include <errno.h>
 #include <link.h>
@@ -269,7 +270,11 @@ static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 		until = 0;
 		woken->link = true;
 	}
+	if (tracing())
+		trace_put(TRACE_SLEEP, 0, TRACE_IN_THREAD, 0, 0, 0, 0);
 	thread_sleep(e, until, ev, max, &n);
+	if (tracing())
+		trace_put(TRACE_WAKE, 0, TRACE_IN_THREAD, 0, 0, 0, 0);
 	atomic_store(&e->asleep_until, 0);
 	for (i = 0; i < n; i++)
 		called |= 1u << link_of(e, ev[i].data.fd);

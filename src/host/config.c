@@ -134,6 +134,7 @@ static void load(void)
 		.check = get_string("SOFTHCA_CHECK"),
 		.check_json = get_string("SOFTHCA_CHECK_JSON"),
 		.pcap = get_string("SOFTHCA_PCAP"),
+		.trace = get_string("SOFTHCA_TRACE"),
 		.explain = get_bool("SOFTHCA_EXPLAIN"),
 		.part_id = (uint32_t)get_number("SOFTHCA_PART_ID", UINT32_MAX),
 		.vendor_id =

@@ -31,6 +31,7 @@ struct config {
 	const char *check;   /* SOFTHCA_CHECK (src/check/options.h) */
 	const char *check_json; /* SOFTHCA_CHECK_JSON: findings */
 	const char *pcap;    /* SOFTHCA_PCAP: file name, %p is the pid */
+	const char *trace;   /* SOFTHCA_TRACE: directory for events */
 	bool explain;        /* SOFTHCA_EXPLAIN=1 */
 	uint32_t part_id;    /* SOFTHCA_PART_ID: vendor_part_id to show */
 	uint32_t vendor_id;  /* SOFTHCA_VENDOR_ID */

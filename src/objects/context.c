@@ -7,6 +7,7 @@
  * there it is a function that fails.
  */
 #include "process.h"
+#include "record.h"
 #include "xrc.h"
 
 #include "base/aside.h"
@@ -136,6 +137,8 @@ void shca_async_raise(struct shca_context *ctx,
 	if (!a)
 		return;
 	a->ev = *ev;
+	if (tracing())
+		trace_keep(TRACE_ASYNC, 0, ev->event_type, 0, 0, 0);
 	pthread_mutex_lock(&ctx->async_lock);
 	*ctx->async_tail = a;
 	ctx->async_tail = &a->next;

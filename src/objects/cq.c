@@ -12,6 +12,7 @@
  * same CQ.
  */
 #include "process.h"
+#include "record.h"
 
 #include "base/aside.h"
 #include "base/bytes.h"
@@ -401,6 +402,8 @@ static int channel_get(struct ibv_comp_channel *ibch, struct ibv_cq **out,
 			pthread_mutex_unlock(&ch->lock);
 		}
 	} while (!cq);
+	if (tracing())
+		trace_put(TRACE_CQ_GOT, 0, 0, (uintptr_t)cq, 0, 0, 0);
 	*out = (struct ibv_cq *)&cq->ex;
 	*cq_context = cq->ex.cq_context;
 	return 0;
@@ -463,6 +466,8 @@ static bool event_raise(struct shca_cq *cq)
 
 static void event_send(struct shca_cq *cq)
 {
+	if (tracing())
+		trace_put(TRACE_CQ_RAISED, 0, 0, (uintptr_t)cq, 0, 0, 0);
 	channel_push(to_channel(cq->ex.channel), cq);
 }
 
@@ -664,6 +669,8 @@ __attribute__((noinline)) static int cq_take(struct shca_cq *cq, int n,
 		wc[i] = cq->ring[head++ & (cq->depth - 1)].wc;
 	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
 	lock_drop(&cq->lock);
+	if (tracing())
+		shca_record_polled(wc, i);
 	return i;
 }
 
@@ -764,6 +771,8 @@ static bool cq_next(struct shca_cq *cq)
 		cq->ex.status = cq->cur.wc.status;
 	}
 	lock_drop(&cq->lock);
+	if (any && tracing())
+		shca_record_polled(&cq->cur.wc, 1);
 	return any;
 }
 

@@ -11,6 +11,7 @@
  * lead to, is after the number.
  */
 #include "process.h"
+#include "record.h"
 
 #include "base/gid.h"
 #include "link/shown.h"
@@ -218,7 +219,10 @@ void shca_far_try(struct shca_qp *qp, uint64_t *time)
 	f->end_ns = now;
 	if (!far || !roce_direct_ready(r))
 		return;
-	roce_direct(r, far);
+	if (tracing())
+		shca_record_direct(qp, far);
+	else
+		roce_direct(r, far);
 	f->end_ns = f->run > 1 ? clock_ns() : 0;
 }
 

@@ -19,6 +19,7 @@
  * bind_lock comes before gsi->lock and the registry's.
  */
 #include "gsi.h"
+#include "record.h"
 
 #include "base/bytes.h"
 #include "base/gid.h"
@@ -157,6 +158,8 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 		.payload = MAD_LEN,
 		.to_slot = slot < 0 ? 0 : (uint16_t)(slot + 1),
 	};
+	if (tracing())
+		shca_record_mad(TRACE_CM_OUT, m->mad, MAD_LEN);
 	engine_send(g->e, NULL, &b, &err);
 	if (err && g->e->cfg->explain)
 		say("cannot send a message of the connection manager: %s",
@@ -301,6 +304,8 @@ void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 		udp_forward(e->udp, (unsigned)slot);
 		return;
 	}
+	if (tracing() && pkt->payload)
+		shca_record_mad(TRACE_CM_IN, pkt->payload, pkt->len);
 	pthread_mutex_lock(&g->lock);
 	if (!hold(g, pkt, now))
 		cm_rx(g->cm, &pkt->sgid, &pkt->dgid, scope_of(&pkt->dgid),

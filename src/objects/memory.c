@@ -8,6 +8,7 @@
  * (host/guard.h).
  */
 #include "process.h"
+#include "record.h"
 
 #include "base/place.h"
 #include "base/sys.h"
@@ -231,6 +232,11 @@ static int region_publish(const struct shca_mr *from, struct ibv_mr **out)
 	mr->mr.rkey = atomic_load(&proc->keys.entry[slot].rkey);
 	shca_pd_get(pd);
 	shca_live_add(&mr->live, &mr->mr, SHCA_MR);
+	if (tracing())
+		trace_keep(TRACE_MR_NEW, 0, mr->mr.lkey,
+			   (uintptr_t)mr->mr.addr,
+			   (uint32_t)(mr->mr.length >> 32),
+			   (uint32_t)mr->mr.length);
 	*out = &mr->mr;
 	return 0;
 }
@@ -465,6 +471,8 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 			  "memory windows are bound to the region (lkey 0x%08x): unbind or invalidate them first",
 			  ibmr->lkey);
 	} else {
+		if (tracing())
+			trace_keep(TRACE_MR_GONE, 0, ibmr->lkey, 0, 0, 0);
 		shca_key_kill(e, mr->slot);
 		keys_revive(&proc->keys, mr->slot, &entry, ibmr->lkey,
 			    ibmr->rkey);

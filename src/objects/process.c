@@ -7,6 +7,7 @@
  */
 #include "gsi.h"
 #include "loan.h"
+#include "record.h"
 #include "wait.h"
 
 #include "base/why.h"
@@ -57,6 +58,14 @@ static int env_complete(struct qp *core, void *cq, const struct ibv_wc *wc,
 	return shca_cq_add(cq, wc, solicited);
 }
 
+static int env_complete_recorded(struct qp *core, void *cq,
+				 const struct ibv_wc *wc, bool solicited)
+{
+	if (tracing()) /* not in the child of a fork */
+		shca_record_complete(core->qpn, wc);
+	return shca_cq_add(cq, wc, solicited);
+}
+
 static int env_srq_take(struct qp *core, void *srq, uint64_t room,
 			struct qp_recv *out)
 {
@@ -103,6 +112,8 @@ static void env_dropped(struct qp *core, enum roce_drop why)
 {
 	struct shca_qp *qp = core->owner;
 
+	if (tracing())
+		trace_put(TRACE_DROP, core->qpn, why, 0, 0, 0, 0);
 	engine_dropped(qp->sched.engine, why);
 }
 
@@ -205,6 +216,7 @@ static void fork_child(void)
 	faults_forked();
 	if (check_on())
 		check_forked();
+	trace_forked();
 	pcap_close(recording);
 	recording = NULL;
 	process = NULL;
@@ -275,6 +287,16 @@ static void record(const char *path)
 				  : strerror(-err));
 }
 
+/* Likewise. */
+static void record_events(const char *dir)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+	int err = trace_begin(dir);
+
+	if (err && !atomic_flag_test_and_set(&said))
+		say("cannot record events in %s: %s", dir, strerror(-err));
+}
+
 static int process_create(struct shca_process **out)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -297,9 +319,11 @@ static int process_create(struct shca_process **out)
 	pthread_mutex_init(&p->late_lock, NULL);
 	pthread_mutex_init(&p->timewait_lock, NULL);
 	pthread_mutex_init(&p->ctx_lock, NULL);
+	if (cfg->trace)
+		record_events(cfg->trace);
 	p->env = (struct roce_env){
 		.base.keys = &p->keys,
-		.base.complete = env_complete,
+		.base.complete = trace_on ? env_complete_recorded : env_complete,
 		.base.srq_take = env_srq_take,
 		.xrc_srq_take = shca_xrc_env_take,
 		.xrc_pd = shca_xrc_env_pd,

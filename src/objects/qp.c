@@ -6,6 +6,7 @@
  */
 #include "gsi.h"
 #include "loan.h"
+#include "record.h"
 
 #include "base/gid.h"
 #include "base/why.h"
@@ -217,6 +218,8 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	if (attr->qp_type == IBV_QPT_XRC_RECV)
 		shca_xrc_qp_add(qp, attr->xrcd);
 	shca_live_add(&qp->live, ib, SHCA_QP);
+	if (tracing())
+		trace_keep(TRACE_QP_NEW, ib->qp_num, ib->qp_type, 0, 0, 0);
 	*out = ib;
 	return 0;
 
@@ -389,6 +392,8 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 		qp->ops->flush(qp->core, now, true);
 	err = qp->ops->modify(qp->core, attr, mask,
 			      mask & IBV_QP_AV ? &path : NULL);
+	if (!err && tracing())
+		shca_record_modify(qp, attr, mask, &path);
 	if (!err)
 		shca_qp_flush(qp, now);
 	/* It is another connection from now on, and a responder that is away
@@ -489,6 +494,8 @@ static void qp_kill(struct shca_qp *qp)
 	bool left;
 
 	engine_qpn_free(e, &qp->sched);
+	if (tracing())
+		trace_keep(TRACE_QP_GONE, qp->sched.num, 0, 0, 0, 0);
 	/* A thread that modifies it is done, or finds it dead. */
 	pthread_mutex_lock(&qp->modify_lock);
 	shca_qp_lock(qp);

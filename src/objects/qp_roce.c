@@ -5,6 +5,7 @@
  * what it has room for; flush() is the loop between them.
  */
 #include "loan.h"
+#include "record.h"
 
 #include <errno.h>
 #include <string.h>
@@ -60,6 +61,22 @@ void shca_qp_kill(struct shca_qp *qp)
 	roce_rsp_failed(roce_qp(qp->core), IBV_EVENT_QP_FATAL);
 }
 
+/* engine_send_small(), where it is not recorded. */
+static inline unsigned send_small(struct shca_qp *qp)
+{
+	if (tracing())
+		return shca_record_small(qp);
+	return engine_send_small(&qp->sched, roce_qp(qp->core));
+}
+
+static inline size_t send_batch(struct shca_qp *qp, const struct roce_batch *b,
+				int *err)
+{
+	if (tracing())
+		return shca_record_send(qp, b, err);
+	return engine_send(qp->sched.engine, &qp->sched, b, err);
+}
+
 /* Something is out, and no timer is going to look for it. */
 static inline bool is_unwatched(const struct shca_qp *qp)
 {
@@ -97,14 +114,13 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 					 clock_ns());
 			return;
 		}
-		if (engine_send_small(&qp->sched, r))
+		if (send_small(qp))
 			continue;
 		engine_limits(&qp->sched, core, &b);
 		roce_tx(r, &b, now);
 		n = b.n;
 		err = 0;
-		sent = n ? engine_send(qp->sched.engine, &qp->sched,
-				       &b, &err) : 0;
+		sent = n ? send_batch(qp, &b, &err) : 0;
 		if (err == EFAULT && sent < n && !roce_tx_doubt(r))
 			sent++;
 		if (!now && sent < n)
@@ -157,7 +173,7 @@ static inline void send_posted(struct qp *core)
 	if (sq->nxt != sq->tail &&
 	    !qp_direct_kind(core, qp_sq_slot(sq, sq->nxt))) {
 		qp->far.tail = sq->tail;
-		engine_send_small(&qp->sched, roce_qp(core));
+		send_small(qp);
 	}
 	flush(core, 0, false);
 }
@@ -183,6 +199,8 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 			*bad = wr;
 			break;
 		}
+		if (tracing())
+			shca_record_post(core);
 	}
 	if (err && whole)
 		roce_sq_undo(r, mark);
@@ -202,13 +220,18 @@ static int post_recv(struct qp *core, struct ibv_recv_wr *wr,
 			*bad = wr;
 			return err;
 		}
+		if (tracing())
+			shca_record_recv(core->qpn, wr);
 	}
 	return 0;
 }
 
 static void expire(struct qp *core, uint64_t now)
 {
-	roce_expire(roce_qp(core), now);
+	if (tracing())
+		shca_record_expire(core->owner, now);
+	else
+		roce_expire(roce_qp(core), now);
 }
 
 const struct qp_ops shca_roce_ops = {
@@ -228,6 +251,8 @@ void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 {
 	struct roce_qp *r = roce_qp(qp->core);
 
+	if (tracing())
+		shca_record_rx(qp, pkt);
 	if (pkt->verdict) {
 		roce_acked(r, pkt->h.psn, now);
 		return;

@@ -305,6 +305,14 @@ bool roce_deadline_is_lax(const struct roce_qp *qp);
 bool roce_is_idle(const struct roce_qp *qp);
 void roce_expire(struct roce_qp *qp, uint64_t now_ns);
 
+/*
+ * For who records what happens: the PSNs that a WQE has, the opcode of one that
+ * is one packet, and, before roce_tx_done(), whether a packet was sent before.
+ */
+void roce_wqe_psns(const struct qp_wqe *w, uint32_t *first, uint32_t *last);
+uint8_t roce_wqe_opcode(const struct roce_qp *qp, const struct qp_wqe *w);
+bool roce_tx_again(const struct roce_qp *qp, const struct roce_pkt *p);
+
 /* Counters of one QP, for tools (host/stat.h) and tests. All are uint64_t. */
 struct roce_qp_stats {
 	uint64_t tx_pkts, rx_pkts;

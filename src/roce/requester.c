@@ -463,6 +463,24 @@ void roce_small_sent(struct roce_qp *qp)
 	r->unarmed |= !r->timer_ns;
 }
 
+void roce_wqe_psns(const struct qp_wqe *w, uint32_t *first, uint32_t *last)
+{
+	*first = roce_wqe(w)->first_psn;
+	*last = roce_wqe(w)->last_psn;
+}
+
+uint8_t roce_wqe_opcode(const struct roce_qp *qp, const struct qp_wqe *w)
+{
+	return (uint8_t)(qp->service | request_ops[w->opcode][3]);
+}
+
+bool roce_tx_again(const struct roce_qp *qp, const struct roce_pkt *p)
+{
+	return !(roce_opcode(p->h.opcode)->flags & ROCE_F_RESPONSE) &&
+	       p->h.opcode != ROCE_CNP && qp_is_reliable(&qp->base) &&
+	       psn_diff(qp->req.tx_end_psn, p->h.psn) > 0;
+}
+
 /* One packet of w, of so many PSNs; false: no room, or w failed. */
 static bool build_any(struct roce_qp *qp, struct roce_batch *b,
 		      struct qp_wqe *w, uint32_t span, uint64_t now_ns)

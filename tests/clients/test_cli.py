@@ -109,7 +109,8 @@ def test_wrong_calls(args, status, says):
     ("--faults", "/no/such/file", "No such file"), ("--faults", "/tmp", "directory"),
     ("--faults-log", "/no/such/dir/x", "No such file"), ("--faults-log", "/tmp/", "not of a directory"),
     *((o, "--", f"{o} needs a value before --")
-      for o in ("--addr", "--devices", "--loss", "--seed", "--pcap", "--part-id", "--faults", "--faults-log")),
+      for o in ("--addr", "--devices", "--loss", "--seed", "--pcap", "--part-id", "--faults", "--faults-log", "--trace")),
+    ("--trace", "/no/such/dir/x", "No such file"), ("--trace", "/dev/null", "Not a directory"),
     ("--pcap", "/no/such/dir/x", "No such file"), ("--pcap", "/tmp/", "not of a directory"),
 ])
 def test_bad_values(option, value, says):
@@ -177,7 +178,7 @@ def test_options_become_variables(tmp_path):
     (tmp_path / "f").write_text("drop ack nth=3\n")
     e = environment("--wire", "--addr", "127.0.0.1", "--devices", "lo", "--loss", "2.50%",
                     "--seed", "0x10", "--pcap", "a-%p.pcapng", "--explain", "--part-id", "4129",
-                    "--same-host", "copy", "--faults", "f", "--faults-log", "l-%p", cwd=tmp_path)
+                    "--same-host", "copy", "--faults", "f", "--faults-log", "l-%p", "--trace", "t", cwd=tmp_path)
     assert {k: v for k, v in e.items()
             if k.startswith("SOFTHCA_") and k != "SOFTHCA_SYSFS"} == {
         "SOFTHCA_WIRE": "1", "SOFTHCA_ADDR": "127.0.0.1", "SOFTHCA_DEVICES": "lo",
@@ -185,6 +186,7 @@ def test_options_become_variables(tmp_path):
         "SOFTHCA_SAME_HOST": "copy",
         "SOFTHCA_FAULTS": f"{os.path.realpath(tmp_path)}/f",
         "SOFTHCA_FAULTS_LOG": f"{os.path.realpath(tmp_path)}/l-%p",
+        "SOFTHCA_TRACE": f"{os.path.realpath(tmp_path)}/t",
         "SOFTHCA_PCAP": f"{os.path.realpath(tmp_path)}/a-%p.pcapng", "SOFTHCA_PART_ID": "4129"}
 
 
@@ -888,7 +890,7 @@ def test_user_without_any_place_to_write(staged):
 
 # Help
 
-@pytest.mark.parametrize("command", [[], ["run"], ["env"], ["devices"], ["doctor"], ["explain"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["env"], ["devices"], ["doctor"], ["explain"], ["trace"]])
 def test_help_has_examples(command):
     p = softhca(*command, "--help")
     assert p.returncode == 0 and p.stderr == ""
@@ -896,7 +898,7 @@ def test_help_has_examples(command):
     assert softhca(*command, "--version").stdout.startswith("softhca ")
 
 
-@pytest.mark.parametrize("command", ["run", "env", "devices", "doctor", "explain"])
+@pytest.mark.parametrize("command", ["run", "env", "devices", "doctor", "explain", "trace"])
 def test_short_help(command):
     p = softhca(command, "-h")
     assert p.returncode == 0 and p.stderr == ""

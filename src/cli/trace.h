@@ -1,0 +1,38 @@
+/*
+ * trace.h - softhca trace: what its files share
+ */
+#ifndef SOFTHCA_CLI_TRACE_H
+#define SOFTHCA_CLI_TRACE_H
+
+#include "trace/read.h"
+
+#include <stdio.h>
+
+/* What the user wants to see of a set. */
+struct trace_wanted {
+	uint32_t qp; /* TRACE_NOTHING: all */
+	bool one_wr;
+	uint64_t wr;
+	uint64_t since_ns; /* by the set's clock */
+	size_t rows;
+};
+
+bool trace_wants(const struct trace_set *t, const struct trace_wanted *want,
+		 const struct trace_wr *w);
+
+/* Names, for readers. */
+const char *trace_wr_op(const struct trace_wr *w);
+const char *trace_reason_text(enum trace_reason r);
+const char *trace_drop_text(unsigned why);
+
+/* When the first event was. */
+uint64_t trace_begin_ns(const struct trace_set *t);
+
+/* trace_export.c: write the whole set. 0 or -errno. */
+int trace_perfetto(const struct trace_set *t, FILE *f);
+int trace_pcapng(const struct trace_set *t, FILE *f);
+
+/* A string as JSON has it, which is also safe within a script of HTML. */
+void trace_json_string(FILE *f, const char *s);
+
+#endif

@@ -1,0 +1,349 @@
+/*
+ * trace_export.c - events for other tools: Chrome's trace format, and pcapng
+ */
+#include "cli/trace.h"
+
+#include "base/bytes.h"
+#include "base/checksum.h"
+#include "wire/roce.h"
+
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+void trace_json_string(FILE *f, const char *s)
+{
+	putc('"', f);
+	for (; *s; s++) {
+		const unsigned char c = (unsigned char)*s;
+
+		/* Bytes that are no ASCII may be no UTF-8. */
+		if (c < ' ' || c > '~' || strchr("\"\\<>&'", c))
+			fprintf(f, "\\u%04x", c);
+		else
+			putc(c, f);
+	}
+	putc('"', f);
+}
+
+static const char *packet_name(const struct trace_rec *r)
+{
+	const uint8_t op = (uint8_t)r->psn_op;
+	const uint8_t syndrome = (uint8_t)(r->key >> 24);
+
+	if ((op & 0x1f) == ROCE_ACK && !(r->x & TRACE_VERDICT)) {
+		if ((syndrome & ROCE_AETH_KIND) == ROCE_AETH_RNR)
+			return "RNR NAK";
+		if ((syndrome & ROCE_AETH_KIND) == ROCE_AETH_NAK)
+			return "NAK";
+	}
+	return roce_opcode(op)->name ? roce_opcode(op)->name : "unknown opcode";
+}
+
+/* ---- Chrome's trace format --------------------------------------------- */
+
+/*
+ * A track per QP, with a slice for each packet, since arrows need slices, and
+ * one that may overlap others for each work request.
+ */
+static void tracks(const struct trace_set *t, FILE *f)
+{
+	for (uint32_t i = 0; i < t->nprocs; i++) {
+		const struct trace_proc *p = &t->proc[i];
+		char name[256];
+
+		snprintf(name, sizeof(name), "%s %u on %s", p->head.program,
+			 p->head.pid, p->head.host);
+		fprintf(f,
+			"{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%u,\"args\":{\"name\":",
+			i + 1);
+		trace_json_string(f, name);
+		fputs("}},\n", f);
+	}
+	for (uint32_t i = 0; i < t->nqps; i++)
+		fprintf(f,
+			"{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"QP 0x%06x\"}},\n",
+			t->qp[i].proc + 1, i + 1, t->qp[i].num);
+}
+
+static double us(const struct trace_set *t, uint64_t ns)
+{
+	return (double)(int64_t)(ns - trace_begin_ns(t)) / 1e3;
+}
+
+static void work_request(const struct trace_set *t, const struct trace_wr *w,
+			 FILE *f)
+{
+	const uint32_t id = (uint32_t)(w - t->wr);
+	uint64_t ns[TRACE_PHASES];
+	const uint64_t all = trace_phases(w, ns);
+
+	for (int end = 0; end < 2; end++)
+		fprintf(f,
+			"{\"ph\":\"%c\",\"cat\":\"wr\",\"id\":%u,\"name\":\"QP 0x%06x %s\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"args\":{\"wr_id\":\"0x%" PRIx64
+			"\",\"bytes\":%u,\"window_ns\":%" PRIu64
+			",\"sending_ns\":%" PRIu64 ",\"answer_ns\":%" PRIu64
+			",\"completing_ns\":%" PRIu64 ",\"polling_ns\":%" PRIu64
+			",\"packets\":%u,\"sent_again\":%u,\"status\":%u}},\n",
+			end ? 'e' : 'b', id, t->qp[w->qp].num, trace_wr_op(w),
+			t->qp[w->qp].proc + 1, w->qp + 1,
+			us(t, w->posted + (end ? all : 0)), w->wr_id, w->len,
+			ns[0], ns[1], ns[2], ns[3], ns[4], w->packets, w->again,
+			w->status);
+}
+
+static void packet(const struct trace_set *t, uint32_t i, double ts, FILE *f)
+{
+	const struct trace_event *ev = &t->event[i];
+	const bool out = trace_type(&ev->rec) == TRACE_PKT_OUT;
+	const uint32_t pid = ev->proc + 1, tid = ev->qp + 1;
+
+	fprintf(f,
+		"{\"ph\":\"X\",\"cat\":\"packet\",\"name\":\"%s%s\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":0.001,\"args\":{\"way\":\"%s\",\"psn\":%u,\"bytes\":%u",
+		packet_name(&ev->rec),
+		ev->rec.x & TRACE_AGAIN ? " (again)" : "", pid, tid, ts,
+		out ? "out" : "in", ev->rec.psn_op >> 8, ev->rec.len);
+	if (ev->wr != TRACE_NOTHING)
+		fprintf(f, ",\"wr_id\":\"0x%" PRIx64 "\"", t->wr[ev->wr].wr_id);
+	if (ev->rec.x & TRACE_AGAIN)
+		fprintf(f, ",\"why\":\"%s\"", trace_reason_text(ev->reason));
+	if (ev->dropped)
+		fprintf(f, ",\"dropped\":\"%s\"",
+			trace_drop_text(ev->dropped - 1u));
+	fputs("}},\n", f);
+	if (ev->other == TRACE_NOTHING)
+		return;
+	fprintf(f,
+		"{\"ph\":\"%c\",%s\"cat\":\"packet\",\"id\":%u,\"name\":\"packet\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f},\n",
+		out ? 's' : 'f', out ? "" : "\"bp\":\"e\",",
+		out ? i : ev->other, pid, tid, ts);
+}
+
+int trace_perfetto(const struct trace_set *t, FILE *f)
+{
+	/* Slices of a track that overlap would be drawn within each other. */
+	double *last = calloc(t->nqps + 1u, sizeof(*last));
+
+	if (!last)
+		return -ENOMEM;
+	fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n", f);
+	tracks(t, f);
+	for (uint32_t i = 0; i < t->nwrs; i++)
+		work_request(t, &t->wr[i], f);
+	for (uint32_t i = 0; i < t->nevents; i++) {
+		const struct trace_event *ev = &t->event[i];
+		const uint32_t type = trace_type(&ev->rec);
+		double ts = us(t, ev->rec.ns);
+
+		if (type != TRACE_PKT_OUT && type != TRACE_PKT_IN)
+			continue;
+		if (ts < last[ev->qp] + 0.002)
+			ts = last[ev->qp] + 0.002;
+		last[ev->qp] = ts;
+		packet(t, i, ts, f);
+	}
+	/* After the last comma. */
+	fputs("{\"ph\":\"M\",\"name\":\"softhca\",\"pid\":0,\"args\":{}}\n]}\n", f);
+	free(last);
+	return 0;
+}
+
+/* ---- pcapng ------------------------------------------------------------ */
+
+#define SNAPLEN 128u
+#define BLOCK_MAX 1024u
+
+struct block {
+	uint8_t b[BLOCK_MAX];
+	size_t n;
+};
+
+static void put32(struct block *k, uint32_t v)
+{
+	memcpy(k->b + k->n, &v, 4);
+	k->n += 4;
+}
+
+static void put_opt(struct block *k, uint16_t code, const void *value,
+		    size_t len)
+{
+	const uint16_t head[2] = { code, (uint16_t)len };
+
+	memcpy(k->b + k->n, head, 4);
+	k->n += 4;
+	memset(k->b + k->n, 0, (len + 3) & ~(size_t)3);
+	memcpy(k->b + k->n, value, len);
+	k->n += (len + 3) & ~(size_t)3;
+}
+
+static void begin_block(struct block *k, uint32_t type)
+{
+	k->n = 0;
+	put32(k, type);
+	put32(k, 0);
+}
+
+static void end_block(struct block *k, FILE *f)
+{
+	const uint32_t len = (uint32_t)k->n + 4;
+
+	put32(k, len);
+	memcpy(k->b + 4, &len, 4);
+	fwrite(k->b, 1, k->n, f);
+}
+
+static void file_head(FILE *f)
+{
+	const uint8_t nanoseconds = 9;
+	struct block k;
+
+	begin_block(&k, 0x0a0d0d0a);
+	put32(&k, 0x1a2b3c4d);
+	put32(&k, 1); /* version 1.0 */
+	put32(&k, UINT32_MAX);
+	put32(&k, UINT32_MAX);
+	end_block(&k, f);
+	begin_block(&k, 1);
+	put32(&k, 101); /* raw IP */
+	put32(&k, SNAPLEN);
+	put_opt(&k, 9, &nanoseconds, 1);
+	put_opt(&k, 0, "", 0);
+	end_block(&k, f);
+}
+
+/*
+ * What is recorded of a packet's headers: BTH, and AETH where that follows. The
+ * rest is cut off, as if the snap length had been so short. Returns bytes in h;
+ * *all: bytes that the packet had.
+ */
+static size_t frame(const struct trace_set *t, const struct trace_event *ev,
+		    uint8_t *h, uint32_t *all)
+{
+	const bool out = trace_type(&ev->rec) == TRACE_PKT_OUT;
+	const struct trace_qp *qp = &t->qp[ev->qp];
+	const uint8_t *src = out ? qp->sgid : qp->dgid,
+		      *dst = out ? qp->dgid : qp->sgid;
+	static const uint8_t v4[12] = { [10] = 0xff, [11] = 0xff };
+	const bool is_v4 = !memcmp(src, v4, 12) && !memcmp(dst, v4, 12);
+	const uint8_t op = (uint8_t)ev->rec.psn_op;
+	const struct roce_hdr hdr = {
+		.opcode = op,
+		.psn = ev->rec.psn_op >> 8,
+		.dest_qpn = out ? (uint32_t)ev->rec.key & 0xffffff : qp->num,
+		.ack_req = ev->rec.x & TRACE_ACK_REQ,
+		.mig_req = true,
+		.pkey = ROCE_PKEY_DEFAULT,
+		.pad = -ev->rec.len & 3,
+		.syndrome = (uint8_t)(ev->rec.key >> 24),
+		.msn = (uint32_t)(ev->rec.key >> 32) & 0xffffff,
+	};
+	const uint32_t flags = roce_opcode(op)->flags;
+	uint8_t bth[ROCE_HDR_MAX];
+	const size_t len = roce_encode(&hdr, bth);
+	const size_t known = flags & ROCE_F_AETH ? 16 : 12, ip = is_v4 ? 20 : 40;
+	const uint32_t udp_len = (uint32_t)(8 + len + ev->rec.len + hdr.pad +
+					    ROCE_ICRC_LEN);
+
+	memset(h, 0, ip + 8);
+	if (is_v4) {
+		h[0] = 0x45;
+		/* What went by shared memory may have been longer than IP has. */
+		put_be16(h + 2, min_u32(20 + udp_len, 65535));
+		h[6] = 0x40; /* DF */
+		h[8] = 64;
+		h[9] = 17;
+		memcpy(h + 12, src + 12, 4);
+		memcpy(h + 16, dst + 12, 4);
+		put_be16(h + 10, inet_fold(inet_sum(0, h, 20)));
+	} else {
+		h[0] = 0x60;
+		put_be16(h + 4, min_u32(udp_len, 65535));
+		h[6] = 17;
+		h[7] = 64;
+		memcpy(h + 8, src, 16);
+		memcpy(h + 24, dst, 16);
+		put_be16(h + ip + 6, 0xffff);
+	}
+	put_be16(h + ip, 0xc000);
+	put_be16(h + ip + 2, ROCE_UDP_PORT);
+	put_be16(h + ip + 4, min_u32(udp_len, 65535 - (is_v4 ? 20 : 0)));
+	memcpy(h + ip + 8, bth, known);
+	*all = min_u32((uint32_t)ip + udp_len, 65535);
+	return ip + 8 + min_u32((uint32_t)known, (uint32_t)len);
+}
+
+static size_t comment(const struct trace_set *t, const struct trace_event *ev,
+		      char *text, size_t size)
+{
+	const bool out = trace_type(&ev->rec) == TRACE_PKT_OUT;
+	size_t n = 0;
+
+	if (ev->wr != TRACE_NOTHING) {
+		const struct trace_wr *w = &t->wr[ev->wr];
+
+		n += (size_t)snprintf(text, size,
+				      "work request 0x%" PRIx64
+				      " of QP 0x%06x: %s of %u bytes",
+				      w->wr_id, t->qp[w->qp].num,
+				      trace_wr_op(w), w->len);
+	} else {
+		n += (size_t)snprintf(text, size, "no work request is known");
+	}
+	if (ev->rec.x & TRACE_AGAIN)
+		n += (size_t)snprintf(text + n, size - n, "; sent again after %s",
+				      trace_reason_text(ev->reason));
+	if (out && ev->other == TRACE_NOTHING)
+		n += (size_t)snprintf(text + n, size - n,
+				      "; not seen to arrive");
+	if (ev->dropped || (out && ev->other != TRACE_NOTHING &&
+			    t->event[ev->other].dropped))
+		n += (size_t)snprintf(
+			text + n, size - n, "; dropped there: %s",
+			trace_drop_text((ev->dropped ? ev->dropped :
+					 t->event[ev->other].dropped) - 1u));
+	if (ev->rec.x & TRACE_HOST)
+		n += (size_t)snprintf(text + n, size - n,
+				      "; by shared memory");
+	return n;
+}
+
+int trace_pcapng(const struct trace_set *t, FILE *f)
+{
+	/* Of the clock that all times are by. */
+	const uint64_t real = t->proc[0].head.real_ns - t->proc[0].head.mono_ns;
+	char text[512];
+	struct block k;
+
+	file_head(f);
+	for (uint32_t i = 0; i < t->nevents; i++) {
+		const struct trace_event *ev = &t->event[i];
+		const uint32_t type = trace_type(&ev->rec);
+		const uint64_t ns = ev->rec.ns + real;
+		uint8_t h[SNAPLEN];
+		uint32_t all;
+		size_t n;
+
+		/* Where both ends are known, it is one packet. */
+		if ((type != TRACE_PKT_OUT && type != TRACE_PKT_IN) ||
+		    ev->rec.x & TRACE_VERDICT ||
+		    !roce_opcode((uint8_t)ev->rec.psn_op)->name ||
+		    (type == TRACE_PKT_IN && ev->other != TRACE_NOTHING))
+			continue;
+		n = frame(t, ev, h, &all);
+		begin_block(&k, 6);
+		put32(&k, 0);
+		put32(&k, (uint32_t)(ns >> 32));
+		put32(&k, (uint32_t)ns);
+		put32(&k, (uint32_t)n);
+		put32(&k, all);
+		memcpy(k.b + k.n, h, n);
+		memset(k.b + k.n + n, 0, 4);
+		k.n += (n + 3) & ~(size_t)3;
+		put_opt(&k, 1, text, comment(t, ev, text, sizeof(text)));
+		put_opt(&k, 0, "", 0);
+		end_block(&k, f);
+	}
+	return 0;
+}

@@ -1,0 +1,33 @@
+/*
+ * record.h - events of queue pairs and completions, where they are recorded
+ *
+ * To be called where tracing() (trace/trace.h), with the QP's lock held where
+ * there is one.
+ */
+#ifndef SOFTHCA_OBJECTS_RECORD_H
+#define SOFTHCA_OBJECTS_RECORD_H
+
+#include "objects.h"
+
+#include "trace/trace.h"
+
+/* The WQE that was posted last. */
+void shca_record_post(struct qp *core);
+void shca_record_recv(uint32_t qpn, const struct ibv_recv_wr *wr);
+/* engine_send_small() and engine_send(), recorded. */
+unsigned shca_record_small(struct shca_qp *qp);
+size_t shca_record_send(struct shca_qp *qp, const struct roce_batch *b,
+			int *err);
+/* roce_direct() and roce_expire(), recorded. */
+void shca_record_direct(struct shca_qp *qp, struct qp_far *far);
+void shca_record_expire(struct shca_qp *qp, uint64_t now);
+void shca_record_rx(const struct shca_qp *qp, const struct roce_rx *pkt);
+void shca_record_complete(uint32_t qpn, const struct ibv_wc *wc);
+void shca_record_polled(const struct ibv_wc *wc, int n);
+/* What ibv_modify_qp() has changed; path: IBV_QP_AV. */
+void shca_record_modify(const struct shca_qp *qp, const struct ibv_qp_attr *attr,
+			int mask, const struct roce_path *path);
+/* A message of the connection manager. */
+void shca_record_mad(enum trace_type type, const uint8_t *mad, size_t len);
+
+#endif

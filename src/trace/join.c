@@ -1,0 +1,758 @@
+/*
+ * join.c - QPs, clocks, packets and work requests from events (join.h)
+ *
+ * A QP completes its work requests in order, so a completion is that of the
+ * oldest one that asked for it and has its wr_id; whatever was posted before is
+ * complete as well. Packets of a QP that are not lost mostly arrive in the order in
+ * which they left: so of those with the same PSN, one that arrives is the first
+ * that left behind what arrived before.
+ */
+#include "join.h"
+
+#include "wire/roce.h"
+
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Lists that a file can make long are not followed further. */
+#define STEPS 4096u
+
+/* Numbers by keys that are not 0. */
+struct map {
+	uint64_t *key;
+	uint32_t *value;
+	size_t size, used; /* size: a power of two, or 0 */
+};
+
+static size_t map_place(const struct map *m, uint64_t key)
+{
+	uint64_t h = key * 0x9e3779b97f4a7c15u;
+	size_t i = (size_t)(h ^ h >> 29) & (m->size - 1);
+
+	while (m->key[i] && m->key[i] != key)
+		i = (i + 1) & (m->size - 1);
+	return i;
+}
+
+static uint32_t map_get(const struct map *m, uint64_t key)
+{
+	size_t i;
+
+	if (!m->size)
+		return TRACE_NOTHING;
+	i = map_place(m, key);
+	return m->key[i] ? m->value[i] : TRACE_NOTHING;
+}
+
+static int map_set(struct map *m, uint64_t key, uint32_t value)
+{
+	size_t i;
+
+	if (2 * m->used >= m->size) {
+		struct map more = { .size = m->size ? 2 * m->size : 1024 };
+
+		more.key = calloc(more.size, sizeof(*more.key));
+		more.value = calloc(more.size, sizeof(*more.value));
+		if (!more.key || !more.value) {
+			free(more.key);
+			free(more.value);
+			return -ENOMEM;
+		}
+		for (i = 0; i < m->size; i++)
+			if (m->key[i]) {
+				const size_t to = map_place(&more, m->key[i]);
+
+				more.key[to] = m->key[i];
+				more.value[to] = m->value[i];
+			}
+		more.used = m->used;
+		free(m->key);
+		free(m->value);
+		*m = more;
+	}
+	i = map_place(m, key);
+	m->used += !m->key[i];
+	m->key[i] = key;
+	m->value[i] = value;
+	return 0;
+}
+
+static void map_free(struct map *m)
+{
+	free(m->key);
+	free(m->value);
+}
+
+static uint32_t num_of(const struct trace_rec *r)
+{
+	return r->what >> 8;
+}
+
+static uint32_t psn_of(const struct trace_rec *r)
+{
+	return r->psn_op >> 8;
+}
+
+static bool is_packet(const struct trace_rec *r)
+{
+	return trace_type(r) == TRACE_PKT_OUT || trace_type(r) == TRACE_PKT_IN;
+}
+
+static bool has_qp(const struct trace_rec *r)
+{
+	switch (trace_type(r)) {
+	case TRACE_CQ_RAISED:
+	case TRACE_CQ_GOT:
+	case TRACE_MR_NEW:
+	case TRACE_MR_GONE:
+	case TRACE_CM_OUT:
+	case TRACE_CM_IN:
+	case TRACE_SLEEP:
+	case TRACE_WAKE:
+	case TRACE_ASYNC:
+		return false;
+	}
+	return true;
+}
+
+/* ---- QPs --------------------------------------------------------------- */
+
+static int add_qp(struct trace_set *t, size_t *room, uint32_t proc,
+		  uint32_t num)
+{
+	if (t->nqps == *room) {
+		const size_t more = *room ? 2 * *room : 64;
+		void *p = realloc(t->qp, more * sizeof(*t->qp));
+
+		if (!p)
+			return -ENOMEM;
+		t->qp = p;
+		*room = more;
+	}
+	t->qp[t->nqps++] = (struct trace_qp){
+		.proc = proc,
+		.num = num,
+		.peer = TRACE_NOTHING,
+	};
+	return 0;
+}
+
+static void learn(struct trace_qp *qp, const struct trace_rec *r)
+{
+	switch (trace_type(r)) {
+	case TRACE_QP_NEW:
+		qp->type = r->x;
+		break;
+	case TRACE_QP_STATE:
+		qp->dest = r->key ? (uint32_t)r->key & 0xffffff : qp->dest;
+		qp->mtu = r->len ? r->len : qp->mtu;
+		break;
+	case TRACE_QP_SGID:
+		memcpy(qp->sgid, &r->key, 16);
+		break;
+	case TRACE_QP_DGID:
+		memcpy(qp->dgid, &r->key, 16);
+		break;
+	}
+}
+
+/* Events are in the order of their own clocks. */
+static int find_qps(struct trace_set *t)
+{
+	struct map now = { .size = 0 };
+	size_t room = 0;
+	int err = 0;
+
+	for (uint32_t i = 0; i < t->nevents && !err; i++) {
+		struct trace_event *ev = &t->event[i];
+		const uint64_t key = ((uint64_t)ev->proc + 1) << 24 |
+				     num_of(&ev->rec);
+		uint32_t qp;
+
+		if (!has_qp(&ev->rec))
+			continue;
+		qp = map_get(&now, key);
+		if (qp == TRACE_NOTHING || trace_type(&ev->rec) == TRACE_QP_NEW) {
+			qp = t->nqps;
+			err = add_qp(t, &room, ev->proc, num_of(&ev->rec)) ?:
+			      map_set(&now, key, qp);
+			if (err)
+				break;
+		}
+		ev->qp = qp;
+		learn(&t->qp[qp], &ev->rec);
+	}
+	map_free(&now);
+	return err;
+}
+
+static bool are_peers(const struct trace_qp *a, const struct trace_qp *b)
+{
+	return a->dest == b->num && b->dest == a->num &&
+	       !memcmp(a->sgid, b->dgid, 16) && !memcmp(a->dgid, b->sgid, 16);
+}
+
+static int find_peers(struct trace_set *t)
+{
+	uint32_t *next = malloc((t->nqps + 1u) * sizeof(*next));
+	struct map last = { .size = 0 };
+	int err = next ? 0 : -ENOMEM;
+
+	for (uint32_t i = 0; i < t->nqps && !err; i++) {
+		next[i] = map_get(&last, 1ull << 32 | t->qp[i].num);
+		err = map_set(&last, 1ull << 32 | t->qp[i].num, i);
+	}
+	for (uint32_t i = 0; i < t->nqps && !err; i++) {
+		struct trace_qp *a = &t->qp[i];
+		uint32_t k = map_get(&last, 1ull << 32 | a->dest), steps = 0;
+
+		for (; a->dest && a->peer == TRACE_NOTHING &&
+		       k != TRACE_NOTHING && steps < STEPS;
+		     k = next[k], steps++)
+			if (t->qp[k].peer == TRACE_NOTHING &&
+			    are_peers(a, &t->qp[k])) {
+				a->peer = k;
+				t->qp[k].peer = i;
+			}
+	}
+	free(next);
+	map_free(&last);
+	return err;
+}
+
+/* ---- clocks ------------------------------------------------------------ */
+
+/* The least time from one clock to another, by both; INT64_MAX: none is known. */
+static void note_delay(struct trace_set *t, int64_t *least, uint32_t out,
+		       uint32_t in)
+{
+	const struct trace_event *from = &t->event[out], *to = &t->event[in];
+	const size_t at = (size_t)t->proc[from->proc].clock * t->nclocks +
+			  t->proc[to->proc].clock;
+	const int64_t ns = (int64_t)(to->rec.ns - from->rec.ns);
+
+	if (ns < least[at])
+		least[at] = ns;
+}
+
+static uint64_t packet_key(uint32_t qp, const struct trace_rec *r)
+{
+	return ((uint64_t)qp + 1) << 32 | r->psn_op;
+}
+
+#define TWICE (TRACE_NOTHING - 1)
+
+/* Packets between two clocks that left once and arrived once. */
+static int find_delays(struct trace_set *t, int64_t *least)
+{
+	struct map outs = { .size = 0 };
+	uint32_t at;
+	int err = 0;
+
+	for (int pass = 0; pass < 2 && !err; pass++) {
+		for (uint32_t i = 0; i < t->nevents && !err; i++) {
+			const struct trace_event *ev = &t->event[i];
+			const bool out = trace_type(&ev->rec) == TRACE_PKT_OUT;
+			uint32_t peer;
+
+			if (!is_packet(&ev->rec) || out == pass ||
+			    ev->rec.x & TRACE_VERDICT)
+				continue;
+			peer = t->qp[ev->qp].peer;
+			if (peer == TRACE_NOTHING ||
+			    t->proc[t->qp[peer].proc].clock ==
+				    t->proc[ev->proc].clock)
+				continue;
+			at = map_get(&outs, packet_key(out ? ev->qp : peer,
+						       &ev->rec));
+			if (out)
+				err = map_set(&outs,
+					      packet_key(ev->qp, &ev->rec),
+					      at == TRACE_NOTHING ? i : TWICE);
+			else if (at < TWICE)
+				note_delay(t, least, at, i);
+		}
+	}
+	map_free(&outs);
+	return err;
+}
+
+/* The clock that is next to one that is set, by the least error. */
+static bool set_nearest(struct trace_set *t, const int64_t *least, bool *set)
+{
+	const uint32_t n = t->nclocks;
+	uint32_t best = n;
+	uint64_t error = UINT64_MAX;
+	int64_t offset = 0;
+
+	for (uint32_t a = 0; a < n; a++) {
+		for (uint32_t b = 0; b < n && set[a]; b++) {
+			const int64_t ab = least[(size_t)a * n + b],
+				      ba = least[(size_t)b * n + a];
+			int64_t sum, e;
+
+			if (set[b] || ab == INT64_MAX || ba == INT64_MAX)
+				continue;
+			sum = ab / 2 + ba / 2;
+			/* Less than nothing: one of them runs faster. */
+			e = sum < 0 ? -sum : sum;
+			if ((uint64_t)e + t->clock[a].error >= error)
+				continue;
+			error = (uint64_t)e + t->clock[a].error;
+			best = b;
+			offset = t->clock[a].offset - (ab / 2 - ba / 2);
+		}
+	}
+	if (best == n)
+		return false;
+	t->clock[best].offset = offset;
+	t->clock[best].error = error;
+	t->clock[best].known = set[best] = true;
+	return true;
+}
+
+static int set_clocks(struct trace_set *t)
+{
+	const size_t n = (size_t)t->nclocks * t->nclocks;
+	const int64_t first = t->clock[0].offset;
+	int64_t *least = malloc(n * sizeof(*least));
+	bool *set = calloc(t->nclocks, sizeof(*set));
+	int err = least && set ? 0 : -ENOMEM;
+
+	for (size_t i = 0; i < n && !err; i++)
+		least[i] = INT64_MAX;
+	if (!err && t->nclocks > 1)
+		err = find_delays(t, least);
+	if (!err) {
+		for (uint32_t i = 0; i < t->nclocks; i++)
+			t->clock[i].offset = (int64_t)((uint64_t)t->clock[i].offset -
+						       (uint64_t)first);
+		t->clock[0].known = set[0] = true;
+		while (set_nearest(t, least, set))
+			;
+	}
+	for (uint32_t i = 0; i < t->nevents && !err; i++) {
+		struct trace_event *ev = &t->event[i];
+
+		ev->rec.ns += (uint64_t)t->clock[t->proc[ev->proc].clock].offset;
+	}
+	free(least);
+	free(set);
+	return err;
+}
+
+static int by_time(const void *a, const void *b)
+{
+	const struct trace_event *x = a, *y = b;
+
+	if (x->rec.ns != y->rec.ns)
+		return x->rec.ns < y->rec.ns ? -1 : 1;
+	return x->proc != y->proc ? (x->proc < y->proc ? -1 : 1) : 0;
+}
+
+/* ---- packets and work requests ----------------------------------------- */
+
+/* A queue of a QP, as far as it has been seen: indices of work requests. */
+struct queue {
+	uint32_t *wr;
+	uint32_t n, room;
+	uint32_t acked, done, polled; /* those before are */
+	uint32_t sent; /* the one whose packet was seen last */
+};
+
+struct state {
+	struct trace_set *t;
+	struct queue *send, *recv; /* by QP */
+	uint8_t *reason; /* by QP: why it would send again */
+	struct map outs; /* the last packet that left, by packet_key(): event */
+	uint32_t *before; /* by event: the one that left before, of the same key */
+	uint32_t *came; /* by QP: 1 + its last packet that has arrived */
+	struct map in; /* by thread: the last packet that came in */
+	struct map ud; /* UD QPs by number */
+	size_t wr_room;
+};
+
+static int queue_add(struct queue *q, uint32_t wr)
+{
+	if (q->n == q->room) {
+		const uint32_t more = q->room ? 2 * q->room : 16;
+		void *p = realloc(q->wr, more * sizeof(*q->wr));
+
+		if (!p)
+			return -ENOMEM;
+		q->wr = p;
+		q->room = more;
+	}
+	q->wr[q->n++] = wr;
+	return 0;
+}
+
+static int posted(struct state *s, struct trace_event *ev, bool recv)
+{
+	const struct trace_rec *r = &ev->rec;
+	struct trace_set *t = s->t;
+
+	if (t->nwrs == s->wr_room) {
+		const size_t more = s->wr_room ? 2 * s->wr_room : 1024;
+		void *p = realloc(t->wr, more * sizeof(*t->wr));
+
+		if (!p)
+			return -ENOMEM;
+		t->wr = p;
+		s->wr_room = more;
+	}
+	ev->wr = t->nwrs;
+	t->wr[t->nwrs] = (struct trace_wr){
+		.wr_id = r->key,
+		.qp = ev->qp,
+		.len = r->len,
+		.first_psn = psn_of(r),
+		.last_psn = r->x >> 8,
+		.opcode = (uint8_t)r->psn_op,
+		.flags = (uint8_t)r->x,
+		.recv = recv,
+		.posted = r->ns,
+	};
+	return queue_add(recv ? &s->recv[ev->qp] : &s->send[ev->qp],
+			 t->nwrs++);
+}
+
+static bool has_psn(const struct trace_wr *w, uint32_t psn)
+{
+	return !(w->flags & TRACE_LOCAL) && !w->direct &&
+	       psn_diff(psn, w->first_psn) >= 0 &&
+	       psn_diff(psn, w->last_psn) <= 0;
+}
+
+/* The work request with a PSN, which is not long ago; or NULL. */
+static struct trace_wr *wr_of(struct state *s, uint32_t qp, uint32_t psn)
+{
+	struct queue *q = &s->send[qp];
+	struct trace_wr *wr = s->t->wr;
+	uint32_t i = q->sent, steps = 0;
+
+	for (; i < q->n && i < q->sent + 2; i++)
+		if (has_psn(&wr[q->wr[i]], psn))
+			goto found;
+	for (i = q->n; i-- > 0 && steps++ < STEPS;)
+		if (has_psn(&wr[q->wr[i]], psn))
+			goto found;
+	return NULL;
+found:
+	q->sent = i;
+	return &wr[q->wr[i]];
+}
+
+static bool is_request(const struct trace_rec *r)
+{
+	return roce_opcode((uint8_t)r->psn_op)->flags & ROCE_F_REQUEST;
+}
+
+static int left(struct state *s, uint32_t i)
+{
+	struct trace_event *ev = &s->t->event[i];
+	struct trace_wr *w;
+
+	if (is_request(&ev->rec)) {
+		w = wr_of(s, ev->qp, psn_of(&ev->rec));
+		if (w) {
+			ev->wr = (uint32_t)(w - s->t->wr);
+			w->packets++;
+			w->first = w->first ? w->first : ev->rec.ns;
+			if (!w->acked)
+				w->last = ev->rec.ns;
+			w->again += (ev->rec.x & TRACE_AGAIN) != 0;
+		}
+		if (ev->rec.x & TRACE_AGAIN)
+			ev->reason = s->reason[ev->qp];
+	}
+	s->before[i] = map_get(&s->outs, packet_key(ev->qp, &ev->rec));
+	return map_set(&s->outs, packet_key(ev->qp, &ev->rec), i);
+}
+
+/* What has arrived as a packet of a QP, or TRACE_NOTHING. */
+static uint32_t which_left(const struct state *s, uint32_t from,
+			   const struct trace_rec *r)
+{
+	uint32_t i = map_get(&s->outs, packet_key(from, r)), steps = 0;
+	uint32_t behind = TRACE_NOTHING, any = TRACE_NOTHING;
+
+	for (; i != TRACE_NOTHING && steps < 64; i = s->before[i], steps++) {
+		if (s->t->event[i].other != TRACE_NOTHING)
+			continue;
+		if (i >= s->came[from])
+			behind = i;
+		else if (any == TRACE_NOTHING)
+			any = i;
+	}
+	return behind != TRACE_NOTHING ? behind : any;
+}
+
+/* All up to a PSN is acknowledged. */
+static void acknowledged(struct state *s, uint32_t qp, uint32_t psn,
+			 uint64_t ns)
+{
+	struct queue *q = &s->send[qp];
+	struct trace_wr *w;
+
+	for (; q->acked < q->n; q->acked++) {
+		w = &s->t->wr[q->wr[q->acked]];
+		if (w->flags & TRACE_LOCAL || w->direct || w->acked)
+			continue;
+		if (!w->packets || psn_diff(psn, w->last_psn) < 0)
+			break;
+		w->acked = ns;
+	}
+}
+
+static void answered(struct state *s, struct trace_event *ev)
+{
+	const uint8_t op = (uint8_t)ev->rec.psn_op;
+	const uint32_t psn = psn_of(&ev->rec), flags = roce_opcode(op)->flags;
+	const uint8_t kind = (uint8_t)(ev->rec.key >> 24) & ROCE_AETH_KIND;
+	struct trace_wr *w = wr_of(s, ev->qp, psn);
+
+	if (w)
+		ev->wr = (uint32_t)(w - s->t->wr);
+	if (!(flags & ROCE_F_AETH) || kind == ROCE_AETH_ACK ||
+	    ev->rec.x & TRACE_VERDICT) {
+		/* A large packet stands for more PSNs than the first. */
+		const uint32_t mtu = s->t->qp[ev->qp].mtu;
+		const uint32_t more =
+			mtu && ev->rec.len > mtu ? (ev->rec.len - 1) / mtu : 0;
+
+		acknowledged(s, ev->qp, psn_add(psn, more), ev->rec.ns);
+		return;
+	}
+	acknowledged(s, ev->qp, psn_add(psn, PSN_MASK), ev->rec.ns);
+	if (kind == ROCE_AETH_RNR) {
+		s->reason[ev->qp] = TRACE_R_RNR;
+		if (w)
+			w->rnrs++;
+	} else {
+		s->reason[ev->qp] = TRACE_R_NAK;
+		if (w)
+			w->naks++;
+	}
+}
+
+/* The QP that a packet has come from. */
+static uint32_t sender(const struct state *s, const struct trace_event *ev)
+{
+	const struct trace_qp *qp = &s->t->qp[ev->qp];
+
+	if (qp->peer != TRACE_NOTHING)
+		return qp->peer;
+	return map_get(&s->ud, 1ull << 32 | (ev->rec.key & 0xffffff));
+}
+
+static int arrived(struct state *s, uint32_t i)
+{
+	struct trace_event *ev = &s->t->event[i];
+	const uint32_t from = sender(s, ev);
+	uint32_t out;
+	int err;
+
+	err = map_set(&s->in, 1ull << 63 | (uint64_t)ev->proc << 32 | ev->tid,
+		      i);
+	if (err)
+		return err;
+	if (from != TRACE_NOTHING && !(ev->rec.x & TRACE_VERDICT)) {
+		out = which_left(s, from, &ev->rec);
+		if (out != TRACE_NOTHING) {
+			if (out >= s->came[from])
+				s->came[from] = out + 1;
+			ev->other = out;
+			ev->wr = s->t->event[out].wr;
+			s->t->event[out].other = i;
+		}
+	}
+	if (roce_opcode((uint8_t)ev->rec.psn_op)->flags & ROCE_F_RESPONSE)
+		answered(s, ev);
+	return 0;
+}
+
+static void dropped(struct state *s, const struct trace_event *ev)
+{
+	const uint32_t in = map_get(&s->in, 1ull << 63 |
+						    (uint64_t)ev->proc << 32 |
+						    ev->tid);
+
+	if (in != TRACE_NOTHING)
+		s->t->event[in].dropped = (uint8_t)(1 + (ev->rec.x & 0x7f));
+}
+
+/* It needed no packet, and no PSN, which those behind it have instead. */
+static void carried_out(struct state *s, struct trace_event *ev)
+{
+	struct queue *q = &s->send[ev->qp];
+	uint32_t i = q->n, span, steps = 0;
+	struct trace_wr *w;
+
+	while (i > q->acked && steps++ < STEPS &&
+	       !s->t->wr[q->wr[i - 1]].direct)
+		i--;
+	for (; i < q->n; i++) {
+		w = &s->t->wr[q->wr[i]];
+		if (!w->packets && !(w->flags & TRACE_LOCAL) &&
+		    w->wr_id == ev->rec.key)
+			break;
+	}
+	if (i == q->n)
+		return;
+	w = &s->t->wr[q->wr[i]];
+	w->direct = true;
+	ev->wr = q->wr[i];
+	span = (uint32_t)psn_diff(w->last_psn, w->first_psn) + 1;
+	for (i++, steps = 0; i < q->n && steps < STEPS; i++, steps++) {
+		w = &s->t->wr[q->wr[i]];
+		w->first_psn = (w->first_psn - span) & PSN_MASK;
+		w->last_psn = (w->last_psn - span) & PSN_MASK;
+	}
+}
+
+static struct queue *queue_of(struct state *s, const struct trace_event *ev)
+{
+	return ev->rec.psn_op & IBV_WC_RECV ? &s->recv[ev->qp] :
+					      &s->send[ev->qp];
+}
+
+/* The first from q->wr[i] on that a completion is of; q->n: there is none. */
+static uint32_t completes(struct state *s, const struct queue *q, uint32_t i,
+			  const struct trace_event *ev)
+{
+	for (uint32_t steps = 0; i < q->n && steps < STEPS; i++, steps++) {
+		const struct trace_wr *w = &s->t->wr[q->wr[i]];
+
+		if (w->wr_id == ev->rec.key &&
+		    (w->recv || w->flags & TRACE_SIGNALED || ev->rec.x))
+			return i;
+	}
+	return q->n;
+}
+
+static void completed(struct state *s, struct trace_event *ev)
+{
+	struct queue *q = queue_of(s, ev);
+	const uint32_t i = completes(s, q, q->done, ev);
+	struct trace_wr *w;
+
+	if (i == q->n)
+		return;
+	for (; q->done <= i; q->done++)
+		s->t->wr[q->wr[q->done]].completed = ev->rec.ns;
+	w = &s->t->wr[q->wr[i]];
+	w->status = (uint8_t)ev->rec.x;
+	ev->wr = q->wr[i];
+	if (!w->recv && q->acked < q->done)
+		q->acked = q->done;
+}
+
+static void polled(struct state *s, struct trace_event *ev)
+{
+	struct queue *q = queue_of(s, ev);
+	const uint32_t i = completes(s, q, q->polled, ev);
+
+	if (i >= q->done)
+		return;
+	s->t->wr[q->wr[i]].polled = ev->rec.ns;
+	ev->wr = q->wr[i];
+	q->polled = i + 1;
+}
+
+static int walk(struct state *s)
+{
+	struct trace_set *t = s->t;
+	int err = 0;
+
+	for (uint32_t i = 0; i < t->nevents && !err; i++) {
+		struct trace_event *ev = &t->event[i];
+
+		switch (trace_type(&ev->rec)) {
+		case TRACE_QP_NEW:
+			if (ev->rec.x == IBV_QPT_UD)
+				err = map_set(&s->ud,
+					      1ull << 32 | num_of(&ev->rec),
+					      ev->qp);
+			break;
+		case TRACE_POST_SEND:
+			err = posted(s, ev, false);
+			break;
+		case TRACE_POST_RECV:
+			err = posted(s, ev, true);
+			break;
+		case TRACE_PKT_OUT:
+			err = left(s, i);
+			break;
+		case TRACE_PKT_IN:
+			err = arrived(s, i);
+			break;
+		case TRACE_DROP:
+			dropped(s, ev);
+			break;
+		case TRACE_DIRECT:
+			carried_out(s, ev);
+			break;
+		case TRACE_TIMER:
+			s->reason[ev->qp] = ev->rec.x == TRACE_T_TIMEOUT ?
+						    TRACE_R_TIMEOUT :
+						    TRACE_R_PROBE;
+			break;
+		case TRACE_COMPLETE:
+			completed(s, ev);
+			break;
+		case TRACE_POLLED:
+			polled(s, ev);
+			break;
+		}
+	}
+	return err;
+}
+
+static int follow(struct trace_set *t)
+{
+	const size_t n = t->nqps ? t->nqps : 1;
+	struct state s = {
+		.t = t,
+		.send = calloc(n, sizeof(struct queue)),
+		.recv = calloc(n, sizeof(struct queue)),
+		.reason = calloc(n, 1),
+		.before = malloc((t->nevents + 1u) * sizeof(uint32_t)),
+		.came = calloc(n, sizeof(uint32_t)),
+	};
+	int err = s.send && s.recv && s.reason && s.before && s.came ?
+			  walk(&s) :
+			  -ENOMEM;
+
+	for (uint32_t i = 0; i < t->nqps; i++) {
+		if (s.send)
+			free(s.send[i].wr);
+		if (s.recv)
+			free(s.recv[i].wr);
+	}
+	free(s.send);
+	free(s.recv);
+	free(s.reason);
+	free(s.before);
+	free(s.came);
+	map_free(&s.outs);
+	map_free(&s.in);
+	map_free(&s.ud);
+	return err;
+}
+
+int trace_join(struct trace_set *t)
+{
+	int err;
+
+	if (t->nevents)
+		qsort(t->event, t->nevents, sizeof(*t->event), by_time);
+	err = find_qps(t) ?: find_peers(t) ?: set_clocks(t);
+	if (err)
+		return err;
+	if (t->nclocks > 1 && t->nevents)
+		qsort(t->event, t->nevents, sizeof(*t->event), by_time);
+	return follow(t);
+}

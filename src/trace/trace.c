@@ -1,0 +1,288 @@
+/*
+ * trace.c - records events (trace.h)
+ *
+ * A ring's blocks are reserved when it begins: a mapped file that has none, on a
+ * disk that is full, would end the program by SIGBUS. What a thread leaves at
+ * its end is the next one's to go on with.
+ */
+#include "trace.h"
+
+#include "base/aside.h"
+#include "base/sys.h"
+#include "host/config.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define RING_BYTES (TRACE_RING_RECORDS * sizeof(struct trace_rec))
+
+struct slot {
+	struct trace_ring *ring;
+	struct trace_rec *rec;
+	struct slot *next; /* free */
+};
+
+bool trace_on;
+
+static struct {
+	pthread_mutex_t lock; /* of what follows */
+	struct trace_header *head;
+	int fd;
+	struct slot slot[TRACE_RINGS];
+	struct slot *free;
+	pthread_key_t key;
+} file = { .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1 };
+
+static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
+	struct slot *slot;
+	bool none; /* there is none for this thread */
+} mine;
+
+static void thread_ends(void *slot)
+{
+	struct slot *s = slot;
+
+	pthread_mutex_lock(&file.lock);
+	mine.slot = NULL;
+	s->next = file.free;
+	file.free = s;
+	pthread_mutex_unlock(&file.lock);
+}
+
+/* The file's next ring, or NULL. Lock held. */
+static struct slot *ring_new(void)
+{
+	const uint32_t n = file.head->nrings;
+	const off_t at = (off_t)(sizeof(*file.head) + n * RING_BYTES);
+	struct slot *s = &file.slot[n];
+	void *mem;
+
+	if (n == TRACE_RINGS ||
+	    sys_file_limit((uint64_t)at + RING_BYTES) ||
+	    syscall(SYS_fallocate, file.fd, 0, at, (off_t)RING_BYTES))
+		return NULL;
+	mem = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED,
+		   file.fd, at);
+	if (mem == MAP_FAILED)
+		return NULL;
+	s->rec = mem;
+	s->ring = &file.head->ring[n];
+	__atomic_store_n(&file.head->nrings, n + 1, __ATOMIC_RELEASE);
+	return s;
+}
+
+__attribute__((noinline, cold)) static struct slot *thread_begins(void)
+{
+	struct slot *s;
+
+	if (mine.none)
+		return NULL;
+	pthread_mutex_lock(&file.lock);
+	s = file.free;
+	if (s)
+		file.free = s->next;
+	else
+		s = ring_new();
+	pthread_mutex_unlock(&file.lock);
+	mine.slot = s;
+	mine.none = !s;
+	if (!s)
+		return NULL;
+	pthread_setspecific(file.key, s);
+	s->ring->tid = (uint32_t)gettid();
+	prctl(PR_GET_NAME, s->ring->name);
+	trace_put(TRACE_THREAD, 0, s->ring->tid, 0, 0, 0, 0);
+	return s;
+}
+
+static inline void put(struct slot *s, const struct trace_rec *r)
+{
+	const uint64_t n = s->ring->written;
+
+	s->rec[n & (TRACE_RING_RECORDS - 1)] = *r;
+	__atomic_store_n(&s->ring->written, n + 1, __ATOMIC_RELEASE);
+}
+
+void trace_put(enum trace_type type, uint32_t num, uint32_t x, uint64_t key,
+	       uint32_t psn_op, uint32_t len, uint64_t ns)
+{
+	struct slot *s = mine.slot;
+
+	if (__builtin_expect(!s, 0))
+		s = thread_begins();
+	if (!s) {
+		__atomic_fetch_add(&file.head->unrecorded, 1, __ATOMIC_RELAXED);
+		return;
+	}
+	put(s, &(struct trace_rec){
+			.ns = ns ? ns : clock_ns(),
+			.what = num << 8 | (uint32_t)type,
+			.x = x,
+			.key = key,
+			.psn_op = psn_op,
+			.len = len,
+		});
+}
+
+static void keep(const struct trace_rec *r)
+{
+	pthread_mutex_lock(&file.lock);
+	put(&file.slot[0], r);
+	pthread_mutex_unlock(&file.lock);
+}
+
+void trace_keep(enum trace_type type, uint32_t num, uint32_t x, uint64_t key,
+		uint32_t psn_op, uint32_t len)
+{
+	keep(&(struct trace_rec){ .ns = clock_ns(),
+				  .what = num << 8 | (uint32_t)type,
+				  .x = x,
+				  .key = key,
+				  .psn_op = psn_op,
+				  .len = len });
+}
+
+void trace_keep_bytes(enum trace_type type, uint32_t num, const void *bytes)
+{
+	struct trace_rec r = { .ns = clock_ns(),
+			       .what = num << 8 | (uint32_t)type };
+
+	memcpy(&r.key, bytes, sizeof(r) - offsetof(struct trace_rec, key));
+	keep(&r);
+}
+
+static uint64_t namespace(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) ? 0 : (uint64_t)st.st_ino;
+}
+
+static void read_line(const char *path, char *to, size_t size)
+{
+	const int fd = sys_open(path, O_RDONLY | O_CLOEXEC, 0);
+	ssize_t n = fd < 0 ? 0 : sys_read(fd, to, size - 1);
+
+	if (fd >= 0)
+		sys_close(fd);
+	to[n > 0 ? n : 0] = '\0';
+	to[strcspn(to, "\n")] = '\0';
+}
+
+static void describe(struct trace_header *h)
+{
+	struct timespec ts;
+
+	h->version = TRACE_VERSION;
+	h->header_size = sizeof(*h);
+	h->record_size = sizeof(struct trace_rec);
+	h->ring_records = TRACE_RING_RECORDS;
+	h->pid = (uint32_t)getpid();
+	clock_gettime(CLOCK_REALTIME, &ts);
+	h->real_ns = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+	h->mono_ns = clock_ns();
+	h->netns = namespace("/proc/self/ns/net");
+	h->timens = namespace("/proc/self/ns/time");
+	read_line("/proc/sys/kernel/random/boot_id", h->boot, sizeof(h->boot));
+	read_line("/proc/self/comm", h->program, sizeof(h->program));
+	if (gethostname(h->host, sizeof(h->host) - 1))
+		h->host[0] = '\0';
+	/* Whoever finds this finds the rest. */
+	memcpy(h->magic, TRACE_MAGIC, sizeof(h->magic));
+}
+
+static int open_new(const char *dir)
+{
+	char path[4096], host[72] = "";
+	int fd = -1, err;
+
+	if (mkdir(dir, 0700) && errno != EEXIST)
+		return -errno;
+	if (gethostname(host, sizeof(host) - 1))
+		host[0] = '\0';
+	/* A program that has become another one has the number that it had. */
+	for (unsigned n = 0; fd < 0 && n < 1000; n++) {
+		const int len = snprintf(path, sizeof(path),
+					 "%s/%s-%d-%u" TRACE_SUFFIX, dir, host,
+					 (int)getpid(), n);
+
+		if (len < 0 || (size_t)len >= sizeof(path))
+			return -ENAMETOOLONG;
+		fd = sys_open(path,
+			      O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+			      0600);
+		if (fd < 0 && errno != EEXIST)
+			return -errno;
+	}
+	if (fd < 0)
+		return -EEXIST;
+	fd = fd_aside(fd);
+	err = sys_file_limit(sizeof(struct trace_header));
+	if (!err && syscall(SYS_fallocate, fd, 0, (off_t)0,
+			    (off_t)sizeof(struct trace_header)))
+		err = -errno;
+	if (err) {
+		sys_close(fd);
+		unlink(path);
+		return err;
+	}
+	return fd;
+}
+
+int trace_begin(const char *dir)
+{
+	static bool have_key;
+	void *mem;
+	int fd;
+
+	if (file.head)
+		return 0;
+	if (!have_key && pthread_key_create(&file.key, thread_ends))
+		return -EAGAIN;
+	have_key = true;
+	fd = open_new(dir);
+	if (fd < 0)
+		return fd;
+	mem = mmap(NULL, sizeof(*file.head), PROT_READ | PROT_WRITE, MAP_SHARED,
+		   fd, 0);
+	if (mem == MAP_FAILED) {
+		sys_close(fd);
+		return -ENOMEM;
+	}
+	file.head = mem;
+	file.fd = fd;
+	if (!ring_new()) {
+		trace_forked();
+		return -ENOSPC;
+	}
+	describe(file.head);
+	trace_on = true;
+	return 0;
+}
+
+void trace_forked(void)
+{
+	if (!file.head)
+		return;
+	/* Its parent's rings are its parent's. */
+	trace_on = false;
+	for (uint32_t i = 0; i < TRACE_RINGS; i++)
+		if (file.slot[i].rec)
+			munmap(file.slot[i].rec, RING_BYTES);
+	munmap(file.head, sizeof(*file.head));
+	sys_close(file.fd);
+	memset(file.slot, 0, sizeof(file.slot));
+	pthread_mutex_init(&file.lock, NULL);
+	file.head = NULL;
+	file.free = NULL;
+	file.fd = -1;
+	mine.slot = NULL;
+	mine.none = false;
+	pthread_setspecific(file.key, NULL);
+}

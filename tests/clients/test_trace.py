@@ -1,0 +1,138 @@
+"""The record of events (softhca run --trace) and what softhca trace makes of it."""
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+
+import pytest
+
+import rig
+
+
+def trace(*args, status=0):
+    p = subprocess.run([rig.SOFTHCA, "trace", *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                       text=True, timeout=120)
+    assert p.returncode == status, p.stdout + p.stderr
+    return p.stdout + p.stderr
+
+
+def counts(text):
+    """Work requests, packets, and how many of these were sent again."""
+    return [int(n) for n in re.search(r"(\d+) work requests, (\d+) packets, (\d+) of them sent again", text).groups()]
+
+
+@pytest.fixture(scope="module")
+def lossy(placements, tmp_path_factory):
+    """A transfer over UDP of which one packet in a hundred is lost."""
+    to = tmp_path_factory.mktemp("lossy") / "events"
+    placements("wire").tool("ib_write_bw", "-F", "-n", 200, "-s", 8192, "-m", 1024,
+                            options=["--trace", to, "--loss", 1, "--seed", 3])
+    return to
+
+
+def test_retransmissions_in_the_table(lossy):
+    out = trace(lossy, "--rows", 0)
+    requests, packets, again = counts(out)
+    # 8 packets for each, some more than once.
+    assert requests >= 200 and packets >= 8 * requests and again, out
+    rows = re.findall(r"^ +(?:0|0x[0-9a-f]+) 0x[0-9a-f]{6} write .*$", out, re.M)
+    assert len(rows) == requests, out
+    assert any(re.search(r" \d+ sent again", r) for r in rows), out
+    assert not [r for r in rows if "not completed" in r], out
+    totals = [float(r.split()[5]) for r in rows]
+    assert totals == sorted(totals, reverse=True)
+    assert out.count("ib_write_bw, process ") == 2 and "clock" not in out
+
+
+def test_selection(lossy):
+    out = trace(lossy, "--rows", 5)
+    row = re.findall(r"^ +(\S+) (0x[0-9a-f]{6}) write", out, re.M)
+    assert len(row) == 5
+    wr_id, qpn = row[0]
+    assert counts(trace("--qp", qpn, lossy))[0] >= 200
+    assert counts(trace("--qp", "0x123456", lossy))[0] == 0
+    assert counts(trace("--wr", wr_id, lossy))[0] >= 1
+    assert counts(trace("--since", 1000, lossy))[0] == 0
+
+
+def test_files_are_their_owners(lossy):
+    assert stat.S_IMODE(os.stat(lossy).st_mode) == 0o700
+    for f in lossy.iterdir():
+        assert stat.S_IMODE(f.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("way", ["local", "wire", "netns"])
+@pytest.mark.parametrize("op", ["send", "write", "read", "faa"])
+def test_every_request_ends(placements, tmp_path, way, op):
+    """Whichever way it goes: by packets, or by a copy without one."""
+    placements(way).check("-o", op, "-n", 40, "-s", 8 if op == "faa" else 3000, options=["--trace", tmp_path / "t"])
+    out = trace(tmp_path / "t", "--rows", 0)
+    requests, packets, _ = counts(out)
+    copied = out.count("copied, without a packet")
+    assert requests >= 40 and "not completed" not in out and "status" not in out, out
+    assert packets >= requests - copied, out
+    if way != "local" or op == "send":
+        assert not copied, out
+
+
+def test_a_killed_program(home, tmp_path):
+    """What it had recorded is there."""
+    p = rig.Proc(rig.Side(home), ["ib_send_lat", "-p", str(rig.free_port())], ["--trace", tmp_path / "t"])
+    try:
+        rig.until(lambda: (tmp_path / "t").is_dir() and
+                  any(f.read_bytes()[:8] == b"SHCAEVT\n" for f in (tmp_path / "t").iterdir()), "a file", p)
+        p.kill(signal.SIGKILL)
+    finally:
+        p.kill()
+    out = trace(tmp_path / "t")
+    assert "ib_send_lat, process " in out and counts(out)[0] == 0, out
+
+
+def test_wrong_files(lossy, tmp_path):
+    assert "no files of events" in trace(tmp_path, status=1)
+    assert "no files of events" in trace(tmp_path / "none", status=1)
+    whole = sorted(lossy.iterdir())
+    shutil.copy(whole[0], tmp_path / "good.events")
+    (tmp_path / "short.events").write_bytes(whole[1].read_bytes()[:5000])
+    (tmp_path / "foreign.events").write_bytes(b"\x7fELF" * 2000)
+    os.mkfifo(tmp_path / "fifo.events")
+    out = trace(tmp_path, status=1)
+    assert "short.events: truncated: it has 5000 bytes of " in out
+    assert "foreign.events: not a file of events of softhca" in out
+    assert "fifo.events: not a file" in out
+    assert counts(out)  # the good one is shown
+
+
+def test_perfetto(lossy, tmp_path):
+    trace("--perfetto", tmp_path / "t.json", lossy)
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    kinds = {k: [e for e in events if e["ph"] == k] for k in "MbeXsf"}
+    assert len(kinds["b"]) == len(kinds["e"]) >= 200
+    assert len(kinds["s"]) == len(kinds["f"]) >= 1600
+    left = {e["id"]: e["ts"] for e in kinds["s"]}
+    assert all(left[e["id"]] < e["ts"] + 1 for e in kinds["f"])
+    assert any(e["args"].get("why") for e in kinds["X"])
+    tracks = {}
+    for e in kinds["X"]:  # of one track none overlaps another
+        assert e["ts"] >= tracks.get(e["tid"], float("-inf"))
+        tracks[e["tid"]] = e["ts"] + e["dur"]
+
+
+@pytest.mark.skipif(not shutil.which("tshark"), reason="tshark is not installed")
+def test_pcapng(lossy, tmp_path):
+    trace("--pcapng", tmp_path / "t.pcapng", lossy)
+    p = subprocess.run(["tshark", "-n", "-r", tmp_path / "t.pcapng", "-T", "fields", "-e", "infiniband.bth.opcode",
+                        "-e", "frame.comment", "-e", "_ws.malformed", "-e", "infiniband.aeth.syndrome"],
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert p.returncode == 0, p.stderr
+    rows = [r.split("\t") for r in p.stdout.splitlines()]
+    assert len(rows) >= 1600
+    assert {"6", "7", "8", "17"} <= {str(int(r[0], 0)) for r in rows}
+    assert not [r for r in rows if r[2]]
+    writes = [r[1] for r in rows if int(r[0], 0) in (6, 7, 8)]
+    assert all(re.search(r"^work request 0x[0-9a-f]+ of QP 0x[0-9a-f]{6}: write of 8192 bytes", w) for w in writes)
+    assert any("sent again after " in w for w in writes)
+    assert any("not seen to arrive" in w for w in writes)
