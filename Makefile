@@ -42,6 +42,10 @@ test-pyverbs: deps build ## rdma-core's own tests of verbs (pyverbs)
 test-peer: build-tests ## against the kernel's RDMA driver (rxe) in a guest; writes docs/INTEROP.md
 	@tests/peer/run --build-guest $(PEER)
 
+test-page: build ## softhca trace --html in headless Chromium, which this installs
+	@scripts/deps page
+	@/usr/bin/python3 -m pytest -q --no-header -o cache_dir=build/pytest-cache tests/page
+
 soak: build-tests ## mixed operations while 1 % is lost, memory watched (DURATION=600)
 	@/usr/bin/python3 tests/clients/soak.py $(or $(DURATION),600)
 
@@ -78,4 +82,4 @@ install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build build-tests test test-busy test-full test-pyverbs test-peer soak demo deb test-packages bench bench-peer asan tsan install clean
+.PHONY: help deps build build-tests test test-busy test-full test-page test-pyverbs test-peer soak demo deb test-packages bench bench-peer asan tsan install clean

@@ -15,12 +15,12 @@
 #define ROWS 20
 
 struct args {
-	const char *dir, *perfetto, *pcapng;
+	const char *dir, *html, *perfetto, *pcapng;
 	double since;
 	struct trace_wanted want;
 };
 
-enum { OPT_QP = 0x2000, OPT_WR, OPT_SINCE, OPT_ROWS, OPT_PERFETTO,
+enum { OPT_QP = 0x2000, OPT_WR, OPT_SINCE, OPT_ROWS, OPT_HTML, OPT_PERFETTO,
        OPT_PCAPNG };
 
 /* clang-format off */
@@ -31,6 +31,8 @@ static const struct argp_option options[] = {
 	  "Only work requests posted so long after the first event", 0 },
 	{ "rows", OPT_ROWS, "N", 0,
 	  "So many rows at most (default: 20; 0: all)", 0 },
+	{ "html", OPT_HTML, "FILE", 0,
+	  "Write a timeline for a browser: one file that needs nothing else", 0 },
 	{ "perfetto", OPT_PERFETTO, "FILE", 0,
 	  "Write it for ui.perfetto.dev and chrome://tracing (JSON)", 0 },
 	{ "pcapng", OPT_PCAPNG, "FILE", 0,
@@ -74,6 +76,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_ROWS:
 		a->want.rows = number(state, arg, UINT32_MAX);
+		return 0;
+	case OPT_HTML:
+		a->html = arg;
 		return 0;
 	case OPT_PERFETTO:
 		a->perfetto = arg;
@@ -368,7 +373,7 @@ int cmd_trace(int argc, char **argv)
 		       "Examples:\n"
 		       "  softhca run --trace=t -- ib_write_bw 127.0.0.1\n"
 		       "  softhca trace t\n"
-		       "  softhca trace --perfetto=t.json t\n",
+		       "  softhca trace --html=t.html t\n",
 	};
 	struct args a = { .want = { .qp = TRACE_NOTHING, .rows = ROWS } };
 	struct trace_set t;
@@ -383,11 +388,13 @@ int cmd_trace(int argc, char **argv)
 		return 1;
 	}
 	a.want.since_ns = trace_begin_ns(&t) + (uint64_t)(a.since * 1e9);
+	if (a.html)
+		ok &= write_file(&t, a.html, trace_html);
 	if (a.perfetto)
 		ok &= write_file(&t, a.perfetto, trace_perfetto);
 	if (a.pcapng)
 		ok &= write_file(&t, a.pcapng, trace_pcapng);
-	if (!a.perfetto && !a.pcapng) {
+	if (!a.html && !a.perfetto && !a.pcapng) {
 		err = print_table(&t, &a.want);
 		if (err)
 			cli_say("trace: cannot write: %s", strerror(-err));

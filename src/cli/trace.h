@@ -28,7 +28,8 @@ const char *trace_drop_text(unsigned why);
 /* When the first event was. */
 uint64_t trace_begin_ns(const struct trace_set *t);
 
-/* trace_export.c: write the whole set. 0 or -errno. */
+/* trace_html.c, trace_export.c: write the whole set. 0 or -errno. */
+int trace_html(const struct trace_set *t, FILE *f);
 int trace_perfetto(const struct trace_set *t, FILE *f);
 int trace_pcapng(const struct trace_set *t, FILE *f);
 

@@ -641,9 +641,13 @@ static void completed(struct state *s, struct trace_event *ev)
 
 	if (i == q->n)
 		return;
-	for (; q->done <= i; q->done++)
-		s->t->wr[q->wr[q->done]].completed = ev->rec.ns;
-	w = &s->t->wr[q->wr[i]];
+	for (; q->done < i; q->done++) {
+		/* Nobody is told: it is over when it is acknowledged. */
+		w = &s->t->wr[q->wr[q->done]];
+		w->completed = w->acked ? w->acked : ev->rec.ns;
+	}
+	w = &s->t->wr[q->wr[q->done++]];
+	w->completed = ev->rec.ns;
 	w->status = (uint8_t)ev->rec.x;
 	ev->wr = q->wr[i];
 	if (!w->recv && q->acked < q->done)

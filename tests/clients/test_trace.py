@@ -1,10 +1,12 @@
 """The record of events (softhca run --trace) and what softhca trace makes of it."""
+import base64
 import json
 import os
 import re
 import shutil
 import signal
 import stat
+import struct
 import subprocess
 
 import pytest
@@ -104,6 +106,27 @@ def test_wrong_files(lossy, tmp_path):
     assert "foreign.events: not a file of events of softhca" in out
     assert "fifo.events: not a file" in out
     assert counts(out)  # the good one is shown
+
+
+def test_page(lossy, tmp_path):
+    """Its data, without a browser (tests/page has one)."""
+    trace("--html", tmp_path / "t.html", lossy)
+    page = (tmp_path / "t.html").read_text()
+    assert not re.search(r"(?:src|href)\s*=|https?:", page)  # it needs nothing else
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+    assert [p["name"] for p in data["procs"]] == ["ib_write_bw"] * 2
+    assert sorted(q["peer"] for q in data["qps"]) == [0, 1]
+
+    def field(group, name, kind):
+        raw = base64.b64decode(data[group][name], validate=True)
+        return struct.unpack(f"<{len(raw) // struct.calcsize(kind)}{kind}", raw)
+    ts, types, other, x = (field("e", *f) for f in (("ts", "d"), ("type", "B"), ("other", "I"), ("x", "I")))
+    assert len(ts) == len(types) == len(other) == len(x) and list(ts) == sorted(ts)
+    assert counts(trace(lossy))[0] == len(field("w", "op", "B")) == len(field("w", "t", "d")) // 6
+    pairs = [(i, o) for i, o in enumerate(other) if o != 0xffffffff]
+    assert len(pairs) >= 3200 and all(other[o] == i for i, o in pairs)
+    assert all({types[i], types[o]} == {data["types"]["out"], data["types"]["in"]} for i, o in pairs)
+    assert any(types[i] == data["types"]["out"] and x[i] & 1 for i in range(len(ts)))
 
 
 def test_perfetto(lossy, tmp_path):
