@@ -669,9 +669,22 @@ __attribute__((noinline)) static int cq_take(struct shca_cq *cq, int n,
 		wc[i] = cq->ring[head++ & (cq->depth - 1)].wc;
 	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
 	lock_drop(&cq->lock);
-	if (tracing())
-		shca_record_polled(wc, i);
 	return i;
+}
+
+/* shca_cq_poll(), recorded. */
+__attribute__((noinline)) static int
+poll_recorded(struct shca_cq *cq, int n, struct ibv_wc *wc)
+{
+	trace_forget();
+	if (cq_empty(cq)) {
+		engine_poll(cq->engine, cq_armed(cq));
+		if (cq_empty(cq))
+			return 0;
+	}
+	n = cq_take(cq, n, wc);
+	shca_record_polled(wc, n);
+	return n;
 }
 
 int shca_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
@@ -680,6 +693,8 @@ int shca_cq_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 
 	if (engine_dead(cq->engine))
 		return -EIO;
+	if (tracing())
+		return poll_recorded(cq, n, wc);
 	if (cq_empty(cq)) {
 		engine_poll(cq->engine, cq_armed(cq));
 		if (cq_empty(cq))
@@ -771,8 +786,10 @@ static bool cq_next(struct shca_cq *cq)
 		cq->ex.status = cq->cur.wc.status;
 	}
 	lock_drop(&cq->lock);
-	if (any && tracing())
+	if (any && tracing()) {
+		trace_forget();
 		shca_record_polled(&cq->cur.wc, 1);
+	}
 	return any;
 }
 

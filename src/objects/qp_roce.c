@@ -62,10 +62,10 @@ void shca_qp_kill(struct shca_qp *qp)
 }
 
 /* engine_send_small(), where it is not recorded. */
-static inline unsigned send_small(struct shca_qp *qp)
+static inline unsigned send_small(struct shca_qp *qp, bool posted)
 {
 	if (tracing())
-		return shca_record_small(qp);
+		return shca_record_small(qp, posted);
 	return engine_send_small(&qp->sched, roce_qp(qp->core));
 }
 
@@ -114,7 +114,7 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 					 clock_ns());
 			return;
 		}
-		if (send_small(qp))
+		if (send_small(qp, false))
 			continue;
 		engine_limits(&qp->sched, core, &b);
 		roce_tx(r, &b, now);
@@ -173,7 +173,7 @@ static inline void send_posted(struct qp *core)
 	if (sq->nxt != sq->tail &&
 	    !qp_direct_kind(core, qp_sq_slot(sq, sq->nxt))) {
 		qp->far.tail = sq->tail;
-		send_small(qp);
+		send_small(qp, true);
 	}
 	flush(core, 0, false);
 }
@@ -197,6 +197,7 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 		err = roce_post_send(r, wr, path);
 		if (err) {
 			*bad = wr;
+			trace_forget(); /* what is sent now was posted before */
 			break;
 		}
 		if (tracing())
@@ -251,8 +252,6 @@ void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 {
 	struct roce_qp *r = roce_qp(qp->core);
 
-	if (tracing())
-		shca_record_rx(qp, pkt);
 	if (pkt->verdict) {
 		roce_acked(r, pkt->h.psn, now);
 		return;

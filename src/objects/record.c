@@ -2,7 +2,8 @@
  * record.c - events of queue pairs and completions, where they are recorded
  *
  * What is sent is recorded when it has been, with the time before: whoever gets
- * it may be faster than who sends it.
+ * it may be faster than who sends it. What a small packet completes, and what a
+ * program polls at once, has the packet's time.
  */
 #include "record.h"
 
@@ -41,10 +42,10 @@ void shca_record_recv(uint32_t qpn, const struct ibv_recv_wr *wr)
 	trace_put(TRACE_POST_RECV, qpn, 0, wr->wr_id, 0, len, 0);
 }
 
-unsigned shca_record_small(struct shca_qp *qp)
+unsigned shca_record_small(struct shca_qp *qp, bool posted)
 {
 	const struct qp *core = qp->core;
-	const uint64_t ns = clock_ns();
+	const uint64_t ns = posted ? TRACE_LAST : trace_now();
 	const uint32_t from = core->sq.nxt;
 	const unsigned n = engine_send_small(&qp->sched, roce_qp(qp->core));
 
@@ -65,7 +66,7 @@ unsigned shca_record_small(struct shca_qp *qp)
 size_t shca_record_send(struct shca_qp *qp, const struct roce_batch *b, int *err)
 {
 	const struct roce_qp *r = roce_qp_const(qp->core);
-	const uint64_t ns = clock_ns();
+	const uint64_t ns = trace_now();
 	const size_t sent =
 		engine_send(qp->sched.engine, &qp->sched, b, err);
 
@@ -87,7 +88,7 @@ size_t shca_record_send(struct shca_qp *qp, const struct roce_batch *b, int *err
 void shca_record_direct(struct shca_qp *qp, struct qp_far *far)
 {
 	const struct qp *core = qp->core;
-	const uint64_t ns = clock_ns();
+	const uint64_t ns = trace_now();
 	const uint64_t direct =
 		roce_qp_stats(roce_qp_const(core))->direct;
 	uint32_t i = core->sq.head;
@@ -99,7 +100,7 @@ void shca_record_direct(struct shca_qp *qp, struct qp_far *far)
 		put_wqe(TRACE_DIRECT, core, qp_sq_slot(&core->sq, i), ns);
 }
 
-void shca_record_rx(const struct shca_qp *qp, const struct roce_rx *pkt)
+static void put_rx(const struct shca_qp *qp, const struct roce_rx *pkt)
 {
 	const struct roce_hdr *h = &pkt->h;
 	const uint32_t op = roce_opcode(h->opcode)->flags;
@@ -121,6 +122,20 @@ void shca_record_rx(const struct shca_qp *qp, const struct roce_rx *pkt)
 				    roce_qp_dest(roce_qp_const(qp->core)),
 			    aeth ? h->syndrome : 0, aeth ? h->msn : 0),
 		  psn_op(h->psn, h->opcode), (uint32_t)pkt->len, 0);
+}
+
+/* So much payload takes no time that is seen. */
+#define SMALL 1024u
+
+/* The time of completions, while a thread takes a small packet. */
+static _Thread_local __attribute__((tls_model("initial-exec"))) bool in_packet;
+
+void shca_record_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
+{
+	put_rx(qp, pkt);
+	in_packet = pkt->len <= SMALL;
+	shca_qp_rx(qp, pkt, now);
+	in_packet = false;
 }
 
 void shca_record_expire(struct shca_qp *qp, uint64_t now)
@@ -148,15 +163,13 @@ static void put_wc(enum trace_type type, uint32_t qpn, const struct ibv_wc *wc,
 
 void shca_record_complete(uint32_t qpn, const struct ibv_wc *wc)
 {
-	put_wc(TRACE_COMPLETE, qpn, wc, 0);
+	put_wc(TRACE_COMPLETE, qpn, wc, in_packet ? TRACE_LAST : 0);
 }
 
 void shca_record_polled(const struct ibv_wc *wc, int n)
 {
-	const uint64_t ns = clock_ns();
-
 	for (int i = 0; i < n; i++)
-		put_wc(TRACE_POLLED, wc[i].qp_num, &wc[i], ns);
+		put_wc(TRACE_POLLED, wc[i].qp_num, &wc[i], TRACE_LAST);
 }
 
 void shca_record_modify(const struct shca_qp *qp, const struct ibv_qp_attr *attr,

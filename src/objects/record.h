@@ -14,15 +14,17 @@
 /* The WQE that was posted last. */
 void shca_record_post(struct qp *core);
 void shca_record_recv(uint32_t qpn, const struct ibv_recv_wr *wr);
-/* engine_send_small() and engine_send(), recorded. */
-unsigned shca_record_small(struct shca_qp *qp);
+/* engine_send_small() and engine_send(), recorded. posted: at once. */
+unsigned shca_record_small(struct shca_qp *qp, bool posted);
 size_t shca_record_send(struct shca_qp *qp, const struct roce_batch *b,
 			int *err);
 /* roce_direct() and roce_expire(), recorded. */
 void shca_record_direct(struct shca_qp *qp, struct qp_far *far);
 void shca_record_expire(struct shca_qp *qp, uint64_t now);
-void shca_record_rx(const struct shca_qp *qp, const struct roce_rx *pkt);
+/* A packet comes in, and shca_qp_rx() does what it says. */
+void shca_record_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
 void shca_record_complete(uint32_t qpn, const struct ibv_wc *wc);
+/* After trace_forget(), behind which completions may have come. */
 void shca_record_polled(const struct ibv_wc *wc, int n);
 /* What ibv_modify_qp() has changed; path: IBV_QP_AV. */
 void shca_record_modify(const struct shca_qp *qp, const struct ibv_qp_attr *attr,

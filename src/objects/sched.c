@@ -2,6 +2,7 @@
  * sched.c - a QP as the engine schedules it (engine/qp.h)
  */
 #include "loan.h"
+#include "record.h"
 #include "xrc.h"
 
 #include <stdlib.h>
@@ -10,6 +11,15 @@ static void sched_rx(struct engine_qp *qp, const struct roce_rx *pkt,
 		     uint64_t now)
 {
 	shca_qp_rx(sched_qp(qp), pkt, now);
+}
+
+static void sched_rx_recorded(struct engine_qp *qp, const struct roce_rx *pkt,
+			      uint64_t now)
+{
+	if (tracing()) /* not in the child of a fork */
+		shca_record_rx(sched_qp(qp), pkt, now);
+	else
+		shca_qp_rx(sched_qp(qp), pkt, now);
 }
 
 static void sched_flush(struct engine_qp *qp, uint64_t now)
@@ -41,16 +51,15 @@ static void sched_free(struct engine_qp *qp)
 	free(sched_qp(qp));
 }
 
-static const struct engine_qp_ops ops = {
-	.rx = sched_rx,
-	.flush = sched_flush,
-	.run = sched_run,
-	.hold = sched_hold,
-	.release = sched_release,
-	.free = sched_free,
-};
+#define REST                                                                   \
+	.flush = sched_flush, .run = sched_run, .hold = sched_hold,            \
+	.release = sched_release, .free = sched_free
+
+static const struct engine_qp_ops ops = { .rx = sched_rx, REST };
+static const struct engine_qp_ops ops_recorded = { .rx = sched_rx_recorded,
+						   REST };
 
 void shca_qp_init(struct shca_qp *qp, struct engine *e)
 {
-	engine_qp_init(&qp->sched, e, &ops);
+	engine_qp_init(&qp->sched, e, tracing() ? &ops_recorded : &ops);
 }

@@ -4,12 +4,17 @@
  * A ring's blocks are reserved when it begins: a mapped file that has none, on a
  * disk that is full, would end the program by SIGBUS. What a thread leaves at
  * its end is the next one's to go on with.
+ *
+ * Half of what an event costs is to know when it was. So events that are parts of
+ * one share its time, and where the processor has a counter of time, each thread
+ * reads that, and sets it right by the clock every few milliseconds.
  */
 #include "trace.h"
 
 #include "base/aside.h"
 #include "base/sys.h"
 #include "host/config.h"
+#include "host/counter.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -19,6 +24,10 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <time.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <x86intrin.h>
+#endif
 
 #define RING_BYTES (TRACE_RING_RECORDS * sizeof(struct trace_rec))
 
@@ -42,7 +51,76 @@ static struct {
 static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
 	struct slot *slot;
 	bool none; /* there is none for this thread */
+	uint64_t last_ns;
+	struct counter counter; /* rate 0: not known yet */
+	uint64_t set_cycles; /* when it is to be set right */
 } mine;
+
+#if defined(__x86_64__)
+
+#define RATE_NS 1000000u /* so long it takes to know the counter's rate */
+
+static bool counts_time; /* set before anything is recorded */
+
+static void look_at_counter(void)
+{
+	unsigned a, b, c, d;
+
+	counts_time = __get_cpuid(0x80000007, &a, &b, &c, &d) && d & 1u << 8;
+}
+
+/* The clock's time; from now on the counter shows it. */
+__attribute__((noinline)) static uint64_t set_counter(void)
+{
+	struct counter *c = &mine.counter;
+	const uint64_t cycles = __rdtsc(), ns = clock_ns();
+
+	if (!c->first_ns) {
+		c->first_cycles = cycles;
+		c->first_ns = ns;
+	} else if (ns - c->first_ns >= RATE_NS &&
+		   (!c->rate || !counter_set(c, cycles, ns, __rdtsc()))) {
+		counter_init(c, c->first_cycles, c->first_ns, cycles, ns);
+	}
+	if (c->rate)
+		mine.set_cycles = cycles + ((uint64_t)COUNTER_SET_NS << 32) /
+						   c->rate;
+	return ns;
+}
+
+uint64_t trace_now(void)
+{
+	const uint64_t cycles = counts_time ? __rdtsc() : 0;
+
+	if (!counts_time)
+		return clock_ns();
+	if (__builtin_expect(cycles >= mine.set_cycles, 0))
+		return set_counter();
+	return counter_ns(&mine.counter, cycles);
+}
+
+#else
+
+static void look_at_counter(void)
+{
+}
+
+uint64_t trace_now(void)
+{
+	return clock_ns();
+}
+
+#endif
+
+uint64_t trace_last(void)
+{
+	return mine.last_ns;
+}
+
+void trace_forget(void)
+{
+	mine.last_ns = 0;
+}
 
 static void thread_ends(void *slot)
 {
@@ -120,8 +198,11 @@ void trace_put(enum trace_type type, uint32_t num, uint32_t x, uint64_t key,
 		__atomic_fetch_add(&file.head->unrecorded, 1, __ATOMIC_RELAXED);
 		return;
 	}
+	if (ns == TRACE_LAST)
+		ns = mine.last_ns;
+	mine.last_ns = ns = ns ? ns : trace_now();
 	put(s, &(struct trace_rec){
-			.ns = ns ? ns : clock_ns(),
+			.ns = ns,
 			.what = num << 8 | (uint32_t)type,
 			.x = x,
 			.key = key,
@@ -262,6 +343,7 @@ int trace_begin(const char *dir)
 		return -ENOSPC;
 	}
 	describe(file.head);
+	look_at_counter();
 	trace_on = true;
 	return 0;
 }

@@ -151,6 +151,18 @@ class Probes(probes.Probes):
     def redis_rate(self, rdma):
         return self.redis_run(rdma, 20, 30000)[0]
 
+    # ------------------------------------------------------------- recorded
+
+    def recorded(self, tool, size):
+        """perftest while events are recorded (softhca run --trace)."""
+        before, where = self.place.options, os.path.join(self.files.name, "events")
+        self.place.options = [*before, "--trace", where]
+        try:
+            return self.perftest(tool, size, "-c", "RC")
+        finally:
+            self.place.options = before
+            shutil.rmtree(where, ignore_errors=True)
+
     # ------------------------------------------------------- many processes
 
     def all_to_all(self, n):
@@ -206,6 +218,7 @@ class Probes(probes.Probes):
 PROBES = {
     "ucx_tag_lat": ("us", lambda p: p.ucx_lat("tag_lat", 8)),
     "ib_send_lat": ("us", lambda p: p.perftest("ib_send_lat", 8)),
+    "ib_send_lat_recorded": ("us", lambda p: p.recorded("ib_send_lat", 8)),
     "ucx_rc_tag_lat": ("us", lambda p: p.ucx_lat("tag_lat", 8, UCX_RC)),
     "ucx_put_lat": ("us", lambda p: p.ucx_lat("ucp_put_lat", 8)),
     "vm_write_lat": ("us", lambda p: p.vm_lat("write")),
@@ -257,6 +270,7 @@ ONCE = ("memory_process", "memory_peer")
 
 TABLE = [
     ("ib_send_lat 8 B", "ib_send_lat", MOST, 1.0, "ucx_tag_lat"),
+    ("ib_send_lat 8 B, recorded", "ib_send_lat_recorded", MOST, 1.15, "ib_send_lat"),
     ("ib_write_lat 8 B", "ib_write_lat", MOST, 1.4, "vm_write_lat"),
     ("ib_read_lat 8 B", "ib_read_lat", MOST, 1.4, "vm_read_lat"),
     ("ib_atomic_lat", "ib_atomic_lat", MOST, 1.0, None),
@@ -309,7 +323,7 @@ NAMES = {
     "vm_pingpong": "a ping-pong of process_vm_writev 8 B", "pipe_lat": "a pipe, 8 B",
     "all_to_all_2": "2 processes", "fi_shm_8": "libfabric shm", "fi_shm_64k": "libfabric shm",
     "mpi_shm_8": "UCX posix", "mpi_shm_64k": "UCX posix", "redis_lat_tcp": "TCP", "redis_rate_tcp": "TCP",
-    "conn_tcp": "TCP", "qps_1": "on one", "store": "a store's way to the other processor",
+    "ib_send_lat": "without --trace", "conn_tcp": "TCP", "qps_1": "on one", "store": "a store's way to the other processor",
     "ib_send_bw_1m": "ib_send_bw 1 MiB", "memcpy_64k": "memcpy 64 KiB", "memcpy_1m": "memcpy 1 MiB",
 }
 BESIDE = ["store", "ucx_put_lat", "vm_pingpong", "ib_send_bw_1m", "memcpy_64k", "memcpy_1m"]

@@ -80,6 +80,21 @@ def test_every_request_ends(placements, tmp_path, way, op):
         assert not copied, out
 
 
+def test_clocks_of_two_hosts(placements, tmp_path):
+    """One is 5,000 s ahead: they are set by the packets, not by the time of day."""
+    place = placements("netns")
+    ahead = ["unshare", "-T", "--monotonic", "5000", "--fork"]
+    if subprocess.run([*place.client.prefix, *ahead, "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("no time namespace")
+    late = rig.Placement("late", place.server, rig.Side([*place.client.prefix, *ahead]), place.host, place.host6)
+    # Each has a registry of its own, as hosts have.
+    late.tool("ib_write_bw", "-F", "-n", 100, "-s", 4096, options=["--trace", tmp_path / "t"])
+    out = trace(tmp_path / "t", "--rows", 0)
+    offset, error = map(float, re.search(r", clock ([-+]\d+\.\d+) us, within (\d+\.\d+) us", out).groups())
+    assert abs(abs(offset) - 5000e6) <= error + 0.001, out
+    assert counts(out)[0] >= 100 and "not completed" not in out, out
+
+
 def test_a_killed_program(home, tmp_path):
     """What it had recorded is there."""
     p = rig.Proc(rig.Side(home), ["ib_send_lat", "-p", str(rig.free_port())], ["--trace", tmp_path / "t"])
