@@ -60,6 +60,11 @@ static inline ssize_t sys_write(int fd, const void *buf, size_t len)
 	return syscall(SYS_write, fd, buf, len);
 }
 
+static inline ssize_t sys_pread(int fd, void *buf, size_t len, uint64_t at)
+{
+	return syscall(SYS_pread64, fd, buf, len, at);
+}
+
 static inline ssize_t sys_pwrite(int fd, const void *buf, size_t len,
 				 uint64_t at)
 {

@@ -3,7 +3,7 @@
  * --check)
  *
  * The checks know of a program what passes the calls of the verbs, and see
- * public structs only: src/objects/checked.c puts them around its own functions,
+ * public structs only: src/objects/checked.c puts them around its functions,
  * once check_begin() has been called. Until then there is nothing on any path
  * but a flag, where objects are made and destroyed.
  *
@@ -23,7 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of a work request that are compared, from the first one on; and SGEs. */
+/* Bytes of a work request that are compared, from the first on; and SGEs. */
 #define CHECK_BYTES 65536u
 #define CHECK_SGES 4u
 
@@ -106,14 +106,14 @@ void check_cq_gone(struct ibv_cq *cq);
 void check_cq_armed(struct ibv_cq *cq);
 void check_cq_event(struct ibv_cq *cq);
 
-/* keys.c: an lkey or rkey ends, or 0; and one leads nowhere that a request names,
- * of the peer or the program's own. */
+/* keys.c: an lkey or rkey ends, or 0; and one that has ended is named by a
+ * request, of the peer or the program's own. */
 void check_key_ended(uint32_t key);
 void check_key_refused(uint32_t qpn, uint32_t key, bool remote)
 	__attribute__((cold));
 
-/* events.c: a thread is about to sleep until a channel has an event, and is back
- * again. */
+/* events.c: a thread is about to sleep until a channel has an event, and is
+ * back again. */
 struct check_sleep {
 	struct check_sleep *next;
 	struct ibv_comp_channel *channel;

@@ -3,18 +3,15 @@
  *
  * Whoever sleeps in ibv_get_cq_event() is in a list, and a thread looks at it
  * now and then. A CQ that is armed and has completions that nobody takes was
- * armed after they had come: they raise no event any more. Another thread of the
- * program may be about to poll, so it has to be so for a while.
+ * armed after they had come: they raise no event any more. Another thread of
+ * the program may be about to poll, so it has to be so for a while.
  */
 #include "internal.h"
 
-#include "base/say.h"
 #include "base/thread.h"
 #include "host/config.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <string.h>
 #include <time.h>
 
 #define LOOK_NS 250000000

@@ -9,13 +9,13 @@
  *
  * A request that only reads memory is hashed when it is posted and again just
  * before the program hears that it is done: of its completion, or of anything
- * else by which it may know, a message received or data it has asked for, on any
- * QP. What is hashed then is not looked at again; and nothing is where a peer
- * has written to memory of this process meanwhile, since the program may have
- * seen that; nor where a message came into the same memory.
+ * else by which it may know, a message received or data it has asked for, on
+ * any QP. What is hashed then is not looked at again; and nothing is where a
+ * peer has written to memory of this process meanwhile, since the program may
+ * have seen that; nor where a message came into the same memory.
  *
- * The lock of a QP is held from before a request is posted until it has been, so
- * entries are in the order of the queue; that of a CQ while completions are
+ * The lock of a QP is held from before a request is posted until it has been,
+ * so entries are in the order of the queue; that of a CQ while completions are
  * taken and looked at, so they are looked at in order. After an error of the QP
  * nothing is known of what it did before its next RESET.
  */
@@ -24,7 +24,6 @@
 #include "base/bytes.h"
 #include "base/mix.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,13 +38,16 @@ struct sent {
 	uint32_t stack; /* where it was posted */
 	bool signalled;
 	bool hashed;
+	bool sink; /* memory that is written, by a read or an atomic */
+	bool more; /* than these SGEs */
 	uint8_t nsge;
 	struct ibv_sge sge[CHECK_SGES];
 };
 
 struct queue {
 	struct queue *next;
-	struct ibv_qp *ib;
+	uint32_t qpn;
+	struct ibv_qp *ib; /* until it is void and goes */
 	struct check_cq *cq;
 	_Atomic unsigned refs;
 	pthread_mutex_t lock; /* of what follows */
@@ -111,6 +113,11 @@ static uint64_t nreceived(void)
 	return n;
 }
 
+static bool overlap(const struct ibv_sge *s, uint64_t addr, uint64_t length)
+{
+	return s->addr < addr + length && addr < s->addr + s->length;
+}
+
 /* Whether a message may have come into the memory of a request. One that began
  * before it was posted may go on behind. */
 static bool is_landed_on(const struct sent *s)
@@ -123,8 +130,7 @@ static bool is_landed_on(const struct sent *s)
 		const struct landing *l = &landings.last[i];
 
 		for (unsigned k = 0; k < s->nsge; k++)
-			hit |= s->sge[k].addr < l->addr + l->length &&
-			       l->addr < s->sge[k].addr + s->sge[k].length;
+			hit |= overlap(&s->sge[k], l->addr, l->length);
 	}
 	pthread_mutex_unlock(&landings.lock);
 	return hit;
@@ -136,7 +142,7 @@ static struct queue **queue_place(uint32_t qpn)
 {
 	struct queue **p = &queues[mix64(qpn) % BUCKETS];
 
-	while (*p && (*p)->ib->qp_num != qpn)
+	while (*p && (*p)->qpn != qpn)
 		p = &(*p)->next;
 	return p;
 }
@@ -171,6 +177,7 @@ void check_qp_created(struct ibv_qp *ib, const struct ibv_qp_cap *cap,
 	if (!q)
 		return;
 	q->ib = ib;
+	q->qpn = ib->qp_num;
 	q->cq = check_cq_get(ib->send_cq);
 	q->max_wr = cap->max_send_wr;
 	q->sig_all = sig_all;
@@ -184,6 +191,14 @@ void check_qp_created(struct ibv_qp *ib, const struct ibv_qp_cap *cap,
 }
 
 /* ---- memory ------------------------------------------------------------ */
+
+static bool is_sink(const struct ibv_send_wr *wr)
+{
+	return wr->num_sge > 0 &&
+	       (wr->opcode == IBV_WR_RDMA_READ ||
+		wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+		wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD);
+}
 
 struct hash {
 	uint64_t h;
@@ -241,6 +256,31 @@ static bool is_source(const struct ibv_send_wr *wr)
 	}
 }
 
+static struct sent *entry(const struct queue *q, uint32_t i)
+{
+	return &q->ring[i & (q->size - 1)];
+}
+
+/* Whether what the queue itself reads goes there: a request behind it that has a
+ * fence sends that. */
+static bool is_read_into(const struct queue *q, const struct sent *s)
+{
+	bool hit = false;
+
+	for (uint32_t i = q->head; i != q->tail && !hit; i++) {
+		const struct sent *r = entry(q, i);
+
+		if (!r->sink)
+			continue;
+		hit = r->more;
+		for (unsigned k = 0; k < r->nsge; k++)
+			for (unsigned j = 0; j < s->nsge; j++)
+				hit |= overlap(&s->sge[j], r->sge[k].addr,
+					       r->sge[k].length);
+	}
+	return hit;
+}
+
 /* The queue's lock is held. */
 static void compare(struct queue *q, const struct sent *s)
 {
@@ -251,20 +291,16 @@ static void compare(struct queue *q, const struct sent *s)
 	uint64_t hash;
 
 	if (!s->hashed || s->writes != atomic_load(&writes) ||
-	    !hash_of(q->ib, s, &hash) || hash == s->hash || is_landed_on(s))
+	    !hash_of(q->ib, s, &hash) || hash == s->hash || is_landed_on(s) ||
+	    is_read_into(q, s))
 		return;
 	sides[1].stack = check_here();
 	check_report(
-		CHECK_WRITTEN, q->ib->qp_num, sides, 2,
+		CHECK_WRITTEN, q->qpn, sides, 2,
 		"QP 0x%06x: memory of work request 0x%llx [0x%llx, +%u), lkey 0x%08x, has changed between ibv_post_send() and its completion: the peer may get either content, or both when a packet is sent again",
-		q->ib->qp_num, (unsigned long long)s->wr_id,
+		q->qpn, (unsigned long long)s->wr_id,
 		(unsigned long long)s->sge[0].addr, s->sge[0].length,
 		s->sge[0].lkey);
-}
-
-static struct sent *entry(const struct queue *q, uint32_t i)
-{
-	return &q->ring[i & (q->size - 1)];
 }
 
 /* One of those with something to be hashed again; or NULL. */
@@ -328,9 +364,16 @@ static bool grow(struct queue *q)
 	return true;
 }
 
+/* The entry goes. What it has read may be sent by those behind it. */
 static void forget(struct queue *q, uint32_t i)
 {
-	if (entry(q, i)->signalled && q->cq)
+	const struct sent *s = entry(q, i);
+
+	if (s->sink)
+		check_received(s->sge, s->nsge);
+	if (s->sink && s->more)
+		check_written(); /* not known where */
+	if (s->signalled && q->cq)
 		atomic_fetch_sub(&q->cq->out, 1);
 }
 
@@ -362,10 +405,14 @@ static void push(struct queue *q, const struct ibv_send_wr *wr, uint32_t here)
 	};
 	if (s->signalled && q->cq)
 		atomic_fetch_add(&q->cq->out, 1);
-	if (!is_source(wr))
+	s->sink = is_sink(wr);
+	if (!s->sink && !is_source(wr))
 		return;
+	s->more = (uint32_t)wr->num_sge > CHECK_SGES;
 	s->nsge = (uint8_t)min_u32((uint32_t)wr->num_sge, CHECK_SGES);
 	memcpy(s->sge, wr->sg_list, s->nsge * sizeof(s->sge[0]));
+	if (s->sink)
+		return;
 	s->hashed = hash_of(q->ib, s, &s->hash);
 	if (s->hashed)
 		dirty_add(q);
@@ -397,12 +444,12 @@ static void sq_overrun(struct queue *q, uint32_t here)
 	for (uint32_t i = 0; i < q->max_wr && !signalled; i++)
 		signalled = entry(q, q->head + i)->signalled;
 	check_report(
-		signalled ? CHECK_SQ_OVERRUN : CHECK_SQ_STUCK, q->ib->qp_num,
+		signalled ? CHECK_SQ_OVERRUN : CHECK_SQ_STUCK, q->qpn,
 		sides, 3,
 		signalled ?
 			"QP 0x%06x: %u work requests are posted of which no completion has been polled, and cap.max_send_wr is %u: hardware gives a slot back when the completion is polled, and ibv_post_send() fails there" :
 			"QP 0x%06x: %u work requests are posted, cap.max_send_wr is %u, and none of them is signalled: on hardware the queue is full for ever",
-		q->ib->qp_num, q->tail - q->head, q->max_wr);
+		q->qpn, q->tail - q->head, q->max_wr);
 }
 
 static void cq_overrun(struct queue *q, uint32_t here)
@@ -413,9 +460,9 @@ static void cq_overrun(struct queue *q, uint32_t here)
 	};
 
 	check_report(
-		CHECK_CQ_OVERRUN, q->ib->qp_num, sides, 2,
+		CHECK_CQ_OVERRUN, q->qpn, sides, 2,
 		"QP 0x%06x: %d signalled work requests are posted to the queue pairs of its send CQ and not polled, but the CQ has %d entries: if they are done before it is polled, completions are lost",
-		q->ib->qp_num, atomic_load(&q->cq->out),
+		q->qpn, atomic_load(&q->cq->out),
 		atomic_load(&q->cq->cqe));
 }
 
@@ -491,9 +538,9 @@ static void meet(struct queue *q)
 	if (!check_env.mtus(q->ib, &own, &peer) || own == peer)
 		return;
 	check_report(
-		CHECK_MTU, q->ib->qp_num, &side, 1,
+		CHECK_MTU, q->qpn, &side, 1,
 		"QP 0x%06x: its path_mtu is %u, and %u at the QP it is connected to: a message that is longer than the smaller one is refused by hardware",
-		q->ib->qp_num, own, peer);
+		q->qpn, own, peer);
 }
 
 static void completed(struct queue *q, const struct ibv_wc *wc)

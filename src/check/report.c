@@ -4,8 +4,8 @@
  * The same rule at the same place is reported once, and counted. Places differ
  * by backtraces, so that a library that posts for many callers is not silent
  * after the first. Frames are given as file and offset, as addr2line(1) takes
- * them, with the function's name where that is known; those of this library come
- * first and are left out.
+ * them, with the function's name where that is known; those of this library
+ * come first and are left out.
  */
 #include "internal.h"
 
@@ -70,8 +70,12 @@ static const struct {
 	},
 };
 
+struct frame {
+	char text[300];
+};
+
 static struct {
-	pthread_mutex_t lock; /* innermost */
+	pthread_mutex_t lock; /* innermost; of all that follows */
 	uint64_t place[PLACES];
 	unsigned nplaces;
 	uint64_t count; /* of findings, each time */
@@ -79,6 +83,9 @@ static struct {
 	const char *json;
 	int fd;
 	int exit_status;
+	/* Of the place at hand: a thread may have little stack. */
+	struct frame frame[CHECK_FRAMES];
+	char program[PATH_MAX];
 } reports = { .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1 };
 
 void check_reports_begin(const char *json, int exit_status)
@@ -113,10 +120,6 @@ static bool is_ours(const char *file)
 	return false;
 }
 
-struct frame {
-	char text[300];
-};
-
 /* A frame is where it goes on after the call: one byte before that is in the
  * call's own line. */
 static void frame_text(const void *pc, const Dl_info *at, struct frame *f)
@@ -137,25 +140,27 @@ static void frame_text(const void *pc, const Dl_info *at, struct frame *f)
 }
 
 /* Of the program itself dladdr(3) knows what it was called by only. */
-static void name_program(Dl_info *at, char path[PATH_MAX])
+static void name_program(Dl_info *at)
 {
 	const uintptr_t base = (uintptr_t)at->dli_fbase;
 	ssize_t n;
 
 	if (getauxval(AT_PHDR) - base >= 4096)
 		return;
-	n = readlink("/proc/self/exe", path, PATH_MAX - 1);
+	n = readlink("/proc/self/exe", reports.program,
+		     sizeof(reports.program) - 1);
 	if (n <= 0)
 		return;
-	path[n] = '\0';
-	at->dli_fname = path;
+	reports.program[n] = '\0';
+	at->dli_fname = reports.program;
 }
 
-static unsigned frames_of(uint32_t stack, struct frame out[CHECK_FRAMES])
+/* Into reports.frame; returns how many. */
+static unsigned frames_of(uint32_t stack)
 {
+	struct frame *const out = reports.frame;
 	void *pc[CHECK_FRAMES];
 	const unsigned n = check_frames(stack, pc);
-	char path[PATH_MAX];
 	unsigned k = 0;
 
 	for (unsigned i = 0; i < n; i++) {
@@ -169,7 +174,7 @@ static unsigned frames_of(uint32_t stack, struct frame out[CHECK_FRAMES])
 		}
 		if (!k && is_ours(at.dli_fname))
 			continue;
-		name_program(&at, path);
+		name_program(&at);
 		frame_text(pc[i], &at, &out[k++]);
 	}
 	return k;
@@ -215,7 +220,6 @@ static void json_open(void)
 static void json_write(enum check_rule rule, uint32_t qpn, const char *text,
 		       const struct check_side *side, size_t nsides)
 {
-	struct frame frame[CHECK_FRAMES];
 	char *line = NULL;
 	size_t size = 0;
 	FILE *f;
@@ -234,7 +238,7 @@ static void json_write(enum check_rule rule, uint32_t qpn, const char *text,
 	put_string(f, rules[rule].fix);
 	fputs(",\"places\":[", f);
 	for (size_t i = 0; i < nsides; i++) {
-		const unsigned n = frames_of(side[i].stack, frame);
+		const unsigned n = frames_of(side[i].stack);
 
 		fprintf(f, "%s{\"what\":", i ? "," : "");
 		put_string(f, side[i].what);
@@ -242,7 +246,7 @@ static void json_write(enum check_rule rule, uint32_t qpn, const char *text,
 		for (unsigned k = 0; k < n; k++) {
 			if (k)
 				putc(',', f);
-			put_string(f, frame[k].text);
+			put_string(f, reports.frame[k].text);
 		}
 		fputs("]}", f);
 	}
@@ -275,7 +279,6 @@ void check_report(enum check_rule rule, uint32_t qpn,
 {
 	const int saved = errno;
 	uint64_t place = mix64(rule + MIX_STEP);
-	struct frame frame[CHECK_FRAMES];
 	char text[600];
 	va_list ap;
 
@@ -290,12 +293,12 @@ void check_report(enum check_rule rule, uint32_t qpn,
 	if (is_new(place)) {
 		say("check: %s: %s", rules[rule].name, text);
 		for (size_t i = 0; i < nsides; i++) {
-			const unsigned n = frames_of(side[i].stack, frame);
+			const unsigned n = frames_of(side[i].stack);
 
 			say("check:   %s%s", side[i].what,
 			    n ? " at" : ": not known where");
 			for (unsigned k = 0; k < n; k++)
-				say("check:     #%u %s", k, frame[k].text);
+				say("check:     #%u %s", k, reports.frame[k].text);
 		}
 		say("check:   to change: %s", rules[rule].fix);
 		json_write(rule, qpn, text, side, nsides);

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define TABLE_MAX (64u << 20) /* bytes of a table that are read */
 #define SECTIONS_MAX 4096u
@@ -26,7 +25,7 @@ typedef ElfW(Sym) sym;
 
 static bool read_at(int fd, void *to, size_t len, uint64_t at)
 {
-	return at <= INT64_MAX && pread(fd, to, len, (off_t)at) == (ssize_t)len;
+	return at <= INT64_MAX && sys_pread(fd, to, len, at) == (ssize_t)len;
 }
 
 /* A section's bytes, allocated; NULL: it has none, or too many. */

@@ -1,8 +1,8 @@
 /*
  * checked.c - the checks (check/check.h) around what programs call
  *
- * The slots of a context, and of an extended CQ, are others where the program is
- * checked, so the data path of one that is not has nothing of this.
+ * The slots of a context, and of an extended CQ, are others where the program
+ * is checked, so the data path of one that is not has nothing of this.
  */
 #include "process.h"
 

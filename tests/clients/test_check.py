@@ -60,7 +60,7 @@ def test_found(home, tmp_path, mode, rule, options):
 
 @pytest.mark.parametrize("options", [[], ["--wire"]], ids=["shm", "wire"])
 @pytest.mark.parametrize("mode", ["buffer-polled", "buffer-polled-extended", "buffer-answered", "buffer-written",
-                                  "buffer-received", "buffer-inline", "send-queue", "cq", "key-unknown",
+                                  "buffer-received", "buffer-fenced", "buffer-inline", "send-queue", "cq", "key-unknown",
                                   "key-new", "mtu"])
 def test_fine(home, tmp_path, mode, options):
     out, found = checked(home, tmp_path, f"fine-{mode}", *options)

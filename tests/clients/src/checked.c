@@ -53,7 +53,8 @@ static void connect_to(struct ibv_qp *q, uint32_t peer, union ibv_gid gid,
 	struct ibv_qp_attr a = {
 		.qp_state = IBV_QPS_INIT,
 		.port_num = 1,
-		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
+		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE |
+				   IBV_ACCESS_REMOTE_READ,
 	};
 
 	modify(q, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
@@ -116,7 +117,8 @@ static void begin(void)
 	pd = ibv_alloc_pd(ctx);
 	need(!!pd, "alloc_pd", errno);
 	mr = ibv_reg_mr(pd, memory, sizeof(memory),
-			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+				IBV_ACCESS_REMOTE_READ);
 	need(!!mr, "reg_mr", errno);
 	need(!ibv_query_gid(ctx, 1, 0, &gid), "query_gid", errno);
 	channel = ibv_create_comp_channel(ctx);
@@ -178,7 +180,7 @@ static void post(struct ibv_qp *q, enum ibv_wr_opcode op, unsigned slot,
 			   *bad;
 	int err;
 
-	if (op == IBV_WR_RDMA_WRITE) {
+	if (op == IBV_WR_RDMA_WRITE || op == IBV_WR_RDMA_READ) {
 		wr.wr.rdma.remote_addr = (uintptr_t)memory[SLOTS + slot];
 		wr.wr.rdma.rkey = mr->rkey;
 	}
@@ -330,6 +332,21 @@ static void fine_buffer_received(void)
 	completion(cq[1]);
 	completion(cq[0]);
 	need(memory[0][0] == 1, "no message", EIO);
+}
+
+/* What is sent is read first: the fence is for that. */
+static void fine_buffer_fenced(void)
+{
+	for (uint8_t i = 1; i < 20; i++) {
+		memory[SLOTS][0] = i;
+		post(qp[0], IBV_WR_RDMA_READ, 0, 0);
+		post_recv(1);
+		post(qp[0], IBV_WR_SEND, 0,
+		     IBV_SEND_SIGNALED | IBV_SEND_FENCE);
+		completion(cq[0]);
+		completion(cq[1]);
+		need(memory[SLOTS + 1][0] == i, "another value", EIO);
+	}
 }
 
 static void fine_buffer_inline(void)
@@ -581,6 +598,7 @@ static const struct mode {
 	{ "fine-buffer-answered", fine_buffer_answered, 0, 0, 0 },
 	{ "fine-buffer-written", fine_buffer_written, 0, 0, 0 },
 	{ "fine-buffer-received", fine_buffer_received, 0, 0, 0 },
+	{ "fine-buffer-fenced", fine_buffer_fenced, 0, 0, 0 },
 	{ "fine-buffer-inline", fine_buffer_inline, 0, 0, 0 },
 	{ "send-queue-never-drains", never_drains, 0, 0, 0 },
 	{ "fine-send-queue", fine_drains, 0, 0, 0 },
