@@ -349,7 +349,18 @@ static int by_time(const void *a, const void *b)
 
 	if (x->rec.ns != y->rec.ns)
 		return x->rec.ns < y->rec.ns ? -1 : 1;
-	return x->proc != y->proc ? (x->proc < y->proc ? -1 : 1) : 0;
+	return x->wr < y->wr ? -1 : x->wr > y->wr;
+}
+
+/* What has one time, as parts of one event have, stays in its order. */
+static void sort(struct trace_set *t)
+{
+	for (uint32_t i = 0; i < t->nevents; i++)
+		t->event[i].wr = i;
+	if (t->nevents)
+		qsort(t->event, t->nevents, sizeof(*t->event), by_time);
+	for (uint32_t i = 0; i < t->nevents; i++)
+		t->event[i].wr = TRACE_NOTHING;
 }
 
 /* ---- packets and work requests ----------------------------------------- */
@@ -580,7 +591,8 @@ static void dropped(struct state *s, const struct trace_event *ev)
 						    (uint64_t)ev->proc << 32 |
 						    ev->tid);
 
-	if (in != TRACE_NOTHING)
+	/* What is for no QP has no event of its own. */
+	if (in != TRACE_NOTHING && s->t->event[in].qp == ev->qp)
 		s->t->event[in].dropped = (uint8_t)(1 + (ev->rec.x & 0x7f));
 }
 
@@ -633,6 +645,18 @@ static uint32_t completes(struct state *s, const struct queue *q, uint32_t i,
 	return q->n;
 }
 
+/* When one was over of whose end nobody is told, by ns at the latest. */
+static uint64_t quietly_over(const struct trace_set *t,
+			     const struct trace_wr *w, uint64_t ns)
+{
+	const uint32_t type = t->qp[w->qp].type;
+
+	if (w->acked)
+		return w->acked;
+	return w->last && (type == IBV_QPT_UD || type == IBV_QPT_UC) ? w->last :
+								       ns;
+}
+
 static void completed(struct state *s, struct trace_event *ev)
 {
 	struct queue *q = queue_of(s, ev);
@@ -642,9 +666,8 @@ static void completed(struct state *s, struct trace_event *ev)
 	if (i == q->n)
 		return;
 	for (; q->done < i; q->done++) {
-		/* Nobody is told: it is over when it is acknowledged. */
 		w = &s->t->wr[q->wr[q->done]];
-		w->completed = w->acked ? w->acked : ev->rec.ns;
+		w->completed = quietly_over(s->t, w, ev->rec.ns);
 	}
 	w = &s->t->wr[q->wr[q->done++]];
 	w->completed = ev->rec.ns;
@@ -751,12 +774,11 @@ int trace_join(struct trace_set *t)
 {
 	int err;
 
-	if (t->nevents)
-		qsort(t->event, t->nevents, sizeof(*t->event), by_time);
+	sort(t);
 	err = find_qps(t) ?: find_peers(t) ?: set_clocks(t);
 	if (err)
 		return err;
-	if (t->nclocks > 1 && t->nevents)
-		qsort(t->event, t->nevents, sizeof(*t->event), by_time);
+	if (t->nclocks > 1)
+		sort(t);
 	return follow(t);
 }

@@ -2,6 +2,7 @@
 import base64
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -121,6 +122,40 @@ def test_wrong_files(lossy, tmp_path):
     assert "foreign.events: not a file of events of softhca" in out
     assert "fifo.events: not a file" in out
     assert counts(out)  # the good one is shown
+
+
+def shortened(path, records=512):
+    """The same file with short rings, which have the first records of each."""
+    data = path.read_bytes()
+    rings, = struct.unpack_from("<I", data, 24)
+    whole, = struct.unpack_from("<I", data, 20)
+    head = bytearray(data[:4096])
+    struct.pack_into("<I", head, 20, records)
+    for i in range(rings):
+        at = 2048 + 64 * i
+        struct.pack_into("<Q", head, at, min(records, struct.unpack_from("<Q", head, at)[0]))
+    return head + b"".join(data[4096 + 32 * whole * i:][:32 * records] for i in range(rings))
+
+
+def test_damaged_files_end_well(lossy, tmp_path):
+    """Whatever is in them: a message, or what is left of the picture."""
+    rnd = random.Random(14)
+    whole = [shortened(f) for f in sorted(lossy.iterdir())]
+    for n in range(40):
+        for i, data in enumerate(whole):
+            damaged = bytearray(data)
+            for _ in range(rnd.choice([1, 20, 2000])):
+                damaged[rnd.randrange(0 if n % 2 else 4096, len(damaged))] = rnd.randrange(256)
+            (tmp_path / f"{i}.events").write_bytes(damaged)
+        p = subprocess.run([rig.SOFTHCA, "trace", "--html", tmp_path / "h", "--perfetto", tmp_path / "p",
+                            "--pcapng", tmp_path / "n", tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           text=True, timeout=60)
+        assert p.returncode == 0 or p.returncode == 1 and "events: " in p.stderr, (n, p.returncode, p.stderr)
+        q = subprocess.run([rig.SOFTHCA, "trace", tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           timeout=60)
+        assert q.returncode == p.returncode
+        if os.path.exists(tmp_path / "p"):
+            json.loads((tmp_path / "p").read_text())
 
 
 def test_page(lossy, tmp_path):
