@@ -16,7 +16,7 @@ static struct check_options options;
 
 bool check_wants_leaks(void)
 {
-	return options.leaks;
+	return check_on() && options.leaks;
 }
 
 static void begin(void)

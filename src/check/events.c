@@ -16,6 +16,7 @@
 
 #define LOOK_NS 250000000
 #define STUCK_NS 1000000000u
+#define STUCK_LOOKS 5u
 
 static struct {
 	pthread_mutex_t lock; /* before a CQ table's */
@@ -49,8 +50,11 @@ static void look(struct check_cq *c, void *arg)
 	if (!c->stuck_since || c->stuck_head != head) {
 		c->stuck_since = now;
 		c->stuck_head = head;
+		c->stuck_looks = 0;
 	}
-	if (now - c->stuck_since < STUCK_NS || now - s->since < STUCK_NS)
+	/* By the clock alone it might be the process that was stopped. */
+	if (++c->stuck_looks < STUCK_LOOKS ||
+	    now - c->stuck_since < STUCK_NS || now - s->since < STUCK_NS)
 		return;
 	check_report(
 		CHECK_LOST_WAKEUP, 0,
@@ -62,7 +66,7 @@ static void look(struct check_cq *c, void *arg)
 		3,
 		"ibv_get_cq_event() sleeps, and %u completions are in a CQ of its channel that had come before ibv_req_notify_cq(): they raise no event",
 		count);
-	c->stuck_since = now; /* and again, counted, if it goes on */
+	c->stuck_since = 0; /* and again, counted, if it goes on */
 }
 
 static void *run(void *arg)

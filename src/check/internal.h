@@ -66,7 +66,7 @@ struct check_cq {
 	_Atomic int out; /* signalled requests that are posted and not polled */
 	_Atomic bool said; /* that these are too many */
 	uint64_t stuck_since; /* events.c; 0: it is not */
-	uint32_t stuck_head;
+	uint32_t stuck_head, stuck_looks;
 };
 
 /* With a reference, or NULL. */

@@ -51,7 +51,8 @@ struct queue {
 	struct check_cq *cq;
 	_Atomic unsigned refs;
 	pthread_mutex_t lock; /* of what follows */
-	uint32_t max_wr, made, connected; /* and where it was */
+	uint32_t max_wr, max_sge;
+	uint32_t made, connected; /* where it was */
 	bool met; /* its peer has answered since */
 	bool sig_all;
 	bool lost; /* nothing is known of what is posted */
@@ -180,6 +181,7 @@ void check_qp_created(struct ibv_qp *ib, const struct ibv_qp_cap *cap,
 	q->qpn = ib->qp_num;
 	q->cq = check_cq_get(ib->send_cq);
 	q->max_wr = cap->max_send_wr;
+	q->max_sge = cap->max_send_sge;
 	q->sig_all = sig_all;
 	q->made = check_here();
 	atomic_store(&q->refs, 1);
@@ -406,7 +408,9 @@ static void push(struct queue *q, const struct ibv_send_wr *wr, uint32_t here)
 	if (s->signalled && q->cq)
 		atomic_fetch_add(&q->cq->out, 1);
 	s->sink = is_sink(wr);
-	if (!s->sink && !is_source(wr))
+	/* What has more SGEs than it may have is refused unread. */
+	if ((!s->sink && !is_source(wr)) ||
+	    (uint32_t)wr->num_sge > q->max_sge)
 		return;
 	s->more = (uint32_t)wr->num_sge > CHECK_SGES;
 	s->nsge = (uint8_t)min_u32((uint32_t)wr->num_sge, CHECK_SGES);
@@ -500,7 +504,8 @@ int check_post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 		return post(ib, wr, bad);
 	pthread_mutex_lock(&q->lock);
 	from = q->tail;
-	for (const struct ibv_send_wr *w = wr; w; w = w->next)
+	/* Unless the list has no end, which is for post() to find. */
+	for (const struct ibv_send_wr *w = wr; w && !q->lost; w = w->next)
 		push(q, w, here);
 	err = post(ib, wr, bad);
 	if (err)

@@ -95,7 +95,8 @@ static const struct argp_option options[] = {
 	  "the name becomes the process ID", 0 },
 	{ "check", OPT_CHECK, "OPTION[,OPTION...]", OPTION_ARG_OPTIONAL,
 	  "Report on stderr what in the program works by luck; exit=N: a process "
-	  "with findings ends with status N; leaks: what is never destroyed, too; see softhca(1)", 0 },
+	  "with findings ends with status N; leaks: what is never destroyed, "
+	  "too; see softhca(1)", 0 },
 	{ "check-json", OPT_CHECK_JSON, "FILE", 0,
 	  "Append what --check finds to FILE, a line of JSON each; %p in the name "
 	  "becomes the process ID", 0 },

@@ -80,6 +80,7 @@ def test_waits_for_ever(home, tmp_path, mode):
     p = rig.Proc(rig.Side(home), [CHECKED, mode], ["--check-json", found])
     try:
         p.wait_for(f"check: {mode}: .*(.*\n)*.*check:   to change: ")
+        rig.until(lambda: found.exists() and found.read_text().endswith("\n"), "it is in the file", p)
         assert p.running()
     finally:
         p.kill()
