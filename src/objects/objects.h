@@ -722,7 +722,7 @@ void shca_connected_explain(struct shca_qp *qp);
 const char *shca_env_silent(struct qp *core, struct key_why *why);
 /* What the QP waits for: a sentence. */
 void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size);
-const char *shca_env_refused(struct qp *core, const struct key_ask *ask,
+const char *shca_env_refusal(struct qp *core, const struct key_ask *ask,
 			     struct key_why *why);
 /* Returns when no other process copies any more by what was there before. */
 void shca_visits_wait(struct engine *e);

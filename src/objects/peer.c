@@ -327,7 +327,7 @@ static const char *refused_there(const struct shca_qp *qp,
 	return key_refused(look_there, &there, &ask, why);
 }
 
-const char *shca_env_refused(struct qp *core, const struct key_ask *ask,
+const char *shca_env_refusal(struct qp *core, const struct key_ask *ask,
 			     struct key_why *why)
 {
 	const struct shca_qp *qp = core->owner;

@@ -335,7 +335,7 @@ static int process_create(struct shca_process **out)
 		.base.odp_store = shca_odp_store,
 		.unread = env_unread,
 		.silent = shca_env_silent,
-		.refused = shca_env_refused,
+		.refusal = shca_env_refusal,
 		.base.event = env_event,
 		.dropped = env_dropped,
 		.withhold = faults_any(FAULT_RNR) ? faults_withhold : NULL,

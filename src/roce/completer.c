@@ -320,7 +320,7 @@ static void nak_fatal(struct roce_qp *qp, uint8_t code)
 	struct key_why why;
 
 	if (code == ROCE_NAK_REMOTE_ACCESS && qp->base.env->explain &&
-	    roce_env(qp)->refused) {
+	    roce_env(qp)->refusal) {
 		const struct key_ask ask = {
 			.key = w->rkey,
 			.remote = true,
@@ -329,7 +329,7 @@ static void nak_fatal(struct roce_qp *qp, uint8_t code)
 			.access = qp_wqe_access(w),
 		};
 
-		text = roce_env(qp)->refused(&qp->base, &ask, &why);
+		text = roce_env(qp)->refusal(&qp->base, &ask, &why);
 	}
 	if (text)
 		explain(qp,

@@ -55,7 +55,7 @@ struct roce_env {
 	 * can.
 	 */
 	const char *(*silent)(struct qp *qp, struct key_why *text);
-	const char *(*refused)(struct qp *qp, const struct key_ask *ask,
+	const char *(*refusal)(struct qp *qp, const struct key_ask *ask,
 			       struct key_why *text);
 
 	/* Whether the receive queue is to look empty, on purpose. NULL: no. */
