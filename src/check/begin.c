@@ -31,7 +31,7 @@ static void begin(void)
 		say("SOFTHCA_CHECK=%s ignored: %s", cfg->check, why);
 	if (why || !options.on)
 		return;
-	check_stacks_begin();
+	check_places();
 	check_reports_begin(cfg->check_json, options.exit);
 	atomic_store(&check_is_on, true);
 }

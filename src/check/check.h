@@ -60,9 +60,15 @@ void check_forked(void);
 /* The process exits: says how many findings there were, and may end it. */
 void check_exit(void);
 
-/* Where the program is now: a number that stands for the backtrace, 0: not
- * known. */
+/*
+ * Where the program is now: a number that stands for the backtrace, 0: not
+ * known, or check_places() has not been called, which check_begin() does if the
+ * program is checked. check_say_place() prints one: what, and its frames.
+ */
+void check_places(void);
 uint32_t check_here(void);
+void check_say_place(const char *what, uint32_t place)
+	__attribute__((cold));
 
 /* An object that is left behind: how it is called, and where it was made. */
 void check_leaked(const char *call, const char *object, uint32_t made)

@@ -29,7 +29,6 @@ extern struct check_env check_env;
 
 /* The return addresses of check_here()'s number, innermost first. */
 unsigned check_frames(uint32_t stack, void *frames[CHECK_FRAMES]);
-void check_stacks_begin(void);
 
 /* symbols.c: where pc, of a file that is mapped at base, is in that file, as
  * addr2line(1) takes it; and the function it is in, or "". */

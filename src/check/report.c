@@ -307,6 +307,23 @@ void check_report(enum check_rule rule, uint32_t qpn,
 	errno = saved;
 }
 
+void check_say_place(const char *what, uint32_t place)
+{
+	const int saved = errno;
+	unsigned n;
+
+	if (!place)
+		return;
+	pthread_mutex_lock(&reports.lock);
+	n = frames_of(place);
+	if (n)
+		say("  %s at", what);
+	for (unsigned k = 0; k < n; k++)
+		say("    #%u %s", k, reports.frame[k].text);
+	pthread_mutex_unlock(&reports.lock);
+	errno = saved;
+}
+
 void check_leaked(const char *call, const char *object, uint32_t made)
 {
 	const struct check_side sides[] = {

@@ -10,6 +10,7 @@
 #include "base/mix.h"
 
 #include <execinfo.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,13 +24,20 @@ struct stack {
 
 static struct stack *stacks;
 
-void check_stacks_begin(void)
+static void make_room(void)
 {
 	void *frame[2];
 
 	/* The first call loads the unwinder, which allocates. */
 	backtrace(frame, 2);
 	stacks = calloc(STACKS, sizeof(*stacks));
+}
+
+void check_places(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, make_room);
 }
 
 uint32_t check_here(void)

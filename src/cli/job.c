@@ -107,9 +107,9 @@ static const struct argp_option options[] = {
 	{ "trace", OPT_TRACE, "DIR", 0,
 	  "Record events of all processes in DIR, one file per process, for "
 	  "softhca trace DIR", 0 },
-	{ "explain", OPT_EXPLAIN, NULL, 0,
+	{ "explain", OPT_EXPLAIN, "full", OPTION_ARG_OPTIONAL,
 	  "Print on stderr why completions and calls fail, and how queue pairs are "
-	  "connected",
+	  "connected; =full: also where the program has posted what fails",
 	  0 },
 	{ "part-id", OPT_PART_ID, "ID", 0,
 	  "vendor_part_id to report; perftest chooses how it posts by it "
@@ -415,7 +415,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		set_same_host(arg);
 		return 0;
 	case OPT_EXPLAIN:
-		set("SOFTHCA_EXPLAIN", "1");
+		if (arg && strcmp(arg, "full"))
+			bad_value("--explain=%s: the only value is full", arg);
+		set("SOFTHCA_EXPLAIN", arg ? arg : "1");
 		return 0;
 	case OPT_ADDR:
 		set_addr(arg);

@@ -57,6 +57,13 @@ static bool get_bool(const char *name)
 	return false;
 }
 
+static bool is_full(const char *name)
+{
+	const char *v = get(name);
+
+	return v && !strcmp(v, "full");
+}
+
 static uint64_t get_number(const char *name, uint64_t max)
 {
 	const char *v = get(name);
@@ -135,7 +142,9 @@ static void load(void)
 		.check_json = get_string("SOFTHCA_CHECK_JSON"),
 		.pcap = get_string("SOFTHCA_PCAP"),
 		.trace = get_string("SOFTHCA_TRACE"),
-		.explain = get_bool("SOFTHCA_EXPLAIN"),
+		.explain_full = is_full("SOFTHCA_EXPLAIN"),
+		.explain = is_full("SOFTHCA_EXPLAIN") ||
+			   get_bool("SOFTHCA_EXPLAIN"),
 		.part_id = (uint32_t)get_number("SOFTHCA_PART_ID", UINT32_MAX),
 		.vendor_id =
 			(uint32_t)get_number("SOFTHCA_VENDOR_ID", UINT32_MAX),

@@ -33,6 +33,7 @@ struct config {
 	const char *pcap;    /* SOFTHCA_PCAP: file name, %p is the pid */
 	const char *trace;   /* SOFTHCA_TRACE: directory for events */
 	bool explain;        /* SOFTHCA_EXPLAIN=1 */
+	bool explain_full;   /* =full: with the program's own lines */
 	uint32_t part_id;    /* SOFTHCA_PART_ID: vendor_part_id to show */
 	uint32_t vendor_id;  /* SOFTHCA_VENDOR_ID */
 	const char *rundir;  /* SOFTHCA_RUNDIR */

@@ -589,6 +589,11 @@ struct shca_qp {
 
 	struct shca_xrc *xrc; /* xrc.h; NULL of all but XRC_RECV QPs */
 
+	/* For --explain=full, else 0: where it was made, and what is in the
+	 * send queue was posted. */
+	uint32_t made;
+	uint32_t *posted;
+
 	/* wr.c: between wr_start and wr_complete. */
 	struct lock wr_lock; /* before lock */
 	struct shca_wr *wr;

@@ -58,6 +58,31 @@ static int env_complete(struct qp *core, void *cq, const struct ibv_wc *wc,
 	return shca_cq_add(cq, wc, solicited);
 }
 
+/* Of a request that fails: where the program has posted it. */
+__attribute__((noinline, cold)) static void say_places(struct qp *core,
+							const struct ibv_wc *wc)
+{
+	const struct shca_qp *qp = core->owner;
+	const struct qp_sq *sq = &core->sq;
+	const struct qp_wqe *w = qp_sq_slot(sq, sq->head - 1);
+
+	if (!qp->posted || wc->opcode & IBV_WC_RECV || w->wr_id != wc->wr_id)
+		return;
+	check_say_place("it was posted",
+			qp->posted[(sq->head - 1) & (sq->depth - 1)]);
+	check_say_place("the queue pair was created", qp->made);
+}
+
+static int env_complete_explained(struct qp *core, void *cq,
+				  const struct ibv_wc *wc, bool solicited)
+{
+	if (wc->status != IBV_WC_SUCCESS && wc->status != IBV_WC_WR_FLUSH_ERR)
+		say_places(core, wc);
+	if (tracing())
+		shca_record_complete(core->qpn, wc);
+	return shca_cq_add(cq, wc, solicited);
+}
+
 static int env_complete_recorded(struct qp *core, void *cq,
 				 const struct ibv_wc *wc, bool solicited)
 {
@@ -308,6 +333,8 @@ static int process_create(struct shca_process **out)
 	if (!p)
 		return -ENOMEM;
 	shca_check_begin();
+	if (cfg->explain_full)
+		check_places();
 	memset(p, 0, sizeof(*p));
 	p->netdev_fd = -1;
 	atomic_store(&p->stat_fd, -1);
@@ -323,7 +350,9 @@ static int process_create(struct shca_process **out)
 		record_events(cfg->trace);
 	p->env = (struct roce_env){
 		.base.keys = &p->keys,
-		.base.complete = trace_on ? env_complete_recorded : env_complete,
+		.base.complete = cfg->explain_full ? env_complete_explained :
+				 trace_on	   ? env_complete_recorded :
+						     env_complete,
 		.base.srq_take = env_srq_take,
 		.xrc_srq_take = shca_xrc_env_take,
 		.xrc_pd = shca_xrc_env_pd,

@@ -212,6 +212,12 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 		goto err_qpn;
 
 	attr->cap = init.cap;
+	if (e->cfg->explain_full) {
+		qp->made = check_here();
+		/* Without memory nothing is said of places. */
+		qp->posted = calloc(qp->core->sq.depth ? qp->core->sq.depth : 1,
+				    sizeof(*qp->posted));
+	}
 	if (check_on())
 		check_qp_created(ib, &attr->cap, attr->sq_sig_all);
 	hold(ib);
@@ -526,6 +532,8 @@ static void qp_free(struct shca_qp *qp)
 		shca_xrc_qp_gone(qp);
 	shca_uncount(qp->sched.engine, SHCA_QP);
 	shca_wr_free(qp);
+	free(qp->posted);
+	qp->posted = NULL;
 	shca_qp_put(qp);
 }
 

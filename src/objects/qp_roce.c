@@ -182,6 +182,7 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 		     struct ibv_send_wr **bad, bool whole)
 {
 	const bool ud = core->type == IBV_QPT_UD;
+	const struct shca_qp *qp = core->owner;
 	struct roce_qp *r = roce_qp(core);
 	struct roce_sq_mark mark = roce_sq_mark(r);
 	int err = 0;
@@ -202,6 +203,9 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 		}
 		if (tracing())
 			shca_record_post(core);
+		if (__builtin_expect(qp->posted != NULL, 0))
+			qp->posted[(core->sq.tail - 1) & (core->sq.depth - 1)] =
+				check_here();
 	}
 	if (err && whole)
 		roce_sq_undo(r, mark);

@@ -152,6 +152,15 @@ def test_explain(placements, place):
     assert not silent, silent
 
 
+def test_explain_places(placements):
+    """--explain=full: the program's own lines."""
+    run = placements("local").tool(rig.client("badinput"), limit=120, options=["--explain=full"])
+    rows = explained(run.client)
+    for row in ("write, wrong rkey", "unknown QPN", "send, wrong lkey"):
+        assert re.search(r"it was posted at\n.*#0 \S+badinput\+0x\w+ \(post_one\)\n(.*\n)*"
+                         r".*the queue pair was created at\n.*#0 \S+badinput\+0x\w+ \(run_wire\)", rows[f"wire: {row}"]), row
+
+
 CALLS = {  # local row: the public function, the errno, and what is said of it
     "CQ of no entries": r"ibv_create_cq: EINVAL: cqe is 0, not in 1\.\.\d+",
     "MR remote write without local write": r"ibv_reg_mr: EINVAL: .*IBV_ACCESS_REMOTE_WRITE without IBV_ACCESS_LOCAL_WRITE",
