@@ -198,17 +198,16 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 		err = roce_post_send(r, wr, path);
 		if (err) {
 			*bad = wr;
-			trace_forget(); /* what is sent now was posted before */
 			break;
 		}
-		if (tracing())
-			shca_record_post(core);
 		if (__builtin_expect(qp->posted != NULL, 0))
 			qp->posted[(core->sq.tail - 1) & (core->sq.depth - 1)] =
 				check_here();
 	}
 	if (err && whole)
 		roce_sq_undo(r, mark);
+	if (tracing())
+		shca_record_posts(core, mark.tail);
 	if (!roce_tx_patient(r))
 		send_posted(core);
 	return err;

@@ -27,10 +27,13 @@ static void put_wqe(enum trace_type type, const struct qp *core,
 		  psn_op(first, w->opcode), w->length, ns);
 }
 
-void shca_record_post(struct qp *core)
+void shca_record_posts(struct qp *core, uint32_t from)
 {
-	put_wqe(TRACE_POST_SEND, core,
-		qp_sq_slot(&core->sq, core->sq.tail - 1), 0);
+	const uint64_t ns = trace_now();
+
+	trace_forget(); /* if there are none */
+	for (; from != core->sq.tail; from++)
+		put_wqe(TRACE_POST_SEND, core, qp_sq_slot(&core->sq, from), ns);
 }
 
 void shca_record_recv(uint32_t qpn, const struct ibv_recv_wr *wr)

@@ -11,8 +11,8 @@
 
 #include "trace/trace.h"
 
-/* The WQE that was posted last. */
-void shca_record_post(struct qp *core);
+/* The WQEs from one of the send queue on, which have been posted just now. */
+void shca_record_posts(struct qp *core, uint32_t from);
 void shca_record_recv(uint32_t qpn, const struct ibv_recv_wr *wr);
 /* engine_send_small() and engine_send(), recorded. posted: at once. */
 unsigned shca_record_small(struct shca_qp *qp, bool posted);

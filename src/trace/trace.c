@@ -322,6 +322,9 @@ int trace_begin(const char *dir)
 	void *mem;
 	int fd;
 
+	/* A child whose parent had no device when it forked. */
+	if (file.head && file.head->pid != (uint32_t)getpid())
+		trace_forked();
 	if (file.head)
 		return 0;
 	if (!have_key && pthread_key_create(&file.key, thread_ends))
