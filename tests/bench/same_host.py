@@ -300,6 +300,8 @@ TABLE = [
 LIMITS = {
     "ib_send_lat": "the instructions of both ends (make bench BENCH=instructions): between two cores the cache lines' way "
                    "hides them, between the threads of one core nothing does",
+    "ib_send_lat_recorded": "between a message and its answer the processor's counter is read three times, 10 ns each, and "
+                            "six events are stored",
     "ib_atomic_lat": "two system calls that copy 8 bytes each: process_vm_readv, then process_vm_writev",
     "ib_write_bw_64k": "TLB misses behind each process_vm_writev, of which a write takes one; the other end does nothing",
     "ib_read_bw_64k": "process_vm_readv itself, of which a read takes one: it is slower than process_vm_writev",
