@@ -97,6 +97,11 @@ static inline int sys_close(int fd)
 	return (int)syscall(SYS_close, fd);
 }
 
+static inline int sys_accept(int fd, int flags)
+{
+	return (int)syscall(SYS_accept4, fd, NULL, NULL, flags);
+}
+
 static inline ssize_t sys_sendmsg(int fd, const struct msghdr *m, int flags)
 {
 	return syscall(SYS_sendmsg, fd, m, flags);

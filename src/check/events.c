@@ -8,11 +8,11 @@
  */
 #include "internal.h"
 
+#include "base/sys.h"
 #include "base/thread.h"
 #include "host/config.h"
 
 #include <pthread.h>
-#include <time.h>
 
 #define LOOK_NS 250000000
 #define STUCK_NS 1000000000u
@@ -71,8 +71,6 @@ static void look(struct check_cq *c, void *arg)
 
 static void *run(void *arg)
 {
-	const struct timespec pause = { .tv_nsec = LOOK_NS };
-
 	(void)arg;
 	pthread_setname_np(pthread_self(), "softhca-check");
 	for (;;) {
@@ -82,7 +80,7 @@ static void *run(void *arg)
 		for (struct check_sleep *s = watch.sleeps; s; s = s->next)
 			check_cqs_each(look, s);
 		pthread_mutex_unlock(&watch.lock);
-		nanosleep(&pause, NULL);
+		sys_sleep(LOOK_NS);
 	}
 	return NULL;
 }

@@ -154,7 +154,7 @@ static void send_file(int fd, int file)
 void stat_answer(int fd, int (*copy)(void *arg), void *arg)
 {
 	for (int i = 0; i < ANSWERS; i++) {
-		int who = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		int who = sys_accept(fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		int file;
 		pid_t pid;
 
@@ -223,7 +223,7 @@ static int receive_file(int fd)
 	struct cmsghdr *c;
 	int file;
 
-	if (recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0)
+	if (sys_recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0)
 		return -errno;
 	c = CMSG_FIRSTHDR(&m);
 	if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||
@@ -311,7 +311,7 @@ static void name_of(struct stat_reply *r)
 	FILE *f;
 
 	snprintf(path, sizeof(path), "/proc/%d/comm", (int)r->pid);
-	f = r->pid ? fopen(path, "re") : NULL;
+	f = r->pid ? fopen(path, "rce") : NULL;
 	if (!f || !fgets(r->comm, sizeof(r->comm), f))
 		r->comm[0] = 0;
 	r->comm[strcspn(r->comm, "\n")] = 0;
