@@ -117,6 +117,19 @@ int rsp_listen(int fd, int backlog)
  * accept(2), by RDMA alone. The program's descriptor is made first: without
  * one, the peer waits.
  */
+/* The peer of an rsocket, or of a socket of the kernel. */
+static void say_accepted(int rfd, int fd)
+{
+	struct sockaddr_storage peer;
+	socklen_t len = sizeof(peer);
+
+	if (rfd >= 0 ? !rgetpeername(rfd, (struct sockaddr *)&peer, &len) :
+		       !rsp_real()->getpeername(fd, (struct sockaddr *)&peer,
+						&len))
+		rsp_say_way("from", (struct sockaddr *)&peer,
+			    rfd >= 0 ? 0 : -1);
+}
+
 static int accept_rsocket(struct rsp_fd *listener, struct sockaddr *addr,
 			  socklen_t *len, int flags)
 {
@@ -138,6 +151,7 @@ static int accept_rsocket(struct rsp_fd *listener, struct sockaddr *addr,
 	f = rsp_new(listener->family, SOCK_STREAM, RSP_RSOCK, rfd);
 	if (f && rsp_set(fd, f) == fd) {
 		f->linked = true;
+		say_accepted(rfd, -1);
 		if (flags & SOCK_NONBLOCK)
 			rfcntl(rfd, F_SETFL, O_NONBLOCK);
 		return fd;
@@ -202,6 +216,8 @@ static int accept_either(struct rsp_fd *f, int fd, struct sockaddr *addr,
 		if (real->poll(&shadow, 1, 0) > 0) {
 			/* Blocks only if the connection has gone meanwhile. */
 			ret = real->accept4(fd, addr, len, flags);
+			if (ret >= 0)
+				say_accepted(-1, ret);
 			if (ret >= 0 || errno != EAGAIN)
 				return ret;
 		}
@@ -254,6 +270,7 @@ static int connect_stream(struct rsp_fd *f, int fd)
 	f->deadline_ns = rsp_now_ns() + rsp_connect_ns();
 	if (!ret) {
 		f->state = RSP_RSOCK;
+		rsp_say_way("to", dst, 0);
 	} else if (errno == EINPROGRESS) {
 		f->state = RSP_CONNECTING;
 		if (nonblock) {
@@ -273,6 +290,7 @@ static int connect_stream(struct rsp_fd *f, int fd)
 	} else if (errno == EISCONN) {
 		return -1;
 	} else {
+		rsp_say_way("to", dst, errno);
 		fall_back(f, fd);
 		return real->connect(fd, dst, f->dst_len);
 	}

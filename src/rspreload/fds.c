@@ -9,12 +9,14 @@
 #include "rsockets/wake.h"
 #include "rspreload/rspreload.h"
 
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <rdma/rsocket.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -245,6 +247,31 @@ int rsp_rsocket(int family, int type)
 	return rfd;
 }
 
+void rsp_say_way(const char *which, const struct sockaddr *peer, int err)
+{
+	const char *explain = getenv("SOFTHCA_EXPLAIN");
+	const struct sockaddr_in6 *in6 = (const void *)peer;
+	const struct sockaddr_in *in = (const void *)peer;
+	char text[INET6_ADDRSTRLEN] = "?";
+	const int saved = errno;
+
+	if (!explain || !*explain || !strcmp(explain, "0"))
+		return;
+	inet_ntop(peer->sa_family,
+		  peer->sa_family == AF_INET6 ? (const void *)&in6->sin6_addr :
+						(const void *)&in->sin_addr,
+		  text, sizeof(text));
+	/* The port is where it is in both. */
+	if (err)
+		say("--sockets: the connection %s %s port %u goes by TCP (RDMA: %s)",
+		    which, text, ntohs(in->sin_port),
+		    err > 0 ? strerror(err) : "the peer did not ask for it");
+	else
+		say("--sockets: the connection %s %s port %u goes by RDMA",
+		    which, text, ntohs(in->sin_port));
+	errno = saved;
+}
+
 void rsp_fall_back(struct rsp_fd *f, int fd)
 {
 	const struct rsp_real *real = rsp_real();
@@ -300,7 +327,9 @@ enum rsp_state rsp_settle(struct rsp_fd *f, int fd)
 			if (flags >= 0)
 				rfcntl(f->rfd, F_SETFL, flags & ~O_ACCMODE);
 			f->state = RSP_RSOCK;
+			rsp_say_way("to", (struct sockaddr *)&f->dst, 0);
 		} else if (err != EINPROGRESS) {
+			rsp_say_way("to", (struct sockaddr *)&f->dst, err);
 			rsp_fall_back(f, fd);
 			rsp_real()->connect(fd, (struct sockaddr *)&f->dst,
 					    f->dst_len);

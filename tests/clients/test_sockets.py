@@ -40,6 +40,25 @@ def test_iperf3(place, options):
     iperf3(place, place.host, options)
 
 
+@pytest.mark.parametrize("ends, way", [("both", "RDMA"), ("client", r"TCP \(RDMA: Connection refused\)"),
+                                       ("server", r"TCP \(RDMA: the peer did not ask for it\)")])
+def test_explain_says_the_way(placements, ends, way):
+    need("curl")
+    place, port = placements("local"), free_port()
+    words = [PYTHON, "-m", "http.server", port, "-d", HERE]
+    server = Proc(place.server, words, ["--sockets", "--explain"], alone=ends == "client")
+    try:
+        server.wait_listening(port)
+        client = Proc(place.client, ["curl", "-sSf", "-o", "/dev/null", f"http://{place.host}:{port}/"],
+                      ["--sockets", "--explain"], alone=ends == "server")
+        client.done()
+        said = (server if ends == "server" else client).output()
+        where = "from" if ends == "server" else "to"
+        assert re.search(rf"--sockets: the connection {where} \S+ port \d+ goes by {way}$", said, re.M), said
+    finally:
+        server.kill()
+
+
 @rig.in_place("netns")
 def test_iperf3_ipv6(place):
     iperf3(place, place.host6, "-n 50M")
