@@ -73,19 +73,12 @@ __attribute__((noinline, cold)) static void say_places(struct qp *core,
 	check_say_place("the queue pair was created", qp->made);
 }
 
-static int env_complete_explained(struct qp *core, void *cq,
-				  const struct ibv_wc *wc, bool solicited)
+/* The same where somebody wants to hear of it. */
+static int env_complete_noted(struct qp *core, void *cq,
+			      const struct ibv_wc *wc, bool solicited)
 {
 	if (wc->status != IBV_WC_SUCCESS && wc->status != IBV_WC_WR_FLUSH_ERR)
 		say_places(core, wc);
-	if (tracing())
-		shca_record_complete(core->qpn, wc);
-	return shca_cq_add(cq, wc, solicited);
-}
-
-static int env_complete_recorded(struct qp *core, void *cq,
-				 const struct ibv_wc *wc, bool solicited)
-{
 	if (tracing()) /* not in the child of a fork */
 		shca_record_complete(core->qpn, wc);
 	return shca_cq_add(cq, wc, solicited);
@@ -239,8 +232,7 @@ static void fork_child(void)
 	shca_live_release();
 	shca_device_forked();
 	faults_forked();
-	if (check_on())
-		check_forked();
+	check_forked();
 	trace_forked();
 	pcap_close(recording);
 	recording = NULL;
@@ -350,9 +342,9 @@ static int process_create(struct shca_process **out)
 		record_events(cfg->trace);
 	p->env = (struct roce_env){
 		.base.keys = &p->keys,
-		.base.complete = cfg->explain_full ? env_complete_explained :
-				 trace_on	   ? env_complete_recorded :
-						     env_complete,
+		.base.complete = cfg->explain_full || trace_on ?
+					 env_complete_noted :
+					 env_complete,
 		.base.srq_take = env_srq_take,
 		.xrc_srq_take = shca_xrc_env_take,
 		.xrc_pd = shca_xrc_env_pd,
