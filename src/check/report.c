@@ -10,6 +10,7 @@
 #include "internal.h"
 
 #include "base/aside.h"
+#include "base/json.h"
 #include "base/mix.h"
 #include "base/path.h"
 #include "base/say.h"
@@ -182,22 +183,6 @@ static unsigned frames_of(uint32_t stack)
 
 /* ---- JSON -------------------------------------------------------------- */
 
-static void put_string(FILE *f, const char *s)
-{
-	putc('"', f);
-	for (; *s; s++) {
-		const unsigned char c = (unsigned char)*s;
-
-		if (c == '"' || c == '\\')
-			fprintf(f, "\\%c", c);
-		else if (c < 0x20 || c > 0x7e) /* a file's name may have any */
-			fprintf(f, "\\u%04x", c);
-		else
-			putc(c, f);
-	}
-	putc('"', f);
-}
-
 static void json_open(void)
 {
 	char *name;
@@ -233,20 +218,20 @@ static void json_write(enum check_rule rule, uint32_t qpn, const char *text,
 	if (qpn)
 		fprintf(f, ",\"qp\":\"0x%06x\"", qpn);
 	fputs(",\"text\":", f);
-	put_string(f, text);
+	json_put_string(f, text);
 	fputs(",\"fix\":", f);
-	put_string(f, rules[rule].fix);
+	json_put_string(f, rules[rule].fix);
 	fputs(",\"places\":[", f);
 	for (size_t i = 0; i < nsides; i++) {
 		const unsigned n = frames_of(side[i].stack);
 
 		fprintf(f, "%s{\"what\":", i ? "," : "");
-		put_string(f, side[i].what);
+		json_put_string(f, side[i].what);
 		fputs(",\"frames\":[", f);
 		for (unsigned k = 0; k < n; k++) {
 			if (k)
 				putc(',', f);
-			put_string(f, reports.frame[k].text);
+			json_put_string(f, reports.frame[k].text);
 		}
 		fputs("]}", f);
 	}

@@ -33,7 +33,4 @@ int trace_html(const struct trace_set *t, FILE *f);
 int trace_perfetto(const struct trace_set *t, FILE *f);
 int trace_pcapng(const struct trace_set *t, FILE *f);
 
-/* A string as JSON has it, which is also safe within a script of HTML. */
-void trace_json_string(FILE *f, const char *s);
-
 #endif

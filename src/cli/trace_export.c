@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/checksum.h"
+#include "base/json.h"
 #include "wire/roce.h"
 
 #include <errno.h>
@@ -12,21 +13,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-void trace_json_string(FILE *f, const char *s)
-{
-	putc('"', f);
-	for (; *s; s++) {
-		const unsigned char c = (unsigned char)*s;
-
-		/* Bytes that are no ASCII may be no UTF-8. */
-		if (c < ' ' || c > '~' || strchr("\"\\<>&'", c))
-			fprintf(f, "\\u%04x", c);
-		else
-			putc(c, f);
-	}
-	putc('"', f);
-}
 
 static const char *packet_name(const struct trace_rec *r)
 {
@@ -59,7 +45,7 @@ static void tracks(const struct trace_set *t, FILE *f)
 		fprintf(f,
 			"{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%u,\"args\":{\"name\":",
 			i + 1);
-		trace_json_string(f, name);
+		json_put_string(f, name);
 		fputs("}},\n", f);
 	}
 	for (uint32_t i = 0; i < t->nqps; i++)

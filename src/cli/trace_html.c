@@ -7,6 +7,7 @@
 #include "cli/trace.h"
 
 #include "base/bytes.h"
+#include "base/json.h"
 #include "qp/names.h"
 #include "wire/roce.h"
 
@@ -238,11 +239,11 @@ static void put_procs(const struct page *p)
 				 "clock by the time of day");
 		fprintf(p->f, "%s{\"pid\":%u,\"lost\":%" PRIu64 ",\"name\":",
 			i ? ",\n" : "", proc->head.pid, proc->lost);
-		trace_json_string(p->f, proc->head.program);
+		json_put_string(p->f, proc->head.program);
 		fputs(",\"host\":", p->f);
-		trace_json_string(p->f, proc->head.host);
+		json_put_string(p->f, proc->head.host);
 		fputs(",\"clock\":", p->f);
-		trace_json_string(p->f, clock);
+		json_put_string(p->f, clock);
 		putc('}', p->f);
 	}
 }
@@ -256,7 +257,7 @@ static void put_qps(const struct page *p)
 			"%s{\"proc\":%u,\"num\":%u,\"dest\":%u,\"peer\":%d,\"type\":",
 			i ? ",\n" : "", q->proc, q->num, q->dest,
 			q->peer == TRACE_NOTHING ? -1 : (int)q->peer);
-		trace_json_string(p->f, q->type ? qp_type_str(q->type) : "");
+		json_put_string(p->f, q->type ? qp_type_str(q->type) : "");
 		putc('}', p->f);
 	}
 }
@@ -275,7 +276,7 @@ static void put_names(const struct page *p)
 		if (!name)
 			continue;
 		fprintf(p->f, "%s\"%u\":", any ? "," : "", i);
-		trace_json_string(p->f, name);
+		json_put_string(p->f, name);
 		any = true;
 	}
 	fputs("},\n\"wrops\":[", p->f);
@@ -283,18 +284,18 @@ static void put_names(const struct page *p)
 		const struct trace_wr w = { .opcode = (uint8_t)i };
 
 		fputs(i ? "," : "", p->f);
-		trace_json_string(p->f, trace_wr_op(&w));
+		json_put_string(p->f, trace_wr_op(&w));
 	}
 	fputs("],\n\"reasons\":[", p->f);
 	for (unsigned i = 0; i <= TRACE_R_PROBE; i++) {
 		fputs(i ? "," : "", p->f);
-		trace_json_string(p->f,
+		json_put_string(p->f,
 				  trace_reason_text((enum trace_reason)i));
 	}
 	fputs("],\n\"drops\":[", p->f);
 	for (unsigned i = 0; i < 9; i++) {
 		fputs(i ? "," : "", p->f);
-		trace_json_string(p->f, trace_drop_text(i));
+		json_put_string(p->f, trace_drop_text(i));
 	}
 	putc(']', p->f);
 }
