@@ -6,6 +6,7 @@
  * rsp_fd, with its rsocket or without.
  */
 #include "base/say.h"
+#include "host/config.h"
 #include "rsockets/wake.h"
 #include "rspreload/rspreload.h"
 
@@ -249,13 +250,12 @@ int rsp_rsocket(int family, int type)
 
 void rsp_say_way(const char *which, const struct sockaddr *peer, int err)
 {
-	const char *explain = getenv("SOFTHCA_EXPLAIN");
 	const struct sockaddr_in6 *in6 = (const void *)peer;
 	const struct sockaddr_in *in = (const void *)peer;
 	char text[INET6_ADDRSTRLEN] = "?";
 	const int saved = errno;
 
-	if (!explain || !*explain || !strcmp(explain, "0"))
+	if (!config_get()->explain)
 		return;
 	inet_ntop(peer->sa_family,
 		  peer->sa_family == AF_INET6 ? (const void *)&in6->sin6_addr :
