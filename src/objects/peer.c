@@ -83,18 +83,26 @@ void shca_connected_explain(struct shca_qp *qp)
 	segment_peer_put(peer);
 }
 
+/* The QP there; NULL: it shows none. */
+static const struct qp_public *qp_of(const struct shca_qp *qp,
+				     struct segment_peer *peer)
+{
+	const uint32_t dest = roce_qp_dest(roce_qp(qp->core));
+	const struct qp_public *pub = shown_qp(peer, dest);
+
+	return pub && qp_public_get(&pub->qpn) == dest ? pub : NULL;
+}
+
 /* What is wrong with the QP there; false: nothing is. */
 static bool qp_there(const struct shca_qp *qp, struct segment_peer *peer,
 		     struct key_why *why)
 {
-	struct qp *core = qp->core;
-	const uint32_t dest = roce_qp_dest(roce_qp(core));
-	const struct qp_public *pub = shown_qp(peer, dest);
+	const struct qp *core = qp->core;
+	const struct qp_public *pub = qp_of(qp, peer);
 	const size_t size = sizeof(why->text);
 	uint32_t state, type, back, psn;
 
-	if (!pub || qp_public_get(&pub->qpn) != dest ||
-	    qp_public_get(&pub->state) == IBV_QPS_RESET) {
+	if (!pub || qp_public_get(&pub->state) == IBV_QPS_RESET) {
 		snprintf(why->text, size,
 			 "its process has no such QP, or it is in state RESET: it was destroyed, or dest_qp_num here is wrong");
 		return true;
@@ -210,7 +218,7 @@ static void unpolled(const struct shca_cq *cq, const char *which, char *text,
 		atomic_load_explicit(&cq->head, memory_order_relaxed);
 
 	if (n && n <= cq->depth)
-		more(text, size, "its %s CQ holds %u completion%s not polled%s",
+		more(text, size, "its %sCQ holds %u completion%s not polled%s",
 		     which, n, n > 1 ? "s" : "",
 		     atomic_load_explicit(&cq->armed, memory_order_relaxed) ==
 				     SHCA_UNARMED ?
@@ -267,10 +275,10 @@ void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size)
 		     (unsigned long long)s->no_recv);
 	if (core->send_cq)
 		unpolled(core->send_cq,
-			 core->send_cq == core->recv_cq ? "" : "send", text,
+			 core->send_cq == core->recv_cq ? "" : "send ", text,
 			 size);
 	if (core->recv_cq && core->recv_cq != core->send_cq)
-		unpolled(core->recv_cq, "receive", text, size);
+		unpolled(core->recv_cq, "receive ", text, size);
 	if (!text[0])
 		more(text, size,
 		     "waits for what the program posts, or the peer sends (%u receives posted)",
@@ -315,15 +323,13 @@ static const char *refused_there(const struct shca_qp *qp,
 				 struct key_why *why)
 {
 	struct keys_there there = { .peer = peer };
-	const uint32_t dest = roce_qp_dest(roce_qp(qp->core));
-	const struct qp_public *pub = shown_qp(peer, dest);
+	const struct qp_public *pub = qp_of(qp, peer);
 	struct key_ask ask = *asked;
 
-	if (!pub || qp_public_get(&pub->qpn) != dest ||
-	    !shown_keys_view(peer, &there.view))
+	if (!pub || !shown_keys_view(peer, &there.view))
 		return NULL;
 	ask.pd = qp_public_get(&pub->pd);
-	ask.qpn = dest;
+	ask.qpn = roce_qp_dest(roce_qp(qp->core));
 	return key_refused(look_there, &there, &ask, why);
 }
 
