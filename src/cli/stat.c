@@ -29,7 +29,7 @@ struct args {
 	enum stat_counter sort; /* STAT_COUNTERS: by bytes */
 };
 
-/* A queue pair of a process, and its line. */
+/* A queue pair of a process. */
 struct line {
 	const struct stat_reply *reply;
 	const struct stat_qp *qp;
@@ -148,7 +148,7 @@ static const struct stat_qp *before(const struct stat_reply *was, size_t n,
 	return NULL;
 }
 
-static void print_line(const struct line *l, double rate)
+static void print_line(const struct line *l, uint64_t bytes)
 {
 	const struct stat_qp *q = l->qp;
 	char t[7][16], peer[80] = "-";
@@ -159,16 +159,11 @@ static void print_line(const struct line *l, double rate)
 		snprintf(peer, sizeof(peer), "%s 0x%06x", gid.text,
 			 q->dest_qpn);
 	}
-	if (rate > 0)
-		snprintf(t[0], sizeof(t[0]), "%s",
-			 human((uint64_t)((double)l->bytes / rate), t[1]));
-	else
-		human(q->n[STAT_DIRECT_BYTES], t[0]);
 	printf("%7d %-15.15s %-9.9s 0x%06x %-3s %-5s %8s %8s %8s %7s %7s %7s  %s\n",
 	       (int)l->reply->pid, l->reply->comm,
 	       l->reply->device[q->device].name, q->qpn, qp_type_str(q->type),
 	       qp_state_str(q->state), human(q->n[STAT_TX_BYTES], t[1]),
-	       human(q->n[STAT_RX_BYTES], t[2]), t[0],
+	       human(q->n[STAT_RX_BYTES], t[2]), human(bytes, t[0]),
 	       human(q->n[STAT_RETRANSMITS], t[3]),
 	       human(q->n[STAT_RNR_RX] + q->n[STAT_NO_RECEIVE], t[4]),
 	       human(q->n[STAT_OUT_OF_SEQUENCE], t[5]), peer);
@@ -221,7 +216,12 @@ static int table(const struct args *a, const struct stat_reply *r, size_t n,
 	       "RECEIVED", a->interval ? "BYTES/s" : "COPIED", "RETRANS", "RNR",
 	       "GAPS", "PEER");
 	for (size_t i = 0; i < count; i++)
-		print_line(&lines[i], was ? a->interval : a->interval ? 1e18 : 0);
+		print_line(&lines[i],
+			   !a->interval ?
+				   lines[i].qp->n[STAT_DIRECT_BYTES] :
+			   was ? (uint64_t)((double)lines[i].bytes /
+					    a->interval) :
+				 0);
 	free(lines);
 	return 0;
 }

@@ -34,6 +34,12 @@ struct registry;
  */
 int registry_join(struct registry **r, const char *dir, const char **why);
 
+/* The directories in which registry_join() looks, in that order; how many. */
+#define REGISTRY_DIRS 3
+size_t registry_dirs(const char *dir, const char *dirs[REGISTRY_DIRS]);
+/* How the files there begin that are of this user (owner_uid()). */
+#define REGISTRY_NAME "softhca-%u-"
+
 /* Gives back everything; after fork, the child calls registry_abandon(). */
 void registry_leave(struct registry *r);
 void registry_abandon(struct registry *r);

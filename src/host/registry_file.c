@@ -489,7 +489,7 @@ static int get_file(const char *dir, struct regfile **out)
 
 	if (stat("/proc/self/ns/net", &st))
 		st.st_ino = 0;
-	if (snprintf(path, sizeof(path), "%s/softhca-%u-%llu", dir, owner_uid(),
+	if (snprintf(path, sizeof(path), "%s/" REGISTRY_NAME "%llu", dir, owner_uid(),
 		     (unsigned long long)st.st_ino) >= (int)sizeof(path))
 		return regfile_fail(-ENAMETOOLONG, "%s: name too long", dir);
 	f = find_file(path);
@@ -585,19 +585,30 @@ void regfile_unlink_segment(const struct regfile *f, unsigned slot)
 	unlink(path);
 }
 
-int regfile_open(const char *dir, struct regfile **f)
+size_t registry_dirs(const char *dir, const char *dirs[REGISTRY_DIRS])
 {
-	const char *dirs[] = { "/dev/shm", secure_getenv("XDG_RUNTIME_DIR"),
-			       "/tmp" };
-	int err = -ENOENT;
+	const char *const usual[REGISTRY_DIRS] = {
+		"/dev/shm", secure_getenv("XDG_RUNTIME_DIR"), "/tmp"
+	};
+	size_t n = 0;
 
 	if (!dir)
 		dir = config_get()->rundir;
 	if (dir)
-		return get_file(dir, f);
-	for (size_t i = 0; i < ARRAY_SIZE(dirs); i++) {
-		if (!dirs[i] || !*dirs[i])
-			continue;
+		dirs[n++] = dir;
+	for (size_t i = 0; i < REGISTRY_DIRS && !dir; i++)
+		if (usual[i] && *usual[i])
+			dirs[n++] = usual[i];
+	return n;
+}
+
+int regfile_open(const char *dir, struct regfile **f)
+{
+	const char *dirs[REGISTRY_DIRS];
+	const size_t n = registry_dirs(dir, dirs);
+	int err = -ENOENT;
+
+	for (size_t i = 0; i < n; i++) {
 		err = get_file(dirs[i], f);
 		/* Elsewhere, the other processes would not find us. */
 		if (!err || err == -ETIMEDOUT)

@@ -373,7 +373,7 @@ static int connect_all(struct asked *all, const char *dir)
 
 	if (!f)
 		return 0;
-	snprintf(prefix, sizeof(prefix), "softhca-%u-", owner_uid());
+	snprintf(prefix, sizeof(prefix), REGISTRY_NAME, owner_uid());
 	while (!err && (d = readdir(f))) {
 		const size_t len = strlen(d->d_name);
 
@@ -390,15 +390,14 @@ static int connect_all(struct asked *all, const char *dir)
 
 int stat_ask(const char *dir, struct stat_reply **replies, size_t *n)
 {
-	const char *dirs[] = { dir ? dir : config_get()->rundir, "/dev/shm",
-			       secure_getenv("XDG_RUNTIME_DIR"), "/tmp" };
+	const char *dirs[REGISTRY_DIRS];
+	const size_t ndirs = registry_dirs(dir, dirs);
 	const uint64_t until = clock_ns() + WAIT_NS;
 	struct asked all = { 0 };
 	int err = 0;
 
-	for (size_t i = 0; i < ARRAY_SIZE(dirs) && !err; i++)
-		if (dirs[i] && *dirs[i] && (!i || !dirs[0]))
-			err = connect_all(&all, dirs[i]);
+	for (size_t i = 0; i < ndirs && !err; i++)
+		err = connect_all(&all, dirs[i]);
 	for (size_t i = 0; i < all.n; i++) {
 		if (!err)
 			ask_one(all.fd[i], &all.reply[i], until);

@@ -18,6 +18,7 @@
 #include "engine/engine.h"
 #include "engine/faults.h"
 #include "host/netdev.h"
+#include "host/stat.h"
 #include "host/why.h"
 #include "qp/direct.h"
 #include "qp/ops.h"
@@ -135,8 +136,7 @@ struct shca_device {
 	unsigned ud_users; /* while > 0 every GID's address is bound... */
 	bool bound[NETDEV_MAX_GIDS]; /* ...where it can be */
 
-	/* Of QPs that are gone; each atomic by itself. */
-	struct roce_qp_stats ended;
+	_Atomic uint64_t ended[STAT_COUNTERS]; /* of QPs that are gone */
 };
 
 _Static_assert(offsetof(struct shca_device, not_theirs) == 664,

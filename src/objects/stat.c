@@ -7,8 +7,6 @@
  */
 #include "process.h"
 
-#include "host/stat.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +19,7 @@ struct copy {
 	struct stat_qp *qp;
 	struct stat_head head;
 	uint32_t size; /* of qp */
+	uint64_t now;
 };
 
 static void add(uint64_t n[STAT_COUNTERS], const struct roce_qp_stats *s)
@@ -49,15 +48,13 @@ static void add(uint64_t n[STAT_COUNTERS], const struct roce_qp_stats *s)
 void shca_stat_gone(struct shca_qp *qp)
 {
 	struct ibv_context *ctx = qp->ex.qp_base.context;
-	const struct roce_qp_stats *s = roce_qp_stats(roce_qp(qp->core));
-	const uint64_t *from = (const uint64_t *)s;
-	uint64_t *to;
+	uint64_t n[STAT_COUNTERS] = { 0 };
 
 	if (!ctx)
 		return;
-	to = (uint64_t *)&to_ctx(ctx)->dev->ended;
-	for (size_t i = 0; i < ROCE_QP_STATS; i++)
-		__atomic_fetch_add(&to[i], from[i], __ATOMIC_RELAXED);
+	add(n, roce_qp_stats(roce_qp(qp->core)));
+	for (size_t i = 0; i < STAT_COUNTERS; i++)
+		atomic_fetch_add(&to_ctx(ctx)->dev->ended[i], n[i]);
 }
 
 static void copy_qp(struct engine_qp *sched, void *arg)
@@ -86,7 +83,7 @@ static void copy_qp(struct engine_qp *sched, void *arg)
 		q->dest_qpn = roce_qp_dest(r);
 		memcpy(q->dgid, path->dgid.raw, sizeof(q->dgid));
 	}
-	shca_qp_waits(qp, clock_ns(), q->waits, sizeof(q->waits));
+	shca_qp_waits(qp, c->now, q->waits, sizeof(q->waits));
 	add(q->n, roce_qp_stats(r));
 	add(c->device[d].n, roce_qp_stats(r));
 }
@@ -113,7 +110,8 @@ static bool copy_devices(struct shca_process *p, struct copy *c)
 		c->head.ndevices++;
 		snprintf(c->device[i].name, sizeof(c->device[i].name), "%s",
 			 ctx->dev->dev.name);
-		add(c->device[i].n, &ctx->dev->ended);
+		for (size_t k = 0; k < STAT_COUNTERS; k++)
+			c->device[i].n[k] = atomic_load(&ctx->dev->ended[k]);
 	}
 	pthread_mutex_unlock(&p->ctx_lock);
 	return done;
@@ -130,6 +128,7 @@ static int copy(void *arg)
 			  .counters = STAT_COUNTERS,
 			  .others = STAT_OTHERS },
 		.size = atomic_load(&p->nobjects[SHCA_QP]) + MORE,
+		.now = clock_ns(),
 	};
 	int file = -ENOMEM;
 

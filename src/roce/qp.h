@@ -313,7 +313,7 @@ void roce_wqe_psns(const struct qp_wqe *w, uint32_t *first, uint32_t *last);
 uint8_t roce_wqe_opcode(const struct roce_qp *qp, const struct qp_wqe *w);
 bool roce_tx_again(const struct roce_qp *qp, const struct roce_pkt *p);
 
-/* Counters of one QP, for tools (host/stat.h) and tests. All are uint64_t. */
+/* Counters of one QP, for tools (host/stat.h) and tests. */
 struct roce_qp_stats {
 	uint64_t tx_pkts, rx_pkts;
 	uint64_t tx_bytes, rx_bytes; /* of payload in them */
@@ -332,7 +332,6 @@ struct roce_qp_stats {
 	uint64_t cnp_tx, cnp_rx, marked; /* congestion: packets marked */
 	uint64_t dropped; /* packets of no use here */
 };
-#define ROCE_QP_STATS (sizeof(struct roce_qp_stats) / sizeof(uint64_t))
 const struct roce_qp_stats *roce_qp_stats(const struct roce_qp *qp);
 
 /* What a reliable QP's requester waits for, for tools. */
