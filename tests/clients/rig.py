@@ -298,6 +298,22 @@ class Placement:
         return self.tool(client("verbs_check"), *args, **kw)
 
 
+@contextlib.contextmanager
+def running(home, cmd, options=(), env=None):
+    """A server and its client on one host, until the end of the block."""
+    side, port = Side(home), free_port()
+    cmd, client = [*cmd, "-p", port], None
+    server = Proc(side, cmd, options, env)
+    try:
+        server.wait_listening(port)
+        client = Proc(side, [*cmd, "127.0.0.1"], options, env)
+        yield server, client
+    finally:
+        server.kill()
+        if client:
+            client.kill()
+
+
 class NoNamespaces(Exception):
     """The system refuses to make any."""
 

@@ -5,6 +5,8 @@
  * or, in the modes whose names begin with "fine-", what looks much like it and
  * is right. It ends with status 0 whatever the checks find.
  */
+#include "peer.h"
+
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
@@ -18,8 +20,7 @@
 #define SIZE 1024u
 #define SLOTS 8u
 
-static struct ibv_context *ctx;
-static struct ibv_pd *pd;
+static struct dev dev;
 static struct ibv_mr *mr;
 static struct ibv_comp_channel *channel;
 static struct ibv_cq *cq[2]; /* of sends, of receives */
@@ -40,48 +41,19 @@ static void need(int good, const char *what, int err)
 	exit(3);
 }
 
-static void modify(struct ibv_qp *q, struct ibv_qp_attr *a, int mask)
+static void connect_to(struct ibv_qp *q, uint32_t peer, enum ibv_mtu mtu)
 {
-	const int err = ibv_modify_qp(q, a, mask);
+	const struct remote far = { .qpn = peer, .gid = dev.gid };
+	const struct conn_opts o = { .mtu = mtu,
+				     .timeout = 12,
+				     .retry_cnt = 5,
+				     .rnr_retry = 7,
+				     .rd_atomic = 1,
+				     .access = IBV_ACCESS_REMOTE_WRITE |
+					       IBV_ACCESS_REMOTE_READ };
 
-	need(!err, "modify_qp", err);
-}
-
-static void connect_to(struct ibv_qp *q, uint32_t peer, union ibv_gid gid,
-		       enum ibv_mtu mtu)
-{
-	struct ibv_qp_attr a = {
-		.qp_state = IBV_QPS_INIT,
-		.port_num = 1,
-		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE |
-				   IBV_ACCESS_REMOTE_READ,
-	};
-
-	modify(q, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-			      IBV_QP_ACCESS_FLAGS);
-	a = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTR,
-		.path_mtu = mtu,
-		.dest_qp_num = peer,
-		.max_dest_rd_atomic = 1,
-		.min_rnr_timer = 12,
-		.ah_attr = { .is_global = 1,
-			     .port_num = 1,
-			     .grh = { .dgid = gid, .hop_limit = 1 } },
-	};
-	modify(q, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-			      IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-	a = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTS,
-		.timeout = 12,
-		.retry_cnt = 5,
-		.rnr_retry = 7,
-		.max_rd_atomic = 1,
-	};
-	modify(q, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-			      IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-			      IBV_QP_MAX_QP_RD_ATOMIC);
+	qp_to_init(q, &o);
+	qp_connect(&dev, q, 0, &far, &o);
 }
 
 static struct ibv_qp *qp_create(void)
@@ -95,33 +67,24 @@ static struct ibv_qp *qp_create(void)
 			 .max_recv_sge = 1 },
 		.qp_type = IBV_QPT_RC,
 		.comp_mask = IBV_QP_INIT_ATTR_PD,
-		.pd = pd,
+		.pd = dev.pd,
 	};
 
 	if (extended) {
 		a.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 		a.send_ops_flags = IBV_QP_EX_WITH_SEND;
 	}
-	return ibv_create_qp_ex(ctx, &a);
+	return ibv_create_qp_ex(dev.ctx, &a);
 }
 
 static void begin(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	union ibv_gid gid;
-
-	need(list && list[0], "get_device_list", ENODEV);
-	ctx = ibv_open_device(list[0]);
-	need(!!ctx, "open_device", errno);
-	ibv_free_device_list(list);
-	pd = ibv_alloc_pd(ctx);
-	need(!!pd, "alloc_pd", errno);
-	mr = ibv_reg_mr(pd, memory, sizeof(memory),
+	dev_open(&dev, NULL, 0);
+	mr = ibv_reg_mr(dev.pd, memory, sizeof(memory),
 			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 				IBV_ACCESS_REMOTE_READ);
 	need(!!mr, "reg_mr", errno);
-	need(!ibv_query_gid(ctx, 1, 0, &gid), "query_gid", errno);
-	channel = ibv_create_comp_channel(ctx);
+	channel = ibv_create_comp_channel(dev.ctx);
 	need(!!channel, "create_comp_channel", errno);
 	for (int i = 0; i < 2; i++) {
 		struct ibv_cq_init_attr_ex a = {
@@ -130,15 +93,15 @@ static void begin(void)
 			.wc_flags = IBV_WC_STANDARD_FLAGS,
 		};
 
-		cq[i] = ibv_cq_ex_to_cq(ibv_create_cq_ex(ctx, &a));
+		cq[i] = ibv_cq_ex_to_cq(ibv_create_cq_ex(dev.ctx, &a));
 		need(!!cq[i], "create_cq", errno);
 	}
 	for (int i = 0; i < 2; i++) {
 		qp[i] = qp_create();
 		need(!!qp[i], "create_qp", errno);
 	}
-	connect_to(qp[0], qp[1]->qp_num, gid, IBV_MTU_1024);
-	connect_to(qp[1], qp[0]->qp_num, gid, other_mtu);
+	connect_to(qp[0], qp[1]->qp_num, IBV_MTU_1024);
+	connect_to(qp[1], qp[0]->qp_num, other_mtu);
 }
 
 static pthread_t late; /* who does something meanwhile, or 0 */
@@ -153,8 +116,8 @@ static void end(void)
 		pthread_join(late, NULL);
 	need(!ibv_destroy_comp_channel(channel), "destroy_channel", errno);
 	need(!ibv_dereg_mr(mr), "dereg_mr", errno);
-	need(!ibv_dealloc_pd(pd), "dealloc_pd", errno);
-	need(!ibv_close_device(ctx), "close_device", errno);
+	need(!ibv_dealloc_pd(dev.pd), "dealloc_pd", errno);
+	need(!ibv_close_device(dev.ctx), "close_device", errno);
 }
 
 static void post_recv(unsigned slot)
@@ -509,7 +472,7 @@ static void fine_acked(void)
 static void leaked(void)
 {
 	need(!ibv_destroy_qp(qp[1]), "destroy_qp", errno);
-	need(!ibv_close_device(ctx), "close_device", errno);
+	need(!ibv_close_device(dev.ctx), "close_device", errno);
 	exit(0);
 }
 
@@ -542,7 +505,7 @@ static void bad_write(uint32_t lkey, uint32_t rkey)
 
 static struct ibv_mr short_lived(void)
 {
-	struct ibv_mr *m = ibv_reg_mr(pd, memory, sizeof(memory),
+	struct ibv_mr *m = ibv_reg_mr(dev.pd, memory, sizeof(memory),
 				      IBV_ACCESS_LOCAL_WRITE |
 					      IBV_ACCESS_REMOTE_WRITE);
 	struct ibv_mr was;
