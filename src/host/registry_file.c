@@ -489,7 +489,8 @@ static int get_file(const char *dir, struct regfile **out)
 
 	if (stat("/proc/self/ns/net", &st))
 		st.st_ino = 0;
-	if (snprintf(path, sizeof(path), "%s/" REGISTRY_NAME "%llu", dir, owner_uid(),
+	if (snprintf(path, sizeof(path), "%s/" REGISTRY_NAME "%llu", dir,
+		     owner_uid(),
 		     (unsigned long long)st.st_ino) >= (int)sizeof(path))
 		return regfile_fail(-ENAMETOOLONG, "%s: name too long", dir);
 	f = find_file(path);

@@ -25,10 +25,10 @@ static void device_keeps_the_sums(void **state)
 	pair_init(&a, &b, IBV_QPT_RC);
 	post_recv(&b, 1, 0, 64);
 	assert_int_equal(try_send(&a, &wr, 0, 64), 0);
-	while (!ibv_poll_cq(b.cq, 1, &wc))
-		;
-	while (!ibv_poll_cq(a.cq, 1, &wc))
-		;
+	wc = wait_wc(b.cq);
+	expect_wc(&wc, 1, IBV_WC_SUCCESS);
+	wc = wait_wc(a.cq);
+	expect_wc(&wc, 0, IBV_WC_SUCCESS);
 	assert_int_equal(ended(STAT_TX_BYTES), before);
 	end_fini(&a);
 	assert_int_equal(ended(STAT_TX_BYTES), before + 64);
