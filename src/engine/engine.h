@@ -262,6 +262,12 @@ void engine_quiesce(struct engine *e);
 int engine_sleep(struct engine *e, int fd, bool (*arrived)(void *arg),
 		 void *arg);
 /*
+ * A thread that polls sleeps until packets come, and receives them; until_ns at
+ * the latest. Their number, or -EBUSY: others receive, and it has not slept. No
+ * cancellation point.
+ */
+int engine_nap(struct engine *e, uint64_t until_ns);
+/*
  * The same as poll(2) of one descriptor for reading, which may be an epoll
  * instance with many: 1: it is readable; 0: it is until_ns (UINT64_MAX: never);
  * -EINTR. The signal mask, unless it is NULL, holds while it sleeps. spin: not

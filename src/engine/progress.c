@@ -130,9 +130,30 @@ bool progress_ready(struct engine *e, uint64_t now)
 	return timers_due(e, now);
 }
 
+/* Others may want this CPU. armed: the program may be about to sleep. */
+static void let_others(struct engine *e, struct spin *state, uint64_t now,
+		       bool armed)
+{
+	const enum spin_way way = spin_look(state, now);
+	int n;
+
+	if (way == SPIN_ON)
+		return;
+	if (way == SPIN_NAP && !armed) {
+		n = engine_nap(e, now + SPIN_NAP_NS);
+		if (n >= 0) {
+			spin_took(state, n);
+			spin_napped(state, clock_ns());
+			return;
+		}
+	}
+	sched_yield();
+	spin_yielded(state, clock_ns());
+}
+
 /* It is time to look at the clock, and at what depends on it. */
 __attribute__((noinline)) static void poll_look(struct engine *e,
-						struct spin *state)
+						struct spin *state, bool armed)
 {
 	const uint64_t now = clock_ns();
 	bool busy;
@@ -143,13 +164,13 @@ __attribute__((noinline)) static void poll_look(struct engine *e,
 	presence_inside(&e->presence, false);
 	if (n) {
 		presence_took(&e->presence);
+		spin_took(state, n);
 		spin_found(state, now);
 	} else if (busy && presence_blocked(&e->presence)) {
 		engine_quiesce(e);
 		presence_unblocked(&e->presence);
-	} else if (spin_look(state, now)) {
-		sched_yield();
-		spin_yielded(state, clock_ns());
+	} else {
+		let_others(e, state, now, armed);
 	}
 }
 
@@ -162,6 +183,7 @@ void engine_poll(struct engine *e, bool armed)
 	static _Thread_local __attribute__((tls_model("initial-exec")))
 	struct spin state;
 	bool busy;
+	int n;
 
 	hold_polled(e);
 	if (!armed)
@@ -170,10 +192,12 @@ void engine_poll(struct engine *e, bool armed)
 	if (atomic_load_explicit(&e->presence.asleep, memory_order_relaxed))
 		sleep_forget(e);
 	if (spin_poll(&state)) {
-		poll_look(e, &state);
+		poll_look(e, &state, armed);
 		return;
 	}
-	if (receive(e, 0, &busy)) {
+	n = receive(e, 0, &busy);
+	if (n) {
+		spin_took(&state, n);
 		presence_inside(&e->presence, false);
 		presence_took(&e->presence);
 		return;

@@ -19,6 +19,9 @@
  * thread receives there. A thread may be cancelled while it sleeps, and a
  * handler may jump out of here.
  *
+ * A program that polls on a CPU that somebody else wants, who computes, sleeps in
+ * the same way for a moment (spin.h).
+ *
  * engine_wait() sleeps in poll(2), which every signal ends; a handler that runs
  * before it sleeps, while it spins or receives, does not. It may receive for a
  * while before it sleeps (base/linger.h): neither end sleeps then, nor wakes
@@ -44,6 +47,7 @@ struct sleeper {
 	struct engine *e;
 	bool drained; /* no packet has been left behind */
 	bool polls; /* any signal ends the sleep */
+	bool naps; /* it polls, which is no cancellation point */
 	unsigned kinds; /* of handlers, before it slept */
 	const sigset_t *mask; /* for the sleep alone; or NULL */
 	uint64_t until; /* UINT64_MAX: for ever */
@@ -151,9 +155,12 @@ static int poll_until(const struct sleeper *s, struct pollfd *p, unsigned n,
 
 	if (tracing())
 		trace_put(TRACE_SLEEP, 0, TRACE_IN_PROGRAM, 0, 0, 0, 0);
-	ret = sys_wait(SYS_PPOLL, (long)p, (long)n,
-		       until == UINT64_MAX ? 0 : (long)&t, (long)s->mask,
-		       _NSIG / 8);
+	if (s->naps)
+		ret = syscall(SYS_PPOLL, p, n, &t, NULL, 0);
+	else
+		ret = sys_wait(SYS_PPOLL, (long)p, (long)n,
+			       until == UINT64_MAX ? 0 : (long)&t,
+			       (long)s->mask, _NSIG / 8);
 	if (tracing())
 		trace_put(TRACE_WAKE, 0, TRACE_IN_PROGRAM, 0, 0, 0, 0);
 	return ret < 0 ? -errno : (int)ret;
@@ -261,6 +268,22 @@ int engine_sleep(struct engine *e, int fd, bool (*arrived)(void *arg),
 	err = wait_for(&s, fd, arrived, arg);
 	pthread_cleanup_pop(true);
 	return err;
+}
+
+int engine_nap(struct engine *e, uint64_t until)
+{
+	struct sleeper s = { .e = e, .drained = true, .polls = true,
+			     .naps = true, .until = until };
+	bool woken;
+	int n = 0;
+
+	if (!begin(e))
+		return -EBUSY;
+	take_over(e, clock_ns());
+	if (doze(&s, -1, &woken) >= 0)
+		n = receive(&s);
+	wake(&s);
+	return n;
 }
 
 static bool readable(int fd)

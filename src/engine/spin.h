@@ -8,6 +8,16 @@
  * shows in a few polls that took far longer than they do: SPIN_GAP_NS. That it
  * did not help shows in the yield's own time, SPIN_ALONE times in a row.
  *
+ * Others that spin yield in turn, so the CPU is back soon. One that computes
+ * keeps it for a slice, and packets that come meanwhile do not change that: who
+ * has yielded is runnable, and nobody wakes him. Who sleeps until packets come
+ * gets the CPU from the one who computes. But a peer on the same CPU is best
+ * left to do all that it has to do, and it takes as long. So where yields take
+ * long (SPIN_LONG_NS), or many in a row bring nothing since the scheduler gives
+ * the CPU back at once to whom it owes some (CFS), the thread tries which of the
+ * two brings it more packets, for SPIN_TRY_NS each, and keeps to that for
+ * SPIN_KEEP_NS. Where they are few anyway it sleeps, which brings them earlier.
+ *
  * The state is a thread's own; all zeros at first. Times are arguments.
  */
 #ifndef SOFTHCA_ENGINE_SPIN_H
@@ -21,10 +31,30 @@
 #define SPIN_GAP_NS 400000
 #define SPIN_HELPED_NS 2000 /* a yield that lasts as long has let others run */
 #define SPIN_ALONE 8
+#define SPIN_LONG_NS 500000
+#define SPIN_VAIN 64
+#define SPIN_TRY_NS 20000000
+#define SPIN_KEEP_NS 1000000000
+#define SPIN_FEW 1000 /* packets a second, where only their latency matters */
+#define SPIN_NAP_NS 100000 /* a sleep at most: the program may spin on memory */
+
+enum spin_way {
+	SPIN_YIELD,
+	SPIN_NAP, /* sleep until packets come, for SPIN_NAP_NS at most */
+	SPIN_ON,
+};
 
 struct spin {
 	uint32_t polls; /* since the last look */
 	uint32_t alone; /* yields in a row that did not help; at the limit: is */
+	uint32_t vain; /* others, since packets came */
+	bool lost; /* too long, or too many in vain, since it counts */
+	bool tries; /* SPIN_NAP, to see what it brings */
+	enum spin_way way; /* where others want the CPU */
+	uint32_t packets; /* since it counts */
+	uint64_t per_s; /* of them by yielding, before it tries */
+	uint64_t since_ns; /* it counts; 0: never */
+	uint64_t keep_ns; /* it does not try until then */
 	uint64_t looked_ns; /* 0: never */
 };
 
@@ -40,6 +70,13 @@ static inline bool spin_poll(struct spin *s)
 	       (uint32_t)(spin_is_crowded(s) ? SPIN_CROWDED : SPIN_LOOK);
 }
 
+/* A poll, or a nap, has found n packets. */
+static inline void spin_took(struct spin *s, int n)
+{
+	s->vain = 0;
+	s->packets += (uint32_t)n;
+}
+
 /* It was time to look, and the poll has found something. */
 static inline void spin_found(struct spin *s, uint64_t now)
 {
@@ -47,20 +84,55 @@ static inline void spin_found(struct spin *s, uint64_t now)
 	s->polls = 0;
 }
 
-/* Whether to yield. */
-static inline bool spin_look(struct spin *s, uint64_t now)
+/* It has counted for long enough: what to do from now on. */
+static inline void spin_choose(struct spin *s, uint64_t now)
+{
+	const uint64_t per_s =
+		s->packets * (uint64_t)1000000000 / (now - s->since_ns);
+
+	if (s->tries) {
+		s->way = per_s + SPIN_FEW >= s->per_s + s->per_s / 8 ?
+				 SPIN_NAP :
+				 SPIN_YIELD;
+		s->tries = false;
+		s->keep_ns = now + SPIN_KEEP_NS;
+	} else if (now >= s->keep_ns) {
+		/* After a long time of naps yields are counted first. */
+		s->tries = s->way == SPIN_YIELD && s->lost;
+		s->way = s->tries ? SPIN_NAP : SPIN_YIELD;
+		s->per_s = per_s;
+	}
+	s->since_ns = now;
+	s->packets = 0;
+	s->lost = false;
+}
+
+/* What to do. It says so when it has: spin_yielded(), spin_napped(). */
+static inline enum spin_way spin_look(struct spin *s, uint64_t now)
 {
 	if (s->looked_ns && now - s->looked_ns > SPIN_GAP_NS)
 		s->alone = 0;
 	s->looked_ns = now;
 	s->polls = 0;
-	return spin_is_crowded(s);
+	if (!spin_is_crowded(s))
+		return SPIN_ON;
+	if (now - s->since_ns >= SPIN_TRY_NS)
+		spin_choose(s, now);
+	return s->way;
 }
 
-/* It has, and is back now. */
 static inline void spin_yielded(struct spin *s, uint64_t now)
 {
-	s->alone = now - s->looked_ns < SPIN_HELPED_NS ? s->alone + 1 : 0;
+	const uint64_t took = now - s->looked_ns;
+
+	s->alone = took < SPIN_HELPED_NS ? s->alone + 1 : 0;
+	s->vain = s->alone ? 0 : s->vain + 1;
+	s->lost |= took >= SPIN_LONG_NS || s->vain >= SPIN_VAIN;
+	s->looked_ns = now;
+}
+
+static inline void spin_napped(struct spin *s, uint64_t now)
+{
 	s->looked_ns = now;
 }
 

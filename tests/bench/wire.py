@@ -4,11 +4,14 @@ On the loopback interface (--wire) and between two namespaces. A ping-pong is
 compared with one of UDP in the same placement, one way; a read, which is there
 and back, with both ways. Streams are compared with one of TCP, and with one of
 UDP that has packets as large as ours but neither headers nor a CRC. Programs
-that wait for events are compared with a UDP ping-pong that sleeps in recv(2).
+that wait for events are compared with a UDP ping-pong that sleeps in recv(2), and
+so are programs that poll where others compute on the same processors.
 """
+import contextlib
 import sys
 
 import probes
+import rig
 from probes import CPUS, KIB64, LEAST, MIB, MORE, MOST, Missing
 
 SIZES = {"64k": KIB64, "1m": MIB}
@@ -41,6 +44,19 @@ class Probes:
             p.udp_lat(waits=True) if udp else p.perftest("ib_send_lat", 8, "-e")
         return p.switches.pop(key)
 
+    @contextlib.contextmanager
+    def neighbours(self):
+        """Somebody who computes on each processor."""
+        with contextlib.ExitStack() as stack:
+            for cpu in {CPUS[0], CPUS[-1]}:
+                one = rig.Proc(rig.Side(["taskset", "-c", str(cpu)]), ["sh", "-c", "while :; do :; done"], alone=True)
+                stack.callback(one.kill)
+            yield self.at("netns")
+
+    def busy(self, measure):
+        with self.neighbours() as p:
+            return measure(p)
+
     def udp_bw(self):
         p = self.at("netns")
         return p.udp_bw(p.mtu() + HEADERS)
@@ -70,6 +86,8 @@ PROBES = {
         ("switches_udp", "", lambda at: lambda p: p.switches(at, True)),
         ("switches_e", "", lambda at: lambda p: p.switches(at, False)),
     )},
+    "udp_wait_busy": ("us", lambda p: p.busy(lambda at: at.udp_lat(waits=True))),
+    "ib_send_lat_busy": ("us", lambda p: p.busy(lambda at: at.perftest("ib_send_lat", 8, n=2000))),
     "ib_send_lat_one": ("us", lambda p: p.at("one").perftest("ib_send_lat", 8)),
     "qps_1": ("1/s", lambda p: p.at("wire").writes_on_one_of(1)),
     "qps_10000": ("1/s", lambda p: p.at("wire").writes_on_one_of(10000)),
@@ -94,6 +112,7 @@ TABLE = [
           ("ib_send_lat -e 8 B", "ib_send_lat_e", MOST, 1.5, "udp_wait"),
           ("switches a round trip", "switches_e", MORE, 1, "switches_udp"))),
     ("ib_send_lat 8 B, one processor", "ib_send_lat_one", MOST, 2.0, "ib_send_lat_e_one"),
+    ("ib_send_lat 8 B, others compute", "ib_send_lat_busy", MOST, 2.0, "udp_wait_busy"),
     ("8 B writes on 10,000 QPs", "qps_10000", LEAST, 0.8, "qps_1"),
     ("connections, set up and closed", "conn_rdma", LEAST, 0.7, "conn_tcp"),
 ]
@@ -103,6 +122,7 @@ NAMES = {
     **{f"tcp_bw_{size}": "TCP" for size in SIZES},
     **{f"udp_bw_{size}": "UDP with GSO and GRO" for size in SIZES},
     **{f"{name}_{p}": "UDP that waits" for p in ("netns", "one") for name in ("udp_wait", "switches_udp")},
+    "udp_wait_busy": "UDP that waits",
     "ib_send_lat_e_one": "-e", "qps_1": "on one", "conn_tcp": "TCP",
     "store": "a store's way to the other processor",
 }
@@ -120,6 +140,7 @@ LIMITS = {
        for op, limit in (("send", PING), ("write", BUSY), ("read", IDLE))},
     **{f"ib_{op}_bw_{size}": STREAM for size in SIZES for op in ("write", "read", "send")},
     "ib_send_lat_e_one": ONE, "switches_e_one": ONE,
+    "ib_send_lat_busy": "it polls four times before it sleeps, with a timeout, and looks now and then whether it still has to",
 }
 
 

@@ -764,9 +764,135 @@ static void there_before_it_sleeps(void **state)
 	end();
 }
 
+/* A thread that polls has taken a nap: how many packets it has received. */
+struct napper {
+	uint64_t ns; /* for so long at most */
+	_Atomic pid_t tid;
+	int got;
+	bool early; /* before that time */
+	bool cancelled; /* before it naps */
+	_Atomic bool awake;
+	pthread_t thread;
+};
+
+static void *nap(void *arg)
+{
+	struct napper *n = arg;
+	uint64_t until;
+
+	if (n->cancelled)
+		pthread_cancel(pthread_self());
+	atomic_store(&n->tid, (pid_t)syscall(SYS_gettid));
+	until = now_ns() + n->ns;
+	n->got = engine_nap(to_ctx(ctx)->engine, until);
+	n->early = now_ns() < until;
+	atomic_store(&n->awake, true);
+	pthread_testcancel();
+	return n;
+}
+
+static void start_nap(struct napper *n)
+{
+	const uint64_t until = now_ns() + 10 * SECOND;
+
+	atomic_store(&n->awake, false);
+	atomic_store(&n->tid, 0);
+	assert_int_equal(pthread_create(&n->thread, NULL, nap, n), 0);
+	while (!atomic_load(&n->tid) || !is_asleep(atomic_load(&n->tid))) {
+		assert_true(now_ns() < until);
+		if (atomic_load(&n->awake))
+			return;
+		sched_yield();
+	}
+}
+
+/* Two ends that have talked: a ring is found by its first record. */
+static void talk(void)
+{
+	pair_init(&a, &b, IBV_QPT_RC);
+	send_one(&a, &b);
+	wait_wc(a.cq);
+	wait_wc(b.cq);
+}
+
+/* Whether that is there, for who neither polls nor waits. */
+static void wait_completions(const struct end *e, uint32_t n)
+{
+	const struct shca_cq *cq = (const struct shca_cq *)e->cq;
+	const uint64_t until = now_ns() + 10 * SECOND;
+
+	while (atomic_load(&cq->tail) - atomic_load(&cq->head) < n) {
+		assert_true(now_ns() < until);
+		sched_yield();
+	}
+}
+
+/*
+ * Packets wake a program that naps, and it receives them, unless the thread
+ * does.
+ */
+static void packets_end_a_nap(void **state)
+{
+	struct napper n = { .ns = SECOND / 4 };
+	unsigned i, got = 0;
+
+	(void)state;
+	talk();
+	for (i = 0; i < ROUNDS / 10; i++) {
+		start_nap(&n);
+		send_one(&a, &b);
+		wait_completions(&a, 1);
+		wait_completions(&b, 1);
+		join(n.thread);
+		got += n.got > 0 && n.early;
+		wait_wc(a.cq);
+		wait_wc(b.cq);
+	}
+	assert_true(got > 0);
+	end();
+}
+
+/* It ends by itself, and is nothing that a thread is cancelled in. */
+static void naps_end(void **state)
+{
+	struct napper n = { .ns = SECOND / 1000, .cancelled = true };
+	uint64_t begin_ns;
+	void *ret;
+
+	(void)state;
+	talk();
+	begin_ns = now_ns();
+	start_nap(&n);
+	ret = join(n.thread);
+	assert_ptr_equal(ret, PTHREAD_CANCELED);
+	assert_true(n.awake);
+	assert_int_equal(n.got, 0);
+	assert_true(now_ns() - begin_ns >= n.ns);
+	end();
+}
+
+/* Of two threads one naps; events come after naps. */
+static void one_at_a_time(void **state)
+{
+	struct napper n = { .ns = SECOND / 10 };
+
+	(void)state;
+	talk();
+	start_nap(&n);
+	if (!atomic_load(&n.awake))
+		assert_int_equal(engine_nap(to_ctx(ctx)->engine, now_ns()),
+				 -EBUSY);
+	join(n.thread);
+	end();
+	events_come(state);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(packets_end_a_nap),
+		TEST(naps_end),
+		TEST(one_at_a_time),
 		TEST(events_come),
 		TEST(both_wait),
 		TEST(many_on_one_channel),

@@ -1,5 +1,5 @@
 /*
- * test_spin.c - when a thread that polls yields
+ * test_spin.c - when a thread that polls yields, and when it naps
  */
 #include "unit.h"
 
@@ -26,7 +26,7 @@ static unsigned polls(unsigned n, uint64_t yield_ns)
 
 	while (n--) {
 		now += POLL_NS;
-		if (!spin_poll(&s) || !spin_look(&s, now))
+		if (!spin_poll(&s) || spin_look(&s, now) != SPIN_YIELD)
 			continue;
 		yields++;
 		now += yield_ns;
@@ -78,6 +78,120 @@ static void helps_now_and_then(void **state)
 	}
 }
 
+/* What a yield and a nap bring to a thread that polls. */
+struct world {
+	uint64_t yield_ns, nap_ns;
+	int yield_packets, nap_packets;
+};
+
+/* How often it does which of them in so many seconds. */
+static unsigned done[SPIN_ON];
+
+static void lives(const struct world *w, uint64_t seconds)
+{
+	const uint64_t end = now + seconds * 1000000000;
+	int n = 0;
+
+	done[SPIN_YIELD] = done[SPIN_NAP] = 0;
+	while (now < end) {
+		now += POLL_NS;
+		if (n) {
+			spin_took(&s, n);
+			n = 0;
+			continue;
+		}
+		if (!spin_poll(&s))
+			continue;
+		switch (spin_look(&s, now)) {
+		case SPIN_ON:
+			break;
+		case SPIN_YIELD:
+			done[SPIN_YIELD]++;
+			now += w->yield_ns;
+			spin_yielded(&s, now);
+			n = w->yield_packets;
+			break;
+		case SPIN_NAP:
+			done[SPIN_NAP]++;
+			now += w->nap_ns;
+			spin_napped(&s, now);
+			spin_took(&s, w->nap_packets);
+			break;
+		}
+	}
+}
+
+/* Of the time, the share that yields have taken, in percent. */
+static unsigned yields_share(const struct world *w, uint64_t seconds)
+{
+	return (unsigned)(done[SPIN_YIELD] * w->yield_ns /
+			  (seconds * 10000000));
+}
+
+/* Somebody who computes has the CPU for 3 ms each time. */
+static void naps_beside_who_computes(void **state)
+{
+	const struct world w = { .yield_ns = 3000000, .yield_packets = 1,
+				 .nap_ns = 30000, .nap_packets = 1 };
+
+	(void)state;
+	lives(&w, 1); /* it learns */
+	lives(&w, 10);
+	assert_in_range(yields_share(&w, 10), 1, 10); /* it looks again */
+	assert_true(done[SPIN_NAP] > 10000000000 / w.nap_ns * 8 / 10);
+}
+
+/* A peer on the same CPU does in a long time what it has to. */
+static void leaves_the_cpu_to_its_peer(void **state)
+{
+	const struct world w = { .yield_ns = 1000000, .yield_packets = 100,
+				 .nap_ns = 30000, .nap_packets = 1 };
+
+	(void)state;
+	lives(&w, 1);
+	lives(&w, 10);
+	assert_in_range(yields_share(&w, 10), 90, 100);
+	assert_true(done[SPIN_NAP] > 0);
+}
+
+/* Packets are few in either way, and come earlier in this one. */
+static void naps_where_packets_are_few(void **state)
+{
+	const struct world w = { .yield_ns = 3000000, .nap_ns = 100000 };
+
+	(void)state;
+	lives(&w, 1);
+	lives(&w, 10);
+	assert_in_range(yields_share(&w, 10), 1, 10);
+}
+
+/* Yields are short, but bring nothing, unlike naps. */
+static void yields_in_vain(void **state)
+{
+	const struct world w = { .yield_ns = 2 * SPIN_HELPED_NS,
+				 .nap_ns = 50000, .nap_packets = 1 };
+
+	(void)state;
+	lives(&w, 1);
+	lives(&w, 10);
+	assert_in_range(yields_share(&w, 10), 1, 10);
+}
+
+/* Neither is tried where nobody else wants the CPU, nor where yields help. */
+static void nothing_to_try(void **state)
+{
+	const struct world alone = { .yield_ns = 0 };
+	const struct world swift = { .yield_ns = SPIN_HELPED_NS,
+				     .yield_packets = 1 };
+
+	(void)state;
+	lives(&swift, 3);
+	assert_int_equal(done[SPIN_NAP], 0);
+	lives(&alone, 3);
+	assert_int_equal(done[SPIN_NAP], 0);
+	assert_int_equal(done[SPIN_YIELD], SPIN_ALONE);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -85,6 +199,11 @@ int main(void)
 		cmocka_unit_test_setup(yields_where_it_helps, setup),
 		cmocka_unit_test_setup(learns_of_others, setup),
 		cmocka_unit_test_setup(helps_now_and_then, setup),
+		cmocka_unit_test_setup(naps_beside_who_computes, setup),
+		cmocka_unit_test_setup(leaves_the_cpu_to_its_peer, setup),
+		cmocka_unit_test_setup(naps_where_packets_are_few, setup),
+		cmocka_unit_test_setup(yields_in_vain, setup),
+		cmocka_unit_test_setup(nothing_to_try, setup),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
