@@ -27,6 +27,14 @@
 #define CHECK_BYTES 65536u
 #define CHECK_SGES 4u
 
+/* What both ends are to know of each other. */
+struct check_end {
+	uint32_t life; /* as long as it is the same, so is the rest */
+	uint32_t mtu; /* bytes */
+	uint32_t psn; /* sq_psn here, rq_psn there */
+	uint32_t dest_qpn; /* whom it is connected to */
+};
+
 /* What the owner of the objects does for the checks. */
 struct check_env {
 	/*
@@ -38,10 +46,24 @@ struct check_env {
 	/* Whether a CQ has completions that nobody has taken, *count from *head
 	 * on, and is armed for the next one. */
 	bool (*waits)(struct ibv_cq *cq, uint32_t *head, uint32_t *count);
-	/* The path MTUs, in bytes, of an RC QP and of the one it is connected to,
-	 * if that is known. */
-	bool (*mtus)(struct ibv_qp *qp, uint32_t *own, uint32_t *peer);
+	/* The ends of a connection, an RC QP's own and the one there, if that is
+	 * known. */
+	bool (*ends)(struct ibv_qp *qp, struct check_end *own,
+		     struct check_end *there);
 };
+
+/* What two ends that are connected to each other do not have alike. */
+enum check_pair {
+	CHECK_PAIR_PSN, /* sq_psn here and rq_psn there */
+	CHECK_PAIR_QP, /* dest_qp_num, types */
+	CHECK_PAIR_QKEY,
+	CHECK_PAIR_PKEY
+};
+/* Is called anywhere: text says what each has, in a sentence. */
+void check_disagrees(enum check_pair what, uint32_t qpn, const char *text)
+	__attribute__((cold));
+/* An address without a GRH was refused; text says so. */
+void check_no_grh(const char *text) __attribute__((cold));
 
 extern _Atomic bool check_is_on __attribute__((visibility("hidden")));
 

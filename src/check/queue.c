@@ -52,8 +52,10 @@ struct queue {
 	_Atomic unsigned refs;
 	pthread_mutex_t lock; /* of what follows */
 	uint32_t max_wr, max_sge;
-	uint32_t made, connected; /* where it was */
-	bool met; /* its peer has answered since */
+	uint32_t made; /* where it was created, */
+	_Atomic uint32_t connected; /* and connected */
+	bool met; /* its peer has answered since; both ends */
+	struct check_end own, there; /* when it was posted to, life 0: unknown */
 	bool sig_all;
 	bool lost; /* nothing is known of what is posted */
 	bool said; /* that it overflows */
@@ -346,6 +348,80 @@ static void dirty_add(struct queue *q)
 	pthread_mutex_unlock(&lock);
 }
 
+/* ---- the other end ---------------------------------------------------- */
+
+static bool is_same_life(const struct check_end *a, const struct check_end *b)
+{
+	return a->life && a->life == b->life;
+}
+
+/*
+ * What both ends are to have alike shows when they have talked to each other:
+ * before, one of them may not have it yet. A request has completed: from when it
+ * was posted on, both ends have been the same.
+ */
+static void meet(struct queue *q)
+{
+	const struct check_side side = { "the QP was connected",
+					 atomic_load(&q->connected) };
+	struct check_end own, there;
+
+	if (q->met || q->ib->qp_type != IBV_QPT_RC)
+		return;
+	if (!check_env.ends(q->ib, &own, &there) ||
+	    !is_same_life(&q->own, &own) || !is_same_life(&q->there, &there))
+		return;
+	q->met = true;
+	if (there.dest_qpn != q->qpn) {
+		check_report(
+			CHECK_PEER, q->qpn, &side, 1,
+			"QP 0x%06x: it is connected to QP 0x%06x, and that to QP 0x%06x, which gets the answers between hosts",
+			q->qpn, own.dest_qpn, there.dest_qpn);
+		return;
+	}
+	if (own.mtu != there.mtu)
+		check_report(
+			CHECK_MTU, q->qpn, &side, 1,
+			"QP 0x%06x: its path_mtu is %u, and %u at the QP it is connected to: a message that is longer than the smaller one is refused by hardware",
+			q->qpn, own.mtu, there.mtu);
+	if (own.psn != there.psn)
+		check_report(
+			CHECK_PSN, q->qpn, &side, 1,
+			"QP 0x%06x: its sq_psn is 0x%06x, and rq_psn is 0x%06x at QP 0x%06x, which it is connected to: its first requests complete there as repetitions, and are not carried out",
+			q->qpn, own.psn, there.psn, own.dest_qpn);
+}
+
+/* It is posted to. */
+static void approach(struct queue *q)
+{
+	if (!q->met && q->ib->qp_type == IBV_QPT_RC && !q->there.life &&
+	    !check_env.ends(q->ib, &q->own, &q->there))
+		q->there.life = 0;
+}
+
+void check_disagrees(enum check_pair what, uint32_t qpn, const char *text)
+{
+	static const enum check_rule rules[] = {
+		[CHECK_PAIR_PSN] = CHECK_PSN,
+		[CHECK_PAIR_QP] = CHECK_PEER,
+		[CHECK_PAIR_QKEY] = CHECK_QKEY,
+		[CHECK_PAIR_PKEY] = CHECK_PKEY,
+	};
+	struct queue *q = queue_get(qpn);
+	const struct check_side side = { "the QP was connected, or made ready",
+					 q ? atomic_load(&q->connected) : 0 };
+
+	check_report(rules[what], qpn, &side, 1, "QP 0x%06x: %s", qpn, text);
+	queue_put(q);
+}
+
+void check_no_grh(const char *text)
+{
+	const struct check_side side = { "it was given", check_here() };
+
+	check_report(CHECK_GRH, 0, &side, 1, "%s", text);
+}
+
 /* ---- posting ----------------------------------------------------------- */
 
 static bool grow(struct queue *q)
@@ -504,6 +580,7 @@ int check_post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 		return post(ib, wr, bad);
 	pthread_mutex_lock(&q->lock);
 	from = q->tail;
+	approach(q);
 	/* Unless the list has no end, which is for post() to find. */
 	for (const struct ibv_send_wr *w = wr; w && !q->lost; w = w->next)
 		push(q, w, here);
@@ -528,24 +605,6 @@ static bool shows_more(const struct ibv_wc *wc)
 {
 	return is_receive(wc) || wc->opcode == IBV_WC_RDMA_READ ||
 	       wc->opcode == IBV_WC_COMP_SWAP || wc->opcode == IBV_WC_FETCH_ADD;
-}
-
-/* What both ends are to have alike shows when they have talked to each other:
- * before, one of them may not have it yet. */
-static void meet(struct queue *q)
-{
-	const struct check_side side = { "the QP was connected", q->connected };
-	uint32_t own, peer;
-
-	if (q->met || q->ib->qp_type != IBV_QPT_RC)
-		return;
-	q->met = true;
-	if (!check_env.mtus(q->ib, &own, &peer) || own == peer)
-		return;
-	check_report(
-		CHECK_MTU, q->qpn, &side, 1,
-		"QP 0x%06x: its path_mtu is %u, and %u at the QP it is connected to: a message that is longer than the smaller one is refused by hardware",
-		q->qpn, own, peer);
 }
 
 static void completed(struct queue *q, const struct ibv_wc *wc)
@@ -628,6 +687,7 @@ void check_qp_void(struct ibv_qp *ib, bool known)
 	forget_all(q);
 	q->lost = !known;
 	q->said = q->met = false;
+	q->there.life = 0;
 	pthread_mutex_unlock(&q->lock);
 	queue_put(q);
 }
@@ -639,8 +699,9 @@ void check_qp_connected(struct ibv_qp *ib)
 	if (!q)
 		return;
 	pthread_mutex_lock(&q->lock);
-	q->connected = check_here();
+	atomic_store(&q->connected, check_here());
 	q->met = false;
+	q->there.life = 0;
 	pthread_mutex_unlock(&q->lock);
 	queue_put(q);
 }

@@ -69,6 +69,26 @@ static const struct {
 		"mtu-disagrees",
 		"exchange port_attr.active_mtu with the other addresses of the connection, and use the smaller one as path_mtu at both ends",
 	},
+	[CHECK_PSN] = {
+		"psn-disagrees",
+		"send the other end the sq_psn that this QP has, and set it there as rq_psn; and the other way round",
+	},
+	[CHECK_PEER] = {
+		"peer-disagrees",
+		"connect the two queue pairs to each other: send the other end qp_num, and set it there as dest_qp_num; both of the same type",
+	},
+	[CHECK_QKEY] = {
+		"qkey-disagrees",
+		"set the receiver's attr.qkey as wr.ud.remote_qkey of the sender, as it has said it or as a constant of both",
+	},
+	[CHECK_PKEY] = {
+		"pkey-disagrees",
+		"use the default P_Key 0xffff at the sender: pkey_index of the entry of its P_Key table that has it",
+	},
+	[CHECK_GRH] = {
+		"grh-missing",
+		"set ah_attr.is_global = 1, grh.dgid, the peer's GID, grh.sgid_index, ours, and grh.hop_limit",
+	},
 };
 
 struct frame {

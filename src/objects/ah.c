@@ -23,6 +23,9 @@ static int families_differ(unsigned index, const union ibv_gid *sgid,
 		   index, gid_str(sgid, &ours), gid_str(dgid, &theirs));
 }
 
+#define NO_GRH                                                                 \
+	"ah_attr.is_global is 0, but RoCE has no LIDs and needs a GRH"
+
 int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	      struct roce_path *path, struct netdev_gid *via)
 {
@@ -31,9 +34,12 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	int err;
 
 	/* RoCE has no LIDs: every address is a GRH's (annex A16.5.1). */
-	if (!attr->is_global)
-		return why(-EINVAL,
-			   "ah_attr.is_global is 0, but RoCE has no LIDs and needs a GRH: set is_global = 1, grh.dgid (the peer's GID), grh.sgid_index (ours) and grh.hop_limit");
+	if (!attr->is_global) {
+		if (check_on())
+			check_no_grh(NO_GRH);
+		return why(-EINVAL, NO_GRH
+			   ": set is_global = 1, grh.dgid (the peer's GID), grh.sgid_index (ours) and grh.hop_limit");
+	}
 	if (attr->port_num != 1)
 		return why(-EINVAL,
 			   "ah_attr.port_num is %u: the device has one port, 1",

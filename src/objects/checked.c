@@ -46,16 +46,22 @@ static bool read_sge(struct ibv_qp *ib, const struct ibv_sge *sge, uint32_t len,
 	return done;
 }
 
-static bool mtus(struct ibv_qp *ib, uint32_t *own, uint32_t *peer)
+static bool ends(struct ibv_qp *ib, struct check_end *own,
+		 struct check_end *there)
 {
 	struct shca_qp *qp = to_qp(ib);
 	bool known = false;
 
 	shca_qp_lock(qp);
 	if (qp->core)
-		known = shca_far_mtu(qp, peer);
+		known = shca_far_end(qp, there);
 	if (known)
-		*own = 128u << qp->core->attr.path_mtu;
+		*own = (struct check_end){
+			.life = qp_public_get(&qp->core->pub->life),
+			.mtu = 128u << qp->core->attr.path_mtu,
+			.psn = qp->core->attr.sq_psn,
+			.dest_qpn = roce_qp_dest(roce_qp(qp->core)),
+		};
 	shca_qp_unlock(qp);
 	return known;
 }
@@ -64,7 +70,7 @@ void shca_check_begin(void)
 {
 	static const struct check_env env = { .read = read_sge,
 					      .waits = shca_cq_waits,
-					      .mtus = mtus };
+					      .ends = ends };
 
 	check_begin(&env);
 }

@@ -144,7 +144,7 @@ void shca_far_forget(struct shca_qp *qp)
 	};
 }
 
-bool shca_far_mtu(struct shca_qp *qp, uint32_t *mtu)
+bool shca_far_end(struct shca_qp *qp, struct check_end *end)
 {
 	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
 	uint32_t dest = roce_qp_dest(roce_qp(qp->core)), state = 0, life = 0;
@@ -159,9 +159,10 @@ bool shca_far_mtu(struct shca_qp *qp, uint32_t *mtu)
 		life = qp_public_get(&pub->life);
 		atomic_thread_fence(memory_order_acquire);
 		state = qp_public_get(&pub->state);
-		*mtu = qp_public_get(&pub->mtu);
+		end->mtu = qp_public_get(&pub->mtu);
+		end->psn = qp_public_get(&pub->rq_psn);
+		end->dest_qpn = qp_public_get(&pub->dest_qpn);
 		if (qp_public_get(&pub->qpn) != dest ||
-		    qp_public_get(&pub->dest_qpn) != shca_qpn(qp) ||
 		    (state != IBV_QPS_RTR && state != IBV_QPS_RTS))
 			life = 0;
 		atomic_thread_fence(memory_order_acquire);
@@ -169,7 +170,8 @@ bool shca_far_mtu(struct shca_qp *qp, uint32_t *mtu)
 			life = 0;
 	}
 	segment_peer_put(peer);
-	return life && *mtu >= 256 && *mtu <= 4096;
+	end->life = life;
+	return life && end->mtu >= 256 && end->mtu <= 4096;
 }
 
 /*

@@ -712,9 +712,9 @@ static inline void shca_far_run(struct shca_qp *qp, uint64_t *time)
 		qp->far.tail = sq->tail;
 }
 void shca_far_forget(struct shca_qp *qp);
-/* The path MTU, in bytes, of the queue pair at the other end, if that is of this
- * host and connected to this one. Lock held. */
-bool shca_far_mtu(struct shca_qp *qp, uint32_t *mtu);
+/* The queue pair at the other end, if that is of this host and connected. Lock
+ * held. */
+bool shca_far_end(struct shca_qp *qp, struct check_end *end);
 int shca_env_atomic_lock(struct qp *core, const void *p);
 void shca_env_atomic_unlock(struct qp *core, const void *p);
 
@@ -725,6 +725,8 @@ void shca_stat_gone(struct shca_qp *qp);
  * lock is held, as it is in the others (roce/env.h). */
 void shca_connected_explain(struct shca_qp *qp);
 const char *shca_env_silent(struct qp *core, struct key_why *why);
+/* For the checks: what at the two ends does not go together. */
+void shca_env_unanswered(struct qp *core, const char *expects);
 /* What the QP waits for: a sentence. */
 void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size);
 const char *shca_env_refusal(struct qp *core, const struct key_ask *ask,

@@ -93,9 +93,11 @@ static const struct qp_public *qp_of(const struct shca_qp *qp,
 	return pub && qp_public_get(&pub->qpn) == dest ? pub : NULL;
 }
 
-/* What is wrong with the QP there; false: nothing is. */
-static bool qp_there(const struct shca_qp *qp, struct segment_peer *peer,
-		     struct key_why *why)
+/* What is wrong with the QP there. */
+enum wrong { NOTHING, NOT_READY, OTHER_QP, OTHER_PSN };
+
+static enum wrong qp_there(const struct shca_qp *qp, struct segment_peer *peer,
+			   struct key_why *why)
 {
 	const struct qp *core = qp->core;
 	const struct qp_public *pub = qp_of(qp, peer);
@@ -105,34 +107,40 @@ static bool qp_there(const struct shca_qp *qp, struct segment_peer *peer,
 	if (!pub || qp_public_get(&pub->state) == IBV_QPS_RESET) {
 		snprintf(why->text, size,
 			 "its process has no such QP, or it is in state RESET: it was destroyed, or dest_qp_num here is wrong");
-		return true;
+		return NOT_READY;
 	}
 	state = qp_public_get(&pub->state);
 	type = qp_public_get(&pub->type);
 	back = qp_public_get(&pub->dest_qpn);
 	psn = qp_public_get(&pub->rq_psn);
-	if (state < IBV_QPS_RTR || state > IBV_QPS_SQE)
+	if (state < IBV_QPS_RTR || state > IBV_QPS_SQE) {
 		snprintf(why->text, size, "the QP there is in state %s%s",
 			 qp_state_str(state),
 			 state < IBV_QPS_RTR ?
 				 ": it has to be in RTR before this end sends" :
 				 "");
-	else if (type != core->type && !qp->xrc && core->type != IBV_QPT_XRC_SEND)
+		return NOT_READY;
+	}
+	if (type != core->type && !qp->xrc && core->type != IBV_QPT_XRC_SEND) {
 		snprintf(why->text, size,
 			 "the QP there is of type %s, and this one %s",
 			 qp_type_str(type), qp_type_str(core->type));
-	else if (back != core->qpn)
+		return OTHER_QP;
+	}
+	if (back != core->qpn) {
 		snprintf(why->text, size,
 			 "the QP there is connected to QP 0x%06x, not to this one: dest_qp_num at one of the ends is wrong",
 			 back);
-	else if (!qp_public_get(&pub->established) &&
-		 psn != core->attr.sq_psn)
-		snprintf(why->text, size,
-			 "the QP there has rq_psn 0x%06x, and this one sq_psn 0x%06x: they must be the same",
-			 psn, core->attr.sq_psn);
-	else
-		return false;
-	return true;
+		return OTHER_QP;
+	}
+	if (psn == core->attr.sq_psn ||
+	    (qp_public_get(&pub->established) &&
+	     !roce_qp_unanswered(roce_qp(qp->core))))
+		return NOTHING;
+	snprintf(why->text, size,
+		 "the QP there has rq_psn 0x%06x, and this one sq_psn 0x%06x: they must be the same",
+		 psn, core->attr.sq_psn);
+	return OTHER_PSN;
 }
 
 /* Of this host. */
@@ -142,7 +150,6 @@ static void why_local(const struct shca_qp *qp, int slot, struct key_why *why)
 	const size_t size = sizeof(why->text);
 	struct segment_peer *peer;
 	pid_t pid = 0;
-	bool told;
 	char state;
 
 	if (slot < 0 || !registry_holder(r, (unsigned)slot, &pid)) {
@@ -158,12 +165,11 @@ static void why_local(const struct shca_qp *qp, int slot, struct key_why *why)
 		return;
 	}
 	peer = peer_of(qp, slot);
-	told = peer && qp_there(qp, peer, why);
-	segment_peer_put(peer);
-	if (!told)
+	if (!peer || qp_there(qp, peer, why) == NOTHING)
 		snprintf(why->text, size,
 			 "its process %d lives: its QP is not (yet) in RTR or not there, packets are lost, or it gets no processor",
 			 (int)pid);
+	segment_peer_put(peer);
 }
 
 const char *shca_env_silent(struct qp *core, struct key_why *why)
@@ -187,6 +193,28 @@ const char *shca_env_silent(struct qp *core, struct key_why *why)
 			 "; %g %% of the packets are lost on purpose (--loss)",
 			 cfg->loss * 100);
 	return why->text;
+}
+
+void shca_env_unanswered(struct qp *core, const char *expects)
+{
+	const struct shca_qp *qp = core->owner;
+	struct segment_peer *peer = peer_of(qp, slot_of(qp));
+	enum wrong wrong = expects ? OTHER_PSN : NOTHING;
+	struct key_why why;
+	char text[600];
+
+	if (peer) {
+		wrong = qp_there(qp, peer, &why);
+		expects = why.text;
+	}
+	segment_peer_put(peer);
+	if (wrong != OTHER_PSN && wrong != OTHER_QP)
+		return;
+	snprintf(text, sizeof(text),
+		 "nothing that it sends to QP 0x%06x is ever answered: %s",
+		 roce_qp_dest(roce_qp(core)), expects);
+	check_disagrees(wrong == OTHER_PSN ? CHECK_PAIR_PSN : CHECK_PAIR_QP,
+			core->qpn, text);
 }
 
 /* One more half sentence. */

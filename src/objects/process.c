@@ -126,6 +126,21 @@ static void env_refused(struct qp *core, uint32_t key, bool remote)
 	check_key_refused(core->qpn, key, remote);
 }
 
+static void env_differs(struct qp *core, enum roce_differs what, uint32_t there,
+			uint32_t here, uint32_t src_qpn)
+{
+	const bool qkey = what == ROCE_DIFFERS_QKEY;
+	char text[200];
+
+	snprintf(text, sizeof(text),
+		 qkey ?
+			 "its Q_Key is 0x%08x, and a datagram of QP 0x%06x had 0x%08x: it was dropped" :
+			 "its P_Key is 0x%04x, and a packet of QP 0x%06x had 0x%04x: it was dropped",
+		 here, src_qpn, there);
+	check_disagrees(qkey ? CHECK_PAIR_QKEY : CHECK_PAIR_PKEY, core->qpn,
+			text);
+}
+
 static void env_dropped(struct qp *core, enum roce_drop why)
 {
 	struct shca_qp *qp = core->owner;
@@ -357,6 +372,8 @@ static int process_create(struct shca_process **out)
 		.unread = env_unread,
 		.silent = shca_env_silent,
 		.refusal = shca_env_refusal,
+		.unanswered = check_on() ? shca_env_unanswered : NULL,
+		.differs = check_on() ? env_differs : NULL,
 		.base.event = env_event,
 		.dropped = env_dropped,
 		.withhold = faults_any(FAULT_RNR) ? faults_withhold : NULL,

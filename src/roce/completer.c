@@ -38,6 +38,9 @@
  */
 #define ACK_TIMEOUT_MIN_NS (32 * MSEC)
 
+/* One answer about a PSN that was never sent may be of a connection before. */
+#define STRAYS_SURE 3u
+
 static uint64_t ack_timeout_ns(const struct roce_qp *qp)
 {
 	uint64_t t = 4096ull << qp->base.attr.timeout;
@@ -539,14 +542,15 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 static void rx_ghost(struct roce_qp *qp, const struct roce_rx *pkt, bool is_ack)
 {
 	struct roce_requester *r = &qp->req;
+	uint32_t psn = pkt->h.psn;
 
 	roce_drop(qp, ROCE_DROP_DUPLICATE);
 	if (!is_ack || r->una != qp->base.attr.sq_psn)
 		return;
-	r->stray = true;
-	r->stray_psn = pkt->h.psn;
 	if ((pkt->h.syndrome & ROCE_AETH_KIND) == ROCE_AETH_ACK)
-		r->stray_psn = psn_add(pkt->h.psn, 1);
+		psn = psn_add(psn, 1);
+	r->strays = psn == r->stray_psn ? r->strays + 1 : 1;
+	r->stray_psn = psn;
 }
 
 void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
@@ -634,23 +638,39 @@ unread_explain(struct roce_qp *qp, uint64_t now_ns)
 			roce_env(qp)->silent(&qp->base, &why));
 }
 
+bool roce_qp_unanswered(const struct roce_qp *qp)
+{
+	return qp->base.state >= IBV_QPS_RTS &&
+	       qp->req.una == qp->base.attr.sq_psn;
+}
+
+/* What its answers say of PSNs; NULL: nothing. */
+static const char *expected(const struct roce_qp *qp, struct key_why *why)
+{
+	const struct roce_requester *r = &qp->req;
+
+	if (!r->strays)
+		return NULL;
+	snprintf(why->text, sizeof(why->text),
+		 "the peer answers, but expects PSN 0x%06x, and sq_psn here is 0x%06x: its rq_psn must be the same",
+		 r->stray_psn, r->una);
+	return why->text;
+}
+
 __attribute__((noinline, cold)) static void
 silence_explain(struct roce_qp *qp, uint64_t now_ns)
 {
 	const struct roce_requester *r = &qp->req;
-	const char *text = NULL;
 	struct key_why why;
+	const char *text = expected(qp, &why);
 
+	if (roce_env(qp)->unanswered && roce_qp_unanswered(qp))
+		roce_env(qp)->unanswered(
+			&qp->base, r->strays < STRAYS_SURE ? NULL : text);
 	if (!qp->base.env->explain)
 		return;
-	if (r->stray) {
-		snprintf(why.text, sizeof(why.text),
-			 "the peer answers, but expects PSN 0x%06x, and sq_psn here is 0x%06x: its rq_psn must be the same",
-			 r->stray_psn, r->una);
-		text = why.text;
-	} else if (roce_env(qp)->silent) {
+	if (!text && roce_env(qp)->silent)
 		text = roce_env(qp)->silent(&qp->base, &why);
-	}
 	explain(qp, "no answer for %.0f ms (timeout=%u, retry_cnt=%u)%s%s",
 		(double)(now_ns - r->progress_ns) / 1e6,
 		qp->base.attr.timeout, qp->base.attr.retry_cnt,

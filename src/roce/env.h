@@ -23,6 +23,9 @@ enum roce_drop {
 	ROCE_DROPS
 };
 
+/* What a packet has otherwise than the QP it came to. */
+enum roce_differs { ROCE_DIFFERS_QKEY, ROCE_DIFFERS_PKEY };
+
 struct roce_env {
 	struct qp_env base;
 
@@ -60,6 +63,18 @@ struct roce_env {
 
 	/* Whether the receive queue is to look empty, on purpose. NULL: no. */
 	bool (*withhold)(const struct qp *qp);
+
+	/*
+	 * A request fails without an answer, and none of this connection has
+	 * ever had one. expects: what the peer has said of PSNs nevertheless,
+	 * half a sentence, or NULL. NULL: nobody asks.
+	 */
+	void (*unanswered)(struct qp *qp, const char *expects);
+
+	/* A packet was dropped since it has another key, of the QP src_qpn; ours
+	 * is here. NULL: nobody asks. */
+	void (*differs)(struct qp *qp, enum roce_differs what, uint32_t there,
+			uint32_t here, uint32_t src_qpn);
 
 	/* Counts a packet that did nothing. NULL: not counted. */
 	void (*dropped)(struct qp *qp, enum roce_drop why);

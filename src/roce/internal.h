@@ -123,7 +123,7 @@ struct roce_requester {
 	uint64_t unread_ns; /* since when the peer, alive, does not read what */
 	uint32_t unread_psn; /* was sent from here on, */
 	uint64_t unread_said; /* and when that was explained */
-	bool stray; /* an answer was about a PSN that we have not sent: */
+	uint32_t strays; /* answers about a PSN that we have not sent, in a row: */
 	uint32_t stray_psn; /* what the peer expects */
 };
 

@@ -105,6 +105,19 @@ static inline int rx_check(const struct roce_qp *qp, const struct roce_rx *pkt)
 	return check_connected(pkt, qp->service, &qp->path, qp->path_hash);
 }
 
+/* Only the peer's: others' mistakes are not the program's. */
+__attribute__((noinline, cold)) static void
+pkey_differs(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	const bool ud = qp->base.type == IBV_QPT_UD;
+
+	if (roce_env(qp)->differs && !pkey_matches(pkt->h.pkey) &&
+	    (ud || same_path(pkt, &qp->path, qp->path_hash)))
+		roce_env(qp)->differs(&qp->base, ROCE_DIFFERS_PKEY,
+				      pkt->h.pkey, ROCE_PKEY_DEFAULT,
+				      ud ? pkt->h.src_qpn : qp->dest_qpn);
+}
+
 __attribute__((noinline)) static void
 rx_any(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 {
@@ -112,6 +125,8 @@ rx_any(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	int drop = rx_check(qp, pkt);
 
 	if (drop) {
+		if (drop == 1 + ROCE_DROP_HEADER)
+			pkey_differs(qp, pkt);
 		roce_drop(qp, (enum roce_drop)(drop - 1));
 		return;
 	}

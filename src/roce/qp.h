@@ -342,5 +342,7 @@ struct roce_waits {
 	uint32_t rnr_naks; /* as often it has said so */
 };
 void roce_qp_waits(const struct roce_qp *qp, struct roce_waits *w);
+/* Whether it has been answered nothing of what it has sent. */
+bool roce_qp_unanswered(const struct roce_qp *qp);
 
 #endif

@@ -116,6 +116,10 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		explain(qp,
 			"datagram dropped: its Q_Key 0x%08x is not this QP's, 0x%08x, or its %zu bytes exceed the MTU",
 			pkt->h.qkey, qp->base.attr.qkey, pkt->len);
+		if (pkt->h.qkey != qp->base.attr.qkey && roce_env(qp)->differs)
+			roce_env(qp)->differs(&qp->base, ROCE_DIFFERS_QKEY,
+					      pkt->h.qkey, qp->base.attr.qkey,
+					      pkt->h.src_qpn);
 		roce_drop(qp, ROCE_DROP_QKEY);
 		return;
 	}

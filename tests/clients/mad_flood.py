@@ -1,9 +1,11 @@
 """Sends mutated messages of the connection manager to UDP port 4791 of 127.0.0.1.
 
     mad_flood.py PORT COUNT
+    mad_flood.py --pkey QPN QKEY PKEY
 
 They are made of captured ones. Half of the requests among them ask for the
-service of PORT from the right place, and are nearly right, or right.
+service of PORT from the right place, and are nearly right, or right. Or a
+datagram to a queue pair, with a P_Key, and then one that is right.
 """
 import os
 import random
@@ -14,15 +16,29 @@ import sys
 import zlib
 
 
-def icrc_packet(src, dst, sport, payload, psn):
-    """A UD SEND to QP1 with a good ICRC, IPv4 identification 0."""
-    bth = struct.pack(">BBHII", 0x64, 0, 0xffff, 1, psn & 0xffffff)
-    body = bth + struct.pack(">II", 0x80010000, 1) + payload
+def icrc_packet(src, dst, sport, payload, psn, qpn=1, qkey=0x80010000, pkey=0xffff):
+    """A UD SEND with a good ICRC, IPv4 identification 0."""
+    bth = struct.pack(">BBHII", 0x64, 0, pkey, qpn, psn & 0xffffff)
+    body = bth + struct.pack(">II", qkey, 1) + payload
     ip = struct.pack(">BBHHHBBH", 0x45, 0xff, 20 + 8 + len(body) + 4, 0, 0x4000, 0xff, 17, 0xffff)
     ip += socket.inet_aton(src) + socket.inet_aton(dst)
     udp = struct.pack(">HHHH", sport, 4791, 8 + len(body) + 4, 0xffff)
     masked = b"\xff" * 8 + ip + udp + body[:4] + b"\xff" + body[5:]
     return body + struct.pack("<I", zlib.crc32(masked))
+
+
+def wrong_key(qpn, qkey, pkey):
+    """To a QP: a datagram with a P_Key, and one as it should be."""
+    s, sport = sender()
+    for key in (pkey, 0xffff):
+        s.sendto(icrc_packet("127.0.0.1", "127.0.0.1", sport, b"here", 0, qpn, qkey, key), ("127.0.0.1", 4791))
+
+
+def sender():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, DO: identification 0
+    s.bind(("127.0.0.1", 0))
+    return s, s.getsockname()[1]
 
 
 def captured():
@@ -44,10 +60,7 @@ def captured():
 def main(port, count):
     rnd = random.Random(5)
     mads = captured()
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    s.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, DO: identification 0
-    s.bind(("127.0.0.1", 0))
-    sport = s.getsockname()[1]
+    s, sport = sender()
     gid = b"\0" * 10 + b"\xff\xff" + socket.inet_aton("127.0.0.1")
     for i in range(count):
         m = bytearray(rnd.choice(mads))
@@ -67,4 +80,7 @@ def main(port, count):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    if sys.argv[1] == "--pkey":
+        wrong_key(*map(int, sys.argv[2:]))
+    else:
+        main(int(sys.argv[1]), int(sys.argv[2]))

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+import mad_flood
 import rig
 import test_cm_tools
 import test_perftest
@@ -13,6 +14,15 @@ import test_utils
 
 CHECKED = rig.client("checked")
 STATUS = 9
+
+
+# What the two ends have, as it is said.
+BOTH = {
+    "mtu-disagrees": ["1024", "2048"],
+    "psn-disagrees": ["0x000123", "0x000000"],
+    "psn-disagrees-repeats": ["0x000001", "0x000000"],
+    "qkey-disagrees": ["0x22222222", "0x11111111"],
+}
 
 
 def checked(home, tmp_path, mode, *options, check=f"--check=exit={STATUS}", status=0):
@@ -40,28 +50,34 @@ def function(place):
     ("key-of-the-past", None),
     ("key-of-the-past-local", "key-of-the-past"),
     ("mtu-disagrees", None),
+    ("psn-disagrees", None),
+    ("psn-disagrees-repeats", "psn-disagrees"),
+    ("peer-disagrees", None),
+    ("qkey-disagrees", None),
+    ("grh-missing", None),
 ])
 def test_found(home, tmp_path, mode, rule, options):
     """Once, with the places, as text and as JSON; and the exit status."""
-    if options and mode == "mtu-disagrees":
+    if options and mode in ("mtu-disagrees", "peer-disagrees", "psn-disagrees-repeats"):
         pytest.skip("what the other end has is known by shared memory alone")
     rule = rule or mode
     out, found = checked(home, tmp_path, mode, *options, status=STATUS)
     assert [f["rule"] for f in found] == [rule], out
     f = found[0]
     assert f"softhca: check: {rule}: {f['text']}\n" in out
-    assert f["qp"] in f["text"] and f["fix"] in out
+    assert f.get("qp", "") in f["text"] and f["fix"] in out
+    assert all(value in f["text"] for value in BOTH.get(mode, [])), f
     assert f["places"]
     assert all(function(p) for p in f["places"]), f
     assert all(any(frame.endswith(" (main)") for frame in function(p)) for p in f["places"]), f
     assert len({tuple(p["frames"]) for p in f["places"]}) == len(f["places"]) or "oldest" in f["places"][1]["what"]
-    assert re.search(r"check: process \d+: 1 finding$", out, re.M), out
+    assert re.search(r"check: process \d+: 1 finding(, \d+ times in all)?$", out, re.M), out
 
 
 @pytest.mark.parametrize("options", [[], ["--wire"]], ids=["shm", "wire"])
 @pytest.mark.parametrize("mode", ["buffer-polled", "buffer-polled-extended", "buffer-answered", "buffer-written",
                                   "buffer-received", "buffer-fenced", "buffer-inline", "send-queue", "cq", "key-unknown",
-                                  "key-new", "mtu"])
+                                  "key-new", "mtu", "qkey"])
 def test_fine(home, tmp_path, mode, options):
     out, found = checked(home, tmp_path, f"fine-{mode}", *options)
     assert not found and "check:" not in out, out
@@ -71,6 +87,19 @@ def test_fine(home, tmp_path, mode, options):
 def test_fine_events(home, tmp_path, mode):
     out, found = checked(home, tmp_path, f"fine-{mode}")
     assert not found and "check:" not in out, out
+
+
+def test_pkey(home, tmp_path):
+    """Nobody here has another one: the datagrams are made by hand."""
+    found = tmp_path / "found.jsonl"
+    p = rig.Proc(rig.Side(home), [CHECKED, "pkey-disagrees"], ["--check", "--check-json", found, "--wire"])
+    qpn = int(p.wait_for(r"waits at QP (\d+)")[1])
+    rig.Proc(rig.Side(home), ["/usr/bin/python3", mad_flood.__file__, "--pkey", qpn, 0x11111111, 0x8001],
+             alone=True).done()
+    p.done()
+    f = json.loads(found.read_text())
+    assert f["rule"] == "pkey-disagrees" and "0x8001" in f["text"] and "0xffff" in f["text"], f
+    assert function(f["places"][0]), f
 
 
 @pytest.mark.parametrize("mode", ["lost-wakeup", "event-not-acknowledged"])

@@ -32,6 +32,8 @@ static int cq_entries = 64;
 static uint32_t send_wr = 4;
 static int extended;
 static enum ibv_mtu other_mtu = IBV_MTU_1024;
+static uint32_t other_psn; /* that the second one expects */
+static bool other_qpn; /* the second one is connected to another */
 
 static void need(int good, const char *what, int err)
 {
@@ -41,9 +43,10 @@ static void need(int good, const char *what, int err)
 	exit(3);
 }
 
-static void connect_to(struct ibv_qp *q, uint32_t peer, enum ibv_mtu mtu)
+static void connect_to(struct ibv_qp *q, uint32_t peer, enum ibv_mtu mtu,
+		       uint32_t rq_psn)
 {
-	const struct remote far = { .qpn = peer, .gid = dev.gid };
+	const struct remote far = { .qpn = peer, .psn = rq_psn, .gid = dev.gid };
 	const struct conn_opts o = { .mtu = mtu,
 				     .timeout = 12,
 				     .retry_cnt = 5,
@@ -100,8 +103,8 @@ static void begin(void)
 		qp[i] = qp_create();
 		need(!!qp[i], "create_qp", errno);
 	}
-	connect_to(qp[0], qp[1]->qp_num, IBV_MTU_1024);
-	connect_to(qp[1], qp[0]->qp_num, other_mtu);
+	connect_to(qp[0], qp[1]->qp_num, IBV_MTU_1024, 0);
+	connect_to(qp[1], qp[other_qpn]->qp_num, other_mtu, other_psn);
 }
 
 static pthread_t late; /* who does something meanwhile, or 0 */
@@ -545,41 +548,181 @@ static void one_write(void)
 	completion(cq[0]);
 }
 
+/* The completion of a request that fails. */
+static void failure(void)
+{
+	struct ibv_wc wc;
+
+	bound_begin();
+	while (ibv_poll_cq(cq[0], 1, &wc) != 1)
+		bound("no completion");
+	need(wc.status != IBV_WC_SUCCESS, "it succeeded", EINVAL);
+}
+
+static void unanswered(void)
+{
+	post(qp[0], IBV_WR_RDMA_WRITE, 0, IBV_SEND_SIGNALED);
+	failure();
+}
+
+/* Requests do not say whose they are: within a host it is carried out, and
+ * between hosts nobody hears of that. */
+static void to_another(void)
+{
+	struct ibv_wc wc;
+
+	post(qp[0], IBV_WR_RDMA_WRITE, 0, IBV_SEND_SIGNALED);
+	bound_begin();
+	while (ibv_poll_cq(cq[0], 1, &wc) != 1)
+		bound("no completion");
+}
+
+static void psn_repeats(void)
+{
+	memory[0][0] = 1;
+	one_write();
+	need(!memory[SLOTS][0], "it was carried out", EINVAL);
+}
+
+/* Two that are not connected. */
+static struct ibv_qp *ud[2];
+
+static void ud_begin(uint32_t qkey0, uint32_t qkey1)
+{
+	for (int i = 0; i < 2; i++) {
+		struct ibv_qp_init_attr a = {
+			.send_cq = cq[0],
+			.recv_cq = cq[1],
+			.cap = { .max_send_wr = 4,
+				 .max_recv_wr = 4,
+				 .max_send_sge = 1,
+				 .max_recv_sge = 1 },
+			.qp_type = IBV_QPT_UD,
+		};
+		const struct conn_opts o = { .qkey = i ? qkey1 : qkey0 };
+		const struct remote far = { .gid = dev.gid };
+
+		ud[i] = ibv_create_qp(dev.pd, &a);
+		need(!!ud[i], "create_qp", errno);
+		qp_to_init(ud[i], &o);
+		qp_connect(&dev, ud[i], 0, &far, &o);
+	}
+}
+
+static void datagrams(uint32_t qkey, int good)
+{
+	const struct remote far = { .gid = dev.gid };
+	struct ibv_sge to = { (uintptr_t)memory[SLOTS], SIZE, mr->lkey },
+		       from = { (uintptr_t)memory[0], 64, mr->lkey };
+	struct ibv_recv_wr recv = { .sg_list = &to, .num_sge = 1 }, *bad_recv;
+	struct ibv_send_wr wr = { .sg_list = &from,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED },
+			   *bad;
+	int err;
+
+	ud_begin(0x11111111, 0x22222222);
+	err = ibv_post_recv(ud[1], &recv, &bad_recv);
+	need(!err, "post_recv", err);
+	wr.wr.ud.ah = ah_create(&dev, &far);
+	wr.wr.ud.remote_qpn = ud[1]->qp_num;
+	wr.wr.ud.remote_qkey = qkey;
+	for (int i = 0; i < 3 - 2 * good; i++) {
+		err = ibv_post_send(ud[0], &wr, &bad);
+		need(!err, "post_send", err);
+		completion(cq[0]);
+	}
+	if (good)
+		completion(cq[1]);
+	/* What is sent within a process is there when something behind it is. */
+	one_write();
+	need(!ibv_destroy_ah(wr.wr.ud.ah), "destroy_ah", errno);
+	for (int i = 0; i < 2; i++)
+		need(!ibv_destroy_qp(ud[i]), "destroy_qp", errno);
+}
+
+static void qkey_differs(void)
+{
+	datagrams(0x11111111, 0); /* the sender's own */
+}
+
+static void fine_qkey(void)
+{
+	datagrams(0x22222222, 1);
+}
+
+/* Waits for a datagram, whoever sends it. */
+static void waits_for_datagram(void)
+{
+	struct ibv_sge to = { (uintptr_t)memory[SLOTS], SIZE, mr->lkey };
+	struct ibv_recv_wr recv = { .sg_list = &to, .num_sge = 1 }, *bad;
+	int err;
+
+	ud_begin(0x11111111, 0x11111111);
+	err = ibv_post_recv(ud[0], &recv, &bad);
+	need(!err, "post_recv", err);
+	printf("waits at QP %u\n", ud[0]->qp_num);
+	completion(cq[1]);
+	for (int i = 0; i < 2; i++)
+		need(!ibv_destroy_qp(ud[i]), "destroy_qp", errno);
+}
+
+static void grh_missing(void)
+{
+	struct ibv_ah_attr a = { .port_num = 1, .dlid = 1 };
+
+	need(!ibv_create_ah(dev.pd, &a) && errno == EINVAL, "create_ah", errno);
+}
+
 static const struct mode {
 	const char *name;
 	void (*run)(void);
 	int cq_entries;
 	int extended;
 	enum ibv_mtu mtu; /* of the second QP */
+	uint32_t psn; /* its rq_psn */
+	bool qpn; /* it is connected to another */
 } modes[] = {
-	{ "buffer-in-flight", buffer_in_flight, 0, 0, 0 },
-	{ "buffer-in-flight-extended", buffer_in_flight_extended, 0, 1, 0 },
-	{ "buffer-unsignalled", buffer_unsignalled, 0, 0, 0 },
-	{ "buffer-before-a-receive", buffer_before_a_receive, 0, 0, 0 },
-	{ "fine-buffer-polled", fine_buffer_polled, 0, 0, 0 },
-	{ "fine-buffer-polled-extended", fine_buffer_polled_extended, 0, 1, 0 },
-	{ "fine-buffer-answered", fine_buffer_answered, 0, 0, 0 },
-	{ "fine-buffer-written", fine_buffer_written, 0, 0, 0 },
-	{ "fine-buffer-received", fine_buffer_received, 0, 0, 0 },
-	{ "fine-buffer-fenced", fine_buffer_fenced, 0, 0, 0 },
-	{ "fine-buffer-inline", fine_buffer_inline, 0, 0, 0 },
-	{ "send-queue-never-drains", never_drains, 0, 0, 0 },
-	{ "fine-send-queue", fine_drains, 0, 0, 0 },
-	{ "send-queue-overrun", sq_overrun, 0, 0, 0 },
-	{ "cq-overrun", cq_overrun, 2, 0, 0 },
-	{ "fine-cq", fine_cq, 2, 0, 0 },
-	{ "lost-wakeup", lost_wakeup, 0, 0, 0 },
-	{ "fine-wakeup", fine_wakeup, 0, 0, 0 },
-	{ "event-not-acknowledged", unacked, 0, 0, 0 },
-	{ "fine-acknowledged", fine_acked, 0, 0, 0 },
-	{ "object-leaked", leaked, 0, 0, 0 },
-	{ "fine-exit", fine_exit, 0, 0, 0 },
-	{ "key-of-the-past", past_rkey, 0, 0, 0 },
-	{ "key-of-the-past-local", past_lkey, 0, 0, 0 },
-	{ "fine-key-unknown", fine_keys, 0, 0, 0 },
-	{ "fine-key-new", fine_new_key, 0, 0, 0 },
-	{ "mtu-disagrees", one_write, 0, 0, IBV_MTU_2048 },
-	{ "fine-mtu", one_write, 0, 0, IBV_MTU_1024 },
+	{ .name = "buffer-in-flight", .run = buffer_in_flight },
+	{ .name = "buffer-in-flight-extended",
+	  .run = buffer_in_flight_extended,
+	  .extended = 1 },
+	{ .name = "buffer-unsignalled", .run = buffer_unsignalled },
+	{ .name = "buffer-before-a-receive", .run = buffer_before_a_receive },
+	{ .name = "fine-buffer-polled", .run = fine_buffer_polled },
+	{ .name = "fine-buffer-polled-extended",
+	  .run = fine_buffer_polled_extended,
+	  .extended = 1 },
+	{ .name = "fine-buffer-answered", .run = fine_buffer_answered },
+	{ .name = "fine-buffer-written", .run = fine_buffer_written },
+	{ .name = "fine-buffer-received", .run = fine_buffer_received },
+	{ .name = "fine-buffer-fenced", .run = fine_buffer_fenced },
+	{ .name = "fine-buffer-inline", .run = fine_buffer_inline },
+	{ .name = "send-queue-never-drains", .run = never_drains },
+	{ .name = "fine-send-queue", .run = fine_drains },
+	{ .name = "send-queue-overrun", .run = sq_overrun },
+	{ .name = "cq-overrun", .run = cq_overrun, .cq_entries = 2 },
+	{ .name = "fine-cq", .run = fine_cq, .cq_entries = 2 },
+	{ .name = "lost-wakeup", .run = lost_wakeup },
+	{ .name = "fine-wakeup", .run = fine_wakeup },
+	{ .name = "event-not-acknowledged", .run = unacked },
+	{ .name = "fine-acknowledged", .run = fine_acked },
+	{ .name = "object-leaked", .run = leaked },
+	{ .name = "fine-exit", .run = fine_exit },
+	{ .name = "key-of-the-past", .run = past_rkey },
+	{ .name = "key-of-the-past-local", .run = past_lkey },
+	{ .name = "fine-key-unknown", .run = fine_keys },
+	{ .name = "fine-key-new", .run = fine_new_key },
+	{ .name = "mtu-disagrees", .run = one_write, .mtu = IBV_MTU_2048 },
+	{ .name = "fine-mtu", .run = one_write, .mtu = IBV_MTU_1024 },
+	{ .name = "psn-disagrees", .run = unanswered, .psn = 0x123 },
+	{ .name = "psn-disagrees-repeats", .run = psn_repeats, .psn = 1 },
+	{ .name = "peer-disagrees", .run = to_another, .qpn = true },
+	{ .name = "qkey-disagrees", .run = qkey_differs },
+	{ .name = "fine-qkey", .run = fine_qkey },
+	{ .name = "pkey-disagrees", .run = waits_for_datagram },
+	{ .name = "grh-missing", .run = grh_missing },
 };
 
 int main(int argc, char **argv)
@@ -599,6 +742,8 @@ int main(int argc, char **argv)
 	extended = m->extended;
 	if (m->mtu)
 		other_mtu = m->mtu;
+	other_psn = m->psn;
+	other_qpn = m->qpn;
 	begin();
 	m->run();
 	end();
