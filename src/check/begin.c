@@ -51,4 +51,5 @@ void check_forked(void)
 	check_cqs_forked();
 	check_events_forked();
 	check_keys_forked();
+	check_races_forked();
 }

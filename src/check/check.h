@@ -35,6 +35,13 @@ struct check_end {
 	uint32_t dest_qpn; /* whom it is connected to */
 };
 
+/* The other end of a QP. */
+struct check_peer {
+	uint32_t qpn;
+	int pid; /* 0: not known */
+	uint64_t posted; /* when it last posted anything; 0: not known */
+};
+
 /* What the owner of the objects does for the checks. */
 struct check_env {
 	/*
@@ -46,6 +53,10 @@ struct check_env {
 	/* Whether a CQ has completions that nobody has taken, *count from *head
 	 * on, and is armed for the next one. */
 	bool (*waits)(struct ibv_cq *cq, uint32_t *head, uint32_t *count);
+	/* Who changes memory here by a QP, whose lock is held. */
+	void (*peer)(struct ibv_qp *qp, struct check_peer *peer);
+	/* The program is about to post to a QP. */
+	void (*posting)(struct ibv_qp *qp);
 	/* The ends of a connection, an RC QP's own and the one there, if that is
 	 * known. */
 	bool (*ends)(struct ibv_qp *qp, struct check_end *own,
@@ -125,6 +136,28 @@ void check_polled(struct ibv_cq *cq, const struct ibv_wc *wc);
 void check_written(void);
 /* A message comes into the memory of a receive. */
 void check_received(const struct ibv_sge *sge, uint32_t n);
+
+/* races.c: what peers change in memory of this process */
+
+enum check_change_kind { CHECK_WRITE, CHECK_ADD, CHECK_SWAP };
+
+/* A part of a message, or all. */
+struct check_change {
+	enum check_change_kind kind;
+	uint64_t addr, len;
+	const void *data; /* that comes there; NULL: not known, or an atomic's */
+	bool first, last;
+};
+
+/* It is about to be made, and has been, or not; between the two no other is. The
+ * lock of the QP is held, as in the others. */
+void check_changing(struct ibv_qp *qp, const struct check_change *c);
+void check_changed(bool done);
+/* The program has let a QP go on: it has posted a receive, which is used now, or
+ * modified it. */
+void check_allowed(uint32_t qpn);
+/* The QP is in error, or goes. */
+void check_writes_end(uint32_t qpn);
 
 /* cq.c: a CQ, with room for as many completions as the program knows of; it has
  * been armed, or an event of it was taken. */

@@ -23,6 +23,8 @@ enum check_rule {
 	CHECK_QKEY,
 	CHECK_PKEY,
 	CHECK_GRH,
+	CHECK_RACE,
+	CHECK_RACE_CPU,
 	CHECK_RULES
 };
 
@@ -79,7 +81,14 @@ void check_cq_put(struct check_cq *c);
 /* fn may not call what is above. */
 void check_cqs_each(void (*fn)(struct check_cq *c, void *arg), void *arg);
 
+/* queue.c: where a QP was connected; how many messages have been received, and
+ * whether one may have come to memory since there were so many, or before. */
+uint32_t check_connected(uint32_t qpn);
+uint64_t check_landings(void);
+bool check_landed(uint64_t addr, uint64_t length, uint64_t since);
+
 /* In the child of a fork(). */
+void check_races_forked(void);
 void check_queues_forked(void);
 void check_cqs_forked(void);
 void check_events_forked(void);

@@ -106,7 +106,7 @@ void check_received(const struct ibv_sge *sge, uint32_t n)
 	pthread_mutex_unlock(&landings.lock);
 }
 
-static uint64_t nreceived(void)
+uint64_t check_landings(void)
 {
 	uint64_t n;
 
@@ -121,22 +121,28 @@ static bool overlap(const struct ibv_sge *s, uint64_t addr, uint64_t length)
 	return s->addr < addr + length && addr < s->addr + s->length;
 }
 
-/* Whether a message may have come into the memory of a request. One that began
- * before it was posted may go on behind. */
-static bool is_landed_on(const struct sent *s)
+/* One that began before may go on behind: all that are known count. */
+bool check_landed(uint64_t addr, uint64_t length, uint64_t since)
 {
+	const struct ibv_sge s = { addr, (uint32_t)length, 0 };
 	bool hit;
 
 	pthread_mutex_lock(&landings.lock);
-	hit = landings.n - s->received > LANDINGS;
-	for (unsigned i = 0; i < LANDINGS && i < landings.n && !hit; i++) {
-		const struct landing *l = &landings.last[i];
-
-		for (unsigned k = 0; k < s->nsge; k++)
-			hit |= overlap(&s->sge[k], l->addr, l->length);
-	}
+	hit = landings.n - since > LANDINGS;
+	for (unsigned i = 0; i < LANDINGS && i < landings.n && !hit; i++)
+		hit = overlap(&s, landings.last[i].addr,
+			      landings.last[i].length);
 	pthread_mutex_unlock(&landings.lock);
 	return hit;
+}
+
+/* Whether a message may have come into the memory of a request. */
+static bool is_landed_on(const struct sent *s)
+{
+	for (unsigned k = 0; k < s->nsge; k++)
+		if (check_landed(s->sge[k].addr, s->sge[k].length, s->received))
+			return true;
+	return false;
 }
 
 /* ---- tables ------------------------------------------------------------ */
@@ -399,6 +405,15 @@ static void approach(struct queue *q)
 		q->there.life = 0;
 }
 
+uint32_t check_connected(uint32_t qpn)
+{
+	struct queue *q = queue_get(qpn);
+	const uint32_t at = q ? atomic_load(&q->connected) : 0;
+
+	queue_put(q);
+	return at;
+}
+
 void check_disagrees(enum check_pair what, uint32_t qpn, const char *text)
 {
 	static const enum check_rule rules[] = {
@@ -407,12 +422,10 @@ void check_disagrees(enum check_pair what, uint32_t qpn, const char *text)
 		[CHECK_PAIR_QKEY] = CHECK_QKEY,
 		[CHECK_PAIR_PKEY] = CHECK_PKEY,
 	};
-	struct queue *q = queue_get(qpn);
 	const struct check_side side = { "the QP was connected, or made ready",
-					 q ? atomic_load(&q->connected) : 0 };
+					 check_connected(qpn) };
 
 	check_report(rules[what], qpn, &side, 1, "QP 0x%06x: %s", qpn, text);
-	queue_put(q);
 }
 
 void check_no_grh(const char *text)
@@ -479,7 +492,7 @@ static void push(struct queue *q, const struct ibv_send_wr *wr, uint32_t here)
 		.stack = here,
 		.signalled = q->sig_all || wr->send_flags & IBV_SEND_SIGNALED,
 		.writes = atomic_load(&writes),
-		.received = nreceived(),
+		.received = check_landings(),
 	};
 	if (s->signalled && q->cq)
 		atomic_fetch_add(&q->cq->out, 1);
@@ -581,6 +594,7 @@ int check_post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 	pthread_mutex_lock(&q->lock);
 	from = q->tail;
 	approach(q);
+	check_env.posting(ib);
 	/* Unless the list has no end, which is for post() to find. */
 	for (const struct ibv_send_wr *w = wr; w && !q->lost; w = w->next)
 		push(q, w, here);
@@ -711,6 +725,7 @@ void check_qp_gone(struct ibv_qp *ib)
 	struct queue **p, *q;
 
 	check_qp_void(ib, false);
+	check_writes_end(ib->qp_num);
 	pthread_mutex_lock(&lock);
 	p = queue_place(ib->qp_num);
 	q = *p;

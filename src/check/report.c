@@ -89,6 +89,14 @@ static const struct {
 		"grh-missing",
 		"set ah_attr.is_global = 1, grh.dgid, the peer's GID, grh.sgid_index, ours, and grh.hop_limit",
 	},
+	[CHECK_RACE] = {
+		"race-of-peers",
+		"let one of the two post only when it knows that the other's request has completed; or use atomics, or a place for each",
+	},
+	[CHECK_RACE_CPU] = {
+		"race-with-processor",
+		"leave memory alone that a peer writes to until it says that it is done, by a message behind the write or one with immediate data",
+	},
 };
 
 struct frame {

@@ -66,10 +66,32 @@ static bool ends(struct ibv_qp *ib, struct check_end *own,
 	return known;
 }
 
+static void peer(struct ibv_qp *ib, struct check_peer *out)
+{
+	shca_far_peer(to_qp(ib), out);
+}
+
+static void posting(struct ibv_qp *ib)
+{
+	struct shca_qp *qp = to_qp(ib);
+
+	shca_qp_lock(qp);
+	shca_check_posting(qp);
+	shca_qp_unlock(qp);
+}
+
+void shca_check_posting(struct shca_qp *qp)
+{
+	if (qp->core)
+		atomic_store(&qp->core->pub->posted_ns, clock_ns());
+}
+
 void shca_check_begin(void)
 {
 	static const struct check_env env = { .read = read_sge,
 					      .waits = shca_cq_waits,
+					      .peer = peer,
+					      .posting = posting,
 					      .ends = ends };
 
 	check_begin(&env);

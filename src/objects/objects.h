@@ -727,6 +727,7 @@ void shca_connected_explain(struct shca_qp *qp);
 const char *shca_env_silent(struct qp *core, struct key_why *why);
 /* For the checks: what at the two ends does not go together. */
 void shca_env_unanswered(struct qp *core, const char *expects);
+void shca_far_peer(struct shca_qp *qp, struct check_peer *out);
 /* What the QP waits for: a sentence. */
 void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size);
 const char *shca_env_refusal(struct qp *core, const struct key_ask *ask,
@@ -743,6 +744,9 @@ int shca_check_channel_get(struct ibv_comp_channel *ch, struct ibv_cq **cq,
 			   void **cq_context,
 			   int (*get)(struct ibv_comp_channel *ch,
 				      struct ibv_cq **cq, void **cq_context));
+/* The program posts, or lets the QP go on: its peers are shown when. Its lock is
+ * held. */
+void shca_check_posting(struct shca_qp *qp);
 /* Posts all or none, checked or not. */
 int shca_check_post_all(struct ibv_qp *qp, struct ibv_send_wr *wr);
 

@@ -217,6 +217,25 @@ void shca_env_unanswered(struct qp *core, const char *expects)
 			core->qpn, text);
 }
 
+void shca_far_peer(struct shca_qp *qp, struct check_peer *out)
+{
+	const struct registry *r = qp->sched.engine->registry;
+	const int slot = slot_of(qp);
+	struct segment_peer *peer = peer_of(qp, slot);
+	const struct qp_public *pub = peer ? qp_of(qp, peer) : NULL;
+	pid_t pid = 0;
+
+	if (slot >= 0)
+		registry_holder(r, (unsigned)slot, &pid);
+	*out = (struct check_peer){
+		.qpn = roce_qp_dest(roce_qp(qp->core)),
+		.pid = (int)pid,
+	};
+	if (pub && qp_public_get(&pub->dest_qpn) == shca_qpn(qp))
+		out->posted = atomic_load(&pub->posted_ns);
+	segment_peer_put(peer);
+}
+
 /* One more half sentence. */
 __attribute__((format(printf, 3, 4))) static void
 more(char *text, size_t size, const char *fmt, ...)

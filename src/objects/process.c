@@ -114,11 +114,40 @@ static void env_event(struct qp *core, enum ibv_event_type type)
 
 static void env_landing(struct qp *core, const struct qp_recv *recv)
 {
+	check_received(recv->sge, recv->num_sge);
+	check_allowed(core->qpn);
+}
+
+static void env_changing(struct qp *core, const struct qp_change *c)
+{
+	static const enum check_change_kind kinds[] = {
+		[QP_CHANGE_WRITE] = CHECK_WRITE,
+		[QP_CHANGE_ADD] = CHECK_ADD,
+		[QP_CHANGE_SWAP] = CHECK_SWAP,
+	};
+	const struct check_change change = {
+		.kind = kinds[c->kind],
+		.addr = (uintptr_t)c->p,
+		.len = c->len,
+		.data = c->data,
+		.first = c->first,
+		.last = c->last,
+	};
+	struct shca_qp *qp = core->owner;
+
+	check_written();
+	check_changing(&qp->ex.qp_base, &change);
+}
+
+static void env_changed(struct qp *core, bool done)
+{
 	(void)core;
-	if (recv)
-		check_received(recv->sge, recv->num_sge);
-	else
-		check_written();
+	check_changed(done);
+}
+
+static void env_voided(struct qp *core)
+{
+	check_writes_end(core->qpn);
 }
 
 static void env_refused(struct qp *core, uint32_t key, bool remote)
@@ -378,6 +407,9 @@ static int process_create(struct shca_process **out)
 		.dropped = env_dropped,
 		.withhold = faults_any(FAULT_RNR) ? faults_withhold : NULL,
 		.base.landing = check_on() ? env_landing : NULL,
+		.base.changing = check_on() ? env_changing : NULL,
+		.base.changed = check_on() ? env_changed : NULL,
+		.base.voided = check_on() ? env_voided : NULL,
 		.base.refused = check_on() ? env_refused : NULL,
 		.base.explain = cfg->explain ? engine_explain : NULL,
 	};

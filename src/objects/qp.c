@@ -396,6 +396,8 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	/* Received requests are acknowledged whatever happens to the QP. */
 	if ((mask & IBV_QP_STATE) && (reset || attr->qp_state == IBV_QPS_ERR))
 		qp->ops->flush(qp->core, now, true);
+	if (check_on() && mask & IBV_QP_STATE)
+		shca_check_posting(qp);
 	err = qp->ops->modify(qp->core, attr, mask,
 			      mask & IBV_QP_AV ? &path : NULL);
 	if (!err && tracing())
@@ -413,6 +415,8 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 	if (!err && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RTR &&
 	    qp->sched.engine->cfg->explain)
 		shca_connected_explain(qp);
+	if (check_on() && mask & IBV_QP_STATE)
+		check_allowed(ib->qp_num);
 	shca_qp_unlock(qp);
 	if (!err && mask & (IBV_QP_STATE | IBV_QP_ACCESS_FLAGS))
 		shca_visits_wait(qp->sched.engine);

@@ -28,6 +28,15 @@ struct qp_bind {
 	uint64_t length; /* 0: unbind */
 };
 
+/* A part of a message, or all. */
+struct qp_change {
+	enum { QP_CHANGE_WRITE, QP_CHANGE_ADD, QP_CHANGE_SWAP } kind;
+	void *p;
+	size_t len;
+	const void *data; /* of a write; NULL: it is still with its sender */
+	bool first, last;
+};
+
 struct qp_env {
 	struct keys *keys;
 
@@ -86,11 +95,21 @@ struct qp_env {
 	/* An affiliated asynchronous event of this QP. */
 	void (*event)(struct qp *qp, enum ibv_event_type type);
 
-	/*
-	 * A message is about to come into memory: into a receive's, or, NULL,
-	 * wherever its peer writes. NULL: nobody asks.
-	 */
+	/* A message is about to come into a receive's memory. NULL: nobody
+	 * asks. */
 	void (*landing)(struct qp *qp, const struct qp_recv *recv);
+
+	/*
+	 * The peer's write or atomic is about to change memory, and has, or has
+	 * not been able to. The second is always called after the first. NULL:
+	 * nobody asks.
+	 */
+	void (*changing)(struct qp *qp, const struct qp_change *c);
+	void (*changed)(struct qp *qp, bool done);
+
+	/* What was posted, and what the peer was doing, is void. NULL: nobody
+	 * asks. */
+	void (*voided)(struct qp *qp);
 
 	/* A key that has ended is named: by the peer's request, or by an SGE.
 	 * NULL: nobody asks. */

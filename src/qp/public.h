@@ -30,7 +30,10 @@ struct qp_public {
 	_Atomic uint32_t path_hash; /* roce_path_hash() of what it receives */
 	_Atomic uint32_t dest_rd_atomic; /* max_dest_rd_atomic */
 	_Atomic uint32_t established; /* its peer has been heard, or RTS */
-	uint32_t unused[4];
+	/* When the program last posted to it, or allowed it to go on, in ns of
+	 * CLOCK_MONOTONIC; 0: not said. */
+	_Atomic uint64_t posted_ns;
+	uint32_t unused[2];
 };
 
 _Static_assert(sizeof(struct qp_public) == 64, "one cache line");

@@ -173,6 +173,18 @@ static inline void qp_landing(struct qp *qp, const struct qp_recv *recv)
 		qp->env->landing(qp, recv);
 }
 
+static inline void qp_changing(struct qp *qp, const struct qp_change *c)
+{
+	if (__builtin_expect(qp->env->changing != NULL, 0))
+		qp->env->changing(qp, c);
+}
+
+static inline void qp_changed(struct qp *qp, bool done)
+{
+	if (__builtin_expect(qp->env->changed != NULL, 0))
+		qp->env->changed(qp, done);
+}
+
 void qp_flush_sq(struct qp *qp);
 /* Also the receive of the message that is being received. */
 void qp_flush_rq(struct qp *qp);

@@ -421,6 +421,8 @@ void qp_set_void(struct qp *qp)
 	/* Before anything that tells the program so. */
 	atomic_store_explicit(&qp->pub->life, next ? next : 1,
 			      memory_order_seq_cst);
+	if (qp->env->voided)
+		qp->env->voided(qp);
 }
 
 void qp_set_state(struct qp *qp, enum ibv_qp_state state)

@@ -82,6 +82,13 @@ static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt,
 	if (pkt->len > r->left || (f & ROCE_F_LAST && pkt->len != r->left))
 		return V_INVALID;
 	if (pkt->len) {
+		struct qp_change c = {
+			.kind = QP_CHANGE_WRITE,
+			.len = pkt->len,
+			.data = pkt->source ? NULL : pkt->payload,
+			.first = f & ROCE_F_FIRST,
+			.last = f & ROCE_F_LAST,
+		};
 		int err;
 
 		e = qp_remote(&qp->base, r->pd, r->rkey, r->va, pkt->len,
@@ -92,13 +99,17 @@ static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt,
 					  IBV_ACCESS_REMOTE_WRITE);
 			return V_ACCESS;
 		}
-		qp_landing(&qp->base, NULL);
+		c.p = p;
+		if (e->kind != KEY_NULL)
+			qp_changing(&qp->base, &c);
 		if (pkt->source)
 			err = qp_store_from(&qp->base, e, p, pkt->source,
 					    pkt->len);
 		else
 			err = qp_store(&qp->base, e, p, pkt->payload,
 				       pkt->len);
+		if (e->kind != KEY_NULL)
+			qp_changed(&qp->base, !err);
 		keys_put(e);
 		if (err)
 			return not_read(err, V_ACCESS);
@@ -164,6 +175,14 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 	struct atomic a = { .op = h->opcode & 0x1f,
 			    .compare = h->compare,
 			    .operand = h->swap_add };
+	struct qp_change c = {
+		.kind = write			   ? QP_CHANGE_WRITE :
+			a.op == ROCE_CMP_SWAP ? QP_CHANGE_SWAP :
+						     QP_CHANGE_ADD,
+		.len = 8,
+		.first = true,
+		.last = true,
+	};
 	struct key_entry *e;
 	void *p;
 	int err;
@@ -180,8 +199,11 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 	a.p = p;
 	if (write)
 		memcpy(&a.operand, pkt->payload, 8);
-	qp_landing(&qp->base, NULL);
+	c.p = p;
+	c.data = write ? &a.operand : NULL;
+	qp_changing(&qp->base, &c);
 	err = atomic_alone(qp, e, &a);
+	qp_changed(&qp->base, !err);
 	keys_put(e);
 	if (err)
 		return err == -EBUSY ? V_RNR : V_ACCESS;

@@ -51,9 +51,10 @@ static void connect_to(struct ibv_qp *q, uint32_t peer, enum ibv_mtu mtu,
 				     .timeout = 12,
 				     .retry_cnt = 5,
 				     .rnr_retry = 7,
-				     .rd_atomic = 1,
+				     .rd_atomic = 2,
 				     .access = IBV_ACCESS_REMOTE_WRITE |
-					       IBV_ACCESS_REMOTE_READ };
+					       IBV_ACCESS_REMOTE_READ |
+					       IBV_ACCESS_REMOTE_ATOMIC };
 
 	qp_to_init(q, &o);
 	qp_connect(&dev, q, 0, &far, &o);
@@ -668,6 +669,285 @@ static void waits_for_datagram(void)
 		need(!ibv_destroy_qp(ud[i]), "destroy_qp", errno);
 }
 
+/* ---- races ------------------------------------------------------------- */
+
+/* Another two, and larger memory: of the requests, and what they go to. */
+#define BIG (256u << 10)
+#define ROUNDS 3000
+
+static struct ibv_qp *others[2];
+static struct ibv_mr *big_mr;
+static uint8_t big[2][BIG] __attribute__((aligned(8)));
+
+static void race_begin(void)
+{
+	big_mr = ibv_reg_mr(dev.pd, big, sizeof(big),
+			    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+				    IBV_ACCESS_REMOTE_ATOMIC);
+	need(!!big_mr, "reg_mr", errno);
+	for (int i = 0; i < 2; i++) {
+		others[i] = qp_create();
+		need(!!others[i], "create_qp", errno);
+	}
+	connect_to(others[0], others[1]->qp_num, IBV_MTU_1024, 0);
+	connect_to(others[1], others[0]->qp_num, IBV_MTU_1024, 0);
+}
+
+static void race_end(void)
+{
+	for (int i = 0; i < 2; i++)
+		need(!ibv_destroy_qp(others[i]), "destroy_qp", errno);
+	need(!ibv_dereg_mr(big_mr), "dereg_mr", errno);
+}
+
+/* From a place in big[0] to one in big[1]. */
+static void put(struct ibv_qp *q, uint32_t from, uint32_t to, uint32_t len,
+		enum ibv_wr_opcode op, unsigned flags)
+{
+	struct ibv_sge sge = { (uintptr_t)&big[0][from], len, big_mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = from,
+				  .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = op,
+				  .send_flags = flags },
+			   *bad;
+	int err;
+
+	if (op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		wr.wr.atomic.remote_addr = (uintptr_t)&big[1][to];
+		wr.wr.atomic.rkey = big_mr->rkey;
+		wr.wr.atomic.compare_add = 1;
+	} else {
+		wr.wr.rdma.remote_addr = (uintptr_t)&big[1][to];
+		wr.wr.rdma.rkey = big_mr->rkey;
+	}
+	err = ibv_post_send(q, &wr, &bad);
+	need(!err, "post_send", err);
+}
+
+#define WRITE IBV_WR_RDMA_WRITE
+#define SIGNAL IBV_SEND_SIGNALED
+
+/* Both at a time, whether they meet is a matter of time: often. */
+static void race(uint32_t len, uint32_t to, enum ibv_wr_opcode op)
+{
+	race_begin();
+	for (int i = 0; i < ROUNDS / (len > 1024 ? 10 : 1); i++) {
+		put(qp[0], 0, 0, len, op, SIGNAL);
+		put(others[0], BIG / 2, to, len, WRITE, SIGNAL);
+		completion(cq[0]);
+		completion(cq[0]);
+	}
+	race_end();
+}
+
+static void race_writes(void)
+{
+	big[0][0] = 1;
+	race(8, 0, WRITE);
+}
+
+static void race_large(void)
+{
+	big[0][0] = 1;
+	race(BIG / 2, 0, WRITE);
+}
+
+static void race_add(void)
+{
+	race(8, 0, IBV_WR_ATOMIC_FETCH_AND_ADD);
+}
+
+static void fine_race_content(void)
+{
+	race(64, 0, WRITE);
+}
+
+static void fine_race_place(void)
+{
+	big[0][0] = 1;
+	race(64, 64, WRITE);
+}
+
+static void fine_race_adds(void)
+{
+	race_begin();
+	for (int i = 0; i < ROUNDS; i++) {
+		put(qp[0], 0, 0, 8, IBV_WR_ATOMIC_FETCH_AND_ADD, SIGNAL);
+		put(others[0], 8, 0, 8, IBV_WR_ATOMIC_FETCH_AND_ADD, SIGNAL);
+		completion(cq[0]);
+		completion(cq[0]);
+	}
+	race_end();
+}
+
+/* One after the other. */
+static void fine_race_polled(void)
+{
+	race_begin();
+	for (int i = 0; i < ROUNDS; i++) {
+		big[0][0] = (uint8_t)i;
+		put(i & 1 ? qp[0] : others[0], 0, 0, 1024, WRITE, SIGNAL);
+		completion(cq[0]);
+	}
+	race_end();
+}
+
+/* A message behind the first says that it is there; its completion is polled
+ * later. */
+static void fine_race_told(void)
+{
+	race_begin();
+	big[0][0] = 1;
+	for (int i = 0; i < ROUNDS; i++) {
+		put(qp[0], 0, 0, 1024, WRITE, 0);
+		send_one(1, SIGNAL);
+		completion(cq[1]);
+		put(others[0], 2048, 0, 1024, WRITE, SIGNAL);
+		completion(cq[0]);
+		completion(cq[0]);
+	}
+	race_end();
+}
+
+/* The first one is behind a message that the other end is not ready for. */
+static void fine_race_waits(void)
+{
+	struct ibv_sge sge = { (uintptr_t)memory[SLOTS], SIZE, mr->lkey };
+	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
+	int err;
+
+	race_begin();
+	big[0][0] = 1;
+	for (int i = 0; i < 50; i++) {
+		post(others[0], IBV_WR_SEND, 1, 0);
+		put(others[0], 2048, 0, 1024, WRITE, SIGNAL);
+		put(qp[0], 0, 0, 1024, WRITE, SIGNAL);
+		completion(cq[0]);
+		err = ibv_post_recv(others[1], &wr, &bad);
+		need(!err, "post_recv", err);
+		completion(cq[0]);
+		completion(cq[1]);
+	}
+	race_end();
+}
+
+/* What two processes are to know of each other, by pipes. */
+struct hello {
+	uint32_t qpn, rkey;
+};
+
+static void tell(int fd, uint32_t qpn, uint32_t rkey)
+{
+	const struct hello h = { qpn, rkey };
+
+	need(write(fd, &h, sizeof(h)) == sizeof(h), "write", errno);
+}
+
+static struct hello hear(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	struct hello h;
+
+	need(poll(&p, 1, 30000) == 1 && read(fd, &h, sizeof(h)) == sizeof(h),
+	     "the other process", ETIMEDOUT);
+	return h;
+}
+
+/* Writes to where its parent has the same memory. */
+__attribute__((noreturn)) static void initiator(int in, int out, uint8_t what)
+{
+	struct ibv_qp *q;
+	struct hello far;
+
+	dev_open(&dev, NULL, 0);
+	for (int i = 0; i < 2; i++) {
+		cq[i] = ibv_create_cq(dev.ctx, 4, NULL, NULL, 0);
+		need(!!cq[i], "create_cq", errno);
+	}
+	big_mr = ibv_reg_mr(dev.pd, big, sizeof(big), 0);
+	q = qp_create();
+	need(big_mr && q, "reg_mr or create_qp", errno);
+	tell(out, q->qp_num, 0);
+	far = hear(in);
+	connect_to(q, far.qpn, IBV_MTU_1024, 0);
+	big_mr->rkey = far.rkey;
+	big[0][0] = what;
+	tell(out, 0, 0);
+	hear(in);
+	for (int i = 0; i < ROUNDS; i++) {
+		put(q, 0, 0, 8, WRITE, SIGNAL);
+		completion(cq[0]);
+	}
+	tell(out, 0, 0);
+	hear(in); /* the parent sees a process that lives */
+	_exit(0);
+}
+
+static void race_processes(void)
+{
+	int up[2][2], down[2][2];
+
+	for (uint8_t i = 0; i < 2; i++) {
+		need(!pipe(up[i]) && !pipe(down[i]), "pipe", errno);
+		if (!fork())
+			initiator(down[i][0], up[i][1], i);
+	}
+	race_begin();
+	for (int i = 0; i < 2; i++) {
+		need(!ibv_destroy_qp(others[i]), "destroy_qp", errno);
+		others[i] = qp_create();
+		need(!!others[i], "create_qp", errno);
+		connect_to(others[i], hear(up[i][0]).qpn, IBV_MTU_1024, 0);
+		tell(down[i][1], others[i]->qp_num, big_mr->rkey);
+	}
+	for (int step = 0; step < 2; step++) {
+		for (int i = 0; i < 2; i++)
+			hear(up[i][0]);
+		for (int i = 0; i < 2; i++)
+			tell(down[i][1], 0, 0);
+	}
+	race_end();
+}
+
+static _Atomic int stop;
+
+static void *scribble(void *at)
+{
+	volatile uint8_t *p = at;
+
+	while (!stop)
+		(*p)++;
+	return NULL;
+}
+
+/* While a large write comes the processor writes to its beginning, or behind. */
+static void scribbled(uint32_t at)
+{
+	pthread_t other;
+
+	race_begin();
+	need(!pthread_create(&other, NULL, scribble, &big[1][at]),
+	     "pthread_create", EAGAIN);
+	for (int i = 0; i < ROUNDS / 3; i++) {
+		put(qp[0], 0, 0, BIG / 2, WRITE, SIGNAL);
+		completion(cq[0]);
+	}
+	stop = 1;
+	pthread_join(other, NULL);
+	race_end();
+}
+
+static void race_processor(void)
+{
+	scribbled(0);
+}
+
+static void fine_race_behind(void)
+{
+	scribbled(BIG / 2);
+}
+
 static void grh_missing(void)
 {
 	struct ibv_ah_attr a = { .port_num = 1, .dlid = 1 };
@@ -722,6 +1002,18 @@ static const struct mode {
 	{ .name = "qkey-disagrees", .run = qkey_differs },
 	{ .name = "fine-qkey", .run = fine_qkey },
 	{ .name = "pkey-disagrees", .run = waits_for_datagram },
+	{ .name = "race-of-peers", .run = race_writes },
+	{ .name = "race-of-peers-large", .run = race_large },
+	{ .name = "race-of-peers-atomic", .run = race_add },
+	{ .name = "race-of-processes", .run = race_processes },
+	{ .name = "race-with-processor", .run = race_processor },
+	{ .name = "fine-race-content", .run = fine_race_content },
+	{ .name = "fine-race-place", .run = fine_race_place },
+	{ .name = "fine-race-adds", .run = fine_race_adds },
+	{ .name = "fine-race-polled", .run = fine_race_polled },
+	{ .name = "fine-race-told", .run = fine_race_told },
+	{ .name = "fine-race-waits", .run = fine_race_waits },
+	{ .name = "fine-race-behind", .run = fine_race_behind },
 	{ .name = "grh-missing", .run = grh_missing },
 };
 
