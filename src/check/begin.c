@@ -52,4 +52,5 @@ void check_forked(void)
 	check_events_forked();
 	check_keys_forked();
 	check_races_forked();
+	check_sinks_forked();
 }

@@ -134,8 +134,13 @@ void check_polled(struct ibv_cq *cq, const struct ibv_wc *wc);
 /* A peer writes to memory of this process: the program may see by that what has
  * become of its requests. */
 void check_written(void);
-/* A message comes into the memory of a receive. */
+/* A message begins to come into the memory of a receive. */
 void check_received(const struct ibv_sge *sge, uint32_t n);
+
+/* sinks.c: a part of what a read or an atomic has asked for, first: its first,
+ * is about to be stored. The lock of the QP is held. */
+void check_arriving(struct ibv_qp *qp, uint64_t wr_id,
+		    const struct ibv_sge *sge, uint32_t n, bool first);
 
 /* races.c: what peers change in memory of this process */
 

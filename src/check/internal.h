@@ -23,6 +23,7 @@ enum check_rule {
 	CHECK_QKEY,
 	CHECK_PKEY,
 	CHECK_GRH,
+	CHECK_RESULT,
 	CHECK_RACE,
 	CHECK_RACE_CPU,
 	CHECK_RULES
@@ -86,9 +87,25 @@ void check_cqs_each(void (*fn)(struct check_cq *c, void *arg), void *arg);
 uint32_t check_connected(uint32_t qpn);
 uint64_t check_landings(void);
 bool check_landed(uint64_t addr, uint64_t length, uint64_t since);
+/* A part of what comes to memory: all others follow by themselves. */
+void check_came(const struct ibv_sge *sge, uint32_t n);
+/* How often peers have written to memory of this process. */
+uint64_t check_writes(void);
+
+/* hash.c: of the first CHECK_BYTES of SGEs. False: some of them cannot be looked
+ * at. */
+bool check_hash(struct ibv_qp *qp, const struct ibv_sge *sge, uint32_t n,
+		uint64_t *out);
+
+/* sinks.c: a read or an atomic is about to be posted; what was posted to a QP is
+ * void, or has not been posted. */
+void check_sink_posted(struct ibv_qp *qp, const struct ibv_send_wr *wr,
+		       uint32_t stack);
+void check_sinks_end(uint32_t qpn);
 
 /* In the child of a fork(). */
 void check_races_forked(void);
+void check_sinks_forked(void);
 void check_queues_forked(void);
 void check_cqs_forked(void);
 void check_events_forked(void);

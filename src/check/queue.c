@@ -80,6 +80,7 @@ static struct {
 	uint64_t n;
 	struct landing {
 		uint64_t addr, length;
+		bool part; /* what follows is told as well */
 	} last[LANDINGS];
 } landings = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -97,13 +98,28 @@ void check_written(void)
 	atomic_fetch_add(&writes, 1);
 }
 
-void check_received(const struct ibv_sge *sge, uint32_t n)
+uint64_t check_writes(void)
+{
+	return atomic_load(&writes);
+}
+
+static void landed(const struct ibv_sge *sge, uint32_t n, bool part)
 {
 	pthread_mutex_lock(&landings.lock);
 	for (uint32_t i = 0; i < n; i++)
 		landings.last[landings.n++ % LANDINGS] =
-			(struct landing){ sge[i].addr, sge[i].length };
+			(struct landing){ sge[i].addr, sge[i].length, part };
 	pthread_mutex_unlock(&landings.lock);
+}
+
+void check_received(const struct ibv_sge *sge, uint32_t n)
+{
+	landed(sge, n, false);
+}
+
+void check_came(const struct ibv_sge *sge, uint32_t n)
+{
+	landed(sge, n, true);
 }
 
 uint64_t check_landings(void)
@@ -121,17 +137,22 @@ static bool overlap(const struct ibv_sge *s, uint64_t addr, uint64_t length)
 	return s->addr < addr + length && addr < s->addr + s->length;
 }
 
-/* One that began before may go on behind: all that are known count. */
+/* One that began before may go on behind, unless it is told in parts. */
 bool check_landed(uint64_t addr, uint64_t length, uint64_t since)
 {
 	const struct ibv_sge s = { addr, (uint32_t)length, 0 };
+	uint64_t from;
 	bool hit;
 
 	pthread_mutex_lock(&landings.lock);
 	hit = landings.n - since > LANDINGS;
-	for (unsigned i = 0; i < LANDINGS && i < landings.n && !hit; i++)
-		hit = overlap(&s, landings.last[i].addr,
-			      landings.last[i].length);
+	from = landings.n - min_u64(landings.n, LANDINGS);
+	for (uint64_t i = from; i < landings.n && !hit; i++) {
+		const struct landing *l = &landings.last[i % LANDINGS];
+
+		hit = (i >= since || !l->part) &&
+		      overlap(&s, l->addr, l->length);
+	}
 	pthread_mutex_unlock(&landings.lock);
 	return hit;
 }
@@ -210,45 +231,6 @@ static bool is_sink(const struct ibv_send_wr *wr)
 		wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD);
 }
 
-struct hash {
-	uint64_t h;
-	uint32_t len;
-};
-
-static void hash_bytes(void *arg, const void *bytes)
-{
-	const uint8_t *p = bytes;
-	struct hash *to = arg;
-	uint64_t h = to->h, word;
-	uint32_t left = to->len;
-
-	for (; left >= 8; left -= 8, p += 8) {
-		memcpy(&word, p, 8);
-		h = (h ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-		h ^= h >> 29;
-	}
-	word = left;
-	memcpy((uint8_t *)&word + 1, p, left);
-	to->h = mix64(h ^ word);
-}
-
-/* Of the first CHECK_BYTES. False: some of them cannot be looked at. */
-static bool hash_of(struct ibv_qp *ib, const struct sent *s, uint64_t *out)
-{
-	uint32_t room = CHECK_BYTES;
-	struct hash hash = { .h = 1 };
-
-	for (unsigned i = 0; i < s->nsge && room; i++) {
-		hash.len = min_u32(s->sge[i].length, room);
-		if (hash.len && !check_env.read(ib, &s->sge[i], hash.len,
-						hash_bytes, &hash))
-			return false;
-		room -= hash.len;
-	}
-	*out = hash.h;
-	return true;
-}
-
 /* Whether it is for memory that is read, and nothing more. */
 static bool is_source(const struct ibv_send_wr *wr)
 {
@@ -301,7 +283,7 @@ static void compare(struct queue *q, const struct sent *s)
 	uint64_t hash;
 
 	if (!s->hashed || s->writes != atomic_load(&writes) ||
-	    !hash_of(q->ib, s, &hash) || hash == s->hash || is_landed_on(s) ||
+	    !check_hash(q->ib, s->sge, s->nsge, &hash) || hash == s->hash || is_landed_on(s) ||
 	    is_read_into(q, s))
 		return;
 	sides[1].stack = check_here();
@@ -455,15 +437,11 @@ static bool grow(struct queue *q)
 	return true;
 }
 
-/* The entry goes. What it has read may be sent by those behind it. */
+/* The entry goes. */
 static void forget(struct queue *q, uint32_t i)
 {
 	const struct sent *s = entry(q, i);
 
-	if (s->sink)
-		check_received(s->sge, s->nsge);
-	if (s->sink && s->more)
-		check_written(); /* not known where */
 	if (s->signalled && q->cq)
 		atomic_fetch_sub(&q->cq->out, 1);
 }
@@ -504,9 +482,11 @@ static void push(struct queue *q, const struct ibv_send_wr *wr, uint32_t here)
 	s->more = (uint32_t)wr->num_sge > CHECK_SGES;
 	s->nsge = (uint8_t)min_u32((uint32_t)wr->num_sge, CHECK_SGES);
 	memcpy(s->sge, wr->sg_list, s->nsge * sizeof(s->sge[0]));
-	if (s->sink)
+	if (s->sink) {
+		check_sink_posted(q->ib, wr, here);
 		return;
-	s->hashed = hash_of(q->ib, s, &s->hash);
+	}
+	s->hashed = check_hash(q->ib, s->sge, s->nsge, &s->hash);
 	if (s->hashed)
 		dirty_add(q);
 }
@@ -519,6 +499,8 @@ static void undo(struct queue *q, uint32_t from, const struct ibv_send_wr *wr,
 		return;
 	for (; wr && wr != bad; wr = wr->next)
 		from++;
+	if (q->tail != from)
+		check_sinks_end(q->qpn);
 	while (q->tail != from)
 		forget(q, --q->tail);
 	if ((int32_t)(q->checked - q->tail) > 0)
@@ -641,6 +623,7 @@ static void completed(struct queue *q, const struct ibv_wc *wc)
 		return;
 	}
 	forget_all(q);
+	check_sinks_end(q->qpn);
 	q->lost = true;
 }
 
@@ -699,6 +682,7 @@ void check_qp_void(struct ibv_qp *ib, bool known)
 		return;
 	pthread_mutex_lock(&q->lock);
 	forget_all(q);
+	check_sinks_end(q->qpn);
 	q->lost = !known;
 	q->said = q->met = false;
 	q->there.life = 0;

@@ -89,6 +89,10 @@ static const struct {
 		"grh-missing",
 		"set ah_attr.is_global = 1, grh.dgid, the peer's GID, grh.sgid_index, ours, and grh.hop_limit",
 	},
+	[CHECK_RESULT] = {
+		"result-in-flight",
+		"leave memory alone that a read or an atomic writes to until its completion has been polled",
+	},
 	[CHECK_RACE] = {
 		"race-of-peers",
 		"let one of the two post only when it knows that the other's request has completed; or use atomics, or a place for each",

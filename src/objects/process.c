@@ -118,6 +118,14 @@ static void env_landing(struct qp *core, const struct qp_recv *recv)
 	check_allowed(core->qpn);
 }
 
+static void env_arriving(struct qp *core, struct qp_wqe *w, bool first)
+{
+	struct shca_qp *qp = core->owner;
+
+	check_arriving(&qp->ex.qp_base, w->wr_id, qp_wqe_sge(&core->sq, w),
+		       w->num_sge, first);
+}
+
 static void env_changing(struct qp *core, const struct qp_change *c)
 {
 	static const enum check_change_kind kinds[] = {
@@ -407,6 +415,7 @@ static int process_create(struct shca_process **out)
 		.dropped = env_dropped,
 		.withhold = faults_any(FAULT_RNR) ? faults_withhold : NULL,
 		.base.landing = check_on() ? env_landing : NULL,
+		.base.arriving = check_on() ? env_arriving : NULL,
 		.base.changing = check_on() ? env_changing : NULL,
 		.base.changed = check_on() ? env_changed : NULL,
 		.base.voided = check_on() ? env_voided : NULL,

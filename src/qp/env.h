@@ -18,6 +18,7 @@
 struct qp;
 struct qp_direct_env;
 struct qp_recv;
+struct qp_wqe;
 
 /* A bind: keys rather than pointers, which a program may have freed since. */
 struct qp_bind {
@@ -98,6 +99,10 @@ struct qp_env {
 	/* A message is about to come into a receive's memory. NULL: nobody
 	 * asks. */
 	void (*landing)(struct qp *qp, const struct qp_recv *recv);
+
+	/* A part, or the first, of what a read or an atomic has asked for is
+	 * about to come to its memory. NULL: nobody asks. */
+	void (*arriving)(struct qp *qp, struct qp_wqe *w, bool first);
 
 	/*
 	 * The peer's write or atomic is about to change memory, and has, or has

@@ -173,6 +173,12 @@ static inline void qp_landing(struct qp *qp, const struct qp_recv *recv)
 		qp->env->landing(qp, recv);
 }
 
+static inline void qp_arriving(struct qp *qp, struct qp_wqe *w, bool first)
+{
+	if (__builtin_expect(qp->env->arriving != NULL, 0))
+		qp->env->arriving(qp, w, first);
+}
+
 static inline void qp_changing(struct qp *qp, const struct qp_change *c)
 {
 	if (__builtin_expect(qp->env->changing != NULL, 0))

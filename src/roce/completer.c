@@ -487,6 +487,7 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 		fail_head(qp, IBV_WC_BAD_RESP_ERR);
 		return;
 	}
+	qp_arriving(&qp->base, w, !at);
 	if (is_read && pkt->source)
 		err = qp_scatter_from(&qp->base, qp->base.pd, sge, w->num_sge,
 				      offset, pkt->source, pkt->len, &bad);

@@ -48,6 +48,7 @@ def function(place):
     ("buffer-in-flight-extended", "buffer-in-flight"),
     ("buffer-unsignalled", "buffer-in-flight"),
     ("buffer-before-a-receive", "buffer-in-flight"),
+    ("result-in-flight", None),
     ("send-queue-never-drains", None),
     ("send-queue-overrun", None),
     ("cq-overrun", None),
@@ -84,7 +85,7 @@ def test_found(home, tmp_path, mode, rule, options):
 
 @pytest.mark.parametrize("options", [[], ["--wire"]], ids=["shm", "wire"])
 @pytest.mark.parametrize("mode", ["buffer-polled", "buffer-polled-extended", "buffer-answered", "buffer-written",
-                                  "buffer-received", "buffer-fenced", "buffer-inline", "send-queue", "cq", "key-unknown",
+                                  "buffer-received", "buffer-fenced", "buffer-inline", "result", "send-queue", "cq", "key-unknown",
                                   "key-new", "mtu", "qkey", "race-content", "race-place", "race-adds",
                                   "race-polled", "race-told", "race-waits", "race-behind"])
 def test_fine(home, tmp_path, mode, options):

@@ -335,6 +335,36 @@ static void fine_buffer_inline(void)
 	completion(cq[1]);
 }
 
+static void result_in_flight(void)
+{
+	/* Mostly it is not there yet. */
+	for (int i = 0; i < 200; i++) {
+		post(qp[0], IBV_WR_RDMA_READ, 0, 0);
+		post(qp[0], IBV_WR_RDMA_READ, 1, IBV_SEND_SIGNALED);
+		memory[1][SIZE - 1]++;
+		completion(cq[0]);
+	}
+}
+
+/* The same memory again and again, each after the completion of the last; and
+ * by two at a time. */
+static void fine_result(void)
+{
+	for (uint8_t i = 1; i < 50; i++) {
+		memory[SLOTS][0] = i;
+		post(qp[0], IBV_WR_RDMA_READ, 0, IBV_SEND_SIGNALED);
+		completion(cq[0]);
+		need(memory[0][0] == i, "another value", EIO);
+		memory[0][0] = 0xff;
+		memory[SLOTS][1] = i;
+		post(qp[0], IBV_WR_RDMA_READ, 0, IBV_SEND_SIGNALED);
+		post(qp[0], IBV_WR_RDMA_READ, 0, IBV_SEND_SIGNALED);
+		completion(cq[0]);
+		completion(cq[0]);
+		memory[0][1] = 0;
+	}
+}
+
 static void never_drains(void)
 {
 	for (unsigned i = 0; i < send_wr + 1; i++) {
@@ -979,6 +1009,8 @@ static const struct mode {
 	{ .name = "fine-buffer-received", .run = fine_buffer_received },
 	{ .name = "fine-buffer-fenced", .run = fine_buffer_fenced },
 	{ .name = "fine-buffer-inline", .run = fine_buffer_inline },
+	{ .name = "result-in-flight", .run = result_in_flight },
+	{ .name = "fine-result", .run = fine_result },
 	{ .name = "send-queue-never-drains", .run = never_drains },
 	{ .name = "fine-send-queue", .run = fine_drains },
 	{ .name = "send-queue-overrun", .run = sq_overrun },
