@@ -106,8 +106,8 @@ struct qp_env {
 
 	/*
 	 * The peer's write or atomic is about to change memory, and has, or has
-	 * not been able to. The second is always called after the first. NULL:
-	 * nobody asks.
+	 * not been able to. The second is always called after the first. NULL,
+	 * both: nobody asks.
 	 */
 	void (*changing)(struct qp *qp, const struct qp_change *c);
 	void (*changed)(struct qp *qp, bool done);

@@ -179,16 +179,10 @@ static inline void qp_arriving(struct qp *qp, struct qp_wqe *w, bool first)
 		qp->env->arriving(qp, w, first);
 }
 
-static inline void qp_changing(struct qp *qp, const struct qp_change *c)
+/* Whether somebody wants to hear what the peer changes in memory. */
+static inline bool qp_is_noted(const struct qp *qp)
 {
-	if (__builtin_expect(qp->env->changing != NULL, 0))
-		qp->env->changing(qp, c);
-}
-
-static inline void qp_changed(struct qp *qp, bool done)
-{
-	if (__builtin_expect(qp->env->changed != NULL, 0))
-		qp->env->changed(qp, done);
+	return __builtin_expect(qp->env->changing != NULL, 0);
 }
 
 void qp_flush_sq(struct qp *qp);

@@ -64,6 +64,37 @@ RSP_INLINE enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt,
 	return PASS;
 }
 
+static inline int store_write(struct roce_qp *qp, const struct key_entry *e,
+			      void *p, const struct roce_rx *pkt)
+{
+	return pkt->source ? qp_store_from(&qp->base, e, p, pkt->source,
+					   pkt->len) :
+			     qp_store(&qp->base, e, p, pkt->payload, pkt->len);
+}
+
+/* The same where somebody asks what comes where. */
+__attribute__((noinline, cold)) static int
+store_noted(struct roce_qp *qp, const struct key_entry *e, void *p,
+	    const struct roce_rx *pkt, uint32_t f)
+{
+	const struct qp_change c = {
+		.kind = QP_CHANGE_WRITE,
+		.p = p,
+		.len = pkt->len,
+		.data = pkt->source ? NULL : pkt->payload,
+		.first = f & ROCE_F_FIRST,
+		.last = f & ROCE_F_LAST,
+	};
+	int err;
+
+	if (e->kind == KEY_NULL)
+		return store_write(qp, e, p, pkt);
+	qp->base.env->changing(&qp->base, &c);
+	err = store_write(qp, e, p, pkt);
+	qp->base.env->changed(&qp->base, !err);
+	return err;
+}
+
 static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt,
 			       uint32_t f)
 {
@@ -82,13 +113,6 @@ static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt,
 	if (pkt->len > r->left || (f & ROCE_F_LAST && pkt->len != r->left))
 		return V_INVALID;
 	if (pkt->len) {
-		struct qp_change c = {
-			.kind = QP_CHANGE_WRITE,
-			.len = pkt->len,
-			.data = pkt->source ? NULL : pkt->payload,
-			.first = f & ROCE_F_FIRST,
-			.last = f & ROCE_F_LAST,
-		};
 		int err;
 
 		e = qp_remote(&qp->base, r->pd, r->rkey, r->va, pkt->len,
@@ -99,17 +123,9 @@ static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt,
 					  IBV_ACCESS_REMOTE_WRITE);
 			return V_ACCESS;
 		}
-		c.p = p;
-		if (e->kind != KEY_NULL)
-			qp_changing(&qp->base, &c);
-		if (pkt->source)
-			err = qp_store_from(&qp->base, e, p, pkt->source,
-					    pkt->len);
-		else
-			err = qp_store(&qp->base, e, p, pkt->payload,
-				       pkt->len);
-		if (e->kind != KEY_NULL)
-			qp_changed(&qp->base, !err);
+		err = qp_is_noted(&qp->base) ?
+			      store_noted(qp, e, p, pkt, f) :
+			      store_write(qp, e, p, pkt);
 		keys_put(e);
 		if (err)
 			return not_read(err, V_ACCESS);
@@ -166,6 +182,28 @@ static int atomic_alone(struct roce_qp *qp, const struct key_entry *e,
 	return err;
 }
 
+__attribute__((noinline, cold)) static int
+atomic_noted(struct roce_qp *qp, const struct key_entry *e, struct atomic *a)
+{
+	const bool write = a->op == ROCE_ATOMIC_WRITE;
+	const struct qp_change c = {
+		.kind = write			    ? QP_CHANGE_WRITE :
+			a->op == ROCE_CMP_SWAP ? QP_CHANGE_SWAP :
+						      QP_CHANGE_ADD,
+		.p = a->p,
+		.len = 8,
+		.data = write ? &a->operand : NULL,
+		.first = true,
+		.last = true,
+	};
+	int err;
+
+	qp->base.env->changing(&qp->base, &c);
+	err = atomic_alone(qp, e, a);
+	qp->base.env->changed(&qp->base, !err);
+	return err;
+}
+
 static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
@@ -175,14 +213,6 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 	struct atomic a = { .op = h->opcode & 0x1f,
 			    .compare = h->compare,
 			    .operand = h->swap_add };
-	struct qp_change c = {
-		.kind = write			   ? QP_CHANGE_WRITE :
-			a.op == ROCE_CMP_SWAP ? QP_CHANGE_SWAP :
-						     QP_CHANGE_ADD,
-		.len = 8,
-		.first = true,
-		.last = true,
-	};
 	struct key_entry *e;
 	void *p;
 	int err;
@@ -199,11 +229,8 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 	a.p = p;
 	if (write)
 		memcpy(&a.operand, pkt->payload, 8);
-	c.p = p;
-	c.data = write ? &a.operand : NULL;
-	qp_changing(&qp->base, &c);
-	err = atomic_alone(qp, e, &a);
-	qp_changed(&qp->base, !err);
+	err = qp_is_noted(&qp->base) ? atomic_noted(qp, e, &a) :
+				       atomic_alone(qp, e, &a);
 	keys_put(e);
 	if (err)
 		return err == -EBUSY ? V_RNR : V_ACCESS;

@@ -211,6 +211,11 @@ def test_perftest_is_clean(clean, place, what):
     (test_cm_tools.test_ucx, {"tls": "rc_v,ud_v", "test": "tag_bw"}),
     (test_cm_tools.test_ucx, {"tls": "rc_v,ud_v", "test": "ucp_put_lat"}),
     (test_cm_tools.test_ucx, {"tls": "ud_v", "test": "tag_lat"}),
+    (test_cm_tools.test_ucx, {"tls": "rc_v,ud_v", "test": "ucp_swap"}),
+    (test_cm_tools.test_ucx, {"tls": "rc_v,ud_v", "test": "ucp_get"}),
+    (test_cm_tools.test_ucx, {"tls": "rc_v,ud_v", "test": "ucp_fadd"}),
+    (test_cm_tools.test_udaddy, {"family": 4}),
+    (test_cm_tools.test_ucmatose, {"family": 6}),
     (test_utils.test_pingpong, {"kind": "rc", "size": 4096, "wait": "events"}),
     (test_utils.test_pingpong, {"kind": "uc", "size": 4096, "wait": "poll"}),
 ], ids=lambda v: v.__name__[5:] if callable(v) else "-".join(map(str, v.values())))
@@ -218,8 +223,9 @@ def test_is_clean(clean, placements, run, args):
     run(placements("local"), **args)
 
 
-def test_fio_is_clean(clean, placements, tmp_path):
-    test_cm_tools.test_fio(placements("local"), "send", tmp_path)
+@pytest.mark.parametrize("verb", ["send", "write", "read"])
+def test_fio_is_clean(clean, placements, tmp_path, verb):
+    test_cm_tools.test_fio(placements("local"), verb, tmp_path)
 
 
 @pytest.mark.parametrize("value", ["exit=0", "exit=126", "exit=", "exit=2x", "exit=-1", "nothing", "1,exit"])
