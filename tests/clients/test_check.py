@@ -188,8 +188,10 @@ def test_clean_sees(clean, home, tmp_path):
     (tmp_path / "found.jsonl").unlink()
 
 
+# Not ib_send_lat -e: it waits for both CQs at one channel, polls the one that it
+# has in mind, and if it was the other goes on as if a completion had been there.
 @rig.over_places(places=["local", "netns"], what=[
-    "ib_send_lat", "ib_send_bw -e", "ib_send_lat -e", "ib_send_bw -b", "ib_send_bw --use-srq", "ib_write_lat",
+    "ib_send_lat", "ib_send_bw -e", "ib_send_bw -b", "ib_send_bw --use-srq", "ib_write_lat",
     "ib_write_lat -s 65536", "ib_write_bw -q 4 -l 16", "ib_write_bw -R", "ib_read_bw", "ib_read_lat -e",
     "ib_atomic_bw", "ib_atomic_bw -q 4", "ib_atomic_bw -A CMP_AND_SWAP -b", "ib_write_bw -q 4 -b -s 65536",
     "ib_write_bw -c UC -q 2 -s 4096", "ib_write_bw -b -s 1048576 -t 8", "ib_read_bw -q 4 -b", "ib_send_bw -q 4 -b"])
