@@ -403,7 +403,7 @@ static int show(const struct args *a, const struct stat_reply *r, size_t n,
 bool stat_explain(pid_t pid)
 {
 	struct stat_reply *r;
-	struct gid_text gid;
+	char text[STAT_TEXT];
 	size_t n, chosen;
 
 	if (stat_ask(NULL, &r, &n))
@@ -418,14 +418,9 @@ bool stat_explain(pid_t pid)
 		for (uint32_t k = 0; k < r[i].head->nqps; k++) {
 			const struct stat_qp *q = &r[i].qp[k];
 
-			printf("QP 0x%06x (%s, %s", q->qpn, qp_type_str(q->type),
-			       qp_state_str(q->state));
-			gid_str((const union ibv_gid *)(const void *)q->dgid,
-				&gid);
-			if (q->dest_qpn)
-				printf(", peer %s QP 0x%06x", gid.text,
-				       q->dest_qpn);
-			printf("): %s\n", q->waits);
+			stat_qp_text(q, qp_type_str(q->type),
+				     qp_state_str(q->state), text);
+			puts(text);
 		}
 	}
 	stat_free(r, n);

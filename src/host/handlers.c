@@ -3,6 +3,8 @@
  */
 #include "handlers.h"
 
+#include "asked.h"
+
 #include "base/bytes.h"
 #include "config.h"
 
@@ -24,15 +26,20 @@ static unsigned read_kinds(void)
 {
 	struct sigaction sa;
 	unsigned kinds = 0;
+	bool ours = false;
 
 	for (int sig = 1; sig < NSIG; sig++) {
 		if (sigaction(sig, NULL, &sa) || sa.sa_handler == SIG_DFL ||
 		    sa.sa_handler == SIG_IGN)
 			continue;
-		kinds |= sa.sa_flags & SA_RESTART ? HANDLERS_RESTART :
-						    HANDLERS_INTERRUPT;
+		if (asked_is_ours(&sa))
+			ours = true;
+		else
+			kinds |= sa.sa_flags & SA_RESTART ? HANDLERS_RESTART :
+							    HANDLERS_INTERRUPT;
 	}
-	return kinds;
+	/* Ours is no reason to tell two kinds apart. */
+	return kinds || !ours ? kinds : HANDLERS_RESTART;
 }
 
 unsigned handlers_kinds(uint64_t now_ns)

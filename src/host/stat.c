@@ -9,6 +9,7 @@
 
 #include "base/aside.h"
 #include "base/bytes.h"
+#include "base/gid.h"
 #include "base/sys.h"
 #include "config.h"
 #include "owner.h"
@@ -304,23 +305,36 @@ static void ask_one(int fd, struct stat_reply *r, uint64_t until)
 		sys_close(file);
 }
 
-/* The name that ps(1) shows. */
-static void name_of(struct stat_reply *r)
+void stat_process_name(pid_t pid, char name[32])
 {
 	char path[64];
 	FILE *f;
 
-	snprintf(path, sizeof(path), "/proc/%d/comm", (int)r->pid);
-	f = r->pid ? fopen(path, "rce") : NULL;
-	if (!f || !fgets(r->comm, sizeof(r->comm), f))
-		r->comm[0] = 0;
-	r->comm[strcspn(r->comm, "\n")] = 0;
+	snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
+	f = pid ? fopen(path, "rce") : NULL;
+	if (!f || !fgets(name, 32, f))
+		name[0] = 0;
+	name[strcspn(name, "\n")] = 0;
 	/* It goes to a terminal. */
-	for (char *c = r->comm; *c; c++)
+	for (char *c = name; *c; c++)
 		if ((unsigned char)*c < ' ' || (unsigned char)*c > '~')
 			*c = '?';
 	if (f)
 		fclose(f);
+}
+
+void stat_qp_text(const struct stat_qp *q, const char *type, const char *state,
+		  char text[STAT_TEXT])
+{
+	char peer[100] = "";
+	struct gid_text gid;
+
+	gid_str((const union ibv_gid *)(const void *)q->dgid, &gid);
+	if (q->dest_qpn)
+		snprintf(peer, sizeof(peer), ", peer %s QP 0x%06x", gid.text,
+			 q->dest_qpn);
+	snprintf(text, STAT_TEXT, "QP 0x%06x (%s, %s%s): %s", q->qpn, type,
+		 state, peer, q->waits);
 }
 
 struct asked {
@@ -348,7 +362,7 @@ static int connect_one(struct asked *all, const char *path)
 		sys_close(fd);
 		return 0; /* its process is gone, or it is somebody else's */
 	}
-	name_of(&r);
+	stat_process_name(r.pid, r.comm);
 	reply = realloc(all->reply, (all->n + 1) * sizeof(*reply));
 	if (reply)
 		all->reply = reply;

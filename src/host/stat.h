@@ -82,6 +82,14 @@ struct stat_qp {
 	uint64_t n[STAT_COUNTERS];
 };
 
+/* The name that ps(1) shows of a process; "": it has gone. */
+void stat_process_name(pid_t pid, char name[32]);
+/* "QP 0x000011 (RC, RTS, peer 192.0.2.7 QP 0x000012): waits for ..."; type and
+ * state by name. */
+#define STAT_TEXT 600
+void stat_qp_text(const struct stat_qp *q, const char *type, const char *state,
+		  char text[STAT_TEXT]);
+
 /*
  * The answering side. stat_listen() returns a listening socket that does not
  * block, or -errno; path is the registry's file. stat_answer() serves all who

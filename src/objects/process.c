@@ -13,6 +13,7 @@
 #include "base/why.h"
 #include "base/say.h"
 #include "base/sys.h"
+#include "host/asked.h"
 #include "host/guard.h"
 #include "link/shown.h"
 #include "trace/pcap.h"
@@ -382,6 +383,9 @@ static int process_create(struct shca_process **out)
 	memset(p, 0, sizeof(*p));
 	p->netdev_fd = -1;
 	atomic_store(&p->stat_fd, -1);
+	atomic_store(&p->asked_fd, -1);
+	if (cfg->explain)
+		asked_begin();
 	pthread_mutex_init(&p->keys_lock, NULL);
 	pthread_mutex_init(&p->attach_lock, NULL);
 	pthread_mutex_init(&p->mcast_lock, NULL);

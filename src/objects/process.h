@@ -70,6 +70,7 @@ struct shca_process {
 
 	_Atomic bool stat_begun;
 	_Atomic int stat_fd; /* where others ask for counters; -1: nowhere */
+	_Atomic int asked_fd; /* readable when SIGUSR1 has asked; or -1 */
 };
 
 static inline struct shca_process *to_process(struct engine *e)
@@ -93,8 +94,9 @@ void shca_port_event(struct engine *e, enum ibv_event_type type);
 void shca_netdevs_changed(struct engine *e);
 
 /*
- * stat.c: from now on others may ask for the counters; a descriptor of the
- * thread's is readable, true: it was that one; no longer, and its name goes.
+ * stat.c: from now on others may ask for the counters, and SIGUSR1 what QPs wait
+ * for; a descriptor of the thread's is readable, true: it was one of those; no
+ * longer, and the name goes.
  */
 void shca_stat_begin(struct engine *e);
 bool shca_stat_readable(struct engine *e, int fd);

@@ -1,5 +1,6 @@
 /*
- * stat.c - what this process answers when "softhca stat" asks (host/stat.h)
+ * stat.c - what this process answers when "softhca stat" asks (host/stat.h), or
+ * SIGUSR1 does (host/asked.h)
  *
  * The thread answers, so there is a socket once there is a thread: from the first
  * QP on that leaves RESET. It copies the counters of each QP under its lock;
@@ -7,9 +8,14 @@
  */
 #include "process.h"
 
+#include "base/say.h"
+#include "host/asked.h"
+#include "qp/names.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MORE 64 /* QPs made since they were counted */
 
@@ -117,34 +123,80 @@ static bool copy_devices(struct shca_process *p, struct copy *c)
 	return done;
 }
 
-static int copy(void *arg)
+/* Everything there is to say, to be freed by copy_free(); false: no memory. */
+static bool copy_all(struct engine *e, struct copy *c)
 {
-	struct engine *e = arg;
 	struct shca_process *p = to_process(e);
-	const struct udp_stats *udp = udp_stats(e->udp);
-	struct copy c = {
-		.head = { .magic = STAT_MAGIC,
-			  .version = STAT_VERSION,
-			  .counters = STAT_COUNTERS,
-			  .others = STAT_OTHERS },
+
+	*c = (struct copy){
 		.size = atomic_load(&p->nobjects[SHCA_QP]) + MORE,
 		.now = clock_ns(),
 	};
-	int file = -ENOMEM;
+	c->qp = calloc(c->size, sizeof(*c->qp));
+	if (!c->qp || !copy_devices(p, c))
+		return false;
+	c->head.missed += !engine_qps_each(e, copy_qp, c);
+	return true;
+}
 
-	c.head.others_n[STAT_BAD_ICRC] = udp->rx_bad_icrc;
-	c.head.others_n[STAT_MALFORMED] = udp->rx_malformed;
-	c.head.others_n[STAT_OVERFLOW] = udp->rx_overflow;
-	c.head.others_n[STAT_NO_QP] = atomic_load(&e->no_qp);
-	c.qp = calloc(c.size, sizeof(*c.qp));
-	if (c.qp && copy_devices(p, &c)) {
-		c.head.missed += !engine_qps_each(e, copy_qp, &c);
+static void copy_free(struct copy *c)
+{
+	free(c->dev);
+	free(c->device);
+	free(c->qp);
+}
+
+static int copy(void *arg)
+{
+	struct engine *e = arg;
+	const struct udp_stats *udp = udp_stats(e->udp);
+	int file = -ENOMEM;
+	struct copy c;
+
+	if (copy_all(e, &c)) {
+		memcpy(c.head.magic, STAT_MAGIC, sizeof(c.head.magic));
+		c.head.version = STAT_VERSION;
+		c.head.counters = STAT_COUNTERS;
+		c.head.others = STAT_OTHERS;
+		c.head.others_n[STAT_BAD_ICRC] = udp->rx_bad_icrc;
+		c.head.others_n[STAT_MALFORMED] = udp->rx_malformed;
+		c.head.others_n[STAT_OVERFLOW] = udp->rx_overflow;
+		c.head.others_n[STAT_NO_QP] = atomic_load(&e->no_qp);
 		file = stat_file(&c.head, c.device, c.qp);
 	}
-	free(c.dev);
-	free(c.device);
-	free(c.qp);
+	copy_free(&c);
 	return file;
+}
+
+/* SIGUSR1 has come: what softhca explain PID prints. */
+static void say_waits(struct engine *e)
+{
+	char name[32], text[STAT_TEXT];
+	struct copy c;
+
+	stat_process_name(getpid(), name);
+	if (copy_all(e, &c))
+		say("process %d (%s): %u queue pair%s", (int)getpid(), name,
+		    c.head.nqps, c.head.nqps == 1 ? "" : "s");
+	for (uint32_t i = 0; i < c.head.nqps; i++) {
+		stat_qp_text(&c.qp[i], qp_type_str(c.qp[i].type),
+			     qp_state_str(c.qp[i].state), text);
+		say("%s", text);
+	}
+	copy_free(&c);
+}
+
+/* Without a descriptor nobody can ask; that is all. */
+static void asked_watch(struct engine *e)
+{
+	struct shca_process *p = to_process(e);
+	int fd = asked_open();
+
+	if (fd < 0)
+		return;
+	atomic_store(&p->asked_fd, fd);
+	if (engine_watch_fd(e, fd))
+		asked_close(atomic_exchange(&p->asked_fd, -1));
 }
 
 void shca_stat_begin(struct engine *e)
@@ -152,9 +204,12 @@ void shca_stat_begin(struct engine *e)
 	struct shca_process *p = to_process(e);
 	int fd;
 
-	if (!e->registry || atomic_exchange(&p->stat_begun, true))
+	if (atomic_load(&p->stat_begun) || atomic_exchange(&p->stat_begun, true))
 		return;
-	/* Without it nobody can ask; that is all. */
+	if (e->cfg->explain)
+		asked_watch(e);
+	if (!e->registry)
+		return;
 	fd = stat_listen(registry_path(e->registry),
 			 registry_slot(e->registry));
 	if (fd < 0)
@@ -166,16 +221,25 @@ void shca_stat_begin(struct engine *e)
 
 bool shca_stat_readable(struct engine *e, int fd)
 {
-	if (fd != atomic_load(&to_process(e)->stat_fd))
+	struct shca_process *p = to_process(e);
+	uint64_t times;
+
+	if (fd == atomic_load(&p->stat_fd))
+		stat_answer(fd, copy, e);
+	else if (fd != atomic_load(&p->asked_fd))
 		return false;
-	stat_answer(fd, copy, e);
+	else if (sys_read(fd, &times, sizeof(times)) > 0)
+		say_waits(e);
 	return true;
 }
 
 void shca_stat_end(struct shca_process *p, bool remove)
 {
-	int fd = atomic_exchange(&p->stat_fd, -1);
+	int fd = atomic_exchange(&p->asked_fd, -1);
 
+	if (fd >= 0)
+		asked_close(fd);
+	fd = atomic_exchange(&p->stat_fd, -1);
 	if (fd < 0)
 		return;
 	sys_close(fd);

@@ -40,6 +40,10 @@ def running(home, rundir, *options, tool=("ib_write_bw",)):
         yield ends
 
 
+def sent(rundir, pid):
+    return sum(q["counters"]["tx_packets"] for q in json.loads(stat(rundir, "--json", f"--pid={pid}")[0])[0]["qps"])
+
+
 def by_qpn(rundir):
     return {q["qpn"]: q for p in json.loads(stat(rundir, "--json")[0]) for q in p["qps"]}
 
@@ -127,6 +131,21 @@ def test_explain_process(home, rundir):
                                     explain(rundir, sender)), "the peer is found to be stopped", client)
         os.kill(target, signal.SIGCONT)
     assert f"{sender}; nor is that a running softhca program" in explain(rundir, sender, 1)
+
+
+@pytest.mark.parametrize("tool", ["ib_write_bw", "ib_send_bw --events"])
+def test_signal(home, rundir, tool):
+    """A program that hangs says the same on SIGUSR1, and goes on."""
+    with running(home, rundir, "--explain", "--same-host=copy", tool=tool.split()) as (server, client):
+        server.tell(signal.SIGSTOP)
+        rig.until(lambda: "is stopped" in explain(rundir, client.pid), "the peer is found to be stopped", client)
+        os.kill(client.pid, signal.SIGUSR1)
+        client.wait_for(rf"^softhca: process {client.pid} \(ib_\w+\): 1 queue pair$")
+        client.wait_for(rf"^softhca: QP 0x\w{{6}} \(RC, RTS, peer \S+ QP 0x\w{{6}}\): .*for \d+\.\d s: its process "
+                        rf"{server.pid} is stopped")
+        was = sent(rundir, client.pid)
+        server.tell(signal.SIGCONT)
+        rig.until(lambda: sent(rundir, client.pid) > was, "it goes on", client)
 
 
 def memfd(data, seals=SEALS):

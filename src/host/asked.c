@@ -1,0 +1,85 @@
+/*
+ * asked.c - the handler of SIGUSR1, see asked.h
+ *
+ * It may have interrupted anything, so it only leaves word in an eventfd; the
+ * thread that answers is another one, which blocks all signals.
+ */
+#include "asked.h"
+
+#include "base/aside.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+static _Atomic int answers = -1;
+static _Atomic pid_t owner; /* whose handler it is */
+static char nothing[160];
+
+static void asked(int sig)
+{
+	const uint64_t one = 1;
+	const int fd = atomic_load(&answers), err = errno;
+
+	if (getpid() != atomic_load(&owner)) {
+		/* A forked child, to which it means what it always does. */
+		signal(sig, SIG_DFL);
+		raise(sig);
+	} else if (fd < 0 ?
+			   sys_write(STDERR_FILENO, nothing, strlen(nothing)) :
+			   sys_write(fd, &one, sizeof(one))) {
+		/* Whatever came of it: there is nobody to tell. */
+	}
+	errno = err;
+}
+
+bool asked_is_ours(const struct sigaction *sa)
+{
+	return sa->sa_handler == asked;
+}
+
+static bool is_default(const struct sigaction *sa)
+{
+	return sa->sa_handler == SIG_DFL || asked_is_ours(sa);
+}
+
+void asked_begin(void)
+{
+	/* On the stack that the thread has for handlers: Go insists on that. */
+	const struct sigaction ours = { .sa_handler = asked,
+					.sa_flags = SA_RESTART | SA_ONSTACK };
+	struct sigaction was;
+
+	snprintf(nothing, sizeof(nothing),
+		 "softhca: process %d has no queue pair that is connected\n",
+		 (int)getpid());
+	atomic_store(&owner, getpid());
+	if (sigaction(SIGUSR1, NULL, &was) || !is_default(&was))
+		return;
+	/* Another thread may just have installed one. */
+	if (!sigaction(SIGUSR1, &ours, &was) && !is_default(&was))
+		sigaction(SIGUSR1, &was, NULL);
+}
+
+int asked_open(void)
+{
+	const int fd = fd_aside(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+
+	if (fd < 0)
+		return -errno;
+	atomic_store(&answers, fd);
+	return fd;
+}
+
+void asked_close(int fd)
+{
+	int is = fd;
+
+	atomic_compare_exchange_strong(&answers, &is, -1);
+	sys_close(fd);
+}
