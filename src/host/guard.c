@@ -201,6 +201,12 @@ void guard_install(void)
 	pthread_once(&once, install);
 }
 
+bool guard_is_alone(int sig, const struct sigaction *sa)
+{
+	return sa->sa_flags & SA_SIGINFO && sa->sa_sigaction == caught &&
+	       !has_handler(sig == SIGBUS ? &before_bus : &before_segv);
+}
+
 static void fault_signals(sigset_t *set)
 {
 	sigemptyset(set);

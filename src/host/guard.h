@@ -8,6 +8,8 @@
 #ifndef SOFTHCA_HOST_GUARD_H
 #define SOFTHCA_HOST_GUARD_H
 
+#include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 /*
@@ -16,6 +18,9 @@
  * replaces ours, and they then protect from nothing.
  */
 void guard_install(void);
+
+/* Whether a signal's handler is that alone, and no program's is behind it. */
+bool guard_is_alone(int sig, const struct sigaction *sa);
 
 /*
  * Runs fn(arg), which does nothing but read and write memory. -EFAULT: it was

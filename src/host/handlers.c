@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "config.h"
+#include "guard.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -30,7 +31,7 @@ static unsigned read_kinds(void)
 
 	for (int sig = 1; sig < NSIG; sig++) {
 		if (sigaction(sig, NULL, &sa) || sa.sa_handler == SIG_DFL ||
-		    sa.sa_handler == SIG_IGN)
+		    sa.sa_handler == SIG_IGN || guard_is_alone(sig, &sa))
 			continue;
 		if (asked_is_ours(&sa))
 			ours = true;

@@ -4,6 +4,7 @@
 #include "unit.h"
 
 #include "host/asked.h"
+#include "host/guard.h"
 #include "host/handlers.h"
 #include "testclock.h"
 
@@ -79,16 +80,19 @@ static void are_not_trusted_for_long(void **state)
 	clock_by_time();
 }
 
-/* One of --explain's is none of the program's, and interrupts nothing. */
-static void ours_is_none_of_them(void **state)
+/* Those for faults, which nobody sends, and for --explain are none of the
+ * program's: they do not interrupt its waiting. */
+static void ours_are_none_of_them(void **state)
 {
 	struct sigaction interrupts = { .sa_handler = handler };
 
 	(void)state;
 	for (int sig = 1; sig < NSIG; sig++) /* cmocka's */
 		signal(sig, SIG_DFL);
-	asked_begin();
+	guard_install();
 	clock_by_readings(10 * US);
+	assert_int_equal(handlers_kinds(UINT64_MAX), 0);
+	asked_begin();
 	assert_true(restarts(UINT64_MAX));
 	assert_int_equal(sigaction(SIGUSR2, &interrupts, NULL), 0);
 	assert_int_equal(handlers_kinds(UINT64_MAX), HANDLERS_INTERRUPT);
@@ -102,7 +106,7 @@ int main(void)
 		cmocka_unit_test(are_read_at_once_if_need_be),
 		cmocka_unit_test(are_read_less_often_where_that_is_slow),
 		cmocka_unit_test(are_not_trusted_for_long),
-		cmocka_unit_test(ours_is_none_of_them),
+		cmocka_unit_test(ours_are_none_of_them),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
