@@ -406,7 +406,7 @@ bool stat_explain(pid_t pid)
 	char text[STAT_TEXT];
 	size_t n, chosen;
 
-	if (stat_ask(NULL, &r, &n))
+	if (stat_ask(NULL, STAT_WANT_ALL, &r, &n))
 		return false;
 	chosen = choose(r, n, pid);
 	for (size_t i = 0; i < chosen; i++) {
@@ -443,7 +443,10 @@ int cmd_stat(int argc, char **argv)
 
 	cli_parse(&argp, argc, argv, EXIT_USAGE, NULL, &a);
 	do {
-		err = stat_ask(NULL, &r, &n);
+		err = stat_ask(NULL,
+			       a.form == JSON ? STAT_WANT_ALL :
+						STAT_WANT_COUNTERS,
+			       &r, &n);
 		if (err) {
 			cli_say("cannot ask: %s", strerror(-err));
 			break;

@@ -79,43 +79,87 @@ const struct stat_name stat_other_names[STAT_OTHERS] = {
 	[STAT_NO_QP] = { "rx_no_qp", "packets for QPs that are not there" },
 };
 
-static int address(struct sockaddr_un *a, const char *path, unsigned slot)
+/*
+ * Where a socket is. A name that is too long for one is reached by its directory,
+ * which is open while this lasts.
+ */
+struct place {
+	struct sockaddr_un a;
+	int dir; /* -1: none */
+};
+
+static int place_open(struct place *p, const char *path)
 {
-	*a = (struct sockaddr_un){ .sun_family = AF_UNIX };
-	if (snprintf(a->sun_path, sizeof(a->sun_path), "%s" REGISTRY_STAT, path,
-		     slot) >= (int)sizeof(a->sun_path))
+	const char *name = strrchr(path, '/') + 1;
+	char dir[4096];
+
+	*p = (struct place){ .a.sun_family = AF_UNIX, .dir = -1 };
+	if (strlen(path) < sizeof(p->a.sun_path)) {
+		memcpy(p->a.sun_path, path, strlen(path) + 1);
+		return 0;
+	}
+	if (snprintf(dir, sizeof(dir), "%.*s", (int)(name - path), path) >=
+	    (int)sizeof(dir))
 		return -ENAMETOOLONG;
+	p->dir = sys_open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+	if (p->dir < 0)
+		return -errno;
+	snprintf(p->a.sun_path, sizeof(p->a.sun_path), "/proc/self/fd/%d/%.64s",
+		 p->dir, name);
 	return 0;
+}
+
+static void place_close(struct place *p)
+{
+	if (p->dir >= 0)
+		sys_close(p->dir);
+}
+
+/* That of a slot's process. */
+static int place_of(struct place *p, const char *path, unsigned slot)
+{
+	char name[4096];
+
+	if (snprintf(name, sizeof(name), "%s" REGISTRY_STAT, path, slot) >=
+	    (int)sizeof(name))
+		return -ENAMETOOLONG;
+	return place_open(p, name);
 }
 
 int stat_listen(const char *path, unsigned slot)
 {
-	struct sockaddr_un a;
-	int fd, err = address(&a, path, slot);
+	struct place p;
+	int fd, err = place_of(&p, path, slot);
 
 	if (err)
 		return err;
 	fd = fd_aside(socket(AF_UNIX,
 			     SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-	if (fd < 0)
-		return -errno;
-	unlink(a.sun_path);
+	if (fd < 0) {
+		fd = -errno;
+		goto out;
+	}
+	unlink(p.a.sun_path);
 	/* Who comes in between is another user's, and asked who he is. */
-	if (bind(fd, (struct sockaddr *)&a, sizeof(a)) ||
-	    chmod(a.sun_path, 0600) || listen(fd, ANSWERS)) {
+	if (bind(fd, (struct sockaddr *)&p.a, sizeof(p.a)) ||
+	    chmod(p.a.sun_path, 0600) || listen(fd, ANSWERS)) {
 		err = -errno;
 		sys_close(fd);
-		return err;
+		fd = err;
 	}
+out:
+	place_close(&p);
 	return fd;
 }
 
 void stat_unlink(const char *path, unsigned slot)
 {
-	struct sockaddr_un a;
+	struct place p;
 
-	if (!address(&a, path, slot))
-		unlink(a.sun_path);
+	if (place_of(&p, path, slot))
+		return;
+	unlink(p.a.sun_path);
+	place_close(&p);
 }
 
 /* Whether the other end of a socket is of this user, or root. */
@@ -152,7 +196,30 @@ static void send_file(int fd, int file)
 		return; /* who asked has gone */
 }
 
-void stat_answer(int fd, int (*copy)(void *arg), void *arg)
+/*
+ * Who wants less has a name, any name: that is known at once, where a byte might
+ * come late.
+ */
+static int want_less(int fd)
+{
+	const struct sockaddr_un any = { .sun_family = AF_UNIX };
+
+	return bind(fd, (const struct sockaddr *)&any, sizeof(any.sun_family));
+}
+
+static enum stat_want wanted(int fd)
+{
+	struct sockaddr_un who;
+	socklen_t len = sizeof(who);
+
+	return getpeername(fd, (struct sockaddr *)&who, &len) ||
+			       len <= sizeof(who.sun_family) ?
+		       STAT_WANT_ALL :
+		       STAT_WANT_COUNTERS;
+}
+
+void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want),
+		 void *arg)
 {
 	for (int i = 0; i < ANSWERS; i++) {
 		int who = sys_accept(fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -161,7 +228,7 @@ void stat_answer(int fd, int (*copy)(void *arg), void *arg)
 
 		if (who < 0)
 			return;
-		file = is_ours(who, &pid) ? copy(arg) : -EACCES;
+		file = is_ours(who, &pid) ? copy(arg, wanted(who)) : -EACCES;
 		if (file >= 0) {
 			send_file(who, file);
 			sys_close(file);
@@ -338,6 +405,7 @@ void stat_qp_text(const struct stat_qp *q, const char *type, const char *state,
 }
 
 struct asked {
+	enum stat_want want;
 	struct stat_reply *reply;
 	size_t n;
 	int *fd;
@@ -346,19 +414,20 @@ struct asked {
 /* A connection, so that all answer while the first is waited for. */
 static int connect_one(struct asked *all, const char *path)
 {
-	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	struct stat_reply r = { 0 }, *reply;
-	int *fds, fd;
+	struct place p;
+	int *fds, fd, err;
 
-	if (snprintf(a.sun_path, sizeof(a.sun_path), "%s", path) >=
-	    (int)sizeof(a.sun_path))
+	if (place_open(&p, path))
 		return 0;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	err = fd < 0 || (all->want == STAT_WANT_COUNTERS && want_less(fd)) ||
+	      (connect(fd, (struct sockaddr *)&p.a, sizeof(p.a)) &&
+	       errno != EAGAIN);
+	place_close(&p);
 	if (fd < 0)
 		return 0;
-	if ((connect(fd, (struct sockaddr *)&a, sizeof(a)) &&
-	     errno != EAGAIN) ||
-	    !is_ours(fd, &r.pid)) {
+	if (err || !is_ours(fd, &r.pid)) {
 		sys_close(fd);
 		return 0; /* its process is gone, or it is somebody else's */
 	}
@@ -402,12 +471,13 @@ static int connect_all(struct asked *all, const char *dir)
 	return err;
 }
 
-int stat_ask(const char *dir, struct stat_reply **replies, size_t *n)
+int stat_ask(const char *dir, enum stat_want want, struct stat_reply **replies,
+	     size_t *n)
 {
 	const char *dirs[REGISTRY_DIRS];
 	const size_t ndirs = registry_dirs(dir, dirs);
 	const uint64_t until = clock_ns() + WAIT_NS;
-	struct asked all = { 0 };
+	struct asked all = { .want = want };
 	int err = 0;
 
 	for (size_t i = 0; i < ndirs && !err; i++)

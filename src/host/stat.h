@@ -78,7 +78,7 @@ struct stat_qp {
 	uint32_t dest_qpn; /* connected ones, from RTR on; else 0 */
 	uint32_t unused;
 	uint8_t dgid[16];
-	char waits[400]; /* for what: a sentence, printable */
+	char waits[400]; /* for what: a sentence, printable; "": not said */
 	uint64_t n[STAT_COUNTERS];
 };
 
@@ -90,6 +90,12 @@ void stat_process_name(pid_t pid, char name[32]);
 void stat_qp_text(const struct stat_qp *q, const char *type, const char *state,
 		  char text[STAT_TEXT]);
 
+/* How much who asks wants to know. */
+enum stat_want {
+	STAT_WANT_ALL,
+	STAT_WANT_COUNTERS, /* no sentences: they are what takes long */
+};
+
 /*
  * The answering side. stat_listen() returns a listening socket that does not
  * block, or -errno; path is the registry's file. stat_answer() serves all who
@@ -97,7 +103,8 @@ void stat_qp_text(const struct stat_qp *q, const char *type, const char *state,
  */
 int stat_listen(const char *path, unsigned slot);
 void stat_unlink(const char *path, unsigned slot);
-void stat_answer(int fd, int (*copy)(void *arg), void *arg);
+void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want),
+		 void *arg);
 
 /* A file in memory of head and what follows it, sealed; or -errno. */
 int stat_file(const struct stat_head *head, const struct stat_device *devices,
@@ -121,7 +128,8 @@ struct stat_reply {
  * only there), for 1 s at most. *replies has *n, to be freed by stat_free().
  * Returns 0 or -ENOMEM.
  */
-int stat_ask(const char *dir, struct stat_reply **replies, size_t *n);
+int stat_ask(const char *dir, enum stat_want want, struct stat_reply **replies,
+	     size_t *n);
 void stat_free(struct stat_reply *replies, size_t n);
 
 #endif

@@ -25,6 +25,7 @@ struct copy {
 	struct stat_qp *qp;
 	struct stat_head head;
 	uint32_t size; /* of qp */
+	enum stat_want want;
 	uint64_t now;
 };
 
@@ -89,7 +90,8 @@ static void copy_qp(struct engine_qp *sched, void *arg)
 		q->dest_qpn = roce_qp_dest(r);
 		memcpy(q->dgid, path->dgid.raw, sizeof(q->dgid));
 	}
-	shca_qp_waits(qp, c->now, q->waits, sizeof(q->waits));
+	if (c->want == STAT_WANT_ALL)
+		shca_qp_waits(qp, c->now, q->waits, sizeof(q->waits));
 	add(q->n, roce_qp_stats(r));
 	add(c->device[d].n, roce_qp_stats(r));
 }
@@ -124,11 +126,12 @@ static bool copy_devices(struct shca_process *p, struct copy *c)
 }
 
 /* Everything there is to say, to be freed by copy_free(); false: no memory. */
-static bool copy_all(struct engine *e, struct copy *c)
+static bool copy_all(struct engine *e, enum stat_want want, struct copy *c)
 {
 	struct shca_process *p = to_process(e);
 
 	*c = (struct copy){
+		.want = want,
 		.size = atomic_load(&p->nobjects[SHCA_QP]) + MORE,
 		.now = clock_ns(),
 	};
@@ -146,14 +149,14 @@ static void copy_free(struct copy *c)
 	free(c->qp);
 }
 
-static int copy(void *arg)
+static int copy(void *arg, enum stat_want want)
 {
 	struct engine *e = arg;
 	const struct udp_stats *udp = udp_stats(e->udp);
 	int file = -ENOMEM;
 	struct copy c;
 
-	if (copy_all(e, &c)) {
+	if (copy_all(e, want, &c)) {
 		memcpy(c.head.magic, STAT_MAGIC, sizeof(c.head.magic));
 		c.head.version = STAT_VERSION;
 		c.head.counters = STAT_COUNTERS;
@@ -175,7 +178,7 @@ static void say_waits(struct engine *e)
 	struct copy c;
 
 	stat_process_name(getpid(), name);
-	if (copy_all(e, &c))
+	if (copy_all(e, STAT_WANT_ALL, &c))
 		say("process %d (%s): %u queue pair%s", (int)getpid(), name,
 		    c.head.nqps, c.head.nqps == 1 ? "" : "s");
 	for (uint32_t i = 0; i < c.head.nqps; i++) {

@@ -2,6 +2,7 @@
 import array
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import re
@@ -93,6 +94,36 @@ def test_forms(home, rundir):
         finally:
             again.kill()
             again.wait()
+
+
+def test_sentences_on_demand(home, rundir):
+    """The table is asked for often, and what takes long is not made for it."""
+    def waits(less):
+        said = set()
+        for name in glob.glob(f"{rundir}/softhca-*.s"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+                s.settimeout(10)
+                if less:
+                    s.bind("")  # to whatever name the kernel chooses
+                s.connect(name)
+                fd = array.array("i", s.recvmsg(1, 100)[1][0][2])[0]
+            data = os.pread(fd, 1 << 20, 0)
+            os.close(fd)
+            ndevices, nqps = HEAD.unpack_from(data)[4:6]
+            at = HEAD.size + ndevices * len(DEVICE)
+            said |= {data[at + i * QP + 40] for i in range(nqps)}
+        return said
+    with running(home, rundir) as (server, client):
+        assert 0 not in waits(False) and waits(True) == {0}
+
+
+def test_long_directory(home, rundir):
+    """Longer than the name of a socket can be."""
+    long = f"{rundir}/{'x' * 120}"
+    os.mkdir(long, 0o700)
+    with running(home, long):
+        assert len(stat(long)[0].splitlines()) == 3
+    assert len(stat(long)[0].splitlines()) == 1
 
 
 def test_who_does_not_answer(home, rundir):
