@@ -42,6 +42,16 @@ struct sys_time {
 	int64_t sec, nsec;
 };
 
+/* CLOCK_MONOTONIC, as the kernel says it: for who has no clock of the engine's
+ * (host/config.h). */
+static inline uint64_t sys_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
 static inline ssize_t sys_read(int fd, void *buf, size_t len)
 {
 	return syscall(SYS_read, fd, buf, len);

@@ -15,6 +15,7 @@
 #include "cli/cli.h"
 #include "cli/hca.h"
 #include "host/owner.h"
+#include "host/sums.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -33,6 +34,8 @@
 /* When there are more than this many, those last used over an hour ago go. */
 #define TREE_KEEP 16
 #define TREE_KEEP_SECONDS 3600
+/* And then counters that nobody has added to for so long. */
+#define COUNTERS_KEEP_SECONDS (24 * 3600)
 
 /* Takes one file (or link) of a tree: path is relative to its root. */
 struct sink {
@@ -110,6 +113,20 @@ static unsigned int lanes(uint8_t width)
 	return 1;
 }
 
+/* Their values are the shim's: nothing in a tree ever changes. */
+static void describe_counters(struct sink *s, const char *dir)
+{
+	char sub[512];
+
+	for (unsigned i = 0; i < sums_files; i++) {
+		snprintf(sub, sizeof(sub), "%s/%s", dir,
+			 sums_file[i].hw ? "hw_counters" : "counters");
+		put_file(s, sub, sums_file[i].name, "N/A");
+	}
+	snprintf(sub, sizeof(sub), "%s/hw_counters", dir);
+	put_file(s, sub, "lifespan", "%d", SUMS_LIFESPAN_MS);
+}
+
 static void describe_port(struct sink *s, const struct hca *h, const char *dir)
 {
 	/* As the kernel words enum ib_port_state and the physical one. */
@@ -136,6 +153,7 @@ static void describe_port(struct sink *s, const struct hca *h, const char *dir)
 	put_file(s, dir, "sm_lid", "0x%x", p->sm_lid);
 	put_file(s, dir, "sm_sl", "%d", p->sm_sl);
 	put_file(s, dir, "cap_mask", "0x%08x", p->port_cap_flags);
+	describe_counters(s, dir);
 	snprintf(sub, sizeof(sub), "%s/pkeys", dir);
 	put_file(s, sub, "0", "0xffff");
 	for (i = 0; i < h->gid_count; i++) {
@@ -299,6 +317,27 @@ static void remove_tree(int dir, const char *name, int depth)
 	unlinkat(dir, name, AT_REMOVEDIR);
 }
 
+/* Of a network namespace; those of one that is gone have nobody to use them. */
+static void remove_old_counters(int home)
+{
+	struct dirent *e;
+	struct stat st;
+	DIR *d;
+	int fd;
+
+	fd = openat(home, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	d = fd < 0 ? NULL : fdopendir(fd);
+	while (d && (e = readdir(d)))
+		if (!strncmp(e->d_name, SUMS_NAME, strlen(SUMS_NAME)) &&
+		    !fstatat(home, e->d_name, &st, AT_SYMLINK_NOFOLLOW) &&
+		    st.st_mtime < time(NULL) - COUNTERS_KEEP_SECONDS)
+			unlinkat(home, e->d_name, 0);
+	if (d)
+		closedir(d);
+	else if (fd >= 0)
+		close(fd);
+}
+
 static bool is_tree_name(const char *name)
 {
 	return strspn(name, "0123456789abcdef") == TREE_NAME_LEN &&
@@ -450,8 +489,10 @@ int tree_make(const struct hca_list *l, const char *libdir, char path[PATH_MAX])
 		return 0;
 	}
 
-	if (for_each_tree(fd, NULL) > TREE_KEEP)
+	if (for_each_tree(fd, NULL) > TREE_KEEP) {
 		for_each_tree(fd, remove_old);
+		remove_old_counters(fd);
+	}
 	snprintf(half, sizeof(half), "new.%d", (int)getpid());
 	remove_tree(fd, half, 0);
 	if (mkdirat(fd, half, 0700)) {

@@ -149,6 +149,7 @@ static void load(void)
 		.vendor_id =
 			(uint32_t)get_number("SOFTHCA_VENDOR_ID", UINT32_MAX),
 		.rundir = get_string("SOFTHCA_RUNDIR"),
+		.tree = get_string("SOFTHCA_SYSFS"),
 		.cm_retries = (uint8_t)get_number("SOFTHCA_CM_RETRIES", 15),
 	};
 	if (config.explain)

@@ -37,6 +37,7 @@ struct config {
 	uint32_t part_id;    /* SOFTHCA_PART_ID: vendor_part_id to show */
 	uint32_t vendor_id;  /* SOFTHCA_VENDOR_ID */
 	const char *rundir;  /* SOFTHCA_RUNDIR */
+	const char *tree;    /* SOFTHCA_SYSFS: what programs see of /sys */
 	uint8_t cm_retries;  /* SOFTHCA_CM_RETRIES, 1..15; 0: default */
 };
 

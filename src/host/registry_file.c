@@ -586,23 +586,6 @@ void regfile_unlink_segment(const struct regfile *f, unsigned slot)
 	unlink(path);
 }
 
-size_t registry_dirs(const char *dir, const char *dirs[REGISTRY_DIRS])
-{
-	const char *const usual[REGISTRY_DIRS] = {
-		"/dev/shm", secure_getenv("XDG_RUNTIME_DIR"), "/tmp"
-	};
-	size_t n = 0;
-
-	if (!dir)
-		dir = config_get()->rundir;
-	if (dir)
-		dirs[n++] = dir;
-	for (size_t i = 0; i < REGISTRY_DIRS && !dir; i++)
-		if (usual[i] && *usual[i])
-			dirs[n++] = usual[i];
-	return n;
-}
-
 int regfile_open(const char *dir, struct regfile **f)
 {
 	const char *dirs[REGISTRY_DIRS];

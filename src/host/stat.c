@@ -11,7 +11,6 @@
 #include "base/bytes.h"
 #include "base/gid.h"
 #include "base/sys.h"
-#include "config.h"
 #include "owner.h"
 #include "registry.h"
 
@@ -30,6 +29,7 @@
 
 #define SUFFIX ".s" /* of REGISTRY_STAT */
 #define WAIT_NS 1000000000ull
+#define SUMS_WAIT_NS 200000000ull
 #define ANSWERS 16 /* in one go */
 #define SIZE_MAX_SANE (64u << 20)
 
@@ -42,6 +42,11 @@ const struct stat_name stat_names[STAT_COUNTERS] = {
 				   "reads, writes and atomics done by copying "
 				   "between processes of this host" },
 	[STAT_DIRECT_BYTES] = { "direct_bytes", "bytes that these have moved" },
+	[STAT_DIRECT_WRITES] = { "direct_write_requests",
+				 "writes among these" },
+	[STAT_DIRECT_READS] = { "direct_read_requests", "reads among these" },
+	[STAT_DIRECT_ATOMICS] = { "direct_atomic_requests",
+				  "atomics among these" },
 	[STAT_RETRANSMITS] = { "retransmits",
 			       "times that a requester has gone back to send "
 			       "again" },
@@ -57,12 +62,28 @@ const struct stat_name stat_names[STAT_COUNTERS] = {
 			      "requests received that had been executed" },
 	[STAT_NAK_PSN_RX] = { "packet_seq_err",
 			      "NAKs received for a gap in the sequence" },
+	[STAT_IMPLIED_RX] = { "implied_nak_seq_err",
+			      "responses that later ones have passed over" },
 	[STAT_ACCESS_RX] = { "req_remote_access_errors",
 			     "requests that the peer refused: no access" },
 	[STAT_INVALID_RX] = { "req_remote_invalid_request",
 			      "requests that the peer found invalid" },
 	[STAT_ACCESS_TX] = { "resp_remote_access_errors",
 			     "requests of the peer refused: no access" },
+	[STAT_SQ_ERRORS] = { "req_cqe_error",
+			     "completions of sent requests with an error" },
+	[STAT_SQ_FLUSHED] = { "req_cqe_flush_error",
+			      "sent requests flushed: their queue pair failed" },
+	[STAT_RQ_ERRORS] = { "resp_cqe_error",
+			     "completions of receives with an error" },
+	[STAT_RQ_FLUSHED] = { "resp_cqe_flush_error",
+			      "receives flushed: their queue pair failed" },
+	[STAT_RX_WRITES] = { "rx_write_requests",
+			     "writes of the peer that came in packets" },
+	[STAT_RX_READS] = { "rx_read_requests",
+			    "read requests of the peer, which may each be a "
+			    "part of a read" },
+	[STAT_RX_ATOMICS] = { "rx_atomic_requests", "atomics of the peer" },
 	[STAT_CNP_TX] = { "np_cnp_sent", "congestion notifications sent" },
 	[STAT_CNP_RX] = { "rp_cnp_handled",
 			  "congestion notifications received" },
@@ -359,7 +380,7 @@ static int map_file(struct stat_reply *r, int file)
 static void ask_one(int fd, struct stat_reply *r, uint64_t until)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
-	uint64_t now = clock_ns();
+	uint64_t now = sys_now_ns();
 	int file;
 
 	if (poll(&p, 1, until > now ? (int)((until - now) / 1000000) : 0) < 1) {
@@ -406,6 +427,7 @@ void stat_qp_text(const struct stat_qp *q, const char *type, const char *state,
 
 struct asked {
 	enum stat_want want;
+	char prefix[64]; /* of the names of those that are asked */
 	struct stat_reply *reply;
 	size_t n;
 	int *fd;
@@ -449,18 +471,17 @@ static int connect_one(struct asked *all, const char *path)
 
 static int connect_all(struct asked *all, const char *dir)
 {
-	char prefix[64], path[4096];
+	char path[4096];
 	struct dirent *d;
 	int err = 0;
 	DIR *f = opendir(dir);
 
 	if (!f)
 		return 0;
-	snprintf(prefix, sizeof(prefix), REGISTRY_NAME, owner_uid());
 	while (!err && (d = readdir(f))) {
 		const size_t len = strlen(d->d_name);
 
-		if (strncmp(d->d_name, prefix, strlen(prefix)) ||
+		if (strncmp(d->d_name, all->prefix, strlen(all->prefix)) ||
 		    len < sizeof(SUFFIX) ||
 		    strcmp(d->d_name + len - strlen(SUFFIX), SUFFIX))
 			continue;
@@ -471,30 +492,52 @@ static int connect_all(struct asked *all, const char *dir)
 	return err;
 }
 
-int stat_ask(const char *dir, enum stat_want want, struct stat_reply **replies,
-	     size_t *n)
+static int ask(struct asked *all, const char *dir, uint64_t wait_ns)
 {
 	const char *dirs[REGISTRY_DIRS];
 	const size_t ndirs = registry_dirs(dir, dirs);
-	const uint64_t until = clock_ns() + WAIT_NS;
-	struct asked all = { .want = want };
+	const uint64_t until = sys_now_ns() + wait_ns;
 	int err = 0;
 
 	for (size_t i = 0; i < ndirs && !err; i++)
-		err = connect_all(&all, dirs[i]);
-	for (size_t i = 0; i < all.n; i++) {
+		err = connect_all(all, dirs[i]);
+	for (size_t i = 0; i < all->n; i++) {
 		if (!err)
-			ask_one(all.fd[i], &all.reply[i], until);
-		sys_close(all.fd[i]);
+			ask_one(all->fd[i], &all->reply[i], until);
+		sys_close(all->fd[i]);
 	}
-	free(all.fd);
-	if (err) {
-		stat_free(all.reply, all.n);
+	free(all->fd);
+	if (err)
+		stat_free(all->reply, all->n);
+	return err;
+}
+
+int stat_ask(const char *dir, enum stat_want want, struct stat_reply **replies,
+	     size_t *n)
+{
+	struct asked all = { .want = want };
+	int err;
+
+	snprintf(all.prefix, sizeof(all.prefix), REGISTRY_NAME, owner_uid());
+	err = ask(&all, dir, WAIT_NS);
+	if (err)
 		return err;
-	}
 	*replies = all.reply;
 	*n = all.n;
 	return 0;
+}
+
+void stat_ask_sums(const char *dir)
+{
+	struct asked all = { .want = STAT_WANT_COUNTERS };
+	struct stat st;
+
+	if (stat("/proc/self/ns/net", &st))
+		st.st_ino = 0;
+	snprintf(all.prefix, sizeof(all.prefix), REGISTRY_NAME "%llu.",
+		 owner_uid(), (unsigned long long)st.st_ino);
+	if (!ask(&all, dir, SUMS_WAIT_NS))
+		stat_free(all.reply, all.n);
 }
 
 void stat_free(struct stat_reply *replies, size_t n)

@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define STAT_VERSION 1
+#define STAT_VERSION 2
 
 /* Of a queue pair, and the sums of a device. The names (stat_names) are those
  * of hw_counters and rdma-statistic(8), where those have one. */
@@ -25,6 +25,9 @@ enum stat_counter {
 	STAT_RX_BYTES,
 	STAT_DIRECT_REQUESTS, /* done within the host by copying, no packets */
 	STAT_DIRECT_BYTES,
+	STAT_DIRECT_WRITES, /* of these requests */
+	STAT_DIRECT_READS,
+	STAT_DIRECT_ATOMICS,
 	STAT_RETRANSMITS, /* times that the requester has gone back */
 	STAT_TIMEOUTS,
 	STAT_RNR_RX,
@@ -32,9 +35,17 @@ enum stat_counter {
 	STAT_OUT_OF_SEQUENCE,
 	STAT_DUPLICATES,
 	STAT_NAK_PSN_RX,
+	STAT_IMPLIED_RX,
 	STAT_ACCESS_RX,
 	STAT_INVALID_RX,
 	STAT_ACCESS_TX,
+	STAT_SQ_ERRORS, /* completions; those of requests that are flushed: */
+	STAT_SQ_FLUSHED,
+	STAT_RQ_ERRORS,
+	STAT_RQ_FLUSHED,
+	STAT_RX_WRITES, /* requests executed, that came in packets */
+	STAT_RX_READS,
+	STAT_RX_ATOMICS,
 	STAT_CNP_TX,
 	STAT_CNP_RX,
 	STAT_MARKED,
@@ -131,5 +142,8 @@ struct stat_reply {
 int stat_ask(const char *dir, enum stat_want want, struct stat_reply **replies,
 	     size_t *n);
 void stat_free(struct stat_reply *replies, size_t n);
+/* Has those of this network namespace add what they have counted (sums.h), for
+ * 0.2 s at most. */
+void stat_ask_sums(const char *dir);
 
 #endif

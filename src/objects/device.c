@@ -186,6 +186,8 @@ void shca_device_forked(void)
 	for (i = 0; i < ndevices; i++) {
 		pthread_mutex_init(&devices[i]->lock, NULL);
 		devices[i]->ud_users = 0;
+		memset(devices[i]->ended, 0, sizeof(devices[i]->ended));
+		memset(devices[i]->added, 0, sizeof(devices[i]->added));
 		memset(devices[i]->bound, 0, sizeof(devices[i]->bound));
 	}
 }

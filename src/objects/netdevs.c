@@ -78,6 +78,7 @@ void shca_context_remove(struct engine *e, struct shca_context *ctx)
 	struct shca_process *proc = to_process(e);
 	struct shca_context **p;
 
+	shca_sums_add(e);
 	pthread_mutex_lock(&proc->ctx_lock);
 	for (p = &proc->contexts; *p != ctx; p = &(*p)->next)
 		;

@@ -137,6 +137,7 @@ struct shca_device {
 	bool bound[NETDEV_MAX_GIDS]; /* ...where it can be */
 
 	_Atomic uint64_t ended[STAT_COUNTERS]; /* of QPs that are gone */
+	uint64_t added[STAT_COUNTERS]; /* to the sums of all processes */
 };
 
 _Static_assert(offsetof(struct shca_device, not_theirs) == 664,

@@ -15,6 +15,7 @@
 #include "base/sys.h"
 #include "host/asked.h"
 #include "host/guard.h"
+#include "host/sums.h"
 #include "link/shown.h"
 #include "trace/pcap.h"
 
@@ -251,6 +252,7 @@ static void process_destroy(struct shca_process *p)
 	shca_timewait_fini(e);
 	netdev_fd_close(p);
 	shca_stat_end(p, true);
+	sums_close(p->sums);
 	engine_fini(e);
 	segment_destroy(p->segment);
 	if (e->registry)
@@ -394,6 +396,7 @@ static int process_create(struct shca_process **out)
 	pthread_mutex_init(&p->late_lock, NULL);
 	pthread_mutex_init(&p->timewait_lock, NULL);
 	pthread_mutex_init(&p->ctx_lock, NULL);
+	pthread_mutex_init(&p->sums_lock, NULL);
 	if (cfg->trace)
 		record_events(cfg->trace);
 	p->env = (struct roce_env){
@@ -448,6 +451,7 @@ static int process_create(struct shca_process **out)
 	engine_alarm_add(&p->engine, &p->timewait_alarm, shca_timewait_expire);
 	engine_alarm_add(&p->engine, &p->cm_alarm, gsi_expire);
 	engine_alarm_add(&p->engine, &p->bare_alarm, shca_channel_late);
+	engine_alarm_add(&p->engine, &p->sums_alarm, shca_sums_expire);
 	err = engine_init(&p->engine, &ops, cfg, registry, p->segment,
 			  p->pcap);
 	if (err)
@@ -535,5 +539,6 @@ __attribute__((destructor)) static void process_exit(void)
 		pcap_flush(process->pcap);
 	if (process->segment)
 		segment_unlink(process->segment);
+	shca_sums_add(e);
 	shca_stat_end(process, true);
 }

@@ -16,6 +16,7 @@ struct gsi; /* gsi.h */
 struct mcast_group;
 struct pcap;
 struct segment;
+struct sums;
 struct shca_timewait;
 
 #define SHCA_GUEST_BUCKETS 64
@@ -68,6 +69,12 @@ struct shca_process {
 	pthread_mutex_t ctx_lock;
 	struct shca_context *contexts;
 
+	/* Of all processes; NULL: nobody is shown them. */
+	struct sums *_Atomic sums;
+	pthread_mutex_t sums_lock; /* of what devices have added there */
+	uint64_t sums_wait;
+	struct engine_alarm sums_alarm;
+
 	_Atomic bool stat_begun;
 	_Atomic int stat_fd; /* where others ask for counters; -1: nowhere */
 	_Atomic int asked_fd; /* readable when SIGUSR1 has asked; or -1 */
@@ -101,6 +108,10 @@ void shca_netdevs_changed(struct engine *e);
 void shca_stat_begin(struct engine *e);
 bool shca_stat_readable(struct engine *e, int fd);
 void shca_stat_end(struct shca_process *p, bool remove);
+/* Adds what has been counted to the sums of all processes (host/sums.h), without
+ * waiting for a lock; true: that was more than nothing. */
+bool shca_sums_add(struct engine *e);
+void shca_sums_expire(struct engine *e, uint64_t now);
 
 /* mcast.c: a packet to a group. False: no QP here is attached to it. */
 bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now);

@@ -8,8 +8,10 @@
  */
 #include "process.h"
 
+#include "base/bytes.h"
 #include "base/say.h"
 #include "host/asked.h"
+#include "host/sums.h"
 #include "qp/names.h"
 
 #include <stdio.h>
@@ -18,6 +20,8 @@
 #include <unistd.h>
 
 #define MORE 64 /* QPs made since they were counted */
+#define SUMS_NS 1000000000ull
+#define SUMS_MOST_NS (64 * SUMS_NS)
 
 struct copy {
 	struct shca_device **dev; /* by index */
@@ -29,14 +33,20 @@ struct copy {
 	uint64_t now;
 };
 
-static void add(uint64_t n[STAT_COUNTERS], const struct roce_qp_stats *s)
+static void add(uint64_t n[STAT_COUNTERS], struct qp *core)
 {
+	const struct roce_qp_stats *s = roce_qp_stats(roce_qp(core));
+
 	n[STAT_TX_PACKETS] += s->tx_pkts;
 	n[STAT_RX_PACKETS] += s->rx_pkts;
 	n[STAT_TX_BYTES] += s->tx_bytes;
 	n[STAT_RX_BYTES] += s->rx_bytes;
 	n[STAT_DIRECT_REQUESTS] += s->direct;
 	n[STAT_DIRECT_BYTES] += s->direct_bytes;
+	n[STAT_DIRECT_WRITES] +=
+		s->direct - s->direct_reads - s->direct_atomics;
+	n[STAT_DIRECT_READS] += s->direct_reads;
+	n[STAT_DIRECT_ATOMICS] += s->direct_atomics;
 	n[STAT_RETRANSMITS] += s->retransmits;
 	n[STAT_TIMEOUTS] += s->timeouts;
 	n[STAT_RNR_RX] += s->rnr_rx;
@@ -44,9 +54,17 @@ static void add(uint64_t n[STAT_COUNTERS], const struct roce_qp_stats *s)
 	n[STAT_OUT_OF_SEQUENCE] += s->gaps;
 	n[STAT_DUPLICATES] += s->duplicates;
 	n[STAT_NAK_PSN_RX] += s->nak_psn_rx;
+	n[STAT_IMPLIED_RX] += s->implied;
 	n[STAT_ACCESS_RX] += s->access_rx;
 	n[STAT_INVALID_RX] += s->invalid_rx;
 	n[STAT_ACCESS_TX] += s->access_tx;
+	n[STAT_SQ_ERRORS] += core->sq_errors;
+	n[STAT_SQ_FLUSHED] += core->sq_flushed;
+	n[STAT_RQ_ERRORS] += core->rq_errors;
+	n[STAT_RQ_FLUSHED] += core->rq_flushed;
+	n[STAT_RX_WRITES] += s->rx_writes;
+	n[STAT_RX_READS] += s->rx_reads;
+	n[STAT_RX_ATOMICS] += s->rx_atomics;
 	n[STAT_CNP_TX] += s->cnp_tx;
 	n[STAT_CNP_RX] += s->cnp_rx;
 	n[STAT_MARKED] += s->marked;
@@ -59,9 +77,31 @@ void shca_stat_gone(struct shca_qp *qp)
 
 	if (!ctx)
 		return;
-	add(n, roce_qp_stats(roce_qp(qp->core)));
+	add(n, qp->core);
 	for (size_t i = 0; i < STAT_COUNTERS; i++)
 		atomic_fetch_add(&to_ctx(ctx)->dev->ended[i], n[i]);
+}
+
+/* The index of its device; c->head.ndevices: it has none here. */
+static uint32_t device_of(const struct copy *c, const struct shca_qp *qp)
+{
+	struct ibv_context *ctx = qp->ex.qp_base.context;
+	uint32_t d = 0;
+
+	while (d < c->head.ndevices && (!ctx || c->dev[d] != to_ctx(ctx)->dev))
+		d++;
+	return d;
+}
+
+/* Its counters alone. */
+static void sum_qp(struct engine_qp *sched, void *arg)
+{
+	struct shca_qp *qp = container_of(sched, struct shca_qp, sched);
+	struct copy *c = arg;
+	const uint32_t d = device_of(c, qp);
+
+	if (d < c->head.ndevices)
+		add(c->device[d].n, qp->core);
 }
 
 static void copy_qp(struct engine_qp *sched, void *arg)
@@ -69,13 +109,11 @@ static void copy_qp(struct engine_qp *sched, void *arg)
 	struct shca_qp *qp = container_of(sched, struct shca_qp, sched);
 	struct roce_qp *r = roce_qp(qp->core);
 	const struct roce_path *path = roce_qp_path(r);
-	struct ibv_context *ctx = qp->ex.qp_base.context;
 	struct copy *c = arg;
 	struct stat_qp *q;
-	uint32_t d = 0;
+	uint32_t d;
 
-	while (ctx && d < c->head.ndevices && c->dev[d] != to_ctx(ctx)->dev)
-		d++;
+	d = device_of(c, qp);
 	if (d >= c->head.ndevices || c->head.nqps == c->size) {
 		c->head.missed++;
 		return;
@@ -92,18 +130,17 @@ static void copy_qp(struct engine_qp *sched, void *arg)
 	}
 	if (c->want == STAT_WANT_ALL)
 		shca_qp_waits(qp, c->now, q->waits, sizeof(q->waits));
-	add(q->n, roce_qp_stats(r));
-	add(c->device[d].n, roce_qp_stats(r));
+	add(q->n, qp->core);
+	add(c->device[d].n, qp->core);
 }
 
-/* The devices that are open. */
+/* The devices that are open. The lock of the list of contexts is held. */
 static bool copy_devices(struct shca_process *p, struct copy *c)
 {
 	struct shca_context *ctx;
 	uint32_t n = 0, i;
 	bool done;
 
-	pthread_mutex_lock(&p->ctx_lock);
 	for (ctx = p->contexts; ctx; ctx = ctx->next)
 		n++;
 	c->dev = calloc(n + 1, sizeof(struct shca_device *));
@@ -121,25 +158,7 @@ static bool copy_devices(struct shca_process *p, struct copy *c)
 		for (size_t k = 0; k < STAT_COUNTERS; k++)
 			c->device[i].n[k] = atomic_load(&ctx->dev->ended[k]);
 	}
-	pthread_mutex_unlock(&p->ctx_lock);
 	return done;
-}
-
-/* Everything there is to say, to be freed by copy_free(); false: no memory. */
-static bool copy_all(struct engine *e, enum stat_want want, struct copy *c)
-{
-	struct shca_process *p = to_process(e);
-
-	*c = (struct copy){
-		.want = want,
-		.size = atomic_load(&p->nobjects[SHCA_QP]) + MORE,
-		.now = clock_ns(),
-	};
-	c->qp = calloc(c->size, sizeof(*c->qp));
-	if (!c->qp || !copy_devices(p, c))
-		return false;
-	c->head.missed += !engine_qps_each(e, copy_qp, c);
-	return true;
 }
 
 static void copy_free(struct copy *c)
@@ -147,6 +166,81 @@ static void copy_free(struct copy *c)
 	free(c->dev);
 	free(c->device);
 	free(c->qp);
+}
+
+/* What a copy has is added to what all processes have counted. True: it was more
+ * than before. */
+static bool sums_take(struct shca_process *p, const struct copy *c)
+{
+	bool more = false;
+
+	if (!p->sums || pthread_mutex_trylock(&p->sums_lock))
+		return false;
+	for (uint32_t d = 0; d < c->head.ndevices; d++)
+		more |= sums_add(p->sums, (unsigned)c->dev[d]->index,
+				 c->dev[d]->added, c->device[d].n);
+	pthread_mutex_unlock(&p->sums_lock);
+	return more;
+}
+
+bool shca_sums_add(struct engine *e)
+{
+	struct shca_process *p = to_process(e);
+	struct copy c = { 0 };
+	bool done, more = false;
+
+	if (!p->sums || pthread_mutex_trylock(&p->ctx_lock))
+		return false;
+	done = copy_devices(p, &c);
+	pthread_mutex_unlock(&p->ctx_lock);
+	if (done) {
+		engine_qps_look(e, sum_qp, &c);
+		more = sums_take(p, &c);
+	}
+	copy_free(&c);
+	return more;
+}
+
+/* Again after a second, or more where there are many QPs to look at, or nothing
+ * happens. */
+void shca_sums_expire(struct engine *e, uint64_t now)
+{
+	struct shca_process *p = to_process(e);
+	uint64_t due = atomic_load(&p->sums_alarm.due), wait;
+
+	if (due > now || !atomic_compare_exchange_strong(&p->sums_alarm.due,
+							 &due, UINT64_MAX))
+		return; /* another thread does it */
+	wait = max_u64(SUMS_NS, SUMS_NS / 1000 *
+					atomic_load(&p->nobjects[SHCA_QP]));
+	if (!shca_sums_add(e))
+		wait = max_u64(wait, min_u64(p->sums_wait * 2, SUMS_MOST_NS));
+	p->sums_wait = wait;
+	engine_alarm_set(e, &p->sums_alarm, now + wait);
+}
+
+/* Everything there is to say, to be freed by copy_free(); false: no memory. */
+static bool copy_all(struct engine *e, enum stat_want want, struct copy *c)
+{
+	struct shca_process *p = to_process(e);
+	bool done;
+
+	*c = (struct copy){
+		.want = want,
+		.size = atomic_load(&p->nobjects[SHCA_QP]) + MORE,
+		.now = clock_ns(),
+	};
+	c->qp = calloc(c->size, sizeof(*c->qp));
+	if (!c->qp)
+		return false;
+	pthread_mutex_lock(&p->ctx_lock);
+	done = copy_devices(p, c);
+	pthread_mutex_unlock(&p->ctx_lock);
+	if (!done)
+		return false;
+	c->head.missed += !engine_qps_each(e, copy_qp, c);
+	sums_take(p, c);
+	return true;
 }
 
 static int copy(void *arg, enum stat_want want)
@@ -213,6 +307,10 @@ void shca_stat_begin(struct engine *e)
 		asked_watch(e);
 	if (!e->registry)
 		return;
+	if (e->cfg->tree)
+		p->sums = sums_open(e->cfg->tree);
+	if (p->sums)
+		engine_alarm_set(e, &p->sums_alarm, clock_ns() + SUMS_NS);
 	fd = stat_listen(registry_path(e->registry),
 			 registry_slot(e->registry));
 	if (fd < 0)

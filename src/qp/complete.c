@@ -48,6 +48,10 @@ bool qp_sq_complete(struct qp *qp, enum ibv_wc_status status)
 		sq->nxt++;
 	if (status == IBV_WC_SUCCESS)
 		return qp_sq_done(qp, qp_sq_slot(sq, sq->head));
+	if (status == IBV_WC_WR_FLUSH_ERR)
+		qp->sq_flushed++;
+	else
+		qp->sq_errors++;
 	return qp_sq_report(qp, qp_sq_slot(sq, sq->head++), status);
 }
 
@@ -65,6 +69,7 @@ static void flush_recv(struct qp *qp, const struct qp_recv *r)
 		.opcode = IBV_WC_RECV,
 	};
 
+	qp->rq_flushed++;
 	qp_recv_complete(qp, r, &wc, false);
 }
 

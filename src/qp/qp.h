@@ -46,6 +46,8 @@ struct qp {
 	struct qp_sq sq;
 	struct qp_rq rq;
 	struct qp_recv recv; /* of the message that is being received */
+	/* Completions that are no success; those that are flushed. */
+	uint64_t sq_errors, sq_flushed, rq_errors, rq_flushed;
 	struct qp_public *pub; /* what others see of it; the next, or given */
 	struct qp_public unseen;
 };

@@ -290,6 +290,7 @@ __attribute__((noinline, cold)) static void response_lost(struct roce_qp *qp,
 {
 	struct roce_requester *r = &qp->req;
 
+	qp->stats.implied++;
 	if (!r->resending || psn_diff(r->resent_psn, r->una) <= 0)
 		lost_from(qp, r->una, now_ns);
 }

@@ -77,14 +77,18 @@ static void renumber(struct roce_qp *qp)
 /* The oldest one is done. False: that was the end of the QP. */
 static bool complete(struct roce_qp *qp, int err)
 {
+	const struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.head);
+
 	if (err) {
 		qp_sq_complete(&qp->base, IBV_WC_LOC_PROT_ERR);
 		roce_to_err(qp);
 		return false;
 	}
 	qp->stats.direct++;
-	qp->stats.direct_bytes +=
-		qp_sq_slot(&qp->base.sq, qp->base.sq.head)->length;
+	qp->stats.direct_reads += w->opcode == IBV_WR_RDMA_READ;
+	qp->stats.direct_atomics += qp_wqe_has_response(w) &&
+				    w->opcode != IBV_WR_RDMA_READ;
+	qp->stats.direct_bytes += w->length;
 	if (qp_sq_complete(&qp->base, IBV_WC_SUCCESS))
 		return true;
 	roce_fail(qp, IBV_EVENT_QP_FATAL);

@@ -103,6 +103,7 @@ static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt,
 	void *p;
 
 	if (f & ROCE_F_FIRST) {
+		qp->stats.rx_writes++;
 		r->va = pkt->h.va;
 		r->rkey = pkt->h.rkey;
 		r->pd = r->req_pd;
@@ -241,6 +242,7 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 	};
 	r->atomics_next = (r->atomics_next + 1) % r->atomics_size;
 	rsp_owe_atomic(qp, kind, h->psn, psn_add(r->msn, 1), a.orig, false);
+	qp->stats.rx_atomics++;
 	return PASS;
 }
 
@@ -297,6 +299,7 @@ RSP_INLINE enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt,
 		span = pkts_of(pkt->h.dma_len, qp->mtu);
 		r->msn = psn_add(r->msn, 1);
 		rsp_owe_read(qp, &pkt->h, false);
+		qp->stats.rx_reads++;
 		remember_read(r, span);
 	} else if (f & ROCE_F_ATOMIC) {
 		v = exec_atomic(qp, pkt);

@@ -318,7 +318,8 @@ struct roce_qp_stats {
 	uint64_t tx_pkts, rx_pkts;
 	uint64_t tx_bytes, rx_bytes; /* of payload in them */
 	uint64_t direct; /* requests carried out without packets, */
-	uint64_t direct_bytes; /* and what they have moved */
+	uint64_t direct_reads, direct_atomics; /* those of them; and what all */
+	uint64_t direct_bytes; /* have moved */
 	uint64_t retransmits; /* times the requester went back */
 	uint64_t timeouts;
 	uint64_t rnr_rx, rnr_tx;
@@ -328,6 +329,8 @@ struct roce_qp_stats {
 	uint64_t invalid_rx; /* of them requests found invalid */
 	uint64_t duplicates; /* requests that had been executed before */
 	uint64_t gaps; /* requests ahead of the one due */
+	uint64_t implied; /* responses that later ones have passed over */
+	uint64_t rx_writes, rx_reads, rx_atomics; /* requests executed */
 	uint64_t no_recv; /* messages without a receive */
 	uint64_t cnp_tx, cnp_rx, marked; /* congestion: packets marked */
 	uint64_t dropped; /* packets of no use here */

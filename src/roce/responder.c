@@ -53,6 +53,7 @@ static void fail_recv(struct roce_qp *qp, enum ibv_wc_status status)
 	if (!qp->base.recv_valid)
 		return;
 	qp->base.recv_valid = false;
+	qp->base.rq_errors++;
 	roce_recv_complete(qp, &qp->base.recv, &wc, false);
 }
 

@@ -151,6 +151,7 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 		wc.wc_flags |= IBV_WC_WITH_IMM;
 		wc.imm_data = pkt->h.imm;
 	}
+	qp->base.rq_errors += wc.status != IBV_WC_SUCCESS;
 	roce_recv_complete(qp, &recv, &wc, pkt->h.solicited);
 	if (wc.status != IBV_WC_SUCCESS)
 		roce_to_err(qp);

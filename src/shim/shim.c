@@ -6,7 +6,8 @@
  * types or list interfaces. "softhca run" writes a small tree of such files
  * (src/cli/tree.c) and preloads this library, which redirects the paths below
  * three prefixes into $SOFTHCA_SYSFS. Everything else passes through after one
- * comparison.
+ * comparison. Counters of the port have a value of their own each time they are
+ * opened, or read from their beginning (counters.c).
  *
  * The preload reaches every child of the program, so nothing happens until a
  * path matches: no constructor, no thread, no allocation. The functions that
@@ -18,6 +19,8 @@
  * program is known to use on these files: nftw(3), fts(3) of the C library,
  * freopen(3), statfs(2), inotify(7), system calls made directly.
  */
+#include "counters.h"
+
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -117,8 +120,11 @@ static void *hidden(_Atomic(void *) *slot, const char *name)
 		return fn args;                                                \
 	}
 
-/* The same for functions whose mode is present only if flags say so. */
-#define SHIM_OPEN(name, params, args)                                          \
+/*
+ * The same for functions that open files, of which the counters have another
+ * content each time; and whose mode is present only if flags say so.
+ */
+#define SHIM_OPEN(name, at, params, args)                                      \
 	int name params;                                                       \
 	int name params                                                        \
 	{                                                                      \
@@ -127,6 +133,7 @@ static void *hidden(_Atomic(void *) *slot, const char *name)
 		int(*fn) params = (int(*) params)hidden(&slot, #name);         \
 		mode_t mode = 0;                                               \
 		va_list ap;                                                    \
+		int fd;                                                        \
                                                                                \
 		if (!fn) {                                                     \
 			errno = ENOSYS;                                        \
@@ -138,29 +145,114 @@ static void *hidden(_Atomic(void *) *slot, const char *name)
 			va_end(ap);                                            \
 		}                                                              \
 		path = redirect(path, buf);                                    \
+		if (counters_open(at, path, flags, &fd))                       \
+			return fd;                                             \
+		return fn args;                                                \
+	}
+
+#define SHIM_OPEN_2(name, at, params, args)                                    \
+	int name params;                                                       \
+	int name params                                                        \
+	{                                                                      \
+		static _Atomic(void *) slot;                                   \
+		char buf[REDIRECTED_MAX];                                      \
+		int(*fn) params = (int(*) params)hidden(&slot, #name);         \
+		int fd;                                                        \
+                                                                               \
+		if (!fn) {                                                     \
+			errno = ENOSYS;                                        \
+			return -1;                                             \
+		}                                                              \
+		path = redirect(path, buf);                                    \
+		if (counters_open(at, path, flags, &fd))                       \
+			return fd;                                             \
+		return fn args;                                                \
+	}
+
+/* What open(2) would be asked for, as far as it matters. */
+static int mode_flags(const char *mode)
+{
+	return (mode[0] != 'r' || strchr(mode, '+') ? O_RDWR : O_RDONLY) |
+	       (strchr(mode, 'e') ? O_CLOEXEC : 0);
+}
+
+static FILE *stream_of(int fd, const char *mode)
+{
+	FILE *f = fd < 0 ? NULL : fdopen(fd, mode);
+
+	if (!f && fd >= 0)
+		close(fd);
+	return f;
+}
+
+#define SHIM_FOPEN(name)                                                       \
+	FILE *name(const char *restrict path, const char *restrict mode)       \
+	{                                                                      \
+		static _Atomic(void *) slot;                                   \
+		char buf[REDIRECTED_MAX];                                      \
+		FILE *(*fn)(const char *, const char *) =                      \
+			(FILE * (*)(const char *, const char *))               \
+				hidden(&slot, #name);                          \
+		int fd;                                                        \
+                                                                               \
+		if (!fn) {                                                     \
+			errno = ENOSYS;                                        \
+			return NULL;                                           \
+		}                                                              \
+		path = redirect(path, buf);                                    \
+		if (counters_open(AT_FDCWD, path, mode_flags(mode), &fd))      \
+			return stream_of(fd, mode);                            \
+		return fn(path, mode);                                         \
+	}
+
+#define SHIM_READ(name, from_start, params, args)                              \
+	ssize_t name params;                                                   \
+	ssize_t name params                                                    \
+	{                                                                      \
+		static _Atomic(void *) slot;                                   \
+		ssize_t(*fn) params = (ssize_t(*) params)hidden(&slot, #name); \
+                                                                               \
+		if (!fn) {                                                     \
+			errno = ENOSYS;                                        \
+			return -1;                                             \
+		}                                                              \
+		if (__builtin_expect(counters_any, 0))                         \
+			counters_read(fd, from_start);                         \
 		return fn args;                                                \
 	}
 
 /* clang-format off */
-SHIM_OPEN(open, (const char *path, int flags, ...), (path, flags, mode))
-SHIM_OPEN(open64, (const char *path, int flags, ...), (path, flags, mode))
-SHIM_OPEN(openat, (int dir, const char *path, int flags, ...),
+SHIM_OPEN(open, AT_FDCWD, (const char *path, int flags, ...), (path, flags, mode))
+SHIM_OPEN(open64, AT_FDCWD, (const char *path, int flags, ...), (path, flags, mode))
+SHIM_OPEN(openat, dir, (int dir, const char *path, int flags, ...),
 	  (dir, path, flags, mode))
-SHIM_OPEN(openat64, (int dir, const char *path, int flags, ...),
+SHIM_OPEN(openat64, dir, (int dir, const char *path, int flags, ...),
 	  (dir, path, flags, mode))
 
 /* What _FORTIFY_SOURCE makes of open() without a mode. */
-SHIM(int, -1, __open_2, (const char *path, int flags), (path, flags))
-SHIM(int, -1, __open64_2, (const char *path, int flags), (path, flags))
-SHIM(int, -1, __openat_2, (int dir, const char *path, int flags),
-     (dir, path, flags))
-SHIM(int, -1, __openat64_2, (int dir, const char *path, int flags),
-     (dir, path, flags))
+SHIM_OPEN_2(__open_2, AT_FDCWD, (const char *path, int flags), (path, flags))
+SHIM_OPEN_2(__open64_2, AT_FDCWD, (const char *path, int flags), (path, flags))
+SHIM_OPEN_2(__openat_2, dir, (int dir, const char *path, int flags),
+	    (dir, path, flags))
+SHIM_OPEN_2(__openat64_2, dir, (int dir, const char *path, int flags),
+	    (dir, path, flags))
 
-SHIM(FILE *, NULL, fopen, (const char *restrict path, const char *restrict mode),
-     (path, mode))
-SHIM(FILE *, NULL, fopen64,
-     (const char *restrict path, const char *restrict mode), (path, mode))
+SHIM_FOPEN(fopen)
+SHIM_FOPEN(fopen64)
+
+SHIM_READ(read, false, (int fd, void *buf, size_t size), (fd, buf, size))
+SHIM_READ(__read_chk, false, (int fd, void *buf, size_t size, size_t max),
+	  (fd, buf, size, max))
+SHIM_READ(pread, at == 0, (int fd, void *buf, size_t size, off_t at),
+	  (fd, buf, size, at))
+SHIM_READ(pread64, at == 0, (int fd, void *buf, size_t size, off64_t at),
+	  (fd, buf, size, at))
+SHIM_READ(__pread_chk, at == 0,
+	  (int fd, void *buf, size_t size, off_t at, size_t max),
+	  (fd, buf, size, at, max))
+SHIM_READ(__pread64_chk, at == 0,
+	  (int fd, void *buf, size_t size, off64_t at, size_t max),
+	  (fd, buf, size, at, max))
 SHIM(DIR *, NULL, opendir, (const char *path), (path))
 SHIM(int, -1, chdir, (const char *path), (path))
 

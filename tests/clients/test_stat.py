@@ -18,7 +18,7 @@ import rig
 
 F_ADD_SEALS, SEALS = 1033, 0xf
 HEAD = struct.Struct("8s6I4x4Q")     # struct stat_head
-COUNTERS, OTHERS, VERSION = 19, 4, 1
+COUNTERS, OTHERS, VERSION = 30, 4, 2
 
 
 def stat(rundir, *args, status=0):

@@ -1,0 +1,133 @@
+"""Counters of the port below /sys/class/infiniband, as programs read them."""
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+import rig
+
+PORT = "/sys/class/infiniband/softhca0/ports/1"
+
+
+def run(home, rundir, *cmd, status=0):
+    """What a program prints under softhca run, and whatever it is started by."""
+    p = subprocess.run([*home, rig.SOFTHCA, "run", "--", *cmd], env=dict(os.environ, SOFTHCA_RUNDIR=rundir),
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    assert p.returncode == status, p.stdout
+    return p.stdout
+
+
+def counters(home, rundir):
+    lines = run(home, rundir, "grep", "-r", ".", f"{PORT}/counters", f"{PORT}/hw_counters").splitlines()
+    return {name.rpartition("/")[2]: int(value) for name, value in (line.split(":") for line in lines)}
+
+
+@pytest.mark.parametrize("way", ["wire", "same-host=copy", "same-host=auto"])
+@pytest.mark.parametrize("op, requests", [("write", 100), ("read", 100), ("send", 0), ("atomic", 100)])
+def test_perftest_reads_them(placements, rundir, way, op, requests):
+    """It has them open, and reads them before and after: both ends' sums."""
+    words = 100 * 65536 // 4
+    names = "counters/port_xmit_data,counters/port_rcv_data,counters/port_rcv_packets," + ",".join(
+        f"hw_counters/{n}" for n in ("rx_write_requests", "rx_read_requests", "rx_atomic_requests", "out_of_sequence"))
+    size = [] if op == "atomic" else ["-s", 65536]
+    client = placements("local").tool(f"ib_{op}_bw", "-F", "-n", 100, *size, client_args=["-W", names],
+                                      options=[f"--{way}"], env={"SOFTHCA_RUNDIR": rundir}).client
+    got = {n: int(v) for n, v in re.findall(r"^\t\w+/(\w+)=(\d+)$", client.output(), re.M)}
+    # An atomic's operands are in headers; on a busy machine a packet may be sent twice.
+    assert op == "atomic" or words <= got["port_rcv_data"] <= got["port_xmit_data"] < 3 * words, got
+    assert got.pop("port_rcv_packets") > 0 or way == "same-host=auto"
+    for kind in ("write", "read", "atomic"):
+        n = got[f"rx_{kind}_requests"]
+        # A read may be asked for in parts.
+        assert (requests <= n <= 17 * requests if kind == "read" == op else n == (requests if kind == op else 0)), got
+
+
+READERS = {
+    "cat": ["cat", "{}"],
+    "a shell": ["bash", "-c", "cd {dir} && cat < {name}"],
+    "relative": ["bash", "-c", "cd {dir}/.. && cat hw_counters/{name}"],
+    "of a directory": ["python3", "-c", "import os; d = os.open('{dir}', os.O_RDONLY); "
+                       "print(open(os.open('{name}', os.O_RDONLY, dir_fd=d)).read())"],
+    "grep -r": ["grep", "-rh", ".", "{}"],
+    "stdio": ["bc", "-q", "{}"],
+    "perl": ["perl", "-ne", "print", "{}"],
+    "python": ["python3", "-c", "print(open('{}', 'rb', buffering=0).read().decode())"],
+    "a mapping": ["python3", "-c", "import mmap; f = open('{}'); print(mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)[:].decode())"],
+    "ibv_read_sysfs_file": ["python3", "-c", "import ctypes; v = ctypes.CDLL('libibverbs.so.1', use_errno=True); "
+                            "b = ctypes.create_string_buffer(64); "
+                            "n = v.ibv_read_sysfs_file(b'{dir}', b'{name}', b, 64); print(b.raw[:n].decode())"],
+}
+
+
+@pytest.fixture
+def after_writes(placements, rundir):
+    """100 writes have been done, and whoever did them is gone."""
+    placements("local").tool("ib_write_bw", "-F", "-n", 100, "-s", 64, options=["--wire"], env={"SOFTHCA_RUNDIR": rundir})
+    return rundir
+
+
+def test_readers(home, after_writes):
+    path = f"{PORT}/hw_counters/rx_write_requests"
+    for what, cmd in READERS.items():
+        if rig.need(cmd[0]):
+            continue
+        cmd = [c.replace("{}", path).replace("{dir}", os.path.dirname(path)).replace("{name}", os.path.basename(path))
+               for c in cmd]
+        if cmd[0] == "bc":
+            cmd = ["bash", "-c", f"bc -q {path} </dev/null"]
+        assert run(home, after_writes, *cmd).split() == ["100"], what
+
+
+def test_not_to_be_written(home, after_writes):
+    """Like the kernel's, whoever tries."""
+    path = f"{PORT}/counters/port_xmit_data"
+    assert "ermission denied" in run(home, after_writes, "bash", "-c", f"echo 0 > {path}", status=1)
+    assert int(run(home, after_writes, "cat", path)) == 100 * 64 // 4
+    assert "No such file" in run(home, after_writes, "cat", f"{PORT}/counters/symbol_error", status=1)
+    assert run(home, after_writes, "cat", f"{PORT}/hw_counters/lifespan") == "10\n"
+
+
+def test_live(home, rundir):
+    """They grow while programs run, with losses, and never go back: not when a program is stopped, or killed."""
+    with rig.running(home, ["ib_write_bw", "-F", "-s", 65536, "-n", 100000000], ["--wire", "--loss=1"],
+                     {"SOFTHCA_RUNDIR": rundir}) as (server, client):
+        rig.until(lambda: counters(home, rundir)["out_of_sequence"] > 10, "losses are counted", client)
+        was = counters(home, rundir)
+        assert was["port_xmit_data"] > was["port_rcv_data"] > 0 < was["packet_seq_err"]
+        time.sleep(0.1)
+        now = counters(home, rundir)
+        assert all(now[n] >= was[n] for n in was) and now["port_rcv_packets"] > was["port_rcv_packets"]
+        server.tell(signal.SIGSTOP)
+        began = time.monotonic()
+        stopped = counters(home, rundir)
+        assert time.monotonic() - began < 10 and all(stopped[n] >= now[n] for n in now)
+        server.tell(signal.SIGCONT)
+        # Without being asked: what it had counted is there when it is killed.
+        time.sleep(2.5)
+    killed = counters(home, rundir)
+    assert killed["port_rcv_packets"] > stopped["port_rcv_packets"] + 100
+
+
+def test_kept_open(home, rundir):
+    """Read again from the beginning it has the value of then."""
+    code = f"""
+import os, subprocess
+a = os.open('{PORT}/hw_counters/rx_write_requests', os.O_RDONLY)
+b = os.open('{PORT}/counters/port_rcv_packets', os.O_RDONLY)
+print(os.read(a, 20), os.pread(b, 20, 0), flush=True)
+os.lseek(a, 0, 0)
+input()
+print(os.read(a, 20), int(os.pread(b, 20, 0)) >= 10, os.read(a, 20))
+"""
+    with subprocess.Popen([*home, rig.SOFTHCA, "run", "--", "python3", "-c", code], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True, env=dict(os.environ, SOFTHCA_RUNDIR=rundir)) as p:
+        assert p.stdout.readline() == "b'0\\n' b'0\\n'\n"
+        with rig.running(home, ["ib_write_bw", "-F", "-s", 64, "-n", 10], ["--wire"],
+                         {"SOFTHCA_RUNDIR": rundir}) as (server, client):
+            client.done()
+            server.done()
+        out = p.communicate("\n", timeout=60)[0]
+    assert out == "b'10\\n' True b''\n"
