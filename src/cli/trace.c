@@ -3,6 +3,7 @@
  */
 #include "cli/cli.h"
 #include "cli/trace.h"
+#include "roce/env.h"
 
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -144,22 +145,22 @@ const char *trace_reason_text(enum trace_reason r)
 
 const char *trace_drop_text(unsigned why)
 {
-	/* enum roce_drop */
-	static const char *const names[] = {
-		"an opcode that is not expected here",
-		"a wrong P_Key or version",
-		"the QP does not receive in its state",
-		"from an address that is not the peer's",
-		"a duplicate, answered again",
-		"something before it is missing",
-		"refused",
-		"a wrong Q_Key, or too long",
-		"no receive posted",
+	static const char *const names[ROCE_DROPS] = {
+		[ROCE_DROP_OPCODE] = "an opcode that is not expected here",
+		[ROCE_DROP_HEADER] = "a wrong P_Key or version",
+		[ROCE_DROP_STATE] = "the QP does not receive yet",
+		[ROCE_DROP_ENDED] = "the QP is in the error state",
+		[ROCE_DROP_ADDRESS] = "from an address that is not the peer's",
+		[ROCE_DROP_DUPLICATE] = "a duplicate, answered again",
+		[ROCE_DROP_GAP] = "something before it is missing",
+		[ROCE_DROP_REFUSED] = "refused",
+		[ROCE_DROP_QKEY] = "a wrong Q_Key, or too long",
+		[ROCE_DROP_NO_RECV] = "no receive posted",
 	};
 
-	return why < sizeof(names) / sizeof(names[0]) ? names[why] :
-	       why == (TRACE_NO_QP & 0x7f)	      ? "no such QP" :
-							"?";
+	return why < ROCE_DROPS		    ? names[why] :
+	       why == (TRACE_NO_QP & 0x7f) ? "no such QP" :
+					     "?";
 }
 
 uint64_t trace_begin_ns(const struct trace_set *t)
