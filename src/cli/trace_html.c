@@ -9,6 +9,8 @@
 #include "base/bytes.h"
 #include "base/json.h"
 #include "qp/names.h"
+#include "roce/env.h"
+#include "wire/mad.h"
 #include "wire/roce.h"
 
 #include <errno.h>
@@ -36,6 +38,8 @@ static bool is_drawn(const struct trace_event *ev)
 	case TRACE_PKT_IN:
 		return !(ev->rec.x & TRACE_VERDICT);
 	case TRACE_TIMER:
+	case TRACE_CM_OUT:
+	case TRACE_CM_IN:
 		return true;
 	}
 	return false;
@@ -218,6 +222,94 @@ static void put_wrs(const struct page *p)
 	}
 }
 
+/* ---- threads that sleep ------------------------------------------------ */
+
+struct sleep {
+	uint64_t from, to;
+	uint32_t proc, tid, place;
+};
+
+static int by_thread(const void *a, const void *b)
+{
+	const struct trace_event *x = *(const struct trace_event *const *)a;
+	const struct trace_event *y = *(const struct trace_event *const *)b;
+
+	if (x->proc != y->proc)
+		return x->proc < y->proc ? -1 : 1;
+	if (x->tid != y->tid)
+		return x->tid < y->tid ? -1 : 1;
+	return x < y ? -1 : x > y; /* by time, as they are */
+}
+
+/* From when to when each thread slept, thread by thread; how many. */
+static int find_sleeps(const struct trace_set *t, struct sleep **out,
+		       uint32_t *n)
+{
+	const struct trace_event **of =
+		malloc((t->nevents + 1u) * sizeof(const struct trace_event *));
+	struct sleep *s = malloc((t->nevents / 2 + 1u) * sizeof(*s));
+	uint32_t all = 0;
+
+	*out = s;
+	*n = 0;
+	if (!of || !s) {
+		free(of);
+		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < t->nevents; i++)
+		if (trace_type(&t->event[i].rec) == TRACE_SLEEP ||
+		    trace_type(&t->event[i].rec) == TRACE_WAKE)
+			of[all++] = &t->event[i];
+	qsort(of, all, sizeof(*of), by_thread);
+	for (uint32_t i = 1; i < all && *n < MOST; i++) {
+		const struct trace_event *a = of[i - 1], *b = of[i];
+
+		if (trace_type(&a->rec) == TRACE_SLEEP &&
+		    trace_type(&b->rec) == TRACE_WAKE && a->proc == b->proc &&
+		    a->tid == b->tid)
+			s[(*n)++] = (struct sleep){ a->rec.ns, b->rec.ns,
+						    a->proc, a->tid,
+						    a->rec.x };
+	}
+	free(of);
+	return 0;
+}
+
+enum sleep_field { S_FROM, S_TO, S_PROC, S_TID, S_PLACE, S_FIELDS };
+
+static int put_sleeps(const struct page *p)
+{
+	static const char *const names[S_FIELDS] = { "from", "to", "proc",
+						     "tid", "place" };
+	struct sleep *s;
+	uint32_t n;
+	int err = find_sleeps(p->t, &s, &n);
+
+	for (int field = 0; field < S_FIELDS; field++) {
+		struct base64 b = { .f = p->f };
+
+		fprintf(p->f, "%s\"%s\":\"", field ? ",\n" : "", names[field]);
+		for (uint32_t i = 0; i < n; i++) {
+			const uint32_t u32[S_FIELDS] = {
+				[S_PROC] = s[i].proc,
+				[S_TID] = s[i].tid,
+				[S_PLACE] = s[i].place,
+			};
+
+			if (field <= S_TO)
+				base64_double(&b, ns_of(p->t, field ? s[i].to :
+								      s[i].from));
+			else
+				base64_put(&b, u32[field], 4);
+		}
+		if (b.n)
+			base64_out(&b);
+		putc('"', p->f);
+	}
+	free(s);
+	return err;
+}
+
 /* ---- names ------------------------------------------------------------- */
 
 static void put_procs(const struct page *p)
@@ -262,14 +354,42 @@ static void put_qps(const struct page *p)
 	}
 }
 
+static void put_messages(FILE *f)
+{
+	static const struct {
+		enum mad_attr attr;
+		const char *name;
+	} cm[] = {
+		{ MAD_CM_REQ, "REQ, asks for a connection" },
+		{ MAD_CM_MRA, "MRA, asks for patience" },
+		{ MAD_CM_REJ, "REJ, refuses" },
+		{ MAD_CM_REP, "REP, accepts" },
+		{ MAD_CM_RTU, "RTU, ready to use" },
+		{ MAD_CM_DREQ, "DREQ, ends the connection" },
+		{ MAD_CM_DREP, "DREP, answers that" },
+		{ MAD_CM_SIDR_REQ, "SIDR_REQ, asks for a datagram service" },
+		{ MAD_CM_SIDR_REP, "SIDR_REP, answers that" },
+		{ MAD_CM_LAP, "LAP, offers another path" },
+		{ MAD_CM_APR, "APR, answers that" },
+	};
+
+	fputs("\"cm\":{", f);
+	for (size_t i = 0; i < ARRAY_SIZE(cm); i++)
+		fprintf(f, "%s\"%u\":\"%s\"", i ? "," : "", cm[i].attr,
+			cm[i].name);
+	fputs("},\n", f);
+}
+
 static void put_names(const struct page *p)
 {
 	bool any = false;
 
 	fprintf(p->f,
-		"\"types\":{\"out\":%d,\"in\":%d,\"drop\":%d,\"timer\":%d},\n\"names\":{\"%d\":\"Timer\"},\n\"ops\":{",
+		"\"types\":{\"out\":%d,\"in\":%d,\"drop\":%d,\"timer\":%d,\"cmout\":%d,\"cmin\":%d},\n\"names\":{\"%d\":\"Timer\"},\n",
 		TRACE_PKT_OUT, TRACE_PKT_IN, TRACE_DROP, TRACE_TIMER,
-		TRACE_TIMER);
+		TRACE_CM_OUT, TRACE_CM_IN, TRACE_TIMER);
+	put_messages(p->f);
+	fputs("\"ops\":{", p->f);
 	for (unsigned i = 0; i < 256; i++) {
 		const char *name = roce_opcode((uint8_t)i)->name;
 
@@ -293,7 +413,7 @@ static void put_names(const struct page *p)
 				  trace_reason_text((enum trace_reason)i));
 	}
 	fputs("],\n\"drops\":[", p->f);
-	for (unsigned i = 0; i < 9; i++) {
+	for (unsigned i = 0; i < ROCE_DROPS; i++) {
 		fputs(i ? "," : "", p->f);
 		json_put_string(p->f, trace_drop_text(i));
 	}
@@ -331,7 +451,7 @@ int trace_html(const struct trace_set *t, FILE *f)
 	static const char place[] = ">DATA<";
 	const char *at = strstr(timeline_html, place) + 1;
 	struct page p = { .t = t, .f = f };
-	int some = choose(&p);
+	int some = choose(&p), err = 0;
 
 	if (some >= 0) {
 		fwrite(timeline_html, 1, (size_t)(at - timeline_html), f);
@@ -349,10 +469,12 @@ int trace_html(const struct trace_set *t, FILE *f)
 		put_events(&p);
 		fputs("},\n\"w\":{", f);
 		put_wrs(&p);
+		fputs("},\n\"s\":{", f);
+		err = put_sleeps(&p);
 		fputs("}}", f);
 		fputs(at + strlen("DATA"), f);
 	}
 	free(p.event);
 	free(p.place);
-	return some < 0 ? some : 0;
+	return some < 0 ? some : err;
 }

@@ -36,13 +36,23 @@ void shca_record_posts(struct qp *core, uint32_t from)
 		put_wqe(TRACE_POST_SEND, core, qp_sq_slot(&core->sq, from), ns);
 }
 
-void shca_record_recv(uint32_t qpn, const struct ibv_recv_wr *wr)
+static uint32_t length_of(const struct ibv_recv_wr *wr)
 {
 	uint32_t len = 0;
 
 	for (int i = 0; i < wr->num_sge; i++)
 		len += wr->sg_list[i].length;
-	trace_put(TRACE_POST_RECV, qpn, 0, wr->wr_id, 0, len, 0);
+	return len;
+}
+
+void shca_record_recv(uint32_t qpn, const struct ibv_recv_wr *wr)
+{
+	trace_put(TRACE_POST_RECV, qpn, 0, wr->wr_id, 0, length_of(wr), 0);
+}
+
+void shca_record_srq_recv(uint32_t handle, const struct ibv_recv_wr *wr)
+{
+	trace_put(TRACE_POST_RECV, 0, handle, wr->wr_id, 0, length_of(wr), 0);
 }
 
 unsigned shca_record_small(struct shca_qp *qp, bool posted)

@@ -2,6 +2,7 @@
  * srq.c - shared receive queues
  */
 #include "process.h"
+#include "record.h"
 #include "xrc.h"
 
 #include "base/why.h"
@@ -195,6 +196,8 @@ int shca_srq_post(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
 			*bad = wr;
 			break;
 		}
+		if (tracing())
+			shca_record_srq_recv(ibsrq->handle, wr);
 	}
 	lock_drop(&srq->lock);
 	return err;

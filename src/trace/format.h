@@ -25,7 +25,8 @@ enum trace_type {
 	/* num: QP; key: wr_id; psn, op: of its first packet, enum ibv_wr_opcode;
 	 * x: last PSN << 8 | enum trace_post */
 	TRACE_POST_SEND,
-	TRACE_POST_RECV, /* the same without PSNs and opcode */
+	/* The same without PSNs and opcode. num 0: to an SRQ, x: its handle */
+	TRACE_POST_RECV,
 	/* num: QP; key: enum trace_key; psn, op: as on the wire; x: last PSN
 	 * that it stands for << 8 | enum trace_pkt */
 	TRACE_PKT_OUT,
@@ -48,7 +49,7 @@ enum trace_type {
 	TRACE_QP_GONE,
 	TRACE_MR_NEW, /* num: 0; x: lkey; key: address; len, psn_op: length */
 	TRACE_MR_GONE, /* x: lkey */
-	TRACE_CM_OUT, /* x: attribute ID; key: transaction ID */
+	TRACE_CM_OUT, /* num: 1, its QP; x: attribute ID; key: transaction ID */
 	TRACE_CM_IN,
 	TRACE_SLEEP, /* a thread: x: enum trace_place */
 	TRACE_WAKE,

@@ -107,12 +107,12 @@ static bool has_qp(const struct trace_rec *r)
 	case TRACE_CQ_GOT:
 	case TRACE_MR_NEW:
 	case TRACE_MR_GONE:
-	case TRACE_CM_OUT:
-	case TRACE_CM_IN:
 	case TRACE_SLEEP:
 	case TRACE_WAKE:
 	case TRACE_ASYNC:
 		return false;
+	case TRACE_POST_RECV:
+		return num_of(r) != 0; /* else assign_srqs() finds it */
 	}
 	return true;
 }
@@ -185,6 +185,77 @@ static int find_qps(struct trace_set *t)
 		learn(&t->qp[qp], &ev->rec);
 	}
 	map_free(&now);
+	return err;
+}
+
+/* Receives that were posted to SRQs and have not been taken: lists of events by
+ * what completes them, oldest first. */
+struct srqs {
+	struct map first, last;
+	uint32_t *next; /* by event */
+};
+
+static uint64_t recv_key(const struct trace_event *ev)
+{
+	return (ev->rec.key ^ ((uint64_t)ev->proc + 1) << 40) | 1ull << 63;
+}
+
+static int srq_posted(struct srqs *s, const struct trace_event *ev, uint32_t i)
+{
+	const uint64_t key = recv_key(ev);
+	const uint32_t last = map_get(&s->last, key);
+
+	s->next[i] = TRACE_NOTHING;
+	if (last != TRACE_NOTHING)
+		s->next[last] = i;
+	else if (map_set(&s->first, key, i))
+		return -ENOMEM;
+	return map_set(&s->last, key, i);
+}
+
+static int srq_taken(struct srqs *s, struct trace_set *t,
+		     const struct trace_event *ev)
+{
+	const uint64_t key = recv_key(ev);
+	const uint32_t i = map_get(&s->first, key);
+
+	if (i == TRACE_NOTHING)
+		return 0;
+	t->event[i].qp = ev->qp;
+	return map_set(&s->first, key, s->next[i]) ?:
+	       s->next[i] != TRACE_NOTHING ?
+	       0 :
+	       map_set(&s->last, key, TRACE_NOTHING);
+}
+
+/*
+ * Which QP a receive of an SRQ is for is known when it completes: by a QP that
+ * has had none posted to itself. One that is not taken is for none.
+ */
+static int assign_srqs(struct trace_set *t)
+{
+	bool *own = calloc(t->nqps + 1u, sizeof(*own));
+	struct srqs s = { .next = malloc((t->nevents + 1u) * sizeof(uint32_t)) };
+	int err = own && s.next ? 0 : -ENOMEM;
+
+	for (uint32_t i = 0; i < t->nevents && !err; i++)
+		if (trace_type(&t->event[i].rec) == TRACE_POST_RECV &&
+		    t->event[i].qp != TRACE_NOTHING)
+			own[t->event[i].qp] = true;
+	for (uint32_t i = 0; i < t->nevents && !err; i++) {
+		const struct trace_event *ev = &t->event[i];
+
+		if (trace_type(&ev->rec) == TRACE_POST_RECV &&
+		    ev->qp == TRACE_NOTHING)
+			err = srq_posted(&s, ev, i);
+		else if (trace_type(&ev->rec) == TRACE_COMPLETE &&
+			 ev->rec.psn_op & IBV_WC_RECV && !own[ev->qp])
+			err = srq_taken(&s, t, ev);
+	}
+	free(own);
+	free(s.next);
+	map_free(&s.first);
+	map_free(&s.last);
 	return err;
 }
 
@@ -382,6 +453,7 @@ struct state {
 	uint32_t *came; /* by QP: 1 + its last packet that has arrived */
 	struct map in; /* by thread: the last packet that came in */
 	struct map ud; /* UD QPs by number */
+	struct map mads; /* the last message that left, by mad_key(): event */
 	size_t wr_room;
 };
 
@@ -689,6 +761,28 @@ static void polled(struct state *s, struct trace_event *ev)
 	q->polled = i + 1;
 }
 
+static uint64_t mad_key(const struct trace_event *ev)
+{
+	return (ev->rec.key ^ (uint64_t)ev->rec.x << 48) | 1ull << 63;
+}
+
+/* A message of the connection manager: where it left, of those that have not
+ * arrived. */
+static void message_arrived(struct state *s, uint32_t i)
+{
+	struct trace_event *ev = &s->t->event[i], *out;
+	const uint32_t from = map_get(&s->mads, mad_key(ev));
+
+	if (from == TRACE_NOTHING)
+		return;
+	out = &s->t->event[from];
+	if (out->other != TRACE_NOTHING || out->rec.key != ev->rec.key ||
+	    out->rec.x != ev->rec.x)
+		return;
+	out->other = i;
+	ev->other = from;
+}
+
 static int walk(struct state *s)
 {
 	struct trace_set *t = s->t;
@@ -708,7 +802,14 @@ static int walk(struct state *s)
 			err = posted(s, ev, false);
 			break;
 		case TRACE_POST_RECV:
-			err = posted(s, ev, true);
+			if (ev->qp != TRACE_NOTHING)
+				err = posted(s, ev, true);
+			break;
+		case TRACE_CM_OUT:
+			err = map_set(&s->mads, mad_key(ev), i);
+			break;
+		case TRACE_CM_IN:
+			message_arrived(s, i);
 			break;
 		case TRACE_PKT_OUT:
 			err = left(s, i);
@@ -767,6 +868,7 @@ static int follow(struct trace_set *t)
 	map_free(&s.outs);
 	map_free(&s.in);
 	map_free(&s.ud);
+	map_free(&s.mads);
 	return err;
 }
 
@@ -780,5 +882,5 @@ int trace_join(struct trace_set *t)
 		return err;
 	if (t->nclocks > 1)
 		sort(t);
-	return follow(t);
+	return assign_srqs(t) ?: follow(t);
 }

@@ -9,10 +9,14 @@ import signal
 import stat
 import struct
 import subprocess
+import tempfile
 
 import pytest
 
 import rig
+from test_cm import pair
+from test_cm_tools import need_ucx
+from test_mpi import STACKS
 
 
 def trace(*args, status=0):
@@ -81,19 +85,156 @@ def test_every_request_ends(placements, tmp_path, way, op):
         assert not copied, out
 
 
-def test_clocks_of_two_hosts(placements, tmp_path):
-    """One is 5,000 s ahead: they are set by the packets, not by the time of day."""
+AHEAD = ["unshare", "-T", "--monotonic", "5000", "--fork"]
+
+
+@pytest.fixture(scope="session")
+def hosts(placements):
+    """Two hosts: each has a registry of its own, and one's clock is 5,000 s ahead."""
     place = placements("netns")
-    ahead = ["unshare", "-T", "--monotonic", "5000", "--fork"]
-    if subprocess.run([*place.client.prefix, *ahead, "true"], stderr=subprocess.DEVNULL).returncode:
+    if subprocess.run([*place.client.prefix, *AHEAD, "true"], stderr=subprocess.DEVNULL).returncode:
         pytest.skip("no time namespace")
-    late = rig.Placement("late", place.server, rig.Side([*place.client.prefix, *ahead]), place.host, place.host6)
-    # Each has a registry of its own, as hosts have.
-    late.tool("ib_write_bw", "-F", "-n", 100, "-s", 4096, options=["--trace", tmp_path / "t"])
-    out = trace(tmp_path / "t", "--rows", 0)
-    offset, error = map(float, re.search(r", clock ([-+]\d+\.\d+) us, within (\d+\.\d+) us", out).groups())
-    assert abs(abs(offset) - 5000e6) <= error + 0.001, out
+    return rig.Placement("late", place.server, rig.Side([*place.client.prefix, *AHEAD]), place.host, place.host6)
+
+
+def page_data(page):
+    """What a timeline has in it: its data, and a function for fields of that."""
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+
+    def field(group, name, kind):
+        raw = base64.b64decode(data[group][name], validate=True)
+        return struct.unpack(f"<{len(raw) // struct.calcsize(kind)}{kind}", raw)
+    return data, field
+
+
+def joined(events, tmp_path):
+    """The table of two hosts' events, which belong together: clocks set by packets,
+    and nearly all packets of either host seen to arrive at the other."""
+    out = trace("--html", tmp_path / "t.html", events) + trace(events, "--rows", 0)
+    errors = re.findall(r", clock ([-+]\d+\.\d+) us, within (\d+\.\d+) us", out)
+    assert errors and "cannot" not in out, out
+    for offset, error in errors:
+        assert abs(abs(float(offset)) - 5000e6) <= float(error) + 0.001 and 0 < float(error) < 100000, out
+    data, field = page_data((tmp_path / "t.html").read_text())
+    types, qp, other = field("e", "type", "B"), field("e", "qp", "I"), field("e", "other", "I")
+    clock = [p["clock"] for p in data["procs"]]
+    sent = {True: 0, False: 0}
+    came = {True: 0, False: 0}
+    for i, kind in enumerate(types):
+        if kind != data["types"]["out"] or data["qps"][qp[i]]["peer"] < 0:
+            continue
+        here = bool(clock[data["qps"][qp[i]]["proc"]])
+        there = bool(clock[data["qps"][data["qps"][qp[i]]["peer"]]["proc"]])
+        sent[here] += 1
+        if other[i] != 0xffffffff and here != there:
+            came[here] += 1
+    for ahead in True, False:
+        assert sent[ahead] > 0 and came[ahead] >= 0.9 * sent[ahead], (sent, came)
+    owners = {bool(clock[data["qps"][q]["proc"]]) for q in field("w", "qp", "I")}
+    return out, owners
+
+
+def test_clocks_of_two_hosts(hosts, tmp_path):
+    """They are set by the packets, not by the time of day."""
+    hosts.tool("ib_write_bw", "-F", "-n", 100, "-s", 4096, options=["--trace", tmp_path / "t"])
+    out, _ = joined(tmp_path / "t", tmp_path)
     assert counts(out)[0] >= 100 and "not completed" not in out, out
+
+
+def test_two_hosts_that_lose_packets(hosts, tmp_path):
+    """Every lost packet is known as one, and why it was sent again."""
+    hosts.tool("ib_write_bw", "-F", "-n", 300, "-s", 8192, "-m", 1024, options=["--trace", tmp_path / "t", "--loss=1"])
+    out, _ = joined(tmp_path / "t", tmp_path)
+    requests, packets, again = counts(out)
+    assert requests >= 300 and packets >= 8 * requests and again > 0 and "not completed" not in out, out
+
+
+def test_ucx_on_two_hosts(hosts, tmp_path):
+    need_ucx(hosts)
+    port = rig.free_port()
+    cmd = ["ucx_perftest", "-t", "tag_lat", "-n", 200, "-w", 10, "-s", 1000, "-p", port]
+    hosts.pair(cmd, [*cmd, hosts.host], port, ["--trace", tmp_path / "t"], limit=60,
+               env={"UCX_TLS": "rc_v,ud_v", "UCX_NET_DEVICES": "softhca0:1"})
+    out, owners = joined(tmp_path / "t", tmp_path)
+    assert counts(out)[0] >= 400 and owners == {True, False}, out
+    assert len(re.findall(r"^ucx_perftest, process ", out, re.M)) == 2, out
+
+
+def test_mpi_on_two_hosts(hosts, placements, tmp_path):
+    """Open MPI over UCX, whose ranks are started there by its daemon."""
+    if missing := rig.need("mpicc.openmpi", "mpirun.openmpi"):
+        pytest.skip(f"not installed: {missing} (scripts/deps full)")
+    need_ucx(hosts)
+    program, agent = tmp_path / "mpi_pingpong", tmp_path / "agent"
+    subprocess.run(["mpicc.openmpi", "-O2", "-w", "-o", program,
+                    os.path.join(rig.ROOT, "tests", "bench", "mpi_pingpong.c")], check=True)
+    # The daemon's files; sockets have short names.
+    short = tempfile.mkdtemp(prefix="softhca-mpi-", dir="/tmp")
+    os.mkdir(f"{short}/other")
+    agent.write_text(f"#!/bin/sh\nshift\nexec {' '.join([*hosts.server.prefix, *AHEAD])} env TMPDIR={short}/other sh -c \"$*\"\n")
+    agent.chmod(0o755)
+    try:
+        # Here, and on a host whose clock is ahead.
+        placements("netns").client.run(["mpirun.openmpi", "--mca", "plm_rsh_agent", agent,
+                                        "--mca", "oob_tcp_if_include", "10.91.0.0/24",
+                                        "--host", "10.91.0.1:1,10.91.0.2:1", "-np", 2, program, 1000, 0.1],
+                                       ["--trace", tmp_path / "t"], limit=2 * rig.LIMIT,
+                                       env={**STACKS["openmpi-ucx"][1], "TMPDIR": short})
+    finally:
+        shutil.rmtree(short, ignore_errors=True)
+    out, owners = joined(tmp_path / "t", tmp_path)
+    assert counts(out)[0] >= 20 and owners == {True, False}, out
+    assert len(re.findall(r"^mpi_pingpong, process ", out, re.M)) == 2, out
+
+
+@pytest.mark.parametrize("way", ["local", "wire"])
+def test_receives_of_an_srq(placements, tmp_path, way):
+    """They are those of the queue pair that took them."""
+    placements(way).tool("ib_send_bw", "-F", "-n", 50, "-s", 64, "--use-srq", "-q", 2, options=["--trace", tmp_path / "t"])
+    trace("--html", tmp_path / "t.html", tmp_path / "t")
+    _, field = page_data((tmp_path / "t.html").read_text())
+    times, flags, qp = field("w", "t", "d"), field("w", "flags", "B"), field("w", "qp", "I")
+    received = [w for w, flag in enumerate(flags) if flag & 128]
+    assert len(received) == 100 and sorted(qp[w] for w in received).count(qp[received[0]]) == 50
+    for w in received:
+        assert 0 <= times[6 * w] <= times[6 * w + 4] <= times[6 * w + 5]
+
+
+def test_connections_and_sleep(placements, tmp_path):
+    """In the timeline: messages of the connection manager, from where they left to
+    where they arrived, and when threads slept."""
+    port = rig.free_port()
+    cmd = ["rping", "-C", 50, "-S", 4000, "-p", port]
+    pair(placements("local"), [*cmd, "-s"], [*cmd, "-c", "-a", "127.0.0.1"], status=(None, None),
+         options=["--trace", tmp_path / "t"])
+    trace("--html", tmp_path / "t.html", tmp_path / "t")
+    data, field = page_data((tmp_path / "t.html").read_text())
+    types, x, qp, other = (field("e", *f) for f in (("type", "B"), ("x", "I"), ("qp", "I"), ("other", "I")))
+    out = {x[i]: i for i, kind in enumerate(types) if kind == data["types"]["cmout"]}
+    assert {0x10, 0x13, 0x14} <= set(out)  # REQ, REP, RTU
+    for attr in 0x10, 0x13, 0x14:
+        i = out[attr]
+        assert data["cm"][str(attr)] and data["qps"][qp[i]]["num"] == 1
+        assert types[other[i]] == data["types"]["cmin"] and x[other[i]] == attr
+        assert data["qps"][qp[i]]["proc"] != data["qps"][qp[other[i]]]["proc"]
+    begin, end, proc, tid, place = (field("s", *f) for f in (("from", "d"), ("to", "d"), ("proc", "I"), ("tid", "I"),
+                                                             ("place", "I")))
+    assert len(begin) == len(end) == len(tid) > 10 and all(a <= b for a, b in zip(begin, end))
+    assert set(proc) == {0, 1} and set(place) == {0, 1}
+    for i in range(1, len(begin)):
+        assert (proc[i], tid[i]) != (proc[i - 1], tid[i - 1]) or begin[i] >= end[i - 1]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_crash(home, tmp_path, how):
+    """What both have recorded until then is there, and is joined."""
+    with rig.running(home, ["ib_write_bw", "-F", "-s", 65536, "-n", 100000000], ["--wire", "--trace", tmp_path / "t"]) as ends:
+        rig.until(lambda: (tmp_path / "t").is_dir() and counts(trace(tmp_path / "t"))[0] > 100, "writes", ends[1])
+        for end in ends:
+            end.kill(how)
+    out = trace(tmp_path / "t")
+    requests, packets, _ = counts(out)
+    assert requests > 100 and packets > requests and out.count("ib_write_bw, process ") == 2, out
 
 
 def test_a_killed_program(home, tmp_path):
@@ -163,13 +304,9 @@ def test_page(lossy, tmp_path):
     trace("--html", tmp_path / "t.html", lossy)
     page = (tmp_path / "t.html").read_text()
     assert not re.search(r"(?:src|href)\s*=|https?:", page)  # it needs nothing else
-    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+    data, field = page_data(page)
     assert [p["name"] for p in data["procs"]] == ["ib_write_bw"] * 2
     assert sorted(q["peer"] for q in data["qps"]) == [0, 1]
-
-    def field(group, name, kind):
-        raw = base64.b64decode(data[group][name], validate=True)
-        return struct.unpack(f"<{len(raw) // struct.calcsize(kind)}{kind}", raw)
     ts, types, other, x = (field("e", *f) for f in (("ts", "d"), ("type", "B"), ("other", "I"), ("x", "I")))
     assert len(ts) == len(types) == len(other) == len(x) and list(ts) == sorted(ts)
     assert counts(trace(lossy))[0] == len(field("w", "op", "B")) == len(field("w", "t", "d")) // 6
@@ -209,3 +346,7 @@ def test_pcapng(lossy, tmp_path):
     assert all(re.search(r"^work request 0x[0-9a-f]+ of QP 0x[0-9a-f]{6}: write of 8192 bytes", w) for w in writes)
     assert any("sent again after " in w for w in writes)
     assert any("not seen to arrive" in w for w in writes)
+    # What is lost leaves a gap, and nothing is wrong with what comes behind it.
+    why = {w.partition("; dropped there: ")[2] for w in writes}
+    assert why <= {"", "something before it is missing", "a duplicate, answered again"}, why
+    assert "something before it is missing" in why

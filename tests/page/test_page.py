@@ -95,7 +95,8 @@ def browse(page, tmp_path, actions=""):
     p = subprocess.run(["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,900",
                         "--enable-logging=stderr", "--virtual-time-budget=20000", "--dump-dom", f"file://{copy}"],
                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=240)
-    console = [line for line in p.stderr.splitlines() if ":CONSOLE" in line]
+    # The browser's own pages speak there, too.
+    console = [line for line in p.stderr.splitlines() if ":CONSOLE" in line and "source: chrome://" not in line]
     assert not console, console
     m = re.search(r'data-result="([^"]*)"', p.stdout)
     assert m, p.stderr[-2000:]
@@ -140,6 +141,29 @@ def test_a_real_run(tmp_path):
     browse(html(tmp_path / "t", tmp_path / "t.html"), tmp_path, """
 	t.next(); t.paint();
 	ok("trouble is explained", /Sent again|Not seen to arrive|NAK|did nothing/.test(text()));""")
+
+
+def test_connections_and_sleep(tmp_path):
+    """What a click says of a message of the connection manager, and of a thread that sleeps."""
+    run = [SOFTHCA, "run", "--trace", tmp_path / "t", "--", "rping", "-C", "50", "-S", "2000", "-p", "21010"]
+    server = subprocess.Popen([*run, "-s"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(50):
+            if not subprocess.run([*run, "-c", "-a", "127.0.0.1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                  timeout=60).returncode:
+                break
+        server.wait(30)
+    finally:
+        server.kill()
+    browse(html(tmp_path / "t", tmp_path / "t.html"), tmp_path, """
+	ok("messages and sleeps", t.messages >= 6 && t.sleeps > 10);
+	const thread = t.places().threads[0];
+	const hit = t.hits((thread[1] + thread[2]) / 2, thread[0] + 3);
+	ok("a thread is hit", hit && hit.s !== undefined);
+	t.choose(hit); t.paint();
+	ok("a thread sleeps", /A thread sleeps/.test(text()) && /for[0-9.]+ /.test(text()));
+	ok("QP 1", find("qp 1").e !== undefined && /Connection manager's message/.test(text()) && /REQ|REP|RTU/.test(text()));
+	t.paint();""")
 
 
 @pytest.fixture(autouse=True)
