@@ -85,7 +85,8 @@ def test_not_to_be_written(home, after_writes):
     """Like the kernel's, whoever tries."""
     path = f"{PORT}/counters/port_xmit_data"
     assert "ermission denied" in run(home, after_writes, "bash", "-c", f"echo 0 > {path}", status=1)
-    assert int(run(home, after_writes, "cat", path)) == 100 * 64 // 4
+    # What is sent again counts again, as with hardware.
+    assert int(run(home, after_writes, "cat", path)) >= 100 * 64 // 4
     assert "No such file" in run(home, after_writes, "cat", f"{PORT}/counters/symbol_error", status=1)
     assert run(home, after_writes, "cat", f"{PORT}/hw_counters/lifespan") == "10\n"
 
