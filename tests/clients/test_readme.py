@@ -24,7 +24,8 @@ NOT_RUN = [
     (r"(sudo|apt-get|apt|sysctl|ssh|scp|podman|docker|kubectl|git) ", "it needs another host, root, or the network"),
     (r"(perf|tests/bench/\S+|gh) ", "it measures, for minutes or with the kernel's help"),
     (r"/usr/bin/python3 -m pytest ", "it is how this test is run"),
-    (r"(srun|sbatch|torchrun) ", "it needs what is not in Debian, or a cluster"),
+    (r"mpi(run|exec)", "test_clusters.py, on two hosts"),
+    (r"(srun|softhca run -- torchrun) ", "it needs what is not in Debian, or a cluster"),
     (r"(drop|delay|duplicate|rnr|kill qp|partition|fail|raise) ", "a script for --faults: test_faults_script"),
     (r"grep ctxt /proc/PID", "it goes with perf"),
     (r"softhca run (--explain|--check) -- \./(server|program)", "a program with a mistake: test_explain.py, test_check.py"),
@@ -200,7 +201,7 @@ def test_faults_script(tmp_path):
 def test_what_is_not_run():
     """Nothing is in the list that no page shows."""
     commands = [c for b in pages.blocks() for c, _ in b.commands]
-    optional = ("gh", "sudo", "srun", "make ")
+    optional = ("gh", "sudo", "make ")
     for pattern, why in NOT_RUN:
         assert any(re.match(pattern, c) for c in commands) or pattern.strip("(").startswith(optional), (pattern, why)
     assert sum(len(runs(b)) for b in BLOCKS if b.page == "README.md") > 15, "README.md's blocks are not found"
