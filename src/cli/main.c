@@ -59,7 +59,12 @@ void cli_say(const char *fmt, ...)
 
 static int print_version(void)
 {
-	printf("softhca %s\n", SOFTHCA_VERSION);
+	printf("softhca %s\n"
+	       "libibverbs.so.1: %s\n"
+	       "librdmacm.so.1: %s\n"
+	       "exports of rdma-core %s\n",
+	       SOFTHCA_VERSION, SOFTHCA_IBVERBS, SOFTHCA_RDMACM,
+	       SOFTHCA_RDMA_CORE);
 	return 0;
 }
 

@@ -898,6 +898,28 @@ def test_help_has_examples(command):
     assert softhca(*command, "--version").stdout.startswith("softhca ")
 
 
+def test_version(staged):
+    """It is CMakeLists.txt's everywhere, and the levels are the libraries' own."""
+    with open(f"{rig.ROOT}/CMakeLists.txt") as f:
+        version = re.search(r"^project\(softhca VERSION ([0-9.]+) ", f.read(), re.M)[1]
+    said = softhca("--version").stdout.split("\n")
+    assert said[0] == f"softhca {version}"
+    for line, name, family in ((said[1], "libibverbs.so.1", "IBVERBS"), (said[2], "librdmacm.so.1", "RDMACM")):
+        out = subprocess.run(["readelf", "-VW", f"{LIB}/{name}"], text=True, stdout=subprocess.PIPE, check=True).stdout
+        defined = out.partition("Version definition section")[2].partition("Version needs section")[0]
+        public = [int(n) for n in re.findall(rf"Name: {family}_1\.(\d+)\b", defined)]
+        private = sorted(map(int, re.findall(r"Name: IBVERBS_PRIVATE_(\d+)\b", defined)))
+        assert line == ", ".join([f"{name}: {family}_1.{max(public)}", *(f"IBVERBS_PRIVATE_{n}" for n in private)])
+    with open(f"{staged}/share/man/man1/softhca.1") as f:
+        assert f'.TH SOFTHCA 1 "" "softhca {version}" ' in f.read()
+    with open(f"{rig.ROOT}/docs/softhca.1") as mine, open(f"{staged}/share/man/man1/softhca.1") as installed:
+        assert installed.read().split("\n")[2:] == mine.read().split("\n")[2:]
+    with open(f"{staged}/lib/pkgconfig/softhca.pc") as f:
+        assert f"\nVersion: {version}\n" in f.read()
+    with open(f"{rig.ROOT}/CHANGELOG.md") as f:
+        assert re.search(rf"^## \[{re.escape(version)}\]", f.read(), re.M)
+
+
 @pytest.mark.parametrize("command", ["run", "env", "devices", "doctor", "explain", "trace"])
 def test_short_help(command):
     p = softhca(command, "-h")
