@@ -23,7 +23,7 @@ NOT_RUN = [
     (r"make ", "it needs minutes, root or a guest"),
     (r"(sudo|apt-get|apt|sysctl|ssh|scp|podman|docker|kubectl|git) ", "it needs another host, root, or the network"),
     (r"(perf|tests/bench/\S+|gh) ", "it measures, for minutes or with the kernel's help"),
-    (r"/usr/bin/python3 -m pytest ", "it is how this test is run"),
+    (r"/usr/bin/python3 -m pytest |tests/clients/matrix.py ", "it is how this test is run"),
     (r"mpi(run|exec)", "test_clusters.py, on two hosts"),
     (r"(srun|softhca run -- torchrun) ", "it needs what is not in Debian, or a cluster"),
     (r"(drop|delay|duplicate|rnr|kill qp|partition|fail|raise) ", "a script for --faults: test_faults_script"),
