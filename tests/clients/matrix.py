@@ -96,6 +96,14 @@ FAMILIES = {
         ["Ranks on one host use shared memory unless told otherwise: [CLUSTERS.md](CLUSTERS.md)."]),
     "MPICH over UCX": Family(
         "mpich", "the same; Debian's is built for UCX alone", [r"test_mpi.py::test_mpi\[.*mpich"], []),
+    "the lines of CLUSTERS.md": Family(
+        "openmpi-bin", "Open MPI over UCX and libfabric, MPICH, on two hosts, through a launcher in place of ssh",
+        ["test_clusters.py::test_line"], []),
+    "gloo": Family(
+        "libgloo-dev", "its transport over verbs: three ranks, allreduce in a ring, sums checked",
+        ["test_clusters.py::test_gloo"],
+        ["It aborts when a buffer is destroyed whose send has not completed (\"Destructing buffer expecting "
+         "completions\"), and has no way to wait for that: keep algorithms until the end."]),
     "tgt and libiscsi": Family(
         "tgt", "iSER, within a host: libiscsi's iscsi-inq, -readcapacity16, -perf, and of iscsi-test-cu reads and writes, against a "
         "disk of tgtd", ["test_storage.py::"],

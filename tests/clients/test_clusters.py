@@ -1,8 +1,9 @@
 """The lines of docs/CLUSTERS.md, as they are written there, on two hosts: a
-launcher in place of ssh enters the other's network."""
+launcher in place of ssh enters the other's network. And gloo over verbs."""
 import os
 import re
 import shutil
+import subprocess
 
 import pytest
 
@@ -13,6 +14,7 @@ from test_mpi import Counters, programs  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.full
 LINES = [c for b in pages.blocks() if b.page == "docs/CLUSTERS.md" for c, _ in b.commands if c.startswith("mpi")]
+SOURCE = os.path.join(rig.ROOT, "tests", "clients", "src", "gloo_check.cc")
 # What ssh does: the words after the host's name are a shell's there. Hydra's
 # ssh has options before it.
 AGENT = """#!/bin/sh
@@ -60,3 +62,27 @@ def test_line(placements, programs, line, tmp_path):  # noqa: F811
     assert m, out
     sent, tcp = counters.since()
     assert sent > int(m[1]) // 2 and tcp < 1500, (sent, tcp, m[0])
+
+
+@pytest.fixture(scope="session")
+def gloo_check(tmp_path_factory):
+    if missing := rig.need("g++"):
+        pytest.skip(f"not installed: {missing}")
+    path = tmp_path_factory.mktemp("gloo") / "gloo_check"
+    if not os.path.exists("/usr/include/gloo/transport/ibverbs/device.h"):
+        pytest.skip("not installed: libgloo-dev (scripts/deps full)")
+    subprocess.run(["g++", "-std=c++14", "-O2", "-o", path, SOURCE, "-lgloo", "-libverbs"], check=True, timeout=300)
+    return path
+
+
+def test_gloo(place, gloo_check, tmp_path):
+    """Three ranks, by gloo's transport over verbs; two on one host."""
+    ranks = []
+    try:
+        for rank, side in enumerate((place.client, place.client, place.server)):
+            ranks.append(rig.Proc(side, [gloo_check, rank, 3, tmp_path], place.options))
+        for r in ranks:
+            assert "3 ranks agree on 41983080 bytes" in r.done(2 * rig.LIMIT), r.describe()
+    finally:
+        for r in ranks:
+            r.kill()
