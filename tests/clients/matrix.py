@@ -7,7 +7,7 @@
 
 Any run of pytest with SOFTHCA_RESULTS=FILE records there how each case ended
 (tests/conftest.py), so the page can come from parts; "make test-full" is one of
-all. A family is a program or library: its package, by which Debian's dpkg knows
+all. A family is a program or library: its packages, of which Debian's dpkg knows
 the version, what is run, and patterns of its cases.
 """
 import argparse
@@ -23,7 +23,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 PAGE = os.path.join(ROOT, "docs", "CLIENTS.md")
 RECORD = os.path.join(os.environ.get("SOFTHCA_BUILD", os.path.join(ROOT, "build")), "clients.json")
 
-Family = collections.namedtuple("Family", "package what cases flaws")
+Family = collections.namedtuple("Family", "packages what cases flaws")
 FAMILIES = {
     "ibverbs-utils": Family(
         "ibverbs-utils", "ibv_devices, ibv_devinfo; ibv_rc_, uc_, ud_, srq_ and xsrq_pingpong with every byte checked: "
@@ -80,32 +80,32 @@ FAMILIES = {
         ["It aborts where /sys is not mounted.",
          "ucx_perftest exchanges its addresses over TCP; UCX connects by rdma_cm with UCX_SOCKADDR_TLS_PRIORITY=rdmacm."]),
     "UCX over rdma_cm": Family(
-        "libucx-dev", "ucp_client_server, UCX's example: stream, tag, active messages; IPv4 and IPv6",
+        "libucx0", "ucp_client_server, UCX's example: stream, tag, active messages; IPv4 and IPv6",
         ["test_cm_tools.py::test_ucx_rdmacm"], []),
     "libfabric": Family(
         "libfabric-bin", "fi_pingpong, provider verbs: endpoints msg, dgram, and rdm over ofi_rxm, data checked",
         ["test_cm_tools.py::test_fi_pingpong"], []),
     "Open MPI over UCX": Family(
-        "openmpi-bin", "four ranks on one host and on two: point to point, collectives, one-sided",
+        "openmpi-bin libucx0", "four ranks on one host and on two: point to point, collectives, one-sided",
         [r"test_mpi.py::test_mpi\[.*openmpi-ucx"],
         ["At the end of one-sided windows each rank closes its connections in turn, and for each waits 17 s until the "
          "retries towards a QP that its peer has already destroyed are exhausted. UCX_RC_VERBS_TIMEOUT=100ms shortens "
          "that."]),
     "Open MPI over libfabric": Family(
-        "openmpi-bin", "the same, by verbs;ofi_rxm", [r"test_mpi.py::test_mpi\[.*openmpi-libfabric"],
+        "openmpi-bin libfabric1", "the same, by verbs;ofi_rxm", [r"test_mpi.py::test_mpi\[.*openmpi-libfabric"],
         ["Ranks on one host use shared memory unless told otherwise: [CLUSTERS.md](CLUSTERS.md)."]),
     "MPICH over UCX": Family(
-        "mpich", "the same; Debian's is built for UCX alone", [r"test_mpi.py::test_mpi\[.*mpich"], []),
+        "mpich libucx0", "the same; Debian's is built for UCX alone", [r"test_mpi.py::test_mpi\[.*mpich"], []),
     "the lines of CLUSTERS.md": Family(
-        "openmpi-bin", "Open MPI over UCX and libfabric, MPICH, on two hosts, through a launcher in place of ssh",
+        "openmpi-bin mpich", "Open MPI over UCX and libfabric, MPICH, on two hosts, through a launcher in place of ssh",
         ["test_clusters.py::test_line"], []),
     "gloo": Family(
-        "libgloo-dev", "its transport over verbs: three ranks, allreduce in a ring, sums checked",
+        "libgloo0", "its transport over verbs: three ranks, allreduce in a ring, sums checked",
         ["test_clusters.py::test_gloo"],
         ["It aborts when a buffer is destroyed whose send has not completed (\"Destructing buffer expecting "
          "completions\"), and has no way to wait for that: keep algorithms until the end."]),
     "tgt and libiscsi": Family(
-        "tgt", "iSER, within a host: libiscsi's iscsi-inq, -readcapacity16, -perf, and of iscsi-test-cu reads and writes, against a "
+        "tgt libiscsi7", "iSER, within a host: libiscsi's iscsi-inq, -readcapacity16, -perf, and of iscsi-test-cu reads and writes, against a "
         "disk of tgtd", ["test_storage.py::"],
         ["tgtd takes for granted that it hears of the end of its login response before the initiator's next request "
          "comes, which nothing orders. Otherwise it closes the connection (\"non-login pdu during login phase\"): log in "
@@ -120,7 +120,7 @@ FAMILIES = {
     "iperf3": Family(
         "iperf3", "--sockets: both directions, parallel streams, IPv6", ["test_sockets.py::test_iperf3"], []),
     "curl": Family(
-        "curl", "--sockets: files from Python's http.server; a server without RDMA", [
+        "curl python3", "--sockets: files from Python's http.server; a server without RDMA", [
             r"test_sockets.py::test_(http|fall_back|explain_says)"], []),
     "redis": Family(
         "redis-tools", "--sockets: redis-server, redis-benchmark and redis-cli, pipelines, large values, a child that "
@@ -201,7 +201,8 @@ wire (`--wire`), and between two hosts, which are network namespaces.
 |---|---|---|---|
 """
     for name, f in FAMILIES.items():
-        out += f"| {name} | {f.package} {version(f.package) or 'not installed'} | {f.what} | {result(name, cases, known)} |\n"
+        versions = ", ".join(f"{p} {version(p) or 'not installed'}" for p in f.packages.split())
+        out += f"| {name} | {versions} | {f.what} | {result(name, cases, known)} |\n"
     out += """
 The Linux kernel's rxe as the other end: [INTEROP.md](INTEROP.md). MPI and other launchers: [CLUSTERS.md](CLUSTERS.md).
 
