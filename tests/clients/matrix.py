@@ -44,8 +44,9 @@ FAMILIES = {
         ["-R is for RC and UD, and for IPv4; it refuses UC, XRC and DC itself.",
          "-z creates its own queue pairs; with -c XRC it posts receives to its XRC_SEND QP, which no device accepts, and "
          "the server waits.",
-         "A client that is refused, as its server does not listen yet, says \"Unexpected CM event bl blka 8\" and ends; "
-         "where it was refused a second connection it may crash (SIGSEGV or SIGABRT) while it clears up."]),
+         "A client whose second connection is refused (-q 2 to a server of one, or one that does not listen yet) frees "
+         "its event channel with free(3) and then destroys it: a use after free, by valgrind, and now and then SIGSEGV or "
+         "SIGABRT. Refused its first one it says \"Unexpected CM event bl blka 8\" and ends."]),
     "rdmacm-utils": Family(
         "rdmacm-utils", "rping, ucmatose, udaddy, rdma_client and rdma_server, rdma_xclient and rdma_xserver, cmtime, "
         "mckey: IPv4 and IPv6, many clients of one server, multicast",
