@@ -293,7 +293,7 @@ static void find_touched(const struct writer *w, const struct access *a)
 		return;
 	check_report(
 		CHECK_RACE_CPU, w->qpn, &side, 1,
-		"QP 0x%06x: a write by its peer, QP 0x%06x of process %d, is being carried out to [0x%llx, +%llu) and further, and this process has changed some of that meanwhile: which content stays is a matter of time",
+		"QP 0x%06x: a write by its peer, QP 0x%06x of process %d, is being carried out to [0x%llx, +%llu) and further, and the processor has changed some of that meanwhile: which content stays is a matter of time",
 		w->qpn, w->peer.qpn, w->peer.pid, (unsigned long long)a->lo,
 		(unsigned long long)(a->hi - a->lo));
 }
