@@ -126,10 +126,19 @@ def test_long_directory(home, rundir):
     assert len(stat(long)[0].splitlines()) == 1
 
 
+def stop(pid):
+    """Each of its threads stops when it gets a processor, and may answer until then."""
+    def stopped():
+        return all(open(f"/proc/{pid}/task/{t}/stat").read().rpartition(") ")[2][0] == "T"
+                   for t in os.listdir(f"/proc/{pid}/task"))
+    os.kill(pid, signal.SIGSTOP)
+    rig.until(stopped, "it is stopped")
+
+
 def test_who_does_not_answer(home, rundir):
     with running(home, rundir) as (server, client):
         pid = max(json.loads(stat(rundir, "--json")[0]), key=lambda p: p["pid"])["pid"]
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         began = time.monotonic()
         out, err = stat(rundir)
         assert re.search(rf"softhca: process {pid} \(ib_write_bw\) does not answer: is it stopped\?", err)
