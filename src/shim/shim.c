@@ -10,8 +10,9 @@
  * opened, or read from their beginning (counters.c).
  *
  * The preload reaches every child of the program, so nothing happens until a
- * path matches: no constructor, no thread, no allocation. The functions that
- * these hide are looked up at their first use.
+ * path matches: no thread, no allocation. The functions that these hide are looked
+ * up at their first use, read(2) at once: that may be in a signal handler, where
+ * nothing can be looked up.
  *
  * Limits: relative paths are not redirected; ".." does not lead out of the tree
  * (/sys/class/infiniband/../net does not exist); a listing of /sys/class or
@@ -383,3 +384,12 @@ static struct dirent64 *dir_read64(void *dir)
 SHIM_GLOB(glob, glob_t, dir_read, stat, lstat)
 SHIM_GLOB(glob64, glob64_t, dir_read64, stat64, lstat64)
 #endif
+
+__attribute__((constructor)) static void look_up_read(void)
+{
+	const int err = errno;
+	char byte;
+
+	if (read(-1, &byte, 1) < 0)
+		errno = err;
+}
