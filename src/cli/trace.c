@@ -4,6 +4,7 @@
 #include "cli/cli.h"
 #include "cli/trace.h"
 #include "roce/env.h"
+#include "wire/mad.h"
 
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -161,6 +162,72 @@ const char *trace_drop_text(unsigned why)
 	return why < ROCE_DROPS		    ? names[why] :
 	       why == (TRACE_NO_QP & 0x7f) ? "no such QP" :
 					     "?";
+}
+
+const char *trace_message_text(unsigned attr)
+{
+	static const char *const names[] = {
+		[MAD_CM_REQ] = "REQ, asks for a connection",
+		[MAD_CM_MRA] = "MRA, asks for patience",
+		[MAD_CM_REJ] = "REJ, refuses",
+		[MAD_CM_REP] = "REP, accepts",
+		[MAD_CM_RTU] = "RTU, ready to use",
+		[MAD_CM_DREQ] = "DREQ, ends the connection",
+		[MAD_CM_DREP] = "DREP, answers that",
+		[MAD_CM_SIDR_REQ] = "SIDR_REQ, asks for a datagram service",
+		[MAD_CM_SIDR_REP] = "SIDR_REP, answers that",
+		[MAD_CM_LAP] = "LAP, offers another path",
+		[MAD_CM_APR] = "APR, answers that",
+	};
+
+	return attr < sizeof(names) / sizeof(names[0]) && names[attr] ?
+		       names[attr] :
+		       "a message that is not known";
+}
+
+static int by_thread(const void *a, const void *b)
+{
+	const struct trace_event *x = *(const struct trace_event *const *)a;
+	const struct trace_event *y = *(const struct trace_event *const *)b;
+
+	if (x->proc != y->proc)
+		return x->proc < y->proc ? -1 : 1;
+	if (x->tid != y->tid)
+		return x->tid < y->tid ? -1 : 1;
+	return x < y ? -1 : x > y; /* by time, as they are */
+}
+
+int trace_sleeps(const struct trace_set *t, struct trace_sleep **out,
+		 uint32_t *n)
+{
+	const struct trace_event **of =
+		malloc((t->nevents + 1u) * sizeof(const struct trace_event *));
+	struct trace_sleep *s = malloc((t->nevents / 2 + 1u) * sizeof(*s));
+	uint32_t all = 0;
+
+	*out = s;
+	*n = 0;
+	if (!of || !s) {
+		free(of);
+		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < t->nevents; i++)
+		if (trace_type(&t->event[i].rec) == TRACE_SLEEP ||
+		    trace_type(&t->event[i].rec) == TRACE_WAKE)
+			of[all++] = &t->event[i];
+	qsort(of, all, sizeof(*of), by_thread);
+	for (uint32_t i = 1; i < all; i++) {
+		const struct trace_event *a = of[i - 1], *b = of[i];
+
+		if (trace_type(&a->rec) == TRACE_SLEEP &&
+		    trace_type(&b->rec) == TRACE_WAKE && a->proc == b->proc &&
+		    a->tid == b->tid)
+			s[(*n)++] = (struct trace_sleep){ a->rec.ns, b->rec.ns,
+						    a->proc, a->tid,
+						    a->rec.x };
+	}
+	free(of);
+	return 0;
 }
 
 uint64_t trace_begin_ns(const struct trace_set *t)

@@ -24,6 +24,17 @@ bool trace_wants(const struct trace_set *t, const struct trace_wanted *want,
 const char *trace_wr_op(const struct trace_wr *w);
 const char *trace_reason_text(enum trace_reason r);
 const char *trace_drop_text(unsigned why);
+/* A message of the connection manager, by its attribute ID. */
+const char *trace_message_text(unsigned attr);
+
+/* From when to when each thread slept, thread by thread; to be freed. *n: how
+ * many. 0 or -ENOMEM. */
+struct trace_sleep {
+	uint64_t from, to;
+	uint32_t proc, tid, place;
+};
+int trace_sleeps(const struct trace_set *t, struct trace_sleep **out,
+		 uint32_t *n);
 
 /* When the first event was. */
 uint64_t trace_begin_ns(const struct trace_set *t);

@@ -14,11 +14,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool is_message(const struct trace_rec *r)
+{
+	return trace_type(r) == TRACE_CM_OUT || trace_type(r) == TRACE_CM_IN;
+}
+
 static const char *packet_name(const struct trace_rec *r)
 {
 	const uint8_t op = (uint8_t)r->psn_op;
 	const uint8_t syndrome = (uint8_t)(r->key >> 24);
 
+	if (is_message(r))
+		return trace_message_text(r->x);
 	if ((op & 0x1f) == ROCE_ACK && !(r->x & TRACE_VERDICT)) {
 		if ((syndrome & ROCE_AETH_KIND) == ROCE_AETH_RNR)
 			return "RNR NAK";
@@ -32,7 +39,7 @@ static const char *packet_name(const struct trace_rec *r)
 
 /*
  * A track per QP, with a slice for each packet, since arrows need slices, and
- * one that may overlap others for each work request.
+ * one that may overlap others for each work request; and one per thread.
  */
 static void tracks(const struct trace_set *t, FILE *f)
 {
@@ -83,17 +90,19 @@ static void work_request(const struct trace_set *t, const struct trace_wr *w,
 static void packet(const struct trace_set *t, uint32_t i, double ts, FILE *f)
 {
 	const struct trace_event *ev = &t->event[i];
-	const bool out = trace_type(&ev->rec) == TRACE_PKT_OUT;
+	const bool out = trace_type(&ev->rec) == TRACE_PKT_OUT ||
+			 trace_type(&ev->rec) == TRACE_CM_OUT;
+	const bool again = ev->rec.x & TRACE_AGAIN && !is_message(&ev->rec);
 	const uint32_t pid = ev->proc + 1, tid = ev->qp + 1;
 
 	fprintf(f,
 		"{\"ph\":\"X\",\"cat\":\"packet\",\"name\":\"%s%s\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":0.001,\"args\":{\"way\":\"%s\",\"psn\":%u,\"bytes\":%u",
 		packet_name(&ev->rec),
-		ev->rec.x & TRACE_AGAIN ? " (again)" : "", pid, tid, ts,
+		again ? " (again)" : "", pid, tid, ts,
 		out ? "out" : "in", ev->rec.psn_op >> 8, ev->rec.len);
 	if (ev->wr != TRACE_NOTHING)
 		fprintf(f, ",\"wr_id\":\"0x%" PRIx64 "\"", t->wr[ev->wr].wr_id);
-	if (ev->rec.x & TRACE_AGAIN)
+	if (again)
 		fprintf(f, ",\"why\":\"%s\"", trace_reason_text(ev->reason));
 	if (ev->dropped)
 		fprintf(f, ",\"dropped\":\"%s\"",
@@ -107,10 +116,36 @@ static void packet(const struct trace_set *t, uint32_t i, double ts, FILE *f)
 		out ? i : ev->other, pid, tid, ts);
 }
 
+/* A track for each thread that has slept, by its number, which is no QP's. */
+static int sleeps(const struct trace_set *t, FILE *f)
+{
+	struct trace_sleep *s;
+	uint32_t n, track = t->nqps;
+	int err = trace_sleeps(t, &s, &n);
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (!i || s[i].proc != s[i - 1].proc || s[i].tid != s[i - 1].tid)
+			fprintf(f,
+				"{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"%s %u\"}},\n",
+				s[i].proc + 1, ++track,
+				s[i].place == TRACE_IN_THREAD ?
+					"library's thread" :
+					"thread",
+				s[i].tid);
+		fprintf(f,
+			"{\"ph\":\"X\",\"cat\":\"thread\",\"name\":\"sleeps\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"args\":{}},\n",
+			s[i].proc + 1, track, us(t, s[i].from),
+			(double)(s[i].to - s[i].from) / 1e3);
+	}
+	free(s);
+	return err;
+}
+
 int trace_perfetto(const struct trace_set *t, FILE *f)
 {
 	/* Slices of a track that overlap would be drawn within each other. */
 	double *last = calloc(t->nqps + 1u, sizeof(*last));
+	int err;
 
 	if (!last)
 		return -ENOMEM;
@@ -123,17 +158,19 @@ int trace_perfetto(const struct trace_set *t, FILE *f)
 		const uint32_t type = trace_type(&ev->rec);
 		double ts = us(t, ev->rec.ns);
 
-		if (type != TRACE_PKT_OUT && type != TRACE_PKT_IN)
+		if (type != TRACE_PKT_OUT && type != TRACE_PKT_IN &&
+		    !is_message(&ev->rec))
 			continue;
 		if (ts < last[ev->qp] + 0.002)
 			ts = last[ev->qp] + 0.002;
 		last[ev->qp] = ts;
 		packet(t, i, ts, f);
 	}
+	err = sleeps(t, f);
 	/* After the last comma. */
 	fputs("{\"ph\":\"M\",\"name\":\"softhca\",\"pid\":0,\"args\":{}}\n]}\n", f);
 	free(last);
-	return 0;
+	return err;
 }
 
 /* ---- pcapng ------------------------------------------------------------ */

@@ -224,66 +224,15 @@ static void put_wrs(const struct page *p)
 
 /* ---- threads that sleep ------------------------------------------------ */
 
-struct sleep {
-	uint64_t from, to;
-	uint32_t proc, tid, place;
-};
-
-static int by_thread(const void *a, const void *b)
-{
-	const struct trace_event *x = *(const struct trace_event *const *)a;
-	const struct trace_event *y = *(const struct trace_event *const *)b;
-
-	if (x->proc != y->proc)
-		return x->proc < y->proc ? -1 : 1;
-	if (x->tid != y->tid)
-		return x->tid < y->tid ? -1 : 1;
-	return x < y ? -1 : x > y; /* by time, as they are */
-}
-
-/* From when to when each thread slept, thread by thread; how many. */
-static int find_sleeps(const struct trace_set *t, struct sleep **out,
-		       uint32_t *n)
-{
-	const struct trace_event **of =
-		malloc((t->nevents + 1u) * sizeof(const struct trace_event *));
-	struct sleep *s = malloc((t->nevents / 2 + 1u) * sizeof(*s));
-	uint32_t all = 0;
-
-	*out = s;
-	*n = 0;
-	if (!of || !s) {
-		free(of);
-		return -ENOMEM;
-	}
-	for (uint32_t i = 0; i < t->nevents; i++)
-		if (trace_type(&t->event[i].rec) == TRACE_SLEEP ||
-		    trace_type(&t->event[i].rec) == TRACE_WAKE)
-			of[all++] = &t->event[i];
-	qsort(of, all, sizeof(*of), by_thread);
-	for (uint32_t i = 1; i < all && *n < MOST; i++) {
-		const struct trace_event *a = of[i - 1], *b = of[i];
-
-		if (trace_type(&a->rec) == TRACE_SLEEP &&
-		    trace_type(&b->rec) == TRACE_WAKE && a->proc == b->proc &&
-		    a->tid == b->tid)
-			s[(*n)++] = (struct sleep){ a->rec.ns, b->rec.ns,
-						    a->proc, a->tid,
-						    a->rec.x };
-	}
-	free(of);
-	return 0;
-}
-
 enum sleep_field { S_FROM, S_TO, S_PROC, S_TID, S_PLACE, S_FIELDS };
 
 static int put_sleeps(const struct page *p)
 {
 	static const char *const names[S_FIELDS] = { "from", "to", "proc",
 						     "tid", "place" };
-	struct sleep *s;
+	struct trace_sleep *s;
 	uint32_t n;
-	int err = find_sleeps(p->t, &s, &n);
+	int err = trace_sleeps(p->t, &s, &n);
 
 	for (int field = 0; field < S_FIELDS; field++) {
 		struct base64 b = { .f = p->f };
@@ -356,27 +305,10 @@ static void put_qps(const struct page *p)
 
 static void put_messages(FILE *f)
 {
-	static const struct {
-		enum mad_attr attr;
-		const char *name;
-	} cm[] = {
-		{ MAD_CM_REQ, "REQ, asks for a connection" },
-		{ MAD_CM_MRA, "MRA, asks for patience" },
-		{ MAD_CM_REJ, "REJ, refuses" },
-		{ MAD_CM_REP, "REP, accepts" },
-		{ MAD_CM_RTU, "RTU, ready to use" },
-		{ MAD_CM_DREQ, "DREQ, ends the connection" },
-		{ MAD_CM_DREP, "DREP, answers that" },
-		{ MAD_CM_SIDR_REQ, "SIDR_REQ, asks for a datagram service" },
-		{ MAD_CM_SIDR_REP, "SIDR_REP, answers that" },
-		{ MAD_CM_LAP, "LAP, offers another path" },
-		{ MAD_CM_APR, "APR, answers that" },
-	};
-
 	fputs("\"cm\":{", f);
-	for (size_t i = 0; i < ARRAY_SIZE(cm); i++)
-		fprintf(f, "%s\"%u\":\"%s\"", i ? "," : "", cm[i].attr,
-			cm[i].name);
+	for (unsigned i = MAD_CM_REQ; i <= MAD_CM_APR; i++)
+		fprintf(f, "%s\"%u\":\"%s\"", i > MAD_CM_REQ ? "," : "", i,
+			trace_message_text(i));
 	fputs("},\n", f);
 }
 

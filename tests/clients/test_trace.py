@@ -223,6 +223,10 @@ def test_connections_and_sleep(placements, tmp_path):
     assert set(proc) == {0, 1} and set(place) == {0, 1}
     for i in range(1, len(begin)):
         assert (proc[i], tid[i]) != (proc[i - 1], tid[i - 1]) or begin[i] >= end[i - 1]
+    trace("--perfetto", tmp_path / "t.json", tmp_path / "t")
+    slices = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    assert len([e for e in slices if e["name"] == "sleeps"]) == len(begin)
+    assert {"REQ, asks for a connection", "RTU, ready to use"} <= {e["name"] for e in slices}
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
