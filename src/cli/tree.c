@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -317,11 +318,27 @@ static void remove_tree(int dir, const char *name, int depth)
 	unlinkat(dir, name, AT_REMOVEDIR);
 }
 
+/* Neither now nor for long. */
+static bool unused(int home, const char *name)
+{
+	const int fd = openat(home, name,
+			      O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	struct stat st;
+	bool is;
+
+	if (fd < 0)
+		return false;
+	is = !fstat(fd, &st) && S_ISREG(st.st_mode) &&
+	     st.st_mtime < time(NULL) - COUNTERS_KEEP_SECONDS &&
+	     !flock(fd, LOCK_EX | LOCK_NB);
+	close(fd);
+	return is;
+}
+
 /* Of a network namespace; those of one that is gone have nobody to use them. */
 static void remove_old_counters(int home)
 {
 	struct dirent *e;
-	struct stat st;
 	DIR *d;
 	int fd;
 
@@ -329,8 +346,7 @@ static void remove_old_counters(int home)
 	d = fd < 0 ? NULL : fdopendir(fd);
 	while (d && (e = readdir(d)))
 		if (!strncmp(e->d_name, SUMS_NAME, strlen(SUMS_NAME)) &&
-		    !fstatat(home, e->d_name, &st, AT_SYMLINK_NOFOLLOW) &&
-		    st.st_mtime < time(NULL) - COUNTERS_KEEP_SECONDS)
+		    unused(home, e->d_name))
 			unlinkat(home, e->d_name, 0);
 	if (d)
 		closedir(d);

@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -83,13 +84,16 @@ static int open_file(const char *tree, int flags)
 	else if (!S_ISREG(st.st_mode) || st.st_nlink > 1 ||
 		 !owner_private(fd, &st))
 		err = -EACCES;
-	else if (st.st_size && st.st_size != sizeof(struct sums))
-		err = -EPROTO;
 	/* A full disk shows here, and not as a SIGBUS. */
-	else if (flags & O_CREAT && !st.st_size)
+	else if (!st.st_size && flags & O_CREAT)
 		err = allocate(fd);
-	if (!err && flags & O_CREAT)
-		futimens(fd, NULL); /* it is in use */
+	else if (st.st_size != sizeof(struct sums))
+		err = -EPROTO;
+	if (!err && flags & O_CREAT) {
+		/* In use: as long as it is mapped, and was today. */
+		flock(fd, LOCK_SH | LOCK_NB);
+		futimens(fd, NULL);
+	}
 	if (!err)
 		return fd;
 	sys_close(fd);

@@ -15,7 +15,8 @@
 
 #include "stat.h"
 
-#define SUMS_NAME "counters-" /* how the file's name begins */
+/* How the file's name begins. Who has it open for adding has a shared flock(2). */
+#define SUMS_NAME "counters-"
 #define SUMS_LIFESPAN_MS 10 /* how old a value may be that is shown */
 #define SUMS_DEVICES 64 /* softhca0 to softhca63; others are not counted */
 

@@ -13,8 +13,8 @@ PORT = "/sys/class/infiniband/softhca0/ports/1"
 
 
 def run(home, rundir, *cmd, status=0):
-    """What a program prints under softhca run, and whatever it is started by."""
-    p = subprocess.run([*home, rig.SOFTHCA, "run", "--", *cmd], env=dict(os.environ, SOFTHCA_RUNDIR=rundir),
+    """What a program prints under softhca run; options come first."""
+    p = subprocess.run([*home, rig.SOFTHCA, "run", *cmd], env=dict(os.environ, SOFTHCA_RUNDIR=rundir),
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
     assert p.returncode == status, p.stdout
     return p.stdout
@@ -110,6 +110,26 @@ def test_live(home, rundir):
         time.sleep(2.5)
     killed = counters(home, rundir)
     assert killed["port_rcv_packets"] > stopped["port_rcv_packets"] + 100
+
+
+def test_old_ones_are_removed(home, rundir):
+    """When there are many trees: not those that are in use, nor young ones."""
+    run(home, rundir, "true")
+    trees = f"{rundir}/softhca-sysfs-{os.geteuid()}"
+    for i in range(20):
+        os.mkdir(f"{trees}/{i:016x}")
+    with open(f"{trees}/counters-1-2", "w"), open(f"{trees}/counters-2-2", "w"):
+        os.utime(f"{trees}/counters-2-2", (1, 1))
+    with rig.running(home, ["ib_write_bw", "-F", "-n", 100000000], env={"SOFTHCA_RUNDIR": rundir}) as (server, client):
+        rig.until(lambda: counters(home, rundir)["port_xmit_data"], "it counts", client)
+        used, = {f for f in os.listdir(trees) if f.startswith("counters-")} - {"counters-1-2", "counters-2-2"}
+        os.utime(f"{trees}/{used}", (1, 1))
+        run(home, rundir, "--addr=::1", "true")
+        left = {f for f in os.listdir(trees) if f.startswith("counters-")}
+        assert left == {"counters-1-2", used}
+    os.utime(f"{trees}/{used}", (1, 1))
+    run(home, rundir, "--addr=127.0.0.1", "true")
+    assert {f for f in os.listdir(trees) if f.startswith("counters-")} == {"counters-1-2"}
 
 
 def test_kept_open(home, rundir):
