@@ -14,9 +14,10 @@
  */
 #include "icrc.h"
 
+#include "crc.h"
+
 #include "base/bytes.h"
 
-#include <isa-l/crc.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -141,45 +142,18 @@ uint32_t icrc_bth(uint32_t crc, const uint8_t *hdr, size_t len)
 	return icrc_update(crc, hdr + n, len - n);
 }
 
-/*
- * ISA-L's AVX-512 code, chosen for long buffers, leaves the upper halves of the
- * vector registers in use. Until they are cleared, every SSE instruction, ours
- * and the program's, waits for them: the next icrc_begin() takes ten times as
- * long.
- */
-#ifdef __x86_64__
-__attribute__((target("avx"))) static void clear_upper_halves(void)
-{
-	__builtin_ia32_vzeroupper();
-}
-
-static void after_long_crc(void)
-{
-	if (__builtin_cpu_supports("avx"))
-		clear_upper_halves();
-}
-#else
-static void after_long_crc(void)
-{
-}
-#endif
-
 uint32_t icrc_update(uint32_t crc, const void *p, size_t len)
 {
 	if (!len)
 		return crc;
 	crc = crc32_gzip_refl(crc, p, len);
-	if (len > ROCE_HDR_MAX)
-		after_long_crc();
+	crc_done(len);
 	return crc;
 }
 
 void icrc_put(uint8_t out[ROCE_ICRC_LEN], uint32_t crc)
 {
-	out[0] = (uint8_t)crc;
-	out[1] = (uint8_t)(crc >> 8);
-	out[2] = (uint8_t)(crc >> 16);
-	out[3] = (uint8_t)(crc >> 24);
+	crc_put(out, crc);
 }
 
 bool icrc_check(const union ibv_gid *src, const union ibv_gid *dst,
@@ -195,8 +169,7 @@ bool icrc_check(const union ibv_gid *src, const union ibv_gid *dst,
 	end = pkt + len - ROCE_ICRC_LEN;
 	crc = icrc_begin(src, dst, sport, dport, len, id);
 	crc = icrc_bth(crc, pkt, len - ROCE_ICRC_LEN);
-	diff = crc ^ ((uint32_t)end[0] | (uint32_t)end[1] << 8 |
-		      (uint32_t)end[2] << 16 | (uint32_t)end[3] << 24);
+	diff = crc ^ crc_get(end);
 	if (diff == 0)
 		return true;
 	if (!roce_gid_is_v4(src))

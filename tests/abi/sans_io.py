@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """sans_io.py ARCHIVE... - what the layers that do no I/O take from elsewhere.
 
-wire, qp, roce and cm are told the time and handed their packets; they neither
+wire, qp, roce, iwarp and cm are told the time and handed their packets; they neither
 wait nor lock, nor ask for a random number. So of all undefined names in their
 objects only the few below may come from outside of them.
 """
@@ -15,7 +15,7 @@ ALLOWED = """
     strchr strcmp strlen strncmp snprintf
     __assert_fail __stack_chk_fail __memcpy_chk __memset_chk __snprintf_chk
     _GLOBAL_OFFSET_TABLE_ __cpu_model __cpu_indicator_init
-    crc32_gzip_refl
+    crc32_gzip_refl crc32_iscsi
 """.split()
 SANITIZERS = re.compile(r"__(asan|ubsan|tsan|lsan|sanitizer|sancov|gcov|llvm)_"
                         r"|__(start|stop)___sancov|_ITM_")

@@ -1,0 +1,29 @@
+/*
+ * env.h - what iWARP needs of its environment beyond qp/env.h
+ */
+#ifndef SOFTHCA_IWARP_ENV_H
+#define SOFTHCA_IWARP_ENV_H
+
+#include "qp/env.h"
+
+struct iwarp_env {
+	struct qp_env base;
+
+	/*
+	 * Responder: the initiator's first message is here, so this end may
+	 * send, and the connection is established for its program. Not called
+	 * where no such message was agreed on (enum iwarp_rtr). NULL: nobody
+	 * asks.
+	 */
+	void (*established)(struct qp *qp);
+
+	/*
+	 * The QP has left RTS, by itself or because the program moved it, and
+	 * what was posted is flushed. The stream is not at its end yet: what
+	 * is to become of it says iwarp_shut(). Called once a connection. NULL:
+	 * nobody asks.
+	 */
+	void (*ended)(struct qp *qp);
+};
+
+#endif
