@@ -32,7 +32,7 @@
  *	or, the same without the direct way:
  *		got = recv(buffer);
  *		iwarp_rx(qp, buffer, got);
- *	0 is the peer's FIN: iwarp_rx_eof(qp); an error: iwarp_lost(qp, err).
+ *	0 is the peer's FIN: iwarp_rx_eof(qp); an error: iwarp_lost(qp, how).
  *
  *	and after any of these calls, and after iwarp_qp_modify(), a look at
  *	iwarp_tx_ready() and iwarp_shut(qp).
@@ -63,6 +63,7 @@ struct iwarp_qp;
  * roce_qp_create(). init->env is that of a struct iwarp_env.
  */
 int iwarp_qp_create(struct iwarp_qp **qp, struct qp_init *init);
+/* The owner closes the socket. */
 void iwarp_qp_destroy(struct iwarp_qp *qp);
 
 /* A QP begins with what every transport has of it. */
@@ -87,12 +88,14 @@ static inline const struct iwarp_qp *iwarp_qp_const(const struct qp *qp)
  *
  *	RESET, INIT, RTR to INIT or RTR: receives may be posted
  *	RTS to RTS:  qp_access_flags
- *	RTS to SQD:  orderly end (rdma_disconnect(3)): what the socket has not
- *		     taken of the message at hand still goes, what else is
- *		     posted is flushed, then FIN
- *	RTS to SQE:  the same, with a Terminate message
- *	any to ERR:  both queues are flushed, the stream is reset
- *	any to RESET: the same, silently
+ *	RTS to SQD:  orderly end (rdma_disconnect(3)): both queues are flushed,
+ *		     the FPDU at hand is completed, then FIN. What has
+ *		     completed still goes. The QP is in ERR.
+ *	RTS to SQE:  the same, with a Terminate message before FIN
+ *	any to ERR:  as SQD
+ *	any to RESET: what was posted is dropped, silently, and so is the
+ *		     stream: iwarp_shut() says nothing of it any more, the
+ *		     owner closes the socket
  *
  * Returns 0, -EINVAL, or -EOPNOTSUPP: an attribute of IBV_QP_RATE_LIMIT's kind.
  */
@@ -174,8 +177,8 @@ void iwarp_rx_placed(struct iwarp_qp *qp, size_t n);
 void iwarp_rx(struct iwarp_qp *qp, const uint8_t *p, size_t len);
 /* The peer sends no more (FIN): the connection ends. */
 void iwarp_rx_eof(struct iwarp_qp *qp);
-/* The stream is gone: reset, timed out (err: a positive errno, for words). */
-void iwarp_lost(struct iwarp_qp *qp, int err);
+/* The stream is gone: reset, timed out; in words, strerror(3)'s. */
+void iwarp_lost(struct iwarp_qp *qp, const char *how);
 
 /* What is to be done with the socket. */
 enum iwarp_shut {

@@ -42,6 +42,11 @@ static inline int copy(struct qp *qp, void *dst, const void *src, size_t len,
 	return qp->env->place(dst, src, len, p) ? gone(qp, p, len) : 0;
 }
 
+int qp_fetch(struct qp *qp, void *dst, const void *p, size_t len)
+{
+	return copy(qp, dst, p, len, p);
+}
+
 static inline int store(struct qp *qp, const struct key_entry *e, void *dst,
 			const uint8_t *src, size_t len)
 {

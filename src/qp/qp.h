@@ -315,6 +315,8 @@ int qp_touch(struct qp *qp, const struct key_entry *e, const void *p,
 /* Runs fn(arg), which reads or writes [p, p + len); -ENXIO: not there. */
 int qp_access(struct qp *qp, void (*fn)(void *), void *arg, const void *p,
 	      size_t len);
+/* Copies from a program's memory; -ENXIO: it is not there. */
+int qp_fetch(struct qp *qp, void *dst, const void *p, size_t len);
 /* Copies to memory of an entry; -ENXIO: it is not there. */
 __attribute__((noinline)) int
 qp_store(struct qp *qp, const struct key_entry *e, void *dst,
