@@ -247,31 +247,42 @@ void sim_free(struct sim *s)
 	free(s);
 }
 
-struct sim_qp *sim_qp_new(struct sim *s, int node, const struct sim_qp_opts *o)
+struct sim_qp *sim_qp_slot(struct sim *s, int node)
 {
 	struct sim_node *n = &s->node[node];
 	struct sim_qp *q = &n->qp[n->nqp++];
-	struct qp_init init = {
-		.env = &n->env.base,
-		.owner = q,
-		.qpn = n->next_qpn++,
-		.pd = 1,
-		.type = o->type,
-		.cap = o->cap,
-		.sq_sig_all = o->sig_all,
-		.srq = o->srq ? &n->srq : NULL,
-		.pub = &n->pub[q - n->qp],
-	};
-	int err;
 
 	assert(n->nqp <= SIM_QPS);
 	q->node = n;
-	q->pub = init.pub;
+	q->pub = &n->pub[q - n->qp];
 	q->send = calloc(1, sizeof(*q->send));
 	q->recv = calloc(1, sizeof(*q->recv));
-	init.send_cq = q->send;
-	init.recv_cq = q->recv;
-	err = roce_qp_create(&q->qp, &init);
+	return q;
+}
+
+struct qp_init sim_qp_init(struct sim_qp *q, const struct sim_qp_opts *o)
+{
+	return (struct qp_init){
+		.env = &q->node->env.base,
+		.owner = q,
+		.qpn = q->node->next_qpn++,
+		.pd = 1,
+		.type = o->type,
+		.send_cq = q->send,
+		.recv_cq = q->recv,
+		.cap = o->cap,
+		.sq_sig_all = o->sig_all,
+		.srq = o->srq ? &q->node->srq : NULL,
+		.pub = q->pub,
+	};
+}
+
+struct sim_qp *sim_qp_new(struct sim *s, int node, const struct sim_qp_opts *o)
+{
+	struct sim_qp *q = sim_qp_slot(s, node);
+	struct qp_init init = sim_qp_init(q, o);
+	int err = roce_qp_create(&q->qp, &init);
+
 	assert(!err);
 	(void)err;
 	return q;

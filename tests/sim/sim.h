@@ -54,7 +54,7 @@ struct sim_node;
 
 struct sim_qp {
 	struct sim_node *node;
-	struct roce_qp *qp; /* NULL: destroyed */
+	struct roce_qp *qp; /* NULL: destroyed, or of another transport */
 	bool left;	    /* something of it, which is: */
 	struct roce_timewait timewait;
 	struct qp_public *pub; /* outlives qp, as a segment's does */
@@ -144,6 +144,10 @@ struct sim_qp_opts {
 
 struct sim_qp *sim_qp_new(struct sim *s, int node,
 			  const struct sim_qp_opts *opts);
+/* All of it but the core's QP, whichever transport that has; and how one is
+ * created for it. */
+struct sim_qp *sim_qp_slot(struct sim *s, int node);
+struct qp_init sim_qp_init(struct sim_qp *q, const struct sim_qp_opts *opts);
 
 /* The rkey of a new window of type 2, not bound. */
 uint32_t sim_mw_new(struct sim_node *n);
