@@ -40,8 +40,8 @@ static void pipe_put(struct iw_end *to, const uint8_t *bytes, size_t len)
 		size_t n = min_u64(len, sizeof(copy));
 
 		memcpy(copy, bytes, n);
-		if (p->tap)
-			p->tap(p, to == &p->end[0], copy, n);
+		if (p->opts.tap)
+			p->opts.tap(p, to == &p->end[0], copy, n);
 		for (size_t i = 0; i < n; i++)
 			pipe->buf[(pipe->head + pipe->len++) % IW_PIPE] =
 				copy[i];
@@ -66,6 +66,8 @@ static size_t some(struct iw_pair *p, size_t n)
 {
 	struct sim_rng *r = &p->sim->rng;
 
+	if (p->opts.whole)
+		return n;
 	if (p->opts.cut && n > p->opts.cut)
 		n = 1 + sim_below(r, p->opts.cut);
 	else if (n > 1 && sim_chance(r, 0.5))
@@ -254,8 +256,8 @@ static void pass(struct iw_pair *p, int from, struct iwarp_setup *to,
 	int at = 0, err = -EAGAIN;
 
 	assert(len > 0);
-	if (p->tap)
-		p->tap(p, from, (uint8_t *)(uintptr_t)frame, (size_t)len);
+	if (p->opts.tap)
+		p->opts.tap(p, from, (uint8_t *)(uintptr_t)frame, (size_t)len);
 	while (at < len) {
 		size_t n = some(p, min_u64(iwarp_setup_want(to),
 					   (uint64_t)(len - at)));

@@ -32,6 +32,8 @@ struct iw_end {
 	unsigned established, ended; /* how often it was said so */
 };
 
+struct iw_pair;
+
 struct iw_opts {
 	struct iwarp_offer offer[2]; /* the initiator's first */
 	uint32_t fpdu_max;
@@ -42,6 +44,9 @@ struct iw_opts {
 	bool sig_all;
 	bool srq;
 	double direct; /* share of received bytes that come the direct way */
+	bool whole; /* all that there is goes at a time */
+	/* Watches, and may change, each piece of the stream. */
+	void (*tap)(struct iw_pair *p, int from, uint8_t *bytes, size_t len);
 };
 
 extern const struct iw_opts iw_default;
@@ -50,9 +55,7 @@ struct iw_pair {
 	struct sim *sim;
 	struct iw_opts opts;
 	struct iw_end end[2];
-	/* Watches, and may change, each piece of the stream. */
-	void (*tap)(struct iw_pair *p, int from, uint8_t *bytes, size_t len);
-	void *user;
+	void *user; /* of opts.tap */
 };
 
 /* Connected, by frames that are cut anywhere. */

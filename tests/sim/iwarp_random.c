@@ -304,7 +304,7 @@ static void run(uint64_t seed, enum end how, uint32_t cut)
 	if (how == FLIP) {
 		flip_at = 1 + sim_below(&choose, 100000);
 		p->user = &flip_at;
-		p->tap = flip;
+		p->opts.tap = flip;
 	}
 	for (uint32_t step = 0; !ended && step < 1000000; step++) {
 		struct side *s = &side[sim_below(&p->sim->rng, 2)];
