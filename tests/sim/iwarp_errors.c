@@ -563,6 +563,28 @@ static void local_key(void **state)
 	ended_by(a, RDMAP_E_CATASTROPHIC, 0);
 }
 
+/* All parts of a message have to be there before its first one leaves. */
+static void local_key_later(void **state)
+{
+	struct iw_pair *p = connected();
+	struct iw_end *a = &p->end[0];
+	struct ibv_sge sge[2] = { { addr(a, 0), 5000, a->q->node->lkey },
+				  { addr(a, 0), 10, a->q->node->lkey ^ 1 } };
+	struct ibv_send_wr wr = { .sg_list = sge, .num_sge = 2,
+				  .opcode = IBV_WR_RDMA_WRITE };
+
+	(void)state;
+	memset(a->q->node->mem, 0x11, 5000);
+	wr.wr.rdma.remote_addr = addr(&p->end[1], 0);
+	wr.wr.rdma.rkey = p->end[1].q->node->rkey;
+	assert_int_equal(iwarp_post_send(a->qp, &wr), 0);
+	iw_run(p);
+	expect(a->q->send, IBV_WC_LOC_PROT_ERR);
+	for (int i = 0; i < 5000; i++)
+		assert_int_equal(p->end[1].q->node->mem[i], 0);
+	ended_by(a, RDMAP_E_CATASTROPHIC, 0);
+}
+
 static void local_read_key(void **state)
 {
 	struct iw_pair *p = connected();
@@ -742,6 +764,7 @@ int main(void)
 		cmocka_unit_test(responses),
 		cmocka_unit_test(read_sink),
 		cmocka_unit_test(local_key),
+		cmocka_unit_test(local_key_later),
 		cmocka_unit_test(local_read_key),
 		cmocka_unit_test(full_cq),
 		cmocka_unit_test(crc),
