@@ -7,6 +7,7 @@
  * pass. Headers of packets are made from the input; the fields on which their
  * acceptance depends (QPN, PSN, rkey) are correct most of the time.
  */
+#include "input.h"
 #include "sim.h"
 
 #include "base/bytes.h"
@@ -17,27 +18,6 @@
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-struct input {
-	const uint8_t *p;
-	size_t left;
-};
-
-static uint8_t byte(struct input *in)
-{
-	if (!in->left)
-		return 0;
-	in->left--;
-	return *in->p++;
-}
-
-static uint32_t word(struct input *in)
-{
-	uint32_t v = byte(in);
-
-	v = v << 8 | byte(in);
-	return v << 8 | byte(in);
-}
 
 /* A window of each node, and the rkey that it had last. */
 static uint32_t window[2];

@@ -9,6 +9,7 @@
  * the time.
  */
 #include "fuzz.h"
+#include "input.h"
 
 #include "iwarp_pair.h"
 
@@ -16,27 +17,6 @@
 #include "iwarp/internal.h"
 
 #include <assert.h>
-
-struct input {
-	const uint8_t *p;
-	size_t left;
-};
-
-static uint8_t byte(struct input *in)
-{
-	if (!in->left)
-		return 0;
-	in->left--;
-	return *in->p++;
-}
-
-static uint32_t word(struct input *in)
-{
-	uint32_t v = byte(in);
-
-	v = v << 8 | byte(in);
-	return v << 8 | byte(in);
-}
 
 /* A window of each node, and the rkey that it had last. */
 static uint32_t window[2];

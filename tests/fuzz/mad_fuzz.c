@@ -8,6 +8,7 @@
  * states are reached.
  */
 #include "fuzz.h"
+#include "input.h"
 
 #include "base/bytes.h"
 #include "cm/cm.h"
@@ -16,19 +17,6 @@
 
 #define CONNS 16
 #define SID IPCM_SERVICE_ID(0x0106, 7174)
-
-struct input {
-	const uint8_t *p;
-	size_t left;
-};
-
-static uint8_t byte(struct input *in)
-{
-	if (!in->left)
-		return 0;
-	in->left--;
-	return *in->p++;
-}
 
 static void bytes(struct input *in, void *to, size_t len)
 {

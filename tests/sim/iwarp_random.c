@@ -7,21 +7,12 @@
  * anywhere; CRCs, markers, FPDU sizes and the room between the ends differ from
  * run to run. In some runs the connection ends in the middle, in one of the ways
  * it can.
- *
- * A failure prints the seed; SIM_SEED=n runs just that one, SIM_RUNS=n sets how
- * many are tried, SIM_TEST=name picks one test, SIM_VERBOSE=1 explains errors.
  */
 #include "iwarp_pair.h"
+#include "random.h"
 
 #include "base/bytes.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define OPS 60
 #define MAX_LEN 20000u
@@ -54,55 +45,6 @@ struct side {
 	uint8_t *recv_buf[OPS];
 };
 
-static uint64_t current_seed;
-
-#define CHECK(cond)                                                        \
-	do {                                                               \
-		if (!(cond)) {                                             \
-			fprintf(stderr, "%s:%d: %s  (SIM_SEED=%llu)\n",    \
-				__FILE__, __LINE__, #cond,                 \
-				(unsigned long long)current_seed);         \
-			fail();                                            \
-		}                                                          \
-	} while (0)
-
-static void fill(struct sim_rng *r, uint8_t *p, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		p[i] = (uint8_t)sim_rand(r);
-}
-
-static uint32_t random_len(struct sim_rng *r)
-{
-	switch (sim_below(r, 4)) {
-	case 0:
-		return sim_below(r, 9);
-	case 1:
-		return 120 + sim_below(r, 20); /* where payload is copied */
-	case 2:
-		return sim_below(r, 4100);
-	default:
-		return sim_below(r, MAX_LEN);
-	}
-}
-
-/* SGEs over [addr, addr + len), in up to three pieces. */
-static int pieces(struct sim_rng *r, struct ibv_sge *sge, void *addr,
-		  uint32_t len, uint32_t lkey)
-{
-	int n = 1 + (int)sim_below(r, 3);
-	uint64_t a = (uintptr_t)addr;
-
-	for (int i = 0; i < n; i++) {
-		uint32_t l = i == n - 1 ? len : sim_below(r, len + 1);
-
-		sge[i] = (struct ibv_sge){ a, l, lkey };
-		a += l;
-		len -= l;
-	}
-	return n;
-}
-
 /* One more operation of side s: decides, updates the model, posts. */
 static void post_one(struct sim *sim, struct side *s, struct side *o)
 {
@@ -114,7 +56,7 @@ static void post_one(struct sim *sim, struct side *s, struct side *o)
 	struct ibv_send_wr wr = { .wr_id = s->posted, .sg_list = sge };
 	uint32_t off;
 
-	*op = (struct op){ .len = random_len(r),
+	*op = (struct op){ .len = random_len(r, 128, MAX_LEN),
 			   .signaled = sim_chance(r, 0.7),
 			   .solicited = sim_chance(r, 0.3) };
 	/* Who sends to nobody that receives ends the connection. */
@@ -349,16 +291,10 @@ static void run(uint64_t seed, enum end how, uint32_t cut)
 
 static void many(enum end how, uint32_t cut, uint64_t base, unsigned n)
 {
-	const char *one = getenv("SIM_SEED"), *runs = getenv("SIM_RUNS");
+	uint64_t seed, end;
 
-	if (one) {
-		run(strtoull(one, NULL, 0), how, cut);
-		return;
-	}
-	if (runs)
-		n = (unsigned)strtoul(runs, NULL, 0);
-	for (unsigned i = 0; i < n; i++)
-		run(base + i, how, cut);
+	for (seeds(base, runs(n), &seed, &end); seed < end; seed++)
+		run(seed, how, cut);
 }
 
 static void complete(void **state)

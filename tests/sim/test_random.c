@@ -4,22 +4,13 @@
  * Each run makes two connected QPs post random work requests in both
  * directions at once. The oracle knows, from the order of posting alone, what
  * every byte of memory, every result and every completion must be at the end.
- * A failure prints the seed; SIM_SEED=n runs just that one, SIM_RUNS=n sets how
- * many are tried, SIM_TEST=name picks one test, SIM_VERBOSE=1 explains errors,
  * SIM_WAY=host, copy, ref or mixed sends the packets within the host.
  */
-#include "sim.h"
+#include "random.h"
 
 #include "base/bytes.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define OPS 60
 #define MAX_LEN 20000u
@@ -59,55 +50,6 @@ struct side {
 	bool no_atomics;
 };
 
-static uint64_t current_seed;
-
-#define CHECK(cond)                                                        \
-	do {                                                               \
-		if (!(cond)) {                                             \
-			fprintf(stderr, "%s:%d: %s  (SIM_SEED=%llu)\n",    \
-				__FILE__, __LINE__, #cond,                 \
-				(unsigned long long)current_seed);         \
-			fail();                                            \
-		}                                                          \
-	} while (0)
-
-static void fill(struct sim_rng *r, uint8_t *p, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		p[i] = (uint8_t)sim_rand(r);
-}
-
-static uint32_t random_len(struct sim_rng *r)
-{
-	switch (sim_below(r, 4)) {
-	case 0:
-		return sim_below(r, 9);
-	case 1:
-		return 1020 + sim_below(r, 10);
-	case 2:
-		return sim_below(r, 4100);
-	default:
-		return sim_below(r, MAX_LEN);
-	}
-}
-
-/* SGEs over [addr, addr + len), in up to three pieces. */
-static int pieces(struct sim_rng *r, struct ibv_sge *sge, void *addr,
-		  uint32_t len, uint32_t lkey)
-{
-	int n = 1 + (int)sim_below(r, 3);
-	uint64_t a = (uintptr_t)addr;
-
-	for (int i = 0; i < n; i++) {
-		uint32_t l = i == n - 1 ? len : sim_below(r, len + 1);
-
-		sge[i] = (struct ibv_sge){ a, l, lkey };
-		a += l;
-		len -= l;
-	}
-	return n;
-}
-
 static bool is_fetching(const struct op *op)
 {
 	return op->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
@@ -140,7 +82,7 @@ static void post_one(struct sim *sim, struct side *s, struct side *o)
 	*op = (struct op){ .opcode = kinds[sim_below(
 				   r, ARRAY_SIZE(kinds) -
 					      (s->no_atomics ? 3 : 0))] };
-	op->len = random_len(r);
+	op->len = random_len(r, 1024, MAX_LEN);
 	op->signaled = sim_chance(r, 0.7);
 	op->imm = (uint32_t)sim_rand(r);
 	wr.opcode = op->opcode;
@@ -576,27 +518,13 @@ static void run_lossy(uint64_t seed, enum ibv_qp_type type, bool write)
 
 /* ---- the runs ---------------------------------------------------------- */
 
-static unsigned runs(unsigned dflt)
-{
-	const char *e = getenv("SIM_RUNS");
-
-	if (e)
-		return (unsigned)strtoul(e, NULL, 0);
-	/* Each way within the host has its own. */
-	return getenv("SIM_WAY") ? dflt / 2 : dflt;
-}
-
 static void many_of(void (*run)(uint64_t seed, const struct sim_link *link),
 		    const struct sim_link *link, uint64_t base, unsigned n)
 {
-	const char *one = getenv("SIM_SEED");
+	uint64_t seed, end;
 
-	if (one) {
-		run(strtoull(one, NULL, 0), link);
-		return;
-	}
-	for (unsigned i = 0; i < n; i++)
-		run(base + i, link);
+	for (seeds(base, n, &seed, &end); seed < end; seed++)
+		run(seed, link);
 }
 
 static void many(const struct sim_link *link, uint64_t base, unsigned n)
