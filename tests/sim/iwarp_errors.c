@@ -503,6 +503,29 @@ static void responses(void **state)
 	}
 }
 
+/* A response in the middle of a write. */
+static void mixed_tagged(void **state)
+{
+	struct iw_pair *p = connected();
+	struct iw_end *a = &p->end[0];
+	struct ddp_hdr h = { .tagged = true, .version = V,
+			     .ulp = RV(RDMAP_WRITE), .stag = a->q->node->rkey,
+			     .to = addr(a, 0) };
+	struct iwarp_batch b;
+
+	(void)state;
+	assert_int_equal(post(a, IBV_WR_RDMA_READ, 10, addr(&p->end[1], 0),
+			      p->end[1].q->node->rkey), 0);
+	iwarp_tx(a->qp, &b, 1000);
+	iwarp_tx_done(a->qp, &b, b.bytes);
+	inject(a, &h, 8);
+	h = (struct ddp_hdr){ .tagged = true, .last = true, .version = V,
+			      .ulp = RV(RDMAP_READ_RESPONSE),
+			      .stag = a->q->node->lkey, .to = addr(a, 4096) };
+	inject(a, &h, 10);
+	ended_by(a, RDMAP_E_OPCODE, EVENT(FATAL));
+}
+
 /* The read's memory has been deregistered, once its request had left. */
 static void read_sink(void **state)
 {
@@ -762,6 +785,7 @@ int main(void)
 		cmocka_unit_test(no_bytes),
 		cmocka_unit_test(too_many_reads),
 		cmocka_unit_test(responses),
+		cmocka_unit_test(mixed_tagged),
 		cmocka_unit_test(read_sink),
 		cmocka_unit_test(local_key),
 		cmocka_unit_test(local_key_later),

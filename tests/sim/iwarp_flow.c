@@ -414,6 +414,45 @@ static void windows(void **state)
 	iw_pair_free(p);
 }
 
+/* What has been made of a window's memory leaves before the window goes. */
+static void invalidate_waits(void **state)
+{
+	struct iw_pair *p = connected(&iw_default);
+	struct iw_end *own = &p->end[0], *use = &p->end[1];
+	uint32_t key = sim_mw_new(own->q->node);
+	struct ibv_mw mw = { .handle = keys_slot(&own->q->node->keys, key) };
+	struct ibv_mr mr = { .lkey = own->q->node->lkey };
+	struct ibv_sge sge = { addr(use, 0), 1000, use->q->node->lkey };
+	struct ibv_send_wr wr = {
+		.opcode = IBV_WR_BIND_MW,
+		.bind_mw = { &mw, key, { &mr, addr(own, 0), 1000,
+					 IBV_ACCESS_REMOTE_READ } },
+	};
+	struct iwarp_batch b;
+
+	(void)state;
+	assert_int_equal(iwarp_post_send(own->qp, &wr), 0);
+	iw_run(p);
+	wr = (struct ibv_send_wr){ .opcode = IBV_WR_RDMA_READ, .num_sge = 1,
+				   .sg_list = &sge,
+				   .send_flags = IBV_SEND_SIGNALED };
+	wr.wr.rdma.remote_addr = addr(own, 0);
+	wr.wr.rdma.rkey = key;
+	assert_int_equal(iwarp_post_send(use->qp, &wr), 0);
+	while (!iwarp_tx_ready(own->qp))
+		assert_true(iw_step(p));
+	iwarp_tx(own->qp, &b, 100); /* the socket has no room */
+	iwarp_tx_done(own->qp, &b, 0);
+	wr = (struct ibv_send_wr){ .opcode = IBV_WR_LOCAL_INV };
+	wr.invalidate_rkey = key;
+	assert_int_equal(iwarp_post_send(own->qp, &wr), 0);
+	iw_run(p);
+	expect(use->q->send, IBV_WC_SUCCESS, IBV_WC_RDMA_READ);
+	assert_false(sim_mw_bound(own->q->node, key));
+	assert_int_equal(own->ended, 0);
+	iw_pair_free(p);
+}
+
 /* ---- sizes ------------------------------------------------------------- */
 
 /* Each FPDU, with its markers, fits into a segment; and all but the last of a
@@ -646,6 +685,7 @@ int main(void)
 		cmocka_unit_test(attributes),
 		cmocka_unit_test(after_the_end),
 		cmocka_unit_test(windows),
+		cmocka_unit_test(invalidate_waits),
 		cmocka_unit_test(segments),
 		cmocka_unit_test(null_key),
 		cmocka_unit_test(direct),

@@ -30,21 +30,26 @@ static size_t pipe_room(const struct iw_pair *p, const struct iw_pipe *pipe)
 	return pipe->fin || pipe->len >= room ? 0 : room - pipe->len;
 }
 
+/* Bytes that lie in a row there, of n from offset on. */
+static size_t in_a_row(const struct iw_pipe *pipe, size_t offset, size_t n,
+		       size_t *at)
+{
+	*at = (pipe->head + offset) % IW_PIPE;
+	return min_u64(n, IW_PIPE - *at);
+}
+
 static void pipe_put(struct iw_end *to, const uint8_t *bytes, size_t len)
 {
 	struct iw_pipe *pipe = &to->in;
 	struct iw_pair *p = to->pair;
-	uint8_t copy[4096];
 
 	while (len) {
-		size_t n = min_u64(len, sizeof(copy));
+		size_t at, n = in_a_row(pipe, pipe->len, len, &at);
 
-		memcpy(copy, bytes, n);
+		memcpy(pipe->buf + at, bytes, n);
 		if (p->opts.tap)
-			p->opts.tap(p, to == &p->end[0], copy, n);
-		for (size_t i = 0; i < n; i++)
-			pipe->buf[(pipe->head + pipe->len++) % IW_PIPE] =
-				copy[i];
+			p->opts.tap(p, to == &p->end[0], pipe->buf + at, n);
+		pipe->len += n;
 		bytes += n;
 		len -= n;
 	}
@@ -52,13 +57,18 @@ static void pipe_put(struct iw_end *to, const uint8_t *bytes, size_t len)
 
 static size_t pipe_get(struct iw_pipe *pipe, uint8_t *out, size_t len)
 {
-	const size_t n = min_u64(len, pipe->len);
+	size_t got = 0;
 
-	for (size_t i = 0; i < n; i++)
-		out[i] = pipe->buf[(pipe->head + i) % IW_PIPE];
-	pipe->head = (pipe->head + n) % IW_PIPE;
-	pipe->len -= n;
-	return n;
+	len = min_u64(len, pipe->len);
+	while (got < len) {
+		size_t at, n = in_a_row(pipe, 0, len - got, &at);
+
+		memcpy(out + got, pipe->buf + at, n);
+		pipe->head = (pipe->head + n) % IW_PIPE;
+		pipe->len -= n;
+		got += n;
+	}
+	return got;
 }
 
 /* As many bytes as go at a time: all of n often, fewer else. */
