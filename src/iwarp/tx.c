@@ -461,7 +461,8 @@ static void make(struct iwarp_qp *qp)
 	}
 }
 
-/* The memory of FPDU i is not there, or not allowed any more. */
+/* The memory of FPDU i is not there, or not allowed any more. What is before it
+ * leaves, what is behind it does not. */
 static void broken(struct iwarp_qp *qp, uint32_t i)
 {
 	struct qp_sq *sq = &qp->base.sq;
@@ -521,8 +522,7 @@ void iwarp_tx(struct iwarp_qp *qp, struct iwarp_batch *b, size_t max_bytes)
 			i++;
 			continue;
 		}
-		/* What is before it leaves first. */
-		if (err == -EAGAIN || (i != t->head && i + 1 != t->tail))
+		if (err == -EAGAIN)
 			break;
 		broken(qp, i);
 		if (qp->lost)

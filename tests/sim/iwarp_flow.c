@@ -446,6 +446,9 @@ static void invalidate_waits(void **state)
 	wr = (struct ibv_send_wr){ .opcode = IBV_WR_LOCAL_INV };
 	wr.invalidate_rkey = key;
 	assert_int_equal(iwarp_post_send(own->qp, &wr), 0);
+	iwarp_tx(own->qp, &b, 5000);
+	iwarp_tx_done(own->qp, &b, 0);
+	assert_true(sim_mw_bound(own->q->node, key));
 	iw_run(p);
 	expect(use->q->send, IBV_WC_SUCCESS, IBV_WC_RDMA_READ);
 	assert_false(sim_mw_bound(own->q->node, key));
@@ -612,6 +615,34 @@ static void source_goes(void **state)
 	}
 }
 
+/* The second of three that have been made, before the socket takes any. */
+static void made_in_vain(void **state)
+{
+	struct iw_pair *p = connected(&iw_default);
+	struct iw_end *a = &p->end[0];
+	struct iwarp_batch b;
+	struct ibv_sge sge;
+	uint32_t slot = region(a, &sge);
+
+	(void)state;
+	sge.length = 1000;
+	memset(a->q->node->mem + (2 << 20), 7, 1000);
+	assert_int_equal(post(a, IBV_WR_RDMA_WRITE, 1000, 0), 0);
+	assert_int_equal(post_sge(a, IBV_WR_RDMA_WRITE, &sge, 0), 0);
+	assert_int_equal(post(a, IBV_WR_RDMA_READ, 1000, 0), 0);
+	iwarp_tx(a->qp, &b, 100000);
+	iwarp_tx_done(a->qp, &b, 0);
+	keys_kill(&a->q->node->keys, slot);
+	iw_run(p);
+	expect(a->q->send, IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE);
+	expect(a->q->send, IBV_WC_LOC_PROT_ERR, IBV_WC_RDMA_WRITE);
+	expect(a->q->send, IBV_WC_WR_FLUSH_ERR, IBV_WC_RDMA_READ);
+	assert_int_equal(p->end[1].q->node->mem[(1 << 20) + 999], 7);
+	assert_int_equal(iwarp_shut(a->qp), IWARP_FIN);
+	assert_true(iw_keys_free(p));
+	iw_pair_free(p);
+}
+
 static void read_goes(void **state)
 {
 	struct iw_pair *p = connected(&iw_default);
@@ -690,6 +721,7 @@ int main(void)
 		cmocka_unit_test(null_key),
 		cmocka_unit_test(direct),
 		cmocka_unit_test(source_goes),
+		cmocka_unit_test(made_in_vain),
 		cmocka_unit_test(read_goes),
 		cmocka_unit_test(doubt),
 	};
