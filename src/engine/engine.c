@@ -49,9 +49,15 @@ static int links_create(struct engine *e, struct segment *segment,
 		return err;
 	link_add(e, udp_link(e->udp));
 	if (segment)
-		return shm_add(e, segment, pcap);
-	heat_use(e->link[0], true); /* there is no other */
-	return 0;
+		err = shm_add(e, segment, pcap);
+	else
+		heat_use(e->link[0], true); /* it alone brings packets */
+	if (!err && e->cfg->iwarp != IWARP_NONE) {
+		err = streams_create(&e->streams);
+		if (!err)
+			link_add(e, streams_link(e->streams));
+	}
+	return err;
 }
 
 int engine_init(struct engine *e, const struct engine_ops *ops,
@@ -88,6 +94,7 @@ void engine_fini(struct engine *e)
 	if (e->udp && e->cfg->explain)
 		engine_drops_explain(e);
 	shm_destroy(e->shm);
+	streams_destroy(e->streams);
 	if (e->udp)
 		udp_destroy(e->udp);
 	faults_end(e);
@@ -100,6 +107,7 @@ void engine_abandon(struct engine *e)
 	atomic_store(&e->dead, true);
 	thread_fds_close(e);
 	shm_abandon(e->shm);
+	streams_abandon(e->streams);
 	udp_abandon(e->udp);
 }
 

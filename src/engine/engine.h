@@ -23,7 +23,10 @@
 #include "host/config.h"
 #include "host/registry.h"
 #include "link/shm.h"
+#include "link/stream.h"
 #include "link/udp.h"
+
+#include <stdarg.h>
 
 struct engine_faults;
 struct pcap;
@@ -80,6 +83,7 @@ struct engine {
 	unsigned nlinks;
 	struct udp *udp; /* one of them, and what only UDP has */
 	struct shm *shm; /* another; NULL: not in this process */
+	struct streams *streams; /* of iWARP; NULL: there is no such device */
 	struct segment *segment; /* what it is in, or NULL */
 	struct engine_faults *faults; /* on purpose (faults.h), or NULL */
 
@@ -196,6 +200,8 @@ void engine_qpn_free(struct engine *e, struct engine_qp *qp);
 uint32_t engine_qpn_nth(struct engine *e, uint32_t qpn);
 /* On the receive side only: elsewhere the QP may go at any time. */
 struct engine_qp *engine_qp_find(struct engine *e, uint32_t qpn);
+/* Anywhere, with a reference; NULL: there is none. */
+struct engine_qp *engine_qp_look(struct engine *e, uint32_t qpn);
 /*
  * Calls fn for every living QP with its lock held, without waiting for any
  * lock. False: some could not be had, or not be handed over to whoever runs
@@ -233,6 +239,8 @@ static inline bool engine_timer_will_do(const struct engine_qp *qp)
 void engine_alarm_add(struct engine *e, struct engine_alarm *a,
 		      void (*expire)(struct engine *e, uint64_t now));
 void engine_alarm_set(struct engine *e, struct engine_alarm *a, uint64_t due);
+/* The same, unless it is due before. */
+void engine_alarm_by(struct engine *e, struct engine_alarm *a, uint64_t due);
 /* Whether one that is set now wakes nobody, since the thread ticks (presence.h):
  * if nobody else looks, it is late by a tick. */
 static inline bool engine_alarm_is_free(const struct engine *e)
@@ -289,8 +297,11 @@ void engine_unwatch_fd(struct engine *e, int fd);
 void engine_dropped(struct engine *e, enum roce_drop why);
 /* Reports on stderr what became of packets, unless nothing has changed. */
 void engine_drops_explain(struct engine *e);
-/* A sentence on stderr, if the user has asked for explanations. */
+/* A sentence on stderr, if the user has asked for explanations: of a QP of RoCE,
+ * or of any, whose peer is given in words, or "". */
 void engine_explain(struct qp *qp, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+void engine_explain_of(const struct qp *qp, const char *peer, const char *fmt,
+		       va_list ap) __attribute__((format(printf, 3, 0)));
 
 #endif

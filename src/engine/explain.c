@@ -104,22 +104,30 @@ void drops_explain_at(struct engine *e, uint64_t now)
 		engine_drops_explain(e);
 }
 
+void engine_explain_of(const struct qp *core, const char *peer, const char *fmt,
+		       va_list ap)
+{
+	char line[512], note[256];
+
+	vsnprintf(line, sizeof(line), fmt, ap);
+	faults_note(note, sizeof(note));
+	if (*peer)
+		say("QP 0x%06x (peer %s): %s%s", core->qpn, peer, line, note);
+	else
+		say("QP 0x%06x: %s%s", core->qpn, line, note);
+}
+
 void engine_explain(struct qp *core, const char *fmt, ...)
 {
 	const struct roce_path *path = roce_qp_path(roce_qp(core));
-	struct gid_text peer = { "" };
-	char line[512], note[256];
+	char peer[sizeof(struct gid_text) + 32] = "";
+	struct gid_text at;
 	va_list ap;
 
 	if (core->type != IBV_QPT_UD && path && core->state >= IBV_QPS_RTR)
-		gid_str(&path->dgid, &peer);
+		snprintf(peer, sizeof(peer), "%s QP 0x%06x",
+			 gid_str(&path->dgid, &at), roce_qp_dest(roce_qp(core)));
 	va_start(ap, fmt);
-	vsnprintf(line, sizeof(line), fmt, ap);
+	engine_explain_of(core, peer, fmt, ap);
 	va_end(ap);
-	faults_note(note, sizeof(note));
-	if (peer.text[0])
-		say("QP 0x%06x (peer %s QP 0x%06x): %s%s", core->qpn, peer.text,
-		    roce_qp_dest(roce_qp(core)), line, note);
-	else
-		say("QP 0x%06x: %s%s", core->qpn, line, note);
 }

@@ -33,6 +33,20 @@ struct engine_qp *engine_qp_find(struct engine *e, uint32_t qpn)
 		 : NULL;
 }
 
+struct engine_qp *engine_qp_look(struct engine *e, uint32_t qpn)
+{
+	struct engine_qp *qp;
+
+	if (qpn / REGISTRY_CHUNK >= REGISTRY_CHUNKS)
+		return NULL;
+	pthread_mutex_lock(&e->qpn_lock);
+	qp = engine_qp_find(e, qpn);
+	if (qp)
+		engine_qp_get(qp);
+	pthread_mutex_unlock(&e->qpn_lock);
+	return qp;
+}
+
 static int chunk_lease(struct engine *e)
 {
 	struct qpn_chunk *c;

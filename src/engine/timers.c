@@ -180,6 +180,17 @@ void engine_alarm_set(struct engine *e, struct engine_alarm *a, uint64_t due)
 	wake_before(e, due);
 }
 
+void engine_alarm_by(struct engine *e, struct engine_alarm *a, uint64_t due)
+{
+	uint64_t was = atomic_load(&a->due);
+
+	while (due < was)
+		if (atomic_compare_exchange_weak(&a->due, &was, due)) {
+			wake_before(e, due);
+			return;
+		}
+}
+
 static struct engine_qp *timer_take(struct engine *e, uint64_t now)
 {
 	struct engine_qp *qp = NULL;

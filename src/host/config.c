@@ -100,6 +100,27 @@ static enum same_host get_same_host(const char *name)
 	return SAME_HOST_AUTO;
 }
 
+static enum iwarp get_iwarp(const char *name)
+{
+	static const struct {
+		const char *name;
+		enum iwarp value;
+	} modes[] = {
+		{ "0", IWARP_NONE },	{ "1", IWARP_ONLY },
+		{ "only", IWARP_ONLY }, { "both", IWARP_BOTH },
+		{ "first", IWARP_FIRST },
+	};
+	const char *v = get(name);
+
+	if (!v)
+		return IWARP_NONE;
+	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++)
+		if (!strcasecmp(v, modes[i].name))
+			return modes[i].value;
+	complain(name, v, "only (or 1), both or first");
+	return IWARP_NONE;
+}
+
 /* "12.5" or "12.5%", whatever the locale's decimal point is. */
 static double get_percent(const char *name)
 {
@@ -132,6 +153,8 @@ static void load(void)
 		/* What a script selects are packets as they are on the wire. */
 		.wire = get_bool("SOFTHCA_WIRE") || get("SOFTHCA_FAULTS"),
 		.same_host = get_same_host("SOFTHCA_SAME_HOST"),
+		.iwarp = get_iwarp("SOFTHCA_IWARP"),
+		.mpa_crc = get_bool("SOFTHCA_MPA_CRC"),
 		.addr = get_string("SOFTHCA_ADDR"),
 		.devices = get_string("SOFTHCA_DEVICES"),
 		.loss = get_percent("SOFTHCA_LOSS"),

@@ -19,9 +19,19 @@ enum same_host {
 	SAME_HOST_UDP,  /* a private UDP port */
 };
 
+/* Which devices there are. */
+enum iwarp {
+	IWARP_NONE, /* RoCE's */
+	IWARP_ONLY, /* iWARP's */
+	IWARP_BOTH, /* RoCE's, then iWARP's: rdma_cm connects by RoCE */
+	IWARP_FIRST, /* iWARP's, then RoCE's: rdma_cm connects by iWARP */
+};
+
 struct config {
 	bool wire;           /* SOFTHCA_WIRE=1, or SOFTHCA_FAULTS */
 	enum same_host same_host; /* SOFTHCA_SAME_HOST=auto|copy|udp */
+	enum iwarp iwarp;    /* SOFTHCA_IWARP=1|only|both|first */
+	bool mpa_crc;        /* SOFTHCA_MPA_CRC=1: MPA's CRC32C, always */
 	const char *addr;    /* SOFTHCA_ADDR: address of GID index 0 */
 	const char *devices; /* SOFTHCA_DEVICES=eth0,eth1: one device each */
 	double loss;         /* SOFTHCA_LOSS, percent 0..100, here 0..1 */

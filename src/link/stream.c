@@ -1,0 +1,291 @@
+/*
+ * stream.c - TCP sockets as a link
+ */
+#include "stream.h"
+
+#include "base/aside.h"
+#include "base/bytes.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <sys/param.h>
+
+#define EVENTS 32 /* of one look */
+#define NAP_NS 20000 /* where all that is to be done waits for others */
+
+/* A peer that does not answer is given up after IDLE + COUNT * INTERVAL
+ * seconds, or after TIMEOUT_MS where something was sent. */
+#define IDLE_S 15
+#define INTERVAL_S 5
+#define COUNT 3
+#define TIMEOUT_MS 30000
+
+struct streams {
+	struct link link;
+	int epfd;
+	pthread_mutex_t rx_lock; /* the receive side */
+	pthread_mutex_t lock; /* of the list; innermost */
+	struct stream *open;
+	struct stream *_Atomic dead;
+	uint8_t *buffer; /* rx_lock */
+};
+
+static struct streams *to_streams(struct link *l)
+{
+	return (struct streams *)(void *)((char *)l -
+					  offsetof(struct streams, link));
+}
+
+/* No thread is about to call them: rx_lock is held, or there are no others. */
+static void reap(struct streams *s)
+{
+	struct stream *d, *next;
+
+	if (!atomic_load_explicit(&s->dead, memory_order_relaxed))
+		return;
+	for (d = atomic_exchange(&s->dead, NULL); d; d = next) {
+		next = d->dead;
+		d->ops->free(d);
+	}
+}
+
+/* ---- as a link --------------------------------------------------------- */
+
+static int link_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
+{
+	struct streams *s = to_streams(l);
+	struct epoll_event ev[EVENTS];
+	int n, i, r, done = 0, busy = 0;
+
+	(void)fn;
+	(void)arg;
+	if (pthread_mutex_trylock(&s->rx_lock))
+		return -EBUSY;
+	reap(s);
+	n = sys_epoll_wait(s->epfd, ev, MIN(EVENTS, (int)budget), 0);
+	for (i = 0; i < n; i++) {
+		struct stream *st = ev[i].data.ptr;
+
+		r = st->ops->ready(st, ev[i].events, s->buffer);
+		if (r > 0)
+			done += r;
+		else if (r < 0)
+			busy++;
+	}
+	/* It is readable until its holder, who may wait for this CPU, has read
+	 * it. */
+	if (busy && busy == n)
+		sys_sleep(NAP_NS);
+	pthread_mutex_unlock(&s->rx_lock);
+	return MIN(done, (int)budget);
+}
+
+static void link_wait(struct link *l)
+{
+	struct streams *s = to_streams(l);
+
+	pthread_mutex_lock(&s->rx_lock);
+	pthread_mutex_unlock(&s->rx_lock);
+}
+
+static int link_fd(struct link *l)
+{
+	return to_streams(l)->epfd;
+}
+
+static const struct link_ops ops = {
+	.poll = link_poll,
+	.wait = link_wait,
+	.fd = link_fd,
+};
+
+struct link *streams_link(struct streams *s)
+{
+	return &s->link;
+}
+
+int streams_create(struct streams **out)
+{
+	struct streams *s = calloc(1, sizeof(*s));
+	int err;
+
+	if (!s)
+		return -ENOMEM;
+	s->link.ops = &ops;
+	pthread_mutex_init(&s->rx_lock, NULL);
+	pthread_mutex_init(&s->lock, NULL);
+	s->buffer = malloc(STREAM_BUFFER);
+	s->epfd = s->buffer ? fd_aside(epoll_create1(EPOLL_CLOEXEC)) : -1;
+	if (s->epfd < 0) {
+		err = s->buffer ? -errno : -ENOMEM;
+		free(s->buffer);
+		free(s);
+		return err;
+	}
+	*out = s;
+	return 0;
+}
+
+void streams_destroy(struct streams *s)
+{
+	if (!s)
+		return;
+	while (s->open) {
+		struct stream *st = s->open;
+
+		stream_close(st, false);
+	}
+	reap(s);
+	sys_close(s->epfd);
+	free(s->buffer);
+	free(s);
+}
+
+void streams_abandon(struct streams *s)
+{
+	if (!s)
+		return;
+	/* Walked without its lock, which a thread of the parent may have. */
+	for (struct stream *st = s->open; st; st = st->next)
+		sys_close(st->fd);
+	sys_close(s->epfd);
+}
+
+/* ---- streams ----------------------------------------------------------- */
+
+int stream_open(struct streams *streams, struct stream *s, int fd,
+		uint32_t events)
+{
+	struct epoll_event ev = { .events = events, .data.ptr = s };
+	int err;
+
+	s->streams = streams;
+	s->fd = fd;
+	s->events = events;
+	pthread_mutex_lock(&streams->lock);
+	s->next = streams->open;
+	s->link = &streams->open;
+	if (s->next)
+		s->next->link = &s->next;
+	streams->open = s;
+	pthread_mutex_unlock(&streams->lock);
+	if (!epoll_ctl(streams->epfd, EPOLL_CTL_ADD, fd, &ev))
+		return 0;
+	err = -errno;
+	pthread_mutex_lock(&streams->lock);
+	*s->link = s->next;
+	if (s->next)
+		s->next->link = s->link;
+	pthread_mutex_unlock(&streams->lock);
+	s->fd = -1;
+	return err;
+}
+
+void stream_want(struct stream *s, uint32_t events)
+{
+	struct epoll_event ev = { .events = events, .data.ptr = s };
+
+	if (s->fd < 0 || s->events == events)
+		return;
+	s->events = events;
+	/* Of one that is watched already it fails only without memory. */
+	epoll_ctl(s->streams->epfd, EPOLL_CTL_MOD, s->fd, &ev);
+}
+
+void stream_close(struct stream *s, bool reset)
+{
+	const struct linger now = { .l_onoff = 1 };
+	const int fd = s->fd;
+
+	if (fd < 0)
+		return;
+	pthread_mutex_lock(&s->streams->lock);
+	*s->link = s->next;
+	if (s->next)
+		s->next->link = s->link;
+	s->fd = -1;
+	pthread_mutex_unlock(&s->streams->lock);
+	if (reset)
+		setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+	/* Closing it is not enough if a child has a copy. */
+	epoll_ctl(s->streams->epfd, EPOLL_CTL_DEL, fd, NULL);
+	sys_close(fd);
+}
+
+void stream_finish(const struct stream *s)
+{
+	if (s->fd >= 0)
+		syscall(SYS_shutdown, s->fd, SHUT_WR);
+}
+
+void stream_give(struct stream *s)
+{
+	struct streams *all = s->streams;
+
+	s->dead = atomic_load(&all->dead);
+	while (!atomic_compare_exchange_weak(&all->dead, &s->dead, s))
+		;
+}
+
+/* ---- sockets ----------------------------------------------------------- */
+
+void stream_tune(int fd)
+{
+	const int one = 1, idle = IDLE_S, interval = INTERVAL_S, count = COUNT;
+	const unsigned timeout = TIMEOUT_MS;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval,
+		   sizeof(interval));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout,
+		   sizeof(timeout));
+}
+
+int stream_socket(int family)
+{
+	/* In a program whose sockets are rsockets socket() is another. */
+	int fd = (int)syscall(SYS_socket, family,
+			      SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC,
+			      IPPROTO_TCP);
+
+	if (fd < 0)
+		return -errno;
+	fd = fd_aside(fd);
+	stream_tune(fd);
+	return fd;
+}
+
+uint32_t stream_segment(const struct stream *s)
+{
+	int mss = 0;
+	socklen_t len = sizeof(mss);
+
+	if (getsockopt(s->fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) || mss < 0)
+		return 0;
+	return (uint32_t)mss;
+}
+
+ssize_t stream_send(const struct stream *s, struct iovec *iov, size_t n,
+		    bool more)
+{
+	const struct msghdr m = { .msg_iov = iov, .msg_iovlen = n };
+	ssize_t r = sys_sendmsg(s->fd, &m,
+				MSG_DONTWAIT | MSG_NOSIGNAL |
+					(more ? MSG_MORE : 0));
+
+	return r < 0 ? -errno : r;
+}
+
+ssize_t stream_recv(const struct stream *s, struct iovec *iov, size_t n)
+{
+	struct msghdr m = { .msg_iov = iov, .msg_iovlen = n };
+	ssize_t r = sys_recvmsg(s->fd, &m, MSG_DONTWAIT);
+
+	return r < 0 ? -errno : r;
+}

@@ -1,0 +1,83 @@
+/*
+ * stream.h - TCP sockets as a link: bytes come and go, which are no packets
+ *
+ * The link is an epoll instance with the sockets of a process. Whoever makes
+ * progress asks it, as other links, and it calls the owner of each socket that
+ * has something to do; the owner reads and writes. So what is here serves a
+ * listener, a connection that is being set up, and one that carries iWARP.
+ *
+ * A stream is embedded in what its owner has. Once it has been closed, and its
+ * owner wants it no more, it is given to the link (stream_give()), which frees it
+ * when no thread can be about to call it.
+ */
+#ifndef SOFTHCA_LINK_STREAM_H
+#define SOFTHCA_LINK_STREAM_H
+
+#include "link.h"
+
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+struct stream;
+struct streams;
+
+/* For all streams of a process, on the receive side. */
+#define STREAM_BUFFER (256u << 10)
+
+struct stream_ops {
+	/*
+	 * On the receive side: the socket has these events (EPOLLIN...).
+	 * Returns how much was done, in no particular unit, or -EBUSY: it has
+	 * to wait for another thread.
+	 */
+	int (*ready)(struct stream *s, uint32_t events, uint8_t *buffer);
+	void (*free)(struct stream *s);
+};
+
+struct stream {
+	const struct stream_ops *ops;
+	struct streams *streams;
+	int fd; /* -1: closed */
+	uint32_t events; /* asked for */
+	struct stream *next, **link; /* of those that are open; link's lock */
+	struct stream *dead; /* given to the link: the next one */
+};
+
+int streams_create(struct streams **s);
+void streams_destroy(struct streams *s);
+/* In the child of a fork: the parent's sockets are closed here. */
+void streams_abandon(struct streams *s);
+struct link *streams_link(struct streams *s);
+
+/*
+ * A socket, which does not block, becomes a stream, and belongs to it. 0 or
+ * -errno; then it is still the caller's.
+ */
+int stream_open(struct streams *streams, struct stream *s, int fd,
+		uint32_t events);
+/* Other events are wanted from now on. The caller serialises that. */
+void stream_want(struct stream *s, uint32_t events);
+/* Closes the socket: the peer gets what was sent, then FIN, or, where reset is
+ * set or bytes were left unread, a reset. */
+void stream_close(struct stream *s, bool reset);
+/* Sends FIN behind what was sent. */
+void stream_finish(const struct stream *s);
+/* Nobody but the link refers to it any more. */
+void stream_give(struct stream *s);
+
+/*
+ * A TCP socket that does not block, or -errno. It sends at once what it is given
+ * (TCP_NODELAY), and finds out within half a minute that its peer is gone.
+ */
+int stream_socket(int family);
+/* The same for one that was accepted. */
+void stream_tune(int fd);
+/* The largest segment that goes whole to the peer, in bytes. */
+uint32_t stream_segment(const struct stream *s);
+/* sendmsg(2) and recvmsg(2) of a stream, which do not wait: bytes or -errno. */
+ssize_t stream_send(const struct stream *s, struct iovec *iov, size_t n,
+		    bool more);
+ssize_t stream_recv(const struct stream *s, struct iovec *iov, size_t n);
+
+#endif
