@@ -32,6 +32,14 @@ static inline bool gid_is_v4_loopback(const union ibv_gid *gid)
 	return !memcmp(gid->raw, mapped, sizeof(mapped));
 }
 
+/* The same, or IPv6's. */
+static inline bool gid_is_loopback(const union ibv_gid *gid)
+{
+	static const uint8_t one[16] = { [15] = 1 };
+
+	return gid_is_v4_loopback(gid) || !memcmp(gid->raw, one, sizeof(one));
+}
+
 /* As people write it: 192.0.2.7 or 2001:db8::7. */
 struct gid_text {
 	char text[INET6_ADDRSTRLEN];

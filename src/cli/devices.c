@@ -66,9 +66,11 @@ static void print_text(const struct hca_list *l)
 
 	for (i = 0; i < l->count; i++) {
 		h = &l->hca[i];
-		printf("%s%s: port 1 %s, MTU %u (up to %u), node GUID "
+		printf("%s%s: %sport 1 %s, MTU %u (up to %u), node GUID "
 		       "%04x:%04x:%04x:%04x\n",
-		       i ? "\n" : "", h->name, state_name(h->port.state),
+		       i ? "\n" : "", h->name,
+		       h->node_type == IBV_NODE_RNIC ? "iWARP, " : "",
+		       state_name(h->port.state),
 		       mtu_bytes(h->port.active_mtu),
 		       mtu_bytes(h->port.max_mtu),
 		       (unsigned int)(h->node_guid >> 48),
@@ -148,6 +150,11 @@ static int print_json(const struct hca_list *l)
 		o = json_object_new_object();
 		json_object_object_add(o, "name",
 				       json_object_new_string(h->name));
+		json_object_object_add(
+			o, "transport",
+			json_object_new_string(h->node_type == IBV_NODE_RNIC ?
+						       "iWARP" :
+						       "RoCE"));
 		json_object_object_add(o, "node_guid",
 				       json_object_new_string(guid));
 		json_object_object_add(
@@ -180,8 +187,8 @@ int cmd_devices(int argc, char **argv)
 		.parser = parse,
 		.doc = "List the devices that programs see under softhca run, "
 		       "with their ports and GIDs.\v"
-		       "Honours SOFTHCA_ADDR and SOFTHCA_DEVICES, which "
-		       "\"softhca run\" sets from its options.\n\n"
+		       "Honours SOFTHCA_ADDR, SOFTHCA_DEVICES and SOFTHCA_IWARP, "
+		       "which \"softhca run\" sets from its options.\n\n"
 		       "Examples:\n"
 		       "  softhca devices\n"
 		       "  softhca devices --json | jq '.[0].ports[0].gids[0]'",

@@ -97,6 +97,7 @@ static int read_hca(struct hca *h, struct hca_list *l,
 
 	snprintf(h->name, sizeof(h->name), "%s", api->get_device_name(dev));
 	snprintf(h->dev_name, sizeof(h->dev_name), "%s", dev->dev_name);
+	h->node_type = dev->node_type;
 	h->node_guid = be64toh(api->get_device_guid(dev));
 	ctx = api->open_device(dev);
 	if (!ctx)

@@ -17,6 +17,7 @@ struct hca_gid {
 struct hca {
 	char name[IBV_SYSFS_NAME_MAX];
 	char dev_name[IBV_SYSFS_NAME_MAX];
+	enum ibv_node_type node_type;
 	uint64_t node_guid; /* host order */
 	struct ibv_device_attr attr;
 	struct ibv_port_attr port; /* of port 1 */

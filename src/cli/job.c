@@ -34,6 +34,7 @@
 #include <unistd.h>
 
 const char *const job_variables[] = {
+	"SOFTHCA_IWARP",   "SOFTHCA_MPA_CRC",
 	"SOFTHCA_WIRE",    "SOFTHCA_SAME_HOST", "SOFTHCA_ADDR",
 	"SOFTHCA_DEVICES", "SOFTHCA_LOSS",      "SOFTHCA_SEED",
 	"SOFTHCA_FAULTS",  "SOFTHCA_FAULTS_LOG",
@@ -54,6 +55,8 @@ static bool record_anew; /* --pcap was given */
 enum {
 	OPT_WIRE = 0x2000,
 	OPT_SAME_HOST,
+	OPT_IWARP,
+	OPT_MPA_CRC,
 	OPT_ADDR,
 	OPT_DEVICES,
 	OPT_LOSS,
@@ -76,6 +79,13 @@ static const struct argp_option options[] = {
 	{ "devices", OPT_DEVICES, "IF[,IF...]", 0,
 	  "One device per network interface: softhca0 on the first, and so on "
 	  "(default: one device with the addresses of all)", 0 },
+	{ "iwarp", OPT_IWARP, "both|first", OPTION_ARG_OPTIONAL,
+	  "Show a device softiw0 that speaks iWARP (RDMA over TCP) instead of "
+	  "softhca0; =both: beside it; =first: beside it, and rdma_cm connects by "
+	  "iWARP", 0 },
+	{ "mpa-crc", OPT_MPA_CRC, NULL, 0,
+	  "Protect iWARP's messages with CRC32C (default: where the peer wants "
+	  "it)", 0 },
 	{ "wire", OPT_WIRE, NULL, 0,
 	  "Send packets to UDP port 4791 even within this host", 0 },
 	{ "same-host", OPT_SAME_HOST, "WAY", 0,
@@ -278,6 +288,36 @@ static void set_same_host(const char *arg)
 	set("SOFTHCA_SAME_HOST", arg);
 }
 
+static void set_iwarp(const char *arg)
+{
+	if (arg && strcmp(arg, "only") && strcmp(arg, "both") &&
+	    strcmp(arg, "first"))
+		bad_value("--iwarp=%s: not one of only (the default), both and first",
+			  arg);
+	set("SOFTHCA_IWARP", arg ? arg : "only");
+}
+
+/* What is done to packets is not done to TCP's. */
+static void warn_iwarp(void)
+{
+	static const struct {
+		const char *variable, *text;
+	} none[] = {
+		{ "SOFTHCA_PCAP",
+		  "--pcap does not record iWARP: its packets are TCP's, which tcpdump(8) records and Wireshark knows as iWARP" },
+		{ "SOFTHCA_LOSS",
+		  "--loss does not lose packets of iWARP: they are TCP's (tc-netem(8))" },
+		{ "SOFTHCA_FAULTS",
+		  "--faults makes no faults in packets of iWARP: they are TCP's (tc-netem(8))" },
+	};
+
+	if (!getenv("SOFTHCA_IWARP"))
+		return;
+	for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+		if (getenv(none[i].variable))
+			cli_say("%s", none[i].text);
+}
+
 static void set_number(const char *option, const char *variable,
 		       const char *arg, uint64_t max)
 {
@@ -413,6 +453,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_SAME_HOST:
 		set_same_host(arg);
+		return 0;
+	case OPT_IWARP:
+		set_iwarp(arg);
+		return 0;
+	case OPT_MPA_CRC:
+		set("SOFTHCA_MPA_CRC", "1");
 		return 0;
 	case OPT_EXPLAIN:
 		if (arg && strcmp(arg, "full"))
@@ -578,6 +624,7 @@ int job_environment(void)
 	size_t i, used, n = sizeof(preloads) / sizeof(preloads[0]);
 	int err;
 
+	warn_iwarp();
 	err = libdir_find(libdir);
 	if (err) {
 		cli_say("the libraries are missing: neither ../lib/softhca nor "

@@ -128,6 +128,11 @@ static void describe_counters(struct sink *s, const char *dir)
 	put_file(s, sub, "lifespan", "%d", SUMS_LIFESPAN_MS);
 }
 
+static bool is_rnic(const struct hca *h)
+{
+	return h->node_type == IBV_NODE_RNIC;
+}
+
 static void describe_port(struct sink *s, const struct hca *h, const char *dir)
 {
 	/* As the kernel words enum ib_port_state and the physical one. */
@@ -169,7 +174,9 @@ static void describe_port(struct sink *s, const struct hca *h, const char *dir)
 			 g->raw[10], g->raw[11], g->raw[12], g->raw[13],
 			 g->raw[14], g->raw[15]);
 		snprintf(sub, sizeof(sub), "%s/gid_attrs/types", dir);
-		put_file(s, sub, name, "RoCE v2");
+		/* The name for all others. */
+		put_file(s, sub, name,
+			 is_rnic(h) ? "IB/RoCE v1" : "RoCE v2");
 		snprintf(sub, sizeof(sub), "%s/gid_attrs/ndevs", dir);
 		put_file(s, sub, name, "%s", h->gid[i].ifname);
 	}
@@ -182,7 +189,8 @@ static void describe_hca(struct sink *s, const struct hca *h)
 	size_t i, j;
 
 	snprintf(dir, sizeof(dir), "sys/class/infiniband/%s", h->name);
-	put_file(s, dir, "node_type", "1: CA");
+	put_file(s, dir, "node_type",
+		 is_rnic(h) ? "4: RNIC" : "1: CA");
 	put_file(s, dir, "node_desc", "softhca");
 	put_file(s, dir, "node_guid", "%04x:%04x:%04x:%04x",
 		 (unsigned int)(guid >> 48),

@@ -75,7 +75,8 @@ void private_log(struct verbs_context *ctx, uint32_t level, const char *fmt,
 
 PRIVATE(private_log, __verbs_log);
 
-/* The values of sysfs gid_attrs/types, not those of struct ibv_gid_entry. */
+/* The values of sysfs gid_attrs/types, not those of struct ibv_gid_entry. The
+ * first is also that of iWARP. */
 enum { SYSFS_GID_TYPE_ROCE_V1, SYSFS_GID_TYPE_ROCE_V2 };
 
 int private_query_gid_type(struct ibv_context *context, uint8_t port_num,
@@ -90,7 +91,9 @@ int private_query_gid_type(struct ibv_context *context, uint8_t port_num,
 		errno = EINVAL;
 		return -1;
 	}
-	*type = SYSFS_GID_TYPE_ROCE_V2;
+	*type = context->device->transport_type == IBV_TRANSPORT_IWARP ?
+			SYSFS_GID_TYPE_ROCE_V1 :
+			SYSFS_GID_TYPE_ROCE_V2;
 	return 0;
 }
 

@@ -109,14 +109,15 @@ int ibv_query_gid(struct ibv_context *ctx, uint8_t port, int index,
 	return 0;
 }
 
-static void gid_entry(struct ibv_gid_entry *entry, uint32_t index,
+static void gid_entry(const struct shca_device *dev,
+		      struct ibv_gid_entry *entry, uint32_t index,
 		      const struct netdev_gid *gid)
 {
 	*entry = (struct ibv_gid_entry){
 		.gid = gid->gid,
 		.gid_index = index,
 		.port_num = 1,
-		.gid_type = IBV_GID_TYPE_ROCE_V2,
+		.gid_type = dev->transport->gid_type,
 		.ndev_ifindex = gid->ifindex,
 	};
 }
@@ -141,7 +142,7 @@ int _ibv_query_gid_ex(struct ibv_context *ctx, uint32_t port, uint32_t index,
 		no_gid(ctx, port, (int)index);
 	if (err)
 		return number(err);
-	gid_entry(&entry, index, &gid);
+	gid_entry(to_ctx(ctx)->dev, &entry, index, &gid);
 	entry_out(out, size, &entry);
 	return 0;
 }
@@ -163,7 +164,7 @@ ssize_t _ibv_query_gid_table(struct ibv_context *ctx,
 			continue;
 		if (n == max)
 			return -EINVAL;
-		gid_entry(&entry, i, &gid);
+		gid_entry(dev, &entry, i, &gid);
 		entry_out((char *)entries + n++ * size, size, &entry);
 	}
 	return (ssize_t)n;

@@ -33,6 +33,10 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	const union ibv_gid *dgid = &attr->grh.dgid;
 	int err;
 
+	if (!dev->transport->has_ah)
+		return why(-EOPNOTSUPP,
+			   "%s has no address handles: connections are made by rdma_cm(7)",
+			   dev->transport->name);
 	/* RoCE has no LIDs: every address is a GRH's (annex A16.5.1). */
 	if (!attr->is_global) {
 		if (check_on())

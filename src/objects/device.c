@@ -7,6 +7,7 @@
  */
 #include "process.h"
 
+#include "base/gid.h"
 #include "base/say.h"
 #include "base/why.h"
 
@@ -82,8 +83,10 @@ static int scan(const struct shca_device *dev, struct netdev_table *t)
 	return err == -EADDRNOTAVAIL ? 0 : err;
 }
 
-static int device_create(struct shca_device **out, const char *ifname,
-			 int index)
+/* index: among those of its transport; n: among all. */
+static int device_create(struct shca_device **out,
+			 const struct shca_transport *t, const char *ifname,
+			 int index, int n)
 {
 	struct shca_device *dev = calloc(1, sizeof(*dev));
 	const char *sysfs = shca_sysfs_path();
@@ -92,10 +95,11 @@ static int device_create(struct shca_device **out, const char *ifname,
 
 	if (!dev)
 		return -ENOMEM;
+	dev->transport = t;
 	dev->index = index;
 	snprintf(dev->ifnames, sizeof(dev->ifnames), "%s", ifname);
 	err = scan(dev, &dev->gids);
-	if (!err && index == 0 && config_get()->addr && !*ifname &&
+	if (!err && n == 0 && config_get()->addr && !*ifname &&
 	    netdev_scan(&dev->gids, NULL, config_get()->addr))
 		say("SOFTHCA_ADDR=%s ignored: no interface that is up has "
 		    "this address; for those that exist: ip addr",
@@ -111,30 +115,34 @@ static int device_create(struct shca_device **out, const char *ifname,
 	for (i = dev->gids.count; i < NETDEV_MAX_GIDS; i++)
 		memset(&dev->gids.gid[i], 0, sizeof(dev->gids.gid[i]));
 	dev->gids.count = (size_t)dev->gid_tbl_len;
+	if (!t->ip_gids)
+		dev->gid_tbl_len = 1;
 	dev->guid = device_guid(dev);
 	pthread_mutex_init(&dev->lock, NULL);
 
-	dev->dev.node_type = IBV_NODE_CA;
-	dev->dev.transport_type = IBV_TRANSPORT_IB;
-	snprintf(dev->dev.name, sizeof(dev->dev.name), "softhca%d", index);
-	snprintf(dev->dev.dev_name, sizeof(dev->dev.dev_name), "uverbs%d",
+	dev->dev.node_type = t->node_type;
+	dev->dev.transport_type = t->type;
+	snprintf(dev->dev.name, sizeof(dev->dev.name), "%s%d", t->prefix,
 		 index);
+	snprintf(dev->dev.dev_name, sizeof(dev->dev.dev_name), "uverbs%d",
+		 n);
 	snprintf(dev->dev.dev_path, sizeof(dev->dev.dev_path),
-		 "%s/class/infiniband_verbs/uverbs%d", sysfs, index);
+		 "%s/class/infiniband_verbs/uverbs%d", sysfs, n);
 	snprintf(dev->dev.ibdev_path, sizeof(dev->dev.ibdev_path),
-		 "%s/class/infiniband/softhca%d", sysfs, index);
+		 "%s/class/infiniband/%.32s", sysfs, dev->dev.name);
 	*out = dev;
 	return 0;
 }
 
-static int devices_create(void)
+/* Those of one transport: one of all interfaces, or one of each in the list. */
+static int devices_add(const struct shca_transport *t)
 {
 	const char *p = config_get()->devices;
-	int err;
+	int err, index = 0;
 
 	if (!p || !*p) {
-		err = device_create(&devices[0], "", 0);
-		ndevices = !err;
+		err = device_create(&devices[ndevices], t, "", 0, ndevices);
+		ndevices += !err;
 		return err;
 	}
 	while (*p && ndevices < MAX_DEVICES) {
@@ -143,17 +151,34 @@ static int devices_create(void)
 
 		if (len && len < sizeof(name)) {
 			memcpy(name, p, len);
-			err = device_create(&devices[ndevices], name, ndevices);
-			if (!err)
+			err = device_create(&devices[ndevices], t, name, index,
+					    ndevices);
+			if (!err) {
 				ndevices++;
-			else
+				index++;
+			} else {
 				say("SOFTHCA_DEVICES: no device for interface "
 				    "%s: %s", name,
 				    strerror(-err));
+			}
 		}
 		p += len + (p[len] == ',');
 	}
 	return 0;
+}
+
+static int devices_create(void)
+{
+	static const struct shca_transport *const order[][2] = {
+		[IWARP_NONE] = { &shca_roce },
+		[IWARP_ONLY] = { &shca_iwarp },
+		[IWARP_BOTH] = { &shca_roce, &shca_iwarp },
+		[IWARP_FIRST] = { &shca_iwarp, &shca_roce },
+	};
+	const struct shca_transport *const *t = order[config_get()->iwarp];
+	int err = devices_add(t[0]);
+
+	return !err && t[1] ? devices_add(t[1]) : err;
 }
 
 int shca_device_list(struct ibv_device ***list, int *n)
@@ -313,6 +338,24 @@ bool shca_device_present(struct shca_device *dev)
 	return !absent;
 }
 
+/*
+ * The GID of a device whose GIDs are no addresses: the MAC of its first interface
+ * in the first bytes, as siw has it, or, where that has none, as the GUID has.
+ */
+static void mac_gid(const struct shca_device *dev, struct netdev_gid *gid)
+{
+	size_t i = 0;
+
+	/* The table may have holes. */
+	while (i < dev->gids.count && !dev->gids.gid[i].ifindex)
+		i++;
+	*gid = dev->gids.gid[i < dev->gids.count ? i : 0];
+	memset(&gid->gid, 0, sizeof(gid->gid));
+	memcpy(gid->gid.raw, &dev->guid, 3);
+	memcpy(gid->gid.raw + 3, (const uint8_t *)&dev->guid + 5, 3);
+	gid->gid.raw[0] ^= 2;
+}
+
 int shca_gid(struct shca_device *dev, uint32_t port, uint32_t index,
 	     struct netdev_gid *gid)
 {
@@ -320,6 +363,8 @@ int shca_gid(struct shca_device *dev, uint32_t port, uint32_t index,
 		return -EINVAL;
 	pthread_mutex_lock(&dev->lock);
 	*gid = dev->gids.gid[index];
+	if (!dev->transport->ip_gids)
+		mac_gid(dev, gid);
 	pthread_mutex_unlock(&dev->lock);
 	return gid->ifindex ? 0 : -ENODATA;
 }
@@ -335,7 +380,37 @@ int shca_gid_index(struct shca_device *dev, const union ibv_gid *gid)
 		    !memcmp(&dev->gids.gid[i].gid, gid, sizeof(*gid)))
 			index = (int)i;
 	pthread_mutex_unlock(&dev->lock);
-	return index;
+	return dev->transport->ip_gids ? index : -ENOENT;
+}
+
+bool shca_device_addr(struct shca_device *dev, const union ibv_gid *addr,
+		      struct netdev_gid *via)
+{
+	bool found = false;
+	size_t i;
+
+	pthread_mutex_lock(&dev->lock);
+	for (i = 0; i < dev->gids.count && !found; i++) {
+		const struct netdev_gid *g = &dev->gids.gid[i];
+
+		found = g->ifindex && !memcmp(&g->gid, addr, sizeof(*addr));
+		if (found)
+			*via = *g;
+	}
+	pthread_mutex_unlock(&dev->lock);
+	return found;
+}
+
+bool shca_device_reachable(struct shca_device *dev)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&dev->lock);
+	for (size_t i = 0; i < dev->gids.count && !found; i++)
+		found = dev->gids.gid[i].ifindex &&
+			!gid_is_loopback(&dev->gids.gid[i].gid);
+	pthread_mutex_unlock(&dev->lock);
+	return found;
 }
 
 /* Attributes */
@@ -344,6 +419,7 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 {
 	struct shca_context *ctx = to_ctx(ibctx);
 	const struct config *cfg = ctx->engine->cfg;
+	const struct shca_transport *t = ctx->dev->transport;
 
 	memset(attr, 0, sizeof(*attr));
 	snprintf(attr->fw_ver, sizeof(attr->fw_ver), "%s", SOFTHCA_VERSION);
@@ -356,14 +432,9 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 	attr->vendor_part_id = cfg->part_id;
 	attr->max_qp = SHCA_MAX_OBJECTS;
 	attr->max_qp_wr = QP_MAX_WR;
-	attr->device_cap_flags =
-		IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID |
-		IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SRQ_RESIZE |
-		IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_XRC |
-		IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
-		IBV_DEVICE_MEM_MGT_EXTENSIONS;
+	attr->device_cap_flags = t->cap_flags;
 	attr->max_sge = QP_MAX_SGE;
-	attr->max_sge_rd = QP_MAX_SGE;
+	attr->max_sge_rd = t->max_sge_rd;
 	attr->max_cq = SHCA_MAX_OBJECTS;
 	attr->max_cqe = SHCA_MAX_CQE;
 	attr->max_mr = (int)to_process(ctx->engine)->keys.count;
@@ -372,12 +443,15 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 	attr->max_qp_rd_atom = QP_MAX_RD_ATOMIC;
 	attr->max_qp_init_rd_atom = QP_MAX_RD_ATOMIC;
 	attr->max_res_rd_atom = QP_MAX_RD_ATOMIC * SHCA_MAX_OBJECTS;
-	attr->atomic_cap = IBV_ATOMIC_HCA;
-	attr->max_mcast_grp = SHCA_MAX_MCAST_GRP;
-	attr->max_mcast_qp_attach = SHCA_MAX_MCAST_QP;
-	attr->max_total_mcast_qp_attach =
-		SHCA_MAX_MCAST_GRP * SHCA_MAX_MCAST_QP;
-	attr->max_ah = SHCA_MAX_OBJECTS;
+	attr->atomic_cap = t->atomic;
+	if (t->has_mcast) {
+		attr->max_mcast_grp = SHCA_MAX_MCAST_GRP;
+		attr->max_mcast_qp_attach = SHCA_MAX_MCAST_QP;
+		attr->max_total_mcast_qp_attach =
+			SHCA_MAX_MCAST_GRP * SHCA_MAX_MCAST_QP;
+	}
+	if (t->has_ah)
+		attr->max_ah = SHCA_MAX_OBJECTS;
 	attr->max_srq = SHCA_MAX_OBJECTS;
 	attr->max_srq_wr = QP_MAX_WR;
 	attr->max_srq_sge = QP_MAX_SGE;
@@ -387,18 +461,10 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 	attr->phys_port_cnt = 1;
 }
 
-/* IB_UVERBS_DEVICE_ATOMIC_WRITE of <rdma/ib_user_verbs.h> since Linux 6.2. */
-#define SHCA_DEVICE_ATOMIC_WRITE (1ull << 40)
-
-/* Paging on demand is the same for all transports. */
-#define ODP_UD                                                                 \
-	(IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV)
-#define ODP_UC (ODP_UD | IBV_ODP_SUPPORT_WRITE)
-#define ODP_RC (ODP_UC | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC)
-
 int shca_query_device_ex(struct ibv_context *ctx,
 			 struct ibv_device_attr_ex *out, size_t size)
 {
+	const struct shca_transport *t = to_ctx(ctx)->dev->transport;
 	struct ibv_device_attr_ex attr = { 0 };
 
 	if (size < sizeof(attr.orig_attr))
@@ -408,13 +474,14 @@ int shca_query_device_ex(struct ibv_context *ctx,
 	attr.completion_timestamp_mask = UINT64_MAX;
 	attr.hca_core_clock = 1000000;
 	attr.device_cap_flags_ex = attr.orig_attr.device_cap_flags |
-				   SHCA_DEVICE_ATOMIC_WRITE;
+				   t->cap_flags_ex;
 	attr.phys_port_cnt_ex = 1;
 	attr.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
-	attr.odp_caps.per_transport_caps.rc_odp_caps = ODP_RC;
-	attr.odp_caps.per_transport_caps.uc_odp_caps = ODP_UC;
-	attr.odp_caps.per_transport_caps.ud_odp_caps = ODP_UD;
-	attr.xrc_odp_caps = ODP_RC;
+	attr.odp_caps.per_transport_caps.rc_odp_caps = t->odp_rc;
+	attr.odp_caps.per_transport_caps.uc_odp_caps = t->odp_uc;
+	attr.odp_caps.per_transport_caps.ud_odp_caps = t->odp_ud;
+	if (t->has_xrc)
+		attr.xrc_odp_caps = t->odp_rc;
 	attr.cq_mod_caps.max_cq_count = UINT16_MAX;
 	attr.cq_mod_caps.max_cq_period = UINT16_MAX;
 	attr.max_dm_size = to_ctx(ctx)->file ? SHCA_DM_SIZE : 0;
@@ -450,7 +517,7 @@ int shca_query_port(struct shca_device *dev, uint32_t port,
 	attr->active_mtu =
 		first.ifindex ? netdev_ib_mtu(first.mtu) : IBV_MTU_1024;
 	attr->gid_tbl_len = dev->gid_tbl_len;
-	attr->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+	attr->port_cap_flags = dev->transport->port_caps;
 	attr->max_msg_sz = QP_MAX_MSG;
 	attr->pkey_tbl_len = 1;
 	attr->max_vl_num = 1;

@@ -388,7 +388,7 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 		free(xrc);
 		return NULL;
 	}
-	shca_qp_init(qp, e);
+	shca_qp_init(qp, e, &shca_roce);
 	shca_qp_get(qp); /* for the caller */
 	qp->ops = &shca_roce_ops;
 	qp->sched.num = qpn;

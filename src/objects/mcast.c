@@ -90,6 +90,9 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 		return err;
 	dev = to_ctx(ib->context)->dev;
 	e = qp->sched.engine;
+	if (!dev->transport->has_mcast)
+		return why(-EOPNOTSUPP, "%s has no multicast",
+			   dev->transport->name);
 	if (ib->qp_type != IBV_QPT_UD)
 		return why(-EINVAL,
 			   "QP 0x%06x is of type %s: multicast is for UD QPs",

@@ -23,6 +23,7 @@
 #include "qp/direct.h"
 #include "qp/ops.h"
 #include "roce/qp.h"
+#include "transport.h"
 #include "qp/rq.h"
 
 #include <errno.h>
@@ -36,6 +37,7 @@
 struct engine;
 struct segment_peer;
 struct shca_file;
+struct shca_iw;
 struct shca_qp;
 struct shca_xrc;
 
@@ -125,8 +127,9 @@ struct shca_device {
 	 */
 	void *not_theirs[16];
 
+	const struct shca_transport *transport;
 	char ifnames[IFNAMSIZ]; /* SOFTHCA_DEVICES: its netdev; "": all */
-	int index;
+	int index; /* among those of its transport */
 	__be64 guid;
 	int gid_tbl_len; /* never changes */
 
@@ -162,6 +165,12 @@ void shca_device_unbind(struct shca_device *dev, struct engine *e);
 int shca_gid(struct shca_device *dev, uint32_t port, uint32_t index,
 	     struct netdev_gid *gid); /* -EINVAL, or -ENODATA: a hole */
 int shca_gid_index(struct shca_device *dev, const union ibv_gid *gid);
+/* An address of one of its interfaces, whatever its GIDs are: where it is. False:
+ * it is none. */
+bool shca_device_addr(struct shca_device *dev, const union ibv_gid *addr,
+		      struct netdev_gid *via);
+/* Whether it has an address that other hosts can reach. */
+bool shca_device_reachable(struct shca_device *dev);
 void shca_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr);
 int shca_query_device_ex(struct ibv_context *ctx,
 			 struct ibv_device_attr_ex *attr, size_t size);
@@ -586,6 +595,14 @@ struct shca_qp {
 	unsigned mcast; /* groups attached to; the process's mcast_lock, */
 	bool closing; /* and so this: it is being destroyed */
 	void *_Atomic cm_owner; /* gsi.h */
+	/* iw.h, qp_iwarp.c; under sched.lock */
+	struct shca_iw *iw;
+	struct shca_qp_stream {
+		bool full; /* waits until it can be written to */
+		bool eof; /* the peer has sent FIN, or it is broken */
+		bool fin; /* we have sent FIN */
+		bool draining;
+	} stream;
 	_Atomic bool windows; /* of type 2 may be bound to it */
 
 	struct shca_xrc *xrc; /* xrc.h; NULL of all but XRC_RECV QPs */
@@ -640,7 +657,8 @@ int shca_wr_setup(struct shca_qp *qp, uint64_t send_ops);
 void shca_wr_free(struct shca_qp *qp);
 
 /* sched.c: a new QP as the engine sees it. */
-void shca_qp_init(struct shca_qp *qp, struct engine *e);
+void shca_qp_init(struct shca_qp *qp, struct engine *e,
+		  const struct shca_transport *t);
 
 /* engine/qp.h */
 
@@ -751,8 +769,10 @@ void shca_check_posting(struct shca_qp *qp);
 /* Posts all or none, checked or not. */
 int shca_check_post_all(struct ibv_qp *qp, struct ibv_send_wr *wr);
 
-/* qp_roce.c */
-extern const struct qp_ops shca_roce_ops;
+/* qp_roce.c, qp_iwarp.c; sched.c */
+extern const struct qp_ops shca_roce_ops, shca_iwarp_ops;
+extern const struct engine_qp_ops shca_roce_sched, shca_roce_sched_recorded,
+	shca_iwarp_sched;
 /* What is to be remembered of a QP that is about to be destroyed, if anything. */
 bool shca_qp_leaves(const struct shca_qp *qp, struct roce_timewait *w);
 

@@ -6,6 +6,7 @@
  * is registered here.
  */
 #include "gsi.h"
+#include "iw.h"
 #include "loan.h"
 #include "record.h"
 #include "wait.h"
@@ -248,6 +249,7 @@ static void process_destroy(struct shca_process *p)
 	struct engine *e = &p->engine;
 
 	engine_stop(e);
+	shca_iw_fini(e);
 	gsi_destroy(e);
 	shca_timewait_fini(e);
 	netdev_fd_close(p);
@@ -443,6 +445,7 @@ static int process_create(struct shca_process **out)
 	/* What is to be lost or recorded has to be a packet. */
 	if (p->segment && !cfg->loss && !cfg->pcap)
 		p->env.base.direct = &shca_direct;
+	shca_iwarp_env(p);
 	err = keys_create(p);
 	if (err)
 		goto err_host;
@@ -452,6 +455,7 @@ static int process_create(struct shca_process **out)
 	engine_alarm_add(&p->engine, &p->cm_alarm, gsi_expire);
 	engine_alarm_add(&p->engine, &p->bare_alarm, shca_channel_late);
 	engine_alarm_add(&p->engine, &p->sums_alarm, shca_sums_expire);
+	engine_alarm_add(&p->engine, &p->iw_alarm, shca_iw_expire);
 	err = engine_init(&p->engine, &ops, cfg, registry, p->segment,
 			  p->pcap);
 	if (err)

@@ -10,10 +10,13 @@
 
 #include "objects.h"
 
+#include "iwarp/env.h"
 #include "roce/timewait.h"
 
 struct gsi; /* gsi.h */
 struct mcast_group;
+struct shca_iw_event;
+struct shca_iw_listener;
 struct pcap;
 struct segment;
 struct sums;
@@ -26,6 +29,7 @@ struct shca_process {
 	unsigned refs; /* contexts; under the global lock */
 	struct pcap *pcap; /* NULL: packets are not recorded */
 	struct roce_env env;
+	struct iwarp_env iw_env; /* the same for iWARP */
 	int netdev_fd; /* readable when addresses may have changed */
 	/* What other processes of the host see of this one, and it of them;
 	 * NULL: nothing. */
@@ -33,6 +37,14 @@ struct shca_process {
 
 	struct gsi *gsi;
 	struct engine_alarm cm_alarm;
+
+	/* iw.c: connections of iWARP; under the connection manager's lock. */
+	struct shca_iw *iws;
+	struct shca_iw_listener *iw_listeners;
+	unsigned iw_half_open; /* of iws have yet to bring a request */
+	struct shca_iw *_Atomic iw_news; /* that the user has not heard of */
+	struct engine_alarm iw_alarm;
+	int (*iw_event)(const struct shca_iw_event *ev);
 
 	pthread_mutex_t keys_lock;
 	struct keys keys;

@@ -19,7 +19,8 @@
 
 /* Creation */
 
-static int init_check(const struct ibv_qp_init_attr_ex *attr)
+static int init_check(const struct shca_transport *t,
+		      const struct ibv_qp_init_attr_ex *attr)
 {
 	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
 			       IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
@@ -34,6 +35,10 @@ static int init_check(const struct ibv_qp_init_attr_ex *attr)
 		return why(-EOPNOTSUPP,
 			   "create_flags 0x%x: this device has none",
 			   attr->create_flags);
+	if ((unsigned)attr->qp_type > 31 ||
+	    !(t->qp_types & 1u << attr->qp_type))
+		return why(-EOPNOTSUPP, "qp_type %d: this device has %s",
+			   (int)attr->qp_type, t->qp_type_names);
 	switch ((int)attr->qp_type) {
 	case IBV_QPT_RC:
 	case IBV_QPT_UD:
@@ -54,9 +59,7 @@ static int init_check(const struct ibv_qp_init_attr_ex *attr)
 				   "an XRC_RECV QP needs xrcd and IBV_QP_INIT_ATTR_XRCD, and neither an SRQ nor send operations");
 		return 0;
 	default:
-		return why(-EOPNOTSUPP,
-			   "qp_type %d: this device has RC, UC, UD, XRC_SEND and XRC_RECV",
-			   (int)attr->qp_type);
+		break;
 	}
 	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd)
 		return why(-EINVAL, "no PD is given");
@@ -136,15 +139,18 @@ static struct qp_public *public_place(struct engine *e, uint32_t qpn)
 int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 		   struct ibv_qp **out)
 {
+	const struct shca_transport *t = to_ctx(ibctx)->dev->transport;
 	struct engine *e = to_ctx(ibctx)->engine;
-	struct qp_init init = { .env = &to_process(e)->env.base };
+	struct qp_init init = {
+		.env = (const void *)((const char *)to_process(e) + t->env),
+	};
 	struct shca_qp *qp;
 	struct ibv_qp *ib;
 	int err;
 
 	if (engine_dead(e))
 		return -EIO;
-	err = engine_fault(FAULT_CREATE_QP) ?: init_check(attr);
+	err = engine_fault(FAULT_CREATE_QP) ?: init_check(t, attr);
 	if (!err)
 		err = parts_check(attr);
 	if (!err)
@@ -156,8 +162,8 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 		err = -ENOMEM;
 		goto err_count;
 	}
-	shca_qp_init(qp, e);
-	qp->ops = &shca_roce_ops;
+	shca_qp_init(qp, e, t);
+	qp->ops = t->ops;
 	pthread_mutex_init(&qp->modify_lock, NULL);
 	ib = &qp->ex.qp_base;
 	ib->context = ibctx;
@@ -202,7 +208,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	init.cap = attr->cap;
 	init.sq_sig_all = attr->sq_sig_all;
 	init.seed = ib->qp_num * 0x9e3779b1u;
-	init.pub = public_place(e, ib->qp_num);
+	init.pub = t->shows_qps ? public_place(e, ib->qp_num) : NULL;
 	shca_qp_lock(qp);
 	err = qp->ops->create(&qp->core, &init);
 	if (!err)
@@ -325,6 +331,38 @@ static int useful_mask(enum ibv_qp_type type, int mask)
 	return mask;
 }
 
+/* Where a QP has no path, since the connection manager has the connection. */
+static int modify_plain(struct shca_qp *qp, const struct ibv_qp_attr *attr,
+			int mask)
+{
+	struct ibv_qp *ib = &qp->ex.qp_base;
+	const bool reset = (mask & IBV_QP_STATE) &&
+			   attr->qp_state == IBV_QPS_RESET;
+	int err = 0;
+
+	pthread_mutex_lock(&qp->modify_lock);
+	if (qp->sched.dead) /* meanwhile */
+		err = -EINVAL;
+	if (!err && !reset)
+		err = engine_start(qp->sched.engine);
+	if (!err) {
+		shca_stat_begin(qp->sched.engine);
+		shca_qp_lock(qp);
+		err = qp->ops->modify(qp->core, attr, mask, NULL);
+		if (!err)
+			shca_qp_flush(qp, clock_ns());
+		shca_qp_unlock(qp);
+	}
+	if (!err && mask & IBV_QP_STATE)
+		ib->state = attr->qp_state;
+	if (!err && reset)
+		cqs_clean(ib);
+	if (!err && check_on() && (reset || ib->state == IBV_QPS_ERR))
+		check_qp_void(ib, reset);
+	pthread_mutex_unlock(&qp->modify_lock);
+	return err;
+}
+
 int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 {
 	int err = engine_fault(FAULT_MODIFY_QP) ?: shca_check(ib, SHCA_QP);
@@ -344,6 +382,8 @@ int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
 		return why(-EINVAL,
 			   "QP 0x%06x: attr.port_num is %u: the device has one port, 1",
 			   ib->qp_num, attr->port_num);
+	if (!ctx->dev->transport->has_ah)
+		return modify_plain(qp, attr, mask);
 	if ((mask & IBV_QP_PKEY_INDEX) && attr->pkey_index)
 		return why(-EINVAL,
 			   "QP 0x%06x: attr.pkey_index is %u: RoCE has one P_Key, index 0",

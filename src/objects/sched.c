@@ -55,11 +55,42 @@ static void sched_free(struct engine_qp *qp)
 	.flush = sched_flush, .run = sched_run, .hold = sched_hold,            \
 	.release = sched_release, .free = sched_free
 
-static const struct engine_qp_ops ops = { .rx = sched_rx, REST };
-static const struct engine_qp_ops ops_recorded = { .rx = sched_rx_recorded,
-						   REST };
+const struct engine_qp_ops shca_roce_sched = { .rx = sched_rx, REST };
+const struct engine_qp_ops shca_roce_sched_recorded = { .rx = sched_rx_recorded,
+							REST };
 
-void shca_qp_init(struct shca_qp *qp, struct engine *e)
+/* A packet of RoCE that has the number of a QP of iWARP. */
+static void sched_rx_none(struct engine_qp *qp, const struct roce_rx *pkt,
+			  uint64_t now)
 {
-	engine_qp_init(&qp->sched, e, tracing() ? &ops_recorded : &ops);
+	(void)pkt;
+	(void)now;
+	atomic_fetch_add_explicit(&qp->engine->no_qp, 1, memory_order_relaxed);
+}
+
+static void sched_run_plain(struct engine_qp *qp, uint64_t now)
+{
+	shca_qp_expire(sched_qp(qp), now);
+	shca_qp_flush(sched_qp(qp), now);
+}
+
+static bool sched_hold_none(struct engine_qp *qp)
+{
+	(void)qp;
+	return false;
+}
+
+const struct engine_qp_ops shca_iwarp_sched = {
+	.rx = sched_rx_none,
+	.flush = sched_flush,
+	.run = sched_run_plain,
+	.hold = sched_hold_none,
+	.release = sched_run_plain,
+	.free = sched_free,
+};
+
+void shca_qp_init(struct shca_qp *qp, struct engine *e,
+		  const struct shca_transport *t)
+{
+	engine_qp_init(&qp->sched, e, tracing() ? t->sched_recorded : t->sched);
 }

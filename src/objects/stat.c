@@ -33,53 +33,28 @@ struct copy {
 	uint64_t now;
 };
 
-static void add(uint64_t n[STAT_COUNTERS], struct qp *core)
+/* What all transports count, and what this one does. */
+static void add(struct stat_qp *q, struct qp *core)
 {
-	const struct roce_qp_stats *s = roce_qp_stats(roce_qp(core));
+	const struct shca_qp *qp = core->owner;
 
-	n[STAT_TX_PACKETS] += s->tx_pkts;
-	n[STAT_RX_PACKETS] += s->rx_pkts;
-	n[STAT_TX_BYTES] += s->tx_bytes;
-	n[STAT_RX_BYTES] += s->rx_bytes;
-	n[STAT_DIRECT_REQUESTS] += s->direct;
-	n[STAT_DIRECT_BYTES] += s->direct_bytes;
-	n[STAT_DIRECT_WRITES] +=
-		s->direct - s->direct_reads - s->direct_atomics;
-	n[STAT_DIRECT_READS] += s->direct_reads;
-	n[STAT_DIRECT_ATOMICS] += s->direct_atomics;
-	n[STAT_RETRANSMITS] += s->retransmits;
-	n[STAT_TIMEOUTS] += s->timeouts;
-	n[STAT_RNR_RX] += s->rnr_rx;
-	n[STAT_NO_RECEIVE] += s->no_recv;
-	n[STAT_OUT_OF_SEQUENCE] += s->gaps;
-	n[STAT_DUPLICATES] += s->duplicates;
-	n[STAT_NAK_PSN_RX] += s->nak_psn_rx;
-	n[STAT_IMPLIED_RX] += s->implied;
-	n[STAT_ACCESS_RX] += s->access_rx;
-	n[STAT_INVALID_RX] += s->invalid_rx;
-	n[STAT_ACCESS_TX] += s->access_tx;
-	n[STAT_SQ_ERRORS] += core->sq_errors;
-	n[STAT_SQ_FLUSHED] += core->sq_flushed;
-	n[STAT_RQ_ERRORS] += core->rq_errors;
-	n[STAT_RQ_FLUSHED] += core->rq_flushed;
-	n[STAT_RX_WRITES] += s->rx_writes;
-	n[STAT_RX_READS] += s->rx_reads;
-	n[STAT_RX_ATOMICS] += s->rx_atomics;
-	n[STAT_CNP_TX] += s->cnp_tx;
-	n[STAT_CNP_RX] += s->cnp_rx;
-	n[STAT_MARKED] += s->marked;
+	q->n[STAT_SQ_ERRORS] += core->sq_errors;
+	q->n[STAT_SQ_FLUSHED] += core->sq_flushed;
+	q->n[STAT_RQ_ERRORS] += core->rq_errors;
+	q->n[STAT_RQ_FLUSHED] += core->rq_flushed;
+	qp->ops->stat(core, q);
 }
 
 void shca_stat_gone(struct shca_qp *qp)
 {
 	struct ibv_context *ctx = qp->ex.qp_base.context;
-	uint64_t n[STAT_COUNTERS] = { 0 };
+	struct stat_qp q = { 0 };
 
 	if (!ctx)
 		return;
-	add(n, qp->core);
+	add(&q, qp->core);
 	for (size_t i = 0; i < STAT_COUNTERS; i++)
-		atomic_fetch_add(&to_ctx(ctx)->dev->ended[i], n[i]);
+		atomic_fetch_add(&to_ctx(ctx)->dev->ended[i], q.n[i]);
 }
 
 /* The index of its device; c->head.ndevices: it has none here. */
@@ -100,15 +75,18 @@ static void sum_qp(struct engine_qp *sched, void *arg)
 	struct copy *c = arg;
 	const uint32_t d = device_of(c, qp);
 
-	if (d < c->head.ndevices)
-		add(c->device[d].n, qp->core);
+	struct stat_qp q = { 0 };
+
+	if (d >= c->head.ndevices)
+		return;
+	add(&q, qp->core);
+	for (size_t i = 0; i < STAT_COUNTERS; i++)
+		c->device[d].n[i] += q.n[i];
 }
 
 static void copy_qp(struct engine_qp *sched, void *arg)
 {
 	struct shca_qp *qp = container_of(sched, struct shca_qp, sched);
-	struct roce_qp *r = roce_qp(qp->core);
-	const struct roce_path *path = roce_qp_path(r);
 	struct copy *c = arg;
 	struct stat_qp *q;
 	uint32_t d;
@@ -123,15 +101,11 @@ static void copy_qp(struct engine_qp *sched, void *arg)
 	q->qpn = qp->core->qpn;
 	q->type = (uint32_t)qp->core->type;
 	q->state = (uint32_t)qp->core->state;
-	if (path && qp->core->type != IBV_QPT_UD &&
-	    qp->core->state >= IBV_QPS_RTR) {
-		q->dest_qpn = roce_qp_dest(r);
-		memcpy(q->dgid, path->dgid.raw, sizeof(q->dgid));
-	}
 	if (c->want == STAT_WANT_ALL)
-		shca_qp_waits(qp, c->now, q->waits, sizeof(q->waits));
-	add(q->n, qp->core);
-	add(c->device[d].n, qp->core);
+		qp->ops->waits(qp->core, c->now, q->waits, sizeof(q->waits));
+	add(q, qp->core);
+	for (size_t i = 0; i < STAT_COUNTERS; i++)
+		c->device[d].n[i] += q->n[i];
 }
 
 /* The devices that are open. The lock of the list of contexts is held. */

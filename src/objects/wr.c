@@ -319,14 +319,17 @@ static uint64_t known_ops(enum ibv_qp_type type)
 
 int shca_wr_setup(struct shca_qp *qp, uint64_t send_ops)
 {
+	const struct shca_transport *t =
+		to_ctx(qp->ex.qp_base.context)->dev->transport;
 	enum ibv_qp_type type = qp->ex.qp_base.qp_type;
+	const uint64_t known = known_ops(type) & t->send_ops;
 	struct ibv_qp_ex *ex = &qp->ex;
 
-	if (send_ops & ~known_ops(type))
+	if (send_ops & ~known)
 		return why(-EOPNOTSUPP,
 			   "send_ops_flags 0x%llx: QPs of this type do not have 0x%llx",
 			   (unsigned long long)send_ops,
-			   (unsigned long long)(send_ops & ~known_ops(type)));
+			   (unsigned long long)(send_ops & ~known));
 
 	if (send_ops & IBV_QP_EX_WITH_SEND)
 		ex->wr_send = wr_send;

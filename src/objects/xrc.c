@@ -196,6 +196,9 @@ int shca_xrcd_open(struct ibv_context *ibctx,
 
 	if (engine_dead(ctx->engine))
 		return -EIO;
+	if (!ctx->dev->transport->has_xrc)
+		return why(-EOPNOTSUPP, "%s has no XRC",
+			   ctx->dev->transport->name);
 	if (attr->comp_mask & ~needed)
 		return -EOPNOTSUPP;
 	if (attr->comp_mask != needed || attr->oflags & ~(O_CREAT | O_EXCL))
@@ -420,7 +423,7 @@ int shca_xrc_qp_open(struct ibv_context *ibctx,
 	ib->qp_num = attr->qp_num;
 	pthread_mutex_init(&ib->mutex, NULL);
 	pthread_cond_init(&ib->cond, NULL);
-	shca_qp_init(qp, e);
+	shca_qp_init(qp, e, &shca_roce);
 
 	d = to_xrcd(attr->xrcd)->domain;
 	pthread_mutex_lock(&d->list);

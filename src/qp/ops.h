@@ -11,6 +11,7 @@
 
 #include "qp.h"
 
+struct stat_qp;
 struct roce_path; /* wire/roce.h: where packets go */
 
 struct qp_ops {
@@ -51,6 +52,11 @@ struct qp_ops {
 
 	/* Does what is due by now, if anything. */
 	void (*expire)(struct qp *qp, uint64_t now_ns);
+
+	/* Adds what it has counted, and sets the peer where it has one
+	 * (host/stat.h); what the QP waits for, as a sentence. */
+	void (*stat)(const struct qp *qp, struct stat_qp *out);
+	void (*waits)(struct qp *qp, uint64_t now_ns, char *text, size_t size);
 };
 
 #endif

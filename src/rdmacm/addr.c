@@ -152,17 +152,17 @@ void cma_set_dev(struct cma_id *id, struct cma_dev *dev,
 	id->id.route.addr.addr.ibaddr.pkey = htons(ROCE_PKEY_DEFAULT);
 }
 
-static int find_dev(const struct sockaddr *addr, struct cma_dev **dev,
-		    struct netdev_gid *via)
+static int find_dev(const struct cma_id *id, const struct sockaddr *addr,
+		    struct cma_dev **dev, struct netdev_gid *via)
 {
 	struct gid_text at;
 	union ibv_gid gid;
 
 	cma_addr_gid(addr, &gid);
-	*dev = cma_dev_of(&gid, via);
+	*dev = cma_dev_of(&gid, cma_may_iwarp(id), via);
 	if (!*dev && netdev_is_local(&gid))
 		return why(-ENODEV,
-			   "%s is an address of this host, but of none of the devices (softhca devices; --devices leaves interfaces out)",
+			   "%s is an address of this host, but of none of the devices that it can use (softhca devices; --devices leaves interfaces out, and iWARP has RDMA_PS_TCP alone)",
 			   gid_str(&gid, &at));
 	if (!*dev)
 		return why(-EADDRNOTAVAIL,
@@ -179,7 +179,7 @@ static int bind_dev(struct cma_id *id, const struct sockaddr *addr)
 {
 	struct netdev_gid via;
 	struct cma_dev *dev;
-	int err = find_dev(addr, &dev, &via);
+	int err = find_dev(id, addr, &dev, &via);
 
 	if (err)
 		return err;
@@ -187,13 +187,6 @@ static int bind_dev(struct cma_id *id, const struct sockaddr *addr)
 	cma_set_dev(id, dev, &via);
 	cma_unlock();
 	return 0;
-}
-
-static bool gid_is_loopback(const union ibv_gid *gid)
-{
-	if (roce_gid_is_v4(gid))
-		return gid->raw[12] == 127;
-	return IN6_IS_ADDR_LOOPBACK((const struct in6_addr *)gid->raw);
 }
 
 static bool is_loopback(const struct sockaddr *addr)
@@ -207,19 +200,12 @@ static bool is_loopback(const struct sockaddr *addr)
 /* Whether this host has an address that others can reach. */
 static bool reachable(void)
 {
-	struct netdev_gid via;
 	int n;
 	struct cma_dev *dev = cma_devices(&n);
 
-	for (int i = 0; i < n; i++) {
-		const struct shca_device *d = to_ctx(dev[i].verbs)->dev;
-
-		for (uint32_t k = 0; k < (uint32_t)d->gid_tbl_len; k++)
-			if (!shca_gid(to_ctx(dev[i].verbs)->dev, CMA_PORT_NUM,
-				      k, &via) &&
-			    !gid_is_loopback(&via.gid))
-				return true;
-	}
+	for (int i = 0; i < n; i++)
+		if (shca_device_reachable(to_ctx(dev[i].verbs)->dev))
+			return true;
 	return false;
 }
 
@@ -239,7 +225,7 @@ static int bind_addr_dev(struct cma_id *id, const struct sockaddr *addr)
 	if (cma_addr_any(addr))
 		return 0;
 	if (is_loopback(addr) && !cma_port(addr) && reachable())
-		return find_dev(addr, &dev, &via);
+		return find_dev(id, addr, &dev, &via);
 	return bind_dev(id, addr);
 }
 
@@ -413,7 +399,7 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 	}
 	/* all of 127/8 is local, but only GIDs of the table receive */
 	if (is_loopback((struct sockaddr *)dst)) {
-		err = find_dev((struct sockaddr *)dst, &dev, &via);
+		err = find_dev(id, (struct sockaddr *)dst, &dev, &via);
 		if (err)
 			return why(-ENODEV,
 				   "%s is no GID of this host: of 127.0.0.0/8 use 127.0.0.1",
@@ -424,8 +410,7 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 	cma_set_path(id, &gid);
 	if (roce_gid_is_multicast(&gid))
 		return 0;
-	/* Without the UDP port no answer would arrive. */
-	return cma_bind_path(id);
+	return id->dev->ops->resolved(id);
 }
 
 static int post_simple(struct cma_id *id, enum rdma_cm_event_type type,

@@ -26,7 +26,7 @@ static struct cma_id *request_id(struct cma_id *listener,
 {
 	enum ibv_qp_type type = cme->peer.qp_type;
 	struct netdev_gid via;
-	struct cma_dev *dev = cma_dev_find(&cme->path->sgid, &via);
+	struct cma_dev *dev = cma_dev_find(&cme->path->sgid, false, &via);
 	struct cma_id *id;
 
 	if (!dev)
@@ -156,7 +156,7 @@ static int on_request(struct cma_id *listener, const struct cm_event *cme)
 #define SETTLE_NS 20000000ull
 
 /* An established connection is over, for whatever reason. */
-static void disconnected(struct cma_id *id, int status)
+void cma_disconnected(struct cma_id *id, int status)
 {
 	struct cma_event *ev;
 
@@ -223,10 +223,10 @@ int cma_on_cm_event(void *arg, const struct cm_event *cme)
 		post(id, RDMA_CM_EVENT_UNREACHABLE, cme->status, cme);
 		break;
 	case CM_EV_DREQ:
-		disconnected(id, 0);
+		cma_disconnected(id, 0);
 		break;
 	case CM_EV_DREP:
-		disconnected(id, cme->status);
+		cma_disconnected(id, cme->status);
 		break;
 	case CM_EV_TIMEWAIT_EXIT:
 		post(id, RDMA_CM_EVENT_TIMEWAIT_EXIT, 0, cme);

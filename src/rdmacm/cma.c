@@ -77,6 +77,8 @@ static int dev_open(struct cma_dev *d, struct ibv_device *ibdev)
 	d->max_initiator_depth =
 		(uint8_t)min_u32((uint32_t)attr.max_qp_init_rd_atom, 255);
 	d->ack_delay = attr.local_ca_ack_delay;
+	d->ops = ibdev->transport_type == IBV_TRANSPORT_IWARP ? &cma_iwarp
+							      : &cma_roce;
 	return 0;
 }
 
@@ -113,6 +115,7 @@ static int devices_open(void)
 		e, be64toh(ibv_get_device_guid(dev[0].verbs->device)), &user);
 	if (err)
 		goto err_close;
+	shca_iw_begin(e, cma_on_iw_event);
 	cma_ports_init();
 	/* those of a parent process, if any, are abandoned */
 	cma.dev = dev;
@@ -155,29 +158,30 @@ struct cma_dev *cma_devices(int *n)
 	return cma.dev;
 }
 
-struct cma_dev *cma_dev_find(const union ibv_gid *gid, struct netdev_gid *via)
+struct cma_dev *cma_dev_find(const union ibv_gid *gid, bool any,
+			     struct netdev_gid *via)
 {
 	for (int i = 0; i < cma.ndev; i++) {
 		struct shca_device *dev = to_ctx(cma.dev[i].verbs)->dev;
-		int index = shca_gid_index(dev, gid);
 
-		if (index >= 0 &&
-		    !shca_gid(dev, CMA_PORT_NUM, (uint32_t)index, via))
+		if ((any || cma.dev[i].ops != &cma_iwarp) &&
+		    shca_device_addr(dev, gid, via))
 			return &cma.dev[i];
 	}
 	return NULL;
 }
 
-struct cma_dev *cma_dev_of(const union ibv_gid *gid, struct netdev_gid *via)
+struct cma_dev *cma_dev_of(const union ibv_gid *gid, bool any,
+			   struct netdev_gid *via)
 {
-	struct cma_dev *d = cma_dev_find(gid, via);
+	struct cma_dev *d = cma_dev_find(gid, any, via);
 
 	if (d || !netdev_is_local(gid))
 		return d;
 	/* the address is newer than the tables */
 	for (int i = 0; i < cma.ndev; i++)
 		shca_device_rescan(to_ctx(cma.dev[i].verbs)->dev, cma.engine);
-	return cma_dev_find(gid, via);
+	return cma_dev_find(gid, any, via);
 }
 
 struct cm *cma_lock(void)

@@ -8,6 +8,7 @@
  *	port.c      ports
  *	addrinfo.c  rdma_getaddrinfo()
  *	connect.c   connections and datagram services, over src/cm
+ *	iw.c        connections of iWARP, over TCP
  *	cm_event.c  what src/cm reports
  *	qp.c        queue pairs and shared receive queues of identifiers
  *	qp_attr.c   attributes of queue pairs
@@ -24,6 +25,7 @@
 #define SOFTHCA_RDMACM_CMA_H
 
 #include "objects/gsi.h"
+#include "objects/iw.h"
 
 #include <rdma/rdma_cma.h>
 
@@ -33,7 +35,31 @@
 #define CMA_MAX_BACKLOG 1024
 #define CMA_EVENT_DATA 256
 
+struct cma_id;
+
+/*
+ * How a device's transport connects: iWARP by TCP and MPA (iw.c), RoCE by
+ * messages to QP1 (connect.c). What is checked before is the same for both. 0 or
+ * -errno; without the lock.
+ */
+struct cma_ops {
+	/* The path has been chosen: what answers need to arrive. */
+	int (*resolved)(struct cma_id *id);
+	int (*connect)(struct cma_id *id, const struct rdma_conn_param *param);
+	int (*accept)(struct cma_id *id, const struct rdma_conn_param *param);
+	/* reason: enum cm_rej_reason. */
+	int (*reject)(struct cma_id *id, const void *data, uint8_t len,
+		      unsigned reason);
+	/* 1: an event follows, for which a synchronous call waits. */
+	int (*disconnect)(struct cma_id *id);
+	int (*notify)(struct cma_id *id);
+	int (*establish)(struct cma_id *id);
+	/* Attributes for a QP to go to RTR, RTS. */
+	int (*attr)(struct cma_id *id, struct ibv_qp_attr *attr, int *mask);
+};
+
 struct cma_dev {
+	const struct cma_ops *ops;
 	struct ibv_context *verbs;
 	struct ibv_pd *pd; /* default, of all identifiers */
 	struct ibv_xrcd *xrcd; /* the same, once one is needed */
@@ -91,6 +117,8 @@ struct cma_id {
 	struct cm_conn *conn;
 	struct cm_listener *listener;
 	bool bound_all; /* listens at all addresses of all devices */
+	struct shca_iw *iw; /* iw.c */
+	struct shca_iw_listener *iw_listener;
 	int backlog; /* requests that may wait to be fetched */
 	struct cm_end local, peer;
 	bool tos_set, ack_timeout_set;
@@ -128,6 +156,12 @@ struct cma_event {
 	uint8_t data[CMA_EVENT_DATA];
 };
 
+/* Whether it may use a device of iWARP, which has connections alone. */
+static inline bool cma_may_iwarp(const struct cma_id *id)
+{
+	return id->id.ps == RDMA_PS_TCP;
+}
+
 static inline struct cma_id *to_id(struct rdma_cm_id *id)
 {
 	return container_of(id, struct cma_id, id);
@@ -156,11 +190,13 @@ struct engine *cma_engine(void);
 struct cma_dev *cma_devices(int *n);
 struct ibv_xrcd *cma_xrcd(struct cma_dev *dev); /* NULL and errno */
 /*
- * The device that has this address, and its place; NULL: none. The second one
- * also looks for new addresses; not with the lock.
+ * The device that has this address, and its place; NULL: none. any: it may be one
+ * of iWARP. The second one also looks for new addresses; not with the lock.
  */
-struct cma_dev *cma_dev_find(const union ibv_gid *gid, struct netdev_gid *via);
-struct cma_dev *cma_dev_of(const union ibv_gid *gid, struct netdev_gid *via);
+struct cma_dev *cma_dev_find(const union ibv_gid *gid, bool any,
+			     struct netdev_gid *via);
+struct cma_dev *cma_dev_of(const union ibv_gid *gid, bool any,
+			   struct netdev_gid *via);
 /* The lock of everything here. cma_unlock() sends pending messages. */
 struct cm *cma_lock(void);
 void cma_unlock(void);
@@ -234,9 +270,25 @@ int cma_on_cm_event(void *arg, const struct cm_event *ev);
 void cma_ipcm_addr(uint8_t to[16], const union ibv_gid *gid);
 
 /* connect.c */
+extern const struct cma_ops cma_roce;
 /* The peer has accepted: readies the QP, if there is one, and sends RTU. */
 void cma_established(struct cma_id *id, struct rdma_cm_event *ev);
 void cma_listen_stop(struct cma_id *id);
+/* -EINVAL: so many bytes of private data are too many. */
+int cma_too_long(size_t len, size_t max);
+
+/* cm_event.c */
+/* An established connection is over; once. The lock is held. */
+void cma_disconnected(struct cma_id *id, int status);
+
+/* iw.c */
+extern const struct cma_ops cma_iwarp;
+/* Listens by TCP, where there is a device of iWARP and the identifier may use it;
+ * with the lock. */
+int cma_iw_listen(struct cma_id *id);
+/* With the lock: the identifier goes. */
+void cma_iw_detach(struct cma_id *id);
+int cma_on_iw_event(const struct shca_iw_event *ev);
 
 /* qp.c */
 /*
@@ -257,6 +309,8 @@ int cma_qp_error(struct cma_id *id);
 /* qp_attr.c */
 /* Attributes for the QP of a connection to go to attr->qp_state. */
 int cma_qp_attr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask);
+/* The same of RoCE alone. */
+int cma_roce_attr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask);
 /* As in the attributes: 4.096 us * 2^n. */
 uint8_t cma_ack_timeout(const struct cma_id *id);
 

@@ -13,7 +13,7 @@
 #include <errno.h>
 #include <string.h>
 
-static int too_long(size_t len, size_t max)
+int cma_too_long(size_t len, size_t max)
 {
 	return why(-EINVAL,
 		   "%zu bytes of private data: the message has room for %zu (and private_data must not be NULL)",
@@ -37,7 +37,7 @@ static int request_data(struct cma_id *id, const struct rdma_conn_param *param,
 		return 0;
 	if (!param->private_data ||
 	    param->private_data_len > max - IPCM_HDR_LEN)
-		return too_long(param->private_data_len, max - IPCM_HDR_LEN);
+		return cma_too_long(param->private_data_len, max - IPCM_HDR_LEN);
 	memcpy(data + IPCM_HDR_LEN, param->private_data,
 	       param->private_data_len);
 	return 0;
@@ -158,6 +158,16 @@ static int connect_ud(struct cma_id *id, const struct rdma_conn_param *param)
 	return err;
 }
 
+static int roce_connect(struct cma_id *id, const struct rdma_conn_param *param)
+{
+	int err = bind_both(id);
+
+	if (err)
+		return err;
+	return id->id.qp_type == IBV_QPT_UD ? connect_ud(id, param)
+					    : connect_conn(id, param);
+}
+
 int rdma_connect(struct rdma_cm_id *ib, struct rdma_conn_param *param)
 {
 	struct cma_id *id = to_id(ib);
@@ -172,13 +182,7 @@ int rdma_connect(struct rdma_cm_id *ib, struct rdma_conn_param *param)
 	if (roce_gid_is_multicast(&id->path.dgid))
 		return cma_ret(why(-EINVAL,
 				   "the destination is a multicast group: rdma_join_multicast()"));
-	err = check_param(id->dev, param);
-	if (!err)
-		err = bind_both(id);
-	if (err)
-		return cma_ret(err);
-	err = ib->qp_type == IBV_QPT_UD ? connect_ud(id, param)
-					: connect_conn(id, param);
+	err = check_param(id->dev, param) ?: id->dev->ops->connect(id, param);
 	return err ? cma_ret(err) : cma_complete(id);
 }
 
@@ -208,11 +212,20 @@ void cma_established(struct cma_id *id, struct rdma_cm_event *ev)
 	ev->event = RDMA_CM_EVENT_ESTABLISHED;
 }
 
+static int roce_establish(struct cma_id *id)
+{
+	struct cm *cm = cma_lock();
+	int err = -EINVAL;
+
+	if (id->conn)
+		err = cm_rtu(cm, id->conn, NULL, 0, clock_ns());
+	cma_unlock();
+	return err ? cma_not_connected(id) : 0;
+}
+
 int rdma_establish(struct rdma_cm_id *ib)
 {
 	struct cma_id *id = to_id(ib);
-	struct cm *cm;
-	int err = -EINVAL;
 
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
@@ -220,53 +233,74 @@ int rdma_establish(struct rdma_cm_id *ib)
 	if (ib->qp)
 		return cma_ret(why(-EINVAL,
 				   "an identifier with a QP (rdma_create_qp) is established when the event is fetched; the call is for QPs of the program's own"));
-	cm = cma_lock();
-	if (id->conn)
-		err = cm_rtu(cm, id->conn, NULL, 0, clock_ns());
-	cma_unlock();
-	return err ? cma_ret(cma_not_connected(id)) : 0;
+	return cma_ret(id->dev ? id->dev->ops->establish(id)
+			       : cma_not_connected(id));
 }
 
 /* Passive side */
 
+/* Receives at all addresses of all devices, or those that were bound before. */
+static int bind_all(void)
+{
+	int n, err = -EADDRNOTAVAIL;
+	struct cma_dev *dev = cma_devices(&n);
+
+	for (int i = 0; i < n; i++) {
+		if (dev[i].ops != &cma_roce)
+			continue;
+		err = shca_device_bind(to_ctx(dev[i].verbs)->dev,
+				       cma_engine());
+		if (!err)
+			continue;
+		while (i--)
+			if (dev[i].ops == &cma_roce)
+				shca_device_unbind(to_ctx(dev[i].verbs)->dev,
+						   cma_engine());
+		return err;
+	}
+	return err;
+}
+
+/* Whether RoCE's messages are to be listened for. */
+static bool may_roce(const struct cma_id *id)
+{
+	int n;
+	const struct cma_dev *dev = cma_devices(&n);
+
+	if (id->dev)
+		return id->dev->ops == &cma_roce;
+	for (int i = 0; i < n; i++)
+		if (dev[i].ops == &cma_roce)
+			return true;
+	return false;
+}
+
 static int listen_start(struct cma_id *id)
 {
 	struct sockaddr *addr = &id->id.route.addr.src_addr;
-	bool any = cma_addr_any(addr);
+	bool any = cma_addr_any(addr), roce = may_roce(id);
 	union ibv_gid gid;
 	struct cm *cm;
-	int n, err;
+	int err = 0;
 
-	if (!any) {
-		err = shca_cm_bind(cma_engine(), &id->via.gid, id->via.ifindex);
-	} else {
-		struct cma_dev *dev = cma_devices(&n);
-
-		err = -EADDRNOTAVAIL;
-		for (int i = 0; i < n; i++) {
-			int e = shca_device_bind(to_ctx(dev[i].verbs)->dev,
-						 cma_engine());
-
-			/* all of them, or those that were bound before */
-			if (e) {
-				while (i--)
-					shca_device_unbind(
-						to_ctx(dev[i].verbs)->dev,
-						cma_engine());
-				return e;
-			}
-			err = 0;
-		}
-	}
+	if (roce)
+		err = any ? bind_all() :
+			    shca_cm_bind(cma_engine(), &id->via.gid,
+					 id->via.ifindex);
 	if (err)
 		return err;
-	id->bound_all = any;
+	id->bound_all = any && roce;
 	cma_addr_gid(addr, &gid);
 	cm = cma_lock();
-	err = cm_listen(cm, &id->listener, cma_service_id(id, id->port),
-			any ? NULL : &gid, cma_families(id), id);
+	err = cma_iw_listen(id);
+	if (!err && roce)
+		err = cm_listen(cm, &id->listener,
+				cma_service_id(id, id->port),
+				any ? NULL : &gid, cma_families(id), id);
 	if (!err)
 		id->state = CMA_LISTEN;
+	else
+		cma_iw_detach(id);
 	cma_unlock();
 	if (err)
 		cma_listen_stop(id);
@@ -282,7 +316,9 @@ void cma_listen_stop(struct cma_id *id)
 		return;
 	dev = cma_devices(&n);
 	for (int i = 0; i < n; i++)
-		shca_device_unbind(to_ctx(dev[i].verbs)->dev, cma_engine());
+		if (dev[i].ops == &cma_roce)
+			shca_device_unbind(to_ctx(dev[i].verbs)->dev,
+					   cma_engine());
 	id->bound_all = false;
 }
 
@@ -327,7 +363,7 @@ static int accept_conn(struct cma_id *id, const struct rdma_conn_param *param)
 	if (param && param->initiator_depth != RDMA_MAX_INIT_DEPTH)
 		depth = param->initiator_depth;
 	if (param && param->private_data_len > CM_REP_DATA)
-		return too_long(param->private_data_len, CM_REP_DATA);
+		return cma_too_long(param->private_data_len, CM_REP_DATA);
 	set_local(id, param);
 	if (!param)
 		id->local.rnr_retry_count = id->peer.rnr_retry_count;
@@ -363,7 +399,7 @@ static int accept_ud(struct cma_id *id, const struct rdma_conn_param *param)
 	if (id->id.qp)
 		qpn = id->id.qp->qp_num;
 	if (param && param->private_data_len > CM_SIDR_REP_DATA)
-		return too_long(param->private_data_len, CM_SIDR_REP_DATA);
+		return cma_too_long(param->private_data_len, CM_SIDR_REP_DATA);
 	cm = cma_lock();
 	if (id->conn)
 		err = cm_sidr_reply(
@@ -372,6 +408,16 @@ static int accept_ud(struct cma_id *id, const struct rdma_conn_param *param)
 			param ? param->private_data_len : 0, clock_ns());
 	cma_unlock();
 	return err ? cma_not_connected(id) : 0;
+}
+
+static int roce_accept(struct cma_id *id, const struct rdma_conn_param *param)
+{
+	int err = shca_cm_bind(cma_engine(), &id->via.gid, id->via.ifindex);
+
+	if (err)
+		return err;
+	return id->id.qp_type == IBV_QPT_UD ? accept_ud(id, param)
+					    : accept_conn(id, param);
 }
 
 int rdma_accept(struct rdma_cm_id *ib, struct rdma_conn_param *param)
@@ -385,29 +431,18 @@ int rdma_accept(struct rdma_cm_id *ib, struct rdma_conn_param *param)
 		return cma_ret(cma_wrong_state(
 			id,
 			"rdma_accept() is for the new identifier in the event RDMA_CM_EVENT_CONNECT_REQUEST, once"));
-	err = check_param(id->dev, param);
-	if (!err)
-		err = shca_cm_bind(cma_engine(), &id->via.gid, id->via.ifindex);
-	if (err)
+	err = check_param(id->dev, param) ?: id->dev->ops->accept(id, param);
+	if (err || ib->qp_type == IBV_QPT_UD)
 		return cma_ret(err);
-	if (ib->qp_type == IBV_QPT_UD)
-		return cma_ret(accept_ud(id, param));
-	err = accept_conn(id, param);
-	return err ? cma_ret(err) : cma_complete(id);
+	return cma_complete(id);
 }
 
-static int reject(struct cma_id *id, const void *data, uint8_t len,
-		  unsigned reason)
+static int roce_reject(struct cma_id *id, const void *data, uint8_t len,
+		       unsigned reason)
 {
-	struct cm *cm;
+	struct cm *cm = cma_lock();
 	int err = -EINVAL;
 
-	if (engine_dead(cma_engine()))
-		return -EIO;
-	if (len && !data)
-		return why(-EINVAL, "private_data_len is %u, but private_data is NULL",
-			   len);
-	cm = cma_lock();
 	if (id->conn && id->id.qp_type == IBV_QPT_UD)
 		err = cm_sidr_reply(cm, id->conn, CM_SIDR_REJECTED, 0, 0, NULL,
 				    data, len, clock_ns());
@@ -416,6 +451,18 @@ static int reject(struct cma_id *id, const void *data, uint8_t len,
 				clock_ns());
 	cma_unlock();
 	return err ? cma_not_connected(id) : 0;
+}
+
+static int reject(struct cma_id *id, const void *data, uint8_t len,
+		  unsigned reason)
+{
+	if (engine_dead(cma_engine()))
+		return -EIO;
+	if (len && !data)
+		return why(-EINVAL, "private_data_len is %u, but private_data is NULL",
+			   len);
+	return id->dev ? id->dev->ops->reject(id, data, len, reason)
+		       : cma_not_connected(id);
 }
 
 int rdma_reject(struct rdma_cm_id *id, const void *private_data,
@@ -434,47 +481,70 @@ int rdma_reject_ece(struct rdma_cm_id *id, const void *private_data,
 
 /* Both sides */
 
+static int roce_notify(struct cma_id *id)
+{
+	struct cm *cm = cma_lock();
+	int err = -EINVAL;
+
+	if (id->conn && id->id.qp_type != IBV_QPT_UD)
+		err = cm_establish(cm, id->conn, clock_ns());
+	cma_unlock();
+	return err && err != -EISCONN ? cma_not_connected(id) : err;
+}
+
 int rdma_notify(struct rdma_cm_id *ib, enum ibv_event_type event)
 {
 	struct cma_id *id = to_id(ib);
-	struct cm *cm;
-	int err = -EINVAL;
 
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
 	if (event != IBV_EVENT_COMM_EST)
 		return cma_ret(why(-EINVAL, "event %u: only IBV_EVENT_COMM_EST",
 				   (unsigned)event));
+	return cma_ret(id->dev ? id->dev->ops->notify(id)
+			       : cma_not_connected(id));
+}
+
+static int roce_disconnect(struct cma_id *id)
+{
+	struct cm *cm;
+	int err = cma_qp_error(id);
+
+	if (err)
+		return err;
 	cm = cma_lock();
-	if (id->conn && ib->qp_type != IBV_QPT_UD)
-		err = cm_establish(cm, id->conn, clock_ns());
+	/* one that has ended meanwhile is no error */
+	err = cm_disconnect(cm, id->conn, NULL, 0, clock_ns());
+	/* whether there is, or will be, an event to wait for */
+	err = !err || (id->id.channel && to_channel(id->id.channel)->head);
 	cma_unlock();
-	if (err == -EISCONN)
-		return cma_ret(err);
-	return err ? cma_ret(cma_not_connected(id)) : 0;
+	return err;
 }
 
 int rdma_disconnect(struct rdma_cm_id *ib)
 {
 	struct cma_id *id = to_id(ib);
-	struct cm *cm;
-	bool wait;
 	int err;
 
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
-	if (!id->conn || ib->qp_type == IBV_QPT_UD)
+	if ((!id->conn && !id->iw) || ib->qp_type == IBV_QPT_UD)
 		return cma_ret(cma_wrong_state(
 			id,
 			"there is no connection to end (datagram services have none)"));
-	err = cma_qp_error(id);
-	if (err)
+	err = id->dev->ops->disconnect(id);
+	if (err < 0)
 		return cma_ret(err);
-	cm = cma_lock();
-	/* one that has ended meanwhile is no error */
-	err = cm_disconnect(cm, id->conn, NULL, 0, clock_ns());
-	/* whether there is, or will be, an event to wait for */
-	wait = !err || (ib->channel && to_channel(ib->channel)->head);
-	cma_unlock();
-	return wait ? cma_complete(id) : 0;
+	return err ? cma_complete(id) : 0;
 }
+
+const struct cma_ops cma_roce = {
+	.resolved = cma_bind_path, /* else no answer would arrive */
+	.connect = roce_connect,
+	.accept = roce_accept,
+	.reject = roce_reject,
+	.disconnect = roce_disconnect,
+	.notify = roce_notify,
+	.establish = roce_establish,
+	.attr = cma_roce_attr,
+};

@@ -50,6 +50,7 @@ void cma_id_detach(struct cma_id *id, struct cm *cm)
 	if (id->conn)
 		cm_close(cm, id->conn, clock_ns());
 	id->conn = NULL;
+	cma_iw_detach(id);
 	if (id->listener)
 		cm_unlisten(cm, id->listener);
 	id->listener = NULL;
@@ -92,7 +93,8 @@ void cma_netdevs_changed(void *arg)
 			report(id, RDMA_CM_EVENT_DEVICE_REMOVAL);
 			continue;
 		}
-		if (cma_dev_find(&id->via.gid, &now) != id->dev ||
+		if (!shca_device_addr(to_ctx(id->dev->verbs)->dev,
+				      &id->via.gid, &now) ||
 		    (now.ifindex == was->ifindex &&
 		     !memcmp(now.mac, was->mac, sizeof(now.mac))))
 			continue;

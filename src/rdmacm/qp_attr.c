@@ -111,6 +111,11 @@ static int attr_rts(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
 
 int cma_qp_attr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
 {
+	return id->dev->ops->attr(id, attr, mask);
+}
+
+int cma_roce_attr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
+{
 	switch (attr->qp_state) {
 	case IBV_QPS_INIT:
 		return attr_init(id, attr, mask);

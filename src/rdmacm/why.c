@@ -48,7 +48,7 @@ int cma_wrong_state(const struct cma_id *id, const char *needs)
 
 int cma_not_connected(const struct cma_id *id)
 {
-	return id->conn ?
+	return id->conn || id->iw ?
 		       why(-EINVAL,
 			   "the connection is at another step: this was done already, or the peer has ended it") :
 		       cma_wrong_state(

@@ -1,0 +1,952 @@
+/*
+ * iw.c - connections of iWARP (iw.h)
+ */
+#include "iw.h"
+
+#include "gsi.h"
+
+#include "base/aside.h"
+#include "base/bytes.h"
+#include "base/gid.h"
+#include "base/say.h"
+#include "base/sys.h"
+#include "base/why.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ACCEPTS 16 /* in one look at a listener */
+#define AGAIN_NS 10000000u /* for a listener or request that has to wait */
+#define HALF_OPEN 4096 /* connections without a request, of all listeners */
+
+enum phase {
+	IW_CONNECTING, /* TCP's SYN is out */
+	IW_REPLY,      /* our request is out */
+	IW_REQUEST,    /* the peer's request is to come */
+	IW_WAITING,    /* it has, and the user has no room for it */
+	IW_ASKED,      /* it is the user's to answer */
+	IW_QP,         /* the QP's: what follows is under its lock */
+	IW_LINGER,     /* our FIN is out, and there is no QP */
+	IW_CLOSED,
+};
+
+/* What a user has not heard yet. */
+enum { NEWS_ESTABLISHED = 1, NEWS_ENDED = 2, NEWS_CLOSED = 4, NEWS_QUEUED = 8 };
+
+struct shca_iw {
+	struct stream stream; /* first */
+	struct engine *e;
+	struct shca_iw *next, **link; /* those of the process */
+	_Atomic unsigned refs; /* the list, the user, qp->iw, news */
+	_Atomic int phase; /* enum phase */
+	_Atomic uint64_t due;
+	void *user; /* of the connection, or of the listener */
+	bool owned; /* by the user: shca_iw_close() is to come */
+	struct shca_iw_listener *listener; /* in IW_REQUEST and IW_WAITING */
+	struct shca_qp *qp; /* with a reference, as long as this exists */
+	struct sockaddr_storage local, peer;
+	struct iwarp_setup setup;
+	uint64_t waits_ns; /* IW_WAITING: since then */
+	uint16_t out_len; /* our frame, until TCP has connected */
+	uint8_t out[MPA_FRAME_MAX];
+
+	struct shca_iw *news_next;
+	_Atomic unsigned news;
+};
+
+struct shca_iw_listener {
+	struct stream stream; /* first */
+	struct engine *e;
+	struct shca_iw_listener *next, **link;
+	void *user;
+	uint64_t paused_until; /* 0: it accepts */
+	bool gone;
+};
+
+static struct shca_iw *to_iw(struct stream *s)
+{
+	return container_of(s, struct shca_iw, stream);
+}
+
+static struct shca_iw_listener *to_listener(struct stream *s)
+{
+	return container_of(s, struct shca_iw_listener, stream);
+}
+
+static void due_by(struct engine *e, uint64_t due)
+{
+	engine_alarm_by(e, &to_process(e)->iw_alarm, due);
+}
+
+/* ---- lifetime ---------------------------------------------------------- */
+
+static void get(struct shca_iw *iw)
+{
+	atomic_fetch_add(&iw->refs, 1);
+}
+
+static void put(struct shca_iw *iw)
+{
+	if (atomic_fetch_sub(&iw->refs, 1) == 1)
+		stream_give(&iw->stream);
+}
+
+static void iw_free(struct stream *s)
+{
+	struct shca_iw *iw = to_iw(s);
+
+	if (iw->qp)
+		engine_qp_put(&iw->qp->sched);
+	free(iw);
+}
+
+static void unlist(struct shca_iw *iw)
+{
+	struct shca_process *p = to_process(iw->e);
+
+	if (!iw->link)
+		return;
+	*iw->link = iw->next;
+	if (iw->next)
+		iw->next->link = iw->link;
+	iw->link = NULL;
+	if (iw->listener)
+		p->iw_half_open--;
+	iw->listener = NULL;
+	put(iw);
+}
+
+static int ready(struct stream *s, uint32_t events, uint8_t *buffer);
+
+static const struct stream_ops ops = { .ready = ready, .free = iw_free };
+
+static struct shca_iw *iw_new(struct engine *e, enum phase phase,
+			      bool initiator)
+{
+	struct shca_process *p = to_process(e);
+	struct shca_iw *iw = calloc(1, sizeof(*iw));
+
+	if (!iw)
+		return NULL;
+	iw->e = e;
+	iw->stream.ops = &ops;
+	iw->stream.streams = e->streams;
+	iw->stream.fd = -1;
+	atomic_store(&iw->refs, 1);
+	atomic_store(&iw->phase, phase);
+	atomic_store(&iw->due, UINT64_MAX);
+	iwarp_setup_init(&iw->setup, initiator);
+	iw->next = p->iws;
+	iw->link = &p->iws;
+	if (iw->next)
+		iw->next->link = &iw->next;
+	p->iws = iw;
+	return iw;
+}
+
+/* The end of one that no QP has. */
+static void iw_end(struct shca_iw *iw, bool reset)
+{
+	stream_close(&iw->stream, reset);
+	atomic_store(&iw->phase, IW_CLOSED);
+	atomic_store(&iw->due, UINT64_MAX);
+	unlist(iw);
+}
+
+void shca_iw_until(struct shca_iw *iw, uint64_t due)
+{
+	atomic_store(&iw->due, due);
+	if (due != UINT64_MAX)
+		due_by(iw->e, due);
+}
+
+/* ---- what the user hears ----------------------------------------------- */
+
+static int tell(struct shca_iw *iw, enum shca_iw_event_type type, int status)
+{
+	struct shca_process *p = to_process(iw->e);
+	struct shca_iw_event ev = {
+		.type = type,
+		.iw = iw,
+		.user = iw->user,
+		.status = status,
+		.local = &iw->local,
+		.peer = &iw->peer,
+	};
+
+	if (!iw->user || !p->iw_event)
+		return -ENOENT;
+	ev.data = iwarp_setup_private(&iw->setup, &ev.len);
+	iwarp_setup_asked(&iw->setup, QP_MAX_RD_ATOMIC, &ev.ird, &ev.ord);
+	return p->iw_event(&ev);
+}
+
+/* A QP's lock may be held: the alarm tells the user. */
+static void news(struct shca_iw *iw, unsigned what)
+{
+	struct shca_process *p = to_process(iw->e);
+
+	if (atomic_fetch_or(&iw->news, what | NEWS_QUEUED) & NEWS_QUEUED)
+		return;
+	get(iw);
+	iw->news_next = atomic_load(&p->iw_news);
+	while (!atomic_compare_exchange_weak(&p->iw_news, &iw->news_next, iw))
+		;
+	due_by(iw->e, 1);
+}
+
+void shca_iw_established(struct shca_iw *iw)
+{
+	news(iw, NEWS_ESTABLISHED);
+}
+
+void shca_iw_ended(struct shca_iw *iw)
+{
+	news(iw, NEWS_ENDED);
+}
+
+static void news_tell(struct shca_process *p)
+{
+	struct shca_iw *iw = atomic_exchange(&p->iw_news, NULL), *next;
+
+	for (; iw; iw = next) {
+		unsigned what;
+
+		next = iw->news_next;
+		what = atomic_exchange(&iw->news, 0);
+		if (what & NEWS_ESTABLISHED)
+			tell(iw, SHCA_IW_ESTABLISHED, 0);
+		if (what & NEWS_ENDED)
+			tell(iw, SHCA_IW_ENDED, 0);
+		if (what & NEWS_CLOSED)
+			unlist(iw);
+		put(iw);
+	}
+}
+
+static void failed(struct shca_iw *iw, int status)
+{
+	struct engine *e = iw->e;
+
+	if (e->cfg->explain && iw->setup.error &&
+	    iw->setup.error != IWARP_SETUP_REJECTED)
+		say("iWARP: %s", iwarp_setup_error_str(iw->setup.error));
+	get(iw);
+	iw_end(iw, true);
+	if (iw->owned)
+		tell(iw, SHCA_IW_FAILED, status);
+	put(iw);
+}
+
+/* ---- setting up -------------------------------------------------------- */
+
+static uint32_t fpdu_max(const struct shca_iw *iw, const struct iwarp_agreed *a)
+{
+	const uint32_t mss = stream_segment(&iw->stream);
+
+	if (a->tx_large)
+		return IWARP_FPDU_MAX;
+	return mss < IWARP_FPDU_MIN ? IWARP_FPDU_MIN :
+	       mss > IWARP_FPDU_MAX ? IWARP_FPDU_MAX :
+				      mss;
+}
+
+/*
+ * Both frames are known: the QP's from now on. 0: it works; 1: not until the
+ * peer's first message has come; -EPROTO: the QP is there to tell the peer what is
+ * wrong with its frame. Any other error: there is no QP to have it.
+ */
+static int hand_over(struct shca_iw *iw)
+{
+	struct shca_qp *qp = iw->qp;
+	struct iwarp_agreed a;
+	int err = 0;
+
+	if (iwarp_setup_agreed(&iw->setup, &a) &&
+	    iw->setup.error != IWARP_SETUP_IRD &&
+	    iw->setup.error != IWARP_SETUP_RTR)
+		return -ECONNABORTED;
+	shca_qp_lock(qp);
+	if (qp->sched.dead || qp->iw) {
+		err = -EINVAL;
+	} else {
+		get(iw); /* qp->iw */
+		atomic_store(&iw->due, UINT64_MAX);
+		stream_want(&iw->stream, EPOLLIN);
+		atomic_store(&iw->phase, IW_QP);
+		err = shca_iwarp_start(qp, iw, &a, fpdu_max(iw, &a),
+				       iw->setup.error);
+		if (err) {
+			atomic_store(&iw->phase,
+				     iw->setup.initiator ? IW_REPLY : IW_ASKED);
+			put(iw);
+		}
+	}
+	shca_qp_unlock(qp);
+	if (err)
+		return err;
+	if (iw->setup.error)
+		return -EPROTO;
+	return !a.initiator && a.rtr != IWARP_RTR_NONE;
+}
+
+static int send_frame(struct shca_iw *iw, const uint8_t *p, size_t len)
+{
+	struct iovec iov = { (void *)(uintptr_t)p, len };
+	ssize_t n = stream_send(&iw->stream, &iov, 1, false);
+
+	/* Nothing was sent before, so there is room. */
+	if (n < 0)
+		return (int)n;
+	return (size_t)n == len ? 0 : -EIO;
+}
+
+static void connected(struct shca_iw *iw)
+{
+	int err = 0;
+	socklen_t len = sizeof(err);
+
+	if (getsockopt(iw->stream.fd, SOL_SOCKET, SO_ERROR, &err, &len))
+		err = errno;
+	err = err ? -err : send_frame(iw, iw->out, iw->out_len);
+	if (err) {
+		failed(iw, err);
+		return;
+	}
+	atomic_store(&iw->phase, IW_REPLY);
+	stream_want(&iw->stream, EPOLLIN);
+	shca_iw_until(iw, clock_ns() + SHCA_IW_REPLY_NS);
+}
+
+/* Bytes of the peer's frame, and no more. As iwarp_setup_rx(). */
+static int read_frame(struct shca_iw *iw)
+{
+	uint8_t buf[MPA_FRAME_MAX];
+	struct iovec iov = { .iov_base = buf };
+	int err = -EAGAIN;
+	ssize_t n;
+
+	while (err == -EAGAIN &&
+	       (iov.iov_len = iwarp_setup_want(&iw->setup)) > 0) {
+		if (iov.iov_len > sizeof(buf))
+			return -EPROTO;
+		n = stream_recv(&iw->stream, &iov, 1);
+		if (n <= 0)
+			return n ? (int)n : -ECONNRESET;
+		err = iwarp_setup_rx(&iw->setup, buf, (size_t)n);
+	}
+	return err;
+}
+
+/* The initiator has its answer. */
+static void replied(struct shca_iw *iw)
+{
+	int err = read_frame(iw);
+
+	if (err == -EAGAIN)
+		return;
+	if (!err)
+		err = hand_over(iw);
+	if (!err)
+		tell(iw, SHCA_IW_ESTABLISHED, 0);
+	else if (err == -EPROTO && atomic_load(&iw->phase) == IW_QP)
+		tell(iw, SHCA_IW_FAILED, err);
+	else
+		failed(iw, err);
+}
+
+/* The user is asked, as soon as it has room. */
+static void ask(struct shca_iw *iw, uint64_t now)
+{
+	int err;
+
+	stream_want(&iw->stream, 0);
+	atomic_store(&iw->phase, IW_ASKED);
+	atomic_store(&iw->due, UINT64_MAX);
+	iw->owned = true;
+	get(iw); /* the user's */
+	err = tell(iw, SHCA_IW_REQUEST, 0);
+	if (!err) {
+		to_process(iw->e)->iw_half_open--;
+		iw->listener = NULL;
+		return;
+	}
+	iw->owned = false;
+	put(iw);
+	if (!iw->waits_ns)
+		iw->waits_ns = now;
+	if (err != -EAGAIN || now > iw->waits_ns + SHCA_IW_REPLY_NS) {
+		iw_end(iw, true);
+		return;
+	}
+	atomic_store(&iw->phase, IW_WAITING);
+	shca_iw_until(iw, now + AGAIN_NS);
+}
+
+static void requested(struct shca_iw *iw)
+{
+	uint8_t out[MPA_FRAME_MAX];
+	int err = read_frame(iw), len;
+
+	if (err == -EAGAIN)
+		return;
+	if (!err) {
+		ask(iw, clock_ns());
+		return;
+	}
+	if (err == -EPROTO && (iw->setup.error == IWARP_SETUP_REVISION ||
+			       iw->setup.error == IWARP_SETUP_LENGTH)) {
+		len = iwarp_setup_reject(&iw->setup, NULL, 0, out);
+		if (len > 0)
+			send_frame(iw, out, (size_t)len);
+		failed(iw, err);
+		return;
+	}
+	failed(iw, err);
+}
+
+/* What comes after our FIN. */
+static void drop(struct shca_iw *iw, uint8_t *buffer)
+{
+	struct iovec iov = { buffer, STREAM_BUFFER };
+	ssize_t n = stream_recv(&iw->stream, &iov, 1);
+
+	if (!n || (n < 0 && n != -EAGAIN))
+		iw_end(iw, n < 0);
+}
+
+static void setup_ready(struct shca_iw *iw, uint32_t events, uint8_t *buffer)
+{
+	switch ((enum phase)atomic_load(&iw->phase)) {
+	case IW_CONNECTING:
+		connected(iw);
+		break;
+	case IW_REPLY:
+		replied(iw);
+		break;
+	case IW_REQUEST:
+		requested(iw);
+		break;
+	case IW_WAITING:
+		iw_end(iw, true);
+		break;
+	case IW_ASKED:
+		/* The user finds out when it answers. */
+		if (events & (EPOLLHUP | EPOLLERR))
+			stream_close(&iw->stream, true);
+		break;
+	case IW_LINGER:
+		drop(iw, buffer);
+		break;
+	case IW_QP:
+	case IW_CLOSED:
+		break;
+	}
+}
+
+static int ready(struct stream *s, uint32_t events, uint8_t *buffer)
+{
+	struct shca_iw *iw = to_iw(s);
+	struct shca_qp *qp;
+	int n = 1;
+
+	if (atomic_load(&iw->phase) == IW_QP) {
+		qp = iw->qp;
+		if (!shca_qp_trylock(qp))
+			return -EBUSY;
+		if (!qp->sched.dead && qp->iw == iw)
+			n = shca_iwarp_stream(qp, events, buffer);
+		shca_qp_unlock(qp);
+		return n;
+	}
+	shca_cm_lock(iw->e);
+	if (s->fd >= 0)
+		setup_ready(iw, events, buffer);
+	shca_cm_unlock(iw->e);
+	return n;
+}
+
+/* ---- the initiator ----------------------------------------------------- */
+
+static struct iwarp_offer offer(const struct engine *e,
+				const struct shca_iw_ask *ask)
+{
+	return (struct iwarp_offer){
+		.crc = e->cfg->mpa_crc,
+		.large = true,
+		.enhanced = true,
+		/* So the responder's program may be the first to send. */
+		.peer_to_peer = true,
+		.ird = ask->ird,
+		.ord = ask->ord,
+	};
+}
+
+static socklen_t addr_len(const struct sockaddr_storage *a)
+{
+	return a->ss_family == AF_INET ? sizeof(struct sockaddr_in)
+				       : sizeof(struct sockaddr_in6);
+}
+
+static void set_port(struct sockaddr_storage *a, uint16_t port)
+{
+	if (a->ss_family == AF_INET)
+		((struct sockaddr_in *)a)->sin_port = port;
+	else
+		((struct sockaddr_in6 *)a)->sin6_port = port;
+}
+
+static void set_tos(int fd, int family, uint8_t tos)
+{
+	const int value = tos;
+
+	if (!tos)
+		return;
+	if (family == AF_INET)
+		setsockopt(fd, IPPROTO_IP, IP_TOS, &value, sizeof(value));
+	else
+		setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &value,
+			   sizeof(value));
+}
+
+/* A socket that connects, from this port if it can be had. */
+static int connect_from(struct sockaddr_storage *from,
+			const struct sockaddr_storage *to, uint8_t tos)
+{
+	const int one = 1;
+	int fd = stream_socket(to->ss_family), err = 0;
+
+	if (fd < 0)
+		return fd;
+	set_tos(fd, to->ss_family, tos);
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (syscall(SYS_bind, fd, from, addr_len(from)) ||
+	    (syscall(SYS_connect, fd, to, addr_len(to)) &&
+	     errno != EINPROGRESS))
+		err = -errno;
+	if (!err)
+		return fd;
+	sys_close(fd);
+	return err;
+}
+
+int shca_iw_connect(struct engine *e, struct shca_iw **out,
+		    struct sockaddr_storage *from,
+		    const struct sockaddr_storage *to, uint8_t tos,
+		    const struct shca_iw_ask *ask)
+{
+	const struct iwarp_offer want = offer(e, ask);
+	struct sockaddr_storage local = *from;
+	socklen_t len = sizeof(local);
+	struct shca_iw *iw;
+	int fd, err;
+
+	iw = iw_new(e, IW_CONNECTING, true);
+	if (!iw)
+		return -ENOMEM;
+	err = iwarp_setup_request(&iw->setup, &want, ask->data, ask->len,
+				  iw->out);
+	if (err < 0) {
+		err = why(err,
+			  "%zu bytes of private data: iWARP's request has room for %d",
+			  ask->len, MPA_PRIVATE_MAX - MPA_ENHANCED_LEN);
+		goto err_iw;
+	}
+	iw->out_len = (uint16_t)err;
+	fd = connect_from(from, to, tos);
+	if (fd == -EADDRINUSE || fd == -EADDRNOTAVAIL) {
+		/* An ordinary program has it. */
+		set_port(&local, 0);
+		fd = connect_from(&local, to, tos);
+	}
+	if (fd < 0) {
+		err = fd;
+		goto err_iw;
+	}
+	if (!syscall(SYS_getsockname, fd, &local, &len))
+		*from = local;
+	iw->local = local;
+	iw->peer = *to;
+	iw->user = ask->user;
+	iw->owned = true;
+	iw->qp = ask->qp;
+	shca_qp_get(iw->qp);
+	get(iw);
+	err = stream_open(e->streams, &iw->stream, fd, EPOLLOUT);
+	if (err) {
+		sys_close(fd);
+		put(iw);
+		goto err_iw;
+	}
+	shca_iw_until(iw, clock_ns() + SHCA_IW_CONNECT_NS);
+	*out = iw;
+	return 0;
+
+err_iw:
+	iw_end(iw, false);
+	return err;
+}
+
+/* ---- the responder ----------------------------------------------------- */
+
+static struct shca_iw *accepted(struct shca_iw_listener *l, int fd)
+{
+	struct shca_process *p = to_process(l->e);
+	struct shca_iw *iw = iw_new(l->e, IW_REQUEST, false);
+	socklen_t len = sizeof(iw->local);
+
+	if (!iw)
+		return NULL;
+	stream_tune(fd);
+	if (syscall(SYS_getsockname, fd, &iw->local, &len) ||
+	    (len = sizeof(iw->peer),
+	     syscall(SYS_getpeername, fd, &iw->peer, &len)) ||
+	    stream_open(l->e->streams, &iw->stream, fd, EPOLLIN)) {
+		iw_end(iw, false);
+		return NULL;
+	}
+	iw->user = l->user;
+	iw->listener = l;
+	p->iw_half_open++;
+	shca_iw_until(iw, clock_ns() + SHCA_IW_REQUEST_NS);
+	return iw;
+}
+
+static int listener_ready(struct stream *s, uint32_t events, uint8_t *buffer)
+{
+	struct shca_iw_listener *l = to_listener(s);
+	struct shca_process *p = to_process(l->e);
+	bool pause = p->iw_half_open >= HALF_OPEN;
+	int fd, n = 0;
+
+	(void)events;
+	(void)buffer;
+	shca_cm_lock(l->e);
+	while (!l->gone && n < ACCEPTS && p->iw_half_open < HALF_OPEN) {
+		fd = sys_accept(s->fd, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		if (fd < 0) {
+			/* There are no descriptors: it stays readable. */
+			pause = errno != EAGAIN && errno != EINTR &&
+				errno != ECONNABORTED;
+			break;
+		}
+		fd = fd_aside(fd);
+		if (!accepted(l, fd))
+			sys_close(fd);
+		n++;
+	}
+	if (!l->gone && pause) {
+		stream_want(s, 0);
+		l->paused_until = clock_ns() + AGAIN_NS;
+		due_by(l->e, l->paused_until);
+	}
+	shca_cm_unlock(l->e);
+	return n;
+}
+
+static void listener_free(struct stream *s)
+{
+	free(to_listener(s));
+}
+
+static const struct stream_ops listener_ops = { .ready = listener_ready,
+						.free = listener_free };
+
+static int listen_at(const struct sockaddr_storage *at, bool v6only,
+		     int backlog)
+{
+	const int one = 1, only = v6only;
+	int fd = stream_socket(at->ss_family), err;
+
+	if (fd < 0)
+		return fd;
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (at->ss_family == AF_INET6)
+		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only));
+	if (!syscall(SYS_bind, fd, at, addr_len(at)) &&
+	    !syscall(SYS_listen, fd, backlog))
+		return fd;
+	err = -errno;
+	sys_close(fd);
+	return err;
+}
+
+int shca_iw_listen(struct engine *e, struct shca_iw_listener **out,
+		   const struct sockaddr_storage *at, bool v6only, int backlog,
+		   void *user)
+{
+	struct shca_process *p = to_process(e);
+	struct shca_iw_listener *l = calloc(1, sizeof(*l));
+	int fd, err;
+
+	if (!l)
+		return -ENOMEM;
+	fd = listen_at(at, v6only, backlog);
+	if (fd < 0) {
+		free(l);
+		return fd;
+	}
+	l->stream.ops = &listener_ops;
+	l->e = e;
+	l->user = user;
+	err = stream_open(e->streams, &l->stream, fd, EPOLLIN);
+	if (err) {
+		sys_close(fd);
+		free(l);
+		return err;
+	}
+	l->next = p->iw_listeners;
+	l->link = &p->iw_listeners;
+	if (l->next)
+		l->next->link = &l->next;
+	p->iw_listeners = l;
+	*out = l;
+	return 0;
+}
+
+void shca_iw_unlisten(struct shca_iw_listener *l)
+{
+	struct shca_iw *iw, *next;
+
+	/* Nobody is left to ask. */
+	for (iw = to_process(l->e)->iws; iw; iw = next) {
+		next = iw->next;
+		if (iw->listener == l)
+			iw_end(iw, true);
+	}
+	l->gone = true;
+	*l->link = l->next;
+	if (l->next)
+		l->next->link = l->link;
+	stream_close(&l->stream, false);
+	stream_give(&l->stream);
+}
+
+int shca_iw_accept(struct shca_iw *iw, const struct shca_iw_ask *ask)
+{
+	const struct iwarp_offer want = offer(iw->e, ask);
+	uint8_t out[MPA_FRAME_MAX];
+	int len, err;
+
+	if (atomic_load(&iw->phase) != IW_ASKED)
+		return -EINVAL;
+	if (iw->stream.fd < 0)
+		return why(-ECONNRESET, "the peer has given up meanwhile");
+	len = iwarp_setup_reply(&iw->setup, &want, ask->data, ask->len, out);
+	if (len < 0)
+		return why(len,
+			   "%zu bytes of private data: iWARP's reply has room for %d",
+			   ask->len,
+			   MPA_PRIVATE_MAX -
+				   (iw->setup.peer.enhanced ? MPA_ENHANCED_LEN
+							    : 0));
+	iw->user = ask->user;
+	iw->qp = ask->qp;
+	shca_qp_get(iw->qp);
+	/* The QP may send something at once, behind the reply. */
+	err = send_frame(iw, out, (size_t)len);
+	if (!err)
+		err = hand_over(iw);
+	if (err < 0) {
+		iw_end(iw, true);
+		return err;
+	}
+	if (!err)
+		tell(iw, SHCA_IW_ESTABLISHED, 0);
+	return 0;
+}
+
+int shca_iw_reject(struct shca_iw *iw, const void *data, size_t len)
+{
+	uint8_t out[MPA_FRAME_MAX];
+	int n;
+
+	if (atomic_load(&iw->phase) != IW_ASKED)
+		return -EINVAL;
+	n = iwarp_setup_reject(&iw->setup, data, len, out);
+	if (n < 0)
+		return why(n,
+			   "%zu bytes of private data: iWARP's reply has room for %d",
+			   len,
+			   MPA_PRIVATE_MAX -
+				   (iw->setup.peer.enhanced ? MPA_ENHANCED_LEN
+							    : 0));
+	if (iw->stream.fd >= 0)
+		send_frame(iw, out, (size_t)n);
+	iw_end(iw, false);
+	return 0;
+}
+
+/* ---- the user ---------------------------------------------------------- */
+
+void shca_iw_set_user(struct shca_iw *iw, void *user)
+{
+	iw->user = user;
+}
+
+void shca_iw_close(struct shca_iw *iw)
+{
+	struct shca_qp *qp = iw->qp;
+
+	iw->user = NULL;
+	iw->owned = false;
+	if (atomic_load(&iw->phase) == IW_QP) {
+		shca_qp_lock(qp);
+		if (!qp->sched.dead && qp->iw == iw)
+			shca_iwarp_abort(qp);
+		shca_qp_unlock(qp);
+	} else if (atomic_load(&iw->phase) < IW_QP) {
+		iw_end(iw, true);
+	}
+	put(iw);
+}
+
+int shca_iw_begin(struct engine *e, int (*event)(const struct shca_iw_event *))
+{
+	to_process(e)->iw_event = event;
+	return 0;
+}
+
+/* ---- the QP ------------------------------------------------------------ */
+
+struct stream *shca_iw_stream(struct shca_iw *iw)
+{
+	return &iw->stream;
+}
+
+void shca_iw_peer_gid(const struct shca_iw *iw, uint8_t gid[16])
+{
+	const struct sockaddr_in *v4 = (const void *)&iw->peer;
+	const struct sockaddr_in6 *v6 = (const void *)&iw->peer;
+	union ibv_gid mapped;
+
+	if (iw->peer.ss_family == AF_INET) {
+		mapped = gid_of_v4(&v4->sin_addr);
+		memcpy(gid, mapped.raw, sizeof(mapped.raw));
+	} else {
+		memcpy(gid, &v6->sin6_addr, 16);
+	}
+}
+
+void shca_iw_peer_text(const struct shca_iw *iw, char *text, size_t size)
+{
+	const struct sockaddr_in *v4 = (const void *)&iw->peer;
+	const struct sockaddr_in6 *v6 = (const void *)&iw->peer;
+	char addr[INET6_ADDRSTRLEN] = "";
+
+	if (iw->peer.ss_family == AF_INET)
+		inet_ntop(AF_INET, &v4->sin_addr, addr, sizeof(addr));
+	else
+		inet_ntop(AF_INET6, &v6->sin6_addr, addr, sizeof(addr));
+	snprintf(text, size, "%s port %u", addr, ntohs(v4->sin_port));
+}
+
+void shca_iw_leave(struct shca_qp *qp, bool linger)
+{
+	struct shca_iw *iw = qp->iw;
+
+	qp->iw = NULL;
+	if (linger) {
+		stream_want(&iw->stream, EPOLLIN);
+		atomic_store(&iw->phase, IW_LINGER);
+		shca_iw_until(iw, clock_ns() + SHCA_IW_END_NS);
+	} else {
+		stream_close(&iw->stream, false);
+		atomic_store(&iw->phase, IW_CLOSED);
+		atomic_store(&iw->due, UINT64_MAX);
+		news(iw, NEWS_CLOSED);
+	}
+	put(iw);
+}
+
+/* ---- time -------------------------------------------------------------- */
+
+/* It has taken too long. */
+static void late(struct shca_iw *iw, uint64_t now)
+{
+	struct shca_qp *qp = iw->qp;
+
+	atomic_store(&iw->due, UINT64_MAX);
+	switch ((enum phase)atomic_load(&iw->phase)) {
+	case IW_CONNECTING:
+	case IW_REPLY:
+		failed(iw, -ETIMEDOUT);
+		break;
+	case IW_WAITING:
+		ask(iw, now);
+		break;
+	case IW_REQUEST:
+		if (iw->e->cfg->explain)
+			say("iWARP: a connection has brought no MPA request within %d s and is closed",
+			    (int)(SHCA_IW_REQUEST_NS / 1000000000));
+		iw_end(iw, true);
+		break;
+	case IW_LINGER:
+		iw_end(iw, true);
+		break;
+	case IW_QP:
+		shca_qp_lock(qp);
+		if (!qp->sched.dead && qp->iw == iw)
+			shca_iwarp_late(qp);
+		shca_qp_unlock(qp);
+		break;
+	case IW_ASKED:
+	case IW_CLOSED:
+		break;
+	}
+}
+
+static void listeners_resume(struct shca_process *p, uint64_t now)
+{
+	for (struct shca_iw_listener *l = p->iw_listeners; l; l = l->next) {
+		if (!l->paused_until)
+			continue;
+		if (l->paused_until > now) {
+			due_by(&p->engine, l->paused_until);
+			continue;
+		}
+		l->paused_until = 0;
+		stream_want(&l->stream, EPOLLIN);
+	}
+}
+
+void shca_iw_expire(struct engine *e, uint64_t now)
+{
+	struct shca_process *p = to_process(e);
+	struct shca_iw *iw, *next;
+
+	shca_cm_lock(e);
+	/* What comes from now on sets it again. */
+	atomic_store(&p->iw_alarm.due, UINT64_MAX);
+	news_tell(p);
+	for (iw = p->iws; iw; iw = next) {
+		uint64_t due = atomic_load(&iw->due);
+
+		next = iw->next;
+		if (due <= now)
+			late(iw, now);
+		else if (due != UINT64_MAX)
+			due_by(e, due);
+	}
+	listeners_resume(p, now);
+	shca_cm_unlock(e);
+}
+
+void shca_iw_fini(struct engine *e)
+{
+	struct shca_process *p = to_process(e);
+
+	if (!e->streams)
+		return;
+	p->iw_event = NULL;
+	news_tell(p);
+	while (p->iw_listeners)
+		shca_iw_unlisten(p->iw_listeners);
+	while (p->iws)
+		iw_end(p->iws, false);
+}

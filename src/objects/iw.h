@@ -1,0 +1,132 @@
+/*
+ * iw.h - connections of iWARP: from TCP's first packet to its last
+ *
+ * What the kernel's iw_cm and an RNIC's driver do between them. A connection is
+ * made by TCP, to the port that the program names; the two MPA frames with the
+ * programs' private data follow (iwarp/setup.h), and from then on the stream is
+ * a QP's. When that ends, however it does, what has been sent still arrives, and
+ * what comes in is dropped until the peer ends too.
+ *
+ * Until a QP has it a connection is under the connection manager's lock
+ * (gsi.h), then under the QP's, and after the QP's end under the former again.
+ * The manager's lock comes before a QP's, and after the link's receive side. What
+ * happens under a QP's lock and concerns the user is reported a moment later, by
+ * an alarm.
+ */
+#ifndef SOFTHCA_OBJECTS_IW_H
+#define SOFTHCA_OBJECTS_IW_H
+
+#include "process.h"
+
+#include "iwarp/iwarp.h"
+
+/* How long a peer may take: to send the frame that begins a connection, to be
+ * reached by TCP, to answer our frame, and to end what we have ended. */
+#define SHCA_IW_REQUEST_NS 5000000000ull
+#define SHCA_IW_CONNECT_NS 30000000000ull
+#define SHCA_IW_REPLY_NS 60000000000ull
+#define SHCA_IW_END_NS 5000000000ull
+
+struct shca_iw; /* a connection */
+struct shca_iw_listener;
+
+enum shca_iw_event_type {
+	/* To a listener's user: iw is new, and answered by accept or reject,
+	 * or closed. -EAGAIN: not now; anything else: never. */
+	SHCA_IW_REQUEST,
+	/* It carries the QP's messages. */
+	SHCA_IW_ESTABLISHED,
+	/* It has not come about: status, -ECONNREFUSED with the peer's data
+	 * if the peer has rejected it. */
+	SHCA_IW_FAILED,
+	/* It was established and is no longer. */
+	SHCA_IW_ENDED,
+};
+
+struct shca_iw_event {
+	enum shca_iw_event_type type;
+	struct shca_iw *iw;
+	void *user;
+	int status;
+	const uint8_t *data; /* the peer's private data */
+	size_t len;
+	uint32_t ird, ord; /* reads that the peer answers, and asks for */
+	const struct sockaddr_storage *local, *peer; /* of a request */
+};
+
+/* All of what follows is called with the connection manager's lock held; so is
+ * the user's function, which may call nothing of this. */
+
+/* For librdmacm, once: 0 or -errno. */
+int shca_iw_begin(struct engine *e, int (*event)(const struct shca_iw_event *));
+
+struct shca_iw_ask {
+	struct shca_qp *qp; /* of iWARP; kept by a reference of its own */
+	uint32_t ird, ord;
+	const void *data;
+	size_t len;
+	void *user;
+};
+
+/*
+ * Begins to connect; the user hears of the outcome. from has the port to bind, 0
+ * if any will do, and gets the one that was bound. 0 or -errno: -EINVAL, too
+ * much private data, or the QP is in a state in which it cannot be connected.
+ */
+int shca_iw_connect(struct engine *e, struct shca_iw **iw,
+		    struct sockaddr_storage *from,
+		    const struct sockaddr_storage *to, uint8_t tos,
+		    const struct shca_iw_ask *ask);
+/* The answers to a request; ask->user from now on. -ECONNRESET: the peer has
+ * gone meanwhile. */
+int shca_iw_accept(struct shca_iw *iw, const struct shca_iw_ask *ask);
+int shca_iw_reject(struct shca_iw *iw, const void *data, size_t len);
+void shca_iw_set_user(struct shca_iw *iw, void *user);
+/* The user wants no more of it: what is not established is reset, what is ends
+ * with its QP in error. */
+void shca_iw_close(struct shca_iw *iw);
+
+/* Listens at an address, perhaps the unspecified one, of the port in it. v6only:
+ * not for IPv4 as well. */
+int shca_iw_listen(struct engine *e, struct shca_iw_listener **l,
+		   const struct sockaddr_storage *at, bool v6only, int backlog,
+		   void *user);
+void shca_iw_unlisten(struct shca_iw_listener *l);
+
+/* process->iw_alarm is due; without locks, as the next one. */
+void shca_iw_expire(struct engine *e, uint64_t now);
+/* The engine has stopped. */
+void shca_iw_fini(struct engine *e);
+
+/* ---- for qp_iwarp.c: the QP's lock is held ----------------------------- */
+
+/* What the QP's stream is; NULL: none, or no longer. */
+struct stream *shca_iw_stream(struct shca_iw *iw);
+/* Its address, as a GID. */
+void shca_iw_peer_gid(const struct shca_iw *iw, uint8_t gid[16]);
+/* In words: "192.0.2.7 port 4711". */
+void shca_iw_peer_text(const struct shca_iw *iw, char *text, size_t size);
+/* Has the user hear of it. */
+void shca_iw_established(struct shca_iw *iw);
+void shca_iw_ended(struct shca_iw *iw);
+/* It is closed unless that is taken back by then; UINT64_MAX: not. */
+void shca_iw_until(struct shca_iw *iw, uint64_t due);
+/* The QP lets go: the stream is closed, or, if linger, has sent FIN and waits for
+ * the peer's. qp->iw is NULL then. */
+void shca_iw_leave(struct shca_qp *qp, bool linger);
+
+/* qp_iwarp.c: the stream of a QP, whose lock is held, has these events. Returns
+ * how much was done. */
+int shca_iwarp_stream(struct shca_qp *qp, uint32_t events, uint8_t *buffer);
+/* The QP's stream has ended by our clock. */
+void shca_iwarp_late(struct shca_qp *qp);
+/* The manager has the connection: the QP goes to RTS, and sends. wrong: it sends
+ * that the peer's frame was. */
+int shca_iwarp_start(struct shca_qp *qp, struct shca_iw *iw,
+		     const struct iwarp_agreed *a, uint32_t fpdu_max,
+		     enum iwarp_setup_error wrong);
+/* It is to end, with its QP in error. */
+void shca_iwarp_abort(struct shca_qp *qp);
+void shca_iwarp_env(struct shca_process *p);
+
+#endif

@@ -1,0 +1,426 @@
+/*
+ * qp_iwarp.c - queue pairs that speak iWARP: their operations, over TCP
+ *
+ * The protocol core (iwarp/iwarp.h) makes bytes and the socket takes what it has
+ * room for; flush() is the loop between them. What has no room waits until the
+ * socket is writable. The connection was set up by iw.c, which also takes care
+ * of the socket when the QP has gone.
+ */
+#include "iw.h"
+#include "record.h"
+
+#include "engine/heat.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Bytes for the socket, and in a row before others get the QP's lock. */
+#define TX_BYTES (256u << 10)
+#define FLUSH_ROUNDS 32
+#define RX_ROUNDS 8
+#define RX_PIECES 16
+
+static struct link *link_of(const struct shca_qp *qp)
+{
+	return streams_link(qp->sched.engine->streams);
+}
+
+/* ---- operations -------------------------------------------------------- */
+
+static int create(struct qp **out, struct qp_init *init)
+{
+	struct iwarp_qp *qp;
+	int err = iwarp_qp_create(&qp, init);
+
+	if (!err)
+		*out = iwarp_qp_base(qp);
+	return err;
+}
+
+/* The QP and its connection part. */
+static void leave(struct shca_qp *qp, bool linger)
+{
+	heat_use(link_of(qp), false);
+	qp->stream = (struct shca_qp_stream){ 0 };
+	shca_iw_leave(qp, linger);
+}
+
+/* Sends FIN, once. */
+static void finish(struct shca_qp *qp)
+{
+	if (qp->stream.fin)
+		return;
+	qp->stream.fin = true;
+	stream_finish(shca_iw_stream(qp->iw));
+	shca_iw_until(qp->iw, clock_ns() + SHCA_IW_END_NS);
+}
+
+static void destroy(struct qp *core)
+{
+	struct shca_qp *qp = core->owner;
+
+	if (qp->iw) {
+		shca_iw_ended(qp->iw);
+		/* What the socket has taken arrives all the same. */
+		if (iwarp_shut(iwarp_qp(core)) != IWARP_RESET)
+			finish(qp);
+		leave(qp, qp->stream.fin && !qp->stream.eof);
+	}
+	iwarp_qp_destroy(iwarp_qp(core));
+}
+
+static int modify(struct qp *core, const struct ibv_qp_attr *attr, int mask,
+		  const struct roce_path *path)
+{
+	struct shca_qp *qp = core->owner;
+	int err = iwarp_qp_modify(iwarp_qp(core), attr, mask);
+
+	(void)path;
+	/* It forgets its stream, too. */
+	if (!err && qp->iw && core->state == IBV_QPS_RESET) {
+		shca_iw_ended(qp->iw);
+		leave(qp, false);
+	}
+	return err;
+}
+
+static void query(const struct qp *core, struct ibv_qp_attr *attr,
+		  struct ibv_qp_init_attr *init)
+{
+	iwarp_qp_query(iwarp_qp_const(core), attr, init);
+}
+
+/* What the socket is to wait for. */
+static void want(struct shca_qp *qp)
+{
+	uint32_t events = 0;
+
+	if (!qp->stream.eof)
+		events |= EPOLLIN;
+	if (qp->stream.full)
+		events |= EPOLLOUT;
+	stream_want(shca_iw_stream(qp->iw), events);
+}
+
+/* Whether the connection goes on, by what its core says. */
+static void shut(struct shca_qp *qp)
+{
+	switch (iwarp_shut(iwarp_qp(qp->core))) {
+	case IWARP_OPEN:
+		break;
+	case IWARP_DRAIN:
+		if (!qp->stream.draining)
+			shca_iw_until(qp->iw, clock_ns() + SHCA_IW_END_NS);
+		qp->stream.draining = true;
+		break;
+	case IWARP_FIN:
+		finish(qp);
+		if (qp->stream.eof)
+			leave(qp, false);
+		break;
+	case IWARP_RESET:
+		leave(qp, false);
+		break;
+	}
+}
+
+/* Sends one batch. False: there is no room for more, or no stream. */
+static bool send_batch(struct shca_qp *qp)
+{
+	struct iwarp_qp *q = iwarp_qp(qp->core);
+	struct iwarp_batch b; /* not cleared: it is large */
+	ssize_t n = 0;
+	size_t sent;
+
+	iwarp_tx(q, &b, TX_BYTES);
+	if (b.bytes)
+		n = stream_send(shca_iw_stream(qp->iw), b.data.iov, b.data.n,
+				false);
+	sent = n > 0 ? (size_t)n : 0;
+	if (n == -EFAULT && iwarp_tx_doubt(q))
+		n = 0;
+	else if (n >= 0 || n == -EAGAIN)
+		qp->stream.full = sent < b.bytes;
+	iwarp_tx_done(q, &b, sent);
+	if (n < 0 && n != -EAGAIN && n != -EINTR) {
+		iwarp_lost(q, strerror((int)-n));
+		return false;
+	}
+	return !qp->stream.full;
+}
+
+static void flush(struct qp *core, uint64_t now, bool all)
+{
+	struct iwarp_qp *q = iwarp_qp(core);
+	struct shca_qp *qp = core->owner;
+	struct shca_iw *iw = qp->iw;
+	int round;
+
+	(void)now;
+	if (!iw)
+		return;
+	for (round = 0; !qp->stream.full && iwarp_tx_ready(q); round++) {
+		if (round && !all && engine_qp_wanted(&qp->sched)) {
+			engine_qp_later(&qp->sched);
+			break;
+		}
+		if (round == FLUSH_ROUNDS) {
+			/* The next progress goes on. */
+			engine_timer_set(qp->sched.engine, &qp->sched,
+					 clock_ns());
+			break;
+		}
+		if (!send_batch(qp))
+			break;
+	}
+	shut(qp);
+	if (qp->iw)
+		want(qp);
+}
+
+static int post_send(struct qp *core, struct ibv_send_wr *wr,
+		     struct ibv_send_wr **bad, bool whole)
+{
+	const struct shca_qp *qp = core->owner;
+	struct iwarp_qp *q = iwarp_qp(core);
+	const uint32_t tail = core->sq.tail;
+	int err = 0;
+
+	for (; wr; wr = wr->next) {
+		err = iwarp_post_send(q, wr);
+		if (err) {
+			*bad = wr;
+			break;
+		}
+		if (__builtin_expect(qp->posted != NULL, 0))
+			qp->posted[(core->sq.tail - 1) & (core->sq.depth - 1)] =
+				check_here();
+	}
+	if (err && whole)
+		iwarp_sq_undo(q, tail);
+	flush(core, 0, false);
+	return err;
+}
+
+static int post_recv(struct qp *core, struct ibv_recv_wr *wr,
+		     struct ibv_recv_wr **bad)
+{
+	int err;
+
+	for (; wr; wr = wr->next) {
+		err = qp_post_recv(core, wr);
+		if (err) {
+			*bad = wr;
+			return err;
+		}
+		if (tracing())
+			shca_record_recv(core->qpn, wr);
+	}
+	return 0;
+}
+
+/* TCP has the timers. */
+static void expire(struct qp *core, uint64_t now)
+{
+	(void)core;
+	(void)now;
+}
+
+static void stat_of(const struct qp *core, struct stat_qp *q)
+{
+	const struct iwarp_qp_stats *s = iwarp_qp_stats(iwarp_qp_const(core));
+	const struct shca_qp *qp = core->owner;
+
+	q->n[STAT_TX_PACKETS] += s->tx_fpdus;
+	q->n[STAT_RX_PACKETS] += s->rx_fpdus;
+	q->n[STAT_TX_BYTES] += s->tx_bytes;
+	q->n[STAT_RX_BYTES] += s->rx_bytes;
+	q->n[STAT_NO_RECEIVE] += s->no_recv;
+	q->n[STAT_ACCESS_TX] += s->access_tx;
+	q->n[STAT_ACCESS_RX] += s->access_rx;
+	if (qp->iw)
+		shca_iw_peer_gid(qp->iw, q->dgid);
+}
+
+static void waits(struct qp *core, uint64_t now, char *text, size_t size)
+{
+	const struct shca_qp *qp = core->owner;
+	const uint32_t posted = core->sq.tail - core->sq.head;
+
+	(void)now;
+	if (core->state == IBV_QPS_ERR || core->state == IBV_QPS_SQE)
+		snprintf(text, size,
+			 "is in the error state: the first completion with an error, or --explain, says why");
+	else if (!qp->iw)
+		snprintf(text, size, "is not connected");
+	else if (qp->stream.full)
+		snprintf(text, size,
+			 "waits for the peer to take what it was sent (TCP): %u work requests are posted",
+			 posted);
+	else if (posted)
+		snprintf(text, size,
+			 "waits for the peer's answer: %u work requests are posted",
+			 posted);
+	else
+		snprintf(text, size,
+			 "waits for what the program posts, or the peer sends (%u receives posted)",
+			 qp_rq_count(&core->rq));
+}
+
+const struct qp_ops shca_iwarp_ops = {
+	.create = create,
+	.destroy = destroy,
+	.modify = modify,
+	.query = query,
+	.post_send = post_send,
+	.post_recv = post_recv,
+	.flush = flush,
+	.expire = expire,
+	.stat = stat_of,
+	.waits = waits,
+};
+
+/* ---- the stream -------------------------------------------------------- */
+
+/* Reads what there is, once. Bytes; 0: none now, or no more. */
+static size_t receive(struct shca_qp *qp, uint8_t *buffer)
+{
+	struct iwarp_qp *q = iwarp_qp(qp->core);
+	struct iovec iov[RX_PIECES + 1];
+	size_t pieces = iwarp_rx_direct(q, iov, RX_PIECES), direct = 0;
+	ssize_t n;
+
+	for (size_t i = 0; i < pieces; i++)
+		direct += iov[i].iov_len;
+	iov[pieces] = (struct iovec){ buffer, STREAM_BUFFER };
+	n = stream_recv(shca_iw_stream(qp->iw), iov, pieces + 1);
+	if (n == -EFAULT && pieces) {
+		/* The program's memory is gone: its core finds that out. */
+		iwarp_rx_placed(q, 0);
+		pieces = direct = 0;
+		iov[0] = (struct iovec){ buffer, STREAM_BUFFER };
+		n = stream_recv(shca_iw_stream(qp->iw), iov, 1);
+	}
+	if (pieces) {
+		const size_t got = n > 0 ? (size_t)n : 0;
+
+		iwarp_rx_placed(q, got < direct ? got : direct);
+	}
+	if (n > 0 && (size_t)n > direct)
+		iwarp_rx(q, buffer, (size_t)n - direct);
+	if (!n) {
+		qp->stream.eof = true;
+		iwarp_rx_eof(q);
+	} else if (n < 0 && n != -EAGAIN && n != -EINTR) {
+		qp->stream.eof = true;
+		iwarp_lost(q, strerror((int)-n));
+	}
+	return n > 0 ? (size_t)n : 0;
+}
+
+int shca_iwarp_stream(struct shca_qp *qp, uint32_t events, uint8_t *buffer)
+{
+	size_t n;
+	int round = 0;
+
+	if (events & EPOLLOUT)
+		qp->stream.full = false;
+	if (!qp->stream.eof && events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
+		do {
+			n = receive(qp, buffer);
+		} while (n >= STREAM_BUFFER && ++round < RX_ROUNDS &&
+			 !engine_qp_wanted(&qp->sched));
+	} else if (qp->stream.eof && events & (EPOLLHUP | EPOLLERR)) {
+		/* Both ends have ended, or the peer is gone. */
+		iwarp_lost(iwarp_qp(qp->core), strerror(ECONNRESET));
+		leave(qp, false);
+		return 1;
+	}
+	flush(qp->core, 0, false);
+	return round + 1;
+}
+
+void shca_iwarp_late(struct shca_qp *qp)
+{
+	iwarp_lost(iwarp_qp(qp->core), strerror(ETIMEDOUT));
+	leave(qp, false);
+}
+
+void shca_iwarp_abort(struct shca_qp *qp)
+{
+	const struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+
+	iwarp_qp_modify(iwarp_qp(qp->core), &attr, IBV_QP_STATE);
+	flush(qp->core, 0, true);
+}
+
+int shca_iwarp_start(struct shca_qp *qp, struct shca_iw *iw,
+		     const struct iwarp_agreed *a, uint32_t fpdu_max,
+		     enum iwarp_setup_error wrong)
+{
+	struct iwarp_qp *q = iwarp_qp(qp->core);
+	int err = iwarp_qp_start(q, a, fpdu_max);
+
+	if (err)
+		return err;
+	qp->iw = iw;
+	qp->stream = (struct shca_qp_stream){ 0 };
+	heat_use(link_of(qp), true);
+	if (wrong)
+		iwarp_fail_setup(q, wrong);
+	else if (qp->sched.engine->cfg->explain)
+		qp_explain(qp->core,
+			   "connected by TCP: CRC %s, markers %s, segments of %u bytes",
+			   a->crc ? "on" : "off",
+			   a->tx_markers || a->rx_markers ? "on" : "off",
+			   fpdu_max);
+	flush(qp->core, 0, true);
+	return 0;
+}
+
+/* ---- the core's environment -------------------------------------------- */
+
+static void env_established(struct qp *core)
+{
+	struct shca_qp *qp = core->owner;
+
+	if (qp->iw)
+		shca_iw_established(qp->iw);
+}
+
+static void env_ended(struct qp *core)
+{
+	struct shca_qp *qp = core->owner;
+
+	if (qp->iw)
+		shca_iw_ended(qp->iw);
+}
+
+__attribute__((format(printf, 2, 3))) static void
+env_explain(struct qp *core, const char *fmt, ...)
+{
+	struct shca_qp *qp = core->owner;
+	char peer[80] = "";
+	va_list ap;
+
+	if (qp->iw)
+		shca_iw_peer_text(qp->iw, peer, sizeof(peer));
+	va_start(ap, fmt);
+	engine_explain_of(core, peer, fmt, ap);
+	va_end(ap);
+}
+
+void shca_iwarp_env(struct shca_process *p)
+{
+	p->iw_env = (struct iwarp_env){
+		.base = p->env.base,
+		.established = env_established,
+		.ended = env_ended,
+	};
+	/* No other process of this host knows of its QPs. */
+	p->iw_env.base.direct = NULL;
+	if (p->iw_env.base.explain)
+		p->iw_env.base.explain = env_explain;
+}
