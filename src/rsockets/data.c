@@ -225,10 +225,7 @@ ssize_t rsock_stream_write(struct rsock *rs, enum rsock_write kind,
 {
 	struct rsock_stream *s = &rs->s;
 	struct ibv_sge sge = { 0 };
-	struct ibv_send_wr wr = { .sg_list = &sge,
-				  .num_sge = 1,
-				  .opcode = IBV_WR_RDMA_WRITE_WITH_IMM },
-			   *bad;
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
 	uint32_t pos = s->spos, end = rs->sbuf_size - pos, bytes = 0;
 	bool in_place;
 	int err;
@@ -260,11 +257,8 @@ ssize_t rsock_stream_write(struct rsock *rs, enum rsock_write kind,
 	pthread_mutex_unlock(&rs->lock);
 
 	wr.wr_id = rsock_wr_id(RSOCK_WR_SEND, bytes);
-	wr.imm_data = htonl(imm);
 	wr.wr.rdma.remote_addr = addr;
 	wr.wr.rdma.rkey = key;
-	if (kind == RSOCK_WRITE_DIRECT)
-		wr.opcode = IBV_WR_RDMA_WRITE;
 	if (in_place) {
 		sge.addr = (uintptr_t)it->iov->iov_base + it->off;
 		it->off += len;
@@ -276,7 +270,12 @@ ssize_t rsock_stream_write(struct rsock *rs, enum rsock_write kind,
 	if (len <= rs->inline_size)
 		wr.send_flags = IBV_SEND_INLINE;
 	sge.length = len;
-	err = ibv_post_send(s->id->qp, &wr, &bad);
+	if (kind == RSOCK_WRITE_DIRECT) {
+		wr.opcode = IBV_WR_RDMA_WRITE;
+		err = ibv_post_send(s->id->qp, &wr, &bad);
+	} else {
+		err = rsock_stream_post_msg(rs, &wr, imm);
+	}
 	if (!err)
 		return len;
 	pthread_mutex_lock(&rs->lock);

@@ -119,6 +119,7 @@ struct rsock_stream {
 	bool gone; /* the peer's queue pair is, or will be at once */
 	bool reset; /* and it did not say good-bye */
 	bool swap;
+	bool plain; /* there is no immediate data, see queue.c */
 
 	/* receiving */
 	uint8_t *rbuf; /* a ring of two halves, granted to the peer in turn */
@@ -127,6 +128,7 @@ struct rsock_stream {
 	uint32_t rpos; /* next byte to read (rlock) */
 	uint32_t grant_pos; /* next half to grant */
 	uint32_t freed; /* bytes read and not granted again */
+	uint32_t next_recv; /* plain: the slot of the next receive */
 	uint32_t writable; /* bytes granted that the peer has not written */
 	uint32_t *rmsg; /* a ring: lengths of what it has written */
 	uint32_t rmsg_head, rmsg_count;
@@ -216,6 +218,12 @@ struct rsock {
 	};
 };
 
+/* Receives that are posted. */
+static inline uint32_t rsock_recvs(const struct rsock *rs)
+{
+	return rs->rq_size + RSOCK_CTRL_RQ;
+}
+
 static inline uint64_t rsock_now_ns(void)
 {
 	struct timespec ts;
@@ -290,6 +298,9 @@ int rsock_getsockopt(struct rsock *rs, int level, int name, void *val,
 
 /* stream.c */
 
+/* Where receives without immediate data have room for a message each. */
+uint32_t *rsock_stream_msgs(const struct rsock *rs);
+
 int rsock_set_nonblock(int fd);
 /*
  * With an id of its own, or that of a request, which it owns on success. An
@@ -321,7 +332,7 @@ void rsock_stream_drop_requests(struct rsock *rs);
 /* queue.c: all of these under lock, but the last */
 
 /* A work request's id: what its completion frees, and how many bytes. */
-enum { RSOCK_WR_RECV, RSOCK_WR_SEND, RSOCK_WR_CTRL };
+enum { RSOCK_WR_RECV, RSOCK_WR_SEND, RSOCK_WR_CTRL, RSOCK_WR_PART };
 
 static inline uint64_t rsock_wr_id(uint32_t kind, uint32_t bytes)
 {
@@ -344,6 +355,12 @@ static inline bool rsock_stream_has_cq(const struct rsock *rs)
 	       rs->state == RSOCK_DISCONNECTED;
 }
 
+/*
+ * Posts a write that says msg to the peer, as immediate data or by a message of
+ * its own; 0 or an errno. The write may be empty. No lock is needed.
+ */
+int rsock_stream_post_msg(struct rsock *rs, struct ibv_send_wr *wr,
+			  uint32_t msg);
 /* A control message, with an entry for the peer's table or without. */
 int rsock_stream_post_ctrl(struct rsock *rs, uint32_t msg,
 			   const struct rsw_sge *sge);

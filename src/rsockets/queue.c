@@ -8,6 +8,10 @@
  * message announces it, with the number of messages that the peer may have sent
  * by then. Both sides count messages of data (and of mappings) modulo 2^16.
  *
+ * iWARP has no immediate data: a send of four bytes follows the write there, in
+ * the sender's byte order, as in rdma-core. Two entries of the send queue then
+ * count as one.
+ *
  * Control messages have entries of the send queue of their own, so that credits
  * never wait for data.
  */
@@ -20,21 +24,37 @@
 
 #define IDLE_POLLS 1024 /* before events of the CM are checked */
 
-/* Messages carry immediate data alone: receives have no buffer. */
+/* Messages carry immediate data alone, and receives have no buffer; or four
+ * bytes. */
 int rsock_stream_post_recvs(struct rsock *rs, uint32_t n)
 {
+	struct rsock_stream *s = &rs->s;
 	struct ibv_recv_wr wr[32], *bad;
+	struct ibv_sge sge[32];
 	uint32_t i, batch;
 	int err;
 
 	for (; n; n -= batch) {
 		batch = min_u32(n, ARRAY_SIZE(wr));
-		for (i = 0; i < batch; i++)
+		for (i = 0; i < batch; i++) {
 			wr[i] = (struct ibv_recv_wr){
-				.wr_id = rsock_wr_id(RSOCK_WR_RECV, 0),
+				.wr_id = rsock_wr_id(RSOCK_WR_RECV,
+						     s->next_recv),
 				.next = i + 1 < batch ? &wr[i + 1] : NULL,
 			};
-		err = ibv_post_recv(rs->s.id->qp, wr, &bad);
+			if (!s->plain)
+				continue;
+			sge[i] = (struct ibv_sge){
+				.addr = (uintptr_t)(rsock_stream_msgs(rs) +
+						    s->next_recv),
+				.length = sizeof(uint32_t),
+				.lkey = s->smr->lkey,
+			};
+			wr[i].sg_list = &sge[i];
+			wr[i].num_sge = 1;
+			s->next_recv = (s->next_recv + 1) % rsock_recvs(rs);
+		}
+		err = ibv_post_recv(s->id->qp, wr, &bad);
 		if (err)
 			return -err;
 	}
@@ -96,6 +116,31 @@ bool rsock_stream_can_send(struct rsock *rs)
 	return s->target.length;
 }
 
+int rsock_stream_post_msg(struct rsock *rs, struct ibv_send_wr *wr,
+			  uint32_t msg)
+{
+	struct ibv_sge four = { .addr = (uintptr_t)&msg, .length = sizeof(msg) };
+	struct ibv_send_wr said = {
+		.wr_id = wr->wr_id,
+		.sg_list = &four,
+		.num_sge = 1,
+		.opcode = IBV_WR_SEND,
+		.send_flags = IBV_SEND_INLINE,
+	}, *bad;
+
+	if (!rs->s.plain) {
+		wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+		wr->imm_data = htonl(msg);
+		return ibv_post_send(rs->s.id->qp, wr, &bad);
+	}
+	if (!wr->num_sge)
+		return ibv_post_send(rs->s.id->qp, &said, &bad);
+	wr->opcode = IBV_WR_RDMA_WRITE;
+	wr->wr_id = rsock_wr_id(RSOCK_WR_PART, 0);
+	wr->next = &said;
+	return ibv_post_send(rs->s.id->qp, wr, &bad);
+}
+
 /* A control message, with an entry for the peer's table or without. */
 int rsock_stream_post_ctrl(struct rsock *rs, uint32_t msg,
 			   const struct rsw_sge *sge)
@@ -105,9 +150,7 @@ int rsock_stream_post_ctrl(struct rsock *rs, uint32_t msg,
 	struct ibv_sge sg;
 	struct ibv_send_wr wr = {
 		.wr_id = rsock_wr_id(RSOCK_WR_CTRL, 0),
-		.opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
-		.imm_data = htonl(msg),
-	}, *bad;
+	};
 	int err;
 
 	if (sge) {
@@ -126,7 +169,7 @@ int rsock_stream_post_ctrl(struct rsock *rs, uint32_t msg,
 	}
 	s->ctrl_out++;
 	s->ctrl_next = (s->ctrl_next + 1) % RSOCK_CTRL;
-	err = ibv_post_send(s->id->qp, &wr, &bad);
+	err = rsock_stream_post_msg(rs, &wr, msg);
 	if (err)
 		rsock_stream_fail(rs, err);
 	return -err;
@@ -203,7 +246,8 @@ static void on_ctrl(struct rsock *rs, uint32_t value)
 static void on_recv(struct rsock *rs, const struct ibv_wc *wc)
 {
 	struct rsock_stream *s = &rs->s;
-	uint32_t msg = ntohl(wc->imm_data);
+	uint32_t msg = s->plain ? rsock_stream_msgs(rs)[(uint32_t)wc->wr_id] :
+				  ntohl(wc->imm_data);
 
 	/* The peer may write before its RTU has come. */
 	if (rs->state == RSOCK_ACCEPTING) {
@@ -212,10 +256,13 @@ static void on_recv(struct rsock *rs, const struct ibv_wc *wc)
 	}
 	if (rs->state != RSOCK_CONNECTED)
 		return;
-	if (!(wc->wc_flags & IBV_WC_WITH_IMM)) {
+	if (s->plain ? wc->byte_len != sizeof(msg)
+		     : !(wc->wc_flags & IBV_WC_WITH_IMM)) {
 		rsock_stream_fail(rs, EPROTO);
 		return;
 	}
+	if (s->plain && s->swap)
+		msg = __builtin_bswap32(msg);
 	switch (rsw_msg_op(msg)) {
 	case RSW_SGL:
 		s->sseq_limit = (uint16_t)rsw_msg_value(msg);
@@ -248,7 +295,7 @@ static void on_sent(struct rsock *rs, const struct ibv_wc *wc)
 
 	if (wc->wr_id >> 32 == RSOCK_WR_CTRL) {
 		s->ctrl_out--;
-	} else {
+	} else if (wc->wr_id >> 32 == RSOCK_WR_SEND) {
 		s->sq_free++;
 		s->sfree += (uint32_t)wc->wr_id;
 	}

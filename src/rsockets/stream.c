@@ -90,7 +90,17 @@ static size_t table_len(const struct rsock *rs)
 
 static size_t sbuf_len(const struct rsock *rs)
 {
-	return rs->sbuf_size + RSOCK_CTRL * sizeof(struct rsw_sge);
+	size_t len = rs->sbuf_size + RSOCK_CTRL * sizeof(struct rsw_sge);
+
+	if (rs->s.plain)
+		len = (len + 3) / 4 * 4 + rsock_recvs(rs) * sizeof(uint32_t);
+	return len;
+}
+
+uint32_t *rsock_stream_msgs(const struct rsock *rs)
+{
+	return (uint32_t *)(void *)(rs->s.sbuf + sbuf_len(rs)) -
+	       rsock_recvs(rs);
 }
 
 static int create_buffers(struct rsock *rs)
@@ -136,7 +146,8 @@ static int create_qp(struct rsock *rs)
 
 	if (ibv_query_device(s->id->verbs, &dev))
 		return -ENODEV;
-	most = clamp((uint32_t)dev.max_qp_wr, RSOCK_MIN_QUEUE,
+	s->plain = s->id->verbs->device->transport_type == IBV_TRANSPORT_IWARP;
+	most = clamp((uint32_t)dev.max_qp_wr >> s->plain, RSOCK_MIN_QUEUE,
 		     RSOCK_MAX_QUEUE) -
 	       RSOCK_CTRL_RQ;
 	rs->sq_size = clamp(rs->sq_size, RSOCK_MIN_QUEUE, most);
@@ -146,13 +157,13 @@ static int create_qp(struct rsock *rs)
 	if (err)
 		return err;
 	s->cq = ibv_create_cq(s->id->verbs,
-			      (int)(rs->sq_size + rs->rq_size + RSOCK_CTRL_RQ),
+			      (int)((rs->sq_size << s->plain) + rsock_recvs(rs)),
 			      NULL, s->cc, 0);
 	if (!s->cq)
 		return rsock_errno();
 	attr.send_cq = attr.recv_cq = s->cq;
-	attr.cap.max_send_wr = rs->sq_size;
-	attr.cap.max_recv_wr = rs->rq_size + RSOCK_CTRL_RQ;
+	attr.cap.max_send_wr = rs->sq_size << s->plain;
+	attr.cap.max_recv_wr = rsock_recvs(rs);
 	attr.cap.max_send_sge = 1;
 	attr.cap.max_recv_sge = 1;
 	attr.cap.max_inline_data = rs->inline_size;
@@ -178,7 +189,7 @@ int rsock_stream_create_ep(struct rsock *rs)
 	s->freed = s->half; /* the REQ or REP grants the first half only */
 	s->writable = s->half;
 	s->rseq_limit = (uint16_t)rs->rq_size;
-	return rsock_stream_post_recvs(rs, rs->rq_size + RSOCK_CTRL_RQ);
+	return rsock_stream_post_recvs(rs, rsock_recvs(rs));
 }
 
 void rsock_stream_describe(const struct rsock *rs, uint8_t data[RSW_CONN_LEN])
