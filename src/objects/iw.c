@@ -22,6 +22,12 @@
 
 #define ACCEPTS 16 /* in one look at a listener */
 #define AGAIN_NS 10000000u /* for a listener or request that has to wait */
+/*
+ * Where nobody listens yet: so often it is tried again. Programs (qperf) tell their
+ * peer the port of an identifier that is bound, and listen then.
+ */
+#define REFUSED_TRIES 10
+#define REFUSED_NS 20000000u
 #define HALF_OPEN 4096 /* connections without a request, of all listeners */
 
 enum phase {
@@ -50,6 +56,7 @@ struct shca_iw {
 	struct shca_iw_listener *listener; /* in IW_REQUEST and IW_WAITING */
 	struct shca_qp *qp; /* with a reference, as long as this exists */
 	struct sockaddr_storage local, peer;
+	uint8_t tos, refused; /* so often */
 	struct iwarp_setup setup;
 	uint64_t waits_ns; /* IW_WAITING: since then */
 	uint16_t out_len; /* our frame, until TCP has connected */
@@ -313,6 +320,11 @@ static void connected(struct shca_iw *iw)
 
 	if (getsockopt(iw->stream.fd, SOL_SOCKET, SO_ERROR, &err, &len))
 		err = errno;
+	if (err == ECONNREFUSED && ++iw->refused < REFUSED_TRIES) {
+		stream_close(&iw->stream, true);
+		shca_iw_until(iw, clock_ns() + REFUSED_NS);
+		return;
+	}
 	err = err ? -err : send_frame(iw, iw->out, iw->out_len);
 	if (err) {
 		failed(iw, err);
@@ -535,16 +547,46 @@ static int connect_from(struct sockaddr_storage *from,
 	return err;
 }
 
+/* Opens the stream, of which iw->local is the address from now on. */
+static int connect_begin(struct shca_iw *iw)
+{
+	struct sockaddr_storage local = iw->local;
+	socklen_t len = sizeof(local);
+	int fd = connect_from(&local, &iw->peer, iw->tos), err;
+
+	if (fd == -EADDRINUSE || fd == -EADDRNOTAVAIL) {
+		/* An ordinary program has the port. */
+		set_port(&local, 0);
+		fd = connect_from(&local, &iw->peer, iw->tos);
+	}
+	if (fd < 0)
+		return fd;
+	if (!syscall(SYS_getsockname, fd, &local, &len))
+		iw->local = local;
+	err = stream_open(iw->e->streams, &iw->stream, fd, EPOLLOUT);
+	if (err)
+		sys_close(fd);
+	else
+		shca_iw_until(iw, clock_ns() + SHCA_IW_CONNECT_NS);
+	return err;
+}
+
+static void connect_again(struct shca_iw *iw)
+{
+	int err = connect_begin(iw);
+
+	if (err)
+		failed(iw, err);
+}
+
 int shca_iw_connect(struct engine *e, struct shca_iw **out,
 		    struct sockaddr_storage *from,
 		    const struct sockaddr_storage *to, uint8_t tos,
 		    const struct shca_iw_ask *ask)
 {
 	const struct iwarp_offer want = offer(e, ask);
-	struct sockaddr_storage local = *from;
-	socklen_t len = sizeof(local);
 	struct shca_iw *iw;
-	int fd, err;
+	int err;
 
 	iw = iw_new(e, IW_CONNECTING, true);
 	if (!iw)
@@ -558,32 +600,18 @@ int shca_iw_connect(struct engine *e, struct shca_iw **out,
 		goto err_iw;
 	}
 	iw->out_len = (uint16_t)err;
-	fd = connect_from(from, to, tos);
-	if (fd == -EADDRINUSE || fd == -EADDRNOTAVAIL) {
-		/* An ordinary program has it. */
-		set_port(&local, 0);
-		fd = connect_from(&local, to, tos);
-	}
-	if (fd < 0) {
-		err = fd;
-		goto err_iw;
-	}
-	if (!syscall(SYS_getsockname, fd, &local, &len))
-		*from = local;
-	iw->local = local;
+	iw->local = *from;
 	iw->peer = *to;
+	iw->tos = tos;
+	err = connect_begin(iw);
+	if (err)
+		goto err_iw;
+	*from = iw->local;
 	iw->user = ask->user;
 	iw->owned = true;
 	iw->qp = ask->qp;
 	shca_qp_get(iw->qp);
 	get(iw);
-	err = stream_open(e->streams, &iw->stream, fd, EPOLLOUT);
-	if (err) {
-		sys_close(fd);
-		put(iw);
-		goto err_iw;
-	}
-	shca_iw_until(iw, clock_ns() + SHCA_IW_CONNECT_NS);
 	*out = iw;
 	return 0;
 
@@ -874,6 +902,11 @@ static void late(struct shca_iw *iw, uint64_t now)
 	atomic_store(&iw->due, UINT64_MAX);
 	switch ((enum phase)atomic_load(&iw->phase)) {
 	case IW_CONNECTING:
+		if (iw->stream.fd < 0)
+			connect_again(iw);
+		else
+			failed(iw, -ETIMEDOUT);
+		break;
 	case IW_REPLY:
 		failed(iw, -ETIMEDOUT);
 		break;
