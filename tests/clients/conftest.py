@@ -68,13 +68,14 @@ def placements(networks, home):
 
     def get(name):
         if name not in known:
-            if name.startswith("netns"):
-                net = networks(1500 if name == "netns1500" else 9000)
+            options = rig.OPTIONS.get(name, [])
+            if "netns" in name:
+                net = networks(1500 if name.endswith("1500") else 9000)
                 known[name] = rig.Placement(
-                    name, rig.Side(net.b), rig.Side(net.a), "10.91.0.2", "fd91::2")
+                    name, rig.Side(net.b), rig.Side(net.a), "10.91.0.2", "fd91::2", options)
             else:
                 side = rig.Side(home)
-                known[name] = rig.Placement(name, side, side, "127.0.0.1", "::1", rig.OPTIONS.get(name, []))
+                known[name] = rig.Placement(name, side, side, "127.0.0.1", "::1", options)
         return known[name]
 
     return get

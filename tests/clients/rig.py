@@ -408,7 +408,10 @@ def need(*programs):
 PLACES = ["local", "copy", "udp", "wire", "netns"]
 # Of what goes by UDP within the host in any case (XRC, multicast).
 UDP_PLACES = ["local", "wire", "netns"]
-OPTIONS = {"copy": ["--same-host=copy"], "udp": ["--same-host=udp"], "wire": ["--wire"]}
+# By iWARP: one host, two, and two with segments of 1448 bytes.
+IWARP_PLACES = ["iwarp", "iwarp_netns", "iwarp_netns1500"]
+OPTIONS = {"copy": ["--same-host=copy"], "udp": ["--same-host=udp"], "wire": ["--wire"],
+           **{name: ["--iwarp"] for name in IWARP_PLACES}}
 
 
 def combinations(names, values, default):
