@@ -3,7 +3,7 @@ _softhca()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local cmd=${COMP_WORDS[1]} program= i
-	local job='--addr --check --check-json --devices --explain --faults --faults-log --loss --part-id --pcap --same-host --seed --sockets --trace --wire'
+	local job='--addr --check --check-json --devices --explain --faults --faults-log --iwarp --iwarp=both --iwarp=first --loss --mpa-crc --part-id --pcap --same-host --seed --sockets --trace --wire'
 	local common='--help --usage --version'
 
 	COMPREPLY=()

@@ -297,6 +297,13 @@ static void set_iwarp(const char *arg)
 	set("SOFTHCA_IWARP", arg ? arg : "only");
 }
 
+static bool iwarp_asked(void)
+{
+	const char *mode = getenv("SOFTHCA_IWARP");
+
+	return mode && *mode && strcmp(mode, "0") != 0;
+}
+
 /* What is done to packets is not done to TCP's. */
 static void warn_iwarp(void)
 {
@@ -311,7 +318,7 @@ static void warn_iwarp(void)
 		  "--faults makes no faults in packets of iWARP: they are TCP's (tc-netem(8))" },
 	};
 
-	if (!getenv("SOFTHCA_IWARP"))
+	if (!iwarp_asked())
 		return;
 	for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
 		if (getenv(none[i].variable))
@@ -624,6 +631,10 @@ int job_environment(void)
 	size_t i, used, n = sizeof(preloads) / sizeof(preloads[0]);
 	int err;
 
+	if (sockets && iwarp_asked()) {
+		cli_say("--sockets needs RoCE: a port of iWARP is TCP's, and the program's own socket has it. Leave out --iwarp");
+		return -EINVAL;
+	}
 	warn_iwarp();
 	err = libdir_find(libdir);
 	if (err) {

@@ -817,20 +817,30 @@ void shca_iw_set_user(struct shca_iw *iw, void *user)
 	iw->user = user;
 }
 
-void shca_iw_close(struct shca_iw *iw)
+static void end_by(struct shca_iw *iw, enum ibv_qp_state to)
 {
 	struct shca_qp *qp = iw->qp;
 
-	iw->user = NULL;
-	iw->owned = false;
 	if (atomic_load(&iw->phase) == IW_QP) {
 		shca_qp_lock(qp);
 		if (!qp->sched.dead && qp->iw == iw)
-			shca_iwarp_abort(qp);
+			shca_iwarp_end(qp, to);
 		shca_qp_unlock(qp);
 	} else if (atomic_load(&iw->phase) < IW_QP) {
 		iw_end(iw, true);
 	}
+}
+
+void shca_iw_disconnect(struct shca_iw *iw)
+{
+	end_by(iw, IBV_QPS_SQD);
+}
+
+void shca_iw_close(struct shca_iw *iw)
+{
+	iw->user = NULL;
+	iw->owned = false;
+	end_by(iw, IBV_QPS_ERR);
 	put(iw);
 }
 

@@ -82,6 +82,9 @@ int shca_iw_connect(struct engine *e, struct shca_iw **iw,
 int shca_iw_accept(struct shca_iw *iw, const struct shca_iw_ask *ask);
 int shca_iw_reject(struct shca_iw *iw, const void *data, size_t len);
 void shca_iw_set_user(struct shca_iw *iw, void *user);
+/* Ends it in order: what is not established is reset. The user hears of an end
+ * if it was. */
+void shca_iw_disconnect(struct shca_iw *iw);
 /* The user wants no more of it: what is not established is reset, what is ends
  * with its QP in error. */
 void shca_iw_close(struct shca_iw *iw);
@@ -125,8 +128,8 @@ void shca_iwarp_late(struct shca_qp *qp);
 int shca_iwarp_start(struct shca_qp *qp, struct shca_iw *iw,
 		     const struct iwarp_agreed *a, uint32_t fpdu_max,
 		     enum iwarp_setup_error wrong);
-/* It is to end, with its QP in error. */
-void shca_iwarp_abort(struct shca_qp *qp);
+/* It is to end, its QP moved to SQD or ERR. */
+void shca_iwarp_end(struct shca_qp *qp, enum ibv_qp_state to);
 void shca_iwarp_env(struct shca_process *p);
 
 #endif

@@ -348,11 +348,13 @@ void shca_iwarp_late(struct shca_qp *qp)
 	leave(qp, false);
 }
 
-void shca_iwarp_abort(struct shca_qp *qp)
+void shca_iwarp_end(struct shca_qp *qp, enum ibv_qp_state to)
 {
-	const struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	const struct ibv_qp_attr attr = { .qp_state = to };
 
-	iwarp_qp_modify(iwarp_qp(qp->core), &attr, IBV_QP_STATE);
+	/* One that has ended by itself is in ERR already. */
+	if (qp->core->state == IBV_QPS_RTS)
+		iwarp_qp_modify(iwarp_qp(qp->core), &attr, IBV_QP_STATE);
 	flush(qp->core, 0, true);
 }
 
@@ -367,6 +369,7 @@ int shca_iwarp_start(struct shca_qp *qp, struct shca_iw *iw,
 		return err;
 	qp->iw = iw;
 	qp->stream = (struct shca_qp_stream){ 0 };
+	qp->ex.qp_base.state = IBV_QPS_RTS;
 	heat_use(link_of(qp), true);
 	if (wrong)
 		iwarp_fail_setup(q, wrong);

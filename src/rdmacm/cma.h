@@ -118,6 +118,7 @@ struct cma_id {
 	struct cm_listener *listener;
 	bool bound_all; /* listens at all addresses of all devices */
 	struct shca_iw *iw; /* iw.c */
+	bool established;
 	struct shca_iw_listener *iw_listener;
 	int backlog; /* requests that may wait to be fetched */
 	struct cm_end local, peer;

@@ -148,26 +148,17 @@ static int reject(struct cma_id *id, const void *data, uint8_t len,
 
 static int disconnect(struct cma_id *id)
 {
-	struct ibv_qp_attr sqd = { .qp_state = IBV_QPS_SQD };
-	struct ibv_qp *qp = cma_qp_get(id);
-	bool open;
-	int err = 0;
+	bool wait;
 
 	cma_lock();
-	open = id->state == CMA_CONNECT;
-	cma_unlock();
 	/* One that has ended meanwhile is no error. */
-	if (qp && open)
-		err = ibv_modify_qp(qp, &sqd, IBV_QP_STATE);
-	if (qp)
-		cma_qp_put(qp);
-	if (err)
-		why_forget();
-	cma_lock();
-	open = id->state == CMA_CONNECT && !err && qp;
-	open |= id->id.channel && to_channel(id->id.channel)->head;
+	if (id->iw)
+		shca_iw_disconnect(id->iw);
+	/* Whether there is, or will be, an event to wait for. */
+	wait = (id->established && id->state == CMA_CONNECT) ||
+	       (id->id.channel && to_channel(id->id.channel)->head);
 	cma_unlock();
-	return open;
+	return wait;
 }
 
 /* For IB alone, so the kernel does nothing here, and succeeds. */
@@ -397,6 +388,7 @@ int cma_on_iw_event(const struct shca_iw_event *iwe)
 	case SHCA_IW_REQUEST:
 		return on_request(id, iwe);
 	case SHCA_IW_ESTABLISHED:
+		id->established = true;
 		post(id, RDMA_CM_EVENT_ESTABLISHED, 0, iwe);
 		break;
 	case SHCA_IW_FAILED:
