@@ -355,6 +355,7 @@ void shca_iwarp_end(struct shca_qp *qp, enum ibv_qp_state to)
 	/* One that has ended by itself is in ERR already. */
 	if (qp->core->state == IBV_QPS_RTS)
 		iwarp_qp_modify(iwarp_qp(qp->core), &attr, IBV_QP_STATE);
+	qp->ex.qp_base.state = qp->core->state;
 	flush(qp->core, 0, true);
 }
 
