@@ -228,7 +228,6 @@ static bool begin_write(struct iwarp_qp *qp)
 			       IBV_ACCESS_REMOTE_WRITE, &e, &p);
 	if (!error) {
 		keys_put(e);
-		qp_landing(&qp->base, NULL);
 		return true;
 	}
 	qp_explain_remote(&qp->base, "write", qp->base.pd, r->h.stag, r->h.to,

@@ -53,7 +53,8 @@ static bool ends(struct ibv_qp *ib, struct check_end *own,
 	bool known = false;
 
 	shca_qp_lock(qp);
-	if (qp->core)
+	/* Of iWARP nothing is known of the other end. */
+	if (qp->core && shca_qp_is_roce(qp))
 		known = shca_far_end(qp, there);
 	if (known)
 		*own = (struct check_end){
@@ -68,7 +69,10 @@ static bool ends(struct ibv_qp *ib, struct check_end *own,
 
 static void peer(struct ibv_qp *ib, struct check_peer *out)
 {
-	shca_far_peer(to_qp(ib), out);
+	if (shca_qp_is_roce(to_qp(ib)))
+		shca_far_peer(to_qp(ib), out);
+	else
+		*out = (struct check_peer){ 0 };
 }
 
 static void posting(struct ibv_qp *ib)

@@ -629,6 +629,13 @@ static inline struct shca_qp *sched_qp(struct engine_qp *qp)
 	return container_of(qp, struct shca_qp, sched);
 }
 
+extern const struct qp_ops shca_roce_ops, shca_iwarp_ops;
+
+static inline bool shca_qp_is_roce(const struct shca_qp *qp)
+{
+	return qp->ops == &shca_roce_ops;
+}
+
 static inline uint32_t shca_qpn(const struct shca_qp *qp)
 {
 	return qp->ex.qp_base.qp_num;
@@ -770,7 +777,6 @@ void shca_check_posting(struct shca_qp *qp);
 int shca_check_post_all(struct ibv_qp *qp, struct ibv_send_wr *wr);
 
 /* qp_roce.c, qp_iwarp.c; sched.c */
-extern const struct qp_ops shca_roce_ops, shca_iwarp_ops;
 extern const struct engine_qp_ops shca_roce_sched, shca_roce_sched_recorded,
 	shca_iwarp_sched;
 /* What is to be remembered of a QP that is about to be destroyed, if anything. */
