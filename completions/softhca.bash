@@ -49,7 +49,7 @@ _softhca()
 		COMPREPLY=($(compgen -f -- "$cur"))
 		return
 		;;
-	--trace)
+	--libdir | --trace)
 		compopt -o filenames 2>/dev/null
 		COMPREPLY=($(compgen -d -- "$cur"))
 		return
@@ -68,6 +68,10 @@ _softhca()
 		COMPREPLY=($(compgen -W 'auto copy udp' -- "$cur"))
 		return
 		;;
+	--format)
+		COMPREPLY=($(compgen -W 'sh github docker json k8s' -- "$cur"))
+		return
+		;;
 	--part-id)
 		COMPREPLY=($(compgen -W '4129' -- "$cur"))
 		return
@@ -76,7 +80,7 @@ _softhca()
 	case $cmd in
 	run) COMPREPLY=($(compgen -W "$job $common --" -- "$cur"))
 		[[ $cur == -* ]] || COMPREPLY+=($(compgen -c -- "$cur")) ;;
-	env) COMPREPLY=($(compgen -W "$job $common" -- "$cur")) ;;
+	env) COMPREPLY=($(compgen -W "--format --libdir $job $common" -- "$cur")) ;;
 	devices) COMPREPLY=($(compgen -W "--json $common" -- "$cur")) ;;
 	explain) COMPREPLY=($(compgen -W "--list $common $(softhca explain --list 2>/dev/null)" -- "$cur")) ;;
 	stat) COMPREPLY=($(compgen -W "--interval --json --pid --prometheus --sort $common" -- "$cur")) ;;

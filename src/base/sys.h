@@ -81,12 +81,17 @@ static inline ssize_t sys_pwrite(int fd, const void *buf, size_t len,
 	return syscall(SYS_pwrite64, fd, buf, len, at);
 }
 
-static inline int sys_open(const char *path, int flags, mode_t mode)
+static inline int sys_openat(int at, const char *path, int flags, mode_t mode)
 {
 #ifdef __O_LARGEFILE
 	flags |= __O_LARGEFILE;
 #endif
-	return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+	return (int)syscall(SYS_openat, at, path, flags, mode);
+}
+
+static inline int sys_open(const char *path, int flags, mode_t mode)
+{
+	return sys_openat(AT_FDCWD, path, flags, mode);
 }
 
 /*

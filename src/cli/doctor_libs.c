@@ -80,7 +80,7 @@ void run_probe(struct doctor *d)
 			_exit(1);
 		close(p[1]);
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (!job_environment())
+		if (!job_environment(NULL))
 			execl("/proc/self/exe", "softhca", "_probe",
 			      (char *)NULL);
 		_exit(1);

@@ -10,8 +10,6 @@
  */
 #include "cli/job.h"
 #include "cli/cli.h"
-#include "cli/hca.h"
-#include "cli/tree.h"
 #include "check/options.h"
 #include "faults/faults.h"
 #include "trace/pcap.h"
@@ -517,16 +515,34 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 const struct argp job_argp = { options, parse, NULL, NULL, NULL, NULL, NULL };
 
+/* In a child: has our library write the tree, and its path to fd. */
+static int write_tree(const char *libdir, int fd)
+{
+	int (*make)(char path[PATH_MAX], char *reason, size_t size) = NULL;
+	const struct libdir_symbol symbol = { "shca_sysfs_make", &make };
+	char tree[PATH_MAX], reason[1024];
+	int err;
+
+	err = libdir_load(libdir, "libsofthca.so.0", &symbol, 1, reason,
+			  sizeof(reason));
+	if (!err)
+		err = make(tree, reason, sizeof(reason));
+	if (err)
+		cli_say("programs will not see /sys/class/infiniband: %s. For "
+			"the cause: softhca doctor", reason);
+	else if (write(fd, tree, strlen(tree)) != (ssize_t)strlen(tree))
+		err = -EIO;
+	return err;
+}
+
 /*
  * Writes the tree for the devices of the environment as it is now. In a child,
- * because reading the devices starts the library's engine, and because a
- * failure there must not keep run from starting the program, whose own error
- * says more.
+ * because a failure of the libraries must not keep run from starting the
+ * program, whose own error says more.
  */
 static int make_tree(const char *libdir, char path[PATH_MAX])
 {
 	struct pollfd pfd;
-	struct hca_list l;
 	int pipefd[2], status, err, ready = 1;
 	ssize_t got;
 	size_t len = 0;
@@ -547,23 +563,9 @@ static int make_tree(const char *libdir, char path[PATH_MAX])
 		return err;
 	}
 	if (!pid) {
-		char tree[PATH_MAX];
-
 		close(pipefd[0]);
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		unsetenv("SOFTHCA_PCAP"); /* it has no packets to record */
-		unsetenv("SOFTHCA_FAULTS"); /* nor to lose */
-		unsetenv("SOFTHCA_CHECK");
-		unsetenv("SOFTHCA_TRACE");
-		err = hca_list_read(&l, libdir);
-		if (err)
-			cli_say("%s. For the cause: softhca doctor", l.why);
-		else
-			err = tree_make(&l, libdir, tree);
-		if (!err && write(pipefd[1], tree, strlen(tree)) !=
-				    (ssize_t)strlen(tree))
-			err = -EIO;
-		_exit(err ? 1 : 0);
+		_exit(write_tree(libdir, pipefd[1]) ? 1 : 0);
 	}
 	close(pipefd[1]);
 	pfd = (struct pollfd){ .fd = pipefd[0], .events = POLLIN };
@@ -623,7 +625,7 @@ static bool keep_others(char *buf, size_t size, const char *name,
 	return true;
 }
 
-int job_environment(void)
+int job_environment(const struct job_place *place)
 {
 	static const size_t size = 131072; /* the kernel's limit */
 	char tree[PATH_MAX], libdir[sizeof(tree) + sizeof("/lib")];
@@ -637,13 +639,15 @@ int job_environment(void)
 	}
 	warn_iwarp();
 	err = libdir_find(libdir);
-	if (err) {
+	if (place && place->libdir) {
+		snprintf(libdir, sizeof(libdir), "%s", place->libdir);
+	} else if (err) {
 		cli_say("the libraries are missing: neither ../lib/softhca nor "
 			"../lib beside this program has libsofthca-shim.so. "
 			"Install softhca again");
 		return err;
 	}
-	if (make_tree(libdir, tree)) {
+	if ((place && place->no_tree) || make_tree(libdir, tree)) {
 		tree[0] = '\0';
 		unsetenv("SOFTHCA_SYSFS");
 	} else {

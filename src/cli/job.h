@@ -16,13 +16,19 @@
  * it prints why and ends the process with argp_err_exit_status. */
 extern const struct argp job_argp;
 
+/* Where and when the environment is used, if not here and now. */
+struct job_place {
+	const char *libdir; /* of the libraries there; NULL: as here */
+	bool no_tree; /* SOFTHCA_SYSFS is left out: they make it themselves */
+};
+
 /*
  * Completes the environment: LD_LIBRARY_PATH, LD_PRELOAD, SOFTHCA_SYSFS. The
  * user's entries stay, ours are added once. Without a device, or a directory
  * for the tree of files, reports that on stderr and leaves SOFTHCA_SYSFS out.
- * Returns 0 or -errno, having reported why.
+ * place may be NULL. Returns 0 or -errno, having reported why.
  */
-int job_environment(void);
+int job_environment(const struct job_place *place);
 
 /* The variables that options and job_environment() set; ends with NULL. */
 extern const char *const job_variables[];

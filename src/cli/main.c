@@ -17,7 +17,7 @@ static const char usage[] =
 	"\n"
 	"Commands:\n"
 	"  run       run a program that sees the softhca device\n"
-	"  env       print the environment of run, for a shell to eval\n"
+	"  env       print the environment of run: for a shell, a container, CI\n"
 	"  devices   list the devices, their ports and GIDs\n"
 	"  doctor    report what works here, what does not, and how to fix "
 	"it\n"

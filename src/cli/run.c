@@ -1,5 +1,5 @@
 /*
- * run.c - softhca run, which executes the program, and softhca env
+ * run.c - softhca run, which executes the program
  */
 #include "cli/cli.h"
 #include "cli/job.h"
@@ -80,7 +80,7 @@ int cmd_run(int argc, char **argv)
 	if (program_obstacle(path, why, sizeof(why), fix, sizeof(fix)))
 		cli_say("warning: %s, so it will not see softhca. %s", why,
 			fix);
-	if (job_environment())
+	if (job_environment(NULL))
 		return EXIT_RUN_FAILED;
 	execvp(path, run.command);
 	err = errno;
@@ -91,64 +91,4 @@ int cmd_run(int argc, char **argv)
 	else
 		cli_say("%s: %s", path, strerror(err));
 	return EXIT_CANNOT_RUN;
-}
-
-/* Adds single quotes unless no shell would interpret any of its characters. */
-static void print_quoted(const char *s)
-{
-	static const char plain[] = "abcdefghijklmnopqrstuvwxyz"
-				    "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-				    "0123456789_-+./:,%@=";
-
-	if (*s && s[strspn(s, plain)] == '\0') {
-		fputs(s, stdout);
-		return;
-	}
-	putchar('\'');
-	for (; *s; s++) {
-		if (*s == '\'')
-			fputs("'\\''", stdout);
-		else
-			putchar(*s);
-	}
-	putchar('\'');
-}
-
-int cmd_env(int argc, char **argv)
-{
-	static const struct argp argp = {
-		.parser = parse_run,
-		.doc = "Print the environment of softhca run as export "
-		       "commands "
-		       "for a POSIX shell.\v"
-		       "Examples:\n"
-		       "  eval \"$(softhca env)\"\n"
-		       "  softhca env --wire > softhca.sh",
-		.children = with_job_options,
-	};
-	struct run run = { NULL };
-	const char *value;
-	size_t i;
-
-	cli_parse(&argp, argc, argv, EXIT_USAGE, NULL, &run);
-	if (run.command && run.command[0]) {
-		cli_say("env takes no command; to run one: softhca run -- %s",
-			run.command[0]);
-		return EXIT_USAGE;
-	}
-	if (job_environment())
-		return 1;
-	for (i = 0; job_variables[i]; i++) {
-		value = getenv(job_variables[i]);
-		if (!value)
-			continue;
-		printf("export %s=", job_variables[i]);
-		print_quoted(value);
-		putchar('\n');
-	}
-	if (fflush(stdout)) {
-		cli_say("cannot write: %s", strerror(errno));
-		return 1;
-	}
-	return 0;
 }

@@ -30,6 +30,7 @@
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -179,6 +180,16 @@ int shca_query_port(struct shca_device *dev, uint32_t port,
 /* Where programs find sysfs: the tree that softhca run makes, or the real one,
  * which does not have our devices. Static storage. */
 const char *shca_sysfs_path(void);
+
+/* sysfs.c: the files that show our devices where the kernel would */
+
+/* Writes them, unless they are there, below a directory of this user's own, and
+ * into path their root: what SOFTHCA_SYSFS should be. path/lib is a link to the
+ * directory of this library. Returns 0, or -errno with a sentence in reason. */
+int shca_sysfs_make(char path[PATH_MAX], char *reason, size_t reason_size);
+/* For the shim, where SOFTHCA_SYSFS is not set: the same root as long as the
+ * process lives, or NULL. Keeps errno; says once why there is none. */
+const char *shca_sysfs_root(void);
 
 static inline struct shca_device *to_device(struct ibv_device *dev)
 {

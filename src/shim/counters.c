@@ -105,7 +105,7 @@ static bool write_value(int fd, uint64_t value)
 
 static uint64_t value_of(const struct sums_file *f, unsigned device)
 {
-	const char *tree = secure_getenv("SOFTHCA_SYSFS");
+	const char *tree = shim_root();
 
 	return tree ? sums_value(f, device, tree,
 				 secure_getenv("SOFTHCA_RUNDIR")) :
@@ -164,7 +164,7 @@ bool counters_open(int dir, const char *path, int flags, int *fd)
 	name = name ? name + 1 : path;
 	if (!is_name(name))
 		return false;
-	tree = secure_getenv("SOFTHCA_SYSFS");
+	tree = shim_root();
 	if (tree && path[0] != '/')
 		path = absolute(dir, path, full, sizeof(full)) ? full : NULL;
 	errno = err;

@@ -7,6 +7,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+/* Where the tree is; NULL: nowhere (shim.c). */
+const char *shim_root(void);
+
 /*
  * Whether a path that an open is for, relative to dir as in openat(2), is that of
  * a counter in the tree. Then *fd is a descriptor of a file with its value, at its

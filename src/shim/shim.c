@@ -62,6 +62,37 @@ static bool below_prefix(const char *path)
 	return false;
 }
 
+/* The definition of name that is found from where, remembered in *slot. */
+static void *found(_Atomic(void *) *slot, void *where, const char *name)
+{
+	void *fn = atomic_load_explicit(slot, memory_order_relaxed);
+
+	if (!fn) {
+		fn = dlsym(where, name);
+		atomic_store_explicit(slot, fn, memory_order_relaxed);
+	}
+	return fn;
+}
+
+/* The one that a function of that name here hides. */
+static void *hidden(_Atomic(void *) *slot, const char *name)
+{
+	return found(slot, RTLD_NEXT, name);
+}
+
+const char *shim_root(void)
+{
+	static _Atomic(void *) slot;
+	const char *tree = secure_getenv("SOFTHCA_SYSFS");
+	const char *(*ours)(void);
+
+	if (tree)
+		return tree;
+	ours = (const char *(*)(void))found(&slot, RTLD_DEFAULT,
+					    "shca_sysfs_root");
+	return ours ? ours() : NULL;
+}
+
 /*
  * Returns the redirected path, in buf, or path itself. Kept out of line because
  * the C library declares its path arguments never NULL, although the kernel
@@ -76,7 +107,7 @@ static __attribute__((noinline)) const char *redirect(const char *path,
 	if (!path || path[0] != '/' || (path[1] != 's' && path[1] != 'd') ||
 	    !below_prefix(path))
 		return path;
-	tree = secure_getenv("SOFTHCA_SYSFS");
+	tree = shim_root();
 	if (!tree || tree[0] != '/')
 		return path;
 	tree_len = strlen(tree);
@@ -86,18 +117,6 @@ static __attribute__((noinline)) const char *redirect(const char *path,
 	memcpy(buf, tree, tree_len);
 	memcpy(buf + tree_len, path, len + 1);
 	return buf;
-}
-
-/* The definition of name that this one hides, remembered in *slot. */
-static void *hidden(_Atomic(void *) *slot, const char *name)
-{
-	void *fn = atomic_load_explicit(slot, memory_order_relaxed);
-
-	if (!fn) {
-		fn = dlsym(RTLD_NEXT, name);
-		atomic_store_explicit(slot, fn, memory_order_relaxed);
-	}
-	return fn;
 }
 
 /*

@@ -240,6 +240,140 @@ def test_env_is_the_environment_of_run():
     assert got == {k: e[k] for k in got} and "LD_PRELOAD" in got
 
 
+def test_env_formats(tmp_path):
+    """Each as who reads it would: the same variables, and no file of this place where another is meant."""
+    odd = tmp_path / 'it "is" $(HOME) $$ é'
+    odd.mkdir()
+    ask = ("--loss", "1", "--pcap", odd / "x", "--libdir", "/softhca/lib")
+    caller = {"LD_PRELOAD": "libm.so.6", "LD_LIBRARY_PATH": "/one"}
+    said = {f: softhca("env", f"--format={f}", *ask, env=caller) for f in ("sh", "github", "docker", "json", "k8s")}
+    assert {p.returncode for p in said.values()} == {0}
+    out = {f: p.stdout for f, p in said.items()}
+    got = {f: dict(line.split("=", 1) for line in out[f].splitlines()) for f in ("github", "docker")}
+    got["sh"] = dict(shlex.split(line)[1].split("=", 1) for line in out["sh"].splitlines())
+    got["json"] = json.loads(out["json"])
+    k8s = out["k8s"].splitlines()
+    got["k8s"] = {n.removeprefix("- name: "): re.sub(r"\$\$|\$\(\w+\)", lambda m: "$" if m[0] == "$$" else "?",
+                                                     json.loads(v.removeprefix("  value: ")))
+                  for n, v in zip(k8s[::2], k8s[1::2])}
+    here = got["json"]
+    assert here == got["sh"] == got["github"]
+    assert here["SOFTHCA_PCAP"] == os.path.realpath(odd) + "/x" and here["SOFTHCA_LOSS"] == "1"
+    assert here["LD_LIBRARY_PATH"] == "/softhca/lib:/one"
+    assert here["LD_PRELOAD"].startswith("libm.so.6:/softhca/lib/libibverbs.so.1:/softhca/lib/")
+    there = got["docker"]
+    assert there == got["k8s"]
+    assert there["SOFTHCA_PCAP"] == here["SOFTHCA_PCAP"]
+    assert there["LD_LIBRARY_PATH"] == "/softhca/lib" and "libm" not in there["LD_PRELOAD"]
+
+
+@pytest.mark.parametrize("options,says", [
+    (["--format=yaml"], "not one of sh, github"), (["--format"], "requires an argument"),
+    (["--libdir=lib"], "not an absolute path"), (["--libdir=/a:b"], "not an absolute path"),
+])
+def test_env_of_bad_values(options, says):
+    p = softhca("env", *options)
+    assert (p.returncode, p.stdout) == (2, "") and says in p.stderr
+
+
+@pytest.mark.parametrize("form", ["github", "docker"])
+def test_env_of_a_line_break(tmp_path, form):
+    (tmp_path / "a\nb").mkdir()
+    p = softhca("env", f"--format={form}", "--pcap", tmp_path / "a\nb" / "x")
+    assert (p.returncode, p.stdout) == (1, "") and "SOFTHCA_PCAP has a line break" in p.stderr
+
+
+def bare(*options, form="docker"):
+    """What "env -i" gets: the environment that softhca env prints, and nothing else."""
+    p = softhca("env", f"--format={form}", *options)
+    assert p.returncode == 0, p.stderr
+    return ["env", "-i", "PATH=/usr/bin:/bin", *p.stdout.splitlines()]
+
+
+def test_environment_alone_shows_the_files(tmp_path):
+    """Two variables are enough: the tree is made when a program looks."""
+    tmp_path.chmod(0o700)
+    prefix = [*bare(), f"SOFTHCA_RUNDIR={tmp_path}"]
+    p = subprocess.run([*prefix, "true"], timeout=rig.LIMIT)
+    assert p.returncode == 0 and not os.listdir(tmp_path), "nothing is written for who does not look"
+    script = "cat /sys/class/infiniband/*/ports/1/gid_attrs/types/0 && ls -L /dev/infiniband"
+    p = subprocess.run([*prefix, "sh", "-c", script], text=True, stdout=subprocess.PIPE, timeout=rig.LIMIT)
+    assert p.stdout.split("\n")[:3] == ["RoCE v2", "rdma_cm", "uverbs0"]
+    [home] = os.listdir(tmp_path)
+    [tree] = os.listdir(tmp_path / home)
+    made = softhca("env", "--format=json", env={"SOFTHCA_RUNDIR": str(tmp_path)}).stdout
+    assert json.loads(made)["SOFTHCA_SYSFS"] == f"{tmp_path}/{home}/{tree}", "the one that run makes"
+    p = subprocess.run([*prefix, "SOFTHCA_SYSFS=", "ls", "/dev/infiniband"], stderr=subprocess.DEVNULL,
+                       stdout=subprocess.PIPE, timeout=rig.LIMIT)
+    assert b"uverbs0" not in p.stdout or os.path.exists("/dev/infiniband/uverbs0")
+
+
+def test_environment_alone_in_threads(tmp_path):
+    """Whoever looks first, in threads at once and in children."""
+    tmp_path.chmod(0o700)
+    code = """
+import os, threading
+def look():
+    for _ in range(20):
+        assert os.listdir("/sys/class/infiniband") == ["softhca0"]
+def child():
+    pid = os.fork()
+    if not pid:
+        look()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+all = [threading.Thread(target=f) for f in [look, child] * 8]
+for t in all: t.start()
+for t in all: t.join()
+print("done")
+"""
+    p = subprocess.run([*bare(), f"SOFTHCA_RUNDIR={tmp_path}", "/usr/bin/python3", "-c", code], text=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=rig.LIMIT)
+    assert (p.stdout, p.stderr) == ("done\n", "")
+    [home] = os.listdir(tmp_path)
+    assert len(os.listdir(tmp_path / home)) == 1
+
+
+def test_environment_alone_without_a_place():
+    """Said once by each program, with the reason; and it runs on."""
+    if os.geteuid():
+        pytest.skip("needs root to take the places away")
+    script = 'mount -t tmpfs -o ro t /dev/shm && mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp && exec "$@"'
+    code = ("import os; print([os.path.exists(p) for p in "
+            "('/sys/class/infiniband/softhca0', '/dev/infiniband/uverbs0')])")
+    p = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", *bare(), "/usr/bin/python3", "-c", code],
+                       text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=rig.LIMIT)
+    if "unshare" in p.stderr or "mount:" in p.stderr:
+        pytest.skip(f"no mount namespace: {p.stderr}")
+    assert p.stdout == "[False, False]\n", p.stderr
+    assert p.stderr.count("no place to write to: ") == 1 and "Read-only file system" in p.stderr, p.stderr
+
+
+@pytest.mark.parametrize("form", ["docker", "sh"])
+def test_environment_alone_for_ucx(form):
+    if missing := rig.need("ucx_info", "ucx_perftest"):
+        pytest.skip(f"not installed: {missing}")
+    if form == "docker":
+        env = bare()
+    else:
+        env = ["env", "-i", "PATH=/usr/bin:/bin", "sh", "-c", softhca("env").stdout + 'exec "$@"', "sh"]
+    side = rig.Side(prefix=[*env, "env", "UCX_TLS=rc_v,ud_v"])
+    said = rig.Proc(side, ["ucx_info", "-d"], alone=True).done()
+    assert "softhca0:1" in said and "rc_verbs" in said, said
+    port = rig.free_port()
+    cmd = ["ucx_perftest", "-p", port, "-t", "tag_lat", "-n", 200, "-w", 10]
+    server = rig.Proc(side, cmd, alone=True)
+    try:
+        server.wait_listening(port)
+        client = rig.Proc(side, [*cmd, "127.0.0.1"], alone=True)
+        try:
+            assert "Final:" in client.done(beside=server)
+        finally:
+            client.kill()
+    finally:
+        server.kill()
+
+
 def test_addr_is_gid_zero():
     p = softhca("devices", "--json", env={"SOFTHCA_ADDR": "127.0.0.1"})
     assert json.loads(p.stdout)[0]["ports"][0]["gids"][0]["address"] == "127.0.0.1"
@@ -935,8 +1069,9 @@ def test_help_of_the_program_is_the_programs(options):
 def test_man_page_knows_every_option_and_variable():
     with open(os.path.join(rig.ROOT, "docs/softhca.1")) as f:
         page = f.read().replace("\\-", "-")
-    for option in re.findall(r"--[a-z-]+", softhca("run", "--help").stdout):
-        assert option in page, option
+    for command in "run", "env":
+        for option in re.findall(r"--[a-z-]+", softhca(command, "--help").stdout):
+            assert option in page, option
     with open(os.path.join(rig.ROOT, "src/host/config.c")) as f:
         variables = set(re.findall(r'"(SOFTHCA_[A-Z_]+)"', f.read()))
     assert len(variables) > 5
