@@ -63,9 +63,17 @@ deb: ## Debian packages of this tree, in build/deb
 	@scripts/deps --check packages
 	@scripts/deb
 
-test-packages: ## build, install, use and remove them in bare Debian 12 and 13 (root)
+tarball: ## a folder that runs from any path of any distribution, in build/tarball
+	@scripts/deps --check packages
+	@scripts/tarball
+
+test-packages: ## build, install, use and remove both in bare Debian 12 and 13 (root)
 	@scripts/deps packages
 	@tests/packages/run
+
+test-containers: ## softhca in containers: podman, pods, Kubernetes' manifest, CDI (root)
+	@scripts/deps containers
+	@tests/containers/run
 
 asan: deps ## unit, simulation and fuzz tests under ASan and UBSan
 	@scripts/test --stage asan
@@ -82,4 +90,4 @@ install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build build-tests test test-busy test-full test-page test-pyverbs test-peer soak demo deb test-packages bench bench-peer asan tsan install clean
+.PHONY: help deps build build-tests test test-busy test-full test-page test-pyverbs test-peer soak demo deb tarball test-packages test-containers bench bench-peer asan tsan install clean

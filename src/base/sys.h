@@ -161,6 +161,13 @@ static inline int sys_epoll_wait(int fd, struct epoll_event *ev, int max,
 #endif
 }
 
+/* Until t has passed, or for ever. ENOSYS before Linux 5.11. */
+static inline int sys_epoll_wait_ns(int fd, struct epoll_event *ev, int max,
+				    const struct sys_time *t)
+{
+	return (int)syscall(SYS_epoll_pwait2, fd, ev, max, t, NULL, 0);
+}
+
 static inline int sys_poll(struct pollfd *p, unsigned n, int ms)
 {
 	const struct sys_time t = { ms / 1000, ms % 1000 * 1000000l };

@@ -170,13 +170,13 @@ static void thread_sleep(struct engine *e, uint64_t until,
 	static _Atomic bool no_pwait2;
 	uint64_t now = clock_ns();
 	uint64_t ns = until > now ? until - now : 0;
-	struct timespec ts = { .tv_sec = (time_t)(ns / 1000000000),
-			       .tv_nsec = (long)(ns % 1000000000) };
+	const struct sys_time t = { (int64_t)(ns / 1000000000),
+				    (int64_t)(ns % 1000000000) };
 	int ms = -1;
 
 	if (!atomic_load(&no_pwait2)) {
-		*n = epoll_pwait2(e->epoll_fd, ev, max,
-				  until == UINT64_MAX ? NULL : &ts, NULL);
+		*n = sys_epoll_wait_ns(e->epoll_fd, ev, max,
+				       until == UINT64_MAX ? NULL : &t);
 		if (*n >= 0 || errno == EINTR)
 			return;
 		/* Linux before 5.11, and some sandboxes. */
