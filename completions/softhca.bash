@@ -8,7 +8,7 @@ _softhca()
 
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
-		COMPREPLY=($(compgen -W 'run env devices doctor explain stat trace --help --version' -- "$cur"))
+		COMPREPLY=($(compgen -W 'run env cdi devices doctor explain stat trace --help --version' -- "$cur"))
 		return
 	fi
 	# From the program's name on, the program's own completion.
@@ -81,6 +81,7 @@ _softhca()
 	run) COMPREPLY=($(compgen -W "$job $common --" -- "$cur"))
 		[[ $cur == -* ]] || COMPREPLY+=($(compgen -c -- "$cur")) ;;
 	env) COMPREPLY=($(compgen -W "--format --libdir $job $common" -- "$cur")) ;;
+	cdi) COMPREPLY=($(compgen -W "--libdir $job $common" -- "$cur")) ;;
 	devices) COMPREPLY=($(compgen -W "--json $common" -- "$cur")) ;;
 	explain) COMPREPLY=($(compgen -W "--list $common $(softhca explain --list 2>/dev/null)" -- "$cur")) ;;
 	stat) COMPREPLY=($(compgen -W "--interval --json --pid --prometheus --sort $common" -- "$cur")) ;;

@@ -2,7 +2,7 @@
  * cli.h - the softhca tool: what its commands share
  *
  * softhca starts programs under the libraries (run), shows the environment
- * that does so (env), lists the devices (devices), reports why something does
+ * that does so (env) and what gives it to containers (cdi), lists the devices (devices), reports why something does
  * not work (doctor), what errors mean (explain), what running programs do (stat)
  * and what has been recorded of them (trace). It links neither library but loads
  * the ones beside it, so that it can report what is wrong with them.
@@ -37,6 +37,7 @@ void cli_parse(const struct argp *argp, int argc, char **argv, int usage_status,
 
 int cmd_run(int argc, char **argv);
 int cmd_env(int argc, char **argv);
+int cmd_cdi(int argc, char **argv);
 int cmd_devices(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_explain(int argc, char **argv);

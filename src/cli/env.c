@@ -113,20 +113,16 @@ static const struct format formats[] = {
 
 struct env {
 	const struct format *format;
-	const char *libdir;
 	char **command;
 };
 
-enum { OPT_FORMAT = 0x3000, OPT_LIBDIR };
+enum { OPT_FORMAT = 0x3000 };
 
 static const struct argp_option options[] = {
 	{ "format", OPT_FORMAT, "FORMAT", 0,
 	  "sh (the default), github (lines for $GITHUB_ENV), docker (a file of "
 	  "variables for docker and podman), json, or k8s (a list for a "
 	  "container's env)", 0 },
-	{ "libdir", OPT_LIBDIR, "DIR", 0,
-	  "The libraries are in DIR where the program runs, as in a container",
-	  0 },
 	{ 0 },
 };
 
@@ -145,15 +141,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		cli_say("--format %s: not one of sh, github, docker, json and "
 			"k8s", arg);
 		exit(argp_err_exit_status);
-	case OPT_LIBDIR:
-		if (arg[0] != '/' || strpbrk(arg, " :;\n")) {
-			cli_say("--libdir %s: not an absolute path without "
-				"spaces, colons and semicolons, which LD_PRELOAD "
-				"cannot hold", arg);
-			exit(argp_err_exit_status);
-		}
-		env->libdir = arg;
-		return 0;
 	case ARGP_KEY_ARGS:
 		env->command = state->argv + state->next;
 		return 0;
@@ -192,6 +179,7 @@ int cmd_env(int argc, char **argv)
 {
 	static const struct argp_child with_job_options[] = {
 		{ &job_argp, 0, NULL, 0 },
+		{ &job_libdir_argp, 0, NULL, 0 },
 		{ 0 },
 	};
 	static const struct argp argp = {
@@ -219,8 +207,8 @@ int cmd_env(int argc, char **argv)
 		unsetenv("LD_PRELOAD");
 	}
 	if (job_environment(&(struct job_place){
-		    .libdir = env.libdir,
-		    .no_tree = env.format->later || env.libdir }))
+		    .libdir = job_libdir,
+		    .no_tree = env.format->later || job_libdir }))
 		return 1;
 	return print(env.format);
 }

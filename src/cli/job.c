@@ -68,6 +68,7 @@ enum {
 	OPT_EXPLAIN,
 	OPT_PART_ID,
 	OPT_SOCKETS,
+	OPT_LIBDIR,
 };
 
 /* clang-format off */
@@ -514,6 +515,31 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 }
 
 const struct argp job_argp = { options, parse, NULL, NULL, NULL, NULL, NULL };
+
+const char *job_libdir;
+
+static error_t parse_libdir(int key, char *arg, struct argp_state *state)
+{
+	(void)state;
+	if (key != OPT_LIBDIR)
+		return ARGP_ERR_UNKNOWN;
+	if (arg[0] != '/' || strpbrk(arg, " :;\n") || strlen(arg) >= PATH_MAX)
+		bad_value("--libdir %s: not an absolute path without spaces, "
+			  "colons and semicolons, which LD_PRELOAD cannot hold",
+			  arg);
+	job_libdir = arg;
+	return 0;
+}
+
+static const struct argp_option libdir_options[] = {
+	{ "libdir", OPT_LIBDIR, "DIR", 0,
+	  "The libraries are in DIR where the program runs, as in a container",
+	  0 },
+	{ 0 },
+};
+
+const struct argp job_libdir_argp = { libdir_options, parse_libdir, NULL, NULL,
+				      NULL, NULL, NULL };
 
 /* In a child: has our library write the tree, and its path to fd. */
 static int write_tree(const char *libdir, int fd)

@@ -16,6 +16,10 @@
  * it prints why and ends the process with argp_err_exit_status. */
 extern const struct argp job_argp;
 
+/* An argp child: --libdir=DIR, for another place than this one. */
+extern const struct argp job_libdir_argp;
+extern const char *job_libdir; /* NULL: it was not given */
+
 /* Where and when the environment is used, if not here and now. */
 struct job_place {
 	const char *libdir; /* of the libraries there; NULL: as here */

@@ -18,6 +18,7 @@ static const char usage[] =
 	"Commands:\n"
 	"  run       run a program that sees the softhca device\n"
 	"  env       print the environment of run: for a shell, a container, CI\n"
+	"  cdi       print a specification for containers (CDI)\n"
 	"  devices   list the devices, their ports and GIDs\n"
 	"  doctor    report what works here, what does not, and how to fix "
 	"it\n"
@@ -41,6 +42,7 @@ static const struct {
 	int (*fn)(int argc, char **argv);
 } commands[] = {
 	{ "run", cmd_run },         { "env", cmd_env },
+	{ "cdi", cmd_cdi },
 	{ "devices", cmd_devices }, { "doctor", cmd_doctor },
 	{ "explain", cmd_explain }, { "stat", cmd_stat },
 	{ "trace", cmd_trace },     { "_probe", cmd_probe },
@@ -151,8 +153,8 @@ int main(int argc, char **argv)
 	else if (!strcmp(argv[1], "exec"))
 		cli_say("unknown command exec; did you mean softhca run?");
 	else
-		cli_say("unknown command %s; the commands are run, env, "
-			"devices, doctor, explain and trace. To run a program: "
+		cli_say("unknown command %s; the commands are run, env, cdi, "
+			"devices, doctor, explain, stat and trace. To run a program: "
 			"softhca run -- %s",
 			argv[1], argv[1]);
 	return EXIT_USAGE;

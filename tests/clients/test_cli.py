@@ -349,6 +349,24 @@ def test_environment_alone_without_a_place():
     assert p.stderr.count("no place to write to: ") == 1 and "Read-only file system" in p.stderr, p.stderr
 
 
+def test_cdi():
+    """Every file that it mounts is there, what the libraries need among them; and where it says they lie."""
+    spec = json.loads(softhca("cdi", "--explain", "--libdir=/there").stdout)
+    assert spec["kind"] == "softhca.io/hca"
+    [device] = spec["devices"]
+    assert device["name"] == "0"
+    edits = device["containerEdits"]
+    env = dict(e.split("=", 1) for e in edits["env"])
+    assert env.pop("SOFTHCA_EXPLAIN") == "1" and env.keys() == {"LD_LIBRARY_PATH", "LD_PRELOAD"}
+    mounts = {m["containerPath"]: m["hostPath"] for m in edits["mounts"]}
+    assert {*env["LD_PRELOAD"].split(":"), "/there/libsofthca.so.0"} <= mounts.keys()
+    assert all(os.path.isfile(f) for f in mounts.values())
+    assert {os.path.dirname(p) for p in mounts} == {"/there"} and all("ro" in m["options"] for m in edits["mounts"])
+    needed = subprocess.run(["ldd", mounts["/there/libsofthca.so.0"]], text=True, stdout=subprocess.PIPE).stdout
+    others = set(re.findall(r"^\s*(lib(?!c\.)\S+) =>", needed, re.M))
+    assert others and {f"/there/{n}" for n in others} <= mounts.keys()
+
+
 @pytest.mark.parametrize("form", ["docker", "sh"])
 def test_environment_alone_for_ucx(form):
     if missing := rig.need("ucx_info", "ucx_perftest"):
@@ -1024,7 +1042,7 @@ def test_user_without_any_place_to_write(staged):
 
 # Help
 
-@pytest.mark.parametrize("command", [[], ["run"], ["env"], ["devices"], ["doctor"], ["explain"], ["trace"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["env"], ["cdi"], ["devices"], ["doctor"], ["explain"], ["trace"]])
 def test_help_has_examples(command):
     p = softhca(*command, "--help")
     assert p.returncode == 0 and p.stderr == ""
@@ -1069,7 +1087,7 @@ def test_help_of_the_program_is_the_programs(options):
 def test_man_page_knows_every_option_and_variable():
     with open(os.path.join(rig.ROOT, "docs/softhca.1")) as f:
         page = f.read().replace("\\-", "-")
-    for command in "run", "env":
+    for command in "run", "env", "cdi":
         for option in re.findall(r"--[a-z-]+", softhca(command, "--help").stdout):
             assert option in page, option
     with open(os.path.join(rig.ROOT, "src/host/config.c")) as f:
