@@ -195,12 +195,10 @@ int cmd_cdi(int argc, char **argv)
 		dir = job_libdir;
 	unsetenv("LD_LIBRARY_PATH");
 	unsetenv("LD_PRELOAD");
-	if (libdir_find(libdir)) {
-		cli_say("the libraries are missing. Install softhca again");
-		return 1;
-	}
+	/* Which says what is wrong with them. */
 	if (job_environment(&(struct job_place){ .libdir = dir,
-						 .no_tree = true }))
+						 .no_tree = true }) ||
+	    libdir_find(libdir))
 		return 1;
 	return print_spec(libdir, dir);
 }

@@ -194,7 +194,12 @@ static int read_elf(struct elf *e, const char *const *sonames)
 	if (!ph || !sh)
 		return -ENOEXEC;
 	for (i = 0; i < eh->e_phnum; i++)
-		e->interp |= ph[i].p_type == PT_INTERP;
+		if (ph[i].p_type == PT_INTERP) {
+			e->interp = AT(e, ph[i].p_offset, ph[i].p_filesz, char);
+			if (!e->interp ||
+			    !memchr(e->interp, '\0', ph[i].p_filesz))
+				return -ENOEXEC;
+		}
 	dyn = section(sh, eh->e_shnum, SHT_DYNAMIC);
 	if (!dyn)
 		return 0;
@@ -241,4 +246,44 @@ void elf_close(struct elf *e)
 		munmap(e->map, e->size);
 	free(e->need);
 	memset(e, 0, sizeof(*e));
+}
+
+/* The first bytes of an ELF file, which are the same in both classes. */
+struct start {
+	unsigned char ident[EI_NIDENT];
+	Elf64_Half type, machine;
+};
+
+static bool read_start(const char *path, struct start *s)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	ssize_t got = fd < 0 ? -1 : read(fd, s, sizeof(*s));
+
+	if (fd >= 0)
+		close(fd);
+	return got == (ssize_t)sizeof(*s) && !memcmp(s->ident, ELFMAG, SELFMAG);
+}
+
+enum elf_kind elf_kind(const char *path)
+{
+	static const char *const none[] = { NULL };
+	enum elf_kind kind = ELF_HERE;
+	struct start it, own;
+	struct elf e;
+
+	if (!read_start(path, &it))
+		return ELF_NONE;
+	if (read_start("/proc/self/exe", &own) &&
+	    (it.ident[EI_DATA] != own.ident[EI_DATA] ||
+	     (it.ident[EI_CLASS] == own.ident[EI_CLASS] &&
+	      it.machine != own.machine)))
+		return ELF_ELSEWHERE;
+	if (it.ident[EI_CLASS] != ELFCLASS64)
+		return ELF_32BIT;
+	if (elf_open(&e, path, none))
+		return ELF_HERE;
+	if (e.interp && strstr(e.interp, "/ld-musl-"))
+		kind = ELF_MUSL;
+	elf_close(&e);
+	return kind;
 }

@@ -13,10 +13,19 @@ struct elf_need {
 	const char *symbol; /* a symbol wanted from it; NULL: only the node */
 };
 
+/* What kind of file elf_kind() has found. */
+enum elf_kind {
+	ELF_NONE, /* a script, or something else */
+	ELF_HERE, /* for this machine, of 64 bits, glibc or none */
+	ELF_32BIT,
+	ELF_ELSEWHERE, /* of another processor */
+	ELF_MUSL, /* started by the loader of another C library */
+};
+
 struct elf {
 	void *map;
 	size_t size;
-	bool interp; /* a program that starts through the loader */
+	const char *interp; /* the loader that starts it; NULL: none does */
 	const char *rpath; /* DT_RPATH, or NULL */
 	struct elf_need *need;
 	size_t need_count;
@@ -31,5 +40,8 @@ struct elf {
  */
 int elf_open(struct elf *e, const char *path, const char *const *sonames);
 void elf_close(struct elf *e);
+
+/* Of the file at path; one that cannot be read is ELF_NONE. */
+enum elf_kind elf_kind(const char *path);
 
 #endif

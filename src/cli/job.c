@@ -10,6 +10,7 @@
  */
 #include "cli/job.h"
 #include "cli/cli.h"
+#include "cli/elf.h"
 #include "check/options.h"
 #include "faults/faults.h"
 #include "trace/pcap.h"
@@ -561,20 +562,67 @@ static int write_tree(const char *libdir, int fd)
 	return err;
 }
 
+static int load_library(const char *libdir, const char *name)
+{
+	static const char *const none[] = { NULL };
+	char path[PATH_MAX + 64], reason[PATH_MAX + 512];
+	struct elf e;
+	int err;
+
+	snprintf(path, sizeof(path), "%s/%s", libdir, name);
+	/* The loader dies of a file whose end is missing. */
+	err = elf_open(&e, path, none);
+	if (err) {
+		snprintf(reason, sizeof(reason), "%s: %s", path,
+			 err == -ENOEXEC ? "damaged: it is no whole library"
+					 : strerror(-err));
+	} else {
+		elf_close(&e);
+		err = libdir_load(libdir, name, NULL, 0, reason,
+				  sizeof(reason));
+	}
+	if (err)
+		cli_say("%s. Install softhca again, all of one version",
+			reason);
+	return err;
+}
+
 /*
- * Writes the tree for the devices of the environment as it is now. In a child,
- * because a failure of the libraries must not keep run from starting the
- * program, whose own error says more.
+ * In a child: loads what the program is about to get, all of it by its own path.
+ * The loader only warns of a preload that it cannot use, and starts the program
+ * with the distribution's library.
  */
-static int make_tree(const char *libdir, char path[PATH_MAX])
+static int load_libraries(const char *libdir)
+{
+	size_t i, n = sizeof(preloads) / sizeof(preloads[0]);
+	int err = load_library(libdir, "libsofthca.so.0");
+
+	for (i = 0; !err && i < n - !sockets; i++)
+		err = load_library(libdir, preloads[i]);
+	return err;
+}
+
+/* How the child ends. */
+enum { CHILD_OK, CHILD_NO_TREE, CHILD_NO_LIBRARIES };
+
+/*
+ * Tries the libraries, and writes the tree for the devices of the environment as
+ * it is now, unless path is NULL. In a child, which may die of a damaged library,
+ * and leaves none of them in this process. Without a tree the program runs all
+ * the same, since its own error says more. Returns 0, -ENODEV for that, or
+ * -ELIBBAD.
+ */
+static int try_libraries(const char *libdir, char *path)
 {
 	struct pollfd pfd;
+	char said[PATH_MAX];
 	int pipefd[2], status, err, ready = 1;
 	ssize_t got;
 	size_t len = 0;
 	pid_t pid;
 
-	path[0] = '\0';
+	if (path)
+		path[0] = '\0';
 	if (pipe(pipefd))
 		return -errno;
 	fflush(NULL);
@@ -591,17 +639,20 @@ static int make_tree(const char *libdir, char path[PATH_MAX])
 	if (!pid) {
 		close(pipefd[0]);
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		_exit(write_tree(libdir, pipefd[1]) ? 1 : 0);
+		if (load_libraries(libdir))
+			_exit(CHILD_NO_LIBRARIES);
+		_exit(path && write_tree(libdir, pipefd[1]) ? CHILD_NO_TREE
+							   : CHILD_OK);
 	}
 	close(pipefd[1]);
 	pfd = (struct pollfd){ .fd = pipefd[0], .events = POLLIN };
-	while (len < PATH_MAX - 1 && (ready = poll(&pfd, 1, 10000)) > 0) {
-		got = read(pipefd[0], path + len, PATH_MAX - 1 - len);
+	while (len < sizeof(said) - 1 && (ready = poll(&pfd, 1, 10000)) > 0) {
+		got = read(pipefd[0], said + len, sizeof(said) - 1 - len);
 		if (got <= 0)
 			break; /* it has exited */
 		len += (size_t)got;
 	}
-	path[len] = '\0';
+	said[len] = '\0';
 	close(pipefd[0]);
 	if (ready == 0) {
 		cli_say("libibverbs does not list its devices within 10 "
@@ -614,6 +665,11 @@ static int make_tree(const char *libdir, char path[PATH_MAX])
 		cli_say("listing the devices of libibverbs ended with signal "
 			"%d",
 			WTERMSIG(status));
+	if (WIFEXITED(status) && WEXITSTATUS(status) == CHILD_NO_LIBRARIES)
+		return -ELIBBAD;
+	if (!path)
+		return 0;
+	strcpy(path, said);
 	return ready && path[0] == '/' ? 0 : -ENODEV;
 }
 
@@ -657,6 +713,7 @@ int job_environment(const struct job_place *place)
 	char tree[PATH_MAX], libdir[sizeof(tree) + sizeof("/lib")];
 	char *list;
 	size_t i, used, n = sizeof(preloads) / sizeof(preloads[0]);
+	bool with_tree = !place || !place->no_tree;
 	int err;
 
 	if (sockets && iwarp_asked()) {
@@ -665,20 +722,23 @@ int job_environment(const struct job_place *place)
 	}
 	warn_iwarp();
 	err = libdir_find(libdir);
-	if (place && place->libdir) {
-		snprintf(libdir, sizeof(libdir), "%s", place->libdir);
-	} else if (err) {
+	if (err) {
 		cli_say("the libraries are missing: neither ../lib/softhca nor "
 			"../lib beside this program has libsofthca-shim.so. "
 			"Install softhca again");
 		return err;
 	}
-	if ((place && place->no_tree) || make_tree(libdir, tree)) {
+	err = try_libraries(libdir, with_tree ? tree : NULL);
+	if (err == -ELIBBAD)
+		return err;
+	if (!with_tree || err) {
 		tree[0] = '\0';
 		unsetenv("SOFTHCA_SYSFS");
 	} else {
 		set("SOFTHCA_SYSFS", tree);
 	}
+	if (place && place->libdir)
+		snprintf(libdir, sizeof(libdir), "%s", place->libdir);
 	if (strpbrk(libdir, " :;")) {
 		/* These separate entries; the tree has a link without them. */
 		if (!tree[0]) {

@@ -64,5 +64,12 @@ int libdir_load(const char *libdir, const char *soname,
 		}
 		memcpy(symbols[i].slot, &sym, sizeof(sym));
 	}
+	/* Each other they find by this node, so the loader refuses a mixture. */
+	if (!strcmp(soname, "libsofthca.so.0") &&
+	    !dlvsym(lib, "shca_sysfs_make", SOFTHCA_NODE)) {
+		snprintf(why, why_size, "%s is not of version %s, which this "
+			 "softhca is", path, SOFTHCA_VERSION);
+		return -ELIBBAD;
+	}
 	return 0;
 }

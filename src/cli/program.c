@@ -101,8 +101,32 @@ int program_obstacle(const char *path, char *why, size_t why_size, char *fix,
 				 path, base);
 		return 1;
 	}
+	switch (elf_kind(path)) {
+	case ELF_NONE:
+		return 0; /* a script */
+	case ELF_HERE:
+		break;
+	case ELF_32BIT:
+		snprintf(why, why_size,
+			 "%s is a 32-bit program, into which 64-bit libraries "
+			 "cannot be loaded", path);
+		snprintf(fix, fix_size, "build it for 64 bits");
+		return 1;
+	case ELF_ELSEWHERE:
+		snprintf(why, why_size, "%s is for another processor", path);
+		snprintf(fix, fix_size, "build it for this one");
+		return 1;
+	case ELF_MUSL:
+		snprintf(why, why_size,
+			 "%s is a program for musl, and the libraries need "
+			 "glibc", path);
+		snprintf(fix, fix_size,
+			 "build it for glibc, as Debian and most distributions "
+			 "but Alpine do");
+		return 1;
+	}
 	if (elf_open(&e, path, program_sonames))
-		return 0; /* a script, or another architecture's */
+		return 0;
 	interp = e.interp;
 	elf_close(&e);
 	if (interp)

@@ -678,6 +678,73 @@ def test_doctor_sees_a_broken_installation(staged, tmp_path):
     assert p.returncode == 125 and "Install softhca again" in p.stderr
 
 
+@pytest.mark.parametrize("name", ["libibverbs.so.1", "librdmacm.so.1", "libsofthca.so.0", "libsofthca-shim.so"])
+@pytest.mark.parametrize("damage", ["missing", "cut", "garbage"])
+def test_damaged_installation(staged, tmp_path, name, damage):
+    """One line names the file and what to do; the program is not run without a device."""
+    copy = tmp_path / "copy"
+    shutil.copytree(staged, copy, symlinks=True)
+    file = copy / "lib/softhca" / name
+    data = file.read_bytes()
+    file.unlink()
+    if damage == "cut":
+        file.write_bytes(data[:1000])
+    elif damage == "garbage":
+        file.write_bytes(bytes(len(data)))
+    for args in (["run", "--", "echo", "on"], ["env"], ["env", "--format=docker"], ["cdi"]):
+        p = softhca(*args, tool=str(copy / "bin/softhca"))
+        assert p.returncode == (125 if args[0] == "run" else 1) and p.stdout == ""
+        [line] = p.stderr.splitlines()
+        assert "nstall softhca again" in line and name in line, line
+
+
+@pytest.mark.parametrize("name", ["libibverbs.so.1", "librdmacm.so.1", "libsofthca.so.0"])
+def test_mixed_versions(staged, tmp_path, name):
+    """A library of another release: what differs is the version's node."""
+    copy = tmp_path / "copy"
+    shutil.copytree(staged, copy, symlinks=True)
+    file = copy / "lib/softhca" / name
+    data = file.read_bytes()
+    version = softhca("--version").stdout.split()[1]
+    other = re.sub(r"\d+$", "7", version).encode()
+    node = b"SOFTHCA_" + version.encode()
+    assert len(other) == len(version) and node in data
+    # As the linker would have written it: the name, and its hash (System V's).
+    def elf_hash(text):
+        h = 0
+        for c in text:
+            h = (h << 4) + c
+            h = (h ^ (h & 0xf0000000) >> 24) & 0x0fffffff
+        return h.to_bytes(4, "little")
+    data = data.replace(node, b"SOFTHCA_" + other).replace(elf_hash(node), elf_hash(b"SOFTHCA_" + other))
+    file.unlink()
+    file.write_bytes(data)
+    p = softhca("run", "--", "echo", "on", tool=str(copy / "bin/softhca"))
+    [line] = p.stderr.splitlines()
+    assert (p.returncode, p.stdout) == (125, "") and "all of one version" in line, line
+    assert f"SOFTHCA_{other.decode()}" in line or f"is not of version {version}" in line
+    # And the loader, for a program that got them by the environment.
+    env = {"LD_LIBRARY_PATH": str(copy / "lib/softhca"), "LD_PRELOAD": str(copy / "lib/softhca/librdmacm.so.1")}
+    p = subprocess.run(["ibv_devices"], env={**os.environ, **env}, text=True, stdout=subprocess.PIPE,
+                       stderr=subprocess.PIPE, timeout=rig.LIMIT)
+    assert p.returncode and "SOFTHCA_" in p.stderr and "required by" in p.stderr, p.stderr
+
+
+def test_missing_dependency(staged, tmp_path):
+    """The loader's line is all there can be where it cannot start softhca itself."""
+    if os.geteuid():
+        pytest.skip("needs root to hide a library")
+    lib = re.search(r"libisal\S* => (\S+)", subprocess.run(["ldd", os.path.join(LIB, "libsofthca.so.0")], text=True,
+                                                          stdout=subprocess.PIPE).stdout)[1]
+    script = f"mount --bind /dev/null {os.path.realpath(lib)} && exec \"$@\""
+    p = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", rig.SOFTHCA, "run", "--", "echo", "on"], text=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=rig.LIMIT)
+    if "unshare" in p.stderr or "mount:" in p.stderr:
+        pytest.skip(f"no mount namespace: {p.stderr}")
+    [line] = p.stderr.splitlines()
+    assert (p.returncode, p.stdout) == (127, "") and "libisal" in line
+
+
 def test_doctor_names_the_owner_of_the_port():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         try:
@@ -928,6 +995,27 @@ def test_damaged_section_headers(tmp_path):
             assert softhca("doctor", bad).returncode in (0, 1), (at, value)
         if at > shoff + 8 * 8 * 8:
             break
+
+
+@pytest.mark.parametrize("at,value,says", [
+    (4, b"\1", "is a 32-bit program"), (18, b"\xfe\xca", "is for another processor"),
+    (5, b"\2", "is for another processor"), (None, b"/lib/ld-musl-x.so", "is a program for musl"),
+])
+def test_programs_of_another_kind(tmp_path, at, value, says):
+    """Run and doctor name the program and the reason."""
+    data = bytearray(open("/bin/true", "rb").read())
+    if at is None:
+        at = data.index(b"/lib64/ld-linux") if b"/lib64/ld-linux" in data else data.index(b"/lib/ld-linux")
+        value += b"\0"
+    data[at:at + len(value)] = value
+    program = tmp_path / "program"
+    program.write_bytes(data)
+    program.chmod(0o755)
+    p = softhca("run", "--", program)
+    [line] = [x for x in p.stderr.splitlines() if "warning" in x]
+    assert f"{program} {says}" in line and "build it for " in line
+    p = softhca("doctor", program)
+    assert says in p.stdout and "build it for " in p.stdout, p.stdout
 
 
 # Programs the loader does not give us
