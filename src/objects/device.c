@@ -181,11 +181,33 @@ static int devices_create(void)
 	return !err && t[1] ? devices_add(t[1]) : err;
 }
 
+/* In the child of a fork, where nothing is bound or locked. */
+static void devices_forked(void)
+{
+	int i;
+
+	pthread_mutex_init(&list_lock, NULL);
+	for (i = 0; i < ndevices; i++) {
+		pthread_mutex_init(&devices[i]->lock, NULL);
+		devices[i]->ud_users = 0;
+		memset(devices[i]->ended, 0, sizeof(devices[i]->ended));
+		memset(devices[i]->added, 0, sizeof(devices[i]->added));
+		memset(devices[i]->bound, 0, sizeof(devices[i]->bound));
+	}
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, devices_forked);
+}
+
 int shca_device_list(struct ibv_device ***list, int *n)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct ibv_device **out;
 	int i, err = 0;
 
+	pthread_once(&once, watch_forks);
 	pthread_mutex_lock(&list_lock);
 	if (!ndevices)
 		err = devices_create();
@@ -201,20 +223,6 @@ int shca_device_list(struct ibv_device ***list, int *n)
 	else
 		*list = out;
 	return err;
-}
-
-void shca_device_forked(void)
-{
-	int i;
-
-	pthread_mutex_init(&list_lock, NULL);
-	for (i = 0; i < ndevices; i++) {
-		pthread_mutex_init(&devices[i]->lock, NULL);
-		devices[i]->ud_users = 0;
-		memset(devices[i]->ended, 0, sizeof(devices[i]->ended));
-		memset(devices[i]->added, 0, sizeof(devices[i]->added));
-		memset(devices[i]->bound, 0, sizeof(devices[i]->bound));
-	}
 }
 
 /* GIDs */

@@ -158,8 +158,6 @@ bool shca_device_rescan(struct shca_device *dev, struct engine *e);
 bool shca_device_active(struct shca_device *dev);
 /* Whether its netdev exists; always true for a device of all netdevs. */
 bool shca_device_present(struct shca_device *dev);
-/* In the child of a fork, where nothing is bound or locked. */
-void shca_device_forked(void);
 /* A UD QP receives on every address of the device. */
 int shca_device_bind(struct shca_device *dev, struct engine *e);
 void shca_device_unbind(struct shca_device *dev, struct engine *e);

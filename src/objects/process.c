@@ -287,7 +287,6 @@ static void fork_child(void)
 
 	pthread_mutex_init(&process_lock, NULL);
 	shca_live_release();
-	shca_device_forked();
 	faults_forked();
 	check_forked();
 	trace_forked();
