@@ -14,6 +14,7 @@
 #include "host/sums.h"
 #include "qp/names.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -273,6 +274,7 @@ static void asked_watch(struct engine *e)
 void shca_stat_begin(struct engine *e)
 {
 	struct shca_process *p = to_process(e);
+	const char *tree;
 	int fd;
 
 	if (atomic_load(&p->stat_begun) || atomic_exchange(&p->stat_begun, true))
@@ -281,8 +283,11 @@ void shca_stat_begin(struct engine *e)
 		asked_watch(e);
 	if (!e->registry)
 		return;
-	if (e->cfg->tree)
-		p->sums = sums_open(e->cfg->tree);
+	tree = e->cfg->tree;
+	if (!tree && dlsym(RTLD_DEFAULT, "softhca_shim"))
+		tree = shca_sysfs_root(); /* who shows it asks for it */
+	if (tree)
+		p->sums = sums_open(tree);
 	if (p->sums)
 		engine_alarm_set(e, &p->sums_alarm, clock_ns() + SUMS_NS);
 	fd = stat_listen(registry_path(e->registry),

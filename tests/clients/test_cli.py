@@ -308,6 +308,25 @@ def test_environment_alone_shows_the_files(tmp_path):
     assert b"uverbs0" not in p.stdout or os.path.exists("/dev/infiniband/uverbs0")
 
 
+def test_environment_alone_counts(tmp_path):
+    """The port's counters, of processes that nobody told where they are."""
+    if missing := rig.need("ib_write_bw"):
+        pytest.skip(f"not installed: {missing}")
+    tmp_path.chmod(0o700)
+    side = rig.Side(prefix=[*bare(), f"SOFTHCA_RUNDIR={tmp_path}"])
+    port = rig.free_port()
+    cmd = ["ib_write_bw", "-F", "-n", 100, "-p", port]
+    server = rig.Proc(side, cmd, alone=True)
+    try:
+        server.wait_listening(port)
+        rig.Proc(side, [*cmd, "127.0.0.1"], alone=True).done(beside=server)
+        server.done()
+    finally:
+        server.kill()
+    said = rig.Proc(side, ["cat", "/sys/class/infiniband/softhca0/ports/1/counters/port_xmit_data"], alone=True).done()
+    assert int(said) * 4 >= 100 * 65536
+
+
 def test_environment_alone_in_threads(tmp_path):
     """Whoever looks first, in threads at once and in children."""
     tmp_path.chmod(0o700)
