@@ -22,6 +22,7 @@ NOT_RUN = [
     (r"make (demo|deb|deps|build|install)", "it builds or installs; make test-packages and test_cli.py install"),
     (r"make ", "it needs minutes, root or a guest"),
     (r"(sudo|apt-get|apt|sysctl|ssh|scp|podman|docker|kubectl|git) ", "it needs another host, root, or the network"),
+    (r"(softhca cdi >/etc/cdi/|/opt/softhca/bin/softhca env )", "it is for containers: tests/containers/run"),
     (r"(perf|tests/bench/\S+|gh) ", "it measures, for minutes or with the kernel's help"),
     (r"/usr/bin/python3 -m pytest |tests/clients/matrix.py ", "it is how this test is run"),
     (r"mpi(run|exec)", "test_clusters.py, on two hosts"),
