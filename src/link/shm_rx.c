@@ -242,25 +242,38 @@ static void say_again(struct shm *s)
 		ring_in_check(&s->order[i]->ring);
 }
 
-static unsigned hand_over_acks(struct shm *s, struct shm_peer *p)
+/*
+ * A verdict says that the peer has taken what we have sent. Its program may have
+ * answered since, and ours is to hear of the end of what it has sent first, as
+ * with hardware: so before records that the peer has put into its ring (early)
+ * we hand over what we can. A verdict on what is behind a read or an atomic
+ * waits for the response, which lies in that ring.
+ */
+static unsigned hand_over_acks(struct shm *s, struct shm_peer *p, bool early)
 {
 	const unsigned n = p->nacks;
+	unsigned left = 0;
 
 	s->pkt.verdict = true;
+	s->pkt.early = early;
 	s->pkt.payload = NULL;
 	s->pkt.len = 0;
-	s->pkt.acked = NULL;
 	for (unsigned i = 0; i < n; i++) {
-		const struct ring_ack *a = &p->acks[i];
+		const struct ring_ack a = p->acks[i];
+		bool done = !early;
 
-		s->pkt.h.dest_qpn = a->qpn;
-		s->pkt.h.psn = a->psn;
-		s->pkt.path_hash = a->cookie;
+		s->pkt.acked = early ? &done : NULL;
+		s->pkt.h.dest_qpn = a.qpn;
+		s->pkt.h.psn = a.psn;
+		s->pkt.path_hash = a.cookie;
 		s->fn(s->arg, &s->pkt);
+		if (!done)
+			p->acks[left++] = a;
 	}
-	s->pkt.verdict = false;
-	p->nacks = 0;
-	return n;
+	s->pkt.acked = NULL;
+	s->pkt.verdict = s->pkt.early = false;
+	p->nacks = left;
+	return n - left;
 }
 
 /* ---- records ----------------------------------------------------------- */
@@ -494,6 +507,7 @@ static unsigned drain(struct shm *s, struct shm_in *in, unsigned budget)
 	struct ring_rec rec;
 	unsigned n = 0;
 
+
 	in->empty = false;
 	while (n < budget) {
 		if (!ring_get(&in->ring, &rec)) {
@@ -502,6 +516,11 @@ static unsigned drain(struct shm *s, struct shm_in *in, unsigned budget)
 		}
 		if (ring_life(&rec) != in->life)
 			find_back(s, in, ring_life(&rec));
+		/* What was said before the record was put there is seen now. */
+		if (in->back && ring_has_verdict(&in->back->out)) {
+			reap_now(s, in->back);
+			n += hand_over_acks(s, in->back, true);
+		}
 		n += 1 + rec.len / UNIT;
 		ring_release(&in->ring, receive(s, in, &rec));
 	}
@@ -565,16 +584,19 @@ static inline bool has_verdicts(const struct shm *s)
 __attribute__((noinline)) static unsigned take_verdicts(struct shm *s,
 							unsigned budget)
 {
-	unsigned n;
+	unsigned n = 0;
 
 	look_for_peers(s);
-	for (struct shm_peer *p = s->peers; p; p = p->next)
+	for (struct shm_peer *p = s->peers; p; p = p->next) {
 		if (has_said(p))
 			reap_now(s, p);
-	n = drain_all(s, budget);
+		if (p->nacks)
+			n += hand_over_acks(s, p, true);
+	}
+	n += drain_all(s, budget);
 	for (struct shm_peer *p = s->peers; p; p = p->next)
 		if (p->nacks && !may_hold_more(s, p->seg->slot))
-			n += hand_over_acks(s, p);
+			n += hand_over_acks(s, p, false);
 	return n;
 }
 
@@ -582,9 +604,12 @@ __attribute__((noinline)) static unsigned take_verdicts(struct shm *s,
  * acknowledgements. Mostly there is nothing. */
 static inline unsigned take(struct shm *s, unsigned budget)
 {
+	/* First: a verdict that was given before a record is seen then. */
+	const bool records = has_records(s);
+
 	if (has_verdicts(s))
 		return take_verdicts(s, budget);
-	return has_records(s) ? drain_all(s, budget) : 0;
+	return records ? drain_all(s, budget) : 0;
 }
 
 int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)

@@ -414,7 +414,7 @@ static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
 	if (u->cfg.pcap && pkt.h.dest_qpn)
 		record(u, k, id, !private || handed);
 	pkt.handed = handed;
-	pkt.host = pkt.large = pkt.verdict = false;
+	pkt.host = pkt.large = pkt.verdict = pkt.early = false;
 	pkt.source = NULL;
 	pkt.acked = NULL;
 	pkt.payload = k->p + hdr;
@@ -438,6 +438,36 @@ malformed:
 	return 0;
 }
 
+#define ACK_LEN (ROCE_BTH_LEN + 4 + ROCE_ICRC_LEN) /* with an AETH */
+
+/*
+ * Whether a datagram is a request and an acknowledgement that has waited for it
+ * (engine/hold.c), so that the peer's program has answered what the
+ * acknowledgement is about. Ours is to hear of the end of what it has sent
+ * before it hears the answer, as with hardware, so they change places.
+ */
+static bool is_answer(const struct datagram *d)
+{
+	return d->len == d->segment + ACK_LEN &&
+	       d->data[d->segment] == (ROCE_RC | ROCE_ACK) &&
+	       (roce_opcode(d->data[0])->flags & ROCE_F_REQUEST);
+}
+
+/* Hands over the second packet of the datagram, which is the last. */
+static unsigned deliver_second(struct udp *u, struct rx *rx, link_rx_fn *fn,
+			       void *arg)
+{
+	struct datagram *d = &rx->d;
+	const uint16_t id = d->next_id;
+	unsigned n;
+
+	d->next_id = (uint16_t)(id + 1);
+	n = deliver(u, rx, d->data + d->segment, ACK_LEN, fn, arg);
+	d->next_id = id;
+	d->len = d->segment;
+	return n;
+}
+
 /* Hands over packets of the messages read, up to budget. */
 static unsigned split(struct udp *u, struct rx *rx, unsigned budget,
 		      link_rx_fn *fn, void *arg)
@@ -456,6 +486,8 @@ static unsigned split(struct udp *u, struct rx *rx, unsigned budget,
 			continue;
 		}
 		first = d->off ? 0 : 1;
+		if (first && is_answer(d))
+			n += deliver_second(u, rx, fn, arg);
 		len = d->len - d->off;
 		if (len > d->segment)
 			len = d->segment;

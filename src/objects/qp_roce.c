@@ -306,7 +306,10 @@ void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	struct roce_qp *r = roce_qp(qp->core);
 
 	if (pkt->verdict) {
-		roce_acked(r, pkt->h.psn, now);
+		const bool done = roce_acked(r, pkt->h.psn, pkt->early, now);
+
+		if (pkt->acked)
+			*pkt->acked = done;
 		return;
 	}
 	if (qp->xrc && shca_loan_rx(qp, pkt, now))

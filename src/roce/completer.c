@@ -587,19 +587,22 @@ void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	req_check_drained(qp);
 }
 
-__attribute__((noinline, flatten)) void
-roce_acked(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
+__attribute__((noinline, flatten)) bool
+roce_acked(struct roce_qp *qp, uint32_t psn, bool early, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
+	bool all;
 
 	if (qp->base.type != IBV_QPT_RC || qp->base.state < IBV_QPS_RTS ||
 	    qp->base.state == IBV_QPS_ERR)
-		return;
+		return true;
 	if (psn_diff(psn, r->una) < 0 || psn_diff(r->end_psn, psn) <= 0)
-		return; /* known already */
-	if (!ack_before(qp, psn_add(psn, 1), now_ns))
+		return true; /* known already */
+	all = ack_before(qp, psn_add(psn, 1), now_ns);
+	if (!all && !early)
 		response_lost(qp, now_ns);
 	req_check_drained(qp);
+	return all;
 }
 
 void roce_qp_waits(const struct roce_qp *qp, struct roce_waits *w)

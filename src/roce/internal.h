@@ -324,7 +324,8 @@ void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns);
 /* Goes back so that psn is transmitted next. */
 void req_rewind(struct roce_qp *qp, uint32_t psn);
 bool req_ready(const struct roce_qp *qp);
-/* Whether one packet is ready, and nothing is posted behind it. */
+/* Whether one packet is ready, which is no shorter than an ACK, and nothing is
+ * posted behind it. */
 bool req_is_one(const struct roce_qp *qp);
 /* Packets have left, before which none were out. */
 void req_arm(struct roce_qp *qp, uint64_t now_ns);

@@ -81,11 +81,13 @@ struct roce_rx {
 		      * for UD and XRC alone */
 	bool verdict; /* no packet: what h.dest_qpn has sent up to h.psn is
 		       * accepted; only path_hash is there besides */
+	bool early;  /* a verdict that may be ahead of responses */
 	bool large;  /* may be longer than the path MTU */
 	uint32_t path_hash;
 	bool *acked; /* set by roce_rx() instead of an ACK packet: all up to
 		      * this packet is acknowledged, and the link passes that
-		      * on, see roce_acked(). NULL: it does not */
+		      * on, see roce_acked(). NULL: it does not. Of a verdict:
+		      * whether it is settled, if anybody asks */
 };
 
 struct roce_qp;
@@ -204,9 +206,11 @@ void roce_rsp_failed(struct roce_qp *qp, int event);
 /*
  * Links that tell the sender of a packet what became of it need no ACK packet
  * (roce_rx.acked): all up to this PSN has been acknowledged so. now_ns
- * may be 0.
+ * may be 0. early: responses that were sent before may still come, so that a
+ * read or an atomic without one is no loss; false: there is one, and the link is
+ * to say it again, in its turn.
  */
-void roce_acked(struct roce_qp *qp, uint32_t psn, uint64_t now_ns);
+bool roce_acked(struct roce_qp *qp, uint32_t psn, bool early, uint64_t now_ns);
 
 /* Whether roce_tx() would produce packets now. */
 bool roce_tx_ready(const struct roce_qp *qp);

@@ -186,9 +186,10 @@ static bool is_simple(const struct roce_qp *qp, const struct qp_wqe *w)
 bool req_is_one(const struct roce_qp *qp)
 {
 	const struct qp_sq *sq = &qp->base.sq;
+	const struct qp_wqe *w = qp_sq_slot(sq, sq->nxt);
 
 	return sq->tail - sq->nxt == 1 && !qp->req.rnr_until_ns &&
-	       !qp->req.probe_due && is_simple(qp, qp_sq_slot(sq, sq->nxt)) &&
+	       !qp->req.probe_due && w->length && is_simple(qp, w) &&
 	       window_open(qp, 0);
 }
 

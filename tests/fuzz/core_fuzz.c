@@ -67,7 +67,7 @@ static void fuzz_host(struct input *in, struct sim_qp *q, struct roce_rx *rx,
 		rx->payload = NULL;
 	}
 	if (how & 0x20)
-		roce_acked(q->qp, psn_add(rx->h.psn, byte(in)),
+		roce_acked(q->qp, psn_add(rx->h.psn, byte(in)), how & 0x40,
 			   q->node->sim->now);
 }
 

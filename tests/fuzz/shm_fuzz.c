@@ -117,7 +117,10 @@ static void on_packet(void *arg, const struct roce_rx *pkt)
 	uint8_t *copy;
 
 	if (pkt->verdict) {
-		FUZZ_CHECK(!pkt->acked && pkt->h.dest_qpn == e->qpn);
+		FUZZ_CHECK(!pkt->early == !pkt->acked &&
+			   pkt->h.dest_qpn == e->qpn);
+		if (pkt->acked)
+			*pkt->acked = pkt->h.psn & 1;
 		return;
 	}
 	FUZZ_CHECK(roce_opcode(pkt->h.opcode)->name);

@@ -720,7 +720,7 @@ static void deliver(struct sim *s, struct sim_event *e)
 		if (roce_qp_num(n->qp[i].qp) != rx.h.dest_qpn)
 			continue;
 		if (e->host && sim_host_is_verdict(e->host))
-			roce_acked(n->qp[i].qp, rx.h.psn, s->now);
+			roce_acked(n->qp[i].qp, rx.h.psn, false, s->now);
 		else
 			roce_rx(n->qp[i].qp, &rx, s->now);
 		may_hold(&n->qp[i]);

@@ -434,22 +434,22 @@ static void ack_that_arrives(void **state)
 	p.sim->link.drop = drop_all;
 	for (int i = 0; i < 3; i++)
 		post_to(p.a, IBV_WR_RDMA_WRITE, 0, 5000);
-	roce_acked(p.a->qp, psn_add(psn, 15), p.sim->now);
-	roce_acked(p.a->qp, psn_add(psn, PSN_MASK), p.sim->now);
-	roce_acked(p.a->qp, psn_add(psn, 1 << 23), p.sim->now);
+	roce_acked(p.a->qp, psn_add(psn, 15), false, p.sim->now);
+	roce_acked(p.a->qp, psn_add(psn, PSN_MASK), false, p.sim->now);
+	roce_acked(p.a->qp, psn_add(psn, 1 << 23), false, p.sim->now);
 	assert_null(sim_poll(p.a->send));
-	roce_acked(p.a->qp, psn_add(psn, 9), p.sim->now);
+	roce_acked(p.a->qp, psn_add(psn, 9), false, p.sim->now);
 	expect(p.a->send, IBV_WC_SUCCESS);
 	expect(p.a->send, IBV_WC_SUCCESS);
 	assert_null(sim_poll(p.a->send));
-	roce_acked(p.a->qp, psn_add(psn, 9), p.sim->now);
-	roce_acked(p.a->qp, psn_add(psn, 14), p.sim->now);
+	roce_acked(p.a->qp, psn_add(psn, 9), false, p.sim->now);
+	roce_acked(p.a->qp, psn_add(psn, 14), false, p.sim->now);
 	expect(p.a->send, IBV_WC_SUCCESS);
 	assert_int_equal(roce_deadline(p.a->qp), UINT64_MAX);
 	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 50);
 	set_state(p.a, IBV_QPS_ERR);
 	expect(p.a->send, IBV_WC_WR_FLUSH_ERR);
-	roce_acked(p.a->qp, psn_add(psn, 15), p.sim->now);
+	roce_acked(p.a->qp, psn_add(psn, 15), false, p.sim->now);
 	assert_null(sim_poll(p.a->send));
 	sim_free(p.sim);
 }
@@ -466,7 +466,7 @@ static void time_is_told_later(void **state)
 	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 50);
 	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 50);
 	assert_false(roce_tx_unarmed(p.a->qp));
-	roce_acked(p.a->qp, psn, 0);
+	roce_acked(p.a->qp, psn, false, 0);
 	expect(p.a->send, IBV_WC_SUCCESS);
 	assert_true(roce_tx_unarmed(p.a->qp));
 	assert_int_equal(roce_deadline(p.a->qp), UINT64_MAX);
@@ -474,7 +474,7 @@ static void time_is_told_later(void **state)
 	assert_false(roce_tx_unarmed(p.a->qp));
 	assert_in_range(roce_deadline(p.a->qp), now + 1, now + 5000000);
 	assert_int_equal(roce_qp_stats(p.a->qp)->retransmits, 0);
-	roce_acked(p.a->qp, psn_add(psn, 1), 0);
+	roce_acked(p.a->qp, psn_add(psn, 1), false, 0);
 	expect(p.a->send, IBV_WC_SUCCESS);
 	assert_false(roce_tx_unarmed(p.a->qp));
 	assert_int_equal(roce_deadline(p.a->qp), UINT64_MAX);
@@ -525,7 +525,7 @@ static void small_requests(void **state)
 	roce_tx_done(p.a->qp, &b, 0, p.sim->now);
 	/* The link is busy. */
 	assert_false(roce_small_begin(p.a->qp, &s));
-	roce_acked(p.a->qp, psn_add(psn, 1), 0);
+	roce_acked(p.a->qp, psn_add(psn, 1), false, 0);
 	expect(p.a->send, IBV_WC_SUCCESS);
 	expect(p.a->send, IBV_WC_SUCCESS);
 	assert_null(sim_poll(p.a->send));

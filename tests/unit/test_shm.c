@@ -31,6 +31,7 @@ struct end {
 	uint8_t data[SHM_MAX_COPY + 1]; /* of the last one */
 	int pull; /* what reading it from its source said */
 	bool ack; /* requests are accepted at once */
+	bool reads; /* verdicts that come early are not settled */
 };
 
 static struct end *a, *b; /* a sends, b receives */
@@ -105,6 +106,10 @@ static void rx(void *arg, const struct roce_rx *pkt)
 	struct end *e = arg;
 	const struct iovec to = { e->data, pkt->len };
 
+	if (pkt->verdict && pkt->acked)
+		*pkt->acked = !e->reads;
+	if (pkt->early && e->reads)
+		return;
 	assert_true(e->n < KEPT);
 	e->rx[e->n] = *pkt;
 	e->rx[e->n++].payload = NULL;
@@ -380,26 +385,54 @@ static void verdict_acknowledges(void **state)
 	assert_int_equal(a->rx[0].path_hash, roce_path_hash(&b->gid, &a->gid));
 }
 
+static void send_back(struct shm_way *back, uint8_t opcode, uint32_t psn)
+{
+	static struct roce_path to;
+	struct roce_batch *bt = batch(opcode, psn, 4);
+	int err = 0;
+
+	to = (struct roce_path){ .sgid = b->gid,
+				 .dgid = a->gid,
+				 .local = true };
+	bt->pkt[0].path = &to;
+	bt->pkt[0].h.dest_qpn = a->qpn;
+	assert_int_equal(shm_route(b->shm, back, bt, 0), 1);
+	assert_int_equal(shm_send(b->shm, back, bt, 0, 1, &err), 1);
+}
+
+/* What the peer's program has answered is acknowledged before the answer. */
+static void acknowledgement_comes_before_the_answer(void **state)
+{
+	struct shm_way back = { .own = b->qpn };
+
+	(void)state;
+	b->ack = true;
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_true(send_one(ROCE_SEND_ONLY, i, 4));
+		poll_all(b);
+		send_back(&back, ROCE_SEND_ONLY, i);
+	}
+	poll_all(a);
+	assert_int_equal(a->n, 4);
+	assert_true(a->rx[0].verdict);
+	assert_int_equal(a->rx[0].h.psn, 2);
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_false(a->rx[1 + i].verdict);
+		assert_int_equal(a->rx[1 + i].h.psn, i);
+	}
+	shm_way_forget(&back);
+}
+
 /* Responses that were sent before an acknowledgement are seen before it. */
 static void acknowledgement_does_not_overtake(void **state)
 {
 	struct shm_way back = { .own = b->qpn };
-	struct roce_path back_path = { .sgid = b->gid,
-				       .dgid = a->gid,
-				       .local = true };
-	struct roce_batch *bt;
-	int err = 0;
 
 	(void)state;
-	b->ack = true;
+	b->ack = a->reads = true;
 	assert_true(send_one(ROCE_SEND_ONLY, 20, 4));
-	for (uint32_t i = 0; i < 3; i++) {
-		bt = batch(ROCE_READ_RESP_ONLY, i, 4);
-		bt->pkt[0].path = &back_path;
-		bt->pkt[0].h.dest_qpn = a->qpn;
-		assert_int_equal(shm_route(b->shm, &back, bt, 0), 1);
-		assert_int_equal(shm_send(b->shm, &back, bt, 0, 1, &err), 1);
-	}
+	for (uint32_t i = 0; i < 3; i++)
+		send_back(&back, ROCE_READ_RESP_ONLY, i);
 	poll_all(b);
 	/* Two at a time. */
 	while (a->n < 2)
@@ -973,6 +1006,7 @@ int main(void)
 		LINK(some_packets_go_elsewhere),
 		LINK(way_is_found_again),
 		LINK(verdict_acknowledges),
+		LINK(acknowledgement_comes_before_the_answer),
 		LINK(acknowledgement_does_not_overtake),
 		LINK(who_finds_no_room_is_told_when_there_is),
 		LINK(datagrams_do_not_wait_for_ever),
