@@ -106,13 +106,9 @@ FAMILIES = {
         ["It aborts when a buffer is destroyed whose send has not completed (\"Destructing buffer expecting "
          "completions\"), and has no way to wait for that: keep algorithms until the end."]),
     "tgt and libiscsi": Family(
-        "tgt libiscsi7", "iSER, within a host: libiscsi's iscsi-inq, -readcapacity16, -perf, and of iscsi-test-cu reads and writes, against a "
+        "tgt libiscsi7", "iSER, within a host and between two: libiscsi's iscsi-inq, -readcapacity16, -perf, and of iscsi-test-cu reads and writes, against a "
         "disk of tgtd", ["test_storage.py::"],
-        ["tgtd takes for granted that it hears of the end of its login response before the initiator's next request "
-         "comes, which nothing orders. Otherwise it closes the connection (\"non-login pdu during login phase\"): log in "
-         "again. On hardware the acknowledgement nearly always comes first. Within a host it does mostly; between hosts it is "
-         "sent behind the answer ([PERFORMANCE.md](PERFORMANCE.md)), and iSER fails.",
-         "tgtd keeps the port of --iser in a short: \"unable to get address info\" above 32767. It wants the initiator's "
+        ["tgtd keeps the port of --iser in a short: \"unable to get address info\" above 32767. It wants the initiator's "
          "name bound (-Q), also with -I ALL.",
          "libiscsi's asynchronous tests over iSER crash (SIGSEGV); so does qemu-img over iSER, whose requests are larger "
          "than its 512 KiB (\"free(): invalid pointer\")."]),
