@@ -686,6 +686,23 @@ int shca_qp_post_all(struct ibv_qp *ib, struct ibv_send_wr *wr)
 	return post_send(ib, wr, &bad, true);
 }
 
+static int post_recv(struct qp *core, struct ibv_recv_wr *wr,
+		     struct ibv_recv_wr **bad)
+{
+	int err;
+
+	for (; wr; wr = wr->next) {
+		err = qp_post_recv(core, wr);
+		if (err) {
+			*bad = wr;
+			return err;
+		}
+		if (tracing())
+			shca_record_recv(core->qpn, wr);
+	}
+	return 0;
+}
+
 int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
 		      struct ibv_recv_wr **bad)
 {
@@ -702,7 +719,7 @@ int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
 		return is_handle(qp);
 	}
 	shca_qp_lock(qp);
-	err = qp->ops->post_recv(qp->core, wr, bad);
+	err = post_recv(qp->core, wr, bad);
 	shca_qp_unlock(qp);
 	return err ? about(qp, err) : 0;
 }

@@ -213,23 +213,6 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 	return err;
 }
 
-static int post_recv(struct qp *core, struct ibv_recv_wr *wr,
-		     struct ibv_recv_wr **bad)
-{
-	int err;
-
-	for (; wr; wr = wr->next) {
-		err = qp_post_recv(core, wr);
-		if (err) {
-			*bad = wr;
-			return err;
-		}
-		if (tracing())
-			shca_record_recv(core->qpn, wr);
-	}
-	return 0;
-}
-
 static void expire(struct qp *core, uint64_t now)
 {
 	if (tracing())
@@ -292,7 +275,6 @@ const struct qp_ops shca_roce_ops = {
 	.modify = modify,
 	.query = query,
 	.post_send = post_send,
-	.post_recv = post_recv,
 	.flush = flush,
 	.expire = expire,
 	.stat = stat_of,

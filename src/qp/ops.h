@@ -40,8 +40,6 @@ struct qp_ops {
 	 */
 	int (*post_send)(struct qp *qp, struct ibv_send_wr *wr,
 			 struct ibv_send_wr **bad, bool whole);
-	int (*post_recv)(struct qp *qp, struct ibv_recv_wr *wr,
-			 struct ibv_recv_wr **bad);
 
 	/*
 	 * Sends what there is to send and sets the timer. Between two batches
