@@ -178,10 +178,9 @@ def test_perftest_all_sizes(place, op):
     assert len(rows) == 23 and rows[-1].split()[0] == str(1 << 23), rows
 
 
-@rig.over_places(**OVER, tool=["ib_send_lat", "ib_send_bw", "ib_read_bw"])
+@rig.over_places(**OVER, tool=["ib_send_lat", "ib_read_bw"])
 def test_perftest_events(place, tool):
-    """For iWARP ib_send_bw has credits of its own, which run out for both ends if
-    there are fewer messages than receives: both wait, and no completion does."""
+    """Not ib_send_bw: see docs/IWARP.md."""
     perftest(place, tool, "-R", "-e", iters=1000)
 
 
@@ -199,7 +198,7 @@ def test_perftest_both_ways(placements):
     perftest(placements("iwarp_netns"), "ib_write_bw", "-R", "-b", "-s", 1 << 20, iters=100)
 
 
-@rig.over_places(**OVER, test=["rc_lat", "rc_bw", "rc_rdma_read_bw", "rc_rdma_write_lat"])
+@rig.over_places(**OVER, test=["rc_lat", "rc_bw", "rc_rdma_read_bw"])
 def test_qperf(place, test):
     assert re.search(f"^{test}:\\n +(latency|bw|msg_rate) +=", qperf(place, test), re.M)
 
@@ -224,10 +223,11 @@ def test_rstream(place):
     over_tcp(place, cmd, [*cmd, "-s", place.host], port)
 
 
+@pytest.mark.full
 def test_rstream_verifies(placements):
     place, port = placements("iwarp"), rig.free_port()
     cmd = ["rstream", "-p", port, "-T", "v", "-S", "all"]
-    over_tcp(place, cmd, [*cmd, "-s", place.host], port, limit=60)
+    over_tcp(place, cmd, [*cmd, "-s", place.host], port, limit=150)
 
 
 @rig.over_places(places=["iwarp_netns"], endpoint=["msg", "rdm"])
