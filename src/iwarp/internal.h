@@ -90,7 +90,8 @@ struct iwarp_tx {
 	uint8_t stop; /* enum stop */
 	uint8_t stop_status; /* enum ibv_wc_status */
 	uint8_t rtr; /* enum iwarp_rtr: that message is due */
-	bool hold; /* responder: until the initiator has sent something */
+	bool hold; /* responder: until the initiator has sent something, or
+		    * iwarp_tx_begin() */
 	bool turn; /* a response was next: now a WQE is, if there is one */
 	uint32_t offset; /* in message, or STOP_PEER's */
 	uint32_t msn[RDMAP_QUEUES]; /* of the next message */

@@ -129,6 +129,16 @@ void iwarp_sq_undo(struct iwarp_qp *qp, uint32_t tail);
  */
 int iwarp_qp_start(struct iwarp_qp *qp, const struct iwarp_agreed *agreed,
 		   uint32_t fpdu_max);
+/*
+ * A responder sends nothing before the initiator's first FPDU has come (RFC 5044
+ * 7.1). Where no message was agreed on that would bring it, the initiator may be
+ * one that waits for this end to begin, as with siw's. So its owner lets it
+ * begin after a while: the peer should have read the reply, behind which it
+ * accepts no bytes until then. iwarp_tx_waits(): whether it is such a one, and
+ * nothing has come yet.
+ */
+bool iwarp_tx_waits(const struct iwarp_qp *qp);
+void iwarp_tx_begin(struct iwarp_qp *qp);
 /* The path has another segment size, for what is made from now on. */
 void iwarp_set_fpdu_max(struct iwarp_qp *qp, uint32_t fpdu_max);
 /* iwarp_setup_agreed() has failed: a Terminate message says so (started QPs,

@@ -197,7 +197,7 @@ int iwarp_qp_start(struct iwarp_qp *qp, const struct iwarp_agreed *agreed,
 	if (agreed->initiator)
 		t->rtr = (uint8_t)agreed->rtr;
 	else
-		t->hold = agreed->rtr != IWARP_RTR_NONE;
+		t->hold = true;
 	rx_start(qp);
 	qp->base.attr.max_rd_atomic = (uint8_t)min_u32(agreed->ord, 255);
 	qp->base.attr.max_dest_rd_atomic = (uint8_t)min_u32(agreed->ird, 255);

@@ -484,7 +484,7 @@ bool segment_end(struct iwarp_qp *qp)
 
 	if (t->hold) {
 		t->hold = false;
-		if (iwarp_env(qp)->established)
+		if (qp->agreed.rtr && iwarp_env(qp)->established)
 			iwarp_env(qp)->established(&qp->base);
 	}
 	switch (qp->rx.opcode) {

@@ -53,6 +53,17 @@ static enum next next(const struct iwarp_qp *qp)
 	return t->turn && may_begin(qp) ? NEXT_WQE : NEXT_RESPONSE;
 }
 
+bool iwarp_tx_waits(const struct iwarp_qp *qp)
+{
+	return qp->up && qp->tx.hold && qp->agreed.rtr == IWARP_RTR_NONE;
+}
+
+void iwarp_tx_begin(struct iwarp_qp *qp)
+{
+	if (iwarp_tx_waits(qp))
+		qp->tx.hold = false;
+}
+
 bool iwarp_tx_ready(const struct iwarp_qp *qp)
 {
 	return qp->started && !qp->lost &&

@@ -611,6 +611,7 @@ struct shca_qp {
 		bool eof; /* the peer has sent FIN, or it is broken */
 		bool fin; /* we have sent FIN */
 		bool draining;
+		uint64_t begin_ns; /* 0, or when it may send unasked */
 	} stream;
 	_Atomic bool windows; /* of type 2 may be bound to it */
 

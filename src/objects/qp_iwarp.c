@@ -21,6 +21,9 @@
 #define FLUSH_ROUNDS 32
 #define RX_ROUNDS 8
 #define RX_PIECES 16
+/* How long an initiator may take to read our reply, where it does not say that
+ * it has (iwarp_tx_waits()). */
+#define BEGIN_NS 50000000u
 
 static struct link *link_of(const struct shca_qp *qp)
 {
@@ -204,11 +207,20 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 	return err;
 }
 
-/* TCP has the timers. */
+/* TCP has the timers, but for one. */
 static void expire(struct qp *core, uint64_t now)
 {
-	(void)core;
-	(void)now;
+	struct shca_qp *qp = core->owner;
+
+	if (!qp->stream.begin_ns)
+		return;
+	if (now < qp->stream.begin_ns) {
+		engine_timer_set_lax(qp->sched.engine, &qp->sched,
+				     qp->stream.begin_ns);
+		return;
+	}
+	qp->stream.begin_ns = 0;
+	iwarp_tx_begin(iwarp_qp(core));
 }
 
 static void stat_of(const struct qp *core, struct stat_qp *q)
@@ -362,6 +374,11 @@ int shca_iwarp_start(struct shca_qp *qp, struct shca_iw *iw,
 			   a->crc ? "on" : "off",
 			   a->tx_markers || a->rx_markers ? "on" : "off",
 			   fpdu_max);
+	if (iwarp_tx_waits(q)) {
+		qp->stream.begin_ns = clock_ns() + BEGIN_NS;
+		engine_timer_set_lax(qp->sched.engine, &qp->sched,
+				     qp->stream.begin_ns);
+	}
 	flush(qp->core, 0, true);
 	return 0;
 }

@@ -457,6 +457,34 @@ def test_garbage_behind_the_frame(listener):
 
 
 @NEED_ROOT
+def test_who_begins(placements):
+    """A server's program sends first, to an initiator that has not offered to: it
+    gets a while to read the reply, and takes no byte behind that until then."""
+    place = placements("iwarp")
+    for attempt in range(3):    # this end may be kept from looking
+        port = rig.free_port()
+        server = rig.Proc(place.server, ["ucmatose", "-c", 1, "-C", 1, "-S", 100, "-p", port], place.options)
+        try:
+            server.wait_listening(port)
+            s = connect_from(server, port)
+            s.sendall(frame())
+            data, got = b"", []
+            while sum(got) < 20 + 2 + 18 + 100 + 4:
+                data = s.recv(65536)
+                assert data, server.describe()
+                got.append(len(data))
+                if len(got) == 1:
+                    begin = time.monotonic()
+            waited = time.monotonic() - begin
+            s.close()
+        finally:
+            server.kill()
+        if got[0] == 20 and waited > 0.03:
+            return
+    raise AssertionError(f"{got} bytes, the second after {waited} s")
+
+
+@NEED_ROOT
 def test_server_of_something_else(placements):
     """What listens there greets whoever connects: it speaks no MPA."""
     place, port = placements("iwarp"), rig.free_port()

@@ -207,6 +207,11 @@ static void ready_to_receive(void **state)
 		b = &p->end[1];
 		assert_int_equal(agreed.rtr, kinds[i]);
 		assert_int_equal(post(b, IBV_WR_RDMA_WRITE, 100, 0), 0);
+		/* Not before the peer has, or might have. */
+		assert_false(iwarp_tx_ready(b->qp));
+		assert_int_equal(iwarp_tx_waits(b->qp),
+				 kinds[i] == IWARP_RTR_NONE);
+		iwarp_tx_begin(b->qp);
 		assert_int_equal(iwarp_tx_ready(b->qp),
 				 kinds[i] == IWARP_RTR_NONE);
 		assert_int_equal(b->established, 0);
