@@ -139,6 +139,15 @@ int iwarp_qp_start(struct iwarp_qp *qp, const struct iwarp_agreed *agreed,
  */
 bool iwarp_tx_waits(const struct iwarp_qp *qp);
 void iwarp_tx_begin(struct iwarp_qp *qp);
+/*
+ * siw looks at the initiator's first message only if that comes when it has
+ * finished with its reply, and else when the next one comes: for a responder
+ * whose program is to send first that is never. So the message, a write of no
+ * bytes, may leave again, until something has come from such a peer.
+ * iwarp_tx_asks(): whether it may.
+ */
+bool iwarp_tx_asks(const struct iwarp_qp *qp);
+void iwarp_tx_ask_again(struct iwarp_qp *qp);
 /* The path has another segment size, for what is made from now on. */
 void iwarp_set_fpdu_max(struct iwarp_qp *qp, uint32_t fpdu_max);
 /* iwarp_setup_agreed() has failed: a Terminate message says so (started QPs,

@@ -64,6 +64,20 @@ void iwarp_tx_begin(struct iwarp_qp *qp)
 		qp->tx.hold = false;
 }
 
+bool iwarp_tx_asks(const struct iwarp_qp *qp)
+{
+	/* What siw says of itself: IWARP_FPDU_MAX is welcome. */
+	return qp->up && qp->agreed.initiator && qp->agreed.tx_large &&
+	       qp->agreed.rtr == IWARP_RTR_WRITE &&
+	       qp->stats.rx_fpdus == qp->rx.fpdus_before;
+}
+
+void iwarp_tx_ask_again(struct iwarp_qp *qp)
+{
+	if (iwarp_tx_asks(qp))
+		qp->tx.rtr = IWARP_RTR_WRITE;
+}
+
 bool iwarp_tx_ready(const struct iwarp_qp *qp)
 {
 	return qp->started && !qp->lost &&

@@ -611,7 +611,10 @@ struct shca_qp {
 		bool eof; /* the peer has sent FIN, or it is broken */
 		bool fin; /* we have sent FIN */
 		bool draining;
-		uint64_t begin_ns; /* 0, or when it may send unasked */
+		/* 0, or when the responder may send unasked, or the initiator
+		 * sends its first message again, so many times yet. */
+		uint64_t begin_ns;
+		uint8_t asks;
 	} stream;
 	_Atomic bool windows; /* of type 2 may be bound to it */
 

@@ -24,6 +24,10 @@
 /* How long an initiator may take to read our reply, where it does not say that
  * it has (iwarp_tx_waits()). */
 #define BEGIN_NS 50000000u
+/* When an initiator's first message leaves again (iwarp_tx_asks()): so often,
+ * four times as long after each. */
+#define ASKS 4
+#define ASK_NS 20000000ull
 
 static struct link *link_of(const struct shca_qp *qp)
 {
@@ -207,20 +211,31 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 	return err;
 }
 
+static void begin_by(struct shca_qp *qp, uint64_t when)
+{
+	qp->stream.begin_ns = when;
+	engine_timer_set_lax(qp->sched.engine, &qp->sched, when);
+}
+
 /* TCP has the timers, but for one. */
 static void expire(struct qp *core, uint64_t now)
 {
+	struct iwarp_qp *q = iwarp_qp(core);
 	struct shca_qp *qp = core->owner;
 
 	if (!qp->stream.begin_ns)
 		return;
 	if (now < qp->stream.begin_ns) {
-		engine_timer_set_lax(qp->sched.engine, &qp->sched,
-				     qp->stream.begin_ns);
+		begin_by(qp, qp->stream.begin_ns);
 		return;
 	}
 	qp->stream.begin_ns = 0;
-	iwarp_tx_begin(iwarp_qp(core));
+	iwarp_tx_begin(q);
+	if (!qp->stream.asks || !iwarp_tx_asks(q))
+		return;
+	iwarp_tx_ask_again(q);
+	qp->stream.asks--;
+	begin_by(qp, now + (ASK_NS << (2 * (ASKS - qp->stream.asks))));
 }
 
 static void stat_of(const struct qp *core, struct stat_qp *q)
@@ -375,9 +390,10 @@ int shca_iwarp_start(struct shca_qp *qp, struct shca_iw *iw,
 			   a->tx_markers || a->rx_markers ? "on" : "off",
 			   fpdu_max);
 	if (iwarp_tx_waits(q)) {
-		qp->stream.begin_ns = clock_ns() + BEGIN_NS;
-		engine_timer_set_lax(qp->sched.engine, &qp->sched,
-				     qp->stream.begin_ns);
+		begin_by(qp, clock_ns() + BEGIN_NS);
+	} else if (iwarp_tx_asks(q)) {
+		qp->stream.asks = ASKS;
+		begin_by(qp, clock_ns() + ASK_NS);
 	}
 	flush(qp->core, 0, true);
 	return 0;

@@ -231,6 +231,38 @@ static void ready_to_receive(void **state)
 	}
 }
 
+/* siw may have missed that message: it leaves again until the peer has sent. */
+static void ready_again(void **state)
+{
+	struct iw_opts o = iw_default;
+	struct iw_pair *p;
+	struct iw_end *a, *b;
+
+	(void)state;
+	for (int siw = 0; siw < 2; siw++) {
+		o.offer[1].large = siw;
+		p = iw_pair_new(1, &o);
+		a = &p->end[0];
+		b = &p->end[1];
+		iw_run(p);
+		assert_int_equal(b->established, 1);
+		assert_false(iwarp_tx_ready(a->qp));
+		assert_int_equal(iwarp_tx_asks(a->qp), siw);
+		assert_false(iwarp_tx_asks(b->qp));
+		iwarp_tx_ask_again(a->qp);
+		assert_int_equal(iwarp_tx_ready(a->qp), siw);
+		iw_run(p);
+		assert_int_equal(iwarp_qp_stats(b->qp)->rx_fpdus, 1 + siw);
+		assert_int_equal(b->established, 1);
+		assert_int_equal(post(b, IBV_WR_RDMA_WRITE, 100, 0), 0);
+		iw_run(p);
+		assert_false(iwarp_tx_asks(a->qp));
+		iwarp_tx_ask_again(a->qp);
+		assert_false(iwarp_tx_ready(a->qp));
+		iw_pair_free(p);
+	}
+}
+
 /* ---- posting, states --------------------------------------------------- */
 
 static void refused(void **state)
@@ -716,6 +748,7 @@ int main(void)
 		cmocka_unit_test(reads_at_a_time),
 		cmocka_unit_test(turns),
 		cmocka_unit_test(ready_to_receive),
+		cmocka_unit_test(ready_again),
 		cmocka_unit_test(refused),
 		cmocka_unit_test(moves),
 		cmocka_unit_test(attributes),
