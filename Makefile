@@ -39,7 +39,7 @@ test-full: deps ## the same with the whole matrix of real clients (about an hour
 test-pyverbs: deps build ## rdma-core's own tests of verbs (pyverbs)
 	@tests/pyverbs/run $(PYVERBS)
 
-test-peer: build-tests ## against the kernel's RDMA driver (rxe) in a guest; writes docs/INTEROP.md
+test-peer: build-tests ## against the kernel's RDMA drivers (rxe, siw) in guests; writes docs/INTEROP.md
 	@tests/peer/run --build-guest $(PEER)
 
 test-page: build ## softhca trace --html in headless Chromium, which this installs

@@ -77,11 +77,22 @@ CM_TOOLS = [
 for _how, _what in (("connect", "rejected by the server"), ("datagram", "datagram service rejected"),
                     ("reply", "rejected by the client after the reply")):
     CM_TOOLS.append((_what, f"{{reject}} server {_how} {{ip}} 7477", f"{{reject}} client {_how} {{ip}} 7477"))
+# By iWARP: of RC only, and without GIDs.
+IWARP_TOOLS = [t for t in CM_TOOLS if t[0] not in ("udaddy", "udaddy, no messages", "mckey", "datagram service rejected")
+               and "{reject}" not in t[1]] + [
+    ("ib_send_bw -R", "ib_send_bw -e -R -F -n 200 -s 65536", "ib_send_bw -e -R -F -n 200 -s 65536 {ip}"),
+    ("ib_write_lat -R", "ib_write_lat -R -F -n 100 -C", "ib_write_lat -R -F -n 100 -C {ip}"),
+    ("ib_read_lat -R", "ib_read_lat -e -R -F -n 100 -C", "ib_read_lat -e -R -F -n 100 -C {ip}"),
+]
+QUICK_IWARP = ("rping", "ucmatose")
+CRC_TOOLS = ("rping", "rping, 20 kB", "ucmatose", "rstream", "ib_send_bw -R", "ib_write_bw -R", "ib_read_bw -R")
 # What the client or the kernel lacks, against itself as well.
 UNSUPPORTED = {
     ("cm", "mckey", 6): "the kernel's CM joins no IPv6 groups on RoCE (ENOTSUPP)",
     **{("cm", f"ib_{op} -R", 6): "perftest 4.5 resolves IPv4 addresses only"
        for op in ("send_lat", "write_bw", "read_bw")},
+    **{("iwarp", f"ib_{op} -R", 6): "perftest 4.5 resolves IPv4 addresses only"
+       for op in ("send_lat", "send_bw", "write_lat", "write_bw", "read_lat", "read_bw")},
 }
 # What also runs on a disturbed network.
 # (ibv_srq_pingpong ends while messages of its other QPs are on their way.)

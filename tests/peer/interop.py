@@ -8,8 +8,11 @@ import retry  # noqa: E402
 import tries  # noqa: E402
 
 LINUX, NEWER = "6.1", "6.12"    # Debian's kernels
-NAMES = ("softhca", "rxe", "rxe", f"rxe of Linux {NEWER}")      # by place
-COLUMNS = [(d, ip) for d in ((0, 1), (1, 0), (2, 1), (0, 3), (3, 0)) for ip in (4, 6)]
+# Places by number: hosts of softhca are 0 and the last two, the others are guests.
+NAMES = ("softhca", "rxe", "rxe", f"rxe of Linux {NEWER}", "siw", "softhca", "softhca with CRC")
+SIW, IWARP, IWARP_CRC = 4, 5, 6
+COLUMNS = [(d, ip) for d in ((0, 1), (1, 0), (2, 1), (0, 3), (3, 0), (IWARP, SIW), (SIW, IWARP), (IWARP_CRC, SIW),
+                             (SIW, IWARP_CRC)) for ip in (4, 6)]
 UC_LOSES = (" UC has no retransmission: it drops a message when one of its packets is lost or arrives too "
             "late (9.8.2.2). The tests require that every message that arrives is whole, that messages of one "
             "packet arrive, and that longer ones arrive as often as chance allows.")
@@ -26,6 +29,8 @@ TITLES = {
     "cm": ("Connection manager", "IB CM over QP1, between softhca's librdmacm and the kernel's."),
     "newer": (f"With Linux {NEWER}", "The same operations, errors and tools with the rxe of a newer kernel. Path MTU "
               "1024. It also has atomic writes."),
+    "iwarp": ("iWARP", "The same programs by iWARP, over TCP: `softhca run --iwarp`, with and without `--mpa-crc`, and the "
+              f"siw driver of Linux {LINUX}. siw never asks for a CRC, and uses one where softhca asks."),
     "hostile": ("Hostile packets",
                 "While a transfer runs, the guest sends copies of its own packets with changed opcodes, lengths, "
                 "flags, PSNs, QPNs, addresses or keys, to the transfer's QPs and to others, with good and with bad "
@@ -103,6 +108,26 @@ DEFECTS = [
 ]
 
 
+def is_ours(direction):
+    """Whether softhca takes part."""
+    return any(NAMES[d].startswith("softhca") for d in direction)
+
+
+# What siw does, what the RFCs say, what softhca does, and the tests that play it.
+SIW_DIFFERS = [
+    ("As responder, it does not look at the initiator's first message if that arrives before it has finished with its "
+     "reply, but only when the next one arrives", "that message lets the responder begin (RFC 6581)",
+     "as initiator sends it again, up to four times within 2 s, until something has come", "ready_again"),
+    ("As initiator, it refuses a reply that has bytes behind it, and offers no first message by default",
+     "the responder sends nothing before the initiator's first FPDU (RFC 5044 7.1)",
+     "as responder sends nothing before that, or for 50 ms", "ready_to_receive"),
+    ("A bit of its frames, 0x08, says that FPDUs longer than a TCP segment are welcome; as responder it repeats the "
+     "initiator's", "the bit is reserved (RFC 5044 7.1.1)", "sets it, and sends FPDUs of up to 64 KiB to who does", ""),
+    ("A frame has 256 bytes of private data at most, of which IRD and ORD take four (as its source says)",
+     "512 (RFC 5044 7.1.1)", "512, so siw refuses a request of a program that gives more than 252 bytes", ""),
+]
+
+
 class Cell:
     def __init__(self):
         self.mtus = []
@@ -161,22 +186,22 @@ class Report:
         if verdict == "PASS" and tried:
             why = f"at attempt {len(tried) + 1}: {tried[-1][0]}"
             note = f"{note}; {why}" if note else why
-            if 0 in direction and all(shown for _, shown in tried):
+            if is_ours(direction) and all(shown for _, shown in tried):
                 self.explained.append(title)
-            elif 0 in direction:
+            elif is_ours(direction):
                 self.second.append(title)
         if verdict == "FAIL":
             cell.failed.append((mtu, note))
             cell.mtus.append(mtu)
         elif verdict == "SKIP":
             cell.skipped.append((mtu, note))
-            if 0 in direction:
+            if is_ours(direction):
                 self.skips.setdefault(note, []).append(title)
         else:
             cell.mtus.append(mtu)
             if note and note not in cell.notes:
                 cell.notes.append(note)
-        if 0 in direction:
+        if is_ours(direction):
             self.count(verdict, title, note)
         else:
             self.say(f"     {title}: {verdict.lower()} {note}")
@@ -211,7 +236,7 @@ class Report:
     @staticmethod
     def other_mtus(cells):
         """A mark for rows that ran at other path MTUs than 1024, too."""
-        at = {ip: {m for (d, i), c in cells.items() if i == ip and 0 in d
+        at = {ip: {m for (d, i), c in cells.items() if i == ip and is_ours(d)
                    for m in c.mtus + [m for m, _ in c.skipped] if m} - {1024} for ip in (4, 6)}
         if not at[4] and not at[6]:
             return ""
@@ -220,9 +245,9 @@ class Report:
 
     def write(self, path, kernels):
         versions = " and ".join(k.removeprefix("linux-").rpartition("-")[0] for k in kernels)
-        out = ["# Interoperability with the kernel's soft RoCE (rxe)", "",
-               "Written by `make test-peer`; do not edit. The peer is the rxe driver of Debian's kernels "
-               f"{versions}, which run as user-mode Linux on the other side of a bridge. `A → B` means that A "
+        out = ["# Interoperability with the kernel's soft RoCE (rxe) and soft iWARP (siw)", "",
+               "Written by `make test-peer`; do not edit. The peer is the rxe driver, for iWARP the siw driver, of "
+               f"Debian's kernels {versions}, which run as user-mode Linux on the other side of a bridge. `A → B` means that A "
                "is the requester or client. The last columns show the kernel's driver against itself. `at attempt "
                "N` means that the case failed before for the reason given, which the captured packets of that "
                "attempt show or, where it says so, the load of the machine explains.", "",
@@ -246,7 +271,7 @@ class Report:
             for row, cells in rows.items():
                 name = self.what.get(row, row) + self.other_mtus(cells)
                 out.append(f"| {name} | " + " | ".join(
-                    cells[c].text(number, 0 in c[0]) if c in cells else "" for c in columns) + " |")
+                    cells[c].text(number, is_ours(c[0])) if c in cells else "" for c in columns) + " |")
             out += [""] + [f"{i}. {n.replace('|', '/')}" for i, n in enumerate(notes, 1)] + ([""] if notes else [])
         words = {"PASS": "holds", "FAIL": "**fails**", "SKIP": "not run"}
         if self.judged:
@@ -277,5 +302,7 @@ class Report:
                     skips.items()] + [""]
         out += ["## Where rxe differs", "", "| rxe | the specification | softhca |", "|---|---|---|"]
         out += [f"| {a} | {b} | {c} |" for a, b, c, *_ in QUIRKS + DEFECTS] + [""]
+        out += ["## Where siw differs", "", "| siw | the RFCs | softhca |", "|---|---|---|"]
+        out += [f"| {a} | {b} | {c} |" for a, b, c, _ in SIW_DIFFERS] + [""]
         with open(path, "w") as f:
             f.write("\n".join(out))

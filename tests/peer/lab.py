@@ -4,7 +4,8 @@
     host side (softhca)   br0 10.77.0.1, fd77::1
                            |-- tap1 -- guest 1 (rxe)  10.77.0.2, fd77::2
                            |-- tap2 -- guest 2 (rxe)  10.77.0.3, fd77::3
-                           `-- tap3 -- guest 3 (a newer rxe)
+                           |-- tap3 -- guest 3 (a newer rxe)
+                           `-- tap4 -- guest 4 (siw)  10.77.0.5, fd77::5
 
 isolate() puts the calling program into network, mount and PID namespaces of
 its own (and a user namespace, unless it is root): no privileges are needed,
@@ -302,6 +303,7 @@ class Place:
 
 class Host(Place):
     kind = "softhca"
+    options = ()
 
     def __init__(self, lab, softhca):
         self.ip4, self.ip6 = lab.addresses(0)
@@ -313,7 +315,7 @@ class Host(Place):
                     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1"}
 
     def start(self, argv, env=None):
-        return HostJob([self.softhca, "run", "--"] + argv,
+        return HostJob([self.softhca, "run", *self.options, "--"] + argv,
                        {**os.environ, **self.env, **(env or {})})
 
     def _tcp_tables(self):
@@ -333,13 +335,24 @@ class Host(Place):
         return text
 
 
-class Guest(Place):
-    kind = "rxe"
+class IwarpHost(Host):
+    """Its programs see softiw0."""
+    options = ("--iwarp",)
 
-    def __init__(self, lab, number, kernel, mem=384, cpu=None):
-        """cpu: the host's processor that all of it stays on. Each system call in
+    def cm_listening(self):
+        return self.listening()
+
+
+class CrcHost(IwarpHost):
+    options = ("--iwarp", "--mpa-crc")
+
+
+class Guest(Place):
+    def __init__(self, lab, number, kernel, mem=384, cpu=None, kind="rxe"):
+        """kind: of its device. cpu: the host's processor that all of it stays on. Each system call in
         the guest switches between processes of the host: on one processor that is
         several times faster than between two."""
+        self.kind = kind
         self.ip4, self.ip6 = lab.addresses(number)
         self.tap = f"tap{number}"
         self.console = os.path.join(lab.dir, f"console{number}")
@@ -351,7 +364,7 @@ class Guest(Place):
                 f"init={lab.dir}/guest/agent.py", "con=null", "con0=null,fd:1",
                 f"vec0:transport=tap,ifname={self.tap},depth=64,"
                 f"mtu={lab.mtu},mac=52:54:00:77:00:{number:02x}",
-                f"PEER_MTU={lab.mtu}",
+                f"PEER_MTU={lab.mtu}", f"PEER_RDMA={kind}",
                 f"PEER_IP4={self.ip4}", f"PEER_IP6={self.ip6}"]
         if cpu is not None:
             argv = ["taskset", "-c", str(cpu)] + argv

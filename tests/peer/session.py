@@ -8,7 +8,7 @@ import time
 import lab
 import packets
 import tries
-from interop import Report
+from interop import IWARP, IWARP_CRC, SIW, Report, is_ours
 from load import Load
 
 
@@ -45,7 +45,7 @@ class Attempt:
         """
         begin, end = window or (0, self.end or time.time())
         what = tries.kind(note)
-        if 0 not in direction:      # rxe against itself: no test, only to compare
+        if not is_ours(direction):      # rxe against itself: no test, only to compare
             return (f"at first {what}", True) if what != tries.WRONG else None
         seen = self.packets(begin - 0.2, end)
         why = (twice and tries.not_listening(note, seen)) or \
@@ -64,6 +64,8 @@ class Session:
         self.report = Report()
         self.lab = lab.Lab(folder)
         self.host = lab.Host(self.lab, args.softhca)
+        self.hosts = {0: self.host, IWARP: lab.IwarpHost(self.lab, args.softhca),
+                      IWARP_CRC: lab.CrcHost(self.lab, args.softhca)}
         self.addresses = (self.host.ip4, self.host.ip6)
         self.guests = {}
         self.servers = {}
@@ -81,7 +83,7 @@ class Session:
             g.stop()
             g = None
         if not g:
-            g = lab.Guest(self.lab, number, self.kernels[number == 3])
+            g = lab.Guest(self.lab, number, self.kernels[number == 3], kind="siw" if number == SIW else "rxe")
             self.guests[number] = g
             g.wait_ready()
             for key in [k for k in self.servers if k[0] == number]:
@@ -89,7 +91,7 @@ class Session:
         return g
 
     def place(self, number):
-        return self.guest(number) if number else self.host
+        return self.hosts.get(number) or self.guest(number)
 
     def peer(self, number):
         """The peer program for a place."""

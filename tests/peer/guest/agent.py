@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The first and only service of the guest: mounts, network, rxe, commands.
+"""The first and only service of the guest: mounts, network, rxe or siw, commands.
 
 The root is the host's file system, read-only. Programs want to write here and
 there, so an overlay keeps what they write until the guest ends. Mounting
@@ -79,7 +79,7 @@ def setup():
             f"ip link set {NIC} mtu {mtu} txqueuelen 4000 up",
             f"ip addr add {env['PEER_IP4']}/24 dev {NIC}",
             f"ip addr add {env['PEER_IP6']}/64 dev {NIC} nodad",
-            f"rdma link add rxe0 type rxe netdev {NIC}"):
+            f"rdma link add {env['PEER_RDMA']}0 type {env['PEER_RDMA']} netdev {NIC}"):
         subprocess.run(line.split(), check=True)
 
 
