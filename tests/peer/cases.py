@@ -80,12 +80,15 @@ for _how, _what in (("connect", "rejected by the server"), ("datagram", "datagra
 # By iWARP: of RC only, and without GIDs.
 IWARP_TOOLS = [t for t in CM_TOOLS if t[0] not in ("udaddy", "udaddy, no messages", "mckey", "datagram service rejected")
                and "{reject}" not in t[1]] + [
-    ("ib_send_bw -R", "ib_send_bw -e -R -F -n 200 -s 65536", "ib_send_bw -e -R -F -n 200 -s 65536 {ip}"),
+    # Of credits that it has for iWARP alone both ends wait for some if there are fewer messages than receives.
+    ("ib_send_bw -R", "ib_send_bw -e -R -F -n 1000 -s 16384", "ib_send_bw -e -R -F -n 1000 -s 16384 {ip}"),
     ("ib_write_lat -R", "ib_write_lat -R -F -n 100 -C", "ib_write_lat -R -F -n 100 -C {ip}"),
     ("ib_read_lat -R", "ib_read_lat -e -R -F -n 100 -C", "ib_read_lat -e -R -F -n 100 -C {ip}"),
 ]
 QUICK_IWARP = ("rping", "ucmatose")
 CRC_TOOLS = ("rping", "rping, 20 kB", "ucmatose", "rstream", "ib_send_bw -R", "ib_write_bw -R", "ib_read_bw -R")
+# (ib_send_bw -e may wait for credits for ever, too.)
+IWARP_LOSES = ("rping", "rping, 20 kB", "ucmatose", "rstream, 1 MB", "ib_write_bw -R", "ib_read_bw -R")
 # What the client or the kernel lacks, against itself as well.
 UNSUPPORTED = {
     ("cm", "mckey", 6): "the kernel's CM joins no IPv6 groups on RoCE (ENOTSUPP)",

@@ -138,11 +138,16 @@ def netem_of_roce(nic, what):
             "match ip6 dport 4791 0xffff flowid 1:3"]
 
 
-def netem_of_arrivals(nic, ifb, what):
+def netem_of_all(nic, what):
+    """The same of all packets: those of iWARP are TCP's, as the tests' own are."""
+    return [f"tc qdisc replace dev {nic} root netem limit 20000 {what}"]
+
+
+def netem_of_arrivals(nic, ifb, what, leaving=netem_of_roce):
     """The same for those that arrive, by way of an interface that is made for it."""
     return [f"ip link add {ifb} type ifb", f"ip link set {ifb} up", f"tc qdisc add dev {nic} ingress",
             f"tc filter add dev {nic} parent ffff: matchall action mirred egress redirect dev {ifb}",
-            *netem_of_roce(ifb, what)]
+            *leaving(ifb, what)]
 
 
 class Job:
@@ -409,11 +414,13 @@ class Guest(Place):
     def netem(self, what=None):
         """Disturbs RoCE packets both ways ("loss 1%"); None: undisturbed.
 
-        Only RoCE packets: the tests' own connections stay as they are.
+        Only RoCE packets: the tests' own connections stay as they are. Of a guest
+        with siw all of them.
         """
+        leaving = netem_of_all if self.kind == "siw" else netem_of_roce
         lines = ["tc qdisc del dev vec0 root", "tc qdisc del dev vec0 ingress"]
         if what:
-            lines += netem_of_arrivals("vec0", "ifb0", what) + netem_of_roce("vec0", what)
+            lines += netem_of_arrivals("vec0", "ifb0", what, leaving) + leaving("vec0", what)
         script = "\n".join(x + (" 2>/dev/null" if " del " in x or " add ifb0"
                                 in x else " || exit 1") for x in lines)
         rc, out = self.run(["sh", "-c", script + "\nexit 0"])

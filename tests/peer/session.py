@@ -134,13 +134,13 @@ class Session:
         return not self.args.only or re.search(self.args.only, " ".join(w for w in words if w))
 
     @contextlib.contextmanager
-    def netem(self, what):
-        self.guest(1).netem(what)
+    def netem(self, what, number=1):
+        self.guest(number).netem(what)
         try:
             yield
         finally:
-            if self.guests[1].alive():
-                self.guests[1].netem(None)
+            if self.guests[number].alive():
+                self.guests[number].netem(None)
 
     @contextlib.contextmanager
     def captured(self, name, number=1, judge=True, **judged):
