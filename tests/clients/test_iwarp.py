@@ -189,10 +189,6 @@ def test_perftest_many_qps(place, op):
     perftest(place, f"ib_{op}_bw", "-R", "-q", 8, "-s", 4096)
 
 
-def test_perftest_srq(placements):
-    perftest(placements("iwarp"), "ib_send_bw", "-R", "--use-srq", "-q", 4)
-
-
 def test_perftest_both_ways(placements):
     """Both ends send until their sockets are full."""
     perftest(placements("iwarp_netns"), "ib_write_bw", "-R", "-b", "-s", 1 << 20, iters=100)
