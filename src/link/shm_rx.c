@@ -507,7 +507,6 @@ static unsigned drain(struct shm *s, struct shm_in *in, unsigned budget)
 	struct ring_rec rec;
 	unsigned n = 0;
 
-
 	in->empty = false;
 	while (n < budget) {
 		if (!ring_get(&in->ring, &rec)) {

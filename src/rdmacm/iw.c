@@ -88,6 +88,19 @@ static int ready_qp(struct cma_id *id, const struct rdma_conn_param *param,
 	return err;
 }
 
+/* What the program says of reads, or else these. */
+static void set_reads(struct shca_iw_ask *ask,
+		      const struct rdma_conn_param *param, uint8_t ird,
+		      uint8_t ord)
+{
+	ask->ird = param && param->responder_resources != RDMA_MAX_RESP_RES ?
+			   param->responder_resources :
+			   ird;
+	ask->ord = param && param->initiator_depth != RDMA_MAX_INIT_DEPTH ?
+			   param->initiator_depth :
+			   ord;
+}
+
 static int connect_to(struct cma_id *id, const struct rdma_conn_param *param)
 {
 	struct shca_iw_ask ask = { 0 };
@@ -95,12 +108,8 @@ static int connect_to(struct cma_id *id, const struct rdma_conn_param *param)
 
 	if (err)
 		return err;
-	ask.ird = param && param->responder_resources != RDMA_MAX_RESP_RES ?
-			  param->responder_resources :
-			  id->dev->max_responder_resources;
-	ask.ord = param && param->initiator_depth != RDMA_MAX_INIT_DEPTH ?
-			  param->initiator_depth :
-			  id->dev->max_initiator_depth;
+	set_reads(&ask, param, id->dev->max_responder_resources,
+		  id->dev->max_initiator_depth);
 	cma_lock();
 	err = shca_iw_connect(cma_engine(), &id->iw,
 			      &id->id.route.addr.src_storage,
@@ -121,12 +130,8 @@ static int accept_from(struct cma_id *id, const struct rdma_conn_param *param)
 	if (err)
 		return err;
 	/* What the peer asked for, unless the program says less. */
-	ask.ird = param && param->responder_resources != RDMA_MAX_RESP_RES ?
-			  param->responder_resources :
-			  id->peer.initiator_depth;
-	ask.ord = param && param->initiator_depth != RDMA_MAX_INIT_DEPTH ?
-			  param->initiator_depth :
-			  id->peer.responder_resources;
+	set_reads(&ask, param, id->peer.initiator_depth,
+		  id->peer.responder_resources);
 	cma_lock();
 	err = id->iw ? shca_iw_accept(id->iw, &ask) : -EINVAL;
 	cma_unlock();
