@@ -603,6 +603,7 @@ int shca_iw_connect(struct engine *e, struct shca_iw **out,
 	iw->local = *from;
 	iw->peer = *to;
 	iw->tos = tos;
+	iw->refused = ask->once ? REFUSED_TRIES - 1 : 0;
 	err = connect_begin(iw);
 	if (err)
 		goto err_iw;

@@ -66,6 +66,7 @@ struct shca_iw_ask {
 	const void *data;
 	size_t len;
 	void *user;
+	bool once; /* shca_iw_connect(): who is refused does not try again */
 };
 
 /*

@@ -293,6 +293,11 @@ static int listen_start(struct cma_id *id)
 	cma_addr_gid(addr, &gid);
 	cm = cma_lock();
 	err = cma_iw_listen(id);
+	if (err && roce && id->beside) {
+		/* That port is nobody's wish. */
+		WHY_REPORT("rdma_listen", err);
+		err = 0;
+	}
 	if (!err && roce)
 		err = cm_listen(cm, &id->listener,
 				cma_service_id(id, id->port),

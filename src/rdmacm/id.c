@@ -3,6 +3,8 @@
  */
 #include "cma.h"
 
+#include "beside.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -285,6 +287,12 @@ static int set_id_option(struct cma_id *id, int name, const void *val,
 		if (id->state != CMA_IDLE && id->state != CMA_ADDR_BOUND)
 			return cma_wrong_state(id, "too late for this option");
 		id->afonly = n;
+		return 0;
+	case RDMA_OPTION_ID_BESIDE:
+		err = option_int(val, len, &n);
+		if (err)
+			return err;
+		id->beside = n;
 		return 0;
 	case RDMA_OPTION_ID_ACK_TIMEOUT:
 		err = option_byte(val, len, &byte);

@@ -101,9 +101,35 @@ static void set_reads(struct shca_iw_ask *ask,
 			   ord;
 }
 
+/*
+ * The TCP address for an address of the port space: the same, unless the port is
+ * an ordinary socket's, too (beside.h). Then it is the port that both ends derive:
+ * one above those that systems give away by themselves (ip_local_port_range), with
+ * the last three digits of the original; or, of one below 1024, which may be
+ * root's to listen at, another one below 1024.
+ */
+static struct sockaddr_storage tcp_addr(const struct cma_id *id,
+					const struct sockaddr_storage *addr)
+{
+	struct sockaddr_storage at = *addr;
+	uint16_t port = cma_port((const struct sockaddr *)addr);
+
+	if (id->beside && port < 512)
+		port = (uint16_t)(port + 512);
+	else if (id->beside && port < 1024)
+		port = (uint16_t)(port - 511);
+	else if (id->beside)
+		port = (uint16_t)(61000 + port % 4000);
+	cma_set_port(&at, port);
+	return at;
+}
+
 static int connect_to(struct cma_id *id, const struct rdma_conn_param *param)
 {
-	struct shca_iw_ask ask = { 0 };
+	/* Where there is a socket as well, whoever is late is so there, too. */
+	struct shca_iw_ask ask = { .once = id->beside };
+	struct sockaddr_storage to =
+		tcp_addr(id, &id->id.route.addr.dst_storage);
 	int err = ready_qp(id, param, &ask);
 
 	if (err)
@@ -112,8 +138,7 @@ static int connect_to(struct cma_id *id, const struct rdma_conn_param *param)
 		  id->dev->max_initiator_depth);
 	cma_lock();
 	err = shca_iw_connect(cma_engine(), &id->iw,
-			      &id->id.route.addr.src_storage,
-			      &id->id.route.addr.dst_storage,
+			      &id->id.route.addr.src_storage, &to,
 			      id->tos_set ? id->tos : 0, &ask);
 	if (!err)
 		id->state = CMA_CONNECT;
@@ -209,18 +234,20 @@ static bool wanted(const struct cma_id *id)
 
 int cma_iw_listen(struct cma_id *id)
 {
+	struct sockaddr_storage on =
+		tcp_addr(id, &id->id.route.addr.src_storage);
 	struct cma_text at;
 	int err;
 
 	if (!wanted(id))
 		return 0;
-	err = shca_iw_listen(cma_engine(), &id->iw_listener,
-			     &id->id.route.addr.src_storage,
+	err = shca_iw_listen(cma_engine(), &id->iw_listener, &on,
 			     !(cma_families(id) & CM_LISTEN_V4), id->backlog,
 			     id);
 	if (err)
 		return why(err, "cannot listen at TCP %s: %s (ss -ltnp shows who does)",
-			   cma_addr_str(cma_src(id), &at), strerror(-err));
+			   cma_addr_str((struct sockaddr *)&on, &at),
+			   strerror(-err));
 	return 0;
 }
 
@@ -286,6 +313,7 @@ static struct cma_id *request_id(struct cma_id *listener,
 
 	plain(iwe->local, &local);
 	plain(iwe->peer, &peer);
+	cma_set_port(&local, listener->port);
 	cma_addr_gid((struct sockaddr *)&local, &ours);
 	cma_addr_gid((struct sockaddr *)&peer, &theirs);
 	dev = iwarp_dev(&ours, &via);
@@ -365,6 +393,8 @@ static enum rdma_cm_event_type outcome(int status)
 
 static void explain(struct cma_id *id, const struct shca_iw_event *iwe)
 {
+	struct sockaddr_storage to =
+		tcp_addr(id, &id->id.route.addr.dst_storage);
 	struct cma_text at;
 	const char *hint;
 
@@ -380,7 +410,7 @@ static void explain(struct cma_id *id, const struct shca_iw_event *iwe)
 	else
 		hint = "";
 	why(iwe->status, "connection to TCP %s: %s%s",
-	    cma_addr_str(&id->id.route.addr.dst_addr, &at),
+	    cma_addr_str((struct sockaddr *)&to, &at),
 	    strerror(-iwe->status), hint);
 	why_report(rdma_event_str(outcome(iwe->status)), iwe->status);
 }
