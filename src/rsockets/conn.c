@@ -114,14 +114,25 @@ static int event_errno(const struct rsock *rs, const struct cm_event *ev,
 	return ev->status < 0 ? -ev->status : otherwise;
 }
 
+/* Where ports are derived from others, two may lead to the same. */
+static bool other_service(const struct rsock *rs, const struct cm_event *ev,
+			  bool from_here)
+{
+	return ev->id->verbs->device->transport_type == IBV_TRANSPORT_IWARP &&
+	       ev->conn.port != rsock_stream_port(rs, ev->id, from_here);
+}
+
 static void add_request(struct rsock *rs, const struct cm_event *ev)
 {
 	struct rsock_stream *s = &rs->s;
 	struct rsock_request *req, **link;
 
 	req = calloc(1, sizeof(*req));
-	/* A request without private data of rsockets is from something else. */
-	if (!req || ev->conn_err) {
+	/*
+	 * A request without private data of rsockets is from something else,
+	 * and one that names another service is for that.
+	 */
+	if (!req || ev->conn_err || other_service(rs, ev, false)) {
 		rdma_reject(ev->id, NULL, 0);
 		rdma_destroy_id(ev->id);
 		free(req);
@@ -215,6 +226,8 @@ static int stream_event(struct rsock *rs, const struct cm_event *ev)
 		if (rs->state == RSOCK_CONNECTING) {
 			if (ev->conn_err)
 				return ev->conn_err;
+			if (other_service(rs, ev, true))
+				return -EPROTO;
 			rsock_stream_start(rs, &ev->conn);
 		}
 		if (rs->state <= RSOCK_ACCEPTING)

@@ -21,7 +21,8 @@
  *	dgram.c     datagrams; with dgram_qp.c and dgram_dest.c, see dgram.h
  *
  * All of it stands on the public functions of <rdma/rdma_cma.h> and
- * <infiniband/verbs.h>: nothing in here includes a header of src/rdmacm.
+ * <infiniband/verbs.h>: nothing in here includes a header of src/rdmacm, but
+ * beside.h, the number of an option.
  *
  * Locks, in this order: slock (one sender at a time; owns the write position in
  * the send buffer and everything about mappings), rlock (one receiver at a
@@ -310,6 +311,12 @@ int rsock_stream_init(struct rsock *rs, struct rdma_cm_id *id);
 void rsock_stream_fini(struct rsock *rs);
 /* The queue pair and the buffers, once the device is known. */
 int rsock_stream_create_ep(struct rsock *rs);
+/*
+ * What rsw_conn has as the port of the connection's service. id: of a request, or
+ * the stream's own, which connects (from here) or is accepted.
+ */
+uint16_t rsock_stream_port(const struct rsock *rs, struct rdma_cm_id *id,
+			   bool from_here);
 /* Private data of REQ and REP: where the peer may write. */
 void rsock_stream_describe(const struct rsock *rs, uint8_t data[RSW_CONN_LEN]);
 /* Under lock. */

@@ -472,6 +472,9 @@ static int get_rdma(struct rsock *rs, int name, void *val, socklen_t *len)
 	case RDMA_ROUTE:
 		return rs->type == SOCK_STREAM ? get_route(rs, val, len)
 					       : -ENOTSUP;
+	case RSOCK_IWARP:
+		return put_int(val, len,
+			       rs->type == SOCK_STREAM && rs->s.plain);
 	case RSOCK_WAKE:
 		return get_wake(rs, val, len);
 	}

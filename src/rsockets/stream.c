@@ -8,6 +8,7 @@
  */
 #include "base/aside.h"
 #include "internal.h"
+#include "rdmacm/beside.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,6 +37,19 @@ static int create_cc(struct rsock *rs, struct ibv_context *verbs)
 	return rsock_set_nonblock(s->cc->fd);
 }
 
+static int create_id(struct rsock *rs)
+{
+	struct rsock_stream *s = &rs->s;
+	int on = 1;
+
+	if (rdma_create_id(s->channel, &s->id, rs, RDMA_PS_TCP) ||
+	    (rs->aside && rdma_set_option(s->id, RDMA_OPTION_ID,
+					  RDMA_OPTION_ID_BESIDE, &on,
+					  sizeof(on))))
+		return rsock_errno();
+	return 0;
+}
+
 int rsock_stream_init(struct rsock *rs, struct rdma_cm_id *id)
 {
 	struct rsock_stream *s = &rs->s;
@@ -52,9 +66,7 @@ int rsock_stream_init(struct rsock *rs, struct rdma_cm_id *id)
 	if (err)
 		return err;
 	if (!id)
-		return rdma_create_id(s->channel, &s->id, rs, RDMA_PS_TCP)
-			       ? rsock_errno()
-			       : 0;
+		return create_id(rs);
 	if (rdma_migrate_id(id, s->channel))
 		return rsock_errno();
 	s->id = id;
@@ -135,6 +147,11 @@ static uint32_t clamp(uint32_t v, uint32_t least, uint32_t most)
 	return v > most ? most : v;
 }
 
+static bool speaks_iwarp(const struct rdma_cm_id *id)
+{
+	return id->verbs->device->transport_type == IBV_TRANSPORT_IWARP;
+}
+
 static int create_qp(struct rsock *rs)
 {
 	struct rsock_stream *s = &rs->s;
@@ -146,7 +163,7 @@ static int create_qp(struct rsock *rs)
 
 	if (ibv_query_device(s->id->verbs, &dev))
 		return -ENODEV;
-	s->plain = s->id->verbs->device->transport_type == IBV_TRANSPORT_IWARP;
+	s->plain = speaks_iwarp(s->id);
 	most = clamp((uint32_t)dev.max_qp_wr >> s->plain, RSOCK_MIN_QUEUE,
 		     RSOCK_MAX_QUEUE) -
 	       RSOCK_CTRL_RQ;
@@ -192,11 +209,21 @@ int rsock_stream_create_ep(struct rsock *rs)
 	return rsock_stream_post_recvs(rs, rsock_recvs(rs));
 }
 
+uint16_t rsock_stream_port(const struct rsock *rs, struct rdma_cm_id *id,
+			   bool from_here)
+{
+	if (!rs->aside || !speaks_iwarp(id))
+		return 0;
+	return ntohs(from_here ? rdma_get_dst_port(id) : rdma_get_src_port(id));
+}
+
 void rsock_stream_describe(const struct rsock *rs, uint8_t data[RSW_CONN_LEN])
 {
 	const struct rsock_stream *s = &rs->s;
 	struct rsw_conn conn = {
 		.credits = (uint16_t)rs->rq_size,
+		.port = rsock_stream_port(rs, s->id,
+					  rs->state == RSOCK_CONNECTING),
 		.iomaps = rs->iomaps,
 		.target = { .addr = (uintptr_t)s->table,
 			    .key = s->table_mr->rkey,

@@ -1,5 +1,6 @@
 /*
- * wake.h - waiting for an rsocket together with anything else
+ * wake.h - rsockets beside ordinary sockets, and waiting for them together with
+ * anything else
  *
  * A flag and options of level SOL_RDMA that only this library has. With them a
  * program can put rsockets into an epoll instance of its own, as src/rspreload
@@ -11,9 +12,14 @@
 /*
  * A flag of rsocket()'s type: the program does not see the descriptor, nor
  * those of streams that it accepts, so their numbers stay out of the program's
- * way.
+ * way. A socket of the kernel is bound to the same address: where ports are TCP's,
+ * an rsocket with this flag listens and connects beside them, and meets only its
+ * like (rdmacm/beside.h).
  */
 #define RSOCK_ASIDE 0x10000000
+
+/* rgetsockopt() with an int: whether the stream's device is one of iWARP. */
+#define RSOCK_IWARP 0x5ca3
 
 /*
  * rgetsockopt() with a struct rsock_wake: revents reports which of events (and

@@ -54,6 +54,7 @@ void rsw_conn_encode(uint8_t p[RSW_CONN_LEN], const struct rsw_conn *conn)
 	p[0] = CONN_VERSION;
 	p[1] = (uint8_t)(CONN_IOMAPS | (big_endian() ? CONN_BIG_ENDIAN : 0));
 	put_be16(p + 2, conn->credits);
+	put_be16(p + 4, conn->port);
 	p[7] = scale(conn->iomaps);
 	put_sge(p + 8, &conn->target);
 	put_sge(p + 24, &conn->buffer);
@@ -71,6 +72,7 @@ int rsw_conn_decode(const void *data, size_t len, struct rsw_conn *conn)
 		.swap = !!(p[1] & CONN_BIG_ENDIAN) != big_endian(),
 		.has_iomaps = p[1] & CONN_IOMAPS,
 		.credits = get_be16(p + 2),
+		.port = get_be16(p + 4),
 		.iomaps = unscale(p[7]),
 		.target = get_sge(p + 8),
 		.buffer = get_sge(p + 24),

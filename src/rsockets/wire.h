@@ -71,6 +71,12 @@ struct rsw_conn {
 	bool swap; /* the peer's byte order is not ours (decode only) */
 	bool has_iomaps; /* whether iomaps is there at all (decode only) */
 	uint16_t credits;
+	/*
+	 * Where the port that is connected to was derived from another
+	 * (RDMA_OPTION_ID_BESIDE), that one; or 0. Our own: rdma-core ignores
+	 * it, and says 0.
+	 */
+	uint16_t port;
 	uint32_t iomaps; /* entries behind the target table */
 	struct rsw_sge target; /* length in entries */
 	struct rsw_sge buffer; /* the first target buffer, length in bytes */

@@ -11,6 +11,7 @@
 
 static const struct rsw_conn conn = {
 	.credits = 0x1234,
+	.port = 0x5678,
 	.iomaps = 7,
 	.target = { 0x1122334455667788, 0xa1a2a3a4, 2 },
 	.buffer = { 0x99aabbccddeeff00, 0xb1b2b3b4, 65536 },
@@ -20,7 +21,7 @@ static void conn_bytes(void **state)
 {
 	/* clang-format off */
 	static const uint8_t want[RSW_CONN_LEN] = {
-		1, 2, 0x12, 0x34, 0, 0, 0, 7,
+		1, 2, 0x12, 0x34, 0x56, 0x78, 0, 7,
 		0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88,
 		0xa1, 0xa2, 0xa3, 0xa4, 0, 0, 0, 2,
 		0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff, 0x00,
@@ -38,6 +39,7 @@ static void conn_bytes(void **state)
 	assert_false(c.swap);
 	assert_true(c.has_iomaps);
 	assert_int_equal(c.credits, conn.credits);
+	assert_int_equal(c.port, conn.port);
 	assert_int_equal(c.iomaps, conn.iomaps);
 	assert_memory_equal(&c.target, &conn.target, sizeof(c.target));
 	assert_memory_equal(&c.buffer, &conn.buffer, sizeof(c.buffer));
