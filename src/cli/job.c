@@ -716,10 +716,6 @@ int job_environment(const struct job_place *place)
 	bool with_tree = !place || !place->no_tree;
 	int err;
 
-	if (sockets && iwarp_asked()) {
-		cli_say("--sockets needs RoCE: a port of iWARP is TCP's, and the program's own socket has it. Leave out --iwarp");
-		return -EINVAL;
-	}
 	warn_iwarp();
 	err = libdir_find(libdir);
 	if (err) {

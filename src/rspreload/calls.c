@@ -86,31 +86,38 @@ int rsp_listen(int fd, int backlog)
 {
 	const struct rsp_real *real = rsp_real();
 	struct rsp_fd *f = rsp_find(fd);
-	struct sockaddr_storage name;
+	struct sockaddr_storage name = { 0 };
 	socklen_t len = sizeof(name);
-	int ret = real->listen(fd, backlog);
+	int ret, err;
 
-	if (!f || ret)
-		return ret;
-	if (f->state != RSP_RSOCK || f->type != SOCK_STREAM)
-		return ret;
-	rsp_enter();
-	/* It was never bound: listen() has chosen the port. */
-	if (!rgetsockname(f->rfd, (struct sockaddr *)&name, &len) &&
-	    !((struct sockaddr_in *)(void *)&name)->sin_port) {
+	if (!f || f->state != RSP_RSOCK || f->type != SOCK_STREAM)
+		return real->listen(fd, backlog);
+	/* The rsocket first, so that no client turns to TCP for want of it. It
+	 * needs the port that listen() chooses where there is none. */
+	if (!real->getsockname(fd, (struct sockaddr *)&name, &len) &&
+	    !((struct sockaddr_in *)(void *)&name)->sin_port &&
+	    !rsp_bind(fd, (struct sockaddr *)&name, len)) {
 		len = sizeof(name);
-		ret = real->getsockname(fd, (struct sockaddr *)&name, &len);
-		if (!ret)
-			ret = rbind(f->rfd, (struct sockaddr *)&name, len);
+		real->getsockname(fd, (struct sockaddr *)&name, &len);
 	}
-	if (!ret)
+	if (f->rfd >= 0) {
+		rsp_enter();
 		ret = rlisten(f->rfd, backlog);
-	rsp_leave();
+		rsp_leave();
+		if (ret) {
+			rsp_say_way("what connects to", (struct sockaddr *)&name,
+				    -1, errno);
+			fall_back(f, fd);
+		} else {
+			f->state = RSP_LISTENING;
+		}
+	}
+	ret = real->listen(fd, backlog);
+	err = errno;
 	if (ret)
 		fall_back(f, fd);
-	else
-		f->state = RSP_LISTENING;
-	return 0;
+	errno = err;
+	return ret;
 }
 
 /*
@@ -126,8 +133,8 @@ static void say_accepted(int rfd, int fd)
 	if (rfd >= 0 ? !rgetpeername(rfd, (struct sockaddr *)&peer, &len) :
 		       !rsp_real()->getpeername(fd, (struct sockaddr *)&peer,
 						&len))
-		rsp_say_way("from", (struct sockaddr *)&peer,
-			    rfd >= 0 ? 0 : -1);
+		rsp_say_way("the connection from", (struct sockaddr *)&peer,
+			    rfd, rfd >= 0 ? 0 : -1);
 }
 
 static int accept_rsocket(struct rsp_fd *listener, struct sockaddr *addr,
@@ -254,6 +261,31 @@ int rsp_accept(int fd, struct sockaddr *addr, socklen_t *len)
 	return rsp_accept4(fd, addr, len, 0);
 }
 
+/*
+ * rconnect(), which does not block. iWARP's connection leaves from the port that
+ * the program has bound, as TCP lets two sockets do that are not the same to their
+ * peer.
+ */
+static int begin_rconnect(struct rsp_fd *f, int fd)
+{
+	const struct rsp_real *real = rsp_real();
+	const int on = 1;
+	int was = 1, ret;
+	socklen_t len = sizeof(was);
+
+	real->getsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &was, &len);
+	if (!was)
+		real->setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	rsp_enter();
+	rfcntl(f->rfd, F_SETFL, O_NONBLOCK);
+	ret = rconnect(f->rfd, (struct sockaddr *)&f->dst, f->dst_len);
+	rsp_leave();
+	if (!was)
+		real->setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &was,
+				 sizeof(was));
+	return ret;
+}
+
 /* Connects by RDMA, or after a time limit by TCP. Returns as connect(2). */
 static int connect_stream(struct rsp_fd *f, int fd)
 {
@@ -263,14 +295,11 @@ static int connect_stream(struct rsp_fd *f, int fd)
 	uint64_t until, limit;
 	int ret;
 
-	rsp_enter();
-	rfcntl(f->rfd, F_SETFL, O_NONBLOCK);
-	ret = rconnect(f->rfd, dst, f->dst_len);
-	rsp_leave();
+	ret = begin_rconnect(f, fd);
 	f->deadline_ns = rsp_now_ns() + rsp_connect_ns();
 	if (!ret) {
 		f->state = RSP_RSOCK;
-		rsp_say_way("to", dst, 0);
+		rsp_say_way("the connection to", dst, f->rfd, 0);
 	} else if (errno == EINPROGRESS) {
 		f->state = RSP_CONNECTING;
 		if (nonblock) {
@@ -290,7 +319,7 @@ static int connect_stream(struct rsp_fd *f, int fd)
 	} else if (errno == EISCONN) {
 		return -1;
 	} else {
-		rsp_say_way("to", dst, errno);
+		rsp_say_way("the connection to", dst, -1, errno);
 		fall_back(f, fd);
 		return real->connect(fd, dst, f->dst_len);
 	}

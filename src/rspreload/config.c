@@ -5,6 +5,7 @@
  * become rsockets, and datagrams where RS_DGRAM asks for it: over UDP they have
  * a header of ours, which ordinary peers do not know.
  */
+#include "host/config.h"
 #include "rspreload/rspreload.h"
 
 #include <errno.h>
@@ -94,6 +95,9 @@ bool rsp_intercept(int family, int type, int protocol)
 	if (!stream && type != SOCK_DGRAM)
 		return false;
 	if (protocol && protocol != (stream ? IPPROTO_TCP : IPPROTO_UDP))
+		return false;
+	/* iWARP has connections alone. */
+	if (!stream && config_get()->iwarp == IWARP_ONLY)
 		return false;
 	pthread_once(&once, read_config);
 	return wanted & 1u << ((stream ? 0 : 2) + (family == AF_INET6));

@@ -23,6 +23,11 @@
 #include <unistd.h>
 
 #define CONNECT_MS 3000
+/*
+ * By iWARP whatever has the derived port may be silent for ever, or a firewall
+ * that passes the program's port alone.
+ */
+#define CONNECT_IWARP_MS 1000
 
 static struct rsp_table table;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of free_list */
@@ -62,9 +67,14 @@ static int env_number(const char *name)
 
 uint64_t rsp_connect_ns(void)
 {
+	const enum iwarp iwarp = config_get()->iwarp;
 	int ms = env_number("RS_CONNECT_TIMEOUT");
 
-	return (uint64_t)(ms > 0 ? ms : CONNECT_MS) * 1000000u;
+	if (ms <= 0)
+		ms = iwarp == IWARP_ONLY || iwarp == IWARP_FIRST ?
+			     CONNECT_IWARP_MS :
+			     CONNECT_MS;
+	return (uint64_t)ms * 1000000u;
 }
 
 void rsp_enter(void)
@@ -248,27 +258,34 @@ int rsp_rsocket(int family, int type)
 	return rfd;
 }
 
-void rsp_say_way(const char *which, const struct sockaddr *peer, int err)
+void rsp_say_way(const char *which, const struct sockaddr *addr, int rfd,
+		 int err)
 {
-	const struct sockaddr_in6 *in6 = (const void *)peer;
-	const struct sockaddr_in *in = (const void *)peer;
+	const struct sockaddr_in6 *in6 = (const void *)addr;
+	const struct sockaddr_in *in = (const void *)addr;
 	char text[INET6_ADDRSTRLEN] = "?";
 	const int saved = errno;
+	int iwarp = 0;
+	socklen_t len = sizeof(iwarp);
 
 	if (!config_get()->explain)
 		return;
-	inet_ntop(peer->sa_family,
-		  peer->sa_family == AF_INET6 ? (const void *)&in6->sin6_addr :
+	inet_ntop(addr->sa_family,
+		  addr->sa_family == AF_INET6 ? (const void *)&in6->sin6_addr :
 						(const void *)&in->sin_addr,
 		  text, sizeof(text));
 	/* The port is where it is in both. */
 	if (err)
-		say("--sockets: the connection %s %s port %u goes by TCP (RDMA: %s)",
-		    which, text, ntohs(in->sin_port),
+		say("--sockets: %s %s port %u goes by TCP (RDMA: %s)", which,
+		    text, ntohs(in->sin_port),
 		    err > 0 ? strerror(err) : "the peer did not ask for it");
 	else
-		say("--sockets: the connection %s %s port %u goes by RDMA",
-		    which, text, ntohs(in->sin_port));
+		say("--sockets: %s %s port %u goes by %s", which, text,
+		    ntohs(in->sin_port),
+		    !rgetsockopt(rfd, SOL_RDMA, RSOCK_IWARP, &iwarp, &len) &&
+				    iwarp ?
+			    "iWARP" :
+			    "RDMA");
 	errno = saved;
 }
 
@@ -327,9 +344,11 @@ enum rsp_state rsp_settle(struct rsp_fd *f, int fd)
 			if (flags >= 0)
 				rfcntl(f->rfd, F_SETFL, flags & ~O_ACCMODE);
 			f->state = RSP_RSOCK;
-			rsp_say_way("to", (struct sockaddr *)&f->dst, 0);
+			rsp_say_way("the connection to",
+				    (struct sockaddr *)&f->dst, f->rfd, 0);
 		} else if (err != EINPROGRESS) {
-			rsp_say_way("to", (struct sockaddr *)&f->dst, err);
+			rsp_say_way("the connection to",
+				    (struct sockaddr *)&f->dst, -1, err);
 			rsp_fall_back(f, fd);
 			rsp_real()->connect(fd, (struct sockaddr *)&f->dst,
 					    f->dst_len);

@@ -195,10 +195,12 @@ bool rsp_inside(void);
  */
 enum rsp_state rsp_settle(struct rsp_fd *f, int fd);
 /*
- * With --explain: what carries a connection, which is "to" or "from" peer: RDMA,
- * or TCP since RDMA could not, for err's reason; -1: that is not known.
+ * With --explain: what carries the connections that which says of addr ("the
+ * connection to"): rfd's RDMA, or TCP since RDMA could not, for err's reason; -1:
+ * that is not known.
  */
-void rsp_say_way(const char *which, const struct sockaddr *peer, int err);
+void rsp_say_way(const char *which, const struct sockaddr *addr, int rfd,
+		 int err);
 /* Makes fd a socket of the kernel for good, bound as the rsocket was. Under
  * the lock of f. */
 void rsp_fall_back(struct rsp_fd *f, int fd);

@@ -96,11 +96,6 @@ def test_wrong_mode(placements):
     assert "not one of only (the default), both and first" in out
 
 
-def test_no_sockets(placements):
-    out = placements("iwarp").server.run(["true"], ["--iwarp", "--sockets"], status=125)
-    assert "--sockets needs RoCE" in out, out
-
-
 @pytest.mark.parametrize("option, value", [("--pcap", "x.pcapng"), ("--loss", 1)])
 def test_what_packets_alone_have(placements, option, value, tmp_path):
     if option == "--pcap":

@@ -1,5 +1,6 @@
 """Ordinary TCP programs under "softhca run --sockets": their connections are
 rsockets where the other end does so, too, and TCP's where it does not."""
+import contextlib
 import os
 import re
 import shutil
@@ -14,47 +15,211 @@ from test_rsocket import PYTHON, digest, listening, need, run_client, tcp_bytes
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ECHO, CALLS, SITUATIONS = (os.path.join(HERE, f"socket_{name}.py") for name in ("echo", "calls", "cases"))
+PLACES = [*rig.PLACES, "iwarp", "iwarp_netns"]
+# A busy machine is no reason to turn to TCP.
+PATIENT = {"RS_CONNECT_TIMEOUT": "30000"}
+
+
+def in_places(*names):
+    return rig.choose(lambda place: place in names, place=PLACES)
+
+
+def serving(place, cmd, port, env=None):
+    """A server with --sockets, which also says by what it is reached."""
+    return listening(place, cmd, port, ["--sockets", "--explain"], env)
+
+
+@contextlib.contextmanager
+def by_rdma(place, server=None, most=20):
+    """No connection in this block is TCP's: the kernel has so few segments of it,
+    and of iWARP, which is TCP, the server says it, or what is put into a list."""
+    before, said = tcp_bytes(place.client), []
+    yield said
+    if place.name == "netns":
+        assert tcp_bytes(place.client) - before < most
+    said = "".join(said) if said else server.output()
+    way = "iWARP" if place.name in rig.IWARP_PLACES else "RDMA"
+    assert f"goes by {way}\n" in said and "goes by TCP" not in said, said
 
 
 def iperf3(place, host, options):
     need("iperf3")
     port = free_port()
-    server = listening(place, ["iperf3", "-s", "-1", "-p", port], port)
+    server = serving(place, ["iperf3", "-s", "-1", "-p", port], port)
     try:
-        before = tcp_bytes(place.client)
-        out = run_client(place, server, ["iperf3", "-c", host, "-p", port, *options.split()], ["--sockets"])
+        with by_rdma(place, server):
+            out = run_client(place, server, ["iperf3", "-c", host, "-p", port, *options.split()], ["--sockets"], PATIENT)
         assert "iperf Done" in out, out
         carried = max(int(float(n) * {"K": 1e3, "M": 1e6, "G": 1e9}[u])
                       for n, u in re.findall(r"([\d.]+) ([KMG])Bytes .*receiver", out))
         assert carried > 1e6, out
-        if place.name == "netns":
-            # Not one of them was TCP's.
-            assert tcp_bytes(place.client) - before < 20
         server.wait(10)
     finally:
         server.kill()
 
 
-@rig.over_places(options=["-t 1", "-t 1 -R", "-n 100M -P 3", "-t 1 --bidir", "-n 20M -l 1000"])
+@rig.over_places(places=PLACES, options=["-t 1", "-t 1 -R", "-n 100M -P 3", "-t 1 --bidir", "-n 20M -l 1000"])
 def test_iperf3(place, options):
     iperf3(place, place.host, options)
 
 
-@pytest.mark.parametrize("ends, way", [("both", "RDMA"), ("client", r"TCP \(RDMA: Connection refused\)"),
-                                       ("server", r"TCP \(RDMA: the peer did not ask for it\)")])
-def test_explain_says_the_way(placements, ends, way):
+@pytest.mark.parametrize("ends, options, way", [
+    ("both", "", "RDMA"), ("client", "", r"TCP \(RDMA: Connection refused\)"),
+    ("server", "", r"TCP \(RDMA: the peer did not ask for it\)"),
+    ("both", "--iwarp", "iWARP"), ("client", "--iwarp", r"TCP \(RDMA: Connection refused\)"),
+    ("server", "--iwarp", r"TCP \(RDMA: the peer did not ask for it\)"),
+    ("both", "--iwarp=both", "RDMA"), ("both", "--iwarp=first", "iWARP")])
+def test_explain_says_the_way(placements, ends, options, way):
     need("curl")
     place, port = placements("local"), free_port()
-    words = [PYTHON, "-m", "http.server", port, "-d", HERE]
-    server = Proc(place.server, words, ["--sockets", "--explain"], alone=ends == "client")
+    options = ["--sockets", "--explain", *options.split()]
+    server = Proc(place.server, [PYTHON, "-m", "http.server", port, "-d", HERE], options, alone=ends == "client")
     try:
         server.wait_listening(port)
-        client = Proc(place.client, ["curl", "-sSf", "-o", "/dev/null", f"http://{place.host}:{port}/"],
-                      ["--sockets", "--explain"], alone=ends == "server")
+        client = Proc(place.client, ["curl", "-sSf", "-o", "/dev/null", f"http://{place.host}:{port}/"], options, PATIENT,
+                      alone=ends == "server")
         client.done()
         said = (server if ends == "server" else client).output()
         where = "from" if ends == "server" else "to"
         assert re.search(rf"--sockets: the connection {where} \S+ port \d+ goes by {way}$", said, re.M), said
+    finally:
+        server.kill()
+
+
+def derived(port):
+    """Where a socket of this port is an rsocket by iWARP (docs/IWARP.md)."""
+    return port + 512 if port < 512 else port - 511 if port < 1024 else 61000 + port % 4000
+
+
+PLAIN = """
+import socket
+ls = socket.create_server(('', {port}))
+while True:
+    s, _ = ls.accept()
+    s.sendall(b'220 what it is\\r\\n')
+    print('then', s.recv(1000), flush=True)
+    s.close()
+"""
+
+
+@contextlib.contextmanager
+def plain_server(place, port):
+    """Of TCP alone: it greets, and prints what it is told."""
+    server = Proc(place.server, [PYTHON, "-c", PLAIN.format(port=port)], alone=True)
+    try:
+        server.wait_listening(port)
+        yield server
+    finally:
+        server.kill()
+
+
+ASK = """
+import socket
+s = socket.create_connection(('{host}', {port}))
+print(s.recv(99), s.getpeername()[1])
+s.sendall(b'bye')
+print(s.recv(9))
+"""
+
+
+def ask(place, port):
+    """What a client is told that waits for the server to begin, and how it got there."""
+    return place.client.run([PYTHON, "-c", ASK.format(host=place.host, port=port)],
+                            [*place.options, "--sockets", "--explain"])
+
+
+SILENT = "import socket, time; ls = socket.create_server(('', {port})); s = ls.accept()[0]; print(s.recv(99)); time.sleep(60)"
+
+
+@pytest.mark.parametrize("other, reason", [
+    (None, "Connection refused"), ("greets", "Protocol error"), ("is silent", "Connection timed out")])
+def test_iwarp_foreign(placements, other, reason):
+    """Nobody but a server of TCP is there; or somebody else's has the derived port."""
+    place, port = placements("iwarp_netns"), free_port()
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(plain_server(place, port))
+        if other:
+            code = (PLAIN if other == "greets" else SILENT).format(port=derived(port))
+            foreign = Proc(place.server, [PYTHON, "-c", code], alone=True)
+            stack.callback(foreign.kill)
+            foreign.wait_listening(derived(port))
+        out = ask(place, port)
+        assert f"port {port} goes by TCP (RDMA: {reason})" in out, out
+        assert f"b'220 what it is\\r\\n' {port}" in out, out
+        # It has seen one connection, and no byte that is not the program's.
+        server.wait_for("^then b'bye'$")
+        assert server.output().count("then") == 1, server.describe()
+
+
+def test_iwarp_port_taken(placements):
+    """Where a server cannot have the derived port, it is reached by TCP."""
+    place, port = placements("iwarp_netns"), free_port()
+    server = None
+    with plain_server(place, derived(port)):
+        try:
+            server = serving(place, [PYTHON, "-c", PLAIN.format(port=port)], port)
+            assert re.search(rf"what connects to \S+ port {port} goes by TCP \(RDMA: Address already in use\)",
+                             server.output()), server.describe()
+            assert f"cannot listen at TCP 0.0.0.0 port {derived(port)}" in server.output(), server.describe()
+            out = ask(place, port)
+            assert "goes by TCP" in out and "220 what it is" in out, out
+            server.wait_for("^then b'bye'$")
+        finally:
+            if server:
+                server.kill()
+
+
+def test_iwarp_same_derived_port(placements):
+    """Two ports lead to the same: a client never gets to the other's server."""
+    place, port = placements("iwarp_netns"), 20000 + free_port() % 4000
+    assert derived(port) == derived(port + 4000)
+    first = serving(place, [PYTHON, "-c", PLAIN.format(port=port).replace("what it is", "first")], port)
+    try:
+        with plain_server(place, port + 4000):
+            out = ask(place, port + 4000)
+            assert "goes by TCP" in out and "220 what it is" in out, out
+        out = ask(place, port)
+        assert "goes by iWARP" in out and "220 first" in out, out
+        assert first.output().count("goes by") == 1, first.describe()
+    finally:
+        first.kill()
+
+
+def test_iwarp_rsocket_at_derived_port(placements):
+    """A program of rsockets there is another service."""
+    need("rstream")
+    place, port = placements("iwarp_netns"), free_port()
+    cmd = ["rstream", "-p", derived(port), "-S", 1000, "-C", 10, "-I", 1]
+    rsocket = Proc(place.server, [*cmd, "-b", place.host], place.options)
+    try:
+        rsocket.wait_listening(derived(port))
+        with plain_server(place, port):
+            out = ask(place, port)
+            assert "goes by TCP" in out and "220 what it is" in out, out
+        run_client(place, rsocket, [*cmd, "-s", place.host])
+        rsocket.done()
+    finally:
+        rsocket.kill()
+
+
+@pytest.mark.parametrize("options", ["", "--iwarp"])
+def test_bound_client(placements, options):
+    """Both ends see the port that a client has bound."""
+    place, port = placements("local"), free_port()
+    code = (f"import socket; s, peer = socket.create_server(('{place.host}', {port})).accept(); "
+            "s.sendall(str(peer[1]).encode()); s.recv(1)")
+    options = ["--sockets", "--explain", *options.split()]
+    server = Proc(place.server, [PYTHON, "-c", code], options)
+    try:
+        server.wait_listening(port)
+        mine = free_port()
+        code = (f"import socket; s = socket.socket(); s.bind(('', {mine})); "
+                f"reuse = lambda: s.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR); assert not reuse(); "
+                f"s.connect(('{place.host}', {port})); assert not reuse(); "
+                "print(s.recv(9).decode(), s.getsockname()[1], s.getpeername()[1])")
+        out = place.client.run([PYTHON, "-c", code], options, env=PATIENT)
+        assert "goes by TCP" not in out and f"{mine} {mine} {port}\n" in out, out
+        server.done(10)
     finally:
         server.kill()
 
@@ -81,23 +246,20 @@ def test_http_ipv6(place, big_file, tmp_path):
         server.kill()
 
 
-@rig.in_place("netns")
+@in_places("netns", "iwarp_netns")
 def test_http(place, big_file, tmp_path):
     need("curl")
     port = free_port()
-    server = listening(place, [PYTHON, "-m", "http.server", port, "--bind", place.host, "-d",
-                               big_file.parent], port)
+    server = serving(place, [PYTHON, "-m", "http.server", port, "--bind", place.host, "-d", big_file.parent], port)
     try:
         url = f"http://{place.host}:{port}"
-        before = tcp_bytes(place.client)
-        for i in range(3):
-            run_client(place, server, ["curl", "-sSf", "-o", tmp_path / "got", f"{url}/file"], ["--sockets"])
-            assert digest(tmp_path / "got") == digest(big_file)
-        out = place.client.run(["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", f"{url}/nothing"],
-                               [*place.options, "--sockets"])
-        assert out == "404"
-        if place.name == "netns":
-            assert tcp_bytes(place.client) - before < 20
+        with by_rdma(place, server):
+            for i in range(3):
+                run_client(place, server, ["curl", "-sSf", "-o", tmp_path / "got", f"{url}/file"], ["--sockets"], PATIENT)
+                assert digest(tmp_path / "got") == digest(big_file)
+            out = place.client.run(["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", f"{url}/nothing"],
+                                   [*place.options, "--sockets"], env=PATIENT)
+            assert out == "404"
         # Who does not speak RDMA is served by the same server.
         out = subprocess.run([*place.client.prefix, "curl", "-sSf", f"{url}/"], stdout=subprocess.PIPE,
                              text=True, check=True, timeout=20).stdout
@@ -106,7 +268,7 @@ def test_http(place, big_file, tmp_path):
         server.kill()
 
 
-@rig.in_place("netns")
+@in_places("netns", "iwarp_netns")
 def test_fall_back(place):
     """A server without RDMA is reached by TCP, by blocking and by non-blocking
     clients."""
@@ -157,7 +319,7 @@ def test_redis_ipv6(place, tmp_path):
         server.kill()
 
 
-@rig.in_place("local")
+@in_places("local", "iwarp_netns")
 def test_redis(place, tmp_path):
     port, server = redis_server(place, place.host, tmp_path)
     try:
@@ -183,12 +345,13 @@ def test_redis(place, tmp_path):
         server.kill()
 
 
-@rig.over_places(mode=["lt", "et"])
+@rig.over_places(places=PLACES, mode=["lt", "et"])
 def test_epoll(place, mode):
     port = free_port()
-    server = listening(place, [PYTHON, ECHO, "server", port, place.host, mode], port)
+    server = serving(place, [PYTHON, ECHO, "server", port, place.host, mode], port)
     try:
-        out = run_client(place, server, [PYTHON, ECHO, "client", port, place.host], ["--sockets"])
+        with by_rdma(place, server):
+            out = run_client(place, server, [PYTHON, ECHO, "client", port, place.host], ["--sockets"], PATIENT)
         assert "ok" in out
         server.done(10)
         assert "served 10" in server.output()
@@ -196,6 +359,7 @@ def test_epoll(place, mode):
         server.kill()
 
 
+@in_places(*PLACES)
 def test_calls(place):
     """What programs do with sockets, in one process."""
     out = place.server.run([PYTHON, CALLS, free_port(), place.host], [*place.options, "--sockets"])
@@ -243,11 +407,11 @@ def database():
         yield where, data
 
 
-@rig.in_place("netns")
+@in_places("netns", "iwarp_netns")
 def test_postgres(place, staged, database):
     """A server that forks for each connection."""
     where, data = database
-    port, env = free_port(), {"RDMAV_FORK_SAFE": "1"}
+    port, env = free_port(), {"RDMAV_FORK_SAFE": "1", **PATIENT}
     tool = f"{staged}/bin/softhca"
     server = Proc(rig.Side([*place.server.prefix, *as_user([])], tool),
                   [f"{where}/postgres", "-D", data, "-p", port, "-h", place.host, "-k", "", "-F"],
@@ -257,19 +421,18 @@ def test_postgres(place, staged, database):
         client = rig.Side([*place.client.prefix, *as_user([])], tool)
         to = ["-h", place.host, "-p", port, "-U", "me", "postgres"]
         options = [*place.options, "--sockets"]
-        before = tcp_bytes(place.client)
-        out = client.run(["pgbench", "-i", "-q", "-s", "1", *to], options, env=env)
-        assert "done" in out, out
-        out = client.run(["pgbench", "-c", "4", "-t", "50", "-C", *to], options, env=env)
-        assert "200/200" in out, out
-        out = client.run(["pgbench", "-c", "4", "-t", "100", *to], options, env=env)
-        assert "400/400" in out, out
-        assert "failed transactions: 0 " in out, out
-        who = "SELECT client_addr = inet '%s' FROM pg_stat_activity WHERE pid = pg_backend_pid()" % (
-            "10.91.0.1" if place.name == "netns" else "127.0.0.1")
-        assert client.run(["psql", "-At", "-c", who, *to], options, env=env) == "t\n"
-        if place.name == "netns":
-            assert tcp_bytes(place.client) - before < 100
+        with by_rdma(place, most=100) as said:
+            out = client.run(["pgbench", "-i", "-q", "-s", "1", *to], options, env=env)
+            assert "done" in out, out
+            out = client.run(["pgbench", "-c", "4", "-t", "50", "-C", *to], [*options, "--explain"], env=env)
+            said.append(out)
+            assert "200/200" in out, out
+            out = client.run(["pgbench", "-c", "4", "-t", "100", *to], options, env=env)
+            assert "400/400" in out, out
+            assert "failed transactions: 0 " in out, out
+            who = "SELECT client_addr = inet '%s' FROM pg_stat_activity WHERE pid = pg_backend_pid()" % (
+                "10.91.0.1" if "netns" in place.name else "127.0.0.1")
+            assert client.run(["psql", "-At", "-c", who, *to], options, env=env) == "t\n"
     finally:
         server.kill(signal.SIGINT)
         try:
@@ -278,7 +441,7 @@ def test_postgres(place, staged, database):
             server.kill()
 
 
-@rig.in_place("wire")
+@in_places("wire", "iwarp")
 def test_nginx(place, tmp_path):
     """A server whose workers accept from a listener of their parent."""
     need("nginx", "curl")
@@ -312,10 +475,17 @@ def situations():
         return re.findall(r"^def case_(\w+)", f.read(), re.M)
 
 
-@pytest.mark.parametrize("case", situations())
-def test_sockets(home, case):
+# Those that depend on how a connection begins and ends, and whose it is.
+OF_CONNECTIONS = ["worker", "inherited", "forking", "inetd", "orphan", "last_words", "answered_late", "given_up",
+                  "fork_race", "connecting", "self", "restart_gone", "emfile", "datagrams"]
+
+
+@pytest.mark.parametrize("case, way", [
+    *[(case, "") for case in situations()],
+    *[pytest.param(case, "--iwarp", marks=() if case in OF_CONNECTIONS else pytest.mark.full) for case in situations()]])
+def test_sockets(home, case, way):
     """Where librspreload was not what the kernel is."""
     env = {"worker": {"RS_CONNECT_TIMEOUT": "60000"}, "inherited": {"RS_CONNECT_TIMEOUT": "60000"},
            "self": {"RS_CONNECT_TIMEOUT": "500"}, "emfile": {"RS_CONNECT_TIMEOUT": "30000"},
            "connecting": {"RS_CONNECT_TIMEOUT": "30000"}}
-    rig.Side(home).run([PYTHON, SITUATIONS, case], ["--sockets"], env=env.get(case))
+    rig.Side(home).run([PYTHON, SITUATIONS, case], ["--sockets", *way.split()], env=env.get(case))
