@@ -6,6 +6,7 @@
  * most that make a system call: read, write, close, sendmsg, nanosleep,
  * getrandom. A lock that it held would stay locked forever. The functions here
  * make the same calls through syscall(2), which is not a cancellation point.
+ * sys_strerror() takes no lock, either, while another thread may fork.
  * Streams are opened with "c" in their mode, see fopen(3), and messages go
  * through say(). A test checks what the library imports.
  */
@@ -19,6 +20,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -50,6 +52,18 @@ static inline uint64_t sys_now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+/*
+ * strerror(3) in English. That one looks for a translation, under a lock of the C
+ * library's that the child of a fork() keeps if a thread has it then: setlocale(3)
+ * would wait there for ever.
+ */
+static inline const char *sys_strerror(int err)
+{
+	const char *text = strerrordesc_np(err);
+
+	return text ? text : "Unknown error";
 }
 
 static inline ssize_t sys_read(int fd, void *buf, size_t len)

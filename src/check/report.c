@@ -228,7 +228,7 @@ static void json_open(void)
 						       O_CLOEXEC | O_NONBLOCK,
 					       0600));
 	if (reports.fd < 0) {
-		say("cannot write %s: %s", reports.json, strerror(errno));
+		say("cannot write %s: %s", reports.json, sys_strerror(errno));
 		reports.json = NULL;
 	}
 	free(name);
@@ -270,7 +270,7 @@ static void json_write(enum check_rule rule, uint32_t qpn, const char *text,
 	fputs("]}\n", f);
 	/* One write, so that the lines of several processes do not mix. */
 	if (!fclose(f) && sys_write(reports.fd, line, size) < 0)
-		say("cannot write %s: %s", reports.json, strerror(errno));
+		say("cannot write %s: %s", reports.json, sys_strerror(errno));
 	free(line);
 }
 

@@ -73,7 +73,7 @@ static void load(void)
 		err = faults_log_open(&script.log, cfg->faults_log, script.f);
 		if (err)
 			say("cannot write %s: %s", cfg->faults_log,
-			    strerror(-err));
+			    sys_strerror(-err));
 	}
 	atomic_store(&faults_state, script.f ? FAULTS_SOME : FAULTS_NONE);
 }
@@ -121,7 +121,7 @@ static void acted(struct fault_rule *r, uint64_t n)
 	err = faults_log_add(&script.log, r, n);
 	if (!err)
 		return;
-	say("%s ends here: %s", config_get()->faults_log, strerror(-err));
+	say("%s ends here: %s", config_get()->faults_log, sys_strerror(-err));
 	faults_log_close(&script.log);
 }
 
@@ -181,7 +181,7 @@ int faults_call(enum fault_verb v)
 	if (r && config_get()->explain)
 		say("ibv_%s() fails on purpose, by line %u of %s: %s",
 		    fault_verb_name(v), r->line, script.path,
-		    strerror(r->what.err));
+		    sys_strerror(r->what.err));
 	return r ? -r->what.err : 0;
 }
 

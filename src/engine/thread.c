@@ -491,7 +491,7 @@ static void say_no_thread(int err)
 	if (!atomic_flag_test_and_set(&said))
 		say("cannot start the thread that receives packets while the "
 		    "program does not poll: %s; %s",
-		    strerror(err),
+		    sys_strerror(err),
 		    err == EAGAIN ? "raise the limit on threads (ulimit -u; "
 				    "in a container, its pids limit)"
 				  : "allow threads (seccomp), and memory for "

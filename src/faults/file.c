@@ -54,7 +54,7 @@ struct faults *faults_load(const char *path, char *why, size_t size)
 
 	text = read_all(path, &len);
 	if (!text) {
-		snprintf(why, size, "%s: %s", path, strerror(errno));
+		snprintf(why, size, "%s: %s", path, sys_strerror(errno));
 		return NULL;
 	}
 	n = snprintf(why, size, "%s: ", path);

@@ -243,7 +243,7 @@ static int lock_failed(int err, int fd, const char *path)
 		record_locked(fd, LOCK_BYTE, &pid);
 	if (pid <= 0) /* or of another PID namespace */
 		return regfile_fail(err, "cannot lock %s: %s", path,
-				    strerror(-err));
+				    sys_strerror(-err));
 	return regfile_fail(err,
 			    "cannot lock %s: process %d holds it and does not "
 			    "let go; end it, or if it is stopped, let it go on "
@@ -414,11 +414,11 @@ static int open_locked(const char *path, struct stat *st)
 		      0600);
 	if (fd < 0)
 		return regfile_fail(-errno, "cannot open %s: %s", path,
-				    strerror(errno));
+				    sys_strerror(errno));
 	fd = fd_aside(fd);
 	if (fstat(fd, st)) {
 		err = regfile_fail(-errno, "cannot examine %s: %s", path,
-				   strerror(errno));
+				   sys_strerror(errno));
 		goto err_close;
 	}
 	if (!S_ISREG(st->st_mode) || st->st_nlink > 1 ||
@@ -443,7 +443,7 @@ static int open_locked(const char *path, struct stat *st)
 		err = init_file(fd);
 		if (err) {
 			regfile_fail(err, "cannot write %s: %s%s", path,
-				     strerror(-err),
+				     sys_strerror(-err),
 				     err == -EFBIG ? " (ulimit -f)" : "");
 			goto err_close;
 		}
@@ -451,7 +451,7 @@ static int open_locked(const char *path, struct stat *st)
 	} else if (!file_valid(fd, st)) {
 		if (unlink(path))
 			err = regfile_fail(-errno, "cannot replace %s: %s",
-					   path, strerror(errno));
+					   path, sys_strerror(errno));
 		goto err_close;
 	}
 	return fd;
@@ -522,7 +522,7 @@ static int get_file(const char *dir, struct regfile **out)
 		    MAP_SHARED, fd, 0);
 	if (f->m == MAP_FAILED) {
 		err = regfile_fail(-errno, "cannot map %s: %s", path,
-				   strerror(errno));
+				   sys_strerror(errno));
 		goto err_free;
 	}
 	f->fd = fd;

@@ -106,21 +106,21 @@ static int make_file(struct segment *s)
 		0600));
 	if (s->fd < 0)
 		return fail(-errno, "cannot create %s: %s", path,
-			    strerror(errno));
+			    sys_strerror(errno));
 	/* Whatever the umask. */
 	if (fchmod(s->fd, 0600) || ftruncate(s->fd, SEGMENT_SIZE))
 		return fail(-errno, "cannot extend %s: %s", path,
-			    strerror(errno));
+			    sys_strerror(errno));
 	err = segment_allocate(s->fd, 0,
 			       SEGMENT_VISITS_OFFSET + SEGMENT_VISITS_SIZE);
 	if (err)
 		return fail(err, "cannot allocate memory in %s: %s", path,
-			    strerror(-err));
+			    sys_strerror(-err));
 	s->map = mmap(NULL, SEGMENT_SIZE, PROT_READ | PROT_WRITE,
 		      MAP_SHARED | MAP_NORESERVE, s->fd, 0);
 	if (s->map == MAP_FAILED) {
 		s->map = NULL;
-		return fail(-errno, "cannot map %s: %s", path, strerror(errno));
+		return fail(-errno, "cannot map %s: %s", path, sys_strerror(errno));
 	}
 	s->head = (struct segment_head *)(void *)s->map;
 	return 0;
@@ -141,7 +141,7 @@ static int make_fifo(struct segment *s)
 			path, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC, 0));
 	if (s->fifo < 0)
 		return fail(-errno, "cannot create %s: %s", path,
-			    strerror(errno));
+			    sys_strerror(errno));
 	return 0;
 }
 

@@ -307,7 +307,7 @@ int tree_home(char home[PATH_MAX], char *why, size_t why_size)
 				why + used, why_size - used, "%s%s: %s",
 				used ? "; " : "", home,
 				fd == -EPERM ? "not private to this user"
-					     : strerror(-fd));
+					     : sys_strerror(-fd));
 	}
 	return fd;
 }
@@ -375,6 +375,6 @@ out:
 	sys_close(fd);
 	if (err)
 		snprintf(reason, reason_size, "cannot write %s/%s: %s", home,
-			 name, strerror(-err));
+			 name, sys_strerror(-err));
 	return err;
 }

@@ -166,7 +166,7 @@ static const char *usual(int err)
 	case EMFILE:
 		return "the process has too many descriptors: close some, or raise ulimit -n";
 	default:
-		return strerror(-err);
+		return sys_strerror(-err);
 	}
 }
 

@@ -196,7 +196,7 @@ void iwarp_rx_placed(struct iwarp_qp *qp, size_t n);
 void iwarp_rx(struct iwarp_qp *qp, const uint8_t *p, size_t len);
 /* The peer sends no more (FIN): the connection ends. */
 void iwarp_rx_eof(struct iwarp_qp *qp);
-/* The stream is gone: reset, timed out; in words, strerror(3)'s. */
+/* The stream is gone: reset, timed out; in words, sys_strerror()'s. */
 void iwarp_lost(struct iwarp_qp *qp, const char *how);
 
 /* What is to be done with the socket. */

@@ -324,7 +324,7 @@ add:
 	}
 unlock:
 	if (err && err != -EADDRINUSE)
-		snprintf(u->why, sizeof(u->why), "%s", strerror(-err));
+		snprintf(u->why, sizeof(u->why), "%s", sys_strerror(-err));
 	pthread_mutex_unlock(&u->bind_lock);
 	if (u->registry)
 		registry_unlock(u->registry); /* and udp_steer() */

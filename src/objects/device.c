@@ -159,7 +159,7 @@ static int devices_add(const struct shca_transport *t)
 			} else {
 				say("SOFTHCA_DEVICES: no device for interface "
 				    "%s: %s", name,
-				    strerror(-err));
+				    sys_strerror(-err));
 			}
 		}
 		p += len + (p[len] == ',');

@@ -163,7 +163,7 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 	engine_send(g->e, NULL, &b, &err);
 	if (err && g->e->cfg->explain)
 		say("cannot send a message of the connection manager: %s",
-		    strerror(err));
+		    sys_strerror(err));
 }
 
 static void flush(struct gsi *g)

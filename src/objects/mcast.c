@@ -8,6 +8,7 @@
 #include "process.h"
 
 #include "base/gid.h"
+#include "base/sys.h"
 #include "base/why.h"
 #include "qp/names.h"
 
@@ -119,7 +120,7 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 		if (err) {
 			why(err,
 			    "QP 0x%06x: cannot join %s on any interface of the device: %s",
-			    ib->qp_num, gid_str(gid, &at), strerror(-err));
+			    ib->qp_num, gid_str(gid, &at), sys_strerror(-err));
 			group_leave(e, g);
 			goto out;
 		}

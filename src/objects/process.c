@@ -357,7 +357,7 @@ static void record(const char *path)
 		    err == -EBUSY ? "another process writes to this FIFO; "
 				    "with %p in the name each process has "
 				    "its own"
-				  : strerror(-err));
+				  : sys_strerror(-err));
 }
 
 /* Likewise. */
@@ -367,7 +367,7 @@ static void record_events(const char *dir)
 	int err = trace_begin(dir);
 
 	if (err && !atomic_flag_test_and_set(&said))
-		say("cannot record events in %s: %s", dir, strerror(-err));
+		say("cannot record events in %s: %s", dir, sys_strerror(-err));
 }
 
 static int process_create(struct shca_process **out)

@@ -9,6 +9,7 @@
 #include "record.h"
 
 #include "base/gid.h"
+#include "base/sys.h"
 #include "base/why.h"
 #include "link/shown.h"
 #include "qp/names.h"
@@ -281,7 +282,7 @@ static int cannot_bind(const struct shca_qp *qp, const struct netdev_gid *via,
 		       why(err,
 			   "QP 0x%06x: cannot receive on UDP port 4791 of %s (%s): %s",
 			   shca_qpn(qp), gid_str(&via->gid, &at), via->ifname,
-			   strerror(-err));
+			   sys_strerror(-err));
 }
 
 static void address_release(struct shca_qp *qp)

@@ -9,6 +9,7 @@
 #include "iw.h"
 #include "record.h"
 
+#include "base/sys.h"
 #include "engine/heat.h"
 
 #include <errno.h>
@@ -152,7 +153,7 @@ static bool send_batch(struct shca_qp *qp)
 		qp->stream.full = sent < b.bytes;
 	iwarp_tx_done(q, &b, sent);
 	if (n < 0 && n != -EAGAIN && n != -EINTR) {
-		iwarp_lost(q, strerror((int)-n));
+		iwarp_lost(q, sys_strerror((int)-n));
 		return false;
 	}
 	return !qp->stream.full;
@@ -324,7 +325,7 @@ static size_t receive(struct shca_qp *qp, uint8_t *buffer)
 		iwarp_rx_eof(q);
 	} else if (n < 0 && n != -EAGAIN && n != -EINTR) {
 		qp->stream.eof = true;
-		iwarp_lost(q, strerror((int)-n));
+		iwarp_lost(q, sys_strerror((int)-n));
 	}
 	return n > 0 ? (size_t)n : 0;
 }
@@ -343,7 +344,7 @@ int shca_iwarp_stream(struct shca_qp *qp, uint32_t events, uint8_t *buffer)
 			 !engine_qp_wanted(&qp->sched));
 	} else if (qp->stream.eof && events & (EPOLLHUP | EPOLLERR)) {
 		/* Both ends have ended, or the peer is gone. */
-		iwarp_lost(iwarp_qp(qp->core), strerror(ECONNRESET));
+		iwarp_lost(iwarp_qp(qp->core), sys_strerror(ECONNRESET));
 		leave(qp, false);
 		return 1;
 	}
@@ -353,7 +354,7 @@ int shca_iwarp_stream(struct shca_qp *qp, uint32_t events, uint8_t *buffer)
 
 void shca_iwarp_late(struct shca_qp *qp)
 {
-	iwarp_lost(iwarp_qp(qp->core), strerror(ETIMEDOUT));
+	iwarp_lost(iwarp_qp(qp->core), sys_strerror(ETIMEDOUT));
 	leave(qp, false);
 }
 

@@ -7,6 +7,8 @@
 #include "loan.h"
 #include "record.h"
 
+#include "base/sys.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -130,7 +132,7 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 		if (err && err != EFAULT &&
 		    to_process(qp->sched.engine)->env.base.explain)
 			engine_explain(core, "cannot send a packet: %s",
-				       strerror(err));
+				       sys_strerror(err));
 		if (sent < n && engine_starved(&qp->sched))
 			roce_tx_wait(r, now + STARVED_NS);
 		if (!n || sent < n)

@@ -244,7 +244,7 @@ int shca_sysfs_make(char path[PATH_MAX], char *reason, size_t reason_size)
 		err = -ENODEV;
 	}
 	if (err) {
-		snprintf(reason, reason_size, "no device: %s", strerror(-err));
+		snprintf(reason, reason_size, "no device: %s", sys_strerror(-err));
 		return err;
 	}
 	shown = calloc(1, sizeof(*shown) + (size_t)n * sizeof(shown->hca[0]));

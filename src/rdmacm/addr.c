@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/gid.h"
+#include "base/sys.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -363,7 +364,7 @@ int cma_bind_path(struct cma_id *id)
 	if (err == -EADDRINUSE && who && *who)
 		return why(err, "%s", who);
 	return why(err, "cannot receive on UDP port 4791 of %s: %s",
-		   gid_str(&id->path.sgid, &at), strerror(-err));
+		   gid_str(&id->path.sgid, &at), sys_strerror(-err));
 }
 
 /* Finds the way to dst. 0 or -errno. */
@@ -380,7 +381,7 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 	if (err)
 		return why(err, "no way to %s: %s (ip route get)",
 			   cma_addr_str((struct sockaddr *)dst, &at),
-			   strerror(-err));
+			   sys_strerror(-err));
 	/* the unspecified address means this host */
 	if (cma_addr_any((struct sockaddr *)dst)) {
 		uint16_t port = cma_port((struct sockaddr *)dst);

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/gid.h"
+#include "base/sys.h"
 
 #include <errno.h>
 #include <string.h>
@@ -247,7 +248,7 @@ int cma_iw_listen(struct cma_id *id)
 	if (err)
 		return why(err, "cannot listen at TCP %s: %s (ss -ltnp shows who does)",
 			   cma_addr_str((struct sockaddr *)&on, &at),
-			   strerror(-err));
+			   sys_strerror(-err));
 	return 0;
 }
 
@@ -411,7 +412,7 @@ static void explain(struct cma_id *id, const struct shca_iw_event *iwe)
 		hint = "";
 	why(iwe->status, "connection to TCP %s: %s%s",
 	    cma_addr_str((struct sockaddr *)&to, &at),
-	    strerror(-iwe->status), hint);
+	    sys_strerror(-iwe->status), hint);
 	why_report(rdma_event_str(outcome(iwe->status)), iwe->status);
 }
 

@@ -314,15 +314,24 @@ CANCELLATION_POINTS = set("""
     epoll_pwait2 epoll_wait""".split())
 
 
+def imports(name):
+    return {line.split()[7].split("@")[0] for line in readelf("--dyn-syms", os.path.join(LIB, name)).splitlines()
+            if len(line.split()) > 7 and line.split()[6] == "UND"}
+
+
+@pytest.mark.parametrize("name", ["libsofthca.so.0", "libibverbs.so.1", "librdmacm.so.1", "librspreload.so.1"])
+def test_no_translations(name):
+    """A fork while another thread looks for one leaves setlocale() waiting in the child."""
+    assert not imports(name) & {"strerror", "strerror_l", "strerror_r", "__xpg_strerror_r", "perror", "strsignal",
+                                "dcgettext", "setlocale", "syslog"}, "use sys_strerror()"
+
+
 OUTSIDE_THE_ENGINE = {"cli", "ibverbs", "rdmacm", "rsockets", "rspreload", "shim"}
 
 
 def test_no_cancellation_points():
     """A thread that is cancelled while it holds a lock of ours leaves it locked."""
-    imported = {line.split()[7].split("@")[0]
-                for line in readelf("--dyn-syms", os.path.join(LIB, "libsofthca.so.0")).splitlines()
-                if len(line.split()) > 7 and line.split()[6] == "UND"}
-    assert imported & CANCELLATION_POINTS == {
+    assert imports("libsofthca.so.0") & CANCELLATION_POINTS == {
         # by calls that wait for events and their acknowledgements
         "read", "pthread_cond_wait", "pthread_cond_clockwait",
         "epoll_wait",  # by the progress thread
