@@ -296,7 +296,7 @@ static int connect_stream(struct rsp_fd *f, int fd)
 	int ret;
 
 	ret = begin_rconnect(f, fd);
-	f->deadline_ns = rsp_now_ns() + rsp_connect_ns();
+	rsp_set_deadline(f);
 	if (!ret) {
 		f->state = RSP_RSOCK;
 		rsp_say_way("the connection to", dst, f->rfd, 0);

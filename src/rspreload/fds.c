@@ -5,6 +5,7 @@
  * reused, so that a call that races with a close() of another thread finds an
  * rsp_fd, with its rsocket or without.
  */
+#include "base/bytes.h"
 #include "base/say.h"
 #include "host/config.h"
 #include "rsockets/wake.h"
@@ -28,10 +29,18 @@
  * that passes the program's port alone.
  */
 #define CONNECT_IWARP_MS 1000
+/* Where that time has passed in vain, it is so short for a while. */
+#define CONNECT_AGAIN_MS 100
+#define SILENT_NS 60000000000ull
 
 static struct rsp_table table;
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of free_list */
+/* Of free_list and silent. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct rsp_fd *free_list;
+static struct silent {
+	struct sockaddr_storage dst;
+	uint64_t until_ns;
+} silent[16];
 static __thread int inside;
 static pid_t owner; /* of all this memory */
 
@@ -65,16 +74,64 @@ static int env_number(const char *name)
 	return value ? atoi(value) : 0;
 }
 
-uint64_t rsp_connect_ns(void)
+/* Under mutex. The entry of f's peer, or NULL. */
+static struct silent *find_silent(const struct rsp_fd *f)
+{
+	struct silent *s;
+
+	for (s = silent; s < silent + ARRAY_SIZE(silent); s++)
+		if (s->until_ns && !memcmp(&s->dst, &f->dst, f->dst_len))
+			return s;
+	return NULL;
+}
+
+static bool was_silent(const struct rsp_fd *f)
+{
+	struct silent *s;
+	bool was;
+
+	pthread_mutex_lock(&mutex);
+	s = find_silent(f);
+	was = s && rsp_now_ns() < s->until_ns;
+	pthread_mutex_unlock(&mutex);
+	return was;
+}
+
+/* The outcome of connecting to f's peer. */
+static void set_silent(const struct rsp_fd *f, bool is)
+{
+	struct silent *s, *next;
+
+	/* Of a short attempt that is not known. */
+	if (is && f->hasty)
+		return;
+	pthread_mutex_lock(&mutex);
+	s = find_silent(f);
+	if (is && !s) {
+		s = silent;
+		for (next = s + 1; next < silent + ARRAY_SIZE(silent); next++)
+			if (next->until_ns < s->until_ns)
+				s = next;
+		memcpy(&s->dst, &f->dst, f->dst_len);
+	}
+	if (s)
+		s->until_ns = is ? rsp_now_ns() + SILENT_NS : 0;
+	pthread_mutex_unlock(&mutex);
+}
+
+void rsp_set_deadline(struct rsp_fd *f)
 {
 	const enum iwarp iwarp = config_get()->iwarp;
 	int ms = env_number("RS_CONNECT_TIMEOUT");
 
-	if (ms <= 0)
+	f->hasty = ms <= 0 && was_silent(f);
+	if (f->hasty)
+		ms = CONNECT_AGAIN_MS;
+	else if (ms <= 0)
 		ms = iwarp == IWARP_ONLY || iwarp == IWARP_FIRST ?
 			     CONNECT_IWARP_MS :
 			     CONNECT_MS;
-	return (uint64_t)ms * 1000000u;
+	f->deadline_ns = rsp_now_ns() + (uint64_t)ms * 1000000u;
 }
 
 void rsp_enter(void)
@@ -344,9 +401,11 @@ enum rsp_state rsp_settle(struct rsp_fd *f, int fd)
 			if (flags >= 0)
 				rfcntl(f->rfd, F_SETFL, flags & ~O_ACCMODE);
 			f->state = RSP_RSOCK;
+			set_silent(f, false);
 			rsp_say_way("the connection to",
 				    (struct sockaddr *)&f->dst, f->rfd, 0);
 		} else if (err != EINPROGRESS) {
+			set_silent(f, err == ETIMEDOUT);
 			rsp_say_way("the connection to",
 				    (struct sockaddr *)&f->dst, -1, err);
 			rsp_fall_back(f, fd);

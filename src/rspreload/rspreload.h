@@ -136,6 +136,7 @@ struct rsp_fd {
 	int heir; /* of a listener: an eventfd to claim it by; or -1 */
 	struct sockaddr_storage name, peer; /* of RSP_RELAYED */
 	uint64_t deadline_ns; /* of RSP_CONNECTING */
+	bool hasty; /* it is short, since nobody has answered there lately */
 	struct rsp_reg *regs; /* in epoll instances */
 };
 
@@ -214,8 +215,8 @@ int rsp_give_up(struct rsp_fd *f, int heir);
 /* For calls that move data: what fd is now. NULL: a socket of the kernel. */
 struct rsp_fd *rsp_data(int fd);
 uint64_t rsp_now_ns(void);
-/* How long RDMA may try to connect. */
-uint64_t rsp_connect_ns(void);
+/* How long RDMA may try to connect to f's dst, from now on. */
+void rsp_set_deadline(struct rsp_fd *f);
 
 /* wait.c */
 

@@ -151,6 +151,24 @@ def test_iwarp_foreign(placements, other, reason):
         assert server.output().count("then") == 1, server.describe()
 
 
+def test_iwarp_silent_again(placements):
+    """Who has been silent gets less time: the second time what would be known half
+    a second later is not waited for."""
+    place, port = placements("iwarp_netns"), free_port()
+    code = ("import socket, time; ls = socket.create_server(('', {port})); a = ls.accept(); b = ls.accept(); "
+            "time.sleep(.6); b[0].sendall(b'220 who is there?' * 9); time.sleep(60)")
+    foreign = Proc(place.server, [PYTHON, "-c", code.format(port=derived(port))], alone=True)
+    try:
+        foreign.wait_listening(derived(port))
+        with plain_server(place, port):
+            code = ASK.format(host=place.host, port=port)
+            out = place.client.run([PYTHON, "-c", code + code], [*place.options, "--sockets", "--explain"])
+        assert out.count("goes by TCP (RDMA: Connection timed out)") == 2, out
+        assert out.count("220 what it is") == 2, out
+    finally:
+        foreign.kill()
+
+
 def test_iwarp_port_taken(placements):
     """Where a server cannot have the derived port, it is reached by TCP."""
     place, port = placements("iwarp_netns"), free_port()
