@@ -207,20 +207,6 @@ def test_fio(place, verb, tmp_path):
     assert re.search(r"err= 0", p.client.output()), p.describe()
 
 
-@rig.over_places(**OVER)
-def test_rstream(place):
-    port = rig.free_port()
-    cmd = ["rstream", "-p", port, "-S", "65536", "-C", "200"]
-    over_tcp(place, cmd, [*cmd, "-s", place.host], port)
-
-
-@pytest.mark.full
-def test_rstream_verifies(placements):
-    place, port = placements("iwarp"), rig.free_port()
-    cmd = ["rstream", "-p", port, "-T", "v", "-S", "all"]
-    over_tcp(place, cmd, [*cmd, "-s", place.host], port, limit=150)
-
-
 @rig.over_places(places=["iwarp_netns"], endpoint=["msg", "rdm"])
 def test_fi_pingpong(place, endpoint):
     if missing := rig.need("fi_pingpong"):

@@ -14,6 +14,7 @@ from test_cm import start_server
 
 CASES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rsocket_cases.py")
 PYTHON = "/usr/bin/python3"
+PLACES = [*rig.PLACES, *rig.IWARP_PLACES]
 
 
 def need(*programs):
@@ -37,6 +38,13 @@ def run_client(place, server, cmd, options=(), env=None, limit=rig.LIMIT):
     return Proc(place.client, cmd, [*place.options, *options], env).done(limit, beside=server)
 
 
+def start_rsocket(place, cmd, port, options=(), env=None):
+    """A server that listens by RDMA; by iWARP that is TCP."""
+    if place.name in rig.IWARP_PLACES or "--sockets" in options:
+        return listening(place, cmd, port, options, env)
+    return start_server(place, cmd, options, env)
+
+
 def both(place, tool, args, host=None, server_args=(), limit=rig.LIMIT, ends=True, **kw):
     """A tool that is client with -s HOST; what both printed."""
     need(tool)
@@ -45,10 +53,8 @@ def both(place, tool, args, host=None, server_args=(), limit=rig.LIMIT, ends=Tru
     server_cmd = [*cmd, "-b", host or place.host, *server_args]
     if tool == "udpong":
         server = start_server(place, server_cmd, port=port, **kw)
-    elif "--sockets" in kw.get("options", ()):
-        server = listening(place, server_cmd, port, **kw)
     else:
-        server = start_server(place, server_cmd, **kw)
+        server = start_rsocket(place, server_cmd, port, **kw)
     try:
         out = run_client(place, server, [*cmd, "-s", host or place.host], limit=limit, **kw)
         if ends:
@@ -70,18 +76,18 @@ def tcp_bytes(side):
 SMALL = "-I 20 -C 20 -S 5000".split()
 
 
-@rig.over_places(options=["", "-T a", "-T b", "-T n", "-T r", "-T v", "-T a -T v", "-T n -T v", "-T r -T v",
-                          "-B 4096 -T v", "-B 1000000 -T v", "-i 0 -T v", "-k 5 -T v", "-f ip -T v"])
+@rig.over_places(places=PLACES, options=["", "-T a", "-T b", "-T n", "-T r", "-T v", "-T a -T v", "-T n -T v", "-T r -T v",
+                                         "-B 4096 -T v", "-B 1000000 -T v", "-i 0 -T v", "-k 5 -T v", "-f ip -T v"])
 def test_rstream(place, options):
     both(place, "rstream", [*SMALL, *options.split()])
 
 
-@rig.over_places(options=["-f ipv6 -T v", "-T v"])
+@rig.over_places(places=PLACES, options=["-f ipv6 -T v", "-T v"])
 def test_rstream_ipv6(place, options):
     both(place, "rstream", [*SMALL, *options.split()], host=place.host6)
 
 
-@rig.over_places(size=["1", "64", "65536", "65537", "1000000"])
+@rig.over_places(places=PLACES, size=["1", "64", "65536", "65537", "1000000"])
 def test_rstream_sizes(place, size):
     both(place, "rstream", ["-I", "5", "-C", "10", "-S", size, "-T", "v"])
 
@@ -128,7 +134,7 @@ def test_rstream_fork(place, safe):
         server.kill()
 
 
-@rig.over_places(options=["", "-T a", "-T b", "-T n", "-T v", "-T a -T v"])
+@rig.over_places(places=PLACES, options=["", "-T a", "-T b", "-T n", "-T v", "-T a -T v"])
 def test_riostream(place, options):
     both(place, "riostream", [*SMALL, *options.split()])
 
@@ -171,11 +177,11 @@ def digest(path):
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-@rig.in_place("netns")
+@rig.in_place("netns", place=PLACES)
 def test_rcopy(place, big_file, tmp_path):
     need("rcopy")
-    port = str(free_port())
-    server = start_server(place, ["rcopy", "-p", port])
+    port = free_port()
+    server = start_rsocket(place, ["rcopy", "-p", port], port)
     copy = tmp_path / "copy"
     try:
         run_client(place, server, ["rcopy", str(big_file), f"{place.host}:{copy}", "-p", port], limit=100)
@@ -192,12 +198,23 @@ def cases():
 
 CASES_OF = cases()
 TWICE = {"dgram", "dgram_flood", "refused", "killed", "timeouts"}  # the network answers otherwise than the host
+BY_IWARP = {"queues", "iomap", "linger_exit"}  # what is not as by RoCE
 
 
-@rig.combinations(["where", "case"], list(itertools.product(["local", "wire"], CASES_OF)),
-                  lambda where, case: case in TWICE or where == ("local", "wire")[CASES_OF.index(case) % 2])
+@rig.combinations(["where", "case"],
+                  [*itertools.product(["local", "wire"], CASES_OF),
+                   *(("iwarp", case) for case in CASES_OF if not case.startswith("dgram"))],
+                  lambda where, case: case in BY_IWARP if where == "iwarp" else
+                  case in TWICE or where == ("local", "wire")[CASES_OF.index(case) % 2])
 def test_case(home, where, case):
-    rig.Side(home).run([PYTHON, CASES, case], ["--wire"] if where == "wire" else [], limit=100)
+    rig.Side(home).run([PYTHON, CASES, case], [f"--{where}"] if where != "local" else [], limit=100)
+
+
+def test_no_datagrams_by_iwarp(home):
+    """They are UD's, which iWARP has not."""
+    need("udpong")
+    out = rig.Side(home).run(["udpong", "-s", "127.0.0.1"], ["--iwarp", "--explain"], status=255)
+    assert "ENODEV" in out and "iWARP has RDMA_PS_TCP alone" in out, out
 
 
 @pytest.mark.parametrize("case", ["options", "queues", "shutdown", "refused", "duplex", "iomap", "dgram"])
