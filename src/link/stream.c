@@ -27,6 +27,7 @@ struct streams {
 	struct link link;
 	int epfd;
 	pthread_mutex_t rx_lock; /* the receive side */
+	pthread_mutex_t forks; /* streams_hold() */
 	pthread_mutex_t lock; /* of the list; innermost */
 	struct stream *open;
 	struct stream *_Atomic dead;
@@ -116,6 +117,7 @@ int streams_create(struct streams **out)
 		return -ENOMEM;
 	s->link.ops = &ops;
 	pthread_mutex_init(&s->rx_lock, NULL);
+	pthread_mutex_init(&s->forks, NULL);
 	pthread_mutex_init(&s->lock, NULL);
 	s->buffer = malloc(STREAM_BUFFER);
 	s->epfd = s->buffer ? fd_aside(epoll_create1(EPOLL_CLOEXEC)) : -1;
@@ -144,11 +146,22 @@ void streams_destroy(struct streams *s)
 	free(s);
 }
 
+void streams_hold(struct streams *s)
+{
+	if (s)
+		pthread_mutex_lock(&s->forks);
+}
+
+void streams_release(struct streams *s)
+{
+	if (s)
+		pthread_mutex_unlock(&s->forks);
+}
+
 void streams_abandon(struct streams *s)
 {
 	if (!s)
 		return;
-	/* Walked without its lock, which a thread of the parent may have. */
 	for (struct stream *st = s->open; st; st = st->next)
 		sys_close(st->fd);
 	sys_close(s->epfd);
@@ -202,6 +215,7 @@ void stream_close(struct stream *s, bool reset)
 
 	if (fd < 0)
 		return;
+	streams_hold(s->streams);
 	pthread_mutex_lock(&s->streams->lock);
 	*s->link = s->next;
 	if (s->next)
@@ -213,6 +227,7 @@ void stream_close(struct stream *s, bool reset)
 	/* Closing it is not enough if a child has a copy. */
 	epoll_ctl(s->streams->epfd, EPOLL_CTL_DEL, fd, NULL);
 	sys_close(fd);
+	streams_release(s->streams);
 }
 
 void stream_finish(const struct stream *s)

@@ -46,7 +46,16 @@ struct stream {
 
 int streams_create(struct streams **s);
 void streams_destroy(struct streams *s);
-/* In the child of a fork: the parent's sockets are closed here. */
+/*
+ * While it is held no socket is about to become a stream, nor about to be closed
+ * as one: whoever makes a socket holds it from then until stream_open(), and who
+ * forks from before to after. A copy that the child kept would keep the peer from
+ * seeing the end. Innermost, but for the list's lock; not to be held in
+ * stream_close().
+ */
+void streams_hold(struct streams *s);
+void streams_release(struct streams *s);
+/* In the child of a fork, with that held: the parent's sockets are closed here. */
 void streams_abandon(struct streams *s);
 struct link *streams_link(struct streams *s);
 

@@ -552,21 +552,24 @@ static int connect_begin(struct shca_iw *iw)
 {
 	struct sockaddr_storage local = iw->local;
 	socklen_t len = sizeof(local);
-	int fd = connect_from(&local, &iw->peer, iw->tos), err;
+	int fd, err;
 
+	streams_hold(iw->e->streams);
+	fd = connect_from(&local, &iw->peer, iw->tos);
 	if (fd == -EADDRINUSE || fd == -EADDRNOTAVAIL) {
 		/* An ordinary program has the port. */
 		set_port(&local, 0);
 		fd = connect_from(&local, &iw->peer, iw->tos);
 	}
-	if (fd < 0)
-		return fd;
-	if (!syscall(SYS_getsockname, fd, &local, &len))
+	err = fd < 0 ? fd : 0;
+	if (!err && !syscall(SYS_getsockname, fd, &local, &len))
 		iw->local = local;
-	err = stream_open(iw->e->streams, &iw->stream, fd, EPOLLOUT);
-	if (err)
+	if (!err)
+		err = stream_open(iw->e->streams, &iw->stream, fd, EPOLLOUT);
+	if (err && fd >= 0)
 		sys_close(fd);
-	else
+	streams_release(iw->e->streams);
+	if (!err)
 		shca_iw_until(iw, clock_ns() + SHCA_IW_CONNECT_NS);
 	return err;
 }
@@ -657,8 +660,10 @@ static int listener_ready(struct stream *s, uint32_t events, uint8_t *buffer)
 	(void)buffer;
 	shca_cm_lock(l->e);
 	while (!l->gone && n < ACCEPTS && p->iw_half_open < HALF_OPEN) {
+		streams_hold(l->e->streams);
 		fd = sys_accept(s->fd, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd < 0) {
+			streams_release(l->e->streams);
 			/* There are no descriptors: it stays readable. */
 			pause = errno != EAGAIN && errno != EINTR &&
 				errno != ECONNABORTED;
@@ -667,6 +672,7 @@ static int listener_ready(struct stream *s, uint32_t events, uint8_t *buffer)
 		fd = fd_aside(fd);
 		if (!accepted(l, fd))
 			sys_close(fd);
+		streams_release(l->e->streams);
 		n++;
 	}
 	if (!l->gone && pause) {
@@ -715,17 +721,16 @@ int shca_iw_listen(struct engine *e, struct shca_iw_listener **out,
 
 	if (!l)
 		return -ENOMEM;
-	fd = listen_at(at, v6only, backlog);
-	if (fd < 0) {
-		free(l);
-		return fd;
-	}
 	l->stream.ops = &listener_ops;
 	l->e = e;
 	l->user = user;
-	err = stream_open(e->streams, &l->stream, fd, EPOLLIN);
-	if (err) {
+	streams_hold(e->streams);
+	fd = listen_at(at, v6only, backlog);
+	err = fd < 0 ? fd : stream_open(e->streams, &l->stream, fd, EPOLLIN);
+	if (err && fd >= 0)
 		sys_close(fd);
+	streams_release(e->streams);
+	if (err) {
 		free(l);
 		return err;
 	}

@@ -18,6 +18,7 @@
 #include "host/guard.h"
 #include "host/sums.h"
 #include "link/shown.h"
+#include "link/stream.h"
 #include "trace/pcap.h"
 
 #include <errno.h>
@@ -269,10 +270,14 @@ static void fork_prepare(void)
 {
 	pthread_mutex_lock(&process_lock);
 	shca_live_hold();
+	if (process)
+		streams_hold(process->engine.streams);
 }
 
 static void fork_parent(void)
 {
+	if (process)
+		streams_release(process->engine.streams);
 	shca_live_release();
 	pthread_mutex_unlock(&process_lock);
 }
@@ -296,6 +301,7 @@ static void fork_child(void)
 	if (!p)
 		return;
 	engine_abandon(&p->engine);
+	streams_release(p->engine.streams);
 	netdev_fd_close(p);
 	shca_stat_end(p, false);
 	segment_abandon(p->segment);

@@ -289,6 +289,42 @@ def case_fork_race():
         going = False
         t.join()
 
+def case_fork_leaves():
+    # A child has no copy of what carries its parent's connections, while these come and go: the peer would never see
+    # their end, nor that of a listener.
+    def left():
+        inodes = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+                  if os.path.lexists(f"/proc/self/fd/{fd}")}
+        rows = [line.split() for line in open("/proc/self/net/tcp")]
+        # Those of the program's own sockets have ports that the kernel has given away.
+        return [r for r in rows if f"socket:[{r[9]}]" in inodes
+                and any(int(at.partition(":")[2], 16) >= 61000 for at in r[1:3])]
+    going = True
+    def come_and_go():
+        while going:
+            with socket.create_server(("127.0.0.1", 0)) as ls:
+                got = []
+                t = threading.Thread(target=lambda: got.append(ls.accept()[0]))
+                t.start()
+                with socket.create_connection(ls.getsockname()) as c:
+                    c.sendall(b"x")
+                    t.join()
+                    got[0].recv(1)
+                    got[0].close()
+    threads = [threading.Thread(target=come_and_go) for _ in range(2)]
+    for t in threads: t.start()
+    try:
+        for _ in range(40):
+            pid = os.fork()
+            if not pid:
+                found = left()
+                for row in found: print(*row[1:4], flush=True)
+                os._exit(len(found))
+            assert os.waitpid(pid, 0)[1] == 0
+    finally:
+        going = False
+        for t in threads: t.join()
+
 def case_inetd():
     # The child becomes another program, with the connection as its input and output.
     def serve(s, peer, name):
