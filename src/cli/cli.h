@@ -64,11 +64,17 @@ struct libdir_symbol {
 	void *slot;
 };
 
+/* Why a library does not load, and what to do about it. */
+struct libdir_why {
+	char text[PATH_MAX + 512];
+	char fix[128];
+};
+
 /* Loads libdir/soname for good, and fills the slots. By its absolute path: what
  * LD_LIBRARY_PATH of the caller finds may be the distribution's. Returns 0,
- * -ELIBACC, or -ELIBBAD, with a sentence in why. */
+ * -ELIBACC, or -ELIBBAD, with why. */
 int libdir_load(const char *libdir, const char *soname,
-		const struct libdir_symbol *symbols, size_t count, char *why,
-		size_t why_size);
+		const struct libdir_symbol *symbols, size_t count,
+		struct libdir_why *why);
 
 #endif

@@ -28,28 +28,28 @@ void check_libraries(struct doctor *d, struct finding *f)
 		"libibverbs.so.1", "libibverbs.so",   "librdmacm.so.1",
 		"librdmacm.so",    "libsofthca.so.0", "libsofthca-shim.so",
 	};
-	char path[PATH_MAX + 64];
-	void *lib;
+	struct libdir_why why;
 	size_t i;
 
 	if (!d->libdir[0]) {
 		f->status = FAIL;
 		TEXT(f, "not found: neither ../lib/softhca nor ../lib beside "
-			"this program has them");
+			"this program has libsofthca-shim.so");
 		FIX(f, "install softhca again");
 		return;
 	}
 	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		snprintf(path, sizeof(path), "%s/%s", d->libdir, names[i]);
-		lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-		if (lib)
+		if (!libdir_load(d->libdir, names[i], NULL, 0, &why))
 			continue;
 		f->status = FAIL;
-		TEXT(f, "%s%s", f->text[0] ? "; " : "", dlerror());
+		/* What one of them lacks the others lack, too. */
+		if (strstr(f->text, why.text))
+			continue;
+		TEXT(f, "%s%s", f->text[0] ? "; " : "", why.text);
+		if (!strstr(f->fix, why.fix))
+			FIX(f, "%s%s", f->fix[0] ? "; " : "", why.fix);
 	}
-	if (f->status == FAIL)
-		FIX(f, "install softhca again");
-	else
+	if (f->status == OK)
 		TEXT(f, "%s", d->libdir);
 }
 

@@ -1,6 +1,7 @@
 /*
  * doctor_net.c - checks of the device's addresses, UDP port and sockets
  */
+#include "cli/cli.h"
 #include "cli/doctor.h"
 #include "host/registry.h"
 #include "link/udp.h"
@@ -85,15 +86,31 @@ void check_device(struct doctor *d, struct finding *f)
 void check_port(struct doctor *d, struct finding *f)
 {
 	const struct udp_config cfg = { .wire = false };
+	__typeof__(udp_create) *create = NULL;
+	__typeof__(udp_bind) *bind_to = NULL;
+	__typeof__(udp_why) *reason = NULL;
+	__typeof__(udp_destroy) *destroy = NULL;
+	const struct libdir_symbol symbols[] = {
+		{ "udp_create", &create }, { "udp_bind", &bind_to },
+		{ "udp_why", &reason }, { "udp_destroy", &destroy },
+	};
+	struct libdir_why why;
 	struct registry *r = NULL;
 	struct udp *u;
 	size_t i, j;
 	int err;
 
+	if (libdir_load(d->libdir, "libsofthca.so.0", symbols,
+			sizeof(symbols) / sizeof(symbols[0]), &why)) {
+		f->status = FAIL;
+		TEXT(f, "not checked: %s", why.text);
+		FIX(f, "%s", why.fix);
+		return;
+	}
 	/* A program without a registry works alone, too. */
 	if (registry_join(&r, NULL, NULL))
 		r = NULL;
-	err = udp_create(&u, &cfg, r);
+	err = create(&u, &cfg, r);
 	if (err) {
 		f->status = FAIL;
 		TEXT(f, "cannot create sockets: %s", strerror(-err));
@@ -104,15 +121,15 @@ void check_port(struct doctor *d, struct finding *f)
 			const struct ibv_gid_entry *e =
 				&d->hcas.hca[i].gid[j].entry;
 
-			err = udp_bind(u, &e->gid, e->ndev_ifindex);
-			if (!err && !udp_why(u)[0])
+			err = bind_to(u, &e->gid, e->ndev_ifindex);
+			if (!err && !reason(u)[0])
 				continue;
-			TEXT(f, "%s%s", f->text[0] ? "; " : "", udp_why(u));
+			TEXT(f, "%s%s", f->text[0] ? "; " : "", reason(u));
 			f->status = WARN;
 			d->port_taken = true;
 		}
 	}
-	udp_destroy(u);
+	destroy(u);
 	if (f->status == OK)
 		TEXT(f, "UDP port %d is available at all addresses",
 		     ROCE_UDP_PORT);

@@ -68,15 +68,14 @@ static bool load(struct peer *p, struct finding *f)
 		{ "rdma_get_cm_event", &p->cma.get_cm_event },
 		{ "rdma_ack_cm_event", &p->cma.ack_cm_event },
 	};
-	char why[512];
+	struct libdir_why why;
 
 	if (!libdir_load(p->d->libdir, "librdmacm.so.1", symbols,
-			 sizeof(symbols) / sizeof(symbols[0]), why,
-			 sizeof(why)))
+			 sizeof(symbols) / sizeof(symbols[0]), &why))
 		return true;
 	f->status = FAIL;
-	TEXT(f, "%s", why);
-	FIX(f, "install softhca again");
+	TEXT(f, "%s", why.text);
+	FIX(f, "%s", why.fix);
 	return false;
 }
 

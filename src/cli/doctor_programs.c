@@ -1,6 +1,7 @@
 /*
  * doctor_programs.c - whether programs and plugins can use our libraries
  */
+#include "cli/cli.h"
 #include "cli/doctor.h"
 #include "cli/elf.h"
 #include "cli/program.h"
@@ -12,6 +13,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Whether our libraries load at all; if not, it is the finding. */
+static bool usable(const struct doctor *d, struct finding *f)
+{
+	struct libdir_why why;
+	size_t i;
+
+	for (i = 0; program_sonames[i]; i++) {
+		if (!libdir_load(d->libdir, program_sonames[i], NULL, 0, &why))
+			continue;
+		f->status = FAIL;
+		TEXT(f, "%s", why.text);
+		FIX(f, "%s", why.fix);
+		return false;
+	}
+	return true;
+}
 
 /* Whether our library exports symbol (or any, if NULL) in node version. */
 static bool exported(const struct doctor *d, const struct elf_need *n)
@@ -82,6 +100,8 @@ void check_providers(struct doctor *d, struct finding *f)
 			"known");
 		return;
 	}
+	if (!usable(d, f))
+		return;
 	*strrchr(base, '/') = '\0';
 	for (k = 0; k < sizeof(subdirs) / sizeof(subdirs[0]); k++) {
 		snprintf(dir, sizeof(dir), "%s%s", base, subdirs[k]);
@@ -172,6 +192,8 @@ void check_program(struct doctor *d, struct finding *f, const char *name)
 		FIX(f, "%.500s", fix);
 		return;
 	}
+	if (!usable(d, f))
+		return;
 	wanted = check_file(d, path, f);
 	if (f->status != OK) {
 		f->status = FAIL;

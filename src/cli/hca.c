@@ -60,9 +60,11 @@ static int load(struct verbs_api *api, struct hca_list *l, const char *libdir)
 		{ "_ibv_query_gid_ex", &api->query_gid_ex },
 	};
 
-	return libdir_load(libdir, "libibverbs.so.1", symbols,
-			   sizeof(symbols) / sizeof(symbols[0]), l->why,
-			   sizeof(l->why));
+	struct libdir_why why;
+	int err = libdir_load(libdir, "libibverbs.so.1", symbols,
+			      sizeof(symbols) / sizeof(symbols[0]), &why);
+
+	return err ? fail(l, -err, "%s; %s", why.text, why.fix) : 0;
 }
 
 static int read_gids(struct hca *h, const struct verbs_api *api,

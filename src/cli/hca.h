@@ -28,7 +28,7 @@ struct hca {
 struct hca_list {
 	size_t count;
 	struct hca *hca;
-	char why[256]; /* what failed, in words; "" if nothing did */
+	char why[1024]; /* what failed, in words; "" if nothing did */
 };
 
 /* Loads libdir/libibverbs.so.1, once per process, and fills l. Returns 0 or

@@ -10,7 +10,6 @@
  */
 #include "cli/job.h"
 #include "cli/cli.h"
-#include "cli/elf.h"
 #include "check/options.h"
 #include "faults/faults.h"
 #include "trace/pcap.h"
@@ -547,43 +546,18 @@ static int write_tree(const char *libdir, int fd)
 {
 	int (*make)(char path[PATH_MAX], char *reason, size_t size) = NULL;
 	const struct libdir_symbol symbol = { "shca_sysfs_make", &make };
-	char tree[PATH_MAX], reason[1024];
+	char tree[PATH_MAX];
+	struct libdir_why why;
 	int err;
 
-	err = libdir_load(libdir, "libsofthca.so.0", &symbol, 1, reason,
-			  sizeof(reason));
+	err = libdir_load(libdir, "libsofthca.so.0", &symbol, 1, &why);
 	if (!err)
-		err = make(tree, reason, sizeof(reason));
+		err = make(tree, why.text, sizeof(why.text));
 	if (err)
 		cli_say("programs will not see /sys/class/infiniband: %s. For "
-			"the cause: softhca doctor", reason);
+			"the cause: softhca doctor", why.text);
 	else if (write(fd, tree, strlen(tree)) != (ssize_t)strlen(tree))
 		err = -EIO;
-	return err;
-}
-
-static int load_library(const char *libdir, const char *name)
-{
-	static const char *const none[] = { NULL };
-	char path[PATH_MAX + 64], reason[PATH_MAX + 512];
-	struct elf e;
-	int err;
-
-	snprintf(path, sizeof(path), "%s/%s", libdir, name);
-	/* The loader dies of a file whose end is missing. */
-	err = elf_open(&e, path, none);
-	if (err) {
-		snprintf(reason, sizeof(reason), "%s: %s", path,
-			 err == -ENOEXEC ? "damaged: it is no whole library"
-					 : strerror(-err));
-	} else {
-		elf_close(&e);
-		err = libdir_load(libdir, name, NULL, 0, reason,
-				  sizeof(reason));
-	}
-	if (err)
-		cli_say("%s. Install softhca again, all of one version",
-			reason);
 	return err;
 }
 
@@ -595,10 +569,13 @@ static int load_library(const char *libdir, const char *name)
 static int load_libraries(const char *libdir)
 {
 	size_t i, n = sizeof(preloads) / sizeof(preloads[0]);
-	int err = load_library(libdir, "libsofthca.so.0");
+	struct libdir_why why;
+	int err = libdir_load(libdir, "libsofthca.so.0", NULL, 0, &why);
 
 	for (i = 0; !err && i < n - !sockets; i++)
-		err = load_library(libdir, preloads[i]);
+		err = libdir_load(libdir, preloads[i], NULL, 0, &why);
+	if (err)
+		cli_say("%s; %s", why.text, why.fix);
 	return err;
 }
 

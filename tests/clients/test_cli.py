@@ -710,11 +710,16 @@ def test_damaged_installation(staged, tmp_path, name, damage):
         file.write_bytes(data[:1000])
     elif damage == "garbage":
         file.write_bytes(bytes(len(data)))
-    for args in (["run", "--", "echo", "on"], ["env"], ["env", "--format=docker"], ["cdi"]):
+    for args in (["run", "--", "echo", "on"], ["env"], ["env", "--format=docker"], ["cdi"],
+                 *([["devices"]] if name in ("libibverbs.so.1", "libsofthca.so.0") else [])):
         p = softhca(*args, tool=str(copy / "bin/softhca"))
         assert p.returncode == (125 if args[0] == "run" else 1) and p.stdout == ""
         [line] = p.stderr.splitlines()
         assert "nstall softhca again" in line and name in line, line
+    p = softhca("doctor", "--json", tool=str(copy / "bin/softhca"))
+    check = next(c for c in json.loads(p.stdout)["checks"] if c["check"] == "libraries")
+    assert (p.returncode, check["status"]) == (1, "FAIL")
+    assert name in check["text"] and "install softhca again" in check["fix"]
 
 
 @pytest.mark.parametrize("name", ["libibverbs.so.1", "librdmacm.so.1", "libsofthca.so.0"])
@@ -749,19 +754,33 @@ def test_mixed_versions(staged, tmp_path, name):
     assert p.returncode and "SOFTHCA_" in p.stderr and "required by" in p.stderr, p.stderr
 
 
-def test_missing_dependency(staged, tmp_path):
-    """The loader's line is all there can be where it cannot start softhca itself."""
+@pytest.mark.parametrize("args", [["run", "--", "echo", "on"], ["env"], ["devices"]], ids=lambda a: a[0])
+def test_missing_dependency(args):
+    """One line names the library and the package that has it."""
+    p = without_isal(*args)
+    [line] = p.stderr.splitlines()
+    assert (p.returncode, p.stdout) == (125 if args[0] == "run" else 1, "")
+    assert re.search(r"libsofthca.so.0 needs \S*libisal.so.(\d+): .*; install it, on Debian: apt-get install libisal\1$", line)
+
+
+def test_doctor_sees_a_missing_dependency():
+    p = without_isal("doctor", "--json")
+    check = next(c for c in json.loads(p.stdout)["checks"] if c["check"] == "libraries")
+    assert p.returncode == 1 and check["status"] == "FAIL" and check["text"].count("libisal") == 1
+    assert re.fullmatch(r"install it, on Debian: apt-get install libisal\d+", check["fix"])
+
+
+def without_isal(*args):
+    """Runs the tool where the system has no ISA-L."""
     if os.geteuid():
         pytest.skip("needs root to hide a library")
     lib = re.search(r"libisal\S* => (\S+)", subprocess.run(["ldd", os.path.join(LIB, "libsofthca.so.0")], text=True,
                                                           stdout=subprocess.PIPE).stdout)[1]
     script = f"mount --bind /dev/null {os.path.realpath(lib)} && exec \"$@\""
-    p = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", rig.SOFTHCA, "run", "--", "echo", "on"], text=True,
-                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=rig.LIMIT)
+    p = softhca(*args, prefix=["unshare", "-m", "sh", "-c", script, "sh"])
     if "unshare" in p.stderr or "mount:" in p.stderr:
         pytest.skip(f"no mount namespace: {p.stderr}")
-    [line] = p.stderr.splitlines()
-    assert (p.returncode, p.stdout) == (127, "") and "libisal" in line
+    return p
 
 
 def test_doctor_names_the_owner_of_the_port():
