@@ -7,7 +7,7 @@
 
 Any run of pytest with SOFTHCA_RESULTS=FILE records there how each case ended
 (tests/conftest.py), so the page can come from parts; "make test-full" is one of
-all. A family is a program or library: its packages, of which Debian's dpkg knows
+all. Of a family without any record here the page keeps what it says. A family is a program or library: its packages, of which Debian's dpkg knows
 the version, what is run, and patterns of its cases.
 """
 import argparse
@@ -168,13 +168,16 @@ def record():
         return {}
 
 
+NOT_RUN = "not run"
+
+
 def result(family, cases, known):
     """Of the cases that are known; what is recorded of others is old."""
     names = [c for c in known if belongs(c, family)]
     cases = {c: cases[c] for c in names if c in cases}
     mine = collections.Counter(outcome for outcome, _ in cases.values())
     if not mine:
-        return "not run"
+        return NOT_RUN
     words = [f"{mine['passed']} passed"] if mine["passed"] else []
     words += [f"**{mine['failed']} failed**"] if mine["failed"] else []
     if mine["skipped"]:
@@ -184,7 +187,12 @@ def result(family, cases, known):
     return ", ".join(words)
 
 
-def page(cases, known):
+def rows(text):
+    """What a page says of each family: versions and results."""
+    return {m[1]: (m[2], m[3]) for m in re.finditer(r"^\| ([^|]+) \| ([^|]+) \| [^|]+ \| ([^|]+) \|$", text, re.M)}
+
+
+def page(cases, known, before=""):
     with open("/etc/os-release") as f:
         system = re.search(r'^PRETTY_NAME="?([^"\n]*)', f.read(), re.M)[1]
     out = f"""# Programs
@@ -199,7 +207,10 @@ wire (`--wire`), and between two hosts, which are network namespaces.
 """
     for name, f in FAMILIES.items():
         versions = ", ".join(f"{p} {version(p) or 'not installed'}" for p in f.packages.split())
-        out += f"| {name} | {versions} | {f.what} | {result(name, cases, known)} |\n"
+        said = result(name, cases, known)
+        if said == NOT_RUN:
+            versions, said = rows(before).get(name, (versions, said))
+        out += f"| {name} | {versions} | {f.what} | {said} |\n"
     out += """
 The Linux kernel's rxe as the other end: [INTEROP.md](INTEROP.md). MPI and other launchers: [CLUSTERS.md](CLUSTERS.md).
 
@@ -223,7 +234,8 @@ They are the programs' own. The tests allow for them, and for nothing else.
 
 
 def write(log=print):
-    text = page(record(), collect())
+    with open(PAGE) as f:
+        text = page(record(), collect(), f.read())
     with open(PAGE, "w") as f:
         f.write(text)
     log(f"{os.path.relpath(PAGE, ROOT)} is written")

@@ -35,3 +35,13 @@ def test_result():
     assert matrix.result("QEMU", cases, known) == "1 passed, 1 skipped: no qemu, 2 not run"
     cases[case % "c"] = ("failed", "")
     assert matrix.result("QEMU", cases, known) == "1 passed, **1 failed**, 1 skipped: no qemu, 1 not run"
+
+
+def test_page_keeps(known):
+    """What is recorded elsewhere stays as the page has it; what is recorded here does not."""
+    case = next(c for c in known if matrix.belongs(c, "fio"))
+    before = matrix.page({c: ("passed", "") for c in known}, known)
+    after = matrix.rows(matrix.page({case: ("failed", "")}, known, before))
+    assert "**1 failed**" in after.pop("fio")[1]
+    assert after == {k: v for k, v in matrix.rows(before).items() if k != "fio"}
+    assert matrix.rows(before).keys() >= matrix.FAMILIES.keys()
