@@ -16,6 +16,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -62,6 +63,17 @@ class Instructions:
                 for (kind, part), (n, readings) in self.counts.items()]
 
 
+def processor():
+    """Which one, and whether all of it is ours."""
+    with open("/proc/cpuinfo") as f:
+        info = f.read()
+    fields = dict(re.findall(r"^([^\t:\n]+?)\s*: *(.*)$", info, re.M))
+    name = fields.get("model name", platform.machine())
+    if {"cpu family", "model"} <= fields.keys():
+        name += f" (family {fields['cpu family']}, model {fields['model']})"
+    return name + (" under a hypervisor" if " hypervisor" in fields.get("flags", "") else "")
+
+
 def save(started, quick, parts):
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=rig.ROOT,
                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -72,10 +84,11 @@ def save(started, quick, parts):
         json.dump({"format": 2, "started": started.isoformat(timespec="seconds"), "quick": quick,
                    "commit": commit.stdout.strip() or None,
                    "machine": {"kernel": platform.release(), "arch": platform.machine(),
-                               "cpus": os.cpu_count(), "load": os.getloadavg()},
+                               "cpus": os.cpu_count(), "processor": processor(), "load": os.getloadavg()},
                    "parts": {name: part.save() for name, part in parts.items()}}, f, indent=1)
         f.write("\n")
     say()
+    say(f"on {os.cpu_count()} processors: {processor()}; Linux {platform.release()}")
     say(f"{os.path.relpath(path, os.getcwd())}")
 
 
