@@ -98,8 +98,11 @@ FAMILIES = {
     "MPICH over UCX": Family(
         "mpich libucx0", "the same; Debian's is built for UCX alone", [r"test_mpi.py::test_mpi\[.*mpich"], []),
     "the lines of CLUSTERS.md": Family(
-        "openmpi-bin mpich", "Open MPI over UCX and libfabric, MPICH, on two hosts, through a launcher in place of ssh",
-        ["test_clusters.py::test_line"], []),
+        "openmpi-bin mpich slurmd", "Open MPI over UCX and libfabric, MPICH, on two hosts, through a launcher in place of "
+        "ssh; Open MPI and MPICH over UCX, on two nodes, by srun", [r"test_clusters.py::test_(line|slurm)\["], []),
+    "PyTorch": Family(
+        "python3-torch", "--sockets: torchrun on two hosts, DistributedDataParallel over gloo", ["test_clusters.py::test_torchrun"],
+        ["1.13's torchrun fails on Python 3.11 unless it is given -r and -t (\"'NoneType' object has no attribute 'get'\")."]),
     "gloo": Family(
         "libgloo0", "its transport over verbs: three ranks, allreduce in a ring, sums checked",
         ["test_clusters.py::test_gloo"],
