@@ -68,7 +68,7 @@ tarball: ## a folder that runs from any path of any distribution, in build/tarba
 	@scripts/tarball
 
 test-packages: ## build, install, use and remove both in bare Debian 12 and 13 (root)
-	@scripts/deps packages
+	@scripts/deps test-packages
 	@tests/packages/run
 
 test-containers: ## softhca in containers: podman, pods, Kubernetes' manifest, CDI (root)
