@@ -26,17 +26,24 @@ static int families_differ(unsigned index, const union ibv_gid *sgid,
 #define NO_GRH                                                                 \
 	"ah_attr.is_global is 0, but RoCE has no LIDs and needs a GRH"
 
+static int has_ah(const struct shca_device *dev)
+{
+	if (dev->transport->has_ah)
+		return 0;
+	return why(-EOPNOTSUPP,
+		   "%s has no address handles: connections are made by rdma_cm(7)",
+		   dev->transport->name);
+}
+
 int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	      struct roce_path *path, struct netdev_gid *via)
 {
 	const unsigned index = attr->grh.sgid_index;
 	const union ibv_gid *dgid = &attr->grh.dgid;
-	int err;
+	int err = has_ah(dev);
 
-	if (!dev->transport->has_ah)
-		return why(-EOPNOTSUPP,
-			   "%s has no address handles: connections are made by rdma_cm(7)",
-			   dev->transport->name);
+	if (err)
+		return err;
 	/* RoCE has no LIDs: every address is a GRH's (annex A16.5.1). */
 	if (!attr->is_global) {
 		if (check_on())
@@ -148,8 +155,10 @@ int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
 {
 	const uint8_t *bytes = (const uint8_t *)grh;
 	union ibv_gid ours;
-	int index;
+	int index, err = has_ah(to_ctx(ctx)->dev);
 
+	if (err)
+		return err;
 	memset(attr, 0, sizeof(*attr));
 	attr->dlid = wc->slid;
 	attr->sl = wc->sl;

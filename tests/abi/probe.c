@@ -2,12 +2,16 @@
  * probe.c - tries what docs/VERBS.md says, on the first device
  *
  * Prints a line "NAME works" or "NAME ERRNO" for each function that is called
- * through a slot, and for each enumerator that a call accepts.
+ * through a slot, and for each enumerator that a call accepts; of an attribute of
+ * iWARP "NAME ignored" where ibv_query_qp() does not show what was accepted.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <netinet/in.h>
+#include <rdma/rdma_cma.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +20,8 @@ static struct ibv_context *ctx;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_xrcd *xrcd;
+static int xrcd_err; /* why there is none */
+static bool iwarp; /* the device speaks that: connections are rdma_cm's */
 static char page[8192] __attribute__((aligned(4096)));
 
 static void say(const char *name, int err)
@@ -50,11 +56,12 @@ static void slots(void)
 	SLOT(ibv_create_cq_ex, create_cq_ex);
 	SLOT(ibv_modify_cq, modify_cq);
 	SLOT(ibv_create_qp_ex, create_qp_ex);
-	SLOT(ibv_open_qp, open_qp);
+	say("ibv_open_qp", v->open_qp ? xrcd_err : EOPNOTSUPP);
 	SLOT(ibv_create_srq_ex, create_srq_ex);
-	SLOT(ibv_get_srq_num, get_srq_num);
-	SLOT(ibv_open_xrcd, open_xrcd);
-	SLOT(ibv_close_xrcd, close_xrcd);
+	/* Nothing to call them with where there is no domain. */
+	say("ibv_get_srq_num", v->get_srq_num ? xrcd_err : EOPNOTSUPP);
+	say("ibv_open_xrcd", v->open_xrcd ? xrcd_err : EOPNOTSUPP);
+	say("ibv_close_xrcd", v->close_xrcd ? xrcd_err : EOPNOTSUPP);
 	SLOT(ibv_post_srq_ops, post_srq_ops);
 	SLOT(ibv_modify_qp_rate_limit, modify_qp_rate_limit);
 	SLOT(ibv_create_wq, create_wq);
@@ -297,13 +304,99 @@ static void try_qp(const char *name, enum ibv_qp_type type, uint32_t mask,
 		ibv_destroy_qp(qp);
 }
 
-/* Whether a request of this kind may be posted at all. */
-static void try_wr(const char *name, enum ibv_qp_type type,
-		   enum ibv_wr_opcode opcode, unsigned flags)
+/* ---- connections of iWARP ---------------------------------------------- */
+
+static struct rdma_event_channel *channel;
+
+struct connection {
+	struct rdma_cm_id *listener, *client, *server;
+};
+
+static struct rdma_cm_id *new_id(void)
 {
-	struct ibv_sge sge = { (uintptr_t)page, 8, 0 };
-	struct ibv_qp *qp = qp_of(type, 0, 0, 0);
-	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	struct rdma_cm_id *id;
+
+	if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP))
+		exit(2);
+	return id;
+}
+
+static void add_qp(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr a = { .send_cq = cq,
+				      .recv_cq = cq,
+				      .cap = { 4, 4, 1, 1, 16 },
+				      .qp_type = IBV_QPT_RC };
+
+	if (rdma_create_qp(id, pd, &a))
+		exit(2);
+}
+
+/* An established connection to itself. */
+static struct connection connect_both(void)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct connection c = { new_id(), new_id(), NULL };
+	struct rdma_conn_param param = { .initiator_depth = 1,
+					 .responder_resources = 1 };
+	struct rdma_cm_event *e;
+	int established = 0;
+
+	if (rdma_bind_addr(c.listener, (struct sockaddr *)&at) ||
+	    rdma_listen(c.listener, 1))
+		exit(2);
+	at.sin_port = rdma_get_src_port(c.listener);
+	if (rdma_resolve_addr(c.client, NULL, (struct sockaddr *)&at, 2000))
+		exit(2);
+	while (established < 2) {
+		int err = 0;
+
+		if (rdma_get_cm_event(channel, &e))
+			exit(2);
+		switch (e->event) {
+		case RDMA_CM_EVENT_ADDR_RESOLVED:
+			err = rdma_resolve_route(c.client, 2000);
+			break;
+		case RDMA_CM_EVENT_ROUTE_RESOLVED:
+			add_qp(c.client);
+			err = rdma_connect(c.client, &param);
+			break;
+		case RDMA_CM_EVENT_CONNECT_REQUEST:
+			c.server = e->id;
+			add_qp(c.server);
+			err = rdma_accept(c.server, &param);
+			break;
+		case RDMA_CM_EVENT_ESTABLISHED:
+			established++;
+			break;
+		default:
+			err = 1;
+		}
+		rdma_ack_cm_event(e);
+		if (err)
+			exit(2);
+	}
+	return c;
+}
+
+static void disconnect_both(struct connection *c)
+{
+	struct rdma_cm_id *id[] = { c->client, c->server, c->listener };
+
+	for (int i = 0; i < 3; i++) {
+		if (id[i]->qp)
+			rdma_destroy_qp(id[i]);
+		rdma_destroy_id(id[i]);
+	}
+}
+
+/* ---- requests and attributes ------------------------------------------- */
+
+/* To RTS, connected to itself. */
+static int to_rts(struct ibv_qp *qp)
+{
+	const bool ud = qp->qp_type == IBV_QPT_UD;
 	struct ibv_qp_attr a = {
 		.qp_state = IBV_QPS_INIT,
 		.port_num = 1,
@@ -311,40 +404,54 @@ static void try_wr(const char *name, enum ibv_qp_type type,
 		.max_rd_atomic = 1,
 		.max_dest_rd_atomic = 1,
 		.ah_attr = { .is_global = 1, .port_num = 1 },
+		.dest_qp_num = qp->qp_num,
 	};
-	int uc = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-		 IBV_QP_RQ_PSN;
+	int err = ibv_query_gid(ctx, 1, 0, &a.ah_attr.grh.dgid);
+
+	if (!err)
+		err = ibv_modify_qp(qp, &a,
+				    IBV_QP_STATE | IBV_QP_PKEY_INDEX |
+					    IBV_QP_PORT |
+					    (ud ? IBV_QP_QKEY :
+						  IBV_QP_ACCESS_FLAGS));
+	a.qp_state = IBV_QPS_RTR;
+	if (!err)
+		err = ibv_modify_qp(
+			qp, &a,
+			ud ? IBV_QP_STATE :
+			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+				     IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				     IBV_QP_MAX_DEST_RD_ATOMIC |
+				     IBV_QP_MIN_RNR_TIMER);
+	a.qp_state = IBV_QPS_RTS;
+	if (!err)
+		err = ibv_modify_qp(
+			qp, &a,
+			IBV_QP_STATE | IBV_QP_SQ_PSN |
+				(ud ? 0 :
+				      IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+					      IBV_QP_RNR_RETRY |
+					      IBV_QP_MAX_QP_RD_ATOMIC));
+	return err;
+}
+
+/* Whether a request of this kind may be posted at all. */
+static void try_wr(const char *name, enum ibv_wr_opcode opcode, unsigned flags)
+{
+	struct ibv_sge sge = { (uintptr_t)page, 8, 0 };
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
 	struct ibv_send_wr wr = { .opcode = opcode,
 				  .send_flags = flags,
 				  .sg_list = &sge,
 				  .num_sge = 1 },
 			   *bad;
-	int err;
+	struct connection c = { 0 };
+	struct ibv_qp *qp;
 
-	if (!qp || !mw || ibv_query_gid(ctx, 1, 0, &a.ah_attr.grh.dgid))
-		exit(2);
-	err = ibv_modify_qp(qp, &a,
-			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-				    (type == IBV_QPT_UD ? IBV_QP_QKEY :
-							  IBV_QP_ACCESS_FLAGS));
-	a.qp_state = IBV_QPS_RTR;
-	a.dest_qp_num = qp->qp_num;
-	if (!err)
-		err = ibv_modify_qp(qp, &a,
-				    type == IBV_QPT_UD ? IBV_QP_STATE :
-				    uc | IBV_QP_MAX_DEST_RD_ATOMIC |
-					    IBV_QP_MIN_RNR_TIMER);
-	a.qp_state = IBV_QPS_RTS;
-	if (!err)
-		err = ibv_modify_qp(qp, &a,
-				    IBV_QP_STATE | IBV_QP_SQ_PSN |
-					    (type == IBV_QPT_UD ?
-						     0 :
-						     IBV_QP_TIMEOUT |
-							     IBV_QP_RETRY_CNT |
-							     IBV_QP_RNR_RETRY |
-							     IBV_QP_MAX_QP_RD_ATOMIC));
-	if (err)
+	if (iwarp)
+		c = connect_both();
+	qp = iwarp ? c.client->qp : qp_of(IBV_QPT_RC, 0, 0, 0);
+	if (!qp || !mw || (!iwarp && to_rts(qp)))
 		exit(2);
 	if (opcode == IBV_WR_BIND_MW) {
 		wr.bind_mw.mw = mw;
@@ -352,7 +459,10 @@ static void try_wr(const char *name, enum ibv_qp_type type,
 		wr.num_sge = 0;
 	}
 	say(name, ibv_post_send(qp, &wr, &bad));
-	ibv_destroy_qp(qp);
+	if (iwarp)
+		disconnect_both(&c);
+	else
+		ibv_destroy_qp(qp);
 	ibv_dealloc_mw(mw);
 }
 
@@ -403,8 +513,109 @@ static void try_attr(const char *name, int mask)
 	ibv_destroy_qp(qp);
 }
 
+static const struct attr_field {
+	const char *name;
+	int mask;
+	size_t at, size;
+} attr_fields[] = {
+#define FIELD(mask, field)                                                     \
+	{ #mask, mask, offsetof(struct ibv_qp_attr, field),                    \
+	  sizeof(((struct ibv_qp_attr *)0)->field) }
+	FIELD(IBV_QP_CUR_STATE, cur_qp_state),
+	FIELD(IBV_QP_EN_SQD_ASYNC_NOTIFY, en_sqd_async_notify),
+	FIELD(IBV_QP_ACCESS_FLAGS, qp_access_flags),
+	FIELD(IBV_QP_PKEY_INDEX, pkey_index),
+	FIELD(IBV_QP_PORT, port_num),
+	FIELD(IBV_QP_QKEY, qkey),
+	FIELD(IBV_QP_AV, ah_attr.is_global),
+	FIELD(IBV_QP_PATH_MTU, path_mtu),
+	FIELD(IBV_QP_TIMEOUT, timeout),
+	FIELD(IBV_QP_RETRY_CNT, retry_cnt),
+	FIELD(IBV_QP_RNR_RETRY, rnr_retry),
+	FIELD(IBV_QP_RQ_PSN, rq_psn),
+	FIELD(IBV_QP_SQ_PSN, sq_psn),
+	FIELD(IBV_QP_MAX_QP_RD_ATOMIC, max_rd_atomic),
+	FIELD(IBV_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic),
+	FIELD(IBV_QP_MIN_RNR_TIMER, min_rnr_timer),
+	FIELD(IBV_QP_DEST_QPN, dest_qp_num),
+	FIELD(IBV_QP_PATH_MIG_STATE, path_mig_state),
+	FIELD(IBV_QP_ALT_PATH, alt_port_num),
+	FIELD(IBV_QP_CAP, cap.max_send_wr),
+	FIELD(IBV_QP_RATE_LIMIT, rate_limit),
+#undef FIELD
+};
+
+/* What becomes of an attribute where a QP has no path. */
+static void try_field(const struct attr_field *f)
+{
+	struct ibv_qp *qp = qp_of(IBV_QPT_RC, 0, 0, 0);
+	struct ibv_qp_attr set = { 0 }, got;
+	struct ibv_qp_init_attr init;
+	char *value = (char *)&set + f->at;
+	int err;
+
+	if (!qp)
+		exit(2);
+	/* 1: valid in all of them, and no QP's at first. */
+	*value = 1;
+	err = ibv_modify_qp(qp, &set, f->mask);
+	if (!err && ibv_query_qp(qp, &got, f->mask, &init))
+		exit(2);
+	if (err || !memcmp(value, (char *)&got + f->at, f->size))
+		say(f->name, err);
+	else
+		printf("%s ignored\n", f->name);
+	ibv_destroy_qp(qp);
+}
+
+static void iwarp_attributes(void)
+{
+	struct connection c = connect_both();
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_ERR };
+
+	SAY(IBV_QP_STATE, ibv_modify_qp(c.client->qp, &a, IBV_QP_STATE));
+	disconnect_both(&c);
+	for (size_t i = 0; i < sizeof(attr_fields) / sizeof(attr_fields[0]);
+	     i++)
+		try_field(&attr_fields[i]);
+}
+
+/* Datagrams' and groups' addresses. */
+static void addresses(void)
+{
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1 };
+	union ibv_gid group = { .raw = { 0xff, 0x0e, [15] = 0x77 } };
+	const enum ibv_qp_type type = iwarp ? IBV_QPT_RC : IBV_QPT_UD;
+	struct ibv_qp *qp = qp_of(type, 0, 0, 0);
+	struct ibv_wc wc = { .wc_flags = IBV_WC_GRH };
+	struct ibv_grh grh = { 0 };
+	uint8_t mac[6];
+	struct ibv_ah *ah;
+	int err;
+
+	if (!qp || ibv_query_gid(ctx, 1, 0, &attr.grh.dgid))
+		exit(2);
+	ah = ibv_create_ah(pd, &attr);
+	err = or_errno(ah);
+	SAY(ibv_create_ah, err);
+	SAY(ibv_destroy_ah, ah ? ibv_destroy_ah(ah) : err);
+	err = ibv_attach_mcast(qp, &group, 0);
+	SAY(ibv_attach_mcast, err);
+	SAY(ibv_detach_mcast, err ? err : ibv_detach_mcast(qp, &group, 0));
+	SAY(ibv_resolve_eth_l2_from_gid,
+	    ibv_resolve_eth_l2_from_gid(ctx, &attr, mac, NULL) ? errno : 0);
+	if (iwarp) { /* of datagrams, which there are none of */
+		SAY(ibv_create_ah_from_wc,
+		    or_errno(ibv_create_ah_from_wc(pd, &wc, &grh, 1)));
+		SAY(ibv_init_ah_from_wc,
+		    ibv_init_ah_from_wc(ctx, 1, &wc, &grh, &attr) ? errno : 0);
+	}
+	ibv_destroy_qp(qp);
+}
+
 static void queue_pairs(void)
 {
+	const enum ibv_qp_type plain = iwarp ? IBV_QPT_RC : IBV_QPT_UD;
 	const uint32_t ops = IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	const uint32_t cf = IBV_QP_INIT_ATTR_CREATE_FLAGS;
 	uint64_t all = 0;
@@ -444,7 +655,7 @@ static void queue_pairs(void)
 	ud = ibv_qp_to_qp_ex(qp_of(IBV_QPT_UD, ops, IBV_QP_EX_WITH_SEND, 0));
 	xs = ibv_qp_to_qp_ex(
 		qp_of(IBV_QPT_XRC_SEND, ops, IBV_QP_EX_WITH_SEND, 0));
-#define BUILDER(q, name) say("ibv_" #name, q->name ? 0 : EOPNOTSUPP)
+#define BUILDER(q, name) say("ibv_" #name, q && q->name ? 0 : EOPNOTSUPP)
 	BUILDER(ex, wr_start);
 	BUILDER(ex, wr_complete);
 	BUILDER(ex, wr_abort);
@@ -467,15 +678,17 @@ static void queue_pairs(void)
 	BUILDER(ud, wr_set_ud_addr);
 	BUILDER(xs, wr_set_xrc_srqn);
 	ibv_destroy_qp(&ex->qp_base);
-	ibv_destroy_qp(&ud->qp_base);
-	ibv_destroy_qp(&xs->qp_base);
-#define CREATE(flag) try_qp(#flag, IBV_QPT_UD, cf, 0, flag)
+	if (ud)
+		ibv_destroy_qp(&ud->qp_base);
+	if (xs)
+		ibv_destroy_qp(&xs->qp_base);
+#define CREATE(flag) try_qp(#flag, plain, cf, 0, flag)
 	CREATE(IBV_QP_CREATE_BLOCK_SELF_MCAST_LB);
 	CREATE(IBV_QP_CREATE_SCATTER_FCS);
 	CREATE(IBV_QP_CREATE_CVLAN_STRIPPING);
 	CREATE(IBV_QP_CREATE_SOURCE_QPN);
 	CREATE(IBV_QP_CREATE_PCI_WRITE_END_PADDING);
-#define INIT(flag) try_qp(#flag, IBV_QPT_UD, flag, 0, 0)
+#define INIT(flag) try_qp(#flag, plain, flag, 0, 0)
 	INIT(IBV_QP_INIT_ATTR_PD);
 	try_qp("IBV_QP_INIT_ATTR_XRCD", IBV_QPT_XRC_RECV, 0, 0, 0);
 	INIT(IBV_QP_INIT_ATTR_CREATE_FLAGS);
@@ -483,7 +696,7 @@ static void queue_pairs(void)
 	INIT(IBV_QP_INIT_ATTR_IND_TABLE);
 	INIT(IBV_QP_INIT_ATTR_RX_HASH);
 	try_qp("IBV_QP_INIT_ATTR_SEND_OPS_FLAGS", IBV_QPT_RC, ops, 4, 0);
-#define WR(op) try_wr(#op, IBV_QPT_RC, op, 0)
+#define WR(op) try_wr(#op, op, 0)
 	WR(IBV_WR_RDMA_WRITE);
 	WR(IBV_WR_RDMA_WRITE_WITH_IMM);
 	WR(IBV_WR_SEND);
@@ -497,15 +710,42 @@ static void queue_pairs(void)
 	WR(IBV_WR_TSO);
 	WR(IBV_WR_DRIVER1);
 	WR(IBV_WR_ATOMIC_WRITE);
-#define FLAG(flag) try_wr(#flag, IBV_QPT_RC, IBV_WR_SEND, flag)
+#define FLAG(flag) try_wr(#flag, IBV_WR_SEND, flag)
 	FLAG(IBV_SEND_FENCE);
 	FLAG(IBV_SEND_SIGNALED);
 	FLAG(IBV_SEND_SOLICITED);
 	FLAG(IBV_SEND_INLINE);
 	FLAG(IBV_SEND_IP_CSUM);
+	if (iwarp) {
+		iwarp_attributes();
+		return;
+	}
 	try_attr("IBV_QP_ALT_PATH", IBV_QP_ALT_PATH);
 	try_attr("IBV_QP_CAP", IBV_QP_CAP);
 	try_attr("IBV_QP_RATE_LIMIT", IBV_QP_RATE_LIMIT);
+}
+
+/* The first device: of iWARP rdma_cm's context of it, so that objects of both
+ * belong together. */
+static bool open_device(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct rdma_cm_id *id;
+
+	if (!list || !list[0])
+		return false;
+	iwarp = list[0]->transport_type == IBV_TRANSPORT_IWARP;
+	if (!iwarp)
+		return (ctx = ibv_open_device(list[0]));
+	channel = rdma_create_event_channel();
+	if (!channel)
+		return false;
+	id = new_id(); /* to the end: it keeps the context */
+	if (rdma_bind_addr(id, (struct sockaddr *)&at))
+		return false;
+	return (ctx = id->verbs);
 }
 
 int main(void)
@@ -515,18 +755,18 @@ int main(void)
 		.fd = -1,
 		.oflags = O_CREAT,
 	};
-	struct ibv_device **list = ibv_get_device_list(NULL);
 
-	if (!list || !list[0] || !(ctx = ibv_open_device(list[0])) ||
-	    !(pd = ibv_alloc_pd(ctx)) ||
-	    !(cq = ibv_create_cq(ctx, 16, NULL, NULL, 0)) ||
-	    !(xrcd = ibv_open_xrcd(ctx, &xa)))
+	if (!open_device() || !(pd = ibv_alloc_pd(ctx)) ||
+	    !(cq = ibv_create_cq(ctx, 16, NULL, NULL, 0)))
 		return 2;
+	xrcd = ibv_open_xrcd(ctx, &xa);
+	xrcd_err = or_errno(xrcd);
 	slots();
 	memory();
 	completions();
 	queue_pairs();
+	addresses();
 	/* All that was made can go: nothing is left of what was refused. */
-	return ibv_close_xrcd(xrcd) || ibv_destroy_cq(cq) ||
-	       ibv_dealloc_pd(pd) || ibv_close_device(ctx);
+	return (xrcd && ibv_close_xrcd(xrcd)) || ibv_destroy_cq(cq) ||
+	       ibv_dealloc_pd(pd) || (!iwarp && ibv_close_device(ctx));
 }

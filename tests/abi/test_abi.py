@@ -65,8 +65,8 @@ def table(library):
     return rows
 
 
-def doc_rows(text, columns):
-    """{name: second column} of the tables in a page of docs/ that have this many
+def doc_rows(text, columns, column=2):
+    """{name: a column} of the tables in a page of docs/ that have this many
     columns, and names in the first."""
     found = {}
     for line in text.splitlines():
@@ -75,7 +75,7 @@ def doc_rows(text, columns):
             continue
         for name in re.findall(r"`(\w+)`", cells[1]):
             assert name not in found, f"{name} twice"
-            found[name] = cells[2]
+            found[name] = cells[column]
     return found
 
 
