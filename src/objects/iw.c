@@ -204,7 +204,7 @@ static void news(struct shca_iw *iw, unsigned what)
 	iw->news_next = atomic_load(&p->iw_news);
 	while (!atomic_compare_exchange_weak(&p->iw_news, &iw->news_next, iw))
 		;
-	due_by(iw->e, 1);
+	engine_alarm_by(iw->e, &p->iw_news_alarm, 1);
 }
 
 void shca_iw_established(struct shca_iw *iw)
@@ -964,6 +964,18 @@ static void listeners_resume(struct shca_process *p, uint64_t now)
 	}
 }
 
+void shca_iw_tell(struct engine *e, uint64_t now)
+{
+	struct shca_process *p = to_process(e);
+
+	(void)now;
+	shca_cm_lock(e);
+	atomic_store(&p->iw_news_alarm.due, UINT64_MAX);
+	news_tell(p);
+	shca_cm_unlock(e);
+}
+
+/* All are walked, but only when one is due: hardly any connection ever is. */
 void shca_iw_expire(struct engine *e, uint64_t now)
 {
 	struct shca_process *p = to_process(e);
@@ -972,7 +984,6 @@ void shca_iw_expire(struct engine *e, uint64_t now)
 	shca_cm_lock(e);
 	/* What comes from now on sets it again. */
 	atomic_store(&p->iw_alarm.due, UINT64_MAX);
-	news_tell(p);
 	for (iw = p->iws; iw; iw = next) {
 		uint64_t due = atomic_load(&iw->due);
 

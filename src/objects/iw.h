@@ -97,7 +97,8 @@ int shca_iw_listen(struct engine *e, struct shca_iw_listener **l,
 		   void *user);
 void shca_iw_unlisten(struct shca_iw_listener *l);
 
-/* process->iw_alarm is due; without locks, as the next one. */
+/* process->iw_news_alarm, and iw_alarm, is due; without locks, as the next one. */
+void shca_iw_tell(struct engine *e, uint64_t now);
 void shca_iw_expire(struct engine *e, uint64_t now);
 /* The engine has stopped. */
 void shca_iw_fini(struct engine *e);

@@ -460,6 +460,7 @@ static int process_create(struct shca_process **out)
 	engine_alarm_add(&p->engine, &p->cm_alarm, gsi_expire);
 	engine_alarm_add(&p->engine, &p->bare_alarm, shca_channel_late);
 	engine_alarm_add(&p->engine, &p->sums_alarm, shca_sums_expire);
+	engine_alarm_add(&p->engine, &p->iw_news_alarm, shca_iw_tell);
 	engine_alarm_add(&p->engine, &p->iw_alarm, shca_iw_expire);
 	err = engine_init(&p->engine, &ops, cfg, registry, p->segment,
 			  p->pcap);

@@ -43,7 +43,7 @@ struct shca_process {
 	struct shca_iw_listener *iw_listeners;
 	unsigned iw_half_open; /* of iws have yet to bring a request */
 	struct shca_iw *_Atomic iw_news; /* that the user has not heard of */
-	struct engine_alarm iw_alarm;
+	struct engine_alarm iw_news_alarm, iw_alarm;
 	int (*iw_event)(const struct shca_iw_event *ev);
 
 	pthread_mutex_t keys_lock;

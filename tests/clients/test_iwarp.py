@@ -3,9 +3,11 @@ peer can do wrong."""
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import struct
+import subprocess
 import threading
 import time
 
@@ -154,6 +156,27 @@ def test_ucmatose_many(placements):
     place, port = placements("iwarp"), rig.free_port()
     cmd = ["ucmatose", "-c", 1000, "-C", 1, "-S", 64, "-p", port]
     over_tcp(place, [*cmd, "-b", place.host], [*cmd, "-s", place.host], port, limit=120)
+
+
+def many(place, n):
+    """cm_check's: n at once, closed again, four times over, both ends in one process,
+    of which no descriptor, memory or queue pair is left."""
+    need = 2 * n + 200
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    raised = [] if hard >= need else ["prlimit", f"--nofile={need}:{need}"]
+    if raised and subprocess.run([*raised, "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip(f"{n} connections in one process need {need} descriptors; no more than {hard} are allowed here (ulimit -Hn)")
+    place.server.run([*raised, rig.client("cm_check"), "many"], place.options, limit=120,
+                     env={"CM_CHECK_ADDR": "127.0.0.1", "CM_CHECK_N": str(n)})
+
+
+def test_thousand_connections(placements):
+    many(placements("iwarp"), 1000)
+
+
+@pytest.mark.full
+def test_five_thousand_connections(placements):
+    many(placements("iwarp"), 5000)
 
 
 @rig.over_places(**OVER)

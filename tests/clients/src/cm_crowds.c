@@ -101,12 +101,13 @@ static void many_once(struct rdma_cm_id **c, struct rdma_cm_id **s,
 	NEED(!ibv_destroy_cq(cq));
 }
 
-/* All at once, and nothing is left of them. */
+/* All at once, and nothing is left of them. Of a TCP connection (iWARP) both ends
+ * go when each has the other's FIN, a moment later. */
 static void many(void)
 {
 	struct rdma_cm_id **c, **s, *id;
 	uint16_t *used;
-	long was = 0, is;
+	long was = 0, most;
 	int fds = 0;
 
 	c = calloc((size_t)many_n, sizeof(*c));
@@ -121,16 +122,18 @@ static void many(void)
 			AWAIT(!rdma_bind_addr(id, addr_of(used[i])));
 			rdma_destroy_id(id);
 		}
-		if (round == 1) {
-			was = allocated();
+		if (round == 0)
 			fds = count_fds();
-		}
+		AWAIT(count_fds() <= fds);
+		if (round == 1)
+			was = allocated();
 	}
-	CHECK(count_fds() == fds);
 	/* 64 bytes per connection of the last two rounds would show. */
-	is = allocated();
-	if (is > was + 2 * 64 * many_n) {
-		printf("%ld bytes allocated, %ld before\n", is, was);
+	most = was + 2 * 64 * many_n;
+	for (int ms = 0; allocated() > most && ms < LIMIT_MS; ms++)
+		usleep(1000);
+	if (allocated() > most) {
+		printf("%ld bytes allocated, %ld before\n", allocated(), was);
 		bad++;
 	}
 	finish();
