@@ -189,6 +189,8 @@ void iwarp_tx_done(struct iwarp_qp *qp, struct iwarp_batch *b, size_t sent);
  * there were pieces, with no other call on the QP between them.
  */
 size_t iwarp_rx_direct(struct iwarp_qp *qp, struct iovec *iov, size_t max);
+/* Then: how many bytes of payload the FPDU at hand has in all. */
+uint32_t iwarp_rx_payload(const struct iwarp_qp *qp);
 void iwarp_rx_placed(struct iwarp_qp *qp, size_t n);
 
 /* Bytes of the stream, cut anywhere: all of them are consumed. What makes no

@@ -89,6 +89,14 @@ static bool head_more(struct iwarp_qp *qp)
 	return true;
 }
 
+uint32_t iwarp_rx_payload(const struct iwarp_qp *qp)
+{
+	const struct iwarp_rx *r = &qp->rx;
+
+	return r->ulpdu -
+	       (r->h.tagged ? DDP_TAGGED_LEN : DDP_UNTAGGED_LEN);
+}
+
 static bool tail_done(struct iwarp_qp *qp)
 {
 	struct iwarp_rx *r = &qp->rx;
@@ -98,8 +106,7 @@ static bool tail_done(struct iwarp_qp *qp)
 	    !mpa_crc_is(r->tail + pad, r->crc))
 		return crc_wrong(qp);
 	qp->stats.rx_fpdus++;
-	qp->stats.rx_bytes += r->ulpdu - (r->h.tagged ? DDP_TAGGED_LEN :
-							DDP_UNTAGGED_LEN);
+	qp->stats.rx_bytes += iwarp_rx_payload(qp);
 	fpdu_start(r);
 	return segment_end(qp);
 }

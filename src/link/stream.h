@@ -4,7 +4,9 @@
  * The link is an epoll instance with the sockets of a process. Whoever makes
  * progress asks it, as other links, and it calls the owner of each socket that
  * has something to do; the owner reads and writes. So what is here serves a
- * listener, a connection that is being set up, and one that carries iWARP.
+ * listener, a connection that is being set up, and one that carries iWARP. Where
+ * one socket alone was readable lately its owner is called at once: to try to
+ * read is one system call, to be told that it is readable another.
  *
  * A stream is embedded in what its owner has. Once it has been closed, and its
  * owner wants it no more, it is given to the link (stream_give()), which frees it
@@ -27,9 +29,10 @@ struct streams;
 
 struct stream_ops {
 	/*
-	 * On the receive side: the socket has these events (EPOLLIN...).
-	 * Returns how much was done, in no particular unit, or -EBUSY: it has
-	 * to wait for another thread.
+	 * On the receive side: the socket has these events (EPOLLIN...); 0: it
+	 * was not asked, and may be readable. Returns how much was done, in no
+	 * particular unit; 0: nothing was there; or -EBUSY: it has to wait for
+	 * another thread.
 	 */
 	int (*ready)(struct stream *s, uint32_t events, uint8_t *buffer);
 	void (*free)(struct stream *s);
@@ -39,7 +42,7 @@ struct stream {
 	const struct stream_ops *ops;
 	struct streams *streams;
 	int fd; /* -1: closed */
-	uint32_t events; /* asked for */
+	_Atomic uint32_t events; /* asked for; whoever asks for them writes it */
 	struct stream *next, **link; /* of those that are open; link's lock */
 	struct stream *dead; /* given to the link: the next one */
 };

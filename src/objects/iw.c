@@ -465,7 +465,7 @@ static int ready(struct stream *s, uint32_t events, uint8_t *buffer)
 {
 	struct shca_iw *iw = to_iw(s);
 	struct shca_qp *qp;
-	int n = 1;
+	int n = 0;
 
 	if (atomic_load(&iw->phase) == IW_QP) {
 		qp = iw->qp;
@@ -476,11 +476,13 @@ static int ready(struct stream *s, uint32_t events, uint8_t *buffer)
 		shca_qp_unlock(qp);
 		return n;
 	}
+	if (!events)
+		return 0;
 	shca_cm_lock(iw->e);
 	if (s->fd >= 0)
 		setup_ready(iw, events, buffer);
 	shca_cm_unlock(iw->e);
-	return n;
+	return 1;
 }
 
 /* ---- the initiator ----------------------------------------------------- */
@@ -656,8 +658,9 @@ static int listener_ready(struct stream *s, uint32_t events, uint8_t *buffer)
 	bool pause = p->iw_half_open >= HALF_OPEN;
 	int fd, n = 0;
 
-	(void)events;
 	(void)buffer;
+	if (!events)
+		return 0;
 	shca_cm_lock(l->e);
 	while (!l->gone && n < ACCEPTS && p->iw_half_open < HALF_OPEN) {
 		streams_hold(l->e->streams);

@@ -120,8 +120,8 @@ void shca_iw_until(struct shca_iw *iw, uint64_t due);
  * the peer's. qp->iw is NULL then. */
 void shca_iw_leave(struct shca_qp *qp, bool linger);
 
-/* qp_iwarp.c: the stream of a QP, whose lock is held, has these events. Returns
- * how much was done. */
+/* qp_iwarp.c: the stream of a QP, whose lock is held, has these events, as
+ * stream_ops.ready. */
 int shca_iwarp_stream(struct shca_qp *qp, uint32_t events, uint8_t *buffer);
 /* The QP's stream has ended by our clock. */
 void shca_iwarp_late(struct shca_qp *qp);

@@ -611,6 +611,7 @@ struct shca_qp {
 		bool eof; /* the peer has sent FIN, or it is broken */
 		bool fin; /* we have sent FIN */
 		bool draining;
+		bool large; /* so was the last FPDU, which the socket placed */
 		/* 0, or when the responder may send unasked, or the initiator
 		 * sends its first message again, so many times yet. */
 		uint64_t begin_ns;

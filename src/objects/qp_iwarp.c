@@ -20,8 +20,16 @@
 /* Bytes for the socket, and in a row before others get the QP's lock. */
 #define TX_BYTES (256u << 10)
 #define FLUSH_ROUNDS 32
-#define RX_ROUNDS 8
+#define RX_ROUNDS 16
 #define RX_PIECES 16
+/*
+ * Behind payload that the socket places nothing is read but the FPDU's tail and
+ * the next header, perhaps with a short FPDU before that, as the last of a message
+ * is: so the next payload can be placed, too. That takes a system call for each
+ * FPDU, and pays for large ones; small ones are read many at once, and copied.
+ */
+#define RX_LARGE 16384u
+#define RX_AHEAD 256u
 /* How long an initiator may take to read our reply, where it does not say that
  * it has (iwarp_tx_waits()). */
 #define BEGIN_NS 50000000u
@@ -294,25 +302,33 @@ const struct qp_ops shca_iwarp_ops = {
 
 /* ---- the stream -------------------------------------------------------- */
 
-/* Reads what there is, once. Bytes; 0: none now, or no more. */
-static size_t receive(struct shca_qp *qp, uint8_t *buffer)
+/* Reads what there is, once: bytes, 0: none now, or no more. *more: it has
+ * filled all the room that there was. */
+static size_t receive(struct shca_qp *qp, uint8_t *buffer, bool *more)
 {
 	struct iwarp_qp *q = iwarp_qp(qp->core);
 	struct iovec iov[RX_PIECES + 1];
-	size_t pieces = iwarp_rx_direct(q, iov, RX_PIECES), direct = 0;
+	size_t pieces = iwarp_rx_direct(q, iov, RX_PIECES), direct = 0, room;
+	bool large = qp->stream.large;
 	ssize_t n;
 
+	if (pieces)
+		large = iwarp_rx_payload(q) >= RX_LARGE;
+	room = large ? RX_AHEAD : STREAM_BUFFER;
+	/* What follows may be another. */
+	qp->stream.large = large && pieces;
 	for (size_t i = 0; i < pieces; i++)
 		direct += iov[i].iov_len;
-	iov[pieces] = (struct iovec){ buffer, STREAM_BUFFER };
+	iov[pieces] = (struct iovec){ buffer, room };
 	n = stream_recv(shca_iw_stream(qp->iw), iov, pieces + 1);
 	if (n == -EFAULT && pieces) {
 		/* The program's memory is gone: its core finds that out. */
 		iwarp_rx_placed(q, 0);
 		pieces = direct = 0;
-		iov[0] = (struct iovec){ buffer, STREAM_BUFFER };
+		iov[0] = (struct iovec){ buffer, room };
 		n = stream_recv(shca_iw_stream(qp->iw), iov, 1);
 	}
+	*more = n > 0 && (size_t)n == direct + room;
 	if (pieces) {
 		const size_t got = n > 0 ? (size_t)n : 0;
 
@@ -332,16 +348,19 @@ static size_t receive(struct shca_qp *qp, uint8_t *buffer)
 
 int shca_iwarp_stream(struct shca_qp *qp, uint32_t events, uint8_t *buffer)
 {
-	size_t n;
-	int round = 0;
+	int reads = 0;
+	bool more;
 
 	if (events & EPOLLOUT)
 		qp->stream.full = false;
-	if (!qp->stream.eof && events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
+	if (!qp->stream.eof &&
+	    (!events || events & (EPOLLIN | EPOLLHUP | EPOLLERR))) {
 		do {
-			n = receive(qp, buffer);
-		} while (n >= STREAM_BUFFER && ++round < RX_ROUNDS &&
+			reads += receive(qp, buffer, &more) > 0;
+		} while (more && reads < RX_ROUNDS &&
 			 !engine_qp_wanted(&qp->sched));
+		if (!events && !reads && !qp->stream.eof)
+			return 0;
 	} else if (qp->stream.eof && events & (EPOLLHUP | EPOLLERR)) {
 		/* Both ends have ended, or the peer is gone. */
 		iwarp_lost(iwarp_qp(qp->core), sys_strerror(ECONNRESET));
@@ -349,7 +368,7 @@ int shca_iwarp_stream(struct shca_qp *qp, uint32_t events, uint8_t *buffer)
 		return 1;
 	}
 	flush(qp->core, 0, false);
-	return round + 1;
+	return reads ? reads : 1;
 }
 
 void shca_iwarp_late(struct shca_qp *qp)
