@@ -2,10 +2,10 @@
 """softhca beside what the machine does without it.
 
 Parts: two processes of this host beside UCX, process_vm(2), pipes and TCP
-(same-host); the wire beside UDP and TCP (wire); networks that lose packets
-(loss); a flood of datagrams (flood); perftest in three placements beside UDP,
-TCP and memcpy (placements); the instructions of a message (instructions). All
-of them, unless some are named.
+(same-host); the wire beside UDP and TCP (wire); iWARP beside TCP (iwarp);
+networks that lose packets (loss); a flood of datagrams (flood); perftest in
+three placements beside UDP, TCP and memcpy (placements); the instructions of a
+message (instructions). All of them, unless some are named.
 
 Every figure is the median of several runs. What it is compared with is measured
 in the same minutes on the same machine, so the ratios are meaningful, not the
@@ -27,6 +27,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "clients"))
 import flood
 import instructions
+import iwarp
 import loss
 import placements
 import probes
@@ -102,6 +103,7 @@ def make_placements(net, wanted, runs, scale):
 PARTS = {
     "same-host": lambda net, runs, scale, args: same_host.part(net, runs or 5, scale, args.way, say, args.only),
     "wire": lambda net, runs, scale, args: wire.part(net, runs or 5, scale, say, args.only),
+    "iwarp": lambda net, runs, scale, args: iwarp.part(net, runs or 5, scale, say, args.only),
     "loss": lambda net, runs, scale, args: loss.part(runs or 2, say, args.only),
     "flood": lambda net, runs, scale, args: flood.part(runs or 1, say, args.only),
     "placements": lambda net, runs, scale, args: make_placements(net, args.place, runs or 3, scale),
@@ -113,8 +115,8 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ap.add_argument("part", nargs="*", help=f"{', '.join(PARTS)} (all)")
     ap.add_argument("--quick", action="store_true", help="one short run of each")
-    ap.add_argument("--runs", type=int, help="runs of each test (3; same-host and wire 5, loss 2, flood 1)")
-    ap.add_argument("--only", metavar="REGEX", help="same-host, wire, loss, flood: only the rows whose title matches")
+    ap.add_argument("--runs", type=int, help="runs of each test (3; same-host, wire and iwarp 5, loss 2, flood 1)")
+    ap.add_argument("--only", metavar="REGEX", help="same-host, wire, iwarp, loss, flood: only the rows whose title matches")
     ap.add_argument("--mtu", type=int, default=9000, help="of the veth pair between two namespaces (9000)")
     ap.add_argument("--place", action="append", choices=placements.PLACES, help="placements: only this one")
     ap.add_argument("--way", choices=["auto", "copy", "udp"],

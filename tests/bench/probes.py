@@ -94,13 +94,13 @@ class Probes:
         are. Those of a virtual machine are one core now and two chips then."""
         return float(self.program("two_processes", "store", 128, 0.02, side=rig.Side()).split()[0])
 
-    def udp(self, kind, size):
+    def reference(self, kind, size):
         """What the end prints that measures."""
         port = rig.free_port()
         cmd = [os.path.join(BENCH, "reference"), kind, size, 0.3 * self.scale, port]
         server = rig.Proc(self.place.server, cmd, alone=True)
         try:
-            server.wait_bound(port)
+            server.wait_listening(port) if "tcp" in kind else server.wait_bound(port)
             client = rig.Proc(self.place.client, [*cmd, self.address], alone=True)
             lat = "bw" not in kind
             pair = rig.Pair(server, client).end(limit=30, status=(None, 0) if lat else (0, 0), stays=lat)
@@ -111,12 +111,16 @@ class Probes:
     def udp_lat(self, size=8, waits=False):
         """us one way; both ends spin, or both sleep"""
         before = switches()
-        us, trips = self.udp("udp_wait" if waits else "udp_lat", size)
+        us, trips = self.reference("udp_wait" if waits else "udp_lat", size)
         self.switches["udp"] = (switches() - before) / int(trips)   # those of set-up are few
         return float(us)
 
+    def tcp_lat(self, size):
+        """us one way; both ends spin"""
+        return float(self.reference("tcp_lat", size)[0])
+
     def udp_bw(self, size):
-        return float(self.udp("udp_bw", size)[0])
+        return float(self.reference("udp_bw", size)[0])
 
     def tcp_bw(self, size):
         """One stream of writes of this size, as iperf3 has it."""

@@ -3,19 +3,21 @@
  *
  *   reference udp_lat SIZE SECONDS PORT [ADDRESS]   ping-pong, both ends spin
  *   reference udp_wait SIZE SECONDS PORT [ADDRESS]  the same, both ends sleep
+ *   reference tcp_lat SIZE SECONDS PORT [ADDRESS]   ping-pong, both ends spin
  *   reference udp_bw SEGMENT SECONDS PORT [ADDRESS] one-way stream, GSO and GRO
  *   reference udp_bw_wait ...                       the same on one processor
  *   reference memcpy SIZE SECONDS
  *
  * Prints microseconds one way (median) and the number of round trips, or bytes
- * per second. Without ADDRESS a UDP test is the server, which prints nothing
- * for a ping-pong, the bytes received per second for udp_bw, and exits one
- * second after the last datagram.
+ * per second. Without ADDRESS a test is the server, which prints nothing for a
+ * ping-pong, the bytes received per second for udp_bw, and exits one second after
+ * the last datagram, or at the end of the TCP connection.
  */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <netinet/udp.h>
 #include <poll.h>
 #include <sched.h>
@@ -59,27 +61,54 @@ static int compare(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-static int udp_socket(const char *host, int port)
+static int socket_to(int type, const char *host, int port)
 {
-	struct addrinfo hints = { .ai_socktype = SOCK_DGRAM,
+	struct addrinfo hints = { .ai_socktype = type,
 				  .ai_family = host ? AF_UNSPEC : AF_INET6,
 				  .ai_flags = host ? 0 : AI_PASSIVE };
 	struct addrinfo *ai;
 	char service[16];
-	int fd, size = 4 << 20;
+	int fd;
 
 	snprintf(service, sizeof(service), "%d", port);
 	if (getaddrinfo(host, service, &hints, &ai))
 		fail("getaddrinfo");
-	fd = socket(ai->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	fd = socket(ai->ai_family, type | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		fail("socket");
-	setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
-	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
 	if (host ? connect(fd, ai->ai_addr, ai->ai_addrlen)
 		 : bind(fd, ai->ai_addr, ai->ai_addrlen))
 		fail(host ? "connect" : "bind");
 	freeaddrinfo(ai);
+	return fd;
+}
+
+static int udp_socket(const char *host, int port)
+{
+	int fd = socket_to(SOCK_DGRAM, host, port), size = 4 << 20;
+
+	setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
+	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+	return fd;
+}
+
+/* A connection, of which the server waits for one. */
+static int tcp_socket(const char *host, int port)
+{
+	int fd = socket_to(SOCK_STREAM, host, port), on = 1;
+
+	if (!host) {
+		int listener = fd;
+
+		if (listen(listener, 1))
+			fail("listen");
+		fd = accept(listener, NULL, NULL);
+		close(listener);
+		if (fd < 0)
+			fail("accept");
+	}
+	if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)))
+		fail("TCP_NODELAY");
 	return fd;
 }
 
@@ -122,10 +151,19 @@ static void lat_server(int fd, int flags)
 	}
 }
 
+enum { MAX_TRIPS = 1000000 };
+static float trips[MAX_TRIPS];
+
+static void print_trips(size_t n)
+{
+	if (!n)
+		exit(1);
+	qsort(trips, n, sizeof(trips[0]), compare);
+	printf("%.3f %zu\n", (double)trips[n / 2], n);
+}
+
 static void lat_client(int fd, int flags, size_t size, double seconds)
 {
-	enum { MAX = 1000000 };
-	static float times[MAX];
 	static char buf[65536];
 	double end, sent, t;
 	size_t n = 0;
@@ -143,7 +181,7 @@ static void lat_client(int fd, int flags, size_t size, double seconds)
 	wait_at_most(fd, 0.1);
 	sent = now();
 	end = sent + seconds;
-	while (sent < end && n < MAX) {
+	while (sent < end && n < MAX_TRIPS) {
 		bool out = send(fd, buf, size, 0) >= 0;
 
 		while (out && recv(fd, buf, sizeof(buf), flags) < 0 &&
@@ -151,13 +189,52 @@ static void lat_client(int fd, int flags, size_t size, double seconds)
 			;
 		t = now();
 		if (out)
-			times[n++] = (float)((t - sent) / 2 * 1e6);
+			trips[n++] = (float)((t - sent) / 2 * 1e6);
 		sent = t;
 	}
-	qsort(times, n, sizeof(times[0]), compare);
-	if (!n)
-		exit(1);
-	printf("%.3f %zu\n", (double)times[n / 2], n);
+	print_trips(n);
+}
+
+/* All bytes of a message; false: the peer has ended. */
+static bool tcp_take(int fd, char *buf, size_t size)
+{
+	while (size) {
+		ssize_t n = recv(fd, buf, size, MSG_DONTWAIT);
+
+		if (n > 0) {
+			buf += n;
+			size -= (size_t)n;
+		} else if (!n || errno != EAGAIN) {
+			return false;
+		}
+	}
+	return true;
+}
+
+static void tcp_lat_server(int fd, size_t size)
+{
+	static char buf[65536];
+
+	while (tcp_take(fd, buf, size))
+		if (send(fd, buf, size, MSG_NOSIGNAL) != (ssize_t)size)
+			fail("send");
+}
+
+static void tcp_lat_client(int fd, size_t size, double seconds)
+{
+	static char buf[65536];
+	double sent = now(), end = sent + seconds, t;
+	size_t n = 0;
+
+	while (sent < end && n < MAX_TRIPS) {
+		if (send(fd, buf, size, 0) != (ssize_t)size ||
+		    !tcp_take(fd, buf, size))
+			fail("the server");
+		t = now();
+		trips[n++] = (float)((t - sent) / 2 * 1e6);
+		sent = t;
+	}
+	print_trips(n);
 }
 
 static void bw_server(int fd, int timeout_ms)
@@ -256,6 +333,13 @@ int main(int argc, char **argv)
 	}
 	if (argc < 5 || !size || size > MAX_BATCH)
 		return 2;
+	if (!strcmp(argv[1], "tcp_lat")) {
+		fd = tcp_socket(host, atoi(argv[4]));
+		host ? tcp_lat_client(fd, size, seconds)
+		     : tcp_lat_server(fd, size);
+		close(fd);
+		return 0;
+	}
 	fd = udp_socket(host, atoi(argv[4]));
 	if (!strncmp(argv[1], "udp_bw", 6)) {
 		bool waits = !strcmp(argv[1], "udp_bw_wait");
