@@ -5,8 +5,9 @@
  * channel is a queue of CQs that have an event, with a descriptor that counts
  * them. A thread that waits for an event receives packets itself meanwhile; the
  * event that it raises so for itself is not counted. Nor are those that it has
- * raised besides, if it comes for them at once, as far as is known (BARE_NS):
- * with a SEND's completion there is mostly the ACK's. The lock between
+ * raised besides, or when it posted (over iWARP a SEND completes there), if it
+ * comes for them at once, as far as is known (BARE_NS): with a SEND's completion
+ * there is mostly the ACK's. The lock between
  * ibv_start_poll() and ibv_end_poll() excludes other pollers only: the program
  * may post between two completions, to a QP that is just then completing to the
  * same CQ.
@@ -79,6 +80,14 @@ int shca_channel_create(struct ibv_context *ibctx,
 	atomic_fetch_add(&ctx->users, 1);
 	*out = &ch->ch;
 	return 0;
+}
+
+/* Whether who takes its events sleeps in ibv_get_cq_event(), as far as is
+ * known, and makes progress there. */
+static bool channel_is_waited_for(const struct shca_channel *ch)
+{
+	return atomic_load_explicit(&ch->prompt, memory_order_relaxed) <
+	       CHANNEL_PROMPT;
 }
 
 /* Gives the events of a channel that have no token one each. Lock held. */
@@ -201,9 +210,11 @@ static void channel_push(struct shca_channel *ch, struct shca_cq *cq)
 	pthread_mutex_lock(&ch->lock);
 	if (ch->tail - ch->head < ch->size || channel_grow(ch)) {
 		ch->queue[ch->tail++ & (ch->size - 1)] = cq;
-		counted = !ch->waits ||
+		counted = !(ch->waits || channel_is_waited_for(ch)) ||
 			  !pthread_equal(ch->waiter, pthread_self());
 		ch->bare += !counted;
+		if (!counted && !ch->waits)
+			bare_leave(ch);
 	}
 	pthread_mutex_unlock(&ch->lock);
 	/* Whom it wakes takes the lock. */
@@ -415,14 +426,6 @@ int shca_channel_get(struct ibv_comp_channel *ibch, struct ibv_cq **out,
 	return check_on() ? shca_check_channel_get(ibch, out, cq_context,
 						   channel_get) :
 			    channel_get(ibch, out, cq_context);
-}
-
-/* Whether who takes its events sleeps in ibv_get_cq_event(), as far as is
- * known, and makes progress there. */
-static bool channel_is_waited_for(const struct shca_channel *ch)
-{
-	return atomic_load_explicit(&ch->prompt, memory_order_relaxed) <
-	       CHANNEL_PROMPT;
 }
 
 /* Completion queues */

@@ -315,6 +315,52 @@ static void second_event_wakes_another(void **state)
 	second_event(false, true);
 }
 
+/* A thread that has waited here raises an event by posting: a request to a QP in
+ * the error state completes at once. It is there for poll(2), or for the thread
+ * when it waits again. */
+static void own_event(bool in_poll)
+{
+	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+	struct ibv_cq *got;
+	void *context;
+
+	begin();
+	send_one(&a, &b);
+	assert_int_equal(ibv_get_cq_event(b.ch, &got, &context), 0);
+	ibv_ack_cq_events(got, 1);
+	assert_int_equal(ibv_modify_qp(b.qp, &error, IBV_QP_STATE), 0);
+	take(&b);
+	if (readable(b.ch->fd, 0)) { /* what was flushed */
+		assert_int_equal(ibv_get_cq_event(b.ch, &got, &context), 0);
+		ibv_ack_cq_events(got, 1);
+		take(&b);
+	}
+	for (unsigned i = 0; i < 50; i++) {
+		assert_int_equal(try_send(&b, &wr, 0, 64), 0);
+		if (in_poll)
+			assert_true(readable(b.ch->fd, 10000));
+		assert_int_equal(ibv_get_cq_event(b.ch, &got, &context), 0);
+		assert_ptr_equal(got, b.cq);
+		ibv_ack_cq_events(got, 1);
+		take(&b);
+		assert_false(readable(b.ch->fd, 0));
+	}
+	end();
+}
+
+static void own_event_is_counted(void **state)
+{
+	(void)state;
+	own_event(true);
+}
+
+static void own_event_is_there(void **state)
+{
+	(void)state;
+	own_event(false);
+}
+
 /* A program that has waited here now sleeps in poll(2): the thread receives. */
 static void then_in_poll(void **state)
 {
@@ -896,6 +942,8 @@ int main(int argc, char **argv)
 		TEST(events_come),
 		TEST(both_wait),
 		TEST(many_on_one_channel),
+		TEST(own_event_is_counted),
+		TEST(own_event_is_there),
 		TEST(second_event_is_counted),
 		TEST(second_event_is_there_for_the_next),
 		TEST(second_event_wakes_another),
