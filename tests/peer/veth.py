@@ -1,7 +1,7 @@
 """A veth pair within one guest, whose ends are two hosts or one.
 
-    apart       vethA 10.78.0.1 in namespace A,   for softhca, TCP and UDP
-                vethB 10.78.0.2 in namespace B
+    apart       vethA 10.78.0.1 in namespace A,   for softhca, TCP and UDP,
+                vethB 10.78.0.2 in namespace B    and for siwA and siwB
     together    both in the guest's first one,    for rxeA and rxeB
 
 rxe receives in the first network namespace only, and has UDP port 4791 there.
@@ -30,8 +30,11 @@ for _end in ENDS:
               f"ip netns exec {_end} sysctl -qw net.ipv6.conf.veth{_end}.disable_ipv6=1",
               f"ip -n {_end} addr add {ADDRESS[_end]}/24 dev veth{_end}",
               f"ip -n {_end} link set veth{_end} up"]
+# siw's port is up if the pair is then, and not later.
+APART += [f"ip netns exec {end} rdma link add siw{end} type siw netdev veth{end}" for end in ENDS]
 
-REJOIN = [f"ip -n {end} link set veth{end} netns 1" for end in ENDS]
+REJOIN = [*(f"rdma link delete siw{end}" for end in ENDS),
+          *(f"ip -n {end} link set veth{end} netns 1" for end in ENDS)]
 
 TOGETHER = []
 for _end in ENDS:
