@@ -59,7 +59,7 @@ _softhca()
 		COMPREPLY=($(compgen -f -- "$cur"))
 		return
 		;;
-	--loss | --seed | --qp | --wr | --since | --rows) return ;;
+	--loss | --seed | --qp | --wr | --since | --rows | --port) return ;;
 	--peer | -p)
 		COMPREPLY=($(compgen -A hostname -- "$cur"))
 		return
@@ -88,7 +88,7 @@ _softhca()
 	trace) compopt -o filenames 2>/dev/null
 		COMPREPLY=($(compgen -W "--html --pcapng --perfetto --qp --rows --since --wr $common" -- "$cur"))
 		[[ $cur == -* ]] || COMPREPLY+=($(compgen -d -- "$cur")) ;;
-	doctor) COMPREPLY=($(compgen -W "--json --peer $common" -- "$cur"))
+	doctor) COMPREPLY=($(compgen -W "--json --peer --port $common" -- "$cur"))
 		[[ $cur == -* ]] || COMPREPLY+=($(compgen -c -- "$cur")) ;;
 	esac
 }

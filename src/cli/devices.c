@@ -63,16 +63,19 @@ static void print_text(const struct hca_list *l)
 	const struct hca *h;
 	struct gid_text address;
 	size_t i, j;
+	bool iwarp;
 
 	for (i = 0; i < l->count; i++) {
 		h = &l->hca[i];
-		printf("%s%s: %sport 1 %s, MTU %u (up to %u), node GUID "
-		       "%04x:%04x:%04x:%04x\n",
-		       i ? "\n" : "", h->name,
-		       h->node_type == IBV_NODE_RNIC ? "iWARP, " : "",
-		       state_name(h->port.state),
-		       mtu_bytes(h->port.active_mtu),
-		       mtu_bytes(h->port.max_mtu),
+		iwarp = h->node_type == IBV_NODE_RNIC;
+		printf("%s%s: %sport 1 %s, ", i ? "\n" : "", h->name,
+		       iwarp ? "iWARP, " : "", state_name(h->port.state));
+		/* iWARP's segments are TCP's. */
+		if (!iwarp)
+			printf("MTU %u (up to %u), ",
+			       mtu_bytes(h->port.active_mtu),
+			       mtu_bytes(h->port.max_mtu));
+		printf("node GUID %04x:%04x:%04x:%04x\n",
 		       (unsigned int)(h->node_guid >> 48),
 		       (unsigned int)(h->node_guid >> 32 & 0xffff),
 		       (unsigned int)(h->node_guid >> 16 & 0xffff),
@@ -84,7 +87,8 @@ static void print_text(const struct hca_list *l)
 			printf("  %-4u %-40s %-8s %s\n",
 			       h->gid[j].entry.gid_index,
 			       gid_str(&h->gid[j].entry.gid, &address),
-			       gid_type(h->gid[j].entry.gid_type),
+			       iwarp ? "MAC" :
+				       gid_type(h->gid[j].entry.gid_type),
 			       h->gid[j].ifname);
 	}
 }

@@ -9,8 +9,11 @@
 #include <json-c/json.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define RPING_PORT 7174
 
 static const char *const status_names[] = { "OK", "WARN", "FAIL" };
 
@@ -22,6 +25,15 @@ void doctor_add(char *buf, size_t size, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(buf + used, size - used, fmt, ap);
 	va_end(ap);
+}
+
+bool doctor_has(const struct doctor *d, enum ibv_node_type type)
+{
+	bool any = !d->hcas.count;
+
+	for (size_t i = 0; i < d->hcas.count; i++)
+		any |= d->hcas.hca[i].node_type == type;
+	return any;
 }
 
 /* Names from files and processes reach terminals and JSON only as ASCII. */
@@ -91,6 +103,17 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		}
 		d->peer = arg;
 		return 0;
+	case 'P': {
+		char *end;
+		unsigned long port = strtoul(arg, &end, 10);
+
+		if (*arg < '0' || *arg > '9' || *end || !port || port > 65535) {
+			argp_error(state, "--port needs a number, 1 to 65535");
+			return EINVAL;
+		}
+		d->peer_port = (uint16_t)port;
+		return 0;
+	}
 	case ARGP_KEY_ARGS:
 		d->programs = state->argv + state->next;
 		return 0;
@@ -120,11 +143,15 @@ static void check_all(struct doctor *d)
 	check(d, "registry", check_registry);
 	check(d, "files", check_tree);
 	check(d, "shm", check_shm);
-	check(d, "same-host", check_same_host);
 	check(d, "memlock", check_memlock);
-	check(d, "port", check_port);
-	check(d, "udp", check_udp);
-	check(d, "buffers", check_buffers);
+	if (doctor_has(d, IBV_NODE_CA)) {
+		check(d, "same-host", check_same_host);
+		check(d, "port", check_port);
+		check(d, "udp", check_udp);
+		check(d, "buffers", check_buffers);
+	}
+	if (d->hcas.count && doctor_has(d, IBV_NODE_RNIC))
+		check(d, "descriptors", check_descriptors);
 }
 
 int cmd_doctor(int argc, char **argv)
@@ -133,6 +160,10 @@ int cmd_doctor(int argc, char **argv)
 		{ "json", 'j', NULL, 0, "Print JSON", 0 },
 		{ "peer", 'p', "HOST", 0,
 		  "Check whether RDMA packets reach this host and return", 0 },
+		{ "port", 'P', "PORT", 0,
+		  "With --peer, over iWARP: the TCP port on which a program "
+		  "listens there (7174, rping's)",
+		  0 },
 		{ 0 },
 	};
 	static const struct argp argp = {
@@ -147,11 +178,13 @@ int cmd_doctor(int argc, char **argv)
 		       "Examples:\n"
 		       "  softhca doctor\n"
 		       "  softhca doctor --peer 10.0.0.2\n"
+		       "  softhca run --iwarp -- softhca doctor --peer 10.0.0.2 "
+		       "--port 7471\n"
 		       "  softhca doctor /usr/bin/ib_write_bw ./my-program\n"
 		       "  softhca doctor --json | jq '.checks[] | "
 		       "select(.status != \"OK\")'",
 	};
-	struct doctor d = { .worst = OK };
+	struct doctor d = { .worst = OK, .peer_port = RPING_PORT };
 	struct json_object *all;
 	size_t i;
 
@@ -168,7 +201,8 @@ int cmd_doctor(int argc, char **argv)
 	}
 	if (d.peer) {
 		check(&d, "device", check_device);
-		check(&d, "port", check_port);
+		if (doctor_has(&d, IBV_NODE_CA))
+			check(&d, "port", check_port);
 		if (d.hcas.count)
 			check_peer(&d);
 	}

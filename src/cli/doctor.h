@@ -29,6 +29,7 @@ struct doctor {
 	bool json;
 	char **programs;
 	const char *peer; /* --peer */
+	uint16_t peer_port; /* --port: TCP's, of a program there (iWARP) */
 	char libdir[PATH_MAX]; /* "": not found */
 	struct hca_list hcas; /* filled by check_device() */
 	bool port_taken; /* at some address, by check_port() */
@@ -37,6 +38,9 @@ struct doctor {
 	struct json_object *list;
 	enum status worst;
 };
+
+/* Whether there is a device of iWARP, or of RoCE, or none was found. */
+bool doctor_has(const struct doctor *d, enum ibv_node_type type);
 
 /* Appends to a text, as far as it fits. */
 void doctor_add(char *buf, size_t size, const char *fmt, ...)
@@ -76,6 +80,7 @@ void check_device(struct doctor *d, struct finding *f);
 void check_port(struct doctor *d, struct finding *f);
 void check_udp(struct doctor *d, struct finding *f);
 void check_buffers(struct doctor *d, struct finding *f);
+void check_descriptors(struct doctor *d, struct finding *f);
 
 /* doctor_peer.c: reports several findings */
 void check_peer(struct doctor *d);

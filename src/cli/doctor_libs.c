@@ -224,6 +224,9 @@ void check_shim(struct doctor *d, struct finding *f)
 		     uverbs, sysfs);
 		FIX(f, "softhca run reports on stderr why it cannot write "
 		       "these files");
+	} else if (!doctor_has(d, IBV_NODE_CA)) {
+		TEXT(f, "programs find the device; UCX needs one of RoCE "
+			"(--iwarp=both)");
 	} else if (!probe_value(d->probe, "gid_type", type, sizeof(type))) {
 		f->status = WARN;
 		TEXT(f, "UCX will not use the device: it has no GID");

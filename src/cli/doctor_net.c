@@ -15,6 +15,7 @@
 #include <netinet/udp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -70,6 +71,11 @@ void check_device(struct doctor *d, struct finding *f)
 			f->status = WARN;
 			continue;
 		}
+		if (h->node_type == IBV_NODE_RNIC) {
+			TEXT(f, "the addresses of %s, and speaks iWARP",
+			     h->gid[0].ifname);
+			continue;
+		}
 		describe_gid(&h->gid[0].entry.gid, text, sizeof(text));
 		TEXT(f, "%zu GIDs, the first %s", h->gid_count, text);
 	}
@@ -117,6 +123,9 @@ void check_port(struct doctor *d, struct finding *f)
 		goto leave;
 	}
 	for (i = 0; i < d->hcas.count; i++) {
+		/* iWARP goes by TCP, at the ports of programs. */
+		if (d->hcas.hca[i].node_type == IBV_NODE_RNIC)
+			continue;
 		for (j = 0; j < d->hcas.hca[i].gid_count; j++) {
 			const struct ibv_gid_entry *e =
 				&d->hcas.hca[i].gid[j].entry;
@@ -199,4 +208,27 @@ void check_buffers(struct doctor *d, struct finding *f)
 				      : "for fast networks: sudo sysctl -w ",
 			    limits[i].name);
 	}
+}
+
+/* Of iWARP each connection is a socket. */
+void check_descriptors(struct doctor *d, struct finding *f)
+{
+	struct rlimit r;
+
+	(void)d;
+	if (getrlimit(RLIMIT_NOFILE, &r)) {
+		TEXT(f, "the limit is not known: %s", strerror(errno));
+		return;
+	}
+	TEXT(f,
+	     "a process may have %llu, and each iWARP connection takes one "
+	     "(ulimit -n)",
+	     (unsigned long long)r.rlim_cur);
+	if (r.rlim_cur < 256)
+		f->status = WARN;
+	if (r.rlim_cur < 4096 && r.rlim_cur < r.rlim_max)
+		FIX(f, "for thousands of connections: ulimit -n %llu",
+		    (unsigned long long)r.rlim_max);
+	else if (r.rlim_cur < 256)
+		FIX(f, "raise the hard limit (limits.conf(5))");
 }

@@ -6,17 +6,23 @@
  * librdmacm as by a program. A plain datagram beside it, not a valid packet,
  * brings back the ICMP errors that routers and the host send instead of an
  * answer.
+ *
+ * iWARP has no such manager: a program that listens there has its TCP port. It is
+ * sent an MPA request of a revision that does not exist, which softhca rejects
+ * without a word to the program.
  */
 #include "cli/cli.h"
 #include "cli/doctor.h"
 #include "host/config.h"
 #include "host/netdev.h"
+#include "wire/mpa.h"
 #include "wire/roce.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <stdio.h>
@@ -353,6 +359,140 @@ static void check_mtu(struct peer *p, struct finding *f)
 	    fits);
 }
 
+/* ---- iWARP ------------------------------------------------------------- */
+
+static void set_port(struct sockaddr_storage *a, uint16_t port)
+{
+	if (a->ss_family == AF_INET)
+		((struct sockaddr_in *)a)->sin_port = htons(port);
+	else
+		((struct sockaddr_in6 *)a)->sin6_port = htons(port);
+}
+
+/* Until the socket is ready, or end: 0 or -ETIMEDOUT. */
+static int wait_ready(int fd, short events, uint64_t end)
+{
+	struct pollfd pfd = { .fd = fd, .events = events };
+	uint64_t now;
+
+	while ((now = clock_ns()) < end)
+		if (poll(&pfd, 1, (int)((end - now) / 1000000) + 1) > 0)
+			return 0;
+	return -ETIMEDOUT;
+}
+
+/* A connection, in p->fd: 0 or -errno. */
+static int open_tcp(struct peer *p, uint64_t end)
+{
+	int err = 0;
+	socklen_t len = sizeof(err);
+
+	set_port(&p->addr, p->d->peer_port);
+	p->fd = socket(p->addr.ss_family,
+		       SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (p->fd < 0)
+		return -errno;
+	if (!connect(p->fd, (struct sockaddr *)&p->addr, p->addr_len))
+		return 0;
+	if (errno != EINPROGRESS)
+		return -errno;
+	if (wait_ready(p->fd, POLLOUT, end))
+		return -ETIMEDOUT;
+	if (getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &err, &len))
+		return -errno;
+	return -err;
+}
+
+/* What comes back to a request that nobody accepts: 0, a reply of MPA; or
+ * -errno: -EPROTO, something else; -ECONNRESET, the end. */
+static int ask_mpa(struct peer *p, uint64_t end)
+{
+	const struct mpa_frame request = { .revision = 0xff };
+	uint8_t buf[MPA_FRAME_MAX];
+	size_t have = 0;
+	ssize_t n;
+	int len;
+
+	n = (ssize_t)mpa_frame_encode(&request, buf);
+	if (send(p->fd, buf, (size_t)n, MSG_NOSIGNAL) != n)
+		return -errno;
+	for (;;) {
+		len = mpa_frame_len(true, buf, have);
+		if (len < 0)
+			return -EPROTO;
+		if (have == (size_t)len)
+			return 0;
+		if (wait_ready(p->fd, POLLIN, end))
+			return -ETIMEDOUT;
+		n = recv(p->fd, buf + have, (size_t)len - have, MSG_DONTWAIT);
+		if (n <= 0)
+			return n ? -errno : -ECONNRESET;
+		have += (size_t)n;
+	}
+}
+
+static void say_unreachable(const struct peer *p, struct finding *f, int err)
+{
+	const unsigned port = p->d->peer_port;
+
+	f->status = FAIL;
+	if (err == -ECONNREFUSED) {
+		TEXT(f,
+		     "no program listens on TCP port %u of %s: its kernel says "
+		     "so, or a firewall",
+		     port, p->text);
+		FIX(f, "start \"softhca run --iwarp -- rping -s\" there, which "
+		       "listens on port 7174, or give the port of a program "
+		       "that listens: --port PORT");
+	} else if (err == -ETIMEDOUT) {
+		TEXT(f,
+		     "no answer from %s within %d s: a firewall drops TCP port "
+		     "%u",
+		     p->text, (int)(PATIENCE_NS / 1000000000), port);
+		FIX(f,
+		    "let TCP port %u in there, for example: sudo iptables -I "
+		    "INPUT -p tcp --dport %u -j ACCEPT",
+		    port, port);
+	} else {
+		TEXT(f, "%s cannot be reached: %s", p->text, strerror(-err));
+		FIX(f,
+		    "ping %s; ip route get %s; check the firewalls on the "
+		    "path",
+		    p->text, p->text);
+	}
+}
+
+static void check_answer_tcp(struct peer *p, struct finding *f)
+{
+	const uint64_t end = clock_ns() + PATIENCE_NS;
+	const unsigned port = p->d->peer_port;
+	int err = open_tcp(p, end), mss = 0;
+	socklen_t len = sizeof(mss);
+
+	if (err) {
+		say_unreachable(p, f, err);
+		return;
+	}
+	getsockopt(p->fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len);
+	TEXT(f, "TCP port %u of %s is open, in segments of %d bytes", port,
+	     p->text, mss);
+	err = ask_mpa(p, end);
+	if (!err) {
+		TEXT(f, ", and iWARP answers there");
+		return;
+	}
+	f->status = WARN;
+	TEXT(f, ", but whether iWARP is there is not known: %s",
+	     err == -EPROTO ?
+		     "what answers is something else" :
+	     err == -ETIMEDOUT ?
+		     "nothing answers" :
+		     "the connection was closed without an answer");
+	FIX(f, "try an RDMA program: softhca run --iwarp -- rping -c -C 1 -a "
+	       "%s -p %u",
+	    p->text, port);
+}
+
 static void peer_close(struct peer *p)
 {
 	if (p->id)
@@ -376,7 +516,14 @@ void check_peer(struct doctor *d)
 		return;
 	found = find_path(&p, &path);
 	doctor_report(d, "peer-path", &path);
-	if (!found || open_plain(&p))
+	if (!found)
+		goto out;
+	if (p.id->verbs->device->transport_type == IBV_TRANSPORT_IWARP) {
+		check_answer_tcp(&p, &answer);
+		doctor_report(d, "peer-answer", &answer);
+		goto out;
+	}
+	if (open_plain(&p))
 		goto out;
 	check_answer(&p, &answer);
 	doctor_report(d, "peer-answer", &answer);

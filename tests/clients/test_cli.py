@@ -84,6 +84,8 @@ def test_command_without_dashes():
     (["doctor", "--peer"], 2, "requires an argument"),
     (["doctor", "--peer", "--json"], 2, "needs a host"),
     (["doctor", "--peer", ""], 2, "needs a host"),
+    (["doctor", "--port", "0"], 2, "needs a number, 1 to 65535"),
+    (["doctor", "--port", "rping"], 2, "needs a number, 1 to 65535"),
 ])
 def test_wrong_calls(args, status, says):
     p = softhca(*args)
@@ -954,6 +956,59 @@ def test_doctor_of_a_host_without_rdma(placements):
         assert rc == 1 and checks["peer-answer"]["status"] == "FAIL"
         assert "ICMP port unreachable" in checks["peer-answer"]["text"]
         assert "softhca run" in checks["peer-answer"]["fix"]
+
+
+IWARP = {"SOFTHCA_IWARP": "only"}
+
+
+def test_doctor_of_iwarp(placements):
+    """What only RoCE needs is not looked at, nor missed."""
+    checks, rc = doctor(prefix=placements("local").server.prefix, env=IWARP)
+    assert rc == 0 and not {"port", "udp", "buffers", "same-host"} & checks.keys()
+    assert "speaks iWARP" in checks["device"]["text"] and checks["device"]["status"] == "OK"
+    assert "(ulimit -n)" in checks["descriptors"]["text"]
+    both, _ = doctor(prefix=placements("local").server.prefix, env={"SOFTHCA_IWARP": "both"})
+    assert {"port", "udp", "buffers", "same-host", "descriptors"} <= both.keys()
+    few, _ = doctor(prefix=[*placements("local").server.prefix, "prlimit", "--nofile=128:2000"], env=IWARP)
+    assert few["descriptors"]["status"] == "WARN" and "ulimit -n 2000" in few["descriptors"]["fix"]
+
+
+def answer_of(place, host, *args):
+    checks, rc = doctor("--peer", host, *args, prefix=place.client.prefix, env=IWARP)
+    assert checks.keys() == {"device", "peer-address", "peer-path", "peer-answer"}
+    assert rc == (checks["peer-answer"]["status"] == "FAIL")
+    return checks["peer-answer"]
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_doctor_of_an_iwarp_peer(placements, family):
+    """A program that listens is found, and not disturbed."""
+    place = placements("iwarp_netns")
+    host = place.host if family == 4 else place.host6
+    server = rig.Proc(place.server, ["rping", "-s", "-v", "-a", host], place.options)
+    try:
+        server.wait_listening(7174)
+        answer = answer_of(place, host)
+        assert answer["status"] == "OK" and "iWARP answers there" in answer["text"], answer
+        answer = answer_of(place, host, "--port", "7175")
+        assert answer["status"] == "FAIL" and "no program listens on TCP port 7175" in answer["text"], answer
+        assert server.running() and not server.output(), server.describe()
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("sends,says", [(b"HTTP/1.0 400 Bad Request\r\n\r\n", "something else"), (b"", "without an answer"),
+                                        (b"MPA ID", "without an answer")])
+def test_doctor_of_a_peer_without_iwarp(placements, sends, says):
+    place, port = placements("iwarp_netns"), rig.free_port()
+    code = (f"import socket; s = socket.create_server(('{place.host}', {port})); print('ready', flush=True); "
+            f"c, _ = s.accept(); c.recv(100); c.sendall({sends!r}); c.close()")
+    with subprocess.Popen([*place.server.prefix, "/usr/bin/python3", "-c", code], stdout=subprocess.PIPE, text=True) as p:
+        assert p.stdout.readline() == "ready\n"
+        answer = answer_of(place, place.host, "--port", str(port))
+        assert p.wait(20) == 0
+    assert answer["status"] == "WARN" and says in answer["text"], answer
+    assert f"-p {port}" in answer["fix"]
 
 
 @pytest.mark.full
