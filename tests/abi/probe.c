@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -321,10 +322,13 @@ static struct rdma_cm_id *new_id(void)
 	return id;
 }
 
+static struct ibv_srq *shared; /* of the next connection, or NULL */
+
 static void add_qp(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr a = { .send_cq = cq,
 				      .recv_cq = cq,
+				      .srq = shared,
 				      .cap = { 4, 4, 1, 1, 16 },
 				      .qp_type = IBV_QPT_RC };
 
@@ -580,6 +584,84 @@ static void iwarp_attributes(void)
 		try_field(&attr_fields[i]);
 }
 
+/* Whether it comes, perhaps behind others. */
+static void event(const char *name, enum ibv_event_type type)
+{
+	struct pollfd p = { .fd = ctx->async_fd, .events = POLLIN };
+	struct ibv_async_event e;
+	bool found = false;
+
+	while (!found && poll(&p, 1, 5000) == 1 &&
+	       !ibv_get_async_event(ctx, &e)) {
+		found = e.event_type == type;
+		ibv_ack_async_event(&e);
+	}
+	printf("%s %s\n", name, found ? "works" : "never");
+}
+
+static void iwarp_events(void)
+{
+	struct ibv_mr *mr = ibv_reg_mr(pd, page, sizeof(page), 0);
+	struct ibv_srq_init_attr sa = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_srq_attr limit = { .srq_limit = 2 };
+	struct ibv_sge sge = { (uintptr_t)page, 8, mr ? mr->lkey : 0 };
+	struct ibv_send_wr send = { .opcode = IBV_WR_SEND }, *bad;
+	struct ibv_send_wr write = { .opcode = IBV_WR_RDMA_WRITE,
+				     .sg_list = &sge,
+				     .num_sge = 1 };
+	struct ibv_recv_wr recv = { 0 }, *bad_recv;
+	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+	struct ibv_qp_init_attr many = { .cap = { 1, 64, 1, 1, 0 },
+					 .qp_type = IBV_QPT_RC };
+	struct connection c;
+	struct ibv_cq *few = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+	struct ibv_qp *qp;
+
+#define EVENT(type) event(#type, type)
+	shared = ibv_create_srq(pd, &sa);
+	if (!mr || !few || !shared || ibv_post_srq_recv(shared, &recv, &bad_recv) ||
+	    ibv_post_srq_recv(shared, &recv, &bad_recv) ||
+	    ibv_modify_srq(shared, &limit, IBV_SRQ_LIMIT))
+		exit(2);
+	c = connect_both();
+	if (ibv_post_send(c.client->qp, &send, &bad))
+		exit(2);
+	EVENT(IBV_EVENT_SRQ_LIMIT_REACHED);
+	if (ibv_modify_qp(c.server->qp, &error, IBV_QP_STATE))
+		exit(2);
+	EVENT(IBV_EVENT_QP_LAST_WQE_REACHED);
+	disconnect_both(&c);
+	ibv_destroy_srq(shared);
+	shared = NULL;
+
+	c = connect_both();
+	if (ibv_post_send(c.client->qp, &write, &bad))
+		exit(2);
+	EVENT(IBV_EVENT_QP_ACCESS_ERR);
+	disconnect_both(&c);
+
+	c = connect_both();
+	if (ibv_post_send(c.client->qp, &send, &bad))
+		exit(2); /* no receive is posted */
+	EVENT(IBV_EVENT_QP_FATAL);
+	disconnect_both(&c);
+
+	many.send_cq = many.recv_cq = few;
+	qp = ibv_create_qp(pd, &many);
+	if (!qp || ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PORT))
+		exit(2);
+	for (int i = 0; i < 64; i++)
+		if (ibv_post_recv(qp, &recv, &bad_recv))
+			exit(2);
+	if (ibv_modify_qp(qp, &error, IBV_QP_STATE))
+		exit(2);
+	EVENT(IBV_EVENT_CQ_ERR);
+	ibv_destroy_qp(qp);
+	ibv_destroy_cq(few);
+	ibv_dereg_mr(mr);
+}
+
 /* Datagrams' and groups' addresses. */
 static void addresses(void)
 {
@@ -718,6 +800,7 @@ static void queue_pairs(void)
 	FLAG(IBV_SEND_IP_CSUM);
 	if (iwarp) {
 		iwarp_attributes();
+		iwarp_events();
 		return;
 	}
 	try_attr("IBV_QP_ALT_PATH", IBV_QP_ALT_PATH);
