@@ -56,7 +56,7 @@ demo: ## watch unmodified RDMA programs run on this machine
 bench: build-tests ## latency and bandwidth beside UCX, UDP, TCP and memcpy
 	@/usr/bin/python3 tests/bench/bench.py $(BENCH)
 
-bench-peer: build-tests ## softhca beside the kernel's rxe, TCP and UDP in one guest
+bench-peer: build-tests ## softhca beside the kernel's rxe and siw, TCP and UDP in one guest
 	@tests/peer/bench --build-guest $(BENCH_PEER)
 
 deb: ## Debian packages of this tree, in build/deb

@@ -65,7 +65,17 @@ NAMES = {
     "store": "a store's way to the other processor",
 }
 BESIDE = ["store", *(f"{kind}_{place}" for kind in ("ib_send_lat_crc", "ib_read_bw") for place in WHERE)]
-LIMITS = {}
+LIMITS = {
+    **{f"ib_send_lat_{place}": "what is not the kernel's TCP: a work request, an FPDU and a completion at each end; and every "
+                               "eighth look asks epoll for all streams" for place in WHERE},
+    **{f"ib_write_bw_{place}": "a message of 64 KiB is two FPDUs, whose length has 16 bits; nobody polls at the target but "
+                               "its thread, which sleeps and wakes" for place in WHERE},
+    **{f"ib_send_bw_{place}": "a message of 64 KiB is two FPDUs, whose length has 16 bits; the receiver completes and posts "
+                              "again between two of them" for place in WHERE},
+    **{f"ib_{op}_bw_crc_{place}": "each end reads the payload once more, for the CRC, and the receiver copies it out of a "
+                                  "buffer, since nothing of an FPDU is stored before its CRC is known to be right"
+       for op in ("write", "send") for place in WHERE},
+}
 
 
 def part(net, runs, scale, say, only):
