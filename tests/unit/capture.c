@@ -65,26 +65,13 @@ static bool parse_ip(struct captured *c, const uint8_t *p, size_t len)
 	return true;
 }
 
-static int add(struct captures *c, const struct captured *pkt)
-{
-	struct captured *more;
-
-	more = realloc(c->pkt, (c->n + 1) * sizeof(*more));
-	if (!more)
-		return -ENOMEM;
-	c->pkt = more;
-	c->pkt[c->n++] = *pkt;
-	return 0;
-}
-
-static int parse_file(struct captures *c, FILE *f, const char *name)
+static int each_packet(FILE *f, capture_fn *fn, void *arg)
 {
 	uint8_t head[24], rec[16], buf[65536 + 64];
-	struct captured pkt;
 	uint32_t link, len;
 	unsigned number = 0;
 	bool big;
-	int err;
+	int err = 0;
 
 	if (fread(head, sizeof(head), 1, f) != 1)
 		return -EINVAL;
@@ -98,7 +85,7 @@ static int parse_file(struct captures *c, FILE *f, const char *name)
 	else
 		return -EINVAL;
 	link = get_u32(head + 20, big);
-	while (fread(rec, sizeof(rec), 1, f) == 1) {
+	while (!err && fread(rec, sizeof(rec), 1, f) == 1) {
 		size_t skip = 0;
 
 		number++;
@@ -113,30 +100,59 @@ static int parse_file(struct captures *c, FILE *f, const char *name)
 		} else if (link != LINKTYPE_RAW) {
 			return -EINVAL;
 		}
-		memset(&pkt, 0, sizeof(pkt));
-		snprintf(pkt.file, sizeof(pkt.file), "%s", name);
-		pkt.number = number;
-		if (!parse_ip(&pkt, buf + skip, len - skip))
-			continue;
-		err = add(c, &pkt);
-		if (err) {
-			free(pkt.data);
-			return err;
-		}
+		err = fn(arg, number, buf + skip, len - skip);
 	}
-	return 0;
+	return err;
 }
 
-static int load_file(struct captures *c, const char *path)
+int capture_each(const char *path, capture_fn *fn, void *arg)
 {
-	const char *name = strrchr(path, '/');
 	FILE *f = fopen(path, "re");
 	int err;
 
 	if (!f)
 		return -errno;
-	err = parse_file(c, f, name ? name + 1 : path);
+	err = each_packet(f, fn, arg);
 	fclose(f);
+	return err;
+}
+
+const char *capture_name(const char *path)
+{
+	const char *name = strrchr(path, '/');
+
+	return name ? name + 1 : path;
+}
+
+struct loading {
+	struct captures *c;
+	const char *name;
+};
+
+static int add(void *arg, unsigned number, const uint8_t *ip, size_t len)
+{
+	const struct loading *l = arg;
+	struct captured pkt = { .number = number }, *more;
+	struct captures *c = l->c;
+
+	snprintf(pkt.file, sizeof(pkt.file), "%s", l->name);
+	if (!parse_ip(&pkt, ip, len))
+		return 0;
+	more = realloc(c->pkt, (c->n + 1) * sizeof(*more));
+	if (!more) {
+		free(pkt.data);
+		return -ENOMEM;
+	}
+	c->pkt = more;
+	c->pkt[c->n++] = pkt;
+	return 0;
+}
+
+static int load_file(struct captures *c, const char *path)
+{
+	int err = capture_each(path, add,
+			       &(struct loading){ c, capture_name(path) });
+
 	if (!err)
 		c->files++;
 	return err;

@@ -23,6 +23,17 @@ struct captures {
 };
 
 /*
+ * The IP packets of a classic pcap file: fn is called with each, from its IP
+ * header on, and its number, counted from 1, until it returns something else
+ * than 0. Returns that, or -errno (-EINVAL: no pcap file).
+ */
+typedef int capture_fn(void *arg, unsigned number, const uint8_t *ip,
+		       size_t len);
+int capture_each(const char *path, capture_fn *fn, void *arg);
+/* The last part of a path. */
+const char *capture_name(const char *path);
+
+/*
  * The paths of the *.pcap files of a directory in alphabetical order, or only of
  * the one with that name, and then NULL. Returns NULL, with errno set, if that
  * cannot be had.
