@@ -199,6 +199,8 @@ void tx_retire(struct iwarp_qp *qp);
 void tx_terminate(struct iwarp_qp *qp, const struct rdmap_terminate *term);
 /* A read request's response is complete. */
 void tx_read_done(struct iwarp_qp *qp, struct iwarp_wqe *w);
+/* What a read asks for. */
+struct rdmap_read tx_read_request(struct iwarp_qp *qp, struct iwarp_wqe *w);
 /* The oldest read whose response is not complete, or NULL. */
 struct iwarp_wqe *tx_read_first(struct iwarp_qp *qp);
 /* Whether the peer may have one more read under way; and it reads. */

@@ -342,25 +342,53 @@ static bool end_read(struct iwarp_qp *qp)
 	return true;
 }
 
+static bool same_read(const struct rdmap_read *a, const struct rdmap_read *b)
+{
+	return a->sink_stag == b->sink_stag && a->sink_to == b->sink_to &&
+	       a->size == b->size && a->src_stag == b->src_stag &&
+	       a->src_to == b->src_to;
+}
+
+/*
+ * The read of ours that a Terminate names, or NULL. siw has its size where the
+ * MSN should be, so of those that ask for the same the oldest is meant, which
+ * is the next that a responder comes to, if none has that MSN.
+ */
+static struct iwarp_wqe *named_read(struct iwarp_qp *qp,
+				    const struct rdmap_terminate *t)
+{
+	const struct qp_sq *sq = &qp->base.sq;
+	struct iwarp_wqe *found = NULL;
+
+	if (!t->has_ddp || rdmap_opcode(t->ddp.ulp) != RDMAP_READ_REQUEST)
+		return NULL;
+	for (uint32_t i = sq->head; i != sq->nxt; i++) {
+		struct iwarp_wqe *w = iwarp_wqe(qp_sq_slot(sq, i));
+		struct rdmap_read read;
+
+		if (w->base.opcode != IBV_WR_RDMA_READ || w->done)
+			continue;
+		read = tx_read_request(qp, w);
+		if (t->has_read && !same_read(&read, &t->read))
+			continue;
+		if (w->msn == t->ddp.msn)
+			return w;
+		if (t->has_read && !found)
+			found = w;
+	}
+	return found;
+}
+
 /* What was wrong with a message of ours: a read's request is named. */
 static bool blame_read(struct iwarp_qp *qp, const struct rdmap_terminate *t)
 {
-	const struct qp_sq *sq = &qp->base.sq;
+	struct iwarp_wqe *w = named_read(qp, t);
 
-	if (!t->has_ddp || rdmap_opcode(t->ddp.ulp) != RDMAP_READ_REQUEST)
+	if (!w)
 		return false;
-	for (uint32_t i = sq->head; i != sq->nxt; i++) {
-		struct iwarp_wqe *w = iwarp_wqe(qp_sq_slot(sq, i));
-
-		if (w->base.opcode != IBV_WR_RDMA_READ || w->done ||
-		    w->msn != t->ddp.msn)
-			continue;
-		w->fate = t->error >> 8 == RDMAP_E_STAG >> 8 ?
-				  IBV_WC_REM_ACCESS_ERR :
-				  IBV_WC_REM_OP_ERR;
-		return true;
-	}
-	return false;
+	w->fate = t->error >> 8 == RDMAP_E_STAG >> 8 ? IBV_WC_REM_ACCESS_ERR :
+						       IBV_WC_REM_OP_ERR;
+	return true;
 }
 
 /* The last message of the stream. There is no answer to it. */

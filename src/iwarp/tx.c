@@ -213,16 +213,22 @@ static struct fpdu *make_read_request(struct iwarp_qp *qp,
 	return frame_new(qp, &h, own, sizeof(own), 0);
 }
 
-static struct fpdu *make_read(struct iwarp_qp *qp, struct iwarp_wqe *w)
+struct rdmap_read tx_read_request(struct iwarp_qp *qp, struct iwarp_wqe *w)
 {
 	const struct ibv_sge *sge = qp_wqe_sge(&qp->base.sq, &w->base);
-	const struct rdmap_read read = {
+
+	return (struct rdmap_read){
 		.sink_stag = w->base.num_sge ? sge->lkey : 0,
 		.sink_to = w->base.num_sge ? sge->addr : 0,
 		.size = w->base.length,
 		.src_stag = w->base.rkey,
 		.src_to = w->base.remote_addr,
 	};
+}
+
+static struct fpdu *make_read(struct iwarp_qp *qp, struct iwarp_wqe *w)
+{
+	const struct rdmap_read read = tx_read_request(qp, w);
 
 	if (!check_sges(qp, &w->base, IBV_ACCESS_LOCAL_WRITE)) {
 		stop_wqe(qp, IBV_WC_LOC_PROT_ERR);

@@ -92,7 +92,23 @@ void rdmap_read_encode(const struct rdmap_read *r, uint8_t p[RDMAP_READ_LEN])
 }
 
 /* Which headers are there. */
-enum { F_LENGTH = 0x80, F_DDP = 0x40, F_READ = 0x20 };
+enum { F_LENGTH = 0x80, F_DDP = 0x40, F_READ = 0x20, F_ALL = 0xe0 };
+
+/*
+ * On a little-endian machine siw fills each byte of the control word from its
+ * other end: layer and type have changed places, and the flags are among the
+ * reserved bits. Without flags nothing shows that.
+ */
+static bool is_siws(const uint8_t *p)
+{
+	return !(p[2] & F_ALL) && p[2] & 7 && !(p[2] >> 3);
+}
+
+static uint8_t siws_flags(uint8_t f)
+{
+	return (uint8_t)((f & 1 ? F_LENGTH : 0) | (f & 2 ? F_DDP : 0) |
+			 (f & 4 ? F_READ : 0));
+}
 
 int rdmap_terminate_decode(struct rdmap_terminate *t, const uint8_t *p,
 			   size_t len)
@@ -104,6 +120,11 @@ int rdmap_terminate_decode(struct rdmap_terminate *t, const uint8_t *p,
 		return -EINVAL;
 	*t = (struct rdmap_terminate){ .error = get_be16(p) };
 	flags = p[2];
+	if (is_siws(p)) {
+		flags = siws_flags(flags);
+		t->error = (uint16_t)((p[0] & 0xf) << 12 | p[0] >> 4 << 8 |
+				      p[1]);
+	}
 	p += RDMAP_TERMINATE_LEN;
 	len -= RDMAP_TERMINATE_LEN;
 	if (!(flags & F_LENGTH) || len < 2)

@@ -143,7 +143,8 @@ struct rdmap_terminate {
 
 /*
  * Decodes as much of it as there is; -EINVAL: not even the control word. has_ddp
- * is false where only its length, or part of it, has come.
+ * is false where only its length, or part of it, has come. As siw of a
+ * little-endian machine writes it, it is understood, too.
  */
 int rdmap_terminate_decode(struct rdmap_terminate *t, const uint8_t *p,
 			   size_t len);

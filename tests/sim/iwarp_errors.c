@@ -741,6 +741,44 @@ static void terminate_in(void **state)
 	}
 }
 
+/* siw's of a refused read: with the size in place of the MSN. */
+static void quirk_siw_names_read_by_size(void **state)
+{
+	const struct ddp_hdr h = { .last = true, .version = V,
+				   .ulp = RV(RDMAP_TERMINATE), .qn = 2,
+				   .msn = 1 };
+	uint8_t u[DDP_HDR_MAX + RDMAP_TERMINATE_MAX];
+	struct iw_pair *p = connected();
+	struct iw_end *a = &p->end[0];
+	const uint32_t rkey = p->end[1].q->node->rkey;
+	struct rdmap_terminate t = {
+		.error = RDMAP_E_ACCESS, .has_ddp = true, .has_read = true,
+		.ddp = { .last = true, .version = V,
+			 .ulp = RV(RDMAP_READ_REQUEST), .qn = 1 },
+		.read = { .sink_stag = a->q->node->lkey,
+			  .sink_to = addr(a, 4096), .src_stag = rkey,
+			  .src_to = addr(&p->end[1], 0) },
+	};
+	struct iwarp_batch b;
+	size_t at = ddp_encode(&h, u);
+
+	(void)state;
+	/* The size of the second one is the MSN of the first. */
+	for (uint32_t len = 2; len; len--)
+		assert_int_equal(post(a, IBV_WR_RDMA_READ, len,
+				      t.read.src_to, rkey), 0);
+	iwarp_tx(a->qp, &b, 1000);
+	iwarp_tx_done(a->qp, &b, b.bytes);
+	t.ddp.msn = t.read.size = 1;
+	at += rdmap_terminate_encode(&t, u + at);
+	iw_inject_ulpdu(a, u, at);
+	iw_run(p);
+	expect(a->q->send, IBV_WC_WR_FLUSH_ERR);
+	expect(a->q->send, IBV_WC_REM_ACCESS_ERR);
+	assert_int_equal(a->q->events, 0);
+	iw_pair_free(p);
+}
+
 /* In the middle of a message, whose FPDU is completed first. */
 static void terminate_in_the_middle(void **state)
 {
@@ -795,6 +833,7 @@ int main(void)
 		cmocka_unit_test(marker),
 		cmocka_unit_test(setup),
 		cmocka_unit_test(terminate_in),
+		cmocka_unit_test(quirk_siw_names_read_by_size),
 		cmocka_unit_test(terminate_in_the_middle),
 	};
 

@@ -267,6 +267,50 @@ static void terminate(void **state)
 }
 
 /* The codes that RFC 6580's registry has. */
+/* What siw of Linux 6.1 (x86-64) sent: a write, a read and a send refused. */
+static void quirk_siw_terminate(void **state)
+{
+	static const uint8_t write[] = {
+		0x11, 0x00, 0x03, 0x00, 0x00, 0x40, 0xc1, 0x40, 0xdb, 0xd5,
+		0x13, 0x00, 0x00, 0x00, 0x00, 0x00, 0x40, 0x53, 0xd0, 0x00,
+	};
+	static const uint8_t read[] = {
+		0x10, 0x00, 0x07, 0x00, 0x00, 0x00, 0x41, 0x41, 0x00, 0x00,
+		0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x40,
+		0x00, 0x00, 0x00, 0x00, 0x19, 0x0a, 0xe3, 0x37, 0x00, 0x00,
+		0x7f, 0x5e, 0xdc, 0x30, 0x00, 0x00, 0x00, 0x00, 0x00, 0x40,
+		0xdb, 0xd5, 0x13, 0x00, 0x00, 0x00, 0x00, 0x00, 0x40, 0x53,
+		0xd0, 0x00,
+	};
+	static const uint8_t send[] = {
+		0x21, 0x02, 0x03, 0x00, 0x00, 0x41, 0x41, 0x43, 0x00, 0x00,
+		0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01,
+		0x00, 0x00, 0x00, 0x00,
+	};
+	struct rdmap_terminate t;
+
+	(void)state;
+	assert_int_equal(rdmap_terminate_decode(&t, write, sizeof(write)), 0);
+	assert_int_equal(t.error, DDP_E_STAG);
+	assert_true(t.has_ddp && !t.has_read);
+	assert_true(t.ddp.tagged && t.ddp.stag == 0xdbd51300);
+	assert_int_equal(t.ddp.to, 0x4053d000);
+
+	assert_int_equal(rdmap_terminate_decode(&t, read, sizeof(read)), 0);
+	assert_int_equal(t.error, RDMAP_E_STAG);
+	assert_true(t.has_ddp && t.has_read);
+	assert_int_equal(rdmap_opcode(t.ddp.ulp), RDMAP_READ_REQUEST);
+	assert_int_equal(t.ddp.msn, 0x40); /* which is its size */
+	assert_int_equal(t.read.sink_stag, 0x190ae337);
+	assert_int_equal(t.read.size, 0x40);
+	assert_int_equal(t.read.src_stag, 0xdbd51300);
+
+	assert_int_equal(rdmap_terminate_decode(&t, send, sizeof(send)), 0);
+	assert_int_equal(t.error, DDP_E_NO_BUFFER);
+	assert_true(t.has_ddp && !t.has_read && !t.ddp.tagged);
+	assert_int_equal(t.ddp.msn, 1);
+}
+
 static void error_codes(void **state)
 {
 	static const uint16_t codes[] = {
@@ -305,6 +349,7 @@ int main(void)
 		cmocka_unit_test(read_request),
 		cmocka_unit_test(terminate),
 		cmocka_unit_test(error_codes),
+		cmocka_unit_test(quirk_siw_terminate),
 	};
 
 	return cmocka_run_group_tests_name("iwarp_wire", tests, NULL, NULL);
