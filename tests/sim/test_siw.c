@@ -484,6 +484,11 @@ static void post(struct player *p, const struct message *m)
 					m->read.sink_stag };
 		break;
 	case RDMAP_WRITE:
+		/* The ready-to-receive message is the core's own. */
+		if (!m->len && iwarp_agreed(p->qp)->rtr && !p->me) {
+			iwarp_tx_ask_again(p->qp);
+			return;
+		}
 		wr.opcode = IBV_WR_RDMA_WRITE;
 		wr.wr.rdma.remote_addr = m->h.to;
 		wr.wr.rdma.rkey = m->h.stag;
