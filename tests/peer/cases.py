@@ -77,25 +77,53 @@ CM_TOOLS = [
 for _how, _what in (("connect", "rejected by the server"), ("datagram", "datagram service rejected"),
                     ("reply", "rejected by the client after the reply")):
     CM_TOOLS.append((_what, f"{{reject}} server {_how} {{ip}} 7477", f"{{reject}} client {_how} {{ip}} 7477"))
+# Scenarios of iWARP alone begin so; others work over it, too.
+OVER_IWARP = "iw_"
+IWARP_SCENARIOS = ("rc_send rc_write rc_read rc_reads_1 rc_reads_16 rc_inline rc_many_qps rc_solicited rc_srq_limit "
+                   "iw_mixed iw_sge iw_rkey iw_bounds iw_access iw_short_recv iw_no_recv iw_recv_lkey iw_lkey "
+                   "iw_inv").split()
+QUICK_IWARP_SCENARIOS = ("rc_send", "rc_read", "iw_mixed", "iw_rkey", "iw_no_recv")
+# As responder, against itself as well.
+SIW_LACKS = {"rc_solicited": "siw raises no event for a solicited message alone"}
 # By iWARP: of RC only, and without GIDs.
-IWARP_TOOLS = [t for t in CM_TOOLS if t[0] not in ("udaddy", "udaddy, no messages", "mckey", "datagram service rejected")
-               and "{reject}" not in t[1]] + [
-    # Of credits that it has for iWARP alone both ends wait for some if there are fewer messages than receives.
-    ("ib_send_bw -R", "ib_send_bw -e -R -F -n 1000 -s 16384", "ib_send_bw -e -R -F -n 1000 -s 16384 {ip}"),
+IWARP_TOOLS = [t for t in CM_TOOLS if t[0] not in ("udaddy", "udaddy, no messages", "mckey", "datagram service rejected",
+                                                   "rejected by the client after the reply")] + [
+    ("five connections, backlog of two", "{reject} server backlog {ip} 7478", "{reject} client backlog {ip} 7478"),
+    # Without -e, see docs/IWARP.md.
+    ("ib_send_bw -R", "ib_send_bw -R -F -n 1000 -s 16384", "ib_send_bw -R -F -n 1000 -s 16384 {ip}"),
     ("ib_write_lat -R", "ib_write_lat -R -F -n 100 -C", "ib_write_lat -R -F -n 100 -C {ip}"),
     ("ib_read_lat -R", "ib_read_lat -e -R -F -n 100 -C", "ib_read_lat -e -R -F -n 100 -C {ip}"),
 ]
-QUICK_IWARP = ("rping", "ucmatose")
-CRC_TOOLS = ("rping", "rping, 20 kB", "ucmatose", "rstream", "ib_send_bw -R", "ib_write_bw -R", "ib_read_bw -R")
+for _op, _options in (("write", "-n 5"), ("read", "-n 5"), ("send", "-n 5 -r 5")):
+    IWARP_TOOLS.append((f"ib_{_op}_bw -R -a", f"ib_{_op}_bw -R -F -a {_options}",
+                        f"ib_{_op}_bw -R -F -a {_options} {{ip}}"))
+for _op in ("write", "read", "send"):
+    IWARP_TOOLS.append((f"ib_{_op}_bw -R -q 8", f"ib_{_op}_bw -R -F -q 8 -n 1000 -s 4096",
+                        f"ib_{_op}_bw -R -F -q 8 -n 1000 -s 4096 {{ip}}"))
+# As REJECTIONS. The kernel's siw connects by TCP before rdma_connect() returns.
+# (Then rping waits for ever.)
+IWARP_REJECTIONS = [
+    ("rdma_client, no listener", "rdma_client -s {ip} -p 9998", True, r"rdma_connect: Connection refused"),
+    ("no listener, reason of the rejection", "{reject} client nobody {ip} 9997", False, r"^$"),
+]
+QUICK_IWARP = ("rping", "ucmatose", "rejected by the server")
+CRC_TOOLS = ("rping", "rping, 20 kB", "ucmatose", "rdma_client", "rstream", "ib_send_lat -R", "ib_send_bw -R",
+             "ib_write_lat -R", "ib_write_bw -R", "ib_read_lat -R", "ib_read_bw -R", "ib_write_bw -R -q 8")
 # (ib_send_bw -e may wait for credits for ever, too.)
-IWARP_LOSES = ("rping", "rping, 20 kB", "ucmatose", "rstream, 1 MB", "ib_write_bw -R", "ib_read_bw -R")
+IWARP_LOSES = ("rping", "rping, 20 kB", "ucmatose", "rdma_client", "rstream, 1 MB", "ib_write_bw -R", "ib_read_bw -R",
+               "ib_send_lat -R", "ib_write_bw -R -q 8")
+# Its server is the first to end.
+SIW_RESETS = {"rstream, 1 MB": "siw may reset the stream when it closes, so what it sent last is "
+              "lost; against itself as well"}
+# over IPv6, and with CRC
+IWARP_LOSES_MORE = ("rping, 20 kB", "ucmatose", "rstream, 1 MB")
 # What the client or the kernel lacks, against itself as well.
 UNSUPPORTED = {
     ("cm", "mckey", 6): "the kernel's CM joins no IPv6 groups on RoCE (ENOTSUPP)",
     **{("cm", f"ib_{op} -R", 6): "perftest 4.5 resolves IPv4 addresses only"
        for op in ("send_lat", "write_bw", "read_bw")},
-    **{("iwarp", f"ib_{op} -R", 6): "perftest 4.5 resolves IPv4 addresses only"
-       for op in ("send_lat", "send_bw", "write_lat", "write_bw", "read_lat", "read_bw")},
+    **{("iwarp", name, 6): "perftest 4.5 resolves IPv4 addresses only"
+       for name, *_ in IWARP_TOOLS if name.startswith("ib_")},
 }
 # What also runs on a disturbed network.
 # (ibv_srq_pingpong ends while messages of its other QPs are on their way.)

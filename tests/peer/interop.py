@@ -9,10 +9,10 @@ import tries  # noqa: E402
 
 LINUX, NEWER = "6.1", "6.12"    # Debian's kernels
 # Places by number: hosts of softhca are 0 and the last two, the others are guests.
-NAMES = ("softhca", "rxe", "rxe", f"rxe of Linux {NEWER}", "siw", "softhca", "softhca with CRC")
-SIW, IWARP, IWARP_CRC = 4, 5, 6
+NAMES = ("softhca", "rxe", "rxe", f"rxe of Linux {NEWER}", "siw", "softhca", "softhca with CRC", "siw")
+SIW, IWARP, IWARP_CRC, SIW2 = 4, 5, 6, 7
 COLUMNS = [(d, ip) for d in ((0, 1), (1, 0), (2, 1), (0, 3), (3, 0), (IWARP, SIW), (SIW, IWARP), (IWARP_CRC, SIW),
-                             (SIW, IWARP_CRC)) for ip in (4, 6)]
+                             (SIW, IWARP_CRC), (SIW2, SIW)) for ip in (4, 6)]
 UC_LOSES = (" UC has no retransmission: it drops a message when one of its packets is lost or arrives too "
             "late (9.8.2.2). The tests require that every message that arrives is whole, that messages of one "
             "packet arrive, and that longer ones arrive as often as chance allows.")
@@ -30,7 +30,10 @@ TITLES = {
     "newer": (f"With Linux {NEWER}", "The same operations, errors and tools with the rxe of a newer kernel. Path MTU "
               "1024. It also has atomic writes."),
     "iwarp": ("iWARP", "The same programs by iWARP, over TCP: `softhca run --iwarp`, with and without `--mpa-crc`, and the "
-              f"siw driver of Linux {LINUX}. siw never asks for a CRC, and uses one where softhca asks."),
+              f"siw driver of Linux {LINUX}. siw never asks for a CRC, and uses one where softhca asks; tshark looks at "
+              "them. Of what is refused the rows say which completions and events either end has, that tshark sees the "
+              "Terminate message with the right layer, type and code, and that another connection of the same processes goes "
+              "on. The last columns show siw against itself."),
     "hostile": ("Hostile packets",
                 "While a transfer runs, the guest sends copies of its own packets with changed opcodes, lengths, "
                 "flags, PSNs, QPNs, addresses or keys, to the transfer's QPs and to others, with good and with bad "
@@ -108,6 +111,10 @@ DEFECTS = [
 ]
 
 
+def is_iwarp(place):
+    return place >= SIW
+
+
 def is_ours(direction):
     """Whether softhca takes part."""
     return any(NAMES[d].startswith("softhca") for d in direction)
@@ -125,6 +132,31 @@ SIW_DIFFERS = [
      "initiator's", "the bit is reserved (RFC 5044 7.1.1)", "sets it, and sends FPDUs of up to 64 KiB to who does", ""),
     ("A frame has 256 bytes of private data at most, of which IRD and ORD take four (as its source says)",
      "512 (RFC 5044 7.1.1)", "512, so siw refuses a request of a program that gives more than 252 bytes", ""),
+    ("Its Terminate messages have layer and type exchanged, and their flags among the reserved bits, on a "
+     "little-endian machine", "layer, type, code, three flags (RFC 5040 4.8)",
+     "reads them as siw means them, where there are flags; sends what the RFC has", "quirk_siw_terminate"),
+    ("A Terminate that refuses a read has the read's size for its MSN", "the header of the request (RFC 5040 4.8)",
+     "finds the read by what it asks for, and completes it with \"remote access error\"",
+     "quirk_siw_names_read_by_size"),
+    ("Between a segment and its CRC are up to three bytes of what was in the buffer before", "zeros (RFC 5044 4.1)",
+     "does not look at them; sends zeros", "played"),
+    ("It answers reads of a region without IBV_ACCESS_REMOTE_READ", "they are refused (RFC 5040 4.8)",
+     "refuses them", ""),
+    ("A write to a region without permission is refused as one with an invalid STag, a send longer than the receive "
+     "as one without a receive; where an address wraps it has a catastrophic error, or resets",
+     "codes of their own (RFC 5040 4.8, 5041 7)", "has those", ""),
+    ("A send that invalidates a key that is none fails the receive, and the connection goes on",
+     "ends the connection (RFC 5040 4.8)", "as specified", ""),
+    ("As initiator it does not look at Terminate messages: a refused read is flushed; what is posted after the end never "
+     "completes", "completions with what was wrong", "has them", ""),
+    ("It may reset the stream when it closes: what it sent last is lost", "an orderly end", "sends FIN, and reads on until the peer's", ""),
+    ("A rejected request is REJECTED with -ECONNRESET; rdma_connect() fails with ECONNREFUSED where nobody listens",
+     "", "REJECTED with -ECONNREFUSED for both", ""),
+    ("As initiator it may miss the private data of a rejection that has FIN right behind it", "",
+     "leaves it to the peer to close first, for a second", ""),
+    ("Requests beyond the backlog are refused", "", "they wait for room, 60 s at most", ""),
+    ("It raises no event for a solicited message alone", "an event", "raises it", ""),
+    ("Linux 6.1 crashes when siw gathers what it sends from several pieces", "", "", ""),
 ]
 
 

@@ -71,15 +71,30 @@ class Packet:
         return struct.pack("<I", crc) == self.icrc
 
 
+def is_roce(frame):
+    l3 = 20 if frame[12:14] == b"\x08\0" else 40
+    return frame[16 + l3:18 + l3] == b"\x12\xb7" and frame[23 if l3 == 20 else 20] == 17
+
+
+def is_tcp_of(ports):
+    """Whether a frame is TCP's, from or to one of these ports."""
+    def check(frame):
+        l3 = 20 if frame[12:14] == b"\x08\0" else 40
+        if frame[23 if l3 == 20 else 20] != 6 or len(frame) < 18 + l3:
+            return False
+        return any(port in ports for port in struct.unpack_from(">HH", frame, 14 + l3))
+    return check
+
+
 class Capture:
-    """Writes the RoCEv2 packets of an interface to a pcap file.
+    """Writes the RoCEv2 packets of an interface, or others, to a pcap file.
 
     From a ring shared with the kernel, which needs no privileges for its size.
     """
     FRAME, BLOCK, BLOCKS = 8192, 1 << 20, 96
 
-    def __init__(self, nic, path):
-        self.path = path
+    def __init__(self, nic, path, keep=is_roce):
+        self.path, self.keep = path, keep
         self.file = open(path, "wb")
         self.file.write(struct.pack("<IHHiIII", 0xa1b2c3d4, 2, 4, 0, 0, 65535, 1))
         self.sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
@@ -108,8 +123,7 @@ class Capture:
                 select.select([self.sock], [], [], 0.1)
                 continue
             frame = self.ring[at + mac:at + mac + have]
-            l3 = 20 if frame[12:14] == b"\x08\0" else 40
-            if frame[16 + l3:18 + l3] == b"\x12\xb7" and frame[23 if l3 == 20 else 20] == 17:
+            if self.keep(frame):
                 self.file.write(struct.pack("<4I", sec, nsec // 1000, have, full) + frame)
             struct.pack_into("I", self.ring, at, 0)
             i = (i + 1) % self.frames

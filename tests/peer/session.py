@@ -8,7 +8,7 @@ import time
 import lab
 import packets
 import tries
-from interop import IWARP, IWARP_CRC, SIW, Report, is_ours
+from interop import IWARP, IWARP_CRC, SIW, SIW2, Report, is_iwarp, is_ours
 from load import Load
 
 
@@ -83,7 +83,7 @@ class Session:
             g.stop()
             g = None
         if not g:
-            g = lab.Guest(self.lab, number, self.kernels[number == 3], kind="siw" if number == SIW else "rxe")
+            g = lab.Guest(self.lab, number, self.kernels[number == 3], kind="siw" if number in (SIW, SIW2) else "rxe")
             self.guests[number] = g
             g.wait_ready()
             for key in [k for k in self.servers if k[0] == number]:
@@ -95,19 +95,29 @@ class Session:
 
     def peer(self, number):
         """The peer program for a place."""
-        return self.args.peer if number else self.args.host_peer
+        return self.args.host_peer if number in self.hosts else self.args.peer
+
+    @staticmethod
+    def transport(number):
+        """Its option for that."""
+        return ["-i"] if is_iwarp(number) else []
+
+    @staticmethod
+    def port(number, ip):
+        """Where its server listens. Several places are one host."""
+        return str(18600 + 10 * number + ip)
 
     def server(self, number, ip):
         """Starts the peer program on a place, once; it serves many runs."""
         job = self.servers.get((number, ip))
         place = self.place(number)
         if not job or job.rc is not None:
-            self.servers[number, ip] = self.new_server(number, ip, str(18600 + ip))
+            self.servers[number, ip] = self.new_server(number, ip, self.port(number, ip))
         return place
 
     def new_server(self, number, ip, port):
         place = self.place(number)
-        job = place.start([self.peer(number), "server", "-a", place.ip(ip), "-p", port])
+        job = place.start([self.peer(number), "server", "-a", place.ip(ip), "-p", port, *self.transport(number)])
         if not job.wait_for("listening", 15):
             job.kill()
             raise lab.LabError("the peer server does not start: " + job.out)

@@ -96,9 +96,9 @@ def both(session, attempt, s, server, c, client, cm, patience):
     return "PASS", ""
 
 
-def rejection(session, name, direction, ip, client, fails, says):
+def rejection(session, name, direction, ip, client, fails, says, table="cm"):
     """A client whose peer has nobody who listens."""
-    if not session.wanted(session.report.arrow(direction), f"ipv{ip}", "cm", name):
+    if not session.wanted(session.report.arrow(direction), f"ipv{ip}", table, name):
         return
     try:
         c, s = session.place(direction[0]), session.place(direction[1])
@@ -119,4 +119,4 @@ def rejection(session, name, direction, ip, client, fails, says):
             verdict, note = "PASS", ""
     except (lab.LabError, OSError) as e:
         verdict, note = "FAIL", str(e)
-    session.report.add("cm", name, direction, ip, verdict, note)
+    session.report.add(table, name, direction, ip, verdict, note)

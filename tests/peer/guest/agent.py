@@ -16,6 +16,7 @@ PEER_* came from the kernel's command line as environment variables.
 import ctypes
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -139,6 +140,8 @@ def serve(conn):
 def main():
     make_root()
     setup()
+    # siw, unlike rxe, heeds the limit though it is root who registers memory.
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     listener = socket.create_server(("", AGENT_PORT), backlog=64)
     print("agent: ready", flush=True)
     while True:

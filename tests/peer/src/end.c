@@ -56,11 +56,10 @@ static int find_gid(void)
 	return -ENOENT;
 }
 
-/* Opens the device that has the address, whatever its name, and a CQ on it. */
-int open_end(void)
+/* The device that has the address as a GID. */
+static int open_by_gid(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
-	struct ibv_device_attr_ex attr_ex;
 	int err = -ENODEV;
 
 	for (int i = 0; list && list[i]; i++) {
@@ -79,7 +78,21 @@ int open_end(void)
 	}
 	if (list)
 		ibv_free_device_list(list);
-	if (!here.ctx) {
+	return err;
+}
+
+/* Opens the device that has the address, whatever its name, and a CQ on it. */
+int open_end(void)
+{
+	struct ibv_device_attr_ex attr_ex;
+	int err = -ENODEV;
+
+	if (!opt_iwarp)
+		err = open_by_gid();
+	else if ((here.ctx = open_by_cm()) &&
+		 !ibv_query_port(here.ctx, 1, &here.port))
+		err = -ibv_query_device(here.ctx, &here.attr);
+	if (err) {
 		fprintf(stderr, "peer: no RDMA device has the address %s: %s\n",
 			opt_addr, strerror(-err));
 		return err;
@@ -99,23 +112,29 @@ int open_end(void)
 			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (here.buf == MAP_FAILED)
 		return -ENOMEM;
-	here.mr[0] = ibv_reg_mr(
-		here.pd, here.buf, BUF_LEN,
-		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-			IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
-			IBV_ACCESS_MW_BIND);
+	here.mr[0] =
+		ibv_reg_mr(here.pd, here.buf, BUF_LEN,
+			   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+				   IBV_ACCESS_REMOTE_READ |
+				   (opt_iwarp ? 0
+					      : IBV_ACCESS_REMOTE_ATOMIC |
+							IBV_ACCESS_MW_BIND));
 	if (!here.mr[0])
 		return -errno;
 	here.nmr = 1;
 	return 0;
 }
 
-bool is_rxe(void)
+enum kind kind_of_device(void)
 {
-	return !strncmp(ibv_get_device_name(here.ctx->device), "rxe", 3);
+	const char *name = ibv_get_device_name(here.ctx->device);
+
+	return !strncmp(name, "rxe", 3)   ? RXE
+	       : !strncmp(name, "siw", 3) ? SIW
+					  : SOFTHCA;
 }
 
-/* What this end is: kind (1: the kernel's rxe), GID, MTU, buffer, key. */
+/* What this end is: kind, GID, MTU, buffer, key. */
 static void do_info(const uint64_t *a, struct reply *r)
 {
 	uint64_t hi, lo;
@@ -123,7 +142,7 @@ static void do_info(const uint64_t *a, struct reply *r)
 	(void)a;
 	memcpy(&hi, here.gid.raw, 8);
 	memcpy(&lo, here.gid.raw + 8, 8);
-	answer(r, is_rxe());
+	answer(r, kind_of_device());
 	answer(r, be64toh(hi));
 	answer(r, be64toh(lo));
 	answer(r, here.port.active_mtu);
@@ -372,19 +391,21 @@ static const struct verb {
 	unsigned args;
 	void (*run)(const uint64_t *a, struct reply *r);
 } verbs[] = {
-	{ "info", 0, do_info },   { "srq", 1, do_srq },
-	{ "qp", 2, do_qp },       { "init", 2, do_init },
-	{ "rtr", 11, do_rtr },    { "rts", 6, do_rts },
-	{ "to", 2, do_to },       { "state", 1, do_state },
-	{ "ah", 5, do_ah },       { "mr", 3, do_mr },
-	{ "mw", 1, do_mw },       { "bind", 6, do_bind },
-	{ "recv", 6, do_recv },   { "post", 15, do_post },
-	{ "wc", 1, do_wc },       { "fill", 3, do_fill },
-	{ "guard", 2, do_guard }, { "check", 4, do_check },
-	{ "get", 1, do_get },     { "put", 2, do_put },
-	{ "arm", 1, do_arm },     { "event", 1, do_event },
-	{ "write", 4, do_write }, { "limit", 1, do_limit },
-	{ "async", 1, do_async },
+	{ "info", 0, do_info },       { "srq", 1, do_srq },
+	{ "qp", 2, do_qp },           { "init", 2, do_init },
+	{ "rtr", 11, do_rtr },        { "rts", 6, do_rts },
+	{ "to", 2, do_to },           { "state", 1, do_state },
+	{ "ah", 5, do_ah },           { "mr", 3, do_mr },
+	{ "mw", 1, do_mw },           { "bind", 6, do_bind },
+	{ "recv", 6, do_recv },       { "post", 15, do_post },
+	{ "wc", 1, do_wc },           { "fill", 3, do_fill },
+	{ "guard", 2, do_guard },     { "check", 4, do_check },
+	{ "get", 1, do_get },         { "put", 2, do_put },
+	{ "arm", 1, do_arm },         { "event", 1, do_event },
+	{ "write", 4, do_write },     { "limit", 1, do_limit },
+	{ "async", 1, do_async },     { "listen", 1, do_listen },
+	{ "connect", 4, do_connect }, { "accept", 3, do_accept },
+	{ "cm", 1, do_cm },
 };
 
 /* Runs one line: a name and hexadecimal numbers. */

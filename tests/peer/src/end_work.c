@@ -201,7 +201,7 @@ void do_wc(const uint64_t *a, struct reply *r)
 		return;
 	ok = wc.status == IBV_WC_SUCCESS;
 	/* rxe hands out the kernel's flag for it, which here says csum ok */
-	if (ok && is_rxe() && (wc.wc_flags & IBV_WC_IP_CSUM_OK))
+	if (ok && kind_of_device() == RXE && (wc.wc_flags & IBV_WC_IP_CSUM_OK))
 		wc.wc_flags ^= IBV_WC_IP_CSUM_OK | IBV_WC_WITH_INV;
 	answer(r, wc.status);
 	answer(r, ok ? wc.opcode : 0);

@@ -1,7 +1,7 @@
 /*
  * peer.c - one verbs feature at a time between two RDMA devices
  *
- *	peer server -a ADDR [-d DEV] [-p PORT]
+ *	peer server -a ADDR [-d DEV] [-p PORT] [-i]
  *	peer client -a ADDR [-d DEV] [-p PORT] -c SERVER [options] SCENARIO...
  *	peer gid -a ADDR
  *	peer list
@@ -25,7 +25,8 @@
 
 const char *opt_dev, *opt_addr, *opt_other, *opt_server, *opt_port = "18600";
 unsigned opt_mtu = 1024, opt_seconds = 5;
-bool opt_lossy, opt_ordered, opt_verbose;
+bool opt_lossy, opt_ordered, opt_verbose, opt_iwarp;
+unsigned opt_cm_port;
 
 static const struct scenario {
 	const char *name;
@@ -36,6 +37,7 @@ static const struct scenario {
 	SCENARIOS(X)
 #undef X
 };
+#define CM_PORT 18700u
 #define NSCENARIOS (sizeof(scenarios) / sizeof(*scenarios))
 
 static int run_one(const struct scenario *s)
@@ -79,6 +81,8 @@ static void usage(void)
 		"SCENARIO...\n"
 		"       peer gid -a ADDR\n"
 		"       peer list\n"
+		"-i: over iWARP, where rdma_cm listens on its port 18700 and "
+		"on, by the\nplace of the scenario in the list\n"
 		"-a: an address of the RDMA device to use; -o: one that "
 		"neither end has;\n-l: the network loses packets, or "
 		"keeps them back;\n-k: with -l: it keeps the order of those "
@@ -100,7 +104,7 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	optind = 2;
-	while ((c = getopt(argc, argv, "a:c:d:o:p:m:s:klv")) != -1) {
+	while ((c = getopt(argc, argv, "a:c:d:o:p:m:s:iklv")) != -1) {
 		switch (c) {
 		case 'a':
 			opt_addr = optarg;
@@ -122,6 +126,9 @@ int main(int argc, char **argv)
 			break;
 		case 's':
 			opt_seconds = (unsigned)atoi(optarg);
+			break;
+		case 'i':
+			opt_iwarp = true;
 			break;
 		case 'k':
 			opt_ordered = true;
@@ -159,6 +166,7 @@ int main(int argc, char **argv)
 			fprintf(stderr, "peer: no scenario %s\n", argv[optind]);
 			return 2;
 		}
+		opt_cm_port = CM_PORT + (unsigned)(s - scenarios);
 		failed += run_one(s) != 0;
 	}
 	return failed != 0;

@@ -13,6 +13,7 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <rdma/rdma_cma.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -43,6 +44,8 @@
 extern const char *opt_dev, *opt_addr, *opt_other, *opt_server, *opt_port;
 extern unsigned opt_mtu, opt_seconds;
 extern bool opt_lossy, opt_ordered, opt_verbose;
+extern bool opt_iwarp; /* connections are rdma_cm's, */
+extern unsigned opt_cm_port; /* where that listens */
 
 /* What an end has. */
 struct end {
@@ -80,7 +83,8 @@ void answer(struct reply *r, uint64_t v);
 bool in_buf(uint64_t off, uint64_t len);
 int gid_of(const char *addr, union ibv_gid *gid);
 int open_end(void);
-bool is_rxe(void);
+enum kind { SOFTHCA, RXE, SIW };
+enum kind kind_of_device(void);
 struct ibv_qp *qp_of(uint64_t i, struct reply *r);
 void interpret(char *line, struct reply *r);
 
@@ -100,6 +104,14 @@ void do_put(const uint64_t *a, struct reply *r);
 void do_arm(const uint64_t *a, struct reply *r);
 void do_event(const uint64_t *a, struct reply *r);
 void do_async(const uint64_t *a, struct reply *r);
+
+/* ---- end_cm.c */
+
+struct ibv_context *open_by_cm(void);
+void do_listen(const uint64_t *a, struct reply *r);
+void do_connect(const uint64_t *a, struct reply *r);
+void do_accept(const uint64_t *a, struct reply *r);
+void do_cm(const uint64_t *a, struct reply *r);
 
 /* ---- talk.c */
 

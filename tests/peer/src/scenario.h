@@ -85,6 +85,16 @@
 	X(err_ud, "UD wrong Q_Key, unknown QP") \
 	X(err_ud_no_recv, "UD send nobody receives") \
 	X(err_ud_short_recv, "UD receive too short") \
+	X(iw_mixed, "everything outstanding, both ends") \
+	X(iw_sge, "gather and scatter") \
+	X(iw_rkey, "unknown or stale rkey") \
+	X(iw_bounds, "out of the region's bounds") \
+	X(iw_access, "region without permission") \
+	X(iw_short_recv, "receive too short for the message") \
+	X(iw_no_recv, "no receive posted") \
+	X(iw_recv_lkey, "receive with an lkey that is none") \
+	X(iw_lkey, "send with an lkey that is none") \
+	X(iw_inv, "invalidate of a key that is no window") \
 	X(rc_stream, "RC mixed traffic for some seconds") \
 	X(victims, "idle QPs for some seconds")
 /* clang-format on */
@@ -99,7 +109,7 @@ extern char note[512]; /* what the result says */
 
 /* What the ends said about themselves. */
 struct side {
-	bool rxe;
+	bool rxe, siw;
 	bool newer; /* than Linux 6.1, which has no atomic write */
 	uint64_t gid_hi, gid_lo;
 	uint64_t mtu;
@@ -194,6 +204,8 @@ void judge_received(enum who w, const struct done *d, enum ibv_wr_opcode op,
 void expect_received(enum who w, enum ibv_wr_opcode op, uint64_t len,
 		     uint64_t imm);
 void expect_data(enum who w, uint64_t off, uint64_t len, bool edges);
+void expect_cm(enum who w, enum rdma_cm_event_type type);
+void expect_arrival(void);
 void expect_word(const char *what, uint64_t got, uint64_t want);
 void expect_fallen(void);
 void expect_receive_ends(enum ibv_wc_status softhca, enum ibv_wc_status rxe);
