@@ -37,7 +37,7 @@ enum phase {
 	IW_WAITING,    /* it has, and the user has no room for it */
 	IW_ASKED,      /* it is the user's to answer */
 	IW_QP,         /* the QP's: what follows is under its lock */
-	IW_LINGER,     /* our FIN is out, and there is no QP */
+	IW_LINGER,     /* our FIN or rejection is out, and there is no QP */
 	IW_CLOSED,
 };
 
@@ -422,7 +422,7 @@ static void requested(struct shca_iw *iw)
 	failed(iw, err);
 }
 
-/* What comes after our FIN. */
+/* What comes after our FIN or rejection. */
 static void drop(struct shca_iw *iw, uint8_t *buffer)
 {
 	struct iovec iov = { buffer, STREAM_BUFFER };
@@ -813,9 +813,15 @@ int shca_iw_reject(struct shca_iw *iw, const void *data, size_t len)
 			   MPA_PRIVATE_MAX -
 				   (iw->setup.peer.enhanced ? MPA_ENHANCED_LEN
 							    : 0));
-	if (iw->stream.fd >= 0)
-		send_frame(iw, out, (size_t)n);
-	iw_end(iw, false);
+	/* siw may not look at a frame that has our FIN behind it, so the peer
+	 * is to be the first to close. */
+	if (iw->stream.fd >= 0 && !send_frame(iw, out, (size_t)n)) {
+		stream_want(&iw->stream, EPOLLIN);
+		atomic_store(&iw->phase, IW_LINGER);
+		shca_iw_until(iw, clock_ns() + SHCA_IW_REJECT_NS);
+	} else {
+		iw_end(iw, false);
+	}
 	return 0;
 }
 
@@ -939,7 +945,7 @@ static void late(struct shca_iw *iw, uint64_t now)
 		iw_end(iw, true);
 		break;
 	case IW_LINGER:
-		iw_end(iw, true);
+		iw_end(iw, qp);
 		break;
 	case IW_QP:
 		shca_qp_lock(qp);

@@ -21,11 +21,13 @@
 #include "iwarp/iwarp.h"
 
 /* How long a peer may take: to send the frame that begins a connection, to be
- * reached by TCP, to answer our frame, and to end what we have ended. */
+ * reached by TCP, to answer our frame, to end what we have ended, and to end
+ * what we have rejected. */
 #define SHCA_IW_REQUEST_NS 5000000000ull
 #define SHCA_IW_CONNECT_NS 30000000000ull
 #define SHCA_IW_REPLY_NS 60000000000ull
 #define SHCA_IW_END_NS 5000000000ull
+#define SHCA_IW_REJECT_NS 1000000000ull
 
 struct shca_iw; /* a connection */
 struct shca_iw_listener;

@@ -414,6 +414,30 @@ def test_garbage(listener, name):
 
 
 @NEED_ROOT
+def test_rejection_is_read(placements):
+    """FIN comes a second behind the rejection, or when the peer has closed: siw may look at neither if it comes at once."""
+    side, port = placements("iwarp").server, rig.free_port()
+    server = rig.Proc(side, [os.path.join(rig.BUILD, "tests", "peer", "reject"), "server", "connect", "127.0.0.1", port],
+                      ["--iwarp"])
+    try:
+        server.wait_listening(port)
+        s = connect_from(server, port)
+        s.sendall(frame())
+        data = b""
+        while len(data) < 20 + len("not today") + 1:
+            assert (got := s.recv(100)), data
+            data += got
+        assert data[:16] == KEY_REPLY and data[16] & 0x20 and data[20:] == b"not today\0", data
+        s.settimeout(0.4)
+        with pytest.raises(TimeoutError):
+            s.recv(100)
+        assert closed(s) == b"", server.describe()
+        assert server.wait() == 0, server.describe()
+    finally:
+        server.kill()
+
+
+@NEED_ROOT
 def test_garbage_bit_by_bit(listener):
     """A byte at a time, and then the connection is gone."""
     server, _, port = listener
