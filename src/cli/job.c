@@ -309,12 +309,10 @@ static void warn_iwarp(void)
 	static const struct {
 		const char *variable, *text;
 	} none[] = {
-		{ "SOFTHCA_PCAP",
-		  "--pcap does not record iWARP: its packets are TCP's, which tcpdump(8) records and Wireshark knows as iWARP" },
 		{ "SOFTHCA_LOSS",
 		  "--loss does not lose packets of iWARP: they are TCP's (tc-netem(8))" },
 		{ "SOFTHCA_FAULTS",
-		  "--faults makes no faults in packets of iWARP: they are TCP's (tc-netem(8))" },
+		  "of --faults' lines only fail and raise act on iWARP: its packets are TCP's (tc-netem(8))" },
 	};
 
 	if (!iwarp_asked())

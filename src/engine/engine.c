@@ -53,7 +53,7 @@ static int links_create(struct engine *e, struct segment *segment,
 	else
 		heat_use(e->link[0], true); /* it alone brings packets */
 	if (!err && e->cfg->iwarp != IWARP_NONE) {
-		err = streams_create(&e->streams);
+		err = streams_create(&e->streams, pcap);
 		if (!err)
 			link_add(e, streams_link(e->streams));
 	}

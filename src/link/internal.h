@@ -173,8 +173,6 @@ void err_enable(int fd, bool v4);
 void err_read(struct udp *u, int fd);
 
 /* udp_rx.c */
-/* The address, and as the result the port. */
-uint16_t udp_gid(const struct sockaddr_storage *ss, union ibv_gid *gid);
 int rx_create(struct udp *u);
 void rx_destroy(struct udp *u);
 /* Frees the sockets in the graveyard. rx_lock is held. */

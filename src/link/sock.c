@@ -8,6 +8,7 @@
 
 #include "base/aside.h"
 #include "base/bytes.h"
+#include "base/gid.h"
 #include "base/sys.h"
 #include "internal.h"
 
@@ -53,6 +54,21 @@ socklen_t sock_addr(struct sockaddr_storage *ss, const union ibv_gid *gid,
 	}
 }
 
+uint16_t sock_gid(const struct sockaddr_storage *ss, union ibv_gid *gid)
+{
+	if (ss->ss_family == AF_INET) {
+		const struct sockaddr_in *sin = (const void *)ss;
+
+		*gid = gid_of_v4(&sin->sin_addr);
+		return ntohs(sin->sin_port);
+	} else {
+		const struct sockaddr_in6 *sin6 = (const void *)ss;
+
+		memcpy(gid->raw, &sin6->sin6_addr, 16);
+		return ntohs(sin6->sin6_port);
+	}
+}
+
 /* An address of all zeros, in either family. */
 static void any_gid(union ibv_gid *gid, bool v4)
 {
@@ -81,12 +97,11 @@ uint16_t sock_port(int fd)
 {
 	struct sockaddr_storage ss = { 0 };
 	socklen_t len = sizeof(ss);
+	union ibv_gid gid;
 
 	if (getsockname(fd, (struct sockaddr *)&ss, &len))
 		return 0;
-	return ntohs(ss.ss_family == AF_INET
-			     ? ((struct sockaddr_in *)&ss)->sin_port
-			     : ((struct sockaddr_in6 *)&ss)->sin6_port);
+	return sock_gid(&ss, &gid);
 }
 
 int sock_new(bool v4)

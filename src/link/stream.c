@@ -3,14 +3,18 @@
  */
 #include "stream.h"
 
+#include "sock.h"
+
 #include "base/aside.h"
 #include "base/bytes.h"
 #include "base/sys.h"
+#include "trace/tcp.h"
 
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/param.h>
 
 #define EVENTS 32 /* of one look */
@@ -29,6 +33,7 @@
 
 struct streams {
 	struct link link;
+	struct pcap *pcap;
 	int epfd;
 	pthread_mutex_t rx_lock; /* the receive side */
 	pthread_mutex_t forks; /* streams_hold() */
@@ -151,7 +156,7 @@ struct link *streams_link(struct streams *s)
 	return &s->link;
 }
 
-int streams_create(struct streams **out)
+int streams_create(struct streams **out, struct pcap *pcap)
 {
 	struct streams *s = calloc(1, sizeof(*s));
 	int err;
@@ -159,6 +164,7 @@ int streams_create(struct streams **out)
 	if (!s)
 		return -ENOMEM;
 	s->link.ops = &ops;
+	s->pcap = pcap;
 	pthread_mutex_init(&s->rx_lock, NULL);
 	pthread_mutex_init(&s->forks, NULL);
 	pthread_mutex_init(&s->lock, NULL);
@@ -252,6 +258,28 @@ void stream_want(struct stream *s, uint32_t events)
 	epoll_ctl(s->streams->epfd, EPOLL_CTL_MOD, s->fd, &ev);
 }
 
+/* What the kernel is about to send, or what it has got meanwhile. */
+static void record_close(struct stream *s, bool reset)
+{
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info), err_len;
+	int unread = 0, err = 0;
+
+	getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &info, &len);
+	err_len = sizeof(err);
+	getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &err, &err_len);
+	if (info.tcpi_state == TCP_CLOSE) {
+		if (err == ECONNRESET)
+			pcap_tcp_reset(s->record, false);
+	} else if (reset || (!ioctl(s->fd, FIONREAD, &unread) && unread)) {
+		pcap_tcp_reset(s->record, true);
+	} else {
+		pcap_tcp_fin(s->record, true);
+	}
+	pcap_tcp_free(s->record);
+	s->record = NULL;
+}
+
 void stream_close(struct stream *s, bool reset)
 {
 	const struct linger now = { .l_onoff = 1 };
@@ -259,6 +287,8 @@ void stream_close(struct stream *s, bool reset)
 
 	if (fd < 0)
 		return;
+	if (stream_recorded(s))
+		record_close(s, reset);
 	streams_hold(s->streams);
 	pthread_mutex_lock(&s->streams->lock);
 	*s->link = s->next;
@@ -277,8 +307,11 @@ void stream_close(struct stream *s, bool reset)
 
 void stream_finish(const struct stream *s)
 {
-	if (s->fd >= 0)
-		syscall(SYS_shutdown, s->fd, SHUT_WR);
+	if (s->fd < 0)
+		return;
+	if (stream_recorded(s))
+		pcap_tcp_fin(s->record, true);
+	syscall(SYS_shutdown, s->fd, SHUT_WR);
 }
 
 void stream_give(struct stream *s)
@@ -288,6 +321,40 @@ void stream_give(struct stream *s)
 	s->dead = atomic_load(&all->dead);
 	while (!atomic_compare_exchange_weak(&all->dead, &s->dead, s))
 		;
+}
+
+/* ---- connecting -------------------------------------------------------- */
+
+void stream_begin(struct stream *s, const struct sockaddr_storage *local,
+		  const struct sockaddr_storage *peer, uint8_t tos,
+		  bool initiator)
+{
+	struct pcap_tcp_end ours, peers;
+
+	if (!s->streams->pcap)
+		return;
+	ours.port = sock_gid(local, &ours.addr);
+	peers.port = sock_gid(peer, &peers.addr);
+	s->record =
+		pcap_tcp_begin(s->streams->pcap, &ours, &peers, tos, initiator);
+	if (s->record && !initiator)
+		pcap_tcp_connected(s->record);
+}
+
+int stream_connected(const struct stream *s)
+{
+	int err = 0;
+	socklen_t len = sizeof(err);
+
+	if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &err, &len))
+		err = errno;
+	if (stream_recorded(s)) {
+		if (!err)
+			pcap_tcp_connected(s->record);
+		else if (err == ECONNREFUSED)
+			pcap_tcp_reset(s->record, false);
+	}
+	return -err;
 }
 
 /* ---- sockets ----------------------------------------------------------- */
@@ -331,6 +398,18 @@ uint32_t stream_segment(const struct stream *s)
 	return (uint32_t)mss;
 }
 
+/* What it has come to, in a recording. */
+static void record(const struct stream *s, bool outbound,
+		   const struct iovec *iov, ssize_t r)
+{
+	if (r > 0)
+		pcap_tcp_data(s->record, outbound, iov, (size_t)r);
+	else if (!r && !outbound)
+		pcap_tcp_fin(s->record, false);
+	else if (r == -ECONNRESET)
+		pcap_tcp_reset(s->record, false);
+}
+
 /* One piece takes the kernel fewer instructions than a struct msghdr of one. */
 ssize_t stream_send(const struct stream *s, struct iovec *iov, size_t n,
 		    bool more)
@@ -342,7 +421,11 @@ ssize_t stream_send(const struct stream *s, struct iovec *iov, size_t n,
 	r = n == 1 ? sys_sendto(s->fd, iov->iov_base, iov->iov_len, flags, NULL,
 				0)
 		   : sys_sendmsg(s->fd, &m, flags);
-	return r < 0 ? -errno : r;
+	if (r < 0)
+		r = -errno;
+	if (stream_recorded(s))
+		record(s, true, iov, r);
+	return r;
 }
 
 ssize_t stream_recv(const struct stream *s, struct iovec *iov, size_t n)
@@ -353,5 +436,9 @@ ssize_t stream_recv(const struct stream *s, struct iovec *iov, size_t n)
 	r = n == 1 ? sys_recvfrom(s->fd, iov->iov_base, iov->iov_len,
 				  MSG_DONTWAIT, NULL, NULL)
 		   : sys_recvmsg(s->fd, &m, MSG_DONTWAIT);
-	return r < 0 ? -errno : r;
+	if (r < 0)
+		r = -errno;
+	if (stream_recorded(s))
+		record(s, false, iov, r);
+	return r;
 }

@@ -21,6 +21,8 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+struct pcap;
+struct pcap_tcp;
 struct stream;
 struct streams;
 
@@ -45,9 +47,11 @@ struct stream {
 	_Atomic uint32_t events; /* asked for; whoever asks for them writes it */
 	struct stream *next, **link; /* of those that are open; link's lock */
 	struct stream *dead; /* given to the link: the next one */
+	struct pcap_tcp *record; /* NULL: it is not recorded */
 };
 
-int streams_create(struct streams **s);
+/* pcap: where connections are recorded, or NULL. */
+int streams_create(struct streams **s, struct pcap *pcap);
 void streams_destroy(struct streams *s);
 /*
  * While it is held no socket is about to become a stream, nor about to be closed
@@ -68,6 +72,21 @@ struct link *streams_link(struct streams *s);
  */
 int stream_open(struct streams *streams, struct stream *s, int fd,
 		uint32_t events);
+/*
+ * It connects, us to the peer or, where the peer is the initiator, has done so
+ * the other way round: what there is to record begins.
+ */
+void stream_begin(struct stream *s, const struct sockaddr_storage *local,
+		  const struct sockaddr_storage *peer, uint8_t tos,
+		  bool initiator);
+/* What has become of an attempt to connect, once it is over: 0 or -errno. */
+int stream_connected(const struct stream *s);
+/* What comes is not to go to the program's memory before it has been recorded,
+ * or the program may have written there again. */
+static inline bool stream_recorded(const struct stream *s)
+{
+	return __builtin_expect(s->record != NULL, 0);
+}
 /* Other events are wanted from now on. The caller serialises that. */
 void stream_want(struct stream *s, uint32_t events);
 /* Closes the socket: the peer gets what was sent, then FIN, or, where reset is

@@ -11,6 +11,7 @@
  * the connection manager only those that quote a message that it has sent.
  */
 #include "internal.h"
+#include "sock.h"
 
 #include "base/gid.h"
 #include "base/sys.h"
@@ -72,7 +73,7 @@ static bool read_error(struct udp *u, int fd)
 			continue;
 		memcpy(&e, CMSG_DATA(c), sizeof(e));
 		if (u->unreachable && is_unreachable(&e) &&
-		    udp_gid(&to, &gid) == ROCE_UDP_PORT)
+		    sock_gid(&to, &gid) == ROCE_UDP_PORT)
 			u->unreachable(u->unreachable_arg, &gid, quote,
 				       (size_t)n);
 	}

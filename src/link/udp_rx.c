@@ -16,6 +16,7 @@
  */
 #include "internal.h"
 #include "grh.h"
+#include "sock.h"
 
 #include "base/bytes.h"
 #include "base/checksum.h"
@@ -112,21 +113,6 @@ void rx_destroy(struct udp *u)
 		return;
 	munmap(u->rx->buf, RX_DATAGRAMS * RX_BYTES);
 	free(u->rx);
-}
-
-uint16_t udp_gid(const struct sockaddr_storage *ss, union ibv_gid *gid)
-{
-	if (ss->ss_family == AF_INET) {
-		const struct sockaddr_in *sin = (const void *)ss;
-
-		*gid = gid_of_v4(&sin->sin_addr);
-		return ntohs(sin->sin_port);
-	} else {
-		const struct sockaddr_in6 *sin6 = (const void *)ss;
-
-		memcpy(gid->raw, &sin6->sin6_addr, 16);
-		return ntohs(sin6->sin6_port);
-	}
 }
 
 static int control_int(const struct cmsghdr *c)
@@ -238,7 +224,7 @@ static bool begin(struct udp *u, struct rx *rx, int i)
 		.len = rx->msg[i].msg_len,
 	};
 	d->segment = d->len;
-	d->sport = udp_gid(&rx->from[i], &d->src);
+	d->sport = sock_gid(&rx->from[i], &d->src);
 	if (!read_control(u, d, m) || !d->len || m->msg_flags & MSG_TRUNC) {
 		STAT_ADD(u, rx_malformed, 1);
 		d->len = 0;

@@ -11,8 +11,8 @@
 #include "base/say.h"
 #include "base/sys.h"
 #include "base/why.h"
+#include "link/sock.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -315,17 +315,15 @@ static int send_frame(struct shca_iw *iw, const uint8_t *p, size_t len)
 
 static void connected(struct shca_iw *iw)
 {
-	int err = 0;
-	socklen_t len = sizeof(err);
+	int err = stream_connected(&iw->stream);
 
-	if (getsockopt(iw->stream.fd, SOL_SOCKET, SO_ERROR, &err, &len))
-		err = errno;
-	if (err == ECONNREFUSED && ++iw->refused < REFUSED_TRIES) {
+	if (err == -ECONNREFUSED && ++iw->refused < REFUSED_TRIES) {
 		stream_close(&iw->stream, true);
 		shca_iw_until(iw, clock_ns() + REFUSED_NS);
 		return;
 	}
-	err = err ? -err : send_frame(iw, iw->out, iw->out_len);
+	if (!err)
+		err = send_frame(iw, iw->out, iw->out_len);
 	if (err) {
 		failed(iw, err);
 		return;
@@ -571,9 +569,11 @@ static int connect_begin(struct shca_iw *iw)
 	if (err && fd >= 0)
 		sys_close(fd);
 	streams_release(iw->e->streams);
-	if (!err)
-		shca_iw_until(iw, clock_ns() + SHCA_IW_CONNECT_NS);
-	return err;
+	if (err)
+		return err;
+	stream_begin(&iw->stream, &iw->local, &iw->peer, iw->tos, true);
+	shca_iw_until(iw, clock_ns() + SHCA_IW_CONNECT_NS);
+	return 0;
 }
 
 static void connect_again(struct shca_iw *iw)
@@ -644,6 +644,7 @@ static struct shca_iw *accepted(struct shca_iw_listener *l, int fd)
 		iw_end(iw, false);
 		return NULL;
 	}
+	stream_begin(&iw->stream, &iw->local, &iw->peer, 0, false);
 	iw->user = l->user;
 	iw->listener = l;
 	p->iw_half_open++;
@@ -874,29 +875,19 @@ struct stream *shca_iw_stream(struct shca_iw *iw)
 
 void shca_iw_peer_gid(const struct shca_iw *iw, uint8_t gid[16])
 {
-	const struct sockaddr_in *v4 = (const void *)&iw->peer;
-	const struct sockaddr_in6 *v6 = (const void *)&iw->peer;
-	union ibv_gid mapped;
+	union ibv_gid peer;
 
-	if (iw->peer.ss_family == AF_INET) {
-		mapped = gid_of_v4(&v4->sin_addr);
-		memcpy(gid, mapped.raw, sizeof(mapped.raw));
-	} else {
-		memcpy(gid, &v6->sin6_addr, 16);
-	}
+	sock_gid(&iw->peer, &peer);
+	memcpy(gid, peer.raw, sizeof(peer.raw));
 }
 
 void shca_iw_peer_text(const struct shca_iw *iw, char *text, size_t size)
 {
-	const struct sockaddr_in *v4 = (const void *)&iw->peer;
-	const struct sockaddr_in6 *v6 = (const void *)&iw->peer;
-	char addr[INET6_ADDRSTRLEN] = "";
+	struct gid_text t;
+	union ibv_gid peer;
+	const uint16_t port = sock_gid(&iw->peer, &peer);
 
-	if (iw->peer.ss_family == AF_INET)
-		inet_ntop(AF_INET, &v4->sin_addr, addr, sizeof(addr));
-	else
-		inet_ntop(AF_INET6, &v6->sin6_addr, addr, sizeof(addr));
-	snprintf(text, size, "%s port %u", addr, ntohs(v4->sin_port));
+	snprintf(text, size, "%s port %u", gid_str(&peer, &t), port);
 }
 
 void shca_iw_leave(struct shca_qp *qp, bool linger)

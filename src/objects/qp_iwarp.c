@@ -307,11 +307,14 @@ const struct qp_ops shca_iwarp_ops = {
 static size_t receive(struct shca_qp *qp, uint8_t *buffer, bool *more)
 {
 	struct iwarp_qp *q = iwarp_qp(qp->core);
+	struct stream *s = shca_iw_stream(qp->iw);
 	struct iovec iov[RX_PIECES + 1];
-	size_t pieces = iwarp_rx_direct(q, iov, RX_PIECES), direct = 0, room;
+	size_t pieces = 0, direct = 0, room;
 	bool large = qp->stream.large;
 	ssize_t n;
 
+	if (!stream_recorded(s))
+		pieces = iwarp_rx_direct(q, iov, RX_PIECES);
 	if (pieces)
 		large = iwarp_rx_payload(q) >= RX_LARGE;
 	room = large ? RX_AHEAD : STREAM_BUFFER;
@@ -320,13 +323,13 @@ static size_t receive(struct shca_qp *qp, uint8_t *buffer, bool *more)
 	for (size_t i = 0; i < pieces; i++)
 		direct += iov[i].iov_len;
 	iov[pieces] = (struct iovec){ buffer, room };
-	n = stream_recv(shca_iw_stream(qp->iw), iov, pieces + 1);
+	n = stream_recv(s, iov, pieces + 1);
 	if (n == -EFAULT && pieces) {
 		/* The program's memory is gone: its core finds that out. */
 		iwarp_rx_placed(q, 0);
 		pieces = direct = 0;
 		iov[0] = (struct iovec){ buffer, room };
-		n = stream_recv(shca_iw_stream(qp->iw), iov, 1);
+		n = stream_recv(s, iov, 1);
 	}
 	*more = n > 0 && (size_t)n == direct + room;
 	if (pieces) {

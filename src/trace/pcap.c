@@ -41,7 +41,6 @@
 #define FLUSH_NS 100000000u
 #define PATIENCE_MS 100 /* with the reader of a FIFO, while sending */
 #define FAREWELL_MS 1000 /* and at the end */
-#define PKT_MAX 65535u /* bytes in the largest IP packet */
 
 /* pcapng has the byte order of its writer, which SHB's magic shows. */
 #define BLOCK_SHB 0x0a0d0d0au
@@ -64,6 +63,9 @@
 #define V4_LEN 20u
 #define V6_LEN 40u
 #define UDP_LEN 8u
+#define TCP_LEN 20u
+#define PROTO_TCP 6u
+#define PROTO_UDP 17u
 
 struct pcap {
 	int fd;
@@ -117,7 +119,10 @@ static void end_block(uint8_t *block, uint8_t **p)
 
 static void put_file_head(struct pcap *p)
 {
-	static const char appl[] = "softhca", name[] = "softhca0";
+	static const char appl[] = "softhca";
+	static const char *const name[] = {
+		[PCAP_ROCE] = "softhca0", [PCAP_IWARP] = "softiw0"
+	};
 	const uint8_t nanoseconds = 9;
 	uint8_t *at = p->buf, *block = at;
 
@@ -132,57 +137,90 @@ static void put_file_head(struct pcap *p)
 	put_opt(&at, OPT_END, NULL, 0);
 	end_block(block, &at);
 
-	block = at;
-	put_u32(&at, BLOCK_IDB);
-	put_u32(&at, 0);
-	put_u16(&at, LINKTYPE_RAW);
-	put_u16(&at, 0);
-	put_u32(&at, 0); /* packets are never cut short */
-	put_opt(&at, OPT_IF_NAME, name, sizeof(name) - 1);
-	put_opt(&at, OPT_IF_TSRESOL, &nanoseconds, 1);
-	put_opt(&at, OPT_END, NULL, 0);
-	end_block(block, &at);
+	for (size_t i = 0; i < sizeof(name) / sizeof(name[0]); i++) {
+		block = at;
+		put_u32(&at, BLOCK_IDB);
+		put_u32(&at, 0);
+		put_u16(&at, LINKTYPE_RAW);
+		put_u16(&at, 0);
+		put_u32(&at, 0); /* packets are never cut short */
+		put_opt(&at, OPT_IF_NAME, name[i], strlen(name[i]));
+		put_opt(&at, OPT_IF_TSRESOL, &nanoseconds, 1);
+		put_opt(&at, OPT_END, NULL, 0);
+		end_block(block, &at);
+	}
 	p->used = (size_t)(at - p->buf);
 }
 
-/* Writes IP and UDP headers to h; what follows them is already in place. */
-static void put_ip_udp(uint8_t *h, const struct pcap_pkt *pkt, bool v4,
-		       size_t transport_len)
+/* Writes the IP header to h; the sum of the pseudo header (RFC 768, 9293, 8200)
+ * of the len bytes behind it. */
+static uint64_t put_ip(uint8_t *h, const struct pcap_pkt *pkt, bool v4,
+		       size_t len)
 {
-	uint32_t udp_len = (uint32_t)(UDP_LEN + transport_len);
-	uint8_t *udp = h + (v4 ? V4_LEN : V6_LEN);
-	uint64_t sum = 17 + udp_len; /* of the pseudo header (RFC 768, 8200) */
-	uint16_t check;
+	const uint8_t proto = pkt->tcp ? PROTO_TCP : PROTO_UDP;
 
 	if (v4) {
 		h[0] = 0x45;
 		h[1] = pkt->tclass;
-		put_be16(h + 2, V4_LEN + udp_len);
+		put_be16(h + 2, (uint32_t)(V4_LEN + len));
 		put_be16(h + 4, pkt->ip_id);
 		put_be16(h + 6, 0x4000); /* DF */
 		h[8] = pkt->hop_limit;
-		h[9] = 17;
+		h[9] = proto;
 		put_be16(h + 10, 0);
 		memcpy(h + 12, pkt->src->raw + 12, 4);
 		memcpy(h + 16, pkt->dst->raw + 12, 4);
 		put_be16(h + 10, inet_fold(inet_sum(0, h, V4_LEN)));
-		sum = inet_sum(sum, h + 12, 8);
-	} else {
-		put_be32(h, 0x60000000u | (uint32_t)pkt->tclass << 20 |
-				    (pkt->flow_label & 0xfffff));
-		put_be16(h + 4, udp_len);
-		h[6] = 17;
-		h[7] = pkt->hop_limit;
-		memcpy(h + 8, pkt->src->raw, 16);
-		memcpy(h + 24, pkt->dst->raw, 16);
-		sum = inet_sum(sum, h + 8, 32);
+		return inet_sum(proto + len, h + 12, 8);
 	}
-	put_be16(udp, pkt->sport);
-	put_be16(udp + 2, pkt->dport);
-	put_be16(udp + 4, udp_len);
-	put_be16(udp + 6, 0);
-	check = inet_fold(inet_sum(sum, udp, udp_len));
-	put_be16(udp + 6, check ? check : 0xffff);
+	put_be32(h, 0x60000000u | (uint32_t)pkt->tclass << 20 |
+			    (pkt->flow_label & 0xfffff));
+	put_be16(h + 4, (uint32_t)len);
+	h[6] = proto;
+	h[7] = pkt->hop_limit;
+	memcpy(h + 8, pkt->src->raw, 16);
+	memcpy(h + 24, pkt->dst->raw, 16);
+	return inet_sum(proto + len, h + 8, 32);
+}
+
+static void put_udp(uint8_t *h, const struct pcap_pkt *pkt, size_t len,
+		    uint64_t sum)
+{
+	uint16_t check;
+
+	put_be16(h, pkt->sport);
+	put_be16(h + 2, pkt->dport);
+	put_be16(h + 4, (uint32_t)len);
+	put_be16(h + 6, 0);
+	check = inet_fold(inet_sum(sum, h, len));
+	put_be16(h + 6, check ? check : 0xffff);
+}
+
+static void put_tcp(uint8_t *h, const struct pcap_pkt *pkt, size_t len,
+		    uint64_t sum)
+{
+	put_be16(h, pkt->sport);
+	put_be16(h + 2, pkt->dport);
+	put_be32(h + 4, pkt->tcp->seq);
+	put_be32(h + 8, pkt->tcp->ack);
+	h[12] = TCP_LEN / 4 << 4;
+	h[13] = pkt->tcp->flags;
+	put_be16(h + 14, UINT16_MAX); /* window */
+	put_be32(h + 16, 0);
+	put_be16(h + 16, inet_fold(inet_sum(sum, h, len)));
+}
+
+/* Writes IP and transport headers to h; what follows them is in place. */
+static void put_headers(uint8_t *h, const struct pcap_pkt *pkt, bool v4,
+			size_t len)
+{
+	const size_t ip_len = v4 ? V4_LEN : V6_LEN;
+	const uint64_t sum = put_ip(h, pkt, v4, len - ip_len);
+
+	if (pkt->tcp)
+		put_tcp(h + ip_len, pkt, len - ip_len, sum);
+	else
+		put_udp(h + ip_len, pkt, len - ip_len, sum);
 }
 
 /*
@@ -288,8 +326,8 @@ static void drop_locked(struct pcap *p)
 void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
 {
 	bool v4 = roce_gid_is_v4(pkt->src) && roce_gid_is_v4(pkt->dst);
-	size_t head = (v4 ? V4_LEN : V6_LEN) + UDP_LEN, len, padded;
-	size_t transport_len = 0;
+	size_t head = (v4 ? V4_LEN : V6_LEN) + (pkt->tcp ? TCP_LEN : UDP_LEN);
+	size_t len = head, padded;
 	uint8_t *at, *block, *data;
 	uint64_t now = clock_ns();
 	uint64_t when = pkt->realtime_ns ? pkt->realtime_ns : now;
@@ -299,10 +337,9 @@ void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
 	if (!is_ours(p))
 		return;
 	for (i = 0; i < pkt->niov; i++)
-		transport_len += pkt->iov[i].iov_len;
-	if (transport_len > PKT_MAX - head)
+		len += pkt->iov[i].iov_len;
+	if (len > PCAP_PKT_MAX)
 		return; /* too long for a packet */
-	len = head + transport_len;
 	padded = (len + 3) & ~(size_t)3;
 
 	pthread_mutex_lock(&p->lock);
@@ -320,7 +357,7 @@ void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
 	at = block = p->buf + p->used;
 	put_u32(&at, BLOCK_EPB);
 	put_u32(&at, 0);
-	put_u32(&at, 0); /* interface */
+	put_u32(&at, pkt->tcp ? PCAP_IWARP : PCAP_ROCE);
 	put_u32(&at, when >> 32);
 	put_u32(&at, when & UINT32_MAX);
 	put_u32(&at, len);
@@ -333,7 +370,7 @@ void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
 			memcpy(at, pkt->iov[i].iov_base, pkt->iov[i].iov_len);
 		at += pkt->iov[i].iov_len;
 	}
-	put_ip_udp(data, pkt, v4, transport_len);
+	put_headers(data, pkt, v4, len);
 	memset(at, 0, padded - len);
 	at += padded - len;
 

@@ -1,11 +1,11 @@
 /*
- * pcap.h - a pcapng file of this process's RoCE packets
+ * pcap.h - a pcapng file of this process's packets
  *
  * Written by the library itself, so no privilege is needed. Each packet gets
  * the IP and UDP headers it travelled with, rebuilt from what is known (link
  * type raw IP), with valid checksums, so that tshark and other decoders report
- * no errors. Safe from many threads; does nothing in a forked child. A write
- * that fails (disk full) ends the recording.
+ * no errors. Those of iWARP are made up (tcp.h). Safe from many threads; does
+ * nothing in a forked child. A write that fails (disk full) ends the recording.
  */
 #ifndef SOFTHCA_TRACE_PCAP_H
 #define SOFTHCA_TRACE_PCAP_H
@@ -30,6 +30,16 @@ int pcap_restart(int fd);
 
 void pcap_close(struct pcap *p);
 
+/* Interfaces in the file. */
+enum { PCAP_ROCE, PCAP_IWARP };
+
+#define PCAP_PKT_MAX 65535u /* bytes in the largest IP packet */
+
+struct pcap_tcp_head {
+	uint32_t seq, ack;
+	uint8_t flags;
+};
+
 struct pcap_pkt {
 	const union ibv_gid *src, *dst;
 	uint16_t sport, dport;
@@ -38,7 +48,8 @@ struct pcap_pkt {
 	uint32_t flow_label; /* of IPv6 */
 	bool outbound;
 	uint64_t realtime_ns; /* 0: now */
-	const struct iovec *iov; /* BTH to ICRC inclusive */
+	const struct pcap_tcp_head *tcp; /* NULL: UDP */
+	const struct iovec *iov; /* BTH to ICRC inclusive; TCP's bytes */
 	int niov;
 };
 

@@ -98,12 +98,22 @@ def test_wrong_mode(placements):
     assert "not one of only (the default), both and first" in out
 
 
-@pytest.mark.parametrize("option, value", [("--pcap", "x.pcapng"), ("--loss", 1)])
-def test_what_packets_alone_have(placements, option, value, tmp_path):
-    if option == "--pcap":
-        value = tmp_path / value
-    out = placements("iwarp").server.run(["true"], ["--iwarp", option, value])
-    assert "iWARP" in out and "TCP" in out
+@pytest.mark.parametrize("mode", ["", "=both", "=first"])
+@pytest.mark.parametrize("option", ["--loss", "--faults"])
+def test_what_packets_alone_have(placements, option, mode, tmp_path):
+    """It is said that iWARP's are TCP's."""
+    (tmp_path / "f").write_text("drop ack nth=3\n")
+    out = placements("iwarp").server.run(["true"], ["--iwarp" + mode, option, 1 if option == "--loss" else tmp_path / "f"])
+    assert option in out and "iWARP" in out and "TCP" in out, out
+
+
+def test_calls_fail(placements, tmp_path):
+    """What --faults does to calls it does here, too."""
+    place = placements("iwarp")
+    (tmp_path / "f").write_text("fail reg_mr ENOMEM\n")
+    out = place.client.run(["rdma_client", "-s", place.host, "-p", rig.free_port()],
+                           ["--iwarp", "--faults", tmp_path / "f"], status=255)
+    assert "Cannot allocate memory" in out, out
 
 
 # ---- programs --------------------------------------------------------------
