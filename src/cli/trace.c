@@ -5,6 +5,8 @@
 #include "cli/trace.h"
 #include "roce/env.h"
 #include "wire/mad.h"
+#include "wire/rdmap.h"
+#include "wire/roce.h"
 
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -164,6 +166,13 @@ const char *trace_drop_text(unsigned why)
 					     "?";
 }
 
+const char *trace_op_text(uint8_t op)
+{
+	return (op & TRACE_FPDU) == TRACE_FPDU ?
+		       rdmap_opcode_name(op & ~TRACE_FPDU) :
+		       roce_opcode(op)->name;
+}
+
 const char *trace_message_text(unsigned attr)
 {
 	static const char *const names[] = {
@@ -180,6 +189,14 @@ const char *trace_message_text(unsigned attr)
 		[MAD_CM_APR] = "APR, answers that",
 	};
 
+	switch (attr) {
+	case TRACE_MPA_REQUEST:
+		return "MPA request, asks for a connection";
+	case TRACE_MPA_REPLY:
+		return "MPA reply, accepts";
+	case TRACE_MPA_REJECT:
+		return "MPA reply, rejects";
+	}
 	return attr < sizeof(names) / sizeof(names[0]) && names[attr] ?
 		       names[attr] :
 		       "a message that is not known";
@@ -417,6 +434,14 @@ static bool write_file(const struct trace_set *t, const char *path,
 	return !err;
 }
 
+static bool any_iwarp(const struct trace_set *t)
+{
+	for (uint32_t i = 0; i < t->nqps; i++)
+		if (t->qp[i].ports)
+			return true;
+	return false;
+}
+
 static const char *why_not(int err)
 {
 	return err == -ENOENT ?
@@ -462,6 +487,9 @@ int cmd_trace(int argc, char **argv)
 		ok &= write_file(&t, a.perfetto, trace_perfetto);
 	if (a.pcapng)
 		ok &= write_file(&t, a.pcapng, trace_pcapng);
+	if (a.pcapng && any_iwarp(&t))
+		cli_say("trace: %s has no packets of iWARP; softhca run --pcap records them",
+			a.pcapng);
 	if (!a.html && !a.perfetto && !a.pcapng) {
 		err = print_table(&t, &a.want);
 		if (err)

@@ -24,7 +24,9 @@ bool trace_wants(const struct trace_set *t, const struct trace_wanted *want,
 const char *trace_wr_op(const struct trace_wr *w);
 const char *trace_reason_text(enum trace_reason r);
 const char *trace_drop_text(unsigned why);
-/* A message of the connection manager, by its attribute ID. */
+/* A packet or an FPDU, by its op; NULL: there is none. */
+const char *trace_op_text(uint8_t op);
+/* A message of the connection manager, by its attribute ID or enum trace_mpa. */
 const char *trace_message_text(unsigned attr);
 
 /* From when to when each thread slept, thread by thread; to be freed. *n: how

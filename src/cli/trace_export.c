@@ -32,7 +32,7 @@ static const char *packet_name(const struct trace_rec *r)
 		if ((syndrome & ROCE_AETH_KIND) == ROCE_AETH_NAK)
 			return "NAK";
 	}
-	return roce_opcode(op)->name ? roce_opcode(op)->name : "unknown opcode";
+	return trace_op_text(op) ? trace_op_text(op) : "unknown opcode";
 }
 
 /* ---- Chrome's trace format --------------------------------------------- */

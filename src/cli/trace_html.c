@@ -307,7 +307,10 @@ static void put_messages(FILE *f)
 {
 	fputs("\"cm\":{", f);
 	for (unsigned i = MAD_CM_REQ; i <= MAD_CM_APR; i++)
-		fprintf(f, "%s\"%u\":\"%s\"", i > MAD_CM_REQ ? "," : "", i,
+		fprintf(f, "\"%u\":\"%s\",", i, trace_message_text(i));
+	for (unsigned i = TRACE_MPA_REQUEST; i <= TRACE_MPA_REJECT; i++)
+		fprintf(f, "%s\"%u\":\"%s\"",
+			i > TRACE_MPA_REQUEST ? "," : "", i,
 			trace_message_text(i));
 	fputs("},\n", f);
 }
@@ -323,7 +326,7 @@ static void put_names(const struct page *p)
 	put_messages(p->f);
 	fputs("\"ops\":{", p->f);
 	for (unsigned i = 0; i < 256; i++) {
-		const char *name = roce_opcode((uint8_t)i)->name;
+		const char *name = trace_op_text((uint8_t)i);
 
 		if (!name)
 			continue;

@@ -6,6 +6,17 @@
 
 #include "qp/env.h"
 
+/* An FPDU, for whoever records what passes. */
+struct iwarp_fpdu {
+	bool outbound;
+	bool last; /* of its message */
+	bool has_wr; /* outbound: it is of a work request: */
+	uint64_t wr_id;
+	uint8_t opcode; /* enum rdmap_opcode */
+	uint32_t number; /* from 0 on, in its direction of the stream */
+	uint32_t len; /* behind the header of DDP */
+};
+
 struct iwarp_env {
 	struct qp_env base;
 
@@ -24,6 +35,10 @@ struct iwarp_env {
 	 * nobody asks.
 	 */
 	void (*ended)(struct qp *qp);
+
+	/* The socket has taken the last byte of an FPDU, or one has come, and
+	 * nothing that it leads to has happened. NULL: nobody asks. */
+	void (*fpdu)(struct qp *qp, const struct iwarp_fpdu *f);
 };
 
 #endif

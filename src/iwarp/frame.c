@@ -33,6 +33,9 @@ struct fpdu *frame_new(struct iwarp_qp *qp, const struct ddp_hdr *h,
 	f->tail_at = (uint8_t)n;
 	memset(f->bytes + n, 0, f->tail_len);
 	f->sealed = f->last = false;
+	f->end = h->last;
+	f->opcode = (uint8_t)rdmap_opcode(h->ulp);
+	f->payload = (uint16_t)(own_len + len);
 	f->from = FROM_NOWHERE;
 	qp->stats.tx_bytes += len;
 	return f;

@@ -51,9 +51,12 @@ struct fpdu {
 	uint32_t tail_len; /* pad and CRC, behind that */
 	bool sealed; /* its CRC is there */
 	bool last; /* then its WQE is done: a send or write, no read request */
+	bool end; /* of its message */
+	uint8_t opcode; /* enum rdmap_opcode */
+	uint16_t payload; /* bytes behind DDP's header, wherever they are */
 	uint8_t from; /* enum from */
 	uint8_t tail_at; /* in bytes */
-	uint32_t wqe; /* FROM_WQE, or last: its place in the SQ, */
+	uint32_t wqe; /* FROM_WQE: its place in the SQ, */
 	uint32_t offset; /* and the payload's in its data */
 	uint32_t stag; /* FROM_KEY */
 	uint64_t va;
@@ -84,6 +87,7 @@ struct iwarp_tx {
 	uint32_t sent; /* bytes of the oldest that have been taken */
 	uint32_t fpdu_max;
 	uint64_t pos; /* in the stream, of what is made next */
+	uint32_t fpdus; /* that have been taken */
 	uint8_t *flat; /* one FPDU as a whole: with markers; what was left of
 			* one when the QP ended */
 	uint8_t message; /* enum message */

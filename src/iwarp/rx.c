@@ -97,6 +97,21 @@ uint32_t iwarp_rx_payload(const struct iwarp_qp *qp)
 	       (r->h.tagged ? DDP_TAGGED_LEN : DDP_UNTAGGED_LEN);
 }
 
+static void tell(struct iwarp_qp *qp)
+{
+	const struct iwarp_rx *r = &qp->rx;
+
+	iwarp_env(qp)->fpdu(
+		&qp->base,
+		&(struct iwarp_fpdu){
+			.last = r->h.last,
+			.opcode = r->opcode,
+			.number = (uint32_t)(qp->stats.rx_fpdus -
+					     r->fpdus_before),
+			.len = iwarp_rx_payload(qp),
+		});
+}
+
 static bool tail_done(struct iwarp_qp *qp)
 {
 	struct iwarp_rx *r = &qp->rx;
@@ -105,6 +120,8 @@ static bool tail_done(struct iwarp_qp *qp)
 	if (qp->agreed.crc && !r->verified &&
 	    !mpa_crc_is(r->tail + pad, r->crc))
 		return crc_wrong(qp);
+	if (iwarp_env(qp)->fpdu)
+		tell(qp);
 	qp->stats.rx_fpdus++;
 	qp->stats.rx_bytes += iwarp_rx_payload(qp);
 	fpdu_start(r);

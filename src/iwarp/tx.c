@@ -229,14 +229,17 @@ struct rdmap_read tx_read_request(struct iwarp_qp *qp, struct iwarp_wqe *w)
 static struct fpdu *make_read(struct iwarp_qp *qp, struct iwarp_wqe *w)
 {
 	const struct rdmap_read read = tx_read_request(qp, w);
+	struct fpdu *f;
 
 	if (!check_sges(qp, &w->base, IBV_ACCESS_LOCAL_WRITE)) {
 		stop_wqe(qp, IBV_WC_LOC_PROT_ERR);
 		return NULL;
 	}
 	w->msn = qp->tx.msn[RDMAP_Q_READ];
-	qp->base.sq.nxt++;
-	return make_read_request(qp, &read);
+	f = make_read_request(qp, &read);
+	f->from = FROM_WQE;
+	f->wqe = qp->base.sq.nxt++;
+	return f;
 }
 
 static enum rdmap_opcode opcode_of(const struct qp_wqe *w)
@@ -570,6 +573,23 @@ bool iwarp_tx_doubt(struct iwarp_qp *qp)
 	return !already;
 }
 
+static void tell(struct iwarp_qp *qp, const struct fpdu *f)
+{
+	struct iwarp_fpdu t = {
+		.outbound = true,
+		.last = f->end,
+		/* What is behind the end of the QP has been flushed. */
+		.has_wr = qp->up && f->from == FROM_WQE,
+		.opcode = f->opcode,
+		.number = qp->tx.fpdus,
+		.len = f->payload,
+	};
+
+	if (t.has_wr)
+		t.wr_id = qp_sq_slot(&qp->base.sq, f->wqe)->wr_id;
+	iwarp_env(qp)->fpdu(&qp->base, &t);
+}
+
 void iwarp_tx_done(struct iwarp_qp *qp, struct iwarp_batch *b, size_t sent)
 {
 	struct iwarp_tx *t = &qp->tx;
@@ -589,6 +609,9 @@ void iwarp_tx_done(struct iwarp_qp *qp, struct iwarp_batch *b, size_t sent)
 		t->sent = 0;
 		t->head++;
 		qp->stats.tx_fpdus++;
+		if (iwarp_env(qp)->fpdu)
+			tell(qp, f);
+		t->fpdus++;
 		if (f->last)
 			iwarp_wqe(qp_sq_slot(&qp->base.sq, f->wqe))->done = true;
 	}

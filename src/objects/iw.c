@@ -4,6 +4,7 @@
 #include "iw.h"
 
 #include "gsi.h"
+#include "record.h"
 
 #include "base/aside.h"
 #include "base/bytes.h"
@@ -250,6 +251,32 @@ static void failed(struct shca_iw *iw, int status)
 	put(iw);
 }
 
+/* ---- what is recorded -------------------------------------------------- */
+
+static void record_ends(const struct shca_iw *iw, struct shca_record_end *ours,
+			struct shca_record_end *peers)
+{
+	ours->port = sock_gid(&iw->local, &ours->addr);
+	peers->port = sock_gid(&iw->peer, &peers->addr);
+}
+
+static void record_connected(const struct shca_iw *iw)
+{
+	struct shca_record_end ours, peers;
+
+	record_ends(iw, &ours, &peers);
+	shca_record_connected(shca_qpn(iw->qp), &ours, &peers);
+}
+
+static void record_frame(const struct shca_iw *iw, enum trace_type type,
+			 enum trace_mpa frame)
+{
+	struct shca_record_end ours, peers;
+
+	record_ends(iw, &ours, &peers);
+	shca_record_frame(type, frame, &ours, &peers, iw->setup.initiator);
+}
+
 /* ---- setting up -------------------------------------------------------- */
 
 static uint32_t fpdu_max(const struct shca_iw *iw, const struct iwarp_agreed *a)
@@ -286,6 +313,8 @@ static int hand_over(struct shca_iw *iw)
 		atomic_store(&iw->due, UINT64_MAX);
 		stream_want(&iw->stream, EPOLLIN);
 		atomic_store(&iw->phase, IW_QP);
+		if (tracing())
+			record_connected(iw);
 		err = shca_iwarp_start(qp, iw, &a, fpdu_max(iw, &a),
 				       iw->setup.error);
 		if (err) {
@@ -322,6 +351,8 @@ static void connected(struct shca_iw *iw)
 		shca_iw_until(iw, clock_ns() + REFUSED_NS);
 		return;
 	}
+	if (!err && tracing())
+		record_frame(iw, TRACE_CM_OUT, TRACE_MPA_REQUEST);
 	if (!err)
 		err = send_frame(iw, iw->out, iw->out_len);
 	if (err) {
@@ -360,6 +391,9 @@ static void replied(struct shca_iw *iw)
 
 	if (err == -EAGAIN)
 		return;
+	if (tracing() && (!err || iw->setup.error == IWARP_SETUP_REJECTED))
+		record_frame(iw, TRACE_CM_IN,
+			     err ? TRACE_MPA_REJECT : TRACE_MPA_REPLY);
 	if (!err)
 		err = hand_over(iw);
 	if (!err)
@@ -406,6 +440,8 @@ static void requested(struct shca_iw *iw)
 	if (err == -EAGAIN)
 		return;
 	if (!err) {
+		if (tracing())
+			record_frame(iw, TRACE_CM_IN, TRACE_MPA_REQUEST);
 		ask(iw, clock_ns());
 		return;
 	}
@@ -787,6 +823,8 @@ int shca_iw_accept(struct shca_iw *iw, const struct shca_iw_ask *ask)
 	iw->qp = ask->qp;
 	shca_qp_get(iw->qp);
 	/* The QP may send something at once, behind the reply. */
+	if (tracing())
+		record_frame(iw, TRACE_CM_OUT, TRACE_MPA_REPLY);
 	err = send_frame(iw, out, (size_t)len);
 	if (!err)
 		err = hand_over(iw);
@@ -814,6 +852,8 @@ int shca_iw_reject(struct shca_iw *iw, const void *data, size_t len)
 			   MPA_PRIVATE_MAX -
 				   (iw->setup.peer.enhanced ? MPA_ENHANCED_LEN
 							    : 0));
+	if (tracing())
+		record_frame(iw, TRACE_CM_OUT, TRACE_MPA_REJECT);
 	/* siw may not look at a frame that has our FIN behind it, so the peer
 	 * is to be the first to close. */
 	if (iw->stream.fd >= 0 && !send_frame(iw, out, (size_t)n)) {

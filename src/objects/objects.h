@@ -612,6 +612,7 @@ struct shca_qp {
 		bool fin; /* we have sent FIN */
 		bool draining;
 		bool large; /* so was the last FPDU, which the socket placed */
+		uint64_t sent_ns; /* when it sends last, where that is recorded */
 		/* 0, or when the responder may send unasked, or the initiator
 		 * sends its first message again, so many times yet. */
 		uint64_t begin_ns;

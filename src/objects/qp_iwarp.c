@@ -151,6 +151,8 @@ static bool send_batch(struct shca_qp *qp)
 	size_t sent;
 
 	iwarp_tx(q, &b, TX_BYTES);
+	if (tracing())
+		qp->stream.sent_ns = trace_now();
 	if (b.bytes)
 		n = stream_send(shca_iw_stream(qp->iw), b.data.iov, b.data.n,
 				false);
@@ -216,6 +218,8 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 	}
 	if (err && whole)
 		iwarp_sq_undo(q, tail);
+	if (tracing())
+		shca_record_posts(core, tail);
 	flush(core, 0, false);
 	return err;
 }
@@ -436,8 +440,18 @@ static void env_ended(struct qp *core)
 {
 	struct shca_qp *qp = core->owner;
 
+	if (tracing())
+		shca_record_ended(core->qpn);
 	if (qp->iw)
 		shca_iw_ended(qp->iw);
+}
+
+static void env_fpdu(struct qp *core, const struct iwarp_fpdu *f)
+{
+	const struct shca_qp *qp = core->owner;
+
+	if (tracing()) /* not in the child of a fork */
+		shca_record_fpdu(core, f, qp->stream.sent_ns);
 }
 
 __attribute__((format(printf, 2, 3))) static void
@@ -460,6 +474,7 @@ void shca_iwarp_env(struct shca_process *p)
 		.base = p->env.base,
 		.established = env_established,
 		.ended = env_ended,
+		.fpdu = tracing() ? env_fpdu : NULL,
 	};
 	/* No other process of this host knows of its QPs. */
 	p->iw_env.base.direct = NULL;

@@ -27,8 +27,10 @@ enum trace_type {
 	TRACE_POST_SEND,
 	/* The same without PSNs and opcode. num 0: to an SRQ, x: its handle */
 	TRACE_POST_RECV,
-	/* num: QP; key: enum trace_key; psn, op: as on the wire; x: last PSN
-	 * that it stands for << 8 | enum trace_pkt */
+	/* num: QP; key: TRACE_KEY(); psn, op: as on the wire; x: last PSN
+	 * that it stands for << 8 | enum trace_pkt. An FPDU of iWARP: op:
+	 * TRACE_FPDU | enum rdmap_opcode; psn: how many were before it in its
+	 * direction of the stream; key: wr_id of TRACE_OF_WR */
 	TRACE_PKT_OUT,
 	TRACE_PKT_IN,
 	/* The packet that came in before did nothing. x: enum roce_drop, or
@@ -43,13 +45,16 @@ enum trace_type {
 	/* num: QP; x: what has happened, enum trace_timer */
 	TRACE_TIMER,
 	TRACE_QP_NEW, /* num; x: enum ibv_qp_type */
-	TRACE_QP_STATE, /* x: enum ibv_qp_state; key: the peer's QP; len: MTU */
+	/* x: enum ibv_qp_state; key: the peer's QP, or TRACE_PORTS(); len: MTU */
+	TRACE_QP_STATE,
 	TRACE_QP_SGID, /* 16 bytes from key on */
 	TRACE_QP_DGID,
 	TRACE_QP_GONE,
 	TRACE_MR_NEW, /* num: 0; x: lkey; key: address; len, psn_op: length */
 	TRACE_MR_GONE, /* x: lkey */
-	TRACE_CM_OUT, /* num: 1, its QP; x: attribute ID; key: transaction ID */
+	/* num: 1, its QP; x: attribute ID, or enum trace_mpa; key: transaction
+	 * ID, or what both ends make of their addresses */
+	TRACE_CM_OUT,
 	TRACE_CM_IN,
 	TRACE_SLEEP, /* a thread: x: enum trace_place */
 	TRACE_WAKE,
@@ -69,6 +74,18 @@ enum trace_pkt {
 	TRACE_HOST = 4, /* by a link within the host */
 	TRACE_VERDICT = 8, /* no packet: a ring says that up to psn all is
 			    * accepted */
+	/* FPDUs: */
+	TRACE_END = 16, /* the last one of its message, */
+	TRACE_OF_WR = 32, /* which is a work request */
+};
+
+#define TRACE_FPDU 0xc0u
+
+/* The frames that begin a connection of iWARP. */
+enum trace_mpa {
+	TRACE_MPA_REQUEST = 0x100,
+	TRACE_MPA_REPLY,
+	TRACE_MPA_REJECT, /* a reply, too */
 };
 
 #define TRACE_NO_QP 255u
@@ -86,6 +103,11 @@ enum trace_place {
 /* Packets' key: the other QP, the syndrome and the MSN of an AETH. */
 #define TRACE_KEY(qpn, syndrome, msn)                                          \
 	((uint64_t)(qpn) | (uint64_t)(syndrome) << 24 | (uint64_t)(msn) << 32)
+
+/* A QP of iWARP has its connection's ports, ours and the peer's. */
+#define TRACE_HAS_PORTS (1ull << 63)
+#define TRACE_PORTS(ours, peers)                                               \
+	(TRACE_HAS_PORTS | (uint64_t)(ours) << 16 | (uint64_t)(peers))
 
 struct trace_rec {
 	uint64_t ns; /* CLOCK_MONOTONIC */

@@ -6,9 +6,13 @@
  * complete as well. Packets of a QP that are not lost mostly arrive in the order in
  * which they left: so of those with the same PSN, one that arrives is the first
  * that left behind what arrived before.
+ *
+ * FPDUs of iWARP have numbers instead, the same at both ends. Those that carry
+ * requests come in the order of the work requests, which they name.
  */
 #include "join.h"
 
+#include "wire/rdmap.h"
 #include "wire/roce.h"
 
 #include <errno.h>
@@ -146,7 +150,10 @@ static void learn(struct trace_qp *qp, const struct trace_rec *r)
 		qp->type = r->x;
 		break;
 	case TRACE_QP_STATE:
-		qp->dest = r->key ? (uint32_t)r->key & 0xffffff : qp->dest;
+		if (r->key & TRACE_HAS_PORTS)
+			qp->ports = (uint32_t)r->key;
+		else if (r->key)
+			qp->dest = (uint32_t)r->key & 0xffffff;
 		qp->mtu = r->len ? r->len : qp->mtu;
 		break;
 	case TRACE_QP_SGID:
@@ -259,9 +266,22 @@ static int assign_srqs(struct trace_set *t)
 	return err;
 }
 
+/* What a QP is called by its peer, and calls its peer. */
+static uint64_t own_name(const struct trace_qp *qp)
+{
+	return qp->ports ? 2ull << 32 | qp->ports : 1ull << 32 | qp->num;
+}
+
+static uint64_t peer_name(const struct trace_qp *qp)
+{
+	return qp->ports ? 2ull << 32 | (qp->ports << 16 | qp->ports >> 16) :
+			   1ull << 32 | qp->dest;
+}
+
 static bool are_peers(const struct trace_qp *a, const struct trace_qp *b)
 {
-	return a->dest == b->num && b->dest == a->num &&
+	return a != b && peer_name(a) == own_name(b) &&
+	       peer_name(b) == own_name(a) &&
 	       !memcmp(a->sgid, b->dgid, 16) && !memcmp(a->dgid, b->sgid, 16);
 }
 
@@ -272,14 +292,14 @@ static int find_peers(struct trace_set *t)
 	int err = next ? 0 : -ENOMEM;
 
 	for (uint32_t i = 0; i < t->nqps && !err; i++) {
-		next[i] = map_get(&last, 1ull << 32 | t->qp[i].num);
-		err = map_set(&last, 1ull << 32 | t->qp[i].num, i);
+		next[i] = map_get(&last, own_name(&t->qp[i]));
+		err = map_set(&last, own_name(&t->qp[i]), i);
 	}
 	for (uint32_t i = 0; i < t->nqps && !err; i++) {
 		struct trace_qp *a = &t->qp[i];
-		uint32_t k = map_get(&last, 1ull << 32 | a->dest), steps = 0;
+		uint32_t k = map_get(&last, peer_name(a)), steps = 0;
 
-		for (; a->dest && a->peer == TRACE_NOTHING &&
+		for (; (a->dest || a->ports) && a->peer == TRACE_NOTHING &&
 		       k != TRACE_NOTHING && steps < STEPS;
 		     k = next[k], steps++)
 			if (t->qp[k].peer == TRACE_NOTHING &&
@@ -441,7 +461,9 @@ struct queue {
 	uint32_t *wr;
 	uint32_t n, room;
 	uint32_t acked, done, polled; /* those before are */
-	uint32_t sent; /* the one whose packet was seen last */
+	uint32_t sent; /* the one whose packet was seen last; of iWARP the one
+			* that is next */
+	uint32_t own; /* reads of iWARP that are of no work request */
 };
 
 struct state {
@@ -533,19 +555,74 @@ static bool is_request(const struct trace_rec *r)
 	return roce_opcode((uint8_t)r->psn_op)->flags & ROCE_F_REQUEST;
 }
 
+static void add_packet(struct state *s, struct trace_event *ev,
+		       struct trace_wr *w)
+{
+	ev->wr = (uint32_t)(w - s->t->wr);
+	w->packets++;
+	w->first = w->first ? w->first : ev->rec.ns;
+	if (!w->acked)
+		w->last = ev->rec.ns;
+}
+
+static void fpdu_left(struct state *s, struct trace_event *ev, uint32_t opcode)
+{
+	struct queue *q = &s->send[ev->qp];
+
+	if (!(ev->rec.x & TRACE_OF_WR)) {
+		q->own += opcode == RDMAP_READ_REQUEST;
+		return;
+	}
+	for (uint32_t i = q->sent, n = 0; i < q->n && n < STEPS; i++, n++) {
+		struct trace_wr *w = &s->t->wr[q->wr[i]];
+
+		if (w->flags & TRACE_LOCAL || w->wr_id != ev->rec.key)
+			continue;
+		add_packet(s, ev, w);
+		q->sent = i + !!(ev->rec.x & TRACE_END);
+		return;
+	}
+}
+
+/* The last data of a read: of the oldest that has none. */
+static void fpdu_arrived(struct state *s, struct trace_event *ev,
+			 uint32_t opcode)
+{
+	struct queue *q = &s->send[ev->qp];
+	const bool end = ev->rec.x & TRACE_END;
+
+	if (opcode != RDMAP_READ_RESPONSE)
+		return;
+	if (q->own) {
+		q->own -= end;
+		return;
+	}
+	for (uint32_t i = q->acked, n = 0; i < q->sent && n < STEPS; i++, n++) {
+		struct trace_wr *w = &s->t->wr[q->wr[i]];
+
+		if (w->opcode != IBV_WR_RDMA_READ || !w->packets)
+			continue;
+		ev->wr = q->wr[i];
+		if (end) {
+			w->acked = ev->rec.ns;
+			q->acked = i + 1;
+		}
+		return;
+	}
+}
+
 static int left(struct state *s, uint32_t i)
 {
 	struct trace_event *ev = &s->t->event[i];
 	struct trace_wr *w;
+	uint32_t opcode;
 
-	if (is_request(&ev->rec)) {
+	if (trace_is_fpdu(&ev->rec, &opcode)) {
+		fpdu_left(s, ev, opcode);
+	} else if (is_request(&ev->rec)) {
 		w = wr_of(s, ev->qp, psn_of(&ev->rec));
 		if (w) {
-			ev->wr = (uint32_t)(w - s->t->wr);
-			w->packets++;
-			w->first = w->first ? w->first : ev->rec.ns;
-			if (!w->acked)
-				w->last = ev->rec.ns;
+			add_packet(s, ev, w);
 			w->again += (ev->rec.x & TRACE_AGAIN) != 0;
 		}
 		if (ev->rec.x & TRACE_AGAIN)
@@ -626,7 +703,7 @@ static uint32_t sender(const struct state *s, const struct trace_event *ev)
 {
 	const struct trace_qp *qp = &s->t->qp[ev->qp];
 
-	if (qp->peer != TRACE_NOTHING)
+	if (qp->peer != TRACE_NOTHING || qp->ports)
 		return qp->peer;
 	return map_get(&s->ud, 1ull << 32 | (ev->rec.key & 0xffffff));
 }
@@ -635,7 +712,7 @@ static int arrived(struct state *s, uint32_t i)
 {
 	struct trace_event *ev = &s->t->event[i];
 	const uint32_t from = sender(s, ev);
-	uint32_t out;
+	uint32_t out, opcode;
 	int err;
 
 	err = map_set(&s->in, 1ull << 63 | (uint64_t)ev->proc << 32 | ev->tid,
@@ -652,7 +729,9 @@ static int arrived(struct state *s, uint32_t i)
 			s->t->event[out].other = i;
 		}
 	}
-	if (roce_opcode((uint8_t)ev->rec.psn_op)->flags & ROCE_F_RESPONSE)
+	if (trace_is_fpdu(&ev->rec, &opcode))
+		fpdu_arrived(s, ev, opcode);
+	else if (roce_opcode((uint8_t)ev->rec.psn_op)->flags & ROCE_F_RESPONSE)
 		answered(s, ev);
 	return 0;
 }
@@ -725,8 +804,11 @@ static uint64_t quietly_over(const struct trace_set *t,
 
 	if (w->acked)
 		return w->acked;
-	return w->last && (type == IBV_QPT_UD || type == IBV_QPT_UC) ? w->last :
-								       ns;
+	/* Nobody acknowledges it. */
+	return w->last && (type == IBV_QPT_UD || type == IBV_QPT_UC ||
+			   t->qp[w->qp].ports) ?
+		       w->last :
+		       ns;
 }
 
 static void completed(struct state *s, struct trace_event *ev)

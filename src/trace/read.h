@@ -40,6 +40,7 @@ struct trace_qp {
 	uint32_t proc, num;
 	uint32_t type; /* enum ibv_qp_type; 0: not known */
 	uint32_t dest, mtu;
+	uint32_t ports; /* of iWARP: ours << 16 | the peer's; else 0 */
 	uint8_t sgid[16], dgid[16];
 	uint32_t peer; /* index of a QP, or TRACE_NOTHING */
 };
@@ -96,6 +97,13 @@ void trace_read_free(struct trace_set *t);
 static inline uint32_t trace_type(const struct trace_rec *r)
 {
 	return r->what & 0xff;
+}
+
+/* Of a packet: it is none, but an FPDU of this enum rdmap_opcode. */
+static inline bool trace_is_fpdu(const struct trace_rec *r, uint32_t *opcode)
+{
+	*opcode = r->psn_op & 0xff & ~TRACE_FPDU;
+	return (r->psn_op & TRACE_FPDU) == TRACE_FPDU;
 }
 
 /* A phase of a work request's life. */

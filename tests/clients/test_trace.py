@@ -17,6 +17,7 @@ import rig
 from test_cm import pair
 from test_cm_tools import need_ucx
 from test_mpi import STACKS
+from test_perftest import perftest
 
 
 def trace(*args, status=0):
@@ -139,6 +140,44 @@ def test_clocks_of_two_hosts(hosts, tmp_path):
     hosts.tool("ib_write_bw", "-F", "-n", 100, "-s", 4096, options=["--trace", tmp_path / "t"])
     out, _ = joined(tmp_path / "t", tmp_path)
     assert counts(out)[0] >= 100 and "not completed" not in out, out
+
+
+def test_iwarp_on_two_hosts(hosts, tmp_path):
+    """FPDUs are the same at both ends, and set the clocks as packets do."""
+    port = rig.free_port()
+    cmd = ["rping", "-C", 50, "-S", 4000, "-p", port]
+    hosts.pair([*cmd, "-s"], [*cmd, "-c", "-a", hosts.host], port, ["--iwarp", "--trace", tmp_path / "t"],
+               status=(None, None))
+    out, owners = joined(tmp_path / "t", tmp_path)
+    assert owners == {True, False} and "not completed" not in out, out
+    data, field = page_data((tmp_path / "t.html").read_text())
+    types, x, op, other = (field("e", *f) for f in (("type", "B"), ("x", "I"), ("op", "B"), ("other", "I")))
+    frames = {x[i]: i for i, kind in enumerate(types) if kind == data["types"]["cmout"]}
+    assert sorted(frames) == [0x100, 0x101] and all(data["cm"][str(k)].startswith("MPA re") for k in frames)
+    assert all(x[other[i]] == k for k, i in frames.items())
+    names = {data["ops"][str(op[i])] for i, kind in enumerate(types) if kind == data["types"]["out"]}
+    assert names == {"RDMA Write", "RDMA Read Request", "RDMA Read Response", "Send"}, names
+
+
+@pytest.mark.parametrize("op", ["send", "write", "read"])
+def test_every_iwarp_request_ends(placements, tmp_path, op):
+    """What is said of each: all but an acknowledgement, which iWARP has none of."""
+    size, n = 200000, 20
+    perftest(placements("iwarp"), f"ib_{op}_bw", "-R", "-s", size, iters=n, options=["--trace", tmp_path / "t"])
+    out = trace(tmp_path / "t", "--rows", 0)
+    assert "not completed" not in out and "status" not in out and "sent again;" in out, out
+    rows = [r.split() for r in out.splitlines() if re.match(rf" +\S+ 0x\w+ {op} +{size} ", r)]
+    assert len(rows) == n, out
+    for r in rows:
+        # After posted and total: two words for each phase, or one.
+        phases, rest = [], r[6:]
+        for _ in range(5):
+            phases.append(rest.pop(0))
+            if phases[-1] != "-":
+                rest.pop(0)
+        assert (phases[2] != "-") == (op == "read"), r
+        assert int(rest[0]) == (1 if op == "read" else 4), r     # FPDUs of 64 KiB
+    trace("--pcapng", tmp_path / "t.pcapng", tmp_path / "t")
 
 
 def test_two_hosts_that_lose_packets(hosts, tmp_path):

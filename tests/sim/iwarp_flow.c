@@ -740,6 +740,84 @@ static void doubt(void **state)
 	iw_pair_free(p);
 }
 
+/* ---- what is told ------------------------------------------------------ */
+
+#define TOLD 64
+
+static struct told {
+	struct iwarp_fpdu f[TOLD];
+	size_t n;
+} told[2][2]; /* by end, and whether it left there */
+
+static void note(struct qp *qp, const struct iwarp_fpdu *f)
+{
+	struct sim_qp *q = qp->owner;
+	const struct iw_pair *p = q->node->sim->user;
+	struct told *t = &told[q == p->end[1].q][f->outbound];
+
+	assert_true(t->n < TOLD);
+	assert_int_equal(f->number, t->n);
+	t->f[t->n++] = *f;
+}
+
+/* Each that leaves comes, as the same; and says what it is of. */
+static void expect_told(int end, size_t i, uint8_t opcode, uint32_t len,
+			bool last, int wr_id)
+{
+	const struct iwarp_fpdu *f = &told[end][true].f[i];
+	const struct iwarp_fpdu *to = &told[!end][false].f[i];
+
+	assert_int_equal(f->opcode, opcode);
+	assert_int_equal(f->len, len);
+	assert_int_equal(f->last, last);
+	assert_int_equal(f->has_wr, wr_id >= 0);
+	if (f->has_wr)
+		assert_int_equal(f->wr_id, wr_id);
+	assert_int_equal(to->opcode, opcode);
+	assert_int_equal(to->len, len);
+	assert_int_equal(to->last, last);
+}
+
+static void every_fpdu_is_told(void **state)
+{
+	const uint32_t room = 1448 - 2 - 14 - 4; /* in a tagged one */
+	struct iw_opts o = iw_default;
+	struct iw_pair *p;
+	struct iw_end *a;
+
+	(void)state;
+	memset(told, 0, sizeof(told));
+	p = iw_pair_new(1, &o);
+	a = &p->end[0];
+	p->end[0].env.fpdu = p->end[1].env.fpdu = note;
+	iw_run(p); /* the message that no program sees */
+	receive(&p->end[1], 1000);
+	/* Each has the number of those that are complete. */
+	post(a, IBV_WR_RDMA_WRITE, 3 * room - 5, 0);
+	iw_run(p);
+	post(a, IBV_WR_RDMA_READ, room + 100, 0);
+	iw_run(p);
+	post(a, IBV_WR_SEND, 50, 0);
+	iw_run(p);
+	expect_told(0, 0, RDMAP_WRITE, 0, true, -1);
+	for (int i = 0; i < 3; i++)
+		expect_told(0, 1 + (size_t)i, RDMAP_WRITE,
+			    i < 2 ? room : room - 5, i == 2, 0);
+	expect_told(0, 4, RDMAP_READ_REQUEST, RDMAP_READ_LEN, true, 1);
+	expect_told(0, 5, RDMAP_SEND, 50, true, 2);
+	expect_told(1, 0, RDMAP_READ_RESPONSE, room, false, -1);
+	expect_told(1, 1, RDMAP_READ_RESPONSE, 100, true, -1);
+	/* The first receive was the only one: this send is refused, not got. */
+	post(a, IBV_WR_SEND, 10, 0);
+	iw_run(p);
+	assert_int_equal(told[0][true].f[6].wr_id, 3);
+	assert_int_equal(told[1][false].n, 6);
+	expect_told(1, 2, RDMAP_TERMINATE, 4 + 2 + 18, true, -1);
+	assert_int_equal(told[0][true].n, 7);
+	assert_int_equal(told[1][true].n, 3);
+	iw_pair_free(p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -762,6 +840,7 @@ int main(void)
 		cmocka_unit_test(made_in_vain),
 		cmocka_unit_test(read_goes),
 		cmocka_unit_test(doubt),
+		cmocka_unit_test(every_fpdu_is_told),
 	};
 
 	cmocka_set_test_filter(getenv("SIM_TEST"));

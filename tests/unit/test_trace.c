@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "trace/read.h"
 #include "trace/trace.h"
+#include "wire/rdmap.h"
 #include "wire/roce.h"
 
 #include <dirent.h>
@@ -350,6 +351,120 @@ static void carried_out_without_packets(void **state)
 	trace_read_free(&t);
 }
 
+/* ---- iWARP ------------------------------------------------------------- */
+
+/* By TCP; neither knows the other's number. */
+static void connect_iwarp(struct file *f, uint32_t num, uint8_t a, uint8_t b,
+			  uint16_t ours, uint16_t peers, uint64_t ns)
+{
+	connect_to(f, num, 0, a, b, ns);
+	add(f, TRACE_QP_STATE, num, ns, IBV_QPS_RTS, TRACE_PORTS(ours, peers),
+	    0, 0);
+}
+
+/* An FPDU that leaves a, 0x11, or b, 0x99, and takes as long as in two_hosts(). */
+static void fpdu(struct file *a, struct file *b, bool from_a, uint64_t ns,
+		 uint32_t number, enum rdmap_opcode op, uint32_t flags,
+		 uint64_t wr_id)
+{
+	add(from_a ? a : b, TRACE_PKT_OUT, from_a ? 0x11 : 0x99,
+	    ns + (from_a ? 0 : SKEW), number << 8 | flags, wr_id, number,
+	    TRACE_FPDU | op);
+	add(from_a ? b : a, TRACE_PKT_IN, from_a ? 0x99 : 0x11,
+	    ns + (from_a ? 10000 + SKEW : 14000),
+	    number << 8 | (flags & TRACE_END), 0, number, TRACE_FPDU | op);
+}
+
+/*
+ * A write in three FPDUs behind the initiator's first message, a read whose
+ * answer comes in two, and a send that nobody is told the end of.
+ */
+static void by_iwarp(struct file *a, struct file *b)
+{
+	const uint64_t t = 1000 * MSEC;
+
+	begin(a, "one", 1);
+	begin(b, "two", 2);
+	connect_iwarp(a, 0x11, 1, 2, 40000, 7174, t - MSEC);
+	connect_iwarp(b, 0x99, 2, 1, 7174, 40000, t - MSEC + SKEW);
+	/* Another one between the same hosts, whose FPDUs have these numbers. */
+	connect_iwarp(b, 0x9a, 2, 1, 7174, 40001, t - MSEC + SKEW);
+	fpdu(a, b, true, t - 1000, 0, RDMAP_WRITE, TRACE_END, 0);
+	add(a, TRACE_POST_SEND, 0x11, t, TRACE_SIGNALED, 7, 0,
+	    IBV_WR_RDMA_WRITE);
+	add(a, TRACE_POST_SEND, 0x11, t, TRACE_LOCAL, 7, 0, IBV_WR_LOCAL_INV);
+	add(a, TRACE_POST_SEND, 0x11, t, TRACE_SIGNALED, 7, 0,
+	    IBV_WR_RDMA_READ);
+	add(a, TRACE_POST_SEND, 0x11, t, 0, 9, 0, IBV_WR_SEND);
+	add(a, TRACE_POST_SEND, 0x11, t, TRACE_SIGNALED, 7, 0, IBV_WR_SEND);
+	fpdu(a, b, true, t + 1000, 1, RDMAP_WRITE, TRACE_OF_WR, 7);
+	fpdu(a, b, true, t + 2000, 2, RDMAP_WRITE, TRACE_OF_WR, 7);
+	fpdu(a, b, true, t + 3000, 3, RDMAP_WRITE, TRACE_OF_WR | TRACE_END, 7);
+	add(a, TRACE_COMPLETE, 0x11, t + 3500, 0, 7, 0, IBV_WC_RDMA_WRITE);
+	fpdu(a, b, true, t + 4000, 4, RDMAP_READ_REQUEST,
+	     TRACE_OF_WR | TRACE_END, 7);
+	fpdu(a, b, true, t + 5000, 5, RDMAP_SEND, TRACE_OF_WR | TRACE_END, 9);
+	fpdu(a, b, true, t + 6000, 6, RDMAP_SEND, TRACE_OF_WR | TRACE_END, 7);
+	fpdu(a, b, false, t + 20000, 0, RDMAP_READ_RESPONSE, 0, 0);
+	fpdu(a, b, false, t + 21000, 1, RDMAP_READ_RESPONSE, TRACE_END, 0);
+	add(a, TRACE_COMPLETE, 0x11, t + 36000, 0, 7, 0, IBV_WC_RDMA_READ);
+	add(a, TRACE_COMPLETE, 0x11, t + 36100, 0, 7, 0, IBV_WC_SEND);
+	add(a, TRACE_POLLED, 0x11, t + 40000, 0, 7, 0, IBV_WC_RDMA_WRITE);
+}
+
+static void fpdus_of_work_requests(void **state)
+{
+	static const uint32_t packets[] = { 3, 0, 1, 1, 1 };
+	uint64_t ns[TRACE_PHASES];
+	struct trace_set t;
+	struct file a, b;
+	uint32_t pairs = 0;
+
+	(void)state;
+	by_iwarp(&a, &b);
+	write_two(&a, &b);
+	assert_int_equal(read_dir(&t), 0);
+	assert_int_equal(t.nqps, 3);
+	assert_int_equal(t.qp[t.qp[0].peer].num, 0x99);
+	assert_true(t.clock[1].known);
+	assert_int_equal(t.clock[1].error, 12000);
+
+	assert_int_equal(t.nwrs, ARRAY_SIZE(packets));
+	for (uint32_t i = 0; i < t.nwrs; i++)
+		assert_int_equal(t.wr[i].packets, packets[i]);
+	/* Nobody acknowledges a write; the last data of a read do. */
+	assert_int_equal(t.wr[0].acked, 0);
+	trace_phases(&t.wr[0], ns);
+	assert_int_equal(ns[TRACE_P_WINDOW], 1000);
+	assert_int_equal(ns[TRACE_P_SENDING], 2000);
+	assert_int_equal(ns[TRACE_P_COMPLETING], 500);
+	assert_int_equal(ns[TRACE_P_POLLING], 36500);
+	trace_phases(&t.wr[2], ns);
+	assert_int_equal(ns[TRACE_P_WINDOW], 4000);
+	assert_int_equal(ns[TRACE_P_ANSWER], 31000);
+	assert_int_equal(ns[TRACE_P_COMPLETING], 1000);
+	/* It is over when it has left. */
+	assert_int_equal(t.wr[3].completed, t.wr[3].last);
+	assert_int_equal(t.wr[4].completed - t.wr[4].posted, 36100);
+
+	for (uint32_t i = 0; i < t.nevents; i++) {
+		const struct trace_event *ev = &t.event[i];
+		uint32_t op;
+
+		if (trace_type(&ev->rec) != TRACE_PKT_IN)
+			continue;
+		assert_true(trace_is_fpdu(&ev->rec, &op));
+		assert_int_not_equal(ev->other, TRACE_NOTHING);
+		assert_int_equal(t.event[ev->other].other, i);
+		assert_int_equal(t.event[ev->other].rec.psn_op, ev->rec.psn_op);
+		if (op == RDMAP_READ_RESPONSE)
+			assert_int_equal(ev->wr, 2);
+		pairs++;
+	}
+	assert_int_equal(pairs, 9);
+	trace_read_free(&t);
+}
+
 static void says(const struct file *f, size_t len, const char *what)
 {
 	struct trace_set t;
@@ -403,7 +518,10 @@ static void any_bytes(void **state)
 		uint8_t *bytes = (uint8_t *)f;
 		int err;
 
-		two_hosts(&f[0], &f[1]);
+		if (i % 2)
+			by_iwarp(&f[0], &f[1]);
+		else
+			two_hosts(&f[0], &f[1]);
 		for (int k = 0; k < 1 + i % 40; k++) {
 			const size_t from = i % 3 ? sizeof(f[0].h) : 0;
 			const size_t at = from + rnd(&seed) %
@@ -456,6 +574,7 @@ int main(void)
 		TEST(a_forked_child),
 		TEST(clocks_of_two_hosts),
 		TEST(carried_out_without_packets),
+		TEST(fpdus_of_work_requests),
 		TEST(wrong_files_are_named),
 		TEST(any_bytes),
 	};
