@@ -27,6 +27,7 @@
 #include "host/guard.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -177,6 +178,26 @@ static const char *name_of(enum check_change_kind kind)
 	return kind == CHECK_WRITE ? "a write" : "an atomic";
 }
 
+/* As far as it is known: nothing of iWARP's, which has no number here. */
+struct peer_text {
+	char text[64];
+};
+
+static const char *peer_str(const struct check_peer *peer, struct peer_text *t)
+{
+	int n = 0;
+
+	if (peer->qpn)
+		n = snprintf(t->text, sizeof(t->text), ", QP 0x%06x",
+			     peer->qpn);
+	if (peer->pid)
+		snprintf(t->text + n, sizeof(t->text) - (size_t)n,
+			 " of process %d", peer->pid);
+	else if (!n)
+		t->text[0] = '\0';
+	return t->text;
+}
+
 static void race(const struct writer *w, enum check_change_kind kind,
 		 const struct access *a, uint64_t lo, uint64_t hi)
 {
@@ -186,13 +207,14 @@ static void race(const struct writer *w, enum check_change_kind kind,
 		{ "the QP of the earlier one was connected",
 		  check_connected(a->qpn) },
 	};
+	struct peer_text later, earlier;
 
 	check_report(
 		CHECK_RACE, w->qpn, sides, 2,
-		"QP 0x%06x: %s by its peer, QP 0x%06x of process %d, changed [0x%llx, +%llu) after %s by QP 0x%06x of process %d, the peer of QP 0x%06x, but had been posted before that was done: nothing orders them, and what stays is a matter of time",
-		w->qpn, name_of(kind), w->peer.qpn, w->peer.pid,
+		"QP 0x%06x: %s by its peer%s, changed [0x%llx, +%llu) after %s by the peer of QP 0x%06x%s, but had been posted before that was done: nothing orders them, and what stays is a matter of time",
+		w->qpn, name_of(kind), peer_str(&w->peer, &later),
 		(unsigned long long)lo, (unsigned long long)(hi - lo),
-		name_of(a->kind), a->peer.qpn, a->peer.pid, a->qpn);
+		name_of(a->kind), a->qpn, peer_str(&a->peer, &earlier));
 }
 
 /* When it was posted, at the latest. */
@@ -287,14 +309,15 @@ static void find_touched(const struct writer *w, const struct access *a)
 			 .len = w->summed };
 	const struct check_side side = { "the QP was connected",
 					 check_connected(w->qpn) };
+	struct peer_text peer;
 
 	if (!w->sums || !w->summed || guard_run(add_up, &s, s.p, s.len) ||
 	    s.sum == w->sum || others(w, a))
 		return;
 	check_report(
 		CHECK_RACE_CPU, w->qpn, &side, 1,
-		"QP 0x%06x: a write by its peer, QP 0x%06x of process %d, is being carried out to [0x%llx, +%llu) and further, and the processor has changed some of that meanwhile: which content stays is a matter of time",
-		w->qpn, w->peer.qpn, w->peer.pid, (unsigned long long)a->lo,
+		"QP 0x%06x: a write by its peer%s, is being carried out to [0x%llx, +%llu) and further, and the processor has changed some of that meanwhile: which content stays is a matter of time",
+		w->qpn, peer_str(&w->peer, &peer), (unsigned long long)a->lo,
 		(unsigned long long)(a->hi - a->lo));
 }
 

@@ -227,7 +227,7 @@ size_t iwarp_rx_direct(struct iwarp_qp *qp, struct iovec *iov, size_t max)
 
 	r->placing.n = 0;
 	if (!qp->up || r->in != RX_PAYLOAD || r->left < DIRECT_MIN ||
-	    qp->agreed.crc || qp->agreed.rx_markers)
+	    qp->agreed.crc || qp->agreed.rx_markers || qp_is_noted(&qp->base))
 		return 0;
 	segment_pieces(qp, iov, max);
 	return r->placing.n;

@@ -235,6 +235,26 @@ static bool begin_write(struct iwarp_qp *qp)
 	return fail_access(qp, tagged_error(error));
 }
 
+static int store_write(struct iwarp_qp *qp, struct key_entry *e, void *to,
+		       const uint8_t *p, uint32_t n)
+{
+	const struct iwarp_rx *r = &qp->rx;
+	const struct qp_change c = { .kind = QP_CHANGE_WRITE,
+				     .p = to,
+				     .len = n,
+				     .data = p,
+				     .first = r->first && r->to == r->h.to,
+				     .last = r->h.last && n == r->left };
+	int err;
+
+	if (!qp_is_noted(&qp->base) || e->kind == KEY_NULL)
+		return qp_store(&qp->base, e, to, p, n);
+	qp->base.env->changing(&qp->base, &c);
+	err = qp_store(&qp->base, e, to, p, n);
+	qp->base.env->changed(&qp->base, !err);
+	return err;
+}
+
 static bool place_write(struct iwarp_qp *qp, const uint8_t *p, uint32_t n)
 {
 	struct iwarp_rx *r = &qp->rx;
@@ -245,7 +265,7 @@ static bool place_write(struct iwarp_qp *qp, const uint8_t *p, uint32_t n)
 
 	if (error)
 		return fail_access(qp, tagged_error(error));
-	error = qp_store(&qp->base, e, to, p, n);
+	error = store_write(qp, e, to, p, n);
 	keys_put(e);
 	if (error)
 		return fail_access(qp, DDP_E_CATASTROPHIC);
@@ -286,9 +306,11 @@ static bool place_response(struct iwarp_qp *qp, const uint8_t *p, uint32_t n)
 	struct iwarp_wqe *w = tx_read_first(qp);
 	const struct ibv_sge *sge = qp_wqe_sge(&qp->base.sq, &w->base);
 	uint32_t bad;
-	int err = qp_scatter(&qp->base, qp->base.pd, sge, w->base.num_sge,
-			     qp->rx.read_offset, p, n, &bad);
+	int err;
 
+	qp_arriving(&qp->base, &w->base, !qp->rx.read_offset);
+	err = qp_scatter(&qp->base, qp->base.pd, sge, w->base.num_sge,
+			 qp->rx.read_offset, p, n, &bad);
 	if (!err) {
 		qp->rx.read_offset += n;
 		return true;
@@ -452,6 +474,7 @@ static bool begin_tagged(struct iwarp_qp *qp)
 	/* Messages of one kind are not mixed. */
 	if (r->tagged && r->tagged_opcode != r->opcode)
 		return fail(qp, RDMAP_E_OPCODE);
+	r->first = !r->tagged;
 	r->tagged = !r->h.last;
 	r->tagged_opcode = r->opcode;
 	return r->opcode == RDMAP_WRITE ? begin_write(qp) : begin_response(qp);

@@ -818,6 +818,89 @@ static void every_fpdu_is_told(void **state)
 	iw_pair_free(p);
 }
 
+/* ---- what the peer changes --------------------------------------------- */
+
+static struct {
+	size_t bytes, calls, first, last, arrived, first_arrived;
+	const uint8_t *next;
+	bool open;
+} changes;
+
+/* Before it is stored, piece by piece. */
+static void changing(struct qp *qp, const struct qp_change *c)
+{
+	(void)qp;
+	assert_false(changes.open);
+	assert_int_equal(c->kind, QP_CHANGE_WRITE);
+	assert_non_null(c->data);
+	assert_true(c->first || c->p == changes.next);
+	assert_memory_not_equal(c->p, c->data, c->len);
+	changes.open = true;
+	changes.next = (const uint8_t *)c->p + c->len;
+	changes.bytes += c->len;
+	changes.calls++;
+	changes.first += c->first;
+	changes.last += c->last;
+}
+
+static void changed(struct qp *qp, bool done)
+{
+	(void)qp;
+	assert_true(changes.open && done);
+	changes.open = false;
+}
+
+static void arriving(struct qp *qp, struct qp_wqe *w, bool first)
+{
+	(void)qp;
+	assert_int_equal(w->opcode, IBV_WR_RDMA_READ);
+	changes.arrived++;
+	changes.first_arrived += first;
+}
+
+static void changes_are_told(void **state)
+{
+	struct iw_opts o = iw_default;
+	struct iw_pair *p;
+	struct iw_end *a, *b;
+
+	(void)state;
+	memset(&changes, 0, sizeof(changes));
+	o.offer[0].crc = o.offer[1].crc = false;
+	o.direct = 1; /* if it may */
+	p = connected(&o);
+	a = &p->end[0];
+	b = &p->end[1];
+	for (int i = 0; i < 2; i++) {
+		p->end[i].env.base.changing = changing;
+		p->end[i].env.base.changed = changed;
+		p->end[i].env.base.arriving = arriving;
+	}
+	memset((void *)(uintptr_t)addr(a, 2 << 20), 0x55, BIG);
+	memset((void *)(uintptr_t)addr(b, 1 << 20), 0xaa, BIG);
+	post(a, IBV_WR_RDMA_WRITE, BIG, 0);
+	post(a, IBV_WR_RDMA_WRITE, 0, 0);
+	iw_run(p);
+	expect(a->q->send, IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE);
+	expect(a->q->send, IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE);
+	assert_int_equal(changes.bytes, BIG);
+	assert_int_equal(changes.first, 1);
+	assert_int_equal(changes.last, 1);
+	assert_true(changes.calls >= BIG / 1448);
+	assert_false(changes.open);
+	assert_int_equal(changes.arrived, 0);
+
+	post(a, IBV_WR_RDMA_READ, BIG, 0);
+	iw_run(p);
+	expect(a->q->send, IBV_WC_SUCCESS, IBV_WC_RDMA_READ);
+	assert_int_equal(changes.first_arrived, 1);
+	assert_true(changes.arrived >= BIG / 1448);
+	assert_int_equal(changes.bytes, BIG);
+	assert_int_equal(iwarp_qp_stats(a->qp)->rx_direct, 0);
+	assert_int_equal(iwarp_qp_stats(b->qp)->rx_direct, 0);
+	iw_pair_free(p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -841,6 +924,7 @@ int main(void)
 		cmocka_unit_test(read_goes),
 		cmocka_unit_test(doubt),
 		cmocka_unit_test(every_fpdu_is_told),
+		cmocka_unit_test(changes_are_told),
 	};
 
 	cmocka_set_test_filter(getenv("SIM_TEST"));
