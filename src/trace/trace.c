@@ -59,6 +59,7 @@ static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
 #if defined(__x86_64__)
 
 #define RATE_NS 1000000u /* so long it takes to know the counter's rate */
+#define TOGETHER 3000u /* cycles that it may take to read both */
 
 static bool counts_time; /* set before anything is recorded */
 
@@ -75,6 +76,9 @@ __attribute__((noinline)) static uint64_t set_counter(void)
 	struct counter *c = &mine.counter;
 	const uint64_t cycles = __rdtsc(), ns = clock_ns();
 
+	/* Somebody else ran between the two: the next event tries again. */
+	if (__rdtsc() - cycles > TOGETHER)
+		return ns;
 	if (!c->first_ns) {
 		c->first_cycles = cycles;
 		c->first_ns = ns;

@@ -4,6 +4,7 @@
 #include "unit.h"
 
 #include "base/bytes.h"
+#include "host/config.h"
 #include "trace/read.h"
 #include "trace/trace.h"
 #include "wire/rdmap.h"
@@ -14,6 +15,7 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -155,6 +157,52 @@ static void a_forked_child(void **state)
 		assert_int_equal(t.proc[t.event[i].proc].head.pid == (uint32_t)pid,
 				 t.event[i].rec.key != 2);
 	trace_read_free(&t);
+}
+
+#define THREADS 16u
+#define OFF_NS 300000u
+
+/* Whether the time of events is ever off by so much, while it is found out how
+ * fast the counter is, and set right for the first time. */
+static void *look_at_time(void *off)
+{
+	const uint64_t begin = clock_ns();
+	uint64_t before = begin;
+
+	while (before - begin < 8 * MSEC) {
+		const uint64_t now = trace_now(), after = clock_ns();
+
+		if (now + OFF_NS < before || now > after + OFF_NS)
+			atomic_fetch_add((_Atomic unsigned *)off, 1);
+		before = after;
+	}
+	return NULL;
+}
+
+/* Threads that lose their processor to others at any time. */
+static void time_of_busy_threads(void **state)
+{
+	pthread_t thread[THREADS];
+	_Atomic unsigned off = 0;
+	int status;
+	pid_t pid = fork();
+
+	(void)state;
+	if (!pid) {
+		assert_int_equal(trace_begin(dir), 0);
+		for (int round = 0; round < 40; round++) {
+			for (unsigned i = 0; i < THREADS; i++)
+				assert_int_equal(pthread_create(&thread[i], NULL,
+								look_at_time,
+								&off), 0);
+			for (unsigned i = 0; i < THREADS; i++)
+				assert_int_equal(pthread_join(thread[i], NULL),
+						 0);
+		}
+		_exit(off ? 1 : 0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
 }
 
 /* ---- read -------------------------------------------------------------- */
@@ -572,6 +620,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(a_killed_process),
 		TEST(a_forked_child),
+		TEST(time_of_busy_threads),
 		TEST(clocks_of_two_hosts),
 		TEST(carried_out_without_packets),
 		TEST(fpdus_of_work_requests),
