@@ -12,6 +12,7 @@ import re
 import resource
 import statistics
 import subprocess
+import tempfile
 import time
 
 import rig
@@ -166,6 +167,16 @@ class Probes:
         if lat:
             return value, 2 * n * value / 1e6, switches() - before
         return value * 1e6, n / (value * 1e6), switches() - before
+
+    def recorded(self, tool, size):
+        """perftest while events are recorded (softhca run --trace)."""
+        before = self.place.options
+        with tempfile.TemporaryDirectory(prefix="softhca-bench-") as where:
+            self.place.options = [*before, "--trace", where]
+            try:
+                return self.perftest(tool, size, "-c", "RC")
+            finally:
+                self.place.options = before
 
     def perftest_bytes(self, tool, size, *more, n=None):
         return self.perftest(tool, size, *more, n=n) * size

@@ -151,18 +151,6 @@ class Probes(probes.Probes):
     def redis_rate(self, rdma):
         return self.redis_run(rdma, 20, 30000)[0]
 
-    # ------------------------------------------------------------- recorded
-
-    def recorded(self, tool, size):
-        """perftest while events are recorded (softhca run --trace)."""
-        before, where = self.place.options, os.path.join(self.files.name, "events")
-        self.place.options = [*before, "--trace", where]
-        try:
-            return self.perftest(tool, size, "-c", "RC")
-        finally:
-            self.place.options = before
-            shutil.rmtree(where, ignore_errors=True)
-
     # ------------------------------------------------------- many processes
 
     def all_to_all(self, n):

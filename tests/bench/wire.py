@@ -68,6 +68,7 @@ PROBES = {
         "udp_lat": lambda at: lambda p: p.at(at).udp_lat(),
         "ib_send_lat": lambda at: lambda p: p.at(at).perftest("ib_send_lat", 8),
         "ib_write_lat": lambda at: lambda p: p.at(at).perftest("ib_write_lat", 8),
+        "ib_send_lat_recorded": lambda at: lambda p: p.at(at).recorded("ib_send_lat", 8),
         "udp_trip": lambda at: lambda p: 2 * p.at(at).udp_lat(),
         "ib_read_lat": lambda at: lambda p: p.at(at).perftest("ib_read_lat", 8),
     }.items()},
@@ -101,6 +102,8 @@ TABLE = [
     *((f"ib_{op}_lat 8 B, {WHERE[place]}", f"ib_{op}_lat_{place}", MOST, bound, f"{beside}_{place}")
       for place in ("wire", "netns")
       for op, bound, beside in (("send", 1.5, "udp_lat"), ("write", 2.0, "udp_lat"), ("read", 1.5, "udp_trip"))),
+    *((f"ib_send_lat 8 B, {WHERE[place]}, recorded", f"ib_send_lat_recorded_{place}", MOST, 1.15, f"ib_send_lat_{place}")
+      for place in ("wire", "netns")),
     *((f"ib_{op}_bw {title}", f"ib_{op}_bw_{size}", LEAST, bound, f"{beside}_{size}")
       for size, title in (("64k", "64 KiB"), ("1m", "1 MiB")) for op in ("write", "read", "send")
       for bound, beside in ((1.0, "tcp_bw"), (0.6, "udp_bw"))),
@@ -123,6 +126,7 @@ NAMES = {
     **{f"udp_bw_{size}": "UDP with GSO and GRO" for size in SIZES},
     **{f"{name}_{p}": "UDP that waits" for p in ("netns", "one") for name in ("udp_wait", "switches_udp")},
     "udp_wait_busy": "UDP that waits",
+    **{f"ib_send_lat_{p}": "without --trace" for p in ("wire", "netns")},
     "ib_send_lat_e_one": "-e", "qps_1": "on one", "conn_tcp": "TCP",
     "store": "a store's way to the other processor",
 }
