@@ -38,6 +38,9 @@
  */
 #define ACK_TIMEOUT_MIN_NS (32 * MSEC)
 
+/* So often in a row the peer may turn out not to have what is behind a gap. */
+#define MEND_TRIES 3u
+
 /* One answer about a PSN that was never sent may be of a connection before. */
 #define STRAYS_SURE 3u
 
@@ -86,7 +89,9 @@ void comp_arm(struct roce_qp *qp, uint64_t now_ns)
 		return;
 	timeout = ack_timeout_ns(qp);
 	if (!r->probe_ns) {
-		r->probe_ns = r->cc.srtt_ns * 2 + r->cc.rttvar_ns * 4;
+		/* The answer to one packet alone is not put off. */
+		r->probe_ns = r->cc.srtt_ns * (r->mending ? 1 : 2) +
+			      r->cc.rttvar_ns * (r->mending ? 2 : 4);
 		r->probe_ns = max_u64(r->probe_ns, r->cc.srtt_ns ?
 							   PROBE_MIN_NS :
 							   PROBE_UNKNOWN_NS);
@@ -99,26 +104,113 @@ void comp_arm(struct roce_qp *qp, uint64_t now_ns)
 
 static void go_back(struct roce_qp *qp, uint32_t psn)
 {
+	qp->req.mending = false;
 	qp->stats.retransmits++;
 	qp->req.cc.sent_ns = 0;
 	req_rewind(qp, psn);
 }
 
-/* Everything from psn on is lost, and sent again. */
-__attribute__((noinline)) static void
-lost_from(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
+/* Everything from psn on is sent again. */
+static void resend_from(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 
-	cc_lost(qp, now_ns);
 	r->resending = true;
+	r->resent_nak = false;
 	r->resent_psn = r->end_psn;
 	r->resent_ns = now_ns;
 	r->copying = true;
 	r->copy_psn = r->end_psn;
-	r->probing = r->probe_due = false;
+	r->probing = r->probe_due = r->mending = false;
 	go_back(qp, psn);
 	comp_arm(qp, now_ns);
+}
+
+/* Everything from psn on is lost. */
+__attribute__((noinline)) static void
+lost_from(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
+{
+	cc_lost(qp, now_ns);
+	resend_from(qp, psn, now_ns);
+}
+
+/* Before an answer to what was sent then can be here. */
+static bool soon(const struct roce_requester *r, uint64_t then, uint64_t now_ns)
+{
+	return now_ns >= then && now_ns - then < r->cc.min_rtt_ns;
+}
+
+/* una alone is sent again, as a probe, whose answer is mended()'s. */
+static void resend_one(struct roce_qp *qp, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+
+	r->mending = true;
+	r->mend_end = psn_add(r->una, 1);
+	r->mend_ns = now_ns;
+	r->probing = false;
+	r->probe_due = true;
+	comp_arm(qp, now_ns);
+}
+
+/*
+ * una is lost, says a NAK. What is behind it need not be, if the peer is one that
+ * keeps that: RoCE lets it, but has no way to say so.
+ */
+static void lost_one(struct roce_qp *qp, uint64_t now_ns)
+{
+	cc_lost(qp, now_ns);
+	qp->req.mend_until = qp->req.nxt_psn;
+	resend_one(qp, now_ns);
+}
+
+/*
+ * Whether that is worth it, after what came of it before. Each gap takes a round
+ * trip, and longer if it is lost again: where there is more than one in what is
+ * out, all of them are closed at once by sending all of it.
+ */
+static bool may_mend(const struct roce_qp *qp)
+{
+	const struct roce_requester *r = &qp->req;
+
+	/* Within the host a NAK is for what could not be read. */
+	return r->mend_vain < MEND_TRIES && qp->base.type == IBV_QPT_RC &&
+	       !qp->path.lossless && !r->resending && !r->rnr_until_ns &&
+	       2 * (qp->stats.tx_pkts - r->lost_tx) >
+		       (uint32_t)psn_diff(r->nxt_psn, r->una);
+}
+
+/*
+ * The packet has arrived: by itself, or with what was sent behind it, up to the
+ * next one that was lost.
+ */
+static void mended(struct roce_qp *qp, uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+
+	r->mending = false;
+	if (r->una == r->mend_end) {
+		if (psn_diff(r->mend_until, r->una) > 0 &&
+		    r->mend_vain < MEND_TRIES)
+			r->mend_vain++;
+		return; /* probe_answered() */
+	}
+	r->peer_keeps = true;
+	r->mend_vain = 0;
+	if (soon(r, r->mend_ns, now_ns)) {
+		/* It was late, and what was sent again is still on its way. */
+		cc_not_lost(qp);
+	} else if (psn_diff(r->mend_until, r->una) > 0) {
+		const bool again = may_mend(qp);
+
+		r->lost_tx = qp->stats.tx_pkts;
+		if (again) {
+			resend_one(qp, now_ns);
+		} else {
+			resend_from(qp, r->una, now_ns);
+			r->resent_nak = true;
+		}
+	}
 }
 
 /*
@@ -151,6 +243,8 @@ static void progress(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
 	r->looks = 0;
 	if (r->resending && psn_diff(r->una, r->resent_psn) >= 0)
 		r->resending = false;
+	if (r->mending && psn_diff(r->una, r->mend_end) >= 0)
+		mended(qp, now_ns);
 	if (r->probing && psn_diff(r->una, r->probe_psn) > 0)
 		probe_answered(qp, now_ns);
 	if (!qp->path.lossless)
@@ -200,13 +294,21 @@ void comp_head(struct roce_qp *qp)
 	}
 }
 
-/* An answer to more than was sent again: the first time it had arrived. */
-static void not_lost(struct roce_qp *qp)
+/*
+ * An answer to more than was sent again: that had arrived the first time. So had
+ * what a timer was set for. What a NAK asked for had not, if the peer keeps what is
+ * behind it and there has been time for another.
+ */
+static void not_lost(struct roce_qp *qp, uint64_t now_ns)
 {
-	if (!qp->req.resending)
+	struct roce_requester *r = &qp->req;
+
+	r->cc.sent_ns = 0; /* of no round trip */
+	if (!r->resending)
 		return;
-	qp->req.resending = false;
-	cc_not_lost(qp);
+	r->resending = false;
+	if (!(r->resent_nak | r->peer_keeps) || soon(r, r->resent_ns, now_ns))
+		cc_not_lost(qp);
 }
 
 /*
@@ -267,7 +369,7 @@ static bool ack_before(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 	if (psn_diff(r->una, r->nxt_psn) > 0) {
 		uint32_t una = r->una, i = qp->base.sq.head;
 
-		not_lost(qp);
+		not_lost(qp, now_ns);
 		for (; i != qp->base.sq.tail; i++) {
 			struct qp_wqe *w = qp_sq_slot(&qp->base.sq, i);
 
@@ -390,8 +492,8 @@ static void rx_rnr(struct roce_qp *qp, uint32_t psn, uint8_t timer,
 /* Nothing that has been sent since can have been answered yet. */
 static bool just_resent(const struct roce_requester *r, uint64_t now_ns)
 {
-	return r->resending && now_ns >= r->resent_ns &&
-	       now_ns - r->resent_ns < r->cc.min_rtt_ns;
+	return (r->mending || r->resending) &&
+	       soon(r, r->mending ? r->mend_ns : r->resent_ns, now_ns);
 }
 
 static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
@@ -401,6 +503,7 @@ static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
 	uint8_t kind = pkt->h.syndrome & ROCE_AETH_KIND;
 	uint8_t value = pkt->h.syndrome & ROCE_AETH_VALUE;
 	uint32_t psn = pkt->h.psn;
+	bool mend;
 
 	/*
 	 * The MSN is not looked at: the PSN says it all, and rxe acknowledges a
@@ -440,8 +543,19 @@ static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
 	 * rest of a burst whose first packet it was not ready to receive, where
 	 * the specification is silent after the RNR NAK (9.7.5.2.8).
 	 */
-	if (!just_resent(r, now_ns))
-		lost_from(qp, psn, now_ns);
+	if (just_resent(r, now_ns))
+		return;
+	mend = may_mend(qp);
+	r->lost_tx = qp->stats.tx_pkts;
+	if (mend) {
+		lost_one(qp, now_ns);
+		return;
+	}
+	/* One that does keep them has lost several in a row. */
+	if (r->peer_keeps)
+		r->mend_vain = 0;
+	lost_from(qp, psn, now_ns);
+	r->resent_nak = true;
 }
 
 /* Whether a read response may have so much, at PSN una of this WQE. */
@@ -525,7 +639,7 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 	/* Data that overtakes a repeated request makes it superfluous. */
 	if (psn_diff(r->una, r->nxt_psn) > 0) {
 		r->nxt_psn = r->una;
-		not_lost(qp);
+		not_lost(qp, now_ns);
 		if (last && qp->base.sq.nxt == qp->base.sq.head)
 			qp->base.sq.nxt++;
 	}

@@ -2,8 +2,8 @@
  * congestion.c - how much a reliable requester has in flight, and how fast it
  * sends
  *
- * RoCE's responder takes nothing out of order, so a lost packet costs all that
- * is behind it: a window that is larger than the path needs is sent in vain
+ * RoCE's responders take nothing out of order, unless they are ours (early.c), so
+ * a lost packet costs all that is behind it: a window that is larger than the path needs is sent in vain
  * with each loss, and one that halves with each loss closes for good where
  * packets are lost by chance. So the window is not halved: after a loss it is
  * what the path has been seen to deliver in its shortest round trip. Lost
@@ -51,7 +51,8 @@ void cc_sample_begin(struct roce_qp *qp, bool again, uint64_t now_ns)
 {
 	struct roce_cc *c = &qp->req.cc;
 
-	if (c->sent_ns || qp->path.lossless)
+	/* The answer to what is sent behind a gap counts what was before it. */
+	if (c->sent_ns || qp->path.lossless || qp->req.mending)
 		return;
 	c->sent_ns = now_ns;
 	c->sent_psn = psn_add(qp->req.nxt_psn, PSN_MASK);
@@ -102,7 +103,7 @@ static void sample_end(struct roce_qp *qp, uint64_t now_ns)
 	c->sent_ns = 0;
 	/* Whoever handles the answer may have read the clock before another
 	 * thread did so for the request: no sample. */
-	if (now_ns < sent_ns)
+	if (now_ns <= sent_ns)
 		return;
 	rtt = now_ns - sent_ns;
 	/* Karn: the answer may be to what was sent before, or it was lost, and
@@ -301,6 +302,7 @@ bool pace_has_room(struct roce_qp *qp)
 		return true;
 	/* Until half a burst is allowed: fewer, larger sends. */
 	p->next_ns =
-		p->at_ns + (uint64_t)(p->burst / 2 - p->bytes) * MSEC / p->rate;
+		p->at_ns + 1 +
+		(uint64_t)(p->burst / 2 - p->bytes) * MSEC / p->rate;
 	return false;
 }

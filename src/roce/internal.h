@@ -97,6 +97,15 @@ struct roce_requester {
 	uint32_t resent_psn; /* to be acknowledged, */
 	uint64_t resent_ns;  /* and when; 0: never */
 
+	bool resent_nak; /* because a NAK said so */
+	uint64_t lost_tx; /* packets sent before the last gap was found */
+	bool mending; /* only the packet before mend_end is sent again, */
+	uint32_t mend_end;
+	uint64_t mend_ns; /* since then; */
+	uint32_t mend_until; /* so much was out when the first one was found */
+	uint8_t mend_vain; /* in a row: the peer had nothing behind it */
+	bool peer_keeps; /* what it gets from behind a gap; false: not known */
+
 	bool large;	/* the link takes large packets, */
 	bool read_large; /* and did when read_chunk was set */
 	bool copying;	/* what is sent again up to copy_psn has its payload */
@@ -197,6 +206,7 @@ struct roce_responder {
 	/* Responses due: a ring of resp_size entries, a power of two. */
 	struct roce_response *resp;
 	uint32_t resp_size, resp_head, resp_tail;
+	struct early *early; /* early.c; NULL: nothing is kept */
 	struct roce_atomic_done *atomics;
 	uint32_t atomics_size, atomics_next;
 
@@ -391,6 +401,8 @@ void comp_head(struct roce_qp *qp);
 void comp_arm(struct roce_qp *qp, uint64_t now_ns);
 
 /* responder.c and response.c */
+/* early.c: forgets what has come before its turn. */
+void early_drop(struct roce_qp *qp);
 /* Room for so many reads and atomics; what is kept of those before stays. */
 int rsp_resize(struct roce_qp *qp, uint32_t max_dest_rd_atomic);
 void rsp_fini(struct roce_qp *qp);

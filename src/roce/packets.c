@@ -391,7 +391,7 @@ uint64_t roce_deadline(const struct roce_qp *qp)
 bool roce_deadline_is_lax(const struct roce_qp *qp)
 {
 	return !qp->busy && !qp->pace.next_ns && !qp->req.rnr_until_ns &&
-	       !qp->req.looks && !qp->req.resending;
+	       !qp->req.looks && !qp->req.resending && !qp->req.mending;
 }
 
 void roce_expire(struct roce_qp *qp, uint64_t now_ns)

@@ -12,6 +12,9 @@
  * overflows on the path is a socket buffer, and nothing else holds the sender
  * back.
  *
+ * A packet that the peer says it misses is sent again alone, where the peer keeps
+ * what came behind it (completer.c finds that out); else all from there on.
+ *
  * A link within the host may take packets that are longer than the MTU. Such a
  * packet stands for as many PSNs as it has MTUs, so that a message has the same
  * PSNs whichever way its parts go, and may be sent again by another. Its

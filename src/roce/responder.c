@@ -6,7 +6,8 @@
  * are acknowledged again, READ is read again, an atomic is answered from its
  * saved result, because running it twice would show. After it: something was
  * lost. NAK once, then stay silent until epsn arrives, so a gap followed by a
- * hundred packets costs one retry rather than a hundred. UC has no NAK: it
+ * hundred packets costs one retry rather than a hundred; what is behind the gap
+ * is kept until then (early.c). UC has no NAK: it
  * drops the message it was in, and a message may begin with any PSN.
  */
 #include "responder.h"
@@ -96,6 +97,11 @@ refuse_rc(struct roce_qp *qp, const struct roce_rx *pkt, enum verdict v)
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	struct roce_responder *r = &qp->rsp;
 
+	if (v == V_NAK_PSN && !r->rnr_sent && early_keep(qp, pkt)) {
+		qp->stats.gaps++;
+		nak_gap(qp, pkt->h.psn);
+		return;
+	}
 	drop_refused(qp, v);
 	switch (v) {
 	case PASS:
@@ -492,9 +498,27 @@ RSP_INLINE void request(struct roce_qp *qp, const struct roce_rx *pkt,
 		acknowledge(&qp->rsp, pkt);
 }
 
+/*
+ * What was kept behind a gap that may be closed now. The next gap is not asked
+ * for before another packet has come: it may be the one that closes it, from a
+ * peer that sends all of it again.
+ */
+__attribute__((noinline)) static void take_early(struct roce_qp *qp)
+{
+	struct roce_responder *r = &qp->rsp;
+	struct roce_rx pkt;
+
+	while (r->early && early_take(qp, &pkt))
+		request(qp, &pkt, roce_opcode(pkt.h.opcode)->flags);
+	if (r->early)
+		early_rest(qp);
+}
+
 void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	request(qp, pkt, roce_opcode(pkt->h.opcode)->flags);
+	if (__builtin_expect(qp->rsp.early != NULL, 0))
+		take_early(qp);
 }
 
 __attribute__((flatten)) void rsp_rx_send(struct roce_qp *qp,

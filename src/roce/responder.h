@@ -43,6 +43,16 @@ enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt,
 			 uint32_t f);
 enum verdict rsp_execute_send(struct roce_qp *qp, const struct roce_rx *pkt);
 
+/* early.c */
+
+/* Keeps a request from behind a gap. False: it is dropped. */
+bool early_keep(struct roce_qp *qp, const struct roce_rx *pkt);
+/* Where qp->rsp.early: the one that is due, if it is here; its payload is until
+ * early_drop(), which the end of the QP calls. */
+bool early_take(struct roce_qp *qp, struct roce_rx *pkt);
+/* No other is due: others need the memory, perhaps. */
+void early_rest(struct roce_qp *qp);
+
 /* response.c */
 
 static inline uint32_t rsp_count(const struct roce_responder *r)

@@ -2,7 +2,7 @@
 """sans_io.py ARCHIVE... - what the layers that do no I/O take from elsewhere.
 
 wire, qp, roce, iwarp and cm are told the time and handed their packets; they neither
-wait nor lock, nor ask for a random number. So of all undefined names in their
+wait nor lock, nor ask for a random number (mmap: of memory alone). So of all undefined names in their
 objects only the few below may come from outside of them.
 """
 import re
@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 ALLOWED = """
-    calloc free malloc realloc
+    calloc free malloc realloc mmap munmap
     bcmp memchr memcmp memcpy memmove memset
     strchr strcmp strlen strncmp snprintf
     __assert_fail __stack_chk_fail __memcpy_chk __memset_chk __snprintf_chk

@@ -159,8 +159,8 @@ NAMES = {
     "bucket": f"{FLOWS} processes through {RATE}",
 }
 BESIDE = ["one_bare", "one_data", "one_acks", "bucket"]
-AGAIN = ("each loss has all behind it sent again, since RoCE's responder takes nothing out of order, and then the window "
-         "is narrow for a while (src/roce/congestion.c)")
+AGAIN = ("each loss takes a round trip, in which the window is used up, or, where several are out, has all behind them "
+         "sent again; then the window is narrow for a while (src/roce/congestion.c)")
 LIMITS = {name: AGAIN for name in PROBES if name[-2:] != "_0"}
 
 

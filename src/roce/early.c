@@ -1,0 +1,126 @@
+/*
+ * early.c - requests that come before their turn
+ *
+ * A responder may drop what comes behind a gap, and RoCE's do. What is kept
+ * instead is executed as soon as the gap is closed, and the peer has to send
+ * again only what was lost: it finds out by the acknowledgement of that, which
+ * is for more (completer.c). To a peer that sends all of it again nothing is
+ * different: it has been heard already.
+ *
+ * Memory is had when there is a gap, and not from malloc(3), since packets are
+ * taken in programs' signal handlers, too. Dropping is always allowed: there
+ * are limits, per QP and for all of them.
+ */
+#include "responder.h"
+
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+/* A requester of ours has at most twice its window out (CWND_MAX_BYTES). */
+#define KEPT_BYTES (2u << 20)
+#define KEEPERS_MAX 64 /* QPs with memory for it, */
+#define KEEPERS_STAY 8 /* of which so many have it also when it is empty */
+
+struct early {
+	uint32_t slots; /* a power of two */
+	uint32_t stride, kept;
+	size_t bytes; /* of all of this */
+	_Alignas(64) uint8_t slot[];
+};
+
+struct kept {
+	struct roce_rx pkt;
+	bool here;
+	_Alignas(8) uint8_t payload[];
+};
+
+static _Atomic unsigned keepers;
+
+static struct kept *slot_of(struct early *e, uint32_t psn)
+{
+	return (void *)(e->slot + (size_t)(psn & (e->slots - 1)) * e->stride);
+}
+
+static struct early *early_new(uint32_t mtu)
+{
+	const uint32_t slots = round_up_pow2(KEPT_BYTES / mtu);
+	const uint32_t stride = (uint32_t)sizeof(struct kept) + mtu;
+	const size_t bytes = sizeof(struct early) + (size_t)slots * stride;
+	struct early *e;
+
+	if (atomic_fetch_add(&keepers, 1) >= KEEPERS_MAX)
+		goto none;
+	e = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (e == MAP_FAILED)
+		goto none;
+	e->slots = slots;
+	e->stride = stride;
+	e->bytes = bytes;
+	return e;
+
+none:
+	atomic_fetch_sub(&keepers, 1);
+	return NULL;
+}
+
+void early_drop(struct roce_qp *qp)
+{
+	struct early *e = qp->rsp.early;
+
+	if (!e)
+		return;
+	qp->rsp.early = NULL;
+	munmap(e, e->bytes);
+	atomic_fetch_sub(&keepers, 1);
+}
+
+bool early_keep(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+	struct kept *k;
+
+	/*
+	 * rxe, which never sets MigReq, is answered as it is used to (and sends
+	 * all again). Messages of XRC are for several processes, and who gets one
+	 * is decided before it is here. Where a link takes longer packets nothing
+	 * is lost.
+	 */
+	if (!pkt->h.mig_req || qp->base.type != IBV_QPT_RC || pkt->host || pkt->large || pkt->source || pkt->len > qp->mtu ||
+	    (uint32_t)psn_diff(pkt->h.psn, r->epsn) >=
+		    round_up_pow2(KEPT_BYTES / qp->mtu))
+		return false;
+	if (!r->early && !(r->early = early_new(qp->mtu)))
+		return false;
+	k = slot_of(r->early, pkt->h.psn);
+	if (k->here && k->pkt.h.psn == pkt->h.psn)
+		return true;
+	r->early->kept += !k->here;
+	k->here = true;
+	k->pkt = *pkt;
+	k->pkt.payload = k->payload;
+	k->pkt.grh = NULL;
+	k->pkt.acked = NULL;
+	if (pkt->len)
+		memcpy(k->payload, pkt->payload, pkt->len);
+	return true;
+}
+
+bool early_take(struct roce_qp *qp, struct roce_rx *pkt)
+{
+	struct early *e = qp->rsp.early;
+	struct kept *k = slot_of(e, qp->rsp.epsn);
+
+	if (!e->kept || !k->here || k->pkt.h.psn != qp->rsp.epsn)
+		return false;
+	k->here = false;
+	e->kept--;
+	*pkt = k->pkt;
+	return true;
+}
+
+void early_rest(struct roce_qp *qp)
+{
+	if (!qp->rsp.early->kept && atomic_load(&keepers) > KEEPERS_STAY)
+		early_drop(qp);
+}
