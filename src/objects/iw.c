@@ -58,8 +58,12 @@ struct shca_iw {
 	struct shca_qp *qp; /* with a reference, as long as this exists */
 	struct sockaddr_storage local, peer;
 	uint8_t tos, refused; /* so often */
+	bool waits; /* IW_CONNECTING: no SYN has been sent, it is others' turn */
 	struct iwarp_setup setup;
-	uint64_t waits_ns; /* IW_WAITING: since then */
+	/* Where it has its turn, in IW_CONNECTING and IW_WAITING. */
+	struct shca_iw_queue *queue;
+	struct shca_iw *ahead, *behind;
+	uint64_t since; /* it connects, or is IW_WAITING */
 	uint16_t out_len; /* our frame, until TCP has connected */
 	uint8_t out[MPA_FRAME_MAX];
 
@@ -70,6 +74,7 @@ struct shca_iw {
 struct shca_iw_listener {
 	struct stream stream; /* first */
 	struct engine *e;
+	struct shca_iw_queue waiting; /* IW_WAITING: the first asks for all */
 	struct shca_iw_listener *next, **link;
 	void *user;
 	uint64_t paused_until; /* 0: it accepts */
@@ -122,11 +127,81 @@ static void unlist(struct shca_iw *iw)
 	*iw->link = iw->next;
 	if (iw->next)
 		iw->next->link = iw->link;
+	else
+		p->iws_end = iw->link;
 	iw->link = NULL;
 	if (iw->listener)
 		p->iw_half_open--;
 	iw->listener = NULL;
 	put(iw);
+}
+
+/* ---- turns ------------------------------------------------------------- */
+
+static void queue_add(struct shca_iw_queue *q, struct shca_iw *iw)
+{
+	iw->queue = q;
+	iw->ahead = q->last;
+	iw->behind = NULL;
+	*(q->last ? &q->last->behind : &q->first) = iw;
+	q->last = iw;
+}
+
+static bool same_peer(const struct shca_iw *a, const struct shca_iw *b)
+{
+	/* What follows is the program's, and may be anything. */
+	const size_t len = a->peer.ss_family == AF_INET
+				   ? offsetof(struct sockaddr_in, sin_zero)
+				   : sizeof(struct sockaddr_in6);
+
+	return !memcmp(&a->peer, &b->peer, len);
+}
+
+/* The nearest one ahead of it, or behind it, that connects to the same address. */
+static struct shca_iw *peer_ahead(const struct shca_iw *iw)
+{
+	struct shca_iw *a = iw->ahead;
+
+	while (a && !same_peer(a, iw))
+		a = a->ahead;
+	return a;
+}
+
+static struct shca_iw *peer_behind(const struct shca_iw *iw)
+{
+	struct shca_iw *b = iw->behind;
+
+	while (b && !same_peer(b, iw))
+		b = b->behind;
+	return b;
+}
+
+/* It no longer holds up others. Whose turn is it now? NULL: nobody's. */
+static struct shca_iw *queue_leave(struct shca_iw *iw)
+{
+	struct shca_iw_queue *q = iw->queue;
+	struct shca_iw *next = NULL;
+
+	if (!q)
+		return NULL;
+	/* One that waits itself leaves no turn behind. */
+	if (iw->setup.initiator && !iw->waits)
+		next = peer_behind(iw);
+	*(iw->ahead ? &iw->ahead->behind : &q->first) = iw->behind;
+	*(iw->behind ? &iw->behind->ahead : &q->last) = iw->ahead;
+	iw->queue = NULL;
+	if (!iw->setup.initiator)
+		return q->first;
+	return next && next->waits ? next : NULL;
+}
+
+/* The same, where that one may not be called from here: the alarm does. */
+static void pass_on(struct shca_iw *iw)
+{
+	struct shca_iw *next = queue_leave(iw);
+
+	if (next)
+		shca_iw_until(next, 1);
 }
 
 static int ready(struct stream *s, uint32_t events, uint8_t *buffer);
@@ -149,11 +224,9 @@ static struct shca_iw *iw_new(struct engine *e, enum phase phase,
 	atomic_store(&iw->phase, phase);
 	atomic_store(&iw->due, UINT64_MAX);
 	iwarp_setup_init(&iw->setup, initiator);
-	iw->next = p->iws;
-	iw->link = &p->iws;
-	if (iw->next)
-		iw->next->link = &iw->next;
-	p->iws = iw;
+	iw->link = p->iws ? p->iws_end : &p->iws;
+	*iw->link = iw;
+	p->iws_end = &iw->next;
 	return iw;
 }
 
@@ -163,6 +236,7 @@ static void iw_end(struct shca_iw *iw, bool reset)
 	stream_close(&iw->stream, reset);
 	atomic_store(&iw->phase, IW_CLOSED);
 	atomic_store(&iw->due, UINT64_MAX);
+	pass_on(iw);
 	unlist(iw);
 }
 
@@ -342,11 +416,27 @@ static int send_frame(struct shca_iw *iw, const uint8_t *p, size_t len)
 	return (size_t)n == len ? 0 : -EIO;
 }
 
+static void connect_again(struct shca_iw *iw);
+
+/* Nobody listens there. Counted for those as well that wait for it, so that they
+ * need not find that out one after the other. */
+static void refused(struct shca_iw *iw)
+{
+	iw->refused++;
+	for (struct shca_iw *b = iw->queue ? peer_behind(iw) : NULL; b;
+	     b = peer_behind(b))
+		if (b->waits && b->refused < REFUSED_TRIES)
+			b->refused++;
+}
+
 static void connected(struct shca_iw *iw)
 {
 	int err = stream_connected(&iw->stream);
+	struct shca_iw *next;
 
-	if (err == -ECONNREFUSED && ++iw->refused < REFUSED_TRIES) {
+	if (err == -ECONNREFUSED)
+		refused(iw);
+	if (err == -ECONNREFUSED && iw->refused < REFUSED_TRIES) {
 		stream_close(&iw->stream, true);
 		shca_iw_until(iw, clock_ns() + REFUSED_NS);
 		return;
@@ -362,6 +452,9 @@ static void connected(struct shca_iw *iw)
 	atomic_store(&iw->phase, IW_REPLY);
 	stream_want(&iw->stream, EPOLLIN);
 	shca_iw_until(iw, clock_ns() + SHCA_IW_REPLY_NS);
+	next = queue_leave(iw);
+	if (next)
+		connect_again(next);
 }
 
 /* Bytes of the peer's frame, and no more. As iwarp_setup_rx(). */
@@ -404,6 +497,20 @@ static void replied(struct shca_iw *iw)
 		failed(iw, err);
 }
 
+/* The user has no room: who came first is to be the first to have it. */
+static void wait_for_room(struct shca_iw *iw, uint64_t now)
+{
+	struct shca_iw_queue *q = &iw->listener->waiting;
+
+	if (!iw->queue) {
+		iw->since = now;
+		queue_add(q, iw);
+	}
+	stream_want(&iw->stream, 0);
+	atomic_store(&iw->phase, IW_WAITING);
+	shca_iw_until(iw, iw == q->first ? now + AGAIN_NS : UINT64_MAX);
+}
+
 /* The user is asked, as soon as it has room. */
 static void ask(struct shca_iw *iw, uint64_t now)
 {
@@ -417,19 +524,17 @@ static void ask(struct shca_iw *iw, uint64_t now)
 	err = tell(iw, SHCA_IW_REQUEST, 0);
 	if (!err) {
 		to_process(iw->e)->iw_half_open--;
+		pass_on(iw);
 		iw->listener = NULL;
 		return;
 	}
 	iw->owned = false;
 	put(iw);
-	if (!iw->waits_ns)
-		iw->waits_ns = now;
-	if (err != -EAGAIN || now > iw->waits_ns + SHCA_IW_REPLY_NS) {
+	if (err != -EAGAIN ||
+	    (iw->queue && now > iw->since + SHCA_IW_REPLY_NS))
 		iw_end(iw, true);
-		return;
-	}
-	atomic_store(&iw->phase, IW_WAITING);
-	shca_iw_until(iw, now + AGAIN_NS);
+	else
+		wait_for_room(iw, now);
 }
 
 static void requested(struct shca_iw *iw)
@@ -442,7 +547,10 @@ static void requested(struct shca_iw *iw)
 	if (!err) {
 		if (tracing())
 			record_frame(iw, TRACE_CM_IN, TRACE_MPA_REQUEST);
-		ask(iw, clock_ns());
+		if (iw->listener->waiting.first)
+			wait_for_room(iw, clock_ns());
+		else
+			ask(iw, clock_ns());
 		return;
 	}
 	if (err == -EPROTO && (iw->setup.error == IWARP_SETUP_REVISION ||
@@ -590,6 +698,7 @@ static int connect_begin(struct shca_iw *iw)
 	socklen_t len = sizeof(local);
 	int fd, err;
 
+	iw->waits = false;
 	streams_hold(iw->e->streams);
 	fd = connect_from(&local, &iw->peer, iw->tos);
 	if (fd == -EADDRINUSE || fd == -EADDRNOTAVAIL) {
@@ -620,6 +729,27 @@ static void connect_again(struct shca_iw *iw)
 		failed(iw, err);
 }
 
+/*
+ * A program may go by the order in which its peer has the requests, so the
+ * connections to one address are made one after the other: a SYN follows the
+ * request of the one before. Side by side one that is refused would be overtaken
+ * by those that find the listener there a moment later, and the network may swap
+ * packets of two connections. One that does not connect holds up nobody for long.
+ */
+static int connect_in_turn(struct shca_iw *iw)
+{
+	struct shca_iw *ahead;
+
+	iw->since = clock_ns();
+	queue_add(&to_process(iw->e)->iw_connecting, iw);
+	ahead = peer_ahead(iw);
+	if (!ahead || ahead->since + SHCA_IW_TURN_NS <= iw->since)
+		return connect_begin(iw);
+	iw->waits = true;
+	shca_iw_until(iw, ahead->since + SHCA_IW_TURN_NS);
+	return 0;
+}
+
 int shca_iw_connect(struct engine *e, struct shca_iw **out,
 		    struct sockaddr_storage *from,
 		    const struct sockaddr_storage *to, uint8_t tos,
@@ -645,7 +775,7 @@ int shca_iw_connect(struct engine *e, struct shca_iw **out,
 	iw->peer = *to;
 	iw->tos = tos;
 	iw->refused = ask->once ? REFUSED_TRIES - 1 : 0;
-	err = connect_begin(iw);
+	err = ask->once ? connect_begin(iw) : connect_in_turn(iw);
 	if (err)
 		goto err_iw;
 	*from = iw->local;

@@ -28,6 +28,9 @@
 #define SHCA_IW_REPLY_NS 60000000000ull
 #define SHCA_IW_END_NS 5000000000ull
 #define SHCA_IW_REJECT_NS 1000000000ull
+/* How long who connects holds up those that connect to the same address later:
+ * TCP sends a SYN again after a second. */
+#define SHCA_IW_TURN_NS 2000000000ull
 
 struct shca_iw; /* a connection */
 struct shca_iw_listener;
@@ -53,7 +56,7 @@ struct shca_iw_event {
 	const uint8_t *data; /* the peer's private data */
 	size_t len;
 	uint32_t ird, ord; /* reads that the peer answers, and asks for */
-	const struct sockaddr_storage *local, *peer; /* of a request */
+	const struct sockaddr_storage *local, *peer;
 };
 
 /* All of what follows is called with the connection manager's lock held; so is
@@ -68,12 +71,16 @@ struct shca_iw_ask {
 	const void *data;
 	size_t len;
 	void *user;
-	bool once; /* shca_iw_connect(): who is refused does not try again */
+	/* shca_iw_connect(): who is refused does not try again, and nobody goes
+	 * by the order */
+	bool once;
 };
 
 /*
- * Begins to connect; the user hears of the outcome. from has the port to bind, 0
- * if any will do, and gets the one that was bound. 0 or -errno: -EINVAL, too
+ * Begins to connect, or waits for its turn: one address gets the requests in the
+ * order of these calls. The user hears of the outcome. from has the port to bind,
+ * 0 if any will do, and gets the one that was bound; the event that it is
+ * established has it, too, which may be another one. 0 or -errno: -EINVAL, too
  * much private data, or the QP is in a state in which it cannot be connected.
  */
 int shca_iw_connect(struct engine *e, struct shca_iw **iw,

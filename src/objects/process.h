@@ -24,6 +24,11 @@ struct shca_timewait;
 
 #define SHCA_GUEST_BUCKETS 64
 
+/* Connections that have their turns (iw.c). */
+struct shca_iw_queue {
+	struct shca_iw *first, *last;
+};
+
 struct shca_process {
 	struct engine engine;
 	unsigned refs; /* contexts; under the global lock */
@@ -39,7 +44,9 @@ struct shca_process {
 	struct engine_alarm cm_alarm;
 
 	/* iw.c: connections of iWARP; under the connection manager's lock. */
-	struct shca_iw *iws;
+	struct shca_iw *iws, **iws_end; /* oldest first; the end unless empty */
+	/* Those of them to which TCP is to connect, in the order of the calls. */
+	struct shca_iw_queue iw_connecting;
 	struct shca_iw_listener *iw_listeners;
 	unsigned iw_half_open; /* of iws have yet to bring a request */
 	struct shca_iw *_Atomic iw_news; /* that the user has not heard of */

@@ -425,6 +425,8 @@ int cma_on_iw_event(const struct shca_iw_event *iwe)
 		return on_request(id, iwe);
 	case SHCA_IW_ESTABLISHED:
 		id->established = true;
+		if (!id->passive)
+			id->id.route.addr.src_storage = *iwe->local;
 		post(id, RDMA_CM_EVENT_ESTABLISHED, 0, iwe);
 		break;
 	case SHCA_IW_FAILED:

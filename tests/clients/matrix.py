@@ -121,8 +121,8 @@ FAMILIES = {
         "perftest rdmacm-utils qperf fio libfabric-bin", "--iwarp, on one host and on two, there also with segments of 1448 "
         "bytes: perftest -R, rping, ucmatose, rdma_client and rdma_server, rstream, qperf, fio, fi_pingpong",
         [r"test_iwarp.py::test_(perftest|rping|ucmatose|rdma_client|rstream|qperf|fio|fi_pingpong)"],
-        ["ib_send_bw -R -e stops for ever, now and then, and so does -R -q 8, which may be ours; two of qperf's tests need "
-         "immediate data, which iWARP has not: [IWARP.md](IWARP.md#programs)."]),
+        ["ib_send_bw -R -e stops for ever, now and then; two of qperf's tests need immediate data, which iWARP has "
+         "not: [IWARP.md](IWARP.md#programs)."]),
     "iperf3": Family(
         "iperf3", "--sockets: both directions, parallel streams, IPv6", ["test_sockets.py::test_iperf3"], []),
     "curl": Family(

@@ -65,8 +65,8 @@ def check(place, name, family=4, options=(), **env):
 def test_all_situations_are_tested():
     names = subprocess.run([CHECK, "list"], stdout=subprocess.PIPE, text=True,
                            check=True).stdout.split()
-    assert set(names) == {*SITUATIONS, "many", "silent", "localhost", "wait_server",
-                          "wait_client", "echo_server", "echo_client", "interface"}
+    assert set(names) == {*SITUATIONS, "many", "order", "order_backlog", "silent", "localhost",
+                          "wait_server", "wait_client", "echo_server", "echo_client", "interface"}
 
 
 @pytest.mark.parametrize("name", SITUATIONS)

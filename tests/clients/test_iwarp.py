@@ -189,6 +189,13 @@ def test_five_thousand_connections(placements):
     many(placements("iwarp"), 5000)
 
 
+@pytest.mark.parametrize("name", ["order", "order_backlog"])
+def test_order(placements, name):
+    """cm_check's: requests come in the order of rdma_connect()."""
+    place = placements("iwarp")
+    place.server.run([rig.client("cm_check"), name], place.options, env={"CM_CHECK_ADDR": "127.0.0.1"})
+
+
 @rig.over_places(**OVER)
 def test_rdma_client(place):
     port = rig.free_port()

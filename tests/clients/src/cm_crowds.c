@@ -4,6 +4,7 @@
 #include "cm_check.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -140,6 +141,143 @@ static void many(void)
 	free(c);
 	free(s);
 	free(used);
+}
+
+#define IN_ORDER 8
+
+static void connect_numbered(struct rdma_cm_id *id, uint8_t i)
+{
+	struct rdma_conn_param param = usual;
+
+	param.private_data = &i;
+	param.private_data_len = 1;
+	NEED(!rdma_connect(id, &param));
+}
+
+static void expect_numbered(uint8_t i)
+{
+	struct rdma_cm_event *ev = GET(sch, CONNECT_REQUEST, 0);
+	const uint8_t *got = ev->param.conn.private_data;
+
+	if (*got != i) {
+		printf("request %d comes in the place of %d\n", *got, i);
+		bad++;
+	}
+	NEED(!rdma_reject(ev->id, NULL, 0));
+	drop_request(ev);
+}
+
+static void all_rejected(struct rdma_cm_id **c)
+{
+	for (int i = 0; i < IN_ORDER; i++)
+		EXPECT(cch, REJECTED, -ECONNREFUSED);
+	for (int i = 0; i < IN_ORDER; i++)
+		finish_id(c[i]);
+}
+
+/* Some connect, the listener comes, and the others do. False: it has come so late
+ * that one has given up. */
+static bool order_from(int early)
+{
+	struct rdma_cm_id *c[IN_ORDER];
+	bool in_time;
+
+	NEED(!rdma_create_id(sch, &listener, "listener", RDMA_PS_TCP));
+	NEED(!rdma_bind_addr(listener, addr_of(0)));
+	port = ntohs(rdma_get_src_port(listener));
+	for (int i = 0; i < IN_ORDER; i++) {
+		c[i] = resolved();
+		add_qp(c[i]);
+	}
+	for (int i = 0; i < early; i++)
+		connect_numbered(c[i], (uint8_t)i);
+	if (early)
+		usleep(5000); /* they have been refused once */
+	NEED(!rdma_listen(listener, IN_ORDER));
+	in_time = quiet(cch, 0);
+	for (int i = early; i < IN_ORDER; i++)
+		connect_numbered(c[i], (uint8_t)i);
+	for (int i = 0; in_time && i < IN_ORDER; i++)
+		expect_numbered((uint8_t)i);
+	if (in_time)
+		all_rejected(c);
+	else
+		for (int i = 0; i < IN_ORDER; i++)
+			finish_id(c[i]);
+	NEED(!rdma_destroy_id(listener));
+	return in_time;
+}
+
+/* Nobody ever listens: each of them hears that, in order. */
+static void order_refused(void)
+{
+	struct rdma_cm_id *c[IN_ORDER], *deaf;
+
+	NEED(!rdma_create_id(sch, &deaf, NULL, RDMA_PS_TCP));
+	NEED(!rdma_bind_addr(deaf, addr_of(0)));
+	port = ntohs(rdma_get_src_port(deaf));
+	for (int i = 0; i < IN_ORDER; i++) {
+		c[i] = resolved();
+		add_qp(c[i]);
+	}
+	for (int i = 0; i < IN_ORDER; i++)
+		connect_numbered(c[i], (uint8_t)i);
+	/* who gives up while it waits holds up nobody */
+	finish_id(c[1]);
+	for (int i = 0; i < IN_ORDER; i++) {
+		struct rdma_cm_event *ev;
+
+		if (i == 1)
+			continue;
+		ev = GET(cch, REJECTED, -ECONNREFUSED);
+		CHECK(ev->id == c[i]);
+		rdma_ack_cm_event(ev);
+		finish_id(c[i]);
+	}
+	NEED(!rdma_destroy_id(deaf));
+}
+
+/* Who connects one after the other is heard in that order, even if some find no
+ * listener yet. */
+static void order(void)
+{
+	NEED(cch = rdma_create_event_channel());
+	NEED(sch = rdma_create_event_channel());
+	for (int early = 0; early <= IN_ORDER; early++)
+		for (int tries = 0; !order_from(early); tries++) {
+			NEED(tries < 20);
+			rdma_destroy_event_channel(cch);
+			rdma_destroy_event_channel(sch);
+			NEED(cch = rdma_create_event_channel());
+			NEED(sch = rdma_create_event_channel());
+		}
+	order_refused();
+	rdma_destroy_event_channel(cch);
+	rdma_destroy_event_channel(sch);
+}
+
+/* So are those that find the backlog full. */
+static void order_backlog(void)
+{
+	struct rdma_cm_id *c[IN_ORDER];
+
+	serve_ps(RDMA_PS_TCP, 1);
+	for (int i = 0; i < IN_ORDER; i++) {
+		c[i] = resolved();
+		add_qp(c[i]);
+	}
+	for (int i = 0; i < IN_ORDER / 2; i++)
+		connect_numbered(c[i], (uint8_t)i);
+	usleep(50000);
+	for (int i = 0; i < IN_ORDER; i++) {
+		/* a new one finds room before those that wait look again */
+		expect_numbered((uint8_t)i);
+		if (i < IN_ORDER / 2)
+			connect_numbered(c[i + IN_ORDER / 2],
+					 (uint8_t)(i + IN_ORDER / 2));
+	}
+	all_rejected(c);
+	finish();
 }
 
 /* Many threads that connect, change their mind at any moment, and are treated
@@ -279,5 +417,7 @@ static void churn(void)
 const struct situation cm_crowds[] = {
 	{ "many", many },
 	{ "churn", churn },
+	{ "order", order },
+	{ "order_backlog", order_backlog },
 	{ NULL, NULL },
 };
