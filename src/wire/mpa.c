@@ -1,9 +1,7 @@
 /*
- * mpa.c - encodes and decodes MPA's frames; its CRC
+ * mpa.c - encodes and decodes MPA's frames
  */
 #include "mpa.h"
-
-#include "crc.h"
 
 #include <errno.h>
 #include <string.h>
@@ -102,23 +100,4 @@ size_t mpa_frame_encode(const struct mpa_frame *f, uint8_t *p)
 				(f->rtr_write ? F_RTR_WRITE : 0) |
 				(f->rtr_read ? F_RTR_READ : 0));
 	return MPA_HDR_LEN + MPA_ENHANCED_LEN;
-}
-
-uint32_t mpa_crc(uint32_t crc, const void *p, size_t len)
-{
-	if (!len)
-		return crc;
-	crc = crc32_iscsi((unsigned char *)(uintptr_t)p, (int)len, crc);
-	crc_done(len);
-	return crc;
-}
-
-void mpa_crc_put(uint8_t out[MPA_CRC_LEN], uint32_t crc)
-{
-	crc_put(out, ~crc);
-}
-
-bool mpa_crc_is(const uint8_t in[MPA_CRC_LEN], uint32_t crc)
-{
-	return crc_get(in) == ~crc;
 }

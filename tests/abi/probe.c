@@ -815,6 +815,7 @@ static bool open_device(void)
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct sockaddr_in at = { .sin_family = AF_INET,
 				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct rdma_cm_event *e;
 	struct rdma_cm_id *id;
 
 	if (!list || !list[0])
@@ -826,8 +827,11 @@ static bool open_device(void)
 	if (!channel)
 		return false;
 	id = new_id(); /* to the end: it keeps the context */
-	if (rdma_bind_addr(id, (struct sockaddr *)&at))
+	/* What is bound to a loopback address has no device yet. */
+	if (rdma_resolve_addr(id, NULL, (struct sockaddr *)&at, 2000) ||
+	    rdma_get_cm_event(channel, &e))
 		return false;
+	rdma_ack_cm_event(e);
 	return (ctx = id->verbs);
 }
 
