@@ -143,7 +143,7 @@ def test_pkey(home, tmp_path):
     assert function(f["places"][0]), f
 
 
-@pytest.mark.parametrize("options", [[], ["--iwarp"]], ids=["roce", "iwarp"])
+@pytest.mark.parametrize("options", [[], pytest.param(["--iwarp"], marks=pytest.mark.full)], ids=["roce", "iwarp"])
 @pytest.mark.parametrize("mode", ["lost-wakeup", "event-not-acknowledged"])
 def test_waits_for_ever(home, tmp_path, mode, options):
     """Is reported while it waits."""
