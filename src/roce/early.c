@@ -30,6 +30,7 @@ struct early {
 
 struct kept {
 	struct roce_rx pkt;
+	uint64_t place; /* in the stream of requests, since PSNs come round; */
 	bool here;
 	_Alignas(8) uint8_t payload[];
 };
@@ -78,6 +79,8 @@ void early_drop(struct roce_qp *qp)
 bool early_keep(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
+	uint64_t place =
+		r->place + (uint32_t)psn_diff(pkt->h.psn, r->epsn);
 	struct kept *k;
 
 	/*
@@ -93,10 +96,11 @@ bool early_keep(struct roce_qp *qp, const struct roce_rx *pkt)
 	if (!r->early && !(r->early = early_new(qp->mtu)))
 		return false;
 	k = slot_of(r->early, pkt->h.psn);
-	if (k->here && k->pkt.h.psn == pkt->h.psn)
+	if (k->here && k->place == place)
 		return true;
 	r->early->kept += !k->here;
 	k->here = true;
+	k->place = place;
 	k->pkt = *pkt;
 	k->pkt.payload = k->payload;
 	k->pkt.grh = NULL;
@@ -111,7 +115,7 @@ bool early_take(struct roce_qp *qp, struct roce_rx *pkt)
 	struct early *e = qp->rsp.early;
 	struct kept *k = slot_of(e, qp->rsp.epsn);
 
-	if (!e->kept || !k->here || k->pkt.h.psn != qp->rsp.epsn)
+	if (!e->kept || !k->here || k->place != qp->rsp.place)
 		return false;
 	k->here = false;
 	e->kept--;
