@@ -398,16 +398,21 @@ uint32_t stream_segment(const struct stream *s)
 	return (uint32_t)mss;
 }
 
-/* What it has come to, in a recording. */
-static void record(const struct stream *s, bool outbound,
-		   const struct iovec *iov, ssize_t r)
+/* What a call has come to: bytes or -errno, in a recording, too. */
+static ssize_t came_to(const struct stream *s, bool outbound,
+		       const struct iovec *iov, ssize_t r)
 {
+	if (r < 0)
+		r = -errno;
+	if (!stream_recorded(s))
+		return r;
 	if (r > 0)
 		pcap_tcp_data(s->record, outbound, iov, (size_t)r);
 	else if (!r && !outbound)
 		pcap_tcp_fin(s->record, false);
 	else if (r == -ECONNRESET)
 		pcap_tcp_reset(s->record, false);
+	return r;
 }
 
 /* One piece takes the kernel fewer instructions than a struct msghdr of one. */
@@ -416,29 +421,19 @@ ssize_t stream_send(const struct stream *s, struct iovec *iov, size_t n,
 {
 	const int flags = MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0);
 	const struct msghdr m = { .msg_iov = iov, .msg_iovlen = n };
-	ssize_t r;
 
-	r = n == 1 ? sys_sendto(s->fd, iov->iov_base, iov->iov_len, flags, NULL,
-				0)
-		   : sys_sendmsg(s->fd, &m, flags);
-	if (r < 0)
-		r = -errno;
-	if (stream_recorded(s))
-		record(s, true, iov, r);
-	return r;
+	return came_to(s, true, iov,
+		       n == 1 ? sys_sendto(s->fd, iov->iov_base, iov->iov_len,
+					   flags, NULL, 0)
+			      : sys_sendmsg(s->fd, &m, flags));
 }
 
 ssize_t stream_recv(const struct stream *s, struct iovec *iov, size_t n)
 {
 	struct msghdr m = { .msg_iov = iov, .msg_iovlen = n };
-	ssize_t r;
 
-	r = n == 1 ? sys_recvfrom(s->fd, iov->iov_base, iov->iov_len,
-				  MSG_DONTWAIT, NULL, NULL)
-		   : sys_recvmsg(s->fd, &m, MSG_DONTWAIT);
-	if (r < 0)
-		r = -errno;
-	if (stream_recorded(s))
-		record(s, false, iov, r);
-	return r;
+	return came_to(s, false, iov,
+		       n == 1 ? sys_recvfrom(s->fd, iov->iov_base, iov->iov_len,
+					     MSG_DONTWAIT, NULL, NULL)
+			      : sys_recvmsg(s->fd, &m, MSG_DONTWAIT));
 }

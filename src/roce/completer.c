@@ -110,13 +110,14 @@ static void go_back(struct roce_qp *qp, uint32_t psn)
 	req_rewind(qp, psn);
 }
 
-/* Everything from psn on is sent again. */
-static void resend_from(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
+/* Everything from psn on is sent again; nak: since a NAK said so. */
+static void resend_from(struct roce_qp *qp, uint32_t psn, bool nak,
+			uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 
 	r->resending = true;
-	r->resent_nak = false;
+	r->resent_nak = nak;
 	r->resent_psn = r->end_psn;
 	r->resent_ns = now_ns;
 	r->copying = true;
@@ -131,7 +132,7 @@ __attribute__((noinline)) static void
 lost_from(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 {
 	cc_lost(qp, now_ns);
-	resend_from(qp, psn, now_ns);
+	resend_from(qp, psn, false, now_ns);
 }
 
 /* Before an answer to what was sent then can be here. */
@@ -204,12 +205,10 @@ static void mended(struct roce_qp *qp, uint64_t now_ns)
 		const bool again = may_mend(qp);
 
 		r->lost_tx = qp->stats.tx_pkts;
-		if (again) {
+		if (again)
 			resend_one(qp, now_ns);
-		} else {
-			resend_from(qp, r->una, now_ns);
-			r->resent_nak = true;
-		}
+		else
+			resend_from(qp, r->una, true, now_ns);
 	}
 }
 
@@ -554,8 +553,8 @@ static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
 	/* One that does keep them has lost several in a row. */
 	if (r->peer_keeps)
 		r->mend_vain = 0;
-	lost_from(qp, psn, now_ns);
-	r->resent_nak = true;
+	cc_lost(qp, now_ns);
+	resend_from(qp, psn, true, now_ns);
 }
 
 /* Whether a read response may have so much, at PSN una of this WQE. */

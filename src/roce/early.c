@@ -16,7 +16,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-/* A requester of ours has at most twice its window out (CWND_MAX_BYTES). */
+/* More than a requester of ours has out (CWND_MAX_BYTES). */
 #define KEPT_BYTES (2u << 20)
 #define KEEPERS_MAX 64 /* QPs with memory for it, */
 #define KEEPERS_STAY 8 /* of which so many have it also when it is empty */
@@ -37,6 +37,11 @@ struct kept {
 
 static _Atomic unsigned keepers;
 
+static uint32_t slots_for(uint32_t mtu)
+{
+	return round_up_pow2(KEPT_BYTES / mtu);
+}
+
 static struct kept *slot_of(struct early *e, uint32_t psn)
 {
 	return (void *)(e->slot + (size_t)(psn & (e->slots - 1)) * e->stride);
@@ -44,7 +49,7 @@ static struct kept *slot_of(struct early *e, uint32_t psn)
 
 static struct early *early_new(uint32_t mtu)
 {
-	const uint32_t slots = round_up_pow2(KEPT_BYTES / mtu);
+	const uint32_t slots = slots_for(mtu);
 	const uint32_t stride = (uint32_t)sizeof(struct kept) + mtu;
 	const size_t bytes = sizeof(struct early) + (size_t)slots * stride;
 	struct early *e;
@@ -79,8 +84,8 @@ void early_drop(struct roce_qp *qp)
 bool early_keep(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
-	uint64_t place =
-		r->place + (uint32_t)psn_diff(pkt->h.psn, r->epsn);
+	const uint32_t ahead = (uint32_t)psn_diff(pkt->h.psn, r->epsn);
+	const uint64_t place = r->place + ahead;
 	struct kept *k;
 
 	/*
@@ -89,9 +94,9 @@ bool early_keep(struct roce_qp *qp, const struct roce_rx *pkt)
 	 * is decided before it is here. Where a link takes longer packets nothing
 	 * is lost.
 	 */
-	if (!pkt->h.mig_req || qp->base.type != IBV_QPT_RC || pkt->host || pkt->large || pkt->source || pkt->len > qp->mtu ||
-	    (uint32_t)psn_diff(pkt->h.psn, r->epsn) >=
-		    round_up_pow2(KEPT_BYTES / qp->mtu))
+	if (!pkt->h.mig_req || qp->base.type != IBV_QPT_RC || pkt->host ||
+	    pkt->large || pkt->source || pkt->len > qp->mtu ||
+	    ahead >= slots_for(qp->mtu))
 		return false;
 	if (!r->early && !(r->early = early_new(qp->mtu)))
 		return false;

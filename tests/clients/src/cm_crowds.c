@@ -175,6 +175,15 @@ static void all_rejected(struct rdma_cm_id **c)
 		finish_id(c[i]);
 }
 
+/* Who is to connect, one after the other. */
+static void all_resolved(struct rdma_cm_id *c[IN_ORDER])
+{
+	for (int i = 0; i < IN_ORDER; i++) {
+		c[i] = resolved();
+		add_qp(c[i]);
+	}
+}
+
 /* Some connect, the listener comes, and the others do. False: it has come so late
  * that one has given up. */
 static bool order_from(int early)
@@ -185,10 +194,7 @@ static bool order_from(int early)
 	NEED(!rdma_create_id(sch, &listener, "listener", RDMA_PS_TCP));
 	NEED(!rdma_bind_addr(listener, addr_of(0)));
 	port = ntohs(rdma_get_src_port(listener));
-	for (int i = 0; i < IN_ORDER; i++) {
-		c[i] = resolved();
-		add_qp(c[i]);
-	}
+	all_resolved(c);
 	for (int i = 0; i < early; i++)
 		connect_numbered(c[i], (uint8_t)i);
 	if (early)
@@ -216,10 +222,7 @@ static void order_refused(void)
 	NEED(!rdma_create_id(sch, &deaf, NULL, RDMA_PS_TCP));
 	NEED(!rdma_bind_addr(deaf, addr_of(0)));
 	port = ntohs(rdma_get_src_port(deaf));
-	for (int i = 0; i < IN_ORDER; i++) {
-		c[i] = resolved();
-		add_qp(c[i]);
-	}
+	all_resolved(c);
 	for (int i = 0; i < IN_ORDER; i++)
 		connect_numbered(c[i], (uint8_t)i);
 	/* who gives up while it waits holds up nobody */
@@ -262,10 +265,7 @@ static void order_backlog(void)
 	struct rdma_cm_id *c[IN_ORDER];
 
 	serve_ps(RDMA_PS_TCP, 1);
-	for (int i = 0; i < IN_ORDER; i++) {
-		c[i] = resolved();
-		add_qp(c[i]);
-	}
+	all_resolved(c);
 	for (int i = 0; i < IN_ORDER / 2; i++)
 		connect_numbered(c[i], (uint8_t)i);
 	usleep(50000);
