@@ -7,6 +7,12 @@
  * is for more (completer.c). To a peer that sends all of it again nothing is
  * different: it has been heard already.
  *
+ * What is kept is executed later, so a stranger who can only send packets must
+ * not gain much by it (SECURITY.md has the odds): a request is kept if it is
+ * near what is in order, or near what is kept, and comes from the port that the
+ * requests in order come from, of which there is none before the first one of
+ * the QP's life. Where two claim one PSN and differ, neither is believed.
+ *
  * Memory is had when there is a gap, and not from malloc(3), since packets are
  * taken in programs' signal handlers, too. Dropping is always allowed: there
  * are limits, per QP and for all of them.
@@ -18,6 +24,8 @@
 
 /* More than a requester of ours has out (CWND_MAX_BYTES). */
 #define KEPT_BYTES (2u << 20)
+/* So long a gap is: more than a burst that a queue loses, on most paths. */
+#define GAP_PSNS 32
 #define KEEPERS_MAX 64 /* QPs with memory for it, */
 #define KEEPERS_STAY 8 /* of which so many have it also when it is empty */
 
@@ -25,12 +33,14 @@ struct early {
 	uint32_t slots; /* a power of two */
 	uint32_t stride, kept;
 	size_t bytes; /* of all of this */
+	/* Places in the stream of requests: PSNs come round. */
+	uint64_t begin; /* nothing that is kept is before it, */
+	uint64_t end;	/* or from here on */
 	_Alignas(64) uint8_t slot[];
 };
 
 struct kept {
 	struct roce_rx pkt;
-	uint64_t place; /* in the stream of requests, since PSNs come round; */
 	bool here;
 	_Alignas(8) uint8_t payload[];
 };
@@ -42,9 +52,9 @@ static uint32_t slots_for(uint32_t mtu)
 	return round_up_pow2(KEPT_BYTES / mtu);
 }
 
-static struct kept *slot_of(struct early *e, uint32_t psn)
+static struct kept *slot_of(struct early *e, uint64_t place)
 {
-	return (void *)(e->slot + (size_t)(psn & (e->slots - 1)) * e->stride);
+	return (void *)(e->slot + (size_t)(place & (e->slots - 1)) * e->stride);
 }
 
 static struct early *early_new(uint32_t mtu)
@@ -81,11 +91,46 @@ void early_drop(struct roce_qp *qp)
 	atomic_fetch_sub(&keepers, 1);
 }
 
+/* Lets go of what the PSN that is due has passed. */
+static void pass_over(struct early *e, uint64_t place)
+{
+	for (; e->kept && e->begin < place; e->begin++) {
+		struct kept *k = slot_of(e, e->begin);
+
+		e->kept -= k->here;
+		k->here = false;
+	}
+	e->begin = place;
+	if (!e->kept)
+		e->end = place;
+}
+
+/* Whether both are the same request; AckReq may be new where it is repeated. */
+static bool same(const struct kept *k, const struct roce_rx *pkt)
+{
+	const struct roce_hdr *a = &k->pkt.h, *b = &pkt->h;
+
+	return a->opcode == b->opcode && a->solicited == b->solicited &&
+	       a->va == b->va && a->rkey == b->rkey &&
+	       a->dma_len == b->dma_len && a->imm == b->imm &&
+	       a->inv_rkey == b->inv_rkey && a->swap_add == b->swap_add &&
+	       a->compare == b->compare && k->pkt.len == pkt->len &&
+	       (!pkt->len || !memcmp(k->payload, pkt->payload, pkt->len));
+}
+
+/* PSNs that it is for. */
+static uint32_t span(const struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	return roce_opcode(pkt->h.opcode)->flags & ROCE_F_READ ?
+		       pkts_of(pkt->h.dma_len, qp->mtu) : 1;
+}
+
 bool early_keep(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
 	const uint32_t ahead = (uint32_t)psn_diff(pkt->h.psn, r->epsn);
 	const uint64_t place = r->place + ahead;
+	struct early *e = r->early;
 	struct kept *k;
 
 	/*
@@ -98,14 +143,28 @@ bool early_keep(struct roce_qp *qp, const struct roce_rx *pkt)
 	    pkt->large || pkt->source || pkt->len > qp->mtu ||
 	    ahead >= slots_for(qp->mtu))
 		return false;
-	if (!r->early && !(r->early = early_new(qp->mtu)))
+	if (!r->sport || pkt->sport != r->sport)
 		return false;
-	k = slot_of(r->early, pkt->h.psn);
-	if (k->here && k->place == place)
-		return true;
-	r->early->kept += !k->here;
+	if (e)
+		pass_over(e, r->place);
+	if (place >= (e ? e->end : r->place) + GAP_PSNS)
+		return false;
+	if (!e) {
+		r->early = e = early_new(qp->mtu);
+		if (!e)
+			return false;
+		e->begin = e->end = r->place;
+	}
+	k = slot_of(e, place);
+	if (k->here) {
+		k->here = same(k, pkt);
+		e->kept -= !k->here;
+		return k->here;
+	}
+	e->kept++;
+	if (e->end < place + span(qp, pkt))
+		e->end = place + span(qp, pkt);
 	k->here = true;
-	k->place = place;
 	k->pkt = *pkt;
 	k->pkt.payload = k->payload;
 	k->pkt.grh = NULL;
@@ -118,9 +177,10 @@ bool early_keep(struct roce_qp *qp, const struct roce_rx *pkt)
 bool early_take(struct roce_qp *qp, struct roce_rx *pkt)
 {
 	struct early *e = qp->rsp.early;
-	struct kept *k = slot_of(e, qp->rsp.epsn);
+	struct kept *k = slot_of(e, qp->rsp.place);
 
-	if (!e->kept || !k->here || k->place != qp->rsp.place)
+	pass_over(e, qp->rsp.place);
+	if (!e->kept || !k->here)
 		return false;
 	k->here = false;
 	e->kept--;

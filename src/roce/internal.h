@@ -207,6 +207,9 @@ struct roce_responder {
 	struct roce_response *resp;
 	uint32_t resp_size, resp_head, resp_tail;
 	struct early *early; /* early.c; NULL: nothing is kept */
+	uint16_t sport; /* from where the last request in order came; 0: no UDP */
+	uint8_t again; /* so often in a row a request was repeated, */
+	uint32_t again_psn; /* with this PSN */
 	struct roce_atomic_done *atomics;
 	uint32_t atomics_size, atomics_next;
 

@@ -75,6 +75,7 @@ struct roce_rx {
 	const uint8_t *grh;    /* 40 bytes as a UD receiver gets them, or NULL
 				* when not built (only UD needs it) */
 	uint8_t tclass;
+	uint16_t sport; /* UDP source port; 0: it came by no UDP, or is not known */
 	bool ecn_ce; /* congestion experienced */
 	bool handed; /* over by another process of this user on this host */
 	bool host;   /* roce_path_hash(sgid, dgid) is path_hash; they are there

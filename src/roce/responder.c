@@ -12,6 +12,9 @@
  */
 #include "responder.h"
 
+/* So often a request is repeated in vain, see answered_in_vain(). */
+#define AGAIN_MAX 2
+
 /* ---- failing ----------------------------------------------------------- */
 
 void rsp_fail_access(struct roce_qp *qp)
@@ -419,6 +422,21 @@ static bool read_before(const struct roce_responder *r, uint32_t psn,
 	return r->reads_unknown > 0;
 }
 
+/*
+ * The peer repeats one request though it is told that much more has arrived: it
+ * has not sent that, perhaps, and ignores an acknowledgement of it, if a
+ * stranger has (early.c). What it has sent is acknowledged by itself then.
+ */
+static bool answered_in_vain(struct roce_responder *r, uint32_t psn)
+{
+	if (psn != r->again_psn)
+		r->again = 0;
+	else if (r->again < AGAIN_MAX)
+		r->again++;
+	r->again_psn = psn;
+	return r->again == AGAIN_MAX;
+}
+
 __attribute__((noinline)) static void duplicate(struct roce_qp *qp,
 						const struct roce_rx *pkt)
 {
@@ -457,6 +475,8 @@ __attribute__((noinline)) static void duplicate(struct roce_qp *qp,
 			return;
 		if (rsp_ack_psn(qp) == rx_last_psn(qp, pkt))
 			acknowledge(r, pkt);
+		else if (answered_in_vain(r, pkt->h.psn))
+			rsp_owe_ack_of(qp, rx_last_psn(qp, pkt));
 		else
 			rsp_owe_ack(qp);
 		/* A large packet of which a part is new: that comes again. */
@@ -494,6 +514,7 @@ RSP_INLINE void request(struct roce_qp *qp, const struct roce_rx *pkt,
 		refuse_rc(qp, pkt, v);
 		return;
 	}
+	qp->rsp.sport = pkt->sport;
 	if (pkt->h.ack_req && !(f & (ROCE_F_READ | ROCE_F_ATOMIC)))
 		acknowledge(&qp->rsp, pkt);
 }

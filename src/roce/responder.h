@@ -67,6 +67,8 @@ static inline void rsp_owe_ack(struct roce_qp *qp)
 	qp->rsp.ack_pending = true;
 }
 void rsp_owe_nak(struct roce_qp *qp, uint8_t syndrome);
+/* An ACK that names psn, though more has been executed. */
+void rsp_owe_ack_of(struct roce_qp *qp, uint32_t psn);
 void rsp_owe_read(struct roce_qp *qp, const struct roce_hdr *h, bool again);
 void rsp_owe_atomic(struct roce_qp *qp, enum resp_kind kind, uint32_t psn,
 		    uint32_t msn, uint64_t orig, bool again);

@@ -114,6 +114,15 @@ void rsp_owe_nak(struct roce_qp *qp, uint8_t syndrome)
 		syndrome == (ROCE_AETH_NAK | ROCE_NAK_REMOTE_ACCESS);
 }
 
+void rsp_owe_ack_of(struct roce_qp *qp, uint32_t psn)
+{
+	if (qp->rsp.nak_pending)
+		return;
+	qp->rsp.nak_pending = true;
+	qp->rsp.nak_syndrome = ROCE_AETH_ACK | ROCE_CREDITS_INVALID;
+	qp->rsp.nak_psn = psn;
+}
+
 static struct roce_response *resp_push(struct roce_responder *r)
 {
 	return resp_at(r, r->resp_tail++);

@@ -99,6 +99,8 @@ static void fuzz_packet(struct input *in, struct sim_qp *q)
 	if (how & 0x20)
 		rx.h.psn = attr.rq_psn;
 	rx.h.ack_req = how & 0x40;
+	rx.sport = SIM_SPORT;
+	rx.h.mig_req = true;
 	rx.h.solicited = how & 0x80;
 	rx.h.va = (uintptr_t)q->node->mem + word(in) - 4096;
 	switch (byte(in)) {

@@ -546,7 +546,7 @@ static void put_on_host(struct sim *s, int to, struct sim_host_pkt *p)
 static void seal(struct sim *s, int to, uint8_t *bytes, size_t len)
 {
 	struct sim_node *d = &s->node[to], *f = &s->node[!to];
-	uint32_t crc = icrc_begin(&f->gid, &d->gid, 49152, ROCE_UDP_PORT,
+	uint32_t crc = icrc_begin(&f->gid, &d->gid, SIM_SPORT, ROCE_UDP_PORT,
 				  len + ROCE_ICRC_LEN, 0);
 
 	crc = icrc_bth(crc, bytes, len);
@@ -650,7 +650,7 @@ static bool udp_rx(struct sim *s, struct sim_event *e, struct roce_rx *rx)
 	uint16_t id = 0;
 	int hl;
 
-	if (!icrc_check(&f->gid, &n->gid, 49152, ROCE_UDP_PORT, e->bytes,
+	if (!icrc_check(&f->gid, &n->gid, SIM_SPORT, ROCE_UDP_PORT, e->bytes,
 			e->len, &id))
 		return false;
 	if (id != 0) /* our own ends send 0: a corruption that passed */
@@ -658,6 +658,7 @@ static bool udp_rx(struct sim *s, struct sim_event *e, struct roce_rx *rx)
 	hl = roce_decode(&rx->h, e->bytes, e->len - ROCE_ICRC_LEN);
 	if (hl < 0)
 		return false;
+	rx->sport = SIM_SPORT;
 	rx->payload = e->bytes + hl;
 	rx->len = e->len - ROCE_ICRC_LEN - (size_t)hl - rx->h.pad;
 	return true;

@@ -24,6 +24,7 @@
 #define SIM_WCS 65536
 #endif
 #define SIM_QPS 16
+#define SIM_SPORT 49152 /* UDP source port of all that is sent */
 #define SIM_XRC_SRQN 77 /* the number of each node's SRQ */
 
 enum sim_way {
