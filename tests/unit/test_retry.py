@@ -119,12 +119,13 @@ def test_every_failure_of_a_case_needs_its_excuse():
     assert r.complaints["one"].startswith("rig.TimedOut")
 
 
-def test_what_was_left_out_for_time_is_in_the_verdict():
+def test_what_was_left_out_for_time_has_failed():
     r = suite.Results()
     r.add("a", suite.PASSED)
     r.skip("b", "OUT OF TIME on this machine")
     r.skip("c", "no zsh")
-    assert r.line() == "1 passed, 0 failed, 2 skipped; 1 OUT OF TIME"
+    assert r.line() == "1 passed, 1 failed, 1 skipped; 1 OUT OF TIME"
+    assert r.failed() == ["b"] and not r.explained_by_load("b")
 
 
 def test_tries_of_the_peer_are_in_the_verdict(monkeypatch):
@@ -170,7 +171,7 @@ def test_nothing_runs_or_is_tried_again_when_time_is_over(monkeypatch):
     r.fail("a", CUT, BUSY)
     suite.second_try("unit", r, rerun=None)
     suite.run_one({"name": "t", "command": ["true"]}, "/", "unit", r)
-    assert r.cases["t"] == suite.SKIPPED
+    assert r.cases["t"] == suite.FAILED
     assert suite.run(["sleep", "60"])[0] is None
 
 
