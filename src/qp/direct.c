@@ -110,7 +110,7 @@ static bool peer_takes(const struct qp *qp, const struct qp_wqe *w,
 	    !answers(state, qp_public_get(&p->established)))
 		return false;
 	if (qp_public_get(&p->qpn) != peer->qpn ||
-	    qp_public_get(&p->type) != IBV_QPT_RC ||
+	    qp_public_get(&p->type) != (uint32_t)qp->type ||
 	    qp_public_get(&p->dest_qpn) != qp->qpn ||
 	    qp_public_get(&p->rq_psn) != peer->psn ||
 	    qp_public_get(&p->mtu) != peer->mtu ||

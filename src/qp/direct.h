@@ -68,7 +68,7 @@ static inline bool qp_direct_kind(const struct qp *qp, const struct qp_wqe *w)
 {
 	return (w->opcode == IBV_WR_RDMA_WRITE || qp_wqe_has_response(w)) &&
 	       w->status == IBV_WC_SUCCESS && w->length <= QP_DIRECT_MAX &&
-	       qp->type == IBV_QPT_RC;
+	       (qp->type == IBV_QPT_RC || qp->type == IBV_QPT_UC);
 }
 
 /*

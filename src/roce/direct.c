@@ -37,8 +37,21 @@ bool roce_direct_ready(const struct roce_qp *qp)
 	       !is_sent(qp, qp_sq_slot(sq, sq->head));
 }
 
+/* UC hears of nothing that arrives. Nothing is on its way when the peer has read
+ * all that has been sent to it. */
+static void settle_uc(struct roce_qp *qp)
+{
+	uint64_t mark[2] = { 0 };
+
+	if (qp->req.una != qp->req.end_psn && roce_env(qp)->unread &&
+	    !roce_env(qp)->unread(&qp->base, mark))
+		qp->req.una = qp->req.end_psn;
+}
+
 void roce_direct_expect(struct roce_qp *qp, bool likely, bool many)
 {
+	if (likely && qp->base.type == IBV_QPT_UC)
+		settle_uc(qp);
 	qp->direct_likely = likely;
 	qp->direct_many = many;
 }

@@ -33,6 +33,51 @@ static uint64_t *word(struct sim_qp *q, uint32_t off)
 	return (uint64_t *)(void *)(q->node->mem + off);
 }
 
+static bool not_read;
+
+static bool still_unread(struct qp *qp, uint64_t mark[2])
+{
+	(void)qp;
+	assert_int_equal(mark[0], 0); /* all that has been sent is meant */
+	return not_read;
+}
+
+/* UC hears of nothing that arrives: what is sent must have been read before. */
+static void uc_writes(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_UC);
+
+	(void)state;
+	p.sim->direct = 1;
+	p.sim->node[0].env.unread = still_unread;
+	memset(p.a->node->mem, 0xee, 3000);
+	memset(p.b->node->mem, 0, 3000);
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 3000);
+	assert_memory_equal(p.b->node->mem, p.a->node->mem, 3000);
+	assert_int_equal(direct(p.a), 1);
+
+	/* A message that is on its way is not overtaken, */
+	recv_into(p.b, 8192, 8);
+	post_to(p.a, IBV_WR_SEND, 0, 8);
+	not_read = true;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 4096, 8);
+	assert_int_equal(direct(p.a), 1);
+	settle(&p);
+	/* and one that has been read is not. */
+	not_read = false;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 4096, 8);
+	assert_int_equal(direct(p.a), 2);
+	for (int i = 0; i < 4; i++)
+		expect(p.a->send, IBV_WC_SUCCESS);
+	expect(p.b->recv, IBV_WC_SUCCESS);
+	/* The PSNs go on where they were. */
+	recv_into(p.b, 8192, 8);
+	post_to(p.a, IBV_WR_SEND, 0, 8);
+	settle(&p);
+	expect(p.b->recv, IBV_WC_SUCCESS);
+	sim_free(p.sim);
+}
+
 static void all_kinds(void **state)
 {
 	struct pair p = direct_pair();
@@ -354,6 +399,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(all_kinds),
+		cmocka_unit_test(uc_writes),
 		cmocka_unit_test(in_turn),
 		cmocka_unit_test(in_lists),
 		cmocka_unit_test(begins_under_load),
