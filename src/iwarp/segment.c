@@ -601,13 +601,20 @@ static void pieces_of_sges(struct iwarp_qp *qp, struct iovec *iov, size_t max,
 }
 
 /* A program that spins on the last byte finds all others (base/place.h): the
- * kernel promises no order within a piece. */
+ * kernel promises no order within a piece. Where that is not enough, the last
+ * bytes go the ordinary way. */
 static void divide_last(struct iwarp_qp *qp, struct iovec *iov, size_t max)
 {
 	struct placing *pl = &qp->rx.placing;
 	struct iovec *last = &iov[pl->n - 1];
 	const size_t tail = place_tail(last->iov_len);
 
+	if (!PLACE_IN_ORDER && pl->bytes == qp->rx.left) {
+		last->iov_len -= tail;
+		pl->bytes -= tail;
+		pl->n -= !last->iov_len;
+		return;
+	}
 	if (pl->n == max || pl->bytes < qp->rx.left || tail == last->iov_len)
 		return;
 	last->iov_len -= tail;

@@ -33,10 +33,14 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <linux/in6.h> /* IPV6_FLOWINFO */
 #include <netinet/udp.h>
 #include <string.h>
 #include <sys/mman.h>
+
+/* Of linux/in6.h, which the C library's headers hide before Linux 6.2. */
+#ifndef IPV6_FLOWINFO
+#define IPV6_FLOWINFO 11
+#endif
 
 #define DEFAULT_HOPS 64
 #define SMALL_RUN 4608 /* bytes that fit the stack: one packet of any size */

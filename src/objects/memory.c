@@ -175,8 +175,14 @@ int shca_odp_store(void *dst, const void *src, size_t len)
 	const struct iovec from = { (void *)(uintptr_t)src, len };
 	const struct iovec to[2] = { { dst, first },
 				     { (uint8_t *)dst + first, tail } };
-	ssize_t n = process_vm_writev(getpid(), &from, 1, to, 2, 0);
+	const struct iovec last = { (uint8_t *)(uintptr_t)src + first, tail };
+	const bool once = PLACE_IN_ORDER || !first;
+	ssize_t n = process_vm_writev(getpid(), &from, 1, to, once ? 2 : 1, 0);
 
+	if (!once && n == (ssize_t)first) {
+		atomic_thread_fence(memory_order_seq_cst);
+		n += process_vm_writev(getpid(), &last, 1, &to[1], 1, 0);
+	}
 	if (n == (ssize_t)len)
 		return 0;
 	if (n >= 0 || errno == EFAULT || shca_odp_touch(dst, len, true))

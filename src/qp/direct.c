@@ -7,8 +7,9 @@
  * are those of the moment, as with a packet that arrives then.
  *
  * The last bytes are stored last, each once (base/place.h): as a piece of their
- * own, since the kernel promises no order within one. It is the memory here that
- * is divided, as each piece there costs the kernel a look at its pages.
+ * own, since the kernel promises no order within one, and where stores are seen
+ * in any order by a call of their own. It is the memory here that is divided, as
+ * each piece there costs the kernel a look at its pages.
  */
 #include "direct.h"
 
@@ -72,20 +73,22 @@ static bool local_get(struct qp *qp, struct qp_wqe *w, struct local *l)
 	return true;
 }
 
-/* The last bytes become pieces of their own. */
-static void divide(struct local *l, size_t length)
+/* The last bytes become pieces of their own: the first of them, 0 if that is all
+ * there is. */
+static size_t divide(struct local *l, size_t length)
 {
 	size_t first = length - place_tail(length), i = 0;
 
 	while (i < l->n && first >= l->iov[i].iov_len)
 		first -= l->iov[i++].iov_len;
 	if (!first)
-		return;
+		return i;
 	for (size_t k = l->n++; k > i; k--)
 		l->iov[k] = l->iov[k - 1];
 	l->iov[i].iov_len = first;
 	l->iov[i + 1].iov_base = (uint8_t *)l->iov[i + 1].iov_base + first;
 	l->iov[i + 1].iov_len -= first;
+	return i + 1;
 }
 
 /* ---- the other end ----------------------------------------------------- */
@@ -147,11 +150,24 @@ static int copy(struct qp *qp, const struct qp_wqe *w, struct qp_far *far,
 		struct local *l, uint64_t addr)
 {
 	const struct qp_direct_env *env = qp->env->direct;
-	const struct iovec there = { (void *)(uintptr_t)addr, w->length };
+	int (*const move)(struct qp_far *, const struct iovec *, size_t,
+			  const struct iovec *, size_t) =
+		w->opcode == IBV_WR_RDMA_WRITE ? env->write : env->read;
+	const size_t last = divide(l, w->length);
+	struct iovec there = { (void *)(uintptr_t)addr, w->length };
+	const size_t first = w->length - place_tail(w->length);
+	int err;
 
-	divide(l, w->length);
-	return (w->opcode == IBV_WR_RDMA_WRITE ? env->write : env->read)(
-		far, l->iov, l->n, &there, 1);
+	if (PLACE_IN_ORDER || !first)
+		return move(far, l->iov, l->n, &there, 1);
+	there.iov_len = first;
+	err = move(far, l->iov, last, &there, 1);
+	if (err)
+		return err;
+	atomic_thread_fence(memory_order_seq_cst);
+	there = (struct iovec){ (uint8_t *)there.iov_base + first,
+				w->length - first };
+	return move(far, l->iov + last, l->n - last, &there, 1);
 }
 
 static int exchange(const struct qp_direct_env *env, const struct qp_wqe *w,

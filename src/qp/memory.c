@@ -75,20 +75,25 @@ struct fill {
 static int fill_run(struct qp *qp, struct fill *f)
 {
 	struct iovec *last = &f->to[f->n ? f->n - 1 : 0];
+	uint8_t aside[PLACE_TAIL], *end = NULL;
 	size_t tail;
 	int err;
 
 	if (!f->n)
 		return 0;
-	/* A program that spins on the last byte finds all others; place.h. */
+	/* A program that spins on the last byte finds all others; place.h. A
+	 * source is read by one call, so where that is not enough the last
+	 * bytes are read aside. */
 	tail = place_tail(last->iov_len);
-	if (tail < last->iov_len) {
+	if (tail < last->iov_len || !PLACE_IN_ORDER) {
 		last->iov_len -= tail;
-		f->to[f->n++] = (struct iovec){
-			(uint8_t *)last->iov_base + last->iov_len, tail
-		};
+		end = (uint8_t *)last->iov_base + last->iov_len;
+		f->to[f->n++] = (struct iovec){ PLACE_IN_ORDER ? end : aside,
+						tail };
 	}
 	err = f->from->read(f->from, f->offset, f->to, f->n);
+	if (!err && end && !PLACE_IN_ORDER)
+		return copy(qp, end, aside, tail, end);
 	return err == -EFAULT ? gone(qp, f->to[0].iov_base, f->len) : err;
 }
 

@@ -15,7 +15,9 @@
 #include <stdint.h>
 
 #define TRACE_MAGIC "SHCAEVT\n"
-#define TRACE_VERSION 1u
+#define TRACE_VERSION 2u
+/* Where the rings begin: they are mapped, and pages have at most 64 KiB. */
+#define TRACE_RINGS_AT 65536u
 #define TRACE_SUFFIX ".events"
 #define TRACE_RINGS 32u /* threads at a time, and one; others are counted */
 #define TRACE_RING_RECORDS (1u << 17) /* a power of two */
@@ -129,7 +131,7 @@ struct trace_ring {
 struct trace_header {
 	char magic[8];
 	uint32_t version;
-	uint32_t header_size; /* sizeof(struct trace_header) */
+	uint32_t header_size; /* TRACE_RINGS_AT */
 	uint32_t record_size;
 	uint32_t ring_records;
 	uint32_t nrings;

@@ -54,18 +54,18 @@ static const char *check_header(struct trace_header *h, uint64_t size)
 			 h->version, TRACE_VERSION);
 		return text;
 	}
-	if (h->header_size != sizeof(*h) ||
+	if (h->header_size != TRACE_RINGS_AT ||
 	    h->record_size != sizeof(struct trace_rec) ||
 	    h->ring_records < 2 || h->ring_records > TRACE_RING_RECORDS ||
 	    h->ring_records & (h->ring_records - 1) ||
 	    h->nrings > TRACE_RINGS)
 		return "its header makes no sense: damaged, or of a machine with another byte order";
-	if (size < sizeof(*h) + (uint64_t)h->nrings * h->ring_records *
+	if (size < TRACE_RINGS_AT + (uint64_t)h->nrings * h->ring_records *
 					sizeof(struct trace_rec)) {
 		snprintf(text, sizeof(text),
 			 "truncated: it has %llu bytes of %llu",
 			 (unsigned long long)size,
-			 (unsigned long long)(sizeof(*h) +
+			 (unsigned long long)(TRACE_RINGS_AT +
 					      (uint64_t)h->nrings *
 						      h->ring_records *
 						      sizeof(struct trace_rec)));
@@ -108,7 +108,7 @@ static int read_ring(struct trace_set *t, size_t *room, int fd, uint32_t proc,
 
 	err = read_at(fd, &before, sizeof(before), head) ?:
 	      read_at(fd, buf, n * sizeof(*buf),
-		      sizeof(p->head) + i * n * sizeof(*buf)) ?:
+		      TRACE_RINGS_AT + i * n * sizeof(*buf)) ?:
 	      read_at(fd, &after, sizeof(after), head);
 	if (err)
 		return err;

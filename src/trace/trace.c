@@ -141,7 +141,7 @@ static void thread_ends(void *slot)
 static struct slot *ring_new(void)
 {
 	const uint32_t n = file.head->nrings;
-	const off_t at = (off_t)(sizeof(*file.head) + n * RING_BYTES);
+	const off_t at = (off_t)(TRACE_RINGS_AT + n * RING_BYTES);
 	struct slot *s = &file.slot[n];
 	void *mem;
 
@@ -187,6 +187,8 @@ static inline void put(struct slot *s, const struct trace_rec *r)
 {
 	const uint64_t n = s->ring->written;
 
+	/* Who reads a part of this one finds the one before counted. */
+	atomic_thread_fence(memory_order_release);
 	s->rec[n & (TRACE_RING_RECORDS - 1)] = *r;
 	__atomic_store_n(&s->ring->written, n + 1, __ATOMIC_RELEASE);
 }
@@ -265,7 +267,7 @@ static void describe(struct trace_header *h)
 	struct timespec ts;
 
 	h->version = TRACE_VERSION;
-	h->header_size = sizeof(*h);
+	h->header_size = TRACE_RINGS_AT;
 	h->record_size = sizeof(struct trace_rec);
 	h->ring_records = TRACE_RING_RECORDS;
 	h->pid = (uint32_t)getpid();
@@ -308,9 +310,9 @@ static int open_new(const char *dir)
 	if (fd < 0)
 		return -EEXIST;
 	fd = fd_aside(fd);
-	err = sys_file_limit(sizeof(struct trace_header));
+	err = sys_file_limit(TRACE_RINGS_AT);
 	if (!err && syscall(SYS_fallocate, fd, 0, (off_t)0,
-			    (off_t)sizeof(struct trace_header)))
+			    (off_t)TRACE_RINGS_AT))
 		err = -errno;
 	if (err) {
 		sys_close(fd);
