@@ -17,6 +17,7 @@
 
 #include "base/aside.h"
 #include "base/bytes.h"
+#include "base/retired.h"
 #include "base/say.h"
 #include "base/why.h"
 
@@ -168,12 +169,15 @@ int shca_channel_destroy(struct ibv_comp_channel *ibch)
 	struct shca_context *ctx = to_ctx(ibch->context);
 	struct shca_channel *ch = to_channel(ibch);
 	struct shca_process *proc = to_process(ctx->engine);
-	bool busy;
+	static struct retired channels;
+	bool busy, used;
 
 	if (engine_dead(ctx->engine))
 		return -EIO;
 	pthread_mutex_lock(&ch->lock);
 	busy = ibch->refcnt;
+	used = ch->waits || ch->reading;
+	atomic_store(&ch->closed, !busy);
 	pthread_mutex_unlock(&ch->lock);
 	if (busy)
 		return shca_busy(ibch, "the completion channel");
@@ -181,9 +185,12 @@ int shca_channel_destroy(struct ibv_comp_channel *ibch)
 	if (proc->bare == ch)
 		proc->bare = NULL;
 	lock_drop(&proc->bare_lock);
-	sys_close(ibch->fd);
-	free(ch->queue);
-	free(ch);
+	/* A thread that sleeps there sleeps on, as with a NIC. */
+	if (!used) {
+		sys_close(ibch->fd);
+		free(ch->queue);
+		free(retire(&channels, ch));
+	}
 	atomic_fetch_sub(&ctx->users, 1);
 	return 0;
 }
@@ -397,6 +404,8 @@ static int channel_get(struct ibv_comp_channel *ibch, struct ibv_cq **out,
 	struct shca_cq *cq;
 	int err;
 
+	if (atomic_load(&ch->closed))
+		return why(-EBADF, "the completion channel has been destroyed");
 	if (engine_dead(to_ctx(ibch->context)->engine))
 		return -EIO;
 	do {

@@ -432,6 +432,7 @@ struct shca_channel {
 	uint32_t bare; /* in the queue, put there by that thread: no token yet */
 	uint32_t skip, interval; /* so often bare ones get theirs at once */
 	_Atomic unsigned prompt; /* events in a row that nobody had waited for */
+	_Atomic bool closed; /* it has been destroyed */
 };
 
 struct shca_cqe {

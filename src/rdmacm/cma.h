@@ -77,7 +77,7 @@ struct cma_channel {
 	uint64_t signals; /* written to it so far */
 	size_t ids; /* identifiers that report here */
 	_Atomic unsigned readers; /* threads in rdma_get_cm_event() */
-	bool closed; /* while a thread was in rdma_get_cm_event() */
+	bool closed; /* it has been destroyed */
 };
 
 enum cma_state {

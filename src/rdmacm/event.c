@@ -14,6 +14,7 @@
 #include "cma.h"
 
 #include "base/bytes.h"
+#include "base/retired.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -205,16 +206,22 @@ void cma_mc_events_drop(struct cma_id *id, const struct cma_mc *mc)
 
 /*
  * A thread that sleeps in rdma_get_cm_event() while its channel is destroyed,
- * as rping's does, sleeps on, as with the library of rdma-core.
+ * as rping's does, sleeps on, as with the library of rdma-core. One that comes
+ * later finds that it is closed.
  */
 void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 {
+	static struct retired channels;
 	struct cma_channel *c = to_channel(channel);
 	struct cma_event *ev;
 	struct cm *cm;
 
 	if (!engine_dead(cma_engine())) {
 		cm = cma_lock();
+		if (c->closed) {
+			cma_unlock();
+			return;
+		}
 		while ((ev = c->head)) {
 			take(c, &c->head);
 			discard(ev, cm);
@@ -225,7 +232,7 @@ void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 	}
 	close(c->ch.fd);
 	if (!atomic_load(&c->readers))
-		free(c);
+		free(retire(&channels, c));
 }
 
 /*
@@ -335,7 +342,7 @@ static void woken(struct cma_channel *c, uint64_t signals)
 static int fetch(struct cma_channel *c, struct cma_event **out)
 {
 	const struct timespec ms = { .tv_nsec = 1000000 };
-	bool closed, wait, slept = false;
+	bool closed, wait, slept = false, inside = false;
 	struct cma_event *ev;
 	uint64_t n, signals = 0;
 	struct cm *cm;
@@ -367,8 +374,11 @@ static int fetch(struct cma_channel *c, struct cma_event **out)
 		signals = c->signals;
 		closed = c->closed;
 		cma_unlock();
-		while (closed)
+		while (closed && inside)
 			pause();
+		if (closed)
+			return -EBADF;
+		inside = true;
 		if (ev)
 			break;
 		slept = !wait;

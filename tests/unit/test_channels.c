@@ -1,0 +1,69 @@
+/*
+ * test_channels.c - event channels that are asked when they have been destroyed
+ *
+ * rdma-core reads nothing of a channel but its descriptor, so programs get away
+ * with it: rping's thread asks once more when the main thread has ended. Memory
+ * that is freed is filled here, so that a look into it does not go well.
+ */
+#include "unit.h"
+
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <malloc.h>
+#include <rdma/rdma_cma.h>
+
+#define ROUNDS 200 /* more than are kept */
+
+static void cm_channel(void **state)
+{
+	struct rdma_event_channel *ch;
+	struct rdma_cm_event *ev;
+
+	(void)state;
+	for (int i = 0; i < ROUNDS; i++) {
+		ch = rdma_create_event_channel();
+		assert_non_null(ch);
+		rdma_destroy_event_channel(ch);
+		errno = 0;
+		assert_int_equal(rdma_get_cm_event(ch, &ev), -1);
+		assert_int_equal(errno, EBADF);
+		rdma_destroy_event_channel(ch);
+	}
+}
+
+static void completion_channel(void **state)
+{
+	int n;
+	struct ibv_device **list = ibv_get_device_list(&n);
+	struct ibv_comp_channel *ch;
+	struct ibv_context *ctx;
+	struct ibv_cq *cq;
+	void *arg;
+
+	(void)state;
+	assert_non_null(list);
+	assert_true(n > 0);
+	for (int i = 0; i < ROUNDS; i++) {
+		ctx = ibv_open_device(list[0]);
+		assert_non_null(ctx);
+		ch = ibv_create_comp_channel(ctx);
+		assert_non_null(ch);
+		assert_int_equal(ibv_destroy_comp_channel(ch), 0);
+		assert_int_equal(ibv_close_device(ctx), 0);
+		errno = 0;
+		assert_int_equal(ibv_get_cq_event(ch, &cq, &arg), -1);
+		assert_int_equal(errno, EBADF);
+	}
+	ibv_free_device_list(list);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(cm_channel),
+		cmocka_unit_test(completion_channel),
+	};
+
+	mallopt(M_PERTURB, 0xa5);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
