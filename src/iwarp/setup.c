@@ -97,7 +97,8 @@ static int complete(struct iwarp_setup *s)
 	if (mpa_frame_decode(&s->peer, s->initiator, s->buf, s->have))
 		return failed(s, IWARP_SETUP_LENGTH);
 	s->done = true;
-	if (s->peer.revision > MPA_REVISION)
+	/* 0 is what was there before RFC 5044. */
+	if (!s->peer.revision || s->peer.revision > MPA_REVISION)
 		return failed(s, IWARP_SETUP_REVISION);
 	if (s->initiator && s->peer.reject)
 		return failed(s, IWARP_SETUP_REJECTED);

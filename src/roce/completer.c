@@ -683,6 +683,7 @@ void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 		rx_ghost(qp, pkt, is_ack);
 		return;
 	}
+	r->sport = pkt->sport;
 	/* A response says nothing of what else the peer has. */
 	r->probing &= is_ack;
 	if (is_ack) {
@@ -706,7 +707,8 @@ roce_acked(struct roce_qp *qp, uint32_t psn, bool early, uint64_t now_ns)
 	struct roce_requester *r = &qp->req;
 	bool all;
 
-	if (qp->base.type != IBV_QPT_RC || qp->base.state < IBV_QPS_RTS ||
+	if ((qp->base.type != IBV_QPT_RC && qp->base.type != IBV_QPT_XRC_SEND) ||
+	    qp->base.state < IBV_QPS_RTS ||
 	    qp->base.state == IBV_QPS_ERR)
 		return true;
 	if (psn_diff(psn, r->una) < 0 || psn_diff(r->end_psn, psn) <= 0)

@@ -20,6 +20,9 @@
 #define USEC 1000ull
 #define MSEC 1000000ull
 
+/* At most one congestion notification in this time is sent, or counts. */
+#define CNP_GAP_NS (50 * USEC)
+
 /* How long the link gets when it had no room, before it is asked again. */
 #define LINK_RETRY_NS (50 * USEC)
 
@@ -132,6 +135,8 @@ struct roce_requester {
 	uint64_t unread_ns; /* since when the peer, alive, does not read what */
 	uint32_t unread_psn; /* was sent from here on, */
 	uint64_t unread_said; /* and when that was explained */
+	uint16_t sport; /* where an answer came from last; 0: by no UDP */
+	uint64_t cnp_ns; /* when a congestion notification counted; 0: never */
 	uint32_t strays; /* answers about a PSN that we have not sent, in a row: */
 	uint32_t stray_psn; /* what the peer expects */
 };

@@ -69,6 +69,28 @@ static bool same_path(const struct roce_rx *pkt, const struct roce_path *path,
 	       !memcmp(&pkt->dgid, &path->sgid, sizeof(pkt->dgid));
 }
 
+/*
+ * A congestion notification has nothing that a stranger must guess but the QPN,
+ * so it has to come from where the peer's packets do, if any did; and, as with
+ * DCQCN, what comes within an interval counts once.
+ */
+static void cnp_rx(struct roce_qp *qp, const struct roce_rx *pkt,
+		   uint64_t now_ns)
+{
+	struct roce_requester *r = &qp->req;
+	const uint16_t sport = r->sport ? r->sport : qp->rsp.sport;
+
+	qp->stats.cnp_rx++;
+	if ((sport && pkt->sport != sport) ||
+	    (r->cnp_ns && now_ns < r->cnp_ns + CNP_GAP_NS))
+		return;
+	r->cnp_ns = now_ns;
+	if (qp_is_reliable(&qp->base))
+		cc_congested(qp);
+	else
+		pace_slow(qp, now_ns);
+}
+
 static inline int check_connected(const struct roce_rx *pkt, uint8_t service,
 				  const struct roce_path *path, uint32_t hash)
 {
@@ -137,11 +159,7 @@ rx_any(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 		return;
 	}
 	if (pkt->h.opcode == ROCE_CNP) {
-		qp->stats.cnp_rx++;
-		if (qp_is_reliable(&qp->base))
-			cc_congested(qp);
-		else
-			pace_slow(qp, now_ns);
+		cnp_rx(qp, pkt, now_ns);
 		return;
 	}
 	if (pkt->ecn_ce && !qp->path.lossless)

@@ -10,8 +10,6 @@
 
 #include <stdlib.h>
 
-#define CNP_GAP_NS (50 * USEC)
-
 /* After so many acknowledgements in a row that have waited in vain some do not
  * wait: twice as many each time, 2^(HOLD_VAIN_MAX - HOLD_VAIN) at most. */
 #define HOLD_VAIN 2u

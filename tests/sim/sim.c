@@ -668,8 +668,9 @@ static bool udp_rx(struct sim *s, struct sim_event *e, struct roce_rx *rx)
 static void say_acked(struct sim *s, int from, struct sim_qp *q,
 		      const struct roce_rx *rx)
 {
+	const bool xrc = roce_qp_type(q->qp) == IBV_QPT_XRC_RECV;
 	struct roce_hdr ack = {
-		.opcode = ROCE_ACK,
+		.opcode = xrc ? ROCE_XRC | ROCE_ACK : ROCE_ACK,
 		.dest_qpn = roce_qp_dest(q->qp),
 		.psn = sim_host_last_psn(q, rx),
 		.syndrome = ROCE_AETH_ACK | ROCE_CREDITS_INVALID,

@@ -175,15 +175,52 @@ static void small_requests_gather(void **state)
 	sim_free(p.sim);
 }
 
-static void cnp_to_a(struct pair *p)
+static void cnp_from(struct pair *p, uint16_t sport)
 {
 	struct roce_rx rx = {
 		.h = { .opcode = ROCE_CNP, .pkey = 0xffff, .becn = true,
 		       .dest_qpn = roce_qp_num(p->a->qp) },
 		.sgid = p->b->node->gid, .dgid = p->a->node->gid,
+		.sport = sport,
 	};
 
 	roce_rx(p->a->qp, &rx, p->sim->now);
+}
+
+static void cnp_to_a(struct pair *p)
+{
+	cnp_from(p, SIM_SPORT);
+}
+
+/* Strangers slow nobody down, and the peer not more often than it should. */
+static void congestion_counts_once(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	const struct roce_cc *cc = &p.a->qp->req.cc;
+	uint32_t cwnd;
+
+	(void)state;
+	p.sim->direct = 0;
+	p.sim->way[0] = p.sim->way[1] = SIM_UDP;
+	p.a->qp->path.lossless = p.b->qp->path.lossless = false;
+	for (uint32_t i = 0; i < 16; i++)
+		post_to(p.a, IBV_WR_RDMA_WRITE, 0, 4096);
+	settle(&p);
+	cwnd = cc->cwnd;
+	cnp_from(&p, SIM_SPORT + 1);
+	assert_int_equal(cc->cwnd, cwnd);
+	cnp_from(&p, SIM_SPORT);
+	assert_true(cc->cwnd < cwnd);
+	cwnd = cc->cwnd;
+	p.a->qp->req.cc.recovering = false;
+	p.sim->now += 10000;
+	cnp_from(&p, SIM_SPORT);
+	assert_int_equal(cc->cwnd, cwnd);
+	p.sim->now += 50000;
+	cnp_from(&p, SIM_SPORT);
+	assert_true(cc->cwnd < cwnd);
+	assert_int_equal(roce_qp_stats(p.a->qp)->cnp_rx, 4);
+	sim_free(p.sim);
 }
 
 /* Nor does it stop one of UC, whoever reports that before anything is sent. */
@@ -272,6 +309,7 @@ int main(void)
 		cmocka_unit_test(congestion_is_told),
 		cmocka_unit_test(congestion_is_heeded),
 		cmocka_unit_test(small_requests_gather),
+		cmocka_unit_test(congestion_counts_once),
 		cmocka_unit_test(congestion_stops_nothing),
 		cmocka_unit_test(congestion_is_no_recovery),
 		cmocka_unit_test(round_trips_are_positive),

@@ -243,6 +243,24 @@ static void asks_for_too_much(void **state)
 	assert_int_equal(t.a.error, IWARP_SETUP_PLAIN);
 }
 
+/* 0 is what was there before RFC 5044; of those to come nobody knows. */
+static void other_revisions(void **state)
+{
+	static const uint8_t refused[] = { 0, 3, 255 };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(refused); i++) {
+		struct mpa_frame f = { .revision = refused[i] };
+		struct two t;
+		size_t n;
+
+		iwarp_setup_init(&t.b, false);
+		n = (size_t)mpa_frame_encode(&f, t.frame);
+		assert_int_equal(give(&t.b, t.frame, n, n), -EPROTO);
+		assert_int_equal(t.b.error, IWARP_SETUP_REVISION);
+	}
+}
+
 static void rejection(void **state)
 {
 	struct iwarp_agreed got;
@@ -330,6 +348,7 @@ int main(void)
 		cmocka_unit_test(reads),
 		cmocka_unit_test(ready_to_receive),
 		cmocka_unit_test(asks_for_too_much),
+		cmocka_unit_test(other_revisions),
 		cmocka_unit_test(rejection),
 		cmocka_unit_test(hostile),
 	};
