@@ -77,6 +77,9 @@ static int chunk_lease(struct engine *e)
 		return -ENOMEM;
 	}
 	c->first = (uint32_t)first;
+	/* Strangers are not to guess it; without random numbers they may. */
+	if (sys_random(&c->cursor, sizeof(c->cursor)))
+		c->cursor %= REGISTRY_CHUNK;
 	atomic_store_explicit(&e->chunk[i], c, memory_order_release);
 	e->owned[e->nowned++] = i;
 	return 0;

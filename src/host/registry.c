@@ -9,6 +9,8 @@
 
 #include "config.h"
 
+#include "base/sys.h"
+
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -21,6 +23,7 @@ static void clear_slot(struct regfile *f, unsigned slot)
 	for (size_t i = 0; i < REGISTRY_CHUNKS; i++) {
 		if (LOAD(&m->chunk[i]) == slot + 1) {
 			STORE(&m->chunk[i], 0);
+			STORE(&m->head.cursor, (uint32_t)i);
 			f->changed = true;
 		}
 	}
@@ -168,26 +171,29 @@ void registry_abandon(struct registry *r)
 int registry_lease(struct registry *r)
 {
 	struct shared *m = r->file->m;
-	uint32_t chunk;
+	uint32_t chunk, last;
 	int err;
 
 	err = registry_lock(r);
 	if (err)
 		return err;
 	registry_sweep(r->file);
-	/* About the one that was free the longest: no QPN is reused soon. */
-	chunk = LOAD(&m->head.cursor) % REGISTRY_CHUNKS;
+	/* One that strangers cannot guess, and not what was given back last. */
+	last = LOAD(&m->head.cursor) % REGISTRY_CHUNKS;
+	if (!sys_random(&chunk, sizeof(chunk)))
+		chunk = last + 1;
 	err = -ENOSPC;
-	for (uint32_t i = 0; i < REGISTRY_CHUNKS; i++) {
-		if (chunk && chunk != REGISTRY_CHUNKS - 1 &&
-		    !LOAD(&m->chunk[chunk])) {
-			STORE(&m->chunk[chunk], (uint16_t)(r->slot + 1));
-			STORE(&m->head.cursor, chunk + 1);
-			r->file->changed = true;
-			err = (int)(chunk * REGISTRY_CHUNK);
-			break;
-		}
-		chunk = (chunk + 1) % REGISTRY_CHUNKS;
+	for (uint32_t i = 0; i <= REGISTRY_CHUNKS && err < 0; i++) {
+		const uint32_t c = i < REGISTRY_CHUNKS ?
+					   (chunk + i) % REGISTRY_CHUNKS :
+					   last;
+
+		if (!c || c == REGISTRY_CHUNKS - 1 || LOAD(&m->chunk[c]) ||
+		    (c == last && i < REGISTRY_CHUNKS))
+			continue;
+		STORE(&m->chunk[c], (uint16_t)(r->slot + 1));
+		r->file->changed = true;
+		err = (int)(c * REGISTRY_CHUNK);
 	}
 	registry_unlock(r);
 	return err;
@@ -201,6 +207,7 @@ void registry_release(struct registry *r, uint32_t first_qpn)
 		return;
 	if (LOAD(&r->file->m->chunk[chunk]) == r->slot + 1) {
 		STORE(&r->file->m->chunk[chunk], 0);
+		STORE(&r->file->m->head.cursor, chunk);
 		r->file->changed = true;
 	}
 	registry_unlock(r);
@@ -284,7 +291,12 @@ void registry_take(struct registry *r, unsigned slot, int64_t bytes)
 {
 	struct slot *s = &r->file->m->slot[slot % REGISTRY_SLOTS];
 
-	atomic_fetch_sub(&s->backlog, bytes);
+	/* What somebody sent without counting it makes no room for others. */
+	int64_t was = atomic_load(&s->backlog);
+
+	while (!atomic_compare_exchange_weak(&s->backlog, &was,
+					     was > bytes ? was - bytes : 0))
+		;
 	atomic_fetch_add(&s->taken, (uint64_t)bytes);
 }
 

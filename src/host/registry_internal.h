@@ -60,7 +60,7 @@ struct head {
 	uint64_t magic; /* written last */
 	uint32_t version;
 	uint32_t size;
-	_Atomic uint32_t cursor; /* where the search for a free chunk starts */
+	_Atomic uint32_t cursor; /* the chunk that was given back last */
 	uint32_t pad0;
 	_Atomic uint64_t swept_ns; /* when dead processes were last removed */
 	uint32_t pad1[8];

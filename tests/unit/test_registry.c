@@ -38,6 +38,23 @@ static void leases_are_exclusive_and_found(void **state)
 	registry_leave(b);
 }
 
+/* Who knows one process's numbers is not to know the next one's. */
+static void leases_are_not_in_a_row(void **state)
+{
+	struct registry *r = join();
+	int before = registry_lease(r), in_a_row = 0;
+
+	(void)state;
+	for (int i = 0; i < 64; i++) {
+		int q = registry_lease(r);
+
+		in_a_row += q == before + REGISTRY_CHUNK;
+		before = q;
+	}
+	assert_true(in_a_row < 4);
+	registry_leave(r);
+}
+
 static void leases_run_out(void **state)
 {
 	struct registry *r = join();
@@ -501,6 +518,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CLEAN(leases_are_exclusive_and_found),
+		CLEAN(leases_are_not_in_a_row),
 		CLEAN(leases_run_out),
 		CLEAN(slots_run_out),
 		CLEAN(killed_process_leaves_nothing),
