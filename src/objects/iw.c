@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define ACCEPTS 16 /* in one look at a listener */
 #define AGAIN_NS 10000000u /* for a listener or request that has to wait */
@@ -29,7 +30,15 @@
  */
 #define REFUSED_TRIES 10
 #define REFUSED_NS 20000000u
-#define HALF_OPEN 4096 /* connections without a request, of all listeners */
+/*
+ * Connections without a request, of all listeners: at most so many, and at most
+ * that part of the descriptors that the process may have, since the program needs
+ * some, too. Where there is no room, those that have been silent for long make
+ * it: who connects in earnest sends a request at once.
+ */
+#define HALF_OPEN_MAX 4096u
+#define HALF_OPEN_PART 4u
+#define SILENT_NS 1000000000u
 
 enum phase {
 	IW_CONNECTING, /* TCP's SYN is out */
@@ -818,18 +827,29 @@ static struct shca_iw *accepted(struct shca_iw_listener *l, int fd)
 	return iw;
 }
 
+static unsigned half_open_max(void)
+{
+	struct rlimit l;
+
+	if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur == RLIM_INFINITY)
+		return HALF_OPEN_MAX;
+	return max_u32(1, (uint32_t)min_u64(l.rlim_cur / HALF_OPEN_PART,
+					    HALF_OPEN_MAX));
+}
+
 static int listener_ready(struct stream *s, uint32_t events, uint8_t *buffer)
 {
 	struct shca_iw_listener *l = to_listener(s);
 	struct shca_process *p = to_process(l->e);
-	bool pause = p->iw_half_open >= HALF_OPEN;
+	const unsigned max = half_open_max();
+	bool pause = p->iw_half_open >= max;
 	int fd, n = 0;
 
 	(void)buffer;
 	if (!events)
 		return 0;
 	shca_cm_lock(l->e);
-	while (!l->gone && n < ACCEPTS && p->iw_half_open < HALF_OPEN) {
+	while (!l->gone && n < ACCEPTS && p->iw_half_open < max) {
 		streams_hold(l->e->streams);
 		fd = sys_accept(s->fd, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd < 0) {
@@ -1145,10 +1165,18 @@ void shca_iw_tell(struct engine *e, uint64_t now)
 	shca_cm_unlock(e);
 }
 
+/* One that has said nothing keeps others out. */
+static bool makes_room(const struct shca_iw *iw, uint64_t due, uint64_t now)
+{
+	return atomic_load(&iw->phase) == IW_REQUEST &&
+	       due < now + SHCA_IW_REQUEST_NS - SILENT_NS;
+}
+
 /* All are walked, but only when one is due: hardly any connection ever is. */
 void shca_iw_expire(struct engine *e, uint64_t now)
 {
 	struct shca_process *p = to_process(e);
+	const bool full = p->iw_half_open >= half_open_max();
 	struct shca_iw *iw, *next;
 
 	shca_cm_lock(e);
@@ -1160,6 +1188,8 @@ void shca_iw_expire(struct engine *e, uint64_t now)
 		next = iw->next;
 		if (due <= now)
 			late(iw, now);
+		else if (full && makes_room(iw, due, now))
+			iw_end(iw, true);
 		else if (due != UINT64_MAX)
 			due_by(e, due);
 	}

@@ -482,6 +482,28 @@ def test_no_request(listener):
 
 
 @NEED_ROOT
+def test_silent_crowd(placements):
+    """Who connects and says nothing takes neither the program's descriptors nor others' turn."""
+    place, port = placements("iwarp"), rig.free_port()
+    server = rig.Proc(place.server, ["prlimit", "--nofile=128:128", "rping", "-s", "-P", "-v", "-p", port], place.options)
+    try:
+        server.wait_listening(port)
+        idle = [connect_from(server, port) for _ in range(100)]
+        ping = rig.Proc(place.client, ["rping", "-c", "-C", 1, "-V", "-v", "-a", place.host, "-p", port], place.options)
+        try:
+            fds = f"/proc/{server.pid}/fd"
+            assert len(os.listdir(fds)) < 100, os.listdir(fds)
+            ping.wait_for("ping data: rdma-ping-0", 30)
+        finally:
+            ping.kill()
+        for s in idle:
+            s.close()
+        assert server.running(), server.describe()
+    finally:
+        server.kill()
+
+
+@NEED_ROOT
 def test_garbage_behind_the_frame(listener):
     """A connection, accepted, whose FPDUs make no sense: a Terminate message ends
     it."""
