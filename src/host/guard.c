@@ -231,6 +231,8 @@ __attribute__((noinline)) static bool blocks(void)
 int guard_run(void (*fn)(void *), void *arg, const void *p, size_t len)
 {
 	const bool blocked = mask != MASK_OPEN && blocks();
+	/* A signal handler may have come in between: its end is not ours. */
+	struct guard *volatile outer = guard;
 	struct guard g; /* not zeroed: that would cost more than the rest */
 	sigset_t open, old;
 	int err = 0;
@@ -249,7 +251,7 @@ int guard_run(void (*fn)(void *), void *arg, const void *p, size_t len)
 	} else {
 		err = -EFAULT;
 	}
-	guard = NULL;
+	guard = outer;
 	if (blocked)
 		pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return err;

@@ -47,6 +47,11 @@
 #define BARE_NS 200000
 #define BARE_SKIP_MAX 1024
 
+/* How close two readings of a clock are around a good one of another, and what
+ * counts as a time that was set. */
+#define WALL_SURE_NS 2000
+#define WALL_STEP_NS 1000000
+
 static struct shca_channel *to_channel(struct ibv_comp_channel *ch)
 {
 	return container_of(ch, struct shca_channel, ch);
@@ -860,14 +865,60 @@ READ(uint8_t, read_sl, wc.sl)
 READ(uint8_t, read_dlid_path_bits, wc.dlid_path_bits)
 READ(uint64_t, read_completion_ts, ts)
 
+/* CLOCK_REALTIME less our clock, as of a moment between two readings of the
+ * latter, *within each other. */
+static uint64_t wall_sample(uint64_t *within)
+{
+	uint64_t offset = 0;
+
+	*within = UINT64_MAX;
+	for (int i = 0; i < 5 && *within > WALL_SURE_NS; i++) {
+		const uint64_t before = clock_ns();
+		struct timespec ts;
+		uint64_t gap;
+
+		clock_gettime(CLOCK_REALTIME, &ts);
+		gap = clock_ns() - before;
+		if (gap >= *within)
+			continue;
+		*within = gap;
+		offset = (uint64_t)ts.tv_sec * 1000000000 +
+			 (uint64_t)ts.tv_nsec - before - gap / 2;
+	}
+	return offset;
+}
+
+/*
+ * One offset for all, so that wall-clock times are in the order of the
+ * completions. Both clocks are slewed alike: it changes when somebody sets the
+ * time, which is looked for once a second.
+ */
+static uint64_t wall_offset(uint64_t now)
+{
+	static _Atomic uint64_t offset, looked;
+	uint64_t was = atomic_load(&looked), is = atomic_load(&offset), new,
+		 within;
+
+	if (is && (int64_t)(now - was) < 1000000000)
+		return is;
+	if (is && !atomic_compare_exchange_strong(&looked, &was, now))
+		return is;
+	new = wall_sample(&within);
+	if (is && (within > WALL_STEP_NS ||
+		   new - is + WALL_STEP_NS < 2 * WALL_STEP_NS))
+		return is;
+	atomic_store(&looked, now);
+	/* Of several that are the first, one counts. */
+	if (!atomic_compare_exchange_strong(&offset, &is, new))
+		return is;
+	return new;
+}
+
 static uint64_t read_wallclock(struct ibv_cq_ex *ex)
 {
-	struct timespec ts;
-	uint64_t wall;
+	const uint64_t ts = ((struct shca_cq *)ex)->cur.ts;
 
-	clock_gettime(CLOCK_REALTIME, &ts);
-	wall = (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-	return wall - (clock_ns() - ((struct shca_cq *)ex)->cur.ts);
+	return ts + wall_offset(ts);
 }
 
 static void cq_readers(struct ibv_cq_ex *ex, uint64_t wc_flags)

@@ -541,7 +541,8 @@ static void req_large(struct roce_qp *qp, bool large)
 	    r->una != r->nxt_psn)
 		return;
 	r->read_large = large;
-	r->read_chunk = (large ? READ_CHUNK_LARGE : READ_CHUNK) / qp->mtu;
+	r->read_chunk = (large ? READ_CHUNK_LARGE : READ_CHUNK) /
+			(qp->mtu ? qp->mtu : 1024);
 }
 
 /*

@@ -105,6 +105,10 @@ static void fields(void **state)
 	wall = (uint64_t)ts.tv_sec * SECOND + (uint64_t)ts.tv_nsec;
 	assert_true(ibv_wc_read_completion_wallclock_ns(cq) <= wall);
 	assert_true(ibv_wc_read_completion_wallclock_ns(cq) + SECOND > wall);
+	/* It is the completion's, whenever it is asked for. */
+	wall = ibv_wc_read_completion_wallclock_ns(cq);
+	for (int i = 0; i < 1000; i++)
+		assert_int_equal(ibv_wc_read_completion_wallclock_ns(cq), wall);
 	assert_int_equal(ibv_query_rt_values_ex(ctx, &values), 0);
 	assert_true((uint64_t)values.raw_clock.tv_nsec >=
 		    ibv_wc_read_completion_ts(cq));

@@ -145,6 +145,42 @@ static void all_bytes(void **state)
 		}
 }
 
+static uint8_t *nowhere;
+static unsigned nested;
+
+static void copy_nothing(void *unused)
+{
+	(void)unused;
+	nested++;
+}
+
+/* A program's handler uses the library, too. */
+static void on_signal(int sig)
+{
+	(void)sig;
+	assert_int_equal(guard_run(copy_nothing, NULL, payload, 1), 0);
+}
+
+static void interrupted(void *unused)
+{
+	(void)unused;
+	raise(SIGUSR1);
+	*(volatile uint8_t *)nowhere = 1;
+}
+
+static void guard_within_a_guard(void)
+{
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+	nowhere = mmap(NULL, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(nowhere, MAP_FAILED);
+	assert_int_equal(munmap(nowhere, page), 0);
+	assert_ptr_not_equal(signal(SIGUSR1, on_signal), SIG_ERR);
+	assert_int_equal(guard_run(interrupted, NULL, nowhere, page), -EFAULT);
+	assert_int_equal(nested, 1);
+	signal(SIGUSR1, SIG_DFL);
+}
+
 /* Whichever byte is the first that is not there, on either side. */
 static void missing_bytes(void **state)
 {
@@ -166,6 +202,8 @@ static void missing_bytes(void **state)
 			assert_int_equal(guard_place(to, p, len, p), -EFAULT);
 		}
 	assert_int_equal(munmap(two, page), 0);
+	/* In the same test: cmocka takes the signals at the next one. */
+	guard_within_a_guard();
 }
 
 int main(void)
