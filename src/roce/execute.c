@@ -314,7 +314,7 @@ RSP_INLINE enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt,
 			explain(qp,
 				"send with invalidate of rkey 0x%08x refused: not a window of type 2 that is bound to this QP",
 				pkt->h.inv_rkey);
-			v = V_ACCESS;
+			v = V_INVALIDATE;
 		}
 		if (v == PASS && f & ROCE_F_LAST)
 			v = deliver(qp, pkt, f);

@@ -148,6 +148,12 @@ refuse_rc(struct roce_qp *qp, const struct roce_rx *pkt, enum verdict v)
 		fail_recv(qp, IBV_WC_REM_ACCESS_ERR);
 		rsp_fail_access(qp);
 		return;
+	case V_INVALIDATE:
+		/* Its data is here: no NAK (9.9.3.1, class J). */
+		rsp_owe_ack_of(qp, rx_last_psn(qp, pkt));
+		fail_recv(qp, IBV_WC_REM_INV_REQ_ERR);
+		roce_fail(qp, IBV_EVENT_QP_ACCESS_ERR);
+		return;
 	case V_CQ_FULL:
 		return;
 	}

@@ -21,6 +21,7 @@ enum verdict {
 	V_ACCESS,      /* NAK 0x62 */
 	V_OPERATIONAL, /* NAK 0x63 */
 	V_LENGTH,      /* message longer than the receive buffer: NAK 0x61 */
+	V_INVALIDATE,  /* class J: the receive fails, the send does not */
 	V_CQ_FULL,     /* the message cannot be reported: no answer */
 };
 
