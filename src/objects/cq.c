@@ -181,7 +181,9 @@ int shca_channel_destroy(struct ibv_comp_channel *ibch)
 		return -EIO;
 	pthread_mutex_lock(&ch->lock);
 	busy = ibch->refcnt;
-	used = ch->waits || ch->reading;
+	/* Unless it is this thread, which has jumped out of it. */
+	used = (ch->waits && !pthread_equal(ch->waiter, pthread_self())) ||
+	       ch->reading;
 	atomic_store(&ch->closed, !busy);
 	pthread_mutex_unlock(&ch->lock);
 	if (busy)

@@ -429,13 +429,15 @@ static bool read_before(const struct roce_responder *r, uint32_t psn,
 }
 
 /*
- * The peer repeats one request though it is told that much more has arrived: it
+ * The peer repeats one request, which has been executed, though it is told that much more has arrived: it
  * has not sent that, perhaps, and ignores an acknowledgement of it, if a
  * stranger has (early.c). What it has sent is acknowledged by itself then.
  */
 static bool answered_in_vain(struct roce_responder *r, uint32_t psn)
 {
-	if (psn != r->again_psn)
+	const bool done = (uint32_t)psn_diff(r->epsn, psn) < r->place;
+
+	if (psn != r->again_psn || !done)
 		r->again = 0;
 	else if (r->again < AGAIN_MAX)
 		r->again++;
