@@ -231,6 +231,9 @@ static int keys_create(struct shca_process *p)
 		if (mem == MAP_FAILED)
 			continue;
 		keys_init(&p->keys, mem, count, seed);
+		/* Programs that send their lkey work elsewhere; --check says
+		 * what they do. */
+		p->keys.one = !check_on();
 		if (p->segment)
 			shown_keys_begin(p->segment, &p->keys);
 		return 0;

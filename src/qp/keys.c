@@ -4,7 +4,7 @@
  * A key is index << 8 | tag. The index is a keyed permutation of the slot's
  * number and, in the bits above, of how often the slot was used. Under each
  * index the tags come in the order of another keyed permutation, two a life,
- * one for the lkey and one for the rkey. So a key comes back after
+ * one for the lkey and one for the rkey, if they differ. So a key comes back after
  * 2^24 / count * 128 lives of its slot, and between two lives lie at least
  * QUARANTINE others, room permitting.
  *
@@ -272,6 +272,8 @@ int keys_add(struct keys *k, const struct key_entry *from)
 		rkey = 0;
 	else if (from->kind != KEY_MR)
 		lkey = 0; /* windows are for the peer only (10.6.7) */
+	else if (k->one)
+		rkey = lkey;
 	e->windows = 0;
 	publish(k, slot, from, lkey, rkey);
 	return (int)slot;

@@ -83,6 +83,7 @@ struct keys {
 	uint32_t count;
 	uint32_t nshown; /* entries that have memory behind them in shown */
 	struct key_shown *shown;
+	bool one; /* a region's lkey is its rkey, as with mlx5 and rxe */
 	/* Below: owned by whoever adds and removes, under its lock. */
 	uint32_t used; /* slots ever used; the rest is untouched memory */
 	uint32_t free_head; /* oldest freed slot, or UINT32_MAX */
@@ -100,8 +101,8 @@ void keys_init(struct keys *k, struct key_entry *mem, uint32_t count,
 
 /*
  * Publishes what is in *e (access, pd, kind, iova, length, addr, qpn, parent
- * are read) and returns its slot, with fresh lkey and rkey set (a window has no
- * lkey, a null region no rkey); -ENOMEM when the table is full. The caller
+ * are read) and returns its slot, with fresh lkey and rkey set (the same one
+ * if k->one; a window has no lkey, a null region no rkey); -ENOMEM when the table is full. The caller
  * serialises add and remove.
  */
 int keys_add(struct keys *k, const struct key_entry *e);

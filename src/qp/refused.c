@@ -65,8 +65,8 @@ bool keys_look(void *keys, uint32_t key, struct key_facts *f)
 	if (!keys_was(k, key, &local))
 		return false;
 	*f = (struct key_facts){ .past = true,
-				 .lkey = local ? key : 0,
-				 .rkey = local ? 0 : key };
+				 .lkey = local || k->one ? key : 0,
+				 .rkey = !local || k->one ? key : 0 };
 	return true;
 }
 
@@ -135,7 +135,7 @@ const char *key_refused(key_look_fn *look, void *table,
 	} else if (f.past) {
 		snprintf(why->text, size,
 			 "the region with this %s has been deregistered (or its window bound anew): deregister only when nobody uses it any more",
-			 f.rkey ? "rkey" : "lkey");
+			 f.lkey == f.rkey ? name : f.rkey ? "rkey" : "lkey");
 	} else if (ask->remote ? f.rkey != ask->key : f.lkey != ask->key) {
 		snprintf(why->text, size,
 			 "that is the %s of a region, and here its %s is needed, 0x%08x",

@@ -97,6 +97,26 @@ static int add(enum key_kind kind, uint64_t addr)
 	return keys_add(&keys, &e);
 }
 
+/* As programs know it of mlx5 and rxe; windows still have no lkey. */
+static void one_key_for_both(void **state)
+{
+	int slot;
+
+	(void)state;
+	keys.one = true;
+	slot = add(KEY_MR, 0x70000);
+	assert_int_equal(keys.entry[slot].lkey, keys.entry[slot].rkey);
+	assert_ptr_equal(keys_get_local(&keys, keys.entry[slot].rkey),
+			 &keys.entry[slot]);
+	assert_ptr_equal(keys_get_remote(&keys, keys.entry[slot].lkey),
+			 &keys.entry[slot]);
+	slot = add(KEY_MW2, 0x70000);
+	assert_int_equal(keys.entry[slot].lkey, 0);
+	slot = add(KEY_NULL, 0x70000);
+	assert_int_equal(keys.entry[slot].rkey, 0);
+	keys.one = false;
+}
+
 static void found_by_key(void **state)
 {
 	struct key_entry *e;
@@ -880,6 +900,7 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
+		TEST(one_key_for_both),
 		TEST(found_by_key),
 		TEST(every_other_key_refused),
 		TEST(fills_up),
