@@ -124,6 +124,7 @@ void shca_live_remove(struct shca_live *l)
 int shca_check(const void *object, enum shca_kind kind)
 {
 	const struct shca_live *l;
+	bool moved = false;
 	int err = -ENOENT;
 
 	pthread_mutex_lock(&live_lock);
@@ -131,20 +132,19 @@ int shca_check(const void *object, enum shca_kind kind)
 		if (l->object == object)
 			break;
 	if (l && l->kind == kind) {
-		if (context_of(object) != l->context)
-			err = -EINVAL;
-		else if (*handle_of(l->object, kind) == l->handle)
+		moved = context_of(object) != l->context;
+		if (!moved && *handle_of(l->object, kind) == l->handle)
 			err = engine_dead(to_ctx(l->context)->engine) ? -EIO :
 									0;
 	}
 	pthread_mutex_unlock(&live_lock);
+	if (moved)
+		return why(err, "the context in %s at %p was overwritten",
+			   kinds[kind], object);
 	if (err == -ENOENT)
 		return why(err,
 			   "%p is not %s, or it has been destroyed or overwritten",
 			   object, kinds[kind]);
-	if (err == -EINVAL)
-		return why(err, "the context in %s at %p was overwritten",
-			   kinds[kind], object);
 	return err;
 }
 

@@ -94,6 +94,18 @@ static int64_t take_sges(const struct qp *qp, struct qp_wqe *w,
 	return length > QP_MAX_MSG ? too_long(w, length) : (int64_t)length;
 }
 
+/* The window's slot: by its key, or, where the program has left another one in
+ * mw->rkey, as if it had chosen that, by its handle. */
+static uint32_t window_slot(const struct keys *k, const struct ibv_mw *mw)
+{
+	const uint32_t rkey = __atomic_load_n(&mw->rkey, __ATOMIC_RELAXED);
+	const uint32_t slot = keys_slot(k, rkey);
+
+	return slot < k->count && (k->entry[slot].kind == KEY_MW1 ||
+				   k->entry[slot].kind == KEY_MW2) ?
+		       slot : mw->handle;
+}
+
 /*
  * A window keeps its index; the program chooses the tag (10.6.7), and programs
  * do so with an rkey of any index, or leave one in mw->rkey.
@@ -106,7 +118,8 @@ static int take_bind(const struct qp *qp, struct qp_wqe *w,
 	uint32_t rkey = 0;
 
 	if (mw)
-		rkey = keys_with_tag(qp->env->keys, mw->handle,
+		rkey = keys_with_tag(qp->env->keys,
+				     window_slot(qp->env->keys, mw),
 				     wr->bind_mw.rkey);
 	if (!rkey || (info->length && !info->mr))
 		return why(-EINVAL,

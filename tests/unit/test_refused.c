@@ -334,6 +334,28 @@ static void garbled_objects(void **state)
 	end_fini(&whole);
 }
 
+/* A kernel looks the handle up in the other device's context. */
+static void pd_of_another_device(void **state)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *other = ibv_open_device(list[0]);
+	struct ibv_pd *its = ibv_alloc_pd(ctx);
+	static char buf[64];
+
+	(void)state;
+	assert_non_null(other);
+	assert_non_null(its);
+	its->context = other;
+	errno = 0;
+	assert_null(ibv_reg_mr(its, buf, sizeof(buf), 0));
+	assert_int_equal(errno, ENOENT);
+	assert_int_equal(ibv_dealloc_pd(its), ENOENT);
+	its->context = ctx;
+	assert_int_equal(ibv_dealloc_pd(its), 0);
+	assert_int_equal(ibv_close_device(other), 0);
+	ibv_free_device_list(list);
+}
+
 static void cq_rules(void **state)
 {
 	struct ibv_comp_channel *ch = ibv_create_comp_channel(ctx);
@@ -535,6 +557,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(errno_is_set),
 		TEST(garbled_objects),
+		TEST(pd_of_another_device),
 		TEST(cq_rules),
 		TEST(ah_rules),
 		TEST(modify_rules),

@@ -326,6 +326,16 @@ static void window_key_is_free(void **state)
 		assert_int_equal(invalidate(&b, mw->rkey), 0);
 		/* As a program leaves it that thinks it has chosen the key. */
 		mw->rkey = keys[i];
+		/* Keys lead to the window, and not the handle. */
+		if (i == 1) {
+			mw->rkey = index << 8;
+			mw->handle ^= 1;
+			assert_int_equal(bind2(&b, mw, 7, mr, (uintptr_t)b.buf,
+					       PAGE, all), 0);
+			assert_int_equal(mw->rkey, index << 8 | 7);
+			assert_int_equal(invalidate(&b, mw->rkey), 0);
+			mw->handle ^= 1;
+		}
 	}
 	assert_int_equal(ibv_dealloc_mw(mw), 0);
 	assert_int_equal(ibv_dereg_mr(mr), 0);
