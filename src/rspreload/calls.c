@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #ifndef CLOSE_RANGE_CLOEXEC
@@ -30,6 +31,7 @@ int rsp_socket(int family, int type, int protocol)
 	int fd = real->socket(family, type, protocol), rfd = -1;
 	struct rsp_fd *f;
 
+	rsp_forget(fd);
 	if (fd < 0 || !rsp_intercept(family, type, protocol))
 		return fd;
 	rfd = rsp_rsocket(family, stream ? SOCK_STREAM : SOCK_DGRAM);
@@ -147,6 +149,7 @@ static int accept_rsocket(struct rsp_fd *listener, struct sockaddr *addr,
 
 	if (fd < 0)
 		return -1;
+	rsp_forget(fd);
 	rsp_enter();
 	/* Another thread may be faster. */
 	rfcntl(listener->rfd, F_SETFL, O_NONBLOCK);
@@ -223,6 +226,7 @@ static int accept_either(struct rsp_fd *f, int fd, struct sockaddr *addr,
 		if (real->poll(&shadow, 1, 0) > 0) {
 			/* Blocks only if the connection has gone meanwhile. */
 			ret = real->accept4(fd, addr, len, flags);
+			rsp_forget(ret);
 			if (ret >= 0)
 				say_accepted(-1, ret);
 			if (ret >= 0 || errno != EAGAIN)
@@ -246,12 +250,15 @@ int rsp_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
 {
 	const struct rsp_real *real = rsp_real();
 	struct rsp_fd *f = rsp_find(fd);
+	int ret;
 
 	if (f && f->state == RSP_LISTENING)
 		return accept_either(f, fd, addr, len, flags);
 	if (f)
 		rsp_claim(f);
-	return real->accept4(fd, addr, len, flags);
+	ret = real->accept4(fd, addr, len, flags);
+	rsp_forget(ret);
+	return ret;
 }
 
 int rsp_accept(int fd, struct sockaddr *addr, socklen_t *len)
@@ -407,8 +414,7 @@ int rsp_shutdown(int fd, int how)
 int rsp_close(int fd) RSP_EXPORT(close);
 int rsp_close(int fd)
 {
-	rsp_epoll_close(fd);
-	rsp_clear(fd);
+	rsp_forget(fd);
 	return rsp_real()->close(fd);
 }
 
@@ -443,8 +449,7 @@ int rsp_fclose(FILE *f)
 {
 	int fd = fileno(f);
 
-	rsp_epoll_close(fd);
-	rsp_clear(fd);
+	rsp_forget(fd);
 	return rsp_real()->fclose(f);
 }
 
@@ -453,6 +458,8 @@ static int duplicated(int old, int new)
 {
 	struct rsp_fd *f = rsp_find(old);
 
+	if (new != old)
+		rsp_forget(new);
 	if (new >= 0 && f)
 		rsp_set(new, f);
 	return new;
@@ -471,8 +478,7 @@ int rsp_dup2(int old, int new)
 
 	if (old == new || rsp_real()->fcntl64(old, F_GETFD) < 0)
 		return rsp_real()->dup2(old, new);
-	rsp_epoll_close(new);
-	rsp_clear(new);
+	rsp_forget(new);
 	ret = rsp_real()->dup2(old, new);
 	return duplicated(old, ret);
 }
@@ -484,10 +490,60 @@ int rsp_dup3(int old, int new, int flags)
 
 	if (old == new || rsp_real()->fcntl64(old, F_GETFD) < 0)
 		return rsp_real()->dup3(old, new, flags);
-	rsp_epoll_close(new);
-	rsp_clear(new);
+	rsp_forget(new);
 	ret = rsp_real()->dup3(old, new, flags);
 	return duplicated(old, ret);
+}
+
+/*
+ * libuv closes so, since that is no cancellation point; others copy so. What
+ * moves data by syscall(2) is the shadow's. The library's own calls, too, come
+ * here, whose descriptors are in no table.
+ */
+static int do_fcntl(int fd, int cmd, void *arg);
+long rsp_syscall(long nr, ...) RSP_EXPORT(syscall);
+long rsp_syscall(long nr, ...)
+{
+	const struct rsp_real *real = rsp_real();
+	long a, b, c, d, e, f, ret;
+	va_list args;
+
+	va_start(args, nr);
+	a = va_arg(args, long);
+	b = va_arg(args, long);
+	c = va_arg(args, long);
+	d = va_arg(args, long);
+	e = va_arg(args, long);
+	f = va_arg(args, long);
+	va_end(args);
+	if (rsp_inside())
+		return real->syscall(nr, a, b, c, d, e, f);
+	switch (nr) {
+	case SYS_close:
+		rsp_forget((int)a);
+		break;
+#ifdef SYS_close_range
+	case SYS_close_range:
+		if ((unsigned)a <= (unsigned)b &&
+		    !((unsigned)c & CLOSE_RANGE_CLOEXEC))
+			rsp_clear_range((unsigned)a, (unsigned)b);
+		break;
+#endif
+	case SYS_dup:
+		ret = real->syscall(nr, a);
+		return duplicated((int)a, (int)ret);
+#ifdef SYS_dup2
+	case SYS_dup2:
+		return rsp_dup2((int)a, (int)b);
+#endif
+	case SYS_dup3:
+		return rsp_dup3((int)a, (int)b, (int)c);
+	case SYS_fcntl:
+		return do_fcntl((int)a, (int)b, (void *)c);
+	default:
+		break;
+	}
+	return real->syscall(nr, a, b, c, d, e, f);
 }
 
 int rsp_fcntl(int fd, int cmd, ...) RSP_EXPORT(fcntl);

@@ -269,6 +269,17 @@ void rsp_clear(int fd)
 	pthread_mutex_unlock(&mutex);
 }
 
+void rsp_forget(int fd)
+{
+	const int saved = errno;
+
+	if (fd < 0)
+		return;
+	rsp_epoll_close(fd);
+	rsp_clear(fd);
+	errno = saved;
+}
+
 void rsp_clear_range(unsigned first, unsigned last)
 {
 	unsigned fd;
@@ -281,8 +292,7 @@ void rsp_clear_range(unsigned first, unsigned last)
 			fd += RSP_CHUNK - 1;
 			continue;
 		}
-		rsp_epoll_close((int)fd);
-		rsp_clear((int)fd);
+		rsp_forget((int)fd);
 	}
 }
 

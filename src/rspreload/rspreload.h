@@ -46,6 +46,7 @@ struct mmsghdr;
 	F(int, close_range, (unsigned, unsigned, int)) \
 	F(void, closefrom, (int)) \
 	F(int, fclose, (FILE *)) \
+	F(long, syscall, (long, ...)) \
 	F(int, dup, (int)) \
 	F(int, dup3, (int, int, int)) \
 	F(int, dup2, (int, int)) \
@@ -180,6 +181,9 @@ static inline void rsp_use(struct rsp_fd *f)
 int rsp_set(int fd, struct rsp_fd *f);
 /* fd is not a descriptor of it any more. The last one closes the rsocket. */
 void rsp_clear(int fd);
+/* The same for its epoll instance, if it is one; errno stays. Of a number that the
+ * kernel hands out: whatever had it has ended behind our back. */
+void rsp_forget(int fd);
 /* All from first to last, epoll instances too, are about to be closed. */
 void rsp_clear_range(unsigned first, unsigned last);
 /*

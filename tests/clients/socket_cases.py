@@ -379,6 +379,45 @@ def case_closed():
         os.write(w, b"pipe"); assert os.read(r, 9) == b"pipe"
         os.close(r); os.close(w)
 
+SYS_CLOSE = 57 if os.uname().machine == "aarch64" else 3
+REAL = ctypes.CDLL("libc.so.6")     # not what is preloaded
+
+def case_raw_close():
+    # libuv closes by syscall(2).
+    c, s = pair()
+    fd = s.detach()
+    assert libc.syscall(SYS_CLOSE, fd) == 0
+    assert c.recv(1) == b""
+    c.close()
+    c, s = pair()
+    assert libc.syscall(SYS_CLOSE, 9999) == -1
+    alive(c, s)
+
+def case_number_again():
+    # A number whose end nobody saw (io_uring) is somebody else's.
+    c, s = pair()
+    fd = s.detach()
+    assert REAL.syscall(SYS_CLOSE, fd) == 0
+    those = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)]
+    while those[-1].fileno() < fd: those.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    u = those[-1]
+    assert u.fileno() == fd
+    assert c.recv(1) == b""
+    v = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    v.bind("\0again-%d" % os.getpid())
+    u.connect(v.getsockname())
+    u.send(b"new"); assert v.recv(10) == b"new"
+
+def case_raw_copies():
+    # Copies by syscall(2) are the same connection, until the last is closed.
+    c, s = pair()
+    fd = libc.syscall(72 if SYS_CLOSE == 3 else 25, s.fileno(), 0, 40)   # fcntl(F_DUPFD)
+    assert fd >= 40
+    s.close()
+    c.sendall(b"x"); assert os.read(fd, 10) == b"x"
+    assert libc.syscall(SYS_CLOSE, fd) == 0
+    assert c.recv(1) == b""
+
 def case_interrupted():
     # connect() ended by a signal goes on, and the descriptor blocks.
     ls = socket.create_server(("127.0.0.1", 0))

@@ -488,6 +488,31 @@ http {{ access_log off; sendfile on;
         server.kill()
 
 
+NODE = """
+const net = require("net");
+net.createServer(s => s.on("data", d => s.end(d)).on("error", () => {})).listen(%d, "0.0.0.0");
+"""
+
+
+def test_node(placements):
+    """libuv closes by syscall(2): each client sees its end, and numbers are used again."""
+    need("node")
+    place, port = placements("local"), free_port()
+    server = serving(place, ["node", "-e", NODE % port], port)
+    echo = f"import socket\nfor i in range(20):\n s = socket.create_connection(('{place.host}', {port}))\n" \
+           " s.sendall(b'hello')\n got = b''\n while part := s.recv(10): got += part\n assert got == b'hello', got\n"
+    try:
+        for options in (["--sockets"], [], ["--sockets"], []):
+            client = Proc(place.client, [PYTHON, "-c", echo], options, PATIENT, alone=not options)
+            try:
+                client.done(30)
+            finally:
+                client.kill()
+        assert server.running(), server.describe()
+    finally:
+        server.kill()
+
+
 def situations():
     with open(SITUATIONS) as f:
         return re.findall(r"^def case_(\w+)", f.read(), re.M)
