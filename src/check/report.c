@@ -223,10 +223,8 @@ static void json_open(void)
 		return;
 	name = path_expand(reports.json);
 	if (name)
-		reports.fd = fd_aside(sys_open(name,
-					       O_WRONLY | O_CREAT | O_APPEND |
-						       O_CLOEXEC | O_NONBLOCK,
-					       0600));
+		reports.fd = fd_aside(path_open_output(
+			name, O_WRONLY | O_APPEND | O_NONBLOCK));
 	if (reports.fd < 0) {
 		say("cannot write %s: %s", reports.json, sys_strerror(errno));
 		reports.json = NULL;

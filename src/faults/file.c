@@ -99,8 +99,7 @@ int faults_log_open(struct faults_log *l, const char *path,
 	*l = (struct faults_log){ .fd = -1 };
 	if (!name)
 		return -ENOMEM;
-	l->fd = sys_open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC |
-				       O_NONBLOCK, 0600);
+	l->fd = path_open_output(name, O_WRONLY | O_TRUNC | O_NONBLOCK);
 	err = l->fd < 0 ? -errno : 0;
 	free(name);
 	if (err)

@@ -455,7 +455,7 @@ int pcap_open(struct pcap **out, const char *path)
 	p->stalled = false;
 	p->dropped = 0;
 	/* Only the owner may read it: payloads are the user's data. */
-	p->fd = sys_open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	p->fd = path_open_output(name, O_WRONLY | O_APPEND);
 	if (p->fd < 0) {
 		err = -errno;
 		goto err_free_pcap;

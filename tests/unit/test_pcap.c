@@ -658,6 +658,41 @@ static void tshark_agrees(void **state)
 	print_message("tshark read %zu packets\n", n);
 }
 
+/* Somebody else's links and files, as in /tmp. */
+static void of_others(void **state)
+{
+	struct pcap *pcap = NULL;
+	char victim[PATH_MAX];
+	struct stat st;
+	int fd;
+
+	(void)state;
+	snprintf(victim, sizeof(victim), "%s/victim", dir);
+	fd = open(victim, O_WRONLY | O_CREAT, 0644);
+	assert_true(fd >= 0);
+	assert_int_equal(close(fd), 0);
+	assert_int_equal(symlink(victim, path), 0);
+	/* One's own is followed. */
+	assert_int_equal(pcap_open(&pcap, path), 0);
+	pcap_close(pcap);
+	assert_int_equal(truncate(victim, 0), 0);
+	if (geteuid()) {
+		print_message("not root: cannot make files of others\n");
+		unlink(victim);
+		skip();
+	}
+	assert_int_equal(lchown(path, 65534, 65534), 0);
+	assert_int_equal(pcap_open(&pcap, path), -EPERM);
+	assert_int_equal(unlink(path), 0);
+	/* Nor into a file that he can read. */
+	assert_int_equal(rename(victim, path), 0);
+	assert_int_equal(chown(path, 65534, 65534), 0);
+	assert_int_equal(pcap_open(&pcap, path), -EPERM);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_size, 0);
+	unlink(victim);
+}
+
 int main(int argc, char **argv)
 {
 #define TEST(f) cmocka_unit_test_setup(f, setup)
@@ -672,6 +707,7 @@ int main(int argc, char **argv)
 		TEST(recycled_pid),
 		TEST(disk_full),
 		TEST(fifo),
+		TEST(of_others),
 		TEST(fifo_that_nobody_empties),
 		TEST(threads),
 		TEST(tshark_agrees),
