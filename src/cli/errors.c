@@ -178,13 +178,16 @@ struct asked {
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct asked *a = state->input;
+	bool known;
 
 	switch (key) {
 	case 'l':
 		a->list = true;
 		return 0;
 	case ARGP_KEY_ARG:
-		if (explain(arg, !a->shown) | explain_process(arg)) {
+		/* A number may be both. */
+		known = explain(arg, !a->shown);
+		if (explain_process(arg) || known) {
 			a->shown++;
 		} else {
 			a->failed++;

@@ -94,7 +94,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return wrong(state, "stat takes no arguments, not even %s",
 			     arg);
 	case ARGP_KEY_END:
-		if (a->interval && a->form != TABLE)
+		if (a->interval > 0 && a->form != TABLE)
 			return wrong(state, "--interval is for the table%s", "");
 		return 0;
 	}
@@ -213,11 +213,11 @@ static int table(const struct args *a, const struct stat_reply *r, size_t n,
 	qsort(lines, count, sizeof(*lines), most_first);
 	printf("%7s %-15s %-9s %-8s %-3s %-5s %8s %8s %8s %7s %7s %7s  %s\n",
 	       "PID", "COMMAND", "DEVICE", "QP", "TYP", "STATE", "SENT",
-	       "RECEIVED", a->interval ? "BYTES/s" : "COPIED", "RETRANS", "RNR",
+	       "RECEIVED", a->interval > 0 ? "BYTES/s" : "COPIED", "RETRANS", "RNR",
 	       "GAPS", "PEER");
 	for (size_t i = 0; i < count; i++)
 		print_line(&lines[i],
-			   !a->interval ?
+			   a->interval <= 0 ?
 				   lines[i].qp->n[STAT_DIRECT_BYTES] :
 			   was ? (uint64_t)((double)lines[i].bytes /
 					    a->interval) :
@@ -457,21 +457,21 @@ int cmd_stat(int argc, char **argv)
 				(int)a.pid);
 			err = -ESRCH;
 		}
-		if (a.interval && isatty(STDOUT_FILENO))
+		if (a.interval > 0 && isatty(STDOUT_FILENO))
 			printf("\033[H\033[J");
 		if (!err)
 			err = show(&a, r, chosen, was, nwas);
 		stat_free(was, nwas);
 		was = r;
 		nwas = n;
-		if (!err && a.interval)
+		if (!err && a.interval > 0)
 			nanosleep(&(struct timespec){
 					  (time_t)a.interval,
 					  (long)((a.interval -
 						  (double)(time_t)a.interval) *
 						 1e9) },
 				  NULL);
-	} while (!err && a.interval && !ferror(stdout));
+	} while (!err && a.interval > 0 && !ferror(stdout));
 	stat_free(was, nwas);
 	return err ? EXIT_FAILURE : EXIT_SUCCESS;
 }

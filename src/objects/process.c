@@ -451,7 +451,7 @@ static int process_create(struct shca_process **out)
 		p->env.base.atomic_unlock = shca_env_atomic_unlock;
 	}
 	/* What is to be lost or recorded has to be a packet. */
-	if (p->segment && !cfg->loss && !cfg->pcap)
+	if (p->segment && cfg->loss <= 0 && !cfg->pcap)
 		p->env.base.direct = &shca_direct;
 	shca_iwarp_env(p);
 	err = keys_create(p);

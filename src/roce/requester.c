@@ -189,11 +189,13 @@ static bool is_simple(const struct roce_qp *qp, const struct qp_wqe *w)
 bool req_is_one(const struct roce_qp *qp)
 {
 	const struct qp_sq *sq = &qp->base.sq;
-	const struct qp_wqe *w = qp_sq_slot(sq, sq->nxt);
+	const struct qp_wqe *w;
 
-	return sq->tail - sq->nxt == 1 && !qp->req.rnr_until_ns &&
-	       !qp->req.probe_due && w->length && is_simple(qp, w) &&
-	       window_open(qp, 0);
+	if (sq->tail - sq->nxt != 1) /* there may be no ring */
+		return false;
+	w = qp_sq_slot(sq, sq->nxt);
+	return !qp->req.rnr_until_ns && !qp->req.probe_due && w->length &&
+	       is_simple(qp, w) && window_open(qp, 0);
 }
 
 bool req_ready(const struct roce_qp *qp)

@@ -454,7 +454,7 @@ int rsock_stream_connect(struct rsock *rs, const union rsw_addr *addr)
 	int err = 0;
 
 	pthread_mutex_lock(&rs->lock);
-	switch (rs->state) {
+	switch (atomic_load(&rs->state)) {
 	case RSOCK_INIT:
 	case RSOCK_BOUND:
 		s->dst = *addr;

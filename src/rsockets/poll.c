@@ -180,7 +180,7 @@ void rsock_drain(struct rsock *rs, bool first, bool second, int self)
 
 static short stream_revents(struct rsock *rs)
 {
-	switch (rs->state) {
+	switch (atomic_load(&rs->state)) {
 	case RSOCK_INIT:
 	case RSOCK_BOUND:
 		return POLLOUT | POLLHUP; /* as Linux has it */

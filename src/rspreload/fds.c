@@ -444,7 +444,7 @@ struct rsp_fd *rsp_data(int fd)
 
 	if (!f)
 		return NULL;
-	switch (f->state) {
+	switch (atomic_load(&f->state)) {
 	case RSP_RSOCK:
 		rsp_use(f);
 		if (f->state != RSP_RSOCK)

@@ -255,7 +255,7 @@ static void bw_server(int fd, int timeout_ms)
 			continue;
 		}
 		last = now();
-		if (!first)
+		if (first <= 0)
 			first = last;
 		bytes += (double)n;
 	}

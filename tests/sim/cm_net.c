@@ -134,7 +134,7 @@ void cm_net_flush(struct cm_net *net)
 			if (mad_decode(&d, m.mad, MAD_LEN))
 				abort();
 			net->node[i].sent[d.attr_id - MAD_CM_REQ]++;
-			if (net->link.mangle &&
+			if (net->link.mangle > 0 &&
 			    cm_net_chance(net, net->link.mangle))
 				mangle(net, &m);
 			if (net->drop && net->drop(net, &d, i))

@@ -685,7 +685,7 @@ static void may_hold(struct sim_qp *q)
 {
 	struct sim *s = q->node->sim;
 
-	if (!s->hold || !sim_chance(&s->rng, s->hold))
+	if (s->hold <= 0 || !sim_chance(&s->rng, s->hold))
 		return;
 	q->release_ns = 0;
 	if (roce_ack_hold(q->qp))

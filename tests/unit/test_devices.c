@@ -353,13 +353,13 @@ static void texts(void **state)
 		}
 	}
 	for (k = 0; k <= IBV_EVENT_WQ_FATAL; k++)
-		assert_string_not_equal(ibv_event_type_str(k), "unknown");
+		assert_string_not_equal(ibv_event_type_str((enum ibv_event_type)k), "unknown");
 	assert_string_equal(ibv_event_type_str(99), "unknown");
 	for (k = 0; k <= IBV_WC_TM_RNDV_INCOMPLETE; k++)
-		assert_string_not_equal(ibv_wc_status_str(k), "unknown");
+		assert_string_not_equal(ibv_wc_status_str((enum ibv_wc_status)k), "unknown");
 	assert_string_equal(ibv_wc_status_str(99), "unknown");
 	for (k = 0; k <= IBV_PORT_ACTIVE_DEFER; k++)
-		assert_non_null(ibv_port_state_str(k));
+		assert_non_null(ibv_port_state_str((enum ibv_port_state)k));
 	assert_non_null(ibv_port_state_str(99));
 	assert_non_null(ibv_node_type_str(99));
 	/* Nothing is kept from a child, so nothing is needed for one. */

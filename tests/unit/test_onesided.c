@@ -84,7 +84,7 @@ static int64_t bind(int64_t to_other_qp, int64_t access)
 	shared->rkey = wr.bind_mw.rkey;
 	if (ibv_post_send(qp, &wr, &bad))
 		return -3;
-	err = wait_wc(me.cq).status;
+	err = (int)wait_wc(me.cq).status;
 	/* The window stays bound to a QP that lives. */
 	return to_other_qp ? (int64_t)(uintptr_t)qp : -err;
 }

@@ -760,8 +760,9 @@ static void loop_signals(void **state)
 	(void)state;
 	set_handler(SIGUSR1, SA_RESTART);
 	assert_int_equal(pthread_create(&w.thread, NULL, wait_in_loop, &l), 0);
-	while (!(w.tid = atomic_load(&l.tid)))
+	while (!atomic_load(&l.tid))
 		sched_yield();
+	w.tid = atomic_load(&l.tid);
 	send_signal(&w, SIGUSR1);
 	assert_ptr_equal(join(w.thread), &l);
 	assert_int_equal(l.ret, -EINTR);

@@ -24,7 +24,7 @@ static void errors_are_counted(void **state)
 
 	(void)state;
 	for (int c = 0; c < STAT_COUNTERS; c++)
-		was[c] = ended(c);
+		was[c] = ended((enum stat_counter)c);
 	pair_init(&a, &b, IBV_QPT_RC);
 	post_recv(&b, 1, 0, 64);
 	post_recv(&a, 2, 0, 64);

@@ -987,7 +987,7 @@ static void tell(int fd, uint32_t qpn, uint32_t rkey)
 static struct hello hear(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
-	struct hello h;
+	struct hello h = { 0 };
 
 	need(poll(&p, 1, 30000) == 1 && read(fd, &h, sizeof(h)) == sizeof(h),
 	     "the other process", ETIMEDOUT);
