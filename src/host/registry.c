@@ -29,6 +29,8 @@ static void clear_slot(struct regfile *f, unsigned slot)
 	}
 	registry_service_clear(f, slot);
 	STORE(&s->port, 0);
+	for (size_t i = 0; i < REGISTRY_SPORTS; i++)
+		STORE(&s->sport[i], 0);
 	STORE(&s->segment, 0);
 	regfile_unlink_segment(f, slot);
 	registry_addr_clear(f, slot);
@@ -268,6 +270,29 @@ void registry_publish(struct registry *r, uint16_t port, uint32_t limit)
 {
 	STORE(&r->file->m->slot[r->slot].limit, limit);
 	STORE(&r->file->m->slot[r->slot].port, port);
+}
+
+void registry_sports(struct registry *r, const uint16_t *ports, size_t n)
+{
+	struct slot *s = &r->file->m->slot[r->slot];
+
+	for (size_t i = 0; i < REGISTRY_SPORTS; i++)
+		STORE(&s->sport[i], i < n ? ports[i] : 0);
+}
+
+bool registry_sends_from(const struct registry *r, unsigned slot, uint16_t port)
+{
+	const struct slot *s = &r->file->m->slot[slot % REGISTRY_SLOTS];
+	bool any = false;
+
+	for (size_t i = 0; i < REGISTRY_SPORTS; i++) {
+		const uint16_t p = LOAD(&s->sport[i]);
+
+		if (p == port)
+			return true;
+		any |= p;
+	}
+	return !any;
 }
 
 bool registry_charge(struct registry *r, unsigned slot, uint32_t bytes)

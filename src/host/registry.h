@@ -97,6 +97,14 @@ uint16_t registry_port(const struct registry *r, unsigned slot);
 void registry_publish(struct registry *r, uint16_t port, uint32_t limit);
 
 /*
+ * The UDP ports that a slot sends to port 4791 from. registry_sends_from() is
+ * true also where a slot has not said any.
+ */
+#define REGISTRY_SPORTS 10
+void registry_sports(struct registry *r, const uint16_t *ports, size_t n);
+bool registry_sends_from(const struct registry *r, unsigned slot, uint16_t port);
+
+/*
  * Bytes on their way to a slot, so that senders of this host do not overrun
  * its socket buffers. registry_charge() refuses when there are more than the
  * slot's limit, unless they are the first. registry_uncharge() takes

@@ -34,7 +34,8 @@ struct slot {
 	_Atomic uint64_t addrs[REGISTRY_ADDRS / 64]; /* rows it receives at */
 	_Atomic uint64_t segment; /* the number of what it shows us; 0: none */
 	_Atomic uint32_t life; /* one more for each process in this slot */
-	uint32_t pad0[5];
+	/* UDP ports that it sends to port 4791 from; 0: no more. */
+	_Atomic uint16_t sport[REGISTRY_SPORTS];
 	_Atomic int64_t backlog; /* with the next, a cache line of its own */
 	_Atomic uint64_t taken; /* goes on when the slot has another process */
 	uint64_t pad1[6];

@@ -24,6 +24,19 @@ int udp_watch(struct udp *u, int fd, void *ptr)
 	return epoll_ctl(u->epfd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 
+/* Before anything is sent from them. */
+static void say_sports(struct udp *u)
+{
+	uint16_t ports[2 * TX_SOCKS];
+	size_t n = 0;
+
+	_Static_assert(2 * TX_SOCKS <= REGISTRY_SPORTS, "all have to fit");
+	for (int i = 0; i < 2 * TX_SOCKS; i++)
+		if (u->tx[i & 1][i / 2].fd >= 0)
+			ports[n++] = u->tx[i & 1][i / 2].port;
+	registry_sports(u->registry, ports, n);
+}
+
 int udp_create(struct udp **out, const struct udp_config *cfg,
 	       struct registry *registry)
 {
@@ -62,6 +75,8 @@ int udp_create(struct udp **out, const struct udp_config *cfg,
 		if (err && err6)
 			goto err_destroy;
 	}
+	if (registry)
+		say_sports(u);
 	for (int v4 = 0; v4 < 2; v4++) {
 		struct rx_sock *s = &u->errors[v4];
 

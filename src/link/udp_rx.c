@@ -407,7 +407,8 @@ static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
 	pkt.len = k->len - (size_t)hdr - ROCE_ICRC_LEN - pkt.h.pad;
 	pkt.sgid = k->src;
 	pkt.dgid = k->dst;
-	pkt.sport = k->sport;
+	/* What comes to the private port by itself is of a process of ours. */
+	pkt.sport = private && !handed ? 0 : k->sport;
 	pkt.tclass = k->tclass;
 	pkt.ecn_ce = (k->tclass & 3) == 3;
 	pkt.grh = NULL;

@@ -434,6 +434,7 @@ bool shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 	*inner = *pkt;
 	inner->grh = NULL;
 	inner->handed = false;
+	inner->sport = 0; /* a process of ours vouches for it */
 	inner->len = 0;
 	if (pkt->len > W_LEN) {
 		hdr = roce_decode(&inner->h, w + W_LEN, pkt->len - W_LEN);

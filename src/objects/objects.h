@@ -601,6 +601,8 @@ struct shca_qp {
 	const struct qp_ops *ops; /* of the transport */
 	struct qp *core; /* under sched.lock; NULL: sched.dead */
 	struct shca_far far; /* under sched.lock */
+	uint16_t sport; /* a UDP port that is the peer's; 0: none is known */
+	bool forged; /* somebody else has been heard: that was explained */
 
 	unsigned mcast; /* groups attached to; the process's mcast_lock, */
 	bool closing; /* and so this: it is being destroyed */

@@ -7,6 +7,7 @@
 #include "loan.h"
 #include "record.h"
 
+#include "base/gid.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -38,8 +39,10 @@ static int modify(struct qp *core, const struct ibv_qp_attr *attr, int mask,
 	struct shca_qp *qp = core->owner;
 	int err = roce_qp_modify(roce_qp(core), attr, mask, path);
 
-	if (!err && path)
+	if (!err && path) {
 		shm_way_changed(&qp->sched.way);
+		qp->sport = 0;
+	}
 	return err;
 }
 
@@ -285,9 +288,47 @@ const struct qp_ops shca_roce_ops = {
 
 /* What RoCE alone has */
 
+/*
+ * Anybody on this host may send packets with its addresses, so where the peer is
+ * a process of the registry they have to come from that one's ports.
+ */
+__attribute__((noinline)) static bool is_peers_port(struct shca_qp *qp,
+						    uint16_t sport)
+{
+	const struct registry *r = qp->sched.engine->registry;
+	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
+	const uint32_t dest = roce_qp_dest(roce_qp(qp->core));
+	int slot = -ENOENT;
+
+	/* XRC's requester is answered by any process that shares the domain. */
+	if (r && path->local && qp->core->type != IBV_QPT_UD &&
+	    qp->core->type != IBV_QPT_XRC_SEND)
+		slot = registry_route(r, dest, &path->dgid,
+				      gid_is_link_local(&path->dgid) ?
+					      path->sgid_scope :
+					      0);
+	if (slot < 0)
+		return true;
+	if (!registry_sends_from(r, (unsigned)slot, sport)) {
+		engine_dropped(qp->sched.engine, ROCE_DROP_ADDRESS);
+		if (!qp->forged && to_process(qp->sched.engine)->env.base.explain)
+			engine_explain(qp->core,
+				       "packets from UDP port %u of this host are dropped: its peer's process does not send from there",
+				       sport);
+		qp->forged = true;
+		return false;
+	}
+	qp->sport = sport;
+	return true;
+}
+
 void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 {
 	struct roce_qp *r = roce_qp(qp->core);
+
+	if (pkt->sport != qp->sport && pkt->sport &&
+	    !is_peers_port(qp, pkt->sport))
+		return;
 
 	if (pkt->verdict) {
 		const bool done = roce_acked(r, pkt->h.psn, pkt->early, now);

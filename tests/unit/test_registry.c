@@ -55,6 +55,25 @@ static void leases_are_not_in_a_row(void **state)
 	registry_leave(r);
 }
 
+static void ports_that_a_slot_sends_from(void **state)
+{
+	static const uint16_t ports[] = { 50000, 50001 };
+	struct registry *a = join(), *b = join();
+	const unsigned slot = registry_slot(a);
+
+	(void)state;
+	assert_true(registry_sends_from(b, slot, 1)); /* it has said none */
+	registry_sports(a, ports, 2);
+	assert_true(registry_sends_from(b, slot, 50001));
+	assert_false(registry_sends_from(b, slot, 50002));
+	assert_true(registry_sends_from(b, registry_slot(b), 50002));
+	registry_leave(a);
+	a = join();
+	assert_true(registry_sends_from(b, registry_slot(a), 50002));
+	registry_leave(a);
+	registry_leave(b);
+}
+
 static void leases_run_out(void **state)
 {
 	struct registry *r = join();
@@ -519,6 +538,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		CLEAN(leases_are_exclusive_and_found),
 		CLEAN(leases_are_not_in_a_row),
+		CLEAN(ports_that_a_slot_sends_from),
 		CLEAN(leases_run_out),
 		CLEAN(slots_run_out),
 		CLEAN(killed_process_leaves_nothing),
