@@ -175,7 +175,8 @@ int trace_perfetto(const struct trace_set *t, FILE *f)
 
 /* ---- pcapng ------------------------------------------------------------ */
 
-#define SNAPLEN 128u
+#define SNAPLEN 192u
+#define PAYLOAD_MAX 64u
 #define BLOCK_MAX 1024u
 
 struct block {
@@ -237,9 +238,11 @@ static void file_head(FILE *f)
 }
 
 /*
- * What is recorded of a packet's headers: BTH, and AETH where that follows. The
- * rest is cut off, as if the snap length had been so short. Returns bytes in h;
- * *all: bytes that the packet had.
+ * A packet's headers. What is recorded is in BTH and AETH; others are zero, and so
+ * is the ICRC. Of the payload there are a few zeros, and IP and UDP say so, since
+ * Wireshark calls a RoCE packet malformed that is cut short, and a SEND that looks
+ * like RPC and has nothing. Returns bytes in h; *all: bytes that the packet had,
+ * which is the frame's length.
  */
 static size_t frame(const struct trace_set *t, const struct trace_event *ev,
 		    uint8_t *h, uint32_t *all)
@@ -258,22 +261,20 @@ static size_t frame(const struct trace_set *t, const struct trace_event *ev,
 		.ack_req = ev->rec.x & TRACE_ACK_REQ,
 		.mig_req = true,
 		.pkey = ROCE_PKEY_DEFAULT,
-		.pad = -ev->rec.len & 3,
 		.syndrome = (uint8_t)(ev->rec.key >> 24),
 		.msn = (uint32_t)(ev->rec.key >> 32) & 0xffffff,
 	};
-	const uint32_t flags = roce_opcode(op)->flags;
 	uint8_t bth[ROCE_HDR_MAX];
 	const size_t len = roce_encode(&hdr, bth);
-	const size_t known = flags & ROCE_F_AETH ? 16 : 12, ip = is_v4 ? 20 : 40;
-	const uint32_t udp_len = (uint32_t)(8 + len + ev->rec.len + hdr.pad +
-					    ROCE_ICRC_LEN);
+	const size_t ip = is_v4 ? 20 : 40;
+	const size_t payload = min_u32(ev->rec.len & ~3u, PAYLOAD_MAX);
+	const uint32_t udp_len =
+		(uint32_t)(8 + len + payload + ROCE_ICRC_LEN);
 
 	memset(h, 0, ip + 8);
 	if (is_v4) {
 		h[0] = 0x45;
-		/* What went by shared memory may have been longer than IP has. */
-		put_be16(h + 2, min_u32(20 + udp_len, 65535));
+		put_be16(h + 2, 20 + udp_len);
 		h[6] = 0x40; /* DF */
 		h[8] = 64;
 		h[9] = 17;
@@ -282,7 +283,7 @@ static size_t frame(const struct trace_set *t, const struct trace_event *ev,
 		put_be16(h + 10, inet_fold(inet_sum(0, h, 20)));
 	} else {
 		h[0] = 0x60;
-		put_be16(h + 4, min_u32(udp_len, 65535));
+		put_be16(h + 4, udp_len);
 		h[6] = 17;
 		h[7] = 64;
 		memcpy(h + 8, src, 16);
@@ -291,10 +292,12 @@ static size_t frame(const struct trace_set *t, const struct trace_event *ev,
 	}
 	put_be16(h + ip, 0xc000);
 	put_be16(h + ip + 2, ROCE_UDP_PORT);
-	put_be16(h + ip + 4, min_u32(udp_len, 65535 - (is_v4 ? 20 : 0)));
-	memcpy(h + ip + 8, bth, known);
-	*all = min_u32((uint32_t)ip + udp_len, 65535);
-	return ip + 8 + min_u32((uint32_t)known, (uint32_t)len);
+	put_be16(h + ip + 4, udp_len);
+	memcpy(h + ip + 8, bth, len);
+	memset(h + ip + 8 + len, 0, payload + ROCE_ICRC_LEN);
+	*all = (uint32_t)(ip + 8 + len + ev->rec.len + (-ev->rec.len & 3) +
+			  ROCE_ICRC_LEN);
+	return ip + udp_len;
 }
 
 static size_t comment(const struct trace_set *t, const struct trace_event *ev,
@@ -314,6 +317,10 @@ static size_t comment(const struct trace_set *t, const struct trace_event *ev,
 	} else {
 		n += (size_t)snprintf(text, size, "no work request is known");
 	}
+	if (roce_opcode((uint8_t)ev->rec.psn_op)->flags &
+	    (ROCE_F_RETH | ROCE_F_ATOMICETH))
+		n += (size_t)snprintf(text + n, size - n,
+				      "; address and key are not recorded");
 	if (ev->rec.x & TRACE_AGAIN)
 		n += (size_t)snprintf(text + n, size - n, "; sent again after %s",
 				      trace_reason_text(ev->reason));

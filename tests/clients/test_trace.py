@@ -375,6 +375,19 @@ def test_perfetto(lossy, tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which("tshark"), reason="tshark is not installed")
+@pytest.mark.parametrize("way", ["local", "wire"])
+@pytest.mark.parametrize("op", ["send", "write", "read", "faa"])
+def test_pcapng_is_well_formed(placements, tmp_path, way, op):
+    """Of each operation, as Wireshark shows it to people. (It calls any SEND of less than 16 bytes malformed: RPC.)"""
+    placements(way).check("-o", op, "-n", 40, "-s", 8 if op == "faa" else 9000, options=["--trace", tmp_path / "t"])
+    trace("--pcapng", tmp_path / "t.pcapng", tmp_path / "t")
+    p = subprocess.run(["tshark", "-n", "-r", tmp_path / "t.pcapng"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                       text=True, timeout=120)
+    assert p.returncode == 0, p.stderr
+    assert len(p.stdout.splitlines()) >= (40 if way == "wire" or op == "send" else 0)
+    assert "Malformed" not in p.stdout and "Invalid" not in p.stdout, p.stdout[:3000]
+
+
 def test_pcapng(lossy, tmp_path):
     trace("--pcapng", tmp_path / "t.pcapng", lossy)
     p = subprocess.run(["tshark", "-n", "-r", tmp_path / "t.pcapng", "-T", "fields", "-e", "infiniband.bth.opcode",
