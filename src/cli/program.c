@@ -76,6 +76,19 @@ static const char *more_rights(const char *path)
 	return NULL;
 }
 
+bool program_uses(const char *path, const char *lib)
+{
+	bool uses = false;
+	struct elf e;
+
+	if (elf_open(&e, path, program_sonames))
+		return false;
+	for (size_t i = 0; i < e.lib_count && !uses; i++)
+		uses = !strncmp(e.lib[i], lib, strlen(lib));
+	elf_close(&e);
+	return uses;
+}
+
 int program_obstacle(const char *path, char *why, size_t why_size, char *fix,
 		     size_t fix_size)
 {

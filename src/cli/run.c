@@ -33,6 +33,20 @@ static const struct argp_child with_job_options[] = {
 	{ 0 },
 };
 
+/* gcc's ASan wants to be the first library, which the one that is preloaded is;
+ * it does as well behind that. */
+static void let_asan_start(void)
+{
+	const char *was = getenv("ASAN_OPTIONS");
+	char *options = NULL;
+
+	if (asprintf(&options, "%s%sverify_asan_link_order=0", was ? was : "",
+		     was && *was ? ":" : "") < 0)
+		return;
+	setenv("ASAN_OPTIONS", options, 1);
+	free(options);
+}
+
 int cmd_run(int argc, char **argv)
 {
 	static const struct argp argp = {
@@ -82,6 +96,8 @@ int cmd_run(int argc, char **argv)
 			fix);
 	if (job_environment(NULL))
 		return EXIT_RUN_FAILED;
+	if (program_uses(path, "libasan.so."))
+		let_asan_start();
 	execvp(path, run.command);
 	err = errno;
 	if (err == ENOENT)

@@ -1292,3 +1292,17 @@ def test_completion():
                            stdout=subprocess.PIPE).stdout.split()
     shown = set(re.findall(r"--[a-z-]+", softhca("env", "--help").stdout))
     assert shown <= set(words)
+
+
+def test_asan(home, tmp_path):
+    """A program of gcc's ASan, which wants to be loaded first, starts, and finds what it is for."""
+    src = tmp_path / "a.c"
+    src.write_text("#include <infiniband/verbs.h>\n#include <stdlib.h>\n"
+                   "int main(int argc, char **argv) { int n = 0; struct ibv_device **l = ibv_get_device_list(&n);\n"
+                   "char *p = malloc(8); (void)argv; ibv_free_device_list(l); free(p); return n ? argc > 1 ? p[1] : 0 : 2; }\n")
+    if subprocess.run(["gcc", "-fsanitize=address", "-o", tmp_path / "a", src, "-libverbs"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("gcc makes no program with ASan here")
+    side = rig.Side(home)
+    side.run([str(tmp_path / "a")], [])
+    out = side.run([str(tmp_path / "a"), "twice"], [], status=1, env={"ASAN_OPTIONS": "exitcode=1"})
+    assert "heap-use-after-free" in out, out

@@ -21,6 +21,10 @@ static void dmabuf(void **state)
 	assert_int_equal(errno, EINVAL);
 	assert_null(ibv_reg_dmabuf_mr(pd, 0, PAGE, 0, -1, 1));
 	assert_int_equal(errno, EBADF);
+	/* As NCCL asks whether there are dma-bufs. */
+	assert_null(ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0));
+	assert_int_equal(errno, EBADF);
+	assert_int_equal(errno, EBADF);
 	assert_null(ibv_reg_dmabuf_mr(pd, 1, PAGE, 0, fd, 1));
 	assert_int_equal(errno, EINVAL);
 	assert_null(ibv_reg_dmabuf_mr(pd, 0, 0, 0, fd, 1));
