@@ -142,6 +142,16 @@ static void describe_port(struct tree *t, const struct shown_hca *h, const char 
 		snprintf(sub, sizeof(sub), "%s/gid_attrs/ndevs", dir);
 		tree_file(t, sub, name, "%s", h->gid[i].at.ifname);
 	}
+	/* The others have no attributes: see shim/counters.c. */
+	snprintf(sub, sizeof(sub), "%s/gids", dir);
+	for (int n = 0; n < p->gid_tbl_len; n++) {
+		for (i = 0; i < h->gid_count && h->gid[i].index != (uint32_t)n;)
+			i++;
+		snprintf(name, sizeof(name), "%d", n);
+		if (i == h->gid_count)
+			tree_file(t, sub, name,
+				  "0000:0000:0000:0000:0000:0000:0000:0000");
+	}
 }
 
 static void describe_hca(struct tree *t, const struct shown_hca *h)

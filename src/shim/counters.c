@@ -22,6 +22,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define COUNTERS 64 /* open at a time; of others the value stays */
 #define CLASS "/sys/class/infiniband/"
@@ -150,6 +151,24 @@ void counters_read(int fd, bool from_start)
 	errno = err;
 }
 
+/* The type, or the interface, of an entry of the GID table that is empty: the
+ * kernel cannot say it. */
+static bool is_no_attr(const char *path)
+{
+	const char *attrs = strstr(path, "/gid_attrs/"), *name;
+	char gid[512];
+	int n;
+
+	if (!attrs || !(name = strrchr(path, '/')) ||
+	    (strncmp(attrs + 11, "types/", 6) != 0 &&
+	     strncmp(attrs + 11, "ndevs/", 6) != 0))
+		return false;
+	n = snprintf(gid, sizeof(gid), "%.*s/gids%s", (int)(attrs - path), path,
+		     name);
+	return n > 0 && (size_t)n < sizeof(gid) && access(path, F_OK) &&
+	       !access(gid, F_OK);
+}
+
 bool counters_open(int dir, const char *path, int flags, int *fd)
 {
 	const char *tree, *name;
@@ -162,6 +181,12 @@ bool counters_open(int dir, const char *path, int flags, int *fd)
 		return false;
 	name = strrchr(path, '/');
 	name = name ? name + 1 : path;
+	if (name[0] >= '0' && name[0] <= '9' && is_no_attr(path)) {
+		errno = EINVAL;
+		*fd = -1;
+		return true;
+	}
+	errno = err;
 	if (!is_name(name))
 		return false;
 	tree = shim_root();

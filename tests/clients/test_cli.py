@@ -1306,3 +1306,26 @@ def test_asan(home, tmp_path):
     side.run([str(tmp_path / "a")], [])
     out = side.run([str(tmp_path / "a"), "twice"], [], status=1, env={"ASAN_OPTIONS": "exitcode=1"})
     assert "heap-use-after-free" in out, out
+
+
+def test_gid_table_is_whole(home):
+    """As NCCL reads it: an entry for each of gid_tbl_len, of which the empty ones have no attributes."""
+    script = """
+import errno, os, subprocess
+d = "/sys/class/infiniband/softhca0/ports/1"
+n = int([l for l in subprocess.run(["ibv_devinfo", "-v"], stdout=subprocess.PIPE, text=True).stdout.splitlines()
+         if "GID tbl" in l or "gid_tbl_len" in l][0].split()[-1])
+assert sorted(map(int, os.listdir(d + "/gids"))) == list(range(n)), n
+empty = 0
+for i in range(n):
+    gid = open(f"{d}/gids/{i}").read().strip()
+    for attr in ("types", "ndevs"):
+        try:
+            assert open(f"{d}/gid_attrs/{attr}/{i}").read().strip()
+            assert gid.strip("0:")
+        except OSError as e:
+            assert e.errno == errno.EINVAL and not gid.strip("0:")
+            empty += 1
+assert empty and empty < 2 * n
+"""
+    rig.Side(home).run(["python3", "-c", script], [])
