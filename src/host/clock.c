@@ -120,22 +120,12 @@ static void begin(void)
 	atomic_store(&way, STARTING);
 }
 
-/* Whether nobody else had the processor meanwhile, by what it took before. */
-static bool is_good(const struct reading *r)
-{
-	if (r->width < setting.width)
-		setting.width = r->width;
-	if (r->width <= 2 * setting.width)
-		return true;
-	setting.width += setting.width / 8;
-	return false;
-}
-
 static void start(void)
 {
 	struct reading r = look();
 
-	if (r.ns - setting.first_ns < START_NS || !is_good(&r))
+	if (r.ns - setting.first_ns < START_NS ||
+	    !counter_is_good(&setting.width, r.width))
 		return;
 	counter_init(&setting.counter, setting.first_cycles, setting.first_ns,
 		     r.cycles, r.ns);
@@ -149,7 +139,7 @@ static void set(void)
 {
 	struct reading r = look();
 
-	if (!is_good(&r))
+	if (!counter_is_good(&setting.width, r.width))
 		return;
 	/* Who has read the counter before this reads what was shown before. */
 	atomic_fetch_add(&seq, 1);

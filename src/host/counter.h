@@ -5,6 +5,9 @@
  * clock it shows what the time is. What has run ahead of the clock by the next
  * reading goes slower for a while, since time never goes back. What is too far
  * off was no such counter: the machine was suspended, or is another one now.
+ *
+ * A reading of both takes a while, in which the clock's time is one moment. One
+ * that takes longer than others is not used: somebody else had the processor.
  */
 #ifndef SOFTHCA_HOST_COUNTER_H
 #define SOFTHCA_HOST_COUNTER_H
@@ -20,6 +23,18 @@ struct counter {
 	uint64_t rate; /* ns in 2^32 cycles, from then on */
 	uint64_t first_cycles, first_ns; /* since when the rate is measured */
 };
+
+/* Whether a reading of width cycles is as good as others; *least: the width of
+ * the best one, 0 for the first. */
+static inline bool counter_is_good(uint64_t *least, uint64_t width)
+{
+	if (!*least || width < *least)
+		*least = width ? width : 1;
+	if (width <= 2 * *least)
+		return true;
+	*least += *least / 8 + 1;
+	return false;
+}
 
 static inline uint64_t counter_scale(uint64_t cycles, uint64_t rate)
 {

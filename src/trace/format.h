@@ -112,7 +112,7 @@ enum trace_place {
 	(TRACE_HAS_PORTS | (uint64_t)(ours) << 16 | (uint64_t)(peers))
 
 struct trace_rec {
-	uint64_t ns; /* CLOCK_MONOTONIC */
+	uint64_t ns; /* CLOCK_MONOTONIC, but for clock_error */
 	uint32_t what; /* num << 8 | enum trace_type */
 	uint32_t x;
 	uint64_t key;
@@ -142,7 +142,8 @@ struct trace_header {
 	char boot[40]; /* /proc/sys/kernel/random/boot_id */
 	char host[72];
 	char program[64];
-	char unused[2048 - 248];
+	uint64_t clock_error; /* ns that times are off, at most */
+	char unused[2048 - 256];
 	struct trace_ring ring[TRACE_RINGS];
 };
 

@@ -388,7 +388,8 @@ static bool set_nearest(struct trace_set *t, const int64_t *least, bool *set)
 				continue;
 			sum = ab / 2 + ba / 2;
 			/* Less than nothing: one of them runs faster. */
-			e = sum < 0 ? -sum : sum;
+			e = (sum < 0 ? -sum : sum) + (int64_t)t->clock[a].own +
+			    (int64_t)t->clock[b].own;
 			if ((uint64_t)e + t->clock[a].error >= error)
 				continue;
 			error = (uint64_t)e + t->clock[a].error;

@@ -71,6 +71,8 @@ static const char *check_header(struct trace_header *h, uint64_t size)
 						      sizeof(struct trace_rec)));
 		return text;
 	}
+	if (h->clock_error > NS_MAX)
+		h->clock_error = NS_MAX;
 	end_string(h->boot, sizeof(h->boot));
 	end_string(h->host, sizeof(h->host));
 	end_string(h->program, sizeof(h->program));
@@ -219,6 +221,8 @@ static const char *read_open(struct trace_set *t, size_t *room, int fd,
 		return "no memory";
 	}
 	t->proc[t->nprocs] = p;
+	if (p.head.clock_error > t->clock[p.clock].own)
+		t->clock[p.clock].own = p.head.clock_error;
 	for (uint32_t i = 0; i < p.head.nrings && !err; i++)
 		err = read_ring(t, room, fd, t->nprocs, i, buf);
 	free(buf);

@@ -24,6 +24,7 @@ struct trace_clock {
 	char boot[40];
 	uint64_t timens;
 	int64_t offset; /* to be added, so that it shows what the first one does */
+	uint64_t own; /* ns that its times are off itself, at most */
 	uint64_t error; /* at most; */
 	bool known; /* from packets; else by the time of day, and no error is known */
 };

@@ -53,13 +53,14 @@ static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
 	bool none; /* there is none for this thread */
 	uint64_t last_ns;
 	struct counter counter; /* rate 0: not known yet */
+	uint64_t width; /* of the best reading of both */
 	uint64_t set_cycles; /* when it is to be set right */
 } mine;
 
 #if defined(__x86_64__)
 
 #define RATE_NS 1000000u /* so long it takes to know the counter's rate */
-#define TOGETHER 3000u /* cycles that it may take to read both */
+#define FIRST_READINGS 4
 
 static bool counts_time; /* set before anything is recorded */
 
@@ -70,15 +71,38 @@ static void look_at_counter(void)
 	counts_time = __get_cpuid(0x80000007, &a, &b, &c, &d) && d & 1u << 8;
 }
 
+static void note_error(uint64_t ns)
+{
+	uint64_t *most = &file.head->clock_error;
+	uint64_t was = __atomic_load_n(most, __ATOMIC_RELAXED);
+
+	while (ns > was &&
+	       !__atomic_compare_exchange_n(most, &was, ns, true,
+					    __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
+}
+
 /* The clock's time; from now on the counter shows it. */
 __attribute__((noinline)) static uint64_t set_counter(void)
 {
 	struct counter *c = &mine.counter;
-	const uint64_t cycles = __rdtsc(), ns = clock_ns();
+	uint64_t cycles, ns, width, is, next;
+	bool good;
 
-	/* Somebody else ran between the two: the next event tries again. */
-	if (__rdtsc() - cycles > TOGETHER)
+	/* A thread's first one faults pages in. */
+	for (int i = mine.width ? 1 : FIRST_READINGS; i > 0; i--) {
+		cycles = __rdtsc();
+		ns = clock_ns();
+		width = __rdtsc() - cycles;
+		good = counter_is_good(&mine.width, width);
+	}
+	if (!good) /* the next event tries again */
 		return ns;
+	if (c->rate) {
+		is = counter_ns(c, cycles);
+		note_error((is > ns ? is - ns : ns - is) +
+			   counter_scale(width, c->rate));
+	}
 	if (!c->first_ns) {
 		c->first_cycles = cycles;
 		c->first_ns = ns;
@@ -86,9 +110,12 @@ __attribute__((noinline)) static uint64_t set_counter(void)
 		   (!c->rate || !counter_set(c, cycles, ns, __rdtsc()))) {
 		counter_init(c, c->first_cycles, c->first_ns, cycles, ns);
 	}
-	if (c->rate)
-		mine.set_cycles = cycles + ((uint64_t)COUNTER_SET_NS << 32) /
-						   c->rate;
+	if (c->rate) {
+		/* A rate that is known for a short time is good for as long. */
+		next = ns - c->first_ns;
+		next = next < COUNTER_SET_NS ? next : COUNTER_SET_NS;
+		mine.set_cycles = cycles + (next << 32) / c->rate;
+	}
 	return ns;
 }
 
