@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -94,9 +95,29 @@ static bool small_caught(ucontext_t *uc)
 	*ip = (greg_t)(uintptr_t)guard_small_fault;
 	return true;
 }
+
+/* Its last word is stored at once, or it is not for here. */
+static inline bool is_small(const void *dst, size_t len)
+{
+	return len - 1 < SMALL &&
+	       (len < PLACE_TAIL ||
+		place_is_word((const uint8_t *)dst + len - PLACE_TAIL));
+}
 #else
-#define SMALL 0u
-#define guard_small(dst, src, len) 0
+static inline int guard_small(void *dst, const void *src, size_t len)
+{
+	(void)dst;
+	(void)src;
+	(void)len;
+	return -ENOSYS;
+}
+
+static inline bool is_small(const void *dst, size_t len)
+{
+	(void)dst;
+	(void)len;
+	return false;
+}
 
 static bool small_caught(ucontext_t *uc)
 {
@@ -106,11 +127,22 @@ static bool small_caught(ucontext_t *uc)
 #endif
 
 /*
- * The way back is the compiler's own: the signal's mask is set right by caught(),
- * so nothing of sigsetjmp(3) is needed but three words.
+ * The way back is the compiler's own: the signal's mask is set right by
+ * caught(), so nothing of sigsetjmp(3) is needed but three words. clang has
+ * none but for x86.
  */
+#if defined(__clang__) && !defined(__x86_64__)
+typedef jmp_buf guard_back;
+#define guard_set(back) _setjmp(back)
+#define guard_return(back) _longjmp(back, 1)
+#else
+typedef void *guard_back[5];
+#define guard_set(back) __builtin_setjmp(back)
+#define guard_return(back) __builtin_longjmp(back, 1)
+#endif
+
 struct guard {
-	void *back[5];
+	guard_back back;
 	uintptr_t from, to;
 };
 
@@ -168,7 +200,7 @@ static void caught(int sig, siginfo_t *info, void *context)
 		return;
 	}
 	pthread_sigmask(SIG_SETMASK, &uc->uc_sigmask, NULL);
-	__builtin_longjmp(g->back, 1);
+	guard_return(g->back);
 }
 
 static void take(int sig, struct sigaction *before)
@@ -243,7 +275,7 @@ int guard_run(void (*fn)(void *), void *arg, const void *p, size_t len)
 	}
 	g.from = (uintptr_t)p;
 	g.to = g.from + len;
-	if (!__builtin_setjmp(g.back)) {
+	if (!guard_set(g.back)) {
 		guard = &g;
 		atomic_signal_fence(memory_order_seq_cst);
 		fn(arg);
@@ -280,7 +312,7 @@ __attribute__((noinline)) static int place_any(void *dst, const void *src,
 
 int guard_place(void *dst, const void *src, size_t len, const void *p)
 {
-	if (len - 1 < SMALL && mask == MASK_OPEN)
+	if (is_small(dst, len) && mask == MASK_OPEN)
 		return guard_small(dst, src, len);
 	return place_any(dst, src, len, p);
 }

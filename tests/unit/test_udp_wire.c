@@ -14,6 +14,10 @@
 #include <poll.h>
 #include <unistd.h>
 
+#ifndef IPV6_FLOWLABEL_MGR /* hidden, as IPV6_FLOWINFO is in udp_tx.c */
+#define IPV6_FLOWLABEL_MGR 32
+#endif
+
 /*
  * What is on the wire, seen by a plain socket: every packet a datagram of its
  * own, ICRC good for identification k in the k-th of a run and 0 when alone.

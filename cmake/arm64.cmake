@@ -1,0 +1,22 @@
+# Cross-builds for Debian's arm64, with what scripts/arm64-sysroot has fetched.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(SOFTHCA_SYSROOT ${CMAKE_CURRENT_LIST_DIR}/../build/arm64-sysroot)
+if(SOFTHCA_CROSS_CLANG)
+  set(CMAKE_C_COMPILER clang)
+  set(CMAKE_C_COMPILER_TARGET aarch64-linux-gnu)
+else()
+  set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+endif()
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES SOFTHCA_CROSS_CLANG)
+# Not CMAKE_SYSROOT: the C library is the cross compiler's.
+set(CMAKE_FIND_ROOT_PATH ${SOFTHCA_SYSROOT}/usr)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_C_FLAGS_INIT "-isystem ${SOFTHCA_SYSROOT}/usr/include -isystem ${SOFTHCA_SYSROOT}/usr/include/libnl3")
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-L${SOFTHCA_SYSROOT}/usr/lib/aarch64-linux-gnu -Wl,-rpath-link,${SOFTHCA_SYSROOT}/usr/lib/aarch64-linux-gnu")
+set(CMAKE_SHARED_LINKER_FLAGS_INIT "${CMAKE_EXE_LINKER_FLAGS_INIT}")
+set(CMAKE_MODULE_LINKER_FLAGS_INIT "${CMAKE_EXE_LINKER_FLAGS_INIT}")
+set(ENV{PKG_CONFIG_LIBDIR} ${SOFTHCA_SYSROOT}/usr/lib/aarch64-linux-gnu/pkgconfig)
+set(ENV{PKG_CONFIG_SYSROOT_DIR} ${SOFTHCA_SYSROOT})
+# What the build runs of its own, and ctest.
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64;-L;/usr/aarch64-linux-gnu;-E;LD_LIBRARY_PATH=${CMAKE_CURRENT_LIST_DIR}/../build/arm64/lib:${SOFTHCA_SYSROOT}/usr/lib/aarch64-linux-gnu)
