@@ -334,7 +334,9 @@ static void check_answer(struct peer *p, struct finding *f)
 	}
 }
 
-static void check_mtu(struct peer *p, struct finding *f)
+/* Packets that the path loses in silence are not seen here: no answer of RoCE is
+ * as long as a packet of data. */
+static void check_mtu(struct peer *p, bool answers, struct finding *f)
 {
 	const struct hca *h = device_of(p);
 	unsigned int mtu = way_mtu(p), fits, port;
@@ -343,11 +345,19 @@ static void check_mtu(struct peer *p, struct finding *f)
 		TEXT(f, "the path MTU is not known");
 		return;
 	}
+	if (!answers) {
+		f->status = WARN;
+		TEXT(f,
+		     "nothing answers, so what gets through is not known; the "
+		     "first link takes packets of %u bytes",
+		     mtu);
+		return;
+	}
 	fits = 128u << netdev_ib_mtu(mtu);
 	port = 128u << h->port.active_mtu;
 	TEXT(f,
-	     "packets of %u bytes get through, enough for path MTU "
-	     "%u",
+	     "nobody on the path has refused packets of %u bytes, enough "
+	     "for path MTU %u",
 	     mtu, fits);
 	if (fits >= port)
 		return;
@@ -527,7 +537,7 @@ void check_peer(struct doctor *d)
 		goto out;
 	check_answer(&p, &answer);
 	doctor_report(d, "peer-answer", &answer);
-	check_mtu(&p, &mtu);
+	check_mtu(&p, answer.status == OK, &mtu);
 	doctor_report(d, "peer-mtu", &mtu);
 out:
 	peer_close(&p);

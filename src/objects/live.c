@@ -234,6 +234,13 @@ int shca_busy(const void *object, const char *what)
 		   n == 1 ? "that" : "those");
 }
 
+void shca_live_stays(struct shca_live *l)
+{
+	pthread_mutex_lock(&live_lock);
+	l->stays = true;
+	pthread_mutex_unlock(&live_lock);
+}
+
 void shca_live_leaked(const struct ibv_context *context, const char *call)
 {
 	bool any = false;
@@ -242,10 +249,10 @@ void shca_live_leaked(const struct ibv_context *context, const char *call)
 	pthread_mutex_lock(&live_lock);
 	for (size_t i = 0; i < nbuckets; i++)
 		for (struct shca_live *l = bucket[i]; l; l = l->next) {
-			if (l->leaked || (context && l->context != context) ||
+			if (l->stays || (context && l->context != context) ||
 			    engine_dead(to_ctx(l->context)->engine))
 				continue;
-			any = l->leaked = true;
+			any = l->stays = true;
 			describe(l, text, sizeof(text));
 			check_leaked(call, text, l->made);
 		}

@@ -89,7 +89,7 @@ struct shca_live {
 	uint32_t handle;
 	enum shca_kind kind;
 	uint32_t made; /* check_here() */
-	bool leaked; /* and reported as such */
+	bool stays; /* the library's own, or reported as left behind */
 };
 
 /* An object is complete, or goes. Some get their handle here. */
@@ -104,6 +104,8 @@ int shca_check(const void *object, enum shca_kind kind);
 /* -EBUSY, and why: which objects were made with this one, a PD, a CQ, an SRQ or
  * a channel. */
 int shca_busy(const void *object, const char *what);
+/* It is the library's own, and there until the process ends. */
+void shca_live_stays(struct shca_live *l);
 /* Reports those of a context, or all (NULL), as left behind (check/check.h). */
 void shca_live_leaked(const struct ibv_context *context, const char *call);
 void shca_live_hold(void);

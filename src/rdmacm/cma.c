@@ -72,6 +72,7 @@ static int dev_open(struct cma_dev *d, struct ibv_device *ibdev)
 		ibv_close_device(d->verbs);
 		return err;
 	}
+	shca_live_stays(&to_pd(d->pd)->live);
 	d->max_responder_resources =
 		(uint8_t)min_u32((uint32_t)attr.max_qp_rd_atom, 255);
 	d->max_initiator_depth =

@@ -400,9 +400,9 @@ static const char *nak_text(uint8_t code)
 {
 	switch (code) {
 	case ROCE_NAK_INVALID_REQUEST:
-		return "the peer found the request invalid (NAK 0x61): an opcode out of order, a message longer than its receive buffer, an XRC SRQ that does not exist, or more reads than max_dest_rd_atomic";
+		return "the peer found the request invalid (NAK 0x61): an operation that its QP's qp_access_flags do not allow, a message longer than its receive buffer, an atomic to an address that is not a multiple of 8, an XRC SRQ that does not exist, more reads than max_dest_rd_atomic, or an opcode out of order";
 	case ROCE_NAK_REMOTE_ACCESS:
-		return "the peer refused access (NAK 0x62): check rkey, address range, the region's and the QP's access flags, and that the region is still registered";
+		return "the peer refused access (NAK 0x62): check rkey, address range, the region's access flags and PD, and that the region is still registered";
 	default:
 		return "the peer could not execute the request (NAK 0x63): its receive buffer's lkey is bad, or the message is longer than the buffer";
 	}

@@ -98,7 +98,7 @@ EXPLAINED = {  # row: client's words, server's words
     "atomic, MR without remote atomic": (r"refused access", r"lacks IBV_ACCESS_REMOTE_ATOMIC"),
     "write, destroyed MR": (r"refused access", r"the region with this rkey has been deregistered"),
     "write, MR of another PD": (r"refused access", rf"{REGION} is of another PD than the QP"),
-    "write, QP without remote write": (r"NAK 0x61", r"qp_access_flags lack IBV_ACCESS_REMOTE_WRITE: .*INIT"),
+    "write, QP without remote write": (r"NAK 0x61\): an operation that its QP's qp_access_flags do not allow", r"qp_access_flags lack IBV_ACCESS_REMOTE_WRITE: .*INIT"),
     "send longer than the receive": (r"longer than its receive buffer", r"room for 64"),
     "send into a receive with a wrong lkey": (r"NAK 0x63", r"SGE 0 of receive 0x0 refused: .*no region has this lkey"),
     "send without a receive": (r"RNR retry exceeded.*\d ms \(rnr_retry=1\).*post receives", None),

@@ -8,6 +8,7 @@ import pytest
 
 import mad_flood
 import rig
+from test_cm import pair
 import test_cm_tools
 import test_iwarp
 import test_perftest
@@ -182,6 +183,15 @@ def test_leaked_is_not_asked_for(home, tmp_path):
 def test_leaked_at_exit(home, tmp_path):
     out, found = checked(home, tmp_path, "fine-exit", check="--check=leaks")
     assert {f["rule"] for f in found} == {"object-leaked"} and kinds(found) == KINDS, out
+
+
+def test_librarys_own_is_no_leak(placements):
+    """The PD of rdma_cm is there as long as the process is."""
+    place, port = placements("local"), rig.free_port()
+    cmd = ["rping", "-C", 3, "-p", port]
+    run = pair(place, [*cmd, "-s"], [*cmd, "-c", "-a", place.host], status=(None, None), options=["--check=leaks"])
+    for end in (run.client, run.server):
+        assert "check:" not in end.output(), end.describe()
 
 
 def test_status_is_the_programs(home, tmp_path):

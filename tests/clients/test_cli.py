@@ -934,7 +934,7 @@ def test_doctor_of_a_peer(placements):
             assert host in checks["peer-address"]["text"]
             assert re.search(", hca0, which is GID index \\d+ of softhca0", checks["peer-path"]["text"])
             assert "answers" in checks["peer-answer"]["text"]
-            assert "9000 bytes get through, enough for path MTU 4096" in checks["peer-mtu"]["text"]
+            assert "refused packets of 9000 bytes, enough for path MTU 4096" in checks["peer-mtu"]["text"]
         narrow = ["ip", "route", "add", f"{place.host}/32", "dev", "hca0", "mtu", "1500"]
         subprocess.run([*side.prefix, *narrow], check=True)
         try:
@@ -955,6 +955,7 @@ def test_doctor_of_a_host_without_rdma(placements):
         checks, rc = doctor("--peer", host, prefix=place.client.prefix)
         assert rc == 1 and checks["peer-answer"]["status"] == "FAIL"
         assert "ICMP port unreachable" in checks["peer-answer"]["text"]
+        assert checks["peer-mtu"]["status"] == "WARN" and "not known" in checks["peer-mtu"]["text"]
         assert "softhca run" in checks["peer-answer"]["fix"]
 
 
