@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 CMAKE_BUILD = cmake --build --preset
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
 
 deps: ## install the Debian packages that are missing
 	@scripts/deps
@@ -36,6 +36,10 @@ test-full: deps ## the same with the whole matrix of real clients (about an hour
 	@scripts/deps full
 	@scripts/test --full
 
+test-arm64: deps ## cross-builds for arm64 by gcc and clang, and what qemu-user can run of the tests
+	@scripts/deps arm64
+	@scripts/test --stage arm64 --full
+
 test-pyverbs: deps build ## rdma-core's own tests of verbs (pyverbs)
 	@tests/pyverbs/run $(PYVERBS)
 
@@ -63,9 +67,10 @@ deb: ## Debian packages of this tree, in build/deb
 	@scripts/deps --check packages
 	@scripts/deb
 
-tarball: ## a folder that runs from any path of any distribution, in build/tarball
+tarball: ## a folder that runs from any path of any distribution, in build/tarball (ARCH=arm64)
 	@scripts/deps --check packages
-	@scripts/tarball
+	@$(if $(ARCH),scripts/deps --check arm64)
+	@ARCH=$(ARCH) scripts/tarball
 
 test-packages: ## build, install, use and remove both in bare Debian 12 and 13 (root)
 	@scripts/deps test-packages
@@ -90,4 +95,4 @@ install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build build-tests test test-busy test-full test-page test-pyverbs test-peer soak demo deb tarball test-packages test-containers bench bench-peer asan tsan install clean
+.PHONY: help deps build build-tests test test-busy test-full test-page test-arm64 test-pyverbs test-peer soak demo deb tarball test-packages test-containers bench bench-peer asan tsan install clean

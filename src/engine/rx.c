@@ -19,16 +19,9 @@ static void unlock_last(struct engine_qp *qp)
 	engine_qp_put(qp);
 }
 
-/* What a ring has brought is acknowledged there. */
-static inline bool may_hold(const struct rx_round *r,
-			    const struct engine_qp *qp)
-{
-	return qp->used || !r->e->shm;
-}
-
 static inline void flush_unlock(struct rx_round *r, struct engine_qp *qp)
 {
-	if (!qp->dead && !(may_hold(r, qp) && hold_ack(r, qp)))
+	if (!qp->dead && !hold_ack(r, qp))
 		qp->ops->flush(qp, r->now);
 	unlock_last(qp);
 }

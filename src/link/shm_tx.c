@@ -273,7 +273,7 @@ size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 		if (loss_draw(&s->loss))
 			continue;
 		e = put(p, w, b, pkt,
-			i + 1 == to || pkt->payload >= LONG_BYTES);
+			i + 1 == to || (pkt->payload >= LONG_BYTES && !b->ack));
 		if (e == ENOBUFS)
 			e = put_or_starve(p, w, b, pkt);
 		if (__builtin_expect(!e, 1)) {

@@ -230,7 +230,8 @@ static struct tx_sock *shared_sock(struct udp *u, const struct route *r,
 
 /*
  * Gathers packets from first on; *next is the first that was not looked at.
- * Those that are dropped were looked at.
+ * Those that are dropped were looked at. An ACK behind requests leaves with the
+ * last one, so that it does not arrive alone.
  */
 static void gather(struct udp *u, struct run *run, struct route *r,
 		   size_t first, size_t *next, size_t *lost)
@@ -252,7 +253,9 @@ static void gather(struct udp *u, struct run *run, struct route *r,
 				r->private ? r->private : shared_sock(u, r, p);
 			run->size = size;
 		} else if (p->hash != head->hash || size > run->size ||
-			   p->h.dest_qpn != r->qpn || p->to_slot != r->to_slot ||
+			   (size < run->size && b->ack && i + 2 == b->n) ||
+			   p->h.dest_qpn != r->qpn ||
+			   p->to_slot != r->to_slot ||
 			   !same_path(p->path, r->path) ||
 			   run->bytes + size > UDP_MAX_BYTES ||
 			   run->sock->no_gso || r->relay) {

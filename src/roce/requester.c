@@ -27,6 +27,8 @@
 #define READ_CHUNK 65536u
 #define READ_CHUNK_LARGE (1u << 20)
 
+/* An ACK may wait until so much has been sent. */
+#define SHORT_BYTES 32768u
 /* PSNs that may be out where large packets can be. */
 #define LARGE_WINDOW (1u << 18)
 
@@ -194,8 +196,13 @@ bool req_is_one(const struct roce_qp *qp)
 	if (sq->tail - sq->nxt != 1) /* there may be no ring */
 		return false;
 	w = qp_sq_slot(sq, sq->nxt);
-	return !qp->req.rnr_until_ns && !qp->req.probe_due && w->length &&
-	       is_simple(qp, w) && window_open(qp, 0);
+	if (qp->req.rnr_until_ns || qp->req.probe_due || !w->length)
+		return false;
+	if (is_simple(qp, w))
+		return window_open(qp, 0);
+	return w->length <= SHORT_BYTES && !w->local &&
+	       !qp_wqe_has_response(w) && qp->req.nxt_psn == qp->req.end_psn &&
+	       qp->req.nxt_psn == roce_wqe(w)->first_psn && may_send(qp, w);
 }
 
 bool req_ready(const struct roce_qp *qp)
@@ -431,8 +438,8 @@ bool roce_small_begin(const struct roce_qp *qp, struct roce_small *s)
 
 	s->key = NULL;
 	return qp->base.state == IBV_QPS_RTS && r->nxt_psn == r->end_psn &&
-	       !r->rnr_until_ns && !rsp_ready(qp) && !qp->busy &&
-	       !qp->base.doubt;
+	       !r->rnr_until_ns && !rsp_ready(qp) && !qp->rsp.ack_held &&
+	       !qp->busy && !qp->base.doubt;
 }
 
 bool roce_small_next(struct roce_qp *qp, struct roce_small *s)

@@ -393,13 +393,34 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt,
 }
 
 /*
+ * A write that no completion tells of: the program sees it in its memory, and
+ * so does the peer's what that answers. Until then an ACK that comes with it
+ * keeps the peer's program at its CQ, where it takes the answer itself.
+ */
+static bool waits_for_answer(struct roce_qp *qp, const struct roce_rx *pkt)
+{
+	struct roce_responder *r = &qp->rsp;
+
+	if (pkt->h.opcode != (ROCE_RC | ROCE_WRITE_ONLY) &&
+	    pkt->h.opcode != (ROCE_RC | ROCE_WRITE_LAST))
+		return false;
+	if (r->ack_held || !r->hold_skip)
+		return true;
+	r->hold_skip--;
+	return false;
+}
+
+/*
  * All that has been executed is to be acknowledged, which ends with this packet.
  * If the link has offered to say so it does, but not before what else is owed.
  */
-static void acknowledge(struct roce_responder *r, const struct roce_rx *pkt)
+static void acknowledge(struct roce_qp *qp, const struct roce_rx *pkt)
 {
+	struct roce_responder *r = &qp->rsp;
+
 	r->ack_pending = true;
-	if (pkt->acked && !(r->nak_pending | r->cnp_pending) && !rsp_count(r)) {
+	if (pkt->acked && !(r->nak_pending | r->cnp_pending) && !rsp_count(r) &&
+	    !waits_for_answer(qp, pkt)) {
 		r->ack_pending = r->nak_last = false;
 		*pkt->acked = true;
 	}
@@ -482,7 +503,7 @@ __attribute__((noinline)) static void duplicate(struct roce_qp *qp,
 		if (!sent(r, pkt->h.psn, span))
 			return;
 		if (rsp_ack_psn(qp) == rx_last_psn(qp, pkt))
-			acknowledge(r, pkt);
+			acknowledge(qp, pkt);
 		else if (answered_in_vain(r, pkt->h.psn))
 			rsp_owe_ack_of(qp, rx_last_psn(qp, pkt));
 		else
@@ -524,7 +545,7 @@ RSP_INLINE void request(struct roce_qp *qp, const struct roce_rx *pkt,
 	}
 	qp->rsp.sport = pkt->sport;
 	if (pkt->h.ack_req && !(f & (ROCE_F_READ | ROCE_F_ATOMIC)))
-		acknowledge(&qp->rsp, pkt);
+		acknowledge(qp, pkt);
 }
 
 /*

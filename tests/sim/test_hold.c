@@ -81,7 +81,31 @@ static void ack_is_behind_the_answer(void **state)
 	sim_free(p.sim);
 }
 
-/* The answer is long, and its last packet not the first: the ACK is before it. */
+/* The same where the answer has several packets. */
+static void ack_is_behind_all_of_the_answer(void **state)
+{
+	struct pair p = pair_holding();
+	struct seen *seen = watch(&p);
+	size_t last;
+
+	(void)state;
+	receive(p.b);
+	post_to(p.a, IBV_WR_SEND, 0, 8);
+	wait_for(&p, p.b);
+	post_to(p.b, IBV_WR_RDMA_WRITE, 0, 8192);
+	last = seen->n - 1;
+	assert_true(last > 2);
+	assert_int_equal(seen->pkt[1].h.opcode, ROCE_WRITE_FIRST);
+	assert_int_equal(seen->pkt[last - 1].h.opcode, ROCE_WRITE_LAST);
+	assert_int_equal(seen->pkt[last].h.opcode, ROCE_ACK);
+	settle(&p);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	expect(p.b->send, IBV_WC_SUCCESS);
+	assert_int_equal(acks_of(seen, 1), 1);
+	sim_free(p.sim);
+}
+
+/* The answer is long: the ACK is before it. */
 static void ack_does_not_wait_for_much(void **state)
 {
 	struct pair p = pair_holding();
@@ -91,7 +115,7 @@ static void ack_does_not_wait_for_much(void **state)
 	receive(p.b);
 	post_to(p.a, IBV_WR_SEND, 0, 8);
 	wait_for(&p, p.b);
-	post_to(p.b, IBV_WR_RDMA_WRITE, 0, 8192);
+	post_to(p.b, IBV_WR_RDMA_WRITE, 0, 65536);
 	assert_int_equal(seen->pkt[1].h.opcode, ROCE_ACK);
 	settle(&p);
 	expect(p.b->send, IBV_WC_SUCCESS);
@@ -206,6 +230,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ack_is_behind_the_answer),
+		cmocka_unit_test(ack_is_behind_all_of_the_answer),
 		cmocka_unit_test(ack_does_not_wait_for_much),
 		cmocka_unit_test(who_does_not_answer_stops_waiting),
 		cmocka_unit_test(next_message_ends_the_wait),

@@ -101,8 +101,15 @@ static void qp_free(struct engine_qp *q)
 	(void)q;
 }
 
+static bool qp_hold(struct engine_qp *q)
+{
+	(void)q;
+	return false;
+}
+
 static const struct engine_qp_ops ops = {
-	.rx = qp_rx, .flush = qp_flush, .run = qp_flush, .free = qp_free
+	.rx = qp_rx, .flush = qp_flush, .run = qp_flush, .hold = qp_hold,
+	.free = qp_free
 };
 
 static int begin(void **state)
