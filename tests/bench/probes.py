@@ -142,7 +142,8 @@ class Probes:
     def perftest(self, tool, size, *more, n=None):
         """us (the median), or messages per second; of n messages, or as many as
         take about SECONDS"""
-        key = (tool, size, more)
+        way = tuple(o for o in map(str, self.place.options) if "/" not in o)    # but for files
+        key = (tool, size, more, way)
         if n is None and key not in self.counts:
             few = 208 if "_lat" in tool else min(max(64 * MIB // size, 208), 20000) // 16 * 16
             _, seconds, switched = self.perftest_run(tool, size, few, more)
@@ -168,15 +169,19 @@ class Probes:
             return value, 2 * n * value / 1e6, switches() - before
         return value * 1e6, n / (value * 1e6), switches() - before
 
+    def given(self, options, tool, size, *more):
+        """perftest with more options of softhca run."""
+        before = self.place.options
+        self.place.options = [*before, *options]
+        try:
+            return self.perftest(tool, size, *more)
+        finally:
+            self.place.options = before
+
     def recorded(self, tool, size):
         """perftest while events are recorded (softhca run --trace)."""
-        before = self.place.options
         with tempfile.TemporaryDirectory(prefix="softhca-bench-") as where:
-            self.place.options = [*before, "--trace", where]
-            try:
-                return self.perftest(tool, size, "-c", "RC")
-            finally:
-                self.place.options = before
+            return self.given(["--trace", where], tool, size, "-c", "RC")
 
     def perftest_bytes(self, tool, size, *more, n=None):
         return self.perftest(tool, size, *more, n=n) * size

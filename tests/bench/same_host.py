@@ -211,6 +211,10 @@ PROBES = {
     "ucx_put_lat": ("us", lambda p: p.ucx_lat("ucp_put_lat", 8)),
     "vm_write_lat": ("us", lambda p: p.vm_lat("write")),
     "ib_write_lat": ("us", lambda p: p.perftest("ib_write_lat", 8)),
+    "ib_write_lat_uc": ("us", lambda p: p.perftest("ib_write_lat", 8, "-c", "UC")),
+    **{f"ib_{op}_lat_{way}_{size}": ("us", lambda p, op=op, way=way, size=size: p.given(
+        ["--wire"] if way == "wire" else ["--same-host=copy"], f"ib_{op}_lat", size, "-m", "4096"))
+       for op in ("send", "write", "read") for way in ("copy", "wire") for size in (8, 8192)},
     "vm_pingpong": ("us", lambda p: p.vm_lat("pingpong")),
     "vm_read_lat": ("us", lambda p: p.vm_lat("read")),
     "ib_read_lat": ("us", lambda p: p.perftest("ib_read_lat", 8)),
@@ -260,7 +264,10 @@ TABLE = [
     ("ib_send_lat 8 B", "ib_send_lat", MOST, 1.0, "ucx_tag_lat"),
     ("ib_send_lat 8 B, recorded", "ib_send_lat_recorded", MOST, 1.15, "ib_send_lat"),
     ("ib_write_lat 8 B", "ib_write_lat", MOST, 1.4, "vm_write_lat"),
+    ("ib_write_lat -c UC 8 B", "ib_write_lat_uc", MOST, 1.0, "ib_write_lat_wire_8"),
     ("ib_read_lat 8 B", "ib_read_lat", MOST, 1.4, "vm_read_lat"),
+    *((f"ib_{op}_lat {name}, copied", f"ib_{op}_lat_copy_{size}", MOST, 1.0, f"ib_{op}_lat_wire_{size}")
+      for op in ("send", "write", "read") for size, name in ((8, "8 B"), (8192, "8 KiB"))),
     ("ib_atomic_lat", "ib_atomic_lat", MOST, 1.0, None),
     ("ib_write_bw 64 KiB", "ib_write_bw_64k", LEAST, 0.9, "vm_write_64k"),
     ("ib_read_bw 64 KiB", "ib_read_bw_64k", LEAST, 0.9, "vm_write_64k"),
@@ -307,6 +314,7 @@ LIMITS = {
     "mpi_rc_64k": "UCX copies it in pieces of 8 KiB into and out of its own buffers, and each goes through a ring",
 }
 NAMES = {
+    **{f"ib_{op}_lat_wire_{size}": "over the wire" for op in ("send", "write", "read") for size in (8, 8192)},
     "ucx_tag_lat": "UCX posix tag_lat", "ucx_tag_bw_64k": "UCX posix tag_bw", "ucx_put_lat": "UCX posix put_lat 8 B",
     "vm_write_lat": "process_vm_writev", "vm_read_lat": "process_vm_readv",
     "vm_write_64k": "process_vm_writev", "vm_write_1m": "process_vm_writev",
