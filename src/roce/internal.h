@@ -197,7 +197,8 @@ struct roce_responder {
 	uint64_t rnr_said_ns; /* and when */
 	bool ack_pending;
 	bool ack_first; /* the peer has to get it before an answer, not behind */
-	bool ack_held; /* it waits for an answer (roce_ack_hold()) */
+	bool ack_held; /* it waits for an answer (roce_ack_hold()), */
+	uint32_t held_psn; /* epsn then */
 	uint8_t hold_vain; /* so many in a row have waited in vain; limited */
 	uint16_t hold_skip; /* so many more do not wait */
 	bool nak_pending;

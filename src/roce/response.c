@@ -257,6 +257,8 @@ bool rsp_hold(struct roce_qp *qp)
 {
 	struct roce_responder *r = &qp->rsp;
 
+	if (r->ack_held && r->held_psn == r->epsn)
+		return true; /* what has come is no request */
 	if (r->ack_held)
 		rsp_hold_done(qp, false);
 	else if (r->hold_skip)
@@ -264,6 +266,7 @@ bool rsp_hold(struct roce_qp *qp)
 	else
 		r->ack_held = !r->ack_first && qp->base.type == IBV_QPT_RC &&
 			      qp->base.state == IBV_QPS_RTS;
+	r->held_psn = r->epsn;
 	return r->ack_held;
 }
 
