@@ -9,7 +9,8 @@ static inline void cpu_relax(void)
 #if defined(__x86_64__) || defined(__i386__)
 	__builtin_ia32_pause();
 #elif defined(__aarch64__)
-	__asm__ volatile("yield");
+	/* yield does nothing on most; this waits for some 10 ns. */
+	__asm__ volatile("isb" ::: "memory");
 #endif
 }
 

@@ -228,7 +228,7 @@ def test_words_in_the_text(page):
                 wrong.append(code)
             else:
                 wrong += [f"{code}: {o}" for o in re.findall(r"(?<!\S)--[a-z][a-z-]*", m[2]) if o not in help_text]
-        elif m := re.match(r"make ([a-z-]+)", code):
+        elif m := re.match(r"make ([a-z0-9-]+)", code):
             if not re.search(rf"^{m[1]}:", targets, re.M):
                 wrong.append(code)
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
