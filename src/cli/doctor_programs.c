@@ -220,6 +220,13 @@ void check_program(struct doctor *d, struct finding *f, const char *name)
 		     "%s is not linked with libibverbs itself; its libraries "
 		     "or plugins may be",
 		     path);
+	if (e.go) {
+		f->status = WARN;
+		TEXT(f, "; it is a Go program, whose own system calls find the "
+			"system's /sys/class/infiniband, not softhca's");
+		FIX(f, "let it ask libibverbs (cgo), or read the files below "
+		       "$SOFTHCA_SYSFS");
+	}
 	if (e.rpath)
 		TEXT(f, "; its DT_RPATH (%s) is overridden by the preload",
 		     e.rpath);

@@ -60,6 +60,28 @@ static const Elf64_Shdr *section(const Elf64_Shdr *sh, size_t n, uint32_t type)
 	return NULL;
 }
 
+/* Whether there is a section of that name. */
+static bool has_section(const struct elf *e, const Elf64_Ehdr *eh,
+			const Elf64_Shdr *sh, const char *name)
+{
+	const size_t len = strlen(name) + 1;
+	const Elf64_Shdr *str;
+	const char *s;
+
+	if (eh->e_shstrndx >= eh->e_shnum)
+		return false;
+	str = &sh[eh->e_shstrndx];
+	for (size_t i = 0; i < eh->e_shnum; i++) {
+		if (sh[i].sh_name >= str->sh_size ||
+		    len > str->sh_size - sh[i].sh_name)
+			continue;
+		s = AT(e, str->sh_offset + sh[i].sh_name, len, char);
+		if (s && !memcmp(s, name, len))
+			return true;
+	}
+	return false;
+}
+
 static int read_dynamic(struct elf *e, const Elf64_Shdr *sec,
 			const Elf64_Shdr *str)
 {
@@ -200,6 +222,7 @@ static int read_elf(struct elf *e, const char *const *sonames)
 			    !memchr(e->interp, '\0', ph[i].p_filesz))
 				return -ENOEXEC;
 		}
+	e->go = has_section(e, eh, sh, ".go.buildinfo");
 	dyn = section(sh, eh->e_shnum, SHT_DYNAMIC);
 	if (!dyn)
 		return 0;

@@ -27,6 +27,7 @@ struct elf {
 	size_t size;
 	const char *interp; /* the loader that starts it; NULL: none does */
 	const char *rpath; /* DT_RPATH, or NULL */
+	bool go; /* written in Go, which makes its system calls itself */
 	struct elf_need *need;
 	size_t need_count;
 	size_t lib_count; /* DT_NEEDED */

@@ -693,6 +693,12 @@ int job_environment(const struct job_place *place)
 
 	warn_iwarp();
 	err = libdir_find(libdir);
+	if (err == -ESRCH) {
+		cli_say("/proc is not mounted here, which says where this "
+			"program and its libraries are: mount -t proc proc "
+			"/proc");
+		return err;
+	}
 	if (err) {
 		cli_say("the libraries are missing: neither ../lib/softhca nor "
 			"../lib beside this program has libsofthca-shim.so. "

@@ -23,7 +23,7 @@ int libdir_find(char libdir[PATH_MAX])
 	libdir[0] = '\0';
 	len = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
 	if (len < 0)
-		return -errno;
+		return errno == ENOENT ? -ESRCH : -errno;
 	exe[len] = '\0';
 	slash = strrchr(exe, '/');
 	if (!slash)

@@ -95,7 +95,7 @@ int program_obstacle(const char *path, char *why, size_t why_size, char *fix,
 	const char *base = strrchr(path, '/');
 	const char *rights = more_rights(path);
 	struct elf e;
-	bool interp;
+	bool interp, go;
 
 	base = base ? base + 1 : path;
 	if (rights) {
@@ -141,9 +141,21 @@ int program_obstacle(const char *path, char *why, size_t why_size, char *fix,
 	if (elf_open(&e, path, program_sonames))
 		return 0;
 	interp = e.interp;
+	go = e.go;
 	elf_close(&e);
 	if (interp)
 		return 0;
+	if (go) {
+		snprintf(why, why_size,
+			 "%s is a Go program, statically linked: no loader "
+			 "runs, and its own system calls find the system's "
+			 "/sys/class/infiniband",
+			 path);
+		snprintf(fix, fix_size,
+			 "call libibverbs with cgo (CGO_ENABLED=1), linked "
+			 "dynamically; the files lie below $SOFTHCA_SYSFS");
+		return 1;
+	}
 	snprintf(why, why_size,
 		 "%s is statically linked: no loader runs, so it keeps the "
 		 "libibverbs it was built with",

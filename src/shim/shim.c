@@ -28,9 +28,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <limits.h>
+#include <link.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -410,6 +413,55 @@ static struct dirent64 *dir_read64(void *dir)
 SHIM_GLOB(glob, glob_t, dir_read, stat, lstat)
 SHIM_GLOB(glob64, glob64_t, dir_read64, stat64, lstat64)
 #endif
+
+static bool is_lib(const char *path, const char *soname)
+{
+	const char *base = strrchr(path, '/');
+
+	return base && !strcmp(base + 1, soname);
+}
+
+/* A library of the system's that was loaded by its path: the loader gives that,
+ * whatever LD_LIBRARY_PATH and LD_PRELOAD say. */
+static int look_at_library(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	static const char *const sonames[] = { "libibverbs.so.1",
+					       "librdmacm.so.1" };
+	char file[PATH_MAX], ours[PATH_MAX + 32], ours_real[PATH_MAX];
+	Dl_info here;
+
+	(void)size;
+	(void)arg;
+	if (!dladdr((void *)(uintptr_t)&look_at_library, &here) ||
+	    !info->dlpi_name)
+		return 0;
+	for (size_t i = 0; i < sizeof(sonames) / sizeof(sonames[0]); i++) {
+		const char *slash = strrchr(here.dli_fname, '/');
+
+		if (!is_lib(info->dlpi_name, sonames[i]) || !slash)
+			continue;
+		snprintf(ours, sizeof(ours), "%.*s/%s",
+			 (int)(slash - here.dli_fname), here.dli_fname,
+			 sonames[i]);
+		if (realpath(info->dlpi_name, file) &&
+		    realpath(ours, ours_real) && strcmp(file, ours_real))
+			fprintf(stderr,
+				"softhca: process %d has loaded %s by its "
+				"path, not softhca's: dlopen(\"%s\") would "
+				"find softhca's\n",
+				(int)getpid(), info->dlpi_name, sonames[i]);
+	}
+	return 0;
+}
+
+/* --explain: why a program has seen no device. */
+__attribute__((destructor)) static void explain(void)
+{
+	const char *wanted = getenv("SOFTHCA_EXPLAIN");
+
+	if (wanted && *wanted && strcmp(wanted, "0"))
+		dl_iterate_phdr(look_at_library, NULL);
+}
 
 __attribute__((constructor)) static void look_up_read(void)
 {

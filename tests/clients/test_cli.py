@@ -1124,6 +1124,42 @@ def test_static_program_is_pointed_out(tmp_path):
     assert p.returncode == 5 and "statically linked" in p.stderr
 
 
+@pytest.mark.parametrize("static", [False, True])
+def test_go_program_is_pointed_out(tmp_path, static):
+    """Go makes its system calls itself, so it finds no file of ours."""
+    src, program = tmp_path / "s.c", tmp_path / "program"
+    src.write_text("int main(void) { return 5; }\n")
+    if subprocess.run(["cc", *(["-static"] if static else []), "-o", tmp_path / "c", src],
+                      stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("no static C library")
+    subprocess.run(["objcopy", "--add-section", f".go.buildinfo={src}", tmp_path / "c", program], check=True)
+    checks, rc = doctor(program)
+    assert rc == static and checks["program"]["status"] == ("FAIL" if static else "WARN")
+    assert "Go program" in checks["program"]["text"] and "cgo" in checks["program"]["fix"]
+
+
+def test_library_by_its_path_is_explained(tmp_path):
+    """The loader gives what was asked for: no device, and with --explain the reason."""
+    system = subprocess.run(["ldconfig", "-p"], stdout=subprocess.PIPE, text=True).stdout
+    path = re.search(r"libibverbs\.so\.1 .*=> (\S+)", system)
+    if not path:
+        pytest.skip("no libibverbs of the system")
+    code = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+    p = softhca("run", "--explain", "--", "/usr/bin/python3", "-c", code, path[1])
+    assert f"has loaded {path[1]} by its path, not softhca's" in p.stderr, p.stderr
+    p = softhca("run", "--explain", "--", "/usr/bin/python3", "-c", code, "libibverbs.so.1")
+    assert "by its path" not in p.stderr, p.stderr
+
+
+def test_machine_without_proc():
+    """What is missing is named."""
+    no_proc = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+    if subprocess.run([*no_proc, "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("cannot mount here")
+    p = subprocess.run([*no_proc, rig.SOFTHCA, "run", "--", "true"], stderr=subprocess.PIPE, text=True, timeout=20)
+    assert p.returncode == 125 and "/proc is not mounted" in p.stderr, p.stderr
+
+
 def as_nobody(*command):
     """A command line that runs as a user without rights."""
     if os.geteuid():
