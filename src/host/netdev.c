@@ -15,6 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
+
+#define LOOK_S 2 /* so often, where nobody says that something has changed */
 
 static bool name_listed(const char *ifnames, const char *name)
 {
@@ -174,9 +177,21 @@ int netdev_scan(struct netdev_table *t, const char *ifnames, const char *first)
 
 int netdev_watch_fd(void)
 {
-	return fd_aside(netscan_socket(RTMGRP_LINK | RTMGRP_IPV4_IFADDR |
-					       RTMGRP_IPV6_IFADDR,
-				       SOCK_NONBLOCK));
+	const struct itimerspec each = { .it_value.tv_sec = LOOK_S,
+					 .it_interval.tv_sec = LOOK_S };
+	int fd = netscan_socket(RTMGRP_LINK | RTMGRP_IPV4_IFADDR |
+					RTMGRP_IPV6_IFADDR,
+				SOCK_NONBLOCK);
+
+	/* Where there is no rtnetlink, whoever wants to know looks. */
+	if (fd < 0) {
+		fd = timerfd_create(CLOCK_MONOTONIC,
+				    TFD_CLOEXEC | TFD_NONBLOCK);
+		if (fd < 0)
+			return -errno;
+		timerfd_settime(fd, 0, &each, NULL);
+	}
+	return fd_aside(fd);
 }
 
 bool netdev_changed(int fd)
@@ -185,9 +200,8 @@ bool netdev_changed(int fd)
 	char buf[64];
 
 	/* An overflow (ENOBUFS) is a change too. */
-	while (sys_recvfrom(fd, buf, sizeof(buf), MSG_DONTWAIT, NULL, NULL) >=
-		       0 ||
-	       errno == ENOBUFS || errno == EINTR)
+	while (sys_read(fd, buf, sizeof(buf)) >= 0 || errno == ENOBUFS ||
+	       errno == EINTR)
 		changed = true;
 	return changed;
 }

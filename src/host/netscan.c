@@ -265,7 +265,7 @@ static int scan_once(struct netscan *s, bool routes)
 	s->default_if = 0;
 	fd = netscan_socket(0, 0);
 	if (fd < 0)
-		return fd;
+		return netscan_plain(s, routes) ? fd : 0;
 	err = dump(fd, RTM_GETLINK, add_link, s);
 	if (!err)
 		err = dump(fd, RTM_GETADDR, add_addr, s);

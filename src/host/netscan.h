@@ -46,6 +46,9 @@ struct netscan {
 int netscan(struct netscan *s, bool routes);
 void netscan_free(struct netscan *s);
 
+/* The same without rtnetlink, of an *s that has its arrays. */
+int netscan_plain(struct netscan *s, bool routes);
+
 /* A socket of rtnetlink, subscribed to groups; or -errno. */
 int netscan_socket(uint32_t groups, int flags);
 

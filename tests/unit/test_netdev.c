@@ -401,6 +401,61 @@ static void changes_are_announced(void **state)
 	close(pfd.fd);
 }
 
+/* As in a sandbox. */
+static bool no_netlink;
+
+int socket(int domain, int type, int protocol)
+{
+	if (domain == AF_NETLINK && no_netlink) {
+		errno = EAFNOSUPPORT;
+		return -1;
+	}
+	return (int)syscall(SYS_socket, domain, type, protocol);
+}
+
+static void same_without_netlink(void **state)
+{
+	struct netdev_table with, t;
+
+	(void)state;
+	if (!have_veth)
+		skip();
+	assert_true(ip("route add default via 10.2.0.9 dev vb"));
+	assert_int_equal(netdev_scan(&with, NULL, NULL), 0);
+	no_netlink = true;
+	assert_int_equal(netdev_scan(&t, NULL, NULL), 0);
+	no_netlink = false;
+	without_link_local(&with);
+	without_link_local(&t);
+	assert_true(is(&t.gid[0], "10.2.0.1", "vb"));
+	assert_int_equal(t.count, with.count);
+	for (size_t i = 0; i < t.count; i++) {
+		assert_memory_equal(&t.gid[i].gid, &with.gid[i].gid, 16);
+		assert_string_equal(t.gid[i].ifname, with.gid[i].ifname);
+		assert_int_equal(t.gid[i].ifindex, with.gid[i].ifindex);
+		assert_int_equal(t.gid[i].mtu, with.gid[i].mtu);
+		assert_int_equal(t.gid[i].loopback, with.gid[i].loopback);
+		assert_memory_equal(t.gid[i].mac, with.gid[i].mac, 6);
+	}
+}
+
+/* Nobody says so: it is looked for. */
+static void changes_without_netlink(void **state)
+{
+	struct pollfd pfd = { .events = POLLIN };
+
+	(void)state;
+	no_netlink = true;
+	pfd.fd = netdev_watch_fd();
+	no_netlink = false;
+	assert_true(pfd.fd >= 0);
+	assert_false(netdev_changed(pfd.fd));
+	assert_int_equal(poll(&pfd, 1, 10000), 1);
+	assert_true(netdev_changed(pfd.fd));
+	assert_false(netdev_changed(pfd.fd));
+	close(pfd.fd);
+}
+
 static void mtu(void **state)
 {
 	(void)state;
@@ -430,6 +485,8 @@ int main(void)
 		TEST(link_local_is_of_its_link),
 		TEST(is_local_from_many_threads),
 		TEST(changes_are_announced),
+		TEST(same_without_netlink),
+		cmocka_unit_test(changes_without_netlink),
 		cmocka_unit_test(mtu),
 	};
 
