@@ -75,8 +75,10 @@ int ibv_query_port(struct ibv_context *ctx, uint8_t port,
 		   struct _compat_ibv_port_attr *out)
 {
 	struct ibv_port_attr attr;
-	int err = shca_query_port(to_ctx(ctx)->dev, port, &attr);
+	int err;
 
+	shca_netdevs_look(ctx);
+	err = shca_query_port(to_ctx(ctx)->dev, port, &attr);
 	if (!err)
 		memcpy(out, &attr,
 		       offsetof(struct ibv_port_attr, port_cap_flags2));
@@ -96,10 +98,12 @@ int ibv_query_gid(struct ibv_context *ctx, uint8_t port, int index,
 		  union ibv_gid *out)
 {
 	struct netdev_gid gid;
-	int err = index < 0 ? -EINVAL
-			    : shca_gid(to_ctx(ctx)->dev, port, (uint32_t)index,
-				       &gid);
+	int err;
 
+	shca_netdevs_look(ctx);
+	err = index < 0 ? -EINVAL :
+			  shca_gid(to_ctx(ctx)->dev, port, (uint32_t)index,
+				   &gid);
 	if (err == -EINVAL)
 		no_gid(ctx, port, index);
 	/* A hole reads as zeros: programs walk the table and stop at errors. */
@@ -136,6 +140,7 @@ int _ibv_query_gid_ex(struct ibv_context *ctx, uint32_t port, uint32_t index,
 	struct netdev_gid gid;
 	int err;
 
+	shca_netdevs_look(ctx);
 	err = flags ? why(-EOPNOTSUPP, "flags 0x%x: none are known", flags) :
 		      shca_gid(to_ctx(ctx)->dev, port, index, &gid);
 	if (err == -EINVAL)
@@ -159,6 +164,7 @@ ssize_t _ibv_query_gid_table(struct ibv_context *ctx,
 
 	if (flags)
 		return -EOPNOTSUPP;
+	shca_netdevs_look(ctx);
 	for (i = 0; i < (uint32_t)dev->gid_tbl_len; i++) {
 		if (shca_gid(dev, 1, i, &gid))
 			continue;

@@ -263,8 +263,10 @@ static int slot_compat_query_port(struct ibv_context *ctx, uint8_t port,
 				  struct _compat_ibv_port_attr *out)
 {
 	struct ibv_port_attr attr;
-	int err = shca_query_port(to_ctx(ctx)->dev, port, &attr);
+	int err;
 
+	shca_netdevs_look(ctx);
+	err = shca_query_port(to_ctx(ctx)->dev, port, &attr);
 	if (!err)
 		memcpy(out, &attr,
 		       offsetof(struct ibv_port_attr, port_cap_flags2));
@@ -275,8 +277,10 @@ static int slot_query_port(struct ibv_context *ctx, uint8_t port,
 			   struct ibv_port_attr *out, size_t size)
 {
 	struct ibv_port_attr attr;
-	int err = shca_query_port(to_ctx(ctx)->dev, port, &attr);
+	int err;
 
+	shca_netdevs_look(ctx);
+	err = shca_query_port(to_ctx(ctx)->dev, port, &attr);
 	if (err)
 		return number(err);
 	/* The struct grows with the headers that the program saw. */

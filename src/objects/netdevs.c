@@ -73,6 +73,15 @@ void shca_netdevs_changed(struct engine *e)
 	gsi_netdevs_changed(e);
 }
 
+void shca_netdevs_look(struct ibv_context *ctx)
+{
+	struct engine *e = to_ctx(ctx)->engine;
+
+	if (!atomic_load_explicit(&e->started, memory_order_relaxed) &&
+	    !engine_dead(e))
+		shca_netdevs_changed(e);
+}
+
 void shca_context_remove(struct engine *e, struct shca_context *ctx)
 {
 	struct shca_process *proc = to_process(e);

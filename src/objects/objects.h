@@ -149,6 +149,10 @@ struct shca_device {
 _Static_assert(offsetof(struct shca_device, not_theirs) == 664,
 	       "what provider libraries compare");
 
+/* A program asks for what may have changed before there is a thread that sees
+ * changes. */
+void shca_netdevs_look(struct ibv_context *ctx);
+
 /*
  * The devices of this process in a NULL-terminated array to be freed with
  * free(); each stays valid for good.

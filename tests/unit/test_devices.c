@@ -5,6 +5,7 @@
 
 #include "hostns.h"
 
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -81,6 +82,51 @@ static void gid_table(void **state)
 	assert_int_equal(pkey, 0xffff);
 	assert_int_equal(ibv_query_pkey(ctx, 1, 1, &pkey), -1);
 	assert_int_equal(ibv_get_pkey_index(ctx, 1, pkey), 0);
+}
+
+/* In a host of its own; the exit status. */
+static int see_late_address(void)
+{
+	union ibv_gid gid, late = { .raw = { [10] = 0xff, 0xff, 10, 77, 0, 1 } };
+	struct pollfd pfd = { .events = POLLIN };
+	struct ibv_device **list;
+	struct ibv_context *c;
+
+	if (!own_netns() || !loopback_up())
+		return 77;
+	list = ibv_get_device_list(NULL);
+	c = list && list[0] ? ibv_open_device(list[0]) : NULL;
+	if (!c || !ip("addr add 10.77.0.1/32 dev lo"))
+		return 1;
+	pfd.fd = c->async_fd;
+	for (int i = 0; i < 16; i++) {
+		if (ibv_query_gid(c, 1, i, &gid))
+			return 2;
+		/* Whoever waits for the event hears of it, too. */
+		if (!memcmp(&gid, &late, sizeof(gid)))
+			return poll(&pfd, 1, 0) == 1 ? 0 : 3;
+	}
+	return 4;
+}
+
+/* An address that came after the device was opened, and before anything else has
+ * been done with it. */
+static void late_address(void **state)
+{
+	int status;
+	pid_t pid;
+
+	(void)state;
+#ifdef __SANITIZE_THREAD__
+	skip();
+#endif
+	pid = fork_child();
+	if (!pid)
+		_exit(see_late_address());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		skip();
+	assert_int_equal(status, 0);
 }
 
 static void extended(void **state)
@@ -451,6 +497,7 @@ int main(int argc, char **argv)
 		TEST(forked),
 		TEST(small_files),
 		cmocka_unit_test(recording_goes_on),
+		cmocka_unit_test(late_address),
 		TEST(texts),
 	};
 
