@@ -115,6 +115,16 @@ uint32_t keys_slot(const struct keys *k, uint32_t key)
 	return its && (its ^ key) >> 8 == 0 ? slot : NO_SLOT;
 }
 
+bool keys_is_window(const struct keys *k, uint32_t slot)
+{
+	uint32_t kind = KEY_FREE;
+
+	/* It may be bound anew meanwhile, and stays a window then. */
+	if (slot < k->count)
+		kind = __atomic_load_n(&k->entry[slot].kind, __ATOMIC_RELAXED);
+	return kind == KEY_MW1 || kind == KEY_MW2;
+}
+
 uint32_t keys_with_tag(const struct keys *k, uint32_t slot, uint32_t tag)
 {
 	uint32_t rkey = slot < k->count ? load(&k->entry[slot].rkey) : 0;
@@ -232,7 +242,7 @@ static void publish(struct keys *k, uint32_t slot, const struct key_entry *from,
 	e->access = from->access;
 	e->pd = from->pd;
 	e->qpn = from->qpn;
-	e->kind = from->kind;
+	__atomic_store_n(&e->kind, from->kind, __ATOMIC_RELAXED);
 	e->parent = from->parent;
 	e->iova = from->iova;
 	e->length = from->length;
@@ -306,7 +316,7 @@ void keys_free(struct keys *k, uint32_t slot)
 	       KEY_DYING);
 	atomic_store_explicit(&e->lkey, 0, memory_order_relaxed);
 	atomic_store_explicit(&e->rkey, 0, memory_order_relaxed);
-	e->kind = KEY_FREE;
+	__atomic_store_n(&e->kind, KEY_FREE, __ATOMIC_RELAXED);
 	e->next_free = NO_SLOT;
 	if (k->free_tail == NO_SLOT)
 		k->free_head = slot;

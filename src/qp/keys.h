@@ -239,6 +239,9 @@ bool keys_was(const struct keys *k, uint32_t key, bool *local);
  * there is none. */
 uint32_t keys_slot(const struct keys *k, uint32_t key);
 
+/* Whether a memory window has the slot, bound or not. */
+bool keys_is_window(const struct keys *k, uint32_t slot);
+
 /* The slot's index with a tag of the caller's choice; 0: nothing is there. */
 uint32_t keys_with_tag(const struct keys *k, uint32_t slot, uint32_t tag);
 

@@ -101,9 +101,7 @@ static uint32_t window_slot(const struct keys *k, const struct ibv_mw *mw)
 	const uint32_t rkey = __atomic_load_n(&mw->rkey, __ATOMIC_RELAXED);
 	const uint32_t slot = keys_slot(k, rkey);
 
-	return slot < k->count && (k->entry[slot].kind == KEY_MW1 ||
-				   k->entry[slot].kind == KEY_MW2) ?
-		       slot : mw->handle;
+	return keys_is_window(k, slot) ? slot : mw->handle;
 }
 
 /*
