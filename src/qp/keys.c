@@ -388,9 +388,24 @@ uint32_t keys_find(const struct keys_view *v, uint32_t rkey, uint32_t *hint)
 bool keys_peek(const struct keys_view *v, uint32_t slot, uint32_t rkey,
 	       struct key_shown *e)
 {
+	const volatile struct key_shown *s;
+
 	if (!rkey || slot >= v->ready || load(&v->entry[slot].rkey) != rkey)
 		return false;
-	*e = *(const volatile struct key_shown *)&v->entry[slot];
+	/* Once; the keys may be taken back meanwhile. */
+	s = &v->entry[slot];
+	*e = (struct key_shown){
+		.lkey = load(&v->entry[slot].lkey),
+		.rkey = rkey,
+		.access = s->access,
+		.pd = s->pd,
+		.qpn = s->qpn,
+		.kind = s->kind,
+		.iova = s->iova,
+		.length = s->length,
+		.addr = s->addr,
+		.check = s->check,
+	};
 	return e->check == check_of(e, slot, rkey);
 }
 
