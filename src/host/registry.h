@@ -28,7 +28,7 @@ struct registry;
 
 /*
  * dir: where the file lives; NULL: $SOFTHCA_RUNDIR, else /dev/shm, else
- * $XDG_RUNTIME_DIR, else /tmp. Returns 0 or -errno; *why, if not NULL, gets a
+ * $XDG_RUNTIME_DIR or /run/user/UID, else /tmp. Returns 0 or -errno; *why, if not NULL, gets a
  * sentence (static storage of the thread) on failure: -ETIMEDOUT: the lock was
  * not to be had for 5 s. After any other error a caller may go on alone.
  */

@@ -6,12 +6,29 @@
  */
 #include "registry.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+/*
+ * Where nobody else can put anything: programs of one user agree on it though
+ * some are started without the variable, since it is mostly the same folder.
+ */
+static const char *runtime_dir(void)
+{
+	static _Thread_local char path[sizeof("/run/user/") + 10];
+	const char *dir = secure_getenv("XDG_RUNTIME_DIR");
+
+	if (dir && *dir)
+		return dir;
+	snprintf(path, sizeof(path), "/run/user/%u", (unsigned)geteuid());
+	return path;
+}
 
 size_t registry_dirs(const char *dir, const char *dirs[REGISTRY_DIRS])
 {
 	const char *const usual[REGISTRY_DIRS] = {
-		"/dev/shm", secure_getenv("XDG_RUNTIME_DIR"), "/tmp"
+		"/dev/shm", runtime_dir(), "/tmp"
 	};
 	size_t n = 0;
 
@@ -22,7 +39,6 @@ size_t registry_dirs(const char *dir, const char *dirs[REGISTRY_DIRS])
 	if (n)
 		return n;
 	for (size_t i = 0; i < REGISTRY_DIRS; i++)
-		if (usual[i] && *usual[i])
-			dirs[n++] = usual[i];
+		dirs[n++] = usual[i];
 	return n;
 }

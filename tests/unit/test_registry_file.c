@@ -344,6 +344,32 @@ static void limit_of_files_is_an_error_in_words(void **state)
 	registry_leave(r);
 }
 
+/* Programs of a session and those of a cron job meet in the same directories. */
+static void directories(void **state)
+{
+	const char *dirs[REGISTRY_DIRS];
+	char run[64];
+
+	(void)state;
+	unsetenv("SOFTHCA_RUNDIR");
+	unsetenv("XDG_RUNTIME_DIR");
+	snprintf(run, sizeof(run), "/run/user/%u", (unsigned)geteuid());
+	assert_int_equal(registry_dirs(NULL, dirs), 3);
+	assert_string_equal(dirs[0], "/dev/shm");
+	assert_string_equal(dirs[1], run);
+	assert_string_equal(dirs[2], "/tmp");
+	setenv("XDG_RUNTIME_DIR", "/run/own", 1);
+	assert_int_equal(registry_dirs(NULL, dirs), 3);
+	assert_string_equal(dirs[1], "/run/own");
+	unsetenv("XDG_RUNTIME_DIR");
+	setenv("SOFTHCA_RUNDIR", "/run/all", 1);
+	assert_int_equal(registry_dirs(NULL, dirs), 1);
+	assert_string_equal(dirs[0], "/run/all");
+	assert_int_equal(registry_dirs("/here", dirs), 1);
+	assert_string_equal(dirs[0], "/here");
+	unsetenv("SOFTHCA_RUNDIR");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -355,6 +381,7 @@ int main(void)
 		CLEAN(files_of_the_dead_are_removed),
 		CLEAN(no_directory_is_an_error_in_words),
 		CLEAN(limit_of_files_is_an_error_in_words),
+		cmocka_unit_test(directories),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
