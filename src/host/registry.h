@@ -178,6 +178,17 @@ size_t registry_steering(struct registry *r, const union ibv_gid *gid,
 void registry_on_change(struct registry *r, void (*fn)(void *arg), void *arg);
 
 /*
+ * What a QP says of its peer's requests, for that peer, if it is of this host:
+ * the last that has been noted in the last seconds. No lock; text is printable.
+ */
+#define REGISTRY_NOTES 64
+#define REGISTRY_NOTE 488
+void registry_note(struct registry *r, uint32_t qpn, uint32_t peer,
+		   const char *text);
+bool registry_noted(const struct registry *r, uint32_t qpn, uint32_t peer,
+		    char text[REGISTRY_NOTE]);
+
+/*
  * Service IDs that a process of this host listens on, at one address or (gid
  * all zero) at all. families: REGISTRY_IPV4 and REGISTRY_IPV6, what it stands
  * for; one that has none of another's in common may share its service ID.

@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 #define MAGIC 0x73486341726f4345u
-#define VERSION 3
+#define VERSION 4
 #define LOCK_BYTE (1 << 20) /* the slots' bytes follow */
 #define LOCK_WAIT_NS 5000000000u /* for one holder that sleeps, */
 #define LOCK_MOST_NS 60000000000u /* and for all of a crowd */

@@ -13,6 +13,7 @@
  *	registry_file.c		the file, its locks, who is alive
  *	registry_addr.c		receiving addresses and steering
  *	registry_service.c	service IDs
+ *	registry_note.c		why requests were refused
  */
 #ifndef SOFTHCA_HOST_REGISTRY_INTERNAL_H
 #define SOFTHCA_HOST_REGISTRY_INTERNAL_H
@@ -64,7 +65,16 @@ struct head {
 	_Atomic uint32_t cursor; /* the chunk that was given back last */
 	uint32_t pad0;
 	_Atomic uint64_t swept_ns; /* when dead processes were last removed */
-	uint32_t pad1[8];
+	_Atomic uint32_t noted; /* how many notes there were */
+	uint32_t pad1[7];
+};
+
+struct note {
+	_Atomic uint32_t seq; /* odd: it is being written */
+	_Atomic uint32_t qpn, peer;
+	uint32_t pad;
+	_Atomic uint64_t ns;
+	_Atomic uint64_t text[REGISTRY_NOTE / 8];
 };
 
 struct shared {
@@ -73,6 +83,7 @@ struct shared {
 	_Atomic uint16_t chunk[REGISTRY_CHUNKS]; /* slot + 1; 0: free */
 	struct row addr[REGISTRY_ADDRS];
 	struct service service[REGISTRY_SERVICES];
+	struct note note[REGISTRY_NOTES];
 };
 
 /* One per file and process. */

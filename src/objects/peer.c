@@ -13,6 +13,7 @@
 
 #include "host/config.h"
 #include "host/proc.h"
+#include "host/registry.h"
 #include "host/segment.h"
 #include "link/shown.h"
 #include "qp/names.h"
@@ -384,9 +385,20 @@ const char *shca_env_refusal(struct qp *core, const struct key_ask *ask,
 			     struct key_why *why)
 {
 	const struct shca_qp *qp = core->owner;
-	struct segment_peer *peer = peer_of(qp, slot_of(qp));
-	const char *text = peer ? refused_there(qp, peer, ask, why) : NULL;
+	const struct engine *e = qp->sched.engine;
+	const struct roce_path *path = roce_qp_path(roce_qp(core));
+	struct segment_peer *peer;
+	const char *text;
 
+	/* What it has said itself, if it says anything. */
+	if (e->registry && path && path->local &&
+	    registry_noted(e->registry, roce_qp_dest(roce_qp(core)), core->qpn,
+			   why->text))
+		return why->text;
+	if (!ask)
+		return NULL;
+	peer = peer_of(qp, slot_of(qp));
+	text = peer ? refused_there(qp, peer, ask, why) : NULL;
 	segment_peer_put(peer);
 	return text;
 }

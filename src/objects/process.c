@@ -162,6 +162,24 @@ static void env_voided(struct qp *core)
 	check_writes_end(core->qpn);
 }
 
+/* Its peer, if that is of this host, may be told by a NAK alone. */
+static void env_explain(struct qp *core, const char *fmt, ...)
+{
+	const struct shca_qp *qp = core->owner;
+	const struct roce_path *path = roce_qp_path(roce_qp(core));
+	struct registry *registry = qp->sched.engine->registry;
+	char line[512];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	engine_explain(core, "%s", line);
+	if (registry && path && path->local && core->type != IBV_QPT_UD)
+		registry_note(registry, core->qpn, roce_qp_dest(roce_qp(core)),
+			      line);
+}
+
 static void env_refused(struct qp *core, uint32_t key, bool remote)
 {
 	check_key_refused(core->qpn, key, remote);
@@ -411,9 +429,9 @@ static int process_create(struct shca_process **out)
 		record_events(cfg->trace);
 	p->env = (struct roce_env){
 		.base.keys = &p->keys,
-		.base.complete = cfg->explain_full || trace_on ?
-					 env_complete_noted :
-					 env_complete,
+		.base.complete = cfg->explain_full || trace_on
+					 ? env_complete_noted
+					 : env_complete,
 		.base.srq_take = env_srq_take,
 		.xrc_srq_take = shca_xrc_env_take,
 		.xrc_pd = shca_xrc_env_pd,
@@ -437,7 +455,7 @@ static int process_create(struct shca_process **out)
 		.base.changed = check_on() ? env_changed : NULL,
 		.base.voided = check_on() ? env_voided : NULL,
 		.base.refused = check_on() ? env_refused : NULL,
-		.base.explain = cfg->explain ? engine_explain : NULL,
+		.base.explain = cfg->explain ? env_explain : NULL,
 	};
 	if (cfg->pcap && !recording)
 		record(cfg->pcap);

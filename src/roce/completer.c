@@ -424,8 +424,7 @@ static void nak_fatal(struct roce_qp *qp, uint8_t code)
 	const char *text = NULL;
 	struct key_why why;
 
-	if (code == ROCE_NAK_REMOTE_ACCESS && qp->base.env->explain &&
-	    roce_env(qp)->refusal) {
+	if (qp->base.env->explain && roce_env(qp)->refusal) {
 		const struct key_ask ask = {
 			.key = w->rkey,
 			.remote = true,
@@ -434,13 +433,19 @@ static void nak_fatal(struct roce_qp *qp, uint8_t code)
 			.access = qp_wqe_access(w),
 		};
 
-		text = roce_env(qp)->refusal(&qp->base, &ask, &why);
+		text = roce_env(qp)->refusal(
+			&qp->base, code == ROCE_NAK_REMOTE_ACCESS ? &ask : NULL,
+			&why);
 	}
 	if (text)
 		explain(qp,
-			"the peer refused access (NAK 0x62) to %u bytes at 0x%llx with rkey 0x%08x, for work request 0x%llx: %s",
+			"the peer refused %s (NAK 0x%02x), work request "
+			"0x%llx, %u bytes at remote 0x%llx rkey 0x%08x: %s",
+			code == ROCE_NAK_REMOTE_ACCESS ? "access"
+						       : "the request",
+			ROCE_AETH_NAK | code, (unsigned long long)w->wr_id,
 			w->length, (unsigned long long)w->remote_addr, w->rkey,
-			(unsigned long long)w->wr_id, text);
+			text);
 	else
 		explain(qp,
 			"%s; work request 0x%llx, %u bytes at remote 0x%llx rkey 0x%08x",

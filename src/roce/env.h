@@ -54,8 +54,8 @@ struct roce_env {
 	/*
 	 * For explanations, half a sentence each that lives as long as *text:
 	 * why the peer says nothing, as far as that can be known; and why it
-	 * has refused what was asked, NULL: that cannot be known. NULL: nothing
-	 * can.
+	 * has refused what was asked (NULL: of no key), NULL: that cannot be
+	 * known. NULL: nothing can.
 	 */
 	const char *(*silent)(struct qp *qp, struct key_why *text);
 	const char *(*refusal)(struct qp *qp, const struct key_ask *ask,

@@ -533,6 +533,40 @@ static void small_stack(void **state)
 	assert_int_equal(err, 0);
 }
 
+/* What one end says of a request, the other finds. */
+static void notes(void **state)
+{
+	struct registry *a = join(), *b = join();
+	char text[REGISTRY_NOTE], one[2] = "";
+
+	(void)state;
+	assert_false(registry_noted(b, 0x11, 0x22, text));
+	registry_note(a, 0x11, 0x22, "no region has this rkey");
+	registry_note(a, 0x12, 0x22, "of another queue pair");
+	assert_true(registry_noted(b, 0x11, 0x22, text));
+	assert_string_equal(text, "no region has this rkey");
+	assert_false(registry_noted(b, 0x22, 0x11, text));
+	/* The last; and nothing that a terminal would obey. */
+	registry_note(a, 0x11, 0x22, "a\x1b[2J\nb");
+	assert_true(registry_noted(b, 0x11, 0x22, text));
+	assert_string_equal(text, "a?[2J?b");
+	/* Longer than there is room, and forgotten behind many others. */
+	for (unsigned i = 0; i < REGISTRY_NOTES; i++) {
+		char longer[2 * REGISTRY_NOTE];
+
+		memset(longer, 'x', sizeof(longer) - 1);
+		longer[sizeof(longer) - 1] = '\0';
+		registry_note(a, 0x100 + i, 0x22, longer);
+	}
+	assert_false(registry_noted(b, 0x11, 0x22, text));
+	assert_true(registry_noted(b, 0x100, 0x22, text));
+	assert_int_equal(strlen(text), REGISTRY_NOTE - 1);
+	one[0] = text[0];
+	assert_string_equal(one, "x");
+	registry_leave(a);
+	registry_leave(b);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -555,6 +589,7 @@ int main(void)
 		CLEAN(crowd),
 		CLEAN(threads),
 		CLEAN(small_stack),
+		CLEAN(notes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
