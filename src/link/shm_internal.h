@@ -39,6 +39,8 @@ struct shm_ext_far {
 	uint16_t sport; /* as it is recorded */
 	uint8_t tclass;
 	uint8_t hop_limit;
+	uint32_t unused;
+	uint64_t file; /* pcap_file(): it has been recorded there */
 };
 
 /*

@@ -18,6 +18,7 @@
 #include "base/bytes.h"
 #include "base/say.h"
 #include "host/config.h"
+#include "trace/pcap.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -398,7 +399,9 @@ static bool decode_rest(struct shm *s, struct shm_in *in,
 	pkt->source = is_ref ? &s->source.base : NULL;
 	if (has_far)
 		decode_far(s, op, &far);
-	if (s->cfg.pcap && has_far && !is_ref) {
+	/* In a file of both ends a packet is once. */
+	if (s->cfg.pcap && has_far && !is_ref &&
+	    far.file != pcap_file(s->cfg.pcap)) {
 		const struct iovec v = { (void *)data, left };
 
 		shm_record(s, false, &pkt->h, &far, &v);

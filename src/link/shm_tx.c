@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "host/config.h"
 #include "host/guard.h"
+#include "trace/pcap.h"
 
 #include <errno.h>
 #include <string.h>
@@ -172,6 +173,7 @@ put_as(struct shm_peer *p, const struct shm_way *w, const struct roce_batch *b,
 	payload = ring_data(rec) + f.ext;
 	if (f.ext) {
 		far = far_of(pkt);
+		far.file = pcap_file(p->shm->cfg.pcap);
 		put_ext(ring_data(rec), pkt, f.op, f.far ? &far : NULL);
 	}
 	if (f.ref)

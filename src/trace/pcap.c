@@ -70,8 +70,9 @@
 struct pcap {
 	int fd;
 	pid_t pid;
+	uint64_t file; /* pcap_file() */
 	pthread_mutex_t lock; /* covers what follows */
-	int error; /* errno of the write that ended the recording */
+	_Atomic int error; /* errno of the write that ended the recording */
 	bool stalled; /* the reader was waited for in vain: do not wait again */
 	uint64_t dropped; /* packets since the last in buf */
 	uint64_t oldest_ns; /* of the blocks in buf */
@@ -439,6 +440,7 @@ static int share(int fd, bool anew)
 int pcap_open(struct pcap **out, const char *path)
 {
 	struct pcap *p;
+	struct stat st;
 	char *name;
 	int err;
 
@@ -451,6 +453,7 @@ int pcap_open(struct pcap **out, const char *path)
 		goto err_free_name;
 	}
 	p->pid = getpid();
+	p->file = 0;
 	p->error = 0;
 	p->stalled = false;
 	p->dropped = 0;
@@ -464,6 +467,9 @@ int pcap_open(struct pcap **out, const char *path)
 	err = share(p->fd, strcmp(name, path) != 0);
 	if (err)
 		goto err_close;
+	if (!fstat(p->fd, &st))
+		p->file = (uint64_t)st.st_dev * 0x9e3779b97f4a7c15u ^
+			  (uint64_t)st.st_ino;
 	put_file_head(p);
 	flush_locked(p, FAREWELL_MS);
 	if (p->error) {
@@ -482,6 +488,11 @@ err_free_pcap:
 err_free_name:
 	free(name);
 	return err;
+}
+
+uint64_t pcap_file(const struct pcap *p)
+{
+	return p && !p->error ? p->file : 0;
 }
 
 void pcap_close(struct pcap *p)

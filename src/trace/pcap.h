@@ -30,6 +30,10 @@ int pcap_restart(int fd);
 
 void pcap_close(struct pcap *p);
 
+/* A number of the file, the same in all processes that record in it; 0: nothing
+ * is recorded. */
+uint64_t pcap_file(const struct pcap *p);
+
 /* Interfaces in the file. */
 enum { PCAP_ROCE, PCAP_IWARP };
 

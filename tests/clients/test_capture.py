@@ -153,6 +153,21 @@ def test_perftest_capture(placements, tmp_path):
         assert len(rows) > 100
 
 
+def test_within_a_host_once(placements, tmp_path):
+    """Both ends record in one file: each packet is there once, as its sender's."""
+    path = tmp_path / "host.pcapng"
+    placements("local").tool("ib_write_lat", "-F", "-n", 50, "-s", 64, options=["--pcap", path])
+    raw = [p[20 if p[0] >> 4 == 4 else 40:][8:20] for p in packets(path)]     # the BTHs
+    writes = [p for p in raw if p[0] == 0x0a]
+    assert len(writes) >= 100 and len(set(writes)) == len(writes), (len(writes), len(set(writes)))
+    one = tmp_path / "one-%p.pcapng"
+    placements("local").tool("ib_write_lat", "-F", "-n", 50, "-s", 64, options=["--pcap", one])
+    files = sorted(tmp_path.glob("one-*.pcapng"))
+    assert len(files) == 2
+    both = [sorted(bytes(p) for p in packets(f)) for f in files]
+    assert both[0] == both[1] and len(both[0]) >= 100      # to files of their own, what either sees
+
+
 def test_connection_manager(placements, tmp_path):
     """MADs have the fields that all packets have: MigReq, P_Key, version, reserved bits."""
     place, port = placements("netns"), rig.free_port()
