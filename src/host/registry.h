@@ -11,6 +11,8 @@
 #ifndef SOFTHCA_HOST_REGISTRY_H
 #define SOFTHCA_HOST_REGISTRY_H
 
+#include "netdev.h"
+
 #include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -176,6 +178,16 @@ size_t registry_steering(struct registry *r, const union ibv_gid *gid,
 /* Called with the lock held after the steering of our addresses may have
  * changed by a lease, a release or the removal of dead processes. */
 void registry_on_change(struct registry *r, void (*fn)(void *arg), void *arg);
+
+/*
+ * index[i]: where all processes of this host that use the same key (not 0) have
+ * now->gid[i]: where it was, or the first place that is empty. 0, -ENOSPC:
+ * there are too many keys, or as registry_lock().
+ */
+#define REGISTRY_GID_TABLES 8
+int registry_gids(struct registry *r, uint64_t key,
+		  const struct netdev_table *now,
+		  uint8_t index[NETDEV_MAX_GIDS]);
 
 /*
  * What a QP says of its peer's requests, for that peer, if it is of this host:

@@ -14,6 +14,7 @@
  *	registry_addr.c		receiving addresses and steering
  *	registry_service.c	service IDs
  *	registry_note.c		why requests were refused
+ *	registry_gids.c		the order of GIDs
  */
 #ifndef SOFTHCA_HOST_REGISTRY_INTERNAL_H
 #define SOFTHCA_HOST_REGISTRY_INTERNAL_H
@@ -69,6 +70,15 @@ struct head {
 	uint32_t pad1[7];
 };
 
+struct gids {
+	_Atomic uint64_t key; /* 0: nobody's */
+	struct {
+		_Atomic uint64_t gid[2];
+		_Atomic uint32_t ifindex; /* 0: empty */
+		uint32_t pad;
+	} entry[NETDEV_MAX_GIDS];
+};
+
 struct note {
 	_Atomic uint32_t seq; /* odd: it is being written */
 	_Atomic uint32_t qpn, peer;
@@ -84,6 +94,7 @@ struct shared {
 	struct row addr[REGISTRY_ADDRS];
 	struct service service[REGISTRY_SERVICES];
 	struct note note[REGISTRY_NOTES];
+	struct gids gids[REGISTRY_GID_TABLES];
 };
 
 /* One per file and process. */
@@ -104,6 +115,7 @@ struct registry {
 	struct registry *next;
 	struct regfile *file;
 	unsigned slot;
+	unsigned ordered; /* bits: tables of GIDs that we have seen */
 	void (*fn)(void *arg);
 	void *arg;
 };

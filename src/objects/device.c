@@ -289,19 +289,51 @@ static bool same_gid(const struct netdev_gid *a, const struct netdev_gid *b)
 	       !memcmp(&a->gid, &b->gid, sizeof(a->gid));
 }
 
+/* Of what decides which addresses a device has, and which comes first. */
+static uint64_t gids_key(const struct shca_device *dev)
+{
+	const char *const said[] = { dev->ifnames, config_get()->addr };
+	uint64_t hash = 0xcbf29ce484222325;
+
+	for (size_t i = 0; i < 2; i++)
+		for (const char *p = said[i]; p && *p; p++)
+			hash = (hash ^ (uint8_t)*p) * 0x100000001b3 + i;
+	return hash | 1;
+}
+
+/* Where the GIDs of a scan have their places; NETDEV_MAX_GIDS: nobody says. */
+static void find_places(struct shca_device *dev, struct engine *e,
+			const struct netdev_table *now,
+			uint8_t at[NETDEV_MAX_GIDS])
+{
+	if (!e->registry || registry_gids(e->registry, gids_key(dev), now, at))
+		memset(at, NETDEV_MAX_GIDS, NETDEV_MAX_GIDS);
+}
+
+static void put_gid(struct shca_device *dev, struct engine *e, size_t i,
+		    struct netdev_gid *g)
+{
+	dev->gids.gid[i] = *g;
+	g->ifindex = 0; /* it has its place */
+	if (dev->ud_users)
+		gid_bind(dev, e, i);
+}
+
 bool shca_device_rescan(struct shca_device *dev, struct engine *e)
 {
 	struct netdev_table now;
+	uint8_t at[NETDEV_MAX_GIDS];
 	bool changed = false;
 	size_t i, j;
 	int err = scan(dev, &now);
 
 	if (err && err != -ENODEV)
 		return false;
+	if (err)
+		now.count = 0;
+	find_places(dev, e, &now, at);
 	pthread_mutex_lock(&dev->lock);
 	dev->absent = err == -ENODEV;
-	if (dev->absent)
-		now.count = 0;
 	for (i = 0; i < dev->gids.count; i++) {
 		struct netdev_gid *g = &dev->gids.gid[i];
 
@@ -310,7 +342,7 @@ bool shca_device_rescan(struct shca_device *dev, struct engine *e)
 		for (j = 0; j < now.count; j++)
 			if (same_gid(g, &now.gid[j]))
 				break;
-		if (j < now.count) {
+		if (j < now.count && (at[j] == i || at[j] >= dev->gids.count)) {
 			*g = now.gid[j];
 			now.gid[j].ifindex = 0; /* seen */
 			continue;
@@ -319,18 +351,23 @@ bool shca_device_rescan(struct shca_device *dev, struct engine *e)
 		memset(g, 0, sizeof(*g));
 		changed = true;
 	}
+	/* Those whose place is known first. */
 	for (j = 0; j < now.count; j++) {
+		if (!now.gid[j].ifindex || at[j] >= dev->gids.count ||
+		    dev->gids.gid[at[j]].ifindex)
+			continue;
+		put_gid(dev, e, at[j], &now.gid[j]);
+		changed = true;
+	}
+	for (i = j = 0; j < now.count; j++) {
 		if (!now.gid[j].ifindex)
 			continue;
-		for (i = 0; i < dev->gids.count; i++)
-			if (!dev->gids.gid[i].ifindex)
-				break;
+		while (i < dev->gids.count && dev->gids.gid[i].ifindex)
+			i++;
 		if (i == dev->gids.count)
 			break;
-		dev->gids.gid[i] = now.gid[j];
+		put_gid(dev, e, i, &now.gid[j]);
 		changed = true;
-		if (dev->ud_users)
-			gid_bind(dev, e, i);
 	}
 	pthread_mutex_unlock(&dev->lock);
 	return changed;

@@ -2,6 +2,7 @@
  * test_registry.c - processes that join, lease, receive, listen and die
  */
 #include "registry_dir.h"
+#include "gid.h"
 #include "testclock.h"
 
 #include <errno.h>
@@ -567,6 +568,52 @@ static void notes(void **state)
 	registry_leave(b);
 }
 
+static struct netdev_table table_of(const char *const *addr, size_t n)
+{
+	struct netdev_table t = { .count = n };
+
+	for (size_t i = 0; i < n; i++) {
+		t.gid[i].gid = gid_of(addr[i]);
+		t.gid[i].ifindex = 3;
+	}
+	return t;
+}
+
+/* A GID has one index, whoever asks, as long as it stays. */
+static void order_of_gids(void **state)
+{
+	static const char *const before[] = { "10.0.0.1", "10.0.0.2",
+					      "127.0.0.1" };
+	static const char *const after[] = { "10.0.0.1", "10.0.0.9",
+					     "10.0.0.8", "127.0.0.1" };
+	const struct netdev_table was = table_of(before, 3),
+				  is = table_of(after, 4);
+	struct registry *a = join(), *b;
+	uint8_t at[NETDEV_MAX_GIDS];
+
+	(void)state;
+	assert_int_equal(registry_gids(a, 1, &was, at), 0);
+	assert_memory_equal(at, "\0\1\2", 3);
+	assert_int_equal(registry_gids(a, 1, &is, at), 0);
+	assert_memory_equal(at, "\0\1\3\2", 4);
+	/* Another process; and one that was told to see something else. */
+	b = join();
+	assert_int_equal(registry_gids(b, 1, &is, at), 0);
+	assert_memory_equal(at, "\0\1\3\2", 4);
+	assert_int_equal(registry_gids(b, 2, &is, at), 0);
+	assert_memory_equal(at, "\0\1\2\3", 4);
+	/* The last of them has gone: the next one orders them anew. */
+	registry_leave(b);
+	registry_leave(a);
+	a = join();
+	assert_int_equal(registry_gids(a, 1, &is, at), 0);
+	assert_memory_equal(at, "\0\1\2\3", 4);
+	for (uint64_t key = 2; key <= REGISTRY_GID_TABLES; key++)
+		assert_int_equal(registry_gids(a, key, &is, at), 0);
+	assert_int_equal(registry_gids(a, 99, &is, at), -ENOSPC);
+	registry_leave(a);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -590,6 +637,7 @@ int main(void)
 		CLEAN(threads),
 		CLEAN(small_stack),
 		CLEAN(notes),
+		CLEAN(order_of_gids),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
