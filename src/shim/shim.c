@@ -96,11 +96,12 @@ const char *shim_root(void)
 	const char *tree = secure_getenv("SOFTHCA_SYSFS");
 	const char *(*ours)(void);
 
-	if (tree)
+	/* A shell may outlive the files that it was told of (host/tree.c). */
+	if (tree && (!*tree || !access(tree, F_OK)))
 		return tree;
 	ours = (const char *(*)(void))found(&slot, RTLD_DEFAULT,
 					    "shca_sysfs_root");
-	return ours ? ours() : NULL;
+	return ours ? ours() : tree;
 }
 
 /*
