@@ -138,13 +138,18 @@ static bool responses_outstanding(const struct roce_qp *qp)
 	return false;
 }
 
-/* Whether there is room for more after the next `ahead` packets. */
+/*
+ * Whether there is room for more after the next `ahead` packets. Behind a gap
+ * that is being closed most have arrived and are kept, so as many again may be
+ * out.
+ */
 static inline bool window_room(const struct roce_qp *qp, uint32_t ahead)
 {
 	const struct roce_requester *r = &qp->req;
 	uint32_t out = (uint32_t)psn_diff(r->nxt_psn, r->una) + ahead;
 
-	return out < (r->large ? LARGE_WINDOW : r->cc.cwnd / CWND_UNIT);
+	return out < (r->large ? LARGE_WINDOW
+			       : (r->cc.cwnd << r->mending) / CWND_UNIT);
 }
 
 static bool window_open(const struct roce_qp *qp, uint32_t ahead)

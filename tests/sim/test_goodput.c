@@ -144,6 +144,15 @@ static void loss_costs_what_it_must(void **state)
 			 step[i].share);
 }
 
+/* While a gap is closed what is behind it is kept, and more goes on. */
+static void a_gap_does_not_stop_the_flow(void **state)
+{
+	(void)state;
+	at_least(run(&lan, 1, (struct trouble){ .loss = 0.01 }).share, 0.72);
+	at_least(run(&slow, 1, (struct trouble){ .loss = 0.01 }).share, 0.5);
+	at_least(run(&lan, 4, (struct trouble){ .loss = 0.05 }).share, 0.72);
+}
+
 /* A packet that others overtake is taken for lost, but not for congestion. */
 static void detours_cost_what_they_must(void **state)
 {
@@ -246,6 +255,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(loss_costs_what_it_must),
+		cmocka_unit_test(a_gap_does_not_stop_the_flow),
 		cmocka_unit_test(detours_cost_what_they_must),
 		cmocka_unit_test(flows_share_a_bottleneck),
 		cmocka_unit_test(marks_prevent_losses),
