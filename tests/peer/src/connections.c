@@ -239,6 +239,11 @@ void rc_many_qps(void)
 				       .raddr = side[B].va + AT_B + i * len });
 	for (int i = 0; i < 64; i++)
 		expect_sent(A, IBV_WR_RDMA_WRITE);
+	/* Writes of iWARP complete when they are sent. */
+	for (int i = 0; opt_iwarp && i < 300 &&
+			at(B, "check %x %lx %lx 0", AT_B, 64 * len, seed).v[0];
+	     i++)
+		usleep(10000);
 	expect_data(B, AT_B, 64 * len, true);
 }
 

@@ -222,12 +222,11 @@ void iw_access(void)
 
 	refused(IBV_WR_RDMA_WRITE, 64, r, va, side[B].siw ? stag : code);
 	refused(IBV_WR_RDMA_WRITE, 20000, r, va, side[B].siw ? stag : code);
-	refused(IBV_WR_RDMA_WRITE, 64, none, va, stag);
+	refused(IBV_WR_RDMA_WRITE, 64, none, va, side[B].siw ? stag : code);
 	if (!side[B].siw) {
 		refused(IBV_WR_RDMA_READ, 64, w, va, code);
 		refused(IBV_WR_RDMA_READ, 20000, w, va, code);
-		refused(IBV_WR_RDMA_READ, 64, none, va,
-			(struct refusal){ 0, 1, 0 });
+		refused(IBV_WR_RDMA_READ, 64, none, va, code);
 	} else {
 		begin(true);
 		at(B, "fill %x 40 %lx", AT_B, ++seed);
