@@ -71,7 +71,7 @@ static void each_line(const char *path, struct netscan *s, int fd,
 		      void (*fn)(struct netscan *s, int fd, char *line))
 {
 	char line[LINE];
-	FILE *f = fopen(path, "re");
+	FILE *f = fopen(path, "rce");
 
 	while (f && fgets(line, sizeof(line), f))
 		fn(s, fd, line);

@@ -3,17 +3,17 @@
  *
  * Some clients bypass libibverbs and read the kernel's RDMA files: UCX uses no
  * device without a character device /dev/infiniband/<name>, others read GID
- * types or list interfaces. "softhca run" has a small tree of such files written
- * (src/objects/sysfs.c) and preloads this library, which redirects the paths below
- * three prefixes into $SOFTHCA_SYSFS; where that is not set, our libsofthca writes
- * it when it is first needed. Everything else passes through after one
- * comparison. Counters of the port have a value of their own each time they are
- * opened, or read from their beginning (counters.c).
+ * types or list interfaces. "softhca run" has a small tree of such files
+ * written (src/objects/sysfs.c) and preloads this library, which redirects the
+ * paths below three prefixes into $SOFTHCA_SYSFS; where that is not set, our
+ * libsofthca writes it when it is first needed. Everything else passes through
+ * after one comparison. Counters of the port have a value of their own each
+ * time they are opened, or read from their beginning (counters.c).
  *
  * The preload reaches every child of the program, so nothing happens until a
- * path matches: no thread, no allocation. The functions that these hide are looked
- * up at their first use, read(2) at once: that may be in a signal handler, where
- * nothing can be looked up.
+ * path matches: no thread, no allocation. The functions that these hide are
+ * looked up at their first use, read(2) at once: that may be in a signal
+ * handler, where nothing can be looked up.
  *
  * Limits: relative paths are not redirected; ".." does not lead out of the tree
  * (/sys/class/infiniband/../net does not exist); a listing of /sys/class or
@@ -415,53 +415,70 @@ SHIM_GLOB(glob, glob_t, dir_read, stat, lstat)
 SHIM_GLOB(glob64, glob64_t, dir_read64, stat64, lstat64)
 #endif
 
-static bool is_lib(const char *path, const char *soname)
-{
-	const char *base = strrchr(path, '/');
+static const char *const sonames[] = { "libibverbs.so.1", "librdmacm.so.1" };
 
-	return base && !strcmp(base + 1, soname);
-}
+#define SONAMES (sizeof(sonames) / sizeof(sonames[0]))
+#define LOADED 4
 
-/* A library of the system's that was loaded by its path: the loader gives that,
- * whatever LD_LIBRARY_PATH and LD_PRELOAD say. */
-static int look_at_library(struct dl_phdr_info *info, size_t size, void *arg)
+struct loaded {
+	size_t n;
+	struct {
+		const char *soname;
+		char path[PATH_MAX];
+	} lib[LOADED];
+};
+
+/*
+ * The loader holds a lock meanwhile, and another thread that loads a library
+ * may have one that dladdr(3) takes: so names are copied, and looked at later.
+ */
+static int note_library(struct dl_phdr_info *info, size_t size, void *arg)
 {
-	static const char *const sonames[] = { "libibverbs.so.1",
-					       "librdmacm.so.1" };
-	char file[PATH_MAX], ours[PATH_MAX + 32], ours_real[PATH_MAX];
-	Dl_info here;
+	struct loaded *l = arg;
+	const char *base =
+		info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
 
 	(void)size;
-	(void)arg;
-	if (!dladdr((void *)(uintptr_t)&look_at_library, &here) ||
-	    !info->dlpi_name)
-		return 0;
-	for (size_t i = 0; i < sizeof(sonames) / sizeof(sonames[0]); i++) {
-		const char *slash = strrchr(here.dli_fname, '/');
-
-		if (!is_lib(info->dlpi_name, sonames[i]) || !slash)
+	for (size_t i = 0; base && i < SONAMES && l->n < LOADED; i++) {
+		if (strcmp(base + 1, sonames[i]) ||
+		    strlen(info->dlpi_name) >= PATH_MAX)
 			continue;
-		snprintf(ours, sizeof(ours), "%.*s/%s",
-			 (int)(slash - here.dli_fname), here.dli_fname,
-			 sonames[i]);
-		if (realpath(info->dlpi_name, file) &&
-		    realpath(ours, ours_real) && strcmp(file, ours_real))
-			fprintf(stderr,
-				"softhca: process %d has loaded %s by its "
-				"path, not softhca's: dlopen(\"%s\") would "
-				"find softhca's\n",
-				(int)getpid(), info->dlpi_name, sonames[i]);
+		l->lib[l->n].soname = sonames[i];
+		strcpy(l->lib[l->n++].path, info->dlpi_name);
 	}
 	return 0;
 }
 
-/* --explain: why a program has seen no device. */
+/*
+ * --explain: why a program has seen no device. A library of the system's that
+ * was loaded by its path is what the loader gives, whatever LD_LIBRARY_PATH and
+ * LD_PRELOAD say.
+ */
 __attribute__((destructor)) static void explain(void)
 {
-	const char *wanted = getenv("SOFTHCA_EXPLAIN");
+	static struct loaded loaded;
+	const char *wanted = getenv("SOFTHCA_EXPLAIN"), *slash;
+	char file[PATH_MAX], ours[PATH_MAX], path[PATH_MAX + 32];
+	Dl_info here;
 
-	if (wanted && *wanted && strcmp(wanted, "0"))
-		dl_iterate_phdr(look_at_library, NULL);
+	if (!wanted || !*wanted || !strcmp(wanted, "0") ||
+	    !dladdr((void *)(uintptr_t)&note_library, &here))
+		return;
+	slash = strrchr(here.dli_fname, '/');
+	dl_iterate_phdr(note_library, &loaded);
+	for (size_t i = 0; slash && i < loaded.n; i++) {
+		snprintf(path, sizeof(path), "%.*s/%s",
+			 (int)(slash - here.dli_fname), here.dli_fname,
+			 loaded.lib[i].soname);
+		if (realpath(loaded.lib[i].path, file) &&
+		    realpath(path, ours) && strcmp(file, ours))
+			fprintf(stderr,
+				"softhca: process %d has loaded %s by its "
+				"path, not softhca's: dlopen(\"%s\") would "
+				"find softhca's\n",
+				(int)getpid(), loaded.lib[i].path,
+				loaded.lib[i].soname);
+	}
 }
 
 __attribute__((constructor)) static void look_up_read(void)
