@@ -40,13 +40,23 @@ const char *shca_sysfs_path(void)
 	return sysfs_path;
 }
 
+#define FNV_BEGIN 0xcbf29ce484222325
+
+/* FNV-1a */
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+	for (; *text; text++)
+		hash = (hash ^ (uint8_t)*text) * 0x100000001b3;
+	return hash;
+}
+
 /* EUI-64 of a MAC address (7.4 of RFC 4291's appendix A), or made up. */
 static __be64 device_guid(const struct shca_device *dev)
 {
 	char host[HOST_NAME_MAX + 1] = "";
 	uint8_t guid[8] = { 0 };
-	uint64_t hash = 0xcbf29ce484222325;
 	static const uint8_t none[6];
+	uint64_t hash;
 	__be64 out;
 	size_t i;
 
@@ -63,11 +73,9 @@ static __be64 device_guid(const struct shca_device *dev)
 		memcpy(&out, guid, sizeof(out));
 		return out;
 	}
-	/* Only loopback: FNV-1a of the host name, the same on each start. */
+	/* Only loopback: the host name's hash, the same on each start. */
 	gethostname(host, sizeof(host) - 1);
-	for (i = 0; host[i]; i++)
-		hash = (hash ^ (uint8_t)host[i]) * 0x100000001b3;
-	hash += (uint64_t)dev->index;
+	hash = hash_text(FNV_BEGIN, host) + (uint64_t)dev->index;
 	memcpy(guid, &hash, sizeof(guid));
 	guid[0] = (uint8_t)((guid[0] & ~1) | 2); /* locally administered */
 	memcpy(&out, guid, sizeof(out));
@@ -292,13 +300,10 @@ static bool same_gid(const struct netdev_gid *a, const struct netdev_gid *b)
 /* Of what decides which addresses a device has, and which comes first. */
 static uint64_t gids_key(const struct shca_device *dev)
 {
-	const char *const said[] = { dev->ifnames, config_get()->addr };
-	uint64_t hash = 0xcbf29ce484222325;
+	const char *addr = config_get()->addr;
+	uint64_t hash = hash_text(FNV_BEGIN, dev->ifnames);
 
-	for (size_t i = 0; i < 2; i++)
-		for (const char *p = said[i]; p && *p; p++)
-			hash = (hash ^ (uint8_t)*p) * 0x100000001b3 + i;
-	return hash | 1;
+	return hash_text(hash_text(hash, "\n"), addr ? addr : "") | 1;
 }
 
 /* Where the GIDs of a scan have their places; NETDEV_MAX_GIDS: nobody says. */

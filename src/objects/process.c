@@ -429,9 +429,9 @@ static int process_create(struct shca_process **out)
 		record_events(cfg->trace);
 	p->env = (struct roce_env){
 		.base.keys = &p->keys,
-		.base.complete = cfg->explain_full || trace_on
-					 ? env_complete_noted
-					 : env_complete,
+		.base.complete = cfg->explain_full || trace_on ?
+					 env_complete_noted :
+					 env_complete,
 		.base.srq_take = env_srq_take,
 		.xrc_srq_take = shca_xrc_env_take,
 		.xrc_pd = shca_xrc_env_pd,

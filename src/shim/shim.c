@@ -3,17 +3,17 @@
  *
  * Some clients bypass libibverbs and read the kernel's RDMA files: UCX uses no
  * device without a character device /dev/infiniband/<name>, others read GID
- * types or list interfaces. "softhca run" has a small tree of such files
- * written (src/objects/sysfs.c) and preloads this library, which redirects the
- * paths below three prefixes into $SOFTHCA_SYSFS; where that is not set, our
- * libsofthca writes it when it is first needed. Everything else passes through
- * after one comparison. Counters of the port have a value of their own each
- * time they are opened, or read from their beginning (counters.c).
+ * types or list interfaces. "softhca run" has a small tree of such files written
+ * (src/objects/sysfs.c) and preloads this library, which redirects the paths below
+ * three prefixes into $SOFTHCA_SYSFS; where that is not set, our libsofthca writes
+ * it when it is first needed. Everything else passes through after one
+ * comparison. Counters of the port have a value of their own each time they are
+ * opened, or read from their beginning (counters.c).
  *
  * The preload reaches every child of the program, so nothing happens until a
- * path matches: no thread, no allocation. The functions that these hide are
- * looked up at their first use, read(2) at once: that may be in a signal
- * handler, where nothing can be looked up.
+ * path matches: no thread, no allocation. The functions that these hide are looked
+ * up at their first use, read(2) at once: that may be in a signal handler, where
+ * nothing can be looked up.
  *
  * Limits: relative paths are not redirected; ".." does not lead out of the tree
  * (/sys/class/infiniband/../net does not exist); a listing of /sys/class or
