@@ -75,15 +75,22 @@ def both(session, attempt, s, server, c, client, cm, patience):
         return "FAIL", f"the server does not listen within {LISTENS} s: {said(sj)}"
     cj = c.start(client.split())
     limit = 20 if "-c UC" in client else 40
-    end = time.monotonic() + limit
-    # A packet of which user-mode Linux has missed the interrupt waits in the
-    # tap for the next one. RC sends again; UC and UD wait for ever.
-    while not cj.ended(2) and time.monotonic() < end:
-        for place in (c, s):
-            place.nudge()
+
+    def nudged_until(job, seconds):
+        """A packet of which user-mode Linux has missed the interrupt waits in the
+        tap for the next one. RC sends again; UC, UD and the last DREQ of a
+        program that ends (the kernel's CM does not repeat it either once the
+        identifier is destroyed) wait for ever.
+        """
+        end = time.monotonic() + seconds
+        while not job.ended(min(2, max(end - time.monotonic(), 0))) and time.monotonic() < end:
+            for place in (c, s):
+                place.nudge()
+        return job.wait(0)
+
+    crc = nudged_until(cj, limit)
     attempt.ends()
-    crc = cj.wait(0)
-    src = sj.wait(1 if crc else patience)
+    src = nudged_until(sj, 1 if crc else patience)
     if crc is None:
         return "FAIL", (f"no end within {limit} s; client: {said(cj)}; server: {said(sj)}"
                         + last_packets(session))
@@ -92,7 +99,8 @@ def both(session, attempt, s, server, c, client, cm, patience):
     if src:
         return "FAIL", f"server ends with {src}: {said(sj)}"
     if src is None and not server.startswith("cmtime"):
-        return "FAIL", f"server has no end within {patience} s of its client: " + said(sj)
+        return "FAIL", (f"server has no end within {patience} s of its client: " + said(sj)
+                        + last_packets(session))
     return "PASS", ""
 
 
