@@ -333,12 +333,16 @@ static uint64_t packet_key(uint32_t qp, const struct trace_rec *r)
 	return ((uint64_t)qp + 1) << 32 | r->psn_op;
 }
 
-#define TWICE (TRACE_NOTHING - 1)
+#define FIRST_UNKNOWN (TRACE_NOTHING - 1)
 
-/* Packets between two clocks that left once and arrived once. */
+/*
+ * Packets between two clocks. One that left more than once counts from the first
+ * time, if that is known: whichever it was that arrived took no longer.
+ */
 static int find_delays(struct trace_set *t, int64_t *least)
 {
 	struct map outs = { .size = 0 };
+	uint64_t key;
 	uint32_t at;
 	int err = 0;
 
@@ -356,13 +360,14 @@ static int find_delays(struct trace_set *t, int64_t *least)
 			    t->proc[t->qp[peer].proc].clock ==
 				    t->proc[ev->proc].clock)
 				continue;
-			at = map_get(&outs, packet_key(out ? ev->qp : peer,
-						       &ev->rec));
-			if (out)
-				err = map_set(&outs,
-					      packet_key(ev->qp, &ev->rec),
-					      at == TRACE_NOTHING ? i : TWICE);
-			else if (at < TWICE)
+			key = packet_key(out ? ev->qp : peer, &ev->rec);
+			at = map_get(&outs, key);
+			if (out && at == TRACE_NOTHING)
+				err = map_set(&outs, key,
+					      ev->rec.x & TRACE_AGAIN ?
+						      FIRST_UNKNOWN :
+						      i);
+			else if (!out && at < FIRST_UNKNOWN)
 				note_delay(t, least, at, i);
 		}
 	}

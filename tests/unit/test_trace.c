@@ -402,6 +402,48 @@ static void clocks_of_two_hosts(void **state)
 	trace_read_free(&t);
 }
 
+/* The fastest packet, which the peer then gets once more: it counts. */
+static void clocks_by_what_was_sent_again(void **state)
+{
+	const uint64_t t = 1000 * MSEC;
+	struct trace_set set;
+	struct file a, b;
+
+	(void)state;
+	two_hosts(&a, &b);
+	add(&a, TRACE_PKT_OUT, 0x11, t + 95000, 100 << 8 | TRACE_AGAIN, 0x12,
+	    100, ONLY);
+	add(&b, TRACE_PKT_IN, 0x12, t + 195000 + SKEW, 100 << 8, 0x11, 100,
+	    ONLY);
+	write_two(&a, &b);
+	assert_int_equal(read_dir(&set), 0);
+	assert_true(set.clock[1].known);
+	assert_int_equal(set.clock[1].error, 12000);
+	for (uint32_t i = 0; i < set.nevents; i++)
+		if (trace_type(&set.event[i].rec) == TRACE_PKT_IN &&
+		    set.event[i].proc == 1)
+			assert_int_not_equal(set.event[i].other, TRACE_NOTHING);
+	trace_read_free(&set);
+}
+
+/* What was sent before the file begins tells nothing when it arrives. */
+static void no_clock_by_a_second_packet(void **state)
+{
+	const uint64_t t = 1000 * MSEC;
+	struct trace_set set;
+	struct file a, b;
+
+	(void)state;
+	two_hosts(&a, &b);
+	add(&b, TRACE_PKT_IN, 0x12, t + 5000 + SKEW, 99 << 8, 0x11, 99, ONLY);
+	add(&a, TRACE_PKT_OUT, 0x11, t + 95000, 99 << 8 | TRACE_AGAIN, 0x12, 99,
+	    ONLY);
+	write_two(&a, &b);
+	assert_int_equal(read_dir(&set), 0);
+	assert_int_equal(set.clock[1].error, 12000);
+	trace_read_free(&set);
+}
+
 /* A request that another process' memory took has no PSN. */
 static void carried_out_without_packets(void **state)
 {
@@ -651,6 +693,8 @@ int main(void)
 		TEST(a_forked_child),
 		TEST(time_of_busy_threads),
 		TEST(clocks_of_two_hosts),
+		TEST(clocks_by_what_was_sent_again),
+		TEST(no_clock_by_a_second_packet),
 		TEST(carried_out_without_packets),
 		TEST(fpdus_of_work_requests),
 		TEST(wrong_files_are_named),
