@@ -213,7 +213,9 @@ void cm_unreachable(struct cm *cm, const union ibv_gid *dgid,
 
 /*
  * Ends connections with processes of this host that have died, as a kernel does
- * for its processes: gone() is called for every connection with a place.
+ * for its processes: gone() is called for every connection with a place. One that
+ * is being set up ends when two calls have found its process gone: between them
+ * the caller hands cm_rx() what that process had sent.
  */
 void cm_peers_check(struct cm *cm,
 		    bool (*gone)(void *arg, int place, uint32_t remote_id),

@@ -476,7 +476,23 @@ static void rx_dreq(struct cm *cm, const struct cm_in *in)
 void cm_conn_gone(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 {
 	struct cm_event ev = { .type = CM_EV_DREQ, .conn = c };
+	const bool first = !c->dead;
 
+	c->dead = true;
+	switch (c->state) {
+	case CM_REQ_RCVD:
+	case CM_MRA_REQ_SENT:
+	case CM_REP_SENT:
+	case CM_MRA_REP_RCVD:
+	case CM_REP_RCVD:
+	case CM_MRA_REP_SENT:
+		/* What it has said last, such as RTU and DREQ, may be unread. */
+		if (first)
+			return;
+		break;
+	default:
+		break;
+	}
 	c->place = -1;
 	switch (c->state) {
 	case CM_MRA_REQ_RCVD:

@@ -58,8 +58,27 @@ static void peer_dies(void **unused)
 	who = 1; /* A */
 	b = B->ev.conn;
 	cm_peers_check(B->cm, gone, &who, net->now);
+	cm_peers_check(B->cm, gone, &who, net->now);
 	expect(B, CM_EV_REJ, CM_REJ_TIMEOUT);
 	state(b, CM_IDLE);
+	cm_close(A->cm, c, net->now);
+	cm_close(B->cm, b, net->now);
+
+	/* it has said RTU and DREQ, and is found dead before these are read */
+	cm_net_run(net, 60 * SEC);
+	c = dial(net, &an_end, NULL, 0);
+	cm_net_run(net, SEC / 100);
+	b = B->ev.conn;
+	assert_int_equal(cm_accept(B->cm, b, &an_end, NULL, 0, net->now), 0);
+	cm_net_run(net, SEC / 100);
+	state(b, CM_REP_SENT);
+	assert_int_equal(cm_rtu(A->cm, c, NULL, 0, net->now), 0);
+	assert_int_equal(cm_disconnect(A->cm, c, NULL, 0, net->now), 0);
+	cm_peers_check(B->cm, gone, &who, net->now);
+	state(b, CM_REP_SENT);
+	cm_net_run(net, SEC / 100);
+	expect(B, CM_EV_DREQ, 0);
+	state(b, CM_DREQ_RCVD);
 	cm_close(A->cm, c, net->now);
 	cm_close(B->cm, b, net->now);
 
