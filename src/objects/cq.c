@@ -193,7 +193,9 @@ int shca_channel_destroy(struct ibv_comp_channel *ibch)
 		proc->bare = NULL;
 	lock_drop(&proc->bare_lock);
 	/* A thread that sleeps there sleeps on, as with a NIC. */
-	if (!used) {
+	if (used) {
+		retired_keep(&channels, &ch->kept);
+	} else {
 		sys_close(ibch->fd);
 		free(ch->queue);
 		free(retire(&channels, ch));

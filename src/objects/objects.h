@@ -14,6 +14,7 @@
 #define SOFTHCA_OBJECTS_OBJECTS_H
 
 #include "base/lock.h"
+#include "base/retired.h"
 #include "check/check.h"
 #include "engine/engine.h"
 #include "engine/faults.h"
@@ -439,6 +440,7 @@ struct shca_channel {
 	uint32_t skip, interval; /* so often bare ones get theirs at once */
 	_Atomic unsigned prompt; /* events in a row that nobody had waited for */
 	_Atomic bool closed; /* it has been destroyed */
+	struct retired_kept kept;
 };
 
 struct shca_cqe {

@@ -24,6 +24,7 @@
 #ifndef SOFTHCA_RDMACM_CMA_H
 #define SOFTHCA_RDMACM_CMA_H
 
+#include "base/retired.h"
 #include "objects/gsi.h"
 #include "objects/iw.h"
 
@@ -78,6 +79,7 @@ struct cma_channel {
 	size_t ids; /* identifiers that report here */
 	_Atomic unsigned readers; /* threads in rdma_get_cm_event() */
 	bool closed; /* it has been destroyed */
+	struct retired_kept kept;
 };
 
 enum cma_state {

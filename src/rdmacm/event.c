@@ -231,7 +231,9 @@ void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 		cma_unlock();
 	}
 	close(c->ch.fd);
-	if (!atomic_load(&c->readers))
+	if (atomic_load(&c->readers))
+		retired_keep(&channels, &c->kept);
+	else
 		free(retire(&channels, c));
 }
 

@@ -544,6 +544,43 @@ static void jumps_out(void **state)
 	end();
 }
 
+static void *only_jump(void *arg)
+{
+	struct waiter *w = arg;
+	struct ibv_cq *cq;
+	void *context;
+
+	if (!sigsetjmp(jump, 1)) {
+		atomic_store(&w->tid, (pid_t)syscall(SYS_gettid));
+		ibv_get_cq_event(w->ch, &cq, &context);
+		return NULL;
+	}
+	return &jump;
+}
+
+/* The same of one that waits behind another. The channel may be in use for all
+ * that is known, and is no leak. */
+static void second_jumps_out(void **state)
+{
+	struct waiter first, w = { 0 };
+
+	(void)state;
+	begin();
+	start(&first, b.ch, 1);
+	wait_asleep(&first);
+	w.ch = b.ch;
+	signal(SIGUSR1, jump_out);
+	assert_int_equal(pthread_create(&w.thread, NULL, only_jump, &w), 0);
+	wait_asleep(&w);
+	pthread_kill(w.thread, SIGUSR1);
+	assert_ptr_equal(join(w.thread), &jump);
+	signal(SIGUSR1, SIG_DFL);
+	send_one(&a, &b);
+	assert_ptr_equal(join(first.thread), &first);
+	assert_int_equal(first.events, 1);
+	end();
+}
+
 /* Of threads that wait one is cancelled; the others go on. */
 static void cancelled(void **state)
 {
@@ -954,6 +991,7 @@ int main(int argc, char **argv)
 		TEST(signals),
 		TEST(signal_once),
 		TEST(jumps_out),
+		TEST(second_jumps_out),
 		TEST(cancelled),
 		TEST(forks),
 		TEST(beside_one_that_polls),
