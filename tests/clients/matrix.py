@@ -38,6 +38,8 @@ FAMILIES = {
         ["On UC and UD it waits for ever for messages that are lost: nothing holds back its sender, and a receiver's "
          "socket has room for so many.",
          "Writes have no events (-e).",
+         "With -q, a -n that is no multiple of --cq-mod (100, or what -l says): every completion counts as --cq-mod, so "
+         "`ib_*_bw` can stop polling before its slowest QP has posted all, and stands.",
          "The group that -M has by default is interface-local (ff01::), which reaches nobody on another host: name one."]),
     "perftest over rdma_cm": Family(
         "perftest", "the same tools with -R, and with -z", ["test_cm_tools.py::test_perftest"],
