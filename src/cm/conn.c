@@ -235,17 +235,8 @@ int cm_reject(struct cm *cm, struct cm_conn *c, unsigned reason,
 {
 	int err;
 
-	switch (c->state) {
-	case CM_REQ_RCVD:
-	case CM_MRA_REQ_SENT:
-	case CM_REP_SENT:
-	case CM_MRA_REP_RCVD:
-	case CM_REP_RCVD:
-	case CM_MRA_REP_SENT:
-		break;
-	default:
+	if (!cm_conn_pending(c))
 		return -EINVAL;
-	}
 	err = cm_send_rej(cm, c, reason, ari, ari_len, data, len);
 	if (!err)
 		cm_conn_linger(cm, c, now_ns);

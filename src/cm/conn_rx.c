@@ -476,36 +476,21 @@ static void rx_dreq(struct cm *cm, const struct cm_in *in)
 void cm_conn_gone(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 {
 	struct cm_event ev = { .type = CM_EV_DREQ, .conn = c };
-	const bool first = !c->dead;
 
-	c->dead = true;
-	switch (c->state) {
-	case CM_REQ_RCVD:
-	case CM_MRA_REQ_SENT:
-	case CM_REP_SENT:
-	case CM_MRA_REP_RCVD:
-	case CM_REP_RCVD:
-	case CM_MRA_REP_SENT:
-		/* What it has said last, such as RTU and DREQ, may be unread. */
-		if (first)
-			return;
-		break;
-	default:
-		break;
+	if (cm_conn_pending(c) && !c->dead) {
+		/* What it said last, such as RTU and DREQ, may be unread. */
+		c->dead = true;
+		return;
 	}
 	c->place = -1;
+	if (cm_conn_pending(c)) {
+		rejected(cm, c, CM_REJ_TIMEOUT, NULL);
+		return;
+	}
 	switch (c->state) {
 	case CM_MRA_REQ_RCVD:
 		/* another process may listen by now, or none */
 		cm_conn_timer(cm, c, now_ns);
-		break;
-	case CM_REQ_RCVD:
-	case CM_MRA_REQ_SENT:
-	case CM_REP_SENT:
-	case CM_MRA_REP_RCVD:
-	case CM_REP_RCVD:
-	case CM_MRA_REP_SENT:
-		rejected(cm, c, CM_REJ_TIMEOUT, NULL);
 		break;
 	case CM_ESTABLISHED:
 		c->state = CM_DREQ_RCVD;

@@ -54,7 +54,7 @@ struct cm_conn {
 	uint8_t ack_timeout;
 	void *user;
 	int place; /* of the peer, cm_config.place(), or negative */
-	bool dead; /* cm_peers_check() has found that process gone */
+	bool dead; /* pending, and that process has been found gone once */
 
 	/* Where it is found; see find.c. */
 	struct hlink by_id, by_remote, by_qpn;
@@ -180,6 +180,22 @@ int cm_send_drep(struct cm *cm, struct cm_conn *c, uint64_t tid,
 void cm_timewait(struct cm *cm, struct cm_conn *c, uint64_t now_ns);
 void cm_established(struct cm *cm, struct cm_conn *c, const uint8_t *data,
 		    size_t len);
+
+/* The peer's REQ or REP has come, and either end may still reject. */
+static inline bool cm_conn_pending(const struct cm_conn *c)
+{
+	switch (c->state) {
+	case CM_REQ_RCVD:
+	case CM_MRA_REQ_SENT:
+	case CM_REP_SENT:
+	case CM_MRA_REP_RCVD:
+	case CM_REP_RCVD:
+	case CM_MRA_REP_SENT:
+		return true;
+	default:
+		return false;
+	}
+}
 
 /* conn_rx.c */
 void cm_conn_rx(struct cm *cm, const struct cm_in *in);

@@ -501,49 +501,6 @@ static void jump_out(int sig)
 	siglongjmp(jump, sig);
 }
 
-static void *wait_and_jump(void *arg)
-{
-	struct waiter *w = arg;
-	struct ibv_cq *cq;
-	void *context;
-
-	if (!sigsetjmp(jump, 1)) {
-		atomic_store(&w->tid, (pid_t)syscall(SYS_gettid));
-		ibv_get_cq_event(w->ch, &cq, &context);
-		return NULL;
-	}
-	atomic_store(&w->events, 1);
-	/* From now on as if it had not been there. */
-	take(&b);
-	send_one(&a, &b);
-	assert_int_equal(ibv_get_cq_event(w->ch, &cq, &context), 0);
-	ibv_ack_cq_events(cq, 1);
-	take(&b);
-	return w;
-}
-
-/* A thread jumps from a handler out of the call; others receive then. */
-static void jumps_out(void **state)
-{
-	struct waiter w = { 0 };
-
-	(void)state;
-	begin();
-	w.ch = b.ch;
-	signal(SIGUSR1, jump_out);
-	assert_int_equal(pthread_create(&w.thread, NULL, wait_and_jump, &w), 0);
-	wait_asleep(&w);
-	pthread_kill(w.thread, SIGUSR1);
-	assert_ptr_equal(join(w.thread), &w);
-	signal(SIGUSR1, SIG_DFL);
-	start(&w, b.ch, 1);
-	wait_asleep(&w);
-	send_one(&a, &b);
-	assert_ptr_equal(join(w.thread), &w);
-	assert_int_equal(w.events, 1);
-	end();
-}
-
 static void *only_jump(void *arg)
 {
 	struct waiter *w = arg;
@@ -558,23 +515,64 @@ static void *only_jump(void *arg)
 	return &jump;
 }
 
+static void *jump_and_wait(void *arg)
+{
+	struct waiter *w = arg;
+	struct ibv_cq *cq;
+	void *context;
+
+	if (!only_jump(w))
+		return NULL;
+	atomic_store(&w->events, 1);
+	/* From now on as if it had not been there. */
+	take(&b);
+	send_one(&a, &b);
+	assert_int_equal(ibv_get_cq_event(w->ch, &cq, &context), 0);
+	ibv_ack_cq_events(cq, 1);
+	take(&b);
+	return &jump;
+}
+
+/* Runs fn() in a thread that jumps from a handler out of waiting for b.ch. */
+static void waits_and_jumps(void *(*fn)(void *))
+{
+	struct waiter w = { .ch = b.ch };
+
+	signal(SIGUSR1, jump_out);
+	assert_int_equal(pthread_create(&w.thread, NULL, fn, &w), 0);
+	wait_asleep(&w);
+	pthread_kill(w.thread, SIGUSR1);
+	assert_ptr_equal(join(w.thread), &jump);
+	signal(SIGUSR1, SIG_DFL);
+}
+
+/* A thread jumps from a handler out of the call; others receive then. */
+static void jumps_out(void **state)
+{
+	struct waiter w;
+
+	(void)state;
+	begin();
+	waits_and_jumps(jump_and_wait);
+	start(&w, b.ch, 1);
+	wait_asleep(&w);
+	send_one(&a, &b);
+	assert_ptr_equal(join(w.thread), &w);
+	assert_int_equal(w.events, 1);
+	end();
+}
+
 /* The same of one that waits behind another. The channel may be in use for all
  * that is known, and is no leak. */
 static void second_jumps_out(void **state)
 {
-	struct waiter first, w = { 0 };
+	struct waiter first;
 
 	(void)state;
 	begin();
 	start(&first, b.ch, 1);
 	wait_asleep(&first);
-	w.ch = b.ch;
-	signal(SIGUSR1, jump_out);
-	assert_int_equal(pthread_create(&w.thread, NULL, only_jump, &w), 0);
-	wait_asleep(&w);
-	pthread_kill(w.thread, SIGUSR1);
-	assert_ptr_equal(join(w.thread), &jump);
-	signal(SIGUSR1, SIG_DFL);
+	waits_and_jumps(only_jump);
 	send_one(&a, &b);
 	assert_ptr_equal(join(first.thread), &first);
 	assert_int_equal(first.events, 1);
