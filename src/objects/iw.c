@@ -9,6 +9,7 @@
 #include "base/aside.h"
 #include "base/bytes.h"
 #include "base/gid.h"
+#include "base/mix.h"
 #include "base/say.h"
 #include "base/sys.h"
 #include "base/why.h"
@@ -20,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 
 #define ACCEPTS 16 /* in one look at a listener */
@@ -32,13 +34,19 @@
 #define REFUSED_NS 20000000u
 /*
  * Connections without a request, of all listeners: at most so many, and at most
- * that part of the descriptors that the process may have, since the program needs
- * some, too. Where there is no room, those that have been silent for long make
- * it: who connects in earnest sends a request at once.
+ * that part of the descriptors that the process may have, since the program
+ * needs some, too. While there is room one source may have all of it. Where
+ * there is none, those that have been silent for long make it, of the source
+ * that has the most: who connects in earnest sends a request at once. A source
+ * with more than half of the room need not have been silent for long, so that a
+ * flood from there does not fill the listener's queue either. A part of the
+ * room is made at a time.
  */
 #define HALF_OPEN_MAX 4096u
 #define HALF_OPEN_PART 4u
 #define SILENT_NS 1000000000u
+#define SILENT_MANY_NS 100000000u
+#define ROOM_PART 8u
 
 enum phase {
 	IW_CONNECTING, /* TCP's SYN is out */
@@ -63,7 +71,9 @@ struct shca_iw {
 	_Atomic uint64_t due;
 	void *user; /* of the connection, or of the listener */
 	bool owned; /* by the user: shca_iw_close() is to come */
+	bool opening; /* IW_QP: the peer's first message is to come */
 	struct shca_iw_listener *listener; /* in IW_REQUEST and IW_WAITING */
+	uint16_t *source; /* in IW_REQUEST: the silent of its source */
 	struct shca_qp *qp; /* with a reference, as long as this exists */
 	struct sockaddr_storage local, peer;
 	uint8_t tos, refused; /* so often */
@@ -127,6 +137,14 @@ static void iw_free(struct stream *s)
 	free(iw);
 }
 
+/* It is not silent any more. */
+static void heard(struct shca_iw *iw)
+{
+	if (iw->source)
+		--*iw->source;
+	iw->source = NULL;
+}
+
 static void unlist(struct shca_iw *iw)
 {
 	struct shca_process *p = to_process(iw->e);
@@ -139,6 +157,7 @@ static void unlist(struct shca_iw *iw)
 	else
 		p->iws_end = iw->link;
 	iw->link = NULL;
+	heard(iw);
 	if (iw->listener)
 		p->iw_half_open--;
 	iw->listener = NULL;
@@ -293,11 +312,14 @@ static void news(struct shca_iw *iw, unsigned what)
 
 void shca_iw_established(struct shca_iw *iw)
 {
+	iw->opening = false;
+	shca_iw_until(iw, UINT64_MAX);
 	news(iw, NEWS_ESTABLISHED);
 }
 
 void shca_iw_ended(struct shca_iw *iw)
 {
+	iw->opening = false;
 	news(iw, NEWS_ENDED);
 }
 
@@ -398,9 +420,14 @@ static int hand_over(struct shca_iw *iw)
 		atomic_store(&iw->phase, IW_QP);
 		if (tracing())
 			record_connected(iw);
+		if (!a.initiator && a.rtr != IWARP_RTR_NONE) {
+			iw->opening = true;
+			shca_iw_until(iw, clock_ns() + SHCA_IW_REPLY_NS);
+		}
 		err = shca_iwarp_start(qp, iw, &a, fpdu_max(iw, &a),
 				       iw->setup.error);
 		if (err) {
+			iw->opening = false;
 			atomic_store(&iw->phase,
 				     iw->setup.initiator ? IW_REPLY : IW_ASKED);
 			put(iw);
@@ -554,6 +581,7 @@ static void requested(struct shca_iw *iw)
 	if (err == -EAGAIN)
 		return;
 	if (!err) {
+		heard(iw);
 		if (tracing())
 			record_frame(iw, TRACE_CM_IN, TRACE_MPA_REQUEST);
 		if (iw->listener->waiting.first)
@@ -803,6 +831,20 @@ err_iw:
 
 /* ---- the responder ----------------------------------------------------- */
 
+/* Where connections of this peer's source are counted: its IPv4 address, or the
+ * first 64 bits of IPv6's, all of which a host can have. Nobody outside can
+ * tell which sources share a place. */
+static uint16_t *source_of(struct shca_process *p,
+			   const struct sockaddr_storage *peer)
+{
+	union ibv_gid gid;
+	uint64_t key;
+
+	sock_gid(peer, &gid);
+	key = roce_gid_is_v4(&gid) ? get_be32(gid.raw + 12) : get_be64(gid.raw);
+	return &p->iw_sources[mix64(key ^ mix64(p->id)) % SHCA_IW_SOURCES];
+}
+
 static struct shca_iw *accepted(struct shca_iw_listener *l, int fd)
 {
 	struct shca_process *p = to_process(l->e);
@@ -823,6 +865,8 @@ static struct shca_iw *accepted(struct shca_iw_listener *l, int fd)
 	iw->user = l->user;
 	iw->listener = l;
 	p->iw_half_open++;
+	iw->source = source_of(p, &iw->peer);
+	++*iw->source;
 	shca_iw_until(iw, clock_ns() + SHCA_IW_REQUEST_NS);
 	return iw;
 }
@@ -1103,6 +1147,8 @@ void shca_iw_leave(struct shca_qp *qp, bool linger)
 /* It has taken too long. */
 static void late(struct shca_iw *iw, uint64_t now)
 {
+	static const char silent[] =
+		"the first message that the peer has announced has not come";
 	struct shca_qp *qp = iw->qp;
 
 	atomic_store(&iw->due, UINT64_MAX);
@@ -1131,7 +1177,9 @@ static void late(struct shca_iw *iw, uint64_t now)
 	case IW_QP:
 		shca_qp_lock(qp);
 		if (!qp->sched.dead && qp->iw == iw)
-			shca_iwarp_late(qp);
+			shca_iwarp_late(qp, iw->opening ?
+						    silent :
+						    sys_strerror(ETIMEDOUT));
 		shca_qp_unlock(qp);
 		break;
 	case IW_ASKED:
@@ -1165,18 +1213,64 @@ void shca_iw_tell(struct engine *e, uint64_t now)
 	shca_cm_unlock(e);
 }
 
-/* One that has said nothing keeps others out. */
-static bool makes_room(const struct shca_iw *iw, uint64_t due, uint64_t now)
+/* The largest number such that there is room if no source has more. */
+static unsigned fair_share(const struct shca_process *p, unsigned room)
 {
-	return atomic_load(&iw->phase) == IW_REQUEST &&
-	       due < now + SHCA_IW_REQUEST_NS - SILENT_NS;
+	unsigned low = 0, high = room;
+
+	while (low < high) {
+		const unsigned n = high - (high - low) / 2;
+		unsigned sum = 0;
+
+		for (unsigned i = 0; i < SHCA_IW_SOURCES; i++)
+			sum += min_u32(p->iw_sources[i], n);
+		if (sum <= room)
+			low = n;
+		else
+			high = n - 1;
+	}
+	return low;
+}
+
+/* A request may have come while nobody could look. */
+static bool is_silent(const struct shca_iw *iw)
+{
+	int n = 0;
+
+	return syscall(SYS_ioctl, iw->stream.fd, FIONREAD, &n) || !n;
+}
+
+/* Too many have said nothing, and keep others out. */
+static void make_room(struct shca_process *p, uint64_t now)
+{
+	const unsigned max = half_open_max();
+	const unsigned want = max - max / ROOM_PART - 1;
+	unsigned silent = 0, others, share;
+	struct shca_iw *iw, *next;
+
+	if (p->iw_half_open < max)
+		return;
+	for (unsigned i = 0; i < SHCA_IW_SOURCES; i++)
+		silent += p->iw_sources[i];
+	others = p->iw_half_open - silent;
+	share = fair_share(p, want > others ? want - others : 0);
+	for (iw = p->iws; iw && p->iw_half_open > want; iw = next) {
+		uint64_t since, least;
+
+		next = iw->next;
+		if (!iw->source || *iw->source <= share)
+			continue;
+		since = atomic_load(&iw->due) - SHCA_IW_REQUEST_NS;
+		least = *iw->source > max / 2 ? SILENT_MANY_NS : SILENT_NS;
+		if (now > since + least && is_silent(iw))
+			iw_end(iw, true);
+	}
 }
 
 /* All are walked, but only when one is due: hardly any connection ever is. */
 void shca_iw_expire(struct engine *e, uint64_t now)
 {
 	struct shca_process *p = to_process(e);
-	const bool full = p->iw_half_open >= half_open_max();
 	struct shca_iw *iw, *next;
 
 	shca_cm_lock(e);
@@ -1188,11 +1282,10 @@ void shca_iw_expire(struct engine *e, uint64_t now)
 		next = iw->next;
 		if (due <= now)
 			late(iw, now);
-		else if (full && makes_room(iw, due, now))
-			iw_end(iw, true);
 		else if (due != UINT64_MAX)
 			due_by(e, due);
 	}
+	make_room(p, now);
 	listeners_resume(p, now);
 	shca_cm_unlock(e);
 }

@@ -21,7 +21,8 @@
 #include "iwarp/iwarp.h"
 
 /* How long a peer may take: to send the frame that begins a connection, to be
- * reached by TCP, to answer our frame, to end what we have ended, and to end
+ * reached by TCP, to answer our frame (or to send the message that it has
+ * announced, once it has our answer), to end what we have ended, and to end
  * what we have rejected. */
 #define SHCA_IW_REQUEST_NS 5000000000ull
 #define SHCA_IW_CONNECT_NS 30000000000ull
@@ -132,8 +133,8 @@ void shca_iw_leave(struct shca_qp *qp, bool linger);
 /* qp_iwarp.c: the stream of a QP, whose lock is held, has these events, as
  * stream_ops.ready. */
 int shca_iwarp_stream(struct shca_qp *qp, uint32_t events, uint8_t *buffer);
-/* The QP's stream has ended by our clock. */
-void shca_iwarp_late(struct shca_qp *qp);
+/* The QP's stream has ended by our clock; how: in words. */
+void shca_iwarp_late(struct shca_qp *qp, const char *how);
 /* The manager has the connection: the QP goes to RTS, and sends. wrong: it sends
  * that the peer's frame was. */
 int shca_iwarp_start(struct shca_qp *qp, struct shca_iw *iw,

@@ -29,6 +29,9 @@ struct shca_iw_queue {
 	struct shca_iw *first, *last;
 };
 
+/* Places in which the sources of connections are counted (iw.c). */
+#define SHCA_IW_SOURCES 1024
+
 struct shca_process {
 	struct engine engine;
 	unsigned refs; /* contexts; under the global lock */
@@ -49,6 +52,8 @@ struct shca_process {
 	struct shca_iw_queue iw_connecting;
 	struct shca_iw_listener *iw_listeners;
 	unsigned iw_half_open; /* of iws have yet to bring a request */
+	/* Of these, those that have said nothing, by where they come from. */
+	uint16_t iw_sources[SHCA_IW_SOURCES];
 	struct shca_iw *_Atomic iw_news; /* that the user has not heard of */
 	struct engine_alarm iw_news_alarm, iw_alarm;
 	int (*iw_event)(const struct shca_iw_event *ev);

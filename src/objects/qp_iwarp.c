@@ -378,9 +378,9 @@ int shca_iwarp_stream(struct shca_qp *qp, uint32_t events, uint8_t *buffer)
 	return reads ? reads : 1;
 }
 
-void shca_iwarp_late(struct shca_qp *qp)
+void shca_iwarp_late(struct shca_qp *qp, const char *how)
 {
-	iwarp_lost(iwarp_qp(qp->core), sys_strerror(ETIMEDOUT));
+	iwarp_lost(iwarp_qp(qp->core), how);
 	leave(qp, false);
 }
 

@@ -354,14 +354,14 @@ def test_port_taken(placements):
 # ---- hostile and strange peers ---------------------------------------------
 
 
-def connect_from(server, port):
+def connect_from(server, port, source="127.0.0.1"):
     """A socket of the test's in the network of a program."""
     result = []
 
     def enter():
         with open(f"/proc/{server.pid}/ns/net") as f:
             os.setns(f.fileno(), os.CLONE_NEWNET) if hasattr(os, "setns") else rig.LIBC.setns(f.fileno(), 0x40000000)
-        s = socket.create_connection(("127.0.0.1", port), timeout=20)
+        s = socket.create_connection(("127.0.0.1", port), timeout=20, source_address=(source, 0))
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         result.append(s)
 
@@ -498,6 +498,62 @@ def test_silent_crowd(placements):
             ping.kill()
         for s in idle:
             s.close()
+        assert server.running(), server.describe()
+    finally:
+        server.kill()
+
+
+@NEED_ROOT
+def test_crowd_of_one_source(placements):
+    """Who fills the room alone gives it back: others may be slow as long as it is there."""
+    place, port = placements("iwarp"), rig.free_port()
+    server = rig.Proc(place.server, ["prlimit", "--nofile=128:128", "rping", "-s", "-P", "-v", "-p", port], place.options)
+    try:
+        server.wait_listening(port)
+        slow = [connect_from(server, port, f"127.0.0.{n}") for n in (3, 4, 5)]
+        begin = time.monotonic()
+        crowd = []
+        while time.monotonic() < begin + 2.5:   # 32 have room at a time
+            crowd += [connect_from(server, port, "127.0.0.2") for _ in range(16)]
+            time.sleep(0.05)
+        served = 0
+        for s in slow:
+            s.settimeout(20)
+            try:
+                s.sendall(frame(private=bytes(4)))
+                served += s.recv(16).startswith(KEY_REPLY)
+            except ConnectionError:
+                pass
+        # One of them may be counted in the place of the crowd.
+        assert served >= 2, server.describe()
+        for s in crowd + slow:
+            s.close()
+        assert server.running(), server.describe()
+    finally:
+        server.kill()
+
+
+@NEED_ROOT
+@pytest.mark.full
+def test_no_first_message(placements):
+    """Who has offered to send first, and does not, is given up after a minute; who has not offered may wait."""
+    place, port = placements("iwarp"), rig.free_port()
+    server = rig.Proc(place.server, ["rping", "-s", "-P", "-v", "-p", port], [*place.options, "--explain"])
+    try:
+        server.wait_listening(port)
+        idle, late = (connect_from(server, port) for _ in range(2))
+        offer = frame(revision=2, flags=0x10, private=struct.pack(">HH", 0x8001, 0x8001) + bytes(4))
+        # One after the other: rping may lose one of two requests.
+        for s, request in (idle, frame(private=bytes(4))), (late, offer):
+            s.sendall(request)
+            s.settimeout(20)
+            assert s.recv(99).startswith(KEY_REPLY), server.describe()
+        begin = time.monotonic()
+        assert closed(late, 75) == b"", server.describe()
+        assert time.monotonic() > begin + 55
+        server.wait_for("the first message that the peer has announced has not come", 5)
+        server.wait_for("DISCONNECT EVENT", 5)
+        assert closed(idle, 5) is None, server.describe()
         assert server.running(), server.describe()
     finally:
         server.kill()
