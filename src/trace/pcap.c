@@ -6,10 +6,12 @@
  * old, or when the owner asks. If writing fails half way (the disk is full),
  * the half is cut off again and recording stops.
  *
- * Several processes can record in one file: each appends whole blocks, and all
- * write the same section header and interface, so a block means the same after
- * any of them. A recorder holds a shared lock (flock(2)) on its file while it
- * lives, so that no process empties a file that others write to.
+ * Several processes can record in one file: each appends whole blocks, and has
+ * interfaces of its own, whose numbers follow those that are there. So a packet
+ * says which process has recorded it, and a file has one section. Who appends
+ * interfaces holds a lock (F_OFD_SETLK) meanwhile; packets need none. A
+ * recorder holds a shared lock (flock(2)) on its file while it lives, so that
+ * no process empties a file that others write to.
  *
  * A FIFO's reader may fall behind, or stop. It is waited for, but only briefly:
  * a transfer must not depend on its observer. Packets that then do not fit the
@@ -41,6 +43,8 @@
 #define FLUSH_NS 100000000u
 #define PATIENCE_MS 100 /* with the reader of a FIFO, while sending */
 #define FAREWELL_MS 1000 /* and at the end */
+#define TURN_MS 10 /* between looks whether others have appended interfaces */
+#define TURNS 200
 
 /* pcapng has the byte order of its writer, which SHB's magic shows. */
 #define BLOCK_SHB 0x0a0d0d0au
@@ -52,6 +56,7 @@
 #define OPT_SHB_USERAPPL 4u
 #define OPT_IF_NAME 2u
 #define OPT_IF_TSRESOL 9u
+#define BLOCK_HEAD 12u /* type, length, and an SHB's magic */
 #define OPT_EPB_FLAGS 2u
 #define OPT_EPB_DROPCOUNT 4u
 #define EPB_INBOUND 1u
@@ -71,6 +76,7 @@ struct pcap {
 	int fd;
 	pid_t pid;
 	uint64_t file; /* pcap_file() */
+	uint32_t interface; /* our first */
 	pthread_mutex_t lock; /* covers what follows */
 	_Atomic int error; /* errno of the write that ended the recording */
 	bool stalled; /* the reader was waited for in vain: do not wait again */
@@ -118,14 +124,10 @@ static void end_block(uint8_t *block, uint8_t **p)
 	put_u32(p, len);
 }
 
-static void put_file_head(struct pcap *p)
+static void put_section(struct pcap *p)
 {
 	static const char appl[] = "softhca";
-	static const char *const name[] = {
-		[PCAP_ROCE] = "softhca0", [PCAP_IWARP] = "softiw0"
-	};
-	const uint8_t nanoseconds = 9;
-	uint8_t *at = p->buf, *block = at;
+	uint8_t *at = p->buf + p->used, *block = at;
 
 	put_u32(&at, BLOCK_SHB);
 	put_u32(&at, 0);
@@ -137,15 +139,28 @@ static void put_file_head(struct pcap *p)
 	put_opt(&at, OPT_SHB_USERAPPL, appl, sizeof(appl) - 1);
 	put_opt(&at, OPT_END, NULL, 0);
 	end_block(block, &at);
+	p->used = (size_t)(at - p->buf);
+}
 
-	for (size_t i = 0; i < sizeof(name) / sizeof(name[0]); i++) {
+static void put_interfaces(struct pcap *p)
+{
+	static const char *const device[] = {
+		[PCAP_ROCE] = "softhca0", [PCAP_IWARP] = "softiw0"
+	};
+	const uint8_t nanoseconds = 9;
+	uint8_t *at = p->buf + p->used, *block;
+	char name[64];
+
+	for (size_t i = 0; i < sizeof(device) / sizeof(device[0]); i++) {
+		snprintf(name, sizeof(name), "%s pid %d %s", device[i],
+			 (int)p->pid, program_invocation_short_name);
 		block = at;
 		put_u32(&at, BLOCK_IDB);
 		put_u32(&at, 0);
 		put_u16(&at, LINKTYPE_RAW);
 		put_u16(&at, 0);
 		put_u32(&at, 0); /* packets are never cut short */
-		put_opt(&at, OPT_IF_NAME, name[i], strlen(name[i]));
+		put_opt(&at, OPT_IF_NAME, name, strlen(name));
 		put_opt(&at, OPT_IF_TSRESOL, &nanoseconds, 1);
 		put_opt(&at, OPT_END, NULL, 0);
 		end_block(block, &at);
@@ -358,7 +373,7 @@ void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
 	at = block = p->buf + p->used;
 	put_u32(&at, BLOCK_EPB);
 	put_u32(&at, 0);
-	put_u32(&at, pkt->tcp ? PCAP_IWARP : PCAP_ROCE);
+	put_u32(&at, p->interface + (pkt->tcp ? PCAP_IWARP : PCAP_ROCE));
 	put_u32(&at, when >> 32);
 	put_u32(&at, when & UINT32_MAX);
 	put_u32(&at, len);
@@ -437,6 +452,88 @@ static int share(int fd, bool anew)
 	return err;
 }
 
+/* A regular file, to read: its writers' descriptor is not for that. */
+static int open_again(int fd)
+{
+	char name[32];
+	struct stat st;
+
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode))
+		return -1;
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+	return sys_open(name, O_RDONLY, 0);
+}
+
+/*
+ * How many interfaces the file's last section has. -1: there is none, or what
+ * is there is no pcapng of this host's byte order, so that a section is to
+ * begin. Reads into p->buf, which is empty.
+ */
+static int64_t count_interfaces(struct pcap *p, int fd)
+{
+	uint64_t from = 0, at = 0;
+	int64_t interfaces = -1;
+	size_t have = 0;
+	uint32_t head[3];
+	ssize_t n;
+
+	for (;; at += head[1]) {
+		if (at < from || at - from + BLOCK_HEAD > have) {
+			from = at;
+			n = sys_pread(fd, p->buf, BUF_SIZE, from);
+			have = n > 0 ? (size_t)n : 0;
+			if (n < 0)
+				return -1;
+			/* Perhaps in a block that is being written. */
+			if (have < BLOCK_HEAD)
+				return interfaces;
+		}
+		memcpy(head, p->buf + (at - from), sizeof(head));
+		if (head[1] < BLOCK_HEAD || head[1] % 4)
+			return -1;
+		if (head[0] == BLOCK_SHB)
+			interfaces = head[2] == MAGIC ? 0 : -1;
+		if (interfaces < 0)
+			return -1;
+		if (head[0] == BLOCK_IDB)
+			interfaces++;
+	}
+}
+
+/* Waits for others that append interfaces, but not for one that has stopped. */
+static void turn(int fd, short type)
+{
+	struct flock lock = { .l_type = type, .l_whence = SEEK_SET };
+
+	for (int i = 0; i < TURNS; i++) {
+		if (!fcntl(fd, F_OFD_SETLK, &lock) ||
+		    (errno != EAGAIN && errno != EACCES))
+			return;
+		sys_poll(NULL, 0, TURN_MS);
+	}
+}
+
+/* Appends the interfaces of this process, behind a section's header unless one
+ * is there. */
+static void begin(struct pcap *p)
+{
+	int fd = open_again(p->fd);
+	int64_t others = -1;
+
+	if (fd >= 0) {
+		turn(p->fd, F_WRLCK);
+		others = count_interfaces(p, fd);
+		sys_close(fd);
+	}
+	if (others < 0)
+		put_section(p);
+	p->interface = others < 0 ? 0 : (uint32_t)others;
+	put_interfaces(p);
+	flush_locked(p, FAREWELL_MS);
+	if (fd >= 0)
+		turn(p->fd, F_UNLCK);
+}
+
 int pcap_open(struct pcap **out, const char *path)
 {
 	struct pcap *p;
@@ -457,6 +554,7 @@ int pcap_open(struct pcap **out, const char *path)
 	p->error = 0;
 	p->stalled = false;
 	p->dropped = 0;
+	p->used = 0;
 	/* Only the owner may read it: payloads are the user's data. */
 	p->fd = path_open_output(name, O_WRONLY | O_APPEND);
 	if (p->fd < 0) {
@@ -470,8 +568,7 @@ int pcap_open(struct pcap **out, const char *path)
 	if (!fstat(p->fd, &st))
 		p->file = (uint64_t)st.st_dev * 0x9e3779b97f4a7c15u ^
 			  (uint64_t)st.st_ino;
-	put_file_head(p);
-	flush_locked(p, FAREWELL_MS);
+	begin(p);
 	if (p->error) {
 		err = -p->error;
 		goto err_close;

@@ -34,7 +34,7 @@ void pcap_close(struct pcap *p);
  * is recorded. */
 uint64_t pcap_file(const struct pcap *p);
 
-/* Interfaces in the file. */
+/* Interfaces of a process in the file: "softhca0 pid 1234 ib_write_bw". */
 enum { PCAP_ROCE, PCAP_IWARP };
 
 #define PCAP_PKT_MAX 65535u /* bytes in the largest IP packet */

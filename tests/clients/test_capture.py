@@ -1,5 +1,8 @@
 """Captures the library writes (--pcap), as tshark and a second ICRC see them."""
+import collections
+import fcntl
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -46,6 +49,16 @@ def packets(path):
         assert length >= 12 and length % 4 == 0, f"block of {length} bytes"
         at += length
     assert link == 101, f"link type {link}"
+
+
+def data_sections(path):
+    data = open(path, "rb").read()
+    at = n = 0
+    while at < len(data):
+        kind, length = struct.unpack_from("<II", data, at)
+        n += kind == 0x0a0d0d0a
+        at += length
+    return n
 
 
 def icrc_ok(ip):
@@ -166,6 +179,30 @@ def test_within_a_host_once(placements, tmp_path):
     assert len(files) == 2
     both = [sorted(bytes(p) for p in packets(f)) for f in files]
     assert both[0] == both[1] and len(both[0]) >= 100      # to files of their own, what either sees
+
+
+def test_processes_of_a_file(placements, tmp_path):
+    """Each packet has the name of the process that has recorded it; tshark and reordercap sort them by time, and keep the names."""
+    path, merged, ordered = (tmp_path / f for f in ("all.pcapng", "merged.pcapng", "ordered.pcapng"))
+    placements("wire").tool("ib_write_lat", "-F", "-n", 200, "-s", 64, options=["--pcap", path])
+    with open(path, "rb") as recorder:
+        fcntl.flock(recorder, fcntl.LOCK_SH)    # so that the file is not emptied
+        placements("wire").tool("ib_send_lat", "-F", "-n", 200, "-s", 64, options=["--pcap", path])
+    assert data_sections(path) == 1
+    subprocess.run(["tshark", "-2", "-r", path, "-w", merged], check=True, timeout=60)
+    subprocess.run(["reordercap", merged, ordered], check=True, stdout=subprocess.DEVNULL, timeout=60)
+    both = []
+    for f in path, ordered:
+        p = subprocess.run(["tshark", "-n", "-r", f, "-T", "fields", "-e", "frame.time_epoch", "-e", "frame.interface_name",
+                            "-e", "infiniband.bth.psn"], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+        both.append([line.split("\t") for line in p.stdout.splitlines()])
+        check_capture(f, [0x0a, 0x04])
+    assert collections.Counter(map(tuple, both[0])) == collections.Counter(map(tuple, both[1]))
+    times = [t for t, _, _ in both[1]]
+    assert times == sorted(times)
+    names = collections.Counter(name for _, name, _ in both[1])
+    assert len(names) == 4 and all(n >= 200 for n in names.values()), names
+    assert sorted(re.sub(r"pid [0-9]+ ", "", n) for n in names) == ["softhca0 ib_send_lat"] * 2 + ["softhca0 ib_write_lat"] * 2
 
 
 def test_connection_manager(placements, tmp_path):

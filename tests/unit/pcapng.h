@@ -7,6 +7,9 @@
 
 #include "unit.h"
 
+#include <errno.h>
+#include <unistd.h>
+
 struct file {
 	uint8_t *data;
 	size_t len;
@@ -94,10 +97,12 @@ static inline const uint8_t *option(const uint8_t *p, size_t len, unsigned code,
 	}
 }
 
+/* The section's header, and the interfaces of the first process: this one. */
 static inline void skip_head(struct file *f)
 {
-	static const char *const name[] = { "softhca0", "softiw0" };
+	static const char *const device[] = { "softhca0", "softiw0" };
 	const uint8_t *b = NULL, *o;
+	char name[100];
 	size_t len = 0, olen;
 
 	assert_int_equal(next_block(f, &b, &len), 0x0a0d0d0a);
@@ -118,8 +123,10 @@ static inline void skip_head(struct file *f)
 		assert_int_equal(o[0], 9);
 		o = option(b + 8, len - 8, 2, &olen);
 		assert_non_null(o);
-		assert_int_equal(olen, strlen(name[i]));
-		assert_memory_equal(o, name[i], olen);
+		snprintf(name, sizeof(name), "%s pid %d %s", device[i],
+			 (int)getpid(), program_invocation_short_name);
+		assert_int_equal(olen, strlen(name));
+		assert_memory_equal(o, name, olen);
 	}
 }
 

@@ -344,9 +344,24 @@ static size_t count_blocks(const char *name, uint32_t type)
 	return n;
 }
 
+/* How many packets are this interface's. */
+static size_t count_from(const char *name, uint32_t interface)
+{
+	struct file f = file_read(name);
+	size_t n = 0, len = 0;
+	const uint8_t *b = NULL;
+	uint32_t type;
+
+	while ((type = next_block(&f, &b, &len)))
+		n += type == 6 && u32(b) == interface;
+	free(f.data);
+	return n;
+}
+
 /*
  * Processes with one file name add to one file, whether one after another or
- * in between each other's packets; what is there is never removed.
+ * in between each other's packets; what is there is never removed. Each has its
+ * interfaces, two, in the one section.
  */
 static void sharing(void **state)
 {
@@ -369,7 +384,58 @@ static void sharing(void **state)
 	record(a, &v4_a, &v4_b, "abc", 4);
 	pcap_close(a);
 	assert_int_equal(count_blocks(path, 6), 10003);
-	assert_int_equal(count_blocks(path, 0x0a0d0d0a), 3);
+	assert_int_equal(count_blocks(path, 0x0a0d0d0a), 1);
+	assert_int_equal(count_blocks(path, 1), 6);
+	assert_int_equal(count_from(path, 0), 5001);
+	assert_int_equal(count_from(path, 2), 5001);
+	assert_int_equal(count_from(path, 4), 1);
+}
+
+static void append(const void *data, size_t len)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, data, len), len);
+	close(fd);
+}
+
+/* Behind what is no section of this host, a section begins. */
+static void foreign(void **state)
+{
+	static const uint32_t swapped[] = { 0x0a0d0d0a, 0x1c000000, 0x4d3c2b1a,
+					    0x00000100, UINT32_MAX, UINT32_MAX,
+					    0x1c000000 };
+	static const uint32_t odd[] = { 1, 3, 0 };
+	uint64_t when;
+	uint32_t flags;
+	struct pcap *p;
+	struct file f;
+	struct stat st;
+	size_t n;
+
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		unlink(path);
+		if (i % 2) {
+			assert_int_equal(pcap_open(&p, path), 0);
+			pcap_close(p);
+		}
+		if (i / 2)
+			append(swapped, sizeof(swapped));
+		else
+			append(odd, sizeof(odd));
+		assert_int_equal(stat(path, &st), 0);
+		assert_int_equal(pcap_open(&p, path), 0);
+		record(p, &v4_a, &v4_b, "abc", 4);
+		pcap_close(p);
+		f = file_read(path);
+		f.at = (size_t)st.st_size;
+		skip_head(&f);
+		assert_non_null(next_packet(&f, &n, &when, &flags));
+		assert_null(next_packet(&f, &n, &when, &flags));
+		free(f.data);
+	}
 }
 
 /* A name with a process ID is one process's: an earlier one's file goes. */
@@ -704,6 +770,7 @@ int main(int argc, char **argv)
 		TEST(naming),
 		TEST(forking),
 		TEST(sharing),
+		TEST(foreign),
 		TEST(recycled_pid),
 		TEST(disk_full),
 		TEST(fifo),
