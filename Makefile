@@ -20,6 +20,9 @@ build-tests: deps ## and the programs of the tests and measurements
 	@cmake --preset release >/dev/null
 	@$(CMAKE_BUILD) release -j $(JOBS)
 
+check: deps ## the fast tests: unit and simulation (T=sim_random SEED=7 RUNS=1000, T=tests/clients/test_x.py::name)
+	@scripts/check "$(T)" "$(SEED)" "$(RUNS)"
+
 test: deps ## everything: unit, simulation, ABI, fuzz, sanitizers, real clients
 	@scripts/test
 
@@ -95,4 +98,4 @@ install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build build-tests test test-busy test-full test-page test-arm64 test-pyverbs test-peer soak demo deb tarball test-packages test-containers bench bench-peer asan tsan install clean
+.PHONY: help deps build build-tests check test test-busy test-full test-page test-arm64 test-pyverbs test-peer soak demo deb tarball test-packages test-containers bench bench-peer asan tsan install clean

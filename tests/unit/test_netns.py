@@ -1,0 +1,41 @@
+"""What holds UDP port 4791 of this host does not reach the tests."""
+import pathlib
+import socket
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.dont_write_bytecode = True
+
+import netns  # noqa: E402
+
+BIND = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).bind(('127.0.0.1', 4791))"
+
+
+def bind(prefix):
+    return subprocess.run([*prefix, sys.executable, "-c", BIND], stderr=subprocess.DEVNULL).returncode
+
+
+def test_a_port_of_the_host_is_free():
+    network = netns.Network()
+    try:
+        if not network.prefix:
+            pytest.skip(netns.REFUSED)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.bind(("127.0.0.1", 4791))
+            assert bind([]) == 1
+            assert bind(network.prefix) == 0
+    finally:
+        network.close()
+
+
+def test_a_host_that_refuses(monkeypatch):
+    def refused():
+        raise PermissionError
+
+    monkeypatch.setattr(netns, "unshare", refused)
+    network = netns.Network()
+    assert network.prefix == [] and network.holder is None
+    network.close()
