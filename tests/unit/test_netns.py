@@ -1,4 +1,4 @@
-"""What holds UDP port 4791 of this host does not reach the tests."""
+"""What holds a UDP port of this host, as 4791, does not reach the tests."""
 import pathlib
 import socket
 import subprocess
@@ -11,11 +11,11 @@ sys.dont_write_bytecode = True
 
 import netns  # noqa: E402
 
-BIND = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).bind(('127.0.0.1', 4791))"
+BIND = "import socket, sys; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).bind(('127.0.0.1', int(sys.argv[1])))"
 
 
-def bind(prefix):
-    return subprocess.run([*prefix, sys.executable, "-c", BIND], stderr=subprocess.DEVNULL).returncode
+def bind(prefix, port):
+    return subprocess.run([*prefix, sys.executable, "-c", BIND, str(port)], stderr=subprocess.DEVNULL).returncode
 
 
 def test_a_port_of_the_host_is_free():
@@ -24,9 +24,11 @@ def test_a_port_of_the_host_is_free():
         if not network.prefix:
             pytest.skip(netns.REFUSED)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-            s.bind(("127.0.0.1", 4791))
-            assert bind([]) == 1
-            assert bind(network.prefix) == 0
+            # Any port: 4791 is used by the tests beside this one.
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+            assert bind([], port) == 1
+            assert bind(network.prefix, port) == 0
     finally:
         network.close()
 
