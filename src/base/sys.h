@@ -45,7 +45,7 @@ struct sys_time {
 };
 
 /* CLOCK_MONOTONIC, as the kernel says it: for who has no clock of the engine's
- * (host/config.h). */
+ * (os/config.h). */
 static inline uint64_t sys_now_ns(void)
 {
 	struct timespec ts;

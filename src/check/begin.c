@@ -5,7 +5,7 @@
 #include "options.h"
 
 #include "base/say.h"
-#include "host/config.h"
+#include "os/config.h"
 
 #include <pthread.h>
 

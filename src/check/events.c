@@ -10,7 +10,7 @@
 
 #include "base/sys.h"
 #include "base/thread.h"
-#include "host/config.h"
+#include "os/config.h"
 
 #include <pthread.h>
 

@@ -8,7 +8,7 @@
 #include "internal.h"
 
 #include "base/mix.h"
-#include "host/config.h"
+#include "os/config.h"
 
 #include <pthread.h>
 

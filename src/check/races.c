@@ -23,8 +23,8 @@
 
 #include "base/bytes.h"
 #include "base/mix.h"
-#include "host/config.h"
-#include "host/guard.h"
+#include "os/config.h"
+#include "os/guard.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  */
 #include "cli/cli.h"
 #include "cli/doctor.h"
-#include "host/registry.h"
+#include "registry/registry.h"
 #include "link/udp.h"
 #include "wire/roce.h"
 

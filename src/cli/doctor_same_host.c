@@ -7,9 +7,9 @@
  * in other namespaces.
  */
 #include "cli/doctor.h"
-#include "host/config.h"
-#include "host/registry.h"
-#include "host/segment.h"
+#include "os/config.h"
+#include "registry/registry.h"
+#include "segment/segment.h"
 
 #include <errno.h>
 #include <poll.h>

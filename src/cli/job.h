@@ -1,7 +1,7 @@
 /*
  * job.h - the options of run and env, and the environment they become
  *
- * Options set SOFTHCA_* variables (host/config.h), which every process of a
+ * Options set SOFTHCA_* variables (os/config.h), which every process of a
  * job inherits. They are checked here, where a mistake can be reported to the
  * user who made it.
  */

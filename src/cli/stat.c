@@ -4,7 +4,7 @@
  * As a table of queue pairs, once or again and again; as JSON; or as text that
  * Prometheus reads.
  */
-#include "host/stat.h"
+#include "counters/stat.h"
 
 #include "base/bytes.h"
 #include "base/gid.h"

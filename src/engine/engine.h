@@ -20,8 +20,8 @@
 #include "presence.h"
 #include "qp.h"
 
-#include "host/config.h"
-#include "host/registry.h"
+#include "os/config.h"
+#include "registry/registry.h"
 #include "link/shm.h"
 #include "link/stream.h"
 #include "link/udp.h"

@@ -12,7 +12,7 @@
 
 #include "base/lock.h"
 #include "base/say.h"
-#include "host/guard.h"
+#include "os/guard.h"
 
 #include <errno.h>
 #include <inttypes.h>

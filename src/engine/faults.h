@@ -3,7 +3,7 @@
  *
  * One script per process, read when the first device is opened; its counts go
  * on over all engines. A process that has one sends all packets by UDP, as they
- * would be on the wire (host/config.c), so that all are seen by faults_send()
+ * would be on the wire (os/config.c), so that all are seen by faults_send()
  * and faults_rx().
  */
 #ifndef SOFTHCA_ENGINE_FAULTS_H

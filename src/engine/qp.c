@@ -17,7 +17,7 @@
 #include "internal.h"
 
 #include "base/lock.h"
-#include "host/segment.h"
+#include "segment/segment.h"
 
 #include <stdlib.h>
 #include <string.h>

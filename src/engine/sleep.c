@@ -34,7 +34,7 @@
 #include "base/linger.h"
 #include "base/sys.h"
 #include "heat.h"
-#include "host/handlers.h"
+#include "os/handlers.h"
 #include "trace/trace.h"
 
 #include <errno.h>

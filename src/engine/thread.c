@@ -14,8 +14,8 @@
 #include "base/say.h"
 #include "base/sys.h"
 #include "heat.h"
-#include "host/proc.h"
-#include "host/segment.h"
+#include "os/proc.h"
+#include "segment/segment.h"
 #include "stay.h"
 #include "trace/trace.h"
 

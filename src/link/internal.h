@@ -9,7 +9,7 @@
 #include "loss.h"
 
 #include "base/gid.h"
-#include "host/registry.h"
+#include "registry/registry.h"
 
 #include <netinet/in.h>
 #include <pthread.h>

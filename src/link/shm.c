@@ -11,7 +11,7 @@
 
 #include "internal.h"
 
-#include "host/config.h"
+#include "os/config.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
  * shm.h - packets between processes of this host, in shared memory
  *
- * Each process shows a segment (host/segment.h), and every other one that sends
+ * Each process shows a segment (segment/segment.h), and every other one that sends
  * to it has a ring there (ring.h). A packet becomes a record of that ring: its
  * headers in host order, and its payload. A poll looks at one word in each
  * ring in use and makes no system call; who sends makes one only if the

@@ -14,8 +14,8 @@
 #include "ring.h"
 
 #include "base/lock.h"
-#include "host/registry.h"
-#include "host/segment.h"
+#include "registry/registry.h"
+#include "segment/segment.h"
 
 #include <stdatomic.h>
 

@@ -4,7 +4,7 @@
  * A record may name the payload instead of having it with it: the pieces of
  * memory, which key of the sender each of them is of, and which life of which
  * QP has sent it. Its receiver copies from there to where the payload belongs
- * (host/segment.h), once and not through the ring.
+ * (segment/segment.h), once and not through the ring.
  *
  * The sender does not know when that happens. It keeps what was posted until
  * the packet is acknowledged, unless the program takes it back: it deregisters
@@ -19,7 +19,7 @@
 #include "shm_internal.h"
 #include "shown.h"
 
-#include "host/config.h"
+#include "os/config.h"
 
 #include <errno.h>
 #include <string.h>

@@ -17,7 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/say.h"
-#include "host/config.h"
+#include "os/config.h"
 #include "trace/pcap.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
  * The payload is copied from where the program has it into the ring, or, if it
  * is long and the receiver can read it there, named (shm_pull.c). Memory of
  * a program may be gone, so that is done where a fault is an error
- * (host/guard.h). The records of a batch become visible at once, which is one
+ * (os/guard.h). The records of a batch become visible at once, which is one
  * look at whether the receiver sleeps.
  *
  * Where there is no room, packets wait in their QPs. Acknowledgements may use
@@ -14,8 +14,8 @@
 #include "shm_internal.h"
 
 #include "base/bytes.h"
-#include "host/config.h"
-#include "host/guard.h"
+#include "os/config.h"
+#include "os/guard.h"
 #include "trace/pcap.h"
 
 #include <errno.h>

@@ -1,13 +1,13 @@
 /*
  * shown.h - the keys and queue pairs of other processes, and one's own for them
  *
- * A segment (host/segment.h) has room for two tables: keys as keys_show() has
+ * A segment (segment/segment.h) has room for two tables: keys as keys_show() has
  * them, and queue pairs (struct qp_public). Each begins with a page of its own.
  */
 #ifndef SOFTHCA_LINK_SHOWN_H
 #define SOFTHCA_LINK_SHOWN_H
 
-#include "host/segment.h"
+#include "segment/segment.h"
 #include "qp/keys.h"
 #include "qp/public.h"
 

@@ -4,7 +4,7 @@
 #ifndef SOFTHCA_LINK_STEER_H
 #define SOFTHCA_LINK_STEER_H
 
-#include "host/registry.h"
+#include "registry/registry.h"
 
 #include <linux/filter.h>
 

@@ -10,7 +10,7 @@
 #include "sock.h"
 
 #include "base/aside.h"
-#include "host/config.h"
+#include "os/config.h"
 
 #include <errno.h>
 #include <stdlib.h>

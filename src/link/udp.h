@@ -3,7 +3,7 @@
  *
  * One per process. Receiving sockets are bound lazily to the addresses in use,
  * port 4791, and shared with other processes of this user by SO_REUSEPORT and
- * a steering program over leased QPNs (host/registry.h). A private port takes
+ * a steering program over leased QPNs (registry/registry.h). A private port takes
  * what processes of this host send each other. Sending uses a small pool of
  * unconnected sockets. All sockets are non-blocking.
  */
@@ -20,7 +20,7 @@ struct udp;
 struct registry;
 struct pcap;
 
-/* Set from the environment by host/config.c. */
+/* Set from the environment by os/config.c. */
 struct udp_config {
 	bool wire;           /* packets to port 4791 even on this host */
 	double loss;         /* share of packets dropped on sending, 0..1 */

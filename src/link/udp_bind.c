@@ -24,8 +24,8 @@
 #include "base/bytes.h"
 #include "base/gid.h"
 #include "base/sys.h"
-#include "host/config.h"
-#include "host/proc.h"
+#include "os/config.h"
+#include "os/proc.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

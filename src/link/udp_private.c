@@ -16,7 +16,7 @@
 #include "steer.h"
 
 #include "base/bytes.h"
-#include "host/config.h"
+#include "os/config.h"
 
 #include <errno.h>
 #include <linux/filter.h>

@@ -14,7 +14,7 @@
  */
 #include "internal.h"
 
-#include "host/config.h"
+#include "os/config.h"
 
 #include <stdlib.h>
 

@@ -6,7 +6,7 @@
  */
 #include "process.h"
 
-#include "host/guard.h"
+#include "os/guard.h"
 
 /* ---- what the checks ask for ------------------------------------------- */
 

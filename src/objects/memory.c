@@ -5,7 +5,7 @@
  * shows as well whether they exist and may be written. Pages that the program
  * unmaps afterwards, or that a region on demand never had, are missing when a
  * packet comes for them: an error of the request, not a fault of this process
- * (host/guard.h).
+ * (os/guard.h).
  */
 #include "process.h"
 #include "record.h"
@@ -13,7 +13,7 @@
 #include "base/place.h"
 #include "base/sys.h"
 #include "base/why.h"
-#include "host/guard.h"
+#include "os/guard.h"
 #include "link/shown.h"
 
 #include <errno.h>

@@ -18,9 +18,9 @@
 #include "check/check.h"
 #include "engine/engine.h"
 #include "engine/faults.h"
-#include "host/netdev.h"
-#include "host/stat.h"
-#include "host/why.h"
+#include "net/netdev.h"
+#include "counters/stat.h"
+#include "os/why.h"
 #include "qp/direct.h"
 #include "qp/ops.h"
 #include "roce/qp.h"
@@ -564,7 +564,7 @@ int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
 		   struct ibv_ah **ah);
 int shca_ah_destroy(struct ibv_ah *ah);
 /* The Ethernet address that packets go to; vid may be NULL. May wait, see
- * host/neigh.h. */
+ * net/neigh.h. */
 int shca_resolve_l2(struct ibv_context *ctx, const struct ibv_ah_attr *attr,
 		    uint8_t mac[6], uint16_t *vid);
 int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,

@@ -11,10 +11,10 @@
  */
 #include "process.h"
 
-#include "host/config.h"
-#include "host/proc.h"
-#include "host/registry.h"
-#include "host/segment.h"
+#include "os/config.h"
+#include "os/proc.h"
+#include "registry/registry.h"
+#include "segment/segment.h"
 #include "link/shown.h"
 #include "qp/names.h"
 

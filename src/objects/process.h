@@ -132,7 +132,7 @@ void shca_netdevs_changed(struct engine *e);
 void shca_stat_begin(struct engine *e);
 bool shca_stat_readable(struct engine *e, int fd);
 void shca_stat_end(struct shca_process *p, bool remove);
-/* Adds what has been counted to the sums of all processes (host/sums.h), without
+/* Adds what has been counted to the sums of all processes (counters/sums.h), without
  * waiting for a lock; true: that was more than nothing. */
 bool shca_sums_add(struct engine *e);
 void shca_sums_expire(struct engine *e, uint64_t now);

@@ -1,6 +1,6 @@
 /*
- * stat.c - what this process answers when "softhca stat" asks (host/stat.h), or
- * SIGUSR1 does (host/asked.h)
+ * stat.c - what this process answers when "softhca stat" asks (counters/stat.h), or
+ * SIGUSR1 does (os/asked.h)
  *
  * The thread answers, so there is a socket once there is a thread: from the first
  * QP on that leaves RESET. It copies the counters of each QP under its lock;
@@ -10,8 +10,8 @@
 
 #include "base/bytes.h"
 #include "base/say.h"
-#include "host/asked.h"
-#include "host/sums.h"
+#include "os/asked.h"
+#include "counters/sums.h"
 #include "qp/names.h"
 
 #include <dlfcn.h>

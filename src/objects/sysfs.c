@@ -3,15 +3,15 @@
  *
  * What the kernel would show of our devices below /sys/class/infiniband,
  * /sys/class/infiniband_verbs and /dev/infiniband, as plain files and links of
- * a tree (host/tree.h). softhca run makes it before the program starts. Where
+ * a tree (counters/tree.h). softhca run makes it before the program starts. Where
  * nobody has, as in a container that got the libraries and two variables, the
  * shim asks for it when the program first looks there.
  */
 #include "objects.h"
 
 #include "base/say.h"
-#include "host/sums.h"
-#include "host/tree.h"
+#include "counters/sums.h"
+#include "counters/tree.h"
 
 #include <dlfcn.h>
 #include <endian.h>

@@ -52,7 +52,7 @@ struct qp_ops {
 	void (*expire)(struct qp *qp, uint64_t now_ns);
 
 	/* Adds what it has counted, and sets the peer where it has one
-	 * (host/stat.h); what the QP waits for, as a sentence. */
+	 * (counters/stat.h); what the QP waits for, as a sentence. */
 	void (*stat)(const struct qp *qp, struct stat_qp *out);
 	void (*waits)(struct qp *qp, uint64_t now_ns, char *text, size_t size);
 };

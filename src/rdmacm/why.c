@@ -10,7 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/gid.h"
-#include "host/config.h"
+#include "os/config.h"
 
 #include <stdio.h>
 #include <string.h>

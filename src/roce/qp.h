@@ -318,7 +318,7 @@ void roce_wqe_psns(const struct qp_wqe *w, uint32_t *first, uint32_t *last);
 uint8_t roce_wqe_opcode(const struct roce_qp *qp, const struct qp_wqe *w);
 bool roce_tx_again(const struct roce_qp *qp, const struct roce_pkt *p);
 
-/* Counters of one QP, for tools (host/stat.h) and tests. */
+/* Counters of one QP, for tools (counters/stat.h) and tests. */
 struct roce_qp_stats {
 	uint64_t tx_pkts, rx_pkts;
 	uint64_t tx_bytes, rx_bytes; /* of payload in them */

@@ -5,7 +5,7 @@
  * become rsockets, and datagrams where RS_DGRAM asks for it: over UDP they have
  * a header of ours, which ordinary peers do not know.
  */
-#include "host/config.h"
+#include "os/config.h"
 #include "rspreload/rspreload.h"
 
 #include <errno.h>

@@ -7,7 +7,7 @@
  */
 #include "base/bytes.h"
 #include "base/say.h"
-#include "host/config.h"
+#include "os/config.h"
 #include "rsockets/wake.h"
 #include "rspreload/rspreload.h"
 

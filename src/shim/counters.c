@@ -12,7 +12,7 @@
 #include "counters.h"
 
 #include "base/sys.h"
-#include "host/sums.h"
+#include "counters/sums.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -96,7 +96,7 @@ const char *shim_root(void)
 	const char *tree = secure_getenv("SOFTHCA_SYSFS");
 	const char *(*ours)(void);
 
-	/* A shell may outlive the files that it was told of (host/tree.c). */
+	/* A shell may outlive the files that it was told of (counters/tree.c). */
 	if (tree && (!*tree || !access(tree, F_OK)))
 		return tree;
 	ours = (const char *(*)(void))found(&slot, RTLD_DEFAULT,

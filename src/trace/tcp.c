@@ -7,7 +7,7 @@
  */
 #include "tcp.h"
 
-#include "host/guard.h"
+#include "os/guard.h"
 #include "wire/mpa.h"
 
 #include <stdlib.h>

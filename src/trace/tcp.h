@@ -30,7 +30,7 @@ struct pcap_tcp *pcap_tcp_begin(struct pcap *p, const struct pcap_tcp_end *ours,
 /* What answers it, on either side. */
 void pcap_tcp_connected(struct pcap_tcp *t);
 /* The first len bytes of iov have been sent, or have come. They may be in
- * memory that the program takes away (host/guard.h). */
+ * memory that the program takes away (os/guard.h). */
 void pcap_tcp_data(struct pcap_tcp *t, bool outbound, const struct iovec *iov,
 		   size_t len);
 /* An end sends no more, */

@@ -13,8 +13,8 @@
 
 #include "base/aside.h"
 #include "base/sys.h"
-#include "host/config.h"
-#include "host/counter.h"
+#include "os/config.h"
+#include "os/counter.h"
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -11,8 +11,8 @@
  * the load of the machine.
  */
 #include "base/bytes.h"
-#include "host/config.h"
-#include "host/registry.h"
+#include "os/config.h"
+#include "registry/registry.h"
 #include "link/udp.h"
 
 #include <arpa/inet.h>

@@ -1319,7 +1319,7 @@ def test_man_page_knows_every_option_and_variable():
     for command in "run", "env", "cdi":
         for option in re.findall(r"--[a-z-]+", softhca(command, "--help").stdout):
             assert option in page, option
-    with open(os.path.join(rig.ROOT, "src/host/config.c")) as f:
+    with open(os.path.join(rig.ROOT, "src/os/config.c")) as f:
         variables = set(re.findall(r'"(SOFTHCA_[A-Z_]+)"', f.read()))
     assert len(variables) > 5
     for name in variables:

@@ -10,7 +10,7 @@
 #include "hostns.h"
 
 #include "base/bytes.h"
-#include "host/registry.h"
+#include "registry/registry.h"
 
 #include <dirent.h>
 #include <signal.h>

@@ -6,8 +6,8 @@
 
 #include "registry_dir.h"
 
-#include "host/config.h"
-#include "host/segment.h"
+#include "os/config.h"
+#include "segment/segment.h"
 
 #include <errno.h>
 

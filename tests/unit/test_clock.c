@@ -3,8 +3,8 @@
  */
 #include "unit.h"
 
-#include "host/config.h"
-#include "host/counter.h"
+#include "os/config.h"
+#include "os/counter.h"
 
 #include <pthread.h>
 #include <sys/syscall.h>

@@ -5,7 +5,7 @@
 
 #include "hostns.h"
 
-#include "host/config.h"
+#include "os/config.h"
 
 #include <locale.h>
 #include <unistd.h>

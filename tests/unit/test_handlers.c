@@ -3,9 +3,9 @@
  */
 #include "unit.h"
 
-#include "host/asked.h"
-#include "host/guard.h"
-#include "host/handlers.h"
+#include "os/asked.h"
+#include "os/guard.h"
+#include "os/handlers.h"
 #include "testclock.h"
 
 #include <signal.h>

@@ -93,7 +93,7 @@ CASES = {
     # qp/memory.c fill_run() and iwarp/segment.c by place() of the last bytes.
     "tail": ([[W("body", 1), FULL, W("tail", 1)], POLL],
              [[W("body", 1), W("tail", 1)], POLL], stale, {}),
-    # Two writes, data and then a flag: host/segment_visit.c exit and enter.
+    # Two writes, data and then a flag: segment/segment_visit.c exit and enter.
     "visits in a row": ([[W("body", 1), W("visit", 2, "rel"), W("visit", 3, "rel"), FULL, W("tail", 1)], POLL],
                         [[W("body", 1), W("visit", 2), W("visit", 3), W("tail", 1)], POLL], stale, {}),
     # link/ring.h: a record, then the word that publishes it.
@@ -106,7 +106,7 @@ CASES = {
     # link/shm_rx.c: verdicts are handed over before the records behind them.
     "verdict before record": ([[W("body", 1, "rel"), W("tail", 1, "rel")], POLL],
                               [[W("body", 1), W("tail", 1)], POLL], stale, {}),
-    # base/lock.h lock_drop_fence() and host/segment_wake.c: nobody sleeps over a record.
+    # base/lock.h lock_drop_fence() and segment/segment_wake.c: nobody sleeps over a record.
     "sleep and wake": ([[W("word", 1, "rel"), FULL, R("asleep", "a")], [W("asleep", 1, "rel"), FULL, R("word", "b")]],
                        [[W("word", 1, "rel"), R("asleep", "a")], [W("asleep", 1, "rel"), FULL, R("word", "b")]],
                        neither, {}),
@@ -119,11 +119,11 @@ CASES = {
     "rest": ([[W("rests", 1, "rel"), R("asleep", "a", "acq")], [W("asleep", 0, "rel"), R("rests", "b", "acq")]],
              [[W("rests", 1, "rel"), R("asleep", "a")], [W("asleep", 0, "rel"), R("rests", "b", "acq")]],
              lambda r: r["a"] == 1 and r["b"] == 0, {"asleep": 1}),
-    # host/segment_visit.c and qp/keys.c: a key is hidden, or who uses it is waited for.
+    # segment/segment_visit.c and qp/keys.c: a key is hidden, or who uses it is waited for.
     "visit and key": ([[W("visit", 1, "rel"), FULL, R("key", "a", "acq")], [W("key", 0, "rel"), FULL, R("visit", "b", "acq")]],
                       [[W("visit", 1, "rel"), FULL, R("key", "a", "acq")], [W("key", 0, "rel"), R("visit", "b")]],
                       lambda r: r["a"] == 5 and r["b"] == 0, {"key": 5}),
-    # host/segment_visit.c: memory is not used again before the copy has ended.
+    # segment/segment_visit.c: memory is not used again before the copy has ended.
     "end of a visit": ([[R("body", "data"), W("visit", 2, "rel")], [R("visit", "flag", "acq"), W("body", 9)]],
                        [[R("body", "data"), W("visit", 2)], [R("visit", "flag", "acq"), W("body", 9)]],
                        lambda r: r["flag"] == 2 and r["data"] == 9, {}),
@@ -131,7 +131,7 @@ CASES = {
     "payload taken back": ([[W("life", 1, "rel"), FULL, W("buf", 9)], [R("buf", "a"), LOADS, R("life", "b")]],
                            [[W("life", 1, "rel"), W("buf", 9)], [R("buf", "a"), LOADS, R("life", "b")]],
                            lambda r: r["a"] == 9 and r["b"] == 0, {}),
-    # host/netlocal.c: words under a sequence number.
+    # net/netlocal.c: words under a sequence number.
     "seqlock": ([[W("seq", 1), W("w0", 1, "rel"), W("w1", 1, "rel"), W("seq", 2, "rel")], SEQ_READ],
                 [[W("seq", 1), W("w0", 1), W("w1", 1), W("seq", 2, "rel")], SEQ_READ], torn, {}),
     # trace/trace.c put() and read.c: who sees a part of a record finds the one before counted.

@@ -341,7 +341,7 @@ static void make(const struct mistake *m, bool behind)
 	there(drop_extra, qp, 0);
 }
 
-/* The first test: cmocka takes over SIGSEGV before each, and host/guard.h does
+/* The first test: cmocka takes over SIGSEGV before each, and os/guard.h does
  * so once. */
 static void each_mistake_has_its_status(void **state)
 {

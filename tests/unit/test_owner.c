@@ -5,7 +5,7 @@
 
 #include "hostns.h"
 
-#include "host/owner.h"
+#include "os/owner.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -6,7 +6,7 @@
 
 #include "pcapng.h"
 
-#include "host/guard.h"
+#include "os/guard.h"
 #include "trace/tcp.h"
 #include "wire/mpa.h"
 

@@ -1,6 +1,6 @@
 /*
  * test_place.c - payload goes into memory that a program watches, and that may
- * be gone: base/place.h, host/guard.h
+ * be gone: base/place.h, os/guard.h
  *
  * A child places bytes in shared memory, one instruction at a time; after each
  * one the test looks at them, as a program might that runs just then.
@@ -9,7 +9,7 @@
 #include "unit.h"
 
 #include "base/place.h"
-#include "host/guard.h"
+#include "os/guard.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -5,7 +5,7 @@
 #include "registry_dir.h"
 #include "testclock.h"
 
-#include "host/owner.h"
+#include "os/owner.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -10,7 +10,7 @@
 #include "gid.h"
 
 #include "engine/internal.h"
-#include "host/segment.h"
+#include "segment/segment.h"
 
 #define LEN 1000u
 #define MANY 1000 /* more than a ring holds */

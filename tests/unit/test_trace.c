@@ -4,7 +4,7 @@
 #include "unit.h"
 
 #include "base/bytes.h"
-#include "host/config.h"
+#include "os/config.h"
 #include "trace/read.h"
 #include "trace/trace.h"
 #include "wire/rdmap.h"

@@ -5,7 +5,7 @@
 
 #include "testclock.h"
 
-#include "host/why.h"
+#include "os/why.h"
 
 #include <fcntl.h>
 #include <pthread.h>

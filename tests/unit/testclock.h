@@ -1,7 +1,7 @@
 /*
  * testclock.h - the monotonic clock of a test, which the test sets
  *
- * testclock.c stands in for src/host/clock.c in a test program. What the code
+ * testclock.c stands in for src/os/clock.c in a test program. What the code
  * under test does after a second it does when the test says that a second has
  * passed. The processes that a test forks have the same clock: what one of them
  * sets holds for all.
@@ -9,7 +9,7 @@
 #ifndef SOFTHCA_TESTS_TESTCLOCK_H
 #define SOFTHCA_TESTS_TESTCLOCK_H
 
-#include "host/config.h"
+#include "os/config.h"
 
 #include <stdint.h>
 

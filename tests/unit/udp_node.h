@@ -14,7 +14,7 @@
 #include "testclock.h"
 
 #include "base/bytes.h"
-#include "host/registry.h"
+#include "registry/registry.h"
 #include "link/udp.h"
 
 #include <stdatomic.h>

@@ -24,8 +24,8 @@
  */
 #include "peer.h"
 
-#include "host/registry_internal.h"
-#include "host/segment.h"
+#include "registry/registry_internal.h"
+#include "segment/segment.h"
 #include "link/ring.h"
 
 #include <dirent.h>

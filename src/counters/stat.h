@@ -1,0 +1,149 @@
+/*
+ * stat.h - what a process says of its devices and queue pairs when it is asked
+ *
+ * Beside the registry's file each process has a socket, for its user alone; who
+ * connects gets one copy of all counters, a sealed file in memory. Nothing is
+ * shared, and nobody counts for others: it costs a process nothing until it is
+ * asked. The reader takes what comes for hostile.
+ */
+#ifndef SOFTHCA_COUNTERS_STAT_H
+#define SOFTHCA_COUNTERS_STAT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define STAT_VERSION 2
+
+/* Of a queue pair, and the sums of a device. The names (stat_names) are those
+ * of hw_counters and rdma-statistic(8), where those have one. */
+enum stat_counter {
+	STAT_TX_PACKETS,
+	STAT_RX_PACKETS,
+	STAT_TX_BYTES, /* of payload */
+	STAT_RX_BYTES,
+	STAT_DIRECT_REQUESTS, /* done within the host by copying, no packets */
+	STAT_DIRECT_BYTES,
+	STAT_DIRECT_WRITES, /* of these requests */
+	STAT_DIRECT_READS,
+	STAT_DIRECT_ATOMICS,
+	STAT_RETRANSMITS, /* times that the requester has gone back */
+	STAT_TIMEOUTS,
+	STAT_RNR_RX,
+	STAT_NO_RECEIVE,
+	STAT_OUT_OF_SEQUENCE,
+	STAT_DUPLICATES,
+	STAT_NAK_PSN_RX,
+	STAT_IMPLIED_RX,
+	STAT_ACCESS_RX,
+	STAT_INVALID_RX,
+	STAT_ACCESS_TX,
+	STAT_SQ_ERRORS, /* completions; those of requests that are flushed: */
+	STAT_SQ_FLUSHED,
+	STAT_RQ_ERRORS,
+	STAT_RQ_FLUSHED,
+	STAT_RX_WRITES, /* requests executed, that came in packets */
+	STAT_RX_READS,
+	STAT_RX_ATOMICS,
+	STAT_CNP_TX,
+	STAT_CNP_RX,
+	STAT_MARKED,
+	STAT_COUNTERS
+};
+
+/* Of a process: packets that are no QP's. */
+enum stat_other {
+	STAT_BAD_ICRC,
+	STAT_MALFORMED,
+	STAT_OVERFLOW, /* the kernel dropped them: a socket's buffer was full */
+	STAT_NO_QP,
+	STAT_OTHERS
+};
+
+struct stat_name {
+	const char *name, *help;
+};
+extern const struct stat_name stat_names[STAT_COUNTERS];
+extern const struct stat_name stat_other_names[STAT_OTHERS];
+
+#define STAT_MAGIC "softhca"
+
+struct stat_head {
+	char magic[8];
+	uint32_t version;
+	uint32_t counters, others; /* how many there are */
+	uint32_t ndevices, nqps; /* follow */
+	uint32_t missed; /* QPs that found no room here: made meanwhile */
+	uint64_t others_n[STAT_OTHERS];
+};
+
+struct stat_device {
+	char name[64];
+	uint64_t n[STAT_COUNTERS]; /* also of QPs that are gone */
+};
+
+struct stat_qp {
+	uint32_t device; /* its index */
+	uint32_t qpn, type, state; /* enum ibv_qp_type, ibv_qp_state */
+	uint32_t dest_qpn; /* connected ones, from RTR on; else 0 */
+	uint32_t unused;
+	uint8_t dgid[16];
+	char waits[400]; /* for what: a sentence, printable; "": not said */
+	uint64_t n[STAT_COUNTERS];
+};
+
+/* The name that ps(1) shows of a process; "": it has gone. */
+void stat_process_name(pid_t pid, char name[32]);
+/* "QP 0x000011 (RC, RTS, peer 192.0.2.7 QP 0x000012): waits for ..."; type and
+ * state by name. */
+#define STAT_TEXT 600
+void stat_qp_text(const struct stat_qp *q, const char *type, const char *state,
+		  char text[STAT_TEXT]);
+
+/* How much who asks wants to know. */
+enum stat_want {
+	STAT_WANT_ALL,
+	STAT_WANT_COUNTERS, /* no sentences: they are what takes long */
+};
+
+/*
+ * The answering side. stat_listen() returns a listening socket that does not
+ * block, or -errno; path is the registry's file. stat_answer() serves all who
+ * wait there: copy() returns such a file, or -errno.
+ */
+int stat_listen(const char *path, unsigned slot);
+void stat_unlink(const char *path, unsigned slot);
+void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want),
+		 void *arg);
+
+/* A file in memory of head and what follows it, sealed; or -errno. */
+int stat_file(const struct stat_head *head, const struct stat_device *devices,
+	      const struct stat_qp *qps);
+
+/* The asking side: what one process has said. */
+struct stat_reply {
+	pid_t pid; /* as the kernel says; 0: of another PID namespace */
+	char comm[32];
+	int err; /* 0, or why there is nothing else: -ETIMEDOUT, it says
+		  * nothing; -EPROTO, it is not what it has to be */
+	const struct stat_head *head;
+	const struct stat_device *device;
+	const struct stat_qp *qp;
+	void *map;
+	size_t size;
+};
+
+/*
+ * Asks all processes of this user, in the directories where registries are (dir:
+ * only there), for 1 s at most. *replies has *n, to be freed by stat_free().
+ * Returns 0 or -ENOMEM.
+ */
+int stat_ask(const char *dir, enum stat_want want, struct stat_reply **replies,
+	     size_t *n);
+void stat_free(struct stat_reply *replies, size_t n);
+/* Has those of this network namespace add what they have counted (sums.h), for
+ * 0.2 s at most. */
+void stat_ask_sums(const char *dir);
+
+#endif

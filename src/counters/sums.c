@@ -1,0 +1,189 @@
+/*
+ * sums.c - what all processes have counted, see sums.h
+ *
+ * The file has a row of counters for each device, which are added to and nothing
+ * else, so no lock is needed and a process may end anywhere. Its name has the
+ * version of the rows.
+ */
+#include "sums.h"
+
+#include "base/sys.h"
+#include "os/owner.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+struct sums {
+	_Atomic uint64_t n[SUMS_DEVICES][STAT_COUNTERS];
+};
+
+const struct sums_file sums_file[] = {
+	/* A copy within the host leaves the port and arrives there. */
+	{ "port_xmit_data", false, 2, 2, { STAT_TX_BYTES, STAT_DIRECT_BYTES } },
+	{ "port_rcv_data", false, 2, 2, { STAT_RX_BYTES, STAT_DIRECT_BYTES } },
+	{ "port_xmit_packets", false, 0, 1, { STAT_TX_PACKETS } },
+	{ "port_rcv_packets", false, 0, 1, { STAT_RX_PACKETS } },
+	{ "duplicate_request", true, 0, 1, { STAT_DUPLICATES } },
+	{ "implied_nak_seq_err", true, 0, 1, { STAT_IMPLIED_RX } },
+	{ "local_ack_timeout_err", true, 0, 1, { STAT_TIMEOUTS } },
+	{ "np_cnp_sent", true, 0, 1, { STAT_CNP_TX } },
+	{ "np_ecn_marked_roce_packets", true, 0, 1, { STAT_MARKED } },
+	{ "out_of_buffer", true, 0, 1, { STAT_NO_RECEIVE } },
+	{ "out_of_sequence", true, 0, 1, { STAT_OUT_OF_SEQUENCE } },
+	{ "packet_seq_err", true, 0, 1, { STAT_NAK_PSN_RX } },
+	{ "req_cqe_error", true, 0, 1, { STAT_SQ_ERRORS } },
+	{ "req_cqe_flush_error", true, 0, 1, { STAT_SQ_FLUSHED } },
+	{ "req_remote_access_errors", true, 0, 1, { STAT_ACCESS_RX } },
+	{ "req_remote_invalid_request", true, 0, 1, { STAT_INVALID_RX } },
+	{ "resp_cqe_error", true, 0, 1, { STAT_RQ_ERRORS } },
+	{ "resp_cqe_flush_error", true, 0, 1, { STAT_RQ_FLUSHED } },
+	{ "resp_remote_access_errors", true, 0, 1, { STAT_ACCESS_TX } },
+	{ "rnr_nak_retry_err", true, 0, 1, { STAT_RNR_RX } },
+	{ "rp_cnp_handled", true, 0, 1, { STAT_CNP_RX } },
+	{ "rx_atomic_requests", true, 0, 2,
+	  { STAT_RX_ATOMICS, STAT_DIRECT_ATOMICS } },
+	{ "rx_read_requests", true, 0, 2, { STAT_RX_READS, STAT_DIRECT_READS } },
+	{ "rx_write_requests", true, 0, 2,
+	  { STAT_RX_WRITES, STAT_DIRECT_WRITES } },
+};
+const unsigned sums_files = sizeof(sums_file) / sizeof(sums_file[0]);
+
+static int allocate(int fd)
+{
+	int err = sys_file_limit(sizeof(struct sums));
+
+	if (!err && syscall(SYS_fallocate, fd, 0, (off_t)0,
+			    (off_t)sizeof(struct sums)))
+		err = -errno;
+	return err;
+}
+
+static int open_file(const char *tree, int flags)
+{
+	struct stat st;
+	char path[4096];
+	int fd, err = 0;
+
+	if (stat("/proc/self/ns/net", &st))
+		st.st_ino = 0;
+	if (snprintf(path, sizeof(path), "%s/../" SUMS_NAME "%llu-%u", tree,
+		     (unsigned long long)st.st_ino,
+		     STAT_VERSION) >= (int)sizeof(path))
+		return -ENAMETOOLONG;
+	fd = sys_open(path, flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st))
+		err = -errno;
+	else if (!S_ISREG(st.st_mode) || st.st_nlink > 1 ||
+		 !owner_private(fd, &st))
+		err = -EACCES;
+	/* A full disk shows here, and not as a SIGBUS. */
+	else if (!st.st_size && flags & O_CREAT)
+		err = allocate(fd);
+	else if (st.st_size != sizeof(struct sums))
+		err = -EPROTO;
+	if (!err && flags & O_CREAT) {
+		/* In use: as long as it is mapped, and was today. */
+		flock(fd, LOCK_SH | LOCK_NB);
+		futimens(fd, NULL);
+	}
+	if (!err)
+		return fd;
+	sys_close(fd);
+	return err;
+}
+
+static struct sums *map(const char *tree, int flags, int prot)
+{
+	const int fd = open_file(tree, flags);
+	void *mem;
+
+	if (fd < 0)
+		return NULL;
+	mem = mmap(NULL, sizeof(struct sums), prot, MAP_SHARED, fd, 0);
+	sys_close(fd);
+	return mem == MAP_FAILED ? NULL : mem;
+}
+
+struct sums *sums_open(const char *tree)
+{
+	return map(tree, O_RDWR | O_CREAT, PROT_READ | PROT_WRITE);
+}
+
+void sums_close(struct sums *s)
+{
+	if (s)
+		munmap(s, sizeof(struct sums));
+}
+
+bool sums_add(struct sums *s, unsigned device, uint64_t added[STAT_COUNTERS],
+	      const uint64_t now[STAT_COUNTERS])
+{
+	bool more = false;
+
+	for (size_t i = 0; device < SUMS_DEVICES && i < STAT_COUNTERS; i++) {
+		if (now[i] <= added[i])
+			continue;
+		atomic_fetch_add_explicit(&s->n[device][i],
+					  now[i] - added[i],
+					  memory_order_relaxed);
+		added[i] = now[i];
+		more = true;
+	}
+	return more;
+}
+
+const struct sums_file *sums_find(const char *path, unsigned *device)
+{
+	char name[64];
+	int end = 0;
+
+	if (sscanf(path, "softhca%3u/ports/1/%n", device, &end) != 1 || !end ||
+	    *device >= SUMS_DEVICES)
+		return NULL;
+	for (unsigned i = 0; i < sums_files; i++) {
+		const struct sums_file *f = &sums_file[i];
+
+		snprintf(name, sizeof(name), "%s/%s",
+			 f->hw ? "hw_counters" : "counters", f->name);
+		if (!strcmp(path + end, name))
+			return f;
+	}
+	return NULL;
+}
+
+/* All that live have added what they have, as of some ms ago. */
+static void ask_all(const char *dir)
+{
+	static _Atomic uint64_t asked_ns;
+	const uint64_t now = sys_now_ns(), last = atomic_load(&asked_ns);
+
+	if (last && now - last < SUMS_LIFESPAN_MS * 1000000u)
+		return;
+	stat_ask_sums(dir);
+	atomic_store(&asked_ns, sys_now_ns());
+}
+
+uint64_t sums_value(const struct sums_file *f, unsigned device,
+		    const char *tree, const char *dir)
+{
+	struct sums *s;
+	uint64_t sum = 0;
+
+	ask_all(dir);
+	s = map(tree, O_RDONLY, PROT_READ);
+	if (!s)
+		return 0;
+	for (unsigned i = 0; i < f->count; i++)
+		sum += atomic_load_explicit(&s->n[device][f->of[i]],
+					    memory_order_relaxed);
+	sums_close(s);
+	return sum >> f->shift;
+}

@@ -1,0 +1,33 @@
+/*
+ * proc.h - what /proc shows of other processes
+ */
+#ifndef SOFTHCA_OS_PROC_H
+#define SOFTHCA_OS_PROC_H
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct proc_holder {
+	unsigned uid;
+	bool named; /* else it is another user's, or the kernel */
+	char process[64]; /* "process 1234 (name)", or "a process" */
+};
+
+/*
+ * Who keeps others from binding a UDP port at gid: who is bound to the same
+ * address, or to the wildcard. Returns false if nobody is in this network
+ * namespace. Reads the descriptors of all processes, so call it without locks.
+ */
+bool proc_udp_holder(const union ibv_gid *gid, uint16_t port,
+		     struct proc_holder *out);
+
+/*
+ * What a thread does, as in proc_pid_stat(5): 'R' it runs or is ready to, 'S' it
+ * sleeps, 'T' it is stopped...; 0 if /proc does not show it. pid 0 is the caller's
+ * process. No cancellation point, nor does it allocate.
+ */
+char proc_state(pid_t pid, pid_t tid);
+
+#endif

@@ -1,0 +1,350 @@
+/*
+ * registry.c - slots of processes, what they lease, what is on its way to them
+ *
+ * A process has a slot from registry_join() on, and with it chunks of QPNs, a
+ * private port and a count of the bytes that wait for it. When it ends without
+ * a word, the next process that holds the lock sweeps: what it had is free.
+ */
+#include "registry_internal.h"
+
+#include "os/config.h"
+
+#include "base/sys.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+/* What a slot owns becomes free; the slot itself last. */
+static void clear_slot(struct regfile *f, unsigned slot)
+{
+	struct shared *m = f->m;
+	struct slot *s = &m->slot[slot];
+
+	for (size_t i = 0; i < REGISTRY_CHUNKS; i++) {
+		if (LOAD(&m->chunk[i]) == slot + 1) {
+			STORE(&m->chunk[i], 0);
+			STORE(&m->head.cursor, (uint32_t)i);
+			f->changed = true;
+		}
+	}
+	registry_service_clear(f, slot);
+	STORE(&s->port, 0);
+	for (size_t i = 0; i < REGISTRY_SPORTS; i++)
+		STORE(&s->sport[i], 0);
+	STORE(&s->segment, 0);
+	regfile_unlink_segment(f, slot);
+	registry_addr_clear(f, slot);
+	STORE(&s->used, 0);
+}
+
+void registry_sweep(struct regfile *f)
+{
+	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++) {
+		if (LOAD(&f->m->slot[slot].used) &&
+		    !regfile_slot_alive(f, slot)) {
+			clear_slot(f, slot);
+			STORE(&f->m->head.swept_ns, clock_ns());
+		}
+	}
+	registry_addr_tidy(f);
+}
+
+/* Joining and leaving */
+
+static int take_slot(struct regfile *f)
+{
+	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++) {
+		struct slot *s = &f->m->slot[slot];
+
+		if (LOAD(&s->used) || regfile_slot_take(f, slot))
+			continue;
+		clear_slot(f, slot);
+		STORE(&s->pid, (uint32_t)getpid());
+		STORE(&s->life, LOAD(&s->life) + 1);
+		STORE(&s->limit, 0);
+		STORE(&s->backlog, 0);
+		STORE(&s->used, 1);
+		return (int)slot;
+	}
+	return -ENOSPC;
+}
+
+/* The last one to leave takes along the file, and what the dead have left. The
+ * lock is held. */
+static void remove_unused(struct regfile *f)
+{
+	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++)
+		if (LOAD(&f->m->slot[slot].used) && regfile_slot_alive(f, slot))
+			return;
+	registry_sweep(f);
+	regfile_unlink(f);
+}
+
+int registry_join(struct registry **out, const char *dir, const char **why)
+{
+	struct registry *r;
+	struct regfile *f = NULL;
+	int err, slot;
+
+	regfile_init();
+	if (why)
+		*why = regfile_why();
+	r = calloc(1, sizeof(*r));
+	if (!r)
+		return regfile_fail(-ENOMEM, "out of memory");
+	pthread_mutex_lock(&registry_mutex);
+	regfile_drop_parents();
+	err = regfile_open(dir, &f);
+	if (err)
+		goto err_unlock;
+	registry_sweep(f);
+	slot = take_slot(f);
+	if (slot < 0) {
+		err = regfile_fail(slot,
+				   "more than %d processes of this user use "
+				   "RDMA on this host",
+				   REGISTRY_SLOTS);
+		regfile_unlock(f);
+		if (!f->users)
+			regfile_put(f);
+		goto err_unlock;
+	}
+	r->file = f;
+	r->slot = (unsigned)slot;
+	r->next = f->users;
+	f->users = r;
+	regfile_unlock(f);
+	pthread_mutex_unlock(&registry_mutex);
+	*out = r;
+	return 0;
+
+err_unlock:
+	pthread_mutex_unlock(&registry_mutex);
+	free(r);
+	return err;
+}
+
+static void forget(struct registry *r)
+{
+	struct registry **p = &r->file->users;
+
+	while (*p != r)
+		p = &(*p)->next;
+	*p = r->next;
+	if (!r->file->users)
+		regfile_put(r->file);
+	free(r);
+}
+
+void registry_leave(struct registry *r)
+{
+	struct regfile *f;
+
+	if (!r)
+		return;
+	f = r->file;
+	pthread_mutex_lock(&registry_mutex);
+	r->fn = NULL;
+	/* Without the lock the next sweep finds us gone. */
+	if (!regfile_lock(f)) {
+		clear_slot(f, r->slot);
+		regfile_slot_drop(f, r->slot);
+		remove_unused(f);
+		regfile_unlock(f);
+	} else {
+		regfile_slot_drop(f, r->slot);
+	}
+	forget(r);
+	pthread_mutex_unlock(&registry_mutex);
+}
+
+void registry_abandon(struct registry *r)
+{
+	if (!r)
+		return;
+	pthread_mutex_lock(&registry_mutex);
+	regfile_drop_parents();
+	forget(r);
+	pthread_mutex_unlock(&registry_mutex);
+}
+
+/* Leases */
+
+int registry_lease(struct registry *r)
+{
+	struct shared *m = r->file->m;
+	uint32_t chunk, last;
+	int err;
+
+	err = registry_lock(r);
+	if (err)
+		return err;
+	registry_sweep(r->file);
+	/* One that strangers cannot guess, and not what was given back last. */
+	last = LOAD(&m->head.cursor) % REGISTRY_CHUNKS;
+	if (!sys_random(&chunk, sizeof(chunk)))
+		chunk = last + 1;
+	err = -ENOSPC;
+	for (uint32_t i = 0; i <= REGISTRY_CHUNKS && err < 0; i++) {
+		const uint32_t c = i < REGISTRY_CHUNKS ?
+					   (chunk + i) % REGISTRY_CHUNKS :
+					   last;
+
+		if (!c || c == REGISTRY_CHUNKS - 1 || LOAD(&m->chunk[c]) ||
+		    (c == last && i < REGISTRY_CHUNKS))
+			continue;
+		STORE(&m->chunk[c], (uint16_t)(r->slot + 1));
+		r->file->changed = true;
+		err = (int)(c * REGISTRY_CHUNK);
+	}
+	registry_unlock(r);
+	return err;
+}
+
+void registry_release(struct registry *r, uint32_t first_qpn)
+{
+	uint32_t chunk = first_qpn / REGISTRY_CHUNK % REGISTRY_CHUNKS;
+
+	if (registry_lock(r))
+		return;
+	if (LOAD(&r->file->m->chunk[chunk]) == r->slot + 1) {
+		STORE(&r->file->m->chunk[chunk], 0);
+		STORE(&r->file->m->head.cursor, chunk);
+		r->file->changed = true;
+	}
+	registry_unlock(r);
+}
+
+/* Looking up */
+
+unsigned registry_slot(const struct registry *r)
+{
+	return r->slot;
+}
+
+int registry_owner(const struct registry *r, uint32_t qpn)
+{
+	return chunk_owner(r->file->m, qpn);
+}
+
+bool registry_swept(const struct registry *r, uint64_t within_ns)
+{
+	return clock_ns() - LOAD(&r->file->m->head.swept_ns) < within_ns;
+}
+
+bool registry_alive(const struct registry *r, unsigned slot)
+{
+	return slot < REGISTRY_SLOTS && regfile_slot_alive(r->file, slot);
+}
+
+bool registry_holder(const struct registry *r, unsigned slot, pid_t *pid)
+{
+	*pid = 0;
+	return slot < REGISTRY_SLOTS && regfile_slot_holder(r->file, slot, pid);
+}
+
+uint32_t registry_life(const struct registry *r, unsigned slot)
+{
+	return LOAD(&r->file->m->slot[slot % REGISTRY_SLOTS].life);
+}
+
+const _Atomic uint64_t *registry_segment(const struct registry *r,
+					 unsigned slot)
+{
+	return &r->file->m->slot[slot % REGISTRY_SLOTS].segment;
+}
+
+void registry_show(struct registry *r, uint64_t id)
+{
+	STORE(&r->file->m->slot[r->slot].segment, id);
+}
+
+uint16_t registry_port(const struct registry *r, unsigned slot)
+{
+	if (slot >= REGISTRY_SLOTS)
+		return 0;
+	return (uint16_t)LOAD(&r->file->m->slot[slot].port);
+}
+
+void registry_publish(struct registry *r, uint16_t port, uint32_t limit)
+{
+	STORE(&r->file->m->slot[r->slot].limit, limit);
+	STORE(&r->file->m->slot[r->slot].port, port);
+}
+
+void registry_sports(struct registry *r, const uint16_t *ports, size_t n)
+{
+	struct slot *s = &r->file->m->slot[r->slot];
+
+	for (size_t i = 0; i < REGISTRY_SPORTS; i++)
+		STORE(&s->sport[i], i < n ? ports[i] : 0);
+}
+
+bool registry_sends_from(const struct registry *r, unsigned slot, uint16_t port)
+{
+	const struct slot *s = &r->file->m->slot[slot % REGISTRY_SLOTS];
+	bool any = false;
+
+	for (size_t i = 0; i < REGISTRY_SPORTS; i++) {
+		const uint16_t p = LOAD(&s->sport[i]);
+
+		if (p == port)
+			return true;
+		any |= p;
+	}
+	return !any;
+}
+
+bool registry_charge(struct registry *r, unsigned slot, uint32_t bytes)
+{
+	struct slot *s = &r->file->m->slot[slot % REGISTRY_SLOTS];
+	int64_t before = atomic_fetch_add(&s->backlog, bytes);
+
+	if (before <= 0 || before <= (int64_t)LOAD(&s->limit) - bytes)
+		return true;
+	atomic_fetch_sub(&s->backlog, bytes);
+	return false;
+}
+
+void registry_uncharge(struct registry *r, unsigned slot, int64_t bytes)
+{
+	atomic_fetch_sub(&r->file->m->slot[slot % REGISTRY_SLOTS].backlog,
+			 bytes);
+}
+
+void registry_take(struct registry *r, unsigned slot, int64_t bytes)
+{
+	struct slot *s = &r->file->m->slot[slot % REGISTRY_SLOTS];
+
+	/* What somebody sent without counting it makes no room for others. */
+	int64_t was = atomic_load(&s->backlog);
+
+	while (!atomic_compare_exchange_weak(&s->backlog, &was,
+					     was > bytes ? was - bytes : 0))
+		;
+	atomic_fetch_add(&s->taken, (uint64_t)bytes);
+}
+
+uint64_t registry_sent(const struct registry *r, unsigned slot)
+{
+	const struct slot *s = &r->file->m->slot[slot % REGISTRY_SLOTS];
+
+	return LOAD(&s->taken) + (uint64_t)LOAD(&s->backlog);
+}
+
+bool registry_unread(const struct registry *r, unsigned slot, uint64_t sent)
+{
+	const struct slot *s = &r->file->m->slot[slot % REGISTRY_SLOTS];
+	int64_t left = (int64_t)(sent - LOAD(&s->taken));
+
+	/* More than there is: the slot was another's then, or a count wrong. */
+	return left > 0 && left <= LOAD(&s->backlog) && registry_alive(r, slot);
+}
+
+int64_t registry_backlog(const struct registry *r)
+{
+	int64_t n = LOAD(&r->file->m->slot[r->slot].backlog);
+
+	/* What makes no sense is no less wrong so, and can be computed with. */
+	return n < -INT64_MAX ? -INT64_MAX : n;
+}

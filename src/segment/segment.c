@@ -1,0 +1,345 @@
+/*
+ * segment.c - the segment of this process: creation, growth, end
+ *
+ * The file is sparse. What is always needed is allocated when it is made, a
+ * ring by its producer, the tables as they grow.
+ */
+#include "segment_internal.h"
+
+#include "base/aside.h"
+#include "base/bytes.h"
+#include "base/sys.h"
+#include "os/config.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+static_assert(sizeof(struct segment_head) <= SEGMENT_VISITS_OFFSET,
+	      "the head fits");
+static_assert(sizeof(struct segment_visit) * REGISTRY_SLOTS ==
+		      SEGMENT_VISITS_SIZE,
+	      "a line for each");
+static_assert(SEGMENT_VISITS_OFFSET + SEGMENT_VISITS_SIZE <=
+		      SEGMENT_RINGS_OFFSET,
+	      "the visits fit");
+static_assert(SEGMENT_KEYS_OFFSET % SEGMENT_ALIGN == 0 &&
+		      SEGMENT_QPS_OFFSET % SEGMENT_ALIGN == 0 &&
+		      SEGMENT_SIZE % SEGMENT_ALIGN == 0,
+	      "offsets that every kernel maps");
+
+/* Not of a thread: a library that is dlopen()ed has little room for those. */
+static char why_text[SEGMENT_PATH_MAX + 128];
+
+const char *segment_why(void)
+{
+	return why_text;
+}
+
+__attribute__((format(printf, 2, 3))) static int fail(int err, const char *fmt,
+						      ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(why_text, sizeof(why_text), fmt, ap);
+	va_end(ap);
+	return err;
+}
+
+void segment_path(const struct segment *s, unsigned slot, bool fifo,
+		  char path[SEGMENT_PATH_MAX])
+{
+	const char *base = registry_path(s->registry);
+
+	if (fifo)
+		snprintf(path, SEGMENT_PATH_MAX, "%s" REGISTRY_SEGMENT_FIFO,
+			 base, slot);
+	else
+		snprintf(path, SEGMENT_PATH_MAX, "%s" REGISTRY_SEGMENT, base,
+			 slot);
+}
+
+int segment_allocate(int fd, size_t offset, size_t len)
+{
+	int err;
+
+	/* Another signal at every attempt would be a strange program. */
+	for (int tries = 0; tries < 100; tries++) {
+		err = posix_fallocate(fd, (off_t)offset, (off_t)len);
+		if (err != EINTR)
+			break;
+	}
+	return -err;
+}
+
+/* Creation */
+
+/*
+ * What is mapped counts in full against a limit of the address space, though
+ * little of it is ever touched: this segment, and of each peer its tables. The
+ * program must have the most of what it may have.
+ */
+static bool address_space_is_short(void)
+{
+	struct rlimit most;
+
+	return !getrlimit(RLIMIT_AS, &most) &&
+	       most.rlim_cur < 4ull * SEGMENT_SIZE;
+}
+
+/* A file in the way is of a process that is dead, or has lost its registry. */
+static int make_file(struct segment *s)
+{
+	char path[SEGMENT_PATH_MAX];
+	int err;
+
+	segment_path(s, s->slot, false, path);
+	unlink(path);
+	s->fd = fd_aside(sys_open(
+		path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+		0600));
+	if (s->fd < 0)
+		return fail(-errno, "cannot create %s: %s", path,
+			    sys_strerror(errno));
+	/* Whatever the umask. */
+	if (fchmod(s->fd, 0600) || ftruncate(s->fd, SEGMENT_SIZE))
+		return fail(-errno, "cannot extend %s: %s", path,
+			    sys_strerror(errno));
+	err = segment_allocate(s->fd, 0,
+			       SEGMENT_VISITS_OFFSET + SEGMENT_VISITS_SIZE);
+	if (err)
+		return fail(err, "cannot allocate memory in %s: %s", path,
+			    sys_strerror(-err));
+	s->map = mmap(NULL, SEGMENT_SIZE, PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_NORESERVE, s->fd, 0);
+	if (s->map == MAP_FAILED) {
+		s->map = NULL;
+		return fail(-errno, "cannot map %s: %s", path, sys_strerror(errno));
+	}
+	s->head = (struct segment_head *)(void *)s->map;
+	return 0;
+}
+
+/*
+ * We have its writing end as well, and so have those who write, so it never
+ * looks closed to any side, and nobody gets a SIGPIPE.
+ */
+static int make_fifo(struct segment *s)
+{
+	char path[SEGMENT_PATH_MAX];
+
+	segment_path(s, s->slot, true, path);
+	unlink(path);
+	if (!mknod(path, S_IFIFO | 0600, 0))
+		s->fifo = fd_aside(sys_open(
+			path, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC, 0));
+	if (s->fifo < 0)
+		return fail(-errno, "cannot create %s: %s", path,
+			    sys_strerror(errno));
+	return 0;
+}
+
+static int fill_head(struct segment *s, uint32_t flags)
+{
+	struct segment_head *h = s->head;
+	uint64_t random[2];
+
+	do {
+		if (!sys_random(random, sizeof(random)))
+			return fail(-EIO, "no random numbers");
+	} while (!random[0] || !random[1]);
+	s->probe = random[1];
+	h->version = SEGMENT_VERSION;
+	h->slot = s->slot;
+	h->id = random[0];
+	h->probe_addr = (uintptr_t)&s->probe;
+	h->probe_value = s->probe;
+	h->life = s->life;
+	h->pid = (uint32_t)getpid();
+	h->flags = flags;
+	h->size = SEGMENT_SIZE;
+	atomic_store(&h->magic, SEGMENT_MAGIC);
+	return 0;
+}
+
+/* Removes a name if it is still that of what fd is. */
+static void remove_name(const struct segment *s, int fd, bool fifo)
+{
+	char path[SEGMENT_PATH_MAX];
+	struct stat is, named;
+
+	if (fd < 0)
+		return;
+	segment_path(s, s->slot, fifo, path);
+	if (!fstat(fd, &is) && !lstat(path, &named) &&
+	    is.st_ino == named.st_ino && is.st_dev == named.st_dev)
+		unlink(path);
+}
+
+void segment_unlink(struct segment *s)
+{
+	remove_name(s, s->fd, false);
+	remove_name(s, s->fifo, true);
+}
+
+static void close_fds(struct segment *s)
+{
+	if (s->fd >= 0)
+		sys_close(s->fd);
+	if (s->fifo >= 0)
+		sys_close(s->fifo);
+	s->fd = s->fifo = -1;
+}
+
+static void release(struct segment *s)
+{
+	segment_unlink(s);
+	close_fds(s);
+	if (s->map)
+		munmap(s->map, SEGMENT_SIZE);
+	pthread_mutex_destroy(&s->lock);
+	free(s);
+}
+
+/*
+ * Ubuntu's default: without this only our ancestors could copy. Still it takes
+ * a process of the same user, which without Yama would not be asked for more.
+ */
+static void agree(void)
+{
+	char scope = 0;
+	int fd = sys_open("/proc/sys/kernel/yama/ptrace_scope",
+			  O_RDONLY | O_CLOEXEC, 0);
+
+	if (fd < 0)
+		return;
+	if (sys_read(fd, &scope, 1) == 1 && scope == '1')
+		prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+	sys_close(fd);
+}
+
+int segment_create(struct segment **out, struct registry *r, uint32_t flags)
+{
+	struct segment *s;
+	int err;
+
+	err = sys_file_limit(SEGMENT_SIZE);
+	if (err)
+		return fail(err,
+			    "the shared memory of a process is a sparse file "
+			    "of %u MiB, and its files may not have so many "
+			    "(ulimit -f)",
+			    SEGMENT_SIZE >> 20);
+	if (address_space_is_short())
+		return fail(-ENOMEM,
+			    "the shared memory of a process takes %u MiB of "
+			    "addresses, and more for each peer, and this one "
+			    "may have few (ulimit -v)",
+			    SEGMENT_SIZE >> 20);
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return fail(-ENOMEM, "out of memory");
+	s->registry = r;
+	s->slot = registry_slot(r);
+	s->life = registry_life(r, s->slot);
+	s->fd = s->fifo = -1;
+	pthread_mutex_init(&s->lock, NULL);
+	err = make_file(s);
+	if (!err)
+		err = make_fifo(s);
+	if (!err)
+		err = fill_head(s, flags);
+	if (err) {
+		release(s);
+		return err;
+	}
+	if (!(flags & SEGMENT_NO_COPY))
+		agree();
+	registry_show(r, s->head->id);
+	*out = s;
+	return 0;
+}
+
+/* The end */
+
+void segment_destroy(struct segment *s)
+{
+	if (!s)
+		return;
+	registry_show(s->registry, 0);
+	segment_detach_all(s);
+	release(s);
+}
+
+void segment_abandon(struct segment *s)
+{
+	if (!s)
+		return;
+	close_fds(s);
+	segment_forget_peers(s);
+	/* The pages of the parent are still there if this fails. */
+	mmap(s->map, SEGMENT_SIZE, PROT_READ | PROT_WRITE,
+	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+/* What it consists of */
+
+const struct segment_head *segment_head(const struct segment *s)
+{
+	return s->head;
+}
+
+struct registry *segment_registry(const struct segment *s)
+{
+	return s->registry;
+}
+
+void *segment_table(const struct segment *s, enum segment_table t)
+{
+	return s->map + table_offset(t);
+}
+
+size_t segment_table_size(const struct segment *s, enum segment_table t)
+{
+	return s->table_ok[t];
+}
+
+int segment_grow(struct segment *s, enum segment_table t, size_t size)
+{
+	size_t old = s->table_ok[t];
+	int err;
+
+	if (size <= old)
+		return 0;
+	if (size > table_room(t))
+		return -ENOSPC;
+	size = (size + SEGMENT_GROW - 1) / SEGMENT_GROW * SEGMENT_GROW;
+	err = segment_allocate(s->fd, table_offset(t) + old, size - old);
+	if (err)
+		return err;
+	s->table_ok[t] = size;
+	atomic_store_explicit(&s->head->table_size[t], size,
+			      memory_order_release);
+	return 0;
+}
+
+void *segment_ring(struct segment *s, unsigned slot)
+{
+	size_t offset = SEGMENT_RINGS_OFFSET +
+			(size_t)slot % REGISTRY_SLOTS * SEGMENT_RING_SIZE;
+	uint64_t bit = 1ull << (slot % 64);
+	_Atomic uint64_t *ok = &s->rings_ok[slot / 64 % ARRAY_SIZE(s->rings_ok)];
+
+	if (!(atomic_load_explicit(ok, memory_order_relaxed) & bit)) {
+		if (segment_allocate(s->fd, offset, SEGMENT_RING_SIZE))
+			return NULL;
+		atomic_fetch_or(ok, bit);
+	}
+	return s->map + offset;
+}

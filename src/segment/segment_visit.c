@@ -1,0 +1,235 @@
+/*
+ * segment_visit.c - who copies from or to whose memory just now, and the locks
+ * for atomic operations
+ *
+ * Whoever copies makes a word in the owner's segment odd, and looks for the
+ * key then; who removes the key hides it, and looks at the words then. Both
+ * have a full fence in between, so one of them sees the other.
+ *
+ * A word names the life of its process. If that is over, or another process
+ * has the slot, nobody is inside: a process loses its lock on the slot when
+ * its last thread has ended, and so no thread is in a system call.
+ */
+#include "segment_internal.h"
+
+#include "base/cpu.h"
+#include "base/say.h"
+#include "base/sys.h"
+#include "os/config.h"
+
+#include <errno.h>
+#include <sched.h>
+
+/* Visits */
+
+#define ASK_NS 20000000u /* who is inside for so long is asked */
+
+int segment_visit_enter(struct segment_peer *p)
+{
+	uint32_t life = p->segment->life;
+	uint32_t taken = atomic_load_explicit(&p->visiting,
+					      memory_order_relaxed);
+	uint32_t bit, i;
+	uint64_t word;
+
+	do {
+		i = (uint32_t)__builtin_ctz(~taken);
+		if (i >= SEGMENT_VISIT_WORDS)
+			return -EBUSY;
+		bit = 1u << i;
+	} while (!atomic_compare_exchange_weak_explicit(
+		&p->visiting, &taken, taken | bit, memory_order_acquire,
+		memory_order_relaxed));
+	/* What it counts on from may be another's, or scribbled over. */
+	word = atomic_load_explicit(&p->visit->word[i], memory_order_relaxed);
+	word = (uint64_t)life << 32 | (uint32_t)(word + 1) | 1;
+	atomic_store(&p->visit->word[i], word);
+	atomic_thread_fence(memory_order_seq_cst);
+	return (int)i;
+}
+
+void segment_visit_exit(struct segment_peer *p, int visit)
+{
+	_Atomic uint64_t *at = &p->visit->word[visit];
+	uint64_t word = atomic_load_explicit(at, memory_order_relaxed);
+
+	/* To the next even number, life and all. */
+	word = (uint64_t)p->segment->life << 32 |
+	       ((uint32_t)(word + 1) & ~1u);
+	atomic_store_explicit(at, word, memory_order_release);
+	atomic_fetch_and_explicit(&p->visiting, ~(1u << visit),
+				  memory_order_release);
+}
+
+static bool lives(const struct segment *s, unsigned slot, uint32_t life)
+{
+	return registry_life(s->registry, slot) == life &&
+	       registry_alive(s->registry, slot);
+}
+
+static void complain(const struct segment *s, unsigned slot)
+{
+	pid_t pid;
+
+	if (!registry_holder(s->registry, slot, &pid))
+		return;
+	say("process %d of this host copies to or from memory that this one "
+	    "(%d) wants to take back, and has not finished for a second; "
+	    "waiting. If it is stopped, let it go on (kill -CONT %d)",
+	    (int)pid, (int)getpid(), (int)pid);
+}
+
+/* It may have left, and somebody else have written there. */
+static void ask(struct segment *s, unsigned slot)
+{
+	struct segment_peer *p = segment_peer_get(s, slot);
+
+	if (p)
+		segment_poke(p);
+	segment_peer_put(p);
+}
+
+/* Waits until the word has changed, or whoever wrote it has died. */
+static void wait_word(struct segment *s, unsigned slot,
+		      const _Atomic uint64_t *at)
+{
+	uint64_t was = atomic_load(at), begin = clock_ns(), nap = 20000;
+	uint64_t asked = begin, now;
+	bool complained = false;
+
+	if (!(was & 1))
+		return;
+	for (unsigned i = 0; i < 1000; i++) {
+		if (atomic_load(at) != was)
+			return;
+		cpu_relax();
+	}
+	while (atomic_load(at) == was) {
+		if (!lives(s, slot, (uint32_t)(was >> 32)))
+			return;
+		now = clock_ns();
+		if (now - asked > ASK_NS) {
+			ask(s, slot);
+			asked = now;
+		}
+		if (!complained && now - begin > 1000000000) {
+			complain(s, slot);
+			complained = true;
+		}
+		/* The first naps let whoever has lost its processor run. */
+		if (nap > 100000)
+			sys_sleep(nap);
+		else
+			sched_yield();
+		nap = nap < 2000000 ? nap * 2 : nap;
+	}
+}
+
+void segment_wait_visits(struct segment *s)
+{
+	struct segment_visit *visit =
+		(struct segment_visit *)(void *)(s->map +
+						 SEGMENT_VISITS_OFFSET);
+
+	atomic_thread_fence(memory_order_seq_cst);
+	for (unsigned i = 0; i < REGISTRY_SLOTS / 64; i++) {
+		uint64_t set = segment_producers(s->head, i);
+
+		while (set) {
+			unsigned slot =
+				i * 64 + (unsigned)__builtin_ctzll(set);
+
+			set &= set - 1;
+			for (int k = 0; k < SEGMENT_VISIT_WORDS; k++)
+				wait_word(s, slot, &visit[slot].word[k]);
+		}
+	}
+}
+
+void segment_say_visits(struct segment *s)
+{
+	_Atomic uint64_t *at;
+	uint64_t word;
+
+	pthread_mutex_lock(&s->lock);
+	for (struct segment_peer *p = s->peers; p; p = p->next) {
+		for (unsigned i = 0; i < SEGMENT_VISIT_WORDS; i++) {
+			at = &p->visit->word[i];
+			/* In this order: who has entered by the first load has
+			 * said so before the second, and who has left since,
+			 * or enters just now, changes it. */
+			word = atomic_load(at);
+			if (word & 1 &&
+			    !(atomic_load(&p->visiting) >> i & 1))
+				atomic_compare_exchange_strong(at, &word,
+							       word + 1);
+		}
+	}
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* Atomic operations */
+
+#define LOCK_SPINS 2000
+#define LOCK_YIELDS 100
+
+/* The word is another's: may we have it? */
+static bool holder_died(struct segment *s, uint64_t word)
+{
+	unsigned slot = (uint32_t)word - 1;
+
+	return slot >= REGISTRY_SLOTS || !lives(s, slot, (uint32_t)(word >> 32));
+}
+
+static int lock_word(struct segment *s, _Atomic uint64_t *at)
+{
+	uint64_t mine = segment_holder(s), word, asked = 0;
+
+	for (unsigned i = 0; i < LOCK_SPINS + LOCK_YIELDS; i++) {
+		word = 0;
+		if (atomic_compare_exchange_weak(at, &word, mine))
+			return 0;
+		if (i < LOCK_SPINS) {
+			cpu_relax();
+			continue;
+		}
+		/* Once for each holder: what it does takes 2 us. */
+		if (word && word != asked && word != mine &&
+		    holder_died(s, word) &&
+		    atomic_compare_exchange_strong(at, &word, mine))
+			return 0;
+		asked = word;
+		sched_yield();
+	}
+	return -EBUSY;
+}
+
+static void unlock_word(struct segment *s, _Atomic uint64_t *at)
+{
+	uint64_t word = segment_holder(s);
+
+	/* Unless somebody has scribbled there. */
+	atomic_compare_exchange_strong(at, &word, 0);
+}
+
+int segment_atomic_lock(struct segment_peer *p, unsigned i)
+{
+	return lock_word(p->segment,
+			 &p->head->atomics[i % SEGMENT_ATOMIC_LOCKS].word);
+}
+
+void segment_atomic_unlock(struct segment_peer *p, unsigned i)
+{
+	unlock_word(p->segment,
+		    &p->head->atomics[i % SEGMENT_ATOMIC_LOCKS].word);
+}
+
+int segment_own_atomic_lock(struct segment *s, unsigned i)
+{
+	return lock_word(s, &s->head->atomics[i % SEGMENT_ATOMIC_LOCKS].word);
+}
+
+void segment_own_atomic_unlock(struct segment *s, unsigned i)
+{
+	unlock_word(s, &s->head->atomics[i % SEGMENT_ATOMIC_LOCKS].word);
+}
