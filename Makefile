@@ -86,6 +86,10 @@ test-containers: ## softhca in containers: podman, pods, Kubernetes' manifest, C
 asan: deps ## unit, simulation and fuzz tests under ASan and UBSan
 	@scripts/test --stage asan
 
+lint: deps ## clang-tidy and cppcheck on src, with the checks that find bugs
+	@cmake --preset release >/dev/null
+	@scripts/lint
+
 tsan: deps ## the same under TSan
 	@scripts/test --stage tsan
 
@@ -98,4 +102,4 @@ install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build build-tests check test test-busy test-full test-page test-arm64 test-pyverbs test-peer soak demo deb tarball test-packages test-containers bench bench-peer asan tsan install clean
+.PHONY: help deps build build-tests check test test-busy test-full test-page test-arm64 test-pyverbs test-peer soak demo deb tarball test-packages test-containers bench bench-peer asan lint tsan install clean

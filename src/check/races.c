@@ -156,14 +156,16 @@ static void compare(void *arg)
 static bool differs(const struct check_change *c, uint64_t lo, uint64_t hi)
 {
 	struct differ d = {
-		.data = (const uint8_t *)c->data + (lo - c->addr),
 		.len = hi - lo,
 		.p = (const void *)(uintptr_t)lo,
 	};
 
 	if (c->kind == CHECK_ADD)
 		return true;
-	return c->data && !guard_run(compare, &d, d.p, d.len) && d.differs;
+	if (!c->data)
+		return false;
+	d.data = (const uint8_t *)c->data + (lo - c->addr);
+	return !guard_run(compare, &d, d.p, d.len) && d.differs;
 }
 
 /* A swap that fails changes nothing, and programs let a lock go by a write. */

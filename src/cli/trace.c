@@ -293,7 +293,7 @@ static const char *plain(const char *from, char *to, size_t size)
 {
 	size_t i;
 
-	for (i = 0; from[i] && i < size - 1; i++)
+	for (i = 0; i < size - 1 && from[i]; i++)
 		to[i] = from[i] < ' ' || from[i] > '~' ? '?' : from[i];
 	to[i] = '\0';
 	return to;

@@ -72,7 +72,7 @@ static int open_file(const char *tree, int flags)
 
 	if (stat("/proc/self/ns/net", &st))
 		st.st_ino = 0;
-	if (snprintf(path, sizeof(path), "%s/../" SUMS_NAME "%llu-%u", tree,
+	if (snprintf(path, sizeof(path), "%s/../" SUMS_NAME "%llu-%d", tree,
 		     (unsigned long long)st.st_ino,
 		     STAT_VERSION) >= (int)sizeof(path))
 		return -ENAMETOOLONG;

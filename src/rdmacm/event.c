@@ -376,10 +376,12 @@ static int fetch(struct cma_channel *c, struct cma_event **out)
 		signals = c->signals;
 		closed = c->closed;
 		cma_unlock();
-		while (closed && inside)
-			pause();
-		if (closed)
-			return -EBADF;
+		if (closed) {
+			if (!inside)
+				return -EBADF;
+			for (;;)
+				pause();
+		}
 		inside = true;
 		if (ev)
 			break;

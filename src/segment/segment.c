@@ -284,8 +284,9 @@ void segment_abandon(struct segment *s)
 	close_fds(s);
 	segment_forget_peers(s);
 	/* The pages of the parent are still there if this fails. */
-	mmap(s->map, SEGMENT_SIZE, PROT_READ | PROT_WRITE,
-	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	(void)mmap(s->map, SEGMENT_SIZE, PROT_READ | PROT_WRITE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+		   0);
 }
 
 /* What it consists of */
