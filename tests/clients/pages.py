@@ -13,7 +13,7 @@ import rig
 
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/softhca.1",
          *sorted(os.path.relpath(p, rig.ROOT) for p in
-                 glob.glob(f"{rig.ROOT}/docs/*.md") + glob.glob(f"{rig.ROOT}/docs/decisions/*.md"))]
+                 glob.glob(f"{rig.ROOT}/docs/*.md") + glob.glob(f"{rig.ROOT}/docs/d*/*.md"))]
 PROMPT = re.compile(r"^(\w*\$) ")
 
 

@@ -32,11 +32,14 @@ NOT_RUN = [
     (r"grep ctxt /proc/PID", "it goes with perf"),
     (r"softhca run (--explain|--check) -- \./(server|program)", "a program with a mistake: test_explain.py, test_check.py"),
     (r"softhca run --trace=t -- ib_write_bw -F -n 300 -s 8192 -m 1024", "two hosts: test_trace.py"),
+    (r"(cmake --preset|build/dev/bin/softhca) ", "it builds, or is what has been built"),
+    (r"SIM_TEST=\S+ make ", "it is how tests are run"),
+    (r"softhca run -- perf ", "it needs the kernel's counters"),
     (r"softhca trace --rows=5 t", "what two hosts have recorded: test_trace.py"),
 ]
 # Those that take longer than all others.
 LONG = r"GOODPUT=1|build/tests/bench/udp_rate"
-NEEDS = ["ibv_rc_pingpong", "rping", "ib_write_bw", "redis-benchmark", "redis-server", "tshark"]
+NEEDS = ["gdb", "ibv_rc_pingpong", "rping", "ib_write_bw", "redis-benchmark", "redis-server", "tshark"]
 # Words that stand for something.
 WORDS = [
     (r"\bHOST\b|\b10\.0\.0\.[12]\b", "127.0.0.1"), (r"(?<=-- )PROGRAM\b", "ibv_devinfo"),
@@ -177,6 +180,15 @@ def test_commands(home, rundir, tmp_path, block):
             assert not (line := printed(out, runs(block))), f"not printed: {line}\n{out}"
     finally:
         p.kill()
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
+@pytest.mark.parametrize("page", [p for p in pages.PAGES if "```diff" in pages.read(p)])
+def test_diffs_apply(page):
+    """Changes that a page shows are changes of the sources as they are."""
+    for diff in re.findall(r"^```diff\n(.*?)^```", pages.read(page), re.M | re.S):
+        p = subprocess.run(["git", "apply", "--check", "-"], input=diff, text=True, cwd=rig.ROOT, stderr=subprocess.PIPE)
+        assert not p.returncode, f"{p.stderr}\n{diff}"
 
 
 def test_explain_says_so(home):
