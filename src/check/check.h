@@ -1,5 +1,5 @@
 /*
- * check.h - finds in a program of the verbs what works by luck (softhca run
+ * check.h - finds latent bugs in a program of the verbs (softhca run
  * --check)
  *
  * The checks know of a program what passes the calls of the verbs, and see

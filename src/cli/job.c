@@ -103,7 +103,7 @@ static const struct argp_option options[] = {
 	  "Write what --faults has done as a script that does it again; %p in "
 	  "the name becomes the process ID", 0 },
 	{ "check", OPT_CHECK, "OPTION[,OPTION...]", OPTION_ARG_OPTIONAL,
-	  "Report on stderr what in the program works by luck; exit=N: a process "
+	  "Report on stderr latent bugs of the program; exit=N: a process "
 	  "with findings ends with status N; leaks: what is never destroyed, "
 	  "too; see softhca(1)", 0 },
 	{ "check-json", OPT_CHECK_JSON, "FILE", 0,
