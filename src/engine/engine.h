@@ -259,6 +259,9 @@ void engine_poll(struct engine *e, bool armed);
 void engine_watch(struct engine *e);
 /* On return no packet that was received before is being handed to a QP. */
 void engine_quiesce(struct engine *e);
+/* On return the QPs have what processes of this host had sent by shared memory
+ * before the call, unless that takes longer than limit_ns. */
+void engine_catch_up(struct engine *e, uint64_t limit_ns);
 
 /*
  * sleep.c: a program waits for an event, for which there is a descriptor, and

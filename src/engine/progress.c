@@ -82,6 +82,32 @@ void engine_quiesce(struct engine *e)
 		e->link[i]->ops->wait(e->link[i]);
 }
 
+static bool links_ready(struct engine *e)
+{
+	for (unsigned i = 0; i < e->nlinks; i++) {
+		struct link *l = e->link[i];
+
+		if (l->ops->ready && l->ops->ready(l))
+			return true;
+	}
+	return false;
+}
+
+void engine_catch_up(struct engine *e, uint64_t limit_ns)
+{
+	const uint64_t begin = clock_ns();
+	uint64_t now = begin;
+	bool busy;
+
+	for (; now - begin < limit_ns; now = clock_ns()) {
+		/* A link that somebody polls is not called ready. */
+		engine_quiesce(e);
+		if (!links_ready(e))
+			return;
+		progress(e, now, &busy);
+	}
+}
+
 void progress_step_back(struct engine *e, uint64_t now)
 {
 	pthread_mutex_lock(&e->thread_lock);
@@ -121,13 +147,7 @@ bool progress_waiting(struct engine *e)
 
 bool progress_ready(struct engine *e, uint64_t now)
 {
-	for (unsigned i = 0; i < e->nlinks; i++) {
-		struct link *l = e->link[i];
-
-		if (l->ops->ready && l->ops->ready(l))
-			return true;
-	}
-	return timers_due(e, now);
+	return links_ready(e) || timers_due(e, now);
 }
 
 /* Others may want this CPU. armed: the program may be about to sleep. */

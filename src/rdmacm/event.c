@@ -341,6 +341,8 @@ static void woken(struct cma_channel *c, uint64_t signals)
 		signal_fd(c);
 }
 
+#define CATCH_UP_NS 20000000u /* where there is no end of it */
+
 static int fetch(struct cma_channel *c, struct cma_event **out)
 {
 	const struct timespec ms = { .tv_nsec = 1000000 };
@@ -357,6 +359,15 @@ static int fetch(struct cma_channel *c, struct cma_event **out)
 		if (slept)
 			woken(c, signals);
 		ev = c->head;
+		if (ev && ev->settle_ns && !ev->caught_up) {
+			/* A DREQ goes by UDP, and overtakes what its sender
+			 * has left in shared memory. */
+			ev->caught_up = true;
+			cma_unlock();
+			engine_catch_up(cma_engine(), CATCH_UP_NS);
+			slept = false;
+			continue;
+		}
 		wait = ev && early(ev);
 		if (wait) {
 			signal_fd(c); /* wakes epoll again */

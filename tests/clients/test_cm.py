@@ -66,7 +66,8 @@ def test_all_situations_are_tested():
     names = subprocess.run([CHECK, "list"], stdout=subprocess.PIPE, text=True,
                            check=True).stdout.split()
     assert set(names) == {*SITUATIONS, "many", "order", "order_backlog", "silent", "localhost",
-                          "wait_server", "wait_client", "echo_server", "echo_client", "interface"}
+                          "wait_server", "wait_client", "echo_server", "echo_client", "burst_server",
+                          "burst_client", "interface"}
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
@@ -285,6 +286,26 @@ def test_killed_peer(placements, where, victim):
     finally:
         client.kill()
         server.kill()
+
+
+@pytest.mark.parametrize("where", ["local", "copy", "udp"])
+def test_messages_before_the_end(placements, where):
+    """A DREQ goes by UDP, and what was sent before it by shared memory."""
+    place = placements("local")
+    options = [] if where == "local" else [f"--same-host={where}"]
+    env = {"CM_CHECK_ADDR": place.host}
+    server = rig.Proc(place.server, [CHECK, "burst_server"], [*place.options, *options], env=env)
+    client = None
+    try:
+        pid, port = server.wait_for(r"pid (\d+) port (\d+)").groups()
+        client = rig.Proc(place.client, [CHECK, "burst_client"], [*place.options, *options],
+                          env={**env, "CM_CHECK_PORT": port, "CM_CHECK_PID": pid})
+        assert client.wait() == 0, client.describe() + server.describe()
+        assert server.wait() == 0, client.describe() + server.describe()
+    finally:
+        server.kill()
+        if client:
+            client.kill()
 
 
 @pytest.mark.parametrize("where", ["local", "wire", "netns"])

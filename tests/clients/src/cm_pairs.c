@@ -4,7 +4,9 @@
 #include "cm_check.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,10 +256,122 @@ static void echo_client(void)
 	rdma_destroy_event_channel(cch);
 }
 
+/*
+ * What was sent before the peer disconnected comes first, although it and DREQ
+ * take different ways: the receiver stands still while both arrive. It takes
+ * completions before events, as programs with one loop do, or sleeps until
+ * there is an event.
+ */
+#define BURST 60 /* leave without an acknowledgement */
+#define BURSTS 200
+
+static void burst_qp(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = BURST,
+			 .max_recv_wr = BURST,
+			 .max_send_sge = 1,
+			 .max_recv_sge = 1,
+			 .max_inline_data = 1 },
+		.qp_type = id->qp_type,
+	};
+
+	NEED(!rdma_create_qp(id, NULL, &attr));
+}
+
+/* Counts the completions of c, those that are flushed apart. */
+static void burst_count(struct rdma_cm_id *c, int *got, int *flushed)
+{
+	struct ibv_wc wc[BURST];
+	int n;
+
+	while ((n = ibv_poll_cq(c->recv_cq, BURST, wc)) > 0)
+		for (int i = 0; i < n; i++)
+			*(wc[i].status ? flushed : got) += 1;
+	NEED(!n);
+}
+
+static void burst_serve(bool sleeps)
+{
+	struct rdma_conn_param param = usual;
+	int got = 0, flushed = 0;
+	struct rdma_cm_event *ev;
+	static char in[BURST];
+	struct rdma_cm_id *c;
+	struct ibv_mr *mr;
+
+	NEED(!fcntl(sch->fd, F_SETFL, 0));
+	ev = GET(sch, CONNECT_REQUEST, 0);
+	c = ev->id;
+	rdma_ack_cm_event(ev);
+	burst_qp(c);
+	NEED(mr = rdma_reg_msgs(c, in, sizeof(in)));
+	for (int i = 0; i < BURST; i++)
+		NEED(!rdma_post_recv(c, NULL, in + i, 1, mr));
+	NEED(!rdma_accept(c, &param));
+	EXPECT(sch, ESTABLISHED, 0);
+	if (!sleeps)
+		NEED(!fcntl(sch->fd, F_SETFL, O_NONBLOCK));
+	do {
+		if (!sleeps)
+			burst_count(c, &got, &flushed);
+	} while (rdma_get_cm_event(sch, &ev));
+	NEED(ev->event == RDMA_CM_EVENT_DISCONNECTED);
+	NEED(!rdma_disconnect(c));
+	rdma_ack_cm_event(ev);
+	burst_count(c, &got, &flushed);
+	if (got != BURST)
+		printf("%d messages, %d flushed\n", got, flushed);
+	CHECK(got == BURST && !flushed);
+	rdma_dereg_mr(mr);
+	finish_id(c);
+}
+
+static void burst_server(void)
+{
+	char line[40];
+
+	serve();
+	snprintf(line, sizeof(line), "pid %d port %u", (int)getpid(), port);
+	say(line);
+	for (int i = 0; i < BURSTS; i++)
+		burst_serve(i % 2);
+	finish();
+}
+
+static void burst_client(void)
+{
+	const pid_t server = (pid_t)atoi(getenv("CM_CHECK_PID"));
+	struct rdma_conn_param param = usual;
+	struct rdma_cm_id *c;
+	char out = 1;
+
+	port = (uint16_t)atoi(getenv("CM_CHECK_PORT"));
+	NEED(cch = rdma_create_event_channel());
+	for (int i = 0; i < BURSTS; i++) {
+		c = resolved();
+		burst_qp(c);
+		NEED(!rdma_connect(c, &param));
+		EXPECT(cch, ESTABLISHED, 0);
+		usleep(2000); /* the server polls, or sleeps */
+		NEED(!kill(server, SIGSTOP));
+		for (int n = 0; n < BURST; n++)
+			NEED(!rdma_post_send(c, NULL, &out, 1, NULL,
+					     IBV_SEND_INLINE));
+		CHECK(!rdma_disconnect(c));
+		NEED(!kill(server, SIGCONT));
+		EXPECT(cch, DISCONNECTED, 0);
+		finish_id(c);
+	}
+	rdma_destroy_event_channel(cch);
+}
+
 const struct situation cm_pairs[] = {
 	{ "wait_server", wait_server },
 	{ "wait_client", wait_client },
 	{ "echo_server", echo_server },
 	{ "echo_client", echo_client },
+	{ "burst_server", burst_server },
+	{ "burst_client", burst_client },
 	{ NULL, NULL },
 };
