@@ -677,12 +677,19 @@ int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
 	return err;
 }
 
+static inline void await_answer(struct shca_cq *cq)
+{
+	if (atomic_load_explicit(&cq->answer.due_ns, memory_order_relaxed))
+		shca_answer_wait(cq, cq_armed(cq));
+}
+
 __attribute__((noinline)) static int cq_take(struct shca_cq *cq, int n,
 					     struct ibv_wc *wc)
 {
 	uint32_t head, left;
 	int i;
 
+	await_answer(cq);
 	lock_take(&cq->lock);
 	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
 	left = cq_count(cq);
@@ -796,6 +803,7 @@ static bool cq_next(struct shca_cq *cq)
 
 	if (cq_empty(cq))
 		return false;
+	await_answer(cq);
 	lock_take(&cq->lock);
 	any = !cq_empty(cq);
 	if (any) {

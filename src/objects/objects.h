@@ -450,6 +450,14 @@ struct shca_cqe {
 
 enum shca_arm { SHCA_UNARMED, SHCA_ARMED_SOLICITED, SHCA_ARMED };
 
+/* answer.c: a UC write of whoever polls a CQ has been sent. */
+struct shca_answer {
+	_Atomic uint32_t due_ns; /* how long to wait for another; 0: not at all */
+	_Atomic uint32_t vain; /* that was in vain so often in a row: */
+	_Atomic uint64_t not_before;
+	_Atomic uint32_t skip; /* so many times without a look at the clock */
+};
+
 struct shca_cq {
 	struct ibv_cq_ex ex; /* begins like struct ibv_cq */
 	struct shca_live live;
@@ -463,6 +471,7 @@ struct shca_cq {
 	uint32_t depth; /* power of two */
 	_Atomic uint32_t head, tail; /* free-running */
 	_Atomic int armed; /* enum shca_arm */
+	struct shca_answer answer;
 	bool overrun; /* IBV_EVENT_CQ_ERR was raised; completions are lost */
 	/* Moderation: an event after so many completions, or so long. */
 	uint16_t mod_count, mod_usec; /* one is 0: at once */
@@ -484,6 +493,12 @@ static inline struct shca_cq *to_cq(struct ibv_cq *cq)
 {
 	return (struct shca_cq *)(void *)cq;
 }
+
+/* The completion of a UC write is about to be polled. armed: as engine_poll(). */
+void shca_answer_wait(struct shca_cq *cq, bool armed);
+/* As roce_env.uc_sent and uc_written. */
+void shca_env_uc_sent(struct qp *core, uint32_t length);
+void shca_env_uc_written(struct qp *core);
 
 int shca_channel_create(struct ibv_context *ctx, struct ibv_comp_channel **ch);
 int shca_channel_destroy(struct ibv_comp_channel *ch);

@@ -442,6 +442,8 @@ static int process_create(struct shca_process **out)
 		.base.odp_touch = shca_odp_touch,
 		.base.odp_store = shca_odp_store,
 		.unread = env_unread,
+		.uc_sent = shca_env_uc_sent,
+		.uc_written = shca_env_uc_written,
 		.silent = shca_env_silent,
 		.refusal = shca_env_refusal,
 		.unanswered = check_on() ? shca_env_unanswered : NULL,

@@ -51,6 +51,7 @@ struct shca_process {
 	/* Those of them to which TCP is to connect, in the order of the calls. */
 	struct shca_iw_queue iw_connecting;
 	struct shca_iw_listener *iw_listeners;
+	_Atomic uint32_t uc_written; /* answer.c: UC writes that have come */
 	unsigned iw_half_open; /* of iws have yet to bring a request */
 	/* Of these, those that have said nothing, by where they come from. */
 	uint16_t iw_sources[SHCA_IW_SOURCES];

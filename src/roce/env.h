@@ -52,6 +52,14 @@ struct roce_env {
 	bool (*unread)(struct qp *qp, uint64_t mark[2]);
 
 	/*
+	 * A UC write of so many bytes has been sent, and completes now; one has
+	 * been executed to its end. Of neither another completion tells, so a
+	 * program may look for it in its memory. NULL: nobody wants to know.
+	 */
+	void (*uc_sent)(struct qp *qp, uint32_t length);
+	void (*uc_written)(struct qp *qp);
+
+	/*
 	 * For explanations, half a sentence each that lives as long as *text:
 	 * why the peer says nothing, as far as that can be known; and why it
 	 * has refused what was asked (NULL: of no key), NULL: that cannot be

@@ -304,6 +304,8 @@ static void complete_sent(struct roce_qp *qp)
 			roce_fail(qp, IBV_EVENT_QP_FATAL);
 			return;
 		}
+		if (w->opcode == IBV_WR_RDMA_WRITE && roce_env(qp)->uc_sent)
+			roce_env(qp)->uc_sent(&qp->base, w->length);
 	}
 	comp_head(qp);
 }

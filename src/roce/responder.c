@@ -392,6 +392,12 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt,
 	return PASS;
 }
 
+static bool is_write_end(const struct roce_rx *pkt, unsigned service)
+{
+	return pkt->h.opcode == (service | ROCE_WRITE_ONLY) ||
+	       pkt->h.opcode == (service | ROCE_WRITE_LAST);
+}
+
 /*
  * A write that no completion tells of: the program sees it in its memory, and
  * so does the peer's what that answers. Until then an ACK that comes with it
@@ -401,8 +407,7 @@ static bool waits_for_answer(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
 
-	if (pkt->h.opcode != (ROCE_RC | ROCE_WRITE_ONLY) &&
-	    pkt->h.opcode != (ROCE_RC | ROCE_WRITE_LAST))
+	if (!is_write_end(pkt, ROCE_RC))
 		return false;
 	if (r->ack_held || !r->hold_skip)
 		return true;
@@ -537,6 +542,9 @@ RSP_INLINE void request(struct roce_qp *qp, const struct roce_rx *pkt,
 	if (qp->base.type == IBV_QPT_UC) {
 		refuse_uc(qp, v);
 		qp->rsp.epsn = psn_add(rx_last_psn(qp, pkt), 1);
+		if (v == PASS && is_write_end(pkt, ROCE_UC) &&
+		    roce_env(qp)->uc_written)
+			roce_env(qp)->uc_written(&qp->base);
 		return;
 	}
 	if (v != PASS) {

@@ -215,6 +215,11 @@ PROBES = {
     **{f"ib_{op}_lat_{way}_{size}": ("us", lambda p, op=op, way=way, size=size: p.given(
         ["--wire"] if way == "wire" else ["--same-host=copy"], f"ib_{op}_lat", size, "-m", "4096"))
        for op in ("send", "write", "read") for way in ("copy", "wire") for size in (8, 8192)},
+    **{f"ib_{op}_lat_uc_{way}_{size}": ("us", lambda p, op=op, way=way, size=size: p.given(
+        ["--wire"] if way == "wire" else ["--same-host=copy"], f"ib_{op}_lat", size, "-m", "4096", "-c", "UC"))
+       for op in ("send", "write") for way in ("copy", "wire") for size in (8, 8192)},
+    **{f"ib_atomic_lat_{way}": ("us", lambda p, way=way: p.given(
+        ["--wire"] if way == "wire" else ["--same-host=copy"], "ib_atomic_lat", 8)) for way in ("copy", "wire")},
     "vm_pingpong": ("us", lambda p: p.vm_lat("pingpong")),
     "vm_read_lat": ("us", lambda p: p.vm_lat("read")),
     "ib_read_lat": ("us", lambda p: p.perftest("ib_read_lat", 8)),
@@ -268,6 +273,9 @@ TABLE = [
     ("ib_read_lat 8 B", "ib_read_lat", MOST, 1.4, "vm_read_lat"),
     *((f"ib_{op}_lat {name}, copied", f"ib_{op}_lat_copy_{size}", MOST, 1.0, f"ib_{op}_lat_wire_{size}")
       for op in ("send", "write", "read") for size, name in ((8, "8 B"), (8192, "8 KiB"))),
+    *((f"ib_{op}_lat -c UC {name}, copied", f"ib_{op}_lat_uc_copy_{size}", MOST, 1.0, f"ib_{op}_lat_uc_wire_{size}")
+      for op in ("send", "write") for size, name in ((8, "8 B"), (8192, "8 KiB"))),
+    ("ib_atomic_lat, copied", "ib_atomic_lat_copy", MOST, 1.0, "ib_atomic_lat_wire"),
     ("ib_atomic_lat", "ib_atomic_lat", MOST, 1.0, None),
     ("ib_write_bw 64 KiB", "ib_write_bw_64k", LEAST, 0.9, "vm_write_64k"),
     ("ib_read_bw 64 KiB", "ib_read_bw_64k", LEAST, 0.9, "vm_write_64k"),

@@ -226,6 +226,56 @@ static void link_takes_only_the_answer(void **state)
 	sim_free(p.sim);
 }
 
+static uint32_t uc_length;
+static unsigned uc_sent_n, uc_written_n;
+
+static void uc_sent(struct qp *qp, uint32_t length)
+{
+	(void)qp;
+	uc_length = length;
+	uc_sent_n++;
+}
+
+static void uc_written(struct qp *qp)
+{
+	(void)qp;
+	uc_written_n++;
+}
+
+/* UC has no ACK that waits: it is known when a write leaves, and when one has
+ * come to its end. */
+static void uc_write_has_no_ack(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_UC);
+
+	(void)state;
+	p.sim->node[0].env.uc_sent = uc_sent;
+	p.sim->node[1].env.uc_written = uc_written;
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 3000);
+	expect(p.a->send, IBV_WC_SUCCESS);
+	assert_int_equal(uc_sent_n, 1);
+	assert_int_equal(uc_length, 3000);
+	assert_int_equal(uc_written_n, 0);
+	settle(&p);
+	assert_int_equal(uc_written_n, 1);
+
+	/* A receiver's program has a completion, of others. */
+	receive(p.b);
+	receive(p.b);
+	post_to(p.a, IBV_WR_SEND, 0, 8);
+	post_to(p.a, IBV_WR_RDMA_WRITE_WITH_IMM, 0, 8);
+	settle(&p);
+	assert_int_equal(uc_sent_n, 1);
+	assert_int_equal(uc_written_n, 1);
+
+	/* One that is not carried out is none. */
+	post(p.a, IBV_WR_RDMA_WRITE, 0, 8, 0, 1, 0);
+	settle(&p);
+	assert_int_equal(uc_sent_n, 2);
+	assert_int_equal(uc_written_n, 1);
+	sim_free(p.sim);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -236,6 +286,7 @@ int main(void)
 		cmocka_unit_test(next_message_ends_the_wait),
 		cmocka_unit_test(lost_answer_and_ack),
 		cmocka_unit_test(link_takes_only_the_answer),
+		cmocka_unit_test(uc_write_has_no_ack),
 	};
 
 	cmocka_set_test_filter(getenv("SIM_TEST"));
