@@ -619,16 +619,24 @@ int rsp_ioctl(int fd, unsigned long request, ...)
 	return ret;
 }
 
-/* The name of a relayed connection, whose shadow has none. */
-static int relayed_name(const struct sockaddr_storage *name,
-			struct sockaddr *addr, socklen_t *len)
+/*
+ * An address that the kernel has given for fd, which is its own unless fd is a
+ * relayed connection's. room is that of the program's buffer.
+ */
+static void relayed_name(int fd, bool peer, struct sockaddr *addr,
+			 socklen_t room, socklen_t *len)
 {
-	socklen_t is = name->ss_family == AF_INET ? sizeof(struct sockaddr_in)
-						  : sizeof(struct sockaddr_in6);
+	struct rsp_names names;
+	const struct sockaddr_storage *name = peer ? &names.peer : &names.local;
+	socklen_t is;
 
-	memcpy(addr, name, *len < is ? *len : is);
+	if (room < sizeof(addr->sa_family) || addr->sa_family != AF_UNIX ||
+	    !rsp_named(fd, &names))
+		return;
+	is = name->ss_family == AF_INET ? sizeof(struct sockaddr_in) :
+					  sizeof(struct sockaddr_in6);
+	memcpy(addr, name, room < is ? room : is);
 	*len = is;
-	return 0;
 }
 
 int rsp_getsockname(int fd, struct sockaddr *addr, socklen_t *len)
@@ -636,13 +644,16 @@ int rsp_getsockname(int fd, struct sockaddr *addr, socklen_t *len)
 int rsp_getsockname(int fd, struct sockaddr *addr, socklen_t *len)
 {
 	struct rsp_fd *f = rsp_find(fd);
+	const socklen_t room = len ? *len : 0;
+	int ret;
 
-	if (f && f->state == RSP_RELAYED)
-		return relayed_name(&f->name, addr, len);
 	/* A listener and its shadow have the same name. */
-	if (!f || f->rfd < 0 || f->state == RSP_LISTENING)
-		return rsp_real()->getsockname(fd, addr, len);
-	return rgetsockname(f->rfd, addr, len);
+	if (f && f->rfd >= 0 && f->state != RSP_LISTENING)
+		return rgetsockname(f->rfd, addr, len);
+	ret = rsp_real()->getsockname(fd, addr, len);
+	if (!ret)
+		relayed_name(fd, false, addr, room, len);
+	return ret;
 }
 
 int rsp_getpeername(int fd, struct sockaddr *addr, socklen_t *len)
@@ -650,27 +661,57 @@ int rsp_getpeername(int fd, struct sockaddr *addr, socklen_t *len)
 int rsp_getpeername(int fd, struct sockaddr *addr, socklen_t *len)
 {
 	struct rsp_fd *f = rsp_find(fd);
+	const socklen_t room = len ? *len : 0;
+	int ret;
 
 	if (f && f->state == RSP_CONNECTING)
 		rsp_settle(f, fd);
-	if (f && f->state == RSP_RELAYED)
-		return relayed_name(&f->peer, addr, len);
-	if (!f || f->rfd < 0)
-		return rsp_real()->getpeername(fd, addr, len);
-	return rgetpeername(f->rfd, addr, len);
+	if (f && f->rfd >= 0)
+		return rgetpeername(f->rfd, addr, len);
+	ret = rsp_real()->getpeername(fd, addr, len);
+	if (!ret)
+		relayed_name(fd, true, addr, room, len);
+	return ret;
 }
 
-/* Options of TCP have no effect on a relayed connection. */
-static bool means_nothing(const struct rsp_fd *f, int level)
+/*
+ * After a call has failed: whether it was for an option of TCP or IP and fd is
+ * a relayed connection, where these have no effect.
+ */
+static bool means_nothing(int fd, int level)
 {
-	return f && f->state == RSP_RELAYED && level != SOL_SOCKET;
+	struct rsp_names names;
+
+	return level != SOL_SOCKET &&
+	       (errno == EOPNOTSUPP || errno == ENOPROTOOPT) &&
+	       rsp_named(fd, &names);
 }
 
-static int get_nothing(void *val, socklen_t *len)
+static int get_nothing(int level, int name, void *val, socklen_t *len)
 {
 	memset(val, 0, *len);
 	*len = *len < sizeof(int) ? *len : (socklen_t)sizeof(int);
+	/* A list, which is empty. Login servers refuse source routes. */
+	if (level == IPPROTO_IP && name == IP_OPTIONS)
+		*len = 0;
 	return 0;
+}
+
+/* What a relayed connection answers otherwise than one of TCP. */
+static void as_tcp(int fd, int name, void *val, socklen_t *len)
+{
+	/* A socketpair has those of the process that made it. */
+	const struct ucred nobody = { .uid = (uid_t)-1, .gid = (gid_t)-1 };
+	struct rsp_names names;
+	int number;
+
+	if ((name != SO_DOMAIN && name != SO_PROTOCOL && name != SO_PEERCRED) ||
+	    !rsp_named(fd, &names))
+		return;
+	number = name == SO_DOMAIN ? names.local.ss_family : IPPROTO_TCP;
+	/* len is what the kernel has written of the same size. */
+	memcpy(val, name == SO_PEERCRED ? (const void *)&nobody : &number,
+	       *len);
 }
 
 int rsp_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
@@ -678,16 +719,20 @@ int rsp_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 int rsp_getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 {
 	struct rsp_fd *f = rsp_find(fd);
+	int ret;
 
-	if (means_nothing(f, level))
-		return get_nothing(val, len);
 	if (f && level == SOL_SOCKET && name == SO_ERROR)
 		f = rsp_settle(f, fd) == RSP_RSOCK ? f : NULL;
 	/* Options that an rsocket does not know are its shadow's. */
 	if (f && f->rfd >= 0 && f->state != RSP_LISTENING &&
 	    !rgetsockopt(f->rfd, level, name, val, len))
 		return 0;
-	return rsp_real()->getsockopt(fd, level, name, val, len);
+	ret = rsp_real()->getsockopt(fd, level, name, val, len);
+	if (!ret && level == SOL_SOCKET)
+		as_tcp(fd, name, val, len);
+	if (ret && means_nothing(fd, level))
+		return get_nothing(level, name, val, len);
+	return ret;
 }
 
 int rsp_setsockopt(int fd, int level, int name, const void *val, socklen_t len)
@@ -697,12 +742,11 @@ int rsp_setsockopt(int fd, int level, int name, const void *val, socklen_t len)
 	struct rsp_fd *f = rsp_find(fd);
 	int ret;
 
-	if (means_nothing(f, level))
-		return 0;
 	if (f && f->rfd >= 0) {
 		ret = rsetsockopt(f->rfd, level, name, val, len);
 		if (level == SOL_RDMA)
 			return ret;
 	}
-	return rsp_real()->setsockopt(fd, level, name, val, len);
+	ret = rsp_real()->setsockopt(fd, level, name, val, len);
+	return ret && means_nothing(fd, level) ? 0 : ret;
 }

@@ -522,22 +522,18 @@ static void share(struct rsp_fd *f)
 {
 	enum rsp_use was = RSP_UNUSED;
 	struct search s = { .f = f, .fd = -1 };
-	socklen_t name_len = sizeof(f->name), peer_len = sizeof(f->peer);
 
 	pthread_mutex_lock(&f->lock);
 	if (!atomic_compare_exchange_strong(&f->used, &was, RSP_SHARED)) {
 		pthread_mutex_unlock(&f->lock);
 		return;
 	}
-	if (!rgetsockname(f->rfd, (struct sockaddr *)&f->name, &name_len) &&
-	    !rgetpeername(f->rfd, (struct sockaddr *)&f->peer, &peer_len)) {
-		s.end = rsp_relay(f->rfd);
-		if (s.end >= 0) {
-			f->rfd = -1;
-			each(found, &s);
-			f->state = RSP_RELAYED;
-			rsp_real()->close(s.end);
-		}
+	s.end = rsp_relay(f->rfd);
+	if (s.end >= 0) {
+		f->rfd = -1;
+		each(found, &s);
+		f->state = RSP_RELAYED;
+		rsp_real()->close(s.end);
 	}
 	if (f->state == RSP_RSOCK)
 		f->used = RSP_UNUSED;

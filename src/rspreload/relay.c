@@ -8,8 +8,9 @@
  * process uses the connection. So when a process forks, each connection that
  * has not been used yet becomes one end of a socketpair in the program's table,
  * which parent and child share as they would share the socket, and a thread of
- * the parent carries bytes between the other end and the rsocket. A connection
- * that has been used stays the parent's; in the child it fails with EIO.
+ * the parent carries bytes between the other end and the rsocket. The program's
+ * end has the addresses in its name (names.c). A connection that has been used
+ * stays the parent's; in the child it fails with EIO.
  *
  * A listener is the parent's, too; the child shares its shadow. When the child
  * first waits for connections there, it writes to an eventfd that both have,
@@ -324,6 +325,23 @@ static void never_wait(int rfd)
 	rsetsockopt(rfd, SOL_SOCKET, SO_LINGER, &l, sizeof(l));
 }
 
+/* A socketpair, whose first end has the addresses of rfd. 0 or -1. */
+static int ends_of(int rfd, int sv[2])
+{
+	struct sockaddr_storage local = { 0 }, peer = { 0 };
+	socklen_t local_len = sizeof(local), peer_len = sizeof(peer);
+
+	if (rgetsockname(rfd, (struct sockaddr *)&local, &local_len) ||
+	    rgetpeername(rfd, (struct sockaddr *)&peer, &peer_len) ||
+	    socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv))
+		return -1;
+	if (!rsp_name(sv[0], &local, &peer))
+		return 0;
+	rsp_real()->close(sv[0]);
+	rsp_real()->close(sv[1]);
+	return -1;
+}
+
 int rsp_relay(int rfd)
 {
 	struct relay *r = calloc(1, sizeof(*r));
@@ -333,8 +351,7 @@ int rsp_relay(int rfd)
 		r->out = calloc(1, sizeof(*r->out));
 		r->in = calloc(1, sizeof(*r->in));
 	}
-	if (!r || !r->out || !r->in ||
-	    socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv)) {
+	if (!r || !r->out || !r->in || ends_of(rfd, sv)) {
 		if (r)
 			free_relay(r);
 		return -1;

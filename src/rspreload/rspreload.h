@@ -15,6 +15,7 @@
  *	epoll.c       epoll instances
  *	epoll_wait.c  waiting at them
  *	relay.c       what a child of fork() gets
+ *	names.c       the addresses of that
  */
 #ifndef SOFTHCA_RSPRELOAD_H
 #define SOFTHCA_RSPRELOAD_H
@@ -135,7 +136,6 @@ struct rsp_fd {
 	_Atomic enum rsp_use used; /* the connection, by the program */
 	bool lost; /* it is the parent's, and fails in this child */
 	int heir; /* of a listener: an eventfd to claim it by; or -1 */
-	struct sockaddr_storage name, peer; /* of RSP_RELAYED */
 	uint64_t deadline_ns; /* of RSP_CONNECTING */
 	bool hasty; /* it is short, since nobody has answered there lately */
 	struct rsp_reg *regs; /* in epoll instances */
@@ -256,6 +256,21 @@ void rsp_relay_before_fork(void);
 void rsp_relay_after_fork(bool child);
 /* Waits until what children wrote before they closed is on its way. */
 void rsp_relay_finish(void);
+
+/* names.c */
+
+struct rsp_names {
+	struct sockaddr_storage local, peer; /* IPv4 or IPv6, both the same */
+};
+
+/* Gives an end of a socketpair these addresses. 0, or -1 and errno. */
+int rsp_name(int end, const struct sockaddr_storage *local,
+	     const struct sockaddr_storage *peer);
+/*
+ * The addresses of fd if it is such an end, though this program may not know
+ * it: it may have been executed with it. Leaves errno alone.
+ */
+bool rsp_named(int fd, struct rsp_names *names);
 
 /*
  * The functions that programs call, under C names that do not clash with

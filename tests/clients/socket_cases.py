@@ -19,7 +19,7 @@ def alive(c, s):
 
 def by_tcp(ls):
     # Connections of the kernel's to that listener.
-    rows = [line.split() for line in open("/proc/self/net/tcp")][1:]
+    rows = [line.split() for name in ("tcp", "tcp6") for line in open("/proc/self/net/" + name)]
     return [r for r in rows if r[1].endswith(":%04X" % ls.getsockname()[1]) and r[3] == "01"]
 
 def echo_once(ls):
@@ -78,12 +78,12 @@ def case_inherited_more():
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
 
-def served(serve):
+def served(serve, host="127.0.0.1"):
     # A server that forks for a connection, and its client, which gets back what it sends.
-    ls = socket.create_server(("127.0.0.1", 0))
+    ls = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     client = os.fork()
     if not client:
-        c = socket.create_connection(ls.getsockname())
+        c = socket.create_connection(ls.getsockname()[:2])
         data = os.urandom(1000000)
         t = threading.Thread(target=lambda: (c.sendall(data), c.shutdown(socket.SHUT_WR)))
         t.start()
@@ -333,6 +333,53 @@ def case_inetd():
         os.dup2(s.fileno(), 0); os.dup2(s.fileno(), 1)
         os.execvpe("cat", ["cat"], {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"})
     served(serve)
+
+# A program whose input is a connection with the addresses in argv.
+EXECUTED = """
+import socket, struct, sys
+s = socket.socket(fileno=0)
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+assert (s.family, s.type, s.proto) == (family, socket.SOCK_STREAM, socket.IPPROTO_TCP), s
+assert sys.argv[1:] == [str(s.getsockname()), str(s.getpeername())], s
+assert not s.recvfrom(1, socket.MSG_PEEK)[1]
+# An IP option would be a source route, and sshd refuses that.
+assert s.getsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, 64) == b""
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+try: s.setsockopt(socket.SOL_SOCKET, 9999, 1)
+except OSError: pass
+else: assert False, "no such option"
+# The peer is no process of this host.
+assert s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12) == struct.pack("=iii", 0, -1, -1)
+while part := s.recv(1 << 16): s.sendall(part)
+"""
+
+def case_executed():
+    # A program that a child executes, by way of another and with nothing left of its environment, knows both addresses.
+    env = {k: v for k, v in os.environ.items() if k in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
+    for host in "127.0.0.1", "::1":
+        def serve(s, peer, name):
+            pid = os.fork()
+            if pid: return pid
+            os.dup2(s.fileno(), 0)
+            os.execve("/bin/sh", ["sh", "-c", "exec \"$@\"", "sh", sys.executable, "-c", EXECUTED, str(name), str(peer)], env)
+        served(serve, host)
+
+def case_name_of_a_stranger():
+    # Whoever binds a socket of his own to a name like that of a relayed connection is not thereby at its addresses.
+    name = b"\0softhca:tcp00000000" + b"0a000001" b"0050" + b"0a000002" b"1000"
+    ls, c = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    ls.bind("\0mine-%d" % os.getpid()); ls.listen()
+    c.bind(name); c.connect(ls.getsockname())
+    s, peer = ls.accept()
+    assert peer == s.getpeername() == name and s.getsockname() == ls.getsockname()
+    assert s.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN) == socket.AF_UNIX
+    assert s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12) == struct.pack("=iii", os.getpid(), os.getuid(), os.getgid())
+    # Names that are not quite of the form are names like others.
+    for odd in name[:-1], name[:-2], name + b"00", name[:-1] + b"g", name[:-1] + b"A", name[:-1] + b"\0", name[:12]:
+        u = socket.socket(socket.AF_UNIX)
+        u.bind(odd)
+        assert u.getsockname() == odd
+        u.close()
 
 def case_vfork():
     # The child closes and moves descriptors, in memory that is its parent's.

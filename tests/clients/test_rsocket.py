@@ -33,9 +33,9 @@ def listening(place, cmd, port, options=("--sockets",), env=None):
     return p
 
 
-def run_client(place, server, cmd, options=(), env=None, limit=rig.LIMIT):
+def run_client(place, server, cmd, options=(), env=None, status=0, limit=rig.LIMIT):
     """A client of a server that listens. Its output."""
-    return Proc(place.client, cmd, [*place.options, *options], env).done(limit, beside=server)
+    return Proc(place.client, cmd, [*place.options, *options], env).done(limit, status, beside=server)
 
 
 def start_rsocket(place, cmd, port, options=(), env=None):

@@ -459,6 +459,39 @@ def test_postgres(place, staged, database):
             server.kill()
 
 
+@in_places("netns", "iwarp_netns")
+def test_sshd(place, tmp_path):
+    """A server that executes itself in a child for each connection: by the peer's address it decides who may enter."""
+    need("sshd", "ssh", "ssh-keygen")
+    if os.geteuid():
+        pytest.skip("not root: sshd changes its user")
+    os.makedirs("/run/sshd", exist_ok=True)
+    port, peer = free_port(), "10.91.0.1"
+    for name in "host", "key":
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+    public = (tmp_path / "key.pub").read_text()
+    conf, allowed = tmp_path / "conf", tmp_path / "allowed"
+    conf.write_text(f"HostKey {tmp_path}/host\nAuthorizedKeysFile {allowed}\nStrictModes no\nPidFile none\nUsePAM no\n"
+                    f"PermitRootLogin yes\nListenAddress {place.host}:{port}\n")
+    # Not serving(): the process that sshd puts into a sandbox may not write what --explain says at its end.
+    server = listening(place, [shutil.which("sshd"), "-D", "-e", "-f", conf], port)
+    cmd = ["ssh", "-F", "none", "-i", tmp_path / "key", "-p", port, "-o", "UserKnownHostsFile=/dev/null",
+           "-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes", f"root@{place.host}",
+           "echo $SSH_CONNECTION; head -c 300000 /dev/zero | tr '\\0' x"]
+    try:
+        for who, status in ((peer, 0), ("10.91.0.77", 255)):
+            allowed.write_text(f'from="{who}" {public}')
+            with by_rdma(place) as said:
+                out = run_client(place, server, cmd, ["--sockets", "--explain"], PATIENT, status)
+                said.append(out)
+            if not status:
+                assert re.search(rf"^{peer} \d+ {place.host} {port}$", out, re.M) and "x" * 300000 in out, out[:999]
+        server.wait_for(f"Accepted publickey for root from {peer} port ")
+        server.wait_for(rf"not from a permitted host \(host={peer}, ip={peer}")
+    finally:
+        server.kill()
+
+
 @in_places("wire", "iwarp")
 def test_nginx(place, tmp_path):
     """A server whose workers accept from a listener of their parent."""
@@ -519,7 +552,7 @@ def situations():
 
 
 # Those that depend on how a connection begins and ends, and whose it is.
-OF_CONNECTIONS = ["worker", "inherited", "forking", "inetd", "orphan", "last_words", "answered_late", "given_up",
+OF_CONNECTIONS = ["worker", "inherited", "forking", "inetd", "executed", "orphan", "last_words", "answered_late", "given_up",
                   "fork_race", "fork_leaves", "connecting", "self", "restart_gone", "emfile", "datagrams"]
 
 
