@@ -39,7 +39,7 @@ test-full: deps ## the same with the whole matrix of real clients (about an hour
 	@scripts/deps full
 	@scripts/test --full
 
-test-arm64: deps ## cross-builds for arm64 by gcc and clang, and what qemu-user can run of the tests
+test-arm64: deps ## cross-builds for arm64 by gcc and clang; tests under qemu-user, and in an emulated machine
 	@scripts/deps arm64
 	@scripts/test --stage arm64 --full
 
@@ -66,9 +66,9 @@ bench: build-tests ## latency and bandwidth beside UCX, UDP, TCP and memcpy
 bench-peer: build-tests ## softhca beside the kernel's rxe and siw, TCP and UDP in one guest
 	@tests/peer/bench --build-guest $(BENCH_PEER)
 
-deb: ## Debian packages of this tree, in build/deb
-	@scripts/deps --check packages
-	@scripts/deb
+deb: ## Debian packages of this tree, in build/deb (ARCH=arm64, with its libraries)
+	@$(if $(ARCH),,scripts/deps --check packages)
+	@ARCH=$(ARCH) scripts/deb
 
 tarball: ## a folder that runs from any path of any distribution, in build/tarball (ARCH=arm64)
 	@scripts/deps --check packages
@@ -78,6 +78,9 @@ tarball: ## a folder that runs from any path of any distribution, in build/tarba
 test-packages: ## build, install, use and remove both in bare Debian 12 and 13 (root)
 	@scripts/deps test-packages
 	@tests/packages/run
+
+test-headers: deps ## all of the tree, built against the packages of other distributions
+	@tests/headers/run $(HEADERS)
 
 test-containers: ## softhca in containers: podman, pods, Kubernetes' manifest, CDI (root)
 	@scripts/deps containers
@@ -102,4 +105,4 @@ install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build build-tests check test test-busy test-full test-page test-arm64 test-pyverbs test-peer soak demo deb tarball test-packages test-containers bench bench-peer asan lint tsan install clean
+.PHONY: help deps build build-tests check test test-busy test-full test-page test-arm64 test-headers test-pyverbs test-peer soak demo deb tarball test-packages test-containers bench bench-peer asan lint tsan install clean

@@ -175,6 +175,10 @@ static inline int sys_epoll_wait(int fd, struct epoll_event *ev, int max,
 #endif
 }
 
+#ifndef SYS_epoll_pwait2
+#define SYS_epoll_pwait2 441 /* on all machines; headers before Linux 5.11 lack it */
+#endif
+
 /* Until t has passed, or for ever. ENOSYS before Linux 5.11. */
 static inline int sys_epoll_wait_ns(int fd, struct epoll_event *ev, int max,
 				    const struct sys_time *t)

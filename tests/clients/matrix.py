@@ -211,7 +211,8 @@ def page(cases, known, before=""):
 Unmodified programs and libraries that have been run over softhca, from the packages of {system}.
 `make test-full` writes this page from the results of its cases (`tests/clients/matrix.py`, also family by family). Unless
 something else is said, cases are run within a host by shared memory, by that without the kernel's copies, by UDP, on the
-wire (`--wire`), and between two hosts, which are network namespaces.
+wire (`--wire`), and between two hosts, which are network namespaces. All of that is run on x86-64; on arm64 `make
+test-arm64` runs perftest, ibverbs-utils, rdmacm-utils with rsockets, iperf3 and iWARP, in an emulated machine.
 
 | program or library | package, version | what is run | cases |
 |---|---|---|---|

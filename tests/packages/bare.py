@@ -1,6 +1,7 @@
 """Bare Debian systems: made once (debootstrap, kept in the user's cache), used as overlays that vanish.
 
 Needs root, for chroot(2) and mounts, and the package archive that this machine uses.
+One of arm64 is run by qemu-user (tests/packages/emulated).
 """
 import contextlib
 import os
@@ -10,7 +11,13 @@ import subprocess
 import tempfile
 
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "softhca", "packages")
+EMULATED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "emulated")
 LIMIT = 900     # s, for one command
+
+
+# As debootstrap makes them.
+DEVICES = (("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0),
+           ("console", 5, 1), ("ptmx", 5, 2))
 
 
 class Failed(Exception):
@@ -38,15 +45,23 @@ def command(argv, cwd=None):
     return p.stdout
 
 
-def base(suite):
+def base(suite, architecture=None):
     """A minimal system, made once."""
-    path = os.path.join(CACHE, suite)
+    path = os.path.join(CACHE, f"{suite}-{architecture}" if architecture else suite)
     if os.path.exists(os.path.join(path, "etc", "debian_version")):
         return path
     os.makedirs(CACHE, exist_ok=True)
     made = tempfile.mkdtemp(prefix=f"{suite}-", dir=CACHE)
     try:
-        command(["debootstrap", "--variant=minbase", suite, made, archive()])
+        if architecture:
+            command(["debootstrap", "--variant=minbase", f"--arch={architecture}", "--foreign", suite, made, archive()])
+            # Its namespace may make no devices.
+            for name, major, minor in DEVICES:
+                if not os.path.exists(f"{made}/dev/{name}"):
+                    command(["mknod", "-m", "666", f"{made}/dev/{name}", "c", str(major), str(minor)])
+            command([EMULATED, "chroot", made, "/debootstrap/debootstrap", "--second-stage"])
+        else:
+            command(["debootstrap", "--variant=minbase", suite, made, archive()])
         os.rename(made, path)
     finally:
         shutil.rmtree(made, ignore_errors=True)
@@ -56,7 +71,8 @@ def base(suite):
 class System:
     """A copy of a base that is gone at the end."""
 
-    def __init__(self, suite):
+    def __init__(self, suite, architecture=None):
+        self.prefix = [EMULATED] if architecture else []
         with contextlib.ExitStack() as stack:
             work = tempfile.mkdtemp(prefix="softhca-packages-")
             stack.callback(shutil.rmtree, work, ignore_errors=True)
@@ -64,7 +80,7 @@ class System:
             for name in ("upper", "work", "root"):
                 os.mkdir(f"{work}/{name}")
             self.root = f"{work}/root"
-            self.mount(stack, ["-t", "overlay", "-o", f"lowerdir={base(suite)},upperdir={work}/upper,"
+            self.mount(stack, ["-t", "overlay", "-o", f"lowerdir={base(suite, architecture)},upperdir={work}/upper,"
                                f"workdir={work}/work", "overlay", self.root])
             self.mount(stack, ["--bind", "/dev", f"{self.root}/dev"])
             self.mount(stack, ["-t", "tmpfs", "tmpfs", f"{self.root}/dev/shm"])
@@ -83,7 +99,7 @@ class System:
         stack.callback(subprocess.run, ["umount", "-l", argv[-1]], check=False)
 
     def run(self, *argv):
-        return command(["chroot", self.root, "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root",
+        return command([*self.prefix, "chroot", self.root, "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root",
                         "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive",
                         *(f"{k}={v}" for k, v in os.environ.items() if k.lower().endswith("_proxy")), *argv])
 
@@ -101,8 +117,8 @@ class System:
 
 
 @contextlib.contextmanager
-def system(suite):
-    s = System(suite)
+def system(suite, architecture=None):
+    s = System(suite, architecture)
     try:
         s.run("apt-get", "update", "-q")
         yield s

@@ -6,7 +6,9 @@
 
 #include "pair.h"
 
-#define PAGE 4096
+#include <unistd.h>
+
+#define PAGE ((uint32_t)sysconf(_SC_PAGESIZE))
 
 static inline uint32_t try_write(struct end *e, uint32_t rkey, uint64_t addr,
 				 uint32_t len)

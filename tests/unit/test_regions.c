@@ -7,14 +7,14 @@
 
 static void regions(void **state)
 {
-	uint8_t *p = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE,
+	uint8_t *p = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE,
 			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct ibv_mr *a, *b;
 
 	(void)state;
 	assert_true(p != MAP_FAILED);
-	a = ibv_reg_mr(pd, p, 4096, ALL_ACCESS);
-	b = ibv_reg_mr(pd, p, 4096, 0);
+	a = ibv_reg_mr(pd, p, PAGE, ALL_ACCESS);
+	b = ibv_reg_mr(pd, p, PAGE, 0);
 	assert_non_null(a);
 	assert_non_null(b);
 	assert_int_not_equal(a->lkey, b->lkey);
@@ -23,25 +23,25 @@ static void regions(void **state)
 
 	/* Remote write access takes local write access. */
 	errno = 0;
-	assert_null(ibv_reg_mr(pd, p, 4096, IBV_ACCESS_REMOTE_WRITE));
+	assert_null(ibv_reg_mr(pd, p, PAGE, IBV_ACCESS_REMOTE_WRITE));
 	assert_int_equal(errno, EINVAL);
-	assert_null(ibv_reg_mr(pd, p, 4096, IBV_ACCESS_REMOTE_ATOMIC));
+	assert_null(ibv_reg_mr(pd, p, PAGE, IBV_ACCESS_REMOTE_ATOMIC));
 	/* Hints are taken and ignored. */
 	assert_int_equal(ibv_dereg_mr(ibv_reg_mr(
-				 pd, p, 4096, 1 | IBV_ACCESS_RELAXED_ORDERING)),
+				 pd, p, PAGE, 1 | IBV_ACCESS_RELAXED_ORDERING)),
 			 0);
 
 	/* Memory that is not there, or not writable. */
-	munmap(p + 2 * 4096, 4096);
-	assert_null(ibv_reg_mr(pd, p, 3 * 4096, 0));
+	munmap(p + 2 * PAGE, PAGE);
+	assert_null(ibv_reg_mr(pd, p, 3 * PAGE, 0));
 	assert_int_equal(errno, EFAULT);
-	mprotect(p + 4096, 4096, PROT_READ);
-	assert_null(ibv_reg_mr(pd, p, 2 * 4096, 1));
+	mprotect(p + PAGE, PAGE, PROT_READ);
+	assert_null(ibv_reg_mr(pd, p, 2 * PAGE, 1));
 	assert_int_equal(errno, EFAULT);
-	assert_int_equal(ibv_dereg_mr(ibv_reg_mr(pd, p, 2 * 4096, 0)), 0);
+	assert_int_equal(ibv_dereg_mr(ibv_reg_mr(pd, p, 2 * PAGE, 0)), 0);
 
 	assert_int_equal(ibv_rereg_mr(a, IBV_REREG_MR_CHANGE_TRANSLATION, NULL,
-				      p + 4096, 4096, 0),
+				      p + PAGE, PAGE, 0),
 			 IBV_REREG_MR_ERR_CMD); /* read-only */
 	assert_int_equal(
 		ibv_rereg_mr(a, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0),
@@ -50,7 +50,7 @@ static void regions(void **state)
 			 IBV_REREG_MR_ERR_INPUT);
 	assert_int_equal(ibv_dereg_mr(a), 0);
 	assert_int_equal(ibv_dereg_mr(b), 0);
-	munmap(p, 2 * 4096);
+	munmap(p, 2 * PAGE);
 }
 
 /* A region of no bytes is one, and lets no byte be reached. */
@@ -184,7 +184,7 @@ static void reregister(void **state)
 				      NULL, 0, IBV_ACCESS_REMOTE_WRITE),
 			 IBV_REREG_MR_ERR_CMD);
 	assert_int_equal(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL,
-				      (void *)PAGE, PAGE, 0),
+				      (void *)(uintptr_t)PAGE, PAGE, 0),
 			 IBV_REREG_MR_ERR_CMD);
 
 	assert_int_equal(try_write(&a, rkey, (uintptr_t)p, 8), 0);
