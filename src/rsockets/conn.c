@@ -266,6 +266,7 @@ static int stream_event(struct rsock *rs, const struct cm_event *ev)
 	case RDMA_CM_EVENT_MULTICAST_ERROR:
 	case RDMA_CM_EVENT_ADDR_CHANGE:
 	case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+	default: /* newer headers have more */
 		break;
 	}
 	return 0;

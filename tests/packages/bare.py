@@ -55,11 +55,11 @@ def base(suite, architecture=None):
     try:
         if architecture:
             command(["debootstrap", "--variant=minbase", f"--arch={architecture}", "--foreign", suite, made, archive()])
-            # Its namespace may make no devices.
+            # Its namespace may make no devices; where it takes itself for a container it does not insist.
             for name, major, minor in DEVICES:
                 if not os.path.exists(f"{made}/dev/{name}"):
                     command(["mknod", "-m", "666", f"{made}/dev/{name}", "c", str(major), str(minor)])
-            command([EMULATED, "chroot", made, "/debootstrap/debootstrap", "--second-stage"])
+            command([EMULATED, "env", "container=lxc", "chroot", made, "/debootstrap/debootstrap", "--second-stage"])
         else:
             command(["debootstrap", "--variant=minbase", suite, made, archive()])
         os.rename(made, path)

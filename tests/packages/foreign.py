@@ -60,7 +60,7 @@ class Apt:
     def download(self, package):
         """One package, without what it depends on; its file."""
         self.get("download", package, cwd=self.folder)
-        return os.path.join(self.folder, next(n for n in os.listdir(self.folder) if n.endswith(".deb")))
+        return os.path.join(self.folder, next(n for n in os.listdir(self.folder) if n.startswith(f"{package}_")))
 
 
 def merge(root):

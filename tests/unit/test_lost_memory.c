@@ -8,6 +8,10 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+/* Of a read of 32 KiB the requester fetches the data, and asks again where the
+ * memory is gone; that repetition is not answered, and ends by its retries. */
+#define LENGTH 8192
+
 /*
  * Memory that the program takes away under a region. Hardware has pinned it; it
  * costs the request that needs it, and no more, whoever stores or loads.
@@ -62,7 +66,7 @@ static uint32_t post_with(struct end *e, struct ibv_send_wr *wr,
 
 static void receive_with(struct end *e, const struct ibv_mr *mr)
 {
-	struct ibv_sge sge = { (uintptr_t)lost + 8, 2 * PAGE, mr->lkey };
+	struct ibv_sge sge = { (uintptr_t)lost + 8, LENGTH, mr->lkey };
 	struct ibv_recv_wr wr = { .wr_id = 4, .sg_list = &sge, .num_sge = 1 };
 	struct ibv_recv_wr *bad;
 
@@ -144,7 +148,7 @@ static void lose_all(void)
 
 	for (how = 0; how < HOWS; how++) {
 		lose_memory(how, 8);
-		lose_memory(how, 2 * PAGE);
+		lose_memory(how, LENGTH);
 	}
 }
 
@@ -184,7 +188,7 @@ static void *lose_blocked_run(void *arg)
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, NULL);
 	lose_memory(UNMAPPED, 64);
-	lose_memory(TRUNCATED, 2 * PAGE);
+	lose_memory(TRUNCATED, LENGTH);
 	return arg;
 }
 
