@@ -21,7 +21,9 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests"))
+import netns  # noqa: E402
 from load import Limit  # noqa: E402
+from netns import NoNamespaces  # noqa: E402
 
 BUILD = os.environ.get("SOFTHCA_BUILD", os.path.join(ROOT, "build"))
 SOFTHCA = os.path.join(BUILD, "bin", "softhca")
@@ -314,23 +316,17 @@ def running(home, cmd, options=(), env=None):
             client.kill()
 
 
-class NoNamespaces(Exception):
-    """The system refuses to make any."""
-
-
 class Network:
     """Two network namespaces joined by a veth pair. They have no names and end
-    with their holders, which end when our end of a pipe closes: whatever
-    happens to us, nothing is left behind."""
+    with their holders."""
 
     def __init__(self, mtu):
-        self.root = os.geteuid() == 0
+        root = os.geteuid() == 0
         self.holders = []
         try:
-            a = self._hold([] if self.root else ["unshare", "-U", "-r"])
-            b = self._hold([] if self.root else
-                           ["nsenter", "-t", str(a), "-U", "--preserve-credentials"])
-            self.a, self.b = self._prefix(a), self._prefix(b)
+            a = self._hold([] if root else ["unshare", "-U", "-r"])
+            b = self._hold([] if root else netns.enter(a))
+            self.a, self.b = (netns.enter(pid, "-n") for pid in (a, b))
             self._ip(self.a, f"link add hca0 mtu {mtu} type veth peer name hca0 mtu {mtu} netns {b}")
             for ns, n in ((self.a, 1), (self.b, 2)):
                 self._ip(ns, "link set lo up")
@@ -346,17 +342,8 @@ class Network:
             raise
 
     def _hold(self, prefix):
-        p = subprocess.Popen([*prefix, "unshare", "-n", "sh", "-c", "echo ready; exec cat"],
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, start_new_session=True)
-        self.holders.append(p)
-        if p.stdout.readline() != b"ready\n":
-            raise NoNamespaces(p.stderr.read().decode().strip())
-        return p.pid
-
-    def _prefix(self, pid):
-        more = [] if self.root else ["-U", "--preserve-credentials"]
-        return ["nsenter", "-t", str(pid), *more, "-n"]
+        self.holders.append(netns.hold(*prefix, "unshare", "-n"))
+        return self.holders[-1].pid
 
     @staticmethod
     def _ip(ns, args):
@@ -366,8 +353,7 @@ class Network:
 
     def close(self):
         for p in self.holders:
-            p.stdin.close()
-            p.wait(10)
+            netns.release(p)
 
 
 def ordinary_user(uid):
