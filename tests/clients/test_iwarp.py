@@ -365,8 +365,7 @@ def connect_from(server, port, source="127.0.0.1", waits=True):
         s = socket.socket()
         s.bind((source, 0))
         s.settimeout(20 if waits else 0)
-        with contextlib.nullcontext() if waits else contextlib.suppress(BlockingIOError):
-            s.connect(("127.0.0.1", port))
+        (s.connect if waits else s.connect_ex)(("127.0.0.1", port))
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         result.append(s)
 
@@ -394,12 +393,25 @@ def closed(s, limit=20):
     return data
 
 
-@pytest.fixture
-def listener(placements):
+@contextlib.contextmanager
+def serving(placements, *prefix):
+    """A server of rping, with --explain; it runs to the end of the block."""
     place, port = placements("iwarp"), rig.free_port()
-    server = rig.Proc(place.server, ["rping", "-s", "-P", "-v", "-p", port], [*place.options, "--explain"])
+    server = rig.Proc(place.server, [*prefix, "rping", "-s", "-P", "-v", "-p", port], [*place.options, "--explain"])
     try:
         server.wait_listening(port)
+        yield server, place, port
+        assert server.running(), server.describe()
+    finally:
+        server.kill()
+
+
+FEW = ("prlimit", "--nofile=128:128")
+
+
+@pytest.fixture
+def listener(placements):
+    with serving(placements) as (server, place, port):
         yield server, place, port
         # Whatever happened, it serves.
         ping = rig.Proc(place.client, ["rping", "-c", "-C", 3, "-V", "-v", "-a", place.host, "-p", port], place.options)
@@ -408,9 +420,6 @@ def listener(placements):
             assert ping.output().count("ping data: rdma-ping-") == 3, ping.describe() + server.describe()
         finally:
             ping.kill()
-        assert server.running(), server.describe()
-    finally:
-        server.kill()
 
 
 NEED_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="enters another network")
@@ -489,10 +498,7 @@ def test_no_request(listener):
 @NEED_ROOT
 def test_silent_crowd(placements):
     """Who connects and says nothing takes neither the program's descriptors nor others' turn."""
-    place, port = placements("iwarp"), rig.free_port()
-    server = rig.Proc(place.server, ["prlimit", "--nofile=128:128", "rping", "-s", "-P", "-v", "-p", port], place.options)
-    try:
-        server.wait_listening(port)
+    with serving(placements, *FEW) as (server, place, port):
         idle = [connect_from(server, port) for _ in range(100)]
         ping = rig.Proc(place.client, ["rping", "-c", "-C", 1, "-V", "-v", "-a", place.host, "-p", port], place.options)
         try:
@@ -503,18 +509,12 @@ def test_silent_crowd(placements):
             ping.kill()
         for s in idle:
             s.close()
-        assert server.running(), server.describe()
-    finally:
-        server.kill()
 
 
 @NEED_ROOT
 def test_crowd_of_one_source(placements):
     """Who fills the room alone gives it back: others may be slow as long as it is there."""
-    place, port = placements("iwarp"), rig.free_port()
-    server = rig.Proc(place.server, ["prlimit", "--nofile=128:128", "rping", "-s", "-P", "-v", "-p", port], place.options)
-    try:
-        server.wait_listening(port)
+    with serving(placements, *FEW) as (server, _, port):
         slow = [connect_from(server, port, f"127.0.0.{n}") for n in (3, 4, 5)]
         begin = time.monotonic()
         crowd = []
@@ -535,19 +535,13 @@ def test_crowd_of_one_source(placements):
         assert served >= 2, server.describe()
         for s in crowd + slow:
             s.close()
-        assert server.running(), server.describe()
-    finally:
-        server.kill()
 
 
 @NEED_ROOT
 @pytest.mark.full
 def test_no_first_message(placements):
     """Who has offered to send first, and does not, is given up after a minute; who has not offered may wait."""
-    place, port = placements("iwarp"), rig.free_port()
-    server = rig.Proc(place.server, ["rping", "-s", "-P", "-v", "-p", port], [*place.options, "--explain"])
-    try:
-        server.wait_listening(port)
+    with serving(placements) as (server, _, port):
         idle, late = (connect_from(server, port) for _ in range(2))
         offer = frame(revision=2, flags=0x10, private=struct.pack(">HH", 0x8001, 0x8001) + bytes(4))
         # One after the other: rping may lose one of two requests.
@@ -561,9 +555,6 @@ def test_no_first_message(placements):
         server.wait_for("the first message that the peer has announced has not come", 5)
         server.wait_for("DISCONNECT EVENT", 5)
         assert closed(idle, 5) is None, server.describe()
-        assert server.running(), server.describe()
-    finally:
-        server.kill()
 
 
 @NEED_ROOT
