@@ -90,7 +90,6 @@ asan: deps ## unit, simulation and fuzz tests under ASan and UBSan
 	@scripts/test --stage asan
 
 lint: deps ## clang-tidy and cppcheck on src, with the checks that find bugs
-	@cmake --preset release >/dev/null
 	@scripts/lint
 
 tsan: deps ## the same under TSan
