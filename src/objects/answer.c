@@ -15,9 +15,8 @@
 #include "process.h"
 
 /* Longer than it takes where the peer's thread receives, so that one end that
- * waits is enough to begin with; and what the bytes of a message add. */
+ * waits is enough to begin with; each byte of a message adds a nanosecond. */
 #define ANSWER_NS 100000u
-#define ANSWER_NS_PER_BYTE 1u
 #define ANSWER_MAX_NS 1000000u
 /* After so often in vain it is done in a 64th of the time; so many completions
  * are between two looks at the clock. */
@@ -28,13 +27,11 @@ void shca_env_uc_sent(struct qp *core, uint32_t length)
 {
 	struct shca_qp *qp = core->owner;
 	struct shca_cq *cq = core->send_cq;
-	const uint32_t ns =
-		length < (ANSWER_MAX_NS - ANSWER_NS) / ANSWER_NS_PER_BYTE ?
-			ANSWER_NS + length * ANSWER_NS_PER_BYTE :
-			ANSWER_MAX_NS;
 
 	if (qp->sched.engine->shm && roce_qp_path(roce_qp(core))->local)
-		atomic_store_explicit(&cq->answer.due_ns, ns,
+		atomic_store_explicit(&cq->answer.due_ns,
+				      min_u32(ANSWER_NS + length,
+					      ANSWER_MAX_NS),
 				      memory_order_relaxed);
 }
 
