@@ -2,8 +2,8 @@
  * doctor_host.c - checks of what processes of this host share, and their limits
  */
 #include "cli/doctor.h"
-#include "registry/registry.h"
 #include "counters/tree.h"
+#include "registry/registry.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -3,8 +3,8 @@
  */
 #include "cli/cli.h"
 #include "cli/doctor.h"
-#include "registry/registry.h"
 #include "link/udp.h"
+#include "registry/registry.h"
 #include "wire/roce.h"
 
 #include <arpa/inet.h>

@@ -13,8 +13,8 @@
  */
 #include "cli/cli.h"
 #include "cli/doctor.h"
-#include "os/config.h"
 #include "net/netdev.h"
+#include "os/config.h"
 #include "wire/mpa.h"
 #include "wire/roce.h"
 

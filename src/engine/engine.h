@@ -20,11 +20,11 @@
 #include "presence.h"
 #include "qp.h"
 
-#include "os/config.h"
-#include "registry/registry.h"
 #include "link/shm.h"
 #include "link/stream.h"
 #include "link/udp.h"
+#include "os/config.h"
+#include "registry/registry.h"
 
 #include <stdarg.h>
 

@@ -7,9 +7,9 @@
 #ifndef SOFTHCA_LINK_SHOWN_H
 #define SOFTHCA_LINK_SHOWN_H
 
-#include "segment/segment.h"
 #include "qp/keys.h"
 #include "qp/public.h"
+#include "segment/segment.h"
 
 /*
  * One's own. Failing, they show less than there is, which is slower, and not

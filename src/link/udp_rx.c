@@ -21,8 +21,8 @@
 #include "base/bytes.h"
 #include "base/checksum.h"
 #include "base/sys.h"
-#include "os/config.h"
 #include "net/netdev.h"
+#include "os/config.h"
 #include "trace/pcap.h"
 #include "wire/icrc.h"
 

@@ -25,9 +25,9 @@
 
 #include "base/bytes.h"
 #include "base/sys.h"
+#include "net/netdev.h"
 #include "os/config.h"
 #include "os/guard.h"
-#include "net/netdev.h"
 #include "trace/pcap.h"
 #include "wire/icrc.h"
 

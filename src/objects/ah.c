@@ -6,8 +6,8 @@
 #include "base/checksum.h"
 #include "base/gid.h"
 #include "base/why.h"
-#include "os/config.h"
 #include "net/neigh.h"
+#include "os/config.h"
 
 #include <errno.h>
 #include <stdlib.h>

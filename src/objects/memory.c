@@ -13,8 +13,8 @@
 #include "base/place.h"
 #include "base/sys.h"
 #include "base/why.h"
-#include "os/guard.h"
 #include "link/shown.h"
+#include "os/guard.h"
 
 #include <errno.h>
 #include <fcntl.h>

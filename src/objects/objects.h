@@ -16,22 +16,22 @@
 #include "base/lock.h"
 #include "base/retired.h"
 #include "check/check.h"
+#include "counters/stat.h"
 #include "engine/engine.h"
 #include "engine/faults.h"
 #include "net/netdev.h"
-#include "counters/stat.h"
 #include "os/why.h"
 #include "qp/direct.h"
 #include "qp/ops.h"
+#include "qp/rq.h"
 #include "roce/qp.h"
 #include "transport.h"
-#include "qp/rq.h"
 
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

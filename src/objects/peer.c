@@ -11,12 +11,12 @@
  */
 #include "process.h"
 
+#include "link/shown.h"
 #include "os/config.h"
 #include "os/proc.h"
+#include "qp/names.h"
 #include "registry/registry.h"
 #include "segment/segment.h"
-#include "link/shown.h"
-#include "qp/names.h"
 
 #include <stdarg.h>
 #include <stdio.h>

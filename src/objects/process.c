@@ -11,14 +11,14 @@
 #include "record.h"
 #include "wait.h"
 
-#include "base/why.h"
 #include "base/say.h"
 #include "base/sys.h"
-#include "os/asked.h"
-#include "os/guard.h"
+#include "base/why.h"
 #include "counters/sums.h"
 #include "link/shown.h"
 #include "link/stream.h"
+#include "os/asked.h"
+#include "os/guard.h"
 #include "trace/pcap.h"
 
 #include <errno.h>

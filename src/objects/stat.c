@@ -10,8 +10,8 @@
 
 #include "base/bytes.h"
 #include "base/say.h"
-#include "os/asked.h"
 #include "counters/sums.h"
+#include "os/asked.h"
 #include "qp/names.h"
 
 #include <dlfcn.h>

@@ -11,9 +11,9 @@
  * the load of the machine.
  */
 #include "base/bytes.h"
+#include "link/udp.h"
 #include "os/config.h"
 #include "registry/registry.h"
-#include "link/udp.h"
 
 #include <arpa/inet.h>
 #include <err.h>

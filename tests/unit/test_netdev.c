@@ -7,8 +7,8 @@
 #include "testclock.h"
 
 #include "base/bytes.h"
-#include "os/config.h"
 #include "net/netdev.h"
+#include "os/config.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -14,8 +14,8 @@
 #include "testclock.h"
 
 #include "base/bytes.h"
-#include "registry/registry.h"
 #include "link/udp.h"
+#include "registry/registry.h"
 
 #include <stdatomic.h>
 

@@ -24,9 +24,9 @@
  */
 #include "peer.h"
 
+#include "link/ring.h"
 #include "registry/registry_internal.h"
 #include "segment/segment.h"
-#include "link/ring.h"
 
 #include <dirent.h>
 #include <errno.h>
