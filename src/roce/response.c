@@ -228,16 +228,22 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b, uint32_t i,
 					   span * qp->mtu));
 		if (err == -E2BIG)
 			return resp_build(qp, b, i, 1);
-		if (err) {
+		if (err && e->again) {
 			/*
-			 * Deregistered since it was accepted; by the requester
-			 * itself, perhaps, who has had the first answer and has
-			 * invalidated the key: a repetition ends here.
+			 * The requester may have had the first answer, and have
+			 * invalidated the key itself: a repetition ends here.
+			 * Where the key stands and its memory is gone, it has
+			 * to know; who has the answer ignores an old NAK.
 			 */
-			if (e->again) {
-				e->npkts = e->next;
-				return true;
+			if (err != -EFAULT && !rsp_refusing(qp)) {
+				rsp_owe_nak(qp, ROCE_AETH_NAK |
+							ROCE_NAK_REMOTE_ACCESS);
+				qp->rsp.nak_psn = psn;
 			}
+			e->npkts = e->next;
+			return true;
+		}
+		if (err) { /* deregistered since it was accepted */
 			e->npkts = e->next;
 			qp->rsp.resp_tail = i + 1; /* nor what is behind it */
 			rsp_fail_access(qp);

@@ -168,6 +168,45 @@ static void resize_keeps_what_was_executed(void **state)
 	}
 }
 
+static int no_memory(const void *p, size_t len, bool write)
+{
+	(void)p;
+	(void)len;
+	(void)write;
+	return -EFAULT;
+}
+
+/*
+ * A read is asked for again, and its memory is gone: the requester learns that.
+ * It may have invalidated the key itself once it had the answer: a repetition
+ * of that is not answered.
+ */
+static void repeated_read_of_what_is_gone(void **state)
+{
+	(void)state;
+	for (int key = 0; key < 2; key++) {
+		struct pair p = pair_new(IBV_QPT_RC);
+		struct script sc = { .opcode = ROCE_READ_RESP_LAST,
+				     .count = 1 };
+
+		packets_of_mtu(&p);
+		script(&p, &sc);
+		post_to(p.a, IBV_WR_RDMA_READ, 0, 3000);
+		sim_run(p.sim, 100000);
+		assert_null(sim_poll(p.a->send));
+		if (key)
+			keys_kill(&p.b->node->keys, (uint32_t)p.b->node->slot);
+		p.b->node->env.base.odp_touch = no_memory;
+		roce_tx_doubt(p.b->qp); /* the link has found it missing */
+		settle(&p);
+		expect(p.a->send,
+		       key ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_ACCESS_ERR);
+		/* It may have been a late copy of an answered request. */
+		assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_RTS);
+		sim_free(p.sim);
+	}
+}
+
 /* What has been accepted and waits for the link is not forgotten either. */
 static void resize_keeps_what_is_due(void **state)
 {
@@ -304,6 +343,7 @@ int main(void)
 		cmocka_unit_test(repeated_atomic_has_the_msn_of_now),
 		cmocka_unit_test(far_packets_change_nothing),
 		cmocka_unit_test(resize_keeps_what_was_executed),
+		cmocka_unit_test(repeated_read_of_what_is_gone),
 		cmocka_unit_test(resize_keeps_what_is_due),
 		cmocka_unit_test(responses_are_due_for_ever),
 		cmocka_unit_test(old_results_are_not_replayed),

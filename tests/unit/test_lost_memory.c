@@ -8,9 +8,10 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-/* Of a read of 32 KiB the requester fetches the data, and asks again where the
- * memory is gone; that repetition is not answered, and ends by its retries. */
-#define LENGTH 8192
+/* Of a read as long as this the requester fetches the data, and asks again where
+ * the memory is gone. */
+#define LENGTH 32768
+#define LOST (16 * PAGE)
 
 /*
  * Memory that the program takes away under a region. Hardware has pinned it; it
@@ -26,19 +27,19 @@ static struct ibv_mr *lose_region(enum how how)
 	struct ibv_mr *mr;
 
 	if (fd >= 0)
-		assert_int_equal(ftruncate(fd, 4 * PAGE), 0);
+		assert_int_equal(ftruncate(fd, LOST), 0);
 	/* Far from where the kernel would put something else in its place. */
-	lost = mmap((void *)0x200000000000, 4 * PAGE, PROT_READ | PROT_WRITE,
+	lost = mmap((void *)0x200000000000, LOST, PROT_READ | PROT_WRITE,
 		    fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
 	assert_true(lost != MAP_FAILED);
-	mr = ibv_reg_mr(pd, lost, 4 * PAGE, ALL_ACCESS);
+	mr = ibv_reg_mr(pd, lost, LOST, ALL_ACCESS);
 	assert_non_null(mr);
 	if (how == UNMAPPED)
-		assert_int_equal(munmap(lost, 4 * PAGE), 0);
+		assert_int_equal(munmap(lost, LOST), 0);
 	else if (how == TRUNCATED)
 		assert_int_equal(ftruncate(fd, 0), 0);
 	else
-		assert_int_equal(mprotect(lost, 4 * PAGE, PROT_NONE), 0);
+		assert_int_equal(mprotect(lost, LOST, PROT_NONE), 0);
 	if (fd >= 0)
 		close(fd);
 	return mr;
@@ -48,7 +49,7 @@ static void find_region(struct ibv_mr *mr, enum how how)
 {
 	assert_int_equal(ibv_dereg_mr(mr), 0);
 	if (how != UNMAPPED)
-		assert_int_equal(munmap(lost, 4 * PAGE), 0);
+		assert_int_equal(munmap(lost, LOST), 0);
 }
 
 static uint32_t post_with(struct end *e, struct ibv_send_wr *wr,
@@ -64,9 +65,9 @@ static uint32_t post_with(struct end *e, struct ibv_send_wr *wr,
 	return wait_wc(e->cq).status;
 }
 
-static void receive_with(struct end *e, const struct ibv_mr *mr)
+static void receive_at(struct end *e, const void *addr, const struct ibv_mr *mr)
 {
-	struct ibv_sge sge = { (uintptr_t)lost + 8, LENGTH, mr->lkey };
+	struct ibv_sge sge = { (uintptr_t)addr, LENGTH, mr->lkey };
 	struct ibv_recv_wr wr = { .wr_id = 4, .sg_list = &sge, .num_sge = 1 };
 	struct ibv_recv_wr *bad;
 
@@ -95,7 +96,7 @@ static void lose_memory(enum how how, uint32_t len)
 	assert_int_equal(try_send(&a, &wr, 0, 8), 0);
 	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_ACCESS_ERR);
 	reconnect(&a, &b);
-	receive_with(&b, mr);
+	receive_at(&b, lost + 8, mr);
 	wr.opcode = IBV_WR_SEND;
 	assert_int_equal(try_send(&a, &wr, 0, len), 0);
 	assert_int_equal(wait_wc(a.cq).status, IBV_WC_REM_OP_ERR);
@@ -103,7 +104,8 @@ static void lose_memory(enum how how, uint32_t len)
 	expect_wc(&wc, 4, IBV_WC_LOC_PROT_ERR);
 	reconnect(&a, &b);
 
-	/* Our own. */
+	/* Our own. What the peer fetches it fetches for a receive. */
+	receive_at(&b, b.buf, b.mr);
 	assert_int_equal(post_with(&a, &wr, mr, len), IBV_WC_LOC_PROT_ERR);
 	reconnect(&a, &b);
 	wr.opcode = IBV_WR_RDMA_READ;
@@ -127,7 +129,7 @@ static void lose_memory(enum how how, uint32_t len)
 		.grh = { .dgid = gid0, .hop_limit = 64 } });
 	wr.wr.ud.remote_qpn = c.qp->qp_num;
 	wr.wr.ud.remote_qkey = 0x11111111;
-	receive_with(&c, mr);
+	receive_at(&c, lost + 8, mr);
 	assert_int_equal(try_send(&c, &wr, 0, 64), 0);
 	assert_int_equal(wait_wc(c.cq).status, IBV_WC_SUCCESS);
 	wc = wait_wc(c.cq);
@@ -209,7 +211,7 @@ static void handler(int sig, siginfo_t *info, void *context)
 	(void)context;
 	handled++;
 	if (info->si_code == SEGV_ACCERR)
-		mprotect(lost, 4 * PAGE, PROT_READ | PROT_WRITE);
+		mprotect(lost, LOST, PROT_READ | PROT_WRITE);
 	else
 		_exit(9);
 }
