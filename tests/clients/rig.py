@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import itertools
 import os
+import random
 import re
 import shutil
 import signal
@@ -43,9 +44,15 @@ def client(name):
 
 
 def free_port():
-    with socket.socket(socket.AF_INET6) as s:
-        s.bind(("::", 0))
-        return s.getsockname()[1]
+    """A port to listen on, in any namespace: none that a connection's own end
+    gets (32768 and up, ip_local_port_range), which may stand for a while."""
+    while True:
+        with socket.socket(socket.AF_INET6) as s:
+            try:
+                s.bind(("::", random.randrange(10000, 32768)))
+                return s.getsockname()[1]
+            except OSError:
+                pass
 
 
 class Failed(AssertionError):
