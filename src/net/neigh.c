@@ -18,6 +18,7 @@
 #include <linux/rtnetlink.h>
 #include <linux/sockios.h>
 #include <net/if.h>
+#include <net/if_arp.h>
 #include <netinet/in.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -34,25 +35,26 @@
 	(NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT |   \
 	 NUD_NOARP)
 
-/* An IP address in network order. */
-struct ip {
-	int family;
-	size_t len;
-	uint8_t bytes[16];
-};
-
-static struct ip ip_of(const union ibv_gid *gid)
+static struct neigh_hop hop_of(const union ibv_gid *gid, uint32_t ifindex)
 {
 	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
-	struct ip ip = { .family = AF_INET6, .len = 16 };
+	struct neigh_hop hop = { AF_INET6, ifindex, .len = 16 };
 
-	if (!memcmp(gid->raw, mapped, sizeof(mapped)))
-		ip = (struct ip){ .family = AF_INET, .len = 4 };
-	memcpy(ip.bytes, gid->raw + 16 - ip.len, ip.len);
-	return ip;
+	if (!memcmp(gid->raw, mapped, sizeof(mapped))) {
+		hop.family = AF_INET;
+		hop.len = 4;
+	}
+	memcpy(hop.bytes, gid->raw + 16 - hop.len, hop.len);
+	return hop;
 }
 
-static void group_mac(const struct ip *ip, uint8_t mac[6])
+static bool is_group(const struct neigh_hop *hop)
+{
+	return hop->family == AF_INET ? (hop->bytes[0] & 0xf0) == 0xe0 :
+					hop->bytes[0] == 0xff;
+}
+
+static void group_mac(const struct neigh_hop *ip, uint8_t mac[6])
 {
 	static const uint8_t v4[3] = { 0x01, 0x00, 0x5e };
 
@@ -160,37 +162,36 @@ static const void *attr(const struct nlmsghdr *nh, size_t hdr, uint16_t type,
 /* The router, if there is one, takes the place of the destination. */
 static bool on_route(const struct nlmsghdr *nh, void *arg)
 {
-	struct ip *ip = arg;
+	struct neigh_hop *hop = arg;
 	const void *gw;
 
 	if (nh->nlmsg_type != RTM_NEWROUTE)
 		return false;
-	gw = attr(nh, sizeof(struct rtmsg), RTA_GATEWAY, ip->len);
+	gw = attr(nh, sizeof(struct rtmsg), RTA_GATEWAY, hop->len);
 	if (gw)
-		memcpy(ip->bytes, gw, ip->len);
+		memcpy(hop->bytes, gw, hop->len);
 	return true;
 }
 
-static int next_hop(struct ip *ip, uint32_t ifindex)
+static int next_hop(struct neigh_hop *hop)
 {
 	struct request req = {
 		.nh = { .nlmsg_len = NLMSG_LENGTH(sizeof(req.route)),
 			.nlmsg_type = RTM_GETROUTE,
 			.nlmsg_flags = NLM_F_REQUEST },
-		.route = { .rtm_family = (uint8_t)ip->family,
-			   .rtm_dst_len = (uint8_t)(ip->len * 8) },
+		.route = { .rtm_family = (uint8_t)hop->family,
+			   .rtm_dst_len = (uint8_t)(hop->len * 8) },
 	};
 	int err;
 
-	add_attr(&req, RTA_DST, ip->bytes, ip->len);
-	add_attr(&req, RTA_OIF, &ifindex, sizeof(ifindex));
-	err = ask(&req, on_route, ip);
+	add_attr(&req, RTA_DST, hop->bytes, hop->len);
+	add_attr(&req, RTA_OIF, &hop->ifindex, sizeof(hop->ifindex));
+	err = ask(&req, on_route, hop);
 	return err < 0 ? -EHOSTUNREACH : 0;
 }
 
 struct look {
-	const struct ip *ip;
-	uint32_t ifindex;
+	const struct neigh_hop *hop;
 	uint8_t *mac;
 };
 
@@ -202,45 +203,45 @@ static bool on_neigh(const struct nlmsghdr *nh, void *arg)
 
 	if (nh->nlmsg_type != RTM_NEWNEIGH ||
 	    nh->nlmsg_len < NLMSG_LENGTH(sizeof(*nd)) ||
-	    nd->ndm_family != l->ip->family ||
-	    (uint32_t)nd->ndm_ifindex != l->ifindex ||
+	    nd->ndm_family != l->hop->family ||
+	    (uint32_t)nd->ndm_ifindex != l->hop->ifindex ||
 	    !(nd->ndm_state & USABLE))
 		return false;
-	dst = attr(nh, sizeof(*nd), NDA_DST, l->ip->len);
+	dst = attr(nh, sizeof(*nd), NDA_DST, l->hop->len);
 	lladdr = attr(nh, sizeof(*nd), NDA_LLADDR, 6);
-	if (!dst || !lladdr || memcmp(dst, l->ip->bytes, l->ip->len))
+	if (!dst || !lladdr || memcmp(dst, l->hop->bytes, l->hop->len))
 		return false;
 	memcpy(l->mac, lladdr, 6);
 	return true;
 }
 
-static int lookup(const struct ip *ip, uint32_t ifindex, uint8_t mac[6])
+static int lookup(const struct neigh_hop *hop, uint8_t mac[6])
 {
-	struct look l = { ip, ifindex, mac };
+	struct look l = { hop, mac };
 	struct request req = {
 		.nh = { .nlmsg_len = NLMSG_LENGTH(sizeof(req.neigh)),
 			.nlmsg_type = RTM_GETNEIGH,
 			.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
-		.neigh = { .ndm_family = (uint8_t)ip->family },
+		.neigh = { .ndm_family = (uint8_t)hop->family },
 	};
 
 	return ask(&req, on_neigh, &l);
 }
 
-static void provoke(const struct ip *ip, uint32_t ifindex)
+void neigh_ask(const struct neigh_hop *hop)
 {
 	struct sockaddr_in6 to6 = { .sin6_family = AF_INET6,
 				    .sin6_port = htons(DISCARD_PORT),
-				    .sin6_scope_id = ifindex };
+				    .sin6_scope_id = hop->ifindex };
 	struct sockaddr_in to4 = { .sin_family = AF_INET,
 				   .sin_port = htons(DISCARD_PORT) };
-	const bool v4 = ip->family == AF_INET;
-	int fd = socket(ip->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	const bool v4 = hop->family == AF_INET;
+	int fd = socket(hop->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
 	if (fd < 0)
 		return;
-	memcpy(&to4.sin_addr, ip->bytes, 4);
-	memcpy(&to6.sin6_addr, ip->bytes, 16);
+	memcpy(&to4.sin_addr, hop->bytes, 4);
+	memcpy(&to6.sin6_addr, hop->bytes, 16);
 	/* It need not arrive, nor leave. */
 	if (sys_sendto(fd, "", 1, MSG_DONTWAIT,
 		       v4 ? (struct sockaddr *)&to4 : (struct sockaddr *)&to6,
@@ -249,47 +250,70 @@ static void provoke(const struct ip *ip, uint32_t ifindex)
 	sys_close(fd);
 }
 
-static int own_mac(uint32_t ifindex, uint8_t mac[6])
+/* ioctl() of an interface: 0 or -errno. */
+static int ask_netdev(uint32_t ifindex, unsigned long what, struct ifreq *ifr)
 {
-	struct ifreq ifr = { 0 };
 	int fd, err = 0;
 
-	if (!if_indextoname(ifindex, ifr.ifr_name))
+	memset(ifr, 0, sizeof(*ifr));
+	if (!if_indextoname(ifindex, ifr->ifr_name))
 		return -ENODEV;
 	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
-	if (ioctl(fd, SIOCGIFHWADDR, &ifr))
+	if (ioctl(fd, what, ifr))
 		err = -errno;
-	else
-		memcpy(mac, ifr.ifr_hwaddr.sa_data, 6);
 	sys_close(fd);
 	return err;
 }
 
 int neigh_resolve(const union ibv_gid *dgid, uint32_t ifindex, uint8_t mac[6])
 {
-	struct ip ip = ip_of(dgid);
+	struct neigh_hop hop = hop_of(dgid, ifindex);
 	uint32_t own = netdev_ifindex(dgid);
+	struct ifreq ifr;
 	int round, err;
 
-	if (ip.family == AF_INET ? (ip.bytes[0] & 0xf0) == 0xe0
-				 : ip.bytes[0] == 0xff) {
-		group_mac(&ip, mac);
+	if (is_group(&hop)) {
+		group_mac(&hop, mac);
 		return 0;
 	}
-	if (own)
-		return own_mac(own, mac);
-	err = next_hop(&ip, ifindex);
+	if (own) {
+		err = ask_netdev(own, SIOCGIFHWADDR, &ifr);
+		if (!err)
+			memcpy(mac, ifr.ifr_hwaddr.sa_data, 6);
+		return err;
+	}
+	err = next_hop(&hop);
 	for (round = 0; !err && round < WAIT_ROUNDS; round++) {
-		err = lookup(&ip, ifindex, mac);
+		err = lookup(&hop, mac);
 		if (err)
 			break;
 		if (round % 100 == 0)
-			provoke(&ip, ifindex);
+			neigh_ask(&hop);
 		sys_sleep(ROUND_NS);
 	}
 	return err > 0 ? 0 : err < 0 ? err : -EHOSTUNREACH;
+}
+
+bool neigh_needed(const union ibv_gid *dgid, uint32_t ifindex,
+		  struct neigh_hop *hop)
+{
+	struct ifreq ifr;
+
+	*hop = hop_of(dgid, ifindex);
+	return !is_group(hop) && !netdev_ifindex(dgid) &&
+	       !ask_netdev(ifindex, SIOCGIFHWADDR, &ifr) &&
+	       ifr.ifr_hwaddr.sa_family == ARPHRD_ETHER &&
+	       !ask_netdev(ifindex, SIOCGIFFLAGS, &ifr) &&
+	       !(ifr.ifr_flags & IFF_NOARP) && !next_hop(hop);
+}
+
+bool neigh_known(const struct neigh_hop *hop)
+{
+	uint8_t mac[6];
+
+	return lookup(hop, mac) != 0;
 }
 
 uint16_t neigh_vlan(uint32_t ifindex)

@@ -5,6 +5,8 @@
 #define SOFTHCA_NET_NEIGH_H
 
 #include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define NEIGH_NO_VLAN 0xffff
@@ -15,6 +17,27 @@
  * up to three seconds. 0; -EHOSTUNREACH: no route, or no answer; another -errno.
  */
 int neigh_resolve(const union ibv_gid *dgid, uint32_t ifindex, uint8_t mac[6]);
+
+/* Where packets to an address leave for: the next hop, as an IP address. */
+struct neigh_hop {
+	int family;
+	uint32_t ifindex;
+	size_t len;
+	uint8_t bytes[16]; /* in network order */
+};
+
+/*
+ * Whether packets to dgid by an interface need a link-layer address, that of
+ * *hop: false for groups, addresses of this host, and interfaces that have
+ * none or do not ask for them (loopback, tunnels, IFF_NOARP).
+ */
+bool neigh_needed(const union ibv_gid *dgid, uint32_t ifindex,
+		  struct neigh_hop *hop);
+/* Whether the kernel has it, or has had it lately; as far as that can be found
+ * out. It need not be right: a host that has just gone has one, too. */
+bool neigh_known(const struct neigh_hop *hop);
+/* Makes the kernel ask for it: ARP, or neighbour discovery. */
+void neigh_ask(const struct neigh_hop *hop);
 
 /* The VLAN that an interface is, or NEIGH_NO_VLAN. */
 uint16_t neigh_vlan(uint32_t ifindex);

@@ -178,6 +178,8 @@ static void flush(struct gsi *g)
 		due = min_u64(due, g->held_due);
 	if (g->e->registry && cm_stats(g->cm).conns)
 		due = min_u64(due, g->peers_due);
+	if (g->user)
+		due = min_u64(due, g->user->deadline(g->user->arg));
 	engine_alarm_set(g->e, &to_process(g->e)->cm_alarm, due);
 }
 
@@ -341,6 +343,8 @@ void gsi_expire(struct engine *e, uint64_t now)
 		look_again(g, now);
 	if (g->e->registry && now >= g->peers_due)
 		check_peers(g, now);
+	if (g->user)
+		g->user->expire(g->user->arg, now);
 	flush(g);
 	pthread_mutex_unlock(&g->lock);
 }

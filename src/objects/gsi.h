@@ -38,6 +38,9 @@ struct shca_cm_user {
 	void (*changed)(void *arg);
 	/* A QP that has an owner is about to be destroyed. */
 	void (*qp_gone)(void *arg, void *owner, struct ibv_qp *qp);
+	/* When expire() is due, or UINT64_MAX; it may be called before. */
+	uint64_t (*deadline)(void *arg);
+	void (*expire)(void *arg, uint64_t now_ns);
 	void *arg;
 };
 

@@ -3,8 +3,8 @@
  *
  * In RoCEv2 an IP address is a GID. To resolve one is to ask the kernel which
  * of our addresses it would use towards it, and to find the device that has
- * that address. Nothing is sent for it, so the events of resolving are there
- * before the calls return.
+ * that address. Where the kernel knows the neighbour, too, the events of
+ * resolving are there before the calls return; else see await.c.
  */
 #include "cma.h"
 
@@ -428,7 +428,7 @@ static int post_simple(struct cma_id *id, enum rdma_cm_event_type type,
 }
 
 static int resolve_addr(struct cma_id *id, const struct sockaddr *src,
-			const struct sockaddr *dst)
+			const struct sockaddr *dst, int timeout_ms)
 {
 	struct sockaddr_storage to, any = { 0 };
 	int err;
@@ -451,6 +451,10 @@ static int resolve_addr(struct cma_id *id, const struct sockaddr *src,
 			   "source and destination are of two families, IPv4 and IPv6");
 	err = resolve(id, &to);
 	if (!err)
+		err = cma_await(id, timeout_ms);
+	if (err > 0)
+		return 0;
+	if (!err)
 		id->state = CMA_ADDR_RESOLVED;
 	else /* by an event; the call succeeds */
 		WHY_REPORT("RDMA_CM_EVENT_ADDR_ERROR", err);
@@ -466,10 +470,9 @@ int rdma_resolve_addr(struct rdma_cm_id *ib, struct sockaddr *src_addr_,
 	struct cma_id *id = to_id(ib);
 	int err;
 
-	(void)timeout_ms; /* resolving takes no time */
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
-	err = resolve_addr(id, src_addr_, dst_addr);
+	err = resolve_addr(id, src_addr_, dst_addr, timeout_ms);
 	return err ? cma_ret(err) : cma_complete(id);
 }
 
@@ -478,7 +481,7 @@ int rdma_resolve_route(struct rdma_cm_id *ib, int timeout_ms)
 	struct cma_id *id = to_id(ib);
 	int err;
 
-	(void)timeout_ms;
+	(void)timeout_ms; /* a route takes no time */
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
 	if (id->state != CMA_ADDR_RESOLVED)

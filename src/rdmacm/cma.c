@@ -89,6 +89,8 @@ static int devices_open(void)
 		.event = cma_on_cm_event,
 		.changed = cma_netdevs_changed,
 		.qp_gone = cma_qp_gone,
+		.deadline = cma_await_deadline,
+		.expire = cma_await_expire,
 	};
 	struct ibv_device **list;
 	struct cma_dev *dev;
@@ -112,6 +114,7 @@ static int devices_open(void)
 	if (err)
 		goto err_close;
 	e = to_ctx(dev[0].verbs)->engine;
+	cma_await_init();
 	err = shca_cm_open(
 		e, be64toh(ibv_get_device_guid(dev[0].verbs->device)), &user);
 	if (err)

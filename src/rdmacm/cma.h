@@ -5,6 +5,7 @@
  *	event.c     event channels, and what happens when an event is fetched
  *	id.c        identifiers and their options
  *	addr.c      binding and resolving
+ *	await.c     addresses whose neighbour is not known yet
  *	port.c      ports
  *	addrinfo.c  rdma_getaddrinfo()
  *	connect.c   connections and datagram services, over src/cm
@@ -85,6 +86,7 @@ struct cma_channel {
 enum cma_state {
 	CMA_IDLE,
 	CMA_ADDR_BOUND,
+	CMA_ADDR_QUERY, /* until its event is fetched */
 	CMA_ADDR_RESOLVED,
 	CMA_ROUTE_RESOLVED,
 	CMA_CONNECT, /* in use, from the first message on */
@@ -112,6 +114,7 @@ struct cma_id {
 	struct netdev_gid now;
 	struct roce_path path;
 	struct ibv_sa_path_rec path_rec;
+	struct cma_await *await; /* await.c; NULL: it does not wait */
 
 	/* Under the lock: id.qp, unless that has been destroyed; see qp.c. */
 	struct ibv_qp *qp;
@@ -257,6 +260,21 @@ int cma_bind_path(struct cma_id *id);
 /* The device of an address that was bound to without one, a loopback address.
  */
 int cma_late_dev(struct cma_id *id);
+
+/* await.c */
+/* No address waits: a forked child's of its parent do not. */
+void cma_await_init(void);
+/*
+ * The address of id.path is resolved when the kernel knows the neighbour. 0: it
+ * does. 1: ADDR_RESOLVED or ADDR_ERROR follows, that after timeout_ms (less than
+ * 0: never). -errno.
+ */
+int cma_await(struct cma_id *id, int timeout_ms);
+/* With the lock: the event does not follow. */
+void cma_await_drop(struct cma_id *id);
+/* For the connection manager. */
+uint64_t cma_await_deadline(void *arg);
+void cma_await_expire(void *arg, uint64_t now);
 
 /* port.c */
 /* What an identifier's address stands for: CM_LISTEN_*. */

@@ -291,6 +291,12 @@ static struct cma_event *process(struct cma_event *ev)
 	struct cma_id *id = to_id(ev->ev.id);
 
 	switch (ev->ev.event) {
+	case RDMA_CM_EVENT_ADDR_RESOLVED:
+	case RDMA_CM_EVENT_ADDR_ERROR:
+		if (id->state == CMA_ADDR_QUERY)
+			id->state = ev->ev.status ? CMA_ADDR_BOUND :
+						    CMA_ADDR_RESOLVED;
+		break;
 	case RDMA_CM_EVENT_CONNECT_RESPONSE:
 		cma_established(id, &ev->ev);
 		if (ev->ev.event == RDMA_CM_EVENT_CONNECT_ERROR)

@@ -53,6 +53,7 @@ void cma_id_detach(struct cma_id *id, struct cm *cm)
 		cm_close(cm, id->conn, clock_ns());
 	id->conn = NULL;
 	cma_iw_detach(id);
+	cma_await_drop(id);
 	if (id->listener)
 		cm_unlisten(cm, id->listener);
 	id->listener = NULL;

@@ -35,6 +35,7 @@ int cma_wrong_state(const struct cma_id *id, const char *needs)
 	static const char *const states[] = {
 		[CMA_IDLE] = "new",
 		[CMA_ADDR_BOUND] = "bound to an address",
+		[CMA_ADDR_QUERY] = "resolving its address",
 		[CMA_ADDR_RESOLVED] = "address resolved",
 		[CMA_ROUTE_RESOLVED] = "route resolved",
 		[CMA_CONNECT] = "connecting or connected",

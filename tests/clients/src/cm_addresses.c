@@ -403,6 +403,53 @@ static void families(void)
 	rdma_destroy_event_channel(sch);
 }
 
+/* A host that answers neither ARP nor neighbour discovery: CM_CHECK_ADDR. */
+static void absent(void)
+{
+	struct rdma_cm_id *c;
+
+	NEED(cch = rdma_create_event_channel());
+	NEED(!rdma_create_id(cch, &c, NULL, RDMA_PS_TCP));
+	for (int i = 0; i < 2; i++) {
+		NEED(!rdma_resolve_addr(c, NULL, addr_of(7174), 300));
+		FAILS(rdma_resolve_addr(c, NULL, addr_of(7174), 300), EINVAL);
+		FAILS(rdma_resolve_route(c, 300), EINVAL);
+		EXPECT(cch, ADDR_ERROR, -ETIMEDOUT);
+	}
+	FAILS(rdma_resolve_route(c, 300), EINVAL);
+	/* Its event does not come any more. */
+	NEED(!rdma_resolve_addr(c, NULL, addr_of(7174), 300));
+	rdma_destroy_id(c);
+	CHECK(quiet(cch, 600));
+	rdma_destroy_event_channel(cch);
+	NEED(!rdma_create_id(NULL, &c, NULL, RDMA_PS_TCP));
+	FAILS(rdma_resolve_addr(c, NULL, addr_of(7174), 300), ETIMEDOUT);
+	rdma_destroy_id(c);
+}
+
+/* A host whose address comes while it is looked for. */
+static void late(void)
+{
+	struct rdma_cm_id *c, *other;
+
+	NEED(cch = rdma_create_event_channel());
+	NEED(!rdma_create_id(cch, &c, NULL, RDMA_PS_TCP));
+	NEED(!rdma_create_id(cch, &other, NULL, RDMA_PS_TCP));
+	NEED(!rdma_resolve_addr(other, NULL, addr_of(7174), -1));
+	NEED(!rdma_resolve_addr(c, NULL, addr_of(7174), LIMIT_MS));
+	CHECK(quiet(cch, 50));
+	say("resolving");
+	EXPECT(cch, ADDR_RESOLVED, 0);
+	EXPECT(cch, ADDR_RESOLVED, 0);
+	NEED(!rdma_resolve_route(c, 2000));
+	EXPECT(cch, ROUTE_RESOLVED, 0);
+	NEED(!rdma_resolve_route(other, 2000));
+	EXPECT(cch, ROUTE_RESOLVED, 0);
+	rdma_destroy_id(c);
+	rdma_destroy_id(other);
+	rdma_destroy_event_channel(cch);
+}
+
 const struct situation cm_addresses[] = {
 	{ "ports", ports },
 	{ "shared_port", shared_port },
@@ -412,5 +459,7 @@ const struct situation cm_addresses[] = {
 	{ "addrinfo", addrinfo },
 	{ "devices", devices },
 	{ "families", families },
+	{ "absent", absent },
+	{ "late", late },
 	{ NULL, NULL },
 };
