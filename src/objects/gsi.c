@@ -25,6 +25,7 @@
 #include "base/gid.h"
 #include "base/say.h"
 #include "base/sys.h"
+#include "os/proc.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -60,6 +61,8 @@ struct gsi {
 	uint64_t peers_due;
 	struct held held[HOLD_MAX];
 	const struct shca_cm_user *user; /* NULL: none */
+
+	_Atomic bool told_user; /* of a process that has changed its own */
 
 	/* Not under the lock: when processes were last found alive. */
 	_Atomic uint64_t alive_ns[REGISTRY_SLOTS];
@@ -98,9 +101,43 @@ static bool is_alive(struct gsi *g, unsigned slot)
 	return true;
 }
 
+static bool is_request(const uint8_t *mad)
+{
+	uint16_t attr = get_be16(mad + 16);
+
+	return attr == MAD_CM_REQ || attr == MAD_CM_SIDR_REQ;
+}
+
+/*
+ * A process that has changed its user since it came to the registry cannot send
+ * to the private ports of those that have not (udp_private.c), and where port
+ * 4791 of the address is another user's, not there either.
+ */
+static bool cannot_answer(struct gsi *g, unsigned slot,
+			  const union ibv_gid *from, const union ibv_gid *to)
+{
+	const struct roce_path path = { .sgid = *from,
+					.dgid = *to,
+					.sgid_scope = scope_of(from) };
+	pid_t pid;
+
+	if (slot == registry_slot(g->e->registry) ||
+	    !udp_astray(g->e->udp, &path) ||
+	    !registry_holder(g->e->registry, slot, &pid) || !pid ||
+	    !proc_of_another_user(pid))
+		return false;
+	if (g->e->cfg->explain && !g->told_user)
+		say("process %d of this host has changed its user since it "
+		    "opened its device, and cannot answer programs of the "
+		    "former one: it is to change the user first",
+		    (int)pid);
+	g->told_user = true;
+	return true;
+}
+
 /* The living process of this host that a message to gid is for; -ENOENT. */
 static int owner(struct gsi *g, const uint8_t *p, size_t len,
-		 const union ibv_gid *gid)
+		 const union ibv_gid *from, const union ibv_gid *gid)
 {
 	struct registry *r = g->e->registry;
 	uint32_t id;
@@ -125,7 +162,10 @@ static int owner(struct gsi *g, const uint8_t *p, size_t len,
 		id = m.rtu.remote_comm_id;
 		slot = registry_route(r, id & QPN_BITS, gid, scope_of(gid));
 	}
-	return slot >= 0 && is_alive(g, (unsigned)slot) ? slot : -ENOENT;
+	if (slot < 0 || !is_alive(g, (unsigned)slot) ||
+	    (is_request(p) && cannot_answer(g, (unsigned)slot, from, gid)))
+		return -ENOENT;
+	return slot;
 }
 
 /* Sends a message from QP1 to QP1; it may be lost. */
@@ -144,7 +184,7 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 	int slot = -ENOENT, err = 0;
 
 	if (!g->e->cfg->wire && netdev_is_local(&m->path.dgid))
-		slot = owner(g, m->mad, MAD_LEN, &m->path.dgid);
+		slot = owner(g, m->mad, MAD_LEN, &m->path.sgid, &m->path.dgid);
 	if (slot < 0 && udp_astray(g->e->udp, &m->path))
 		slot = (int)registry_slot(g->e->registry);
 	b.n = 1;
@@ -220,13 +260,6 @@ static void check_peers(struct gsi *g, uint64_t now)
 	g->peers_due = now + PEERS_NS;
 }
 
-static bool is_request(const uint8_t *mad)
-{
-	uint16_t attr = get_be16(mad + 16);
-
-	return attr == MAD_CM_REQ || attr == MAD_CM_SIDR_REQ;
-}
-
 static bool hold(struct gsi *g, const struct roce_rx *pkt, uint64_t now)
 {
 	struct held *h = &g->held[g->nheld];
@@ -273,7 +306,7 @@ static void look_again(struct gsi *g, uint64_t now)
 
 	for (size_t i = 0; i < g->nheld; i++) {
 		struct held *h = &g->held[i];
-		int slot = owner(g, h->mad, MAD_LEN, &h->dgid);
+		int slot = owner(g, h->mad, MAD_LEN, &h->sgid, &h->dgid);
 
 		if (slot >= 0 && slot != (int)registry_slot(g->e->registry))
 			hand_over(g, h, (unsigned)slot);
@@ -301,7 +334,7 @@ void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 		engine_dropped(e, ROCE_DROP_QKEY);
 		return;
 	}
-	slot = owner(g, pkt->payload, pkt->len, &pkt->dgid);
+	slot = owner(g, pkt->payload, pkt->len, &pkt->sgid, &pkt->dgid);
 	if (slot >= 0 && slot != (int)registry_slot(e->registry)) {
 		udp_forward(e->udp, (unsigned)slot);
 		return;

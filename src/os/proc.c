@@ -153,3 +153,19 @@ char proc_state(pid_t pid, pid_t tid)
 	state = strrchr(text, ')');
 	return state && state[1] == ' ' ? state[2] : 0;
 }
+
+bool proc_of_another_user(pid_t pid)
+{
+	char path[32], line[128];
+	unsigned real, effective;
+	bool known = false;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	f = fopen(path, "rce");
+	while (f && !known && fgets(line, sizeof(line), f))
+		known = sscanf(line, "Uid: %u %u", &real, &effective) == 2;
+	if (f)
+		fclose(f);
+	return known && effective != geteuid();
+}

@@ -30,4 +30,7 @@ bool proc_udp_holder(const union ibv_gid *gid, uint16_t port,
  */
 char proc_state(pid_t pid, pid_t tid);
 
+/* Whether a process is known to have another effective user than this one. */
+bool proc_of_another_user(pid_t pid);
+
 #endif

@@ -235,6 +235,22 @@ def test_refusing_host(placements, family):
         "connecting\nRDMA_CM_EVENT_UNREACHABLE -110\n"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes its user")
+def test_server_that_gives_up_root(placements):
+    """It has come to the registry as root, and cannot answer root's programs any more: they are refused, and told why."""
+    place = placements("netns")
+    port = rig.free_port()
+    env = {"CM_CHECK_ADDR": place.host, "CM_CHECK_PORT": str(port)}
+    server = rig.Proc(place.server, [CHECK, "wait_server"], env={**env, "CM_CHECK_UID": "65534"})
+    try:
+        server.wait_for("listening")
+        out = place.server.run([CHECK, "wait_client"], ["--explain"], env=env, limit=30)
+        assert "RDMA_CM_EVENT_REJECTED 8\n" in out, out
+        assert re.search(rf"^softhca: process {server.pid} of this host has changed its user ", out, re.M), out
+    finally:
+        server.kill()
+
+
 def no_network(placements, commands):
     """A side with nothing but its loopback interface; commands set it up."""
     placements("netns")  # skips where no namespace can be made

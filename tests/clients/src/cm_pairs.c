@@ -14,11 +14,14 @@
 
 static void wait_server(void)
 {
+	const char *uid = getenv("CM_CHECK_UID"); /* to become, once begun */
 	struct rdma_conn_param param = usual;
 	struct rdma_cm_event *ev;
 	char line[160];
 
 	NEED(sch = rdma_create_event_channel());
+	if (uid)
+		NEED(!setuid((uid_t)atoi(uid)));
 	NEED(!rdma_create_id(sch, &listener, NULL, RDMA_PS_TCP));
 	port = (uint16_t)atoi(getenv("CM_CHECK_PORT"));
 	if (rdma_bind_addr(listener, addr_of(port))) {
