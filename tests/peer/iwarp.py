@@ -136,7 +136,7 @@ def death(session, direction, ip, who):
 def one_death(session, direction, ip, who):
     """What is wrong, or nothing."""
     c, s = session.place(direction[0]), session.place(direction[1])
-    server, listens = s.starts_to_listen(lambda: s.start(f"rping -s -P -a {s.ip(ip)} -p 7475 -S 2000".split()), True,
+    server, listens = s.starts_to_listen(lambda: s.start(f"rping -s -P -a {s.ip(ip)} -p 7475 -S 2000".split()), s.cm_listening,
                                          tools.LISTENS)
     client = None
     try:

@@ -293,14 +293,14 @@ class Place:
         """The TCP sockets that listen here, by inode."""
         return inodes(self._tcp_tables(), " 0A ")
 
-    def starts_to_listen(self, job, cm, timeout):
+    def starts_to_listen(self, job, state, timeout):
         """Runs job(), a server, and waits until somebody new listens; the job, and
-        whether one does or it has ended. cm: through the connection manager.
+        whether one does or it has ended. state: one of listening, cm_listening
+        (through the connection manager), and groups (receives what is sent to one).
 
         What a server before it has left may go meanwhile, so it is not enough
         that something changes.
         """
-        state = self.cm_listening if cm else self.listening
         before = state()
         started = job()
         return started, until(lambda: state() - before or started.rc is not None, timeout)
@@ -328,8 +328,12 @@ class Host(Place):
 
     def cm_listening(self):
         """The sockets that receive RoCE packets: a process of softhca has them
-        for as long as it listens, or has joined a group."""
+        for as long as it listens."""
         return inodes(self._tables("udp", "udp6"), ":12B7 ")
+
+    def groups(self):
+        """Those of them that are bound to a group: a QP is attached."""
+        return inodes(self._tables("udp"), "EF:12B7 ")
 
     @staticmethod
     def _tables(*names):
@@ -396,9 +400,14 @@ class Guest(Place):
         return self.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"])[1]
 
     def cm_listening(self):
-        """The processes that listen, or have joined a group."""
+        """The processes that listen."""
         out = self.run(["rdma", "resource", "show", "cm_id"])[1]
-        return set(re.findall(r"state LISTEN .*\bpid (\d+)|\bpid (\d+) comm mckey", out))
+        return set(re.findall(r"state LISTEN .*\bpid (\d+)", out))
+
+    def groups(self):
+        """The Ethernet groups that RoCE's are mapped to: rxe joins one when a QP
+        is attached, after the CM has joined the group by IGMP."""
+        return set(re.findall(r"\b3333[0-9a-f]{8}$", self.run(["cat", "/proc/net/dev_mcast"])[1], re.M))
 
     def nudge(self):
         with contextlib.suppress(OSError):

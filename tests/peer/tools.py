@@ -16,8 +16,9 @@ LISTENS = 20    # s, within which a server listens
 def tool(session, table, name, direction, ip, server, client):
     if not session.wanted(session.report.arrow(direction), f"ipv{ip}", table, name):
         return
-    if (table, name, ip) in cases.UNSUPPORTED:
-        session.report.add(table, name, direction, ip, "SKIP", cases.UNSUPPORTED[table, name, ip])
+    lacks = cases.UNSUPPORTED.get((table, name, ip)) or cases.CLIENT_LACKS.get((name, direction[0]))
+    if lacks:
+        session.report.add(table, name, direction, ip, "SKIP", lacks)
         return
     reasons = []
     # perftest's client with -R may ask for its second connection before the
@@ -69,7 +70,8 @@ def both(session, attempt, s, server, c, client, cm, patience):
         out = re.sub(r"softhca: process .*\n", "", job.out)     # --explain
         return " / ".join(out.strip().splitlines()[-4:])[-300:]
 
-    sj, listens = s.starts_to_listen(lambda: s.start(server.split()), cm, LISTENS)
+    state = s.groups if server.startswith("mckey") else s.cm_listening if cm else s.listening
+    sj, listens = s.starts_to_listen(lambda: s.start(server.split()), state, LISTENS)
     if not listens:
         sj.kill()
         return "FAIL", f"the server does not listen within {LISTENS} s: {said(sj)}"
@@ -112,7 +114,7 @@ def rejection(session, name, direction, ip, client, fails, says, table="cm"):
         c, s = session.place(direction[0]), session.place(direction[1])
         # so that somebody has the CM of that address at all
         idle, listens = s.starts_to_listen(
-            lambda: s.start(f"rping -s -a {s.ip(ip)} -p 9777".split()), True, LISTENS)
+            lambda: s.start(f"rping -s -a {s.ip(ip)} -p 9777".split()), s.cm_listening, LISTENS)
         if not listens:
             raise lab.LabError("nobody has the CM: " + idle.out[-200:])
         job = c.start(client.format(ip=s.ip(ip), reject=session.args.reject).split())
