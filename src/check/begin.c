@@ -32,7 +32,8 @@ static void begin(void)
 	if (why || !options.on)
 		return;
 	check_places();
-	check_reports_begin(cfg->check_json, options.exit);
+	check_reports_begin(options.json[0] ? options.json : NULL,
+			    options.exit);
 	atomic_store(&check_is_on, true);
 }
 

@@ -25,7 +25,16 @@ static const char *one(const char *word, size_t len, struct check_options *out)
 		out->leaks = true;
 		return NULL;
 	}
-	return "exit=N or leaks expected";
+	if (len >= 5 && !strncmp(word, "json=", 5)) {
+		if (len == 5)
+			return "json= needs the name of a file";
+		if (len - 5 >= sizeof(out->json))
+			return "the name of the file is too long";
+		memcpy(out->json, word + 5, len - 5);
+		out->json[len - 5] = '\0';
+		return NULL;
+	}
+	return "exit=N, json=FILE or leaks expected";
 }
 
 const char *check_options(const char *text, struct check_options *out)

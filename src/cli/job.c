@@ -9,9 +9,10 @@
  * other, dlvsym() on a handle would find the distribution's library.
  */
 #include "cli/job.h"
-#include "cli/cli.h"
 #include "check/options.h"
+#include "cli/cli.h"
 #include "faults/faults.h"
+#include "os/options.h"
 #include "trace/pcap.h"
 
 #include <arpa/inet.h>
@@ -31,15 +32,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define WITHOUT(...)
+#define VARIABLE(field, type, reads, variable, ...) variable,
 const char *const job_variables[] = {
-	"SOFTHCA_IWARP",   "SOFTHCA_MPA_CRC",
-	"SOFTHCA_WIRE",    "SOFTHCA_SAME_HOST", "SOFTHCA_ADDR",
-	"SOFTHCA_DEVICES", "SOFTHCA_LOSS",      "SOFTHCA_SEED",
-	"SOFTHCA_FAULTS",  "SOFTHCA_FAULTS_LOG",
-	"SOFTHCA_CHECK",   "SOFTHCA_CHECK_JSON",
-	"SOFTHCA_PCAP",    "SOFTHCA_TRACE",     "SOFTHCA_EXPLAIN",   "SOFTHCA_PART_ID",
-	"SOFTHCA_SYSFS",   "LD_LIBRARY_PATH",   "LD_PRELOAD",
+	SOFTHCA_OPTIONS(VARIABLE, WITHOUT) "SOFTHCA_SYSFS",
+	"LD_LIBRARY_PATH",
+	"LD_PRELOAD",
 	NULL,
+};
+
+struct job_option {
+	const char *name, *variable;
+	void (*set)(const struct job_option *o, const char *arg);
 };
 
 static const char *const preloads[] = {
@@ -49,87 +53,6 @@ static const char *const preloads[] = {
 
 static bool sockets;
 static bool record_anew; /* --pcap was given */
-
-enum {
-	OPT_WIRE = 0x2000,
-	OPT_SAME_HOST,
-	OPT_IWARP,
-	OPT_MPA_CRC,
-	OPT_ADDR,
-	OPT_DEVICES,
-	OPT_LOSS,
-	OPT_SEED,
-	OPT_FAULTS,
-	OPT_FAULTS_LOG,
-	OPT_CHECK,
-	OPT_CHECK_JSON,
-	OPT_PCAP,
-	OPT_TRACE,
-	OPT_EXPLAIN,
-	OPT_PART_ID,
-	OPT_SOCKETS,
-	OPT_LIBDIR,
-};
-
-/* clang-format off */
-static const struct argp_option options[] = {
-	{ "addr", OPT_ADDR, "ADDRESS", 0,
-	  "Address of this host to use first: becomes GID index 0", 0 },
-	{ "devices", OPT_DEVICES, "IF[,IF...]", 0,
-	  "One device per network interface: softhca0 on the first, and so on "
-	  "(default: one device with the addresses of all)", 0 },
-	{ "iwarp", OPT_IWARP, "both|first", OPTION_ARG_OPTIONAL,
-	  "Show a device softiw0 that speaks iWARP (RDMA over TCP) instead of "
-	  "softhca0; =both: beside it; =first: beside it, and rdma_cm connects by "
-	  "iWARP", 0 },
-	{ "mpa-crc", OPT_MPA_CRC, NULL, 0,
-	  "Protect iWARP's messages with CRC32C (default: where the peer wants "
-	  "it)", 0 },
-	{ "wire", OPT_WIRE, NULL, 0,
-	  "Send packets to UDP port 4791 even within this host", 0 },
-	{ "same-host", OPT_SAME_HOST, "WAY", 0,
-	  "Reach processes of this host by shared memory and copies from and "
-	  "to their memory (auto, the default), shared memory alone (copy), "
-	  "or a private UDP port (udp)",
-	  0 },
-	{ "loss", OPT_LOSS, "PERCENT", 0,
-	  "Drop this share of the packets sent, at random", 0 },
-	{ "seed", OPT_SEED, "N", 0,
-	  "Make --loss and --faults do the same every time", 0 },
-	{ "faults", OPT_FAULTS, "FILE", 0,
-	  "Make the faults that the script FILE says: packets lost, late, twice "
-	  "or changed, calls that fail, events; see softhca(1)", 0 },
-	{ "faults-log", OPT_FAULTS_LOG, "FILE", 0,
-	  "Write what --faults has done as a script that does it again; %p in "
-	  "the name becomes the process ID", 0 },
-	{ "check", OPT_CHECK, "OPTION[,OPTION...]", OPTION_ARG_OPTIONAL,
-	  "Report on stderr latent bugs of the program; exit=N: a process "
-	  "with findings ends with status N; leaks: what is never destroyed, "
-	  "too; see softhca(1)", 0 },
-	{ "check-json", OPT_CHECK_JSON, "FILE", 0,
-	  "Append what --check finds to FILE, a line of JSON each; %p in the name "
-	  "becomes the process ID", 0 },
-	{ "pcap", OPT_PCAP, "FILE", 0,
-	  "Record the packets of all processes in FILE (pcapng, for "
-	  "Wireshark); %p in the name becomes the process ID, for one file "
-	  "per process", 0 },
-	{ "trace", OPT_TRACE, "DIR", 0,
-	  "Record events of all processes in DIR, one file per process, for "
-	  "softhca trace DIR", 0 },
-	{ "explain", OPT_EXPLAIN, "full", OPTION_ARG_OPTIONAL,
-	  "Print on stderr why completions and calls fail, and how queue pairs are "
-	  "connected; =full: also where the program has posted what fails",
-	  0 },
-	{ "part-id", OPT_PART_ID, "ID", 0,
-	  "vendor_part_id to report; perftest chooses how it posts by it "
-	  "(4129, a ConnectX-7: ibv_wr_* and inline data)", 0 },
-	{ "sockets", OPT_SOCKETS, NULL, 0,
-	  "Carry the program's TCP connections over RDMA where the peer does "
-	  "so too",
-	  0 },
-	{ 0 },
-};
-/* clang-format on */
 
 static void bad_value(const char *fmt, ...)
 	__attribute__((format(printf, 1, 2), noreturn));
@@ -184,7 +107,7 @@ static bool address_text(const struct sockaddr *sa, char *text, size_t size)
 	return inet_ntop(AF_INET6, &in6->sin6_addr, text, (socklen_t)size);
 }
 
-static void set_addr(const char *arg)
+static void set_addr(const struct job_option *o, const char *arg)
 {
 	char want[INET6_ADDRSTRLEN], text[INET6_ADDRSTRLEN], all[512] = "";
 	const char *scope = strchr(arg, '%');
@@ -224,10 +147,10 @@ static void set_addr(const char *arg)
 			"--addr %s: no interface that is up has this address; "
 			"available: %s",
 			arg, all);
-	set("SOFTHCA_ADDR", arg);
+	set(o->variable, arg);
 }
 
-static void set_devices(const char *arg)
+static void set_devices(const struct job_option *o, const char *arg)
 {
 	struct if_nameindex *list, *i;
 	char copy[1024], all[512] = "", *name, *save = NULL;
@@ -256,10 +179,10 @@ static void set_devices(const char *arg)
 		bad_value("--devices needs interfaces separated by commas; "
 			  "available: %s",
 			  all);
-	set("SOFTHCA_DEVICES", arg);
+	set(o->variable, arg);
 }
 
-static void set_loss(const char *arg)
+static void set_loss(const struct job_option *o, const char *arg)
 {
 	char *end, text[32];
 	double loss;
@@ -277,23 +200,36 @@ static void set_loss(const char *arg)
 		end[-1] = '\0';
 	if (end[-1] == '.')
 		end[-1] = '\0';
-	set("SOFTHCA_LOSS", text);
+	set(o->variable, text);
 }
 
-static void set_same_host(const char *arg)
+static void set_flag(const struct job_option *o, const char *arg)
+{
+	(void)arg;
+	set(o->variable, "1");
+}
+
+static void set_same_host(const struct job_option *o, const char *arg)
 {
 	if (strcmp(arg, "auto") && strcmp(arg, "copy") && strcmp(arg, "udp"))
 		bad_value("--same-host %s: not one of auto, copy and udp", arg);
-	set("SOFTHCA_SAME_HOST", arg);
+	set(o->variable, arg);
 }
 
-static void set_iwarp(const char *arg)
+static void set_explain(const struct job_option *o, const char *arg)
+{
+	if (arg && strcmp(arg, "full"))
+		bad_value("--explain=%s: the only value is full", arg);
+	set(o->variable, arg ? arg : "1");
+}
+
+static void set_iwarp(const struct job_option *o, const char *arg)
 {
 	if (arg && strcmp(arg, "only") && strcmp(arg, "both") &&
 	    strcmp(arg, "first"))
 		bad_value("--iwarp=%s: not one of only (the default), both and first",
 			  arg);
-	set("SOFTHCA_IWARP", arg ? arg : "only");
+	set(o->variable, arg ? arg : "only");
 }
 
 static bool iwarp_asked(void)
@@ -322,8 +258,8 @@ static void warn_iwarp(void)
 			cli_say("%s", none[i].text);
 }
 
-static void set_number(const char *option, const char *variable,
-		       const char *arg, uint64_t max)
+static void set_number(const struct job_option *o, const char *arg,
+		       uint64_t max)
 {
 	unsigned long long n;
 	char *end, text[32];
@@ -331,14 +267,24 @@ static void set_number(const char *option, const char *variable,
 	errno = 0;
 	n = strtoull(arg, &end, 0);
 	if (end == arg || *end || errno || n > max || strchr(arg, '-'))
-		bad_value("%s %s: not a number up to %llu", option, arg,
+		bad_value("--%s %s: not a number up to %llu", o->name, arg,
 			  (unsigned long long)max);
 	snprintf(text, sizeof(text), "%llu", n);
-	set(variable, text);
+	set(o->variable, text);
+}
+
+static void set_u64(const struct job_option *o, const char *arg)
+{
+	set_number(o, arg, UINT64_MAX);
+}
+
+static void set_u32(const struct job_option *o, const char *arg)
+{
+	set_number(o, arg, UINT32_MAX);
 }
 
 /* As every process will. */
-static void set_faults(const char *arg)
+static void set_faults(const struct job_option *o, const char *arg)
 {
 	char full[PATH_MAX], why[1024];
 	struct faults *f;
@@ -349,24 +295,14 @@ static void set_faults(const char *arg)
 	if (!f)
 		bad_value("--faults: %s", why);
 	faults_free(f);
-	set("SOFTHCA_FAULTS", full);
-}
-
-/* Likewise. */
-static void set_check(const char *arg)
-{
-	struct check_options o;
-	const char *why = check_options(arg ? arg : "1", &o);
-
-	if (why)
-		bad_value("--check=%s: %s", arg, why);
-	set("SOFTHCA_CHECK", arg ? arg : "1");
+	set(o->variable, full);
 }
 
 /* A file to write. Made absolute, since the program may change its directory. */
-static void set_file(const char *option, const char *variable, const char *arg)
+static void output_path(const char *option, const char *arg,
+			char path[PATH_MAX])
 {
-	char path[PATH_MAX], dir[PATH_MAX], full[PATH_MAX];
+	char dir[PATH_MAX], full[PATH_MAX];
 	const char *base = strrchr(arg, '/');
 
 	base = base ? base + 1 : arg;
@@ -384,10 +320,49 @@ static void set_file(const char *option, const char *variable, const char *arg)
 	if (access(full, W_OK | X_OK))
 		bad_value("%s %s: cannot write to %s: %s", option, arg, full,
 			  strerror(errno));
-	if (snprintf(path, sizeof(path), "%s/%s", strcmp(full, "/") ? full : "",
-		     base) >= (int)sizeof(path))
+	if (snprintf(path, PATH_MAX, "%s/%s", strcmp(full, "/") ? full : "",
+		     base) >= PATH_MAX)
 		bad_value("%s: the name is too long", option);
-	set(variable, path);
+}
+
+static void set_file(const struct job_option *o, const char *arg)
+{
+	char option[32], path[PATH_MAX];
+
+	snprintf(option, sizeof(option), "--%s", o->name);
+	output_path(option, arg, path);
+	set(o->variable, path);
+}
+
+static void set_pcap(const struct job_option *o, const char *arg)
+{
+	set_file(o, arg);
+	record_anew = true;
+}
+
+/* As every process will. Of a file they get the path. */
+static void set_check(const struct job_option *o, const char *arg)
+{
+	char path[PATH_MAX], text[2 * PATH_MAX];
+	struct check_options c;
+	const char *why = check_options(arg ? arg : "1", &c);
+
+	if (why)
+		bad_value("--check=%s: %s", arg, why);
+	if (!c.json[0]) {
+		set(o->variable, arg ? arg : "1");
+		return;
+	}
+	output_path("--check=json=FILE:", c.json, path);
+	if (strchr(path, ','))
+		bad_value("--check=%s: %s has a comma, which separates options",
+			  arg, path);
+	snprintf(text, sizeof(text), "json=%s%s", path,
+		 c.leaks ? ",leaks" : "");
+	if (c.exit)
+		snprintf(text + strlen(text), sizeof(text) - strlen(text),
+			 ",exit=%d", c.exit);
+	set(o->variable, text);
 }
 
 /*
@@ -418,7 +393,7 @@ static int restart_recording(void)
 }
 
 /* Made here, so that a name that is wrong is an error at once. */
-static void set_directory(const char *arg)
+static void set_trace(const struct job_option *o, const char *arg)
 {
 	char full[PATH_MAX];
 	struct stat st;
@@ -430,86 +405,56 @@ static void set_directory(const char *arg)
 		bad_value("--trace %s: %s", arg, strerror(ENOTDIR));
 	if (access(full, W_OK | X_OK))
 		bad_value("--trace %s: %s", arg, strerror(errno));
-	set("SOFTHCA_TRACE", full);
+	set(o->variable, full);
 }
 
-static const char *option_name(int key)
+static void set_sockets(const struct job_option *o, const char *arg)
 {
-	static char name[32];
-	size_t i;
-
-	for (i = 0; options[i].name && options[i].key != key; i++)
-		;
-	snprintf(name, sizeof(name), "--%s",
-		 options[i].name ? options[i].name : "option");
-	return name;
+	(void)o;
+	(void)arg;
+	sockets = true;
 }
+
+/* As --check-json FILE, which scripts may still have. */
+static void set_check_json(const struct job_option *o, const char *arg)
+{
+	(void)o;
+	bad_value("--check-json is now a part of --check: --check=json=%s",
+		  arg);
+}
+
+/* clang-format off */
+#define JOB_OPTIONS(O) \
+SOFTHCA_OPTIONS(O, WITHOUT) \
+O(sockets, , , NULL, "sockets", NULL, 0, set_sockets, \
+  "Carry the program's TCP connections over RDMA where the peer does so too") \
+O(check_json, , , NULL, "check-json", "FILE", OPTION_HIDDEN, set_check_json, NULL)
+
+#define KEY(field, ...) OPT_##field,
+enum { OPT_FIRST = 0x2000, OPT_BEFORE = OPT_FIRST - 1, JOB_OPTIONS(KEY) OPT_LIBDIR };
+
+#define OPTION(field, type, reads, variable, name, argument, flags, set, help) \
+	{ name, variable, set },
+static const struct job_option job_options[] = { JOB_OPTIONS(OPTION) };
+
+#define HELP(field, type, reads, variable, name, argument, flags, set, help) \
+	{ name, OPT_##field, argument, flags, help, 0 },
+static const struct argp_option options[] = { JOB_OPTIONS(HELP) { 0 } };
+/* clang-format on */
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
+	const struct job_option *o;
+
 	(void)state;
+	if (key < OPT_FIRST || key >= OPT_LIBDIR)
+		return ARGP_ERR_UNKNOWN;
+	o = &job_options[key - OPT_FIRST];
 	/* In "--pcap -- ib_write_bw" the value was forgotten. */
 	if (arg && !strcmp(arg, "--"))
-		bad_value("%s needs a value before --", option_name(key));
-	switch (key) {
-	case OPT_WIRE:
-		set("SOFTHCA_WIRE", "1");
-		return 0;
-	case OPT_SAME_HOST:
-		set_same_host(arg);
-		return 0;
-	case OPT_IWARP:
-		set_iwarp(arg);
-		return 0;
-	case OPT_MPA_CRC:
-		set("SOFTHCA_MPA_CRC", "1");
-		return 0;
-	case OPT_EXPLAIN:
-		if (arg && strcmp(arg, "full"))
-			bad_value("--explain=%s: the only value is full", arg);
-		set("SOFTHCA_EXPLAIN", arg ? arg : "1");
-		return 0;
-	case OPT_ADDR:
-		set_addr(arg);
-		return 0;
-	case OPT_DEVICES:
-		set_devices(arg);
-		return 0;
-	case OPT_LOSS:
-		set_loss(arg);
-		return 0;
-	case OPT_SEED:
-		set_number("--seed", "SOFTHCA_SEED", arg, UINT64_MAX);
-		return 0;
-	case OPT_FAULTS:
-		set_faults(arg);
-		return 0;
-	case OPT_FAULTS_LOG:
-		set_file("--faults-log", "SOFTHCA_FAULTS_LOG", arg);
-		return 0;
-	case OPT_CHECK:
-		set_check(arg);
-		return 0;
-	case OPT_CHECK_JSON:
-		set_file("--check-json", "SOFTHCA_CHECK_JSON", arg);
-		if (!getenv("SOFTHCA_CHECK"))
-			set_check(NULL);
-		return 0;
-	case OPT_PCAP:
-		set_file("--pcap", "SOFTHCA_PCAP", arg);
-		record_anew = true;
-		return 0;
-	case OPT_TRACE:
-		set_directory(arg);
-		return 0;
-	case OPT_SOCKETS:
-		sockets = true;
-		return 0;
-	case OPT_PART_ID:
-		set_number("--part-id", "SOFTHCA_PART_ID", arg, UINT32_MAX);
-		return 0;
-	}
-	return ARGP_ERR_UNKNOWN;
+		bad_value("--%s needs a value before --", o->name);
+	o->set(o, arg);
+	return 0;
 }
 
 const struct argp job_argp = { options, parse, NULL, NULL, NULL, NULL, NULL };

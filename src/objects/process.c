@@ -408,7 +408,7 @@ static int process_create(struct shca_process **out)
 	if (!p)
 		return -ENOMEM;
 	shca_check_begin();
-	if (cfg->explain_full)
+	if (cfg->explain == EXPLAIN_FULL)
 		check_places();
 	memset(p, 0, sizeof(*p));
 	p->netdev_fd = -1;
@@ -429,7 +429,7 @@ static int process_create(struct shca_process **out)
 		record_events(cfg->trace);
 	p->env = (struct roce_env){
 		.base.keys = &p->keys,
-		.base.complete = cfg->explain_full || trace_on ?
+		.base.complete = cfg->explain == EXPLAIN_FULL || trace_on ?
 					 env_complete_noted :
 					 env_complete,
 		.base.srq_take = env_srq_take,

@@ -219,7 +219,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 		goto err_qpn;
 
 	attr->cap = init.cap;
-	if (e->cfg->explain_full) {
+	if (e->cfg->explain == EXPLAIN_FULL) {
 		qp->made = check_here();
 		/* Without memory nothing is said of places. */
 		qp->posted = calloc(qp->core->sq.depth ? qp->core->sq.depth : 1,

@@ -32,39 +32,77 @@ static const char *get(const char *name)
 	return v && *v ? v : NULL;
 }
 
-static const char *get_string(const char *name)
+static const char *read_string(const char *name)
 {
 	const char *v = get(name);
 
 	return v ? strdup(v) : NULL;
 }
 
-static bool get_bool(const char *name)
+struct word {
+	const char *word;
+	int value;
+};
+
+/* Of words, which end with NULL, the first one is the default. */
+static int read_word(const char *name, const struct word *words,
+		     const char *want)
 {
-	static const char *const yes[] = { "1", "yes", "true", "on" };
-	static const char *const no[] = { "0", "no", "false", "off" };
 	const char *v = get(name);
 
 	if (!v)
-		return false;
-	for (size_t i = 0; i < sizeof(yes) / sizeof(yes[0]); i++) {
-		if (!strcasecmp(v, yes[i]))
-			return true;
-		if (!strcasecmp(v, no[i]))
-			return false;
-	}
-	complain(name, v, "0 or 1");
-	return false;
+		return words[0].value;
+	for (size_t i = 0; words[i].word; i++)
+		if (!strcasecmp(v, words[i].word))
+			return words[i].value;
+	complain(name, v, want);
+	return words[0].value;
 }
 
-static bool is_full(const char *name)
+static bool read_bool(const char *name)
+{
+	static const struct word words[] = {
+		{ "0", false },   { "no", false }, { "false", false },
+		{ "off", false }, { "1", true },   { "yes", true },
+		{ "true", true }, { "on", true },  { 0 },
+	};
+
+	return read_word(name, words, "0 or 1");
+}
+
+static enum explain read_explain(const char *name)
 {
 	const char *v = get(name);
 
-	return v && !strcmp(v, "full");
+	if (v && !strcmp(v, "full"))
+		return EXPLAIN_FULL;
+	return read_bool(name) ? EXPLAIN_ON : EXPLAIN_OFF;
 }
 
-static uint64_t get_number(const char *name, uint64_t max)
+static enum same_host read_same_host(const char *name)
+{
+	static const struct word words[] = {
+		{ "auto", SAME_HOST_AUTO },
+		{ "copy", SAME_HOST_COPY },
+		{ "udp", SAME_HOST_UDP },
+		{ 0 },
+	};
+
+	return (enum same_host)read_word(name, words, "auto, copy or udp");
+}
+
+static enum iwarp read_iwarp(const char *name)
+{
+	static const struct word words[] = {
+		{ "0", IWARP_NONE },      { "1", IWARP_ONLY },
+		{ "only", IWARP_ONLY },   { "both", IWARP_BOTH },
+		{ "first", IWARP_FIRST }, { 0 },
+	};
+
+	return (enum iwarp)read_word(name, words, "only (or 1), both or first");
+}
+
+static uint64_t read_number(const char *name, uint64_t max)
 {
 	const char *v = get(name);
 	unsigned long long n;
@@ -82,47 +120,23 @@ static uint64_t get_number(const char *name, uint64_t max)
 	return n;
 }
 
-static enum same_host get_same_host(const char *name)
+static uint64_t read_u64(const char *name)
 {
-	static const char *const ways[] = {
-		[SAME_HOST_AUTO] = "auto",
-		[SAME_HOST_COPY] = "copy",
-		[SAME_HOST_UDP] = "udp",
-	};
-	const char *v = get(name);
-
-	if (!v)
-		return SAME_HOST_AUTO;
-	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
-		if (!strcasecmp(v, ways[i]))
-			return (enum same_host)i;
-	complain(name, v, "auto, copy or udp");
-	return SAME_HOST_AUTO;
+	return read_number(name, UINT64_MAX);
 }
 
-static enum iwarp get_iwarp(const char *name)
+static uint32_t read_u32(const char *name)
 {
-	static const struct {
-		const char *name;
-		enum iwarp value;
-	} modes[] = {
-		{ "0", IWARP_NONE },	{ "1", IWARP_ONLY },
-		{ "only", IWARP_ONLY }, { "both", IWARP_BOTH },
-		{ "first", IWARP_FIRST },
-	};
-	const char *v = get(name);
+	return (uint32_t)read_number(name, UINT32_MAX);
+}
 
-	if (!v)
-		return IWARP_NONE;
-	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++)
-		if (!strcasecmp(v, modes[i].name))
-			return modes[i].value;
-	complain(name, v, "only (or 1), both or first");
-	return IWARP_NONE;
+static uint8_t read_retries(const char *name)
+{
+	return (uint8_t)read_number(name, 15);
 }
 
 /* "12.5" or "12.5%", whatever the locale's decimal point is. */
-static double get_percent(const char *name)
+static double read_percent(const char *name)
 {
 	const char *v = get(name), *p = v;
 	double n = 0, scale = 1;
@@ -149,32 +163,16 @@ static double get_percent(const char *name)
 
 static void load(void)
 {
-	config = (struct config){
-		/* What a script selects are packets as they are on the wire. */
-		.wire = get_bool("SOFTHCA_WIRE") || get("SOFTHCA_FAULTS"),
-		.same_host = get_same_host("SOFTHCA_SAME_HOST"),
-		.iwarp = get_iwarp("SOFTHCA_IWARP"),
-		.mpa_crc = get_bool("SOFTHCA_MPA_CRC"),
-		.addr = get_string("SOFTHCA_ADDR"),
-		.devices = get_string("SOFTHCA_DEVICES"),
-		.loss = get_percent("SOFTHCA_LOSS"),
-		.seed = get_number("SOFTHCA_SEED", UINT64_MAX),
-		.faults = get_string("SOFTHCA_FAULTS"),
-		.faults_log = get_string("SOFTHCA_FAULTS_LOG"),
-		.check = get_string("SOFTHCA_CHECK"),
-		.check_json = get_string("SOFTHCA_CHECK_JSON"),
-		.pcap = get_string("SOFTHCA_PCAP"),
-		.trace = get_string("SOFTHCA_TRACE"),
-		.explain_full = is_full("SOFTHCA_EXPLAIN"),
-		.explain = is_full("SOFTHCA_EXPLAIN") ||
-			   get_bool("SOFTHCA_EXPLAIN"),
-		.part_id = (uint32_t)get_number("SOFTHCA_PART_ID", UINT32_MAX),
-		.vendor_id =
-			(uint32_t)get_number("SOFTHCA_VENDOR_ID", UINT32_MAX),
-		.rundir = get_string("SOFTHCA_RUNDIR"),
-		.tree = get_string("SOFTHCA_SYSFS"),
-		.cm_retries = (uint8_t)get_number("SOFTHCA_CM_RETRIES", 15),
-	};
+#define READ(field, type, reads, variable, ...)                                \
+	config.field = read_##reads(variable);
+	SOFTHCA_OPTIONS(READ, READ)
+#undef READ
+	/* What a script selects are packets as they are on the wire. */
+	if (config.faults)
+		config.wire = true;
+	if (get("SOFTHCA_CHECK_JSON"))
+		complain("SOFTHCA_CHECK_JSON", get("SOFTHCA_CHECK_JSON"),
+			 "SOFTHCA_CHECK=json=FILE");
 	if (config.explain)
 		why_begin();
 }

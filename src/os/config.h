@@ -8,6 +8,8 @@
 #ifndef SOFTHCA_OS_CONFIG_H
 #define SOFTHCA_OS_CONFIG_H
 
+#include "os/options.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -27,28 +29,18 @@ enum iwarp {
 	IWARP_FIRST, /* iWARP's, then RoCE's: rdma_cm connects by iWARP */
 };
 
+/* What is explained on stderr. */
+enum explain {
+	EXPLAIN_OFF,
+	EXPLAIN_ON,
+	EXPLAIN_FULL, /* with the program's own lines */
+};
+
+/* The rows of options.h, whose comments say more. */
 struct config {
-	bool wire;           /* SOFTHCA_WIRE=1, or SOFTHCA_FAULTS */
-	enum same_host same_host; /* SOFTHCA_SAME_HOST=auto|copy|udp */
-	enum iwarp iwarp;    /* SOFTHCA_IWARP=1|only|both|first */
-	bool mpa_crc;        /* SOFTHCA_MPA_CRC=1: MPA's CRC32C, always */
-	const char *addr;    /* SOFTHCA_ADDR: address of GID index 0 */
-	const char *devices; /* SOFTHCA_DEVICES=eth0,eth1: one device each */
-	double loss;         /* SOFTHCA_LOSS, percent 0..100, here 0..1 */
-	uint64_t seed;       /* SOFTHCA_SEED; 0: from the clock */
-	const char *faults;  /* SOFTHCA_FAULTS: a script (src/faults) */
-	const char *faults_log; /* SOFTHCA_FAULTS_LOG: what it has done */
-	const char *check;   /* SOFTHCA_CHECK (src/check/options.h) */
-	const char *check_json; /* SOFTHCA_CHECK_JSON: findings */
-	const char *pcap;    /* SOFTHCA_PCAP: file name, %p is the pid */
-	const char *trace;   /* SOFTHCA_TRACE: directory for events */
-	bool explain;        /* SOFTHCA_EXPLAIN=1 */
-	bool explain_full;   /* =full: with the program's own lines */
-	uint32_t part_id;    /* SOFTHCA_PART_ID: vendor_part_id to show */
-	uint32_t vendor_id;  /* SOFTHCA_VENDOR_ID */
-	const char *rundir;  /* SOFTHCA_RUNDIR */
-	const char *tree;    /* SOFTHCA_SYSFS: what programs see of /sys */
-	uint8_t cm_retries;  /* SOFTHCA_CM_RETRIES, 1..15; 0: default */
+#define FIELD(field, type, ...) type field;
+	SOFTHCA_OPTIONS(FIELD, FIELD)
+#undef FIELD
 };
 
 const struct config *config_get(void);

@@ -31,10 +31,10 @@ SHOWN = ["mtu-disagrees", "peer-disagrees", "psn-disagrees-repeats", "race-of-pe
          "race-of-peers-atomic"]
 
 
-def checked(home, tmp_path, mode, *options, check=f"--check=exit={STATUS}", status=0):
+def checked(home, tmp_path, mode, *options, check=f"exit={STATUS}", status=0):
     """What it says, and what it has found."""
     found = tmp_path / "found.jsonl"
-    out = rig.Side(home).run([CHECKED, mode], [check, "--check-json", found, *options], status=status)
+    out = rig.Side(home).run([CHECKED, mode], [f"--check={check},json={found}", *options], status=status)
     lines = found.read_text().splitlines() if found.exists() else []
     return out, [json.loads(line) for line in lines]
 
@@ -134,7 +134,7 @@ def test_race_of_processes(home, tmp_path):
 def test_pkey(home, tmp_path):
     """Nobody here has another one: the datagrams are made by hand."""
     found = tmp_path / "found.jsonl"
-    p = rig.Proc(rig.Side(home), [CHECKED, "pkey-disagrees"], ["--check", "--check-json", found, "--wire"])
+    p = rig.Proc(rig.Side(home), [CHECKED, "pkey-disagrees"], [f"--check=json={found}", "--wire"])
     qpn = int(p.wait_for(r"waits at QP (\d+)")[1])
     rig.Proc(rig.Side(home), ["/usr/bin/python3", mad_flood.__file__, "--pkey", qpn, 0x11111111, 0x8001],
              alone=True).done()
@@ -149,7 +149,7 @@ def test_pkey(home, tmp_path):
 def test_waits_for_ever(home, tmp_path, mode, options):
     """Is reported while it waits."""
     found = tmp_path / "found.jsonl"
-    p = rig.Proc(rig.Side(home), [CHECKED, mode], ["--check-json", found, *options])
+    p = rig.Proc(rig.Side(home), [CHECKED, mode], [f"--check=json={found}", *options])
     try:
         p.wait_for(f"check: {mode}: .*(.*\n)*.*check:   to change: ")
         rig.until(lambda: found.exists() and found.read_text().endswith("\n"), "it is in the file", p)
@@ -170,7 +170,7 @@ def kinds(found):
 
 def test_leaked_at_close(home, tmp_path):
     """With where each was made."""
-    out, found = checked(home, tmp_path, "object-leaked", check=f"--check=leaks,exit={STATUS}", status=STATUS)
+    out, found = checked(home, tmp_path, "object-leaked", check=f"leaks,exit={STATUS}", status=STATUS)
     assert kinds(found) == KINDS, out
     assert all(function(side) for f in found for side in f["places"]), out
 
@@ -181,7 +181,7 @@ def test_leaked_is_not_asked_for(home, tmp_path):
 
 
 def test_leaked_at_exit(home, tmp_path):
-    out, found = checked(home, tmp_path, "fine-exit", check="--check=leaks")
+    out, found = checked(home, tmp_path, "fine-exit", check="leaks")
     assert {f["rule"] for f in found} == {"object-leaked"} and kinds(found) == KINDS, out
 
 
@@ -196,22 +196,21 @@ def test_librarys_own_is_no_leak(placements):
 
 def test_status_is_the_programs(home, tmp_path):
     """Unless one is asked for."""
-    out, found = checked(home, tmp_path, "buffer-in-flight", check="--check")
+    out, found = checked(home, tmp_path, "buffer-in-flight", check="1")
     assert len(found) == 1 and "1 finding" in out
     assert out.count("done\n") == 1
 
 
-def test_off(home, tmp_path):
-    out, found = checked(home, tmp_path, "buffer-in-flight", check="--check=0")
-    assert not found and "check:" not in out
+def test_off(home):
+    out = rig.Side(home).run([CHECKED, "buffer-in-flight"], ["--check=0"])
+    assert "check:" not in out
 
 
 @pytest.fixture
 def clean(monkeypatch, tmp_path):
     """All that runs under softhca is checked, and there are no findings."""
     found = tmp_path / "found.jsonl"
-    monkeypatch.setenv("SOFTHCA_CHECK", "1")
-    monkeypatch.setenv("SOFTHCA_CHECK_JSON", str(found))
+    monkeypatch.setenv("SOFTHCA_CHECK", f"json={found}")
     yield
     assert not found.exists(), found.read_text()
 

@@ -1313,33 +1313,73 @@ def test_help_of_the_program_is_the_programs(options):
     assert softhca("run", *options, "printf", "%s", "-h").stdout == "-h"
 
 
-def test_man_page_knows_every_option_and_variable():
+def rows():
+    """What src/os/options.h has: variables, and of those with an option its name and that of its value."""
+    with open(os.path.join(rig.ROOT, "src/os/options.h")) as f:
+        text = f.read().split("#define SOFTHCA_OPTIONS", 1)[1]
+    return re.findall(r'^[OV]\(\w+, [\w *]+, \w+, "(\w+)"(?:, "([a-z-]+)", (NULL, 0|"[^"]*", \w+))?', text, re.M)
+
+
+def man_page():
     with open(os.path.join(rig.ROOT, "docs/softhca.1")) as f:
-        page = f.read().replace("\\-", "-")
-    for command in "run", "env", "cdi":
-        for option in re.findall(r"--[a-z-]+", softhca(command, "--help").stdout):
-            assert option in page, option
-    with open(os.path.join(rig.ROOT, "src/os/config.c")) as f:
-        variables = set(re.findall(r'"(SOFTHCA_[A-Z_]+)"', f.read()))
-    assert len(variables) > 5
-    for name in variables:
-        assert name in page, name
+        return f.read().replace("\\-", "-")
 
 
-def test_completion():
+def test_options_have_their_variables_names():
+    assert len(rows()) > 15
+    for variable, option, _ in rows():
+        assert not option or variable == "SOFTHCA_" + option.upper().replace("-", "_")
+
+
+def test_help_and_the_man_page_have_the_options():
+    options = {f"--{option}" for _, option, _ in rows() if option} | {"--sockets"}
+    for command, more in ("run", set()), ("env", {"--format", "--libdir"}), ("cdi", {"--libdir"}):
+        shown = re.findall(r"^ +(?:-., )*(--[a-z-]+)", softhca(command, "--help").stdout, re.M)
+        assert set(shown) == options | more | {"--help", "--usage", "--version"}
+    section = re.search(r"^\.SS run, env, cdi$(.*?)^\.SS ", man_page(), re.M | re.S)[1]
+    assert set(re.findall(r"^\.TP\n\.\w+ (--[a-z-]+)", section, re.M)) == options
+
+
+def test_man_page_has_the_variables():
+    section = re.search(r"^\.SH ENVIRONMENT$(.*?)^\.SH ", man_page(), re.M | re.S)[1]
+    heads = "".join(re.findall(r"^\.TP\n(.*)", section, re.M))
+    assert set(re.findall(r"SOFTHCA_[A-Z_]+", heads)) == {variable for variable, _, _ in rows()}
+    by_options = re.search(r"^\.B (.*)\nSet by the options", section, re.M)[1]
+    assert set(re.findall(r"SOFTHCA_[A-Z_]+", by_options)) == {variable for variable, option, _ in rows() if option}
+
+
+def test_zsh_completion_has_the_options():
+    with open(os.path.join(rig.ROOT, "completions/_softhca")) as f:
+        job = re.search(r"job=\((.*?)^\)", f.read(), re.M | re.S)[1]
+    assert set(re.findall(r"'(--[a-z-]+(?:=-)?\[)", job)) == {
+        f"--{option}{'=-' if 'OPTIONAL' in value else ''}[" for _, option, value in rows() if option} | {"--sockets["}
+
+
+@pytest.mark.parametrize("typed,offers", [
+    ("softhca d", "devices doctor"), ("softhca run --l", "--loss"), ("softhca doctor --j", "--json"),
+    ("softhca explain --li", "--list"), ("softhca run --same-host c", "copy"), ("softhca run --loss ''", ""),
+    ("softhca run --loss 1 --iw", "--iwarp --iwarp=both --iwarp=first"), ("softhca env --form", "--format"),
+    ("softhca run --check --sock", "--sockets"), ("softhca cdi --libdir /pro", "/proc"),
+    ("softhca env --pcap /proc/vers", "/proc/version"),
+])
+def test_completion(typed, offers):
     script = os.path.join(rig.ROOT, "completions/softhca.bash")
-    code = f""". {script}
-        complete_() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _softhca
-                       echo "${{COMPREPLY[@]}}"; }}
-        complete_ softhca d; complete_ softhca run --l; complete_ softhca doctor --j
-        complete_ softhca explain --li"""
-    out = subprocess.run(["bash", "-c", code], text=True, stdout=subprocess.PIPE).stdout
-    assert out == "devices doctor\n--loss\n--json\n--list\n"
-    words = subprocess.run(["bash", "-c", f'. {script}; COMP_WORDS=(softhca env --); COMP_CWORD=2; '
-                            '_softhca; echo "${COMPREPLY[@]}"'], text=True,
-                           stdout=subprocess.PIPE).stdout.split()
-    shown = set(re.findall(r"--[a-z-]+", softhca("env", "--help").stdout))
-    assert shown <= set(words)
+    code = f"""PATH={os.path.dirname(rig.SOFTHCA)}:$PATH; . {script}; COMP_WORDS=({typed})
+        COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _softhca; echo "${{COMPREPLY[@]}}" """
+    p = subprocess.run(["bash", "-c", code], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert (p.stdout, p.stderr) == (offers + "\n", "")
+
+
+def test_check_json(tmp_path):
+    """Is a part of --check, and a path that the program finds wherever it is."""
+    (tmp_path / "a,b").mkdir()
+    said = environment("--check=leaks,json=found,exit=3", cwd=tmp_path)
+    assert said["SOFTHCA_CHECK"] == f"json={tmp_path}/found,leaks,exit=3"
+    for option, says in (("--check-json=found", "--check=json=found"), ("--check=json=", "needs the name"),
+                         ("--check=json=none/found", "No such file"), ("--check=jsonx", "json=FILE")):
+        p = softhca("run", option, "true", cwd=tmp_path)
+        assert p.returncode == 125 and says in p.stderr, p.stderr
+    assert "comma" in softhca("run", "--check=json=found", "true", cwd=tmp_path / "a,b").stderr
 
 
 def test_asan(home, tmp_path):

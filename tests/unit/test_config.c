@@ -86,6 +86,16 @@ static bool is_addr(const struct config *c)
 	return c->addr && !strcmp(c->addr, "10.0.0.1");
 }
 
+static bool is_explained(const struct config *c)
+{
+	return c->explain == EXPLAIN_ON;
+}
+
+static bool is_explained_in_full(const struct config *c)
+{
+	return c->explain == EXPLAIN_FULL;
+}
+
 static void values(void **state)
 {
 	static const struct with cases[] = {
@@ -118,6 +128,11 @@ static void values(void **state)
 		{ "SOFTHCA_PART_ID", "4294967296", is_default, true },
 		{ "SOFTHCA_PART_ID", "12x", is_default, true },
 		{ "SOFTHCA_ADDR", "10.0.0.1", is_addr, false },
+		{ "SOFTHCA_EXPLAIN", "off", is_default, false },
+		{ "SOFTHCA_EXPLAIN", "1", is_explained, false },
+		{ "SOFTHCA_EXPLAIN", "full", is_explained_in_full, false },
+		{ "SOFTHCA_EXPLAIN", "fuller", is_default, true },
+		{ "SOFTHCA_CHECK_JSON", "found", is_default, true },
 	};
 
 	(void)state;
