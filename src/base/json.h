@@ -1,29 +1,33 @@
 /*
- * json.h - strings in JSON that is written piece by piece
+ * json.h - writes JSON piece by piece
  *
- * For files that are too large to be built in memory, and for the library, which
- * has no json-c.
+ * Nothing is built in memory, and nothing here reads JSON. In an array, and for
+ * the outermost value, key is NULL.
  */
 #ifndef SOFTHCA_BASE_JSON_H
 #define SOFTHCA_BASE_JSON_H
 
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 
-/* Also good inside a <script> of a page. Bytes that are no ASCII may be no
- * UTF-8, and become what they are in Latin-1. */
-static inline void json_put_string(FILE *f, const char *s)
-{
-	putc('"', f);
-	for (; *s; s++) {
-		const unsigned char c = (unsigned char)*s;
+struct json {
+	FILE *f;
+	bool lines; /* each member on its own, indented */
+	bool more; /* a comma comes before the next member */
+	unsigned depth;
+};
 
-		if (c < ' ' || c > '~' || strchr("\"\\<>&'", c))
-			fprintf(f, "\\u%04x", c);
-		else
-			putc(c, f);
-	}
-	putc('"', f);
-}
+/* bracket: '{' or '['; json_end() gets the other one. */
+void json_begin(struct json *j, const char *key, char bracket);
+void json_end(struct json *j, char bracket);
+void json_string(struct json *j, const char *key, const char *s);
+void json_hex(struct json *j, const char *key, int digits, uint64_t n);
+void json_number(struct json *j, const char *key, uint64_t n);
+void json_null(struct json *j, const char *key);
+
+/* A string alone, also good inside a <script> of a page. What is not UTF-8
+ * becomes what it is in Latin-1. */
+void json_put_string(FILE *f, const char *s);
 
 #endif

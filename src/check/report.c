@@ -235,6 +235,7 @@ static void json_open(void)
 static void json_write(enum check_rule rule, uint32_t qpn, const char *text,
 		       const struct check_side *side, size_t nsides)
 {
+	struct json j = { 0 };
 	char *line = NULL;
 	size_t size = 0;
 	FILE *f;
@@ -243,29 +244,28 @@ static void json_write(enum check_rule rule, uint32_t qpn, const char *text,
 	f = reports.fd >= 0 ? open_memstream(&line, &size) : NULL;
 	if (!f)
 		return;
-	fprintf(f, "{\"rule\":\"%s\",\"pid\":%d", rules[rule].name,
-		(int)getpid());
+	j.f = f;
+	json_begin(&j, NULL, '{');
+	json_string(&j, "rule", rules[rule].name);
+	json_number(&j, "pid", (uint64_t)getpid());
 	if (qpn)
-		fprintf(f, ",\"qp\":\"0x%06x\"", qpn);
-	fputs(",\"text\":", f);
-	json_put_string(f, text);
-	fputs(",\"fix\":", f);
-	json_put_string(f, rules[rule].fix);
-	fputs(",\"places\":[", f);
+		json_hex(&j, "qp", 6, qpn);
+	json_string(&j, "text", text);
+	json_string(&j, "fix", rules[rule].fix);
+	json_begin(&j, "places", '[');
 	for (size_t i = 0; i < nsides; i++) {
 		const unsigned n = frames_of(side[i].stack);
 
-		fprintf(f, "%s{\"what\":", i ? "," : "");
-		json_put_string(f, side[i].what);
-		fputs(",\"frames\":[", f);
-		for (unsigned k = 0; k < n; k++) {
-			if (k)
-				putc(',', f);
-			json_put_string(f, reports.frame[k].text);
-		}
-		fputs("]}", f);
+		json_begin(&j, NULL, '{');
+		json_string(&j, "what", side[i].what);
+		json_begin(&j, "frames", '[');
+		for (unsigned k = 0; k < n; k++)
+			json_string(&j, NULL, reports.frame[k].text);
+		json_end(&j, ']');
+		json_end(&j, '}');
 	}
-	fputs("]}\n", f);
+	json_end(&j, ']');
+	json_end(&j, '}');
 	/* One write, so that the lines of several processes do not mix. */
 	if (!fclose(f) && sys_write(reports.fd, line, size) < 0)
 		say("cannot write %s: %s", reports.json, sys_strerror(errno));

@@ -7,13 +7,13 @@
  * lacks, into a folder that need not exist in the image. github.com/cncf-tags/
  * container-device-interface has the format.
  */
+#include "base/json.h"
 #include "cli/cli.h"
 #include "cli/elf.h"
 #include "cli/job.h"
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <json-c/json.h>
 #include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,33 +34,25 @@ static bool of_libc(const char *soname)
 	return false;
 }
 
-static struct json_object *string_list(const char *const *s)
+static void add_mount(struct json *j, const char *from, const char *dir,
+		      const char *name)
 {
-	struct json_object *list = json_object_new_array();
-
-	for (; *s; s++)
-		json_object_array_add(list, json_object_new_string(*s));
-	return list;
-}
-
-static void add_mount(struct json_object *mounts, const char *from,
-		      const char *dir, const char *name)
-{
-	static const char *const how[] = { "ro", "nosuid", "nodev", "bind",
-					   NULL };
-	struct json_object *m = json_object_new_object();
+	static const char *const how[] = { "ro", "nosuid", "nodev", "bind" };
 	char to[PATH_MAX + 256];
 
 	snprintf(to, sizeof(to), "%s/%s", dir, name);
-	json_object_object_add(m, "hostPath", json_object_new_string(from));
-	json_object_object_add(m, "containerPath", json_object_new_string(to));
-	json_object_object_add(m, "options", string_list(how));
-	json_object_array_add(mounts, m);
+	json_begin(j, NULL, '{');
+	json_string(j, "hostPath", from);
+	json_string(j, "containerPath", to);
+	json_begin(j, "options", '[');
+	for (size_t i = 0; i < sizeof(how) / sizeof(how[0]); i++)
+		json_string(j, NULL, how[i]);
+	json_end(j, ']');
+	json_end(j, '}');
 }
 
 /* The libraries beside libsofthca that it needs. */
-static int add_needed(struct json_object *mounts, const char *libdir,
-		      const char *dir)
+static int add_needed(struct json *j, const char *libdir, const char *dir)
 {
 	static const char *const none[] = { NULL };
 	char path[PATH_MAX + 64], file[PATH_MAX];
@@ -88,7 +80,7 @@ static int add_needed(struct json_object *mounts, const char *libdir,
 		lib = dlopen(e.lib[i], RTLD_NOW | RTLD_NOLOAD);
 		if (lib && !dlinfo(lib, RTLD_DI_LINKMAP, &map) &&
 		    realpath(map->l_name, file)) {
-			add_mount(mounts, file, dir, e.lib[i]);
+			add_mount(j, file, dir, e.lib[i]);
 		} else {
 			cli_say("%s needs %s, and it is not known where that "
 				"lies", path, e.lib[i]);
@@ -99,76 +91,87 @@ static int add_needed(struct json_object *mounts, const char *libdir,
 	return err;
 }
 
-static struct json_object *edits(const char *libdir, const char *dir)
+static void add_environment(struct json *j)
 {
-	static const char *const names[] = {
-		"libibverbs.so.1", "libibverbs.so",	  "librdmacm.so.1",
-		"librdmacm.so",	   "libsofthca.so.0",	  "libsofthca-shim.so",
-		"librspreload.so.1",
-	};
-	struct json_object *edits = json_object_new_object();
-	struct json_object *mounts = json_object_new_array();
-	struct json_object *env = json_object_new_array();
-	char path[PATH_MAX + 64], file[PATH_MAX];
-	size_t i;
-
-	json_object_object_add(edits, "env", env);
-	json_object_object_add(edits, "mounts", mounts);
-	for (i = 0; job_variables[i]; i++) {
+	for (size_t i = 0; job_variables[i]; i++) {
 		const char *value = getenv(job_variables[i]);
 		char *line;
 
 		if (!value || asprintf(&line, "%s=%s", job_variables[i],
 				       value) < 0)
 			continue;
-		json_object_array_add(env, json_object_new_string(line));
+		json_string(j, NULL, line);
 		free(line);
 	}
-	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+}
+
+static int add_ours(struct json *j, const char *libdir, const char *dir)
+{
+	static const char *const names[] = {
+		"libibverbs.so.1",   "libibverbs.so",   "librdmacm.so.1",
+		"librdmacm.so",      "libsofthca.so.0", "libsofthca-shim.so",
+		"librspreload.so.1",
+	};
+	char path[PATH_MAX + 64], file[PATH_MAX];
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		snprintf(path, sizeof(path), "%s/%s", libdir, names[i]);
 		if (!realpath(path, file)) {
 			cli_say("%s: %s. Install softhca again", path,
 				strerror(errno));
-			json_object_put(edits);
-			return NULL;
+			return -ENOENT;
 		}
-		add_mount(mounts, file, dir, names[i]);
+		add_mount(j, file, dir, names[i]);
 	}
-	if (add_needed(mounts, libdir, dir)) {
-		json_object_put(edits);
-		return NULL;
-	}
-	return edits;
+	return 0;
 }
 
+static int put_spec(struct json *j, const char *libdir, const char *dir)
+{
+	int err;
+
+	json_begin(j, NULL, '{');
+	json_string(j, "cdiVersion", "0.3.0");
+	json_string(j, "kind", "softhca.io/hca");
+	json_begin(j, "devices", '[');
+	json_begin(j, NULL, '{');
+	json_string(j, "name", "0");
+	json_begin(j, "containerEdits", '{');
+	json_begin(j, "env", '[');
+	add_environment(j);
+	json_end(j, ']');
+	json_begin(j, "mounts", '[');
+	err = add_ours(j, libdir, dir);
+	if (!err)
+		err = add_needed(j, libdir, dir);
+	json_end(j, ']');
+	json_end(j, '}');
+	json_end(j, '}');
+	json_end(j, ']');
+	json_end(j, '}');
+	return err;
+}
+
+/* Nothing is printed unless all is known. */
 static int print_spec(const char *libdir, const char *dir)
 {
-	struct json_object *spec = json_object_new_object();
-	struct json_object *devices = json_object_new_array();
-	struct json_object *dev = json_object_new_object();
-	struct json_object *e = edits(libdir, dir);
-	int ret = 1;
+	char *text = NULL;
+	size_t size;
+	struct json j = { open_memstream(&text, &size), .lines = true };
+	int err;
 
-	json_object_object_add(spec, "cdiVersion",
-			       json_object_new_string("0.3.0"));
-	json_object_object_add(spec, "kind",
-			       json_object_new_string("softhca.io/hca"));
-	json_object_object_add(spec, "devices", devices);
-	json_object_object_add(dev, "name", json_object_new_string("0"));
-	json_object_object_add(dev, "containerEdits", e);
-	json_object_array_add(devices, dev);
-	if (e) {
-		puts(json_object_to_json_string_ext(
-			spec, JSON_C_TO_STRING_PRETTY |
-				      JSON_C_TO_STRING_NOSLASHESCAPE));
-		ret = 0;
+	if (!j.f) {
+		cli_say("%s", strerror(errno));
+		return 1;
 	}
-	json_object_put(spec);
-	if (!ret && (fflush(stdout) || ferror(stdout))) {
+	err = put_spec(&j, libdir, dir);
+	if (!fclose(j.f) && !err &&
+	    (fputs(text, stdout) < 0 || fflush(stdout))) {
 		cli_say("cannot write: %s", strerror(errno));
-		ret = 1;
+		err = -EIO;
 	}
-	return ret;
+	free(text);
+	return err ? 1 : 0;
 }
 
 int cmd_cdi(int argc, char **argv)

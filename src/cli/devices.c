@@ -2,12 +2,12 @@
  * devices.c - softhca devices: what programs will see
  */
 #include "base/gid.h"
+#include "base/json.h"
 #include "cli/cli.h"
 #include "cli/hca.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,91 +93,60 @@ static void print_text(const struct hca_list *l)
 	}
 }
 
-static struct json_object *gid_json(const struct hca_gid *g)
+static void print_json_gid(struct json *j, const struct hca_gid *g)
 {
-	struct json_object *o = json_object_new_object();
 	char text[INET6_ADDRSTRLEN];
 	struct gid_text address;
 
-	json_object_object_add(
-		o, "index", json_object_new_int64((int64_t)g->entry.gid_index));
+	json_begin(j, NULL, '{');
+	json_number(j, "index", g->entry.gid_index);
 	inet_ntop(AF_INET6, g->entry.gid.raw, text, sizeof(text));
-	json_object_object_add(o, "gid", json_object_new_string(text));
-	json_object_object_add(
-		o, "address",
-		json_object_new_string(gid_str(&g->entry.gid, &address)));
-	json_object_object_add(
-		o, "type", json_object_new_string(gid_type(g->entry.gid_type)));
-	json_object_object_add(o, "netdev",
-			       g->ifname[0] ? json_object_new_string(g->ifname)
-					    : NULL);
-	json_object_object_add(
-		o, "ifindex",
-		json_object_new_int64((int64_t)g->entry.ndev_ifindex));
-	return o;
+	json_string(j, "gid", text);
+	json_string(j, "address", gid_str(&g->entry.gid, &address));
+	json_string(j, "type", gid_type(g->entry.gid_type));
+	if (g->ifname[0])
+		json_string(j, "netdev", g->ifname);
+	else
+		json_null(j, "netdev");
+	json_number(j, "ifindex", g->entry.ndev_ifindex);
+	json_end(j, '}');
 }
 
-static int print_json(const struct hca_list *l)
+static void print_json(const struct hca_list *l)
 {
-	struct json_object *list = json_object_new_array(), *o, *port, *gids;
-	const struct hca *h;
-	char guid[32];
-	size_t i, j;
-	int err;
+	struct json j = { stdout, .lines = true };
+	char fw_ver[sizeof(l->hca->attr.fw_ver) + 1];
 
-	for (i = 0; i < l->count; i++) {
-		h = &l->hca[i];
-		gids = json_object_new_array();
-		for (j = 0; j < h->gid_count; j++)
-			json_object_array_add(gids, gid_json(&h->gid[j]));
+	json_begin(&j, NULL, '[');
+	for (size_t i = 0; i < l->count; i++) {
+		const struct hca *h = &l->hca[i];
 
-		port = json_object_new_object();
-		json_object_object_add(port, "port", json_object_new_int(1));
-		json_object_object_add(
-			port, "state",
-			json_object_new_string(state_name(h->port.state)));
-		json_object_object_add(port, "link_layer",
-				       json_object_new_string("Ethernet"));
-		json_object_object_add(port, "active_mtu",
-				       json_object_new_int((int)mtu_bytes(
-					       h->port.active_mtu)));
-		json_object_object_add(
-			port, "max_mtu",
-			json_object_new_int((int)mtu_bytes(h->port.max_mtu)));
-		json_object_object_add(
-			port, "gid_tbl_len",
-			json_object_new_int(h->port.gid_tbl_len));
-		json_object_object_add(port, "gids", gids);
-
-		snprintf(guid, sizeof(guid), "0x%016llx",
-			 (unsigned long long)h->node_guid);
-		o = json_object_new_object();
-		json_object_object_add(o, "name",
-				       json_object_new_string(h->name));
-		json_object_object_add(
-			o, "transport",
-			json_object_new_string(h->node_type == IBV_NODE_RNIC ?
-						       "iWARP" :
-						       "RoCE"));
-		json_object_object_add(o, "node_guid",
-				       json_object_new_string(guid));
-		json_object_object_add(
-			o, "vendor_part_id",
-			json_object_new_int64((int64_t)h->attr.vendor_part_id));
-		json_object_object_add(
-			o, "fw_ver",
-			json_object_new_string_len(
-				h->attr.fw_ver,
-				(int)strnlen(h->attr.fw_ver, 64)));
-		json_object_object_add(o, "ports", json_object_new_array());
-		json_object_array_add(json_object_object_get(o, "ports"), port);
-		json_object_array_add(list, o);
+		json_begin(&j, NULL, '{');
+		json_string(&j, "name", h->name);
+		json_string(&j, "transport",
+			    h->node_type == IBV_NODE_RNIC ? "iWARP" : "RoCE");
+		json_hex(&j, "node_guid", 16, h->node_guid);
+		json_number(&j, "vendor_part_id", h->attr.vendor_part_id);
+		snprintf(fw_ver, sizeof(fw_ver), "%.*s",
+			 (int)sizeof(h->attr.fw_ver), h->attr.fw_ver);
+		json_string(&j, "fw_ver", fw_ver);
+		json_begin(&j, "ports", '[');
+		json_begin(&j, NULL, '{');
+		json_number(&j, "port", 1);
+		json_string(&j, "state", state_name(h->port.state));
+		json_string(&j, "link_layer", "Ethernet");
+		json_number(&j, "active_mtu", mtu_bytes(h->port.active_mtu));
+		json_number(&j, "max_mtu", mtu_bytes(h->port.max_mtu));
+		json_number(&j, "gid_tbl_len", (uint64_t)h->port.gid_tbl_len);
+		json_begin(&j, "gids", '[');
+		for (size_t k = 0; k < h->gid_count; k++)
+			print_json_gid(&j, &h->gid[k]);
+		json_end(&j, ']');
+		json_end(&j, '}');
+		json_end(&j, ']');
+		json_end(&j, '}');
 	}
-	err = puts(json_object_to_json_string_ext(
-		      list, JSON_C_TO_STRING_PRETTY |
-				    JSON_C_TO_STRING_NOSLASHESCAPE)) < 0;
-	json_object_put(list);
-	return err;
+	json_end(&j, ']');
 }
 
 int cmd_devices(int argc, char **argv)
@@ -213,7 +182,7 @@ int cmd_devices(int argc, char **argv)
 	if (l.why[0])
 		cli_say("%s", l.why);
 	if (json)
-		err |= print_json(&l);
+		print_json(&l);
 	else
 		print_text(&l);
 	if (fflush(stdout))

@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <json-c/json.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +45,7 @@ static void make_printable(char *s)
 
 void doctor_report(struct doctor *d, const char *name, struct finding *f)
 {
-	struct json_object *o;
+	struct json *out = &d->out;
 
 	make_printable(f->text);
 	make_printable(f->fix);
@@ -60,15 +59,13 @@ void doctor_report(struct doctor *d, const char *name, struct finding *f)
 		fflush(stdout);
 		return;
 	}
-	o = json_object_new_object();
-	json_object_object_add(o, "check", json_object_new_string(name));
-	json_object_object_add(o, "status",
-			       json_object_new_string(status_names[f->status]));
-	json_object_object_add(o, "text", json_object_new_string(f->text));
+	json_begin(out, NULL, '{');
+	json_string(out, "check", name);
+	json_string(out, "status", status_names[f->status]);
+	json_string(out, "text", f->text);
 	if (f->fix[0])
-		json_object_object_add(o, "fix",
-				       json_object_new_string(f->fix));
-	json_object_array_add(d->list, o);
+		json_string(out, "fix", f->fix);
+	json_end(out, '}');
 }
 
 int doctor_read_line(const char *path, char *buf, size_t size)
@@ -185,11 +182,18 @@ int cmd_doctor(int argc, char **argv)
 		       "select(.status != \"OK\")'",
 	};
 	struct doctor d = { .worst = OK, .peer_port = RPING_PORT };
-	struct json_object *all;
-	size_t i;
+	char *text = NULL;
+	size_t i, size;
 
 	cli_parse(&argp, argc, argv, EXIT_USAGE, NULL, &d);
-	d.list = json_object_new_array();
+	d.out = (struct json){ open_memstream(&text, &size), .lines = true };
+	if (!d.out.f) {
+		cli_say("%s", strerror(errno));
+		return 1;
+	}
+	json_begin(&d.out, NULL, '{');
+	json_string(&d.out, "version", SOFTHCA_VERSION);
+	json_begin(&d.out, "checks", '[');
 	libdir_find(d.libdir);
 	if (d.programs && d.programs[0]) {
 		for (i = 0; d.programs[i]; i++) {
@@ -208,20 +212,16 @@ int cmd_doctor(int argc, char **argv)
 	}
 	if (!d.peer && !(d.programs && d.programs[0]))
 		check_all(&d);
-	if (d.json) {
-		all = json_object_new_object();
-		json_object_object_add(all, "version",
-				       json_object_new_string(SOFTHCA_VERSION));
-		json_object_object_add(
-			all, "status",
-			json_object_new_string(status_names[d.worst]));
-		json_object_object_add(all, "checks", json_object_get(d.list));
-		puts(json_object_to_json_string_ext(
-			all, JSON_C_TO_STRING_PRETTY |
-				     JSON_C_TO_STRING_NOSLASHESCAPE));
-		json_object_put(all);
+	json_end(&d.out, ']');
+	json_string(&d.out, "status", status_names[d.worst]);
+	json_end(&d.out, '}');
+	if (fclose(d.out.f)) {
+		cli_say("%s", strerror(errno));
+		d.worst = FAIL;
+	} else if (d.json) {
+		fputs(text, stdout);
 	}
-	json_object_put(d.list);
+	free(text);
 	hca_list_free(&d.hcas);
 	return fflush(stdout) || d.worst == FAIL ? 1 : 0;
 }

@@ -8,13 +8,12 @@
 #ifndef SOFTHCA_CLI_DOCTOR_H
 #define SOFTHCA_CLI_DOCTOR_H
 
+#include "base/json.h"
 #include "cli/hca.h"
 
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
-
-struct json_object;
 
 enum status { OK, WARN, FAIL };
 
@@ -26,7 +25,7 @@ struct finding {
 };
 
 struct doctor {
-	bool json;
+	bool json; /* --json */
 	char **programs;
 	const char *peer; /* --peer */
 	uint16_t peer_port; /* --port: TCP's, of a program there (iWARP) */
@@ -35,7 +34,7 @@ struct doctor {
 	bool port_taken; /* at some address, by check_port() */
 	char probe[8192]; /* what a program sees, by run_probe() */
 	int probe_err; /* why it could not look: an errno */
-	struct json_object *list;
+	struct json out; /* with --json: all that is found */
 	enum status worst;
 };
 

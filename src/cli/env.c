@@ -7,11 +7,11 @@
  * addresses of their own: those get our entries alone, and no SOFTHCA_SYSFS,
  * which the libraries make for each process when it needs it.
  */
+#include "base/json.h"
 #include "cli/cli.h"
 #include "cli/job.h"
 
 #include <errno.h>
-#include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,23 +52,12 @@ static void print_line(size_t i, const char *name, const char *value)
 	printf("%s=%s\n", name, value);
 }
 
-static void print_string(const char *value)
-{
-	struct json_object *s = json_object_new_string(value);
-
-	if (s)
-		fputs(json_object_to_json_string_ext(
-			      s, JSON_C_TO_STRING_NOSLASHESCAPE),
-		      stdout);
-	json_object_put(s);
-}
-
 static void print_json(size_t i, const char *name, const char *value)
 {
 	fputs(i ? ",\n  " : "{\n  ", stdout);
-	print_string(name);
+	json_put_string(stdout, name);
 	fputs(": ", stdout);
-	print_string(value);
+	json_put_string(stdout, value);
 }
 
 /* YAML takes JSON's strings. Kubernetes replaces $(NAME), but $$ is $. */
@@ -86,7 +75,7 @@ static void print_k8s(size_t i, const char *name, const char *value)
 	}
 	*to = '\0';
 	printf("- name: %s\n  value: ", name);
-	print_string(escaped);
+	json_put_string(stdout, escaped);
 	putchar('\n');
 	free(escaped);
 }

@@ -8,12 +8,12 @@
 
 #include "base/bytes.h"
 #include "base/gid.h"
+#include "base/json.h"
 #include "cli/cli.h"
 #include "qp/names.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,91 +226,68 @@ static int table(const struct args *a, const struct stat_reply *r, size_t n,
 	return 0;
 }
 
-static struct json_object *counters(const uint64_t *n,
-				    const struct stat_name *names, size_t count)
+static void json_counters(struct json *j, const uint64_t *n,
+			  const struct stat_name *names, size_t count)
 {
-	struct json_object *o = json_object_new_object();
-
+	json_begin(j, "counters", '{');
 	for (size_t i = 0; i < count; i++)
-		json_object_object_add(o, names[i].name,
-				       json_object_new_uint64(n[i]));
-	return o;
+		json_number(j, names[i].name, n[i]);
+	json_end(j, '}');
 }
 
-static struct json_object *hex(uint32_t number)
+static void json_qp(struct json *j, const struct stat_reply *r,
+		    const struct stat_qp *q)
 {
-	char text[16];
-
-	snprintf(text, sizeof(text), "0x%06x", number);
-	return json_object_new_string(text);
-}
-
-static struct json_object *json_qp(const struct stat_reply *r,
-				   const struct stat_qp *q)
-{
-	struct json_object *o = json_object_new_object();
 	struct gid_text gid;
 
-	json_object_object_add(o, "device", json_object_new_string(
-						    r->device[q->device].name));
-	json_object_object_add(o, "qpn", hex(q->qpn));
-	json_object_object_add(o, "type",
-			       json_object_new_string(qp_type_str(q->type)));
-	json_object_object_add(o, "state",
-			       json_object_new_string(qp_state_str(q->state)));
+	json_begin(j, NULL, '{');
+	json_string(j, "device", r->device[q->device].name);
+	json_hex(j, "qpn", 6, q->qpn);
+	json_string(j, "type", qp_type_str(q->type));
+	json_string(j, "state", qp_state_str(q->state));
 	if (q->dest_qpn) {
 		gid_str((const union ibv_gid *)(const void *)q->dgid, &gid);
-		json_object_object_add(o, "peer",
-				       json_object_new_string(gid.text));
-		json_object_object_add(o, "peer_qpn", hex(q->dest_qpn));
+		json_string(j, "peer", gid.text);
+		json_hex(j, "peer_qpn", 6, q->dest_qpn);
 	}
-	json_object_object_add(o, "waits", json_object_new_string(q->waits));
-	json_object_object_add(o, "counters",
-			       counters(q->n, stat_names, STAT_COUNTERS));
-	return o;
+	json_string(j, "waits", q->waits);
+	json_counters(j, q->n, stat_names, STAT_COUNTERS);
+	json_end(j, '}');
 }
 
-static struct json_object *json_process(const struct stat_reply *r)
+static void json_answer(struct json *j, const struct stat_reply *r)
 {
-	struct json_object *o = json_object_new_object(), *list, *device;
-
-	json_object_object_add(o, "pid", json_object_new_int(r->pid));
-	json_object_object_add(o, "command", json_object_new_string(r->comm));
-	if (r->err) {
-		json_object_object_add(
-			o, "error", json_object_new_string(strerror(-r->err)));
-		return o;
-	}
-	json_object_object_add(
-		o, "counters",
-		counters(r->head->others_n, stat_other_names, STAT_OTHERS));
-	list = json_object_new_array();
+	json_counters(j, r->head->others_n, stat_other_names, STAT_OTHERS);
+	json_begin(j, "devices", '[');
 	for (uint32_t i = 0; i < r->head->ndevices; i++) {
-		device = json_object_new_object();
-		json_object_object_add(
-			device, "name",
-			json_object_new_string(r->device[i].name));
-		json_object_object_add(device, "counters",
-				       counters(r->device[i].n, stat_names,
-						STAT_COUNTERS));
-		json_object_array_add(list, device);
+		json_begin(j, NULL, '{');
+		json_string(j, "name", r->device[i].name);
+		json_counters(j, r->device[i].n, stat_names, STAT_COUNTERS);
+		json_end(j, '}');
 	}
-	json_object_object_add(o, "devices", list);
-	list = json_object_new_array();
+	json_end(j, ']');
+	json_begin(j, "qps", '[');
 	for (uint32_t i = 0; i < r->head->nqps; i++)
-		json_object_array_add(list, json_qp(r, &r->qp[i]));
-	json_object_object_add(o, "qps", list);
-	return o;
+		json_qp(j, r, &r->qp[i]);
+	json_end(j, ']');
 }
 
 static int print_json(const struct stat_reply *r, size_t n)
 {
-	struct json_object *list = json_object_new_array();
+	struct json j = { stdout, .lines = true };
 
-	for (size_t i = 0; i < n; i++)
-		json_object_array_add(list, json_process(&r[i]));
-	puts(json_object_to_json_string_ext(list, JSON_C_TO_STRING_PRETTY));
-	json_object_put(list);
+	json_begin(&j, NULL, '[');
+	for (size_t i = 0; i < n; i++) {
+		json_begin(&j, NULL, '{');
+		json_number(&j, "pid", (uint64_t)r[i].pid);
+		json_string(&j, "command", r[i].comm);
+		if (r[i].err)
+			json_string(&j, "error", strerror(-r[i].err));
+		else
+			json_answer(&j, &r[i]);
+		json_end(&j, '}');
+	}
+	json_end(&j, ']');
 	return 0;
 }
 
