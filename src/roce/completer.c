@@ -38,9 +38,6 @@
  */
 #define ACK_TIMEOUT_MIN_NS (32 * MSEC)
 
-/* So often in a row the peer may turn out not to have what is behind a gap. */
-#define MEND_TRIES 3u
-
 /* One answer about a PSN that was never sent may be of a connection before. */
 #define STRAYS_SURE 3u
 
@@ -81,6 +78,7 @@ static bool outstanding(const struct roce_qp *qp)
 void comp_arm(struct roce_qp *qp, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
+	const bool alone = r->rec.mode == SELECTIVE;
 	uint64_t timeout;
 
 	r->timer_ns = 0;
@@ -90,8 +88,8 @@ void comp_arm(struct roce_qp *qp, uint64_t now_ns)
 	timeout = ack_timeout_ns(qp);
 	if (!r->probe_ns) {
 		/* The answer to one packet alone is not put off. */
-		r->probe_ns = r->cc.srtt_ns * (r->mending ? 1 : 2) +
-			      r->cc.rttvar_ns * (r->mending ? 2 : 4);
+		r->probe_ns = r->cc.srtt_ns * (alone ? 1 : 2) +
+			      r->cc.rttvar_ns * (alone ? 2 : 4);
 		r->probe_ns = max_u64(r->probe_ns, r->cc.srtt_ns ?
 							   PROBE_MIN_NS :
 							   PROBE_UNKNOWN_NS);
@@ -100,133 +98,6 @@ void comp_arm(struct roce_qp *qp, uint64_t now_ns)
 	}
 	r->armed_ns = now_ns;
 	r->timer_ns = now_ns + min_u64(r->probe_ns, timeout);
-}
-
-static void go_back(struct roce_qp *qp, uint32_t psn)
-{
-	qp->req.mending = false;
-	qp->stats.retransmits++;
-	qp->req.cc.sent_ns = 0;
-	req_rewind(qp, psn);
-}
-
-/* Everything from psn on is sent again; nak: since a NAK said so. */
-static void resend_from(struct roce_qp *qp, uint32_t psn, bool nak,
-			uint64_t now_ns)
-{
-	struct roce_requester *r = &qp->req;
-
-	r->resending = true;
-	r->resent_nak = nak;
-	r->resent_psn = r->end_psn;
-	r->resent_ns = now_ns;
-	r->copying = true;
-	r->copy_psn = r->end_psn;
-	r->probing = r->probe_due = r->mending = false;
-	go_back(qp, psn);
-	comp_arm(qp, now_ns);
-}
-
-/* Everything from psn on is lost. */
-__attribute__((noinline)) static void
-lost_from(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
-{
-	cc_lost(qp, now_ns);
-	resend_from(qp, psn, false, now_ns);
-}
-
-/* Before an answer to what was sent then can be here. */
-static bool soon(const struct roce_requester *r, uint64_t then, uint64_t now_ns)
-{
-	return now_ns >= then && now_ns - then < r->cc.min_rtt_ns;
-}
-
-/* una alone is sent again, as a probe, whose answer is mended()'s. */
-static void resend_one(struct roce_qp *qp, uint64_t now_ns)
-{
-	struct roce_requester *r = &qp->req;
-
-	r->mending = true;
-	r->mend_end = psn_add(r->una, 1);
-	r->mend_ns = now_ns;
-	r->probing = false;
-	r->probe_due = true;
-	comp_arm(qp, now_ns);
-}
-
-/*
- * una is lost, says a NAK. What is behind it need not be, if the peer is one that
- * keeps that: RoCE lets it, but has no way to say so.
- */
-static void lost_one(struct roce_qp *qp, uint64_t now_ns)
-{
-	cc_lost(qp, now_ns);
-	qp->req.mend_until = qp->req.nxt_psn;
-	resend_one(qp, now_ns);
-}
-
-/*
- * Whether that is worth it, after what came of it before. Each gap takes a round
- * trip, and longer if it is lost again: where there is more than one in what is
- * out, all of them are closed at once by sending all of it.
- */
-static bool may_mend(const struct roce_qp *qp)
-{
-	const struct roce_requester *r = &qp->req;
-
-	/* Within the host a NAK is for what could not be read. */
-	return r->mend_vain < MEND_TRIES && qp->base.type == IBV_QPT_RC &&
-	       !qp->path.lossless && !r->resending && !r->rnr_until_ns &&
-	       2 * (qp->stats.tx_pkts - r->lost_tx) >
-		       (uint32_t)psn_diff(r->nxt_psn, r->una);
-}
-
-/*
- * The packet has arrived: by itself, or with what was sent behind it, up to the
- * next one that was lost.
- */
-static void mended(struct roce_qp *qp, uint64_t now_ns)
-{
-	struct roce_requester *r = &qp->req;
-
-	r->mending = false;
-	if (r->una == r->mend_end) {
-		if (psn_diff(r->mend_until, r->una) > 0 &&
-		    r->mend_vain < MEND_TRIES)
-			r->mend_vain++;
-		return; /* probe_answered() */
-	}
-	r->peer_keeps = true;
-	r->mend_vain = 0;
-	if (soon(r, r->mend_ns, now_ns)) {
-		/* It was late, and what was sent again is still on its way. */
-		cc_not_lost(qp);
-	} else if (psn_diff(r->mend_until, r->una) > 0) {
-		const bool again = may_mend(qp);
-
-		r->lost_tx = qp->stats.tx_pkts;
-		if (again)
-			resend_one(qp, now_ns);
-		else
-			resend_from(qp, r->una, true, now_ns);
-	}
-}
-
-/*
- * The peer has said what it had when the probe came. If that was the probe and
- * nothing behind it, all that had been sent by then is lost; else nothing was.
- */
-__attribute__((noinline)) static void probe_answered(struct roce_qp *qp,
-						     uint64_t now_ns)
-{
-	struct roce_requester *r = &qp->req;
-
-	r->probing = false;
-	if (r->una == psn_add(r->probe_psn, 1) &&
-	    psn_diff(r->probe_nxt, r->una) > 0)
-		lost_from(qp, r->una, now_ns);
-	else
-		cc_heard(qp);
 }
 
 /* una moved by n packets: the path works. */
@@ -238,14 +109,8 @@ static void progress(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
 	r->retries = 0;
 	r->rnr_retries = 0;
 	r->probe_ns = 0;
-	r->probe_due = false;
 	r->looks = 0;
-	if (r->resending && psn_diff(r->una, r->resent_psn) >= 0)
-		r->resending = false;
-	if (r->mending && psn_diff(r->una, r->mend_end) >= 0)
-		mended(qp, now_ns);
-	if (r->probing && psn_diff(r->una, r->probe_psn) > 0)
-		probe_answered(qp, now_ns);
+	recovery_acked(qp, now_ns);
 	if (!qp->path.lossless)
 		cc_acked(qp, n, now_ns);
 	if (outstanding(qp)) {
@@ -291,23 +156,6 @@ void comp_head(struct roce_qp *qp)
 			return;
 		}
 	}
-}
-
-/*
- * An answer to more than was sent again: that had arrived the first time. So had
- * what a timer was set for. What a NAK asked for had not, if the peer keeps what is
- * behind it and there has been time for another.
- */
-static void not_lost(struct roce_qp *qp, uint64_t now_ns)
-{
-	struct roce_requester *r = &qp->req;
-
-	r->cc.sent_ns = 0; /* of no round trip */
-	if (!r->resending)
-		return;
-	r->resending = false;
-	if (!(r->resent_nak | r->peer_keeps) || soon(r, r->resent_ns, now_ns))
-		cc_not_lost(qp);
 }
 
 /*
@@ -368,7 +216,7 @@ static bool ack_before(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 	if (psn_diff(r->una, r->nxt_psn) > 0) {
 		uint32_t una = r->una, i = qp->base.sq.head;
 
-		not_lost(qp, now_ns);
+		recovery_overtaken(qp, now_ns);
 		for (; i != qp->base.sq.tail; i++) {
 			struct qp_wqe *w = qp_sq_slot(&qp->base.sq, i);
 
@@ -383,17 +231,6 @@ static bool ack_before(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 	if (r->una != before)
 		progress(qp, (uint32_t)psn_diff(r->una, before), now_ns);
 	return all;
-}
-
-/* A response that we wait for was passed over: ask again, once per gap. */
-__attribute__((noinline, cold)) static void response_lost(struct roce_qp *qp,
-							  uint64_t now_ns)
-{
-	struct roce_requester *r = &qp->req;
-
-	qp->stats.implied++;
-	if (!r->resending || psn_diff(r->resent_psn, r->una) <= 0)
-		lost_from(qp, r->una, now_ns);
 }
 
 static const char *nak_text(uint8_t code)
@@ -454,8 +291,7 @@ static void nak_fatal(struct roce_qp *qp, uint8_t code)
 	fail_head(qp, status[code]);
 }
 
-static void rx_rnr(struct roce_qp *qp, uint32_t psn, uint8_t timer,
-		   uint64_t now_ns)
+static void rx_rnr(struct roce_qp *qp, uint8_t timer, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 
@@ -485,19 +321,11 @@ static void rx_rnr(struct roce_qp *qp, uint32_t psn, uint8_t timer,
 				", and rnr_retry=7 waits for ever" :
 				"");
 	}
-	go_back(qp, psn);
-	r->probing = r->probe_due = false;
+	recovery_rnr(qp);
 	r->rnr_until_ns = now_ns + rnr_delay_ns(timer);
 	/* The wait is no sign of loss. */
 	r->timer_ns = 0;
 	r->retries = 0;
-}
-
-/* Nothing that has been sent since can have been answered yet. */
-static bool just_resent(const struct roce_requester *r, uint64_t now_ns)
-{
-	return (r->mending || r->resending) &&
-	       soon(r, r->mending ? r->mend_ns : r->resent_ns, now_ns);
 }
 
 static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
@@ -507,7 +335,6 @@ static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
 	uint8_t kind = pkt->h.syndrome & ROCE_AETH_KIND;
 	uint8_t value = pkt->h.syndrome & ROCE_AETH_VALUE;
 	uint32_t psn = pkt->h.psn;
-	bool mend;
 
 	/*
 	 * The MSN is not looked at: the PSN says it all, and rxe acknowledges a
@@ -515,19 +342,19 @@ static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
 	 */
 	if (kind == ROCE_AETH_ACK) {
 		if (!ack_before(qp, psn_add(psn, 1), now_ns))
-			response_lost(qp, now_ns);
+			recovery_response(qp, now_ns);
 		return;
 	}
 	/* A negative answer to psn accepts everything before it. */
 	if (!ack_before(qp, psn, now_ns)) {
-		response_lost(qp, now_ns);
+		recovery_response(qp, now_ns);
 		return;
 	}
 	if (qp->base.state == IBV_QPS_ERR || psn != r->una ||
 	    qp->base.sq.head == qp->base.sq.tail)
 		return; /* about something already settled */
 	if (kind == ROCE_AETH_RNR) {
-		rx_rnr(qp, psn, value, now_ns);
+		rx_rnr(qp, value, now_ns);
 		return;
 	}
 	if (kind != ROCE_AETH_NAK || value > ROCE_NAK_INVALID_RD_REQUEST) {
@@ -547,19 +374,7 @@ static void rx_aeth(struct roce_qp *qp, const struct roce_rx *pkt,
 	 * rest of a burst whose first packet it was not ready to receive, where
 	 * the specification is silent after the RNR NAK (9.7.5.2.8).
 	 */
-	if (just_resent(r, now_ns))
-		return;
-	mend = may_mend(qp);
-	r->lost_tx = qp->stats.tx_pkts;
-	if (mend) {
-		lost_one(qp, now_ns);
-		return;
-	}
-	/* One that does keep them has lost several in a row. */
-	if (r->peer_keeps)
-		r->mend_vain = 0;
-	cc_lost(qp, now_ns);
-	resend_from(qp, psn, true, now_ns);
+	recovery_nak(qp, now_ns);
 }
 
 /* Whether a read response may have so much, at PSN una of this WQE. */
@@ -626,7 +441,7 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 		return;
 	}
 	if (err == -EAGAIN) {
-		response_lost(qp, now_ns);
+		recovery_response(qp, now_ns);
 		return;
 	}
 	if (err) {
@@ -643,7 +458,7 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 	/* Data that overtakes a repeated request makes it superfluous. */
 	if (psn_diff(r->una, r->nxt_psn) > 0) {
 		r->nxt_psn = r->una;
-		not_lost(qp, now_ns);
+		recovery_overtaken(qp, now_ns);
 		if (last && qp->base.sq.nxt == qp->base.sq.head)
 			qp->base.sq.nxt++;
 	}
@@ -690,11 +505,12 @@ void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
 	}
 	r->sport = pkt->sport;
 	/* A response says nothing of what else the peer has. */
-	r->probing &= is_ack;
+	if (!is_ack)
+		recovery_unsaid(r);
 	if (is_ack) {
 		rx_aeth(qp, pkt, now_ns);
 	} else if (!ack_before(qp, psn, now_ns)) {
-		response_lost(qp, now_ns);
+		recovery_response(qp, now_ns);
 	} else if (qp->base.state != IBV_QPS_ERR &&
 		   qp->base.sq.head != qp->base.sq.tail && psn == r->una) {
 		if (qp_wqe_has_response(
@@ -720,7 +536,7 @@ roce_acked(struct roce_qp *qp, uint32_t psn, bool early, uint64_t now_ns)
 		return true; /* known already */
 	all = ack_before(qp, psn_add(psn, 1), now_ns);
 	if (!all && !early)
-		response_lost(qp, now_ns);
+		recovery_response(qp, now_ns);
 	req_check_drained(qp);
 	return all;
 }
@@ -844,11 +660,7 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 	}
 	if (r->looks++)
 		cc_silent(qp);
-	/* A read that is asked for again says nothing of what is behind it. */
-	if (qp_wqe_has_response(qp_sq_slot(&qp->base.sq, qp->base.sq.head)))
-		lost_from(qp, r->una, now_ns);
-	else
-		r->probe_due = true;
+	recovery_silence(qp, now_ns);
 	r->probe_ns = min_u64(2 * r->probe_ns, PROBE_MAX_NS);
 	comp_arm(qp, now_ns);
 	/* Never sleep past the moment when the timeout counts. */

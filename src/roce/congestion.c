@@ -52,7 +52,7 @@ void cc_sample_begin(struct roce_qp *qp, bool again, uint64_t now_ns)
 	struct roce_cc *c = &qp->req.cc;
 
 	/* The answer to what is sent behind a gap counts what was before it. */
-	if (c->sent_ns || qp->path.lossless || qp->req.mending)
+	if (c->sent_ns || qp->path.lossless || qp->req.rec.mode == SELECTIVE)
 		return;
 	c->sent_ns = now_ns;
 	c->sent_psn = psn_add(qp->req.nxt_psn, PSN_MASK);

@@ -4,7 +4,7 @@
  * A responder may drop what comes behind a gap, and RoCE's do. What is kept
  * instead is executed as soon as the gap is closed, and the peer has to send
  * again only what was lost: it finds out by the acknowledgement of that, which
- * is for more (completer.c). To a peer that sends all of it again nothing is
+ * is for more (recovery.c). To a peer that sends all of it again nothing is
  * different: it has been heard already.
  *
  * What is kept is executed later, so a stranger who can only send packets must

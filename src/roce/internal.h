@@ -2,9 +2,9 @@
  * internal.h - what the files of the protocol core share: the queue pair
  *
  * qp.c: creation, states, end; packets.c: packets in and out; requester.c: from
- * the send queue to packets; completer.c: what comes back for them; responder.c,
- * execute.c and response.c: everything a peer asks for; ud.c: datagrams. All of
- * it runs under the lock of the QP's owner.
+ * the send queue to packets; completer.c: what comes back for them; recovery.c:
+ * what is sent again; responder.c, execute.c and response.c: everything a peer
+ * asks for; ud.c: datagrams. All of it runs under the lock of the QP's owner.
  */
 #ifndef SOFTHCA_ROCE_INTERNAL_H
 #define SOFTHCA_ROCE_INTERNAL_H
@@ -84,6 +84,44 @@ struct roce_cc {
 	uint32_t rate; /* most that has arrived lately, CWND_UNITs per ms */
 };
 
+/* What a requester sends again. */
+enum recovery_mode {
+	FRESH, /* nothing */
+	GO_BACK_N, /* all that was out */
+	SELECTIVE, /* the oldest packet, as a probe: the peer may have the rest */
+};
+
+/*
+ * The oldest packet is sent once more by itself, in any mode, for an answer that
+ * says what the peer has.
+ */
+enum recovery_probe {
+	PROBE_NONE,
+	PROBE_DUE, /* it is to be sent, */
+	PROBE_OUT, /* has been and is not answered, */
+	PROBE_OUT_AGAIN, /* or is to be sent once more: both bits */
+};
+
+/* Recovery from losses, see recovery.c, which alone changes it. */
+struct roce_recovery {
+	enum recovery_mode mode;
+	uint32_t end_psn; /* it ends when una is there; */
+	uint64_t since_ns; /* it began then */
+	bool by_nak; /* GO_BACK_N: a NAK asked for it */
+
+	enum recovery_probe probe;
+	uint32_t probe_psn; /* the last one of the probe that is out, */
+	uint32_t probe_nxt; /* and nxt_psn when it was sent */
+
+	bool copying; /* what is sent again up to copy_psn has its payload */
+	uint32_t copy_psn; /* with it, whatever the link could do */
+
+	uint64_t lost_tx; /* packets sent before the last gap was found */
+	uint32_t gaps_end; /* nxt_psn when the first of a row of gaps was */
+	uint8_t vain; /* in a row: SELECTIVE, and the peer had nothing behind it */
+	bool peer_keeps; /* what it gets from behind a gap; false: not known */
+};
+
 /* Requester: una <= nxt_psn <= end_psn, in PSN order. */
 struct roce_requester {
 	uint32_t post_psn; /* of the next WQE posted */
@@ -96,23 +134,10 @@ struct roce_requester {
 
 	struct roce_cc cc;
 
-	bool resending; /* has gone back, from resent_psn, which has yet */
-	uint32_t resent_psn; /* to be acknowledged, */
-	uint64_t resent_ns;  /* and when; 0: never */
-
-	bool resent_nak; /* because a NAK said so */
-	uint64_t lost_tx; /* packets sent before the last gap was found */
-	bool mending; /* only the packet before mend_end is sent again, */
-	uint32_t mend_end;
-	uint64_t mend_ns; /* since then; */
-	uint32_t mend_until; /* so much was out when the first one was found */
-	uint8_t mend_vain; /* in a row: the peer had nothing behind it */
-	bool peer_keeps; /* what it gets from behind a gap; false: not known */
+	struct roce_recovery rec;
 
 	bool large;	/* the link takes large packets, */
 	bool read_large; /* and did when read_chunk was set */
-	bool copying;	/* what is sent again up to copy_psn has its payload */
-	uint32_t copy_psn; /* with it, whatever the link could do */
 	uint32_t read_chunk; /* packets that one read request asks for */
 
 	/* Retransmission, see completer.c. */
@@ -121,10 +146,6 @@ struct roce_requester {
 	bool unarmed; /* it is to be set by who next knows the time */
 	uint64_t armed_ns;    /* when it was set to that */
 	uint64_t probe_ns;    /* current probe interval */
-	bool probe_due; /* una is to be sent once more, by itself: */
-	bool tx_probe;	/* that is the batch at the link; */
-	bool probing;	/* it has been, up to probe_psn, and not answered */
-	uint32_t probe_psn, probe_nxt; /* nxt_psn then */
 	uint32_t looks; /* of the timer, without progress */
 	uint64_t unread[2];   /* env->unread()'s mark */
 	uint32_t retries;     /* without progress */
@@ -355,6 +376,55 @@ static inline void req_check_drained(struct roce_qp *qp)
 {
 	if (qp->base.state == IBV_QPS_SQD && !qp->base.sq_drained)
 		req_may_be_drained(qp);
+}
+
+/* recovery.c */
+
+static inline bool probe_is_due(const struct roce_requester *r)
+{
+	return r->rec.probe & PROBE_DUE;
+}
+/* una has moved. */
+void recovery_advance(struct roce_qp *qp, uint64_t now_ns);
+static inline void recovery_acked(struct roce_qp *qp, uint64_t now_ns)
+{
+	const struct roce_recovery *v = &qp->req.rec;
+
+	if (__builtin_expect(v->mode != FRESH || v->probe != PROBE_NONE, 0))
+		recovery_advance(qp, now_ns);
+}
+/* So far that what was to be sent again has arrived before. */
+void recovery_overtaken(struct roce_qp *qp, uint64_t now_ns);
+/* A NAK asks for una. */
+void recovery_nak(struct roce_qp *qp, uint64_t now_ns);
+/* The peer has no receive for una: that is sent again, later. */
+void recovery_rnr(struct roce_qp *qp);
+/* A response that is due was passed over, or could not be read. */
+void recovery_response(struct roce_qp *qp, uint64_t now_ns);
+/* For some time nothing has been heard. */
+void recovery_silence(struct roce_qp *qp, uint64_t now_ns);
+/* A response came: it says nothing of what else the peer has. */
+static inline void recovery_unsaid(struct roce_requester *r)
+{
+	r->rec.probe &= ~(unsigned)PROBE_OUT;
+}
+/* The probe, up to psn, is at the link; nxt_psn is what was to be sent next. Or
+ * the link has not taken it. */
+void recovery_probe_sent(struct roce_requester *r, uint32_t psn,
+			 uint32_t nxt_psn);
+void recovery_probe_untaken(struct roce_requester *r);
+/* Nothing is sent any more. */
+void recovery_stop(struct roce_requester *r);
+/* The probe takes its payload with it: that may be what cannot be read. */
+void recovery_copy_una(struct roce_requester *r);
+/* Whether the packet at nxt_psn does. */
+static inline bool recovery_copies(struct roce_requester *r)
+{
+	struct roce_recovery *v = &r->rec;
+
+	if (v->copying && psn_diff(r->nxt_psn, v->copy_psn) >= 0)
+		v->copying = false;
+	return v->copying;
 }
 
 /* congestion.c */

@@ -230,7 +230,7 @@ bool roce_tx_patient(const struct roce_qp *qp)
 
 bool roce_tx_waiting(const struct roce_qp *qp)
 {
-	return rsp_ready(qp) || qp->req.probe_due ||
+	return rsp_ready(qp) || probe_is_due(&qp->req) ||
 	       (qp->base.sq.nxt != qp->base.sq.tail && !qp->req.rnr_until_ns);
 }
 
@@ -268,7 +268,7 @@ void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 	if (qp->rsp.ack_held && (rides || req_ready(qp)))
 		rsp_hold_done(qp, true);
 	b->n = b->data.n = b->data.nkeys = 0;
-	b->ack = false;
+	b->ack = b->probe = false;
 	b->responses = rsp_ready(qp) && !rides;
 	if (b->responses) {
 		rsp_tx(qp, b);
@@ -319,11 +319,10 @@ static void take_back(struct roce_qp *qp, const struct roce_batch *b,
 
 	if (qp->base.sq.head == qp->base.sq.tail)
 		return; /* flushed while the batch was made */
-	if (r->tx_probe) {
-		r->probing = false;
-		r->probe_due = true;
+	if (b->probe) {
+		recovery_probe_untaken(r);
 		r->end_psn = r->tx_end_psn;
-		req_rewind(qp, r->probe_nxt);
+		req_rewind(qp, r->rec.probe_nxt);
 		return;
 	}
 	for (size_t i = sent; i < b->n; i++)
@@ -388,7 +387,7 @@ bool roce_tx_busy(const struct roce_qp *qp)
 bool roce_is_idle(const struct roce_qp *qp)
 {
 	return qp->base.sq.nxt == qp->base.sq.tail && !rsp_ready(qp) &&
-	       !qp->req.probe_due &&
+	       !probe_is_due(&qp->req) &&
 	       !(qp->busy | qp->pace.next_ns | qp->req.timer_ns |
 		 qp->req.rnr_until_ns);
 }
@@ -411,7 +410,7 @@ uint64_t roce_deadline(const struct roce_qp *qp)
 bool roce_deadline_is_lax(const struct roce_qp *qp)
 {
 	return !qp->busy && !qp->pace.next_ns && !qp->req.rnr_until_ns &&
-	       !qp->req.looks && !qp->req.resending && !qp->req.mending;
+	       !qp->req.looks && qp->req.rec.mode == FRESH;
 }
 
 void roce_expire(struct roce_qp *qp, uint64_t now_ns)

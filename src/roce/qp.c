@@ -112,7 +112,8 @@ void roce_established(struct roce_qp *qp)
 static void go_quiet(struct roce_qp *qp)
 {
 	qp->req.timer_ns = 0;
-	qp->req.unarmed = qp->req.probe_due = false;
+	qp->req.unarmed = false;
+	recovery_stop(&qp->req);
 	qp->req.rnr_until_ns = 0;
 	qp->pace.next_ns = 0;
 	qp->busy = 0;

@@ -56,6 +56,7 @@ struct roce_batch {
 	uint32_t max_payload, max_copy;
 	bool responses; /* all of them, or none, */
 	bool ack;	/* but for the last, an ACK behind requests */
+	bool probe; /* one request, sent again for its answer (recovery.c) */
 	struct roce_pkt pkt[ROCE_BATCH];
 	struct qp_pieces data; /* of all their payloads */
 };

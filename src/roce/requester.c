@@ -12,8 +12,7 @@
  * overflows on the path is a socket buffer, and nothing else holds the sender
  * back.
  *
- * A packet that the peer says it misses is sent again alone, where the peer keeps
- * what came behind it (completer.c finds that out); else all from there on.
+ * What is sent again, and when, is decided in recovery.c.
  *
  * A link within the host may take packets that are longer than the MTU. Such a
  * packet stands for as many PSNs as it has MTUs, so that a message has the same
@@ -148,8 +147,9 @@ static inline bool window_room(const struct roce_qp *qp, uint32_t ahead)
 	const struct roce_requester *r = &qp->req;
 	uint32_t out = (uint32_t)psn_diff(r->nxt_psn, r->una) + ahead;
 
-	return out < (r->large ? LARGE_WINDOW
-			       : (r->cc.cwnd << r->mending) / CWND_UNIT);
+	return out < (r->large ? LARGE_WINDOW :
+				 (r->cc.cwnd << (r->rec.mode == SELECTIVE)) /
+					 CWND_UNIT);
 }
 
 static bool window_open(const struct roce_qp *qp, uint32_t ahead)
@@ -201,7 +201,7 @@ bool req_is_one(const struct roce_qp *qp)
 	if (sq->tail - sq->nxt != 1) /* there may be no ring */
 		return false;
 	w = qp_sq_slot(sq, sq->nxt);
-	if (qp->req.rnr_until_ns || qp->req.probe_due || !w->length)
+	if (qp->req.rnr_until_ns || probe_is_due(&qp->req) || !w->length)
 		return false;
 	if (is_simple(qp, w))
 		return window_open(qp, 0);
@@ -212,7 +212,7 @@ bool req_is_one(const struct roce_qp *qp)
 
 bool req_ready(const struct roce_qp *qp)
 {
-	if (qp->req.probe_due)
+	if (probe_is_due(&qp->req))
 		return true;
 	if (qp->base.sq.nxt == qp->base.sq.tail || qp->req.rnr_until_ns)
 		return false;
@@ -251,11 +251,7 @@ static void run_local(struct roce_qp *qp, struct qp_wqe *w)
  */
 static inline bool must_copy(struct roce_qp *qp)
 {
-	struct roce_requester *r = &qp->req;
-
-	if (r->copying && psn_diff(r->nxt_psn, r->copy_psn) >= 0)
-		r->copying = false;
-	return r->copying || qp->service != ROCE_RC;
+	return recovery_copies(&qp->req) || qp->service != ROCE_RC;
 }
 
 #define ALWAYS(op) { op, op, op, op }
@@ -561,7 +557,7 @@ static void req_large(struct roce_qp *qp, bool large)
 
 /*
  * The oldest packet that is not acknowledged, once more: whoever has it already
- * answers with all he has (completer.c).
+ * answers with all he has (recovery.c).
  */
 static void probe(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 {
@@ -572,15 +568,10 @@ static void probe(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 
 	req_rewind(qp, r->una);
 	w = qp_sq_slot(&qp->base.sq, qp->base.sq.nxt);
-	/* In case that its payload is what cannot be read. */
-	if (!r->copying || psn_diff(r->copy_psn, r->una) <= 0)
-		r->copy_psn = psn_add(r->una, 1);
-	r->copying = true;
+	recovery_copy_una(r);
 	if (build_any(qp, b, w, request_span(qp, b, w), now_ns)) {
-		r->probing = r->tx_probe = true;
-		r->probe_due = false;
-		r->probe_psn = b->pkt[0].last_psn;
-		r->probe_nxt = nxt_psn;
+		recovery_probe_sent(r, b->pkt[0].last_psn, nxt_psn);
+		b->probe = true;
 		b->pkt[0].h.ack_req = true;
 		r->cc.doubtful = true;
 		qp->stats.retransmits++;
@@ -600,8 +591,7 @@ void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 	struct qp_sq *sq = &qp->base.sq;
 
 	req_large(qp, batch_large(qp, b));
-	qp->req.tx_probe = false;
-	if (qp->req.probe_due) {
+	if (probe_is_due(&qp->req)) {
 		probe(qp, b, now_ns);
 		return;
 	}

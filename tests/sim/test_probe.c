@@ -276,7 +276,7 @@ static void probe_waits_for_room(void **state)
 	p.sim->link.drop = NULL;
 	answer(&p, una, ROCE_AETH_ACK | ROCE_CREDITS_INVALID, 1);
 	assert_int_equal(roce_qp_stats(p.a->qp)->retransmits, 1);
-	assert_false(p.a->qp->req.resending);
+	assert_int_equal(p.a->qp->req.rec.mode, FRESH);
 	sim_free(p.sim);
 }
 
@@ -301,7 +301,7 @@ static void response_answers_no_probe(void **state)
 	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 8);
 	post_to(p.a, IBV_WR_RDMA_READ, 0, 8);
 	post_to(p.a, IBV_WR_RDMA_WRITE, 0, LENGTH);
-	while (!p.a->qp->req.probing)
+	while (!(p.a->qp->req.rec.probe & PROBE_OUT))
 		sim_run(p.sim, 1000);
 	len = roce_encode(&h, buf);
 	p.sim->link.drop = NULL;
@@ -310,7 +310,7 @@ static void response_answers_no_probe(void **state)
 		sim_run(p.sim, 100);
 	expect(p.a->send, IBV_WC_SUCCESS); /* the read */
 	assert_int_equal(roce_qp_stats(p.a->qp)->retransmits, 1);
-	assert_false(p.a->qp->req.resending);
+	assert_int_equal(p.a->qp->req.rec.mode, FRESH);
 	sim_free(p.sim);
 }
 
