@@ -11,6 +11,7 @@
 #include "record.h"
 #include "wait.h"
 
+#include "base/pool.h"
 #include "base/say.h"
 #include "base/sys.h"
 #include "base/why.h"
@@ -93,6 +94,27 @@ static int env_srq_take(struct qp *core, void *srq, uint64_t room,
 {
 	(void)core;
 	return shca_srq_take(srq, room, out);
+}
+
+/* Of all QPs of the process. */
+static struct pool reorder;
+
+static void *env_reorder_get(struct qp *core, size_t bytes)
+{
+	(void)core;
+	return pool_get(&reorder, bytes);
+}
+
+static void env_reorder_put(struct qp *core, void *p, size_t bytes)
+{
+	(void)core;
+	pool_put(&reorder, p, bytes);
+}
+
+static bool env_reorder_scarce(struct qp *core)
+{
+	(void)core;
+	return pool_scarce(&reorder);
 }
 
 static bool env_unread(struct qp *core, uint64_t mark[2])
@@ -441,6 +463,9 @@ static int process_create(struct shca_process **out)
 		.base.place = guard_place,
 		.base.odp_touch = shca_odp_touch,
 		.base.odp_store = shca_odp_store,
+		.reorder_get = env_reorder_get,
+		.reorder_put = env_reorder_put,
+		.reorder_scarce = env_reorder_scarce,
 		.unread = env_unread,
 		.uc_sent = shca_env_uc_sent,
 		.uc_written = shca_env_uc_written,

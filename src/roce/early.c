@@ -13,21 +13,15 @@
  * requests in order come from, of which there is none before the first one of
  * the QP's life. Where two claim one PSN and differ, neither is believed.
  *
- * Memory is had when there is a gap, and not from malloc(3), since packets are
- * taken in programs' signal handlers, too. Dropping is always allowed: there
- * are limits, per QP and for all of them.
+ * Memory is had when there is a gap. Dropping is always allowed: there are
+ * limits, per QP, and for all of them, which the environment sets.
  */
 #include "responder.h"
-
-#include <stdatomic.h>
-#include <sys/mman.h>
 
 /* More than a requester of ours has out (CWND_MAX_BYTES). */
 #define KEPT_BYTES (2u << 20)
 /* So long a gap is: more than a burst that a queue loses, on most paths. */
 #define GAP_PSNS 32
-#define KEEPERS_MAX 64 /* QPs with memory for it, */
-#define KEEPERS_STAY 8 /* of which so many have it also when it is empty */
 
 struct early {
 	uint32_t slots; /* a power of two */
@@ -45,8 +39,6 @@ struct kept {
 	_Alignas(8) uint8_t payload[];
 };
 
-static _Atomic unsigned keepers;
-
 static uint32_t slots_for(uint32_t mtu)
 {
 	return round_up_pow2(KEPT_BYTES / mtu);
@@ -57,27 +49,21 @@ static struct kept *slot_of(struct early *e, uint64_t place)
 	return (void *)(e->slot + (size_t)(place & (e->slots - 1)) * e->stride);
 }
 
-static struct early *early_new(uint32_t mtu)
+static struct early *early_new(struct roce_qp *qp)
 {
-	const uint32_t slots = slots_for(mtu);
-	const uint32_t stride = (uint32_t)sizeof(struct kept) + mtu;
+	const uint32_t slots = slots_for(qp->mtu);
+	const uint32_t stride = (uint32_t)sizeof(struct kept) + qp->mtu;
 	const size_t bytes = sizeof(struct early) + (size_t)slots * stride;
-	struct early *e;
+	struct early *e = NULL;
 
-	if (atomic_fetch_add(&keepers, 1) >= KEEPERS_MAX)
-		goto none;
-	e = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (e == MAP_FAILED)
-		goto none;
+	if (roce_env(qp)->reorder_get)
+		e = roce_env(qp)->reorder_get(&qp->base, bytes);
+	if (!e)
+		return NULL;
 	e->slots = slots;
 	e->stride = stride;
 	e->bytes = bytes;
 	return e;
-
-none:
-	atomic_fetch_sub(&keepers, 1);
-	return NULL;
 }
 
 void early_drop(struct roce_qp *qp)
@@ -87,8 +73,7 @@ void early_drop(struct roce_qp *qp)
 	if (!e)
 		return;
 	qp->rsp.early = NULL;
-	munmap(e, e->bytes);
-	atomic_fetch_sub(&keepers, 1);
+	roce_env(qp)->reorder_put(&qp->base, e, e->bytes);
 }
 
 /* Lets go of what the PSN that is due has passed. */
@@ -150,7 +135,7 @@ bool early_keep(struct roce_qp *qp, const struct roce_rx *pkt)
 	if (place >= (e ? e->end : r->place) + GAP_PSNS)
 		return false;
 	if (!e) {
-		r->early = e = early_new(qp->mtu);
+		r->early = e = early_new(qp);
 		if (!e)
 			return false;
 		e->begin = e->end = r->place;
@@ -190,6 +175,6 @@ bool early_take(struct roce_qp *qp, struct roce_rx *pkt)
 
 void early_rest(struct roce_qp *qp)
 {
-	if (!qp->rsp.early->kept && atomic_load(&keepers) > KEEPERS_STAY)
+	if (!qp->rsp.early->kept && roce_env(qp)->reorder_scarce(&qp->base))
 		early_drop(qp);
 }

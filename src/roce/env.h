@@ -44,6 +44,16 @@ struct roce_env {
 	int (*xrc_pd)(struct qp *qp, uint32_t srqn, uint32_t *pd);
 
 	/*
+	 * Lends memory, zeroed, aligned to 64 bytes, for what comes before its
+	 * turn (early.c), and takes it back; a packet that is received in a
+	 * program's signal handler may ask for it. NULL: there is none (left),
+	 * so nothing is kept. scarce: others may need what is idle.
+	 */
+	void *(*reorder_get)(struct qp *qp, size_t bytes);
+	void (*reorder_put)(struct qp *qp, void *p, size_t bytes);
+	bool (*reorder_scarce)(struct qp *qp);
+
+	/*
 	 * Whether the peer may have said nothing because its process, alive
 	 * and on this host, has not read yet what had been sent to it when this
 	 * was first asked, or we what it answered. mark begins as zeros, and is

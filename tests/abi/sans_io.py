@@ -2,15 +2,15 @@
 """sans_io.py ARCHIVE... - what the layers that do no I/O take from elsewhere.
 
 wire, qp, roce, iwarp and cm are told the time and handed their packets; they neither
-wait nor lock, nor ask for a random number (mmap: of memory alone). So of all undefined names in their
-objects only the few below may come from outside of them.
+wait nor lock, nor ask for a random number or for memory but the heap's. So of all undefined
+names in their objects only the few below may come from outside of them.
 """
 import re
 import subprocess
 import sys
 
 ALLOWED = """
-    calloc free malloc realloc mmap munmap
+    calloc free malloc realloc
     bcmp memchr memcmp memcpy memmove memset
     strchr strcmp strlen strncmp snprintf
     __assert_fail __stack_chk_fail __memcpy_chk __memset_chk __snprintf_chk

@@ -6,6 +6,8 @@
  */
 #include "replay.h"
 
+#include "base/pool.h"
+
 struct player *P;
 
 static int env_complete(struct qp *qp, void *cq, const struct ibv_wc *wc,
@@ -27,6 +29,26 @@ static void env_event(struct qp *qp, enum ibv_event_type type)
 {
 	(void)qp;
 	(void)type;
+}
+
+static struct pool reorder;
+
+static void *env_reorder_get(struct qp *qp, size_t bytes)
+{
+	(void)qp;
+	return pool_get(&reorder, bytes);
+}
+
+static void env_reorder_put(struct qp *qp, void *p, size_t bytes)
+{
+	(void)qp;
+	pool_put(&reorder, p, bytes);
+}
+
+static bool env_reorder_scarce(struct qp *qp)
+{
+	(void)qp;
+	return pool_scarce(&reorder);
 }
 
 static int env_invalidate(struct qp *qp, uint32_t rkey)
@@ -85,8 +107,13 @@ void player_new(const struct player_opts *o)
 	mem = calloc(4 * MAX_REGIONS, sizeof(*mem));
 	keys_init(&P->keys, mem, 4 * MAX_REGIONS, (uint64_t[]){ 7, 7 });
 	P->env = (struct roce_env){
-		.base.keys = &P->keys, .base.complete = env_complete,
-		.base.event = env_event, .base.invalidate = env_invalidate,
+		.base.keys = &P->keys,
+		.base.complete = env_complete,
+		.base.event = env_event,
+		.base.invalidate = env_invalidate,
+		.reorder_get = env_reorder_get,
+		.reorder_put = env_reorder_put,
+		.reorder_scarce = env_reorder_scarce,
 	};
 	P->now = 1000000000;
 	P->mtu = o->mtu;

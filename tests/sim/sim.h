@@ -12,6 +12,7 @@
 #ifndef SOFTHCA_TESTS_SIM_H
 #define SOFTHCA_TESTS_SIM_H
 
+#include "base/pool.h"
 #include "roce/qp.h"
 #include "roce/timewait.h"
 
@@ -72,6 +73,7 @@ struct sim_qp {
 struct sim_node {
 	struct sim *sim;
 	struct roce_env env;
+	struct pool reorder; /* memory that it lends */
 	struct keys keys;
 	struct keys_shown shown;
 	struct key_shown *shown_keys;
