@@ -73,11 +73,12 @@ def merge(root):
         os.makedirs(f"{root}/usr/{name}", exist_ok=True)
         if not os.path.islink(f"{root}/{name}"):
             os.symlink(f"usr/{name}", f"{root}/{name}")
-    for folder, _, names in os.walk(f"{root}/usr/lib"):
-        for path in (os.path.join(folder, name) for name in names):
-            if os.path.islink(path) and os.path.isabs(to := os.readlink(path)):
-                os.remove(path)
-                os.symlink(os.path.relpath(root + to, folder), path)
+    for top in ("lib", "lib64"):
+        for folder, _, names in os.walk(f"{root}/usr/{top}"):
+            for path in (os.path.join(folder, name) for name in names):
+                if os.path.islink(path) and os.path.isabs(to := os.readlink(path)):
+                    os.remove(path)
+                    os.symlink(os.path.relpath(root + to, folder), path)
 
 
 def debian(suite):
