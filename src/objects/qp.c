@@ -364,137 +364,213 @@ static int modify_plain(struct shca_qp *qp, const struct ibv_qp_attr *attr,
 	return err;
 }
 
-int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
-{
-	int err = engine_fault(FAULT_MODIFY_QP) ?: shca_check(ib, SHCA_QP);
-	struct shca_context *ctx;
+/*
+ * A call of ibv_modify_qp(3): what is wrong whatever the state is checked, what
+ * may fail is prepared, the core, which knows the states and which attributes
+ * they need (qp/state.c), applies all or nothing, and what it has taken is
+ * published. The first error is the one that is returned, so this order stays.
+ */
+struct modify {
+	struct ibv_qp *ib; /* what the program has of the QP (XRC) */
 	struct shca_qp *qp;
-	struct roce_path path, alt;
-	struct netdev_gid via, alt_via;
-	bool rebind = false, ud_bind = false, reset;
-	uint64_t now;
+	const struct ibv_qp_attr *attr;
+	int mask;
+	struct roce_path path; /* mask has IBV_QP_AV */
+	struct netdev_gid via;
+	bool rebind, ud_bind; /* it is to receive elsewhere, or at all */
+};
 
-	if (err)
+static bool moves_to(const struct modify *m, enum ibv_qp_state state)
+{
+	return m->mask & IBV_QP_STATE && m->attr->qp_state == state;
+}
+
+static int modify_check(struct modify *m)
+{
+	struct shca_device *dev = to_ctx(m->ib->context)->dev;
+	const struct ibv_qp_attr *attr = m->attr;
+	struct roce_path alt;
+	struct netdev_gid alt_via;
+	int err = 0;
+
+	if (m->mask & IBV_QP_PKEY_INDEX && attr->pkey_index)
+		return why(-EINVAL,
+			   "QP 0x%06x: attr.pkey_index is %u: RoCE has one "
+			   "P_Key, index 0",
+			   m->ib->qp_num, attr->pkey_index);
+	if (m->mask & IBV_QP_AV)
+		err = shca_path(dev, &attr->ah_attr, &m->path, &m->via);
+	if (!err && m->mask & IBV_QP_ALT_PATH)
+		err = shca_path(dev, &attr->alt_ah_attr, &alt, &alt_via);
+	if (!err && m->mask & IBV_QP_PATH_MTU)
+		err = mtu_check(attr, m->mask & IBV_QP_AV ? &m->path : NULL,
+				&m->via);
+	return err ? why_about(err, "QP 0x%06x", m->ib->qp_num) : 0;
+}
+
+/* Undoes modify_bind(). */
+static void modify_unbind(struct modify *m)
+{
+	struct engine *e = m->qp->sched.engine;
+
+	if (m->ud_bind)
+		shca_device_unbind(to_ctx(m->ib->context)->dev, e);
+	if (m->rebind)
+		udp_unbind(e->udp, &m->via.gid, m->via.ifindex);
+}
+
+/* Where it receives from now on; the old place, if there is one, stays. */
+static int modify_bind(struct modify *m)
+{
+	struct shca_qp *qp = m->qp;
+	struct engine *e = qp->sched.engine;
+	int err;
+
+	if (m->ib->qp_type == IBV_QPT_UD) {
+		if (qp->bound || moves_to(m, IBV_QPS_RESET))
+			return 0;
+		err = shca_device_bind(to_ctx(m->ib->context)->dev, e);
+		m->ud_bind = !err;
 		return err;
-	ctx = to_ctx(ib->context);
-	qp = shca_xrc_real(to_qp(ib));
-	mask = useful_mask(ib->qp_type, mask);
-	if ((mask & IBV_QP_PORT) && attr->port_num != 1)
-		return why(-EINVAL,
-			   "QP 0x%06x: attr.port_num is %u: the device has one port, 1",
-			   ib->qp_num, attr->port_num);
-	if (!ctx->dev->transport->has_ah)
-		return modify_plain(qp, attr, mask);
-	if ((mask & IBV_QP_PKEY_INDEX) && attr->pkey_index)
-		return why(-EINVAL,
-			   "QP 0x%06x: attr.pkey_index is %u: RoCE has one P_Key, index 0",
-			   ib->qp_num, attr->pkey_index);
-	if (mask & IBV_QP_AV)
-		err = shca_path(ctx->dev, &attr->ah_attr, &path, &via);
-	if (!err && (mask & IBV_QP_ALT_PATH))
-		err = shca_path(ctx->dev, &attr->alt_ah_attr, &alt, &alt_via);
-	if (!err && (mask & IBV_QP_PATH_MTU))
-		err = mtu_check(attr, mask & IBV_QP_AV ? &path : NULL, &via);
-	if (err)
-		return why_about(err, "QP 0x%06x", ib->qp_num);
-
-	pthread_mutex_lock(&qp->modify_lock);
-	if (qp->sched.dead) { /* meanwhile */
-		err = -EINVAL;
-		goto out;
 	}
-	reset = (mask & IBV_QP_STATE) && attr->qp_state == IBV_QPS_RESET;
-	if (!reset) {
-		err = engine_start(qp->sched.engine);
+	if (!(m->mask & IBV_QP_AV))
+		return 0;
+	if (!qp->bound || qp->bound_if != m->via.ifindex ||
+	    memcmp(&qp->bound_gid, &m->via.gid, sizeof(m->via.gid))) {
+		err = engine_bind(e, &m->via.gid, m->via.ifindex);
 		if (err)
-			goto out;
-		shca_stat_begin(qp->sched.engine);
+			return cannot_bind(qp, &m->via, err);
+		m->rebind = true;
 	}
-	if (ib->qp_type == IBV_QPT_UD) {
-		ud_bind = !qp->bound && !reset;
-		if (ud_bind)
-			err = shca_device_bind(ctx->dev, qp->sched.engine);
-	} else if (mask & IBV_QP_AV) {
-		rebind = !qp->bound || qp->bound_if != via.ifindex ||
-			 memcmp(&qp->bound_gid, &via.gid, sizeof(via.gid));
-		if (rebind)
-			err = engine_bind(qp->sched.engine, &via.gid,
-					  via.ifindex);
-		if (err) {
-			err = cannot_bind(qp, &via, err);
-			goto out;
-		}
-		err = acks_check(qp, &path);
-		if (err && rebind)
-			udp_unbind(qp->sched.engine->udp, &via.gid,
-				   via.ifindex);
-	}
+	err = acks_check(qp, &m->path);
 	if (err)
-		goto out;
+		modify_unbind(m);
+	return err;
+}
 
-	now = clock_ns();
-	shca_qp_lock(qp);
-	/* Received requests are acknowledged whatever happens to the QP. */
-	if ((mask & IBV_QP_STATE) && (reset || attr->qp_state == IBV_QPS_ERR))
-		qp->ops->flush(qp->core, now, true);
-	if (check_on() && mask & IBV_QP_STATE)
-		shca_check_posting(qp);
-	err = qp->ops->modify(qp->core, attr, mask,
-			      mask & IBV_QP_AV ? &path : NULL);
-	if (!err && tracing())
-		shca_record_modify(qp, attr, mask, &path);
-	if (!err)
-		shca_qp_flush(qp, now);
-	/* It is another connection from now on, and a responder that is away
-	 * belongs to the old one. In SQD the QP goes on receiving. */
-	if (!err && mask & IBV_QP_STATE && attr->qp_state != IBV_QPS_RTS &&
+static int modify_prepare(struct modify *m)
+{
+	struct engine *e = m->qp->sched.engine;
+
+	if (m->qp->sched.dead) /* meanwhile */
+		return -EINVAL;
+	if (!moves_to(m, IBV_QPS_RESET)) {
+		int err = engine_start(e);
+
+		if (err)
+			return err;
+		shca_stat_begin(e);
+	}
+	return modify_bind(m);
+}
+
+/* What depends on the connection that the QP had, or has now. */
+static void connection_changed(const struct modify *m)
+{
+	const struct ibv_qp_attr *attr = m->attr;
+	struct shca_qp *qp = m->qp;
+
+	/* It is another one from now on, and a responder that is away belongs
+	 * to the old one. In SQD the QP goes on receiving. */
+	if (m->mask & IBV_QP_STATE && attr->qp_state != IBV_QPS_RTS &&
 	    attr->qp_state != IBV_QPS_SQD)
 		shca_loan_forget(qp);
-	if (!err && mask & (IBV_QP_STATE | IBV_QP_AV) &&
+	if (m->mask & (IBV_QP_STATE | IBV_QP_AV) &&
 	    attr->qp_state != IBV_QPS_RTS)
 		shca_far_forget(qp);
-	if (!err && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RTR &&
-	    qp->sched.engine->cfg->explain)
+	if (moves_to(m, IBV_QPS_RTR) && qp->sched.engine->cfg->explain)
 		shca_connected_explain(qp);
-	if (check_on() && mask & IBV_QP_STATE)
-		check_allowed(ib->qp_num);
-	shca_qp_unlock(qp);
-	if (!err && mask & (IBV_QP_STATE | IBV_QP_ACCESS_FLAGS))
-		shca_visits_wait(qp->sched.engine);
+}
 
-	if (err) {
-		if (ud_bind)
-			shca_device_unbind(ctx->dev, qp->sched.engine);
-		if (rebind)
-			udp_unbind(qp->sched.engine->udp, &via.gid,
-				   via.ifindex);
-		goto out;
+static int modify_apply(struct modify *m)
+{
+	struct shca_qp *qp = m->qp;
+	const uint64_t now = clock_ns();
+	int err;
+
+	shca_qp_lock(qp);
+	/* Received requests are acknowledged whatever happens to the QP. */
+	if (moves_to(m, IBV_QPS_RESET) || moves_to(m, IBV_QPS_ERR))
+		qp->ops->flush(qp->core, now, true);
+	if (check_on() && m->mask & IBV_QP_STATE)
+		shca_check_posting(qp);
+	err = qp->ops->modify(qp->core, m->attr, m->mask,
+			      m->mask & IBV_QP_AV ? &m->path : NULL);
+	if (!err && tracing())
+		shca_record_modify(qp, m->attr, m->mask, &m->path);
+	if (!err) {
+		shca_qp_flush(qp, now);
+		connection_changed(m);
 	}
-	if (mask & IBV_QP_STATE)
-		ib->state = qp->ex.qp_base.state = attr->qp_state;
-	if (check_on() && mask & IBV_QP_STATE && ib->state == IBV_QPS_RTR)
+	if (check_on() && m->mask & IBV_QP_STATE)
+		check_allowed(m->ib->qp_num);
+	shca_qp_unlock(qp);
+	if (err)
+		modify_unbind(m);
+	else if (m->mask & (IBV_QP_STATE | IBV_QP_ACCESS_FLAGS))
+		shca_visits_wait(qp->sched.engine);
+	return err;
+}
+
+static void modify_publish(struct modify *m)
+{
+	const bool reset = moves_to(m, IBV_QPS_RESET);
+	struct ibv_qp *ib = m->ib;
+	struct shca_qp *qp = m->qp;
+
+	if (m->mask & IBV_QP_STATE)
+		ib->state = qp->ex.qp_base.state = m->attr->qp_state;
+	if (check_on() && moves_to(m, IBV_QPS_RTR))
 		check_qp_connected(ib);
 	if (check_on() && (reset || ib->state == IBV_QPS_ERR))
 		check_qp_void(ib, reset);
-	if (mask & IBV_QP_AV)
-		qp->av = attr->ah_attr;
-	if (mask & IBV_QP_ALT_PATH)
-		qp->alt_av = attr->alt_ah_attr;
-	if (ud_bind)
+	if (m->mask & IBV_QP_AV)
+		qp->av = m->attr->ah_attr;
+	if (m->mask & IBV_QP_ALT_PATH)
+		qp->alt_av = m->attr->alt_ah_attr;
+	if (m->ud_bind)
 		qp->bound = true;
-	if (rebind) {
+	if (m->rebind) {
 		address_release(qp);
 		qp->bound = true;
-		qp->bound_gid = via.gid;
-		qp->bound_if = via.ifindex;
+		qp->bound_gid = m->via.gid;
+		qp->bound_if = m->via.ifindex;
 	}
 	if (reset) {
 		address_release(qp);
 		/* Its completions go with it, as on hardware. */
 		cqs_clean(ib);
 	}
-out:
-	pthread_mutex_unlock(&qp->modify_lock);
+}
+
+int shca_qp_modify(struct ibv_qp *ib, const struct ibv_qp_attr *attr, int mask)
+{
+	int err = engine_fault(FAULT_MODIFY_QP) ?: shca_check(ib, SHCA_QP);
+	struct modify m;
+
+	if (err)
+		return err;
+	m = (struct modify){ .ib = ib,
+			     .qp = shca_xrc_real(to_qp(ib)),
+			     .attr = attr,
+			     .mask = useful_mask(ib->qp_type, mask) };
+	if (m.mask & IBV_QP_PORT && attr->port_num != 1)
+		return why(-EINVAL,
+			   "QP 0x%06x: attr.port_num is %u: the device has one "
+			   "port, 1",
+			   ib->qp_num, attr->port_num);
+	if (!to_ctx(ib->context)->dev->transport->has_ah)
+		return modify_plain(m.qp, attr, m.mask);
+	err = modify_check(&m);
+	if (err)
+		return err;
+	pthread_mutex_lock(&m.qp->modify_lock);
+	err = modify_prepare(&m);
+	if (!err)
+		err = modify_apply(&m);
+	if (!err)
+		modify_publish(&m);
+	pthread_mutex_unlock(&m.qp->modify_lock);
 	return err;
 }
 

@@ -12,6 +12,7 @@
 #include "base/why.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -294,56 +295,87 @@ static int check_transition(const struct qp *qp,
 	return 0;
 }
 
-/* Attributes that are numbers, and what they may be. */
-static int check_values(const struct qp *qp, const struct ibv_qp_attr *a,
+/*
+ * Attributes that are numbers, and what they may be. The first that is wrong is
+ * the one that is reported.
+ */
+struct attribute {
+	int bit;
+	const char *name;
+	size_t at, size; /* in struct ibv_qp_attr */
+	uint32_t min, max;
+	const char *hint;
+};
+
+#define ATTR(bit, field, min, max, hint)                                       \
+	{                                                                      \
+		bit, #field, offsetof(struct ibv_qp_attr, field),              \
+			sizeof(((struct ibv_qp_attr *)0)->field), min, max,    \
+			hint                                                   \
+	}
+#define ANY(bit, field) ATTR(bit, field, 0, UINT32_MAX, NULL)
+
+static const struct attribute attributes[] = {
+	ATTR(IBV_QP_PKEY_INDEX, pkey_index, 0, 0, "RoCE has one P_Key"),
+	ATTR(IBV_QP_PORT, port_num, 1, 1,
+	     "the device has one port, counted from 1"),
+	ATTR(IBV_QP_PATH_MTU, path_mtu, IBV_MTU_256, IBV_MTU_4096,
+	     "an enum ibv_mtu such as IBV_MTU_1024, not bytes"),
+	ATTR(IBV_QP_TIMEOUT, timeout, 0, 31,
+	     "4.096 us * 2^timeout; 14 is usual"),
+	ATTR(IBV_QP_RETRY_CNT, retry_cnt, 0, 7, "7 is usual"),
+	ATTR(IBV_QP_RNR_RETRY, rnr_retry, 0, 7, "7 repeats for ever"),
+	ATTR(IBV_QP_MIN_RNR_TIMER, min_rnr_timer, 0, 31,
+	     "a code of ibv_modify_qp(3); 12 is 0.64 ms"),
+	ATTR(IBV_QP_DEST_QPN, dest_qp_num, 0, 0xffffff,
+	     "QP numbers have 24 bits: is its byte order swapped?"),
+	ATTR(IBV_QP_MAX_QP_RD_ATOMIC, max_rd_atomic, 0, QP_MAX_RD_ATOMIC,
+	     "max_qp_init_rd_atom of ibv_query_device()"),
+	ATTR(IBV_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic, 0, QP_MAX_RD_ATOMIC,
+	     "max_qp_rd_atom of ibv_query_device()"),
+	ATTR(IBV_QP_PATH_MIG_STATE, path_mig_state, IBV_MIG_MIGRATED,
+	     IBV_MIG_MIGRATED,
+	     "only IBV_MIG_MIGRATED: there are no alternate paths"),
+	ANY(IBV_QP_QKEY, qkey),
+	ANY(IBV_QP_ACCESS_FLAGS, qp_access_flags),
+	ANY(IBV_QP_RQ_PSN, rq_psn),
+	ANY(IBV_QP_SQ_PSN, sq_psn),
+};
+
+static uint32_t attribute_value(const struct ibv_qp_attr *attr,
+				const struct attribute *t)
+{
+	const uint8_t *p = (const uint8_t *)attr + t->at;
+	uint16_t v16;
+	uint32_t v32;
+
+	switch (t->size) {
+	case 1:
+		return *p;
+	case 2:
+		memcpy(&v16, p, 2);
+		return v16;
+	default:
+		memcpy(&v32, p, 4);
+		return v32;
+	}
+}
+
+static int check_values(const struct qp *qp, const struct ibv_qp_attr *attr,
 			int mask, enum ibv_qp_state to)
 {
-	const struct {
-		int bit;
-		const char *name;
-		uint32_t value, min, max;
-		const char *hint;
-	} numbers[] = {
-		{ IBV_QP_PKEY_INDEX, "pkey_index", a->pkey_index, 0, 0,
-		  "RoCE has one P_Key" },
-		{ IBV_QP_PORT, "port_num", a->port_num, 1, 1,
-		  "the device has one port, counted from 1" },
-		{ IBV_QP_PATH_MTU, "path_mtu", a->path_mtu, IBV_MTU_256,
-		  IBV_MTU_4096,
-		  "an enum ibv_mtu such as IBV_MTU_1024, not bytes" },
-		{ IBV_QP_TIMEOUT, "timeout", a->timeout, 0, 31,
-		  "4.096 us * 2^timeout; 14 is usual" },
-		{ IBV_QP_RETRY_CNT, "retry_cnt", a->retry_cnt, 0, 7,
-		  "7 is usual" },
-		{ IBV_QP_RNR_RETRY, "rnr_retry", a->rnr_retry, 0, 7,
-		  "7 repeats for ever" },
-		{ IBV_QP_MIN_RNR_TIMER, "min_rnr_timer", a->min_rnr_timer, 0,
-		  31, "a code of ibv_modify_qp(3); 12 is 0.64 ms" },
-		{ IBV_QP_DEST_QPN, "dest_qp_num", a->dest_qp_num, 0, 0xffffff,
-		  "QP numbers have 24 bits: is its byte order swapped?" },
-		{ IBV_QP_MAX_QP_RD_ATOMIC, "max_rd_atomic", a->max_rd_atomic,
-		  0, QP_MAX_RD_ATOMIC,
-		  "max_qp_init_rd_atom of ibv_query_device()" },
-		{ IBV_QP_MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic",
-		  a->max_dest_rd_atomic, 0, QP_MAX_RD_ATOMIC,
-		  "max_qp_rd_atom of ibv_query_device()" },
-		{ IBV_QP_PATH_MIG_STATE, "path_mig_state", a->path_mig_state,
-		  IBV_MIG_MIGRATED, IBV_MIG_MIGRATED,
-		  "only IBV_MIG_MIGRATED: there are no alternate paths" },
-	};
-
 	if (mask & IBV_QP_ALT_PATH)
 		return refused(qp, to, -EOPNOTSUPP, "%s",
 			       "IBV_QP_ALT_PATH: automatic path migration is not supported");
-	for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)
-		if (mask & numbers[i].bit &&
-		    (numbers[i].value < numbers[i].min ||
-		     numbers[i].value > numbers[i].max))
+	for (size_t i = 0; i < ARRAY_SIZE(attributes); i++) {
+		const struct attribute *t = &attributes[i];
+		const uint32_t value = attribute_value(attr, t);
+
+		if (mask & t->bit && (value < t->min || value > t->max))
 			return refused(qp, to, -EINVAL,
 				       "attr.%s is %u, not in %u..%u: %s",
-				       numbers[i].name, numbers[i].value,
-				       numbers[i].min, numbers[i].max,
-				       numbers[i].hint);
+				       t->name, value, t->min, t->max, t->hint);
+	}
 	return 0;
 }
 
@@ -360,44 +392,25 @@ int qp_modify_check(const struct qp *qp, const struct ibv_qp_attr *attr,
 	return err ? err : check_values(qp, attr, mask, *to);
 }
 
-void qp_modify_apply(struct qp *qp, const struct ibv_qp_attr *a, int mask)
+void qp_modify_apply(struct qp *qp, const struct ibv_qp_attr *attr, int mask)
 {
 	struct ibv_qp_attr *q = &qp->attr;
 
-	if (mask & IBV_QP_PKEY_INDEX)
-		q->pkey_index = a->pkey_index;
-	if (mask & IBV_QP_PORT)
-		q->port_num = a->port_num;
-	if (mask & IBV_QP_QKEY)
-		q->qkey = a->qkey;
-	if (mask & IBV_QP_ACCESS_FLAGS) {
-		q->qp_access_flags = a->qp_access_flags;
-		qp_public_set(&qp->pub->access, a->qp_access_flags);
+	for (size_t i = 0; i < ARRAY_SIZE(attributes); i++) {
+		const struct attribute *t = &attributes[i];
+
+		if (mask & t->bit)
+			memcpy((uint8_t *)q + t->at,
+			       (const uint8_t *)attr + t->at, t->size);
 	}
+	q->rq_psn &= PSN_MASK;
+	q->sq_psn &= PSN_MASK;
+	if (mask & IBV_QP_ACCESS_FLAGS)
+		qp_public_set(&qp->pub->access, attr->qp_access_flags);
 	if (mask & IBV_QP_AV)
-		q->ah_attr = a->ah_attr;
-	if (mask & IBV_QP_PATH_MTU)
-		q->path_mtu = a->path_mtu;
-	if (mask & IBV_QP_DEST_QPN)
-		q->dest_qp_num = a->dest_qp_num;
-	if (mask & IBV_QP_RQ_PSN)
-		q->rq_psn = a->rq_psn & PSN_MASK;
-	if (mask & IBV_QP_SQ_PSN)
-		q->sq_psn = a->sq_psn & PSN_MASK;
-	if (mask & IBV_QP_TIMEOUT)
-		q->timeout = a->timeout;
-	if (mask & IBV_QP_RETRY_CNT)
-		q->retry_cnt = a->retry_cnt;
-	if (mask & IBV_QP_RNR_RETRY)
-		q->rnr_retry = a->rnr_retry;
-	if (mask & IBV_QP_MIN_RNR_TIMER)
-		q->min_rnr_timer = a->min_rnr_timer;
-	if (mask & IBV_QP_MAX_QP_RD_ATOMIC)
-		q->max_rd_atomic = a->max_rd_atomic;
-	if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
-		q->max_dest_rd_atomic = a->max_dest_rd_atomic;
+		q->ah_attr = attr->ah_attr;
 	if (mask & IBV_QP_EN_SQD_ASYNC_NOTIFY)
-		qp->sqd_notify = a->en_sqd_async_notify != 0;
+		qp->sqd_notify = attr->en_sqd_async_notify != 0;
 }
 
 void qp_query(const struct qp *qp, struct ibv_qp_attr *attr,
