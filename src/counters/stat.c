@@ -33,72 +33,12 @@
 #define ANSWERS 16 /* in one go */
 #define SIZE_MAX_SANE (64u << 20)
 
-const struct stat_name stat_names[STAT_COUNTERS] = {
-	[STAT_TX_PACKETS] = { "tx_packets", "packets sent" },
-	[STAT_RX_PACKETS] = { "rx_packets", "packets received" },
-	[STAT_TX_BYTES] = { "tx_bytes", "bytes of payload sent in packets" },
-	[STAT_RX_BYTES] = { "rx_bytes", "bytes of payload received in packets" },
-	[STAT_DIRECT_REQUESTS] = { "direct_requests",
-				   "reads, writes and atomics done by copying "
-				   "between processes of this host" },
-	[STAT_DIRECT_BYTES] = { "direct_bytes", "bytes that these have moved" },
-	[STAT_DIRECT_WRITES] = { "direct_write_requests",
-				 "writes among these" },
-	[STAT_DIRECT_READS] = { "direct_read_requests", "reads among these" },
-	[STAT_DIRECT_ATOMICS] = { "direct_atomic_requests",
-				  "atomics among these" },
-	[STAT_RETRANSMITS] = { "retransmits",
-			       "times that a requester has gone back to send "
-			       "again" },
-	[STAT_TIMEOUTS] = { "local_ack_timeout_err",
-			    "times that no acknowledgement came in time" },
-	[STAT_RNR_RX] = { "rnr_nak_retry_err",
-			  "RNR NAKs received: the peer had no receive posted" },
-	[STAT_NO_RECEIVE] = { "out_of_buffer",
-			      "messages for which no receive was posted" },
-	[STAT_OUT_OF_SEQUENCE] = { "out_of_sequence",
-				   "requests received ahead of the one due" },
-	[STAT_DUPLICATES] = { "duplicate_request",
-			      "requests received that had been executed" },
-	[STAT_NAK_PSN_RX] = { "packet_seq_err",
-			      "NAKs received for a gap in the sequence" },
-	[STAT_IMPLIED_RX] = { "implied_nak_seq_err",
-			      "responses that later ones have passed over" },
-	[STAT_ACCESS_RX] = { "req_remote_access_errors",
-			     "requests that the peer refused: no access" },
-	[STAT_INVALID_RX] = { "req_remote_invalid_request",
-			      "requests that the peer found invalid" },
-	[STAT_ACCESS_TX] = { "resp_remote_access_errors",
-			     "requests of the peer refused: no access" },
-	[STAT_SQ_ERRORS] = { "req_cqe_error",
-			     "completions of sent requests with an error" },
-	[STAT_SQ_FLUSHED] = { "req_cqe_flush_error",
-			      "sent requests flushed: their queue pair failed" },
-	[STAT_RQ_ERRORS] = { "resp_cqe_error",
-			     "completions of receives with an error" },
-	[STAT_RQ_FLUSHED] = { "resp_cqe_flush_error",
-			      "receives flushed: their queue pair failed" },
-	[STAT_RX_WRITES] = { "rx_write_requests",
-			     "writes of the peer that came in packets" },
-	[STAT_RX_READS] = { "rx_read_requests",
-			    "read requests of the peer, which may each be a "
-			    "part of a read" },
-	[STAT_RX_ATOMICS] = { "rx_atomic_requests", "atomics of the peer" },
-	[STAT_CNP_TX] = { "np_cnp_sent", "congestion notifications sent" },
-	[STAT_CNP_RX] = { "rp_cnp_handled",
-			  "congestion notifications received" },
-	[STAT_MARKED] = { "np_ecn_marked_roce_packets",
-			  "packets received that were marked: congestion" },
-};
+#define NAME(id, field, name, file, help) { name, help },
+const struct stat_name stat_names[STAT_COUNTERS] = { QP_COUNTS(NAME, NAME) };
 
-const struct stat_name stat_other_names[STAT_OTHERS] = {
-	[STAT_BAD_ICRC] = { "rx_icrc_encapsulated",
-			    "packets received with a wrong ICRC" },
-	[STAT_MALFORMED] = { "rx_malformed", "packets that are no RoCEv2" },
-	[STAT_OVERFLOW] = { "rx_overflow",
-			    "packets lost to a full socket buffer" },
-	[STAT_NO_QP] = { "rx_no_qp", "packets for QPs that are not there" },
-};
+#define OTHER_NAME(id, name, help) { name, help },
+const struct stat_name stat_other_names[STAT_OTHERS] = { STAT_OTHER_COUNTS(
+	OTHER_NAME) };
 
 /*
  * Where a socket is. A name that is too long for one is reached by its directory,

@@ -9,6 +9,8 @@
 #ifndef SOFTHCA_COUNTERS_STAT_H
 #define SOFTHCA_COUNTERS_STAT_H
 
+#include "qp/counts.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,50 +18,22 @@
 
 #define STAT_VERSION 2
 
-/* Of a queue pair, and the sums of a device. The names (stat_names) are those
- * of hw_counters and rdma-statistic(8), where those have one. */
+/* Of a queue pair, and the sums of a device. */
 enum stat_counter {
-	STAT_TX_PACKETS,
-	STAT_RX_PACKETS,
-	STAT_TX_BYTES, /* of payload */
-	STAT_RX_BYTES,
-	STAT_DIRECT_REQUESTS, /* done within the host by copying, no packets */
-	STAT_DIRECT_BYTES,
-	STAT_DIRECT_WRITES, /* of these requests */
-	STAT_DIRECT_READS,
-	STAT_DIRECT_ATOMICS,
-	STAT_RETRANSMITS, /* times that the requester has gone back */
-	STAT_TIMEOUTS,
-	STAT_RNR_RX,
-	STAT_NO_RECEIVE,
-	STAT_OUT_OF_SEQUENCE,
-	STAT_DUPLICATES,
-	STAT_NAK_PSN_RX,
-	STAT_IMPLIED_RX,
-	STAT_ACCESS_RX,
-	STAT_INVALID_RX,
-	STAT_ACCESS_TX,
-	STAT_SQ_ERRORS, /* completions; those of requests that are flushed: */
-	STAT_SQ_FLUSHED,
-	STAT_RQ_ERRORS,
-	STAT_RQ_FLUSHED,
-	STAT_RX_WRITES, /* requests executed, that came in packets */
-	STAT_RX_READS,
-	STAT_RX_ATOMICS,
-	STAT_CNP_TX,
-	STAT_CNP_RX,
-	STAT_MARKED,
-	STAT_COUNTERS
+#define STAT_ID(id, ...) STAT_##id,
+	QP_COUNTS(STAT_ID, STAT_ID) STAT_COUNTERS
 };
 
 /* Of a process: packets that are no QP's. */
-enum stat_other {
-	STAT_BAD_ICRC,
-	STAT_MALFORMED,
-	STAT_OVERFLOW, /* the kernel dropped them: a socket's buffer was full */
-	STAT_NO_QP,
-	STAT_OTHERS
-};
+/* clang-format off */
+#define STAT_OTHER_COUNTS(C) \
+C(BAD_ICRC, "rx_icrc_encapsulated", "packets received with a wrong ICRC") \
+C(MALFORMED, "rx_malformed", "packets that are no RoCEv2") \
+C(OVERFLOW, "rx_overflow", "packets lost to a full socket buffer") \
+C(NO_QP, "rx_no_qp", "packets for QPs that are not there")
+/* clang-format on */
+
+enum stat_other { STAT_OTHER_COUNTS(STAT_ID) STAT_OTHERS };
 
 struct stat_name {
 	const char *name, *help;

@@ -23,35 +23,22 @@ struct sums {
 	_Atomic uint64_t n[SUMS_DEVICES][STAT_COUNTERS];
 };
 
+/* clang-format off */
+#define FILE_NO(id, name)
+#define FILE_HW(id, name) { name, true, 0, 1, { STAT_##id } },
+#define FILE_OF(id, field, name, file, help) FILE_##file(id, name)
 const struct sums_file sums_file[] = {
+	QP_COUNTS(FILE_OF, FILE_OF)
 	/* A copy within the host leaves the port and arrives there. */
 	{ "port_xmit_data", false, 2, 2, { STAT_TX_BYTES, STAT_DIRECT_BYTES } },
 	{ "port_rcv_data", false, 2, 2, { STAT_RX_BYTES, STAT_DIRECT_BYTES } },
 	{ "port_xmit_packets", false, 0, 1, { STAT_TX_PACKETS } },
 	{ "port_rcv_packets", false, 0, 1, { STAT_RX_PACKETS } },
-	{ "duplicate_request", true, 0, 1, { STAT_DUPLICATES } },
-	{ "implied_nak_seq_err", true, 0, 1, { STAT_IMPLIED_RX } },
-	{ "local_ack_timeout_err", true, 0, 1, { STAT_TIMEOUTS } },
-	{ "np_cnp_sent", true, 0, 1, { STAT_CNP_TX } },
-	{ "np_ecn_marked_roce_packets", true, 0, 1, { STAT_MARKED } },
-	{ "out_of_buffer", true, 0, 1, { STAT_NO_RECEIVE } },
-	{ "out_of_sequence", true, 0, 1, { STAT_OUT_OF_SEQUENCE } },
-	{ "packet_seq_err", true, 0, 1, { STAT_NAK_PSN_RX } },
-	{ "req_cqe_error", true, 0, 1, { STAT_SQ_ERRORS } },
-	{ "req_cqe_flush_error", true, 0, 1, { STAT_SQ_FLUSHED } },
-	{ "req_remote_access_errors", true, 0, 1, { STAT_ACCESS_RX } },
-	{ "req_remote_invalid_request", true, 0, 1, { STAT_INVALID_RX } },
-	{ "resp_cqe_error", true, 0, 1, { STAT_RQ_ERRORS } },
-	{ "resp_cqe_flush_error", true, 0, 1, { STAT_RQ_FLUSHED } },
-	{ "resp_remote_access_errors", true, 0, 1, { STAT_ACCESS_TX } },
-	{ "rnr_nak_retry_err", true, 0, 1, { STAT_RNR_RX } },
-	{ "rp_cnp_handled", true, 0, 1, { STAT_CNP_RX } },
-	{ "rx_atomic_requests", true, 0, 2,
-	  { STAT_RX_ATOMICS, STAT_DIRECT_ATOMICS } },
+	{ "rx_atomic_requests", true, 0, 2, { STAT_RX_ATOMICS, STAT_DIRECT_ATOMICS } },
 	{ "rx_read_requests", true, 0, 2, { STAT_RX_READS, STAT_DIRECT_READS } },
-	{ "rx_write_requests", true, 0, 2,
-	  { STAT_RX_WRITES, STAT_DIRECT_WRITES } },
+	{ "rx_write_requests", true, 0, 2, { STAT_RX_WRITES, STAT_DIRECT_WRITES } },
 };
+/* clang-format on */
 const unsigned sums_files = sizeof(sums_file) / sizeof(sums_file[0]);
 
 static int allocate(int fd)

@@ -123,7 +123,7 @@ struct iwarp_rx {
 	bool first; /* that of its message */
 	bool verified; /* its CRC was looked at first, and is right */
 	bool rtr; /* the next read response belongs to no WQE */
-	uint64_t fpdus_before; /* stats.rx_fpdus when the stream began */
+	uint64_t fpdus_before; /* stats.rx_pkts when the stream began */
 	uint32_t have, need; /* bytes of head, or of tail */
 	uint32_t ulpdu;
 	uint32_t left; /* of the segment's payload */

@@ -222,14 +222,10 @@ const struct rdmap_terminate *iwarp_terminated(const struct iwarp_qp *qp,
 					       bool *sent);
 
 struct iwarp_qp_stats {
-	uint64_t tx_fpdus, rx_fpdus;
-	uint64_t tx_bytes, rx_bytes; /* of payload in them */
+	QP_COUNTS(QP_COUNT_FIELD, QP_NO_COUNT) /* a packet is an FPDU */
 	uint64_t tx_stalls; /* batches that the socket did not take whole */
 	uint64_t rx_direct; /* bytes of payload that came the direct way */
 	uint64_t crc_errors;
-	uint64_t access_tx; /* requests refused access: by us, */
-	uint64_t access_rx; /* by the peer */
-	uint64_t no_recv; /* messages without a receive */
 };
 const struct iwarp_qp_stats *iwarp_qp_stats(const struct iwarp_qp *qp);
 

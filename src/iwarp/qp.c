@@ -199,7 +199,7 @@ int iwarp_qp_start(struct iwarp_qp *qp, const struct iwarp_agreed *agreed,
 	else
 		t->hold = true;
 	rx_start(qp);
-	qp->rx.fpdus_before = qp->stats.rx_fpdus;
+	qp->rx.fpdus_before = qp->stats.rx_pkts;
 	qp->base.attr.max_rd_atomic = (uint8_t)min_u32(agreed->ord, 255);
 	qp->base.attr.max_dest_rd_atomic = (uint8_t)min_u32(agreed->ird, 255);
 	qp_public_set(&qp->base.pub->established, true);

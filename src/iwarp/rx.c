@@ -106,7 +106,7 @@ static void tell(struct iwarp_qp *qp)
 		&(struct iwarp_fpdu){
 			.last = r->h.last,
 			.opcode = r->opcode,
-			.number = (uint32_t)(qp->stats.rx_fpdus -
+			.number = (uint32_t)(qp->stats.rx_pkts -
 					     r->fpdus_before),
 			.len = iwarp_rx_payload(qp),
 		});
@@ -122,7 +122,7 @@ static bool tail_done(struct iwarp_qp *qp)
 		return crc_wrong(qp);
 	if (iwarp_env(qp)->fpdu)
 		tell(qp);
-	qp->stats.rx_fpdus++;
+	qp->stats.rx_pkts++;
 	qp->stats.rx_bytes += iwarp_rx_payload(qp);
 	fpdu_start(r);
 	return segment_end(qp);

@@ -69,7 +69,7 @@ bool iwarp_tx_asks(const struct iwarp_qp *qp)
 	/* What siw says of itself: IWARP_FPDU_MAX is welcome. */
 	return qp->up && qp->agreed.initiator && qp->agreed.tx_large &&
 	       qp->agreed.rtr == IWARP_RTR_WRITE &&
-	       qp->stats.rx_fpdus == qp->rx.fpdus_before;
+	       qp->stats.rx_pkts == qp->rx.fpdus_before;
 }
 
 void iwarp_tx_ask_again(struct iwarp_qp *qp)
@@ -608,7 +608,7 @@ void iwarp_tx_done(struct iwarp_qp *qp, struct iwarp_batch *b, size_t sent)
 		sent -= left;
 		t->sent = 0;
 		t->head++;
-		qp->stats.tx_fpdus++;
+		qp->stats.tx_pkts++;
 		if (iwarp_env(qp)->fpdu)
 			tell(qp, f);
 		t->fpdus++;

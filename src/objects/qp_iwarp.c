@@ -18,7 +18,7 @@
 #include <string.h>
 
 /* Bytes for the socket, and in a row before others get the QP's lock. */
-#define TX_BYTES (256u << 10)
+#define FLUSH_BYTES (256u << 10)
 #define FLUSH_ROUNDS 32
 #define RX_ROUNDS 16
 #define RX_PIECES 16
@@ -150,7 +150,7 @@ static bool send_batch(struct shca_qp *qp)
 	ssize_t n = 0;
 	size_t sent;
 
-	iwarp_tx(q, &b, TX_BYTES);
+	iwarp_tx(q, &b, FLUSH_BYTES);
 	if (tracing())
 		qp->stream.sent_ns = trace_now();
 	if (b.bytes)
@@ -256,13 +256,9 @@ static void stat_of(const struct qp *core, struct stat_qp *q)
 	const struct iwarp_qp_stats *s = iwarp_qp_stats(iwarp_qp_const(core));
 	const struct shca_qp *qp = core->owner;
 
-	q->n[STAT_TX_PACKETS] += s->tx_fpdus;
-	q->n[STAT_RX_PACKETS] += s->rx_fpdus;
-	q->n[STAT_TX_BYTES] += s->tx_bytes;
-	q->n[STAT_RX_BYTES] += s->rx_bytes;
-	q->n[STAT_NO_RECEIVE] += s->no_recv;
-	q->n[STAT_ACCESS_TX] += s->access_tx;
-	q->n[STAT_ACCESS_RX] += s->access_rx;
+#define ADD(id, field, ...) q->n[STAT_##id] += s->field;
+	QP_COUNTS(ADD, QP_NO_COUNT)
+#undef ADD
 	if (qp->iw)
 		shca_iw_peer_gid(qp->iw, q->dgid);
 }

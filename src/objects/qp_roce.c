@@ -226,43 +226,15 @@ static void expire(struct qp *core, uint64_t now)
 		roce_expire(roce_qp(core), now);
 }
 
-static void count(uint64_t n[STAT_COUNTERS], const struct roce_qp_stats *s)
-{
-	n[STAT_TX_PACKETS] += s->tx_pkts;
-	n[STAT_RX_PACKETS] += s->rx_pkts;
-	n[STAT_TX_BYTES] += s->tx_bytes;
-	n[STAT_RX_BYTES] += s->rx_bytes;
-	n[STAT_DIRECT_REQUESTS] += s->direct;
-	n[STAT_DIRECT_BYTES] += s->direct_bytes;
-	n[STAT_DIRECT_WRITES] +=
-		s->direct - s->direct_reads - s->direct_atomics;
-	n[STAT_DIRECT_READS] += s->direct_reads;
-	n[STAT_DIRECT_ATOMICS] += s->direct_atomics;
-	n[STAT_RETRANSMITS] += s->retransmits;
-	n[STAT_TIMEOUTS] += s->timeouts;
-	n[STAT_RNR_RX] += s->rnr_rx;
-	n[STAT_NO_RECEIVE] += s->no_recv;
-	n[STAT_OUT_OF_SEQUENCE] += s->gaps;
-	n[STAT_DUPLICATES] += s->duplicates;
-	n[STAT_NAK_PSN_RX] += s->nak_psn_rx;
-	n[STAT_IMPLIED_RX] += s->implied;
-	n[STAT_ACCESS_RX] += s->access_rx;
-	n[STAT_INVALID_RX] += s->invalid_rx;
-	n[STAT_ACCESS_TX] += s->access_tx;
-	n[STAT_RX_WRITES] += s->rx_writes;
-	n[STAT_RX_READS] += s->rx_reads;
-	n[STAT_RX_ATOMICS] += s->rx_atomics;
-	n[STAT_CNP_TX] += s->cnp_tx;
-	n[STAT_CNP_RX] += s->cnp_rx;
-	n[STAT_MARKED] += s->marked;
-}
-
 static void stat_of(const struct qp *core, struct stat_qp *q)
 {
 	const struct roce_qp *r = roce_qp_const(core);
 	const struct roce_path *path = roce_qp_path(r);
+	const struct roce_qp_stats *s = roce_qp_stats(r);
 
-	count(q->n, roce_qp_stats(r));
+#define ADD(id, field, ...) q->n[STAT_##id] += s->field;
+	QP_COUNTS(ADD, QP_NO_COUNT)
+#undef ADD
 	if (path && core->type != IBV_QPT_UD && core->state >= IBV_QPS_RTR) {
 		q->dest_qpn = roce_qp_dest(r);
 		memcpy(q->dgid, path->dgid.raw, sizeof(q->dgid));

@@ -39,10 +39,9 @@ static void add(struct stat_qp *q, struct qp *core)
 {
 	const struct shca_qp *qp = core->owner;
 
-	q->n[STAT_SQ_ERRORS] += core->sq_errors;
-	q->n[STAT_SQ_FLUSHED] += core->sq_flushed;
-	q->n[STAT_RQ_ERRORS] += core->rq_errors;
-	q->n[STAT_RQ_FLUSHED] += core->rq_flushed;
+#define ADD(id, field, ...) q->n[STAT_##id] += core->field;
+	QP_COUNTS(QP_NO_COUNT, ADD)
+#undef ADD
 	qp->ops->stat(core, q);
 }
 

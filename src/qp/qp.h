@@ -14,6 +14,7 @@
 #ifndef SOFTHCA_QP_QP_H
 #define SOFTHCA_QP_QP_H
 
+#include "counts.h"
 #include "public.h"
 #include "rq.h"
 #include "source.h"
@@ -46,8 +47,7 @@ struct qp {
 	struct qp_sq sq;
 	struct qp_rq rq;
 	struct qp_recv recv; /* of the message that is being received */
-	/* Completions that are no success; those that are flushed. */
-	uint64_t sq_errors, sq_flushed, rq_errors, rq_flushed;
+	QP_COUNTS(QP_NO_COUNT, QP_COUNT_FIELD)
 	struct qp_public *pub; /* what others see of it; the next, or given */
 	struct qp_public unseen;
 };

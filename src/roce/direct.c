@@ -98,9 +98,12 @@ static bool complete(struct roce_qp *qp, int err)
 		return false;
 	}
 	qp->stats.direct++;
-	qp->stats.direct_reads += w->opcode == IBV_WR_RDMA_READ;
-	qp->stats.direct_atomics += qp_wqe_has_response(w) &&
-				    w->opcode != IBV_WR_RDMA_READ;
+	if (!qp_wqe_has_response(w))
+		qp->stats.direct_writes++;
+	else if (w->opcode == IBV_WR_RDMA_READ)
+		qp->stats.direct_reads++;
+	else
+		qp->stats.direct_atomics++;
 	qp->stats.direct_bytes += w->length;
 	if (qp_sq_complete(&qp->base, IBV_WC_SUCCESS))
 		return true;

@@ -321,24 +321,8 @@ bool roce_tx_again(const struct roce_qp *qp, const struct roce_pkt *p);
 
 /* Counters of one QP, for tools (counters/stat.h) and tests. */
 struct roce_qp_stats {
-	uint64_t tx_pkts, rx_pkts;
-	uint64_t tx_bytes, rx_bytes; /* of payload in them */
-	uint64_t direct; /* requests carried out without packets, */
-	uint64_t direct_reads, direct_atomics; /* those of them; and what all */
-	uint64_t direct_bytes; /* have moved */
-	uint64_t retransmits; /* times the requester went back */
-	uint64_t timeouts;
-	uint64_t rnr_rx, rnr_tx;
-	uint64_t nak_rx, nak_tx;
-	uint64_t nak_psn_rx; /* of them those that ask for a PSN again */
-	uint64_t access_rx, access_tx; /* of them refused access */
-	uint64_t invalid_rx; /* of them requests found invalid */
-	uint64_t duplicates; /* requests that had been executed before */
-	uint64_t gaps; /* requests ahead of the one due */
-	uint64_t implied; /* responses that later ones have passed over */
-	uint64_t rx_writes, rx_reads, rx_atomics; /* requests executed */
-	uint64_t no_recv; /* messages without a receive */
-	uint64_t cnp_tx, cnp_rx, marked; /* congestion: packets marked */
+	QP_COUNTS(QP_COUNT_FIELD, QP_NO_COUNT)
+	uint64_t rnr_tx, nak_rx, nak_tx;
 	uint64_t dropped; /* packets of no use here */
 };
 const struct roce_qp_stats *roce_qp_stats(const struct roce_qp *qp);

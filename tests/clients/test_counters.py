@@ -45,6 +45,22 @@ def test_perftest_reads_them(placements, rundir, way, op, requests):
         assert (requests <= n <= 17 * requests if kind == "read" == op else n == (requests if kind == op else 0)), got
 
 
+def read(path):
+    with open(os.path.join(rig.ROOT, path)) as f:
+        return f.read()
+
+
+def test_the_page_has_them(home, rundir):
+    """With what the sources say that they count, and the files that there are."""
+    of_qps = re.findall(r'^[CQ]\(\w+, \w+, "(\w+)", \w+, \\\n  "(.*?)"\)', read("src/qp/counts.h"), re.M)
+    of_processes = re.findall(r'^C\(\w+, "(\w+)", "(.*?)"\)', read("src/counters/stat.h"), re.M)
+    assert len(of_qps) > 25 and len(of_processes) > 3
+    page = re.findall(r"^\| `(\w+)` \| (.*?) \| ?(yes|\*)? \|$", read("docs/DEBUGGING.md"), re.M)
+    assert [(name, help) for name, help, _ in page] == of_qps + [(n, f"{h} (of the process)") for n, h in of_processes]
+    files = run(home, rundir, "ls", f"{PORT}/hw_counters").split()
+    assert sorted(name for name, _, file in page if file) == sorted(set(files) - {"lifespan"})
+
+
 READERS = {
     "cat": ["cat", "{}"],
     "a shell": ["bash", "-c", "cd {dir} && cat < {name}"],

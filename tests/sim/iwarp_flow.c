@@ -253,7 +253,7 @@ static void ready_again(void **state)
 		iwarp_tx_ask_again(a->qp);
 		assert_int_equal(iwarp_tx_ready(a->qp), siw);
 		iw_run(p);
-		assert_int_equal(iwarp_qp_stats(b->qp)->rx_fpdus, 1 + siw);
+		assert_int_equal(iwarp_qp_stats(b->qp)->rx_pkts, 1 + siw);
 		assert_int_equal(b->established, 1);
 		assert_int_equal(post(b, IBV_WR_RDMA_WRITE, 100, 0), 0);
 		iw_run(p);
@@ -514,10 +514,10 @@ static void segments(void **state)
 		o.fpdu_max = max;
 		o.offer[1].markers = i % 2;
 		p = connected(&o);
-		fpdus = iwarp_qp_stats(p->end[0].qp)->tx_fpdus;
+		fpdus = iwarp_qp_stats(p->end[0].qp)->tx_pkts;
 		assert_int_equal(post(&p->end[0], IBV_WR_RDMA_WRITE, BIG, 0), 0);
 		bytes = send_all(&p->end[0]);
-		fpdus = iwarp_qp_stats(p->end[0].qp)->tx_fpdus - fpdus;
+		fpdus = iwarp_qp_stats(p->end[0].qp)->tx_pkts - fpdus;
 		assert_true(bytes <= fpdus * max);
 		assert_true(bytes > (fpdus - 1) * (max - max / 100 - 20));
 		iw_run(p);
