@@ -1,8 +1,9 @@
 /*
  * trace.c - softhca trace: where the time of work requests went
  */
-#include "cli/cli.h"
 #include "cli/trace.h"
+#include "cli/cli.h"
+#include "qp/opcode.h"
 #include "roce/env.h"
 #include "wire/mad.h"
 #include "wire/rdmap.h"
@@ -109,17 +110,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 const char *trace_wr_op(const struct trace_wr *w)
 {
 	static const char *const names[] = {
-		[IBV_WR_RDMA_WRITE] = "write",
-		[IBV_WR_RDMA_WRITE_WITH_IMM] = "write+imm",
-		[IBV_WR_SEND] = "send",
-		[IBV_WR_SEND_WITH_IMM] = "send+imm",
-		[IBV_WR_RDMA_READ] = "read",
-		[IBV_WR_ATOMIC_CMP_AND_SWP] = "cmp_swap",
-		[IBV_WR_ATOMIC_FETCH_AND_ADD] = "fetch_add",
-		[IBV_WR_LOCAL_INV] = "local_inv",
-		[IBV_WR_BIND_MW] = "bind_mw",
-		[IBV_WR_SEND_WITH_INV] = "send+inv",
-		[IBV_WR_ATOMIC_WRITE] = "atomic_wr",
+#define WORD(op, services, completion, takes, flags, word) [IBV_WR_##op] = word,
+		QP_OPCODES(WORD)
 	};
 
 	if (w->recv)

@@ -7,6 +7,8 @@
  * the few that are called. The private node changes its number with rdma-core
  * releases; the same code serves all numbers.
  */
+#include "qp/opcode.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -128,19 +130,9 @@ const char *private_wr_opcode_str(enum ibv_wr_opcode opcode);
 const char *private_wr_opcode_str(enum ibv_wr_opcode opcode)
 {
 	static const char *const words[] = {
-		[IBV_WR_RDMA_WRITE] = "RDMA_WRITE",
-		[IBV_WR_RDMA_WRITE_WITH_IMM] = "RDMA_WRITE_WITH_IMM",
-		[IBV_WR_SEND] = "SEND",
-		[IBV_WR_SEND_WITH_IMM] = "SEND_WITH_IMM",
-		[IBV_WR_RDMA_READ] = "RDMA_READ",
-		[IBV_WR_ATOMIC_CMP_AND_SWP] = "ATOMIC_CMP_AND_SWP",
-		[IBV_WR_ATOMIC_FETCH_AND_ADD] = "ATOMIC_FETCH_AND_ADD",
-		[IBV_WR_LOCAL_INV] = "LOCAL_INV",
-		[IBV_WR_BIND_MW] = "BIND_MW",
-		[IBV_WR_SEND_WITH_INV] = "SEND_WITH_INV",
-		[IBV_WR_TSO] = "TSO",
+#define WORD(op, ...) [IBV_WR_##op] = #op,
+		QP_OPCODES(WORD)[IBV_WR_TSO] = "TSO",
 		[IBV_WR_DRIVER1] = "DRIVER1",
-		[IBV_WR_ATOMIC_WRITE] = "ATOMIC_WRITE",
 	};
 	const size_t n = sizeof(words) / sizeof(words[0]);
 

@@ -3,36 +3,13 @@
  */
 #include "qp.h"
 
-static enum ibv_wc_opcode send_wc_opcode(const struct qp_wqe *w)
-{
-	switch (w->opcode) {
-	case IBV_WR_RDMA_WRITE:
-	case IBV_WR_RDMA_WRITE_WITH_IMM:
-		return IBV_WC_RDMA_WRITE;
-	case IBV_WR_RDMA_READ:
-		return IBV_WC_RDMA_READ;
-	case IBV_WR_ATOMIC_CMP_AND_SWP:
-		return IBV_WC_COMP_SWAP;
-	case IBV_WR_ATOMIC_FETCH_AND_ADD:
-		return IBV_WC_FETCH_ADD;
-	case IBV_WR_ATOMIC_WRITE:
-		return IBV_WC_ATOMIC_WRITE;
-	case IBV_WR_LOCAL_INV:
-		return IBV_WC_LOCAL_INV;
-	case IBV_WR_BIND_MW:
-		return IBV_WC_BIND_MW;
-	default:
-		return IBV_WC_SEND;
-	}
-}
-
 bool qp_sq_report(struct qp *qp, const struct qp_wqe *w,
 		  enum ibv_wc_status status)
 {
 	const struct ibv_wc wc = {
 		.wr_id = w->wr_id,
 		.status = status,
-		.opcode = send_wc_opcode(w),
+		.opcode = (enum ibv_wc_opcode)qp_opcodes[w->opcode].completion,
 		.byte_len = w->length,
 		.qp_num = qp->qpn,
 	};

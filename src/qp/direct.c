@@ -179,7 +179,7 @@ static int exchange(const struct qp_direct_env *env, const struct qp_wqe *w,
 	const struct iovec here = { &new, 8 };
 	int err;
 
-	if (w->opcode != IBV_WR_ATOMIC_WRITE) {
+	if (!qp_wqe_has_value(w)) {
 		err = env->read(far, &old, 1, &there, 1);
 		if (err)
 			return err;
@@ -239,8 +239,7 @@ int qp_direct(struct qp *qp, struct qp_wqe *w, struct qp_far *far,
 	int err, in;
 
 	l.n = l.nkeys = 0;
-	/* An atomic write's value was taken when it was posted. */
-	if (w->opcode != IBV_WR_ATOMIC_WRITE && !local_get(qp, w, &l))
+	if (!qp_wqe_has_value(w) && !local_get(qp, w, &l))
 		return -EFAULT;
 	in = env->enter(far);
 	if (in < 0) {

@@ -14,26 +14,11 @@
 #include <errno.h>
 #include <string.h>
 
-enum {
-	T_RC = 1 << 0 | 1 << 3 /* and XRC_SEND */,
-	T_UC = 1 << 1,
-	T_UD = 1 << 2
-};
-
-/* On which services an opcode exists (ibv_post_send(3)). */
-static const uint8_t opcode_services[] = {
-	[IBV_WR_RDMA_WRITE] = T_RC | T_UC,
-	[IBV_WR_RDMA_WRITE_WITH_IMM] = T_RC | T_UC,
-	[IBV_WR_SEND] = T_RC | T_UC | T_UD,
-	[IBV_WR_SEND_WITH_IMM] = T_RC | T_UC | T_UD,
-	[IBV_WR_RDMA_READ] = T_RC,
-	[IBV_WR_ATOMIC_CMP_AND_SWP] = T_RC,
-	[IBV_WR_ATOMIC_FETCH_AND_ADD] = T_RC,
-	[IBV_WR_LOCAL_INV] = T_RC | T_UC,
-	[IBV_WR_BIND_MW] = T_RC | T_UC,
-	[IBV_WR_SEND_WITH_INV] = T_RC,
-	[IBV_WR_ATOMIC_WRITE] = T_RC,
-};
+/* clang-format off */
+#define OPCODE(op, services, completion, takes, flags, word) \
+	[IBV_WR_##op] = { services, (uint8_t)IBV_WC_##completion, QP_TAKES_##takes, flags },
+const struct qp_opcode qp_opcodes[QP_OPCODE_ROWS] = { QP_OPCODES(OPCODE) };
+/* clang-format on */
 
 #define SEND_FLAGS                                                             \
 	(IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED |             \
@@ -43,14 +28,13 @@ static const uint8_t opcode_services[] = {
 __attribute__((noinline)) static int64_t
 take_inline(const struct qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr)
 {
-	/* An atomic write's eight bytes fit where an SGE would be. */
-	const uint32_t max = w->opcode == IBV_WR_ATOMIC_WRITE ?
-				     sizeof(uint64_t) :
-				     qp->sq.max_inline;
+	/* Eight bytes fit where an SGE would be. */
+	const uint32_t max =
+		qp_wqe_has_value(w) ? sizeof(uint64_t) : qp->sq.max_inline;
 	uint8_t *data = qp_wqe_data(&qp->sq, w);
 	uint64_t length = 0;
 
-	if (qp_wqe_has_response(w) && w->opcode != IBV_WR_ATOMIC_WRITE)
+	if (qp_wqe_has_response(w) && !qp_wqe_has_value(w))
 		return why(-EINVAL,
 			   "work request 0x%llx: IBV_SEND_INLINE is for data that is sent; reads and atomics receive it",
 			   (unsigned long long)w->wr_id);
@@ -151,54 +135,51 @@ static bool is_eight_bytes(struct qp *qp, struct qp_wqe *w)
 	return false;
 }
 
+/* Eight bytes that travel in the packet. */
+static void take_value(struct qp *qp, struct qp_wqe *w,
+		       const struct ibv_send_wr *wr)
+{
+	if (!is_eight_bytes(qp, w))
+		return;
+	if (wr->send_flags & IBV_SEND_INLINE)
+		memcpy(&w->swap, qp_wqe_data(&qp->sq, w), 8);
+	else if (wr->num_sge != 1 || qp_load8(qp, wr->sg_list, &w->swap))
+		w->status = IBV_WC_LOC_PROT_ERR;
+}
+
 /* What the opcode needs besides data. */
 __attribute__((noinline)) static int
 take_request(struct qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr)
 {
-	switch (wr->opcode) {
-	case IBV_WR_ATOMIC_CMP_AND_SWP:
-	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+	const struct qp_opcode *op = &qp_opcodes[w->opcode];
+
+	switch ((enum qp_takes)op->takes) {
+	case QP_TAKES_ATOMIC:
 		is_eight_bytes(qp, w);
 		w->remote_addr = wr->wr.atomic.remote_addr;
 		w->rkey = wr->wr.atomic.rkey;
 		w->compare_add = wr->wr.atomic.compare_add;
 		w->swap = wr->wr.atomic.swap;
 		break;
-	case IBV_WR_RDMA_WRITE:
-	case IBV_WR_RDMA_WRITE_WITH_IMM:
-	case IBV_WR_RDMA_READ:
+	case QP_TAKES_RDMA:
 		w->remote_addr = wr->wr.rdma.remote_addr;
 		w->rkey = wr->wr.rdma.rkey;
 		break;
-	case IBV_WR_ATOMIC_WRITE:
-		w->remote_addr = wr->wr.rdma.remote_addr;
-		w->rkey = wr->wr.rdma.rkey;
-		/* Eight bytes that travel in the packet: taken now. */
-		if (!is_eight_bytes(qp, w))
-			break;
-		if (wr->send_flags & IBV_SEND_INLINE)
-			memcpy(&w->swap, qp_wqe_data(&qp->sq, w), 8);
-		else if (wr->num_sge != 1 ||
-			 qp_load8(qp, wr->sg_list, &w->swap))
-			w->status = IBV_WC_LOC_PROT_ERR;
-		break;
-	case IBV_WR_SEND_WITH_INV:
-		w->rkey = wr->invalidate_rkey;
-		break;
-	case IBV_WR_LOCAL_INV:
-		if (!qp->env->invalidate)
+	case QP_TAKES_KEY:
+		if (op->flags & QP_OP_LOCAL && !qp->env->invalidate)
 			return -EINVAL;
-		w->local = true;
 		w->rkey = wr->invalidate_rkey;
 		break;
-	case IBV_WR_BIND_MW:
+	case QP_TAKES_BIND:
 		if (!qp->env->bind_mw || take_bind(qp, w, wr))
 			return -EINVAL;
-		w->local = true;
 		break;
-	default:
+	case QP_TAKES_NOTHING:
 		break;
 	}
+	w->local = op->flags & QP_OP_LOCAL;
+	if (qp_wqe_has_value(w))
+		take_value(qp, w, wr);
 	if (qp_wqe_has_response(w) && !qp->attr.max_rd_atomic) /* for ever */
 		return why(-EINVAL,
 			   "work request 0x%llx: a read or an atomic, but the QP has max_rd_atomic 0: set it to 1 or more with IBV_QP_MAX_QP_RD_ATOMIC, and max_dest_rd_atomic at the peer",
@@ -210,7 +191,7 @@ take_request(struct qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr)
 __attribute__((noinline)) static int take_nothing(struct qp *qp,
 						  struct qp_wqe *w)
 {
-	if (w->opcode == IBV_WR_LOCAL_INV || w->opcode == IBV_WR_BIND_MW)
+	if (qp_opcodes[w->opcode].flags & QP_OP_LOCAL)
 		return why(-EINVAL,
 			   "work request 0x%llx: QPs of type %s have no memory windows",
 			   (unsigned long long)w->wr_id,
@@ -236,8 +217,7 @@ no_entry(const struct qp *qp, const struct ibv_send_wr *wr)
 		return why(-EINVAL,
 			   "the QP is in state %s; sending needs RTS: ibv_modify_qp() through INIT, RTR and RTS first",
 			   qp_state_str(qp->state));
-	if (wr->opcode >= ARRAY_SIZE(opcode_services) ||
-	    !opcode_services[wr->opcode])
+	if (wr->opcode >= QP_OPCODE_ROWS || !qp_opcodes[wr->opcode].services)
 		return why(-EINVAL,
 			   "work request 0x%llx: opcode %u is none, or not supported by this device",
 			   id, (unsigned)wr->opcode);
@@ -281,8 +261,8 @@ int qp_post_send(struct qp *qp, const struct ibv_send_wr *wr,
 	int64_t length;
 
 	if (qp->state < IBV_QPS_RTS || qp->type == IBV_QPT_XRC_RECV ||
-	    opcode >= ARRAY_SIZE(opcode_services) ||
-	    !opcode_services[opcode] || wr->send_flags & ~(unsigned)SEND_FLAGS ||
+	    opcode >= QP_OPCODE_ROWS || !qp_opcodes[opcode].services ||
+	    wr->send_flags & ~(unsigned)SEND_FLAGS ||
 	    (uint32_t)wr->num_sge > sq->max_sge)
 		return no_entry(qp, wr);
 	if (sq->tail - sq->head >= sq->max_wr)
@@ -302,7 +282,7 @@ int qp_post_send(struct qp *qp, const struct ibv_send_wr *wr,
 	if (length < 0)
 		return (int)length;
 	w->length = (uint32_t)length;
-	if (!(opcode_services[opcode] & 1u << qp->column))
+	if (!(qp_opcodes[opcode].services & 1u << qp->column))
 		return take_nothing(qp, w);
 	return opcode == IBV_WR_SEND ? 0 : take_request(qp, w, wr);
 }

@@ -9,6 +9,7 @@
 #define SOFTHCA_QP_SQ_H
 
 #include "env.h"
+#include "opcode.h"
 
 /* What every transport keeps of a send work request. */
 struct qp_wqe {
@@ -76,12 +77,13 @@ static inline uint32_t qp_wqe_access(const struct qp_wqe *w)
 /* Requests that use responder resources and are answered with data. */
 static inline bool qp_wqe_has_response(const struct qp_wqe *w)
 {
-	const uint32_t those = 1u << IBV_WR_RDMA_READ |
-			       1u << IBV_WR_ATOMIC_CMP_AND_SWP |
-			       1u << IBV_WR_ATOMIC_FETCH_AND_ADD |
-			       1u << IBV_WR_ATOMIC_WRITE;
+	return QP_OPCODES_ANSWERED & 1u << w->opcode;
+}
 
-	return those & 1u << w->opcode;
+/* Atomic writes: what is sent is in swap. */
+static inline bool qp_wqe_has_value(const struct qp_wqe *w)
+{
+	return QP_OPCODES_VALUE & 1u << w->opcode;
 }
 
 #endif

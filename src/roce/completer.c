@@ -386,7 +386,7 @@ static bool read_length_good(const struct roce_qp *qp, const struct qp_wqe *w,
 	uint32_t chunk = qp->req.read_chunk;
 
 	/* An atomic write is answered by a read response without data. */
-	if (w->opcode == IBV_WR_ATOMIC_WRITE)
+	if (qp_wqe_has_value(w))
 		return !pkt->len;
 	if (!pkt->large || pkt->len <= qp->mtu)
 		return pkt->len == min_u32(left, qp->mtu);
@@ -412,7 +412,7 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 	uint32_t bad = 0;
 	int err;
 
-	if (is_read != (wqe_is_read(w) || w->opcode == IBV_WR_ATOMIC_WRITE) ||
+	if (is_read != (wqe_is_read(w) || qp_wqe_has_value(w)) ||
 	    (is_read && !read_length_good(qp, w, pkt))) {
 		explain(qp,
 			"response %s of %zu bytes to work request 0x%llx, of which %u bytes were to come",
