@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MS_NS UINT64_C(1000000)
 #define STEP_MAX_NS (50 * MS_NS)
@@ -25,14 +26,18 @@ struct cma_await {
 	struct cma_id *id;
 	struct neigh_hop hop;
 	int timeout_ms;
-	uint64_t until, due, step, ask_due;
+	uint64_t until;
 };
 
-static struct cma_await *waiting; /* under the lock */
+/* Under the lock. All are looked for at once: many may wait for one host. */
+static struct {
+	struct cma_await *first;
+	uint64_t due, step, ask_due;
+} waiting;
 
 void cma_await_init(void)
 {
-	waiting = NULL;
+	waiting.first = NULL;
 }
 
 int cma_await(struct cma_id *id, int timeout_ms)
@@ -54,14 +59,15 @@ int cma_await(struct cma_id *id, int timeout_ms)
 		.timeout_ms = timeout_ms,
 		.until = timeout_ms < 0 ? UINT64_MAX :
 					  now + (uint64_t)timeout_ms * MS_NS,
-		.due = now + MS_NS,
-		.step = MS_NS,
-		.ask_due = now + ASK_NS,
 	};
 	id->state = CMA_ADDR_QUERY;
 	cma_lock();
-	w->next = waiting;
-	waiting = w;
+	if (!waiting.first)
+		waiting.ask_due = now + ASK_NS;
+	w->next = waiting.first;
+	waiting.first = w;
+	waiting.step = MS_NS;
+	waiting.due = now + MS_NS;
 	id->await = w;
 	cma_unlock();
 	return 1;
@@ -69,7 +75,7 @@ int cma_await(struct cma_id *id, int timeout_ms)
 
 void cma_await_drop(struct cma_id *id)
 {
-	struct cma_await **at = &waiting;
+	struct cma_await **at = &waiting.first;
 
 	if (!id->await)
 		return;
@@ -84,12 +90,12 @@ void cma_await_drop(struct cma_id *id)
 
 uint64_t cma_await_deadline(void *arg)
 {
-	uint64_t due = UINT64_MAX;
+	uint64_t due = waiting.due;
 
 	(void)arg;
-	for (const struct cma_await *w = waiting; w; w = w->next)
-		due = min_u64(due, w->due);
-	return due;
+	for (const struct cma_await *w = waiting.first; w; w = w->next)
+		due = min_u64(due, w->until);
+	return waiting.first ? due : UINT64_MAX;
 }
 
 static void report(const struct cma_await *w)
@@ -114,46 +120,46 @@ static void report(const struct cma_await *w)
 		    w->timeout_ms));
 }
 
-/* Whether its event has been posted. */
-static bool look(const struct cma_await *w, uint64_t now)
+/* Its event, once the neighbour is known or it is too late. */
+static void settle(struct cma_await *w, bool known, uint64_t now)
 {
-	const bool known = neigh_known(&w->hop);
 	struct cma_event *ev;
 
 	if (!known && now < w->until)
-		return false;
+		return;
 	ev = cma_event_new(w->id,
 			   known ? RDMA_CM_EVENT_ADDR_RESOLVED :
 				   RDMA_CM_EVENT_ADDR_ERROR,
 			   known ? 0 : -ETIMEDOUT);
 	if (!ev)
-		return false;
+		return; /* at the next look */
 	if (!known)
 		report(w);
 	cma_event_post(ev);
-	return true;
+	cma_await_drop(w->id);
 }
 
 void cma_await_expire(void *arg, uint64_t now)
 {
+	const bool ask = waiting.ask_due <= now;
+	struct neigh_hop hop = { 0 };
 	struct cma_await *w, *next;
+	bool known = false;
 
-	(void)arg;
-	for (w = waiting; w; w = next) {
+	if (!waiting.first || now < cma_await_deadline(arg))
+		return;
+	for (w = waiting.first; w; w = next) {
 		next = w->next;
-		if (w->due > now)
-			continue;
-		if (look(w, now)) {
-			cma_await_drop(w->id);
-			continue;
+		if (memcmp(&hop, &w->hop, sizeof(hop))) {
+			hop = w->hop;
+			known = neigh_known(&hop);
+			if (ask && !known)
+				neigh_ask(&hop);
 		}
-		if (w->ask_due <= now) {
-			neigh_ask(&w->hop);
-			w->ask_due = now + ASK_NS;
-		}
-		w->step = min_u64(2 * w->step, STEP_MAX_NS);
-		w->due = now + w->step;
-		if (now < w->until)
-			w->due = min_u64(w->due, w->until);
+		settle(w, known, now);
 	}
+	if (ask)
+		waiting.ask_due = now + ASK_NS;
+	waiting.step = min_u64(2 * waiting.step, STEP_MAX_NS);
+	waiting.due = now + waiting.step;
 }

@@ -406,7 +406,8 @@ static void families(void)
 /* A host that answers neither ARP nor neighbour discovery: CM_CHECK_ADDR. */
 static void absent(void)
 {
-	struct rdma_cm_id *c;
+	enum { MANY = 200 };
+	struct rdma_cm_id *c, *many[MANY];
 
 	NEED(cch = rdma_create_event_channel());
 	NEED(!rdma_create_id(cch, &c, NULL, RDMA_PS_TCP));
@@ -417,6 +418,16 @@ static void absent(void)
 		EXPECT(cch, ADDR_ERROR, -ETIMEDOUT);
 	}
 	FAILS(rdma_resolve_route(c, 300), EINVAL);
+	/* Many wait for one host, some of them longer. */
+	for (int i = 0; i < MANY; i++) {
+		NEED(!rdma_create_id(cch, &many[i], NULL, RDMA_PS_TCP));
+		NEED(!rdma_resolve_addr(many[i], NULL, addr_of(7174),
+					200 + i % 3 * 100));
+	}
+	for (int i = 0; i < MANY; i++)
+		EXPECT(cch, ADDR_ERROR, -ETIMEDOUT);
+	for (int i = 0; i < MANY; i++)
+		rdma_destroy_id(many[i]);
 	/* Its event does not come any more. */
 	NEED(!rdma_resolve_addr(c, NULL, addr_of(7174), 300));
 	rdma_destroy_id(c);
