@@ -53,6 +53,7 @@ struct held {
 
 struct gsi {
 	struct engine *e;
+	struct engine_alarm alarm;
 	pthread_mutex_t lock; /* of what follows, and of our users' state */
 	struct cm *cm;
 	uint32_t psn;
@@ -220,7 +221,7 @@ static void flush(struct gsi *g)
 		due = min_u64(due, g->peers_due);
 	if (g->user)
 		due = min_u64(due, g->user->deadline(g->user->arg));
-	engine_alarm_set(g->e, &to_process(g->e)->cm_alarm, due);
+	engine_alarm_set(g->e, &g->alarm, due);
 }
 
 /* Peers on this host that end without a message, for example by kill -9. */
@@ -366,7 +367,7 @@ static void unreachable(void *arg, const union ibv_gid *dgid,
 	pthread_mutex_unlock(&g->lock);
 }
 
-void gsi_expire(struct engine *e, uint64_t now)
+static void gsi_expire(struct engine *e, uint64_t now)
 {
 	struct gsi *g = to_process(e)->gsi;
 
@@ -434,6 +435,7 @@ int gsi_create(struct engine *e)
 	}
 	pthread_mutex_init(&g->lock, NULL);
 	pthread_mutex_init(&g->bind_lock, NULL);
+	engine_alarm_add(e, &g->alarm, gsi_expire);
 	to_process(e)->gsi = g;
 	udp_on_unreachable(e->udp, unreachable, g);
 	return 0;

@@ -16,8 +16,6 @@ int gsi_create(struct engine *e);
 void gsi_destroy(struct engine *e);
 /* A packet for QP1 came in; under the link's receive side. */
 void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now_ns);
-/* process->cm_alarm is due. */
-void gsi_expire(struct engine *e, uint64_t now_ns);
 /* Interfaces or their addresses may have changed. */
 void gsi_netdevs_changed(struct engine *e);
 /* A QP with an owner is about to be destroyed. */

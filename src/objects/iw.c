@@ -4,6 +4,7 @@
 #include "iw.h"
 
 #include "gsi.h"
+#include "qp_iwarp.h"
 #include "record.h"
 
 #include "base/aside.h"
@@ -62,11 +63,16 @@ enum phase {
 /* What a user has not heard yet. */
 enum { NEWS_ESTABLISHED = 1, NEWS_ENDED = 2, NEWS_CLOSED = 4, NEWS_QUEUED = 8 };
 
+/* Connections that have their turns. */
+struct queue {
+	struct shca_iw *first, *last;
+};
+
 struct shca_iw {
-	struct stream stream; /* first */
+	struct shca_conn conn; /* first */
 	struct engine *e;
 	struct shca_iw *next, **link; /* those of the process */
-	_Atomic unsigned refs; /* the list, the user, qp->iw, news */
+	_Atomic unsigned refs; /* the list, the user, qp->conn, news */
 	_Atomic int phase; /* enum phase */
 	_Atomic uint64_t due;
 	void *user; /* of the connection, or of the listener */
@@ -75,12 +81,12 @@ struct shca_iw {
 	struct shca_iw_listener *listener; /* in IW_REQUEST and IW_WAITING */
 	uint16_t *source; /* in IW_REQUEST: the silent of its source */
 	struct shca_qp *qp; /* with a reference, as long as this exists */
-	struct sockaddr_storage local, peer;
+	struct sockaddr_storage local;
 	uint8_t tos, refused; /* so often */
 	bool waits; /* IW_CONNECTING: no SYN has been sent, it is others' turn */
 	struct iwarp_setup setup;
 	/* Where it has its turn, in IW_CONNECTING and IW_WAITING. */
-	struct shca_iw_queue *queue;
+	struct queue *queue;
 	struct shca_iw *ahead, *behind;
 	uint64_t since; /* it connects, or is IW_WAITING */
 	uint16_t out_len; /* our frame, until TCP has connected */
@@ -90,10 +96,28 @@ struct shca_iw {
 	_Atomic unsigned news;
 };
 
+/* Places in which the sources of connections are counted. */
+#define SOURCES 1024
+
+/* Under the connection manager's lock. */
+struct iwcm {
+	struct engine *e;
+	struct shca_iw *iws, **iws_end; /* oldest first; the end unless empty */
+	/* Those of them to which TCP is to connect, in the order of the calls. */
+	struct queue connecting;
+	struct shca_iw_listener *listeners;
+	unsigned half_open; /* of iws have yet to bring a request */
+	/* Of these, those that have said nothing, by where they come from. */
+	uint16_t sources[SOURCES];
+	struct shca_iw *_Atomic news; /* that the user has not heard of */
+	struct engine_alarm news_alarm, alarm;
+	int (*event)(const struct shca_iw_event *ev);
+};
+
 struct shca_iw_listener {
 	struct stream stream; /* first */
 	struct engine *e;
-	struct shca_iw_queue waiting; /* IW_WAITING: the first asks for all */
+	struct queue waiting; /* IW_WAITING: the first asks for all */
 	struct shca_iw_listener *next, **link;
 	void *user;
 	uint64_t paused_until; /* 0: it accepts */
@@ -102,7 +126,7 @@ struct shca_iw_listener {
 
 static struct shca_iw *to_iw(struct stream *s)
 {
-	return container_of(s, struct shca_iw, stream);
+	return container_of(s, struct shca_iw, conn.stream);
 }
 
 static struct shca_iw_listener *to_listener(struct stream *s)
@@ -110,9 +134,21 @@ static struct shca_iw_listener *to_listener(struct stream *s)
 	return container_of(s, struct shca_iw_listener, stream);
 }
 
+static struct iwcm *to_iwcm(struct engine *e)
+{
+	return to_process(e)->iwcm;
+}
+
 static void due_by(struct engine *e, uint64_t due)
 {
-	engine_alarm_by(e, &to_process(e)->iw_alarm, due);
+	engine_alarm_by(e, &to_iwcm(e)->alarm, due);
+}
+
+static void iw_until(struct shca_iw *iw, uint64_t due)
+{
+	atomic_store(&iw->due, due);
+	if (due != UINT64_MAX)
+		due_by(iw->e, due);
 }
 
 /* ---- lifetime ---------------------------------------------------------- */
@@ -125,7 +161,7 @@ static void get(struct shca_iw *iw)
 static void put(struct shca_iw *iw)
 {
 	if (atomic_fetch_sub(&iw->refs, 1) == 1)
-		stream_give(&iw->stream);
+		stream_give(&iw->conn.stream);
 }
 
 static void iw_free(struct stream *s)
@@ -147,7 +183,7 @@ static void heard(struct shca_iw *iw)
 
 static void unlist(struct shca_iw *iw)
 {
-	struct shca_process *p = to_process(iw->e);
+	struct iwcm *m = to_iwcm(iw->e);
 
 	if (!iw->link)
 		return;
@@ -155,18 +191,18 @@ static void unlist(struct shca_iw *iw)
 	if (iw->next)
 		iw->next->link = iw->link;
 	else
-		p->iws_end = iw->link;
+		m->iws_end = iw->link;
 	iw->link = NULL;
 	heard(iw);
 	if (iw->listener)
-		p->iw_half_open--;
+		m->half_open--;
 	iw->listener = NULL;
 	put(iw);
 }
 
 /* ---- turns ------------------------------------------------------------- */
 
-static void queue_add(struct shca_iw_queue *q, struct shca_iw *iw)
+static void queue_add(struct queue *q, struct shca_iw *iw)
 {
 	iw->queue = q;
 	iw->ahead = q->last;
@@ -178,11 +214,11 @@ static void queue_add(struct shca_iw_queue *q, struct shca_iw *iw)
 static bool same_peer(const struct shca_iw *a, const struct shca_iw *b)
 {
 	/* What follows is the program's, and may be anything. */
-	const size_t len = a->peer.ss_family == AF_INET
-				   ? offsetof(struct sockaddr_in, sin_zero)
-				   : sizeof(struct sockaddr_in6);
+	const size_t len = a->conn.peer.ss_family == AF_INET ?
+				   offsetof(struct sockaddr_in, sin_zero) :
+				   sizeof(struct sockaddr_in6);
 
-	return !memcmp(&a->peer, &b->peer, len);
+	return !memcmp(&a->conn.peer, &b->conn.peer, len);
 }
 
 /* The nearest one ahead of it, or behind it, that connects to the same address. */
@@ -207,7 +243,7 @@ static struct shca_iw *peer_behind(const struct shca_iw *iw)
 /* It no longer holds up others. Whose turn is it now? NULL: nobody's. */
 static struct shca_iw *queue_leave(struct shca_iw *iw)
 {
-	struct shca_iw_queue *q = iw->queue;
+	struct queue *q = iw->queue;
 	struct shca_iw *next = NULL;
 
 	if (!q)
@@ -229,103 +265,131 @@ static void pass_on(struct shca_iw *iw)
 	struct shca_iw *next = queue_leave(iw);
 
 	if (next)
-		shca_iw_until(next, 1);
+		iw_until(next, 1);
 }
 
 static int ready(struct stream *s, uint32_t events, uint8_t *buffer);
 
+static const struct shca_conn_ops conn_ops;
 static const struct stream_ops ops = { .ready = ready, .free = iw_free };
 
 static struct shca_iw *iw_new(struct engine *e, enum phase phase,
 			      bool initiator)
 {
-	struct shca_process *p = to_process(e);
+	struct iwcm *m = to_iwcm(e);
 	struct shca_iw *iw = calloc(1, sizeof(*iw));
 
 	if (!iw)
 		return NULL;
 	iw->e = e;
-	iw->stream.ops = &ops;
-	iw->stream.streams = e->streams;
-	iw->stream.fd = -1;
+	iw->conn.stream.ops = &ops;
+	iw->conn.ops = &conn_ops;
+	iw->conn.stream.streams = e->streams;
+	iw->conn.stream.fd = -1;
 	atomic_store(&iw->refs, 1);
 	atomic_store(&iw->phase, phase);
 	atomic_store(&iw->due, UINT64_MAX);
 	iwarp_setup_init(&iw->setup, initiator);
-	iw->link = p->iws ? p->iws_end : &p->iws;
+	iw->link = m->iws ? m->iws_end : &m->iws;
 	*iw->link = iw;
-	p->iws_end = &iw->next;
+	m->iws_end = &iw->next;
 	return iw;
 }
 
 /* The end of one that no QP has. */
 static void iw_end(struct shca_iw *iw, bool reset)
 {
-	stream_close(&iw->stream, reset);
+	stream_close(&iw->conn.stream, reset);
 	atomic_store(&iw->phase, IW_CLOSED);
 	atomic_store(&iw->due, UINT64_MAX);
 	pass_on(iw);
 	unlist(iw);
 }
 
-void shca_iw_until(struct shca_iw *iw, uint64_t due)
-{
-	atomic_store(&iw->due, due);
-	if (due != UINT64_MAX)
-		due_by(iw->e, due);
-}
-
 /* ---- what the user hears ----------------------------------------------- */
 
 static int tell(struct shca_iw *iw, enum shca_iw_event_type type, int status)
 {
-	struct shca_process *p = to_process(iw->e);
+	struct iwcm *m = to_iwcm(iw->e);
 	struct shca_iw_event ev = {
 		.type = type,
 		.iw = iw,
 		.user = iw->user,
 		.status = status,
 		.local = &iw->local,
-		.peer = &iw->peer,
+		.peer = &iw->conn.peer,
 	};
 
-	if (!iw->user || !p->iw_event)
+	if (!iw->user || !m->event)
 		return -ENOENT;
 	ev.data = iwarp_setup_private(&iw->setup, &ev.len);
 	iwarp_setup_asked(&iw->setup, QP_MAX_RD_ATOMIC, &ev.ird, &ev.ord);
-	return p->iw_event(&ev);
+	return m->event(&ev);
 }
 
 /* A QP's lock may be held: the alarm tells the user. */
 static void news(struct shca_iw *iw, unsigned what)
 {
-	struct shca_process *p = to_process(iw->e);
+	struct iwcm *m = to_iwcm(iw->e);
 
 	if (atomic_fetch_or(&iw->news, what | NEWS_QUEUED) & NEWS_QUEUED)
 		return;
 	get(iw);
-	iw->news_next = atomic_load(&p->iw_news);
-	while (!atomic_compare_exchange_weak(&p->iw_news, &iw->news_next, iw))
+	iw->news_next = atomic_load(&m->news);
+	while (!atomic_compare_exchange_weak(&m->news, &iw->news_next, iw))
 		;
-	engine_alarm_by(iw->e, &p->iw_news_alarm, 1);
+	engine_alarm_by(iw->e, &m->news_alarm, 1);
 }
 
-void shca_iw_established(struct shca_iw *iw)
+static void conn_established(struct shca_conn *c)
 {
+	struct shca_iw *iw = to_iw(&c->stream);
+
 	iw->opening = false;
-	shca_iw_until(iw, UINT64_MAX);
+	iw_until(iw, UINT64_MAX);
 	news(iw, NEWS_ESTABLISHED);
 }
 
-void shca_iw_ended(struct shca_iw *iw)
+static void conn_ended(struct shca_conn *c)
 {
+	struct shca_iw *iw = to_iw(&c->stream);
+
 	iw->opening = false;
 	news(iw, NEWS_ENDED);
 }
 
-static void news_tell(struct shca_process *p)
+static void conn_until(struct shca_conn *c, uint64_t due)
 {
-	struct shca_iw *iw = atomic_exchange(&p->iw_news, NULL), *next;
+	iw_until(to_iw(&c->stream), due);
+}
+
+static void conn_leave(struct shca_conn *c, bool linger)
+{
+	struct shca_iw *iw = to_iw(&c->stream);
+
+	if (linger) {
+		stream_want(&c->stream, EPOLLIN);
+		atomic_store(&iw->phase, IW_LINGER);
+		iw_until(iw, clock_ns() + SHCA_IW_END_NS);
+	} else {
+		stream_close(&c->stream, false);
+		atomic_store(&iw->phase, IW_CLOSED);
+		atomic_store(&iw->due, UINT64_MAX);
+		news(iw, NEWS_CLOSED);
+	}
+	put(iw);
+}
+
+static const struct shca_conn_ops conn_ops = {
+	.established = conn_established,
+	.ended = conn_ended,
+	.until = conn_until,
+	.leave = conn_leave,
+};
+
+static void news_tell(struct iwcm *m)
+{
+	struct shca_iw *iw = atomic_exchange(&m->news, NULL), *next;
 
 	for (; iw; iw = next) {
 		unsigned what;
@@ -362,7 +426,7 @@ static void record_ends(const struct shca_iw *iw, struct shca_record_end *ours,
 			struct shca_record_end *peers)
 {
 	ours->port = sock_gid(&iw->local, &ours->addr);
-	peers->port = sock_gid(&iw->peer, &peers->addr);
+	peers->port = sock_gid(&iw->conn.peer, &peers->addr);
 }
 
 static void record_connected(const struct shca_iw *iw)
@@ -386,7 +450,7 @@ static void record_frame(const struct shca_iw *iw, enum trace_type type,
 
 static uint32_t fpdu_max(const struct shca_iw *iw, const struct iwarp_agreed *a)
 {
-	const uint32_t mss = stream_segment(&iw->stream);
+	const uint32_t mss = stream_segment(&iw->conn.stream);
 
 	if (a->tx_large)
 		return IWARP_FPDU_MAX;
@@ -411,20 +475,20 @@ static int hand_over(struct shca_iw *iw)
 	    iw->setup.error != IWARP_SETUP_RTR)
 		return -ECONNABORTED;
 	shca_qp_lock(qp);
-	if (qp->sched.dead || qp->iw) {
+	if (qp->sched.dead || qp->conn) {
 		err = -EINVAL;
 	} else {
-		get(iw); /* qp->iw */
+		get(iw); /* qp->conn */
 		atomic_store(&iw->due, UINT64_MAX);
-		stream_want(&iw->stream, EPOLLIN);
+		stream_want(&iw->conn.stream, EPOLLIN);
 		atomic_store(&iw->phase, IW_QP);
 		if (tracing())
 			record_connected(iw);
 		if (!a.initiator && a.rtr != IWARP_RTR_NONE) {
 			iw->opening = true;
-			shca_iw_until(iw, clock_ns() + SHCA_IW_REPLY_NS);
+			iw_until(iw, clock_ns() + SHCA_IW_REPLY_NS);
 		}
-		err = shca_iwarp_start(qp, iw, &a, fpdu_max(iw, &a),
+		err = shca_iwarp_start(qp, &iw->conn, &a, fpdu_max(iw, &a),
 				       iw->setup.error);
 		if (err) {
 			iw->opening = false;
@@ -444,7 +508,7 @@ static int hand_over(struct shca_iw *iw)
 static int send_frame(struct shca_iw *iw, const uint8_t *p, size_t len)
 {
 	struct iovec iov = { (void *)(uintptr_t)p, len };
-	ssize_t n = stream_send(&iw->stream, &iov, 1, false);
+	ssize_t n = stream_send(&iw->conn.stream, &iov, 1, false);
 
 	/* Nothing was sent before, so there is room. */
 	if (n < 0)
@@ -467,14 +531,14 @@ static void refused(struct shca_iw *iw)
 
 static void connected(struct shca_iw *iw)
 {
-	int err = stream_connected(&iw->stream);
+	int err = stream_connected(&iw->conn.stream);
 	struct shca_iw *next;
 
 	if (err == -ECONNREFUSED)
 		refused(iw);
 	if (err == -ECONNREFUSED && iw->refused < REFUSED_TRIES) {
-		stream_close(&iw->stream, true);
-		shca_iw_until(iw, clock_ns() + REFUSED_NS);
+		stream_close(&iw->conn.stream, true);
+		iw_until(iw, clock_ns() + REFUSED_NS);
 		return;
 	}
 	if (!err && tracing())
@@ -486,8 +550,8 @@ static void connected(struct shca_iw *iw)
 		return;
 	}
 	atomic_store(&iw->phase, IW_REPLY);
-	stream_want(&iw->stream, EPOLLIN);
-	shca_iw_until(iw, clock_ns() + SHCA_IW_REPLY_NS);
+	stream_want(&iw->conn.stream, EPOLLIN);
+	iw_until(iw, clock_ns() + SHCA_IW_REPLY_NS);
 	next = queue_leave(iw);
 	if (next)
 		connect_again(next);
@@ -505,7 +569,7 @@ static int read_frame(struct shca_iw *iw)
 	       (iov.iov_len = iwarp_setup_want(&iw->setup)) > 0) {
 		if (iov.iov_len > sizeof(buf))
 			return -EPROTO;
-		n = stream_recv(&iw->stream, &iov, 1);
+		n = stream_recv(&iw->conn.stream, &iov, 1);
 		if (n <= 0)
 			return n ? (int)n : -ECONNRESET;
 		err = iwarp_setup_rx(&iw->setup, buf, (size_t)n);
@@ -536,15 +600,15 @@ static void replied(struct shca_iw *iw)
 /* The user has no room: who came first is to be the first to have it. */
 static void wait_for_room(struct shca_iw *iw, uint64_t now)
 {
-	struct shca_iw_queue *q = &iw->listener->waiting;
+	struct queue *q = &iw->listener->waiting;
 
 	if (!iw->queue) {
 		iw->since = now;
 		queue_add(q, iw);
 	}
-	stream_want(&iw->stream, 0);
+	stream_want(&iw->conn.stream, 0);
 	atomic_store(&iw->phase, IW_WAITING);
-	shca_iw_until(iw, iw == q->first ? now + AGAIN_NS : UINT64_MAX);
+	iw_until(iw, iw == q->first ? now + AGAIN_NS : UINT64_MAX);
 }
 
 /* The user is asked, as soon as it has room. */
@@ -552,14 +616,14 @@ static void ask(struct shca_iw *iw, uint64_t now)
 {
 	int err;
 
-	stream_want(&iw->stream, 0);
+	stream_want(&iw->conn.stream, 0);
 	atomic_store(&iw->phase, IW_ASKED);
 	atomic_store(&iw->due, UINT64_MAX);
 	iw->owned = true;
 	get(iw); /* the user's */
 	err = tell(iw, SHCA_IW_REQUEST, 0);
 	if (!err) {
-		to_process(iw->e)->iw_half_open--;
+		to_iwcm(iw->e)->half_open--;
 		pass_on(iw);
 		iw->listener = NULL;
 		return;
@@ -605,7 +669,7 @@ static void requested(struct shca_iw *iw)
 static void drop(struct shca_iw *iw, uint8_t *buffer)
 {
 	struct iovec iov = { buffer, STREAM_BUFFER };
-	ssize_t n = stream_recv(&iw->stream, &iov, 1);
+	ssize_t n = stream_recv(&iw->conn.stream, &iov, 1);
 
 	if (!n || (n < 0 && n != -EAGAIN))
 		iw_end(iw, n < 0);
@@ -629,7 +693,7 @@ static void setup_ready(struct shca_iw *iw, uint32_t events, uint8_t *buffer)
 	case IW_ASKED:
 		/* The user finds out when it answers. */
 		if (events & (EPOLLHUP | EPOLLERR))
-			stream_close(&iw->stream, true);
+			stream_close(&iw->conn.stream, true);
 		break;
 	case IW_LINGER:
 		drop(iw, buffer);
@@ -650,7 +714,7 @@ static int ready(struct stream *s, uint32_t events, uint8_t *buffer)
 		qp = iw->qp;
 		if (!shca_qp_trylock(qp))
 			return -EBUSY;
-		if (!qp->sched.dead && qp->iw == iw)
+		if (!qp->sched.dead && qp->conn == &iw->conn)
 			n = shca_iwarp_stream(qp, events, buffer);
 		shca_qp_unlock(qp);
 		return n;
@@ -737,24 +801,26 @@ static int connect_begin(struct shca_iw *iw)
 
 	iw->waits = false;
 	streams_hold(iw->e->streams);
-	fd = connect_from(&local, &iw->peer, iw->tos);
+	fd = connect_from(&local, &iw->conn.peer, iw->tos);
 	if (fd == -EADDRINUSE || fd == -EADDRNOTAVAIL) {
 		/* An ordinary program has the port. */
 		set_port(&local, 0);
-		fd = connect_from(&local, &iw->peer, iw->tos);
+		fd = connect_from(&local, &iw->conn.peer, iw->tos);
 	}
 	err = fd < 0 ? fd : 0;
 	if (!err && !syscall(SYS_getsockname, fd, &local, &len))
 		iw->local = local;
 	if (!err)
-		err = stream_open(iw->e->streams, &iw->stream, fd, EPOLLOUT);
+		err = stream_open(iw->e->streams, &iw->conn.stream, fd,
+				  EPOLLOUT);
 	if (err && fd >= 0)
 		sys_close(fd);
 	streams_release(iw->e->streams);
 	if (err)
 		return err;
-	stream_begin(&iw->stream, &iw->local, &iw->peer, iw->tos, true);
-	shca_iw_until(iw, clock_ns() + SHCA_IW_CONNECT_NS);
+	stream_begin(&iw->conn.stream, &iw->local, &iw->conn.peer, iw->tos,
+		     true);
+	iw_until(iw, clock_ns() + SHCA_IW_CONNECT_NS);
 	return 0;
 }
 
@@ -778,12 +844,12 @@ static int connect_in_turn(struct shca_iw *iw)
 	struct shca_iw *ahead;
 
 	iw->since = clock_ns();
-	queue_add(&to_process(iw->e)->iw_connecting, iw);
+	queue_add(&to_iwcm(iw->e)->connecting, iw);
 	ahead = peer_ahead(iw);
 	if (!ahead || ahead->since + SHCA_IW_TURN_NS <= iw->since)
 		return connect_begin(iw);
 	iw->waits = true;
-	shca_iw_until(iw, ahead->since + SHCA_IW_TURN_NS);
+	iw_until(iw, ahead->since + SHCA_IW_TURN_NS);
 	return 0;
 }
 
@@ -809,7 +875,7 @@ int shca_iw_connect(struct engine *e, struct shca_iw **out,
 	}
 	iw->out_len = (uint16_t)err;
 	iw->local = *from;
-	iw->peer = *to;
+	iw->conn.peer = *to;
 	iw->tos = tos;
 	iw->refused = ask->once ? REFUSED_TRIES - 1 : 0;
 	err = ask->once ? connect_begin(iw) : connect_in_turn(iw);
@@ -834,20 +900,19 @@ err_iw:
 /* Where connections of this peer's source are counted: its IPv4 address, or the
  * first 64 bits of IPv6's, all of which a host can have. Nobody outside can
  * tell which sources share a place. */
-static uint16_t *source_of(struct shca_process *p,
-			   const struct sockaddr_storage *peer)
+static uint16_t *source_of(struct iwcm *m, const struct sockaddr_storage *peer)
 {
 	union ibv_gid gid;
 	uint64_t key;
 
 	sock_gid(peer, &gid);
 	key = roce_gid_is_v4(&gid) ? get_be32(gid.raw + 12) : get_be64(gid.raw);
-	return &p->iw_sources[mix64(key ^ mix64(p->id)) % SHCA_IW_SOURCES];
+	return &m->sources[mix64(key ^ mix64(to_process(m->e)->id)) % SOURCES];
 }
 
 static struct shca_iw *accepted(struct shca_iw_listener *l, int fd)
 {
-	struct shca_process *p = to_process(l->e);
+	struct iwcm *m = to_iwcm(l->e);
 	struct shca_iw *iw = iw_new(l->e, IW_REQUEST, false);
 	socklen_t len = sizeof(iw->local);
 
@@ -855,19 +920,19 @@ static struct shca_iw *accepted(struct shca_iw_listener *l, int fd)
 		return NULL;
 	stream_tune(fd);
 	if (syscall(SYS_getsockname, fd, &iw->local, &len) ||
-	    (len = sizeof(iw->peer),
-	     syscall(SYS_getpeername, fd, &iw->peer, &len)) ||
-	    stream_open(l->e->streams, &iw->stream, fd, EPOLLIN)) {
+	    (len = sizeof(iw->conn.peer),
+	     syscall(SYS_getpeername, fd, &iw->conn.peer, &len)) ||
+	    stream_open(l->e->streams, &iw->conn.stream, fd, EPOLLIN)) {
 		iw_end(iw, false);
 		return NULL;
 	}
-	stream_begin(&iw->stream, &iw->local, &iw->peer, 0, false);
+	stream_begin(&iw->conn.stream, &iw->local, &iw->conn.peer, 0, false);
 	iw->user = l->user;
 	iw->listener = l;
-	p->iw_half_open++;
-	iw->source = source_of(p, &iw->peer);
+	m->half_open++;
+	iw->source = source_of(m, &iw->conn.peer);
 	++*iw->source;
-	shca_iw_until(iw, clock_ns() + SHCA_IW_REQUEST_NS);
+	iw_until(iw, clock_ns() + SHCA_IW_REQUEST_NS);
 	return iw;
 }
 
@@ -884,16 +949,16 @@ static unsigned half_open_max(void)
 static int listener_ready(struct stream *s, uint32_t events, uint8_t *buffer)
 {
 	struct shca_iw_listener *l = to_listener(s);
-	struct shca_process *p = to_process(l->e);
+	struct iwcm *m = to_iwcm(l->e);
 	const unsigned max = half_open_max();
-	bool pause = p->iw_half_open >= max;
+	bool pause = m->half_open >= max;
 	int fd, n = 0;
 
 	(void)buffer;
 	if (!events)
 		return 0;
 	shca_cm_lock(l->e);
-	while (!l->gone && n < ACCEPTS && p->iw_half_open < max) {
+	while (!l->gone && n < ACCEPTS && m->half_open < max) {
 		streams_hold(l->e->streams);
 		fd = sys_accept(s->fd, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd < 0) {
@@ -949,7 +1014,7 @@ int shca_iw_listen(struct engine *e, struct shca_iw_listener **out,
 		   const struct sockaddr_storage *at, bool v6only, int backlog,
 		   void *user)
 {
-	struct shca_process *p = to_process(e);
+	struct iwcm *m = to_iwcm(e);
 	struct shca_iw_listener *l = calloc(1, sizeof(*l));
 	int fd, err;
 
@@ -968,11 +1033,11 @@ int shca_iw_listen(struct engine *e, struct shca_iw_listener **out,
 		free(l);
 		return err;
 	}
-	l->next = p->iw_listeners;
-	l->link = &p->iw_listeners;
+	l->next = m->listeners;
+	l->link = &m->listeners;
 	if (l->next)
 		l->next->link = &l->next;
-	p->iw_listeners = l;
+	m->listeners = l;
 	*out = l;
 	return 0;
 }
@@ -982,7 +1047,7 @@ void shca_iw_unlisten(struct shca_iw_listener *l)
 	struct shca_iw *iw, *next;
 
 	/* Nobody is left to ask. */
-	for (iw = to_process(l->e)->iws; iw; iw = next) {
+	for (iw = to_iwcm(l->e)->iws; iw; iw = next) {
 		next = iw->next;
 		if (iw->listener == l)
 			iw_end(iw, true);
@@ -1003,7 +1068,7 @@ int shca_iw_accept(struct shca_iw *iw, const struct shca_iw_ask *ask)
 
 	if (atomic_load(&iw->phase) != IW_ASKED)
 		return -EINVAL;
-	if (iw->stream.fd < 0)
+	if (iw->conn.stream.fd < 0)
 		return why(-ECONNRESET, "the peer has given up meanwhile");
 	len = iwarp_setup_reply(&iw->setup, &want, ask->data, ask->len, out);
 	if (len < 0)
@@ -1050,10 +1115,10 @@ int shca_iw_reject(struct shca_iw *iw, const void *data, size_t len)
 		record_frame(iw, TRACE_CM_OUT, TRACE_MPA_REJECT);
 	/* siw may not look at a frame that has our FIN behind it, so the peer
 	 * is to be the first to close. */
-	if (iw->stream.fd >= 0 && !send_frame(iw, out, (size_t)n)) {
-		stream_want(&iw->stream, EPOLLIN);
+	if (iw->conn.stream.fd >= 0 && !send_frame(iw, out, (size_t)n)) {
+		stream_want(&iw->conn.stream, EPOLLIN);
 		atomic_store(&iw->phase, IW_LINGER);
-		shca_iw_until(iw, clock_ns() + SHCA_IW_REJECT_NS);
+		iw_until(iw, clock_ns() + SHCA_IW_REJECT_NS);
 	} else {
 		iw_end(iw, false);
 	}
@@ -1073,7 +1138,7 @@ static void end_by(struct shca_iw *iw, enum ibv_qp_state to)
 
 	if (atomic_load(&iw->phase) == IW_QP) {
 		shca_qp_lock(qp);
-		if (!qp->sched.dead && qp->iw == iw)
+		if (!qp->sched.dead && qp->conn == &iw->conn)
 			shca_iwarp_end(qp, to);
 		shca_qp_unlock(qp);
 	} else if (atomic_load(&iw->phase) < IW_QP) {
@@ -1096,50 +1161,8 @@ void shca_iw_close(struct shca_iw *iw)
 
 int shca_iw_begin(struct engine *e, int (*event)(const struct shca_iw_event *))
 {
-	to_process(e)->iw_event = event;
+	to_iwcm(e)->event = event;
 	return 0;
-}
-
-/* ---- the QP ------------------------------------------------------------ */
-
-struct stream *shca_iw_stream(struct shca_iw *iw)
-{
-	return &iw->stream;
-}
-
-void shca_iw_peer_gid(const struct shca_iw *iw, uint8_t gid[16])
-{
-	union ibv_gid peer;
-
-	sock_gid(&iw->peer, &peer);
-	memcpy(gid, peer.raw, sizeof(peer.raw));
-}
-
-void shca_iw_peer_text(const struct shca_iw *iw, char *text, size_t size)
-{
-	struct gid_text t;
-	union ibv_gid peer;
-	const uint16_t port = sock_gid(&iw->peer, &peer);
-
-	snprintf(text, size, "%s port %u", gid_str(&peer, &t), port);
-}
-
-void shca_iw_leave(struct shca_qp *qp, bool linger)
-{
-	struct shca_iw *iw = qp->iw;
-
-	qp->iw = NULL;
-	if (linger) {
-		stream_want(&iw->stream, EPOLLIN);
-		atomic_store(&iw->phase, IW_LINGER);
-		shca_iw_until(iw, clock_ns() + SHCA_IW_END_NS);
-	} else {
-		stream_close(&iw->stream, false);
-		atomic_store(&iw->phase, IW_CLOSED);
-		atomic_store(&iw->due, UINT64_MAX);
-		news(iw, NEWS_CLOSED);
-	}
-	put(iw);
 }
 
 /* ---- time -------------------------------------------------------------- */
@@ -1154,7 +1177,7 @@ static void late(struct shca_iw *iw, uint64_t now)
 	atomic_store(&iw->due, UINT64_MAX);
 	switch ((enum phase)atomic_load(&iw->phase)) {
 	case IW_CONNECTING:
-		if (iw->stream.fd < 0)
+		if (iw->conn.stream.fd < 0)
 			connect_again(iw);
 		else
 			failed(iw, -ETIMEDOUT);
@@ -1176,7 +1199,7 @@ static void late(struct shca_iw *iw, uint64_t now)
 		break;
 	case IW_QP:
 		shca_qp_lock(qp);
-		if (!qp->sched.dead && qp->iw == iw)
+		if (!qp->sched.dead && qp->conn == &iw->conn)
 			shca_iwarp_late(qp, iw->opening ?
 						    silent :
 						    sys_strerror(ETIMEDOUT));
@@ -1188,13 +1211,13 @@ static void late(struct shca_iw *iw, uint64_t now)
 	}
 }
 
-static void listeners_resume(struct shca_process *p, uint64_t now)
+static void listeners_resume(struct iwcm *m, uint64_t now)
 {
-	for (struct shca_iw_listener *l = p->iw_listeners; l; l = l->next) {
+	for (struct shca_iw_listener *l = m->listeners; l; l = l->next) {
 		if (!l->paused_until)
 			continue;
 		if (l->paused_until > now) {
-			due_by(&p->engine, l->paused_until);
+			due_by(m->e, l->paused_until);
 			continue;
 		}
 		l->paused_until = 0;
@@ -1202,19 +1225,19 @@ static void listeners_resume(struct shca_process *p, uint64_t now)
 	}
 }
 
-void shca_iw_tell(struct engine *e, uint64_t now)
+static void iw_tell(struct engine *e, uint64_t now)
 {
-	struct shca_process *p = to_process(e);
+	struct iwcm *m = to_iwcm(e);
 
 	(void)now;
 	shca_cm_lock(e);
-	atomic_store(&p->iw_news_alarm.due, UINT64_MAX);
-	news_tell(p);
+	atomic_store(&m->news_alarm.due, UINT64_MAX);
+	news_tell(m);
 	shca_cm_unlock(e);
 }
 
 /* The largest number such that there is room if no source has more. */
-static unsigned fair_share(const struct shca_process *p, unsigned room)
+static unsigned fair_share(const struct iwcm *m, unsigned room)
 {
 	unsigned low = 0, high = room;
 
@@ -1222,8 +1245,8 @@ static unsigned fair_share(const struct shca_process *p, unsigned room)
 		const unsigned n = high - (high - low) / 2;
 		unsigned sum = 0;
 
-		for (unsigned i = 0; i < SHCA_IW_SOURCES; i++)
-			sum += min_u32(p->iw_sources[i], n);
+		for (unsigned i = 0; i < SOURCES; i++)
+			sum += min_u32(m->sources[i], n);
 		if (sum <= room)
 			low = n;
 		else
@@ -1237,24 +1260,24 @@ static bool is_silent(const struct shca_iw *iw)
 {
 	int n = 0;
 
-	return syscall(SYS_ioctl, iw->stream.fd, FIONREAD, &n) || !n;
+	return syscall(SYS_ioctl, iw->conn.stream.fd, FIONREAD, &n) || !n;
 }
 
 /* Too many have said nothing, and keep others out. */
-static void make_room(struct shca_process *p, uint64_t now)
+static void make_room(struct iwcm *m, uint64_t now)
 {
 	const unsigned max = half_open_max();
 	const unsigned want = max - max / ROOM_PART - 1;
 	unsigned silent = 0, others, share;
 	struct shca_iw *iw, *next;
 
-	if (p->iw_half_open < max)
+	if (m->half_open < max)
 		return;
-	for (unsigned i = 0; i < SHCA_IW_SOURCES; i++)
-		silent += p->iw_sources[i];
-	others = p->iw_half_open - silent;
-	share = fair_share(p, want > others ? want - others : 0);
-	for (iw = p->iws; iw && p->iw_half_open > want; iw = next) {
+	for (unsigned i = 0; i < SOURCES; i++)
+		silent += m->sources[i];
+	others = m->half_open - silent;
+	share = fair_share(m, want > others ? want - others : 0);
+	for (iw = m->iws; iw && m->half_open > want; iw = next) {
 		uint64_t since, least;
 
 		next = iw->next;
@@ -1268,15 +1291,15 @@ static void make_room(struct shca_process *p, uint64_t now)
 }
 
 /* All are walked, but only when one is due: hardly any connection ever is. */
-void shca_iw_expire(struct engine *e, uint64_t now)
+static void iw_expire(struct engine *e, uint64_t now)
 {
-	struct shca_process *p = to_process(e);
+	struct iwcm *m = to_iwcm(e);
 	struct shca_iw *iw, *next;
 
 	shca_cm_lock(e);
 	/* What comes from now on sets it again. */
-	atomic_store(&p->iw_alarm.due, UINT64_MAX);
-	for (iw = p->iws; iw; iw = next) {
+	atomic_store(&m->alarm.due, UINT64_MAX);
+	for (iw = m->iws; iw; iw = next) {
 		uint64_t due = atomic_load(&iw->due);
 
 		next = iw->next;
@@ -1285,21 +1308,36 @@ void shca_iw_expire(struct engine *e, uint64_t now)
 		else if (due != UINT64_MAX)
 			due_by(e, due);
 	}
-	make_room(p, now);
-	listeners_resume(p, now);
+	make_room(m, now);
+	listeners_resume(m, now);
 	shca_cm_unlock(e);
+}
+
+int shca_iw_init(struct engine *e)
+{
+	struct iwcm *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return -ENOMEM;
+	m->e = e;
+	engine_alarm_add(e, &m->news_alarm, iw_tell);
+	engine_alarm_add(e, &m->alarm, iw_expire);
+	to_process(e)->iwcm = m;
+	return 0;
 }
 
 void shca_iw_fini(struct engine *e)
 {
-	struct shca_process *p = to_process(e);
+	struct iwcm *m = to_iwcm(e);
 
-	if (!e->streams)
+	if (!m)
 		return;
-	p->iw_event = NULL;
-	news_tell(p);
-	while (p->iw_listeners)
-		shca_iw_unlisten(p->iw_listeners);
-	while (p->iws)
-		iw_end(p->iws, false);
+	m->event = NULL;
+	news_tell(m);
+	while (m->listeners)
+		shca_iw_unlisten(m->listeners);
+	while (m->iws)
+		iw_end(m->iws, false);
+	free(m);
+	to_process(e)->iwcm = NULL;
 }

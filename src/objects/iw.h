@@ -18,16 +18,12 @@
 
 #include "process.h"
 
-#include "iwarp/iwarp.h"
-
 /* How long a peer may take: to send the frame that begins a connection, to be
  * reached by TCP, to answer our frame (or to send the message that it has
- * announced, once it has our answer), to end what we have ended, and to end
- * what we have rejected. */
+ * announced, once it has our answer), and to end what we have rejected. */
 #define SHCA_IW_REQUEST_NS 5000000000ull
 #define SHCA_IW_CONNECT_NS 30000000000ull
 #define SHCA_IW_REPLY_NS 60000000000ull
-#define SHCA_IW_END_NS 5000000000ull
 #define SHCA_IW_REJECT_NS 1000000000ull
 /* How long who connects holds up those that connect to the same address later:
  * TCP sends a SYN again after a second. */
@@ -107,41 +103,9 @@ int shca_iw_listen(struct engine *e, struct shca_iw_listener **l,
 		   void *user);
 void shca_iw_unlisten(struct shca_iw_listener *l);
 
-/* process->iw_news_alarm, and iw_alarm, is due; without locks, as the next one. */
-void shca_iw_tell(struct engine *e, uint64_t now);
-void shca_iw_expire(struct engine *e, uint64_t now);
+/* For the process. */
+int shca_iw_init(struct engine *e);
 /* The engine has stopped. */
 void shca_iw_fini(struct engine *e);
-
-/* ---- for qp_iwarp.c: the QP's lock is held ----------------------------- */
-
-/* What the QP's stream is; NULL: none, or no longer. */
-struct stream *shca_iw_stream(struct shca_iw *iw);
-/* Its address, as a GID. */
-void shca_iw_peer_gid(const struct shca_iw *iw, uint8_t gid[16]);
-/* In words: "192.0.2.7 port 4711". */
-void shca_iw_peer_text(const struct shca_iw *iw, char *text, size_t size);
-/* Has the user hear of it. */
-void shca_iw_established(struct shca_iw *iw);
-void shca_iw_ended(struct shca_iw *iw);
-/* It is closed unless that is taken back by then; UINT64_MAX: not. */
-void shca_iw_until(struct shca_iw *iw, uint64_t due);
-/* The QP lets go: the stream is closed, or, if linger, has sent FIN and waits for
- * the peer's. qp->iw is NULL then. */
-void shca_iw_leave(struct shca_qp *qp, bool linger);
-
-/* qp_iwarp.c: the stream of a QP, whose lock is held, has these events, as
- * stream_ops.ready. */
-int shca_iwarp_stream(struct shca_qp *qp, uint32_t events, uint8_t *buffer);
-/* The QP's stream has ended by our clock; how: in words. */
-void shca_iwarp_late(struct shca_qp *qp, const char *how);
-/* The manager has the connection: the QP goes to RTS, and sends. wrong: it sends
- * that the peer's frame was. */
-int shca_iwarp_start(struct shca_qp *qp, struct shca_iw *iw,
-		     const struct iwarp_agreed *a, uint32_t fpdu_max,
-		     enum iwarp_setup_error wrong);
-/* It is to end, its QP moved to SQD or ERR. */
-void shca_iwarp_end(struct shca_qp *qp, enum ibv_qp_state to);
-void shca_iwarp_env(struct shca_process *p);
 
 #endif

@@ -39,7 +39,7 @@
 struct engine;
 struct segment_peer;
 struct shca_file;
-struct shca_iw;
+struct shca_conn;
 struct shca_qp;
 struct shca_xrc;
 
@@ -630,8 +630,8 @@ struct shca_qp {
 	unsigned mcast; /* groups attached to; the process's mcast_lock, */
 	bool closing; /* and so this: it is being destroyed */
 	void *_Atomic cm_owner; /* gsi.h */
-	/* iw.h, qp_iwarp.c; under sched.lock */
-	struct shca_iw *iw;
+	/* qp_iwarp.h; under sched.lock */
+	struct shca_conn *conn;
 	struct shca_qp_stream {
 		bool full; /* waits until it can be written to */
 		bool eof; /* the peer has sent FIN, or it is broken */

@@ -8,6 +8,7 @@
 #include "gsi.h"
 #include "iw.h"
 #include "loan.h"
+#include "qp_iwarp.h"
 #include "record.h"
 #include "wait.h"
 
@@ -505,11 +506,8 @@ static int process_create(struct shca_process **out)
 	/* After the registry's own handlers, whose lock fork_child() takes. */
 	pthread_once(&once, fork_register);
 	engine_alarm_add(&p->engine, &p->timewait_alarm, shca_timewait_expire);
-	engine_alarm_add(&p->engine, &p->cm_alarm, gsi_expire);
 	engine_alarm_add(&p->engine, &p->bare_alarm, shca_channel_late);
 	engine_alarm_add(&p->engine, &p->sums_alarm, shca_sums_expire);
-	engine_alarm_add(&p->engine, &p->iw_news_alarm, shca_iw_tell);
-	engine_alarm_add(&p->engine, &p->iw_alarm, shca_iw_expire);
 	err = engine_init(&p->engine, &ops, cfg, registry, p->segment,
 			  p->pcap);
 	if (err)
@@ -520,6 +518,8 @@ static int process_create(struct shca_process **out)
 		err = engine_watch_fd(&p->engine, p->netdev_fd);
 	if (!err)
 		err = gsi_create(&p->engine);
+	if (!err)
+		err = shca_iw_init(&p->engine);
 	if (err)
 		goto err;
 	*out = p;

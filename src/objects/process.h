@@ -14,23 +14,14 @@
 #include "roce/timewait.h"
 
 struct gsi; /* gsi.h */
+struct iwcm; /* iw.h */
 struct mcast_group;
-struct shca_iw_event;
-struct shca_iw_listener;
 struct pcap;
 struct segment;
 struct sums;
 struct shca_timewait;
 
 #define SHCA_GUEST_BUCKETS 64
-
-/* Connections that have their turns (iw.c). */
-struct shca_iw_queue {
-	struct shca_iw *first, *last;
-};
-
-/* Places in which the sources of connections are counted (iw.c). */
-#define SHCA_IW_SOURCES 1024
 
 struct shca_process {
 	struct engine engine;
@@ -44,20 +35,9 @@ struct shca_process {
 	struct segment *segment;
 
 	struct gsi *gsi;
-	struct engine_alarm cm_alarm;
+	struct iwcm *iwcm;
 
-	/* iw.c: connections of iWARP; under the connection manager's lock. */
-	struct shca_iw *iws, **iws_end; /* oldest first; the end unless empty */
-	/* Those of them to which TCP is to connect, in the order of the calls. */
-	struct shca_iw_queue iw_connecting;
-	struct shca_iw_listener *iw_listeners;
 	_Atomic uint32_t uc_written; /* answer.c: UC writes that have come */
-	unsigned iw_half_open; /* of iws have yet to bring a request */
-	/* Of these, those that have said nothing, by where they come from. */
-	uint16_t iw_sources[SHCA_IW_SOURCES];
-	struct shca_iw *_Atomic iw_news; /* that the user has not heard of */
-	struct engine_alarm iw_news_alarm, iw_alarm;
-	int (*iw_event)(const struct shca_iw_event *ev);
 
 	pthread_mutex_t keys_lock;
 	struct keys keys;

@@ -6,11 +6,13 @@
  * socket is writable. The connection was set up by iw.c, which also takes care
  * of the socket when the QP has gone.
  */
-#include "iw.h"
+#include "qp_iwarp.h"
 #include "record.h"
 
+#include "base/gid.h"
 #include "base/sys.h"
 #include "engine/heat.h"
+#include "link/sock.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -58,9 +60,18 @@ static int create(struct qp **out, struct qp_init *init)
 /* The QP and its connection part. */
 static void leave(struct shca_qp *qp, bool linger)
 {
+	struct shca_conn *conn = qp->conn;
+
 	heat_use(link_of(qp), false);
 	qp->stream = (struct shca_qp_stream){ 0 };
-	shca_iw_leave(qp, linger);
+	qp->conn = NULL;
+	conn->ops->leave(conn, linger);
+}
+
+/* The peer is to end it, too. */
+static void end_soon(struct shca_qp *qp)
+{
+	qp->conn->ops->until(qp->conn, clock_ns() + SHCA_IW_END_NS);
 }
 
 /* Sends FIN, once. */
@@ -69,16 +80,16 @@ static void finish(struct shca_qp *qp)
 	if (qp->stream.fin)
 		return;
 	qp->stream.fin = true;
-	stream_finish(shca_iw_stream(qp->iw));
-	shca_iw_until(qp->iw, clock_ns() + SHCA_IW_END_NS);
+	stream_finish(&qp->conn->stream);
+	end_soon(qp);
 }
 
 static void destroy(struct qp *core)
 {
 	struct shca_qp *qp = core->owner;
 
-	if (qp->iw) {
-		shca_iw_ended(qp->iw);
+	if (qp->conn) {
+		qp->conn->ops->ended(qp->conn);
 		/* What the socket has taken arrives all the same. */
 		if (iwarp_shut(iwarp_qp(core)) != IWARP_RESET)
 			finish(qp);
@@ -95,8 +106,8 @@ static int modify(struct qp *core, const struct ibv_qp_attr *attr, int mask,
 
 	(void)path;
 	/* It forgets its stream, too. */
-	if (!err && qp->iw && core->state == IBV_QPS_RESET) {
-		shca_iw_ended(qp->iw);
+	if (!err && qp->conn && core->state == IBV_QPS_RESET) {
+		qp->conn->ops->ended(qp->conn);
 		leave(qp, false);
 	}
 	return err;
@@ -117,7 +128,7 @@ static void want(struct shca_qp *qp)
 		events |= EPOLLIN;
 	if (qp->stream.full)
 		events |= EPOLLOUT;
-	stream_want(shca_iw_stream(qp->iw), events);
+	stream_want(&qp->conn->stream, events);
 }
 
 /* Whether the connection goes on, by what its core says. */
@@ -128,7 +139,7 @@ static void shut(struct shca_qp *qp)
 		break;
 	case IWARP_DRAIN:
 		if (!qp->stream.draining)
-			shca_iw_until(qp->iw, clock_ns() + SHCA_IW_END_NS);
+			end_soon(qp);
 		qp->stream.draining = true;
 		break;
 	case IWARP_FIN:
@@ -154,8 +165,7 @@ static bool send_batch(struct shca_qp *qp)
 	if (tracing())
 		qp->stream.sent_ns = trace_now();
 	if (b.bytes)
-		n = stream_send(shca_iw_stream(qp->iw), b.data.iov, b.data.n,
-				false);
+		n = stream_send(&qp->conn->stream, b.data.iov, b.data.n, false);
 	sent = n > 0 ? (size_t)n : 0;
 	if (n == -EFAULT && iwarp_tx_doubt(q))
 		n = 0;
@@ -173,11 +183,10 @@ static void flush(struct qp *core, uint64_t now, bool all)
 {
 	struct iwarp_qp *q = iwarp_qp(core);
 	struct shca_qp *qp = core->owner;
-	struct shca_iw *iw = qp->iw;
 	int round;
 
 	(void)now;
-	if (!iw)
+	if (!qp->conn)
 		return;
 	for (round = 0; !qp->stream.full && iwarp_tx_ready(q); round++) {
 		if (round && !all && engine_qp_wanted(&qp->sched)) {
@@ -194,7 +203,7 @@ static void flush(struct qp *core, uint64_t now, bool all)
 			break;
 	}
 	shut(qp);
-	if (qp->iw)
+	if (qp->conn)
 		want(qp);
 }
 
@@ -255,12 +264,15 @@ static void stat_of(const struct qp *core, struct stat_qp *q)
 {
 	const struct iwarp_qp_stats *s = iwarp_qp_stats(iwarp_qp_const(core));
 	const struct shca_qp *qp = core->owner;
+	union ibv_gid peer;
 
 #define ADD(id, field, ...) q->n[STAT_##id] += s->field;
 	QP_COUNTS(ADD, QP_NO_COUNT)
 #undef ADD
-	if (qp->iw)
-		shca_iw_peer_gid(qp->iw, q->dgid);
+	if (!qp->conn)
+		return;
+	sock_gid(&qp->conn->peer, &peer);
+	memcpy(q->dgid, peer.raw, sizeof(peer.raw));
 }
 
 static void waits(struct qp *core, uint64_t now, char *text, size_t size)
@@ -272,7 +284,7 @@ static void waits(struct qp *core, uint64_t now, char *text, size_t size)
 	if (core->state == IBV_QPS_ERR || core->state == IBV_QPS_SQE)
 		snprintf(text, size,
 			 "is in the error state: the first completion with an error, or --explain, says why");
-	else if (!qp->iw)
+	else if (!qp->conn)
 		snprintf(text, size, "is not connected");
 	else if (qp->stream.full)
 		snprintf(text, size,
@@ -307,7 +319,7 @@ const struct qp_ops shca_iwarp_ops = {
 static size_t receive(struct shca_qp *qp, uint8_t *buffer, bool *more)
 {
 	struct iwarp_qp *q = iwarp_qp(qp->core);
-	struct stream *s = shca_iw_stream(qp->iw);
+	struct stream *s = &qp->conn->stream;
 	struct iovec iov[RX_PIECES + 1];
 	size_t pieces = 0, direct = 0, room;
 	bool large = qp->stream.large;
@@ -391,7 +403,7 @@ void shca_iwarp_end(struct shca_qp *qp, enum ibv_qp_state to)
 	flush(qp->core, 0, true);
 }
 
-int shca_iwarp_start(struct shca_qp *qp, struct shca_iw *iw,
+int shca_iwarp_start(struct shca_qp *qp, struct shca_conn *conn,
 		     const struct iwarp_agreed *a, uint32_t fpdu_max,
 		     enum iwarp_setup_error wrong)
 {
@@ -400,7 +412,7 @@ int shca_iwarp_start(struct shca_qp *qp, struct shca_iw *iw,
 
 	if (err)
 		return err;
-	qp->iw = iw;
+	qp->conn = conn;
 	qp->stream = (struct shca_qp_stream){ 0 };
 	qp->ex.qp_base.state = IBV_QPS_RTS;
 	heat_use(link_of(qp), true);
@@ -428,8 +440,8 @@ static void env_established(struct qp *core)
 {
 	struct shca_qp *qp = core->owner;
 
-	if (qp->iw)
-		shca_iw_established(qp->iw);
+	if (qp->conn)
+		qp->conn->ops->established(qp->conn);
 }
 
 static void env_ended(struct qp *core)
@@ -438,8 +450,8 @@ static void env_ended(struct qp *core)
 
 	if (tracing())
 		shca_record_ended(core->qpn);
-	if (qp->iw)
-		shca_iw_ended(qp->iw);
+	if (qp->conn)
+		qp->conn->ops->ended(qp->conn);
 }
 
 static void env_fpdu(struct qp *core, const struct iwarp_fpdu *f)
@@ -450,6 +462,16 @@ static void env_fpdu(struct qp *core, const struct iwarp_fpdu *f)
 		shca_record_fpdu(core, f, qp->stream.sent_ns);
 }
 
+/* In words: "192.0.2.7 port 4711". */
+static void peer_text(const struct shca_conn *conn, char *text, size_t size)
+{
+	struct gid_text t;
+	union ibv_gid peer;
+	const uint16_t port = sock_gid(&conn->peer, &peer);
+
+	snprintf(text, size, "%s port %u", gid_str(&peer, &t), port);
+}
+
 __attribute__((format(printf, 2, 3))) static void
 env_explain(struct qp *core, const char *fmt, ...)
 {
@@ -457,8 +479,8 @@ env_explain(struct qp *core, const char *fmt, ...)
 	char peer[80] = "";
 	va_list ap;
 
-	if (qp->iw)
-		shca_iw_peer_text(qp->iw, peer, sizeof(peer));
+	if (qp->conn)
+		peer_text(qp->conn, peer, sizeof(peer));
 	va_start(ap, fmt);
 	engine_explain_of(core, peer, fmt, ap);
 	va_end(ap);
