@@ -534,8 +534,7 @@ static int cmd_open(struct shca_context *ctx)
 	return ibctx->cmd_fd < 0 ? -errno : 0;
 }
 
-/* With an existing command file, unless file is NULL. */
-static int context_open(struct shca_device *dev, int cmd_fd,
+int shca_context_create(struct shca_device *dev, struct engine *e, int cmd_fd,
 			struct shca_file *file, struct ibv_context **out)
 {
 	struct shca_context *ctx = calloc(1, sizeof(*ctx));
@@ -558,23 +557,18 @@ static int context_open(struct shca_device *dev, int cmd_fd,
 		err = ibctx->async_fd;
 		goto err_free;
 	}
-	err = shca_process_get(&ctx->engine);
-	if (err)
-		goto err_async;
+	ctx->engine = e;
 	if (check_on())
 		shca_check_slots(&ctx->v.context.ops);
 	ctx->file = file;
 	ibctx->cmd_fd = cmd_fd;
-	if (!file)
-		err = cmd_open(ctx);
+	err = file ? 0 : cmd_open(ctx);
 	if (err)
-		goto err_engine;
+		goto err_async;
 	shca_context_add(ctx->engine, ctx);
 	*out = ibctx;
 	return 0;
 
-err_engine:
-	shca_process_put(ctx->engine);
 err_async:
 	sys_close(ibctx->async_fd);
 err_free:
@@ -582,55 +576,25 @@ err_free:
 	return err;
 }
 
-int shca_open(struct ibv_device *dev, struct ibv_context **out)
+bool shca_context_unused(struct ibv_context *ctx)
 {
-	return engine_fault(FAULT_OPEN_DEVICE) ?:
-		       context_open(to_device(dev), -1, NULL, out);
-}
-
-int shca_import(int cmd_fd, struct ibv_context **out)
-{
-	char name[IBV_SYSFS_NAME_MAX];
-	struct shca_file *file;
-	struct ibv_device **list;
-	int i, n, err;
-
-	err = shca_file_import(cmd_fd, &file, name);
-	if (err)
-		return err;
-	err = shca_device_list(&list, &n);
-	if (!err) {
-		/* Another process's devices may differ from ours. */
-		for (i = 0; i < n && strcmp(list[i]->name, name); i++)
-			;
-		err = i == n ? -ENODEV :
-			       context_open(to_device(list[i]), cmd_fd, file,
-					    out);
-		free(list);
-	}
-	if (err)
-		shca_file_put(file);
-	return err;
-}
-
-int shca_close(struct ibv_context *ibctx)
-{
-	struct shca_context *ctx = to_ctx(ibctx);
-	struct shca_async *a;
-
-	if (engine_dead(ctx->engine))
-		return -EIO;
 	/*
 	 * Closing does not release objects of the context, ibv_open_device(3),
 	 * so what these depend on stays as well.
 	 */
-	if (atomic_load(&ctx->users)) {
-		if (check_wants_leaks())
-			shca_live_leaked(ibctx, "ibv_close_device()");
-		return 0;
-	}
+	if (!atomic_load(&to_ctx(ctx)->users))
+		return true;
+	if (check_wants_leaks())
+		shca_live_leaked(ctx, "ibv_close_device()");
+	return false;
+}
+
+void shca_context_destroy(struct ibv_context *ibctx)
+{
+	struct shca_context *ctx = to_ctx(ibctx);
+	struct shca_async *a;
+
 	shca_context_remove(ctx->engine, ctx);
-	shca_process_put(ctx->engine);
 	while ((a = ctx->async_head)) {
 		ctx->async_head = a->next;
 		free(a);
@@ -639,5 +603,4 @@ int shca_close(struct ibv_context *ibctx)
 	sys_close(ibctx->cmd_fd);
 	sys_close(ibctx->async_fd);
 	free(ctx);
-	return 0;
 }

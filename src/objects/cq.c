@@ -145,7 +145,7 @@ static void bare_taken(struct shca_channel *ch)
 	lock_drop(&proc->bare_lock);
 }
 
-void shca_channel_late(struct engine *e, uint64_t now)
+static void channel_late(struct engine *e, uint64_t now)
 {
 	struct shca_process *proc = to_process(e);
 	struct shca_channel *ch;
@@ -1148,5 +1148,14 @@ int shca_cq_destroy(struct ibv_cq *ibcq)
 	if (cq->parent)
 		shca_pd_put(cq->parent);
 	free(cq);
+	return 0;
+}
+
+int shca_cqs_init(struct engine *e)
+{
+	struct shca_process *proc = to_process(e);
+
+	pthread_mutex_init(&proc->late_lock, NULL);
+	engine_alarm_add(e, &proc->bare_alarm, channel_late);
 	return 0;
 }

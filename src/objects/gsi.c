@@ -414,7 +414,7 @@ static int on_event(void *arg, const struct cm_event *ev)
 	return g->user ? g->user->event(g->user->arg, ev) : 0;
 }
 
-int gsi_create(struct engine *e)
+int gsi_init(struct engine *e)
 {
 	struct cm_config cfg = { .max_retries = e->cfg->cm_retries,
 				 .event = on_event,
@@ -469,7 +469,7 @@ void gsi_farewell(struct engine *e)
 	pthread_mutex_unlock(&g->lock);
 }
 
-void gsi_destroy(struct engine *e)
+void gsi_fini(struct engine *e)
 {
 	struct shca_process *proc = to_process(e);
 	struct gsi *g = proc->gsi;

@@ -12,8 +12,8 @@
 #include "process.h"
 
 /* For the engine. */
-int gsi_create(struct engine *e);
-void gsi_destroy(struct engine *e);
+int gsi_init(struct engine *e);
+void gsi_fini(struct engine *e);
 /* A packet for QP1 came in; under the link's receive side. */
 void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now_ns);
 /* Interfaces or their addresses may have changed. */

@@ -549,3 +549,9 @@ struct shca_qp *shca_guest_word(struct engine *e, const uint8_t *w,
 	shca_qp_put(qp);
 	return good ? qp : NULL;
 }
+
+int shca_guests_init(struct engine *e)
+{
+	pthread_mutex_init(&to_process(e)->guests_lock, NULL);
+	return 0;
+}

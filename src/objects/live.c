@@ -274,3 +274,21 @@ void shca_live_release(void)
 {
 	pthread_mutex_unlock(&live_lock);
 }
+
+int shca_count(struct engine *e, enum shca_kind kind)
+{
+	struct shca_process *proc = to_process(e);
+
+	if (atomic_fetch_add(&proc->nobjects[kind], 1) < SHCA_MAX_OBJECTS)
+		return 0;
+	atomic_fetch_sub(&proc->nobjects[kind], 1);
+	return why(-ENOMEM,
+		   "there are %d objects of this kind, as many as a process "
+		   "can have: destroy some",
+		   SHCA_MAX_OBJECTS);
+}
+
+void shca_uncount(struct engine *e, enum shca_kind kind)
+{
+	atomic_fetch_sub(&to_process(e)->nobjects[kind], 1);
+}

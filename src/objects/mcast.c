@@ -213,3 +213,10 @@ bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 	pthread_mutex_unlock(&proc->mcast_lock);
 	return joined;
 }
+
+int shca_mcast_init(struct engine *e)
+{
+	pthread_mutex_init(&to_process(e)->attach_lock, NULL);
+	pthread_mutex_init(&to_process(e)->mcast_lock, NULL);
+	return 0;
+}

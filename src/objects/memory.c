@@ -28,6 +28,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#define KEYS_MAX (1u << 20)
+#define KEYS_MIN (1u << 14)
+
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
@@ -662,4 +665,42 @@ int shca_mr_advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice,
 		err = advise_one(e, to_pd(pd)->num, advice,
 				 flags & IBV_ADVISE_MR_FLAG_FLUSH, &sge[i]);
 	return err;
+}
+
+/* The table of keys */
+
+int shca_keys_init(struct engine *e)
+{
+	struct shca_process *p = to_process(e);
+	uint32_t count = KEYS_MAX;
+	uint64_t seed[4];
+	void *mem;
+
+	pthread_mutex_init(&p->keys_lock, NULL);
+	if (!sys_random(seed, sizeof(seed)))
+		return -EIO;
+	p->id = seed[2];
+	atomic_store(&p->next_srqn, (uint32_t)seed[3]);
+	/* Unused slots cost nothing, where memory is overcommitted. */
+	for (; count >= KEYS_MIN; count /= 2) {
+		p->keys_size = count * sizeof(struct key_entry);
+		mem = mmap(NULL, p->keys_size, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (mem == MAP_FAILED)
+			continue;
+		keys_init(&p->keys, mem, count, seed);
+		/* Programs that send their lkey work elsewhere; --check says
+		 * what they do. */
+		p->keys.one = !check_on();
+		return 0;
+	}
+	return -ENOMEM;
+}
+
+void shca_keys_fini(struct engine *e)
+{
+	struct shca_process *p = to_process(e);
+
+	if (p->keys.entry)
+		munmap(p->keys.entry, p->keys_size);
 }

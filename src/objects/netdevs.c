@@ -4,7 +4,9 @@
  * The list of contexts is kept here, because one that opens has to see its
  * device's addresses as they are, and every change after that.
  */
-#include "gsi.h"
+#include "process.h"
+
+#include "base/sys.h"
 
 /* To all contexts of a device; NULL: of all devices. Under ctx_lock. */
 static void device_event(struct engine *e, struct shca_device *dev,
@@ -54,13 +56,13 @@ void shca_port_event(struct engine *e, enum ibv_event_type type)
 	pthread_mutex_unlock(&proc->ctx_lock);
 }
 
-void shca_netdevs_changed(struct engine *e)
+bool shca_netdevs_changed(struct engine *e)
 {
 	struct shca_process *proc = to_process(e);
 	struct shca_context *ctx, *other;
 
 	if (!netdev_changed(proc->netdev_fd))
-		return;
+		return false;
 	pthread_mutex_lock(&proc->ctx_lock);
 	for (ctx = proc->contexts; ctx; ctx = ctx->next) {
 		/* Contexts of one device share its table: read it once. */
@@ -70,7 +72,7 @@ void shca_netdevs_changed(struct engine *e)
 			rescan(e, ctx->dev);
 	}
 	pthread_mutex_unlock(&proc->ctx_lock);
-	gsi_netdevs_changed(e);
+	return true;
 }
 
 void shca_netdevs_look(struct ibv_context *ctx)
@@ -79,7 +81,7 @@ void shca_netdevs_look(struct ibv_context *ctx)
 
 	if (!atomic_load_explicit(&e->started, memory_order_relaxed) &&
 	    !engine_dead(e))
-		shca_netdevs_changed(e);
+		e->ops->readable(e, to_process(e)->netdev_fd);
 }
 
 void shca_context_remove(struct engine *e, struct shca_context *ctx)
@@ -87,10 +89,28 @@ void shca_context_remove(struct engine *e, struct shca_context *ctx)
 	struct shca_process *proc = to_process(e);
 	struct shca_context **p;
 
-	shca_sums_add(e);
 	pthread_mutex_lock(&proc->ctx_lock);
 	for (p = &proc->contexts; *p != ctx; p = &(*p)->next)
 		;
 	*p = ctx->next;
 	pthread_mutex_unlock(&proc->ctx_lock);
+}
+
+int shca_netdevs_init(struct engine *e)
+{
+	struct shca_process *proc = to_process(e);
+
+	pthread_mutex_init(&proc->ctx_lock, NULL);
+	/* Without it addresses are read when a device is opened, only. */
+	proc->netdev_fd = netdev_watch_fd();
+	return proc->netdev_fd < 0 ? 0 : engine_watch_fd(e, proc->netdev_fd);
+}
+
+void shca_netdevs_fini(struct engine *e)
+{
+	struct shca_process *proc = to_process(e);
+
+	if (proc->netdev_fd >= 0)
+		sys_close(proc->netdev_fd);
+	proc->netdev_fd = -1;
 }

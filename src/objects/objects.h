@@ -227,10 +227,18 @@ static inline struct shca_context *to_ctx(struct ibv_context *ctx)
 	return container_of(ctx, struct shca_context, v.context);
 }
 
+/* process.c: these begin and end what the contexts of a process share. */
 int shca_open(struct ibv_device *dev, struct ibv_context **ctx);
 /* A context with another's command file, see dm.c; takes over cmd_fd. */
 int shca_import(int cmd_fd, struct ibv_context **ctx);
 int shca_close(struct ibv_context *ctx);
+
+/* With an existing command file, unless file is NULL. */
+int shca_context_create(struct shca_device *dev, struct engine *e, int cmd_fd,
+			struct shca_file *file, struct ibv_context **out);
+/* Whether nothing depends on it, which else is reported. */
+bool shca_context_unused(struct ibv_context *ctx);
+void shca_context_destroy(struct ibv_context *ctx);
 
 /*
  * An event queue's descriptor is readable while the queue is not empty: an
@@ -421,9 +429,6 @@ int shca_mw_env_bind(struct qp *core, const struct qp_bind *how);
 int shca_mw_env_invalidate(struct qp *core, uint32_t rkey);
 
 /* cq.c: completion queues and channels */
-
-/* process->bare_alarm is due. */
-void shca_channel_late(struct engine *e, uint64_t now);
 
 struct shca_cq;
 
@@ -696,6 +701,9 @@ int shca_qp_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr,
 		      struct ibv_recv_wr **bad);
 /* Whether completions of a QP in RTS wait to be polled. */
 bool shca_qp_unpolled(struct ibv_qp *qp);
+/* Adds its counters: what all transports count, and what its own does. Its lock
+ * is held. */
+void shca_qp_counts(struct stat_qp *q, struct qp *core);
 int shca_mcast_attach(struct ibv_qp *qp, const union ibv_gid *gid);
 int shca_mcast_detach(struct ibv_qp *qp, const union ibv_gid *gid);
 
@@ -784,9 +792,6 @@ void shca_far_forget(struct shca_qp *qp);
 bool shca_far_end(struct shca_qp *qp, struct check_end *end);
 int shca_env_atomic_lock(struct qp *core, const void *p);
 void shca_env_atomic_unlock(struct qp *core, const void *p);
-
-/* stat.c: a QP, whose lock is held, is about to go: its device keeps its sums. */
-void shca_stat_gone(struct shca_qp *qp);
 
 /* peer.c: says which way a QP that has just been connected is connected by. Its
  * lock is held, as it is in the others (roce/env.h). */

@@ -9,240 +9,42 @@
 #include "iw.h"
 #include "loan.h"
 #include "qp_iwarp.h"
-#include "record.h"
+#include "stat.h"
 #include "wait.h"
 
-#include "base/pool.h"
 #include "base/say.h"
 #include "base/sys.h"
 #include "base/why.h"
-#include "counters/sums.h"
 #include "link/shown.h"
 #include "link/stream.h"
 #include "os/asked.h"
 #include "os/guard.h"
 #include "trace/pcap.h"
+#include "trace/trace.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#define KEYS_MAX (1u << 20)
-#define KEYS_MIN (1u << 14)
-
 static struct shca_process *process;
 /* Of the whole process: many a program closes its device and opens it again. */
 static struct pcap *recording;
 static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Counting objects */
-
-int shca_count(struct engine *e, enum shca_kind kind)
-{
-	struct shca_process *proc = to_process(e);
-
-	if (atomic_fetch_add(&proc->nobjects[kind], 1) < SHCA_MAX_OBJECTS)
-		return 0;
-	atomic_fetch_sub(&proc->nobjects[kind], 1);
-	return why(-ENOMEM,
-		   "there are %d objects of this kind, as many as a process can have: destroy some",
-		   SHCA_MAX_OBJECTS);
-}
-
-void shca_uncount(struct engine *e, enum shca_kind kind)
-{
-	atomic_fetch_sub(&to_process(e)->nobjects[kind], 1);
-}
-
-/* What the protocol core needs (roce/env.h) */
-
-static int env_complete(struct qp *core, void *cq, const struct ibv_wc *wc,
-			bool solicited)
-{
-	(void)core;
-	return shca_cq_add(cq, wc, solicited);
-}
-
-/* Of a request that fails: where the program has posted it. */
-__attribute__((noinline, cold)) static void say_places(struct qp *core,
-							const struct ibv_wc *wc)
-{
-	const struct shca_qp *qp = core->owner;
-	const struct qp_sq *sq = &core->sq;
-	const struct qp_wqe *w = qp_sq_slot(sq, sq->head - 1);
-
-	if (!qp->posted || wc->opcode & IBV_WC_RECV || w->wr_id != wc->wr_id)
-		return;
-	check_say_place("it was posted",
-			qp->posted[(sq->head - 1) & (sq->depth - 1)]);
-	check_say_place("the queue pair was created", qp->made);
-}
-
-/* The same where somebody wants to hear of it. */
-static int env_complete_noted(struct qp *core, void *cq,
-			      const struct ibv_wc *wc, bool solicited)
-{
-	if (wc->status != IBV_WC_SUCCESS && wc->status != IBV_WC_WR_FLUSH_ERR)
-		say_places(core, wc);
-	if (tracing()) /* not in the child of a fork */
-		shca_record_complete(core->qpn, wc);
-	return shca_cq_add(cq, wc, solicited);
-}
-
-static int env_srq_take(struct qp *core, void *srq, uint64_t room,
-			struct qp_recv *out)
-{
-	(void)core;
-	return shca_srq_take(srq, room, out);
-}
-
-/* Of all QPs of the process. */
-static struct pool reorder;
-
-static void *env_reorder_get(struct qp *core, size_t bytes)
-{
-	(void)core;
-	return pool_get(&reorder, bytes);
-}
-
-static void env_reorder_put(struct qp *core, void *p, size_t bytes)
-{
-	(void)core;
-	pool_put(&reorder, p, bytes);
-}
-
-static bool env_reorder_scarce(struct qp *core)
-{
-	(void)core;
-	return pool_scarce(&reorder);
-}
-
-static bool env_unread(struct qp *core, uint64_t mark[2])
-{
-	struct shca_qp *qp = core->owner;
-
-	return engine_unread(qp->sched.engine, &qp->sched,
-			     roce_qp_dest(roce_qp(core)),
-			     roce_qp_path(roce_qp(core)), mark);
-}
-
-static void env_event(struct qp *core, enum ibv_event_type type)
-{
-	struct shca_qp *qp = core->owner;
-	struct ibv_async_event ev = { .event_type = type,
-				      .element.qp = &qp->ex.qp_base };
-
-	if (qp->xrc)
-		shca_xrc_event(qp, &ev);
-	else
-		shca_async_raise(to_ctx(qp->ex.qp_base.context), &ev);
-}
-
-static void env_landing(struct qp *core, const struct qp_recv *recv)
-{
-	check_received(recv->sge, recv->num_sge);
-	check_allowed(core->qpn);
-}
-
-static void env_arriving(struct qp *core, struct qp_wqe *w, bool first)
-{
-	struct shca_qp *qp = core->owner;
-
-	check_arriving(&qp->ex.qp_base, w->wr_id, qp_wqe_sge(&core->sq, w),
-		       w->num_sge, first);
-}
-
-static void env_changing(struct qp *core, const struct qp_change *c)
-{
-	static const enum check_change_kind kinds[] = {
-		[QP_CHANGE_WRITE] = CHECK_WRITE,
-		[QP_CHANGE_ADD] = CHECK_ADD,
-		[QP_CHANGE_SWAP] = CHECK_SWAP,
-	};
-	const struct check_change change = {
-		.kind = kinds[c->kind],
-		.addr = (uintptr_t)c->p,
-		.len = c->len,
-		.data = c->data,
-		.first = c->first,
-		.last = c->last,
-	};
-	struct shca_qp *qp = core->owner;
-
-	check_written();
-	check_changing(&qp->ex.qp_base, &change);
-}
-
-static void env_changed(struct qp *core, bool done)
-{
-	(void)core;
-	check_changed(done);
-}
-
-static void env_voided(struct qp *core)
-{
-	check_writes_end(core->qpn);
-}
-
-/* Its peer, if that is of this host, may be told by a NAK alone. */
-static void env_explain(struct qp *core, const char *fmt, ...)
-{
-	const struct shca_qp *qp = core->owner;
-	const struct roce_path *path = roce_qp_path(roce_qp(core));
-	struct registry *registry = qp->sched.engine->registry;
-	char line[512];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(line, sizeof(line), fmt, ap);
-	va_end(ap);
-	engine_explain(core, "%s", line);
-	if (registry && path && path->local && core->type != IBV_QPT_UD)
-		registry_note(registry, core->qpn, roce_qp_dest(roce_qp(core)),
-			      line);
-}
-
-static void env_refused(struct qp *core, uint32_t key, bool remote)
-{
-	check_key_refused(core->qpn, key, remote);
-}
-
-static void env_differs(struct qp *core, enum roce_differs what, uint32_t there,
-			uint32_t here, uint32_t src_qpn)
-{
-	const bool qkey = what == ROCE_DIFFERS_QKEY;
-	char text[200];
-
-	snprintf(text, sizeof(text),
-		 qkey ?
-			 "its Q_Key is 0x%08x, and a datagram of QP 0x%06x had 0x%08x: it was dropped" :
-			 "its P_Key is 0x%04x, and a packet of QP 0x%06x had 0x%04x: it was dropped",
-		 here, src_qpn, there);
-	check_disagrees(qkey ? CHECK_PAIR_QKEY : CHECK_PAIR_PKEY, core->qpn,
-			text);
-}
-
-static void env_dropped(struct qp *core, enum roce_drop why)
-{
-	struct shca_qp *qp = core->owner;
-
-	if (tracing())
-		trace_put(TRACE_DROP, core->qpn, why, 0, 0, 0, 0);
-	engine_dropped(qp->sched.engine, why);
-}
-
 /* What the engine asks for (engine/engine.h) */
 
 static void on_readable(struct engine *e, int fd)
 {
-	if (fd == to_process(e)->netdev_fd)
-		shca_netdevs_changed(e);
-	else if (!shca_stat_readable(e, fd))
+	if (fd == to_process(e)->netdev_fd) {
+		if (shca_netdevs_changed(e))
+			gsi_netdevs_changed(e);
+	} else if (!shca_stat_readable(e, fd)) {
 		shca_cq_late(e, fd);
+	}
 }
 
-static const struct engine_ops ops = {
+static const struct engine_ops engine_ops = {
 	.gsi = gsi_rx,
 	.mcast = shca_mcast_rx,
 	.stray = shca_timewait_rx,
@@ -252,62 +54,208 @@ static const struct engine_ops ops = {
 	.readable = on_readable,
 };
 
-/* Beginning and end */
+static const struct shca_process_ops ops = {
+	.begin = shca_stat_begin,
+	.qp_gone = gsi_qp_gone,
+};
 
-static int keys_create(struct shca_process *p)
+/* Recordings */
+
+/* A file that cannot be written does not keep the device from working. */
+static void record(const char *path)
 {
-	uint32_t count = KEYS_MAX;
-	uint64_t seed[4];
-	void *mem;
+	int err = pcap_open(&recording, path);
 
-	if (!sys_random(seed, sizeof(seed)))
-		return -EIO;
-	p->id = seed[2];
-	atomic_store(&p->next_srqn, (uint32_t)seed[3]);
-	/* Unused slots cost nothing, where memory is overcommitted. */
-	for (; count >= KEYS_MIN; count /= 2) {
-		p->keys_size = count * sizeof(struct key_entry);
-		mem = mmap(NULL, p->keys_size, PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		if (mem == MAP_FAILED)
-			continue;
-		keys_init(&p->keys, mem, count, seed);
-		/* Programs that send their lkey work elsewhere; --check says
-		 * what they do. */
-		p->keys.one = !check_on();
-		if (p->segment)
-			shown_keys_begin(p->segment, &p->keys);
+	if (err)
+		say("cannot write %s: %s", path,
+		    err == -EBUSY ? "another process writes to this FIFO; "
+				    "with %p in the name each process has "
+				    "its own" :
+				    sys_strerror(-err));
+}
+
+/* Likewise. */
+static void record_events(const char *dir)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+	int err = trace_begin(dir);
+
+	if (err && !atomic_flag_test_and_set(&said))
+		say("cannot record events in %s: %s", dir, sys_strerror(-err));
+}
+
+static int records_init(struct engine *e)
+{
+	const struct config *cfg = config_get();
+
+	if (cfg->trace)
+		record_events(cfg->trace);
+	if (cfg->pcap && !recording)
+		record(cfg->pcap);
+	to_process(e)->pcap = recording;
+	return 0;
+}
+
+static void records_fini(struct engine *e)
+{
+	if (to_process(e)->pcap)
+		pcap_flush(to_process(e)->pcap);
+}
+
+/* The host */
+
+/*
+ * Where there is no registry the process is alone, which is enough for many.
+ * One whose lock cannot be had is there: the others would not find us.
+ */
+static int join_host(const struct config *cfg, struct registry **r)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+	const char *why;
+	int err = registry_join(r, cfg->rundir, &why);
+
+	if (!err)
 		return 0;
-	}
-	return -ENOMEM;
+	*r = NULL;
+	if (err == -ETIMEDOUT || !atomic_flag_test_and_set(&said))
+		say("%s%s", why,
+		    err == -ETIMEDOUT ? "" :
+					"; continuing without the other "
+					"processes of this host");
+	return err == -ETIMEDOUT ? err : 0;
 }
 
-static void netdev_fd_close(struct shca_process *p)
+/* Without shared memory the processes of this host talk by UDP. */
+static void show_host(struct shca_process *p, const struct config *cfg)
 {
-	if (p->netdev_fd >= 0)
-		sys_close(p->netdev_fd);
-	p->netdev_fd = -1;
+	uint32_t flags = 0;
+
+	if (!p->engine.registry || cfg->wire || cfg->same_host == SAME_HOST_UDP)
+		return;
+	if (cfg->pcap)
+		flags |= SEGMENT_PLAIN;
+	/* What others write here by themselves is not seen. */
+	if (cfg->same_host == SAME_HOST_COPY || check_on())
+		flags |= SEGMENT_NO_COPY;
+	if (segment_create(&p->segment, p->engine.registry, flags) &&
+	    cfg->explain)
+		say("no shared memory with other processes of this host: %s",
+		    segment_why());
+	if (p->segment)
+		shown_keys_begin(p->segment, &p->keys);
 }
 
-static void process_destroy(struct shca_process *p)
-{
-	struct engine *e = &p->engine;
+static void fork_register(void);
 
-	engine_stop(e);
-	shca_iw_fini(e);
-	gsi_destroy(e);
-	shca_timewait_fini(e);
-	netdev_fd_close(p);
-	shca_stat_end(p, true);
-	sums_close(p->sums);
-	engine_fini(e);
-	segment_destroy(p->segment);
+static int host_init(struct engine *e)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	const struct config *cfg = config_get();
+	int err = join_host(cfg, &e->registry);
+
+	if (err)
+		return err;
+	show_host(to_process(e), cfg);
+	/* After the registry's own handlers, whose lock fork_child() takes. */
+	pthread_once(&once, fork_register);
+	return 0;
+}
+
+static void host_fini(struct engine *e)
+{
+	segment_destroy(to_process(e)->segment);
 	if (e->registry)
 		registry_leave(e->registry);
-	if (p->pcap)
-		pcap_flush(p->pcap);
-	munmap(p->keys.entry, p->keys_size);
+}
+
+static void host_forked(struct engine *e)
+{
+	segment_abandon(to_process(e)->segment);
+	if (e->registry)
+		registry_abandon(e->registry);
+}
+
+/* The engine */
+
+static int links_init(struct engine *e)
+{
+	struct shca_process *p = to_process(e);
+
+	return engine_init(e, &engine_ops, config_get(), e->registry,
+			   p->segment, p->pcap);
+}
+
+static void links_forked(struct engine *e)
+{
+	engine_abandon(e);
+	streams_release(e->streams); /* fork_prepare() */
+}
+
+/* Beginning and end */
+
+/*
+ * What a process consists of, from the bottom to the top: it begins in this order
+ * and ends in the reverse one. What has begun halfway is ended, too.
+ */
+static const struct module {
+	int (*init)(struct engine *e); /* 0 or -errno */
+	void (*fini)(struct engine *e); /* the engine has stopped */
+	/* In the child of a fork: lets go of descriptors and mappings. */
+	void (*forked)(struct engine *e);
+} modules[] = {
+	{ records_init, records_fini, NULL },
+	{ shca_keys_init, shca_keys_fini, NULL },
+	{ host_init, host_fini, host_forked },
+	{ shca_env_init, NULL, NULL },
+	{ links_init, engine_fini, links_forked },
+	{ shca_stat_init, shca_stat_fini, shca_stat_forked },
+	{ shca_netdevs_init, shca_netdevs_fini, shca_netdevs_fini },
+	{ shca_cqs_init, NULL, NULL },
+	{ shca_mcast_init, NULL, NULL },
+	{ shca_xrc_init, NULL, NULL },
+	{ shca_guests_init, NULL, NULL },
+	{ shca_timewait_init, shca_timewait_fini, NULL },
+	{ gsi_init, gsi_fini, NULL },
+	{ shca_iw_init, shca_iw_fini, NULL },
+};
+
+#define NMODULES (sizeof(modules) / sizeof(modules[0]))
+
+/* Ends the first n. */
+static void process_destroy(struct shca_process *p, size_t n)
+{
+	engine_stop(&p->engine);
+	while (n-- > 0)
+		if (modules[n].fini)
+			modules[n].fini(&p->engine);
 	free(p);
+}
+
+static int process_create(struct shca_process **out)
+{
+	struct shca_process *p = aligned_alloc(64, sizeof(*p));
+	const struct config *cfg = config_get();
+
+	if (!p)
+		return -ENOMEM;
+	shca_check_begin();
+	if (cfg->explain == EXPLAIN_FULL)
+		check_places();
+	if (cfg->explain)
+		asked_begin();
+	memset(p, 0, sizeof(*p));
+	p->ops = &ops;
+	p->netdev_fd = -1;
+	for (size_t i = 0; i < NMODULES; i++) {
+		int err = modules[i].init(&p->engine);
+
+		if (err) {
+			process_destroy(p, i + 1);
+			return err;
+		}
+	}
+	*out = p;
+	return 0;
 }
 
 static void fork_prepare(void)
@@ -342,15 +290,9 @@ static void fork_child(void)
 	pcap_close(recording);
 	recording = NULL;
 	process = NULL;
-	if (!p)
-		return;
-	engine_abandon(&p->engine);
-	streams_release(p->engine.streams);
-	netdev_fd_close(p);
-	shca_stat_end(p, false);
-	segment_abandon(p->segment);
-	if (p->engine.registry)
-		registry_abandon(p->engine.registry);
+	for (size_t i = NMODULES; p && i-- > 0;)
+		if (modules[i].forked)
+			modules[i].forked(&p->engine);
 }
 
 static void fork_register(void)
@@ -358,186 +300,7 @@ static void fork_register(void)
 	pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
-/*
- * Where there is no registry the process is alone, which is enough for many.
- * One whose lock cannot be had is there: the others would not find us.
- */
-static int join_host(const struct config *cfg, struct registry **r)
-{
-	static atomic_flag said = ATOMIC_FLAG_INIT;
-	const char *why;
-	int err = registry_join(r, cfg->rundir, &why);
-
-	if (!err)
-		return 0;
-	*r = NULL;
-	if (err == -ETIMEDOUT || !atomic_flag_test_and_set(&said))
-		say("%s%s", why,
-		    err == -ETIMEDOUT ? ""
-				      : "; continuing without the other "
-					"processes of this host");
-	return err == -ETIMEDOUT ? err : 0;
-}
-
-/* Without shared memory the processes of this host talk by UDP. */
-static void show_host(struct shca_process *p, const struct config *cfg,
-		      struct registry *registry)
-{
-	uint32_t flags = 0;
-
-	if (!registry || cfg->wire || cfg->same_host == SAME_HOST_UDP)
-		return;
-	if (cfg->pcap)
-		flags |= SEGMENT_PLAIN;
-	/* What others write here by themselves is not seen. */
-	if (cfg->same_host == SAME_HOST_COPY || check_on())
-		flags |= SEGMENT_NO_COPY;
-	if (segment_create(&p->segment, registry, flags) && cfg->explain)
-		say("no shared memory with other processes of this host: %s",
-		    segment_why());
-}
-
-/* A file that cannot be written does not keep the device from working. */
-static void record(const char *path)
-{
-	int err = pcap_open(&recording, path);
-
-	if (err)
-		say("cannot write %s: %s", path,
-		    err == -EBUSY ? "another process writes to this FIFO; "
-				    "with %p in the name each process has "
-				    "its own"
-				  : sys_strerror(-err));
-}
-
-/* Likewise. */
-static void record_events(const char *dir)
-{
-	static atomic_flag said = ATOMIC_FLAG_INIT;
-	int err = trace_begin(dir);
-
-	if (err && !atomic_flag_test_and_set(&said))
-		say("cannot record events in %s: %s", dir, sys_strerror(-err));
-}
-
-static int process_create(struct shca_process **out)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	const struct config *cfg = config_get();
-	struct shca_process *p = aligned_alloc(64, sizeof(*p));
-	struct registry *registry;
-	int err;
-
-	if (!p)
-		return -ENOMEM;
-	shca_check_begin();
-	if (cfg->explain == EXPLAIN_FULL)
-		check_places();
-	memset(p, 0, sizeof(*p));
-	p->netdev_fd = -1;
-	atomic_store(&p->stat_fd, -1);
-	atomic_store(&p->asked_fd, -1);
-	if (cfg->explain)
-		asked_begin();
-	pthread_mutex_init(&p->keys_lock, NULL);
-	pthread_mutex_init(&p->attach_lock, NULL);
-	pthread_mutex_init(&p->mcast_lock, NULL);
-	pthread_mutex_init(&p->xrc_lock, NULL);
-	pthread_mutex_init(&p->guests_lock, NULL);
-	pthread_mutex_init(&p->late_lock, NULL);
-	pthread_mutex_init(&p->timewait_lock, NULL);
-	pthread_mutex_init(&p->ctx_lock, NULL);
-	pthread_mutex_init(&p->sums_lock, NULL);
-	if (cfg->trace)
-		record_events(cfg->trace);
-	p->env = (struct roce_env){
-		.base.keys = &p->keys,
-		.base.complete = cfg->explain == EXPLAIN_FULL || trace_on ?
-					 env_complete_noted :
-					 env_complete,
-		.base.srq_take = env_srq_take,
-		.xrc_srq_take = shca_xrc_env_take,
-		.xrc_pd = shca_xrc_env_pd,
-		.base.invalidate = shca_mw_env_invalidate,
-		.base.bind_mw = shca_mw_env_bind,
-		.base.guarded = guard_run,
-		.base.place = guard_place,
-		.base.odp_touch = shca_odp_touch,
-		.base.odp_store = shca_odp_store,
-		.reorder_get = env_reorder_get,
-		.reorder_put = env_reorder_put,
-		.reorder_scarce = env_reorder_scarce,
-		.unread = env_unread,
-		.uc_sent = shca_env_uc_sent,
-		.uc_written = shca_env_uc_written,
-		.silent = shca_env_silent,
-		.refusal = shca_env_refusal,
-		.unanswered = check_on() ? shca_env_unanswered : NULL,
-		.differs = check_on() ? env_differs : NULL,
-		.base.event = env_event,
-		.dropped = env_dropped,
-		.withhold = faults_any(FAULT_RNR) ? faults_withhold : NULL,
-		.base.landing = check_on() ? env_landing : NULL,
-		.base.arriving = check_on() ? env_arriving : NULL,
-		.base.changing = check_on() ? env_changing : NULL,
-		.base.changed = check_on() ? env_changed : NULL,
-		.base.voided = check_on() ? env_voided : NULL,
-		.base.refused = check_on() ? env_refused : NULL,
-		.base.explain = cfg->explain ? env_explain : NULL,
-	};
-	if (cfg->pcap && !recording)
-		record(cfg->pcap);
-	p->pcap = recording;
-	err = join_host(cfg, &registry);
-	if (err)
-		goto err_free;
-	show_host(p, cfg, registry);
-	if (p->segment) {
-		p->env.base.atomic_lock = shca_env_atomic_lock;
-		p->env.base.atomic_unlock = shca_env_atomic_unlock;
-	}
-	/* What is to be lost or recorded has to be a packet. */
-	if (p->segment && cfg->loss <= 0 && !cfg->pcap)
-		p->env.base.direct = &shca_direct;
-	shca_iwarp_env(p);
-	err = keys_create(p);
-	if (err)
-		goto err_host;
-	/* After the registry's own handlers, whose lock fork_child() takes. */
-	pthread_once(&once, fork_register);
-	engine_alarm_add(&p->engine, &p->timewait_alarm, shca_timewait_expire);
-	engine_alarm_add(&p->engine, &p->bare_alarm, shca_channel_late);
-	engine_alarm_add(&p->engine, &p->sums_alarm, shca_sums_expire);
-	err = engine_init(&p->engine, &ops, cfg, registry, p->segment,
-			  p->pcap);
-	if (err)
-		goto err;
-	/* Without it addresses are read when a device is opened, only. */
-	p->netdev_fd = netdev_watch_fd();
-	if (p->netdev_fd >= 0)
-		err = engine_watch_fd(&p->engine, p->netdev_fd);
-	if (!err)
-		err = gsi_create(&p->engine);
-	if (!err)
-		err = shca_iw_init(&p->engine);
-	if (err)
-		goto err;
-	*out = p;
-	return 0;
-
-err:
-	process_destroy(p);
-	return err;
-err_host:
-	segment_destroy(p->segment);
-	if (registry)
-		registry_leave(registry);
-err_free:
-	free(p);
-	return err;
-}
-
-int shca_process_get(struct engine **e)
+static int process_get(struct engine **e)
 {
 	int err = 0;
 
@@ -552,7 +315,7 @@ int shca_process_get(struct engine **e)
 	return err;
 }
 
-void shca_process_put(struct engine *e)
+static void process_put(struct engine *e)
 {
 	struct shca_process *p = to_process(e);
 	bool lingered = false;
@@ -565,10 +328,71 @@ void shca_process_put(struct engine *e)
 		pthread_mutex_lock(&process_lock);
 	}
 	if (!--p->refs) {
-		process_destroy(p);
+		process_destroy(p, NMODULES);
 		process = NULL;
 	}
 	pthread_mutex_unlock(&process_lock);
+}
+
+/* Contexts */
+
+static int context_open(struct shca_device *dev, int cmd_fd,
+			struct shca_file *file, struct ibv_context **out)
+{
+	struct engine *e;
+	int err = process_get(&e);
+
+	if (err)
+		return err;
+	err = shca_context_create(dev, e, cmd_fd, file, out);
+	if (err)
+		process_put(e);
+	return err;
+}
+
+int shca_open(struct ibv_device *dev, struct ibv_context **out)
+{
+	return engine_fault(FAULT_OPEN_DEVICE) ?:
+		       context_open(to_device(dev), -1, NULL, out);
+}
+
+int shca_import(int cmd_fd, struct ibv_context **out)
+{
+	char name[IBV_SYSFS_NAME_MAX];
+	struct shca_file *file;
+	struct ibv_device **list;
+	int i, n, err;
+
+	err = shca_file_import(cmd_fd, &file, name);
+	if (err)
+		return err;
+	err = shca_device_list(&list, &n);
+	if (!err) {
+		/* Another process's devices may differ from ours. */
+		for (i = 0; i < n && strcmp(list[i]->name, name); i++)
+			;
+		err = i == n ? -ENODEV :
+			       context_open(to_device(list[i]), cmd_fd, file,
+					    out);
+		free(list);
+	}
+	if (err)
+		shca_file_put(file);
+	return err;
+}
+
+int shca_close(struct ibv_context *ctx)
+{
+	struct engine *e = to_ctx(ctx)->engine;
+
+	if (engine_dead(e))
+		return -EIO;
+	if (!shca_context_unused(ctx))
+		return 0;
+	shca_sums_add(e);
+	shca_context_destroy(ctx);
+	process_put(e);
+	return 0;
 }
 
 int shca_wait(int fd, uint64_t until_ns, const sigset_t *mask, bool spin)
@@ -597,6 +421,5 @@ __attribute__((destructor)) static void process_exit(void)
 		pcap_flush(process->pcap);
 	if (process->segment)
 		segment_unlink(process->segment);
-	shca_sums_add(e);
-	shca_stat_end(process, true);
+	shca_stat_exit(e);
 }

@@ -18,13 +18,22 @@ struct iwcm; /* iw.h */
 struct mcast_group;
 struct pcap;
 struct segment;
-struct sums;
+struct shca_stat; /* stat.c */
 struct shca_timewait;
 
 #define SHCA_GUEST_BUCKETS 64
 
+/* What the layers above are told. */
+struct shca_process_ops {
+	/* A QP leaves RESET, perhaps the first. */
+	void (*begin)(struct engine *e);
+	/* One with a cm_owner is about to be destroyed. */
+	void (*qp_gone)(struct engine *e, struct shca_qp *qp);
+};
+
 struct shca_process {
 	struct engine engine;
+	const struct shca_process_ops *ops;
 	unsigned refs; /* contexts; under the global lock */
 	struct pcap *pcap; /* NULL: packets are not recorded */
 	struct roce_env env;
@@ -36,6 +45,7 @@ struct shca_process {
 
 	struct gsi *gsi;
 	struct iwcm *iwcm;
+	struct shca_stat *stat;
 
 	_Atomic uint32_t uc_written; /* answer.c: UC writes that have come */
 
@@ -73,16 +83,6 @@ struct shca_process {
 
 	pthread_mutex_t ctx_lock;
 	struct shca_context *contexts;
-
-	/* Of all processes; NULL: nobody is shown them. */
-	struct sums *_Atomic sums;
-	pthread_mutex_t sums_lock; /* of what devices have added there */
-	uint64_t sums_wait;
-	struct engine_alarm sums_alarm;
-
-	_Atomic bool stat_begun;
-	_Atomic int stat_fd; /* where others ask for counters; -1: nowhere */
-	_Atomic int asked_fd; /* readable when SIGUSR1 has asked; or -1 */
 };
 
 static inline struct shca_process *to_process(struct engine *e)
@@ -90,8 +90,21 @@ static inline struct shca_process *to_process(struct engine *e)
 	return container_of(e, struct shca_process, engine);
 }
 
-int shca_process_get(struct engine **e);
-void shca_process_put(struct engine *e);
+/*
+ * How the parts of a process begin, 0 or -errno, and end. A part ends that has
+ * begun halfway, too.
+ */
+int shca_keys_init(struct engine *e);
+void shca_keys_fini(struct engine *e);
+int shca_env_init(struct engine *e);
+int shca_netdevs_init(struct engine *e);
+void shca_netdevs_fini(struct engine *e);
+int shca_cqs_init(struct engine *e);
+int shca_mcast_init(struct engine *e);
+int shca_xrc_init(struct engine *e);
+int shca_guests_init(struct engine *e);
+int shca_timewait_init(struct engine *e);
+void shca_timewait_fini(struct engine *e);
 
 /* Counts an object of one kind; -ENOMEM when there are SHCA_MAX_OBJECTS. */
 int shca_count(struct engine *e, enum shca_kind kind);
@@ -102,21 +115,8 @@ void shca_context_add(struct engine *e, struct shca_context *ctx);
 void shca_context_remove(struct engine *e, struct shca_context *ctx);
 /* An event of the port or the device, for all contexts. */
 void shca_port_event(struct engine *e, enum ibv_event_type type);
-/* process->netdev_fd is readable. */
-void shca_netdevs_changed(struct engine *e);
-
-/*
- * stat.c: from now on others may ask for the counters, and SIGUSR1 what QPs wait
- * for; a descriptor of the thread's is readable, true: it was one of those; no
- * longer, and the name goes.
- */
-void shca_stat_begin(struct engine *e);
-bool shca_stat_readable(struct engine *e, int fd);
-void shca_stat_end(struct shca_process *p, bool remove);
-/* Adds what has been counted to the sums of all processes (counters/sums.h), without
- * waiting for a lock; true: that was more than nothing. */
-bool shca_sums_add(struct engine *e);
-void shca_sums_expire(struct engine *e, uint64_t now);
+/* process->netdev_fd is readable. True: addresses may have changed. */
+bool shca_netdevs_changed(struct engine *e);
 
 /* mcast.c: a packet to a group. False: no QP here is attached to it. */
 bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now);
@@ -129,8 +129,6 @@ bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now);
 void shca_timewait_add(struct shca_qp *qp, const struct roce_timewait *w);
 bool shca_timewait_rx(struct engine *e, const struct roce_rx *pkt,
 		      uint64_t now);
-void shca_timewait_expire(struct engine *e, uint64_t now);
-void shca_timewait_fini(struct engine *e);
 /* Before nobody answers any more; exiting: with QPs not destroyed, perhaps. */
 void shca_timewait_linger(struct engine *e, bool exiting);
 

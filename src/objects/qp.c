@@ -4,7 +4,6 @@
  * A QP of a transport (qp/ops.h), with what that leaves to others: a lock
  * (engine/qp.h), the objects it stands on, and the addresses it listens on.
  */
-#include "gsi.h"
 #include "loan.h"
 #include "record.h"
 
@@ -332,6 +331,14 @@ static int useful_mask(enum ibv_qp_type type, int mask)
 	return mask;
 }
 
+/* Whoever may ask for its counters can from now on. */
+static void leaves_reset(struct shca_qp *qp)
+{
+	struct engine *e = qp->sched.engine;
+
+	to_process(e)->ops->begin(e);
+}
+
 /* Where a QP has no path, since the connection manager has the connection. */
 static int modify_plain(struct shca_qp *qp, const struct ibv_qp_attr *attr,
 			int mask)
@@ -347,7 +354,7 @@ static int modify_plain(struct shca_qp *qp, const struct ibv_qp_attr *attr,
 	if (!err && !reset)
 		err = engine_start(qp->sched.engine);
 	if (!err) {
-		shca_stat_begin(qp->sched.engine);
+		leaves_reset(qp);
 		shca_qp_lock(qp);
 		err = qp->ops->modify(qp->core, attr, mask, NULL);
 		if (!err)
@@ -459,7 +466,7 @@ static int modify_prepare(struct modify *m)
 
 		if (err)
 			return err;
-		shca_stat_begin(e);
+		leaves_reset(m->qp);
 	}
 	return modify_bind(m);
 }
@@ -613,6 +620,29 @@ bool shca_qp_unpolled(struct ibv_qp *ib)
 	       (ib->recv_cq && shca_cq_holds(to_cq(ib->recv_cq), ib->qp_num));
 }
 
+void shca_qp_counts(struct stat_qp *q, struct qp *core)
+{
+	const struct shca_qp *qp = core->owner;
+
+#define ADD(id, field, ...) q->n[STAT_##id] += core->field;
+	QP_COUNTS(QP_NO_COUNT, ADD)
+#undef ADD
+	qp->ops->stat(core, q);
+}
+
+/* It is about to go: its device keeps its counters. */
+static void counts_keep(struct shca_qp *qp)
+{
+	struct ibv_context *ctx = qp->ex.qp_base.context;
+	struct stat_qp q = { 0 };
+
+	if (!ctx)
+		return;
+	shca_qp_counts(&q, qp->core);
+	for (size_t i = 0; i < STAT_COUNTERS; i++)
+		atomic_fetch_add(&to_ctx(ctx)->dev->ended[i], q.n[i]);
+}
+
 /* Takes a QP away from the receive side and the timers. */
 static void qp_kill(struct shca_qp *qp)
 {
@@ -631,7 +661,7 @@ static void qp_kill(struct shca_qp *qp)
 	left = shca_qp_leaves(qp, &w);
 	qp->sched.dead = true;
 	shca_loan_forget(qp);
-	shca_stat_gone(qp);
+	counts_keep(qp);
 	qp->ops->destroy(qp->core);
 	qp->core = NULL;
 	shca_far_forget(qp);
@@ -701,7 +731,7 @@ int shca_qp_destroy(struct ibv_qp *ib)
 			   "QP 0x%06x is still attached to %u multicast groups: ibv_detach_mcast() first",
 			   ib->qp_num, qp->mcast);
 	if (atomic_load(&qp->cm_owner))
-		gsi_qp_gone(e, qp);
+		to_process(e)->ops->qp_gone(e, qp);
 	shca_live_remove(&qp->live);
 	if (check_on())
 		check_qp_gone(ib);

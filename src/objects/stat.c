@@ -6,6 +6,8 @@
  * QP on that leaves RESET. It copies the counters of each QP under its lock;
  * those of QPs that are gone are kept by their device.
  */
+#include "stat.h"
+
 #include "process.h"
 
 #include "base/bytes.h"
@@ -24,6 +26,18 @@
 #define SUMS_NS 1000000000ull
 #define SUMS_MOST_NS (64 * SUMS_NS)
 
+struct shca_stat {
+	/* Of all processes; NULL: nobody is shown them. */
+	struct sums *_Atomic sums;
+	pthread_mutex_t sums_lock; /* of what devices have added there */
+	uint64_t sums_wait;
+	struct engine_alarm sums_alarm;
+
+	_Atomic bool begun;
+	_Atomic int fd; /* where others ask for counters; -1: nowhere */
+	_Atomic int asked_fd; /* readable when SIGUSR1 has asked; or -1 */
+};
+
 struct copy {
 	struct shca_device **dev; /* by index */
 	struct stat_device *device;
@@ -34,27 +48,9 @@ struct copy {
 	uint64_t now;
 };
 
-/* What all transports count, and what this one does. */
-static void add(struct stat_qp *q, struct qp *core)
+static struct shca_stat *to_stat(struct engine *e)
 {
-	const struct shca_qp *qp = core->owner;
-
-#define ADD(id, field, ...) q->n[STAT_##id] += core->field;
-	QP_COUNTS(QP_NO_COUNT, ADD)
-#undef ADD
-	qp->ops->stat(core, q);
-}
-
-void shca_stat_gone(struct shca_qp *qp)
-{
-	struct ibv_context *ctx = qp->ex.qp_base.context;
-	struct stat_qp q = { 0 };
-
-	if (!ctx)
-		return;
-	add(&q, qp->core);
-	for (size_t i = 0; i < STAT_COUNTERS; i++)
-		atomic_fetch_add(&to_ctx(ctx)->dev->ended[i], q.n[i]);
+	return to_process(e)->stat;
 }
 
 /* The index of its device; c->head.ndevices: it has none here. */
@@ -79,7 +75,7 @@ static void sum_qp(struct engine_qp *sched, void *arg)
 
 	if (d >= c->head.ndevices)
 		return;
-	add(&q, qp->core);
+	shca_qp_counts(&q, qp->core);
 	for (size_t i = 0; i < STAT_COUNTERS; i++)
 		c->device[d].n[i] += q.n[i];
 }
@@ -103,24 +99,24 @@ static void copy_qp(struct engine_qp *sched, void *arg)
 	q->state = (uint32_t)qp->core->state;
 	if (c->want == STAT_WANT_ALL)
 		qp->ops->waits(qp->core, c->now, q->waits, sizeof(q->waits));
-	add(q, qp->core);
+	shca_qp_counts(q, qp->core);
 	for (size_t i = 0; i < STAT_COUNTERS; i++)
 		c->device[d].n[i] += q->n[i];
 }
 
 /* The devices that are open. The lock of the list of contexts is held. */
-static bool copy_devices(struct shca_process *p, struct copy *c)
+static bool copy_devices(struct engine *e, struct copy *c)
 {
 	struct shca_context *ctx;
 	uint32_t n = 0, i;
 	bool done;
 
-	for (ctx = p->contexts; ctx; ctx = ctx->next)
+	for (ctx = to_process(e)->contexts; ctx; ctx = ctx->next)
 		n++;
 	c->dev = calloc(n + 1, sizeof(struct shca_device *));
 	c->device = calloc(n + 1, sizeof(*c->device));
 	done = c->dev && c->device;
-	for (ctx = p->contexts; done && ctx; ctx = ctx->next) {
+	for (ctx = to_process(e)->contexts; done && ctx; ctx = ctx->next) {
 		for (i = 0; i < c->head.ndevices && c->dev[i] != ctx->dev; i++)
 			;
 		if (i < c->head.ndevices)
@@ -144,32 +140,32 @@ static void copy_free(struct copy *c)
 
 /* What a copy has is added to what all processes have counted. True: it was more
  * than before. */
-static bool sums_take(struct shca_process *p, const struct copy *c)
+static bool sums_take(struct shca_stat *st, const struct copy *c)
 {
 	bool more = false;
 
-	if (!p->sums || pthread_mutex_trylock(&p->sums_lock))
+	if (!st->sums || pthread_mutex_trylock(&st->sums_lock))
 		return false;
 	for (uint32_t d = 0; d < c->head.ndevices; d++)
-		more |= sums_add(p->sums, (unsigned)c->dev[d]->index,
+		more |= sums_add(st->sums, (unsigned)c->dev[d]->index,
 				 c->dev[d]->added, c->device[d].n);
-	pthread_mutex_unlock(&p->sums_lock);
+	pthread_mutex_unlock(&st->sums_lock);
 	return more;
 }
 
 bool shca_sums_add(struct engine *e)
 {
-	struct shca_process *p = to_process(e);
+	struct shca_stat *st = to_stat(e);
 	struct copy c = { 0 };
 	bool done, more = false;
 
-	if (!p->sums || pthread_mutex_trylock(&p->ctx_lock))
+	if (!st->sums || pthread_mutex_trylock(&to_process(e)->ctx_lock))
 		return false;
-	done = copy_devices(p, &c);
-	pthread_mutex_unlock(&p->ctx_lock);
+	done = copy_devices(e, &c);
+	pthread_mutex_unlock(&to_process(e)->ctx_lock);
 	if (done) {
 		engine_qps_look(e, sum_qp, &c);
-		more = sums_take(p, &c);
+		more = sums_take(st, &c);
 	}
 	copy_free(&c);
 	return more;
@@ -177,43 +173,44 @@ bool shca_sums_add(struct engine *e)
 
 /* Again after a second, or more where there are many QPs to look at, or nothing
  * happens. */
-void shca_sums_expire(struct engine *e, uint64_t now)
+static void sums_expire(struct engine *e, uint64_t now)
 {
-	struct shca_process *p = to_process(e);
-	uint64_t due = atomic_load(&p->sums_alarm.due), wait;
+	struct shca_stat *st = to_stat(e);
+	uint64_t due = atomic_load(&st->sums_alarm.due), wait;
 
-	if (due > now || !atomic_compare_exchange_strong(&p->sums_alarm.due,
+	if (due > now || !atomic_compare_exchange_strong(&st->sums_alarm.due,
 							 &due, UINT64_MAX))
 		return; /* another thread does it */
-	wait = max_u64(SUMS_NS, SUMS_NS / 1000 *
-					atomic_load(&p->nobjects[SHCA_QP]));
+	wait = max_u64(SUMS_NS,
+		       SUMS_NS / 1000 *
+			       atomic_load(&to_process(e)->nobjects[SHCA_QP]));
 	if (!shca_sums_add(e))
-		wait = max_u64(wait, min_u64(p->sums_wait * 2, SUMS_MOST_NS));
-	p->sums_wait = wait;
-	engine_alarm_set(e, &p->sums_alarm, now + wait);
+		wait = max_u64(wait, min_u64(st->sums_wait * 2, SUMS_MOST_NS));
+	st->sums_wait = wait;
+	engine_alarm_set(e, &st->sums_alarm, now + wait);
 }
 
 /* Everything there is to say, to be freed by copy_free(); false: no memory. */
 static bool copy_all(struct engine *e, enum stat_want want, struct copy *c)
 {
-	struct shca_process *p = to_process(e);
+	struct shca_stat *st = to_stat(e);
 	bool done;
 
 	*c = (struct copy){
 		.want = want,
-		.size = atomic_load(&p->nobjects[SHCA_QP]) + MORE,
+		.size = atomic_load(&to_process(e)->nobjects[SHCA_QP]) + MORE,
 		.now = clock_ns(),
 	};
 	c->qp = calloc(c->size, sizeof(*c->qp));
 	if (!c->qp)
 		return false;
-	pthread_mutex_lock(&p->ctx_lock);
-	done = copy_devices(p, c);
-	pthread_mutex_unlock(&p->ctx_lock);
+	pthread_mutex_lock(&to_process(e)->ctx_lock);
+	done = copy_devices(e, c);
+	pthread_mutex_unlock(&to_process(e)->ctx_lock);
 	if (!done)
 		return false;
 	c->head.missed += !engine_qps_each(e, copy_qp, c);
-	sums_take(p, c);
+	sums_take(st, c);
 	return true;
 }
 
@@ -260,23 +257,40 @@ static void say_waits(struct engine *e)
 /* Without a descriptor nobody can ask; that is all. */
 static void asked_watch(struct engine *e)
 {
-	struct shca_process *p = to_process(e);
+	struct shca_stat *st = to_stat(e);
 	int fd = asked_open();
 
 	if (fd < 0)
 		return;
-	atomic_store(&p->asked_fd, fd);
+	atomic_store(&st->asked_fd, fd);
 	if (engine_watch_fd(e, fd))
-		asked_close(atomic_exchange(&p->asked_fd, -1));
+		asked_close(atomic_exchange(&st->asked_fd, -1));
+}
+
+/* Nobody can ask any more; remove: and the name goes. */
+static void stop(struct engine *e, bool remove)
+{
+	struct shca_stat *st = to_stat(e);
+	int fd = atomic_exchange(&st->asked_fd, -1);
+
+	if (fd >= 0)
+		asked_close(fd);
+	fd = atomic_exchange(&st->fd, -1);
+	if (fd < 0)
+		return;
+	sys_close(fd);
+	if (remove)
+		stat_unlink(registry_path(e->registry),
+			    registry_slot(e->registry));
 }
 
 void shca_stat_begin(struct engine *e)
 {
-	struct shca_process *p = to_process(e);
+	struct shca_stat *st = to_stat(e);
 	const char *tree;
 	int fd;
 
-	if (atomic_load(&p->stat_begun) || atomic_exchange(&p->stat_begun, true))
+	if (atomic_load(&st->begun) || atomic_exchange(&st->begun, true))
 		return;
 	if (e->cfg->explain)
 		asked_watch(e);
@@ -286,43 +300,65 @@ void shca_stat_begin(struct engine *e)
 	if (!tree && dlsym(RTLD_DEFAULT, "softhca_shim"))
 		tree = shca_sysfs_root(); /* who shows it asks for it */
 	if (tree)
-		p->sums = sums_open(tree);
-	if (p->sums)
-		engine_alarm_set(e, &p->sums_alarm, clock_ns() + SUMS_NS);
+		st->sums = sums_open(tree);
+	if (st->sums)
+		engine_alarm_set(e, &st->sums_alarm, clock_ns() + SUMS_NS);
 	fd = stat_listen(registry_path(e->registry),
 			 registry_slot(e->registry));
 	if (fd < 0)
 		return;
-	atomic_store(&p->stat_fd, fd);
+	atomic_store(&st->fd, fd);
 	if (engine_watch_fd(e, fd))
-		shca_stat_end(p, true);
+		stop(e, true);
 }
 
 bool shca_stat_readable(struct engine *e, int fd)
 {
-	struct shca_process *p = to_process(e);
+	struct shca_stat *st = to_stat(e);
 	uint64_t times;
 
-	if (fd == atomic_load(&p->stat_fd))
+	if (fd == atomic_load(&st->fd))
 		stat_answer(fd, copy, e);
-	else if (fd != atomic_load(&p->asked_fd))
+	else if (fd != atomic_load(&st->asked_fd))
 		return false;
 	else if (sys_read(fd, &times, sizeof(times)) > 0)
 		say_waits(e);
 	return true;
 }
 
-void shca_stat_end(struct shca_process *p, bool remove)
+int shca_stat_init(struct engine *e)
 {
-	int fd = atomic_exchange(&p->asked_fd, -1);
+	struct shca_stat *st = calloc(1, sizeof(*st));
 
-	if (fd >= 0)
-		asked_close(fd);
-	fd = atomic_exchange(&p->stat_fd, -1);
-	if (fd < 0)
+	if (!st)
+		return -ENOMEM;
+	atomic_store(&st->fd, -1);
+	atomic_store(&st->asked_fd, -1);
+	pthread_mutex_init(&st->sums_lock, NULL);
+	engine_alarm_add(e, &st->sums_alarm, sums_expire);
+	to_process(e)->stat = st;
+	return 0;
+}
+
+void shca_stat_fini(struct engine *e)
+{
+	struct shca_stat *st = to_stat(e);
+
+	if (!st)
 		return;
-	sys_close(fd);
-	if (remove)
-		stat_unlink(registry_path(p->engine.registry),
-			    registry_slot(p->engine.registry));
+	stop(e, true);
+	sums_close(st->sums);
+	free(st);
+	to_process(e)->stat = NULL;
+}
+
+void shca_stat_forked(struct engine *e)
+{
+	stop(e, false);
+}
+
+void shca_stat_exit(struct engine *e)
+{
+	shca_sums_add(e);
+	stop(e, true);
 }

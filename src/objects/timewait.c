@@ -118,7 +118,7 @@ static struct shca_timewait take(struct engine *e, uint64_t now)
 	return old;
 }
 
-void shca_timewait_expire(struct engine *e, uint64_t now)
+static void expire(struct engine *e, uint64_t now)
 {
 	struct shca_timewait old;
 
@@ -126,9 +126,18 @@ void shca_timewait_expire(struct engine *e, uint64_t now)
 		release(e, &old);
 }
 
+int shca_timewait_init(struct engine *e)
+{
+	struct shca_process *proc = to_process(e);
+
+	pthread_mutex_init(&proc->timewait_lock, NULL);
+	engine_alarm_add(e, &proc->timewait_alarm, expire);
+	return 0;
+}
+
 void shca_timewait_fini(struct engine *e)
 {
-	shca_timewait_expire(e, UINT64_MAX);
+	expire(e, UINT64_MAX);
 	free(to_process(e)->timewait);
 }
 

@@ -498,3 +498,9 @@ void shca_xrc_event(struct shca_qp *real, struct ibv_async_event *ev)
 		shca_async_raise(to_ctx(qp->ex.qp_base.context), ev);
 	}
 }
+
+int shca_xrc_init(struct engine *e)
+{
+	pthread_mutex_init(&to_process(e)->xrc_lock, NULL);
+	return 0;
+}

@@ -1,0 +1,28 @@
+/*
+ * stat.h - who asks for the counters of this process is answered
+ */
+#ifndef SOFTHCA_OBJECTS_STAT_H
+#define SOFTHCA_OBJECTS_STAT_H
+
+#include <stdbool.h>
+
+struct engine;
+
+/* For the process. */
+int shca_stat_init(struct engine *e);
+/* No longer; the name goes. */
+void shca_stat_fini(struct engine *e);
+/* In the child of a fork: the name is the parent's. */
+void shca_stat_forked(struct engine *e);
+/* The process ends. */
+void shca_stat_exit(struct engine *e);
+
+/* From now on others may ask for the counters, and SIGUSR1 what QPs wait for. */
+void shca_stat_begin(struct engine *e);
+/* A descriptor of the thread's is readable. False: it is none of those. */
+bool shca_stat_readable(struct engine *e, int fd);
+/* Adds what has been counted to the sums of all processes (counters/sums.h), without
+ * waiting for a lock; true: that was more than nothing. */
+bool shca_sums_add(struct engine *e);
+
+#endif
