@@ -5,6 +5,7 @@
  * src/objects/dm.c.
  */
 #include "objects/objects.h"
+#include "process/process.h"
 
 struct ibv_context *ibv_import_device(int cmd_fd)
 {

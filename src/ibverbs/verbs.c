@@ -5,6 +5,7 @@
  * return an errno value, some -1, some NULL; all set errno (objects.h).
  */
 #include "objects/objects.h"
+#include "process/process.h"
 
 #include <errno.h>
 #include <stdlib.h>

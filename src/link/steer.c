@@ -7,7 +7,7 @@
  *
  *	A = bytes 4..7; A &= 0xffffff		the QPN
  *	if it is QP1: A = the communication ID that the message names, which is
- *	from a chunk as well, see objects/gsi.c; a request names none: return 0
+ *	from a chunk as well, see connect/gsi.c; a request names none: return 0
  *	A >>= 12; A &= 0xfff			the chunk
  *	a binary search over the ranges, ending in "return index"
  *

@@ -1,7 +1,7 @@
 /*
  * ah.c - address vectors and handles
  */
-#include "process.h"
+#include "shared.h"
 
 #include "base/checksum.h"
 #include "base/gid.h"

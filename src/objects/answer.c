@@ -12,7 +12,7 @@
  * On the wire it measured no better than the thread, so only a peer of this host
  * is waited for.
  */
-#include "process.h"
+#include "shared.h"
 
 /* Longer than it takes where the peer's thread receives, so that one end that
  * waits is enough to begin with; each byte of a message adds a nanosecond. */

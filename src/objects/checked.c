@@ -4,7 +4,7 @@
  * The slots of a context, and of an extended CQ, are others where the program
  * is checked, so the data path of one that is not has nothing of this.
  */
-#include "process.h"
+#include "shared.h"
 
 #include "os/guard.h"
 

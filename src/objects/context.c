@@ -6,8 +6,8 @@
  * operation that does not exist is NULL, except where programs do not check;
  * there it is a function that fails.
  */
-#include "process.h"
 #include "record.h"
+#include "shared.h"
 #include "xrc.h"
 
 #include "base/aside.h"

@@ -12,8 +12,8 @@
  * may post between two completions, to a QP that is just then completing to the
  * same CQ.
  */
-#include "process.h"
 #include "record.h"
+#include "shared.h"
 
 #include "base/aside.h"
 #include "base/bytes.h"

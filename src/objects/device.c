@@ -5,7 +5,7 @@
  * one (SOFTHCA_DEVICES). It lives as long as the process. A GID keeps its
  * index: an address that goes leaves a hole, which the next new one fills.
  */
-#include "process.h"
+#include "shared.h"
 
 #include "base/gid.h"
 #include "base/say.h"

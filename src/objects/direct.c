@@ -10,8 +10,8 @@
  * after the other, and does not look what became of them, or waits for what they
  * lead to, is after the number.
  */
-#include "process.h"
 #include "record.h"
+#include "shared.h"
 
 #include "base/gid.h"
 #include "link/shown.h"

@@ -10,7 +10,7 @@
  * Whoever has the file may write anything into it. Its size is sealed, the
  * table's contents are checked against the bounds, and none is a pointer.
  */
-#include "process.h"
+#include "shared.h"
 
 #include "base/aside.h"
 #include "base/sys.h"

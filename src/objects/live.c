@@ -10,7 +10,7 @@
  * There is one table for all contexts, since a context that cannot be trusted
  * cannot name the table to search.
  */
-#include "process.h"
+#include "shared.h"
 
 #include "base/why.h"
 

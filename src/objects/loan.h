@@ -6,7 +6,7 @@
 #ifndef SOFTHCA_OBJECTS_LOAN_H
 #define SOFTHCA_OBJECTS_LOAN_H
 
-#include "process.h"
+#include "shared.h"
 #include "xrc.h"
 
 /* loan.c */

@@ -5,7 +5,7 @@
  * the group's kind, from its first QP until its last. Each QP in it receives a
  * copy of each packet.
  */
-#include "process.h"
+#include "shared.h"
 
 #include "base/gid.h"
 #include "base/sys.h"

@@ -7,8 +7,8 @@
  * packet comes for them: an error of the request, not a fault of this process
  * (os/guard.h).
  */
-#include "process.h"
 #include "record.h"
+#include "shared.h"
 
 #include "base/place.h"
 #include "base/sys.h"

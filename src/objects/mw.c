@@ -9,7 +9,7 @@
  * executed. A slot's kind says whether it is a window, KEY_DYING whether it is
  * bound; both change under keys_lock only.
  */
-#include "process.h"
+#include "shared.h"
 
 #include "base/why.h"
 

@@ -4,7 +4,7 @@
  * The list of contexts is kept here, because one that opens has to see its
  * device's addresses as they are, and every change after that.
  */
-#include "process.h"
+#include "shared.h"
 
 #include "base/sys.h"
 

@@ -227,12 +227,6 @@ static inline struct shca_context *to_ctx(struct ibv_context *ctx)
 	return container_of(ctx, struct shca_context, v.context);
 }
 
-/* process.c: these begin and end what the contexts of a process share. */
-int shca_open(struct ibv_device *dev, struct ibv_context **ctx);
-/* A context with another's command file, see dm.c; takes over cmd_fd. */
-int shca_import(int cmd_fd, struct ibv_context **ctx);
-int shca_close(struct ibv_context *ctx);
-
 /* With an existing command file, unless file is NULL. */
 int shca_context_create(struct shca_device *dev, struct engine *e, int cmd_fd,
 			struct shca_file *file, struct ibv_context **out);

@@ -9,7 +9,7 @@
  * queues. Such memory begins with a header that names the domain whose
  * allocator takes it back.
  */
-#include "process.h"
+#include "shared.h"
 
 #include "base/why.h"
 

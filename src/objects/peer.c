@@ -9,7 +9,7 @@
  * why one says nothing, or refuses, can be said at this end as well. Of another
  * host there is only what has come from it.
  */
-#include "process.h"
+#include "shared.h"
 
 #include "link/shown.h"
 #include "os/config.h"

@@ -8,7 +8,7 @@
 #ifndef SOFTHCA_OBJECTS_QP_IWARP_H
 #define SOFTHCA_OBJECTS_QP_IWARP_H
 
-#include "process.h"
+#include "shared.h"
 
 #include "iwarp/iwarp.h"
 #include "link/stream.h"

@@ -1,8 +1,8 @@
 /*
  * srq.c - shared receive queues
  */
-#include "process.h"
 #include "record.h"
+#include "shared.h"
 #include "xrc.h"
 
 #include "base/why.h"

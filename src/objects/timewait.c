@@ -16,7 +16,7 @@
  *
  * Between processes of one host nothing is lost unless the user asks for it.
  */
-#include "process.h"
+#include "shared.h"
 #include "xrc.h"
 
 #include "base/bytes.h"

@@ -1,7 +1,7 @@
 /*
  * transport.c - RoCEv2 and iWARP, side by side
  */
-#include "process.h"
+#include "shared.h"
 
 /* IB_UVERBS_DEVICE_ATOMIC_WRITE of <rdma/ib_user_verbs.h> since Linux 6.2. */
 #define DEVICE_ATOMIC_WRITE (1ull << 40)

@@ -4,7 +4,7 @@
  * Requests are collected under a lock of their own, and wr_complete() posts
  * them all at once, so the program may call anything in between.
  */
-#include "process.h"
+#include "shared.h"
 
 #include "base/why.h"
 

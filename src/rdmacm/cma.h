@@ -17,7 +17,7 @@
  *	why.c       reasons in words
  *
  * One lock covers all identifiers, channels and ports: that of the connection
- * manager (objects/gsi.h), because its events change them. No verb is called
+ * manager (connect/gsi.h), because its events change them. No verb is called
  * with it held. What only the program's calls touch (the fields of struct
  * rdma_cm_id but channel) needs no lock: programs may not use an identifier
  * from two threads at a time.
@@ -26,8 +26,8 @@
 #define SOFTHCA_RDMACM_CMA_H
 
 #include "base/retired.h"
-#include "objects/gsi.h"
-#include "objects/iw.h"
+#include "connect/gsi.h"
+#include "connect/iw.h"
 
 #include <rdma/rdma_cma.h>
 

@@ -1,7 +1,7 @@
 /*
  * iw.c - connections of identifiers whose device speaks iWARP
  *
- * The port is TCP's, and private data travel in MPA's frames (objects/iw.h). As
+ * The port is TCP's, and private data travel in MPA's frames (connect/iw.h). As
  * with the kernel's iw_cm it is the connection that takes the QP to RTS: programs
  * see no RDMA_CM_EVENT_CONNECT_RESPONSE, both ends get ESTABLISHED, and the end
  * of the stream is DISCONNECTED.

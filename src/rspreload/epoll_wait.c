@@ -2,7 +2,7 @@
  * epoll_wait.c - waiting at epoll instances that have rsockets in them
  */
 #include "base/linger.h"
-#include "objects/wait.h"
+#include "process/process.h"
 #include "rsockets/wake.h"
 #include "rspreload/epoll.h"
 

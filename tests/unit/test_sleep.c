@@ -5,9 +5,9 @@
  * the same as a poll(2) of any descriptor. Each test runs with the links that
  * the environment allows.
  */
-#include "objects/process.h"
-#include "objects/wait.h"
+#include "objects/shared.h"
 #include "pair.h"
+#include "process/process.h"
 
 #include <signal.h>
 #include <stdatomic.h>

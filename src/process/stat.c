@@ -6,13 +6,12 @@
  * QP on that leaves RESET. It copies the counters of each QP under its lock;
  * those of QPs that are gone are kept by their device.
  */
-#include "stat.h"
-
-#include "process.h"
+#include "parts.h"
 
 #include "base/bytes.h"
 #include "base/say.h"
 #include "counters/sums.h"
+#include "objects/shared.h"
 #include "os/asked.h"
 #include "qp/names.h"
 

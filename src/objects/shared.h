@@ -1,12 +1,12 @@
 /*
- * process.h - what all devices of a process share
+ * shared.h - what all devices of a process share
  *
  * One per process, made at the first open and gone with the last close: the
  * engine, and what src/objects keeps beside it. Functions here take the engine,
  * as those in src/engine do, since that is what every object leads to.
  */
-#ifndef SOFTHCA_OBJECTS_PROCESS_H
-#define SOFTHCA_OBJECTS_PROCESS_H
+#ifndef SOFTHCA_OBJECTS_SHARED_H
+#define SOFTHCA_OBJECTS_SHARED_H
 
 #include "objects.h"
 
@@ -14,7 +14,7 @@
 #include "roce/timewait.h"
 
 struct gsi; /* gsi.h */
-struct iwcm; /* iw.h */
+struct iwcm; /* iw.c */
 struct mcast_group;
 struct pcap;
 struct segment;
@@ -96,7 +96,6 @@ static inline struct shca_process *to_process(struct engine *e)
  */
 int shca_keys_init(struct engine *e);
 void shca_keys_fini(struct engine *e);
-int shca_env_init(struct engine *e);
 int shca_netdevs_init(struct engine *e);
 void shca_netdevs_fini(struct engine *e);
 int shca_cqs_init(struct engine *e);

@@ -2,30 +2,27 @@
  * process.c - the beginning and the end of what all devices of a process share
  *
  * Made at the first open, gone with the last close. What it consists of is in
- * the files that use it: the engine makes progress (src/engine), and calls what
- * is registered here.
+ * the files that use it, and listed here once; the engine makes progress
+ * (src/engine), and calls what is registered here.
  */
-#include "gsi.h"
-#include "iw.h"
-#include "loan.h"
-#include "qp_iwarp.h"
-#include "stat.h"
-#include "wait.h"
+#include "process.h"
+
+#include "parts.h"
 
 #include "base/say.h"
 #include "base/sys.h"
-#include "base/why.h"
+#include "connect/gsi.h"
+#include "connect/iw.h"
 #include "link/shown.h"
 #include "link/stream.h"
+#include "objects/loan.h"
 #include "os/asked.h"
-#include "os/guard.h"
 #include "trace/pcap.h"
 #include "trace/trace.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 static struct shca_process *process;
 /* Of the whole process: many a program closes its device and opens it again. */

@@ -1,14 +1,17 @@
 /*
- * stat.h - who asks for the counters of this process is answered
+ * parts.h - the parts of a process that stand above its objects
  */
-#ifndef SOFTHCA_OBJECTS_STAT_H
-#define SOFTHCA_OBJECTS_STAT_H
+#ifndef SOFTHCA_PROCESS_PARTS_H
+#define SOFTHCA_PROCESS_PARTS_H
 
 #include <stdbool.h>
 
 struct engine;
 
-/* For the process. */
+/* env.c: what the protocol cores ask for. */
+int shca_env_init(struct engine *e);
+
+/* stat.c: who asks for the counters of this process is answered. */
 int shca_stat_init(struct engine *e);
 /* No longer; the name goes. */
 void shca_stat_fini(struct engine *e);

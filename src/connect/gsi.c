@@ -19,12 +19,12 @@
  * bind_lock comes before gsi->lock and the registry's.
  */
 #include "gsi.h"
-#include "record.h"
 
 #include "base/bytes.h"
 #include "base/gid.h"
 #include "base/say.h"
 #include "base/sys.h"
+#include "objects/record.h"
 #include "os/proc.h"
 
 #include <assert.h>

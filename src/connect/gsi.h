@@ -5,11 +5,11 @@
  * QP1, even one that never uses librdmacm: it hands a message over to the
  * process of this host that it is for, or answers that nobody listens.
  */
-#ifndef SOFTHCA_OBJECTS_GSI_H
-#define SOFTHCA_OBJECTS_GSI_H
+#ifndef SOFTHCA_CONNECT_GSI_H
+#define SOFTHCA_CONNECT_GSI_H
 
 #include "cm/cm.h"
-#include "process.h"
+#include "objects/shared.h"
 
 /* For the engine. */
 int gsi_init(struct engine *e);

@@ -1,12 +1,20 @@
 /*
- * wait.h - waiting for a descriptor, and for this process's packets
+ * process.h - contexts, and what a process has from the first to the last of them
  */
-#ifndef SOFTHCA_OBJECTS_WAIT_H
-#define SOFTHCA_OBJECTS_WAIT_H
+#ifndef SOFTHCA_PROCESS_PROCESS_H
+#define SOFTHCA_PROCESS_PROCESS_H
 
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+struct ibv_context;
+struct ibv_device;
+
+int shca_open(struct ibv_device *dev, struct ibv_context **ctx);
+/* A context with another's command file, see objects/dm.c; takes over cmd_fd. */
+int shca_import(int cmd_fd, struct ibv_context **ctx);
+int shca_close(struct ibv_context *ctx);
 
 /*
  * Waits until fd is readable, and receives meanwhile, so that one thread wakes

@@ -1,13 +1,13 @@
 /*
  * env.c - what the protocol cores ask of this process (qp/env.h, roce/env.h)
  */
-#include "process.h"
-#include "qp_iwarp.h"
-#include "record.h"
-#include "xrc.h"
+#include "parts.h"
 
 #include "base/pool.h"
 #include "check/check.h"
+#include "objects/qp_iwarp.h"
+#include "objects/record.h"
+#include "objects/xrc.h"
 #include "os/guard.h"
 #include "registry/registry.h"
 

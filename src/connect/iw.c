@@ -4,8 +4,6 @@
 #include "iw.h"
 
 #include "gsi.h"
-#include "qp_iwarp.h"
-#include "record.h"
 
 #include "base/aside.h"
 #include "base/bytes.h"
@@ -15,6 +13,8 @@
 #include "base/sys.h"
 #include "base/why.h"
 #include "link/sock.h"
+#include "objects/qp_iwarp.h"
+#include "objects/record.h"
 
 #include <errno.h>
 #include <netinet/in.h>

@@ -13,10 +13,10 @@
  * happens under a QP's lock and concerns the user is reported a moment later, by
  * an alarm.
  */
-#ifndef SOFTHCA_OBJECTS_IW_H
-#define SOFTHCA_OBJECTS_IW_H
+#ifndef SOFTHCA_CONNECT_IW_H
+#define SOFTHCA_CONNECT_IW_H
 
-#include "process.h"
+#include "objects/shared.h"
 
 /* How long a peer may take: to send the frame that begins a connection, to be
  * reached by TCP, to answer our frame (or to send the message that it has
