@@ -114,7 +114,7 @@ static void finish(struct shca_qp *qp)
  * The home gets the state before the peer gets an answer, so that it goes on
  * from where the peer is if this process dies.
  */
-void shca_guest_note(struct shca_qp *qp)
+static void guest_note(struct shca_qp *qp)
 {
 	struct roce_rsp_state s;
 
@@ -169,7 +169,7 @@ void shca_guest_settle(struct engine *e, uint64_t now)
 	}
 }
 
-void shca_guest_event(struct shca_qp *qp, enum ibv_event_type event)
+static void guest_event(struct shca_qp *qp, enum ibv_event_type event)
 {
 	if (event == IBV_EVENT_QP_REQ_ERR || event == IBV_EVENT_QP_ACCESS_ERR ||
 	    event == IBV_EVENT_QP_FATAL)
@@ -279,7 +279,7 @@ static bool is_of_domain(const struct shca_guest *g, const void *domain)
 	return g->qp->xrc->domain == domain;
 }
 
-void shca_guest_domain_gone(struct engine *e, struct shca_domain *d)
+static void guest_domain_gone(struct engine *e, struct shca_domain *d)
 {
 	struct shca_process *proc = to_process(e);
 	struct shca_guest *list;
@@ -304,7 +304,8 @@ void shca_guest_domain_gone(struct engine *e, struct shca_domain *d)
 	guests_kill(e, list);
 }
 
-void shca_guest_srq_gone(struct engine *e, struct shca_domain *d, uint32_t num)
+static void guest_srq_gone(struct engine *e, struct shca_domain *d,
+			   uint32_t num)
 {
 	struct shca_process *proc = to_process(e);
 
@@ -544,14 +545,24 @@ struct shca_qp *shca_guest_word(struct engine *e, const uint8_t *w,
 	shca_qp_lock(qp);
 	good = guest_prepare(qp, w);
 	shca_qp_unlock(qp);
-	/* No reference is needed: shca_guest_domain_gone() waits for the
+	/* No reference is needed: guest_domain_gone() waits for the
 	 * receive side. */
 	shca_qp_put(qp);
 	return good ? qp : NULL;
 }
 
+static const struct shca_xrc_ops xrc_ops = {
+	.rx = shca_loan_rx,
+	.note = guest_note,
+	.event = guest_event,
+	.forget = shca_loan_forget,
+	.srq_gone = guest_srq_gone,
+	.domain_gone = guest_domain_gone,
+};
+
 int shca_guests_init(struct engine *e)
 {
 	pthread_mutex_init(&to_process(e)->guests_lock, NULL);
+	to_process(e)->xrc_ops = &xrc_ops;
 	return 0;
 }

@@ -4,8 +4,9 @@
  * A QP of a transport (qp/ops.h), with what that leaves to others: a lock
  * (engine/qp.h), the objects it stands on, and the addresses it listens on.
  */
-#include "loan.h"
 #include "record.h"
+#include "shared.h"
+#include "xrc.h"
 
 #include "base/gid.h"
 #include "base/sys.h"
@@ -481,7 +482,7 @@ static void connection_changed(const struct modify *m)
 	 * to the old one. In SQD the QP goes on receiving. */
 	if (m->mask & IBV_QP_STATE && attr->qp_state != IBV_QPS_RTS &&
 	    attr->qp_state != IBV_QPS_SQD)
-		shca_loan_forget(qp);
+		to_process(qp->sched.engine)->xrc_ops->forget(qp);
 	if (m->mask & (IBV_QP_STATE | IBV_QP_AV) &&
 	    attr->qp_state != IBV_QPS_RTS)
 		shca_far_forget(qp);
@@ -660,7 +661,7 @@ static void qp_kill(struct shca_qp *qp)
 	qp->ops->flush(qp->core, clock_ns(), true);
 	left = shca_qp_leaves(qp, &w);
 	qp->sched.dead = true;
-	shca_loan_forget(qp);
+	to_process(qp->sched.engine)->xrc_ops->forget(qp);
 	counts_keep(qp);
 	qp->ops->destroy(qp->core);
 	qp->core = NULL;

@@ -4,8 +4,9 @@
  * The protocol core (roce/qp.h) makes batches of packets and the link takes
  * what it has room for; flush() is the loop between them.
  */
-#include "loan.h"
 #include "record.h"
+#include "shared.h"
+#include "xrc.h"
 
 #include "base/gid.h"
 #include "base/sys.h"
@@ -101,7 +102,7 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 	bool wait;
 
 	if (shca_xrc_is_guest(qp))
-		shca_guest_note(qp);
+		to_process(qp->sched.engine)->xrc_ops->note(qp);
 	shca_far_run(qp, &now);
 	/* Until there is room, making packets is in vain. */
 	wait = roce_tx_busy(r) && !all && engine_starved(&qp->sched);
@@ -309,7 +310,7 @@ void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 			*pkt->acked = done;
 		return;
 	}
-	if (qp->xrc && shca_loan_rx(qp, pkt, now))
+	if (qp->xrc && to_process(qp->sched.engine)->xrc_ops->rx(qp, pkt, now))
 		return;
 	roce_rx(r, pkt, now);
 }

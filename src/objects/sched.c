@@ -1,8 +1,8 @@
 /*
  * sched.c - a QP as the engine schedules it (engine/qp.h)
  */
-#include "loan.h"
 #include "record.h"
+#include "shared.h"
 #include "xrc.h"
 
 #include <stdlib.h>

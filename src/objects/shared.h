@@ -19,6 +19,8 @@ struct mcast_group;
 struct pcap;
 struct segment;
 struct shca_stat; /* stat.c */
+struct shca_domain;
+struct shca_guest;
 struct shca_timewait;
 
 #define SHCA_GUEST_BUCKETS 64
@@ -29,6 +31,22 @@ struct shca_process_ops {
 	void (*begin)(struct engine *e);
 	/* One with a cm_owner is about to be destroyed. */
 	void (*qp_gone)(struct engine *e, struct shca_qp *qp);
+};
+
+/* XRC_RECV QPs whose messages are for other processes: loan.c and guest.c. */
+struct shca_xrc_ops {
+	/* A packet for an XRC_RECV QP; its lock is held. True: it was sent
+	 * elsewhere, or kept. */
+	bool (*rx)(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
+	/* To be called before a guest sends. */
+	void (*note)(struct shca_qp *qp);
+	/* A guest's event. */
+	void (*event)(struct shca_qp *qp, enum ibv_event_type event);
+	/* A QP of any type begins a new connection, or ends; lock held. */
+	void (*forget)(struct shca_qp *qp);
+	/* An SRQ goes, or a domain; no lock. */
+	void (*srq_gone)(struct engine *e, struct shca_domain *d, uint32_t num);
+	void (*domain_gone)(struct engine *e, struct shca_domain *d);
 };
 
 struct shca_process {
@@ -70,6 +88,7 @@ struct shca_process {
 
 	pthread_mutex_t xrc_lock;
 	struct shca_domain *domains;
+	const struct shca_xrc_ops *xrc_ops;
 
 	/* QPs of other processes that receive here, see loan.c. Those that have
 	 * the responder are the engine's unsettled. */
@@ -101,7 +120,6 @@ void shca_netdevs_fini(struct engine *e);
 int shca_cqs_init(struct engine *e);
 int shca_mcast_init(struct engine *e);
 int shca_xrc_init(struct engine *e);
-int shca_guests_init(struct engine *e);
 int shca_timewait_init(struct engine *e);
 void shca_timewait_fini(struct engine *e);
 

@@ -13,7 +13,8 @@
  *
  * Locks: a domain's list > a QP > the domain's numbers > an SRQ.
  */
-#include "loan.h"
+#include "xrc.h"
+#include "shared.h"
 
 #include "base/bytes.h"
 #include "base/sys.h"
@@ -72,7 +73,7 @@ static void domain_put(struct engine *e, struct shca_domain *d)
 		;
 	*p = d->next;
 	pthread_mutex_unlock(&to_process(e)->xrc_lock);
-	shca_guest_domain_gone(e, d);
+	to_process(e)->xrc_ops->domain_gone(e, d);
 	if (d->fd >= 0)
 		sys_close(d->fd);
 	pthread_rwlock_destroy(&d->numbers);
@@ -336,7 +337,7 @@ void shca_xrc_srq_remove(struct shca_srq *srq)
 		shca_qp_unlock(qp);
 	}
 	pthread_mutex_unlock(&d->list);
-	shca_guest_srq_gone(e, d, srq->num);
+	to_process(e)->xrc_ops->srq_gone(e, d, srq->num);
 	atomic_fetch_sub(&xrcd->users, 1);
 	domain_put(e, d);
 }
@@ -490,7 +491,8 @@ void shca_xrc_event(struct shca_qp *real, struct ibv_async_event *ev)
 	struct shca_qp *qp;
 
 	if (xrc->guest)
-		shca_guest_event(real, ev->event_type);
+		to_process(real->sched.engine)
+			->xrc_ops->event(real, ev->event_type);
 	if (!xrc->abandoned)
 		shca_async_raise(to_ctx(real->ex.qp_base.context), ev);
 	for (qp = xrc->handles; qp; qp = qp->xrc->next) {
