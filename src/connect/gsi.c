@@ -24,8 +24,8 @@
 #include "base/gid.h"
 #include "base/say.h"
 #include "base/sys.h"
-#include "objects/record.h"
 #include "os/proc.h"
+#include "transport/record.h"
 
 #include <assert.h>
 #include <errno.h>

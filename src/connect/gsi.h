@@ -9,7 +9,7 @@
 #define SOFTHCA_CONNECT_GSI_H
 
 #include "cm/cm.h"
-#include "objects/shared.h"
+#include "transport/shared.h"
 
 /* For the engine. */
 int gsi_init(struct engine *e);

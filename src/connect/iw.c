@@ -13,8 +13,8 @@
 #include "base/sys.h"
 #include "base/why.h"
 #include "link/sock.h"
-#include "objects/qp_iwarp.h"
-#include "objects/record.h"
+#include "transport/qp_iwarp.h"
+#include "transport/record.h"
 
 #include <errno.h>
 #include <netinet/in.h>

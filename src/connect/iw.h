@@ -16,7 +16,7 @@
 #ifndef SOFTHCA_CONNECT_IW_H
 #define SOFTHCA_CONNECT_IW_H
 
-#include "objects/shared.h"
+#include "transport/shared.h"
 
 /* How long a peer may take: to send the frame that begins a connection, to be
  * reached by TCP, to answer our frame (or to send the message that it has

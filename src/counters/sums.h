@@ -3,7 +3,7 @@
  * ended, and the files that show it
  *
  * Below the kernel's /sys/class/infiniband each port has counters and hw_counters;
- * softhca run shows programs the same (src/objects/sysfs.c, src/shim). Their values are
+ * softhca run shows programs the same (src/verbs/sysfs.c, src/shim). Their values are
  * sums over processes of one network namespace, so they are in a file beside the
  * tree, to which each process adds what it has counted since it last did so: when
  * it is asked (stat.h), from time to time while it sends or receives, and at its

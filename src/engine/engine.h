@@ -8,10 +8,10 @@
  * Which of them receives is in presence.h.
  *
  * The engine knows a QP only as what it schedules (qp.h), and calls the layer
- * above by tables of functions. src/objects embeds it in struct shca_process.
+ * above by tables of functions. src/transport has it in struct shca_process.
  *
  * Locks, each before those that follow: a link's receive side, a QP's, those
- * of src/objects that say so, the timers'. thread_lock is for starting the
+ * of the layers above that say so, the timers'. thread_lock is for starting the
  * thread and for its stepping back and forward, and no other is taken in it.
  */
 #ifndef SOFTHCA_ENGINE_ENGINE_H

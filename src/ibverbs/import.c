@@ -2,10 +2,10 @@
  * import.c - objects of one context used in another: ibv_import_device(3) etc.
  *
  * Contexts of one process share everything, processes share device memory; see
- * src/objects/dm.c.
+ * src/verbs/dm.c.
  */
-#include "objects/objects.h"
 #include "process/process.h"
+#include "verbs/verbs.h"
 
 struct ibv_context *ibv_import_device(int cmd_fd)
 {

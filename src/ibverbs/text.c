@@ -1,9 +1,8 @@
 /*
  * text.c - libibverbs.so.1: names of codes, rates, reading of sysfs files
  */
-#include "objects/objects.h"
-
 #include "base/bytes.h"
+#include "verbs/verbs.h"
 
 #include <errno.h>
 #include <fcntl.h>

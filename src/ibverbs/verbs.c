@@ -2,10 +2,10 @@
  * verbs.c - the functions of libibverbs.so.1 that work on objects
  *
  * Each says in its first line which of three conventions it follows: some
- * return an errno value, some -1, some NULL; all set errno (objects.h).
+ * return an errno value, some -1, some NULL; all set errno (verbs/verbs.h).
  */
-#include "objects/objects.h"
 #include "process/process.h"
+#include "verbs/verbs.h"
 
 #include <errno.h>
 #include <stdlib.h>

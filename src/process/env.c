@@ -5,11 +5,11 @@
 
 #include "base/pool.h"
 #include "check/check.h"
-#include "objects/qp_iwarp.h"
-#include "objects/record.h"
-#include "objects/xrc.h"
 #include "os/guard.h"
 #include "registry/registry.h"
+#include "transport/qp_iwarp.h"
+#include "transport/record.h"
+#include "verbs/verbs.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -15,10 +15,10 @@
 #include "connect/iw.h"
 #include "link/shown.h"
 #include "link/stream.h"
-#include "objects/loan.h"
 #include "os/asked.h"
 #include "trace/pcap.h"
 #include "trace/trace.h"
+#include "xrc/loan.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@ struct ibv_context;
 struct ibv_device;
 
 int shca_open(struct ibv_device *dev, struct ibv_context **ctx);
-/* A context with another's command file, see objects/dm.c; takes over cmd_fd. */
+/* A context with another's command file, see verbs/dm.c; takes over cmd_fd. */
 int shca_import(int cmd_fd, struct ibv_context **ctx);
 int shca_close(struct ibv_context *ctx);
 

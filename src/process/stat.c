@@ -11,9 +11,9 @@
 #include "base/bytes.h"
 #include "base/say.h"
 #include "counters/sums.h"
-#include "objects/shared.h"
 #include "os/asked.h"
 #include "qp/names.h"
+#include "verbs/verbs.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  *
  * A QP's core owns queues of work requests and the protocol's state. It reaches
  * memory through keys, and everything else through the functions below, which
- * its user supplies: src/objects for programs, tests/sim for simulations.
+ * its user supplies: src/process for programs, tests/sim for simulations.
  * They are called with the QP's lock held, may take the lock of a CQ or of an
  * SRQ, and must not call back into the QP. What one transport alone asks for is
  * in a struct of its own that begins with this one (roce/env.h).

@@ -1,7 +1,7 @@
 /*
  * ops.h - what a transport does for the owner of its queue pairs
  *
- * The owner (src/objects) holds the lock of the QP in all calls, and knows
+ * The owner (src/verbs) holds the lock of the QP in all calls, and knows
  * nothing else of the transport. flush and post_send send on a link, so the
  * table is defined where links are known; what it calls is in the transport's
  * folder.

@@ -28,6 +28,7 @@
 #include "base/retired.h"
 #include "connect/gsi.h"
 #include "connect/iw.h"
+#include "verbs/verbs.h"
 
 #include <rdma/rdma_cma.h>
 

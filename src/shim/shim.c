@@ -4,7 +4,7 @@
  * Some clients bypass libibverbs and read the kernel's RDMA files: UCX uses no
  * device without a character device /dev/infiniband/<name>, others read GID
  * types or list interfaces. "softhca run" has a small tree of such files written
- * (src/objects/sysfs.c) and preloads this library, which redirects the paths below
+ * (src/verbs/sysfs.c) and preloads this library, which redirects the paths below
  * three prefixes into $SOFTHCA_SYSFS; where that is not set, our libsofthca writes
  * it when it is first needed. Everything else passes through after one
  * comparison. Counters of the port have a value of their own each time they are

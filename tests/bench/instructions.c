@@ -14,7 +14,7 @@
  * divided by what is printed; bench.py does that. With "time" the clock is the
  * real one, and nanoseconds are printed.
  */
-#include "objects/objects.h"
+#include "verbs/verbs.h"
 
 #include <dlfcn.h>
 #include <err.h>

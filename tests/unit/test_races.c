@@ -1,7 +1,7 @@
 /*
  * test_races.c - objects that come and go while others use them
  */
-#include "objects/objects.h"
+#include "verbs/verbs.h"
 #include "pair.h"
 
 /* Numbers are unique, and come back late. */

@@ -5,7 +5,7 @@
  * the same as a poll(2) of any descriptor. Each test runs with the links that
  * the environment allows.
  */
-#include "objects/shared.h"
+#include "verbs/verbs.h"
 #include "pair.h"
 #include "process/process.h"
 

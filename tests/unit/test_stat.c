@@ -4,7 +4,7 @@
  * What softhca stat prints of those that live, tests/clients/test_stat.py looks
  * at, from another process.
  */
-#include "objects/shared.h"
+#include "verbs/verbs.h"
 #include "pair.h"
 
 static struct end a, b;

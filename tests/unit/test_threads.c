@@ -4,7 +4,7 @@
  * The program has more thread-local storage than the stack of a small thread,
  * as programs with large runtimes do: every thread's stack begins with it.
  */
-#include "objects/shared.h"
+#include "verbs/verbs.h"
 
 #include "engine/heat.h"
 

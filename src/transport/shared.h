@@ -1,0 +1,127 @@
+/*
+ * shared.h - what all devices of a process share
+ *
+ * One per process, made at the first open and gone with the last close
+ * (src/process): the engine, and what the layers above keep beside it. Functions
+ * here and above take the engine, as those in src/engine do, since that is what
+ * every object leads to.
+ */
+#ifndef SOFTHCA_TRANSPORT_SHARED_H
+#define SOFTHCA_TRANSPORT_SHARED_H
+
+#include "qp.h"
+
+#include "iwarp/env.h"
+#include "roce/timewait.h"
+
+struct gsi; /* connect/gsi.c */
+struct iwcm; /* connect/iw.c */
+struct mcast_group;
+struct pcap;
+struct segment;
+struct shca_stat; /* process/stat.c */
+struct shca_domain;
+struct shca_guest;
+struct shca_timewait;
+
+#define SHCA_GUEST_BUCKETS 64
+
+/* What the layers above are told. */
+struct shca_process_ops {
+	/* A QP leaves RESET, perhaps the first. */
+	void (*begin)(struct engine *e);
+	/* One with a cm_owner is about to be destroyed. */
+	void (*qp_gone)(struct engine *e, struct shca_qp *qp);
+};
+
+/* XRC_RECV QPs whose messages are for other processes (src/xrc). */
+struct shca_xrc_ops {
+	/* A packet for an XRC_RECV QP; its lock is held. True: it was sent
+	 * elsewhere, or kept. */
+	bool (*rx)(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
+	/* To be called before a guest sends. */
+	void (*note)(struct shca_qp *qp);
+	/* A guest's event. */
+	void (*event)(struct shca_qp *qp, enum ibv_event_type event);
+	/* A QP of any type begins a new connection, or ends; lock held. */
+	void (*forget)(struct shca_qp *qp);
+	/* An SRQ goes, or a domain; no lock. */
+	void (*srq_gone)(struct engine *e, struct shca_domain *d, uint32_t num);
+	void (*domain_gone)(struct engine *e, struct shca_domain *d);
+};
+
+struct shca_process {
+	struct engine engine;
+	const struct shca_process_ops *ops;
+	unsigned refs; /* contexts; under the global lock */
+	struct pcap *pcap; /* NULL: packets are not recorded */
+	struct roce_env env;
+	struct iwarp_env iw_env; /* the same for iWARP */
+	int netdev_fd; /* readable when addresses may have changed */
+	/* What other processes of the host see of this one, and it of them;
+	 * NULL: nothing. */
+	struct segment *segment;
+
+	struct gsi *gsi;
+	struct iwcm *iwcm;
+	struct shca_stat *stat;
+
+	_Atomic uint32_t uc_written; /* UC writes that have come (verbs/answer.c) */
+
+	pthread_mutex_t keys_lock;
+	struct keys keys;
+	size_t keys_size;
+	uint64_t id; /* random: tells this process's command files */
+	_Atomic uint32_t next_pd, next_srqn;
+	struct shca_pd *pds; /* under keys_lock */
+	_Atomic unsigned nobjects[SHCA_KINDS];
+
+	pthread_mutex_t attach_lock; /* one attach or detach at a time */
+	pthread_mutex_t mcast_lock; /* of the list; before a QP's */
+	struct mcast_group *mcast;
+
+	pthread_mutex_t late_lock; /* before a CQ's */
+	struct shca_cq *late; /* whose events are moderated */
+
+	struct lock bare_lock; /* before a channel's, tried after it */
+	struct shca_channel *bare; /* that has events without a token */
+	struct engine_alarm bare_alarm;
+
+	pthread_mutex_t xrc_lock;
+	struct shca_domain *domains;
+	const struct shca_xrc_ops *xrc_ops;
+
+	/* QPs of other processes that receive here, see xrc/loan.c. Those that have
+	 * the responder are the engine's unsettled. */
+	pthread_mutex_t guests_lock;
+	struct shca_guest *guests[SHCA_GUEST_BUCKETS];
+	_Atomic unsigned nguests;
+
+	pthread_mutex_t timewait_lock; /* after a QP's */
+	struct shca_timewait *timewait;
+	struct engine_alarm timewait_alarm;
+
+	pthread_mutex_t ctx_lock;
+	struct shca_context *contexts;
+};
+
+static inline struct shca_process *to_process(struct engine *e)
+{
+	return container_of(e, struct shca_process, engine);
+}
+
+/*
+ * timewait.c: a QP, of which this is left, is about to go, and leaves its bound
+ * address to it; no lock. A packet for which there is no QP: whether it was
+ * for one that is gone.
+ */
+void shca_timewait_add(struct shca_qp *qp, const struct roce_timewait *w);
+bool shca_timewait_rx(struct engine *e, const struct roce_rx *pkt,
+		      uint64_t now);
+/* Parts of a process (src/process). */
+int shca_timewait_init(struct engine *e);
+void shca_timewait_fini(struct engine *e);
+/* Before nobody answers any more; exiting: with QPs not destroyed, perhaps. */
+void shca_timewait_linger(struct engine *e, bool exiting);
+
+#endif

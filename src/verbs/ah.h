@@ -1,0 +1,26 @@
+/*
+ * ah.h - address handles
+ */
+#ifndef SOFTHCA_VERBS_AH_H
+#define SOFTHCA_VERBS_AH_H
+
+#include "device.h"
+
+/*
+ * The path of an address vector. -EINVAL: it has no GRH, another port, an empty
+ * sgid_index, or GIDs of two families.
+ */
+int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
+	      struct roce_path *path, struct netdev_gid *via);
+int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
+		   struct ibv_ah **ah);
+int shca_ah_destroy(struct ibv_ah *ah);
+/* The Ethernet address that packets go to; vid may be NULL. May wait, see
+ * net/neigh.h. */
+int shca_resolve_l2(struct ibv_context *ctx, const struct ibv_ah_attr *attr,
+		    uint8_t mac[6], uint16_t *vid);
+int shca_ah_init_from_wc(struct ibv_context *ctx, uint8_t port,
+			 const struct ibv_wc *wc, const struct ibv_grh *grh,
+			 struct ibv_ah_attr *attr);
+
+#endif

@@ -1,0 +1,83 @@
+/*
+ * answer.c - who has sent a UC write receives the one that answers it
+ *
+ * Two programs that write to each other and look at their memory, as those of
+ * ib_write_lat, poll their CQ only for the completion of what they have sent.
+ * With RC that comes with the ACK, which waits for the answer (engine/hold.c),
+ * so each receives the other's write at its CQ. A UC write completes as soon as
+ * it is sent: nobody would poll, and the write would wait for the thread, which
+ * two programs that spin leave no processor. So whoever takes the completion of
+ * a UC write receives until a UC write has come, for as long as such a write and
+ * its answer may take. Where that is in vain it is done less and less often.
+ * On the wire it measured no better than the thread, so only a peer of this host
+ * is waited for.
+ */
+#include "verbs.h"
+
+/* Longer than it takes where the peer's thread receives, so that one end that
+ * waits is enough to begin with; each byte of a message adds a nanosecond. */
+#define ANSWER_NS 100000u
+#define ANSWER_MAX_NS 1000000u
+/* After so often in vain it is done in a 64th of the time; so many completions
+ * are between two looks at the clock. */
+#define VAIN_MAX 6
+#define SKIP 15
+
+void shca_env_uc_sent(struct qp *core, uint32_t length)
+{
+	struct shca_qp *qp = core->owner;
+	struct shca_cq *cq = core->send_cq;
+
+	if (qp->sched.engine->shm && roce_qp_path(roce_qp(core))->local)
+		atomic_store_explicit(&cq->answer.due_ns,
+				      min_u32(ANSWER_NS + length,
+					      ANSWER_MAX_NS),
+				      memory_order_relaxed);
+}
+
+void shca_env_uc_written(struct qp *core)
+{
+	const struct shca_qp *qp = core->owner;
+	struct shca_process *p = to_process(qp->sched.engine);
+
+	atomic_fetch_add_explicit(&p->uc_written, 1, memory_order_relaxed);
+}
+
+void shca_answer_wait(struct shca_cq *cq, bool armed)
+{
+	struct shca_answer *a = &cq->answer;
+	struct shca_process *p = to_process(cq->engine);
+	const uint32_t due =
+		atomic_load_explicit(&a->due_ns, memory_order_relaxed);
+	uint32_t skip = atomic_load_explicit(&a->skip, memory_order_relaxed);
+	uint32_t vain = atomic_load_explicit(&a->vain, memory_order_relaxed);
+	uint64_t now, begin, end;
+	uint32_t written;
+
+	atomic_store_explicit(&a->due_ns, 0, memory_order_relaxed);
+	if (skip) {
+		atomic_store_explicit(&a->skip, skip - 1, memory_order_relaxed);
+		return;
+	}
+	begin = clock_ns();
+	if (begin <
+	    atomic_load_explicit(&a->not_before, memory_order_relaxed)) {
+		atomic_store_explicit(&a->skip, SKIP, memory_order_relaxed);
+		return;
+	}
+	written = atomic_load_explicit(&p->uc_written, memory_order_relaxed);
+	end = begin + due;
+	do {
+		engine_poll(cq->engine, armed);
+		if (atomic_load_explicit(&p->uc_written,
+					 memory_order_relaxed) != written) {
+			atomic_store_explicit(&a->vain, 0, memory_order_relaxed);
+			return;
+		}
+		now = clock_ns();
+	} while (now < end);
+	vain += vain < VAIN_MAX;
+	atomic_store_explicit(&a->vain, vain, memory_order_relaxed);
+	atomic_store_explicit(&a->not_before, now + ((now - begin) << vain),
+			      memory_order_relaxed);
+}

@@ -1,0 +1,579 @@
+/*
+ * device.c - devices, their GID tables and attributes
+ *
+ * A device is a name and a set of addresses: those of all interfaces, or of
+ * one (SOFTHCA_DEVICES). It lives as long as the process. A GID keeps its
+ * index: an address that goes leaves a hole, which the next new one fills.
+ */
+#include "verbs.h"
+
+#include "base/gid.h"
+#include "base/say.h"
+#include "base/why.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/param.h>
+
+#define MAX_DEVICES 16
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct shca_device *devices[MAX_DEVICES];
+static int ndevices;
+static char sysfs_path[192];
+
+static void sysfs_path_init(void)
+{
+	const char *root = secure_getenv("SOFTHCA_SYSFS");
+
+	snprintf(sysfs_path, sizeof(sysfs_path), "%.180s/sys",
+		 root ? root : "");
+}
+
+const char *shca_sysfs_path(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, sysfs_path_init);
+	return sysfs_path;
+}
+
+#define FNV_BEGIN 0xcbf29ce484222325
+
+/* FNV-1a */
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+	for (; *text; text++)
+		hash = (hash ^ (uint8_t)*text) * 0x100000001b3;
+	return hash;
+}
+
+/* EUI-64 of a MAC address (7.4 of RFC 4291's appendix A), or made up. */
+static __be64 device_guid(const struct shca_device *dev)
+{
+	char host[HOST_NAME_MAX + 1] = "";
+	uint8_t guid[8] = { 0 };
+	static const uint8_t none[6];
+	uint64_t hash;
+	__be64 out;
+	size_t i;
+
+	for (i = 0; i < dev->gids.count; i++) {
+		const uint8_t *mac = dev->gids.gid[i].mac;
+
+		if (!memcmp(mac, none, sizeof(none)))
+			continue;
+		memcpy(guid, mac, 3);
+		guid[0] ^= 2;
+		guid[3] = 0xff;
+		guid[4] = 0xfe;
+		memcpy(guid + 5, mac + 3, 3);
+		memcpy(&out, guid, sizeof(out));
+		return out;
+	}
+	/* Only loopback: the host name's hash, the same on each start. */
+	gethostname(host, sizeof(host) - 1);
+	hash = hash_text(FNV_BEGIN, host) + (uint64_t)dev->index;
+	memcpy(guid, &hash, sizeof(guid));
+	guid[0] = (uint8_t)((guid[0] & ~1) | 2); /* locally administered */
+	memcpy(&out, guid, sizeof(out));
+	return out;
+}
+
+static int scan(const struct shca_device *dev, struct netdev_table *t)
+{
+	/* Of several devices at most one has the address to put first. */
+	int err = netdev_scan(t, dev->ifnames[0] ? dev->ifnames : NULL,
+			      config_get()->addr);
+
+	return err == -EADDRNOTAVAIL ? 0 : err;
+}
+
+/* index: among those of its transport; n: among all. */
+static int device_create(struct shca_device **out,
+			 const struct shca_transport *t, const char *ifname,
+			 int index, int n)
+{
+	struct shca_device *dev = calloc(1, sizeof(*dev));
+	const char *sysfs = shca_sysfs_path();
+	size_t i;
+	int err;
+
+	if (!dev)
+		return -ENOMEM;
+	dev->transport = t;
+	dev->index = index;
+	snprintf(dev->ifnames, sizeof(dev->ifnames), "%s", ifname);
+	err = scan(dev, &dev->gids);
+	if (!err && n == 0 && config_get()->addr && !*ifname &&
+	    netdev_scan(&dev->gids, NULL, config_get()->addr))
+		say("SOFTHCA_ADDR=%s ignored: no interface that is up has "
+		    "this address; for those that exist: ip addr",
+		    config_get()->addr);
+	if (err) {
+		free(dev);
+		return err;
+	}
+	/* Room for a few more addresses; programs walk the whole table. */
+	dev->gid_tbl_len = dev->gids.count <= 12   ? 16
+			   : dev->gids.count <= 28 ? 32
+						   : NETDEV_MAX_GIDS;
+	for (i = dev->gids.count; i < NETDEV_MAX_GIDS; i++)
+		memset(&dev->gids.gid[i], 0, sizeof(dev->gids.gid[i]));
+	dev->gids.count = (size_t)dev->gid_tbl_len;
+	if (!t->ip_gids)
+		dev->gid_tbl_len = 1;
+	dev->guid = device_guid(dev);
+	pthread_mutex_init(&dev->lock, NULL);
+
+	dev->dev.node_type = t->node_type;
+	dev->dev.transport_type = t->type;
+	snprintf(dev->dev.name, sizeof(dev->dev.name), "%s%d", t->prefix,
+		 index);
+	snprintf(dev->dev.dev_name, sizeof(dev->dev.dev_name), "uverbs%d",
+		 n);
+	snprintf(dev->dev.dev_path, sizeof(dev->dev.dev_path),
+		 "%s/class/infiniband_verbs/uverbs%d", sysfs, n);
+	snprintf(dev->dev.ibdev_path, sizeof(dev->dev.ibdev_path),
+		 "%s/class/infiniband/%.32s", sysfs, dev->dev.name);
+	*out = dev;
+	return 0;
+}
+
+/* Those of one transport: one of all interfaces, or one of each in the list. */
+static int devices_add(const struct shca_transport *t)
+{
+	const char *p = config_get()->devices;
+	int err, index = 0;
+
+	if (!p || !*p) {
+		err = device_create(&devices[ndevices], t, "", 0, ndevices);
+		ndevices += !err;
+		return err;
+	}
+	while (*p && ndevices < MAX_DEVICES) {
+		size_t len = strcspn(p, ",");
+		char name[IFNAMSIZ] = "";
+
+		if (len && len < sizeof(name)) {
+			memcpy(name, p, len);
+			err = device_create(&devices[ndevices], t, name, index,
+					    ndevices);
+			if (!err) {
+				ndevices++;
+				index++;
+			} else {
+				say("SOFTHCA_DEVICES: no device for interface "
+				    "%s: %s", name,
+				    sys_strerror(-err));
+			}
+		}
+		p += len + (p[len] == ',');
+	}
+	return 0;
+}
+
+static int devices_create(void)
+{
+	static const struct shca_transport *const order[][2] = {
+		[IWARP_NONE] = { &shca_roce },
+		[IWARP_ONLY] = { &shca_iwarp },
+		[IWARP_BOTH] = { &shca_roce, &shca_iwarp },
+		[IWARP_FIRST] = { &shca_iwarp, &shca_roce },
+	};
+	const struct shca_transport *const *t = order[config_get()->iwarp];
+	int err = devices_add(t[0]);
+
+	return !err && t[1] ? devices_add(t[1]) : err;
+}
+
+/* In the child of a fork, where nothing is bound or locked. */
+static void devices_forked(void)
+{
+	int i;
+
+	pthread_mutex_init(&list_lock, NULL);
+	for (i = 0; i < ndevices; i++) {
+		pthread_mutex_init(&devices[i]->lock, NULL);
+		devices[i]->ud_users = 0;
+		memset(devices[i]->ended, 0, sizeof(devices[i]->ended));
+		memset(devices[i]->added, 0, sizeof(devices[i]->added));
+		memset(devices[i]->bound, 0, sizeof(devices[i]->bound));
+	}
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, devices_forked);
+}
+
+int shca_device_list(struct ibv_device ***list, int *n)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct ibv_device **out;
+	int i, err = 0;
+
+	pthread_once(&once, watch_forks);
+	pthread_mutex_lock(&list_lock);
+	if (!ndevices)
+		err = devices_create();
+	out = calloc((size_t)ndevices + 1, sizeof(struct ibv_device *));
+	if (!out)
+		err = -ENOMEM;
+	for (i = 0; !err && i < ndevices; i++)
+		out[i] = &devices[i]->dev;
+	*n = ndevices;
+	pthread_mutex_unlock(&list_lock);
+	if (err)
+		free(out);
+	else
+		*list = out;
+	return err;
+}
+
+/* GIDs */
+
+/* A UD QP receives at every address of its device */
+
+static int gid_bind(struct shca_device *dev, struct engine *e, size_t i)
+{
+	const struct netdev_gid *g = &dev->gids.gid[i];
+	int err = engine_bind(e, &g->gid, g->ifindex);
+
+	dev->bound[i] = !err;
+	return err;
+}
+
+static void gid_unbind(struct shca_device *dev, struct engine *e, size_t i)
+{
+	const struct netdev_gid *g = &dev->gids.gid[i];
+
+	if (dev->bound[i])
+		udp_unbind(e->udp, &g->gid, g->ifindex);
+	dev->bound[i] = false;
+}
+
+int shca_device_bind(struct shca_device *dev, struct engine *e)
+{
+	int err = 0, first_err = -EADDRNOTAVAIL;
+	bool any = false;
+	size_t i;
+
+	pthread_mutex_lock(&dev->lock);
+	if (!dev->ud_users) {
+		for (i = 0; i < dev->gids.count; i++) {
+			if (!dev->gids.gid[i].ifindex)
+				continue;
+			err = gid_bind(dev, e, i);
+			if (!err)
+				any = true;
+			else if (first_err == -EADDRNOTAVAIL)
+				first_err = err;
+		}
+		err = any ? 0 : first_err;
+	}
+	if (!err)
+		dev->ud_users++;
+	pthread_mutex_unlock(&dev->lock);
+	return err;
+}
+
+void shca_device_unbind(struct shca_device *dev, struct engine *e)
+{
+	size_t i;
+
+	pthread_mutex_lock(&dev->lock);
+	if (!--dev->ud_users)
+		for (i = 0; i < dev->gids.count; i++)
+			gid_unbind(dev, e, i);
+	pthread_mutex_unlock(&dev->lock);
+}
+
+static bool same_gid(const struct netdev_gid *a, const struct netdev_gid *b)
+{
+	return a->ifindex == b->ifindex &&
+	       !memcmp(&a->gid, &b->gid, sizeof(a->gid));
+}
+
+/* Of what decides which addresses a device has, and which comes first. */
+static uint64_t gids_key(const struct shca_device *dev)
+{
+	const char *addr = config_get()->addr;
+	uint64_t hash = hash_text(FNV_BEGIN, dev->ifnames);
+
+	return hash_text(hash_text(hash, "\n"), addr ? addr : "") | 1;
+}
+
+/* Where the GIDs of a scan have their places; NETDEV_MAX_GIDS: nobody says. */
+static void find_places(struct shca_device *dev, struct engine *e,
+			const struct netdev_table *now,
+			uint8_t at[NETDEV_MAX_GIDS])
+{
+	if (!e->registry || registry_gids(e->registry, gids_key(dev), now, at))
+		memset(at, NETDEV_MAX_GIDS, NETDEV_MAX_GIDS);
+}
+
+static void put_gid(struct shca_device *dev, struct engine *e, size_t i,
+		    struct netdev_gid *g)
+{
+	dev->gids.gid[i] = *g;
+	g->ifindex = 0; /* it has its place */
+	if (dev->ud_users)
+		gid_bind(dev, e, i);
+}
+
+bool shca_device_rescan(struct shca_device *dev, struct engine *e)
+{
+	struct netdev_table now;
+	uint8_t at[NETDEV_MAX_GIDS];
+	bool changed = false;
+	size_t i, j;
+	int err = scan(dev, &now);
+
+	if (err && err != -ENODEV)
+		return false;
+	if (err)
+		now.count = 0;
+	find_places(dev, e, &now, at);
+	pthread_mutex_lock(&dev->lock);
+	dev->absent = err == -ENODEV;
+	for (i = 0; i < dev->gids.count; i++) {
+		struct netdev_gid *g = &dev->gids.gid[i];
+
+		if (!g->ifindex)
+			continue;
+		for (j = 0; j < now.count; j++)
+			if (same_gid(g, &now.gid[j]))
+				break;
+		if (j < now.count && (at[j] == i || at[j] >= dev->gids.count)) {
+			*g = now.gid[j];
+			now.gid[j].ifindex = 0; /* seen */
+			continue;
+		}
+		gid_unbind(dev, e, i);
+		memset(g, 0, sizeof(*g));
+		changed = true;
+	}
+	/* Those whose place is known first. */
+	for (j = 0; j < now.count; j++) {
+		if (!now.gid[j].ifindex || at[j] >= dev->gids.count ||
+		    dev->gids.gid[at[j]].ifindex)
+			continue;
+		put_gid(dev, e, at[j], &now.gid[j]);
+		changed = true;
+	}
+	for (i = j = 0; j < now.count; j++) {
+		if (!now.gid[j].ifindex)
+			continue;
+		while (i < dev->gids.count && dev->gids.gid[i].ifindex)
+			i++;
+		if (i == dev->gids.count)
+			break;
+		put_gid(dev, e, i, &now.gid[j]);
+		changed = true;
+	}
+	pthread_mutex_unlock(&dev->lock);
+	return changed;
+}
+
+bool shca_device_present(struct shca_device *dev)
+{
+	bool absent;
+
+	pthread_mutex_lock(&dev->lock);
+	absent = dev->absent;
+	pthread_mutex_unlock(&dev->lock);
+	return !absent;
+}
+
+/*
+ * The GID of a device whose GIDs are no addresses: the MAC of its first interface
+ * in the first bytes, as siw has it, or, where that has none, as the GUID has.
+ */
+static void mac_gid(const struct shca_device *dev, struct netdev_gid *gid)
+{
+	size_t i = 0;
+
+	/* The table may have holes. */
+	while (i < dev->gids.count && !dev->gids.gid[i].ifindex)
+		i++;
+	*gid = dev->gids.gid[i < dev->gids.count ? i : 0];
+	memset(&gid->gid, 0, sizeof(gid->gid));
+	memcpy(gid->gid.raw, &dev->guid, 3);
+	memcpy(gid->gid.raw + 3, (const uint8_t *)&dev->guid + 5, 3);
+	gid->gid.raw[0] ^= 2;
+}
+
+int shca_gid(struct shca_device *dev, uint32_t port, uint32_t index,
+	     struct netdev_gid *gid)
+{
+	if (port != 1 || index >= (uint32_t)dev->gid_tbl_len)
+		return -EINVAL;
+	pthread_mutex_lock(&dev->lock);
+	*gid = dev->gids.gid[index];
+	if (!dev->transport->ip_gids)
+		mac_gid(dev, gid);
+	pthread_mutex_unlock(&dev->lock);
+	return gid->ifindex ? 0 : -ENODATA;
+}
+
+int shca_gid_index(struct shca_device *dev, const union ibv_gid *gid)
+{
+	int index = -ENOENT;
+	size_t i;
+
+	pthread_mutex_lock(&dev->lock);
+	for (i = 0; i < dev->gids.count && index < 0; i++)
+		if (dev->gids.gid[i].ifindex &&
+		    !memcmp(&dev->gids.gid[i].gid, gid, sizeof(*gid)))
+			index = (int)i;
+	pthread_mutex_unlock(&dev->lock);
+	return dev->transport->ip_gids ? index : -ENOENT;
+}
+
+bool shca_device_addr(struct shca_device *dev, const union ibv_gid *addr,
+		      struct netdev_gid *via)
+{
+	bool found = false;
+	size_t i;
+
+	pthread_mutex_lock(&dev->lock);
+	for (i = 0; i < dev->gids.count && !found; i++) {
+		const struct netdev_gid *g = &dev->gids.gid[i];
+
+		found = g->ifindex && !memcmp(&g->gid, addr, sizeof(*addr));
+		if (found)
+			*via = *g;
+	}
+	pthread_mutex_unlock(&dev->lock);
+	return found;
+}
+
+bool shca_device_reachable(struct shca_device *dev)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&dev->lock);
+	for (size_t i = 0; i < dev->gids.count && !found; i++)
+		found = dev->gids.gid[i].ifindex &&
+			!gid_is_loopback(&dev->gids.gid[i].gid);
+	pthread_mutex_unlock(&dev->lock);
+	return found;
+}
+
+/* Attributes */
+
+void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
+{
+	struct shca_context *ctx = to_ctx(ibctx);
+	const struct config *cfg = ctx->engine->cfg;
+	const struct shca_transport *t = ctx->dev->transport;
+
+	memset(attr, 0, sizeof(*attr));
+	snprintf(attr->fw_ver, sizeof(attr->fw_ver), "%s", SOFTHCA_VERSION);
+	attr->node_guid = ctx->dev->guid;
+	attr->sys_image_guid = ctx->dev->guid;
+	attr->max_mr_size = SHCA_MAX_MR_SIZE;
+	attr->page_size_cap = ~(uint64_t)0xfff;
+	/* Programs expect one; all ones is nobody's OUI. */
+	attr->vendor_id = cfg->vendor_id ? cfg->vendor_id : 0xffffff;
+	attr->vendor_part_id = cfg->part_id;
+	attr->max_qp = SHCA_MAX_OBJECTS;
+	attr->max_qp_wr = QP_MAX_WR;
+	attr->device_cap_flags = t->cap_flags;
+	attr->max_sge = QP_MAX_SGE;
+	attr->max_sge_rd = t->max_sge_rd;
+	attr->max_cq = SHCA_MAX_OBJECTS;
+	attr->max_cqe = SHCA_MAX_CQE;
+	attr->max_mr = (int)to_process(ctx->engine)->keys.count;
+	attr->max_pd = SHCA_MAX_OBJECTS;
+	attr->max_mw = SHCA_MAX_OBJECTS;
+	attr->max_qp_rd_atom = QP_MAX_RD_ATOMIC;
+	attr->max_qp_init_rd_atom = QP_MAX_RD_ATOMIC;
+	attr->max_res_rd_atom = QP_MAX_RD_ATOMIC * SHCA_MAX_OBJECTS;
+	attr->atomic_cap = t->atomic;
+	if (t->has_mcast) {
+		attr->max_mcast_grp = SHCA_MAX_MCAST_GRP;
+		attr->max_mcast_qp_attach = SHCA_MAX_MCAST_QP;
+		attr->max_total_mcast_qp_attach =
+			SHCA_MAX_MCAST_GRP * SHCA_MAX_MCAST_QP;
+	}
+	if (t->has_ah)
+		attr->max_ah = SHCA_MAX_OBJECTS;
+	attr->max_srq = SHCA_MAX_OBJECTS;
+	attr->max_srq_wr = QP_MAX_WR;
+	attr->max_srq_sge = QP_MAX_SGE;
+	attr->max_pkeys = 1;
+	attr->local_ca_ack_delay =
+		12; /* 16.8 ms: a scheduler's, not a chip's */
+	attr->phys_port_cnt = 1;
+}
+
+int shca_query_device_ex(struct ibv_context *ctx,
+			 struct ibv_device_attr_ex *out, size_t size)
+{
+	const struct shca_transport *t = to_ctx(ctx)->dev->transport;
+	struct ibv_device_attr_ex attr = { 0 };
+
+	if (size < sizeof(attr.orig_attr))
+		return -EINVAL;
+	shca_query_device(ctx, &attr.orig_attr);
+	/* The device's clock is CLOCK_MONOTONIC in ns: 10^6 kHz. */
+	attr.completion_timestamp_mask = UINT64_MAX;
+	attr.hca_core_clock = 1000000;
+	attr.device_cap_flags_ex = attr.orig_attr.device_cap_flags |
+				   t->cap_flags_ex;
+	attr.phys_port_cnt_ex = 1;
+	attr.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+	attr.odp_caps.per_transport_caps.rc_odp_caps = t->odp_rc;
+	attr.odp_caps.per_transport_caps.uc_odp_caps = t->odp_uc;
+	attr.odp_caps.per_transport_caps.ud_odp_caps = t->odp_ud;
+	if (t->has_xrc)
+		attr.xrc_odp_caps = t->odp_rc;
+	attr.cq_mod_caps.max_cq_count = UINT16_MAX;
+	attr.cq_mod_caps.max_cq_period = UINT16_MAX;
+	attr.max_dm_size = to_ctx(ctx)->file ? SHCA_DM_SIZE : 0;
+	memset(out, 0, size);
+	memcpy(out, &attr, MIN(size, sizeof(attr)));
+	return 0;
+}
+
+bool shca_device_active(struct shca_device *dev)
+{
+	struct ibv_port_attr attr;
+
+	return !shca_query_port(dev, 1, &attr) &&
+	       attr.state == IBV_PORT_ACTIVE;
+}
+
+int shca_query_port(struct shca_device *dev, uint32_t port,
+		    struct ibv_port_attr *attr)
+{
+	struct netdev_gid first = { 0 };
+	size_t i;
+
+	if (port != 1)
+		return why(-EINVAL, "port %u: the device has one port, 1", port);
+	pthread_mutex_lock(&dev->lock);
+	for (i = 0; i < dev->gids.count && !first.ifindex; i++)
+		first = dev->gids.gid[i];
+	pthread_mutex_unlock(&dev->lock);
+
+	memset(attr, 0, sizeof(*attr));
+	attr->state = first.ifindex ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+	attr->max_mtu = IBV_MTU_4096;
+	attr->active_mtu =
+		first.ifindex ? netdev_ib_mtu(first.mtu) : IBV_MTU_1024;
+	attr->gid_tbl_len = dev->gid_tbl_len;
+	attr->port_cap_flags = dev->transport->port_caps;
+	attr->max_msg_sz = QP_MAX_MSG;
+	attr->pkey_tbl_len = 1;
+	attr->max_vl_num = 1;
+	attr->active_width = 2; /* 4x */
+	attr->active_speed = 32; /* EDR */
+	attr->phys_state = first.ifindex ? 5 /* LinkUp */ : 3 /* Disabled */;
+	attr->link_layer = IBV_LINK_LAYER_ETHERNET;
+	return 0;
+}

@@ -1,0 +1,222 @@
+/*
+ * mcast.c - multicast groups, and the QPs attached to them
+ *
+ * A group is joined on every interface of its device that has an address of
+ * the group's kind, from its first QP until its last. Each QP in it receives a
+ * copy of each packet.
+ */
+#include "verbs.h"
+
+#include "base/gid.h"
+#include "base/sys.h"
+#include "base/why.h"
+#include "qp/names.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct mcast_group {
+	struct mcast_group *next;
+	struct shca_device *dev;
+	union ibv_gid gid;
+	size_t n;
+	struct shca_qp *qp[SHCA_MAX_MCAST_QP];
+	/* Interfaces joined, to be left again. */
+	uint32_t joined[NETDEV_MAX_GIDS];
+	size_t njoined;
+};
+
+/* Joins on every interface of the device that has an address of the kind. */
+static int group_join(struct engine *e, struct mcast_group *g)
+{
+	int err = -EADDRNOTAVAIL;
+	uint32_t i, k;
+
+	for (i = 0; i < (uint32_t)g->dev->gid_tbl_len; i++) {
+		struct netdev_gid via;
+		int r;
+
+		if (shca_gid(g->dev, 1, i, &via) ||
+		    roce_gid_is_v4(&via.gid) != roce_gid_is_v4(&g->gid))
+			continue;
+		for (k = 0; k < g->njoined; k++)
+			if (g->joined[k] == via.ifindex)
+				break;
+		if (k < g->njoined)
+			continue;
+		r = engine_bind(e, &g->gid, via.ifindex);
+		if (!r)
+			g->joined[g->njoined++] = via.ifindex;
+		else
+			err = r;
+	}
+	return g->njoined ? 0 : err;
+}
+
+static void group_leave(struct engine *e, struct mcast_group *g)
+{
+	size_t k;
+
+	for (k = 0; k < g->njoined; k++)
+		udp_unbind(e->udp, &g->gid, g->joined[k]);
+	free(g);
+}
+
+static struct mcast_group **group_find(struct engine *e,
+				       const struct shca_device *dev,
+				       const union ibv_gid *gid,
+				       size_t *ngroups)
+{
+	struct mcast_group **p;
+
+	*ngroups = 0;
+	for (p = &to_process(e)->mcast; *p; p = &(*p)->next, ++*ngroups)
+		if ((*p)->dev == dev && !memcmp(&(*p)->gid, gid, sizeof(*gid)))
+			break;
+	return p;
+}
+
+int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
+{
+	int err = shca_check(ib, SHCA_QP);
+	struct shca_qp *qp = to_qp(ib);
+	struct mcast_group **p, *g;
+	struct shca_device *dev;
+	struct engine *e;
+	struct gid_text at;
+	size_t i, ngroups;
+
+	if (err)
+		return err;
+	dev = to_ctx(ib->context)->dev;
+	e = qp->sched.engine;
+	if (!dev->transport->has_mcast)
+		return why(-EOPNOTSUPP, "%s has no multicast",
+			   dev->transport->name);
+	if (ib->qp_type != IBV_QPT_UD)
+		return why(-EINVAL,
+			   "QP 0x%06x is of type %s: multicast is for UD QPs",
+			   ib->qp_num, qp_type_str(ib->qp_type));
+	if (!roce_gid_is_multicast(gid))
+		return why(-EINVAL,
+			   "QP 0x%06x: %s is no multicast address (224.0.0.0/4 as ::ffff:224.x.x.x, or ff00::/8)",
+			   ib->qp_num, gid_str(gid, &at));
+	pthread_mutex_lock(&to_process(e)->attach_lock);
+	p = group_find(e, dev, gid, &ngroups);
+	g = *p;
+	if (!g) {
+		if (ngroups >= SHCA_MAX_MCAST_GRP)
+			err = why(-ENOMEM,
+				  "this process is in %d multicast groups, as many as it can be",
+				  SHCA_MAX_MCAST_GRP);
+		else if (!(g = calloc(1, sizeof(*g))))
+			err = -ENOMEM;
+		if (err)
+			goto out;
+		g->dev = dev;
+		g->gid = *gid;
+		err = group_join(e, g);
+		if (err) {
+			why(err,
+			    "QP 0x%06x: cannot join %s on any interface of the device: %s",
+			    ib->qp_num, gid_str(gid, &at), sys_strerror(-err));
+			group_leave(e, g);
+			goto out;
+		}
+	}
+	/* A QP attached twice gets one copy, ibv_attach_mcast(3). */
+	for (i = 0; i < g->n; i++)
+		if (g->qp[i] == qp)
+			goto out;
+	if (g->n == SHCA_MAX_MCAST_QP) {
+		err = why(-ENOMEM,
+			  "%d QPs of this process are attached to %s, as many as can be",
+			  SHCA_MAX_MCAST_QP, gid_str(gid, &at));
+		goto out;
+	}
+	pthread_mutex_lock(&to_process(e)->mcast_lock);
+	if (qp->closing) {
+		err = -EINVAL;
+	} else {
+		g->qp[g->n++] = qp;
+		qp->mcast++;
+		*p = g;
+	}
+	pthread_mutex_unlock(&to_process(e)->mcast_lock);
+	if (err && !g->n)
+		group_leave(e, g);
+out:
+	pthread_mutex_unlock(&to_process(e)->attach_lock);
+	return err;
+}
+
+int shca_mcast_detach(struct ibv_qp *ib, const union ibv_gid *gid)
+{
+	int err = shca_check(ib, SHCA_QP);
+	struct shca_qp *qp = to_qp(ib);
+	struct mcast_group **p, *g;
+	struct gid_text at;
+	struct engine *e;
+	size_t i, ngroups;
+
+	if (err)
+		return err;
+	e = qp->sched.engine;
+	pthread_mutex_lock(&to_process(e)->attach_lock);
+	p = group_find(e, to_ctx(ib->context)->dev, gid, &ngroups);
+	g = *p;
+	for (i = 0; g && i < g->n; i++)
+		if (g->qp[i] == qp)
+			break;
+	if (!g || i == g->n) {
+		pthread_mutex_unlock(&to_process(e)->attach_lock);
+		return why(-EINVAL, "QP 0x%06x is not attached to %s",
+			   ib->qp_num, gid_str(gid, &at));
+	}
+	pthread_mutex_lock(&to_process(e)->mcast_lock);
+	g->qp[i] = g->qp[--g->n];
+	qp->mcast--;
+	if (!g->n)
+		*p = g->next;
+	pthread_mutex_unlock(&to_process(e)->mcast_lock);
+	if (!g->n)
+		group_leave(e, g);
+	pthread_mutex_unlock(&to_process(e)->attach_lock);
+	return 0;
+}
+
+bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
+{
+	struct shca_process *proc = to_process(e);
+	struct mcast_group *g;
+	bool joined = false;
+	size_t i;
+
+	pthread_mutex_lock(&proc->mcast_lock);
+	for (g = proc->mcast; g; g = g->next) {
+		if (memcmp(&g->gid, &pkt->dgid, sizeof(g->gid)))
+			continue;
+		joined = true;
+		for (i = 0; i < g->n; i++) {
+			struct shca_qp *qp = g->qp[i];
+
+			if (shca_qp_trylock(qp)) {
+				if (!qp->sched.dead)
+					roce_rx(roce_qp(qp->core), pkt, now);
+				shca_qp_unlock(qp);
+			} else if (engine_qp_defer(&qp->sched, pkt)) {
+				shca_qp_unlock(qp);
+			}
+		}
+	}
+	pthread_mutex_unlock(&proc->mcast_lock);
+	return joined;
+}
+
+int shca_mcast_init(struct engine *e)
+{
+	pthread_mutex_init(&to_process(e)->attach_lock, NULL);
+	pthread_mutex_init(&to_process(e)->mcast_lock, NULL);
+	return 0;
+}

@@ -1,0 +1,116 @@
+/*
+ * netdevs.c - what contexts are told when addresses of their device come or go
+ *
+ * The list of contexts is kept here, because one that opens has to see its
+ * device's addresses as they are, and every change after that.
+ */
+#include "verbs.h"
+
+#include "base/sys.h"
+
+/* To all contexts of a device; NULL: of all devices. Under ctx_lock. */
+static void device_event(struct engine *e, struct shca_device *dev,
+			 enum ibv_event_type type)
+{
+	const struct ibv_async_event ev = { .event_type = type,
+					    .element.port_num = 1 };
+	struct shca_context *ctx;
+
+	for (ctx = to_process(e)->contexts; ctx; ctx = ctx->next)
+		if (!dev || ctx->dev == dev)
+			shca_async_raise(ctx, &ev);
+}
+
+/* Under ctx_lock, so that no change goes unnoticed by a context. */
+static void rescan(struct engine *e, struct shca_device *dev)
+{
+	bool was = shca_device_active(dev), is;
+
+	if (!shca_device_rescan(dev, e))
+		return;
+	is = shca_device_active(dev);
+	device_event(e, dev, IBV_EVENT_GID_CHANGE);
+	if (was != is)
+		device_event(e, dev,
+			     is ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
+}
+
+void shca_context_add(struct engine *e, struct shca_context *ctx)
+{
+	struct shca_process *proc = to_process(e);
+
+	pthread_mutex_lock(&proc->ctx_lock);
+	rescan(e, ctx->dev);
+	ctx->next = proc->contexts;
+	proc->contexts = ctx;
+	pthread_mutex_unlock(&proc->ctx_lock);
+	faults_opened(e);
+}
+
+void shca_port_event(struct engine *e, enum ibv_event_type type)
+{
+	struct shca_process *proc = to_process(e);
+
+	pthread_mutex_lock(&proc->ctx_lock);
+	device_event(e, NULL, type);
+	pthread_mutex_unlock(&proc->ctx_lock);
+}
+
+bool shca_netdevs_changed(struct engine *e)
+{
+	struct shca_process *proc = to_process(e);
+	struct shca_context *ctx, *other;
+
+	if (!netdev_changed(proc->netdev_fd))
+		return false;
+	pthread_mutex_lock(&proc->ctx_lock);
+	for (ctx = proc->contexts; ctx; ctx = ctx->next) {
+		/* Contexts of one device share its table: read it once. */
+		for (other = proc->contexts; other->dev != ctx->dev;)
+			other = other->next;
+		if (other == ctx)
+			rescan(e, ctx->dev);
+	}
+	pthread_mutex_unlock(&proc->ctx_lock);
+	return true;
+}
+
+void shca_netdevs_look(struct ibv_context *ctx)
+{
+	struct engine *e = to_ctx(ctx)->engine;
+
+	if (!atomic_load_explicit(&e->started, memory_order_relaxed) &&
+	    !engine_dead(e))
+		e->ops->readable(e, to_process(e)->netdev_fd);
+}
+
+void shca_context_remove(struct engine *e, struct shca_context *ctx)
+{
+	struct shca_process *proc = to_process(e);
+	struct shca_context **p;
+
+	pthread_mutex_lock(&proc->ctx_lock);
+	for (p = &proc->contexts; *p != ctx; p = &(*p)->next)
+		;
+	*p = ctx->next;
+	pthread_mutex_unlock(&proc->ctx_lock);
+}
+
+int shca_netdevs_init(struct engine *e)
+{
+	struct shca_process *proc = to_process(e);
+
+	pthread_mutex_init(&proc->ctx_lock, NULL);
+	/* Without it addresses are read when a device is opened, only. */
+	proc->netdev_fd = netdev_watch_fd();
+	return proc->netdev_fd < 0 ? 0 : engine_watch_fd(e, proc->netdev_fd);
+}
+
+void shca_netdevs_fini(struct engine *e)
+{
+	struct shca_process *proc = to_process(e);
+
+	if (proc->netdev_fd >= 0)
+		sys_close(proc->netdev_fd);
+	proc->netdev_fd = -1;
+}

@@ -1,0 +1,27 @@
+/*
+ * loan.h - XRC_RECV QPs whose messages are for SRQs of other processes
+ *
+ * See loan.c. The QP's lock is held unless a comment says otherwise.
+ */
+#ifndef SOFTHCA_XRC_LOAN_H
+#define SOFTHCA_XRC_LOAN_H
+
+#include "verbs/verbs.h"
+
+/* loan.c */
+
+/* These are shca_xrc_ops. */
+bool shca_loan_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
+void shca_loan_forget(struct shca_qp *qp);
+/* engine_ops.word: what is said about a QP from home to guest, and back. */
+bool shca_loan_word(struct engine *e, const struct roce_rx *pkt,
+		    struct engine_qp **qp, struct roce_rx *inner, uint64_t now);
+
+/* guest.c */
+
+/* For the process: makes the table. */
+int shca_guests_init(struct engine *e);
+/* Now and then while engine->unsettled is not 0; no lock. */
+void shca_guest_settle(struct engine *e, uint64_t now);
+
+#endif
