@@ -210,7 +210,7 @@ static const struct module {
 	{ shca_cqs_init, NULL, NULL },
 	{ shca_mcast_init, NULL, NULL },
 	{ shca_xrc_init, NULL, NULL },
-	{ shca_guests_init, NULL, NULL },
+	{ shca_guests_init, shca_guests_fini, NULL },
 	{ shca_timewait_init, shca_timewait_fini, NULL },
 	{ gsi_init, gsi_fini, NULL },
 	{ shca_iw_init, shca_iw_fini, NULL },

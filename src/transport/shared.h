@@ -21,10 +21,8 @@ struct pcap;
 struct segment;
 struct shca_stat; /* process/stat.c */
 struct shca_domain;
-struct shca_guest;
+struct shca_guests; /* xrc/guest.c */
 struct shca_timewait;
-
-#define SHCA_GUEST_BUCKETS 64
 
 /* What the layers above are told. */
 struct shca_process_ops {
@@ -90,12 +88,7 @@ struct shca_process {
 	pthread_mutex_t xrc_lock;
 	struct shca_domain *domains;
 	const struct shca_xrc_ops *xrc_ops;
-
-	/* QPs of other processes that receive here, see xrc/loan.c. Those that have
-	 * the responder are the engine's unsettled. */
-	pthread_mutex_t guests_lock;
-	struct shca_guest *guests[SHCA_GUEST_BUCKETS];
-	_Atomic unsigned nguests;
+	struct shca_guests *guests;
 
 	pthread_mutex_t timewait_lock; /* after a QP's */
 	struct shca_timewait *timewait;

@@ -43,6 +43,16 @@ struct shca_guest {
 	uint8_t attr[W_LEN - W_ATTR];
 };
 
+#define BUCKETS 64
+
+/* Those of this process. Those that have the responder are the engine's
+ * unsettled. */
+struct shca_guests {
+	pthread_mutex_t lock;
+	struct shca_guest *bucket[BUCKETS];
+	_Atomic unsigned n;
+};
+
 /* The responder goes home */
 
 static void hold(struct shca_guest *g, bool held)
@@ -129,18 +139,18 @@ static void guest_note(struct shca_qp *qp)
 /* Idle guests give the responder back. */
 void shca_guest_settle(struct engine *e, uint64_t now)
 {
-	struct shca_process *proc = to_process(e);
+	struct shca_guests *all = to_process(e)->guests;
 	struct shca_qp *held[32];
 	size_t n = 0;
 
-	pthread_mutex_lock(&proc->guests_lock);
-	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++)
-		for (struct shca_guest *g = proc->guests[i]; g; g = g->next)
+	pthread_mutex_lock(&all->lock);
+	for (size_t i = 0; i < BUCKETS; i++)
+		for (struct shca_guest *g = all->bucket[i]; g; g = g->next)
 			if (g->held && n < ARRAY_SIZE(held)) {
 				shca_qp_get(g->qp);
 				held[n++] = g->qp;
 			}
-	pthread_mutex_unlock(&proc->guests_lock);
+	pthread_mutex_unlock(&all->lock);
 	while (n) {
 		struct shca_qp *qp = held[--n];
 
@@ -243,24 +253,24 @@ static struct shca_guest *guests_take(struct engine *e,
 						    const void *arg),
 				      const void *arg)
 {
-	struct shca_process *proc = to_process(e);
+	struct shca_guests *all = to_process(e)->guests;
 	struct shca_guest **p, *g, *list = NULL;
 
-	pthread_mutex_lock(&proc->guests_lock);
-	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
-		p = &proc->guests[i];
+	pthread_mutex_lock(&all->lock);
+	for (size_t i = 0; i < BUCKETS; i++) {
+		p = &all->bucket[i];
 		while ((g = *p)) {
 			if (!which(g, arg)) {
 				p = &g->next;
 				continue;
 			}
 			*p = g->next;
-			proc->nguests--;
+			all->n--;
 			g->next = list;
 			list = g;
 		}
 	}
-	pthread_mutex_unlock(&proc->guests_lock);
+	pthread_mutex_unlock(&all->lock);
 	return list;
 }
 
@@ -281,14 +291,14 @@ static bool is_of_domain(const struct shca_guest *g, const void *domain)
 
 static void guest_domain_gone(struct engine *e, struct shca_domain *d)
 {
-	struct shca_process *proc = to_process(e);
+	struct shca_guests *all = to_process(e)->guests;
 	struct shca_guest *list;
 
 	/* Done while they can still be found: otherwise a home would get an
 	 * older state back, with the answer that there is no such domain. */
-	pthread_mutex_lock(&proc->guests_lock);
-	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
-		for (struct shca_guest *g = proc->guests[i]; g; g = g->next) {
+	pthread_mutex_lock(&all->lock);
+	for (size_t i = 0; i < BUCKETS; i++) {
+		for (struct shca_guest *g = all->bucket[i]; g; g = g->next) {
 			if (g->qp->xrc->domain != d)
 				continue;
 			shca_qp_lock(g->qp);
@@ -296,7 +306,7 @@ static void guest_domain_gone(struct engine *e, struct shca_domain *d)
 			shca_qp_unlock(g->qp);
 		}
 	}
-	pthread_mutex_unlock(&proc->guests_lock);
+	pthread_mutex_unlock(&all->lock);
 	list = guests_take(e, is_of_domain, d);
 	/* Then nobody can find or have them, nor one that the receive side has
 	 * removed. */
@@ -307,11 +317,11 @@ static void guest_domain_gone(struct engine *e, struct shca_domain *d)
 static void guest_srq_gone(struct engine *e, struct shca_domain *d,
 			   uint32_t num)
 {
-	struct shca_process *proc = to_process(e);
+	struct shca_guests *all = to_process(e)->guests;
 
-	pthread_mutex_lock(&proc->guests_lock);
-	for (size_t i = 0; i < SHCA_GUEST_BUCKETS; i++) {
-		for (struct shca_guest *g = proc->guests[i]; g; g = g->next) {
+	pthread_mutex_lock(&all->lock);
+	for (size_t i = 0; i < BUCKETS; i++) {
+		for (struct shca_guest *g = all->bucket[i]; g; g = g->next) {
 			if (g->qp->xrc->domain != d)
 				continue;
 			shca_qp_lock(g->qp);
@@ -322,7 +332,7 @@ static void guest_srq_gone(struct engine *e, struct shca_domain *d,
 			shca_qp_unlock(g->qp);
 		}
 	}
-	pthread_mutex_unlock(&proc->guests_lock);
+	pthread_mutex_unlock(&all->lock);
 }
 
 static bool is_unused(const struct shca_guest *g, const void *now)
@@ -332,8 +342,7 @@ static bool is_unused(const struct shca_guest *g, const void *now)
 
 static struct shca_guest **guest_slot(struct engine *e, uint32_t qpn)
 {
-	struct shca_guest **p =
-		&to_process(e)->guests[qpn % SHCA_GUEST_BUCKETS];
+	struct shca_guest **p = &to_process(e)->guests->bucket[qpn % BUCKETS];
 
 	while (*p && (*p)->qpn != qpn)
 		p = &(*p)->next;
@@ -349,6 +358,7 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 				 uint64_t now)
 {
 	struct shca_process *proc = to_process(e);
+	struct shca_guests *all = to_process(e)->guests;
 	uint32_t qpn = get_be32(w + W_QPN) & 0xffffff;
 	uint8_t key[SHCA_DOMAIN_KEY];
 	struct shca_guest **slot, *g;
@@ -356,24 +366,24 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	struct shca_xrc *xrc;
 	struct shca_qp *qp;
 
-	pthread_mutex_lock(&proc->guests_lock);
+	pthread_mutex_lock(&all->lock);
 	slot = guest_slot(e, qpn);
 	g = *slot;
 	if (g && shca_domain_key(g->qp->xrc->domain, key) &&
 	    !memcmp(key, w + W_DOMAIN, sizeof(key))) {
 		qp = g->qp;
 		shca_qp_get(qp);
-		pthread_mutex_unlock(&proc->guests_lock);
+		pthread_mutex_unlock(&all->lock);
 		return qp;
 	}
 	if (g) {
 		*slot = g->next;
-		proc->nguests--;
+		all->n--;
 	}
-	pthread_mutex_unlock(&proc->guests_lock);
+	pthread_mutex_unlock(&all->lock);
 	if (g)
 		guest_drop(e, g);
-	if (proc->nguests >= GUESTS_MAX)
+	if (all->n >= GUESTS_MAX)
 		guests_kill(e, guests_take(e, is_unused, &now));
 	g = calloc(1, sizeof(*g));
 	qp = calloc(1, sizeof(*qp));
@@ -382,7 +392,7 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	 * on the domain takes it along when it goes. */
 	pthread_mutex_lock(&proc->xrc_lock);
 	d = shca_domain_find(e, w + W_DOMAIN);
-	if (!g || !qp || !xrc || !d || proc->nguests >= GUESTS_MAX) {
+	if (!g || !qp || !xrc || !d || all->n >= GUESTS_MAX) {
 		pthread_mutex_unlock(&proc->xrc_lock);
 		free(g);
 		free(qp);
@@ -404,12 +414,12 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	g->qp = qp;
 	g->qpn = qpn;
 	g->used_ns = now;
-	pthread_mutex_lock(&proc->guests_lock);
+	pthread_mutex_lock(&all->lock);
 	/* Only the receive side makes guests, so there is still none. */
-	g->next = proc->guests[qpn % SHCA_GUEST_BUCKETS];
-	proc->guests[qpn % SHCA_GUEST_BUCKETS] = g;
-	proc->nguests++;
-	pthread_mutex_unlock(&proc->guests_lock);
+	g->next = all->bucket[qpn % BUCKETS];
+	all->bucket[qpn % BUCKETS] = g;
+	all->n++;
+	pthread_mutex_unlock(&all->lock);
 	pthread_mutex_unlock(&proc->xrc_lock);
 	return qp;
 }
@@ -562,7 +572,18 @@ static const struct shca_xrc_ops xrc_ops = {
 
 int shca_guests_init(struct engine *e)
 {
-	pthread_mutex_init(&to_process(e)->guests_lock, NULL);
+	struct shca_guests *all = calloc(1, sizeof(*all));
+
+	if (!all)
+		return -ENOMEM;
+	pthread_mutex_init(&all->lock, NULL);
+	to_process(e)->guests = all;
 	to_process(e)->xrc_ops = &xrc_ops;
 	return 0;
+}
+
+void shca_guests_fini(struct engine *e)
+{
+	free(to_process(e)->guests);
+	to_process(e)->guests = NULL;
 }

@@ -19,8 +19,9 @@ bool shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 
 /* guest.c */
 
-/* For the process: makes the table. */
+/* For the process. */
 int shca_guests_init(struct engine *e);
+void shca_guests_fini(struct engine *e);
 /* Now and then while engine->unsettled is not 0; no lock. */
 void shca_guest_settle(struct engine *e, uint64_t now);
 
