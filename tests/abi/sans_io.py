@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""sans_io.py ARCHIVE... - what the layers that do no I/O take from elsewhere.
+"""sans_io.py BASE ARCHIVE... - what the layers that do no I/O take from elsewhere.
 
 wire, qp, roce, iwarp and cm are told the time and handed their packets; they neither
 wait nor lock, nor ask for a random number or for memory but the heap's. So of all undefined
@@ -21,16 +21,26 @@ SANITIZERS = re.compile(r"__(asan|ubsan|tsan|lsan|sanitizer|sancov|gcov|llvm)_"
                         r"|__(start|stop)___sancov|_ITM_")
 
 
-def names(option, archives):
-    out = subprocess.run(["nm", "-P", option, *archives], check=True,
-                         capture_output=True, text=True).stdout
-    # "name type ..."; lines that end in a colon say which object it is.
-    return {line.split()[0] for line in out.splitlines()
-            if line and not line.endswith(":")}
+def objects(archives):
+    """Of each object in them: the names that it defines, and those that it takes."""
+    out = subprocess.run(["nm", "-P", *archives], check=True, capture_output=True, text=True).stdout
+    found = []
+    for line in out.splitlines():
+        if line.endswith(":"):
+            found.append((set(), set()))
+        elif line:
+            name, kind = line.split()[:2]
+            found[-1][kind in "Uwv"].add(name)
+    return found
 
 
-def main(archives):
-    taken = names("-u", archives) - names("--defined-only", archives)
+def main(base, *archives):
+    layers, below = objects(archives), objects([base])
+    # As the linker does: of base only what they take, by way of each other, too.
+    while more := [o for o in below if o[0] & set().union(*(taken for _, taken in layers))]:
+        below = [o for o in below if o not in more]
+        layers += more
+    taken = set().union(*(t for _, t in layers)) - set().union(*(d for d, _ in layers))
     wrong = sorted(name for name in taken
                    if name not in ALLOWED and not SANITIZERS.match(name))
     for name in wrong:
@@ -40,4 +50,4 @@ def main(archives):
     sys.exit(bool(wrong))
 
 
-main(sys.argv[1:])
+main(*sys.argv[1:])
