@@ -130,7 +130,7 @@ static bool cannot_answer(struct gsi *g, unsigned slot,
 	if (g->e->cfg->explain && !g->told_user)
 		say("process %d of this host has changed its user since it "
 		    "opened its device, and cannot answer programs of the "
-		    "former one: it is to change the user first",
+		    "former one: it must change its user before it opens the device",
 		    (int)pid);
 	g->told_user = true;
 	return true;

@@ -239,7 +239,7 @@ static int check_move(const struct iwarp_qp *qp, enum ibv_qp_state to)
 	if (is_idle(to) || to == IBV_QPS_RTS) {
 		if (is_idle(from) && to == IBV_QPS_RTS)
 			return refused(qp, to,
-				       "only a connection leads there: rdma_connect() or rdma_accept()");
+				       "RTS is reached only by connecting: rdma_connect() or rdma_accept()");
 		return is_idle(from) && is_idle(to) ?
 			       0 :
 			       refused(qp, to,

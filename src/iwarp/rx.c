@@ -187,7 +187,7 @@ static size_t marker_feed(struct iwarp_qp *qp, const uint8_t *p, size_t n)
 	back = get_be16(r->marker + 2);
 	if (back == (r->in == RX_HEAD && !r->have ? 0 : at - r->fpdu_pos))
 		return n;
-	explain(qp, "a marker says that its FPDU began %u bytes before it, which it did not",
+	explain(qp, "a marker gives a wrong start of its FPDU, %u bytes before it",
 		back);
 	iwarp_end_error(qp, MPA_E_MARKER, IBV_EVENT_QP_FATAL);
 	return 0;

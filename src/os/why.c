@@ -162,7 +162,7 @@ static const char *usual(int err)
 		return "no memory, or more objects than the device has (ibv_query_device)";
 	case EOPNOTSUPP:
 	case ENOSYS:
-		return "not supported by this device; a program that can do without goes on";
+		return "not supported by this device; programs that can do without it continue";
 	case EMFILE:
 		return "the process has too many descriptors: close some, or raise ulimit -n";
 	default:

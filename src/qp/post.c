@@ -108,7 +108,7 @@ static int take_bind(const struct qp *qp, struct qp_wqe *w,
 			   "work request 0x%llx: bind_mw.%s",
 			   (unsigned long long)w->wr_id,
 			   !mw	 ? "mw is NULL" :
-			   !rkey ? "mw is no memory window" :
+			   !rkey ? "mw is not a memory window" :
 				   "bind_info has a length but no mr");
 	/* Others of the program may look at it, or bind the same window. */
 	__atomic_store_n(&mw->rkey, rkey, __ATOMIC_RELAXED);
@@ -219,7 +219,7 @@ no_entry(const struct qp *qp, const struct ibv_send_wr *wr)
 			   qp_state_str(qp->state));
 	if (wr->opcode >= QP_OPCODE_ROWS || !qp_opcodes[wr->opcode].services)
 		return why(-EINVAL,
-			   "work request 0x%llx: opcode %u is none, or not supported by this device",
+			   "work request 0x%llx: opcode %u is invalid, or not supported by this device",
 			   id, (unsigned)wr->opcode);
 	if (wr->send_flags & ~(unsigned)SEND_FLAGS)
 		return why(-EINVAL,

@@ -83,7 +83,7 @@ static void unknown(key_look_fn *look, void *table, const struct key_ask *ask,
 			 ask->remote ? ", and sent to the peer" : "");
 	else if (look(table, swapped, &f) && !f.past)
 		snprintf(why->text, sizeof(why->text),
-			 "there is no such %s, but with its bytes in the other order it is 0x%08x, which exists: convert it with htonl() where it is sent, and ntohl() where it arrives",
+			 "there is no such %s, but byte-swapped it is 0x%08x, which exists: convert it with htonl() where it is sent, and ntohl() where it arrives",
 			 name, swapped);
 	else
 		snprintf(why->text, sizeof(why->text),
@@ -134,7 +134,7 @@ const char *key_refused(key_look_fn *look, void *table,
 		unknown(look, table, ask, why);
 	} else if (f.past) {
 		snprintf(why->text, size,
-			 "the region with this %s has been deregistered (or its window bound anew): deregister only when nobody uses it any more",
+			 "the region with this %s has been deregistered (or its window bound anew): deregister only when it is no longer used",
 			 f.lkey == f.rkey ? name : f.rkey ? "rkey" : "lkey");
 	} else if (ask->remote ? f.rkey != ask->key : f.lkey != ask->key) {
 		snprintf(why->text, size,

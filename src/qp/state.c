@@ -290,7 +290,7 @@ static int check_transition(const struct qp *qp,
 		return wrong_mask(qp, to, attrs);
 	if (mask & IBV_QP_CUR_STATE && attr->cur_qp_state != qp->state)
 		return refused(qp, to, -EINVAL,
-			       "attr.cur_qp_state says %s, which the QP is not in",
+			       "attr.cur_qp_state is %s, but the QP is in another state",
 			       qp_state_str(attr->cur_qp_state));
 	return 0;
 }
@@ -324,7 +324,7 @@ static const struct attribute attributes[] = {
 	ATTR(IBV_QP_TIMEOUT, timeout, 0, 31,
 	     "4.096 us * 2^timeout; 14 is usual"),
 	ATTR(IBV_QP_RETRY_CNT, retry_cnt, 0, 7, "7 is usual"),
-	ATTR(IBV_QP_RNR_RETRY, rnr_retry, 0, 7, "7 repeats for ever"),
+	ATTR(IBV_QP_RNR_RETRY, rnr_retry, 0, 7, "7 retries without limit"),
 	ATTR(IBV_QP_MIN_RNR_TIMER, min_rnr_timer, 0, 31,
 	     "a code of ibv_modify_qp(3); 12 is 0.64 ms"),
 	ATTR(IBV_QP_DEST_QPN, dest_qp_num, 0, 0xffffff,

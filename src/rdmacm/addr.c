@@ -167,7 +167,7 @@ static int find_dev(const struct cma_id *id, const struct sockaddr *addr,
 			   gid_str(&gid, &at));
 	if (!*dev)
 		return why(-EADDRNOTAVAIL,
-			   "%s is no address of this host (ip addr shows those it has)",
+			   "%s is not an address of this host (ip addr lists them)",
 			   gid_str(&gid, &at));
 	if (scope_id(addr) && scope_id(addr) != via->ifindex)
 		return why(-EADDRNOTAVAIL,
@@ -403,7 +403,7 @@ static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
 		err = find_dev(id, (struct sockaddr *)dst, &dev, &via);
 		if (err)
 			return why(-ENODEV,
-				   "%s is no GID of this host: of 127.0.0.0/8 use 127.0.0.1",
+				   "%s is not a GID of this host: of 127.0.0.0/8 use 127.0.0.1",
 				   cma_addr_str((struct sockaddr *)dst, &at));
 	}
 	id->id.route.addr.dst_storage = *dst;

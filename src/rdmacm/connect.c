@@ -339,7 +339,7 @@ int rdma_listen(struct rdma_cm_id *ib, int backlog)
 		err = cma_bind(id, (struct sockaddr *)&any);
 	if (!err && id->state != CMA_ADDR_BOUND)
 		err = cma_wrong_state(id,
-				      "rdma_bind_addr() is what comes before rdma_listen()");
+				      "rdma_bind_addr() must precede rdma_listen()");
 	if (!err)
 		err = cma_port_listen(id);
 	if (!err) {

@@ -343,7 +343,7 @@ int rdma_set_local_ece(struct rdma_cm_id *ib, struct ibv_ece *ece)
 	/* a QP of ours does that itself */
 	if (!ece || ib->qp)
 		return cma_ret(why(-EINVAL,
-				   "ece is NULL, or the QP is one of rdma_create_qp(), which sees to that itself"));
+				   "ece is NULL, or the QP is one of rdma_create_qp(), which handles ECE itself"));
 	to_id(ib)->local.ece.vendor_id = ece->vendor_id;
 	to_id(ib)->local.ece.options = ece->options;
 	return 0;
@@ -353,7 +353,7 @@ int rdma_get_remote_ece(struct rdma_cm_id *ib, struct ibv_ece *ece)
 {
 	if (!ece || ib->qp)
 		return cma_ret(why(-EINVAL,
-				   "ece is NULL, or the QP is one of rdma_create_qp(), which sees to that itself"));
+				   "ece is NULL, or the QP is one of rdma_create_qp(), which handles ECE itself"));
 	ece->vendor_id = to_id(ib)->peer.ece.vendor_id;
 	ece->options = to_id(ib)->peer.ece.options;
 	ece->comp_mask = 0;

@@ -202,7 +202,7 @@ static int establish(struct cma_id *id)
 {
 	(void)id;
 	return why(-EINVAL,
-		   "iWARP establishes connections by itself: wait for RDMA_CM_EVENT_ESTABLISHED");
+		   "iWARP establishes connections itself: wait for RDMA_CM_EVENT_ESTABLISHED");
 }
 
 const struct cma_ops cma_iwarp = {
@@ -246,7 +246,7 @@ int cma_iw_listen(struct cma_id *id)
 			     !(cma_families(id) & CM_LISTEN_V4), id->backlog,
 			     id);
 	if (err)
-		return why(err, "cannot listen at TCP %s: %s (ss -ltnp shows who does)",
+		return why(err, "cannot listen on TCP %s: %s (ss -ltnp shows who does)",
 			   cma_addr_str((struct sockaddr *)&on, &at),
 			   sys_strerror(-err));
 	return 0;
@@ -405,9 +405,9 @@ static void explain(struct cma_id *id, const struct shca_iw_event *iwe)
 		hint = iwe->len ? ": the program there has called rdma_reject()" :
 				  ": no iWARP listener there on this port, or its program has called rdma_reject()";
 	else if (iwe->status == -ECONNRESET)
-		hint = ": what listens there has ended the connection without an answer: perhaps it speaks no iWARP";
+		hint = ": the listener there has closed the connection without an answer: it may not speak iWARP";
 	else if (iwe->status == -EPROTO)
-		hint = ": what listens there does not speak iWARP, or not as this end";
+		hint = ": the listener there does not speak iWARP, or does not agree with this end";
 	else
 		hint = "";
 	why(iwe->status, "connection to TCP %s: %s%s",

@@ -42,7 +42,7 @@ static int addr_to_mgid(const struct sockaddr *addr, union ibv_gid *mgid)
 	cma_addr_gid(addr, mgid);
 	return roce_gid_is_multicast(mgid) ?
 		       0 :
-		       why(-EINVAL, "%s is no multicast address",
+		       why(-EINVAL, "%s is not a multicast address",
 			   cma_addr_str(addr, &at));
 }
 

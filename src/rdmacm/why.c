@@ -96,7 +96,7 @@ static void rejected(struct cma_id *id, const struct cm_event *ev)
 static void unreachable(struct cma_id *id, const struct cm_event *ev)
 {
 	static const char *const sidr[] = {
-		[CM_SIDR_UNSUPPORTED] = "nobody listens on that port there",
+		[CM_SIDR_UNSUPPORTED] = "no listener on that port there",
 		[CM_SIDR_REJECTED] = "the program there has called rdma_reject()",
 		[CM_SIDR_NO_QP] = "the program there has no QP for it",
 	};

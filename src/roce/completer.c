@@ -318,7 +318,7 @@ static void rx_rnr(struct roce_qp *qp, uint8_t timer, uint64_t now_ns)
 			(double)(now_ns - r->rnr_since_ns) / 1e9,
 			r->rnr_retries,
 			qp->base.attr.rnr_retry == 7 ?
-				", and rnr_retry=7 waits for ever" :
+				", and rnr_retry=7 waits indefinitely" :
 				"");
 	}
 	recovery_rnr(qp);

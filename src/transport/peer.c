@@ -57,8 +57,7 @@ static const char *way_to(struct segment *s, struct segment_peer *peer)
 	if (peer->flags & SEGMENT_NO_COPY)
 		return THROUGH ": --same-host=copy, or --check, at the peer";
 	if (!segment_can_copy(peer))
-		return THROUGH ": the system does not allow to copy from and "
-			       "to the peer's memory; softhca doctor says why";
+		return THROUGH ": the system does not permit copies from and to the peer's memory; softhca doctor shows why";
 	return "shared memory, and copies from and to the peer's memory";
 }
 
@@ -118,7 +117,7 @@ static enum wrong qp_there(const struct shca_qp *qp, struct segment_peer *peer,
 		snprintf(why->text, size, "the QP there is in state %s%s",
 			 qp_state_str(state),
 			 state < IBV_QPS_RTR ?
-				 ": it has to be in RTR before this end sends" :
+				 ": it must be in RTR before this end sends" :
 				 "");
 		return NOT_READY;
 	}
@@ -271,7 +270,7 @@ static void unpolled(const struct shca_cq *cq, const char *which, char *text,
 		     atomic_load_explicit(&cq->armed, memory_order_relaxed) ==
 				     SHCA_UNARMED ?
 			     "" :
-			     ", although an event was asked for: after ibv_req_notify_cq() poll once more");
+			     ", although an event was requested: after ibv_req_notify_cq() poll once more");
 }
 
 /* That of a requester. */
@@ -288,7 +287,7 @@ static void waits_for_peer(struct shca_qp *qp, uint64_t now, char *text,
 		     "waits for the peer to post a receive, for %.1f s (%u RNR NAKs%s)",
 		     seconds(now, w.rnr_since_ns), w.rnr_naks,
 		     core->attr.rnr_retry == 7 ?
-			     "; rnr_retry=7 waits for ever" :
+			     "; rnr_retry=7 waits indefinitely" :
 			     "");
 	else if (w.unacked && now > w.since_ns + WAITS_LONG_NS)
 		more(text, size, "waits for an ACK of %u packet%s, for %.1f s: %s",
@@ -310,9 +309,9 @@ void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size)
 	text[0] = 0;
 	if (core->state == IBV_QPS_ERR || core->state == IBV_QPS_SQE)
 		more(text, size,
-		     "is in the error state: the first completion with an error, or --explain, says why");
+		     "is in the error state: the first completion with an error, or --explain, shows why");
 	else if (core->state < IBV_QPS_RTR)
-		more(text, size, "is in state %s: what is sent to it is dropped",
+		more(text, size, "is in state %s: messages to it are dropped",
 		     qp_state_str((unsigned)core->state));
 	else
 		waits_for_peer(qp, now, text, size);
@@ -329,7 +328,7 @@ void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size)
 		unpolled(core->recv_cq, "receive ", text, size);
 	if (!text[0])
 		more(text, size,
-		     "waits for what the program posts, or the peer sends (%u receives posted)",
+		     "is idle: waits for the program to post or the peer to send (%u receives posted)",
 		     qp_rq_count(&core->rq));
 }
 

@@ -283,7 +283,7 @@ static void waits(struct qp *core, uint64_t now, char *text, size_t size)
 	(void)now;
 	if (core->state == IBV_QPS_ERR || core->state == IBV_QPS_SQE)
 		snprintf(text, size,
-			 "is in the error state: the first completion with an error, or --explain, says why");
+			 "is in the error state: the first completion with an error, or --explain, shows why");
 	else if (!qp->conn)
 		snprintf(text, size, "is not connected");
 	else if (qp->stream.full)
@@ -296,7 +296,7 @@ static void waits(struct qp *core, uint64_t now, char *text, size_t size)
 			 posted);
 	else
 		snprintf(text, size,
-			 "waits for what the program posts, or the peer sends (%u receives posted)",
+			 "is idle: waits for the program to post or the peer to send (%u receives posted)",
 			 qp_rq_count(&core->rq));
 }
 

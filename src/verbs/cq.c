@@ -996,7 +996,7 @@ int shca_cq_create(struct ibv_context *ibctx,
 	if (attr->comp_mask & ~known || flags & ~FLAGS_KNOWN ||
 	    attr->wc_flags & ~(uint64_t)WC_KNOWN)
 		return why(-EOPNOTSUPP,
-			   "comp_mask 0x%x, flags 0x%x or wc_flags 0x%llx ask for what this device does not have: 0x%x, 0x%x, 0x%llx",
+			   "comp_mask 0x%x, flags 0x%x or wc_flags 0x%llx request what this device does not have: 0x%x, 0x%x, 0x%llx",
 			   attr->comp_mask, flags,
 			   (unsigned long long)attr->wc_flags,
 			   attr->comp_mask & ~known, flags & ~FLAGS_KNOWN,

@@ -100,7 +100,7 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 			   ib->qp_num, qp_type_str(ib->qp_type));
 	if (!roce_gid_is_multicast(gid))
 		return why(-EINVAL,
-			   "QP 0x%06x: %s is no multicast address (224.0.0.0/4 as ::ffff:224.x.x.x, or ff00::/8)",
+			   "QP 0x%06x: %s is not a multicast address (224.0.0.0/4 as ::ffff:224.x.x.x, or ff00::/8)",
 			   ib->qp_num, gid_str(gid, &at));
 	pthread_mutex_lock(&to_process(e)->attach_lock);
 	p = group_find(e, dev, gid, &ngroups);

@@ -366,7 +366,7 @@ int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
 			   "a dma-buf has no IBV_ACCESS_ON_DEMAND and no IBV_ACCESS_HUGETLB here");
 	/* First, as in the kernel: programs ask so whether there are dma-bufs. */
 	if (fcntl(fd, F_GETFD) < 0)
-		return why(-EBADF, "fd %d is no open file", fd);
+		return why(-EBADF, "fd %d is not an open file", fd);
 	if (!length || length > SHCA_MAX_MR_SIZE || offset > INT64_MAX / 2 ||
 	    (!(access & IBV_ACCESS_ZERO_BASED) &&
 	     !same_page_offset(offset, iova)))

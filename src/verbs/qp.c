@@ -28,7 +28,7 @@ static int init_check(const struct shca_transport *t,
 
 	if (attr->comp_mask & ~known)
 		return why(-EOPNOTSUPP,
-			   "comp_mask asks for 0x%x, which this device does not have",
+			   "comp_mask requests 0x%x, which this device does not have",
 			   attr->comp_mask & ~known);
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) &&
 	    attr->create_flags)
@@ -254,7 +254,7 @@ static int taken(const struct shca_qp *qp, const union ibv_gid *sgid)
 	return who && *who ?
 		       why(-EADDRINUSE, "QP 0x%06x: %s", shca_qpn(qp), who) :
 		       why(-EADDRINUSE,
-			   "QP 0x%06x: UDP port 4791 of %s is taken: softhca doctor says by whom",
+			   "QP 0x%06x: UDP port 4791 of %s is taken: softhca doctor shows the owner",
 			   shca_qpn(qp), gid_str(sgid, &at));
 }
 

@@ -21,7 +21,7 @@ static int init_check(const struct ibv_srq_init_attr_ex *attr)
 	if (attr->comp_mask & ~known ||
 	    (type != IBV_SRQT_BASIC && type != IBV_SRQT_XRC))
 		return why(-EOPNOTSUPP,
-			   "comp_mask 0x%x or srq_type %u asks for what this device does not have: it has basic and XRC SRQs",
+			   "comp_mask 0x%x or srq_type %u requests what this device does not have: it has basic and XRC SRQs",
 			   attr->comp_mask, (unsigned)type);
 	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd)
 		return why(-EINVAL, "no PD is given");

@@ -347,7 +347,7 @@ def test_port_taken(placements):
     try:
         holder.wait_listening(port)
         out = fails(place.server, ["rping", "-s", "-p", port])
-        assert f"cannot listen at TCP 0.0.0.0 port {port}: Address already in use" in out, out
+        assert f"cannot listen on TCP 0.0.0.0 port {port}: Address already in use" in out, out
     finally:
         holder.kill()
 

@@ -178,7 +178,7 @@ def test_iwarp_port_taken(placements):
             server = serving(place, [PYTHON, "-c", PLAIN.format(port=port)], port)
             assert re.search(rf"what connects to \S+ port {port} goes by TCP \(RDMA: Address already in use\)",
                              server.output()), server.describe()
-            assert f"cannot listen at TCP 0.0.0.0 port {derived(port)}" in server.output(), server.describe()
+            assert f"cannot listen on TCP 0.0.0.0 port {derived(port)}" in server.output(), server.describe()
             out = ask(place, port)
             assert "goes by TCP" in out and "220 what it is" in out, out
             server.wait_for("^then b'bye'$")

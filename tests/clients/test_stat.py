@@ -165,7 +165,7 @@ def test_explain_process(home, rundir):
         said = explain(rundir, sender)
         assert re.match(rf"process {sender} \(ib_write_bw\): 2 queue pairs\n", said)
         assert len(re.findall(r"^QP 0x\w{6} \(RC, RTS, peer \S+ QP 0x\w{6}\): \S", said, re.M)) == 2
-        assert "waits for what the program posts, or the peer sends" in explain(rundir, target)
+        assert "waits for the program to post or the peer to send" in explain(rundir, target)
         os.kill(target, signal.SIGSTOP)
         rig.until(lambda: re.search(rf"waits for an ACK of \d+ packets?, for \d+\.\d s: its process {target} is stopped",
                                     explain(rundir, sender)), "the peer is found to be stopped", client)

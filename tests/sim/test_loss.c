@@ -282,7 +282,7 @@ static void rnr_is_explained(void **state)
 	assert_in_range(p.b->explained, 3, 6);
 	assert_non_null(strstr(p.b->words, "no receive is posted"));
 	assert_in_range(p.a->explained, 2, 5);
-	assert_non_null(strstr(p.a->words, "rnr_retry=7 waits for ever"));
+	assert_non_null(strstr(p.a->words, "rnr_retry=7 waits indefinitely"));
 	recv_into(p.b, 0, 100);
 	sim_run(p.sim, SIM_SEC);
 	expect(p.a->send, IBV_WC_SUCCESS);
