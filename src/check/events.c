@@ -64,7 +64,7 @@ static void look(struct check_cq *c, void *arg)
 			{ "the CQ was created", c->made },
 		},
 		3,
-		"ibv_get_cq_event() sleeps, and %u completions are in a CQ of its channel that had come before ibv_req_notify_cq(): they raise no event",
+		"ibv_get_cq_event() sleeps, and a CQ of its channel holds %u completions that arrived before ibv_req_notify_cq(): they raise no event",
 		count);
 	c->stuck_since = 0; /* and again, counted, if it goes on */
 }
@@ -119,12 +119,12 @@ void check_unacked(struct ibv_cq *cq, const char *call, const char *ack,
 	struct check_cq *c = cq ? check_cq_get(cq) : NULL;
 	const struct check_side sides[] = {
 		{ "it waits", check_here() },
-		{ "the last event was got", c ? atomic_load(&c->got) : 0 },
+		{ "the last event was fetched", c ? atomic_load(&c->got) : 0 },
 	};
 
 	check_report(
 		CHECK_UNACKED, 0, sides, c ? 2 : 1,
-		"%s has waited for %u s, and waits on: %u events of the object were got and not acknowledged, by %s",
+		"%s has waited for %u s and still waits: %u events of the object were fetched and not acknowledged, by %s",
 		call, CHECK_UNACKED_S, missing, ack);
 	check_cq_put(c);
 }

@@ -278,7 +278,7 @@ static void compare(struct queue *q, const struct sent *s)
 {
 	struct check_side sides[] = {
 		{ "the work request was posted", s->stack },
-		{ "the program was to hear of its end", 0 },
+		{ "the program was about to see its completion", 0 },
 	};
 	uint64_t hash;
 
@@ -375,7 +375,7 @@ static void meet(struct queue *q)
 	if (own.psn != there.psn)
 		check_report(
 			CHECK_PSN, q->qpn, &side, 1,
-			"QP 0x%06x: its sq_psn is 0x%06x, and rq_psn is 0x%06x at QP 0x%06x, which it is connected to: its first requests complete there as repetitions, and are not carried out",
+			"QP 0x%06x: its sq_psn is 0x%06x, and rq_psn is 0x%06x at QP 0x%06x, which it is connected to: its first requests complete there as duplicates, and are not executed",
 			q->qpn, own.psn, there.psn, own.dest_qpn);
 }
 
@@ -522,8 +522,8 @@ static void sq_overrun(struct queue *q, uint32_t here)
 		signalled ? CHECK_SQ_OVERRUN : CHECK_SQ_STUCK, q->qpn,
 		sides, 3,
 		signalled ?
-			"QP 0x%06x: %u work requests are posted of which no completion has been polled, and cap.max_send_wr is %u: hardware gives a slot back when the completion is polled, and ibv_post_send() fails there" :
-			"QP 0x%06x: %u work requests are posted, cap.max_send_wr is %u, and none of them is signalled: on hardware the queue is full for ever",
+			"QP 0x%06x: %u work requests are posted without a polled completion, and cap.max_send_wr is %u: hardware frees a slot when the completion is polled, and ibv_post_send() fails there" :
+			"QP 0x%06x: %u work requests are posted, cap.max_send_wr is %u, and none of them is signalled: on hardware the queue stays full",
 		q->qpn, q->tail - q->head, q->max_wr);
 }
 
@@ -536,7 +536,7 @@ static void cq_overrun(struct queue *q, uint32_t here)
 
 	check_report(
 		CHECK_CQ_OVERRUN, q->qpn, sides, 2,
-		"QP 0x%06x: %d signalled work requests are posted to the queue pairs of its send CQ and not polled, but the CQ has %d entries: if they are done before it is polled, completions are lost",
+		"QP 0x%06x: %d signalled work requests are posted to the queue pairs of its send CQ and not polled, but the CQ has %d entries: if they complete before it is polled, completions are lost",
 		q->qpn, atomic_load(&q->cq->out),
 		atomic_load(&q->cq->cqe));
 }

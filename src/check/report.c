@@ -55,15 +55,15 @@ static const struct {
 	},
 	[CHECK_UNACKED] = {
 		"event-not-acknowledged",
-		"acknowledge every event that was got, before its object is destroyed",
+		"acknowledge every event before its object is destroyed",
 	},
 	[CHECK_LEAK] = {
 		"object-leaked",
-		"destroy what was made with the device before closing it: QPs first, then CQs, SRQs and regions, then PDs and channels",
+		"destroy the device's objects before closing it: QPs first, then CQs, SRQs and regions, then PDs and channels",
 	},
 	[CHECK_PAST_KEY] = {
 		"key-of-the-past",
-		"end a region or window only when nobody uses it any more: its peers have said so, and the program's own requests have completed",
+		"end a region or window only when it is no longer used: its peers have confirmed that, and the program's own requests have completed",
 	},
 	[CHECK_MTU] = {
 		"mtu-disagrees",
@@ -71,15 +71,15 @@ static const struct {
 	},
 	[CHECK_PSN] = {
 		"psn-disagrees",
-		"send the other end the sq_psn that this QP has, and set it there as rq_psn; and the other way round",
+		"send this QP's sq_psn to the other end and set it there as rq_psn, and vice versa",
 	},
 	[CHECK_PEER] = {
 		"peer-disagrees",
-		"connect the two queue pairs to each other: send the other end qp_num, and set it there as dest_qp_num; both of the same type",
+		"connect the two queue pairs to each other: send qp_num to the other end and set it there as dest_qp_num; both must be of the same type",
 	},
 	[CHECK_QKEY] = {
 		"qkey-disagrees",
-		"set the receiver's attr.qkey as wr.ud.remote_qkey of the sender, as it has said it or as a constant of both",
+		"set the sender's wr.ud.remote_qkey to the receiver's attr.qkey: exchange it, or use one constant at both ends",
 	},
 	[CHECK_PKEY] = {
 		"pkey-disagrees",
@@ -87,19 +87,19 @@ static const struct {
 	},
 	[CHECK_GRH] = {
 		"grh-missing",
-		"set ah_attr.is_global = 1, grh.dgid, the peer's GID, grh.sgid_index, ours, and grh.hop_limit",
+		"set ah_attr.is_global = 1, grh.dgid (the peer's GID), grh.sgid_index (ours) and grh.hop_limit",
 	},
 	[CHECK_RESULT] = {
 		"result-in-flight",
-		"leave memory alone that a read or an atomic writes to until its completion has been polled",
+		"do not touch memory that a read or an atomic writes to until its completion has been polled",
 	},
 	[CHECK_RACE] = {
 		"race-of-peers",
-		"let one of the two post only when it knows that the other's request has completed; or use atomics, or a place for each",
+		"let one of the two post only when it knows that the other's request has completed; or use atomics, or separate memory",
 	},
 	[CHECK_RACE_CPU] = {
 		"race-with-processor",
-		"leave memory alone that a peer writes to until it says that it is done, by a message behind the write or one with immediate data",
+		"do not touch memory that a peer writes to until the peer reports that it is done, by a message behind the write or one with immediate data",
 	},
 };
 
@@ -315,7 +315,7 @@ void check_report(enum check_rule rule, uint32_t qpn,
 			for (unsigned k = 0; k < n; k++)
 				say("check:     #%u %s", k, reports.frame[k].text);
 		}
-		say("check:   to change: %s", rules[rule].fix);
+		say("check:   fix: %s", rules[rule].fix);
 		json_write(rule, qpn, text, side, nsides);
 	}
 	pthread_mutex_unlock(&reports.lock);

@@ -151,7 +151,7 @@ def test_waits_for_ever(home, tmp_path, mode, options):
     found = tmp_path / "found.jsonl"
     p = rig.Proc(rig.Side(home), [CHECKED, mode], [f"--check=json={found}", *options])
     try:
-        p.wait_for(f"check: {mode}: .*(.*\n)*.*check:   to change: ")
+        p.wait_for(f"check: {mode}: .*(.*\n)*.*check:   fix: ")
         rig.until(lambda: found.exists() and found.read_text().endswith("\n"), "it is in the file", p)
         assert p.running()
     finally:
