@@ -170,7 +170,7 @@ int cmd_doctor(int argc, char **argv)
 		.doc = "Report what works here, what does not, and how to fix "
 		       "it. With PROGRAMs or --peer, check those instead.\v"
 		       "The exit status is 1 if a check says FAIL, else 0. "
-		       "WARN marks what is slower, or does not work for some "
+		       "WARN marks what is slow, or does not work for some "
 		       "programs.\n\n"
 		       "Examples:\n"
 		       "  softhca doctor\n"

@@ -348,24 +348,21 @@ static void check_mtu(struct peer *p, bool answers, struct finding *f)
 	if (!answers) {
 		f->status = WARN;
 		TEXT(f,
-		     "nothing answers, so what gets through is not known; the "
-		     "first link takes packets of %u bytes",
+		     "nothing answers, so the path MTU is not known; the first link takes packets of %u bytes",
 		     mtu);
 		return;
 	}
 	fits = 128u << netdev_ib_mtu(mtu);
 	port = 128u << h->port.active_mtu;
 	TEXT(f,
-	     "nobody on the path has refused packets of %u bytes, enough "
-	     "for path MTU %u",
+	     "no hop on the path has refused packets of %u bytes, enough for path MTU %u",
 	     mtu, fits);
 	if (fits >= port)
 		return;
 	f->status = WARN;
 	TEXT(f, "; programs that use the port's, %u, lose their packets", port);
 	FIX(f,
-	    "give the program the path MTU (ib_write_bw -m %u), or softhca "
-	    "run --addr the address that leads there",
+	    "give the program the path MTU (ib_write_bw -m %u), or softhca run --addr the address that routes to the peer",
 	    fits);
 }
 
@@ -448,8 +445,7 @@ static void say_unreachable(const struct peer *p, struct finding *f, int err)
 	f->status = FAIL;
 	if (err == -ECONNREFUSED) {
 		TEXT(f,
-		     "no program listens on TCP port %u of %s: its kernel says "
-		     "so, or a firewall",
+		     "no program listens on TCP port %u of %s: reported by its kernel or a firewall",
 		     port, p->text);
 		FIX(f, "start \"softhca run --iwarp -- rping -s\" there, which "
 		       "listens on port 7174, or give the port of a program "
@@ -494,7 +490,7 @@ static void check_answer_tcp(struct peer *p, struct finding *f)
 	f->status = WARN;
 	TEXT(f, ", but whether iWARP is there is not known: %s",
 	     err == -EPROTO ?
-		     "what answers is something else" :
+		     "another protocol answers" :
 	     err == -ETIMEDOUT ?
 		     "nothing answers" :
 		     "the connection was closed without an answer");

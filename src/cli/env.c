@@ -174,8 +174,7 @@ int cmd_env(int argc, char **argv)
 	static const struct argp argp = {
 		.options = options,
 		.parser = parse,
-		.doc = "Print the environment of softhca run: by itself it gives "
-		       "programs all that run gives them.\v"
+		.doc = "Print the environment of softhca run, which is all that programs need.\v"
 		       "Examples:\n"
 		       "  eval \"$(softhca env)\"\n"
 		       "  softhca env --wire > softhca.sh\n"

@@ -218,7 +218,7 @@ int cmd_explain(int argc, char **argv)
 		       "hardware, and what to do: the status of a completion, "
 		       "an asynchronous event, an event of rdma_cm or an "
 		       "errno, by name or number.\v"
-		       "Of a running program, by its process number: what each "
+		       "Of a running program, by its process ID: what each "
 		       "queue pair waits for.\n\n"
 		       "A number may be of several kinds: all are printed. "
 		       "\"softhca run --explain\" says which cause it was.\n\n"

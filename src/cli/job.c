@@ -639,9 +639,7 @@ int job_environment(const struct job_place *place)
 	warn_iwarp();
 	err = libdir_find(libdir);
 	if (err == -ESRCH) {
-		cli_say("/proc is not mounted here, which says where this "
-			"program and its libraries are: mount -t proc proc "
-			"/proc");
+		cli_say("/proc is not mounted, so this program and its libraries cannot be located: mount -t proc proc /proc");
 		return err;
 	}
 	if (err) {

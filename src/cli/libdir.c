@@ -63,7 +63,7 @@ static int check_files(const char *libdir, const char *soname,
 		if (err) {
 			snprintf(why->text, sizeof(why->text), "%s: %s", path,
 				 err == -ENOEXEC ?
-					 "damaged: it is no whole library" :
+					 "damaged: not a complete library" :
 					 strerror(-err));
 			return err;
 		}

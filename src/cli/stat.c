@@ -42,9 +42,9 @@ static const struct argp_option options[] = {
 	  "Again every S seconds (0.1 or more), with rates; until ^C", 0 },
 	{ "json", 'j', NULL, 0, "Print JSON, with all counters", 0 },
 	{ "prometheus", 'P', NULL, 0,
-	  "Print what Prometheus reads: sums of each device of each process",
+	  "Print the sums of each device of each process for Prometheus",
 	  0 },
-	{ "pid", 'p', "PID", 0, "Only of this process", 0 },
+	{ "pid", 'p', "PID", 0, "Only this process", 0 },
 	{ "sort", 's', "COUNTER", 0,
 	  "Most of this counter first (tx_bytes, retransmits...); else most "
 	  "bytes",
@@ -75,7 +75,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		errno = 0;
 		a->pid = (pid_t)strtol(arg, &end, 10);
 		if (errno || *end || a->pid <= 0)
-			return wrong(state, "--pid=%s: a process number is needed",
+			return wrong(state, "--pid=%s: a process ID is needed",
 				     arg);
 		return 0;
 	case 'i':
@@ -177,7 +177,7 @@ static void say_silent(const struct stat_reply *r)
 			r->err == -ETIMEDOUT ?
 				"does not answer: is it stopped?" :
 			r->err == -EPROTO ?
-				"answers what this version does not understand: another version of softhca?" :
+				"gives an answer that this version does not understand: another version of softhca?" :
 				strerror(-r->err));
 	else if (r->head->missed)
 		cli_say("process %d: not all of its queue pairs are here: more were made meanwhile",
@@ -430,7 +430,7 @@ int cmd_stat(int argc, char **argv)
 		}
 		chosen = choose(r, n, a.pid);
 		if (a.pid && !chosen) {
-			cli_say("process %d is no running softhca program of this user, or has not connected a queue pair yet",
+			cli_say("process %d is not a running softhca program of this user, or has not connected a queue pair yet",
 				(int)a.pid);
 			err = -ESRCH;
 		}

@@ -134,7 +134,7 @@ const char *trace_reason_text(enum trace_reason r)
 	case TRACE_R_PROBE:
 		return "no answer for a few round trips";
 	default:
-		return "a response was passed over, or what was before is not recorded";
+		return "a response was skipped, or earlier events were not recorded";
 	}
 }
 

@@ -28,7 +28,7 @@ enum stat_counter {
 /* clang-format off */
 #define STAT_OTHER_COUNTS(C) \
 C(BAD_ICRC, "rx_icrc_encapsulated", "packets received with a wrong ICRC") \
-C(MALFORMED, "rx_malformed", "packets that are no RoCEv2") \
+C(MALFORMED, "rx_malformed", "packets that are not RoCEv2") \
 C(OVERFLOW, "rx_overflow", "packets lost to a full socket buffer") \
 C(NO_QP, "rx_no_qp", "packets for QPs that are not there")
 /* clang-format on */

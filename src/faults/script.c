@@ -464,7 +464,7 @@ static bool kill_qp(struct script *s)
 	const char *word;
 
 	if (!is_next(s, "qp"))
-		return wrong(s, "kill what? kill qp belongs here");
+		return wrong(s, "kill needs an object: kill qp");
 	word = s->word[s->at];
 	if (!word || (strcmp(word, "any") && (*word < '0' || *word > '9')))
 		return true;
@@ -645,7 +645,7 @@ static bool take(struct script *s, const char *text, size_t len)
 	for (size_t i = 0; i < len; i++)
 		if ((unsigned char)text[i] < ' ' && text[i] != '\t' &&
 		    text[i] != '\r')
-			return wrong(s, "byte 0x%02x: this is no text",
+			return wrong(s, "byte 0x%02x: this is not text",
 				     (unsigned char)text[i]);
 	if (comment)
 		len = (size_t)(comment - text);
@@ -685,7 +685,7 @@ static bool lines(struct script *s, const char *text, size_t len)
 	}
 	s->line = 0;
 	if (!s->f->nrules && !s->f->seeded)
-		return wrong(s, "there is no fault in it");
+		return wrong(s, "it contains no fault");
 	for (size_t i = 0; i < s->f->nrules; i++)
 		ranges_join(&s->f->rule[i]);
 	return true;

@@ -499,8 +499,7 @@ static void explain_broken(struct shm *s, struct shm_in *in)
 		return;
 	in->broken_life = registry_life(s->registry, in->slot) | 1u << 31;
 	SHM_RX_STAT(s, broken, 1);
-	say("what another process (slot %u) has put into shared memory makes "
-	    "no sense (%s); packets between the two go by UDP from now on",
+	say("shared memory written by another process (slot %u) is corrupt (%s); packets between the two go by UDP from now on",
 	    in->slot, in->ring.broken);
 }
 

@@ -40,15 +40,15 @@ O(loss, double, percent, "SOFTHCA_LOSS", "loss", "PERCENT", 0, set_loss, /* 0..1
 O(seed, uint64_t, u64, "SOFTHCA_SEED", "seed", "N", 0, set_u64, /* 0: from the clock */ \
   "Make --loss and --faults do the same every time") \
 O(faults, const char *, string, "SOFTHCA_FAULTS", "faults", "FILE", 0, set_faults, \
-  "Make the faults that the script FILE says: packets lost, late, twice " \
+  "Inject the faults of the script FILE: packets lost, late, duplicated " \
   "or changed, calls that fail, events; see softhca(1)") \
 O(faults_log, const char *, string, "SOFTHCA_FAULTS_LOG", "faults-log", "FILE", 0, set_file, \
-  "Write what --faults has done as a script that does it again; %p in " \
+  "Log the faults made as a script that repeats them; %p in " \
   "the name becomes the process ID") \
 O(check, const char *, string, "SOFTHCA_CHECK", "check", "OPTION[,OPTION...]", OPTION_ARG_OPTIONAL, set_check, \
   "Report on stderr latent bugs of the program; exit=N: a process " \
   "with findings ends with status N; json=FILE: append them to FILE, a line " \
-  "of JSON each; leaks: what is never destroyed, too; see softhca(1)") \
+  "of JSON each; leaks: objects never destroyed, too; see softhca(1)") \
 O(pcap, const char *, string, "SOFTHCA_PCAP", "pcap", "FILE", 0, set_pcap, \
   "Record the packets of all processes in FILE (pcapng, for " \
   "Wireshark); %p in the name becomes the process ID, for one file " \
@@ -60,7 +60,7 @@ O(explain, enum explain, explain, "SOFTHCA_EXPLAIN", "explain", "full", OPTION_A
   "Print on stderr why completions and calls fail, and how queue pairs are " \
   "connected; =full: also where the program has posted what fails") \
 O(part_id, uint32_t, u32, "SOFTHCA_PART_ID", "part-id", "ID", 0, set_u32, \
-  "vendor_part_id to report; perftest chooses how it posts by it " \
+  "vendor_part_id to report; perftest selects its posting method by it " \
   "(4129, a ConnectX-7: ibv_wr_* and inline data)") \
 V(vendor_id, uint32_t, u32, "SOFTHCA_VENDOR_ID") \
 V(rundir, const char *, string, "SOFTHCA_RUNDIR") \

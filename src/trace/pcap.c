@@ -335,8 +335,7 @@ static void drop_locked(struct pcap *p)
 
 	p->dropped++;
 	if (!atomic_flag_test_and_set(&said))
-		say("the reader of the recording is too slow: packets are "
-		    "left out; record to a file instead of a FIFO");
+		say("the reader of the recording is too slow: packets are dropped; record to a file instead of a FIFO");
 }
 
 void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)

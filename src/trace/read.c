@@ -59,7 +59,7 @@ static const char *check_header(struct trace_header *h, uint64_t size)
 	    h->ring_records < 2 || h->ring_records > TRACE_RING_RECORDS ||
 	    h->ring_records & (h->ring_records - 1) ||
 	    h->nrings > TRACE_RINGS)
-		return "its header makes no sense: damaged, or of a machine with another byte order";
+		return "header corrupt, or written by a machine with another byte order";
 	if (size < TRACE_RINGS_AT + (uint64_t)h->nrings * h->ring_records *
 					sizeof(struct trace_rec)) {
 		snprintf(text, sizeof(text),
@@ -234,7 +234,7 @@ static const char *read_open(struct trace_set *t, size_t *room, int fd,
 	free(p.name);
 	return err == -ENOMEM ? "no memory" :
 	       err == -ENODATA ? "truncated while it was read" :
-				 "a ring of it makes no sense";
+				 "ring corrupt";
 }
 
 static int is_ours(const struct dirent *d)

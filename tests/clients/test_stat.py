@@ -145,7 +145,7 @@ def test_who_does_not_answer(home, rundir):
         assert len(out.splitlines()) == 2 and time.monotonic() - began < 10
         os.kill(pid, signal.SIGKILL)
         rig.until(lambda: not any(p["pid"] == pid for p in json.loads(stat(rundir, "--json")[0])), "it is gone")
-    assert "is no running softhca program" in stat(rundir, "--pid", str(pid), status=1)[1]
+    assert "is not a running softhca program" in stat(rundir, "--pid", str(pid), status=1)[1]
     assert "no such counter" in stat(rundir, "--sort=foo", status=2)[1]
     assert "seconds are needed" in stat(rundir, "--interval=0", status=2)[1]
 

@@ -38,8 +38,8 @@ static void wrong_lines(void **state)
 		unsigned line;
 		const char *says;
 	} wrong[] = {
-		{ "", 0, "no fault" },
-		{ "\n# nothing\n", 0, "no fault" },
+		{ "", 0, "contains no fault" },
+		{ "\n# nothing\n", 0, "contains no fault" },
 		{ "drop ack\nlose ack", 2, "lose: no such fault" },
 		{ "drop acks", 1, "acks: no kind of packet" },
 		{ "drop ack,", 1, "no kind of packet" },
@@ -68,7 +68,7 @@ static void wrong_lines(void **state)
 		{ "drop ack icrc=right", 1, "icrc does not go with drop" },
 		{ "rnr send", 1, "send: not a word" },
 		{ "rnr after 1MB", 1, "a time" },
-		{ "kill", 1, "kill what" },
+		{ "kill", 1, "kill needs" },
 		{ "kill qp=x", 1, "not a word" },
 		{ "partition", 1, "not an IP address" },
 		{ "partition 192.0.2.7 peer=::1", 1, "peer is there twice" },
@@ -82,7 +82,7 @@ static void wrong_lines(void **state)
 		{ "seed x", 1, "a number belongs here" },
 		{ "seed 1 2", 1, "nothing belongs behind" },
 		{ "seed 1\nseed 1", 2, "a seed already" },
-		{ "drop \x01", 1, "no text" },
+		{ "drop \x01", 1, "not text" },
 	};
 
 	(void)state;

@@ -613,10 +613,10 @@ static void wrong_files_are_named(void **state)
 	says(&a, sizeof(a), "not a file of events");
 	two_hosts(&a, &b);
 	a.h.ring_records = 1u << 31;
-	says(&a, sizeof(a), "makes no sense");
+	says(&a, sizeof(a), "header corrupt");
 	a.h.ring_records = RECORDS;
 	a.h.ring[0].written = UINT64_MAX;
-	says(&a, sizeof(a), "makes no sense");
+	says(&a, sizeof(a), "ring corrupt");
 	/* The others are read all the same. */
 	write_file(&b, "b" TRACE_SUFFIX, sizeof(b));
 	assert_int_equal(read_dir(&t), 0);
