@@ -35,12 +35,12 @@ FAMILIES = {
         "perftest", "ib_send_, write_, read_ and atomic_ _lat and _bw: RC, UC, UD and XRC; all sizes, both directions, "
         "many QPs, lists, events, inline, SRQs, path MTUs, every GID, multicast, extended posting, with losses",
         ["test_perftest.py::", "test_verbs.py::test_perftest", "test_data.py::test_loss_perftest"],
-        ["On UC and UD it waits for ever for messages that are lost: nothing holds back its sender, and a receiver's "
+        ["On UC and UD it waits indefinitely for messages that are lost: nothing holds back its sender, and a receiver's "
          "socket has room for so many.",
          "Writes have no events (-e).",
          "With -q, a -n that is no multiple of --cq-mod (100, or what -l says): every completion counts as --cq-mod, so "
          "`ib_*_bw` can stop polling before its slowest QP has posted all, and stands.",
-         "The group that -M has by default is interface-local (ff01::), which reaches nobody on another host: name one."]),
+         "The group that -M has by default is interface-local (ff01::), which does not reach other hosts: name one."]),
     "perftest over rdma_cm": Family(
         "perftest", "the same tools with -R, and with -z", ["test_cm_tools.py::test_perftest"],
         ["-R is for RC and UD, and for IPv4; it refuses UC, XRC and DC itself.",
@@ -56,10 +56,11 @@ FAMILIES = {
         ["rping destroys its channel while another thread of it reads there: \"rdma_get_cm_event: Bad file descriptor\" "
          "at its end.",
          "rping's server with -P loses one of two requests that arrive together, and handles the other twice: it keeps "
-         "the last request in a single variable until its main thread reads it. Clients then wait for ever, on any device.",
+         "the last request in a single variable until its main thread reads it. Clients then wait indefinitely, "
+         "on any device.",
          "cmtime's server runs until it is killed.",
-         "mckey must join before the sender sends; it waits for nothing but its number of packets. So does udaddy, for "
-         "ever if a datagram is lost."]),
+         "mckey must join before the sender sends; it waits for nothing but its number of packets. So does udaddy, "
+         "indefinitely if a datagram is lost."]),
     "rsockets' tools": Family(
         "rdmacm-utils", "rstream, riostream, udpong, rcopy: all their tests, sizes, IPv4 and IPv6, fork, with losses",
         [r"test_rsocket.py::test_(rstream|riostream|udpong|rcopy)"], []),
@@ -123,7 +124,7 @@ FAMILIES = {
         "perftest rdmacm-utils qperf fio libfabric-bin", "--iwarp, on one host and on two, there also with segments of 1448 "
         "bytes: perftest -R, rping, ucmatose, rdma_client and rdma_server, rstream, qperf, fio, fi_pingpong",
         [r"test_iwarp.py::test_(perftest|rping|ucmatose|rdma_client|rstream|qperf|fio|fi_pingpong)"],
-        ["ib_send_bw -R -e stops for ever, now and then; two of qperf's tests need immediate data, which iWARP has "
+        ["ib_send_bw -R -e hangs now and then; two of qperf's tests need immediate data, which iWARP has "
          "not: [IWARP.md](IWARP.md#programs)."]),
     "iperf3": Family(
         "iperf3", "--sockets: both directions, parallel streams, IPv6", ["test_sockets.py::test_iperf3"], []),

@@ -137,7 +137,7 @@ DISTURBED_TOOLS = ("ibv_rc_pingpong", "ibv_rc_pingpong, 100 kB", "ib_send_bw", "
 # With fewer messages: rxe may wait for its timer with each that it sends.
 FEWER = {"ibv_rc_pingpong": ("-e", "-e -n 200"), "ibv_rc_pingpong, 100 kB": ("-n 100", "-n 10")}
 LOSES = next(iter(NETEM))
-UNSUPPORTED.update({(LOSES, "udaddy", ip): "it waits for ever for a datagram that is lost; the row without "
+UNSUPPORTED.update({(LOSES, "udaddy", ip): "it waits indefinitely for a datagram that is lost; the row without "
                     "messages shows that its service is resolved" for ip in (4, 6)})
 # Nobody listens: whether the client fails, and what it has to print. The reasons
 # are numbers of 12.6.7.2 (8: invalid service ID) and 12.11.2 (1: service ID not

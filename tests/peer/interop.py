@@ -122,14 +122,15 @@ def is_ours(direction):
 
 # What siw does, what the RFCs say, what softhca does, and the tests that play it.
 SIW_DIFFERS = [
-    ("As responder, it does not look at the initiator's first message if that arrives before it has finished with its "
+    ("As responder, it does not read the initiator's first message if that arrives before it has finished with its "
      "reply, but only when the next one arrives", "that message lets the responder begin (RFC 6581)",
      "as initiator sends it again, up to four times within 2 s, until something has come", "ready_again"),
     ("As initiator, it refuses a reply that has bytes behind it, and offers no first message by default",
      "the responder sends nothing before the initiator's first FPDU (RFC 5044 7.1)",
      "as responder sends nothing before that, or for 50 ms", "ready_to_receive"),
     ("A bit of its frames, 0x08, says that FPDUs longer than a TCP segment are welcome; as responder it repeats the "
-     "initiator's", "the bit is reserved (RFC 5044 7.1.1)", "sets it, and sends FPDUs of up to 64 KiB to who does", ""),
+     "initiator's", "the bit is reserved (RFC 5044 7.1.1)", "sets it, and sends FPDUs of up to 64 KiB to peers "
+     "that do", ""),
     ("A frame has 256 bytes of private data at most, of which IRD and ORD take four (as its source says)",
      "512 (RFC 5044 7.1.1)", "512, so siw refuses a request of a program that gives more than 252 bytes", ""),
     ("Its Terminate messages have layer and type exchanged, and their flags among the reserved bits, on a "
@@ -145,12 +146,13 @@ SIW_DIFFERS = [
     ("A write to a region without permission is refused as one with an invalid STag, a send longer than the receive "
      "as one without a receive; where an address wraps it has a catastrophic error, or resets",
      "codes of their own (RFC 5040 4.8, 5041 7)", "has those", ""),
-    ("A send that invalidates a key that is none fails the receive, and the connection goes on",
+    ("A send that invalidates an unknown key fails the receive, and the connection goes on",
      "ends the connection (RFC 5040 4.8)", "as specified", ""),
-    ("As initiator it does not look at Terminate messages: a refused read is flushed; what is posted after the end never "
+    ("As initiator it ignores Terminate messages: a refused read is flushed; what is posted after the end never "
      "completes", "completions with what was wrong", "has them", ""),
     ("It may reset the stream when it closes: what it sent last is lost", "an orderly end", "sends FIN, and reads on until the peer's", ""),
-    ("A rejected request is REJECTED with -ECONNRESET; rdma_connect() fails with ECONNREFUSED where nobody listens",
+    ("A rejected request is REJECTED with -ECONNRESET; rdma_connect() fails with ECONNREFUSED where there is "
+     "no listener",
      "", "REJECTED with -ECONNREFUSED for both", ""),
     ("As initiator it may miss the private data of a rejection that has FIN right behind it", "",
      "leaves it to the peer to close first, for a second", ""),

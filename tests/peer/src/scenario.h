@@ -79,11 +79,11 @@
 	X(err_wrong_peer, "QP connected to someone else") \
 	X(err_events, "events of the responder") \
 	X(err_uc_short_recv, "UC receive too short") \
-	X(err_uc_no_recv, "UC send nobody receives") \
+	X(err_uc_no_recv, "UC send without a receive") \
 	X(err_uc_unknown_qp, "UC unknown QP") \
 	X(err_uc_rkey, "UC write with an unknown rkey") \
 	X(err_ud, "UD wrong Q_Key, unknown QP") \
-	X(err_ud_no_recv, "UD send nobody receives") \
+	X(err_ud_no_recv, "UD send without a receive") \
 	X(err_ud_short_recv, "UD receive too short") \
 	X(iw_mixed, "everything outstanding, both ends") \
 	X(iw_sge, "gather and scatter") \
@@ -92,8 +92,8 @@
 	X(iw_access, "region without permission") \
 	X(iw_short_recv, "receive too short for the message") \
 	X(iw_no_recv, "no receive posted") \
-	X(iw_recv_lkey, "receive with an lkey that is none") \
-	X(iw_lkey, "send with an lkey that is none") \
+	X(iw_recv_lkey, "receive with an invalid lkey") \
+	X(iw_lkey, "send with an invalid lkey") \
 	X(iw_inv, "invalidate of a key that is no window") \
 	X(rc_stream, "RC mixed traffic for some seconds") \
 	X(victims, "idle QPs for some seconds")
