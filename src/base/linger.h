@@ -1,10 +1,10 @@
 /*
  * linger.h - whether to spin before a sleep
  *
- * Who has just answered a request often gets the next one within microseconds,
- * and a sleep would cost both ends more than that. Where spinning was in vain,
- * as on one processor, or the thread lost its processor meanwhile, it is left
- * out the more often: who sleeps until he is woken gets one sooner.
+ * A thread that has just answered a request often gets the next one within
+ * microseconds, and a sleep would cost both ends more than that. Where spinning
+ * found nothing, as on one processor, or the thread lost its processor meanwhile,
+ * it is skipped more often: a thread that is woken gets a processor sooner.
  *
  * The state is a thread's own; all zeros at first.
  */

@@ -9,7 +9,7 @@
  *
  * iWARP has no such manager: a program that listens there has its TCP port. It is
  * sent an MPA request of a revision that does not exist, which softhca rejects
- * without a word to the program.
+ * without involving the program.
  */
 #include "cli/cli.h"
 #include "cli/doctor.h"

@@ -1,7 +1,7 @@
 /*
  * job.c - the options of run and env, and the environment they become
  *
- * The loader is told in both ways that it offers. LD_LIBRARY_PATH also serves
+ * The loader is configured in both ways that it offers. LD_LIBRARY_PATH also serves
  * programs that dlopen() the libraries, under either of their names;
  * LD_PRELOAD, with the libraries' absolute paths, also serves programs whose
  * DT_RPATH names the distribution's directory. Both name the same files, so one

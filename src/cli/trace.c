@@ -355,10 +355,10 @@ static void print_procs(const struct trace_set *t)
 			       p->lost);
 		if (p->head.unrecorded)
 			printf("; %" PRIu64
-			       " events of threads beyond the first %u are not there",
+			       " events of threads beyond the first %u were not recorded",
 			       p->head.unrecorded, TRACE_RINGS - 1);
 		if (p->senseless)
-			printf("; %" PRIu64 " records make no sense",
+			printf("; %" PRIu64 " records are corrupt",
 			       p->senseless);
 		putchar('\n');
 	}

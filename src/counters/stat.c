@@ -101,7 +101,8 @@ int stat_listen(const char *path, unsigned slot)
 		goto out;
 	}
 	unlink(p.a.sun_path);
-	/* Who comes in between is another user's, and asked who he is. */
+	/* A client that connects in between may be another user's: its
+	 * credentials are checked. */
 	if (bind(fd, (struct sockaddr *)&p.a, sizeof(p.a)) ||
 	    chmod(p.a.sun_path, 0600) || listen(fd, ANSWERS)) {
 		err = -errno;

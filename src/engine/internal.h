@@ -145,9 +145,9 @@ int thread_watch_links(struct engine *e, bool watch);
 /* Sets it again, since a link has become cold, or hot. */
 void thread_rewatch(struct engine *e);
 /*
- * Whoever sleeps on the links' descriptors asks them to be readable when there
- * is something to do; false: there is, now. Awake, he takes that back; called
- * has a bit for each link, 1 << i for the i-th, whose descriptor he has found
+ * Before a sleep on the links' descriptors: asks that they become readable when
+ * there is something to do; false: there is, now. On wake-up this is undone;
+ * called has a bit, 1 << i for the i-th, for each link whose descriptor was
  * readable.
  */
 bool links_sleep(struct engine *e);

@@ -6,10 +6,10 @@
  * pay that for each. So when packets have come the thread polls on for
  * STAY_NS, since the last one.
  *
- * That is for nothing where nothing comes so soon, and it does harm where the
- * CPU that it takes is the one that a program needs to send the next packet, or
- * to see this one; then nothing can come meanwhile. So after STAY_VAIN times
- * in a row in vain it takes twice as many wakes as before until it tries again,
+ * That is wasted where nothing comes so soon, and it does harm where the CPU that
+ * it takes is the one that a program needs to send the next packet, or to see
+ * this one; then nothing can come meanwhile. So after STAY_VAIN fruitless times
+ * in a row it takes twice as many wakes as before until it tries again,
  * STAY_SKIP_MAX at most. It stops as soon as a program polls, and after
  * STAY_MAX_NS it looks at its other descriptors.
  *

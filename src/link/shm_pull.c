@@ -10,8 +10,8 @@
  * the packet is acknowledged, unless the program takes it back: it deregisters
  * the memory, or the QP goes to ERR or RESET, or the process ends. All these
  * can be seen in what the process shows (shown.h), before the program is told
- * that it may use its memory for something else. So whoever looks after he has
- * copied, and finds everything still there, has what was sent.
+ * that it may use its memory for something else. So a reader that checks
+ * after its copy, and finds everything unchanged, has what was sent.
  *
  * Names come from memory that others may scribble on. They lead to nothing but
  * the memory of the process whose ring they were in.

@@ -36,9 +36,9 @@ struct qp_far {
  * ordinary way. */
 struct qp_direct_env {
 	/*
-	 * Says that somebody is about to look and to copy, with a full fence;
-	 * until leave() the other process removes no key and no QP that he may
-	 * have seen alive. A number for leave(), or -errno.
+	 * Announces a copy, with a full fence: until leave() the other
+	 * process removes no key and no QP that the caller may have seen
+	 * alive. A number for leave(), or -errno.
 	 */
 	int (*enter)(struct qp_far *far);
 	void (*leave)(struct qp_far *far, int visit);

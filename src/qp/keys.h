@@ -218,10 +218,10 @@ bool keys_view_init(struct keys_view *v, const struct keys_shown *head,
 uint32_t keys_find(const struct keys_view *v, uint32_t rkey, uint32_t *hint);
 
 /*
- * Copies the entry with this rkey; false: it is not there, or dead, or somebody
- * has scribbled on it: what it says is where the caller will write in the
- * owner's memory. What is found stays as it is as long as its owner waits for the caller: who has said
- * that he is there, with a full fence, before he calls.
+ * Copies the entry with this rkey; false: it does not exist, is dead, or is
+ * corrupt: it says where the caller will write in the owner's memory. The entry
+ * stays valid as long as its owner waits for the caller, which has announced
+ * itself, with a full fence, before it calls.
  */
 bool keys_peek(const struct keys_view *v, uint32_t slot, uint32_t rkey,
 	       struct key_shown *e);

@@ -1,10 +1,9 @@
 /*
- * why.c - why calls of librdmacm fail and connections do not come about, in
- * words (softhca run --explain)
+ * why.c - explains why calls of librdmacm fail and connections are not
+ * established (softhca run --explain)
  *
- * What a call returns is reported by cma_ret(). What comes of a connection is
- * reported here when the connection manager says so, since a program may never
- * fetch the event.
+ * Errors of calls are reported by cma_ret(); results of connections here, when
+ * the connection manager reports them, since a program may never fetch the event.
  */
 #include "cma.h"
 

@@ -2,8 +2,8 @@
  * registry.c - slots of processes, what they lease, what is on its way to them
  *
  * A process has a slot from registry_join() on, and with it chunks of QPNs, a
- * private port and a count of the bytes that wait for it. When it ends without
- * a word, the next process that holds the lock sweeps: what it had is free.
+ * private port and a count of the bytes that wait for it. When it dies, the
+ * next process that holds the lock sweeps: what it had is free.
  */
 #include "registry_internal.h"
 

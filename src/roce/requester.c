@@ -556,8 +556,8 @@ static void req_large(struct roce_qp *qp, bool large)
 }
 
 /*
- * The oldest packet that is not acknowledged, once more: whoever has it already
- * answers with all he has (recovery.c).
+ * The oldest unacknowledged packet again: a peer that has it already answers
+ * with all that it has (recovery.c).
  */
 static void probe(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 {

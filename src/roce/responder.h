@@ -29,9 +29,9 @@ enum verdict {
 void rsp_fail_access(struct roce_qp *qp);
 
 /*
- * The flags of a SEND Only's opcode. Small messages are the ones that are many:
- * who asks for these before he goes on with them as a constant has the compiler
- * leave out all that a SEND Only is not.
+ * The flags of a SEND Only's opcode. Most messages are small: a caller that tests
+ * for these flags and passes them on as a constant lets the compiler drop
+ * everything that a SEND Only does not need.
  */
 #define RSP_SEND_ONLY                                                          \
 	(ROCE_F_REQUEST | ROCE_F_SEND | ROCE_F_PAYLOAD | ROCE_F_FIRST |        \

@@ -118,7 +118,7 @@ struct rsock_stream {
 	bool wr_open;
 	bool end_sent; /* the peer knows that we send no more */
 	bool gone; /* the peer's queue pair is, or will be at once */
-	bool reset; /* and it did not say good-bye */
+	bool reset; /* and it closed without a shutdown */
 	bool swap;
 	bool plain; /* there is no immediate data, see queue.c */
 
@@ -407,7 +407,7 @@ ssize_t rsock_stream_write(struct rsock *rs, enum rsock_write kind,
 
 int rsock_stream_shutdown(struct rsock *rs, int how);
 /*
- * Says good-bye, as far as that needs no waiting, and returns whether
+ * Sends the shutdown, as far as that needs no waiting, and returns whether
  * everything that was sent has arrived, or cannot any more. Under lock.
  */
 bool rsock_stream_over(struct rsock *rs);

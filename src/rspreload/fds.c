@@ -25,11 +25,11 @@
 
 #define CONNECT_MS 3000
 /*
- * By iWARP whatever has the derived port may be silent for ever, or a firewall
+ * By iWARP whatever has the derived port may be silent, or a firewall
  * that passes the program's port alone.
  */
 #define CONNECT_IWARP_MS 1000
-/* Where that time has passed in vain, it is so short for a while. */
+/* After such a timeout, for a while. */
 #define CONNECT_AGAIN_MS 100
 #define SILENT_NS 60000000000ull
 

@@ -15,7 +15,7 @@
 #include <errno.h>
 #include <limits.h>
 
-#define ASK_NS 1000000000 /* and not believe shared memory alone for longer */
+#define ASK_NS 1000000000 /* and not trust shared memory alone for longer */
 #define PIECES 64 /* at a time, when one call does not do it */
 
 static ssize_t copy_once(pid_t pid, const struct iovec *local, size_t n,

@@ -79,7 +79,7 @@ struct pcap {
 	uint32_t interface; /* our first */
 	pthread_mutex_t lock; /* covers what follows */
 	_Atomic int error; /* errno of the write that ended the recording */
-	bool stalled; /* the reader was waited for in vain: do not wait again */
+	bool stalled; /* waiting for the reader has timed out: do not wait again */
 	uint64_t dropped; /* packets since the last in buf */
 	uint64_t oldest_ns; /* of the blocks in buf */
 	size_t used;
