@@ -1,6 +1,6 @@
 /*
  * path.h - files whose names the user has given: one for each process of a job,
- * and none of somebody else
+ * and none that another user owns
  */
 #ifndef SOFTHCA_BASE_PATH_H
 #define SOFTHCA_BASE_PATH_H

@@ -1,10 +1,11 @@
 /*
  * events.c - programs that wait for what does not come
  *
- * Whoever sleeps in ibv_get_cq_event() is in a list, and a thread looks at it
- * now and then. A CQ that is armed and has completions that nobody takes was
- * armed after they had come: they raise no event any more. Another thread of
- * the program may be about to poll, so it has to be so for a while.
+ * Threads that sleep in ibv_get_cq_event() are in a list, and another thread
+ * checks it periodically. A CQ that is armed and has completions that are not
+ * polled was armed after they had arrived: they raise no event any more.
+ * Another thread of the program may be about to poll, so it has to be so for a
+ * while.
  */
 #include "internal.h"
 

@@ -1,15 +1,15 @@
 /*
- * races.c - peers that change the same memory of this process, or a peer and the
- * program, without an order between them
+ * races.c - peers that change the same memory of this process, or a peer and
+ * the program, without an order between them
  *
  * The last changes are remembered, each with when it was made: just before its
- * last bytes were stored, so nobody can have known of it earlier. One that comes
- * later from another queue pair and was posted before that does not depend on
- * it; nor does the earlier depend on the later, which had not been carried out.
- * So nothing orders the two, and if the later has other content the outcome is a
- * matter of time. When a request was posted its process shows (qp/public.h), as
- * the last time that it posted anything; of others, which show nothing, it is
- * taken for posted when its first packet comes.
+ * last bytes were stored, so no process can have known of it earlier. One that
+ * comes later from another queue pair and was posted before that does not
+ * depend on it; nor does the earlier depend on the later, which had not been
+ * carried out. So nothing orders the two, and if the later has other content
+ * the outcome depends on timing. When a request was posted its process shows
+ * (qp/public.h), as the last time that it posted anything; of others, which
+ * show nothing, it is taken for posted when its first packet comes.
  *
  * A request that was posted may wait for what the program here has to do before
  * it can be carried out: post a receive for a message before it, or connect the

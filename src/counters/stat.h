@@ -1,10 +1,10 @@
 /*
  * stat.h - what a process says of its devices and queue pairs when it is asked
  *
- * Beside the registry's file each process has a socket, for its user alone; who
- * connects gets one copy of all counters, a sealed file in memory. Nothing is
- * shared, and nobody counts for others: it costs a process nothing until it is
- * asked. The reader takes what comes for hostile.
+ * Beside the registry's file each process has a socket, for its user alone; a
+ * client that connects gets one copy of all counters, a sealed file in memory.
+ * Nothing is shared, and no process counts for another: it costs a process
+ * nothing until it is queried. The reader treats the copy as hostile.
  */
 #ifndef SOFTHCA_COUNTERS_STAT_H
 #define SOFTHCA_COUNTERS_STAT_H

@@ -2,8 +2,9 @@
  * tree.c - small trees of files that nothing changes, in a directory of this
  * user's own
  *
- * The name of a tree is a hash of its contents: who describes the same shares
- * one, nothing in it ever changes, and a program keeps what it started with.
+ * The name of a tree is a hash of its contents: processes with the same
+ * contents share one, nothing in it ever changes, and a program keeps the tree
+ * that it started with.
  *
  * Trees live in a directory that belongs to this user alone, inside one that
  * may belong to everybody. It is trusted only if it is a directory of ours that

@@ -1,11 +1,11 @@
 /*
- * heat.h - which links programs that poll leave out
+ * heat.h - which links programs skip when they poll
  *
- * To ask UDP for packets is a system call, and where a process has no peer but
- * on its own host hardly anything comes that way. So such a link gets cold: a
+ * Polling UDP takes a system call, and where all peers of a process are on its
+ * own host hardly anything arrives that way. So such a link gets cold: a
  * packet that comes or goes heats it, each poll that finds nothing takes some
  * of that away, and with nothing left programs leave it out. The thread watches
- * a cold link whoever else receives, and takes what comes there. As long as the
+ * a cold link while programs receive, and takes its packets. As long as the
  * last packet of some QP has gone by the link it does not get cold, however
  * seldom those packets are. A link that can be asked for nothing never does.
  *

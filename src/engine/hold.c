@@ -5,8 +5,8 @@
  * and where it leaves first, the program's answer waits for it. So when an ACK
  * is all that a QP owes after a round, and its program has answered before
  * (roce_ack_hold()), the QP is on a list instead. What it posts takes the ACK
- * along. If it posts nothing, whoever comes first sends the ACK: a program that
- * looks for more, or is about to sleep; or the thread, HOLD_NS later, or when it
+ * along. If it posts nothing, the first of these sends the ACK: a program that
+ * polls again, or is about to sleep; or the thread, HOLD_NS later, or when it
  * ticks (presence.h).
  */
 #include "internal.h"

@@ -1,5 +1,5 @@
 /*
- * presence.h - whether programs are here to receive, or the thread has to
+ * presence.h - whether programs receive, or the thread has to
  *
  * A program that spins in ibv_poll_cq() and a thread that wakes for every
  * packet would fight for the CPU, so the thread steps back. But a program may

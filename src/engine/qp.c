@@ -5,14 +5,14 @@
  * It would wait while it holds the receive side, and the holder may have lost
  * its CPU to that very thread in the middle of sendmsg(): with two spinning
  * programs on two CPUs that costs a whole scheduler tick. So it leaves its
- * packet, or the fact that it was there, to the holder, who looks on unlocking.
+ * packet, or a note of it, to the holder, which looks when it unlocks.
  * Only when many packets were left behind does it wait, so that further ones
  * stay in the socket (engine_qp_defer()).
  *
- * The lock and the mark that something was left behind are in one word. Whoever
- * sets the mark does so in a word that shows a holder, or somebody who waits to
- * be one, and it stays until a holder clears it and does the work: nothing is
- * left to nobody.
+ * The lock and the mark that something was left behind are in one word. The
+ * mark is set only while the word shows a holder, or a thread that waits to be
+ * one, and it stays until a holder clears it and does the work: nothing is
+ * forgotten.
  */
 #include "internal.h"
 

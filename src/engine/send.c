@@ -3,9 +3,9 @@
  *
  * Between processes that both have shared memory packets go there, all others
  * by UDP. A QP keeps its way (link/shm.h), so that its packets do not overtake
- * each other. UDP has no word for when there is room again, and is asked again
- * soon; a ring has one, so whoever finds it full is on a list, and is flushed
- * when the receive side finds room.
+ * each other. UDP does not signal when there is room again, and is tried again
+ * soon; a ring does, so a QP that finds it full is put on a list, and is
+ * flushed when the receive side finds room.
  */
 #include "internal.h"
 

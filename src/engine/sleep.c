@@ -1,5 +1,5 @@
 /*
- * sleep.c - a program that waits for an event receives by itself
+ * sleep.c - a program that waits for an event receives packets itself
  *
  * If the thread received for it, each message would wake two threads, one after
  * the other. So one program's thread at a time, in ibv_get_cq_event(), does
@@ -13,14 +13,14 @@
  * polls. Then it sleeps on its descriptor like the others, and does so for some
  * times to come.
  *
- * To a program in ibv_get_cq_event() it is a read(2) on the descriptor. A signal
- * whose handler has SA_RESTART does not end it, but it does end ppoll(2); where
- * there are handlers of both kinds, nobody could tell which one it was, so the
- * thread receives there. A thread may be cancelled while it sleeps, and a
- * handler may jump out of here.
+ * To a program in ibv_get_cq_event() it is a read(2) on the descriptor. A
+ * signal whose handler has SA_RESTART does not end it, but it does end
+ * ppoll(2); where there are handlers of both kinds, there is no way to tell
+ * which one ran, so the thread receives there. A thread may be cancelled while
+ * it sleeps, and a handler may jump out of here.
  *
- * A program that polls on a CPU that somebody else wants, who computes, sleeps in
- * the same way for a moment (spin.h).
+ * A program that polls on a CPU that a computing thread wants sleeps in the
+ * same way for a moment (spin.h).
  *
  * engine_wait() sleeps in poll(2), which every signal ends; a handler that runs
  * before it sleeps, while it spins or receives, does not. It may receive for a

@@ -4,19 +4,20 @@
  * On one processor, or with more threads that spin than processors, a message
  * waits until its receiver's slice comes, which takes milliseconds. So a thread
  * that polls and finds nothing yields, if that helps; sched_yield(2) on a CPU
- * that nobody else wants is a system call for nothing. That others want the CPU
- * shows in a few polls that took far longer than they do: SPIN_GAP_NS. That it
- * did not help shows in the yield's own time, SPIN_ALONE times in a row.
+ * without other runnable threads is a wasted system call. That others want the
+ * CPU shows in a few polls that took far longer than usual: SPIN_GAP_NS. That a
+ * yield did not help shows in its own time, SPIN_ALONE times in a row.
  *
- * Others that spin yield in turn, so the CPU is back soon. One that computes
- * keeps it for a slice, and packets that come meanwhile do not change that: who
- * has yielded is runnable, and nobody wakes him. Who sleeps until packets come
- * gets the CPU from the one who computes. But a peer on the same CPU is best
- * left to do all that it has to do, and it takes as long. So where yields take
- * long (SPIN_LONG_NS), or many in a row bring nothing since the scheduler gives
- * the CPU back at once to whom it owes some (CFS), the thread tries which of the
- * two brings it more packets, for SPIN_TRY_NS each, and keeps to that for
- * SPIN_KEEP_NS. Where they are few anyway it sleeps, which brings them earlier.
+ * Other threads that spin yield in turn, so the CPU is back soon. A thread that
+ * computes keeps it for a time slice, and packets that arrive meanwhile do not
+ * change that: a thread that has yielded is runnable, so nothing wakes it. A
+ * thread that sleeps until packets arrive preempts the one that computes. But a
+ * peer on the same CPU is best left to finish its work, and that takes as long.
+ * So where yields take long (SPIN_LONG_NS), or many in a row bring nothing
+ * since the scheduler returns the CPU at once to a thread that it owes time
+ * (CFS), the thread tries both for SPIN_TRY_NS each, and keeps to the one that
+ * brings more packets for SPIN_KEEP_NS. Where packets are few anyway it sleeps,
+ * which brings them earlier.
  *
  * The state is a thread's own; all zeros at first. Times are arguments.
  */

@@ -1,13 +1,13 @@
 /*
  * udp_bind.c - the receiving sockets at port 4791, and who else has it
  *
- * The sockets of all processes of one user at one address share the port; who
- * gets a packet is decided by the program of steer.c, which is written anew
- * whenever the registry says that leases or sockets have changed.
+ * The sockets of all processes of one user at one address share the port; the
+ * BPF program of steer.c decides which of them gets a packet, and is replaced
+ * whenever the registry shows that leases or sockets have changed.
  *
  * The first process at an address binds it exclusively and only then allows
- * sharing. So everybody who shares it has seen the registry's list empty or
- * found itself in it, and processes that use another registry (another
+ * sharing. So every process that shares it has seen the registry's list empty
+ * or found itself in it, and processes that use another registry (another
  * container on the same network) are refused instead of mixed up.
  *
  * A poller may be reading a socket that another thread unbinds. The

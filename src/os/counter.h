@@ -1,13 +1,13 @@
 /*
  * counter.h - time by a counter of the processor's, set right by a clock
  *
- * The counter runs at one rate, which nobody says; between two readings of the
- * clock it shows what the time is. What has run ahead of the clock by the next
- * reading goes slower for a while, since time never goes back. What is too far
- * off was no such counter: the machine was suspended, or is another one now.
+ * The counter runs at a constant but unknown rate; between two readings of the
+ * clock it gives the time. If it is ahead of the clock at the next reading, it
+ * is slowed for a while, since time never goes back. If it is too far off it is
+ * not usable: the machine was suspended, or migrated.
  *
- * A reading of both takes a while, in which the clock's time is one moment. One
- * that takes longer than others is not used: somebody else had the processor.
+ * Reading both takes a while, and the clock's time is one moment of it. A
+ * reading that takes longer than others is not used: the thread was preempted.
  */
 #ifndef SOFTHCA_OS_COUNTER_H
 #define SOFTHCA_OS_COUNTER_H

@@ -2,7 +2,7 @@
  * refused.c - why a key does not allow what is asked of it, in words
  *
  * The key is looked up once more, after it has been refused: if it is good by
- * then, somebody has changed it in between. Where it leads nowhere, the usual
+ * then, it has been changed in between. Where it leads nowhere, the usual
  * mistakes are tried: the other byte order, the other key of the region, a key
  * of the past.
  */

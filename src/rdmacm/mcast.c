@@ -1,8 +1,8 @@
 /*
  * mcast.c - multicast groups of identifiers
  *
- * In RoCEv2 a group is an IP multicast address, so nobody has to be asked for
- * it: joining is complete at once. The packets of a group arrive once a QP is
+ * In RoCEv2 a group is an IP multicast address, so no service is queried:
+ * joining is complete at once. The packets of a group arrive once a QP is
  * attached to it, which joins the group on the interface (IGMP, MLD) as well.
  * That happens when the program fetches the event, or, if the QP is not one of
  * rdma_create_qp(), when it calls ibv_attach_mcast().

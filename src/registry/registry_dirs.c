@@ -1,8 +1,8 @@
 /*
  * registry_dirs.c - where registries are
  *
- * For those, too, who have nothing else to do with them: the shim is loaded into
- * every program, and loads no more than it must.
+ * Separate from the rest for code that needs nothing else of them: the shim is
+ * loaded into every program, and loads no more than it must.
  */
 #include "registry.h"
 

@@ -3,16 +3,15 @@
  *
  * A program that has received everything destroys its QP, and the ACK of what
  * came last may be lost. The peer, all of whose data has arrived, would repeat
- * it to nobody, and end in IBV_WC_RETRY_EXC_ERR. So a few numbers outlive the
- * QP: enough to acknowledge again, for the peer of the connection alone, the
- * SENDs and WRITEs that were executed. Nothing is executed any more, so there
- * is no answer to what is new, and none to reads and atomics, whose memory may
- * be gone. The specification knows the state (TimeWait, 12.9.8.3.1), though it
- * only keeps the number of the QP from being used again in it.
+ * it without an answer, and end in IBV_WC_RETRY_EXC_ERR. So a few numbers
+ * outlive the QP: enough to acknowledge again, for the peer of the connection
+ * alone, the SENDs and WRITEs that were executed. Nothing is executed any more,
+ * so there is no answer to what is new, and none to reads and atomics, whose
+ * memory may be gone. The specification knows the state (TimeWait, 12.9.8.3.1),
+ * though it only keeps the number of the QP from being used again in it.
  *
  * The answer is always the same, so one in ACK_GAP_NS is enough, and a packet
- * never brings about more than one, of 20 bytes, which is no use to somebody who
- * wants to flood the peer.
+ * never causes more than one, of 20 bytes, which is no amplifier for a flood.
  */
 #include "timewait.h"
 

@@ -3,7 +3,7 @@
  *
  * A peer is an address, the queue pair that datagrams to it leave from, and,
  * once it has answered, its own queue pair. The table has a fixed size, since
- * anybody who sends a datagram is put into it: a new peer displaces the one
+ * any sender of a datagram is put into it: a new peer displaces the one
  * least in use.
  */
 #include "dgram.h"

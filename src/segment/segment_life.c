@@ -1,15 +1,15 @@
 /*
- * segment_life.c - whether the process that a segment is of lives
+ * segment_life.c - whether the process that owns a segment is alive
  *
  * A process loses its lock on the registry's slot with its last thread, but to
- * ask for that takes a system call. The kernel can say it in memory as well: at
- * the end of a thread it marks the futexes that the thread has named in its
+ * check that takes a system call. The kernel can report it in memory as well:
+ * at the end of a thread it marks the futexes that the thread has named in its
  * robust list, see get_robust_list(2), also if the process is killed, and
  * before it executes another program. So one thread of the process names a word
  * of the segment. The list itself lies in private memory.
  *
- * The word does not: who else writes there keeps the kernel from marking it. So
- * the registry is asked as well, but seldom.
+ * The word does not: another process that writes there keeps the kernel from
+ * marking it. So the registry is checked as well, but seldom.
  */
 #include "segment_internal.h"
 

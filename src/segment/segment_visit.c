@@ -1,13 +1,13 @@
 /*
- * segment_visit.c - who copies from or to whose memory just now, and the locks
- * for atomic operations
+ * segment_visit.c - guards copies from and to other processes' memory, and has
+ * the locks for atomic operations
  *
- * Whoever copies makes a word in the owner's segment odd, and looks for the
- * key then; who removes the key hides it, and looks at the words then. Both
- * have a full fence in between, so one of them sees the other.
+ * A process that copies makes a word in the owner's segment odd, and then looks
+ * up the key; the owner that removes a key hides it, and then checks the words.
+ * Both have a full fence in between, so one of them sees the other.
  *
  * A word names the life of its process. If that is over, or another process
- * has the slot, nobody is inside: a process loses its lock on the slot when
+ * has the slot, there is no copy: a process loses its lock on the slot when
  * its last thread has ended, and so no thread is in a system call.
  */
 #include "segment_internal.h"

@@ -1,13 +1,14 @@
 /*
- * format.h - a file of events, as a process writes it and softhca trace reads it
+ * format.h - a file of events, as a process writes it and softhca trace reads
+ * it
  *
- * One file per process: a header, then a ring of records for each of its threads
- * at a time. The file is mapped, so that what has been recorded is there however
- * the process ends. A ring is as large as it ever gets when it begins; its
- * oldest records are overwritten, and how many were is known from how many were
- * written. The first ring is for what is rare and explains the rest: the life of
- * QPs and regions, connections. All numbers have the byte order of the writer. No
- * payload is recorded.
+ * One file per process: a header, then a ring of records for each of its
+ * threads at a time. The file is mapped, so that the recording is complete
+ * however the process ends. A ring has its full size from the start; its oldest
+ * records are overwritten, and how many were is known from how many were
+ * written. The first ring is for what is rare and explains the rest: the life
+ * of QPs and regions, connections. All numbers have the byte order of the
+ * writer. No payload is recorded.
  */
 #ifndef SOFTHCA_TRACE_FORMAT_H
 #define SOFTHCA_TRACE_FORMAT_H

@@ -1,15 +1,15 @@
 /*
  * tcp.h - a TCP connection in a recording (pcap.h)
  *
- * A process knows the bytes that it has sent and got, and not the segments that
- * carried them. So those are made up: one for each of MPA's two frames and for
- * each FPDU, as RFC 5044 would have it, or two where an IP packet has no room
- * for it. What only the network knows, windows, segments without bytes, what
- * was sent again, is not there. Sequence numbers begin at 0. So both ends
+ * A process knows the bytes that it has sent and received, but not the segments
+ * that carried them. So those are synthesized: one for each of MPA's two frames
+ * and for each FPDU, as RFC 5044 would have it, or two where an IP packet has
+ * no room for it. What only the network knows, windows, segments without bytes,
+ * what was sent again, is not there. Sequence numbers begin at 0. So both ends
  * record the same segments, and in one file the second is one that was sent
  * again, which Wireshark does not decode twice.
  *
- * Whoever has the connection serialises all calls.
+ * The owner of the connection serialises all calls.
  */
 #ifndef SOFTHCA_TRACE_TCP_H
 #define SOFTHCA_TRACE_TCP_H

@@ -1,9 +1,9 @@
 /*
  * record.c - events of queue pairs and completions, where they are recorded
  *
- * What is sent is recorded when it has been, with the time before: whoever gets
- * it may be faster than who sends it. What a small packet completes, and what a
- * program polls at once, has the packet's time.
+ * A packet is recorded after it was sent, with the time before: its receiver
+ * may be faster than its sender. Completions by a small packet, and those that
+ * a program polls at once, have the packet's time.
  */
 #include "record.h"
 

@@ -6,13 +6,13 @@
  * which the QP received bound, since that socket may have no other user. Only a
  * packet whose number no QP has comes here, so living QPs pay nothing.
  *
- * When a process ends, or closes its last device, nobody answers any more. The
- * end waits as long as a peer may lack an ACK: a peer that is softhca asks
+ * When a process ends, or closes its last device, there are no more answers.
+ * The end waits as long as a peer may lack an ACK: a peer that is softhca asks
  * again within QUIET_NS. If packets of its connections were lost or late
  * before, the next may be as well, and the peer may have to wait for a
  * processor, so the end waits for LOSSY_NS; in that time hardware with usual
  * timeouts asks again too. A repeated request begins that time anew. A new
- * request does not, since a peer may go on sending for ever.
+ * request does not, since a peer may go on sending indefinitely.
  *
  * Between processes of one host nothing is lost unless the user asks for it.
  */

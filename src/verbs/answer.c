@@ -1,16 +1,16 @@
 /*
- * answer.c - who has sent a UC write receives the one that answers it
+ * answer.c - the sender of a UC write receives the write that answers it
  *
  * Two programs that write to each other and look at their memory, as those of
  * ib_write_lat, poll their CQ only for the completion of what they have sent.
  * With RC that comes with the ACK, which waits for the answer (engine/hold.c),
  * so each receives the other's write at its CQ. A UC write completes as soon as
- * it is sent: nobody would poll, and the write would wait for the thread, which
- * two programs that spin leave no processor. So whoever takes the completion of
- * a UC write receives until a UC write has come, for as long as such a write and
- * its answer may take. Where that is in vain it is done less and less often.
- * On the wire it measured no better than the thread, so only a peer of this host
- * is waited for.
+ * it is sent: no thread would poll, and the write would wait for the library's,
+ * which two programs that spin leave no processor. So the thread that polls the
+ * completion of a UC write receives until a UC write has arrived, for as long
+ * as such a write and its answer may take. Where none arrives it does so less
+ * often. On the wire it measured no better than the thread, so only a peer of
+ * this host is waited for.
  */
 #include "verbs.h"
 
