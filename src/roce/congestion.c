@@ -32,6 +32,8 @@
 #define PACED_MAX_BYTES_PER_MS (500u * 1000)
 #define PACED_BURST_US 50
 #define PACED_BURST_PKTS 8
+/* A longer wait for a processor counts as this one. */
+#define LATE_MAX_NS (10 * MSEC)
 
 void cc_init(struct roce_qp *qp)
 {
@@ -169,10 +171,11 @@ static void narrow(struct roce_cc *c, uint32_t cwnd)
 	c->ssthresh = c->cwnd;
 }
 
-/* What the path has delivered in its shortest round trip. */
+/* What the path has delivered in its shortest round trip, and would while the
+ * process waits for a processor. */
 static uint32_t delivered(const struct roce_cc *c)
 {
-	uint64_t n = c->rate * (c->min_rtt_ns + SLACK_NS) / MSEC;
+	uint64_t n = c->rate * (c->min_rtt_ns + SLACK_NS + c->wait_ns) / MSEC;
 
 	return (uint32_t)min_u64(n, c->cwnd_max);
 }
@@ -262,27 +265,47 @@ void cc_heard(struct roce_qp *qp)
 
 /* ---- pace -------------------------------------------------------------- */
 
+/* A QP that goes on later than it might had no processor: it catches up. */
+void pace_expire(struct roce_qp *qp, uint64_t now_ns)
+{
+	struct roce_pace *p = &qp->pace;
+	struct roce_cc *c = &qp->req.cc;
+
+	if (!p->next_ns || now_ns < p->next_ns)
+		return;
+	if (p->on) {
+		p->late_ns = min_u64(now_ns - p->next_ns, LATE_MAX_NS);
+		c->wait_ns = (7 * c->wait_ns + p->late_ns) / 8;
+	}
+	p->next_ns = 0;
+}
+
 /* Who has sent nothing for a while may begin with a burst. */
 void pace_refill(struct roce_qp *qp, uint64_t now_ns)
 {
 	struct roce_pace *p = &qp->pace;
 	uint64_t elapsed = now_ns - p->at_ns;
+	int64_t most;
 
 	/* Read before another thread did so: nothing has elapsed. */
 	if (now_ns < p->at_ns)
 		return;
+	pace_expire(qp, now_ns);
 	p->next_ns = 0;
 	if (now_ns >= p->slow_until_ns) {
 		p->on = false;
 		p->rate = PACE_BYTES_PER_MS;
 		p->burst = PACE_BURST;
 	}
-	if (!p->at_ns || elapsed > 10 * MSEC)
-		p->bytes = p->burst;
-	else
+	most = p->burst + (int64_t)(p->late_ns * p->rate / MSEC);
+	p->late_ns = 0;
+	if (!p->at_ns || elapsed > 10 * MSEC) {
+		p->bytes = most;
+	} else if (p->bytes < most) { /* of a wait more may be left */
 		p->bytes += (int64_t)(elapsed * p->rate / MSEC);
-	if (p->bytes > p->burst)
-		p->bytes = p->burst;
+		if (p->bytes > most)
+			p->bytes = most;
+	}
 	p->at_ns = now_ns;
 }
 

@@ -80,6 +80,8 @@ struct roce_cc {
 	bool sent_again;    /* it had been sent before, */
 	bool doubtful;	    /* or what is behind it has been since */
 	uint64_t srtt_ns, rttvar_ns, min_rtt_ns;
+	uint64_t
+		wait_ns; /* for a processor, when the pace lets it go on; smoothed */
 	bool guessed; /* these are, from a packet that was sent twice */
 	uint32_t rate; /* most that has arrived lately, CWND_UNITs per ms */
 };
@@ -266,6 +268,8 @@ struct roce_pace {
 	uint64_t slow_until_ns; /* then at full rate again */
 	uint64_t at_ns; /* when bytes was brought up to date */
 	uint64_t next_ns; /* when to go on; 0: not held back */
+	uint64_t
+		late_ns; /* RC: how much later it did; it has credit for that */
 };
 
 struct roce_qp {
@@ -464,6 +468,8 @@ static inline void pace_charge(struct roce_qp *qp,
 /* UC and UD: the peer reports congestion. */
 void pace_slow(struct roce_qp *qp, uint64_t now_ns);
 void pace_refill(struct roce_qp *qp, uint64_t now_ns);
+/* The time until which it is held back may have come. */
+void pace_expire(struct roce_qp *qp, uint64_t now_ns);
 
 /* direct.c: whether w, next to be sent, waits to be carried out instead. */
 __attribute__((noinline)) bool

@@ -417,7 +417,6 @@ void roce_expire(struct roce_qp *qp, uint64_t now_ns)
 {
 	if (qp->busy && now_ns >= qp->busy_ns)
 		qp->busy = 0;
-	if (now_ns >= qp->pace.next_ns)
-		qp->pace.next_ns = 0;
+	pace_expire(qp, now_ns);
 	comp_expire(qp, now_ns);
 }

@@ -756,6 +756,37 @@ static void deliver(struct sim *s, struct sim_event *e)
 	}
 }
 
+/* The two ends of a connection have theirs at different times. */
+uint64_t sim_turn(const struct sim_qp *q, uint64_t at)
+{
+	const struct sim *s = q->node->sim;
+	const uint64_t ns = s->turns.ns, round = ns * s->turns.n;
+	const uint64_t k =
+		(uint64_t)(q - q->node->qp) * (q->node == &s->node[0] ? 1 : 3);
+	uint64_t begin;
+
+	if (!ns)
+		return at;
+	begin = at / round * round + k % s->turns.n * ns;
+	if (at < begin + ns)
+		return at > begin ? at : begin;
+	return begin + round;
+}
+
+/* When the process that it is for takes it out of its socket's buffer. */
+static uint64_t taken_at(struct sim *s, const struct sim_event *e)
+{
+	struct sim_node *n = &s->node[e->to];
+	struct roce_hdr h;
+
+	if (!s->turns.ns || roce_decode(&h, e->bytes, e->len) < 0)
+		return s->now;
+	for (size_t i = 0; i < n->nqp; i++)
+		if (n->qp[i].qp && roce_qp_num(n->qp[i].qp) == h.dest_qpn)
+			return sim_turn(&n->qp[i], s->now);
+	return s->now;
+}
+
 /* The QP whose deadline is the earliest. */
 static struct sim_qp *next_timer(struct sim *s, uint64_t *at)
 {
@@ -769,7 +800,8 @@ static struct sim_qp *next_timer(struct sim *s, uint64_t *at)
 
 			if (q->qp && q->release_ns && q->release_ns < t)
 				t = q->release_ns;
-
+			if (t != UINT64_MAX)
+				t = sim_turn(q, t > s->now ? t : s->now);
 			if (t < *at) {
 				*at = t;
 				best = q;
@@ -799,6 +831,11 @@ void sim_run(struct sim *s, uint64_t ns)
 		if (pkt_at <= timer_at) {
 			struct sim_event e = heap_pop(s);
 
+			e.at = taken_at(s, &e);
+			if (e.at > s->now) {
+				heap_push(s, e);
+				continue;
+			}
 			deliver(s, &e);
 			free(e.bytes);
 			sim_host_free(e.host);

@@ -105,12 +105,19 @@ struct sim_link {
 		    int from);
 };
 
+/* Each node's QPs are of as many processes, which share its processor. */
+struct sim_turns {
+	uint64_t ns; /* that each runs, one after the other; 0: all at once */
+	uint32_t n; /* of them */
+};
+
 struct sim {
 	uint64_t now;
 	uint64_t seed;
 	struct sim_rng rng;
 	struct sim_node node[2];
 	struct sim_link link;
+	struct sim_turns turns; /* of SIM_UDP alone */
 	enum sim_way way[2]; /* of what node 0, 1 sends */
 	struct sim_rng ways; /* what is chosen because of them */
 	uint32_t max_payload, max_copy; /* of the large ones */
@@ -183,6 +190,9 @@ int sim_post_send(struct sim_qp *q, const struct ibv_send_wr *wr);
 int sim_post_recv(struct sim_qp *q, const struct ibv_recv_wr *wr);
 /* Drains what a QP has to send onto the link. */
 void sim_pull(struct sim_qp *q);
+
+/* The first time from at on when q's process runs. */
+uint64_t sim_turn(const struct sim_qp *q, uint64_t at);
 
 /* Runs until nothing is left to happen, or the clock has moved by ns. */
 void sim_run(struct sim *s, uint64_t ns);
