@@ -287,9 +287,11 @@ static void fork_child(void)
 	pcap_close(recording);
 	recording = NULL;
 	process = NULL;
-	for (size_t i = NMODULES; p && i-- > 0;)
-		if (modules[i].forked)
-			modules[i].forked(&p->engine);
+	if (!p)
+		return;
+	for (size_t n = NMODULES; n > 0; n--)
+		if (modules[n - 1].forked)
+			modules[n - 1].forked(&p->engine);
 }
 
 static void fork_register(void)
