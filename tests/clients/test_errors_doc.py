@@ -44,7 +44,7 @@ def test_errnos():
     assert named == {n: getattr(errno, n) for n in named}
     # what the layers that programs call return
     returned = set()
-    for folder in ("ibverbs", "objects", "qp", "rdmacm", "engine", "cm"):
+    for folder in ("ibverbs", "process", "connect", "xrc", "transport", "verbs", "qp", "rdmacm", "engine", "cm"):
         for name in os.listdir(os.path.join(rig.ROOT, "src", folder)):
             with open(os.path.join(rig.ROOT, "src", folder, name)) as f:
                 returned |= set(re.findall(r"(?:return|why\(|err =) ?-(E[A-Z]+)\b", f.read()))
