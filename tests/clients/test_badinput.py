@@ -192,7 +192,7 @@ CALLS = {  # local row: the public function, the errno, and what is said of it
     "INIT with a P_Key index out of range": r"attr\.pkey_index is 999",
     "RESET to RTR": r"QP 0x\w{6} \(RC\), RESET to RTR: no such transition; from RESET a QP goes to INIT, RESET or ERR",
     "RTS to INIT": r"from RTS a QP goes to RTS, SQD, RESET or ERR",
-    "RTS from a state it is not in": r"attr\.cur_qp_state says SQD",
+    "RTS from a state it is not in": r"attr\.cur_qp_state is SQD",
     "RTR without PSN": r"INIT to RTR: missing in attr_mask: IBV_QP_RQ_PSN;.*All that is needed: IBV_QP_STATE \| IBV_QP_AV",
     "RTR of UC with attributes of RC": r"\(UC\).*not allowed.*: IBV_QP_MIN_RNR_TIMER \| IBV_QP_MAX_DEST_RD_ATOMIC;",
     "RTR without GRH": r"ibv_modify_qp: EINVAL: QP 0x\w{6}: ah_attr\.is_global is 0, .*set is_global = 1",
