@@ -95,51 +95,14 @@ struct conn {
 
 static enum kind kind;
 static unsigned rounds = 30;
-static uint64_t rng, wait_ns = 40000000000u;
+static uint64_t wait_ns = 40000000000u;
 static int gid_index;
 static bool staying_one_dies;
 static struct own_mem *mem;
 static struct shown_mem *shown;
 static int ctl; /* to the parent */
 
-static uint32_t rnd(uint32_t below)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (uint32_t)((rng >> 32) * below >> 32);
-}
-
-static void put_word(int fd, const struct word *w)
-{
-	/* Whoever does not read it has ended, which shows elsewhere. */
-	(void)!send(fd, w, sizeof(*w), MSG_NOSIGNAL);
-}
-
-/* False: nothing came for wait_ns, or whoever would send it has ended. */
-static bool get_word(int fd, struct word *w, uint64_t ns)
-{
-	struct pollfd p = { .fd = fd, .events = POLLIN };
-
-	return poll(&p, 1, (int)(ns / 1000000)) == 1 &&
-	       recv(fd, w, sizeof(*w), 0) == sizeof(*w);
-}
-
 /* Of one end: setting up */
-
-static void post_recv(struct conn *c, unsigned i)
-{
-	struct ibv_sge sge = { .addr = (uintptr_t)mem->recv[i],
-			       .length = MOST,
-			       .lkey = c->mr->lkey };
-	struct ibv_recv_wr wr = { .wr_id = RECV_ID | i,
-				  .sg_list = &sge,
-				  .num_sge = 1 };
-	struct ibv_recv_wr *bad;
-
-	if (ibv_post_recv(c->qp, &wr, &bad))
-		die(EXIT_SETUP, "ibv_post_recv");
-}
 
 static const struct conn_opts opts = {
 	.mtu = IBV_MTU_1024,
@@ -151,16 +114,13 @@ static const struct conn_opts opts = {
 		  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
 };
 
+static void post_recv(struct conn *c, unsigned i)
+{
+	recv_post(c->qp, c->mr, mem->recv[i], MOST, RECV_ID | i);
+}
+
 static void conn_make(struct conn *c, struct dev *d, struct remote *own)
 {
-	struct ibv_qp_init_attr a = {
-		.qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = SLOTS,
-			 .max_recv_wr = RECVS,
-			 .max_send_sge = 1,
-			 .max_recv_sge = 1 },
-	};
-
 	memset(c, 0, sizeof(*c));
 	memset(shown->read, 0xa5, sizeof(shown->read));
 	shown->count = 0;
@@ -174,10 +134,7 @@ static void conn_make(struct conn *c, struct dev *d, struct remote *own)
 	c->shown = ibv_reg_mr(d->pd, shown, sizeof(*shown), opts.access);
 	if (!c->cq || !c->mr || !c->shown)
 		die(EXIT_SETUP, "ibv_create_cq, ibv_reg_mr: %m");
-	a.send_cq = a.recv_cq = c->cq;
-	c->qp = ibv_create_qp(d->pd, &a);
-	if (!c->qp)
-		die(EXIT_SETUP, "ibv_create_qp: %m");
+	c->qp = qp_create_rc(d->pd, c->cq, SLOTS, RECVS, 1);
 	qp_to_init(c->qp, &opts);
 	for (unsigned i = 0; i < RECVS; i++)
 		post_recv(c, i);
@@ -382,7 +339,7 @@ static void settle(struct conn *c)
 	}
 	w.sent = c->sent;
 	w.adds = c->adds;
-	put_word(ctl, &w);
+	word_put(ctl, &w, sizeof(w));
 	do {
 		if (!reap(c))
 			sched_yield();
@@ -400,7 +357,7 @@ static void settle(struct conn *c)
 		    ibv_wc_status_str(c->error), c->received, w.sent,
 		    shown->count, w.adds);
 	w = (struct word){ .what = 'd' };
-	put_word(ctl, &w);
+	word_put(ctl, &w, sizeof(w));
 	/* The other one may still wait for its last acknowledgement. */
 	while (!told(&w) && !c->error) {
 		reap(c);
@@ -487,7 +444,7 @@ static void take_part(struct conn *c, bool leaves)
 		expect_error(c, IBV_WC_REM_ACCESS_ERR);
 		break;
 	}
-	put_word(ctl, &w);
+	word_put(ctl, &w, sizeof(w));
 }
 
 /* False: the round is called off, as the other end has ended already. */
@@ -495,15 +452,15 @@ static bool connect_ends(struct conn *c, uint32_t psn)
 {
 	struct word w;
 
-	if (!get_word(ctl, &w, wait_ns))
+	if (!word_get(ctl, &w, sizeof(w), wait_ns))
 		die(EXIT_SETUP, "no address of the other end");
 	if (w.what != 'a')
 		return false;
 	c->to = w.at;
 	qp_connect(c->dev, c->qp, psn, &c->to, &opts);
 	w.what = 'b';
-	put_word(ctl, &w);
-	if (!get_word(ctl, &w, wait_ns) || w.what != 'g')
+	word_put(ctl, &w, sizeof(w));
+	if (!word_get(ctl, &w, sizeof(w), wait_ns) || w.what != 'g')
 		die(EXIT_SETUP, "the other end is not ready");
 	return true;
 }
@@ -528,10 +485,11 @@ static int end_main(void)
 	dev_open(&d, NULL, gid_index);
 	mem = memory(sizeof(*mem));
 	shown = memory(sizeof(*shown));
-	while (get_word(ctl, &round, 10 * wait_ns) && round.what == 'r') {
+	while (word_get(ctl, &round, sizeof(round), 10 * wait_ns) &&
+	       round.what == 'r') {
 		rng = round.seed;
 		conn_make(&c, &d, &w.at);
-		put_word(ctl, &w);
+		word_put(ctl, &w, sizeof(w));
 		if (connect_ends(&c, w.at.psn))
 			take_part(&c, round.leaves);
 		conn_drop(&c);
@@ -585,13 +543,13 @@ static void end_quit(struct end *e, unsigned round)
 {
 	struct word w = { .what = 'q' };
 
-	put_word(e->fd, &w);
+	word_put(e->fd, &w, sizeof(w));
 	end_wait(e, round, 0);
 }
 
 static void hear(struct end *e, char what, struct word *w, unsigned round)
 {
-	if (!get_word(e->fd, w, 2 * wait_ns))
+	if (!word_get(e->fd, w, sizeof(*w), 2 * wait_ns))
 		die(EXIT_DATA, "round %u: process %d does not answer", round,
 		    (int)e->pid);
 	if (w->what != what)
@@ -603,7 +561,7 @@ static void tell(struct end *e, char what)
 {
 	struct word w = { .what = what };
 
-	put_word(e->fd, &w);
+	word_put(e->fd, &w, sizeof(w));
 }
 
 /* At a random moment, soon. */
@@ -621,8 +579,8 @@ static void exchange(struct end e[2], char what, unsigned round)
 
 	hear(&e[0], what, &w[0], round);
 	hear(&e[1], what, &w[1], round);
-	put_word(e[0].fd, &w[1]);
-	put_word(e[1].fd, &w[0]);
+	word_put(e[0].fd, &w[1], sizeof(w[1]));
+	word_put(e[1].fd, &w[0], sizeof(w[0]));
 }
 
 static void stop_some_times(struct end e[2], unsigned round)
@@ -666,8 +624,8 @@ static bool killed_early(struct end e[2], int dies, unsigned round)
 	hear(left, 'a', &w, round);
 	moment();
 	kill(e[dies].pid, SIGKILL);
-	if (get_word(e[dies].fd, &w, wait_ns) && w.what == 'a') {
-		put_word(left->fd, &w);
+	if (word_get(e[dies].fd, &w, sizeof(w), wait_ns) && w.what == 'a') {
+		word_put(left->fd, &w, sizeof(w));
 		hear(left, 'b', &w, round);
 		tell(left, 'g');
 		hear(left, 'd', &w, round);
@@ -692,7 +650,7 @@ static void play(struct end e[2], unsigned round)
 				   .leaves = kind == DEREG ? i == 0
 							   : i == dies,
 				   .seed = (uint64_t)rnd(1u << 31) * 2 + 1 };
-		put_word(e[i].fd, &w);
+		word_put(e[i].fd, &w, sizeof(w));
 	}
 	if (!killed_early(e, dies, round)) {
 		exchange(e, 'a', round);

@@ -39,15 +39,6 @@ static void wait_wc(const char *what)
 		die(EXIT_WC, "%s: %s", what, ibv_wc_status_str(wc.status));
 }
 
-static void post_recv(void)
-{
-	struct ibv_sge sge = { (uintptr_t)buf, sizeof(buf), mr->lkey };
-	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
-
-	if (ibv_post_recv(qp, &wr, &bad))
-		die(EXIT_SETUP, "ibv_post_recv");
-}
-
 static void post_send(void)
 {
 	struct ibv_sge sge = { (uintptr_t)buf, 64, mr->lkey };
@@ -75,8 +66,6 @@ int main(int argc, char **argv)
 			       .retry_cnt = 7,
 			       .rnr_retry = 7,
 			       .rd_atomic = 1 };
-	struct ibv_qp_init_attr ia = { .qp_type = IBV_QPT_RC,
-				       .cap = { 16, 256, 1, 1, 0 } };
 	int c, fd, gid = 0, port = 18515, count = 1;
 	struct remote mine = { .psn = 5, .mtu = IBV_MTU_1024 }, other;
 	const char *how, *host;
@@ -98,16 +87,15 @@ int main(int argc, char **argv)
 	dev_open(&dev, NULL, gid);
 	cq = ibv_create_cq(dev.ctx, 512, NULL, NULL, 0);
 	mr = ibv_reg_mr(dev.pd, buf, sizeof(buf), IBV_ACCESS_LOCAL_WRITE);
-	ia.send_cq = ia.recv_cq = cq;
-	qp = cq && mr ? ibv_create_qp(dev.pd, &ia) : NULL;
-	if (!qp)
-		die(EXIT_SETUP, "set-up: %m");
+	if (!cq || !mr)
+		die(EXIT_SETUP, "ibv_create_cq, ibv_reg_mr: %m");
+	qp = qp_create_rc(dev.pd, cq, 16, 256, 1);
 	fd = ctrl_open(host, port, 60);
 	mine.qpn = qp->qp_num;
 	mine.gid = dev.gid;
 	qp_to_init(qp, &o);
 	for (int i = 0; !sends && i < count; i++)
-		post_recv();
+		recv_post(qp, mr, buf, sizeof(buf), 0);
 	remote_put(fd, &mine);
 	remote_get(fd, &other);
 	qp_connect(&dev, qp, mine.psn, &other, &o);

@@ -93,33 +93,11 @@ struct conn {
 
 static struct dev dev;
 static enum kind kind = KINDS;
-static uint64_t rng, wait_ns = 40000000000u;
+static uint64_t wait_ns = 40000000000u;
 static int gid_index;
 static struct mem *mem;
 static pid_t scribbler_pid;
 static int ctl; /* to the parent */
-
-static uint32_t rnd(uint32_t below)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (uint32_t)((rng >> 32) * below >> 32);
-}
-
-static void put_word(int fd, const struct word *w)
-{
-	/* Whoever does not read it has ended, which shows elsewhere. */
-	(void)!send(fd, w, sizeof(*w), MSG_NOSIGNAL);
-}
-
-static bool get_word(int fd, struct word *w, uint64_t ns)
-{
-	struct pollfd p = { .fd = fd, .events = POLLIN };
-
-	return poll(&p, 1, (int)(ns / 1000000)) == 1 &&
-	       recv(fd, w, sizeof(*w), 0) == sizeof(*w);
-}
 
 /* ---- an end -------------------------------------------------------------- */
 
@@ -135,28 +113,11 @@ static const struct conn_opts opts = {
 
 static void post_recv(struct conn *c, unsigned i)
 {
-	struct ibv_sge sge = { .addr = (uintptr_t)mem->recv[i],
-			       .length = MOST,
-			       .lkey = c->mr->lkey };
-	struct ibv_recv_wr wr = { .wr_id = RECV_ID | i,
-				  .sg_list = &sge,
-				  .num_sge = 1 };
-	struct ibv_recv_wr *bad;
-
-	if (ibv_post_recv(c->qp, &wr, &bad))
-		die(EXIT_SETUP, "ibv_post_recv");
+	recv_post(c->qp, c->mr, mem->recv[i], MOST, RECV_ID | i);
 }
 
 static void conn_make(struct conn *c, struct remote *own)
 {
-	struct ibv_qp_init_attr a = {
-		.qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = SLOTS,
-			 .max_recv_wr = RECVS,
-			 .max_send_sge = 1,
-			 .max_recv_sge = 1 },
-	};
-
 	memset(c, 0, sizeof(*c));
 	c->sleeps = rnd(2);
 	c->chan = ibv_create_comp_channel(dev.ctx);
@@ -171,10 +132,7 @@ static void conn_make(struct conn *c, struct remote *own)
 			      opts.access);
 	if (!c->cq || !c->mr || !c->shown)
 		die(EXIT_SETUP, "ibv_create_cq, ibv_reg_mr: %m");
-	a.send_cq = a.recv_cq = c->cq;
-	c->qp = ibv_create_qp(dev.pd, &a);
-	if (!c->qp)
-		die(EXIT_SETUP, "ibv_create_qp: %m");
+	c->qp = qp_create_rc(dev.pd, c->cq, SLOTS, RECVS, 1);
 	qp_to_init(c->qp, &opts);
 	for (unsigned i = 0; i < RECVS; i++)
 		post_recv(c, i);
@@ -325,18 +283,18 @@ static void round_of_end(void)
 	struct conn c;
 
 	conn_make(&c, &w.at);
-	put_word(ctl, &w);
-	if (!get_word(ctl, &w, wait_ns) || w.what != 'a')
+	word_put(ctl, &w, sizeof(w));
+	if (!word_get(ctl, &w, sizeof(w), wait_ns) || w.what != 'a')
 		die(EXIT_SETUP, "no address of the other end");
 	c.to = w.at;
 	qp_connect(&dev, c.qp, (uint32_t)w.seed, &c.to, &opts);
 	w.what = 'b';
-	put_word(ctl, &w);
-	if (!get_word(ctl, &w, wait_ns) || w.what != 'g')
+	word_put(ctl, &w, sizeof(w));
+	if (!word_get(ctl, &w, sizeof(w), wait_ns) || w.what != 'g')
 		die(EXIT_SETUP, "the other end is not ready");
 	traffic(&c);
 	w = (struct word){ .what = 'd', .good = c.good, .bad = c.bad };
-	put_word(ctl, &w);
+	word_put(ctl, &w, sizeof(w));
 	/* The other one is not done, perhaps. */
 	while (recv(ctl, &w, sizeof(w), MSG_DONTWAIT) != sizeof(w))
 		if (!reap(&c) && c.sleeps)
@@ -355,7 +313,7 @@ static int end_main(void)
 	if (mem == MAP_FAILED)
 		die(EXIT_SETUP, "mmap: %m");
 	memset(mem, 0x5c, sizeof(*mem));
-	while (get_word(ctl, &w, 10 * wait_ns) && w.what == 'r') {
+	while (word_get(ctl, &w, sizeof(w), 10 * wait_ns) && w.what == 'r') {
 		rng = w.seed;
 		round_of_end();
 	}
@@ -591,7 +549,7 @@ static void end_quit(struct end *e, unsigned round)
 	struct word w = { .what = 'q' };
 	int status;
 
-	put_word(e->fd, &w);
+	word_put(e->fd, &w, sizeof(w));
 	if (waitpid(e->pid, &status, 0) != e->pid)
 		die(EXIT_SETUP, "waitpid: %m");
 	close(e->fd);
@@ -604,7 +562,7 @@ static void hear(struct end *e, char what, struct word *w, unsigned round)
 {
 	int status;
 
-	if (get_word(e->fd, w, 2 * wait_ns) && w->what == what)
+	if (word_get(e->fd, w, sizeof(*w), 2 * wait_ns) && w->what == what)
 		return;
 	if (waitpid(e->pid, &status, WNOHANG) == e->pid)
 		die(EXIT_DATA, "round %u: a process ended with status %#x",
@@ -627,13 +585,13 @@ static uint64_t play(struct end e[2], struct control *ctrl, unsigned round)
 	for (i = 0; i < 2; i++) {
 		w[i] = (struct word){ .what = 'r',
 				      .seed = (uint64_t)rnd(1u << 31) * 2 + 1 };
-		put_word(e[i].fd, &w[i]);
+		word_put(e[i].fd, &w[i], sizeof(w[i]));
 	}
 	for (i = 0; i < 2; i++)
 		hear(&e[i], 'a', &w[i], round);
 	for (i = 0; i < 2; i++) {
 		w[!i].seed = w[i].at.psn; /* one's own */
-		put_word(e[i].fd, &w[!i]);
+		word_put(e[i].fd, &w[!i], sizeof(w[!i]));
 	}
 	for (i = 0; i < 2; i++)
 		hear(&e[i], 'b', &w[i], round);
@@ -648,7 +606,7 @@ static uint64_t play(struct end e[2], struct control *ctrl, unsigned round)
 	}
 	w[0].what = 'g';
 	for (i = 0; i < 2; i++)
-		put_word(e[i].fd, &w[0]);
+		word_put(e[i].fd, &w[0], sizeof(w[0]));
 	ctrl->on = true;
 	for (i = 0; i < 2; i++) {
 		hear(&e[i], 'd', &w[i], round);
@@ -657,7 +615,7 @@ static uint64_t play(struct end e[2], struct control *ctrl, unsigned round)
 	ctrl->on = false;
 	w[0].what = 'e';
 	for (i = 0; i < 2; i++)
-		put_word(e[i].fd, &w[0]);
+		word_put(e[i].fd, &w[0], sizeof(w[0]));
 	return bad;
 }
 

@@ -39,21 +39,12 @@ struct victim {
 
 static struct victim victims[64];
 static unsigned nvictims;
-static uint64_t rng = 1;
 static struct sockaddr_in6 from6, to6;
 static struct sockaddr_in from4, to4;
 static bool v6;
 static enum mode { RANDOM, MUTATED, SOUND, UNKNOWN, MODES } mode;
 static const char *const mode_names[MODES] = { "random", "mutated", "sound",
 					       "unknown" };
-
-static uint32_t rnd(uint32_t below)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (uint32_t)((rng >> 32) * below >> 32);
-}
 
 static void put32(uint8_t *p, uint32_t v)
 {

@@ -28,7 +28,7 @@
 #define SLOTS 8
 #define MOST (512u << 10)
 #define AFTERWARDS 0x77
-#define WAIT_MS 40000
+#define WAIT_NS 40000000000u
 #define READS 4
 
 enum way { TO_ERR, TO_RESET, DESTROY, DEREG, WAYS };
@@ -39,39 +39,24 @@ struct word {
 	struct remote at;
 };
 
-static uint64_t rng = 1;
 static unsigned rounds = 200, done, cut_off;
 static int gid_index;
 static uint8_t (*mem)[MOST]; /* of SLOTS */
 static int ctl;
 
-static uint32_t rnd(uint32_t below)
+/* False: nothing has come. */
+static bool get_word(struct word *w, uint64_t wait_ns)
 {
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (uint32_t)((rng >> 32) * below >> 32);
-}
-
-static void put_word(const struct word *w)
-{
-	(void)!send(ctl, w, sizeof(*w), MSG_NOSIGNAL);
-}
-
-static bool get_word(struct word *w, int wait_ms)
-{
-	struct pollfd p = { .fd = ctl, .events = POLLIN };
-
-	if (poll(&p, 1, wait_ms) != 1)
-		return false;
-	if (recv(ctl, w, sizeof(*w), 0) != sizeof(*w))
+	if (word_get(ctl, w, sizeof(*w), wait_ns))
+		return true;
+	if (errno == ECONNRESET)
 		die(EXIT_DATA, "the other end has ended");
-	return true;
+	return false;
 }
 
 static void expect(char what, struct word *w)
 {
-	if (!get_word(w, WAIT_MS) || w->what != what)
+	if (!get_word(w, WAIT_NS) || w->what != what)
 		die(EXIT_DATA, "the other end does not say '%c'", what);
 }
 
@@ -94,23 +79,13 @@ struct conn {
 
 static void conn_make(struct conn *c, struct dev *d)
 {
-	struct ibv_qp_init_attr a = {
-		.qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = SLOTS,
-			 .max_recv_wr = SLOTS,
-			 .max_send_sge = 2,
-			 .max_recv_sge = 1 },
-	};
 	struct word w = { .what = 'a' };
 
 	c->cq = ibv_create_cq(d->ctx, 2 * SLOTS, NULL, NULL, 0);
 	c->mr = ibv_reg_mr(d->pd, mem, SLOTS * sizeof(*mem), opts.access);
 	if (!c->cq || !c->mr)
 		die(EXIT_SETUP, "ibv_create_cq, ibv_reg_mr: %m");
-	a.send_cq = a.recv_cq = c->cq;
-	c->qp = ibv_create_qp(d->pd, &a);
-	if (!c->qp)
-		die(EXIT_SETUP, "ibv_create_qp: %m");
+	c->qp = qp_create_rc(d->pd, c->cq, SLOTS, SLOTS, 2);
 	qp_to_init(c->qp, &opts);
 	w.at = (struct remote){ .qpn = c->qp->qp_num,
 				.psn = rnd(1 << 24),
@@ -118,7 +93,7 @@ static void conn_make(struct conn *c, struct dev *d)
 				.addr = (uintptr_t)mem,
 				.gid = d->gid,
 				.mtu = opts.mtu };
-	put_word(&w);
+	word_put(ctl, &w, sizeof(w));
 	c->to = w.at; /* for the PSN */
 }
 
@@ -130,7 +105,7 @@ static void conn_connect(struct conn *c, struct dev *d)
 	expect('a', &w);
 	c->to = w.at;
 	qp_connect(d, c->qp, psn, &c->to, &opts);
-	put_word(&(struct word){ .what = 'b' });
+	word_put(ctl, &(struct word){ .what = 'b' }, sizeof(struct word));
 	expect('b', &w);
 }
 
@@ -216,7 +191,7 @@ static void sender_round(struct dev *d, bool reads)
 		ibv_poll_cq(c.cq, 1, &wc);
 	take_back(&c);
 	memset(mem, AFTERWARDS, SLOTS * sizeof(*mem));
-	put_word(&(struct word){ .what = 'd' });
+	word_put(ctl, &(struct word){ .what = 'd' }, sizeof(struct word));
 	conn_drop(&c);
 }
 
@@ -227,7 +202,7 @@ static int sender_main(void)
 
 	dev_open(&d, NULL, gid_index);
 	for (;;) {
-		if (!get_word(&w, WAIT_MS))
+		if (!get_word(&w, WAIT_NS))
 			die(EXIT_DATA, "no word");
 		if (w.what == 'q')
 			break;
@@ -248,19 +223,6 @@ static void check(unsigned i, uint32_t len, const char *what)
 		if (p[k] == AFTERWARDS || p[k] != p[0])
 			die(EXIT_DATA, "%s: byte %u of %u is %#x, the first %#x",
 			    what, k, len, p[k], p[0]);
-}
-
-static void post_recv(struct conn *c, unsigned i)
-{
-	struct ibv_sge sge = { .addr = (uintptr_t)mem[i],
-			       .length = MOST,
-			       .lkey = c->mr->lkey };
-	struct ibv_recv_wr *bad, wr = { .wr_id = i,
-					.sg_list = &sge,
-					.num_sge = 1 };
-
-	if (ibv_post_recv(c->qp, &wr, &bad))
-		die(EXIT_SETUP, "ibv_post_recv: %m");
 }
 
 /* Completions there are; false: there was none. */
@@ -292,11 +254,11 @@ static void receiver_round(struct dev *d, bool reads)
 	struct word w = { .what = reads ? 'r' : 's', .seed = rng + 7 };
 	struct conn c;
 
-	put_word(&w);
+	word_put(ctl, &w, sizeof(w));
 	memset(mem, 0, SLOTS * sizeof(*mem));
 	conn_make(&c, d);
 	for (unsigned i = 0; i < SLOTS; i++)
-		post_recv(&c, i);
+		recv_post(c.qp, c.mr, mem[i], MOST, i);
 	conn_connect(&c, d);
 	for (unsigned i = 0; i < SLOTS && reads; i++)
 		post_send(&c, i, IBV_WR_RDMA_READ, 2 + rnd(MOST - 2));
@@ -317,7 +279,7 @@ static void receiver_main(pid_t sender)
 	dev_open(&d, NULL, gid_index);
 	for (unsigned i = 0; i < rounds; i++)
 		receiver_round(&d, i % 2);
-	put_word(&(struct word){ .what = 'q' });
+	word_put(ctl, &(struct word){ .what = 'q' }, sizeof(struct word));
 	if (waitpid(sender, &status, 0) != sender || status)
 		die(EXIT_DATA, "the sender has ended with %#x", status);
 	ibv_dealloc_pd(d.pd);

@@ -1,13 +1,13 @@
 /*
- * peer.h - what the test clients share: a TCP control channel of text lines
- * between the two ends, and the usual way to a device and a connected QP
+ * peer.h - what the test clients share: control channels between two ends, by
+ * TCP or from parent to child, and the usual way to a device and a connected QP
  *
  * The clients are ordinary verbs programs: they use public headers only and
  * run over any RDMA device. Every wait is bounded; a failure that is not the
  * subject of a test ends the process through die().
  */
-#ifndef TEST_CLIENTS_PEER_H
-#define TEST_CLIENTS_PEER_H
+#ifndef SOFTHCA_TESTS_LIB_PEER_H
+#define SOFTHCA_TESTS_LIB_PEER_H
 
 #include <infiniband/verbs.h>
 #include <stdbool.h>
@@ -27,6 +27,10 @@ uint64_t now_ns(void);
 /* VmRSS of this process in KiB. */
 long rss_kib(void);
 
+/* A random number below a bound. A program may set rng, to anything but 0. */
+extern uint64_t rng;
+uint32_t rnd(uint32_t below);
+
 /* One end of the control channel: NULL as host waits for the other end. */
 int ctrl_open(const char *host, int port, int wait_s);
 void ctrl_put(int fd, const char *fmt, ...)
@@ -34,6 +38,11 @@ void ctrl_put(int fd, const char *fmt, ...)
 /* The next line without its newline, or NULL when the other end has gone or
  * wait_ms passed without a line (errno ETIMEDOUT). Static storage. */
 const char *ctrl_get(int fd, int wait_ms);
+
+/* One datagram of a socket pair. An end that has gone shows in word_get(), which
+ * returns false then (errno ECONNRESET), or after wait_ns (ETIMEDOUT). */
+void word_put(int fd, const void *word, size_t size);
+bool word_get(int fd, void *word, size_t size, uint64_t wait_ns);
 
 struct dev {
 	struct ibv_context *ctx;
@@ -66,10 +75,15 @@ struct conn_opts {
 	uint32_t qkey; /* UD */
 };
 
+/* RC, with one CQ; one SGE per receive. */
+struct ibv_qp *qp_create_rc(struct ibv_pd *pd, struct ibv_cq *cq,
+			    uint32_t sends, uint32_t recvs, uint32_t send_sges);
 void qp_to_init(struct ibv_qp *qp, const struct conn_opts *o);
 /* INIT to RTS. */
 void qp_connect(struct dev *d, struct ibv_qp *qp, uint32_t psn,
 		const struct remote *r, const struct conn_opts *o);
+void recv_post(struct ibv_qp *qp, const struct ibv_mr *mr, void *to,
+	       uint32_t len, uint64_t wr_id);
 struct ibv_ah *ah_create(struct dev *d, const struct remote *r);
 
 #endif

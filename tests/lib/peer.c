@@ -1,5 +1,5 @@
 /*
- * peer.c - control channel, device and connection of the test clients
+ * peer.c - control channels, device and connection of the test clients
  */
 #include "peer.h"
 
@@ -35,6 +35,17 @@ uint64_t now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t rng = 1;
+
+/* xorshift64 */
+uint32_t rnd(uint32_t below)
+{
+	rng ^= rng << 13;
+	rng ^= rng >> 7;
+	rng ^= rng << 17;
+	return (uint32_t)((rng >> 32) * below >> 32);
 }
 
 long rss_kib(void)
@@ -147,6 +158,27 @@ const char *ctrl_get(int fd, int wait_ms)
 	}
 }
 
+void word_put(int fd, const void *word, size_t size)
+{
+	/* Whoever does not read it has ended, which shows elsewhere. */
+	(void)!send(fd, word, size, MSG_NOSIGNAL);
+}
+
+bool word_get(int fd, void *word, size_t size, uint64_t wait_ns)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	if (poll(&p, 1, (int)(wait_ns / 1000000)) != 1) {
+		errno = ETIMEDOUT;
+		return false;
+	}
+	if (recv(fd, word, size, 0) != (ssize_t)size) {
+		errno = ECONNRESET;
+		return false;
+	}
+	return true;
+}
+
 void dev_open(struct dev *d, const char *name, int gid_index)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -196,6 +228,25 @@ void remote_get(int fd, struct remote *r)
 		sscanf(gid + 2 * i, "%2x", &b);
 		r->gid.raw[i] = (uint8_t)b;
 	}
+}
+
+struct ibv_qp *qp_create_rc(struct ibv_pd *pd, struct ibv_cq *cq,
+			    uint32_t sends, uint32_t recvs, uint32_t send_sges)
+{
+	struct ibv_qp_init_attr a = {
+		.qp_type = IBV_QPT_RC,
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = { .max_send_wr = sends,
+			 .max_recv_wr = recvs,
+			 .max_send_sge = send_sges,
+			 .max_recv_sge = 1 },
+	};
+	struct ibv_qp *qp = ibv_create_qp(pd, &a);
+
+	if (!qp)
+		die(EXIT_SETUP, "ibv_create_qp: %m");
+	return qp;
 }
 
 void qp_to_init(struct ibv_qp *qp, const struct conn_opts *o)
@@ -259,6 +310,20 @@ void qp_connect(struct dev *d, struct ibv_qp *qp, uint32_t psn,
 	rc = ibv_modify_qp(qp, &a, mask);
 	if (rc)
 		die(EXIT_SETUP, "modify to RTS: %s", strerror(rc));
+}
+
+void recv_post(struct ibv_qp *qp, const struct ibv_mr *mr, void *to,
+	       uint32_t len, uint64_t wr_id)
+{
+	struct ibv_sge sge = { (uintptr_t)to, len, mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = wr_id,
+				  .sg_list = &sge,
+				  .num_sge = 1 };
+	struct ibv_recv_wr *bad;
+	const int rc = ibv_post_recv(qp, &wr, &bad);
+
+	if (rc)
+		die(EXIT_SETUP, "ibv_post_recv: %s", strerror(rc));
 }
 
 struct ibv_ah *ah_create(struct dev *d, const struct remote *r)
