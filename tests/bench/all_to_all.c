@@ -10,6 +10,8 @@
  * TIMEOUT is the local ACK timeout of each QP, 4.096 us * 2^TIMEOUT (14): many
  * processes on few processors answer late.
  */
+#include "../lib/qp_masks.h"
+
 #include <infiniband/verbs.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -153,23 +155,15 @@ static void connect_to(struct node *n, unsigned peer)
 	};
 	struct ibv_qp *qp = n->qp[peer];
 
-	if (ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX |
-						IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
+	if (ibv_modify_qp(qp, &attr, init_mask(IBV_QPT_RC)))
 		fail("INIT");
 	for (unsigned i = 0; i < RECEIVES / GROUP; i++)
 		post_receives(n, peer, GROUP);
 	attr.qp_state = IBV_QPS_RTR;
-	if (ibv_modify_qp(qp, &attr,
-			  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-				  IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				  IBV_QP_MAX_DEST_RD_ATOMIC |
-				  IBV_QP_MIN_RNR_TIMER))
+	if (ibv_modify_qp(qp, &attr, rtr_mask(IBV_QPT_RC)))
 		fail("RTR");
 	attr.qp_state = IBV_QPS_RTS;
-	if (ibv_modify_qp(qp, &attr,
-			  IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-				  IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-				  IBV_QP_MAX_QP_RD_ATOMIC))
+	if (ibv_modify_qp(qp, &attr, rts_mask(IBV_QPT_RC)))
 		fail("RTS");
 }
 

@@ -14,6 +14,7 @@
  * divided by what is printed; bench.py does that. With "time" the clock is the
  * real one, and nanoseconds are printed.
  */
+#include "../lib/qp_masks.h"
 #include "verbs/verbs.h"
 
 #include <dlfcn.h>
@@ -265,23 +266,11 @@ static void end_connect(struct end *e, uint32_t dest)
 
 	if (ibv_query_gid(ctx, 1, 0, &attr.ah_attr.grh.dgid))
 		errx(1, "no GID");
-	need(!ibv_modify_qp(e->qp, &attr,
-			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-				    IBV_QP_ACCESS_FLAGS),
-	     "INIT");
+	need(!ibv_modify_qp(e->qp, &attr, init_mask(IBV_QPT_RC)), "INIT");
 	attr.qp_state = IBV_QPS_RTR;
-	need(!ibv_modify_qp(e->qp, &attr,
-			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-				    IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				    IBV_QP_MAX_DEST_RD_ATOMIC |
-				    IBV_QP_MIN_RNR_TIMER),
-	     "RTR");
+	need(!ibv_modify_qp(e->qp, &attr, rtr_mask(IBV_QPT_RC)), "RTR");
 	attr.qp_state = IBV_QPS_RTS;
-	need(!ibv_modify_qp(e->qp, &attr,
-			    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-				    IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-				    IBV_QP_MAX_QP_RD_ATOMIC),
-	     "RTS");
+	need(!ibv_modify_qp(e->qp, &attr, rts_mask(IBV_QPT_RC)), "RTS");
 }
 
 static void post_recv(struct end *e, int n)

@@ -3,6 +3,8 @@
  */
 #include "peer.h"
 
+#include "qp_masks.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <netdb.h>
@@ -255,11 +257,8 @@ void qp_to_init(struct ibv_qp *qp, const struct conn_opts *o)
 				 .port_num = 1,
 				 .qp_access_flags = o->access,
 				 .qkey = o->qkey };
-	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
-	int rc;
+	int rc = ibv_modify_qp(qp, &a, init_mask(qp->qp_type));
 
-	mask |= qp->qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
-	rc = ibv_modify_qp(qp, &a, mask);
 	if (rc)
 		die(EXIT_SETUP, "modify to INIT: %s", strerror(rc));
 }
@@ -285,15 +284,8 @@ void qp_connect(struct dev *d, struct ibv_qp *qp, uint32_t psn,
 				 .max_dest_rd_atomic = o->rd_atomic,
 				 .min_rnr_timer = 12,
 				 .ah_attr = ah_attr(d, r) };
-	int mask = IBV_QP_STATE;
-	int rc;
+	int rc = ibv_modify_qp(qp, &a, rtr_mask(qp->qp_type));
 
-	if (qp->qp_type != IBV_QPT_UD)
-		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-			IBV_QP_RQ_PSN;
-	if (qp->qp_type == IBV_QPT_RC)
-		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-	rc = ibv_modify_qp(qp, &a, mask);
 	if (rc)
 		die(EXIT_SETUP, "modify to RTR: %s", strerror(rc));
 
@@ -303,11 +295,7 @@ void qp_connect(struct dev *d, struct ibv_qp *qp, uint32_t psn,
 				  .retry_cnt = o->retry_cnt,
 				  .rnr_retry = o->rnr_retry,
 				  .max_rd_atomic = o->rd_atomic };
-	mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-	if (qp->qp_type == IBV_QPT_RC)
-		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-			IBV_QP_MAX_QP_RD_ATOMIC;
-	rc = ibv_modify_qp(qp, &a, mask);
+	rc = ibv_modify_qp(qp, &a, rts_mask(qp->qp_type));
 	if (rc)
 		die(EXIT_SETUP, "modify to RTS: %s", strerror(rc));
 }

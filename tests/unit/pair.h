@@ -7,6 +7,7 @@
 #ifndef SOFTHCA_TESTS_UNIT_PAIR_H
 #define SOFTHCA_TESTS_UNIT_PAIR_H
 
+#include "../lib/qp_masks.h"
 #include "child.h"
 
 #include <errno.h>
@@ -142,12 +143,8 @@ static inline int to_init(struct ibv_qp *qp, unsigned access)
 		.qp_access_flags = access,
 		.qkey = 0x11111111,
 	};
-	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
 
-	return ibv_modify_qp(qp, &attr,
-			     mask | (qp->qp_type == IBV_QPT_UD
-					     ? IBV_QP_QKEY
-					     : IBV_QP_ACCESS_FLAGS));
+	return ibv_modify_qp(qp, &attr, init_mask(qp->qp_type));
 }
 
 static inline struct ibv_qp_attr rtr_attr(uint32_t dest)
@@ -165,18 +162,6 @@ static inline struct ibv_qp_attr rtr_attr(uint32_t dest)
 	};
 }
 
-static inline int rtr_mask(enum ibv_qp_type type)
-{
-	int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-		   IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-
-	if (type == IBV_QPT_UD)
-		return IBV_QP_STATE;
-	return type == IBV_QPT_RC
-		       ? mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER
-		       : mask;
-}
-
 static inline int to_rts(struct ibv_qp *qp, uint8_t retry)
 {
 	struct ibv_qp_attr attr = {
@@ -187,12 +172,8 @@ static inline int to_rts(struct ibv_qp *qp, uint8_t retry)
 		.rnr_retry = retry,
 		.timeout = 12,
 	};
-	int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
 
-	if (qp->qp_type == IBV_QPT_RC)
-		mask |= IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT |
-			IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT;
-	return ibv_modify_qp(qp, &attr, mask);
+	return ibv_modify_qp(qp, &attr, rts_mask(qp->qp_type));
 }
 
 static inline void connect_to(struct ibv_qp *qp, uint32_t dest)

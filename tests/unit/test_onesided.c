@@ -388,12 +388,8 @@ static void wrong_states(void **state)
 		attr.timeout = 1;
 		attr.sq_psn = 0xfffffe;
 		attr.max_rd_atomic = 1;
-		assert_int_equal(ibv_modify_qp(me.qp, &attr,
-					       IBV_QP_STATE | IBV_QP_SQ_PSN |
-						       IBV_QP_MAX_QP_RD_ATOMIC |
-						       IBV_QP_RETRY_CNT |
-						       IBV_QP_RNR_RETRY |
-						       IBV_QP_TIMEOUT), 0);
+		assert_int_equal(
+			ibv_modify_qp(me.qp, &attr, rts_mask(IBV_QPT_RC)), 0);
 		assert_int_equal(do_op(i == 0 ? WRITE : i == 1 ? READ : ADD, 0,
 				       8),
 				 IBV_WC_RETRY_EXC_ERR);

@@ -6,6 +6,8 @@
  * ends it with status 3. With "faulted N event" it waits for an asynchronous
  * event at the end.
  */
+#include "qp_masks.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -47,8 +49,7 @@ static void connect_to(struct ibv_qp *q, uint32_t peer, union ibv_gid gid)
 		.port_num = 1,
 	};
 
-	modify(q, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-			      IBV_QP_ACCESS_FLAGS);
+	modify(q, &a, init_mask(IBV_QPT_RC));
 	a = (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_RTR,
 		.path_mtu = IBV_MTU_1024,
@@ -59,9 +60,7 @@ static void connect_to(struct ibv_qp *q, uint32_t peer, union ibv_gid gid)
 			     .port_num = 1,
 			     .grh = { .dgid = gid, .hop_limit = 1 } },
 	};
-	modify(q, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-			      IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	modify(q, &a, rtr_mask(IBV_QPT_RC));
 	a = (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_RTS,
 		.timeout = 12,
@@ -69,9 +68,7 @@ static void connect_to(struct ibv_qp *q, uint32_t peer, union ibv_gid gid)
 		.rnr_retry = 7,
 		.max_rd_atomic = 1,
 	};
-	modify(q, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-			      IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-			      IBV_QP_MAX_QP_RD_ATOMIC);
+	modify(q, &a, rts_mask(IBV_QPT_RC));
 }
 
 static void begin(void)

@@ -5,6 +5,7 @@
  * and numbers in hexadecimal; the reply is numbers, or an error. This file
  * makes objects and moves QPs between states; end_work.c does work requests.
  */
+#include "../../lib/qp_masks.h"
 #include "peer.h"
 
 struct end here;
@@ -232,11 +233,7 @@ static void do_init(const uint64_t *a, struct reply *r)
 
 	if (!qp)
 		return;
-	err = ibv_modify_qp(qp, &attr,
-			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-				    (qp->qp_type == IBV_QPT_UD
-					     ? IBV_QP_QKEY
-					     : IBV_QP_ACCESS_FLAGS));
+	err = ibv_modify_qp(qp, &attr, init_mask(qp->qp_type));
 	if (err)
 		refuse(r, err, "INIT");
 }
@@ -273,16 +270,11 @@ static void do_rtr(const uint64_t *a, struct reply *r)
 		.min_rnr_timer = (uint8_t)a[5],
 		.ah_attr = path_to(a[6], a[7], a[8], a[9], a[10]),
 	};
-	int mask = IBV_QP_STATE, err;
+	int err;
 
 	if (!qp)
 		return;
-	if (qp->qp_type != IBV_QPT_UD)
-		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-			IBV_QP_RQ_PSN;
-	if (qp->qp_type == IBV_QPT_RC)
-		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-	err = ibv_modify_qp(qp, &attr, mask);
+	err = ibv_modify_qp(qp, &attr, rtr_mask(qp->qp_type));
 	if (err)
 		refuse(r, err, "RTR");
 }
@@ -299,14 +291,11 @@ static void do_rts(const uint64_t *a, struct reply *r)
 		.retry_cnt = (uint8_t)a[4],
 		.rnr_retry = (uint8_t)a[5],
 	};
-	int mask = IBV_QP_STATE | IBV_QP_SQ_PSN, err;
+	int err;
 
 	if (!qp)
 		return;
-	if (qp->qp_type == IBV_QPT_RC)
-		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-			IBV_QP_MAX_QP_RD_ATOMIC;
-	err = ibv_modify_qp(qp, &attr, mask);
+	err = ibv_modify_qp(qp, &attr, rts_mask(qp->qp_type));
 	if (err)
 		refuse(r, err, "RTS");
 }
