@@ -11,6 +11,7 @@
  * processes on few processors answer late.
  */
 #include "../lib/qp_masks.h"
+#include "measure.h"
 
 #include <infiniband/verbs.h>
 #include <signal.h>
@@ -59,20 +60,6 @@ struct node {
 	unsigned sent[MOST];
 	uint64_t arrived;
 };
-
-static void fail(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
 
 static void nap(void)
 {

@@ -9,6 +9,8 @@
  * Both kinds work alike: one thread on each side that waits for events. Prints
  * connections per second: set up, and set up and closed.
  */
+#include "measure.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -38,14 +40,6 @@ static socklen_t addr_len;
 			exit(1);                                               \
 		}                                                              \
 	} while (0)
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
 
 static void set_port(uint16_t port)
 {

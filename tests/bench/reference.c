@@ -13,6 +13,8 @@
  * ping-pong, the bytes received per second for udp_bw, and exits one second after
  * the last datagram, or at the end of the TCP connection.
  */
+#include "measure.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -39,27 +41,6 @@
 #endif
 
 #define MAX_BATCH 65000u
-
-static void fail(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static int compare(const void *a, const void *b)
-{
-	const float *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
 
 static int socket_to(int type, const char *host, int port)
 {

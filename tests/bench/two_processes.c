@@ -15,6 +15,8 @@
  * second. The two processes run on the first and on the last processor that
  * they may use.
  */
+#include "measure.h"
+
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -31,27 +33,6 @@
 enum { SAMPLES = 1000000, PER_SAMPLE = 16 };
 
 static float samples[SAMPLES];
-
-static void fail(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static int compare(const void *a, const void *b)
-{
-	const float *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
 
 static double median(size_t n)
 {
