@@ -65,6 +65,18 @@ static inline bool readable(int fd, int ms)
 	return poll(&p, 1, ms) == 1;
 }
 
+/* Ends the test if that takes for ever. */
+static inline void *join(pthread_t thread)
+{
+	struct timespec until;
+	void *ret;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 20;
+	assert_int_equal(pthread_timedjoin_np(thread, &ret, &until), 0);
+	return ret;
+}
+
 static inline struct ibv_context *open_first(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);

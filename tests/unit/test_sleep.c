@@ -32,18 +32,6 @@ static struct end a, b;
 static _Atomic unsigned handled;
 static sigjmp_buf jump;
 
-/* Ends the test if that takes for ever. */
-static void *join(pthread_t thread)
-{
-	struct timespec until;
-	void *ret;
-
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += 20;
-	assert_int_equal(pthread_timedjoin_np(thread, &ret, &until), 0);
-	return ret;
-}
-
 static void take(struct end *e)
 {
 	struct ibv_wc wc[8];

@@ -97,18 +97,6 @@ static void *verbs_to_the_end(void *arg)
 	return arg;
 }
 
-/* Ends the test if that takes for ever. */
-static void *join(pthread_t thread)
-{
-	struct timespec until;
-	void *ret;
-
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += 20;
-	assert_int_equal(pthread_timedjoin_np(thread, &ret, &until), 0);
-	return ret;
-}
-
 /*
  * A thread that has been cancelled ends where it waits for an event, and
  * nowhere else: it may have any lock of the library.
