@@ -24,20 +24,24 @@ LIMIT = 30      # s, within which one end has noticed the other's death
 
 
 def terminates(path, siw):
-    """Port of the responder -> Terminates in their order: (address, "layer.type.code").
+    """Port of the responder -> Terminates in their order: (address, "layer.type.code"),
+    each once: on a busy machine TCP may send it again.
 
     siw: whose they are written with layer and type exchanged, see SIW_DIFFERS.
     """
     types = [f"iwarp_rdma.term_etype{x}" for x in ("", "_rdma", "_ddp", "_llp")]
     codes = [f"iwarp_rdma.term_errcode{x}" for x in ("", "_rdma", "_ddp_tagged", "_ddp_untagged", "_llp")]
-    fields = ["ip.src", "ipv6.src", "tcp.srcport", "tcp.dstport", "iwarp_rdma.term_layer"] + types + codes
+    fields = ["ip.src", "ipv6.src", "tcp.stream", "tcp.seq_raw", "tcp.srcport", "tcp.dstport", "iwarp_rdma.term_layer"] + types + codes
     out = packets.tshark(path, "-Y", "iwarp_rdma.opcode == 7", "-T", "fields", "-E", "separator=;",
                          *(x for f in fields for x in ("-e", f)))
     if out.returncode:
         raise lab.LabError("tshark: " + out.stderr.strip()[-200:])
-    seen = {}
+    seen, segments = {}, set()
     for line in out.stdout.splitlines():
-        v4, v6, *words = line.split(";")
+        v4, v6, stream, seq, *words = line.split(";")
+        if (v4 or v6, stream, seq) in segments:
+            continue
+        segments.add((v4 or v6, stream, seq))
         sport, dport, layer = (int(w, 0) for w in words[:3])
         kind = int(next(w for w in words[3:3 + len(types)] if w), 0)
         code = int(next((w for w in words[3 + len(types):] if w), "0"), 0)
