@@ -64,6 +64,7 @@ static void read_resumes_in_the_middle(void **state)
 	struct script sc = { .opcode = ROCE_READ_RESP_LAST, .count = 1 };
 
 	(void)state;
+	packets_of_mtu(&p);
 	script(&p, &sc);
 	memset(p.b->node->mem, 9, 30000);
 	post_to(p.a, IBV_WR_RDMA_READ, 0, 30000);
