@@ -1,8 +1,9 @@
 /*
  * pool.h - a limited number of large pieces of memory, zeroed, for a while
  *
- * From the kernel rather than from malloc(3): it can be had in a signal handler,
- * and is gone when it is given back.
+ * The pieces are from the kernel rather than from malloc(3): they can be had in
+ * a signal handler, and are gone when they are given back. Layers that do no
+ * I/O are handed a pool, which has the functions for that.
  */
 #ifndef SOFTHCA_BASE_POOL_H
 #define SOFTHCA_BASE_POOL_H
@@ -10,32 +11,39 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <sys/mman.h>
 
 #define POOL_MAX 64 /* pieces in use, */
 #define POOL_FEW 8 /* of which so many may be idle */
 
 struct pool {
 	_Atomic unsigned used;
+	void *(*map)(size_t bytes); /* NULL: there is none */
+	void (*unmap)(void *p, size_t bytes);
 };
+
+#define POOL_INIT                                                              \
+	{                                                                      \
+		.map = pool_map, .unmap = pool_unmap                           \
+	}
+
+void *pool_map(size_t bytes);
+void pool_unmap(void *p, size_t bytes);
 
 /* NULL: none is left. */
 static inline void *pool_get(struct pool *pool, size_t bytes)
 {
-	void *p = MAP_FAILED;
+	void *p = NULL;
 
 	if (atomic_fetch_add(&pool->used, 1) < POOL_MAX)
-		p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (p != MAP_FAILED)
-		return p;
-	atomic_fetch_sub(&pool->used, 1);
-	return NULL;
+		p = pool->map(bytes);
+	if (!p)
+		atomic_fetch_sub(&pool->used, 1);
+	return p;
 }
 
 static inline void pool_put(struct pool *pool, void *p, size_t bytes)
 {
-	munmap(p, bytes);
+	pool->unmap(p, bytes);
 	atomic_fetch_sub(&pool->used, 1);
 }
 

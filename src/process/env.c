@@ -55,25 +55,7 @@ static int env_srq_take(struct qp *core, void *srq, uint64_t room,
 }
 
 /* Of all QPs of the process. */
-static struct pool reorder;
-
-static void *env_reorder_get(struct qp *core, size_t bytes)
-{
-	(void)core;
-	return pool_get(&reorder, bytes);
-}
-
-static void env_reorder_put(struct qp *core, void *p, size_t bytes)
-{
-	(void)core;
-	pool_put(&reorder, p, bytes);
-}
-
-static bool env_reorder_scarce(struct qp *core)
-{
-	(void)core;
-	return pool_scarce(&reorder);
-}
+static struct pool reorder = POOL_INIT;
 
 static bool env_unread(struct qp *core, uint64_t mark[2])
 {
@@ -209,9 +191,7 @@ int shca_env_init(struct engine *e)
 		.base.place = guard_place,
 		.base.odp_touch = shca_odp_touch,
 		.base.odp_store = shca_odp_store,
-		.reorder_get = env_reorder_get,
-		.reorder_put = env_reorder_put,
-		.reorder_scarce = env_reorder_scarce,
+		.reorder = &reorder,
 		.unread = env_unread,
 		.uc_sent = shca_env_uc_sent,
 		.uc_written = shca_env_uc_written,

@@ -18,6 +18,8 @@
  */
 #include "responder.h"
 
+#include "base/pool.h"
+
 /* More than a requester of ours has out (CWND_MAX_BYTES). */
 #define KEPT_BYTES (2u << 20)
 /* So long a gap is: more than a burst that a queue loses, on most paths. */
@@ -54,10 +56,9 @@ static struct early *early_new(struct roce_qp *qp)
 	const uint32_t slots = slots_for(qp->mtu);
 	const uint32_t stride = (uint32_t)sizeof(struct kept) + qp->mtu;
 	const size_t bytes = sizeof(struct early) + (size_t)slots * stride;
-	struct early *e = NULL;
+	struct pool *pool = roce_env(qp)->reorder;
+	struct early *e = pool ? pool_get(pool, bytes) : NULL;
 
-	if (roce_env(qp)->reorder_get)
-		e = roce_env(qp)->reorder_get(&qp->base, bytes);
 	if (!e)
 		return NULL;
 	e->slots = slots;
@@ -73,7 +74,7 @@ void early_drop(struct roce_qp *qp)
 	if (!e)
 		return;
 	qp->rsp.early = NULL;
-	roce_env(qp)->reorder_put(&qp->base, e, e->bytes);
+	pool_put(roce_env(qp)->reorder, e, e->bytes);
 }
 
 /* Lets go of what the PSN that is due has passed. */
@@ -175,6 +176,6 @@ bool early_take(struct roce_qp *qp, struct roce_rx *pkt)
 
 void early_rest(struct roce_qp *qp)
 {
-	if (!qp->rsp.early->kept && roce_env(qp)->reorder_scarce(&qp->base))
+	if (!qp->rsp.early->kept && pool_scarce(roce_env(qp)->reorder))
 		early_drop(qp);
 }

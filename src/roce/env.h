@@ -26,6 +26,8 @@ enum roce_drop {
 /* What a packet has otherwise than the QP it came to. */
 enum roce_differs { ROCE_DIFFERS_QKEY, ROCE_DIFFERS_PKEY };
 
+struct pool; /* base/pool.h */
+
 struct roce_env {
 	struct qp_env base;
 
@@ -43,15 +45,9 @@ struct roce_env {
 	 */
 	int (*xrc_pd)(struct qp *qp, uint32_t srqn, uint32_t *pd);
 
-	/*
-	 * Lends memory, zeroed, aligned to 64 bytes, for what comes before its
-	 * turn (early.c), and takes it back; a packet that is received in a
-	 * program's signal handler may ask for it. NULL: there is none (left),
-	 * so nothing is kept. scarce: others may need what is idle.
-	 */
-	void *(*reorder_get)(struct qp *qp, size_t bytes);
-	void (*reorder_put)(struct qp *qp, void *p, size_t bytes);
-	bool (*reorder_scarce)(struct qp *qp);
+	/* Memory for packets that come before their turn (early.c). NULL: none
+	 * is kept. */
+	struct pool *reorder;
 
 	/*
 	 * Whether the peer may have said nothing because its process, alive

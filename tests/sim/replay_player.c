@@ -31,25 +31,7 @@ static void env_event(struct qp *qp, enum ibv_event_type type)
 	(void)type;
 }
 
-static struct pool reorder;
-
-static void *env_reorder_get(struct qp *qp, size_t bytes)
-{
-	(void)qp;
-	return pool_get(&reorder, bytes);
-}
-
-static void env_reorder_put(struct qp *qp, void *p, size_t bytes)
-{
-	(void)qp;
-	pool_put(&reorder, p, bytes);
-}
-
-static bool env_reorder_scarce(struct qp *qp)
-{
-	(void)qp;
-	return pool_scarce(&reorder);
-}
+static struct pool reorder = POOL_INIT;
 
 static int env_invalidate(struct qp *qp, uint32_t rkey)
 {
@@ -111,9 +93,7 @@ void player_new(const struct player_opts *o)
 		.base.complete = env_complete,
 		.base.event = env_event,
 		.base.invalidate = env_invalidate,
-		.reorder_get = env_reorder_get,
-		.reorder_put = env_reorder_put,
-		.reorder_scarce = env_reorder_scarce,
+		.reorder = &reorder,
 	};
 	P->now = 1000000000;
 	P->mtu = o->mtu;

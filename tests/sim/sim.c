@@ -140,27 +140,6 @@ bool sim_mw_bound(struct sim_node *n, uint32_t rkey)
 	return bound;
 }
 
-static void *env_reorder_get(struct qp *qp, size_t bytes)
-{
-	struct sim_qp *q = qp->owner;
-
-	return pool_get(&q->node->reorder, bytes);
-}
-
-static void env_reorder_put(struct qp *qp, void *p, size_t bytes)
-{
-	struct sim_qp *q = qp->owner;
-
-	pool_put(&q->node->reorder, p, bytes);
-}
-
-static bool env_reorder_scarce(struct qp *qp)
-{
-	struct sim_qp *q = qp->owner;
-
-	return pool_scarce(&q->node->reorder);
-}
-
 static void env_event(struct qp *qp, enum ibv_event_type type)
 {
 	struct sim_qp *q = qp->owner;
@@ -211,15 +190,14 @@ static void node_init(struct sim *s, int i)
 	assert(n->slot >= 0);
 	n->lkey = atomic_load(&mem[n->slot].lkey);
 	n->rkey = atomic_load(&mem[n->slot].rkey);
+	n->reorder = (struct pool)POOL_INIT;
 	n->env = (struct roce_env){
 		.base.keys = &n->keys,
 		.base.complete = env_complete,
 		.base.srq_take = env_srq_take,
 		.xrc_srq_take = env_xrc_take,
 		.xrc_pd = env_xrc_pd,
-		.reorder_get = env_reorder_get,
-		.reorder_put = env_reorder_put,
-		.reorder_scarce = env_reorder_scarce,
+		.reorder = &n->reorder,
 		.base.bind_mw = env_bind,
 		.base.invalidate = env_invalidate,
 		.base.direct = &sim_direct_env,
