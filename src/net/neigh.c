@@ -296,24 +296,25 @@ int neigh_resolve(const union ibv_gid *dgid, uint32_t ifindex, uint8_t mac[6])
 	return err > 0 ? 0 : err < 0 ? err : -EHOSTUNREACH;
 }
 
-bool neigh_needed(const union ibv_gid *dgid, uint32_t ifindex,
-		  struct neigh_hop *hop)
-{
-	struct ifreq ifr;
-
-	*hop = hop_of(dgid, ifindex);
-	return !is_group(hop) && !netdev_ifindex(dgid) &&
-	       !ask_netdev(ifindex, SIOCGIFHWADDR, &ifr) &&
-	       ifr.ifr_hwaddr.sa_family == ARPHRD_ETHER &&
-	       !ask_netdev(ifindex, SIOCGIFFLAGS, &ifr) &&
-	       !(ifr.ifr_flags & IFF_NOARP) && !next_hop(hop);
-}
-
 bool neigh_known(const struct neigh_hop *hop)
 {
 	uint8_t mac[6];
 
 	return lookup(hop, mac) != 0;
+}
+
+/* A neighbour that is known, as most are, costs no question to its interface. */
+bool neigh_missing(const union ibv_gid *dgid, uint32_t ifindex,
+		   struct neigh_hop *hop)
+{
+	struct ifreq ifr;
+
+	*hop = hop_of(dgid, ifindex);
+	return !is_group(hop) && !netdev_ifindex(dgid) && !next_hop(hop) &&
+	       !neigh_known(hop) && !ask_netdev(ifindex, SIOCGIFHWADDR, &ifr) &&
+	       ifr.ifr_hwaddr.sa_family == ARPHRD_ETHER &&
+	       !ask_netdev(ifindex, SIOCGIFFLAGS, &ifr) &&
+	       !(ifr.ifr_flags & IFF_NOARP);
 }
 
 uint16_t neigh_vlan(uint32_t ifindex)

@@ -27,12 +27,12 @@ struct neigh_hop {
 };
 
 /*
- * Whether packets to dgid by an interface need a link-layer address, that of
- * *hop: false for groups, addresses of this host, and interfaces that have
- * none or do not ask for them (loopback, tunnels, IFF_NOARP).
+ * Whether packets to dgid by an interface need the link-layer address of *hop,
+ * and it is not known: false for groups, addresses of this host, and interfaces
+ * that have none or do not ask for them (loopback, tunnels, IFF_NOARP).
  */
-bool neigh_needed(const union ibv_gid *dgid, uint32_t ifindex,
-		  struct neigh_hop *hop);
+bool neigh_missing(const union ibv_gid *dgid, uint32_t ifindex,
+		   struct neigh_hop *hop);
 /* Whether the kernel has it, or has had it lately; as far as that can be found
  * out. It need not be right: a host that has just gone has one, too. */
 bool neigh_known(const struct neigh_hop *hop);

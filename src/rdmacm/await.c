@@ -46,8 +46,7 @@ int cma_await(struct cma_id *id, int timeout_ms)
 	struct neigh_hop hop;
 	struct cma_await *w;
 
-	if (!neigh_needed(&id->path.dgid, id->via.ifindex, &hop) ||
-	    neigh_known(&hop))
+	if (!neigh_missing(&id->path.dgid, id->via.ifindex, &hop))
 		return 0;
 	w = calloc(1, sizeof(*w));
 	if (!w)
