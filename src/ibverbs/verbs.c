@@ -75,15 +75,7 @@ int ibv_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
 int ibv_query_port(struct ibv_context *ctx, uint8_t port,
 		   struct _compat_ibv_port_attr *out)
 {
-	struct ibv_port_attr attr;
-	int err;
-
-	shca_netdevs_look(ctx);
-	err = shca_query_port(to_ctx(ctx)->dev, port, &attr);
-	if (!err)
-		memcpy(out, &attr,
-		       offsetof(struct ibv_port_attr, port_cap_flags2));
-	return number(err);
+	return number(shca_query_port_compat(ctx, port, out));
 }
 
 /* Addresses and partitions */

@@ -548,6 +548,20 @@ bool shca_device_active(struct shca_device *dev)
 	       attr.state == IBV_PORT_ACTIVE;
 }
 
+int shca_query_port_compat(struct ibv_context *ctx, uint32_t port,
+			   struct _compat_ibv_port_attr *out)
+{
+	struct ibv_port_attr attr;
+	int err;
+
+	shca_netdevs_look(ctx);
+	err = shca_query_port(to_ctx(ctx)->dev, port, &attr);
+	if (!err)
+		memcpy(out, &attr,
+		       offsetof(struct ibv_port_attr, port_cap_flags2));
+	return err;
+}
+
 int shca_query_port(struct shca_device *dev, uint32_t port,
 		    struct ibv_port_attr *attr)
 {

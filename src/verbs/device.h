@@ -71,6 +71,10 @@ int shca_query_device_ex(struct ibv_context *ctx,
 			 struct ibv_device_attr_ex *attr, size_t size);
 int shca_query_port(struct shca_device *dev, uint32_t port,
 		    struct ibv_port_attr *attr);
+/* For programs built with headers from before 2020, whose struct ends where
+ * port_cap_flags2 begins: no byte more is written. */
+int shca_query_port_compat(struct ibv_context *ctx, uint32_t port,
+			   struct _compat_ibv_port_attr *out);
 /* Where programs find sysfs: the tree that softhca run makes, or the real one,
  * which does not have our devices. Static storage. */
 const char *shca_sysfs_path(void);
