@@ -155,6 +155,14 @@ static inline void shca_qp_unlock(struct shca_qp *qp)
 	engine_qp_unlock(&qp->sched);
 }
 
+/* For --explain=full: where the program posts the newest request of its queue. */
+static inline void shca_qp_note_posted(const struct shca_qp *qp,
+				       const struct qp_sq *sq)
+{
+	if (__builtin_expect(qp->posted != NULL, 0))
+		qp->posted[(sq->tail - 1) & (sq->depth - 1)] = check_here();
+}
+
 /* A packet for it; lock held, not dead. */
 void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
 /* roce_ack_hold(), roce_ack_release(). */

@@ -206,9 +206,7 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 			*bad = wr;
 			break;
 		}
-		if (__builtin_expect(qp->posted != NULL, 0))
-			qp->posted[(core->sq.tail - 1) & (core->sq.depth - 1)] =
-				check_here();
+		shca_qp_note_posted(qp, &core->sq);
 	}
 	if (err && whole)
 		roce_sq_undo(r, mark);

@@ -289,24 +289,39 @@ static bool is_of_domain(const struct shca_guest *g, const void *domain)
 	return g->qp->xrc->domain == domain;
 }
 
-static void guest_domain_gone(struct engine *e, struct shca_domain *d)
+/* Calls fn for each of a domain's, with the QP's lock held. */
+static void guests_of(struct engine *e, const struct shca_domain *d,
+		      void (*fn)(struct shca_qp *qp, const void *arg),
+		      const void *arg)
 {
 	struct shca_guests *all = to_process(e)->guests;
-	struct shca_guest *list;
 
-	/* Done while they can still be found: otherwise a home would get an
-	 * older state back, with the answer that there is no such domain. */
 	pthread_mutex_lock(&all->lock);
 	for (size_t i = 0; i < BUCKETS; i++) {
 		for (struct shca_guest *g = all->bucket[i]; g; g = g->next) {
-			if (g->qp->xrc->domain != d)
+			if (!is_of_domain(g, d))
 				continue;
 			shca_qp_lock(g->qp);
-			finish(g->qp);
+			fn(g->qp, arg);
 			shca_qp_unlock(g->qp);
 		}
 	}
 	pthread_mutex_unlock(&all->lock);
+}
+
+static void guest_finish(struct shca_qp *qp, const void *arg)
+{
+	(void)arg;
+	finish(qp);
+}
+
+static void guest_domain_gone(struct engine *e, struct shca_domain *d)
+{
+	struct shca_guest *list;
+
+	/* Done while they can still be found: otherwise a home would get an
+	 * older state back, with the answer that there is no such domain. */
+	guests_of(e, d, guest_finish, NULL);
 	list = guests_take(e, is_of_domain, d);
 	/* Then nobody can find or have them, nor one that the receive side has
 	 * removed. */
@@ -314,25 +329,18 @@ static void guest_domain_gone(struct engine *e, struct shca_domain *d)
 	guests_kill(e, list);
 }
 
+static void guest_without_srq(struct shca_qp *qp, const void *num)
+{
+	if (qp->sched.dead)
+		return;
+	roce_srq_gone(roce_qp(qp->core), *(const uint32_t *)num);
+	shca_qp_flush(qp, clock_ns());
+}
+
 static void guest_srq_gone(struct engine *e, struct shca_domain *d,
 			   uint32_t num)
 {
-	struct shca_guests *all = to_process(e)->guests;
-
-	pthread_mutex_lock(&all->lock);
-	for (size_t i = 0; i < BUCKETS; i++) {
-		for (struct shca_guest *g = all->bucket[i]; g; g = g->next) {
-			if (g->qp->xrc->domain != d)
-				continue;
-			shca_qp_lock(g->qp);
-			if (!g->qp->sched.dead) {
-				roce_srq_gone(roce_qp(g->qp->core), num);
-				shca_qp_flush(g->qp, clock_ns());
-			}
-			shca_qp_unlock(g->qp);
-		}
-	}
-	pthread_mutex_unlock(&all->lock);
+	guests_of(e, d, guest_without_srq, &num);
 }
 
 static bool is_unused(const struct shca_guest *g, const void *now)
