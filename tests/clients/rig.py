@@ -323,6 +323,13 @@ def running(home, cmd, options=(), env=None):
             client.kill()
 
 
+def ip(prefix, args):
+    """ip(8) behind words that enter a network."""
+    p = subprocess.run([*prefix, "ip", *args.split()], stderr=subprocess.PIPE, text=True, timeout=LIMIT)
+    if p.returncode:
+        raise Failed(f"ip {args}: {p.stderr.strip()}")
+
+
 class Network:
     """Two network namespaces joined by a veth pair. They have no names and end
     with their holders."""
@@ -334,16 +341,16 @@ class Network:
             a = self._hold([] if root else ["unshare", "-U", "-r"])
             b = self._hold([] if root else netns.enter(a))
             self.a, self.b = (netns.enter(pid, "-n") for pid in (a, b))
-            self._ip(self.a, f"link add hca0 mtu {mtu} type veth peer name hca0 mtu {mtu} netns {b}")
+            ip(self.a, f"link add hca0 mtu {mtu} type veth peer name hca0 mtu {mtu} netns {b}")
             for ns, n in ((self.a, 1), (self.b, 2)):
-                self._ip(ns, "link set lo up")
+                ip(ns, "link set lo up")
                 # An address that is tentative for a second is no GID yet.
                 subprocess.run([*ns, "sh", "-c",
                                 "echo 0 >/proc/sys/net/ipv6/conf/hca0/accept_dad"],
                                check=False, stderr=subprocess.DEVNULL)
-                self._ip(ns, f"addr add 10.91.0.{n}/24 dev hca0")
-                self._ip(ns, f"addr add fd91::{n}/64 dev hca0 nodad")
-                self._ip(ns, "link set hca0 up")
+                ip(ns, f"addr add 10.91.0.{n}/24 dev hca0")
+                ip(ns, f"addr add fd91::{n}/64 dev hca0 nodad")
+                ip(ns, "link set hca0 up")
         except BaseException:
             self.close()
             raise
@@ -351,12 +358,6 @@ class Network:
     def _hold(self, prefix):
         self.holders.append(netns.hold(*prefix, "unshare", "-n"))
         return self.holders[-1].pid
-
-    @staticmethod
-    def _ip(ns, args):
-        p = subprocess.run([*ns, "ip", *args.split()], stderr=subprocess.PIPE, text=True, timeout=LIMIT)
-        if p.returncode:
-            raise Failed(f"ip {args}: {p.stderr.strip()}")
 
     def close(self):
         for p in self.holders:

@@ -162,65 +162,57 @@ def test_absent_host(placements, where, family):
                      rf"which has not answered {what} within 300 ms", out), out
 
 
+@contextlib.contextmanager
+def network(side, *commands, undo):
+    """ip(8)'s commands in a side's network, for a while."""
+    for command in commands:
+        rig.ip(side.prefix, command)
+    try:
+        yield
+    finally:
+        rig.ip(side.prefix, undo)
+
+
 @pytest.mark.parametrize("family", [4, 6])
 def test_late_host(placements, family):
     place = placements("netns")
     new = address(family, 96) + ("/24" if family == 4 else "/64")
-    ip = [*place.server.prefix, "ip", "addr"]
     p = rig.Proc(place.client, [CHECK, "late"], place.options, env={"CM_CHECK_ADDR": address(family, 96)})
     try:
         p.wait_for("resolving")
-        subprocess.run([*ip, "add", new, "dev", "hca0", *(["nodad"] if family == 6 else [])], check=True, timeout=rig.LIMIT)
-        p.done()
+        with network(place.server, f"addr add {new} dev hca0" + " nodad" * (family == 6), undo=f"addr del {new} dev hca0"):
+            p.done()
     finally:
         p.kill()
-        subprocess.run([*ip, "del", new, "dev", "hca0"], check=False, timeout=rig.LIMIT, stderr=subprocess.DEVNULL)
 
 
 def test_absent_router(placements):
     """Whoever does not answer is named: the next hop."""
     place = placements("netns")
-    ip = [*place.client.prefix, "ip", "route"]
-    subprocess.run([*ip, "add", "198.51.100.0/24", "via", "10.91.0.95"], check=True, timeout=rig.LIMIT)
-    try:
+    with network(place.client, "route add 198.51.100.0/24 via 10.91.0.95", undo="route del 198.51.100.0/24"):
         out = place.client.run([CHECK, "absent"], ["--explain"], env={"CM_CHECK_ADDR": "198.51.100.7"})
-        assert "the way to 198.51.100.7 leads to 10.91.0.95 on hca0, which has not answered ARP" in out, out
-    finally:
-        subprocess.run([*ip, "del", "198.51.100.0/24"], check=True, timeout=rig.LIMIT)
+    assert "the way to 198.51.100.7 leads to 10.91.0.95 on hca0, which has not answered ARP" in out, out
 
 
 def test_interface_without_arp(placements):
     """There is no neighbour to ask for."""
     place = placements("netns")
-    ip = [*place.client.prefix, "ip"]
-    for args in (["link", "add", "quiet0", "type", "veth", "peer", "name", "quiet1"],
-                 ["link", "set", "quiet1", "up"], ["link", "set", "quiet0", "arp", "off"], ["addr", "add", "198.51.100.1/24", "dev", "quiet0"], ["link", "set", "quiet0", "up"]):
-        subprocess.run([*ip, *args], check=True, timeout=rig.LIMIT)
-    try:
+    with network(place.client, "link add quiet0 type veth peer name quiet1", "link set quiet1 up", "link set quiet0 arp off",
+                 "addr add 198.51.100.1/24 dev quiet0", "link set quiet0 up", undo="link del quiet0"):
         p = rig.Proc(place.client, [CHECK, "wait_client"], env={"CM_CHECK_ADDR": "198.51.100.2", "CM_CHECK_PORT": "7174"})
         try:
             p.wait_for("connecting")
         finally:
             p.kill()
-    finally:
-        subprocess.run([*ip, "link", "del", "quiet0"], check=True, timeout=rig.LIMIT)
 
 
 def test_silent_host(placements):
     """Its link-layer address is known, and no more."""
     place = placements("netns")
-    neigh = [*place.client.prefix, "ip", "neigh"]
-    subprocess.run([*neigh, "replace", "10.91.0.99", "lladdr", "02:00:00:00:00:99", "nud", "permanent", "dev", "hca0"],
-                   check=True, timeout=rig.LIMIT)
-    try:
-        silent_host(place)
-    finally:
-        subprocess.run([*neigh, "del", "10.91.0.99", "dev", "hca0"], check=True, timeout=rig.LIMIT)
-
-
-def silent_host(place):
-    out = place.client.run([CHECK, "silent"], ["--explain"],
-                           env={"CM_CHECK_SILENT": "10.91.0.99", "SOFTHCA_CM_RETRIES": "2"})
+    with network(place.client, "neigh replace 10.91.0.99 lladdr 02:00:00:00:00:99 nud permanent dev hca0",
+                 undo="neigh del 10.91.0.99 dev hca0"):
+        out = place.client.run([CHECK, "silent"], ["--explain"],
+                               env={"CM_CHECK_SILENT": "10.91.0.99", "SOFTHCA_CM_RETRIES": "2"})
     assert re.search(r"RDMA_CM_EVENT_UNREACHABLE: ETIMEDOUT: no answer from 10\.91\.0\.99 port \d+: ", out)
 
 

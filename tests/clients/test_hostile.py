@@ -134,7 +134,7 @@ def test_storm_of_strangers(kind, family):
     try:
         a, b = rig.Side(net.a), rig.Side(net.b)
         stranger, peer, host = [f"10.91.0.{n}" if family == 4 else f"fd91::{n}" for n in (66, 1, 2)]
-        net._ip(net.a, f"addr add {stranger}/{'24' if family == 4 else '64 nodad'} dev hca0")
+        rig.ip(net.a, f"addr add {stranger}/{'24' if family == 4 else '64 nodad'} dev hca0")
         # The host has two addresses of the family by now.
         gid = next(i for i, g in a.gids().items() if g.removeprefix("::ffff:") == peer)
         port = rig.free_port()

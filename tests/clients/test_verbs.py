@@ -82,11 +82,11 @@ def test_events():
         p = rig.Proc(rig.Side(net.a), ["stdbuf", "-oL", "ibv_asyncwatch"],
                      env={"SOFTHCA_DEVICES": "hca0"})
         p.wait_for("async event FD")
-        net._ip(net.a, "addr add 10.92.0.1/24 dev hca0")
+        rig.ip(net.a, "addr add 10.92.0.1/24 dev hca0")
         p.wait_for("GID_CHANGE")
-        net._ip(net.a, "addr flush dev hca0")
+        rig.ip(net.a, "addr flush dev hca0")
         p.wait_for("PORT_ERR")
-        net._ip(net.a, "addr add 10.92.0.1/24 dev hca0")
+        rig.ip(net.a, "addr add 10.92.0.1/24 dev hca0")
         p.wait_for("PORT_ACTIVE")
     finally:
         if p:
@@ -103,7 +103,7 @@ def test_gids_follow(placements):
     try:
         side = rig.Side(net.a)
         before = dict(side.gids())
-        net._ip(net.a, "addr add 10.92.0.1/24 dev hca0")
+        rig.ip(net.a, "addr add 10.92.0.1/24 dev hca0")
         out = side.run(["ibv_devinfo", "-v"])
         assert "::ffff:10.92.0.1" in out
         assert re.search(rf"GID\[ *0\]:\s*{before[0]}", out), out
