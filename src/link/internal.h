@@ -153,6 +153,8 @@ int udp_watch(struct udp *u, int fd, void *ptr);
 void udp_steer(void *arg);
 /* A packet for qpn, another process's, came to s. */
 void udp_misdelivered(struct udp *u, struct rx_sock *s, uint32_t qpn);
+/* How much memory the datagrams have that lie in the socket of an address. */
+uint64_t udp_queued(struct udp *u, const union ibv_gid *gid, unsigned ifindex);
 /* The end of all sockets at port 4791: others find out by the registry. */
 void udp_unbind_all(struct udp *u);
 
@@ -175,6 +177,10 @@ void err_read(struct udp *u, int fd);
 /* udp_rx.c */
 int rx_create(struct udp *u);
 void rx_destroy(struct udp *u);
+/* About how much memory the datagrams had in their sockets that have been read
+ * so far, good or bad, and those that are read and not yet looked at. */
+uint64_t rx_taken(const struct udp *u);
+uint64_t rx_held(const struct udp *u);
 /* Frees the sockets in the graveyard. rx_lock is held. */
 void rx_reap(struct udp *u);
 

@@ -111,10 +111,10 @@ static inline size_t udp_send(struct udp *u, const struct roce_batch *b,
 }
 
 /*
- * Whether a QP of another process of this host may be silent because that
- * process, which is alive, has not yet read what was on its way to it at the
- * first call, or we have not read what was on its way to us. mark begins as
- * zeros, and is zeros again when the answer is no.
+ * Whether a QP may seem silent because this process has not yet read what was
+ * there at the first call; or, where the peer is a process of this host, because
+ * that process, which is alive, has not read what was on its way to it. mark
+ * begins as zeros, and is zeros again when the answer is no.
  */
 bool udp_unread(struct udp *u, const struct roce_path *path, uint32_t qpn,
 		uint64_t mark[2]);

@@ -30,6 +30,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sock_diag.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -369,6 +370,21 @@ bool udp_taken(const struct udp *cu, const union ibv_gid *gid, unsigned ifindex)
 	taken = s && s->kind == RX_UNICAST && !s->bound;
 	pthread_mutex_unlock(&u->bind_lock);
 	return taken;
+}
+
+uint64_t udp_queued(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
+{
+	uint32_t mem[SK_MEMINFO_VARS] = { 0 };
+	socklen_t len = sizeof(mem);
+	struct rx_sock *s;
+
+	pthread_mutex_lock(&u->bind_lock);
+	s = find_sock(u, gid, udp_scope(gid, ifindex));
+	if (s && s->bound &&
+	    getsockopt(s->fd, SOL_SOCKET, SO_MEMINFO, mem, &len))
+		mem[SK_MEMINFO_RMEM_ALLOC] = 0;
+	pthread_mutex_unlock(&u->bind_lock);
+	return mem[SK_MEMINFO_RMEM_ALLOC];
 }
 
 bool udp_astray(const struct udp *u, const struct roce_path *path)

@@ -1,5 +1,6 @@
 /*
- * udp_room.c - room in the sockets of this host's receivers
+ * udp_room.c - room in the sockets of this host's receivers, and what they have
+ * yet to read
  *
  * Senders of this host count the bytes that they send to a slot, and stop when
  * its socket buffers would overflow; the receiver takes off what it has read
@@ -76,6 +77,25 @@ void room_correct(struct udp *u)
 	u->stale_since_ns = 0;
 }
 
+/*
+ * An answer of another host may lie in a socket of ours. What comes behind it
+ * does not prolong that, whoever sends it.
+ */
+static bool own_unread(struct udp *u, const struct roce_path *path,
+		       uint64_t mark[2])
+{
+	const uint64_t left =
+		rx_held(u) + udp_queued(u, &path->sgid, path->sgid_scope);
+	const uint64_t taken = rx_taken(u);
+
+	if (!mark[0])
+		mark[0] = taken + left;
+	if (left && taken < mark[0])
+		return true;
+	mark[0] = mark[1] = 0;
+	return false;
+}
+
 bool udp_unread(struct udp *u, const struct roce_path *path, uint32_t qpn,
 		uint64_t mark[2])
 {
@@ -83,7 +103,7 @@ bool udp_unread(struct udp *u, const struct roce_path *path, uint32_t qpn,
 	int slot;
 
 	if (!reg || !path->local || u->cfg.wire)
-		return false;
+		return own_unread(u, path, mark);
 	slot = registry_route(reg, qpn, &path->dgid,
 			      udp_scope(&path->dgid, path->sgid_scope));
 	if (!mark[0] && !mark[1]) {

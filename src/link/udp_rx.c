@@ -79,6 +79,8 @@ struct rx {
 	unsigned burst; /* datagrams to ask for at a time */
 	unsigned idle; /* polls that found nothing since the last one */
 	bool pending; /* pending_fd is readable */
+	_Atomic uint64_t taken,
+		held; /* udp_room.c: cost of what has been, and what is not yet split */
 	bool empty; /* all sockets were found empty */
 
 	uint64_t pkts, bytes; /* of this call */
@@ -223,6 +225,8 @@ static bool begin(struct udp *u, struct rx *rx, int i)
 		.data = rx->iov[i].iov_base,
 		.len = rx->msg[i].msg_len,
 	};
+	atomic_store_explicit(&rx->taken, rx_taken(u) + d->len + DATAGRAM_COST,
+			      memory_order_relaxed);
 	d->segment = d->len;
 	d->sport = sock_gid(&rx->from[i], &d->src);
 	if (!read_control(u, d, m) || !d->len || m->msg_flags & MSG_TRUNC) {
@@ -590,6 +594,28 @@ void rx_reap(struct udp *u)
 	}
 }
 
+uint64_t rx_taken(const struct udp *u)
+{
+	return atomic_load_explicit(&u->rx->taken, memory_order_relaxed);
+}
+
+uint64_t rx_held(const struct udp *u)
+{
+	return atomic_load_explicit(&u->rx->held, memory_order_relaxed);
+}
+
+/* Of the messages that have been read. */
+static void set_held(struct rx *rx, bool left)
+{
+	uint64_t held = left;
+
+	if (!left && !rx->pending)
+		return;
+	for (int i = rx->next; i < rx->count; i++)
+		held += rx->msg[i].msg_len + DATAGRAM_COST;
+	atomic_store_explicit(&rx->held, held, memory_order_relaxed);
+}
+
 static void set_pending(struct udp *u, struct rx *rx, bool pending)
 {
 	uint64_t n = 1;
@@ -625,6 +651,7 @@ int udp_poll(struct udp *u, unsigned budget, link_rx_fn *fn, void *arg)
 		}
 		rx->idle = 0;
 	}
+	set_held(rx, left);
 	set_pending(u, rx, left);
 	if (!n && ++rx->idle == 1)
 		rx->burst = 1;

@@ -13,9 +13,10 @@
  * lossless fabric, and in software a lost last packet would cost milliseconds
  * by the hundred. The answer tells what else is to be sent again.
  *
- * Neither is for a peer that waits for a processor. As long as env->unread()
- * says that the peer's process is alive and has yet to read what it was sent,
- * nothing can have been lost, and that time does not count. A timer that is
+ * Neither is for a process that waits for a processor. As long as env->unread()
+ * says that we have yet to read what has come, or that the peer's process is alive
+ * and has yet to read what it was sent, nothing can have been lost, and that time
+ * does not count. A timer that is
  * late, since it is this process that waited, counts as one timeout, however
  * late.
  */
@@ -622,6 +623,7 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 	uint64_t timeout;
+	bool again;
 
 	if (r->rnr_until_ns && now_ns >= r->rnr_until_ns) {
 		r->rnr_until_ns = 0;
@@ -658,9 +660,10 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 			return;
 		}
 	}
-	if (r->looks++)
+	again = r->looks++;
+	if (again)
 		cc_silent(qp);
-	recovery_silence(qp, now_ns);
+	recovery_silence(qp, again, now_ns);
 	r->probe_ns = min_u64(2 * r->probe_ns, PROBE_MAX_NS);
 	comp_arm(qp, now_ns);
 	/* Never sleep past the moment when the timeout counts. */

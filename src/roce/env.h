@@ -50,9 +50,9 @@ struct roce_env {
 	struct pool *reorder;
 
 	/*
-	 * Whether the peer may have said nothing because its process, alive
-	 * and on this host, has not read yet what had been sent to it when this
-	 * was first asked, or we what it answered. mark begins as zeros, and is
+	 * Whether the peer may have said nothing because we have not read yet
+	 * what there was when this was first asked, or its process, alive and
+	 * on this host, what had been sent to it. mark begins as zeros, and is
 	 * so again when the answer is no. NULL: that cannot be known.
 	 */
 	bool (*unread)(struct qp *qp, uint64_t mark[2]);

@@ -110,6 +110,7 @@ struct roce_recovery {
 	uint32_t end_psn; /* it ends when una is there; */
 	uint64_t since_ns; /* it began then */
 	bool by_nak; /* GO_BACK_N: a NAK asked for it */
+	bool silent; /* and so does repeated silence: an answer opens the window */
 
 	enum recovery_probe probe;
 	uint32_t probe_psn; /* the last one of the probe that is out, */
@@ -405,8 +406,9 @@ void recovery_nak(struct roce_qp *qp, uint64_t now_ns);
 void recovery_rnr(struct roce_qp *qp);
 /* A response that is due was passed over, or could not be read. */
 void recovery_response(struct roce_qp *qp, uint64_t now_ns);
-/* For some time nothing has been heard. */
-void recovery_silence(struct roce_qp *qp, uint64_t now_ns);
+/* For some time nothing has been heard; again: nor since that was last so, and
+ * the window is closed. */
+void recovery_silence(struct roce_qp *qp, bool again, uint64_t now_ns);
 /* A response came: it says nothing of what else the peer has. */
 static inline void recovery_unsaid(struct roce_requester *r)
 {

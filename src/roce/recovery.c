@@ -178,6 +178,15 @@ static void probe_answered(struct roce_qp *qp, uint64_t now_ns)
 		cc_heard(qp);
 }
 
+/* What was out before is lost: the window, which repeated silence has closed, is
+ * as after any loss. */
+static void silence_ended(struct roce_qp *qp, uint64_t now_ns)
+{
+	if (qp->req.rec.silent)
+		cc_lost(qp, now_ns);
+	qp->req.rec.silent = false;
+}
+
 __attribute__((noinline)) void recovery_advance(struct roce_qp *qp,
 						uint64_t now_ns)
 {
@@ -185,6 +194,7 @@ __attribute__((noinline)) void recovery_advance(struct roce_qp *qp,
 	struct roce_recovery *v = &r->rec;
 
 	v->probe &= ~(unsigned)PROBE_DUE;
+	silence_ended(qp, now_ns);
 	if (v->mode != FRESH && psn_diff(r->una, v->end_psn) >= 0) {
 		if (v->mode == SELECTIVE)
 			one_arrived(qp, now_ns);
@@ -208,6 +218,7 @@ void recovery_overtaken(struct roce_qp *qp, uint64_t now_ns)
 	r->cc.sent_ns = 0; /* of no round trip */
 	if (v->mode != GO_BACK_N)
 		return;
+	silence_ended(qp, now_ns);
 	enter(r, FRESH, now_ns);
 	if (!(v->by_nak | v->peer_keeps) || soon(r, now_ns))
 		cc_not_lost(qp);
@@ -234,13 +245,17 @@ void recovery_rnr(struct roce_qp *qp)
 	rewind_to_una(qp);
 }
 
-void recovery_silence(struct roce_qp *qp, uint64_t now_ns)
+void recovery_silence(struct roce_qp *qp, bool again, uint64_t now_ns)
 {
 	/* A read that is asked for again says nothing of what is behind it. */
-	if (qp_wqe_has_response(qp_sq_slot(&qp->base.sq, qp->base.sq.head)))
-		lost_all(qp, now_ns);
-	else
+	if (!qp_wqe_has_response(qp_sq_slot(&qp->base.sq, qp->base.sq.head))) {
 		qp->req.rec.probe |= PROBE_DUE;
+	} else if (again) {
+		go_back(qp, false, now_ns);
+		qp->req.rec.silent = true;
+	} else {
+		lost_all(qp, now_ns);
+	}
 }
 
 /* ---- the probe at the link --------------------------------------------- */

@@ -3,6 +3,8 @@
  */
 #include "scripted.h"
 
+#include "roce/internal.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,6 +131,35 @@ static void silent_peer_is_asked_ever_more_rarely(void **state)
 	sim_run(p.sim, 4 * 134217728ull - 1);
 	assert_in_range(p.sim->packets, 6, 12);
 	assert_null(sim_poll(p.a->send));
+	sim_free(p.sim);
+}
+
+/* Nor by being asked for all that was out again each time. */
+static void silent_peer_is_asked_for_one_read(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+
+	(void)state;
+	packets_of_mtu(&p);
+	p.a->qp->path.lossless = p.b->qp->path.lossless = false;
+	for (uint32_t i = 0; i < 8; i++)
+		post_to(p.a, IBV_WR_RDMA_READ, i * 8192, 8192);
+	settle(&p);
+	for (int i = 0; i < 8; i++)
+		expect(p.a->send, IBV_WC_SUCCESS);
+	p.sim->packets = 0;
+	p.sim->link.loss = 1;
+	for (uint32_t i = 0; i < 8; i++)
+		post_to(p.a, IBV_WR_RDMA_READ, i * 8192, 8192);
+	/* Each twice, and then the first alone. */
+	sim_run(p.sim, 4 * 134217728ull - 1);
+	assert_in_range(p.sim->packets, 20, 32);
+	assert_null(sim_poll(p.a->send));
+	/* The window is as it was once it answers. */
+	p.sim->link.loss = 0;
+	sim_run(p.sim, SIM_SEC);
+	for (int i = 0; i < 8; i++)
+		expect(p.a->send, IBV_WC_SUCCESS);
 	sim_free(p.sim);
 }
 
@@ -303,6 +334,7 @@ int main(void)
 		cmocka_unit_test(long_read_in_chunks),
 		cmocka_unit_test(dead_peer_exceeds_retries),
 		cmocka_unit_test(silent_peer_is_asked_ever_more_rarely),
+		cmocka_unit_test(silent_peer_is_asked_for_one_read),
 		cmocka_unit_test(peer_that_has_yet_to_read_is_waited_for),
 		cmocka_unit_test(busy_peer_exceeds_retries),
 		cmocka_unit_test(late_timer_is_one_timeout),
