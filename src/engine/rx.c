@@ -7,7 +7,7 @@
  */
 #include "internal.h"
 
-#include "trace/trace.h"
+#include "hooks/trace.h"
 
 /* Unlocks a QP that may go as soon as it is unlocked. */
 static void unlock_last(struct engine_qp *qp)

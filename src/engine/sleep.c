@@ -34,8 +34,8 @@
 #include "base/linger.h"
 #include "base/sys.h"
 #include "heat.h"
+#include "hooks/trace.h"
 #include "os/handlers.h"
-#include "trace/trace.h"
 
 #include <errno.h>
 

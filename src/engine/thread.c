@@ -14,10 +14,10 @@
 #include "base/say.h"
 #include "base/sys.h"
 #include "heat.h"
+#include "hooks/trace.h"
 #include "os/proc.h"
 #include "segment/segment.h"
 #include "stay.h"
-#include "trace/trace.h"
 
 #include <errno.h>
 #include <link.h>

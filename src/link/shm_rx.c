@@ -17,8 +17,8 @@
 
 #include "base/bytes.h"
 #include "base/say.h"
+#include "hooks/pcap.h"
 #include "os/config.h"
-#include "trace/pcap.h"
 
 #include <errno.h>
 #include <stdlib.h>

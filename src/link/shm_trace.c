@@ -7,7 +7,7 @@
  */
 #include "shm_internal.h"
 
-#include "trace/pcap.h"
+#include "hooks/pcap.h"
 #include "wire/icrc.h"
 
 #include <string.h>

@@ -14,9 +14,9 @@
 #include "shm_internal.h"
 
 #include "base/bytes.h"
+#include "hooks/pcap.h"
 #include "os/config.h"
 #include "os/guard.h"
-#include "trace/pcap.h"
 
 #include <errno.h>
 #include <string.h>

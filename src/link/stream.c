@@ -8,7 +8,7 @@
 #include "base/aside.h"
 #include "base/bytes.h"
 #include "base/sys.h"
-#include "trace/tcp.h"
+#include "hooks/pcap.h"
 
 #include <errno.h>
 #include <netinet/in.h>

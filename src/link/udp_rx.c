@@ -21,9 +21,9 @@
 #include "base/bytes.h"
 #include "base/checksum.h"
 #include "base/sys.h"
+#include "hooks/pcap.h"
 #include "net/netdev.h"
 #include "os/config.h"
-#include "trace/pcap.h"
 #include "wire/icrc.h"
 
 #include <errno.h>

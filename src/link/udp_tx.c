@@ -25,10 +25,10 @@
 
 #include "base/bytes.h"
 #include "base/sys.h"
+#include "hooks/pcap.h"
 #include "net/netdev.h"
 #include "os/config.h"
 #include "os/guard.h"
-#include "trace/pcap.h"
 #include "wire/icrc.h"
 
 #include <assert.h>

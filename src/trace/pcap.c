@@ -18,12 +18,14 @@
  * buffer are left out, and the next block says how many.
  */
 #include "pcap.h"
+#include "tcp.h"
 
 #include "base/bytes.h"
 #include "base/checksum.h"
 #include "base/path.h"
 #include "base/say.h"
 #include "base/sys.h"
+#include "wire/roce.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -338,7 +340,7 @@ static void drop_locked(struct pcap *p)
 		say("the reader of the recording is too slow: packets are dropped; record to a file instead of a FIFO");
 }
 
-void pcap_write(struct pcap *p, const struct pcap_pkt *pkt)
+static void write_pkt(struct pcap *p, const struct pcap_pkt *pkt)
 {
 	bool v4 = roce_gid_is_v4(pkt->src) && roce_gid_is_v4(pkt->dst);
 	size_t head = (v4 ? V4_LEN : V6_LEN) + (pkt->tcp ? TCP_LEN : UDP_LEN);
@@ -533,6 +535,22 @@ static void begin(struct pcap *p)
 		turn(p->fd, F_UNLCK);
 }
 
+static uint64_t file(const struct pcap *p)
+{
+	return p->error ? 0 : p->file;
+}
+
+static const struct pcap_ops ops = {
+	.write = write_pkt,
+	.file = file,
+	.tcp_begin = tcp_begin,
+	.tcp_connected = tcp_connected,
+	.tcp_data = tcp_data,
+	.tcp_fin = tcp_fin,
+	.tcp_reset = tcp_reset,
+	.tcp_free = tcp_free,
+};
+
 int pcap_open(struct pcap **out, const char *path)
 {
 	struct pcap *p;
@@ -573,6 +591,7 @@ int pcap_open(struct pcap **out, const char *path)
 		goto err_close;
 	}
 	free(name);
+	pcap_ops = &ops;
 	*out = p;
 	return 0;
 
@@ -584,11 +603,6 @@ err_free_pcap:
 err_free_name:
 	free(name);
 	return err;
-}
-
-uint64_t pcap_file(const struct pcap *p)
-{
-	return p && !p->error ? p->file : 0;
 }
 
 void pcap_close(struct pcap *p)

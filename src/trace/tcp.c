@@ -127,8 +127,8 @@ static void cut(struct pcap_tcp *t, bool outbound)
 	w->have = 0;
 }
 
-void pcap_tcp_data(struct pcap_tcp *t, bool outbound, const struct iovec *iov,
-		   size_t len)
+void tcp_data(struct pcap_tcp *t, bool outbound, const struct iovec *iov,
+	      size_t len)
 {
 	const bool reply = outbound != t->initiator;
 	struct way *w = &t->way[outbound];
@@ -159,9 +159,9 @@ void pcap_tcp_data(struct pcap_tcp *t, bool outbound, const struct iovec *iov,
 
 /* ---- the connection ---------------------------------------------------- */
 
-struct pcap_tcp *pcap_tcp_begin(struct pcap *p, const struct pcap_tcp_end *ours,
-				const struct pcap_tcp_end *peers,
-				uint8_t tclass, bool initiator)
+struct pcap_tcp *tcp_begin(struct pcap *p, const struct pcap_tcp_end *ours,
+			   const struct pcap_tcp_end *peers, uint8_t tclass,
+			   bool initiator)
 {
 	struct pcap_tcp *t = malloc(sizeof(*t));
 
@@ -180,14 +180,14 @@ struct pcap_tcp *pcap_tcp_begin(struct pcap *p, const struct pcap_tcp_end *ours,
 	return t;
 }
 
-void pcap_tcp_connected(struct pcap_tcp *t)
+void tcp_connected(struct pcap_tcp *t)
 {
 	put(t, !t->initiator, SYN | ACK, NULL, 0);
 	put(t, t->initiator, ACK, NULL, 0);
 	t->connected = true;
 }
 
-void pcap_tcp_fin(struct pcap_tcp *t, bool outbound)
+void tcp_fin(struct pcap_tcp *t, bool outbound)
 {
 	struct way *w = &t->way[outbound];
 
@@ -198,7 +198,7 @@ void pcap_tcp_fin(struct pcap_tcp *t, bool outbound)
 	w->fin = true;
 }
 
-void pcap_tcp_reset(struct pcap_tcp *t, bool outbound)
+void tcp_reset(struct pcap_tcp *t, bool outbound)
 {
 	/* An attempt that is given up leaves nothing to reset. */
 	if (t->ended || (outbound && !t->connected))
@@ -209,10 +209,8 @@ void pcap_tcp_reset(struct pcap_tcp *t, bool outbound)
 	t->ended = true;
 }
 
-void pcap_tcp_free(struct pcap_tcp *t)
+void tcp_free(struct pcap_tcp *t)
 {
-	if (!t)
-		return;
 	cut(t, false);
 	cut(t, true);
 	free(t);

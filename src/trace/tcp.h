@@ -9,34 +9,21 @@
  * record the same segments, and in one file the second is one that was sent
  * again, which Wireshark does not decode twice.
  *
- * The owner of the connection serialises all calls.
+ * Called by way of hooks/pcap.h, which says what each does.
  */
 #ifndef SOFTHCA_TRACE_TCP_H
 #define SOFTHCA_TRACE_TCP_H
 
 #include "pcap.h"
 
-struct pcap_tcp;
-
-struct pcap_tcp_end {
-	union ibv_gid addr;
-	uint16_t port;
-};
-
-/* The SYN, ours or, if not initiator, the peer's. NULL: no memory. */
-struct pcap_tcp *pcap_tcp_begin(struct pcap *p, const struct pcap_tcp_end *ours,
-				const struct pcap_tcp_end *peers,
-				uint8_t tclass, bool initiator);
-/* What answers it, on either side. */
-void pcap_tcp_connected(struct pcap_tcp *t);
-/* The first len bytes of iov have been sent, or have come. They may be in
- * memory that the program takes away (os/guard.h). */
-void pcap_tcp_data(struct pcap_tcp *t, bool outbound, const struct iovec *iov,
-		   size_t len);
-/* An end sends no more, */
-void pcap_tcp_fin(struct pcap_tcp *t, bool outbound);
-/* or has given up the connection. What comes later is not recorded. */
-void pcap_tcp_reset(struct pcap_tcp *t, bool outbound);
-void pcap_tcp_free(struct pcap_tcp *t);
+struct pcap_tcp *tcp_begin(struct pcap *p, const struct pcap_tcp_end *ours,
+			   const struct pcap_tcp_end *peers, uint8_t tclass,
+			   bool initiator);
+void tcp_connected(struct pcap_tcp *t);
+void tcp_data(struct pcap_tcp *t, bool outbound, const struct iovec *iov,
+	      size_t len);
+void tcp_fin(struct pcap_tcp *t, bool outbound);
+void tcp_reset(struct pcap_tcp *t, bool outbound);
+void tcp_free(struct pcap_tcp *t);
 
 #endif

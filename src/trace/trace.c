@@ -37,8 +37,6 @@ struct slot {
 	struct slot *next; /* free */
 };
 
-bool trace_on;
-
 static struct {
 	pthread_mutex_t lock; /* of what follows */
 	struct trace_header *head;
@@ -119,7 +117,7 @@ __attribute__((noinline)) static uint64_t set_counter(void)
 	return ns;
 }
 
-uint64_t trace_now(void)
+static uint64_t now(void)
 {
 	const uint64_t cycles = counts_time ? __rdtsc() : 0;
 
@@ -136,19 +134,14 @@ static void look_at_counter(void)
 {
 }
 
-uint64_t trace_now(void)
+static uint64_t now(void)
 {
 	return clock_ns();
 }
 
 #endif
 
-uint64_t trace_last(void)
-{
-	return mine.last_ns;
-}
-
-void trace_forget(void)
+static void forget(void)
 {
 	mine.last_ns = 0;
 }
@@ -186,6 +179,9 @@ static struct slot *ring_new(void)
 	return s;
 }
 
+static void put(enum trace_type type, uint32_t num, uint32_t x, uint64_t key,
+		uint32_t psn_op, uint32_t len, uint64_t ns);
+
 __attribute__((noinline, cold)) static struct slot *thread_begins(void)
 {
 	struct slot *s;
@@ -206,11 +202,11 @@ __attribute__((noinline, cold)) static struct slot *thread_begins(void)
 	pthread_setspecific(file.key, s);
 	s->ring->tid = (uint32_t)gettid();
 	prctl(PR_GET_NAME, s->ring->name);
-	trace_put(TRACE_THREAD, 0, s->ring->tid, 0, 0, 0, 0);
+	put(TRACE_THREAD, 0, s->ring->tid, 0, 0, 0, 0);
 	return s;
 }
 
-static inline void put(struct slot *s, const struct trace_rec *r)
+static inline void write_rec(struct slot *s, const struct trace_rec *r)
 {
 	const uint64_t n = s->ring->written;
 
@@ -220,8 +216,8 @@ static inline void put(struct slot *s, const struct trace_rec *r)
 	__atomic_store_n(&s->ring->written, n + 1, __ATOMIC_RELEASE);
 }
 
-void trace_put(enum trace_type type, uint32_t num, uint32_t x, uint64_t key,
-	       uint32_t psn_op, uint32_t len, uint64_t ns)
+static void put(enum trace_type type, uint32_t num, uint32_t x, uint64_t key,
+		uint32_t psn_op, uint32_t len, uint64_t ns)
 {
 	struct slot *s = mine.slot;
 
@@ -233,42 +229,42 @@ void trace_put(enum trace_type type, uint32_t num, uint32_t x, uint64_t key,
 	}
 	if (ns == TRACE_LAST)
 		ns = mine.last_ns;
-	mine.last_ns = ns = ns ? ns : trace_now();
-	put(s, &(struct trace_rec){
-			.ns = ns,
-			.what = num << 8 | (uint32_t)type,
-			.x = x,
-			.key = key,
-			.psn_op = psn_op,
-			.len = len,
-		});
+	mine.last_ns = ns = ns ? ns : now();
+	write_rec(s, &(struct trace_rec){
+			     .ns = ns,
+			     .what = num << 8 | (uint32_t)type,
+			     .x = x,
+			     .key = key,
+			     .psn_op = psn_op,
+			     .len = len,
+		     });
 }
 
-static void keep(const struct trace_rec *r)
+static void keep_rec(const struct trace_rec *r)
 {
 	pthread_mutex_lock(&file.lock);
-	put(&file.slot[0], r);
+	write_rec(&file.slot[0], r);
 	pthread_mutex_unlock(&file.lock);
 }
 
-void trace_keep(enum trace_type type, uint32_t num, uint32_t x, uint64_t key,
-		uint32_t psn_op, uint32_t len)
+static void keep(enum trace_type type, uint32_t num, uint32_t x, uint64_t key,
+		 uint32_t psn_op, uint32_t len)
 {
-	keep(&(struct trace_rec){ .ns = clock_ns(),
-				  .what = num << 8 | (uint32_t)type,
-				  .x = x,
-				  .key = key,
-				  .psn_op = psn_op,
-				  .len = len });
+	keep_rec(&(struct trace_rec){ .ns = clock_ns(),
+				      .what = num << 8 | (uint32_t)type,
+				      .x = x,
+				      .key = key,
+				      .psn_op = psn_op,
+				      .len = len });
 }
 
-void trace_keep_bytes(enum trace_type type, uint32_t num, const void *bytes)
+static void keep_bytes(enum trace_type type, uint32_t num, const void *bytes)
 {
 	struct trace_rec r = { .ns = clock_ns(),
 			       .what = num << 8 | (uint32_t)type };
 
 	memcpy(&r.key, bytes, sizeof(r) - offsetof(struct trace_rec, key));
-	keep(&r);
+	keep_rec(&r);
 }
 
 static uint64_t namespace(const char *path)
@@ -349,6 +345,14 @@ static int open_new(const char *dir)
 	return fd;
 }
 
+static const struct trace_ops ops = {
+	.put = put,
+	.keep = keep,
+	.keep_bytes = keep_bytes,
+	.forget = forget,
+	.now = now,
+};
+
 int trace_begin(const char *dir)
 {
 	static bool have_key;
@@ -380,6 +384,7 @@ int trace_begin(const char *dir)
 	}
 	describe(file.head);
 	look_at_counter();
+	trace_ops = &ops;
 	trace_on = true;
 	return 0;
 }

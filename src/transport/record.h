@@ -9,8 +9,8 @@
 
 #include "qp.h"
 
+#include "hooks/trace.h"
 #include "iwarp/env.h"
-#include "trace/trace.h"
 
 /* The WQEs from one of the send queue on, which have been posted just now. */
 void shca_record_posts(struct qp *core, uint32_t from);
