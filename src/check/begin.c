@@ -9,21 +9,47 @@
 
 #include <pthread.h>
 
-_Atomic bool check_is_on;
 struct check_env check_env;
 
 static struct check_options options;
 
 bool check_wants_leaks(void)
 {
-	return check_on() && options.leaks;
+	return options.leaks;
 }
+
+static const struct check_ops ops = {
+	.here = check_here,
+	.wants_leaks = check_wants_leaks,
+	.leaked = check_leaked,
+	.exit = check_exit,
+	.disagrees = check_disagrees,
+	.no_grh = check_no_grh,
+	.qp_created = check_qp_created,
+	.qp_connected = check_qp_connected,
+	.qp_void = check_qp_void,
+	.qp_gone = check_qp_gone,
+	.allowed = check_allowed,
+	.post_send = check_post_send,
+	.cq_created = check_cq_created,
+	.cq_resized = check_cq_resized,
+	.cq_gone = check_cq_gone,
+	.cq_armed = check_cq_armed,
+	.cq_event = check_cq_event,
+	.poll = check_poll,
+	.polled = check_polled,
+	.key_ended = check_key_ended,
+	.sleep_begin = check_sleep_begin,
+	.sleep_end = check_sleep_end,
+	.unacked = check_unacked,
+};
 
 static void begin(void)
 {
 	const struct config *cfg = config_get();
 	const char *why;
 
+	check_ops = &ops;
 	if (!cfg->check)
 		return;
 	why = check_options(cfg->check, &options);

@@ -4,8 +4,8 @@
  *
  * The checks know of a program what passes the calls of the verbs, and see
  * public structs only: src/verbs/checked.c puts them around its functions,
- * once check_begin() has been called. Until then there is nothing on any path
- * but a flag, where objects are made and destroyed.
+ * once check_begin() has been called, by the table of hooks/check.h. Until then
+ * there is nothing on any path but a flag, where objects are made and destroyed.
  *
  * Each finding is reported once per rule and place: a place is what the program
  * was doing, and where it had begun what that disturbs. What each rule finds,
@@ -17,76 +17,20 @@
 #ifndef SOFTHCA_CHECK_CHECK_H
 #define SOFTHCA_CHECK_CHECK_H
 
-#include <infiniband/verbs.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "hooks/check.h"
 
 /* Bytes of a work request that are compared, from the first on; and SGEs. */
 #define CHECK_BYTES 65536u
 #define CHECK_SGES 4u
 
-/* What both ends are to know of each other. */
-struct check_end {
-	uint32_t life; /* as long as it is the same, so is the rest */
-	uint32_t mtu; /* bytes */
-	uint32_t psn; /* sq_psn here, rq_psn there */
-	uint32_t dest_qpn; /* whom it is connected to */
-};
-
-/* The other end of a QP. */
-struct check_peer {
-	uint32_t qpn;
-	int pid; /* 0: not known */
-	uint64_t posted; /* when it last posted anything; 0: not known */
-};
-
-/* What the owner of the objects does for the checks. */
-struct check_env {
-	/*
-	 * Runs fn(arg, p), which reads the len bytes at p that an SGE of a QP
-	 * leads to. False: the memory is not there, or is none to be looked at.
-	 */
-	bool (*read)(struct ibv_qp *qp, const struct ibv_sge *sge, uint32_t len,
-		     void (*fn)(void *arg, const void *p), void *arg);
-	/* Whether a CQ has completions that nobody has taken, *count from *head
-	 * on, and is armed for the next one. */
-	bool (*waits)(struct ibv_cq *cq, uint32_t *head, uint32_t *count);
-	/* Who changes memory here by a QP, whose lock is held. */
-	void (*peer)(struct ibv_qp *qp, struct check_peer *peer);
-	/* The program is about to post to a QP. */
-	void (*posting)(struct ibv_qp *qp);
-	/* The ends of a connection, an RC QP's own and the one there, if that is
-	 * known. */
-	bool (*ends)(struct ibv_qp *qp, struct check_end *own,
-		     struct check_end *there);
-};
-
-/* What two ends that are connected to each other do not have alike. */
-enum check_pair {
-	CHECK_PAIR_PSN, /* sq_psn here and rq_psn there */
-	CHECK_PAIR_QP, /* dest_qp_num, types */
-	CHECK_PAIR_QKEY,
-	CHECK_PAIR_PKEY
-};
 /* Is called anywhere: text says what each has, in a sentence. */
 void check_disagrees(enum check_pair what, uint32_t qpn, const char *text)
 	__attribute__((cold));
 /* An address without a GRH was refused; text says so. */
 void check_no_grh(const char *text) __attribute__((cold));
 
-extern _Atomic bool check_is_on __attribute__((visibility("hidden")));
-
-/* Whether the program is checked. */
-static inline bool check_on(void)
-{
-	return __builtin_expect(atomic_load_explicit(&check_is_on,
-						     memory_order_relaxed),
-				0);
-}
-
-/* Begins, if SOFTHCA_CHECK says so (options.h); again: nothing. */
+/* Sets check_ops, and begins if SOFTHCA_CHECK says so (options.h); again:
+ * nothing. */
 void check_begin(const struct check_env *env);
 /* In the child of a fork(): its parent's objects are none of its own. */
 void check_forked(void);
@@ -106,7 +50,7 @@ void check_say_place(const char *what, uint32_t place)
 /* An object that is left behind: how it is called, and where it was made. */
 void check_leaked(const char *call, const char *object, uint32_t made)
 	__attribute__((cold));
-/* Whether that is wanted. */
+/* Whether that is wanted, of a program that is checked. */
 bool check_wants_leaks(void);
 
 /* queue.c: what is posted to queue pairs, and what is polled of it */
@@ -180,18 +124,9 @@ void check_key_refused(uint32_t qpn, uint32_t key, bool remote)
 
 /* events.c: a thread is about to sleep until a channel has an event, and is
  * back again. */
-struct check_sleep {
-	struct check_sleep *next;
-	struct ibv_comp_channel *channel;
-	uint32_t stack;
-	uint64_t since;
-};
 void check_sleep_begin(struct check_sleep *s, struct ibv_comp_channel *channel);
 void check_sleep_end(void *sleep);
 
-/* How long destroying an object waits for its events to be acknowledged before
- * it is reported; by which function, of a CQ's completions or NULL. */
-#define CHECK_UNACKED_S 5
 void check_unacked(struct ibv_cq *cq, const char *call, const char *ack,
 		   uint32_t missing) __attribute__((cold));
 

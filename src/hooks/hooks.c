@@ -1,6 +1,7 @@
 /*
  * hooks.c - what is attached to the core: nothing, until it attaches itself
  */
+#include "check.h"
 #include "pcap.h"
 #include "trace.h"
 
@@ -8,3 +9,6 @@ const struct trace_ops *trace_ops;
 bool trace_on;
 
 const struct pcap_ops *pcap_ops;
+
+const struct check_ops *check_ops;
+_Atomic bool check_is_on;

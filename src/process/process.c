@@ -11,6 +11,7 @@
 
 #include "base/say.h"
 #include "base/sys.h"
+#include "check/check.h"
 #include "connect/gsi.h"
 #include "connect/iw.h"
 #include "link/shown.h"
@@ -235,7 +236,7 @@ static int process_create(struct shca_process **out)
 
 	if (!p)
 		return -ENOMEM;
-	shca_check_begin();
+	check_begin(&shca_check_env);
 	if (cfg->explain == EXPLAIN_FULL)
 		check_places();
 	if (cfg->explain)

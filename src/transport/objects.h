@@ -38,7 +38,7 @@ struct shca_live {
 	struct ibv_context *context;
 	uint32_t handle;
 	enum shca_kind kind;
-	uint32_t made; /* check_here() */
+	uint32_t made; /* check_place() */
 	bool stays; /* the library's own, or reported as left behind */
 };
 

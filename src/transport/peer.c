@@ -213,7 +213,7 @@ void shca_env_unanswered(struct qp *core, const char *expects)
 	snprintf(text, sizeof(text),
 		 "nothing that it sends to QP 0x%06x is ever answered: %s",
 		 roce_qp_dest(roce_qp(core)), expects);
-	check_disagrees(wrong == OTHER_PSN ? CHECK_PAIR_PSN : CHECK_PAIR_QP,
+	check_ops->disagrees(wrong == OTHER_PSN ? CHECK_PAIR_PSN : CHECK_PAIR_QP,
 			core->qpn, text);
 }
 

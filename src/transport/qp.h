@@ -11,7 +11,7 @@
 #include "transport.h"
 
 #include "base/lock.h"
-#include "check/check.h"
+#include "hooks/check.h"
 #include "counters/stat.h"
 #include "engine/engine.h"
 #include "qp/direct.h"
@@ -160,7 +160,7 @@ static inline void shca_qp_note_posted(const struct shca_qp *qp,
 				       const struct qp_sq *sq)
 {
 	if (__builtin_expect(qp->posted != NULL, 0))
-		qp->posted[(sq->tail - 1) & (sq->depth - 1)] = check_here();
+		qp->posted[(sq->tail - 1) & (sq->depth - 1)] = check_place();
 }
 
 /* A packet for it; lock held, not dead. */

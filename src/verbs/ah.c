@@ -47,7 +47,7 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	/* RoCE has no LIDs: every address is a GRH's (annex A16.5.1). */
 	if (!attr->is_global) {
 		if (check_on())
-			check_no_grh(NO_GRH);
+			check_ops->no_grh(NO_GRH);
 		return why(-EINVAL, NO_GRH
 			   ": set is_global = 1, grh.dgid (the peer's GID), grh.sgid_index (ours) and grh.hop_limit");
 	}

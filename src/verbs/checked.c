@@ -1,5 +1,5 @@
 /*
- * checked.c - the checks (check/check.h) around what programs call
+ * checked.c - the checks (hooks/check.h) around what programs call
  *
  * The slots of a context, and of an extended CQ, are others where the program
  * is checked, so the data path of one that is not has nothing of this.
@@ -90,24 +90,20 @@ void shca_check_posting(struct shca_qp *qp)
 		atomic_store(&qp->core->pub->posted_ns, clock_ns());
 }
 
-void shca_check_begin(void)
-{
-	static const struct check_env env = { .read = read_sge,
-					      .waits = shca_cq_waits,
-					      .peer = peer,
-					      .posting = posting,
-					      .ends = ends };
-
-	check_begin(&env);
-}
+const struct check_env shca_check_env = { .read = read_sge,
+					   .waits = shca_cq_waits,
+					   .peer = peer,
+					   .posting = posting,
+					   .ends = ends };
 
 /* After the program's own functions: exit(3) may end here. */
 __attribute__((destructor(101))) static void end(void)
 {
-	if (check_wants_leaks())
+	if (!check_on())
+		return;
+	if (check_ops->wants_leaks())
 		shca_live_leaked(NULL, "the process exits");
-	if (check_on())
-		check_exit();
+	check_ops->exit();
 }
 
 /* ---- slots ------------------------------------------------------------- */
@@ -117,7 +113,7 @@ static int slot_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr,
 {
 	return number(engine_dead(to_qp(qp)->sched.engine) ?
 			      shca_qp_post_send(qp, wr, bad) :
-			      check_post_send(qp, wr, bad, shca_qp_post_send));
+			      check_ops->post_send(qp, wr, bad, shca_qp_post_send));
 }
 
 static int post_all(struct ibv_qp *qp, struct ibv_send_wr *wr,
@@ -133,14 +129,14 @@ int shca_check_post_all(struct ibv_qp *qp, struct ibv_send_wr *wr)
 
 	return engine_dead(to_qp(qp)->sched.engine) ?
 		       -EIO :
-		       check_post_send(qp, wr, &bad, post_all);
+		       check_ops->post_send(qp, wr, &bad, post_all);
 }
 
 static int slot_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
 	return engine_dead(to_cq(cq)->engine) ?
 		       -EIO :
-		       check_poll(cq, n, wc, shca_cq_poll);
+		       check_ops->poll(cq, n, wc, shca_cq_poll);
 }
 
 void shca_check_slots(struct ibv_context_ops *ops)
@@ -159,13 +155,13 @@ int shca_check_channel_get(struct ibv_comp_channel *ch, struct ibv_cq **cq,
 
 	if (engine_dead(to_ctx(ch->context)->engine))
 		return -EIO;
-	check_sleep_begin(&sleep, ch);
+	check_ops->sleep_begin(&sleep, ch);
 	/* Waiting is a cancellation point. */
-	pthread_cleanup_push(check_sleep_end, &sleep);
+	pthread_cleanup_push(check_ops->sleep_end, &sleep);
 	err = get(ch, cq, cq_context);
 	pthread_cleanup_pop(true);
 	if (!err)
-		check_cq_event(*cq);
+		check_ops->cq_event(*cq);
 	return err;
 }
 
@@ -178,7 +174,7 @@ static int (*real_next)(struct ibv_cq_ex *ex);
 static int note(struct ibv_cq_ex *ex, int err)
 {
 	if (!err)
-		check_polled((struct ibv_cq *)(void *)ex,
+		check_ops->polled((struct ibv_cq *)(void *)ex,
 			     &((struct shca_cq *)ex)->cur.wc);
 	return err;
 }

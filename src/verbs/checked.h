@@ -1,12 +1,13 @@
 /*
- * checked.h - the checks (check/check.h), around the calls of the verbs
+ * checked.h - the checks (hooks/check.h), around the calls of the verbs
  */
 #ifndef SOFTHCA_VERBS_CHECKED_H
 #define SOFTHCA_VERBS_CHECKED_H
 
 #include "transport/shared.h"
 
-void shca_check_begin(void);
+/* What they ask for. */
+extern const struct check_env shca_check_env;
 /* The slots of a context, and of a CQ, if the program is checked. */
 void shca_check_slots(struct ibv_context_ops *ops);
 void shca_check_readers(struct ibv_cq_ex *cq);

@@ -76,7 +76,7 @@ void shca_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond,
 		wait = !pthread_cond_clockwait(cond, mutex, CLOCK_MONOTONIC,
 					       &late);
 		if (!wait && *completed != reported)
-			check_unacked(cq, call,
+			check_ops->unacked(cq, call,
 				      cq ? "ibv_ack_cq_events()" :
 					   "ibv_ack_async_event()",
 				      reported - *completed);
@@ -445,7 +445,7 @@ slot_alloc_parent_domain(struct ibv_context *ctx,
 static int slot_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
 	if (check_on())
-		check_cq_armed(cq);
+		check_ops->cq_armed(cq);
 	return number(engine_fault(FAULT_REQ_NOTIFY_CQ) ?:
 			      shca_cq_notify(cq, solicited_only));
 }
@@ -574,7 +574,7 @@ bool shca_context_unused(struct ibv_context *ctx)
 	 */
 	if (!atomic_load(&to_ctx(ctx)->users))
 		return true;
-	if (check_wants_leaks())
+	if (check_on() && check_ops->wants_leaks())
 		shca_live_leaked(ctx, "ibv_close_device()");
 	return false;
 }

@@ -1062,7 +1062,7 @@ int shca_cq_create(struct ibv_context *ibctx,
 	atomic_fetch_add(&ctx->users, 1);
 	if (check_on()) {
 		shca_check_readers(&cq->ex);
-		check_cq_created((struct ibv_cq *)&cq->ex, cq->ex.cqe);
+		check_ops->cq_created((struct ibv_cq *)&cq->ex, cq->ex.cqe);
 	}
 	shca_live_add(&cq->live, &cq->ex, SHCA_CQ);
 	*out = (struct ibv_cq *)&cq->ex;
@@ -1110,7 +1110,7 @@ int shca_cq_resize(struct ibv_cq *ibcq, int cqe)
 	lock_drop(&cq->lock);
 	qp_mem_free(&cq->mem, ring);
 	if (!err && check_on())
-		check_cq_resized(ibcq, cqe);
+		check_ops->cq_resized(ibcq, cqe);
 	return err;
 }
 
@@ -1134,7 +1134,7 @@ int shca_cq_destroy(struct ibv_cq *ibcq)
 		       reported, ibcq, "ibv_destroy_cq()");
 	shca_async_drop(ctx, ibcq, SHCA_CQ);
 	if (check_on())
-		check_cq_gone(ibcq);
+		check_ops->cq_gone(ibcq);
 	if (ibcq->channel) {
 		struct shca_channel *ch = to_channel(ibcq->channel);
 

@@ -98,7 +98,7 @@ void shca_live_add(struct shca_live *l, void *object, enum shca_kind kind)
 		.context = context_of(object),
 		.handle = *handle_of(object, kind),
 		.kind = kind,
-		.made = check_on() ? check_here() : 0,
+		.made = check_on() ? check_place() : 0,
 	};
 	if (nlive >= nbuckets)
 		grow();
@@ -254,11 +254,11 @@ void shca_live_leaked(const struct ibv_context *context, const char *call)
 				continue;
 			any = l->stays = true;
 			describe(l, text, sizeof(text));
-			check_leaked(call, text, l->made);
+			check_ops->leaked(call, text, l->made);
 		}
 	pthread_mutex_unlock(&live_lock);
 	if (context && !any)
-		check_leaked(call,
+		check_ops->leaked(call,
 			     "a completion channel, an XRC domain, a thread domain or device memory",
 			     0);
 }

@@ -534,8 +534,8 @@ int shca_mr_dereg(struct ibv_mr *ibmr)
 			  ibmr->lkey);
 	if (!err) {
 		if (check_on()) {
-			check_key_ended(ibmr->lkey);
-			check_key_ended(ibmr->rkey);
+			check_ops->key_ended(ibmr->lkey);
+			check_ops->key_ended(ibmr->rkey);
 		}
 		shca_key_kill(e, mr->slot);
 		keys_free(&to_process(e)->keys, mr->slot);

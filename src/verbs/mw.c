@@ -38,7 +38,7 @@ static void window_unbind(struct engine *e, struct key_entry *w)
 	if (!is_bound(w))
 		return;
 	if (check_on())
-		check_key_ended(atomic_load(&w->rkey));
+		check_ops->key_ended(atomic_load(&w->rkey));
 	shca_key_kill(e, (uint32_t)(w - proc->keys.entry));
 	proc->keys.entry[w->parent].windows--;
 }
@@ -142,7 +142,7 @@ int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 	wr.bind_mw.rkey =
 		ibv_inc_rkey(__atomic_load_n(&mw->rkey, __ATOMIC_RELAXED));
 	return check_on() ?
-		       check_post_send(qp, &wr, &bad, shca_qp_post_send) :
+		       check_ops->post_send(qp, &wr, &bad, shca_qp_post_send) :
 		       shca_qp_post_send(qp, &wr, &bad);
 }
 

@@ -219,13 +219,13 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 
 	attr->cap = init.cap;
 	if (e->cfg->explain == EXPLAIN_FULL) {
-		qp->made = check_here();
+		qp->made = check_place();
 		/* Without memory nothing is said of places. */
 		qp->posted = calloc(qp->core->sq.depth ? qp->core->sq.depth : 1,
 				    sizeof(*qp->posted));
 	}
 	if (check_on())
-		check_qp_created(ib, &attr->cap, attr->sq_sig_all);
+		check_ops->qp_created(ib, &attr->cap, attr->sq_sig_all);
 	hold(ib);
 	if (attr->qp_type == IBV_QPT_XRC_RECV)
 		shca_xrc_qp_add(qp, attr->xrcd);
@@ -366,7 +366,7 @@ static int modify_plain(struct shca_qp *qp, const struct ibv_qp_attr *attr,
 	if (!err && reset)
 		cqs_clean(ib);
 	if (!err && check_on() && (reset || ib->state == IBV_QPS_ERR))
-		check_qp_void(ib, reset);
+		check_ops->qp_void(ib, reset);
 	pthread_mutex_unlock(&qp->modify_lock);
 	return err;
 }
@@ -510,7 +510,7 @@ static int modify_apply(struct modify *m)
 		connection_changed(m);
 	}
 	if (check_on() && m->mask & IBV_QP_STATE)
-		check_allowed(m->ib->qp_num);
+		check_ops->allowed(m->ib->qp_num);
 	shca_qp_unlock(qp);
 	if (err)
 		modify_unbind(m);
@@ -528,9 +528,9 @@ static void modify_publish(struct modify *m)
 	if (m->mask & IBV_QP_STATE)
 		ib->state = qp->ex.qp_base.state = m->attr->qp_state;
 	if (check_on() && moves_to(m, IBV_QPS_RTR))
-		check_qp_connected(ib);
+		check_ops->qp_connected(ib);
 	if (check_on() && (reset || ib->state == IBV_QPS_ERR))
-		check_qp_void(ib, reset);
+		check_ops->qp_void(ib, reset);
 	if (m->mask & IBV_QP_AV)
 		qp->av = m->attr->ah_attr;
 	if (m->mask & IBV_QP_ALT_PATH)
@@ -734,7 +734,7 @@ int shca_qp_destroy(struct ibv_qp *ib)
 		to_process(e)->ops->qp_gone(e, qp);
 	shca_live_remove(&qp->live);
 	if (check_on())
-		check_qp_gone(ib);
+		check_ops->qp_gone(ib);
 	if (ib->qp_type == IBV_QPT_XRC_RECV)
 		return xrc_destroy(qp);
 	qp_kill(qp);
