@@ -4,8 +4,8 @@
 #include "internal.h"
 
 #include "base/say.h"
-#include "faults.h"
 #include "heat.h"
+#include "hooks/faults.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -75,7 +75,8 @@ int engine_init(struct engine *e, const struct engine_ops *ops,
 	pthread_mutex_init(&e->thread_lock, NULL);
 	atomic_store(&e->heap_due, UINT64_MAX);
 	presence_init(&e->presence);
-	faults_begin(e);
+	if (faults_ops)
+		faults_ops->begin(e);
 	err = links_create(e, segment, pcap);
 	return err ? err : thread_fds_open(e);
 }
@@ -97,7 +98,8 @@ void engine_fini(struct engine *e)
 	streams_destroy(e->streams);
 	if (e->udp)
 		udp_destroy(e->udp);
-	faults_end(e);
+	if (faults_ops)
+		faults_ops->end(e);
 	qpn_fini(e);
 	free(e->heap);
 }

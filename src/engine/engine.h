@@ -50,7 +50,7 @@ struct engine_ops {
 	bool (*word)(struct engine *e, const struct roce_rx *pkt,
 		     struct engine_qp **qp, struct roce_rx *inner,
 		     uint64_t now);
-	/* A script raises an event of the port or the device (faults.h). */
+	/* A script raises an event of the port or the device (hooks/faults.h). */
 	void (*event)(struct engine *e, enum ibv_event_type type);
 	/* The links are drained, and engine.unsettled is not 0. */
 	void (*settle)(struct engine *e, uint64_t now);
@@ -85,7 +85,7 @@ struct engine {
 	struct shm *shm; /* another; NULL: not in this process */
 	struct streams *streams; /* of iWARP; NULL: there is no such device */
 	struct segment *segment; /* what it is in, or NULL */
-	struct engine_faults *faults; /* on purpose (faults.h), or NULL */
+	struct engine_faults *faults; /* on purpose (hooks/faults.h), or NULL */
 
 	/* qpn.c */
 	pthread_mutex_t qpn_lock;

@@ -10,7 +10,7 @@
 
 #include "base/gid.h"
 #include "base/say.h"
-#include "faults.h"
+#include "hooks/faults.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -79,7 +79,8 @@ void engine_drops_explain(struct engine *e)
 	char bad[800], usual[200];
 	uint64_t sum, pkts;
 
-	faults_explain();
+	if (faults_ops)
+		faults_ops->explain();
 	sum = drops_list(e, false, bad, sizeof(bad));
 	if (atomic_exchange(&e->drops_reported, sum) == sum)
 		return;
@@ -107,10 +108,11 @@ void drops_explain_at(struct engine *e, uint64_t now)
 void engine_explain_of(const struct qp *core, const char *peer, const char *fmt,
 		       va_list ap)
 {
-	char line[512], note[256];
+	char line[512], note[256] = "";
 
 	vsnprintf(line, sizeof(line), fmt, ap);
-	faults_note(note, sizeof(note));
+	if (faults_ops)
+		faults_ops->note(note, sizeof(note));
 	if (*peer)
 		say("QP 0x%06x (peer %s): %s%s", core->qpn, peer, line, note);
 	else

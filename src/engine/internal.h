@@ -54,6 +54,8 @@ struct rx_round {
 
 /* A link_rx_fn, arg is the round: hands a packet to its QP. */
 void rx_packet(void *round, const struct roce_rx *pkt);
+/* The same where there is a script of faults (hooks/faults.h). */
+void rx_fault(void *round, const struct roce_rx *pkt);
 /* QPs that have got packets send their answers. Nothing is current then. */
 void rx_round_end(struct rx_round *r);
 

@@ -8,7 +8,6 @@
 #include "internal.h"
 
 #include "base/sys.h"
-#include "faults.h"
 #include "heat.h"
 #include "spin.h"
 
@@ -44,8 +43,8 @@ receive(struct engine *e, uint64_t now, bool *busy)
 
 		if (!heat_is_hot(l))
 			continue;
-		r = l->ops->poll(l, RX_BUDGET,
-				 e->faults ? faults_rx : rx_packet, &round);
+		r = l->ops->poll(l, RX_BUDGET, e->faults ? rx_fault : rx_packet,
+				 &round);
 		if (round.cur || round.n)
 			rx_round_end(&round);
 		if (r > 0) {

@@ -78,7 +78,8 @@ struct engine_qp {
 	_Atomic bool is_starved; /* it is on that list */
 	struct engine_qp *held; /* hold.c: the next that waits */
 	_Atomic bool is_held; /* it is on that list */
-	_Atomic unsigned doomed; /* by this line of a script (faults.h), or 0 */
+	_Atomic unsigned
+		doomed; /* by this line of a script (hooks/faults.h), or 0 */
 	struct link *used; /* under lock: counted there (heat.h), or NULL */
 
 	_Atomic uint64_t timer_due; /* when its entry in the heap is due */

@@ -7,6 +7,7 @@
  */
 #include "internal.h"
 
+#include "hooks/faults.h"
 #include "hooks/trace.h"
 
 /* Unlocks a QP that may go as soon as it is unlocked. */
@@ -191,4 +192,9 @@ void rx_packet(void *round, const struct roce_rx *pkt)
 	}
 	if (!qp->dead)
 		qp->ops->rx(qp, pkt, r->now);
+}
+
+void rx_fault(void *round, const struct roce_rx *pkt)
+{
+	faults_ops->rx(((struct rx_round *)round)->e, pkt, rx_packet, round);
 }

@@ -9,8 +9,9 @@
  */
 #include "internal.h"
 
-#include "faults.h"
 #include "heat.h"
+
+#include "hooks/faults.h"
 
 #include <errno.h>
 
@@ -130,7 +131,7 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
 
 	*err = 0;
 	if (__builtin_expect(e->faults != NULL, 0))
-		return faults_send(e, qp, b, err);
+		return faults_ops->send(e, qp, b, err);
 	if (!e->shm)
 		return udp->ops->send(udp, b, 0, b->n, err);
 	if (!qp) {

@@ -7,10 +7,12 @@
  * the same rules with nth=, and replays it.
  *
  * Sans-I/O: no lock, clock or random number (script.c, select.c); file.c reads
- * and writes scripts.
+ * and writes scripts; inject.c does what they say.
  */
 #ifndef SOFTHCA_FAULTS_FAULTS_H
 #define SOFTHCA_FAULTS_FAULTS_H
+
+#include "hooks/faults.h"
 
 #include <infiniband/verbs.h>
 #include <stdbool.h>
@@ -32,28 +34,6 @@ enum fault_action {
 	FAULT_RAISE,
 	FAULT_ACTIONS
 };
-
-/* What FAULT_FAIL can make fail, by the names in scripts: ibv_ and the name. */
-#define FAULT_VERBS(V)                                                         \
-	V(OPEN_DEVICE, open_device)                                            \
-	V(ALLOC_PD, alloc_pd)                                                  \
-	V(REG_MR, reg_mr)                                                      \
-	V(ALLOC_MW, alloc_mw)                                                  \
-	V(CREATE_COMP_CHANNEL, create_comp_channel)                            \
-	V(CREATE_CQ, create_cq)                                                \
-	V(RESIZE_CQ, resize_cq)                                                \
-	V(REQ_NOTIFY_CQ, req_notify_cq)                                        \
-	V(CREATE_SRQ, create_srq)                                              \
-	V(CREATE_AH, create_ah)                                                \
-	V(CREATE_QP, create_qp)                                                \
-	V(MODIFY_QP, modify_qp)                                                \
-	V(POST_SEND, post_send)                                                \
-	V(POST_RECV, post_recv)                                                \
-	V(POST_SRQ_RECV, post_srq_recv)
-
-#define FAULT_VERB_ENUM(upper, lower) FAULT_##upper,
-enum fault_verb { FAULT_VERBS(FAULT_VERB_ENUM) FAULT_NVERBS };
-#undef FAULT_VERB_ENUM
 
 #define FAULT_OUT 1u
 #define FAULT_IN 2u
@@ -126,7 +106,7 @@ struct faults *faults_parse(const char *text, size_t len, unsigned *line,
 void faults_free(struct faults *f);
 /* A rule as a line of a script, without what it acts on. */
 int fault_text(const struct fault_rule *r, char *out, size_t size);
-/* A name of the table above, and of an event that can be raised. */
+/* A name of FAULT_VERBS, and of an event that can be raised. */
 const char *fault_verb_name(enum fault_verb v);
 
 /*

@@ -2,6 +2,7 @@
  * hooks.c - what is attached to the core: nothing, until it attaches itself
  */
 #include "check.h"
+#include "faults.h"
 #include "pcap.h"
 #include "trace.h"
 
@@ -12,3 +13,5 @@ const struct pcap_ops *pcap_ops;
 
 const struct check_ops *check_ops;
 _Atomic bool check_is_on;
+
+const struct faults_ops *faults_ops;

@@ -5,6 +5,7 @@
 
 #include "base/pool.h"
 #include "check/check.h"
+#include "faults/inject.h"
 #include "os/guard.h"
 #include "registry/registry.h"
 #include "transport/qp_iwarp.h"

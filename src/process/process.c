@@ -14,6 +14,7 @@
 #include "check/check.h"
 #include "connect/gsi.h"
 #include "connect/iw.h"
+#include "faults/inject.h"
 #include "link/shown.h"
 #include "link/stream.h"
 #include "os/asked.h"
@@ -352,6 +353,7 @@ static int context_open(struct shca_device *dev, int cmd_fd,
 
 int shca_open(struct ibv_device *dev, struct ibv_context **out)
 {
+	faults_attach();
 	return engine_fault(FAULT_OPEN_DEVICE) ?:
 		       context_open(to_device(dev), -1, NULL, out);
 }
@@ -363,6 +365,7 @@ int shca_import(int cmd_fd, struct ibv_context **out)
 	struct ibv_device **list;
 	int i, n, err;
 
+	faults_attach();
 	err = shca_file_import(cmd_fd, &file, name);
 	if (err)
 		return err;

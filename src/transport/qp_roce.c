@@ -53,7 +53,7 @@ static void query(const struct qp *core, struct ibv_qp_attr *attr,
 	roce_qp_query(roce_qp_const(core), attr, init);
 }
 
-/* A script kills it (engine/faults.h): as if it had failed by itself. */
+/* A script kills it (hooks/faults.h): as if it had failed by itself. */
 void shca_qp_kill(struct shca_qp *qp)
 {
 	const unsigned line = atomic_exchange(&qp->sched.doomed, 0);

@@ -44,7 +44,8 @@ void shca_context_add(struct engine *e, struct shca_context *ctx)
 	ctx->next = proc->contexts;
 	proc->contexts = ctx;
 	pthread_mutex_unlock(&proc->ctx_lock);
-	faults_opened(e);
+	if (e->faults)
+		faults_ops->opened(e);
 }
 
 void shca_port_event(struct engine *e, enum ibv_event_type type)

@@ -27,7 +27,7 @@
 #include "srq.h"
 #include "xrcd.h"
 
-#include "engine/faults.h"
+#include "hooks/faults.h"
 #include "os/why.h"
 
 #include <errno.h>

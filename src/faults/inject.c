@@ -1,17 +1,18 @@
 /*
- * faults.c - does to packets, receives, calls and events what a script says
+ * inject.c - does to packets, receives, calls and events what a script says
  *
- * src/faults decides; here are the lock, the clock and the packets. Those that
- * are sent later are copied, and wait in a list of the engine, which an alarm
- * looks at. The lock comes after a QP's and before a link's sending side, and is
+ * The rules decide (select.c); here are the lock, the clock and the packets. Those
+ * that are sent later are copied, and wait in a list of the engine, which an
+ * alarm looks at. The lock comes after a QP's and before a link's sending side, and is
  * held while a packet is sent: under a script order matters more than speed.
  */
-#include "faults.h"
-
-#include "internal.h"
+#include "inject.h"
 
 #include "base/lock.h"
 #include "base/say.h"
+#include "base/sys.h"
+#include "engine/engine.h"
+#include "os/config.h"
 #include "os/guard.h"
 
 #include <errno.h>
@@ -40,8 +41,6 @@ struct engine_faults {
 	struct roce_batch batch; /* of one packet that is a copy */
 };
 
-_Atomic int faults_state;
-
 static struct {
 	struct lock lock; /* of all that follows, and of engines' lists */
 	struct faults *f; /* set once */
@@ -50,7 +49,7 @@ static struct {
 	uint64_t reported; /* the sum of all that lines had done */
 } script;
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static const struct faults_ops ops;
 
 /* ---- the script -------------------------------------------------------- */
 
@@ -75,13 +74,15 @@ static void load(void)
 			say("cannot write %s: %s", cfg->faults_log,
 			    sys_strerror(-err));
 	}
-	atomic_store(&faults_state, script.f ? FAULTS_SOME : FAULTS_NONE);
+	if (script.f)
+		faults_ops = &ops;
 }
 
-static struct faults *get(void)
+void faults_attach(void)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
 	pthread_once(&once, load);
-	return script.f;
 }
 
 void faults_forked(void)
@@ -99,7 +100,7 @@ void faults_forked(void)
 
 bool faults_any(enum fault_action a)
 {
-	const struct faults *f = get();
+	const struct faults *f = script.f;
 
 	for (size_t i = 0; f && i < f->nrules; i++)
 		if (f->rule[i].what.action == a)
@@ -134,7 +135,7 @@ static uint64_t sum(void)
 	return n;
 }
 
-void faults_explain(void)
+static void explain(void)
 {
 	const uint64_t n = sum();
 	char text[512];
@@ -154,7 +155,7 @@ void faults_explain(void)
 	}
 }
 
-void faults_note(char *out, size_t size)
+static void note(char *out, size_t size)
 {
 	const uint64_t n = sum();
 
@@ -165,16 +166,13 @@ void faults_note(char *out, size_t size)
 			 script.path, n);
 }
 
-int faults_call(enum fault_verb v)
+static int call(enum fault_verb v)
 {
-	struct faults *f = get();
 	struct fault_rule *r;
 	uint64_t n;
 
-	if (!f)
-		return 0;
 	lock_take(&script.lock);
-	r = faults_verb(f, v, clock_ns(), &n);
+	r = faults_verb(script.f, v, clock_ns(), &n);
 	if (r)
 		acted(r, n);
 	lock_drop(&script.lock);
@@ -393,8 +391,8 @@ static bool send_one(struct engine *e, struct engine_qp *qp,
 	return sent;
 }
 
-size_t faults_send(struct engine *e, struct engine_qp *qp,
-		   const struct roce_batch *b, int *err)
+static size_t send_all(struct engine *e, struct engine_qp *qp,
+		       const struct roce_batch *b, int *err)
 {
 	const uint64_t now = clock_ns();
 	size_t i;
@@ -410,9 +408,10 @@ size_t faults_send(struct engine *e, struct engine_qp *qp,
 
 /* ---- packets that arrive ----------------------------------------------- */
 
-void faults_rx(void *round, const struct roce_rx *pkt)
+static void receive(struct engine *e, const struct roce_rx *pkt,
+		    void (*next)(void *arg, const struct roce_rx *pkt),
+		    void *arg)
 {
-	struct engine *e = ((struct rx_round *)round)->e;
 	const struct fault_packet k = {
 		.opcode = pkt->h.opcode,
 		.syndrome = pkt->h.syndrome,
@@ -444,9 +443,9 @@ void faults_rx(void *round, const struct roce_rx *pkt)
 		engine_timer_set(e, qp, now);
 	if (gone)
 		return;
-	rx_packet(round, pkt);
+	next(arg, pkt);
 	if (r && r->what.action == FAULT_DUPLICATE)
-		rx_packet(round, pkt);
+		next(arg, pkt);
 }
 
 /* ---- events, and the engine's part ------------------------------------- */
@@ -486,12 +485,10 @@ static void expire(struct engine *e, uint64_t now)
 		e->ops->event(e, event[i]);
 }
 
-void faults_opened(struct engine *e)
+static void opened(struct engine *e)
 {
 	const uint64_t now = clock_ns();
 
-	if (!e->faults)
-		return;
 	lock_take(&script.lock);
 	for (size_t i = 0; i < script.f->nrules; i++)
 		if (!script.f->rule[i].begun_ns &&
@@ -502,9 +499,9 @@ void faults_opened(struct engine *e)
 	lock_drop(&script.lock);
 }
 
-void faults_begin(struct engine *e)
+static void begin(struct engine *e)
 {
-	struct engine_faults *l = get() ? calloc(1, sizeof(*l)) : NULL;
+	struct engine_faults *l = calloc(1, sizeof(*l));
 
 	e->faults = l;
 	if (!l)
@@ -513,7 +510,7 @@ void faults_begin(struct engine *e)
 	engine_alarm_add(e, &l->alarm, expire);
 }
 
-void faults_end(struct engine *e)
+static void end(struct engine *e)
 {
 	struct held *h, *next;
 
@@ -524,3 +521,14 @@ void faults_end(struct engine *e)
 	free(e->faults);
 	e->faults = NULL;
 }
+
+static const struct faults_ops ops = {
+	.call = call,
+	.begin = begin,
+	.end = end,
+	.opened = opened,
+	.send = send_all,
+	.rx = receive,
+	.explain = explain,
+	.note = note,
+};
