@@ -13,8 +13,8 @@
 #include "base/sys.h"
 #include "base/why.h"
 #include "link/sock.h"
-#include "transport/qp_iwarp.h"
-#include "transport/record.h"
+#include "rnic/qp_iwarp.h"
+#include "rnic/record_iwarp.h"
 
 #include <errno.h>
 #include <netinet/in.h>

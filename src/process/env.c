@@ -8,7 +8,6 @@
 #include "faults/inject.h"
 #include "os/guard.h"
 #include "registry/registry.h"
-#include "transport/qp_iwarp.h"
 #include "transport/record.h"
 #include "verbs/verbs.h"
 
@@ -218,6 +217,5 @@ int shca_env_init(struct engine *e)
 	/* What is to be lost or recorded has to be a packet. */
 	if (p->segment && cfg->loss <= 0 && !cfg->pcap)
 		p->env.base.direct = &shca_direct;
-	shca_iwarp_env(p);
 	return 0;
 }

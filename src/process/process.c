@@ -18,6 +18,7 @@
 #include "link/shown.h"
 #include "link/stream.h"
 #include "os/asked.h"
+#include "rnic/qp_iwarp.h"
 #include "trace/pcap.h"
 #include "trace/trace.h"
 #include "xrc/loan.h"
@@ -206,6 +207,7 @@ static const struct module {
 	{ shca_keys_init, shca_keys_fini, NULL },
 	{ host_init, host_fini, host_forked },
 	{ shca_env_init, NULL, NULL },
+	{ shca_iwarp_init, shca_iwarp_fini, NULL },
 	{ links_init, engine_fini, links_forked },
 	{ shca_stat_init, shca_stat_fini, shca_stat_forked },
 	{ shca_netdevs_init, shca_netdevs_fini, shca_netdevs_fini },
@@ -333,6 +335,12 @@ static void process_put(struct engine *e)
 		process = NULL;
 	}
 	pthread_mutex_unlock(&process_lock);
+}
+
+/* Devices are listed before there is a process. */
+__attribute__((constructor)) static void attach(void)
+{
+	shca_transport_iwarp = &shca_iwarp;
 }
 
 /* Contexts */

@@ -72,7 +72,7 @@ struct shca_qp {
 	unsigned mcast; /* groups attached to; the process's mcast_lock, */
 	bool closing; /* and so this: it is being destroyed */
 	void *_Atomic cm_owner; /* connect/gsi.h */
-	/* qp_iwarp.h; under sched.lock */
+	/* rnic/qp_iwarp.h; under sched.lock */
 	struct shca_conn *conn;
 	struct shca_qp_stream {
 		bool full; /* waits until it can be written to */
@@ -112,7 +112,7 @@ static inline struct shca_qp *sched_qp(struct engine_qp *qp)
 	return container_of(qp, struct shca_qp, sched);
 }
 
-extern const struct qp_ops shca_roce_ops, shca_iwarp_ops;
+extern const struct qp_ops shca_roce_ops;
 
 static inline bool shca_qp_is_roce(const struct shca_qp *qp)
 {
@@ -227,9 +227,8 @@ const char *shca_env_refusal(struct qp *core, const struct key_ask *ask,
 /* Returns when no other process copies any more by what was there before. */
 void shca_visits_wait(struct engine *e);
 
-/* qp_roce.c, qp_iwarp.c; sched.c */
-extern const struct engine_qp_ops shca_roce_sched, shca_roce_sched_recorded,
-	shca_iwarp_sched;
+/* sched.c, qp_roce.c */
+extern const struct engine_qp_ops shca_roce_sched, shca_roce_sched_recorded;
 /* What is to be remembered of a QP that is about to be destroyed, if anything. */
 bool shca_qp_leaves(const struct shca_qp *qp, struct roce_timewait *w);
 

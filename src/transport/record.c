@@ -10,30 +10,18 @@
 #include "base/bytes.h"
 #include "wire/mad.h"
 
-static uint32_t psn_op(uint32_t psn, uint32_t op)
-{
-	return psn << 8 | (op & 0xff);
-}
-
-/* Then its WQEs have no PSNs. */
-static bool is_iwarp(const struct qp *core)
-{
-	const struct shca_qp *qp = core->owner;
-
-	return qp->ops == &shca_iwarp_ops;
-}
-
 static void put_wqe(enum trace_type type, const struct qp *core,
 		    const struct qp_wqe *w, uint64_t ns)
 {
 	uint32_t first = 0, last = 0, flags = w->local ? TRACE_LOCAL : 0;
 
-	if (!is_iwarp(core))
+	/* Those of iWARP have no PSNs. */
+	if (shca_qp_is_roce(core->owner))
 		roce_wqe_psns(w, &first, &last);
 	if (core->sq_sig_all || w->flags & IBV_SEND_SIGNALED)
 		flags |= TRACE_SIGNALED;
 	trace_put(type, core->qpn, last << 8 | flags, w->wr_id,
-		  psn_op(first, w->opcode), w->length, ns);
+		  shca_record_psn_op(first, w->opcode), w->length, ns);
 }
 
 void shca_record_posts(struct qp *core, uint32_t from)
@@ -76,11 +64,13 @@ unsigned shca_record_small(struct shca_qp *qp, bool posted)
 		uint32_t first, last;
 
 		roce_wqe_psns(w, &first, &last);
-		trace_put(TRACE_PKT_OUT, core->qpn,
-			  last << 8 | TRACE_HOST | TRACE_ACK_REQ,
-			  roce_qp_dest(roce_qp_const(core)),
-			  psn_op(first, roce_wqe_opcode(roce_qp_const(core), w)),
-			  w->length, ns);
+		trace_put(
+			TRACE_PKT_OUT, core->qpn,
+			last << 8 | TRACE_HOST | TRACE_ACK_REQ,
+			roce_qp_dest(roce_qp_const(core)),
+			shca_record_psn_op(
+				first, roce_wqe_opcode(roce_qp_const(core), w)),
+			w->length, ns);
 	}
 	return n;
 }
@@ -99,10 +89,12 @@ size_t shca_record_send(struct shca_qp *qp, const struct roce_batch *b, int *err
 				       (p->h.ack_req ? TRACE_ACK_REQ : 0) |
 				       (qp->sched.way.peer ? TRACE_HOST : 0);
 
-		trace_put(TRACE_PKT_OUT, qp->core->qpn, p->last_psn << 8 | flags,
+		trace_put(TRACE_PKT_OUT, qp->core->qpn,
+			  p->last_psn << 8 | flags,
 			  TRACE_KEY(p->h.dest_qpn, aeth ? p->h.syndrome : 0,
 				    aeth ? p->h.msn : 0),
-			  psn_op(p->h.psn, p->h.opcode), p->payload, ns);
+			  shca_record_psn_op(p->h.psn, p->h.opcode), p->payload,
+			  ns);
 	}
 	return sent;
 }
@@ -133,7 +125,7 @@ static void put_rx(const struct shca_qp *qp, const struct roce_rx *pkt)
 		trace_put(TRACE_PKT_IN, qpn,
 			  h->psn << 8 | TRACE_VERDICT | TRACE_HOST,
 			  roce_qp_dest(roce_qp_const(qp->core)),
-			  psn_op(h->psn, ROCE_RC | ROCE_ACK), 0, 0);
+			  shca_record_psn_op(h->psn, ROCE_RC | ROCE_ACK), 0, 0);
 		return;
 	}
 	trace_put(TRACE_PKT_IN, qpn,
@@ -143,7 +135,7 @@ static void put_rx(const struct shca_qp *qp, const struct roce_rx *pkt)
 				    h->src_qpn :
 				    roce_qp_dest(roce_qp_const(qp->core)),
 			    aeth ? h->syndrome : 0, aeth ? h->msn : 0),
-		  psn_op(h->psn, h->opcode), (uint32_t)pkt->len, 0);
+		  shca_record_psn_op(h->psn, h->opcode), (uint32_t)pkt->len, 0);
 }
 
 /* So much payload takes no time that is seen. */
@@ -176,53 +168,11 @@ void shca_record_expire(struct shca_qp *qp, uint64_t now)
 		trace_put(TRACE_TIMER, qp->core->qpn, TRACE_T_PROBE, 0, 0, 0, 0);
 }
 
-void shca_record_fpdu(struct qp *core, const struct iwarp_fpdu *f,
-		      uint64_t sent_ns)
-{
-	trace_put(f->outbound ? TRACE_PKT_OUT : TRACE_PKT_IN, core->qpn,
-		  f->number << 8 | (f->last ? TRACE_END : 0) |
-			  (f->has_wr ? TRACE_OF_WR : 0),
-		  f->wr_id, psn_op(f->number, TRACE_FPDU | f->opcode), f->len,
-		  f->outbound ? sent_ns : 0);
-}
-
-void shca_record_connected(uint32_t qpn, const struct shca_record_end *ours,
-			   const struct shca_record_end *peers)
-{
-	trace_keep_bytes(TRACE_QP_SGID, qpn, &ours->addr);
-	trace_keep_bytes(TRACE_QP_DGID, qpn, &peers->addr);
-	trace_keep(TRACE_QP_STATE, qpn, IBV_QPS_RTS,
-		   TRACE_PORTS(ours->port, peers->port), 0, 0);
-}
-
-void shca_record_ended(uint32_t qpn)
-{
-	trace_keep(TRACE_QP_STATE, qpn, IBV_QPS_ERR, 0, 0, 0);
-}
-
-void shca_record_frame(enum trace_type type, enum trace_mpa frame,
-		       const struct shca_record_end *ours,
-		       const struct shca_record_end *peers, bool initiator)
-{
-	const struct shca_record_end *end[2] = { ours, peers };
-	uint64_t key = 0;
-
-	/* The same at both ends: who asks comes first. */
-	for (int i = 0; i < 2; i++) {
-		const struct shca_record_end *e = end[i == initiator];
-
-		key = key << 16 | e->port;
-		for (size_t j = 0; j < sizeof(e->addr.raw); j++)
-			key ^= (uint64_t)e->addr.raw[j] << (j % 4 * 8 + 32);
-	}
-	trace_keep(type, 1, frame, key, 0, 0);
-}
-
 static void put_wc(enum trace_type type, uint32_t qpn, const struct ibv_wc *wc,
 		   uint64_t ns)
 {
-	trace_put(type, qpn, wc->status, wc->wr_id, psn_op(0, wc->opcode),
-		  wc->byte_len, ns);
+	trace_put(type, qpn, wc->status, wc->wr_id,
+		  shca_record_psn_op(0, wc->opcode), wc->byte_len, ns);
 }
 
 void shca_record_complete(uint32_t qpn, const struct ibv_wc *wc)

@@ -10,7 +10,12 @@
 #include "qp.h"
 
 #include "hooks/trace.h"
-#include "iwarp/env.h"
+
+/* A field of records (hooks/trace.h). */
+static inline uint32_t shca_record_psn_op(uint32_t psn, uint32_t op)
+{
+	return psn << 8 | (op & 0xff);
+}
 
 /* The WQEs from one of the send queue on, which have been posted just now. */
 void shca_record_posts(struct qp *core, uint32_t from);
@@ -24,21 +29,6 @@ size_t shca_record_send(struct shca_qp *qp, const struct roce_batch *b,
 /* roce_direct() and roce_expire(), recorded. */
 void shca_record_direct(struct shca_qp *qp, struct qp_far *far);
 void shca_record_expire(struct shca_qp *qp, uint64_t now);
-/* An FPDU of iWARP: one that has left did so after sent_ns. */
-void shca_record_fpdu(struct qp *core, const struct iwarp_fpdu *f,
-		      uint64_t sent_ns);
-/* Its connection: the addresses and ports of both ends. */
-struct shca_record_end {
-	union ibv_gid addr;
-	uint16_t port;
-};
-void shca_record_connected(uint32_t qpn, const struct shca_record_end *ours,
-			   const struct shca_record_end *peers);
-void shca_record_ended(uint32_t qpn);
-/* One of the frames that begin it; initiator: ours is the one that asks. */
-void shca_record_frame(enum trace_type type, enum trace_mpa frame,
-		       const struct shca_record_end *ours,
-		       const struct shca_record_end *peers, bool initiator);
 /* A packet comes in, and shca_qp_rx() does what it says. */
 void shca_record_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
 void shca_record_complete(uint32_t qpn, const struct ibv_wc *wc);

@@ -59,36 +59,6 @@ const struct engine_qp_ops shca_roce_sched = { .rx = sched_rx, REST };
 const struct engine_qp_ops shca_roce_sched_recorded = { .rx = sched_rx_recorded,
 							REST };
 
-/* A packet of RoCE that has the number of a QP of iWARP. */
-static void sched_rx_none(struct engine_qp *qp, const struct roce_rx *pkt,
-			  uint64_t now)
-{
-	(void)pkt;
-	(void)now;
-	atomic_fetch_add_explicit(&qp->engine->no_qp, 1, memory_order_relaxed);
-}
-
-static void sched_run_plain(struct engine_qp *qp, uint64_t now)
-{
-	shca_qp_expire(sched_qp(qp), now);
-	shca_qp_flush(sched_qp(qp), now);
-}
-
-static bool sched_hold_none(struct engine_qp *qp)
-{
-	(void)qp;
-	return false;
-}
-
-const struct engine_qp_ops shca_iwarp_sched = {
-	.rx = sched_rx_none,
-	.flush = sched_flush,
-	.run = sched_run_plain,
-	.hold = sched_hold_none,
-	.release = sched_run_plain,
-	.free = sched_free,
-};
-
 void shca_qp_init(struct shca_qp *qp, struct engine *e,
 		  const struct shca_transport *t)
 {

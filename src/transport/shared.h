@@ -11,9 +11,9 @@
 
 #include "qp.h"
 
-#include "iwarp/env.h"
 #include "roce/timewait.h"
 
+struct iwarp_env;
 struct gsi; /* connect/gsi.c */
 struct iwcm; /* connect/iw.c */
 struct mcast_group;
@@ -54,7 +54,7 @@ struct shca_process {
 	unsigned refs; /* contexts; under the global lock */
 	struct pcap *pcap; /* NULL: packets are not recorded */
 	struct roce_env env;
-	struct iwarp_env iw_env; /* the same for iWARP */
+	struct iwarp_env *iw_env; /* rnic/qp_iwarp.c */
 	int netdev_fd; /* readable when addresses may have changed */
 	/* What other processes of the host see of this one, and it of them;
 	 * NULL: nothing. */

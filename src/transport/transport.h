@@ -12,10 +12,11 @@
 
 #include <infiniband/verbs.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
+struct engine;
 struct engine_qp_ops;
+struct qp_env;
 struct qp_ops;
 
 struct shca_transport {
@@ -27,7 +28,7 @@ struct shca_transport {
 	uint32_t qp_types; /* 1 << enum ibv_qp_type */
 	const char *qp_type_names;
 	uint64_t send_ops; /* enum ibv_qp_create_send_ops_flags */
-	size_t env; /* where struct shca_process has it */
+	const struct qp_env *(*env)(struct engine *e);
 	const struct qp_ops *ops;
 	const struct engine_qp_ops *sched, *sched_recorded;
 
@@ -48,6 +49,23 @@ struct shca_transport {
 	uint32_t port_caps;
 };
 
-extern const struct shca_transport shca_roce, shca_iwarp;
+/* What both have. */
+#define SHCA_CAPS                                                              \
+	(IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_CURR_QP_STATE_MOD |            \
+	 IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_PORT_ACTIVE_EVENT |                \
+	 IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |               \
+	 IBV_DEVICE_MEM_MGT_EXTENSIONS)
+
+/* Paging on demand is the same for all services. */
+#define SHCA_ODP_UD                                                            \
+	(IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV)
+#define SHCA_ODP_UC (SHCA_ODP_UD | IBV_ODP_SUPPORT_WRITE)
+#define SHCA_ODP_RC (SHCA_ODP_UC | IBV_ODP_SUPPORT_READ)
+
+#define SHCA_TYPE(name) (1u << IBV_QPT_##name)
+
+extern const struct shca_transport shca_roce;
+/* That of iWARP (src/rnic), which the process attaches; NULL: there is none. */
+extern const struct shca_transport *shca_transport_iwarp;
 
 #endif

@@ -177,16 +177,19 @@ static int devices_add(const struct shca_transport *t)
 
 static int devices_create(void)
 {
-	static const struct shca_transport *const order[][2] = {
+	const struct shca_transport *const order[][2] = {
 		[IWARP_NONE] = { &shca_roce },
-		[IWARP_ONLY] = { &shca_iwarp },
-		[IWARP_BOTH] = { &shca_roce, &shca_iwarp },
-		[IWARP_FIRST] = { &shca_iwarp, &shca_roce },
+		[IWARP_ONLY] = { shca_transport_iwarp },
+		[IWARP_BOTH] = { &shca_roce, shca_transport_iwarp },
+		[IWARP_FIRST] = { shca_transport_iwarp, &shca_roce },
 	};
 	const struct shca_transport *const *t = order[config_get()->iwarp];
-	int err = devices_add(t[0]);
+	int err = 0;
 
-	return !err && t[1] ? devices_add(t[1]) : err;
+	for (int i = 0; i < 2 && !err; i++)
+		if (t[i])
+			err = devices_add(t[i]);
+	return err;
 }
 
 /* In the child of a fork, where nothing is bound or locked. */

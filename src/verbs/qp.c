@@ -142,7 +142,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	const struct shca_transport *t = to_ctx(ibctx)->dev->transport;
 	struct engine *e = to_ctx(ibctx)->engine;
 	struct qp_init init = {
-		.env = (const void *)((const char *)to_process(e) + t->env),
+		.env = t->env(e),
 	};
 	struct shca_qp *qp;
 	struct ibv_qp *ib;

@@ -5,13 +5,12 @@
  * go. In between the QP reads and writes its stream, and says what becomes of it
  * by the table here. A QP's lock is held in all of this.
  */
-#ifndef SOFTHCA_TRANSPORT_QP_IWARP_H
-#define SOFTHCA_TRANSPORT_QP_IWARP_H
-
-#include "shared.h"
+#ifndef SOFTHCA_RNIC_QP_IWARP_H
+#define SOFTHCA_RNIC_QP_IWARP_H
 
 #include "iwarp/iwarp.h"
 #include "link/stream.h"
+#include "transport/shared.h"
 
 /* How long a peer may take to end what we have ended. */
 #define SHCA_IW_END_NS 5000000000ull
@@ -44,7 +43,11 @@ int shca_iwarp_start(struct shca_qp *qp, struct shca_conn *conn,
 		     enum iwarp_setup_error wrong);
 /* It is to end, its QP moved to SQD or ERR. */
 void shca_iwarp_end(struct shca_qp *qp, enum ibv_qp_state to);
-/* Without a lock: process->iw_env. */
-void shca_iwarp_env(struct shca_process *p);
+
+extern const struct shca_transport shca_iwarp;
+
+/* Parts of a process (src/process): process->iw_env. */
+int shca_iwarp_init(struct engine *e);
+void shca_iwarp_fini(struct engine *e);
 
 #endif

@@ -7,7 +7,7 @@
  * of the socket when the QP has gone.
  */
 #include "qp_iwarp.h"
-#include "record.h"
+#include "record_iwarp.h"
 
 #include "base/gid.h"
 #include "base/sys.h"
@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Bytes for the socket, and in a row before others get the QP's lock. */
@@ -281,24 +282,28 @@ static void waits(struct qp *core, uint64_t now, char *text, size_t size)
 	(void)now;
 	if (core->state == IBV_QPS_ERR || core->state == IBV_QPS_SQE)
 		snprintf(text, size,
-			 "is in the error state: the first completion with an error, or --explain, shows why");
+			 "is in the error state: the first completion with an "
+			 "error, or --explain, shows why");
 	else if (!qp->conn)
 		snprintf(text, size, "is not connected");
 	else if (qp->stream.full)
 		snprintf(text, size,
-			 "waits for the peer to take what it was sent (TCP): %u work requests are posted",
+			 "waits for the peer to take what it was sent (TCP): "
+			 "%u work requests are posted",
 			 posted);
 	else if (posted)
 		snprintf(text, size,
-			 "waits for the peer's answer: %u work requests are posted",
+			 "waits for the peer's answer: %u work requests are "
+			 "posted",
 			 posted);
 	else
 		snprintf(text, size,
-			 "is idle: waits for the program to post or the peer to send (%u receives posted)",
+			 "is idle: waits for the program to post or the peer "
+			 "to send (%u receives posted)",
 			 qp_rq_count(&core->rq));
 }
 
-const struct qp_ops shca_iwarp_ops = {
+static const struct qp_ops ops = {
 	.create = create,
 	.destroy = destroy,
 	.modify = modify,
@@ -418,7 +423,8 @@ int shca_iwarp_start(struct shca_qp *qp, struct shca_conn *conn,
 		iwarp_fail_setup(q, wrong);
 	else if (qp->sched.engine->cfg->explain)
 		qp_explain(qp->core,
-			   "connected by TCP: CRC %s, markers %s, segments of %u bytes",
+			   "connected by TCP: CRC %s, markers %s, segments of "
+			   "%u bytes",
 			   a->crc ? "on" : "off",
 			   a->tx_markers || a->rx_markers ? "on" : "off",
 			   fpdu_max);
@@ -484,16 +490,105 @@ env_explain(struct qp *core, const char *fmt, ...)
 	va_end(ap);
 }
 
-void shca_iwarp_env(struct shca_process *p)
+int shca_iwarp_init(struct engine *e)
 {
-	p->iw_env = (struct iwarp_env){
+	struct shca_process *p = to_process(e);
+
+	p->iw_env = malloc(sizeof(*p->iw_env));
+	if (!p->iw_env)
+		return -ENOMEM;
+	*p->iw_env = (struct iwarp_env){
 		.base = p->env.base,
 		.established = env_established,
 		.ended = env_ended,
 		.fpdu = tracing() ? env_fpdu : NULL,
 	};
 	/* No other process of this host knows of its QPs. */
-	p->iw_env.base.direct = NULL;
-	if (p->iw_env.base.explain)
-		p->iw_env.base.explain = env_explain;
+	p->iw_env->base.direct = NULL;
+	if (p->iw_env->base.explain)
+		p->iw_env->base.explain = env_explain;
+	return 0;
 }
+
+void shca_iwarp_fini(struct engine *e)
+{
+	free(to_process(e)->iw_env);
+}
+
+/* ---- the engine -------------------------------------------------------- */
+
+/* A packet of RoCE that has the number of a QP of iWARP. */
+static void sched_rx_none(struct engine_qp *qp, const struct roce_rx *pkt,
+			  uint64_t now)
+{
+	(void)pkt;
+	(void)now;
+	atomic_fetch_add_explicit(&qp->engine->no_qp, 1, memory_order_relaxed);
+}
+
+static void sched_flush(struct engine_qp *qp, uint64_t now)
+{
+	shca_qp_flush(sched_qp(qp), now);
+}
+
+static void sched_run(struct engine_qp *qp, uint64_t now)
+{
+	shca_qp_expire(sched_qp(qp), now);
+	shca_qp_flush(sched_qp(qp), now);
+}
+
+static bool sched_hold_none(struct engine_qp *qp)
+{
+	(void)qp;
+	return false;
+}
+
+static void sched_free(struct engine_qp *qp)
+{
+	free(sched_qp(qp));
+}
+
+static const struct engine_qp_ops sched = {
+	.rx = sched_rx_none,
+	.flush = sched_flush,
+	.run = sched_run,
+	.hold = sched_hold_none,
+	.release = sched_run,
+	.free = sched_free,
+};
+
+/* ---- devices ----------------------------------------------------------- */
+
+#define SEND_OPS                                                               \
+	(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND |                     \
+	 IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_LOCAL_INV |                 \
+	 IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV)
+
+static const struct qp_env *env(struct engine *e)
+{
+	return &to_process(e)->iw_env->base;
+}
+
+/*
+ * RFC 5040's operations. A Read Request names one place for the data
+ * (section 4.4), hence one SGE.
+ */
+const struct shca_transport shca_iwarp = {
+	.name = "iWARP",
+	.prefix = "softiw",
+	.node_type = IBV_NODE_RNIC,
+	.type = IBV_TRANSPORT_IWARP,
+	.qp_types = SHCA_TYPE(RC),
+	.qp_type_names = "RC",
+	.send_ops = SEND_OPS,
+	.env = env,
+	.ops = &ops,
+	.sched = &sched,
+	.sched_recorded = &sched,
+	.gid_type = IBV_GID_TYPE_IB,
+	.cap_flags = SHCA_CAPS,
+	.atomic = IBV_ATOMIC_NONE,
+	.max_sge_rd = 1,
+	.odp_rc = SHCA_ODP_RC,
+	.port_caps = IBV_PORT_CM_SUP,
+};
