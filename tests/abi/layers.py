@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""layers.py BUILD - which folder of src uses which, by the object files of a build
+"""layers.py BUILD CORE... - which folder of src uses which, by the object files of a build
 and the #include lines of the sources.
 
 The order is the block "layers" of docs/ARCHITECTURE.md: a line is a layer, the top
 one first, and its folders stand before the "│". A folder uses only folders on lines
-below its own. Every folder of src is named once.
+below its own. Every folder of src is named once. Those below the line that begins
+with "─" are the core, which abi.core links.
 
 An object file has an edge to another folder where a name that it lacks is defined
 there. Names that the C library has, too, are no edge: preloads define them.
 
-layers.py --edges BUILD prints the edges, each with a name.
+layers.py --edges BUILD CORE... prints the edges, each with a name.
 """
 import collections
 import ctypes
@@ -24,16 +25,19 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def order(text):
-    """{folder: number of its line} from the page."""
+    """{folder: number of its line} from the page, and the line of the core."""
     block = re.search(r"^```layers\n(.*?)^```", text, re.M | re.S)
     if not block:
         sys.exit("docs/ARCHITECTURE.md has no block of layers")
-    rank = {}
+    rank, core = {}, 0
     for number, line in enumerate(block[1].splitlines()):
+        if line.startswith("─"):
+            core = number
+            continue
         for folder in line.partition("│")[0].split():
             if rank.setdefault(folder, number) != number:
                 sys.exit(f"docs/ARCHITECTURE.md: {folder} is in two layers")
-    return rank
+    return rank, core
 
 
 def objects(build):
@@ -82,10 +86,14 @@ def includes():
 
 def main(argv):
     with open(os.path.join(ROOT, "docs", "ARCHITECTURE.md"), encoding="utf-8") as f:
-        rank = order(f.read())
-    found = objects(argv[-1])
+        rank, line = order(f.read())
+    edges_wanted = argv[0] == "--edges"
+    build, *core = argv[edges_wanted:]
+    found = objects(build)
     folders = {os.path.basename(p) for p in glob.glob(f"{ROOT}/src/*") if glob.glob(f"{p}/*.[ch]")}
     wrong = [f"{n}: in the order of docs/ARCHITECTURE.md or in src, not in both" for n in sorted(folders ^ set(rank))]
+    for n in sorted(set(core) ^ {n for n in rank if rank[n] > line}):
+        wrong.append(f"{n}: in the core of docs/ARCHITECTURE.md or in SOFTHCA_CORE, not in both")
     uses = calls(found)
     if missing := sorted(folders - set(found)):
         wrong.append(f"no object files of {missing}: is this a whole build?")
@@ -93,7 +101,7 @@ def main(argv):
         wrong.append(f"nm shows only {len(uses)} edges")
     for edges in uses, includes():
         for (a, b), name in sorted(edges.items()):
-            if argv[0] == "--edges":
+            if edges_wanted:
                 print(f"{a} -> {b}: {name}")
             if {a, b} <= set(rank) and rank[a] >= rank[b]:
                 wrong.append(f"{a} is not above {b}, but uses it: {name}")
