@@ -149,12 +149,22 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
 	return sent;
 }
 
-unsigned engine_send_small(struct engine_qp *qp, struct roce_qp *core)
+__attribute__((flatten)) unsigned engine_send_small(struct engine_qp *qp,
+						    struct roce_qp *core)
 {
 	struct engine *e = qp->engine;
+	struct shm_way *w = &qp->way;
+	struct roce_small s;
+	unsigned n;
 
 	/* Whether UDP is in use has to be looked at. */
-	return e->shm && !qp->used ? shm_send_small(e->shm, &qp->way, core) : 0;
+	if (!e->shm || qp->used || !w->peer || !w->known ||
+	    w->path != roce_qp_path(core) || w->qpn != roce_qp_dest(core) ||
+	    !roce_small_begin(core, &s))
+		return 0;
+	n = shm_send_small(e->shm, w, &s);
+	roce_small_end(&s, n);
+	return n;
 }
 
 bool engine_starved(struct engine_qp *qp)

@@ -94,11 +94,11 @@ size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 		size_t from, size_t to, int *err);
 
 /*
- * Sends what a QP has to send in small packets, up to a batch of them, if w is
- * its way. Returns how many; 0: what comes next, if anything does, is for
+ * Sends the small request that m has at hand, and those that m->next brings, up
+ * to a batch of them, whose way is w. Returns how many; what is left is for
  * shm_route() and shm_send().
  */
-unsigned shm_send_small(struct shm *s, struct shm_way *w, struct roce_qp *qp);
+unsigned shm_send_small(struct shm *s, struct shm_way *w, struct roce_small *m);
 
 /*
  * How long the packets of the next batch of a connected QP may be that has this

@@ -329,28 +329,20 @@ static inline bool put_small(struct shm_peer *p, const struct shm_way *w,
 	return true;
 }
 
-__attribute__((flatten)) unsigned
-shm_send_small(struct shm *s, struct shm_way *w, struct roce_qp *qp)
+unsigned shm_send_small(struct shm *s, struct shm_way *w, struct roce_small *m)
 {
 	struct shm_peer *p = w->peer;
-	struct roce_small m;
 	unsigned n = 0;
 
-	if (!p || !w->known || w->path != roce_qp_path(qp) ||
-	    w->qpn != roce_qp_dest(qp) || p->plain || s->loss.some ||
-	    !shm_is_usable(p) || !roce_small_begin(qp, &m))
+	if (p->plain || s->loss.some || !shm_is_usable(p))
 		return 0;
 	lock_take(&p->seg->lock);
-	while (n < ROCE_BATCH && roce_small_next(qp, &m) &&
-	       put_small(p, w, &m)) {
-		roce_small_sent(qp);
-		n++;
-	}
+	while (put_small(p, w, m) && ++n < ROCE_BATCH && !m->last && m->next(m))
+		;
 	if (n)
 		p->full_ns = 0;
 	ring_publish(&p->out);
 	lock_drop_fence(&p->seg->lock);
-	roce_small_end(&m);
 	segment_wake(p->seg);
 	return n;
 }

@@ -259,20 +259,17 @@ struct roce_small {
 	uint32_t imm; /* or the rkey to invalidate */
 	uint64_t va;
 	const void *data; /* it may be gone */
-	struct key_entry *key; /* that leads there, or NULL */
+	/* This one has been taken, and the next one comes in its place. False:
+	 * there is none, or what is next is for roce_tx(). */
+	bool (*next)(struct roce_small *s);
+	struct roce_qp *qp;
+	struct key_entry *key; /* that leads to data, or NULL */
+	unsigned sent; /* requests before this one */
 };
-/* False: what is to be sent is for roce_tx(). */
-bool roce_small_begin(const struct roce_qp *qp, struct roce_small *s);
-/* The next one; false: there is none, or what is next is for roce_tx(). */
-bool roce_small_next(struct roce_qp *qp, struct roce_small *s);
-/* It has been taken. If it has not, it is for roce_tx(). */
-void roce_small_sent(struct roce_qp *qp);
-/* Lets go of the key. */
-static inline void roce_small_end(struct roce_small *s)
-{
-	if (s->key)
-		keys_put(s->key);
-}
+/* The first one; false: what is to be sent is for roce_tx(). */
+bool roce_small_begin(struct roce_qp *qp, struct roce_small *s);
+/* So many have been taken. One that has not is for roce_tx(). */
+void roce_small_end(struct roce_small *s, unsigned taken);
 
 /*
  * Whether roce_tx(), or roce_tx_done() where all was sent, is to be told the

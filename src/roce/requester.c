@@ -408,6 +408,12 @@ build(struct roce_qp *qp, struct roce_batch *b, struct qp_wqe *w,
 	return 0;
 }
 
+static inline void small_put_key(struct roce_small *s)
+{
+	if (s->key)
+		keys_put(s->key);
+}
+
 /* Where the payload is; NULL: that takes more than a look at one key. */
 static inline const void *small_data(struct roce_qp *qp, struct roce_small *s,
 				     struct qp_wqe *w)
@@ -423,7 +429,7 @@ static inline const void *small_data(struct roce_qp *qp, struct roce_small *s,
 	/* Those in a row mostly are in one region. */
 	if (!e ||
 	    atomic_load_explicit(&e->lkey, memory_order_relaxed) != sge->lkey) {
-		roce_small_end(s);
+		small_put_key(s);
 		e = s->key = keys_get_local(qp->base.env->keys, sge->lkey,
 					    &qp->base.lkey_hint);
 	}
@@ -433,17 +439,7 @@ static inline const void *small_data(struct roce_qp *qp, struct roce_small *s,
 	return p;
 }
 
-bool roce_small_begin(const struct roce_qp *qp, struct roce_small *s)
-{
-	const struct roce_requester *r = &qp->req;
-
-	s->key = NULL;
-	return qp->base.state == IBV_QPS_RTS && r->nxt_psn == r->end_psn &&
-	       !r->rnr_until_ns && !rsp_ready(qp) && !qp->rsp.ack_held &&
-	       !qp->busy && !qp->base.doubt;
-}
-
-bool roce_small_next(struct roce_qp *qp, struct roce_small *s)
+static inline bool small_look(struct roce_qp *qp, struct roce_small *s)
 {
 	const struct qp_sq *sq = &qp->base.sq;
 	struct qp_wqe *w = qp_sq_slot(sq, sq->nxt);
@@ -465,7 +461,7 @@ bool roce_small_next(struct roce_qp *qp, struct roce_small *s)
 	return s->data;
 }
 
-void roce_small_sent(struct roce_qp *qp)
+static inline void small_sent(struct roce_qp *qp)
 {
 	struct roce_requester *r = &qp->req;
 
@@ -475,6 +471,38 @@ void roce_small_sent(struct roce_qp *qp)
 	r->noack = 0;
 	r->nxt_psn = r->end_psn = psn_add(r->nxt_psn, 1);
 	r->unarmed |= !r->timer_ns;
+}
+
+static bool small_next(struct roce_small *s)
+{
+	small_sent(s->qp);
+	s->sent++;
+	return small_look(s->qp, s);
+}
+
+bool roce_small_begin(struct roce_qp *qp, struct roce_small *s)
+{
+	const struct roce_requester *r = &qp->req;
+
+	if (qp->base.state != IBV_QPS_RTS || r->nxt_psn != r->end_psn ||
+	    r->rnr_until_ns || rsp_ready(qp) || qp->rsp.ack_held || qp->busy ||
+	    qp->base.doubt)
+		return false;
+	s->next = small_next;
+	s->qp = qp;
+	s->key = NULL;
+	s->sent = 0;
+	if (small_look(qp, s))
+		return true;
+	small_put_key(s);
+	return false;
+}
+
+void roce_small_end(struct roce_small *s, unsigned taken)
+{
+	if (taken > s->sent)
+		small_sent(s->qp);
+	small_put_key(s);
 }
 
 void roce_wqe_psns(const struct qp_wqe *w, uint32_t *first, uint32_t *last)
