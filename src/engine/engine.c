@@ -3,9 +3,11 @@
  */
 #include "internal.h"
 
+#include "base/bytes.h"
 #include "base/say.h"
 #include "heat.h"
 #include "hooks/faults.h"
+#include "link/shm.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -15,29 +17,10 @@ static void link_add(struct engine *e, struct link *l)
 {
 	assert(e->nlinks < ENGINE_LINKS);
 	e->link[e->nlinks++] = l;
+	e->choice |= l->ops->reach != NULL;
 }
 
-/* Shared memory is not needed: what would go there goes by UDP. */
-static int shm_add(struct engine *e, struct segment *segment,
-		   struct pcap *pcap)
-{
-	const struct shm_config shm = {
-		.copy = e->cfg->same_host == SAME_HOST_COPY,
-		.loss = e->cfg->loss,
-		.seed = e->cfg->seed,
-		.pcap = pcap,
-	};
-	int err = shm_create(&e->shm, &shm, segment);
-
-	e->segment = segment;
-	if (!err)
-		link_add(e, shm_link(e->shm));
-	return err;
-}
-
-/* Which links there are: a line for each. */
-static int links_create(struct engine *e, struct segment *segment,
-			struct pcap *pcap)
+static int udp_add(struct engine *e, struct segment *segment, struct pcap *pcap)
 {
 	const struct udp_config udp = { .wire = e->cfg->wire,
 					.loss = e->cfg->loss,
@@ -45,18 +28,64 @@ static int links_create(struct engine *e, struct segment *segment,
 					.pcap = pcap };
 	int err = udp_create(&e->udp, &udp, e->registry);
 
-	if (err)
-		return err;
-	link_add(e, udp_link(e->udp));
-	if (segment)
-		err = shm_add(e, segment, pcap);
-	else
+	(void)segment;
+	if (!err)
+		link_add(e, udp_link(e->udp));
+	return err;
+}
+
+/* Shared memory is not needed: what would go there goes by UDP. */
+static int shm_add(struct engine *e, struct segment *segment, struct pcap *pcap)
+{
+	const struct shm_config shm = {
+		.copy = e->cfg->same_host == SAME_HOST_COPY,
+		.loss = e->cfg->loss,
+		.seed = e->cfg->seed,
+		.pcap = pcap,
+	};
+	struct link *l;
+	int err;
+
+	if (!segment)
+		return 0;
+	e->segment = segment;
+	err = shm_create(&l, &shm, segment);
+	if (!err)
+		link_add(e, l);
+	return err;
+}
+
+static int streams_add(struct engine *e, struct segment *segment,
+		       struct pcap *pcap)
+{
+	int err;
+
+	(void)segment;
+	if (e->cfg->iwarp == IWARP_NONE)
+		return 0;
+	err = streams_create(&e->streams, pcap);
+	if (!err)
+		link_add(e, streams_link(e->streams));
+	return err;
+}
+
+/* The links that there may be: a row for each. */
+static int (*const links[])(struct engine *e, struct segment *segment,
+			    struct pcap *pcap) = {
+	udp_add, /* takes what no other one does */
+	shm_add,
+	streams_add,
+};
+
+static int links_create(struct engine *e, struct segment *segment,
+			struct pcap *pcap)
+{
+	int err = 0;
+
+	for (size_t i = 0; !err && i < ARRAY_SIZE(links); i++)
+		err = links[i](e, segment, pcap);
+	if (!err && !e->choice)
 		heat_use(e->link[0], true); /* it alone brings packets */
-	if (!err && e->cfg->iwarp != IWARP_NONE) {
-		err = streams_create(&e->streams, pcap);
-		if (!err)
-			link_add(e, streams_link(e->streams));
-	}
 	return err;
 }
 
@@ -94,10 +123,11 @@ void engine_fini(struct engine *e)
 	hold_end(e);
 	if (e->udp && e->cfg->explain)
 		engine_drops_explain(e);
-	shm_destroy(e->shm);
-	streams_destroy(e->streams);
-	if (e->udp)
-		udp_destroy(e->udp);
+	while (e->nlinks) {
+		struct link *l = e->link[--e->nlinks];
+
+		l->ops->destroy(l);
+	}
 	if (faults_ops)
 		faults_ops->end(e);
 	qpn_fini(e);
@@ -108,9 +138,9 @@ void engine_abandon(struct engine *e)
 {
 	atomic_store(&e->dead, true);
 	thread_fds_close(e);
-	shm_abandon(e->shm);
-	streams_abandon(e->streams);
-	udp_abandon(e->udp);
+	for (unsigned i = 0; i < e->nlinks; i++)
+		if (e->link[i]->ops->abandon)
+			e->link[i]->ops->abandon(e->link[i]);
 }
 
 int engine_bind(struct engine *e, const union ibv_gid *gid, uint32_t ifindex)

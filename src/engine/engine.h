@@ -20,7 +20,6 @@
 #include "presence.h"
 #include "qp.h"
 
-#include "link/shm.h"
 #include "link/stream.h"
 #include "link/udp.h"
 #include "os/config.h"
@@ -79,12 +78,12 @@ struct engine {
 	_Atomic bool dead; /* we are a child of the process that made it */
 	const struct config *cfg;
 	struct registry *registry; /* NULL: alone on this host */
-	struct link *link[ENGINE_LINKS];
+	struct link *link[ENGINE_LINKS]; /* the first one takes any packet */
 	unsigned nlinks;
-	struct udp *udp; /* one of them, and what only UDP has */
-	struct shm *shm; /* another; NULL: not in this process */
+	bool choice; /* others take some (link_route()) */
+	struct udp *udp; /* link[0], and what only UDP has */
 	struct streams *streams; /* of iWARP; NULL: there is no such device */
-	struct segment *segment; /* what it is in, or NULL */
+	struct segment *segment; /* with shared memory, or NULL */
 	struct engine_faults *faults; /* on purpose (hooks/faults.h), or NULL */
 
 	/* qpn.c */
@@ -175,7 +174,7 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
 		   const struct roce_batch *b, int *err);
 /*
  * The same for the small requests (roce/qp.h) that qp's core has to send, where
- * shared memory takes them. Returns how many it has; 0: the next packet, if there
+ * its link takes them. Returns how many it has; 0: the next packet, if there
  * is one, is for engine_send().
  */
 unsigned engine_send_small(struct engine_qp *qp, struct roce_qp *core);
@@ -188,7 +187,7 @@ void engine_limits(struct engine_qp *qp, const struct qp *core,
 /* Whether the link had no room for qp's last packet, and has none yet: then it
  * is flushed when there is. qp's lock is held. */
 bool engine_starved(struct engine_qp *qp);
-/* udp_unread() by whatever link reaches the peer of qp, whose lock is held. */
+/* link_ops.unread of whatever link reaches the peer of qp, whose lock is held. */
 bool engine_unread(struct engine *e, struct engine_qp *qp, uint32_t qpn,
 		   const struct roce_path *path, uint64_t mark[2]);
 
@@ -233,7 +232,7 @@ static inline bool engine_timer_will_do(const struct engine_qp *qp)
 {
 	return atomic_load_explicit(&qp->timer_due, memory_order_relaxed) !=
 		       UINT64_MAX &&
-	       shm_is_lossless(qp->engine->shm, &qp->way);
+	       link_is_lossless(&qp->way);
 }
 /* Before the engine starts; never due at first. */
 void engine_alarm_add(struct engine *e, struct engine_alarm *a,

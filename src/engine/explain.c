@@ -25,6 +25,22 @@ void engine_dropped(struct engine *e, enum roce_drop why)
 	atomic_fetch_add_explicit(&e->dropped[why], 1, memory_order_relaxed);
 }
 
+/* Of all links. */
+static struct link_stats stats(const struct engine *e)
+{
+	struct link_stats sum = { 0 };
+
+	for (unsigned i = 0; i < e->nlinks; i++) {
+		const struct link_stats *s = &e->link[i]->stats;
+
+		sum.rx_pkts += s->rx_pkts;
+		sum.rx_malformed += s->rx_malformed;
+		sum.rx_bad_icrc += s->rx_bad_icrc;
+		sum.rx_overflow += s->rx_overflow;
+	}
+	return sum;
+}
+
 /* One after the other: "a 1, b 2", those that are usual or those that are not. */
 static uint64_t drops_list(const struct engine *e, bool usual, char *line,
 			   size_t size)
@@ -47,11 +63,9 @@ static uint64_t drops_list(const struct engine *e, bool usual, char *line,
 	static const char *const others[OTHERS] = {
 		"malformed", "bad ICRC", "socket buffer full", "no such QP"
 	};
-	const struct udp_stats *s = udp_stats(e->udp);
-	const uint64_t n[OTHERS] = {
-		s->rx_malformed + (e->shm ? shm_stats(e->shm)->rx_malformed : 0),
-		s->rx_bad_icrc, s->rx_overflow, atomic_load(&e->no_qp)
-	};
+	const struct link_stats s = stats(e);
+	const uint64_t n[OTHERS] = { s.rx_malformed, s.rx_bad_icrc,
+				     s.rx_overflow, atomic_load(&e->no_qp) };
 	uint64_t sum = 0;
 	size_t len = 0;
 
@@ -75,9 +89,9 @@ static uint64_t drops_list(const struct engine *e, bool usual, char *line,
 
 void engine_drops_explain(struct engine *e)
 {
-	const struct udp_stats *s = udp_stats(e->udp);
+	const struct link_stats s = stats(e);
 	char bad[800], usual[200];
-	uint64_t sum, pkts;
+	uint64_t sum;
 
 	if (faults_ops)
 		faults_ops->explain();
@@ -85,13 +99,9 @@ void engine_drops_explain(struct engine *e)
 	if (atomic_exchange(&e->drops_reported, sum) == sum)
 		return;
 	drops_list(e, true, usual, sizeof(usual));
-	pkts = s->rx_pkts + s->rx_malformed + s->rx_bad_icrc;
-	if (e->shm)
-		pkts += shm_stats(e->shm)->rx_pkts +
-			shm_stats(e->shm)->rx_malformed;
 	say("process %d: %" PRIu64 " packets received, %" PRIu64
 	    " dropped: %s%s%s",
-	    (int)getpid(), pkts, sum, bad,
+	    (int)getpid(), s.rx_pkts + s.rx_malformed + s.rx_bad_icrc, sum, bad,
 	    usual[0] ? "; and, as is usual: " : "", usual);
 }
 

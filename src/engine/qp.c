@@ -96,7 +96,7 @@ void engine_qp_put(struct engine_qp *qp)
 		return;
 	backlog_free(backlog_take(qp, &n));
 	behind(qp, -n);
-	shm_way_forget(&qp->way);
+	link_way_forget(&qp->way);
 	send_unuse(qp);
 	qp->ops->free(qp);
 }

@@ -15,7 +15,7 @@
 #ifndef SOFTHCA_ENGINE_QP_H
 #define SOFTHCA_ENGINE_QP_H
 
-#include "link/shm.h"
+#include "link/link.h"
 #include "roce/qp.h"
 
 #include <pthread.h>
@@ -73,7 +73,7 @@ struct engine_qp {
 	_Atomic(struct engine_packet *) backlog; /* newest first */
 	_Atomic unsigned nbacklog;
 
-	struct shm_way way; /* under lock: where it sends */
+	struct link_way way; /* under lock: where it sends */
 	struct engine_qp *starved; /* send.c: the next without room */
 	_Atomic bool is_starved; /* it is on that list */
 	struct engine_qp *held; /* hold.c: the next that waits */

@@ -2,10 +2,10 @@
  * send.c - which link a packet goes by, and the QPs that wait for room
  *
  * Between processes that both have shared memory packets go there, all others
- * by UDP. A QP keeps its way (link/shm.h), so that its packets do not overtake
+ * by UDP. A QP keeps its way (link/link.h), so that its packets do not overtake
  * each other. UDP does not signal when there is room again, and is tried again
- * soon; a ring does, so a QP that finds it full is put on a list, and is
- * flushed when the receive side finds room.
+ * soon; shared memory does, so a QP that finds a ring full is put on a list, and
+ * is flushed when the receive side finds room.
  */
 #include "internal.h"
 
@@ -26,16 +26,26 @@ static void starve(struct engine *e, struct engine_qp *qp)
 		;
 	/* Room was found meanwhile, and the list was empty then? */
 	atomic_thread_fence(memory_order_seq_cst);
-	if (!shm_starved(&qp->way))
+	if (!link_starved(&qp->way))
 		engine_timer_set(e, qp, clock_ns());
+}
+
+/* Since this was asked last. */
+static bool has_room(struct link *l)
+{
+	return atomic_load_explicit(&l->room, memory_order_relaxed) &&
+	       atomic_exchange(&l->room, false);
 }
 
 void send_starved(struct engine *e)
 {
 	struct engine_qp *qp, *next;
+	bool room = false;
 	uint64_t now;
 
-	if (!shm_room(e->shm))
+	for (unsigned i = 0; i < e->nlinks; i++)
+		room |= has_room(e->link[i]);
+	if (!room)
 		return;
 	now = clock_ns();
 	for (qp = atomic_exchange(&e->starved, NULL); qp; qp = next) {
@@ -64,50 +74,51 @@ void send_end(struct engine *e)
 void engine_limits(struct engine_qp *qp, const struct qp *core,
 		   struct roce_batch *b)
 {
-	struct shm_way *w = &qp->way;
+	struct link_way *w = &qp->way;
 
 	b->max_payload = b->max_copy = 0;
-	if (!w->peer || core->type == IBV_QPT_UD)
+	if (!w->link || !w->link->ops->limits || core->type == IBV_QPT_UD)
 		return;
 	w->own = qp->foreign ? 0 : qp->num;
 	w->life = core->pub == &core->unseen ? 0 :
 					       qp_public_get(&core->pub->life);
 	w->keys = core->env->keys;
-	shm_limits(w, b);
+	w->link->ops->limits(w, b);
 }
 
-static size_t by_udp(struct engine *e, const struct roce_batch *b, size_t from,
-		     size_t to, int *err)
+static inline size_t send_on(struct engine *e, struct link_way *w,
+			     const struct roce_batch *b, size_t from, size_t to,
+			     int *err)
 {
-	struct link *udp = e->link[0];
+	struct link *l = w->link;
 	size_t sent;
 
-	heat_add(udp);
+	if (l->ops->ready)
+		return l->ops->send(l, w, b, from, to, err);
+	/* One that gets cold; and to send takes a system call. */
+	heat_add(l);
 	presence_sends(&e->presence, true);
-	sent = udp->ops->send(udp, b, from, to, err);
+	sent = l->ops->send(l, w, b, from, to, err);
 	presence_sends(&e->presence, false);
 	return sent;
 }
 
-/* By a ring where the way leads to one, else by UDP. large: not by UDP. */
-static inline size_t send_by(struct engine *e, struct shm_way *w,
+/* By the links that the packets' ways lead to. large: not as on a wire. */
+static inline size_t send_by(struct engine *e, struct link_way *w,
 			     const struct roce_batch *b, bool large, int *err)
 {
 	size_t i = 0, end = 0;
 
 	while (i == end && i < b->n) {
-		end = i + shm_route(e->shm, w, b, i);
-		if (w->peer)
-			i = shm_send(e->shm, w, b, i, end, err);
-		else if (large)
+		end = i + link_route(e->link, e->nlinks, w, b, i);
+		if (large && !w->link->ops->limits)
 			break; /* it is gone: the next batch is shorter */
-		else
-			i = by_udp(e, b, i, end, err);
+		i = send_on(e, w, b, i, end, err);
 	}
 	return i;
 }
 
-/* What its last packet has gone by, NULL: by a link that is never cold. */
+/* What its last packet has gone by. */
 static void use(struct engine_qp *qp, struct link *l)
 {
 	if (qp->used)
@@ -125,26 +136,25 @@ void send_unuse(struct engine_qp *qp)
 size_t engine_send(struct engine *e, struct engine_qp *qp,
 		   const struct roce_batch *b, int *err)
 {
-	struct link *udp = e->link[0];
-	struct shm_way once;
+	struct link_way once;
 	size_t sent;
 
 	*err = 0;
 	if (__builtin_expect(e->faults != NULL, 0))
 		return faults_ops->send(e, qp, b, err);
-	if (!e->shm)
-		return udp->ops->send(udp, b, 0, b->n, err);
+	if (!e->choice)
+		return e->link[0]->ops->send(e->link[0], NULL, b, 0, b->n, err);
 	if (!qp) {
-		once = (struct shm_way){ .peer = NULL };
+		once = (struct link_way){ .peer = NULL };
 		sent = send_by(e, &once, b, false, err);
-		shm_way_forget(&once);
+		link_way_forget(&once);
 		return sent;
 	}
 	qp->way.own = qp->foreign ? 0 : qp->num;
 	sent = send_by(e, &qp->way, b, b->max_payload, err);
-	if (__builtin_expect(qp->used != (qp->way.peer ? NULL : udp), 0))
-		use(qp, qp->way.peer ? NULL : udp);
-	if (sent < b->n && shm_starved(&qp->way))
+	if (__builtin_expect(qp->used != qp->way.link, 0))
+		use(qp, qp->way.link);
+	if (sent < b->n && link_starved(&qp->way))
 		starve(e, qp);
 	return sent;
 }
@@ -152,24 +162,22 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
 __attribute__((flatten)) unsigned engine_send_small(struct engine_qp *qp,
 						    struct roce_qp *core)
 {
-	struct engine *e = qp->engine;
-	struct shm_way *w = &qp->way;
+	struct link_way *w = &qp->way;
 	struct roce_small s;
 	unsigned n;
 
-	/* Whether UDP is in use has to be looked at. */
-	if (!e->shm || qp->used || !w->peer || !w->known ||
+	if (!w->known || !w->link->ops->send_small ||
 	    w->path != roce_qp_path(core) || w->qpn != roce_qp_dest(core) ||
 	    !roce_small_begin(core, &s))
 		return 0;
-	n = shm_send_small(e->shm, w, &s);
+	n = w->link->ops->send_small(w->link, w, &s);
 	roce_small_end(&s, n);
 	return n;
 }
 
 bool engine_starved(struct engine_qp *qp)
 {
-	if (!shm_starved(&qp->way))
+	if (!link_starved(&qp->way))
 		return false;
 	/* It may be off the list: that was for room which is gone again. */
 	starve(qp->engine, qp);
@@ -179,12 +187,9 @@ bool engine_starved(struct engine_qp *qp)
 bool engine_unread(struct engine *e, struct engine_qp *qp, uint32_t qpn,
 		   const struct roce_path *path, uint64_t mark[2])
 {
-	const bool by_shm = qp->way.peer && qp->way.qpn == qpn;
+	struct link_way at = { .qpn = qpn, .path = path };
+	const bool by_peer = qp->way.peer && qp->way.qpn == qpn;
+	struct link *l = by_peer ? qp->way.link : e->link[0];
 
-	/* What another link has noted there says nothing. */
-	if (by_shm != shm_has_mark(mark))
-		mark[0] = mark[1] = 0;
-	if (by_shm)
-		return shm_unread(e->shm, &qp->way, mark);
-	return udp_unread(e->udp, path, qpn, mark);
+	return l->ops->unread(l, by_peer ? &qp->way : &at, mark);
 }

@@ -238,7 +238,7 @@ static bool send_copy(struct engine *e, struct held *h)
 	b->pkt[0].niov = h->pkt.payload > 0;
 	if (h->pkt.payload)
 		qp_piece_add(&b->data, h->payload, h->pkt.payload, true);
-	return udp->ops->send(udp, b, 0, 1, &err) == 1;
+	return udp->ops->send(udp, NULL, b, 0, 1, &err) == 1;
 }
 
 static void due_at(struct engine *e, uint64_t due)
@@ -378,11 +378,11 @@ static bool send_one(struct engine *e, struct engine_qp *qp,
 		acts = false;
 	}
 	if (!acts) {
-		sent = udp->ops->send(udp, b, i, i + 1, err) > i;
+		sent = udp->ops->send(udp, NULL, b, i, i + 1, err) > i;
 		if (sent)
 			overtaken(e, p, now);
 		acts = sent && r && r->what.action == FAULT_DUPLICATE &&
-		       udp->ops->send(udp, b, i, i + 1, err) > i;
+		       udp->ops->send(udp, NULL, b, i, i + 1, err) > i;
 	}
 	if (!sent)
 		faults_unpacket(script.f, &k);

@@ -112,7 +112,6 @@ struct udp {
 	udp_unreachable_fn *unreachable;
 	void *unreachable_arg;
 	uint16_t private_port;
-	struct udp_stats stats;
 	struct loss loss;
 	struct peer peer[REGISTRY_SLOTS];
 
@@ -130,7 +129,7 @@ struct udp {
 };
 
 #define STAT_ADD(u, field, n)                                                  \
-	__atomic_fetch_add(&(u)->stats.field, n, __ATOMIC_RELAXED)
+	__atomic_fetch_add(&(u)->link.stats.field, n, __ATOMIC_RELAXED)
 
 static inline uint32_t udp_scope(const union ibv_gid *gid, uint32_t ifindex)
 {

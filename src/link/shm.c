@@ -5,7 +5,7 @@
  * made when the first packet goes or comes and then found through its segment
  * (segment_peer.link). Its segment may be mapped as long as somebody has a
  * reference: each way that leads there, and the receive side, which lets go
- * when the process is gone. Which packets go to which peer: shm_route().
+ * when the process is gone. Which packets go to which peer: reach().
  */
 #include "shm_internal.h"
 
@@ -16,8 +16,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define SHM_MARK (1ull << 63) /* no other link's */
 
 /* ---- peers ------------------------------------------------------------- */
 
@@ -67,30 +65,16 @@ struct shm_peer *shm_peer_get(struct shm *s, unsigned slot)
 	return p;
 }
 
-struct segment_peer *shm_peer_segment(const struct shm_peer *p)
-{
-	return p->seg;
-}
-
 /* ---- ways -------------------------------------------------------------- */
 
-void shm_way_forget(struct shm_way *w)
+static void forget(struct link_way *w)
 {
-	if (w->peer)
-		segment_peer_put(w->peer->seg);
-	w->peer = NULL;
-	w->known = false;
+	segment_peer_put(shm_peer_of(w)->seg);
 }
 
-static bool same_addresses(const struct shm_way *w, const struct roce_path *p)
+static bool is_current(const struct link_way *w)
 {
-	return gid_equal(&w->dgid, &p->dgid) && gid_equal(&w->sgid, &p->sgid);
-}
-
-static bool leads_to(const struct shm_way *w, const struct roce_pkt *p)
-{
-	return w->qpn == p->h.dest_qpn && !p->to_slot &&
-	       (w->path == p->path || same_addresses(w, p->path));
+	return shm_is_usable(shm_peer_of(w));
 }
 
 /* The slot of the process that a packet is for, if it may go there by a ring. */
@@ -110,72 +94,36 @@ static int slot_of(struct shm *s, const struct roce_pkt *p)
 			      udp_scope(&path->dgid, path->sgid_scope));
 }
 
-static void find_way(struct shm *s, struct shm_way *w, const struct roce_pkt *p)
+static bool reach(struct link *l, struct link_way *w,
+		  const struct roce_pkt *pkt)
 {
-	int slot = slot_of(s, p);
+	struct shm *s = to_shm(l);
+	int slot = slot_of(s, pkt);
+	struct shm_peer *p;
 
-	shm_way_forget(w);
-	w->known = !p->to_slot;
-	/* A datagram's stand where another one's will. */
-	w->path = (p->h.opcode & 0xe0) == ROCE_UD ? NULL : p->path;
-	w->copy = false;
-	w->qpn = p->h.dest_qpn;
-	w->sgid = p->path->sgid;
-	w->dgid = p->path->dgid;
 	if (slot == -ENOENT)
 		w->known = false; /* it does not receive there yet */
 	if (slot < 0)
-		return;
-	w->peer = shm_peer_get(s, (unsigned)slot);
-	if (w->peer && !shm_is_usable(w->peer)) {
-		segment_peer_put(w->peer->seg);
-		w->peer = NULL;
+		return false;
+	p = shm_peer_get(s, (unsigned)slot);
+	if (p && !shm_is_usable(p)) {
+		segment_peer_put(p->seg);
+		p = NULL;
 	}
+	if (!p)
+		return false;
+	w->peer = &p->base;
 	w->hash = roce_path_hash(&w->sgid, &w->dgid);
 	w->back = roce_path_hash(&w->dgid, &w->sgid);
+	return true;
 }
 
-size_t shm_route(struct shm *s, struct shm_way *w, const struct roce_batch *b,
-		 size_t from)
+static void limits(const struct link_way *w, struct roce_batch *b)
 {
-	size_t i = from;
-
-	if (!w->known || !leads_to(w, &b->pkt[i]) ||
-	    (w->peer && !shm_is_usable(w->peer)))
-		find_way(s, w, &b->pkt[i]);
-	if (b->pkt[i].to_slot)
-		return 1;
-	for (i++; i < b->n; i++)
-		if (b->pkt[i].path != b->pkt[i - 1].path &&
-		    !leads_to(w, &b->pkt[i]))
-			break;
-	return i - from;
-}
-
-void shm_limits(const struct shm_way *w, struct roce_batch *b)
-{
-	b->max_payload = b->max_copy = 0;
-	if (!w->peer || w->peer->plain)
+	if (shm_peer_of(w)->plain)
 		return;
 	b->max_copy = SHM_MAX_PIECE;
 	b->max_payload = shm_can_ref(w) ? SHM_MAX_PAYLOAD : SHM_MAX_PIECE;
-}
-
-bool shm_starved(const struct shm_way *w)
-{
-	return w->peer && atomic_load_explicit(&w->peer->starved,
-					       memory_order_relaxed);
-}
-
-bool shm_is_lossless(const struct shm *s, const struct shm_way *w)
-{
-	return w->peer && !s->loss.some;
-}
-
-bool shm_room(struct shm *s)
-{
-	return atomic_load_explicit(&s->room, memory_order_relaxed) &&
-	       atomic_exchange(&s->room, false);
 }
 
 /*
@@ -199,20 +147,16 @@ static bool has_unread(struct shm *s, struct shm_peer *p, bool long_ago)
 	return is;
 }
 
-bool shm_has_mark(const uint64_t mark[2])
-{
-	return mark[0] & SHM_MARK;
-}
-
-bool shm_unread(struct shm *s, struct shm_way *w, uint64_t mark[2])
+static bool unread(struct link *l, struct link_way *w, uint64_t mark[2])
 {
 	const uint64_t now = clock_ns();
-	struct shm_peer *p = w->peer;
-	const bool first = !(mark[0] & SHM_MARK);
+	struct shm *s = to_shm(l);
+	struct shm_peer *p = shm_peer_of(w);
+	const bool first = !(mark[0] & LINK_MARK);
 	const bool long_ago = !first && now - mark[1] > SHM_DOUBT_NS;
 
 	if (first)
-		mark[0] = SHM_MARK | ring_mark(&p->out);
+		mark[0] = LINK_MARK | ring_mark(&p->out);
 	if (first || long_ago)
 		mark[1] = now;
 	if (has_unread(s, p, long_ago))
@@ -273,6 +217,12 @@ static void link_wake(struct link *l, bool called)
 	segment_wakes(to_shm(l)->segment, called);
 }
 
+static void link_destroy(struct link *l)
+{
+	shm_rx_fini(to_shm(l));
+	free(to_shm(l));
+}
+
 static const struct link_ops ops = {
 	.poll = shm_poll,
 	.wait = link_wait,
@@ -280,19 +230,19 @@ static const struct link_ops ops = {
 	.ready = link_ready,
 	.sleep = link_sleep,
 	.wake = link_wake,
+	.reach = reach,
+	.current = is_current,
+	.forget = forget,
+	.send = shm_send,
+	.send_small = shm_send_small,
+	.limits = limits,
+	.unread = unread,
+	.destroy = link_destroy,
+	/* Abandoned, its locks are in any state, and others' memory is not the
+	 * child's. */
 };
 
-struct link *shm_link(struct shm *s)
-{
-	return &s->link;
-}
-
-const struct shm_stats *shm_stats(const struct shm *s)
-{
-	return &s->stats;
-}
-
-int shm_create(struct shm **out, const struct shm_config *cfg,
+int shm_create(struct link **out, const struct shm_config *cfg,
 	       struct segment *segment)
 {
 	struct shm *s = calloc(1, sizeof(*s));
@@ -302,26 +252,13 @@ int shm_create(struct shm **out, const struct shm_config *cfg,
 	s->link.ops = &ops;
 	s->cfg = *cfg;
 	loss_init(&s->loss, cfg->loss, cfg->seed ? cfg->seed : clock_ns());
+	s->link.lossless = !s->loss.some;
 	s->segment = segment;
 	s->head = segment_head(segment);
 	s->registry = segment_registry(segment);
 	s->plain = s->head->flags & SEGMENT_PLAIN;
 	shm_rx_blank(s);
 	segment_on_detach(segment, on_detach);
-	*out = s;
+	*out = &s->link;
 	return 0;
-}
-
-void shm_destroy(struct shm *s)
-{
-	if (!s)
-		return;
-	shm_rx_fini(s);
-	free(s);
-}
-
-/* Locks are in any state, and others' memory is not this process's. */
-void shm_abandon(struct shm *s)
-{
-	(void)s;
 }

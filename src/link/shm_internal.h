@@ -81,13 +81,13 @@ struct shm_piece {
  * everything that it has acknowledged is known.
  */
 struct shm_peer {
+	struct link_peer base;
 	struct segment_peer *seg;
 	struct shm *shm;
 	struct shm_peer *next; /* of shm.arrivals, then shm.peers */
 	bool plain; /* one of us wants packets as on the wire, SEGMENT_PLAIN */
 
 	struct ring_out out; /* produced into under seg->lock */
-	_Atomic bool starved; /* a packet found no room */
 	uint64_t full_ns; /* since when there is none; under seg->lock */
 
 	/* The receive side's: acknowledgements that wait until what the peer
@@ -128,9 +128,7 @@ struct shm {
 	struct registry *registry;
 	struct segment *segment;
 	const struct segment_head *head; /* of it */
-	struct shm_stats stats;
 	bool plain;
-	_Atomic bool room;
 
 	/* Peers that the receive side has not seen yet, newest first. */
 	struct shm_peer *_Atomic arrivals;
@@ -151,16 +149,19 @@ struct shm {
 	uint8_t grh[40];
 };
 
-#define SHM_STAT(s, field, n)                                                  \
-	__atomic_fetch_add(&(s)->stats.field, n, __ATOMIC_RELAXED)
 /* Of what only the receive side counts, whose lock is held. */
 #define SHM_RX_STAT(s, field, n)                                               \
-	__atomic_store_n(&(s)->stats.field, (s)->stats.field + (n),            \
+	__atomic_store_n(&(s)->link.stats.field, (s)->link.stats.field + (n),  \
 			 __ATOMIC_RELAXED)
 
 static inline struct shm *to_shm(struct link *l)
 {
 	return (struct shm *)(void *)((char *)l - offsetof(struct shm, link));
+}
+
+static inline struct shm_peer *shm_peer_of(const struct link_way *w)
+{
+	return (struct shm_peer *)w->peer;
 }
 
 /* The life number of a process in the records of its rings. */
@@ -180,9 +181,9 @@ static inline bool shm_is_usable(const struct shm_peer *p)
 /* shm_pull.c, the sender: whether the payload of a packet that goes this way
  * may be named instead of copied; how many bytes so many names take; and they
  * are written, or, false: others cannot be told what a piece is of. */
-bool shm_can_ref(const struct shm_way *w);
+bool shm_can_ref(const struct link_way *w);
 uint32_t shm_ref_size(size_t n);
-bool shm_ref_put(uint8_t *to, const struct shm_way *w,
+bool shm_ref_put(uint8_t *to, const struct link_way *w,
 		 const struct roce_batch *b, const struct roce_pkt *pkt);
 /* The receiver: says whether it reads payload from in->back. rx_lock is held. */
 void shm_offer_pull(struct shm_in *in);
@@ -190,6 +191,12 @@ void shm_offer_pull(struct shm_in *in);
 int shm_source_init(struct shm_source *src, struct shm *s, struct shm_in *in,
 		    const uint8_t *data, uint32_t bytes, uint32_t len,
 		    bool response);
+
+/* shm_tx.c: as link_ops. */
+size_t shm_send(struct link *l, struct link_way *w, const struct roce_batch *b,
+		size_t from, size_t to, int *err);
+unsigned shm_send_small(struct link *l, struct link_way *w,
+			struct roce_small *m);
 
 /* shm_rx.c */
 /*

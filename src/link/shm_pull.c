@@ -28,9 +28,9 @@
 
 /* ---- the sender -------------------------------------------------------- */
 
-bool shm_can_ref(const struct shm_way *w)
+bool shm_can_ref(const struct link_way *w)
 {
-	const struct shm_peer *p = w->peer;
+	const struct shm_peer *p = shm_peer_of(w);
 	const uint32_t *word = &p->out.mem->told.word[SHM_WORD_PULLS];
 
 	return w->own && w->life && !w->copy &&
@@ -45,7 +45,7 @@ uint32_t shm_ref_size(size_t n)
 }
 
 /* A piece by a key that others see; false: there is none. */
-static bool name_piece(struct shm_piece *to, const struct shm_way *w,
+static bool name_piece(struct shm_piece *to, const struct link_way *w,
 		       const struct iovec *v, struct key_entry *e)
 {
 	uint32_t key;
@@ -64,7 +64,7 @@ static bool name_piece(struct shm_piece *to, const struct shm_way *w,
 	return key && to->slot < w->keys->nshown;
 }
 
-bool shm_ref_put(uint8_t *to, const struct shm_way *w,
+bool shm_ref_put(uint8_t *to, const struct link_way *w,
 		 const struct roce_batch *b, const struct roce_pkt *pkt)
 {
 	const struct shm_ref ref = {

@@ -96,7 +96,7 @@ static void begin_again(struct shm *s, struct shm_in *in)
 static inline bool has_said(const struct shm_peer *p)
 {
 	return p->nacks || ring_has_verdict(&p->out) ||
-	       atomic_load_explicit(&p->starved, memory_order_relaxed);
+	       atomic_load_explicit(&p->base.starved, memory_order_relaxed);
 }
 
 /*
@@ -110,13 +110,13 @@ static inline void reap_now(struct shm *s, struct shm_peer *p)
 
 	while (more && p->nacks < SHM_ACKS)
 		p->nacks += ring_reap_some(&p->out, &p->acks[p->nacks], &more);
-	if (__builtin_expect(atomic_load_explicit(&p->starved,
+	if (__builtin_expect(atomic_load_explicit(&p->base.starved,
 						  memory_order_relaxed),
 			     0) &&
 	    (ring_out_broken(&p->out) ||
 	     ring_unread(&p->out) <= RING_UNITS / 2)) {
-		atomic_store(&p->starved, false);
-		atomic_store(&s->room, true);
+		atomic_store(&p->base.starved, false);
+		atomic_store(&s->link.room, true);
 	}
 }
 
@@ -645,5 +645,5 @@ bool shm_rx_pending(struct shm *s)
 		if (p->nacks)
 			return true;
 	}
-	return atomic_load(&s->room);
+	return atomic_load(&s->link.room);
 }

@@ -62,7 +62,7 @@ static struct shm_ext_far far_of(const struct roce_pkt *pkt)
 	};
 }
 
-static inline void put_header(struct ring_rec *rec, const struct shm_way *w,
+static inline void put_header(struct ring_rec *rec, const struct link_way *w,
 			      const struct roce_pkt *pkt, uint32_t op)
 {
 	const struct roce_hdr *h = &pkt->h;
@@ -86,7 +86,7 @@ static inline void put_header(struct ring_rec *rec, const struct shm_way *w,
 }
 
 /* The QP that the receiver's verdict acknowledges the packet to; 0: none. */
-static uint32_t ack_to(const struct shm_way *w, const struct roce_hdr *h,
+static uint32_t ack_to(const struct link_way *w, const struct roce_hdr *h,
 		       uint32_t op)
 {
 	const uint32_t those = ROCE_F_READ | ROCE_F_ATOMIC | ROCE_F_REQUEST;
@@ -158,7 +158,7 @@ static inline struct ring_rec *begin(struct ring_out *out, uint32_t bytes,
 /* One packet: 0, ENOBUFS (there is no room now), EFAULT, or EMSGSIZE. With last
  * it becomes visible, and those before. */
 __attribute__((always_inline)) static inline int
-put_as(struct shm_peer *p, const struct shm_way *w, const struct roce_batch *b,
+put_as(struct shm_peer *p, const struct link_way *w, const struct roce_batch *b,
        const struct roce_pkt *pkt, const struct form f, bool last)
 {
 	const uint32_t qpn = ack_to(w, &pkt->h, f.op);
@@ -197,8 +197,8 @@ put_as(struct shm_peer *p, const struct shm_way *w, const struct roce_batch *b,
 }
 
 __attribute__((noinline)) static int
-put_any(struct shm_peer *p, const struct shm_way *w, const struct roce_batch *b,
-	const struct roce_pkt *pkt, bool last)
+put_any(struct shm_peer *p, const struct link_way *w,
+	const struct roce_batch *b, const struct roce_pkt *pkt, bool last)
 {
 	struct form f = { .op = roce_opcode(pkt->h.opcode)->flags };
 	uint32_t len = pkt->payload;
@@ -215,7 +215,7 @@ put_any(struct shm_peer *p, const struct shm_way *w, const struct roce_batch *b,
 	return put_as(p, w, b, pkt, f, last);
 }
 
-static inline int put(struct shm_peer *p, const struct shm_way *w,
+static inline int put(struct shm_peer *p, const struct link_way *w,
 		      const struct roce_batch *b, const struct roce_pkt *pkt,
 		      bool last)
 {
@@ -250,20 +250,22 @@ static bool give_up(struct shm_peer *p, const struct roce_pkt *pkt,
  * put() once more: room that is made from now on is noticed. If it is there
  * now, others that wait are told so a little later.
  */
-__attribute__((noinline)) static int
-put_or_starve(struct shm_peer *p, const struct shm_way *w,
-	      const struct roce_batch *b, const struct roce_pkt *pkt)
+__attribute__((noinline)) static int put_or_starve(struct shm_peer *p,
+						   const struct link_way *w,
+						   const struct roce_batch *b,
+						   const struct roce_pkt *pkt)
 {
 	ring_publish(&p->out);
-	atomic_store(&p->starved, true);
+	atomic_store(&p->base.starved, true);
 	atomic_thread_fence(memory_order_seq_cst);
 	return put_any(p, w, b, pkt, false);
 }
 
-size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
+size_t shm_send(struct link *l, struct link_way *w, const struct roce_batch *b,
 		size_t from, size_t to, int *err)
 {
-	struct shm_peer *p = w->peer;
+	struct shm *s = to_shm(l);
+	struct shm_peer *p = shm_peer_of(w);
 	uint64_t full_ns, now = 0;
 	size_t i;
 
@@ -304,7 +306,7 @@ size_t shm_send(struct shm *s, struct shm_way *w, const struct roce_batch *b,
 }
 
 /* One small request; false: no room, or its memory is not there. */
-static inline bool put_small(struct shm_peer *p, const struct shm_way *w,
+static inline bool put_small(struct shm_peer *p, const struct link_way *w,
 			     const struct roce_small *m)
 {
 	struct ring_rec *rec = begin(&p->out, m->len, false);
@@ -329,12 +331,13 @@ static inline bool put_small(struct shm_peer *p, const struct shm_way *w,
 	return true;
 }
 
-unsigned shm_send_small(struct shm *s, struct shm_way *w, struct roce_small *m)
+unsigned shm_send_small(struct link *l, struct link_way *w,
+			struct roce_small *m)
 {
-	struct shm_peer *p = w->peer;
+	struct shm_peer *p = shm_peer_of(w);
 	unsigned n = 0;
 
-	if (p->plain || s->loss.some || !shm_is_usable(p))
+	if (p->plain || !l->lossless || !shm_is_usable(p))
 		return 0;
 	lock_take(&p->seg->lock);
 	while (put_small(p, w, m) && ++n < ROCE_BATCH && !m->last && m->next(m))

@@ -145,10 +145,37 @@ static int link_fd(struct link *l)
 	return to_streams(l)->epfd;
 }
 
+static void link_destroy(struct link *l)
+{
+	struct streams *s = to_streams(l);
+
+	while (s->open) {
+		struct stream *st = s->open;
+
+		stream_close(st, false);
+	}
+	reap(s);
+	sys_close(s->epfd);
+	free(s->buffer);
+	free(s);
+}
+
+/* With streams_hold(): the parent's sockets are closed. */
+static void link_abandon(struct link *l)
+{
+	struct streams *s = to_streams(l);
+
+	for (struct stream *st = s->open; st; st = st->next)
+		sys_close(st->fd);
+	sys_close(s->epfd);
+}
+
 static const struct link_ops ops = {
 	.poll = link_poll,
 	.wait = link_wait,
 	.fd = link_fd,
+	.destroy = link_destroy,
+	.abandon = link_abandon,
 };
 
 struct link *streams_link(struct streams *s)
@@ -180,21 +207,6 @@ int streams_create(struct streams **out, struct pcap *pcap)
 	return 0;
 }
 
-void streams_destroy(struct streams *s)
-{
-	if (!s)
-		return;
-	while (s->open) {
-		struct stream *st = s->open;
-
-		stream_close(st, false);
-	}
-	reap(s);
-	sys_close(s->epfd);
-	free(s->buffer);
-	free(s);
-}
-
 void streams_hold(struct streams *s)
 {
 	if (s)
@@ -205,15 +217,6 @@ void streams_release(struct streams *s)
 {
 	if (s)
 		pthread_mutex_unlock(&s->forks);
-}
-
-void streams_abandon(struct streams *s)
-{
-	if (!s)
-		return;
-	for (struct stream *st = s->open; st; st = st->next)
-		sys_close(st->fd);
-	sys_close(s->epfd);
 }
 
 /* ---- streams ----------------------------------------------------------- */

@@ -52,7 +52,6 @@ struct stream {
 
 /* pcap: where connections are recorded, or NULL. */
 int streams_create(struct streams **s, struct pcap *pcap);
-void streams_destroy(struct streams *s);
 /*
  * While it is held no socket is about to become a stream, nor about to be closed
  * as one: whoever makes a socket holds it from then until stream_open(), and who
@@ -62,8 +61,6 @@ void streams_destroy(struct streams *s);
  */
 void streams_hold(struct streams *s);
 void streams_release(struct streams *s);
-/* In the child of a fork, with that held: the parent's sockets are closed here. */
-void streams_abandon(struct streams *s);
 struct link *streams_link(struct streams *s);
 
 /*

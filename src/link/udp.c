@@ -159,7 +159,7 @@ int udp_fd(const struct udp *u)
 	return u->epfd;
 }
 
-const struct udp_stats *udp_stats(const struct udp *u)
+const struct link_stats *udp_stats(const struct udp *u)
 {
-	return &u->stats;
+	return &u->link.stats;
 }

@@ -29,13 +29,6 @@ struct udp_config {
 	uint32_t rcvbuf;     /* SO_RCVBUF; 0: as much as is useful and allowed */
 };
 
-struct udp_stats {
-	uint64_t tx_pkts, tx_bytes, tx_dropped /* by loss */, tx_busy;
-	uint64_t rx_pkts, rx_bytes;
-	uint64_t rx_malformed, rx_bad_icrc, rx_steered /* handed over */;
-	uint64_t rx_overflow; /* dropped by the kernel, SO_RXQ_OVFL */
-};
-
 /* registry may be NULL: alone on this host. Returns 0 or -errno. */
 int udp_create(struct udp **u, const struct udp_config *cfg,
 	       struct registry *registry);
@@ -136,6 +129,6 @@ int udp_handover(struct udp *u, unsigned slot, const union ibv_gid *src,
 		 const union ibv_gid *dst, uint8_t tclass, const void *packet,
 		 size_t len);
 
-const struct udp_stats *udp_stats(const struct udp *u);
+const struct link_stats *udp_stats(const struct udp *u);
 
 #endif

@@ -23,10 +23,30 @@ static int link_fd(struct link *l)
 	return udp_fd(to_udp(l));
 }
 
-static size_t link_send(struct link *l, const struct roce_batch *b, size_t from,
-			size_t to, int *err)
+static size_t link_send(struct link *l, struct link_way *w,
+			const struct roce_batch *b, size_t from, size_t to,
+			int *err)
 {
+	(void)w;
 	return udp_send_part(to_udp(l), b, from, to, err);
+}
+
+static bool link_unread(struct link *l, struct link_way *w, uint64_t mark[2])
+{
+	/* What another link has noted there says nothing. */
+	if (mark[0] & LINK_MARK)
+		mark[0] = mark[1] = 0;
+	return udp_unread(to_udp(l), w->path, w->qpn, mark);
+}
+
+static void link_destroy(struct link *l)
+{
+	udp_destroy(to_udp(l));
+}
+
+static void link_abandon(struct link *l)
+{
+	udp_abandon(to_udp(l));
 }
 
 static const struct link_ops ops = {
@@ -34,6 +54,9 @@ static const struct link_ops ops = {
 	.wait = link_wait,
 	.fd = link_fd,
 	.send = link_send,
+	.unread = link_unread,
+	.destroy = link_destroy,
+	.abandon = link_abandon,
 };
 
 struct link *udp_link(struct udp *u)

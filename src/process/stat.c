@@ -216,7 +216,7 @@ static bool copy_all(struct engine *e, enum stat_want want, struct copy *c)
 static int copy(void *arg, enum stat_want want)
 {
 	struct engine *e = arg;
-	const struct udp_stats *udp = udp_stats(e->udp);
+	const struct link_stats *udp = udp_stats(e->udp);
 	int file = -ENOMEM;
 	struct copy c;
 

@@ -41,7 +41,7 @@ static int modify(struct qp *core, const struct ibv_qp_attr *attr, int mask,
 	int err = roce_qp_modify(roce_qp(core), attr, mask, path);
 
 	if (!err && path) {
-		shm_way_changed(&qp->sched.way);
+		link_way_changed(&qp->sched.way);
 		qp->sport = 0;
 	}
 	return err;

@@ -153,10 +153,12 @@ static void keep(struct kept *k, const struct roce_batch *b,
 	k->rx.path_hash = roce_path_hash(&p->path->sgid, &p->path->dgid);
 }
 
-static size_t loop_send(struct link *l, const struct roce_batch *b, size_t from,
-			size_t to, int *err)
+static size_t loop_send(struct link *l, struct link_way *w,
+			const struct roce_batch *b, size_t from, size_t to,
+			int *err)
 {
 	(void)l;
+	(void)w;
 	(void)err;
 	toggle();
 	for (size_t i = from; i < to; i++) {
@@ -210,7 +212,7 @@ static void link_replace(struct engine *e)
 	loop.link.ops = &loop_ops;
 	loop.udp = e->link[0];
 	/* Polled, as long as it is not beside a ring. */
-	loop.link.users = !e->shm;
+	loop.link.users = !e->choice;
 	e->link[0] = &loop.link;
 	/* There seems to be a thread that has stepped back: all of its work is
 	 * done by the polls. */
@@ -433,7 +435,7 @@ int main(int argc, char **argv)
 	pd = ibv_alloc_pd(ctx);
 	need(pd, "ibv_alloc_pd");
 	link_replace(to_ctx(ctx)->engine);
-	if (ring && !to_ctx(ctx)->engine->shm)
+	if (ring && !to_ctx(ctx)->engine->choice)
 		errx(1, "no shared memory: softhca doctor says why");
 	/* Locks of a process with one thread cost less. */
 	need(!pthread_create(&thread, NULL, second_thread, NULL), "a thread");

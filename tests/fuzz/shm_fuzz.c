@@ -45,14 +45,17 @@ struct end {
 	struct registry *r;
 	struct segment *s;
 	struct shm *shm;
+	struct link *link; /* of shm */
 	uint32_t qpn;
 	struct roce_path path; /* to the other one */
-	struct shm_way way;
+	struct link_way way;
 	struct ring_mem *ring; /* that the other one produces into */
 	uint64_t mark[2];
 };
 
 static char dir[] = "/tmp/softhca-fuzz-XXXXXX";
+static const struct link_ops no_ops;
+static struct link elsewhere = { .ops = &no_ops };
 static struct end ends[2]; /* a QP of ends[0] sends to ends[1] */
 static struct keys keys; /* of ends[0] */
 static uint32_t slot; /* of the key for memory */
@@ -63,8 +66,8 @@ static uint32_t sum; /* so that nothing that is read is left out */
 static void close_ends(void)
 {
 	for (int i = 0; i < 2; i++) {
-		shm_way_forget(&ends[i].way);
-		shm_destroy(ends[i].shm);
+		link_way_forget(&ends[i].way);
+		ends[i].link->ops->destroy(ends[i].link);
 		segment_destroy(ends[i].s);
 		registry_leave(ends[i].r);
 	}
@@ -80,7 +83,8 @@ static void open_end(struct end *e, uint8_t host)
 
 	FUZZ_CHECK(!registry_join(&e->r, dir, NULL));
 	FUZZ_CHECK(!segment_create(&e->s, e->r, 0));
-	FUZZ_CHECK(!shm_create(&e->shm, &cfg, e->s));
+	FUZZ_CHECK(!shm_create(&e->link, &cfg, e->s));
+	e->shm = to_shm(e->link);
 	qpn = registry_lease(e->r);
 	FUZZ_CHECK(qpn > 0 && !registry_lock(e->r));
 	FUZZ_CHECK(!registry_addr_join(e->r, &gid, 0, false));
@@ -156,9 +160,7 @@ static void on_packet(void *arg, const struct roce_rx *pkt)
 
 static void poll_end(struct end *e, unsigned budget)
 {
-	struct link *l = shm_link(e->shm);
-
-	FUZZ_CHECK(l->ops->poll(l, budget, on_packet, e) >= 0);
+	FUZZ_CHECK(e->link->ops->poll(e->link, budget, on_packet, e) >= 0);
 }
 
 /* Both know of each other. */
@@ -205,8 +207,8 @@ static void begin_anew(struct end *e, struct end *o)
 	struct shm_peer *p;
 	struct shm_in *in;
 
-	shm_way_forget(&e->way);
-	e->way = (struct shm_way){ .own = e->qpn, .life = 9, .keys = &keys };
+	link_way_forget(&e->way);
+	e->way = (struct link_way){ .own = e->qpn, .life = 9, .keys = &keys };
 	memset(e->mark, 0, sizeof(e->mark));
 	head(e)->asleep = head(e)->poked = 0;
 	for (int t = 0; t < SEGMENT_TABLES; t++) {
@@ -227,8 +229,8 @@ static void begin_anew(struct end *e, struct end *o)
 				    shm_life(e->shm->head->life)));
 	p->nacks = 0;
 	p->full_ns = 0;
-	p->starved = false;
-	atomic_store(&e->shm->room, false);
+	p->base.starved = false;
+	atomic_store(&e->link->room, false);
 	segment_peer_put(seg);
 }
 
@@ -288,7 +290,7 @@ static uint32_t put_names(struct input *in, uint8_t *to, uint32_t *len)
 /* A record that is a packet but for what the input changes of it. */
 static void put_record(struct input *in, struct end *from, struct end *to)
 {
-	struct shm_peer *p = from->way.peer;
+	struct shm_peer *p = shm_peer_of(&from->way);
 	static uint8_t data[RING_DATA_MAX];
 	const uint8_t code = opcode(in);
 	const uint32_t f = roce_opcode(code)->flags;
@@ -358,8 +360,10 @@ static void send_packet(struct input *in, struct end *from, struct end *to)
 			.niov = len > 0,
 			.copy = take(in, 1) & 1,
 		};
-	if (shm_route(from->shm, &from->way, &b, 0) == b.n && from->way.peer)
-		shm_send(from->shm, &from->way, &b, 0, b.n, &err);
+	if (link_route((struct link *[]){ &elsewhere, from->link }, 2,
+		       &from->way, &b, 0) == b.n &&
+	    from->way.peer)
+		shm_send(from->link, &from->way, &b, 0, b.n, &err);
 	FUZZ_CHECK(!err);
 }
 
@@ -411,7 +415,7 @@ static void step(struct input *in)
 	case 6:
 		clock_forward(take(in, 2) * 10000ull);
 		if (e->way.peer)
-			shm_unread(e->shm, &e->way, e->mark);
+			e->link->ops->unread(e->link, &e->way, e->mark);
 		break;
 	case 7:
 	case 8:

@@ -17,7 +17,7 @@ static struct {
 	struct segment *s;
 } end[2];
 
-static struct shm *shm; /* of end[0] */
+static struct link *shm; /* of end[0] */
 static struct segment_peer *peer; /* end[0], as end[1] sees it */
 static struct ring_out out; /* of end[1], to end[0] */
 
@@ -47,7 +47,7 @@ static int begin(void **state)
 
 static int finish(void **state)
 {
-	shm_destroy(shm);
+	shm->ops->destroy(shm);
 	segment_peer_put(peer);
 	for (int i = 0; i < 2; i++) {
 		segment_destroy(end[i].s);
@@ -99,9 +99,7 @@ static void note(void *arg, const struct roce_rx *pkt)
 
 static int poll_once(void)
 {
-	struct link *l = shm_link(shm);
-
-	return l->ops->poll(l, BUDGET, note, NULL);
+	return shm->ops->poll(shm, BUDGET, note, NULL);
 }
 
 /* A ring that is new is not looked at each time. */
@@ -200,8 +198,8 @@ static void packets_have_nothing_of_others(void **state)
 		assert_memory_equal(payload[n], "xyz", 3);
 		check_plain(&got[n++], 2 * i + 1);
 	}
-	assert_int_equal(shm_stats(shm)->rx_pkts, GOOD + ODD);
-	assert_int_equal(shm_stats(shm)->rx_malformed, ODD - GOOD);
+	assert_int_equal(shm->stats.rx_pkts, GOOD + ODD);
+	assert_int_equal(shm->stats.rx_malformed, ODD - GOOD);
 	assert_int_equal(got[0].h.va, 0x1122334455667788);
 	assert_int_equal(got[0].h.rkey, 0x99aabbcc);
 	assert_int_equal(got[0].h.imm, 0x01020304);
@@ -261,7 +259,7 @@ static void packets_are_acknowledged(void **state)
 /* What another process has acknowledged is no packet, of any length. */
 static void acknowledgements_have_nothing_of_packets(void **state)
 {
-	struct shm_peer *p = shm_peer_get(shm, registry_slot(end[1].r));
+	struct shm_peer *p = shm_peer_get(to_shm(shm), registry_slot(end[1].r));
 	struct ring_rec rec = { .word = 0 };
 	struct ring_in in;
 

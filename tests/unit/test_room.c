@@ -10,6 +10,7 @@
 #include "gid.h"
 
 #include "engine/internal.h"
+#include "link/shm.h"
 #include "segment/segment.h"
 
 #define LEN 1000u
@@ -18,7 +19,7 @@
 struct end {
 	struct registry *r;
 	struct segment *s;
-	struct shm *shm;
+	struct link *link;
 	union ibv_gid gid;
 };
 
@@ -33,6 +34,14 @@ static unsigned got;
 static bool ack; /* b acknowledges what it gets */
 static uint8_t payload[LEN];
 
+static void no_wait(struct link *l)
+{
+	(void)l;
+}
+
+static const struct link_ops no_ops = { .wait = no_wait };
+static struct link nowhere = { .ops = &no_ops }; /* nothing goes there */
+
 static struct end end_new(const char *addr)
 {
 	const struct shm_config cfg = { .copy = true };
@@ -40,7 +49,7 @@ static struct end end_new(const char *addr)
 
 	assert_non_null(e.r);
 	assert_int_equal(segment_create(&e.s, e.r, 0), 0);
-	assert_int_equal(shm_create(&e.shm, &cfg, e.s), 0);
+	assert_int_equal(shm_create(&e.link, &cfg, e.s), 0);
 	assert_int_equal(registry_lock(e.r), 0);
 	assert_int_equal(registry_addr_join(e.r, &e.gid, 0, false), 0);
 	registry_unlock(e.r);
@@ -49,7 +58,7 @@ static struct end end_new(const char *addr)
 
 static void end_free(struct end *e)
 {
-	shm_destroy(e->shm);
+	e->link->ops->destroy(e->link);
 	segment_destroy(e->s);
 	registry_leave(e->r);
 }
@@ -129,9 +138,9 @@ static int begin(void **state)
 	engine = (struct engine){ .cfg = &config,
 				  .heap_due = UINT64_MAX,
 				  .registry = a.r,
-				  .shm = a.shm,
-				  .link = { shm_link(a.shm) },
-				  .nlinks = 1 };
+				  .link = { &nowhere, a.link },
+				  .nlinks = 2,
+				  .choice = true };
 	pthread_mutex_init(&engine.qpn_lock, NULL);
 	pthread_mutex_init(&engine.timer_lock, NULL);
 	memset(&qp, 0, sizeof(qp));
@@ -165,7 +174,7 @@ static void rx(void *arg, const struct roce_rx *pkt)
 
 static void receive_all(void)
 {
-	struct link *l = shm_link(b.shm);
+	struct link *l = b.link;
 
 	for (unsigned idle = 0; idle < 2 * REGISTRY_SLOTS / 64; idle++)
 		if (l->ops->poll(l, 64, rx, NULL))
@@ -187,7 +196,7 @@ static void fill(void)
 	qp_flush(&qp, 0);
 	engine_qp_unlock(&qp);
 	assert_true(sent > 40);
-	assert_true(shm_starved(&qp.way));
+	assert_true(link_starved(&qp.way));
 }
 
 static void goes_on_when_there_is_room(void **state)
@@ -243,7 +252,7 @@ static void goes_on_though_it_was_locked(void **state)
 		/* Who looks for room finds the lock held. */
 		engine_qp_lock(&qp);
 		before = flushes;
-		assert_true(shm_link(a.shm)->ops->ready(shm_link(a.shm)));
+		assert_true(a.link->ops->ready(a.link));
 		qp_flush(&qp, 0);
 		poll_once();
 		assert_int_equal(flushes, before + 1);

@@ -35,7 +35,9 @@ struct end {
 };
 
 static struct end *a, *b; /* a sends, b receives */
-static struct shm_way way; /* from a to b */
+static const struct link_ops no_ops;
+static struct link elsewhere = { .ops = &no_ops };
+static struct link_way way; /* from a to b */
 static struct roce_path path;
 
 static struct end *end_new(const char *addr, uint32_t flags)
@@ -48,8 +50,8 @@ static struct end *end_new(const char *addr, uint32_t flags)
 	e->r = join();
 	assert_non_null(e->r);
 	assert_int_equal(segment_create(&e->s, e->r, flags), 0);
-	assert_int_equal(shm_create(&e->shm, &cfg, e->s), 0);
-	e->link = shm_link(e->shm);
+	assert_int_equal(shm_create(&e->link, &cfg, e->s), 0);
+	e->shm = to_shm(e->link);
 	qpn = registry_lease(e->r);
 	assert_true(qpn > 0);
 	e->qpn = (uint32_t)qpn;
@@ -62,7 +64,7 @@ static struct end *end_new(const char *addr, uint32_t flags)
 
 static void end_free(struct end *e)
 {
-	shm_destroy(e->shm);
+	e->link->ops->destroy(e->link);
 	segment_destroy(e->s);
 	registry_leave(e->r);
 	free(e);
@@ -77,7 +79,7 @@ static int begin_flags(uint32_t flags)
 	path = (struct roce_path){
 		.sgid = a->gid, .dgid = b->gid, .tclass = 3, .local = true
 	};
-	way = (struct shm_way){ .own = a->qpn };
+	way = (struct link_way){ .own = a->qpn };
 	return 0;
 }
 
@@ -89,7 +91,7 @@ static int begin(void **state)
 
 static int finish(void **state)
 {
-	shm_way_forget(&way);
+	link_way_forget(&way);
 	if (a)
 		end_free(a);
 	end_free(b);
@@ -143,6 +145,21 @@ static bool readable(struct end *e)
 	return poll(&p, 1, 0) == 1;
 }
 
+static size_t route(struct end *e, struct link_way *w,
+		    const struct roce_batch *bt, size_t from)
+{
+	struct link *const links[] = { &elsewhere, e->link };
+	const size_t n = link_route(links, 2, w, bt, from);
+
+	assert_ptr_equal(w->link, links[w->peer != NULL]);
+	return n;
+}
+
+static bool room(struct end *e)
+{
+	return atomic_exchange(&e->link->room, false);
+}
+
 /* ---- packets ----------------------------------------------------------- */
 
 static uint8_t payload[SHM_MAX_COPY + 1];
@@ -177,9 +194,9 @@ static bool send_batch(struct roce_batch *bt)
 	int err = 0;
 	size_t n;
 
-	assert_int_equal(shm_route(a->shm, &way, bt, 0), bt->n);
+	assert_int_equal(route(a, &way, bt, 0), bt->n);
 	assert_non_null(way.peer);
-	n = shm_send(a->shm, &way, bt, 0, bt->n, &err);
+	n = shm_send(a->link, &way, bt, 0, bt->n, &err);
 	assert_int_equal(err, 0);
 	return n == bt->n;
 }
@@ -288,12 +305,12 @@ static void long_packets_are_fewer(void **state)
 
 static bool goes_there(struct roce_batch *bt)
 {
-	struct shm_way w = { .own = a->qpn };
-	size_t n = shm_route(a->shm, &w, bt, 0);
+	struct link_way w = { .own = a->qpn };
+	size_t n = route(a, &w, bt, 0);
 	bool is = w.peer;
 
 	assert_true(n > 0 && n <= bt->n);
-	shm_way_forget(&w);
+	link_way_forget(&w);
 	return is;
 }
 
@@ -333,16 +350,16 @@ static void way_is_found_again(void **state)
 {
 	struct roce_batch *bt = batch(ROCE_SEND_ONLY, 1, 1);
 	struct roce_path other = path;
-	struct shm_peer *first;
+	struct link_peer *first;
 
 	(void)state;
 	path.dgid = gid_of("127.0.0.3");
-	assert_int_equal(shm_route(a->shm, &way, bt, 0), 1);
+	assert_int_equal(route(a, &way, bt, 0), 1);
 	assert_null(way.peer);
 	assert_int_equal(registry_lock(b->r), 0);
 	assert_int_equal(registry_addr_join(b->r, &path.dgid, 0, false), 0);
 	registry_unlock(b->r);
-	assert_int_equal(shm_route(a->shm, &way, bt, 0), 1);
+	assert_int_equal(route(a, &way, bt, 0), 1);
 	assert_non_null(way.peer);
 	first = way.peer;
 	/* So many packets of a batch go one way. */
@@ -350,8 +367,8 @@ static void way_is_found_again(void **state)
 	bt->pkt[1] = bt->pkt[2] = bt->pkt[3] = bt->pkt[0];
 	bt->pkt[2].path = bt->pkt[3].path = &other;
 	bt->pkt[3].h.dest_qpn++;
-	assert_int_equal(shm_route(a->shm, &way, bt, 0), 2);
-	assert_int_equal(shm_route(a->shm, &way, bt, 2), 2);
+	assert_int_equal(route(a, &way, bt, 0), 2);
+	assert_int_equal(route(a, &way, bt, 2), 2);
 	assert_ptr_equal(way.peer, first);
 	assert_int_equal(way.hash, roce_path_hash(&other.sgid, &other.dgid));
 	assert_int_equal(way.back, roce_path_hash(&other.dgid, &other.sgid));
@@ -385,7 +402,7 @@ static void verdict_acknowledges(void **state)
 	assert_int_equal(a->rx[0].path_hash, roce_path_hash(&b->gid, &a->gid));
 }
 
-static void send_back(struct shm_way *back, uint8_t opcode, uint32_t psn)
+static void send_back(struct link_way *back, uint8_t opcode, uint32_t psn)
 {
 	static struct roce_path to;
 	struct roce_batch *bt = batch(opcode, psn, 4);
@@ -396,14 +413,14 @@ static void send_back(struct shm_way *back, uint8_t opcode, uint32_t psn)
 				 .local = true };
 	bt->pkt[0].path = &to;
 	bt->pkt[0].h.dest_qpn = a->qpn;
-	assert_int_equal(shm_route(b->shm, back, bt, 0), 1);
-	assert_int_equal(shm_send(b->shm, back, bt, 0, 1, &err), 1);
+	assert_int_equal(route(b, back, bt, 0), 1);
+	assert_int_equal(shm_send(b->link, back, bt, 0, 1, &err), 1);
 }
 
 /* What the peer's program has answered is acknowledged before the answer. */
 static void acknowledgement_comes_before_the_answer(void **state)
 {
-	struct shm_way back = { .own = b->qpn };
+	struct link_way back = { .own = b->qpn };
 
 	(void)state;
 	b->ack = true;
@@ -420,13 +437,13 @@ static void acknowledgement_comes_before_the_answer(void **state)
 		assert_false(a->rx[1 + i].verdict);
 		assert_int_equal(a->rx[1 + i].h.psn, i);
 	}
-	shm_way_forget(&back);
+	link_way_forget(&back);
 }
 
 /* Responses that were sent before an acknowledgement are seen before it. */
 static void acknowledgement_does_not_overtake(void **state)
 {
-	struct shm_way back = { .own = b->qpn };
+	struct link_way back = { .own = b->qpn };
 
 	(void)state;
 	b->ack = a->reads = true;
@@ -442,7 +459,7 @@ static void acknowledgement_does_not_overtake(void **state)
 	assert_int_equal(a->n, 4);
 	assert_false(a->rx[2].verdict);
 	assert_true(a->rx[3].verdict);
-	shm_way_forget(&back);
+	link_way_forget(&back);
 }
 
 /* ---- room -------------------------------------------------------------- */
@@ -455,21 +472,21 @@ static void who_finds_no_room_is_told_when_there_is(void **state)
 	while (send_one(ROCE_SEND_ONLY, n, 1000))
 		n++;
 	assert_true(n > 40);
-	assert_true(shm_starved(&way));
-	assert_false(shm_room(a->shm));
+	assert_true(link_starved(&way));
+	assert_false(room(a));
 	poll_all(a);
-	assert_true(shm_starved(&way));
+	assert_true(link_starved(&way));
 	/* There is room for acknowledgements that cannot be sent later. */
 	assert_true(send_one(ROCE_ACK, n, 0));
 	poll_some(b, 2); /* not much */
 	poll_all(a);
-	assert_false(shm_room(a->shm));
+	assert_false(room(a));
 	poll_all(b);
 	assert_int_equal(b->n, n + 1);
 	poll_all(a);
-	assert_false(shm_starved(&way));
-	assert_true(shm_room(a->shm));
-	assert_false(shm_room(a->shm));
+	assert_false(link_starved(&way));
+	assert_true(room(a));
+	assert_false(room(a));
 	assert_true(send_one(ROCE_SEND_ONLY, n, 1000));
 	poll_all(b);
 	assert_int_equal(b->n, n + 2);
@@ -498,15 +515,15 @@ static void datagrams_do_not_wait_for_ever(void **state)
 static bool accepts(const struct ring_rec *rec, const void *data,
 		    uint32_t bytes)
 {
-	const struct shm_stats *st = shm_stats(b->shm);
+	const struct link_stats *st = &b->link->stats;
 	const uint64_t good = st->rx_pkts, bad = st->rx_malformed;
 	const unsigned n = b->n;
-	struct ring_rec *to = ring_begin(&way.peer->out, bytes);
+	struct ring_rec *to = ring_begin(&shm_peer_of(&way)->out, bytes);
 
 	assert_non_null(to);
 	memcpy((uint8_t *)to + 4, (const uint8_t *)rec + 4, RING_HDR - 4);
 	memcpy(ring_data(to), data, bytes);
-	ring_put(&way.peer->out, bytes, 0, 0, 0);
+	ring_put(&shm_peer_of(&way)->out, bytes, 0, 0, 0);
 	poll_all(b);
 	poll_all(a);
 	assert_int_equal(st->rx_pkts + st->rx_malformed, good + bad + 1);
@@ -734,7 +751,7 @@ static void long_payload_is_named(void **state)
 
 static struct ring_mem *ring(void)
 {
-	return way.peer->out.mem;
+	return shm_peer_of(&way)->out.mem;
 }
 
 /* Polls until what is looked for now and then has been looked for. */
@@ -754,7 +771,7 @@ static void broken_ring_is_left(void **state)
 	ring()->unit[1].word = 0xfffe;
 	poll_all(b);
 	assert_int_equal(b->n, 1);
-	assert_int_equal(shm_stats(b->shm)->broken, 1);
+	assert_int_equal(b->link->stats.broken, 1);
 	poll_all(a);
 	assert_false(goes_there(batch(ROCE_SEND_ONLY, 3, 4)));
 	/* As long as the two live. */
@@ -768,11 +785,11 @@ static void a_comes_again(void)
 {
 	const unsigned was = registry_slot(a->r);
 
-	shm_way_forget(&way);
+	link_way_forget(&way);
 	end_free(a);
 	a = end_new("127.0.0.1", 0);
 	assert_int_equal(registry_slot(a->r), was);
-	way = (struct shm_way){ .own = a->qpn };
+	way = (struct link_way){ .own = a->qpn };
 	b->n = 0;
 }
 
@@ -825,10 +842,10 @@ static void names_of_the_dead_lead_nowhere(void **state)
 	assert_true(send_one(ROCE_SEND_ONLY, 1, 4));
 	poll_all(b);
 	d = names_of(1, 100);
-	to = ring_begin(&way.peer->out, shm_ref_size(1));
+	to = ring_begin(&shm_peer_of(&way)->out, shm_ref_size(1));
 	memcpy((uint8_t *)to + 4, (const uint8_t *)&rec + 4, RING_HDR - 4);
 	memcpy(ring_data(to), &d, shm_ref_size(1));
-	ring_put(&way.peer->out, shm_ref_size(1), 0, 0, 0);
+	ring_put(&shm_peer_of(&way)->out, shm_ref_size(1), 0, 0, 0);
 	a_comes_again();
 	free(keys.entry);
 	show_memory();
@@ -846,10 +863,10 @@ static void wait_long(void)
 {
 	uint64_t mark[2] = { 0 };
 
-	assert_true(shm_unread(a->shm, &way, mark));
-	assert_true(shm_has_mark(mark));
+	assert_true(a->link->ops->unread(a->link, &way, mark));
+	assert_true(mark[0] & LINK_MARK);
 	clock_forward(200000000);
-	shm_unread(a->shm, &way, mark);
+	a->link->ops->unread(a->link, &way, mark);
 }
 
 /* b polls, and so its descriptor wakes nobody. */
@@ -862,11 +879,11 @@ static void verdict_that_was_overwritten_is_said_again(void **state)
 	assert_true(ring()->verdict[0]);
 	ring()->verdict[0] = 0;
 	poll_all(a);
-	assert_true(ring_unread(&way.peer->out));
+	assert_true(ring_unread(&shm_peer_of(&way)->out));
 	wait_long();
 	poll_all(b);
 	poll_all(a);
-	assert_false(ring_unread(&way.peer->out));
+	assert_false(ring_unread(&shm_peer_of(&way)->out));
 	assert_true(send_one(ROCE_SEND_ONLY, 2, 4));
 	poll_all(b);
 	assert_int_equal(b->n, 2);
@@ -883,7 +900,7 @@ static void consumer_whose_place_was_overwritten_is_left(void **state)
 	poll_all(b);
 	poll_all(a);
 	wait_long();
-	assert_int_equal(shm_stats(a->shm)->broken, 1);
+	assert_int_equal(a->link->stats.broken, 1);
 	assert_false(goes_there(batch(ROCE_SEND_ONLY, 3, 4)));
 }
 
@@ -904,15 +921,15 @@ static void full_ring_is_looked_into(void **state)
 	assert_false(send_one(ROCE_SEND_ONLY, n, 1000));
 	poll_all(b);
 	poll_all(a);
-	assert_true(shm_room(a->shm));
+	assert_true(room(a));
 	assert_true(send_one(ROCE_SEND_ONLY, n, 1000));
 	/* And where nothing can be said again: */
 	while (send_one(ROCE_SEND_ONLY, ++n, 1000))
 		;
-	ring()->unit[way.peer->out.oldest].word = 0;
+	ring()->unit[shm_peer_of(&way)->out.oldest].word = 0;
 	clock_forward(200000000);
 	assert_false(send_one(ROCE_SEND_ONLY, n, 1000));
-	assert_true(shm_room(a->shm));
+	assert_true(room(a));
 	assert_false(goes_there(batch(ROCE_SEND_ONLY, 3, 4)));
 }
 
@@ -921,7 +938,7 @@ static void producer_says_again_that_it_has_a_ring(void **state)
 {
 	(void)state;
 	assert_true(send_one(ROCE_SEND_ONLY, 1, 4));
-	way.peer->seg->head->producers[0] = 0;
+	shm_peer_of(&way)->seg->head->producers[0] = 0;
 	poll_all(b);
 	assert_int_equal(b->n, 0);
 	wait_long();
@@ -940,7 +957,7 @@ static void sleepers_are_woken_in_the_end(void **state)
 	poll_all(b);
 	assert_int_equal(b->n, 1);
 	assert_true(b->link->ops->sleep(b->link));
-	way.peer->seg->head->asleep = 0;
+	shm_peer_of(&way)->seg->head->asleep = 0;
 	assert_true(send_one(ROCE_SEND_ONLY, 2, 4));
 	assert_false(readable(b));
 	wait_long();
@@ -955,7 +972,7 @@ static void who_sends_datagrams_looks_whether_they_are_read(void **state)
 	poll_all(b);
 	poll_long(a);
 	assert_true(b->link->ops->sleep(b->link));
-	way.peer->seg->head->asleep = 0;
+	shm_peer_of(&way)->seg->head->asleep = 0;
 	assert_true(send_one(ROCE_UD | ROCE_SEND_ONLY, 2, 4));
 	poll_long(a);
 	assert_false(readable(b));
@@ -972,7 +989,7 @@ static void who_sends_datagrams_looks_whether_they_are_read(void **state)
 
 static void own_sleep_ends_when_something_lies_there(void **state)
 {
-	struct shm_way back = { .own = b->qpn };
+	struct link_way back = { .own = b->qpn };
 	struct roce_path back_path = { .sgid = b->gid,
 				       .dgid = a->gid,
 				       .local = true };
@@ -988,12 +1005,12 @@ static void own_sleep_ends_when_something_lies_there(void **state)
 	bt = batch(ROCE_READ_RESP_ONLY, 1, 4);
 	bt->pkt[0].path = &back_path;
 	bt->pkt[0].h.dest_qpn = a->qpn;
-	assert_int_equal(shm_route(b->shm, &back, bt, 0), 1);
-	assert_int_equal(shm_send(b->shm, &back, bt, 0, 1, &err), 1);
+	assert_int_equal(route(b, &back, bt, 0), 1);
+	assert_int_equal(shm_send(b->link, &back, bt, 0, 1, &err), 1);
 	assert_false(readable(a));
 	wait_long();
 	assert_true(readable(a));
-	shm_way_forget(&back);
+	link_way_forget(&back);
 }
 
 #define LINK(f) cmocka_unit_test_setup_teardown(f, begin, finish)

@@ -296,7 +296,7 @@ static void polls_ask_nobody(void **state)
 		alarm(60);
 		setup(NULL);
 		pair_init(&a, &b, IBV_QPT_RC);
-		if (!to_ctx(ctx)->engine->shm)
+		if (!to_ctx(ctx)->engine->choice)
 			_exit(77);
 		data_path();
 		poll_often(2 * HEAT_POLLS);
