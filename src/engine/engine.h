@@ -281,7 +281,7 @@ int engine_nap(struct engine *e, uint64_t until_ns);
  * The same as poll(2) of one descriptor for reading, which may be an epoll
  * instance with many: 1: it is readable; 0: it is until_ns (UINT64_MAX: never);
  * -EINTR. The signal mask, unless it is NULL, holds while it sleeps. spin: not
- * at once (base/linger.h).
+ * at once (base/backoff.h).
  */
 int engine_wait(struct engine *e, int fd, uint64_t until_ns,
 		const sigset_t *mask, bool spin);

@@ -24,14 +24,14 @@
  *
  * engine_wait() sleeps in poll(2), which every signal ends; a handler that runs
  * before it sleeps, while it spins or receives, does not. It may receive for a
- * while before it sleeps (base/linger.h): neither end sleeps then, nor wakes
+ * while before it sleeps (base/backoff.h): neither end sleeps then, nor wakes
  * the other.
  */
 #include "internal.h"
 
+#include "base/backoff.h"
 #include "base/bytes.h"
 #include "base/cpu.h"
-#include "base/linger.h"
 #include "base/sys.h"
 #include "heat.h"
 #include "hooks/trace.h"
@@ -294,24 +294,24 @@ static bool readable(int fd)
 }
 
 /* Receives for a while, if that is likely to help: whether fd is readable. */
-static bool linger(struct sleeper *s, int fd)
+static bool spin_receiving(struct sleeper *s, int fd)
 {
-	static _Thread_local __attribute__((tls_model("initial-exec")))
-	struct linger_state state;
+	static _Thread_local
+		__attribute__((tls_model("initial-exec"))) struct backoff state;
 	uint64_t now, end;
 	bool done = false;
 
-	if (!linger_begin(&state))
+	if (backoff_skips(&state))
 		return false;
 	now = clock_ns();
-	end = min_u64(now + LINGER_NS, s->until);
+	end = min_u64(now + BACKOFF_SPIN_NS, s->until);
 	for (; now < end && !done; now = clock_ns()) {
 		if (progress_ready(s->e, now))
 			done = receive(s) && readable(fd);
 		else
 			cpu_relax();
 	}
-	linger_end(&state, done && now < end);
+	backoff_spun(&state, done && now < end);
 	return done;
 }
 
@@ -322,7 +322,7 @@ static int wait_until(struct sleeper *s, int fd, bool spin)
 	bool woken;
 
 	take_over(s->e, clock_ns());
-	if (spin && linger(s, fd))
+	if (spin && spin_receiving(s, fd))
 		return 1;
 	for (;;) {
 		err = doze(s, fd, &woken);

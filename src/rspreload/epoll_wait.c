@@ -1,7 +1,7 @@
 /*
  * epoll_wait.c - waiting at epoll instances that have rsockets in them
  */
-#include "base/linger.h"
+#include "base/backoff.h"
 #include "process/process.h"
 #include "rsockets/wake.h"
 #include "rspreload/epoll.h"
@@ -277,12 +277,12 @@ static int wait_kernel(struct rsp_ep *ep, struct epoll_event *ev, int max,
 
 /*
  * Checks, and if nothing is ready but some are hot, spins before it arms these
- * (base/linger.h). From then on this thread counts as a waiter.
+ * (base/backoff.h). From then on this thread counts as a waiter.
  */
 static int ask(struct rsp_ep *ep, struct epoll_event *out, int max,
 	       uint64_t until, struct todo *todo)
 {
-	static __thread struct linger_state linger;
+	static __thread struct backoff spins;
 	enum how how = PEEK;
 	uint64_t now, end = 0;
 	int n;
@@ -298,8 +298,8 @@ static int ask(struct rsp_ep *ep, struct epoll_event *out, int max,
 			break;
 		pthread_mutex_unlock(&ep->lock);
 		if (how == PEEK) {
-			how = linger_begin(&linger) ? SPIN : ARM;
-			end = now + LINGER_NS;
+			how = backoff_skips(&spins) ? ARM : SPIN;
+			end = now + BACKOFF_SPIN_NS;
 			todo->spun = how == SPIN;
 		} else if (now >= end) {
 			how = ARM;
@@ -310,7 +310,7 @@ static int ask(struct rsp_ep *ep, struct epoll_event *out, int max,
 	ep->waiters++;
 	pthread_mutex_unlock(&ep->lock);
 	if (todo->spun)
-		linger_end(&linger, n && rsp_now_ns() < end);
+		backoff_spun(&spins, n && rsp_now_ns() < end);
 	return n;
 }
 
