@@ -21,12 +21,11 @@ void presence_init(struct presence *p)
 /* A probe, or a time that the thread was back for, was no success. */
 static void failed(struct presence *p)
 {
-	uint32_t n = get(&p->interval);
+	static const struct backoff_rule rule = { .first = 1,
+						  .most = PRESENCE_SKIP_MAX };
 
 	p->good = 0;
-	n = !n ? 1 : n >= PRESENCE_SKIP_MAX / 2 ? PRESENCE_SKIP_MAX : 2 * n;
-	put(&p->interval, n);
-	put(&p->skip, n);
+	backoff_fail(&p->backoff, &rule);
 }
 
 static bool inside(const struct presence *p)
@@ -58,17 +57,13 @@ static bool polling(struct presence *p, enum presence_cpu cpu)
 
 uint64_t presence_probe(struct presence *p, enum presence_cpu cpu)
 {
-	uint32_t skip = get(&p->skip);
-
 	/* One that sleeps leaves to the thread what it does not receive. */
 	if (!polling(p, cpu) || atomic_load(&p->asleep)) {
 		p->good = 0;
 		return 0;
 	}
-	if (skip) {
-		put(&p->skip, skip - 1);
+	if (backoff_skips(&p->backoff))
 		return 0;
-	}
 	p->seen_took = get(&p->took);
 	p->seen_sends = get(&p->sends);
 	return PRESENCE_PROBE_NS;
@@ -132,8 +127,7 @@ bool presence_step_forward(struct presence *p, uint64_t now)
 	    get(&p->took) - get(&p->back_took) < PRESENCE_WORTH) {
 		failed(p);
 	} else if (since) {
-		put(&p->interval, 0);
-		put(&p->skip, 0);
+		backoff_succeed(&p->backoff);
 	}
 	atomic_store(&p->rests, false);
 	atomic_store(&p->back, false);

@@ -12,7 +12,8 @@
  *   it last received, leaves the packets to them for PRESENCE_PROBE_NS. Have
  *   they taken some by then, PRESENCE_PROBES times in a row, it steps back. Are
  *   all still there, they are late by that time, so it takes twice as many
- *   wakes as before until it tries again, PRESENCE_SKIP_MAX at most.
+ *   wakes as before until it tries again (base/backoff.h), PRESENCE_SKIP_MAX at
+ *   most.
  * - While it has stepped back it ticks: it steps forward when no program has
  *   polled since the last tick, or packets wait for longer than a probe while
  *   programs poll now and then. If it has been back for less than
@@ -37,6 +38,8 @@
  */
 #ifndef SOFTHCA_ENGINE_PRESENCE_H
 #define SOFTHCA_ENGINE_PRESENCE_H
+
+#include "base/backoff.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -84,8 +87,7 @@ struct presence {
 	_Atomic uint32_t back_took; /* took when it stepped back */
 	bool polling; /* what programs did then */
 	uint32_t good; /* probes in a row that programs have passed */
-	_Atomic uint32_t skip; /* wakes before the next probe; lock */
-	_Atomic uint32_t interval; /* that many after the next failure; lock */
+	struct backoff backoff; /* a try: a probe at a wake; lock */
 	_Atomic uint64_t since; /* programs have made it step back; 0: to rest */
 	_Atomic uint64_t tick; /* between ticks */
 	_Atomic uint64_t tick_at; /* the next one */

@@ -9,14 +9,16 @@
  * That is wasted where nothing comes so soon, and it does harm where the CPU that
  * it takes is the one that a program needs to send the next packet, or to see
  * this one; then nothing can come meanwhile. So after STAY_VAIN fruitless times
- * in a row it takes twice as many wakes as before until it tries again,
- * STAY_SKIP_MAX at most. It stops as soon as a program polls, and after
- * STAY_MAX_NS it looks at its other descriptors.
+ * in a row it takes twice as many wakes as before until it tries again
+ * (base/backoff.h), STAY_SKIP_MAX at most. It stops as soon as a program polls,
+ * and after STAY_MAX_NS it looks at its other descriptors.
  *
  * The state is the thread's own; all zeros at first. Times are arguments.
  */
 #ifndef SOFTHCA_ENGINE_STAY_H
 #define SOFTHCA_ENGINE_STAY_H
+
+#include "base/backoff.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,9 +33,7 @@ struct stay {
 	uint64_t last_ns; /* when it has found packets last; 0: none yet */
 	bool waits; /* the last look found nothing */
 	uint32_t polls; /* by programs, when it woke */
-	uint32_t vain; /* times in a row; STAY_VAIN at most */
-	uint32_t skip; /* wakes before it tries again */
-	uint32_t interval; /* that many after the next failure */
+	struct backoff backoff; /* a try: to poll on after a wake */
 };
 
 /* The thread has woken; polls: a count that changes when a program polls. */
@@ -47,12 +47,11 @@ static inline void stay_begin(struct stay *s, uint64_t now, uint32_t polls)
 
 static inline void stay_in_vain(struct stay *s)
 {
-	if (s->vain < STAY_VAIN && ++s->vain < STAY_VAIN)
-		return;
-	s->interval = !s->interval ? 1 : s->interval * 2;
-	if (s->interval > STAY_SKIP_MAX)
-		s->interval = STAY_SKIP_MAX;
-	s->skip = s->interval;
+	static const struct backoff_rule rule = { .free = STAY_VAIN - 1,
+						  .first = 1,
+						  .most = STAY_SKIP_MAX };
+
+	backoff_fail(&s->backoff, &rule);
 }
 
 /* What it has waited for has come; or it had lost its CPU until then. */
@@ -60,7 +59,7 @@ static inline void stay_waited(struct stay *s, uint64_t ns)
 {
 	s->waits = false;
 	if (ns < 2 * STAY_NS)
-		s->vain = s->interval = 0;
+		backoff_succeed(&s->backoff);
 	else
 		stay_in_vain(s);
 }
@@ -76,10 +75,8 @@ static inline bool stay(struct stay *s, int n, uint64_t now, uint32_t polls)
 	}
 	if (!s->last_ns)
 		return false; /* it was not for packets */
-	if (s->skip) {
-		s->skip--;
+	if (backoff_skips(&s->backoff))
 		return false;
-	}
 	if (polls != s->polls)
 		return false;
 	s->waits = true;
