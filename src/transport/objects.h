@@ -6,6 +6,7 @@
 #ifndef SOFTHCA_TRANSPORT_OBJECTS_H
 #define SOFTHCA_TRANSPORT_OBJECTS_H
 
+#include "base/backoff.h"
 #include "base/lock.h"
 #include "qp/rq.h"
 #include "roce/qp.h"
@@ -54,9 +55,8 @@ enum shca_arm { SHCA_UNARMED, SHCA_ARMED_SOLICITED, SHCA_ARMED };
 /* verbs/answer.c: a UC write of whoever polls a CQ has been sent. */
 struct shca_answer {
 	_Atomic uint32_t due_ns; /* how long to wait for another; 0: not at all */
-	_Atomic uint32_t vain; /* that was in vain so often in a row: */
-	_Atomic uint64_t not_before;
-	_Atomic uint32_t skip; /* so many times without a look at the clock */
+	struct backoff backoff; /* a try: to look at the clock */
+	_Atomic uint64_t not_before; /* no wait until then */
 };
 
 struct shca_cq {

@@ -18,9 +18,10 @@
  * waits is enough to begin with; each byte of a message adds a nanosecond. */
 #define ANSWER_NS 100000u
 #define ANSWER_MAX_NS 1000000u
-/* After so often in vain it is done in a 64th of the time; so many completions
- * are between two looks at the clock. */
-#define VAIN_MAX 6
+/* After a wait in vain there is none for twice as long, in the end for 64 times
+ * as long; so many completions are between two looks at the clock then. */
+#define TIMES_MIN 2
+#define TIMES_MAX 64
 #define SKIP 15
 
 void shca_env_uc_sent(struct qp *core, uint32_t length)
@@ -45,24 +46,22 @@ void shca_env_uc_written(struct qp *core)
 
 void shca_answer_wait(struct shca_cq *cq, bool armed)
 {
+	static const struct backoff_rule rule = { .first = TIMES_MIN,
+						  .most = TIMES_MAX };
 	struct shca_answer *a = &cq->answer;
 	struct shca_process *p = to_process(cq->engine);
 	const uint32_t due =
 		atomic_load_explicit(&a->due_ns, memory_order_relaxed);
-	uint32_t skip = atomic_load_explicit(&a->skip, memory_order_relaxed);
-	uint32_t vain = atomic_load_explicit(&a->vain, memory_order_relaxed);
 	uint64_t now, begin, end;
 	uint32_t written;
 
 	atomic_store_explicit(&a->due_ns, 0, memory_order_relaxed);
-	if (skip) {
-		atomic_store_explicit(&a->skip, skip - 1, memory_order_relaxed);
+	if (backoff_skips(&a->backoff))
 		return;
-	}
 	begin = clock_ns();
 	if (begin <
 	    atomic_load_explicit(&a->not_before, memory_order_relaxed)) {
-		atomic_store_explicit(&a->skip, SKIP, memory_order_relaxed);
+		backoff_skip(&a->backoff, SKIP);
 		return;
 	}
 	written = atomic_load_explicit(&p->uc_written, memory_order_relaxed);
@@ -71,13 +70,13 @@ void shca_answer_wait(struct shca_cq *cq, bool armed)
 		engine_poll(cq->engine, armed);
 		if (atomic_load_explicit(&p->uc_written,
 					 memory_order_relaxed) != written) {
-			atomic_store_explicit(&a->vain, 0, memory_order_relaxed);
+			backoff_succeed(&a->backoff);
 			return;
 		}
 		now = clock_ns();
 	} while (now < end);
-	vain += vain < VAIN_MAX;
-	atomic_store_explicit(&a->vain, vain, memory_order_relaxed);
-	atomic_store_explicit(&a->not_before, now + ((now - begin) << vain),
+	atomic_store_explicit(&a->not_before,
+			      now + (now - begin) *
+					      backoff_grow(&a->backoff, &rule),
 			      memory_order_relaxed);
 }

@@ -113,10 +113,8 @@ static void bare_leave(struct shca_channel *ch)
 
 	if (!ch->bare)
 		return;
-	if (ch->skip)
-		ch->skip--;
-	else if (!ch->reading && engine_alarm_is_free(e) &&
-		 lock_try(&proc->bare_lock)) {
+	if (!backoff_skips(&ch->left) && !ch->reading &&
+	    engine_alarm_is_free(e) && lock_try(&proc->bare_lock)) {
 		if (!proc->bare || proc->bare == ch) {
 			proc->bare = ch;
 			engine_alarm_set(e, &proc->bare_alarm,
@@ -135,7 +133,7 @@ static void bare_taken(struct shca_channel *ch)
 	struct shca_process *proc =
 		to_process(to_ctx(ch->ch.context)->engine);
 
-	ch->interval = 0;
+	backoff_succeed(&ch->left);
 	if (!lock_try(&proc->bare_lock))
 		return;
 	if (proc->bare == ch) {
@@ -147,6 +145,8 @@ static void bare_taken(struct shca_channel *ch)
 
 static void channel_late(struct engine *e, uint64_t now)
 {
+	static const struct backoff_rule rule = { .first = 1,
+						  .most = BARE_SKIP_MAX };
 	struct shca_process *proc = to_process(e);
 	struct shca_channel *ch;
 
@@ -155,10 +155,7 @@ static void channel_late(struct engine *e, uint64_t now)
 	if (ch && atomic_load(&proc->bare_alarm.due) <= now) {
 		pthread_mutex_lock(&ch->lock);
 		if (ch->bare && !ch->waits) {
-			ch->interval = min_u32(ch->interval ? 2 * ch->interval
-							    : 1,
-					       BARE_SKIP_MAX);
-			ch->skip = ch->interval;
+			backoff_fail(&ch->left, &rule);
 			bare_count(ch);
 		}
 		pthread_mutex_unlock(&ch->lock);

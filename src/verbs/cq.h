@@ -4,6 +4,7 @@
 #ifndef SOFTHCA_VERBS_CQ_H
 #define SOFTHCA_VERBS_CQ_H
 
+#include "base/backoff.h"
 #include "base/retired.h"
 #include "transport/shared.h"
 
@@ -19,7 +20,7 @@ struct shca_channel {
 	pthread_t waiter;
 	uint32_t reading; /* threads that wait for a token instead */
 	uint32_t bare; /* in the queue, put there by that thread: no token yet */
-	uint32_t skip, interval; /* so often bare ones get theirs at once */
+	struct backoff left; /* a try: to leave bare ones without */
 	_Atomic unsigned prompt; /* events in a row that nobody had waited for */
 	_Atomic bool closed; /* it has been destroyed */
 	struct retired_kept kept;
