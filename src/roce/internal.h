@@ -11,6 +11,7 @@
 
 #include "qp.h"
 
+#include "base/backoff.h"
 #include "base/bytes.h"
 #include "qp/refused.h"
 
@@ -223,8 +224,7 @@ struct roce_responder {
 	bool ack_first; /* the peer has to get it before an answer, not behind */
 	bool ack_held; /* it waits for an answer (roce_ack_hold()), */
 	uint32_t held_psn; /* epsn then */
-	uint8_t hold_vain; /* so many in a row have waited in vain; limited */
-	uint16_t hold_skip; /* so many more do not wait */
+	struct backoff hold; /* a try: an ACK that waits */
 	bool nak_pending;
 	bool nak_last;	  /* what was sent last is a NAK of a gap, no ACK */
 	bool cnp_pending; /* congestion was marked on a packet */

@@ -409,10 +409,7 @@ static bool waits_for_answer(struct roce_qp *qp, const struct roce_rx *pkt)
 
 	if (!is_write_end(pkt, ROCE_RC))
 		return false;
-	if (r->ack_held || !r->hold_skip)
-		return true;
-	r->hold_skip--;
-	return false;
+	return r->ack_held || !backoff_skips(&r->hold);
 }
 
 /*

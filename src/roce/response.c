@@ -11,9 +11,10 @@
 #include <stdlib.h>
 
 /* After so many acknowledgements in a row that have waited in vain some do not
- * wait: twice as many each time, 2^(HOLD_VAIN_MAX - HOLD_VAIN) at most. */
-#define HOLD_VAIN 2u
-#define HOLD_VAIN_MAX 12u
+ * wait: now and then one is in vain where most are not. */
+#define HOLD_VAIN 2
+#define HOLD_SKIP_MIN 2
+#define HOLD_SKIP_MAX 1024
 
 /* How many reads are remembered at least. */
 #define READS_MIN 64u
@@ -267,9 +268,7 @@ bool rsp_hold(struct roce_qp *qp)
 		return true; /* what has come is no request */
 	if (r->ack_held)
 		rsp_hold_done(qp, false);
-	else if (r->hold_skip)
-		r->hold_skip--;
-	else
+	else if (!backoff_skips(&r->hold))
 		r->ack_held = !r->ack_first && qp->base.type == IBV_QPT_RC &&
 			      qp->base.state == IBV_QPS_RTS;
 	r->held_psn = r->epsn;
@@ -278,16 +277,16 @@ bool rsp_hold(struct roce_qp *qp)
 
 void rsp_hold_done(struct roce_qp *qp, bool found)
 {
+	static const struct backoff_rule rule = { .free = HOLD_VAIN,
+						  .first = HOLD_SKIP_MIN,
+						  .most = HOLD_SKIP_MAX };
 	struct roce_responder *r = &qp->rsp;
 
 	r->ack_held = false;
 	if (found)
-		r->hold_vain = 0;
-	else if (r->hold_vain < HOLD_VAIN_MAX)
-		r->hold_vain++;
-	/* Now and then one is in vain where most are not. */
-	if (r->hold_vain > HOLD_VAIN)
-		r->hold_skip = (uint16_t)(1u << (r->hold_vain - HOLD_VAIN));
+		backoff_succeed(&r->hold);
+	else
+		backoff_fail(&r->hold, &rule);
 }
 
 uint32_t rsp_ack_psn(const struct roce_qp *qp)

@@ -380,7 +380,7 @@ static void ack_that_is_taken(void **state)
 	struct roce_rx rx = write_to(&p), read = rx;
 
 	(void)state;
-	p.b->qp->rsp.hold_skip = 100; /* its program does not answer */
+	p.b->qp->rsp.hold.skip = 100; /* its program does not answer */
 	assert_true(is_acked(&p, &rx));
 	assert_false(roce_tx_ready(p.b->qp));
 
@@ -435,7 +435,7 @@ static void ack_of_a_write_waits(void **state)
 	/* Sends are told of by completions. */
 	rx.h.psn = psn_add(rx.h.psn, 5);
 	rx.h.opcode = ROCE_SEND_ONLY;
-	p.b->qp->rsp.hold_skip = 0;
+	p.b->qp->rsp.hold.skip = 0;
 	assert_int_equal(recv_into(p.b, 0, 8192), 0);
 	assert_true(is_acked(&p, &rx));
 	sim_free(p.sim);
