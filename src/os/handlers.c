@@ -9,7 +9,6 @@
 #include "config.h"
 #include "guard.h"
 
-#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
@@ -23,16 +22,19 @@
 #define TRUST_MIN_NS 2000000u
 #define TRUST_MAX_NS 100000000u
 
-static unsigned read_kinds(void)
+unsigned handlers_read(sigset_t *restart)
 {
 	struct sigaction sa;
 	unsigned kinds = 0;
 	bool ours = false;
 
+	sigemptyset(restart);
 	for (int sig = 1; sig < NSIG; sig++) {
 		if (sigaction(sig, NULL, &sa) || sa.sa_handler == SIG_DFL ||
 		    sa.sa_handler == SIG_IGN || guard_is_alone(sig, &sa))
 			continue;
+		if (sa.sa_flags & SA_RESTART)
+			sigaddset(restart, sig);
 		if (asked_is_ours(&sa))
 			ours = true;
 		else
@@ -48,11 +50,12 @@ unsigned handlers_kinds(uint64_t now_ns)
 	/* Until when it is trusted, and below what it is. */
 	static _Atomic uint64_t known;
 	uint64_t last = atomic_load(&known), begin, end, trust;
+	sigset_t restart;
 
 	if (now_ns < (last & ~(uint64_t)3))
 		return (unsigned)(last & 3);
 	begin = clock_ns();
-	last = read_kinds();
+	last = handlers_read(&restart);
 	end = clock_ns();
 	trust = min_u64(max_u64((end - begin) * TRUST, TRUST_MIN_NS),
 			TRUST_MAX_NS);

@@ -9,6 +9,7 @@
 #ifndef SOFTHCA_OS_HANDLERS_H
 #define SOFTHCA_OS_HANDLERS_H
 
+#include <signal.h>
 #include <stdint.h>
 
 /* Kinds of handlers that there are. */
@@ -21,5 +22,9 @@
  * are slow. UINT64_MAX: as of now.
  */
 unsigned handlers_kinds(uint64_t now_ns);
+
+/* The same as of now, and the signals whose handlers have SA_RESTART: the
+ * library's own among them, for --explain. */
+unsigned handlers_read(sigset_t *restart);
 
 #endif

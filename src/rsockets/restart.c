@@ -4,9 +4,9 @@
  * A blocking recv() that a signal interrupts goes on if the signal's handler
  * has SA_RESTART. Ours sleeps in poll(), which ends with EINTR either way and
  * does not say because of which signal. If all handlers of the process are of
- * one kind, the answer is known. If not, signals whose handlers restart are
- * blocked during the sleep, and a signalfd ends it when one comes: EINTR is
- * then due to the others.
+ * one kind, the answer is known (os/handlers.h). If not, signals whose handlers
+ * restart are blocked during the sleep, and a signalfd ends it when one comes:
+ * EINTR is then due to the others.
  *
  * To read all handlers takes microseconds, so the result is trusted for a
  * millisecond. A program that has changed a handler since, and gets a signal,
@@ -14,6 +14,7 @@
  */
 #include "base/aside.h"
 #include "internal.h"
+#include "os/handlers.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -28,7 +29,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct handlers {
 	sigset_t restart; /* with SA_RESTART */
 	bool any; /* of those */
-	bool others;
+	bool others; /* of the program's */
 	uint64_t asked_ns;
 } known;
 static int sfd = -1; /* of known.restart: never read */
@@ -36,23 +37,11 @@ static int sfd = -1; /* of known.restart: never read */
 /* Under mutex. Reads all handlers; true if they are as before. */
 static bool ask(uint64_t now)
 {
-	struct handlers h;
-	struct sigaction sa;
+	struct handlers h = { 0 };
 	bool same;
-	int sig;
 
-	memset(&h, 0, sizeof(h));
-	for (sig = 1; sig < NSIG; sig++) {
-		if (sigaction(sig, NULL, &sa) || sa.sa_handler == SIG_DFL ||
-		    sa.sa_handler == SIG_IGN)
-			continue;
-		if (sa.sa_flags & SA_RESTART) {
-			sigaddset(&h.restart, sig);
-			h.any = true;
-		} else {
-			h.others = true;
-		}
-	}
+	h.others = handlers_read(&h.restart) & HANDLERS_INTERRUPT;
+	h.any = !sigisemptyset(&h.restart);
 	same = known.asked_ns && h.others == known.others &&
 	       !memcmp(&h.restart, &known.restart, sizeof(h.restart));
 	known = h;
@@ -94,8 +83,10 @@ static int signalled(const struct handlers *h, bool interrupted)
 {
 	bool same = true; /* read them, however fresh they are */
 	struct handlers now = handlers(&same);
+	/* It may have been gone when it ran (SA_RESETHAND). */
+	bool others = now.others || (interrupted && h->others);
 
-	if (!now.others ||
+	if (!others ||
 	    (now.any && !interrupted && same &&
 	     !memcmp(&now.restart, &h->restart, sizeof(now.restart))))
 		return 0;

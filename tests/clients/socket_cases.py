@@ -690,6 +690,22 @@ def case_restart():
             elif ret > 0 and release is release_send: [c.recv(1 << 20) for _ in range(1)]
             else: assert ret == -1 and err == errno.EINTR, (ret, os.strerror(err))
 
+def case_restart_once():
+    # A handler without SA_RESTART that is gone when it runs (SA_RESETHAND) ends a call.
+    c, s = pair()
+    ran, main = [], threading.main_thread()
+    func = ctypes.CFUNCTYPE(None, ctypes.c_int)(ran.append)
+    action = struct.pack("=Q128sIiQ", ctypes.cast(func, ctypes.c_void_p).value, b"", 0x80000000, 0, 0)
+    assert libc.sigaction(signal.SIGUSR1, ctypes.create_string_buffer(action), None) == 0
+    trusted = time.monotonic() + 0.01  # what was known of the handlers before
+    while time.monotonic() < trusted: pass
+    t = threading.Thread(target=lambda: (in_syscall(main.native_id), signal.pthread_kill(main.ident, signal.SIGUSR1)))
+    t.start()
+    buf = ctypes.create_string_buffer(9)
+    assert libc.recv(s.fileno(), buf, ctypes.c_size_t(4), 0) == -1 and ctypes.get_errno() == errno.EINTR
+    t.join()
+    assert ran == [signal.SIGUSR1]
+
 def case_restart_blocked():
     # A signal that waits, blocked, does not keep who sleeps awake, and no
     # timeout is restarted.
