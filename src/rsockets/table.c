@@ -10,6 +10,7 @@
  * The rsockets of a parent are useless to the child of a fork(): they fail with
  * EIO, and closing them closes the child's descriptors only.
  */
+#include "base/fd_table.h"
 #include "internal.h"
 
 #include <errno.h>
@@ -18,14 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CHUNK 1024
-#define NCHUNKS 1024
-
-struct chunk {
-	_Atomic(struct rsock *) slot[CHUNK];
-};
-
-static _Atomic(struct chunk *) table[NCHUNKS];
+static struct fd_table table;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of the next two */
 static struct rsock *free_list;
 static _Atomic unsigned generation;
@@ -156,32 +150,12 @@ void rsock_put(struct rsock *rs)
 		rsock_destroy(rs);
 }
 
-static _Atomic(struct rsock *) *find_slot(int fd, bool make)
-{
-	struct chunk *c, *none = NULL;
-
-	if (fd < 0 || fd >= CHUNK * NCHUNKS)
-		return NULL;
-	c = atomic_load(&table[fd / CHUNK]);
-	if (!c && make) {
-		c = calloc(1, sizeof(*c));
-		if (!c)
-			return NULL;
-		if (!atomic_compare_exchange_strong(&table[fd / CHUNK], &none,
-						    c)) {
-			free(c);
-			c = none;
-		}
-	}
-	return c ? &c->slot[fd % CHUNK] : NULL;
-}
-
 int rsock_publish(struct rsock *rs, int fd)
 {
-	_Atomic(struct rsock *) *slot = find_slot(fd, true);
+	_Atomic(void *) *slot = fd_slot(&table, fd, true);
 
 	if (!slot)
-		return fd < CHUNK * NCHUNKS ? -ENOMEM : -EMFILE;
+		return fd < (int)FD_TABLE_MAX ? -ENOMEM : -EMFILE;
 	rs->fd = fd;
 	atomic_store(slot, rs);
 	return fd;
@@ -189,15 +163,15 @@ int rsock_publish(struct rsock *rs, int fd)
 
 bool rsock_unpublish(struct rsock *rs)
 {
-	_Atomic(struct rsock *) *slot = find_slot(rs->fd, false);
-	struct rsock *me = rs;
+	_Atomic(void *) *slot = fd_slot(&table, rs->fd, false);
+	void *me = rs;
 
 	return atomic_compare_exchange_strong(slot, &me, NULL);
 }
 
 struct rsock *rsock_take_parents(int fd)
 {
-	_Atomic(struct rsock *) *slot = find_slot(fd, false);
+	_Atomic(void *) *slot = fd_slot(&table, fd, false);
 	struct rsock *rs = slot ? atomic_load(slot) : NULL;
 
 	if (!rs || rs->generation == generation)
@@ -208,7 +182,7 @@ struct rsock *rsock_take_parents(int fd)
 
 struct rsock *rsock_get(int fd)
 {
-	_Atomic(struct rsock *) *slot = find_slot(fd, false);
+	_Atomic(void *) *slot = fd_slot(&table, fd, false);
 	struct rsock *rs;
 	unsigned ref;
 

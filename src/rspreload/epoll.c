@@ -5,6 +5,7 @@
  */
 #include "rspreload/epoll.h"
 #include "base/aside.h"
+#include "base/fd_table.h"
 #include "rsockets/wake.h"
 
 #include <errno.h>
@@ -15,25 +16,18 @@
 
 #define SHADOW 2 /* behind those of the rsocket */
 
-static struct rsp_table eps;
+static struct fd_table eps;
 static pthread_mutex_t eps_lock = PTHREAD_MUTEX_INITIALIZER; /* of refs */
-
-static struct rsp_ep *find_ep(int epfd)
-{
-	_Atomic(void *) *slot = rsp_slot(&eps, epfd, false);
-
-	return slot ? atomic_load_explicit(slot, memory_order_acquire) : NULL;
-}
 
 /* With a reference: close() of it may come while another thread waits. */
 struct rsp_ep *rsp_ep_get(int epfd)
 {
 	struct rsp_ep *ep;
 
-	if (!find_ep(epfd))
+	if (!fd_find(&eps, epfd))
 		return NULL;
 	pthread_mutex_lock(&eps_lock);
-	ep = find_ep(epfd);
+	ep = fd_find(&eps, epfd);
 	if (ep)
 		ep->refs++;
 	pthread_mutex_unlock(&eps_lock);
@@ -55,15 +49,10 @@ void rsp_ep_put(struct rsp_ep *ep)
 	free(ep);
 }
 
-bool rsp_epoll_any(unsigned fd)
-{
-	return rsp_slot(&eps, (int)fd, false);
-}
-
 static struct rsp_ep *make_ep(int epfd)
 {
 	const struct rsp_real *real = rsp_real();
-	_Atomic(void *) *slot = rsp_slot(&eps, epfd, true);
+	_Atomic(void *) *slot = fd_slot(&eps, epfd, true);
 	struct epoll_event ev = { .events = EPOLLIN };
 	void *none = NULL;
 	struct rsp_ep *ep;
@@ -329,7 +318,7 @@ int rsp_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 		errno = EINVAL;
 		return -1;
 	}
-	if (!find_ep(epfd) && !make_ep(epfd))
+	if (!fd_find(&eps, epfd) && !make_ep(epfd))
 		return -1;
 	ep = rsp_ep_get(epfd);
 	if (!ep) {
@@ -392,7 +381,7 @@ static void close_ep(struct rsp_ep *ep)
 
 void rsp_epoll_close(int fd)
 {
-	_Atomic(void *) *slot = rsp_slot(&eps, fd, false);
+	_Atomic(void *) *slot = fd_slot(&eps, fd, false);
 	struct rsp_fd *f = rsp_find(fd);
 	struct rsp_reg *reg, *next;
 	struct rsp_ep *ep = NULL;
@@ -414,6 +403,14 @@ void rsp_epoll_close(int fd)
 	pthread_mutex_unlock(&f->lock);
 }
 
+void rsp_epoll_close_range(unsigned first, unsigned last)
+{
+	unsigned fd;
+
+	for (fd = first; fd_next(&eps, &fd) && fd <= last; fd++)
+		rsp_forget((int)fd);
+}
+
 /* The child shares the parent's instances, but not the rsockets in them. */
 static void fork_ep(struct rsp_ep *ep)
 {
@@ -431,17 +428,10 @@ static void fork_ep(struct rsp_ep *ep)
 
 void rsp_epoll_forked(void)
 {
-	struct rsp_chunk *c;
 	struct rsp_ep *ep;
-	int i, j;
+	unsigned fd;
 
 	pthread_mutex_init(&eps_lock, NULL);
-	for (i = 0; i < RSP_NCHUNKS; i++) {
-		c = atomic_load(&eps.chunk[i]);
-		for (j = 0; c && j < RSP_CHUNK; j++) {
-			ep = atomic_load(&c->slot[j]);
-			if (ep)
-				fork_ep(ep);
-		}
-	}
+	for (fd = 0; (ep = fd_next(&eps, &fd)); fd++)
+		fork_ep(ep);
 }

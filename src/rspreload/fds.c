@@ -6,6 +6,7 @@
  * rsp_fd, with its rsocket or without.
  */
 #include "base/bytes.h"
+#include "base/fd_table.h"
 #include "base/say.h"
 #include "os/config.h"
 #include "rsockets/wake.h"
@@ -33,7 +34,7 @@
 #define CONNECT_AGAIN_MS 100
 #define SILENT_NS 60000000000ull
 
-static struct rsp_table table;
+static struct fd_table table;
 /* Of free_list and silent. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct rsp_fd *free_list;
@@ -149,27 +150,6 @@ bool rsp_inside(void)
 	return inside;
 }
 
-_Atomic(void *) *rsp_slot(struct rsp_table *t, int fd, bool make)
-{
-	struct rsp_chunk *c, *none = NULL;
-	_Atomic(struct rsp_chunk *) *p;
-
-	if (fd < 0 || fd >= RSP_CHUNK * RSP_NCHUNKS)
-		return NULL;
-	p = &t->chunk[fd / RSP_CHUNK];
-	c = atomic_load_explicit(p, memory_order_acquire);
-	if (!c && make) {
-		c = calloc(1, sizeof(*c));
-		if (!c)
-			return NULL;
-		if (!atomic_compare_exchange_strong(p, &none, c)) {
-			free(c);
-			c = none;
-		}
-	}
-	return c ? &c->slot[fd % RSP_CHUNK] : NULL;
-}
-
 bool rsp_borrowed(void)
 {
 	return owner && getpid() != owner;
@@ -177,10 +157,8 @@ bool rsp_borrowed(void)
 
 struct rsp_fd *rsp_find(int fd)
 {
-	_Atomic(void *) *slot = rsp_slot(&table, fd, false);
-	struct rsp_fd *f;
+	struct rsp_fd *f = fd_find(&table, fd);
 
-	f = slot ? atomic_load_explicit(slot, memory_order_acquire) : NULL;
 	return f && f->state != RSP_PLAIN ? f : NULL;
 }
 
@@ -219,7 +197,7 @@ int rsp_set(int fd, struct rsp_fd *f)
 
 	if (rsp_borrowed())
 		return fd;
-	slot = rsp_slot(&table, fd, true);
+	slot = fd_slot(&table, fd, true);
 	if (!slot) {
 		errno = ENOMEM;
 		return -1;
@@ -242,7 +220,7 @@ static void close_rsocket(struct rsp_fd *f)
 
 void rsp_clear(int fd)
 {
-	_Atomic(void *) *slot = rsp_slot(&table, fd, false);
+	_Atomic(void *) *slot = fd_slot(&table, fd, false);
 	struct rsp_fd *f;
 
 	if (!slot || rsp_borrowed())
@@ -284,16 +262,9 @@ void rsp_clear_range(unsigned first, unsigned last)
 {
 	unsigned fd;
 
-	if (last > RSP_CHUNK * RSP_NCHUNKS - 1)
-		last = RSP_CHUNK * RSP_NCHUNKS - 1;
-	for (fd = first; fd <= last; fd++) {
-		if (!(fd % RSP_CHUNK) && !rsp_slot(&table, (int)fd, false) &&
-		    !rsp_epoll_any(fd)) {
-			fd += RSP_CHUNK - 1;
-			continue;
-		}
+	for (fd = first; fd_next(&table, &fd) && fd <= last; fd++)
 		rsp_forget((int)fd);
-	}
+	rsp_epoll_close_range(first, last);
 }
 
 static void watch_forks(void);
@@ -467,18 +438,11 @@ struct rsp_fd *rsp_data(int fd)
 /* Calls fn for each descriptor in the table. */
 static void each(void (*fn)(int fd, struct rsp_fd *f, void *arg), void *arg)
 {
-	struct rsp_chunk *c;
 	struct rsp_fd *f;
-	int i, j;
+	unsigned fd;
 
-	for (i = 0; i < RSP_NCHUNKS; i++) {
-		c = atomic_load(&table.chunk[i]);
-		for (j = 0; c && j < RSP_CHUNK; j++) {
-			f = atomic_load(&c->slot[j]);
-			if (f)
-				fn(i * RSP_CHUNK + j, f, arg);
-		}
-	}
+	for (fd = 0; (f = fd_next(&table, &fd)); fd++)
+		fn((int)fd, f, arg);
 }
 
 struct search {

@@ -141,18 +141,6 @@ struct rsp_fd {
 	struct rsp_reg *regs; /* in epoll instances */
 };
 
-/* Pointers by descriptor, read without locks. */
-#define RSP_CHUNK 1024
-#define RSP_NCHUNKS 1024
-
-struct rsp_chunk {
-	_Atomic(void *) slot[RSP_CHUNK];
-};
-
-struct rsp_table {
-	_Atomic(struct rsp_chunk *) chunk[RSP_NCHUNKS];
-};
-
 /* config.c */
 
 /* Whether a socket of the program becomes an rsocket. */
@@ -160,8 +148,6 @@ bool rsp_intercept(int family, int type, int protocol);
 
 /* fds.c */
 
-/* NULL if there is none, or with make if there is no memory for it. */
-_Atomic(void *) *rsp_slot(struct rsp_table *t, int fd, bool make);
 /* Whether this is a child of vfork(), which runs in its parent's memory. */
 bool rsp_borrowed(void);
 /* NULL unless there is one, in a state other than RSP_PLAIN. */
@@ -238,10 +224,10 @@ int rsp_remaining(uint64_t until, uint64_t deadline);
 
 /* epoll.c */
 
-/* Whether there may be instances in the chunk of the table that fd is in. */
-bool rsp_epoll_any(unsigned fd);
 /* fd, whatever it is, is about to be closed. */
 void rsp_epoll_close(int fd);
+/* So are all instances from first to last. */
+void rsp_epoll_close_range(unsigned first, unsigned last);
 /* f is a socket of the kernel from now on. Under its lock. */
 void rsp_epoll_fell_back(struct rsp_fd *f);
 void rsp_epoll_forked(void);
