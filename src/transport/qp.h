@@ -25,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct netdev_gid;
 struct segment_peer;
 struct shca_conn;
 struct shca_qp;
@@ -58,9 +59,12 @@ struct shca_qp {
 	uint32_t async_reported; /* the context's async_lock */
 
 	pthread_mutex_t modify_lock; /* one transition at a time; before lock */
-	bool bound; /* an address is bound for it, or all of them (UD) */
-	union ibv_gid bound_gid;
-	uint32_t bound_if;
+	struct shca_bound {
+		bool is;
+		union ibv_gid gid;
+		uint32_t ifindex;
+	} bound; /* the address it receives at; */
+	bool bound_all; /* or all of its device's (UD) */
 	struct ibv_ah_attr av, alt_av;
 
 	const struct qp_ops *ops; /* of the transport */
@@ -187,6 +191,17 @@ static inline void shca_qp_expire(struct shca_qp *qp, uint64_t now_ns)
 {
 	qp->ops->expire(qp->core, now_ns);
 }
+
+/*
+ * bind.c: the QP is to receive at the address of a path as well: more, if it does
+ * not yet. Then either it does there alone, or that is undone. Under modify_lock.
+ */
+int shca_bind(struct shca_qp *qp, const struct roce_path *path,
+	      const struct netdev_gid *via, bool *more);
+void shca_bind_done(struct shca_qp *qp, const struct netdev_gid *via);
+void shca_bind_undo(struct shca_qp *qp, const struct netdev_gid *via);
+/* It receives nowhere. */
+void shca_unbind(struct shca_qp *qp);
 
 /*
  * direct.c: carries out one-sided requests that the peer's process need not be

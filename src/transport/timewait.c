@@ -53,7 +53,7 @@ void shca_timewait_add(struct shca_qp *qp, const struct roce_timewait *w)
 	struct shca_timewait *t, old = { .until = 0 };
 	uint64_t until = clock_ns() + LIFE_NS;
 
-	if (!qp->bound)
+	if (!qp->bound.is)
 		return;
 	pthread_mutex_lock(&proc->timewait_lock);
 	if (!proc->timewait)
@@ -63,9 +63,9 @@ void shca_timewait_add(struct shca_qp *qp, const struct roce_timewait *w)
 		old = *t;
 		*t = (struct shca_timewait){ .w = *w,
 					     .until = until,
-					     .gid = qp->bound_gid,
-					     .ifindex = qp->bound_if };
-		qp->bound = false;
+					     .gid = qp->bound.gid,
+					     .ifindex = qp->bound.ifindex };
+		qp->bound.is = false;
 		if (until < atomic_load(&proc->timewait_alarm.due))
 			engine_alarm_set(e, &proc->timewait_alarm, until);
 	}

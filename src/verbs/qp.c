@@ -2,12 +2,10 @@
  * qp.c - queue pairs
  *
  * A QP of a transport (qp/ops.h), with what that leaves to others: a lock
- * (engine/qp.h), the objects it stands on, and the addresses it listens on.
+ * (engine/qp.h), and the objects it stands on.
  */
 #include "verbs.h"
 
-#include "base/gid.h"
-#include "base/sys.h"
 #include "base/why.h"
 #include "link/shown.h"
 #include "qp/names.h"
@@ -244,57 +242,14 @@ err_count:
 	return err;
 }
 
-/* The addresses a QP listens on */
-
-static int taken(const struct shca_qp *qp, const union ibv_gid *sgid)
-{
-	const char *who = udp_why(qp->sched.engine->udp);
-	struct gid_text at;
-
-	return who && *who ?
-		       why(-EADDRINUSE, "QP 0x%06x: %s", shca_qpn(qp), who) :
-		       why(-EADDRINUSE,
-			   "QP 0x%06x: UDP port 4791 of %s is taken: softhca doctor shows the owner",
-			   shca_qpn(qp), gid_str(sgid, &at));
-}
-
-/* Where another user has the port, acknowledgements of other hosts go there:
- * failing at once is better than failing by retries. */
-static int acks_check(const struct shca_qp *qp, const struct roce_path *path)
-{
-	enum ibv_qp_type type = qp->ex.qp_base.qp_type;
-
-	if (type == IBV_QPT_UC ||
-	    !udp_taken(qp->sched.engine->udp, &path->sgid, path->sgid_scope) ||
-	    netdev_is_local_on(&path->dgid, path->sgid_scope))
-		return 0;
-	return taken(qp, &path->sgid);
-}
-
-static int cannot_bind(const struct shca_qp *qp, const struct netdev_gid *via,
-		       int err)
-{
-	struct gid_text at;
-
-	return err == -EADDRINUSE ?
-		       taken(qp, &via->gid) :
-		       why(err,
-			   "QP 0x%06x: cannot receive on UDP port 4791 of %s (%s): %s",
-			   shca_qpn(qp), gid_str(&via->gid, &at), via->ifname,
-			   sys_strerror(-err));
-}
-
+/* It receives nowhere from now on. */
 static void address_release(struct shca_qp *qp)
 {
-	struct ibv_qp *ib = &qp->ex.qp_base;
-
-	if (!qp->bound)
-		return;
-	if (ib->qp_type == IBV_QPT_UD)
-		shca_device_unbind(to_ctx(ib->context)->dev, qp->sched.engine);
-	else
-		udp_unbind(qp->sched.engine->udp, &qp->bound_gid, qp->bound_if);
-	qp->bound = false;
+	if (qp->bound_all)
+		shca_device_unbind(to_ctx(qp->ex.qp_base.context)->dev,
+				   qp->sched.engine);
+	qp->bound_all = false;
+	shca_unbind(qp);
 }
 
 /* Transitions */
@@ -418,41 +373,30 @@ static int modify_check(struct modify *m)
 /* Undoes modify_bind(). */
 static void modify_unbind(struct modify *m)
 {
-	struct engine *e = m->qp->sched.engine;
-
 	if (m->ud_bind)
-		shca_device_unbind(to_ctx(m->ib->context)->dev, e);
+		shca_device_unbind(to_ctx(m->ib->context)->dev,
+				   m->qp->sched.engine);
 	if (m->rebind)
-		udp_unbind(e->udp, &m->via.gid, m->via.ifindex);
+		shca_bind_undo(m->qp, &m->via);
 }
 
 /* Where it receives from now on; the old place, if there is one, stays. */
 static int modify_bind(struct modify *m)
 {
 	struct shca_qp *qp = m->qp;
-	struct engine *e = qp->sched.engine;
 	int err;
 
 	if (m->ib->qp_type == IBV_QPT_UD) {
-		if (qp->bound || moves_to(m, IBV_QPS_RESET))
+		if (qp->bound_all || moves_to(m, IBV_QPS_RESET))
 			return 0;
-		err = shca_device_bind(to_ctx(m->ib->context)->dev, e);
+		err = shca_device_bind(to_ctx(m->ib->context)->dev,
+				       qp->sched.engine);
 		m->ud_bind = !err;
 		return err;
 	}
-	if (!(m->mask & IBV_QP_AV))
-		return 0;
-	if (!qp->bound || qp->bound_if != m->via.ifindex ||
-	    memcmp(&qp->bound_gid, &m->via.gid, sizeof(m->via.gid))) {
-		err = engine_bind(e, &m->via.gid, m->via.ifindex);
-		if (err)
-			return cannot_bind(qp, &m->via, err);
-		m->rebind = true;
-	}
-	err = acks_check(qp, &m->path);
-	if (err)
-		modify_unbind(m);
-	return err;
+	return m->mask & IBV_QP_AV ?
+		       shca_bind(qp, &m->path, &m->via, &m->rebind) :
+		       0;
 }
 
 static int modify_prepare(struct modify *m)
@@ -536,13 +480,9 @@ static void modify_publish(struct modify *m)
 	if (m->mask & IBV_QP_ALT_PATH)
 		qp->alt_av = m->attr->alt_ah_attr;
 	if (m->ud_bind)
-		qp->bound = true;
-	if (m->rebind) {
-		address_release(qp);
-		qp->bound = true;
-		qp->bound_gid = m->via.gid;
-		qp->bound_if = m->via.ifindex;
-	}
+		qp->bound_all = true;
+	if (m->rebind)
+		shca_bind_done(qp, &m->via);
 	if (reset) {
 		address_release(qp);
 		/* Its completions go with it, as on hardware. */
