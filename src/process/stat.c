@@ -110,12 +110,13 @@ static bool copy_devices(struct engine *e, struct copy *c)
 	uint32_t n = 0, i;
 	bool done;
 
-	for (ctx = to_process(e)->contexts; ctx; ctx = ctx->next)
+	for (ctx = to_process(e)->contexts.first; ctx; ctx = ctx->next)
 		n++;
 	c->dev = calloc(n + 1, sizeof(struct shca_device *));
 	c->device = calloc(n + 1, sizeof(*c->device));
 	done = c->dev && c->device;
-	for (ctx = to_process(e)->contexts; done && ctx; ctx = ctx->next) {
+	for (ctx = to_process(e)->contexts.first; done && ctx;
+	     ctx = ctx->next) {
 		for (i = 0; i < c->head.ndevices && c->dev[i] != ctx->dev; i++)
 			;
 		if (i < c->head.ndevices)
@@ -158,10 +159,10 @@ bool shca_sums_add(struct engine *e)
 	struct copy c = { 0 };
 	bool done, more = false;
 
-	if (!st->sums || pthread_mutex_trylock(&to_process(e)->ctx_lock))
+	if (!st->sums || pthread_mutex_trylock(&to_process(e)->contexts.lock))
 		return false;
 	done = copy_devices(e, &c);
-	pthread_mutex_unlock(&to_process(e)->ctx_lock);
+	pthread_mutex_unlock(&to_process(e)->contexts.lock);
 	if (done) {
 		engine_qps_look(e, sum_qp, &c);
 		more = sums_take(st, &c);
@@ -203,9 +204,9 @@ static bool copy_all(struct engine *e, enum stat_want want, struct copy *c)
 	c->qp = calloc(c->size, sizeof(*c->qp));
 	if (!c->qp)
 		return false;
-	pthread_mutex_lock(&to_process(e)->ctx_lock);
+	pthread_mutex_lock(&to_process(e)->contexts.lock);
 	done = copy_devices(e, c);
-	pthread_mutex_unlock(&to_process(e)->ctx_lock);
+	pthread_mutex_unlock(&to_process(e)->contexts.lock);
 	if (!done)
 		return false;
 	c->head.missed += !engine_qps_each(e, copy_qp, c);

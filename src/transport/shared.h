@@ -94,8 +94,10 @@ struct shca_process {
 	struct shca_timewait *timewait;
 	struct engine_alarm timewait_alarm;
 
-	pthread_mutex_t ctx_lock;
-	struct shca_context *contexts;
+	struct { /* verbs/netdevs.c */
+		pthread_mutex_t lock;
+		struct shca_context *first;
+	} contexts;
 };
 
 static inline struct shca_process *to_process(struct engine *e)

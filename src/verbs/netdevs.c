@@ -8,7 +8,7 @@
 
 #include "base/sys.h"
 
-/* To all contexts of a device; NULL: of all devices. Under ctx_lock. */
+/* To all contexts of a device; NULL: of all devices. Under contexts.lock. */
 static void device_event(struct engine *e, struct shca_device *dev,
 			 enum ibv_event_type type)
 {
@@ -16,12 +16,12 @@ static void device_event(struct engine *e, struct shca_device *dev,
 					    .element.port_num = 1 };
 	struct shca_context *ctx;
 
-	for (ctx = to_process(e)->contexts; ctx; ctx = ctx->next)
+	for (ctx = to_process(e)->contexts.first; ctx; ctx = ctx->next)
 		if (!dev || ctx->dev == dev)
 			shca_async_raise(ctx, &ev);
 }
 
-/* Under ctx_lock, so that no change goes unnoticed by a context. */
+/* Under contexts.lock, so that no change goes unnoticed by a context. */
 static void rescan(struct engine *e, struct shca_device *dev)
 {
 	bool was = shca_device_active(dev), is;
@@ -39,11 +39,11 @@ void shca_context_add(struct engine *e, struct shca_context *ctx)
 {
 	struct shca_process *proc = to_process(e);
 
-	pthread_mutex_lock(&proc->ctx_lock);
+	pthread_mutex_lock(&proc->contexts.lock);
 	rescan(e, ctx->dev);
-	ctx->next = proc->contexts;
-	proc->contexts = ctx;
-	pthread_mutex_unlock(&proc->ctx_lock);
+	ctx->next = proc->contexts.first;
+	proc->contexts.first = ctx;
+	pthread_mutex_unlock(&proc->contexts.lock);
 	if (e->faults)
 		faults_ops->opened(e);
 }
@@ -52,9 +52,9 @@ void shca_port_event(struct engine *e, enum ibv_event_type type)
 {
 	struct shca_process *proc = to_process(e);
 
-	pthread_mutex_lock(&proc->ctx_lock);
+	pthread_mutex_lock(&proc->contexts.lock);
 	device_event(e, NULL, type);
-	pthread_mutex_unlock(&proc->ctx_lock);
+	pthread_mutex_unlock(&proc->contexts.lock);
 }
 
 bool shca_netdevs_changed(struct engine *e)
@@ -64,15 +64,15 @@ bool shca_netdevs_changed(struct engine *e)
 
 	if (!netdev_changed(proc->netdev_fd))
 		return false;
-	pthread_mutex_lock(&proc->ctx_lock);
-	for (ctx = proc->contexts; ctx; ctx = ctx->next) {
+	pthread_mutex_lock(&proc->contexts.lock);
+	for (ctx = proc->contexts.first; ctx; ctx = ctx->next) {
 		/* Contexts of one device share its table: read it once. */
-		for (other = proc->contexts; other->dev != ctx->dev;)
+		for (other = proc->contexts.first; other->dev != ctx->dev;)
 			other = other->next;
 		if (other == ctx)
 			rescan(e, ctx->dev);
 	}
-	pthread_mutex_unlock(&proc->ctx_lock);
+	pthread_mutex_unlock(&proc->contexts.lock);
 	return true;
 }
 
@@ -90,18 +90,18 @@ void shca_context_remove(struct engine *e, struct shca_context *ctx)
 	struct shca_process *proc = to_process(e);
 	struct shca_context **p;
 
-	pthread_mutex_lock(&proc->ctx_lock);
-	for (p = &proc->contexts; *p != ctx; p = &(*p)->next)
+	pthread_mutex_lock(&proc->contexts.lock);
+	for (p = &proc->contexts.first; *p != ctx; p = &(*p)->next)
 		;
 	*p = ctx->next;
-	pthread_mutex_unlock(&proc->ctx_lock);
+	pthread_mutex_unlock(&proc->contexts.lock);
 }
 
 int shca_netdevs_init(struct engine *e)
 {
 	struct shca_process *proc = to_process(e);
 
-	pthread_mutex_init(&proc->ctx_lock, NULL);
+	pthread_mutex_init(&proc->contexts.lock, NULL);
 	/* Without it addresses are read when a device is opened, only. */
 	proc->netdev_fd = netdev_watch_fd();
 	return proc->netdev_fd < 0 ? 0 : engine_watch_fd(e, proc->netdev_fd);
