@@ -178,7 +178,7 @@ int shca_env_init(struct engine *e)
 	const struct config *cfg = config_get();
 
 	p->env = (struct roce_env){
-		.base.keys = &p->keys,
+		.base.keys = &p->memory.keys,
 		.base.complete = cfg->explain == EXPLAIN_FULL || trace_on ?
 					 env_complete_noted :
 					 env_complete,

@@ -142,7 +142,7 @@ static void show_host(struct shca_process *p, const struct config *cfg)
 		say("no shared memory with other processes of this host: %s",
 		    segment_why());
 	if (p->segment)
-		shown_keys_begin(p->segment, &p->keys);
+		shown_keys_begin(p->segment, &p->memory.keys);
 }
 
 static void fork_register(void);

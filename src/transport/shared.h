@@ -66,13 +66,17 @@ struct shca_process {
 
 	_Atomic uint32_t uc_written; /* UC writes that have come (verbs/answer.c) */
 
-	pthread_mutex_t keys_lock;
-	struct keys keys;
-	size_t keys_size;
 	uint64_t id; /* random: tells this process's command files */
-	_Atomic uint32_t next_pd, next_srqn;
-	struct shca_pd *pds; /* under keys_lock */
-	_Atomic unsigned nobjects[SHCA_KINDS];
+	_Atomic uint32_t next_srqn;
+	_Atomic unsigned nobjects[SHCA_KINDS]; /* verbs/live.c */
+
+	struct { /* verbs/memory.c, mw.c, pd.c */
+		pthread_mutex_t lock;
+		struct keys keys;
+		size_t keys_size;
+		_Atomic uint32_t next_pd;
+		struct shca_pd *pds; /* under lock */
+	} memory;
 
 	pthread_mutex_t attach_lock; /* one attach or detach at a time */
 	pthread_mutex_t mcast_lock; /* of the list; before a QP's */

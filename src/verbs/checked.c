@@ -33,7 +33,7 @@ static bool read_sge(struct ibv_qp *ib, const struct ibv_sge *sge, uint32_t len,
 	bool done = false;
 	void *p;
 
-	e = keys_get_local(&to_process(to_qp(ib)->sched.engine)->keys,
+	e = keys_get_local(&to_process(to_qp(ib)->sched.engine)->memory.keys,
 			   sge->lkey, &hint);
 	if (!e)
 		return false;

@@ -490,7 +490,7 @@ void shca_query_device(struct ibv_context *ibctx, struct ibv_device_attr *attr)
 	attr->max_sge_rd = t->max_sge_rd;
 	attr->max_cq = SHCA_MAX_OBJECTS;
 	attr->max_cqe = SHCA_MAX_CQE;
-	attr->max_mr = (int)to_process(ctx->engine)->keys.count;
+	attr->max_mr = (int)to_process(ctx->engine)->memory.keys.count;
 	attr->max_pd = SHCA_MAX_OBJECTS;
 	attr->max_mw = SHCA_MAX_OBJECTS;
 	attr->max_qp_rd_atom = QP_MAX_RD_ATOMIC;

@@ -228,17 +228,17 @@ static int region_publish(const struct shca_mr *from, struct ibv_mr **out)
 	*mr = *from;
 	mr->mr.context = pd->context;
 	entry = region_entry(mr);
-	pthread_mutex_lock(&proc->keys_lock);
+	pthread_mutex_lock(&proc->memory.lock);
 	slot = shca_key_add(e, &entry);
-	pthread_mutex_unlock(&proc->keys_lock);
+	pthread_mutex_unlock(&proc->memory.lock);
 	if (slot < 0) {
 		free(mr);
 		return slot;
 	}
 	mr->slot = (uint32_t)slot;
 	mr->mr.handle = mr->slot;
-	mr->mr.lkey = atomic_load(&proc->keys.entry[slot].lkey);
-	mr->mr.rkey = atomic_load(&proc->keys.entry[slot].rkey);
+	mr->mr.lkey = atomic_load(&proc->memory.keys.entry[slot].lkey);
+	mr->mr.rkey = atomic_load(&proc->memory.keys.entry[slot].rkey);
 	shca_pd_get(pd);
 	shca_live_add(&mr->live, &mr->mr, SHCA_MR);
 	if (tracing())
@@ -412,8 +412,8 @@ int shca_key_add(struct engine *e, const struct key_entry *entry)
 	struct shca_process *proc = to_process(e);
 
 	if (proc->segment)
-		shown_keys_grow(proc->segment, &proc->keys);
-	return keys_add(&proc->keys, entry);
+		shown_keys_grow(proc->segment, &proc->memory.keys);
+	return keys_add(&proc->memory.keys, entry);
 }
 
 /*
@@ -425,8 +425,8 @@ void shca_key_kill(struct engine *e, uint32_t slot)
 	struct shca_process *proc = to_process(e);
 	unsigned round;
 
-	keys_kill(&proc->keys, slot);
-	for (round = 0; keys_busy(&proc->keys, slot); round++) {
+	keys_kill(&proc->memory.keys, slot);
+	for (round = 0; keys_busy(&proc->memory.keys, slot); round++) {
 		if (round >= 1000)
 			sys_sleep(50000);
 		else if (round >= 100)
@@ -477,8 +477,8 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 		return err;
 
 	entry = region_entry(&now);
-	pthread_mutex_lock(&proc->keys_lock);
-	if (proc->keys.entry[mr->slot].windows) {
+	pthread_mutex_lock(&proc->memory.lock);
+	if (proc->memory.keys.entry[mr->slot].windows) {
 		err = why(-EBUSY,
 			  "memory windows are bound to the region (lkey 0x%08x): unbind or invalidate them first",
 			  ibmr->lkey);
@@ -486,10 +486,10 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 		if (tracing())
 			trace_keep(TRACE_MR_GONE, 0, ibmr->lkey, 0, 0, 0);
 		shca_key_kill(e, mr->slot);
-		keys_revive(&proc->keys, mr->slot, &entry, ibmr->lkey,
+		keys_revive(&proc->memory.keys, mr->slot, &entry, ibmr->lkey,
 			    ibmr->rkey);
 	}
-	pthread_mutex_unlock(&proc->keys_lock);
+	pthread_mutex_unlock(&proc->memory.lock);
 	if (err)
 		return err;
 	shca_pd_get(now.mr.pd);
@@ -522,8 +522,8 @@ int shca_mr_dereg(struct ibv_mr *ibmr)
 	if (err)
 		return err;
 	e = to_ctx(ibmr->context)->engine;
-	entry = &to_process(e)->keys.entry[mr->slot];
-	pthread_mutex_lock(&to_process(e)->keys_lock);
+	entry = &to_process(e)->memory.keys.entry[mr->slot];
+	pthread_mutex_lock(&to_process(e)->memory.lock);
 	if (atomic_load(&entry->lkey) != ibmr->lkey)
 		err = why(-ENOENT,
 			  "the region (lkey 0x%08x) has been deregistered by another handle",
@@ -538,9 +538,9 @@ int shca_mr_dereg(struct ibv_mr *ibmr)
 			check_ops->key_ended(ibmr->rkey);
 		}
 		shca_key_kill(e, mr->slot);
-		keys_free(&to_process(e)->keys, mr->slot);
+		keys_free(&to_process(e)->memory.keys, mr->slot);
 	}
-	pthread_mutex_unlock(&to_process(e)->keys_lock);
+	pthread_mutex_unlock(&to_process(e)->memory.lock);
 	if (!err)
 		region_free(mr);
 	return err;
@@ -565,10 +565,10 @@ int shca_mr_import(struct ibv_pd *pd, uint32_t handle, struct ibv_mr **out)
 	mr = calloc(1, sizeof(*mr));
 	if (!mr)
 		return -ENOMEM;
-	pthread_mutex_lock(&to_process(e)->keys_lock);
-	entry = handle < to_process(e)->keys.used
-			? &to_process(e)->keys.entry[handle]
-			: NULL;
+	pthread_mutex_lock(&to_process(e)->memory.lock);
+	entry = handle < to_process(e)->memory.keys.used ?
+			&to_process(e)->memory.keys.entry[handle] :
+			NULL;
 	if (!entry || (entry->kind != KEY_MR && entry->kind != KEY_NULL))
 		err = why(-ENOENT, "handle %u names no memory region",
 			  handle);
@@ -586,7 +586,7 @@ int shca_mr_import(struct ibv_pd *pd, uint32_t handle, struct ibv_mr **out)
 		mr->imported = true;
 		shca_pd_get(pd);
 	}
-	pthread_mutex_unlock(&to_process(e)->keys_lock);
+	pthread_mutex_unlock(&to_process(e)->memory.lock);
 	if (err) {
 		free(mr);
 		return err;
@@ -611,7 +611,7 @@ static int advise_one(struct engine *e, uint32_t pd,
 	const bool write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
 	uint32_t hint = 0;
 	struct key_entry *entry =
-		keys_get_local(&to_process(e)->keys, sge->lkey, &hint);
+		keys_get_local(&to_process(e)->memory.keys, sge->lkey, &hint);
 	int err = 0;
 	void *p;
 
@@ -676,22 +676,22 @@ int shca_keys_init(struct engine *e)
 	uint64_t seed[4];
 	void *mem;
 
-	pthread_mutex_init(&p->keys_lock, NULL);
+	pthread_mutex_init(&p->memory.lock, NULL);
 	if (!sys_random(seed, sizeof(seed)))
 		return -EIO;
 	p->id = seed[2];
 	atomic_store(&p->next_srqn, (uint32_t)seed[3]);
 	/* Unused slots cost nothing, where memory is overcommitted. */
 	for (; count >= KEYS_MIN; count /= 2) {
-		p->keys_size = count * sizeof(struct key_entry);
-		mem = mmap(NULL, p->keys_size, PROT_READ | PROT_WRITE,
+		p->memory.keys_size = count * sizeof(struct key_entry);
+		mem = mmap(NULL, p->memory.keys_size, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		if (mem == MAP_FAILED)
 			continue;
-		keys_init(&p->keys, mem, count, seed);
+		keys_init(&p->memory.keys, mem, count, seed);
 		/* Programs that send their lkey work elsewhere; --check says
 		 * what they do. */
-		p->keys.one = !check_on();
+		p->memory.keys.one = !check_on();
 		return 0;
 	}
 	return -ENOMEM;
@@ -701,6 +701,6 @@ void shca_keys_fini(struct engine *e)
 {
 	struct shca_process *p = to_process(e);
 
-	if (p->keys.entry)
-		munmap(p->keys.entry, p->keys_size);
+	if (p->memory.keys.entry)
+		munmap(p->memory.keys.entry, p->memory.keys_size);
 }

@@ -7,7 +7,7 @@
  * queue, or for a peer (env.h), and knows keys only: the index of an rkey names
  * the window, so a program may destroy any object before its work requests are
  * executed. A slot's kind says whether it is a window, KEY_DYING whether it is
- * bound; both change under keys_lock only.
+ * bound; both change under memory.lock only.
  */
 #include "verbs.h"
 
@@ -39,8 +39,8 @@ static void window_unbind(struct engine *e, struct key_entry *w)
 		return;
 	if (check_on())
 		check_ops->key_ended(atomic_load(&w->rkey));
-	shca_key_kill(e, (uint32_t)(w - proc->keys.entry));
-	proc->keys.entry[w->parent].windows--;
+	shca_key_kill(e, (uint32_t)(w - proc->memory.keys.entry));
+	proc->memory.keys.entry[w->parent].windows--;
 }
 
 int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **out)
@@ -67,11 +67,11 @@ int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **out)
 	if (err)
 		return err;
 	shca = calloc(1, sizeof(*shca));
-	pthread_mutex_lock(&to_process(e)->keys_lock);
+	pthread_mutex_lock(&to_process(e)->memory.lock);
 	slot = shca ? shca_key_add(e, &entry) : -ENOMEM;
 	if (slot >= 0)
 		shca_key_kill(e, (uint32_t)slot);
-	pthread_mutex_unlock(&to_process(e)->keys_lock);
+	pthread_mutex_unlock(&to_process(e)->memory.lock);
 	if (slot < 0) {
 		free(shca);
 		shca_uncount(e, SHCA_MW);
@@ -82,7 +82,7 @@ int shca_mw_alloc(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw **out)
 	mw->pd = pd;
 	mw->type = type;
 	mw->handle = (uint32_t)slot;
-	mw->rkey = atomic_load(&to_process(e)->keys.entry[slot].rkey);
+	mw->rkey = atomic_load(&to_process(e)->memory.keys.entry[slot].rkey);
 	shca_pd_get(pd);
 	shca_live_add(&shca->live, mw, SHCA_MW);
 	*out = mw;
@@ -98,10 +98,10 @@ int shca_mw_free(struct ibv_mw *mw)
 		return err;
 	shca_live_remove(&to_mw(mw)->live);
 	e = to_ctx(mw->context)->engine;
-	pthread_mutex_lock(&to_process(e)->keys_lock);
-	window_unbind(e, &to_process(e)->keys.entry[mw->handle]);
-	keys_free(&to_process(e)->keys, mw->handle);
-	pthread_mutex_unlock(&to_process(e)->keys_lock);
+	pthread_mutex_lock(&to_process(e)->memory.lock);
+	window_unbind(e, &to_process(e)->memory.keys.entry[mw->handle]);
+	keys_free(&to_process(e)->memory.keys, mw->handle);
+	pthread_mutex_unlock(&to_process(e)->memory.lock);
 	shca_uncount(e, SHCA_MW);
 	shca_pd_put(mw->pd);
 	free(to_mw(mw));
@@ -186,15 +186,15 @@ static void window_bind(struct engine *e, const struct shca_qp *qp,
 		.pd = w->pd,
 		.qpn = shca_qpn(qp),
 		.kind = w->kind,
-		.parent = (uint32_t)(r - proc->keys.entry),
+		.parent = (uint32_t)(r - proc->memory.keys.entry),
 		.iova = bind->access & IBV_ACCESS_ZERO_BASED ? 0 : bind->addr,
 		.length = bind->length,
 		.addr = r->addr + (bind->addr - r->iova),
 	};
 
 	r->windows++;
-	keys_revive(&proc->keys, (uint32_t)(w - proc->keys.entry), &entry, 0,
-		    bind->rkey);
+	keys_revive(&proc->memory.keys, (uint32_t)(w - proc->memory.keys.entry),
+		    &entry, 0, bind->rkey);
 }
 
 int shca_mw_env_bind(struct qp *core, const struct qp_bind *how)
@@ -206,14 +206,14 @@ int shca_mw_env_bind(struct qp *core, const struct qp_bind *how)
 	uint32_t slot, hint = 0;
 	int err = -EACCES;
 
-	pthread_mutex_lock(&proc->keys_lock);
+	pthread_mutex_lock(&proc->memory.lock);
 	/* A key names its slot for one life of the slot. */
-	slot = keys_slot(&proc->keys, how->rkey);
+	slot = keys_slot(&proc->memory.keys, how->rkey);
 	if (slot == UINT32_MAX)
 		goto unlock;
-	w = &proc->keys.entry[slot];
+	w = &proc->memory.keys.entry[slot];
 	if (how->lkey)
-		r = keys_get_local(&proc->keys, how->lkey, &hint);
+		r = keys_get_local(&proc->memory.keys, how->lkey, &hint);
 	if (bind_allowed(qp, w, r, how)) {
 		window_unbind(e, w);
 		if (how->length)
@@ -225,7 +225,7 @@ int shca_mw_env_bind(struct qp *core, const struct qp_bind *how)
 	if (r)
 		keys_put(r);
 unlock:
-	pthread_mutex_unlock(&proc->keys_lock);
+	pthread_mutex_unlock(&proc->memory.lock);
 	return err;
 }
 
@@ -234,20 +234,20 @@ int shca_mw_env_invalidate(struct qp *core, uint32_t rkey)
 	struct shca_qp *qp = core->owner;
 	struct engine *e = qp->sched.engine;
 	struct shca_process *proc = to_process(e);
-	uint32_t slot = keys_slot(&proc->keys, rkey);
+	uint32_t slot = keys_slot(&proc->memory.keys, rkey);
 	struct key_entry *w;
 	int err = -EACCES;
 
 	if (slot == UINT32_MAX)
 		return err;
-	w = &proc->keys.entry[slot];
-	pthread_mutex_lock(&proc->keys_lock);
+	w = &proc->memory.keys.entry[slot];
+	pthread_mutex_lock(&proc->memory.lock);
 	if (w->kind == KEY_MW2 && is_bound(w) &&
 	    atomic_load(&w->rkey) == rkey && w->qpn == shca_qpn(qp)) {
 		window_unbind(e, w);
 		err = 0;
 	}
-	pthread_mutex_unlock(&proc->keys_lock);
+	pthread_mutex_unlock(&proc->memory.lock);
 	return err;
 }
 
@@ -260,12 +260,12 @@ void shca_mw_qp_gone(struct shca_qp *qp)
 
 	if (!atomic_load(&qp->windows))
 		return;
-	pthread_mutex_lock(&proc->keys_lock);
-	for (i = 0; i < proc->keys.used; i++) {
-		struct key_entry *w = &proc->keys.entry[i];
+	pthread_mutex_lock(&proc->memory.lock);
+	for (i = 0; i < proc->memory.keys.used; i++) {
+		struct key_entry *w = &proc->memory.keys.entry[i];
 
 		if (w->kind == KEY_MW2 && w->qpn == shca_qpn(qp))
 			window_unbind(e, w);
 	}
-	pthread_mutex_unlock(&proc->keys_lock);
+	pthread_mutex_unlock(&proc->memory.lock);
 }

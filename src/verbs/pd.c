@@ -68,12 +68,12 @@ static void list_remove(struct engine *e, struct shca_pd *pd)
 	struct shca_process *proc = to_process(e);
 	struct shca_pd **p;
 
-	pthread_mutex_lock(&proc->keys_lock);
-	for (p = &proc->pds; *p && *p != pd; p = &(*p)->next)
+	pthread_mutex_lock(&proc->memory.lock);
+	for (p = &proc->memory.pds; *p && *p != pd; p = &(*p)->next)
 		;
 	if (*p)
 		*p = pd->next;
-	pthread_mutex_unlock(&proc->keys_lock);
+	pthread_mutex_unlock(&proc->memory.lock);
 }
 
 int shca_pd_alloc(struct ibv_context *ibctx, struct ibv_pd **out)
@@ -85,12 +85,12 @@ int shca_pd_alloc(struct ibv_context *ibctx, struct ibv_pd **out)
 
 	if (err)
 		return err;
-	pd->num = atomic_fetch_add(&proc->next_pd, 1) + 1;
+	pd->num = atomic_fetch_add(&proc->memory.next_pd, 1) + 1;
 	pd->pd.handle = pd->num;
-	pthread_mutex_lock(&proc->keys_lock);
-	pd->next = proc->pds;
-	proc->pds = pd;
-	pthread_mutex_unlock(&proc->keys_lock);
+	pthread_mutex_lock(&proc->memory.lock);
+	pd->next = proc->memory.pds;
+	proc->memory.pds = pd;
+	pthread_mutex_unlock(&proc->memory.lock);
 	shca_live_add(&pd->live, &pd->pd, SHCA_PD);
 	*out = &pd->pd;
 	return 0;
@@ -146,12 +146,12 @@ int shca_pd_import(struct ibv_context *ibctx, uint32_t handle,
 	/* It holds no reference on the other: either may go first. */
 	pd->num = pd->pd.handle = handle;
 	shca_live_add(&pd->live, &pd->pd, SHCA_PD);
-	pthread_mutex_lock(&proc->keys_lock);
-	for (of = proc->pds; of; of = of->next)
+	pthread_mutex_lock(&proc->memory.lock);
+	for (of = proc->memory.pds; of; of = of->next)
 		if (of->num == handle &&
 		    shca_file_same(to_ctx(of->pd.context)->file, ctx->file))
 			break;
-	pthread_mutex_unlock(&proc->keys_lock);
+	pthread_mutex_unlock(&proc->memory.lock);
 	if (!of) {
 		shca_pd_free(&pd->pd);
 		return why(-ENOENT,

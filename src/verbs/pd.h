@@ -16,7 +16,7 @@ struct shca_pd {
 	struct shca_live live;
 	uint32_t num;
 	_Atomic unsigned refs; /* the program's, and of what is made with it */
-	struct shca_pd *next; /* in the engine's list; under keys_lock */
+	struct shca_pd *next; /* in the process's list; under memory.lock */
 	/* Of parent domains. */
 	bool parent;
 	struct shca_pd *of;

@@ -128,9 +128,9 @@ static struct qp_public *public_place(struct engine *e, uint32_t qpn)
 
 	if (!proc->segment)
 		return NULL;
-	pthread_mutex_lock(&proc->keys_lock);
+	pthread_mutex_lock(&proc->memory.lock);
 	pub = shown_qp_place(proc->segment, qpn, engine_qpn_nth(e, qpn));
-	pthread_mutex_unlock(&proc->keys_lock);
+	pthread_mutex_unlock(&proc->memory.lock);
 	return pub;
 }
 
