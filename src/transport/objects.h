@@ -78,7 +78,7 @@ struct shca_cq {
 	uint16_t mod_count, mod_usec; /* one is 0: at once */
 	uint32_t mod_pending; /* completions that wait for an event */
 	int mod_fd; /* timer, or -1 */
-	struct shca_cq *mod_next; /* the process's late_lock */
+	struct shca_cq *mod_next; /* the process's cqs.late_lock */
 	uint32_t comp_reported; /* events reported; the channel's lock */
 	uint32_t async_reported; /* the context's async_lock */
 

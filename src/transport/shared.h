@@ -82,12 +82,14 @@ struct shca_process {
 	pthread_mutex_t mcast_lock; /* of the list; before a QP's */
 	struct mcast_group *mcast;
 
-	pthread_mutex_t late_lock; /* before a CQ's */
-	struct shca_cq *late; /* whose events are moderated */
+	struct { /* verbs/cq.c */
+		pthread_mutex_t late_lock; /* before a CQ's */
+		struct shca_cq *late; /* whose events are moderated */
 
-	struct lock bare_lock; /* before a channel's, tried after it */
-	struct shca_channel *bare; /* that has events without a token */
-	struct engine_alarm bare_alarm;
+		struct lock bare_lock; /* before a channel's, tried after it */
+		struct shca_channel *bare; /* that has events without a token */
+		struct engine_alarm bare_alarm;
+	} cqs;
 
 	pthread_mutex_t xrc_lock;
 	struct shca_domain *domains;

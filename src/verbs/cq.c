@@ -114,15 +114,15 @@ static void bare_leave(struct shca_channel *ch)
 	if (!ch->bare)
 		return;
 	if (!backoff_skips(&ch->left) && !ch->reading &&
-	    engine_alarm_is_free(e) && lock_try(&proc->bare_lock)) {
-		if (!proc->bare || proc->bare == ch) {
-			proc->bare = ch;
-			engine_alarm_set(e, &proc->bare_alarm,
+	    engine_alarm_is_free(e) && lock_try(&proc->cqs.bare_lock)) {
+		if (!proc->cqs.bare || proc->cqs.bare == ch) {
+			proc->cqs.bare = ch;
+			engine_alarm_set(e, &proc->cqs.bare_alarm,
 					 clock_ns() + BARE_NS);
-			lock_drop(&proc->bare_lock);
+			lock_drop(&proc->cqs.bare_lock);
 			return;
 		}
-		lock_drop(&proc->bare_lock);
+		lock_drop(&proc->cqs.bare_lock);
 	}
 	bare_count(ch);
 }
@@ -134,13 +134,13 @@ static void bare_taken(struct shca_channel *ch)
 		to_process(to_ctx(ch->ch.context)->engine);
 
 	backoff_succeed(&ch->left);
-	if (!lock_try(&proc->bare_lock))
+	if (!lock_try(&proc->cqs.bare_lock))
 		return;
-	if (proc->bare == ch) {
-		proc->bare = NULL;
-		atomic_store(&proc->bare_alarm.due, UINT64_MAX);
+	if (proc->cqs.bare == ch) {
+		proc->cqs.bare = NULL;
+		atomic_store(&proc->cqs.bare_alarm.due, UINT64_MAX);
 	}
-	lock_drop(&proc->bare_lock);
+	lock_drop(&proc->cqs.bare_lock);
 }
 
 static void channel_late(struct engine *e, uint64_t now)
@@ -150,20 +150,20 @@ static void channel_late(struct engine *e, uint64_t now)
 	struct shca_process *proc = to_process(e);
 	struct shca_channel *ch;
 
-	lock_take(&proc->bare_lock);
-	ch = proc->bare;
-	if (ch && atomic_load(&proc->bare_alarm.due) <= now) {
+	lock_take(&proc->cqs.bare_lock);
+	ch = proc->cqs.bare;
+	if (ch && atomic_load(&proc->cqs.bare_alarm.due) <= now) {
 		pthread_mutex_lock(&ch->lock);
 		if (ch->bare && !ch->waits) {
 			backoff_fail(&ch->left, &rule);
 			bare_count(ch);
 		}
 		pthread_mutex_unlock(&ch->lock);
-		proc->bare = NULL;
+		proc->cqs.bare = NULL;
 	}
-	if (!proc->bare)
-		atomic_store(&proc->bare_alarm.due, UINT64_MAX);
-	lock_drop(&proc->bare_lock);
+	if (!proc->cqs.bare)
+		atomic_store(&proc->cqs.bare_alarm.due, UINT64_MAX);
+	lock_drop(&proc->cqs.bare_lock);
 }
 
 int shca_channel_destroy(struct ibv_comp_channel *ibch)
@@ -185,10 +185,10 @@ int shca_channel_destroy(struct ibv_comp_channel *ibch)
 	pthread_mutex_unlock(&ch->lock);
 	if (busy)
 		return shca_busy(ibch, "the completion channel");
-	lock_take(&proc->bare_lock);
-	if (proc->bare == ch)
-		proc->bare = NULL;
-	lock_drop(&proc->bare_lock);
+	lock_take(&proc->cqs.bare_lock);
+	if (proc->cqs.bare == ch)
+		proc->cqs.bare = NULL;
+	lock_drop(&proc->cqs.bare_lock);
 	/* A thread that sleeps there sleeps on, as with a NIC. */
 	if (used) {
 		retired_keep(&channels, &ch->kept);
@@ -473,7 +473,7 @@ static bool is_moderated(const struct shca_cq *cq)
  * The event that the program has asked for is due; lock held. True: there is a
  * channel, which gets it by event_send() without the lock, since whoever waits
  * there takes that next. The CQ stays meanwhile, because it has QPs, or because
- * late_lock is held.
+ * cqs.late_lock is held.
  */
 static bool event_raise(struct shca_cq *cq)
 {
@@ -591,8 +591,8 @@ void shca_cq_late(struct engine *e, int fd)
 	struct shca_cq *cq;
 	bool raised;
 
-	pthread_mutex_lock(&proc->late_lock);
-	for (cq = proc->late; cq && cq->mod_fd != fd; cq = cq->mod_next)
+	pthread_mutex_lock(&proc->cqs.late_lock);
+	for (cq = proc->cqs.late; cq && cq->mod_fd != fd; cq = cq->mod_next)
 		;
 	if (cq) {
 		lock_take(&cq->lock);
@@ -602,7 +602,7 @@ void shca_cq_late(struct engine *e, int fd)
 		if (raised)
 			event_send(cq);
 	}
-	pthread_mutex_unlock(&proc->late_lock);
+	pthread_mutex_unlock(&proc->cqs.late_lock);
 }
 
 static int late_add(struct shca_cq *cq)
@@ -621,8 +621,8 @@ static int late_add(struct shca_cq *cq)
 	if (fd < 0)
 		return -errno;
 	cq->mod_fd = fd;
-	cq->mod_next = proc->late;
-	proc->late = cq;
+	cq->mod_next = proc->cqs.late;
+	proc->cqs.late = cq;
 	return engine_watch_fd(e, fd);
 }
 
@@ -632,15 +632,15 @@ static void late_remove(struct shca_cq *cq)
 	struct shca_process *proc = to_process(e);
 	struct shca_cq **p;
 
-	pthread_mutex_lock(&proc->late_lock);
+	pthread_mutex_lock(&proc->cqs.late_lock);
 	if (cq->mod_fd >= 0) {
-		for (p = &proc->late; *p != cq; p = &(*p)->mod_next)
+		for (p = &proc->cqs.late; *p != cq; p = &(*p)->mod_next)
 			;
 		*p = cq->mod_next;
 		engine_unwatch_fd(e, cq->mod_fd);
 		sys_close(cq->mod_fd);
 	}
-	pthread_mutex_unlock(&proc->late_lock);
+	pthread_mutex_unlock(&proc->cqs.late_lock);
 }
 
 int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
@@ -657,7 +657,7 @@ int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
 			   attr->attr_mask);
 	if (!attr->attr_mask)
 		return 0;
-	pthread_mutex_lock(&to_process(cq->engine)->late_lock);
+	pthread_mutex_lock(&to_process(cq->engine)->cqs.late_lock);
 	if (attr->moderate.cq_count > 1 && attr->moderate.cq_period)
 		err = late_add(cq);
 	if (!err) {
@@ -670,7 +670,7 @@ int shca_cq_modify(struct ibv_cq *ibcq, const struct ibv_modify_cq_attr *attr)
 		if (raised)
 			event_send(cq);
 	}
-	pthread_mutex_unlock(&to_process(cq->engine)->late_lock);
+	pthread_mutex_unlock(&to_process(cq->engine)->cqs.late_lock);
 	return err;
 }
 
@@ -1152,7 +1152,7 @@ int shca_cqs_init(struct engine *e)
 {
 	struct shca_process *proc = to_process(e);
 
-	pthread_mutex_init(&proc->late_lock, NULL);
-	engine_alarm_add(e, &proc->bare_alarm, channel_late);
+	pthread_mutex_init(&proc->cqs.late_lock, NULL);
+	engine_alarm_add(e, &proc->cqs.bare_alarm, channel_late);
 	return 0;
 }
