@@ -73,7 +73,7 @@ struct shca_qp {
 	uint16_t sport; /* a UDP port that is the peer's; 0: none is known */
 	bool forged; /* somebody else has been heard: that was explained */
 
-	unsigned mcast; /* groups attached to; the process's mcast_lock, */
+	unsigned mcast; /* groups attached to; the process's mcast.lock, */
 	bool closing; /* and so this: it is being destroyed */
 	void *_Atomic cm_owner; /* connect/gsi.h */
 	/* rnic/qp_iwarp.h; under sched.lock */

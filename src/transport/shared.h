@@ -78,9 +78,11 @@ struct shca_process {
 		struct shca_pd *pds; /* under lock */
 	} memory;
 
-	pthread_mutex_t attach_lock; /* one attach or detach at a time */
-	pthread_mutex_t mcast_lock; /* of the list; before a QP's */
-	struct mcast_group *mcast;
+	struct { /* verbs/mcast.c */
+		pthread_mutex_t attach_lock; /* one call at a time */
+		pthread_mutex_t lock; /* of the list; before a QP's */
+		struct mcast_group *groups;
+	} mcast;
 
 	struct { /* verbs/cq.c */
 		pthread_mutex_t late_lock; /* before a CQ's */

@@ -71,7 +71,7 @@ static struct mcast_group **group_find(struct engine *e,
 	struct mcast_group **p;
 
 	*ngroups = 0;
-	for (p = &to_process(e)->mcast; *p; p = &(*p)->next, ++*ngroups)
+	for (p = &to_process(e)->mcast.groups; *p; p = &(*p)->next, ++*ngroups)
 		if ((*p)->dev == dev && !memcmp(&(*p)->gid, gid, sizeof(*gid)))
 			break;
 	return p;
@@ -102,7 +102,7 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 		return why(-EINVAL,
 			   "QP 0x%06x: %s is not a multicast address (224.0.0.0/4 as ::ffff:224.x.x.x, or ff00::/8)",
 			   ib->qp_num, gid_str(gid, &at));
-	pthread_mutex_lock(&to_process(e)->attach_lock);
+	pthread_mutex_lock(&to_process(e)->mcast.attach_lock);
 	p = group_find(e, dev, gid, &ngroups);
 	g = *p;
 	if (!g) {
@@ -135,7 +135,7 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 			  SHCA_MAX_MCAST_QP, gid_str(gid, &at));
 		goto out;
 	}
-	pthread_mutex_lock(&to_process(e)->mcast_lock);
+	pthread_mutex_lock(&to_process(e)->mcast.lock);
 	if (qp->closing) {
 		err = -EINVAL;
 	} else {
@@ -143,11 +143,11 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 		qp->mcast++;
 		*p = g;
 	}
-	pthread_mutex_unlock(&to_process(e)->mcast_lock);
+	pthread_mutex_unlock(&to_process(e)->mcast.lock);
 	if (err && !g->n)
 		group_leave(e, g);
 out:
-	pthread_mutex_unlock(&to_process(e)->attach_lock);
+	pthread_mutex_unlock(&to_process(e)->mcast.attach_lock);
 	return err;
 }
 
@@ -163,26 +163,26 @@ int shca_mcast_detach(struct ibv_qp *ib, const union ibv_gid *gid)
 	if (err)
 		return err;
 	e = qp->sched.engine;
-	pthread_mutex_lock(&to_process(e)->attach_lock);
+	pthread_mutex_lock(&to_process(e)->mcast.attach_lock);
 	p = group_find(e, to_ctx(ib->context)->dev, gid, &ngroups);
 	g = *p;
 	for (i = 0; g && i < g->n; i++)
 		if (g->qp[i] == qp)
 			break;
 	if (!g || i == g->n) {
-		pthread_mutex_unlock(&to_process(e)->attach_lock);
+		pthread_mutex_unlock(&to_process(e)->mcast.attach_lock);
 		return why(-EINVAL, "QP 0x%06x is not attached to %s",
 			   ib->qp_num, gid_str(gid, &at));
 	}
-	pthread_mutex_lock(&to_process(e)->mcast_lock);
+	pthread_mutex_lock(&to_process(e)->mcast.lock);
 	g->qp[i] = g->qp[--g->n];
 	qp->mcast--;
 	if (!g->n)
 		*p = g->next;
-	pthread_mutex_unlock(&to_process(e)->mcast_lock);
+	pthread_mutex_unlock(&to_process(e)->mcast.lock);
 	if (!g->n)
 		group_leave(e, g);
-	pthread_mutex_unlock(&to_process(e)->attach_lock);
+	pthread_mutex_unlock(&to_process(e)->mcast.attach_lock);
 	return 0;
 }
 
@@ -193,8 +193,8 @@ bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 	bool joined = false;
 	size_t i;
 
-	pthread_mutex_lock(&proc->mcast_lock);
-	for (g = proc->mcast; g; g = g->next) {
+	pthread_mutex_lock(&proc->mcast.lock);
+	for (g = proc->mcast.groups; g; g = g->next) {
 		if (memcmp(&g->gid, &pkt->dgid, sizeof(g->gid)))
 			continue;
 		joined = true;
@@ -210,13 +210,13 @@ bool shca_mcast_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 			}
 		}
 	}
-	pthread_mutex_unlock(&proc->mcast_lock);
+	pthread_mutex_unlock(&proc->mcast.lock);
 	return joined;
 }
 
 int shca_mcast_init(struct engine *e)
 {
-	pthread_mutex_init(&to_process(e)->attach_lock, NULL);
-	pthread_mutex_init(&to_process(e)->mcast_lock, NULL);
+	pthread_mutex_init(&to_process(e)->mcast.attach_lock, NULL);
+	pthread_mutex_init(&to_process(e)->mcast.lock, NULL);
 	return 0;
 }

@@ -662,10 +662,10 @@ int shca_qp_destroy(struct ibv_qp *ib)
 		return err;
 	ctx = to_ctx(ib->context);
 	e = qp->sched.engine;
-	pthread_mutex_lock(&to_process(e)->mcast_lock);
+	pthread_mutex_lock(&to_process(e)->mcast.lock);
 	attached = qp->mcast;
 	qp->closing = !attached;
-	pthread_mutex_unlock(&to_process(e)->mcast_lock);
+	pthread_mutex_unlock(&to_process(e)->mcast.lock);
 	if (attached)
 		return why(-EBUSY,
 			   "QP 0x%06x is still attached to %u multicast groups: ibv_detach_mcast() first",
