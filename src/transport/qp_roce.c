@@ -102,7 +102,7 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 	bool wait;
 
 	if (shca_xrc_is_guest(qp))
-		to_process(qp->sched.engine)->xrc_ops->note(qp);
+		to_process(qp->sched.engine)->xrc.ops->note(qp);
 	shca_far_run(qp, &now);
 	/* Until there is room, making packets is in vain. */
 	wait = roce_tx_busy(r) && !all && engine_starved(&qp->sched);
@@ -308,7 +308,7 @@ void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 			*pkt->acked = done;
 		return;
 	}
-	if (qp->xrc && to_process(qp->sched.engine)->xrc_ops->rx(qp, pkt, now))
+	if (qp->xrc && to_process(qp->sched.engine)->xrc.ops->rx(qp, pkt, now))
 		return;
 	roce_rx(r, pkt, now);
 }

@@ -67,7 +67,6 @@ struct shca_process {
 	_Atomic uint32_t uc_written; /* UC writes that have come (verbs/answer.c) */
 
 	uint64_t id; /* random: tells this process's command files */
-	_Atomic uint32_t next_srqn;
 	_Atomic unsigned nobjects[SHCA_KINDS]; /* verbs/live.c */
 
 	struct { /* verbs/memory.c, mw.c, pd.c */
@@ -93,10 +92,13 @@ struct shca_process {
 		struct engine_alarm bare_alarm;
 	} cqs;
 
-	pthread_mutex_t xrc_lock;
-	struct shca_domain *domains;
-	const struct shca_xrc_ops *xrc_ops;
-	struct shca_guests *guests;
+	struct { /* verbs/xrcd.c, src/xrc */
+		pthread_mutex_t lock;
+		struct shca_domain *domains;
+		_Atomic uint32_t next_srqn;
+		const struct shca_xrc_ops *ops;
+		struct shca_guests *guests;
+	} xrc;
 
 	pthread_mutex_t timewait_lock; /* after a QP's */
 	struct shca_timewait *timewait;

@@ -680,7 +680,7 @@ int shca_keys_init(struct engine *e)
 	if (!sys_random(seed, sizeof(seed)))
 		return -EIO;
 	p->id = seed[2];
-	atomic_store(&p->next_srqn, (uint32_t)seed[3]);
+	atomic_store(&p->xrc.next_srqn, (uint32_t)seed[3]);
 	/* Unused slots cost nothing, where memory is overcommitted. */
 	for (; count >= KEYS_MIN; count /= 2) {
 		p->memory.keys_size = count * sizeof(struct key_entry);

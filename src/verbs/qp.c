@@ -425,7 +425,7 @@ static void connection_changed(const struct modify *m)
 	 * to the old one. In SQD the QP goes on receiving. */
 	if (m->mask & IBV_QP_STATE && attr->qp_state != IBV_QPS_RTS &&
 	    attr->qp_state != IBV_QPS_SQD)
-		to_process(qp->sched.engine)->xrc_ops->forget(qp);
+		to_process(qp->sched.engine)->xrc.ops->forget(qp);
 	if (m->mask & (IBV_QP_STATE | IBV_QP_AV) &&
 	    attr->qp_state != IBV_QPS_RTS)
 		shca_far_forget(qp);
@@ -600,7 +600,7 @@ static void qp_kill(struct shca_qp *qp)
 	qp->ops->flush(qp->core, clock_ns(), true);
 	left = shca_qp_leaves(qp, &w);
 	qp->sched.dead = true;
-	to_process(qp->sched.engine)->xrc_ops->forget(qp);
+	to_process(qp->sched.engine)->xrc.ops->forget(qp);
 	counts_keep(qp);
 	qp->ops->destroy(qp->core);
 	qp->core = NULL;

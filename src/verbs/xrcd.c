@@ -31,7 +31,7 @@
 #define LOCK_OFFSET 0x5348434158524344
 
 struct shca_domain {
-	struct shca_domain *next; /* refs, too: under the engine's xrc_lock */
+	struct shca_domain *next; /* refs, too: under the process's xrc.lock */
 	unsigned refs;		  /* handles, SRQs and QPs */
 	struct shca_device *dev;
 	int fd; /* keeps the inode and its lock; -1: of no inode */
@@ -63,16 +63,16 @@ static void domain_put(struct engine *e, struct shca_domain *d)
 {
 	struct shca_domain **p;
 
-	pthread_mutex_lock(&to_process(e)->xrc_lock);
+	pthread_mutex_lock(&to_process(e)->xrc.lock);
 	if (--d->refs) {
-		pthread_mutex_unlock(&to_process(e)->xrc_lock);
+		pthread_mutex_unlock(&to_process(e)->xrc.lock);
 		return;
 	}
-	for (p = &to_process(e)->domains; *p != d; p = &(*p)->next)
+	for (p = &to_process(e)->xrc.domains; *p != d; p = &(*p)->next)
 		;
 	*p = d->next;
-	pthread_mutex_unlock(&to_process(e)->xrc_lock);
-	to_process(e)->xrc_ops->domain_gone(e, d);
+	pthread_mutex_unlock(&to_process(e)->xrc.lock);
+	to_process(e)->xrc.ops->domain_gone(e, d);
 	if (d->fd >= 0)
 		sys_close(d->fd);
 	pthread_rwlock_destroy(&d->numbers);
@@ -81,9 +81,9 @@ static void domain_put(struct engine *e, struct shca_domain *d)
 
 static void domain_get(struct engine *e, struct shca_domain *d)
 {
-	pthread_mutex_lock(&to_process(e)->xrc_lock);
+	pthread_mutex_lock(&to_process(e)->xrc.lock);
 	d->refs++;
-	pthread_mutex_unlock(&to_process(e)->xrc_lock);
+	pthread_mutex_unlock(&to_process(e)->xrc.lock);
 }
 
 /*
@@ -143,9 +143,9 @@ static int domain_open(struct shca_context *ctx, int fd, int oflags,
 
 	if (fd != -1 && fstat(fd, &st))
 		return -errno;
-	pthread_mutex_lock(&to_process(e)->xrc_lock);
+	pthread_mutex_lock(&to_process(e)->xrc.lock);
 	if (fd != -1)
-		for (d = to_process(e)->domains; d; d = d->next)
+		for (d = to_process(e)->xrc.domains; d; d = d->next)
 			if (d->fd >= 0 && d->dev == ctx->dev &&
 			    d->st_dev == st.st_dev && d->st_ino == st.st_ino)
 				break;
@@ -177,10 +177,10 @@ static int domain_open(struct shca_context *ctx, int fd, int oflags,
 	}
 	pthread_rwlock_init(&d->numbers, NULL);
 	pthread_mutex_init(&d->list, NULL);
-	d->next = to_process(e)->domains;
-	to_process(e)->domains = d;
+	d->next = to_process(e)->xrc.domains;
+	to_process(e)->xrc.domains = d;
 out:
-	pthread_mutex_unlock(&to_process(e)->xrc_lock);
+	pthread_mutex_unlock(&to_process(e)->xrc.lock);
 	*out = d;
 	return err;
 }
@@ -270,7 +270,7 @@ struct shca_domain *shca_domain_find(struct engine *e,
 	uint8_t its[SHCA_DOMAIN_KEY];
 	struct shca_domain *d;
 
-	for (d = to_process(e)->domains; d; d = d->next)
+	for (d = to_process(e)->xrc.domains; d; d = d->next)
 		if (shca_domain_key(d, its) && !memcmp(its, key, sizeof(its)))
 			break;
 	return d;
@@ -297,7 +297,8 @@ int shca_xrc_srq_add(struct shca_srq *srq, struct ibv_xrcd *ibxrcd)
 		       REGISTRY_CHUNK;
 		err = engine_number(
 			e,
-			atomic_fetch_add(&to_process(e)->next_srqn, 1) % span,
+			atomic_fetch_add(&to_process(e)->xrc.next_srqn, 1) %
+				span,
 			&srq->num);
 		if (err)
 			return err;
@@ -336,7 +337,7 @@ void shca_xrc_srq_remove(struct shca_srq *srq)
 		shca_qp_unlock(qp);
 	}
 	pthread_mutex_unlock(&d->list);
-	to_process(e)->xrc_ops->srq_gone(e, d, srq->num);
+	to_process(e)->xrc.ops->srq_gone(e, d, srq->num);
 	atomic_fetch_sub(&xrcd->users, 1);
 	domain_put(e, d);
 }
@@ -491,7 +492,7 @@ void shca_xrc_event(struct shca_qp *real, struct ibv_async_event *ev)
 
 	if (xrc->guest)
 		to_process(real->sched.engine)
-			->xrc_ops->event(real, ev->event_type);
+			->xrc.ops->event(real, ev->event_type);
 	if (!xrc->abandoned)
 		shca_async_raise(to_ctx(real->ex.qp_base.context), ev);
 	for (qp = xrc->handles; qp; qp = qp->xrc->next) {
@@ -502,6 +503,6 @@ void shca_xrc_event(struct shca_qp *real, struct ibv_async_event *ev)
 
 int shca_xrc_init(struct engine *e)
 {
-	pthread_mutex_init(&to_process(e)->xrc_lock, NULL);
+	pthread_mutex_init(&to_process(e)->xrc.lock, NULL);
 	return 0;
 }

@@ -10,7 +10,7 @@
  * domain, distinguish it from one left over from an earlier QP of that number.
  * Only the receive side makes guests.
  *
- * Locks: the process's xrc_lock > guests_lock > a guest's QP.
+ * Locks: the process's xrc.lock > guests_lock > a guest's QP.
  */
 #include "word.h"
 
@@ -139,7 +139,7 @@ static void guest_note(struct shca_qp *qp)
 /* Idle guests give the responder back. */
 void shca_guest_settle(struct engine *e, uint64_t now)
 {
-	struct shca_guests *all = to_process(e)->guests;
+	struct shca_guests *all = to_process(e)->xrc.guests;
 	struct shca_qp *held[32];
 	size_t n = 0;
 
@@ -253,7 +253,7 @@ static struct shca_guest *guests_take(struct engine *e,
 						    const void *arg),
 				      const void *arg)
 {
-	struct shca_guests *all = to_process(e)->guests;
+	struct shca_guests *all = to_process(e)->xrc.guests;
 	struct shca_guest **p, *g, *list = NULL;
 
 	pthread_mutex_lock(&all->lock);
@@ -294,7 +294,7 @@ static void guests_of(struct engine *e, const struct shca_domain *d,
 		      void (*fn)(struct shca_qp *qp, const void *arg),
 		      const void *arg)
 {
-	struct shca_guests *all = to_process(e)->guests;
+	struct shca_guests *all = to_process(e)->xrc.guests;
 
 	pthread_mutex_lock(&all->lock);
 	for (size_t i = 0; i < BUCKETS; i++) {
@@ -350,7 +350,8 @@ static bool is_unused(const struct shca_guest *g, const void *now)
 
 static struct shca_guest **guest_slot(struct engine *e, uint32_t qpn)
 {
-	struct shca_guest **p = &to_process(e)->guests->bucket[qpn % BUCKETS];
+	struct shca_guest **p =
+		&to_process(e)->xrc.guests->bucket[qpn % BUCKETS];
 
 	while (*p && (*p)->qpn != qpn)
 		p = &(*p)->next;
@@ -366,7 +367,7 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 				 uint64_t now)
 {
 	struct shca_process *proc = to_process(e);
-	struct shca_guests *all = to_process(e)->guests;
+	struct shca_guests *all = to_process(e)->xrc.guests;
 	uint32_t qpn = get_be32(w + W_QPN) & 0xffffff;
 	uint8_t key[SHCA_DOMAIN_KEY];
 	struct shca_guest **slot, *g;
@@ -396,12 +397,12 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	g = calloc(1, sizeof(*g));
 	qp = calloc(1, sizeof(*qp));
 	xrc = calloc(1, sizeof(*xrc));
-	/* xrc_lock keeps the domain until the guest is in the table; from then
+	/* xrc.lock keeps the domain until the guest is in the table; from then
 	 * on the domain takes it along when it goes. */
-	pthread_mutex_lock(&proc->xrc_lock);
+	pthread_mutex_lock(&proc->xrc.lock);
 	d = shca_domain_find(e, w + W_DOMAIN);
 	if (!g || !qp || !xrc || !d || all->n >= GUESTS_MAX) {
-		pthread_mutex_unlock(&proc->xrc_lock);
+		pthread_mutex_unlock(&proc->xrc.lock);
 		free(g);
 		free(qp);
 		free(xrc);
@@ -428,7 +429,7 @@ static struct shca_qp *guest_get(struct engine *e, const uint8_t *w,
 	all->bucket[qpn % BUCKETS] = g;
 	all->n++;
 	pthread_mutex_unlock(&all->lock);
-	pthread_mutex_unlock(&proc->xrc_lock);
+	pthread_mutex_unlock(&proc->xrc.lock);
 	return qp;
 }
 
@@ -585,13 +586,13 @@ int shca_guests_init(struct engine *e)
 	if (!all)
 		return -ENOMEM;
 	pthread_mutex_init(&all->lock, NULL);
-	to_process(e)->guests = all;
-	to_process(e)->xrc_ops = &xrc_ops;
+	to_process(e)->xrc.guests = all;
+	to_process(e)->xrc.ops = &xrc_ops;
 	return 0;
 }
 
 void shca_guests_fini(struct engine *e)
 {
-	free(to_process(e)->guests);
-	to_process(e)->guests = NULL;
+	free(to_process(e)->xrc.guests);
+	to_process(e)->xrc.guests = NULL;
 }
