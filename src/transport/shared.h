@@ -48,6 +48,7 @@ struct shca_xrc_ops {
 	void (*domain_gone)(struct engine *e, struct shca_domain *d);
 };
 
+/* What a module keeps for itself is a struct with its lock. */
 struct shca_process {
 	struct engine engine;
 	const struct shca_process_ops *ops;
@@ -100,9 +101,11 @@ struct shca_process {
 		struct shca_guests *guests;
 	} xrc;
 
-	pthread_mutex_t timewait_lock; /* after a QP's */
-	struct shca_timewait *timewait;
-	struct engine_alarm timewait_alarm;
+	struct { /* timewait.c */
+		pthread_mutex_t lock; /* after a QP's */
+		struct shca_timewait *table;
+		struct engine_alarm alarm;
+	} timewait;
 
 	struct { /* verbs/netdevs.c */
 		pthread_mutex_t lock;

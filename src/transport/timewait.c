@@ -55,21 +55,22 @@ void shca_timewait_add(struct shca_qp *qp, const struct roce_timewait *w)
 
 	if (!qp->bound.is)
 		return;
-	pthread_mutex_lock(&proc->timewait_lock);
-	if (!proc->timewait)
-		proc->timewait = calloc(TIMEWAITS, sizeof(*proc->timewait));
-	if (proc->timewait) {
-		t = &proc->timewait[w->qpn % TIMEWAITS];
+	pthread_mutex_lock(&proc->timewait.lock);
+	if (!proc->timewait.table)
+		proc->timewait.table =
+			calloc(TIMEWAITS, sizeof(*proc->timewait.table));
+	if (proc->timewait.table) {
+		t = &proc->timewait.table[w->qpn % TIMEWAITS];
 		old = *t;
 		*t = (struct shca_timewait){ .w = *w,
 					     .until = until,
 					     .gid = qp->bound.gid,
 					     .ifindex = qp->bound.ifindex };
 		qp->bound.is = false;
-		if (until < atomic_load(&proc->timewait_alarm.due))
-			engine_alarm_set(e, &proc->timewait_alarm, until);
+		if (until < atomic_load(&proc->timewait.alarm.due))
+			engine_alarm_set(e, &proc->timewait.alarm, until);
 	}
-	pthread_mutex_unlock(&proc->timewait_lock);
+	pthread_mutex_unlock(&proc->timewait.lock);
 	release(e, &old);
 }
 
@@ -81,17 +82,18 @@ bool shca_timewait_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 	bool ours = false;
 	int err = 0;
 
-	if (atomic_load(&proc->timewait_alarm.due) == UINT64_MAX)
+	if (atomic_load(&proc->timewait.alarm.due) == UINT64_MAX)
 		return false;
-	pthread_mutex_lock(&proc->timewait_lock);
-	t = proc->timewait ? &proc->timewait[pkt->h.dest_qpn % TIMEWAITS]
-			   : NULL;
+	pthread_mutex_lock(&proc->timewait.lock);
+	t = proc->timewait.table ?
+		    &proc->timewait.table[pkt->h.dest_qpn % TIMEWAITS] :
+		    NULL;
 	if (t && t->until && roce_timewait_rx(&t->w, pkt, &b, now)) {
 		ours = true;
 		if (b.n)
 			engine_send(e, NULL, &b, &err); /* or the peer asks again */
 	}
-	pthread_mutex_unlock(&proc->timewait_lock);
+	pthread_mutex_unlock(&proc->timewait.lock);
 	return ours;
 }
 
@@ -102,9 +104,9 @@ static struct shca_timewait take(struct engine *e, uint64_t now)
 	struct shca_timewait old = { .until = 0 };
 	uint64_t due = UINT64_MAX;
 
-	pthread_mutex_lock(&proc->timewait_lock);
-	for (uint32_t i = 0; proc->timewait && i < TIMEWAITS; i++) {
-		struct shca_timewait *t = &proc->timewait[i];
+	pthread_mutex_lock(&proc->timewait.lock);
+	for (uint32_t i = 0; proc->timewait.table && i < TIMEWAITS; i++) {
+		struct shca_timewait *t = &proc->timewait.table[i];
 
 		if (!old.until && t->until && t->until <= now) {
 			old = *t;
@@ -113,8 +115,8 @@ static struct shca_timewait take(struct engine *e, uint64_t now)
 			due = t->until;
 		}
 	}
-	engine_alarm_set(e, &proc->timewait_alarm, due);
-	pthread_mutex_unlock(&proc->timewait_lock);
+	engine_alarm_set(e, &proc->timewait.alarm, due);
+	pthread_mutex_unlock(&proc->timewait.lock);
 	return old;
 }
 
@@ -130,15 +132,15 @@ int shca_timewait_init(struct engine *e)
 {
 	struct shca_process *proc = to_process(e);
 
-	pthread_mutex_init(&proc->timewait_lock, NULL);
-	engine_alarm_add(e, &proc->timewait_alarm, expire);
+	pthread_mutex_init(&proc->timewait.lock, NULL);
+	engine_alarm_add(e, &proc->timewait.alarm, expire);
 	return 0;
 }
 
 void shca_timewait_fini(struct engine *e)
 {
 	expire(e, UINT64_MAX);
-	free(to_process(e)->timewait);
+	free(to_process(e)->timewait.table);
 }
 
 /* The end */
@@ -180,14 +182,14 @@ static void count_gone(struct engine *e, struct census *c)
 {
 	struct shca_process *proc = to_process(e);
 
-	if (pthread_mutex_trylock(&proc->timewait_lock)) {
+	if (pthread_mutex_trylock(&proc->timewait.lock)) {
 		c->busy = true;
 		return;
 	}
-	for (uint32_t i = 0; proc->timewait && i < TIMEWAITS; i++)
-		if (proc->timewait[i].until)
-			count(c, &proc->timewait[i].w);
-	pthread_mutex_unlock(&proc->timewait_lock);
+	for (uint32_t i = 0; proc->timewait.table && i < TIMEWAITS; i++)
+		if (proc->timewait.table[i].until)
+			count(c, &proc->timewait.table[i].w);
+	pthread_mutex_unlock(&proc->timewait.lock);
 }
 
 void shca_timewait_linger(struct engine *e, bool exiting)

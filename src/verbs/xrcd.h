@@ -37,7 +37,7 @@ int shca_xrc_env_pd(struct qp *core, uint32_t num, uint32_t *pd);
 /*
  * What tells a domain from others in all processes: its inode, and the netdev
  * that its device is named for (false: it is of no inode, so of this process);
- * whether an SRQ is in it; the one with that key (the process's xrc.lock held).
+ * whether an SRQ is in it; the one with that key (xrc.lock held).
  */
 #define SHCA_DOMAIN_KEY (16 + IFNAMSIZ)
 bool shca_domain_key(const struct shca_domain *d, uint8_t key[SHCA_DOMAIN_KEY]);

@@ -452,8 +452,8 @@ static void *set_alarm(void *arg)
 {
 	struct engine *e = arg;
 
-	engine_alarm_set(e, &to_process(e)->timewait_alarm, UINT64_MAX - 1);
-	engine_alarm_set(e, &to_process(e)->timewait_alarm, UINT64_MAX);
+	engine_alarm_set(e, &to_process(e)->timewait.alarm, UINT64_MAX - 1);
+	engine_alarm_set(e, &to_process(e)->timewait.alarm, UINT64_MAX);
 	return NULL;
 }
 
