@@ -117,7 +117,7 @@ static struct pool reorder = POOL_INIT;
 static void env_fill(struct shca_process *p)
 {
 	p->env = (struct roce_env){
-		.base.keys = &p->keys,
+		.base.keys = &p->memory.keys,
 		.base.complete = complete,
 		.base.srq_take = srq_take,
 		.base.invalidate = shca_mw_env_invalidate,
@@ -153,7 +153,7 @@ static void host_join(struct shca_process *p)
 	    segment_create(&p->segment, p->engine.registry, 0))
 		p->segment = NULL;
 	if (p->segment)
-		shown_keys_begin(p->segment, &p->keys);
+		shown_keys_begin(p->segment, &p->memory.keys);
 }
 
 static int setup(void **state)
@@ -167,7 +167,7 @@ static int setup(void **state)
 	assert_non_null(p);
 	memset(p, 0, sizeof(*p));
 	p->ops = &process_ops;
-	p->xrc_ops = &xrc_ops;
+	p->xrc.ops = &xrc_ops;
 	p->netdev_fd = -1;
 	assert_int_equal(shca_keys_init(e), 0);
 	host_join(p);
