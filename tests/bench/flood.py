@@ -23,23 +23,14 @@ STORM = rig.client("storm")
 MUTATE = os.path.join(rig.BUILD, "tests", "peer", "mutate")
 
 
-class Probes:
+class Probes(probes.Namespaces):
     def __init__(self, say):
         self.say = say
-        self.net, self.why = None, None
-        try:
-            self.net = rig.Network(MTU)
-            self.place = probes.placement("netns", self.net)
-            for end in "ab":
-                self.net._ip(getattr(self.net, end), "link set hca0 gso_max_segs 1")
-            self.words = ["-x", rig.Side(self.net.a).gid_index(4)], ["-x", rig.Side(self.net.b).gid_index(4)]
-            self.net._ip(self.net.a, f"addr add {STRANGER}/24 dev hca0")
-        except (rig.NoNamespaces, rig.Failed) as e:
-            self.why = f"no two namespaces with a network: {e}"
+        super().__init__(MTU)
 
-    def close(self):
-        if self.net:
-            self.net.close()
+    def prepare(self):
+        self.words = ["-x", rig.Side(self.net.a).gid_index(4)], ["-x", rig.Side(self.net.b).gid_index(4)]
+        self.net._ip(self.net.a, f"addr add {STRANGER}/24 dev hca0")
 
     def flood(self, kind, remote):
         """The command; remote: the server's end, as perftest shows it."""

@@ -26,20 +26,9 @@ LOSSES = [0, 0.1, 1, 5]
 DATA, ACKS = ("b",), ("a",)     # the namespace that drops
 
 
-class Probes:
+class Probes(probes.Namespaces):
     def __init__(self):
-        self.net, self.why = None, None
-        try:
-            self.net = rig.Network(MTU)
-            self.place = probes.placement("netns", self.net)
-            for end in "ab":
-                self.net._ip(getattr(self.net, end), "link set hca0 gso_max_segs 1")
-        except (rig.NoNamespaces, rig.Failed) as e:
-            self.why = f"no two namespaces with a network: {e}"
-
-    def close(self):
-        if self.net:
-            self.net.close()
+        super().__init__(MTU)
 
     def command(self, end, what, *cmd):
         """Of the kernel's this needs what."""

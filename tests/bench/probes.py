@@ -62,6 +62,28 @@ def figures(client, size):
     raise rig.Failed(f"no result\n{client.describe()}")
 
 
+class Namespaces:
+    """Two with a network, or why there are none; its packets are single ones (no GSO)."""
+
+    def __init__(self, mtu):
+        self.net, self.why = None, None
+        try:
+            self.net = rig.Network(mtu)
+            self.place = placement("netns", self.net)
+            for end in "ab":
+                self.net._ip(getattr(self.net, end), "link set hca0 gso_max_segs 1")
+            self.prepare()
+        except (rig.NoNamespaces, rig.Failed) as e:
+            self.why = f"no two namespaces with a network: {e}"
+
+    def prepare(self):
+        """What else there is to do on the network."""
+
+    def close(self):
+        if self.net:
+            self.net.close()
+
+
 class Probes:
     """What can be measured in a placement."""
 

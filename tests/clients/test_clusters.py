@@ -47,6 +47,20 @@ def agree(out, counters):
     assert sent > int(m[1]) // 2 and tcp < 1500, (sent, tcp, m[0])
 
 
+def ranks_agree(place, script, short, env):
+    """The script starts them. short: a folder for sockets, which goes."""
+    os.makedirs(short, exist_ok=True)
+    counters = Counters([place.client, place.server])
+    p = rig.Proc(place.client, ["sh", "-c", script], alone=True, env={
+        **env, "TMPDIR": short, "PATH": f"{os.path.dirname(rig.SOFTHCA)}:{os.environ['PATH']}"})
+    try:
+        out = p.done(3 * rig.LIMIT)
+    finally:
+        p.kill()
+        shutil.rmtree(short, ignore_errors=True)
+    agree(out, counters)
+
+
 @pytest.mark.parametrize("line", LINES, ids=["openmpi-ucx", "openmpi-libfabric", "mpich"][:len(LINES)])
 def test_line(placements, programs, line, tmp_path):  # noqa: F811
     place = placements("netns")
@@ -62,16 +76,8 @@ def test_line(placements, programs, line, tmp_path):  # noqa: F811
     agent.write_text(AGENT.format(enter=" ".join(place.server.prefix), tmp=f"{short}/other"))
     agent.chmod(0o755)
     line = re.sub(r"^mpirun\b", "mpirun.openmpi", line).replace("node1", "10.91.0.1").replace("node2", "10.91.0.2")
-    counters = Counters([place.client, place.server])
-    p = rig.Proc(place.client, ["sh", "-c", f"cd {tmp_path} && exec {line}"], alone=True, env={
-        **HERE, "OMPI_MCA_plm_rsh_agent": str(agent), "HYDRA_LAUNCHER_EXEC": str(agent), "TMPDIR": short,
-        "PATH": f"{os.path.dirname(rig.SOFTHCA)}:{os.environ['PATH']}"})
-    try:
-        out = p.done(3 * rig.LIMIT)
-    finally:
-        p.kill()
-        shutil.rmtree(short, ignore_errors=True)
-    agree(out, counters)
+    ranks_agree(place, f"cd {tmp_path} && exec {line}", short,
+                {**HERE, "OMPI_MCA_plm_rsh_agent": str(agent), "HYDRA_LAUNCHER_EXEC": str(agent)})
 
 
 # Nodes that are this machine twice, for one user and without passwords.
@@ -139,18 +145,8 @@ def test_slurm(slurm, programs, block, tmp_path):  # noqa: F811
     need_ucx(place)
     app = programs("openmpi" if any("OMPI" in line for line in block) else "mpich")
     shutil.copy(app, tmp_path / "app")
-    short = f"/tmp/softhca-mpi-{os.getpid()}"
-    os.makedirs(short, exist_ok=True)
-    counters = Counters([place.client, place.server])
     here = {k: v for k, v in HERE.items() if k.startswith("OMPI_")}
-    p = rig.Proc(place.client, ["sh", "-c", "\n".join([f"cd {tmp_path}", *block])], alone=True, env={
-        **here, **env, "TMPDIR": short, "PATH": f"{os.path.dirname(rig.SOFTHCA)}:{os.environ['PATH']}"})
-    try:
-        out = p.done(3 * rig.LIMIT)
-    finally:
-        p.kill()
-        shutil.rmtree(short, ignore_errors=True)
-    agree(out, counters)
+    ranks_agree(place, "\n".join([f"cd {tmp_path}", *block]), f"/tmp/softhca-mpi-{os.getpid()}", {**here, **env})
 
 
 # $1: a node's name, $2: the file that it has as /etc/hosts.

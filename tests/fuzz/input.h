@@ -6,6 +6,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 struct input {
 	const uint8_t *p;
@@ -28,6 +29,25 @@ static inline uint32_t word(struct input *in)
 
 	v = v << 8 | byte(in);
 	return v << 8 | byte(in);
+}
+
+/* The next n bytes as a number, as far as there are any. */
+static inline uint32_t take(struct input *in, size_t n)
+{
+	uint32_t v = 0;
+
+	for (; n && in->left; n--, in->left--)
+		v = v << 8 | *in->p++;
+	return v;
+}
+
+/* Bytes of the input over the n bytes at p, as far as there are any. */
+static inline void write_some(struct input *in, void *p, size_t n)
+{
+	n = n < in->left ? n : in->left;
+	memcpy(p, in->p, n);
+	in->p += n;
+	in->left -= n;
 }
 
 #endif

@@ -7,31 +7,9 @@
  * do there. What each of them knows by itself has to stay right throughout.
  */
 #include "fuzz.h"
+#include "input.h"
 
 #include "link/ring.h"
-
-struct input {
-	const uint8_t *p;
-	size_t left;
-};
-
-static uint32_t take(struct input *in, size_t n)
-{
-	uint32_t v = 0;
-
-	for (; n && in->left; n--, in->left--)
-		v = v << 8 | *in->p++;
-	return v;
-}
-
-/* Bytes of the input over the n bytes at p, as far as there are any. */
-static void write_some(struct input *in, void *p, size_t n)
-{
-	n = n < in->left ? n : in->left;
-	memcpy(p, in->p, n);
-	in->p += n;
-	in->left -= n;
-}
 
 static struct ring_mem *mem;
 static struct ring_in consumer;

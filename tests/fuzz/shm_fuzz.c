@@ -7,6 +7,7 @@
  * given: all of its payload can be read, now or from a copy of its source.
  */
 #include "fuzz.h"
+#include "input.h"
 
 #include "../unit/testclock.h"
 
@@ -15,29 +16,6 @@
 
 #include <string.h>
 #include <unistd.h>
-
-struct input {
-	const uint8_t *p;
-	size_t left;
-};
-
-static uint32_t take(struct input *in, size_t n)
-{
-	uint32_t v = 0;
-
-	for (; n && in->left; n--, in->left--)
-		v = v << 8 | *in->p++;
-	return v;
-}
-
-/* Bytes of the input over the n bytes at p, as far as there are any. */
-static void write_some(struct input *in, void *p, size_t n)
-{
-	n = n < in->left ? n : in->left;
-	memcpy(p, in->p, n);
-	in->p += n;
-	in->left -= n;
-}
 
 /* ---- two ends ---------------------------------------------------------- */
 

@@ -11,10 +11,12 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -179,6 +181,25 @@ bool word_get(int fd, void *word, size_t size, uint64_t wait_ns)
 		return false;
 	}
 	return true;
+}
+
+void end_start(struct end *e, int (*fn)(int fd))
+{
+	int fd[2];
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fd))
+		die(EXIT_SETUP, "socketpair: %m");
+	fflush(stdout);
+	e->pid = fork();
+	if (e->pid < 0)
+		die(EXIT_SETUP, "fork: %m");
+	if (!e->pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(fd[0]);
+		exit(fn(fd[1]));
+	}
+	close(fd[1]);
+	e->fd = fd[0];
 }
 
 void dev_open(struct dev *d, const char *name, int gid_index)

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define EXIT_DATA 1 /* wrong data or wrong result */
 #define EXIT_SETUP 2 /* could not get as far as the test */
@@ -43,6 +44,15 @@ const char *ctrl_get(int fd, int wait_ms);
  * returns false then (errno ECONNRESET), or after wait_ns (ETIMEDOUT). */
 void word_put(int fd, const void *word, size_t size);
 bool word_get(int fd, void *word, size_t size, uint64_t wait_ns);
+
+/* A process that has one end of a socket pair, and this one the other: it runs
+ * fn(its end), and does not outlive this one. */
+struct end {
+	pid_t pid;
+	int fd;
+};
+
+void end_start(struct end *e, int (*fn)(int fd));
 
 struct dev {
 	struct ibv_context *ctx;

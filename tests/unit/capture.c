@@ -219,6 +219,19 @@ int captures_load(struct captures *c, const char *path)
 	return err;
 }
 
+bool captures_load_all(struct captures *c, char **paths)
+{
+	for (; *paths; paths++) {
+		const int err = captures_load(c, *paths);
+
+		if (err) {
+			fprintf(stderr, "%s: %s\n", *paths, strerror(-err));
+			return false;
+		}
+	}
+	return true;
+}
+
 void captures_free(struct captures *c)
 {
 	size_t i;

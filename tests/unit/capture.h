@@ -46,6 +46,9 @@ void captures_list_free(char **paths);
  * alphabetical order. Returns 0 or -errno (-EINVAL: no pcap file).
  */
 int captures_load(struct captures *c, const char *path);
+/* The same of several paths, the last followed by NULL. False: one cannot be
+ * read, which has been reported. */
+bool captures_load_all(struct captures *c, char **paths);
 void captures_free(struct captures *c);
 
 /*

@@ -140,15 +140,11 @@ int main(int argc, char **argv)
 		cmocka_unit_test(changes_show),
 		cmocka_unit_test(cut_short),
 	};
-	int i, err, failed;
+	int failed;
 
-	for (i = 1; i < argc; i++) {
-		err = captures_load(&captures, argv[i]);
-		if (err) {
-			fprintf(stderr, "%s: %s\n", argv[i], strerror(-err));
-			return 1;
-		}
-	}
+	(void)argc;
+	if (!captures_load_all(&captures, argv + 1))
+		return 1;
 	if (!captures.n) {
 		fprintf(stderr, "usage: %s PCAP-FILE|DIRECTORY...\n", argv[0]);
 		return 1;

@@ -3,6 +3,8 @@
  */
 #include "pair.h"
 
+#include "../lib/sleeps.h"
+
 /* Each way of arming, and what does and does not set it off. */
 static void cq_events(void **state)
 {
@@ -64,25 +66,10 @@ static void cq_events(void **state)
 
 static _Atomic bool acked;
 
-/* Whether this process's first thread sleeps. */
-static bool first_sleeps(void)
-{
-	char path[64], state = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", getpid());
-	f = fopen(path, "r");
-	if (f && fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
-		state = 0;
-	if (f)
-		fclose(f);
-	return state == 'S';
-}
-
 /* Once destroying it waits for that. */
 static void *ack_later(void *arg)
 {
-	for (int i = 0; i < 5000 && !first_sleeps(); i++)
+	for (int i = 0; i < 5000 && !thread_sleeps(getpid()); i++)
 		usleep(1000);
 	acked = true;
 	ibv_ack_cq_events(arg, 1);

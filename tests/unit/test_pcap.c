@@ -779,15 +779,11 @@ int main(int argc, char **argv)
 		TEST(threads),
 		TEST(tshark_agrees),
 	};
-	int i, err, failed;
+	int failed;
 
-	for (i = 1; i < argc; i++) {
-		err = captures_load(&captures, argv[i]);
-		if (err) {
-			fprintf(stderr, "%s: %s\n", argv[i], strerror(-err));
-			return 1;
-		}
-	}
+	(void)argc;
+	if (!captures_load_all(&captures, argv + 1))
+		return 1;
 	if (!mkdtemp(dir)) {
 		perror(dir);
 		return 1;

@@ -3,13 +3,14 @@
  */
 #include "cm_check.h"
 
+#include "../../lib/sleeps.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <unistd.h>
 
 static void nonblock(void)
@@ -266,22 +267,6 @@ static void destroy_getting(void)
  * that thread is never heard of again, and is no trouble. */
 static _Atomic int sleeper_tid;
 
-static bool asleep(int tid)
-{
-	char path[64], state = 0;
-	FILE *f;
-
-	if (!tid)
-		return false;
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
-	f = fopen(path, "r");
-	if (f && fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
-		state = 0;
-	if (f)
-		fclose(f);
-	return state == 'S';
-}
-
 static void *sleeper(void *arg)
 {
 	struct rdma_cm_event *ev;
@@ -304,7 +289,7 @@ static void destroy_channel(void)
 		NEED(!rdma_create_id(ch, &id, NULL, RDMA_PS_TCP));
 		NEED(!rdma_bind_addr(id, addr_of(0)));
 		NEED(!pthread_create(&t, NULL, sleeper, ch));
-		AWAIT(asleep(sleeper_tid));
+		AWAIT(sleeper_tid && thread_sleeps(sleeper_tid));
 		sleeper_tid = 0;
 		if (i % 2) /* there is something to wake up for */
 			NEED(!rdma_resolve_addr(id, NULL, addr_of(7), 2000));
@@ -323,7 +308,7 @@ static _Atomic bool acked, destroyed;
 
 static void *acker(void *arg)
 {
-	for (int ms = 0; !asleep(getpid()) && !destroyed; ms++) {
+	for (int ms = 0; !thread_sleeps(getpid()) && !destroyed; ms++) {
 		NEED(ms < LIMIT_MS);
 		usleep(1000);
 	}

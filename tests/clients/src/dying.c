@@ -36,7 +36,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -476,12 +475,13 @@ static void *memory(size_t len)
 }
 
 /* A process: rounds as long as it is told of any. */
-static int end_main(void)
+static int end_main(int fd)
 {
 	struct word round, w = { .what = 'a' };
 	struct conn c;
 	struct dev d;
 
+	ctl = fd;
 	dev_open(&d, NULL, gid_index);
 	mem = memory(sizeof(*mem));
 	shown = memory(sizeof(*shown));
@@ -499,31 +499,6 @@ static int end_main(void)
 }
 
 /* The parent */
-
-struct end {
-	pid_t pid;
-	int fd;
-};
-
-static void end_start(struct end *e)
-{
-	int fd[2];
-
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fd))
-		die(EXIT_SETUP, "socketpair: %m");
-	fflush(stdout);
-	e->pid = fork();
-	if (e->pid < 0)
-		die(EXIT_SETUP, "fork: %m");
-	if (!e->pid) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		close(fd[0]);
-		ctl = fd[1];
-		exit(end_main());
-	}
-	close(fd[1]);
-	e->fd = fd[0];
-}
 
 /* It ends, by itself if it is not killed. */
 static void end_wait(struct end *e, unsigned round, int signal)
@@ -785,9 +760,9 @@ int main(int argc, char **argv)
 	       staying_one_dies ? " -s" : "");
 	rng = seed * 2 + 1;
 	start = now_ns();
-	end_start(&e[0]);
+	end_start(&e[0], end_main);
 	for (unsigned round = 0; round < rounds; round++) {
-		end_start(&e[1]);
+		end_start(&e[1], end_main);
 		play(e, round);
 		check_room(&e[0], round);
 	}

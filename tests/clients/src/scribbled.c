@@ -303,10 +303,11 @@ static void round_of_end(void)
 	check_guards();
 }
 
-static int end_main(void)
+static int end_main(int fd)
 {
 	struct word w;
 
+	ctl = fd;
 	dev_open(&dev, NULL, gid_index);
 	mem = mmap(NULL, sizeof(*mem), PROT_READ | PROT_WRITE,
 		   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -519,31 +520,6 @@ static void scribbler(struct control *ctrl, uint64_t seed)
 
 /* ---- the parent ----------------------------------------------------------- */
 
-struct end {
-	pid_t pid;
-	int fd;
-};
-
-static void end_start(struct end *e)
-{
-	int fd[2];
-
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fd))
-		die(EXIT_SETUP, "socketpair: %m");
-	fflush(stdout);
-	e->pid = fork();
-	if (e->pid < 0)
-		die(EXIT_SETUP, "fork: %m");
-	if (!e->pid) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		close(fd[0]);
-		ctl = fd[1];
-		exit(end_main());
-	}
-	close(fd[1]);
-	e->fd = fd[0];
-}
-
 static void end_quit(struct end *e, unsigned round)
 {
 	struct word w = { .what = 'q' };
@@ -660,8 +636,8 @@ int main(int argc, char **argv)
 	}
 	for (unsigned round = 0; round < rounds; round++) {
 		if (round % GENERATION == 0) {
-			end_start(&e[0]);
-			end_start(&e[1]);
+			end_start(&e[0], end_main);
+			end_start(&e[1], end_main);
 		}
 		failed += play(e, ctrl, round) != 0;
 		if (round % GENERATION == GENERATION - 1 || round == rounds - 1) {
