@@ -121,9 +121,6 @@ static inline bool check_on(void)
 }
 
 /* Where the program is now: a number; 0: not known. */
-static inline uint32_t check_place(void)
-{
-	return check_ops ? check_ops->here() : 0;
-}
+uint32_t check_place(void) __attribute__((noinline, cold));
 
 #endif

@@ -65,10 +65,11 @@ struct faults_ops {
 extern const struct faults_ops *faults_ops
 	__attribute__((visibility("hidden")));
 
+/* faults_ops->call(), out of line. */
+int faults_call(enum fault_verb v) __attribute__((noinline, cold));
 static inline int engine_fault(enum fault_verb v)
 {
-	return __builtin_expect(faults_ops != NULL, 0) ? faults_ops->call(v) :
-							 0;
+	return __builtin_expect(faults_ops == NULL, 1) ? 0 : faults_call(v);
 }
 
 #endif

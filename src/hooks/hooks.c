@@ -15,3 +15,13 @@ const struct check_ops *check_ops;
 _Atomic bool check_is_on;
 
 const struct faults_ops *faults_ops;
+
+uint32_t check_place(void)
+{
+	return check_ops ? check_ops->here() : 0;
+}
+
+int faults_call(enum fault_verb v)
+{
+	return faults_ops->call(v);
+}
