@@ -10,11 +10,15 @@
  *
  * What the counter shows is never less than what the clock showed before: a
  * reading of the clock counts as one at the beginning of the call.
+ *
+ * While the process is suspended (src/migrate) its time stands still, and from
+ * then on it is behind the kernel's.
  */
 #include "config.h"
 #include "counter.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <time.h>
 #if defined(__x86_64__)
@@ -24,6 +28,7 @@
 
 #define SLOW_NS 1000u /* to read a clock that takes a system call */
 #define TRIES 8
+#define STOP_NS 1000000u /* from when it is read until it stands */
 #define START_NS                                                               \
 	10000000u /* by the clock, before the counter's rate is known */
 
@@ -35,17 +40,27 @@ static uint64_t read_clock(clockid_t id)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-#if defined(__x86_64__)
-
 enum way {
 	UNKNOWN,
 	CLOCK,
 	STARTING, /* the clock, until the counter's rate is known */
 	COUNTER,
 	CLOCK_AGAIN, /* the counter was wrong: not before where it was */
+	BEHIND, /* the clock, less what it was ahead when we went on */
+	STANDS,
 };
 
-/* What one thread at a time sets. */
+static _Atomic uint64_t behind, stands;
+
+static uint64_t our_clock(void)
+{
+	return read_clock(CLOCK_MONOTONIC) -
+	       atomic_load_explicit(&behind, memory_order_relaxed);
+}
+
+#if defined(__x86_64__)
+
+/* What one thread at a time sets; or nobody, while time stands. */
 static struct {
 	atomic_flag taken;
 	uint64_t first_cycles, first_ns;
@@ -67,7 +82,7 @@ static struct reading look(void)
 {
 	struct reading r = { .cycles = __rdtsc() };
 
-	r.ns = read_clock(CLOCK_MONOTONIC);
+	r.ns = our_clock();
 	r.width = __rdtsc() - r.cycles;
 	return r;
 }
@@ -108,7 +123,7 @@ static void begin(void)
 		best = r.width < best.width ? r : best;
 	}
 	if (least_ns < SLOW_NS || !is_steady()) {
-		atomic_store(&way, CLOCK);
+		atomic_store(&way, atomic_load(&behind) ? BEHIND : CLOCK);
 		return;
 	}
 	setting.first_cycles = best.cycles;
@@ -200,32 +215,79 @@ __attribute__((noinline)) static uint64_t other_way(void)
 		}
 		return ns;
 	case CLOCK_AGAIN:
-		ns = read_clock(CLOCK_MONOTONIC);
+		ns = our_clock();
 		return ns > atomic_load(&least) ? ns : atomic_load(&least);
+	case STANDS:
+		return atomic_load(&stands);
 	case CLOCK:
+	case BEHIND:
 		break;
 	}
-	return read_clock(CLOCK_MONOTONIC);
+	return our_clock();
 }
+
+static void hold_setting(void)
+{
+	while (atomic_flag_test_and_set(&setting.taken))
+		sched_yield();
+}
+
+static void drop_setting(void)
+{
+	atomic_flag_clear(&setting.taken);
+}
+
+#define FIRST UNKNOWN
+
+#else
+
+static _Atomic enum way way = CLOCK;
+
+static uint64_t other_way(void)
+{
+	return atomic_load(&way) == STANDS ? atomic_load(&stands) : our_clock();
+}
+
+static void hold_setting(void)
+{
+}
+
+static void drop_setting(void)
+{
+}
+
+#define FIRST BEHIND
+
+#endif
 
 static bool by_clock(void)
 {
 	return atomic_load_explicit(&way, memory_order_relaxed) == CLOCK;
 }
 
-#else
-
-static bool by_clock(void)
+void clock_stop(void)
 {
-	return true;
+	hold_setting();
+	/* Nobody has read a later one when it stands, but for who was about to
+	 * read it, and lost its CPU. */
+	atomic_store(&stands, clock_ns() + STOP_NS);
+	atomic_store(&way, STANDS);
 }
 
-static uint64_t other_way(void)
+void clock_go(void)
 {
-	return 0;
+	if (atomic_load(&way) != STANDS)
+		return;
+	atomic_store(&behind,
+		     read_clock(CLOCK_MONOTONIC) - atomic_load(&stands));
+	atomic_store(&way, FIRST);
+	drop_setting();
 }
 
-#endif
+uint64_t clock_of_kernel(uint64_t ns)
+{
+	return ns - atomic_load_explicit(&behind, memory_order_relaxed);
+}
 
 uint64_t clock_ns(void)
 {

@@ -45,9 +45,15 @@ struct config {
 
 const struct config *config_get(void);
 
-/* A monotonic clock in nanoseconds. */
+/* A monotonic clock in nanoseconds: the kernel's, unless the process was
+ * suspended before. */
 uint64_t clock_ns(void);
 /* The same as of the last tick, some ms ago at most: much cheaper. */
 uint64_t clock_coarse_ns(void);
+/* Time stands still; it goes on from there, also by the clock of another host. */
+void clock_stop(void);
+void clock_go(void);
+/* What our clock shows when the kernel's CLOCK_MONOTONIC shows ns. */
+uint64_t clock_of_kernel(uint64_t ns);
 
 #endif

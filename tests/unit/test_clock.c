@@ -173,6 +173,37 @@ static void is_the_same_in_a_child(void **state)
 	assert_int_equal(status, 0);
 }
 
+/* Last, as it is behind the kernel's from then on. */
+static void stands_and_goes_on(void **state)
+{
+	const uint64_t off = 1000000;
+	uint64_t stood, went, before, kernels, after;
+
+	(void)state;
+	clock_go(); /* it does */
+	reads(NULL);
+	for (int i = 0; i < 5; i++) {
+		before = clock_ns();
+		clock_stop();
+		stood = clock_ns();
+		assert_true(stood > before);
+		usleep(20000);
+		assert_int_equal(clock_ns(), stood);
+		went = kernel_ns();
+		clock_go();
+		before = clock_ns();
+		assert_true(before >= stood);
+		kernels = clock_of_kernel(kernel_ns());
+		after = clock_ns();
+		assert_true(kernels + off > before && kernels < after + off);
+		usleep(30000); /* the counter's rate is found out again */
+		clock_ns();
+		after = clock_ns();
+		assert_true(after > stood + 30000000 - off);
+		assert_true(after < stood + kernel_ns() - went + off);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -183,6 +214,7 @@ int main(void)
 		cmocka_unit_test(is_the_kernels),
 		cmocka_unit_test(is_seldom_read),
 		cmocka_unit_test(is_the_same_in_a_child),
+		cmocka_unit_test(stands_and_goes_on),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
