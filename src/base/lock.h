@@ -12,6 +12,7 @@
 #include "cpu.h"
 #include "sys.h"
 
+#include <limits.h>
 #include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -29,6 +30,13 @@ __attribute__((noinline, cold, unused)) static void
 lock_wake(_Atomic uint32_t *word)
 {
 	syscall(SYS_FUTEX, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* Wakes all who do. */
+__attribute__((noinline, cold, unused)) static void
+lock_wake_all(_Atomic uint32_t *word)
+{
+	syscall(SYS_FUTEX, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 struct lock {

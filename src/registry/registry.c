@@ -14,11 +14,23 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* What only a process that is here has. */
+void registry_slot_empty(struct regfile *f, unsigned slot)
+{
+	struct slot *s = &f->m->slot[slot];
+
+	STORE(&s->port, 0);
+	for (size_t i = 0; i < REGISTRY_SPORTS; i++)
+		STORE(&s->sport[i], 0);
+	STORE(&s->segment, 0);
+	regfile_unlink_segment(f, slot);
+	registry_addr_clear(f, slot);
+}
+
 /* What a slot owns becomes free; the slot itself last. */
-static void clear_slot(struct regfile *f, unsigned slot)
+void registry_slot_clear(struct regfile *f, unsigned slot)
 {
 	struct shared *m = f->m;
-	struct slot *s = &m->slot[slot];
 
 	for (size_t i = 0; i < REGISTRY_CHUNKS; i++) {
 		if (LOAD(&m->chunk[i]) == slot + 1) {
@@ -28,13 +40,8 @@ static void clear_slot(struct regfile *f, unsigned slot)
 		}
 	}
 	registry_service_clear(f, slot);
-	STORE(&s->port, 0);
-	for (size_t i = 0; i < REGISTRY_SPORTS; i++)
-		STORE(&s->sport[i], 0);
-	STORE(&s->segment, 0);
-	regfile_unlink_segment(f, slot);
-	registry_addr_clear(f, slot);
-	STORE(&s->used, 0);
+	registry_slot_empty(f, slot);
+	STORE(&m->slot[slot].used, SLOT_FREE);
 }
 
 void registry_sweep(struct regfile *f)
@@ -42,7 +49,7 @@ void registry_sweep(struct regfile *f)
 	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++) {
 		if (LOAD(&f->m->slot[slot].used) &&
 		    !regfile_slot_alive(f, slot)) {
-			clear_slot(f, slot);
+			registry_slot_clear(f, slot);
 			STORE(&f->m->head.swept_ns, clock_ns());
 		}
 	}
@@ -51,19 +58,20 @@ void registry_sweep(struct regfile *f)
 
 /* Joining and leaving */
 
-static int take_slot(struct regfile *f)
+int registry_slot_take(struct regfile *f, unsigned first)
 {
-	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++) {
+	for (unsigned i = 0; i < REGISTRY_SLOTS; i++) {
+		const unsigned slot = (first + i) % REGISTRY_SLOTS;
 		struct slot *s = &f->m->slot[slot];
 
 		if (LOAD(&s->used) || regfile_slot_take(f, slot))
 			continue;
-		clear_slot(f, slot);
+		registry_slot_clear(f, slot);
 		STORE(&s->pid, (uint32_t)getpid());
 		STORE(&s->life, LOAD(&s->life) + 1);
 		STORE(&s->limit, 0);
 		STORE(&s->backlog, 0);
-		STORE(&s->used, 1);
+		STORE(&s->used, SLOT_HERE);
 		return (int)slot;
 	}
 	return -ENOSPC;
@@ -71,7 +79,7 @@ static int take_slot(struct regfile *f)
 
 /* The last one to leave takes along the file, and what the dead have left. The
  * lock is held. */
-static void remove_unused(struct regfile *f)
+void registry_remove_unused(struct regfile *f)
 {
 	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++)
 		if (LOAD(&f->m->slot[slot].used) && regfile_slot_alive(f, slot))
@@ -98,7 +106,7 @@ int registry_join(struct registry **out, const char *dir, const char **why)
 	if (err)
 		goto err_unlock;
 	registry_sweep(f);
-	slot = take_slot(f);
+	slot = registry_slot_take(f, 0);
 	if (slot < 0) {
 		err = regfile_fail(slot,
 				   "more than %d processes of this user use "
@@ -147,9 +155,9 @@ void registry_leave(struct registry *r)
 	r->fn = NULL;
 	/* Without the lock the next sweep finds us gone. */
 	if (!regfile_lock(f)) {
-		clear_slot(f, r->slot);
+		registry_slot_clear(f, r->slot);
 		regfile_slot_drop(f, r->slot);
-		remove_unused(f);
+		registry_remove_unused(f);
 		regfile_unlock(f);
 	} else {
 		regfile_slot_drop(f, r->slot);
@@ -163,6 +171,7 @@ void registry_abandon(struct registry *r)
 	if (!r)
 		return;
 	pthread_mutex_lock(&registry_mutex);
+	registry_away_forked(r);
 	regfile_drop_parents();
 	forget(r);
 	pthread_mutex_unlock(&registry_mutex);
@@ -241,6 +250,14 @@ bool registry_holder(const struct registry *r, unsigned slot, pid_t *pid)
 {
 	*pid = 0;
 	return slot < REGISTRY_SLOTS && regfile_slot_holder(r->file, slot, pid);
+}
+
+bool registry_keeps_seat(const struct registry *r, uint32_t qpn)
+{
+	const int slot = chunk_owner(r->file->m, qpn);
+
+	return slot >= 0 && LOAD(&r->file->m->slot[slot].used) == SLOT_SEAT &&
+	       regfile_slot_alive(r->file, (unsigned)slot);
 }
 
 uint32_t registry_life(const struct registry *r, unsigned slot)

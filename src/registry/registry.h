@@ -46,6 +46,24 @@ size_t registry_dirs(const char *dir, const char *dirs[REGISTRY_DIRS]);
 void registry_leave(struct registry *r);
 void registry_abandon(struct registry *r);
 
+/*
+ * A process is suspended, and goes on (src/migrate). It gives back all it has,
+ * finds nobody meanwhile, and registry_lock(), and what takes it, waits. Back, on
+ * this host or another, it has its chunks and listeners again, and its slot if
+ * that is free; -EADDRINUSE: another process has one of them, and then it is
+ * still away. What is else said of a slot, who said it says again. -EBUSY: this
+ * process has joined the same registry twice. dir, why as in registry_join().
+ */
+int registry_away(struct registry *r, int *seat);
+int registry_back(struct registry *r, const char *dir, const char **why);
+/*
+ * The same with seat: nobody else gets the slot, its chunks and listeners, as long
+ * as somebody has the descriptor that *seat is then, or a copy; those that nobody
+ * has are as a dead process's. registry_back() closes this process's own, which is
+ * closed before that or not at all. Whether the process with this number is away so.
+ */
+bool registry_keeps_seat(const struct registry *r, uint32_t qpn);
+
 /* Leases a chunk: its first QPN, or -ENOSPC (or -ETIMEDOUT). QPNs 0, 1 and
  * 0xffffff are never given out: chunks 0 and 4095 are not leased. */
 int registry_lease(struct registry *r);

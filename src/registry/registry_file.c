@@ -163,11 +163,75 @@ void regfile_slot_drop(struct regfile *f, unsigned slot)
 	f->mine[slot / 64] &= ~(1ull << (slot % 64));
 }
 
+/* A lock of an open file description: it lasts as long as that. */
+static int seat_lock(int fd, short type, unsigned slot)
+{
+	struct flock fl = { .l_type = type,
+			    .l_whence = SEEK_SET,
+			    .l_start = LOCK_BYTE + 1 + (off_t)slot,
+			    .l_len = 1 };
+
+	return fcntl(fd, F_OFD_SETLK, &fl) ? -errno : 0;
+}
+
+/* To close a descriptor of the file would let go of all our locks. */
+int regfile_seat(struct regfile *f, unsigned slot)
+{
+	int fd, err;
+
+	/* From now on two may have it. */
+	err = record_lock(f->fd, F_RDLCK, LOCK_BYTE + 1 + (off_t)slot);
+	if (err)
+		return err;
+	fd = sys_open(f->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	err = seat_lock(fd, F_RDLCK, slot);
+	return err ? err : fd;
+}
+
+/* Whether it still is what regfile_seat() has returned: the program may have closed
+ * it, and opened another. */
+static bool is_of(const struct regfile *f, int fd)
+{
+	struct stat st;
+
+	return fd >= 0 && !fstat(fd, &st) && st.st_dev == f->dev &&
+	       st.st_ino == f->ino;
+}
+
+void regfile_seat_close(const struct regfile *f, int seat)
+{
+	if (is_of(f, seat))
+		sys_close(seat);
+}
+
+int regfile_seat_take(struct regfile *f, unsigned slot, int seat)
+{
+	int err;
+
+	/* At no time does nobody have it. */
+	err = seat_lock(f->fd, F_RDLCK, slot);
+	if (err)
+		return err;
+	if (is_of(f, seat)) {
+		sys_close(seat); /* and with it go our other locks */
+		err = regfile_lock(f);
+	}
+	if (!err)
+		err = record_lock(f->fd, F_RDLCK, LOCK_BYTE + 1 + (off_t)slot);
+	seat_lock(f->fd, F_UNLCK, slot);
+	if (!err)
+		f->mine[slot / 64] |= 1ull << (slot % 64);
+	return err;
+}
+
 int registry_lock(struct registry *r)
 {
 	int err;
 
 	pthread_mutex_lock(&registry_mutex);
+	registry_await(r);
 	err = regfile_lock(r->file);
 	if (err)
 		pthread_mutex_unlock(&registry_mutex);
@@ -180,6 +244,7 @@ int registry_trylock(struct registry *r)
 
 	if (pthread_mutex_trylock(&registry_mutex))
 		return -EAGAIN;
+	/* Also where it is away: there is no file then. */
 	err = record_lock(r->file->fd, F_WRLCK, LOCK_BYTE);
 	if (err)
 		pthread_mutex_unlock(&registry_mutex);
@@ -542,7 +607,7 @@ err_close:
 	return err;
 }
 
-void regfile_put(struct regfile *f)
+static void take_off(struct regfile *f)
 {
 	struct regfile **p = &files;
 
@@ -550,11 +615,74 @@ void regfile_put(struct regfile *f)
 		p = &(*p)->next;
 	if (*p)
 		*p = f->next;
+}
+
+void regfile_put(struct regfile *f)
+{
+	take_off(f);
 	if (f->fd >= 0)
 		sys_close(f->fd);
 	munmap(f->m, sizeof(struct shared));
 	free(f->path);
 	free(f);
+}
+
+void *regfile_blank(void)
+{
+	void *m = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return m == MAP_FAILED ? NULL : m;
+}
+
+void regfile_blank_free(void *blank)
+{
+	if (blank)
+		munmap(blank, sizeof(struct shared));
+}
+
+/* Readers take no lock, so what lies at f->m is replaced at once. */
+static void put_there(struct regfile *f, void *m)
+{
+	(void)mremap(m, sizeof(struct shared), sizeof(struct shared),
+		     MREMAP_MAYMOVE | MREMAP_FIXED, f->m);
+}
+
+void regfile_close(struct regfile *f, void *blank)
+{
+	put_there(f, blank);
+	take_off(f);
+	sys_close(f->fd);
+	f->fd = -1;
+	f->changed = false;
+}
+
+int regfile_reopen(struct regfile *f, const char *dir)
+{
+	struct regfile *n;
+	int err = regfile_open(dir, &n);
+
+	if (err)
+		return err;
+	/* Somebody else of this process has opened it meanwhile. */
+	if (n->users) {
+		regfile_unlock(n);
+		return regfile_fail(
+			-EBUSY, "%s: opened by another part of this process",
+			n->path);
+	}
+	take_off(n);
+	put_there(f, n->m);
+	free(f->path);
+	f->path = n->path;
+	f->fd = n->fd;
+	f->pid = n->pid;
+	f->dev = n->dev;
+	f->ino = n->ino;
+	f->next = files;
+	files = f;
+	free(n);
+	return 0;
 }
 
 /* Whether the file still has its name: else another registry has it. */

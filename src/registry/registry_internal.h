@@ -15,6 +15,7 @@
  *	registry_service.c	service IDs
  *	registry_note.c		why requests were refused
  *	registry_gids.c		the order of GIDs
+ *	registry_away.c		a process that is suspended
  */
 #ifndef SOFTHCA_REGISTRY_REGISTRY_INTERNAL_H
 #define SOFTHCA_REGISTRY_REGISTRY_INTERNAL_H
@@ -27,6 +28,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/types.h>
+
+/* slot.used: its process is here; or away, and the slot is kept for it. */
+enum { SLOT_FREE, SLOT_HERE, SLOT_SEAT };
 
 struct slot {
 	_Atomic uint32_t used;
@@ -116,6 +120,8 @@ struct registry {
 	struct regfile *file;
 	unsigned slot;
 	unsigned ordered; /* bits: tables of GIDs that we have seen */
+	struct registry_kept *kept; /* registry_away.c; NULL: it is here */
+	_Atomic uint32_t away; /* the same, for those who wait */
 	void (*fn)(void *arg);
 	void *arg;
 };
@@ -138,8 +144,16 @@ static inline int chunk_owner(const struct shared *m, uint32_t qpn)
 	return owner && owner <= REGISTRY_SLOTS ? (int)owner - 1 : -ENOENT;
 }
 
-/* registry.c: removes what dead processes left. The lock is held. */
+/*
+ * registry.c; the lock is held: removes what dead processes left; what a slot has
+ * becomes free, the slot itself last; or only what a process that is here has; takes a free slot, the given one if that is:
+ * it, or -ENOSPC; the last one to leave takes along the file.
+ */
 void registry_sweep(struct regfile *f);
+void registry_slot_clear(struct regfile *f, unsigned slot);
+void registry_slot_empty(struct regfile *f, unsigned slot);
+int registry_slot_take(struct regfile *f, unsigned first);
+void registry_remove_unused(struct regfile *f);
 
 /* registry_file.c */
 
@@ -153,6 +167,12 @@ void regfile_init(void);
 int regfile_open(const char *dir, struct regfile **f);
 /* Nobody uses f any more. */
 void regfile_put(struct regfile *f);
+/* f is closed, and its memory an empty file's that nobody else sees: blank, which
+ * regfile_blank() has made; it is opened, or made, again, and locked. */
+void *regfile_blank(void);
+void regfile_blank_free(void *blank);
+void regfile_close(struct regfile *f, void *blank);
+int regfile_reopen(struct regfile *f, const char *dir);
 /* Nobody else does either: whoever has opened it and waits for its lock will
  * find that it was replaced. */
 void regfile_unlink(const struct regfile *f);
@@ -168,6 +188,14 @@ void regfile_unlock(struct regfile *f);
 /* A slot is alive as long as its process has a lock on the slot's byte. */
 int regfile_slot_take(struct regfile *f, unsigned slot); /* 0: it is ours */
 void regfile_slot_drop(struct regfile *f, unsigned slot);
+/*
+ * A descriptor that keeps the slot's lock, beside ours, for whoever has a copy; or
+ * -errno. A slot that is kept so is ours again, and our copy, or -1, is closed: 0 or
+ * -errno, and then it is not.
+ */
+int regfile_seat(struct regfile *f, unsigned slot);
+int regfile_seat_take(struct regfile *f, unsigned slot, int seat);
+void regfile_seat_close(const struct regfile *f, int seat);
 bool regfile_slot_alive(const struct regfile *f, unsigned slot);
 /* The same; *pid: its process, 0 if that cannot be named here. */
 bool regfile_slot_holder(const struct regfile *f, unsigned slot, pid_t *pid);
@@ -185,5 +213,13 @@ void registry_addr_tidy(struct regfile *f);
 
 /* registry_service.c */
 void registry_service_clear(struct regfile *f, unsigned slot);
+/* Adds one; 0, -EADDRINUSE, -ENOSPC. The lock is held. */
+int registry_service_add(struct regfile *f, unsigned slot, uint64_t service_id,
+			 const uint64_t w[2], unsigned families);
+
+/* registry_away.c: registry_mutex is held, and let go meanwhile. */
+void registry_await(struct registry *r);
+/* In the child of a fork, which has a copy of our seat. */
+void registry_away_forked(struct registry *r);
 
 #endif

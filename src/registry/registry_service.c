@@ -19,10 +19,33 @@ static bool service_conflicts(const struct service *s, const uint64_t w[2],
 	return gid_is_any(g) || gid_is_any(w) || (g[0] == w[0] && g[1] == w[1]);
 }
 
+int registry_service_add(struct regfile *f, unsigned slot, uint64_t service_id,
+			 const uint64_t w[2], unsigned families)
+{
+	struct service *free_row = NULL;
+
+	for (size_t i = 0; i < REGISTRY_SERVICES; i++) {
+		struct service *s = &f->m->service[i];
+
+		if (!LOAD(&s->owner))
+			free_row = s;
+		else if (LOAD(&s->id) == service_id &&
+			 service_conflicts(s, w, families))
+			return -EADDRINUSE;
+	}
+	if (!free_row)
+		return -ENOSPC;
+	STORE(&free_row->id, service_id);
+	STORE(&free_row->gid[0], w[0]);
+	STORE(&free_row->gid[1], w[1]);
+	STORE(&free_row->families, families);
+	STORE(&free_row->owner, slot + 1);
+	return 0;
+}
+
 int registry_listen(struct registry *r, uint64_t service_id,
 		    const union ibv_gid *gid, unsigned families)
 {
-	struct service *free_row = NULL;
 	uint64_t w[2];
 	int err;
 
@@ -31,27 +54,7 @@ int registry_listen(struct registry *r, uint64_t service_id,
 	if (err)
 		return err;
 	registry_sweep(r->file);
-	for (size_t i = 0; i < REGISTRY_SERVICES; i++) {
-		struct service *s = &r->file->m->service[i];
-
-		if (!LOAD(&s->owner)) {
-			free_row = s;
-		} else if (LOAD(&s->id) == service_id &&
-			   service_conflicts(s, w, families)) {
-			err = -EADDRINUSE;
-			goto unlock;
-		}
-	}
-	if (!free_row) {
-		err = -ENOSPC;
-		goto unlock;
-	}
-	STORE(&free_row->id, service_id);
-	STORE(&free_row->gid[0], w[0]);
-	STORE(&free_row->gid[1], w[1]);
-	STORE(&free_row->families, families);
-	STORE(&free_row->owner, r->slot + 1);
-unlock:
+	err = registry_service_add(r->file, r->slot, service_id, w, families);
 	registry_unlock(r);
 	return err;
 }
