@@ -94,7 +94,7 @@ static bool address_space_is_short(void)
 }
 
 /* A file in the way is of a process that is dead, or has lost its registry. */
-static int make_file(struct segment *s)
+static int make_file(struct segment *s, uint8_t **map)
 {
 	char path[SEGMENT_PATH_MAX];
 	int err;
@@ -116,13 +116,12 @@ static int make_file(struct segment *s)
 	if (err)
 		return fail(err, "cannot allocate memory in %s: %s", path,
 			    sys_strerror(-err));
-	s->map = mmap(NULL, SEGMENT_SIZE, PROT_READ | PROT_WRITE,
-		      MAP_SHARED | MAP_NORESERVE, s->fd, 0);
-	if (s->map == MAP_FAILED) {
-		s->map = NULL;
+	*map = mmap(NULL, SEGMENT_SIZE, PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_NORESERVE, s->fd, 0);
+	if (*map == MAP_FAILED) {
+		*map = NULL;
 		return fail(-errno, "cannot map %s: %s", path, sys_strerror(errno));
 	}
-	s->head = (struct segment_head *)(void *)s->map;
 	return 0;
 }
 
@@ -145,9 +144,8 @@ static int make_fifo(struct segment *s)
 	return 0;
 }
 
-static int fill_head(struct segment *s, uint32_t flags)
+static int fill_head(struct segment *s, struct segment_head *h, uint32_t flags)
 {
-	struct segment_head *h = s->head;
 	uint64_t random[2];
 
 	do {
@@ -250,11 +248,12 @@ int segment_create(struct segment **out, struct registry *r, uint32_t flags)
 	s->life = registry_life(r, s->slot);
 	s->fd = s->fifo = -1;
 	pthread_mutex_init(&s->lock, NULL);
-	err = make_file(s);
+	err = make_file(s, &s->map);
+	s->head = (struct segment_head *)(void *)s->map;
 	if (!err)
 		err = make_fifo(s);
 	if (!err)
-		err = fill_head(s, flags);
+		err = fill_head(s, s->head, flags);
 	if (err) {
 		release(s);
 		return err;
@@ -289,6 +288,126 @@ void segment_abandon(struct segment *s)
 		   0);
 }
 
+/* Suspended */
+
+/* What lies at s->map is replaced at once: objects point there. */
+static void put_there(struct segment *s, uint8_t *map)
+{
+	(void)mremap(map, SEGMENT_SIZE, SEGMENT_SIZE,
+		     MREMAP_MAYMOVE | MREMAP_FIXED, s->map);
+}
+
+static void copy_tables(const struct segment *s, uint8_t *to)
+{
+	for (int t = 0; t < SEGMENT_TABLES; t++) {
+		const size_t at = table_offset((enum segment_table)t);
+
+		memcpy(to + at, s->map + at, s->table_ok[t]);
+	}
+}
+
+/* Who looks there, and has not come in before, finds nothing to copy. */
+static void clear_tables(const struct segment *s, uint8_t *old)
+{
+	for (int t = 0; t < SEGMENT_TABLES; t++)
+		memset(old + table_offset((enum segment_table)t), 0,
+		       s->table_ok[t]);
+}
+
+/* What it takes, before anything is given up: blank memory, and what is mapped
+ * once more. */
+int segment_prepare(struct segment *s)
+{
+	void *blank = mmap(NULL, SEGMENT_SIZE, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *old;
+
+	if (blank == MAP_FAILED)
+		return fail(-ENOMEM, "out of memory");
+	old = mmap(NULL, SEGMENT_SIZE, PROT_READ | PROT_WRITE,
+		   MAP_SHARED | MAP_NORESERVE, s->fd, 0);
+	if (old == MAP_FAILED) {
+		munmap(blank, SEGMENT_SIZE);
+		return fail(-ENOMEM, "out of memory");
+	}
+	s->blank = blank;
+	s->old = old;
+	return 0;
+}
+
+void segment_away(struct segment *s)
+{
+	struct segment_head *h = (struct segment_head *)(void *)s->blank;
+
+	registry_show(s->registry, 0);
+	segment_detach_all(s);
+	copy_tables(s, s->blank);
+	h->flags = s->head->flags;
+	h->life = s->life;
+	put_there(s, s->blank);
+	clear_tables(s, s->old);
+	segment_wait_visits_at(s, s->old);
+	segment_detach_all(s); /* it may have asked some */
+	munmap(s->old, SEGMENT_SIZE);
+	s->blank = s->old = NULL;
+	segment_unlink(s);
+	close_fds(s);
+	memset(s->rings_ok, 0, sizeof(s->rings_ok));
+	memset(s->refused, 0, sizeof(s->refused));
+}
+
+/* The file with all that is shown, at *map. */
+static int make_again(struct segment *s, uint8_t **map)
+{
+	int err = make_file(s, map);
+
+	if (!err)
+		err = make_fifo(s);
+	for (int t = 0; t < SEGMENT_TABLES && !err; t++)
+		if (s->table_ok[t])
+			err = segment_allocate(
+				s->fd, table_offset((enum segment_table)t),
+				s->table_ok[t]);
+	return err;
+}
+
+int segment_back(struct segment *s)
+{
+	const uint32_t flags = s->head->flags;
+	struct segment_head *h;
+	uint8_t *map = NULL;
+	int err;
+
+	s->slot = registry_slot(s->registry);
+	s->life = registry_life(s->registry, s->slot);
+	err = sys_file_limit(SEGMENT_SIZE);
+	err = err ? fail(err,
+			 "files may not have the %u MiB that shared memory "
+			 "takes (ulimit -f)",
+			 SEGMENT_SIZE >> 20) :
+		    make_again(s, &map);
+	h = (struct segment_head *)(void *)map;
+	if (!err) {
+		copy_tables(s, map);
+		for (int t = 0; t < SEGMENT_TABLES; t++)
+			atomic_store(&h->table_size[t], s->table_ok[t]);
+		atomic_store(&h->behind, s->behind);
+		err = fill_head(s, h, flags);
+	}
+	if (err) {
+		if (map)
+			munmap(map, SEGMENT_SIZE);
+		segment_unlink(s);
+		close_fds(s);
+		return err;
+	}
+	put_there(s, map);
+	if (!(flags & SEGMENT_NO_COPY))
+		agree();
+	registry_show(s->registry, s->head->id);
+	return 0;
+}
+
 /* What it consists of */
 
 const struct segment_head *segment_head(const struct segment *s)
@@ -321,7 +440,10 @@ int segment_grow(struct segment *s, enum segment_table t, size_t size)
 	if (size > table_room(t))
 		return -ENOSPC;
 	size = (size + SEGMENT_GROW - 1) / SEGMENT_GROW * SEGMENT_GROW;
-	err = segment_allocate(s->fd, table_offset(t) + old, size - old);
+	/* While it is away it is memory, and segment_back() allocates. */
+	err = s->fd < 0 ? 0 :
+			  segment_allocate(s->fd, table_offset(t) + old,
+					   size - old);
 	if (err)
 		return err;
 	s->table_ok[t] = size;

@@ -145,6 +145,17 @@ void segment_destroy(struct segment *s);
  * harms nobody. The descriptors are closed. Before registry_abandon().
  */
 void segment_abandon(struct segment *s);
+/*
+ * The process is suspended (src/migrate), and goes on: what is mapped becomes
+ * private memory with the same contents at the same place, no peer finds it, and
+ * none copies any more; and is shared again. Before registry_away(), after
+ * registry_back(). No thread uses it but for its tables, which nobody changes
+ * meanwhile, and no peer is attached. If going on fails it is still away.
+ * segment_prepare() comes first, and alone may fail.
+ */
+int segment_prepare(struct segment *s);
+void segment_away(struct segment *s);
+int segment_back(struct segment *s);
 /* At exit(): removes the names, and nothing else. */
 void segment_unlink(struct segment *s);
 /* Why segment_create() has failed last: static storage, for who called it. */

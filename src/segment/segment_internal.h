@@ -17,6 +17,7 @@ struct segment {
 	uint32_t life;
 	uint8_t *map; /* all of it */
 	struct segment_head *head; /* at its beginning */
+	uint8_t *blank, *old; /* while it goes away */
 	int fd, fifo;
 	_Atomic uint32_t behind; /* what the head says of it */
 	uint64_t probe; /* the value that peers look for in this process */
@@ -70,8 +71,10 @@ int segment_allocate(int fd, size_t offset, size_t len);
 void segment_path(const struct segment *s, unsigned slot, bool fifo,
 		  char path[SEGMENT_PATH_MAX]);
 
-/* segment_visit.c: where nobody of ours is inside, we say so again. */
+/* segment_visit.c: where nobody of ours is inside, we say so again; and
+ * segment_wait_visits() of what is mapped there. */
 void segment_say_visits(struct segment *s);
+void segment_wait_visits_at(struct segment *s, uint8_t *map);
 
 /* segment_life.c: the same as segment_peer_alive(), but asks the kernel again
  * if that was not done for so long. */

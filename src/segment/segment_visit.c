@@ -125,15 +125,15 @@ static void wait_word(struct segment *s, unsigned slot,
 	}
 }
 
-void segment_wait_visits(struct segment *s)
+void segment_wait_visits_at(struct segment *s, uint8_t *map)
 {
+	const struct segment_head *h = (const void *)map;
 	struct segment_visit *visit =
-		(struct segment_visit *)(void *)(s->map +
-						 SEGMENT_VISITS_OFFSET);
+		(struct segment_visit *)(void *)(map + SEGMENT_VISITS_OFFSET);
 
 	atomic_thread_fence(memory_order_seq_cst);
 	for (unsigned i = 0; i < REGISTRY_SLOTS / 64; i++) {
-		uint64_t set = segment_producers(s->head, i);
+		uint64_t set = segment_producers(h, i);
 
 		while (set) {
 			unsigned slot =
@@ -144,6 +144,11 @@ void segment_wait_visits(struct segment *s)
 				wait_word(s, slot, &visit[slot].word[k]);
 		}
 	}
+}
+
+void segment_wait_visits(struct segment *s)
+{
+	segment_wait_visits_at(s, s->map);
 }
 
 void segment_say_visits(struct segment *s)
