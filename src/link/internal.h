@@ -147,6 +147,10 @@ static inline bool gid_equal(const union ibv_gid *a, const union ibv_gid *b)
 /* Has the link's descriptor readable when fd is. Returns 0 or -errno. */
 int udp_watch(struct udp *u, int fd, void *ptr);
 
+/* All but the receiving ones at port 4791 and the private port. */
+int udp_fds_open(struct udp *u);
+void udp_fds_close(struct udp *u);
+
 /* udp_bind.c */
 /* Leases or sockets have changed. Called with the registry's lock held. */
 void udp_steer(void *arg);
@@ -156,6 +160,8 @@ void udp_misdelivered(struct udp *u, struct rx_sock *s, uint32_t qpn);
 uint64_t udp_queued(struct udp *u, const union ibv_gid *gid, unsigned ifindex);
 /* The end of all sockets at port 4791: others find out by the registry. */
 void udp_unbind_all(struct udp *u);
+/* They are opened again. 0 or -errno: then some are not. */
+int udp_rebind_all(struct udp *u);
 
 /* udp_private.c */
 int private_open(struct udp *u);
@@ -182,6 +188,8 @@ uint64_t rx_taken(const struct udp *u);
 uint64_t rx_held(const struct udp *u);
 /* Frees the sockets in the graveyard. rx_lock is held. */
 void rx_reap(struct udp *u);
+/* What has been read, and not handed over, is lost. rx_lock is held. */
+void rx_forget(struct udp *u);
 
 /* udp_tx.c */
 /* What is sent to a group on an interface is relayed to each member. */

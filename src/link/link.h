@@ -137,6 +137,18 @@ struct link_ops {
 	 * send is not.
 	 */
 	bool (*unread)(struct link *l, struct link_way *w, uint64_t mark[2]);
+	/*
+	 * The process is suspended (src/migrate): it reaches nobody from now on,
+	 * and who has a way forgets it; whether all that was sent, and has come,
+	 * has been taken; it forgets all peers, and nobody polls until gone(),
+	 * which returns to that; and it is back. NULL: there is nothing to be
+	 * done.
+	 */
+	void (*stop)(struct link *l);
+	bool (*drained)(struct link *l);
+	void (*away)(struct link *l);
+	void (*gone)(struct link *l);
+	void (*back)(struct link *l);
 	/* No thread uses it any more. */
 	void (*destroy)(struct link *l);
 	/* In the child of a fork(): closes its copies, touches nothing shared.

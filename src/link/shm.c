@@ -83,6 +83,8 @@ static int slot_of(struct shm *s, const struct roce_pkt *p)
 	const struct roce_path *path = p->path;
 	uint32_t qpn = p->h.dest_qpn;
 
+	if (atomic_load(&s->off))
+		return -ENOENT;
 	if (!path->local || p->to_slot || qpn <= 1 ||
 	    qpn == ROCE_MULTICAST_QPN || roce_gid_is_multicast(&path->dgid))
 		return -1;
@@ -223,6 +225,57 @@ static void link_destroy(struct link *l)
 	free(to_shm(l));
 }
 
+static void stop(struct link *l)
+{
+	atomic_store(&to_shm(l)->off, true);
+}
+
+/* Whether all that was sent to processes that live has been taken there. */
+static bool all_taken(struct shm *s, uint64_t now)
+{
+	for (struct shm_peer *p = s->peers; p; p = p->next)
+		if (ring_unread(&p->out) && !ring_out_broken(&p->out) &&
+		    segment_peer_alive(p->seg, now))
+			return false;
+	return true;
+}
+
+static bool drained(struct link *l)
+{
+	struct shm *s = to_shm(l);
+	bool is;
+
+	atomic_store(&l->room, false); /* back() says so */
+	lock_take(&s->rx_lock);
+	is = !shm_rx_pending(s) && all_taken(s, clock_ns());
+	lock_drop(&s->rx_lock);
+	return is;
+}
+
+static void away(struct link *l)
+{
+	struct shm *s = to_shm(l);
+
+	lock_take(&s->rx_lock);
+	shm_rx_fini(s);
+	memset(s->in, 0, sizeof(s->in));
+	memset(s->order, 0, sizeof(s->order));
+	memset(s->seen, 0, sizeof(s->seen));
+	s->nin = s->turn = 0;
+}
+
+static void gone(struct link *l)
+{
+	lock_drop(&to_shm(l)->rx_lock);
+}
+
+static void back(struct link *l)
+{
+	atomic_store(&to_shm(l)->off, false);
+	/* Those that have found none are flushed. */
+	atomic_store(&l->room, true);
+}
+
 static const struct link_ops ops = {
 	.poll = shm_poll,
 	.wait = link_wait,
@@ -238,6 +291,11 @@ static const struct link_ops ops = {
 	.limits = limits,
 	.unread = unread,
 	.destroy = link_destroy,
+	.stop = stop,
+	.drained = drained,
+	.away = away,
+	.gone = gone,
+	.back = back,
 	/* Abandoned, its locks are in any state, and others' memory is not the
 	 * child's. */
 };

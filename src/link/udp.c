@@ -37,6 +37,58 @@ static void say_sports(struct udp *u)
 	registry_sports(u->registry, ports, n);
 }
 
+int udp_fds_open(struct udp *u)
+{
+	int err;
+
+	u->epfd = fd_aside(epoll_create1(EPOLL_CLOEXEC));
+	if (u->epfd < 0)
+		return -errno;
+	u->pending_fd = fd_aside(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	if (u->pending_fd < 0)
+		return -errno;
+	err = udp_watch(u, u->pending_fd, NULL);
+	if (err)
+		return err;
+	for (int i = 0; i < TX_SOCKS; i++) {
+		int err6 = sock_tx(&u->tx[0][i], false, 0);
+
+		err = sock_tx(&u->tx[1][i], true, 0);
+		if (err && err6)
+			return err;
+	}
+	if (u->registry)
+		say_sports(u);
+	for (int v4 = 0; v4 < 2; v4++) {
+		struct rx_sock *s = &u->errors[v4];
+
+		s->kind = RX_ERRORS;
+		s->fd = u->tx[v4][TX_QP1].fd;
+		if (s->fd < 0)
+			continue;
+		err_enable(s->fd, v4);
+		err = udp_watch(u, s->fd, s);
+		if (err)
+			return err;
+	}
+	u->spare_fd = sock_new(u->tx[1][0].fd >= 0);
+	return u->spare_fd < 0 ? u->spare_fd : 0;
+}
+
+void udp_fds_close(struct udp *u)
+{
+	for (int i = 0; i < TX_SOCKS; i++) {
+		sock_close(u->tx[0][i].fd);
+		sock_close(u->tx[1][i].fd);
+		u->tx[0][i].fd = u->tx[1][i].fd = -1;
+	}
+	private_close(u);
+	sock_close(u->pending_fd);
+	sock_close(u->spare_fd);
+	sock_close(u->epfd);
+	u->pending_fd = u->spare_fd = u->epfd = -1;
+}
+
 int udp_create(struct udp **out, const struct udp_config *cfg,
 	       struct registry *registry)
 {
@@ -55,45 +107,10 @@ int udp_create(struct udp **out, const struct udp_config *cfg,
 	u->spare_fd = -1;
 	for (int i = 0; i < TX_SOCKS; i++)
 		u->tx[0][i].fd = u->tx[1][i].fd = -1;
-	u->epfd = fd_aside(epoll_create1(EPOLL_CLOEXEC));
-	if (u->epfd < 0) {
-		err = -errno;
-		goto err_destroy;
-	}
-	u->pending_fd = fd_aside(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	if (u->pending_fd < 0) {
-		err = -errno;
-		goto err_destroy;
-	}
-	err = udp_watch(u, u->pending_fd, NULL);
+	u->epfd = -1;
+	err = udp_fds_open(u);
 	if (err)
 		goto err_destroy;
-	for (int i = 0; i < TX_SOCKS; i++) {
-		int err6 = sock_tx(&u->tx[0][i], false, 0);
-
-		err = sock_tx(&u->tx[1][i], true, 0);
-		if (err && err6)
-			goto err_destroy;
-	}
-	if (registry)
-		say_sports(u);
-	for (int v4 = 0; v4 < 2; v4++) {
-		struct rx_sock *s = &u->errors[v4];
-
-		s->kind = RX_ERRORS;
-		s->fd = u->tx[v4][TX_QP1].fd;
-		if (s->fd < 0)
-			continue;
-		err_enable(s->fd, v4);
-		err = udp_watch(u, s->fd, s);
-		if (err)
-			goto err_destroy;
-	}
-	u->spare_fd = sock_new(u->tx[1][0].fd >= 0);
-	if (u->spare_fd < 0) {
-		err = u->spare_fd;
-		goto err_destroy;
-	}
 	err = rx_create(u);
 	if (err)
 		goto err_destroy;
@@ -121,14 +138,7 @@ static void free_udp(struct udp *u)
 		sock_close(s->fd);
 		free(s);
 	}
-	for (int i = 0; i < TX_SOCKS; i++) {
-		sock_close(u->tx[0][i].fd);
-		sock_close(u->tx[1][i].fd);
-	}
-	private_close(u);
-	sock_close(u->pending_fd);
-	sock_close(u->spare_fd);
-	sock_close(u->epfd);
+	udp_fds_close(u);
 	rx_destroy(u);
 	tx_fini(u);
 	pthread_mutex_destroy(&u->bind_lock);

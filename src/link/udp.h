@@ -34,6 +34,15 @@ int udp_create(struct udp **u, const struct udp_config *cfg,
 	       struct registry *registry);
 void udp_destroy(struct udp *u);
 
+/*
+ * The process is suspended (src/migrate): all sockets are closed, nobody sends,
+ * and who polls finds nothing; and it has the same again. If that fails it is
+ * still away. udp_wake(): who sleeps on udp_fd() wakes.
+ */
+void udp_away(struct udp *u);
+int udp_back(struct udp *u);
+bool udp_wake(struct udp *u);
+
 /* As the engine uses it; lives and ends with u. */
 struct link *udp_link(struct udp *u);
 

@@ -431,8 +431,9 @@ void udp_unbind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
 
 void udp_unbind_all(struct udp *u)
 {
-	bool locked = !registry_lock(u->registry);
+	bool locked = u->registry && !registry_lock(u->registry);
 
+	pthread_mutex_lock(&u->bind_lock);
 	for (struct rx_sock *s = u->socks; s; s = s->next) {
 		if (s->kind == RX_PRIVATE)
 			continue;
@@ -441,6 +442,35 @@ void udp_unbind_all(struct udp *u)
 		if (locked)
 			registry_addr_leave(u->registry, &s->gid, s->scope);
 	}
+	pthread_mutex_unlock(&u->bind_lock);
 	if (locked)
 		registry_unlock(u->registry);
+}
+
+/* An address whose port another program has is enough for this host's processes,
+ * as in udp_bind(). */
+static int rebind(struct udp *u, struct rx_sock *s)
+{
+	const int err = bind_locked(u, s);
+
+	return err == -EADDRINUSE && u->registry && s->kind == RX_UNICAST &&
+			       !u->cfg.wire ?
+		       0 :
+		       err;
+}
+
+int udp_rebind_all(struct udp *u)
+{
+	int err = u->registry ? registry_lock(u->registry) : 0;
+
+	if (err)
+		return err;
+	pthread_mutex_lock(&u->bind_lock);
+	for (struct rx_sock *s = u->socks; s && !err; s = s->next)
+		if (s->kind != RX_PRIVATE)
+			err = rebind(u, s);
+	pthread_mutex_unlock(&u->bind_lock);
+	if (u->registry)
+		registry_unlock(u->registry);
+	return err;
 }

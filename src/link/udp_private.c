@@ -239,8 +239,11 @@ static void free_claims(struct claim *c)
 void private_close(struct udp *u)
 {
 	for (int i = 0; i < REGISTRY_SLOTS; i++) {
-		free_claims(u->peer[i].claim[0]);
-		free_claims(u->peer[i].claim[1]);
-		free_claims(u->peer[i].retired);
+		struct peer *p = &u->peer[i];
+
+		free_claims(p->claim[0]);
+		free_claims(p->claim[1]);
+		free_claims(p->retired);
+		p->claim[0] = p->claim[1] = p->retired = NULL;
 	}
 }

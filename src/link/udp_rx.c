@@ -616,6 +616,19 @@ static void set_held(struct rx *rx, bool left)
 	atomic_store_explicit(&rx->held, held, memory_order_relaxed);
 }
 
+void rx_forget(struct udp *u)
+{
+	struct rx *rx = u->rx;
+
+	rx_reap(u);
+	rx->count = rx->next = 0;
+	rx->d.len = rx->d.off = 0;
+	rx->hot = NULL;
+	rx->nevents = rx->next_event = 0;
+	rx->pending = false;
+	atomic_store(&rx->held, 0);
+}
+
 static void set_pending(struct udp *u, struct rx *rx, bool pending)
 {
 	uint64_t n = 1;

@@ -52,6 +52,11 @@ uint32_t netdev_ifindex(const union ibv_gid *gid);
 /* The same by way of an interface, whose link-local addresses alone count. */
 bool netdev_is_local_on(const union ibv_gid *gid, uint32_t ifindex);
 
+/* The process is suspended (src/migrate): what is known stays, without the
+ * descriptor by which it is; and what was known is looked at again. */
+void netdev_local_away(void);
+void netdev_local_back(void);
+
 /*
  * A non-blocking descriptor that turns readable when an interface or address
  * of this host may have changed, or -errno; the caller closes it.

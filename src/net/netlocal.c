@@ -118,6 +118,22 @@ static void local_refresh(uint64_t now)
 	pthread_mutex_unlock(&local.writer);
 }
 
+void netdev_local_away(void)
+{
+	pthread_mutex_lock(&local.writer);
+	if (local.watch >= 0)
+		sys_close(local.watch);
+	local.watch = -1;
+	/* By a clock that stands, it is as of now until netdev_local_back(). */
+	atomic_store(&local.checked_ns, clock_ns());
+	pthread_mutex_unlock(&local.writer);
+}
+
+void netdev_local_back(void)
+{
+	atomic_store(&local.checked_ns, 0);
+}
+
 /* ifindex: of this interface; 0: of any. */
 static uint32_t local_find(uint64_t hi, uint64_t lo, uint32_t ifindex)
 {
