@@ -139,6 +139,9 @@ bool sleep_is_waiter(const struct engine *e);
 /* thread.c */
 int thread_fds_open(struct engine *e);
 void thread_fds_close(struct engine *e);
+/* The thread looks at the links' descriptors, which are new; no longer. */
+int thread_add_links(struct engine *e);
+void thread_remove_links(struct engine *e);
 /*
  * Sets whether the thread watches the links, as it does at first, or only those
  * that are cold. 0, or -errno and nothing has changed; thread_lock is held.
@@ -169,6 +172,10 @@ static inline void thread_poller(struct engine *e)
 /* Makes the thread check everything but the descriptors again. */
 void thread_wake(struct engine *e);
 void thread_end(struct engine *e);
+
+/* halt.c: the thread is to start, and will when the engine goes on; false: it
+ * runs. */
+bool halt_starts(struct engine *e);
 
 /* explain.c: reports drops now and then, for processes that do not end. */
 void drops_explain_at(struct engine *e, uint64_t now);

@@ -43,6 +43,8 @@ void send_starved(struct engine *e)
 	bool room = false;
 	uint64_t now;
 
+	if (engine_halted(e))
+		return;
 	for (unsigned i = 0; i < e->nlinks; i++)
 		room |= has_room(e->link[i]);
 	if (!room)
@@ -191,5 +193,10 @@ bool engine_unread(struct engine *e, struct engine_qp *qp, uint32_t qpn,
 	const bool by_peer = qp->way.peer && qp->way.qpn == qpn;
 	struct link *l = by_peer ? qp->way.link : e->link[0];
 
+	/* Its process is suspended, and will come back. */
+	if (e->registry && path->local && registry_keeps_seat(e->registry, qpn)) {
+		mark[0] = mark[1] = 0;
+		return true;
+	}
 	return l->ops->unread(l, by_peer ? &qp->way : &at, mark);
 }

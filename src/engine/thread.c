@@ -136,6 +136,32 @@ static unsigned link_of(const struct engine *e, int fd)
 	return i;
 }
 
+/* Programs leave none out; or that is as heat.h has it. */
+static void links_use(struct engine *e, bool all)
+{
+	for (unsigned i = 0; i < e->nlinks; i++)
+		heat_use(e->link[i], all);
+}
+
+int thread_add_links(struct engine *e)
+{
+	int err = 0;
+
+	for (unsigned i = 0; !err && i < e->nlinks; i++) {
+		err = engine_watch_fd(e, e->link[i]->ops->fd(e->link[i]));
+		if (err == -EEXIST)
+			err = 0;
+		e->link[i]->watched = true;
+	}
+	return err;
+}
+
+void thread_remove_links(struct engine *e)
+{
+	for (unsigned i = 0; i < e->nlinks; i++)
+		engine_unwatch_fd(e, e->link[i]->ops->fd(e->link[i]));
+}
+
 int thread_fds_open(struct engine *e)
 {
 	int err;
@@ -145,11 +171,9 @@ int thread_fds_open(struct engine *e)
 	if (e->epoll_fd < 0 || e->wake_fd < 0)
 		return -errno;
 	err = engine_watch_fd(e, e->wake_fd);
-	for (unsigned i = 0; !err && i < e->nlinks; i++) {
-		err = engine_watch_fd(e, e->link[i]->ops->fd(e->link[i]));
-		e->link[i]->watched = true;
-		heat_use(e->link[i], true);
-	}
+	if (!err)
+		err = thread_add_links(e);
+	links_use(e, true);
 	return err;
 }
 
@@ -498,13 +522,6 @@ static void say_no_thread(int err)
 				    "a stack");
 }
 
-/* Programs leave none out; or that is as heat.h has it. */
-static void links_use(struct engine *e, bool all)
-{
-	for (unsigned i = 0; i < e->nlinks; i++)
-		heat_use(e->link[i], all);
-}
-
 int engine_start(struct engine *e)
 {
 	static const int faults[] = { SIGSEGV, SIGBUS,  SIGFPE,
@@ -517,7 +534,7 @@ int engine_start(struct engine *e)
 	if (atomic_load(&e->started))
 		return 0;
 	pthread_mutex_lock(&e->thread_lock);
-	if (atomic_load(&e->started))
+	if (atomic_load(&e->started) || halt_starts(e))
 		goto out;
 	/*
 	 * Signals go to the program's threads, except those of this thread's

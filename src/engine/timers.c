@@ -214,6 +214,8 @@ void timers_run(struct engine *e, uint64_t now)
 	struct engine_alarm *a;
 	struct engine_qp *qp;
 
+	if (engine_halted(e))
+		return;
 	for (a = e->alarms; a; a = a->next)
 		if (atomic_load_explicit(&a->due, memory_order_relaxed) <= now)
 			a->expire(e, now);

@@ -1,0 +1,197 @@
+/*
+ * halt.c - an engine that does nothing for a while (src/migrate)
+ *
+ * No packet and no poll pays for it. UDP, which takes whatever no other link does,
+ * has another table meanwhile, whose send() never has room, and there is no way
+ * by shared memory to be found. Who sends for a QP holds its lock, so when each has
+ * been taken once, and its way forgotten, all have seen that. Polls find nothing where there is nothing; what they
+ * do now and then, timers, looks whether it may.
+ *
+ * The thread ends, and starts again: so it sets up what it needs wherever the
+ * process is by then. A program that sleeps on the links is woken until it leaves
+ * receiving to others and sleeps on its own descriptor (sleep.c), where it stays.
+ */
+#include "internal.h"
+
+#include "base/sys.h"
+#include "heat.h"
+#include "segment/segment.h"
+
+#include <errno.h>
+#include <sched.h>
+
+#define NAP_NS 100000
+#define WAKE_NS 5000000000u /* for a sleeper to wake */
+
+static size_t no_room(struct link *l, struct link_way *w,
+		      const struct roce_batch *b, size_t from, size_t to,
+		      int *err)
+{
+	(void)l;
+	(void)w;
+	(void)b;
+	(void)to;
+	(void)err;
+	return from;
+}
+
+static int nothing(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
+{
+	(void)l;
+	(void)budget;
+	(void)fn;
+	(void)arg;
+	return 0;
+}
+
+struct each {
+	void (*fn)(struct engine_qp *qp, void *arg);
+	void *arg;
+};
+
+static void stop_qp(struct engine_qp *qp, void *arg)
+{
+	const struct each *each = arg;
+
+	link_way_forget(&qp->way);
+	qp->way.link = NULL;
+	send_unuse(qp);
+	each->fn(qp, each->arg);
+}
+
+int engine_halt(struct engine *e, struct engine_halt *h,
+		void (*fn)(struct engine_qp *qp, void *arg), void *arg)
+{
+	struct each each = { fn, arg };
+	struct link *udp = e->link[0];
+
+	h->ops = udp->ops;
+	h->stopped = *udp->ops;
+	h->stopped.send = no_room;
+	atomic_store(&h->thread, false);
+	atomic_store(&e->halt, h);
+	udp->ops = &h->stopped;
+	for (unsigned i = 0; i < e->nlinks; i++)
+		if (e->link[i]->ops->stop)
+			e->link[i]->ops->stop(e->link[i]);
+	return engine_qps_each(e, stop_qp, &each) ? 0 : -ENOMEM;
+}
+
+static bool links_drained(struct engine *e)
+{
+	for (unsigned i = 0; i < e->nlinks; i++) {
+		struct link *l = e->link[i];
+
+		if (l->ops->drained && !l->ops->drained(l))
+			return false;
+	}
+	return true;
+}
+
+void engine_drain(struct engine *e, uint64_t limit_ns)
+{
+	const uint64_t begin = clock_ns();
+	bool busy, drained;
+
+	heat_add(e->link[0]);
+	do {
+		drained = !progress(e, clock_ns(), &busy) && !busy &&
+			  links_drained(e);
+		if (busy)
+			sched_yield();
+	} while (!drained && clock_ns() - begin < limit_ns);
+}
+
+/* A program's thread sleeps on the links' descriptors. */
+static int wake_sleeper(struct engine *e)
+{
+	const uint64_t begin = clock_ns();
+
+	sleep_forget(e);
+	while (presence_is_asleep(&e->presence)) {
+		if (clock_ns() - begin > WAKE_NS)
+			return -EBUSY;
+		if (e->segment)
+			segment_poke_own(e->segment);
+		udp_wake(e->udp);
+		sys_sleep(NAP_NS);
+	}
+	return 0;
+}
+
+static void nothing_more(struct engine_qp *qp, void *arg)
+{
+	(void)qp;
+	(void)arg;
+}
+
+int engine_rest(struct engine *e)
+{
+	struct engine_halt *h = atomic_load(&e->halt);
+	int err;
+
+	/* Nobody begins to sleep on the links from now on. */
+	if (atomic_exchange(&e->started, false)) {
+		atomic_store(&h->thread, true);
+		thread_end(e);
+		atomic_store(&e->stop, false);
+	}
+	err = wake_sleeper(e);
+	if (err)
+		return err;
+	progress_step_forward(e, clock_ns());
+	h->stopped.poll = nothing;
+	thread_remove_links(e);
+	engine_quiesce(e);
+	/* What was left behind for the holders of their locks, they take. */
+	return engine_qps_each(e, nothing_more, NULL) ? 0 : -ENOMEM;
+}
+
+void engine_links_away(struct engine *e)
+{
+	for (unsigned i = 0; i < e->nlinks; i++)
+		if (e->link[i]->ops->away)
+			e->link[i]->ops->away(e->link[i]);
+}
+
+void engine_links_gone(struct engine *e)
+{
+	for (unsigned i = 0; i < e->nlinks; i++)
+		if (e->link[i]->ops->gone)
+			e->link[i]->ops->gone(e->link[i]);
+}
+
+bool halt_starts(struct engine *e)
+{
+	struct engine_halt *h = atomic_load(&e->halt);
+
+	if (h)
+		atomic_store(&h->thread, true);
+	return h;
+}
+
+int engine_go(struct engine *e, void (*fn)(struct engine_qp *qp, void *arg),
+	      void *arg)
+{
+	struct engine_halt *h = atomic_load(&e->halt);
+	bool thread;
+	int err;
+
+	err = thread_add_links(e);
+	if (err)
+		return err;
+	pthread_mutex_lock(&e->thread_lock);
+	e->link[0]->ops = h->ops;
+	for (unsigned i = 0; i < e->nlinks; i++)
+		if (e->link[i]->ops->back)
+			e->link[i]->ops->back(e->link[i]);
+	thread = atomic_load(&h->thread);
+	atomic_store(&e->halt, NULL);
+	pthread_mutex_unlock(&e->thread_lock);
+	/* Without one, which is said, who calls in receives; and a queue pair
+	 * that is connected tries again. */
+	if (thread)
+		engine_start(e);
+	engine_qps_each(e, fn, arg);
+	return 0;
+}
