@@ -22,6 +22,8 @@ void shca_stat_exit(struct engine *e);
 
 /* From now on others may ask for the counters, and SIGUSR1 what QPs wait for. */
 void shca_stat_begin(struct engine *e);
+/* No longer, as the process is suspended (src/migrate). Whether they might. */
+bool shca_stat_away(struct engine *e);
 /* A descriptor of the thread's is readable. False: it is none of those. */
 bool shca_stat_readable(struct engine *e, int fd);
 /* Adds what has been counted to the sums of all processes (counters/sums.h), without

@@ -291,6 +291,7 @@ static void fork_child(void)
 	pcap_close(recording);
 	recording = NULL;
 	process = NULL;
+	clock_go();
 	if (!p)
 		return;
 	for (size_t n = NMODULES; n > 0; n--)
@@ -341,6 +342,23 @@ static void process_put(struct engine *e)
 __attribute__((constructor)) static void attach(void)
 {
 	shca_transport_iwarp = &shca_iwarp;
+}
+
+struct engine *shca_process_hold(void)
+{
+	struct engine *e;
+
+	pthread_mutex_lock(&process_lock);
+	e = process ? &process->engine : NULL;
+	if (e)
+		process->refs++;
+	pthread_mutex_unlock(&process_lock);
+	return e;
+}
+
+void shca_process_drop(struct engine *e)
+{
+	process_put(e);
 }
 
 /* Contexts */
@@ -413,6 +431,8 @@ int shca_wait(int fd, uint64_t until_ns, const sigset_t *mask, bool spin)
 	pthread_mutex_lock(&process_lock);
 	e = process ? &process->engine : NULL;
 	pthread_mutex_unlock(&process_lock);
+	if (until_ns != UINT64_MAX)
+		until_ns = clock_of_kernel(until_ns);
 	return e ? engine_wait(e, fd, until_ns, mask, spin) : -ENODEV;
 }
 
@@ -421,7 +441,8 @@ __attribute__((destructor)) static void process_exit(void)
 {
 	struct engine *e;
 
-	if (!process)
+	/* Of one that is suspended nobody knows. */
+	if (!process || engine_halted(&process->engine))
 		return;
 	e = &process->engine;
 	shca_timewait_linger(e, true);

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct engine;
 struct ibv_context;
 struct ibv_device;
 
@@ -15,6 +16,10 @@ int shca_open(struct ibv_device *dev, struct ibv_context **ctx);
 /* A context with another's command file, see verbs/dm.c; takes over cmd_fd. */
 int shca_import(int cmd_fd, struct ibv_context **ctx);
 int shca_close(struct ibv_context *ctx);
+
+/* The process stays, also if all contexts are closed; NULL: there is none. */
+struct engine *shca_process_hold(void);
+void shca_process_drop(struct engine *e);
 
 /*
  * Waits until fd is readable, and receives meanwhile, so that one thread wakes

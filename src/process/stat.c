@@ -146,7 +146,8 @@ static bool sums_take(struct shca_stat *st, const struct copy *c)
 
 	if (!st->sums || pthread_mutex_trylock(&st->sums_lock))
 		return false;
-	for (uint32_t d = 0; d < c->head.ndevices; d++)
+	/* There may be none by now (shca_stat_away()). */
+	for (uint32_t d = 0; st->sums && d < c->head.ndevices; d++)
 		more |= sums_add(st->sums, (unsigned)c->dev[d]->index,
 				 c->dev[d]->added, c->device[d].n);
 	pthread_mutex_unlock(&st->sums_lock);
@@ -350,6 +351,28 @@ void shca_stat_fini(struct engine *e)
 	sums_close(st->sums);
 	free(st);
 	to_process(e)->stat = NULL;
+}
+
+bool shca_stat_away(struct engine *e)
+{
+	struct shca_stat *st = to_stat(e);
+	const int fds[] = { atomic_load(&st->asked_fd), atomic_load(&st->fd) };
+	struct sums *sums;
+
+	if (!atomic_load(&st->begun))
+		return false;
+	shca_sums_add(e);
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+		if (fds[i] >= 0)
+			engine_unwatch_fd(e, fds[i]);
+	stop(e, true);
+	pthread_mutex_lock(&st->sums_lock);
+	sums = atomic_exchange(&st->sums, NULL);
+	sums_close(sums);
+	pthread_mutex_unlock(&st->sums_lock);
+	engine_alarm_set(e, &st->sums_alarm, UINT64_MAX);
+	atomic_store(&st->begun, false);
+	return true;
 }
 
 void shca_stat_forked(struct engine *e)

@@ -84,6 +84,15 @@ const struct roce_path *roce_qp_path(const struct roce_qp *qp)
 	return &qp->path;
 }
 
+void roce_qp_moved(struct roce_qp *qp, const struct roce_path *path)
+{
+	const bool other = qp->path.lossless != path->lossless;
+
+	qp->path = *path;
+	if (other)
+		cc_init(qp);
+}
+
 uint32_t roce_qp_dest(const struct roce_qp *qp)
 {
 	return qp->dest_qpn;

@@ -123,6 +123,8 @@ uint32_t roce_qp_num(const struct roce_qp *qp);
 enum ibv_qp_state roce_qp_state(const struct roce_qp *qp);
 enum ibv_qp_type roce_qp_type(const struct roce_qp *qp);
 const struct roce_path *roce_qp_path(const struct roce_qp *qp);
+/* The same addresses, seen from another host. */
+void roce_qp_moved(struct roce_qp *qp, const struct roce_path *path);
 uint32_t roce_qp_dest(const struct roce_qp *qp); /* the peer's QPN */
 
 /*

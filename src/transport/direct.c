@@ -106,8 +106,12 @@ static struct segment_peer *peer_of(struct shca_qp *qp, uint32_t dest)
 static bool find(struct shca_qp *qp)
 {
 	uint32_t dest = roce_qp_dest(roce_qp(qp->core));
-	struct segment_peer *peer = peer_of(qp, dest);
+	struct segment_peer *peer;
 
+	/* Suspended, a process knows nobody. */
+	if (engine_halted(qp->sched.engine))
+		return false;
+	peer = peer_of(qp, dest);
 	if (!peer)
 		return false;
 	if (found(&qp->far, peer, dest)) {

@@ -35,6 +35,13 @@ static int has_ah(const struct shca_device *dev)
 		   dev->transport->name);
 }
 
+void shca_path_place(struct roce_path *path)
+{
+	path->local = netdev_is_local_on(&path->dgid, path->sgid_scope);
+	path->lossless =
+		path->local && !config_get()->wire && config_get()->loss <= 0;
+}
+
 int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	      struct roce_path *path, struct netdev_gid *via)
 {
@@ -73,9 +80,7 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	path->sgid_scope = via->ifindex;
 	path->flow_label = attr->grh.flow_label & 0xfffff;
 	path->tclass = attr->grh.traffic_class;
-	path->local = netdev_is_local_on(&path->dgid, via->ifindex);
-	path->lossless =
-		path->local && !config_get()->wire && config_get()->loss <= 0;
+	shca_path_place(path);
 	/* A packet without hops left arrives nowhere. */
 	path->hop_limit = attr->grh.hop_limit ? attr->grh.hop_limit : 64;
 	return 0;

@@ -12,6 +12,8 @@
  */
 int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	      struct roce_path *path, struct netdev_gid *via);
+/* Where its end is, seen from this host. */
+void shca_path_place(struct roce_path *path);
 int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
 		   struct ibv_ah **ah);
 int shca_ah_destroy(struct ibv_ah *ah);

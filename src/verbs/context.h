@@ -71,9 +71,14 @@ void shca_context_remove(struct engine *e, struct shca_context *ctx);
 void shca_port_event(struct engine *e, enum ibv_event_type type);
 /* process->netdev_fd is readable. True: addresses may have changed. */
 bool shca_netdevs_changed(struct engine *e);
+/* They are read again. */
+void shca_netdevs_rescan(struct engine *e);
 
 /* For the process. */
 int shca_netdevs_init(struct engine *e);
 void shca_netdevs_fini(struct engine *e);
+/* The process is suspended (src/migrate), and goes on: they are read again. */
+void shca_netdevs_away(struct engine *e);
+int shca_netdevs_back(struct engine *e);
 
 #endif

@@ -22,6 +22,9 @@ int shca_busy(const void *object, const char *what);
 void shca_live_stays(struct shca_live *l);
 /* Reports those of a context, or all (NULL), as left behind (check/check.h). */
 void shca_live_leaked(const struct ibv_context *context, const char *call);
+/* Calls fn for each of a kind; none comes or goes meanwhile. */
+void shca_live_each(const struct engine *e, enum shca_kind kind,
+		    void (*fn)(void *object));
 void shca_live_hold(void);
 void shca_live_release(void);
 

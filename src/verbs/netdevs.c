@@ -60,10 +60,18 @@ void shca_port_event(struct engine *e, enum ibv_event_type type)
 bool shca_netdevs_changed(struct engine *e)
 {
 	struct shca_process *proc = to_process(e);
-	struct shca_context *ctx, *other;
 
 	if (!netdev_changed(proc->netdev_fd))
 		return false;
+	shca_netdevs_rescan(e);
+	return true;
+}
+
+void shca_netdevs_rescan(struct engine *e)
+{
+	struct shca_process *proc = to_process(e);
+	struct shca_context *ctx, *other;
+
 	pthread_mutex_lock(&proc->contexts.lock);
 	for (ctx = proc->contexts.first; ctx; ctx = ctx->next) {
 		/* Contexts of one device share its table: read it once. */
@@ -73,7 +81,6 @@ bool shca_netdevs_changed(struct engine *e)
 			rescan(e, ctx->dev);
 	}
 	pthread_mutex_unlock(&proc->contexts.lock);
-	return true;
 }
 
 void shca_netdevs_look(struct ibv_context *ctx)
@@ -114,4 +121,27 @@ void shca_netdevs_fini(struct engine *e)
 	if (proc->netdev_fd >= 0)
 		sys_close(proc->netdev_fd);
 	proc->netdev_fd = -1;
+}
+
+void shca_netdevs_away(struct engine *e)
+{
+	struct shca_process *proc = to_process(e);
+
+	if (proc->netdev_fd >= 0)
+		engine_unwatch_fd(e, proc->netdev_fd);
+	shca_netdevs_fini(e);
+	netdev_local_away();
+}
+
+int shca_netdevs_back(struct engine *e)
+{
+	struct shca_process *proc = to_process(e);
+	int err = 0;
+
+	netdev_local_back();
+	proc->netdev_fd = netdev_watch_fd();
+	if (proc->netdev_fd >= 0)
+		err = engine_watch_fd(e, proc->netdev_fd);
+	shca_netdevs_rescan(e);
+	return err;
 }

@@ -1,0 +1,998 @@
+/*
+ * test_suspend.c - processes are suspended and resumed at any moment
+ *
+ * Two processes send each other bursts of writes, fetch-and-adds and messages of
+ * RC over an SRQ, and datagrams, while one and then the other is suspended for a
+ * moment. Every byte is checked, and that each request completes once, in order.
+ * SUSPENDS in the environment: how often.
+ */
+#include "pair.h"
+
+#include <dirent.h>
+#include <netinet/in.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#include <softhca/migrate.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#define BURST 8 /* rounds at most, of each end in its turn */
+#define SIZE 40000 /* bytes written at most */
+#define ROUND_WRS 3
+#define RECVS (4 * BURST)
+#define DGRAM 64
+#define DGRAMS 64
+
+enum { WRITE_ID, ADD_ID, SEND_ID };
+
+/* What the peer needs to know. */
+struct info {
+	uint32_t qpn, ud_qpn, rkey;
+	uint64_t addr;
+};
+
+/* What is in a message. */
+struct message {
+	uint32_t burst, round, rounds, last;
+};
+
+struct memory {
+	uint8_t target[2][BURST][SIZE]; /* written by the peer; by parity */
+	uint8_t source[2][BURST][SIZE];
+	struct message in[RECVS], out[2][BURST];
+	uint8_t dgram_in[DGRAMS][40 + DGRAM], dgram_out[2][DGRAM];
+	_Alignas(8) uint64_t counter, results[BURST];
+};
+
+struct node {
+	unsigned who; /* 0, 1 */
+	bool sleeps;
+	int fd; /* to the other process */
+	struct ibv_comp_channel *ch;
+	struct ibv_cq *cq;
+	struct ibv_srq *srq;
+	struct ibv_qp *qp, *ud;
+	struct ibv_ah *ah;
+	struct ibv_mr *mr;
+	struct memory *m;
+	struct info peer;
+
+	uint32_t burst, nsent; /* this burst; completions in it, */
+	uint32_t ngot[2]; /* and messages of it, and of the next: by parity */
+	uint64_t adds;
+	uint32_t dgrams, dgram_last;
+	uint32_t last; /* the last burst, + 1; 0: there are more */
+};
+
+static _Atomic bool stop;
+
+static uint32_t mix(uint32_t a, uint32_t b, uint32_t c)
+{
+	uint64_t x = ((uint64_t)a << 32 | b << 8 | c) * 0x9e3779b97f4a7c15u;
+
+	x ^= x >> 29;
+	return (uint32_t)((x * 0xbf58476d1ce4e5b9u) >> 33);
+}
+
+static uint32_t rounds_of(uint32_t burst, unsigned who)
+{
+	return 1 + mix(burst, 77, who) % BURST;
+}
+
+static uint32_t size_of(uint32_t burst, uint32_t round, unsigned who)
+{
+	const uint32_t n = mix(burst, round, who);
+
+	return n % 4 ? n / 4 % 3000 : n / 4 % SIZE;
+}
+
+static uint8_t byte_of(uint32_t burst, uint32_t round, unsigned who, uint32_t i)
+{
+	return (uint8_t)(burst * 31 + round * 17 + who * 101 + i * 7 +
+			 (i >> 8));
+}
+
+#define SGE(n, p, len) ((struct ibv_sge){ (uintptr_t)(p), len, (n)->mr->lkey })
+
+static void post_in(struct node *n, uint32_t i)
+{
+	struct ibv_sge sge = SGE(n, &n->m->in[i], sizeof(n->m->in[i]));
+	struct ibv_recv_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1 };
+	struct ibv_recv_wr *bad;
+
+	assert_int_equal(ibv_post_srq_recv(n->srq, &wr, &bad), 0);
+}
+
+static void post_dgram_in(struct node *n, uint32_t i)
+{
+	struct ibv_sge sge = SGE(n, n->m->dgram_in[i], 40 + DGRAM);
+	struct ibv_recv_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1 };
+	struct ibv_recv_wr *bad;
+
+	assert_int_equal(ibv_post_recv(n->ud, &wr, &bad), 0);
+}
+
+static void post_round(struct node *n, uint32_t round)
+{
+	struct memory *m = n->m;
+	const unsigned half = n->burst % 2;
+	const uint32_t size = size_of(n->burst, round, n->who);
+	uint8_t *from = m->source[half][round];
+	struct ibv_sge data = SGE(n, from, size),
+		       old = SGE(n, &m->results[round], 8),
+		       note = SGE(n, &m->out[half][round],
+				  sizeof(struct message));
+	struct ibv_send_wr send = {
+		.wr_id = n->burst * 64u + round * 4 + SEND_ID,
+		.sg_list = &note,
+		.num_sge = 1,
+		.opcode = IBV_WR_SEND,
+		.send_flags = IBV_SEND_SIGNALED,
+	};
+	struct ibv_send_wr add = {
+		.wr_id = n->burst * 64u + round * 4 + ADD_ID,
+		.next = &send,
+		.sg_list = &old,
+		.num_sge = 1,
+		.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
+		.send_flags = IBV_SEND_SIGNALED,
+		.wr.atomic = { .remote_addr = n->peer.addr +
+					      offsetof(struct memory, counter),
+			       .rkey = n->peer.rkey,
+			       .compare_add = 1 },
+	};
+	struct ibv_send_wr write = {
+		.wr_id = n->burst * 64u + round * 4 + WRITE_ID,
+		.next = &add,
+		.sg_list = &data,
+		.num_sge = 1,
+		.opcode = IBV_WR_RDMA_WRITE,
+		.send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = { n->peer.addr +
+				     (uint64_t)((uint8_t *)
+							m->target[half][round] -
+						(uint8_t *)m),
+			     n->peer.rkey },
+	};
+	struct ibv_send_wr *bad;
+
+	for (uint32_t i = 0; i < size; i++)
+		from[i] = byte_of(n->burst, round, n->who, i);
+	m->out[half][round] =
+		(struct message){ n->burst, round, rounds_of(n->burst, n->who),
+				  n->last == n->burst + 1 };
+	assert_int_equal(ibv_post_send(n->qp, &write, &bad), 0);
+}
+
+static void post_dgram(struct node *n)
+{
+	uint8_t *p = n->m->dgram_out[n->burst % 2];
+	struct ibv_sge sge = SGE(n, p, DGRAM);
+	struct ibv_send_wr wr = {
+		.wr_id = n->burst * 64u + 63,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = IBV_WR_SEND,
+		.send_flags = IBV_SEND_SIGNALED,
+		.wr.ud = { n->ah, n->peer.ud_qpn, 0x11111111 },
+	};
+	struct ibv_send_wr *bad;
+
+	memcpy(p, &n->burst, 4);
+	for (uint32_t i = 4; i < DGRAM; i++)
+		p[i] = byte_of(n->burst, 63, n->who, i);
+	assert_int_equal(ibv_post_send(n->ud, &wr, &bad), 0);
+}
+
+static void got_message(struct node *n, uint32_t i)
+{
+	const struct message msg = n->m->in[i];
+	const unsigned peer = !n->who;
+	const uint32_t size = size_of(msg.burst, msg.round, peer);
+	const uint8_t *at = n->m->target[msg.burst % 2][msg.round];
+
+	/* The peer may be ahead, where its acknowledgements are late. */
+	assert_in_range(msg.burst, n->burst, n->burst + 1);
+	assert_int_equal(msg.round, n->ngot[msg.burst % 2]);
+	assert_int_equal(msg.rounds, rounds_of(msg.burst, peer));
+	for (uint32_t k = 0; k < size; k++)
+		if (at[k] != byte_of(msg.burst, msg.round, peer, k))
+			fail_msg("byte %u of burst %u, round %u", k, msg.burst,
+				 msg.round);
+	n->ngot[msg.burst % 2]++;
+	if (msg.last)
+		n->last = msg.burst + 1;
+	post_in(n, i);
+}
+
+static void got_dgram(struct node *n, const struct ibv_wc *wc)
+{
+	const uint8_t *p = n->m->dgram_in[wc->wr_id] + 40;
+	uint32_t burst;
+
+	assert_int_equal(wc->byte_len, 40 + DGRAM);
+	memcpy(&burst, p, 4);
+	if (n->dgrams && burst <= n->dgram_last)
+		fail_msg("datagram %u after %u", burst, n->dgram_last);
+	for (uint32_t i = 4; i < DGRAM; i++)
+		assert_int_equal(p[i], byte_of(burst, 63, !n->who, i));
+	n->dgrams++;
+	n->dgram_last = burst;
+	post_dgram_in(n, (uint32_t)wc->wr_id);
+}
+
+static void got(struct node *n, const struct ibv_wc *wc)
+{
+	const uint32_t k = n->nsent;
+
+	if (wc->status)
+		fail_msg("end %u, burst %u: %s", n->who, n->burst,
+			 ibv_wc_status_str(wc->status));
+	if (wc->opcode == IBV_WC_RECV) {
+		if (wc->qp_num == n->ud->qp_num)
+			got_dgram(n, wc);
+		else
+			got_message(n, (uint32_t)wc->wr_id);
+	} else if (wc->qp_num == n->ud->qp_num) {
+		assert_int_equal(wc->wr_id, n->burst * 64u + 63);
+		n->nsent += 1u << 16;
+	} else {
+		/* Each once, and in order. */
+		assert_int_equal(wc->wr_id,
+				 n->burst * 64u + (k & 0xffff) / ROUND_WRS * 4 +
+					 (k & 0xffff) % ROUND_WRS);
+		if (wc->wr_id % 4 == ADD_ID)
+			assert_int_equal(n->m->results[wc->wr_id / 4 % 16],
+					 n->adds++);
+		n->nsent++;
+	}
+}
+
+/* Some completions. */
+static void turn(struct node *n)
+{
+	struct ibv_cq *cq;
+	struct ibv_wc wc;
+	void *arg;
+	int k = ibv_poll_cq(n->cq, 1, &wc);
+
+	assert_true(k >= 0);
+	if (!k && n->sleeps) {
+		assert_int_equal(ibv_req_notify_cq(n->cq, 0), 0);
+		k = ibv_poll_cq(n->cq, 1, &wc);
+		if (!k) {
+			assert_int_equal(ibv_get_cq_event(n->ch, &cq, &arg), 0);
+			ibv_ack_cq_events(cq, 1);
+		}
+	}
+	if (k)
+		got(n, &wc);
+}
+
+static void traffic(struct node *n)
+{
+	while (!n->last || n->burst < n->last) {
+		const uint32_t mine = rounds_of(n->burst, n->who);
+		const uint32_t theirs = rounds_of(n->burst, !n->who);
+		uint32_t posted = 0, *ngot = &n->ngot[n->burst % 2];
+
+		n->nsent = 0;
+		/* The second end follows the first: it has the last word. */
+		if (n->who) {
+			while (*ngot < theirs)
+				turn(n);
+		} else if (atomic_load(&stop)) {
+			n->last = n->burst + 1;
+		}
+		post_dgram(n);
+		while (posted < mine)
+			post_round(n, posted++);
+		while (n->nsent != (1u << 16) + mine * ROUND_WRS ||
+		       *ngot < theirs)
+			turn(n);
+		*ngot = 0;
+		n->burst++;
+	}
+}
+
+/* Setting up */
+
+static void exchange(int fd, const void *out, void *in, size_t size)
+{
+	assert_int_equal(write(fd, out, size), size);
+	assert_int_equal(recv(fd, in, size, MSG_WAITALL), size);
+}
+
+static void to_ud(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR };
+	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .sq_psn = 5 };
+
+	assert_int_equal(to_init(qp, 0), 0);
+	assert_int_equal(ibv_modify_qp(qp, &rtr, IBV_QP_STATE), 0);
+	assert_int_equal(ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN),
+			 0);
+}
+
+static void connect_rc(struct ibv_qp *qp, uint32_t dest)
+{
+	struct ibv_qp_attr rtr = rtr_attr(dest);
+	struct ibv_qp_attr rts = {
+		.qp_state = IBV_QPS_RTS,
+		.sq_psn = 0xfffffe,
+		.max_rd_atomic = 16,
+		.retry_cnt = 7,
+		.rnr_retry = 7,
+		.timeout = 14,
+	};
+
+	assert_int_equal(to_init(qp, ALL_ACCESS), 0);
+	assert_int_equal(ibv_modify_qp(qp, &rtr, rtr_mask(IBV_QPT_RC)), 0);
+	assert_int_equal(ibv_modify_qp(qp, &rts, rts_mask(IBV_QPT_RC)), 0);
+}
+
+static void node_init(struct node *n, unsigned who, bool sleeps, int fd)
+{
+	struct ibv_srq_init_attr srq = { .attr = { .max_wr = RECVS,
+						   .max_sge = 1 } };
+	struct ibv_qp_init_attr init = {
+		.qp_type = IBV_QPT_RC,
+		.cap = { 4 * BURST, 0, 1, 1, 0 },
+	};
+	struct ibv_ah_attr av = rtr_attr(0).ah_attr;
+	struct info me;
+
+	*n = (struct node){ .who = who, .sleeps = sleeps, .fd = fd };
+	setup(NULL);
+	n->m = mmap(NULL, sizeof(*n->m), PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(n->m != MAP_FAILED);
+	n->mr = ibv_reg_mr(pd, n->m, sizeof(*n->m), ALL_ACCESS);
+	assert_non_null(n->mr);
+	n->ch = ibv_create_comp_channel(ctx);
+	n->cq = ibv_create_cq(ctx, 256, NULL, n->ch, 0);
+	assert_non_null(n->cq);
+	n->srq = ibv_create_srq(pd, &srq);
+	assert_non_null(n->srq);
+	init.send_cq = init.recv_cq = n->cq;
+	init.srq = n->srq;
+	n->qp = ibv_create_qp(pd, &init);
+	assert_non_null(n->qp);
+	init.qp_type = IBV_QPT_UD;
+	init.srq = NULL;
+	init.cap = (struct ibv_qp_cap){ 4, DGRAMS, 1, 1, 0 };
+	n->ud = ibv_create_qp(pd, &init);
+	assert_non_null(n->ud);
+	n->ah = ibv_create_ah(pd, &av);
+	assert_non_null(n->ah);
+	to_ud(n->ud);
+	for (uint32_t i = 0; i < RECVS; i++)
+		post_in(n, i);
+	for (uint32_t i = 0; i < DGRAMS; i++)
+		post_dgram_in(n, i);
+	me = (struct info){ n->qp->qp_num, n->ud->qp_num, n->mr->rkey,
+			    (uintptr_t)n->m };
+	exchange(fd, &me, &n->peer, sizeof(me));
+	connect_rc(n->qp, n->peer.qpn);
+	exchange(fd, &me, &n->peer, sizeof(me));
+}
+
+static void node_fini(struct node *n)
+{
+	assert_int_equal(ibv_destroy_qp(n->qp), 0);
+	assert_int_equal(ibv_destroy_qp(n->ud), 0);
+	assert_int_equal(ibv_destroy_srq(n->srq), 0);
+	assert_int_equal(ibv_destroy_ah(n->ah), 0);
+	assert_int_equal(ibv_destroy_cq(n->cq), 0);
+	assert_int_equal(ibv_destroy_comp_channel(n->ch), 0);
+	assert_int_equal(ibv_dereg_mr(n->mr), 0);
+	munmap(n->m, sizeof(*n->m));
+	teardown(NULL);
+}
+
+/* Who suspends: a thread in each end, told how long by the first one. */
+
+struct order {
+	uint32_t ms;
+	bool ends;
+};
+
+static unsigned bad_calls;
+static bool seated; /* peers wait: it may last for long */
+
+static void away(uint32_t ms)
+{
+	int seat, err = seated ? softhca_suspend_seated(&seat) :
+				 softhca_suspend();
+
+	if (err) {
+		bad_calls++;
+		fprintf(stderr, "suspend: %s: %s\n", strerror(err),
+			softhca_migrate_why());
+		return;
+	}
+	if (ms)
+		usleep(ms * 1000);
+	err = softhca_resume();
+	if (err) {
+		bad_calls++;
+		fprintf(stderr, "resume: %s: %s\n", strerror(err),
+			softhca_migrate_why());
+	}
+}
+
+static void *obey(void *arg)
+{
+	const int fd = *(int *)arg;
+	struct order o;
+
+	while (read(fd, &o, sizeof(o)) == sizeof(o) && !o.ends) {
+		away(o.ms);
+		if (write(fd, &o, sizeof(o)) != sizeof(o))
+			break;
+	}
+	return NULL;
+}
+
+struct conductor {
+	int fd;
+	unsigned times;
+};
+
+static void *conduct(void *arg)
+{
+	const struct conductor *c = arg;
+	struct order o = { 0 };
+
+	for (unsigned i = 0; i < c->times; i++) {
+		const uint32_t r = mix(i, (uint32_t)now_ns(), 3);
+
+		usleep(r % 8000);
+		o.ms = r / 8000 % 4 ? r / 8000 % 7 : r / 8000 % 40;
+		if (i % 2) {
+			away(o.ms);
+		} else if (write(c->fd, &o, sizeof(o)) != sizeof(o) ||
+			   read(c->fd, &o, sizeof(o)) != sizeof(o)) {
+			break;
+		}
+	}
+	o.ends = true;
+	if (write(c->fd, &o, sizeof(o)) < 0)
+		bad_calls++;
+	atomic_store(&stop, true);
+	return NULL;
+}
+
+static void run(bool sleeps)
+{
+	const char *times = getenv("SUSPENDS");
+	struct conductor c = { .times = times ? (unsigned)atoi(times) : 16 };
+	int data[2], ctl[2], status;
+	pthread_t thread;
+	struct node n;
+	pid_t pid;
+
+	atomic_store(&stop, false);
+	bad_calls = 0;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, data), 0);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ctl), 0);
+	fflush(NULL);
+	pid = fork_child();
+	close(data[!pid]);
+	close(ctl[!pid]);
+	node_init(&n, !pid, sleeps, data[!!pid]);
+	c.fd = ctl[!!pid];
+	assert_int_equal(pthread_create(&thread, NULL, pid ? conduct : obey,
+					pid ? (void *)&c : (void *)&c.fd),
+			 0);
+	traffic(&n);
+	join(thread);
+	/* The peer may wait for an acknowledgement of its last message. */
+	exchange(n.fd, &n.adds, &n.m->results[0], 8);
+	assert_int_equal(n.m->counter, n.m->results[0]);
+	assert_int_equal(bad_calls, 0);
+	if (getenv("SUSPENDS"))
+		fprintf(stderr, "end %u: %u bursts, %u datagrams lost\n", n.who,
+			n.burst, n.burst - n.dgrams);
+	node_fini(&n);
+	close(n.fd);
+	close(c.fd);
+	if (!pid)
+		_exit(0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+static void polling(void **state)
+{
+	(void)state;
+	run(false);
+}
+
+static void sleeping(void **state)
+{
+	(void)state;
+	run(true);
+}
+
+/* A connection of rdma_cm(7), whose ends and listener are suspended. */
+
+static void away_once(void)
+{
+	assert_int_equal(softhca_suspend(), 0);
+	usleep(5000);
+	assert_int_equal(softhca_resume(), 0);
+}
+
+static struct rdma_cm_id *event_of(struct rdma_event_channel *ch,
+				   enum rdma_cm_event_type type)
+{
+	struct rdma_cm_event *ev;
+	struct rdma_cm_id *id;
+
+	assert_true(readable(ch->fd, 10000));
+	assert_int_equal(rdma_get_cm_event(ch, &ev), 0);
+	assert_string_equal(rdma_event_str(ev->event), rdma_event_str(type));
+	id = ev->id;
+	rdma_ack_cm_event(ev);
+	return id;
+}
+
+static void cm_qp(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,
+					 .cap = { 4, 4, 1, 1, 0 } };
+
+	assert_int_equal(rdma_create_qp(id, NULL, &init), 0);
+}
+
+static struct ibv_wc cm_wc(struct ibv_cq *cq)
+{
+	struct ibv_wc wc = wait_wc(cq);
+
+	assert_string_equal(ibv_wc_status_str(wc.status), "success");
+	return wc;
+}
+
+static void cm_server(int fd, const struct sockaddr_in *at)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_conn_param param = { .responder_resources = 1,
+					 .rnr_retry_count = 7 };
+	struct rdma_cm_id *listener, *id;
+	char text[16] = "", c = 'l';
+	struct ibv_mr *mr;
+
+	assert_int_equal(rdma_create_id(ch, &listener, NULL, RDMA_PS_TCP), 0);
+	assert_int_equal(rdma_bind_addr(listener, (struct sockaddr *)at), 0);
+	assert_int_equal(rdma_listen(listener, 1), 0);
+	away_once();
+	exchange(fd, &c, &c, 1);
+	id = event_of(ch, RDMA_CM_EVENT_CONNECT_REQUEST);
+	cm_qp(id);
+	mr = rdma_reg_msgs(id, text, sizeof(text));
+	assert_non_null(mr);
+	assert_int_equal(rdma_post_recv(id, NULL, text, sizeof(text), mr), 0);
+	assert_int_equal(rdma_accept(id, &param), 0);
+	event_of(ch, RDMA_CM_EVENT_ESTABLISHED);
+	away_once();
+	cm_wc(id->recv_cq);
+	assert_string_equal(text, "hello");
+	exchange(fd, &c, &c, 1);
+	/* The client ends it, whose communication ID is as it was. */
+	event_of(ch, RDMA_CM_EVENT_DISCONNECTED);
+	assert_int_equal(rdma_disconnect(id), 0);
+	rdma_dereg_mr(mr);
+	rdma_destroy_qp(id);
+	rdma_destroy_id(id);
+	rdma_destroy_id(listener);
+	rdma_destroy_event_channel(ch);
+	_exit(0);
+}
+
+static void cm_client(int fd, const struct sockaddr_in *to)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_conn_param param = { .responder_resources = 1,
+					 .retry_count = 7,
+					 .rnr_retry_count = 7 };
+	char text[16] = "hello", c = 'c';
+	struct rdma_cm_id *id;
+	struct ibv_mr *mr;
+
+	exchange(fd, &c, &c, 1);
+	assert_int_equal(rdma_create_id(ch, &id, NULL, RDMA_PS_TCP), 0);
+	assert_int_equal(
+		rdma_resolve_addr(id, NULL, (struct sockaddr *)to, 2000), 0);
+	event_of(ch, RDMA_CM_EVENT_ADDR_RESOLVED);
+	assert_int_equal(rdma_resolve_route(id, 2000), 0);
+	event_of(ch, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	cm_qp(id);
+	mr = rdma_reg_msgs(id, text, sizeof(text));
+	assert_non_null(mr);
+	assert_int_equal(rdma_connect(id, &param), 0);
+	event_of(ch, RDMA_CM_EVENT_ESTABLISHED);
+	away_once();
+	assert_int_equal(rdma_post_send(id, NULL, text, sizeof(text), mr,
+					IBV_SEND_SIGNALED),
+			 0);
+	cm_wc(id->send_cq);
+	exchange(fd, &c, &c, 1);
+	away_once();
+	assert_int_equal(rdma_disconnect(id), 0);
+	event_of(ch, RDMA_CM_EVENT_DISCONNECTED);
+	rdma_dereg_mr(mr);
+	rdma_destroy_qp(id);
+	rdma_destroy_id(id);
+	rdma_destroy_event_channel(ch);
+}
+
+static void connections(void **state)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_port = htons(17471) };
+	int fd[2], status;
+	pid_t pid;
+
+	(void)state;
+	setup(NULL);
+	memcpy(&at.sin_addr, gid0.raw + 12, 4);
+	teardown(NULL);
+	if (gid0.raw[10] != 0xff)
+		skip(); /* there is no IPv4 here */
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+	fflush(NULL);
+	pid = fork_child();
+	if (!pid)
+		cm_server(fd[1], &at);
+	cm_client(fd[0], &at);
+	close(fd[0]);
+	close(fd[1]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+/* What refers to the kernel or to other processes: nobody could save it. */
+
+static unsigned sockets(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	struct dirent *e;
+	char to[256];
+	unsigned n = 0;
+
+	assert_non_null(d);
+	while ((e = readdir(d))) {
+		ssize_t len =
+			readlinkat(dirfd(d), e->d_name, to, sizeof(to) - 1);
+
+		to[len < 0 ? 0 : len] = '\0';
+		n += strstr(to, "socket:") || strstr(to, "/softhca-");
+	}
+	closedir(d);
+	return n;
+}
+
+static unsigned lines(const char *path, const char *with)
+{
+	FILE *f = fopen(path, "r");
+	char line[512];
+	unsigned n = 0;
+
+	assert_non_null(f);
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, with) != NULL;
+	fclose(f);
+	return n;
+}
+
+static unsigned threads(void)
+{
+	char line[64] = "";
+	unsigned n = 0;
+	FILE *f = fopen("/proc/self/status", "r");
+
+	assert_non_null(f);
+	while (fgets(line, sizeof(line), f))
+		sscanf(line, "Threads: %u", &n);
+	fclose(f);
+	return n;
+}
+
+static void nothing_is_left(void **state)
+{
+	char mine[32];
+	const unsigned before = sockets();
+	struct end a, b;
+
+	(void)state;
+	snprintf(mine, sizeof(mine), "WRITE %d ", (int)getpid());
+	setup(NULL);
+	pair_init(&a, &b, IBV_QPT_RC);
+	assert_true(sockets() > before);
+	assert_int_equal(threads(), 2);
+	assert_int_equal(softhca_suspend(), 0);
+	assert_int_equal(sockets(), before);
+	assert_int_equal(threads(), 1);
+	assert_int_equal(lines("/proc/self/maps", "/softhca-"), 0);
+	assert_int_equal(lines("/proc/locks", mine), 0);
+	/* What is posted waits. */
+	post_recv(&b, 1, 0, 8);
+	assert_int_equal(try_send(&a,
+				  &(struct ibv_send_wr){
+					  .wr_id = 2, .opcode = IBV_WR_SEND },
+				  0, 8),
+			 0);
+	usleep(20000);
+	assert_int_equal(ibv_poll_cq(a.cq, 1, &(struct ibv_wc){ 0 }), 0);
+	assert_int_equal(ibv_poll_cq(b.cq, 1, &(struct ibv_wc){ 0 }), 0);
+	assert_int_equal(softhca_resume(), 0);
+	assert_int_equal(threads(), 2);
+	assert_int_equal(wait_wc(a.cq).wr_id, 2);
+	assert_int_equal(wait_wc(b.cq).wr_id, 1);
+	end_fini(&a);
+	end_fini(&b);
+	teardown(NULL);
+}
+
+/* No retry is used up, however long it lasts: the peer is in the same process. */
+static void time_stands_still(void **state)
+{
+	struct end a, b;
+
+	(void)state;
+	setup(NULL);
+	pair_init(&a, &b, IBV_QPT_RC);
+	/* There is no receive: RNR retries, 7 of them for ever; the timeouts of
+	 * what is sent take 7 times 16 ms. */
+	assert_int_equal(try_send(&a,
+				  &(struct ibv_send_wr){
+					  .wr_id = 2, .opcode = IBV_WR_SEND },
+				  0, 8),
+			 0);
+	assert_int_equal(softhca_suspend(), 0);
+	sleep(1);
+	assert_int_equal(softhca_resume(), 0);
+	post_recv(&b, 1, 0, 8);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_SUCCESS);
+	assert_int_equal(wait_wc(b.cq).status, IBV_WC_SUCCESS);
+	end_fini(&a);
+	end_fini(&b);
+	teardown(NULL);
+}
+
+static void limit_files(rlim_t most)
+{
+	struct rlimit limit;
+
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+	limit.rlim_cur = most;
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* The host has no room for what was there: nothing of it is left, and it can be
+ * tried again. */
+static void resumed_later(void **state)
+{
+	struct end a, b;
+
+	(void)state;
+	if (getenv("SOFTHCA_WIRE"))
+		skip(); /* nothing is large */
+	setup(NULL);
+	pair_init(&a, &b, IBV_QPT_RC);
+	assert_int_equal(softhca_suspend(), 0);
+	limit_files(2 << 20);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(softhca_resume(), EFBIG);
+		assert_non_null(strstr(softhca_migrate_why(), "ulimit -f"));
+		assert_int_equal(threads(), 1);
+		assert_int_equal(lines("/proc/self/maps", "/softhca-"), 0);
+	}
+	limit_files(RLIM_INFINITY);
+	assert_int_equal(softhca_resume(), 0);
+	post_recv(&b, 1, 0, 8);
+	assert_int_equal(try_send(&a,
+				  &(struct ibv_send_wr){
+					  .wr_id = 2, .opcode = IBV_WR_SEND },
+				  0, 8),
+			 0);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_SUCCESS);
+	assert_int_equal(wait_wc(b.cq).status, IBV_WC_SUCCESS);
+	end_fini(&a);
+	end_fini(&b);
+	teardown(NULL);
+}
+
+/* A child opens a device of its own; to exit takes no longer than it has to. */
+static void forks_and_exits(void **state)
+{
+	struct end a, b;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	setup(NULL);
+	assert_int_equal(softhca_suspend(), 0);
+	fflush(NULL);
+	pid = fork_child();
+	if (!pid) {
+		setup(NULL);
+		pair_init(&a, &b, IBV_QPT_RC);
+		post_recv(&b, 1, 0, 8);
+		assert_int_equal(
+			try_send(&a,
+				 &(struct ibv_send_wr){ .wr_id = 2,
+							.opcode = IBV_WR_SEND },
+				 0, 8),
+			0);
+		assert_int_equal(wait_wc(b.cq).status, IBV_WC_SUCCESS);
+		assert_int_equal(softhca_suspend(), 0);
+		exit(7);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(WEXITSTATUS(status), 7);
+	assert_int_equal(softhca_resume(), 0);
+	teardown(NULL);
+}
+
+/* Suspended for longer than its peer's retries take; and where its seat goes. */
+static void seat(bool keeps)
+{
+	int fd[2], status, place;
+	struct node n;
+	char c = 0;
+	pid_t pid;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+	fflush(NULL);
+	pid = fork_child();
+	close(fd[!pid]);
+	node_init(&n, !pid, false, fd[!!pid]);
+	exchange(n.fd, &c, &c, 1);
+	if (pid) {
+		assert_int_equal(softhca_suspend_seated(&place), 0);
+		assert_true(place >= 0);
+		exchange(n.fd, &c, &c, 1);
+		if (!keeps)
+			close(place);
+		usleep(2500000);
+		assert_int_equal(softhca_resume(), 0);
+	} else {
+		exchange(n.fd, &c, &c, 1);
+		post_round(&n, 0);
+		while (n.nsent < ROUND_WRS) {
+			struct ibv_wc wc = wait_wc(n.cq);
+
+			if (!keeps) {
+				assert_int_equal(wc.status,
+						 IBV_WC_RETRY_EXC_ERR);
+				break;
+			}
+			got(&n, &wc);
+		}
+	}
+	exchange(n.fd, &c, &c, 1);
+	node_fini(&n);
+	close(n.fd);
+	if (!pid)
+		_exit(0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+static void peers_wait_for_a_seat(void **state)
+{
+	(void)state;
+	seat(true);
+}
+
+static void a_seat_that_nobody_has_is_free(void **state)
+{
+	(void)state;
+	seat(false);
+}
+
+static void polling_seated(void **state)
+{
+	(void)state;
+	seated = true;
+	run(false);
+}
+
+static void sleeping_seated(void **state)
+{
+	(void)state;
+	run(true);
+}
+
+/* What cannot be suspended goes on. */
+
+static void refused(const char *with)
+{
+	struct end a, b;
+
+	assert_int_equal(softhca_suspend(), EOPNOTSUPP);
+	assert_non_null(strstr(softhca_migrate_why(), with));
+	pair_init(&a, &b, IBV_QPT_RC);
+	end_fini(&a);
+	end_fini(&b);
+}
+
+static void iwarp_is_refused(void **state)
+{
+	int status;
+	pid_t pid;
+
+	(void)state;
+	fflush(NULL);
+	pid = fork_child();
+	if (!pid) {
+		setenv("SOFTHCA_IWARP", "both", 1);
+		setup(NULL);
+		refused("TCP_REPAIR");
+		teardown(NULL);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+static void xrc_is_refused(void **state)
+{
+	struct ibv_xrcd_init_attr attr = {
+		.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+		.fd = -1,
+		.oflags = O_CREAT,
+	};
+	struct ibv_xrcd *xrcd;
+
+	(void)state;
+	setup(NULL);
+	xrcd = ibv_open_xrcd(ctx, &attr);
+	assert_non_null(xrcd);
+	refused("XRC domains");
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
+	assert_int_equal(softhca_suspend(), 0);
+	assert_int_equal(softhca_resume(), 0);
+	teardown(NULL);
+}
+
+/* What is said where nothing can be done. */
+static void refusals(void **state)
+{
+	(void)state;
+	assert_int_equal(softhca_suspend(), ENODEV);
+	assert_string_equal(softhca_migrate_why(), "no device is open");
+	assert_int_equal(softhca_resume(), EINVAL);
+	setup(NULL);
+	assert_int_equal(softhca_suspend(), 0);
+	assert_string_equal(softhca_migrate_why(), "");
+	assert_int_equal(softhca_suspend(), EALREADY);
+	assert_int_equal(softhca_resume(), 0);
+	assert_int_equal(softhca_resume(), EINVAL);
+	teardown(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(iwarp_is_refused),
+		cmocka_unit_test(refusals),
+		cmocka_unit_test(xrc_is_refused),
+		cmocka_unit_test(nothing_is_left),
+		cmocka_unit_test(time_stands_still),
+		cmocka_unit_test(connections),
+		cmocka_unit_test(resumed_later),
+		cmocka_unit_test(forks_and_exits),
+		cmocka_unit_test(polling),
+		cmocka_unit_test(sleeping),
+		cmocka_unit_test(peers_wait_for_a_seat),
+		cmocka_unit_test(a_seat_that_nobody_has_is_free),
+		cmocka_unit_test(polling_seated),
+		cmocka_unit_test(sleeping_seated),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
