@@ -5,7 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/say.h"
-#include "heat.h"
+#include "idle_link.h"
 #include "hooks/faults.h"
 #include "link/shm.h"
 
@@ -85,7 +85,7 @@ static int links_create(struct engine *e, struct segment *segment,
 	for (size_t i = 0; !err && i < ARRAY_SIZE(links); i++)
 		err = links[i](e, segment, pcap);
 	if (!err && !e->choice)
-		heat_use(e->link[0], true); /* it alone brings packets */
+		idle_link_use(e->link[0], true); /* it alone brings packets */
 	return err;
 }
 
@@ -103,7 +103,7 @@ int engine_init(struct engine *e, const struct engine_ops *ops,
 	pthread_mutex_init(&e->timer_lock, NULL);
 	pthread_mutex_init(&e->thread_lock, NULL);
 	atomic_store(&e->heap_due, UINT64_MAX);
-	presence_init(&e->presence);
+	poller_init(&e->poller);
 	if (faults_ops)
 		faults_ops->begin(e);
 	err = links_create(e, segment, pcap);
@@ -120,7 +120,7 @@ void engine_fini(struct engine *e)
 {
 	thread_fds_close(e);
 	send_end(e);
-	hold_end(e);
+	delayed_ack_end(e);
 	if (e->udp && e->cfg->explain)
 		engine_drops_explain(e);
 	while (e->nlinks) {

@@ -5,7 +5,7 @@
  * to its QP (qpn.c), runs timers that are due (timers.c), and lets QPs send.
  * Two kinds of threads do that, in the same way (progress.c): programs that
  * poll an empty CQ, and one thread of ours that sleeps in epoll (thread.c).
- * Which of them receives is in presence.h.
+ * Which of them receives is in poller.h.
  *
  * The engine knows a QP only as what it schedules (qp.h), and calls the layer
  * above by tables of functions. src/transport has it in struct shca_process.
@@ -17,7 +17,7 @@
 #ifndef SOFTHCA_ENGINE_ENGINE_H
 #define SOFTHCA_ENGINE_ENGINE_H
 
-#include "presence.h"
+#include "poller.h"
 #include "qp.h"
 
 #include "link/stream.h"
@@ -109,7 +109,7 @@ struct engine {
 
 	_Atomic(struct engine_qp *) starved; /* send.c: QPs without room */
 
-	/* hold.c: QPs whose ACK waits for an answer, and how long the first. */
+	/* delayed_ack.c: QPs whose ACK waits for an answer, and how long the first. */
 	_Atomic(struct engine_qp *) held;
 	_Atomic uint64_t held_until;
 	_Atomic bool held_seen; /* a program has polled since */
@@ -125,13 +125,14 @@ struct engine {
 	int epoll_fd, wake_fd;
 	_Atomic uint64_t asleep_until; /* 0: the thread is awake */
 	_Atomic uint32_t naps; /* how often it has gone to sleep; wraps */
-	_Atomic clockid_t poller; /* CPU time of who has polled last, or 0 */
+	_Atomic clockid_t
+		poller_clock; /* CPU time of who has polled last, or 0 */
 	struct poller_time { /* when the thread last looked */
 		clockid_t id;
 		uint64_t ns, at;
 	} looked;
 
-	struct presence presence;
+	struct poller poller;
 
 	/* sleep.c */
 	_Atomic uint32_t shy; /* so often no program sleeps there */
@@ -243,11 +244,11 @@ void engine_alarm_add(struct engine *e, struct engine_alarm *a,
 void engine_alarm_set(struct engine *e, struct engine_alarm *a, uint64_t due);
 /* The same, unless it is due before. */
 void engine_alarm_by(struct engine *e, struct engine_alarm *a, uint64_t due);
-/* Whether one that is set now wakes nobody, since the thread ticks (presence.h):
+/* Whether one that is set now wakes nobody, since the thread ticks (poller.h):
  * if nobody else looks, it is late by a tick. */
 static inline bool engine_alarm_is_free(const struct engine *e)
 {
-	return presence_tick_at(&e->presence) != UINT64_MAX;
+	return poller_tick_at(&e->poller) != UINT64_MAX;
 }
 
 /*

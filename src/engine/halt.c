@@ -14,7 +14,7 @@
 #include "internal.h"
 
 #include "base/sys.h"
-#include "heat.h"
+#include "idle_link.h"
 #include "segment/segment.h"
 
 #include <errno.h>
@@ -93,7 +93,7 @@ void engine_drain(struct engine *e, uint64_t limit_ns)
 	const uint64_t begin = clock_ns();
 	bool busy, drained;
 
-	heat_add(e->link[0]);
+	idle_link_activity(e->link[0]);
 	do {
 		drained = !progress(e, clock_ns(), &busy) && !busy &&
 			  links_drained(e);
@@ -108,7 +108,7 @@ static int wake_sleeper(struct engine *e)
 	const uint64_t begin = clock_ns();
 
 	sleep_forget(e);
-	while (presence_is_asleep(&e->presence)) {
+	while (poller_is_asleep(&e->poller)) {
 		if (clock_ns() - begin > WAKE_NS)
 			return -EBUSY;
 		if (e->segment)

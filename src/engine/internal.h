@@ -70,27 +70,27 @@ void send_end(struct engine *e);
 void send_unuse(struct engine_qp *qp);
 
 /*
- * hold.c: the end of a round for a QP, whose lock is held. True: it waits with
+ * delayed_ack.c: the end of a round for a QP, whose lock is held. True: it waits with
  * the ACK that it owes.
  */
-bool hold_ack(struct rx_round *r, struct engine_qp *qp);
-void hold_release_all(struct engine *e, uint64_t now);
+bool delayed_ack_hold(struct rx_round *r, struct engine_qp *qp);
+void delayed_ack_release_all(struct engine *e, uint64_t now);
 /* Nobody sends any more. */
-void hold_end(struct engine *e);
+void delayed_ack_end(struct engine *e);
 /* A program is about to sleep: those that wait send their ACKs. */
-static inline void hold_release(struct engine *e)
+static inline void delayed_ack_release(struct engine *e)
 {
 	if (__builtin_expect(
 		    atomic_load_explicit(&e->held, memory_order_relaxed) !=
 			    NULL,
 		    0))
-		hold_release_all(e, clock_ns());
+		delayed_ack_release_all(e, clock_ns());
 }
 /*
  * A program has found a CQ empty. It may have looked before the thread took what
  * is to be answered, so its next look counts.
  */
-static inline void hold_polled(struct engine *e)
+static inline void delayed_ack_polled(struct engine *e)
 {
 	if (__builtin_expect(
 		    atomic_load_explicit(&e->held, memory_order_relaxed) ==
@@ -98,19 +98,19 @@ static inline void hold_polled(struct engine *e)
 		    1))
 		return;
 	if (atomic_load_explicit(&e->held_seen, memory_order_relaxed))
-		hold_release_all(e, clock_ns());
+		delayed_ack_release_all(e, clock_ns());
 	else
 		atomic_store_explicit(&e->held_seen, true,
 				      memory_order_relaxed);
 }
 /* The same if they have waited for long. */
-static inline void hold_expire(struct engine *e, uint64_t now)
+static inline void delayed_ack_expire(struct engine *e, uint64_t now)
 {
 	if (atomic_load(&e->held) && now >= atomic_load(&e->held_until))
-		hold_release_all(e, now);
+		delayed_ack_release_all(e, now);
 }
 /* When that is due; UINT64_MAX: never. */
-static inline uint64_t hold_next(const struct engine *e)
+static inline uint64_t delayed_ack_next(const struct engine *e)
 {
 	return atomic_load(&e->held) ? atomic_load(&e->held_until) : UINT64_MAX;
 }
@@ -122,7 +122,7 @@ static inline uint64_t hold_next(const struct engine *e)
  * nothing has.
  */
 int progress(struct engine *e, uint64_t now, bool *busy);
-/* The thread no longer watches the links (presence.h); it does again. */
+/* The thread no longer watches the links (poller.h); it does again. */
 void progress_step_back(struct engine *e, uint64_t now);
 void progress_step_forward(struct engine *e, uint64_t now);
 /* Whether something waits on a link. */
@@ -144,10 +144,10 @@ int thread_add_links(struct engine *e);
 void thread_remove_links(struct engine *e);
 /*
  * Sets whether the thread watches the links, as it does at first, or only those
- * that are cold. 0, or -errno and nothing has changed; thread_lock is held.
+ * that are idle. 0, or -errno and nothing has changed; thread_lock is held.
  */
 int thread_watch_links(struct engine *e, bool watch);
-/* Sets it again, since a link has become cold, or hot. */
+/* Sets it again, since a link has become idle, or active. */
 void thread_rewatch(struct engine *e);
 /*
  * Before a sleep on the links' descriptors: asks that they become readable when
@@ -165,8 +165,9 @@ static inline void thread_poller(struct engine *e)
 	clockid_t id;
 
 	if (!pthread_getcpuclockid(pthread_self(), &id) &&
-	    id != atomic_load_explicit(&e->poller, memory_order_relaxed))
-		atomic_store_explicit(&e->poller, id, memory_order_relaxed);
+	    id != atomic_load_explicit(&e->poller_clock, memory_order_relaxed))
+		atomic_store_explicit(&e->poller_clock, id,
+				      memory_order_relaxed);
 }
 
 /* Makes the thread check everything but the descriptors again. */

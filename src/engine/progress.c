@@ -8,7 +8,7 @@
 #include "internal.h"
 
 #include "base/sys.h"
-#include "heat.h"
+#include "idle_link.h"
 #include "spin.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ receive(struct engine *e, uint64_t now, bool *busy)
 		struct link *l = e->link[i];
 		int r;
 
-		if (!heat_is_hot(l))
+		if (!idle_link_is_active(l))
 			continue;
 		r = l->ops->poll(l, RX_BUDGET, e->faults ? rx_fault : rx_packet,
 				 &round);
@@ -49,8 +49,8 @@ receive(struct engine *e, uint64_t now, bool *busy)
 			rx_round_end(&round);
 		if (r > 0) {
 			n += r;
-			heat_add(l);
-		} else if (!r && heat_take(l)) {
+			idle_link_activity(l);
+		} else if (!r && idle_link_empty_poll(l)) {
 			thread_rewatch(e);
 		}
 		if (r < 0 || r >= RX_BUDGET) {
@@ -59,7 +59,7 @@ receive(struct engine *e, uint64_t now, bool *busy)
 		}
 	}
 	if (!*busy)
-		presence_unblocked(&e->presence);
+		poller_unblocked(&e->poller);
 	if (atomic_load(&e->starved))
 		send_starved(e);
 	if (drained &&
@@ -110,15 +110,15 @@ void engine_catch_up(struct engine *e, uint64_t limit_ns)
 void progress_step_back(struct engine *e, uint64_t now)
 {
 	pthread_mutex_lock(&e->thread_lock);
-	if (!presence_is_back(&e->presence) && !thread_watch_links(e, false))
-		presence_step_back(&e->presence, now);
+	if (!poller_is_back(&e->poller) && !thread_watch_links(e, false))
+		poller_step_back(&e->poller, now);
 	pthread_mutex_unlock(&e->thread_lock);
 }
 
 void progress_step_forward(struct engine *e, uint64_t now)
 {
 	pthread_mutex_lock(&e->thread_lock);
-	if (presence_step_forward(&e->presence, now)) {
+	if (poller_step_forward(&e->poller, now)) {
 		thread_watch_links(e, true);
 		thread_announce(e);
 	}
@@ -133,7 +133,7 @@ bool progress_waiting(struct engine *e)
 	for (unsigned i = 0; i < e->nlinks; i++) {
 		struct link *l = e->link[i];
 
-		if (!heat_is_hot(l))
+		if (!idle_link_is_active(l))
 			continue;
 		if (!l->ops->ready)
 			p[n++] = (struct pollfd){ .fd = l->ops->fd(l),
@@ -180,14 +180,14 @@ __attribute__((noinline)) static void poll_look(struct engine *e,
 
 	thread_poller(e);
 	n = progress(e, now, &busy);
-	presence_inside(&e->presence, false);
+	poller_inside(&e->poller, false);
 	if (n) {
-		presence_took(&e->presence);
+		poller_took(&e->poller);
 		spin_took(state, n);
 		spin_found(state, now);
-	} else if (busy && presence_blocked(&e->presence)) {
+	} else if (busy && poller_blocked(&e->poller)) {
 		engine_quiesce(e);
-		presence_unblocked(&e->presence);
+		poller_unblocked(&e->poller);
 	} else {
 		let_others(e, state, now, armed);
 	}
@@ -204,11 +204,11 @@ void engine_poll(struct engine *e, bool armed)
 	bool busy;
 	int n;
 
-	hold_polled(e);
+	delayed_ack_polled(e);
 	if (!armed)
-		presence_polled(&e->presence);
-	presence_inside(&e->presence, !armed);
-	if (atomic_load_explicit(&e->presence.asleep, memory_order_relaxed))
+		poller_polled(&e->poller);
+	poller_inside(&e->poller, !armed);
+	if (atomic_load_explicit(&e->poller.asleep, memory_order_relaxed))
 		sleep_forget(e);
 	if (spin_poll(&state)) {
 		poll_look(e, &state, armed);
@@ -217,20 +217,20 @@ void engine_poll(struct engine *e, bool armed)
 	n = receive(e, 0, &busy);
 	if (n) {
 		spin_took(&state, n);
-		presence_inside(&e->presence, false);
-		presence_took(&e->presence);
+		poller_inside(&e->poller, false);
+		poller_took(&e->poller);
 		return;
 	}
-	presence_inside(&e->presence, false);
-	if (busy && presence_blocked(&e->presence)) {
+	poller_inside(&e->poller, false);
+	if (busy && poller_blocked(&e->poller)) {
 		engine_quiesce(e);
-		presence_unblocked(&e->presence);
+		poller_unblocked(&e->poller);
 	}
 }
 
 void engine_watch(struct engine *e)
 {
 	/* If it does not sleep there any more, the next tick makes up for it. */
-	if (presence_is_back(&e->presence) && !sleep_is_waiter(e))
+	if (poller_is_back(&e->poller) && !sleep_is_waiter(e))
 		progress_step_forward(e, clock_ns());
 }

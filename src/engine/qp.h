@@ -76,11 +76,11 @@ struct engine_qp {
 	struct link_way way; /* under lock: where it sends */
 	struct engine_qp *starved; /* send.c: the next without room */
 	_Atomic bool is_starved; /* it is on that list */
-	struct engine_qp *held; /* hold.c: the next that waits */
+	struct engine_qp *held; /* delayed_ack.c: the next that waits */
 	_Atomic bool is_held; /* it is on that list */
 	_Atomic unsigned
 		doomed; /* by this line of a script (hooks/faults.h), or 0 */
-	struct link *used; /* under lock: counted there (heat.h), or NULL */
+	struct link *used; /* under lock: counted there (idle_link.h), or NULL */
 
 	_Atomic uint64_t timer_due; /* when its entry in the heap is due */
 	size_t timer_pos; /* of that entry + 1; the timers' lock */

@@ -22,7 +22,7 @@ static void unlock_last(struct engine_qp *qp)
 
 static inline void flush_unlock(struct rx_round *r, struct engine_qp *qp)
 {
-	if (!qp->dead && !hold_ack(r, qp))
+	if (!qp->dead && !delayed_ack_hold(r, qp))
 		qp->ops->flush(qp, r->now);
 	unlock_last(qp);
 }

@@ -9,7 +9,7 @@
  */
 #include "internal.h"
 
-#include "heat.h"
+#include "idle_link.h"
 
 #include "hooks/faults.h"
 
@@ -97,11 +97,11 @@ static inline size_t send_on(struct engine *e, struct link_way *w,
 
 	if (l->ops->ready)
 		return l->ops->send(l, w, b, from, to, err);
-	/* One that gets cold; and to send takes a system call. */
-	heat_add(l);
-	presence_sends(&e->presence, true);
+	/* One that may become idle; and to send takes a system call. */
+	idle_link_activity(l);
+	poller_sends(&e->poller, true);
 	sent = l->ops->send(l, w, b, from, to, err);
-	presence_sends(&e->presence, false);
+	poller_sends(&e->poller, false);
 	return sent;
 }
 
@@ -124,10 +124,10 @@ static inline size_t send_by(struct engine *e, struct link_way *w,
 static void use(struct engine_qp *qp, struct link *l)
 {
 	if (qp->used)
-		heat_use(qp->used, false);
+		idle_link_use(qp->used, false);
 	qp->used = l;
 	if (l)
-		heat_use(l, true);
+		idle_link_use(l, true);
 }
 
 void send_unuse(struct engine_qp *qp)

@@ -5,8 +5,8 @@
  * the other. So one program's thread at a time, in ibv_get_cq_event(), does
  * what the thread does: it sleeps until a link has packets, makes progress, and
  * looks whether that was what it waits for. Meanwhile the thread rests
- * (presence.h): it runs timers, serves descriptors, and watches only the links
- * that are cold (heat.h). Other threads that wait for events sleep on their
+ * (poller.h): it runs timers, serves descriptors, and watches only the links
+ * that are idle (idle_link.h). Other threads that wait for events sleep on their
  * descriptors.
  *
  * The program is woken for nothing where others receive, such as a thread that
@@ -33,7 +33,7 @@
 #include "base/bytes.h"
 #include "base/cpu.h"
 #include "base/sys.h"
-#include "heat.h"
+#include "idle_link.h"
 #include "hooks/trace.h"
 #include "os/handlers.h"
 
@@ -60,19 +60,19 @@ static void wake(void *arg)
 	struct engine *e = s->e;
 	uint64_t now = clock_ns();
 
-	switch (presence_wake(&e->presence, now, !atomic_load(&e->waiting))) {
-	case PRESENCE_NOTHING:
+	switch (poller_wake(&e->poller, now, !atomic_load(&e->waiting))) {
+	case POLLER_NOTHING:
 		break;
-	case PRESENCE_TICKS:
+	case POLLER_TICKS:
 		thread_wake(e);
 		break;
-	case PRESENCE_FORWARD:
+	case POLLER_FORWARD:
 		progress_step_forward(e, now);
 		break;
 	}
 	/* Else the thread ticks. */
-	if (!presence_is_back(&e->presence))
-		hold_release(e);
+	if (!poller_is_back(&e->poller))
+		delayed_ack_release(e);
 	if (!s->drained)
 		thread_wake(e);
 }
@@ -86,7 +86,7 @@ void sleep_forget(struct engine *e)
 {
 	struct sleeper s = { .e = e };
 
-	if (atomic_load(&e->presence.asleep) == self())
+	if (atomic_load(&e->poller.asleep) == self())
 		wake(&s);
 }
 
@@ -96,13 +96,13 @@ static bool begin(struct engine *e)
 
 	if (!atomic_load(&e->started))
 		return false;
-	hold_release(e);
+	delayed_ack_release(e);
 	sleep_forget(e);
 	if (shy) {
 		atomic_store_explicit(&e->shy, shy - 1, memory_order_relaxed);
 		return false;
 	}
-	return presence_sleep(&e->presence, self());
+	return poller_sleep(&e->poller, self());
 }
 
 /* Returns the number of packets. */
@@ -112,8 +112,8 @@ static int receive(struct sleeper *s)
 	bool busy;
 
 	/* Those who answer may be other threads. */
-	if (hold_next(s->e) != UINT64_MAX)
-		hold_expire(s->e, clock_ns());
+	if (delayed_ack_next(s->e) != UINT64_MAX)
+		delayed_ack_expire(s->e, clock_ns());
 	s->drained = false;
 	for (round = 0; round < ROUNDS && !s->drained; round++) {
 		got = progress(s->e, clock_ns(), &busy);
@@ -126,12 +126,12 @@ static int receive(struct sleeper *s)
 	return n;
 }
 
-/* The thread watches no hot link from now on. */
+/* The thread watches no active link from now on. */
 static void take_over(struct engine *e, uint64_t now)
 {
 	pthread_mutex_lock(&e->thread_lock);
-	if (!presence_is_back(&e->presence) && !thread_watch_links(e, false))
-		presence_rest(&e->presence, now);
+	if (!poller_is_back(&e->poller) && !thread_watch_links(e, false))
+		poller_rest(&e->poller, now);
 	pthread_mutex_unlock(&e->thread_lock);
 }
 
@@ -173,11 +173,12 @@ static void own_links(struct engine *e, struct pollfd *p)
 	unsigned i;
 
 	pthread_mutex_lock(&e->thread_lock);
-	if (presence_is_back(&e->presence))
+	if (poller_is_back(&e->poller))
 		thread_watch_links(e, false);
 	for (i = 0; i < e->nlinks; i++)
 		p[i] = (struct pollfd){
-			.fd = heat_is_hot(e->link[i]) || !e->link[i]->watched ?
+			.fd = idle_link_is_active(e->link[i]) ||
+					      !e->link[i]->watched ?
 				      e->link[i]->ops->fd(e->link[i]) :
 				      -1,
 			.events = POLLIN,
@@ -199,7 +200,7 @@ static uint64_t sleep_until(const struct sleeper *s)
 	if (look && look - TIMER_LATE_NS <= due &&
 	    !timers_hurry(s->e, clock_ns()))
 		due = UINT64_MAX;
-	return min_u64(s->until, min_u64(due, hold_next(s->e)));
+	return min_u64(s->until, min_u64(due, delayed_ack_next(s->e)));
 }
 
 /*
@@ -221,7 +222,7 @@ static int doze(struct sleeper *s, int fd, bool *woken)
 	pthread_mutex_lock(&e->thread_lock);
 	links_wake(e, called);
 	/* It watches the links again, since others wait as well. */
-	if (!presence_is_back(&e->presence))
+	if (!poller_is_back(&e->poller))
 		thread_announce(e);
 	pthread_mutex_unlock(&e->thread_lock);
 	*woken = n > 0;
@@ -387,6 +388,6 @@ void engine_waits(struct engine *e, bool waits)
 		return;
 	}
 	atomic_fetch_add(&e->waiting, 1);
-	if (presence_tick_at(&e->presence) != UINT64_MAX)
+	if (poller_tick_at(&e->poller) != UINT64_MAX)
 		progress_step_forward(e, clock_ns());
 }

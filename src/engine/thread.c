@@ -3,8 +3,8 @@
  *
  * It sleeps in epoll until a link has packets, a timer is due, or a descriptor
  * of the layer above is readable. When packets have come it looks for more for
- * a while before it sleeps again (stay.h). While it has stepped back
- * (presence.h) it watches no link but those that programs leave out (heat.h),
+ * a while before it sleeps again (busy_poll.h). While it has stepped back
+ * (poller.h) it watches no link but those that programs leave out (idle_link.h),
  * and ticks.
  */
 #include "internal.h"
@@ -13,11 +13,11 @@
 #include "base/bytes.h"
 #include "base/say.h"
 #include "base/sys.h"
-#include "heat.h"
+#include "idle_link.h"
 #include "hooks/trace.h"
 #include "os/proc.h"
 #include "segment/segment.h"
-#include "stay.h"
+#include "busy_poll.h"
 
 #include <errno.h>
 #include <link.h>
@@ -78,14 +78,14 @@ int thread_watch_links(struct engine *e, bool watch)
 
 	for (unsigned i = 0; !err && i < e->nlinks; i++)
 		err = watch_link(e, e->link[i],
-				 watch || !heat_is_hot(e->link[i]));
+				 watch || !idle_link_is_active(e->link[i]));
 	for (unsigned i = 0; err && i < e->nlinks; i++)
 		watch_link(e, e->link[i], true);
 	return err;
 }
 
 /*
- * A program that sleeps has asked for the links that were hot then, and gets
+ * A program that sleeps has asked for the links that were active then, and gets
  * what the thread takes from others, which it has to watch until then.
  */
 void thread_rewatch(struct engine *e)
@@ -94,10 +94,10 @@ void thread_rewatch(struct engine *e)
 	for (unsigned i = 0; i < e->nlinks; i++) {
 		struct link *l = e->link[i];
 
-		if (!heat_is_hot(l))
+		if (!idle_link_is_active(l))
 			watch_link(e, l, true);
-		else if (presence_is_back(&e->presence) &&
-			 !presence_is_asleep(&e->presence))
+		else if (poller_is_back(&e->poller) &&
+			 !poller_is_asleep(&e->poller))
 			watch_link(e, l, false);
 	}
 	pthread_mutex_unlock(&e->thread_lock);
@@ -136,11 +136,11 @@ static unsigned link_of(const struct engine *e, int fd)
 	return i;
 }
 
-/* Programs leave none out; or that is as heat.h has it. */
+/* Programs leave none out; or that is as idle_link.h has it. */
 static void links_use(struct engine *e, bool all)
 {
 	for (unsigned i = 0; i < e->nlinks; i++)
-		heat_use(e->link[i], all);
+		idle_link_use(e->link[i], all);
 }
 
 int thread_add_links(struct engine *e)
@@ -241,18 +241,18 @@ static void thread_slice(void)
 /* Why the thread has woken. */
 struct woken {
 	bool link; /* packets, perhaps: programs may be about to take them */
-	bool cold; /* packets that no program looks for */
+	bool idle; /* of a link that no program looks at */
 };
 
 static void link_readable(struct engine *e, struct link *l, struct woken *woken)
 {
 	woken->link = true;
-	if (!heat_is_hot(l)) {
-		woken->cold = true;
-		heat_add(l);
+	if (!idle_link_is_active(l)) {
+		woken->idle = true;
+		idle_link_activity(l);
 	}
-	/* It is hot: who polls takes what comes next. */
-	if (presence_is_back(&e->presence))
+	/* It is active: who polls takes what comes next. */
+	if (poller_is_back(&e->poller))
 		thread_rewatch(e);
 }
 
@@ -279,16 +279,16 @@ static void readable(struct engine *e, int fd, struct woken *woken)
 static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 			   struct woken *woken)
 {
-	const bool watching = !presence_is_back(&e->presence);
+	const bool watching = !poller_is_back(&e->poller);
 	unsigned called = 0;
 	uint64_t until;
 	int i, n;
 
 	atomic_store(&e->asleep_until, UINT64_MAX);
 	atomic_fetch_add(&e->naps, 1);
-	until = presence_tick_at(&e->presence);
+	until = poller_tick_at(&e->poller);
 	if (until == UINT64_MAX)
-		until = min_u64(timers_next(e), hold_next(e));
+		until = min_u64(timers_next(e), delayed_ack_next(e));
 	atomic_store(&e->asleep_until, until);
 	if (watching && !links_sleep(e)) {
 		until = 0;
@@ -304,7 +304,7 @@ static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 		called |= 1u << link_of(e, ev[i].data.fd);
 	/* A program that sleeps on the links by now is not awake. */
 	pthread_mutex_lock(&e->thread_lock);
-	if (!presence_is_back(&e->presence))
+	if (!poller_is_back(&e->poller))
 		links_wake(e, called);
 	pthread_mutex_unlock(&e->thread_lock);
 	return n;
@@ -320,7 +320,7 @@ static uint64_t poller_ran(struct engine *e, struct poller_time *t)
 	struct timespec ts;
 
 	t->at = clock_ns();
-	t->id = atomic_load(&e->poller);
+	t->id = atomic_load(&e->poller_clock);
 	if (!t->id || clock_gettime(t->id, &ts)) {
 		t->id = 0;
 		return UINT64_MAX;
@@ -337,113 +337,113 @@ static bool is_asleep(clockid_t id)
 }
 
 /* Whether it had so much of a CPU's time since *since, which is set then. */
-static enum presence_cpu poller_cpu(struct engine *e, struct poller_time *since,
-				    uint64_t least)
+static enum poller_cpu cpu_of_poller(struct engine *e,
+				     struct poller_time *since, uint64_t least)
 {
 	struct poller_time t = *since;
 	uint64_t ran = poller_ran(e, &t);
 
-	if (ran < least && presence_asks(&e->presence))
-		return is_asleep(t.id) ? PRESENCE_SLEEPS : PRESENCE_WAITS;
+	if (ran < least && poller_asks(&e->poller))
+		return is_asleep(t.id) ? POLLER_SLEEPS : POLLER_WAITS;
 	*since = t;
-	return PRESENCE_RAN;
+	return POLLER_RAN;
 }
 
 /* The same since the last tick, and whether it had one most of the time. */
-static enum presence_cpu ticks_cpu(struct engine *e)
+static enum poller_cpu ticks_cpu(struct engine *e)
 {
 	const struct poller_time was = e->looked, *is = &e->looked;
-	enum presence_cpu cpu = poller_cpu(e, &e->looked, PRESENCE_RAN_NS);
+	enum poller_cpu cpu = cpu_of_poller(e, &e->looked, POLLER_RAN_NS);
 
-	if (cpu != PRESENCE_RAN || !is->id || is->id != was.id ||
+	if (cpu != POLLER_RAN || !is->id || is->id != was.id ||
 	    is->ns - was.ns >= (is->at - was.at) / 2 || is_asleep(is->id))
 		return cpu;
-	return PRESENCE_SHARES;
+	return POLLER_SHARES;
 }
 
 /*
- * Gives programs PRESENCE_PROBE_NS of a CPU's time to take what waits, if they
+ * Gives programs POLLER_PROBE_NS of a CPU's time to take what waits, if they
  * get it; and more, as long as they do nothing but send, which may take as
  * long. Returns whether nothing waits any more; *cpu: what they had of one.
  */
-static bool leave(struct engine *e, enum presence_cpu *cpu)
+static bool leave(struct engine *e, enum poller_cpu *cpu)
 {
-	const uint64_t ns = PRESENCE_PROBE_NS;
+	const uint64_t ns = POLLER_PROBE_NS;
 	struct poller_time t = { 0 };
 	uint64_t napped = 0, next;
 	bool none;
 
 	poller_ran(e, &t);
 	do {
-		next = min_u64(ns + napped, PRESENCE_NAP_NS / 10);
+		next = min_u64(ns + napped, POLLER_NAP_NS / 10);
 		sys_sleep(next);
 		napped += next;
 		none = !progress_waiting(e);
-		*cpu = none ? PRESENCE_RAN : poller_cpu(e, &t, ns);
-	} while ((*cpu == PRESENCE_WAITS && napped < PRESENCE_NAP_NS) ||
-		 (!none && napped < PRESENCE_SEND_NS &&
-		  presence_has_sent(&e->presence)));
+		*cpu = none ? POLLER_RAN : cpu_of_poller(e, &t, ns);
+	} while ((*cpu == POLLER_WAITS && napped < POLLER_NAP_NS) ||
+		 (!none && napped < POLLER_SEND_NS &&
+		  poller_has_sent(&e->poller)));
 	return none;
 }
 
 /* Whether packets wait that programs do not take, although they poll. */
 static bool is_late(struct engine *e)
 {
-	struct presence *p = &e->presence;
-	enum presence_cpu cpu;
+	struct poller *p = &e->poller;
+	enum poller_cpu cpu;
 
-	return !presence_rests(p) && progress_waiting(e) && !leave(e, &cpu) &&
-	       presence_is_late(p, cpu);
+	return !poller_rests(p) && progress_waiting(e) && !leave(e, &cpu) &&
+	       poller_is_late(p, cpu);
 }
 
-/* Whether what the thread has woken for is left to programs (presence.h). */
+/* Whether what the thread has woken for is left to programs (poller.h). */
 static bool leave_to_programs(struct engine *e, const struct woken *woken)
 {
-	struct presence *p = &e->presence;
+	struct poller *p = &e->poller;
 	uint64_t now = clock_ns(), ns;
-	enum presence_cpu cpu;
+	enum poller_cpu cpu;
 	bool taken, none;
 
-	if (presence_is_back(p)) {
-		if (now < presence_tick_at(p))
+	if (poller_is_back(p)) {
+		if (now < poller_tick_at(p))
 			return !woken->link;
 		cpu = ticks_cpu(e);
-		if (!presence_tick(p, now, cpu) && !is_late(e))
-			return !woken->cold;
+		if (!poller_tick(p, now, cpu) && !is_late(e))
+			return !woken->idle;
 		progress_step_forward(e, now);
 		return false;
 	}
-	if (!woken->link || woken->cold)
+	if (!woken->link || woken->idle)
 		return false;
-	cpu = poller_cpu(e, &e->looked, PRESENCE_RAN_NS);
-	ns = presence_probe(p, cpu);
+	cpu = cpu_of_poller(e, &e->looked, POLLER_RAN_NS);
+	ns = poller_probe(p, cpu);
 	if (!ns)
 		return false;
 	none = leave(e, &cpu);
-	taken = presence_probed(p, none, cpu);
-	if (presence_taken_over(p))
+	taken = poller_probed(p, none, cpu);
+	if (poller_taken_over(p))
 		progress_step_back(e, clock_ns());
 	return taken;
 }
 
 static uint32_t polls(const struct engine *e)
 {
-	return atomic_load_explicit(&e->presence.polls, memory_order_relaxed);
+	return atomic_load_explicit(&e->poller.polls, memory_order_relaxed);
 }
 
-/* Makes progress, and some more while packets come (stay.h). */
-static void receive(struct engine *e, struct stay *s)
+/* Makes progress, and some more while packets come (busy_poll.h). */
+static void receive(struct engine *e, struct busy_poll *s)
 {
 	uint64_t now = clock_ns();
 	bool busy;
 	int n;
 
-	stay_begin(s, now, polls(e));
+	busy_poll_begin(s, now, polls(e));
 	do {
 		n = progress(e, now, &busy);
 		now = clock_ns();
-	} while (stay(s, n, now, polls(e)) &&
-		 (n || !(busy || presence_is_back(&e->presence))));
+	} while (busy_poll(s, n, now, polls(e)) &&
+		 (n || !(busy || poller_is_back(&e->poller))));
 	/* Another thread receives: epoll would report the link over and over. */
 	if (busy)
 		engine_quiesce(e);
@@ -452,7 +452,7 @@ static void receive(struct engine *e, struct stay *s)
 static void *thread_main(void *arg)
 {
 	struct engine *e = arg;
-	struct stay s = { 0 };
+	struct busy_poll s = { 0 };
 
 	pthread_setname_np(pthread_self(), "softhca");
 	prctl(PR_SET_TIMERSLACK, 1000);
@@ -469,8 +469,8 @@ static void *thread_main(void *arg)
 		n = sleep_until_due(e, ev, 4, &woken);
 		for (i = 0; i < n; i++)
 			readable(e, ev[i].data.fd, &woken);
-		if (hold_next(e) != UINT64_MAX)
-			hold_expire(e, clock_ns());
+		if (delayed_ack_next(e) != UINT64_MAX)
+			delayed_ack_expire(e, clock_ns());
 		if (leave_to_programs(e, &woken)) {
 			now = clock_ns();
 			if (timers_due(e, now))

@@ -85,8 +85,7 @@ uint64_t timers_next(const struct engine *e)
 static void wake_before(struct engine *e, uint64_t due)
 {
 	if (due < atomic_load(&e->asleep_until) &&
-	    (!presence_is_back(&e->presence) ||
-	     presence_rests(&e->presence)))
+	    (!poller_is_back(&e->poller) || poller_rests(&e->poller)))
 		thread_wake(e);
 }
 

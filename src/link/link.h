@@ -162,8 +162,8 @@ struct link_ops {
 /* The first member of what a link keeps for itself. */
 struct link {
 	const struct link_ops *ops;
-	/* The engine's: heat.h, and whether its thread watches fd. */
-	_Atomic uint32_t heat, users;
+	/* The engine's: idle_link.h, and whether its thread watches fd. */
+	_Atomic uint32_t idle_after, users;
 	bool watched;
 	bool lossless; /* packets get lost only with their receiver */
 	_Atomic bool room; /* somebody who was starved is not any more */

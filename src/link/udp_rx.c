@@ -434,7 +434,7 @@ malformed:
 
 /*
  * Whether a datagram is a request and an acknowledgement that has waited for it
- * (engine/hold.c), so that the peer's program has answered what the
+ * (engine/delayed_ack.c), so that the peer's program has answered what the
  * acknowledgement is about. Ours is to hear of the end of what it has sent
  * before it hears the answer, as with hardware, so they change places.
  */

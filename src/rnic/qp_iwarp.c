@@ -11,7 +11,7 @@
 
 #include "base/gid.h"
 #include "base/sys.h"
-#include "engine/heat.h"
+#include "engine/idle_link.h"
 #include "link/sock.h"
 
 #include <errno.h>
@@ -63,7 +63,7 @@ static void leave(struct shca_qp *qp, bool linger)
 {
 	struct shca_conn *conn = qp->conn;
 
-	heat_use(link_of(qp), false);
+	idle_link_use(link_of(qp), false);
 	qp->stream = (struct shca_qp_stream){ 0 };
 	qp->conn = NULL;
 	conn->ops->leave(conn, linger);
@@ -418,7 +418,7 @@ int shca_iwarp_start(struct shca_qp *qp, struct shca_conn *conn,
 	qp->conn = conn;
 	qp->stream = (struct shca_qp_stream){ 0 };
 	qp->ex.qp_base.state = IBV_QPS_RTS;
-	heat_use(link_of(qp), true);
+	idle_link_use(link_of(qp), true);
 	if (wrong)
 		iwarp_fail_setup(q, wrong);
 	else if (qp->sched.engine->cfg->explain)

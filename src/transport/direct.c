@@ -185,7 +185,7 @@ bool shca_far_end(struct shca_qp *qp, struct check_end *end)
 static bool in_numbers(struct shca_qp *qp, uint64_t now)
 {
 	const struct shca_cq *cq = qp->core->send_cq;
-	const struct presence *p = &qp->sched.engine->presence;
+	const struct poller *p = &qp->sched.engine->poller;
 	const struct qp_sq *sq = &qp->core->sq;
 	struct shca_far *f = &qp->far;
 	const bool done = sq->head == f->tail;

@@ -3,7 +3,7 @@
  *
  * Two programs that write to each other and look at their memory, as those of
  * ib_write_lat, poll their CQ only for the completion of what they have sent.
- * With RC that comes with the ACK, which waits for the answer (engine/hold.c),
+ * With RC that comes with the ACK, which waits for the answer (engine/delayed_ack.c),
  * so each receives the other's write at its CQ. A UC write completes as soon as
  * it is sent: no thread would poll, and the write would wait for the library's,
  * which two programs that spin leave no processor. So the thread that polls the

@@ -217,7 +217,7 @@ static void link_replace(struct engine *e)
 	/* There seems to be a thread that has stepped back: all of its work is
 	 * done by the polls. */
 	atomic_store(&e->started, true);
-	atomic_store(&e->presence.back, true);
+	atomic_store(&e->poller.back, true);
 }
 
 /* Two ends */
@@ -343,7 +343,7 @@ static void poll_cq(struct end *e, int n)
 
 /*
  * One message (or a list of them). It is never answered: an ACK would wait for
- * that (engine/hold.c), as one does now and then in any case, until the program
+ * that (engine/delayed_ack.c), as one does now and then in any case, until the program
  * has polled twice in vain.
  */
 static void message(const struct kind *k, int counted)

@@ -115,7 +115,7 @@ CASES = {
                                    [W("taken", 1, "rel"), FULL, R("starved", "b")]],
                                   [[W("starved", 1, "rel"), R("taken", "a")],
                                    [W("taken", 1, "rel"), FULL, R("starved", "b")]], neither, {}),
-    # engine/presence.c rest() and presence_wake(): seq_cst, on either side.
+    # engine/poller.c rest() and poller_wake(): seq_cst, on either side.
     "rest": ([[W("rests", 1, "rel"), R("asleep", "a", "acq")], [W("asleep", 0, "rel"), R("rests", "b", "acq")]],
              [[W("rests", 1, "rel"), R("asleep", "a")], [W("asleep", 0, "rel"), R("rests", "b", "acq")]],
              lambda r: r["a"] == 1 and r["b"] == 0, {"asleep": 1}),

@@ -6,7 +6,7 @@
  */
 #include "verbs/verbs.h"
 
-#include "engine/heat.h"
+#include "engine/idle_link.h"
 
 #include "pair.h"
 
@@ -299,7 +299,7 @@ static void polls_ask_nobody(void **state)
 		if (!to_ctx(ctx)->engine->choice)
 			_exit(77);
 		data_path();
-		poll_often(2 * HEAT_POLLS);
+		poll_often(2 * IDLE_LINK_POLLS);
 		if (forbid(SYS_epoll_pwait, SYS_recvmmsg,
 			   SECCOMP_RET_KILL_PROCESS))
 			_exit(77);
@@ -478,9 +478,9 @@ static void busy_means_all_the_time(void **state)
 
 	(void)state;
 	assert_non_null(cq);
-	atomic_store(&e->presence.blocked, 1);
+	atomic_store(&e->poller.blocked, 1);
 	poll_once(cq);
-	assert_int_equal(atomic_load(&e->presence.blocked), 0);
+	assert_int_equal(atomic_load(&e->poller.blocked), 0);
 	assert_int_equal(ibv_destroy_cq(cq), 0);
 }
 

@@ -1,34 +1,34 @@
 /*
- * stay.h - whether the thread looks for more packets before it sleeps again
+ * busy_poll.h - whether the thread looks for more packets before it sleeps again
  *
  * To wake it costs the sender a system call, and the packet several
  * microseconds. Who sends one request at a time, or some now and then, would
  * pay that for each. So when packets have come the thread polls on for
- * STAY_NS, since the last one.
+ * BUSY_POLL_NS, since the last one.
  *
  * That is wasted where nothing comes so soon, and it does harm where the CPU that
  * it takes is the one that a program needs to send the next packet, or to see
- * this one; then nothing can come meanwhile. So after STAY_VAIN fruitless times
+ * this one; then nothing can come meanwhile. So after BUSY_POLL_VAIN fruitless times
  * in a row it takes twice as many wakes as before until it tries again
- * (base/backoff.h), STAY_SKIP_MAX at most. It stops as soon as a program polls,
- * and after STAY_MAX_NS it looks at its other descriptors.
+ * (base/backoff.h), BUSY_POLL_SKIP_MAX at most. It stops as soon as a program polls,
+ * and after BUSY_POLL_MAX_NS it looks at its other descriptors.
  *
  * The state is the thread's own; all zeros at first. Times are arguments.
  */
-#ifndef SOFTHCA_ENGINE_STAY_H
-#define SOFTHCA_ENGINE_STAY_H
+#ifndef SOFTHCA_ENGINE_BUSY_POLL_H
+#define SOFTHCA_ENGINE_BUSY_POLL_H
 
 #include "base/backoff.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define STAY_NS 20000
-#define STAY_MAX_NS 200000
-#define STAY_VAIN 4
-#define STAY_SKIP_MAX 1024
+#define BUSY_POLL_NS 20000
+#define BUSY_POLL_MAX_NS 200000
+#define BUSY_POLL_VAIN 4
+#define BUSY_POLL_SKIP_MAX 1024
 
-struct stay {
+struct busy_poll {
 	uint64_t woke_ns;
 	uint64_t last_ns; /* when it has found packets last; 0: none yet */
 	bool waits; /* the last look found nothing */
@@ -37,7 +37,8 @@ struct stay {
 };
 
 /* The thread has woken; polls: a count that changes when a program polls. */
-static inline void stay_begin(struct stay *s, uint64_t now, uint32_t polls)
+static inline void busy_poll_begin(struct busy_poll *s, uint64_t now,
+				   uint32_t polls)
 {
 	s->woke_ns = now;
 	s->last_ns = 0;
@@ -45,33 +46,34 @@ static inline void stay_begin(struct stay *s, uint64_t now, uint32_t polls)
 	s->polls = polls;
 }
 
-static inline void stay_in_vain(struct stay *s)
+static inline void busy_poll_in_vain(struct busy_poll *s)
 {
-	static const struct backoff_rule rule = { .free = STAY_VAIN - 1,
+	static const struct backoff_rule rule = { .free = BUSY_POLL_VAIN - 1,
 						  .first = 1,
-						  .most = STAY_SKIP_MAX };
+						  .most = BUSY_POLL_SKIP_MAX };
 
 	backoff_fail(&s->backoff, &rule);
 }
 
 /* What it has waited for has come; or it had lost its CPU until then. */
-static inline void stay_waited(struct stay *s, uint64_t ns)
+static inline void busy_poll_waited(struct busy_poll *s, uint64_t ns)
 {
 	s->waits = false;
-	if (ns < 2 * STAY_NS)
+	if (ns < 2 * BUSY_POLL_NS)
 		backoff_succeed(&s->backoff);
 	else
-		stay_in_vain(s);
+		busy_poll_in_vain(s);
 }
 
 /* It has looked and found n packets, by now. True: look again. */
-static inline bool stay(struct stay *s, int n, uint64_t now, uint32_t polls)
+static inline bool busy_poll(struct busy_poll *s, int n, uint64_t now,
+			     uint32_t polls)
 {
 	if (n > 0) {
 		if (s->waits)
-			stay_waited(s, now - s->last_ns);
+			busy_poll_waited(s, now - s->last_ns);
 		s->last_ns = now;
-		return now - s->woke_ns < STAY_MAX_NS;
+		return now - s->woke_ns < BUSY_POLL_MAX_NS;
 	}
 	if (!s->last_ns)
 		return false; /* it was not for packets */
@@ -80,9 +82,9 @@ static inline bool stay(struct stay *s, int n, uint64_t now, uint32_t polls)
 	if (polls != s->polls)
 		return false;
 	s->waits = true;
-	if (now - s->last_ns < STAY_NS)
-		return now - s->woke_ns < STAY_MAX_NS;
-	stay_in_vain(s);
+	if (now - s->last_ns < BUSY_POLL_NS)
+		return now - s->woke_ns < BUSY_POLL_MAX_NS;
+	busy_poll_in_vain(s);
 	return false;
 }
 

@@ -1,5 +1,5 @@
 /*
- * presence.h - whether programs receive, or the thread has to
+ * poller.h - whether programs receive, or the thread has to
  *
  * A program that spins in ibv_poll_cq() and a thread that wakes for every
  * packet would fight for the CPU, so the thread steps back. But a program may
@@ -9,19 +9,19 @@
  * any time; so the thread tries. The rules:
  *
  * - A thread that wakes for packets, and sees that programs have polled since
- *   it last received, leaves the packets to them for PRESENCE_PROBE_NS. Have
- *   they taken some by then, PRESENCE_PROBES times in a row, it steps back. Are
+ *   it last received, leaves the packets to them for POLLER_PROBE_NS. Have
+ *   they taken some by then, POLLER_PROBES times in a row, it steps back. Are
  *   all still there, they are late by that time, so it takes twice as many
- *   wakes as before until it tries again (base/backoff.h), PRESENCE_SKIP_MAX at
+ *   wakes as before until it tries again (base/backoff.h), POLLER_SKIP_MAX at
  *   most.
  * - While it has stepped back it ticks: it steps forward when no program has
  *   polled since the last tick, or packets wait for longer than a probe while
  *   programs poll now and then. If it has been back for less than
- *   PRESENCE_WORTH_NS and programs have taken less than PRESENCE_WORTH packets,
+ *   POLLER_WORTH_NS and programs have taken less than POLLER_WORTH packets,
  *   that counts as an attempt that failed.
  * - A program that waits for a CPU cannot poll, which says nothing: what holds
  *   is what it did when it last ran. So a probe lasts until the program's thread
- *   that has polled last has had a CPU for its time, or sleeps, PRESENCE_NAP_NS
+ *   that has polled last has had a CPU for its time, or sleeps, POLLER_NAP_NS
  *   at most. If it sleeps, it does not poll, but nothing has failed.
  *   Where it has to share a CPU each tick takes time from those who have work,
  *   so there are fewer.
@@ -36,8 +36,8 @@
  * The state is the process's, not each thread's. There is neither a clock nor
  * I/O in here: times are arguments, in nanoseconds of CLOCK_MONOTONIC.
  */
-#ifndef SOFTHCA_ENGINE_PRESENCE_H
-#define SOFTHCA_ENGINE_PRESENCE_H
+#ifndef SOFTHCA_ENGINE_POLLER_H
+#define SOFTHCA_ENGINE_POLLER_H
 
 #include "base/backoff.h"
 
@@ -45,29 +45,29 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PRESENCE_PROBE_NS 20000
-#define PRESENCE_SEND_NS 200000
-#define PRESENCE_NAP_NS 10000000
-#define PRESENCE_RAN_NS 100000 /* CPU time without a poll: it does not poll */
-#define PRESENCE_PROBES 3
-#define PRESENCE_SKIP_MAX 1024
-#define PRESENCE_TICK_MIN_NS 200000
-#define PRESENCE_TICK_MAX_NS 1000000
-#define PRESENCE_TICK_CROWDED_NS 8000000
-#define PRESENCE_WORTH_NS 5000000
-#define PRESENCE_WORTH 8 /* polls that have found packets */
-#define PRESENCE_OFTEN_NS 2000000
-#define PRESENCE_BLOCKED 1000
+#define POLLER_PROBE_NS 20000
+#define POLLER_SEND_NS 200000
+#define POLLER_NAP_NS 10000000
+#define POLLER_RAN_NS 100000 /* CPU time without a poll: it does not poll */
+#define POLLER_PROBES 3
+#define POLLER_SKIP_MAX 1024
+#define POLLER_TICK_MIN_NS 200000
+#define POLLER_TICK_MAX_NS 1000000
+#define POLLER_TICK_CROWDED_NS 8000000
+#define POLLER_WORTH_NS 5000000
+#define POLLER_WORTH 8 /* polls that have found packets */
+#define POLLER_OFTEN_NS 2000000
+#define POLLER_BLOCKED 1000
 
 /* The program's thread that has polled last, since the thread last asked. */
-enum presence_cpu {
-	PRESENCE_RAN, /* it had a CPU, as far as anybody knows */
-	PRESENCE_SHARES, /* the same, but it waited for it most of the time */
-	PRESENCE_WAITS, /* it is ready to run, and could not */
-	PRESENCE_SLEEPS,
+enum poller_cpu {
+	POLLER_RAN, /* it had a CPU, as far as anybody knows */
+	POLLER_SHARES, /* the same, but it waited for it most of the time */
+	POLLER_WAITS, /* it is ready to run, and could not */
+	POLLER_SLEEPS,
 };
 
-struct presence {
+struct poller {
 	/* Programs write these all the time. */
 	_Alignas(64) _Atomic uint32_t polls; /* wraps; some may be lost */
 	_Atomic uint32_t took; /* of them found packets; the same */
@@ -93,10 +93,10 @@ struct presence {
 	_Atomic uint64_t tick_at; /* the next one */
 };
 
-void presence_init(struct presence *p);
+void poller_init(struct poller *p);
 
 /* A program has polled, or woken up, and found nothing to return. */
-static inline void presence_polled(struct presence *p)
+static inline void poller_polled(struct poller *p)
 {
 	/* Each of several threads may undo the other's: it changes anyway. */
 	uint32_t n = atomic_load_explicit(&p->polls, memory_order_relaxed);
@@ -105,13 +105,13 @@ static inline void presence_polled(struct presence *p)
 }
 
 /* The call in which a program polls begins, ends. */
-static inline void presence_inside(struct presence *p, bool inside)
+static inline void poller_inside(struct poller *p, bool inside)
 {
 	atomic_store_explicit(&p->inside, inside, memory_order_relaxed);
 }
 
 /* It has found packets. */
-static inline void presence_took(struct presence *p)
+static inline void poller_took(struct poller *p)
 {
 	uint32_t n = atomic_load_explicit(&p->took, memory_order_relaxed);
 
@@ -119,7 +119,7 @@ static inline void presence_took(struct presence *p)
 }
 
 /* One begins to send, which takes long, and will poll; it has. */
-static inline void presence_sends(struct presence *p, bool begins)
+static inline void poller_sends(struct poller *p, bool begins)
 {
 	uint32_t n = atomic_load_explicit(&p->sends, memory_order_relaxed);
 
@@ -127,84 +127,84 @@ static inline void presence_sends(struct presence *p, bool begins)
 	atomic_store_explicit(&p->sending, begins, memory_order_relaxed);
 }
 
-static inline bool presence_is_back(const struct presence *p)
+static inline bool poller_is_back(const struct poller *p)
 {
 	return atomic_load(&p->back);
 }
 
-static inline bool presence_is_asleep(const struct presence *p)
+static inline bool poller_is_asleep(const struct poller *p)
 {
 	return atomic_load(&p->asleep);
 }
 
-static inline bool presence_rests(const struct presence *p)
+static inline bool poller_rests(const struct poller *p)
 {
 	return atomic_load(&p->rests);
 }
 
 /* Whether cpu matters: programs have polled, but not since it last asked. */
-bool presence_asks(const struct presence *p);
+bool poller_asks(const struct poller *p);
 
 /*
  * The thread has woken for packets. If the result is not 0 it leaves them alone
- * for so many nanoseconds and then calls presence_probed(), none: no packet
+ * for so many nanoseconds and then calls poller_probed(), none: no packet
  * waits any more. That returns whether programs have taken them.
  */
-uint64_t presence_probe(struct presence *p, enum presence_cpu cpu);
-bool presence_probed(struct presence *p, bool none, enum presence_cpu cpu);
+uint64_t poller_probe(struct poller *p, enum poller_cpu cpu);
+bool poller_probed(struct poller *p, bool none, enum poller_cpu cpu);
 /* They have often enough: the thread is to step back. */
-bool presence_taken_over(const struct presence *p);
+bool poller_taken_over(const struct poller *p);
 
 /*
  * The thread has stepped back: when it ticks next, UINT64_MAX: it rests. When
- * that time has come it calls presence_tick(). True: it is to step forward.
+ * that time has come it calls poller_tick(). True: it is to step forward.
  */
-uint64_t presence_tick_at(const struct presence *p);
-bool presence_tick(struct presence *p, uint64_t now, enum presence_cpu cpu);
+uint64_t poller_tick_at(const struct poller *p);
+bool poller_tick(struct poller *p, uint64_t now, enum poller_cpu cpu);
 /* After a tick, packets have been left alone for a while: whether
  * programs have taken none of them, and could have. Then it steps forward. */
-bool presence_is_late(const struct presence *p, enum presence_cpu cpu);
+bool poller_is_late(const struct poller *p, enum poller_cpu cpu);
 
 /* Packets have been left alone, and programs have taken none: whether they have
  * sent some meanwhile. */
-bool presence_has_sent(struct presence *p);
+bool poller_has_sent(struct poller *p);
 
 /*
  * The thread steps back or forward. A lock of the caller's serialises the
  * calls. False: it had done so before.
  */
-bool presence_step_back(struct presence *p, uint64_t now);
-bool presence_step_forward(struct presence *p, uint64_t now);
+bool poller_step_back(struct poller *p, uint64_t now);
+bool poller_step_forward(struct poller *p, uint64_t now);
 
 /*
  * A thread of a program, who is not 0, is about to sleep, and receives until it
  * wakes. False: another one does. If the thread watches the links, it steps
- * back and rests (presence_rest(), the caller's lock held).
+ * back and rests (poller_rest(), the caller's lock held).
  */
-bool presence_sleep(struct presence *p, uintptr_t who);
-void presence_rest(struct presence *p, uint64_t now);
+bool poller_sleep(struct poller *p, uintptr_t who);
+void poller_rest(struct poller *p, uint64_t now);
 
-enum presence_then {
-	PRESENCE_NOTHING,
-	PRESENCE_TICKS, /* wake the thread, so that it ticks */
-	PRESENCE_FORWARD, /* it is to step forward */
+enum poller_then {
+	POLLER_NOTHING,
+	POLLER_TICKS, /* wake the thread, so that it ticks */
+	POLLER_FORWARD, /* it is to step forward */
 };
 
 /* It has woken up. What is to happen to the thread that has rested meanwhile.
  * alone: no other thread waits for what the thread receives. */
-enum presence_then presence_wake(struct presence *p, uint64_t now, bool alone);
+enum poller_then poller_wake(struct poller *p, uint64_t now, bool alone);
 
 /*
  * A program that polls has found another thread receiving. True: for
- * PRESENCE_BLOCKED polls all have, so that thread may be waiting for the CPU
+ * POLLER_BLOCKED polls all have, so that thread may be waiting for the CPU
  * that this one spins on, and this one is to wait for it. Where many threads
  * poll, the link is free now and then, and nobody waits: sleepers would have to
  * be woken, one by one.
  */
-bool presence_blocked(struct presence *p);
+bool poller_blocked(struct poller *p);
 
 /* A thread has received, or waited until it could. */
-static inline void presence_unblocked(struct presence *p)
+static inline void poller_unblocked(struct poller *p)
 {
 	if (atomic_load_explicit(&p->blocked, memory_order_relaxed))
 		atomic_store_explicit(&p->blocked, 0, memory_order_relaxed);

@@ -1,7 +1,7 @@
 /*
- * presence.c - what presence.h says, but for what every poll does
+ * poller.c - what poller.h says, but for what every poll does
  */
-#include "presence.h"
+#include "poller.h"
 
 static uint32_t get(const _Atomic uint32_t *what)
 {
@@ -13,49 +13,49 @@ static void put(_Atomic uint32_t *what, uint32_t n)
 	atomic_store_explicit(what, n, memory_order_relaxed);
 }
 
-void presence_init(struct presence *p)
+void poller_init(struct poller *p)
 {
-	*p = (struct presence){ 0 };
+	*p = (struct poller){ 0 };
 }
 
 /* A probe, or a time that the thread was back for, was no success. */
-static void failed(struct presence *p)
+static void failed(struct poller *p)
 {
 	static const struct backoff_rule rule = { .first = 1,
-						  .most = PRESENCE_SKIP_MAX };
+						  .most = POLLER_SKIP_MAX };
 
 	p->good = 0;
 	backoff_fail(&p->backoff, &rule);
 }
 
-static bool inside(const struct presence *p)
+static bool inside(const struct poller *p)
 {
 	return atomic_load_explicit(&p->inside, memory_order_relaxed);
 }
 
-static bool silent(const struct presence *p)
+static bool silent(const struct poller *p)
 {
 	return get(&p->polls) == p->seen && !inside(p);
 }
 
-bool presence_asks(const struct presence *p)
+bool poller_asks(const struct poller *p)
 {
 	return p->polling && silent(p);
 }
 
 /* Whether any program has polled since this was last asked, or does so now, or
  * would if it ran. */
-static bool polling(struct presence *p, enum presence_cpu cpu)
+static bool polling(struct poller *p, enum poller_cpu cpu)
 {
 	if (!silent(p))
 		p->polling = true;
-	else if (cpu != PRESENCE_WAITS)
+	else if (cpu != POLLER_WAITS)
 		p->polling = false;
 	p->seen = get(&p->polls);
 	return p->polling;
 }
 
-uint64_t presence_probe(struct presence *p, enum presence_cpu cpu)
+uint64_t poller_probe(struct poller *p, enum poller_cpu cpu)
 {
 	/* One that sleeps leaves to the thread what it does not receive. */
 	if (!polling(p, cpu) || atomic_load(&p->asleep)) {
@@ -66,10 +66,10 @@ uint64_t presence_probe(struct presence *p, enum presence_cpu cpu)
 		return 0;
 	p->seen_took = get(&p->took);
 	p->seen_sends = get(&p->sends);
-	return PRESENCE_PROBE_NS;
+	return POLLER_PROBE_NS;
 }
 
-bool presence_probed(struct presence *p, bool none, enum presence_cpu cpu)
+bool poller_probed(struct poller *p, bool none, enum poller_cpu cpu)
 {
 	/* A poll that has not ended by now has found much. */
 	bool took = get(&p->took) != p->seen_took || inside(p);
@@ -78,53 +78,53 @@ bool presence_probed(struct presence *p, bool none, enum presence_cpu cpu)
 	/* What waits now may have come later. */
 	if (took)
 		p->good++;
-	else if (!none && (cpu == PRESENCE_RAN || cpu == PRESENCE_SHARES))
+	else if (!none && (cpu == POLLER_RAN || cpu == POLLER_SHARES))
 		failed(p);
 	return took || none;
 }
 
-bool presence_has_sent(struct presence *p)
+bool poller_has_sent(struct poller *p)
 {
 	const uint32_t sends = get(&p->sends);
-	const bool sent = sends != p->seen_sends ||
-			  atomic_load_explicit(&p->sending,
-					       memory_order_relaxed);
+	const bool sent =
+		sends != p->seen_sends ||
+		atomic_load_explicit(&p->sending, memory_order_relaxed);
 
 	p->seen_sends = sends;
 	return sent && get(&p->took) == p->seen_took && !inside(p);
 }
 
-bool presence_is_late(const struct presence *p, enum presence_cpu cpu)
+bool poller_is_late(const struct poller *p, enum poller_cpu cpu)
 {
 	return get(&p->took) == p->seen_took && !inside(p) &&
-	       (cpu == PRESENCE_RAN || cpu == PRESENCE_SHARES);
+	       (cpu == POLLER_RAN || cpu == POLLER_SHARES);
 }
 
-bool presence_taken_over(const struct presence *p)
+bool poller_taken_over(const struct poller *p)
 {
-	return p->good >= PRESENCE_PROBES;
+	return p->good >= POLLER_PROBES;
 }
 
-bool presence_step_back(struct presence *p, uint64_t now)
+bool poller_step_back(struct poller *p, uint64_t now)
 {
-	if (presence_is_back(p))
+	if (poller_is_back(p))
 		return false;
 	atomic_store(&p->since, now);
 	put(&p->back_took, get(&p->took));
-	atomic_store(&p->tick, PRESENCE_TICK_MIN_NS);
-	atomic_store(&p->tick_at, now + PRESENCE_TICK_MIN_NS);
+	atomic_store(&p->tick, POLLER_TICK_MIN_NS);
+	atomic_store(&p->tick_at, now + POLLER_TICK_MIN_NS);
 	atomic_store(&p->back, true);
 	return true;
 }
 
-bool presence_step_forward(struct presence *p, uint64_t now)
+bool poller_step_forward(struct poller *p, uint64_t now)
 {
 	uint64_t since = atomic_load(&p->since);
 
-	if (!presence_is_back(p))
+	if (!poller_is_back(p))
 		return false;
-	if (since && now - since < PRESENCE_WORTH_NS &&
-	    get(&p->took) - get(&p->back_took) < PRESENCE_WORTH) {
+	if (since && now - since < POLLER_WORTH_NS &&
+	    get(&p->took) - get(&p->back_took) < POLLER_WORTH) {
 		failed(p);
 	} else if (since) {
 		backoff_succeed(&p->backoff);
@@ -134,18 +134,17 @@ bool presence_step_forward(struct presence *p, uint64_t now)
 	return true;
 }
 
-uint64_t presence_tick_at(const struct presence *p)
+uint64_t poller_tick_at(const struct poller *p)
 {
-	return !presence_is_back(p) || presence_rests(p) ?
-		       UINT64_MAX :
-		       atomic_load(&p->tick_at);
+	return !poller_is_back(p) || poller_rests(p) ? UINT64_MAX :
+						       atomic_load(&p->tick_at);
 }
 
 /*
  * A program that wakes either sees that the thread rests, or the thread sees
  * that it has woken.
  */
-static bool rest(struct presence *p)
+static bool rest(struct poller *p)
 {
 	if (!atomic_load(&p->asleep))
 		return false;
@@ -153,11 +152,11 @@ static bool rest(struct presence *p)
 	return atomic_load(&p->asleep) || !atomic_exchange(&p->rests, false);
 }
 
-bool presence_tick(struct presence *p, uint64_t now, enum presence_cpu cpu)
+bool poller_tick(struct poller *p, uint64_t now, enum poller_cpu cpu)
 {
-	const bool crowded = cpu == PRESENCE_SHARES || cpu == PRESENCE_WAITS;
-	const uint64_t most = crowded ? PRESENCE_TICK_CROWDED_NS :
-					PRESENCE_TICK_MAX_NS;
+	const bool crowded = cpu == POLLER_SHARES || cpu == POLLER_WAITS;
+	const uint64_t most =
+		crowded ? POLLER_TICK_CROWDED_NS : POLLER_TICK_MAX_NS;
 	uint64_t next;
 
 	if (!polling(p, cpu)) {
@@ -166,7 +165,7 @@ bool presence_tick(struct presence *p, uint64_t now, enum presence_cpu cpu)
 			return false;
 		/* Or one has just woken. */
 		if (!polling(p, cpu)) {
-			if (cpu == PRESENCE_SLEEPS)
+			if (cpu == POLLER_SLEEPS)
 				atomic_store(&p->since, 0);
 			return true;
 		}
@@ -180,40 +179,40 @@ bool presence_tick(struct presence *p, uint64_t now, enum presence_cpu cpu)
 	return false;
 }
 
-bool presence_sleep(struct presence *p, uintptr_t who)
+bool poller_sleep(struct poller *p, uintptr_t who)
 {
 	uintptr_t nobody = 0;
 
 	return atomic_compare_exchange_strong(&p->asleep, &nobody, who);
 }
 
-void presence_rest(struct presence *p, uint64_t now)
+void poller_rest(struct poller *p, uint64_t now)
 {
-	if (!presence_step_back(p, now))
+	if (!poller_step_back(p, now))
 		return;
 	atomic_store(&p->since, 0);
 	atomic_store(&p->rests, true);
 }
 
-enum presence_then presence_wake(struct presence *p, uint64_t now, bool alone)
+enum poller_then poller_wake(struct poller *p, uint64_t now, bool alone)
 {
 	uint64_t before;
 
 	atomic_store(&p->asleep, 0);
-	presence_polled(p);
+	poller_polled(p);
 	if (!atomic_load(&p->rests) || !atomic_exchange(&p->rests, false))
-		return PRESENCE_NOTHING;
+		return POLLER_NOTHING;
 	before = atomic_exchange(&p->woke, now);
-	if (!alone || now - before >= PRESENCE_OFTEN_NS)
-		return PRESENCE_FORWARD;
-	atomic_store(&p->tick_at, now + PRESENCE_TICK_MIN_NS);
-	return PRESENCE_TICKS;
+	if (!alone || now - before >= POLLER_OFTEN_NS)
+		return POLLER_FORWARD;
+	atomic_store(&p->tick_at, now + POLLER_TICK_MIN_NS);
+	return POLLER_TICKS;
 }
 
-bool presence_blocked(struct presence *p)
+bool poller_blocked(struct poller *p)
 {
 	uint32_t n = get(&p->blocked) + 1;
 
 	put(&p->blocked, n);
-	return n > PRESENCE_BLOCKED;
+	return n > POLLER_BLOCKED;
 }

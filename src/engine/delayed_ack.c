@@ -1,19 +1,19 @@
 /*
- * hold.c - acknowledgements that wait for the program's answer
+ * delayed_ack.c - acknowledgements that wait for the program's answer
  *
  * An ACK of its own costs a system call here and a wake or a look at the peer,
  * and where it leaves first, the program's answer waits for it. So when an ACK
  * is all that a QP owes after a round, and its program has answered before
  * (roce_ack_hold()), the QP is on a list instead. What it posts takes the ACK
  * along. If it posts nothing, the first of these sends the ACK: a program that
- * polls again, or is about to sleep; or the thread, HOLD_NS later, or when it
- * ticks (presence.h).
+ * polls again, or is about to sleep; or the thread, DELAYED_ACK_NS later, or when it
+ * ticks (poller.h).
  */
 #include "internal.h"
 
 #include <stdlib.h>
 
-#define HOLD_NS 200000
+#define DELAYED_ACK_NS 200000
 
 /*
  * What this round has brought wakes the thread, if it was asleep then and has
@@ -24,8 +24,7 @@ static void sleeps_past(const struct rx_round *r)
 {
 	struct engine *e = r->e;
 
-	if (atomic_load(&e->naps) != r->naps &&
-	    !presence_is_back(&e->presence) &&
+	if (atomic_load(&e->naps) != r->naps && !poller_is_back(&e->poller) &&
 	    atomic_load(&e->asleep_until) > atomic_load(&e->held_until))
 		thread_wake(e);
 }
@@ -39,12 +38,12 @@ static void put_on_list(struct engine *e, struct engine_qp *qp, uint64_t now)
 	qp->held = atomic_load(&e->held);
 	do {
 		if (!qp->held)
-			atomic_store(&e->held_until, now + HOLD_NS);
+			atomic_store(&e->held_until, now + DELAYED_ACK_NS);
 	} while (!atomic_compare_exchange_weak(&e->held, &qp->held, qp));
 	atomic_store_explicit(&e->held_seen, false, memory_order_relaxed);
 }
 
-bool hold_ack(struct rx_round *r, struct engine_qp *qp)
+bool delayed_ack_hold(struct rx_round *r, struct engine_qp *qp)
 {
 	if (!qp->ops->hold(qp))
 		return false;
@@ -53,7 +52,7 @@ bool hold_ack(struct rx_round *r, struct engine_qp *qp)
 	return true;
 }
 
-void hold_release_all(struct engine *e, uint64_t now)
+void delayed_ack_release_all(struct engine *e, uint64_t now)
 {
 	struct engine_qp *qp, *next;
 
@@ -72,7 +71,7 @@ void hold_release_all(struct engine *e, uint64_t now)
 	}
 }
 
-void hold_end(struct engine *e)
+void delayed_ack_end(struct engine *e)
 {
 	struct engine_qp *qp, *next;
 

@@ -1,23 +1,23 @@
 /*
- * test_presence.c - when the thread steps back, and when it returns
+ * test_poller.c - when the thread steps back, and when it returns
  */
 #include "unit.h"
 
-#include "engine/presence.h"
+#include "engine/poller.h"
 
 #define BEGIN_NS 1000000000000
 #define BETWEEN_NS 10000 /* two packets */
 
-static struct presence p;
+static struct poller p;
 static uint64_t now;
-static enum presence_cpu cpu; /* of the program, since it was last asked */
+static enum poller_cpu cpu; /* of the program, since it was last asked */
 
 static int setup(void **state)
 {
 	(void)state;
-	presence_init(&p);
+	poller_init(&p);
 	now = BEGIN_NS;
-	cpu = PRESENCE_RAN;
+	cpu = POLLER_RAN;
 	return 0;
 }
 
@@ -32,22 +32,22 @@ static bool packet(bool polling, bool *left)
 
 	now += BETWEEN_NS + 1;
 	if (polling)
-		presence_polled(&p);
-	ns = presence_probe(&p, cpu);
+		poller_polled(&p);
+	ns = poller_probe(&p, cpu);
 	*left = ns != 0;
 	if (ns) {
-		assert_int_equal(ns, PRESENCE_PROBE_NS);
+		assert_int_equal(ns, POLLER_PROBE_NS);
 		now += ns;
 		if (polling) {
-			presence_polled(&p);
-			presence_took(&p);
+			poller_polled(&p);
+			poller_took(&p);
 		}
 		/* Another one waits already, or not. */
-		assert_int_equal(presence_probed(&p, now & 1, cpu), polling);
-		back = presence_taken_over(&p);
+		assert_int_equal(poller_probed(&p, now & 1, cpu), polling);
+		back = poller_taken_over(&p);
 	}
 	if (back)
-		assert_true(presence_step_back(&p, now));
+		assert_true(poller_step_back(&p, now));
 	return back;
 }
 
@@ -58,7 +58,7 @@ static unsigned takeover(void)
 	bool left;
 
 	while (!packet(true, &left)) {
-		assert_in_range(n, 1, 10 * PRESENCE_SKIP_MAX);
+		assert_in_range(n, 1, 10 * POLLER_SKIP_MAX);
 		n++;
 	}
 	return n;
@@ -67,13 +67,13 @@ static unsigned takeover(void)
 /* The next tick, at its time; returns how long it was until then. */
 static uint64_t tick(bool *forward)
 {
-	uint64_t at = presence_tick_at(&p), after = at - now;
+	uint64_t at = poller_tick_at(&p), after = at - now;
 
-	assert_in_range(at, now, now + PRESENCE_TICK_CROWDED_NS);
+	assert_in_range(at, now, now + POLLER_TICK_CROWDED_NS);
 	now = at;
-	*forward = presence_tick(&p, now, cpu);
+	*forward = poller_tick(&p, now, cpu);
 	if (*forward)
-		assert_true(presence_step_forward(&p, now));
+		assert_true(poller_step_forward(&p, now));
 	return after;
 }
 
@@ -82,12 +82,12 @@ static void forward(void)
 {
 	bool is;
 
-	presence_polled(&p);
+	poller_polled(&p);
 	tick(&is);
 	assert_false(is);
 	tick(&is);
 	assert_true(is);
-	assert_false(presence_is_back(&p));
+	assert_false(poller_is_back(&p));
 }
 
 static void takes_over(void **state)
@@ -96,15 +96,15 @@ static void takes_over(void **state)
 	int i;
 
 	(void)state;
-	assert_false(presence_is_back(&p));
-	assert_true(presence_tick_at(&p) == UINT64_MAX);
-	for (i = 1; i < PRESENCE_PROBES; i++) {
+	assert_false(poller_is_back(&p));
+	assert_true(poller_tick_at(&p) == UINT64_MAX);
+	for (i = 1; i < POLLER_PROBES; i++) {
 		assert_false(packet(true, &left));
 		assert_true(left);
 	}
 	assert_true(packet(true, &left));
-	assert_true(presence_is_back(&p));
-	assert_false(presence_step_back(&p, now));
+	assert_true(poller_is_back(&p));
+	assert_false(poller_step_back(&p, now));
 }
 
 /* A poll that takes many large packets ends when the next probe is over. */
@@ -113,14 +113,14 @@ static void a_long_poll_is_one(void **state)
 	int i;
 
 	(void)state;
-	presence_polled(&p);
-	presence_inside(&p, true);
-	for (i = 0; i < PRESENCE_PROBES; i++) {
-		assert_false(presence_taken_over(&p));
-		assert_int_equal(presence_probe(&p, cpu), PRESENCE_PROBE_NS);
-		assert_true(presence_probed(&p, false, cpu));
+	poller_polled(&p);
+	poller_inside(&p, true);
+	for (i = 0; i < POLLER_PROBES; i++) {
+		assert_false(poller_taken_over(&p));
+		assert_int_equal(poller_probe(&p, cpu), POLLER_PROBE_NS);
+		assert_true(poller_probed(&p, false, cpu));
 	}
-	assert_true(presence_taken_over(&p));
+	assert_true(poller_taken_over(&p));
 }
 
 /* However long a program, or the thread, has waited for its CPU. */
@@ -130,7 +130,7 @@ static void time_does_not_matter(void **state)
 	int i;
 
 	(void)state;
-	for (i = 1; i < PRESENCE_PROBES; i++) {
+	for (i = 1; i < POLLER_PROBES; i++) {
 		packet(true, &left);
 		now += 1000000000;
 	}
@@ -158,12 +158,12 @@ static void waits_for_its_cpu(void **state)
 
 	(void)state;
 	packet(true, &left);
-	cpu = PRESENCE_WAITS;
+	cpu = POLLER_WAITS;
 	for (i = 0; i < 10; i++) {
 		/* Neither taken nor late. */
-		assert_int_equal(presence_probe(&p, cpu), PRESENCE_PROBE_NS);
-		assert_false(presence_probed(&p, false, cpu));
-		assert_false(presence_taken_over(&p));
+		assert_int_equal(poller_probe(&p, cpu), POLLER_PROBE_NS);
+		assert_false(poller_probed(&p, false, cpu));
+		assert_false(poller_taken_over(&p));
 	}
 	while (!packet(true, &left))
 		assert_true(left);
@@ -171,12 +171,12 @@ static void waits_for_its_cpu(void **state)
 		tick(&is);
 		assert_false(is);
 	}
-	cpu = PRESENCE_RAN;
+	cpu = POLLER_RAN;
 	tick(&is);
 	assert_true(is);
 	/* Nor is it known to poll any more. */
-	cpu = PRESENCE_WAITS;
-	assert_int_equal(presence_probe(&p, cpu), 0);
+	cpu = POLLER_WAITS;
+	assert_int_equal(poller_probe(&p, cpu), 0);
 }
 
 /* It sleeps, but in no call of ours: it may take over again as soon as before. */
@@ -186,22 +186,22 @@ static void sleeps_elsewhere(void **state)
 	bool is;
 
 	(void)state;
-	presence_polled(&p);
+	poller_polled(&p);
 	tick(&is);
 	assert_false(is);
-	cpu = PRESENCE_SLEEPS;
+	cpu = POLLER_SLEEPS;
 	tick(&is);
 	assert_true(is);
-	cpu = PRESENCE_RAN;
+	cpu = POLLER_RAN;
 	assert_int_equal(takeover(), first);
 	/* What is left to it is late, but it is not tried again before it polls. */
 	forward();
-	presence_polled(&p);
-	cpu = PRESENCE_SLEEPS;
-	while (!presence_probe(&p, cpu))
-		presence_polled(&p);
-	assert_false(presence_probed(&p, false, cpu));
-	assert_int_equal(presence_probe(&p, cpu), 0);
+	poller_polled(&p);
+	cpu = POLLER_SLEEPS;
+	while (!poller_probe(&p, cpu))
+		poller_polled(&p);
+	assert_false(poller_probed(&p, false, cpu));
+	assert_int_equal(poller_probe(&p, cpu), 0);
 }
 
 /*
@@ -215,24 +215,25 @@ static void fails_ever_more_seldom(void **state)
 	(void)state;
 	for (i = 0; i < 14; i++) {
 		for (n = 1;; n++) {
-			presence_polled(&p);
-			if (presence_probe(&p, cpu))
+			poller_polled(&p);
+			if (poller_probe(&p, cpu))
 				break;
 		}
-		assert_false(presence_probed(&p, false, cpu));
-		assert_false(presence_taken_over(&p));
+		assert_false(poller_probed(&p, false, cpu));
+		assert_false(poller_taken_over(&p));
 		if (i < 2)
 			assert_int_equal(n, i + 1);
 		else
-			assert_int_equal(n - 1, 2 * (last - 1) < PRESENCE_SKIP_MAX ?
-							2 * (last - 1) :
-							PRESENCE_SKIP_MAX);
+			assert_int_equal(n - 1,
+					 2 * (last - 1) < POLLER_SKIP_MAX ?
+						 2 * (last - 1) :
+						 POLLER_SKIP_MAX);
 		last = n;
 	}
-	assert_int_equal(last, PRESENCE_SKIP_MAX + 1);
+	assert_int_equal(last, POLLER_SKIP_MAX + 1);
 	/* When it does spin, the thread steps back, after one such time. */
-	assert_in_range(takeover(), PRESENCE_PROBES,
-			PRESENCE_SKIP_MAX + PRESENCE_PROBES);
+	assert_in_range(takeover(), POLLER_PROBES,
+			POLLER_SKIP_MAX + POLLER_PROBES);
 }
 
 /* Two of a kind, then a packet that only the thread received. */
@@ -253,18 +254,18 @@ static void successes_are_in_a_row(void **state)
 
 static void ticks_seldom_while_they_poll(void **state)
 {
-	uint64_t after, last = PRESENCE_TICK_MIN_NS / 2;
+	uint64_t after, last = POLLER_TICK_MIN_NS / 2;
 	bool is;
 	int i;
 
 	(void)state;
 	takeover();
 	for (i = 0; i < 20; i++) {
-		presence_polled(&p);
+		poller_polled(&p);
 		after = tick(&is);
 		assert_false(is);
-		assert_int_equal(after, 2 * last > PRESENCE_TICK_MAX_NS ?
-						PRESENCE_TICK_MAX_NS :
+		assert_int_equal(after, 2 * last > POLLER_TICK_MAX_NS ?
+						POLLER_TICK_MAX_NS :
 						2 * last);
 		last = after;
 	}
@@ -279,25 +280,25 @@ static void ticks_more_seldom_where_they_share_a_cpu(void **state)
 
 	(void)state;
 	takeover();
-	cpu = PRESENCE_SHARES;
+	cpu = POLLER_SHARES;
 	for (i = 0; i < 20; i++) {
-		presence_polled(&p);
+		poller_polled(&p);
 		tick(&is);
 		assert_false(is);
 	}
-	cpu = PRESENCE_WAITS;
-	assert_int_equal(tick(&is), PRESENCE_TICK_CROWDED_NS);
+	cpu = POLLER_WAITS;
+	assert_int_equal(tick(&is), POLLER_TICK_CROWDED_NS);
 	assert_false(is);
-	assert_int_equal(tick(&is), PRESENCE_TICK_CROWDED_NS);
+	assert_int_equal(tick(&is), POLLER_TICK_CROWDED_NS);
 	assert_false(is);
 	/* It has a CPU of its own again. */
-	cpu = PRESENCE_RAN;
-	presence_polled(&p);
+	cpu = POLLER_RAN;
+	poller_polled(&p);
 	tick(&is);
-	presence_polled(&p);
-	assert_int_equal(tick(&is), PRESENCE_TICK_MAX_NS);
+	poller_polled(&p);
+	assert_int_equal(tick(&is), POLLER_TICK_MAX_NS);
 	/* It has run and not polled: that it shares a CPU is no reason. */
-	cpu = PRESENCE_SHARES;
+	cpu = POLLER_SHARES;
 	tick(&is);
 	assert_true(is);
 }
@@ -312,13 +313,12 @@ static void costs_more_until_worth_it(void **state)
 	for (i = 0; i < 12; i++) {
 		forward();
 		next = takeover();
-		assert_in_range(next, last, 2 * last + PRESENCE_PROBES);
+		assert_in_range(next, last, 2 * last + POLLER_PROBES);
 		last = next;
 	}
-	assert_in_range(last, PRESENCE_SKIP_MAX,
-			PRESENCE_SKIP_MAX + PRESENCE_PROBES);
-	while (now < p.since + PRESENCE_WORTH_NS) {
-		presence_polled(&p);
+	assert_in_range(last, POLLER_SKIP_MAX, POLLER_SKIP_MAX + POLLER_PROBES);
+	while (now < p.since + POLLER_WORTH_NS) {
+		poller_polled(&p);
 		tick(&is);
 	}
 	forward();
@@ -332,19 +332,19 @@ static void late_while_they_poll(void **state)
 
 	(void)state;
 	takeover();
-	presence_polled(&p);
+	poller_polled(&p);
 	tick(&is);
 	assert_false(is);
-	assert_true(presence_is_late(&p, PRESENCE_RAN));
-	assert_true(presence_is_late(&p, PRESENCE_SHARES));
+	assert_true(poller_is_late(&p, POLLER_RAN));
+	assert_true(poller_is_late(&p, POLLER_SHARES));
 	/* It could not. */
-	assert_false(presence_is_late(&p, PRESENCE_WAITS));
-	presence_inside(&p, true);
-	assert_false(presence_is_late(&p, PRESENCE_RAN));
-	presence_inside(&p, false);
-	assert_true(presence_is_late(&p, PRESENCE_RAN));
-	presence_took(&p);
-	assert_false(presence_is_late(&p, PRESENCE_RAN));
+	assert_false(poller_is_late(&p, POLLER_WAITS));
+	poller_inside(&p, true);
+	assert_false(poller_is_late(&p, POLLER_RAN));
+	poller_inside(&p, false);
+	assert_true(poller_is_late(&p, POLLER_RAN));
+	poller_took(&p);
+	assert_false(poller_is_late(&p, POLLER_RAN));
 }
 
 /* To send takes long, and then it polls. */
@@ -354,21 +354,21 @@ static void who_sends_is_waited_for(void **state)
 
 	(void)state;
 	takeover();
-	presence_polled(&p);
+	poller_polled(&p);
 	tick(&is);
-	assert_false(presence_has_sent(&p));
-	presence_sends(&p, true);
-	assert_true(presence_has_sent(&p));
-	assert_true(presence_has_sent(&p)); /* still does */
-	presence_sends(&p, false);
-	assert_false(presence_has_sent(&p));
-	presence_sends(&p, true);
-	presence_sends(&p, false);
-	assert_true(presence_has_sent(&p));
-	assert_false(presence_has_sent(&p));
-	presence_sends(&p, true);
-	presence_took(&p);
-	assert_false(presence_has_sent(&p)); /* nothing to wait for */
+	assert_false(poller_has_sent(&p));
+	poller_sends(&p, true);
+	assert_true(poller_has_sent(&p));
+	assert_true(poller_has_sent(&p)); /* still does */
+	poller_sends(&p, false);
+	assert_false(poller_has_sent(&p));
+	poller_sends(&p, true);
+	poller_sends(&p, false);
+	assert_true(poller_has_sent(&p));
+	assert_false(poller_has_sent(&p));
+	poller_sends(&p, true);
+	poller_took(&p);
+	assert_false(poller_has_sent(&p)); /* nothing to wait for */
 }
 
 /* Short, but programs have taken much in that time: it is tried again at once. */
@@ -379,8 +379,8 @@ static void much_is_worth_it(void **state)
 
 	(void)state;
 	for (i = 0; i < 5; i++) {
-		for (int k = 0; k < PRESENCE_WORTH; k++)
-			presence_took(&p);
+		for (int k = 0; k < POLLER_WORTH; k++)
+			poller_took(&p);
 		forward();
 		assert_int_equal(takeover(), first);
 	}
@@ -389,26 +389,26 @@ static void much_is_worth_it(void **state)
 static void forward_once(void **state)
 {
 	(void)state;
-	assert_false(presence_step_forward(&p, now));
-	assert_true(presence_step_back(&p, now));
-	assert_true(presence_step_forward(&p, now + 1));
-	assert_false(presence_step_forward(&p, now + 2));
+	assert_false(poller_step_forward(&p, now));
+	assert_true(poller_step_back(&p, now));
+	assert_true(poller_step_forward(&p, now + 1));
+	assert_false(poller_step_forward(&p, now + 2));
 }
 
 /* A program sleeps, and the thread rests until that wakes. */
 static void rests(void **state)
 {
 	(void)state;
-	assert_true(presence_sleep(&p, 1));
-	presence_rest(&p, now);
-	assert_true(presence_is_back(&p) && presence_rests(&p));
-	assert_true(presence_tick_at(&p) == UINT64_MAX);
-	now += 10 * PRESENCE_OFTEN_NS;
-	assert_int_equal(presence_wake(&p, now, true), PRESENCE_FORWARD);
-	assert_true(presence_step_forward(&p, now));
-	assert_false(presence_rests(&p));
+	assert_true(poller_sleep(&p, 1));
+	poller_rest(&p, now);
+	assert_true(poller_is_back(&p) && poller_rests(&p));
+	assert_true(poller_tick_at(&p) == UINT64_MAX);
+	now += 10 * POLLER_OFTEN_NS;
+	assert_int_equal(poller_wake(&p, now, true), POLLER_FORWARD);
+	assert_true(poller_step_forward(&p, now));
+	assert_false(poller_rests(&p));
 	/* That says nothing of programs that poll. */
-	assert_int_equal(takeover(), PRESENCE_PROBES);
+	assert_int_equal(takeover(), POLLER_PROBES);
 }
 
 /* One that sleeps and wakes often lets the thread tick, until it sleeps on. */
@@ -418,34 +418,34 @@ static void rests_when_nothing_happens(void **state)
 	int i;
 
 	(void)state;
-	presence_sleep(&p, 1);
-	presence_rest(&p, now);
-	assert_int_equal(presence_wake(&p, now, true), PRESENCE_FORWARD);
-	presence_step_forward(&p, now);
-	presence_sleep(&p, 1);
-	presence_rest(&p, now);
-	now += PRESENCE_OFTEN_NS - 1;
-	assert_int_equal(presence_wake(&p, now, true), PRESENCE_TICKS);
+	poller_sleep(&p, 1);
+	poller_rest(&p, now);
+	assert_int_equal(poller_wake(&p, now, true), POLLER_FORWARD);
+	poller_step_forward(&p, now);
+	poller_sleep(&p, 1);
+	poller_rest(&p, now);
+	now += POLLER_OFTEN_NS - 1;
+	assert_int_equal(poller_wake(&p, now, true), POLLER_TICKS);
 	for (i = 0; i < 10; i++) {
-		presence_sleep(&p, 1);
-		assert_int_equal(presence_wake(&p, now, true), PRESENCE_NOTHING);
-		presence_sleep(&p, 1);
+		poller_sleep(&p, 1);
+		assert_int_equal(poller_wake(&p, now, true), POLLER_NOTHING);
+		poller_sleep(&p, 1);
 		tick(&is);
 		assert_false(is);
-		assert_true(presence_is_back(&p) && !presence_rests(&p));
-		assert_int_equal(presence_wake(&p, now, true), PRESENCE_NOTHING);
+		assert_true(poller_is_back(&p) && !poller_rests(&p));
+		assert_int_equal(poller_wake(&p, now, true), POLLER_NOTHING);
 	}
-	presence_sleep(&p, 1);
+	poller_sleep(&p, 1);
 	tick(&is);
 	tick(&is);
 	assert_false(is);
-	assert_true(presence_rests(&p));
-	now += PRESENCE_OFTEN_NS;
-	assert_int_equal(presence_wake(&p, now, true), PRESENCE_FORWARD);
-	presence_step_forward(&p, now);
-	presence_sleep(&p, 1);
-	presence_rest(&p, now);
-	assert_int_equal(presence_wake(&p, now, false), PRESENCE_FORWARD);
+	assert_true(poller_rests(&p));
+	now += POLLER_OFTEN_NS;
+	assert_int_equal(poller_wake(&p, now, true), POLLER_FORWARD);
+	poller_step_forward(&p, now);
+	poller_sleep(&p, 1);
+	poller_rest(&p, now);
+	assert_int_equal(poller_wake(&p, now, false), POLLER_FORWARD);
 }
 
 /* What comes meanwhile on another link is the thread's. */
@@ -456,11 +456,11 @@ static void who_sleeps_is_not_tried(void **state)
 
 	(void)state;
 	for (i = 0; i < 100; i++) {
-		assert_true(presence_sleep(&p, 1));
-		assert_false(presence_sleep(&p, 2));
+		assert_true(poller_sleep(&p, 1));
+		assert_false(poller_sleep(&p, 2));
 		assert_false(packet(true, &left));
 		assert_false(left);
-		assert_int_equal(presence_wake(&p, now, true), PRESENCE_NOTHING);
+		assert_int_equal(poller_wake(&p, now, true), POLLER_NOTHING);
 	}
 }
 
@@ -470,10 +470,10 @@ static void blocked_for_long(void **state)
 
 	(void)state;
 	for (round = 0; round < 2; round++) {
-		for (i = 0; i < PRESENCE_BLOCKED; i++)
-			assert_false(presence_blocked(&p));
-		assert_true(presence_blocked(&p));
-		presence_unblocked(&p);
+		for (i = 0; i < POLLER_BLOCKED; i++)
+			assert_false(poller_blocked(&p));
+		assert_true(poller_blocked(&p));
+		poller_unblocked(&p);
 	}
 }
 
@@ -490,8 +490,8 @@ int main(void)
 		cmocka_unit_test_setup(fails_ever_more_seldom, setup),
 		cmocka_unit_test_setup(successes_are_in_a_row, setup),
 		cmocka_unit_test_setup(ticks_seldom_while_they_poll, setup),
-		cmocka_unit_test_setup(
-			ticks_more_seldom_where_they_share_a_cpu, setup),
+		cmocka_unit_test_setup(ticks_more_seldom_where_they_share_a_cpu,
+				       setup),
 		cmocka_unit_test_setup(costs_more_until_worth_it, setup),
 		cmocka_unit_test_setup(late_while_they_poll, setup),
 		cmocka_unit_test_setup(who_sends_is_waited_for, setup),
