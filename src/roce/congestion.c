@@ -2,13 +2,14 @@
  * congestion.c - how much a reliable requester has in flight, and how fast it
  * sends
  *
- * RoCE's responders take nothing out of order, unless they are ours (early.c),
- * so a lost packet costs all that is behind it: a window that is larger than the
- * path needs wastes packets with each loss, and one that halves with each loss
- * closes for good where packets are lost by chance. So the window is not halved: after a loss it is
- * what the path has been seen to deliver in its shortest round trip. Lost
- * packets that have nothing to do with congestion leave it alone; a queue that
- * overflowed drains, since what waits in it has no share in that product.
+ * RoCE's responders take nothing out of order, unless they are ours
+ * (reorder.c), so a lost packet costs all that is behind it: a window that is
+ * larger than the path needs wastes packets with each loss, and one that halves
+ * with each loss closes for good where packets are lost by chance. So the
+ * window is not halved: after a loss it is what the path has been seen to
+ * deliver in its shortest round trip. Lost packets that have nothing to do with
+ * congestion leave it alone; a queue that overflowed drains, since what waits
+ * in it has no share in that product.
  *
  * Where no round trip has been measured, the window halves. So it does for a
  * congestion notification (annex A17.9.3), which comes before anything is lost.

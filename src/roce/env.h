@@ -45,8 +45,8 @@ struct roce_env {
 	 */
 	int (*xrc_pd)(struct qp *qp, uint32_t srqn, uint32_t *pd);
 
-	/* Memory for packets that come before their turn (early.c). NULL: none
-	 * is kept. */
+	/* Memory for packets that come before their turn (reorder.c). NULL:
+	 * none is kept. */
 	struct pool *reorder;
 
 	/*

@@ -236,7 +236,7 @@ struct roce_responder {
 	/* Responses due: a ring of resp_size entries, a power of two. */
 	struct roce_response *resp;
 	uint32_t resp_size, resp_head, resp_tail;
-	struct early *early; /* early.c; NULL: nothing is kept */
+	struct reorder *reorder; /* reorder.c; NULL: nothing is kept */
 	uint16_t sport; /* from where the last request in order came; 0: no UDP */
 	uint8_t again; /* so often in a row a request was repeated, */
 	uint32_t again_psn; /* with this PSN */
@@ -488,8 +488,8 @@ void comp_head(struct roce_qp *qp);
 void comp_arm(struct roce_qp *qp, uint64_t now_ns);
 
 /* responder.c and response.c */
-/* early.c: forgets what has come before its turn. */
-void early_drop(struct roce_qp *qp);
+/* reorder.c: forgets what has come before its turn. */
+void reorder_free(struct roce_qp *qp);
 /* Room for so many reads and atomics; what is kept of those before stays. */
 int rsp_resize(struct roce_qp *qp, uint32_t max_dest_rd_atomic);
 void rsp_fini(struct roce_qp *qp);

@@ -26,7 +26,7 @@ void roce_rsp_set(struct roce_qp *qp, const struct roce_rsp_state *s)
 {
 	struct roce_responder *r = &qp->rsp;
 
-	early_drop(qp);
+	reorder_free(qp);
 	r->place += (s->epsn - r->epsn) & PSN_MASK;
 	r->epsn = s->epsn & PSN_MASK;
 	r->msn = s->msn & PSN_MASK;

@@ -138,7 +138,7 @@ void roce_to_err(struct roce_qp *qp)
 	if (qp->base.state == IBV_QPS_ERR)
 		return;
 	qp_set_state(&qp->base, IBV_QPS_ERR);
-	early_drop(qp);
+	reorder_free(qp);
 	go_quiet(qp);
 	qp_flush_sq(&qp->base);
 	qp_flush_rq(&qp->base);

@@ -2,8 +2,8 @@
  * recovery.c - what a requester sends again
  *
  * RoCE has no selective acknowledgement: a NAK says which packet is missing, not
- * what came behind it. Responders drop that, or, as ours do, keep it (early.c).
- * So the requester is in one of three modes:
+ * what came behind it. Responders drop that, or, as ours do, keep it
+ * (reorder.c). So the requester is in one of three modes:
  *
  *	FRESH		all that is sent is new
  *	GO_BACK_N	all that was out is sent again, until una is where

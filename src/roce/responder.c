@@ -7,7 +7,7 @@
  * saved result, because running it twice would show. After it: something was
  * lost. NAK once, then stay silent until epsn arrives, so a gap followed by a
  * hundred packets costs one retry rather than a hundred; what is behind the gap
- * is kept until then (early.c). UC has no NAK: it
+ * is kept until then (reorder.c). UC has no NAK: it
  * drops the message it was in, and a message may begin with any PSN.
  */
 #include "responder.h"
@@ -100,7 +100,7 @@ refuse_rc(struct roce_qp *qp, const struct roce_rx *pkt, enum verdict v)
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
 	struct roce_responder *r = &qp->rsp;
 
-	if (v == V_NAK_PSN && !r->rnr_sent && early_keep(qp, pkt)) {
+	if (v == V_NAK_PSN && !r->rnr_sent && reorder_keep(qp, pkt)) {
 		qp->stats.gaps++;
 		nak_gap(qp, pkt->h.psn);
 		return;
@@ -454,7 +454,7 @@ static bool read_before(const struct roce_responder *r, uint32_t psn,
 /*
  * The peer repeats one request, which has been executed, though it is told that much more has arrived: it
  * has not sent that, perhaps, and ignores an acknowledgement of it, if a
- * stranger has (early.c). What it has sent is acknowledged by itself then.
+ * stranger has (reorder.c). What it has sent is acknowledged by itself then.
  */
 static bool answered_in_vain(struct roce_responder *r, uint32_t psn)
 {
@@ -558,22 +558,22 @@ RSP_INLINE void request(struct roce_qp *qp, const struct roce_rx *pkt,
  * for before another packet has come: it may be the one that closes it, from a
  * peer that sends all of it again.
  */
-__attribute__((noinline)) static void take_early(struct roce_qp *qp)
+__attribute__((noinline)) static void execute_kept(struct roce_qp *qp)
 {
 	struct roce_responder *r = &qp->rsp;
 	struct roce_rx pkt;
 
-	while (r->early && early_take(qp, &pkt))
+	while (r->reorder && reorder_take(qp, &pkt))
 		request(qp, &pkt, roce_opcode(pkt.h.opcode)->flags);
-	if (r->early)
-		early_rest(qp);
+	if (r->reorder)
+		reorder_idle(qp);
 }
 
 void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	request(qp, pkt, roce_opcode(pkt->h.opcode)->flags);
-	if (__builtin_expect(qp->rsp.early != NULL, 0))
-		take_early(qp);
+	if (__builtin_expect(qp->rsp.reorder != NULL, 0))
+		execute_kept(qp);
 }
 
 __attribute__((flatten)) void rsp_rx_send(struct roce_qp *qp,

@@ -44,15 +44,15 @@ enum verdict rsp_execute(struct roce_qp *qp, const struct roce_rx *pkt,
 			 uint32_t f);
 enum verdict rsp_execute_send(struct roce_qp *qp, const struct roce_rx *pkt);
 
-/* early.c */
+/* reorder.c */
 
 /* Keeps a request from behind a gap. False: it is dropped. */
-bool early_keep(struct roce_qp *qp, const struct roce_rx *pkt);
-/* Where qp->rsp.early: the one that is due, if it is here; its payload is until
- * early_drop(), which the end of the QP calls. */
-bool early_take(struct roce_qp *qp, struct roce_rx *pkt);
+bool reorder_keep(struct roce_qp *qp, const struct roce_rx *pkt);
+/* Where qp->rsp.reorder: the one that is due, if it is here; its payload is
+ * until reorder_free(), which the end of the QP calls. */
+bool reorder_take(struct roce_qp *qp, struct roce_rx *pkt);
 /* No other is due: others need the memory, perhaps. */
-void early_rest(struct roce_qp *qp);
+void reorder_idle(struct roce_qp *qp);
 
 /* response.c */
 

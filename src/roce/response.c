@@ -80,7 +80,7 @@ void rsp_fini(struct roce_qp *qp)
 {
 	struct roce_responder *r = &qp->rsp;
 
-	early_drop(qp);
+	reorder_free(qp);
 	free(r->resp);
 	free(r->atomics);
 	free(r->reads);

@@ -1,20 +1,20 @@
 /*
- * early.c - requests that come before their turn
+ * reorder.c - the responder's reorder buffer: requests from behind a gap
  *
- * A responder may drop what comes behind a gap, and RoCE's do. What is kept
- * instead is executed as soon as the gap is closed, and the peer has to send
- * again only what was lost: it finds out by the acknowledgement of that, which
- * is for more (recovery.c). To a peer that sends all of it again nothing is
- * different: it has been heard already.
+ * A responder may drop what arrives behind a gap, and RoCE's do. A request that
+ * is kept instead is executed as soon as the gap is closed, and the peer sends
+ * only the lost packet again: its acknowledgement covers what was kept
+ * (recovery.c). A peer that sends everything again sees no difference: those
+ * are duplicates.
  *
- * What is kept is executed later, so a stranger who can only send packets must
+ * What is kept is executed later, so an attacker who can only send packets must
  * not gain much by it (SECURITY.md has the odds): a request is kept if it is
  * near what is in order, or near what is kept, and comes from the port that the
- * requests in order come from, of which there is none before the first one of
- * the QP's life. Where two claim one PSN and differ, neither is believed.
+ * requests in order come from, which is unknown before the first one since the
+ * QP's reset. If two requests have one PSN and differ, neither is trusted.
  *
- * Memory is had when there is a gap. Dropping is always allowed: there are
- * limits, per QP, and for all of them, which the environment sets.
+ * Memory is allocated when there is a gap. Dropping is always allowed: there
+ * are limits, per QP, and for all of them, which the environment sets.
  */
 #include "responder.h"
 
@@ -25,7 +25,7 @@
 /* So long a gap is: more than a burst that a queue loses, on most paths. */
 #define GAP_PSNS 32
 
-struct early {
+struct reorder {
 	uint32_t slots; /* a power of two */
 	uint32_t stride, kept;
 	size_t bytes; /* of all of this */
@@ -46,18 +46,18 @@ static uint32_t slots_for(uint32_t mtu)
 	return round_up_pow2(KEPT_BYTES / mtu);
 }
 
-static struct kept *slot_of(struct early *e, uint64_t place)
+static struct kept *slot_of(struct reorder *e, uint64_t place)
 {
 	return (void *)(e->slot + (size_t)(place & (e->slots - 1)) * e->stride);
 }
 
-static struct early *early_new(struct roce_qp *qp)
+static struct reorder *reorder_new(struct roce_qp *qp)
 {
 	const uint32_t slots = slots_for(qp->mtu);
 	const uint32_t stride = (uint32_t)sizeof(struct kept) + qp->mtu;
-	const size_t bytes = sizeof(struct early) + (size_t)slots * stride;
+	const size_t bytes = sizeof(struct reorder) + (size_t)slots * stride;
 	struct pool *pool = roce_env(qp)->reorder;
-	struct early *e = pool ? pool_get(pool, bytes) : NULL;
+	struct reorder *e = pool ? pool_get(pool, bytes) : NULL;
 
 	if (!e)
 		return NULL;
@@ -67,18 +67,18 @@ static struct early *early_new(struct roce_qp *qp)
 	return e;
 }
 
-void early_drop(struct roce_qp *qp)
+void reorder_free(struct roce_qp *qp)
 {
-	struct early *e = qp->rsp.early;
+	struct reorder *e = qp->rsp.reorder;
 
 	if (!e)
 		return;
-	qp->rsp.early = NULL;
+	qp->rsp.reorder = NULL;
 	pool_put(roce_env(qp)->reorder, e, e->bytes);
 }
 
 /* Lets go of what the PSN that is due has passed. */
-static void pass_over(struct early *e, uint64_t place)
+static void pass_over(struct reorder *e, uint64_t place)
 {
 	for (; e->kept && e->begin < place; e->begin++) {
 		struct kept *k = slot_of(e, e->begin);
@@ -92,7 +92,7 @@ static void pass_over(struct early *e, uint64_t place)
 }
 
 /* Whether both are the same request; AckReq may be new where it is repeated. */
-static bool same(const struct kept *k, const struct roce_rx *pkt)
+static bool same_request(const struct kept *k, const struct roce_rx *pkt)
 {
 	const struct roce_hdr *a = &k->pkt.h, *b = &pkt->h;
 
@@ -105,18 +105,18 @@ static bool same(const struct kept *k, const struct roce_rx *pkt)
 }
 
 /* PSNs that it is for. */
-static uint32_t span(const struct roce_qp *qp, const struct roce_rx *pkt)
+static uint32_t psn_span(const struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	return roce_opcode(pkt->h.opcode)->flags & ROCE_F_READ ?
 		       pkts_of(pkt->h.dma_len, qp->mtu) : 1;
 }
 
-bool early_keep(struct roce_qp *qp, const struct roce_rx *pkt)
+bool reorder_keep(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
 	const uint32_t ahead = (uint32_t)psn_diff(pkt->h.psn, r->epsn);
 	const uint64_t place = r->place + ahead;
-	struct early *e = r->early;
+	struct reorder *e = r->reorder;
 	struct kept *k;
 
 	/*
@@ -136,20 +136,20 @@ bool early_keep(struct roce_qp *qp, const struct roce_rx *pkt)
 	if (place >= (e ? e->end : r->place) + GAP_PSNS)
 		return false;
 	if (!e) {
-		r->early = e = early_new(qp);
+		r->reorder = e = reorder_new(qp);
 		if (!e)
 			return false;
 		e->begin = e->end = r->place;
 	}
 	k = slot_of(e, place);
 	if (k->here) {
-		k->here = same(k, pkt);
+		k->here = same_request(k, pkt);
 		e->kept -= !k->here;
 		return k->here;
 	}
 	e->kept++;
-	if (e->end < place + span(qp, pkt))
-		e->end = place + span(qp, pkt);
+	if (e->end < place + psn_span(qp, pkt))
+		e->end = place + psn_span(qp, pkt);
 	k->here = true;
 	k->pkt = *pkt;
 	k->pkt.payload = k->payload;
@@ -160,9 +160,9 @@ bool early_keep(struct roce_qp *qp, const struct roce_rx *pkt)
 	return true;
 }
 
-bool early_take(struct roce_qp *qp, struct roce_rx *pkt)
+bool reorder_take(struct roce_qp *qp, struct roce_rx *pkt)
 {
-	struct early *e = qp->rsp.early;
+	struct reorder *e = qp->rsp.reorder;
 	struct kept *k = slot_of(e, qp->rsp.place);
 
 	pass_over(e, qp->rsp.place);
@@ -174,8 +174,8 @@ bool early_take(struct roce_qp *qp, struct roce_rx *pkt)
 	return true;
 }
 
-void early_rest(struct roce_qp *qp)
+void reorder_idle(struct roce_qp *qp)
 {
-	if (!qp->rsp.early->kept && pool_scarce(roce_env(qp)->reorder))
-		early_drop(qp);
+	if (!qp->rsp.reorder->kept && pool_scarce(roce_env(qp)->reorder))
+		reorder_free(qp);
 }

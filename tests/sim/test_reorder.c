@@ -1,9 +1,9 @@
 /*
- * test_early.c - what comes before its turn, and is not the peer's
+ * test_reorder.c - what comes before its turn, and is not the peer's
  *
  * A stranger can send packets with the peer's address, and guesses the rest: the
  * PSN, and the UDP source port. What the responder keeps behind a gap is not to
- * make that easier, nor to outlive its use (src/roce/early.c).
+ * make that easier, nor to outlive its use (src/roce/reorder.c).
  */
 #include "scripted.h"
 
@@ -214,13 +214,13 @@ static void what_is_passed_over_goes(void **state)
 		post_to(p.a, IBV_WR_RDMA_WRITE, 0, 8);
 		settle(&p);
 		forge(&p, forged_send, 2, SIM_SPORT);
-		assert_non_null(p.b->qp->rsp.early);
+		assert_non_null(p.b->qp->rsp.reorder);
 		/* Four PSNs of its own. */
 		post_to(p.a, IBV_WR_RDMA_READ, 0, 4096);
 		settle(&p);
 	}
 	for (size_t i = 0; i < SIM_QPS; i++)
-		assert_true(!b[i]->qp->rsp.early == (i >= 8));
+		assert_true(!b[i]->qp->rsp.reorder == (i >= 8));
 	sim_free(p.sim);
 }
 
