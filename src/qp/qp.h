@@ -105,8 +105,8 @@ void qp_query(const struct qp *qp, struct ibv_qp_attr *attr,
 	      struct ibv_qp_init_attr *init);
 /* Every change of the state comes through here. */
 void qp_set_state(struct qp *qp, enum ibv_qp_state state);
-/* What was posted is void, before a completion or the program says so. */
-void qp_set_void(struct qp *qp);
+/* What was posted is void from here on; called before a completion tells. */
+void qp_new_generation(struct qp *qp);
 /* Drops everything, silently: state RESET. */
 void qp_reset(struct qp *qp);
 /* Nothing that was begun is on its way any more, in SQD; says so once. */

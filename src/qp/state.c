@@ -427,7 +427,7 @@ void qp_query(const struct qp *qp, struct ibv_qp_attr *attr,
 	init->sq_sig_all = qp->sq_sig_all;
 }
 
-void qp_set_void(struct qp *qp)
+void qp_new_generation(struct qp *qp)
 {
 	uint32_t next = qp_public_get(&qp->pub->life) + 1;
 
@@ -444,7 +444,7 @@ void qp_set_state(struct qp *qp, enum ibv_qp_state state)
 	atomic_store_explicit(&qp->pub->state, (uint32_t)state,
 			      memory_order_release);
 	if (state == IBV_QPS_RESET || state == IBV_QPS_ERR)
-		qp_set_void(qp);
+		qp_new_generation(qp);
 }
 
 void qp_reset(struct qp *qp)

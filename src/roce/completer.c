@@ -124,7 +124,7 @@ static void progress(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
 
 static void fail_head(struct roce_qp *qp, enum ibv_wc_status status)
 {
-	qp_set_void(&qp->base);
+	qp_new_generation(&qp->base);
 	if (qp->base.sq.head != qp->base.sq.tail)
 		qp_sq_complete(&qp->base, status);
 	if (qp_is_reliable(&qp->base))

@@ -122,7 +122,7 @@ struct roce_recovery {
 
 	uint64_t lost_tx; /* packets sent before the last gap was found */
 	uint32_t gaps_end; /* nxt_psn when the first of a row of gaps was */
-	uint8_t vain; /* in a row: SELECTIVE, and the peer had nothing behind it */
+	uint8_t sel_failed; /* times in a row, see SELECTIVE_TRIES */
 	bool peer_keeps; /* what it gets from behind a gap; false: not known */
 };
 
@@ -243,11 +243,11 @@ struct roce_responder {
 	struct roce_atomic_done *atomics;
 	uint32_t atomics_size, atomics_next;
 
-	/* Which packets out of their turn a peer can have sent; see sent(). */
+	/* Which out-of-order packets a peer can have sent: psn_in_window(). */
 	struct roce_read_done *reads; /* a ring of reads_size */
 	uint32_t reads_size, reads_next;
 	uint32_t reads_unknown; /* executed elsewhere, and not in the ring */
-	uint32_t far_psn; /* due next, if far ones come in a row */
+	uint32_t out_of_window_psn; /* that continues the last such packet */
 };
 
 /*
@@ -306,8 +306,8 @@ static inline bool wqe_is_read(const struct qp_wqe *w)
 	return w->opcode == IBV_WR_RDMA_READ;
 }
 
-/* From this far off the PSN that is due, a single packet is not trusted. */
-#define FAR_PSNS (1 << 15)
+/* A single packet further than this from the expected PSN is not trusted. */
+#define PSN_WINDOW (1 << 15)
 
 /* Packets that length bytes take: at least one. */
 static inline uint32_t pkts_of(uint32_t length, uint32_t mtu)

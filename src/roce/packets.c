@@ -11,9 +11,9 @@
 
 #include <assert.h>
 
-#define PATIENT_OUT 4u /* requests on their way, at least */
-#define PATIENT_MAX 16u
-#define PATIENT_LENGTH 4096u
+#define COALESCE_OUT 4u /* requests on their way, at least */
+#define COALESCE_MAX 16u
+#define COALESCE_LENGTH 4096u
 
 static bool pkey_matches(uint16_t pkey)
 {
@@ -217,15 +217,16 @@ bool roce_tx_ready(const struct roce_qp *qp)
 	return rsp_ready(qp) || req_ready(qp);
 }
 
-bool roce_tx_patient(const struct roce_qp *qp)
+bool roce_tx_coalesce(const struct roce_qp *qp)
 {
 	const struct qp_sq *sq = &qp->base.sq;
 	const struct qp_wqe *w = qp_sq_slot(sq, sq->tail - 1);
 
 	/* Each request that is out has asked for an acknowledgement. */
-	return qp_is_reliable(&qp->base) && sq->nxt - sq->head >= PATIENT_OUT &&
-	       sq->tail - sq->nxt < PATIENT_MAX &&
-	       w->length <= PATIENT_LENGTH && !w->local && !rsp_ready(qp);
+	return qp_is_reliable(&qp->base) &&
+	       sq->nxt - sq->head >= COALESCE_OUT &&
+	       sq->tail - sq->nxt < COALESCE_MAX &&
+	       w->length <= COALESCE_LENGTH && !w->local && !rsp_ready(qp);
 }
 
 bool roce_tx_waiting(const struct roce_qp *qp)

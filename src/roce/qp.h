@@ -226,7 +226,7 @@ bool roce_tx_waiting(const struct roce_qp *qp);
  * to leave with what is posted until then: small requests behind several that
  * are on their way. True is a hint: roce_tx() does not wait.
  */
-bool roce_tx_patient(const struct roce_qp *qp);
+bool roce_tx_coalesce(const struct roce_qp *qp);
 
 /*
  * An acknowledgement that is owed leaves behind the requests that are sent next,

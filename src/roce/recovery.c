@@ -11,11 +11,11 @@
  *	SELECTIVE	the oldest packet alone is sent again, as a probe, until
  *			una has passed it
  *
- * A NAK leads to SELECTIVE where that is worth it (may_resend_one()), and so
+ * A NAK leads to SELECTIVE where that is worth it (sel_is_worth_it()), and so
  * does an answer that shows another gap; else both lead to GO_BACK_N. So do a
  * response that was passed over, and a probe behind which the peer has nothing.
- * An RNR NAK ends SELECTIVE: nothing is sent for a while. enter() alone changes
- * the mode.
+ * An RNR NAK ends SELECTIVE: nothing is sent for a while. recovery_enter()
+ * alone changes the mode.
  *
  * A probe asks in any mode: the oldest packet, once more, whose answer is for all
  * that the peer has. It is due when nothing has been heard for some time
@@ -24,11 +24,12 @@
  */
 #include "internal.h"
 
-/* So often in a row the peer may turn out not to have what is behind a gap. */
+/* Selective retransmit (sel_*) is given up when the peer turns out so often in
+ * a row not to have what is behind a gap. */
 #define SELECTIVE_TRIES 3u
 
-static void enter(struct roce_requester *r, enum recovery_mode mode,
-		  uint64_t now_ns)
+static void recovery_enter(struct roce_requester *r, enum recovery_mode mode,
+			   uint64_t now_ns)
 {
 	struct roce_recovery *v = &r->rec;
 
@@ -50,8 +51,8 @@ static void enter(struct roce_requester *r, enum recovery_mode mode,
 	v->since_ns = now_ns;
 }
 
-/* Before an answer to what was sent again can be here. */
-static bool soon(const struct roce_requester *r, uint64_t now_ns)
+/* An answer to what was sent again cannot have arrived yet. */
+static bool before_answer(const struct roce_requester *r, uint64_t now_ns)
 {
 	return now_ns >= r->rec.since_ns &&
 	       now_ns - r->rec.since_ns < r->cc.min_rtt_ns;
@@ -66,7 +67,7 @@ static void rewind_to_una(struct roce_qp *qp)
 
 static void go_back(struct roce_qp *qp, bool by_nak, uint64_t now_ns)
 {
-	enter(&qp->req, GO_BACK_N, now_ns);
+	recovery_enter(&qp->req, GO_BACK_N, now_ns);
 	qp->req.rec.by_nak = by_nak;
 	rewind_to_una(qp);
 	comp_arm(qp, now_ns);
@@ -80,33 +81,33 @@ __attribute__((noinline)) static void lost_all(struct roce_qp *qp,
 	go_back(qp, false, now_ns);
 }
 
-static void resend_one(struct roce_qp *qp, uint64_t now_ns)
+static void sel_begin(struct roce_qp *qp, uint64_t now_ns)
 {
-	enter(&qp->req, SELECTIVE, now_ns);
+	recovery_enter(&qp->req, SELECTIVE, now_ns);
 	comp_arm(qp, now_ns);
 }
 
 /*
- * Whether that is worth it, after what came of it before. Each gap takes a round
- * trip, and longer if it is lost again: where there is more than one in what is
- * out, all of them are closed at once by sending all of it.
+ * Whether selective retransmit is worth it, judged by its results so far. Each
+ * gap takes a round trip, and longer if it is lost again: if there is more than
+ * one in what is out, all of them are closed at once by sending all of it.
  */
-static bool may_resend_one(const struct roce_qp *qp)
+static bool sel_is_worth_it(const struct roce_qp *qp)
 {
 	const struct roce_requester *r = &qp->req;
 	const struct roce_recovery *v = &r->rec;
 
 	/* Within the host a NAK is for what could not be read. */
-	return v->vain < SELECTIVE_TRIES && qp->base.type == IBV_QPT_RC &&
+	return v->sel_failed < SELECTIVE_TRIES && qp->base.type == IBV_QPT_RC &&
 	       !qp->path.lossless && v->mode != GO_BACK_N && !r->rnr_until_ns &&
 	       2 * (qp->stats.tx_pkts - v->lost_tx) >
 		       (uint32_t)psn_diff(r->nxt_psn, r->una);
 }
 
-/* The same of a gap that has just been found. */
-static bool may_resend_next(struct roce_qp *qp)
+/* The same, for a gap that has just been found. */
+static bool sel_gap_found(struct roce_qp *qp)
 {
-	const bool may = may_resend_one(qp);
+	const bool may = sel_is_worth_it(qp);
 
 	qp->req.rec.lost_tx = qp->stats.tx_pkts;
 	return may;
@@ -117,17 +118,17 @@ void recovery_nak(struct roce_qp *qp, uint64_t now_ns)
 	struct roce_recovery *v = &qp->req.rec;
 
 	/* It is an answer to what was sent before. */
-	if (v->mode != FRESH && soon(&qp->req, now_ns))
+	if (v->mode != FRESH && before_answer(&qp->req, now_ns))
 		return;
-	if (may_resend_next(qp)) {
+	if (sel_gap_found(qp)) {
 		cc_lost(qp, now_ns);
 		v->gaps_end = qp->req.nxt_psn;
-		resend_one(qp, now_ns);
+		sel_begin(qp, now_ns);
 		return;
 	}
 	/* One that does keep them has lost several in a row. */
 	if (v->peer_keeps)
-		v->vain = 0;
+		v->sel_failed = 0;
 	cc_lost(qp, now_ns);
 	go_back(qp, true, now_ns);
 }
@@ -136,26 +137,26 @@ void recovery_nak(struct roce_qp *qp, uint64_t now_ns)
  * SELECTIVE: the packet has arrived, by itself, or with what was sent behind it,
  * up to the next one that was lost.
  */
-static void one_arrived(struct roce_qp *qp, uint64_t now_ns)
+static void sel_arrived(struct roce_qp *qp, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 	struct roce_recovery *v = &r->rec;
 	const bool more = psn_diff(v->gaps_end, r->una) > 0;
 
-	enter(r, FRESH, now_ns);
+	recovery_enter(r, FRESH, now_ns);
 	if (r->una == v->end_psn) {
-		if (more && v->vain < SELECTIVE_TRIES)
-			v->vain++;
+		if (more && v->sel_failed < SELECTIVE_TRIES)
+			v->sel_failed++;
 		return; /* probe_answered() */
 	}
 	v->peer_keeps = true;
-	v->vain = 0;
-	if (soon(r, now_ns)) {
+	v->sel_failed = 0;
+	if (before_answer(r, now_ns)) {
 		/* It was late, and what was sent again is still on its way. */
 		cc_not_lost(qp);
 	} else if (more) {
-		if (may_resend_next(qp))
-			resend_one(qp, now_ns);
+		if (sel_gap_found(qp))
+			sel_begin(qp, now_ns);
 		else
 			go_back(qp, true, now_ns);
 	}
@@ -197,9 +198,9 @@ __attribute__((noinline)) void recovery_advance(struct roce_qp *qp,
 	silence_ended(qp, now_ns);
 	if (v->mode != FRESH && psn_diff(r->una, v->end_psn) >= 0) {
 		if (v->mode == SELECTIVE)
-			one_arrived(qp, now_ns);
+			sel_arrived(qp, now_ns);
 		else
-			enter(r, FRESH, now_ns);
+			recovery_enter(r, FRESH, now_ns);
 	}
 	if (v->probe & PROBE_OUT && psn_diff(r->una, v->probe_psn) > 0)
 		probe_answered(qp, now_ns);
@@ -219,8 +220,8 @@ void recovery_overtaken(struct roce_qp *qp, uint64_t now_ns)
 	if (v->mode != GO_BACK_N)
 		return;
 	silence_ended(qp, now_ns);
-	enter(r, FRESH, now_ns);
-	if (!(v->by_nak | v->peer_keeps) || soon(r, now_ns))
+	recovery_enter(r, FRESH, now_ns);
+	if (!(v->by_nak | v->peer_keeps) || before_answer(r, now_ns))
 		cc_not_lost(qp);
 }
 
@@ -240,7 +241,7 @@ void recovery_rnr(struct roce_qp *qp)
 	struct roce_recovery *v = &qp->req.rec;
 
 	if (v->mode == SELECTIVE)
-		enter(&qp->req, FRESH, 0);
+		recovery_enter(&qp->req, FRESH, 0);
 	v->probe = PROBE_NONE;
 	rewind_to_una(qp);
 }

@@ -12,7 +12,7 @@
  */
 #include "responder.h"
 
-/* So often a request is repeated in vain, see answered_in_vain(). */
+/* Repetitions of a request until its ACK counts as ignored: ack_ignored(). */
 #define AGAIN_MAX 2
 
 /* ---- failing ----------------------------------------------------------- */
@@ -185,15 +185,16 @@ __attribute__((noinline)) static void refuse_uc(struct roce_qp *qp,
  * as long as they come, while a packet is missing, or the one NAK of its gap,
  * which a forged packet might have used up.
  */
-__attribute__((noinline)) static bool sent(struct roce_responder *r,
-					   uint32_t psn, uint32_t span)
+__attribute__((noinline)) static bool psn_in_window(struct roce_responder *r,
+						    uint32_t psn, uint32_t span)
 {
 	int32_t d = psn_diff(psn, r->epsn);
-	bool row = psn == r->far_psn || psn_add(psn, span) == r->far_psn;
+	bool row = psn == r->out_of_window_psn ||
+		   psn_add(psn, span) == r->out_of_window_psn;
 
-	if (d >= -FAR_PSNS && d <= FAR_PSNS)
+	if (d >= -PSN_WINDOW && d <= PSN_WINDOW)
 		return true;
-	r->far_psn = psn_add(psn, span);
+	r->out_of_window_psn = psn_add(psn, span);
 	return row;
 }
 
@@ -216,8 +217,10 @@ RSP_INLINE enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt,
 		return DROP;
 	}
 	if (d > 0)
-		return sent(r, pkt->h.psn, span_of(pkt->len, qp->mtu)) ?
-			       V_NAK_PSN : DROP;
+		return psn_in_window(r, pkt->h.psn,
+				     span_of(pkt->len, qp->mtu)) ?
+			       V_NAK_PSN :
+			       DROP;
 	return d == 0 ? PASS : DUPLICATE;
 }
 
@@ -452,11 +455,12 @@ static bool read_before(const struct roce_responder *r, uint32_t psn,
 }
 
 /*
- * The peer repeats one request, which has been executed, though it is told that much more has arrived: it
- * has not sent that, perhaps, and ignores an acknowledgement of it, if a
- * stranger has (reorder.c). What it has sent is acknowledged by itself then.
+ * The peer repeats one request, which has been executed, although more has been
+ * acknowledged. Perhaps it has not sent what is behind it, since an attacker
+ * has (reorder.c), and ignores an ACK for that. Then the request is
+ * acknowledged with its own PSN.
  */
-static bool answered_in_vain(struct roce_responder *r, uint32_t psn)
+static bool ack_ignored(struct roce_responder *r, uint32_t psn)
 {
 	const bool done = (uint32_t)psn_diff(r->epsn, psn) < r->place;
 
@@ -502,11 +506,11 @@ __attribute__((noinline)) static void duplicate(struct roce_qp *qp,
 	} else {
 		uint32_t span = span_of(pkt->len, qp->mtu);
 
-		if (!sent(r, pkt->h.psn, span))
+		if (!psn_in_window(r, pkt->h.psn, span))
 			return;
 		if (rsp_ack_psn(qp) == rx_last_psn(qp, pkt))
 			acknowledge(qp, pkt);
-		else if (answered_in_vain(r, pkt->h.psn))
+		else if (ack_ignored(r, pkt->h.psn))
 			rsp_owe_ack_of(qp, rx_last_psn(qp, pkt));
 		else
 			rsp_owe_ack(qp);

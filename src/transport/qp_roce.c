@@ -212,7 +212,7 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 		roce_sq_undo(r, mark);
 	if (tracing())
 		shca_record_posts(core, mark.tail);
-	if (!roce_tx_patient(r))
+	if (!roce_tx_coalesce(r))
 		send_posted(core);
 	return err;
 }

@@ -839,7 +839,7 @@ int sim_post_send(struct sim_qp *q, const struct ibv_send_wr *wr)
 	err = roce_post_send(q->qp, wr, ud ? &path : NULL);
 	if (!err)
 		sim_direct(q);
-	if (!err && !roce_tx_patient(q->qp))
+	if (!err && !roce_tx_coalesce(q->qp))
 		sim_pull(q);
 	return err;
 }

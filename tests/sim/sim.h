@@ -185,7 +185,7 @@ void sim_qp_leave(struct sim_qp *q);
 void sim_ud_up(struct sim_qp *q, uint32_t qkey);
 struct roce_path sim_path(struct sim_node *from, struct sim_node *to);
 
-/* Posts and pulls packets, unless they may wait (roce_tx_patient()). */
+/* Posts and pulls packets, unless they may wait (roce_tx_coalesce()). */
 int sim_post_send(struct sim_qp *q, const struct ibv_send_wr *wr);
 int sim_post_recv(struct sim_qp *q, const struct ibv_recv_wr *wr);
 /* Drains what a QP has to send onto the link. */

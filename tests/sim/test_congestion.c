@@ -146,7 +146,7 @@ static void small_requests_gather(void **state)
 	}
 	for (; i < 8; i++) {
 		assert_int_equal(post_to(p.a, IBV_WR_RDMA_WRITE, 8 * i, 8), 0);
-		assert_true(roce_tx_patient(p.a->qp));
+		assert_true(roce_tx_coalesce(p.a->qp));
 		assert_true(roce_tx_ready(p.a->qp));
 	}
 	settle(&p); /* no more is posted: the ACKs move it */
@@ -169,7 +169,7 @@ static void small_requests_gather(void **state)
 	p = pair_new(IBV_QPT_UC);
 	for (i = 0; i < 8; i++) {
 		assert_int_equal(post_to(p.a, IBV_WR_RDMA_WRITE, 8 * i, 8), 0);
-		assert_false(roce_tx_patient(p.a->qp));
+		assert_false(roce_tx_coalesce(p.a->qp));
 	}
 	settle(&p);
 	sim_free(p.sim);

@@ -70,7 +70,7 @@ static void forge(struct pair *p, struct sim_rng *rng)
  * Traffic with and without such packets, from the same seed: what the responder
  * sends is the same, packet by packet, also when some of it gets lost.
  */
-static void far_packets_change_nothing(void **state)
+static void out_of_window_packets_change_nothing(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 20; seed++) {
@@ -341,7 +341,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(repeated_atomic_has_the_msn_of_now),
-		cmocka_unit_test(far_packets_change_nothing),
+		cmocka_unit_test(out_of_window_packets_change_nothing),
 		cmocka_unit_test(resize_keeps_what_was_executed),
 		cmocka_unit_test(repeated_read_of_what_is_gone),
 		cmocka_unit_test(resize_keeps_what_is_due),
