@@ -75,7 +75,7 @@ static bool local_get(struct qp *qp, struct qp_wqe *w, struct local *l)
 
 /* The last bytes become pieces of their own: the first of them, 0 if that is all
  * there is. */
-static size_t divide(struct local *l, size_t length)
+static size_t local_divide(struct local *l, size_t length)
 {
 	size_t first = length - place_tail(length), i = 0;
 
@@ -94,7 +94,7 @@ static size_t divide(struct local *l, size_t length)
 /* ---- the other end ----------------------------------------------------- */
 
 /* The first request that arrives in RTR raises an event there: no direct one. */
-static bool answers(uint32_t state, uint32_t established)
+static bool peer_answers(uint32_t state, uint32_t established)
 {
 	return established && (state == IBV_QPS_RTR || state == IBV_QPS_RTS ||
 			       state == IBV_QPS_SQD);
@@ -102,15 +102,15 @@ static bool answers(uint32_t state, uint32_t established)
 
 /* Whether the QP there would take a request that needs these access flags. */
 static bool peer_takes(const struct qp *qp, const struct qp_wqe *w,
-		       struct qp_far *far, const struct qp_direct_peer *peer,
-		       uint32_t flag)
+		       struct qp_remote *remote,
+		       const struct qp_direct_peer *peer, uint32_t flag)
 {
-	const struct qp_public *p = far->pub;
+	const struct qp_public *p = remote->pub;
 	uint32_t life = atomic_load_explicit(&p->life, memory_order_acquire);
 	uint32_t state = atomic_load_explicit(&p->state, memory_order_acquire);
 
-	if (!life || (far->life && far->life != life) ||
-	    !answers(state, qp_public_get(&p->established)))
+	if (!life || (remote->life && remote->life != life) ||
+	    !peer_answers(state, qp_public_get(&p->established)))
 		return false;
 	if (qp_public_get(&p->qpn) != peer->qpn ||
 	    qp_public_get(&p->type) != (uint32_t)qp->type ||
@@ -119,7 +119,7 @@ static bool peer_takes(const struct qp *qp, const struct qp_wqe *w,
 	    qp_public_get(&p->mtu) != peer->mtu ||
 	    qp_public_get(&p->path_hash) != peer->path_hash)
 		return false;
-	far->life = life;
+	remote->life = life;
 	if (qp_wqe_has_response(w) && !qp_public_get(&p->dest_rd_atomic))
 		return false;
 	return qp_public_get(&p->access) & flag;
@@ -127,51 +127,52 @@ static bool peer_takes(const struct qp *qp, const struct qp_wqe *w,
 
 /* The address there of what the request names, if it may be accessed so. */
 static bool peer_memory(const struct qp *qp, const struct qp_wqe *w,
-			struct qp_far *far, uint32_t flag, uint64_t *addr)
+			struct qp_remote *remote, uint32_t flag, uint64_t *addr)
 {
 	const struct qp_direct_env *env = qp->env->direct;
-	uint32_t slot = keys_find(&far->keys, w->rkey, &far->hint);
+	uint32_t slot = keys_find(&remote->keys, w->rkey, &remote->hint);
 	struct key_shown e;
 
-	if (slot >= far->keys.ready && !env->ready(far, slot))
+	if (slot >= remote->keys.ready && !env->ready(remote, slot))
 		return false;
-	if (!keys_peek(&far->keys, slot, w->rkey, &e))
+	if (!keys_peek(&remote->keys, slot, w->rkey, &e))
 		return false;
-	if (e.kind == KEY_MW2 ? e.qpn != qp_public_get(&far->pub->qpn) :
+	if (e.kind == KEY_MW2 ? e.qpn != qp_public_get(&remote->pub->qpn) :
 				e.kind != KEY_MR && e.kind != KEY_MW1)
 		return false;
-	return key_shown_covers(&e, qp_public_get(&far->pub->pd),
+	return key_shown_covers(&e, qp_public_get(&remote->pub->pd),
 				w->remote_addr, w->length, flag, addr);
 }
 
 /* ---- operations -------------------------------------------------------- */
 
-static int copy(struct qp *qp, const struct qp_wqe *w, struct qp_far *far,
-		struct local *l, uint64_t addr)
+static int direct_copy(struct qp *qp, const struct qp_wqe *w,
+		       struct qp_remote *remote, struct local *l, uint64_t addr)
 {
 	const struct qp_direct_env *env = qp->env->direct;
-	int (*const move)(struct qp_far *, const struct iovec *, size_t,
+	int (*const move)(struct qp_remote *, const struct iovec *, size_t,
 			  const struct iovec *, size_t) =
 		w->opcode == IBV_WR_RDMA_WRITE ? env->write : env->read;
-	const size_t last = divide(l, w->length);
+	const size_t last = local_divide(l, w->length);
 	struct iovec there = { (void *)(uintptr_t)addr, w->length };
 	const size_t first = w->length - place_tail(w->length);
 	int err;
 
 	if (PLACE_IN_ORDER || !first)
-		return move(far, l->iov, l->n, &there, 1);
+		return move(remote, l->iov, l->n, &there, 1);
 	there.iov_len = first;
-	err = move(far, l->iov, last, &there, 1);
+	err = move(remote, l->iov, last, &there, 1);
 	if (err)
 		return err;
 	atomic_thread_fence(memory_order_seq_cst);
 	there = (struct iovec){ (uint8_t *)there.iov_base + first,
 				w->length - first };
-	return move(far, l->iov + last, l->n - last, &there, 1);
+	return move(remote, l->iov + last, l->n - last, &there, 1);
 }
 
-static int exchange(const struct qp_direct_env *env, const struct qp_wqe *w,
-		    struct qp_far *far, uint64_t addr, uint64_t *orig)
+static int direct_exchange(const struct qp_direct_env *env,
+			   const struct qp_wqe *w, struct qp_remote *remote,
+			   uint64_t addr, uint64_t *orig)
 {
 	const struct iovec there = { (void *)(uintptr_t)addr, 8 };
 	const struct iovec old = { orig, 8 };
@@ -180,7 +181,7 @@ static int exchange(const struct qp_direct_env *env, const struct qp_wqe *w,
 	int err;
 
 	if (!qp_wqe_has_value(w)) {
-		err = env->read(far, &old, 1, &there, 1);
+		err = env->read(remote, &old, 1, &there, 1);
 		if (err)
 			return err;
 	}
@@ -189,45 +190,46 @@ static int exchange(const struct qp_direct_env *env, const struct qp_wqe *w,
 	else if (w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP &&
 		 *orig != w->compare_add)
 		return 0;
-	return env->write(far, &here, 1, &there, 1);
+	return env->write(remote, &here, 1, &there, 1);
 }
 
-static int atomic(struct qp *qp, const struct qp_wqe *w, struct qp_far *far,
-		  uint64_t addr, uint64_t *orig)
+static int direct_atomic(struct qp *qp, const struct qp_wqe *w,
+			 struct qp_remote *remote, uint64_t addr,
+			 uint64_t *orig)
 {
 	const struct qp_direct_env *env = qp->env->direct;
 	int err;
 
 	if (w->remote_addr & 7 || addr & 7)
 		return -EINVAL;
-	err = env->lock(far, addr);
+	err = env->lock(remote, addr);
 	if (err)
 		return err;
-	err = exchange(env, w, far, addr, orig);
-	env->unlock(far, addr);
+	err = direct_exchange(env, w, remote, addr, orig);
+	env->unlock(remote, addr);
 	return err;
 }
 
-static int visit(struct qp *qp, const struct qp_wqe *w, struct qp_far *far,
-		 const struct qp_direct_peer *peer, struct local *l,
-		 uint64_t *orig)
+static int direct_run(struct qp *qp, const struct qp_wqe *w,
+		      struct qp_remote *remote,
+		      const struct qp_direct_peer *peer, struct local *l,
+		      uint64_t *orig)
 {
 	const uint32_t flag = qp_wqe_access(w);
 	uint64_t addr;
 
-	if (!peer_takes(qp, w, far, peer, flag))
+	if (!peer_takes(qp, w, remote, peer, flag))
 		return -EACCES;
 	if (!w->length)
 		return 0; /* 9.7.4.1.5: zero length is not checked */
-	if (!peer_memory(qp, w, far, flag, &addr))
+	if (!peer_memory(qp, w, remote, flag, &addr))
 		return -EACCES;
-	return w->opcode == IBV_WR_RDMA_WRITE ||
-			       w->opcode == IBV_WR_RDMA_READ ?
-		       copy(qp, w, far, l, addr) :
-		       atomic(qp, w, far, addr, orig);
+	return w->opcode == IBV_WR_RDMA_WRITE || w->opcode == IBV_WR_RDMA_READ ?
+		       direct_copy(qp, w, remote, l, addr) :
+		       direct_atomic(qp, w, remote, addr, orig);
 }
 
-int qp_direct(struct qp *qp, struct qp_wqe *w, struct qp_far *far,
+int qp_direct(struct qp *qp, struct qp_wqe *w, struct qp_remote *remote,
 	      const struct qp_direct_peer *peer)
 {
 	const struct qp_direct_env *env = qp->env->direct;
@@ -241,13 +243,13 @@ int qp_direct(struct qp *qp, struct qp_wqe *w, struct qp_far *far,
 	l.n = l.nkeys = 0;
 	if (!qp_wqe_has_value(w) && !local_get(qp, w, &l))
 		return -EFAULT;
-	in = env->enter(far);
+	in = env->enter(remote);
 	if (in < 0) {
 		local_put(&l);
 		return in;
 	}
-	err = visit(qp, w, far, peer, &l, &orig);
-	env->leave(far, in);
+	err = direct_run(qp, w, remote, peer, &l, &orig);
+	env->leave(remote, in);
 	local_put(&l);
 	if (!err && result &&
 	    qp_scatter(qp, qp->pd, qp_wqe_sge(&qp->sq, w), w->num_sge, 0,

@@ -25,7 +25,7 @@
  * The other end, as the environment has found it. The environment's own struct
  * begins with it.
  */
-struct qp_far {
+struct qp_remote {
 	const struct qp_public *pub;
 	struct keys_view keys;
 	uint32_t life; /* of the QP there; 0: not known yet */
@@ -40,19 +40,19 @@ struct qp_direct_env {
 	 * process removes no key and no QP that the caller may have seen
 	 * alive. A number for leave(), or -errno.
 	 */
-	int (*enter)(struct qp_far *far);
-	void (*leave)(struct qp_far *far, int visit);
-	/* Whether key entries up to this one may be looked at: far->keys.ready
-	 * is above it then. */
-	bool (*ready)(struct qp_far *far, uint32_t slot);
+	int (*enter)(struct qp_remote *remote);
+	void (*leave)(struct qp_remote *remote, int visit);
+	/* Whether key entries up to this one may be looked at:
+	 * remote->keys.ready is above it then. */
+	bool (*ready)(struct qp_remote *remote, uint32_t slot);
 	/* Copies between memory here and there, pieces in their order. */
-	int (*read)(struct qp_far *far, const struct iovec *to, size_t n,
+	int (*read)(struct qp_remote *remote, const struct iovec *to, size_t n,
 		    const struct iovec *from, size_t m);
-	int (*write)(struct qp_far *far, const struct iovec *from, size_t n,
-		     const struct iovec *to, size_t m);
+	int (*write)(struct qp_remote *remote, const struct iovec *from,
+		     size_t n, const struct iovec *to, size_t m);
 	/* Keeps others from atomic operations at this address there. */
-	int (*lock)(struct qp_far *far, uint64_t addr);
-	void (*unlock)(struct qp_far *far, uint64_t addr);
+	int (*lock)(struct qp_remote *remote, uint64_t addr);
+	void (*unlock)(struct qp_remote *remote, uint64_t addr);
 };
 
 /* What a QP knows of its peer, to be compared with what that shows. */
@@ -77,7 +77,7 @@ static inline bool qp_direct_kind(const struct qp *qp, const struct qp_wqe *w)
  * stored here, since the memory is gone (which has been explained). Otherwise
  * nothing is decided, and the request is to be sent.
  */
-int qp_direct(struct qp *qp, struct qp_wqe *w, struct qp_far *far,
+int qp_direct(struct qp *qp, struct qp_wqe *w, struct qp_remote *remote,
 	      const struct qp_direct_peer *peer);
 
 #endif

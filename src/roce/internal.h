@@ -277,7 +277,7 @@ struct roce_qp {
 	struct qp base;
 	uint8_t service; /* enum roce_service */
 	bool comm_est; /* event raised */
-	bool direct_likely, direct_many; /* direct.c */
+	bool direct_likely, direct_many; /* roce_direct.c */
 	uint32_t busy; /* link had no room: look again at busy_ns */
 	uint64_t busy_ns;
 	uint32_t seed;
@@ -473,7 +473,8 @@ void pace_refill(struct roce_qp *qp, uint64_t now_ns);
 /* The time until which it is held back may have come. */
 void pace_expire(struct roce_qp *qp, uint64_t now_ns);
 
-/* direct.c: whether w, next to be sent, waits to be carried out instead. */
+/* roce_direct.c: whether w, next to be sent, waits to be carried out instead.
+ * */
 __attribute__((noinline)) bool
 roce_direct_waits(const struct roce_qp *qp, const struct qp_wqe *w);
 

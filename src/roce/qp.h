@@ -163,16 +163,16 @@ void roce_sq_undo(struct roce_qp *qp, struct roce_sq_mark mark);
 /*
  * After posting, before roce_tx(): whether the oldest request may be one that
  * needs no packets; and carries out all that do not, from that one on, at the
- * other end that far is (qp/direct.h).
+ * other end, which is remote (qp/direct.h).
  */
-struct qp_far;
+struct qp_remote;
 bool roce_direct_ready(const struct roce_qp *qp);
 /*
  * Whether that is likely to be possible from now on; and whether the program
  * posts small ones in numbers, rather than one and then the next.
  */
 void roce_direct_expect(struct roce_qp *qp, bool likely, bool many);
-void roce_direct(struct roce_qp *qp, struct qp_far *far);
+void roce_direct(struct roce_qp *qp, struct qp_remote *remote);
 
 /*
  * A packet addressed to this QP. Anything may be in it. now_ns may be 0 unless

@@ -34,9 +34,9 @@ struct shca_xrc;
 struct roce_timewait;
 struct shca_wr; /* a work request being built */
 
-/* direct.c: the process at the other end, if its memory can be copied to. */
-struct shca_far {
-	struct qp_far far;
+/* remote.c: the process at the other end, if its memory can be copied to. */
+struct shca_remote {
+	struct qp_remote remote;
 	struct segment_peer *peer; /* NULL: none is known, */
 	uint64_t again_ns;	   /* nor looked for before that */
 	uint64_t now_ns;	   /* of the call that uses it */
@@ -69,7 +69,7 @@ struct shca_qp {
 
 	const struct qp_ops *ops; /* of the transport */
 	struct qp *core; /* under sched.lock; NULL: sched.dead */
-	struct shca_far far; /* under sched.lock */
+	struct shca_remote remote; /* under sched.lock */
 	uint16_t sport; /* a UDP port that is the peer's; 0: none is known */
 	bool forged; /* somebody else has been heard: that was explained */
 
@@ -204,37 +204,37 @@ void shca_bind_undo(struct shca_qp *qp, const struct netdev_gid *via);
 void shca_unbind(struct shca_qp *qp);
 
 /*
- * direct.c: carries out one-sided requests that the peer's process need not be
+ * remote.c: carries out one-sided requests that the peer's process need not be
  * asked for, *time 0: reads the clock if it has to; and the other end of the QP
  * is another from now on. The QP's lock is held.
  */
 extern const struct qp_direct_env shca_direct;
-void shca_far_try(struct shca_qp *qp, uint64_t *time);
-static inline void shca_far_run(struct shca_qp *qp, uint64_t *time)
+void shca_remote_try(struct shca_qp *qp, uint64_t *time);
+static inline void shca_remote_run(struct shca_qp *qp, uint64_t *time)
 {
 	const struct qp_sq *sq = &qp->core->sq;
 
 	if (sq->nxt == sq->tail)
 		return;
 	if (qp_direct_kind(qp->core, qp_sq_slot(sq, sq->nxt)))
-		shca_far_try(qp, time);
+		shca_remote_try(qp, time);
 	else
-		qp->far.tail = sq->tail;
+		qp->remote.tail = sq->tail;
 }
 void shca_far_forget(struct shca_qp *qp);
 /* The queue pair at the other end, if that is of this host and connected. Lock
  * held. */
-bool shca_far_end(struct shca_qp *qp, struct check_end *end);
+bool shca_remote_qp(struct shca_qp *qp, struct check_end *end);
 int shca_env_atomic_lock(struct qp *core, const void *p);
 void shca_env_atomic_unlock(struct qp *core, const void *p);
 
-/* peer.c: says which way a QP that has just been connected is connected by. Its
- * lock is held, as it is in the others (roce/env.h). */
+/* peer_explain.c: says which way a QP that has just been connected is connected
+ * by. Its lock is held, as it is in the others (roce/env.h). */
 void shca_connected_explain(struct shca_qp *qp);
 const char *shca_env_silent(struct qp *core, struct key_why *why);
 /* For the checks: what at the two ends does not go together. */
 void shca_env_unanswered(struct qp *core, const char *expects);
-void shca_far_peer(struct shca_qp *qp, struct check_peer *out);
+void shca_remote_report(struct shca_qp *qp, struct check_peer *out);
 /* What the QP waits for: a sentence. */
 void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size);
 const char *shca_env_refusal(struct qp *core, const struct key_ask *ask,

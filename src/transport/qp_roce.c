@@ -103,7 +103,7 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 
 	if (shca_xrc_is_guest(qp))
 		to_process(qp->sched.engine)->xrc.ops->note(qp);
-	shca_far_run(qp, &now);
+	shca_remote_run(qp, &now);
 	/* Until there is room, making packets is in vain. */
 	wait = roce_tx_busy(r) && !all && engine_starved(&qp->sched);
 	for (round = 0; !wait && roce_tx_waiting(r); round++) {
@@ -178,7 +178,7 @@ static inline void send_posted(struct qp *core)
 
 	if (sq->nxt != sq->tail &&
 	    !qp_direct_kind(core, qp_sq_slot(sq, sq->nxt))) {
-		qp->far.tail = sq->tail;
+		qp->remote.tail = sq->tail;
 		send_small(qp, true);
 	}
 	flush(core, 0, false);

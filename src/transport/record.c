@@ -99,7 +99,7 @@ size_t shca_record_send(struct shca_qp *qp, const struct roce_batch *b, int *err
 	return sent;
 }
 
-void shca_record_direct(struct shca_qp *qp, struct qp_far *far)
+void shca_record_direct(struct shca_qp *qp, struct qp_remote *remote)
 {
 	const struct qp *core = qp->core;
 	const uint64_t ns = trace_now();
@@ -108,7 +108,7 @@ void shca_record_direct(struct shca_qp *qp, struct qp_far *far)
 	uint32_t i = core->sq.head;
 	uint64_t n;
 
-	roce_direct(roce_qp(qp->core), far);
+	roce_direct(roce_qp(qp->core), remote);
 	n = roce_qp_stats(roce_qp_const(core))->direct - direct;
 	for (; n; n--, i++)
 		put_wqe(TRACE_DIRECT, core, qp_sq_slot(&core->sq, i), ns);

@@ -27,7 +27,7 @@ unsigned shca_record_small(struct shca_qp *qp, bool posted);
 size_t shca_record_send(struct shca_qp *qp, const struct roce_batch *b,
 			int *err);
 /* roce_direct() and roce_expire(), recorded. */
-void shca_record_direct(struct shca_qp *qp, struct qp_far *far);
+void shca_record_direct(struct shca_qp *qp, struct qp_remote *remote);
 void shca_record_expire(struct shca_qp *qp, uint64_t now);
 /* A packet comes in, and shca_qp_rx() does what it says. */
 void shca_record_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);

@@ -55,7 +55,7 @@ static bool ends(struct ibv_qp *ib, struct check_end *own,
 	shca_qp_lock(qp);
 	/* Of iWARP nothing is known of the other end. */
 	if (qp->core && shca_qp_is_roce(qp))
-		known = shca_far_end(qp, there);
+		known = shca_remote_qp(qp, there);
 	if (known)
 		*own = (struct check_end){
 			.life = qp_public_get(&qp->core->pub->life),
@@ -70,7 +70,7 @@ static bool ends(struct ibv_qp *ib, struct check_end *own,
 static void peer(struct ibv_qp *ib, struct check_peer *out)
 {
 	if (shca_qp_is_roce(to_qp(ib)))
-		shca_far_peer(to_qp(ib), out);
+		shca_remote_report(to_qp(ib), out);
 	else
 		*out = (struct check_peer){ 0 };
 }

@@ -60,7 +60,7 @@ struct sim_qp {
 	bool left;	    /* something of it, which is: */
 	struct roce_timewait timewait;
 	struct qp_public *pub; /* outlives qp, as a segment's does */
-	uint32_t far_life, far_hint; /* see qp/direct.h */
+	uint32_t remote_generation, remote_hint; /* see qp/direct.h */
 	struct sim_qp *peer;
 	struct sim_wcs *send, *recv;
 	uint64_t release_ns; /* when an ACK that is held leaves; 0: none is */

@@ -14,22 +14,22 @@
 #include <errno.h>
 #include <string.h>
 
-struct sim_far {
-	struct qp_far far;
+struct sim_remote {
+	struct qp_remote remote;
 	struct sim *sim;
 	struct sim_node *node; /* at the other end */
 	int visits;
 	uint64_t locked;
 };
 
-static struct sim_far *to_far(struct qp_far *far)
+static struct sim_remote *to_remote(struct qp_remote *remote)
 {
-	return (struct sim_far *)(void *)far;
+	return (struct sim_remote *)(void *)remote;
 }
 
-static int enter(struct qp_far *far)
+static int enter(struct qp_remote *remote)
 {
-	struct sim_far *f = to_far(far);
+	struct sim_remote *f = to_remote(remote);
 
 	if (sim_chance(&f->sim->ways, 0.01))
 		return -EBUSY;
@@ -38,20 +38,21 @@ static int enter(struct qp_far *far)
 	return 7;
 }
 
-static void leave(struct qp_far *far, int visit)
+static void leave(struct qp_remote *remote, int visit)
 {
-	assert(visit == 7 && to_far(far)->visits == 1 && !to_far(far)->locked);
-	to_far(far)->visits--;
+	assert(visit == 7 && to_remote(remote)->visits == 1 &&
+	       !to_remote(remote)->locked);
+	to_remote(remote)->visits--;
 }
 
-static bool ready(struct qp_far *far, uint32_t slot)
+static bool ready(struct qp_remote *remote, uint32_t slot)
 {
-	far->keys.ready = to_far(far)->node->keys.nshown;
-	return slot < far->keys.ready;
+	remote->keys.ready = to_remote(remote)->node->keys.nshown;
+	return slot < remote->keys.ready;
 }
 
 /* Byte by byte through both lists; fails after so many. */
-static int copy(struct sim_far *f, const struct iovec *to, size_t n,
+static int copy(struct sim_remote *f, const struct iovec *to, size_t n,
 		const struct iovec *from, size_t m)
 {
 	size_t done = 0, fail = SIZE_MAX, i = 0, k = 0, a = 0, b = 0;
@@ -77,21 +78,21 @@ static int copy(struct sim_far *f, const struct iovec *to, size_t n,
 	return 0;
 }
 
-static int copy_in(struct qp_far *far, const struct iovec *to, size_t n,
+static int copy_in(struct qp_remote *remote, const struct iovec *to, size_t n,
 		   const struct iovec *from, size_t m)
 {
-	return copy(to_far(far), to, n, from, m);
+	return copy(to_remote(remote), to, n, from, m);
 }
 
-static int copy_out(struct qp_far *far, const struct iovec *from, size_t n,
-		    const struct iovec *to, size_t m)
+static int copy_out(struct qp_remote *remote, const struct iovec *from,
+		    size_t n, const struct iovec *to, size_t m)
 {
-	return copy(to_far(far), to, m, from, n);
+	return copy(to_remote(remote), to, m, from, n);
 }
 
-static int lock(struct qp_far *far, uint64_t addr)
+static int lock(struct qp_remote *remote, uint64_t addr)
 {
-	struct sim_far *f = to_far(far);
+	struct sim_remote *f = to_remote(remote);
 
 	assert(f->visits == 1 && !f->locked);
 	if (sim_chance(&f->sim->ways, f->sim->unreadable))
@@ -100,10 +101,10 @@ static int lock(struct qp_far *far, uint64_t addr)
 	return 0;
 }
 
-static void unlock(struct qp_far *far, uint64_t addr)
+static void unlock(struct qp_remote *remote, uint64_t addr)
 {
-	assert(to_far(far)->locked == addr);
-	to_far(far)->locked = 0;
+	assert(to_remote(remote)->locked == addr);
+	to_remote(remote)->locked = 0;
 }
 
 const struct qp_direct_env sim_direct_env = {
@@ -119,7 +120,7 @@ const struct qp_direct_env sim_direct_env = {
 void sim_direct(struct sim_qp *q)
 {
 	struct sim *s = q->node->sim;
-	struct sim_far f = {
+	struct sim_remote f = {
 		.sim = s,
 		.node = &s->node[q->node == &s->node[0]],
 	};
@@ -131,14 +132,14 @@ void sim_direct(struct sim_qp *q)
 		return;
 	for (size_t i = 0; i < f.node->nqp; i++)
 		if (qp_public_get(&f.node->pub[i].qpn) == dest)
-			f.far.pub = &f.node->pub[i];
-	if (!f.far.pub || !keys_view_init(&f.far.keys, &f.node->shown,
-					  f.node->shown_keys))
+			f.remote.pub = &f.node->pub[i];
+	if (!f.remote.pub ||
+	    !keys_view_init(&f.remote.keys, &f.node->shown, f.node->shown_keys))
 		return;
-	f.far.life = q->far_life;
-	f.far.hint = q->far_hint;
-	roce_direct(q->qp, &f.far);
-	q->far_life = f.far.life;
-	q->far_hint = f.far.hint;
+	f.remote.life = q->remote_generation;
+	f.remote.hint = q->remote_hint;
+	roce_direct(q->qp, &f.remote);
+	q->remote_generation = f.remote.life;
+	q->remote_hint = f.remote.hint;
 	assert(!f.visits);
 }

@@ -89,7 +89,7 @@ def torn(r):
 
 # name: (as it is, without what it needs, what must not happen, memory before)
 CASES = {
-    # qp/direct.c copy(), verbs/memory.c shca_odp_store(), base/place.h place();
+    # qp/direct.c direct_copy(), verbs/memory.c shca_odp_store(), base/place.h place();
     # qp/memory.c fill_run() and iwarp/segment.c by place() of the last bytes.
     "tail": ([[W("body", 1), FULL, W("tail", 1)], POLL],
              [[W("body", 1), W("tail", 1)], POLL], stale, {}),

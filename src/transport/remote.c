@@ -1,14 +1,14 @@
 /*
- * direct.c - the other end of a queue pair, where it is another process of this
+ * remote.c - the other end of a queue pair, where it is another process of this
  * host whose memory may be copied to: qp/direct.h, by a segment
  *
  * A QP looks for its peer when it is first posted to, and keeps what it has
  * found as long as that process lives and shows the same segment.
  *
  * It also knows whether the program is after the time that a request takes, or
- * after the number that it gets done (roce/direct.c). A program that posts one
- * after the other, and does not look what became of them, or waits for what they
- * lead to, is after the number.
+ * after the number that it gets done (roce/roce_direct.c). A program that posts
+ * one after the other, and does not look what became of them, or waits for what
+ * they lead to, is after the number.
  */
 #include "record.h"
 #include "shared.h"
@@ -24,70 +24,72 @@
 #define MANY 5
 #define PAUSE_NS 1000u
 
-static struct shca_far *to_far(struct qp_far *far)
+static struct shca_remote *to_remote(struct qp_remote *remote)
 {
-	return container_of(far, struct shca_far, far);
+	return container_of(remote, struct shca_remote, remote);
 }
 
-static int enter(struct qp_far *far)
+static int remote_enter(struct qp_remote *remote)
 {
-	return segment_visit_enter(to_far(far)->peer);
+	return segment_visit_enter(to_remote(remote)->peer);
 }
 
-static void leave(struct qp_far *far, int visit)
+static void remote_leave(struct qp_remote *remote, int visit)
 {
-	segment_visit_exit(to_far(far)->peer, visit);
+	segment_visit_exit(to_remote(remote)->peer, visit);
 }
 
-static bool ready(struct qp_far *far, uint32_t slot)
+static bool remote_ready(struct qp_remote *remote, uint32_t slot)
 {
-	return shown_keys_ready(to_far(far)->peer, &far->keys, slot);
+	return shown_keys_ready(to_remote(remote)->peer, &remote->keys, slot);
 }
 
-static int copy_in(struct qp_far *far, const struct iovec *to, size_t n,
-		   const struct iovec *from, size_t m)
+static int remote_read(struct qp_remote *remote, const struct iovec *to,
+		       size_t n, const struct iovec *from, size_t m)
 {
-	struct shca_far *f = to_far(far);
+	struct shca_remote *f = to_remote(remote);
 
 	return segment_read(f->peer, to, n, from, m, f->now_ns);
 }
 
-static int copy_out(struct qp_far *far, const struct iovec *from, size_t n,
-		    const struct iovec *to, size_t m)
+static int remote_write(struct qp_remote *remote, const struct iovec *from,
+			size_t n, const struct iovec *to, size_t m)
 {
-	struct shca_far *f = to_far(far);
+	struct shca_remote *f = to_remote(remote);
 
 	return segment_write(f->peer, from, n, to, m, f->now_ns);
 }
 
-static int lock(struct qp_far *far, uint64_t addr)
+static int remote_lock(struct qp_remote *remote, uint64_t addr)
 {
-	return segment_atomic_lock(to_far(far)->peer,
+	return segment_atomic_lock(to_remote(remote)->peer,
 				   segment_atomic_lock_of(addr));
 }
 
-static void unlock(struct qp_far *far, uint64_t addr)
+static void remote_unlock(struct qp_remote *remote, uint64_t addr)
 {
-	segment_atomic_unlock(to_far(far)->peer, segment_atomic_lock_of(addr));
+	segment_atomic_unlock(to_remote(remote)->peer,
+			      segment_atomic_lock_of(addr));
 }
 
 const struct qp_direct_env shca_direct = {
-	.enter = enter,
-	.leave = leave,
-	.ready = ready,
-	.read = copy_in,
-	.write = copy_out,
-	.lock = lock,
-	.unlock = unlock,
+	.enter = remote_enter,
+	.leave = remote_leave,
+	.ready = remote_ready,
+	.read = remote_read,
+	.write = remote_write,
+	.lock = remote_lock,
+	.unlock = remote_unlock,
 };
 
 /* Finding the peer */
 
-static bool found(struct shca_far *f, struct segment_peer *peer, uint32_t qpn)
+static bool view_peer(struct shca_remote *f, struct segment_peer *peer,
+		      uint32_t qpn)
 {
-	f->far = (struct qp_far){ .pub = shown_qp(peer, qpn) };
+	f->remote = (struct qp_remote){ .pub = shown_qp(peer, qpn) };
 	return !(peer->flags & SEGMENT_PLAIN) && segment_can_copy(peer) &&
-	       f->far.pub && shown_keys_view(peer, &f->far.keys);
+	       f->remote.pub && shown_keys_view(peer, &f->remote.keys);
 }
 
 static struct segment_peer *peer_of(struct shca_qp *qp, uint32_t dest)
@@ -103,7 +105,7 @@ static struct segment_peer *peer_of(struct shca_qp *qp, uint32_t dest)
 	return slot < 0 ? NULL : segment_peer_get(s, (unsigned)slot);
 }
 
-static bool find(struct shca_qp *qp)
+static bool find_peer(struct shca_qp *qp)
 {
 	uint32_t dest = roce_qp_dest(roce_qp(qp->core));
 	struct segment_peer *peer;
@@ -114,17 +116,17 @@ static bool find(struct shca_qp *qp)
 	peer = peer_of(qp, dest);
 	if (!peer)
 		return false;
-	if (found(&qp->far, peer, dest)) {
-		qp->far.peer = peer;
+	if (view_peer(&qp->remote, peer, dest)) {
+		qp->remote.peer = peer;
 		return true;
 	}
 	segment_peer_put(peer);
 	return false;
 }
 
-static struct qp_far *look(struct shca_qp *qp, uint64_t now)
+static struct qp_remote *get_remote(struct shca_qp *qp, uint64_t now)
 {
-	struct shca_far *f = &qp->far;
+	struct shca_remote *f = &qp->remote;
 
 	if (f->peer && (!segment_peer_alive(f->peer, now) ||
 			!segment_can_copy(f->peer)))
@@ -133,22 +135,22 @@ static struct qp_far *look(struct shca_qp *qp, uint64_t now)
 		if (now < f->again_ns)
 			return NULL;
 		f->again_ns = now + AGAIN_NS;
-		if (!find(qp))
+		if (!find_peer(qp))
 			return NULL;
 	}
 	f->now_ns = now;
-	return &f->far;
+	return &f->remote;
 }
 
 void shca_far_forget(struct shca_qp *qp)
 {
-	segment_peer_put(qp->far.peer);
-	qp->far = (struct shca_far){
+	segment_peer_put(qp->remote.peer);
+	qp->remote = (struct shca_remote){
 		.tail = qp->core ? qp->core->sq.tail : 0,
 	};
 }
 
-bool shca_far_end(struct shca_qp *qp, struct check_end *end)
+bool shca_remote_qp(struct shca_qp *qp, struct check_end *end)
 {
 	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
 	uint32_t dest = roce_qp_dest(roce_qp(qp->core)), state = 0, life = 0;
@@ -182,12 +184,12 @@ bool shca_far_end(struct shca_qp *qp, struct check_end *end)
  * Whether the program posts in numbers: several in a row, at once, and has not
  * asked meanwhile what has become of them; and then until all are done.
  */
-static bool in_numbers(struct shca_qp *qp, uint64_t now)
+static bool posts_in_numbers(struct shca_qp *qp, uint64_t now)
 {
 	const struct shca_cq *cq = qp->core->send_cq;
 	const struct poller *p = &qp->sched.engine->poller;
 	const struct qp_sq *sq = &qp->core->sq;
-	struct shca_far *f = &qp->far;
+	struct shca_remote *f = &qp->remote;
 	const bool done = sq->head == f->tail;
 	const uint32_t posted = sq->tail - f->tail;
 	/* A look at an empty one counts here, one at another there. */
@@ -204,12 +206,12 @@ static bool in_numbers(struct shca_qp *qp, uint64_t now)
 	return f->many;
 }
 
-void shca_far_try(struct shca_qp *qp, uint64_t *time)
+void shca_remote_try(struct shca_qp *qp, uint64_t *time)
 {
 	struct qp *core = qp->core;
 	struct roce_qp *r = roce_qp(core);
-	struct shca_far *f = &qp->far;
-	struct qp_far *far;
+	struct shca_remote *f = &qp->remote;
+	struct qp_remote *remote;
 	uint64_t now;
 
 	if (!core->env->direct || !roce_qp_path(r)->local ||
@@ -220,15 +222,15 @@ void shca_far_try(struct shca_qp *qp, uint64_t *time)
 	if (!*time)
 		*time = clock_ns();
 	now = *time;
-	far = look(qp, now);
-	roce_direct_expect(r, far, in_numbers(qp, now));
+	remote = get_remote(qp, now);
+	roce_direct_expect(r, remote, posts_in_numbers(qp, now));
 	f->end_ns = now;
-	if (!far || !roce_direct_ready(r))
+	if (!remote || !roce_direct_ready(r))
 		return;
 	if (tracing())
-		shca_record_direct(qp, far);
+		shca_record_direct(qp, remote);
 	else
-		roce_direct(r, far);
+		roce_direct(r, remote);
 	f->end_ns = f->run > 1 ? clock_ns() : 0;
 }
 

@@ -1,5 +1,5 @@
 /*
- * direct.c - requests that need no packets, see qp/direct.h
+ * roce_direct.c - requests that need no packets, see qp/direct.h
  *
  * They use no PSNs, so to the responder they never were: only when nothing is
  * on its way can one be carried out in its turn. Of a program that always has
@@ -17,7 +17,7 @@
 /* Up to this size a packet takes less time, both ends together, than a copy. */
 #define SMALL 1024u
 
-static bool is_sent(const struct roce_qp *qp, const struct qp_wqe *w)
+static bool is_sent_instead(const struct roce_qp *qp, const struct qp_wqe *w)
 {
 	return qp->direct_many && w->length <= SMALL;
 }
@@ -30,16 +30,16 @@ bool roce_direct_ready(const struct roce_qp *qp)
 	return sq->head != sq->tail && sq->nxt == sq->head &&
 	       qp->base.state == IBV_QPS_RTS && r->una == r->end_psn &&
 	       /* Not in the middle of it, either. */
-	       psn_diff(r->una, roce_wqe(qp_sq_slot(sq, sq->head))->first_psn) <=
-		       0 &&
+	       psn_diff(r->una,
+			roce_wqe(qp_sq_slot(sq, sq->head))->first_psn) <= 0 &&
 	       !r->rnr_until_ns && qp->path.local &&
 	       qp_direct_kind(&qp->base, qp_sq_slot(sq, sq->head)) &&
-	       !is_sent(qp, qp_sq_slot(sq, sq->head));
+	       !is_sent_instead(qp, qp_sq_slot(sq, sq->head));
 }
 
 /* UC hears of nothing that arrives. Nothing is on its way when the peer has read
  * all that has been sent to it. */
-static void settle_uc(struct roce_qp *qp)
+static void uc_settle(struct roce_qp *qp)
 {
 	uint64_t mark[2] = { 0 };
 
@@ -51,7 +51,7 @@ static void settle_uc(struct roce_qp *qp)
 void roce_direct_expect(struct roce_qp *qp, bool likely, bool many)
 {
 	if (likely && qp->base.type == IBV_QPT_UC)
-		settle_uc(qp);
+		uc_settle(qp);
 	qp->direct_likely = likely;
 	qp->direct_many = many;
 }
@@ -60,8 +60,8 @@ bool roce_direct_waits(const struct roce_qp *qp, const struct qp_wqe *w)
 {
 	const struct qp_sq *sq = &qp->base.sq;
 
-	if (!qp->direct_likely || sq->nxt == sq->head || is_sent(qp, w) ||
-	    !qp_direct_kind(&qp->base, w))
+	if (!qp->direct_likely || sq->nxt == sq->head ||
+	    is_sent_instead(qp, w) || !qp_direct_kind(&qp->base, w))
 		return false;
 	for (uint32_t i = sq->head; i != sq->nxt; i++)
 		if (!qp_direct_kind(&qp->base, qp_sq_slot(sq, i)))
@@ -88,7 +88,7 @@ static void renumber(struct roce_qp *qp)
 }
 
 /* The oldest one is done. False: that was the end of the QP. */
-static bool complete(struct roce_qp *qp, int err)
+static bool complete_direct(struct roce_qp *qp, int err)
 {
 	const struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.head);
 
@@ -111,7 +111,7 @@ static bool complete(struct roce_qp *qp, int err)
 	return false;
 }
 
-void roce_direct(struct roce_qp *qp, struct qp_far *far)
+void roce_direct(struct roce_qp *qp, struct qp_remote *remote)
 {
 	const struct qp_direct_peer peer = {
 		.qpn = qp->dest_qpn,
@@ -123,12 +123,12 @@ void roce_direct(struct roce_qp *qp, struct qp_far *far)
 
 	while (roce_direct_ready(qp)) {
 		struct qp_wqe *w = qp_sq_slot(&qp->base.sq, qp->base.sq.head);
-		int err = qp_direct(&qp->base, w, far, &peer);
+		int err = qp_direct(&qp->base, w, remote, &peer);
 
 		if (err && err != -EINPROGRESS)
 			break;
 		any = true;
-		if (!complete(qp, err))
+		if (!complete_direct(qp, err))
 			return;
 	}
 	if (any)

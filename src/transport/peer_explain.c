@@ -1,5 +1,6 @@
 /*
- * peer.c - what is known of the other end of a queue pair, in words (--explain)
+ * peer_explain.c - what is known of the other end of a queue pair, in words
+ * (--explain)
  *
  * Which way its packets go: the links find that when there is something to send
  * (link/shm.h), and the peer may not be ready before. Here it is looked for when
@@ -217,7 +218,7 @@ void shca_env_unanswered(struct qp *core, const char *expects)
 			core->qpn, text);
 }
 
-void shca_far_peer(struct shca_qp *qp, struct check_peer *out)
+void shca_remote_report(struct shca_qp *qp, struct check_peer *out)
 {
 	const struct registry *r = qp->sched.engine->registry;
 	const int slot = slot_of(qp);
