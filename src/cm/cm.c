@@ -94,7 +94,7 @@ int cm_copy_data(uint8_t *to, size_t max, const void *data, size_t len)
 
 /* Listeners */
 
-static struct cm_listener **bucket(struct cm *cm, uint64_t service_id)
+static struct cm_listener **listener_bucket(struct cm *cm, uint64_t service_id)
 {
 	return &cm->listeners[mix64(service_id) % CM_LISTEN_BUCKETS];
 }
@@ -102,7 +102,7 @@ static struct cm_listener **bucket(struct cm *cm, uint64_t service_id)
 int cm_listen(struct cm *cm, struct cm_listener **l, uint64_t service_id,
 	      const union ibv_gid *gid, unsigned families, void *user)
 {
-	struct cm_listener **head = bucket(cm, service_id);
+	struct cm_listener **head = listener_bucket(cm, service_id);
 
 	for (struct cm_listener *o = *head; o; o = o->next) {
 		if (o->service_id != service_id || o->any != !gid)
@@ -130,7 +130,7 @@ int cm_listen(struct cm *cm, struct cm_listener **l, uint64_t service_id,
 
 void cm_unlisten(struct cm *cm, struct cm_listener *l)
 {
-	struct cm_listener **p = bucket(cm, l->service_id);
+	struct cm_listener **p = listener_bucket(cm, l->service_id);
 
 	while (*p != l)
 		p = &(*p)->next;
@@ -145,7 +145,8 @@ struct cm_listener *cm_listener_find(struct cm *cm, uint64_t service_id,
 	unsigned family = roce_gid_is_v4(gid) ? CM_LISTEN_V4 : CM_LISTEN_V6;
 	struct cm_listener *found = NULL;
 
-	for (struct cm_listener *l = *bucket(cm, service_id); l; l = l->next) {
+	for (struct cm_listener *l = *listener_bucket(cm, service_id); l;
+	     l = l->next) {
 		if (l->service_id != service_id)
 			continue;
 		if (!l->any && gid_equal(&l->gid, gid))

@@ -11,9 +11,9 @@
 #include <string.h>
 
 /* A refusal of something that belongs to no connection of ours. */
-static void refuse(struct cm *cm, const struct cm_in *in, uint32_t remote_id,
-		   enum cm_message what, unsigned reason, const void *ari,
-		   size_t ari_len)
+static void refuse_message(struct cm *cm, const struct cm_in *in,
+			   uint32_t remote_id, enum cm_message what,
+			   unsigned reason, const void *ari, size_t ari_len)
 {
 	struct mad m = { .attr_id = MAD_CM_REJ, .tid = in->m->tid };
 	struct roce_path path;
@@ -32,8 +32,8 @@ static void refuse_req(struct cm *cm, const struct cm_in *in, unsigned reason)
 {
 	bool gid = reason == CM_REJ_INVALID_GID; /* with the right one */
 
-	refuse(cm, in, in->m->req.local_comm_id, CM_MSG_REQ, reason,
-	       gid ? in->dgid : NULL, gid ? sizeof(*in->dgid) : 0);
+	refuse_message(cm, in, in->m->req.local_comm_id, CM_MSG_REQ, reason,
+		       gid ? in->dgid : NULL, gid ? sizeof(*in->dgid) : 0);
 }
 
 /* Sent each time the peer repeats itself, and never kept. */
@@ -74,8 +74,8 @@ static void duplicate_req(struct cm *cm, struct cm_conn *c,
 	}
 }
 
-static void rejected(struct cm *cm, struct cm_conn *c, unsigned reason,
-		     const struct cm_rej *rej)
+static void conn_rejected(struct cm *cm, struct cm_conn *c, unsigned reason,
+			  const struct cm_rej *rej)
 {
 	struct cm_event ev = {
 		.type = CM_EV_REJ,
@@ -98,7 +98,7 @@ static void rejected(struct cm *cm, struct cm_conn *c, unsigned reason,
  * Whether the peer's QP belongs to a connection that is still open here. If so,
  * the peer has forgotten it, and it ends.
  */
-static bool stale(struct cm *cm, uint32_t qpn, const struct cm_in *in)
+static bool qp_is_stale(struct cm *cm, uint32_t qpn, const struct cm_in *in)
 {
 	struct cm_conn *c = qpn ? cm_conn_by_qpn(cm, qpn, in->sgid) : NULL;
 
@@ -115,7 +115,7 @@ static bool stale(struct cm *cm, uint32_t qpn, const struct cm_in *in)
 			&(struct cm_event){ .type = CM_EV_DREP, .conn = c });
 		return false;
 	default:
-		rejected(cm, c, CM_REJ_STALE_CONN, NULL);
+		conn_rejected(cm, c, CM_REJ_STALE_CONN, NULL);
 		return true;
 	}
 }
@@ -169,7 +169,7 @@ static void rx_req(struct cm *cm, const struct cm_in *in)
 		refuse_req(cm, in, (unsigned)verdict);
 		return;
 	}
-	if (stale(cm, req->local_qpn, in)) {
+	if (qp_is_stale(cm, req->local_qpn, in)) {
 		refuse_req(cm, in, CM_REJ_STALE_CONN);
 		return;
 	}
@@ -235,8 +235,8 @@ static void rx_req(struct cm *cm, const struct cm_in *in)
  * The connection that a message names by both IDs, if the message comes from
  * that connection's peer.
  */
-static struct cm_conn *find(struct cm *cm, const struct cm_in *in,
-			    uint32_t local_id, uint32_t remote_id)
+static struct cm_conn *find_conn(struct cm *cm, const struct cm_in *in,
+				 uint32_t local_id, uint32_t remote_id)
 {
 	struct cm_conn *c = cm_conn_by_id(cm, local_id, in->sgid);
 
@@ -274,8 +274,8 @@ static void rx_rep(struct cm *cm, const struct cm_in *in)
 	uint32_t qpn;
 
 	if (!c || c->sidr || !c->active || c->state == CM_IDLE) {
-		refuse(cm, in, rep->local_comm_id, CM_MSG_REP,
-		       CM_REJ_INVALID_COMM_ID, NULL, 0);
+		refuse_message(cm, in, rep->local_comm_id, CM_MSG_REP,
+			       CM_REJ_INVALID_COMM_ID, NULL, 0);
 		return;
 	}
 	if (c->state != CM_REQ_SENT && c->state != CM_MRA_REQ_RCVD) {
@@ -288,10 +288,10 @@ static void rx_rep(struct cm *cm, const struct cm_in *in)
 	qpn = c->qp_type == IBV_QPT_XRC_SEND ? rep->local_eecn : rep->local_qpn;
 	cm_conn_place(cm, c, rep->local_comm_id);
 	c->tid = in->m->tid;
-	if (stale(cm, qpn, in)) {
+	if (qp_is_stale(cm, qpn, in)) {
 		c->state = CM_REP_RCVD;
 		cm_send_rej(cm, c, CM_REJ_STALE_CONN, NULL, 0, NULL, 0);
-		rejected(cm, c, CM_REJ_STALE_CONN, NULL);
+		conn_rejected(cm, c, CM_REJ_STALE_CONN, NULL);
 		return;
 	}
 	c->remote_qpn = qpn;
@@ -326,7 +326,7 @@ static void rx_rtu(struct cm *cm, const struct cm_in *in)
 {
 	const struct cm_rtu *rtu = &in->m->rtu;
 	struct cm_conn *c =
-		find(cm, in, rtu->remote_comm_id, rtu->local_comm_id);
+		find_conn(cm, in, rtu->remote_comm_id, rtu->local_comm_id);
 
 	if (c && (c->state == CM_REP_SENT || c->state == CM_MRA_REP_RCVD))
 		cm_established(cm, c, rtu->private_data, CM_RTU_DATA);
@@ -411,14 +411,14 @@ static void rx_rej(struct cm *cm, const struct cm_in *in)
 	default:
 		return;
 	}
-	rejected(cm, c, rej->reason, rej);
+	conn_rejected(cm, c, rej->reason, rej);
 }
 
 static void rx_dreq(struct cm *cm, const struct cm_in *in)
 {
 	const struct cm_dreq *dreq = &in->m->dreq;
 	struct cm_conn *c =
-		find(cm, in, dreq->remote_comm_id, dreq->local_comm_id);
+		find_conn(cm, in, dreq->remote_comm_id, dreq->local_comm_id);
 	struct cm_event ev = {
 		.type = CM_EV_DREQ,
 		.conn = c,
@@ -484,7 +484,7 @@ void cm_conn_gone(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 	}
 	c->place = -1;
 	if (cm_conn_pending(c)) {
-		rejected(cm, c, CM_REJ_TIMEOUT, NULL);
+		conn_rejected(cm, c, CM_REJ_TIMEOUT, NULL);
 		return;
 	}
 	switch (c->state) {
@@ -512,7 +512,7 @@ static void rx_drep(struct cm *cm, const struct cm_in *in)
 {
 	const struct cm_drep *drep = &in->m->drep;
 	struct cm_conn *c =
-		find(cm, in, drep->remote_comm_id, drep->local_comm_id);
+		find_conn(cm, in, drep->remote_comm_id, drep->local_comm_id);
 	struct cm_event ev = {
 		.type = CM_EV_DREP,
 		.conn = c,
@@ -533,7 +533,7 @@ static void rx_lap(struct cm *cm, const struct cm_in *in)
 {
 	const struct cm_lap *lap = &in->m->lap;
 	struct cm_conn *c =
-		find(cm, in, lap->remote_comm_id, lap->local_comm_id);
+		find_conn(cm, in, lap->remote_comm_id, lap->local_comm_id);
 	struct mad m = { .attr_id = MAD_CM_APR, .tid = in->m->tid };
 	struct roce_path path;
 

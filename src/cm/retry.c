@@ -92,8 +92,8 @@ bool cm_room(const struct cm *cm)
 	return cm->tx_len + 4 <= CM_TX_QUEUE;
 }
 
-static void enqueue(struct cm *cm, const struct roce_path *path,
-		    const uint8_t *mad)
+static void enqueue_mad(struct cm *cm, const struct roce_path *path,
+			const uint8_t *mad)
 {
 	struct cm_mad *out;
 
@@ -124,7 +124,7 @@ void cm_send(struct cm *cm, const struct roce_path *path, struct mad *m)
 	m->class_version = MAD_CM_CLASS_VERSION;
 	m->method = MAD_METHOD_SEND;
 	mad_encode(m, mad);
-	enqueue(cm, path, mad);
+	enqueue_mad(cm, path, mad);
 }
 
 void cm_conn_send(struct cm *cm, struct cm_conn *c, struct mad *m)
@@ -132,16 +132,16 @@ void cm_conn_send(struct cm *cm, struct cm_conn *c, struct mad *m)
 	m->class_version = MAD_CM_CLASS_VERSION;
 	m->method = MAD_METHOD_SEND;
 	mad_encode(m, c->last);
-	enqueue(cm, &c->path, c->last);
+	enqueue_mad(cm, &c->path, c->last);
 }
 
 void cm_conn_resend(struct cm *cm, struct cm_conn *c)
 {
-	enqueue(cm, &c->path, c->last);
+	enqueue_mad(cm, &c->path, c->last);
 }
 
 /* Whether it waits for the first answer to a request. */
-static bool unanswered(const struct cm_conn *c)
+static bool request_unanswered(const struct cm_conn *c)
 {
 	return c->state == CM_REQ_SENT || c->state == CM_SIDR_REQ_SENT ||
 	       c->state == CM_DREQ_SENT;
@@ -151,12 +151,12 @@ static bool unanswered(const struct cm_conn *c)
 static bool is_dead(const struct cm *cm, const struct cm_conn *c,
 		    uint64_t now_ns)
 {
-	return unanswered(c) && cm->dead_ns &&
+	return request_unanswered(c) && cm->dead_ns &&
 	       now_ns - cm->dead_ns < CM_DEAD_NS &&
 	       gid_equal(&cm->dead_gid, &c->path.dgid);
 }
 
-static void hasten(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
+static void hasten_retry(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 {
 	c->refused_ns = now_ns;
 	c->patience_ns = cm_timeout_ns(CM_REFUSED_RETRY);
@@ -172,7 +172,7 @@ void cm_conn_ask(struct cm *cm, struct cm_conn *c, struct mad *m,
 	c->patience_ns = min_u64(cm->cfg.first_retry_ns, c->max_patience_ns);
 	cm_conn_timer(cm, c, now_ns + c->patience_ns);
 	if (is_dead(cm, c, now_ns))
-		hasten(cm, c, now_ns);
+		hasten_retry(cm, c, now_ns);
 }
 
 bool cm_conn_again(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
@@ -191,7 +191,7 @@ bool cm_conn_again(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 
 /* Nobody is there */
 
-static void refused(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
+static void peer_refused(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 {
 	if (is_dead(cm, c, now_ns) ||
 	    (c->refused_ns && now_ns - c->refused_ns >= CM_REFUSED_NS)) {
@@ -200,7 +200,7 @@ static void refused(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 		c->retries = c->max_retries;
 		cm_conn_timer(cm, c, now_ns);
 	} else if (!c->refused_ns) {
-		hasten(cm, c, now_ns);
+		hasten_retry(cm, c, now_ns);
 	}
 }
 
@@ -215,7 +215,7 @@ void cm_unreachable(struct cm *cm, const union ibv_gid *dgid,
 		return;
 	tid = get_be64(mad + 8); /* figure 13-2: the transaction ID */
 	c = cm_conn_by_id(cm, (uint32_t)tid, dgid);
-	if (!c || c->tid != tid || !unanswered(c))
+	if (!c || c->tid != tid || !request_unanswered(c))
 		return;
 	/*
 	 * The report is valid for the destination: hosts and routers send few
@@ -223,7 +223,7 @@ void cm_unreachable(struct cm *cm, const union ibv_gid *dgid,
 	 * there. Further reports within CM_SWEEP_NS are only about their own
 	 * request.
 	 */
-	refused(cm, c, now_ns);
+	peer_refused(cm, c, now_ns);
 	if (now_ns - cm->swept_ns < CM_SWEEP_NS &&
 	    gid_equal(&cm->swept_gid, dgid))
 		return;
@@ -233,9 +233,9 @@ void cm_unreachable(struct cm *cm, const union ibv_gid *dgid,
 		for (struct hlink *h = cm->by_id.bucket[i]; h; h = h->next) {
 			struct cm_conn *o = cm_conn_of(h, by_id);
 
-			if (o != c && unanswered(o) &&
+			if (o != c && request_unanswered(o) &&
 			    gid_equal(&o->path.dgid, dgid))
-				refused(cm, o, now_ns);
+				peer_refused(cm, o, now_ns);
 		}
 	}
 }

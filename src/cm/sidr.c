@@ -98,8 +98,8 @@ void cm_sidr_expire(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 	cm_conn_end(cm, c);
 }
 
-static void refuse(struct cm *cm, const struct cm_in *in,
-		   enum cm_sidr_status status)
+static void refuse_sidr(struct cm *cm, const struct cm_in *in,
+			enum cm_sidr_status status)
 {
 	const struct cm_sidr_req *req = &in->m->sidr_req;
 	struct roce_path path;
@@ -120,7 +120,7 @@ static void rx_req(struct cm *cm, const struct cm_in *in)
 	int verdict;
 
 	if (in->m->class_version != MAD_CM_CLASS_VERSION) {
-		refuse(cm, in, CM_SIDR_BAD_VERSION);
+		refuse_sidr(cm, in, CM_SIDR_BAD_VERSION);
 		return;
 	}
 	c = cm_conn_by_remote(cm, req->request_id, true, in->sgid);
@@ -132,7 +132,7 @@ static void rx_req(struct cm *cm, const struct cm_in *in)
 	}
 	l = cm_listener_find(cm, req->service_id, in->dgid);
 	if (!l || (req->pkey & 0x7fff) != 0x7fff) {
-		refuse(cm, in, CM_SIDR_UNSUPPORTED);
+		refuse_sidr(cm, in, CM_SIDR_UNSUPPORTED);
 		return;
 	}
 	cm_reverse_path(&path, in, 0, 0, 0);
@@ -157,7 +157,7 @@ static void rx_req(struct cm *cm, const struct cm_in *in)
 	ev.peer.pkey = req->pkey;
 	verdict = cm_emit(cm, &ev);
 	if (verdict > 0)
-		refuse(cm, in, (enum cm_sidr_status)verdict);
+		refuse_sidr(cm, in, (enum cm_sidr_status)verdict);
 	if (verdict)
 		cm_conn_free(cm, c);
 }

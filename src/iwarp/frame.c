@@ -65,8 +65,8 @@ static int gather_some(struct iwarp_qp *qp, struct qp_pieces *to,
 
 /* All of it from at on: of a null key in steps, since there are no more zeros
  * in one place. */
-static int gather(struct iwarp_qp *qp, struct qp_pieces *to,
-		  const struct fpdu *f, uint32_t at)
+static int gather_payload(struct iwarp_qp *qp, struct qp_pieces *to,
+			  const struct fpdu *f, uint32_t at)
 {
 	uint32_t step = f->len;
 
@@ -232,7 +232,8 @@ static int seal_marked(struct iwarp_qp *qp, struct fpdu *f,
 	return 0;
 }
 
-static int seal(struct iwarp_qp *qp, struct qp_pieces *data, struct fpdu *f)
+static int seal_fpdu(struct iwarp_qp *qp, struct qp_pieces *data,
+		     struct fpdu *f)
 {
 	const size_t before = data->n, keys = data->nkeys;
 	int err = 0;
@@ -241,7 +242,7 @@ static int seal(struct iwarp_qp *qp, struct qp_pieces *data, struct fpdu *f)
 		f->sealed = true;
 		return 0;
 	}
-	err = gather(qp, data, f, 0);
+	err = gather_payload(qp, data, f, 0);
 	if (!err) {
 		const struct iovec *v = data->iov + before;
 		const size_t n = data->n - before;
@@ -284,7 +285,7 @@ int frame_append(struct iwarp_qp *qp, struct iwarp_batch *b, struct fpdu *f,
 
 	if (!has_room(qp, data, f))
 		return -EAGAIN;
-	err = f->sealed ? 0 : seal(qp, data, f);
+	err = f->sealed ? 0 : seal_fpdu(qp, data, f);
 	if (err)
 		return err;
 	left = frame_len(f) - skip;
@@ -295,7 +296,7 @@ int frame_append(struct iwarp_qp *qp, struct iwarp_batch *b, struct fpdu *f,
 	}
 	skip -= f->head_len;
 	if (skip < f->len) {
-		err = gather(qp, data, f, skip);
+		err = gather_payload(qp, data, f, skip);
 		if (err) {
 			data->n = before;
 			return err;

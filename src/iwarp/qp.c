@@ -223,8 +223,8 @@ static bool is_idle(enum ibv_qp_state s)
 	return s == IBV_QPS_RESET || s == IBV_QPS_INIT || s == IBV_QPS_RTR;
 }
 
-static int refused(const struct iwarp_qp *qp, enum ibv_qp_state to,
-		   const char *reason)
+static int transition_refused(const struct iwarp_qp *qp, enum ibv_qp_state to,
+			      const char *reason)
 {
 	return why(-EINVAL, "QP 0x%06x (iWARP), %s to %s: %s", qp->base.qpn,
 		   qp_state_str(qp->base.state), qp_state_str(to), reason);
@@ -238,15 +238,20 @@ static int check_move(const struct iwarp_qp *qp, enum ibv_qp_state to)
 		return 0;
 	if (is_idle(to) || to == IBV_QPS_RTS) {
 		if (is_idle(from) && to == IBV_QPS_RTS)
-			return refused(qp, to,
-				       "RTS is reached only by connecting: rdma_connect() or rdma_accept()");
+			return transition_refused(
+				qp, to,
+				"RTS is reached only by connecting: "
+				"rdma_connect() or rdma_accept()");
 		return is_idle(from) && is_idle(to) ?
 			       0 :
-			       refused(qp, to,
-				       "no such transition; a QP is used again after RESET");
+			       transition_refused(qp, to,
+						  "no such transition; a QP is "
+						  "used again after RESET");
 	}
 	/* SQD, SQE: its end. */
-	return from == IBV_QPS_RTS ? 0 : refused(qp, to, "it has no connection");
+	return from == IBV_QPS_RTS ?
+		       0 :
+		       transition_refused(qp, to, "it has no connection");
 }
 
 /* Attributes that the kernel's RNICs know, if only to ignore them. */

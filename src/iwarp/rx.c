@@ -36,7 +36,7 @@ static bool crc_wrong(struct iwarp_qp *qp)
 }
 
 /* Looks at the CRC of an FPDU that is there as a whole. */
-static bool verify(struct iwarp_qp *qp, const uint8_t *p, size_t len)
+static bool verify_crc(struct iwarp_qp *qp, const uint8_t *p, size_t len)
 {
 	const size_t end = mpa_fpdu_len(get_be16(p)) - MPA_CRC_LEN;
 
@@ -97,7 +97,7 @@ uint32_t iwarp_rx_payload(const struct iwarp_qp *qp)
 	       (r->h.tagged ? DDP_TAGGED_LEN : DDP_UNTAGGED_LEN);
 }
 
-static void tell(struct iwarp_qp *qp)
+static void report_fpdu(struct iwarp_qp *qp)
 {
 	const struct iwarp_rx *r = &qp->rx;
 
@@ -121,7 +121,7 @@ static bool tail_done(struct iwarp_qp *qp)
 	    !mpa_crc_is(r->tail + pad, r->crc))
 		return crc_wrong(qp);
 	if (iwarp_env(qp)->fpdu)
-		tell(qp);
+		report_fpdu(qp);
 	qp->stats.rx_pkts++;
 	qp->stats.rx_bytes += iwarp_rx_payload(qp);
 	fpdu_start(r);
@@ -130,7 +130,7 @@ static bool tail_done(struct iwarp_qp *qp)
 
 /* Some of n bytes that are no marker; how many, or 0: the connection has
  * ended. */
-static size_t feed(struct iwarp_qp *qp, const uint8_t *p, size_t n)
+static size_t feed_bytes(struct iwarp_qp *qp, const uint8_t *p, size_t n)
 {
 	struct iwarp_rx *r = &qp->rx;
 	const uint32_t pad = r->need - MPA_CRC_LEN;
@@ -140,7 +140,7 @@ static size_t feed(struct iwarp_qp *qp, const uint8_t *p, size_t n)
 		if (!r->have) {
 			r->fpdu_pos = r->pos;
 			if (qp->agreed.crc && !qp->agreed.rx_markers &&
-			    n >= MPA_LEN_LEN && !verify(qp, p, n))
+			    n >= MPA_LEN_LEN && !verify_crc(qp, p, n))
 				return 0;
 		}
 		n = min_u64(n, r->need - r->have);
@@ -200,7 +200,7 @@ static size_t feed_marked(struct iwarp_qp *qp, const uint8_t *p, size_t n)
 
 	n = at < MPA_MARKER_LEN ?
 		    marker_feed(qp, p, n) :
-		    feed(qp, p, min_u64(n, MPA_MARKER_STEP - at));
+		    feed_bytes(qp, p, min_u64(n, MPA_MARKER_STEP - at));
 	r->pos += n;
 	return n;
 }
@@ -210,7 +210,7 @@ void iwarp_rx(struct iwarp_qp *qp, const uint8_t *p, size_t len)
 	while (len && qp->up) {
 		const size_t n = qp->agreed.rx_markers ?
 					 feed_marked(qp, p, len) :
-					 feed(qp, p, len);
+					 feed_bytes(qp, p, len);
 
 		if (!n)
 			return;

@@ -37,7 +37,7 @@ static void end_with(struct iwarp_qp *qp, int e)
 }
 
 /* The peer has broken a rule. */
-static bool fail(struct iwarp_qp *qp, int e)
+static bool segment_fail(struct iwarp_qp *qp, int e)
 {
 	const char *name = rdmap_opcode_name(rdmap_opcode(qp->rx.h.ulp));
 
@@ -124,9 +124,9 @@ static bool begin_send(struct iwarp_qp *qp)
 	struct qp *base = &qp->base;
 
 	if (base->recv_valid && r->send_opcode != r->opcode)
-		return fail(qp, RDMAP_E_OPCODE);
+		return segment_fail(qp, RDMAP_E_OPCODE);
 	if (r->h.mo != offset)
-		return fail(qp, DDP_E_OFFSET);
+		return segment_fail(qp, DDP_E_OFFSET);
 	if (!base->recv_valid) {
 		if (qp_recv_take(base, 0, &base->recv)) {
 			qp->stats.no_recv++;
@@ -283,21 +283,22 @@ static bool begin_response(struct iwarp_qp *qp)
 	uint64_t to = 0;
 
 	if (r->rtr)
-		return !r->left && r->h.last ? true : fail(qp, DDP_E_BOUNDS);
+		return !r->left && r->h.last ? true :
+					       segment_fail(qp, DDP_E_BOUNDS);
 	w = tx_read_first(qp);
 	if (!w)
-		return fail(qp, RDMAP_E_OPCODE);
+		return segment_fail(qp, RDMAP_E_OPCODE);
 	sge = qp_wqe_sge(&qp->base.sq, (struct qp_wqe *)(uintptr_t)&w->base);
 	if (w->base.num_sge) {
 		stag = sge->lkey;
 		to = sge->addr;
 	}
 	if (r->h.stag != stag)
-		return fail(qp, DDP_E_STAG);
+		return segment_fail(qp, DDP_E_STAG);
 	if (r->h.to != to + r->read_offset ||
 	    r->left > w->base.length - r->read_offset ||
 	    r->h.last != (r->read_offset + r->left == w->base.length))
-		return fail(qp, DDP_E_BOUNDS);
+		return segment_fail(qp, DDP_E_BOUNDS);
 	return true;
 }
 
@@ -343,14 +344,14 @@ static bool begin_read(struct iwarp_qp *qp)
 
 	r->own_have = 0;
 	if (r->h.mo)
-		return fail(qp, DDP_E_OFFSET);
+		return segment_fail(qp, DDP_E_OFFSET);
 	if (!r->h.last || r->left != RDMAP_READ_LEN)
-		return fail(qp, RDMAP_E_THIS_STREAM);
+		return segment_fail(qp, RDMAP_E_THIS_STREAM);
 	if (tx_may_owe(qp))
 		return true;
 	explain(qp, "more reads under way than the %u that were agreed on",
 		qp->agreed.ird);
-	return fail(qp, DDP_E_NO_BUFFER);
+	return segment_fail(qp, DDP_E_NO_BUFFER);
 }
 
 static bool end_read(struct iwarp_qp *qp)
@@ -470,10 +471,10 @@ static bool begin_tagged(struct iwarp_qp *qp)
 	struct iwarp_rx *r = &qp->rx;
 
 	if (!rdmap_is_tagged(r->opcode))
-		return fail(qp, RDMAP_E_OPCODE);
+		return segment_fail(qp, RDMAP_E_OPCODE);
 	/* Messages of one kind are not mixed. */
 	if (r->tagged && r->tagged_opcode != r->opcode)
-		return fail(qp, RDMAP_E_OPCODE);
+		return segment_fail(qp, RDMAP_E_OPCODE);
 	r->first = !r->tagged;
 	r->tagged = !r->h.last;
 	r->tagged_opcode = r->opcode;
@@ -485,11 +486,11 @@ static bool begin_untagged(struct iwarp_qp *qp)
 	struct iwarp_rx *r = &qp->rx;
 
 	if (r->h.qn >= RDMAP_QUEUES)
-		return fail(qp, DDP_E_QUEUE);
+		return segment_fail(qp, DDP_E_QUEUE);
 	if (rdmap_is_tagged(r->opcode) || r->h.qn != queue_of(r->opcode))
-		return fail(qp, RDMAP_E_OPCODE);
+		return segment_fail(qp, RDMAP_E_OPCODE);
 	if (r->h.msn != r->msn[r->h.qn])
-		return fail(qp, DDP_E_MSN);
+		return segment_fail(qp, DDP_E_MSN);
 	if (r->opcode == RDMAP_READ_REQUEST)
 		return begin_read(qp);
 	if (rdmap_is_send(r->opcode))
@@ -505,12 +506,12 @@ bool segment_begin(struct iwarp_qp *qp)
 	ddp_decode(&r->h, r->head + MPA_LEN_LEN, r->need - MPA_LEN_LEN);
 	r->opcode = (uint8_t)rdmap_opcode(r->h.ulp);
 	if (r->h.version != DDP_VERSION)
-		return fail(qp, r->h.tagged ? DDP_E_TAGGED_VERSION :
-					      DDP_E_UNTAGGED_VERSION);
+		return segment_fail(qp, r->h.tagged ? DDP_E_TAGGED_VERSION :
+						      DDP_E_UNTAGGED_VERSION);
 	if (rdmap_version(r->h.ulp) != RDMAP_VERSION)
-		return fail(qp, RDMAP_E_VERSION);
+		return segment_fail(qp, RDMAP_E_VERSION);
 	if (r->opcode >= RDMAP_OPCODES)
-		return fail(qp, RDMAP_E_OPCODE);
+		return segment_fail(qp, RDMAP_E_OPCODE);
 	return r->h.tagged ? begin_tagged(qp) : begin_untagged(qp);
 }
 
@@ -555,9 +556,9 @@ bool segment_end(struct iwarp_qp *qp)
 /* ---- payload that the socket places ------------------------------------ */
 
 /* [va, va + len) of a key is one piece more; false: it is not to be. */
-static bool piece(struct iwarp_qp *qp, struct iovec *iov, size_t max,
-		  struct key_entry *e, uint64_t va, uint32_t len,
-		  uint32_t access)
+static bool add_piece(struct iwarp_qp *qp, struct iovec *iov, size_t max,
+		      struct key_entry *e, uint64_t va, uint32_t len,
+		      uint32_t access)
 {
 	struct placing *pl = &qp->rx.placing;
 	void *p;
@@ -590,10 +591,10 @@ static void pieces_of_sges(struct iwarp_qp *qp, struct iovec *iov, size_t max,
 			continue;
 		}
 		n = min_u32(sge[i].length - offset, left);
-		if (!piece(qp, iov, max,
-			   keys_get_local(qp->base.env->keys, sge[i].lkey,
-					  &qp->base.lkey_hint),
-			   sge[i].addr + offset, n, IBV_ACCESS_LOCAL_WRITE))
+		if (!add_piece(qp, iov, max,
+			       keys_get_local(qp->base.env->keys, sge[i].lkey,
+					      &qp->base.lkey_hint),
+			       sge[i].addr + offset, n, IBV_ACCESS_LOCAL_WRITE))
 			return;
 		left -= n;
 		offset = 0;
@@ -636,8 +637,8 @@ void segment_pieces(struct iwarp_qp *qp, struct iovec *iov, size_t max)
 	case RDMAP_WRITE:
 		if (!segment_remote(qp, r->h.stag, r->to, r->left,
 				    IBV_ACCESS_REMOTE_WRITE, &e, &p))
-			piece(qp, iov, max, e, r->to, r->left,
-			      IBV_ACCESS_REMOTE_WRITE);
+			add_piece(qp, iov, max, e, r->to, r->left,
+				  IBV_ACCESS_REMOTE_WRITE);
 		break;
 	case RDMAP_READ_RESPONSE:
 		w = tx_read_first(qp);

@@ -85,23 +85,23 @@ size_t iwarp_setup_want(const struct iwarp_setup *s)
 	return len < 0 ? 0 : (size_t)len - s->have;
 }
 
-static int failed(struct iwarp_setup *s, enum iwarp_setup_error e)
+static int setup_failed(struct iwarp_setup *s, enum iwarp_setup_error e)
 {
 	s->error = e;
 	return e == IWARP_SETUP_REJECTED ? -ECONNREFUSED : -EPROTO;
 }
 
-static int complete(struct iwarp_setup *s)
+static int setup_complete(struct iwarp_setup *s)
 {
 	/* What is left of mpa_frame_len()'s errors is a length. */
 	if (mpa_frame_decode(&s->peer, s->initiator, s->buf, s->have))
-		return failed(s, IWARP_SETUP_LENGTH);
+		return setup_failed(s, IWARP_SETUP_LENGTH);
 	s->done = true;
 	/* 0 is what was there before RFC 5044. */
 	if (!s->peer.revision || s->peer.revision > MPA_REVISION)
-		return failed(s, IWARP_SETUP_REVISION);
+		return setup_failed(s, IWARP_SETUP_REVISION);
 	if (s->initiator && s->peer.reject)
-		return failed(s, IWARP_SETUP_REJECTED);
+		return setup_failed(s, IWARP_SETUP_REJECTED);
 	return 0;
 }
 
@@ -112,9 +112,9 @@ int iwarp_setup_rx(struct iwarp_setup *s, const uint8_t *p, size_t len)
 	int want;
 
 	if (s->error)
-		return failed(s, s->error);
+		return setup_failed(s, s->error);
 	if (s->done)
-		return failed(s, IWARP_SETUP_LENGTH); /* what is this? */
+		return setup_failed(s, IWARP_SETUP_LENGTH); /* what is this? */
 	do {
 		room = iwarp_setup_want(s);
 		if (room > len)
@@ -125,13 +125,13 @@ int iwarp_setup_rx(struct iwarp_setup *s, const uint8_t *p, size_t len)
 		len -= room;
 		want = mpa_frame_len(reply, s->buf, s->have);
 		if (want < 0)
-			return failed(s, want == -EMSGSIZE ?
-						 IWARP_SETUP_LENGTH :
-						 IWARP_SETUP_KEY);
+			return setup_failed(s, want == -EMSGSIZE ?
+						       IWARP_SETUP_LENGTH :
+						       IWARP_SETUP_KEY);
 	} while (len && s->have < (size_t)want);
 	if (len)
-		return failed(s, IWARP_SETUP_LENGTH);
-	return s->have < (size_t)want ? -EAGAIN : complete(s);
+		return setup_failed(s, IWARP_SETUP_LENGTH);
+	return s->have < (size_t)want ? -EAGAIN : setup_complete(s);
 }
 
 const uint8_t *iwarp_setup_private(const struct iwarp_setup *s, size_t *len)
@@ -141,7 +141,7 @@ const uint8_t *iwarp_setup_private(const struct iwarp_setup *s, size_t *len)
 }
 
 /* What an enhanced frame says, as far as we can do it. */
-static uint32_t asked(uint16_t theirs, uint32_t limit)
+static uint32_t reads_asked(uint16_t theirs, uint32_t limit)
 {
 	return theirs == MPA_RD_ANY ? limit : min_u32(theirs, limit);
 }
@@ -151,8 +151,8 @@ void iwarp_setup_asked(const struct iwarp_setup *s, uint32_t limit,
 {
 	const bool known = s->done && s->peer.enhanced;
 
-	*ird = known ? asked(s->peer.ird, limit) : limit;
-	*ord = known ? asked(s->peer.ord, limit) : limit;
+	*ird = known ? reads_asked(s->peer.ird, limit) : limit;
+	*ord = known ? reads_asked(s->peer.ord, limit) : limit;
 }
 
 int iwarp_setup_reply(struct iwarp_setup *s, const struct iwarp_offer *offer,
@@ -171,8 +171,8 @@ int iwarp_setup_reply(struct iwarp_setup *s, const struct iwarp_offer *offer,
 	if (q->enhanced) {
 		/* Ours is what is used: no more than the peer asks for, or can
 		 * answer. */
-		f.ird = rd_max(asked(q->ord, offer->ird));
-		f.ord = rd_max(asked(q->ird, offer->ord));
+		f.ird = rd_max(reads_asked(q->ord, offer->ird));
+		f.ord = rd_max(reads_asked(q->ird, offer->ord));
 		f.peer_to_peer = q->peer_to_peer;
 		/* Where it offers neither it is to say that itself. */
 		f.rtr_write = q->peer_to_peer &&
@@ -219,10 +219,10 @@ static int agree_reads(struct iwarp_setup *s, struct iwarp_agreed *a)
 		a->ord = s->sent.ord;
 		return 0;
 	}
-	a->ird = asked(p->ord, s->offer.ird);
-	a->ord = asked(p->ird, s->offer.ord);
+	a->ird = reads_asked(p->ord, s->offer.ird);
+	a->ord = reads_asked(p->ird, s->offer.ord);
 	return p->ord != MPA_RD_ANY && p->ord > s->offer.ird ?
-		       failed(s, IWARP_SETUP_IRD) :
+		       setup_failed(s, IWARP_SETUP_IRD) :
 		       0;
 }
 
@@ -240,7 +240,7 @@ static int agree_rtr(struct iwarp_setup *s, struct iwarp_agreed *a)
 	else if (reply->rtr_read && s->sent.rtr_read)
 		a->rtr = IWARP_RTR_READ;
 	else
-		return failed(s, IWARP_SETUP_RTR);
+		return setup_failed(s, IWARP_SETUP_RTR);
 	if (a->rtr == IWARP_RTR_READ && s->initiator && !a->ord)
 		a->ord = 1;
 	return 0;
@@ -254,7 +254,7 @@ int iwarp_setup_agreed(struct iwarp_setup *s, struct iwarp_agreed *a)
 	if (s->error || !s->done || (!s->initiator && !s->answered))
 		return -EPROTO;
 	if (s->initiator && s->sent.enhanced && !s->peer.enhanced)
-		return failed(s, IWARP_SETUP_PLAIN);
+		return setup_failed(s, IWARP_SETUP_PLAIN);
 	a->enhanced = s->sent.enhanced && s->peer.enhanced;
 	a->crc = s->sent.crc || s->peer.crc;
 	a->rx_markers = s->sent.markers;

@@ -38,7 +38,7 @@ static bool may_begin(const struct iwarp_qp *qp)
 
 enum next { NEXT_NOTHING, NEXT_RTR, NEXT_RESPONSE, NEXT_WQE };
 
-static enum next next(const struct iwarp_qp *qp)
+static enum next next_frame(const struct iwarp_qp *qp)
 {
 	const struct iwarp_tx *t = &qp->tx;
 
@@ -81,7 +81,7 @@ void iwarp_tx_ask_again(struct iwarp_qp *qp)
 bool iwarp_tx_ready(const struct iwarp_qp *qp)
 {
 	return qp->started && !qp->lost &&
-	       (!tx_empty(qp) || next(qp) != NEXT_NOTHING);
+	       (!tx_empty(qp) || next_frame(qp) != NEXT_NOTHING);
 }
 
 /* ---- completions ------------------------------------------------------- */
@@ -96,7 +96,7 @@ static void refuse_peer(struct iwarp_qp *qp)
 }
 
 /* What was waited for before the connection ends has happened. */
-static void settle(struct iwarp_qp *qp)
+static void settle_end(struct iwarp_qp *qp)
 {
 	static const struct rdmap_terminate local = { .error =
 							RDMAP_E_CATASTROPHIC };
@@ -127,7 +127,7 @@ void tx_retire(struct iwarp_qp *qp)
 			iwarp_end(qp, &(struct rdmap_terminate){
 					      .error = RDMAP_E_CATASTROPHIC });
 	}
-	settle(qp);
+	settle_end(qp);
 }
 
 static void stop_wqe(struct iwarp_qp *qp, enum ibv_wc_status status)
@@ -389,7 +389,7 @@ static void stop_peer(struct iwarp_qp *qp, const struct owed *o, int error)
 	};
 	t->stop = STOP_PEER;
 	t->message = MSG_NONE;
-	settle(qp);
+	settle_end(qp);
 }
 
 static int check_read(struct iwarp_qp *qp, const struct rdmap_read *r)
@@ -472,12 +472,12 @@ static bool ring_full(const struct iwarp_qp *qp)
 }
 
 /* One more FPDU, if there is something to make one of. */
-static void make(struct iwarp_qp *qp)
+static void make_fpdu(struct iwarp_qp *qp)
 {
 	for (;;) {
 		const uint32_t tail = qp->tx.tail;
 
-		switch (next(qp)) {
+		switch (next_frame(qp)) {
 		case NEXT_NOTHING:
 			return;
 		case NEXT_RTR:
@@ -497,7 +497,7 @@ static void make(struct iwarp_qp *qp)
 
 /* The memory of FPDU i is not there, or not allowed any more. What is before it
  * leaves, what is behind it does not. */
-static void broken(struct iwarp_qp *qp, uint32_t i)
+static void fpdu_broken(struct iwarp_qp *qp, uint32_t i)
 {
 	struct qp_sq *sq = &qp->base.sq;
 	struct iwarp_tx *t = &qp->tx;
@@ -546,7 +546,7 @@ void iwarp_tx(struct iwarp_qp *qp, struct iwarp_batch *b, size_t max_bytes)
 		if (i == t->tail) {
 			if (b->bytes >= max_bytes || ring_full(qp))
 				break;
-			make(qp);
+			make_fpdu(qp);
 			if (i == t->tail)
 				break;
 		}
@@ -558,7 +558,7 @@ void iwarp_tx(struct iwarp_qp *qp, struct iwarp_batch *b, size_t max_bytes)
 		}
 		if (err == -EAGAIN)
 			break;
-		broken(qp, i);
+		fpdu_broken(qp, i);
 		if (qp->lost)
 			break;
 	}
@@ -573,7 +573,7 @@ bool iwarp_tx_doubt(struct iwarp_qp *qp)
 	return !already;
 }
 
-static void tell(struct iwarp_qp *qp, const struct fpdu *f)
+static void report_fpdu(struct iwarp_qp *qp, const struct fpdu *f)
 {
 	struct iwarp_fpdu t = {
 		.outbound = true,
@@ -610,7 +610,7 @@ void iwarp_tx_done(struct iwarp_qp *qp, struct iwarp_batch *b, size_t sent)
 		t->head++;
 		qp->stats.tx_pkts++;
 		if (iwarp_env(qp)->fpdu)
-			tell(qp, f);
+			report_fpdu(qp, f);
 		t->fpdus++;
 		if (f->last)
 			iwarp_wqe(qp_sq_slot(&qp->base.sq, f->wqe))->done = true;

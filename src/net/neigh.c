@@ -94,8 +94,8 @@ static void add_attr(struct request *req, uint16_t type, const void *data,
  * Sends a request and calls fn for each message of the answer until it returns
  * true. 1: it did; 0: no message was it; -errno.
  */
-static int ask(struct request *req, bool (*fn)(const struct nlmsghdr *, void *),
-	       void *arg)
+static int netlink_ask(struct request *req,
+		       bool (*fn)(const struct nlmsghdr *, void *), void *arg)
 {
 	const bool many = (req->nh.nlmsg_flags & NLM_F_DUMP) == NLM_F_DUMP;
 	struct timeval tv = { .tv_sec = 1 };
@@ -143,8 +143,8 @@ out:
 }
 
 /* Attribute of a message with a header of hdr bytes, if it has len bytes. */
-static const void *attr(const struct nlmsghdr *nh, size_t hdr, uint16_t type,
-			size_t len)
+static const void *netlink_attr(const struct nlmsghdr *nh, size_t hdr,
+				uint16_t type, size_t len)
 {
 	const struct rtattr *a =
 		(void *)((char *)NLMSG_DATA(nh) + NLMSG_ALIGN(hdr));
@@ -167,7 +167,7 @@ static bool on_route(const struct nlmsghdr *nh, void *arg)
 
 	if (nh->nlmsg_type != RTM_NEWROUTE)
 		return false;
-	gw = attr(nh, sizeof(struct rtmsg), RTA_GATEWAY, hop->len);
+	gw = netlink_attr(nh, sizeof(struct rtmsg), RTA_GATEWAY, hop->len);
 	if (gw)
 		memcpy(hop->bytes, gw, hop->len);
 	return true;
@@ -186,7 +186,7 @@ static int next_hop(struct neigh_hop *hop)
 
 	add_attr(&req, RTA_DST, hop->bytes, hop->len);
 	add_attr(&req, RTA_OIF, &hop->ifindex, sizeof(hop->ifindex));
-	err = ask(&req, on_route, hop);
+	err = netlink_ask(&req, on_route, hop);
 	return err < 0 ? -EHOSTUNREACH : 0;
 }
 
@@ -207,15 +207,15 @@ static bool on_neigh(const struct nlmsghdr *nh, void *arg)
 	    (uint32_t)nd->ndm_ifindex != l->hop->ifindex ||
 	    !(nd->ndm_state & USABLE))
 		return false;
-	dst = attr(nh, sizeof(*nd), NDA_DST, l->hop->len);
-	lladdr = attr(nh, sizeof(*nd), NDA_LLADDR, 6);
+	dst = netlink_attr(nh, sizeof(*nd), NDA_DST, l->hop->len);
+	lladdr = netlink_attr(nh, sizeof(*nd), NDA_LLADDR, 6);
 	if (!dst || !lladdr || memcmp(dst, l->hop->bytes, l->hop->len))
 		return false;
 	memcpy(l->mac, lladdr, 6);
 	return true;
 }
 
-static int lookup(const struct neigh_hop *hop, uint8_t mac[6])
+static int lookup_mac(const struct neigh_hop *hop, uint8_t mac[6])
 {
 	struct look l = { hop, mac };
 	struct request req = {
@@ -225,7 +225,7 @@ static int lookup(const struct neigh_hop *hop, uint8_t mac[6])
 		.neigh = { .ndm_family = (uint8_t)hop->family },
 	};
 
-	return ask(&req, on_neigh, &l);
+	return netlink_ask(&req, on_neigh, &l);
 }
 
 void neigh_ask(const struct neigh_hop *hop)
@@ -286,7 +286,7 @@ int neigh_resolve(const union ibv_gid *dgid, uint32_t ifindex, uint8_t mac[6])
 	}
 	err = next_hop(&hop);
 	for (round = 0; !err && round < WAIT_ROUNDS; round++) {
-		err = lookup(&hop, mac);
+		err = lookup_mac(&hop, mac);
 		if (err)
 			break;
 		if (round % 100 == 0)
@@ -300,7 +300,7 @@ bool neigh_known(const struct neigh_hop *hop)
 {
 	uint8_t mac[6];
 
-	return lookup(hop, mac) != 0;
+	return lookup_mac(hop, mac) != 0;
 }
 
 /* A neighbour that is known, as most are, costs no question to its interface. */

@@ -61,8 +61,8 @@ static int compare_addrs(const void *va, const void *vb)
 	return a->seq < b->seq ? -1 : a->seq > b->seq;
 }
 
-static void fill(struct netdev_gid *g, const union ibv_gid *gid,
-		 const struct link_info *l)
+static void fill_gid(struct netdev_gid *g, const union ibv_gid *gid,
+		     const struct link_info *l)
 {
 	*g = (struct netdev_gid){
 		.gid = *gid,
@@ -167,7 +167,7 @@ int netdev_scan(struct netdev_table *t, const char *ifnames, const char *first)
 
 		if (i < last && i + skip >= last)
 			continue;
-		fill(&t->gid[t->count++], &s.addr[i].gid, s.addr[i].link);
+		fill_gid(&t->gid[t->count++], &s.addr[i].gid, s.addr[i].link);
 	}
 	netscan_free(&s);
 	if (!err && first && *first)

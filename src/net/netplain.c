@@ -55,7 +55,7 @@ static struct link_info *link_of(struct netscan *s, int fd, const char *name)
 	return l;
 }
 
-static struct addr_info *add(struct netscan *s, const struct link_info *l)
+static struct addr_info *add_addr(struct netscan *s, const struct link_info *l)
 {
 	struct addr_info *a = &s->addr[s->naddrs];
 
@@ -102,7 +102,7 @@ static void inet6_line(struct netscan *s, int fd, char *line)
 		   name) != 3 ||
 	    strlen(text) != 32 || flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED))
 		return;
-	a = add(s, link_of(s, fd, name));
+	a = add_addr(s, link_of(s, fd, name));
 	for (size_t i = 0; a && i < 16; i++) {
 		const char byte[3] = { text[2 * i], text[2 * i + 1], '\0' };
 
@@ -139,7 +139,8 @@ static int add_ipv4(struct netscan *s, int fd)
 
 	for (size_t i = 0; !err && i < (size_t)conf.ifc_len / sizeof(*req);
 	     i++) {
-		struct addr_info *a = add(s, link_of(s, fd, req[i].ifr_name));
+		struct addr_info *a =
+			add_addr(s, link_of(s, fd, req[i].ifr_name));
 
 		if (a)
 			a->gid = gid_of_v4(

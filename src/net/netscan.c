@@ -43,9 +43,10 @@ int netscan_socket(uint32_t groups, int flags)
  * Asks for all objects of a kind and calls fn for each. Returns 0 or -errno;
  * -EINTR: they changed meanwhile.
  */
-static int dump(int fd, uint16_t type,
-		void (*fn)(struct netscan *s, const struct nlmsghdr *nh),
-		struct netscan *s)
+static int netlink_dump(int fd, uint16_t type,
+			void (*fn)(struct netscan *s,
+				   const struct nlmsghdr *nh),
+			struct netscan *s)
 {
 	static _Atomic uint32_t seq;
 	struct {
@@ -266,11 +267,12 @@ static int scan_once(struct netscan *s, bool routes)
 	fd = netscan_socket(0, 0);
 	if (fd < 0)
 		return netscan_plain(s, routes) ? fd : 0;
-	err = dump(fd, RTM_GETLINK, add_link, s);
+	err = netlink_dump(fd, RTM_GETLINK, add_link, s);
 	if (!err)
-		err = dump(fd, RTM_GETADDR, add_addr, s);
+		err = netlink_dump(fd, RTM_GETADDR, add_addr, s);
 	/* Without routes (in some sandboxes) the order suffers, no more. */
-	if (!err && routes && dump(fd, RTM_GETROUTE, add_route, s) == -EINTR)
+	if (!err && routes &&
+	    netlink_dump(fd, RTM_GETROUTE, add_route, s) == -EINTR)
 		err = -EINTR;
 	sys_close(fd);
 	return err;

@@ -105,7 +105,8 @@ bool cma_addr_any(const struct sockaddr *addr)
 }
 
 /* Copies addr; a mapped IPv4 address becomes AF_INET. */
-static int normalise(const struct sockaddr *addr, struct sockaddr_storage *out)
+static int normalise_addr(const struct sockaddr *addr,
+			  struct sockaddr_storage *out)
 {
 	const struct sockaddr_in6 *sin6 = (const void *)addr;
 	socklen_t len;
@@ -199,7 +200,7 @@ static bool is_loopback(const struct sockaddr *addr)
 }
 
 /* Whether this host has an address that others can reach. */
-static bool reachable(void)
+static bool host_is_reachable(void)
 {
 	int n;
 	struct cma_dev *dev = cma_devices(&n);
@@ -225,7 +226,7 @@ static int bind_addr_dev(struct cma_id *id, const struct sockaddr *addr)
 
 	if (cma_addr_any(addr))
 		return 0;
-	if (is_loopback(addr) && !cma_port(addr) && reachable())
+	if (is_loopback(addr) && !cma_port(addr) && host_is_reachable())
 		return find_dev(id, addr, &dev, &via);
 	return bind_dev(id, addr);
 }
@@ -238,7 +239,7 @@ static int bind_to(struct cma_id *id, const struct sockaddr *addr,
 
 	if (id->state != CMA_IDLE)
 		return cma_wrong_state(id, "it can be bound once only");
-	err = normalise(addr, &ss);
+	err = normalise_addr(addr, &ss);
 	if (err)
 		return err;
 	err = bind_addr_dev(id, (struct sockaddr *)&ss);
@@ -368,7 +369,7 @@ int cma_bind_path(struct cma_id *id)
 }
 
 /* Finds the way to dst. 0 or -errno. */
-static int resolve(struct cma_id *id, struct sockaddr_storage *dst)
+static int resolve_route(struct cma_id *id, struct sockaddr_storage *dst)
 {
 	struct sockaddr_storage src;
 	struct netdev_gid via;
@@ -433,7 +434,7 @@ static int resolve_addr(struct cma_id *id, const struct sockaddr *src,
 	struct sockaddr_storage to, any = { 0 };
 	int err;
 
-	err = normalise(dst, &to);
+	err = normalise_addr(dst, &to);
 	if (err)
 		return err;
 	if (id->state == CMA_IDLE) {
@@ -449,7 +450,7 @@ static int resolve_addr(struct cma_id *id, const struct sockaddr *src,
 	if (cma_src(id)->sa_family != to.ss_family)
 		return why(-EINVAL,
 			   "source and destination are of two families, IPv4 and IPv6");
-	err = resolve(id, &to);
+	err = resolve_route(id, &to);
 	if (!err)
 		err = cma_await(id, timeout_ms);
 	if (err > 0)

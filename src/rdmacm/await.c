@@ -97,7 +97,7 @@ uint64_t cma_await_deadline(void *arg)
 	return waiting.first ? due : UINT64_MAX;
 }
 
-static void report(const struct cma_await *w)
+static void report_resolved(const struct cma_await *w)
 {
 	union ibv_gid hop;
 	struct gid_text at[2];
@@ -120,7 +120,7 @@ static void report(const struct cma_await *w)
 }
 
 /* Its event, once the neighbour is known or it is too late. */
-static void settle(struct cma_await *w, bool known, uint64_t now)
+static void settle_await(struct cma_await *w, bool known, uint64_t now)
 {
 	struct cma_event *ev;
 
@@ -133,7 +133,7 @@ static void settle(struct cma_await *w, bool known, uint64_t now)
 	if (!ev)
 		return; /* at the next look */
 	if (!known)
-		report(w);
+		report_resolved(w);
 	cma_event_post(ev);
 	cma_await_drop(w->id);
 }
@@ -155,7 +155,7 @@ void cma_await_expire(void *arg, uint64_t now)
 			if (ask && !known)
 				neigh_ask(&hop);
 		}
-		settle(w, known, now);
+		settle_await(w, known, now);
 	}
 	if (ask)
 		waiting.ask_due = now + ASK_NS;

@@ -170,8 +170,8 @@ void cma_disconnected(struct cma_id *id, int status)
 	cma_event_post(ev);
 }
 
-static void post(struct cma_id *id, enum rdma_cm_event_type type, int status,
-		 const struct cm_event *cme)
+static void post_cm_event(struct cma_id *id, enum rdma_cm_event_type type,
+			  int status, const struct cm_event *cme)
 {
 	struct cma_event *ev = cma_event_new(id, type, status);
 
@@ -211,16 +211,16 @@ int cma_on_cm_event(void *arg, const struct cm_event *cme)
 		return on_request(id, cme);
 	case CM_EV_REP:
 		id->peer = cme->peer;
-		post(id, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, cme);
+		post_cm_event(id, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, cme);
 		break;
 	case CM_EV_ESTABLISHED:
-		post(id, RDMA_CM_EVENT_ESTABLISHED, 0, cme);
+		post_cm_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, cme);
 		break;
 	case CM_EV_REJ:
-		post(id, RDMA_CM_EVENT_REJECTED, cme->status, cme);
+		post_cm_event(id, RDMA_CM_EVENT_REJECTED, cme->status, cme);
 		break;
 	case CM_EV_UNREACHABLE:
-		post(id, RDMA_CM_EVENT_UNREACHABLE, cme->status, cme);
+		post_cm_event(id, RDMA_CM_EVENT_UNREACHABLE, cme->status, cme);
 		break;
 	case CM_EV_DREQ:
 		cma_disconnected(id, 0);
@@ -229,14 +229,14 @@ int cma_on_cm_event(void *arg, const struct cm_event *cme)
 		cma_disconnected(id, cme->status);
 		break;
 	case CM_EV_TIMEWAIT_EXIT:
-		post(id, RDMA_CM_EVENT_TIMEWAIT_EXIT, 0, cme);
+		post_cm_event(id, RDMA_CM_EVENT_TIMEWAIT_EXIT, 0, cme);
 		break;
 	case CM_EV_SIDR_REP:
 		id->peer = cme->peer;
-		post(id,
-		     cme->status ? RDMA_CM_EVENT_UNREACHABLE
-				 : RDMA_CM_EVENT_ESTABLISHED,
-		     cme->status, cme);
+		post_cm_event(id,
+			      cme->status ? RDMA_CM_EVENT_UNREACHABLE :
+					    RDMA_CM_EVENT_ESTABLISHED,
+			      cme->status, cme);
 		break;
 	}
 	return 0;

@@ -458,8 +458,8 @@ static int roce_reject(struct cma_id *id, const void *data, uint8_t len,
 	return err ? cma_not_connected(id) : 0;
 }
 
-static int reject(struct cma_id *id, const void *data, uint8_t len,
-		  unsigned reason)
+static int ib_reject(struct cma_id *id, const void *data, uint8_t len,
+		     unsigned reason)
 {
 	if (engine_dead(cma_engine()))
 		return -EIO;
@@ -473,15 +473,15 @@ static int reject(struct cma_id *id, const void *data, uint8_t len,
 int rdma_reject(struct rdma_cm_id *id, const void *private_data,
 		uint8_t private_data_len)
 {
-	return cma_ret(reject(to_id(id), private_data, private_data_len,
-			      CM_REJ_CONSUMER));
+	return cma_ret(ib_reject(to_id(id), private_data, private_data_len,
+				 CM_REJ_CONSUMER));
 }
 
 int rdma_reject_ece(struct rdma_cm_id *id, const void *private_data,
 		    uint8_t private_data_len)
 {
-	return cma_ret(reject(to_id(id), private_data, private_data_len,
-			      CM_REJ_VENDOR_OPTION));
+	return cma_ret(ib_reject(to_id(id), private_data, private_data_len,
+				 CM_REJ_VENDOR_OPTION));
 }
 
 /* Both sides */

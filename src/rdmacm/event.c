@@ -104,7 +104,7 @@ struct cma_event *cma_event_new(struct cma_id *id, enum rdma_cm_event_type type,
 }
 
 /* Drops an event; that of a request takes its new identifier along. */
-static void discard(struct cma_event *ev, struct cm *cm)
+static void discard_event(struct cma_event *ev, struct cm *cm)
 {
 	if (ev->ev.event == RDMA_CM_EVENT_CONNECT_REQUEST) {
 		struct cma_id *id = to_id(ev->ev.id);
@@ -116,7 +116,7 @@ static void discard(struct cma_event *ev, struct cm *cm)
 }
 
 /* Both are the same but for a request and its new identifier. */
-static void waits(struct cma_event *ev, uint32_t n)
+static void count_event(struct cma_event *ev, uint32_t n)
 {
 	struct cma_id *id = to_id(ev->ev.id);
 
@@ -125,20 +125,21 @@ static void waits(struct cma_event *ev, uint32_t n)
 		ev->owner->waiting += n;
 }
 
-static void append(struct cma_channel *c, struct cma_event *ev)
+static void append_event(struct cma_channel *c, struct cma_event *ev)
 {
-	waits(ev, 1);
+	count_event(ev, 1);
 	ev->next = NULL;
 	*c->tail = ev;
 	c->tail = &ev->next;
 	settle_fd(c);
 }
 
-static struct cma_event *take(struct cma_channel *c, struct cma_event **at)
+static struct cma_event *take_event(struct cma_channel *c,
+				    struct cma_event **at)
 {
 	struct cma_event *ev = *at;
 
-	waits(ev, -1u);
+	count_event(ev, -1u);
 	*at = ev->next;
 	if (c->tail == &ev->next)
 		c->tail = at;
@@ -151,7 +152,7 @@ void cma_event_post(struct cma_event *ev)
 	struct rdma_event_channel *ch = ev->owner->id.channel;
 
 	if (ch)
-		append(to_channel(ch), ev);
+		append_event(to_channel(ch), ev);
 	else
 		free(ev);
 }
@@ -167,9 +168,9 @@ void cma_events_move(struct cma_id *id, struct cma_channel *from,
 			continue;
 		}
 		n--;
-		ev = take(from, at);
+		ev = take_event(from, at);
 		if (to) {
-			append(to, ev);
+			append_event(to, ev);
 		} else {
 			ev->next = dropped;
 			dropped = ev;
@@ -180,7 +181,7 @@ void cma_events_move(struct cma_id *id, struct cma_channel *from,
 		dropped = ev->next;
 		if (ev->ev.event == RDMA_CM_EVENT_CONNECT_REQUEST &&
 		    ev->ev.id != &id->id)
-			discard(ev, cm);
+			discard_event(ev, cm);
 		else
 			free(ev);
 	}
@@ -200,7 +201,7 @@ void cma_mc_events_drop(struct cma_id *id, const struct cma_mc *mc)
 			at = &(*at)->next;
 			continue;
 		}
-		free(take(c, at));
+		free(take_event(c, at));
 	}
 }
 
@@ -223,8 +224,8 @@ void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 			return;
 		}
 		while ((ev = c->head)) {
-			take(c, &c->head);
-			discard(ev, cm);
+			take_event(c, &c->head);
+			discard_event(ev, cm);
 		}
 		cma_ids_orphan(c);
 		c->closed = true;
@@ -241,8 +242,8 @@ void rdma_destroy_event_channel(struct rdma_event_channel *channel)
  * A new identifier is on the channel from which its request was fetched: the
  * listener may have moved since the request came in.
  */
-static void introduce(struct cma_event *ev, struct cma_channel *c,
-		      struct cm *cm)
+static void introduce_id(struct cma_event *ev, struct cma_channel *c,
+			 struct cm *cm)
 {
 	struct cma_id *id = to_id(ev->ev.id);
 
@@ -259,7 +260,7 @@ static void introduce(struct cma_event *ev, struct cma_channel *c,
  * peer has refused it after all, that refusal, with its reason, waits in the
  * channel and replaces our event.
  */
-static struct cma_event *refused(struct cma_event *ev)
+static struct cma_event *replaced_by_refusal(struct cma_event *ev)
 {
 	struct cma_id *id = to_id(ev->ev.id);
 	struct cma_event *rej = NULL, **at;
@@ -273,7 +274,7 @@ static struct cma_event *refused(struct cma_event *ev)
 			    (*at)->ev.event == RDMA_CM_EVENT_REJECTED)
 				break;
 		if (*at)
-			rej = take(c, at);
+			rej = take_event(c, at);
 	}
 	cma_unlock();
 	if (!rej)
@@ -286,7 +287,7 @@ static struct cma_event *refused(struct cma_event *ev)
  * Does what belongs to an event when it is fetched, and returns the event that
  * the program gets.
  */
-static struct cma_event *process(struct cma_event *ev)
+static struct cma_event *process_event(struct cma_event *ev)
 {
 	struct cma_id *id = to_id(ev->ev.id);
 
@@ -300,7 +301,7 @@ static struct cma_event *process(struct cma_event *ev)
 	case RDMA_CM_EVENT_CONNECT_RESPONSE:
 		cma_established(id, &ev->ev);
 		if (ev->ev.event == RDMA_CM_EVENT_CONNECT_ERROR)
-			return refused(ev);
+			return replaced_by_refusal(ev);
 		break;
 	case RDMA_CM_EVENT_REJECTED:
 		cma_qp_error(id);
@@ -326,7 +327,7 @@ static void reader_leaves(void *c)
  * that a connection that has ended brings no more completions. Here another
  * thread may receive the last ACK and the DREQ behind it in one go.
  */
-static bool early(const struct cma_event *ev)
+static bool precedes_completions(const struct cma_event *ev)
 {
 	struct ibv_qp *qp = ev->owner->qp;
 
@@ -339,7 +340,7 @@ static bool early(const struct cma_event *ev)
  * signals. If there is one more, that is what was read. Of several it may be
  * any, and goes back.
  */
-static void woken(struct cma_channel *c, uint64_t signals)
+static void channel_woken(struct cma_channel *c, uint64_t signals)
 {
 	if (c->signalled && c->signals == signals + 1)
 		c->signalled = false;
@@ -349,7 +350,7 @@ static void woken(struct cma_channel *c, uint64_t signals)
 
 #define CATCH_UP_NS 20000000u /* where there is no end of it */
 
-static int fetch(struct cma_channel *c, struct cma_event **out)
+static int fetch_event(struct cma_channel *c, struct cma_event **out)
 {
 	const struct timespec ms = { .tv_nsec = 1000000 };
 	bool closed, wait, slept = false, inside = false;
@@ -363,7 +364,7 @@ static int fetch(struct cma_channel *c, struct cma_event **out)
 			return -EIO;
 		cm = cma_lock();
 		if (slept)
-			woken(c, signals);
+			channel_woken(c, signals);
 		ev = c->head;
 		if (ev && ev->settle_ns && !ev->caught_up) {
 			/* A DREQ goes by UDP, and overtakes what its sender
@@ -374,15 +375,15 @@ static int fetch(struct cma_channel *c, struct cma_event **out)
 			slept = false;
 			continue;
 		}
-		wait = ev && early(ev);
+		wait = ev && precedes_completions(ev);
 		if (wait) {
 			signal_fd(c); /* wakes epoll again */
 			ev = NULL;
 		}
 		if (ev) {
-			take(c, &c->head);
+			take_event(c, &c->head);
 			if (ev->ev.event == RDMA_CM_EVENT_CONNECT_REQUEST)
-				introduce(ev, c, cm);
+				introduce_id(ev, c, cm);
 			pthread_mutex_lock(&cma_ack_lock);
 			if (ev->mc)
 				ev->mc->reported++;
@@ -421,7 +422,7 @@ static int fetch_counted(struct cma_channel *c, struct cma_event **out)
 
 	atomic_fetch_add(&c->readers, 1);
 	pthread_cleanup_push(reader_leaves, c);
-	err = fetch(c, out);
+	err = fetch_event(c, out);
 	pthread_cleanup_pop(1);
 	return err;
 }
@@ -438,7 +439,7 @@ int rdma_get_cm_event(struct rdma_event_channel *channel,
 	err = fetch_counted(to_channel(channel), &ev);
 	if (err)
 		return cma_ret(err);
-	*event = &process(ev)->ev;
+	*event = &process_event(ev)->ev;
 	return 0;
 }
 

@@ -69,7 +69,7 @@ void cma_id_detach(struct cma_id *id, struct cm *cm)
 	id->link = NULL;
 }
 
-static void report(struct cma_id *id, enum rdma_cm_event_type type)
+static void report_event(struct cma_id *id, enum rdma_cm_event_type type)
 {
 	struct cma_event *ev = cma_event_new(id, type, 0);
 
@@ -93,7 +93,7 @@ void cma_netdevs_changed(void *arg)
 			continue;
 		if (!shca_device_present(to_ctx(id->dev->verbs)->dev)) {
 			id->removed = true;
-			report(id, RDMA_CM_EVENT_DEVICE_REMOVAL);
+			report_event(id, RDMA_CM_EVENT_DEVICE_REMOVAL);
 			continue;
 		}
 		if (!shca_device_addr(to_ctx(id->dev->verbs)->dev,
@@ -103,7 +103,7 @@ void cma_netdevs_changed(void *arg)
 			continue;
 		id->now = now;
 		id->moved = true;
-		report(id, RDMA_CM_EVENT_ADDR_CHANGE);
+		report_event(id, RDMA_CM_EVENT_ADDR_CHANGE);
 	}
 }
 

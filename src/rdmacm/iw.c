@@ -20,13 +20,13 @@
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |                    \
 	 IBV_ACCESS_REMOTE_READ)
 
-static int resolved(struct cma_id *id)
+static int iw_resolved(struct cma_id *id)
 {
 	(void)id; /* the answer comes to whoever connects */
 	return 0;
 }
 
-static int attr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
+static int iw_qp_attr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
 {
 	switch (attr->qp_state) {
 	case IBV_QPS_INIT:
@@ -125,7 +125,7 @@ static struct sockaddr_storage tcp_addr(const struct cma_id *id,
 	return at;
 }
 
-static int connect_to(struct cma_id *id, const struct rdma_conn_param *param)
+static int iw_connect(struct cma_id *id, const struct rdma_conn_param *param)
 {
 	/* Where there is a socket as well, whoever is late is so there, too. */
 	struct shca_iw_ask ask = { .once = id->beside };
@@ -148,7 +148,7 @@ static int connect_to(struct cma_id *id, const struct rdma_conn_param *param)
 	return err;
 }
 
-static int accept_from(struct cma_id *id, const struct rdma_conn_param *param)
+static int iw_accept(struct cma_id *id, const struct rdma_conn_param *param)
 {
 	struct shca_iw_ask ask = { 0 };
 	int err = ready_qp(id, param, &ask);
@@ -165,8 +165,8 @@ static int accept_from(struct cma_id *id, const struct rdma_conn_param *param)
 	return err == -EINVAL ? cma_not_connected(id) : err;
 }
 
-static int reject(struct cma_id *id, const void *data, uint8_t len,
-		  unsigned reason)
+static int iw_reject(struct cma_id *id, const void *data, uint8_t len,
+		     unsigned reason)
 {
 	int err;
 
@@ -177,7 +177,7 @@ static int reject(struct cma_id *id, const void *data, uint8_t len,
 	return err == -EINVAL ? cma_not_connected(id) : err;
 }
 
-static int disconnect(struct cma_id *id)
+static int iw_disconnect(struct cma_id *id)
 {
 	bool wait;
 
@@ -193,12 +193,12 @@ static int disconnect(struct cma_id *id)
 }
 
 /* For IB alone, so the kernel does nothing here, and succeeds. */
-static int notify(struct cma_id *id)
+static int iw_notify(struct cma_id *id)
 {
 	return id->iw ? 0 : cma_not_connected(id);
 }
 
-static int establish(struct cma_id *id)
+static int iw_establish(struct cma_id *id)
 {
 	(void)id;
 	return why(-EINVAL,
@@ -206,19 +206,19 @@ static int establish(struct cma_id *id)
 }
 
 const struct cma_ops cma_iwarp = {
-	.resolved = resolved,
-	.connect = connect_to,
-	.accept = accept_from,
-	.reject = reject,
-	.disconnect = disconnect,
-	.notify = notify,
-	.establish = establish,
-	.attr = attr,
+	.resolved = iw_resolved,
+	.connect = iw_connect,
+	.accept = iw_accept,
+	.reject = iw_reject,
+	.disconnect = iw_disconnect,
+	.notify = iw_notify,
+	.establish = iw_establish,
+	.attr = iw_qp_attr,
 };
 
 /* ---- listening --------------------------------------------------------- */
 
-static bool wanted(const struct cma_id *id)
+static bool iw_is_wanted(const struct cma_id *id)
 {
 	int n;
 	const struct cma_dev *dev = cma_devices(&n);
@@ -240,7 +240,7 @@ int cma_iw_listen(struct cma_id *id)
 	struct cma_text at;
 	int err;
 
-	if (!wanted(id))
+	if (!iw_is_wanted(id))
 		return 0;
 	err = shca_iw_listen(cma_engine(), &id->iw_listener, &on,
 			     !(cma_families(id) & CM_LISTEN_V4), id->backlog,
@@ -265,8 +265,8 @@ void cma_iw_detach(struct cma_id *id)
 /* ---- what happens ------------------------------------------------------ */
 
 /* An IPv4 address that a socket of IPv6 reports is AF_INET's. */
-static void plain(const struct sockaddr_storage *from,
-		  struct sockaddr_storage *to)
+static void unmap_ipv4(const struct sockaddr_storage *from,
+		       struct sockaddr_storage *to)
 {
 	const struct sockaddr_in6 *v6 = (const void *)from;
 	union ibv_gid gid;
@@ -312,8 +312,8 @@ static struct cma_id *request_id(struct cma_id *listener,
 	struct cma_dev *dev;
 	struct cma_id *id;
 
-	plain(iwe->local, &local);
-	plain(iwe->peer, &peer);
+	unmap_ipv4(iwe->local, &local);
+	unmap_ipv4(iwe->peer, &peer);
 	cma_set_port(&local, listener->port);
 	cma_addr_gid((struct sockaddr *)&local, &ours);
 	cma_addr_gid((struct sockaddr *)&peer, &theirs);
@@ -365,8 +365,8 @@ static int on_request(struct cma_id *listener, const struct shca_iw_event *iwe)
 	return 0;
 }
 
-static void post(struct cma_id *id, enum rdma_cm_event_type type, int status,
-		 const struct shca_iw_event *iwe)
+static void post_iw_event(struct cma_id *id, enum rdma_cm_event_type type,
+			  int status, const struct shca_iw_event *iwe)
 {
 	struct cma_event *ev = cma_event_new(id, type, status);
 
@@ -379,7 +379,7 @@ static void post(struct cma_id *id, enum rdma_cm_event_type type, int status,
 }
 
 /* As the kernel reports the errors of its iw_cm. */
-static enum rdma_cm_event_type outcome(int status)
+static enum rdma_cm_event_type outcome_event(int status)
 {
 	switch (status) {
 	case -ECONNRESET:
@@ -392,7 +392,7 @@ static enum rdma_cm_event_type outcome(int status)
 	}
 }
 
-static void explain(struct cma_id *id, const struct shca_iw_event *iwe)
+static void explain_event(struct cma_id *id, const struct shca_iw_event *iwe)
 {
 	struct sockaddr_storage to =
 		tcp_addr(id, &id->id.route.addr.dst_storage);
@@ -413,7 +413,7 @@ static void explain(struct cma_id *id, const struct shca_iw_event *iwe)
 	why(iwe->status, "connection to TCP %s: %s%s",
 	    cma_addr_str((struct sockaddr *)&to, &at),
 	    sys_strerror(-iwe->status), hint);
-	why_report(rdma_event_str(outcome(iwe->status)), iwe->status);
+	why_report(rdma_event_str(outcome_event(iwe->status)), iwe->status);
 }
 
 int cma_on_iw_event(const struct shca_iw_event *iwe)
@@ -427,12 +427,12 @@ int cma_on_iw_event(const struct shca_iw_event *iwe)
 		id->established = true;
 		if (!id->passive)
 			id->id.route.addr.src_storage = *iwe->local;
-		post(id, RDMA_CM_EVENT_ESTABLISHED, 0, iwe);
+		post_iw_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, iwe);
 		break;
 	case SHCA_IW_FAILED:
-		explain(id, iwe);
+		explain_event(id, iwe);
 		id->state = CMA_DISCONNECT;
-		post(id, outcome(iwe->status), iwe->status, iwe);
+		post_iw_event(id, outcome_event(iwe->status), iwe->status, iwe);
 		break;
 	case SHCA_IW_ENDED:
 		cma_disconnected(id, 0);

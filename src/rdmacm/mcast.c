@@ -46,8 +46,8 @@ static int addr_to_mgid(const struct sockaddr *addr, union ibv_gid *mgid)
 			   cma_addr_str(addr, &at));
 }
 
-static int join(struct cma_id *id, const struct sockaddr *addr, uint32_t flags,
-		void *context)
+static int join_group(struct cma_id *id, const struct sockaddr *addr,
+		      uint32_t flags, void *context)
 {
 	struct roce_path path;
 	struct cma_event *ev;
@@ -121,7 +121,7 @@ int rdma_join_multicast_ex(struct rdma_cm_id *ib,
 	    attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED)
 		return cma_ret(why(-EINVAL,
 				   "addr and join_flags are needed, with both bits in comp_mask"));
-	err = join(id, attr->addr, attr->join_flags, context);
+	err = join_group(id, attr->addr, attr->join_flags, context);
 	return err ? cma_ret(err) : cma_complete(id);
 }
 
@@ -129,7 +129,7 @@ int rdma_join_multicast(struct rdma_cm_id *ib, struct sockaddr *addr,
 			void *context)
 {
 	struct cma_id *id = to_id(ib);
-	int err = join(id, addr, RDMA_MC_JOIN_FLAG_FULLMEMBER, context);
+	int err = join_group(id, addr, RDMA_MC_JOIN_FLAG_FULLMEMBER, context);
 
 	return err ? cma_ret(err) : cma_complete(id);
 }
@@ -156,7 +156,7 @@ void cma_mc_joined(struct cma_id *id, struct cma_event *ev)
 }
 
 /* mc is out of the list; its event, if it was fetched, may not be acked. */
-static void leave(struct cma_id *id, struct cma_mc *mc)
+static void leave_group(struct cma_id *id, struct cma_mc *mc)
 {
 	struct ibv_qp *qp = mc->attached ? cma_qp_get(id) : NULL;
 
@@ -198,7 +198,7 @@ int rdma_leave_multicast(struct rdma_cm_id *ib, struct sockaddr *addr)
 		rdma_ack_cm_event(ib->event);
 		ib->event = NULL;
 	}
-	leave(id, mc);
+	leave_group(id, mc);
 	return 0;
 }
 

@@ -130,13 +130,13 @@ void cma_ports_init(void)
 	pthread_mutex_init(&reserving, NULL);
 }
 
-static bool taken(int err)
+static bool port_is_taken(int err)
 {
 	return err == -EADDRINUSE || err == -EADDRNOTAVAIL;
 }
 
 /* Another process of this host has the port: which one? */
-static int elsewhere(struct cma_id *id, int err)
+static int port_is_elsewhere(struct cma_id *id, int err)
 {
 	const struct registry *r = cma_engine()->registry;
 	union ibv_gid gid;
@@ -157,7 +157,7 @@ static int elsewhere(struct cma_id *id, int err)
 }
 
 /* -EADDRINUSE or -EADDRNOTAVAIL if another process has it. */
-static int reserve(struct cma_id *id)
+static int reserve_port(struct cma_id *id)
 {
 	union ibv_gid gid;
 	bool have;
@@ -175,7 +175,7 @@ static int reserve(struct cma_id *id)
 	/* the same errors as within a process */
 	if (err == -EADDRINUSE && cma_addr_any(cma_src(id)))
 		err = -EADDRNOTAVAIL;
-	return taken(err) ? elsewhere(id, err) : err;
+	return port_is_taken(err) ? port_is_elsewhere(id, err) : err;
 }
 
 static void port_put(struct cma_id *id);
@@ -198,8 +198,8 @@ static int port_find(struct cma_id *id, uint16_t port, bool any_process)
 		cma_unlock();
 		if (err || !any_process)
 			return err;
-		err = reserve(id);
-		if (!taken(err))
+		err = reserve_port(id);
+		if (!port_is_taken(err))
 			return 0; /* -ENOSPC: listening will try again */
 		port_put(id);
 		return err;
@@ -213,7 +213,7 @@ static int port_find(struct cma_id *id, uint16_t port, bool any_process)
 		cma_unlock();
 		if (err)
 			continue;
-		if (!any_process || !taken(reserve(id)))
+		if (!any_process || !port_is_taken(reserve_port(id)))
 			return 0;
 		port_put(id);
 	}
@@ -257,7 +257,7 @@ static void port_put(struct cma_id *id)
 			    !o->reserved && !reserved_here(o))
 				heir = o;
 		cma_unlock();
-	} while (heir && !reserve(heir));
+	} while (heir && !reserve_port(heir));
 }
 
 void cma_port_put(struct cma_id *id)
@@ -286,7 +286,7 @@ int cma_port_listen(struct cma_id *id)
 	if (err)
 		return err;
 	pthread_mutex_lock(&reserving);
-	err = reserve(id);
+	err = reserve_port(id);
 	pthread_mutex_unlock(&reserving);
 	return err;
 }

@@ -56,7 +56,7 @@ int cma_not_connected(const struct cma_id *id)
 			       "there is no connection and no request for one");
 }
 
-static void rejected(struct cma_id *id, const struct cm_event *ev)
+static void explain_rejected(struct cma_id *id, const struct cm_event *ev)
 {
 	const char *hint = "";
 	struct cma_text at;
@@ -92,7 +92,7 @@ static void rejected(struct cma_id *id, const struct cm_event *ev)
 	why_report("RDMA_CM_EVENT_REJECTED", -ECONNREFUSED);
 }
 
-static void unreachable(struct cma_id *id, const struct cm_event *ev)
+static void explain_unreachable(struct cma_id *id, const struct cm_event *ev)
 {
 	static const char *const sidr[] = {
 		[CM_SIDR_UNSUPPORTED] = "no listener on that port there",
@@ -126,10 +126,10 @@ void cma_outcome(struct cma_id *id, const struct cm_event *ev)
 	if (!why_wanted())
 		return;
 	if (ev->type == CM_EV_REJ)
-		rejected(id, ev);
+		explain_rejected(id, ev);
 	else if (ev->type == CM_EV_UNREACHABLE ||
 		 (ev->type == CM_EV_SIDR_REP && ev->status))
-		unreachable(id, ev);
+		explain_unreachable(id, ev);
 }
 
 void cma_refused(const struct cma_id *listener, const struct cm_event *ev,

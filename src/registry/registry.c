@@ -132,7 +132,7 @@ err_unlock:
 	return err;
 }
 
-static void forget(struct registry *r)
+static void forget_registry(struct registry *r)
 {
 	struct registry **p = &r->file->users;
 
@@ -162,7 +162,7 @@ void registry_leave(struct registry *r)
 	} else {
 		regfile_slot_drop(f, r->slot);
 	}
-	forget(r);
+	forget_registry(r);
 	pthread_mutex_unlock(&registry_mutex);
 }
 
@@ -173,7 +173,7 @@ void registry_abandon(struct registry *r)
 	pthread_mutex_lock(&registry_mutex);
 	registry_away_forked(r);
 	regfile_drop_parents();
-	forget(r);
+	forget_registry(r);
 	pthread_mutex_unlock(&registry_mutex);
 }
 

@@ -58,7 +58,7 @@ static void set_receives(struct slot *s, int row, bool on)
 	STORE(&s->addrs[row / 64], on ? w | bit : w & ~bit);
 }
 
-static void touch(struct regfile *f, struct row *a)
+static void touch_row(struct regfile *f, struct row *a)
 {
 	STORE(&a->changed_ns, clock_ns());
 	f->changed = true;
@@ -96,7 +96,7 @@ static void tidy_row(struct regfile *f, int row)
 			continue;
 		}
 		order_remove(a, i);
-		touch(f, a);
+		touch_row(f, a);
 	}
 	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++)
 		if (LOAD(&m->slot[slot].used) &&
@@ -192,7 +192,7 @@ int registry_addr_join(struct registry *r, const union ibv_gid *gid,
 			return 0;
 	STORE(&a->order[n], (uint16_t)r->slot); /* n < SLOTS: no duplicates */
 	STORE(&a->count, n + 1);
-	touch(r->file, a);
+	touch_row(r->file, a);
 	return 0;
 }
 
@@ -258,7 +258,7 @@ void registry_addr_found(struct registry *r, const union ibv_gid *gid,
 		return;
 	STORE(&a->order[there], (uint16_t)r->slot);
 	STORE(&a->order[here], (uint16_t)owner);
-	touch(r->file, a);
+	touch_row(r->file, a);
 }
 
 size_t registry_steering(struct registry *r, const union ibv_gid *gid,

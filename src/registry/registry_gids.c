@@ -20,7 +20,7 @@ static bool is_at(const struct gids *t, size_t k, const struct netdev_gid *g)
 	       LOAD(&t->entry[k].gid[1]) == w[1];
 }
 
-static void put(struct gids *t, size_t k, const struct netdev_gid *g)
+static void put_gid(struct gids *t, size_t k, const struct netdev_gid *g)
 {
 	uint64_t w[2];
 
@@ -52,8 +52,8 @@ static bool is_alone(const struct registry *r)
 	return true;
 }
 
-static void place(struct gids *t, const struct netdev_table *now,
-		  uint8_t index[NETDEV_MAX_GIDS])
+static void place_gids(struct gids *t, const struct netdev_table *now,
+		       uint8_t index[NETDEV_MAX_GIDS])
 {
 	bool there[NETDEV_MAX_GIDS] = { false };
 	size_t k, next = 0;
@@ -75,7 +75,7 @@ static void place(struct gids *t, const struct netdev_table *now,
 		while (there[next])
 			next++;
 		there[next] = true;
-		put(t, next, &now->gid[i]);
+		put_gid(t, next, &now->gid[i]);
 		index[i] = (uint8_t)next;
 	}
 }
@@ -103,7 +103,7 @@ int registry_gids(struct registry *r, uint64_t key,
 				STORE(&t->entry[k].ifindex, 0);
 		r->ordered |= 1u << i;
 		STORE(&t->key, key);
-		place(t, now, index);
+		place_gids(t, now, index);
 	}
 	registry_unlock(r);
 	return err;

@@ -18,7 +18,7 @@
 _Static_assert(sizeof(struct note) == 512, "its layout is the file's");
 
 /* Word by word, since others may be reading. */
-static void copy(_Atomic uint64_t *to, const char *text)
+static void copy_note(_Atomic uint64_t *to, const char *text)
 {
 	char words[REGISTRY_NOTE] = "";
 	uint64_t w;
@@ -42,7 +42,7 @@ void registry_note(struct registry *r, uint32_t qpn, uint32_t peer,
 	STORE(&n->qpn, qpn);
 	STORE(&n->peer, peer);
 	STORE(&n->ns, clock_ns());
-	copy(n->text, text);
+	copy_note(n->text, text);
 	atomic_fetch_add(&n->seq, 1);
 }
 

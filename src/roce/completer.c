@@ -65,7 +65,7 @@ static uint64_t rnr_delay_ns(uint8_t field)
 	return usec[field & 31] * USEC;
 }
 
-static bool outstanding(const struct roce_qp *qp)
+static bool any_outstanding(const struct roce_qp *qp)
 {
 	return psn_diff(qp->req.end_psn, qp->req.una) > 0;
 }
@@ -102,7 +102,7 @@ void comp_arm(struct roce_qp *qp, uint64_t now_ns)
 }
 
 /* una moved by n packets: the path works. */
-static void progress(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
+static void una_moved(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 
@@ -114,7 +114,7 @@ static void progress(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
 	recovery_acked(qp, now_ns);
 	if (!qp->path.lossless)
 		cc_acked(qp, n, now_ns);
-	if (outstanding(qp)) {
+	if (any_outstanding(qp)) {
 		comp_arm(qp, now_ns);
 		return;
 	}
@@ -187,7 +187,7 @@ static bool ack_before(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 	if (qp->base.state == IBV_QPS_ERR)
 		return true;
 	if (r->una == psn && psn_diff(psn, r->nxt_psn) <= 0 && psn != before) {
-		progress(qp, (uint32_t)psn_diff(psn, before), now_ns);
+		una_moved(qp, (uint32_t)psn_diff(psn, before), now_ns);
 		return true;
 	}
 	while (qp->base.sq.head != qp->base.sq.tail &&
@@ -230,7 +230,7 @@ static bool ack_before(struct roce_qp *qp, uint32_t psn, uint64_t now_ns)
 		r->nxt_psn = una;
 	}
 	if (r->una != before)
-		progress(qp, (uint32_t)psn_diff(r->una, before), now_ns);
+		una_moved(qp, (uint32_t)psn_diff(r->una, before), now_ns);
 	return all;
 }
 
@@ -467,7 +467,7 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 		roce_fail(qp, IBV_EVENT_QP_FATAL);
 		return;
 	}
-	progress(qp, span, now_ns);
+	una_moved(qp, span, now_ns);
 	comp_head(qp);
 }
 
@@ -551,7 +551,7 @@ void roce_qp_waits(const struct roce_qp *qp, struct roce_waits *w)
 		.rnr_since_ns = r->rnr_retries ? r->rnr_since_ns : 0,
 		.rnr_naks = r->rnr_retries,
 	};
-	if (qp_is_reliable(&qp->base) && outstanding(qp)) {
+	if (qp_is_reliable(&qp->base) && any_outstanding(qp)) {
 		w->unacked = (uint32_t)psn_diff(r->end_psn, r->una);
 		w->since_ns = unread ? r->unread_ns : r->progress_ns;
 	}
@@ -587,7 +587,7 @@ bool roce_qp_unanswered(const struct roce_qp *qp)
 }
 
 /* What its answers say of PSNs; NULL: nothing. */
-static const char *expected(const struct roce_qp *qp, struct key_why *why)
+static const char *expected_psn(const struct roce_qp *qp, struct key_why *why)
 {
 	const struct roce_requester *r = &qp->req;
 
@@ -604,7 +604,7 @@ silence_explain(struct roce_qp *qp, uint64_t now_ns)
 {
 	const struct roce_requester *r = &qp->req;
 	struct key_why why;
-	const char *text = expected(qp, &why);
+	const char *text = expected_psn(qp, &why);
 
 	if (roce_env(qp)->unanswered && roce_qp_unanswered(qp))
 		roce_env(qp)->unanswered(
@@ -629,13 +629,13 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 		r->rnr_until_ns = 0;
 		r->progress_ns = now_ns;
 	}
-	if (r->unarmed && outstanding(qp)) {
+	if (r->unarmed && any_outstanding(qp)) {
 		req_arm(qp, now_ns);
 		return;
 	}
 	if (!r->timer_ns || now_ns < r->timer_ns)
 		return;
-	if (!outstanding(qp)) {
+	if (!any_outstanding(qp)) {
 		r->timer_ns = 0;
 		return;
 	}

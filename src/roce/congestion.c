@@ -127,7 +127,7 @@ static void sample_end(struct roce_qp *qp, uint64_t now_ns)
 /* ---- the window -------------------------------------------------------- */
 
 /* n packets have arrived. */
-static void widen(struct roce_cc *c, uint32_t n)
+static void cwnd_widen(struct roce_cc *c, uint32_t n)
 {
 	uint32_t add;
 
@@ -147,11 +147,11 @@ void cc_acked(struct roce_qp *qp, uint32_t n, uint64_t now_ns)
 	if (c->recovering && psn_diff(r->una, c->recover_psn) >= 0)
 		c->recovering = c->undoable = c->silent = false;
 	if (c->cwnd < c->cwnd_max)
-		widen(c, n);
+		cwnd_widen(c, n);
 }
 
 /* Until what is on its way has arrived. */
-static void recover(struct roce_qp *qp)
+static void cwnd_recover(struct roce_qp *qp)
 {
 	qp->req.cc.recovering = true;
 	qp->req.cc.recover_psn = qp->req.end_psn;
@@ -166,7 +166,7 @@ static void note_undo(struct roce_cc *c)
 	c->undo_ssthresh = c->ssthresh;
 }
 
-static void narrow(struct roce_cc *c, uint32_t cwnd)
+static void cwnd_narrow(struct roce_cc *c, uint32_t cwnd)
 {
 	c->cwnd = min_u32(c->cwnd, max_u32(cwnd, CWND_MIN));
 	c->ssthresh = c->cwnd;
@@ -174,7 +174,7 @@ static void narrow(struct roce_cc *c, uint32_t cwnd)
 
 /* What the path has delivered in its shortest round trip, and would while the
  * process waits for a processor. */
-static uint32_t delivered(const struct roce_cc *c)
+static uint32_t path_delivered(const struct roce_cc *c)
 {
 	uint64_t n = c->rate * (c->min_rtt_ns + SLACK_NS + c->wait_ns) / MSEC;
 
@@ -209,14 +209,14 @@ void cc_lost(struct roce_qp *qp, uint64_t now_ns)
 		return;
 	note_undo(c);
 	c->silent = false;
-	recover(qp);
+	cwnd_recover(qp);
 	/* Several losses in one round trip say as much as one. */
 	if (c->cut_ns && now_ns < c->cut_ns + c->srtt_ns)
 		return;
 	c->cut_ns = now_ns;
 	c->cwnd = max_u32(c->cwnd, c->undo_cwnd); /* silence had closed it */
 	c->rate -= c->rate / 16;
-	narrow(c, c->rate ? delivered(c) : c->cwnd / 2);
+	cwnd_narrow(c, c->rate ? path_delivered(c) : c->cwnd / 2);
 	pace_begin(qp, now_ns);
 }
 
@@ -228,7 +228,7 @@ void cc_silent(struct roce_qp *qp)
 		return;
 	c->silent |= !c->undoable;
 	note_undo(c);
-	recover(qp);
+	cwnd_recover(qp);
 	c->ssthresh = max_u32(c->undo_cwnd / 2, CWND_MIN);
 	c->cwnd = CWND_MIN;
 	if (c->srtt_ns)
@@ -242,8 +242,8 @@ void cc_congested(struct roce_qp *qp)
 	/* Once for what is on its way. */
 	if (c->recovering || qp->path.lossless)
 		return;
-	recover(qp);
-	narrow(c, c->cwnd / 2);
+	cwnd_recover(qp);
+	cwnd_narrow(c, c->cwnd / 2);
 }
 
 void cc_not_lost(struct roce_qp *qp)

@@ -160,7 +160,7 @@ void roce_fail(struct roce_qp *qp, enum ibv_event_type event)
 	qp->base.env->event(&qp->base, event);
 }
 
-static void reset(struct roce_qp *qp)
+static void reset_core(struct roce_qp *qp)
 {
 	qp->rsp.nak_pending = false;
 	go_quiet(qp);
@@ -215,7 +215,7 @@ int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr,
 	if (err)
 		return err;
 	if (to == IBV_QPS_RESET) {
-		reset(qp);
+		reset_core(qp);
 		return 0;
 	}
 	if (to == IBV_QPS_ERR) {

@@ -359,8 +359,8 @@ struct part {
  * so much payload, or w cannot be sent.
  */
 __attribute__((always_inline)) static inline int
-build(struct roce_qp *qp, struct roce_batch *b, struct qp_wqe *w,
-      const struct part part, uint64_t now_ns)
+build_packet(struct roce_qp *qp, struct roce_batch *b, struct qp_wqe *w,
+	     const struct part part, uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 	struct roce_pkt *p;
@@ -542,7 +542,7 @@ static bool build_any(struct roce_qp *qp, struct roce_batch *b,
 	int err;
 
 	part.len = min_u32(w->length - part.offset, span * qp->mtu);
-	err = build(qp, b, w, part, now_ns);
+	err = build_packet(qp, b, w, part, now_ns);
 	if (err == -E2BIG)
 		return build_any(qp, b, w, 1, now_ns);
 	if (err && err != -EAGAIN)
@@ -561,7 +561,7 @@ static bool build_simple(struct roce_qp *qp, struct roce_batch *b,
 		.last = true,
 		.copy = must_copy(qp),
 	};
-	int err = build(qp, b, w, part, now_ns);
+	int err = build_packet(qp, b, w, part, now_ns);
 
 	if (err && err != -EAGAIN)
 		fail_later(qp, w, IBV_WC_LOC_PROT_ERR);
@@ -587,7 +587,8 @@ static void req_large(struct roce_qp *qp, bool large)
  * The oldest unacknowledged packet again: a peer that has it already answers
  * with all that it has (recovery.c).
  */
-static void probe(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
+static void send_probe(struct roce_qp *qp, struct roce_batch *b,
+		       uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 	const uint32_t nxt_psn = r->nxt_psn, nxt = qp->base.sq.nxt,
@@ -620,7 +621,7 @@ void req_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 
 	req_large(qp, batch_large(qp, b));
 	if (probe_is_due(&qp->req)) {
-		probe(qp, b, now_ns);
+		send_probe(qp, b, now_ns);
 		return;
 	}
 	while (sq->nxt != sq->tail && !qp->req.rnr_until_ns) {

@@ -419,7 +419,7 @@ static bool waits_for_answer(struct roce_qp *qp, const struct roce_rx *pkt)
  * All that has been executed is to be acknowledged, which ends with this packet.
  * If the link has offered to say so it does, but not before what else is owed.
  */
-static void acknowledge(struct roce_qp *qp, const struct roce_rx *pkt)
+static void rsp_acknowledge(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
 
@@ -472,8 +472,8 @@ static bool ack_ignored(struct roce_responder *r, uint32_t psn)
 	return r->again == AGAIN_MAX;
 }
 
-__attribute__((noinline)) static void duplicate(struct roce_qp *qp,
-						const struct roce_rx *pkt)
+__attribute__((noinline)) static void rsp_duplicate(struct roce_qp *qp,
+						    const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
 	uint32_t f = roce_opcode(pkt->h.opcode)->flags;
@@ -509,7 +509,7 @@ __attribute__((noinline)) static void duplicate(struct roce_qp *qp,
 		if (!psn_in_window(r, pkt->h.psn, span))
 			return;
 		if (rsp_ack_psn(qp) == rx_last_psn(qp, pkt))
-			acknowledge(qp, pkt);
+			rsp_acknowledge(qp, pkt);
 		else if (ack_ignored(r, pkt->h.psn))
 			rsp_owe_ack_of(qp, rx_last_psn(qp, pkt));
 		else
@@ -522,13 +522,13 @@ __attribute__((noinline)) static void duplicate(struct roce_qp *qp,
 }
 
 /* f: the flags of its opcode. */
-RSP_INLINE void request(struct roce_qp *qp, const struct roce_rx *pkt,
-			const uint32_t f)
+RSP_INLINE void rsp_request(struct roce_qp *qp, const struct roce_rx *pkt,
+			    const uint32_t f)
 {
 	enum verdict v = check_psn(qp, pkt, f);
 
 	if (v == DUPLICATE) {
-		duplicate(qp, pkt);
+		rsp_duplicate(qp, pkt);
 		return;
 	}
 	if (v == PASS)
@@ -554,7 +554,7 @@ RSP_INLINE void request(struct roce_qp *qp, const struct roce_rx *pkt,
 	}
 	qp->rsp.sport = pkt->sport;
 	if (pkt->h.ack_req && !(f & (ROCE_F_READ | ROCE_F_ATOMIC)))
-		acknowledge(qp, pkt);
+		rsp_acknowledge(qp, pkt);
 }
 
 /*
@@ -568,14 +568,14 @@ __attribute__((noinline)) static void execute_kept(struct roce_qp *qp)
 	struct roce_rx pkt;
 
 	while (r->reorder && reorder_take(qp, &pkt))
-		request(qp, &pkt, roce_opcode(pkt.h.opcode)->flags);
+		rsp_request(qp, &pkt, roce_opcode(pkt.h.opcode)->flags);
 	if (r->reorder)
 		reorder_idle(qp);
 }
 
 void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 {
-	request(qp, pkt, roce_opcode(pkt->h.opcode)->flags);
+	rsp_request(qp, pkt, roce_opcode(pkt->h.opcode)->flags);
 	if (__builtin_expect(qp->rsp.reorder != NULL, 0))
 		execute_kept(qp);
 }
@@ -583,5 +583,5 @@ void rsp_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 __attribute__((flatten)) void rsp_rx_send(struct roce_qp *qp,
 					  const struct roce_rx *pkt)
 {
-	request(qp, pkt, RSP_SEND_ONLY);
+	rsp_request(qp, pkt, RSP_SEND_ONLY);
 }

@@ -70,7 +70,7 @@ bool roce_direct_waits(const struct roce_qp *qp, const struct qp_wqe *w)
 }
 
 /* What is left in the queue gets the PSNs that were not used. */
-static void renumber(struct roce_qp *qp)
+static void renumber_queue(struct roce_qp *qp)
 {
 	uint32_t psn = qp->req.una;
 
@@ -132,5 +132,5 @@ void roce_direct(struct roce_qp *qp, struct qp_remote *remote)
 			return;
 	}
 	if (any)
-		renumber(qp);
+		renumber_queue(qp);
 }

@@ -41,7 +41,7 @@ static uint32_t div_x(uint32_t a)
 	return a & X0 ? (a ^ G) << 1 | 1 : a << 1;
 }
 
-static uint32_t mul(uint32_t a, uint32_t b)
+static uint32_t poly_mul(uint32_t a, uint32_t b)
 {
 	uint32_t r = 0;
 
@@ -62,8 +62,8 @@ static uint32_t x_to_minus_bytes(size_t n)
 		base = div_x(base);
 	for (; n; n >>= 1) {
 		if (n & 1)
-			r = mul(base, r);
-		base = mul(base, base);
+			r = poly_mul(base, r);
+		base = poly_mul(base, base);
 	}
 	return r;
 }
@@ -176,7 +176,7 @@ bool icrc_check(const union ibv_gid *src, const union ibv_gid *dst,
 		return false;
 
 	/* The bits of D, low byte of the identification in the top byte. */
-	diff = mul(diff, id_factor(len));
+	diff = poly_mul(diff, id_factor(len));
 	if (diff & 0xffff)
 		return false;
 	id ^= (uint16_t)(diff >> 24 | (diff >> 8 & 0xff00));

@@ -89,7 +89,7 @@ static const struct message {
 };
 /* clang-format on */
 
-static const struct message *message(uint16_t attr_id)
+static const struct message *message_of(uint16_t attr_id)
 {
 	if (attr_id < MAD_CM_REQ ||
 	    attr_id - MAD_CM_REQ >= (int)ARRAY_SIZE(messages))
@@ -97,13 +97,13 @@ static const struct message *message(uint16_t attr_id)
 	return &messages[attr_id - MAD_CM_REQ];
 }
 
-static uint64_t mask(unsigned width)
+static uint64_t width_mask(unsigned width)
 {
 	return width == 64 ? UINT64_MAX : (UINT64_C(1) << width) - 1;
 }
 
 /* The bytes that a number spans; *below: bits after it in the last one. */
-static unsigned span(const struct mad_field *f, unsigned *below)
+static unsigned field_span(const struct mad_field *f, unsigned *below)
 {
 	unsigned bits = f->bit + f->width;
 	unsigned n = (bits + 7) / 8;
@@ -117,20 +117,20 @@ static uint64_t get_number(const uint8_t *p, const struct mad_field *f)
 {
 	uint64_t v = 0;
 	unsigned below;
-	unsigned n = span(f, &below);
+	unsigned n = field_span(f, &below);
 
 	for (unsigned i = 0; i < n; i++)
 		v = v << 8 | p[f->byte + i];
-	return v >> below & mask(f->width);
+	return v >> below & width_mask(f->width);
 }
 
 /* The bits of the number in p must be zero. */
 static void put_number(uint8_t *p, const struct mad_field *f, uint64_t v)
 {
 	unsigned below;
-	unsigned n = span(f, &below);
+	unsigned n = field_span(f, &below);
 
-	v = (v & mask(f->width)) << below;
+	v = (v & width_mask(f->width)) << below;
 	for (unsigned i = n; i-- > 0; v >>= 8)
 		p[f->byte + i] |= (uint8_t)v;
 }
@@ -151,7 +151,7 @@ uint64_t mad_field_get(const struct mad *m, const struct mad_field *f)
 	}
 }
 
-static void store(struct mad *m, const struct mad_field *f, uint64_t v)
+static void store_field(struct mad *m, const struct mad_field *f, uint64_t v)
 {
 	uint8_t *at = (uint8_t *)m + f->offset;
 
@@ -176,7 +176,7 @@ int mad_decode(struct mad *m, const uint8_t *p, size_t len)
 
 	if (len != MAD_LEN || p[0] != MAD_BASE_VERSION || p[1] != MAD_CLASS_CM)
 		return -EINVAL;
-	msg = message(get_be16(p + 16));
+	msg = message_of(get_be16(p + 16));
 	if (!msg)
 		return -EINVAL;
 
@@ -196,14 +196,14 @@ int mad_decode(struct mad *m, const uint8_t *p, size_t len)
 		if (f->width > 64)
 			memcpy((uint8_t *)m + f->offset, p + f->byte, f->size);
 		else
-			store(m, f, get_number(p, f));
+			store_field(m, f, get_number(p, f));
 	}
 	return 0;
 }
 
 void mad_encode(const struct mad *m, uint8_t p[MAD_LEN])
 {
-	const struct message *msg = message(m->attr_id);
+	const struct message *msg = message_of(m->attr_id);
 
 	assert(msg);
 	memset(p, 0, MAD_LEN);
@@ -230,7 +230,7 @@ void mad_encode(const struct mad *m, uint8_t p[MAD_LEN])
 
 const struct mad_field *mad_fields(uint16_t attr_id, size_t *count)
 {
-	const struct message *msg = message(attr_id);
+	const struct message *msg = message_of(attr_id);
 
 	*count = msg ? msg->count : 0;
 	return msg ? msg->fields : NULL;
@@ -238,7 +238,7 @@ const struct mad_field *mad_fields(uint16_t attr_id, size_t *count)
 
 const char *mad_attr_name(uint16_t attr_id)
 {
-	const struct message *msg = message(attr_id);
+	const struct message *msg = message_of(attr_id);
 
 	return msg ? msg->name : "?";
 }

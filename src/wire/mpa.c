@@ -25,7 +25,7 @@ enum {
 #define F_RTR_READ 0x4000u
 #define RD_MASK 0x3fffu
 
-static const char *key(bool reply)
+static const char *frame_key(bool reply)
 {
 	return reply ? KEY_REPLY : KEY_REQUEST;
 }
@@ -34,7 +34,7 @@ int mpa_frame_len(bool reply, const uint8_t *p, size_t len)
 {
 	uint32_t priv;
 
-	if (memcmp(p, key(reply), len < KEY_LEN ? len : KEY_LEN) != 0)
+	if (memcmp(p, frame_key(reply), len < KEY_LEN ? len : KEY_LEN) != 0)
 		return -EPROTO;
 	if (len < MPA_HDR_LEN)
 		return MPA_HDR_LEN;
@@ -82,7 +82,7 @@ size_t mpa_frame_encode(const struct mpa_frame *f, uint8_t *p)
 {
 	const uint32_t extra = f->enhanced ? MPA_ENHANCED_LEN : 0;
 
-	memcpy(p, key(f->reply), KEY_LEN);
+	memcpy(p, frame_key(f->reply), KEY_LEN);
 	p[KEY_LEN] = (uint8_t)((f->markers ? F_MARKERS : 0) |
 			       (f->crc ? F_CRC : 0) |
 			       (f->reject ? F_REJECT : 0) |
