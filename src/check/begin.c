@@ -44,7 +44,7 @@ static const struct check_ops ops = {
 	.unacked = check_unacked,
 };
 
-static void begin(void)
+static void begin_checks(void)
 {
 	const struct config *cfg = config_get();
 	const char *why;
@@ -68,7 +68,7 @@ void check_begin(const struct check_env *env)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	check_env = *env; /* the same each time */
-	pthread_once(&once, begin);
+	pthread_once(&once, begin_checks);
 }
 
 void check_forked(void)

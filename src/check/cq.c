@@ -21,7 +21,7 @@ void check_cqs_forked(void)
 	memset(cqs, 0, sizeof(cqs));
 }
 
-static struct check_cq **place(const struct ibv_cq *ib)
+static struct check_cq **cq_bucket(const struct ibv_cq *ib)
 {
 	struct check_cq **p = &cqs[mix64((uintptr_t)ib) % BUCKETS];
 
@@ -35,7 +35,7 @@ struct check_cq *check_cq_get(const struct ibv_cq *ib)
 	struct check_cq *c;
 
 	pthread_mutex_lock(&lock);
-	c = *place(ib);
+	c = *cq_bucket(ib);
 	if (c)
 		atomic_fetch_add(&c->refs, 1);
 	pthread_mutex_unlock(&lock);
@@ -89,7 +89,7 @@ void check_cq_gone(struct ibv_cq *ib)
 	struct check_cq **p, *c;
 
 	pthread_mutex_lock(&lock);
-	p = place(ib);
+	p = cq_bucket(ib);
 	c = *p;
 	if (c)
 		*p = c->next;

@@ -36,7 +36,7 @@ void check_events_forked(void)
 }
 
 /* The CQs' table does not change. */
-static void look(struct check_cq *c, void *arg)
+static void look_at_cq(struct check_cq *c, void *arg)
 {
 	const struct check_sleep *s = arg;
 	const uint64_t now = clock_ns();
@@ -70,7 +70,7 @@ static void look(struct check_cq *c, void *arg)
 	c->stuck_since = 0; /* and again, counted, if it goes on */
 }
 
-static void *run(void *arg)
+static void *events_thread(void *arg)
 {
 	(void)arg;
 	pthread_setname_np(pthread_self(), "softhca-check");
@@ -79,7 +79,7 @@ static void *run(void *arg)
 		while (!watch.sleeps)
 			pthread_cond_wait(&watch.cond, &watch.lock);
 		for (struct check_sleep *s = watch.sleeps; s; s = s->next)
-			check_cqs_each(look, s);
+			check_cqs_each(look_at_cq, s);
 		pthread_mutex_unlock(&watch.lock);
 		sys_sleep(LOOK_NS);
 	}
@@ -95,7 +95,7 @@ void check_sleep_begin(struct check_sleep *s, struct ibv_comp_channel *channel)
 	};
 	pthread_mutex_lock(&watch.lock);
 	if (!watch.started)
-		watch.started = !thread_start(run, NULL);
+		watch.started = !thread_start(events_thread, NULL);
 	s->next = watch.sleeps;
 	watch.sleeps = s;
 	pthread_cond_signal(&watch.cond);

@@ -28,7 +28,7 @@ void check_keys_forked(void)
 	pthread_mutex_init(&ended.lock, NULL);
 }
 
-static struct ended *place(uint32_t key)
+static struct ended *ended_slot(uint32_t key)
 {
 	return &ended.last[mix64(key) & (KEYS - 1)];
 }
@@ -40,7 +40,7 @@ void check_key_ended(uint32_t key)
 	if (!key)
 		return;
 	pthread_mutex_lock(&ended.lock);
-	*place(key) = (struct ended){ key, here, clock_ns() };
+	*ended_slot(key) = (struct ended){ key, here, clock_ns() };
 	pthread_mutex_unlock(&ended.lock);
 }
 
@@ -50,7 +50,7 @@ void check_key_refused(uint32_t qpn, uint32_t key, bool remote)
 	struct ended e;
 
 	pthread_mutex_lock(&ended.lock);
-	e = *place(key);
+	e = *ended_slot(key);
 	pthread_mutex_unlock(&ended.lock);
 	if (!key || e.key != key)
 		return;

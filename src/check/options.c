@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *one(const char *word, size_t len, struct check_options *out)
+static const char *parse_word(const char *word, size_t len,
+			      struct check_options *out)
 {
 	char *end;
 	long n;
@@ -47,7 +48,7 @@ const char *check_options(const char *text, struct check_options *out)
 		return NULL;
 	for (;; text += len + 1) {
 		len = strcspn(text, ",");
-		why = one(text, len, out);
+		why = parse_word(text, len, out);
 		if (why)
 			return why;
 		if (!text[len])

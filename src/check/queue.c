@@ -103,7 +103,7 @@ uint64_t check_writes(void)
 	return atomic_load(&writes);
 }
 
-static void landed(const struct ibv_sge *sge, uint32_t n, bool part)
+static void note_landing(const struct ibv_sge *sge, uint32_t n, bool part)
 {
 	pthread_mutex_lock(&landings.lock);
 	for (uint32_t i = 0; i < n; i++)
@@ -114,12 +114,12 @@ static void landed(const struct ibv_sge *sge, uint32_t n, bool part)
 
 void check_received(const struct ibv_sge *sge, uint32_t n)
 {
-	landed(sge, n, false);
+	note_landing(sge, n, false);
 }
 
 void check_came(const struct ibv_sge *sge, uint32_t n)
 {
-	landed(sge, n, true);
+	note_landing(sge, n, true);
 }
 
 uint64_t check_landings(void)
@@ -132,7 +132,8 @@ uint64_t check_landings(void)
 	return n;
 }
 
-static bool overlap(const struct ibv_sge *s, uint64_t addr, uint64_t length)
+static bool sge_overlaps(const struct ibv_sge *s, uint64_t addr,
+			 uint64_t length)
 {
 	return s->addr < addr + length && addr < s->addr + s->length;
 }
@@ -151,7 +152,7 @@ bool check_landed(uint64_t addr, uint64_t length, uint64_t since)
 		const struct landing *l = &landings.last[i % LANDINGS];
 
 		hit = (i >= since || !l->part) &&
-		      overlap(&s, l->addr, l->length);
+		      sge_overlaps(&s, l->addr, l->length);
 	}
 	pthread_mutex_unlock(&landings.lock);
 	return hit;
@@ -248,7 +249,7 @@ static bool is_source(const struct ibv_send_wr *wr)
 	}
 }
 
-static struct sent *entry(const struct queue *q, uint32_t i)
+static struct sent *queue_entry(const struct queue *q, uint32_t i)
 {
 	return &q->ring[i & (q->size - 1)];
 }
@@ -260,21 +261,21 @@ static bool is_read_into(const struct queue *q, const struct sent *s)
 	bool hit = false;
 
 	for (uint32_t i = q->head; i != q->tail && !hit; i++) {
-		const struct sent *r = entry(q, i);
+		const struct sent *r = queue_entry(q, i);
 
 		if (!r->sink)
 			continue;
 		hit = r->more;
 		for (unsigned k = 0; k < r->nsge; k++)
 			for (unsigned j = 0; j < s->nsge; j++)
-				hit |= overlap(&s->sge[j], r->sge[k].addr,
-					       r->sge[k].length);
+				hit |= sge_overlaps(&s->sge[j], r->sge[k].addr,
+						    r->sge[k].length);
 	}
 	return hit;
 }
 
 /* The queue's lock is held. */
-static void compare(struct queue *q, const struct sent *s)
+static void compare_sent(struct queue *q, const struct sent *s)
 {
 	struct check_side sides[] = {
 		{ "the work request was posted", s->stack },
@@ -318,7 +319,7 @@ static void compare_all(void)
 	while ((q = dirty_take())) {
 		pthread_mutex_lock(&q->lock);
 		for (; q->checked != q->tail; q->checked++)
-			compare(q, entry(q, q->checked));
+			compare_sent(q, queue_entry(q, q->checked));
 		pthread_mutex_unlock(&q->lock);
 		queue_put(q);
 	}
@@ -348,7 +349,7 @@ static bool is_same_life(const struct check_end *a, const struct check_end *b)
  * before, one of them may not have it yet. A request has completed: from when it
  * was posted on, both ends have been the same.
  */
-static void meet(struct queue *q)
+static void compare_ends(struct queue *q)
 {
 	const struct check_side side = { "the QP was connected",
 					 atomic_load(&q->connected) };
@@ -380,7 +381,7 @@ static void meet(struct queue *q)
 }
 
 /* It is posted to. */
-static void approach(struct queue *q)
+static void find_other_end(struct queue *q)
 {
 	if (!q->met && q->ib->qp_type == IBV_QPT_RC && !q->there.life &&
 	    !check_env.ends(q->ib, &q->own, &q->there))
@@ -419,7 +420,7 @@ void check_no_grh(const char *text)
 
 /* ---- posting ----------------------------------------------------------- */
 
-static bool grow(struct queue *q)
+static bool queue_grow(struct queue *q)
 {
 	const uint32_t size = q->size ? 2 * q->size : 16;
 	struct sent *ring;
@@ -430,7 +431,7 @@ static bool grow(struct queue *q)
 	if (!ring)
 		return false;
 	for (uint32_t i = q->head; i != q->tail; i++)
-		ring[i & (size - 1)] = *entry(q, i);
+		ring[i & (size - 1)] = *queue_entry(q, i);
 	free(q->ring);
 	q->ring = ring;
 	q->size = size;
@@ -438,9 +439,9 @@ static bool grow(struct queue *q)
 }
 
 /* The entry goes. */
-static void forget(struct queue *q, uint32_t i)
+static void queue_forget(struct queue *q, uint32_t i)
 {
-	const struct sent *s = entry(q, i);
+	const struct sent *s = queue_entry(q, i);
 
 	if (s->signalled && q->cq)
 		atomic_fetch_sub(&q->cq->out, 1);
@@ -449,22 +450,23 @@ static void forget(struct queue *q, uint32_t i)
 static void forget_all(struct queue *q)
 {
 	while (q->head != q->tail)
-		forget(q, q->head++);
+		queue_forget(q, q->head++);
 	q->checked = q->tail;
 }
 
-static void push(struct queue *q, const struct ibv_send_wr *wr, uint32_t here)
+static void queue_push(struct queue *q, const struct ibv_send_wr *wr,
+		       uint32_t here)
 {
 	struct sent *s;
 
 	if (q->lost)
 		return;
-	if (q->tail - q->head == q->size && !grow(q)) {
+	if (q->tail - q->head == q->size && !queue_grow(q)) {
 		forget_all(q);
 		q->lost = true;
 		return;
 	}
-	s = entry(q, q->tail++);
+	s = queue_entry(q, q->tail++);
 	*s = (struct sent){
 		.wr_id = wr->wr_id,
 		.stack = here,
@@ -492,8 +494,9 @@ static void push(struct queue *q, const struct ibv_send_wr *wr, uint32_t here)
 }
 
 /* What comes behind a request that was refused has not been posted. */
-static void undo(struct queue *q, uint32_t from, const struct ibv_send_wr *wr,
-		 const struct ibv_send_wr *bad)
+static void queue_undo(struct queue *q, uint32_t from,
+		       const struct ibv_send_wr *wr,
+		       const struct ibv_send_wr *bad)
 {
 	if (q->lost)
 		return;
@@ -502,7 +505,7 @@ static void undo(struct queue *q, uint32_t from, const struct ibv_send_wr *wr,
 	if (q->tail != from)
 		check_sinks_end(q->qpn);
 	while (q->tail != from)
-		forget(q, --q->tail);
+		queue_forget(q, --q->tail);
 	if ((int32_t)(q->checked - q->tail) > 0)
 		q->checked = q->tail;
 }
@@ -511,13 +514,13 @@ static void sq_overrun(struct queue *q, uint32_t here)
 {
 	const struct check_side sides[] = {
 		{ "the last one was posted", here },
-		{ "the oldest one was posted", entry(q, q->head)->stack },
+		{ "the oldest one was posted", queue_entry(q, q->head)->stack },
 		{ "the QP was created", q->made },
 	};
 	bool signalled = false;
 
 	for (uint32_t i = 0; i < q->max_wr && !signalled; i++)
-		signalled = entry(q, q->head + i)->signalled;
+		signalled = queue_entry(q, q->head + i)->signalled;
 	check_report(
 		signalled ? CHECK_SQ_OVERRUN : CHECK_SQ_STUCK, q->qpn,
 		sides, 3,
@@ -541,7 +544,7 @@ static void cq_overrun(struct queue *q, uint32_t here)
 		atomic_load(&q->cq->cqe));
 }
 
-static void look(struct queue *q, uint32_t here)
+static void queue_check(struct queue *q, uint32_t here)
 {
 	if (q->lost)
 		return;
@@ -551,9 +554,9 @@ static void look(struct queue *q, uint32_t here)
 	}
 	/* No completion will ever end these. */
 	while (q->said && q->tail - q->head > q->max_wr &&
-	       !entry(q, q->head)->signalled) {
+	       !queue_entry(q, q->head)->signalled) {
 		if (q->checked == q->head)
-			compare(q, entry(q, q->checked++));
+			compare_sent(q, queue_entry(q, q->checked++));
 		q->head++;
 	}
 	if (q->cq && atomic_load(&q->cq->out) > atomic_load(&q->cq->cqe) &&
@@ -575,15 +578,15 @@ int check_post_send(struct ibv_qp *ib, struct ibv_send_wr *wr,
 		return post(ib, wr, bad);
 	pthread_mutex_lock(&q->lock);
 	from = q->tail;
-	approach(q);
+	find_other_end(q);
 	check_env.posting(ib);
 	/* Unless the list has no end, which is for post() to find. */
 	for (const struct ibv_send_wr *w = wr; w && !q->lost; w = w->next)
-		push(q, w, here);
+		queue_push(q, w, here);
 	err = post(ib, wr, bad);
 	if (err)
-		undo(q, from, wr, *bad);
-	look(q, here);
+		queue_undo(q, from, wr, *bad);
+	queue_check(q, here);
 	pthread_mutex_unlock(&q->lock);
 	queue_put(q);
 	return err;
@@ -603,7 +606,7 @@ static bool shows_more(const struct ibv_wc *wc)
 	       wc->opcode == IBV_WC_COMP_SWAP || wc->opcode == IBV_WC_FETCH_ADD;
 }
 
-static void completed(struct queue *q, const struct ibv_wc *wc)
+static void queue_completed(struct queue *q, const struct ibv_wc *wc)
 {
 	bool signalled = false;
 	struct sent *s = NULL;
@@ -612,14 +615,14 @@ static void completed(struct queue *q, const struct ibv_wc *wc)
 		return;
 	while (wc->status == IBV_WC_SUCCESS && !signalled &&
 	       q->head != q->tail) {
-		s = entry(q, q->head);
+		s = queue_entry(q, q->head);
 		signalled = s->signalled;
 		if (q->checked == q->head)
-			compare(q, entry(q, q->checked++));
-		forget(q, q->head++);
+			compare_sent(q, queue_entry(q, q->checked++));
+		queue_forget(q, q->head++);
 	}
 	if (signalled && s->wr_id == wc->wr_id) {
-		meet(q);
+		compare_ends(q);
 		return;
 	}
 	forget_all(q);
@@ -627,13 +630,13 @@ static void completed(struct queue *q, const struct ibv_wc *wc)
 	q->lost = true;
 }
 
-static void polled(struct check_cq *c, const struct ibv_wc *wc)
+static void queue_polled(struct check_cq *c, const struct ibv_wc *wc)
 {
 	struct queue *q = is_receive(wc) ? NULL : queue_get(wc->qp_num);
 
 	if (q && q->cq == c) {
 		pthread_mutex_lock(&q->lock);
-		completed(q, wc);
+		queue_completed(q, wc);
 		pthread_mutex_unlock(&q->lock);
 	}
 	queue_put(q);
@@ -655,7 +658,7 @@ int check_poll(struct ibv_cq *ib, int n, struct ibv_wc *wc,
 	if (more)
 		compare_all();
 	for (int i = 0; i < got; i++)
-		polled(c, &wc[i]);
+		queue_polled(c, &wc[i]);
 	pthread_mutex_unlock(&c->lock);
 	check_cq_put(c);
 	return got;
@@ -668,7 +671,7 @@ void check_polled(struct ibv_cq *ib, const struct ibv_wc *wc)
 	if (shows_more(wc))
 		compare_all();
 	if (c)
-		polled(c, wc);
+		queue_polled(c, wc);
 	check_cq_put(c);
 }
 

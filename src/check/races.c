@@ -145,7 +145,7 @@ struct differ {
 	bool differs;
 };
 
-static void compare(void *arg)
+static void compare_change(void *arg)
 {
 	struct differ *d = arg;
 
@@ -153,7 +153,8 @@ static void compare(void *arg)
 }
 
 /* Whether a change makes a difference in [lo, hi), which is part of it. */
-static bool differs(const struct check_change *c, uint64_t lo, uint64_t hi)
+static bool change_differs(const struct check_change *c, uint64_t lo,
+			   uint64_t hi)
 {
 	struct differ d = {
 		.len = hi - lo,
@@ -165,11 +166,11 @@ static bool differs(const struct check_change *c, uint64_t lo, uint64_t hi)
 	if (!c->data)
 		return false;
 	d.data = (const uint8_t *)c->data + (lo - c->addr);
-	return !guard_run(compare, &d, d.p, d.len) && d.differs;
+	return !guard_run(compare_change, &d, d.p, d.len) && d.differs;
 }
 
 /* A swap that fails changes nothing, and programs let a lock go by a write. */
-static bool conflicts(enum check_change_kind a, enum check_change_kind b)
+static bool kinds_conflict(enum check_change_kind a, enum check_change_kind b)
 {
 	return a != CHECK_SWAP && b != CHECK_SWAP &&
 	       (a == CHECK_WRITE || b == CHECK_WRITE);
@@ -200,8 +201,8 @@ static const char *peer_str(const struct check_peer *peer, struct peer_text *t)
 	return t->text;
 }
 
-static void race(const struct writer *w, enum check_change_kind kind,
-		 const struct access *a, uint64_t lo, uint64_t hi)
+static void report_race(const struct writer *w, enum check_change_kind kind,
+			const struct access *a, uint64_t lo, uint64_t hi)
 {
 	const struct check_side sides[] = {
 		{ "the QP of the later one was connected",
@@ -220,7 +221,7 @@ static void race(const struct writer *w, enum check_change_kind kind,
 }
 
 /* When it was posted, at the latest. */
-static uint64_t posted(struct writer *w, struct ibv_qp *ib, uint64_t now)
+static uint64_t posted_ns(struct writer *w, struct ibv_qp *ib, uint64_t now)
 {
 	struct check_peer peer = { 0 };
 
@@ -241,12 +242,13 @@ static void find_race(struct writer *w, struct ibv_qp *ib,
 		const uint64_t lo = max_u64(a->lo, c->addr);
 		const uint64_t hi = min_u64(a->hi, c->addr + c->len);
 
-		if (lo >= hi || a->qpn == w->qpn || !conflicts(a->kind, c->kind))
+		if (lo >= hi || a->qpn == w->qpn ||
+		    !kinds_conflict(a->kind, c->kind))
 			continue;
 		if (!since)
-			since = posted(w, ib, now);
-		if ((a->open || a->at > since) && differs(c, lo, hi)) {
-			race(w, c->kind, a, lo, hi);
+			since = posted_ns(w, ib, now);
+		if ((a->open || a->at > since) && change_differs(c, lo, hi)) {
+			report_race(w, c->kind, a, lo, hi);
 			return;
 		}
 	}
@@ -289,7 +291,7 @@ static void sum_up(struct writer *w, const struct check_change *c)
 }
 
 /* Whether it may have been somebody else who changed it. */
-static bool others(const struct writer *w, const struct access *own)
+static bool others_changed(const struct writer *w, const struct access *own)
 {
 	if (naccesses - w->access > ACCESSES ||
 	    check_landed(own->lo, own->hi - own->lo, w->landed))
@@ -314,7 +316,7 @@ static void find_touched(const struct writer *w, const struct access *a)
 	struct peer_text peer;
 
 	if (!w->sums || !w->summed || guard_run(add_up, &s, s.p, s.len) ||
-	    s.sum == w->sum || others(w, a))
+	    s.sum == w->sum || others_changed(w, a))
 		return;
 	check_report(
 		CHECK_RACE_CPU, w->qpn, &side, 1,

@@ -76,8 +76,8 @@ static bool is_it(const struct sink *s, uint64_t wr_id,
 }
 
 /* Takes the request's out, and those of its queue pair before it. */
-static bool take(uint32_t qpn, uint64_t wr_id, const struct ibv_sge *sge,
-		 uint32_t n, struct sink *out)
+static bool take_sink(uint32_t qpn, uint64_t wr_id, const struct ibv_sge *sge,
+		      uint32_t n, struct sink *out)
 {
 	const uint64_t from = sinks.n - min_u64(sinks.n, SINKS);
 	uint64_t i = from;
@@ -108,7 +108,7 @@ static bool is_touched(const struct sink *s)
 	return false;
 }
 
-static void look(struct ibv_qp *ib, const struct sink *s)
+static void check_sink(struct ibv_qp *ib, const struct sink *s)
 {
 	const struct check_side side = { "the work request was posted",
 					 s->stack };
@@ -133,10 +133,10 @@ void check_arriving(struct ibv_qp *ib, uint64_t wr_id,
 
 	if (first && n <= CHECK_SGES) {
 		pthread_mutex_lock(&sinks.lock);
-		known = take(ib->qp_num, wr_id, sge, n, &s);
+		known = take_sink(ib->qp_num, wr_id, sge, n, &s);
 		pthread_mutex_unlock(&sinks.lock);
 	}
 	if (known)
-		look(ib, &s);
+		check_sink(ib, &s);
 	check_came(sge, n);
 }

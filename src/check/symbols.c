@@ -29,7 +29,7 @@ static bool read_at(int fd, void *to, size_t len, uint64_t at)
 }
 
 /* A section's bytes, allocated; NULL: it has none, or too many. */
-static void *section(int fd, const shdr *s)
+static void *read_section(int fd, const shdr *s)
 {
 	void *p = s->sh_size && s->sh_size <= TABLE_MAX ? malloc(s->sh_size) :
 							  NULL;
@@ -56,7 +56,8 @@ static void name_of(const sym *syms, size_t n, const char *names, size_t size,
 	}
 }
 
-static void look(int fd, const ehdr *h, uint64_t value, char *out, size_t room)
+static void look_up_symbol(int fd, const ehdr *h, uint64_t value, char *out,
+			   size_t room)
 {
 	const size_t size = h->e_shnum * sizeof(shdr);
 	shdr *sections = malloc(size);
@@ -71,8 +72,8 @@ static void look(int fd, const ehdr *h, uint64_t value, char *out, size_t room)
 			found = s->sh_type == SHT_SYMTAB &&
 				s->sh_link < h->e_shnum;
 			if (found) {
-				syms = section(fd, s);
-				names = section(fd, &sections[s->sh_link]);
+				syms = read_section(fd, s);
+				names = read_section(fd, &sections[s->sh_link]);
 			}
 			if (syms && names)
 				name_of(syms, s->sh_size / sizeof(sym), names,
@@ -102,7 +103,7 @@ uint64_t check_symbol(const char *file, uint64_t base, uint64_t pc, char *out,
 		if (h.e_type == ET_EXEC)
 			value = pc;
 		if (h.e_shentsize == sizeof(shdr) && h.e_shnum <= SECTIONS_MAX)
-			look(fd, &h, value, out, room);
+			look_up_symbol(fd, &h, value, out, room);
 	}
 	sys_close(fd);
 	return value;

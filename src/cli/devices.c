@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t parse_devices(int key, char *arg, struct argp_state *state)
 {
 	bool *json = state->input;
 
@@ -157,10 +157,11 @@ int cmd_devices(int argc, char **argv)
 	};
 	static const struct argp argp = {
 		.options = options,
-		.parser = parse,
+		.parser = parse_devices,
 		.doc = "List the devices that programs see under softhca run, "
 		       "with their ports and GIDs.\v"
-		       "Honours SOFTHCA_ADDR, SOFTHCA_DEVICES and SOFTHCA_IWARP, "
+		       "Honours SOFTHCA_ADDR, SOFTHCA_DEVICES and "
+		       "SOFTHCA_IWARP, "
 		       "which \"softhca run\" sets from its options.\n\n"
 		       "Examples:\n"
 		       "  softhca devices\n"

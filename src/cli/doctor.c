@@ -85,7 +85,7 @@ int doctor_read_line(const char *path, char *buf, size_t size)
 	return 0;
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t parse_doctor(int key, char *arg, struct argp_state *state)
 {
 	struct doctor *d = state->input;
 
@@ -118,8 +118,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	return ARGP_ERR_UNKNOWN;
 }
 
-static void check(struct doctor *d, const char *name,
-		  void (*fn)(struct doctor *d, struct finding *f))
+static void run_check(struct doctor *d, const char *name,
+		      void (*fn)(struct doctor *d, struct finding *f))
 {
 	struct finding f = { .status = OK };
 
@@ -129,26 +129,26 @@ static void check(struct doctor *d, const char *name,
 
 static void check_all(struct doctor *d)
 {
-	check(d, "libraries", check_libraries);
-	check(d, "threads", check_threads);
-	check(d, "device", check_device);
+	run_check(d, "libraries", check_libraries);
+	run_check(d, "threads", check_threads);
+	run_check(d, "device", check_device);
 	run_probe(d);
-	check(d, "loader", check_loader);
-	check(d, "shim", check_shim);
-	check(d, "providers", check_providers);
-	check(d, "rights", check_rights);
-	check(d, "registry", check_registry);
-	check(d, "files", check_tree);
-	check(d, "shm", check_shm);
-	check(d, "memlock", check_memlock);
+	run_check(d, "loader", check_loader);
+	run_check(d, "shim", check_shim);
+	run_check(d, "providers", check_providers);
+	run_check(d, "rights", check_rights);
+	run_check(d, "registry", check_registry);
+	run_check(d, "files", check_tree);
+	run_check(d, "shm", check_shm);
+	run_check(d, "memlock", check_memlock);
 	if (doctor_has(d, IBV_NODE_CA)) {
-		check(d, "same-host", check_same_host);
-		check(d, "port", check_port);
-		check(d, "udp", check_udp);
-		check(d, "buffers", check_buffers);
+		run_check(d, "same-host", check_same_host);
+		run_check(d, "port", check_port);
+		run_check(d, "udp", check_udp);
+		run_check(d, "buffers", check_buffers);
 	}
 	if (d->hcas.count && doctor_has(d, IBV_NODE_RNIC))
-		check(d, "descriptors", check_descriptors);
+		run_check(d, "descriptors", check_descriptors);
 }
 
 int cmd_doctor(int argc, char **argv)
@@ -165,7 +165,7 @@ int cmd_doctor(int argc, char **argv)
 	};
 	static const struct argp argp = {
 		.options = options,
-		.parser = parse,
+		.parser = parse_doctor,
 		.args_doc = "[PROGRAM...]",
 		.doc = "Report what works here, what does not, and how to fix "
 		       "it. With PROGRAMs or --peer, check those instead.\v"
@@ -175,7 +175,8 @@ int cmd_doctor(int argc, char **argv)
 		       "Examples:\n"
 		       "  softhca doctor\n"
 		       "  softhca doctor --peer 10.0.0.2\n"
-		       "  softhca run --iwarp -- softhca doctor --peer 10.0.0.2 "
+		       "  softhca run --iwarp -- softhca doctor --peer "
+		       "10.0.0.2 "
 		       "--port 7471\n"
 		       "  softhca doctor /usr/bin/ib_write_bw ./my-program\n"
 		       "  softhca doctor --json | jq '.checks[] | "
@@ -204,9 +205,9 @@ int cmd_doctor(int argc, char **argv)
 		}
 	}
 	if (d.peer) {
-		check(&d, "device", check_device);
+		run_check(&d, "device", check_device);
 		if (doctor_has(&d, IBV_NODE_CA))
-			check(&d, "port", check_port);
+			run_check(&d, "port", check_port);
 		if (d.hcas.count)
 			check_peer(&d);
 	}

@@ -97,7 +97,7 @@ void check_memlock(struct doctor *d, struct finding *f)
 		     (unsigned long long)r.rlim_cur / 1024);
 }
 
-static void *nothing(void *arg)
+static void *empty_thread(void *arg)
 {
 	return arg;
 }
@@ -110,7 +110,7 @@ void check_threads(struct doctor *d, struct finding *f)
 	int err;
 
 	(void)d;
-	err = pthread_create(&t, NULL, nothing, NULL);
+	err = pthread_create(&t, NULL, empty_thread, NULL);
 	if (!err) {
 		pthread_join(t, NULL);
 		TEXT(f, "a process can start its engine's thread");

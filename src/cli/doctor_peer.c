@@ -61,7 +61,7 @@ struct peer {
 	int fd; /* the plain socket, connected */
 };
 
-static bool load(struct peer *p, struct finding *f)
+static bool load_cma(struct peer *p, struct finding *f)
 {
 	const struct libdir_symbol symbols[] = {
 		{ "rdma_create_event_channel", &p->cma.create_event_channel },
@@ -516,7 +516,7 @@ void check_peer(struct doctor *d)
 	struct finding answer = { .status = OK }, mtu = { .status = OK };
 	bool found;
 
-	found = load(&p, &address) && find_address(&p, &address);
+	found = load_cma(&p, &address) && find_address(&p, &address);
 	doctor_report(d, "peer-address", &address);
 	if (!found)
 		return;

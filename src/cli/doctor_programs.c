@@ -15,7 +15,7 @@
 #include <string.h>
 
 /* Whether our libraries load at all; if not, it is the finding. */
-static bool usable(const struct doctor *d, struct finding *f)
+static bool libraries_usable(const struct doctor *d, struct finding *f)
 {
 	struct libdir_why why;
 	size_t i;
@@ -32,7 +32,7 @@ static bool usable(const struct doctor *d, struct finding *f)
 }
 
 /* Whether our library exports symbol (or any, if NULL) in node version. */
-static bool exported(const struct doctor *d, const struct elf_need *n)
+static bool is_exported(const struct doctor *d, const struct elf_need *n)
 {
 	/* Something public of each node; a symbol of the file is better. */
 	char path[PATH_MAX + 64];
@@ -61,7 +61,7 @@ static long check_file(const struct doctor *d, const char *path,
 		if (!e.need[i].symbol)
 			continue;
 		wanted++;
-		if (exported(d, &e.need[i]))
+		if (is_exported(d, &e.need[i]))
 			continue;
 		if (!missing++)
 			TEXT(f, "%s%s needs %s@%s", f->text[0] ? "; " : "",
@@ -100,7 +100,7 @@ void check_providers(struct doctor *d, struct finding *f)
 			"known");
 		return;
 	}
-	if (!usable(d, f))
+	if (!libraries_usable(d, f))
 		return;
 	*strrchr(base, '/') = '\0';
 	for (k = 0; k < sizeof(subdirs) / sizeof(subdirs[0]); k++) {
@@ -192,7 +192,7 @@ void check_program(struct doctor *d, struct finding *f, const char *name)
 		FIX(f, "%.500s", fix);
 		return;
 	}
-	if (!usable(d, f))
+	if (!libraries_usable(d, f))
 		return;
 	wanted = check_file(d, path, f);
 	if (f->status != OK) {

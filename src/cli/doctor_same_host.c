@@ -55,7 +55,8 @@ static int try_copy(pid_t pid, uint64_t addr)
 }
 
 /* Joins as a program does. */
-static bool join(struct report *rep, struct registry **r, struct segment **s)
+static bool join_registry(struct report *rep, struct registry **r,
+			  struct segment **s)
 {
 	uint32_t flags =
 		config_get()->same_host == SAME_HOST_COPY ? SEGMENT_NO_COPY : 0;
@@ -87,14 +88,14 @@ static void send_report(int fd, const struct report *rep)
 }
 
 /* The first: is there until hold is closed. */
-static void stay(int out, int hold)
+static void first_process(int out, int hold)
 {
 	struct report rep = { 0 };
 	struct registry *r;
 	struct segment *s;
 	char byte;
 
-	if (!join(&rep, &r, &s)) {
+	if (!join_registry(&rep, &r, &s)) {
 		send_report(out, &rep);
 		return;
 	}
@@ -139,14 +140,14 @@ static void visit_others(struct report *rep, struct registry *r,
 }
 
 /* The second: tries to reach the first, and those that happen to run. */
-static void visit(int out, unsigned slot)
+static void second_process(int out, unsigned slot)
 {
 	struct report rep = { 0 };
 	struct segment_peer *p;
 	struct registry *r;
 	struct segment *s;
 
-	if (!join(&rep, &r, &s)) {
+	if (!join_registry(&rep, &r, &s)) {
 		send_report(out, &rep);
 		return;
 	}
@@ -167,8 +168,8 @@ static void visit(int out, unsigned slot)
 }
 
 /* Runs one of the two and reads its report. 0: it has not given any. */
-static pid_t start(struct report *rep, int hold, int hold_writer, unsigned slot,
-		   bool first)
+static pid_t start_process(struct report *rep, int hold, int hold_writer,
+			   unsigned slot, bool first)
 {
 	struct pollfd pfd;
 	int pipefd[2];
@@ -184,9 +185,9 @@ static pid_t start(struct report *rep, int hold, int hold_writer, unsigned slot,
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		close(hold_writer);
 		if (first)
-			stay(pipefd[1], hold);
+			first_process(pipefd[1], hold);
 		else
-			visit(pipefd[1], slot);
+			second_process(pipefd[1], slot);
 		_exit(0);
 	}
 	close(pipefd[1]);
@@ -216,9 +217,9 @@ static void try_both(struct report *rep)
 		snprintf(rep->why, sizeof(rep->why), "%s", strerror(errno));
 		return;
 	}
-	first = start(rep, hold[0], hold[1], 0, true);
+	first = start_process(rep, hold[0], hold[1], 0, true);
 	if (first && rep->obstacle == NONE) {
-		second = start(rep, hold[0], hold[1], rep->slot, false);
+		second = start_process(rep, hold[0], hold[1], rep->slot, false);
 		if (second)
 			waitpid(second, NULL, 0);
 	}

@@ -27,10 +27,10 @@
 
 /* count objects of a type at offset off, or NULL. */
 #define AT(e, off, count, type)                                                \
-	((const type *)at(e, off, count, sizeof(type), _Alignof(type)))
+	((const type *)elf_at(e, off, count, sizeof(type), _Alignof(type)))
 
-static const void *at(const struct elf *e, uint64_t off, uint64_t count,
-		      size_t size, size_t align)
+static const void *elf_at(const struct elf *e, uint64_t off, uint64_t count,
+			  size_t size, size_t align)
 {
 	if (off > e->size || count > (e->size - off) / size || off % align)
 		return NULL;
@@ -38,8 +38,8 @@ static const void *at(const struct elf *e, uint64_t off, uint64_t count,
 }
 
 /* A string of the string table in section str that ends inside it. */
-static const char *string(const struct elf *e, const Elf64_Shdr *str,
-			  uint64_t off)
+static const char *elf_string(const struct elf *e, const Elf64_Shdr *str,
+			      uint64_t off)
 {
 	const char *s;
 
@@ -50,7 +50,8 @@ static const char *string(const struct elf *e, const Elf64_Shdr *str,
 	return memchr(s, '\0', str->sh_size - off) ? s : NULL;
 }
 
-static const Elf64_Shdr *section(const Elf64_Shdr *sh, size_t n, uint32_t type)
+static const Elf64_Shdr *elf_section(const Elf64_Shdr *sh, size_t n,
+				     uint32_t type)
 {
 	size_t i;
 
@@ -93,10 +94,10 @@ static int read_dynamic(struct elf *e, const Elf64_Shdr *sec,
 		return -ENOEXEC;
 	for (i = 0; i < n && d[i].d_tag != DT_NULL; i++) {
 		if (d[i].d_tag == DT_RPATH)
-			e->rpath = string(e, str, d[i].d_un.d_val);
+			e->rpath = elf_string(e, str, d[i].d_un.d_val);
 		if (d[i].d_tag != DT_NEEDED || e->lib_count == 128)
 			continue;
-		s = string(e, str, d[i].d_un.d_val);
+		s = elf_string(e, str, d[i].d_un.d_val);
 		if (s)
 			e->lib[e->lib_count++] = s;
 	}
@@ -122,8 +123,8 @@ static int add_need(struct elf *e, const char *lib, const char *version,
 static int add_symbols(struct elf *e, const Elf64_Shdr *sh, size_t n,
 		       const char *lib, const char *version, uint16_t other)
 {
-	const Elf64_Shdr *dynsym = section(sh, n, SHT_DYNSYM);
-	const Elf64_Shdr *versym = section(sh, n, SHT_GNU_versym);
+	const Elf64_Shdr *dynsym = elf_section(sh, n, SHT_DYNSYM);
+	const Elf64_Shdr *versym = elf_section(sh, n, SHT_GNU_versym);
 	const Elf64_Half *v;
 	const Elf64_Sym *sym;
 	const char *name;
@@ -140,7 +141,7 @@ static int add_symbols(struct elf *e, const Elf64_Shdr *sh, size_t n,
 	for (i = 0; i < count; i++) {
 		if ((v[i] & 0x7fff) != other || sym[i].st_shndx != SHN_UNDEF)
 			continue;
-		name = string(e, &sh[dynsym->sh_link], sym[i].st_name);
+		name = elf_string(e, &sh[dynsym->sh_link], sym[i].st_name);
 		if (!name)
 			return -ENOEXEC;
 		err = add_need(e, lib, version, name);
@@ -153,7 +154,7 @@ static int add_symbols(struct elf *e, const Elf64_Shdr *sh, size_t n,
 static int read_needs(struct elf *e, const Elf64_Shdr *sh, size_t n,
 		      const char *const *sonames)
 {
-	const Elf64_Shdr *sec = section(sh, n, SHT_GNU_verneed), *str;
+	const Elf64_Shdr *sec = elf_section(sh, n, SHT_GNU_verneed), *str;
 	const char *lib, *version;
 	const Elf64_Vernaux *aux;
 	const Elf64_Verneed *vn;
@@ -169,7 +170,7 @@ static int read_needs(struct elf *e, const Elf64_Shdr *sh, size_t n,
 	off = sec->sh_offset;
 	for (i = 0; i < sec->sh_info; i++) {
 		vn = AT(e, off, 1, Elf64_Verneed);
-		lib = vn ? string(e, str, vn->vn_file) : NULL;
+		lib = vn ? elf_string(e, str, vn->vn_file) : NULL;
 		if (!lib)
 			return -ENOEXEC;
 		for (k = 0; sonames[k] && strcmp(sonames[k], lib); k++)
@@ -177,7 +178,8 @@ static int read_needs(struct elf *e, const Elf64_Shdr *sh, size_t n,
 		aux_off = off + vn->vn_aux;
 		for (j = 0; sonames[k] && j < vn->vn_cnt; j++) {
 			aux = AT(e, aux_off, 1, Elf64_Vernaux);
-			version = aux ? string(e, str, aux->vna_name) : NULL;
+			version =
+				aux ? elf_string(e, str, aux->vna_name) : NULL;
 			if (!version)
 				return -ENOEXEC;
 			err = add_need(e, lib, version, NULL);
@@ -223,7 +225,7 @@ static int read_elf(struct elf *e, const char *const *sonames)
 				return -ENOEXEC;
 		}
 	e->go = has_section(e, eh, sh, ".go.buildinfo");
-	dyn = section(sh, eh->e_shnum, SHT_DYNAMIC);
+	dyn = elf_section(sh, eh->e_shnum, SHT_DYNAMIC);
 	if (!dyn)
 		return 0;
 	if (dyn->sh_link >= eh->e_shnum)

@@ -115,7 +115,7 @@ static const struct argp_option options[] = {
 	{ 0 },
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t parse_env(int key, char *arg, struct argp_state *state)
 {
 	struct env *env = state->input;
 	size_t i;
@@ -138,7 +138,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 }
 
 /* Nothing is printed unless every value can be. */
-static int print(const struct format *format)
+static int print_env(const struct format *format)
 {
 	const char *value;
 	size_t i, n;
@@ -173,13 +173,15 @@ int cmd_env(int argc, char **argv)
 	};
 	static const struct argp argp = {
 		.options = options,
-		.parser = parse,
-		.doc = "Print the environment of softhca run, which is all that programs need.\v"
+		.parser = parse_env,
+		.doc = "Print the environment of softhca run, which is all "
+		       "that programs need.\v"
 		       "Examples:\n"
 		       "  eval \"$(softhca env)\"\n"
 		       "  softhca env --wire > softhca.sh\n"
 		       "  softhca env --format=github >> \"$GITHUB_ENV\"\n"
-		       "  softhca env --format=k8s --libdir=/softhca/lib/softhca",
+		       "  softhca env --format=k8s "
+		       "--libdir=/softhca/lib/softhca",
 		.children = with_job_options,
 	};
 	struct env env = { .format = &formats[0] };
@@ -198,5 +200,5 @@ int cmd_env(int argc, char **argv)
 		    .libdir = job_libdir,
 		    .no_tree = env.format->later || job_libdir }))
 		return 1;
-	return print(env.format);
+	return print_env(env.format);
 }

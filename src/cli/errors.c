@@ -51,7 +51,7 @@ static bool next_section(const char **p, struct section *s)
 }
 
 /* What programs and people leave out of a name. */
-static const char *bare(const char *name)
+static const char *bare_name(const char *name)
 {
 	static const char *const prefixes[] = { "IBV_WC_", "IBV_EVENT_",
 						"RDMA_CM_EVENT_" };
@@ -71,11 +71,12 @@ static bool is_it(const struct section *s, const char *asked)
 		return labs(n) == s->number;
 	/* A full name is itself; otherwise all kinds that have it. */
 	return !strcasecmp(asked, s->name) ||
-	       (bare(asked) == asked && !strcasecmp(asked, bare(s->name)));
+	       (bare_name(asked) == asked &&
+		!strcasecmp(asked, bare_name(s->name)));
 }
 
 /* As a terminal shows it: without the marks of code. */
-static void print(const struct section *s, bool first)
+static void print_section(const struct section *s, bool first)
 {
 	printf("%s%s (%ld)\n", first ? "" : "\n", s->name, s->number);
 	for (size_t i = 0; i < s->len; i++)
@@ -85,7 +86,7 @@ static void print(const struct section *s, bool first)
 }
 
 /* How many letters differ, at least (Levenshtein), without case. */
-static unsigned distance(const char *a, const char *b)
+static unsigned edit_distance(const char *a, const char *b)
 {
 	unsigned row[NAME_MAX_LEN + 1];
 	size_t n = strlen(b);
@@ -114,14 +115,15 @@ static unsigned distance(const char *a, const char *b)
 static void say_near(const char *asked)
 {
 	char near[MAX_NEAR * (NAME_MAX_LEN + 2)] = "";
-	const char *p = errors_md, *name = bare(asked);
+	const char *p = errors_md, *name = bare_name(asked);
 	struct section s;
 	unsigned n = 0;
 
 	while (n < MAX_NEAR && *name && next_section(&p, &s)) {
 		if (!strcasestr(s.name, name) &&
 		    (strlen(name) >= NAME_MAX_LEN ||
-		     distance(name, bare(s.name)) > 1 + strlen(name) / 4))
+		     edit_distance(name, bare_name(s.name)) >
+			     1 + strlen(name) / 4))
 			continue;
 		snprintf(near + strlen(near), sizeof(near) - strlen(near),
 			 "%s%s", n++ ? ", " : "", s.name);
@@ -136,7 +138,7 @@ static void say_near(const char *asked)
 			asked);
 }
 
-static bool explain(const char *asked, bool first)
+static bool explain_name(const char *asked, bool first)
 {
 	const char *p = errors_md;
 	struct section s;
@@ -145,7 +147,7 @@ static bool explain(const char *asked, bool first)
 	while (next_section(&p, &s)) {
 		if (!is_it(&s, asked))
 			continue;
-		print(&s, first && !found);
+		print_section(&s, first && !found);
 		found = true;
 	}
 	return found;
@@ -161,7 +163,7 @@ static bool explain_process(const char *asked)
 	       stat_explain((pid_t)pid);
 }
 
-static void list(void)
+static void list_names(void)
 {
 	const char *p = errors_md;
 	struct section s;
@@ -175,7 +177,7 @@ struct asked {
 	int shown, failed;
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t parse_errors(int key, char *arg, struct argp_state *state)
 {
 	struct asked *a = state->input;
 	bool known;
@@ -186,7 +188,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case ARGP_KEY_ARG:
 		/* A number may be both. */
-		known = explain(arg, !a->shown);
+		known = explain_name(arg, !a->shown);
 		if (explain_process(arg) || known) {
 			a->shown++;
 		} else {
@@ -212,7 +214,7 @@ int cmd_explain(int argc, char **argv)
 	};
 	static const struct argp argp = {
 		.options = options,
-		.parser = parse,
+		.parser = parse_errors,
 		.args_doc = "NAME...|PID...",
 		.doc = "Print what an error means, what causes it here and on "
 		       "hardware, and what to do: the status of a completion, "
@@ -231,7 +233,7 @@ int cmd_explain(int argc, char **argv)
 
 	cli_parse(&argp, argc, argv, EXIT_USAGE, NULL, &a);
 	if (a.list)
-		list();
+		list_names();
 	if (fflush(stdout))
 		return 1;
 	return a.failed ? 1 : 0;

@@ -30,10 +30,10 @@ struct verbs_api {
 };
 
 /* Keeps the first reason: later ones mostly follow from it. */
-static int fail(struct hca_list *l, int err, const char *fmt, ...)
+static int list_fail(struct hca_list *l, int err, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-static int fail(struct hca_list *l, int err, const char *fmt, ...)
+static int list_fail(struct hca_list *l, int err, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -45,7 +45,8 @@ static int fail(struct hca_list *l, int err, const char *fmt, ...)
 	return -err;
 }
 
-static int load(struct verbs_api *api, struct hca_list *l, const char *libdir)
+static int load_verbs(struct verbs_api *api, struct hca_list *l,
+		      const char *libdir)
 {
 	const struct libdir_symbol symbols[] = {
 		{ "ibv_get_device_list", &api->get_device_list },
@@ -64,7 +65,7 @@ static int load(struct verbs_api *api, struct hca_list *l, const char *libdir)
 	int err = libdir_load(libdir, "libibverbs.so.1", symbols,
 			      sizeof(symbols) / sizeof(symbols[0]), &why);
 
-	return err ? fail(l, -err, "%s; %s", why.text, why.fix) : 0;
+	return err ? list_fail(l, -err, "%s; %s", why.text, why.fix) : 0;
 }
 
 static int read_gids(struct hca *h, const struct verbs_api *api,
@@ -103,22 +104,23 @@ static int read_hca(struct hca *h, struct hca_list *l,
 	h->node_guid = be64toh(api->get_device_guid(dev));
 	ctx = api->open_device(dev);
 	if (!ctx)
-		return fail(l, errno ? errno : EIO, "cannot open %s: %s",
-			    h->name, strerror(errno));
+		return list_fail(l, errno ? errno : EIO, "cannot open %s: %s",
+				 h->name, strerror(errno));
 	err = api->query_device(ctx, &h->attr);
 	if (err)
-		fail(l, err, "cannot query %s: %s", h->name, strerror(err));
+		list_fail(l, err, "cannot query %s: %s", h->name,
+			  strerror(err));
 	if (!err) {
 		err = api->query_port(ctx, 1, &h->port);
 		if (err)
-			fail(l, err, "cannot query port 1 of %s: %s", h->name,
-			     strerror(err));
+			list_fail(l, err, "cannot query port 1 of %s: %s",
+				  h->name, strerror(err));
 	}
 	if (!err) {
 		err = -read_gids(h, api, ctx);
 		if (err)
-			fail(l, err, "cannot read the GIDs of %s: %s", h->name,
-			     strerror(err));
+			list_fail(l, err, "cannot read the GIDs of %s: %s",
+				  h->name, strerror(err));
 	}
 	api->close_device(ctx);
 	return -err;
@@ -131,17 +133,17 @@ int hca_list_read(struct hca_list *l, const char *libdir)
 	int err, count = 0, i;
 
 	memset(l, 0, sizeof(*l));
-	err = load(&api, l, libdir);
+	err = load_verbs(&api, l, libdir);
 	if (err)
 		return err;
 	errno = 0;
 	list = api.get_device_list(&count);
 	if (!list)
-		return fail(l, errno ? errno : ENODEV, "no device: %s",
-			    strerror(errno ? errno : ENODEV));
+		return list_fail(l, errno ? errno : ENODEV, "no device: %s",
+				 strerror(errno ? errno : ENODEV));
 	l->hca = calloc((size_t)count + 1, sizeof(*l->hca));
 	if (!l->hca)
-		err = fail(l, ENOMEM, "out of memory");
+		err = list_fail(l, ENOMEM, "out of memory");
 	for (i = 0; l->hca && i < count; i++) {
 		if (read_hca(&l->hca[l->count], l, &api, list[i])) {
 			free(l->hca[l->count].gid);
@@ -152,7 +154,7 @@ int hca_list_read(struct hca_list *l, const char *libdir)
 	}
 	api.free_device_list(list);
 	if (!err && !l->count)
-		err = fail(l, ENODEV, "no device: the list is empty");
+		err = list_fail(l, ENODEV, "no device: the list is empty");
 	return err;
 }
 

@@ -69,7 +69,7 @@ static void bad_value(const char *fmt, ...)
 	exit(argp_err_exit_status);
 }
 
-static void set(const char *name, const char *value)
+static void set_variable(const char *name, const char *value)
 {
 	if (setenv(name, value, 1))
 		bad_value("cannot set %s: %s", name, strerror(errno));
@@ -147,7 +147,7 @@ static void set_addr(const struct job_option *o, const char *arg)
 			"--addr %s: no interface that is up has this address; "
 			"available: %s",
 			arg, all);
-	set(o->variable, arg);
+	set_variable(o->variable, arg);
 }
 
 static void set_devices(const struct job_option *o, const char *arg)
@@ -179,7 +179,7 @@ static void set_devices(const struct job_option *o, const char *arg)
 		bad_value("--devices needs interfaces separated by commas; "
 			  "available: %s",
 			  all);
-	set(o->variable, arg);
+	set_variable(o->variable, arg);
 }
 
 static void set_loss(const struct job_option *o, const char *arg)
@@ -200,27 +200,27 @@ static void set_loss(const struct job_option *o, const char *arg)
 		end[-1] = '\0';
 	if (end[-1] == '.')
 		end[-1] = '\0';
-	set(o->variable, text);
+	set_variable(o->variable, text);
 }
 
 static void set_flag(const struct job_option *o, const char *arg)
 {
 	(void)arg;
-	set(o->variable, "1");
+	set_variable(o->variable, "1");
 }
 
 static void set_same_host(const struct job_option *o, const char *arg)
 {
 	if (strcmp(arg, "auto") && strcmp(arg, "copy") && strcmp(arg, "udp"))
 		bad_value("--same-host %s: not one of auto, copy and udp", arg);
-	set(o->variable, arg);
+	set_variable(o->variable, arg);
 }
 
 static void set_explain(const struct job_option *o, const char *arg)
 {
 	if (arg && strcmp(arg, "full"))
 		bad_value("--explain=%s: the only value is full", arg);
-	set(o->variable, arg ? arg : "1");
+	set_variable(o->variable, arg ? arg : "1");
 }
 
 static void set_iwarp(const struct job_option *o, const char *arg)
@@ -229,7 +229,7 @@ static void set_iwarp(const struct job_option *o, const char *arg)
 	    strcmp(arg, "first"))
 		bad_value("--iwarp=%s: not one of only (the default), both and first",
 			  arg);
-	set(o->variable, arg ? arg : "only");
+	set_variable(o->variable, arg ? arg : "only");
 }
 
 static bool iwarp_asked(void)
@@ -270,7 +270,7 @@ static void set_number(const struct job_option *o, const char *arg,
 		bad_value("--%s %s: not a number up to %llu", o->name, arg,
 			  (unsigned long long)max);
 	snprintf(text, sizeof(text), "%llu", n);
-	set(o->variable, text);
+	set_variable(o->variable, text);
 }
 
 static void set_u64(const struct job_option *o, const char *arg)
@@ -295,7 +295,7 @@ static void set_faults(const struct job_option *o, const char *arg)
 	if (!f)
 		bad_value("--faults: %s", why);
 	faults_free(f);
-	set(o->variable, full);
+	set_variable(o->variable, full);
 }
 
 /* A file to write. Made absolute, since the program may change its directory. */
@@ -331,7 +331,7 @@ static void set_file(const struct job_option *o, const char *arg)
 
 	snprintf(option, sizeof(option), "--%s", o->name);
 	output_path(option, arg, path);
-	set(o->variable, path);
+	set_variable(o->variable, path);
 }
 
 static void set_pcap(const struct job_option *o, const char *arg)
@@ -350,7 +350,7 @@ static void set_check(const struct job_option *o, const char *arg)
 	if (why)
 		bad_value("--check=%s: %s", arg, why);
 	if (!c.json[0]) {
-		set(o->variable, arg ? arg : "1");
+		set_variable(o->variable, arg ? arg : "1");
 		return;
 	}
 	output_path("--check=json=FILE:", c.json, path);
@@ -362,7 +362,7 @@ static void set_check(const struct job_option *o, const char *arg)
 	if (c.exit)
 		snprintf(text + strlen(text), sizeof(text) - strlen(text),
 			 ",exit=%d", c.exit);
-	set(o->variable, text);
+	set_variable(o->variable, text);
 }
 
 /*
@@ -405,7 +405,7 @@ static void set_trace(const struct job_option *o, const char *arg)
 		bad_value("--trace %s: %s", arg, strerror(ENOTDIR));
 	if (access(full, W_OK | X_OK))
 		bad_value("--trace %s: %s", arg, strerror(errno));
-	set(o->variable, full);
+	set_variable(o->variable, full);
 }
 
 static void set_sockets(const struct job_option *o, const char *arg)
@@ -442,7 +442,7 @@ static const struct job_option job_options[] = { JOB_OPTIONS(OPTION) };
 static const struct argp_option options[] = { JOB_OPTIONS(HELP) { 0 } };
 /* clang-format on */
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t parse_job(int key, char *arg, struct argp_state *state)
 {
 	const struct job_option *o;
 
@@ -457,7 +457,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	return 0;
 }
 
-const struct argp job_argp = { options, parse, NULL, NULL, NULL, NULL, NULL };
+const struct argp job_argp = {
+	options, parse_job, NULL, NULL, NULL, NULL, NULL
+};
 
 const char *job_libdir;
 
@@ -593,7 +595,7 @@ static int try_libraries(const char *libdir, char *path)
 	return ready && path[0] == '/' ? 0 : -ENODEV;
 }
 
-static bool ours(const char *entry, size_t len, const char *libdir)
+static bool entry_is_ours(const char *entry, size_t len, const char *libdir)
 {
 	size_t dir_len = strlen(libdir);
 
@@ -613,7 +615,7 @@ static bool keep_others(char *buf, size_t size, const char *name,
 
 	while (p && *p) {
 		len = strcspn(p, separators);
-		if (len && !ours(p, len, libdir)) {
+		if (len && !entry_is_ours(p, len, libdir)) {
 			if (used + len + 2 > size)
 				return false;
 			if (used)
@@ -655,7 +657,7 @@ int job_environment(const struct job_place *place)
 		tree[0] = '\0';
 		unsetenv("SOFTHCA_SYSFS");
 	} else {
-		set("SOFTHCA_SYSFS", tree);
+		set_variable("SOFTHCA_SYSFS", tree);
 	}
 	if (place && place->libdir)
 		snprintf(libdir, sizeof(libdir), "%s", place->libdir);
@@ -679,7 +681,7 @@ int job_environment(const struct job_place *place)
 	snprintf(list, size, "%s", libdir);
 	if (!keep_others(list, size, "LD_LIBRARY_PATH", ":;", libdir))
 		goto too_long;
-	set("LD_LIBRARY_PATH", list);
+	set_variable("LD_LIBRARY_PATH", list);
 
 	/* Among preloads they go last: a sanitizer insists on being first. */
 	list[0] = '\0';
@@ -692,7 +694,7 @@ int job_environment(const struct job_place *place)
 			     preloads[i]) >= (int)(size - used))
 			goto too_long;
 	}
-	set("LD_PRELOAD", list);
+	set_variable("LD_PRELOAD", list);
 	free(list);
 	return restart_recording();
 

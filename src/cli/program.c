@@ -16,7 +16,7 @@ const char *const program_sonames[] = { "libibverbs.so.1", "librdmacm.so.1",
 					NULL };
 
 /* Returns 0, -EACCES if it exists but is not a program, or -ENOENT. */
-static int executable(const char *path)
+static int check_executable(const char *path)
 {
 	struct stat st;
 
@@ -37,7 +37,7 @@ int program_find(char path[PATH_MAX], const char *name)
 		return -ENOENT;
 	if (strchr(name, '/')) {
 		strcpy(path, name);
-		return executable(path);
+		return check_executable(path);
 	}
 	if (!p)
 		p = "/bin:/usr/bin";
@@ -45,7 +45,7 @@ int program_find(char path[PATH_MAX], const char *name)
 		len = strcspn(p, ":");
 		if (snprintf(path, PATH_MAX, "%.*s%s%s", (int)len, p,
 			     len ? "/" : "", name) < PATH_MAX) {
-			r = executable(path);
+			r = check_executable(path);
 			if (!r)
 				return 0;
 			if (r == -EACCES)

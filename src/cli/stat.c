@@ -52,14 +52,14 @@ static const struct argp_option options[] = {
 	{ 0 },
 };
 
-static error_t wrong(struct argp_state *state, const char *fmt,
-		     const char *arg)
+static error_t wrong_arg(struct argp_state *state, const char *fmt,
+			 const char *arg)
 {
 	argp_error(state, fmt, arg);
 	return EINVAL;
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t parse_stat(int key, char *arg, struct argp_state *state)
 {
 	struct args *a = state->input;
 	char *end;
@@ -75,27 +75,32 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		errno = 0;
 		a->pid = (pid_t)strtol(arg, &end, 10);
 		if (errno || *end || a->pid <= 0)
-			return wrong(state, "--pid=%s: a process ID is needed",
-				     arg);
+			return wrong_arg(
+				state, "--pid=%s: a process ID is needed", arg);
 		return 0;
 	case 'i':
 		a->interval = strtod(arg, &end);
 		if (*end || !(a->interval >= 0.1 && a->interval <= 86400))
-			return wrong(state, "--interval=%s: seconds are needed, from 0.1 to 86400",
-				     arg);
+			return wrong_arg(state,
+					 "--interval=%s: seconds are needed, "
+					 "from 0.1 to 86400",
+					 arg);
 		return 0;
 	case 's':
 		for (a->sort = 0; a->sort < STAT_COUNTERS; a->sort++)
 			if (!strcmp(arg, stat_names[a->sort].name))
 				return 0;
-		return wrong(state, "--sort=%s: there is no such counter; --json shows all",
-			     arg);
+		return wrong_arg(
+			state,
+			"--sort=%s: there is no such counter; --json shows all",
+			arg);
 	case ARGP_KEY_ARG:
-		return wrong(state, "stat takes no arguments, not even %s",
-			     arg);
+		return wrong_arg(state, "stat takes no arguments, not even %s",
+				 arg);
 	case ARGP_KEY_END:
 		if (a->interval > 0 && a->form != TABLE)
-			return wrong(state, "--interval is for the table%s", "");
+			return wrong_arg(state, "--interval is for the table%s",
+					 "");
 		return 0;
 	}
 	return ARGP_ERR_UNKNOWN;
@@ -108,7 +113,7 @@ static uint64_t bytes_of(const struct stat_qp *q)
 }
 
 /* "1.50G" */
-static const char *human(uint64_t n, char text[16])
+static const char *human_number(uint64_t n, char text[16])
 {
 	static const char units[] = " kMGTPE";
 	double value = (double)n;
@@ -136,8 +141,8 @@ static int most_first(const void *a, const void *b)
 }
 
 /* The same QP at the last look; NULL: it is new. */
-static const struct stat_qp *before(const struct stat_reply *was, size_t n,
-				    pid_t pid, uint32_t qpn)
+static const struct stat_qp *qp_before(const struct stat_reply *was, size_t n,
+				       pid_t pid, uint32_t qpn)
 {
 	for (size_t i = 0; i < n; i++)
 		for (uint32_t k = 0; was[i].pid == pid && !was[i].err &&
@@ -159,14 +164,16 @@ static void print_line(const struct line *l, uint64_t bytes)
 		snprintf(peer, sizeof(peer), "%s 0x%06x", gid.text,
 			 q->dest_qpn);
 	}
-	printf("%7d %-15.15s %-9.9s 0x%06x %-3s %-5s %8s %8s %8s %7s %7s %7s  %s\n",
+	printf("%7d %-15.15s %-9.9s 0x%06x %-3s %-5s %8s %8s %8s %7s %7s %7s  "
+	       "%s\n",
 	       (int)l->reply->pid, l->reply->comm,
 	       l->reply->device[q->device].name, q->qpn, qp_type_str(q->type),
-	       qp_state_str(q->state), human(q->n[STAT_TX_BYTES], t[1]),
-	       human(q->n[STAT_RX_BYTES], t[2]), human(bytes, t[0]),
-	       human(q->n[STAT_RETRANSMITS], t[3]),
-	       human(q->n[STAT_RNR_RX] + q->n[STAT_NO_RECEIVE], t[4]),
-	       human(q->n[STAT_OUT_OF_SEQUENCE], t[5]), peer);
+	       qp_state_str(q->state), human_number(q->n[STAT_TX_BYTES], t[1]),
+	       human_number(q->n[STAT_RX_BYTES], t[2]),
+	       human_number(bytes, t[0]),
+	       human_number(q->n[STAT_RETRANSMITS], t[3]),
+	       human_number(q->n[STAT_RNR_RX] + q->n[STAT_NO_RECEIVE], t[4]),
+	       human_number(q->n[STAT_OUT_OF_SEQUENCE], t[5]), peer);
 }
 
 static void say_silent(const struct stat_reply *r)
@@ -184,8 +191,8 @@ static void say_silent(const struct stat_reply *r)
 			(int)r->pid);
 }
 
-static int table(const struct args *a, const struct stat_reply *r, size_t n,
-		 const struct stat_reply *was, size_t nwas)
+static int print_table(const struct args *a, const struct stat_reply *r,
+		       size_t n, const struct stat_reply *was, size_t nwas)
 {
 	struct line *lines;
 	size_t most = 1, count = 0;
@@ -200,7 +207,7 @@ static int table(const struct args *a, const struct stat_reply *r, size_t n,
 			struct line *l = &lines[count++];
 			const struct stat_qp *q = &r[i].qp[k], *old;
 
-			old = before(was, nwas, r[i].pid, q->qpn);
+			old = qp_before(was, nwas, r[i].pid, q->qpn);
 			*l = (struct line){ &r[i], q, bytes_of(q), 0 };
 			if (old && bytes_of(old) <= l->bytes)
 				l->bytes -= bytes_of(old);
@@ -345,7 +352,7 @@ static int print_prometheus(const struct stat_reply *r, size_t n)
 }
 
 /* Moves those that were asked for to the front; how many. */
-static size_t choose(struct stat_reply *r, size_t n, pid_t pid)
+static size_t choose_processes(struct stat_reply *r, size_t n, pid_t pid)
 {
 	size_t to = 0;
 
@@ -363,14 +370,14 @@ static size_t choose(struct stat_reply *r, size_t n, pid_t pid)
 	return pid ? to : n;
 }
 
-static int show(const struct args *a, const struct stat_reply *r, size_t n,
-		const struct stat_reply *was, size_t nwas)
+static int show_counters(const struct args *a, const struct stat_reply *r,
+			 size_t n, const struct stat_reply *was, size_t nwas)
 {
 	int err;
 
-	err = a->form == JSON	    ? print_json(r, n) :
+	err = a->form == JSON       ? print_json(r, n) :
 	      a->form == PROMETHEUS ? print_prometheus(r, n) :
-				      table(a, r, n, was, nwas);
+				      print_table(a, r, n, was, nwas);
 	fflush(stdout);
 	for (size_t i = 0; i < n; i++)
 		say_silent(&r[i]);
@@ -385,7 +392,7 @@ bool stat_explain(pid_t pid)
 
 	if (stat_ask(NULL, STAT_WANT_ALL, &r, &n))
 		return false;
-	chosen = choose(r, n, pid);
+	chosen = choose_processes(r, n, pid);
 	for (size_t i = 0; i < chosen; i++) {
 		say_silent(&r[i]);
 		if (r[i].err)
@@ -408,9 +415,11 @@ int cmd_stat(int argc, char **argv)
 {
 	static const struct argp argp = {
 		.options = options,
-		.parser = parse,
-		.doc = "Shows the queue pairs of this user's running programs, and what they "
-		       "send, receive and lose. A program is shown once a queue pair of it has "
+		.parser = parse_stat,
+		.doc = "Shows the queue pairs of this user's running programs, "
+		       "and what they "
+		       "send, receive and lose. A program is shown once a "
+		       "queue pair of it has "
 		       "been connected.",
 	};
 	struct args a = { .sort = STAT_COUNTERS };
@@ -428,7 +437,7 @@ int cmd_stat(int argc, char **argv)
 			cli_say("cannot ask: %s", strerror(-err));
 			break;
 		}
-		chosen = choose(r, n, a.pid);
+		chosen = choose_processes(r, n, a.pid);
 		if (a.pid && !chosen) {
 			cli_say("process %d is not a running softhca program of this user, or has not connected a queue pair yet",
 				(int)a.pid);
@@ -437,7 +446,7 @@ int cmd_stat(int argc, char **argv)
 		if (a.interval > 0 && isatty(STDOUT_FILENO))
 			printf("\033[H\033[J");
 		if (!err)
-			err = show(&a, r, chosen, was, nwas);
+			err = show_counters(&a, r, chosen, was, nwas);
 		stat_free(was, nwas);
 		was = r;
 		nwas = n;

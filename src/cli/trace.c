@@ -47,7 +47,8 @@ static const struct argp_option options[] = {
 };
 /* clang-format on */
 
-static uint64_t number(struct argp_state *state, const char *arg, uint64_t max)
+static uint64_t parse_number(struct argp_state *state, const char *arg,
+			     uint64_t max)
 {
 	char *end;
 	unsigned long long n;
@@ -60,17 +61,17 @@ static uint64_t number(struct argp_state *state, const char *arg, uint64_t max)
 	return n;
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t parse_trace(int key, char *arg, struct argp_state *state)
 {
 	struct args *a = state->input;
 	char *end;
 
 	switch (key) {
 	case OPT_QP:
-		a->want.qp = (uint32_t)number(state, arg, 0xffffff);
+		a->want.qp = (uint32_t)parse_number(state, arg, 0xffffff);
 		return 0;
 	case OPT_WR:
-		a->want.wr = number(state, arg, UINT64_MAX);
+		a->want.wr = parse_number(state, arg, UINT64_MAX);
 		a->want.one_wr = true;
 		return 0;
 	case OPT_SINCE:
@@ -80,7 +81,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 				   arg);
 		return 0;
 	case OPT_ROWS:
-		a->want.rows = number(state, arg, UINT32_MAX);
+		a->want.rows = parse_number(state, arg, UINT32_MAX);
 		return 0;
 	case OPT_HTML:
 		a->html = arg;
@@ -281,7 +282,7 @@ static void print_phase(uint64_t ns, uint64_t all)
 }
 
 /* What a file says must not reach a terminal as it is. */
-static const char *plain(const char *from, char *to, size_t size)
+static const char *plain_text(const char *from, char *to, size_t size)
 {
 	size_t i;
 
@@ -346,8 +347,9 @@ static void print_procs(const struct trace_set *t)
 		const struct trace_proc *p = &t->proc[i];
 
 		printf("%s, process %u on %s",
-		       plain(p->head.program, program, sizeof(program)),
-		       p->head.pid, plain(p->head.host, host, sizeof(host)));
+		       plain_text(p->head.program, program, sizeof(program)),
+		       p->head.pid,
+		       plain_text(p->head.host, host, sizeof(host)));
 		print_clock(t, p);
 		if (p->lost)
 			printf("; the oldest %" PRIu64
@@ -403,12 +405,12 @@ static int print_table(const struct trace_set *t,
 
 static bool any_bad;
 
-static void bad(const char *path, const char *why)
+static void bad_file(const char *path, const char *why)
 {
 	char name[4096];
 
 	any_bad = true;
-	cli_say("trace: %s: %s", plain(path, name, sizeof(name)), why);
+	cli_say("trace: %s: %s", plain_text(path, name, sizeof(name)), why);
 }
 
 static bool write_file(const struct trace_set *t, const char *path,
@@ -446,7 +448,7 @@ int cmd_trace(int argc, char **argv)
 {
 	static const struct argp argp = {
 		.options = options,
-		.parser = parse,
+		.parser = parse_trace,
 		.args_doc = "DIR",
 		.doc = "Show what softhca run --trace=DIR has recorded: for "
 		       "each work request when it was posted, how long it "
@@ -467,7 +469,7 @@ int cmd_trace(int argc, char **argv)
 
 	cli_parse(&argp, argc, argv, EXIT_USAGE, NULL, &a);
 	umask(077);
-	err = trace_read(&t, a.dir, bad);
+	err = trace_read(&t, a.dir, bad_file);
 	if (err) {
 		cli_say("trace: %s: %s", a.dir, why_not(err));
 		return 1;

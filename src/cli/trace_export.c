@@ -41,7 +41,7 @@ static const char *packet_name(const struct trace_rec *r)
  * A track per QP, with a slice for each packet, since arrows need slices, and
  * one that may overlap others for each work request; and one per thread.
  */
-static void tracks(const struct trace_set *t, FILE *f)
+static void qp_tracks(const struct trace_set *t, FILE *f)
 {
 	for (uint32_t i = 0; i < t->nprocs; i++) {
 		const struct trace_proc *p = &t->proc[i];
@@ -61,7 +61,7 @@ static void tracks(const struct trace_set *t, FILE *f)
 			t->qp[i].proc + 1, i + 1, t->qp[i].num);
 }
 
-static double us(const struct trace_set *t, uint64_t ns)
+static double time_us(const struct trace_set *t, uint64_t ns)
 {
 	return (double)(int64_t)(ns - trace_begin_ns(t)) / 1e3;
 }
@@ -75,19 +75,23 @@ static void work_request(const struct trace_set *t, const struct trace_wr *w,
 
 	for (int end = 0; end < 2; end++)
 		fprintf(f,
-			"{\"ph\":\"%c\",\"cat\":\"wr\",\"id\":%u,\"name\":\"QP 0x%06x %s\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"args\":{\"wr_id\":\"0x%" PRIx64
+			"{\"ph\":\"%c\",\"cat\":\"wr\",\"id\":%u,\"name\":\"QP "
+			"0x%06x "
+			"%s\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"args\":{\"wr_"
+			"id\":\"0x%" PRIx64
 			"\",\"bytes\":%u,\"window_ns\":%" PRIu64
 			",\"sending_ns\":%" PRIu64 ",\"answer_ns\":%" PRIu64
 			",\"completing_ns\":%" PRIu64 ",\"polling_ns\":%" PRIu64
 			",\"packets\":%u,\"sent_again\":%u,\"status\":%u}},\n",
 			end ? 'e' : 'b', id, t->qp[w->qp].num, trace_wr_op(w),
 			t->qp[w->qp].proc + 1, w->qp + 1,
-			us(t, w->posted + (end ? all : 0)), w->wr_id, w->len,
-			ns[0], ns[1], ns[2], ns[3], ns[4], w->packets, w->again,
-			w->status);
+			time_us(t, w->posted + (end ? all : 0)), w->wr_id,
+			w->len, ns[0], ns[1], ns[2], ns[3], ns[4], w->packets,
+			w->again, w->status);
 }
 
-static void packet(const struct trace_set *t, uint32_t i, double ts, FILE *f)
+static void packet_slice(const struct trace_set *t, uint32_t i, double ts,
+			 FILE *f)
 {
 	const struct trace_event *ev = &t->event[i];
 	const bool out = trace_type(&ev->rec) == TRACE_PKT_OUT ||
@@ -117,7 +121,7 @@ static void packet(const struct trace_set *t, uint32_t i, double ts, FILE *f)
 }
 
 /* A track for each thread that has slept, by its number, which is no QP's. */
-static int sleeps(const struct trace_set *t, FILE *f)
+static int sleep_tracks(const struct trace_set *t, FILE *f)
 {
 	struct trace_sleep *s;
 	uint32_t n, track = t->nqps;
@@ -133,8 +137,10 @@ static int sleeps(const struct trace_set *t, FILE *f)
 					"thread",
 				s[i].tid);
 		fprintf(f,
-			"{\"ph\":\"X\",\"cat\":\"thread\",\"name\":\"sleeps\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"args\":{}},\n",
-			s[i].proc + 1, track, us(t, s[i].from),
+			"{\"ph\":\"X\",\"cat\":\"thread\",\"name\":\"sleeps\","
+			"\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,"
+			"\"args\":{}},\n",
+			s[i].proc + 1, track, time_us(t, s[i].from),
 			(double)(s[i].to - s[i].from) / 1e3);
 	}
 	free(s);
@@ -150,13 +156,13 @@ int trace_perfetto(const struct trace_set *t, FILE *f)
 	if (!last)
 		return -ENOMEM;
 	fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n", f);
-	tracks(t, f);
+	qp_tracks(t, f);
 	for (uint32_t i = 0; i < t->nwrs; i++)
 		work_request(t, &t->wr[i], f);
 	for (uint32_t i = 0; i < t->nevents; i++) {
 		const struct trace_event *ev = &t->event[i];
 		const uint32_t type = trace_type(&ev->rec);
-		double ts = us(t, ev->rec.ns);
+		double ts = time_us(t, ev->rec.ns);
 
 		if (type != TRACE_PKT_OUT && type != TRACE_PKT_IN &&
 		    !is_message(&ev->rec))
@@ -164,9 +170,9 @@ int trace_perfetto(const struct trace_set *t, FILE *f)
 		if (ts < last[ev->qp] + 0.002)
 			ts = last[ev->qp] + 0.002;
 		last[ev->qp] = ts;
-		packet(t, i, ts, f);
+		packet_slice(t, i, ts, f);
 	}
-	err = sleeps(t, f);
+	err = sleep_tracks(t, f);
 	/* After the last comma. */
 	fputs("{\"ph\":\"M\",\"name\":\"softhca\",\"pid\":0,\"args\":{}}\n]}\n", f);
 	free(last);
@@ -184,7 +190,7 @@ struct block {
 	size_t n;
 };
 
-static void put32(struct block *k, uint32_t v)
+static void block_put32(struct block *k, uint32_t v)
 {
 	memcpy(k->b + k->n, &v, 4);
 	k->n += 4;
@@ -205,15 +211,15 @@ static void put_opt(struct block *k, uint16_t code, const void *value,
 static void begin_block(struct block *k, uint32_t type)
 {
 	k->n = 0;
-	put32(k, type);
-	put32(k, 0);
+	block_put32(k, type);
+	block_put32(k, 0);
 }
 
 static void end_block(struct block *k, FILE *f)
 {
 	const uint32_t len = (uint32_t)k->n + 4;
 
-	put32(k, len);
+	block_put32(k, len);
 	memcpy(k->b + 4, &len, 4);
 	fwrite(k->b, 1, k->n, f);
 }
@@ -224,14 +230,14 @@ static void file_head(FILE *f)
 	struct block k;
 
 	begin_block(&k, 0x0a0d0d0a);
-	put32(&k, 0x1a2b3c4d);
-	put32(&k, 1); /* version 1.0 */
-	put32(&k, UINT32_MAX);
-	put32(&k, UINT32_MAX);
+	block_put32(&k, 0x1a2b3c4d);
+	block_put32(&k, 1); /* version 1.0 */
+	block_put32(&k, UINT32_MAX);
+	block_put32(&k, UINT32_MAX);
 	end_block(&k, f);
 	begin_block(&k, 1);
-	put32(&k, 101); /* raw IP */
-	put32(&k, SNAPLEN);
+	block_put32(&k, 101); /* raw IP */
+	block_put32(&k, SNAPLEN);
 	put_opt(&k, 9, &nanoseconds, 1);
 	put_opt(&k, 0, "", 0);
 	end_block(&k, f);
@@ -244,8 +250,9 @@ static void file_head(FILE *f)
  * like RPC and has nothing. Returns bytes in h; *all: bytes that the packet had,
  * which is the frame's length.
  */
-static size_t frame(const struct trace_set *t, const struct trace_event *ev,
-		    uint8_t *h, uint32_t *all)
+static size_t packet_headers(const struct trace_set *t,
+			     const struct trace_event *ev, uint8_t *h,
+			     uint32_t *all)
 {
 	const bool out = trace_type(&ev->rec) == TRACE_PKT_OUT;
 	const struct trace_qp *qp = &t->qp[ev->qp];
@@ -300,8 +307,9 @@ static size_t frame(const struct trace_set *t, const struct trace_event *ev,
 	return ip + udp_len;
 }
 
-static size_t comment(const struct trace_set *t, const struct trace_event *ev,
-		      char *text, size_t size)
+static size_t packet_comment(const struct trace_set *t,
+			     const struct trace_event *ev, char *text,
+			     size_t size)
 {
 	const bool out = trace_type(&ev->rec) == TRACE_PKT_OUT;
 	size_t n = 0;
@@ -361,17 +369,17 @@ int trace_pcapng(const struct trace_set *t, FILE *f)
 		    !roce_opcode((uint8_t)ev->rec.psn_op)->name ||
 		    (type == TRACE_PKT_IN && ev->other != TRACE_NOTHING))
 			continue;
-		n = frame(t, ev, h, &all);
+		n = packet_headers(t, ev, h, &all);
 		begin_block(&k, 6);
-		put32(&k, 0);
-		put32(&k, (uint32_t)(ns >> 32));
-		put32(&k, (uint32_t)ns);
-		put32(&k, (uint32_t)n);
-		put32(&k, all);
+		block_put32(&k, 0);
+		block_put32(&k, (uint32_t)(ns >> 32));
+		block_put32(&k, (uint32_t)ns);
+		block_put32(&k, (uint32_t)n);
+		block_put32(&k, all);
 		memcpy(k.b + k.n, h, n);
 		memset(k.b + k.n + n, 0, 4);
 		k.n += (n + 3) & ~(size_t)3;
-		put_opt(&k, 1, text, comment(t, ev, text, sizeof(text)));
+		put_opt(&k, 1, text, packet_comment(t, ev, text, sizeof(text)));
 		put_opt(&k, 0, "", 0);
 		end_block(&k, f);
 	}

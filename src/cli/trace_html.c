@@ -355,7 +355,7 @@ static void put_names(const struct page *p)
 	putc(']', p->f);
 }
 
-static int choose(struct page *p)
+static int choose_events(struct page *p)
 {
 	const struct trace_set *t = p->t;
 	uint32_t all = 0, skip;
@@ -386,7 +386,7 @@ int trace_html(const struct trace_set *t, FILE *f)
 	static const char place[] = ">DATA<";
 	const char *at = strstr(timeline_html, place) + 1;
 	struct page p = { .t = t, .f = f };
-	int some = choose(&p), err = 0;
+	int some = choose_events(&p), err = 0;
 
 	if (some >= 0) {
 		fwrite(timeline_html, 1, (size_t)(at - timeline_html), f);

@@ -160,7 +160,8 @@ struct cma_event {
 	struct cma_event *next;
 	struct cma_id *owner; /* whose destruction waits for the ack */
 	struct cma_mc *mc;
-	uint64_t settle_ns; /* until then completions go first, see early() */
+	uint64_t
+		settle_ns; /* until then completions go first, see precedes_completions() */
 	bool caught_up; /* with what the peer had sent before it */
 	uint8_t data[CMA_EVENT_DATA];
 };

@@ -15,13 +15,13 @@ static struct rsock *list;
 static struct rsock *busy; /* served by the thread without the mutex */
 static bool running, cond_ready;
 
-static void schedule(struct rsock *rs)
+static void schedule_probe(struct rsock *rs)
 {
 	rs->alive_due_ns =
 		rsock_now_ns() + (uint64_t)rs->keepidle * 1000000000u;
 }
 
-static struct rsock *earliest(void)
+static struct rsock *earliest_rsock(void)
 {
 	struct rsock *rs, *first = list;
 
@@ -31,20 +31,20 @@ static struct rsock *earliest(void)
 	return first;
 }
 
-static void *run(void *arg)
+static void *alive_thread(void *arg)
 {
 	struct timespec ts;
 	struct rsock *rs;
 
 	pthread_mutex_lock(&mutex);
-	while ((rs = earliest())) {
+	while ((rs = earliest_rsock())) {
 		if (rs->alive_due_ns > rsock_now_ns()) {
 			ts.tv_sec = (time_t)(rs->alive_due_ns / 1000000000u);
 			ts.tv_nsec = (long)(rs->alive_due_ns % 1000000000u);
 			pthread_cond_timedwait(&changed, &mutex, &ts);
 			continue;
 		}
-		schedule(rs);
+		schedule_probe(rs);
 		busy = rs;
 		pthread_mutex_unlock(&mutex);
 		rsock_stream_keepalive(rs);
@@ -57,7 +57,7 @@ static void *run(void *arg)
 	return arg;
 }
 
-static int start(void)
+static int start_alive_thread(void)
 {
 	pthread_condattr_t cond;
 	int err;
@@ -69,7 +69,7 @@ static int start(void)
 		pthread_condattr_destroy(&cond);
 		cond_ready = true;
 	}
-	err = thread_start(run, NULL);
+	err = thread_start(alive_thread, NULL);
 	running = !err;
 	return err;
 }
@@ -83,11 +83,11 @@ int rsock_alive_set(struct rsock *rs, bool on)
 	if (on == rs->keepalive)
 		goto out;
 	if (on) {
-		schedule(rs);
+		schedule_probe(rs);
 		rs->alive_next = list;
 		list = rs;
 		if (!running)
-			err = start();
+			err = start_alive_thread();
 		if (err) {
 			list = rs->alive_next;
 			goto out;
@@ -112,7 +112,7 @@ void rsock_alive_touch(struct rsock *rs)
 {
 	pthread_mutex_lock(&mutex);
 	if (rs->keepalive) {
-		schedule(rs);
+		schedule_probe(rs);
 		pthread_cond_broadcast(&changed);
 	}
 	pthread_mutex_unlock(&mutex);

@@ -425,7 +425,7 @@ int rsock_stream_accept(struct rsock *rs, struct rsock **new)
 	}
 }
 
-static bool settled(struct rsock *rs)
+static bool conn_settled(struct rsock *rs)
 {
 	return rs->state < RSOCK_RESOLVING || rs->state > RSOCK_ACCEPTING ||
 	       rs->closing;
@@ -439,8 +439,8 @@ int rsock_stream_settle(struct rsock *rs, int flags, uint64_t deadline_ns)
 	if (rs->state == RSOCK_CONNECTED)
 		return 0;
 	pthread_mutex_lock(&rs->lock);
-	if (!settled(rs))
-		err = rsock_wait(rs, settled, rsock_nonblock(rs, flags),
+	if (!conn_settled(rs))
+		err = rsock_wait(rs, conn_settled, rsock_nonblock(rs, flags),
 				 deadline_ns);
 	if (!err && rs->state < RSOCK_CONNECTED)
 		err = -ENOTCONN;
@@ -483,7 +483,8 @@ int rsock_stream_connect(struct rsock *rs, const union rsw_addr *addr)
 		break;
 	}
 	if (!err)
-		err = rsock_wait(rs, settled, rsock_nonblock(rs, 0), deadline);
+		err = rsock_wait(rs, conn_settled, rsock_nonblock(rs, 0),
+				 deadline);
 	if (err == -EAGAIN)
 		err = -EINPROGRESS;
 	if (!err && rs->closing)

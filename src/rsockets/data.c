@@ -19,18 +19,18 @@
 
 #define FIRST_WRITE 2048u
 
-static bool readable(struct rsock *rs)
+static bool data_readable(struct rsock *rs)
 {
 	return rs->s.unread || !rs->s.rd_open || rs->closing;
 }
 
-static bool sendable(struct rsock *rs)
+static bool data_sendable(struct rsock *rs)
 {
 	return !rs->s.wr_open || rs->closing || rsock_stream_can_send(rs);
 }
 
 /* Under rlock and lock: n contiguous bytes have been read. */
-static void consume(struct rsock *rs, uint32_t n)
+static void consume_data(struct rsock *rs, uint32_t n)
 {
 	struct rsock_stream *s = &rs->s;
 	uint32_t *len, part;
@@ -107,7 +107,7 @@ static size_t read_some(struct rsock *rs, struct rsock_iter *it, size_t len,
 			copy_out(it, s->rbuf + pos, n);
 		pthread_mutex_lock(&rs->lock);
 		if (!peek)
-			consume(rs, n);
+			consume_data(rs, n);
 		pos = (pos + n) % ring;
 		left -= n;
 		done += n;
@@ -165,9 +165,9 @@ ssize_t rsock_stream_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
 	pthread_mutex_lock(&rs->rlock);
 	pthread_mutex_lock(&rs->lock);
 	do {
-		err = rs->s.unread ? 0
-				   : wait_turn(rs, &rs->rlock, readable, flags,
-					       until);
+		err = rs->s.unread ? 0 :
+				     wait_turn(rs, &rs->rlock, data_readable,
+					       flags, until);
 		if (err)
 			break;
 		if (!rs->s.unread || rs->closing) {
@@ -182,7 +182,7 @@ ssize_t rsock_stream_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
 	return done ? (ssize_t)done : err;
 }
 
-/* 0, or why nothing can be sent any more, once sendable(). */
+/* 0, or why nothing can be sent any more, once data_sendable(). */
 static int send_end(const struct rsock *rs)
 {
 	if (rs->closing)
@@ -201,7 +201,8 @@ int rsock_stream_wait_send(struct rsock *rs, int flags, uint64_t deadline_ns)
 
 	if (rsock_stream_can_send(rs))
 		return 0;
-	err = rsock_wait(rs, sendable, rsock_nonblock(rs, flags), deadline_ns);
+	err = rsock_wait(rs, data_sendable, rsock_nonblock(rs, flags),
+			 deadline_ns);
 	return err ? err : send_end(rs);
 }
 
@@ -308,7 +309,8 @@ ssize_t rsock_stream_send(struct rsock *rs, const struct iovec *iov, int iovcnt,
 		err = rsock_iomap_flush(rs, flags, until);
 	while (!err && done < len) {
 		if (!rsock_stream_can_send(rs)) {
-			err = wait_turn(rs, &rs->slock, sendable, flags, until);
+			err = wait_turn(rs, &rs->slock, data_sendable, flags,
+					until);
 			if (!err)
 				err = send_end(rs);
 			if (err)

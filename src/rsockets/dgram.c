@@ -27,8 +27,8 @@
 #define WR_SEND (1ull << 32)
 
 /* addr as the UDP socket of rs needs it. */
-static union rsw_addr outside(const struct rsock *rs,
-			      const union rsw_addr *addr)
+static union rsw_addr udp_sockaddr(const struct rsock *rs,
+				   const union rsw_addr *addr)
 {
 	union rsw_addr copy = *addr;
 
@@ -110,7 +110,7 @@ static ssize_t send_udp(struct rsock *rs, struct rsock_dest *dest, bool data,
 	uint8_t hdr[RSW_UDP_IP6];
 	struct iovec all[16] = { { hdr, rsw_udp_encode(hdr, &udp,
 						       &dest->qp->src) } };
-	union rsw_addr to = outside(rs, &dest->addr);
+	union rsw_addr to = udp_sockaddr(rs, &dest->addr);
 	struct msghdr msg = { .msg_name = &to,
 			      .msg_namelen = rsock_addr_len(&to),
 			      .msg_iov = all,
@@ -126,13 +126,13 @@ static ssize_t send_udp(struct rsock *rs, struct rsock_dest *dest, bool data,
 }
 
 /* A connected rsocket receives from its peer alone. */
-static bool wanted(struct rsock *rs, const union rsw_addr *src)
+static bool sender_is_wanted(struct rsock *rs, const union rsw_addr *src)
 {
 	return !rs->d.connected || rsock_same_addr(&rs->d.connected->addr, src);
 }
 
-static bool push(struct rsock *rs, struct rsock_dgram_qp *qp, uint32_t slot,
-		 uint32_t len)
+static bool push_packet(struct rsock *rs, struct rsock_dgram_qp *qp,
+			uint32_t slot, uint32_t len)
 {
 	struct rsock_dgram *d = &rs->d;
 
@@ -160,13 +160,14 @@ static void take_udp(struct rsock *rs, const uint8_t *p, size_t len,
 	if (!udp.data)
 		return;
 	send_udp(rs, dest, false, NULL, 0);
-	if (!d->nufree || !wanted(rs, from))
+	if (!d->nufree || !sender_is_wanted(rs, from))
 		return;
 	slot = d->ubuf + d->ufree[d->nufree - 1] * RSW_DGRAM_MAX;
 	hdr = rsw_dgram_encode(slot, from);
 	len -= (size_t)used;
 	memcpy(slot + hdr, p + used, len);
-	if (push(rs, NULL, d->ufree[d->nufree - 1], (uint32_t)(hdr + len)))
+	if (push_packet(rs, NULL, d->ufree[d->nufree - 1],
+			(uint32_t)(hdr + len)))
 		d->nufree--;
 }
 
@@ -203,7 +204,7 @@ static void on_recv(struct rsock *rs, struct rsock_dgram_qp *qp,
 		return;
 	if (wc->byte_len < GRH_LEN || len > RSW_DGRAM_MAX ||
 	    rsw_dgram_decode(qp->rbuf + slot * RSW_DGRAM_MAX, len, &src) < 0 ||
-	    !wanted(rs, &src) || !push(rs, qp, slot, len))
+	    !sender_is_wanted(rs, &src) || !push_packet(rs, qp, slot, len))
 		rsock_dgram_post_recv(rs, qp, slot);
 }
 
@@ -264,7 +265,7 @@ bool rsock_dgram_can_send(struct rsock *rs)
 
 int rsock_dgram_bind(struct rsock *rs, const union rsw_addr *addr)
 {
-	union rsw_addr at = outside(rs, addr);
+	union rsw_addr at = udp_sockaddr(rs, addr);
 	int err;
 
 	pthread_mutex_lock(&rs->lock);
@@ -277,7 +278,7 @@ int rsock_dgram_bind(struct rsock *rs, const union rsw_addr *addr)
 
 int rsock_dgram_connect(struct rsock *rs, const union rsw_addr *addr)
 {
-	union rsw_addr to = outside(rs, addr);
+	union rsw_addr to = udp_sockaddr(rs, addr);
 	struct rsock_dest *dest = NULL;
 	int err;
 
@@ -295,7 +296,7 @@ int rsock_dgram_connect(struct rsock *rs, const union rsw_addr *addr)
 	return err;
 }
 
-static void release(struct rsock *rs, const struct rsock_packet *p)
+static void release_packet(struct rsock *rs, const struct rsock_packet *p)
 {
 	struct rsock_dgram *d = &rs->d;
 
@@ -305,8 +306,8 @@ static void release(struct rsock *rs, const struct rsock_packet *p)
 		d->ufree[d->nufree++] = (uint16_t)p->slot;
 }
 
-static size_t scatter(const struct iovec *iov, int iovcnt, const uint8_t *p,
-		      size_t len)
+static size_t scatter_iov(const struct iovec *iov, int iovcnt, const uint8_t *p,
+			  size_t len)
 {
 	size_t done = 0, part;
 	int i;
@@ -342,12 +343,12 @@ ssize_t rsock_dgram_recv(struct rsock *rs, const struct iovec *iov, int iovcnt,
 	p = &d->packets[d->head];
 	data = (p->qp ? p->qp->rbuf : d->ubuf) + p->slot * RSW_DGRAM_MAX;
 	hdr = rsw_dgram_decode(data, p->len, from); /* checked on arrival */
-	*from = outside(rs, from);
+	*from = udp_sockaddr(rs, from);
 	len = p->len - (uint32_t)hdr;
-	done = scatter(iov, iovcnt, data + hdr, len);
+	done = scatter_iov(iov, iovcnt, data + hdr, len);
 	n = (ssize_t)(*flags & MSG_TRUNC ? len : done);
 	if (!(*flags & MSG_PEEK)) {
-		release(rs, p);
+		release_packet(rs, p);
 		d->head = (d->head + 1) % rs->rq_size;
 		d->count--;
 	}
@@ -391,7 +392,7 @@ static int send_ud(struct rsock *rs, struct rsock_dest *dest,
 	return -err;
 }
 
-static size_t total(const struct iovec *iov, int iovcnt)
+static size_t iov_total(const struct iovec *iov, int iovcnt)
 {
 	size_t len = 0;
 	int i;
@@ -419,7 +420,7 @@ static int choose_dest(struct rsock *rs, const union rsw_addr *to,
 	return *out ? 0 : -EDESTADDRREQ;
 }
 
-static bool unsure(const struct rsock_dest *dest)
+static bool dest_is_unsure(const struct rsock_dest *dest)
 {
 	return !dest->ah || dest->used_ns >= dest->refresh_ns;
 }
@@ -429,7 +430,7 @@ ssize_t rsock_dgram_send(struct rsock *rs, const struct iovec *iov, int iovcnt,
 {
 	struct rsock_dgram *d = &rs->d;
 	uint64_t until = rsock_deadline(rs->sndtimeo_ns);
-	size_t len = total(iov, iovcnt);
+	size_t len = iov_total(iov, iovcnt);
 	struct rsock_dest *dest;
 	ssize_t n;
 
@@ -450,13 +451,13 @@ ssize_t rsock_dgram_send(struct rsock *rs, const struct iovec *iov, int iovcnt,
 	if (n)
 		goto out;
 	dest->used_ns = rsock_now_ns();
-	if (unsure(dest)) {
+	if (dest_is_unsure(dest)) {
 		drain_udp(rs);
 		n = choose_dest(rs, to, &dest);
 		if (n)
 			goto out;
 	}
-	if (unsure(dest) || len + RSW_DGRAM_IP6 > dest->qp->mtu) {
+	if (dest_is_unsure(dest) || len + RSW_DGRAM_IP6 > dest->qp->mtu) {
 		dest->refresh_ns = rsock_now_ns() + REFRESH_NS;
 		n = send_udp(rs, dest, true, iov, iovcnt);
 	} else {

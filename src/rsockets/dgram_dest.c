@@ -16,7 +16,7 @@
 #define NBUCKETS 256 /* of the table of peers */
 #define MAX_DESTS 4096
 
-static unsigned hash(const union rsw_addr *addr)
+static unsigned addr_hash(const union rsw_addr *addr)
 {
 	uint32_t h = addr->sin.sin_port, word;
 	int i;
@@ -34,7 +34,7 @@ static unsigned hash(const union rsw_addr *addr)
 
 _Static_assert(NBUCKETS == 256, "hash() gives 8 bits");
 
-static void destroy(struct rsock_dest *dest)
+static void destroy_dest(struct rsock_dest *dest)
 {
 	if (dest->ah)
 		ibv_destroy_ah(dest->ah);
@@ -56,7 +56,7 @@ void rsock_dests_fini(struct rsock *rs)
 	for (i = 0; d->dests && i < NBUCKETS; i++)
 		while ((dest = d->dests[i])) {
 			d->dests[i] = dest->next;
-			destroy(dest);
+			destroy_dest(dest);
 		}
 	free(d->dests);
 }
@@ -106,7 +106,7 @@ static struct rsock_dest *find_dest(struct rsock *rs,
 {
 	struct rsock_dest *dest;
 
-	for (dest = rs->d.dests[hash(addr)]; dest; dest = dest->next)
+	for (dest = rs->d.dests[addr_hash(addr)]; dest; dest = dest->next)
 		if (rsock_same_addr(&dest->addr, addr))
 			return dest;
 	return NULL;
@@ -130,7 +130,7 @@ static void make_room(struct rsock *rs)
 		return;
 	dest = *oldest;
 	*oldest = dest->next;
-	destroy(dest);
+	destroy_dest(dest);
 }
 
 int rsock_dest_get(struct rsock *rs, const union rsw_addr *addr,
@@ -157,7 +157,7 @@ int rsock_dest_get(struct rsock *rs, const union rsw_addr *addr,
 	dest->addr = *addr;
 	dest->qp = qp;
 	dest->used_ns = rsock_now_ns();
-	bucket = hash(addr);
+	bucket = addr_hash(addr);
 	dest->next = rs->d.dests[bucket];
 	rs->d.dests[bucket] = dest;
 	*out = dest;

@@ -32,7 +32,7 @@ struct sleep {
 };
 
 /* Armed, unless it is over. */
-static bool over(struct rsock *rs, int fds[2])
+static bool linger_is_over(struct rsock *rs, int fds[2])
 {
 	bool yes;
 
@@ -43,7 +43,7 @@ static bool over(struct rsock *rs, int fds[2])
 	return yes;
 }
 
-static bool grow(struct sleep *s, size_t room)
+static bool sleep_grow(struct sleep *s, size_t room)
 {
 	struct pollfd *p = realloc(s->p, (room * 2 + 1) * sizeof(*p));
 	struct rsock **rs;
@@ -62,7 +62,7 @@ static bool grow(struct sleep *s, size_t room)
  * Under mutex. Takes out those that are over, and lists what to wait for in the
  * rest.
  */
-static struct rsock *look(struct sleep *s, uint64_t *until)
+static struct rsock *collect_lingering(struct sleep *s, uint64_t *until)
 {
 	struct rsock *rs, **link = &list, *ended = NULL;
 	int fds[2];
@@ -70,7 +70,7 @@ static struct rsock *look(struct sleep *s, uint64_t *until)
 	s->n = 0;
 	*until = 0;
 	while ((rs = *link)) {
-		if (over(rs, fds)) {
+		if (linger_is_over(rs, fds)) {
 			*link = rs->linger_next;
 			rs->linger_next = ended;
 			ended = rs;
@@ -79,7 +79,7 @@ static struct rsock *look(struct sleep *s, uint64_t *until)
 		link = &rs->linger_next;
 		if (!*until || rs->linger_ns < *until)
 			*until = rs->linger_ns;
-		if (s->n == s->room && !grow(s, s->room * 2 + 8)) {
+		if (s->n == s->room && !sleep_grow(s, s->room * 2 + 8)) {
 			/* It cannot wake the thread: check it again soon. */
 			*until = rsock_now_ns() + 10000000;
 			continue;
@@ -136,7 +136,7 @@ static bool sleep_on(struct sleep *s, uint64_t until)
 	return true;
 }
 
-static void *run(void *arg)
+static void *linger_thread(void *arg)
 {
 	struct sleep *s = arg;
 	struct rsock *ended;
@@ -145,7 +145,7 @@ static void *run(void *arg)
 
 	pthread_mutex_lock(&mutex);
 	while (more || list) {
-		ended = look(s, &until);
+		ended = collect_lingering(s, &until);
 		pthread_mutex_unlock(&mutex);
 		if (ended)
 			end_all(ended);
@@ -161,13 +161,14 @@ static void *run(void *arg)
 }
 
 /* Under mutex. */
-static bool start(void)
+static bool start_linger_thread(void)
 {
 	struct sleep *s = calloc(1, sizeof(*s));
 
 	if (efd < 0)
 		efd = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-	running = s && efd >= 0 && grow(s, 8) && !thread_start(run, s);
+	running = s && efd >= 0 && sleep_grow(s, 8) &&
+		  !thread_start(linger_thread, s);
 	if (running || !s)
 		return running;
 	free(s->p);
@@ -181,7 +182,7 @@ bool rsock_linger(struct rsock *rs, uint64_t until_ns)
 	bool ok;
 
 	pthread_mutex_lock(&mutex);
-	ok = running || start();
+	ok = running || start_linger_thread();
 	if (ok) {
 		rs->linger_ns = until_ns;
 		rs->linger_next = list;
@@ -213,7 +214,7 @@ void rsock_linger_forked(void)
 	running = false;
 }
 
-__attribute__((destructor)) static void finish(void)
+__attribute__((destructor)) static void finish_lingering(void)
 {
 	pthread_mutex_lock(&mutex);
 	while (total)

@@ -40,7 +40,7 @@ static bool read_number(const char *path, uint32_t *value)
 	return ok;
 }
 
-static uint32_t limit(uint32_t v, uint32_t least, uint32_t most)
+static uint32_t limit_value(uint32_t v, uint32_t least, uint32_t most)
 {
 	return v < least ? least : min_u32(v, most);
 }
@@ -57,8 +57,8 @@ static void read_config(void)
 	read_number(CONF_DIR "iomap_size", &config.iomaps);
 	if (read_number(CONF_DIR "polling_time", &us))
 		config.polling_ns = us * 1000ull;
-	config.mem = limit(config.mem, MIN_BUF, RSOCK_MAX_BUF);
-	config.wmem = limit(config.wmem, MIN_BUF, RSOCK_MAX_BUF);
+	config.mem = limit_value(config.mem, MIN_BUF, RSOCK_MAX_BUF);
+	config.wmem = limit_value(config.wmem, MIN_BUF, RSOCK_MAX_BUF);
 	config.sqsize = min_u32(config.sqsize, RSOCK_MAX_QUEUE);
 	config.rqsize = min_u32(config.rqsize, RSOCK_MAX_QUEUE);
 	config.inline_size = min_u32(config.inline_size, RSOCK_MAX_QUEUE);
@@ -291,7 +291,8 @@ int rsock_setsockopt(struct rsock *rs, int level, int name, const void *val,
 	return -ENOTSUP;
 }
 
-static int put(void *val, socklen_t *len, const void *from, socklen_t size)
+static int put_option(void *val, socklen_t *len, const void *from,
+		      socklen_t size)
 {
 	*len = min_u32(*len, size);
 	memcpy(val, from, *len);
@@ -300,7 +301,7 @@ static int put(void *val, socklen_t *len, const void *from, socklen_t size)
 
 static int put_int(void *val, socklen_t *len, int v)
 {
-	return put(val, len, &v, sizeof(v));
+	return put_option(val, len, &v, sizeof(v));
 }
 
 static int put_timeout(void *val, socklen_t *len, uint64_t ns)
@@ -309,7 +310,7 @@ static int put_timeout(void *val, socklen_t *len, uint64_t ns)
 			      .tv_usec =
 				      (suseconds_t)(ns % 1000000000u / 1000) };
 
-	return put(val, len, &tv, sizeof(tv));
+	return put_option(val, len, &tv, sizeof(tv));
 }
 
 static int take_error(struct rsock *rs)
@@ -356,7 +357,7 @@ static int get_socket(struct rsock *rs, int name, void *val, socklen_t *len)
 	case SO_SNDTIMEO:
 		return put_timeout(val, len, rs->sndtimeo_ns);
 	case SO_LINGER:
-		return put(val, len, &l, sizeof(l));
+		return put_option(val, len, &l, sizeof(l));
 	}
 	return -ENOTSUP;
 }
@@ -416,7 +417,8 @@ static int get_route(struct rsock *rs, void *val, socklen_t *len)
 		if (*len < rs->s.route_len)
 			err = -EINVAL;
 		else
-			put(val, len, rs->s.route, (socklen_t)rs->s.route_len);
+			put_option(val, len, rs->s.route,
+				   (socklen_t)rs->s.route_len);
 		goto out;
 	}
 	if (*len < sizeof(d)) {

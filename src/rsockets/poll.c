@@ -218,7 +218,7 @@ static short dgram_revents(struct rsock *rs)
 		       (rsock_dgram_can_send(rs) ? POLLOUT | POLLWRNORM : 0));
 }
 
-static short revents(struct rsock *rs)
+static short revents_of(struct rsock *rs)
 {
 	return rs->type == SOCK_DGRAM ? dgram_revents(rs) : stream_revents(rs);
 }
@@ -229,11 +229,11 @@ short rsock_revents(struct rsock *rs, short events)
 	short now;
 
 	/* There is no need to look for what is known; an end is not. */
-	if (!asked || events & POLLRDHUP || asked & ~revents(rs))
+	if (!asked || events & POLLRDHUP || asked & ~revents_of(rs))
 		rsock_progress(rs);
 	if (rs->closing)
 		return POLLNVAL;
-	now = revents(rs);
+	now = revents_of(rs);
 	return (short)(now & (events | POLLERR | POLLHUP));
 }
 
@@ -272,8 +272,8 @@ int rsock_poll_any(struct pollfd *fds, nfds_t n, int ms)
 }
 
 /* Polls until ready, for polling_time and not beyond until. */
-static bool spin(struct rsock *rs, bool (*ready)(struct rsock *rs),
-		 uint64_t until)
+static bool spin_for(struct rsock *rs, bool (*ready)(struct rsock *rs),
+		     uint64_t until)
 {
 	uint64_t end = rsock_now_ns() + rsock_config()->polling_ns;
 
@@ -303,7 +303,7 @@ int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
 		return 0;
 	if (nonblock)
 		return -EAGAIN;
-	if (spin(rs, ready, deadline_ns))
+	if (spin_for(rs, ready, deadline_ns))
 		return 0;
 	efd = own_eventfd();
 	if (efd < 0)
@@ -410,7 +410,7 @@ static short check_one(struct rsock *rs, short events)
 }
 
 /* How many are ready now, rsockets and others. */
-static int check(struct poller *p)
+static int check_fds(struct poller *p)
 {
 	struct pollfd *f;
 	int n = 0, m;
@@ -437,7 +437,7 @@ static int check(struct poller *p)
 }
 
 /* Arms descriptor i to wake this thread: false if it is ready already. */
-static bool prepare(struct poller *p, nfds_t i, struct pollfd *a)
+static bool prepare_fd(struct poller *p, nfds_t i, struct pollfd *a)
 {
 	struct rsock *rs = p->rs[i];
 	struct pollfd *f = &p->fds[i];
@@ -457,7 +457,7 @@ static bool prepare(struct poller *p, nfds_t i, struct pollfd *a)
 	return !f->revents;
 }
 
-static void woken(struct poller *p, nfds_t n)
+static void fds_woken(struct poller *p, nfds_t n)
 {
 	struct pollfd *a = p->all;
 	struct rsock *rs;
@@ -483,7 +483,7 @@ static int sleep_once(struct poller *p, uint64_t until)
 	nfds_t i, n, m;
 	int err = 0;
 
-	for (i = 0; i < p->nfds && prepare(p, i, a); i++)
+	for (i = 0; i < p->nfds && prepare_fd(p, i, a); i++)
 		a += p->rs[i] ? 2 : 1;
 	n = i;
 	*a = (struct pollfd){ .fd = p->efd, .events = POLLIN };
@@ -495,7 +495,7 @@ static int sleep_once(struct poller *p, uint64_t until)
 	/* One is ready already: no sleep, and no events to take. */
 	for (i = 0; (err || n < p->nfds) && i < m; i++)
 		p->all[i].revents = 0;
-	woken(p, n);
+	fds_woken(p, n);
 	if (n == p->nfds)
 		eventfd_read(p->efd, &value);
 	return err;
@@ -521,7 +521,7 @@ int rsock_poll(struct pollfd *fds, nfds_t nfds, int timeout)
 	}
 	spin_until = now + rsock_config()->polling_ns;
 	do {
-		n = check(&p);
+		n = check_fds(&p);
 		if (n || !timeout)
 			goto out;
 		now = rsock_now_ns();
@@ -535,7 +535,7 @@ int rsock_poll(struct pollfd *fds, nfds_t nfds, int timeout)
 		n = sleep_once(&p, until);
 		if (n)
 			break;
-		n = check(&p);
+		n = check_fds(&p);
 	} while (!n && (!until || rsock_now_ns() < until));
 out:
 	poller_fini(&p);

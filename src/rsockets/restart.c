@@ -35,7 +35,7 @@ static struct handlers {
 static int sfd = -1; /* of known.restart: never read */
 
 /* Under mutex. Reads all handlers; true if they are as before. */
-static bool ask(uint64_t now)
+static bool read_handlers(uint64_t now)
 {
 	struct handlers h = { 0 };
 	bool same;
@@ -66,23 +66,24 @@ void rsock_restart_forked(void)
 	sfd = -1;
 }
 
-static struct handlers handlers(bool *same)
+static struct handlers get_handlers(bool *same)
 {
 	uint64_t now = rsock_now_ns();
 	struct handlers h;
 
 	pthread_mutex_lock(&mutex);
-	*same = (!*same && now - known.asked_ns < TRUST_NS) || ask(now);
+	*same = (!*same && now - known.asked_ns < TRUST_NS) ||
+		read_handlers(now);
 	h = known;
 	pthread_mutex_unlock(&mutex);
 	return h;
 }
 
 /* What a call returns that a signal ended; h was known before. */
-static int signalled(const struct handlers *h, bool interrupted)
+static int signal_result(const struct handlers *h, bool interrupted)
 {
 	bool same = true; /* read them, however fresh they are */
-	struct handlers now = handlers(&same);
+	struct handlers now = get_handlers(&same);
 	/* It may have been gone when it ran (SA_RESETHAND). */
 	bool others = now.others || (interrupted && h->others);
 
@@ -113,7 +114,7 @@ int rsock_sleep(struct pollfd *fds, nfds_t n, int timeout_ms)
 			       timeout_ms % 1000 * 1000000L };
 	struct pollfd all[MAX_FDS + 1];
 	bool same = false, came;
-	struct handlers h = handlers(&same);
+	struct handlers h = get_handlers(&same);
 	sigset_t mask;
 	int sig, ret;
 
@@ -124,7 +125,8 @@ int rsock_sleep(struct pollfd *fds, nfds_t n, int timeout_ms)
 	if (n > MAX_FDS || !h.any || !h.others || sfd < 0 ||
 	    any_pending(&h.restart)) {
 		ret = poll(fds, n, timeout_ms);
-		return ret < 0 && errno == EINTR ? signalled(&h, true) : ret;
+		return ret < 0 && errno == EINTR ? signal_result(&h, true) :
+						   ret;
 	}
 	memcpy(all, fds, n * sizeof(*fds));
 	all[n] = (struct pollfd){ .fd = sfd, .events = POLLIN };
@@ -134,10 +136,10 @@ int rsock_sleep(struct pollfd *fds, nfds_t n, int timeout_ms)
 			sigaddset(&mask, sig);
 	ret = ppoll(all, n + 1, timeout_ms < 0 ? NULL : &ts, &mask);
 	if (ret < 0)
-		return errno == EINTR ? signalled(&h, true) : ret;
+		return errno == EINTR ? signal_result(&h, true) : ret;
 	came = all[n].revents;
 	memcpy(fds, all, n * sizeof(*fds));
 	if (came && ret == 1)
-		return signalled(&h, false);
+		return signal_result(&h, false);
 	return ret - came;
 }

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 /* Drops the reference of rsock_get(), and converts 0 or more, or -errno. */
-static ssize_t done(struct rsock *rs, ssize_t ret)
+static ssize_t call_done(struct rsock *rs, ssize_t ret)
 {
 	rsock_put(rs);
 	if (ret >= 0)
@@ -70,7 +70,7 @@ static int with_addr(int socket, const struct sockaddr *addr, socklen_t len,
 	err = rsock_addr(rs, addr, len, &a);
 	if (!err)
 		err = rs->type == SOCK_DGRAM ? dgram(rs, &a) : stream(rs, &a);
-	return (int)done(rs, err);
+	return (int)call_done(rs, err);
 }
 
 int rbind(int socket, const struct sockaddr *addr, socklen_t addrlen)
@@ -85,9 +85,9 @@ int rlisten(int socket, int backlog)
 
 	if (!rs)
 		return -1;
-	return (int)done(rs, rs->type == SOCK_DGRAM
-				     ? -EOPNOTSUPP
-				     : rsock_stream_listen(rs, backlog));
+	return (int)call_done(rs, rs->type == SOCK_DGRAM ?
+					  -EOPNOTSUPP :
+					  rsock_stream_listen(rs, backlog));
 }
 
 int raccept(int socket, struct sockaddr *addr, socklen_t *addrlen)
@@ -101,17 +101,17 @@ int raccept(int socket, struct sockaddr *addr, socklen_t *addrlen)
 	ret = rs->type == SOCK_DGRAM ? -EOPNOTSUPP
 				     : rsock_stream_accept(rs, &new);
 	if (ret < 0)
-		return (int)done(rs, ret);
+		return (int)call_done(rs, ret);
 	rsock_stream_name(new, true, &peer);
 	ret = rsock_publish(new, new->s.channel->fd);
 	if (ret < 0) {
 		rsock_destroy(new);
-		return (int)done(rs, ret);
+		return (int)call_done(rs, ret);
 	}
 	rsock_copy_addr(addr, addrlen, &peer);
 	if (rs->keepalive)
 		rsock_alive_set(new, true);
-	return (int)done(rs, ret);
+	return (int)call_done(rs, ret);
 }
 
 int rconnect(int socket, const struct sockaddr *addr, socklen_t addrlen)
@@ -131,7 +131,7 @@ int rshutdown(int socket, int how)
 		err = shutdown(rs->d.udp, how) ? rsock_errno() : 0;
 	else
 		err = rsock_stream_shutdown(rs, how);
-	return (int)done(rs, err);
+	return (int)call_done(rs, err);
 }
 
 int rclose(int socket)
@@ -146,7 +146,7 @@ int rclose(int socket)
 		return -1;
 	/* Of several threads that close it at once, one succeeds. */
 	if (!rsock_unpublish(rs))
-		return (int)done(rs, -EBADF);
+		return (int)call_done(rs, -EBADF);
 	rsock_alive_set(rs, false);
 	if (rs->type == SOCK_DGRAM)
 		rsock_dgram_close(rs);
@@ -159,7 +159,7 @@ int rclose(int socket)
 		rsock_put(rs);
 	else
 		rsock_stream_close(rs);
-	return (int)done(rs, 0);
+	return (int)call_done(rs, 0);
 }
 
 static ssize_t recv_any(struct rsock *rs, const struct iovec *iov, int iovcnt,
@@ -188,7 +188,7 @@ ssize_t rrecvfrom(int socket, void *buf, size_t len, int flags,
 	if (n >= 0 && src_addr &&
 	    (rs->type == SOCK_DGRAM || !rsock_stream_name(rs, true, &from)))
 		rsock_copy_addr(src_addr, addrlen, &from);
-	return done(rs, n);
+	return call_done(rs, n);
 }
 
 ssize_t rrecv(int socket, void *buf, size_t len, int flags)
@@ -205,17 +205,17 @@ ssize_t rrecvmsg(int socket, struct msghdr *msg, int flags)
 	if (!rs)
 		return -1;
 	if (msg->msg_iovlen > IOV_MAX)
-		return done(rs, -EMSGSIZE);
+		return call_done(rs, -EMSGSIZE);
 	n = recv_any(rs, msg->msg_iov, (int)msg->msg_iovlen, &flags, &from);
 	if (n < 0)
-		return done(rs, n);
+		return call_done(rs, n);
 	if (msg->msg_name && rs->type == SOCK_DGRAM)
 		rsock_copy_addr(msg->msg_name, &msg->msg_namelen, &from);
 	else
 		msg->msg_namelen = 0;
 	msg->msg_controllen = 0; /* never supported */
 	msg->msg_flags = flags;
-	return done(rs, n);
+	return call_done(rs, n);
 }
 
 ssize_t rread(int socket, void *buf, size_t count)
@@ -232,8 +232,8 @@ ssize_t rreadv(int socket, const struct iovec *iov, int iovcnt)
 	if (!rs)
 		return -1;
 	if (iovcnt < 0 || iovcnt > IOV_MAX)
-		return done(rs, -EINVAL);
-	return done(rs, recv_any(rs, iov, iovcnt, &flags, &from));
+		return call_done(rs, -EINVAL);
+	return call_done(rs, recv_any(rs, iov, iovcnt, &flags, &from));
 }
 
 static ssize_t send_any(struct rsock *rs, const struct iovec *iov, int iovcnt,
@@ -261,7 +261,7 @@ ssize_t rsendto(int socket, const void *buf, size_t len, int flags,
 
 	if (!rs)
 		return -1;
-	return done(rs, send_any(rs, &iov, 1, flags, dest_addr, addrlen));
+	return call_done(rs, send_any(rs, &iov, 1, flags, dest_addr, addrlen));
 }
 
 ssize_t rsend(int socket, const void *buf, size_t len, int flags)
@@ -276,11 +276,11 @@ ssize_t rsendmsg(int socket, const struct msghdr *msg, int flags)
 	if (!rs)
 		return -1;
 	if (msg->msg_iovlen > IOV_MAX)
-		return done(rs, -EMSGSIZE);
+		return call_done(rs, -EMSGSIZE);
 	if (msg->msg_control && msg->msg_controllen)
-		return done(rs, -ENOTSUP);
-	return done(rs, send_any(rs, msg->msg_iov, (int)msg->msg_iovlen, flags,
-				 msg->msg_name, msg->msg_namelen));
+		return call_done(rs, -ENOTSUP);
+	return call_done(rs, send_any(rs, msg->msg_iov, (int)msg->msg_iovlen,
+				      flags, msg->msg_name, msg->msg_namelen));
 }
 
 ssize_t rwrite(int socket, const void *buf, size_t count)
@@ -295,8 +295,8 @@ ssize_t rwritev(int socket, const struct iovec *iov, int iovcnt)
 	if (!rs)
 		return -1;
 	if (iovcnt < 0 || iovcnt > IOV_MAX)
-		return done(rs, -EINVAL);
-	return done(rs, send_any(rs, iov, iovcnt, 0, NULL, 0));
+		return call_done(rs, -EINVAL);
+	return call_done(rs, send_any(rs, iov, iovcnt, 0, NULL, 0));
 }
 
 int rpoll(struct pollfd *fds, nfds_t nfds, int timeout)
@@ -313,7 +313,7 @@ static bool in_set(int fd, const fd_set *set)
 	return set && FD_ISSET(fd, set);
 }
 
-static int report(int fd, bool ready, fd_set *set)
+static int report_fd(int fd, bool ready, fd_set *set)
 {
 	if (!set || !FD_ISSET(fd, set))
 		return 0;
@@ -366,15 +366,16 @@ int rselect(int nfds, fd_set *readfds, fd_set *writefds, fd_set *exceptfds,
 			errno = EBADF;
 			return -1;
 		}
-		ret += report(fds[i].fd, fds[i].revents & in, readfds);
-		ret += report(fds[i].fd, fds[i].revents & out, writefds);
-		ret += report(fds[i].fd, fds[i].revents & POLLPRI, exceptfds);
+		ret += report_fd(fds[i].fd, fds[i].revents & in, readfds);
+		ret += report_fd(fds[i].fd, fds[i].revents & out, writefds);
+		ret += report_fd(fds[i].fd, fds[i].revents & POLLPRI,
+				 exceptfds);
 	}
 	return ret;
 }
 
-static int name(int socket, bool peer, struct sockaddr *addr,
-		socklen_t *addrlen)
+static int get_name(int socket, bool peer, struct sockaddr *addr,
+		    socklen_t *addrlen)
 {
 	struct rsock *rs = rsock_get(socket);
 	union rsw_addr a;
@@ -391,17 +392,17 @@ static int name(int socket, bool peer, struct sockaddr *addr,
 	} else {
 		err = getsockname(rs->d.udp, addr, addrlen) ? rsock_errno() : 0;
 	}
-	return (int)done(rs, err);
+	return (int)call_done(rs, err);
 }
 
 int rgetpeername(int socket, struct sockaddr *addr, socklen_t *addrlen)
 {
-	return name(socket, true, addr, addrlen);
+	return get_name(socket, true, addr, addrlen);
 }
 
 int rgetsockname(int socket, struct sockaddr *addr, socklen_t *addrlen)
 {
-	return name(socket, false, addr, addrlen);
+	return get_name(socket, false, addr, addrlen);
 }
 
 int rsetsockopt(int socket, int level, int optname, const void *optval,
@@ -418,8 +419,8 @@ int rsetsockopt(int socket, int level, int optname, const void *optval,
 	rs = rsock_get(socket);
 	if (!rs)
 		return -1;
-	return (int)done(rs,
-			 rsock_setsockopt(rs, level, optname, optval, optlen));
+	return (int)call_done(
+		rs, rsock_setsockopt(rs, level, optname, optval, optlen));
 }
 
 int rgetsockopt(int socket, int level, int optname, void *optval,
@@ -429,8 +430,8 @@ int rgetsockopt(int socket, int level, int optname, void *optval,
 
 	if (!rs)
 		return -1;
-	return (int)done(rs,
-			 rsock_getsockopt(rs, level, optname, optval, optlen));
+	return (int)call_done(
+		rs, rsock_getsockopt(rs, level, optname, optval, optlen));
 }
 
 /* The descriptors behind an rsocket never block: the flag is kept here. */
@@ -462,7 +463,7 @@ int rfcntl(int socket, int cmd, ...)
 	default:
 		ret = -ENOTSUP;
 	}
-	return (int)done(rs, ret);
+	return (int)call_done(rs, ret);
 }
 
 static struct rsock *get_stream(int socket)
@@ -471,7 +472,7 @@ static struct rsock *get_stream(int socket)
 
 	if (!rs || rs->type == SOCK_STREAM)
 		return rs;
-	done(rs, -EOPNOTSUPP);
+	call_done(rs, -EOPNOTSUPP);
 	return NULL;
 }
 
@@ -481,15 +482,16 @@ off_t riomap(int socket, void *buf, size_t len, int prot, int flags,
 	struct rsock *rs = get_stream(socket);
 
 	(void)flags; /* none are defined */
-	return rs ? (off_t)done(rs, rsock_iomap(rs, buf, len, prot, offset))
-		  : -1;
+	return rs ? (off_t)call_done(rs,
+				     rsock_iomap(rs, buf, len, prot, offset)) :
+		    -1;
 }
 
 int riounmap(int socket, void *buf, size_t len)
 {
 	struct rsock *rs = get_stream(socket);
 
-	return rs ? (int)done(rs, rsock_iounmap(rs, buf, len)) : -1;
+	return rs ? (int)call_done(rs, rsock_iounmap(rs, buf, len)) : -1;
 }
 
 size_t riowrite(int socket, const void *buf, size_t count, off_t offset,
@@ -499,5 +501,6 @@ size_t riowrite(int socket, const void *buf, size_t count, off_t offset,
 
 	if (!rs)
 		return (size_t)-1;
-	return (size_t)done(rs, rsock_iowrite(rs, buf, count, offset, flags));
+	return (size_t)call_done(rs,
+				 rsock_iowrite(rs, buf, count, offset, flags));
 }

@@ -44,7 +44,7 @@ static int send_ctrl(struct rsock *rs, enum rsw_ctrl value, uint64_t until)
 }
 
 /* Under lock; no message as long as the peer may still send. */
-static int shut(struct rsock *rs, int how, uint64_t until)
+static int shut_rsock(struct rsock *rs, int how, uint64_t until)
 {
 	struct rsock_stream *s = &rs->s;
 	bool wr_was_open = s->wr_open;
@@ -73,7 +73,7 @@ int rsock_stream_shutdown(struct rsock *rs, int how)
 		return err;
 	pthread_mutex_lock(&rs->lock);
 	if (rs->state == RSOCK_CONNECTED && (rs->s.rd_open || rs->s.wr_open))
-		err = shut(rs, how, until);
+		err = shut_rsock(rs, how, until);
 	pthread_mutex_unlock(&rs->lock);
 	return err;
 }
@@ -94,7 +94,7 @@ bool rsock_stream_over(struct rsock *rs)
 	if (rs->state == RSOCK_CONNECTED && (rs->s.rd_open || rs->s.wr_open)) {
 		if (!ctrl_free(rs))
 			return false;
-		shut(rs, SHUT_RDWR, 0);
+		shut_rsock(rs, SHUT_RDWR, 0);
 	}
 	return rs->state < RSOCK_CONNECTED || all_sent(rs);
 }

@@ -140,7 +140,7 @@ static int create_buffers(struct rsock *rs)
 	return 0;
 }
 
-static uint32_t clamp(uint32_t v, uint32_t least, uint32_t most)
+static uint32_t clamp_u32(uint32_t v, uint32_t least, uint32_t most)
 {
 	if (v < least)
 		return least;
@@ -164,11 +164,11 @@ static int create_qp(struct rsock *rs)
 	if (ibv_query_device(s->id->verbs, &dev))
 		return -ENODEV;
 	s->plain = speaks_iwarp(s->id);
-	most = clamp((uint32_t)dev.max_qp_wr >> s->plain, RSOCK_MIN_QUEUE,
-		     RSOCK_MAX_QUEUE) -
+	most = clamp_u32((uint32_t)dev.max_qp_wr >> s->plain, RSOCK_MIN_QUEUE,
+			 RSOCK_MAX_QUEUE) -
 	       RSOCK_CTRL_RQ;
-	rs->sq_size = clamp(rs->sq_size, RSOCK_MIN_QUEUE, most);
-	rs->rq_size = clamp(rs->rq_size, RSOCK_MIN_QUEUE, most);
+	rs->sq_size = clamp_u32(rs->sq_size, RSOCK_MIN_QUEUE, most);
+	rs->rq_size = clamp_u32(rs->rq_size, RSOCK_MIN_QUEUE, most);
 
 	err = create_cc(rs, s->id->verbs);
 	if (err)
@@ -242,7 +242,7 @@ static void unmap_buffer(void *p, size_t len)
 		munmap(p, len);
 }
 
-static void dereg(struct ibv_mr *mr)
+static void dereg_mr(struct ibv_mr *mr)
 {
 	if (mr)
 		ibv_dereg_mr(mr);
@@ -258,9 +258,9 @@ void rsock_stream_fini(struct rsock *rs)
 		rdma_destroy_qp(s->id);
 	}
 	rsock_iomap_fini(rs);
-	dereg(s->rmr);
-	dereg(s->smr);
-	dereg(s->table_mr);
+	dereg_mr(s->rmr);
+	dereg_mr(s->smr);
+	dereg_mr(s->table_mr);
 	if (s->cq) {
 		ibv_ack_cq_events(s->cq, s->unacked);
 		ibv_destroy_cq(s->cq);

@@ -63,7 +63,7 @@ static void lock_init(struct rsock *rs)
 }
 
 /* What is used before the first and after the last reference. */
-static void reset(struct rsock *rs)
+static void reset_rsock(struct rsock *rs)
 {
 	size_t first = offsetof(struct rsock, type);
 
@@ -87,7 +87,7 @@ struct rsock *rsock_alloc(const struct rsock *parent, int type, int family)
 		rs = calloc(1, sizeof(*rs));
 	if (!rs)
 		return NULL;
-	reset(rs);
+	reset_rsock(rs);
 	rs->generation = generation;
 	rs->fd = -1;
 	rs->type = type;

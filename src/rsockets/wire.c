@@ -16,22 +16,22 @@ static bool big_endian(void)
 	return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
 }
 
-static uint8_t scale(uint32_t n)
+static uint8_t scale_size(uint32_t n)
 {
 	if (n <= 128)
 		return (uint8_t)n;
 	return (uint8_t)(128 | min_u32(n >> 8, 127));
 }
 
-/* 128 stands for itself; scale() writes it for 129 to 255 too. */
-static uint32_t unscale(uint8_t s)
+/* 128 stands for itself; scale_size() writes it for 129 to 255 too. */
+static uint32_t unscale_size(uint8_t s)
 {
 	return s <= 128 ? s : (uint32_t)(s & 127) << 8;
 }
 
 uint32_t rsw_iomaps_round(uint32_t n)
 {
-	return unscale(scale(n));
+	return unscale_size(scale_size(n));
 }
 
 static void put_sge(uint8_t *p, const struct rsw_sge *sge)
@@ -55,7 +55,7 @@ void rsw_conn_encode(uint8_t p[RSW_CONN_LEN], const struct rsw_conn *conn)
 	p[1] = (uint8_t)(CONN_IOMAPS | (big_endian() ? CONN_BIG_ENDIAN : 0));
 	put_be16(p + 2, conn->credits);
 	put_be16(p + 4, conn->port);
-	p[7] = scale(conn->iomaps);
+	p[7] = scale_size(conn->iomaps);
 	put_sge(p + 8, &conn->target);
 	put_sge(p + 24, &conn->buffer);
 }
@@ -73,7 +73,7 @@ int rsw_conn_decode(const void *data, size_t len, struct rsw_conn *conn)
 		.has_iomaps = p[1] & CONN_IOMAPS,
 		.credits = get_be16(p + 2),
 		.port = get_be16(p + 4),
-		.iomaps = unscale(p[7]),
+		.iomaps = unscale_size(p[7]),
 		.target = get_sge(p + 8),
 		.buffer = get_sge(p + 24),
 	};

@@ -454,7 +454,7 @@ int rsp_fclose(FILE *f)
 }
 
 /* new is a copy of old, made by the kernel. */
-static int duplicated(int old, int new)
+static int fd_duplicated(int old, int new)
 {
 	struct rsp_fd *f = rsp_find(old);
 
@@ -468,7 +468,7 @@ static int duplicated(int old, int new)
 int rsp_dup(int fd) RSP_EXPORT(dup);
 int rsp_dup(int fd)
 {
-	return duplicated(fd, rsp_real()->dup(fd));
+	return fd_duplicated(fd, rsp_real()->dup(fd));
 }
 
 int rsp_dup2(int old, int new) RSP_EXPORT(dup2);
@@ -480,7 +480,7 @@ int rsp_dup2(int old, int new)
 		return rsp_real()->dup2(old, new);
 	rsp_forget(new);
 	ret = rsp_real()->dup2(old, new);
-	return duplicated(old, ret);
+	return fd_duplicated(old, ret);
 }
 
 int rsp_dup3(int old, int new, int flags) RSP_EXPORT(dup3);
@@ -492,7 +492,7 @@ int rsp_dup3(int old, int new, int flags)
 		return rsp_real()->dup3(old, new, flags);
 	rsp_forget(new);
 	ret = rsp_real()->dup3(old, new, flags);
-	return duplicated(old, ret);
+	return fd_duplicated(old, ret);
 }
 
 /*
@@ -531,7 +531,7 @@ long rsp_syscall(long nr, ...)
 #endif
 	case SYS_dup:
 		ret = real->syscall(nr, a);
-		return duplicated((int)a, (int)ret);
+		return fd_duplicated((int)a, (int)ret);
 #ifdef SYS_dup2
 	case SYS_dup2:
 		return rsp_dup2((int)a, (int)b);
@@ -557,7 +557,7 @@ static int do_fcntl(int fd, int cmd, void *arg)
 	if (ret < 0 || !f)
 		return ret;
 	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
-		return duplicated(fd, ret);
+		return fd_duplicated(fd, ret);
 	/* An rsocket that is connecting stays non-blocking. */
 	if (cmd == F_SETFL && f->rfd >= 0 && f->state != RSP_CONNECTING)
 		rfcntl(f->rfd, F_SETFL, (int)(intptr_t)arg & ~O_ACCMODE);

@@ -32,7 +32,7 @@ static bool word_is(const char *word, const char *name)
 	return false;
 }
 
-static bool matches(const char *line, int family, int type)
+static bool line_matches(const char *line, int family, int type)
 {
 	char prog[64], fam[16], typ[16], proto[16];
 
@@ -70,8 +70,8 @@ static void read_config(void)
 	while (fgets(line, sizeof(line), f)) {
 		any = any || (line[0] != '#' && line[0] != '\n');
 		for (i = 0; i < 4; i++)
-			if (matches(line, families[i],
-				    i < 2 ? SOCK_STREAM : SOCK_DGRAM))
+			if (line_matches(line, families[i],
+					 i < 2 ? SOCK_STREAM : SOCK_DGRAM))
 				found |= 1u << i;
 	}
 	fclose(f);

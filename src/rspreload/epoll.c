@@ -170,7 +170,7 @@ void rsp_reg_set_shadow(struct rsp_reg *reg, bool on)
 }
 
 /* Makes another thread that sleeps in the instance check again. */
-static void kick(struct rsp_ep *ep)
+static void kick_waiter(struct rsp_ep *ep)
 {
 	if (ep->waiters)
 		eventfd_write(ep->evfd, 1);
@@ -188,7 +188,8 @@ static struct rsp_reg *find_reg(struct rsp_fd *f, const struct rsp_ep *ep,
 }
 
 /* Whether the instance hears of what other threads take from the rsocket. */
-static int watch(const struct rsp_ep *ep, const struct rsp_fd *f, bool on)
+static int watch_rsocket(const struct rsp_ep *ep, const struct rsp_fd *f,
+			 bool on)
 {
 	int v = on ? ep->evfd : -1 - ep->evfd;
 
@@ -202,7 +203,7 @@ static void remove_reg(struct rsp_reg *reg)
 
 	/* Another registration of the two may have the same watch. */
 	if (!reg->off)
-		watch(ep, reg->f, false);
+		watch_rsocket(ep, reg->f, false);
 	pthread_mutex_lock(&ep->lock);
 	rsp_reg_set_fd(reg, 0, -1);
 	rsp_reg_set_fd(reg, 1, -1);
@@ -218,13 +219,13 @@ static int add_reg(struct rsp_ep *ep, struct rsp_fd *f, int fd,
 {
 	struct rsp_reg *reg;
 
-	if (watch(ep, f, true))
+	if (watch_rsocket(ep, f, true))
 		return -1;
 	pthread_mutex_lock(&ep->lock);
 	reg = take_reg(ep);
 	if (!reg) {
 		pthread_mutex_unlock(&ep->lock);
-		watch(ep, f, false);
+		watch_rsocket(ep, f, false);
 		errno = ENOSPC;
 		return -1;
 	}
@@ -238,7 +239,7 @@ static int add_reg(struct rsp_ep *ep, struct rsp_fd *f, int fd,
 	f->regs = reg;
 	ep->connecting += f->state == RSP_CONNECTING;
 	rsp_reg_ask(reg);
-	kick(ep);
+	kick_waiter(ep);
 	pthread_mutex_unlock(&ep->lock);
 	return 0;
 }
@@ -261,14 +262,14 @@ static void turn_off(struct rsp_fd *f, struct rsp_reg *reg)
 		del_reg(f, reg);
 		return;
 	}
-	watch(ep, f, false);
+	watch_rsocket(ep, f, false);
 	pthread_mutex_lock(&ep->lock);
 	reg->off = true;
 	pthread_mutex_unlock(&ep->lock);
 }
 
-static int control(struct rsp_ep *ep, int op, struct rsp_fd *f, int fd,
-		   const struct epoll_event *ev)
+static int control_reg(struct rsp_ep *ep, int op, struct rsp_fd *f, int fd,
+		       const struct epoll_event *ev)
 {
 	struct rsp_reg *reg = find_reg(f, ep, fd);
 	bool on = reg && !reg->off;
@@ -287,7 +288,7 @@ static int control(struct rsp_ep *ep, int op, struct rsp_fd *f, int fd,
 		turn_off(f, reg);
 		return 0;
 	}
-	if (reg->off && watch(ep, f, true))
+	if (reg->off && watch_rsocket(ep, f, true))
 		return -1;
 	pthread_mutex_lock(&ep->lock);
 	reg->events = ev->events;
@@ -296,7 +297,7 @@ static int control(struct rsp_ep *ep, int op, struct rsp_fd *f, int fd,
 	reg->fired = reg->off = false;
 	ep->connecting += f->state == RSP_CONNECTING;
 	rsp_reg_ask(reg);
-	kick(ep);
+	kick_waiter(ep);
 	pthread_mutex_unlock(&ep->lock);
 	return 0;
 }
@@ -329,7 +330,7 @@ int rsp_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 	rsp_enter();
 	pthread_mutex_lock(&f->lock);
 	if (f->rfd >= 0)
-		ret = control(ep, op, f, fd, ev);
+		ret = control_reg(ep, op, f, fd, ev);
 	else /* it has just fallen back, with its registrations */
 		ret = rsp_real()->epoll_ctl(epfd, op, fd, ev);
 	pthread_mutex_unlock(&f->lock);

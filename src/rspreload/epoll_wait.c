@@ -32,7 +32,7 @@ struct todo {
 
 /* The events of a registration that are true now. Arms it if none is; or not,
  * with peek. */
-static uint32_t look(struct rsp_reg *reg, bool peek)
+static uint32_t reg_events(struct rsp_reg *reg, bool peek)
 {
 	struct rsock_wake w = { .watch = reg->ep->evfd };
 	struct pollfd p = { .fd = reg->fd, .events = POLLIN };
@@ -63,7 +63,7 @@ static uint32_t look(struct rsp_reg *reg, bool peek)
 }
 
 /* Its descriptors must not wake a waiter. */
-static void hush(struct rsp_reg *reg)
+static void hush_reg(struct rsp_reg *reg)
 {
 	rsp_reg_set_fd(reg, 0, -1);
 	rsp_reg_set_fd(reg, 1, -1);
@@ -98,7 +98,7 @@ static int ask_all(struct rsp_ep *ep, struct epoll_event *out, int max,
 		if (reg->off && !reg->woken)
 			continue;
 		if (reg->off || reg->fired) {
-			hush(reg);
+			hush_reg(reg);
 			continue;
 		}
 		if (n == max) {
@@ -106,7 +106,7 @@ static int ask_all(struct rsp_ep *ep, struct epoll_event *out, int max,
 			continue;
 		}
 		peek = how != ARM && is_hot(reg);
-		revents = look(reg, peek);
+		revents = reg_events(reg, peek);
 		if (reg->f->state == RSP_CONNECTING) {
 			todo->settle = todo->settle || revents ||
 				       rsp_now_ns() >= reg->f->deadline_ns;
@@ -141,7 +141,8 @@ static int ask_all(struct rsp_ep *ep, struct epoll_event *out, int max,
  * A registration of the parent, in its child: both share a listener's shadow
  * only.
  */
-static bool inherited(const struct rsp_reg *reg, struct epoll_event *out, int n)
+static bool inherited_reg(const struct rsp_reg *reg, struct epoll_event *out,
+			  int n)
 {
 	struct pollfd p = { .fd = reg->fd,
 			    .events = (short)(reg->events & EPOLLIN) };
@@ -175,7 +176,7 @@ static void claim_all(const struct rsp_ep *ep)
  * Sorts events of the kernel: registrations are checked, the program's own
  * events stay.
  */
-static int sort(struct rsp_ep *ep, struct epoll_event *ev, int n)
+static int sort_events(struct rsp_ep *ep, struct epoll_event *ev, int n)
 {
 	struct rsp_reg *reg;
 	eventfd_t value;
@@ -194,7 +195,7 @@ static int sort(struct rsp_ep *ep, struct epoll_event *ev, int n)
 					      WOKEN;
 				reg->reported = 0;
 				rsp_reg_ask(reg);
-			} else if (ep->forked && inherited(reg, ev, kept)) {
+			} else if (ep->forked && inherited_reg(reg, ev, kept)) {
 				kept++;
 			}
 			continue;
@@ -279,8 +280,8 @@ static int wait_kernel(struct rsp_ep *ep, struct epoll_event *ev, int max,
  * Checks, and if nothing is ready but some are hot, spins before it arms these
  * (base/backoff.h). From then on this thread counts as a waiter.
  */
-static int ask(struct rsp_ep *ep, struct epoll_event *out, int max,
-	       uint64_t until, struct todo *todo)
+static int check_regs(struct rsp_ep *ep, struct epoll_event *out, int max,
+		      uint64_t until, struct todo *todo)
 {
 	static __thread struct backoff spins;
 	enum how how = PEEK;
@@ -339,7 +340,7 @@ static int wait_ep(struct rsp_ep *ep, struct epoll_event *out, int max,
 		 */
 		most = ep->turn++ & 1 ? max / 2 : max;
 		rsp_enter();
-		n = ask(ep, out, most, until, &todo);
+		n = check_regs(ep, out, most, until, &todo);
 		rsp_leave();
 		room = max - n < BATCH ? max - n : BATCH;
 		m = room ? wait_kernel(ep, ev, room, n || todo.settle, until,
@@ -349,7 +350,7 @@ static int wait_ep(struct rsp_ep *ep, struct epoll_event *out, int max,
 		pthread_mutex_lock(&ep->lock);
 		ep->waiters--;
 		if (m > 0) {
-			m = sort(ep, ev, m);
+			m = sort_events(ep, ev, m);
 			memcpy(out + n, ev, (size_t)m * sizeof(*ev));
 			n += m;
 		}

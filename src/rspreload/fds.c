@@ -436,7 +436,7 @@ struct rsp_fd *rsp_data(int fd)
 }
 
 /* Calls fn for each descriptor in the table. */
-static void each(void (*fn)(int fd, struct rsp_fd *f, void *arg), void *arg)
+static void each_fd(void (*fn)(int fd, struct rsp_fd *f, void *arg), void *arg)
 {
 	struct rsp_fd *f;
 	unsigned fd;
@@ -451,7 +451,7 @@ struct search {
 	int fd; /* one of them */
 };
 
-static void found(int fd, struct rsp_fd *f, void *arg)
+static void found_fd(int fd, struct rsp_fd *f, void *arg)
 {
 	const struct rsp_real *real = rsp_real();
 	struct search *s = arg;
@@ -482,7 +482,7 @@ void rsp_use_slow(struct rsp_fd *f)
 	pthread_mutex_unlock(&f->lock);
 }
 
-static void share(struct rsp_fd *f)
+static void share_fd(struct rsp_fd *f)
 {
 	enum rsp_use was = RSP_UNUSED;
 	struct search s = { .f = f, .fd = -1 };
@@ -495,7 +495,7 @@ static void share(struct rsp_fd *f)
 	s.end = rsp_relay(f->rfd);
 	if (s.end >= 0) {
 		f->rfd = -1;
-		each(found, &s);
+		each_fd(found_fd, &s);
 		f->state = RSP_RELAYED;
 		rsp_real()->close(s.end);
 	}
@@ -512,7 +512,7 @@ static void to_share(int fd, struct rsp_fd *f, void *arg)
 		f->heir = rsp_offer(f);
 	if (f->state == RSP_RSOCK && f->type == SOCK_STREAM &&
 	    f->used != RSP_USED && (f->linked || f->dst_len))
-		share(f);
+		share_fd(f);
 }
 
 int rsp_give_up(struct rsp_fd *f, int heir)
@@ -521,7 +521,7 @@ int rsp_give_up(struct rsp_fd *f, int heir)
 
 	pthread_mutex_lock(&f->lock);
 	if (f->state == RSP_LISTENING && f->heir == heir)
-		each(found, &s);
+		each_fd(found_fd, &s);
 	/* Nobody writes to it any more; the caller closes it. */
 	if (f->heir == heir)
 		f->heir = -1;
@@ -549,7 +549,7 @@ void rsp_claim(struct rsp_fd *f)
 static void before_fork(void)
 {
 	if (!rsp_inside())
-		each(to_share, NULL);
+		each_fd(to_share, NULL);
 	rsp_relay_before_fork();
 	pthread_mutex_lock(&mutex);
 }
@@ -564,7 +564,7 @@ static void after_fork_parent(void)
  * The child has the parent's descriptors, but its rsockets are dead, and only
  * the parent changes an epoll instance that they share.
  */
-static void inherit(int fd, struct rsp_fd *f, void *arg)
+static void inherit_fd(int fd, struct rsp_fd *f, void *arg)
 {
 	(void)fd;
 	(void)arg;
@@ -588,7 +588,7 @@ static void after_fork_child(void)
 {
 	pthread_mutex_init(&mutex, NULL);
 	rsp_relay_after_fork(true);
-	each(inherit, NULL);
+	each_fd(inherit_fd, NULL);
 	rsp_epoll_forked();
 }
 
@@ -602,7 +602,7 @@ static void own_memory(void)
 	owner = getpid();
 }
 
-__attribute__((constructor)) static void load(void)
+__attribute__((constructor)) static void load_preload(void)
 {
 	rsp_real();
 	own_memory();
@@ -617,7 +617,7 @@ static void hang_up(int fd, struct rsp_fd *f, void *arg)
 		rsp_real()->close(fd);
 }
 
-static void end(int fd, struct rsp_fd *f, void *arg)
+static void end_fd(int fd, struct rsp_fd *f, void *arg)
 {
 	(void)fd;
 	(void)arg;
@@ -629,9 +629,9 @@ static void end(int fd, struct rsp_fd *f, void *arg)
  * The kernel delivers what a program wrote before it ended. What an rsocket has
  * taken is delivered only while the process exists.
  */
-__attribute__((destructor)) static void unload(void)
+__attribute__((destructor)) static void unload_preload(void)
 {
-	each(hang_up, NULL);
+	each_fd(hang_up, NULL);
 	rsp_relay_finish();
-	each(end, NULL);
+	each_fd(end_fd, NULL);
 }

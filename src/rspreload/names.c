@@ -33,7 +33,7 @@ _Static_assert(TAG_BYTES + 2 * MOST_BYTES <=
 		       sizeof(((struct sockaddr_un *)0)->sun_path),
 	       "the longest name fits");
 
-static size_t pack(uint8_t *to, const struct sockaddr_storage *from)
+static size_t pack_addr(uint8_t *to, const struct sockaddr_storage *from)
 {
 	const struct sockaddr_in6 *in6 = (const void *)from;
 	const struct sockaddr_in *in = (const void *)from;
@@ -51,8 +51,8 @@ static size_t pack(uint8_t *to, const struct sockaddr_storage *from)
 	return V6_BYTES;
 }
 
-static void unpack(struct sockaddr_storage *to, const uint8_t *from,
-		   size_t bytes)
+static void unpack_addr(struct sockaddr_storage *to, const uint8_t *from,
+			size_t bytes)
 {
 	struct sockaddr_in6 *in6 = (void *)to;
 	struct sockaddr_in *in = (void *)to;
@@ -93,8 +93,8 @@ int rsp_name(int end, const struct sockaddr_storage *local,
 	/* A name is one socket's, and another may have had the same ports. */
 	if (getrandom(bytes, n, 0) != (ssize_t)n)
 		return -1;
-	n += pack(bytes + n, local);
-	n += pack(bytes + n, peer);
+	n += pack_addr(bytes + n, local);
+	n += pack_addr(bytes + n, peer);
 	memcpy(un.sun_path + 1, TAG, TAG_BYTES - 1);
 	for (i = 0; i < n; i++) {
 		*to++ = digits[bytes[i] >> 4];
@@ -135,7 +135,7 @@ bool rsp_named(int fd, struct rsp_names *names)
 		bytes[i] = (uint8_t)(high << 4 | low);
 	}
 	n = (n - RANDOM_BYTES) / 2;
-	unpack(&names->local, bytes + RANDOM_BYTES, n);
-	unpack(&names->peer, bytes + RANDOM_BYTES + n, n);
+	unpack_addr(&names->local, bytes + RANDOM_BYTES, n);
+	unpack_addr(&names->peer, bytes + RANDOM_BYTES + n, n);
 	return true;
 }

@@ -64,13 +64,13 @@ static void free_relay(struct relay *r)
 }
 
 /* Whether a call that failed may succeed later. */
-static bool later(void)
+static bool may_succeed_later(void)
 {
 	return errno == EAGAIN || errno == EINTR;
 }
 
 /* The reader is gone. The other direction goes on. */
-static void cut(struct flow *f)
+static void cut_flow(struct flow *f)
 {
 	f->len = 0;
 	f->end = f->passed = true;
@@ -85,8 +85,8 @@ static void to_program(struct relay *r)
 		n = rsp_real()->send(r->end, f->data + f->pos, f->len,
 				     MSG_DONTWAIT | MSG_NOSIGNAL);
 		if (n < 0) {
-			if (!later())
-				cut(f);
+			if (!may_succeed_later())
+				cut_flow(f);
 			return;
 		}
 		f->pos += (size_t)n;
@@ -102,7 +102,7 @@ static void to_program(struct relay *r)
  * left behind, it would make close(2) end the other direction with ECONNRESET
  * before the program has read all of it (unix(7)).
  */
-static void refuse(int end)
+static void refuse_program(int end)
 {
 	char rest[4096];
 
@@ -119,10 +119,10 @@ static void to_peer(struct relay *r, bool writable)
 	while (f->len) {
 		n = rsend(r->rfd, f->data + f->pos, f->len, MSG_DONTWAIT);
 		if (n < 0) {
-			if (later())
+			if (may_succeed_later())
 				return;
-			cut(f);
-			refuse(r->end);
+			cut_flow(f);
+			refuse_program(r->end);
 			return;
 		}
 		f->pos += (size_t)n;
@@ -136,37 +136,38 @@ static void to_peer(struct relay *r, bool writable)
 }
 
 /* Takes the result of a read: false if the connection has failed. */
-static bool took(struct flow *f, ssize_t n)
+static bool flow_took(struct flow *f, ssize_t n)
 {
 	if (n < 0)
-		return later();
+		return may_succeed_later();
 	f->pos = 0;
 	f->len = (size_t)n;
 	f->end = !n;
 	return true;
 }
 
-static bool finished(const struct flow *f)
+static bool flow_finished(const struct flow *f)
 {
 	return f->end && !f->len;
 }
 
-static void carry(struct relay *r, short peer, short program)
+static void relay_carry(struct relay *r, short peer, short program)
 {
 	struct flow *in = r->in, *out = r->out;
 	bool ok = true;
 
 	if (peer && !in->len && !in->end)
-		ok = took(in, rrecv(r->rfd, in->data, PIECE, MSG_DONTWAIT));
+		ok = flow_took(in,
+			       rrecv(r->rfd, in->data, PIECE, MSG_DONTWAIT));
 	if (ok && program && !out->len && !out->end)
-		ok = took(out, rsp_real()->recv(r->end, out->data, PIECE,
-						MSG_DONTWAIT));
+		ok = flow_took(out, rsp_real()->recv(r->end, out->data, PIECE,
+						     MSG_DONTWAIT));
 	if (ok)
 		to_program(r);
 	if (ok)
 		to_peer(r, peer & POLLOUT);
 	/* Closed, not only shut down: nobody reads what arrives. */
-	if (ok && finished(out) && program & POLLHUP)
+	if (ok && flow_finished(out) && program & POLLHUP)
 		ok = false;
 	r->dead = !ok || (in->passed && out->passed);
 }
@@ -189,7 +190,7 @@ static void give_up(struct relay *r)
 	    ntohs(((struct sockaddr_in *)(void *)&name)->sin_port));
 }
 
-static void watch(struct relay *r, struct pollfd *p)
+static void relay_watch(struct relay *r, struct pollfd *p)
 {
 	p[0] = p[1] = (struct pollfd){ .fd = -1 };
 	if (r->listener) {
@@ -204,12 +205,12 @@ static void watch(struct relay *r, struct pollfd *p)
 			      (r->in->len ? POLLOUT : 0));
 	if (p[0].events)
 		p[0].fd = r->rfd;
-	if (p[1].events || finished(r->out))
+	if (p[1].events || flow_finished(r->out))
 		p[1].fd = r->end;
 }
 
 /* Under mutex. A copy of the list; NULL if there is no memory. */
-static struct relay **list(size_t *n, struct pollfd **p)
+static struct relay **list_relays(size_t *n, struct pollfd **p)
 {
 	struct relay *r, **all;
 
@@ -233,7 +234,7 @@ static struct relay **list(size_t *n, struct pollfd **p)
  * The program has closed it, or the connection has failed. rclose() first:
  * until the rest is with librdmacm, rsp_relay_finish() must find it.
  */
-static void drop(struct relay *r)
+static void relay_drop(struct relay *r)
 {
 	struct relay **link;
 
@@ -248,7 +249,7 @@ static void drop(struct relay *r)
 	free_relay(r);
 }
 
-static void *run(void *arg)
+static void *relay_thread(void *arg)
 {
 	struct relay **all;
 	struct pollfd *p;
@@ -258,14 +259,14 @@ static void *run(void *arg)
 	rsp_enter(); /* the calls here are our own */
 	for (;;) {
 		pthread_mutex_lock(&mutex);
-		all = list(&n, &p);
+		all = list_relays(&n, &p);
 		pthread_mutex_unlock(&mutex);
 		if (!all) {
 			usleep(10000);
 			continue;
 		}
 		for (i = 0; i < n; i++)
-			watch(all[i], &p[i * 2]);
+			relay_watch(all[i], &p[i * 2]);
 		p[n * 2] = (struct pollfd){ .fd = wake, .events = POLLIN };
 		if (rpoll(p, n * 2 + 1, -1) > 0) {
 			eventfd_read(wake, &value);
@@ -274,10 +275,10 @@ static void *run(void *arg)
 					give_up(all[i]);
 				else if (p[i * 2].revents ||
 					 p[i * 2 + 1].revents)
-					carry(all[i], p[i * 2].revents,
-					      p[i * 2 + 1].revents);
+					relay_carry(all[i], p[i * 2].revents,
+						    p[i * 2 + 1].revents);
 				if (all[i]->dead)
-					drop(all[i]);
+					relay_drop(all[i]);
 			}
 		}
 		free(all);
@@ -287,22 +288,22 @@ static void *run(void *arg)
 }
 
 /* Under mutex. */
-static bool start(void)
+static bool start_relay_thread(void)
 {
 	if (running)
 		return true;
 	if (wake < 0)
 		wake = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-	running = wake >= 0 && !thread_start(run, NULL);
+	running = wake >= 0 && !thread_start(relay_thread, NULL);
 	return running;
 }
 
-static bool add(struct relay *r)
+static bool relay_add(struct relay *r)
 {
 	bool ok;
 
 	pthread_mutex_lock(&mutex);
-	ok = start();
+	ok = start_relay_thread();
 	if (ok) {
 		r->next = relays;
 		relays = r;
@@ -359,7 +360,7 @@ int rsp_relay(int rfd)
 	never_wait(rfd);
 	r->rfd = rfd;
 	r->end = fd_aside(sv[1]);
-	if (add(r))
+	if (relay_add(r))
 		return sv[0];
 	rsp_real()->close(sv[0]);
 	rsp_real()->close(r->end);
@@ -376,7 +377,7 @@ int rsp_offer(struct rsp_fd *f)
 	r->rfd = -1;
 	r->listener = f;
 	r->end = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-	if (r->end >= 0 && add(r))
+	if (r->end >= 0 && relay_add(r))
 		return r->end;
 	if (r->end >= 0)
 		rsp_real()->close(r->end);
@@ -417,7 +418,7 @@ void rsp_relay_after_fork(bool child)
 }
 
 /* Whether anything is left that a child wrote before it closed. */
-static bool unfinished(void)
+static bool relays_unfinished(void)
 {
 	struct pollfd p = { .events = 0 };
 	struct relay *r;
@@ -436,6 +437,6 @@ void rsp_relay_finish(void)
 {
 	int ms;
 
-	for (ms = 0; ms < END_MS && unfinished(); ms++)
+	for (ms = 0; ms < END_MS && relays_unfinished(); ms++)
 		usleep(1000);
 }

@@ -39,7 +39,7 @@ struct wait {
 	uint64_t deadline_ns; /* the first of connections, or 0 */
 };
 
-static void translate(struct wait *w, const struct pollfd *fds, nfds_t nfds)
+static void translate_fds(struct wait *w, const struct pollfd *fds, nfds_t nfds)
 {
 	struct pollfd *p;
 	struct rsp_fd *f;
@@ -72,7 +72,7 @@ static void translate(struct wait *w, const struct pollfd *fds, nfds_t nfds)
 	}
 }
 
-static int collect(const struct wait *w, struct pollfd *fds, nfds_t nfds)
+static int collect_events(const struct wait *w, struct pollfd *fds, nfds_t nfds)
 {
 	const struct pollfd *shadow = &w->p[nfds];
 	struct rsp_fd *f;
@@ -125,13 +125,13 @@ int rsp_poll(struct pollfd *fds, nfds_t nfds, uint64_t until_ns)
 		return -1;
 	}
 	do {
-		translate(&w, fds, nfds);
+		translate_fds(&w, fds, nfds);
 		rsp_enter();
 		n = rpoll(w.p, w.n, rsp_remaining(until_ns, w.deadline_ns));
 		rsp_leave();
 		if (n < 0)
 			break;
-		n = collect(&w, fds, nfds);
+		n = collect_events(&w, fds, nfds);
 	} while (!n && (!until_ns || rsp_now_ns() < until_ns));
 	if (w.p != few)
 		free(w.p);
@@ -245,7 +245,7 @@ static int from_sets(int nfds, const fd_set *in, const fd_set *out,
 	return ours ? n : -1;
 }
 
-static int report(const struct pollfd *p, short asked, short is, fd_set *set)
+static int report_fd(const struct pollfd *p, short asked, short is, fd_set *set)
 {
 	if (!(p->events & asked))
 		return 0;
@@ -268,9 +268,10 @@ static int do_select(struct pollfd *fds, int n, fd_set *in, fd_set *out,
 			errno = EBADF;
 			return -1;
 		}
-		ret += report(&fds[i], POLLIN, POLLIN | POLLHUP | POLLERR, in);
-		ret += report(&fds[i], POLLOUT, POLLOUT | POLLERR, out);
-		ret += report(&fds[i], POLLPRI, POLLPRI, ex);
+		ret += report_fd(&fds[i], POLLIN, POLLIN | POLLHUP | POLLERR,
+				 in);
+		ret += report_fd(&fds[i], POLLOUT, POLLOUT | POLLERR, out);
+		ret += report_fd(&fds[i], POLLPRI, POLLPRI, ex);
 	}
 	return ret;
 }

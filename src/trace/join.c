@@ -143,7 +143,7 @@ static int add_qp(struct trace_set *t, size_t *room, uint32_t proc,
 	return 0;
 }
 
-static void learn(struct trace_qp *qp, const struct trace_rec *r)
+static void learn_qp(struct trace_qp *qp, const struct trace_rec *r)
 {
 	switch (trace_type(r)) {
 	case TRACE_QP_NEW:
@@ -189,7 +189,7 @@ static int find_qps(struct trace_set *t)
 				break;
 		}
 		ev->qp = qp;
-		learn(&t->qp[qp], &ev->rec);
+		learn_qp(&t->qp[qp], &ev->rec);
 	}
 	map_free(&now);
 	return err;
@@ -450,7 +450,7 @@ static int by_time(const void *a, const void *b)
 }
 
 /* What has one time, as parts of one event have, stays in its order. */
-static void sort(struct trace_set *t)
+static void sort_events(struct trace_set *t)
 {
 	for (uint32_t i = 0; i < t->nevents; i++)
 		t->event[i].wr = i;
@@ -500,7 +500,7 @@ static int queue_add(struct queue *q, uint32_t wr)
 	return 0;
 }
 
-static int posted(struct state *s, struct trace_event *ev, bool recv)
+static int wr_posted(struct state *s, struct trace_event *ev, bool recv)
 {
 	const struct trace_rec *r = &ev->rec;
 	struct trace_set *t = s->t;
@@ -617,7 +617,7 @@ static void fpdu_arrived(struct state *s, struct trace_event *ev,
 	}
 }
 
-static int left(struct state *s, uint32_t i)
+static int packet_left(struct state *s, uint32_t i)
 {
 	struct trace_event *ev = &s->t->event[i];
 	struct trace_wr *w;
@@ -657,8 +657,8 @@ static uint32_t which_left(const struct state *s, uint32_t from,
 }
 
 /* All up to a PSN is acknowledged. */
-static void acknowledged(struct state *s, uint32_t qp, uint32_t psn,
-			 uint64_t ns)
+static void psn_acknowledged(struct state *s, uint32_t qp, uint32_t psn,
+			     uint64_t ns)
 {
 	struct queue *q = &s->send[qp];
 	struct trace_wr *w;
@@ -673,7 +673,7 @@ static void acknowledged(struct state *s, uint32_t qp, uint32_t psn,
 	}
 }
 
-static void answered(struct state *s, struct trace_event *ev)
+static void packet_answered(struct state *s, struct trace_event *ev)
 {
 	const uint8_t op = (uint8_t)ev->rec.psn_op;
 	const uint32_t psn = psn_of(&ev->rec), flags = roce_opcode(op)->flags;
@@ -689,10 +689,10 @@ static void answered(struct state *s, struct trace_event *ev)
 		const uint32_t more =
 			mtu && ev->rec.len > mtu ? (ev->rec.len - 1) / mtu : 0;
 
-		acknowledged(s, ev->qp, psn_add(psn, more), ev->rec.ns);
+		psn_acknowledged(s, ev->qp, psn_add(psn, more), ev->rec.ns);
 		return;
 	}
-	acknowledged(s, ev->qp, psn_add(psn, PSN_MASK), ev->rec.ns);
+	psn_acknowledged(s, ev->qp, psn_add(psn, PSN_MASK), ev->rec.ns);
 	if (kind == ROCE_AETH_RNR) {
 		s->reason[ev->qp] = TRACE_R_RNR;
 		if (w)
@@ -705,7 +705,7 @@ static void answered(struct state *s, struct trace_event *ev)
 }
 
 /* The QP that a packet has come from. */
-static uint32_t sender(const struct state *s, const struct trace_event *ev)
+static uint32_t sender_qp(const struct state *s, const struct trace_event *ev)
 {
 	const struct trace_qp *qp = &s->t->qp[ev->qp];
 
@@ -714,10 +714,10 @@ static uint32_t sender(const struct state *s, const struct trace_event *ev)
 	return map_get(&s->ud, 1ull << 32 | (ev->rec.key & 0xffffff));
 }
 
-static int arrived(struct state *s, uint32_t i)
+static int packet_arrived(struct state *s, uint32_t i)
 {
 	struct trace_event *ev = &s->t->event[i];
-	const uint32_t from = sender(s, ev);
+	const uint32_t from = sender_qp(s, ev);
 	uint32_t out, opcode;
 	int err;
 
@@ -738,11 +738,11 @@ static int arrived(struct state *s, uint32_t i)
 	if (trace_is_fpdu(&ev->rec, &opcode))
 		fpdu_arrived(s, ev, opcode);
 	else if (roce_opcode((uint8_t)ev->rec.psn_op)->flags & ROCE_F_RESPONSE)
-		answered(s, ev);
+		packet_answered(s, ev);
 	return 0;
 }
 
-static void dropped(struct state *s, const struct trace_event *ev)
+static void packet_dropped(struct state *s, const struct trace_event *ev)
 {
 	const uint32_t in = map_get(&s->in, 1ull << 63 |
 						    (uint64_t)ev->proc << 32 |
@@ -789,8 +789,8 @@ static struct queue *queue_of(struct state *s, const struct trace_event *ev)
 }
 
 /* The first from q->wr[i] on that a completion is of; q->n: there is none. */
-static uint32_t completes(struct state *s, const struct queue *q, uint32_t i,
-			  const struct trace_event *ev)
+static uint32_t first_completed(struct state *s, const struct queue *q,
+				uint32_t i, const struct trace_event *ev)
 {
 	for (uint32_t steps = 0; i < q->n && steps < STEPS; i++, steps++) {
 		const struct trace_wr *w = &s->t->wr[q->wr[i]];
@@ -817,10 +817,10 @@ static uint64_t quietly_over(const struct trace_set *t,
 		       ns;
 }
 
-static void completed(struct state *s, struct trace_event *ev)
+static void wr_completed(struct state *s, struct trace_event *ev)
 {
 	struct queue *q = queue_of(s, ev);
-	const uint32_t i = completes(s, q, q->done, ev);
+	const uint32_t i = first_completed(s, q, q->done, ev);
 	struct trace_wr *w;
 
 	if (i == q->n)
@@ -837,10 +837,10 @@ static void completed(struct state *s, struct trace_event *ev)
 		q->acked = q->done;
 }
 
-static void polled(struct state *s, struct trace_event *ev)
+static void cq_polled(struct state *s, struct trace_event *ev)
 {
 	struct queue *q = queue_of(s, ev);
-	const uint32_t i = completes(s, q, q->polled, ev);
+	const uint32_t i = first_completed(s, q, q->polled, ev);
 
 	if (i >= q->done)
 		return;
@@ -871,7 +871,7 @@ static void message_arrived(struct state *s, uint32_t i)
 	ev->other = from;
 }
 
-static int walk(struct state *s)
+static int walk_events(struct state *s)
 {
 	struct trace_set *t = s->t;
 	int err = 0;
@@ -887,11 +887,11 @@ static int walk(struct state *s)
 					      ev->qp);
 			break;
 		case TRACE_POST_SEND:
-			err = posted(s, ev, false);
+			err = wr_posted(s, ev, false);
 			break;
 		case TRACE_POST_RECV:
 			if (ev->qp != TRACE_NOTHING)
-				err = posted(s, ev, true);
+				err = wr_posted(s, ev, true);
 			break;
 		case TRACE_CM_OUT:
 			err = map_set(&s->mads, mad_key(ev), i);
@@ -900,13 +900,13 @@ static int walk(struct state *s)
 			message_arrived(s, i);
 			break;
 		case TRACE_PKT_OUT:
-			err = left(s, i);
+			err = packet_left(s, i);
 			break;
 		case TRACE_PKT_IN:
-			err = arrived(s, i);
+			err = packet_arrived(s, i);
 			break;
 		case TRACE_DROP:
-			dropped(s, ev);
+			packet_dropped(s, ev);
 			break;
 		case TRACE_DIRECT:
 			carried_out(s, ev);
@@ -917,17 +917,17 @@ static int walk(struct state *s)
 						    TRACE_R_PROBE;
 			break;
 		case TRACE_COMPLETE:
-			completed(s, ev);
+			wr_completed(s, ev);
 			break;
 		case TRACE_POLLED:
-			polled(s, ev);
+			cq_polled(s, ev);
 			break;
 		}
 	}
 	return err;
 }
 
-static int follow(struct trace_set *t)
+static int follow_requests(struct trace_set *t)
 {
 	const size_t n = t->nqps ? t->nqps : 1;
 	struct state s = {
@@ -939,7 +939,7 @@ static int follow(struct trace_set *t)
 		.came = calloc(n, sizeof(uint32_t)),
 	};
 	int err = s.send && s.recv && s.reason && s.before && s.came ?
-			  walk(&s) :
+			  walk_events(&s) :
 			  -ENOMEM;
 
 	for (uint32_t i = 0; i < t->nqps; i++) {
@@ -964,11 +964,11 @@ int trace_join(struct trace_set *t)
 {
 	int err;
 
-	sort(t);
+	sort_events(t);
 	err = find_qps(t) ?: find_peers(t) ?: set_clocks(t);
 	if (err)
 		return err;
 	if (t->nclocks > 1)
-		sort(t);
-	return assign_srqs(t) ?: follow(t);
+		sort_events(t);
+	return assign_srqs(t) ?: follow_requests(t);
 }

@@ -431,7 +431,7 @@ int pcap_restart(int fd)
 }
 
 /* Locks the file; anew: empties it unless another process records there. */
-static int share(int fd, bool anew)
+static int share_file(int fd, bool anew)
 {
 	struct stat st;
 	int err = 0;
@@ -502,7 +502,7 @@ static int64_t count_interfaces(struct pcap *p, int fd)
 }
 
 /* Waits for others that append interfaces, but not for one that has stopped. */
-static void turn(int fd, short type)
+static void lock_turn(int fd, short type)
 {
 	struct flock lock = { .l_type = type, .l_whence = SEEK_SET };
 
@@ -516,13 +516,13 @@ static void turn(int fd, short type)
 
 /* Appends the interfaces of this process, behind a section's header unless one
  * is there. */
-static void begin(struct pcap *p)
+static void begin_section(struct pcap *p)
 {
 	int fd = open_again(p->fd);
 	int64_t others = -1;
 
 	if (fd >= 0) {
-		turn(p->fd, F_WRLCK);
+		lock_turn(p->fd, F_WRLCK);
 		others = count_interfaces(p, fd);
 		sys_close(fd);
 	}
@@ -532,7 +532,7 @@ static void begin(struct pcap *p)
 	put_interfaces(p);
 	flush_locked(p, FAREWELL_MS);
 	if (fd >= 0)
-		turn(p->fd, F_UNLCK);
+		lock_turn(p->fd, F_UNLCK);
 }
 
 static uint64_t file(const struct pcap *p)
@@ -579,13 +579,13 @@ int pcap_open(struct pcap **out, const char *path)
 		goto err_free_pcap;
 	}
 	pthread_mutex_init(&p->lock, NULL);
-	err = share(p->fd, strcmp(name, path) != 0);
+	err = share_file(p->fd, strcmp(name, path) != 0);
 	if (err)
 		goto err_close;
 	if (!fstat(p->fd, &st))
 		p->file = (uint64_t)st.st_dev * 0x9e3779b97f4a7c15u ^
 			  (uint64_t)st.st_ino;
-	begin(p);
+	begin_section(p);
 	if (p->error) {
 		err = -p->error;
 		goto err_close;

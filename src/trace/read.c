@@ -297,7 +297,7 @@ void trace_read_free(struct trace_set *t)
 }
 
 /* What one time is later than another that is known; 0: not, or not known. */
-static uint64_t later(uint64_t *at, uint64_t then)
+static uint64_t later_by(uint64_t *at, uint64_t then)
 {
 	const uint64_t ns = then > *at ? then - *at : 0;
 
@@ -310,10 +310,10 @@ uint64_t trace_phases(const struct trace_wr *w, uint64_t ns[TRACE_PHASES])
 {
 	uint64_t at = w->posted;
 
-	ns[TRACE_P_WINDOW] = later(&at, w->first);
-	ns[TRACE_P_SENDING] = later(&at, w->last);
-	ns[TRACE_P_ANSWER] = later(&at, w->acked);
-	ns[TRACE_P_COMPLETING] = later(&at, w->completed);
-	ns[TRACE_P_POLLING] = later(&at, w->polled);
+	ns[TRACE_P_WINDOW] = later_by(&at, w->first);
+	ns[TRACE_P_SENDING] = later_by(&at, w->last);
+	ns[TRACE_P_ANSWER] = later_by(&at, w->acked);
+	ns[TRACE_P_COMPLETING] = later_by(&at, w->completed);
+	ns[TRACE_P_POLLING] = later_by(&at, w->polled);
 	return at - w->posted;
 }

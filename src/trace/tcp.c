@@ -46,8 +46,8 @@ struct pcap_tcp {
 	struct way way[2]; /* inbound, outbound */
 };
 
-static void put(struct pcap_tcp *t, bool outbound, uint8_t flags,
-		const uint8_t *p, size_t len)
+static void put_segment(struct pcap_tcp *t, bool outbound, uint8_t flags,
+			const uint8_t *p, size_t len)
 {
 	const struct pcap_tcp_head head = {
 		.seq = t->way[outbound].seq,
@@ -106,7 +106,7 @@ static size_t message_len(struct way *w, bool reply)
 }
 
 /* Records what is in buf, as one segment if it fits. */
-static void cut(struct pcap_tcp *t, bool outbound)
+static void cut_segment(struct pcap_tcp *t, bool outbound)
 {
 	struct way *w = &t->way[outbound];
 	struct mpa_frame frame;
@@ -114,7 +114,7 @@ static void cut(struct pcap_tcp *t, bool outbound)
 
 	for (at = 0; at < w->have; at += n) {
 		n = MIN(w->have - at, SEGMENT_MAX);
-		put(t, outbound, PSH | ACK, w->buf + at, n);
+		put_segment(t, outbound, PSH | ACK, w->buf + at, n);
 	}
 	if (w->in == IN_FRAME) {
 		if (!mpa_frame_decode(&frame, outbound != t->initiator, w->buf,
@@ -151,10 +151,10 @@ void tcp_data(struct pcap_tcp *t, bool outbound, const struct iovec *iov,
 			at = 0;
 		}
 		if (w->have == message_len(w, reply))
-			cut(t, outbound);
+			cut_segment(t, outbound);
 	}
 	if (w->in == IN_OTHER)
-		cut(t, outbound);
+		cut_segment(t, outbound);
 }
 
 /* ---- the connection ---------------------------------------------------- */
@@ -176,14 +176,14 @@ struct pcap_tcp *tcp_begin(struct pcap *p, const struct pcap_tcp_end *ours,
 	t->end[false] = *peers;
 	t->tclass = tclass;
 	t->initiator = initiator;
-	put(t, initiator, SYN, NULL, 0);
+	put_segment(t, initiator, SYN, NULL, 0);
 	return t;
 }
 
 void tcp_connected(struct pcap_tcp *t)
 {
-	put(t, !t->initiator, SYN | ACK, NULL, 0);
-	put(t, t->initiator, ACK, NULL, 0);
+	put_segment(t, !t->initiator, SYN | ACK, NULL, 0);
+	put_segment(t, t->initiator, ACK, NULL, 0);
 	t->connected = true;
 }
 
@@ -193,8 +193,8 @@ void tcp_fin(struct pcap_tcp *t, bool outbound)
 
 	if (!t->connected || t->ended || w->fin)
 		return;
-	cut(t, outbound);
-	put(t, outbound, FIN | ACK, NULL, 0);
+	cut_segment(t, outbound);
+	put_segment(t, outbound, FIN | ACK, NULL, 0);
 	w->fin = true;
 }
 
@@ -203,15 +203,15 @@ void tcp_reset(struct pcap_tcp *t, bool outbound)
 	/* An attempt that is given up leaves nothing to reset. */
 	if (t->ended || (outbound && !t->connected))
 		return;
-	cut(t, outbound);
-	cut(t, !outbound);
-	put(t, outbound, RST | ACK, NULL, 0);
+	cut_segment(t, outbound);
+	cut_segment(t, !outbound);
+	put_segment(t, outbound, RST | ACK, NULL, 0);
 	t->ended = true;
 }
 
 void tcp_free(struct pcap_tcp *t)
 {
-	cut(t, false);
-	cut(t, true);
+	cut_segment(t, false);
+	cut_segment(t, true);
 	free(t);
 }

@@ -179,8 +179,8 @@ static struct slot *ring_new(void)
 	return s;
 }
 
-static void put(enum trace_type type, uint32_t num, uint32_t x, uint64_t key,
-		uint32_t psn_op, uint32_t len, uint64_t ns);
+static void put_event(enum trace_type type, uint32_t num, uint32_t x,
+		      uint64_t key, uint32_t psn_op, uint32_t len, uint64_t ns);
 
 __attribute__((noinline, cold)) static struct slot *thread_begins(void)
 {
@@ -202,7 +202,7 @@ __attribute__((noinline, cold)) static struct slot *thread_begins(void)
 	pthread_setspecific(file.key, s);
 	s->ring->tid = (uint32_t)gettid();
 	prctl(PR_GET_NAME, s->ring->name);
-	put(TRACE_THREAD, 0, s->ring->tid, 0, 0, 0, 0);
+	put_event(TRACE_THREAD, 0, s->ring->tid, 0, 0, 0, 0);
 	return s;
 }
 
@@ -216,8 +216,8 @@ static inline void write_rec(struct slot *s, const struct trace_rec *r)
 	__atomic_store_n(&s->ring->written, n + 1, __ATOMIC_RELEASE);
 }
 
-static void put(enum trace_type type, uint32_t num, uint32_t x, uint64_t key,
-		uint32_t psn_op, uint32_t len, uint64_t ns)
+static void put_event(enum trace_type type, uint32_t num, uint32_t x,
+		      uint64_t key, uint32_t psn_op, uint32_t len, uint64_t ns)
 {
 	struct slot *s = mine.slot;
 
@@ -247,8 +247,8 @@ static void keep_rec(const struct trace_rec *r)
 	pthread_mutex_unlock(&file.lock);
 }
 
-static void keep(enum trace_type type, uint32_t num, uint32_t x, uint64_t key,
-		 uint32_t psn_op, uint32_t len)
+static void keep_event(enum trace_type type, uint32_t num, uint32_t x,
+		       uint64_t key, uint32_t psn_op, uint32_t len)
 {
 	keep_rec(&(struct trace_rec){ .ns = clock_ns(),
 				      .what = num << 8 | (uint32_t)type,
@@ -267,7 +267,7 @@ static void keep_bytes(enum trace_type type, uint32_t num, const void *bytes)
 	keep_rec(&r);
 }
 
-static uint64_t namespace(const char *path)
+static uint64_t namespace_inode(const char *path)
 {
 	struct stat st;
 
@@ -285,7 +285,7 @@ static void read_line(const char *path, char *to, size_t size)
 	to[strcspn(to, "\n")] = '\0';
 }
 
-static void describe(struct trace_header *h)
+static void describe_process(struct trace_header *h)
 {
 	struct timespec ts;
 
@@ -297,8 +297,8 @@ static void describe(struct trace_header *h)
 	clock_gettime(CLOCK_REALTIME, &ts);
 	h->real_ns = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 	h->mono_ns = clock_ns();
-	h->netns = namespace("/proc/self/ns/net");
-	h->timens = namespace("/proc/self/ns/time");
+	h->netns = namespace_inode("/proc/self/ns/net");
+	h->timens = namespace_inode("/proc/self/ns/time");
 	read_line("/proc/sys/kernel/random/boot_id", h->boot, sizeof(h->boot));
 	read_line("/proc/self/comm", h->program, sizeof(h->program));
 	if (gethostname(h->host, sizeof(h->host) - 1))
@@ -346,8 +346,8 @@ static int open_new(const char *dir)
 }
 
 static const struct trace_ops ops = {
-	.put = put,
-	.keep = keep,
+	.put = put_event,
+	.keep = keep_event,
 	.keep_bytes = keep_bytes,
 	.forget = forget,
 	.now = now,
@@ -382,7 +382,7 @@ int trace_begin(const char *dir)
 		trace_forked();
 		return -ENOSPC;
 	}
-	describe(file.head);
+	describe_process(file.head);
 	look_at_counter();
 	trace_ops = &ops;
 	trace_on = true;
