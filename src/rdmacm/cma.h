@@ -160,8 +160,7 @@ struct cma_event {
 	struct cma_event *next;
 	struct cma_id *owner; /* whose destruction waits for the ack */
 	struct cma_mc *mc;
-	uint64_t
-		settle_ns; /* until then completions go first, see precedes_completions() */
+	uint64_t settle_ns; /* until then completions go first (event.c) */
 	bool caught_up; /* with what the peer had sent before it */
 	uint8_t data[CMA_EVENT_DATA];
 };
