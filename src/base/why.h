@@ -7,7 +7,7 @@
  *	return why(-EINVAL, "QP 0x%06x: ...", qpn);
  *
  * and who turns -errno into one of the public conventions calls why_report()
- * (os/why.c). Nobody wants reasons unless --explain is given: then why() is
+ * (os/report.c). Nobody wants reasons unless --explain is given: then why() is
  * its first argument, after one branch on a path that fails anyway.
  */
 #ifndef SOFTHCA_BASE_WHY_H

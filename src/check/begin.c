@@ -1,7 +1,7 @@
 /*
  * begin.c - whether the program is checked, and from when on
  */
-#include "internal.h"
+#include "check_internal.h"
 #include "options.h"
 
 #include "base/say.h"

@@ -1,7 +1,7 @@
 /*
  * cq.c - what is known of completion queues
  */
-#include "internal.h"
+#include "check_internal.h"
 
 #include "base/mix.h"
 

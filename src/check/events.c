@@ -7,7 +7,7 @@
  * Another thread of the program may be about to poll, so it has to be so for a
  * while.
  */
-#include "internal.h"
+#include "check_internal.h"
 
 #include "base/sys.h"
 #include "base/thread.h"

@@ -1,7 +1,7 @@
 /*
  * hash.c - whether memory of a work request has changed
  */
-#include "internal.h"
+#include "check_internal.h"
 
 #include "base/bytes.h"
 #include "base/mix.h"

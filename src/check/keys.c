@@ -5,7 +5,7 @@
  * names one of them came too late: had it been a moment earlier, it would have
  * worked.
  */
-#include "internal.h"
+#include "check_internal.h"
 
 #include "base/mix.h"
 #include "os/config.h"

@@ -19,7 +19,7 @@
  * taken and looked at, so they are looked at in order. After an error of the QP
  * nothing is known of what it did before its next RESET.
  */
-#include "internal.h"
+#include "check_internal.h"
 
 #include "base/bytes.h"
 #include "base/mix.h"

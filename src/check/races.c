@@ -19,7 +19,7 @@
  * summed as they are stored, and again when its last packet comes: if nobody
  * else has changed them whose changes pass here, the processor has.
  */
-#include "internal.h"
+#include "check_internal.h"
 
 #include "base/bytes.h"
 #include "base/mix.h"

@@ -7,7 +7,7 @@
  * them, with the function's name where that is known; those of this library
  * come first and are left out.
  */
-#include "internal.h"
+#include "check_internal.h"
 
 #include "base/aside.h"
 #include "base/json.h"

@@ -8,7 +8,7 @@
  * The answers of a queue pair come in the order of its requests, so the oldest
  * entry that is like the request is its own, and those before it are of no use.
  */
-#include "internal.h"
+#include "check_internal.h"
 
 #include "base/bytes.h"
 

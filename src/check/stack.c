@@ -5,7 +5,7 @@
  * table never gives any up: a program has few places from which it calls the
  * verbs, and when the table is full new ones are not known.
  */
-#include "internal.h"
+#include "check_internal.h"
 
 #include "base/mix.h"
 

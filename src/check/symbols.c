@@ -5,7 +5,7 @@
  * own. The file is read when there is something to report, and whatever it says
  * is checked: it may be another one by now.
  */
-#include "internal.h"
+#include "check_internal.h"
 
 #include "base/sys.h"
 

@@ -5,7 +5,7 @@
  * find.c has the connections and retry.c the timers and what is sent; conn.c,
  * conn_rx.c and sidr.c have the state machines.
  */
-#include "internal.h"
+#include "cm_internal.h"
 
 #include <assert.h>
 #include <stdlib.h>

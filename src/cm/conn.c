@@ -15,7 +15,7 @@
  * An RTU is implied by whatever shows that the peer has sent one: DREQ, or
  * data on the QP (cm_establish()).
  */
-#include "internal.h"
+#include "cm_internal.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
  * lost message recovers it. A message that fits no connection of ours is
  * refused, where the specification asks for it, or dropped.
  */
-#include "internal.h"
+#include "cm_internal.h"
 
 #include <string.h>
 

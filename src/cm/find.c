@@ -10,7 +10,7 @@
  * still have (12.9.8.3.1). Each lookup compares the peer's address as well, as
  * seen in the packet: no other host can meddle, and IDs need not be secret.
  */
-#include "internal.h"
+#include "cm_internal.h"
 
 #include <stdlib.h>
 

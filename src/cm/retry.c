@@ -9,7 +9,7 @@
  * at a short interval for a moment, in case the peer is just starting, and then
  * given up, with all others for that destination.
  */
-#include "internal.h"
+#include "cm_internal.h"
 
 #include <assert.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * sidr.c - service ID resolution for datagrams (12.11): one request, one reply,
  * each kept long enough to be repeated
  */
-#include "internal.h"
+#include "cm_internal.h"
 
 #include <string.h>
 

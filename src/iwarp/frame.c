@@ -5,7 +5,7 @@
  * one is copied behind its header, so that it is one piece and not three, and
  * with markers, which hardly a peer asks for, all of it is.
  */
-#include "internal.h"
+#include "iwarp_internal.h"
 
 #include <stdlib.h>
 

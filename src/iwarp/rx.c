@@ -7,7 +7,7 @@
  * though its payload may have been stored. Where all of an FPDU is there, which
  * is usual, its CRC is looked at first, and not even that happens.
  */
-#include "internal.h"
+#include "iwarp_internal.h"
 
 #define HEAD_FIRST (MPA_LEN_LEN + 2u) /* says how long the header is */
 #define DIRECT_MIN 2048u /* bytes of payload for which it pays */

@@ -6,7 +6,7 @@
  * leads to happens when its CRC is known to be right. What is wrong has a layer,
  * a type and a code, with which the connection ends (RFC 5040 4.8, RFC 5041 7).
  */
-#include "internal.h"
+#include "iwarp_internal.h"
 
 #include "base/place.h"
 

@@ -9,7 +9,7 @@
  * A request that cannot be carried out fails when all before it has left, and
  * takes the connection with it, as a Terminate of the local end says.
  */
-#include "internal.h"
+#include "iwarp_internal.h"
 
 static bool is_read(const struct qp_wqe *w)
 {

@@ -6,7 +6,7 @@
  */
 #include "config.h"
 
-#include "why.h"
+#include "report.h"
 
 #include "base/say.h"
 

@@ -11,10 +11,10 @@
  *	connect.c   connections and datagram services, over src/cm
  *	iw.c        connections of iWARP, over TCP
  *	cm_event.c  what src/cm reports
- *	qp.c        queue pairs and shared receive queues of identifiers
+ *	cma_qp.c    queue pairs and shared receive queues of identifiers
  *	qp_attr.c   attributes of queue pairs
  *	mcast.c     multicast groups
- *	why.c       reasons in words
+ *	cm_reason.c reasons in words
  *
  * One lock covers all identifiers, channels and ports: that of the connection
  * manager (connect/gsi.h), because its events change them. No verb is called
@@ -117,7 +117,8 @@ struct cma_id {
 	struct ibv_sa_path_rec path_rec;
 	struct cma_await *await; /* await.c; NULL: it does not wait */
 
-	/* Under the lock: id.qp, unless that has been destroyed; see qp.c. */
+	/* Under the lock: id.qp, unless that has been destroyed; see cma_qp.c.
+	 * */
 	struct ibv_qp *qp;
 
 	/* connect.c */
@@ -314,7 +315,7 @@ int cma_iw_listen(struct cma_id *id);
 void cma_iw_detach(struct cma_id *id);
 int cma_on_iw_event(const struct shca_iw_event *ev);
 
-/* qp.c */
+/* cma_qp.c */
 /*
  * The QP of an identifier, or NULL. The program may destroy it at any time:
  * verbs then fail, but the memory stays until cma_qp_put().
@@ -338,7 +339,7 @@ int cma_roce_attr(struct cma_id *id, struct ibv_qp_attr *attr, int *mask);
 /* As in the attributes: 4.096 us * 2^n. */
 uint8_t cma_ack_timeout(const struct cma_id *id);
 
-/* why.c */
+/* cm_reason.c */
 struct cma_text {
 	char text[64];
 };

@@ -4,7 +4,7 @@
  * A packet's payload stays where the program has it, and the batch keeps the
  * keys that lead there until the link is done.
  */
-#include "internal.h"
+#include "roce_internal.h"
 
 uint32_t batch_span(const struct roce_qp *qp, const struct roce_batch *b,
 		    bool copy)

@@ -20,7 +20,7 @@
  * late, since it is this process that waited, counts as one timeout, however
  * late.
  */
-#include "internal.h"
+#include "roce_internal.h"
 
 #include <stdio.h>
 

@@ -14,7 +14,7 @@
  * Where no round trip has been measured, the window halves. So it does for a
  * congestion notification (annex A17.9.3), which comes before anything is lost.
  */
-#include "internal.h"
+#include "roce_internal.h"
 
 #define CWND_MIN (2 * CWND_UNIT)
 #define CWND_MAX_BYTES (1024u * 1024)

@@ -5,7 +5,7 @@
  * that it owes the peer nothing: no response that waits for the link, no ACK.
  * Whoever has them, and the QP's attributes, can take the next request.
  */
-#include "internal.h"
+#include "roce_internal.h"
 
 void roce_rsp_get(const struct roce_qp *qp, struct roce_rsp_state *s)
 {

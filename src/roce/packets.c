@@ -7,7 +7,7 @@
  * it is easy to take back. Only an acknowledgement, if nothing else is owed,
  * leaves behind requests: to the peer's program the answer matters more.
  */
-#include "internal.h"
+#include "roce_internal.h"
 
 #include <assert.h>
 

@@ -22,7 +22,7 @@
  * (completer.c), may be due again while it is out, and a response, or the end of
  * what it asked about, makes it void.
  */
-#include "internal.h"
+#include "roce_internal.h"
 
 /* Selective retransmit (sel_*) is given up when the peer turns out so often in
  * a row not to have what is behind a gap. */

@@ -20,7 +20,7 @@
  * payload may be read where the program has it when the packet is received:
  * what is sent again, because that failed perhaps, has it copied.
  */
-#include "internal.h"
+#include "roce_internal.h"
 
 /* Read requests are for at most this much, and always whole packets. */
 #define READ_CHUNK 65536u

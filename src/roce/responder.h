@@ -7,7 +7,7 @@
 #ifndef SOFTHCA_ROCE_RESPONDER_H
 #define SOFTHCA_ROCE_RESPONDER_H
 
-#include "internal.h"
+#include "roce_internal.h"
 
 /* Verdicts on a request. */
 enum verdict {

@@ -10,7 +10,7 @@
  * send and to receive it: what waits for one is served sooner, but many take
  * longer. So those that are posted in numbers are sent.
  */
-#include "internal.h"
+#include "roce_internal.h"
 
 #include "qp/direct.h"
 

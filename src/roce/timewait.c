@@ -15,7 +15,7 @@
  */
 #include "timewait.h"
 
-#include "internal.h"
+#include "roce_internal.h"
 
 #define ACK_GAP_NS (100 * USEC)
 

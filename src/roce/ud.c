@@ -5,7 +5,7 @@
  * (IBTA 11.4.1.2, annex A17.4.5), which over IPv4 hold the IP header in their
  * second half.
  */
-#include "internal.h"
+#include "roce_internal.h"
 
 #include "base/why.h"
 

@@ -2,7 +2,7 @@
  * addr.c - addresses of rsockets: compared, converted, copied to programs
  */
 #include "base/gid.h"
-#include "internal.h"
+#include "rsock_internal.h"
 
 #include <errno.h>
 #include <string.h>

@@ -7,7 +7,7 @@
  * thread serves all streams and ends with the last.
  */
 #include "base/thread.h"
-#include "internal.h"
+#include "rsock_internal.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed; /* on CLOCK_MONOTONIC */

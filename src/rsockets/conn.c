@@ -11,7 +11,7 @@
  * raccept() does not wait for the peer's RTU: a program that connects to itself
  * would wait for ever.
  */
-#include "internal.h"
+#include "rsock_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

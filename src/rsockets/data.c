@@ -10,7 +10,7 @@
  * the copies on both sides and the transfer overlap.
  */
 #include "base/bytes.h"
-#include "internal.h"
+#include "rsock_internal.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -10,7 +10,7 @@
 #ifndef SOFTHCA_RSOCKETS_DGRAM_H
 #define SOFTHCA_RSOCKETS_DGRAM_H
 
-#include "internal.h"
+#include "rsock_internal.h"
 
 #define GRH_LEN 40
 #define REFRESH_NS 1000000000ull

@@ -7,7 +7,7 @@
  * offset up in the table that the peer writes, ours.
  */
 #include "base/bytes.h"
-#include "internal.h"
+#include "rsock_internal.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -9,7 +9,7 @@
  */
 #include "base/aside.h"
 #include "base/thread.h"
-#include "internal.h"
+#include "rsock_internal.h"
 
 #include <stdlib.h>
 #include <sys/eventfd.h>

@@ -6,7 +6,7 @@
  * What is not supported is ENOTSUP, as with rdma-core.
  */
 #include "base/bytes.h"
-#include "internal.h"
+#include "rsock_internal.h"
 #include "rsockets/wake.h"
 
 #include <errno.h>

@@ -13,7 +13,7 @@
 #include "base/aside.h"
 #include "base/bytes.h"
 #include "base/cpu.h"
-#include "internal.h"
+#include "rsock_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

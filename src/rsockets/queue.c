@@ -16,7 +16,7 @@
  * never wait for data.
  */
 #include "base/bytes.h"
-#include "internal.h"
+#include "rsock_internal.h"
 
 #include <errno.h>
 #include <string.h>

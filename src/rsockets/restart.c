@@ -13,7 +13,7 @@
  * sees EINTR.
  */
 #include "base/aside.h"
-#include "internal.h"
+#include "rsock_internal.h"
 #include "os/handlers.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
  * Each finds the rsocket behind a descriptor, calls what its type does, and
  * turns -errno into -1 and errno.
  */
-#include "internal.h"
+#include "rsock_internal.h"
 #include "rsockets/wake.h"
 
 #include <errno.h>

@@ -5,7 +5,7 @@
  * asks for, else for polling_time; then the thread of linger.c delivers what is
  * left, within CLOSE_WAIT_NS.
  */
-#include "internal.h"
+#include "rsock_internal.h"
 
 #include <errno.h>
 #include <sys/socket.h>

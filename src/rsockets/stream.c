@@ -7,8 +7,8 @@
  * that the peer writes. The private data of REQ and REP says where they are.
  */
 #include "base/aside.h"
-#include "internal.h"
 #include "rdmacm/beside.h"
+#include "rsock_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

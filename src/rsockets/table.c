@@ -11,7 +11,7 @@
  * EIO, and closing them closes the child's descriptors only.
  */
 #include "base/fd_table.h"
-#include "internal.h"
+#include "rsock_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

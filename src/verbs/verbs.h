@@ -28,7 +28,7 @@
 #include "xrcd.h"
 
 #include "hooks/faults.h"
-#include "os/why.h"
+#include "os/report.h"
 
 #include <errno.h>
 

@@ -14,7 +14,7 @@
 #include "iwarp_pair.h"
 
 #include "base/bytes.h"
-#include "iwarp/internal.h"
+#include "iwarp/iwarp_internal.h"
 
 #include <assert.h>
 

@@ -9,7 +9,7 @@
  */
 #include "sim_host.h"
 
-#include "roce/internal.h"
+#include "roce/roce_internal.h"
 
 #include <assert.h>
 #include <stdlib.h>

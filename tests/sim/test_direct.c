@@ -7,7 +7,7 @@
 
 #include "sim_host.h"
 
-#include "roce/internal.h"
+#include "roce/roce_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -36,7 +36,7 @@
  */
 #include "scripted.h"
 
-#include "roce/internal.h"
+#include "roce/roce_internal.h"
 
 #include <stdlib.h>
 

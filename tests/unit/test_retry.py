@@ -69,7 +69,7 @@ def test_what_load_explains(failure):
     # a sanitizer
     CUT + "==123==ERROR: AddressSanitizer: heap-use-after-free on address\n",
     CUT + "WARNING: ThreadSanitizer: data race (pid=1)\n",
-    CUT + "src/roce/qp.c:12:3: runtime error: signed integer overflow\n",
+    CUT + "src/roce/roce_qp.c:12:3: runtime error: signed integer overflow\n",
     # assertions, of a test and of a program
     "AssertionError: assert 3 == 4\n",
     "assert 'status 12 ' in 'Failed status 12: wr_id 0'\n",

@@ -5,7 +5,7 @@
 
 #include "testclock.h"
 
-#include "os/why.h"
+#include "os/report.h"
 
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,8 +1,9 @@
 /*
- * why.h - reports calls that fail, with the reason that was noted (base/why.h)
+ * report.h - reports calls that fail, with the reason that was noted
+ * (base/why.h)
  */
-#ifndef SOFTHCA_OS_WHY_H
-#define SOFTHCA_OS_WHY_H
+#ifndef SOFTHCA_OS_REPORT_H
+#define SOFTHCA_OS_REPORT_H
 
 #include "base/why.h"
 

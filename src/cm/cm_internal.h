@@ -1,5 +1,5 @@
 /*
- * internal.h - what the files of src/cm share
+ * cm_internal.h - what the files of src/cm share
  */
 #ifndef SOFTHCA_CM_INTERNAL_H
 #define SOFTHCA_CM_INTERNAL_H

@@ -1,5 +1,5 @@
 /*
- * internal.h - rsockets, as their parts see them
+ * rsock_internal.h - rsockets, as their parts see them
  *
  *	rsocket.c   public functions
  *	table.c     from descriptors to rsockets, references, fork()

@@ -1,10 +1,11 @@
 /*
- * internal.h - what the files of the protocol core share: the queue pair
+ * roce_internal.h - what the files of the protocol core share: the queue pair
  *
- * qp.c: creation, states, end; packets.c: packets in and out; requester.c: from
- * the send queue to packets; completer.c: what comes back for them; recovery.c:
- * what is sent again; responder.c, execute.c and response.c: everything a peer
- * asks for; ud.c: datagrams. All of it runs under the lock of the QP's owner.
+ * roce_qp.c: creation, states, end; packets.c: packets in and out; requester.c:
+ * from the send queue to packets; completer.c: what comes back for them;
+ * recovery.c: what is sent again; responder.c, execute.c and response.c:
+ * everything a peer asks for; ud.c: datagrams. All of it runs under the lock of
+ * the QP's owner.
  */
 #ifndef SOFTHCA_ROCE_INTERNAL_H
 #define SOFTHCA_ROCE_INTERNAL_H
@@ -327,7 +328,7 @@ static inline uint32_t rx_last_psn(const struct roce_qp *qp,
 	return psn_add(pkt->h.psn, span_of(pkt->len, qp->mtu) - 1);
 }
 
-/* qp.c */
+/* roce_qp.c */
 
 /* Its peer has been heard, in state RTR. */
 void roce_established(struct roce_qp *qp);

@@ -1,5 +1,5 @@
 /*
- * qp.c - a queue pair's life: creation, states, and how its stream ends
+ * iwarp_qp.c - a queue pair's life: creation, states, and how its stream ends
  *
  * Whatever ends a connection comes through iwarp_end(), which flushes both
  * queues in order. The stream goes on for a moment: an FPDU that the socket has
@@ -8,7 +8,7 @@
  * do with its memory what it wants, so what is left of that FPDU is copied first
  * (frame_freeze()).
  */
-#include "internal.h"
+#include "iwarp_internal.h"
 
 #include "base/why.h"
 #include "qp/names.h"

@@ -1,10 +1,10 @@
 /*
- * internal.h - what the files of the iWARP core share: the queue pair
+ * iwarp_internal.h - what the files of the iWARP core share: the queue pair
  *
- * qp.c: creation, states, the ends of a connection; tx.c: from work requests
- * and reads that are owed to FPDUs; frame.c: an FPDU's bytes; rx.c: from bytes
- * to FPDUs; segment.c: what a segment is for, and where its payload goes.
- * All of it runs under the lock of the QP's owner.
+ * iwarp_qp.c: creation, states, the ends of a connection; tx.c: from work
+ * requests and reads that are owed to FPDUs; frame.c: an FPDU's bytes; rx.c:
+ * from bytes to FPDUs; segment.c: what a segment is for, and where its payload
+ * goes. All of it runs under the lock of the QP's owner.
  */
 #ifndef SOFTHCA_IWARP_INTERNAL_H
 #define SOFTHCA_IWARP_INTERNAL_H
@@ -182,7 +182,7 @@ static inline bool tx_empty(const struct iwarp_qp *qp)
 	return qp->tx.head == qp->tx.tail;
 }
 
-/* qp.c */
+/* iwarp_qp.c */
 
 /*
  * The connection ends: flushes, and what the socket has not taken of the FPDU at

@@ -1,5 +1,5 @@
 /*
- * qp.c - queue pairs and shared receive queues of identifiers
+ * cma_qp.c - queue pairs and shared receive queues of identifiers
  *
  * The library takes its QPs through their states: to INIT when they are created
  * (a UD QP to RTS), and on when the connection is made. Completion queues that

@@ -1,5 +1,5 @@
 /*
- * why.c - explains why calls of librdmacm fail and connections are not
+ * cm_reason.c - explains why calls of librdmacm fail and connections are not
  * established (softhca run --explain)
  *
  * Errors of calls are reported by cma_ret(); results of connections here, when

@@ -1,5 +1,5 @@
 /*
- * internal.h - what the files of src/check share
+ * check_internal.h - what the files of src/check share
  */
 #ifndef SOFTHCA_CHECK_INTERNAL_H
 #define SOFTHCA_CHECK_INTERNAL_H

@@ -1,5 +1,5 @@
 /*
- * why.c - why calls fail: keeps the reason of each thread's last error, and
+ * report.c - why calls fail: keeps the reason of each thread's last error, and
  * reports calls that return one
  *
  * The reason is kept behind a key of pthreads, not in a thread-local variable:
@@ -9,7 +9,7 @@
  * its call: a place gets at most BURST different lines a second, each of them
  * once.
  */
-#include "why.h"
+#include "report.h"
 
 #include "base/say.h"
 #include "config.h"

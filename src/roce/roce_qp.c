@@ -1,10 +1,10 @@
 /*
- * qp.c - a queue pair's life: creation, states, and its ends
+ * roce_qp.c - a queue pair's life: creation, states, and its ends
  *
  * Whatever ends a QP comes through roce_to_err(), which flushes both queues in
  * order.
  */
-#include "internal.h"
+#include "roce_internal.h"
 
 #include <stdlib.h>
 
