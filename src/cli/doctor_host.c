@@ -2,7 +2,7 @@
  * doctor_host.c - checks of what processes of this host share, and their limits
  */
 #include "cli/doctor.h"
-#include "counters/tree.h"
+#include "counters/sysfs_dir.h"
 #include "registry/registry.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ void check_tree(struct doctor *d, struct finding *f)
 	int fd;
 
 	(void)d;
-	fd = tree_home(home, why, sizeof(why));
+	fd = sysfs_dir_home(home, why, sizeof(why));
 	if (fd < 0) {
 		f->status = WARN;
 		TEXT(f, "no directory for the files that the shim shows: %s",
@@ -29,7 +29,7 @@ void check_tree(struct doctor *d, struct finding *f)
 		       "with mode 0700");
 		return;
 	}
-	TEXT(f, "%s has %zu sets of files", home, tree_count(fd));
+	TEXT(f, "%s has %zu sets of files", home, sysfs_dir_count(fd));
 	FIX(f, "optional cleanup: rm -r %s", home);
 	close(fd);
 }

@@ -96,7 +96,8 @@ const char *shim_root(void)
 	const char *tree = secure_getenv("SOFTHCA_SYSFS");
 	const char *(*ours)(void);
 
-	/* A shell may outlive the files that it was told of (counters/tree.c). */
+	/* A shell may outlive the files that it was told of
+	 * (counters/sysfs_dir.c). */
 	if (tree && (!*tree || !access(tree, F_OK)))
 		return tree;
 	ours = (const char *(*)(void))found(&slot, RTLD_DEFAULT,

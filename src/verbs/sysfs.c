@@ -3,15 +3,15 @@
  *
  * What the kernel would show of our devices below /sys/class/infiniband,
  * /sys/class/infiniband_verbs and /dev/infiniband, as plain files and links of
- * a tree (counters/tree.h). softhca run makes it before the program starts. Where
- * nobody has, as in a container that got the libraries and two variables, the
- * shim asks for it when the program first looks there.
+ * a tree (counters/sysfs_dir.h). softhca run makes it before the program
+ * starts. Where nobody has, as in a container that got the libraries and two
+ * variables, the shim asks for it when the program first looks there.
  */
 #include "verbs.h"
 
 #include "base/say.h"
 #include "counters/sums.h"
-#include "counters/tree.h"
+#include "counters/sysfs_dir.h"
 
 #include <dlfcn.h>
 #include <endian.h>
@@ -77,17 +77,17 @@ static unsigned int lanes(uint8_t width)
 }
 
 /* Their values are the shim's: nothing in a tree ever changes. */
-static void describe_counters(struct tree *t, const char *dir)
+static void describe_counters(struct sysfs_dir *t, const char *dir)
 {
 	char sub[512];
 
 	for (unsigned i = 0; i < sums_files; i++) {
 		snprintf(sub, sizeof(sub), "%s/%s", dir,
 			 sums_file[i].hw ? "hw_counters" : "counters");
-		tree_file(t, sub, sums_file[i].name, "N/A");
+		sysfs_dir_file(t, sub, sums_file[i].name, "N/A");
 	}
 	snprintf(sub, sizeof(sub), "%s/hw_counters", dir);
-	tree_file(t, sub, "lifespan", "%d", SUMS_LIFESPAN_MS);
+	sysfs_dir_file(t, sub, "lifespan", "%d", SUMS_LIFESPAN_MS);
 }
 
 static bool is_rnic(const struct shown_hca *h)
@@ -95,7 +95,8 @@ static bool is_rnic(const struct shown_hca *h)
 	return h->dev->dev.node_type == IBV_NODE_RNIC;
 }
 
-static void describe_port(struct tree *t, const struct shown_hca *h, const char *dir)
+static void describe_port(struct sysfs_dir *t, const struct shown_hca *h,
+			  const char *dir)
 {
 	/* As the kernel words enum ib_port_state and the physical one. */
 	static const char *const states[] = {
@@ -106,41 +107,42 @@ static void describe_port(struct tree *t, const struct shown_hca *h, const char 
 	char name[16], sub[512];
 	size_t i;
 
-	tree_file(t, dir, "state", "%d: %s", (int)p->state,
-		 (size_t)p->state < sizeof(states) / sizeof(states[0])
-			 ? states[p->state]
-			 : "<unknown>");
-	tree_file(t, dir, "phys_state", "%s",
-		 p->state == IBV_PORT_ACTIVE ? "5: LinkUp" : "3: Disabled");
-	tree_file(t, dir, "link_layer", "Ethernet");
-	tree_file(t, dir, "rate", "%g Gb/sec (%uX)",
-		 lane_rate(p->active_speed) * lanes(p->active_width),
-		 lanes(p->active_width));
-	tree_file(t, dir, "lid", "0x%x", p->lid);
-	tree_file(t, dir, "lid_mask_count", "%d", p->lmc);
-	tree_file(t, dir, "sm_lid", "0x%x", p->sm_lid);
-	tree_file(t, dir, "sm_sl", "%d", p->sm_sl);
-	tree_file(t, dir, "cap_mask", "0x%08x", p->port_cap_flags);
+	sysfs_dir_file(t, dir, "state", "%d: %s", (int)p->state,
+		       (size_t)p->state < sizeof(states) / sizeof(states[0]) ?
+			       states[p->state] :
+			       "<unknown>");
+	sysfs_dir_file(t, dir, "phys_state", "%s",
+		       p->state == IBV_PORT_ACTIVE ? "5: LinkUp" :
+						     "3: Disabled");
+	sysfs_dir_file(t, dir, "link_layer", "Ethernet");
+	sysfs_dir_file(t, dir, "rate", "%g Gb/sec (%uX)",
+		       lane_rate(p->active_speed) * lanes(p->active_width),
+		       lanes(p->active_width));
+	sysfs_dir_file(t, dir, "lid", "0x%x", p->lid);
+	sysfs_dir_file(t, dir, "lid_mask_count", "%d", p->lmc);
+	sysfs_dir_file(t, dir, "sm_lid", "0x%x", p->sm_lid);
+	sysfs_dir_file(t, dir, "sm_sl", "%d", p->sm_sl);
+	sysfs_dir_file(t, dir, "cap_mask", "0x%08x", p->port_cap_flags);
 	describe_counters(t, dir);
 	snprintf(sub, sizeof(sub), "%s/pkeys", dir);
-	tree_file(t, sub, "0", "0xffff");
+	sysfs_dir_file(t, sub, "0", "0xffff");
 	for (i = 0; i < h->gid_count; i++) {
 		snprintf(name, sizeof(name), "%u", h->gid[i].index);
 		g = &h->gid[i].at.gid;
 		snprintf(sub, sizeof(sub), "%s/gids", dir);
-		tree_file(t, sub, name,
-			 "%02x%02x:%02x%02x:%02x%02x:%02x%02x:"
-			 "%02x%02x:%02x%02x:%02x%02x:%02x%02x",
-			 g->raw[0], g->raw[1], g->raw[2], g->raw[3], g->raw[4],
-			 g->raw[5], g->raw[6], g->raw[7], g->raw[8], g->raw[9],
-			 g->raw[10], g->raw[11], g->raw[12], g->raw[13],
-			 g->raw[14], g->raw[15]);
+		sysfs_dir_file(t, sub, name,
+			       "%02x%02x:%02x%02x:%02x%02x:%02x%02x:"
+			       "%02x%02x:%02x%02x:%02x%02x:%02x%02x",
+			       g->raw[0], g->raw[1], g->raw[2], g->raw[3],
+			       g->raw[4], g->raw[5], g->raw[6], g->raw[7],
+			       g->raw[8], g->raw[9], g->raw[10], g->raw[11],
+			       g->raw[12], g->raw[13], g->raw[14], g->raw[15]);
 		snprintf(sub, sizeof(sub), "%s/gid_attrs/types", dir);
 		/* The name for all others. */
-		tree_file(t, sub, name,
-			  is_rnic(h) ? "IB/RoCE v1" : "RoCE v2");
+		sysfs_dir_file(t, sub, name,
+			       is_rnic(h) ? "IB/RoCE v1" : "RoCE v2");
 		snprintf(sub, sizeof(sub), "%s/gid_attrs/ndevs", dir);
-		tree_file(t, sub, name, "%s", h->gid[i].at.ifname);
+		sysfs_dir_file(t, sub, name, "%s", h->gid[i].at.ifname);
 	}
 	/* The others have no attributes: see shim/counters.c. */
 	snprintf(sub, sizeof(sub), "%s/gids", dir);
@@ -149,32 +151,33 @@ static void describe_port(struct tree *t, const struct shown_hca *h, const char 
 			i++;
 		snprintf(name, sizeof(name), "%d", n);
 		if (i == h->gid_count)
-			tree_file(t, sub, name,
-				  "0000:0000:0000:0000:0000:0000:0000:0000");
+			sysfs_dir_file(
+				t, sub, name,
+				"0000:0000:0000:0000:0000:0000:0000:0000");
 	}
 }
 
-static void describe_hca(struct tree *t, const struct shown_hca *h)
+static void describe_hca(struct sysfs_dir *t, const struct shown_hca *h)
 {
 	char dir[256], sub[300], target[64];
 	uint64_t guid = be64toh(h->dev->guid);
 	size_t i, j;
 
 	snprintf(dir, sizeof(dir), "sys/class/infiniband/%s", h->dev->dev.name);
-	tree_file(t, dir, "node_type", is_rnic(h) ? "4: RNIC" : "1: CA");
-	tree_file(t, dir, "node_desc", "softhca");
-	tree_file(t, dir, "node_guid", "%04x:%04x:%04x:%04x",
-		 (unsigned int)(guid >> 48),
-		 (unsigned int)(guid >> 32 & 0xffff),
-		 (unsigned int)(guid >> 16 & 0xffff),
-		 (unsigned int)(guid & 0xffff));
-	tree_file(t, dir, "sys_image_guid", "%04x:%04x:%04x:%04x",
-		 (unsigned int)(guid >> 48),
-		 (unsigned int)(guid >> 32 & 0xffff),
-		 (unsigned int)(guid >> 16 & 0xffff),
-		 (unsigned int)(guid & 0xffff));
-	tree_file(t, dir, "fw_ver", "%s", SOFTHCA_VERSION);
-	tree_file(t, dir, "board_id", "softhca");
+	sysfs_dir_file(t, dir, "node_type", is_rnic(h) ? "4: RNIC" : "1: CA");
+	sysfs_dir_file(t, dir, "node_desc", "softhca");
+	sysfs_dir_file(t, dir, "node_guid", "%04x:%04x:%04x:%04x",
+		       (unsigned int)(guid >> 48),
+		       (unsigned int)(guid >> 32 & 0xffff),
+		       (unsigned int)(guid >> 16 & 0xffff),
+		       (unsigned int)(guid & 0xffff));
+	sysfs_dir_file(t, dir, "sys_image_guid", "%04x:%04x:%04x:%04x",
+		       (unsigned int)(guid >> 48),
+		       (unsigned int)(guid >> 32 & 0xffff),
+		       (unsigned int)(guid >> 16 & 0xffff),
+		       (unsigned int)(guid & 0xffff));
+	sysfs_dir_file(t, dir, "fw_ver", "%s", SOFTHCA_VERSION);
+	sysfs_dir_file(t, dir, "board_id", "softhca");
 	/*
 	 * Neither "vendor" nor "device", the PCI identity: with a wrong one,
 	 * UCX uses code for hardware. The interfaces link to the real ones.
@@ -188,32 +191,32 @@ static void describe_hca(struct tree *t, const struct shown_hca *h)
 			continue;
 		snprintf(target, sizeof(target), "/sys/class/net/%s",
 			 h->gid[i].at.ifname);
-		tree_link(t, sub, h->gid[i].at.ifname, target);
+		sysfs_dir_link(t, sub, h->gid[i].at.ifname, target);
 	}
 	snprintf(sub, sizeof(sub), "%s/ports/1", dir);
 	describe_port(t, h, sub);
 
 	snprintf(dir, sizeof(dir), "sys/class/infiniband_verbs/%s",
 		 h->dev->dev.dev_name);
-	tree_file(t, dir, "ibdev", "%s", h->dev->dev.name);
-	tree_file(t, dir, "abi_version", "1");
+	sysfs_dir_file(t, dir, "ibdev", "%s", h->dev->dev.name);
+	sysfs_dir_file(t, dir, "abi_version", "1");
 	snprintf(sub, sizeof(sub), "../../infiniband/%s/device", h->dev->dev.name);
-	tree_link(t, dir, "device", sub);
-	tree_link(t, "dev/infiniband", h->dev->dev.dev_name, "/dev/null");
+	sysfs_dir_link(t, dir, "device", sub);
+	sysfs_dir_link(t, "dev/infiniband", h->dev->dev.dev_name, "/dev/null");
 }
 
-static void describe(struct tree *t, const void *arg)
+static void describe(struct sysfs_dir *t, const void *arg)
 {
 	const struct shown *shown = arg;
 	size_t i;
 
-	tree_file(t, "sys/class/infiniband_verbs", "abi_version", "6");
-	tree_link(t, "dev/infiniband", "rdma_cm", "/dev/null");
+	sysfs_dir_file(t, "sys/class/infiniband_verbs", "abi_version", "6");
+	sysfs_dir_link(t, "dev/infiniband", "rdma_cm", "/dev/null");
 	for (i = 0; i < shown->count; i++)
 		describe_hca(t, &shown->hca[i]);
 	/* For softhca run, where LD_PRELOAD cannot hold the true path. */
 	if (shown->libdir[0])
-		tree_link(t, ".", "lib", shown->libdir);
+		sysfs_dir_link(t, ".", "lib", shown->libdir);
 }
 
 static void take(struct shown_hca *h, struct ibv_device *dev)
@@ -267,7 +270,7 @@ int shca_sysfs_make(char path[PATH_MAX], char *reason, size_t reason_size)
 	for (i = 0; i < n; i++)
 		take(&shown->hca[i], list[i]);
 	find_libdir(shown->libdir);
-	err = tree_make(describe, shown, path, reason, reason_size);
+	err = sysfs_dir_make(describe, shown, path, reason, reason_size);
 	free(shown);
 	free(list);
 	return err;

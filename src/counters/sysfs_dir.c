@@ -1,6 +1,6 @@
 /*
- * tree.c - small trees of files that nothing changes, in a directory of this
- * user's own
+ * sysfs_dir.c - small trees of files that nothing changes, in a directory of
+ * this user's own
  *
  * The name of a tree is a hash of its contents: processes with the same
  * contents share one, nothing in it ever changes, and a program keeps the tree
@@ -10,7 +10,7 @@
  * may belong to everybody. It is trusted only if it is a directory of ours that
  * others cannot enter, and everything below is reached through its descriptor.
  */
-#include "tree.h"
+#include "sysfs_dir.h"
 #include "base/sys.h"
 #include "os/owner.h"
 #include "sums.h"
@@ -37,16 +37,16 @@
 #define COUNTERS_KEEP_SECONDS (24 * 3600)
 
 /* Takes one file (or link) of a tree: path is relative to its root. */
-struct tree {
-	int (*file)(struct tree *t, const char *path, const char *text);
-	int (*link)(struct tree *t, const char *path, const char *target);
+struct sysfs_dir {
+	int (*file)(struct sysfs_dir *t, const char *path, const char *text);
+	int (*link)(struct sysfs_dir *t, const char *path, const char *target);
 	uint64_t hash;
 	int dir;
 	int err; /* the first one; nothing is taken after it */
 };
 
-void tree_file(struct tree *t, const char *dir, const char *name,
-	       const char *fmt, ...)
+void sysfs_dir_file(struct sysfs_dir *t, const char *dir, const char *name,
+		    const char *fmt, ...)
 {
 	char path[512], text[512];
 	va_list ap;
@@ -60,8 +60,8 @@ void tree_file(struct tree *t, const char *dir, const char *name,
 		t->err = t->file(t, path, text);
 }
 
-void tree_link(struct tree *t, const char *dir, const char *name,
-	       const char *target)
+void sysfs_dir_link(struct sysfs_dir *t, const char *dir, const char *name,
+		    const char *target)
 {
 	char path[512];
 
@@ -71,7 +71,7 @@ void tree_link(struct tree *t, const char *dir, const char *name,
 }
 
 /* FNV-1a */
-static int hash_entry(struct tree *t, const char *path, const char *text)
+static int hash_entry(struct sysfs_dir *t, const char *path, const char *text)
 {
 	const char *const parts[] = { path, text };
 	const char *p;
@@ -100,7 +100,7 @@ static int make_parents(int dir, const char *path)
 	return 0;
 }
 
-static int write_file(struct tree *t, const char *path, const char *text)
+static int write_file(struct sysfs_dir *t, const char *path, const char *text)
 {
 	size_t len = strlen(text);
 	ssize_t written;
@@ -120,7 +120,7 @@ static int write_file(struct tree *t, const char *path, const char *text)
 	return err;
 }
 
-static int write_link(struct tree *t, const char *path, const char *target)
+static int write_link(struct sysfs_dir *t, const char *path, const char *target)
 {
 	int err = make_parents(t->dir, path);
 
@@ -154,7 +154,7 @@ static void remove_tree(int dir, const char *name, int depth)
 }
 
 /* Neither now nor for long. */
-static bool unused(int home, const char *name)
+static bool tree_is_unused(int home, const char *name)
 {
 	const int fd = sys_openat(home, name,
 				  O_RDONLY | O_NOFOLLOW | O_NONBLOCK |
@@ -182,7 +182,7 @@ static void remove_old_counters(int home)
 	d = fd < 0 ? NULL : fdopendir(fd);
 	while (d && (e = readdir(d)))
 		if (!strncmp(e->d_name, SUMS_NAME, strlen(SUMS_NAME)) &&
-		    unused(home, e->d_name))
+		    tree_is_unused(home, e->d_name))
 			unlinkat(home, e->d_name, 0);
 	if (d)
 		closedir(d);
@@ -222,7 +222,7 @@ static size_t for_each_tree(int home, void (*fn)(int home, const char *name))
 	return n;
 }
 
-size_t tree_count(int home)
+size_t sysfs_dir_count(int home)
 {
 	return for_each_tree(home, NULL);
 }
@@ -284,7 +284,7 @@ out:
 	return err;
 }
 
-int tree_home(char home[PATH_MAX], char *why, size_t why_size)
+int sysfs_dir_home(char home[PATH_MAX], char *why, size_t why_size)
 {
 	const char *const bases[] = { secure_getenv("SOFTHCA_RUNDIR"),
 				      secure_getenv("XDG_RUNTIME_DIR"), "/dev/shm",
@@ -324,17 +324,17 @@ static void half_made(char name[64])
 	snprintf(name, 64, "new.%016llx", number);
 }
 
-int tree_make(tree_describe *describe, const void *arg, char path[PATH_MAX],
-	      char *reason, size_t reason_size)
+int sysfs_dir_make(sysfs_dir_describe *describe, const void *arg,
+		   char path[PATH_MAX], char *reason, size_t reason_size)
 {
-	struct tree sum = { .file = hash_entry,
-			    .link = hash_entry,
-			    .hash = 0xcbf29ce484222325 };
-	struct tree disk = { .file = write_file, .link = write_link };
+	struct sysfs_dir sum = { .file = hash_entry,
+				 .link = hash_entry,
+				 .hash = 0xcbf29ce484222325 };
+	struct sysfs_dir disk = { .file = write_file, .link = write_link };
 	char home[PATH_MAX], name[TREE_NAME_LEN + 1], half[64], none[512];
 	int fd, err;
 
-	fd = tree_home(home, none, sizeof(none));
+	fd = sysfs_dir_home(home, none, sizeof(none));
 	if (fd < 0) {
 		snprintf(reason, reason_size, "no place to write to: %s", none);
 		return fd;
