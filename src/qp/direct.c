@@ -1,9 +1,9 @@
 /*
  * direct.c - what the responder would check, and the copy
  *
- * The order of things keeps memory safe: the visit is announced before the QP
+ * The order of things keeps memory safe: the copy is announced before the QP
  * and the key are looked at, and the other process, which hides them before it
- * looks for visits, waits until the copy is done. Access flags, PD and bounds
+ * looks for copies, waits until the copy is done. Access flags, PD and bounds
  * are those of the moment, as with a packet that arrives then.
  *
  * The last bytes are stored last, each once (base/place.h): as a piece of their

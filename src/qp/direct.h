@@ -41,7 +41,7 @@ struct qp_direct_env {
 	 * alive. A number for leave(), or -errno.
 	 */
 	int (*enter)(struct qp_remote *remote);
-	void (*leave)(struct qp_remote *remote, int visit);
+	void (*leave)(struct qp_remote *remote, int guard);
 	/* Whether key entries up to this one may be looked at:
 	 * remote->keys.ready is above it then. */
 	bool (*ready)(struct qp_remote *remote, uint32_t slot);

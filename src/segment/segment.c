@@ -20,14 +20,13 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
-static_assert(sizeof(struct segment_head) <= SEGMENT_VISITS_OFFSET,
+static_assert(sizeof(struct segment_head) <= SEGMENT_GUARDS_OFFSET,
 	      "the head fits");
-static_assert(sizeof(struct segment_visit) * REGISTRY_SLOTS ==
-		      SEGMENT_VISITS_SIZE,
+static_assert(sizeof(struct copy_guard) * REGISTRY_SLOTS == SEGMENT_GUARDS_SIZE,
 	      "a line for each");
-static_assert(SEGMENT_VISITS_OFFSET + SEGMENT_VISITS_SIZE <=
+static_assert(SEGMENT_GUARDS_OFFSET + SEGMENT_GUARDS_SIZE <=
 		      SEGMENT_RINGS_OFFSET,
-	      "the visits fit");
+	      "the guards fit");
 static_assert(SEGMENT_KEYS_OFFSET % SEGMENT_ALIGN == 0 &&
 		      SEGMENT_QPS_OFFSET % SEGMENT_ALIGN == 0 &&
 		      SEGMENT_SIZE % SEGMENT_ALIGN == 0,
@@ -112,7 +111,7 @@ static int make_file(struct segment *s, uint8_t **map)
 		return fail(-errno, "cannot extend %s: %s", path,
 			    sys_strerror(errno));
 	err = segment_allocate(s->fd, 0,
-			       SEGMENT_VISITS_OFFSET + SEGMENT_VISITS_SIZE);
+			       SEGMENT_GUARDS_OFFSET + SEGMENT_GUARDS_SIZE);
 	if (err)
 		return fail(err, "cannot allocate memory in %s: %s", path,
 			    sys_strerror(-err));

@@ -22,7 +22,7 @@
  *	segment_peer.c	others': finding, mapping, whether they live
  *	segment_life.c	whether their processes live
  *	segment_copy.c	copying from and to their memory
- *	segment_visit.c	who is copying; the locks for atomic operations
+ *	copy_guard.c	who is copying; the locks for atomic operations
  *	segment_wake.c	whether its thread sleeps, and how it is woken
  *
  * Functions return 0 or -errno unless they say otherwise, and are safe from
@@ -55,8 +55,8 @@
 #define SEGMENT_KEYS_SIZE (96u << 20) /* and its entries */
 #define SEGMENT_QPS_SIZE ((16u << 20) + SEGMENT_ALIGN)
 
-#define SEGMENT_VISITS_OFFSET 4096u /* mapped with the head */
-#define SEGMENT_VISITS_SIZE (REGISTRY_SLOTS * 64u)
+#define SEGMENT_GUARDS_OFFSET 4096u /* mapped with the head */
+#define SEGMENT_GUARDS_SIZE (REGISTRY_SLOTS * 64u)
 #define SEGMENT_RINGS_OFFSET (2 * SEGMENT_ALIGN)
 #define SEGMENT_RINGS_SIZE (REGISTRY_SLOTS * SEGMENT_RING_SIZE)
 #define SEGMENT_KEYS_OFFSET (SEGMENT_RINGS_OFFSET + SEGMENT_RINGS_SIZE)
@@ -75,7 +75,7 @@ enum segment_table {
 #define SEGMENT_NO_COPY 2u /* as if the kernel did not let us and me copy */
 
 #define SEGMENT_ATOMIC_LOCKS 16
-#define SEGMENT_VISIT_WORDS 8 /* threads of one process that copy at a time */
+#define COPY_GUARD_WORDS 8 /* threads of one process that copy at a time */
 
 /* segment_head.keeper: written by the kernel (FUTEX_OWNER_DIED), nothing else
  * being in it then */
@@ -115,8 +115,8 @@ struct segment_head {
  * A line for each process that copies: a word for each of its threads that do,
  * life << 32 | count; odd while the thread is inside.
  */
-struct segment_visit {
-	_Alignas(64) _Atomic uint64_t word[SEGMENT_VISIT_WORDS];
+struct copy_guard {
+	_Alignas(64) _Atomic uint64_t word[COPY_GUARD_WORDS];
 };
 
 /*
@@ -222,11 +222,11 @@ struct segment_peer {
 	ino_t ino;
 	const _Atomic uint64_t *current; /* the registry's word */
 	_Atomic uint32_t refs;
-	_Atomic uint32_t visiting; /* bits: words that are taken */
-	struct segment_visit *visit; /* our line in it */
+	_Atomic uint32_t guards_taken; /* bits: words that are taken */
+	struct copy_guard *guard; /* our line in it */
 	const uint8_t *table[SEGMENT_TABLES]; /* NULL: not mapped yet */
 	_Atomic size_t table_ok[SEGMENT_TABLES]; /* may be read up to here */
-	void *first_map; /* head and visits */
+	void *first_map; /* head and guards */
 	_Atomic int wake_fd; /* -1: not open yet */
 	pid_t pid; /* as this process sees it; 0: not to be named here */
 	_Atomic uint64_t alive_ns; /* last seen alive */
@@ -306,20 +306,20 @@ int segment_write(struct segment_peer *p, const struct iovec *local, size_t n,
 		  const struct iovec *remote, size_t m, uint64_t now_ns);
 
 /*
- * Visits: enter, look whether the key (or QP) is still there, copy, exit. Who
- * removes a key hides it, waits for visits, and then nobody copies there any
- * more. Entering is a full fence. Returns a number for exit, or -EBUSY: there
- * are SEGMENT_VISIT_WORDS threads of this process inside.
+ * Guards a copy: enter, check that the key (or QP) is still there, copy, exit.
+ * Who removes a key hides it and calls copy_guard_wait(); then nobody copies
+ * there any more. Entering is a full fence. Returns a number for exit, or
+ * -EBUSY: COPY_GUARD_WORDS threads of this process are inside.
  */
-int segment_visit_enter(struct segment_peer *p);
-void segment_visit_exit(struct segment_peer *p, int visit);
+int copy_guard_enter(struct segment_peer *p);
+void copy_guard_exit(struct segment_peer *p, int guard);
 /*
- * The owner: waits until everybody who was inside when it was called has left
- * or has died. As long as a visitor lives it waits, since that may write yet,
- * and has it say again whether it is inside; for one that is stopped, after a
- * second, it says so on stderr.
+ * The owner: waits until every process that was inside when it was called has
+ * left or has died. As long as that process lives it waits, since it may still
+ * write, and asks it to repeat whether it is inside (copy_guard_repeat()). If
+ * that takes a second, as for a stopped process, a message on stderr says so.
  */
-void segment_wait_visits(struct segment *s);
+void copy_guard_wait(struct segment *s);
 
 /*
  * The locks of a process for atomic operations in its memory. Everybody who

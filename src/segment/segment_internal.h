@@ -46,7 +46,7 @@ static inline size_t table_room(enum segment_table t)
 	return t == SEGMENT_KEYS ? SEGMENT_KEYS_SIZE : SEGMENT_QPS_SIZE;
 }
 
-/* What the atomics locks and visits name a process by. */
+/* What the atomics locks and copy guards name a process by. */
 static inline uint64_t segment_holder(const struct segment *s)
 {
 	return (uint64_t)s->life << 32 | (s->slot + 1);

@@ -140,8 +140,8 @@ static struct segment_peer *attach(struct segment *s, unsigned slot)
 	p->flags = p->head->flags;
 	p->probe_addr = p->head->probe_addr;
 	p->probe_value = p->head->probe_value;
-	p->visit = (struct segment_visit *)(void *)((uint8_t *)p->head +
-						    SEGMENT_VISITS_OFFSET) +
+	p->guard = (struct copy_guard *)(void *)((uint8_t *)p->head +
+						 SEGMENT_GUARDS_OFFSET) +
 		   s->slot;
 	atomic_store(&p->alive_ns, clock_ns());
 	segment_say_producer(p);

@@ -77,7 +77,7 @@ void segment_say_again(struct segment *s)
 {
 	atomic_store(&s->head->poked, 0);
 	say_keeper(s);
-	segment_say_visits(s);
+	copy_guard_repeat(s);
 	say_behind(s);
 }
 

@@ -31,12 +31,12 @@ static struct shca_remote *to_remote(struct qp_remote *remote)
 
 static int remote_enter(struct qp_remote *remote)
 {
-	return segment_visit_enter(to_remote(remote)->peer);
+	return copy_guard_enter(to_remote(remote)->peer);
 }
 
-static void remote_leave(struct qp_remote *remote, int visit)
+static void remote_leave(struct qp_remote *remote, int guard)
 {
-	segment_visit_exit(to_remote(remote)->peer, visit);
+	copy_guard_exit(to_remote(remote)->peer, guard);
 }
 
 static bool remote_ready(struct qp_remote *remote, uint32_t slot)
@@ -258,5 +258,5 @@ void shca_visits_wait(struct engine *e)
 	struct segment *s = to_process(e)->segment;
 
 	if (s)
-		segment_wait_visits(s);
+		copy_guard_wait(s);
 }

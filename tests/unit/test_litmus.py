@@ -93,7 +93,7 @@ CASES = {
     # qp/memory.c fill_run() and iwarp/segment.c by place() of the last bytes.
     "tail": ([[W("body", 1), FULL, W("tail", 1)], POLL],
              [[W("body", 1), W("tail", 1)], POLL], stale, {}),
-    # Two writes, data and then a flag: segment/segment_visit.c exit and enter.
+    # Two writes, data and then a flag: segment/copy_guard.c exit and enter.
     "visits in a row": ([[W("body", 1), W("visit", 2, "rel"), W("visit", 3, "rel"), FULL, W("tail", 1)], POLL],
                         [[W("body", 1), W("visit", 2), W("visit", 3), W("tail", 1)], POLL], stale, {}),
     # link/ring.h: a record, then the word that publishes it.
@@ -119,11 +119,11 @@ CASES = {
     "rest": ([[W("rests", 1, "rel"), R("asleep", "a", "acq")], [W("asleep", 0, "rel"), R("rests", "b", "acq")]],
              [[W("rests", 1, "rel"), R("asleep", "a")], [W("asleep", 0, "rel"), R("rests", "b", "acq")]],
              lambda r: r["a"] == 1 and r["b"] == 0, {"asleep": 1}),
-    # segment/segment_visit.c and qp/keys.c: a key is hidden, or who uses it is waited for.
+    # segment/copy_guard.c and qp/keys.c: a key is hidden, or who uses it is waited for.
     "visit and key": ([[W("visit", 1, "rel"), FULL, R("key", "a", "acq")], [W("key", 0, "rel"), FULL, R("visit", "b", "acq")]],
                       [[W("visit", 1, "rel"), FULL, R("key", "a", "acq")], [W("key", 0, "rel"), R("visit", "b")]],
                       lambda r: r["a"] == 5 and r["b"] == 0, {"key": 5}),
-    # segment/segment_visit.c: memory is not used again before the copy has ended.
+    # segment/copy_guard.c: memory is not used again before the copy has ended.
     "end of a visit": ([[R("body", "data"), W("visit", 2, "rel")], [R("visit", "flag", "acq"), W("body", 9)]],
                        [[R("body", "data"), W("visit", 2)], [R("visit", "flag", "acq"), W("body", 9)]],
                        lambda r: r["flag"] == 2 and r["data"] == 9, {}),

@@ -54,17 +54,17 @@ static void count_under_lock(struct segment_peer *p, struct segment *own)
 static void visit_on_and_on(struct segment_peer *p)
 {
 	while (!atomic_load(&shared->go)) {
-		int v = segment_visit_enter(p);
+		int v = copy_guard_enter(p);
 
 		atomic_fetch_add(&shared->done, 1);
-		segment_visit_exit(p, v);
+		copy_guard_exit(p, v);
 	}
 }
 
 /* Leaves some time after it was told to. */
 static void visit_long(struct segment_peer *p)
 {
-	int v = segment_visit_enter(p);
+	int v = copy_guard_enter(p);
 
 	atomic_store(&shared->done, 1);
 	while (!atomic_load(&shared->go))
@@ -72,7 +72,7 @@ static void visit_long(struct segment_peer *p)
 	for (int i = 0; i < 1000; i++)
 		sched_yield();
 	atomic_store(&shared->done, 2);
-	segment_visit_exit(p, v);
+	copy_guard_exit(p, v);
 }
 
 static void act(struct node_self *self, char what)
@@ -95,10 +95,10 @@ static void act(struct node_self *self, char what)
 			->probe_value++;
 		break;
 	case 'e':
-		visit = segment_visit_enter(p);
+		visit = copy_guard_enter(p);
 		break;
 	case 'x':
-		segment_visit_exit(p, visit);
+		copy_guard_exit(p, visit);
 		break;
 	case 'o':
 		visit_on_and_on(p);
@@ -316,15 +316,15 @@ static void visits_are_waited_for(void **state)
 	struct node n = node_start(registry_slot(e.r), 0, act);
 
 	(void)state;
-	segment_wait_visits(e.s); /* nobody was ever inside */
+	copy_guard_wait(e.s); /* nobody was ever inside */
 	node_tell(&n, 'v');
 	while (!atomic_load(&shared->done))
 		sched_yield();
 	atomic_store(&shared->go, 1);
-	segment_wait_visits(e.s);
+	copy_guard_wait(e.s);
 	assert_int_equal(atomic_load(&shared->done), 2);
 	node_wait(&n, 'v');
-	segment_wait_visits(e.s);
+	copy_guard_wait(e.s);
 	node_quit(&n);
 	end_drop(&e);
 }
@@ -341,7 +341,7 @@ static void visitors_who_come_again_delay_nobody(void **state)
 	while (!(before = atomic_load(&shared->done)))
 		sched_yield();
 	for (int i = 0; i < 100; i++)
-		segment_wait_visits(e.s);
+		copy_guard_wait(e.s);
 	while (atomic_load(&shared->done) == before)
 		sched_yield();
 	atomic_store(&shared->go, 1);
@@ -354,19 +354,19 @@ static void so_many_threads_visit_at_a_time(void **state)
 {
 	struct end e = end_make(0);
 	struct segment_peer *p = segment_peer_get(e.s, registry_slot(e.r));
-	int v[SEGMENT_VISIT_WORDS];
+	int v[COPY_GUARD_WORDS];
 
 	(void)state;
-	for (int i = 0; i < SEGMENT_VISIT_WORDS; i++) {
-		v[i] = segment_visit_enter(p);
+	for (int i = 0; i < COPY_GUARD_WORDS; i++) {
+		v[i] = copy_guard_enter(p);
 		assert_true(v[i] >= 0);
 	}
-	assert_int_equal(segment_visit_enter(p), -EBUSY);
-	segment_visit_exit(p, v[3]);
-	assert_int_equal(segment_visit_enter(p), v[3]);
-	for (int i = 0; i < SEGMENT_VISIT_WORDS; i++)
-		segment_visit_exit(p, v[i]);
-	segment_wait_visits(e.s);
+	assert_int_equal(copy_guard_enter(p), -EBUSY);
+	copy_guard_exit(p, v[3]);
+	assert_int_equal(copy_guard_enter(p), v[3]);
+	for (int i = 0; i < COPY_GUARD_WORDS; i++)
+		copy_guard_exit(p, v[i]);
+	copy_guard_wait(e.s);
 	segment_peer_put(p);
 	end_drop(&e);
 }
@@ -379,14 +379,14 @@ static void killed_visitor_is_not_waited_for(void **state)
 	(void)state;
 	node_do(&n, 'e');
 	node_kill(&n);
-	segment_wait_visits(e.s);
+	copy_guard_wait(e.s);
 	/* Nor if somebody else has its slot, who then visits. */
 	next = node_start(registry_slot(e.r), 0, act);
 	assert_int_equal(next.slot, n.slot);
-	segment_wait_visits(e.s);
+	copy_guard_wait(e.s);
 	node_do(&next, 'e');
 	node_do(&next, 'x');
-	segment_wait_visits(e.s);
+	copy_guard_wait(e.s);
 	node_quit(&next);
 	end_drop(&e);
 }
@@ -396,9 +396,9 @@ static void visitor_is_asked_whether_it_is_inside(void **state)
 {
 	struct end e = end_make(0);
 	struct node n = node_start(registry_slot(e.r), 0, act);
-	struct segment_visit *visit =
+	struct copy_guard *visit =
 		(void *)((uint8_t *)(uintptr_t)segment_head(e.s) +
-			 SEGMENT_VISITS_OFFSET);
+			 SEGMENT_GUARDS_OFFSET);
 	const uint64_t life = (uint64_t)registry_life(e.r, n.slot) << 32;
 
 	(void)state;
@@ -419,7 +419,7 @@ static void visitor_is_asked_whether_it_is_inside(void **state)
 	atomic_store(&visit[n.slot].word[0], life | 77);
 	atomic_store(&visit[n.slot].word[5], life | 77);
 	node_tell(&n, 'a');
-	segment_wait_visits(e.s);
+	copy_guard_wait(e.s);
 	node_wait(&n, 'a');
 	node_quit(&n);
 	end_drop(&e);
@@ -427,7 +427,7 @@ static void visitor_is_asked_whether_it_is_inside(void **state)
 
 static void *wait_visits(void *arg)
 {
-	segment_wait_visits(arg);
+	copy_guard_wait(arg);
 	atomic_store(&shared->done, 1);
 	return NULL;
 }

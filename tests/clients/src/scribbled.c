@@ -464,7 +464,7 @@ static void scribble(enum kind k, const struct seg *s)
 				    16);
 		break;
 	case VISITS:
-		change_some(s->p + SEGMENT_VISITS_OFFSET, 64 * 4);
+		change_some(s->p + SEGMENT_GUARDS_OFFSET, 64 * 4);
 		break;
 	case KEYS:
 		change_some(s->p + SEGMENT_KEYS_OFFSET +

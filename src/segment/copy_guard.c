@@ -1,5 +1,5 @@
 /*
- * segment_visit.c - guards copies from and to other processes' memory, and has
+ * copy_guard.c - guards copies from and to other processes' memory, and has
  * the locks for atomic operations
  *
  * A process that copies makes a word in the owner's segment odd, and then looks
@@ -24,50 +24,50 @@
 
 #define ASK_NS 20000000u /* who is inside for so long is asked */
 
-int segment_visit_enter(struct segment_peer *p)
+int copy_guard_enter(struct segment_peer *p)
 {
 	uint32_t life = p->segment->life;
-	uint32_t taken = atomic_load_explicit(&p->visiting,
-					      memory_order_relaxed);
+	uint32_t taken =
+		atomic_load_explicit(&p->guards_taken, memory_order_relaxed);
 	uint32_t bit, i;
 	uint64_t word;
 
 	do {
 		i = (uint32_t)__builtin_ctz(~taken);
-		if (i >= SEGMENT_VISIT_WORDS)
+		if (i >= COPY_GUARD_WORDS)
 			return -EBUSY;
 		bit = 1u << i;
 	} while (!atomic_compare_exchange_weak_explicit(
-		&p->visiting, &taken, taken | bit, memory_order_acquire,
+		&p->guards_taken, &taken, taken | bit, memory_order_acquire,
 		memory_order_relaxed));
 	/* What it counts on from may be another's, or scribbled over. */
-	word = atomic_load_explicit(&p->visit->word[i], memory_order_relaxed);
+	word = atomic_load_explicit(&p->guard->word[i], memory_order_relaxed);
 	word = (uint64_t)life << 32 | (uint32_t)(word + 1) | 1;
-	atomic_store(&p->visit->word[i], word);
+	atomic_store(&p->guard->word[i], word);
 	atomic_thread_fence(memory_order_seq_cst);
 	return (int)i;
 }
 
-void segment_visit_exit(struct segment_peer *p, int visit)
+void copy_guard_exit(struct segment_peer *p, int guard)
 {
-	_Atomic uint64_t *at = &p->visit->word[visit];
+	_Atomic uint64_t *at = &p->guard->word[guard];
 	uint64_t word = atomic_load_explicit(at, memory_order_relaxed);
 
 	/* To the next even number, life and all. */
 	word = (uint64_t)p->segment->life << 32 |
 	       ((uint32_t)(word + 1) & ~1u);
 	atomic_store_explicit(at, word, memory_order_release);
-	atomic_fetch_and_explicit(&p->visiting, ~(1u << visit),
+	atomic_fetch_and_explicit(&p->guards_taken, ~(1u << guard),
 				  memory_order_release);
 }
 
-static bool lives(const struct segment *s, unsigned slot, uint32_t life)
+static bool copier_lives(const struct segment *s, unsigned slot, uint32_t life)
 {
 	return registry_life(s->registry, slot) == life &&
 	       registry_alive(s->registry, slot);
 }
 
-static void complain(const struct segment *s, unsigned slot)
+static void explain_wait(const struct segment *s, unsigned slot)
 {
 	pid_t pid;
 
@@ -80,7 +80,7 @@ static void complain(const struct segment *s, unsigned slot)
 }
 
 /* It may have left, and somebody else have written there. */
-static void ask(struct segment *s, unsigned slot)
+static void poke_copier(struct segment *s, unsigned slot)
 {
 	struct segment_peer *p = segment_peer_get(s, slot);
 
@@ -90,8 +90,8 @@ static void ask(struct segment *s, unsigned slot)
 }
 
 /* Waits until the word has changed, or whoever wrote it has died. */
-static void wait_word(struct segment *s, unsigned slot,
-		      const _Atomic uint64_t *at)
+static void wait_guard(struct segment *s, unsigned slot,
+		       const _Atomic uint64_t *at)
 {
 	uint64_t was = atomic_load(at), begin = clock_ns(), nap = 20000;
 	uint64_t asked = begin, now;
@@ -105,15 +105,15 @@ static void wait_word(struct segment *s, unsigned slot,
 		cpu_relax();
 	}
 	while (atomic_load(at) == was) {
-		if (!lives(s, slot, (uint32_t)(was >> 32)))
+		if (!copier_lives(s, slot, (uint32_t)(was >> 32)))
 			return;
 		now = clock_ns();
 		if (now - asked > ASK_NS) {
-			ask(s, slot);
+			poke_copier(s, slot);
 			asked = now;
 		}
 		if (!complained && now - begin > 1000000000) {
-			complain(s, slot);
+			explain_wait(s, slot);
 			complained = true;
 		}
 		/* The first naps let whoever has lost its processor run. */
@@ -140,8 +140,8 @@ void segment_wait_visits_at(struct segment *s, uint8_t *map)
 				i * 64 + (unsigned)__builtin_ctzll(set);
 
 			set &= set - 1;
-			for (int k = 0; k < SEGMENT_VISIT_WORDS; k++)
-				wait_word(s, slot, &visit[slot].word[k]);
+			for (int k = 0; k < COPY_GUARD_WORDS; k++)
+				wait_guard(s, slot, &guard[slot].word[k]);
 		}
 	}
 }
@@ -158,14 +158,14 @@ void segment_say_visits(struct segment *s)
 
 	pthread_mutex_lock(&s->lock);
 	for (struct segment_peer *p = s->peers; p; p = p->next) {
-		for (unsigned i = 0; i < SEGMENT_VISIT_WORDS; i++) {
-			at = &p->visit->word[i];
+		for (unsigned i = 0; i < COPY_GUARD_WORDS; i++) {
+			at = &p->guard->word[i];
 			/* In this order: who has entered by the first load has
 			 * said so before the second, and who has left since,
 			 * or enters just now, changes it. */
 			word = atomic_load(at);
 			if (word & 1 &&
-			    !(atomic_load(&p->visiting) >> i & 1))
+			    !(atomic_load(&p->guards_taken) >> i & 1))
 				atomic_compare_exchange_strong(at, &word,
 							       word + 1);
 		}
@@ -183,7 +183,8 @@ static bool holder_died(struct segment *s, uint64_t word)
 {
 	unsigned slot = (uint32_t)word - 1;
 
-	return slot >= REGISTRY_SLOTS || !lives(s, slot, (uint32_t)(word >> 32));
+	return slot >= REGISTRY_SLOTS ||
+	       !copier_lives(s, slot, (uint32_t)(word >> 32));
 }
 
 static int lock_word(struct segment *s, _Atomic uint64_t *at)
