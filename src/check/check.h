@@ -3,7 +3,7 @@
  * --check)
  *
  * The checks know of a program what passes the calls of the verbs, and see
- * public structs only: src/verbs/checked.c puts them around its functions,
+ * public structs only: src/verbs/check_slots.c puts them around its functions,
  * once check_begin() has been called, by the table of hooks/check.h. Until then
  * there is nothing on any path but a flag, where objects are made and destroyed.
  *

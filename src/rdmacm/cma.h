@@ -106,7 +106,7 @@ struct cma_id {
 	/* addr.c */
 	uint16_t port; /* bound to, if on_port */
 	bool on_port, reuse, afonly;
-	bool beside; /* an ordinary socket has the port, too; see beside.h */
+	bool shares_port; /* with an ordinary socket: tcp_port.h */
 	unsigned reserved; /* what for: CM_LISTEN_*; 0: not */
 	struct cma_id *next_on_port;
 	struct netdev_gid via; /* our address, once bound to a device */

@@ -293,7 +293,7 @@ static int listen_start(struct cma_id *id)
 	cma_addr_gid(addr, &gid);
 	cm = cma_lock();
 	err = cma_iw_listen(id);
-	if (err && roce && id->beside) {
+	if (err && roce && id->shares_port) {
 		/* That port is nobody's wish. */
 		WHY_REPORT("rdma_listen", err);
 		err = 0;

@@ -3,7 +3,7 @@
  */
 #include "cma.h"
 
-#include "beside.h"
+#include "tcp_port.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -289,11 +289,11 @@ static int set_id_option(struct cma_id *id, int name, const void *val,
 			return cma_wrong_state(id, "too late for this option");
 		id->afonly = n;
 		return 0;
-	case RDMA_OPTION_ID_BESIDE:
+	case RDMA_OPTION_ID_TCP_PORT:
 		err = option_int(val, len, &n);
 		if (err)
 			return err;
-		id->beside = n;
+		id->shares_port = n;
 		return 0;
 	case RDMA_OPTION_ID_ACK_TIMEOUT:
 		err = option_byte(val, len, &byte);

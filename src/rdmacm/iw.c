@@ -104,10 +104,10 @@ static void set_reads(struct shca_iw_ask *ask,
 
 /*
  * The TCP address for an address of the port space: the same, unless the port is
- * an ordinary socket's, too (beside.h). Then it is the port that both ends derive:
- * one above those that systems give away by themselves (ip_local_port_range), with
- * the last three digits of the original; or, of one below 1024, which may be
- * root's to listen at, another one below 1024.
+ * an ordinary socket's, too (tcp_port.h). Then it is the port that both ends
+ * derive: one above those that systems give away by themselves
+ * (ip_local_port_range), with the last three digits of the original; or, of one
+ * below 1024, which may be root's to listen at, another one below 1024.
  */
 static struct sockaddr_storage tcp_addr(const struct cma_id *id,
 					const struct sockaddr_storage *addr)
@@ -115,11 +115,11 @@ static struct sockaddr_storage tcp_addr(const struct cma_id *id,
 	struct sockaddr_storage at = *addr;
 	uint16_t port = cma_port((const struct sockaddr *)addr);
 
-	if (id->beside && port < 512)
+	if (id->shares_port && port < 512)
 		port = (uint16_t)(port + 512);
-	else if (id->beside && port < 1024)
+	else if (id->shares_port && port < 1024)
 		port = (uint16_t)(port - 511);
-	else if (id->beside)
+	else if (id->shares_port)
 		port = (uint16_t)(61000 + port % 4000);
 	cma_set_port(&at, port);
 	return at;
@@ -128,7 +128,7 @@ static struct sockaddr_storage tcp_addr(const struct cma_id *id,
 static int iw_connect(struct cma_id *id, const struct rdma_conn_param *param)
 {
 	/* Where there is a socket as well, whoever is late is so there, too. */
-	struct shca_iw_ask ask = { .once = id->beside };
+	struct shca_iw_ask ask = { .once = id->shares_port };
 	struct sockaddr_storage to =
 		tcp_addr(id, &id->id.route.addr.dst_storage);
 	int err = ready_qp(id, param, &ask);

@@ -7,7 +7,7 @@
  * that the peer writes. The private data of REQ and REP says where they are.
  */
 #include "base/aside.h"
-#include "rdmacm/beside.h"
+#include "rdmacm/tcp_port.h"
 #include "rsock_internal.h"
 
 #include <errno.h>
@@ -43,9 +43,9 @@ static int create_id(struct rsock *rs)
 	int on = 1;
 
 	if (rdma_create_id(s->channel, &s->id, rs, RDMA_PS_TCP) ||
-	    (rs->aside && rdma_set_option(s->id, RDMA_OPTION_ID,
-					  RDMA_OPTION_ID_BESIDE, &on,
-					  sizeof(on))))
+	    (rs->aside &&
+	     rdma_set_option(s->id, RDMA_OPTION_ID, RDMA_OPTION_ID_TCP_PORT,
+			     &on, sizeof(on))))
 		return rsock_errno();
 	return 0;
 }

@@ -14,7 +14,7 @@
  * those of streams that it accepts, so their numbers stay out of the program's
  * way. A socket of the kernel is bound to the same address: where ports are TCP's,
  * an rsocket with this flag listens and connects beside them, and meets only its
- * like (rdmacm/beside.h).
+ * like (rdmacm/tcp_port.h).
  */
 #define RSOCK_ASIDE 0x10000000
 

@@ -73,7 +73,7 @@ struct rsw_conn {
 	uint16_t credits;
 	/*
 	 * Where the port that is connected to was derived from another
-	 * (RDMA_OPTION_ID_BESIDE), that one; or 0. Our own: rdma-core ignores
+	 * (RDMA_OPTION_ID_TCP_PORT), that one; or 0. Our own: rdma-core ignores
 	 * it, and says 0.
 	 */
 	uint16_t port;

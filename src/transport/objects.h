@@ -31,7 +31,7 @@ enum shca_kind {
 #define container_of(ptr, type, member)                                        \
 	((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
-/* verbs/live.h */
+/* verbs/handles.h */
 
 struct shca_live {
 	struct shca_live *next;

@@ -5,7 +5,7 @@
 #define SOFTHCA_VERBS_CONTEXT_H
 
 #include "device.h"
-#include "live.h"
+#include "handles.h"
 
 struct shca_async {
 	struct shca_async *next;

@@ -14,12 +14,12 @@
 #define SOFTHCA_VERBS_VERBS_H
 
 #include "ah.h"
-#include "checked.h"
+#include "check_slots.h"
 #include "context.h"
 #include "cq.h"
 #include "device.h"
 #include "dm.h"
-#include "live.h"
+#include "handles.h"
 #include "memory.h"
 #include "mw.h"
 #include "pd.h"

@@ -1,5 +1,5 @@
 /*
- * live.c - which objects exist
+ * handles.c - which objects exist
  *
  * A pointer from a program is looked up before anything behind it is read, and
  * the object's handle and context, which the program can overwrite, must be

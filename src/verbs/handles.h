@@ -1,8 +1,8 @@
 /*
- * live.h - which objects exist
+ * handles.h - which objects exist
  */
-#ifndef SOFTHCA_VERBS_LIVE_H
-#define SOFTHCA_VERBS_LIVE_H
+#ifndef SOFTHCA_VERBS_HANDLES_H
+#define SOFTHCA_VERBS_HANDLES_H
 
 #include "transport/shared.h"
 

@@ -1,8 +1,8 @@
 /*
- * checked.h - the checks (hooks/check.h), around the calls of the verbs
+ * check_slots.h - the checks (hooks/check.h), around the calls of the verbs
  */
-#ifndef SOFTHCA_VERBS_CHECKED_H
-#define SOFTHCA_VERBS_CHECKED_H
+#ifndef SOFTHCA_VERBS_CHECK_SLOTS_H
+#define SOFTHCA_VERBS_CHECK_SLOTS_H
 
 #include "transport/shared.h"
 

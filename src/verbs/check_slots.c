@@ -1,5 +1,5 @@
 /*
- * checked.c - the checks (hooks/check.h) around what programs call
+ * check_slots.c - the checks (hooks/check.h) around what programs call
  *
  * The slots of a context, and of an extended CQ, are others where the program
  * is checked, so the data path of one that is not has nothing of this.
