@@ -55,7 +55,8 @@ struct queue {
 	uint32_t made; /* where it was created, */
 	_Atomic uint32_t connected; /* and connected */
 	bool met; /* its peer has answered since; both ends */
-	struct check_end own, there; /* when it was posted to, life 0: unknown */
+	struct check_end own,
+		there; /* when it was posted to, generation 0: unknown */
 	bool sig_all;
 	bool lost; /* nothing is known of what is posted */
 	bool said; /* that it overflows */
@@ -339,9 +340,10 @@ static void dirty_add(struct queue *q)
 
 /* ---- the other end ---------------------------------------------------- */
 
-static bool is_same_life(const struct check_end *a, const struct check_end *b)
+static bool is_same_generation(const struct check_end *a,
+			       const struct check_end *b)
 {
-	return a->life && a->life == b->life;
+	return a->generation && a->generation == b->generation;
 }
 
 /*
@@ -358,7 +360,8 @@ static void compare_ends(struct queue *q)
 	if (q->met || q->ib->qp_type != IBV_QPT_RC)
 		return;
 	if (!check_env.ends(q->ib, &own, &there) ||
-	    !is_same_life(&q->own, &own) || !is_same_life(&q->there, &there))
+	    !is_same_generation(&q->own, &own) ||
+	    !is_same_generation(&q->there, &there))
 		return;
 	q->met = true;
 	if (there.dest_qpn != q->qpn) {
@@ -383,9 +386,9 @@ static void compare_ends(struct queue *q)
 /* It is posted to. */
 static void find_other_end(struct queue *q)
 {
-	if (!q->met && q->ib->qp_type == IBV_QPT_RC && !q->there.life &&
+	if (!q->met && q->ib->qp_type == IBV_QPT_RC && !q->there.generation &&
 	    !check_env.ends(q->ib, &q->own, &q->there))
-		q->there.life = 0;
+		q->there.generation = 0;
 }
 
 uint32_t check_connected(uint32_t qpn)
@@ -688,7 +691,7 @@ void check_qp_void(struct ibv_qp *ib, bool known)
 	check_sinks_end(q->qpn);
 	q->lost = !known;
 	q->said = q->met = false;
-	q->there.life = 0;
+	q->there.generation = 0;
 	pthread_mutex_unlock(&q->lock);
 	queue_put(q);
 }
@@ -702,7 +705,7 @@ void check_qp_connected(struct ibv_qp *ib)
 	pthread_mutex_lock(&q->lock);
 	atomic_store(&q->connected, check_here());
 	q->met = false;
-	q->there.life = 0;
+	q->there.generation = 0;
 	pthread_mutex_unlock(&q->lock);
 	queue_put(q);
 }

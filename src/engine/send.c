@@ -82,8 +82,9 @@ void engine_limits(struct engine_qp *qp, const struct qp *core,
 	if (!w->link || !w->link->ops->limits || core->type == IBV_QPT_UD)
 		return;
 	w->own = qp->foreign ? 0 : qp->num;
-	w->life = core->pub == &core->unseen ? 0 :
-					       qp_public_get(&core->pub->life);
+	w->life = core->pub == &core->unseen ?
+			  0 :
+			  qp_public_get(&core->pub->generation);
 	w->keys = core->env->keys;
 	w->link->ops->limits(w, b);
 }

@@ -15,7 +15,7 @@
 
 /* What both ends are to know of each other. */
 struct check_end {
-	uint32_t life; /* as long as it is the same, so is the rest */
+	uint32_t generation; /* as long as it is the same, so is the rest */
 	uint32_t mtu; /* bytes */
 	uint32_t psn; /* sq_psn here, rq_psn there */
 	uint32_t dest_qpn; /* whom it is connected to */

@@ -122,7 +122,7 @@ static int validity(const struct shm_source *s, struct segment_peer *p)
 
 	if (!pub || qp_public_get(&pub->qpn) != s->qpn)
 		return -ESTALE;
-	if (qp_public_get(&pub->life) != s->life)
+	if (qp_public_get(&pub->generation) != s->life)
 		return s->response && !has_keys(s, p) &&
 				       qp_public_get(&pub->state) ==
 					       IBV_QPS_ERR ?

@@ -106,10 +106,12 @@ static bool peer_takes(const struct qp *qp, const struct qp_wqe *w,
 		       const struct qp_direct_peer *peer, uint32_t flag)
 {
 	const struct qp_public *p = remote->pub;
-	uint32_t life = atomic_load_explicit(&p->life, memory_order_acquire);
+	uint32_t generation =
+		atomic_load_explicit(&p->generation, memory_order_acquire);
 	uint32_t state = atomic_load_explicit(&p->state, memory_order_acquire);
 
-	if (!life || (remote->life && remote->life != life) ||
+	if (!generation ||
+	    (remote->generation && remote->generation != generation) ||
 	    !peer_answers(state, qp_public_get(&p->established)))
 		return false;
 	if (qp_public_get(&p->qpn) != peer->qpn ||
@@ -119,7 +121,7 @@ static bool peer_takes(const struct qp *qp, const struct qp_wqe *w,
 	    qp_public_get(&p->mtu) != peer->mtu ||
 	    qp_public_get(&p->path_hash) != peer->path_hash)
 		return false;
-	remote->life = life;
+	remote->generation = generation;
 	if (qp_wqe_has_response(w) && !qp_public_get(&p->dest_rd_atomic))
 		return false;
 	return qp_public_get(&p->access) & flag;

@@ -28,7 +28,7 @@
 struct qp_remote {
 	const struct qp_public *pub;
 	struct keys_view keys;
-	uint32_t life; /* of the QP there; 0: not known yet */
+	uint32_t generation; /* of the QP there; 0: not known yet */
 	uint32_t hint; /* where the last key was */
 };
 

@@ -2,8 +2,8 @@
  * public.h - what a queue pair shows to other processes of the host
  *
  * It lies in memory that they may read at any time, so each field is atomic,
- * and whoever uses several looks at life before and after. The QP itself never
- * reads it.
+ * and whoever uses several reads generation before and after. The QP itself
+ * never reads it.
  */
 #ifndef SOFTHCA_QP_PUBLIC_H
 #define SOFTHCA_QP_PUBLIC_H
@@ -17,7 +17,7 @@ struct qp_public {
 	 * void: the QP goes to RESET or ERR, or is destroyed. Never 0 while
 	 * there is a QP.
 	 */
-	_Atomic uint32_t life;
+	_Atomic uint32_t generation;
 	_Atomic uint32_t state; /* enum ibv_qp_state; written after the rest */
 	_Atomic uint32_t qpn;
 	_Atomic uint32_t type; /* enum ibv_qp_type */

@@ -429,10 +429,10 @@ void qp_query(const struct qp *qp, struct ibv_qp_attr *attr,
 
 void qp_new_generation(struct qp *qp)
 {
-	uint32_t next = qp_public_get(&qp->pub->life) + 1;
+	uint32_t next = qp_public_get(&qp->pub->generation) + 1;
 
 	/* Before anything that tells the program so. */
-	atomic_store_explicit(&qp->pub->life, next ? next : 1,
+	atomic_store_explicit(&qp->pub->generation, next ? next : 1,
 			      memory_order_seq_cst);
 	if (qp->env->voided)
 		qp->env->voided(qp);

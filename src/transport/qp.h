@@ -221,7 +221,7 @@ static inline void shca_remote_run(struct shca_qp *qp, uint64_t *time)
 	else
 		qp->remote.tail = sq->tail;
 }
-void shca_far_forget(struct shca_qp *qp);
+void shca_remote_forget(struct shca_qp *qp);
 /* The queue pair at the other end, if that is of this host and connected. Lock
  * held. */
 bool shca_remote_qp(struct shca_qp *qp, struct check_end *end);

@@ -130,7 +130,7 @@ static struct qp_remote *get_remote(struct shca_qp *qp, uint64_t now)
 
 	if (f->peer && (!segment_peer_alive(f->peer, now) ||
 			!segment_can_copy(f->peer)))
-		shca_far_forget(qp);
+		shca_remote_forget(qp);
 	if (!f->peer) {
 		if (now < f->again_ns)
 			return NULL;
@@ -142,7 +142,7 @@ static struct qp_remote *get_remote(struct shca_qp *qp, uint64_t now)
 	return &f->remote;
 }
 
-void shca_far_forget(struct shca_qp *qp)
+void shca_remote_forget(struct shca_qp *qp)
 {
 	segment_peer_put(qp->remote.peer);
 	qp->remote = (struct shca_remote){
@@ -153,7 +153,8 @@ void shca_far_forget(struct shca_qp *qp)
 bool shca_remote_qp(struct shca_qp *qp, struct check_end *end)
 {
 	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
-	uint32_t dest = roce_qp_dest(roce_qp(qp->core)), state = 0, life = 0;
+	uint32_t dest = roce_qp_dest(roce_qp(qp->core)), state = 0,
+		 generation = 0;
 	const struct qp_public *pub;
 	struct segment_peer *peer;
 
@@ -162,7 +163,7 @@ bool shca_remote_qp(struct shca_qp *qp, struct check_end *end)
 	peer = peer_of(qp, dest);
 	pub = peer ? shown_qp(peer, dest) : NULL;
 	if (pub) {
-		life = qp_public_get(&pub->life);
+		generation = qp_public_get(&pub->generation);
 		atomic_thread_fence(memory_order_acquire);
 		state = qp_public_get(&pub->state);
 		end->mtu = qp_public_get(&pub->mtu);
@@ -170,14 +171,14 @@ bool shca_remote_qp(struct shca_qp *qp, struct check_end *end)
 		end->dest_qpn = qp_public_get(&pub->dest_qpn);
 		if (qp_public_get(&pub->qpn) != dest ||
 		    (state != IBV_QPS_RTR && state != IBV_QPS_RTS))
-			life = 0;
+			generation = 0;
 		atomic_thread_fence(memory_order_acquire);
-		if (life != qp_public_get(&pub->life))
-			life = 0;
+		if (generation != qp_public_get(&pub->generation))
+			generation = 0;
 	}
 	segment_peer_put(peer);
-	end->life = life;
-	return life && end->mtu >= 256 && end->mtu <= 4096;
+	end->generation = generation;
+	return generation && end->mtu >= 256 && end->mtu <= 4096;
 }
 
 /*

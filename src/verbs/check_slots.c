@@ -58,7 +58,7 @@ static bool ends(struct ibv_qp *ib, struct check_end *own,
 		known = shca_remote_qp(qp, there);
 	if (known)
 		*own = (struct check_end){
-			.life = qp_public_get(&qp->core->pub->life),
+			.generation = qp_public_get(&qp->core->pub->generation),
 			.mtu = 128u << qp->core->attr.path_mtu,
 			.psn = qp->core->attr.sq_psn,
 			.dest_qpn = roce_qp_dest(roce_qp(qp->core)),

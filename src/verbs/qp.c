@@ -428,7 +428,7 @@ static void connection_changed(const struct modify *m)
 		to_process(qp->sched.engine)->xrc.ops->forget(qp);
 	if (m->mask & (IBV_QP_STATE | IBV_QP_AV) &&
 	    attr->qp_state != IBV_QPS_RTS)
-		shca_far_forget(qp);
+		shca_remote_forget(qp);
 	if (moves_to(m, IBV_QPS_RTR) && qp->sched.engine->cfg->explain)
 		shca_connected_explain(qp);
 }
@@ -604,7 +604,7 @@ static void qp_kill(struct shca_qp *qp)
 	counts_keep(qp);
 	qp->ops->destroy(qp->core);
 	qp->core = NULL;
-	shca_far_forget(qp);
+	shca_remote_forget(qp);
 	shca_qp_unlock(qp);
 	shca_visits_wait(e);
 	engine_timer_drop(e, &qp->sched);

@@ -90,7 +90,7 @@ static void show(struct end *e)
 	FUZZ_CHECK(at >= 0);
 	slot = (uint32_t)at;
 	qp_public_set(&pub->qpn, e->qpn);
-	qp_public_set(&pub->life, 9);
+	qp_public_set(&pub->generation, 9);
 }
 
 static void on_packet(void *arg, const struct roce_rx *pkt)

@@ -136,10 +136,10 @@ void sim_direct(struct sim_qp *q)
 	if (!f.remote.pub ||
 	    !keys_view_init(&f.remote.keys, &f.node->shown, f.node->shown_keys))
 		return;
-	f.remote.life = q->remote_generation;
+	f.remote.generation = q->remote_generation;
 	f.remote.hint = q->remote_hint;
 	roce_direct(q->qp, &f.remote);
-	q->remote_generation = f.remote.life;
+	q->remote_generation = f.remote.generation;
 	q->remote_hint = f.remote.hint;
 	assert(!f.visits);
 }

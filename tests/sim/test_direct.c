@@ -312,7 +312,8 @@ static void not_when_in_doubt(void **state)
 		post_to(p.a, IBV_WR_RDMA_WRITE, 0, 8);
 		assert_int_equal(direct(p.a), 1);
 		/* Another QP with the same number, and the same of all. */
-		qp_public_set(&pub->life, qp_public_get(&pub->life) + 1);
+		qp_public_set(&pub->generation,
+			      qp_public_get(&pub->generation) + 1);
 		post_to(p.a, IBV_WR_RDMA_WRITE, 0, 8);
 		assert_int_equal(direct(p.a), 1);
 		sim_free(p.sim);

@@ -107,7 +107,7 @@ static void nothing_before_the_first_request(void **state)
 	sim_free(p.sim);
 }
 
-/* Nor does the QP remember a port from an earlier life. */
+/* Nor does the QP remember a port from an earlier generation. */
 static void next_life_begins_anew(void **state)
 {
 	struct pair p = waiting_pair();

@@ -416,15 +416,15 @@ static void zeros_of_a_null_region(void **state)
 
 /* ---- what others see of a QP ------------------------------------------- */
 
-/* Whether the life has changed since. */
-static bool new_life(const struct sim_qp *q)
+/* Whether the generation has changed since. */
+static bool new_generation(const struct sim_qp *q)
 {
-	static uint32_t life;
-	uint32_t before = life;
+	static uint32_t generation;
+	uint32_t before = generation;
 
-	life = qp_public_get(&q->pub->life);
-	assert_int_not_equal(life, 0);
-	return life != before;
+	generation = qp_public_get(&q->pub->generation);
+	assert_int_not_equal(generation, 0);
+	return generation != before;
 }
 
 static void public_part_is_true(void **state)
@@ -433,7 +433,7 @@ static void public_part_is_true(void **state)
 	const struct qp_public *b = p.b->pub;
 
 	(void)state;
-	new_life(p.b);
+	new_generation(p.b);
 	assert_int_equal(qp_public_get(&b->state), IBV_QPS_RTS);
 	assert_int_equal(qp_public_get(&b->qpn), roce_qp_num(p.b->qp));
 	assert_int_equal(qp_public_get(&b->type), IBV_QPT_RC);
@@ -454,44 +454,44 @@ static void public_part_is_true(void **state)
 	settle(&p);
 	set_state(p.b, IBV_QPS_SQD);
 	set_state(p.b, IBV_QPS_RTS);
-	assert_false(new_life(p.b));
+	assert_false(new_generation(p.b));
 	set_state(p.b, IBV_QPS_ERR);
 	assert_int_equal(qp_public_get(&b->state), IBV_QPS_ERR);
-	assert_true(new_life(p.b));
+	assert_true(new_generation(p.b));
 	set_state(p.b, IBV_QPS_RESET);
 	assert_int_equal(qp_public_get(&b->state), IBV_QPS_RESET);
-	assert_true(new_life(p.b));
+	assert_true(new_generation(p.b));
 	assert_false(qp_public_get(&b->established));
 	sim_qp_leave(p.b);
-	assert_true(new_life(p.b));
+	assert_true(new_generation(p.b));
 	sim_free(p.sim);
 }
 
 /* Before a program is told of a failure, what was sent is void. */
-static uint32_t life_at_completion;
+static uint32_t generation_at_completion;
 
-static int note_life(struct qp *qp, void *cq, const struct ibv_wc *wc,
-		     bool solicited)
+static int note_generation(struct qp *qp, void *cq, const struct ibv_wc *wc,
+			   bool solicited)
 {
 	(void)cq;
 	(void)wc;
 	(void)solicited;
-	life_at_completion = qp_public_get(&qp->pub->life);
+	generation_at_completion = qp_public_get(&qp->pub->generation);
 	return 0;
 }
 
 static void void_before_it_is_told(void **state)
 {
 	struct pair p = host_pair();
-	uint32_t life = qp_public_get(&p.a->pub->life);
+	uint32_t generation = qp_public_get(&p.a->pub->generation);
 
 	(void)state;
-	p.a->node->env.base.complete = note_life;
+	p.a->node->env.base.complete = note_generation;
 	post(p.a, IBV_WR_RDMA_WRITE, 0, 5000, 0, 77, 0);
 	settle(&p);
 	assert_int_equal(roce_qp_state(p.a->qp), IBV_QPS_ERR);
-	assert_int_not_equal(life_at_completion, 0);
-	assert_int_not_equal(life_at_completion, life);
+	assert_int_not_equal(generation_at_completion, 0);
+	assert_int_not_equal(generation_at_completion, generation);
 	sim_free(p.sim);
 }
 

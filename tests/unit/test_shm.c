@@ -612,7 +612,7 @@ static void show_memory(void)
 	pub = shown_qp_place(a->s, a->qpn, 0);
 	assert_non_null(pub);
 	qp_public_set(&pub->qpn, a->qpn);
-	qp_public_set(&pub->life, 9);
+	qp_public_set(&pub->generation, 9);
 	way.life = 9;
 	way.keys = &keys;
 }
@@ -703,7 +703,7 @@ static void names_are_of_what_is_shown(void **state)
 	assert_true(accepts_names(&d, 100, shm_ref_size(1)));
 	assert_int_equal(b->pull, -EACCES);
 	/* A QP of that life, of another number. */
-	qp_public_set(&shown_qp_place(a->s, a->qpn + 1, 0)->life, 9);
+	qp_public_set(&shown_qp_place(a->s, a->qpn + 1, 0)->generation, 9);
 	d = names_of(1, 100);
 	d.ref.qpn++;
 	assert_true(accepts_names(&d, 100, shm_ref_size(1)));
