@@ -3,7 +3,7 @@
  */
 #include "check_internal.h"
 
-#include "base/mix.h"
+#include "base/hash64.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ void check_cqs_forked(void)
 
 static struct check_cq **cq_bucket(const struct ibv_cq *ib)
 {
-	struct check_cq **p = &cqs[mix64((uintptr_t)ib) % BUCKETS];
+	struct check_cq **p = &cqs[hash64((uintptr_t)ib) % BUCKETS];
 
 	while (*p && (*p)->ib != ib)
 		p = &(*p)->next;
@@ -59,7 +59,7 @@ void check_cqs_each(void (*fn)(struct check_cq *c, void *arg), void *arg)
 
 void check_cq_created(struct ibv_cq *ib, int cqe)
 {
-	struct check_cq **bucket = &cqs[mix64((uintptr_t)ib) % BUCKETS];
+	struct check_cq **bucket = &cqs[hash64((uintptr_t)ib) % BUCKETS];
 	struct check_cq *c = calloc(1, sizeof(*c));
 
 	if (!c)

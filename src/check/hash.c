@@ -4,7 +4,7 @@
 #include "check_internal.h"
 
 #include "base/bytes.h"
-#include "base/mix.h"
+#include "base/hash64.h"
 
 #include <string.h>
 
@@ -27,7 +27,7 @@ static void hash_bytes(void *arg, const void *bytes)
 	}
 	word = left;
 	memcpy((uint8_t *)&word + 1, p, left);
-	to->h = mix64(h ^ word);
+	to->h = hash64(h ^ word);
 }
 
 bool check_hash(struct ibv_qp *ib, const struct ibv_sge *sge, uint32_t n,

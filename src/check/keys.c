@@ -7,7 +7,7 @@
  */
 #include "check_internal.h"
 
-#include "base/mix.h"
+#include "base/hash64.h"
 #include "os/config.h"
 
 #include <pthread.h>
@@ -30,7 +30,7 @@ void check_keys_forked(void)
 
 static struct ended *ended_slot(uint32_t key)
 {
-	return &ended.last[mix64(key) & (KEYS - 1)];
+	return &ended.last[hash64(key) & (KEYS - 1)];
 }
 
 void check_key_ended(uint32_t key)

@@ -22,7 +22,7 @@
 #include "check_internal.h"
 
 #include "base/bytes.h"
-#include "base/mix.h"
+#include "base/hash64.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -172,7 +172,7 @@ static bool is_landed_on(const struct sent *s)
 
 static struct queue **queue_place(uint32_t qpn)
 {
-	struct queue **p = &queues[mix64(qpn) % BUCKETS];
+	struct queue **p = &queues[hash64(qpn) % BUCKETS];
 
 	while (*p && (*p)->qpn != qpn)
 		p = &(*p)->next;
@@ -204,7 +204,7 @@ void check_qp_created(struct ibv_qp *ib, const struct ibv_qp_cap *cap,
 		      bool sig_all)
 {
 	struct queue *q = ib->send_cq ? calloc(1, sizeof(*q)) : NULL;
-	struct queue **bucket = &queues[mix64(ib->qp_num) % BUCKETS];
+	struct queue **bucket = &queues[hash64(ib->qp_num) % BUCKETS];
 
 	if (!q)
 		return;

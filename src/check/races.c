@@ -22,7 +22,7 @@
 #include "check_internal.h"
 
 #include "base/bytes.h"
-#include "base/mix.h"
+#include "base/hash64.h"
 #include "os/config.h"
 #include "os/guard.h"
 
@@ -73,7 +73,7 @@ void check_races_forked(void)
 
 static struct writer **writer_place(uint32_t qpn)
 {
-	struct writer **p = &writers[mix64(qpn) % BUCKETS];
+	struct writer **p = &writers[hash64(qpn) % BUCKETS];
 
 	while (*p && (*p)->qpn != qpn)
 		p = &(*p)->next;
@@ -269,7 +269,7 @@ static void add_up(void *arg)
 
 	for (uint32_t i = 0; i < s->len; i += 8) {
 		memcpy(&word, s->p + i, 8);
-		s->sum += mix64(word + (s->from + i) * MIX_STEP);
+		s->sum += hash64(word + (s->from + i) * HASH64_STEP);
 	}
 }
 

@@ -10,8 +10,8 @@
 #include "check_internal.h"
 
 #include "base/aside.h"
+#include "base/hash64.h"
 #include "base/json.h"
-#include "base/mix.h"
 #include "base/path.h"
 #include "base/say.h"
 
@@ -293,12 +293,12 @@ void check_report(enum check_rule rule, uint32_t qpn,
 		  ...)
 {
 	const int saved = errno;
-	uint64_t place = mix64(rule + MIX_STEP);
+	uint64_t place = hash64(rule + HASH64_STEP);
 	char text[600];
 	va_list ap;
 
 	for (size_t i = 0; i < nsides; i++)
-		place = mix64(place + side[i].stack + MIX_STEP);
+		place = hash64(place + side[i].stack + HASH64_STEP);
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);

@@ -7,7 +7,7 @@
  */
 #include "check_internal.h"
 
-#include "base/mix.h"
+#include "base/hash64.h"
 
 #include <execinfo.h>
 #include <pthread.h>
@@ -52,7 +52,7 @@ uint32_t check_here(void)
 	if (n <= 0)
 		return 0;
 	for (int i = 1; i <= n; i++)
-		hash = mix64(hash + (uintptr_t)frame[i] + MIX_STEP);
+		hash = hash64(hash + (uintptr_t)frame[i] + HASH64_STEP);
 	hash += !hash;
 	for (uint32_t i = 0; i < 64; i++) {
 		const uint32_t at = (uint32_t)(hash + i) & (STACKS - 1);

@@ -96,7 +96,7 @@ int cm_copy_data(uint8_t *to, size_t max, const void *data, size_t len)
 
 static struct cm_listener **listener_bucket(struct cm *cm, uint64_t service_id)
 {
-	return &cm->listeners[mix64(service_id) % CM_LISTEN_BUCKETS];
+	return &cm->listeners[hash64(service_id) % CM_LISTEN_BUCKETS];
 }
 
 int cm_listen(struct cm *cm, struct cm_listener **l, uint64_t service_id,
@@ -180,7 +180,7 @@ int cm_create(struct cm **out, const struct cm_config *cfg)
 		cm->cfg.max_retries = DEFAULT_MAX_RETRIES;
 	if (!cm->cfg.first_retry_ns)
 		cm->cfg.first_retry_ns = DEFAULT_FIRST_RETRY;
-	cm->tid_high = (uint32_t)mix64(cfg->seed + 2);
+	cm->tid_high = (uint32_t)hash64(cfg->seed + 2);
 	*out = cm;
 	return 0;
 }
@@ -193,7 +193,7 @@ void cm_configure(struct cm *cm, uint64_t ca_guid, uint32_t id_base,
 	cm->cfg.ca_guid = ca_guid;
 	cm->cfg.id_base = id_base & ~id_mask;
 	cm->cfg.id_mask = id_mask;
-	cm->next_id = (uint32_t)mix64(cm->cfg.seed + 1) & id_mask;
+	cm->next_id = (uint32_t)hash64(cm->cfg.seed + 1) & id_mask;
 }
 
 static struct cm_conn *any_conn(struct cm *cm, size_t *i)

@@ -7,7 +7,7 @@
 #include "cm.h"
 
 #include "base/bytes.h"
-#include "base/mix.h"
+#include "base/hash64.h"
 
 #include <errno.h>
 

@@ -69,7 +69,7 @@ static struct hlink *htable_first(const struct htable *t, uint64_t hash)
 
 static uint64_t peer_hash(uint32_t number, bool sidr, const union ibv_gid *peer)
 {
-	return mix64(mix64(peer->global.subnet_prefix ^ sidr) ^
+	return hash64(hash64(peer->global.subnet_prefix ^ sidr) ^
 		      peer->global.interface_id ^ (uint64_t)number << 32);
 }
 
@@ -78,7 +78,7 @@ static uint64_t peer_hash(uint32_t number, bool sidr, const union ibv_gid *peer)
 struct cm_conn *cm_conn_by_id(struct cm *cm, uint32_t id,
 			      const union ibv_gid *peer)
 {
-	for (struct hlink *h = htable_first(&cm->by_id, mix64(id)); h;
+	for (struct hlink *h = htable_first(&cm->by_id, hash64(id)); h;
 	     h = h->next) {
 		struct cm_conn *c = cm_conn_of(h, by_id);
 
@@ -203,7 +203,7 @@ struct cm_conn *cm_conn_new(struct cm *cm, const struct roce_path *path,
 	c->max_retries = cm->cfg.max_retries;
 	c->max_patience_ns = cm_timeout_ns(cm->cfg.response_timeout);
 	if (!next_id(cm, &c->local_id) ||
-	    htable_add(&cm->by_id, &c->by_id, mix64(c->local_id))) {
+	    htable_add(&cm->by_id, &c->by_id, hash64(c->local_id))) {
 		free(c);
 		return NULL;
 	}

@@ -8,7 +8,7 @@
 #include "base/aside.h"
 #include "base/bytes.h"
 #include "base/gid.h"
-#include "base/mix.h"
+#include "base/hash64.h"
 #include "base/say.h"
 #include "base/sys.h"
 #include "base/why.h"
@@ -907,7 +907,8 @@ static uint16_t *source_of(struct iwcm *m, const struct sockaddr_storage *peer)
 
 	sock_gid(peer, &gid);
 	key = roce_gid_is_v4(&gid) ? get_be32(gid.raw + 12) : get_be64(gid.raw);
-	return &m->sources[mix64(key ^ mix64(to_process(m->e)->id)) % SOURCES];
+	return &m->sources[hash64(key ^ hash64(to_process(m->e)->id)) %
+			   SOURCES];
 }
 
 static struct shca_iw *accepted(struct shca_iw_listener *l, int fd)

@@ -9,14 +9,14 @@
 #include "faults.h"
 #include "script.h"
 
-#include "base/mix.h"
+#include "base/hash64.h"
 #include "wire/roce.h"
 
 #include <string.h>
 
 static uint64_t mix(uint64_t z)
 {
-	return mix64(z * MIX_STEP);
+	return hash64(z * HASH64_STEP);
 }
 
 uint64_t faults_number(const struct faults *f, uint64_t n)

@@ -6,7 +6,7 @@
 #ifndef SOFTHCA_LINK_LOSS_H
 #define SOFTHCA_LINK_LOSS_H
 
-#include "base/mix.h"
+#include "base/hash64.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -31,7 +31,9 @@ __attribute__((noinline, unused)) static bool loss_next(struct loss *l)
 	const uint64_t n = atomic_fetch_add_explicit(&l->draws, 1,
 						     memory_order_relaxed);
 
-	return (double)(mix64(l->seed + (n + 1) * MIX_STEP) >> 11) * 0x1p-53 < l->share;
+	return (double)(hash64(l->seed + (n + 1) * HASH64_STEP) >> 11) *
+		       0x1p-53 <
+	       l->share;
 }
 
 /* Whether the next packet is lost. Any thread may ask. */
