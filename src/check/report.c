@@ -9,7 +9,7 @@
  */
 #include "check_internal.h"
 
-#include "base/aside.h"
+#include "base/fd_high.h"
 #include "base/hash64.h"
 #include "base/json.h"
 #include "base/path.h"
@@ -223,7 +223,7 @@ static void json_open(void)
 		return;
 	name = path_expand(reports.json);
 	if (name)
-		reports.fd = fd_aside(path_open_output(
+		reports.fd = fd_high(path_open_output(
 			name, O_WRONLY | O_APPEND | O_NONBLOCK));
 	if (reports.fd < 0) {
 		say("cannot write %s: %s", reports.json, sys_strerror(errno));

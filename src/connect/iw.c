@@ -5,8 +5,8 @@
 
 #include "gsi.h"
 
-#include "base/aside.h"
 #include "base/bytes.h"
+#include "base/fd_high.h"
 #include "base/gid.h"
 #include "base/hash64.h"
 #include "base/say.h"
@@ -969,7 +969,7 @@ static int listener_ready(struct stream *s, uint32_t events, uint8_t *buffer)
 				errno != ECONNABORTED;
 			break;
 		}
-		fd = fd_aside(fd);
+		fd = fd_high(fd);
 		if (!accepted(l, fd))
 			sys_close(fd);
 		streams_release(l->e->streams);

@@ -7,8 +7,8 @@
  */
 #include "stat.h"
 
-#include "base/aside.h"
 #include "base/bytes.h"
+#include "base/fd_high.h"
 #include "base/gid.h"
 #include "base/sys.h"
 #include "os/owner.h"
@@ -94,8 +94,8 @@ int stat_listen(const char *path, unsigned slot)
 
 	if (err)
 		return err;
-	fd = fd_aside(socket(AF_UNIX,
-			     SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+	fd = fd_high(socket(AF_UNIX,
+			    SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 	if (fd < 0) {
 		fd = -errno;
 		goto out;

@@ -9,8 +9,8 @@
  */
 #include "internal.h"
 
-#include "base/aside.h"
 #include "base/bytes.h"
+#include "base/fd_high.h"
 #include "base/say.h"
 #include "base/sys.h"
 #include "idle_link.h"
@@ -166,8 +166,8 @@ int thread_fds_open(struct engine *e)
 {
 	int err;
 
-	e->epoll_fd = fd_aside(epoll_create1(EPOLL_CLOEXEC));
-	e->wake_fd = fd_aside(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	e->epoll_fd = fd_high(epoll_create1(EPOLL_CLOEXEC));
+	e->wake_fd = fd_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (e->epoll_fd < 0 || e->wake_fd < 0)
 		return -errno;
 	err = engine_watch_fd(e, e->wake_fd);

@@ -6,8 +6,8 @@
  */
 #include "sock.h"
 
-#include "base/aside.h"
 #include "base/bytes.h"
+#include "base/fd_high.h"
 #include "base/gid.h"
 #include "base/sys.h"
 #include "internal.h"
@@ -113,7 +113,7 @@ int sock_new(bool v4)
 		return -errno;
 	if (!v4)
 		sock_set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
-	return fd_aside(fd);
+	return fd_high(fd);
 }
 
 static void set_buffer(int fd, int force, int plain, int bytes)

@@ -5,8 +5,8 @@
 
 #include "sock.h"
 
-#include "base/aside.h"
 #include "base/bytes.h"
+#include "base/fd_high.h"
 #include "base/sys.h"
 #include "hooks/pcap.h"
 
@@ -196,7 +196,7 @@ int streams_create(struct streams **out, struct pcap *pcap)
 	pthread_mutex_init(&s->forks, NULL);
 	pthread_mutex_init(&s->lock, NULL);
 	s->buffer = malloc(STREAM_BUFFER);
-	s->epfd = s->buffer ? fd_aside(epoll_create1(EPOLL_CLOEXEC)) : -1;
+	s->epfd = s->buffer ? fd_high(epoll_create1(EPOLL_CLOEXEC)) : -1;
 	if (s->epfd < 0) {
 		err = s->buffer ? -errno : -ENOMEM;
 		free(s->buffer);
@@ -386,7 +386,7 @@ int stream_socket(int family)
 
 	if (fd < 0)
 		return -errno;
-	fd = fd_aside(fd);
+	fd = fd_high(fd);
 	stream_tune(fd);
 	return fd;
 }

@@ -9,7 +9,7 @@
 #include "internal.h"
 #include "sock.h"
 
-#include "base/aside.h"
+#include "base/fd_high.h"
 #include "os/config.h"
 
 #include <errno.h>

@@ -4,8 +4,8 @@
 #include "netdev.h"
 #include "netscan.h"
 
-#include "base/aside.h"
 #include "base/bytes.h"
+#include "base/fd_high.h"
 #include "base/gid.h"
 #include "base/sys.h"
 
@@ -191,7 +191,7 @@ int netdev_watch_fd(void)
 			return -errno;
 		timerfd_settime(fd, 0, &each, NULL);
 	}
-	return fd_aside(fd);
+	return fd_high(fd);
 }
 
 bool netdev_changed(int fd)

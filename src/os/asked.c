@@ -6,7 +6,7 @@
  */
 #include "asked.h"
 
-#include "base/aside.h"
+#include "base/fd_high.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -68,7 +68,7 @@ void asked_begin(void)
 
 int asked_open(void)
 {
-	const int fd = fd_aside(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	const int fd = fd_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 
 	if (fd < 0)
 		return -errno;

@@ -12,7 +12,7 @@
  */
 #include "registry_internal.h"
 
-#include "base/aside.h"
+#include "base/fd_high.h"
 #include "base/sys.h"
 #include "os/config.h"
 #include "os/owner.h"
@@ -480,7 +480,7 @@ static int open_locked(const char *path, struct stat *st)
 	if (fd < 0)
 		return regfile_fail(-errno, "cannot open %s: %s", path,
 				    sys_strerror(errno));
-	fd = fd_aside(fd);
+	fd = fd_high(fd);
 	if (fstat(fd, st)) {
 		err = regfile_fail(-errno, "cannot examine %s: %s", path,
 				   sys_strerror(errno));

@@ -13,8 +13,8 @@
  * a peer that is not known yet, reads the UDP socket.
  */
 #include "dgram.h"
-#include "base/aside.h"
 #include "base/bytes.h"
+#include "base/fd_high.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -47,8 +47,8 @@ int rsock_dgram_init(struct rsock *rs)
 	if (d->udp < 0)
 		return rsock_errno();
 	if (rs->aside)
-		d->udp = fd_aside(d->udp);
-	d->epfd = fd_aside(epoll_create1(EPOLL_CLOEXEC));
+		d->udp = fd_high(d->udp);
+	d->epfd = fd_high(epoll_create1(EPOLL_CLOEXEC));
 	if (d->epfd < 0 || epoll_ctl(d->epfd, EPOLL_CTL_ADD, d->udp, &ev))
 		return rsock_errno();
 	return 0;

@@ -7,7 +7,7 @@
  * holds all closed streams that are not over, each with the table's reference
  * and a time limit. A process that exits waits for them.
  */
-#include "base/aside.h"
+#include "base/fd_high.h"
 #include "base/thread.h"
 #include "rsock_internal.h"
 
@@ -166,7 +166,7 @@ static bool start_linger_thread(void)
 	struct sleep *s = calloc(1, sizeof(*s));
 
 	if (efd < 0)
-		efd = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+		efd = fd_high(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	running = s && efd >= 0 && sleep_grow(s, 8) &&
 		  !thread_start(linger_thread, s);
 	if (running || !s)

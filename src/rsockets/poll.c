@@ -10,9 +10,9 @@
  * Before it sleeps, a thread polls for polling_time: what comes within
  * microseconds is not worth a sleep.
  */
-#include "base/aside.h"
 #include "base/bytes.h"
 #include "base/cpu.h"
+#include "base/fd_high.h"
 #include "rsock_internal.h"
 
 #include <errno.h>
@@ -49,7 +49,7 @@ static int own_eventfd(void)
 	fd = (int)(intptr_t)pthread_getspecific(key) - 1;
 	if (fd >= 0)
 		return fd;
-	fd = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	fd = fd_high(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	if (fd >= 0)
 		pthread_setspecific(key, (void *)(intptr_t)(fd + 1));
 	return fd;

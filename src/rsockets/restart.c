@@ -12,7 +12,7 @@
  * millisecond. A program that has changed a handler since, and gets a signal,
  * sees EINTR.
  */
-#include "base/aside.h"
+#include "base/fd_high.h"
 #include "rsock_internal.h"
 #include "os/handlers.h"
 
@@ -48,8 +48,8 @@ static bool read_handlers(uint64_t now)
 	known.asked_ns = now;
 	if (!same && h.any && h.others) {
 		if (sfd < 0)
-			sfd = fd_aside(signalfd(-1, &h.restart,
-						SFD_NONBLOCK | SFD_CLOEXEC));
+			sfd = fd_high(signalfd(-1, &h.restart,
+					       SFD_NONBLOCK | SFD_CLOEXEC));
 		else
 			signalfd(sfd, &h.restart, 0);
 	}

@@ -6,7 +6,7 @@
  * an RC queue pair with a CQ, a send buffer, a receive buffer, and the table
  * that the peer writes. The private data of REQ and REP says where they are.
  */
-#include "base/aside.h"
+#include "base/fd_high.h"
 #include "rdmacm/tcp_port.h"
 #include "rsock_internal.h"
 
@@ -33,7 +33,7 @@ static int create_cc(struct rsock *rs, struct ibv_context *verbs)
 	s->cc = ibv_create_comp_channel(verbs);
 	if (!s->cc)
 		return rsock_errno();
-	s->cc->fd = fd_aside(s->cc->fd);
+	s->cc->fd = fd_high(s->cc->fd);
 	return rsock_set_nonblock(s->cc->fd);
 }
 
@@ -59,7 +59,7 @@ int rsock_stream_init(struct rsock *rs, struct rdma_cm_id *id)
 	if (!s->channel)
 		return rsock_errno();
 	if (rs->aside)
-		s->channel->fd = fd_aside(s->channel->fd);
+		s->channel->fd = fd_high(s->channel->fd);
 	err = rsock_set_nonblock(s->channel->fd);
 	if (!err && id)
 		err = create_cc(rs, id->verbs);

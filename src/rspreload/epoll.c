@@ -4,7 +4,7 @@
  * epoll.h has the theory, epoll_wait.c the waiting.
  */
 #include "rspreload/epoll.h"
-#include "base/aside.h"
+#include "base/fd_high.h"
 #include "base/fd_table.h"
 #include "rsockets/wake.h"
 
@@ -72,7 +72,7 @@ static struct rsp_ep *make_ep(int epfd)
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (ep->regs == MAP_FAILED)
 		goto err_free;
-	ep->evfd = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	ep->evfd = fd_high(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	ev.data.ptr = ep->regs; /* the first is never used */
 	ep->nregs = 1;
 	if (ep->evfd < 0 || real->epoll_ctl(epfd, EPOLL_CTL_ADD, ep->evfd, &ev))

@@ -17,7 +17,7 @@
  * and the parent's thread gives RDMA up at that port: peers that connect are
  * refused at once, and turn to TCP.
  */
-#include "base/aside.h"
+#include "base/fd_high.h"
 #include "base/say.h"
 #include "base/thread.h"
 #include "rspreload/rspreload.h"
@@ -293,7 +293,7 @@ static bool start_relay_thread(void)
 	if (running)
 		return true;
 	if (wake < 0)
-		wake = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+		wake = fd_high(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	running = wake >= 0 && !thread_start(relay_thread, NULL);
 	return running;
 }
@@ -359,7 +359,7 @@ int rsp_relay(int rfd)
 	}
 	never_wait(rfd);
 	r->rfd = rfd;
-	r->end = fd_aside(sv[1]);
+	r->end = fd_high(sv[1]);
 	if (relay_add(r))
 		return sv[0];
 	rsp_real()->close(sv[0]);
@@ -376,7 +376,7 @@ int rsp_offer(struct rsp_fd *f)
 		return -1;
 	r->rfd = -1;
 	r->listener = f;
-	r->end = fd_aside(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	r->end = fd_high(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	if (r->end >= 0 && relay_add(r))
 		return r->end;
 	if (r->end >= 0)

@@ -6,8 +6,8 @@
  */
 #include "segment_internal.h"
 
-#include "base/aside.h"
 #include "base/bytes.h"
+#include "base/fd_high.h"
 #include "base/sys.h"
 #include "os/config.h"
 
@@ -100,7 +100,7 @@ static int make_file(struct segment *s, uint8_t **map)
 
 	segment_path(s, s->slot, false, path);
 	unlink(path);
-	s->fd = fd_aside(sys_open(
+	s->fd = fd_high(sys_open(
 		path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
 		0600));
 	if (s->fd < 0)
@@ -135,7 +135,7 @@ static int make_fifo(struct segment *s)
 	segment_path(s, s->slot, true, path);
 	unlink(path);
 	if (!mknod(path, S_IFIFO | 0600, 0))
-		s->fifo = fd_aside(sys_open(
+		s->fifo = fd_high(sys_open(
 			path, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC, 0));
 	if (s->fifo < 0)
 		return fail(-errno, "cannot create %s: %s", path,

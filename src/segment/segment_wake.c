@@ -6,7 +6,7 @@
  */
 #include "segment_internal.h"
 
-#include "base/aside.h"
+#include "base/fd_high.h"
 #include "base/sys.h"
 #include "os/owner.h"
 
@@ -91,8 +91,8 @@ static int open_fifo(const struct segment_peer *p)
 	int fd;
 
 	segment_path(p->segment, p->slot, true, path);
-	fd = fd_aside(sys_open(
-		path, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC, 0));
+	fd = fd_high(sys_open(path,
+			      O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC, 0));
 	if (fd >= 0 && (fstat(fd, &st) || !S_ISFIFO(st.st_mode) ||
 			!owner_private(fd, &st))) {
 		sys_close(fd);

@@ -11,7 +11,7 @@
  */
 #include "trace.h"
 
-#include "base/aside.h"
+#include "base/fd_high.h"
 #include "base/sys.h"
 #include "os/config.h"
 #include "os/counter.h"
@@ -332,7 +332,7 @@ static int open_new(const char *dir)
 	}
 	if (fd < 0)
 		return -EEXIST;
-	fd = fd_aside(fd);
+	fd = fd_high(fd);
 	err = sys_file_limit(TRACE_RINGS_AT);
 	if (!err && syscall(SYS_fallocate, fd, 0, (off_t)0,
 			    (off_t)TRACE_RINGS_AT))

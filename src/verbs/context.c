@@ -8,7 +8,7 @@
  */
 #include "verbs.h"
 
-#include "base/aside.h"
+#include "base/fd_high.h"
 #include "base/sys.h"
 #include "transport/record.h"
 
@@ -520,7 +520,7 @@ static int cmd_open(struct shca_context *ctx)
 	if (!err)
 		return 0;
 	ctx->file = NULL;
-	ibctx->cmd_fd = fd_aside(eventfd(0, EFD_CLOEXEC));
+	ibctx->cmd_fd = fd_high(eventfd(0, EFD_CLOEXEC));
 	return ibctx->cmd_fd < 0 ? -errno : 0;
 }
 

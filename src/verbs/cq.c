@@ -14,8 +14,8 @@
  */
 #include "verbs.h"
 
-#include "base/aside.h"
 #include "base/bytes.h"
+#include "base/fd_high.h"
 #include "base/retired.h"
 #include "base/say.h"
 #include "base/why.h"
@@ -616,8 +616,8 @@ static int late_add(struct shca_cq *cq)
 	err = engine_start(e);
 	if (err)
 		return err;
-	fd = fd_aside(timerfd_create(CLOCK_MONOTONIC,
-				     TFD_CLOEXEC | TFD_NONBLOCK));
+	fd = fd_high(
+		timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
 	if (fd < 0)
 		return -errno;
 	cq->mod_fd = fd;

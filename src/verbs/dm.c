@@ -12,7 +12,7 @@
  */
 #include "verbs.h"
 
-#include "base/aside.h"
+#include "base/fd_high.h"
 #include "base/sys.h"
 #include "base/why.h"
 
@@ -110,8 +110,8 @@ int shca_file_create(struct engine *e, const char *device, int *out_fd,
 		return err;
 	if (!sys_random(&id, sizeof(id)))
 		return -EIO;
-	fd = fd_aside(memfd_create("softhca-dm",
-				   MFD_CLOEXEC | MFD_ALLOW_SEALING));
+	fd = fd_high(
+		memfd_create("softhca-dm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (fd < 0)
 		return -errno;
 	if (ftruncate(fd, HEAD_SIZE + DM_SIZE) ||

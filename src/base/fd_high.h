@@ -1,5 +1,5 @@
 /*
- * aside.h - moves our descriptors out of the program's way
+ * fd_high.h - moves our descriptors out of the program's way
  *
  * Our descriptors have numbers that the program does not reach. Programs rely
  * on the numbers of theirs: the lowest that is free, and none beyond what
@@ -8,8 +8,8 @@
  * program. The soft limit is raised for a moment to get one; a child that
  * another thread starts in that moment keeps the raised limit.
  */
-#ifndef SOFTHCA_BASE_ASIDE_H
-#define SOFTHCA_BASE_ASIDE_H
+#ifndef SOFTHCA_BASE_FD_HIGH_H
+#define SOFTHCA_BASE_FD_HIGH_H
 
 #include "base/sys.h"
 
@@ -21,7 +21,7 @@
 #define ASIDE_MOST 32768
 
 /* Returns the same open file under another number, or fd if that fails. */
-static inline int fd_aside(int fd)
+static inline int fd_high(int fd)
 {
 #ifdef __SANITIZE_THREAD__
 	/* TSan knows what epoll orders by the descriptors that it saw being
