@@ -116,8 +116,8 @@ struct stat_reply {
 int stat_ask(const char *dir, enum stat_want want, struct stat_reply **replies,
 	     size_t *n);
 void stat_free(struct stat_reply *replies, size_t n);
-/* Has those of this network namespace add what they have counted (sums.h), for
- * 0.2 s at most. */
+/* Has those of this network namespace add what they have counted
+ * (counter_file.h), for 0.2 s at most. */
 void stat_ask_sums(const char *dir);
 
 #endif

@@ -12,8 +12,8 @@
  */
 #include "sysfs_dir.h"
 #include "base/sys.h"
+#include "counter_file.h"
 #include "os/owner.h"
-#include "sums.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -181,7 +181,8 @@ static void remove_old_counters(int home)
 	fd = sys_openat(home, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	d = fd < 0 ? NULL : fdopendir(fd);
 	while (d && (e = readdir(d)))
-		if (!strncmp(e->d_name, SUMS_NAME, strlen(SUMS_NAME)) &&
+		if (!strncmp(e->d_name, COUNTER_FILE_NAME,
+			     strlen(COUNTER_FILE_NAME)) &&
 		    tree_is_unused(home, e->d_name))
 			unlinkat(home, e->d_name, 0);
 	if (d)

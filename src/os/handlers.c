@@ -3,7 +3,7 @@
  */
 #include "handlers.h"
 
-#include "asked.h"
+#include "dump_signal.h"
 
 #include "base/bytes.h"
 #include "config.h"
@@ -35,7 +35,7 @@ unsigned handlers_read(sigset_t *restart)
 			continue;
 		if (sa.sa_flags & SA_RESTART)
 			sigaddset(restart, sig);
-		if (asked_is_ours(&sa))
+		if (dump_signal_is_ours(&sa))
 			ours = true;
 		else
 			kinds |= sa.sa_flags & SA_RESTART ? HANDLERS_RESTART :

@@ -26,8 +26,9 @@ void shca_stat_begin(struct engine *e);
 bool shca_stat_away(struct engine *e);
 /* A descriptor of the thread's is readable. False: it is none of those. */
 bool shca_stat_readable(struct engine *e, int fd);
-/* Adds what has been counted to the sums of all processes (counters/sums.h), without
- * waiting for a lock; true: that was more than nothing. */
+/* Adds what has been counted to the sums of all processes
+ * (counters/counter_file.h), without waiting for a lock; true: that was more
+ * than nothing. */
 bool shca_sums_add(struct engine *e);
 
 #endif

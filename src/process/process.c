@@ -17,7 +17,7 @@
 #include "faults/inject.h"
 #include "link/shown.h"
 #include "link/stream.h"
-#include "os/asked.h"
+#include "os/dump_signal.h"
 #include "rnic/qp_iwarp.h"
 #include "trace/pcap.h"
 #include "trace/trace.h"
@@ -243,7 +243,7 @@ static int process_create(struct shca_process **out)
 	if (cfg->explain == EXPLAIN_FULL)
 		check_places();
 	if (cfg->explain)
-		asked_begin();
+		dump_signal_begin();
 	memset(p, 0, sizeof(*p));
 	p->ops = &ops;
 	p->netdev_fd = -1;

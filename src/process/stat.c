@@ -1,6 +1,6 @@
 /*
  * stat.c - what this process answers when "softhca stat" asks (counters/stat.h), or
- * SIGUSR1 does (os/asked.h)
+ * SIGUSR1 does (os/dump_signal.h)
  *
  * The thread answers, so there is a socket once there is a thread: from the first
  * QP on that leaves RESET. It copies the counters of each QP under its lock;
@@ -10,8 +10,8 @@
 
 #include "base/bytes.h"
 #include "base/say.h"
-#include "counters/sums.h"
-#include "os/asked.h"
+#include "counters/counter_file.h"
+#include "os/dump_signal.h"
 #include "qp/names.h"
 #include "verbs/verbs.h"
 
@@ -27,7 +27,7 @@
 
 struct shca_stat {
 	/* Of all processes; NULL: nobody is shown them. */
-	struct sums *_Atomic sums;
+	struct counter_file *_Atomic sums;
 	pthread_mutex_t sums_lock; /* of what devices have added there */
 	uint64_t sums_wait;
 	struct engine_alarm sums_alarm;
@@ -259,13 +259,13 @@ static void say_waits(struct engine *e)
 static void asked_watch(struct engine *e)
 {
 	struct shca_stat *st = to_stat(e);
-	int fd = asked_open();
+	int fd = dump_signal_open();
 
 	if (fd < 0)
 		return;
 	atomic_store(&st->asked_fd, fd);
 	if (engine_watch_fd(e, fd))
-		asked_close(atomic_exchange(&st->asked_fd, -1));
+		dump_signal_close(atomic_exchange(&st->asked_fd, -1));
 }
 
 /* Nobody can ask any more; remove: and the name goes. */
@@ -275,7 +275,7 @@ static void stop(struct engine *e, bool remove)
 	int fd = atomic_exchange(&st->asked_fd, -1);
 
 	if (fd >= 0)
-		asked_close(fd);
+		dump_signal_close(fd);
 	fd = atomic_exchange(&st->fd, -1);
 	if (fd < 0)
 		return;
@@ -301,7 +301,7 @@ void shca_stat_begin(struct engine *e)
 	if (!tree && dlsym(RTLD_DEFAULT, "softhca_shim"))
 		tree = shca_sysfs_root(); /* who shows it asks for it */
 	if (tree)
-		st->sums = sums_open(tree);
+		st->sums = counter_file_open(tree);
 	if (st->sums)
 		engine_alarm_set(e, &st->sums_alarm, clock_ns() + SUMS_NS);
 	fd = stat_listen(registry_path(e->registry),
@@ -348,7 +348,7 @@ void shca_stat_fini(struct engine *e)
 	if (!st)
 		return;
 	stop(e, true);
-	sums_close(st->sums);
+	counter_file_close(st->sums);
 	free(st);
 	to_process(e)->stat = NULL;
 }

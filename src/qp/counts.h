@@ -10,7 +10,7 @@
  * Q(...), counted by what they share (struct qp)
  *     name: that of hw_counters and rdma-statistic(8), where those have one;
  *     file: HW, it is a file of hw_counters by itself. What is a sum of several
- *     is in counters/sums.c.
+ *     is in counters/counter_file.c.
  */
 #ifndef SOFTHCA_QP_COUNTS_H
 #define SOFTHCA_QP_COUNTS_H

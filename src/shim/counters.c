@@ -12,7 +12,7 @@
 #include "counters.h"
 
 #include "base/sys.h"
-#include "counters/sums.h"
+#include "counters/counter_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,8 +29,8 @@
 
 static bool is_name(const char *name)
 {
-	for (unsigned i = 0; i < sums_files; i++)
-		if (!strcmp(name, sums_file[i].name))
+	for (unsigned i = 0; i < counter_names_n; i++)
+		if (!strcmp(name, counter_names[i].name))
 			return true;
 	return false;
 }
@@ -54,7 +54,7 @@ static bool absolute(int dir, const char *name, char *path, size_t size)
 static struct counter {
 	int fd;
 	ino_t ino;
-	const struct sums_file *file; /* NULL: free */
+	const struct counter_name *file; /* NULL: free */
 	unsigned device;
 } counters[COUNTERS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -68,7 +68,7 @@ static bool is_open(const struct counter *c)
 	       S_ISREG(st.st_mode);
 }
 
-static void remember(int fd, const struct sums_file *f, unsigned device)
+static void remember(int fd, const struct counter_name *f, unsigned device)
 {
 	struct stat st;
 
@@ -104,17 +104,17 @@ static bool write_value(int fd, uint64_t value)
 	return sys_pwrite(fd, text, (size_t)len, 0) == len;
 }
 
-static uint64_t value_of(const struct sums_file *f, unsigned device)
+static uint64_t value_of(const struct counter_name *f, unsigned device)
 {
 	const char *tree = shim_root();
 
-	return tree ? sums_value(f, device, tree,
-				 secure_getenv("SOFTHCA_RUNDIR")) :
+	return tree ? counter_name_value(f, device, tree,
+					 secure_getenv("SOFTHCA_RUNDIR")) :
 		      0;
 }
 
 /* For reading, as the kernel's is. */
-static int file_of(const struct sums_file *f, unsigned device, int flags)
+static int file_of(const struct counter_name *f, unsigned device, int flags)
 {
 	int err, fd = -1, made = memfd_create("counter", MFD_CLOEXEC);
 
@@ -172,7 +172,7 @@ static bool is_no_attr(const char *path)
 bool counters_open(int dir, const char *path, int flags, int *fd)
 {
 	const char *tree, *name;
-	const struct sums_file *f;
+	const struct counter_name *f;
 	const int err = errno;
 	char full[512];
 	unsigned device;
@@ -198,7 +198,7 @@ bool counters_open(int dir, const char *path, int flags, int *fd)
 	path += strlen(tree);
 	f = strncmp(path, CLASS, strlen(CLASS)) ?
 		    NULL :
-		    sums_find(path + strlen(CLASS), &device);
+		    counter_name_find(path + strlen(CLASS), &device);
 	if (!f)
 		return false;
 	if ((flags & O_ACCMODE) == O_RDONLY) {

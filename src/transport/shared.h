@@ -68,7 +68,7 @@ struct shca_process {
 	_Atomic uint32_t uc_written; /* UC writes that have come (verbs/answer.c) */
 
 	uint64_t id; /* random: tells this process's command files */
-	_Atomic unsigned nobjects[SHCA_KINDS]; /* verbs/live.c */
+	_Atomic unsigned nobjects[SHCA_KINDS]; /* verbs/handles.c */
 
 	struct { /* verbs/memory.c, mw.c, pd.c */
 		pthread_mutex_t lock;

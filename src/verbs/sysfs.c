@@ -10,7 +10,7 @@
 #include "verbs.h"
 
 #include "base/say.h"
-#include "counters/sums.h"
+#include "counters/counter_file.h"
 #include "counters/sysfs_dir.h"
 
 #include <dlfcn.h>
@@ -81,13 +81,13 @@ static void describe_counters(struct sysfs_dir *t, const char *dir)
 {
 	char sub[512];
 
-	for (unsigned i = 0; i < sums_files; i++) {
+	for (unsigned i = 0; i < counter_names_n; i++) {
 		snprintf(sub, sizeof(sub), "%s/%s", dir,
-			 sums_file[i].hw ? "hw_counters" : "counters");
-		sysfs_dir_file(t, sub, sums_file[i].name, "N/A");
+			 counter_names[i].hw ? "hw_counters" : "counters");
+		sysfs_dir_file(t, sub, counter_names[i].name, "N/A");
 	}
 	snprintf(sub, sizeof(sub), "%s/hw_counters", dir);
-	sysfs_dir_file(t, sub, "lifespan", "%d", SUMS_LIFESPAN_MS);
+	sysfs_dir_file(t, sub, "lifespan", "%d", COUNTER_FILE_AGE_MS);
 }
 
 static bool is_rnic(const struct shown_hca *h)

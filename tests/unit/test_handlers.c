@@ -3,7 +3,7 @@
  */
 #include "unit.h"
 
-#include "os/asked.h"
+#include "os/dump_signal.h"
 #include "os/guard.h"
 #include "os/handlers.h"
 #include "testclock.h"
@@ -95,7 +95,7 @@ static void ours_are_none_of_them(void **state)
 	guard_install();
 	clock_by_readings(10 * US);
 	assert_int_equal(handlers_kinds(UINT64_MAX), 0);
-	asked_begin();
+	dump_signal_begin();
 	assert_true(restarts(UINT64_MAX));
 	assert_int_equal(sigaction(SIGUSR2, &interrupts, NULL), 0);
 	assert_int_equal(handlers_kinds(UINT64_MAX), HANDLERS_INTERRUPT);

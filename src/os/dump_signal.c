@@ -1,10 +1,10 @@
 /*
- * asked.c - the handler of SIGUSR1, see asked.h
+ * dump_signal.c - the handler of SIGUSR1, see dump_signal.h
  *
  * It may have interrupted anything, so it only leaves word in an eventfd; the
  * thread that answers is another one, which blocks all signals.
  */
-#include "asked.h"
+#include "dump_signal.h"
 
 #include "base/fd_high.h"
 #include "base/sys.h"
@@ -21,7 +21,7 @@ static _Atomic int answers = -1;
 static _Atomic pid_t owner; /* whose handler it is */
 static char nothing[160];
 
-static void asked(int sig)
+static void on_signal(int sig)
 {
 	const uint64_t one = 1;
 	const int fd = atomic_load(&answers), err = errno;
@@ -38,20 +38,20 @@ static void asked(int sig)
 	errno = err;
 }
 
-bool asked_is_ours(const struct sigaction *sa)
+bool dump_signal_is_ours(const struct sigaction *sa)
 {
-	return sa->sa_handler == asked;
+	return sa->sa_handler == on_signal;
 }
 
 static bool is_default(const struct sigaction *sa)
 {
-	return sa->sa_handler == SIG_DFL || asked_is_ours(sa);
+	return sa->sa_handler == SIG_DFL || dump_signal_is_ours(sa);
 }
 
-void asked_begin(void)
+void dump_signal_begin(void)
 {
 	/* On the stack that the thread has for handlers: Go insists on that. */
-	const struct sigaction ours = { .sa_handler = asked,
+	const struct sigaction ours = { .sa_handler = on_signal,
 					.sa_flags = SA_RESTART | SA_ONSTACK };
 	struct sigaction was;
 
@@ -66,7 +66,7 @@ void asked_begin(void)
 		sigaction(SIGUSR1, &was, NULL);
 }
 
-int asked_open(void)
+int dump_signal_open(void)
 {
 	const int fd = fd_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 
@@ -76,7 +76,7 @@ int asked_open(void)
 	return fd;
 }
 
-void asked_close(int fd)
+void dump_signal_close(int fd)
 {
 	int is = fd;
 

@@ -1,6 +1,6 @@
 /*
- * test_asked.c - SIGUSR1 under --explain, and programs that have their own use of
- * it
+ * test_dump_signal.c - SIGUSR1 under --explain, and programs that have their
+ * own use of it
  *
  * Each case is a process of its own: what a program had on the signal when it
  * opened the device decides. A program that really hangs: tests/clients.

@@ -1,11 +1,11 @@
 /*
- * sums.c - what all processes have counted, see sums.h
+ * counter_file.c - what all processes have counted, see counter_file.h
  *
  * The file has a row of counters for each device, which are added to and nothing
  * else, so no lock is needed and a process may end anywhere. Its name has the
  * version of the rows.
  */
-#include "sums.h"
+#include "counter_file.h"
 
 #include "base/sys.h"
 #include "os/owner.h"
@@ -19,15 +19,15 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-struct sums {
-	_Atomic uint64_t n[SUMS_DEVICES][STAT_COUNTERS];
+struct counter_file {
+	_Atomic uint64_t n[COUNTER_FILE_DEVICES][STAT_COUNTERS];
 };
 
 /* clang-format off */
 #define FILE_NO(id, name)
 #define FILE_HW(id, name) { name, true, 0, 1, { STAT_##id } },
 #define FILE_OF(id, field, name, file, help) FILE_##file(id, name)
-const struct sums_file sums_file[] = {
+const struct counter_name counter_names[] = {
 	QP_COUNTS(FILE_OF, FILE_OF)
 	/* A copy within the host leaves the port and arrives there. */
 	{ "port_xmit_data", false, 2, 2, { STAT_TX_BYTES, STAT_DIRECT_BYTES } },
@@ -39,14 +39,15 @@ const struct sums_file sums_file[] = {
 	{ "rx_write_requests", true, 0, 2, { STAT_RX_WRITES, STAT_DIRECT_WRITES } },
 };
 /* clang-format on */
-const unsigned sums_files = sizeof(sums_file) / sizeof(sums_file[0]);
+const unsigned counter_names_n =
+	sizeof(counter_names) / sizeof(counter_names[0]);
 
 static int allocate(int fd)
 {
-	int err = sys_file_limit(sizeof(struct sums));
+	int err = sys_file_limit(sizeof(struct counter_file));
 
 	if (!err && syscall(SYS_fallocate, fd, 0, (off_t)0,
-			    (off_t)sizeof(struct sums)))
+			    (off_t)sizeof(struct counter_file)))
 		err = -errno;
 	return err;
 }
@@ -59,8 +60,8 @@ static int open_file(const char *tree, int flags)
 
 	if (stat("/proc/self/ns/net", &st))
 		st.st_ino = 0;
-	if (snprintf(path, sizeof(path), "%s/../" SUMS_NAME "%llu-%d", tree,
-		     (unsigned long long)st.st_ino,
+	if (snprintf(path, sizeof(path), "%s/../" COUNTER_FILE_NAME "%llu-%d",
+		     tree, (unsigned long long)st.st_ino,
 		     STAT_VERSION) >= (int)sizeof(path))
 		return -ENAMETOOLONG;
 	fd = sys_open(path, flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
@@ -74,7 +75,7 @@ static int open_file(const char *tree, int flags)
 	/* A full disk shows here, and not as a SIGBUS. */
 	else if (!st.st_size && flags & O_CREAT)
 		err = allocate(fd);
-	else if (st.st_size != sizeof(struct sums))
+	else if (st.st_size != sizeof(struct counter_file))
 		err = -EPROTO;
 	if (!err && flags & O_CREAT) {
 		/* In use: as long as it is mapped, and was today. */
@@ -87,35 +88,37 @@ static int open_file(const char *tree, int flags)
 	return err;
 }
 
-static struct sums *map(const char *tree, int flags, int prot)
+static struct counter_file *map(const char *tree, int flags, int prot)
 {
 	const int fd = open_file(tree, flags);
 	void *mem;
 
 	if (fd < 0)
 		return NULL;
-	mem = mmap(NULL, sizeof(struct sums), prot, MAP_SHARED, fd, 0);
+	mem = mmap(NULL, sizeof(struct counter_file), prot, MAP_SHARED, fd, 0);
 	sys_close(fd);
 	return mem == MAP_FAILED ? NULL : mem;
 }
 
-struct sums *sums_open(const char *tree)
+struct counter_file *counter_file_open(const char *tree)
 {
 	return map(tree, O_RDWR | O_CREAT, PROT_READ | PROT_WRITE);
 }
 
-void sums_close(struct sums *s)
+void counter_file_close(struct counter_file *s)
 {
 	if (s)
-		munmap(s, sizeof(struct sums));
+		munmap(s, sizeof(struct counter_file));
 }
 
-bool sums_add(struct sums *s, unsigned device, uint64_t added[STAT_COUNTERS],
-	      const uint64_t now[STAT_COUNTERS])
+bool counter_file_add(struct counter_file *s, unsigned device,
+		      uint64_t added[STAT_COUNTERS],
+		      const uint64_t now[STAT_COUNTERS])
 {
 	bool more = false;
 
-	for (size_t i = 0; device < SUMS_DEVICES && i < STAT_COUNTERS; i++) {
+	for (size_t i = 0; device < COUNTER_FILE_DEVICES && i < STAT_COUNTERS;
+	     i++) {
 		if (now[i] <= added[i])
 			continue;
 		atomic_fetch_add_explicit(&s->n[device][i],
@@ -127,16 +130,16 @@ bool sums_add(struct sums *s, unsigned device, uint64_t added[STAT_COUNTERS],
 	return more;
 }
 
-const struct sums_file *sums_find(const char *path, unsigned *device)
+const struct counter_name *counter_name_find(const char *path, unsigned *device)
 {
 	char name[64];
 	int end = 0;
 
 	if (sscanf(path, "softhca%3u/ports/1/%n", device, &end) != 1 || !end ||
-	    *device >= SUMS_DEVICES)
+	    *device >= COUNTER_FILE_DEVICES)
 		return NULL;
-	for (unsigned i = 0; i < sums_files; i++) {
-		const struct sums_file *f = &sums_file[i];
+	for (unsigned i = 0; i < counter_names_n; i++) {
+		const struct counter_name *f = &counter_names[i];
 
 		snprintf(name, sizeof(name), "%s/%s",
 			 f->hw ? "hw_counters" : "counters", f->name);
@@ -152,16 +155,16 @@ static void ask_all(const char *dir)
 	static _Atomic uint64_t asked_ns;
 	const uint64_t now = sys_now_ns(), last = atomic_load(&asked_ns);
 
-	if (last && now - last < SUMS_LIFESPAN_MS * 1000000u)
+	if (last && now - last < COUNTER_FILE_AGE_MS * 1000000u)
 		return;
 	stat_ask_sums(dir);
 	atomic_store(&asked_ns, sys_now_ns());
 }
 
-uint64_t sums_value(const struct sums_file *f, unsigned device,
-		    const char *tree, const char *dir)
+uint64_t counter_name_value(const struct counter_name *f, unsigned device,
+			    const char *tree, const char *dir)
 {
-	struct sums *s;
+	struct counter_file *s;
 	uint64_t sum = 0;
 
 	ask_all(dir);
@@ -171,6 +174,6 @@ uint64_t sums_value(const struct sums_file *f, unsigned device,
 	for (unsigned i = 0; i < f->count; i++)
 		sum += atomic_load_explicit(&s->n[device][f->of[i]],
 					    memory_order_relaxed);
-	sums_close(s);
+	counter_file_close(s);
 	return sum >> f->shift;
 }
