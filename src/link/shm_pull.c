@@ -9,15 +9,15 @@
  * The sender does not know when that happens. It keeps what was posted until
  * the packet is acknowledged, unless the program takes it back: it deregisters
  * the memory, or the QP goes to ERR or RESET, or the process ends. All these
- * can be seen in what the process shows (shown.h), before the program is told
- * that it may use its memory for something else. So a reader that checks
- * after its copy, and finds everything unchanged, has what was sent.
+ * can be seen in what the process shows (exported_keys.h), before the program
+ * is told that it may use its memory for something else. So a reader that
+ * checks after its copy, and finds everything unchanged, has what was sent.
  *
  * Names come from memory that others may scribble on. They lead to nothing but
  * the memory of the process whose ring they were in.
  */
+#include "exported_keys.h"
 #include "shm_internal.h"
-#include "shown.h"
 
 #include "os/config.h"
 
@@ -102,10 +102,10 @@ static bool has_keys(const struct shm_source *s, struct segment_peer *p)
 {
 	struct keys_view view;
 
-	if (!shown_keys_view(p, &view))
+	if (!exported_keys_view(p, &view))
 		return false;
 	for (uint32_t i = 0; i < s->n; i++)
-		if (!shown_keys_ready(p, &view, s->piece[i].slot) ||
+		if (!exported_keys_ready(p, &view, s->piece[i].slot) ||
 		    !keys_shows(&view, s->piece[i].slot, s->piece[i].key))
 			return false;
 	return true;
@@ -118,7 +118,7 @@ static bool has_keys(const struct shm_source *s, struct segment_peer *p)
  */
 static int validity(const struct shm_source *s, struct segment_peer *p)
 {
-	const struct qp_public *pub = shown_qp(p, s->qpn);
+	const struct qp_public *pub = exported_qp(p, s->qpn);
 
 	if (!pub || qp_public_get(&pub->qpn) != s->qpn)
 		return -ESTALE;

@@ -15,7 +15,7 @@
 #include "connect/gsi.h"
 #include "connect/iw.h"
 #include "faults/inject.h"
-#include "link/shown.h"
+#include "link/exported_keys.h"
 #include "link/stream.h"
 #include "os/dump_signal.h"
 #include "rnic/qp_iwarp.h"
@@ -142,7 +142,7 @@ static void show_host(struct shca_process *p, const struct config *cfg)
 		say("no shared memory with other processes of this host: %s",
 		    segment_why());
 	if (p->segment)
-		shown_keys_begin(p->segment, &p->memory.keys);
+		exported_keys_begin(p->segment, &p->memory.keys);
 }
 
 static void fork_register(void);

@@ -6,13 +6,13 @@
  * (link/shm.h), and the peer may not be ready before. Here it is looked for when
  * the QP is connected: the number of the destination says which process has it.
  *
- * Processes of one host see each other's queue pairs and keys (link/shown.h), so
- * why one says nothing, or refuses, can be said at this end as well. Of another
- * host there is only what has come from it.
+ * Processes of one host see each other's queue pairs and keys
+ * (link/exported_keys.h), so why one says nothing, or refuses, can be said at
+ * this end as well. Of another host there is only what has come from it.
  */
 #include "shared.h"
 
-#include "link/shown.h"
+#include "link/exported_keys.h"
 #include "os/config.h"
 #include "os/proc.h"
 #include "qp/names.h"
@@ -89,7 +89,7 @@ static const struct qp_public *qp_of(const struct shca_qp *qp,
 				     struct segment_peer *peer)
 {
 	const uint32_t dest = roce_qp_dest(roce_qp(qp->core));
-	const struct qp_public *pub = shown_qp(peer, dest);
+	const struct qp_public *pub = exported_qp(peer, dest);
 
 	return pub && qp_public_get(&pub->qpn) == dest ? pub : NULL;
 }
@@ -345,7 +345,7 @@ static bool look_there(void *arg, uint32_t key, struct key_facts *f)
 	struct key_shown e;
 	uint32_t hint = 0, slot = keys_find(&t->view, key, &hint);
 
-	if (!shown_keys_ready(t->peer, &t->view, slot) ||
+	if (!exported_keys_ready(t->peer, &t->view, slot) ||
 	    !keys_shows(&t->view, slot, key) ||
 	    !keys_peek(&t->view, slot,
 		       atomic_load_explicit(&t->view.entry[slot].rkey,
@@ -374,7 +374,7 @@ static const char *refused_there(const struct shca_qp *qp,
 	const struct qp_public *pub = qp_of(qp, peer);
 	struct key_ask ask = *asked;
 
-	if (!pub || !shown_keys_view(peer, &there.view))
+	if (!pub || !exported_keys_view(peer, &there.view))
 		return NULL;
 	ask.pd = qp_public_get(&pub->pd);
 	ask.qpn = roce_qp_dest(roce_qp(qp->core));

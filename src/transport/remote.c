@@ -14,7 +14,7 @@
 #include "shared.h"
 
 #include "base/gid.h"
-#include "link/shown.h"
+#include "link/exported_keys.h"
 
 /* How long nothing is looked for that was not found. */
 #define AGAIN_NS 10000000u
@@ -41,7 +41,8 @@ static void remote_leave(struct qp_remote *remote, int guard)
 
 static bool remote_ready(struct qp_remote *remote, uint32_t slot)
 {
-	return shown_keys_ready(to_remote(remote)->peer, &remote->keys, slot);
+	return exported_keys_ready(to_remote(remote)->peer, &remote->keys,
+				   slot);
 }
 
 static int remote_read(struct qp_remote *remote, const struct iovec *to,
@@ -87,9 +88,9 @@ const struct qp_direct_env shca_direct = {
 static bool view_peer(struct shca_remote *f, struct segment_peer *peer,
 		      uint32_t qpn)
 {
-	f->remote = (struct qp_remote){ .pub = shown_qp(peer, qpn) };
+	f->remote = (struct qp_remote){ .pub = exported_qp(peer, qpn) };
 	return !(peer->flags & SEGMENT_PLAIN) && segment_can_copy(peer) &&
-	       f->remote.pub && shown_keys_view(peer, &f->remote.keys);
+	       f->remote.pub && exported_keys_view(peer, &f->remote.keys);
 }
 
 static struct segment_peer *peer_of(struct shca_qp *qp, uint32_t dest)
@@ -161,7 +162,7 @@ bool shca_remote_qp(struct shca_qp *qp, struct check_end *end)
 	if (!to_process(qp->sched.engine)->segment || !path || !path->local)
 		return false;
 	peer = peer_of(qp, dest);
-	pub = peer ? shown_qp(peer, dest) : NULL;
+	pub = peer ? exported_qp(peer, dest) : NULL;
 	if (pub) {
 		generation = qp_public_get(&pub->generation);
 		atomic_thread_fence(memory_order_acquire);

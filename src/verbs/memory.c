@@ -12,7 +12,7 @@
 #include "base/place.h"
 #include "base/sys.h"
 #include "base/why.h"
-#include "link/shown.h"
+#include "link/exported_keys.h"
 #include "os/guard.h"
 #include "transport/record.h"
 
@@ -412,7 +412,7 @@ int shca_key_add(struct engine *e, const struct key_entry *entry)
 	struct shca_process *proc = to_process(e);
 
 	if (proc->segment)
-		shown_keys_grow(proc->segment, &proc->memory.keys);
+		exported_keys_grow(proc->segment, &proc->memory.keys);
 	return keys_add(&proc->memory.keys, entry);
 }
 

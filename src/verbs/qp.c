@@ -7,7 +7,7 @@
 #include "verbs.h"
 
 #include "base/why.h"
-#include "link/shown.h"
+#include "link/exported_keys.h"
 #include "qp/names.h"
 #include "transport/record.h"
 
@@ -129,7 +129,7 @@ static struct qp_public *public_place(struct engine *e, uint32_t qpn)
 	if (!proc->segment)
 		return NULL;
 	pthread_mutex_lock(&proc->memory.lock);
-	pub = shown_qp_place(proc->segment, qpn, engine_qpn_nth(e, qpn));
+	pub = exported_qp_place(proc->segment, qpn, engine_qpn_nth(e, qpn));
 	pthread_mutex_unlock(&proc->memory.lock);
 	return pub;
 }

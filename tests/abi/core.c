@@ -7,7 +7,7 @@
  * iWARP, XRC between processes, checks, recordings, faults or ABI.
  */
 #include "base/pool.h"
-#include "link/shown.h"
+#include "link/exported_keys.h"
 #include "os/guard.h"
 #include "registry/registry.h"
 #include "verbs/verbs.h"
@@ -153,7 +153,7 @@ static void host_join(struct shca_process *p)
 	    segment_create(&p->segment, p->engine.registry, 0))
 		p->segment = NULL;
 	if (p->segment)
-		shown_keys_begin(p->segment, &p->memory.keys);
+		exported_keys_begin(p->segment, &p->memory.keys);
 }
 
 static int setup(void **state)

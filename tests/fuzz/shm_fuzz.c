@@ -11,8 +11,8 @@
 
 #include "../unit/testclock.h"
 
+#include "link/exported_keys.h"
 #include "link/shm_internal.h"
-#include "link/shown.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -79,13 +79,13 @@ static void show(struct end *e)
 				     .addr = (uintptr_t)memory,
 				     .length = sizeof(memory) };
 	const uint64_t secret[2] = { 1, 2 };
-	struct qp_public *pub = shown_qp_place(e->s, e->qpn, 0);
+	struct qp_public *pub = exported_qp_place(e->s, e->qpn, 0);
 	int at;
 
 	FUZZ_CHECK(pub);
 	keys_init(&keys, calloc(64, sizeof(*keys.entry)), 64, secret);
-	shown_keys_begin(e->s, &keys);
-	shown_keys_grow(e->s, &keys);
+	exported_keys_begin(e->s, &keys);
+	exported_keys_grow(e->s, &keys);
 	at = keys_add(&keys, &k);
 	FUZZ_CHECK(at >= 0);
 	slot = (uint32_t)at;

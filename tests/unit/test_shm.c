@@ -10,8 +10,8 @@
 #include "gid.h"
 #include "testclock.h"
 
+#include "link/exported_keys.h"
 #include "link/shm_internal.h"
-#include "link/shown.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -605,11 +605,11 @@ static void show_memory(void)
 	const uint64_t secret[2] = { 1, 2 };
 
 	keys_init(&keys, calloc(1024, sizeof(struct key_entry)), 1024, secret);
-	shown_keys_begin(a->s, &keys);
-	shown_keys_grow(a->s, &keys);
+	exported_keys_begin(a->s, &keys);
+	exported_keys_grow(a->s, &keys);
 	slot = keys_add(&keys, &e);
 	assert_true(slot >= 0);
-	pub = shown_qp_place(a->s, a->qpn, 0);
+	pub = exported_qp_place(a->s, a->qpn, 0);
 	assert_non_null(pub);
 	qp_public_set(&pub->qpn, a->qpn);
 	qp_public_set(&pub->generation, 9);
@@ -703,7 +703,7 @@ static void names_are_of_what_is_shown(void **state)
 	assert_true(accepts_names(&d, 100, shm_ref_size(1)));
 	assert_int_equal(b->pull, -EACCES);
 	/* A QP of that life, of another number. */
-	qp_public_set(&shown_qp_place(a->s, a->qpn + 1, 0)->generation, 9);
+	qp_public_set(&exported_qp_place(a->s, a->qpn + 1, 0)->generation, 9);
 	d = names_of(1, 100);
 	d.ref.qpn++;
 	assert_true(accepts_names(&d, 100, shm_ref_size(1)));

@@ -1,10 +1,10 @@
 /*
- * test_shown.c - keys and queue pairs that one process shows, found by another:
- * two processes as far as the registry and the segments know
+ * test_exported_keys.c - keys and queue pairs that one process shows, found by
+ * another: two processes as far as the registry and the segments know
  */
 #include "registry_dir.h"
 
-#include "link/shown.h"
+#include "link/exported_keys.h"
 
 #include <errno.h>
 
@@ -49,7 +49,7 @@ static uint32_t add(uint64_t addr)
 	const struct key_entry e = { .kind = KEY_MR, .addr = addr, .pd = 3 };
 	int slot;
 
-	shown_keys_grow(end[1].s, &keys);
+	exported_keys_grow(end[1].s, &keys);
 	slot = keys_add(&keys, &e);
 	assert_true(slot >= 0);
 	return keys.entry[slot].rkey;
@@ -59,7 +59,8 @@ static bool find(struct keys_view *v, uint32_t rkey, struct key_shown *e)
 {
 	uint32_t hint = 0, slot = keys_find(v, rkey, &hint);
 
-	return shown_keys_ready(peer, v, slot) && keys_peek(v, slot, rkey, e);
+	return exported_keys_ready(peer, v, slot) &&
+	       keys_peek(v, slot, rkey, e);
 }
 
 static void keys_are_found(void **state)
@@ -70,9 +71,9 @@ static void keys_are_found(void **state)
 	struct keys_view v;
 
 	(void)state;
-	assert_false(shown_keys_view(peer, &v)); /* not yet */
-	shown_keys_begin(end[1].s, &keys);
-	assert_true(shown_keys_view(peer, &v));
+	assert_false(exported_keys_view(peer, &v)); /* not yet */
+	exported_keys_begin(end[1].s, &keys);
+	assert_true(exported_keys_view(peer, &v));
 	assert_false(find(&v, 0x12345678, &e));
 	for (uint32_t i = 0; i < MANY; i++) {
 		rkey[i] = add(i);
@@ -86,14 +87,14 @@ static void keys_are_found(void **state)
 		assert_true(find(&v, rkey[i], &e));
 		assert_int_equal(e.addr, i);
 	}
-	assert_false(shown_keys_ready(peer, &v, 1u << 13));
+	assert_false(exported_keys_ready(peer, &v, 1u << 13));
 	keys_kill(&keys, 5);
 	assert_false(find(&v, rkey[5], &e));
 	/* One's own are found in the same way. */
 	segment_peer_put(peer);
 	peer = segment_peer_get(end[1].s, registry_slot(end[1].r));
 	assert_true(peer->self);
-	assert_true(shown_keys_view(peer, &v));
+	assert_true(exported_keys_view(peer, &v));
 	assert_true(find(&v, rkey[MANY - 1], &e));
 	assert_false(find(&v, rkey[5], &e));
 }
@@ -104,24 +105,24 @@ static void queue_pairs_are_found(void **state)
 	struct qp_public *a, *b;
 
 	(void)state;
-	assert_null(shown_qp(peer, first + 1));
-	a = shown_qp_place(end[1].s, first + 1, 0);
-	b = shown_qp_place(end[1].s, second + 4000, 1);
+	assert_null(exported_qp(peer, first + 1));
+	a = exported_qp_place(end[1].s, first + 1, 0);
+	b = exported_qp_place(end[1].s, second + 4000, 1);
 	assert_non_null(a);
 	assert_non_null(b);
 	qp_public_set(&a->qpn, first + 1);
 	qp_public_set(&b->qpn, second + 4000);
-	assert_int_equal(qp_public_get(&shown_qp(peer, first + 1)->qpn),
+	assert_int_equal(qp_public_get(&exported_qp(peer, first + 1)->qpn),
 			 first + 1);
-	assert_int_equal(qp_public_get(&shown_qp(peer, second + 4000)->qpn),
+	assert_int_equal(qp_public_get(&exported_qp(peer, second + 4000)->qpn),
 			 second + 4000);
 	/* The same number, the same place. */
-	assert_ptr_equal(shown_qp_place(end[1].s, first + 1, 0), a);
-	assert_null(shown_qp(peer, 8 * REGISTRY_CHUNK + 1));
-	assert_null(shown_qp(peer, 1));
+	assert_ptr_equal(exported_qp_place(end[1].s, first + 1, 0), a);
+	assert_null(exported_qp(peer, 8 * REGISTRY_CHUNK + 1));
+	assert_null(exported_qp(peer, 1));
 	/* Beyond what there is room for they are not shown. */
-	assert_null(shown_qp_place(end[1].s, first, 64));
-	assert_non_null(shown_qp_place(end[1].s, first, 63));
+	assert_null(exported_qp_place(end[1].s, first, 64));
+	assert_non_null(exported_qp_place(end[1].s, first, 63));
 }
 
 int main(void)

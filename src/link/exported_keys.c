@@ -1,7 +1,7 @@
 /*
- * shown.c - the tables that processes of a host show each other
+ * exported_keys.c - the tables that processes of a host show each other
  */
-#include "shown.h"
+#include "exported_keys.h"
 
 #define QP_CHUNKS 64u /* whose QPs are shown, of REGISTRY_CHUNK numbers each */
 
@@ -20,7 +20,7 @@ _Static_assert(sizeof(struct keys_shown) <= SEGMENT_TABLE_HEAD &&
 			       SEGMENT_KEYS_SIZE,
 	       "the tables fit");
 
-void shown_keys_begin(struct segment *s, struct keys *keys)
+void exported_keys_begin(struct segment *s, struct keys *keys)
 {
 	uint8_t *table = segment_table(s, SEGMENT_KEYS);
 
@@ -29,7 +29,7 @@ void shown_keys_begin(struct segment *s, struct keys *keys)
 	keys_show(keys, (void *)table, (void *)(table + SEGMENT_TABLE_HEAD));
 }
 
-void shown_keys_grow(struct segment *s, struct keys *keys)
+void exported_keys_grow(struct segment *s, struct keys *keys)
 {
 	size_t size = AFTER_HEAD(keys_want(keys), struct key_shown);
 
@@ -40,7 +40,8 @@ void shown_keys_grow(struct segment *s, struct keys *keys)
 	keys_show_room(keys, (uint32_t)(size / sizeof(struct key_shown)));
 }
 
-struct qp_public *shown_qp_place(struct segment *s, uint32_t qpn, uint32_t nth)
+struct qp_public *exported_qp_place(struct segment *s, uint32_t qpn,
+				    uint32_t nth)
 {
 	struct qps_head *head = segment_table(s, SEGMENT_QPS);
 	uint32_t i = nth * REGISTRY_CHUNK + qpn % REGISTRY_CHUNK;
@@ -56,7 +57,7 @@ struct qp_public *shown_qp_place(struct segment *s, uint32_t qpn, uint32_t nth)
 	return &qps[i];
 }
 
-bool shown_keys_view(struct segment_peer *p, struct keys_view *view)
+bool exported_keys_view(struct segment_peer *p, struct keys_view *view)
 {
 	const uint8_t *table =
 		segment_peer_table(p, SEGMENT_KEYS, SEGMENT_TABLE_HEAD);
@@ -66,8 +67,8 @@ bool shown_keys_view(struct segment_peer *p, struct keys_view *view)
 			      (const void *)(table + SEGMENT_TABLE_HEAD));
 }
 
-bool shown_keys_ready(struct segment_peer *p, struct keys_view *view,
-		      uint32_t slot)
+bool exported_keys_ready(struct segment_peer *p, struct keys_view *view,
+			 uint32_t slot)
 {
 	if (slot < view->ready)
 		return true;
@@ -78,7 +79,7 @@ bool shown_keys_ready(struct segment_peer *p, struct keys_view *view,
 	return true;
 }
 
-const struct qp_public *shown_qp(struct segment_peer *p, uint32_t qpn)
+const struct qp_public *exported_qp(struct segment_peer *p, uint32_t qpn)
 {
 	const struct qps_head *head =
 		segment_peer_table(p, SEGMENT_QPS, SEGMENT_TABLE_HEAD);
