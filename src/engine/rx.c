@@ -134,7 +134,7 @@ __attribute__((noinline)) static void rx_stray(struct rx_round *r,
 {
 	struct engine *e = r->e;
 
-	if (pkt->verdict)
+	if (pkt->ack_note)
 		return; /* it has gone */
 	if (e->ops->stray(e, pkt, r->now ? r->now : clock_ns()))
 		engine_dropped(e, ROCE_DROP_DUPLICATE);

@@ -148,9 +148,9 @@ bool ring_reap_some(struct ring_out *out, struct ring_ack *ack, bool *more)
 
 	*more = false;
 	while (taken != put) {
-		v = __atomic_load_n(&out->mem->verdict[at], __ATOMIC_ACQUIRE);
+		v = __atomic_load_n(&out->mem->ack_note[at], __ATOMIC_ACQUIRE);
 		if ((v & ~RING_ACKED) != out->lap) {
-			if (v == RING_VERDICT_BROKEN)
+			if (v == RING_ACK_NOTE_BROKEN)
 				out_break(out);
 			break;
 		}
@@ -207,10 +207,10 @@ bool ring_out_check(struct ring_out *out)
 		return false;
 	if (!ring_unread(out) || first == out->unpublished)
 		return true;
-	/* A consumer at work stores pos, then the verdict. */
+	/* A consumer at work stores pos, then the ACK note. */
 	pos = __atomic_load_n(&mem->in.pos, __ATOMIC_ACQUIRE);
 	word = __atomic_load_n(first, __ATOMIC_ACQUIRE);
-	v = __atomic_load_n(&mem->verdict[out->oldest], __ATOMIC_ACQUIRE);
+	v = __atomic_load_n(&mem->ack_note[out->oldest], __ATOMIC_ACQUIRE);
 	if ((v & ~RING_ACKED) == out->lap)
 		return true;
 	if (!is_near(out, pos) ||
@@ -254,7 +254,7 @@ void ring_in_reset(struct ring_in *in)
 	struct ring_mem *mem = in->mem;
 
 	__atomic_store_n(first_word(mem, 0), 0, __ATOMIC_RELAXED);
-	memset(mem->verdict, 0, sizeof(mem->verdict));
+	memset(mem->ack_note, 0, sizeof(mem->ack_note));
 	ring_in_init(in, mem);
 	__atomic_store_n(&mem->in.broken, 0, __ATOMIC_RELEASE);
 }
@@ -262,7 +262,7 @@ void ring_in_reset(struct ring_in *in)
 static void say_broken(struct ring_in *in)
 {
 	for (uint32_t i = 0; i < RING_UNITS; i++)
-		__atomic_store_n(&in->mem->verdict[i], RING_VERDICT_BROKEN,
+		__atomic_store_n(&in->mem->ack_note[i], RING_ACK_NOTE_BROKEN,
 				 __ATOMIC_RELAXED);
 	__atomic_store_n(&in->mem->in.broken, 1, __ATOMIC_RELEASE);
 }
@@ -300,7 +300,7 @@ void ring_in_check(struct ring_in *in)
 		return;
 	}
 	for (uint32_t i = 0; i < RING_UNITS; i++) {
-		v = &mem->verdict[i];
+		v = &mem->ack_note[i];
 		lap = i < in_at(in) ? in_lap(in) : in->lap_before;
 		/* An acknowledgement may have been lost, then: not for ever. */
 		if ((__atomic_load_n(v, __ATOMIC_RELAXED) & ~RING_ACKED) != lap)

@@ -6,7 +6,7 @@
  * So a small record travels in one cache line, which the producer writes and
  * the consumer reads. The way back has none either: for each unit there is a
  * byte that the consumer sets when it is done with a record, to the number of
- * its lap and one bit, the verdict. A verdict acknowledges an RC request, so
+ * its lap and one bit, the ACK note. An ACK note acknowledges an RC request, so
  * that no record has to travel for it.
  *
  * The memory (struct ring_mem) is RING_BYTES, zero at first. A record lies in
@@ -101,7 +101,7 @@ struct ring_mem {
 		uint32_t word[16]; /* the link's: what it tells the producer */
 	} told __attribute__((aligned(64)));
 	uint8_t reserved[5][64];
-	uint8_t verdict[1024]; /* of RING_UNITS; written by the consumer */
+	uint8_t ack_note[1024]; /* of RING_UNITS; written by the consumer */
 	struct ring_rec unit[RING_UNITS];
 };
 _Static_assert(sizeof(struct ring_rec) == RING_UNIT, "one cache line");
@@ -126,14 +126,14 @@ static inline uint16_t ring_life(const struct ring_rec *rec)
 }
 
 /*
- * Numbers of laps are even, 2 to 254, then 2 again: a verdict byte is the lap
+ * Numbers of laps are even, 2 to 254, then 2 again: an ACK note byte is the lap
  * and RING_ACKED or not. 0 stands in fresh memory, 1 in a broken ring.
  */
-enum ring_verdict { RING_DONE = 0, RING_ACKED = 1 };
+enum ring_ack_note { RING_DONE = 0, RING_ACKED = 1 };
 
 #define RING_LAP_FIRST 2u
 #define RING_LAP_LAST 254u
-#define RING_VERDICT_BROKEN 1u
+#define RING_ACK_NOTE_BROKEN 1u
 
 static inline uint8_t ring_lap_next(uint8_t lap)
 {
@@ -281,7 +281,7 @@ static inline void ring_put(struct ring_out *out, uint32_t bytes, uint32_t qpn,
 
 	if (at + units >= out->clear)
 		ring_clear(out, at + units);
-	/* First: who looks whether to sleep for verdicts sees one is due. */
+	/* First: who looks whether to sleep for ACK notes sees one is due. */
 	ring_account(out, at, units, qpn, psn, cookie);
 	__atomic_store_n(&out->mem->unit[at].word, out->life | bytes,
 			 __ATOMIC_RELEASE);
@@ -309,14 +309,14 @@ static inline uint32_t ring_unread(const struct ring_out *out)
 }
 
 /* Whether ring_reap() has something to do. */
-static inline bool ring_has_verdict(const struct ring_out *out)
+static inline bool ring_has_ack_note(const struct ring_out *out)
 {
 	uint8_t v;
 
 	if (!ring_unread(out))
 		return false;
-	v = __atomic_load_n(&out->mem->verdict[out->oldest], __ATOMIC_RELAXED);
-	return (v & ~RING_ACKED) == out->lap || v == RING_VERDICT_BROKEN;
+	v = __atomic_load_n(&out->mem->ack_note[out->oldest], __ATOMIC_RELAXED);
+	return (v & ~RING_ACKED) == out->lap || v == RING_ACK_NOTE_BROKEN;
 }
 
 /*
@@ -329,7 +329,7 @@ static inline bool ring_reap(struct ring_out *out, struct ring_ack *ack)
 {
 	bool more;
 
-	return ring_has_verdict(out) && ring_reap_some(out, ack, &more);
+	return ring_has_ack_note(out) && ring_reap_some(out, ack, &more);
 }
 
 /*
@@ -396,13 +396,13 @@ void ring_in_break(struct ring_in *in, const char *why);
  * so that no byte is ever more than a lap behind.
  */
 static inline void ring_done(struct ring_mem *mem, uint32_t at, uint32_t units,
-			     uint8_t verdict)
+			     uint8_t ack_note)
 {
 	if (units > 1)
-		mem->verdict[at + 1] = verdict;
+		mem->ack_note[at + 1] = ack_note;
 	if (units > 2)
-		memset(&mem->verdict[at + 2], verdict, units - 2);
-	__atomic_store_n(&mem->verdict[at], verdict, __ATOMIC_RELEASE);
+		memset(&mem->ack_note[at + 2], ack_note, units - 2);
+	__atomic_store_n(&mem->ack_note[at], ack_note, __ATOMIC_RELEASE);
 }
 
 /* A first word that is not that of a record: the one of what comes after a skip
@@ -475,7 +475,7 @@ static inline const uint8_t *ring_in_data(const struct ring_in *in)
  * held, and all before it of that QP, need no other acknowledgement. The
  * producer may have to be woken (as after ring_publish()).
  */
-static inline void ring_release(struct ring_in *in, enum ring_verdict verdict)
+static inline void ring_release(struct ring_in *in, enum ring_ack_note ack_note)
 {
 	struct ring_mem *mem = in->mem;
 	const uint32_t pos = in->pos, units = in->units;
@@ -484,7 +484,7 @@ static inline void ring_release(struct ring_in *in, enum ring_verdict verdict)
 	in->pos = pos + units;
 	/* First: what is done is never behind it. */
 	__atomic_store_n(&mem->in.pos, pos + units, __ATOMIC_RELEASE);
-	ring_done(mem, pos & 0xffff, units, (uint8_t)(pos >> 16 | verdict));
+	ring_done(mem, pos & 0xffff, units, (uint8_t)(pos >> 16 | ack_note));
 }
 
 /*

@@ -8,7 +8,7 @@
  * receiver has said that it sleeps.
  *
  * An RC request that the receiver has executed when its poll is done with the
- * record needs no packet to acknowledge it: the record's verdict does
+ * record needs no packet to acknowledge it: the record's ACK note does
  * (struct roce_rx, acked), and the sender's poll makes an acknowledgement of it.
  *
  * What goes by UDP all the same: packets of QP 0 and QP 1, multicast, XRC, and

@@ -2,7 +2,7 @@
  * shm_rx.c - from records to packets
  *
  * A poll looks at three things, in this order: what others have acknowledged
- * (the verdicts in their rings of our records), what lies in our rings, and
+ * (the ACK notes in their rings of our records), what lies in our rings, and
  * only then hands the acknowledgements over. So an acknowledgement never
  * overtakes a response that was sent before it; where a ring was not emptied
  * in one poll, its acknowledgements wait.
@@ -95,7 +95,7 @@ static void begin_again(struct shm *s, struct shm_in *in)
 /* Whether reap() or hand_over_acks() has something to do. */
 static inline bool has_said(const struct shm_peer *p)
 {
-	return p->nacks || ring_has_verdict(&p->out) ||
+	return p->nacks || ring_has_ack_note(&p->out) ||
 	       atomic_load_explicit(&p->base.starved, memory_order_relaxed);
 }
 
@@ -244,18 +244,18 @@ static void say_again(struct shm *s)
 }
 
 /*
- * A verdict says that the peer has taken what we have sent. Its program may have
- * answered since, and ours is to hear of the end of what it has sent first, as
- * with hardware: so before records that the peer has put into its ring (early)
- * we hand over what we can. A verdict on what is behind a read or an atomic
- * waits for the response, which lies in that ring.
+ * An ACK note says that the peer has taken what we have sent. Its program may
+ * have answered since, and ours is to hear of the end of what it has sent
+ * first, as with hardware: so before records that the peer has put into its
+ * ring (early) we hand over what we can. An ACK note on what is behind a read
+ * or an atomic waits for the response, which lies in that ring.
  */
 static unsigned hand_over_acks(struct shm *s, struct shm_peer *p, bool early)
 {
 	const unsigned n = p->nacks;
 	unsigned left = 0;
 
-	s->pkt.verdict = true;
+	s->pkt.ack_note = true;
 	s->pkt.early = early;
 	s->pkt.payload = NULL;
 	s->pkt.len = 0;
@@ -272,7 +272,7 @@ static unsigned hand_over_acks(struct shm *s, struct shm_peer *p, bool early)
 			p->acks[left++] = a;
 	}
 	s->pkt.acked = NULL;
-	s->pkt.verdict = s->pkt.early = false;
+	s->pkt.ack_note = s->pkt.early = false;
 	p->nacks = left;
 	return n - left;
 }
@@ -410,7 +410,7 @@ static bool decode_rest(struct shm *s, struct shm_in *in,
 }
 
 /*
- * Whether a record's verdict may acknowledge the packet. Not where ACKs are to
+ * Whether a record's ACK note may acknowledge the packet. Not where ACKs are to
  * be seen in a recording, or lost as others are; nor where the sender could not
  * be woken.
  */
@@ -439,9 +439,8 @@ static bool is_plain(const struct ring_rec *rec, uint32_t f)
 }
 
 /* The packet is whole; what becomes of its record. */
-static inline enum ring_verdict hand_over(struct shm *s,
-					  const struct shm_in *in,
-					  const struct ring_rec *rec)
+static inline enum ring_ack_note
+hand_over(struct shm *s, const struct shm_in *in, const struct ring_rec *rec)
 {
 	struct roce_rx *pkt = &s->pkt;
 	bool acked = false;
@@ -453,10 +452,10 @@ static inline enum ring_verdict hand_over(struct shm *s,
 	return acked ? RING_ACKED : RING_DONE;
 }
 
-__attribute__((noinline)) static enum ring_verdict
+__attribute__((noinline)) static enum ring_ack_note
 receive_any(struct shm *s, struct shm_in *in, struct ring_rec *rec)
 {
-	enum ring_verdict v = RING_DONE;
+	enum ring_ack_note v = RING_DONE;
 
 	ring_get_rest(&in->ring, rec);
 	if (is_for_a_qp(&s->pkt.h) &&
@@ -469,8 +468,8 @@ receive_any(struct shm *s, struct shm_in *in, struct ring_rec *rec)
 }
 
 /* Hands one record over. Returns what becomes of it. */
-static inline enum ring_verdict receive(struct shm *s, struct shm_in *in,
-					const struct ring_rec *rec)
+static inline enum ring_ack_note receive(struct shm *s, struct shm_in *in,
+					 const struct ring_rec *rec)
 {
 	const uint32_t f = roce_opcode((uint8_t)rec->qpn_opcode)->flags;
 
@@ -518,7 +517,7 @@ static unsigned drain(struct shm *s, struct shm_in *in, unsigned budget)
 		if (ring_life(&rec) != in->life)
 			find_back(s, in, ring_life(&rec));
 		/* What was said before the record was put there is seen now. */
-		if (in->back && ring_has_verdict(&in->back->out)) {
+		if (in->back && ring_has_ack_note(&in->back->out)) {
 			reap_now(s, in->back);
 			n += hand_over_acks(s, in->back, true);
 		}
@@ -527,7 +526,7 @@ static unsigned drain(struct shm *s, struct shm_in *in, unsigned budget)
 	}
 	if (__builtin_expect(in->ring.broken != NULL, 0))
 		explain_broken(s, in);
-	/* If the producer is about to sleep it sees the verdicts, or we see
+	/* If the producer is about to sleep it sees the ACK notes, or we see
 	 * that. */
 	if (n && in->back) {
 		atomic_thread_fence(memory_order_seq_cst);
@@ -536,7 +535,8 @@ static unsigned drain(struct shm *s, struct shm_in *in, unsigned budget)
 	return n;
 }
 
-/* Whether what a process has sent before its last verdict may lie there yet. */
+/* Whether what a process has sent before its last ACK note may lie there yet.
+ * */
 static bool may_hold_more(struct shm *s, unsigned slot)
 {
 	if (!s->in[slot])
@@ -573,7 +573,7 @@ static inline bool has_records(const struct shm *s)
 	return false;
 }
 
-static inline bool has_verdicts(const struct shm *s)
+static inline bool has_ack_notes(const struct shm *s)
 {
 	for (const struct shm_peer *p = s->peers; p; p = p->next)
 		if (has_said(p))
@@ -582,8 +582,8 @@ static inline bool has_verdicts(const struct shm *s)
 }
 
 /* The same where somebody has said something. */
-__attribute__((noinline)) static unsigned take_verdicts(struct shm *s,
-							unsigned budget)
+__attribute__((noinline)) static unsigned take_ack_notes(struct shm *s,
+							 unsigned budget)
 {
 	unsigned n = 0;
 
@@ -605,11 +605,11 @@ __attribute__((noinline)) static unsigned take_verdicts(struct shm *s,
  * acknowledgements. Mostly there is nothing. */
 static inline unsigned take(struct shm *s, unsigned budget)
 {
-	/* First: a verdict that was given before a record is seen then. */
+	/* First: an ACK note that was given before a record is seen then. */
 	const bool records = has_records(s);
 
-	if (has_verdicts(s))
-		return take_verdicts(s, budget);
+	if (has_ack_notes(s))
+		return take_ack_notes(s, budget);
 	return records ? drain_all(s, budget) : 0;
 }
 

@@ -85,7 +85,7 @@ static inline void put_header(struct ring_rec *rec, const struct link_way *w,
 	rec->dma_len = h->dma_len;
 }
 
-/* The QP that the receiver's verdict acknowledges the packet to; 0: none. */
+/* The QP that the receiver's ACK note acknowledges the packet to; 0: none. */
 static uint32_t ack_to(const struct link_way *w, const struct roce_hdr *h,
 		       uint32_t op)
 {

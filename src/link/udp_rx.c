@@ -404,7 +404,7 @@ static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
 	if (u->cfg.pcap && pkt.h.dest_qpn)
 		record(u, k, id, !private || handed);
 	pkt.handed = handed;
-	pkt.host = pkt.large = pkt.verdict = pkt.early = false;
+	pkt.host = pkt.large = pkt.ack_note = pkt.early = false;
 	pkt.source = NULL;
 	pkt.acked = NULL;
 	pkt.payload = k->p + hdr;

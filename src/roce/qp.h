@@ -81,14 +81,14 @@ struct roce_rx {
 	bool handed; /* over by another process of this user on this host */
 	bool host;   /* roce_path_hash(sgid, dgid) is path_hash; they are there
 		      * for UD and XRC alone */
-	bool verdict; /* no packet: what h.dest_qpn has sent up to h.psn is
+	bool ack_note; /* no packet: what h.dest_qpn has sent up to h.psn is
 		       * accepted; only path_hash is there besides */
-	bool early;  /* a verdict that may be ahead of responses */
+	bool early; /* an ACK note that may be ahead of responses */
 	bool large;  /* may be longer than the path MTU */
 	uint32_t path_hash;
 	bool *acked; /* set by roce_rx() instead of an ACK packet: all up to
 		      * this packet is acknowledged, and the link passes that
-		      * on, see roce_acked(). NULL: it does not. Of a verdict:
+		      * on, see roce_acked(). NULL: it does not. Of an ACK note:
 		      * whether it is settled, if anybody asks */
 };
 
@@ -181,7 +181,7 @@ void roce_direct(struct roce_qp *qp, struct qp_remote *remote);
  */
 static inline bool roce_rx_timed(const struct roce_rx *pkt)
 {
-	return !pkt->acked && !pkt->verdict;
+	return !pkt->acked && !pkt->ack_note;
 }
 void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns);
 

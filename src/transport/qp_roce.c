@@ -301,7 +301,7 @@ void shca_qp_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	    !is_peers_port(qp, pkt->sport))
 		return;
 
-	if (pkt->verdict) {
+	if (pkt->ack_note) {
 		const bool done = roce_acked(r, pkt->h.psn, pkt->early, now);
 
 		if (pkt->acked)

@@ -121,7 +121,7 @@ static void put_rx(const struct shca_qp *qp, const struct roce_rx *pkt)
 	const uint32_t qpn = qp->core->qpn;
 	const bool aeth = op & ROCE_F_AETH;
 
-	if (pkt->verdict) {
+	if (pkt->ack_note) {
 		trace_put(TRACE_PKT_IN, qpn,
 			  h->psn << 8 | TRACE_VERDICT | TRACE_HOST,
 			  roce_qp_dest(roce_qp_const(qp->core)),

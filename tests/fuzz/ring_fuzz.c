@@ -117,10 +117,10 @@ static void step(struct input *in)
 		mem->unit[v % RING_UNITS].word = take(in, 4);
 		break;
 	case 3:
-		mem->verdict[v % RING_UNITS] = (uint8_t)take(in, 1);
+		mem->ack_note[v % RING_UNITS] = (uint8_t)take(in, 1);
 		break;
 	case 4: /* the right lap, where it is waited for */
-		mem->verdict[producer.oldest] = producer.lap | (v & 1);
+		mem->ack_note[producer.oldest] = producer.lap | (v & 1);
 		break;
 	case 5:
 		mem->in.pos = take(in, 4);

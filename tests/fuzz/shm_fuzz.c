@@ -98,7 +98,7 @@ static void on_packet(void *arg, const struct roce_rx *pkt)
 	const struct end *e = arg;
 	uint8_t *copy;
 
-	if (pkt->verdict) {
+	if (pkt->ack_note) {
 		FUZZ_CHECK(!pkt->early == !pkt->acked &&
 			   pkt->h.dest_qpn == e->qpn);
 		if (pkt->acked)
@@ -368,7 +368,7 @@ static void step(struct input *in)
 				   take(in, 1) % (64 - v));
 		break;
 	case 2:
-		e->ring->verdict[take(in, 2) % RING_UNITS] =
+		e->ring->ack_note[take(in, 2) % RING_UNITS] =
 			(uint8_t)take(in, 1);
 		break;
 	case 3:

@@ -679,7 +679,7 @@ static void say_acked(struct sim *s, int from, struct sim_qp *q,
 	};
 
 	if (!seen_and_lost(s, from, &ack, 0))
-		send_host(s, from, sim_host_verdict(&ack));
+		send_host(s, from, sim_host_ack_note(&ack));
 }
 
 /* What the QP owes may wait for what is posted, for a while. */
@@ -723,7 +723,7 @@ static void deliver(struct sim *s, struct sim_event *e)
 		}
 		if (roce_qp_num(n->qp[i].qp) != rx.h.dest_qpn)
 			continue;
-		if (e->host && sim_host_is_verdict(e->host))
+		if (e->host && sim_host_is_ack_note(e->host))
 			roce_acked(n->qp[i].qp, rx.h.psn, false, s->now);
 		else
 			roce_rx(n->qp[i].qp, &rx, s->now);

@@ -37,7 +37,7 @@ struct source {
 
 struct sim_host_pkt {
 	struct roce_hdr h;
-	bool verdict;
+	bool ack_note;
 	bool large;
 	size_t len;
 	uint8_t *payload;	/* or */
@@ -222,12 +222,12 @@ struct sim_host_pkt *sim_host_new(struct sim *s, enum sim_way way,
 	return k;
 }
 
-struct sim_host_pkt *sim_host_verdict(const struct roce_hdr *ack)
+struct sim_host_pkt *sim_host_ack_note(const struct roce_hdr *ack)
 {
 	struct sim_host_pkt *k = calloc(1, sizeof(*k));
 
 	k->h = *ack;
-	k->verdict = true;
+	k->ack_note = true;
 	return k;
 }
 
@@ -258,9 +258,9 @@ uint32_t sim_host_last_psn(const struct sim_qp *q, const struct roce_rx *rx)
 	return rx_last_psn(q->qp, rx);
 }
 
-bool sim_host_is_verdict(const struct sim_host_pkt *p)
+bool sim_host_is_ack_note(const struct sim_host_pkt *p)
 {
-	return p->verdict;
+	return p->ack_note;
 }
 
 void sim_host_rx(struct sim *s, struct sim_host_pkt *p, struct roce_rx *rx,

@@ -23,13 +23,13 @@ struct sim_host_pkt *sim_host_new(struct sim *s, enum sim_way way,
 				  const struct roce_batch *b,
 				  const struct roce_pkt *p);
 /* That everything up to psn has been accepted, without a packet. */
-struct sim_host_pkt *sim_host_verdict(const struct roce_hdr *ack);
+struct sim_host_pkt *sim_host_ack_note(const struct roce_hdr *ack);
 struct sim_host_pkt *sim_host_dup(const struct sim_host_pkt *p);
 void sim_host_free(struct sim_host_pkt *p);
 
 /* Of those that a received packet stands for. */
 uint32_t sim_host_last_psn(const struct sim_qp *q, const struct roce_rx *rx);
-bool sim_host_is_verdict(const struct sim_host_pkt *p);
+bool sim_host_is_ack_note(const struct sim_host_pkt *p);
 /* What arrives; it is gone with the packet. acked may be set, see roce/qp.h. */
 void sim_host_rx(struct sim *s, struct sim_host_pkt *p, struct roce_rx *rx,
 		 bool *acked);

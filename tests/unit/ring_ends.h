@@ -119,7 +119,7 @@ static inline bool put_now(struct ends *e, uint32_t bytes, uint32_t qpn)
 	return true;
 }
 
-static inline void take(struct ends *e, uint32_t bytes, enum ring_verdict v)
+static inline void take(struct ends *e, uint32_t bytes, enum ring_ack_note v)
 {
 	struct ring_rec rec = { .word = 0 };
 

@@ -100,11 +100,11 @@ CASES = {
     "publish": ([[W("body", 1), W("tail", 1, "rel")], POLL],
                 [[W("body", 1), W("tail", 1)], POLL], stale, {}),
     # link/ring.h: a record is read, then its room is given back and used again.
-    "room": ([[R("body", "data"), W("verdict", 1, "rel")], [R("verdict", "flag", "acq"), W("body", 9)]],
-             [[R("body", "data"), W("verdict", 1)], [R("verdict", "flag", "acq"), W("body", 9)]],
+    "room": ([[R("body", "data"), W("note", 1, "rel")], [R("note", "flag", "acq"), W("body", 9)]],
+             [[R("body", "data"), W("note", 1)], [R("note", "flag", "acq"), W("body", 9)]],
              lambda r: r["flag"] == 1 and r["data"] == 9, {}),
-    # link/shm_rx.c: verdicts are handed over before the records behind them.
-    "verdict before record": ([[W("body", 1, "rel"), W("tail", 1, "rel")], POLL],
+    # link/shm_rx.c: ACK notes are handed over before the records behind them.
+    "ACK note before record": ([[W("body", 1, "rel"), W("tail", 1, "rel")], POLL],
                               [[W("body", 1), W("tail", 1)], POLL], stale, {}),
     # base/lock.h lock_drop_fence() and segment/segment_wake.c: nobody sleeps over a record.
     "sleep and wake": ([[W("word", 1, "rel"), FULL, R("asleep", "a")], [W("asleep", 1, "rel"), FULL, R("word", "b")]],

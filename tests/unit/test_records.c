@@ -87,7 +87,7 @@ static void note(void *arg, const struct roce_rx *pkt)
 {
 	(void)arg;
 	assert_true(ngot < BUDGET);
-	if (pkt->verdict && pkt->acked)
+	if (pkt->ack_note && pkt->acked)
 		*pkt->acked = true;
 	if (pkt->payload)
 		memcpy(payload[ngot], pkt->payload,
@@ -121,8 +121,8 @@ static void check_common(const struct roce_rx *pkt, uint8_t opcode,
 	assert_int_equal(pkt->len, len);
 	assert_int_equal(pkt->path_hash, 77);
 	assert_true(pkt->h.ack_req && pkt->host);
-	assert_false(pkt->h.solicited || pkt->large || pkt->verdict || pkt->early ||
-		     pkt->handed || pkt->ecn_ce || pkt->h.tver);
+	assert_false(pkt->h.solicited || pkt->large || pkt->ack_note ||
+		     pkt->early || pkt->handed || pkt->ecn_ce || pkt->h.tver);
 }
 
 /* What only some packets have is nothing in the next one. */
@@ -239,7 +239,7 @@ static void bytes_end_a_poll(void **state)
 	assert_int_equal(poll_once(), 0);
 }
 
-/* The verdict says that a packet is acknowledged, if it is. */
+/* The ACK note says that a packet is acknowledged, if it is. */
 static void packets_are_acknowledged(void **state)
 {
 	struct ring_ack ack;
@@ -273,7 +273,7 @@ static void acknowledgements_have_nothing_of_packets(void **state)
 	assert_true(ring_get(&in, &rec));
 	ring_release(&in, RING_ACKED);
 	poll_until(2);
-	assert_true(got[1].verdict && got[1].host);
+	assert_true(got[1].ack_note && got[1].host);
 	assert_int_equal(got[1].h.dest_qpn, 0x55);
 	assert_int_equal(got[1].h.psn, 9);
 	assert_int_equal(got[1].path_hash, 5);

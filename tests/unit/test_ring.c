@@ -179,7 +179,7 @@ static void acked(struct ends *e, uint32_t qpn, uint32_t psn)
 	assert_int_equal(ack.cookie, psn * 17);
 }
 
-static void verdicts(void **arg)
+static void ack_notes(void **arg)
 {
 	struct ends *e = ends_new();
 	uint32_t n, mark;
@@ -234,7 +234,7 @@ static void random_steps(void **arg)
 	uint64_t state = rnd_seed();
 	uint32_t i, n, qpn, acks = 0, reaped = 0;
 	struct ends *e = ends_new();
-	enum ring_verdict v;
+	enum ring_ack_note v;
 	struct ring_ack ack;
 
 	(void)arg;
@@ -393,7 +393,7 @@ static void stuck(void **arg)
 		ring_publish(&e->out);
 		take(e, 8, RING_DONE);
 		if (e->put == 500 || e->put == RING_UNITS + 5)
-			memset(e->mem->verdict, 0xa7, RING_UNITS);
+			memset(e->mem->ack_note, 0xa7, RING_UNITS);
 		if (e->put == 500 || e->put == RING_UNITS + 5) {
 			reap_nothing(e);
 			assert_int_equal(ring_unread(&e->out), 1);
@@ -509,7 +509,7 @@ int main(void)
 		cmocka_unit_test(batch),
 		cmocka_unit_test(given_up),
 		cmocka_unit_test(laps),
-		cmocka_unit_test(verdicts),
+		cmocka_unit_test(ack_notes),
 		cmocka_unit_test(random_steps),
 		cmocka_unit_test(overwritten),
 		cmocka_unit_test(stuck),

@@ -40,10 +40,10 @@ static void scribble(struct ring_mem *mem, uint64_t *state)
 		rnd_fill(state, rec, sizeof(*rec));
 		break;
 	case 3:
-		mem->verdict[word % RING_UNITS] = (uint8_t)rnd(state);
+		mem->ack_note[word % RING_UNITS] = (uint8_t)rnd(state);
 		break;
 	case 4: /* what the next lap, or this one, will say */
-		mem->verdict[word % RING_UNITS] =
+		mem->ack_note[word % RING_UNITS] =
 			(uint8_t)((mem->in.pos >> 16) + (word >> 30));
 		break;
 	case 5:

@@ -31,7 +31,7 @@ struct end {
 	uint8_t data[SHM_MAX_COPY + 1]; /* of the last one */
 	int pull; /* what reading it from its source said */
 	bool ack; /* requests are accepted at once */
-	bool reads; /* verdicts that come early are not settled */
+	bool reads; /* ACK notes that come early are not settled */
 };
 
 static struct end *a, *b; /* a sends, b receives */
@@ -108,14 +108,14 @@ static void rx(void *arg, const struct roce_rx *pkt)
 	struct end *e = arg;
 	const struct iovec to = { e->data, pkt->len };
 
-	if (pkt->verdict && pkt->acked)
+	if (pkt->ack_note && pkt->acked)
 		*pkt->acked = !e->reads;
 	if (pkt->early && e->reads)
 		return;
 	assert_true(e->n < KEPT);
 	e->rx[e->n] = *pkt;
 	e->rx[e->n++].payload = NULL;
-	if (pkt->verdict)
+	if (pkt->ack_note)
 		return;
 	if (pkt->source)
 		e->pull = pkt->source->read(pkt->source, 0, &to, 1);
@@ -227,7 +227,7 @@ static void packets_arrive_as_they_were(void **state)
 		assert_int_equal(got->path_hash,
 				 roce_path_hash(&a->gid, &b->gid));
 		assert_true(got->host && got->h.ack_req && got->acked);
-		assert_false(got->large || got->h.solicited || got->verdict);
+		assert_false(got->large || got->h.solicited || got->ack_note);
 		for (size_t k = 0; k < sizes[i]; k++)
 			assert_int_equal(b->data[k], byte(i, k));
 	}
@@ -376,7 +376,7 @@ static void way_is_found_again(void **state)
 
 /* ---- acknowledgements -------------------------------------------------- */
 
-static void verdict_acknowledges(void **state)
+static void ack_note_acknowledges(void **state)
 {
 	(void)state;
 	assert_true(send_one(ROCE_SEND_FIRST, 10, 100));
@@ -396,7 +396,7 @@ static void verdict_acknowledges(void **state)
 	poll_all(b);
 	poll_all(a);
 	assert_int_equal(a->n, 1);
-	assert_true(a->rx[0].verdict);
+	assert_true(a->rx[0].ack_note);
 	assert_int_equal(a->rx[0].h.dest_qpn, a->qpn);
 	assert_int_equal(a->rx[0].h.psn, 13);
 	assert_int_equal(a->rx[0].path_hash, roce_path_hash(&b->gid, &a->gid));
@@ -431,10 +431,10 @@ static void acknowledgement_comes_before_the_answer(void **state)
 	}
 	poll_all(a);
 	assert_int_equal(a->n, 4);
-	assert_true(a->rx[0].verdict);
+	assert_true(a->rx[0].ack_note);
 	assert_int_equal(a->rx[0].h.psn, 2);
 	for (uint32_t i = 0; i < 3; i++) {
-		assert_false(a->rx[1 + i].verdict);
+		assert_false(a->rx[1 + i].ack_note);
 		assert_int_equal(a->rx[1 + i].h.psn, i);
 	}
 	link_way_forget(&back);
@@ -457,8 +457,8 @@ static void acknowledgement_does_not_overtake(void **state)
 	assert_int_equal(a->n, 2);
 	poll_all(a);
 	assert_int_equal(a->n, 4);
-	assert_false(a->rx[2].verdict);
-	assert_true(a->rx[3].verdict);
+	assert_false(a->rx[2].ack_note);
+	assert_true(a->rx[3].ack_note);
 	link_way_forget(&back);
 }
 
@@ -870,14 +870,14 @@ static void wait_long(void)
 }
 
 /* b polls, and so its descriptor wakes nobody. */
-static void verdict_that_was_overwritten_is_said_again(void **state)
+static void ack_note_that_was_overwritten_is_repeated(void **state)
 {
 	(void)state;
 	b->ack = true;
 	assert_true(send_one(ROCE_SEND_ONLY, 1, 4));
 	poll_all(b);
-	assert_true(ring()->verdict[0]);
-	ring()->verdict[0] = 0;
+	assert_true(ring()->ack_note[0]);
+	ring()->ack_note[0] = 0;
 	poll_all(a);
 	assert_true(ring_unread(&shm_peer_of(&way)->out));
 	wait_long();
@@ -914,7 +914,7 @@ static void full_ring_is_looked_into(void **state)
 		n++;
 	while (!poll_some(b, 1))
 		;
-	ring()->verdict[0] = 0;
+	ring()->ack_note[0] = 0;
 	poll_all(a);
 	assert_false(send_one(ROCE_SEND_ONLY, n, 1000));
 	clock_forward(200000000);
@@ -1022,7 +1022,7 @@ int main(void)
 		LINK(long_packets_are_fewer),
 		LINK(some_packets_go_elsewhere),
 		LINK(way_is_found_again),
-		LINK(verdict_acknowledges),
+		LINK(ack_note_acknowledges),
 		LINK(acknowledgement_comes_before_the_answer),
 		LINK(acknowledgement_does_not_overtake),
 		LINK(who_finds_no_room_is_told_when_there_is),
@@ -1035,7 +1035,7 @@ int main(void)
 		LINK(next_process_begins_with_a_ring_that_is_whole),
 		LINK(next_process_goes_on_where_one_has_died),
 		LINK(names_of_the_dead_lead_nowhere),
-		LINK(verdict_that_was_overwritten_is_said_again),
+		LINK(ack_note_that_was_overwritten_is_repeated),
 		LINK(consumer_whose_place_was_overwritten_is_left),
 		LINK(full_ring_is_looked_into),
 		LINK(producer_says_again_that_it_has_a_ring),

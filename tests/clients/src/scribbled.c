@@ -460,8 +460,9 @@ static void scribble(enum kind k, const struct seg *s)
 		if (rnd(2))
 			change_some((uint8_t *)m, offsetof(struct ring_mem, unit));
 		else
-			change_some((uint8_t *)&m->verdict[m->in.pos % 992 & ~7u],
-				    16);
+			change_some(
+				(uint8_t *)&m->ack_note[m->in.pos % 992 & ~7u],
+				16);
 		break;
 	case VISITS:
 		change_some(s->p + SEGMENT_GUARDS_OFFSET, 64 * 4);
