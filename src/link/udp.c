@@ -41,10 +41,10 @@ int udp_fds_open(struct udp *u)
 {
 	int err;
 
-	u->epfd = fd_aside(epoll_create1(EPOLL_CLOEXEC));
+	u->epfd = fd_high(epoll_create1(EPOLL_CLOEXEC));
 	if (u->epfd < 0)
 		return -errno;
-	u->pending_fd = fd_aside(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	u->pending_fd = fd_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (u->pending_fd < 0)
 		return -errno;
 	err = udp_watch(u, u->pending_fd, NULL);

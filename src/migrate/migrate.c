@@ -10,7 +10,7 @@
 #include "softhca/migrate.h"
 
 #include "connect/gsi.h"
-#include "os/why.h"
+#include "os/report.h"
 #include "process/parts.h"
 #include "process/process.h"
 #include "segment/segment.h"
@@ -53,7 +53,7 @@ __attribute__((format(printf, 2, 3))) static int fail(int err, const char *fmt,
 static void stop_qp(struct engine_qp *sched, void *arg)
 {
 	(void)arg;
-	shca_far_forget(sched_qp(sched));
+	shca_remote_forget(sched_qp(sched));
 }
 
 static void place_qp(struct engine_qp *sched, void *arg)
@@ -83,7 +83,7 @@ static void go_on(struct engine_qp *sched, void *arg)
 	struct shca_qp *qp = sched_qp(sched);
 
 	(void)arg;
-	shca_far_forget(qp); /* it may look for its peer at once */
+	shca_remote_forget(qp); /* it may look for its peer at once */
 	qp->ops->flush(qp->core, clock_ns(), true);
 }
 

@@ -148,7 +148,7 @@ static bool sums_take(struct shca_stat *st, const struct copy *c)
 		return false;
 	/* There may be none by now (shca_stat_away()). */
 	for (uint32_t d = 0; st->sums && d < c->head.ndevices; d++)
-		more |= sums_add(st->sums, (unsigned)c->dev[d]->index,
+		more |= counter_file_add(st->sums, (unsigned)c->dev[d]->index,
 				 c->dev[d]->added, c->device[d].n);
 	pthread_mutex_unlock(&st->sums_lock);
 	return more;
@@ -357,7 +357,7 @@ bool shca_stat_away(struct engine *e)
 {
 	struct shca_stat *st = to_stat(e);
 	const int fds[] = { atomic_load(&st->asked_fd), atomic_load(&st->fd) };
-	struct sums *sums;
+	struct counter_file *sums;
 
 	if (!atomic_load(&st->begun))
 		return false;
@@ -368,7 +368,7 @@ bool shca_stat_away(struct engine *e)
 	stop(e, true);
 	pthread_mutex_lock(&st->sums_lock);
 	sums = atomic_exchange(&st->sums, NULL);
-	sums_close(sums);
+	counter_file_close(sums);
 	pthread_mutex_unlock(&st->sums_lock);
 	engine_alarm_set(e, &st->sums_alarm, UINT64_MAX);
 	atomic_store(&st->begun, false);

@@ -125,11 +125,11 @@ static void wait_guard(struct segment *s, unsigned slot,
 	}
 }
 
-void segment_wait_visits_at(struct segment *s, uint8_t *map)
+void copy_guard_wait_at(struct segment *s, uint8_t *map)
 {
 	const struct segment_head *h = (const void *)map;
-	struct segment_visit *visit =
-		(struct segment_visit *)(void *)(map + SEGMENT_VISITS_OFFSET);
+	struct copy_guard *guard =
+		(struct copy_guard *)(void *)(map + SEGMENT_GUARDS_OFFSET);
 
 	atomic_thread_fence(memory_order_seq_cst);
 	for (unsigned i = 0; i < REGISTRY_SLOTS / 64; i++) {
@@ -146,12 +146,12 @@ void segment_wait_visits_at(struct segment *s, uint8_t *map)
 	}
 }
 
-void segment_wait_visits(struct segment *s)
+void copy_guard_wait(struct segment *s)
 {
-	segment_wait_visits_at(s, s->map);
+	copy_guard_wait_at(s, s->map);
 }
 
-void segment_say_visits(struct segment *s)
+void copy_guard_repeat(struct segment *s)
 {
 	_Atomic uint64_t *at;
 	uint64_t word;

@@ -345,7 +345,7 @@ void segment_away(struct segment *s)
 	h->life = s->life;
 	put_there(s, s->blank);
 	clear_tables(s, s->old);
-	segment_wait_visits_at(s, s->old);
+	copy_guard_wait_at(s, s->old);
 	segment_detach_all(s); /* it may have asked some */
 	munmap(s->old, SEGMENT_SIZE);
 	s->blank = s->old = NULL;

@@ -71,10 +71,10 @@ int segment_allocate(int fd, size_t offset, size_t len);
 void segment_path(const struct segment *s, unsigned slot, bool fifo,
 		  char path[SEGMENT_PATH_MAX]);
 
-/* segment_visit.c: where nobody of ours is inside, we say so again; and
- * segment_wait_visits() of what is mapped there. */
-void segment_say_visits(struct segment *s);
-void segment_wait_visits_at(struct segment *s, uint8_t *map);
+/* copy_guard.c: where nobody of ours is inside, we say so again; and
+ * copy_guard_wait() of what is mapped there. */
+void copy_guard_repeat(struct segment *s);
+void copy_guard_wait_at(struct segment *s, uint8_t *map);
 
 /* segment_life.c: the same as segment_peer_alive(), but asks the kernel again
  * if that was not done for so long. */
