@@ -219,4 +219,6 @@ void registry_away_forked(struct registry *r)
 {
 	if (r->kept && r->kept->seated)
 		regfile_seat_close(r->file, r->kept->seat);
+	free(r->kept);
+	r->kept = NULL;
 }
