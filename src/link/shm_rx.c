@@ -371,7 +371,7 @@ static bool decode_rest(struct shm *s, struct shm_in *in,
 
 	if (!op->name || (rec->len && !(op->flags & ROCE_F_PAYLOAD)))
 		return false;
-	if ((pkt->h.opcode & 0xe0) == ROCE_XRC) /* see shm_route() */
+	if ((pkt->h.opcode & 0xe0) == ROCE_XRC) /* see slot_of() */
 		return false;
 	if (op->flags & ROCE_F_ATOMICETH) {
 		if (left < sizeof(a))
