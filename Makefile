@@ -89,7 +89,7 @@ test-containers: ## softhca in containers: podman, pods, Kubernetes' manifest, C
 asan: deps ## unit, simulation and fuzz tests under ASan and UBSan
 	@scripts/test --stage asan
 
-lint: deps ## clang-tidy and cppcheck on src, with the checks that find bugs
+lint: deps ## clang-tidy and cppcheck on src, with the checks that find bugs; clang-format
 	@scripts/lint
 
 tsan: deps ## the same under TSan

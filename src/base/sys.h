@@ -176,7 +176,8 @@ static inline int sys_epoll_wait(int fd, struct epoll_event *ev, int max,
 }
 
 #ifndef SYS_epoll_pwait2
-#define SYS_epoll_pwait2 441 /* on all machines; headers before Linux 5.11 lack it */
+#define SYS_epoll_pwait2                                                       \
+	441 /* on all machines; headers before Linux 5.11 lack it */
 #endif
 
 /* Until t has passed, or for ever. ENOSYS before Linux 5.11. */

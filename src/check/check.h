@@ -44,8 +44,7 @@ void check_exit(void);
  */
 void check_places(void);
 uint32_t check_here(void);
-void check_say_place(const char *what, uint32_t place)
-	__attribute__((cold));
+void check_say_place(const char *what, uint32_t place) __attribute__((cold));
 
 /* An object that is left behind: how it is called, and where it was made. */
 void check_leaked(const char *call, const char *object, uint32_t made)
@@ -94,7 +93,8 @@ enum check_change_kind { CHECK_WRITE, CHECK_ADD, CHECK_SWAP };
 struct check_change {
 	enum check_change_kind kind;
 	uint64_t addr, len;
-	const void *data; /* that comes there; NULL: not known, or an atomic's */
+	const void
+		*data; /* that comes there; NULL: not known, or an atomic's */
 	bool first, last;
 };
 

@@ -54,19 +54,20 @@ static void look_at_cq(struct check_cq *c, void *arg)
 		c->stuck_looks = 0;
 	}
 	/* By the clock alone it might be the process that was stopped. */
-	if (++c->stuck_looks < STUCK_LOOKS ||
-	    now - c->stuck_since < STUCK_NS || now - s->since < STUCK_NS)
+	if (++c->stuck_looks < STUCK_LOOKS || now - c->stuck_since < STUCK_NS ||
+	    now - s->since < STUCK_NS)
 		return;
-	check_report(
-		CHECK_LOST_WAKEUP, 0,
-		(const struct check_side[]){
-			{ "it sleeps", s->stack },
-			{ "the CQ was armed", atomic_load(&c->armed) },
-			{ "the CQ was created", c->made },
-		},
-		3,
-		"ibv_get_cq_event() sleeps, and a CQ of its channel holds %u completions that arrived before ibv_req_notify_cq(): they raise no event",
-		count);
+	check_report(CHECK_LOST_WAKEUP, 0,
+		     (const struct check_side[]){
+			     { "it sleeps", s->stack },
+			     { "the CQ was armed", atomic_load(&c->armed) },
+			     { "the CQ was created", c->made },
+		     },
+		     3,
+		     "ibv_get_cq_event() sleeps, and a CQ of its channel holds "
+		     "%u completions that arrived before ibv_req_notify_cq(): "
+		     "they raise no event",
+		     count);
 	c->stuck_since = 0; /* and again, counted, if it goes on */
 }
 
@@ -123,9 +124,9 @@ void check_unacked(struct ibv_cq *cq, const char *call, const char *ack,
 		{ "the last event was fetched", c ? atomic_load(&c->got) : 0 },
 	};
 
-	check_report(
-		CHECK_UNACKED, 0, sides, c ? 2 : 1,
-		"%s has waited for %u s and still waits: %u events of the object were fetched and not acknowledged, by %s",
-		call, CHECK_UNACKED_S, missing, ack);
+	check_report(CHECK_UNACKED, 0, sides, c ? 2 : 1,
+		     "%s has waited for %u s and still waits: %u events of the "
+		     "object were fetched and not acknowledged, by %s",
+		     call, CHECK_UNACKED_S, missing, ack);
 	check_cq_put(c);
 }

@@ -38,8 +38,8 @@ bool check_hash(struct ibv_qp *ib, const struct ibv_sge *sge, uint32_t n,
 
 	for (uint32_t i = 0; i < n && room; i++) {
 		hash.len = min_u32(sge[i].length, room);
-		if (hash.len && !check_env.read(ib, &sge[i], hash.len,
-						hash_bytes, &hash))
+		if (hash.len &&
+		    !check_env.read(ib, &sge[i], hash.len, hash_bytes, &hash))
 			return false;
 		room -= hash.len;
 	}

@@ -55,10 +55,10 @@ void check_key_refused(uint32_t qpn, uint32_t key, bool remote)
 	if (!key || e.key != key)
 		return;
 	side.stack = e.stack;
-	check_report(
-		CHECK_PAST_KEY, qpn, &side, 1,
-		"QP 0x%06x: %s 0x%08x, which was valid until %.1f ms ago", qpn,
-		remote ? "its peer names rkey" :
-			 "a work request is carried out that names lkey",
-		key, (double)(clock_ns() - e.at) / 1e6);
+	check_report(CHECK_PAST_KEY, qpn, &side, 1,
+		     "QP 0x%06x: %s 0x%08x, which was valid until %.1f ms ago",
+		     qpn,
+		     remote ? "its peer names rkey" :
+			      "a work request is carried out that names lkey",
+		     key, (double)(clock_ns() - e.at) / 1e6);
 }

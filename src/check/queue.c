@@ -227,10 +227,9 @@ void check_qp_created(struct ibv_qp *ib, const struct ibv_qp_cap *cap,
 
 static bool is_sink(const struct ibv_send_wr *wr)
 {
-	return wr->num_sge > 0 &&
-	       (wr->opcode == IBV_WR_RDMA_READ ||
-		wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
-		wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD);
+	return wr->num_sge > 0 && (wr->opcode == IBV_WR_RDMA_READ ||
+				   wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+				   wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD);
 }
 
 /* Whether it is for memory that is read, and nothing more. */
@@ -285,16 +284,18 @@ static void compare_sent(struct queue *q, const struct sent *s)
 	uint64_t hash;
 
 	if (!s->hashed || s->writes != atomic_load(&writes) ||
-	    !check_hash(q->ib, s->sge, s->nsge, &hash) || hash == s->hash || is_landed_on(s) ||
-	    is_read_into(q, s))
+	    !check_hash(q->ib, s->sge, s->nsge, &hash) || hash == s->hash ||
+	    is_landed_on(s) || is_read_into(q, s))
 		return;
 	sides[1].stack = check_here();
-	check_report(
-		CHECK_WRITTEN, q->qpn, sides, 2,
-		"QP 0x%06x: memory of work request 0x%llx [0x%llx, +%u), lkey 0x%08x, has changed between ibv_post_send() and its completion: the peer may get either content, or both when a packet is sent again",
-		q->qpn, (unsigned long long)s->wr_id,
-		(unsigned long long)s->sge[0].addr, s->sge[0].length,
-		s->sge[0].lkey);
+	check_report(CHECK_WRITTEN, q->qpn, sides, 2,
+		     "QP 0x%06x: memory of work request 0x%llx [0x%llx, +%u), "
+		     "lkey 0x%08x, has changed between ibv_post_send() and its "
+		     "completion: the peer may get either content, or both "
+		     "when a packet is sent again",
+		     q->qpn, (unsigned long long)s->wr_id,
+		     (unsigned long long)s->sge[0].addr, s->sge[0].length,
+		     s->sge[0].lkey);
 }
 
 /* One of those with something to be hashed again; or NULL. */
@@ -367,20 +368,24 @@ static void compare_ends(struct queue *q)
 	if (there.dest_qpn != q->qpn) {
 		check_report(
 			CHECK_PEER, q->qpn, &side, 1,
-			"QP 0x%06x: it is connected to QP 0x%06x, and that to QP 0x%06x, which gets the answers between hosts",
+			"QP 0x%06x: it is connected to QP 0x%06x, and that to "
+			"QP 0x%06x, which gets the answers between hosts",
 			q->qpn, own.dest_qpn, there.dest_qpn);
 		return;
 	}
 	if (own.mtu != there.mtu)
-		check_report(
-			CHECK_MTU, q->qpn, &side, 1,
-			"QP 0x%06x: its path_mtu is %u, and %u at the QP it is connected to: a message that is longer than the smaller one is refused by hardware",
-			q->qpn, own.mtu, there.mtu);
+		check_report(CHECK_MTU, q->qpn, &side, 1,
+			     "QP 0x%06x: its path_mtu is %u, and %u at the QP "
+			     "it is connected to: a message that is longer "
+			     "than the smaller one is refused by hardware",
+			     q->qpn, own.mtu, there.mtu);
 	if (own.psn != there.psn)
-		check_report(
-			CHECK_PSN, q->qpn, &side, 1,
-			"QP 0x%06x: its sq_psn is 0x%06x, and rq_psn is 0x%06x at QP 0x%06x, which it is connected to: its first requests complete there as duplicates, and are not executed",
-			q->qpn, own.psn, there.psn, own.dest_qpn);
+		check_report(CHECK_PSN, q->qpn, &side, 1,
+			     "QP 0x%06x: its sq_psn is 0x%06x, and rq_psn is "
+			     "0x%06x at QP 0x%06x, which it is connected to: "
+			     "its first requests complete there as duplicates, "
+			     "and are not executed",
+			     q->qpn, own.psn, there.psn, own.dest_qpn);
 }
 
 /* It is posted to. */
@@ -481,8 +486,7 @@ static void queue_push(struct queue *q, const struct ibv_send_wr *wr,
 		atomic_fetch_add(&q->cq->out, 1);
 	s->sink = is_sink(wr);
 	/* What has more SGEs than it may have is refused unread. */
-	if ((!s->sink && !is_source(wr)) ||
-	    (uint32_t)wr->num_sge > q->max_sge)
+	if ((!s->sink && !is_source(wr)) || (uint32_t)wr->num_sge > q->max_sge)
 		return;
 	s->more = (uint32_t)wr->num_sge > CHECK_SGES;
 	s->nsge = (uint8_t)min_u32((uint32_t)wr->num_sge, CHECK_SGES);
@@ -525,11 +529,14 @@ static void sq_overrun(struct queue *q, uint32_t here)
 	for (uint32_t i = 0; i < q->max_wr && !signalled; i++)
 		signalled = queue_entry(q, q->head + i)->signalled;
 	check_report(
-		signalled ? CHECK_SQ_OVERRUN : CHECK_SQ_STUCK, q->qpn,
-		sides, 3,
-		signalled ?
-			"QP 0x%06x: %u work requests are posted without a polled completion, and cap.max_send_wr is %u: hardware frees a slot when the completion is polled, and ibv_post_send() fails there" :
-			"QP 0x%06x: %u work requests are posted, cap.max_send_wr is %u, and none of them is signalled: on hardware the queue stays full",
+		signalled ? CHECK_SQ_OVERRUN : CHECK_SQ_STUCK, q->qpn, sides, 3,
+		signalled ? "QP 0x%06x: %u work requests are posted without a "
+			    "polled completion, and cap.max_send_wr is %u: "
+			    "hardware frees a slot when the completion is "
+			    "polled, and ibv_post_send() fails there" :
+			    "QP 0x%06x: %u work requests are posted, "
+			    "cap.max_send_wr is %u, and none of them is "
+			    "signalled: on hardware the queue stays full",
 		q->qpn, q->tail - q->head, q->max_wr);
 }
 
@@ -540,11 +547,13 @@ static void cq_overrun(struct queue *q, uint32_t here)
 		{ "the CQ was created", q->cq->made },
 	};
 
-	check_report(
-		CHECK_CQ_OVERRUN, q->qpn, sides, 2,
-		"QP 0x%06x: %d signalled work requests are posted to the queue pairs of its send CQ and not polled, but the CQ has %d entries: if they complete before it is polled, completions are lost",
-		q->qpn, atomic_load(&q->cq->out),
-		atomic_load(&q->cq->cqe));
+	check_report(CHECK_CQ_OVERRUN, q->qpn, sides, 2,
+		     "QP 0x%06x: %d signalled work requests are posted to the "
+		     "queue pairs of its send CQ and not polled, but the CQ "
+		     "has %d entries: if they complete before it is polled, "
+		     "completions are lost",
+		     q->qpn, atomic_load(&q->cq->out),
+		     atomic_load(&q->cq->cqe));
 }
 
 static void queue_check(struct queue *q, uint32_t here)

@@ -102,7 +102,8 @@ static struct access *open_access(const struct writer *w)
 {
 	struct access *a = access_at(w->access);
 
-	return naccesses - w->access <= ACCESSES && a->qpn == w->qpn && a->open ?
+	return naccesses - w->access <= ACCESSES && a->qpn == w->qpn &&
+			       a->open ?
 		       a :
 		       NULL;
 }
@@ -212,12 +213,14 @@ static void report_race(const struct writer *w, enum check_change_kind kind,
 	};
 	struct peer_text later, earlier;
 
-	check_report(
-		CHECK_RACE, w->qpn, sides, 2,
-		"QP 0x%06x: %s by its peer%s, changed [0x%llx, +%llu) after %s by the peer of QP 0x%06x%s, but had been posted before that was done: nothing orders them, and the result depends on timing",
-		w->qpn, name_of(kind), peer_str(&w->peer, &later),
-		(unsigned long long)lo, (unsigned long long)(hi - lo),
-		name_of(a->kind), a->qpn, peer_str(&a->peer, &earlier));
+	check_report(CHECK_RACE, w->qpn, sides, 2,
+		     "QP 0x%06x: %s by its peer%s, changed [0x%llx, +%llu) "
+		     "after %s by the peer of QP 0x%06x%s, but had been posted "
+		     "before that was done: nothing orders them, and the "
+		     "result depends on timing",
+		     w->qpn, name_of(kind), peer_str(&w->peer, &later),
+		     (unsigned long long)lo, (unsigned long long)(hi - lo),
+		     name_of(a->kind), a->qpn, peer_str(&a->peer, &earlier));
 }
 
 /* When it was posted, at the latest. */
@@ -320,7 +323,9 @@ static void find_touched(const struct writer *w, const struct access *a)
 		return;
 	check_report(
 		CHECK_RACE_CPU, w->qpn, &side, 1,
-		"QP 0x%06x: a write by its peer%s, is being stored from [0x%llx, +%llu) on, and the processor has changed some of that meanwhile: which content remains depends on timing",
+		"QP 0x%06x: a write by its peer%s, is being stored from "
+		"[0x%llx, +%llu) on, and the processor has changed some of "
+		"that meanwhile: which content remains depends on timing",
 		w->qpn, peer_str(&w->peer, &peer), (unsigned long long)a->lo,
 		(unsigned long long)(a->hi - a->lo));
 }

@@ -313,7 +313,8 @@ void check_report(enum check_rule rule, uint32_t qpn,
 			say("check:   %s%s", side[i].what,
 			    n ? " at" : ": not known where");
 			for (unsigned k = 0; k < n; k++)
-				say("check:     #%u %s", k, reports.frame[k].text);
+				say("check:     #%u %s", k,
+				    reports.frame[k].text);
 		}
 		say("check:   fix: %s", rules[rule].fix);
 		json_write(rule, qpn, text, side, nsides);
@@ -360,8 +361,8 @@ void check_exit(void)
 		snprintf(again, sizeof(again), ", %llu times in all%s",
 			 (unsigned long long)reports.count,
 			 reports.hidden ? "; not all are shown" : "");
-	say("check: process %d: %u finding%s%s", (int)getpid(),
-	    reports.nplaces, reports.nplaces == 1 ? "" : "s", again);
+	say("check: process %d: %u finding%s%s", (int)getpid(), reports.nplaces,
+	    reports.nplaces == 1 ? "" : "s", again);
 	if (!reports.exit_status)
 		return;
 	/* The status of exit(3) is settled; what the program has printed is

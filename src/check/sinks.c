@@ -119,7 +119,9 @@ static void check_sink(struct ibv_qp *ib, const struct sink *s)
 		return;
 	check_report(
 		CHECK_RESULT, s->qpn, &side, 1,
-		"QP 0x%06x: memory of work request 0x%llx [0x%llx, +%u), lkey 0x%08x, has changed between ibv_post_send() and the arrival of the data that it requested, which is stored there now",
+		"QP 0x%06x: memory of work request 0x%llx [0x%llx, +%u), lkey "
+		"0x%08x, has changed between ibv_post_send() and the arrival "
+		"of the data that it requested, which is stored there now",
 		s->qpn, (unsigned long long)s->wr_id,
 		(unsigned long long)s->sge[0].addr, s->sge[0].length,
 		s->sge[0].lkey);

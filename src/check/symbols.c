@@ -97,8 +97,8 @@ uint64_t check_symbol(const char *file, uint64_t base, uint64_t pc, char *out,
 		return value;
 	if (read_at(fd, &h, sizeof(h), 0) &&
 	    !memcmp(h.e_ident, ELFMAG, SELFMAG) &&
-	    h.e_ident[EI_CLASS] == (sizeof(void *) == 8 ? ELFCLASS64 :
-							  ELFCLASS32)) {
+	    h.e_ident[EI_CLASS] ==
+		    (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32)) {
 		/* What is not moved has its addresses in the file. */
 		if (h.e_type == ET_EXEC)
 			value = pc;

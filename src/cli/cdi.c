@@ -83,7 +83,8 @@ static int add_needed(struct json *j, const char *libdir, const char *dir)
 			add_mount(j, file, dir, e.lib[i]);
 		} else {
 			cli_say("%s needs %s, and it is not known where that "
-				"lies", path, e.lib[i]);
+				"lies",
+				path, e.lib[i]);
 			err = -ELIBACC;
 		}
 	}
@@ -97,8 +98,8 @@ static void add_environment(struct json *j)
 		const char *value = getenv(job_variables[i]);
 		char *line;
 
-		if (!value || asprintf(&line, "%s=%s", job_variables[i],
-				       value) < 0)
+		if (!value ||
+		    asprintf(&line, "%s=%s", job_variables[i], value) < 0)
 			continue;
 		json_string(j, NULL, line);
 		free(line);
@@ -187,7 +188,8 @@ int cmd_cdi(int argc, char **argv)
 		       "the environment of softhca run.\v"
 		       "Examples:\n"
 		       "  softhca cdi > /etc/cdi/softhca.json\n"
-		       "  podman run --device softhca.io/hca=0 IMAGE ib_write_bw",
+		       "  podman run --device softhca.io/hca=0 IMAGE "
+		       "ib_write_bw",
 		.children = with_job_options,
 	};
 	const char *dir = "/usr/lib/softhca";
@@ -199,8 +201,8 @@ int cmd_cdi(int argc, char **argv)
 	unsetenv("LD_LIBRARY_PATH");
 	unsetenv("LD_PRELOAD");
 	/* Which says what is wrong with them. */
-	if (job_environment(&(struct job_place){ .libdir = dir,
-						 .no_tree = true }) ||
+	if (job_environment(
+		    &(struct job_place){ .libdir = dir, .no_tree = true }) ||
 	    libdir_find(libdir))
 		return 1;
 	return print_spec(libdir, dir);

@@ -53,9 +53,9 @@ static const char *state_name(enum ibv_port_state state)
 
 static const char *gid_type(uint32_t type)
 {
-	return type == IBV_GID_TYPE_ROCE_V2   ? "RoCE v2"
-	       : type == IBV_GID_TYPE_ROCE_V1 ? "RoCE v1"
-					      : "IB";
+	return type == IBV_GID_TYPE_ROCE_V2 ? "RoCE v2" :
+	       type == IBV_GID_TYPE_ROCE_V1 ? "RoCE v1" :
+					      "IB";
 }
 
 static void print_text(const struct hca_list *l)

@@ -31,8 +31,8 @@ static const char *address_fix(void)
 		up |= !!(a->ifa_flags & IFF_UP);
 	freeifaddrs(list);
 	return up ? "give an interface that is up an address: "
-		    "ip addr add 127.0.0.1/8 dev lo"
-		  : "ip link set lo up";
+		    "ip addr add 127.0.0.1/8 dev lo" :
+		    "ip link set lo up";
 }
 
 static void describe_gid(const union ibv_gid *gid, char *text, socklen_t size)
@@ -97,8 +97,10 @@ void check_port(struct doctor *d, struct finding *f)
 	__typeof__(udp_why) *reason = NULL;
 	__typeof__(udp_destroy) *destroy = NULL;
 	const struct libdir_symbol symbols[] = {
-		{ "udp_create", &create }, { "udp_bind", &bind_to },
-		{ "udp_why", &reason }, { "udp_destroy", &destroy },
+		{ "udp_create", &create },
+		{ "udp_bind", &bind_to },
+		{ "udp_why", &reason },
+		{ "udp_destroy", &destroy },
 	};
 	struct libdir_why why;
 	struct registry *r = NULL;
@@ -204,8 +206,8 @@ void check_buffers(struct doctor *d, struct finding *f)
 		TEXT(f, "%s%s %s", i ? ", " : "", limits[i].name, line);
 		if (strtoull(line, NULL, 10) < 4 << 20)
 			FIX(f, "%s%s=8388608",
-			    f->fix[0] ? " "
-				      : "for fast networks: sudo sysctl -w ",
+			    f->fix[0] ? " " :
+					"for fast networks: sudo sysctl -w ",
 			    limits[i].name);
 	}
 }

@@ -211,8 +211,8 @@ static bool find_path(struct peer *p, struct finding *f)
 	}
 	src = &p->id->route.addr.src_addr;
 	getnameinfo(src,
-		    src->sa_family == AF_INET ? sizeof(struct sockaddr_in)
-					      : sizeof(struct sockaddr_in6),
+		    src->sa_family == AF_INET ? sizeof(struct sockaddr_in) :
+						sizeof(struct sockaddr_in6),
 		    from, sizeof(from), NULL, 0, NI_NUMERICHOST);
 	TEXT(f, "%s is reached from %s", p->text, from);
 	h = device_of(p);
@@ -242,8 +242,9 @@ static int open_plain(struct peer *p)
 		   &discover, sizeof(discover));
 	setsockopt(p->fd, level, v4 ? IP_RECVERR : IPV6_RECVERR, &on,
 		   sizeof(on));
-	return connect(p->fd, (struct sockaddr *)&p->addr, p->addr_len) ? -errno
-									: 0;
+	return connect(p->fd, (struct sockaddr *)&p->addr, p->addr_len) ?
+		       -errno :
+		       0;
 }
 
 /* The MTU of the path as the kernel knows it; 0: not known. */
@@ -315,9 +316,9 @@ static void check_answer(struct peer *p, struct finding *f)
 		say_astray(p, f);
 	} else if (icmp || err) {
 		TEXT(f, "%s cannot be reached: %s", p->text,
-		     strerror(icmp      ? icmp
-			      : err < 0 ? -err
-					: EIO));
+		     strerror(icmp    ? icmp :
+			      err < 0 ? -err :
+					EIO));
 		FIX(f,
 		    "ping %s; ip route get %s; check the firewalls on the "
 		    "path",
@@ -348,21 +349,24 @@ static void check_mtu(struct peer *p, bool answers, struct finding *f)
 	if (!answers) {
 		f->status = WARN;
 		TEXT(f,
-		     "nothing answers, so the path MTU is not known; the first link takes packets of %u bytes",
+		     "nothing answers, so the path MTU is not known; the first "
+		     "link takes packets of %u bytes",
 		     mtu);
 		return;
 	}
 	fits = 128u << netdev_ib_mtu(mtu);
 	port = 128u << h->port.active_mtu;
 	TEXT(f,
-	     "no hop on the path has refused packets of %u bytes, enough for path MTU %u",
+	     "no hop on the path has refused packets of %u bytes, enough for "
+	     "path MTU %u",
 	     mtu, fits);
 	if (fits >= port)
 		return;
 	f->status = WARN;
 	TEXT(f, "; programs that use the port's, %u, lose their packets", port);
 	FIX(f,
-	    "give the program the path MTU (ib_write_bw -m %u), or softhca run --addr the address that routes to the peer",
+	    "give the program the path MTU (ib_write_bw -m %u), or softhca run "
+	    "--addr the address that routes to the peer",
 	    fits);
 }
 
@@ -445,7 +449,8 @@ static void say_unreachable(const struct peer *p, struct finding *f, int err)
 	f->status = FAIL;
 	if (err == -ECONNREFUSED) {
 		TEXT(f,
-		     "no program listens on TCP port %u of %s: reported by its kernel or a firewall",
+		     "no program listens on TCP port %u of %s: reported by its "
+		     "kernel or a firewall",
 		     port, p->text);
 		FIX(f, "start \"softhca run --iwarp -- rping -s\" there, which "
 		       "listens on port 7174, or give the port of a program "
@@ -489,13 +494,12 @@ static void check_answer_tcp(struct peer *p, struct finding *f)
 	}
 	f->status = WARN;
 	TEXT(f, ", but whether iWARP is there is not known: %s",
-	     err == -EPROTO ?
-		     "another protocol answers" :
-	     err == -ETIMEDOUT ?
-		     "nothing answers" :
-		     "the connection was closed without an answer");
-	FIX(f, "try an RDMA program: softhca run --iwarp -- rping -c -C 1 -a "
-	       "%s -p %u",
+	     err == -EPROTO    ? "another protocol answers" :
+	     err == -ETIMEDOUT ? "nothing answers" :
+				 "the connection was closed without an answer");
+	FIX(f,
+	    "try an RDMA program: softhca run --iwarp -- rping -c -C 1 -a "
+	    "%s -p %u",
 	    p->text, port);
 }
 

@@ -198,8 +198,8 @@ static pid_t start_process(struct report *rep, int hold, int hold_writer,
 	if (got)
 		return pid;
 	snprintf(rep->why, sizeof(rep->why), "%s",
-		 pid < 0 ? "no process can be started"
-			 : "a process that tried it did not answer");
+		 pid < 0 ? "no process can be started" :
+			   "a process that tried it did not answer");
 	if (pid > 0) {
 		kill(pid, SIGKILL);
 		waitpid(pid, NULL, 0);
@@ -277,17 +277,18 @@ static void why_no_copy(const struct report *rep, struct finding *f)
 		TEXT(f,
 		     "Yama refuses process_vm_readv: "
 		     "kernel.yama.ptrace_scope is %c%s",
-		     scope, scope == '3' ? ", until this machine restarts" : "");
+		     scope,
+		     scope == '3' ? ", until this machine restarts" : "");
 		FIX(f, "%ssudo sysctl -w kernel.yama.ptrace_scope=%d",
 		    scope == '3' ? "after a restart: " : "",
 		    scope == '1' ? 0 : 1);
 	} else {
 		TEXT(f, "process_vm_readv is refused: %s",
 		     rep->err ? strerror(rep->err) : "no reason");
-		FIX(f, access("/sys/fs/selinux/enforce", F_OK)
-			       ? "look into the kernel's log (dmesg) for the "
-				 "security module that does it"
-			       : "sudo setsebool deny_ptrace off");
+		FIX(f, access("/sys/fs/selinux/enforce", F_OK) ?
+			       "look into the kernel's log (dmesg) for the "
+			       "security module that does it" :
+			       "sudo setsebool deny_ptrace off");
 	}
 }
 
@@ -331,8 +332,8 @@ void check_same_host(struct doctor *d, struct finding *f)
 	if (config_get()->wire || config_get()->same_host == SAME_HOST_UDP) {
 		TEXT(f, "%s, as %s says",
 		     config_get()->wire ? "UDP port 4791" : udp,
-		     config_get()->wire ? "SOFTHCA_WIRE=1"
-					: "SOFTHCA_SAME_HOST=udp");
+		     config_get()->wire ? "SOFTHCA_WIRE=1" :
+					  "SOFTHCA_SAME_HOST=udp");
 		FIX(f, "unset %s",
 		    config_get()->wire ? "SOFTHCA_WIRE" : "SOFTHCA_SAME_HOST");
 		return;

@@ -91,12 +91,22 @@ struct format {
 
 static const struct format formats[] = {
 	{ .name = "sh", .print = print_sh, .end = "" },
-	{ .name = "github", .print = print_line, .end = "", .lines = true,
+	{ .name = "github",
+	  .print = print_line,
+	  .end = "",
+	  .lines = true,
 	  .later = true },
-	{ .name = "docker", .print = print_line, .end = "", .lines = true,
-	  .elsewhere = true, .later = true },
+	{ .name = "docker",
+	  .print = print_line,
+	  .end = "",
+	  .lines = true,
+	  .elsewhere = true,
+	  .later = true },
 	{ .name = "json", .print = print_json, .end = "\n}\n" },
-	{ .name = "k8s", .print = print_k8s, .end = "", .elsewhere = true,
+	{ .name = "k8s",
+	  .print = print_k8s,
+	  .end = "",
+	  .elsewhere = true,
 	  .later = true },
 };
 
@@ -111,7 +121,8 @@ static const struct argp_option options[] = {
 	{ "format", OPT_FORMAT, "FORMAT", 0,
 	  "sh (the default), github (lines for $GITHUB_ENV), docker (a file of "
 	  "variables for docker and podman), json, or k8s (a list for a "
-	  "container's env)", 0 },
+	  "container's env)",
+	  0 },
 	{ 0 },
 };
 
@@ -128,7 +139,8 @@ static error_t parse_env(int key, char *arg, struct argp_state *state)
 				return 0;
 			}
 		cli_say("--format %s: not one of sh, github, docker, json and "
-			"k8s", arg);
+			"k8s",
+			arg);
 		exit(argp_err_exit_status);
 	case ARGP_KEY_ARGS:
 		env->command = state->argv + state->next;
@@ -196,9 +208,9 @@ int cmd_env(int argc, char **argv)
 		unsetenv("LD_LIBRARY_PATH");
 		unsetenv("LD_PRELOAD");
 	}
-	if (job_environment(&(struct job_place){
-		    .libdir = job_libdir,
-		    .no_tree = env.format->later || job_libdir }))
+	if (job_environment(&(struct job_place){ .libdir = job_libdir,
+						 .no_tree = env.format->later ||
+							    job_libdir }))
 		return 1;
 	return print_env(env.format);
 }

@@ -98,8 +98,9 @@ static unsigned edit_distance(const char *a, const char *b)
 
 		row[0] = (unsigned)i + 1;
 		for (size_t j = 0; j < n; j++) {
-			unsigned best = diagonal + (toupper((unsigned char)a[i]) !=
-						    toupper((unsigned char)b[j]));
+			unsigned best =
+				diagonal + (toupper((unsigned char)a[i]) !=
+					    toupper((unsigned char)b[j]));
 
 			diagonal = row[j + 1];
 			if (row[j] + 1 < best)
@@ -129,12 +130,15 @@ static void say_near(const char *asked)
 			 "%s%s", n++ ? ", " : "", s.name);
 	}
 	if (*asked && !asked[strspn(asked, "0123456789")])
-		cli_say("unknown error %s; nor is that a running softhca program of this user (one that has connected a queue pair)",
+		cli_say("unknown error %s; nor is that a running softhca "
+			"program of this user (one that has connected a queue "
+			"pair)",
 			asked);
 	else if (n)
 		cli_say("unknown error %s; did you mean %s?", asked, near);
 	else
-		cli_say("unknown error %s; softhca explain --list has all that are known",
+		cli_say("unknown error %s; softhca explain --list has all that "
+			"are known",
 			asked);
 }
 
@@ -199,7 +203,8 @@ static error_t parse_errors(int key, char *arg, struct argp_state *state)
 	case ARGP_KEY_NO_ARGS:
 		if (a->list)
 			return 0;
-		argp_error(state, "an error's name or number is needed, such as RETRY_EXC_ERR");
+		argp_error(state, "an error's name or number is needed, such "
+				  "as RETRY_EXC_ERR");
 		return EINVAL;
 	default:
 		return ARGP_ERR_UNKNOWN;

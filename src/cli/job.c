@@ -27,8 +27,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -227,7 +227,8 @@ static void set_iwarp(const struct job_option *o, const char *arg)
 {
 	if (arg && strcmp(arg, "only") && strcmp(arg, "both") &&
 	    strcmp(arg, "first"))
-		bad_value("--iwarp=%s: not one of only (the default), both and first",
+		bad_value("--iwarp=%s: not one of only (the default), both and "
+			  "first",
 			  arg);
 	set_variable(o->variable, arg ? arg : "only");
 }
@@ -245,10 +246,11 @@ static void warn_iwarp(void)
 	static const struct {
 		const char *variable, *text;
 	} none[] = {
-		{ "SOFTHCA_LOSS",
-		  "--loss does not lose packets of iWARP: they are TCP's (tc-netem(8))" },
+		{ "SOFTHCA_LOSS", "--loss does not lose packets of iWARP: they "
+				  "are TCP's (tc-netem(8))" },
 		{ "SOFTHCA_FAULTS",
-		  "of --faults' lines only fail and raise act on iWARP: its packets are TCP's (tc-netem(8))" },
+		  "of --faults' lines only fail and raise act on iWARP: its "
+		  "packets are TCP's (tc-netem(8))" },
 	};
 
 	if (!iwarp_asked())
@@ -484,7 +486,7 @@ static const struct argp_option libdir_options[] = {
 };
 
 const struct argp job_libdir_argp = { libdir_options, parse_libdir, NULL, NULL,
-				      NULL, NULL, NULL };
+				      NULL,           NULL,         NULL };
 
 /* In a child: has our library write the tree, and its path to fd. */
 static int write_tree(const char *libdir, int fd)
@@ -500,7 +502,8 @@ static int write_tree(const char *libdir, int fd)
 		err = make(tree, why.text, sizeof(why.text));
 	if (err)
 		cli_say("programs will not see /sys/class/infiniband: %s. For "
-			"the cause: softhca doctor", why.text);
+			"the cause: softhca doctor",
+			why.text);
 	else if (write(fd, tree, strlen(tree)) != (ssize_t)strlen(tree))
 		err = -EIO;
 	return err;
@@ -563,8 +566,8 @@ static int try_libraries(const char *libdir, char *path)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (load_libraries(libdir))
 			_exit(CHILD_NO_LIBRARIES);
-		_exit(path && write_tree(libdir, pipefd[1]) ? CHILD_NO_TREE
-							   : CHILD_OK);
+		_exit(path && write_tree(libdir, pipefd[1]) ? CHILD_NO_TREE :
+							      CHILD_OK);
 	}
 	close(pipefd[1]);
 	pfd = (struct pollfd){ .fd = pipefd[0], .events = POLLIN };
@@ -641,7 +644,9 @@ int job_environment(const struct job_place *place)
 	warn_iwarp();
 	err = libdir_find(libdir);
 	if (err == -ESRCH) {
-		cli_say("/proc is not mounted, so this program and its libraries cannot be located: mount -t proc proc /proc");
+		cli_say("/proc is not mounted, so this program and its "
+			"libraries cannot be located: mount -t proc proc "
+			"/proc");
 		return err;
 	}
 	if (err) {

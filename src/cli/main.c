@@ -17,7 +17,8 @@ static const char usage[] =
 	"\n"
 	"Commands:\n"
 	"  run       run a program that sees the softhca device\n"
-	"  env       print the environment of run: for a shell, a container, CI\n"
+	"  env       print the environment of run: for a shell, a container, "
+	"CI\n"
 	"  cdi       print a specification for containers (CDI)\n"
 	"  devices   list the devices, their ports and GIDs\n"
 	"  doctor    report what works here, what does not, and how to fix "
@@ -41,11 +42,11 @@ static const struct {
 	const char *name;
 	int (*fn)(int argc, char **argv);
 } commands[] = {
-	{ "run", cmd_run },         { "env", cmd_env },
-	{ "cdi", cmd_cdi },
-	{ "devices", cmd_devices }, { "doctor", cmd_doctor },
-	{ "explain", cmd_explain }, { "stat", cmd_stat },
-	{ "trace", cmd_trace },     { "_probe", cmd_probe },
+	{ "run", cmd_run },       { "env", cmd_env },
+	{ "cdi", cmd_cdi },       { "devices", cmd_devices },
+	{ "doctor", cmd_doctor }, { "explain", cmd_explain },
+	{ "stat", cmd_stat },     { "trace", cmd_trace },
+	{ "_probe", cmd_probe },
 };
 
 void cli_say(const char *fmt, ...)
@@ -154,7 +155,8 @@ int main(int argc, char **argv)
 		cli_say("unknown command exec; did you mean softhca run?");
 	else
 		cli_say("unknown command %s; the commands are run, env, cdi, "
-			"devices, doctor, explain, stat and trace. To run a program: "
+			"devices, doctor, explain, stat and trace. To run a "
+			"program: "
 			"softhca run -- %s",
 			argv[1], argv[1]);
 	return EXIT_USAGE;

@@ -122,7 +122,8 @@ int program_obstacle(const char *path, char *why, size_t why_size, char *fix,
 	case ELF_32BIT:
 		snprintf(why, why_size,
 			 "%s is a 32-bit program, into which 64-bit libraries "
-			 "cannot be loaded", path);
+			 "cannot be loaded",
+			 path);
 		snprintf(fix, fix_size, "build it for 64 bits");
 		return 1;
 	case ELF_ELSEWHERE:
@@ -132,7 +133,8 @@ int program_obstacle(const char *path, char *why, size_t why_size, char *fix,
 	case ELF_MUSL:
 		snprintf(why, why_size,
 			 "%s is a program for musl, and the libraries need "
-			 "glibc", path);
+			 "glibc",
+			 path);
 		snprintf(fix, fix_size,
 			 "build it for glibc, as Debian and most distributions "
 			 "but Alpine do");

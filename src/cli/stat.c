@@ -42,8 +42,7 @@ static const struct argp_option options[] = {
 	  "Again every S seconds (0.1 or more), with rates; until ^C", 0 },
 	{ "json", 'j', NULL, 0, "Print JSON, with all counters", 0 },
 	{ "prometheus", 'P', NULL, 0,
-	  "Print the sums of each device of each process for Prometheus",
-	  0 },
+	  "Print the sums of each device of each process for Prometheus", 0 },
 	{ "pid", 'p', "PID", 0, "Only this process", 0 },
 	{ "sort", 's', "COUNTER", 0,
 	  "Most of this counter first (tx_bytes, retransmits...); else most "
@@ -145,8 +144,8 @@ static const struct stat_qp *qp_before(const struct stat_reply *was, size_t n,
 				       pid_t pid, uint32_t qpn)
 {
 	for (size_t i = 0; i < n; i++)
-		for (uint32_t k = 0; was[i].pid == pid && !was[i].err &&
-				     k < was[i].head->nqps;
+		for (uint32_t k = 0;
+		     was[i].pid == pid && !was[i].err && k < was[i].head->nqps;
 		     k++)
 			if (was[i].qp[k].qpn == qpn)
 				return &was[i].qp[k];
@@ -184,10 +183,12 @@ static void say_silent(const struct stat_reply *r)
 			r->err == -ETIMEDOUT ?
 				"does not answer: is it stopped?" :
 			r->err == -EPROTO ?
-				"gives an answer that this version does not understand: another version of softhca?" :
+				"gives an answer that this version does not "
+				"understand: another version of softhca?" :
 				strerror(-r->err));
 	else if (r->head->missed)
-		cli_say("process %d: not all of its queue pairs are here: more were made meanwhile",
+		cli_say("process %d: not all of its queue pairs are here: more "
+			"were made meanwhile",
 			(int)r->pid);
 }
 
@@ -220,15 +221,14 @@ static int print_table(const struct args *a, const struct stat_reply *r,
 	qsort(lines, count, sizeof(*lines), most_first);
 	printf("%7s %-15s %-9s %-8s %-3s %-5s %8s %8s %8s %7s %7s %7s  %s\n",
 	       "PID", "COMMAND", "DEVICE", "QP", "TYP", "STATE", "SENT",
-	       "RECEIVED", a->interval > 0 ? "BYTES/s" : "COPIED", "RETRANS", "RNR",
-	       "GAPS", "PEER");
+	       "RECEIVED", a->interval > 0 ? "BYTES/s" : "COPIED", "RETRANS",
+	       "RNR", "GAPS", "PEER");
 	for (size_t i = 0; i < count; i++)
-		print_line(&lines[i],
-			   a->interval <= 0 ?
-				   lines[i].qp->n[STAT_DIRECT_BYTES] :
-			   was ? (uint64_t)((double)lines[i].bytes /
-					    a->interval) :
-				 0);
+		print_line(
+			&lines[i],
+			a->interval <= 0 ? lines[i].qp->n[STAT_DIRECT_BYTES] :
+			was ? (uint64_t)((double)lines[i].bytes / a->interval) :
+			      0);
 	free(lines);
 	return 0;
 }
@@ -397,8 +397,9 @@ bool stat_explain(pid_t pid)
 		say_silent(&r[i]);
 		if (r[i].err)
 			continue;
-		printf("process %d (%s): %u queue pair%s\n", (int)pid, r[i].comm,
-		       r[i].head->nqps, r[i].head->nqps == 1 ? "" : "s");
+		printf("process %d (%s): %u queue pair%s\n", (int)pid,
+		       r[i].comm, r[i].head->nqps,
+		       r[i].head->nqps == 1 ? "" : "s");
 		for (uint32_t k = 0; k < r[i].head->nqps; k++) {
 			const struct stat_qp *q = &r[i].qp[k];
 
@@ -439,7 +440,9 @@ int cmd_stat(int argc, char **argv)
 		}
 		chosen = choose_processes(r, n, a.pid);
 		if (a.pid && !chosen) {
-			cli_say("process %d is not a running softhca program of this user, or has not connected a queue pair yet",
+			cli_say("process %d is not a running softhca program "
+				"of this user, or has not connected a queue "
+				"pair yet",
 				(int)a.pid);
 			err = -ESRCH;
 		}
@@ -451,12 +454,13 @@ int cmd_stat(int argc, char **argv)
 		was = r;
 		nwas = n;
 		if (!err && a.interval > 0)
-			nanosleep(&(struct timespec){
-					  (time_t)a.interval,
-					  (long)((a.interval -
-						  (double)(time_t)a.interval) *
-						 1e9) },
-				  NULL);
+			nanosleep(
+				&(struct timespec){
+					(time_t)a.interval,
+					(long)((a.interval -
+						(double)(time_t)a.interval) *
+					       1e9) },
+				NULL);
 	} while (!err && a.interval > 0 && !ferror(stdout));
 	stat_free(was, nwas);
 	return err ? EXIT_FAILURE : EXIT_SUCCESS;

@@ -25,8 +25,15 @@ struct args {
 	struct trace_wanted want;
 };
 
-enum { OPT_QP = 0x2000, OPT_WR, OPT_SINCE, OPT_ROWS, OPT_HTML, OPT_PERFETTO,
-       OPT_PCAPNG };
+enum {
+	OPT_QP = 0x2000,
+	OPT_WR,
+	OPT_SINCE,
+	OPT_ROWS,
+	OPT_HTML,
+	OPT_PERFETTO,
+	OPT_PCAPNG
+};
 
 /* clang-format off */
 static const struct argp_option options[] = {
@@ -99,8 +106,8 @@ static error_t parse_trace(int key, char *arg, struct argp_state *state)
 		return 0;
 	case ARGP_KEY_END:
 		if (!a->dir)
-			argp_error(state,
-				   "which directory? softhca run --trace=DIR -- PROGRAM makes one");
+			argp_error(state, "which directory? softhca run "
+					  "--trace=DIR -- PROGRAM makes one");
 		return 0;
 	}
 	return ARGP_ERR_UNKNOWN;
@@ -135,7 +142,8 @@ const char *trace_reason_text(enum trace_reason r)
 	case TRACE_R_PROBE:
 		return "no answer for a few round trips";
 	default:
-		return "a response was skipped, or earlier events were not recorded";
+		return "a response was skipped, or earlier events were not "
+		       "recorded";
 	}
 }
 
@@ -154,7 +162,7 @@ const char *trace_drop_text(unsigned why)
 		[ROCE_DROP_NO_RECV] = "no receive posted",
 	};
 
-	return why < ROCE_DROPS		    ? names[why] :
+	return why < ROCE_DROPS            ? names[why] :
 	       why == (TRACE_NO_QP & 0x7f) ? "no such QP" :
 					     "?";
 }
@@ -233,8 +241,8 @@ int trace_sleeps(const struct trace_set *t, struct trace_sleep **out,
 		    trace_type(&b->rec) == TRACE_WAKE && a->proc == b->proc &&
 		    a->tid == b->tid)
 			s[(*n)++] = (struct trace_sleep){ a->rec.ns, b->rec.ns,
-						    a->proc, a->tid,
-						    a->rec.x };
+							  a->proc, a->tid,
+							  a->rec.x };
 	}
 	free(of);
 	return 0;
@@ -336,7 +344,8 @@ static void print_clock(const struct trace_set *t, const struct trace_proc *p)
 		printf(", clock %+.3f us, within %.3f us",
 		       (double)c->offset / 1e3, (double)c->error / 1e3);
 	else
-		printf(", its clock by the time of day: no packets both ways between it and the others");
+		printf(", its clock by the time of day: no packets both ways "
+		       "between it and the others");
 }
 
 static void print_procs(const struct trace_set *t)
@@ -356,8 +365,8 @@ static void print_procs(const struct trace_set *t)
 			       " events have been overwritten",
 			       p->lost);
 		if (p->head.unrecorded)
-			printf("; %" PRIu64
-			       " events of threads beyond the first %u were not recorded",
+			printf("; %" PRIu64 " events of threads beyond the "
+			       "first %u were not recorded",
 			       p->head.unrecorded, TRACE_RINGS - 1);
 		if (p->senseless)
 			printf("; %" PRIu64 " records are corrupt",
@@ -438,8 +447,8 @@ static bool any_iwarp(const struct trace_set *t)
 
 static const char *why_not(int err)
 {
-	return err == -ENOENT ?
-		       "no files of events: softhca run --trace=DIR makes them, when the program opens a device" :
+	return err == -ENOENT ? "no files of events: softhca run --trace=DIR "
+				"makes them, when the program opens a device" :
 	       err == -EINVAL ? "none of its files can be used" :
 				strerror(-err);
 }
@@ -482,7 +491,8 @@ int cmd_trace(int argc, char **argv)
 	if (a.pcapng)
 		ok &= write_file(&t, a.pcapng, trace_pcapng);
 	if (a.pcapng && any_iwarp(&t))
-		cli_say("trace: %s has no packets of iWARP; softhca run --pcap records them",
+		cli_say("trace: %s has no packets of iWARP; softhca run --pcap "
+			"records them",
 			a.pcapng);
 	if (!a.html && !a.perfetto && !a.pcapng) {
 		err = print_table(&t, &a.want);

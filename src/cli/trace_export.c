@@ -50,14 +50,16 @@ static void qp_tracks(const struct trace_set *t, FILE *f)
 		snprintf(name, sizeof(name), "%s %u on %s", p->head.program,
 			 p->head.pid, p->head.host);
 		fprintf(f,
-			"{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%u,\"args\":{\"name\":",
+			"{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%u,"
+			"\"args\":{\"name\":",
 			i + 1);
 		json_put_string(f, name);
 		fputs("}},\n", f);
 	}
 	for (uint32_t i = 0; i < t->nqps; i++)
 		fprintf(f,
-			"{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"QP 0x%06x\"}},\n",
+			"{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,"
+			"\"tid\":%u,\"args\":{\"name\":\"QP 0x%06x\"}},\n",
 			t->qp[i].proc + 1, i + 1, t->qp[i].num);
 }
 
@@ -100,9 +102,10 @@ static void packet_slice(const struct trace_set *t, uint32_t i, double ts,
 	const uint32_t pid = ev->proc + 1, tid = ev->qp + 1;
 
 	fprintf(f,
-		"{\"ph\":\"X\",\"cat\":\"packet\",\"name\":\"%s%s\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":0.001,\"args\":{\"way\":\"%s\",\"psn\":%u,\"bytes\":%u",
-		packet_name(&ev->rec),
-		again ? " (again)" : "", pid, tid, ts,
+		"{\"ph\":\"X\",\"cat\":\"packet\",\"name\":\"%s%s\",\"pid\":%u,"
+		"\"tid\":%u,\"ts\":%.3f,\"dur\":0.001,\"args\":{\"way\":\"%s\","
+		"\"psn\":%u,\"bytes\":%u",
+		packet_name(&ev->rec), again ? " (again)" : "", pid, tid, ts,
 		out ? "out" : "in", ev->rec.psn_op >> 8, ev->rec.len);
 	if (ev->wr != TRACE_NOTHING)
 		fprintf(f, ",\"wr_id\":\"0x%" PRIx64 "\"", t->wr[ev->wr].wr_id);
@@ -115,7 +118,8 @@ static void packet_slice(const struct trace_set *t, uint32_t i, double ts,
 	if (ev->other == TRACE_NOTHING)
 		return;
 	fprintf(f,
-		"{\"ph\":\"%c\",%s\"cat\":\"packet\",\"id\":%u,\"name\":\"packet\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f},\n",
+		"{\"ph\":\"%c\",%s\"cat\":\"packet\",\"id\":%u,\"name\":"
+		"\"packet\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f},\n",
 		out ? 's' : 'f', out ? "" : "\"bp\":\"e\",",
 		out ? i : ev->other, pid, tid, ts);
 }
@@ -128,9 +132,12 @@ static int sleep_tracks(const struct trace_set *t, FILE *f)
 	int err = trace_sleeps(t, &s, &n);
 
 	for (uint32_t i = 0; i < n; i++) {
-		if (!i || s[i].proc != s[i - 1].proc || s[i].tid != s[i - 1].tid)
+		if (!i || s[i].proc != s[i - 1].proc ||
+		    s[i].tid != s[i - 1].tid)
 			fprintf(f,
-				"{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"%s %u\"}},\n",
+				"{\"ph\":\"M\",\"name\":\"thread_name\","
+				"\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"%s "
+				"%u\"}},\n",
 				s[i].proc + 1, ++track,
 				s[i].place == TRACE_IN_THREAD ?
 					"library's thread" :
@@ -174,7 +181,8 @@ int trace_perfetto(const struct trace_set *t, FILE *f)
 	}
 	err = sleep_tracks(t, f);
 	/* After the last comma. */
-	fputs("{\"ph\":\"M\",\"name\":\"softhca\",\"pid\":0,\"args\":{}}\n]}\n", f);
+	fputs("{\"ph\":\"M\",\"name\":\"softhca\",\"pid\":0,\"args\":{}}\n]}\n",
+	      f);
 	free(last);
 	return err;
 }
@@ -275,8 +283,7 @@ static size_t packet_headers(const struct trace_set *t,
 	const size_t len = roce_encode(&hdr, bth);
 	const size_t ip = is_v4 ? 20 : 40;
 	const size_t payload = min_u32(ev->rec.len & ~3u, PAYLOAD_MAX);
-	const uint32_t udp_len =
-		(uint32_t)(8 + len + payload + ROCE_ICRC_LEN);
+	const uint32_t udp_len = (uint32_t)(8 + len + payload + ROCE_ICRC_LEN);
 
 	memset(h, 0, ip + 8);
 	if (is_v4) {
@@ -330,20 +337,22 @@ static size_t packet_comment(const struct trace_set *t,
 		n += (size_t)snprintf(text + n, size - n,
 				      "; address and key are not recorded");
 	if (ev->rec.x & TRACE_AGAIN)
-		n += (size_t)snprintf(text + n, size - n, "; sent again after %s",
+		n += (size_t)snprintf(text + n, size - n,
+				      "; sent again after %s",
 				      trace_reason_text(ev->reason));
 	if (out && ev->other == TRACE_NOTHING)
 		n += (size_t)snprintf(text + n, size - n,
 				      "; not seen to arrive");
-	if (ev->dropped || (out && ev->other != TRACE_NOTHING &&
-			    t->event[ev->other].dropped))
+	if (ev->dropped ||
+	    (out && ev->other != TRACE_NOTHING && t->event[ev->other].dropped))
 		n += (size_t)snprintf(
 			text + n, size - n, "; dropped there: %s",
-			trace_drop_text((ev->dropped ? ev->dropped :
-					 t->event[ev->other].dropped) - 1u));
+			trace_drop_text((ev->dropped ?
+						 ev->dropped :
+						 t->event[ev->other].dropped) -
+					1u));
 	if (ev->rec.x & TRACE_HOST)
-		n += (size_t)snprintf(text + n, size - n,
-				      "; by shared memory");
+		n += (size_t)snprintf(text + n, size - n, "; by shared memory");
 	return n;
 }
 

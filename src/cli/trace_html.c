@@ -55,10 +55,10 @@ struct base64 {
 
 static void base64_out(struct base64 *b)
 {
-	static const char digits[] =
-		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-	const uint32_t v = (uint32_t)b->b[0] << 16 | (uint32_t)b->b[1] << 8 |
-			   b->b[2];
+	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmno"
+				     "pqrstuvwxyz0123456789+/";
+	const uint32_t v =
+		(uint32_t)b->b[0] << 16 | (uint32_t)b->b[1] << 8 | b->b[2];
 
 	for (unsigned i = 0; i < 4; i++)
 		putc(i <= b->n ? digits[v >> (18 - 6 * i) & 63] : '=', b->f);
@@ -95,8 +95,20 @@ static uint32_t place_of(const struct page *p, uint32_t event)
 }
 
 enum field {
-	E_TS, E_TYPE, E_QP, E_PSN, E_OP, E_X, E_KEY, E_HI, E_LEN, E_OTHER, E_WR,
-	E_REASON, E_DROPPED, E_FIELDS
+	E_TS,
+	E_TYPE,
+	E_QP,
+	E_PSN,
+	E_OP,
+	E_X,
+	E_KEY,
+	E_HI,
+	E_LEN,
+	E_OTHER,
+	E_WR,
+	E_REASON,
+	E_DROPPED,
+	E_FIELDS
 };
 
 static void put_event(const struct page *p, struct base64 *b, enum field field,
@@ -138,8 +150,8 @@ static void put_event(const struct page *p, struct base64 *b, enum field field,
 static void put_events(const struct page *p)
 {
 	static const char *const names[E_FIELDS] = {
-		"ts", "type", "qp", "psn", "op", "x", "key", "hi", "len",
-		"other", "wr", "reason", "dropped",
+		"ts", "type", "qp",    "psn", "op",     "x",       "key",
+		"hi", "len",  "other", "wr",  "reason", "dropped",
 	};
 
 	for (int field = 0; field < E_FIELDS; field++) {
@@ -156,8 +168,21 @@ static void put_events(const struct page *p)
 }
 
 enum wr_field {
-	W_T, W_OP, W_STATUS, W_FLAGS, W_QP, W_LO, W_HI, W_LEN, W_FIRST, W_LAST,
-	W_PACKETS, W_AGAIN, W_NAKS, W_RNRS, W_FIELDS
+	W_T,
+	W_OP,
+	W_STATUS,
+	W_FLAGS,
+	W_QP,
+	W_LO,
+	W_HI,
+	W_LEN,
+	W_FIRST,
+	W_LAST,
+	W_PACKETS,
+	W_AGAIN,
+	W_NAKS,
+	W_RNRS,
+	W_FIELDS
 };
 
 #define W_IS_RECV 128u
@@ -166,8 +191,8 @@ enum wr_field {
 static void put_wr(const struct page *p, struct base64 *b, enum wr_field field,
 		   const struct trace_wr *w)
 {
-	const uint64_t t[] = { w->posted, w->first, w->last,
-			       w->acked, w->completed, w->polled };
+	const uint64_t t[] = { w->posted, w->first,     w->last,
+			       w->acked,  w->completed, w->polled };
 	const uint32_t u32[W_FIELDS] = {
 		[W_QP] = w->qp,
 		[W_LO] = (uint32_t)w->wr_id,
@@ -206,8 +231,8 @@ static void put_wr(const struct page *p, struct base64 *b, enum wr_field field,
 static void put_wrs(const struct page *p)
 {
 	static const char *const names[W_FIELDS] = {
-		"t", "op", "status", "flags", "qp", "lo", "hi", "len", "first",
-		"last", "packets", "again", "naks", "rnrs",
+		"t",   "op",    "status", "flags",   "qp",    "lo",   "hi",
+		"len", "first", "last",   "packets", "again", "naks", "rnrs",
 	};
 
 	for (int field = 0; field < W_FIELDS; field++) {
@@ -246,8 +271,9 @@ static int put_sleeps(const struct page *p)
 			};
 
 			if (field <= S_TO)
-				base64_double(&b, ns_of(p->t, field ? s[i].to :
-								      s[i].from));
+				base64_double(&b,
+					      ns_of(p->t, field ? s[i].to :
+								  s[i].from));
 			else
 				base64_put(&b, u32[field], 4);
 		}
@@ -295,7 +321,8 @@ static void put_qps(const struct page *p)
 		const struct trace_qp *q = &p->t->qp[i];
 
 		fprintf(p->f,
-			"%s{\"proc\":%u,\"num\":%u,\"dest\":%u,\"peer\":%d,\"type\":",
+			"%s{\"proc\":%u,\"num\":%u,\"dest\":%u,\"peer\":%d,"
+			"\"type\":",
 			i ? ",\n" : "", q->proc, q->num, q->dest,
 			q->peer == TRACE_NOTHING ? -1 : (int)q->peer);
 		json_put_string(p->f, q->type ? qp_type_str(q->type) : "");
@@ -309,9 +336,8 @@ static void put_messages(FILE *f)
 	for (unsigned i = MAD_CM_REQ; i <= MAD_CM_APR; i++)
 		fprintf(f, "\"%u\":\"%s\",", i, trace_message_text(i));
 	for (unsigned i = TRACE_MPA_REQUEST; i <= TRACE_MPA_REJECT; i++)
-		fprintf(f, "%s\"%u\":\"%s\"",
-			i > TRACE_MPA_REQUEST ? "," : "", i,
-			trace_message_text(i));
+		fprintf(f, "%s\"%u\":\"%s\"", i > TRACE_MPA_REQUEST ? "," : "",
+			i, trace_message_text(i));
 	fputs("},\n", f);
 }
 
@@ -320,7 +346,8 @@ static void put_names(const struct page *p)
 	bool any = false;
 
 	fprintf(p->f,
-		"\"types\":{\"out\":%d,\"in\":%d,\"drop\":%d,\"timer\":%d,\"cmout\":%d,\"cmin\":%d},\n\"names\":{\"%d\":\"Timer\"},\n",
+		"\"types\":{\"out\":%d,\"in\":%d,\"drop\":%d,\"timer\":%d,"
+		"\"cmout\":%d,\"cmin\":%d},\n\"names\":{\"%d\":\"Timer\"},\n",
 		TRACE_PKT_OUT, TRACE_PKT_IN, TRACE_DROP, TRACE_TIMER,
 		TRACE_CM_OUT, TRACE_CM_IN, TRACE_TIMER);
 	put_messages(p->f);
@@ -344,8 +371,7 @@ static void put_names(const struct page *p)
 	fputs("],\n\"reasons\":[", p->f);
 	for (unsigned i = 0; i <= TRACE_R_PROBE; i++) {
 		fputs(i ? "," : "", p->f);
-		json_put_string(p->f,
-				  trace_reason_text((enum trace_reason)i));
+		json_put_string(p->f, trace_reason_text((enum trace_reason)i));
 	}
 	fputs("],\n\"drops\":[", p->f);
 	for (unsigned i = 0; i < ROCE_DROPS; i++) {

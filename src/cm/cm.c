@@ -107,8 +107,8 @@ int cm_listen(struct cm *cm, struct cm_listener **l, uint64_t service_id,
 	for (struct cm_listener *o = *head; o; o = o->next) {
 		if (o->service_id != service_id || o->any != !gid)
 			continue;
-		if (gid ? gid_equal(&o->gid, gid)
-			: (o->families & families) != 0)
+		if (gid ? gid_equal(&o->gid, gid) :
+			  (o->families & families) != 0)
 			return -EADDRINUSE;
 	}
 	*l = calloc(1, sizeof(**l));

@@ -188,8 +188,8 @@ static void rx_req(struct cm *cm, const struct cm_in *in)
 	c->service_id = req->service_id;
 	cm_conn_place(cm, c, req->local_comm_id);
 	c->remote_qpn = req->local_qpn;
-	c->qp_type = ev.peer.qp_type == IBV_QPT_XRC_SEND ? IBV_QPT_XRC_RECV
-							 : ev.peer.qp_type;
+	c->qp_type = ev.peer.qp_type == IBV_QPT_XRC_SEND ? IBV_QPT_XRC_RECV :
+							   ev.peer.qp_type;
 	c->tid = in->m->tid;
 	c->ack_timeout = req->ack_timeout;
 	/* the peer says how long it may take to answer our REP */

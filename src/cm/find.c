@@ -83,8 +83,8 @@ struct cm_conn *cm_conn_by_id(struct cm *cm, uint32_t id,
 		struct cm_conn *c = cm_conn_of(h, by_id);
 
 		if (c->local_id == id)
-			return !peer || gid_equal(&c->path.dgid, peer) ? c
-								       : NULL;
+			return !peer || gid_equal(&c->path.dgid, peer) ? c :
+									 NULL;
 	}
 	return NULL;
 }

@@ -130,7 +130,8 @@ static bool cannot_answer(struct gsi *g, unsigned slot,
 	if (g->e->cfg->explain && !g->told_user)
 		say("process %d of this host has changed its user since it "
 		    "opened its device, and cannot answer programs of the "
-		    "former one: it must change its user before it opens the device",
+		    "former one: it must change its user before it opens the "
+		    "device",
 		    (int)pid);
 	g->told_user = true;
 	return true;
@@ -541,8 +542,8 @@ void shca_cm_unlock(struct engine *e)
 static int bind_with(struct engine *e, const union ibv_gid *gid,
 		     uint32_t ifindex, bool ours)
 {
-	return ours ? engine_bind(e, gid, ifindex)
-		    : udp_bind(e->udp, gid, ifindex);
+	return ours ? engine_bind(e, gid, ifindex) :
+		      udp_bind(e->udp, gid, ifindex);
 }
 
 static int bind_for_good(struct engine *e, const union ibv_gid *gid,

@@ -51,12 +51,12 @@
 
 enum phase {
 	IW_CONNECTING, /* TCP's SYN is out */
-	IW_REPLY,      /* our request is out */
-	IW_REQUEST,    /* the peer's request is to come */
-	IW_WAITING,    /* it has, and the user has no room for it */
-	IW_ASKED,      /* it is the user's to answer */
-	IW_QP,         /* the QP's: what follows is under its lock */
-	IW_LINGER,     /* our FIN or rejection is out, and there is no QP */
+	IW_REPLY, /* our request is out */
+	IW_REQUEST, /* the peer's request is to come */
+	IW_WAITING, /* it has, and the user has no room for it */
+	IW_ASKED, /* it is the user's to answer */
+	IW_QP, /* the QP's: what follows is under its lock */
+	IW_LINGER, /* our FIN or rejection is out, and there is no QP */
 	IW_CLOSED,
 };
 
@@ -630,8 +630,7 @@ static void ask(struct shca_iw *iw, uint64_t now)
 	}
 	iw->owned = false;
 	put(iw);
-	if (err != -EAGAIN ||
-	    (iw->queue && now > iw->since + SHCA_IW_REPLY_NS))
+	if (err != -EAGAIN || (iw->queue && now > iw->since + SHCA_IW_REPLY_NS))
 		iw_end(iw, true);
 	else
 		wait_for_room(iw, now);
@@ -746,8 +745,8 @@ static struct iwarp_offer offer(const struct engine *e,
 
 static socklen_t addr_len(const struct sockaddr_storage *a)
 {
-	return a->ss_family == AF_INET ? sizeof(struct sockaddr_in)
-				       : sizeof(struct sockaddr_in6);
+	return a->ss_family == AF_INET ? sizeof(struct sockaddr_in) :
+					 sizeof(struct sockaddr_in6);
 }
 
 static void set_port(struct sockaddr_storage *a, uint16_t port)
@@ -869,7 +868,8 @@ int shca_iw_connect(struct engine *e, struct shca_iw **out,
 				  iw->out);
 	if (err < 0) {
 		err = why(err,
-			  "%zu bytes of private data: iWARP's request has room for %d",
+			  "%zu bytes of private data: iWARP's request has room "
+			  "for %d",
 			  ask->len, MPA_PRIVATE_MAX - MPA_ENHANCED_LEN);
 		goto err_iw;
 	}
@@ -1074,11 +1074,12 @@ int shca_iw_accept(struct shca_iw *iw, const struct shca_iw_ask *ask)
 	len = iwarp_setup_reply(&iw->setup, &want, ask->data, ask->len, out);
 	if (len < 0)
 		return why(len,
-			   "%zu bytes of private data: iWARP's reply has room for %d",
+			   "%zu bytes of private data: iWARP's reply has room "
+			   "for %d",
 			   ask->len,
-			   MPA_PRIVATE_MAX -
-				   (iw->setup.peer.enhanced ? MPA_ENHANCED_LEN
-							    : 0));
+			   MPA_PRIVATE_MAX - (iw->setup.peer.enhanced ?
+						      MPA_ENHANCED_LEN :
+						      0));
 	iw->user = ask->user;
 	iw->qp = ask->qp;
 	shca_qp_get(iw->qp);
@@ -1107,11 +1108,12 @@ int shca_iw_reject(struct shca_iw *iw, const void *data, size_t len)
 	n = iwarp_setup_reject(&iw->setup, data, len, out);
 	if (n < 0)
 		return why(n,
-			   "%zu bytes of private data: iWARP's reply has room for %d",
+			   "%zu bytes of private data: iWARP's reply has room "
+			   "for %d",
 			   len,
-			   MPA_PRIVATE_MAX -
-				   (iw->setup.peer.enhanced ? MPA_ENHANCED_LEN
-							    : 0));
+			   MPA_PRIVATE_MAX - (iw->setup.peer.enhanced ?
+						      MPA_ENHANCED_LEN :
+						      0));
 	if (tracing())
 		record_frame(iw, TRACE_CM_OUT, TRACE_MPA_REJECT);
 	/* siw may not look at a frame that has our FIN behind it, so the peer
@@ -1191,7 +1193,8 @@ static void late(struct shca_iw *iw, uint64_t now)
 		break;
 	case IW_REQUEST:
 		if (iw->e->cfg->explain)
-			say("iWARP: a connection has brought no MPA request within %d s and is closed",
+			say("iWARP: a connection has brought no MPA request "
+			    "within %d s and is closed",
 			    (int)(SHCA_IW_REQUEST_NS / 1000000000));
 		iw_end(iw, true);
 		break;

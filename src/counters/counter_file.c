@@ -121,8 +121,7 @@ bool counter_file_add(struct counter_file *s, unsigned device,
 	     i++) {
 		if (now[i] <= added[i])
 			continue;
-		atomic_fetch_add_explicit(&s->n[device][i],
-					  now[i] - added[i],
+		atomic_fetch_add_explicit(&s->n[device][i], now[i] - added[i],
 					  memory_order_relaxed);
 		added[i] = now[i];
 		more = true;

@@ -180,8 +180,7 @@ static enum stat_want wanted(int fd)
 		       STAT_WANT_COUNTERS;
 }
 
-void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want),
-		 void *arg)
+void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want), void *arg)
 {
 	for (int i = 0; i < ANSWERS; i++) {
 		int who = sys_accept(fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -227,9 +226,9 @@ int stat_file(const struct stat_head *head, const struct stat_device *devices,
 		err = put(fd, devices, head->ndevices * sizeof(*devices));
 	if (!err)
 		err = put(fd, qps, head->nqps * sizeof(*qps));
-	if (!err && fcntl(fd, F_ADD_SEALS,
-			  F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE |
-				  F_SEAL_SEAL))
+	if (!err &&
+	    fcntl(fd, F_ADD_SEALS,
+		  F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL))
 		err = -errno;
 	if (err)
 		sys_close(fd);

@@ -110,7 +110,8 @@ static int write_file(struct sysfs_dir *t, const char *path, const char *text)
 	if (err)
 		return err;
 	fd = sys_openat(t->dir, path,
-		    O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+			O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+			0600);
 	if (fd < 0)
 		return -errno;
 	written = sys_write(fd, text, len);
@@ -138,7 +139,8 @@ static void remove_tree(int dir, const char *name, int depth)
 
 	if (!unlinkat(dir, name, 0) || depth > 16)
 		return;
-	fd = sys_openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	fd = sys_openat(dir, name,
+			O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	if (fd < 0)
 		return;
 	d = fdopendir(fd);
@@ -156,9 +158,8 @@ static void remove_tree(int dir, const char *name, int depth)
 /* Neither now nor for long. */
 static bool tree_is_unused(int home, const char *name)
 {
-	const int fd = sys_openat(home, name,
-				  O_RDONLY | O_NOFOLLOW | O_NONBLOCK |
-					  O_CLOEXEC, 0);
+	const int fd = sys_openat(
+		home, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
 	struct stat st;
 	bool is;
 
@@ -266,7 +267,8 @@ static int open_home(const char *base, const char *home)
 		err = -errno;
 		goto out;
 	}
-	fd = sys_openat(dir, home, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	fd = sys_openat(dir, home,
+			O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	if (fd < 0) {
 		err = -errno;
 		goto out;
@@ -288,8 +290,8 @@ out:
 int sysfs_dir_home(char home[PATH_MAX], char *why, size_t why_size)
 {
 	const char *const bases[] = { secure_getenv("SOFTHCA_RUNDIR"),
-				      secure_getenv("XDG_RUNTIME_DIR"), "/dev/shm",
-				      "/tmp" };
+				      secure_getenv("XDG_RUNTIME_DIR"),
+				      "/dev/shm", "/tmp" };
 	char name[64];
 	size_t i, used = 0;
 	int fd = -ENOENT;
@@ -308,8 +310,8 @@ int sysfs_dir_home(char home[PATH_MAX], char *why, size_t why_size)
 			used += (size_t)snprintf(
 				why + used, why_size - used, "%s%s: %s",
 				used ? "; " : "", home,
-				fd == -EPERM ? "not private to this user"
-					     : sys_strerror(-fd));
+				fd == -EPERM ? "not private to this user" :
+					       sys_strerror(-fd));
 	}
 	return fd;
 }
@@ -358,9 +360,8 @@ int sysfs_dir_make(sysfs_dir_describe *describe, const void *arg,
 		err = -errno;
 		goto out;
 	}
-	disk.dir = sys_openat(fd, half,
-			      O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC,
-			      0);
+	disk.dir = sys_openat(
+		fd, half, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	if (disk.dir < 0) {
 		err = -errno;
 	} else {

@@ -5,8 +5,8 @@
 
 #include "base/bytes.h"
 #include "base/say.h"
-#include "idle_link.h"
 #include "hooks/faults.h"
+#include "idle_link.h"
 #include "link/shm.h"
 
 #include <assert.h>

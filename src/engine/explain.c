@@ -60,9 +60,9 @@ static uint64_t drops_list(const struct engine *e, bool usual, char *line,
 		[ROCE_DROP_QKEY] = { "Q_Key or datagram length", false },
 		[ROCE_DROP_NO_RECV] = { "no receive posted", false },
 	};
-	static const char *const others[OTHERS] = {
-		"malformed", "bad ICRC", "socket buffer full", "no such QP"
-	};
+	static const char *const others[OTHERS] = { "malformed", "bad ICRC",
+						    "socket buffer full",
+						    "no such QP" };
 	const struct link_stats s = stats(e);
 	const uint64_t n[OTHERS] = { s.rx_malformed, s.rx_bad_icrc,
 				     s.rx_overflow, atomic_load(&e->no_qp) };
@@ -78,11 +78,10 @@ static uint64_t drops_list(const struct engine *e, bool usual, char *line,
 		if (!count || usual != (!other && drops[i - OTHERS].usual))
 			continue;
 		sum += count;
-		len += (size_t)snprintf(line + len, size - len, "%s%s %" PRIu64,
-					len ? ", " : "",
-					other ? others[i] :
-						drops[i - OTHERS].name,
-					count);
+		len += (size_t)snprintf(
+			line + len, size - len, "%s%s %" PRIu64,
+			len ? ", " : "",
+			other ? others[i] : drops[i - OTHERS].name, count);
 	}
 	return sum;
 }
@@ -138,7 +137,8 @@ void engine_explain(struct qp *core, const char *fmt, ...)
 
 	if (core->type != IBV_QPT_UD && path && core->state >= IBV_QPS_RTR)
 		snprintf(peer, sizeof(peer), "%s QP 0x%06x",
-			 gid_str(&path->dgid, &at), roce_qp_dest(roce_qp(core)));
+			 gid_str(&path->dgid, &at),
+			 roce_qp_dest(roce_qp(core)));
 	va_start(ap, fmt);
 	engine_explain_of(core, peer, fmt, ap);
 	va_end(ap);

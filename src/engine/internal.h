@@ -25,8 +25,8 @@ static inline bool timers_due(const struct engine *e, uint64_t now)
 /* Whether some may not, or might not a moment ago. */
 static inline bool timers_hurry(const struct engine *e, uint64_t now)
 {
-	return now < atomic_load_explicit(&e->hurry_until,
-					  memory_order_relaxed);
+	return now <
+	       atomic_load_explicit(&e->hurry_until, memory_order_relaxed);
 }
 
 /* When the first is due; UINT64_MAX: never. */
@@ -80,10 +80,9 @@ void delayed_ack_end(struct engine *e);
 /* A program is about to sleep: those that wait send their ACKs. */
 static inline void delayed_ack_release(struct engine *e)
 {
-	if (__builtin_expect(
-		    atomic_load_explicit(&e->held, memory_order_relaxed) !=
-			    NULL,
-		    0))
+	if (__builtin_expect(atomic_load_explicit(&e->held,
+						  memory_order_relaxed) != NULL,
+			     0))
 		delayed_ack_release_all(e, clock_ns());
 }
 /*
@@ -92,10 +91,9 @@ static inline void delayed_ack_release(struct engine *e)
  */
 static inline void delayed_ack_polled(struct engine *e)
 {
-	if (__builtin_expect(
-		    atomic_load_explicit(&e->held, memory_order_relaxed) ==
-			    NULL,
-		    1))
+	if (__builtin_expect(atomic_load_explicit(&e->held,
+						  memory_order_relaxed) == NULL,
+			     1))
 		return;
 	if (atomic_load_explicit(&e->held_seen, memory_order_relaxed))
 		delayed_ack_release_all(e, clock_ns());

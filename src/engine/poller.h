@@ -88,7 +88,8 @@ struct poller {
 	bool polling; /* what programs did then */
 	uint32_t good; /* probes in a row that programs have passed */
 	struct backoff backoff; /* a try: a probe at a wake; lock */
-	_Atomic uint64_t since; /* programs have made it step back; 0: to rest */
+	_Atomic uint64_t
+		since; /* programs have made it step back; 0: to rest */
 	_Atomic uint64_t tick; /* between ticks */
 	_Atomic uint64_t tick_at; /* the next one */
 };

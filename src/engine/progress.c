@@ -199,8 +199,8 @@ __attribute__((noinline)) static void poll_look(struct engine *e,
  */
 void engine_poll(struct engine *e, bool armed)
 {
-	static _Thread_local __attribute__((tls_model("initial-exec")))
-	struct spin state;
+	static _Thread_local
+		__attribute__((tls_model("initial-exec"))) struct spin state;
 	bool busy;
 	int n;
 

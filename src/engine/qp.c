@@ -128,9 +128,8 @@ static uint32_t look(const struct engine_qp *qp)
 /* If the word is still *was: then it is `to` now, else *was what it is. */
 static bool change(struct engine_qp *qp, uint32_t *was, uint32_t to)
 {
-	return atomic_compare_exchange_weak_explicit(&qp->lock, was, to,
-						     memory_order_acq_rel,
-						     memory_order_relaxed);
+	return atomic_compare_exchange_weak_explicit(
+		&qp->lock, was, to, memory_order_acq_rel, memory_order_relaxed);
 }
 
 /*
@@ -241,7 +240,8 @@ void engine_qp_unlock_slow(struct engine_qp *qp)
 			continue;
 		}
 		if (!change(qp, &was,
-			    was & ~(uint32_t)(ENGINE_QP_HELD | ENGINE_QP_SLEEPS)))
+			    was & ~(uint32_t)(ENGINE_QP_HELD |
+					      ENGINE_QP_SLEEPS)))
 			continue;
 		if (was & ENGINE_QP_SLEEPS)
 			lock_wake(&qp->lock);

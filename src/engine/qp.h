@@ -80,7 +80,8 @@ struct engine_qp {
 	_Atomic bool is_held; /* it is on that list */
 	_Atomic unsigned
 		doomed; /* by this line of a script (hooks/faults.h), or 0 */
-	struct link *used; /* under lock: counted there (idle_link.h), or NULL */
+	struct link
+		*used; /* under lock: counted there (idle_link.h), or NULL */
 
 	_Atomic uint64_t timer_due; /* when its entry in the heap is due */
 	size_t timer_pos; /* of that entry + 1; the timers' lock */
@@ -103,10 +104,9 @@ static inline bool engine_qp_lock_fast(struct engine_qp *qp)
 {
 	uint32_t free = 0;
 
-	return atomic_compare_exchange_strong_explicit(&qp->lock, &free,
-						       ENGINE_QP_HELD,
-						       memory_order_acquire,
-						       memory_order_relaxed);
+	return atomic_compare_exchange_strong_explicit(
+		&qp->lock, &free, ENGINE_QP_HELD, memory_order_acquire,
+		memory_order_relaxed);
 }
 
 /* False: it is still held, since somebody waits or has left something. */

@@ -29,8 +29,8 @@ struct engine_qp *engine_qp_find(struct engine *e, uint32_t qpn)
 		&e->chunk[qpn / REGISTRY_CHUNK], memory_order_acquire);
 
 	return c ? atomic_load_explicit(&c->qp[qpn % REGISTRY_CHUNK],
-					memory_order_acquire)
-		 : NULL;
+					memory_order_acquire) :
+		   NULL;
 }
 
 struct engine_qp *engine_qp_look(struct engine *e, uint32_t qpn)

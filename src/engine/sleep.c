@@ -33,8 +33,8 @@
 #include "base/bytes.h"
 #include "base/cpu.h"
 #include "base/sys.h"
-#include "idle_link.h"
 #include "hooks/trace.h"
+#include "idle_link.h"
 #include "os/handlers.h"
 
 #include <errno.h>
@@ -273,8 +273,11 @@ int engine_sleep(struct engine *e, int fd, bool (*arrived)(void *arg),
 
 int engine_nap(struct engine *e, uint64_t until)
 {
-	struct sleeper s = { .e = e, .drained = true, .polls = true,
-			     .naps = true, .until = until };
+	struct sleeper s = { .e = e,
+			     .drained = true,
+			     .polls = true,
+			     .naps = true,
+			     .until = until };
 	bool woken;
 	int n = 0;
 
@@ -363,8 +366,11 @@ static int wait_aside(struct sleeper *s, int fd)
 int engine_wait(struct engine *e, int fd, uint64_t until, const sigset_t *mask,
 		bool spin)
 {
-	struct sleeper s = { .e = e, .drained = true, .polls = true,
-			     .mask = mask, .until = until };
+	struct sleeper s = { .e = e,
+			     .drained = true,
+			     .polls = true,
+			     .mask = mask,
+			     .until = until };
 	int err;
 
 	if (!begin(e))

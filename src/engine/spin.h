@@ -47,7 +47,8 @@ enum spin_way {
 
 struct spin {
 	uint32_t polls; /* since the last look */
-	uint32_t alone; /* yields in a row that did not help; at the limit: is */
+	uint32_t
+		alone; /* yields in a row that did not help; at the limit: is */
 	uint32_t vain; /* others, since packets came */
 	bool lost; /* too long, or too many in vain, since it counts */
 	bool tries; /* SPIN_NAP, to see what it brings */

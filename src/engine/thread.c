@@ -13,11 +13,11 @@
 #include "base/fd_high.h"
 #include "base/say.h"
 #include "base/sys.h"
-#include "idle_link.h"
+#include "busy_poll.h"
 #include "hooks/trace.h"
+#include "idle_link.h"
 #include "os/proc.h"
 #include "segment/segment.h"
-#include "busy_poll.h"
 
 #include <errno.h>
 #include <link.h>
@@ -207,8 +207,8 @@ static void thread_sleep(struct engine *e, uint64_t until,
 		atomic_store(&no_pwait2, true);
 	}
 	if (until != UINT64_MAX)
-		ms = ns > 3600000000000 ? 3600000
-					: (int)((ns + 999999) / 1000000);
+		ms = ns > 3600000000000 ? 3600000 :
+					  (int)((ns + 999999) / 1000000);
 	*n = epoll_wait(e->epoll_fd, ev, max, ms);
 }
 
@@ -517,8 +517,8 @@ static void say_no_thread(int err)
 		    "program does not poll: %s; %s",
 		    sys_strerror(err),
 		    err == EAGAIN ? "raise the limit on threads (ulimit -u; "
-				    "in a container, its pids limit)"
-				  : "allow threads (seccomp), and memory for "
+				    "in a container, its pids limit)" :
+				    "allow threads (seccomp), and memory for "
 				    "a stack");
 }
 

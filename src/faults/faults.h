@@ -113,9 +113,8 @@ const char *fault_verb_name(enum fault_verb v);
  * select.c: counts a packet for each rule that selects it. The rule that acts on
  * it: the first of those, with *n the packet's number there; NULL: none does.
  */
-struct fault_rule *faults_packet(struct faults *f,
-				 const struct fault_packet *p, uint64_t now_ns,
-				 uint64_t *n);
+struct fault_rule *faults_packet(struct faults *f, const struct fault_packet *p,
+				 uint64_t now_ns, uint64_t *n);
 /* It has not been sent after all, and comes again. */
 void faults_unpacket(struct faults *f, const struct fault_packet *p);
 /* The same for a receive that is about to be taken, and for a call. */

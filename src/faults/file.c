@@ -104,10 +104,11 @@ int faults_log_open(struct faults_log *l, const char *path,
 	free(name);
 	if (err)
 		return err;
-	n = snprintf(head, sizeof(head),
-		     "# What softhca run --faults has done. As a script it does "
-		     "so again.\nseed %llu\n",
-		     (unsigned long long)f->seed);
+	n = snprintf(
+		head, sizeof(head),
+		"# What softhca run --faults has done. As a script it does "
+		"so again.\nseed %llu\n",
+		(unsigned long long)f->seed);
 	err = put(l, head, (size_t)n, 0);
 	l->end = (uint64_t)n;
 	return err;

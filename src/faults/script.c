@@ -5,8 +5,8 @@
  * is the action, which says what the others may be. A line that differs from an
  * earlier one in nothing but nth adds to it: a log of many faults is few rules.
  */
-#include "faults.h"
 #include "script.h"
+#include "faults.h"
 
 #include "base/bytes.h"
 #include "base/gid.h"
@@ -27,10 +27,10 @@ static const char *const verb_names[] = { FAULT_VERBS(NAME) };
 #undef NAME
 
 static const char *const action_names[FAULT_ACTIONS] = {
-	[FAULT_DROP] = "drop",		 [FAULT_DELAY] = "delay",
+	[FAULT_DROP] = "drop",           [FAULT_DELAY] = "delay",
 	[FAULT_DUPLICATE] = "duplicate", [FAULT_CORRUPT] = "corrupt",
-	[FAULT_REORDER] = "reorder",	 [FAULT_RNR] = "rnr",
-	[FAULT_KILL] = "kill",		 [FAULT_FAIL] = "fail",
+	[FAULT_REORDER] = "reorder",     [FAULT_RNR] = "rnr",
+	[FAULT_KILL] = "kill",           [FAULT_FAIL] = "fail",
 	[FAULT_RAISE] = "raise",
 };
 
@@ -138,7 +138,7 @@ static const struct unit times[] = {
 	{ "ns", 1 }, { "us", 1000 }, { "ms", 1000000 }, { "s", 1000000000 }
 };
 static const struct unit sizes[] = {
-	{ "B", 1 },	     { "KB", 1000 },	     { "MB", 1000000 },
+	{ "B", 1 },           { "KB", 1000 },      { "MB", 1000000 },
 	{ "GB", 1000000000 }, { "KiB", 1u << 10 }, { "MiB", 1u << 20 },
 	{ "GiB", 1u << 30 },
 };
@@ -172,7 +172,8 @@ static bool count_of(struct script *s, const char *key, uint64_t max,
 	const char *text = next(s), *rest;
 
 	if (!number(text, n, &rest) || *rest || !*n || *n > max)
-		return wrong(s, "%s=%.40s: a number from 1 to %llu belongs here",
+		return wrong(s,
+			     "%s=%.40s: a number from 1 to %llu belongs here",
 			     key, text, (unsigned long long)max);
 	return true;
 }
@@ -196,8 +197,10 @@ static bool chance(struct script *s)
 		p++;
 	}
 	if (!digits || *p || n > 1)
-		return wrong(s, "p=%.40s: a share from 0 to 1 belongs here, "
-				"such as 0.01 or 1%%", text);
+		return wrong(s,
+			     "p=%.40s: a share from 0 to 1 belongs here, "
+			     "such as 0.01 or 1%%",
+			     text);
 	s->r->by_chance = true;
 	s->r->p = n;
 	return true;
@@ -243,8 +246,10 @@ static bool nth(struct script *s)
 		if (*p != ',')
 			break;
 	}
-	return wrong(s, "nth=%.40s: numbers from 1 on belong here, such as 3 "
-			"or 3,7-9", text);
+	return wrong(s,
+		     "nth=%.40s: numbers from 1 on belong here, such as 3 "
+		     "or 3,7-9",
+		     text);
 }
 
 static bool after(struct script *s)
@@ -254,12 +259,13 @@ static bool after(struct script *s)
 			   s->r->what.action < FAULT_FAIL;
 
 	if (time_of(text, &s->r->after_ns) ||
-	    (bytes && quantity(text, sizes, ARRAY_SIZE(sizes),
-			       &s->r->after_bytes)))
+	    (bytes &&
+	     quantity(text, sizes, ARRAY_SIZE(sizes), &s->r->after_bytes)))
 		return true;
-	return wrong(s, "after %.40s: a time%s belongs here", text,
-		     bytes ? " (5ms, 1s) or an amount of payload (64KiB, 10MB)" :
-			     ", such as 5ms or 1s,");
+	return wrong(
+		s, "after %.40s: a time%s belongs here", text,
+		bytes ? " (5ms, 1s) or an amount of payload (64KiB, 10MB)" :
+			", such as 5ms or 1s,");
 }
 
 static bool address(struct script *s, const char *text)
@@ -285,8 +291,10 @@ static bool qp(struct script *s)
 	if (!strcmp(text, "any"))
 		return true;
 	if (!number(text, &n, &rest) || *rest || !n || n > 0xffffff)
-		return wrong(s, "qp=%.40s: a queue pair's number in this "
-				"process, or any, belongs here", text);
+		return wrong(s,
+			     "qp=%.40s: a queue pair's number in this "
+			     "process, or any, belongs here",
+			     text);
 	s->r->what.qpn = (uint32_t)n;
 	return true;
 }
@@ -300,8 +308,8 @@ static bool dir(struct script *s)
 		!strcmp(text, "in")   ? FAULT_IN :
 		!strcmp(text, "both") ? FAULT_OUT | FAULT_IN :
 					0;
-	return *dirs || wrong(s, "dir=%.40s: out, in or both belongs here",
-			      text);
+	return *dirs ||
+	       wrong(s, "dir=%.40s: out, in or both belongs here", text);
 }
 
 static bool icrc(struct script *s)
@@ -337,10 +345,10 @@ static const struct {
 	const char *name;
 	uint32_t says;
 } keys[] = {
-	{ "qp", SAYS_QP },     { "peer", SAYS_PEER },	{ "dir", SAYS_DIR },
-	{ "nth", SAYS_NTH },   { "every", SAYS_EVERY }, { "first", SAYS_FIRST },
-	{ "p", SAYS_P },       { "after", SAYS_AFTER }, { "for", SAYS_FOR },
-	{ "by", SAYS_BY },     { "icrc", SAYS_ICRC },
+	{ "qp", SAYS_QP },   { "peer", SAYS_PEER },   { "dir", SAYS_DIR },
+	{ "nth", SAYS_NTH }, { "every", SAYS_EVERY }, { "first", SAYS_FIRST },
+	{ "p", SAYS_P },     { "after", SAYS_AFTER }, { "for", SAYS_FOR },
+	{ "by", SAYS_BY },   { "icrc", SAYS_ICRC },
 };
 
 static bool value(struct script *s, uint32_t says)
@@ -396,12 +404,15 @@ static bool rest(struct script *s)
 		const char *word = next(s);
 		size_t i;
 
-		for (i = 0; i < ARRAY_SIZE(keys) && strcmp(keys[i].name, word); i++)
+		for (i = 0; i < ARRAY_SIZE(keys) && strcmp(keys[i].name, word);
+		     i++)
 			;
 		if (i == ARRAY_SIZE(keys))
-			return wrong(s, "%.40s: not a word that belongs here; "
-					"see \"Faults on purpose\" in "
-					"softhca(1)", word);
+			return wrong(s,
+				     "%.40s: not a word that belongs here; "
+				     "see \"Faults on purpose\" in "
+				     "softhca(1)",
+				     word);
 		if (!say(s, i))
 			return false;
 	}
@@ -439,10 +450,11 @@ static bool classes(struct script *s)
 	for (;; p += len + 1) {
 		len = strcspn(p, ",");
 		if (!names_class(p, len, &bit))
-			return wrong(s, "%.*s: no kind of packet; send, write, "
-					"read, read_request, read_response, "
-					"atomic, ack, nak, rnr_nak, cnp, mad "
-					"or any belongs here",
+			return wrong(s,
+				     "%.*s: no kind of packet; send, write, "
+				     "read, read_request, read_response, "
+				     "atomic, ack, nak, rnr_nak, cnp, mad "
+				     "or any belongs here",
 				     (int)(len < 40 ? len : 40), p);
 		s->r->what.classes |= bit;
 		if (!p[len])
@@ -482,8 +494,10 @@ static bool fail(struct script *s)
 	while (v < FAULT_NVERBS && strcmp(verb_names[v], text))
 		v++;
 	if (v == FAULT_NVERBS)
-		return wrong(s, "%.40s: not a call that can be made to fail; "
-				"for ibv_reg_mr: reg_mr", text);
+		return wrong(s,
+			     "%.40s: not a call that can be made to fail; "
+			     "for ibv_reg_mr: reg_mr",
+			     text);
 	w->verb = (uint32_t)v;
 	/* The errno is the first or the last word. */
 	for (size_t i = s->at; s->word[i] && !w->err; i++)
@@ -495,8 +509,10 @@ static bool fail(struct script *s)
 			}
 		}
 	if (!w->err)
-		return wrong(s, "fail needs an error to fail with, such as "
-				"fail %s nth=2 ENOMEM", text);
+		return wrong(s,
+			     "fail needs an error to fail with, such as "
+			     "fail %s nth=2 ENOMEM",
+			     text);
 	for (; s->word[end]; end++)
 		s->word[end] = s->word[end + 1];
 	return true;
@@ -513,10 +529,12 @@ static bool raise_event(struct script *s)
 		}
 	if (!strcmp(text, "qp_fatal"))
 		return wrong(s, "qp_fatal comes with kill qp");
-	return wrong(s, "%.40s: no event that can be raised; port_err, "
-			"port_active, gid_change, lid_change, pkey_change, "
-			"sm_change, client_reregister or device_fatal belongs "
-			"here", text);
+	return wrong(s,
+		     "%.40s: no event that can be raised; port_err, "
+		     "port_active, gid_change, lid_change, pkey_change, "
+		     "sm_change, client_reregister or device_fatal belongs "
+		     "here",
+		     text);
 }
 
 /* The words that only this action has, in front of the others. */
@@ -577,9 +595,11 @@ static bool action(struct script *s)
 	for (i = 0; i < FAULT_ACTIONS && strcmp(action_names[i], word); i++)
 		;
 	if (i == FAULT_ACTIONS)
-		return wrong(s, "%.40s: no such fault; drop, delay, duplicate, "
-				"corrupt, reorder, rnr, kill qp, partition, "
-				"fail, raise or seed belongs here", word);
+		return wrong(s,
+			     "%.40s: no such fault; drop, delay, duplicate, "
+			     "corrupt, reorder, rnr, kill qp, partition, "
+			     "fail, raise or seed belongs here",
+			     word);
 	w->action = (uint32_t)i;
 	return own_words(s);
 }
@@ -701,10 +721,9 @@ struct faults *faults_parse(const char *text, size_t len, unsigned *at,
 	*at = 0;
 	if (f && s) {
 		*s = (struct script){ .f = f, .why = why, .size = size };
-		good = len > FAULTS_MAX_BYTES ?
-			       wrong(s, "longer than %u MiB",
-				     FAULTS_MAX_BYTES >> 20) :
-			       lines(s, text, len);
+		good = len > FAULTS_MAX_BYTES ? wrong(s, "longer than %u MiB",
+						      FAULTS_MAX_BYTES >> 20) :
+						lines(s, text, len);
 		*at = s->line;
 	} else {
 		snprintf(why, size, "no memory");

@@ -138,9 +138,8 @@ static void consider(struct faults *f, size_t i, size_t bytes, uint64_t now_ns,
 	}
 }
 
-struct fault_rule *faults_packet(struct faults *f,
-				 const struct fault_packet *p, uint64_t now_ns,
-				 uint64_t *n)
+struct fault_rule *faults_packet(struct faults *f, const struct fault_packet *p,
+				 uint64_t now_ns, uint64_t *n)
 {
 	const uint32_t classes = classes_of(p);
 	struct fault_rule *acts = NULL;

@@ -108,16 +108,14 @@ struct check_ops {
 };
 
 /* NULL: nothing is attached. Set before check_is_on is. */
-extern const struct check_ops *check_ops
-	__attribute__((visibility("hidden")));
+extern const struct check_ops *check_ops __attribute__((visibility("hidden")));
 extern _Atomic bool check_is_on __attribute__((visibility("hidden")));
 
 /* Whether the program is checked. */
 static inline bool check_on(void)
 {
-	return __builtin_expect(atomic_load_explicit(&check_is_on,
-						     memory_order_relaxed),
-				0);
+	return __builtin_expect(
+		atomic_load_explicit(&check_is_on, memory_order_relaxed), 0);
 }
 
 /* Where the program is now: a number; 0: not known. */

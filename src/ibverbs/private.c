@@ -27,7 +27,8 @@ struct verbs_sysfs_dev;
  * under a name of its own: clang's assembler insists. */
 #define VERSION(fn, name, at, node)                                            \
 	extern __typeof__(fn) fn##_##node __attribute__((alias(#fn)));         \
-	__asm__(".symver " #fn "_" #node "," #name at "IBVERBS_PRIVATE_" #node)
+	__asm__(".symver " #fn "_" #node "," #name at "IBVERBS_"               \
+		"PRIVATE_" #node)
 
 #define PRIVATE(fn, name)                                                      \
 	VERSION(fn, name, "@@", 34);                                           \
@@ -106,13 +107,12 @@ PRIVATE(private_query_gid_type, ibv_query_gid_type);
  * only libibverbs creates, and ours never does.
  */
 int private_read_ibdev_sysfs_file(char *buf, size_t size,
-				  struct verbs_sysfs_dev *dev,
-				  const char *fmt, ...)
-	__attribute__((format(printf, 4, 5)));
+				  struct verbs_sysfs_dev *dev, const char *fmt,
+				  ...) __attribute__((format(printf, 4, 5)));
 
 int private_read_ibdev_sysfs_file(char *buf, size_t size,
-				  struct verbs_sysfs_dev *dev,
-				  const char *fmt, ...)
+				  struct verbs_sysfs_dev *dev, const char *fmt,
+				  ...)
 {
 	(void)dev;
 	(void)fmt;

@@ -4,8 +4,8 @@
  * Each says in its first line which of three conventions it follows: some
  * return an errno value, some -1, some NULL; all set errno (verbs/verbs.h).
  */
-#include "process/process.h"
 #include "verbs/verbs.h"
+#include "process/process.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -83,7 +83,8 @@ int ibv_query_port(struct ibv_context *ctx, uint8_t port,
 static void no_gid(struct ibv_context *ctx, uint32_t port, int index)
 {
 	why(-EINVAL,
-	    "port %u, index %d: port 1 has a GID table of %d entries, counted from 0",
+	    "port %u, index %d: port 1 has a GID table of %d entries, counted "
+	    "from 0",
 	    port, index, to_ctx(ctx)->dev->gid_tbl_len);
 }
 
@@ -94,9 +95,9 @@ int ibv_query_gid(struct ibv_context *ctx, uint8_t port, int index,
 	int err;
 
 	shca_netdevs_look(ctx);
-	err = index < 0 ? -EINVAL :
-			  shca_gid(to_ctx(ctx)->dev, port, (uint32_t)index,
-				   &gid);
+	err = index < 0 ?
+		      -EINVAL :
+		      shca_gid(to_ctx(ctx)->dev, port, (uint32_t)index, &gid);
 	if (err == -EINVAL)
 		no_gid(ctx, port, index);
 	/* A hole reads as zeros: programs walk the table and stop at errors. */
@@ -175,7 +176,8 @@ int ibv_query_pkey(struct ibv_context *ctx, uint8_t port, int index,
 	(void)ctx;
 	if (port != 1 || index != 0)
 		return minus_one(why(-EINVAL,
-				     "port %u, index %d: there is one port, 1, with one P_Key, index 0",
+				     "port %u, index %d: there is one port, 1, "
+				     "with one P_Key, index 0",
 				     port, index));
 	*pkey = htobe16(ROCE_PKEY_DEFAULT);
 	return 0;
@@ -186,7 +188,8 @@ int ibv_get_pkey_index(struct ibv_context *ctx, uint8_t port, __be16 pkey)
 	(void)ctx;
 	if (port != 1 || pkey != htobe16(ROCE_PKEY_DEFAULT))
 		return minus_one(why(-EINVAL,
-				     "port %u, P_Key 0x%04x: port 1 has 0x%04x alone (in network byte order)",
+				     "port %u, P_Key 0x%04x: port 1 has 0x%04x "
+				     "alone (in network byte order)",
 				     port, be16toh(pkey), ROCE_PKEY_DEFAULT));
 	return 0;
 }
@@ -238,11 +241,16 @@ int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr,
 	if (!shca_mr_is_plain(mr) || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) ||
 	    (move && (!addr || !length)) ||
 	    (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS))) {
-		minus_one(why(-EINVAL,
-			      !shca_mr_is_plain(mr) ?
-				      "the region (lkey 0x%08x) is not of the program's own memory" :
-				      "the region (lkey 0x%08x): flags do not fit the arguments: address and length go with IBV_REREG_MR_CHANGE_TRANSLATION, access with IBV_REREG_MR_CHANGE_ACCESS",
-			      mr->lkey));
+		minus_one(
+			why(-EINVAL,
+			    !shca_mr_is_plain(mr) ?
+				    "the region (lkey 0x%08x) is not of the "
+				    "program's own memory" :
+				    "the region (lkey 0x%08x): flags do not "
+				    "fit the arguments: address and length go "
+				    "with IBV_REREG_MR_CHANGE_TRANSLATION, "
+				    "access with IBV_REREG_MR_CHANGE_ACCESS",
+			    mr->lkey));
 		return IBV_REREG_MR_ERR_INPUT;
 	}
 	err = shca_mr_rereg(mr, flags, pd, addr, length, access);
@@ -255,9 +263,8 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset,
 {
 	struct ibv_mr *mr;
 
-	return POINTER(shca_mr_dmabuf(pd, offset, length, iova, fd, access,
-				      &mr),
-		       mr);
+	return POINTER(
+		shca_mr_dmabuf(pd, offset, length, iova, fd, access, &mr), mr);
 }
 
 int ibv_dereg_mr(struct ibv_mr *mr)
@@ -508,12 +515,14 @@ int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 	if (ece->comp_mask ||
 	    (qp->state != IBV_QPS_RESET && qp->state != IBV_QPS_INIT))
 		return number(why(-EINVAL,
-				  "QP 0x%06x: ECE is set in RESET or INIT, with comp_mask 0",
+				  "QP 0x%06x: ECE is set in RESET or INIT, "
+				  "with comp_mask 0",
 				  qp->qp_num));
 	if (!ece->vendor_id && !ece->options)
 		return 0;
 	return number(why(-EOPNOTSUPP,
-			  "QP 0x%06x: this device has no enhancements (ECE); go on without",
+			  "QP 0x%06x: this device has no enhancements (ECE); "
+			  "go on without",
 			  qp->qp_num));
 }
 

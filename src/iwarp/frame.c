@@ -159,7 +159,7 @@ static int seal_small(struct iwarp_qp *qp, struct fpdu *f,
 struct marked {
 	struct iwarp_qp *qp;
 	uint8_t *begin, *p;
-	uint64_t pos;	   /* in the stream, of *p */
+	uint64_t pos; /* in the stream, of *p */
 	uint64_t fpdu_pos; /* and of the FPDU's length, once that is there */
 	bool any;
 };

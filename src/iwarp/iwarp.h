@@ -203,10 +203,10 @@ void iwarp_lost(struct iwarp_qp *qp, const char *how);
 
 /* What is to be done with the socket. */
 enum iwarp_shut {
-	IWARP_OPEN,  /* nothing: it is in use, or none is */
+	IWARP_OPEN, /* nothing: it is in use, or none is */
 	IWARP_DRAIN, /* what iwarp_tx() has is still to be sent; if that takes
 		      * too long, IWARP_RESET */
-	IWARP_FIN,   /* shutdown(SHUT_WR); close when the peer has done so, or
+	IWARP_FIN, /* shutdown(SHUT_WR); close when the peer has done so, or
 		      * after a while. What comes in until then is read and
 		      * dropped: to close with bytes unread resets the stream,
 		      * and what was sent may be lost with it */

@@ -18,7 +18,7 @@
 
 struct iwarp_wqe {
 	struct qp_wqe base;
-	bool done;    /* its last byte has been taken; a read: all has come */
+	bool done; /* its last byte has been taken; a read: all has come */
 	uint8_t fate; /* enum ibv_wc_status, of one that has failed when it was
 		       * on its way, or 0 */
 	uint32_t msn; /* of a read's request */
@@ -33,8 +33,7 @@ static inline struct iwarp_wqe *iwarp_wqe(const struct qp_wqe *w)
 #define FPDU_SMALL 128u
 #define FPDU_HEAD (MPA_LEN_LEN + DDP_UNTAGGED_LEN + RDMAP_TERMINATE_MAX)
 #define FPDU_TAIL (3u + MPA_CRC_LEN)
-#define FPDU_BYTES                                                             \
-	(MPA_LEN_LEN + DDP_HDR_MAX + FPDU_SMALL + 3u + MPA_CRC_LEN)
+#define FPDU_BYTES (MPA_LEN_LEN + DDP_HDR_MAX + FPDU_SMALL + 3u + MPA_CRC_LEN)
 _Static_assert(FPDU_BYTES >= FPDU_HEAD + FPDU_TAIL, "a Terminate fits");
 
 /* Where payload lies. */

@@ -134,7 +134,8 @@ void iwarp_rx_eof(struct iwarp_qp *qp)
 	if (!qp->up)
 		return;
 	if (qp->rx.in != RX_HEAD || qp->rx.have || qp->rx.tagged)
-		explain(qp, "the peer has closed the connection in the middle of a message");
+		explain(qp, "the peer has closed the connection in the middle "
+			    "of a message");
 	iwarp_end(qp, NULL);
 }
 
@@ -178,7 +179,8 @@ int iwarp_qp_start(struct iwarp_qp *qp, const struct iwarp_agreed *agreed,
 
 	if (qp->started || (state != IBV_QPS_INIT && state != IBV_QPS_RTR))
 		return why(-EINVAL,
-			   "QP 0x%06x is in state %s; a connection needs INIT or RTR",
+			   "QP 0x%06x is in state %s; a connection needs INIT "
+			   "or RTR",
 			   qp->base.qpn, qp_state_str(state));
 	t->owed_size = round_up_pow2(max_u32(agreed->ird, 1));
 	t->owed = calloc(t->owed_size, sizeof(*t->owed));
@@ -212,8 +214,7 @@ void iwarp_set_fpdu_max(struct iwarp_qp *qp, uint32_t fpdu_max)
 	fpdu_max = min_u32(max_u32(fpdu_max, IWARP_FPDU_MIN), IWARP_FPDU_MAX);
 	/* With its markers an FPDU has to fit into a segment, too. */
 	if (qp->agreed.tx_markers)
-		fpdu_max -= MPA_MARKER_LEN *
-			    (fpdu_max / MPA_MARKER_STEP + 1);
+		fpdu_max -= MPA_MARKER_LEN * (fpdu_max / MPA_MARKER_STEP + 1);
 	qp->tx.fpdu_max = fpdu_max & ~3u;
 }
 
@@ -260,18 +261,20 @@ static int check_move(const struct iwarp_qp *qp, enum ibv_qp_state to)
 int iwarp_qp_modify(struct iwarp_qp *qp, const struct ibv_qp_attr *attr,
 		    int mask)
 {
-	enum ibv_qp_state to = mask & IBV_QP_STATE ? attr->qp_state :
-						     qp->base.state;
+	enum ibv_qp_state to =
+		mask & IBV_QP_STATE ? attr->qp_state : qp->base.state;
 	int err;
 
 	if (mask & ~STANDARD_BITS)
 		return why(-EOPNOTSUPP,
-			   "attr_mask 0x%x has attributes that iWARP does not have",
+			   "attr_mask 0x%x has attributes that iWARP does not "
+			   "have",
 			   (unsigned)mask);
 	if ((unsigned)to > IBV_QPS_ERR)
-		return why(-EINVAL,
-			   "QP 0x%06x: attr.qp_state is %u, no enum ibv_qp_state",
-			   qp->base.qpn, (unsigned)to);
+		return why(
+			-EINVAL,
+			"QP 0x%06x: attr.qp_state is %u, no enum ibv_qp_state",
+			qp->base.qpn, (unsigned)to);
 	err = check_move(qp, to);
 	if (err)
 		return err;
@@ -286,8 +289,9 @@ int iwarp_qp_modify(struct iwarp_qp *qp, const struct ibv_qp_attr *attr,
 		qp_public_set(&qp->base.pub->established, false);
 		break;
 	case IBV_QPS_SQE: {
-		const struct rdmap_terminate t = { .error =
-							   RDMAP_E_CATASTROPHIC };
+		const struct rdmap_terminate t = {
+			.error = RDMAP_E_CATASTROPHIC
+		};
 
 		iwarp_end(qp, &t);
 		break;
@@ -318,7 +322,8 @@ static int check_request(const struct ibv_send_wr *wr)
 	case IBV_WR_RDMA_READ:
 		if (wr->num_sge > 1)
 			return why(-EINVAL,
-				   "work request 0x%llx: a read has %d SGEs; over iWARP it has one at most (max_sge_rd)",
+				   "work request 0x%llx: a read has %d SGEs; "
+				   "over iWARP it has one at most (max_sge_rd)",
 				   (unsigned long long)wr->wr_id, wr->num_sge);
 		return 0;
 	case IBV_WR_RDMA_WRITE:
@@ -330,7 +335,8 @@ static int check_request(const struct ibv_send_wr *wr)
 	case IBV_WR_RDMA_WRITE_WITH_IMM:
 	case IBV_WR_SEND_WITH_IMM:
 		return why(-EINVAL,
-			   "work request 0x%llx: iWARP has no immediate data: use IBV_WR_SEND or IBV_WR_RDMA_WRITE",
+			   "work request 0x%llx: iWARP has no immediate data: "
+			   "use IBV_WR_SEND or IBV_WR_RDMA_WRITE",
 			   (unsigned long long)wr->wr_id);
 	default:
 		return why(-EINVAL,

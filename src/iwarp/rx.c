@@ -29,8 +29,8 @@ void rx_start(struct iwarp_qp *qp)
 static bool crc_wrong(struct iwarp_qp *qp)
 {
 	qp->stats.crc_errors++;
-	explain(qp,
-		"the CRC of an FPDU is wrong: its bytes changed on their way, or before they left");
+	explain(qp, "the CRC of an FPDU is wrong: its bytes changed on their "
+		    "way, or before they left");
 	iwarp_end_error(qp, MPA_E_CRC, IBV_EVENT_QP_FATAL);
 	return false;
 }
@@ -72,7 +72,9 @@ static bool head_more(struct iwarp_qp *qp)
 			  (uint32_t)ddp_hdr_len(r->head[MPA_LEN_LEN]);
 		r->ulpdu = get_be16(r->head);
 		if (r->ulpdu + MPA_LEN_LEN < r->need) {
-			explain(qp, "an FPDU of %u bytes is too short for its header",
+			explain(qp,
+				"an FPDU of %u bytes is too short for its "
+				"header",
 				r->ulpdu);
 			iwarp_end_error(qp, RDMAP_E_THIS_STREAM,
 					IBV_EVENT_QP_FATAL);
@@ -93,23 +95,21 @@ uint32_t iwarp_rx_payload(const struct iwarp_qp *qp)
 {
 	const struct iwarp_rx *r = &qp->rx;
 
-	return r->ulpdu -
-	       (r->h.tagged ? DDP_TAGGED_LEN : DDP_UNTAGGED_LEN);
+	return r->ulpdu - (r->h.tagged ? DDP_TAGGED_LEN : DDP_UNTAGGED_LEN);
 }
 
 static void report_fpdu(struct iwarp_qp *qp)
 {
 	const struct iwarp_rx *r = &qp->rx;
 
-	iwarp_env(qp)->fpdu(
-		&qp->base,
-		&(struct iwarp_fpdu){
-			.last = r->h.last,
-			.opcode = r->opcode,
-			.number = (uint32_t)(qp->stats.rx_pkts -
-					     r->fpdus_before),
-			.len = iwarp_rx_payload(qp),
-		});
+	iwarp_env(qp)->fpdu(&qp->base,
+			    &(struct iwarp_fpdu){
+				    .last = r->h.last,
+				    .opcode = r->opcode,
+				    .number = (uint32_t)(qp->stats.rx_pkts -
+							 r->fpdus_before),
+				    .len = iwarp_rx_payload(qp),
+			    });
 }
 
 static bool tail_done(struct iwarp_qp *qp)
@@ -187,7 +187,8 @@ static size_t marker_feed(struct iwarp_qp *qp, const uint8_t *p, size_t n)
 	back = get_be16(r->marker + 2);
 	if (back == (r->in == RX_HEAD && !r->have ? 0 : at - r->fpdu_pos))
 		return n;
-	explain(qp, "a marker gives a wrong start of its FPDU, %u bytes before it",
+	explain(qp,
+		"a marker gives a wrong start of its FPDU, %u bytes before it",
 		back);
 	iwarp_end_error(qp, MPA_E_MARKER, IBV_EVENT_QP_FATAL);
 	return 0;

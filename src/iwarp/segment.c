@@ -74,8 +74,8 @@ int segment_remote(struct iwarp_qp *qp, uint32_t stag, uint64_t va,
 		   uint64_t len, uint32_t access, struct key_entry **e,
 		   void **p)
 {
-	struct key_entry *k = keys_get_remote(qp->base.env->keys, stag,
-					      &qp->base.rkey_hint);
+	struct key_entry *k =
+		keys_get_remote(qp->base.env->keys, stag, &qp->base.rkey_hint);
 	int error;
 
 	if (!k)
@@ -130,7 +130,9 @@ static bool begin_send(struct iwarp_qp *qp)
 	if (!base->recv_valid) {
 		if (qp_recv_take(base, 0, &base->recv)) {
 			qp->stats.no_recv++;
-			explain(qp, "a message arrived, but no receive was posted, which ends an iWARP connection; post receives before the peer sends");
+			explain(qp, "a message arrived, but no receive was "
+				    "posted, which ends an iWARP connection; "
+				    "post receives before the peer sends");
 			end_with(qp, DDP_E_NO_BUFFER);
 			base->env->event(base, IBV_EVENT_QP_FATAL);
 			return false;
@@ -143,7 +145,8 @@ static bool begin_send(struct iwarp_qp *qp)
 	    offset <= base->recv.length - r->left)
 		return true;
 	explain(qp,
-		"a message of %llu bytes or more arrived for receive 0x%llx, which has room for %llu: post larger receive buffers",
+		"a message of %llu bytes or more arrived for receive 0x%llx, "
+		"which has room for %llu: post larger receive buffers",
 		(unsigned long long)offset + r->left,
 		(unsigned long long)base->recv.wr_id,
 		(unsigned long long)base->recv.length);
@@ -189,7 +192,9 @@ static bool end_send(struct iwarp_qp *qp)
 		if (!base->env->invalidate ||
 		    base->env->invalidate(base, r->h.ulp_data)) {
 			explain(qp,
-				"send with invalidate of rkey 0x%08x refused: not a window of type 2 that is bound to this QP",
+				"send with invalidate of rkey 0x%08x refused: "
+				"not a window of type 2 that is bound to this "
+				"QP",
 				r->h.ulp_data);
 			return fail_recv(qp, IBV_WC_REM_INV_REQ_ERR,
 					 RDMAP_E_INVALIDATE);
@@ -220,7 +225,10 @@ static bool begin_write(struct iwarp_qp *qp)
 	if (!r->left)
 		return true; /* then nothing is looked at */
 	if (!(qp->base.attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE)) {
-		explain(qp, "a write with rkey 0x%08x refused: the QP's qp_access_flags lack IBV_ACCESS_REMOTE_WRITE: set that with IBV_QP_ACCESS_FLAGS",
+		explain(qp,
+			"a write with rkey 0x%08x refused: the QP's "
+			"qp_access_flags lack IBV_ACCESS_REMOTE_WRITE: set "
+			"that with IBV_QP_ACCESS_FLAGS",
 			r->h.stag);
 		return fail_access(qp, RDMAP_E_ACCESS);
 	}
@@ -425,18 +433,25 @@ static bool end_terminate(struct iwarp_qp *qp)
 	qp->term = t;
 	qp->has_term = true;
 	qp->term_sent = false;
-	if (t.error >> 8 == RDMAP_E_STAG >> 8 || t.error >> 8 == DDP_E_STAG >> 8)
+	if (t.error >> 8 == RDMAP_E_STAG >> 8 ||
+	    t.error >> 8 == DDP_E_STAG >> 8)
 		qp->stats.access_rx++;
 	if (t.has_read)
-		explain(qp, "the peer has refused a read of %u bytes at 0x%llx with rkey 0x%08x, and ended the connection: %s",
+		explain(qp,
+			"the peer has refused a read of %u bytes at 0x%llx "
+			"with rkey 0x%08x, and ended the connection: %s",
 			t.read.size, (unsigned long long)t.read.src_to,
 			t.read.src_stag, rdmap_error_str(t.error));
 	else if (t.has_ddp && t.ddp.tagged)
-		explain(qp, "the peer has refused a write at 0x%llx with rkey 0x%08x, and ended the connection: %s",
+		explain(qp,
+			"the peer has refused a write at 0x%llx with rkey "
+			"0x%08x, and ended the connection: %s",
 			(unsigned long long)t.ddp.to, t.ddp.stag,
 			rdmap_error_str(t.error));
 	else
-		explain(qp, "the peer has ended the connection by a Terminate message, layer %u, type %u, code 0x%02x: %s",
+		explain(qp,
+			"the peer has ended the connection by a Terminate "
+			"message, layer %u, type %u, code 0x%02x: %s",
 			t.error >> 12, t.error >> 8 & 0xf, t.error & 0xff,
 			rdmap_error_str(t.error));
 	blamed = blame_read(qp, &t);
@@ -619,9 +634,9 @@ static void divide_last(struct iwarp_qp *qp, struct iovec *iov, size_t max)
 	if (pl->n == max || pl->bytes < qp->rx.left || tail == last->iov_len)
 		return;
 	last->iov_len -= tail;
-	iov[pl->n++] = (struct iovec){ (uint8_t *)last->iov_base +
-					       last->iov_len,
-				       tail };
+	iov[pl->n++] =
+		(struct iovec){ (uint8_t *)last->iov_base + last->iov_len,
+				tail };
 }
 
 void segment_pieces(struct iwarp_qp *qp, struct iovec *iov, size_t max)

@@ -18,10 +18,10 @@ const char *iwarp_setup_error_str(enum iwarp_setup_error e)
 		[IWARP_SETUP_REJECTED] = "the peer has rejected the connection",
 		[IWARP_SETUP_PLAIN] =
 			"the peer does not answer IRD and ORD (RFC 6581)",
-		[IWARP_SETUP_IRD] =
-			"the peer asks for more reads at a time than this end answers",
-		[IWARP_SETUP_RTR] =
-			"the peer asks for a ready-to-receive message that was not offered",
+		[IWARP_SETUP_IRD] = "the peer asks for more reads at a time "
+				    "than this end answers",
+		[IWARP_SETUP_RTR] = "the peer asks for a ready-to-receive "
+				    "message that was not offered",
 	};
 
 	_Static_assert(ARRAY_SIZE(words) == IWARP_SETUP_RTR + 1, "one each");
@@ -175,8 +175,7 @@ int iwarp_setup_reply(struct iwarp_setup *s, const struct iwarp_offer *offer,
 		f.ord = rd_max(reads_asked(q->ird, offer->ord));
 		f.peer_to_peer = q->peer_to_peer;
 		/* Where it offers neither it is to say that itself. */
-		f.rtr_write = q->peer_to_peer &&
-			      (q->rtr_write || !q->rtr_read);
+		f.rtr_write = q->peer_to_peer && (q->rtr_write || !q->rtr_read);
 		f.rtr_read = q->peer_to_peer && !f.rtr_write;
 		/* To answer that read. */
 		if (f.rtr_read && !f.ird)
@@ -187,8 +186,8 @@ int iwarp_setup_reply(struct iwarp_setup *s, const struct iwarp_offer *offer,
 	return put_frame(s, &f, priv, priv_len, out);
 }
 
-int iwarp_setup_reject(struct iwarp_setup *s, const void *priv,
-		       size_t priv_len, uint8_t *out)
+int iwarp_setup_reject(struct iwarp_setup *s, const void *priv, size_t priv_len,
+		       uint8_t *out)
 {
 	struct mpa_frame f = {
 		.reply = true,

@@ -27,9 +27,9 @@
 
 /* What one end wants of a connection. */
 struct iwarp_offer {
-	bool crc;      /* CRCs are used if either end wants them */
-	bool markers;  /* the peer is to send markers */
-	bool large;    /* we take FPDUs longer than a TCP segment: a bit that
+	bool crc; /* CRCs are used if either end wants them */
+	bool markers; /* the peer is to send markers */
+	bool large; /* we take FPDUs longer than a TCP segment: a bit that
 			* siw has in its frames, too (MPA_F_LARGE) */
 	bool enhanced; /* initiator: the frame of RFC 6581, or one without IRD,
 			* ORD and ready-to-receive message */
@@ -57,15 +57,15 @@ struct iwarp_agreed {
 /* Why iwarp_setup_rx() or iwarp_setup_agreed() failed. */
 enum iwarp_setup_error {
 	IWARP_SETUP_OK,
-	IWARP_SETUP_KEY,      /* these are not the bytes of such a frame */
+	IWARP_SETUP_KEY, /* these are not the bytes of such a frame */
 	IWARP_SETUP_REVISION, /* of MPA: not 0, 1 or 2 */
-	IWARP_SETUP_LENGTH,   /* too much private data, or too little for what
+	IWARP_SETUP_LENGTH, /* too much private data, or too little for what
 			       * an enhanced frame has to say */
 	IWARP_SETUP_REJECTED, /* by the peer; its private data is there */
-	IWARP_SETUP_PLAIN,    /* the reply to an enhanced request is not one */
-	IWARP_SETUP_IRD,      /* the peer asks for more reads at a time than we
+	IWARP_SETUP_PLAIN, /* the reply to an enhanced request is not one */
+	IWARP_SETUP_IRD, /* the peer asks for more reads at a time than we
 			       * answer, */
-	IWARP_SETUP_RTR,      /* or for a first message that we have not
+	IWARP_SETUP_RTR, /* or for a first message that we have not
 			       * offered: the stream is to begin, and
 			       * iwarp_fail_setup() to end it */
 };
@@ -74,7 +74,7 @@ const char *iwarp_setup_error_str(enum iwarp_setup_error e);
 
 struct iwarp_setup {
 	bool initiator;
-	bool done;     /* the peer's frame is complete */
+	bool done; /* the peer's frame is complete */
 	bool answered; /* responder: reply is what has been sent */
 	enum iwarp_setup_error error;
 	struct iwarp_offer offer;
@@ -125,8 +125,8 @@ void iwarp_setup_asked(const struct iwarp_setup *s, uint32_t limit,
  */
 int iwarp_setup_reply(struct iwarp_setup *s, const struct iwarp_offer *offer,
 		      const void *priv, size_t priv_len, uint8_t *out);
-int iwarp_setup_reject(struct iwarp_setup *s, const void *priv,
-		       size_t priv_len, uint8_t *out);
+int iwarp_setup_reject(struct iwarp_setup *s, const void *priv, size_t priv_len,
+		       uint8_t *out);
 
 /*
  * What has been settled, when both frames are known. 0; -EPROTO: nothing was,

@@ -98,8 +98,9 @@ static void refuse_peer(struct iwarp_qp *qp)
 /* What was waited for before the connection ends has happened. */
 static void settle_end(struct iwarp_qp *qp)
 {
-	static const struct rdmap_terminate local = { .error =
-							RDMAP_E_CATASTROPHIC };
+	static const struct rdmap_terminate local = {
+		.error = RDMAP_E_CATASTROPHIC
+	};
 	struct qp_sq *sq = &qp->base.sq;
 	struct iwarp_tx *t = &qp->tx;
 
@@ -182,8 +183,8 @@ static bool check_sges(struct iwarp_qp *qp, struct qp_wqe *w, uint32_t access)
 			continue;
 		e = keys_get_local(qp->base.env->keys, sge[i].lkey,
 				   &qp->base.lkey_hint);
-		ok = e && key_covers(e, qp->base.pd, sge[i].addr,
-				     sge[i].length, access, &p);
+		ok = e && key_covers(e, qp->base.pd, sge[i].addr, sge[i].length,
+				     access, &p);
 		if (e)
 			keys_put(e);
 		if (ok)
@@ -362,8 +363,7 @@ void tx_owe(struct iwarp_qp *qp, const struct rdmap_read *r, uint32_t msn)
 {
 	struct iwarp_tx *t = &qp->tx;
 
-	t->owed[t->owed_tail++ & (t->owed_size - 1)] =
-		(struct owed){ *r, msn };
+	t->owed[t->owed_tail++ & (t->owed_size - 1)] = (struct owed){ *r, msn };
 }
 
 /* The peer may not read that, or not any more. */
@@ -613,7 +613,8 @@ void iwarp_tx_done(struct iwarp_qp *qp, struct iwarp_batch *b, size_t sent)
 			report_fpdu(qp, f);
 		t->fpdus++;
 		if (f->last)
-			iwarp_wqe(qp_sq_slot(&qp->base.sq, f->wqe))->done = true;
+			iwarp_wqe(qp_sq_slot(&qp->base.sq, f->wqe))->done =
+				true;
 	}
 	tx_retire(qp);
 }

@@ -14,7 +14,7 @@ struct qps_head {
 
 _Static_assert(sizeof(struct keys_shown) <= SEGMENT_TABLE_HEAD &&
 		       sizeof(struct qps_head) <= SEGMENT_TABLE_HEAD &&
-		       AFTER_HEAD(QP_CHUNKS *REGISTRY_CHUNK,
+		       AFTER_HEAD(QP_CHUNKS * REGISTRY_CHUNK,
 				  struct qp_public) <= SEGMENT_QPS_SIZE &&
 		       AFTER_HEAD(1u << 20, struct key_shown) <=
 			       SEGMENT_KEYS_SIZE,
@@ -45,14 +45,12 @@ struct qp_public *exported_qp_place(struct segment *s, uint32_t qpn,
 {
 	struct qps_head *head = segment_table(s, SEGMENT_QPS);
 	uint32_t i = nth * REGISTRY_CHUNK + qpn % REGISTRY_CHUNK;
-	struct qp_public *qps =
-		(void *)((uint8_t *)head + AFTER_HEAD(0, *qps));
+	struct qp_public *qps = (void *)((uint8_t *)head + AFTER_HEAD(0, *qps));
 
 	if (nth >= QP_CHUNKS ||
 	    segment_grow(s, SEGMENT_QPS, AFTER_HEAD(i + 1, *qps)))
 		return NULL;
-	atomic_store_explicit(&head->first[nth],
-			      qpn - qpn % REGISTRY_CHUNK,
+	atomic_store_explicit(&head->first[nth], qpn - qpn % REGISTRY_CHUNK,
 			      memory_order_release);
 	return &qps[i];
 }

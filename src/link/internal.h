@@ -133,8 +133,8 @@ struct udp {
 
 static inline uint32_t udp_scope(const union ibv_gid *gid, uint32_t ifindex)
 {
-	return gid_is_link_local(gid) || roce_gid_is_multicast(gid) ? ifindex
-								    : 0;
+	return gid_is_link_local(gid) || roce_gid_is_multicast(gid) ? ifindex :
+								      0;
 }
 
 static inline bool gid_equal(const union ibv_gid *a, const union ibv_gid *b)

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 struct loss {
-	bool some;    /* otherwise none is, */
+	bool some; /* otherwise none is, */
 	double share; /* of packets dropped on sending, 0..1 */
 	uint64_t seed;
 	_Atomic uint64_t draws; /* random numbers used so far */
@@ -28,8 +28,8 @@ static inline void loss_init(struct loss *l, double share, uint64_t seed)
 
 __attribute__((noinline, unused)) static bool loss_next(struct loss *l)
 {
-	const uint64_t n = atomic_fetch_add_explicit(&l->draws, 1,
-						     memory_order_relaxed);
+	const uint64_t n =
+		atomic_fetch_add_explicit(&l->draws, 1, memory_order_relaxed);
 
 	return (double)(hash64(l->seed + (n + 1) * HASH64_STEP) >> 11) *
 		       0x1p-53 <

@@ -63,13 +63,13 @@ static inline uint32_t ring_units(uint32_t bytes)
 struct ring_rec {
 	uint32_t word; /* ring_begin() to ring_publish(); use ring_bytes() */
 	uint32_t qpn_opcode; /* destination QPN << 8 | opcode */
-	uint32_t psn_flags;  /* PSN << 8 | enum ring_flags */
-	uint32_t path;	     /* hash of both GIDs as the receiver sees them */
-	uint32_t len;	     /* payload bytes of the packet */
-	uint32_t imm;	     /* ImmDt or IETH; or AETH: syndrome << 24 | MSN */
-	uint64_t va;	     /* RETH, AtomicETH; or AtomicAckETH's value */
-	uint32_t rkey;	     /* RETH, AtomicETH */
-	uint32_t dma_len;    /* RETH */
+	uint32_t psn_flags; /* PSN << 8 | enum ring_flags */
+	uint32_t path; /* hash of both GIDs as the receiver sees them */
+	uint32_t len; /* payload bytes of the packet */
+	uint32_t imm; /* ImmDt or IETH; or AETH: syndrome << 24 | MSN */
+	uint64_t va; /* RETH, AtomicETH; or AtomicAckETH's value */
+	uint32_t rkey; /* RETH, AtomicETH */
+	uint32_t dma_len; /* RETH */
 	uint8_t small[RING_SMALL];
 };
 
@@ -77,8 +77,8 @@ enum ring_flags {
 	RING_F_SOLICITED = 1 << 0,
 	RING_F_ACK_REQ = 1 << 1,
 	RING_F_LARGE = 1 << 2, /* may exceed the path MTU */
-	RING_F_REF = 1 << 3,   /* the data says where the payload lies */
-	RING_F_EXT = 1 << 4,   /* an extension is before payload or places */
+	RING_F_REF = 1 << 3, /* the data says where the payload lies */
+	RING_F_EXT = 1 << 4, /* an extension is before payload or places */
 };
 
 /*
@@ -153,20 +153,20 @@ struct ring_shadow {
 /* What is private of a ring to the process that produces into it: 16 KiB. */
 struct ring_out {
 	struct ring_mem *mem;
-	uint32_t at;	/* index of the unit where the next record begins */
+	uint32_t at; /* index of the unit where the next record begins */
 	uint32_t limit; /* before it: at + units < limit fits for certain */
 	uint32_t clear; /* first words in at..clear-1 are 0; at least at + 1 */
-	uint32_t life;	/* << 16 */
+	uint32_t life; /* << 16 */
 	/* The first record that is not published: those behind it wait too. */
 	uint32_t *unpublished;
 	uint32_t word; /* to be stored there */
-	uint32_t put;  /* units, free-running; read by the reaping side */
+	uint32_t put; /* units, free-running; read by the reaping side */
 
 	/* The reaping side. */
 	uint32_t taken __attribute__((aligned(64))); /* of put; read by both */
 	uint32_t oldest; /* index of the oldest record not taken */
-	uint8_t lap;	 /* of that one */
-	uint8_t broken;	 /* read by both */
+	uint8_t lap; /* of that one */
+	uint8_t broken; /* read by both */
 
 	struct ring_shadow shadow[RING_UNITS] __attribute__((aligned(64)));
 };
@@ -372,8 +372,8 @@ bool ring_out_check(struct ring_out *out);
 struct ring_in {
 	struct ring_rec *line; /* where the next record begins, or none */
 	struct ring_mem *mem;
-	uint32_t pos;	    /* index of line | lap << 16 */
-	uint32_t units;	    /* of the record that ring_get() returned */
+	uint32_t pos; /* index of line | lap << 16 */
+	uint32_t units; /* of the record that ring_get() returned */
 	uint8_t lap_before; /* 0: there was none */
 	const char *broken; /* why; or NULL */
 	struct ring_rec none; /* zeros: what a broken ring holds */

@@ -37,8 +37,7 @@ static struct shm_peer *peer_make(struct shm *s, struct segment_peer *seg)
 	p->seg = seg;
 	p->shm = s;
 	p->plain = s->plain || seg->flags & SEGMENT_PLAIN;
-	if (ring_out_attach(&p->out, seg->ring,
-			    shm_life(s->head->life))) {
+	if (ring_out_attach(&p->out, seg->ring, shm_life(s->head->life))) {
 		free(p);
 		return NULL;
 	}

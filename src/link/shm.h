@@ -28,9 +28,9 @@ struct pcap;
 struct segment;
 
 struct shm_config {
-	bool copy;	   /* payload is never read from the sender's memory */
-	double loss;	   /* share of packets dropped on sending, 0..1 */
-	uint64_t seed;	   /* of the drops */
+	bool copy; /* payload is never read from the sender's memory */
+	double loss; /* share of packets dropped on sending, 0..1 */
+	uint64_t seed; /* of the drops */
 	struct pcap *pcap; /* record every packet sent and received, or NULL */
 };
 

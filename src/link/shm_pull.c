@@ -91,8 +91,8 @@ bool shm_ref_put(uint8_t *to, const struct link_way *w,
 
 void shm_offer_pull(struct shm_in *in)
 {
-	const bool can = in->back && !in->back->plain &&
-			 segment_can_copy(in->back->seg);
+	const bool can =
+		in->back && !in->back->plain && segment_can_copy(in->back->seg);
 
 	__atomic_store_n(&in->ring.mem->told.word[SHM_WORD_PULLS],
 			 can ? in->life : 0u, __ATOMIC_RELAXED);

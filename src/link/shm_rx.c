@@ -130,8 +130,8 @@ static bool is_stuck(struct shm_peer *p, uint64_t now)
 {
 	const bool unread = ring_unread(&p->out);
 	const uint32_t taken = ring_taken(&p->out);
-	const bool stuck = unread && taken == p->taken &&
-			   now - p->taken_ns > SHM_DOUBT_NS;
+	const bool stuck =
+		unread && taken == p->taken && now - p->taken_ns > SHM_DOUBT_NS;
 
 	if (!unread || taken != p->taken || stuck)
 		p->taken_ns = now;
@@ -347,8 +347,7 @@ static void decode_far(struct shm *s, const struct roce_opcode *op,
 					   .tclass = far->tclass,
 					   .hop_limit = far->hop_limit,
 					   .len = op->hdr_len + pkt->len +
-						  pkt->h.pad +
-						  ROCE_ICRC_LEN });
+						  pkt->h.pad + ROCE_ICRC_LEN });
 	pkt->grh = s->grh;
 }
 
@@ -498,7 +497,8 @@ static void explain_broken(struct shm *s, struct shm_in *in)
 		return;
 	in->broken_life = registry_life(s->registry, in->slot) | 1u << 31;
 	SHM_RX_STAT(s, broken, 1);
-	say("shared memory written by another process (slot %u) is corrupt (%s); packets between the two go by UDP from now on",
+	say("shared memory written by another process (slot %u) is corrupt "
+	    "(%s); packets between the two go by UDP from now on",
 	    in->slot, in->ring.broken);
 }
 

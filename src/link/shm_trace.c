@@ -20,10 +20,9 @@ void shm_record(struct shm *s, bool outbound, const struct roce_hdr *h,
 	const struct iovec iov[3] = { { hdr, len },
 				      *payload,
 				      { tail, pad + ROCE_ICRC_LEN } };
-	uint32_t crc = icrc_begin(&far->sgid, &far->dgid, far->sport,
-				  ROCE_UDP_PORT,
-				  len + payload->iov_len + pad + ROCE_ICRC_LEN,
-				  0);
+	uint32_t crc =
+		icrc_begin(&far->sgid, &far->dgid, far->sport, ROCE_UDP_PORT,
+			   len + payload->iov_len + pad + ROCE_ICRC_LEN, 0);
 
 	crc = icrc_bth(crc, hdr, len);
 	crc = icrc_update(crc, payload->iov_base, payload->iov_len);

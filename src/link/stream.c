@@ -42,7 +42,8 @@ struct streams {
 	struct stream *_Atomic dead;
 	/* Under rx_lock: */
 	uint8_t *buffer;
-	struct stream *last; /* that was alone in the last look that found any, */
+	struct stream
+		*last; /* that was alone in the last look that found any, */
 	bool again; /* and in the one before */
 	unsigned vain; /* polls since something was found */
 	unsigned since; /* polls without a look */
@@ -370,8 +371,7 @@ void stream_tune(int fd)
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval,
-		   sizeof(interval));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout,
 		   sizeof(timeout));
@@ -427,8 +427,8 @@ ssize_t stream_send(const struct stream *s, struct iovec *iov, size_t n,
 
 	return came_to(s, true, iov,
 		       n == 1 ? sys_sendto(s->fd, iov->iov_base, iov->iov_len,
-					   flags, NULL, 0)
-			      : sys_sendmsg(s->fd, &m, flags));
+					   flags, NULL, 0) :
+				sys_sendmsg(s->fd, &m, flags));
 }
 
 ssize_t stream_recv(const struct stream *s, struct iovec *iov, size_t n)
@@ -437,6 +437,6 @@ ssize_t stream_recv(const struct stream *s, struct iovec *iov, size_t n)
 
 	return came_to(s, false, iov,
 		       n == 1 ? sys_recvfrom(s->fd, iov->iov_base, iov->iov_len,
-					     MSG_DONTWAIT, NULL, NULL)
-			      : sys_recvmsg(s->fd, &m, MSG_DONTWAIT));
+					     MSG_DONTWAIT, NULL, NULL) :
+				sys_recvmsg(s->fd, &m, MSG_DONTWAIT));
 }

@@ -44,7 +44,8 @@ struct stream {
 	const struct stream_ops *ops;
 	struct streams *streams;
 	int fd; /* -1: closed */
-	_Atomic uint32_t events; /* asked for; whoever asks for them writes it */
+	_Atomic uint32_t
+		events; /* asked for; whoever asks for them writes it */
 	struct stream *next, **link; /* of those that are open; link's lock */
 	struct stream *dead; /* given to the link: the next one */
 	struct pcap_tcp *record; /* NULL: it is not recorded */

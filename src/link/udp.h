@@ -22,11 +22,11 @@ struct pcap;
 
 /* Set from the environment by os/config.c. */
 struct udp_config {
-	bool wire;           /* packets to port 4791 even on this host */
-	double loss;         /* share of packets dropped on sending, 0..1 */
-	uint64_t seed;       /* of the drops */
-	struct pcap *pcap;   /* record every packet sent and accepted, or NULL */
-	uint32_t rcvbuf;     /* SO_RCVBUF; 0: as much as is useful and allowed */
+	bool wire; /* packets to port 4791 even on this host */
+	double loss; /* share of packets dropped on sending, 0..1 */
+	uint64_t seed; /* of the drops */
+	struct pcap *pcap; /* record every packet sent and accepted, or NULL */
+	uint32_t rcvbuf; /* SO_RCVBUF; 0: as much as is useful and allowed */
 };
 
 /* registry may be NULL: alone on this host. Returns 0 or -errno. */

@@ -127,10 +127,10 @@ static void say_taken(struct udp *u, const union ibv_gid *gid, uint32_t scope)
 	describe_holder(u, gid, who, sizeof(who));
 	snprintf(why, sizeof(why), "UDP port %d of %s is taken by %s%s",
 		 ROCE_UDP_PORT, gid_str(gid, &addr), who,
-		 u->registry && !u->cfg.wire
-			 ? "; there only processes of this user with the same "
-			   "registry reach each other"
-			 : "");
+		 u->registry && !u->cfg.wire ?
+			 "; there only processes of this user with the same "
+			 "registry reach each other" :
+			 "");
 	pthread_mutex_lock(&u->bind_lock);
 	memcpy(u->why, why, sizeof(why));
 	s = find_sock(u, gid, scope);
@@ -265,8 +265,8 @@ static bool recount(struct udp *u, const union ibv_gid *gid, uint32_t scope,
 	pthread_mutex_lock(&u->bind_lock);
 	s = find_sock(u, gid, scope);
 	stays = s && (more ? s->bound || s->kind == RX_MULTICAST ||
-				      clock_ns() - s->tried_ns < PORT_RETRY_NS
-			   : s->refs > 1);
+				      clock_ns() - s->tried_ns < PORT_RETRY_NS :
+			     s->refs > 1);
 	if (stays) {
 		s->refs += more ? 1u : -1u;
 		memcpy(u->why, s->why, sizeof(u->why));

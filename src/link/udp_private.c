@@ -45,9 +45,10 @@ static int accept_own(int fd, uint16_t port)
 	};
 	struct sock_fprog prog = { ARRAY_SIZE(code), code };
 
-	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof(prog))
-		       ? -errno
-		       : 0;
+	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &prog,
+			  sizeof(prog)) ?
+		       -errno :
+		       0;
 }
 
 static int add_private(struct udp *u, int fd, bool v4)
@@ -182,9 +183,9 @@ static struct claim *make_claim(struct udp *u, struct peer *p, bool v4,
 
 	pthread_mutex_lock(&u->bind_lock);
 	old = p->claim[v4];
-	c = old && old->tx.port == port && old->tx.fd >= 0
-		    ? old
-		    : calloc(1, sizeof(*c));
+	c = old && old->tx.port == port && old->tx.fd >= 0 ?
+		    old :
+		    calloc(1, sizeof(*c));
 	if (!c || c == old)
 		goto unlock;
 	c->tried_ns = clock_ns();

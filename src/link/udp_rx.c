@@ -14,8 +14,8 @@
  *
  * Everything in here belongs to whoever holds rx_lock.
  */
-#include "internal.h"
 #include "grh.h"
+#include "internal.h"
 #include "sock.h"
 
 #include "base/bytes.h"
@@ -637,8 +637,8 @@ static void set_pending(struct udp *u, struct rx *rx, bool pending)
 	if (pending == rx->pending)
 		return;
 	rx->pending = pending;
-	done = pending ? sys_write(u->pending_fd, &n, sizeof(n))
-		       : sys_read(u->pending_fd, &n, sizeof(n));
+	done = pending ? sys_write(u->pending_fd, &n, sizeof(n)) :
+			 sys_read(u->pending_fd, &n, sizeof(n));
 	(void)done; /* if it is full, or empty, it is as it should be */
 }
 

@@ -391,9 +391,9 @@ static int send_private(struct udp *u, unsigned slot, const struct iovec *iov,
 
 	if (t) {
 		m.msg_namelen = sock_addr(&to, &loopback[v4], 0, t->port);
-		err = sys_sendmsg(t->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0
-			      ? -errno
-			      : 0;
+		err = sys_sendmsg(t->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ?
+			      -errno :
+			      0;
 	}
 	udp_peer_put(u, slot);
 	return err;

@@ -214,9 +214,9 @@ enum ibv_mtu netdev_ib_mtu(uint32_t mtu)
 	 */
 	uint32_t room = mtu - min_u32(mtu, 40 + 8 + 12 + 4 + 28 + 4);
 
-	return room >= 4096   ? IBV_MTU_4096
-	       : room >= 2048 ? IBV_MTU_2048
-	       : room >= 1024 ? IBV_MTU_1024
-	       : room >= 512  ? IBV_MTU_512
-			      : IBV_MTU_256;
+	return room >= 4096 ? IBV_MTU_4096 :
+	       room >= 2048 ? IBV_MTU_2048 :
+	       room >= 1024 ? IBV_MTU_1024 :
+	       room >= 512  ? IBV_MTU_512 :
+			      IBV_MTU_256;
 }

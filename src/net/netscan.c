@@ -100,9 +100,9 @@ static int netlink_dump(int fd, uint16_t type,
 
 				err = nh->nlmsg_len < NLMSG_LENGTH(
 							      sizeof(*e)) ||
-						      !e->error
-					      ? -EPROTO
-					      : e->error;
+						      !e->error ?
+					      -EPROTO :
+					      e->error;
 				break;
 			}
 			fn(s, nh);

@@ -18,7 +18,7 @@
 enum same_host {
 	SAME_HOST_AUTO, /* shared memory, payload copied by process_vm(2) */
 	SAME_HOST_COPY, /* shared memory, payload copied through it */
-	SAME_HOST_UDP,  /* a private UDP port */
+	SAME_HOST_UDP, /* a private UDP port */
 };
 
 /* Which devices there are. */

@@ -90,9 +90,9 @@ static inline bool counter_set(struct counter *c, uint64_t cycles, uint64_t ns,
 	c->rate = rate;
 	if (is > shall) /* by the next time it is right, or half as far off */
 		c->rate -= (uint64_t)((unsigned __int128)rate *
-				      (off < COUNTER_SET_NS / 2
-					       ? off
-					       : COUNTER_SET_NS / 2) /
+				      (off < COUNTER_SET_NS / 2 ?
+					       off :
+					       COUNTER_SET_NS / 2) /
 				      COUNTER_SET_NS);
 	return true;
 }

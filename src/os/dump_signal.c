@@ -30,9 +30,8 @@ static void on_signal(int sig)
 		/* A forked child, to which it means what it always does. */
 		signal(sig, SIG_DFL);
 		raise(sig);
-	} else if (fd < 0 ?
-			   sys_write(STDERR_FILENO, nothing, strlen(nothing)) :
-			   sys_write(fd, &one, sizeof(one))) {
+	} else if (fd < 0 ? sys_write(STDERR_FILENO, nothing, strlen(nothing)) :
+			    sys_write(fd, &one, sizeof(one))) {
 		/* Whatever came of it: there is nobody to tell. */
 	}
 	errno = err;

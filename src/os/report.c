@@ -26,9 +26,9 @@
 #define PLACES 64
 
 struct reason {
-	int err;          /* 0: none */
-	int reported;     /* that public functions further out return as well */
-	const char *fmt;  /* where it was noted */
+	int err; /* 0: none */
+	int reported; /* that public functions further out return as well */
+	const char *fmt; /* where it was noted */
 	char text[700];
 };
 
@@ -157,14 +157,18 @@ static const char *usual(int err)
 {
 	switch (-err) {
 	case EIO:
-		return "the object was made before fork(): in the child nothing of it works; open the device there";
+		return "the object was made before fork(): in the child "
+		       "nothing of it works; open the device there";
 	case ENOMEM:
-		return "no memory, or more objects than the device has (ibv_query_device)";
+		return "no memory, or more objects than the device has "
+		       "(ibv_query_device)";
 	case EOPNOTSUPP:
 	case ENOSYS:
-		return "not supported by this device; programs that can do without it continue";
+		return "not supported by this device; programs that can do "
+		       "without it continue";
 	case EMFILE:
-		return "the process has too many descriptors: close some, or raise ulimit -n";
+		return "the process has too many descriptors: close some, or "
+		       "raise ulimit -n";
 	default:
 		return sys_strerror(-err);
 	}

@@ -149,7 +149,7 @@ static bool sums_take(struct shca_stat *st, const struct copy *c)
 	/* There may be none by now (shca_stat_away()). */
 	for (uint32_t d = 0; st->sums && d < c->head.ndevices; d++)
 		more |= counter_file_add(st->sums, (unsigned)c->dev[d]->index,
-				 c->dev[d]->added, c->device[d].n);
+					 c->dev[d]->added, c->device[d].n);
 	pthread_mutex_unlock(&st->sums_lock);
 	return more;
 }

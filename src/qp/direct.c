@@ -38,8 +38,8 @@ static bool local_piece(struct qp *qp, struct local *l,
 	struct key_entry *e = l->nkeys ? l->key[l->nkeys - 1] : NULL;
 	void *p;
 
-	if (!e || atomic_load_explicit(&e->lkey, memory_order_relaxed) !=
-			  sge->lkey) {
+	if (!e ||
+	    atomic_load_explicit(&e->lkey, memory_order_relaxed) != sge->lkey) {
 		e = keys_get_local(qp->env->keys, sge->lkey, &qp->lkey_hint);
 		if (!e)
 			return false;
@@ -56,13 +56,12 @@ static bool local_piece(struct qp *qp, struct local *l,
 static bool local_get(struct qp *qp, struct qp_wqe *w, struct local *l)
 {
 	const struct ibv_sge *sge = qp_wqe_sge(&qp->sq, w);
-	uint32_t access = w->opcode == IBV_WR_RDMA_WRITE ?
-				  0 :
-				  IBV_ACCESS_LOCAL_WRITE;
+	uint32_t access =
+		w->opcode == IBV_WR_RDMA_WRITE ? 0 : IBV_ACCESS_LOCAL_WRITE;
 
 	if (w->flags & IBV_SEND_INLINE) {
-		l->iov[l->n++] = (struct iovec){ qp_wqe_data(&qp->sq, w),
-						 w->length };
+		l->iov[l->n++] =
+			(struct iovec){ qp_wqe_data(&qp->sq, w), w->length };
 		return true;
 	}
 	for (uint32_t i = 0; i < w->num_sge; i++)

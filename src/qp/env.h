@@ -22,8 +22,8 @@ struct qp_wqe;
 
 /* A bind: keys rather than pointers, which a program may have freed since. */
 struct qp_bind {
-	uint32_t rkey;	 /* the window's from now on; its index says which */
-	uint32_t lkey;	 /* of the region */
+	uint32_t rkey; /* the window's from now on; its index says which */
+	uint32_t lkey; /* of the region */
 	uint32_t access; /* enum ibv_access_flags */
 	uint64_t addr;
 	uint64_t length; /* 0: unbind */

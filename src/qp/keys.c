@@ -158,8 +158,9 @@ static uint32_t tag(const struct keys *k, uint32_t number, uint32_t n)
 	uint32_t l = n >> 4 & 15, r = n & 15, was;
 
 	for (uint32_t i = 0; i < 8; i++) {
-		uint64_t table = keyed(k->secret, WORD_TAG | (uint64_t)i << INDEX_BITS |
-						  number);
+		uint64_t table =
+			keyed(k->secret,
+			      WORD_TAG | (uint64_t)i << INDEX_BITS | number);
 
 		was = r;
 		r = l ^ (uint32_t)(table >> 4 * r & 15);

@@ -16,7 +16,8 @@ static int gone(struct qp *qp, const void *p, size_t len)
 {
 	qp_explain(
 		qp,
-		"memory at [0x%llx, +%zu) is gone: it was unmapped, or its file truncated, after it was registered; deregister it first",
+		"memory at [0x%llx, +%zu) is gone: it was unmapped, or its "
+		"file truncated, after it was registered; deregister it first",
 		(unsigned long long)(uintptr_t)p, len);
 	return -ENXIO;
 }
@@ -88,8 +89,8 @@ static int fill_run(struct qp *qp, struct fill *f)
 	if (tail < last->iov_len || !PLACE_IN_ORDER) {
 		last->iov_len -= tail;
 		end = (uint8_t *)last->iov_base + last->iov_len;
-		f->to[f->n++] = (struct iovec){ PLACE_IN_ORDER ? end : aside,
-						tail };
+		f->to[f->n++] =
+			(struct iovec){ PLACE_IN_ORDER ? end : aside, tail };
 	}
 	err = f->from->read(f->from, f->offset, f->to, f->n);
 	if (!err && end && !PLACE_IN_ORDER)

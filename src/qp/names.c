@@ -11,8 +11,8 @@ const char *qp_state_str(unsigned state)
 {
 	static const char *const names[] = {
 		[IBV_QPS_RESET] = "RESET", [IBV_QPS_INIT] = "INIT",
-		[IBV_QPS_RTR] = "RTR",	   [IBV_QPS_RTS] = "RTS",
-		[IBV_QPS_SQD] = "SQD",	   [IBV_QPS_SQE] = "SQE",
+		[IBV_QPS_RTR] = "RTR",     [IBV_QPS_RTS] = "RTS",
+		[IBV_QPS_SQD] = "SQD",     [IBV_QPS_SQE] = "SQE",
 		[IBV_QPS_ERR] = "ERR",
 	};
 
@@ -39,22 +39,36 @@ const char *qp_type_str(unsigned type)
 
 const char *qp_mask_str(int mask, struct qp_names *names)
 {
-#define BIT(name) { IBV_QP_##name, "IBV_QP_" #name }
+#define BIT(name)                                                              \
+	{                                                                      \
+		IBV_QP_##name, "IBV_QP_" #name                                 \
+	}
 	static const struct {
 		int bit;
 		const char *name;
 	} bits[] = {
-		BIT(STATE),	      BIT(CUR_STATE),
-		BIT(EN_SQD_ASYNC_NOTIFY), BIT(ACCESS_FLAGS),
-		BIT(PKEY_INDEX),      BIT(PORT),
-		BIT(QKEY),	      BIT(AV),
-		BIT(PATH_MTU),	      BIT(TIMEOUT),
-		BIT(RETRY_CNT),	      BIT(RNR_RETRY),
-		BIT(RQ_PSN),	      BIT(MAX_QP_RD_ATOMIC),
-		BIT(ALT_PATH),	      BIT(MIN_RNR_TIMER),
-		BIT(SQ_PSN),	      BIT(MAX_DEST_RD_ATOMIC),
-		BIT(PATH_MIG_STATE),  BIT(CAP),
-		BIT(DEST_QPN),	      BIT(RATE_LIMIT),
+		BIT(STATE),
+		BIT(CUR_STATE),
+		BIT(EN_SQD_ASYNC_NOTIFY),
+		BIT(ACCESS_FLAGS),
+		BIT(PKEY_INDEX),
+		BIT(PORT),
+		BIT(QKEY),
+		BIT(AV),
+		BIT(PATH_MTU),
+		BIT(TIMEOUT),
+		BIT(RETRY_CNT),
+		BIT(RNR_RETRY),
+		BIT(RQ_PSN),
+		BIT(MAX_QP_RD_ATOMIC),
+		BIT(ALT_PATH),
+		BIT(MIN_RNR_TIMER),
+		BIT(SQ_PSN),
+		BIT(MAX_DEST_RD_ATOMIC),
+		BIT(PATH_MIG_STATE),
+		BIT(CAP),
+		BIT(DEST_QPN),
+		BIT(RATE_LIMIT),
 	};
 #undef BIT
 	size_t n = 0, size = sizeof(names->text);

@@ -36,14 +36,18 @@ take_inline(const struct qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr)
 
 	if (qp_wqe_has_response(w) && !qp_wqe_has_value(w))
 		return why(-EINVAL,
-			   "work request 0x%llx: IBV_SEND_INLINE is for data that is sent; reads and atomics receive it",
+			   "work request 0x%llx: IBV_SEND_INLINE is for data "
+			   "that is sent; reads and atomics receive it",
 			   (unsigned long long)w->wr_id);
 	for (int i = 0; i < wr->num_sge; i++) {
 		const struct ibv_sge *s = &wr->sg_list[i];
 
 		if (length + s->length > max)
 			return why(-EINVAL,
-				   "work request 0x%llx: inline data of %llu bytes or more; the QP has max_inline_data %u: ask for more when it is created, or send without IBV_SEND_INLINE",
+				   "work request 0x%llx: inline data of %llu "
+				   "bytes or more; the QP has max_inline_data "
+				   "%u: ask for more when it is created, or "
+				   "send without IBV_SEND_INLINE",
 				   (unsigned long long)w->wr_id,
 				   (unsigned long long)(length + s->length),
 				   max);
@@ -58,7 +62,8 @@ __attribute__((noinline, cold)) static int too_long(const struct qp_wqe *w,
 						    uint64_t length)
 {
 	return why(-EINVAL,
-		   "work request 0x%llx: its SGEs have %llu bytes together; a message has at most %u",
+		   "work request 0x%llx: its SGEs have %llu bytes together; a "
+		   "message has at most %u",
 		   (unsigned long long)w->wr_id, (unsigned long long)length,
 		   QP_MAX_MSG);
 }
@@ -104,10 +109,9 @@ static int take_bind(const struct qp *qp, struct qp_wqe *w,
 				     window_slot(qp->env->keys, mw),
 				     wr->bind_mw.rkey);
 	if (!rkey || (info->length && !info->mr))
-		return why(-EINVAL,
-			   "work request 0x%llx: bind_mw.%s",
+		return why(-EINVAL, "work request 0x%llx: bind_mw.%s",
 			   (unsigned long long)w->wr_id,
-			   !mw	 ? "mw is NULL" :
+			   !mw   ? "mw is NULL" :
 			   !rkey ? "mw is not a memory window" :
 				   "bind_info has a length but no mr");
 	/* Others of the program may look at it, or bind the same window. */
@@ -127,10 +131,10 @@ static bool is_eight_bytes(struct qp *qp, struct qp_wqe *w)
 {
 	if (w->length == 8)
 		return true;
-	qp_explain(
-		qp,
-		"work request 0x%llx: the local buffer of an atomic has %u bytes; 8 are needed",
-		(unsigned long long)w->wr_id, w->length);
+	qp_explain(qp,
+		   "work request 0x%llx: the local buffer of an atomic has %u "
+		   "bytes; 8 are needed",
+		   (unsigned long long)w->wr_id, w->length);
 	w->status = IBV_WC_LOC_LEN_ERR;
 	return false;
 }
@@ -182,7 +186,10 @@ take_request(struct qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr)
 		take_value(qp, w, wr);
 	if (qp_wqe_has_response(w) && !qp->attr.max_rd_atomic) /* for ever */
 		return why(-EINVAL,
-			   "work request 0x%llx: a read or an atomic, but the QP has max_rd_atomic 0: set it to 1 or more with IBV_QP_MAX_QP_RD_ATOMIC, and max_dest_rd_atomic at the peer",
+			   "work request 0x%llx: a read or an atomic, but the "
+			   "QP has max_rd_atomic 0: set it to 1 or more with "
+			   "IBV_QP_MAX_QP_RD_ATOMIC, and max_dest_rd_atomic at "
+			   "the peer",
 			   (unsigned long long)w->wr_id);
 	return 0;
 }
@@ -193,13 +200,13 @@ __attribute__((noinline)) static int take_nothing(struct qp *qp,
 {
 	if (qp_opcodes[w->opcode].flags & QP_OP_LOCAL)
 		return why(-EINVAL,
-			   "work request 0x%llx: QPs of type %s have no memory windows",
-			   (unsigned long long)w->wr_id,
-			   qp_type_str(qp->type));
-	qp_explain(
-		qp,
-		"work request 0x%llx: QPs of this type do not have the operation",
-		(unsigned long long)w->wr_id);
+			   "work request 0x%llx: QPs of type %s have no memory "
+			   "windows",
+			   (unsigned long long)w->wr_id, qp_type_str(qp->type));
+	qp_explain(qp,
+		   "work request 0x%llx: QPs of this type do not have the "
+		   "operation",
+		   (unsigned long long)w->wr_id);
 	w->status = IBV_WC_LOC_QP_OP_ERR;
 	return 0;
 }
@@ -215,20 +222,25 @@ no_entry(const struct qp *qp, const struct ibv_send_wr *wr)
 		return why(-EINVAL, "an XRC_RECV QP only receives");
 	if (qp->state < IBV_QPS_RTS)
 		return why(-EINVAL,
-			   "the QP is in state %s; sending needs RTS: ibv_modify_qp() through INIT, RTR and RTS first",
+			   "the QP is in state %s; sending needs RTS: "
+			   "ibv_modify_qp() through INIT, RTR and RTS first",
 			   qp_state_str(qp->state));
 	if (wr->opcode >= QP_OPCODE_ROWS || !qp_opcodes[wr->opcode].services)
 		return why(-EINVAL,
-			   "work request 0x%llx: opcode %u is invalid, or not supported by this device",
+			   "work request 0x%llx: opcode %u is invalid, or not "
+			   "supported by this device",
 			   id, (unsigned)wr->opcode);
 	if (wr->send_flags & ~(unsigned)SEND_FLAGS)
 		return why(-EINVAL,
-			   "work request 0x%llx: send_flags 0x%x has bits that this device does not support: 0x%x (is it initialised?)",
+			   "work request 0x%llx: send_flags 0x%x has bits that "
+			   "this device does not support: 0x%x (is it "
+			   "initialised?)",
 			   id, wr->send_flags,
 			   wr->send_flags & ~(unsigned)SEND_FLAGS);
 	if ((uint32_t)wr->num_sge > sq->max_sge)
 		return why(-EINVAL,
-			   "work request 0x%llx: num_sge is %d; the QP was created with cap.max_send_sge %u",
+			   "work request 0x%llx: num_sge is %d; the QP was "
+			   "created with cap.max_send_sge %u",
 			   id, wr->num_sge, sq->max_sge);
 	return -EINVAL;
 }
@@ -239,16 +251,21 @@ __attribute__((noinline, cold)) static int full(const struct qp *qp)
 	bool signalled = qp->sq_sig_all;
 
 	if (!sq->max_wr)
-		return why(-ENOMEM,
-			   "the send queue has no room at all: create the QP with cap.max_send_wr > 0");
+		return why(-ENOMEM, "the send queue has no room at all: create "
+				    "the QP with cap.max_send_wr > 0");
 	for (uint32_t i = sq->head; i != sq->tail && !signalled; i++)
 		signalled = qp_sq_slot(sq, i)->flags & IBV_SEND_SIGNALED;
 	if (!signalled)
 		return why(-ENOMEM,
-			   "the send queue is full: none of its %u work requests is signalled, so none leaves it by a completion: post with IBV_SEND_SIGNALED once in a while, and poll the CQ",
+			   "the send queue is full: none of its %u work "
+			   "requests is signalled, so none leaves it by a "
+			   "completion: post with IBV_SEND_SIGNALED once in a "
+			   "while, and poll the CQ",
 			   sq->max_wr);
 	return why(-ENOMEM,
-		   "the send queue is full: %u work requests have not completed: poll the send CQ before posting more, or create the QP with a larger cap.max_send_wr",
+		   "the send queue is full: %u work requests have not "
+		   "completed: poll the send CQ before posting more, or create "
+		   "the QP with a larger cap.max_send_wr",
 		   sq->max_wr);
 }
 
@@ -296,11 +313,12 @@ void qp_post_flush(struct qp *qp)
 __attribute__((noinline, cold)) static int no_receive(const struct qp *qp)
 {
 	if (qp->srq)
-		return why(-EINVAL,
-			   "the QP was created with an SRQ: post receives there, by ibv_post_srq_recv()");
+		return why(-EINVAL, "the QP was created with an SRQ: post "
+				    "receives there, by ibv_post_srq_recv()");
 	if (qp->state == IBV_QPS_RESET)
 		return why(-EINVAL,
-			   "the QP is in state RESET; receives may be posted from INIT on: ibv_modify_qp() first");
+			   "the QP is in state RESET; receives may be posted "
+			   "from INIT on: ibv_modify_qp() first");
 	return why(-EINVAL, "QPs of type %s have no receive queue",
 		   qp_type_str(qp->type));
 }
@@ -333,8 +351,11 @@ void qp_run_local(struct qp *qp, struct qp_wqe *w)
 		return;
 	qp_explain(qp,
 		   w->opcode == IBV_WR_LOCAL_INV ?
-			   "local invalidate of rkey 0x%08x refused: not a window of type 2 that is bound to this QP" :
-			   "bind of memory window refused, rkey 0x%08x: check the PD, the range, and that the region has IBV_ACCESS_MW_BIND",
+			   "local invalidate of rkey 0x%08x refused: not a "
+			   "window of type 2 that is bound to this QP" :
+			   "bind of memory window refused, rkey 0x%08x: check "
+			   "the PD, the range, and that the region has "
+			   "IBV_ACCESS_MW_BIND",
 		   w->opcode == IBV_WR_LOCAL_INV ? w->rkey : w->bind.rkey);
 	w->status = IBV_WC_MW_BIND_ERR;
 }

@@ -301,10 +301,11 @@ int qp_gather_remote(struct qp *qp, struct qp_pieces *to, uint32_t pd,
 		     uint32_t rkey, uint64_t va, uint32_t len);
 /* Likewise from a source, from its first byte on. Keys are looked at before
  * anything is copied, up to the next null region. */
-__attribute__((noinline)) int
-qp_scatter_from(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
-		    uint32_t num_sge, uint64_t offset,
-		    const struct qp_source *from, size_t len, uint32_t *bad);
+__attribute__((noinline)) int qp_scatter_from(struct qp *qp, uint32_t pd,
+					      const struct ibv_sge *sge,
+					      uint32_t num_sge, uint64_t offset,
+					      const struct qp_source *from,
+					      size_t len, uint32_t *bad);
 /* A remote key's memory for this QP, with a reference, or NULL. */
 struct key_entry *qp_remote(struct qp *qp, uint32_t pd, uint32_t rkey,
 			    uint64_t va, uint64_t len, uint32_t access,
@@ -318,9 +319,9 @@ int qp_access(struct qp *qp, void (*fn)(void *), void *arg, const void *p,
 /* Copies from a program's memory; -ENXIO: it is not there. */
 int qp_fetch(struct qp *qp, void *dst, const void *p, size_t len);
 /* Copies to memory of an entry; -ENXIO: it is not there. */
-__attribute__((noinline)) int
-qp_store(struct qp *qp, const struct key_entry *e, void *dst,
-	 const uint8_t *src, size_t len);
+__attribute__((noinline)) int qp_store(struct qp *qp, const struct key_entry *e,
+				       void *dst, const uint8_t *src,
+				       size_t len);
 int qp_store_from(struct qp *qp, const struct key_entry *e, void *dst,
 		  const struct qp_source *from, size_t len);
 /* Eight bytes of local memory. */
@@ -354,10 +355,11 @@ qp_scatter_sge(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 
 /* Copies into SGEs from offset on: mostly there is one, or all fits into the
  * first. */
-__attribute__((noinline)) int
-qp_scatter_any(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
-		   uint32_t num_sge, uint64_t offset, const uint8_t *data,
-		   size_t len, uint32_t *bad);
+__attribute__((noinline)) int qp_scatter_any(struct qp *qp, uint32_t pd,
+					     const struct ibv_sge *sge,
+					     uint32_t num_sge, uint64_t offset,
+					     const uint8_t *data, size_t len,
+					     uint32_t *bad);
 __attribute__((always_inline)) static inline int
 qp_scatter(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 	   uint32_t num_sge, uint64_t offset, const uint8_t *data, size_t len,

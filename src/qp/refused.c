@@ -83,14 +83,17 @@ static void unknown(key_look_fn *look, void *table, const struct key_ask *ask,
 			 ask->remote ? ", and sent to the peer" : "");
 	else if (look(table, swapped, &f) && !f.past)
 		snprintf(why->text, sizeof(why->text),
-			 "there is no such %s, but byte-swapped it is 0x%08x, which exists: convert it with htonl() where it is sent, and ntohl() where it arrives",
+			 "there is no such %s, but byte-swapped it is 0x%08x, "
+			 "which exists: convert it with htonl() where it is "
+			 "sent, and ntohl() where it arrives",
 			 name, swapped);
 	else
 		snprintf(why->text, sizeof(why->text),
 			 "no region has this %s: %s", name,
-			 ask->remote ?
-				 "use mr->rkey of the process that has the memory, sent in full" :
-				 "use mr->lkey of the region that the memory is in");
+			 ask->remote ? "use mr->rkey of the process that has "
+				       "the memory, sent in full" :
+				       "use mr->lkey of the region that the "
+				       "memory is in");
 }
 
 static void outside(const struct key_ask *ask, const struct key_facts *f,
@@ -114,12 +117,15 @@ static void outside(const struct key_ask *ask, const struct key_facts *f,
 		snprintf(how, sizeof(how), "ends %" PRIu64 " bytes beyond it",
 			 to - end);
 	if (key_holds(f->iova, f->length, __builtin_bswap64(ask->va), ask->len))
-		hint = "; with its bytes in the other order the address is inside: convert it with htobe64() and be64toh()";
+		hint = "; with its bytes in the other order the address is "
+		       "inside: convert it with htobe64() and be64toh()";
 	else if (f->access & IBV_ACCESS_ZERO_BASED)
-		hint = "; addresses in a region with IBV_ACCESS_ZERO_BASED begin at 0";
+		hint = "; addresses in a region with IBV_ACCESS_ZERO_BASED "
+		       "begin at 0";
 	snprintf(why->text, sizeof(why->text),
-		 "[0x%" PRIx64 ", 0x%" PRIx64 ") is not inside its region [0x%" PRIx64
-		 ", 0x%" PRIx64 "): it %s%s",
+		 "[0x%" PRIx64 ", 0x%" PRIx64
+		 ") is not inside its region [0x%" PRIx64 ", 0x%" PRIx64
+		 "): it %s%s",
 		 ask->va, to, f->iova, end, how, hint);
 }
 
@@ -134,21 +140,28 @@ const char *key_refused(key_look_fn *look, void *table,
 		unknown(look, table, ask, why);
 	} else if (f.past) {
 		snprintf(why->text, size,
-			 "the region with this %s has been deregistered (or its window bound anew): deregister only when it is no longer used",
-			 f.lkey == f.rkey ? name : f.rkey ? "rkey" : "lkey");
+			 "the region with this %s has been deregistered (or "
+			 "its window bound anew): deregister only when it is "
+			 "no longer used",
+			 f.lkey == f.rkey ? name :
+			 f.rkey           ? "rkey" :
+					    "lkey");
 	} else if (ask->remote ? f.rkey != ask->key : f.lkey != ask->key) {
 		snprintf(why->text, size,
-			 "that is the %s of a region, and here its %s is needed, 0x%08x",
+			 "that is the %s of a region, and here its %s is "
+			 "needed, 0x%08x",
 			 ask->remote ? "lkey" : "rkey", name,
 			 ask->remote ? f.rkey : f.lkey);
 	} else if (f.kind == KEY_MW2 && f.qpn != ask->qpn) {
 		snprintf(why->text, size,
-			 "its memory window of type 2 is bound to QP 0x%06x, and works for no other",
+			 "its memory window of type 2 is bound to QP 0x%06x, "
+			 "and works for no other",
 			 f.qpn);
 	} else if (f.pd != ask->pd) {
 		snprintf(why->text, size,
 			 "its region [0x%" PRIx64 ", 0x%" PRIx64
-			 ") is of another PD than the QP: create both with the same",
+			 ") is of another PD than the QP: create both with the "
+			 "same",
 			 f.iova, f.iova + f.length);
 	} else if (!key_holds(f.iova, f.length, ask->va, ask->len)) {
 		outside(ask, &f, why);
@@ -202,8 +215,8 @@ void qp_explain_sge(struct qp *qp, const char *what, uint64_t wr_id, uint32_t i,
 	if (!text)
 		return;
 	qp_explain(qp,
-		   "SGE %u of %s 0x%" PRIx64 " refused: lkey 0x%08x for [0x%" PRIx64
-		   ", +%u): %s",
+		   "SGE %u of %s 0x%" PRIx64
+		   " refused: lkey 0x%08x for [0x%" PRIx64 ", +%u): %s",
 		   i, what, wr_id, sge->lkey, sge->addr, sge->length, text);
 }
 

@@ -38,8 +38,8 @@ void qp_mem_free(const struct qp_mem *mem, void *p)
 		free(p);
 }
 
-int qp_rq_init(struct qp_rq *rq, uint32_t max_wr, uint32_t max_sge,
-		 uint32_t pd, const struct qp_mem *mem)
+int qp_rq_init(struct qp_rq *rq, uint32_t max_wr, uint32_t max_sge, uint32_t pd,
+	       const struct qp_mem *mem)
 {
 	uint32_t depth;
 
@@ -51,14 +51,14 @@ int qp_rq_init(struct qp_rq *rq, uint32_t max_wr, uint32_t max_sge,
 		.max_wr = max_wr,
 		.max_sge = max_sge,
 		.pd = pd,
-		.stride = sizeof(struct slot) +
-			  max_sge * sizeof(struct ibv_sge),
+		.stride =
+			sizeof(struct slot) + max_sge * sizeof(struct ibv_sge),
 	};
 	if (mem)
 		rq->mem = *mem;
 	if (max_wr) {
-		rq->ring = qp_mem_alloc(&rq->mem, depth * rq->stride,
-					  QP_MEM_RQ);
+		rq->ring =
+			qp_mem_alloc(&rq->mem, depth * rq->stride, QP_MEM_RQ);
 		if (!rq->ring)
 			return -ENOMEM;
 	}
@@ -76,24 +76,28 @@ __attribute__((noinline, cold)) static int
 too_many(const struct qp_rq *rq, const struct ibv_recv_wr *wr)
 {
 	return why(-EINVAL,
-		   "num_sge of the receive is %d; the queue was created with max_recv_sge (SRQ: max_sge) %u",
+		   "num_sge of the receive is %d; the queue was created with "
+		   "max_recv_sge (SRQ: max_sge) %u",
 		   wr->num_sge, rq->max_sge);
 }
 
 __attribute__((noinline, cold)) static int too_long(uint64_t length)
 {
 	return why(-EINVAL,
-		   "the SGEs of the receive have %llu bytes together; a message has at most %u",
+		   "the SGEs of the receive have %llu bytes together; a "
+		   "message has at most %u",
 		   (unsigned long long)length, QP_MAX_MSG);
 }
 
 __attribute__((noinline, cold)) static int full(const struct qp_rq *rq)
 {
 	if (!rq->max_wr)
-		return why(-ENOMEM,
-			   "the receive queue has no room at all: create the QP with cap.max_recv_wr > 0");
+		return why(-ENOMEM, "the receive queue has no room at all: "
+				    "create the QP with cap.max_recv_wr > 0");
 	return why(-ENOMEM,
-		   "the receive queue is full: %u receives are posted and no message has come for them yet (cap.max_recv_wr; of an SRQ max_wr)",
+		   "the receive queue is full: %u receives are posted and no "
+		   "message has come for them yet (cap.max_recv_wr; of an SRQ "
+		   "max_wr)",
 		   rq->max_wr);
 }
 
@@ -148,7 +152,8 @@ int qp_rq_resize(struct qp_rq *rq, uint32_t max_wr)
 
 	if (max_wr < qp_rq_count(rq))
 		return why(-EINVAL,
-			   "max_wr %u is less than the %u receives that are posted",
+			   "max_wr %u is less than the %u receives that are "
+			   "posted",
 			   max_wr, qp_rq_count(rq));
 	err = qp_rq_init(&to, max_wr, rq->max_sge, rq->pd, &rq->mem);
 	if (err)

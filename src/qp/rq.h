@@ -31,9 +31,9 @@ void qp_mem_free(const struct qp_mem *mem, void *p);
 struct qp_recv {
 	uint64_t wr_id;
 	uint64_t length; /* sum of the SGEs */
-	uint32_t pd;     /* whose keys the SGEs name */
+	uint32_t pd; /* whose keys the SGEs name */
 	uint32_t num_sge;
-	void *cq;	 /* where it completes; NULL: the QP's recv_cq */
+	void *cq; /* where it completes; NULL: the QP's recv_cq */
 	struct ibv_sge sge[QP_MAX_SGE];
 };
 
@@ -50,8 +50,8 @@ struct qp_rq {
 
 /* max_wr may be 0, mem NULL. Returns 0, -ENOMEM, or -EINVAL: max_sge >
  * QP_MAX_SGE. */
-int qp_rq_init(struct qp_rq *rq, uint32_t max_wr, uint32_t max_sge,
-		 uint32_t pd, const struct qp_mem *mem);
+int qp_rq_init(struct qp_rq *rq, uint32_t max_wr, uint32_t max_sge, uint32_t pd,
+	       const struct qp_mem *mem);
 void qp_rq_fini(struct qp_rq *rq);
 
 /* -ENOMEM: full; -EINVAL: more SGEs than max_sge, or a length over 2 GiB. */

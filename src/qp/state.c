@@ -36,7 +36,8 @@ static int check_cap(const struct qp_init *init)
 	/* Said once to programs that look for the limit by trying. */
 	if (c->max_inline_data > QP_MAX_INLINE)
 		return why(-EINVAL,
-			   "cap.max_inline_data is more than the %u of this device: ask for less",
+			   "cap.max_inline_data is more than the %u of this "
+			   "device: ask for less",
 			   QP_MAX_INLINE);
 	if (init->srq)
 		return 0;
@@ -64,9 +65,9 @@ static void raise_cap(struct qp_init *init)
 		c->max_send_sge = 1;
 	/* Where an SGE fits, as many bytes do: programs (rdma_xclient) rely on
 	 * it, since it is so everywhere. */
-	c->max_inline_data = max_u32(c->max_inline_data,
-				     c->max_send_sge *
-					     (uint32_t)sizeof(struct ibv_sge));
+	c->max_inline_data =
+		max_u32(c->max_inline_data,
+			c->max_send_sge * (uint32_t)sizeof(struct ibv_sge));
 }
 
 static int sq_init(struct qp *qp, size_t wqe_size)
@@ -86,8 +87,7 @@ static int sq_init(struct qp *qp, size_t wqe_size)
 	sq->depth = round_up_pow2(sq->max_wr);
 	if (!sq->max_wr)
 		return 0;
-	sq->ring = qp_mem_alloc(&qp->rq.mem, sq->depth * sq->stride,
-				QP_MEM_SQ);
+	sq->ring = qp_mem_alloc(&qp->rq.mem, sq->depth * sq->stride, QP_MEM_SQ);
 	return sq->ring ? 0 : -ENOMEM;
 }
 
@@ -163,64 +163,74 @@ struct transition {
 #define RC_RTR (UC_RTR | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
 /* An XRC_SEND QP requests only, an XRC_RECV QP responds only. */
 #define XRECV_RTS (IBV_QP_SQ_PSN | IBV_QP_TIMEOUT)
-#define XSEND_SQD_OPT                                                         \
-	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |  \
+#define XSEND_SQD_OPT                                                          \
+	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |   \
 	 IBV_QP_MAX_QP_RD_ATOMIC)
-#define XRECV_SQD_OPT                                                         \
-	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_MAX_DEST_RD_ATOMIC |            \
+#define XRECV_SQD_OPT                                                          \
+	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_MAX_DEST_RD_ATOMIC |             \
 	 IBV_QP_MIN_RNR_TIMER)
 #define RTR_OPT (IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX)
-#define RC_RTS                                                                \
-	(IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |               \
+#define RC_RTS                                                                 \
+	(IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |                \
 	 IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC)
-#define UC_RTS_OPT                                                            \
-	(IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS |           \
+#define UC_RTS_OPT                                                             \
+	(IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS |            \
 	 IBV_QP_PATH_MIG_STATE)
 #define RC_RTS_OPT (UC_RTS_OPT | IBV_QP_MIN_RNR_TIMER)
 #define UD_RTS_OPT (IBV_QP_CUR_STATE | IBV_QP_QKEY)
-#define UC_SQD_OPT                                                            \
-	(IBV_QP_PORT | IBV_QP_AV | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS |    \
+#define UC_SQD_OPT                                                             \
+	(IBV_QP_PORT | IBV_QP_AV | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS |     \
 	 IBV_QP_PKEY_INDEX | IBV_QP_PATH_MIG_STATE)
-#define RC_SQD_OPT                                                            \
-	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |  \
-	 IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC |                \
+#define RC_SQD_OPT                                                             \
+	(UC_SQD_OPT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |   \
+	 IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC |                 \
 	 IBV_QP_MIN_RNR_TIMER)
 
 /* Moves to RESET and ERR, which need nothing, are not listed. */
 static const struct transition transitions[IBV_QPS_ERR + 1][IBV_QPS_ERR + 1] = {
-	[IBV_QPS_RESET][IBV_QPS_INIT] = {
-		true, { CONN_INIT, CONN_INIT, UD_INIT, CONN_INIT, CONN_INIT },
-		{ 0 } },
-	[IBV_QPS_INIT][IBV_QPS_INIT] = {
-		true, { 0 },
-		{ CONN_INIT, CONN_INIT, UD_INIT, CONN_INIT, CONN_INIT } },
-	[IBV_QPS_INIT][IBV_QPS_RTR] = {
-		true, { RC_RTR, UC_RTR, 0, UC_RTR, RC_RTR },
-		{ RTR_OPT, RTR_OPT, IBV_QP_PKEY_INDEX | IBV_QP_QKEY, RTR_OPT,
-		  RTR_OPT } },
-	[IBV_QPS_RTR][IBV_QPS_RTS] = {
-		true,
-		{ RC_RTS, IBV_QP_SQ_PSN, IBV_QP_SQ_PSN, RC_RTS, XRECV_RTS },
-		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, UC_RTS_OPT, RC_RTS_OPT } },
-	[IBV_QPS_RTS][IBV_QPS_RTS] = {
-		true, { 0 },
-		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, UC_RTS_OPT, RC_RTS_OPT } },
-	[IBV_QPS_RTS][IBV_QPS_SQD] = {
-		true, { 0 },
-		{ IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY,
-		  IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY,
-		  IBV_QP_EN_SQD_ASYNC_NOTIFY } },
-	[IBV_QPS_SQD][IBV_QPS_SQD] = {
-		true, { 0 },
-		{ RC_SQD_OPT, UC_SQD_OPT, IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
-		  XSEND_SQD_OPT, XRECV_SQD_OPT } },
-	[IBV_QPS_SQD][IBV_QPS_RTS] = {
-		true, { 0 },
-		{ RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT, UC_RTS_OPT, RC_RTS_OPT } },
-	[IBV_QPS_SQE][IBV_QPS_RTS] = {
-		true, { 0 },
-		{ 0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS, UD_RTS_OPT, 0,
-		  0 } },
+	[IBV_QPS_RESET][IBV_QPS_INIT] = { true,
+					  { CONN_INIT, CONN_INIT, UD_INIT,
+					    CONN_INIT, CONN_INIT },
+					  { 0 } },
+	[IBV_QPS_INIT][IBV_QPS_INIT] = { true,
+					 { 0 },
+					 { CONN_INIT, CONN_INIT, UD_INIT,
+					   CONN_INIT, CONN_INIT } },
+	[IBV_QPS_INIT][IBV_QPS_RTR] = { true,
+					{ RC_RTR, UC_RTR, 0, UC_RTR, RC_RTR },
+					{ RTR_OPT, RTR_OPT,
+					  IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
+					  RTR_OPT, RTR_OPT } },
+	[IBV_QPS_RTR][IBV_QPS_RTS] = { true,
+				       { RC_RTS, IBV_QP_SQ_PSN, IBV_QP_SQ_PSN,
+					 RC_RTS, XRECV_RTS },
+				       { RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT,
+					 UC_RTS_OPT, RC_RTS_OPT } },
+	[IBV_QPS_RTS][IBV_QPS_RTS] = { true,
+				       { 0 },
+				       { RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT,
+					 UC_RTS_OPT, RC_RTS_OPT } },
+	[IBV_QPS_RTS][IBV_QPS_SQD] = { true,
+				       { 0 },
+				       { IBV_QP_EN_SQD_ASYNC_NOTIFY,
+					 IBV_QP_EN_SQD_ASYNC_NOTIFY,
+					 IBV_QP_EN_SQD_ASYNC_NOTIFY,
+					 IBV_QP_EN_SQD_ASYNC_NOTIFY,
+					 IBV_QP_EN_SQD_ASYNC_NOTIFY } },
+	[IBV_QPS_SQD][IBV_QPS_SQD] = { true,
+				       { 0 },
+				       { RC_SQD_OPT, UC_SQD_OPT,
+					 IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
+					 XSEND_SQD_OPT, XRECV_SQD_OPT } },
+	[IBV_QPS_SQD][IBV_QPS_RTS] = { true,
+				       { 0 },
+				       { RC_RTS_OPT, UC_RTS_OPT, UD_RTS_OPT,
+					 UC_RTS_OPT, RC_RTS_OPT } },
+	[IBV_QPS_SQE][IBV_QPS_RTS] = { true,
+				       { 0 },
+				       { 0,
+					 IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS,
+					 UD_RTS_OPT, 0, 0 } },
 };
 
 /* The transition is refused, for the reason that follows. */
@@ -243,7 +253,8 @@ static int no_way(const struct qp *qp, enum ibv_qp_state to)
 			n += (size_t)snprintf(ways + n, sizeof(ways) - n,
 					      "%s, ", qp_state_str(i));
 	return refused(qp, to, -EINVAL,
-		       "no such transition; from %s a QP goes to %sRESET or ERR. The usual order is RESET, INIT, RTR, RTS",
+		       "no such transition; from %s a QP goes to %sRESET or "
+		       "ERR. The usual order is RESET, INIT, RTR, RTS",
 		       qp_state_str(qp->state), ways);
 }
 
@@ -258,18 +269,19 @@ static int wrong_mask(const struct qp *qp, enum ibv_qp_state to, int attrs)
 		return -EINVAL;
 	if (required & ~attrs)
 		return refused(qp, to, -EINVAL,
-			       "missing in attr_mask: %s; set them and the attributes. All that is needed: %s",
+			       "missing in attr_mask: %s; set them and the "
+			       "attributes. All that is needed: %s",
 			       qp_mask_str(required & ~attrs, &bad),
 			       qp_mask_str(required | IBV_QP_STATE, &good));
 	return refused(qp, to, -EINVAL,
-		       "not allowed in attr_mask here: %s; leave them out. Allowed: %s",
+		       "not allowed in attr_mask here: %s; leave them out. "
+		       "Allowed: %s",
 		       qp_mask_str(attrs & ~(required | optional), &bad),
 		       qp_mask_str(required | optional | IBV_QP_STATE, &good));
 }
 
-static int check_transition(const struct qp *qp,
-			    const struct ibv_qp_attr *attr, int mask,
-			    enum ibv_qp_state to)
+static int check_transition(const struct qp *qp, const struct ibv_qp_attr *attr,
+			    int mask, enum ibv_qp_state to)
 {
 	const struct transition *t = &transitions[qp->state][to];
 	unsigned col = qp->column;
@@ -279,9 +291,10 @@ static int check_transition(const struct qp *qp,
 	if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {
 		attrs &= ~IBV_QP_CUR_STATE;
 		return attrs ? refused(qp, to, -EINVAL,
-				       "not allowed in attr_mask here: %s; only IBV_QP_STATE is",
-				       qp_mask_str(attrs, &bad))
-			     : 0;
+				       "not allowed in attr_mask here: %s; "
+				       "only IBV_QP_STATE is",
+				       qp_mask_str(attrs, &bad)) :
+			       0;
 	}
 	if (!t->valid || (qp->state == IBV_QPS_SQE && qp_is_reliable(qp)))
 		return no_way(qp, to);
@@ -290,7 +303,8 @@ static int check_transition(const struct qp *qp,
 		return wrong_mask(qp, to, attrs);
 	if (mask & IBV_QP_CUR_STATE && attr->cur_qp_state != qp->state)
 		return refused(qp, to, -EINVAL,
-			       "attr.cur_qp_state is %s, but the QP is in another state",
+			       "attr.cur_qp_state is %s, but the QP is in "
+			       "another state",
 			       qp_state_str(attr->cur_qp_state));
 	return 0;
 }
@@ -366,7 +380,8 @@ static int check_values(const struct qp *qp, const struct ibv_qp_attr *attr,
 {
 	if (mask & IBV_QP_ALT_PATH)
 		return refused(qp, to, -EOPNOTSUPP, "%s",
-			       "IBV_QP_ALT_PATH: automatic path migration is not supported");
+			       "IBV_QP_ALT_PATH: automatic path migration is "
+			       "not supported");
 	for (size_t i = 0; i < ARRAY_SIZE(attributes); i++) {
 		const struct attribute *t = &attributes[i];
 		const uint32_t value = attribute_value(attr, t);
@@ -386,8 +401,10 @@ int qp_modify_check(const struct qp *qp, const struct ibv_qp_attr *attr,
 
 	*to = mask & IBV_QP_STATE ? attr->qp_state : qp->state;
 	if ((unsigned)*to > IBV_QPS_ERR)
-		return why(-EINVAL, "QP 0x%06x: attr.qp_state is %u, no enum ibv_qp_state",
-			   qp->qpn, (unsigned)*to);
+		return why(
+			-EINVAL,
+			"QP 0x%06x: attr.qp_state is %u, no enum ibv_qp_state",
+			qp->qpn, (unsigned)*to);
 	err = check_transition(qp, attr, mask, *to);
 	return err ? err : check_values(qp, attr, mask, *to);
 }

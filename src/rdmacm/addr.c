@@ -133,8 +133,8 @@ static int normalise_addr(const struct sockaddr *addr,
 	if (out->ss_family == AF_INET6 &&
 	    IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)out)->sin6_addr) &&
 	    !((struct sockaddr_in6 *)out)->sin6_scope_id)
-		return why(-EINVAL,
-			   "a link-local address needs its interface: set sin6_scope_id (fe80::1%%eth0)");
+		return why(-EINVAL, "a link-local address needs its interface: "
+				    "set sin6_scope_id (fe80::1%%eth0)");
 	return 0;
 }
 
@@ -164,15 +164,20 @@ static int find_dev(const struct cma_id *id, const struct sockaddr *addr,
 	*dev = cma_dev_of(&gid, cma_may_iwarp(id), via);
 	if (!*dev && netdev_is_local(&gid))
 		return why(-ENODEV,
-			   "%s is an address of this host, but of none of the devices that it can use (softhca devices; --devices leaves interfaces out, and iWARP has RDMA_PS_TCP alone)",
+			   "%s is an address of this host, but of none of the "
+			   "devices that it can use (softhca devices; "
+			   "--devices leaves interfaces out, and iWARP has "
+			   "RDMA_PS_TCP alone)",
 			   gid_str(&gid, &at));
 	if (!*dev)
 		return why(-EADDRNOTAVAIL,
-			   "%s is not an address of this host (ip addr lists them)",
+			   "%s is not an address of this host (ip addr lists "
+			   "them)",
 			   gid_str(&gid, &at));
 	if (scope_id(addr) && scope_id(addr) != via->ifindex)
 		return why(-EADDRNOTAVAIL,
-			   "%s is an address of %s, not of the interface in sin6_scope_id",
+			   "%s is an address of %s, not of the interface in "
+			   "sin6_scope_id",
 			   gid_str(&gid, &at), via->ifname);
 	return 0;
 }
@@ -394,7 +399,8 @@ static int resolve_route(struct cma_id *id, struct sockaddr_storage *dst)
 		err = bind_dev(id, (struct sockaddr *)&src);
 		if (err)
 			return why(err == -EADDRNOTAVAIL ? -ENODEV : err,
-				   "the way to the peer leaves by %s, which is of no device (softhca devices)",
+				   "the way to the peer leaves by %s, which is "
+				   "of no device (softhca devices)",
 				   cma_addr_str((struct sockaddr *)&src, &at));
 		cma_set_port(&src, id->port);
 		id->id.route.addr.src_storage = src;
@@ -404,7 +410,8 @@ static int resolve_route(struct cma_id *id, struct sockaddr_storage *dst)
 		err = find_dev(id, (struct sockaddr *)dst, &dev, &via);
 		if (err)
 			return why(-ENODEV,
-				   "%s is not a GID of this host: of 127.0.0.0/8 use 127.0.0.1",
+				   "%s is not a GID of this host: of "
+				   "127.0.0.0/8 use 127.0.0.1",
 				   cma_addr_str((struct sockaddr *)dst, &at));
 	}
 	id->id.route.addr.dst_storage = *dst;
@@ -445,11 +452,12 @@ static int resolve_addr(struct cma_id *id, const struct sockaddr *src,
 			return err;
 	}
 	if (id->state != CMA_ADDR_BOUND)
-		return cma_wrong_state(id,
-				       "an address is resolved once, by a new or a bound one");
+		return cma_wrong_state(
+			id,
+			"an address is resolved once, by a new or a bound one");
 	if (cma_src(id)->sa_family != to.ss_family)
-		return why(-EINVAL,
-			   "source and destination are of two families, IPv4 and IPv6");
+		return why(-EINVAL, "source and destination are of two "
+				    "families, IPv4 and IPv6");
 	err = resolve_route(id, &to);
 	if (!err)
 		err = cma_await(id, timeout_ms);
@@ -460,8 +468,8 @@ static int resolve_addr(struct cma_id *id, const struct sockaddr *src,
 	else /* by an event; the call succeeds */
 		WHY_REPORT("RDMA_CM_EVENT_ADDR_ERROR", err);
 	return post_simple(id,
-			   err ? RDMA_CM_EVENT_ADDR_ERROR
-			       : RDMA_CM_EVENT_ADDR_RESOLVED,
+			   err ? RDMA_CM_EVENT_ADDR_ERROR :
+				 RDMA_CM_EVENT_ADDR_RESOLVED,
 			   err);
 }
 
@@ -487,8 +495,8 @@ int rdma_resolve_route(struct rdma_cm_id *ib, int timeout_ms)
 		return cma_ret(-EIO);
 	if (id->state != CMA_ADDR_RESOLVED)
 		return cma_ret(cma_wrong_state(
-			id,
-			"rdma_resolve_addr() first, and its event RDMA_CM_EVENT_ADDR_RESOLVED"));
+			id, "rdma_resolve_addr() first, and its event "
+			    "RDMA_CM_EVENT_ADDR_RESOLVED"));
 	ib->route.path_rec = &id->path_rec;
 	ib->route.num_paths = 1;
 	id->state = CMA_ROUTE_RESOLVED;

@@ -32,14 +32,14 @@ static int from_addrinfo(struct rdma_addrinfo *rai,
 		rai->ai_qp_type =
 			hints->ai_port_space == RDMA_PS_UDP ||
 					(!hints->ai_port_space &&
-					 ai->ai_socktype == SOCK_DGRAM)
-				? IBV_QPT_UD
-				: IBV_QPT_RC;
+					 ai->ai_socktype == SOCK_DGRAM) ?
+				IBV_QPT_UD :
+				IBV_QPT_RC;
 	rai->ai_port_space = hints->ai_port_space;
 	if (!rai->ai_port_space)
-		rai->ai_port_space = rai->ai_qp_type == IBV_QPT_UD
-					     ? RDMA_PS_UDP
-					     : RDMA_PS_TCP;
+		rai->ai_port_space = rai->ai_qp_type == IBV_QPT_UD ?
+					     RDMA_PS_UDP :
+					     RDMA_PS_TCP;
 	if (ai->ai_canonname) {
 		*name = strdup(ai->ai_canonname);
 		if (!*name)

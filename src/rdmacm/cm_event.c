@@ -118,17 +118,21 @@ static int on_request(struct cma_id *listener, const struct cm_event *cme)
 	if (!type_fits(listener->id.qp_type, cme)) {
 		cma_refused(listener, cme,
 			    "it is for another type of QP than the listener");
-		return ud ? (int)CM_SIDR_UNSUPPORTED
-			  : (int)CM_REJ_INVALID_TRANSPORT_TYPE;
+		return ud ? (int)CM_SIDR_UNSUPPORTED :
+			    (int)CM_REJ_INVALID_TRANSPORT_TYPE;
 	}
 	if (check_header(cme, &port)) {
 		cma_refused(listener, cme,
-			    "the addresses in its private data are not the packet's (annex A11): address translation on the way, or a peer without rdma_cm");
+			    "the addresses in its private data are not the "
+			    "packet's (annex A11): address translation on the "
+			    "way, or a peer without rdma_cm");
 		return ud ? (int)CM_SIDR_REJECTED : (int)CM_REJ_CONSUMER;
 	}
 	if (listener->backlog <= 0 || !listener->id.channel) {
 		cma_refused(listener, cme,
-			    "as many as the backlog of rdma_listen() wait; the peer will try again: call rdma_get_cm_event() sooner, or listen with a larger backlog");
+			    "as many as the backlog of rdma_listen() wait; the "
+			    "peer will try again: call rdma_get_cm_event() "
+			    "sooner, or listen with a larger backlog");
 		return -EAGAIN;
 	}
 	id = request_id(listener, cme, port);

@@ -50,7 +50,8 @@ int cma_not_connected(const struct cma_id *id)
 {
 	return id->conn || id->iw ?
 		       why(-EINVAL,
-			   "the connection is at another step: this was done already, or the peer has ended it") :
+			   "the connection is at another step: this was done "
+			   "already, or the peer has ended it") :
 		       cma_wrong_state(
 			       id,
 			       "there is no connection and no request for one");
@@ -68,7 +69,8 @@ static void explain_rejected(struct cma_id *id, const struct cm_event *ev)
 		hint = ": no rdma_listen() there on this port";
 		break;
 	case CM_REJ_CONSUMER:
-		hint = ": the program there has called rdma_reject(), or could not ready its QP";
+		hint = ": the program there has called rdma_reject(), or could "
+		       "not ready its QP";
 		break;
 	case CM_REJ_INVALID_TRANSPORT_TYPE:
 		hint = ": the listener there is for another type of QP";
@@ -96,7 +98,8 @@ static void explain_unreachable(struct cma_id *id, const struct cm_event *ev)
 {
 	static const char *const sidr[] = {
 		[CM_SIDR_UNSUPPORTED] = "no listener on that port there",
-		[CM_SIDR_REJECTED] = "the program there has called rdma_reject()",
+		[CM_SIDR_REJECTED] =
+			"the program there has called rdma_reject()",
 		[CM_SIDR_NO_QP] = "the program there has no QP for it",
 	};
 	struct cma_text at;
@@ -106,17 +109,20 @@ static void explain_unreachable(struct cma_id *id, const struct cm_event *ev)
 	if (ev->status >= 0)
 		why(err, "service of %s refused: SIDR status %d (%s)", at.text,
 		    ev->status,
-		    ev->status < (int)ARRAY_SIZE(sidr) &&
-				    sidr[ev->status] ?
+		    ev->status < (int)ARRAY_SIZE(sidr) && sidr[ev->status] ?
 			    sidr[ev->status] :
 			    "for a reason of its own");
 	else if (id->passive)
 		why(err,
-		    "connection accepted for %s, but it has not confirmed that: its process has ended or does not fetch its events, or packets are lost",
+		    "connection accepted for %s, but it has not confirmed "
+		    "that: its process has ended or does not fetch its events, "
+		    "or packets are lost",
 		    at.text);
 	else
 		why(err,
-		    "no answer from %s: no process receives RoCE there, its listener does not fetch its events (backlog), or a firewall drops UDP 4791; softhca doctor --peer HOST",
+		    "no answer from %s: no process receives RoCE there, its "
+		    "listener does not fetch its events (backlog), or a "
+		    "firewall drops UDP 4791; softhca doctor --peer HOST",
 		    at.text);
 	why_report("RDMA_CM_EVENT_UNREACHABLE", err);
 }

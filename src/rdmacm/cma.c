@@ -78,8 +78,8 @@ static int dev_open(struct cma_dev *d, struct ibv_device *ibdev)
 	d->max_initiator_depth =
 		(uint8_t)min_u32((uint32_t)attr.max_qp_init_rd_atom, 255);
 	d->ack_delay = attr.local_ca_ack_delay;
-	d->ops = ibdev->transport_type == IBV_TRANSPORT_IWARP ? &cma_iwarp
-							      : &cma_roce;
+	d->ops = ibdev->transport_type == IBV_TRANSPORT_IWARP ? &cma_iwarp :
+								&cma_roce;
 	return 0;
 }
 

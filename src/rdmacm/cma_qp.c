@@ -202,7 +202,8 @@ static int create_cqs(struct rdma_cm_id *id, uint32_t send, uint32_t recv,
 static int other_context(void)
 {
 	return why(-EINVAL,
-		   "the PD is of another context than id->verbs: allocate it from that, or pass NULL for the default");
+		   "the PD is of another context than id->verbs: allocate it "
+		   "from that, or pass NULL for the default");
 }
 
 static int create_qp(struct cma_id *id, struct ibv_qp_init_attr_ex *attr)
@@ -222,11 +223,13 @@ static int create_qp(struct cma_id *id, struct ibv_qp_init_attr_ex *attr)
 			   ib->qp->qp_num);
 	if (!ib->verbs)
 		return cma_wrong_state(
-			id,
-			"it has no device yet: rdma_resolve_addr(), or rdma_bind_addr() to an address of an interface, first");
+			id, "it has no device yet: rdma_resolve_addr(), or "
+			    "rdma_bind_addr() to an address of an interface, "
+			    "first");
 	if (ib->qp_type != attr->qp_type)
 		return why(-EINVAL,
-			   "qp_type is %s, but the identifier is for %s (RDMA_PS_TCP: RC, RDMA_PS_UDP: UD)",
+			   "qp_type is %s, but the identifier is for %s "
+			   "(RDMA_PS_TCP: RC, RDMA_PS_UDP: UD)",
 			   qp_type_str(attr->qp_type),
 			   qp_type_str(ib->qp_type));
 	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd) {
@@ -332,11 +335,12 @@ int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr)
 	if (err)
 		return cma_ret(err);
 	if (id->srq)
-		return cma_ret(why(-EINVAL, "the identifier has an SRQ already"));
+		return cma_ret(
+			why(-EINVAL, "the identifier has an SRQ already"));
 	if (!id->verbs)
 		return cma_ret(cma_wrong_state(
-			to_id(id),
-			"it has no device yet: rdma_resolve_addr() or rdma_bind_addr() first"));
+			to_id(id), "it has no device yet: rdma_resolve_addr() "
+				   "or rdma_bind_addr() first"));
 	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd) {
 		attr->comp_mask |= IBV_SRQ_INIT_ATTR_PD;
 		attr->pd = id->pd;
@@ -374,9 +378,9 @@ int rdma_create_srq(struct rdma_cm_id *id, struct ibv_pd *pd,
 		.srq_context = attr->srq_context,
 		.attr = attr->attr,
 		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD,
-		.srq_type = (int)id->qp_type == IBV_QPT_XRC_RECV
-				    ? IBV_SRQT_XRC
-				    : IBV_SRQT_BASIC,
+		.srq_type = (int)id->qp_type == IBV_QPT_XRC_RECV ?
+				    IBV_SRQT_XRC :
+				    IBV_SRQT_BASIC,
 		.pd = pd ? pd : id->pd,
 	};
 	int ret = rdma_create_srq_ex(id, &ex);
@@ -468,8 +472,10 @@ int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **out)
 	int err;
 
 	if (!l->sync)
-		return cma_ret(why(-EINVAL,
-				   "the identifier has an event channel: requests come there, by rdma_get_cm_event()"));
+		return cma_ret(
+			why(-EINVAL,
+			    "the identifier has an event channel: requests "
+			    "come there, by rdma_get_cm_event()"));
 	if (listen->event) {
 		rdma_ack_cm_event(listen->event);
 		listen->event = NULL;

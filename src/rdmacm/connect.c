@@ -16,7 +16,8 @@
 int cma_too_long(size_t len, size_t max)
 {
 	return why(-EINVAL,
-		   "%zu bytes of private data: the message has room for %zu (and private_data must not be NULL)",
+		   "%zu bytes of private data: the message has room for %zu "
+		   "(and private_data must not be NULL)",
 		   len, max);
 }
 
@@ -37,7 +38,8 @@ static int request_data(struct cma_id *id, const struct rdma_conn_param *param,
 		return 0;
 	if (!param->private_data ||
 	    param->private_data_len > max - IPCM_HDR_LEN)
-		return cma_too_long(param->private_data_len, max - IPCM_HDR_LEN);
+		return cma_too_long(param->private_data_len,
+				    max - IPCM_HDR_LEN);
 	memcpy(data + IPCM_HDR_LEN, param->private_data,
 	       param->private_data_len);
 	return 0;
@@ -52,13 +54,16 @@ static int check_param(const struct cma_dev *dev,
 	if (param->responder_resources != RDMA_MAX_RESP_RES &&
 	    param->responder_resources > dev->max_responder_resources)
 		return why(-EINVAL,
-			   "responder_resources is %u; the device has at most %u (max_qp_rd_atom), RDMA_MAX_RESP_RES takes those",
+			   "responder_resources is %u; the device has at most "
+			   "%u (max_qp_rd_atom), RDMA_MAX_RESP_RES takes those",
 			   param->responder_resources,
 			   dev->max_responder_resources);
 	if (param->initiator_depth != RDMA_MAX_INIT_DEPTH &&
 	    param->initiator_depth > dev->max_initiator_depth)
 		return why(-EINVAL,
-			   "initiator_depth is %u; the device has at most %u (max_qp_init_rd_atom), RDMA_MAX_INIT_DEPTH takes those",
+			   "initiator_depth is %u; the device has at most %u "
+			   "(max_qp_init_rd_atom), RDMA_MAX_INIT_DEPTH takes "
+			   "those",
 			   param->initiator_depth, dev->max_initiator_depth);
 	if (param->private_data_len && !param->private_data)
 		return why(-EINVAL,
@@ -117,13 +122,13 @@ static int connect_conn(struct cma_id *id, const struct rdma_conn_param *param)
 		return err;
 	set_local(id, param);
 	id->local.responder_resources =
-		param && param->responder_resources != RDMA_MAX_RESP_RES
-			? param->responder_resources
-			: id->dev->max_responder_resources;
+		param && param->responder_resources != RDMA_MAX_RESP_RES ?
+			param->responder_resources :
+			id->dev->max_responder_resources;
 	id->local.initiator_depth =
-		param && param->initiator_depth != RDMA_MAX_INIT_DEPTH
-			? param->initiator_depth
-			: id->dev->max_initiator_depth;
+		param && param->initiator_depth != RDMA_MAX_INIT_DEPTH ?
+			param->initiator_depth :
+			id->dev->max_initiator_depth;
 	id->local.ack_timeout = cma_ack_timeout(id);
 	id->local.mtu = id->path_rec.mtu;
 	cm = cma_lock();
@@ -164,8 +169,8 @@ static int roce_connect(struct cma_id *id, const struct rdma_conn_param *param)
 
 	if (err)
 		return err;
-	return id->id.qp_type == IBV_QPT_UD ? connect_ud(id, param)
-					    : connect_conn(id, param);
+	return id->id.qp_type == IBV_QPT_UD ? connect_ud(id, param) :
+					      connect_conn(id, param);
 }
 
 int rdma_connect(struct rdma_cm_id *ib, struct rdma_conn_param *param)
@@ -177,11 +182,11 @@ int rdma_connect(struct rdma_cm_id *ib, struct rdma_conn_param *param)
 		return cma_ret(-EIO);
 	if (id->state != CMA_ROUTE_RESOLVED)
 		return cma_ret(cma_wrong_state(
-			id,
-			"rdma_resolve_addr() and rdma_resolve_route() first, and their events"));
+			id, "rdma_resolve_addr() and rdma_resolve_route() "
+			    "first, and their events"));
 	if (roce_gid_is_multicast(&id->path.dgid))
-		return cma_ret(why(-EINVAL,
-				   "the destination is a multicast group: rdma_join_multicast()"));
+		return cma_ret(why(-EINVAL, "the destination is a multicast "
+					    "group: rdma_join_multicast()"));
 	err = check_param(id->dev, param) ?: id->dev->ops->connect(id, param);
 	return err ? cma_ret(err) : cma_complete(id);
 }
@@ -232,9 +237,11 @@ int rdma_establish(struct rdma_cm_id *ib)
 	/* with a QP this happens when the event is fetched */
 	if (ib->qp)
 		return cma_ret(why(-EINVAL,
-				   "an identifier with a QP (rdma_create_qp) is established when the event is fetched; the call is for QPs of the program's own"));
-	return cma_ret(id->dev ? id->dev->ops->establish(id)
-			       : cma_not_connected(id));
+				   "an identifier with a QP (rdma_create_qp) "
+				   "is established when the event is fetched; "
+				   "the call is for QPs of the program's own"));
+	return cma_ret(id->dev ? id->dev->ops->establish(id) :
+				 cma_not_connected(id));
 }
 
 /* Passive side */
@@ -248,8 +255,7 @@ static int bind_all(void)
 	for (int i = 0; i < n; i++) {
 		if (dev[i].ops != &cma_roce)
 			continue;
-		err = shca_device_bind(to_ctx(dev[i].verbs)->dev,
-				       cma_engine());
+		err = shca_device_bind(to_ctx(dev[i].verbs)->dev, cma_engine());
 		if (!err)
 			continue;
 		while (i--)
@@ -299,8 +305,7 @@ static int listen_start(struct cma_id *id)
 		err = 0;
 	}
 	if (!err && roce)
-		err = cm_listen(cm, &id->listener,
-				cma_service_id(id, id->port),
+		err = cm_listen(cm, &id->listener, cma_service_id(id, id->port),
 				any ? NULL : &gid, cma_families(id), id);
 	if (!err)
 		id->state = CMA_LISTEN;
@@ -338,14 +343,14 @@ int rdma_listen(struct rdma_cm_id *ib, int backlog)
 	if (id->state == CMA_IDLE)
 		err = cma_bind(id, (struct sockaddr *)&any);
 	if (!err && id->state != CMA_ADDR_BOUND)
-		err = cma_wrong_state(id,
-				      "rdma_bind_addr() must precede rdma_listen()");
+		err = cma_wrong_state(
+			id, "rdma_bind_addr() must precede rdma_listen()");
 	if (!err)
 		err = cma_port_listen(id);
 	if (!err) {
-		id->backlog = backlog > 0 && backlog < CMA_MAX_BACKLOG
-				      ? backlog
-				      : CMA_MAX_BACKLOG;
+		id->backlog = backlog > 0 && backlog < CMA_MAX_BACKLOG ?
+				      backlog :
+				      CMA_MAX_BACKLOG;
 		err = listen_start(id);
 	}
 	return cma_ret(err);
@@ -421,8 +426,8 @@ static int roce_accept(struct cma_id *id, const struct rdma_conn_param *param)
 
 	if (err)
 		return err;
-	return id->id.qp_type == IBV_QPT_UD ? accept_ud(id, param)
-					    : accept_conn(id, param);
+	return id->id.qp_type == IBV_QPT_UD ? accept_ud(id, param) :
+					      accept_conn(id, param);
 }
 
 int rdma_accept(struct rdma_cm_id *ib, struct rdma_conn_param *param)
@@ -434,8 +439,8 @@ int rdma_accept(struct rdma_cm_id *ib, struct rdma_conn_param *param)
 		return cma_ret(-EIO);
 	if (!id->passive || id->state != CMA_CONNECT)
 		return cma_ret(cma_wrong_state(
-			id,
-			"rdma_accept() is for the new identifier in the event RDMA_CM_EVENT_CONNECT_REQUEST, once"));
+			id, "rdma_accept() is for the new identifier in the "
+			    "event RDMA_CM_EVENT_CONNECT_REQUEST, once"));
 	err = check_param(id->dev, param) ?: id->dev->ops->accept(id, param);
 	if (err || ib->qp_type == IBV_QPT_UD)
 		return cma_ret(err);
@@ -464,10 +469,11 @@ static int ib_reject(struct cma_id *id, const void *data, uint8_t len,
 	if (engine_dead(cma_engine()))
 		return -EIO;
 	if (len && !data)
-		return why(-EINVAL, "private_data_len is %u, but private_data is NULL",
+		return why(-EINVAL,
+			   "private_data_len is %u, but private_data is NULL",
 			   len);
-	return id->dev ? id->dev->ops->reject(id, data, len, reason)
-		       : cma_not_connected(id);
+	return id->dev ? id->dev->ops->reject(id, data, len, reason) :
+			 cma_not_connected(id);
 }
 
 int rdma_reject(struct rdma_cm_id *id, const void *private_data,
@@ -506,8 +512,8 @@ int rdma_notify(struct rdma_cm_id *ib, enum ibv_event_type event)
 	if (event != IBV_EVENT_COMM_EST)
 		return cma_ret(why(-EINVAL, "event %u: only IBV_EVENT_COMM_EST",
 				   (unsigned)event));
-	return cma_ret(id->dev ? id->dev->ops->notify(id)
-			       : cma_not_connected(id));
+	return cma_ret(id->dev ? id->dev->ops->notify(id) :
+				 cma_not_connected(id));
 }
 
 static int roce_disconnect(struct cma_id *id)
@@ -534,9 +540,9 @@ int rdma_disconnect(struct rdma_cm_id *ib)
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
 	if ((!id->conn && !id->iw) || ib->qp_type == IBV_QPT_UD)
-		return cma_ret(cma_wrong_state(
-			id,
-			"there is no connection to end (datagram services have none)"));
+		return cma_ret(
+			cma_wrong_state(id, "there is no connection to end "
+					    "(datagram services have none)"));
 	err = id->dev->ops->disconnect(id);
 	if (err < 0)
 		return cma_ret(err);

@@ -477,8 +477,8 @@ int cma_complete(struct cma_id *id)
 	if (!ev->status)
 		return 0;
 	/* What the event is about has been reported. */
-	errno = ev->event == RDMA_CM_EVENT_REJECTED ? ECONNREFUSED
-						     : abs(ev->status);
+	errno = ev->event == RDMA_CM_EVENT_REJECTED ? ECONNREFUSED :
+						      abs(ev->status);
 	return -1;
 }
 

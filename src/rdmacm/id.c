@@ -96,8 +96,8 @@ void cma_netdevs_changed(void *arg)
 			report_event(id, RDMA_CM_EVENT_DEVICE_REMOVAL);
 			continue;
 		}
-		if (!shca_device_addr(to_ctx(id->dev->verbs)->dev,
-				      &id->via.gid, &now) ||
+		if (!shca_device_addr(to_ctx(id->dev->verbs)->dev, &id->via.gid,
+				      &now) ||
 		    (now.ifindex == was->ifindex &&
 		     !memcmp(now.mac, was->mac, sizeof(now.mac))))
 			continue;
@@ -132,7 +132,8 @@ int cma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out,
 	case RDMA_PS_IPOIB: /* there is no IPoIB on Ethernet */
 	default:
 		return why(-EINVAL,
-			   "port space 0x%x: RDMA_PS_TCP, RDMA_PS_UDP and RDMA_PS_IB exist here",
+			   "port space 0x%x: RDMA_PS_TCP, RDMA_PS_UDP and "
+			   "RDMA_PS_IB exist here",
 			   (unsigned)ps);
 	}
 	err = cma_init();
@@ -213,8 +214,8 @@ int rdma_migrate_id(struct rdma_cm_id *ib, struct rdma_event_channel *channel)
 	struct cm *cm;
 
 	if (was_sync && !channel)
-		return cma_ret(why(-EINVAL,
-				   "the identifier is synchronous already: give a channel"));
+		return cma_ret(why(-EINVAL, "the identifier is synchronous "
+					    "already: give a channel"));
 	to = channel ? to_channel(channel) : cma_channel_new();
 	if (!to)
 		return -1;
@@ -237,9 +238,10 @@ int rdma_migrate_id(struct rdma_cm_id *ib, struct rdma_event_channel *channel)
 
 static int wrong_size(size_t len, size_t want)
 {
-	return why(-EINVAL,
-		   "optlen is %zu; this option has %zu (and optval is not NULL)",
-		   len, want);
+	return why(
+		-EINVAL,
+		"optlen is %zu; this option has %zu (and optval is not NULL)",
+		len, want);
 }
 
 static int option_int(const void *val, size_t len, int *out)
@@ -342,8 +344,9 @@ int rdma_set_local_ece(struct rdma_cm_id *ib, struct ibv_ece *ece)
 {
 	/* a QP of ours does that itself */
 	if (!ece || ib->qp)
-		return cma_ret(why(-EINVAL,
-				   "ece is NULL, or the QP is one of rdma_create_qp(), which handles ECE itself"));
+		return cma_ret(why(
+			-EINVAL, "ece is NULL, or the QP is one of "
+				 "rdma_create_qp(), which handles ECE itself"));
 	to_id(ib)->local.ece.vendor_id = ece->vendor_id;
 	to_id(ib)->local.ece.options = ece->options;
 	return 0;
@@ -352,8 +355,9 @@ int rdma_set_local_ece(struct rdma_cm_id *ib, struct ibv_ece *ece)
 int rdma_get_remote_ece(struct rdma_cm_id *ib, struct ibv_ece *ece)
 {
 	if (!ece || ib->qp)
-		return cma_ret(why(-EINVAL,
-				   "ece is NULL, or the QP is one of rdma_create_qp(), which handles ECE itself"));
+		return cma_ret(why(
+			-EINVAL, "ece is NULL, or the QP is one of "
+				 "rdma_create_qp(), which handles ECE itself"));
 	ece->vendor_id = to_id(ib)->peer.ece.vendor_id;
 	ece->options = to_id(ib)->peer.ece.options;
 	ece->comp_mask = 0;

@@ -59,8 +59,8 @@ static int find_qp(struct cma_id *id, const struct rdma_conn_param *param,
 	if (found)
 		qp = &sched_qp(found)->ex.qp_base;
 	if (!qp)
-		return why(-EINVAL,
-			   "iWARP connects a QP: rdma_create_qp() first, or give qp_num");
+		return why(-EINVAL, "iWARP connects a QP: rdma_create_qp() "
+				    "first, or give qp_num");
 	*out = to_qp(qp);
 	if (qp->context->device->transport_type == IBV_TRANSPORT_IWARP)
 		return 0;
@@ -201,8 +201,8 @@ static int iw_notify(struct cma_id *id)
 static int iw_establish(struct cma_id *id)
 {
 	(void)id;
-	return why(-EINVAL,
-		   "iWARP establishes connections itself: wait for RDMA_CM_EVENT_ESTABLISHED");
+	return why(-EINVAL, "iWARP establishes connections itself: wait for "
+			    "RDMA_CM_EVENT_ESTABLISHED");
 }
 
 const struct cma_ops cma_iwarp = {
@@ -246,9 +246,11 @@ int cma_iw_listen(struct cma_id *id)
 			     !(cma_families(id) & CM_LISTEN_V4), id->backlog,
 			     id);
 	if (err)
-		return why(err, "cannot listen on TCP %s: %s (ss -ltnp shows who does)",
-			   cma_addr_str((struct sockaddr *)&on, &at),
-			   sys_strerror(-err));
+		return why(
+			err,
+			"cannot listen on TCP %s: %s (ss -ltnp shows who does)",
+			cma_addr_str((struct sockaddr *)&on, &at),
+			sys_strerror(-err));
 	return 0;
 }
 
@@ -272,8 +274,7 @@ static void unmap_ipv4(const struct sockaddr_storage *from,
 	union ibv_gid gid;
 
 	cma_addr_gid((const struct sockaddr *)from, &gid);
-	cma_gid_addr(&gid,
-		     from->ss_family == AF_INET6 ? v6->sin6_scope_id : 0,
+	cma_gid_addr(&gid, from->ss_family == AF_INET6 ? v6->sin6_scope_id : 0,
 		     cma_port((const struct sockaddr *)from), to);
 }
 
@@ -402,12 +403,16 @@ static void explain_event(struct cma_id *id, const struct shca_iw_event *iwe)
 	if (!why_wanted())
 		return;
 	if (iwe->status == -ECONNREFUSED)
-		hint = iwe->len ? ": the program there has called rdma_reject()" :
-				  ": no iWARP listener there on this port, or its program has called rdma_reject()";
+		hint = iwe->len ?
+			       ": the program there has called rdma_reject()" :
+			       ": no iWARP listener there on this port, or its "
+			       "program has called rdma_reject()";
 	else if (iwe->status == -ECONNRESET)
-		hint = ": the listener there has closed the connection without an answer: it may not speak iWARP";
+		hint = ": the listener there has closed the connection without "
+		       "an answer: it may not speak iWARP";
 	else if (iwe->status == -EPROTO)
-		hint = ": the listener there does not speak iWARP, or does not agree with this end";
+		hint = ": the listener there does not speak iWARP, or does not "
+		       "agree with this end";
 	else
 		hint = "";
 	why(iwe->status, "connection to TCP %s: %s%s",

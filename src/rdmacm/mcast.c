@@ -60,21 +60,22 @@ static int join_group(struct cma_id *id, const struct sockaddr *addr,
 	if (err)
 		return err;
 	if (id->id.qp_type != IBV_QPT_UD)
-		return why(-EINVAL,
-			   "multicast is for identifiers of RDMA_PS_UDP (UD QPs)");
+		return why(
+			-EINVAL,
+			"multicast is for identifiers of RDMA_PS_UDP (UD QPs)");
 	if (!id->dev ||
 	    (id->state != CMA_ADDR_BOUND && id->state != CMA_ADDR_RESOLVED))
 		return cma_wrong_state(
-			id,
-			"rdma_bind_addr() to an address of an interface, or rdma_resolve_addr(), first");
+			id, "rdma_bind_addr() to an address of an interface, "
+			    "or rdma_resolve_addr(), first");
 	mc = calloc(1, sizeof(*mc));
 	if (!mc)
 		return -ENOMEM;
 	path = id->path;
 	err = addr_to_mgid(addr, &mc->mgid);
 	if (!err && roce_gid_is_v4(&mc->mgid) != roce_gid_is_v4(&path.sgid))
-		err = why(-EINVAL,
-			  "the group and the address that is bound are of two families, IPv4 and IPv6");
+		err = why(-EINVAL, "the group and the address that is bound "
+				   "are of two families, IPv4 and IPv6");
 	if (err)
 		goto err_free;
 	mc->context = context;
@@ -119,8 +120,8 @@ int rdma_join_multicast_ex(struct rdma_cm_id *ib,
 	if (!(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS) ||
 	    !(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS) ||
 	    attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED)
-		return cma_ret(why(-EINVAL,
-				   "addr and join_flags are needed, with both bits in comp_mask"));
+		return cma_ret(why(-EINVAL, "addr and join_flags are needed, "
+					    "with both bits in comp_mask"));
 	err = join_group(id, attr->addr, attr->join_flags, context);
 	return err ? cma_ret(err) : cma_complete(id);
 }
@@ -178,7 +179,8 @@ int rdma_leave_multicast(struct rdma_cm_id *ib, struct sockaddr *addr)
 		return cma_ret(-EIO);
 	len = addr ? cma_addr_len(addr) : 0;
 	if (!len)
-		return cma_ret(why(-EINVAL, "no address, or not AF_INET or AF_INET6"));
+		return cma_ret(
+			why(-EINVAL, "no address, or not AF_INET or AF_INET6"));
 	cma_lock();
 	for (p = &id->mc; *p; p = &(*p)->next)
 		if (!memcmp(&(*p)->addr, addr, len))

@@ -59,11 +59,13 @@ static int port_check(struct cma_id *id, uint16_t port, bool reuse)
 		err = port_conflict(id, o, reuse);
 		if (err)
 			return why(err,
-				   "port %u is used by another identifier of this process, for %s%s",
+				   "port %u is used by another identifier of "
+				   "this process, for %s%s",
 				   port, cma_addr_str(cma_src(o), &at),
 				   o->state == CMA_LISTEN ?
 					   ", which listens" :
-					   " (RDMA_OPTION_ID_REUSEADDR lets both have it)");
+					   " (RDMA_OPTION_ID_REUSEADDR lets "
+					   "both have it)");
 	}
 	return 0;
 }
@@ -189,8 +191,8 @@ static int port_find(struct cma_id *id, uint16_t port, bool any_process)
 	if (port) {
 		if (port < FIRST_USER_PORT && geteuid())
 			return why(-EACCES,
-				   "port %u: those below %d are root's",
-				   port, FIRST_USER_PORT);
+				   "port %u: those below %d are root's", port,
+				   FIRST_USER_PORT);
 		cma_lock();
 		err = port_check(id, port, id->reuse);
 		if (!err)

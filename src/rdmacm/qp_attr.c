@@ -49,15 +49,15 @@ static int attr_init(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
 /* How many reads and atomics the peer may have outstanding. */
 static uint8_t final_resources(const struct cma_id *id)
 {
-	return min_u8(id->passive ? id->local.responder_resources
-				  : id->peer.initiator_depth,
+	return min_u8(id->passive ? id->local.responder_resources :
+				    id->peer.initiator_depth,
 		      id->dev->max_responder_resources);
 }
 
 static uint8_t final_depth(const struct cma_id *id)
 {
-	return min_u8(id->passive ? id->local.initiator_depth
-				  : id->peer.responder_resources,
+	return min_u8(id->passive ? id->local.initiator_depth :
+				    id->peer.responder_resources,
 		      id->dev->max_initiator_depth);
 }
 
@@ -92,16 +92,16 @@ static int attr_rts(struct cma_id *id, struct ibv_qp_attr *attr, int *mask)
 	case IBV_QPT_XRC_SEND:
 		*mask |= IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 			 IBV_QP_MAX_QP_RD_ATOMIC;
-		attr->retry_cnt = id->passive ? id->peer.retry_count
-					      : id->local.retry_count;
+		attr->retry_cnt = id->passive ? id->peer.retry_count :
+						id->local.retry_count;
 		attr->rnr_retry = id->peer.rnr_retry_count;
 		attr->max_rd_atomic = final_depth(id);
 		/* fall through */
 	case IBV_QPT_XRC_RECV:
 		*mask |= IBV_QP_TIMEOUT;
-		attr->timeout = id->passive && !id->ack_timeout_set
-					? id->peer.ack_timeout
-					: cma_ack_timeout(id);
+		attr->timeout = id->passive && !id->ack_timeout_set ?
+					id->peer.ack_timeout :
+					cma_ack_timeout(id);
 		break;
 	default:
 		break;
@@ -144,8 +144,8 @@ int rdma_init_qp_attr(struct rdma_cm_id *ib, struct ibv_qp_attr *attr,
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
 	if (!attr || !mask || !to_id(ib)->dev)
-		return cma_ret(cma_wrong_state(
-			to_id(ib),
-			"attr and mask are needed, and an identifier with a device"));
+		return cma_ret(cma_wrong_state(to_id(ib),
+					       "attr and mask are needed, and "
+					       "an identifier with a device"));
 	return cma_ret(cma_qp_attr(to_id(ib), attr, mask));
 }

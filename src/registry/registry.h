@@ -122,7 +122,8 @@ void registry_publish(struct registry *r, uint16_t port, uint32_t limit);
  */
 #define REGISTRY_SPORTS 10
 void registry_sports(struct registry *r, const uint16_t *ports, size_t n);
-bool registry_sends_from(const struct registry *r, unsigned slot, uint16_t port);
+bool registry_sends_from(const struct registry *r, unsigned slot,
+			 uint16_t port);
 
 /*
  * Bytes on their way to a slot, so that senders of this host do not overrun

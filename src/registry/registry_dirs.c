@@ -27,9 +27,8 @@ static const char *runtime_dir(void)
 
 size_t registry_dirs(const char *dir, const char *dirs[REGISTRY_DIRS])
 {
-	const char *const usual[REGISTRY_DIRS] = {
-		"/dev/shm", runtime_dir(), "/tmp"
-	};
+	const char *const usual[REGISTRY_DIRS] = { "/dev/shm", runtime_dir(),
+						   "/tmp" };
 	size_t n = 0;
 
 	if (!dir)

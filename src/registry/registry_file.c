@@ -455,8 +455,7 @@ static void remove_strays(const char *own)
 			snprintf(path, sizeof(path), "%s%.255s", dir, name);
 			if (!segments && !ours)
 				remove_stray(path);
-			if (segments &&
-			    (ours || !has_registry(dir, name, end)))
+			if (segments && (ours || !has_registry(dir, name, end)))
 				unlink(path);
 		}
 		if (d)
@@ -571,8 +570,8 @@ static int get_file(const char *dir, struct regfile **out)
 		fd = open_locked(path, &st);
 	if (fd < 0)
 		return fd == -EAGAIN ? regfile_fail(-EAGAIN,
-						    "%s keeps changing", path)
-				     : fd;
+						    "%s keeps changing", path) :
+				       fd;
 	f = calloc(1, sizeof(*f));
 	if (!f) {
 		err = regfile_fail(-ENOMEM, "out of memory");

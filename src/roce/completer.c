@@ -56,10 +56,10 @@ static uint64_t ack_timeout_ns(const struct roce_qp *qp)
 static uint64_t rnr_delay_ns(uint8_t field)
 {
 	static const uint32_t usec[32] = {
-		655360, 10,    20,    30,    40,    60,	   80,	  120,
-		160,	240,   320,   480,   640,   960,   1280,  1920,
-		2560,	3840,  5120,  7680,  10240, 15360, 20480, 30720,
-		40960,	61440, 81920, 122880, 163840, 245760, 327680, 491520,
+		655360, 10,    20,    30,     40,     60,     80,     120,
+		160,    240,   320,   480,    640,    960,    1280,   1920,
+		2560,   3840,  5120,  7680,   10240,  15360,  20480,  30720,
+		40960,  61440, 81920, 122880, 163840, 245760, 327680, 491520,
 	};
 
 	return usec[field & 31] * USEC;
@@ -91,9 +91,9 @@ void comp_arm(struct roce_qp *qp, uint64_t now_ns)
 		/* The answer to one packet alone is not put off. */
 		r->probe_ns = r->cc.srtt_ns * (alone ? 1 : 2) +
 			      r->cc.rttvar_ns * (alone ? 2 : 4);
-		r->probe_ns = max_u64(r->probe_ns, r->cc.srtt_ns ?
-							   PROBE_MIN_NS :
-							   PROBE_UNKNOWN_NS);
+		r->probe_ns =
+			max_u64(r->probe_ns, r->cc.srtt_ns ? PROBE_MIN_NS :
+							     PROBE_UNKNOWN_NS);
 		r->probe_ns = min_u64(r->probe_ns, PROBE_FIRST_MAX_NS);
 		r->unread[0] = r->unread[1] = 0;
 	}
@@ -238,11 +238,20 @@ static const char *nak_text(uint8_t code)
 {
 	switch (code) {
 	case ROCE_NAK_INVALID_REQUEST:
-		return "the peer found the request invalid (NAK 0x61): an operation that its QP's qp_access_flags do not allow, a message longer than its receive buffer, an atomic to an address that is not a multiple of 8, an XRC SRQ that does not exist, more reads than max_dest_rd_atomic, or an opcode out of order";
+		return "the peer found the request invalid (NAK 0x61): an "
+		       "operation that its QP's qp_access_flags do not allow, "
+		       "a message longer than its receive buffer, an atomic to "
+		       "an address that is not a multiple of 8, an XRC SRQ "
+		       "that does not exist, more reads than "
+		       "max_dest_rd_atomic, or an opcode out of order";
 	case ROCE_NAK_REMOTE_ACCESS:
-		return "the peer refused access (NAK 0x62): check rkey, address range, the region's access flags and PD, and that the region is still registered";
+		return "the peer refused access (NAK 0x62): check rkey, "
+		       "address range, the region's access flags and PD, and "
+		       "that the region is still registered";
 	default:
-		return "the peer could not execute the request (NAK 0x63): its receive buffer's lkey is bad, or the message is longer than the buffer";
+		return "the peer could not execute the request (NAK 0x63): its "
+		       "receive buffer's lkey is bad, or the message is longer "
+		       "than the buffer";
 	}
 }
 
@@ -279,14 +288,15 @@ static void nak_fatal(struct roce_qp *qp, uint8_t code)
 		explain(qp,
 			"the peer refused %s (NAK 0x%02x), work request "
 			"0x%llx, %u bytes at remote 0x%llx rkey 0x%08x: %s",
-			code == ROCE_NAK_REMOTE_ACCESS ? "access"
-						       : "the request",
+			code == ROCE_NAK_REMOTE_ACCESS ? "access" :
+							 "the request",
 			ROCE_AETH_NAK | code, (unsigned long long)w->wr_id,
 			w->length, (unsigned long long)w->remote_addr, w->rkey,
 			text);
 	else
 		explain(qp,
-			"%s; work request 0x%llx, %u bytes at remote 0x%llx rkey 0x%08x",
+			"%s; work request 0x%llx, %u bytes at remote 0x%llx "
+			"rkey 0x%08x",
 			nak_text(code), (unsigned long long)w->wr_id, w->length,
 			(unsigned long long)w->remote_addr, w->rkey);
 	fail_head(qp, status[code]);
@@ -302,7 +312,9 @@ static void rx_rnr(struct roce_qp *qp, uint8_t timer, uint64_t now_ns)
 	if (qp->base.attr.rnr_retry != 7 &&
 	    r->rnr_retries >= qp->base.attr.rnr_retry) {
 		explain(qp,
-			"RNR retry exceeded: the peer had no receive posted for %.1f ms (rnr_retry=%u): post receives there before sending, or use rnr_retry 7",
+			"RNR retry exceeded: the peer had no receive posted "
+			"for %.1f ms (rnr_retry=%u): post receives there "
+			"before sending, or use rnr_retry 7",
 			(double)(r->rnr_retries ? now_ns - r->rnr_since_ns :
 						  0) /
 				1e6,
@@ -315,7 +327,8 @@ static void rx_rnr(struct roce_qp *qp, uint8_t timer, uint64_t now_ns)
 	if (now_ns - r->rnr_said_ns >= SAY_NS) {
 		r->rnr_said_ns = now_ns;
 		explain(qp,
-			"the peer has had no receive posted for %.1f s (%u RNR NAKs)%s; post receives there before sending here",
+			"the peer has had no receive posted for %.1f s (%u RNR "
+			"NAKs)%s; post receives there before sending here",
 			(double)(now_ns - r->rnr_since_ns) / 1e9,
 			r->rnr_retries,
 			qp->base.attr.rnr_retry == 7 ?
@@ -416,7 +429,8 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 	if (is_read != (wqe_is_read(w) || qp_wqe_has_value(w)) ||
 	    (is_read && !read_length_good(qp, w, pkt))) {
 		explain(qp,
-			"response %s of %zu bytes to work request 0x%llx, of which %u bytes were to come",
+			"response %s of %zu bytes to work request 0x%llx, of "
+			"which %u bytes were to come",
 			roce_opcode(pkt->h.opcode)->name, pkt->len,
 			(unsigned long long)w->wr_id, w->length - offset);
 		fail_head(qp, IBV_WC_BAD_RESP_ERR);
@@ -447,8 +461,8 @@ static void rx_data(struct roce_qp *qp, const struct roce_rx *pkt,
 	}
 	if (err) {
 		if (err == -EFAULT)
-			qp_explain_sge(&qp->base, "work request", w->wr_id,
-				       bad, &sge[bad], qp->base.pd,
+			qp_explain_sge(&qp->base, "work request", w->wr_id, bad,
+				       &sge[bad], qp->base.pd,
 				       IBV_ACCESS_LOCAL_WRITE);
 		fail_head(qp, IBV_WC_LOC_PROT_ERR);
 		return;
@@ -529,9 +543,9 @@ roce_acked(struct roce_qp *qp, uint32_t psn, bool early, uint64_t now_ns)
 	struct roce_requester *r = &qp->req;
 	bool all;
 
-	if ((qp->base.type != IBV_QPT_RC && qp->base.type != IBV_QPT_XRC_SEND) ||
-	    qp->base.state < IBV_QPS_RTS ||
-	    qp->base.state == IBV_QPS_ERR)
+	if ((qp->base.type != IBV_QPT_RC &&
+	     qp->base.type != IBV_QPT_XRC_SEND) ||
+	    qp->base.state < IBV_QPS_RTS || qp->base.state == IBV_QPS_ERR)
 		return true;
 	if (psn_diff(psn, r->una) < 0 || psn_diff(r->end_psn, psn) <= 0)
 		return true; /* known already */
@@ -558,8 +572,8 @@ void roce_qp_waits(const struct roce_qp *qp, struct roce_waits *w)
 }
 
 /* A peer that does not read may go on any time; said after 1, 2, 4... s. */
-__attribute__((noinline, cold)) static void
-unread_explain(struct roce_qp *qp, uint64_t now_ns)
+__attribute__((noinline, cold)) static void unread_explain(struct roce_qp *qp,
+							   uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
 	struct key_why why;
@@ -575,7 +589,8 @@ unread_explain(struct roce_qp *qp, uint64_t now_ns)
 	r->unread_said = now_ns;
 	if (qp->base.env->explain && roce_env(qp)->silent)
 		explain(qp,
-			"the peer has read no packet for %.1f s, and this QP waits for it: %s",
+			"the peer has read no packet for %.1f s, and this QP "
+			"waits for it: %s",
 			(double)(now_ns - r->unread_ns) / 1e9,
 			roce_env(qp)->silent(&qp->base, &why));
 }
@@ -594,29 +609,29 @@ static const char *expected_psn(const struct roce_qp *qp, struct key_why *why)
 	if (!r->strays)
 		return NULL;
 	snprintf(why->text, sizeof(why->text),
-		 "the peer answers, but expects PSN 0x%06x, and sq_psn here is 0x%06x: its rq_psn must be the same",
+		 "the peer answers, but expects PSN 0x%06x, and sq_psn here is "
+		 "0x%06x: its rq_psn must be the same",
 		 r->stray_psn, r->una);
 	return why->text;
 }
 
-__attribute__((noinline, cold)) static void
-silence_explain(struct roce_qp *qp, uint64_t now_ns)
+__attribute__((noinline, cold)) static void silence_explain(struct roce_qp *qp,
+							    uint64_t now_ns)
 {
 	const struct roce_requester *r = &qp->req;
 	struct key_why why;
 	const char *text = expected_psn(qp, &why);
 
 	if (roce_env(qp)->unanswered && roce_qp_unanswered(qp))
-		roce_env(qp)->unanswered(
-			&qp->base, r->strays < STRAYS_SURE ? NULL : text);
+		roce_env(qp)->unanswered(&qp->base,
+					 r->strays < STRAYS_SURE ? NULL : text);
 	if (!qp->base.env->explain)
 		return;
 	if (!text && roce_env(qp)->silent)
 		text = roce_env(qp)->silent(&qp->base, &why);
 	explain(qp, "no answer for %.0f ms (timeout=%u, retry_cnt=%u)%s%s",
-		(double)(now_ns - r->progress_ns) / 1e6,
-		qp->base.attr.timeout, qp->base.attr.retry_cnt,
-		text ? ": " : "", text ? text : "");
+		(double)(now_ns - r->progress_ns) / 1e6, qp->base.attr.timeout,
+		qp->base.attr.retry_cnt, text ? ": " : "", text ? text : "");
 }
 
 void comp_expire(struct roce_qp *qp, uint64_t now_ns)
@@ -668,7 +683,7 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 	comp_arm(qp, now_ns);
 	/* Never sleep past the moment when the timeout counts. */
 	if (timeout != UINT64_MAX)
-		r->timer_ns = min_u64(r->timer_ns,
-				      r->progress_ns +
-					      timeout * (r->retries + 1ull));
+		r->timer_ns =
+			min_u64(r->timer_ns,
+				r->progress_ns + timeout * (r->retries + 1ull));
 }

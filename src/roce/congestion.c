@@ -132,8 +132,8 @@ static void cwnd_widen(struct roce_cc *c, uint32_t n)
 	uint32_t add;
 
 	n = min_u32(n, c->cwnd_max / CWND_UNIT);
-	add = c->cwnd < c->ssthresh ? n * CWND_UNIT
-				    : n * CWND_UNIT * CWND_UNIT / c->cwnd;
+	add = c->cwnd < c->ssthresh ? n * CWND_UNIT :
+				      n * CWND_UNIT * CWND_UNIT / c->cwnd;
 	c->cwnd = min_u32(c->cwnd + add, c->cwnd_max);
 }
 
@@ -325,8 +325,7 @@ bool pace_has_room(struct roce_qp *qp)
 	if (p->bytes > 0)
 		return true;
 	/* Until half a burst is allowed: fewer, larger sends. */
-	p->next_ns =
-		p->at_ns + 1 +
-		(uint64_t)(p->burst / 2 - p->bytes) * MSEC / p->rate;
+	p->next_ns = p->at_ns + 1 +
+		     (uint64_t)(p->burst / 2 - p->bytes) * MSEC / p->rate;
 	return false;
 }

@@ -9,17 +9,17 @@
 
 /* Why a packet for a QP did nothing there. */
 enum roce_drop {
-	ROCE_DROP_OPCODE,    /* not one of the QP's service, or not expected */
-	ROCE_DROP_HEADER,    /* transport version or P_Key */
-	ROCE_DROP_STATE,     /* the QP does not receive yet, */
-	ROCE_DROP_ENDED,     /* or any more: it is in the error state */
-	ROCE_DROP_ADDRESS,   /* the sender is not the QP's peer */
+	ROCE_DROP_OPCODE, /* not one of the QP's service, or not expected */
+	ROCE_DROP_HEADER, /* transport version or P_Key */
+	ROCE_DROP_STATE, /* the QP does not receive yet, */
+	ROCE_DROP_ENDED, /* or any more: it is in the error state */
+	ROCE_DROP_ADDRESS, /* the sender is not the QP's peer */
 	ROCE_DROP_DUPLICATE, /* done before; a request was answered again */
-	ROCE_DROP_GAP,	     /* something before it is missing */
-	ROCE_DROP_REFUSED,   /* RC: a NAK says why; UC: its message is lost */
-	ROCE_DROP_QKEY,	     /* UD: wrong Q_Key, or longer than the MTU or
+	ROCE_DROP_GAP, /* something before it is missing */
+	ROCE_DROP_REFUSED, /* RC: a NAK says why; UC: its message is lost */
+	ROCE_DROP_QKEY, /* UD: wrong Q_Key, or longer than the MTU or
 			      * the receive */
-	ROCE_DROP_NO_RECV,   /* no receive was posted; RC: RNR NAK */
+	ROCE_DROP_NO_RECV, /* no receive was posted; RC: RNR NAK */
 	ROCE_DROPS
 };
 
@@ -36,8 +36,7 @@ struct roce_env {
 	 * completes (out->cq). -ENOENT: no such SRQ in the QP's domain;
 	 * -EAGAIN: empty. NULL: no XRC here.
 	 */
-	int (*xrc_srq_take)(struct qp *qp, uint32_t srqn,
-			    struct qp_recv *out);
+	int (*xrc_srq_take)(struct qp *qp, uint32_t srqn, struct qp_recv *out);
 
 	/*
 	 * XRC: whose keys a request names that is for the SRQ with this number

@@ -19,9 +19,9 @@ __attribute__((noinline, cold)) static enum verdict
 too_long(struct roce_qp *qp, const struct roce_rx *pkt, uint32_t f)
 {
 	explain(qp,
-		"a message of more than %u bytes arrived for receive 0x%llx, which has room for %llu: post larger receive buffers",
-		qp->rsp.offset + (uint32_t)pkt->len -
-			(f & ROCE_F_LAST ? 1 : 0),
+		"a message of more than %u bytes arrived for receive 0x%llx, "
+		"which has room for %llu: post larger receive buffers",
+		qp->rsp.offset + (uint32_t)pkt->len - (f & ROCE_F_LAST ? 1 : 0),
 		(unsigned long long)qp->base.recv.wr_id,
 		(unsigned long long)qp->base.recv.length);
 	return V_LENGTH;
@@ -39,7 +39,7 @@ not_stored(struct roce_qp *qp, int err, uint32_t bad)
 }
 
 RSP_INLINE enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt,
-			      uint32_t f)
+				  uint32_t f)
 {
 	struct roce_responder *r = &qp->rsp;
 	uint32_t bad = 0;
@@ -55,9 +55,9 @@ RSP_INLINE enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt,
 				      qp->base.recv.sge, qp->base.recv.num_sge,
 				      r->offset, pkt->source, pkt->len, &bad);
 	else
-		err = qp_scatter(&qp->base, qp->base.recv.pd,
-				 qp->base.recv.sge, qp->base.recv.num_sge,
-				 r->offset, pkt->payload, pkt->len, &bad);
+		err = qp_scatter(&qp->base, qp->base.recv.pd, qp->base.recv.sge,
+				 qp->base.recv.num_sge, r->offset, pkt->payload,
+				 pkt->len, &bad);
 	if (err)
 		return not_stored(qp, err, bad);
 	r->offset += (uint32_t)pkt->len;
@@ -67,9 +67,9 @@ RSP_INLINE enum verdict exec_send(struct roce_qp *qp, const struct roce_rx *pkt,
 static inline int store_write(struct roce_qp *qp, const struct key_entry *e,
 			      void *p, const struct roce_rx *pkt)
 {
-	return pkt->source ? qp_store_from(&qp->base, e, p, pkt->source,
-					   pkt->len) :
-			     qp_store(&qp->base, e, p, pkt->payload, pkt->len);
+	return pkt->source ?
+		       qp_store_from(&qp->base, e, p, pkt->source, pkt->len) :
+		       qp_store(&qp->base, e, p, pkt->payload, pkt->len);
 }
 
 /* The same where somebody asks what comes where. */
@@ -124,9 +124,8 @@ static enum verdict exec_write(struct roce_qp *qp, const struct roce_rx *pkt,
 					  IBV_ACCESS_REMOTE_WRITE);
 			return V_ACCESS;
 		}
-		err = qp_is_noted(&qp->base) ?
-			      store_noted(qp, e, p, pkt, f) :
-			      store_write(qp, e, p, pkt);
+		err = qp_is_noted(&qp->base) ? store_noted(qp, e, p, pkt, f) :
+					       store_write(qp, e, p, pkt);
 		keys_put(e);
 		if (err)
 			return not_read(err, V_ACCESS);
@@ -157,8 +156,8 @@ static void atomic_run(void *arg)
 		__atomic_compare_exchange_n(a->p, &a->orig, a->operand, false,
 					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	} else {
-		a->orig = __atomic_fetch_add(a->p, a->operand,
-					     __ATOMIC_SEQ_CST);
+		a->orig =
+			__atomic_fetch_add(a->p, a->operand, __ATOMIC_SEQ_CST);
 	}
 }
 
@@ -173,7 +172,8 @@ static int atomic_alone(struct roce_qp *qp, const struct key_entry *e,
 		return err;
 	if (env->atomic_lock && env->atomic_lock(&qp->base, a->p)) {
 		explain(qp,
-			"an atomic at 0x%llx has to wait: another process of this host is in the middle of one, and stopped",
+			"an atomic at 0x%llx has to wait: another process of "
+			"this host is in the middle of one, and stopped",
 			(unsigned long long)(uintptr_t)a->p);
 		return -EBUSY;
 	}
@@ -188,9 +188,9 @@ atomic_noted(struct roce_qp *qp, const struct key_entry *e, struct atomic *a)
 {
 	const bool write = a->op == ROCE_ATOMIC_WRITE;
 	const struct qp_change c = {
-		.kind = write			    ? QP_CHANGE_WRITE :
+		.kind = write                  ? QP_CHANGE_WRITE :
 			a->op == ROCE_CMP_SWAP ? QP_CHANGE_SWAP :
-						      QP_CHANGE_ADD,
+						 QP_CHANGE_ADD,
 		.p = a->p,
 		.len = 8,
 		.data = write ? &a->operand : NULL,
@@ -252,7 +252,7 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
  * is acknowledged, this message is not.
  */
 RSP_INLINE enum verdict deliver(struct roce_qp *qp, const struct roce_rx *pkt,
-			    uint32_t f)
+				uint32_t f)
 {
 	struct roce_responder *r = &qp->rsp;
 	bool owed = r->ack_pending;
@@ -312,7 +312,9 @@ RSP_INLINE enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt,
 		    (!qp->base.env->invalidate ||
 		     qp->base.env->invalidate(&qp->base, pkt->h.inv_rkey))) {
 			explain(qp,
-				"send with invalidate of rkey 0x%08x refused: not a window of type 2 that is bound to this QP",
+				"send with invalidate of rkey 0x%08x refused: "
+				"not a window of type 2 that is bound to this "
+				"QP",
 				pkt->h.inv_rkey);
 			v = V_INVALIDATE;
 		}

@@ -25,12 +25,14 @@ void roce_drop(struct roce_qp *qp, enum roce_drop why)
 {
 	/* What points to a mistake in the program or the network. */
 	static const char *const mistakes[ROCE_DROPS] = {
-		[ROCE_DROP_OPCODE] =
-			"its opcode is not one of this QP's type, or not expected here",
-		[ROCE_DROP_HEADER] =
-			"its P_Key is not 0xffff, or its transport version is not 0",
+		[ROCE_DROP_OPCODE] = "its opcode is not one of this QP's type, "
+				     "or not expected here",
+		[ROCE_DROP_HEADER] = "its P_Key is not 0xffff, or its "
+				     "transport version is not 0",
 		[ROCE_DROP_ADDRESS] =
-			"its source or destination address is not the connection's: does the peer have several, or did it give another GID?",
+			"its source or destination address is not the "
+			"connection's: does the peer have several, or did it "
+			"give another GID?",
 	};
 
 	qp->stats.dropped++;
@@ -41,7 +43,8 @@ void roce_drop(struct roce_qp *qp, enum roce_drop why)
 	if (mistakes[why] && !(qp->drops_explained & 1u << why)) {
 		qp->drops_explained |= 1u << why;
 		explain(qp,
-			"packet dropped (others for the same reason are not reported): %s",
+			"packet dropped (others for the same reason are not "
+			"reported): %s",
 			mistakes[why]);
 	}
 }
@@ -118,9 +121,8 @@ static inline int rx_check(const struct roce_qp *qp, const struct roce_rx *pkt)
 	if (qp->base.state == IBV_QPS_ERR)
 		return 1 + ROCE_DROP_ENDED;
 	/* Only what stays in memory may be elsewhere. */
-	if (pkt->source &&
-	    (qp->base.type == IBV_QPT_UD ||
-	     roce_opcode(pkt->h.opcode)->flags & ROCE_F_ATOMIC))
+	if (pkt->source && (qp->base.type == IBV_QPT_UD ||
+			    roce_opcode(pkt->h.opcode)->flags & ROCE_F_ATOMIC))
 		return 1 + ROCE_DROP_HEADER;
 	if (qp->base.type == IBV_QPT_UD)
 		return rx_check_header(pkt, qp->service);
@@ -135,8 +137,8 @@ pkey_differs(struct roce_qp *qp, const struct roce_rx *pkt)
 
 	if (roce_env(qp)->differs && !pkey_matches(pkt->h.pkey) &&
 	    (ud || same_path(pkt, &qp->path, qp->path_hash)))
-		roce_env(qp)->differs(&qp->base, ROCE_DIFFERS_PKEY,
-				      pkt->h.pkey, ROCE_PKEY_DEFAULT,
+		roce_env(qp)->differs(&qp->base, ROCE_DIFFERS_PKEY, pkt->h.pkey,
+				      ROCE_PKEY_DEFAULT,
 				      ud ? pkt->h.src_qpn : qp->dest_qpn);
 }
 
@@ -195,8 +197,8 @@ static inline bool is_small_send(const struct roce_qp *qp,
 				 const struct roce_rx *pkt)
 {
 	return pkt->h.opcode == (ROCE_RC | ROCE_SEND_ONLY) && pkt->host &&
-	       pkt->path_hash == qp->path_hash &&
-	       qp->base.type == IBV_QPT_RC && qp->base.state == IBV_QPS_RTS;
+	       pkt->path_hash == qp->path_hash && qp->base.type == IBV_QPT_RC &&
+	       qp->base.state == IBV_QPS_RTS;
 }
 
 void roce_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns)
@@ -263,8 +265,8 @@ bool roce_ack_held(const struct roce_qp *qp)
 
 void roce_tx(struct roce_qp *qp, struct roce_batch *b, uint64_t now_ns)
 {
-	const bool rides = rsp_owes_ack(qp) && !qp->rsp.ack_first &&
-			   req_is_one(qp);
+	const bool rides =
+		rsp_owes_ack(qp) && !qp->rsp.ack_first && req_is_one(qp);
 
 	if (qp->rsp.ack_held && (rides || req_ready(qp)))
 		rsp_hold_done(qp, true);

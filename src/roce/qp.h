@@ -31,9 +31,9 @@
 struct roce_pkt {
 	struct roce_hdr h; /* h.pad: zero bytes between payload and ICRC */
 	const struct roce_path *path;
-	uint32_t hash;    /* same for the packets of one flow: picks the socket */
+	uint32_t hash; /* same for the packets of one flow: picks the socket */
 	uint32_t payload; /* bytes in its pieces */
-	uint32_t iov;     /* first of its payload pieces in the batch */
+	uint32_t iov; /* first of its payload pieces in the batch */
 	uint16_t niov;
 	uint16_t to_slot; /* 1 + slot of the process of this host that it is
 			   * for; 0: whose the destination QPN is */
@@ -55,7 +55,7 @@ struct roce_batch {
 	 */
 	uint32_t max_payload, max_copy;
 	bool responses; /* all of them, or none, */
-	bool ack;	/* but for the last, an ACK behind requests */
+	bool ack; /* but for the last, an ACK behind requests */
 	bool probe; /* one request, sent again for its answer (recovery.c) */
 	struct roce_pkt pkt[ROCE_BATCH];
 	struct qp_pieces data; /* of all their payloads */
@@ -70,21 +70,22 @@ struct roce_rx {
 	struct roce_hdr h;
 	const uint8_t *payload; /* NULL: it is elsewhere, */
 	const struct qp_source *source; /* where this reads it from; or NULL */
-	size_t len;            /* payload bytes, without the pad */
-	union ibv_gid sgid;    /* where it came from */
-	union ibv_gid dgid;    /* our address, or a multicast group */
-	const uint8_t *grh;    /* 40 bytes as a UD receiver gets them, or NULL
+	size_t len; /* payload bytes, without the pad */
+	union ibv_gid sgid; /* where it came from */
+	union ibv_gid dgid; /* our address, or a multicast group */
+	const uint8_t *grh; /* 40 bytes as a UD receiver gets them, or NULL
 				* when not built (only UD needs it) */
 	uint8_t tclass;
-	uint16_t sport; /* UDP source port; 0: it came by no UDP, or is not known */
+	uint16_t
+		sport; /* UDP source port; 0: it came by no UDP, or is not known */
 	bool ecn_ce; /* congestion experienced */
 	bool handed; /* over by another process of this user on this host */
-	bool host;   /* roce_path_hash(sgid, dgid) is path_hash; they are there
+	bool host; /* roce_path_hash(sgid, dgid) is path_hash; they are there
 		      * for UD and XRC alone */
 	bool ack_note; /* no packet: what h.dest_qpn has sent up to h.psn is
 		       * accepted; only path_hash is there besides */
 	bool early; /* an ACK note that may be ahead of responses */
-	bool large;  /* may be longer than the path MTU */
+	bool large; /* may be longer than the path MTU */
 	uint32_t path_hash;
 	bool *acked; /* set by roce_rx() instead of an ACK packet: all up to
 		      * this packet is acknowledged, and the link passes that
@@ -134,8 +135,8 @@ uint32_t roce_qp_dest(const struct roce_qp *qp); /* the peer's QPN */
  * alternate one. Moving to ERR flushes; moving to RESET drops everything,
  * silently. Returns 0, -EINVAL, or -EOPNOTSUPP.
  */
-int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr,
-		   int mask, const struct roce_path *path);
+int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr, int mask,
+		   const struct roce_path *path);
 
 /* ibv_query_qp(3), all attributes but ah_attr's sgid_index and alt_ah_attr. */
 void roce_qp_query(const struct roce_qp *qp, struct ibv_qp_attr *attr,
@@ -201,7 +202,7 @@ struct roce_rsp_state {
 	uint32_t epsn, msn, ack_back;
 	bool nak_seq_sent, rnr_sent;
 	bool between; /* in the middle of no message; of get only, as idle */
-	bool idle;    /* and owes the peer nothing */
+	bool idle; /* and owes the peer nothing */
 };
 void roce_rsp_get(const struct roce_qp *qp, struct roce_rsp_state *s);
 void roce_rsp_set(struct roce_qp *qp, const struct roce_rsp_state *s);
@@ -330,7 +331,8 @@ const struct roce_qp_stats *roce_qp_stats(const struct roce_qp *qp);
 struct roce_waits {
 	uint32_t unacked; /* packets sent and not acknowledged, */
 	uint64_t since_ns; /* and when one was last */
-	uint64_t rnr_since_ns; /* the peer has had no receive since; 0: it has */
+	uint64_t
+		rnr_since_ns; /* the peer has had no receive since; 0: it has */
 	uint32_t rnr_naks; /* as often it has said so */
 };
 void roce_qp_waits(const struct roce_qp *qp, struct roce_waits *w);

@@ -31,7 +31,7 @@ struct reorder {
 	size_t bytes; /* of all of this */
 	/* Places in the stream of requests: PSNs come round. */
 	uint64_t begin; /* nothing that is kept is before it, */
-	uint64_t end;	/* or from here on */
+	uint64_t end; /* or from here on */
 	_Alignas(64) uint8_t slot[];
 };
 
@@ -108,7 +108,8 @@ static bool same_request(const struct kept *k, const struct roce_rx *pkt)
 static uint32_t psn_span(const struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	return roce_opcode(pkt->h.opcode)->flags & ROCE_F_READ ?
-		       pkts_of(pkt->h.dma_len, qp->mtu) : 1;
+		       pkts_of(pkt->h.dma_len, qp->mtu) :
+		       1;
 }
 
 bool reorder_keep(struct roce_qp *qp, const struct roce_rx *pkt)

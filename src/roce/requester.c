@@ -254,7 +254,10 @@ static inline bool must_copy(struct roce_qp *qp)
 	return recovery_copies(&qp->req) || qp->service != ROCE_RC;
 }
 
-#define ALWAYS(op) { op, op, op, op }
+#define ALWAYS(op)                                                             \
+	{                                                                      \
+		op, op, op, op                                                 \
+	}
 
 /* By place in the message: middle, first, last, and both. */
 static const uint8_t request_ops[][4] = {
@@ -322,7 +325,8 @@ static void fill_asking(struct roce_hdr *h, const struct qp_wqe *w,
 }
 
 /* A send or write. */
-static inline void fill_sending(struct roce_hdr *h, const struct qp_wqe *w, bool last)
+static inline void fill_sending(struct roce_hdr *h, const struct qp_wqe *w,
+				bool last)
 {
 	h->va = w->remote_addr;
 	h->rkey = w->rkey;
@@ -371,9 +375,9 @@ build_packet(struct roce_qp *qp, struct roce_batch *b, struct qp_wqe *w,
 		return -EAGAIN;
 	p = batch_open(b);
 	p->copy = part.copy;
-	p->h.opcode = (uint8_t)(
-		qp->service |
-		request_ops[w->opcode][part.first | part.last << 1]);
+	p->h.opcode =
+		(uint8_t)(qp->service |
+			  request_ops[w->opcode][part.first | part.last << 1]);
 	p->h.dest_qpn = qp->dest_qpn;
 	p->h.psn = r->nxt_psn;
 	p->h.xrc_srqn = roce_wqe(w)->remote_srqn;
@@ -455,8 +459,7 @@ static inline bool small_look(struct roce_qp *qp, struct roce_small *s)
 	s->psn = qp->req.nxt_psn;
 	s->len = w->length;
 	s->rkey = w->rkey;
-	s->imm = w->opcode == IBV_WR_SEND_WITH_INV ? w->rkey :
-						     (uint32_t)w->imm;
+	s->imm = w->opcode == IBV_WR_SEND_WITH_INV ? w->rkey : (uint32_t)w->imm;
 	s->va = w->remote_addr;
 	return s->data;
 }

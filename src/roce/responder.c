@@ -199,7 +199,7 @@ __attribute__((noinline)) static bool psn_in_window(struct roce_responder *r,
 }
 
 RSP_INLINE enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt,
-			      uint32_t f)
+				  uint32_t f)
 {
 	struct roce_responder *r = &qp->rsp;
 	int32_t d = psn_diff(pkt->h.psn, r->epsn);
@@ -226,7 +226,7 @@ RSP_INLINE enum verdict check_psn(struct roce_qp *qp, const struct roce_rx *pkt,
 
 /* Opcode sequence (9.7.4.1.2 and table 36), lengths of packets (9.7.4.1.6). */
 RSP_INLINE enum verdict check_order(const struct roce_qp *qp,
-				const struct roce_rx *pkt, uint32_t f)
+				    const struct roce_rx *pkt, uint32_t f)
 {
 	const struct roce_responder *r = &qp->rsp;
 	enum resp_in kind = f & ROCE_F_SEND  ? IN_SEND :
@@ -265,11 +265,13 @@ static void no_recv_explain(struct roce_qp *qp)
 		return;
 	if (r->rnr_said)
 		explain(qp,
-			"messages arrive, but no receive is posted (%u times more in %.1f s); post receives before the peer sends",
+			"messages arrive, but no receive is posted (%u times "
+			"more in %.1f s); post receives before the peer sends",
 			r->rnr_count - r->rnr_said,
 			(double)(r->asked_ns - r->rnr_said_ns) / 1e9);
 	else
-		explain(qp, "a message arrived, but no receive was posted; post receives before the peer sends");
+		explain(qp, "a message arrived, but no receive was posted; "
+			    "post receives before the peer sends");
 	r->rnr_said = r->rnr_count;
 	r->rnr_said_ns = r->asked_ns;
 }
@@ -278,7 +280,10 @@ __attribute__((noinline, cold)) static enum verdict
 no_recv(struct roce_qp *qp, uint32_t srqn, int err)
 {
 	if (err == -ENOENT) {
-		explain(qp, "a message for XRC SRQ %u, which is not (or no longer) in this QP's domain", srqn);
+		explain(qp,
+			"a message for XRC SRQ %u, which is not (or no longer) "
+			"in this QP's domain",
+			srqn);
 		return V_INVALID;
 	}
 	if (err != -EBUSY)
@@ -307,7 +312,7 @@ void roce_srq_gone(struct roce_qp *qp, uint32_t srqn)
 }
 
 RSP_INLINE enum verdict check_resources(struct roce_qp *qp,
-				    const struct roce_rx *pkt, uint32_t f)
+					const struct roce_rx *pkt, uint32_t f)
 {
 	struct roce_responder *r = &qp->rsp;
 
@@ -320,7 +325,9 @@ RSP_INLINE enum verdict check_resources(struct roce_qp *qp,
 			rsp_drop_repeats(r);
 		if (rsp_count(r) >= qp->base.attr.max_dest_rd_atomic) {
 			explain(qp,
-				"more reads and atomics outstanding than max_dest_rd_atomic=%u: lower the peer's max_rd_atomic",
+				"more reads and atomics outstanding than "
+				"max_dest_rd_atomic=%u: lower the peer's "
+				"max_rd_atomic",
 				qp->base.attr.max_dest_rd_atomic);
 			return V_INVALID;
 		}
@@ -363,7 +370,9 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt,
 			return V_INVALID;
 		len = 8;
 		if (h->va & 7) {
-			explain(qp, "atomic at 0x%llx refused: the address is not a multiple of 8",
+			explain(qp,
+				"atomic at 0x%llx refused: the address is not "
+				"a multiple of 8",
 				(unsigned long long)h->va);
 			return V_INVALID;
 		}
@@ -373,7 +382,10 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt,
 	if (f & ROCE_F_RETH && len > QP_MAX_MSG)
 		return V_INVALID;
 	if (!(qp->base.attr.qp_access_flags & flag)) {
-		explain(qp, "%s of %u bytes at 0x%llx with rkey 0x%08x refused: the QP's qp_access_flags lack %s: set that with IBV_QP_ACCESS_FLAGS in the transition to INIT",
+		explain(qp,
+			"%s of %u bytes at 0x%llx with rkey 0x%08x refused: "
+			"the QP's qp_access_flags lack %s: set that with "
+			"IBV_QP_ACCESS_FLAGS in the transition to INIT",
 			what, len, (unsigned long long)h->va, h->rkey,
 			key_access_str(flag));
 		return V_INVALID; /* not a request this QP supports */
@@ -381,7 +393,9 @@ static enum verdict check_access(struct roce_qp *qp, const struct roce_rx *pkt,
 	if (!len)
 		return PASS; /* 9.7.4.1.5: zero length is not checked */
 	if (find_pd(qp, h->xrc_srqn)) {
-		explain(qp, "%s for XRC SRQ %u, which is not (or no longer) in this QP's domain",
+		explain(qp,
+			"%s for XRC SRQ %u, which is not (or no longer) in "
+			"this QP's domain",
 			what, h->xrc_srqn);
 		return V_INVALID;
 	}

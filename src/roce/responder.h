@@ -15,14 +15,14 @@ enum verdict {
 	DROP,
 	DUPLICATE,
 	V_NAK_PSN,
-	V_AGAIN,       /* its payload could not be read: NAK 0x60 of it */
+	V_AGAIN, /* its payload could not be read: NAK 0x60 of it */
 	V_RNR,
-	V_INVALID,     /* NAK 0x61 */
-	V_ACCESS,      /* NAK 0x62 */
+	V_INVALID, /* NAK 0x61 */
+	V_ACCESS, /* NAK 0x62 */
 	V_OPERATIONAL, /* NAK 0x63 */
-	V_LENGTH,      /* message longer than the receive buffer: NAK 0x61 */
-	V_INVALIDATE,  /* class J: the receive fails, the send does not */
-	V_CQ_FULL,     /* the message cannot be reported: no answer */
+	V_LENGTH, /* message longer than the receive buffer: NAK 0x61 */
+	V_INVALIDATE, /* class J: the receive fails, the send does not */
+	V_CQ_FULL, /* the message cannot be reported: no answer */
 };
 
 /* responder.c: a NAK of the access, which ends the QP */

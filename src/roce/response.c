@@ -225,8 +225,7 @@ static bool resp_build(struct roce_qp *qp, struct roce_batch *b, uint32_t i,
 		p->h.opcode = (uint8_t)(qp->service |
 					read_resp_ops[first | last << 1]);
 		err = batch_remote(qp, b, p, e->pd, e->rkey, e->va + offset,
-				   min_u32(e->length - offset,
-					   span * qp->mtu));
+				   min_u32(e->length - offset, span * qp->mtu));
 		if (err == -E2BIG)
 			return resp_build(qp, b, i, 1);
 		if (err && e->again) {

@@ -75,10 +75,8 @@ static void renumber_queue(struct roce_qp *qp)
 	uint32_t psn = qp->req.una;
 
 	for (uint32_t i = qp->base.sq.head; i != qp->base.sq.tail; i++) {
-		struct roce_wqe *w =
-			roce_wqe(qp_sq_slot(&qp->base.sq, i));
-		uint32_t npkts =
-			(w->last_psn - w->first_psn + 1) & PSN_MASK;
+		struct roce_wqe *w = roce_wqe(qp_sq_slot(&qp->base.sq, i));
+		uint32_t npkts = (w->last_psn - w->first_psn + 1) & PSN_MASK;
 
 		w->first_psn = psn;
 		psn = psn_add(psn, npkts);

@@ -70,17 +70,17 @@ static inline struct roce_ud_wqe *roce_ud_wqe(const struct qp_wqe *w)
 struct roce_cc {
 	uint32_t cwnd, cwnd_max, ssthresh; /* packets in flight, 1/256 units */
 	uint32_t undo_cwnd, undo_ssthresh; /* from before what was a loss, */
-	bool undoable, silent;		   /* or seemed to be; or a silence */
+	bool undoable, silent; /* or seemed to be; or a silence */
 	bool recovering; /* from one event, until una is recover_psn */
 	uint32_t recover_psn;
 	uint64_t cut_ns; /* when a loss last narrowed the window; 0: never */
 
 	/* One round trip after the other is measured. */
-	uint64_t sent_ns;   /* when sent_psn was sent; 0: none is measured */
+	uint64_t sent_ns; /* when sent_psn was sent; 0: none is measured */
 	uint32_t sent_psn;
-	uint32_t sent_una;  /* una then */
-	bool sent_again;    /* it had been sent before, */
-	bool doubtful;	    /* or what is behind it has been since */
+	uint32_t sent_una; /* una then */
+	bool sent_again; /* it had been sent before, */
+	bool doubtful; /* or what is behind it has been since */
 	uint64_t srtt_ns, rttvar_ns, min_rtt_ns;
 	uint64_t
 		wait_ns; /* for a processor, when the pace lets it go on; smoothed */
@@ -130,30 +130,30 @@ struct roce_recovery {
 /* Requester: una <= nxt_psn <= end_psn, in PSN order. */
 struct roce_requester {
 	uint32_t post_psn; /* of the next WQE posted */
-	uint32_t una;      /* oldest PSN not acknowledged */
-	uint32_t nxt_psn;  /* next PSN to transmit */
-	uint32_t end_psn;  /* one past the highest PSN ever transmitted */
+	uint32_t una; /* oldest PSN not acknowledged */
+	uint32_t nxt_psn; /* next PSN to transmit */
+	uint32_t end_psn; /* one past the highest PSN ever transmitted */
 	uint32_t tx_end_psn; /* the same before the batch at the link */
-	uint32_t rd_out;   /* read and atomic requests without their response */
-	uint32_t noack;    /* packets since the last AckReq */
+	uint32_t rd_out; /* read and atomic requests without their response */
+	uint32_t noack; /* packets since the last AckReq */
 
 	struct roce_cc cc;
 
 	struct roce_recovery rec;
 
-	bool large;	/* the link takes large packets, */
+	bool large; /* the link takes large packets, */
 	bool read_large; /* and did when read_chunk was set */
 	uint32_t read_chunk; /* packets that one read request asks for */
 
 	/* Retransmission, see completer.c. */
 	uint64_t progress_ns; /* when una last moved, or sending began */
-	uint64_t timer_ns;    /* next look at lost packets; 0: none out */
+	uint64_t timer_ns; /* next look at lost packets; 0: none out */
 	bool unarmed; /* it is to be set by who next knows the time */
-	uint64_t armed_ns;    /* when it was set to that */
-	uint64_t probe_ns;    /* current probe interval */
+	uint64_t armed_ns; /* when it was set to that */
+	uint64_t probe_ns; /* current probe interval */
 	uint32_t looks; /* of the timer, without progress */
-	uint64_t unread[2];   /* env->unread()'s mark */
-	uint32_t retries;     /* without progress */
+	uint64_t unread[2]; /* env->unread()'s mark */
+	uint32_t retries; /* without progress */
 	uint32_t rnr_retries;
 	uint64_t rnr_until_ns; /* 0: not waiting */
 	uint64_t rnr_since_ns; /* the first RNR NAK without progress since */
@@ -163,7 +163,8 @@ struct roce_requester {
 	uint64_t unread_said; /* and when that was explained */
 	uint16_t sport; /* where an answer came from last; 0: by no UDP */
 	uint64_t cnp_ns; /* when a congestion notification counted; 0: never */
-	uint32_t strays; /* answers about a PSN that we have not sent, in a row: */
+	uint32_t
+		strays; /* answers about a PSN that we have not sent, in a row: */
 	uint32_t stray_psn; /* what the peer expects */
 };
 
@@ -172,16 +173,16 @@ enum resp_kind { RESP_READ, RESP_ATOMIC, RESP_ATOMIC_WRITE };
 /* A response that is due: kept until the link has taken all of it. */
 struct roce_response {
 	enum resp_kind kind;
-	bool again;     /* the answer to a repeated request */
-	uint32_t psn;   /* of its first packet */
+	bool again; /* the answer to a repeated request */
+	uint32_t psn; /* of its first packet */
 	uint32_t npkts;
-	uint32_t next;  /* packets handed to the link, counted from psn */
+	uint32_t next; /* packets handed to the link, counted from psn */
 	uint32_t msn;
 	uint32_t rkey;
 	uint32_t pd;
 	uint32_t length;
-	uint64_t va;    /* of the first packet's bytes */
-	uint64_t orig;  /* RESP_ATOMIC */
+	uint64_t va; /* of the first packet's bytes */
+	uint64_t orig; /* RESP_ATOMIC */
 };
 
 /*
@@ -210,13 +211,13 @@ struct roce_responder {
 	enum resp_in in;
 	uint32_t recv_srqn; /* XRC: of which SRQ the receive in use is */
 	uint32_t offset; /* bytes of the message placed */
-	uint64_t va;     /* write: next byte's address */
+	uint64_t va; /* write: next byte's address */
 	uint32_t rkey;
-	uint32_t pd;     /* write: whose key it is */
+	uint32_t pd; /* write: whose key it is */
 	uint32_t req_pd; /* whose keys the request that is looked at names */
-	uint32_t left;   /* write: bytes of RETH.DMALen to come */
+	uint32_t left; /* write: bytes of RETH.DMALen to come */
 	bool nak_seq_sent; /* one NAK per gap, */
-	uint32_t nak_for;  /* which this PSN behind it has shown */
+	uint32_t nak_for; /* which this PSN behind it has shown */
 	bool rnr_sent;
 	uint32_t rnr_count; /* messages without a receive, */
 	uint32_t rnr_said; /* as many when that was explained last, */
@@ -227,9 +228,9 @@ struct roce_responder {
 	uint32_t held_psn; /* epsn then */
 	struct backoff hold; /* a try: an ACK that waits */
 	bool nak_pending;
-	bool nak_last;	  /* what was sent last is a NAK of a gap, no ACK */
+	bool nak_last; /* what was sent last is a NAK of a gap, no ACK */
 	bool cnp_pending; /* congestion was marked on a packet */
-	uint64_t cnp_ns;  /* when that was last reported; 0: never */
+	uint64_t cnp_ns; /* when that was last reported; 0: never */
 	uint64_t asked_ns; /* when a request last came in */
 	uint8_t nak_syndrome;
 	uint32_t nak_psn;
@@ -238,7 +239,8 @@ struct roce_responder {
 	struct roce_response *resp;
 	uint32_t resp_size, resp_head, resp_tail;
 	struct reorder *reorder; /* reorder.c; NULL: nothing is kept */
-	uint16_t sport; /* from where the last request in order came; 0: no UDP */
+	uint16_t
+		sport; /* from where the last request in order came; 0: no UDP */
 	uint8_t again; /* so often in a row a request was repeated, */
 	uint32_t again_psn; /* with this PSN */
 	struct roce_atomic_done *atomics;
@@ -376,8 +378,7 @@ bool req_is_one(const struct roce_qp *qp);
 /* Packets have left, before which none were out. */
 void req_arm(struct roce_qp *qp, uint64_t now_ns);
 /* In SQD: reports it once nothing is on its way any more. */
-__attribute__((noinline, cold)) void
-req_may_be_drained(struct roce_qp *qp);
+__attribute__((noinline, cold)) void req_may_be_drained(struct roce_qp *qp);
 static inline void req_check_drained(struct roce_qp *qp)
 {
 	if (qp->base.state == IBV_QPS_SQD && !qp->base.sq_drained)
@@ -458,12 +459,12 @@ void cc_congested(struct roce_qp *qp);
 bool pace_has_room(struct roce_qp *qp);
 static inline bool pace_open(struct roce_qp *qp, const struct roce_path *path)
 {
-	return path->lossless ||
-	       (qp_is_reliable(&qp->base) && !qp->pace.on) || pace_has_room(qp);
+	return path->lossless || (qp_is_reliable(&qp->base) && !qp->pace.on) ||
+	       pace_has_room(qp);
 }
 
-static inline void pace_charge(struct roce_qp *qp,
-			       const struct roce_path *path, uint32_t bytes)
+static inline void pace_charge(struct roce_qp *qp, const struct roce_path *path,
+			       uint32_t bytes)
 {
 	if (!path->lossless)
 		qp->pace.bytes -= bytes + ROCE_HDR_MAX;
@@ -476,8 +477,8 @@ void pace_expire(struct roce_qp *qp, uint64_t now_ns);
 
 /* roce_direct.c: whether w, next to be sent, waits to be carried out instead.
  * */
-__attribute__((noinline)) bool
-roce_direct_waits(const struct roce_qp *qp, const struct qp_wqe *w);
+__attribute__((noinline)) bool roce_direct_waits(const struct roce_qp *qp,
+						 const struct qp_wqe *w);
 
 /* completer.c */
 void comp_rx(struct roce_qp *qp, const struct roce_rx *pkt, uint64_t now_ns);
@@ -568,8 +569,8 @@ static inline void batch_push(struct roce_batch *b, struct roce_pkt *p,
 	p->path = path;
 	/* A17.4.5.2: the flow label, where the program gives one, picks the
 	 * UDP source port; else each QP has its own. */
-	p->hash = path->flow_label ? path->flow_label * 0x9e3779b1u >> 12 :
-				     seed;
+	p->hash =
+		path->flow_label ? path->flow_label * 0x9e3779b1u >> 12 : seed;
 	b->n++;
 }
 

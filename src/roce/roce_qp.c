@@ -204,8 +204,8 @@ static void apply_values(struct roce_qp *qp, const struct ibv_qp_attr *a,
 	}
 }
 
-int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr,
-		   int mask, const struct roce_path *path)
+int roce_qp_modify(struct roce_qp *qp, const struct ibv_qp_attr *attr, int mask,
+		   const struct roce_path *path)
 {
 	enum ibv_qp_state from = qp->base.state, to;
 	int err = qp_modify_check(&qp->base, attr, mask, &to);

@@ -18,7 +18,8 @@ int ud_post(struct roce_qp *qp, struct qp_wqe *w, const struct ibv_send_wr *wr,
 
 	if (!path)
 		return why(-EINVAL,
-			   "work request 0x%llx: wr.ud.ah is NULL: a datagram needs an address handle, ibv_create_ah()",
+			   "work request 0x%llx: wr.ud.ah is NULL: a datagram "
+			   "needs an address handle, ibv_create_ah()",
 			   (unsigned long long)w->wr_id);
 	u->path = *path;
 	u->remote_qpn = wr->wr.ud.remote_qpn & 0xffffff;
@@ -35,9 +36,9 @@ static void ud_fill(const struct roce_qp *qp, const struct roce_ud_wqe *u,
 {
 	const struct qp_wqe *w = &u->roce.base;
 
-	h->opcode = ROCE_UD | (w->opcode == IBV_WR_SEND_WITH_IMM ?
-				       ROCE_SEND_ONLY_IMM :
-				       ROCE_SEND_ONLY);
+	h->opcode = ROCE_UD |
+		    (w->opcode == IBV_WR_SEND_WITH_IMM ? ROCE_SEND_ONLY_IMM :
+							 ROCE_SEND_ONLY);
 	h->dest_qpn = u->remote_qpn;
 	h->psn = u->roce.first_psn;
 	h->qkey = u->remote_qkey;
@@ -62,7 +63,8 @@ void ud_tx(struct roce_qp *qp, struct roce_batch *b)
 			return;
 		if (u->drop) {
 			/* C10-93.1.1: no packet, and no error either. */
-			explain(qp, "datagram of %u bytes not sent: the MTU is %u",
+			explain(qp,
+				"datagram of %u bytes not sent: the MTU is %u",
 				w->length, qp->mtu);
 			goto next;
 		}
@@ -80,7 +82,7 @@ void ud_tx(struct roce_qp *qp, struct roce_batch *b)
 		}
 		batch_push(b, p, &u->path, qp->seed);
 		pace_charge(qp, &u->path, w->length);
-next:
+	next:
 		r->nxt_psn = r->end_psn = psn_add(u->roce.first_psn, 1);
 		qp->base.sq.nxt++;
 	}
@@ -114,7 +116,8 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 	/* 9.6.1.6, 9.8.3: a wrong Q_Key or no receive, and it is dropped. */
 	if (pkt->h.qkey != qp->base.attr.qkey || pkt->len > qp->mtu) {
 		explain(qp,
-			"datagram dropped: its Q_Key 0x%08x is not this QP's, 0x%08x, or its %zu bytes exceed the MTU",
+			"datagram dropped: its Q_Key 0x%08x is not this QP's, "
+			"0x%08x, or its %zu bytes exceed the MTU",
 			pkt->h.qkey, qp->base.attr.qkey, pkt->len);
 		if (pkt->h.qkey != qp->base.attr.qkey && roce_env(qp)->differs)
 			roce_env(qp)->differs(&qp->base, ROCE_DIFFERS_QKEY,
@@ -126,13 +129,16 @@ void ud_rx(struct roce_qp *qp, const struct roce_rx *pkt)
 	err = qp_recv_take(&qp->base, wc.byte_len, &recv);
 	if (err == -EMSGSIZE) {
 		/* Class D (9.9.3): not there, and the receive waits on. */
-		explain(qp, "datagram dropped: its %zu bytes and the 40 of the GRH do not fit the posted receive: post larger ones",
+		explain(qp,
+			"datagram dropped: its %zu bytes and the 40 of the GRH "
+			"do not fit the posted receive: post larger ones",
 			pkt->len);
 		roce_drop(qp, ROCE_DROP_QKEY);
 		return;
 	}
 	if (err) {
-		explain(qp, "datagram dropped: no receive was posted; post receives before the peer sends");
+		explain(qp, "datagram dropped: no receive was posted; post "
+			    "receives before the peer sends");
 		roce_drop(qp, ROCE_DROP_NO_RECV);
 		return;
 	}

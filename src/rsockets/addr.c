@@ -9,8 +9,8 @@
 
 socklen_t rsock_addr_len(const union rsw_addr *addr)
 {
-	return addr->sa.sa_family == AF_INET ? sizeof(addr->sin)
-					     : sizeof(addr->sin6);
+	return addr->sa.sa_family == AF_INET ? sizeof(addr->sin) :
+					       sizeof(addr->sin6);
 }
 
 bool rsock_same_addr(const union rsw_addr *a, const union rsw_addr *b)

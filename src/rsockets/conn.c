@@ -404,10 +404,10 @@ int rsock_stream_accept(struct rsock *rs, struct rsock **new)
 
 	for (;;) {
 		pthread_mutex_lock(&rs->lock);
-		err = rs->state == RSOCK_LISTENING
-			      ? rsock_wait(rs, has_request,
-					   rsock_nonblock(rs, 0), deadline)
-			      : -EINVAL;
+		err = rs->state == RSOCK_LISTENING ?
+			      rsock_wait(rs, has_request, rsock_nonblock(rs, 0),
+					 deadline) :
+			      -EINVAL;
 		if (!err && rs->closing)
 			err = -EBADF;
 		else if (!err && rs->state != RSOCK_LISTENING)

@@ -82,8 +82,8 @@ static int get_int(const void *val, socklen_t len, int *out)
 /* Twice what is asked for, like Linux; the size is fixed once in use. */
 static uint32_t buf_size(int v)
 {
-	uint32_t size = v < 0 ? RSOCK_MAX_BUF
-			      : min_u32((uint32_t)v, RSOCK_MAX_BUF / 2) * 2;
+	uint32_t size = v < 0 ? RSOCK_MAX_BUF :
+				min_u32((uint32_t)v, RSOCK_MAX_BUF / 2) * 2;
 
 	return size < MIN_BUF ? MIN_BUF : size;
 }
@@ -220,8 +220,8 @@ static int set_rdma(struct rsock *rs, int name, const void *val, socklen_t len)
 	int v, err;
 
 	if (name == RDMA_ROUTE && stream)
-		return rs->state < RSOCK_RESOLVING ? set_route(rs, val, len)
-						   : -EINVAL;
+		return rs->state < RSOCK_RESOLVING ? set_route(rs, val, len) :
+						     -EINVAL;
 	err = get_int(val, len, &v);
 	if (err)
 		return err;
@@ -376,9 +376,9 @@ static int get_tcp(struct rsock *rs, int name, void *val, socklen_t *len)
 		return put_int(val, len, rs->nodelay);
 	case TCP_MAXSEG:
 		return put_int(val, len,
-			       route && route->num_paths
-				       ? 1 << (7 + route->path_rec->mtu)
-				       : 2048);
+			       route && route->num_paths ?
+				       1 << (7 + route->path_rec->mtu) :
+				       2048);
 	}
 	return -ENOTSUP;
 }
@@ -472,8 +472,8 @@ static int get_rdma(struct rsock *rs, int name, void *val, socklen_t *len)
 	case RDMA_IOMAPSIZE:
 		return put_int(val, len, (int)rs->iomaps);
 	case RDMA_ROUTE:
-		return rs->type == SOCK_STREAM ? get_route(rs, val, len)
-					       : -ENOTSUP;
+		return rs->type == SOCK_STREAM ? get_route(rs, val, len) :
+						 -ENOTSUP;
 	case RSOCK_IWARP:
 		return put_int(val, len,
 			       rs->type == SOCK_STREAM && rs->s.plain);
@@ -489,9 +489,9 @@ int rsock_getsockopt(struct rsock *rs, int level, int name, void *val,
 	if (!val || !len)
 		return -EFAULT;
 	if (rs->type == SOCK_DGRAM && level != SOL_RDMA)
-		return getsockopt(rs->d.udp, level, name, val, len)
-			       ? rsock_errno()
-			       : 0;
+		return getsockopt(rs->d.udp, level, name, val, len) ?
+			       rsock_errno() :
+			       0;
 	switch (level) {
 	case SOL_SOCKET:
 		return get_socket(rs, name, val, len);

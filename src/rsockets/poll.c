@@ -204,12 +204,12 @@ static short stream_revents(struct rsock *rs)
 	case RSOCK_CONNECTED:
 		break;
 	}
-	return (short)((rs->s.unread || !rs->s.rd_open ? POLLIN | POLLRDNORM
-						       : 0) |
+	return (short)((rs->s.unread || !rs->s.rd_open ? POLLIN | POLLRDNORM :
+							 0) |
 		       (rs->s.rd_open ? 0 : POLLRDHUP) |
-		       (!rs->s.wr_open || rsock_stream_can_send(rs)
-				? POLLOUT | POLLWRNORM
-				: 0));
+		       (!rs->s.wr_open || rsock_stream_can_send(rs) ?
+				POLLOUT | POLLWRNORM :
+				0));
 }
 
 static short dgram_revents(struct rsock *rs)
@@ -319,9 +319,9 @@ int rsock_wait(struct rsock *rs, bool (*ready)(struct rsock *rs), bool nonblock,
 		rsock_watch_add(rs, &watch, efd);
 		pthread_mutex_unlock(&rs->lock);
 		/* As in the kernel, a call with a timeout is not restarted. */
-		n = deadline_ns
-			    ? poll(p, ARRAY_SIZE(p), timeout_ms(deadline_ns))
-			    : rsock_sleep(p, ARRAY_SIZE(p), timeout_ms(0));
+		n = deadline_ns ?
+			    poll(p, ARRAY_SIZE(p), timeout_ms(deadline_ns)) :
+			    rsock_sleep(p, ARRAY_SIZE(p), timeout_ms(0));
 		if (n < 0)
 			err = rsock_errno();
 		pthread_mutex_lock(&rs->lock);
@@ -489,8 +489,8 @@ static int sleep_once(struct poller *p, uint64_t until)
 	*a = (struct pollfd){ .fd = p->efd, .events = POLLIN };
 	m = (nfds_t)(a - p->all) + 1;
 	if (n == p->nfds &&
-	    (rsock_restarts ? rsock_sleep(p->all, m, timeout_ms(until))
-			    : rsock_poll_any(p->all, m, timeout_ms(until))) < 0)
+	    (rsock_restarts ? rsock_sleep(p->all, m, timeout_ms(until)) :
+			      rsock_poll_any(p->all, m, timeout_ms(until))) < 0)
 		err = rsock_errno();
 	/* One is ready already: no sleep, and no events to take. */
 	for (i = 0; (err || n < p->nfds) && i < m; i++)

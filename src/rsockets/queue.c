@@ -119,7 +119,8 @@ bool rsock_stream_can_send(struct rsock *rs)
 int rsock_stream_post_msg(struct rsock *rs, struct ibv_send_wr *wr,
 			  uint32_t msg)
 {
-	struct ibv_sge four = { .addr = (uintptr_t)&msg, .length = sizeof(msg) };
+	struct ibv_sge four = { .addr = (uintptr_t)&msg,
+				.length = sizeof(msg) };
 	struct ibv_send_wr said = {
 		.wr_id = wr->wr_id,
 		.sg_list = &four,
@@ -256,8 +257,8 @@ static void on_recv(struct rsock *rs, const struct ibv_wc *wc)
 	}
 	if (rs->state != RSOCK_CONNECTED)
 		return;
-	if (s->plain ? wc->byte_len != sizeof(msg)
-		     : !(wc->wc_flags & IBV_WC_WITH_IMM)) {
+	if (s->plain ? wc->byte_len != sizeof(msg) :
+		       !(wc->wc_flags & IBV_WC_WITH_IMM)) {
 		rsock_stream_fail(rs, EPROTO);
 		return;
 	}

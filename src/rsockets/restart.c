@@ -13,8 +13,8 @@
  * sees EINTR.
  */
 #include "base/fd_high.h"
-#include "rsock_internal.h"
 #include "os/handlers.h"
+#include "rsock_internal.h"
 
 #include <errno.h>
 #include <signal.h>

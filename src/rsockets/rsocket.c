@@ -43,11 +43,11 @@ int rsocket(int domain, int type, int protocol)
 		return -1;
 	}
 	rs->aside = aside;
-	err = type == SOCK_DGRAM ? rsock_dgram_init(rs)
-				 : rsock_stream_init(rs, NULL);
+	err = type == SOCK_DGRAM ? rsock_dgram_init(rs) :
+				   rsock_stream_init(rs, NULL);
 	if (!err)
-		err = rsock_publish(rs, type == SOCK_DGRAM ? rs->d.udp
-							   : rs->s.channel->fd);
+		err = rsock_publish(rs, type == SOCK_DGRAM ? rs->d.udp :
+							     rs->s.channel->fd);
 	if (err >= 0)
 		return err;
 	rsock_destroy(rs);
@@ -98,8 +98,8 @@ int raccept(int socket, struct sockaddr *addr, socklen_t *addrlen)
 
 	if (!rs)
 		return -1;
-	ret = rs->type == SOCK_DGRAM ? -EOPNOTSUPP
-				     : rsock_stream_accept(rs, &new);
+	ret = rs->type == SOCK_DGRAM ? -EOPNOTSUPP :
+				       rsock_stream_accept(rs, &new);
 	if (ret < 0)
 		return (int)call_done(rs, ret);
 	rsock_stream_name(new, true, &peer);
@@ -243,8 +243,8 @@ static ssize_t send_any(struct rsock *rs, const struct iovec *iov, int iovcnt,
 	int err;
 
 	if (rs->type == SOCK_STREAM)
-		return to ? -EISCONN
-			  : rsock_stream_send(rs, iov, iovcnt, flags);
+		return to ? -EISCONN :
+			    rsock_stream_send(rs, iov, iovcnt, flags);
 	if (!to)
 		return rsock_dgram_send(rs, iov, iovcnt, flags, NULL);
 	err = rsock_addr(rs, to, to_len, &addr);
@@ -341,10 +341,10 @@ int rselect(int nfds, fd_set *readfds, fd_set *writefds, fd_set *exceptfds,
 			errno = EINVAL;
 			return -1;
 		}
-		t = timeout->tv_sec > INT_MAX / 1000
-			    ? INT_MAX
-			    : timeout->tv_sec * 1000 +
-				      (timeout->tv_usec + 999) / 1000;
+		t = timeout->tv_sec > INT_MAX / 1000 ?
+			    INT_MAX :
+			    timeout->tv_sec * 1000 +
+				    (timeout->tv_usec + 999) / 1000;
 		ms = t > INT_MAX ? INT_MAX : (int)t;
 	}
 	for (fd = 0; fd < nfds; fd++) {

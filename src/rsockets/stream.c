@@ -173,9 +173,10 @@ static int create_qp(struct rsock *rs)
 	err = create_cc(rs, s->id->verbs);
 	if (err)
 		return err;
-	s->cq = ibv_create_cq(s->id->verbs,
-			      (int)((rs->sq_size << s->plain) + rsock_recvs(rs)),
-			      NULL, s->cc, 0);
+	s->cq = ibv_create_cq(
+		s->id->verbs,
+		(int)((rs->sq_size << s->plain) + rsock_recvs(rs)), NULL, s->cc,
+		0);
 	if (!s->cq)
 		return rsock_errno();
 	attr.send_cq = attr.recv_cq = s->cq;

@@ -107,8 +107,8 @@ int rsp_listen(int fd, int backlog)
 		ret = rlisten(f->rfd, backlog);
 		rsp_leave();
 		if (ret) {
-			rsp_say_way("what connects to", (struct sockaddr *)&name,
-				    -1, errno);
+			rsp_say_way("what connects to",
+				    (struct sockaddr *)&name, -1, errno);
 			fall_back(f, fd);
 		} else {
 			f->state = RSP_LISTENING;

@@ -353,8 +353,8 @@ void rsp_epoll_fell_back(struct rsp_fd *f)
 		ep = reg->ep;
 		fd = reg->fd;
 		off = reg->off;
-		ev = (struct epoll_event){ .events = reg->fired ? EPOLLONESHOT
-								: reg->events,
+		ev = (struct epoll_event){ .events = reg->fired ? EPOLLONESHOT :
+								  reg->events,
 					   .data = reg->data };
 		del_reg(f, reg);
 		if (!off)

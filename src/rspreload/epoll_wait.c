@@ -39,8 +39,8 @@ static uint32_t reg_events(struct rsp_reg *reg, bool peek)
 	bool connecting = reg->f->state == RSP_CONNECTING;
 	socklen_t len = sizeof(w);
 
-	w.events = (short)(connecting ? POLLOUT
-				      : reg->events & ~WITHOUT_POLL & 0x7fff);
+	w.events = (short)(connecting ? POLLOUT :
+					reg->events & ~WITHOUT_POLL & 0x7fff);
 	w.flags = (int)reg->woken;
 	if (reg->events & EPOLLET)
 		w.flags |= RSOCK_ARM;
@@ -191,8 +191,8 @@ static int sort_events(struct rsp_ep *ep, struct epoll_event *ev, int n)
 		}
 		if (reg != ep->regs) {
 			if (reg->f) {
-				reg->woken |= (unsigned)RSOCK_WOKEN << which &
-					      WOKEN;
+				reg->woken |=
+					(unsigned)RSOCK_WOKEN << which & WOKEN;
 				reg->reported = 0;
 				rsp_reg_ask(reg);
 			} else if (ep->forked && inherited_reg(reg, ev, kept)) {
@@ -344,8 +344,8 @@ static int wait_ep(struct rsp_ep *ep, struct epoll_event *out, int max,
 		rsp_leave();
 		room = max - n < BATCH ? max - n : BATCH;
 		m = room ? wait_kernel(ep, ev, room, n || todo.settle, until,
-				       first, mask, !todo.spun)
-			 : 0;
+				       first, mask, !todo.spun) :
+			   0;
 		got = m;
 		pthread_mutex_lock(&ep->lock);
 		ep->waiters--;
@@ -395,8 +395,8 @@ int rsp_epoll_wait(int epfd, struct epoll_event *ev, int max, int timeout)
 {
 	struct rsp_ep *ep = rsp_ep_get(epfd);
 
-	return ep ? wait_put(ep, ev, max, rsp_until(timeout), NULL)
-		  : rsp_real()->epoll_wait(epfd, ev, max, timeout);
+	return ep ? wait_put(ep, ev, max, rsp_until(timeout), NULL) :
+		    rsp_real()->epoll_wait(epfd, ev, max, timeout);
 }
 
 int rsp_epoll_pwait(int epfd, struct epoll_event *ev, int max, int timeout,
@@ -406,8 +406,8 @@ int rsp_epoll_pwait(int epfd, struct epoll_event *ev, int max, int timeout,
 {
 	struct rsp_ep *ep = rsp_ep_get(epfd);
 
-	return ep ? wait_put(ep, ev, max, rsp_until(timeout), mask)
-		  : rsp_real()->epoll_pwait(epfd, ev, max, timeout, mask);
+	return ep ? wait_put(ep, ev, max, rsp_until(timeout), mask) :
+		    rsp_real()->epoll_pwait(epfd, ev, max, timeout, mask);
 }
 
 int rsp_epoll_pwait2(int epfd, struct epoll_event *ev, int max,

@@ -316,7 +316,8 @@ void rsp_say_way(const char *which, const struct sockaddr *addr, int rfd,
 	if (err)
 		say("--sockets: %s %s port %u goes by TCP (RDMA: %s)", which,
 		    text, ntohs(in->sin_port),
-		    err > 0 ? sys_strerror(err) : "the peer did not ask for it");
+		    err > 0 ? sys_strerror(err) :
+			      "the peer did not ask for it");
 	else
 		say("--sockets: %s %s port %u goes by %s", which, text,
 		    ntohs(in->sin_port),

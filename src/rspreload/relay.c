@@ -198,9 +198,9 @@ static void relay_watch(struct relay *r, struct pollfd *p)
 		return;
 	}
 	p[0].events = (short)((!r->in->len && !r->in->end ? POLLIN : 0) |
-			      (r->out->len || (r->out->end && !r->out->passed)
-				       ? POLLOUT
-				       : 0));
+			      (r->out->len || (r->out->end && !r->out->passed) ?
+				       POLLOUT :
+				       0));
 	p[1].events = (short)((!r->out->len && !r->out->end ? POLLIN : 0) |
 			      (r->in->len ? POLLOUT : 0));
 	if (p[0].events)

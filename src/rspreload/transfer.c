@@ -26,8 +26,8 @@ ssize_t rsp_recvfrom(int fd, void *buf, size_t len, int flags,
 {
 	struct rsp_fd *f = rsp_data(fd);
 
-	return f ? rrecvfrom(f->rfd, buf, len, flags, addr, addr_len)
-		 : rsp_real()->recvfrom(fd, buf, len, flags, addr, addr_len);
+	return f ? rrecvfrom(f->rfd, buf, len, flags, addr, addr_len) :
+		   rsp_real()->recvfrom(fd, buf, len, flags, addr, addr_len);
 }
 
 ssize_t rsp_recv(int fd, void *buf, size_t len, int flags) RSP_EXPORT(recv);
@@ -35,8 +35,8 @@ ssize_t rsp_recv(int fd, void *buf, size_t len, int flags)
 {
 	struct rsp_fd *f = rsp_data(fd);
 
-	return f ? rrecv(f->rfd, buf, len, flags)
-		 : rsp_real()->recv(fd, buf, len, flags);
+	return f ? rrecv(f->rfd, buf, len, flags) :
+		   rsp_real()->recv(fd, buf, len, flags);
 }
 
 ssize_t rsp_read(int fd, void *buf, size_t len) RSP_EXPORT(read);
@@ -86,8 +86,8 @@ ssize_t rsp_recvmsg(int fd, struct msghdr *msg, int flags)
 {
 	struct rsp_fd *f = rsp_data(fd);
 
-	return f ? rrecvmsg(f->rfd, msg, flags)
-		 : rsp_real()->recvmsg(fd, msg, flags);
+	return f ? rrecvmsg(f->rfd, msg, flags) :
+		   rsp_real()->recvmsg(fd, msg, flags);
 }
 
 int rsp_recvmmsg(int fd, struct mmsghdr *msgs, unsigned n, int flags,
@@ -120,8 +120,8 @@ ssize_t rsp_send(int fd, const void *buf, size_t len, int flags)
 {
 	struct rsp_fd *f = rsp_data(fd);
 
-	return f ? rsend(f->rfd, buf, len, flags)
-		 : rsp_real()->send(fd, buf, len, flags);
+	return f ? rsend(f->rfd, buf, len, flags) :
+		   rsp_real()->send(fd, buf, len, flags);
 }
 
 /* Linux ignores the address of a connected stream. */
@@ -178,8 +178,8 @@ ssize_t rsp_sendmsg(int fd, const struct msghdr *msg, int flags)
 {
 	struct rsp_fd *f = rsp_data(fd);
 
-	return f ? send_msg(f, msg, flags)
-		 : rsp_real()->sendmsg(fd, msg, flags);
+	return f ? send_msg(f, msg, flags) :
+		   rsp_real()->sendmsg(fd, msg, flags);
 }
 
 int rsp_sendmmsg(int fd, struct mmsghdr *msgs, unsigned n, int flags)
@@ -246,8 +246,8 @@ ssize_t rsp_sendfile64(int out, int in, off64_t *offset, size_t count)
 {
 	struct rsp_fd *f = rsp_data(out);
 
-	return f ? send_file(f, in, offset, count)
-		 : rsp_real()->sendfile64(out, in, offset, count);
+	return f ? send_file(f, in, offset, count) :
+		   rsp_real()->sendfile64(out, in, offset, count);
 }
 
 /* The kernel cannot splice an rsocket: after EINVAL, programs copy. */

@@ -54,8 +54,7 @@ void copy_guard_exit(struct segment_peer *p, int guard)
 	uint64_t word = atomic_load_explicit(at, memory_order_relaxed);
 
 	/* To the next even number, life and all. */
-	word = (uint64_t)p->segment->life << 32 |
-	       ((uint32_t)(word + 1) & ~1u);
+	word = (uint64_t)p->segment->life << 32 | ((uint32_t)(word + 1) & ~1u);
 	atomic_store_explicit(at, word, memory_order_release);
 	atomic_fetch_and_explicit(&p->guards_taken, ~(1u << guard),
 				  memory_order_release);
@@ -136,8 +135,7 @@ void copy_guard_wait_at(struct segment *s, uint8_t *map)
 		uint64_t set = segment_producers(h, i);
 
 		while (set) {
-			unsigned slot =
-				i * 64 + (unsigned)__builtin_ctzll(set);
+			unsigned slot = i * 64 + (unsigned)__builtin_ctzll(set);
 
 			set &= set - 1;
 			for (int k = 0; k < COPY_GUARD_WORDS; k++)

@@ -119,7 +119,8 @@ static int make_file(struct segment *s, uint8_t **map)
 		    MAP_SHARED | MAP_NORESERVE, s->fd, 0);
 	if (*map == MAP_FAILED) {
 		*map = NULL;
-		return fail(-errno, "cannot map %s: %s", path, sys_strerror(errno));
+		return fail(-errno, "cannot map %s: %s", path,
+			    sys_strerror(errno));
 	}
 	return 0;
 }
@@ -456,7 +457,8 @@ void *segment_ring(struct segment *s, unsigned slot)
 	size_t offset = SEGMENT_RINGS_OFFSET +
 			(size_t)slot % REGISTRY_SLOTS * SEGMENT_RING_SIZE;
 	uint64_t bit = 1ull << (slot % 64);
-	_Atomic uint64_t *ok = &s->rings_ok[slot / 64 % ARRAY_SIZE(s->rings_ok)];
+	_Atomic uint64_t *ok =
+		&s->rings_ok[slot / 64 % ARRAY_SIZE(s->rings_ok)];
 
 	if (!(atomic_load_explicit(ok, memory_order_relaxed) & bit)) {
 		if (segment_allocate(s->fd, offset, SEGMENT_RING_SIZE))

@@ -48,7 +48,8 @@
 #define SEGMENT_VERSION 6
 
 #define SEGMENT_ALIGN (64u << 10) /* of what is mapped; no page is larger */
-#define SEGMENT_GROW (64u << 10) /* how much of a table is allocated at a time */
+#define SEGMENT_GROW                                                           \
+	(64u << 10) /* how much of a table is allocated at a time */
 
 #define SEGMENT_RING_SIZE (64u << 10)
 #define SEGMENT_TABLE_HEAD 4096u /* what a table says of itself, */
@@ -83,7 +84,8 @@ enum segment_table {
 
 /* A number on a cache line of its own. */
 struct segment_lock {
-	_Alignas(64) _Atomic uint64_t word; /* 0: free; else life << 32 | slot + 1 */
+	_Alignas(64) _Atomic uint64_t
+		word; /* 0: free; else life << 32 | slot + 1 */
 };
 
 /* The first page. Above the line it is constant once magic is set. */
@@ -99,7 +101,8 @@ struct segment_head {
 	uint32_t flags; /* SEGMENT_PLAIN, SEGMENT_NO_COPY */
 	uint32_t size; /* SEGMENT_SIZE */
 	/* ------ */
-	_Alignas(64) _Atomic uint64_t table_size[SEGMENT_TABLES]; /* allocated */
+	_Alignas(64) _Atomic uint64_t
+		table_size[SEGMENT_TABLES]; /* allocated */
 	/* Slots whose processes have a ring in here, or ever had one. */
 	_Alignas(64) _Atomic uint64_t producers[REGISTRY_SLOTS / 64];
 	/* Not 0: nobody polls, who has published something wakes it. */
@@ -359,8 +362,7 @@ void segment_wakes(struct segment *s, bool called);
  * sleeps. It is then taken for awake, so of many producers one makes the system
  * call.
  */
-__attribute__((noinline, cold)) void
-segment_wake_slow(struct segment_peer *p);
+__attribute__((noinline, cold)) void segment_wake_slow(struct segment_peer *p);
 static inline void segment_wake(struct segment_peer *p)
 {
 	if (__builtin_expect(atomic_load_explicit(&p->head->asleep,

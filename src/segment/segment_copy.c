@@ -21,9 +21,9 @@
 static ssize_t copy_once(pid_t pid, const struct iovec *local, size_t n,
 			 const struct iovec *remote, size_t m, bool out)
 {
-	ssize_t done = syscall(out ? SYS_process_vm_writev :
-				     SYS_process_vm_readv,
-			       (long)pid, local, n, remote, m, 0ul);
+	ssize_t done =
+		syscall(out ? SYS_process_vm_writev : SYS_process_vm_readv,
+			(long)pid, local, n, remote, m, 0ul);
 
 	return done < 0 ? -errno : done;
 }

@@ -38,8 +38,7 @@ static bool head_valid(const struct segment_peer *p)
 	const struct segment_head *h = p->head;
 
 	return h->magic == SEGMENT_MAGIC && h->version == SEGMENT_VERSION &&
-	       h->size == SEGMENT_SIZE && h->slot == p->slot &&
-	       h->id == p->id;
+	       h->size == SEGMENT_SIZE && h->slot == p->slot && h->id == p->id;
 }
 
 static int map_own(struct segment_peer *p)

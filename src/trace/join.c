@@ -174,17 +174,18 @@ static int find_qps(struct trace_set *t)
 
 	for (uint32_t i = 0; i < t->nevents && !err; i++) {
 		struct trace_event *ev = &t->event[i];
-		const uint64_t key = ((uint64_t)ev->proc + 1) << 24 |
-				     num_of(&ev->rec);
+		const uint64_t key =
+			((uint64_t)ev->proc + 1) << 24 | num_of(&ev->rec);
 		uint32_t qp;
 
 		if (!has_qp(&ev->rec))
 			continue;
 		qp = map_get(&now, key);
-		if (qp == TRACE_NOTHING || trace_type(&ev->rec) == TRACE_QP_NEW) {
+		if (qp == TRACE_NOTHING ||
+		    trace_type(&ev->rec) == TRACE_QP_NEW) {
 			qp = t->nqps;
 			err = add_qp(t, &room, ev->proc, num_of(&ev->rec)) ?:
-			      map_set(&now, key, qp);
+				      map_set(&now, key, qp);
 			if (err)
 				break;
 		}
@@ -230,9 +231,9 @@ static int srq_taken(struct srqs *s, struct trace_set *t,
 		return 0;
 	t->event[i].qp = ev->qp;
 	return map_set(&s->first, key, s->next[i]) ?:
-	       s->next[i] != TRACE_NOTHING ?
-	       0 :
-	       map_set(&s->last, key, TRACE_NOTHING);
+		       s->next[i] != TRACE_NOTHING ?
+		       0 :
+		       map_set(&s->last, key, TRACE_NOTHING);
 }
 
 /*
@@ -242,7 +243,8 @@ static int srq_taken(struct srqs *s, struct trace_set *t,
 static int assign_srqs(struct trace_set *t)
 {
 	bool *own = calloc(t->nqps + 1u, sizeof(*own));
-	struct srqs s = { .next = malloc((t->nevents + 1u) * sizeof(uint32_t)) };
+	struct srqs s = { .next = malloc((t->nevents + 1u) *
+					 sizeof(uint32_t)) };
 	int err = own && s.next ? 0 : -ENOMEM;
 
 	for (uint32_t i = 0; i < t->nevents && !err; i++)
@@ -281,8 +283,8 @@ static uint64_t peer_name(const struct trace_qp *qp)
 static bool are_peers(const struct trace_qp *a, const struct trace_qp *b)
 {
 	return a != b && peer_name(a) == own_name(b) &&
-	       peer_name(b) == own_name(a) &&
-	       !memcmp(a->sgid, b->dgid, 16) && !memcmp(a->dgid, b->sgid, 16);
+	       peer_name(b) == own_name(a) && !memcmp(a->sgid, b->dgid, 16) &&
+	       !memcmp(a->dgid, b->sgid, 16);
 }
 
 static int find_peers(struct trace_set *t)
@@ -424,8 +426,9 @@ static int set_clocks(struct trace_set *t)
 		err = find_delays(t, least);
 	if (!err) {
 		for (uint32_t i = 0; i < t->nclocks; i++)
-			t->clock[i].offset = (int64_t)((uint64_t)t->clock[i].offset -
-						       (uint64_t)first);
+			t->clock[i].offset =
+				(int64_t)((uint64_t)t->clock[i].offset -
+					  (uint64_t)first);
 		t->clock[0].known = set[0] = true;
 		while (set_nearest(t, least, set))
 			;
@@ -433,7 +436,8 @@ static int set_clocks(struct trace_set *t)
 	for (uint32_t i = 0; i < t->nevents && !err; i++) {
 		struct trace_event *ev = &t->event[i];
 
-		ev->rec.ns += (uint64_t)t->clock[t->proc[ev->proc].clock].offset;
+		ev->rec.ns +=
+			(uint64_t)t->clock[t->proc[ev->proc].clock].offset;
 	}
 	free(least);
 	free(set);
@@ -477,7 +481,8 @@ struct state {
 	struct queue *send, *recv; /* by QP */
 	uint8_t *reason; /* by QP: why it would send again */
 	struct map outs; /* the last packet that left, by packet_key(): event */
-	uint32_t *before; /* by event: the one that left before, of the same key */
+	uint32_t *
+		before; /* by event: the one that left before, of the same key */
 	uint32_t *came; /* by QP: 1 + its last packet that has arrived */
 	struct map in; /* by thread: the last packet that came in */
 	struct map ud; /* UD QPs by number */
@@ -526,8 +531,7 @@ static int wr_posted(struct state *s, struct trace_event *ev, bool recv)
 		.recv = recv,
 		.posted = r->ns,
 	};
-	return queue_add(recv ? &s->recv[ev->qp] : &s->send[ev->qp],
-			 t->nwrs++);
+	return queue_add(recv ? &s->recv[ev->qp] : &s->send[ev->qp], t->nwrs++);
 }
 
 static bool has_psn(const struct trace_wr *w, uint32_t psn)
@@ -744,9 +748,8 @@ static int packet_arrived(struct state *s, uint32_t i)
 
 static void packet_dropped(struct state *s, const struct trace_event *ev)
 {
-	const uint32_t in = map_get(&s->in, 1ull << 63 |
-						    (uint64_t)ev->proc << 32 |
-						    ev->tid);
+	const uint32_t in = map_get(
+		&s->in, 1ull << 63 | (uint64_t)ev->proc << 32 | ev->tid);
 
 	/* What is for no QP has no event of its own. */
 	if (in != TRACE_NOTHING && s->t->event[in].qp == ev->qp)

@@ -337,7 +337,8 @@ static void drop_locked(struct pcap *p)
 
 	p->dropped++;
 	if (!atomic_flag_test_and_set(&said))
-		say("the reader of the recording is too slow: packets are dropped; record to a file instead of a FIFO");
+		say("the reader of the recording is too slow: packets are "
+		    "dropped; record to a file instead of a FIFO");
 }
 
 static void write_pkt(struct pcap *p, const struct pcap_pkt *pkt)

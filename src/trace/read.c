@@ -55,20 +55,21 @@ static const char *check_header(struct trace_header *h, uint64_t size)
 		return text;
 	}
 	if (h->header_size != TRACE_RINGS_AT ||
-	    h->record_size != sizeof(struct trace_rec) ||
-	    h->ring_records < 2 || h->ring_records > TRACE_RING_RECORDS ||
-	    h->ring_records & (h->ring_records - 1) ||
-	    h->nrings > TRACE_RINGS)
-		return "header corrupt, or written by a machine with another byte order";
+	    h->record_size != sizeof(struct trace_rec) || h->ring_records < 2 ||
+	    h->ring_records > TRACE_RING_RECORDS ||
+	    h->ring_records & (h->ring_records - 1) || h->nrings > TRACE_RINGS)
+		return "header corrupt, or written by a machine with another "
+		       "byte order";
 	if (size < TRACE_RINGS_AT + (uint64_t)h->nrings * h->ring_records *
-					sizeof(struct trace_rec)) {
-		snprintf(text, sizeof(text),
-			 "truncated: it has %llu bytes of %llu",
-			 (unsigned long long)size,
-			 (unsigned long long)(TRACE_RINGS_AT +
-					      (uint64_t)h->nrings *
-						      h->ring_records *
-						      sizeof(struct trace_rec)));
+					    sizeof(struct trace_rec)) {
+		snprintf(
+			text, sizeof(text),
+			"truncated: it has %llu bytes of %llu",
+			(unsigned long long)size,
+			(unsigned long long)(TRACE_RINGS_AT +
+					     (uint64_t)h->nrings *
+						     h->ring_records *
+						     sizeof(struct trace_rec)));
 		return text;
 	}
 	if (h->clock_error > NS_MAX)
@@ -109,9 +110,8 @@ static int read_ring(struct trace_set *t, size_t *room, int fd, uint32_t proc,
 	int err;
 
 	err = read_at(fd, &before, sizeof(before), head) ?:
-	      read_at(fd, buf, n * sizeof(*buf),
-		      TRACE_RINGS_AT + i * n * sizeof(*buf)) ?:
-	      read_at(fd, &after, sizeof(after), head);
+		      read_at(fd, buf, n * sizeof(*buf), TRACE_RINGS_AT + i * n * sizeof(*buf)) ?:
+		      read_at(fd, &after, sizeof(after), head);
 	if (err)
 		return err;
 	if (before.written > NS_MAX || after.written < before.written)
@@ -232,7 +232,7 @@ static const char *read_open(struct trace_set *t, size_t *room, int fd,
 	}
 	t->nevents = events;
 	free(p.name);
-	return err == -ENOMEM ? "no memory" :
+	return err == -ENOMEM  ? "no memory" :
 	       err == -ENODATA ? "truncated while it was read" :
 				 "ring corrupt";
 }

@@ -165,8 +165,7 @@ static struct slot *ring_new(void)
 	struct slot *s = &file.slot[n];
 	void *mem;
 
-	if (n == TRACE_RINGS ||
-	    sys_file_limit((uint64_t)at + RING_BYTES) ||
+	if (n == TRACE_RINGS || sys_file_limit((uint64_t)at + RING_BYTES) ||
 	    syscall(SYS_fallocate, file.fd, 0, at, (off_t)RING_BYTES))
 		return NULL;
 	mem = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED,
@@ -318,14 +317,15 @@ static int open_new(const char *dir)
 		host[0] = '\0';
 	/* A program that has become another one has the number that it had. */
 	for (unsigned n = 0; fd < 0 && n < 1000; n++) {
-		const int len = snprintf(path, sizeof(path),
-					 "%s/%s-%d-%u" TRACE_SUFFIX, dir, host,
-					 (int)getpid(), n);
+		const int len =
+			snprintf(path, sizeof(path), "%s/%s-%d-%u" TRACE_SUFFIX,
+				 dir, host, (int)getpid(), n);
 
 		if (len < 0 || (size_t)len >= sizeof(path))
 			return -ENAMETOOLONG;
 		fd = sys_open(path,
-			      O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+			      O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC |
+				      O_NOFOLLOW,
 			      0600);
 		if (fd < 0 && errno != EEXIST)
 			return -errno;
@@ -334,8 +334,8 @@ static int open_new(const char *dir)
 		return -EEXIST;
 	fd = fd_high(fd);
 	err = sys_file_limit(TRACE_RINGS_AT);
-	if (!err && syscall(SYS_fallocate, fd, 0, (off_t)0,
-			    (off_t)TRACE_RINGS_AT))
+	if (!err &&
+	    syscall(SYS_fallocate, fd, 0, (off_t)0, (off_t)TRACE_RINGS_AT))
 		err = -errno;
 	if (err) {
 		sys_close(fd);

@@ -54,7 +54,8 @@ enum shca_arm { SHCA_UNARMED, SHCA_ARMED_SOLICITED, SHCA_ARMED };
 
 /* verbs/answer.c: a UC write of whoever polls a CQ has been sent. */
 struct shca_answer {
-	_Atomic uint32_t due_ns; /* how long to wait for another; 0: not at all */
+	_Atomic uint32_t
+		due_ns; /* how long to wait for another; 0: not at all */
 	struct backoff backoff; /* a try: to look at the clock */
 	_Atomic uint64_t not_before; /* no wait until then */
 };

@@ -58,7 +58,8 @@ static const char *way_to(struct segment *s, struct segment_peer *peer)
 	if (peer->flags & SEGMENT_NO_COPY)
 		return THROUGH ": --same-host=copy, or --check, at the peer";
 	if (!segment_can_copy(peer))
-		return THROUGH ": the system does not permit copies from and to the peer's memory; softhca doctor shows why";
+		return THROUGH ": the system does not permit copies from and "
+			       "to the peer's memory; softhca doctor shows why";
 	return "shared memory, and copies from and to the peer's memory";
 }
 
@@ -107,7 +108,8 @@ static enum wrong qp_there(const struct shca_qp *qp, struct segment_peer *peer,
 
 	if (!pub || qp_public_get(&pub->state) == IBV_QPS_RESET) {
 		snprintf(why->text, size,
-			 "its process has no such QP, or it is in state RESET: it was destroyed, or dest_qp_num here is wrong");
+			 "its process has no such QP, or it is in state RESET: "
+			 "it was destroyed, or dest_qp_num here is wrong");
 		return NOT_READY;
 	}
 	state = qp_public_get(&pub->state);
@@ -130,7 +132,8 @@ static enum wrong qp_there(const struct shca_qp *qp, struct segment_peer *peer,
 	}
 	if (back != core->qpn) {
 		snprintf(why->text, size,
-			 "the QP there is connected to QP 0x%06x, not to this one: dest_qp_num at one of the ends is wrong",
+			 "the QP there is connected to QP 0x%06x, not to this "
+			 "one: dest_qp_num at one of the ends is wrong",
 			 back);
 		return OTHER_QP;
 	}
@@ -139,7 +142,8 @@ static enum wrong qp_there(const struct shca_qp *qp, struct segment_peer *peer,
 	     !roce_qp_unanswered(roce_qp(qp->core))))
 		return NOTHING;
 	snprintf(why->text, size,
-		 "the QP there has rq_psn 0x%06x, and this one sq_psn 0x%06x: they must be the same",
+		 "the QP there has rq_psn 0x%06x, and this one sq_psn 0x%06x: "
+		 "they must be the same",
 		 psn, core->attr.sq_psn);
 	return OTHER_PSN;
 }
@@ -155,7 +159,8 @@ static void why_local(const struct shca_qp *qp, int slot, struct key_why *why)
 
 	if (slot < 0 || !registry_holder(r, (unsigned)slot, &pid)) {
 		snprintf(why->text, size,
-			 "no process of this user and host has that QP: it has ended, or dest_qp_num here is wrong");
+			 "no process of this user and host has that QP: it has "
+			 "ended, or dest_qp_num here is wrong");
 		return;
 	}
 	state = pid ? proc_state(pid, pid) : 0;
@@ -168,7 +173,8 @@ static void why_local(const struct shca_qp *qp, int slot, struct key_why *why)
 	peer = peer_of(qp, slot);
 	if (!peer || qp_there(qp, peer, why) == NOTHING)
 		snprintf(why->text, size,
-			 "its process %d lives: its QP is not (yet) in RTR or not there, packets are lost, or it gets no processor",
+			 "its process %d lives: its QP is not (yet) in RTR or "
+			 "not there, packets are lost, or it gets no processor",
 			 (int)pid);
 	segment_peer_put(peer);
 }
@@ -184,10 +190,16 @@ const char *shca_env_silent(struct qp *core, struct key_why *why)
 		why_local(qp, slot_of(qp), why);
 	else if (roce_qp_stats(roce_qp(core))->rx_pkts)
 		snprintf(why->text, sizeof(why->text),
-			 "it has answered before: its process has ended or is stopped, its QP is in the error state, or packets do not get through any more; to check the path: softhca doctor --peer");
+			 "it has answered before: its process has ended or is "
+			 "stopped, its QP is in the error state, or packets do "
+			 "not get through any more; to check the path: softhca "
+			 "doctor --peer");
 	else
 		snprintf(why->text, sizeof(why->text),
-			 "nothing has ever come from it: its QP is not in RTR, the GID or dest_qp_num here is wrong, or something on the way drops UDP port 4791 (a firewall); to check the path: softhca doctor --peer");
+			 "nothing has ever come from it: its QP is not in RTR, "
+			 "the GID or dest_qp_num here is wrong, or something "
+			 "on the way drops UDP port 4791 (a firewall); to "
+			 "check the path: softhca doctor --peer");
 	len = strlen(why->text);
 	if (cfg->loss > 0)
 		snprintf(why->text + len, sizeof(why->text) - len,
@@ -214,8 +226,9 @@ void shca_env_unanswered(struct qp *core, const char *expects)
 	snprintf(text, sizeof(text),
 		 "nothing that it sends to QP 0x%06x is ever answered: %s",
 		 roce_qp_dest(roce_qp(core)), expects);
-	check_ops->disagrees(wrong == OTHER_PSN ? CHECK_PAIR_PSN : CHECK_PAIR_QP,
-			core->qpn, text);
+	check_ops->disagrees(wrong == OTHER_PSN ? CHECK_PAIR_PSN :
+						  CHECK_PAIR_QP,
+			     core->qpn, text);
 }
 
 void shca_remote_report(struct shca_qp *qp, struct check_peer *out)
@@ -238,8 +251,8 @@ void shca_remote_report(struct shca_qp *qp, struct check_peer *out)
 }
 
 /* One more half sentence. */
-__attribute__((format(printf, 3, 4))) static void
-more(char *text, size_t size, const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static void more(char *text, size_t size,
+						       const char *fmt, ...)
 {
 	const size_t len = strlen(text);
 	va_list ap;
@@ -271,7 +284,8 @@ static void unpolled(const struct shca_cq *cq, const char *which, char *text,
 		     atomic_load_explicit(&cq->armed, memory_order_relaxed) ==
 				     SHCA_UNARMED ?
 			     "" :
-			     ", although an event was requested: after ibv_req_notify_cq() poll once more");
+			     ", although an event was requested: after "
+			     "ibv_req_notify_cq() poll once more");
 }
 
 /* That of a requester. */
@@ -285,13 +299,15 @@ static void waits_for_peer(struct shca_qp *qp, uint64_t now, char *text,
 	roce_qp_waits(roce_qp(core), &w);
 	if (w.rnr_since_ns)
 		more(text, size,
-		     "waits for the peer to post a receive, for %.1f s (%u RNR NAKs%s)",
+		     "waits for the peer to post a receive, for %.1f s (%u RNR "
+		     "NAKs%s)",
 		     seconds(now, w.rnr_since_ns), w.rnr_naks,
 		     core->attr.rnr_retry == 7 ?
 			     "; rnr_retry=7 waits indefinitely" :
 			     "");
 	else if (w.unacked && now > w.since_ns + WAITS_LONG_NS)
-		more(text, size, "waits for an ACK of %u packet%s, for %.1f s: %s",
+		more(text, size,
+		     "waits for an ACK of %u packet%s, for %.1f s: %s",
 		     w.unacked, w.unacked > 1 ? "s" : "",
 		     seconds(now, w.since_ns), shca_env_silent(core, &why));
 	else if (w.unacked)
@@ -310,7 +326,8 @@ void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size)
 	text[0] = 0;
 	if (core->state == IBV_QPS_ERR || core->state == IBV_QPS_SQE)
 		more(text, size,
-		     "is in the error state: the first completion with an error, or --explain, shows why");
+		     "is in the error state: the first completion with an "
+		     "error, or --explain, shows why");
 	else if (core->state < IBV_QPS_RTR)
 		more(text, size, "is in state %s: messages to it are dropped",
 		     qp_state_str((unsigned)core->state));
@@ -329,7 +346,8 @@ void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size)
 		unpolled(core->recv_cq, "receive ", text, size);
 	if (!text[0])
 		more(text, size,
-		     "is idle: waits for the program to post or the peer to send (%u receives posted)",
+		     "is idle: waits for the program to post or the peer to "
+		     "send (%u receives posted)",
 		     qp_rq_count(&core->rq));
 }
 

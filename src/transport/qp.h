@@ -11,9 +11,9 @@
 #include "transport.h"
 
 #include "base/lock.h"
-#include "hooks/check.h"
 #include "counters/stat.h"
 #include "engine/engine.h"
+#include "hooks/check.h"
 #include "qp/direct.h"
 #include "qp/ops.h"
 #include "roce/qp.h"
@@ -38,8 +38,8 @@ struct shca_wr; /* a work request being built */
 struct shca_remote {
 	struct qp_remote remote;
 	struct segment_peer *peer; /* NULL: none is known, */
-	uint64_t again_ns;	   /* nor looked for before that */
-	uint64_t now_ns;	   /* of the call that uses it */
+	uint64_t again_ns; /* nor looked for before that */
+	uint64_t now_ns; /* of the call that uses it */
 
 	/* What the program posts without a look at the CQ in between. */
 	uint32_t tail; /* of the send queue when it was last looked at */
@@ -84,7 +84,8 @@ struct shca_qp {
 		bool fin; /* we have sent FIN */
 		bool draining;
 		bool large; /* so was the last FPDU, which the socket placed */
-		uint64_t sent_ns; /* when it sends last, where that is recorded */
+		uint64_t
+			sent_ns; /* when it sends last, where that is recorded */
 		/* 0, or when the responder may send unasked, or the initiator
 		 * sends its first message again, so many times yet. */
 		uint64_t begin_ns;

@@ -274,17 +274,19 @@ __attribute__((noinline)) static bool is_peers_port(struct shca_qp *qp,
 	/* XRC's requester is answered by any process that shares the domain. */
 	if (r && path->local && qp->core->type != IBV_QPT_UD &&
 	    qp->core->type != IBV_QPT_XRC_SEND)
-		slot = registry_route(r, dest, &path->dgid,
-				      gid_is_link_local(&path->dgid) ?
-					      path->sgid_scope :
-					      0);
+		slot = registry_route(
+			r, dest, &path->dgid,
+			gid_is_link_local(&path->dgid) ? path->sgid_scope : 0);
 	if (slot < 0)
 		return true;
 	if (!registry_sends_from(r, (unsigned)slot, sport)) {
 		engine_dropped(qp->sched.engine, ROCE_DROP_ADDRESS);
-		if (!qp->forged && to_process(qp->sched.engine)->env.base.explain)
+		if (!qp->forged &&
+		    to_process(qp->sched.engine)->env.base.explain)
 			engine_explain(qp->core,
-				       "packets from UDP port %u of this host are dropped: its peer's process does not send from there",
+				       "packets from UDP port %u of this host "
+				       "are dropped: its peer's process does "
+				       "not send from there",
 				       sport);
 		qp->forged = true;
 		return false;

@@ -75,12 +75,12 @@ unsigned shca_record_small(struct shca_qp *qp, bool posted)
 	return n;
 }
 
-size_t shca_record_send(struct shca_qp *qp, const struct roce_batch *b, int *err)
+size_t shca_record_send(struct shca_qp *qp, const struct roce_batch *b,
+			int *err)
 {
 	const struct roce_qp *r = roce_qp_const(qp->core);
 	const uint64_t ns = trace_now();
-	const size_t sent =
-		engine_send(qp->sched.engine, &qp->sched, b, err);
+	const size_t sent = engine_send(qp->sched.engine, &qp->sched, b, err);
 
 	for (size_t i = 0; i < sent; i++) {
 		const struct roce_pkt *p = &b->pkt[i];
@@ -103,8 +103,7 @@ void shca_record_direct(struct shca_qp *qp, struct qp_remote *remote)
 {
 	const struct qp *core = qp->core;
 	const uint64_t ns = trace_now();
-	const uint64_t direct =
-		roce_qp_stats(roce_qp_const(core))->direct;
+	const uint64_t direct = roce_qp_stats(roce_qp_const(core))->direct;
 	uint32_t i = core->sq.head;
 	uint64_t n;
 
@@ -154,8 +153,7 @@ void shca_record_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 
 void shca_record_expire(struct shca_qp *qp, uint64_t now)
 {
-	const struct roce_qp_stats *s =
-		roce_qp_stats(roce_qp_const(qp->core));
+	const struct roce_qp_stats *s = roce_qp_stats(roce_qp_const(qp->core));
 	const uint64_t timeouts = s->timeouts, again = s->retransmits;
 	const bool ready = roce_tx_ready(roce_qp_const(qp->core));
 
@@ -165,7 +163,8 @@ void shca_record_expire(struct shca_qp *qp, uint64_t now)
 			  0);
 	else if (s->retransmits != again ||
 		 (!ready && roce_tx_ready(roce_qp_const(qp->core))))
-		trace_put(TRACE_TIMER, qp->core->qpn, TRACE_T_PROBE, 0, 0, 0, 0);
+		trace_put(TRACE_TIMER, qp->core->qpn, TRACE_T_PROBE, 0, 0, 0,
+			  0);
 }
 
 static void put_wc(enum trace_type type, uint32_t qpn, const struct ibv_wc *wc,
@@ -186,8 +185,9 @@ void shca_record_polled(const struct ibv_wc *wc, int n)
 		put_wc(TRACE_POLLED, wc[i].qp_num, &wc[i], TRACE_LAST);
 }
 
-void shca_record_modify(const struct shca_qp *qp, const struct ibv_qp_attr *attr,
-			int mask, const struct roce_path *path)
+void shca_record_modify(const struct shca_qp *qp,
+			const struct ibv_qp_attr *attr, int mask,
+			const struct roce_path *path)
 {
 	const uint32_t qpn = shca_qpn(qp);
 

@@ -30,13 +30,15 @@ size_t shca_record_send(struct shca_qp *qp, const struct roce_batch *b,
 void shca_record_direct(struct shca_qp *qp, struct qp_remote *remote);
 void shca_record_expire(struct shca_qp *qp, uint64_t now);
 /* A packet comes in, and shca_qp_rx() does what it says. */
-void shca_record_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
+void shca_record_rx(struct shca_qp *qp, const struct roce_rx *pkt,
+		    uint64_t now);
 void shca_record_complete(uint32_t qpn, const struct ibv_wc *wc);
 /* After trace_forget(), behind which completions may have come. */
 void shca_record_polled(const struct ibv_wc *wc, int n);
 /* What ibv_modify_qp() has changed; path: IBV_QP_AV. */
-void shca_record_modify(const struct shca_qp *qp, const struct ibv_qp_attr *attr,
-			int mask, const struct roce_path *path);
+void shca_record_modify(const struct shca_qp *qp,
+			const struct ibv_qp_attr *attr, int mask,
+			const struct roce_path *path);
 /* A message of the connection manager. */
 void shca_record_mad(enum trace_type type, const uint8_t *mad, size_t len);
 

@@ -99,10 +99,9 @@ static struct segment_peer *peer_of(struct shca_qp *qp, uint32_t dest)
 	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
 	int slot;
 
-	slot = registry_route(segment_registry(s), dest, &path->dgid,
-			      gid_is_link_local(&path->dgid) ?
-				      path->sgid_scope :
-				      0);
+	slot = registry_route(
+		segment_registry(s), dest, &path->dgid,
+		gid_is_link_local(&path->dgid) ? path->sgid_scope : 0);
 	return slot < 0 ? NULL : segment_peer_get(s, (unsigned)slot);
 }
 
@@ -129,8 +128,8 @@ static struct qp_remote *get_remote(struct shca_qp *qp, uint64_t now)
 {
 	struct shca_remote *f = &qp->remote;
 
-	if (f->peer && (!segment_peer_alive(f->peer, now) ||
-			!segment_can_copy(f->peer)))
+	if (f->peer &&
+	    (!segment_peer_alive(f->peer, now) || !segment_can_copy(f->peer)))
 		shca_remote_forget(qp);
 	if (!f->peer) {
 		if (now < f->again_ns)
@@ -243,8 +242,7 @@ int shca_env_atomic_lock(struct qp *core, const void *p)
 	const struct shca_qp *qp = core->owner;
 	struct segment *s = to_process(qp->sched.engine)->segment;
 
-	return segment_own_atomic_lock(
-		s, segment_atomic_lock_of((uintptr_t)p));
+	return segment_own_atomic_lock(s, segment_atomic_lock_of((uintptr_t)p));
 }
 
 void shca_env_atomic_unlock(struct qp *core, const void *p)

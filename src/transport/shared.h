@@ -65,7 +65,8 @@ struct shca_process {
 	struct iwcm *iwcm;
 	struct shca_stat *stat;
 
-	_Atomic uint32_t uc_written; /* UC writes that have come (verbs/answer.c) */
+	_Atomic uint32_t
+		uc_written; /* UC writes that have come (verbs/answer.c) */
 
 	uint64_t id; /* random: tells this process's command files */
 	_Atomic unsigned nobjects[SHCA_KINDS]; /* verbs/handles.c */

@@ -91,7 +91,8 @@ bool shca_timewait_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 	if (t && t->until && roce_timewait_rx(&t->w, pkt, &b, now)) {
 		ours = true;
 		if (b.n)
-			engine_send(e, NULL, &b, &err); /* or the peer asks again */
+			engine_send(e, NULL, &b,
+				    &err); /* or the peer asks again */
 	}
 	pthread_mutex_unlock(&proc->timewait.lock);
 	return ours;

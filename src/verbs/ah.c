@@ -19,20 +19,21 @@ static int families_differ(unsigned index, const union ibv_gid *sgid,
 	struct gid_text ours, theirs;
 
 	return why(-EINVAL,
-		   "grh.sgid_index %u is %s, grh.dgid is %s: one is IPv4, the other IPv6; take an index of the peer's kind",
+		   "grh.sgid_index %u is %s, grh.dgid is %s: one is IPv4, the "
+		   "other IPv6; take an index of the peer's kind",
 		   index, gid_str(sgid, &ours), gid_str(dgid, &theirs));
 }
 
-#define NO_GRH                                                                 \
-	"ah_attr.is_global is 0, but RoCE has no LIDs and needs a GRH"
+#define NO_GRH "ah_attr.is_global is 0, but RoCE has no LIDs and needs a GRH"
 
 static int has_ah(const struct shca_device *dev)
 {
 	if (dev->transport->has_ah)
 		return 0;
-	return why(-EOPNOTSUPP,
-		   "%s has no address handles: connections are made by rdma_cm(7)",
-		   dev->transport->name);
+	return why(
+		-EOPNOTSUPP,
+		"%s has no address handles: connections are made by rdma_cm(7)",
+		dev->transport->name);
 }
 
 void shca_path_place(struct roce_path *path)
@@ -56,7 +57,8 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 		if (check_on())
 			check_ops->no_grh(NO_GRH);
 		return why(-EINVAL, NO_GRH
-			   ": set is_global = 1, grh.dgid (the peer's GID), grh.sgid_index (ours) and grh.hop_limit");
+			   ": set is_global = 1, grh.dgid (the peer's GID), "
+			   "grh.sgid_index (ours) and grh.hop_limit");
 	}
 	if (attr->port_num != 1)
 		return why(-EINVAL,
@@ -66,12 +68,17 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	if (err)
 		return why(-EINVAL,
 			   err == -ENODATA ?
-				   "grh.sgid_index %u is an empty entry of the GID table: choose one with an address (softhca devices, ibv_query_gid)" :
-				   "grh.sgid_index %u is beyond the GID table: choose an entry with an address (softhca devices, ibv_query_gid)",
+				   "grh.sgid_index %u is an empty entry of the "
+				   "GID table: choose one with an address "
+				   "(softhca devices, ibv_query_gid)" :
+				   "grh.sgid_index %u is beyond the GID table: "
+				   "choose an entry with an address (softhca "
+				   "devices, ibv_query_gid)",
 			   index);
 	if (!dgid->global.subnet_prefix && !dgid->global.interface_id)
 		return why(-EINVAL,
-			   "grh.dgid is all zeros: copy the peer's GID there, as its ibv_query_gid() returns it");
+			   "grh.dgid is all zeros: copy the peer's GID there, "
+			   "as its ibv_query_gid() returns it");
 	if (roce_gid_is_v4(&via->gid) != roce_gid_is_v4(dgid))
 		return families_differ(index, &via->gid, dgid);
 	memset(path, 0, sizeof(*path));

@@ -30,10 +30,10 @@ void shca_env_uc_sent(struct qp *core, uint32_t length)
 	struct shca_cq *cq = core->send_cq;
 
 	if (qp->sched.engine->segment && roce_qp_path(roce_qp(core))->local)
-		atomic_store_explicit(&cq->answer.due_ns,
-				      min_u32(ANSWER_NS + length,
-					      ANSWER_MAX_NS),
-				      memory_order_relaxed);
+		atomic_store_explicit(
+			&cq->answer.due_ns,
+			min_u32(ANSWER_NS + length, ANSWER_MAX_NS),
+			memory_order_relaxed);
 }
 
 void shca_env_uc_written(struct qp *core)

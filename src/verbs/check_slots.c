@@ -91,10 +91,10 @@ void shca_check_posting(struct shca_qp *qp)
 }
 
 const struct check_env shca_check_env = { .read = read_sge,
-					   .waits = shca_cq_waits,
-					   .peer = peer,
-					   .posting = posting,
-					   .ends = ends };
+					  .waits = shca_cq_waits,
+					  .peer = peer,
+					  .posting = posting,
+					  .ends = ends };
 
 /* After the program's own functions: exit(3) may end here. */
 __attribute__((destructor(101))) static void end(void)
@@ -111,9 +111,10 @@ __attribute__((destructor(101))) static void end(void)
 static int slot_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr,
 			  struct ibv_send_wr **bad)
 {
-	return number(engine_dead(to_qp(qp)->sched.engine) ?
-			      shca_qp_post_send(qp, wr, bad) :
-			      check_ops->post_send(qp, wr, bad, shca_qp_post_send));
+	return number(
+		engine_dead(to_qp(qp)->sched.engine) ?
+			shca_qp_post_send(qp, wr, bad) :
+			check_ops->post_send(qp, wr, bad, shca_qp_post_send));
 }
 
 static int post_all(struct ibv_qp *qp, struct ibv_send_wr *wr,
@@ -175,7 +176,7 @@ static int note(struct ibv_cq_ex *ex, int err)
 {
 	if (!err)
 		check_ops->polled((struct ibv_cq *)(void *)ex,
-			     &((struct shca_cq *)ex)->cur.wc);
+				  &((struct shca_cq *)ex)->cur.wc);
 	return err;
 }
 

@@ -77,9 +77,9 @@ void shca_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond,
 					       &late);
 		if (!wait && *completed != reported)
 			check_ops->unacked(cq, call,
-				      cq ? "ibv_ack_cq_events()" :
-					   "ibv_ack_async_event()",
-				      reported - *completed);
+					   cq ? "ibv_ack_cq_events()" :
+						"ibv_ack_async_event()",
+					   reported - *completed);
 	}
 	while (*completed != reported)
 		pthread_cond_wait(cond, mutex);

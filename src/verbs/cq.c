@@ -130,8 +130,7 @@ static void bare_leave(struct shca_channel *ch)
 /* They have been taken in time. Lock held. */
 static void bare_taken(struct shca_channel *ch)
 {
-	struct shca_process *proc =
-		to_process(to_ctx(ch->ch.context)->engine);
+	struct shca_process *proc = to_process(to_ctx(ch->ch.context)->engine);
 
 	backoff_succeed(&ch->left);
 	if (!lock_try(&proc->cqs.bare_lock))
@@ -345,8 +344,7 @@ static int channel_wait(struct shca_channel *ch, struct shca_cq **cq)
 		err = 0;
 	} else {
 		err = engine_sleep(e, ch->ch.fd, channel_arrived, ch);
-		atomic_store(&ch->prompt,
-			     err == -EBUSY ? CHANNEL_PROMPT : 0);
+		atomic_store(&ch->prompt, err == -EBUSY ? CHANNEL_PROMPT : 0);
 	}
 	pthread_mutex_lock(&ch->lock);
 	*cq = bare_take(ch);
@@ -514,7 +512,9 @@ static int cq_full(struct shca_cq *cq)
 	cq->overrun = true;
 	lock_drop(&cq->lock);
 	if (overrun && cq->engine->cfg->explain)
-		say("a CQ of %u entries overflowed, and completions are lost from now on: poll it more often, or create it with room for all work requests of its QPs",
+		say("a CQ of %u entries overflowed, and completions are lost "
+		    "from now on: poll it more often, or create it with room "
+		    "for all work requests of its QPs",
 		    cq->depth);
 	if (overrun)
 		shca_async_raise(to_ctx(cq->ex.context), &ev);
@@ -698,8 +698,8 @@ __attribute__((noinline)) static int cq_take(struct shca_cq *cq, int n,
 }
 
 /* shca_cq_poll(), recorded. */
-__attribute__((noinline)) static int
-poll_recorded(struct shca_cq *cq, int n, struct ibv_wc *wc)
+__attribute__((noinline)) static int poll_recorded(struct shca_cq *cq, int n,
+						   struct ibv_wc *wc)
 {
 	trace_forget();
 	if (cq_empty(cq)) {
@@ -972,19 +972,19 @@ static uint32_t depth_for(uint32_t cqe)
 static struct shca_cqe *ring_alloc(const struct shca_cq *cq, uint32_t depth)
 {
 	return qp_mem_alloc(&cq->mem, depth * sizeof(struct shca_cqe),
-			      SHCA_MEM_CQ);
+			    SHCA_MEM_CQ);
 }
 
 int shca_cq_create(struct ibv_context *ibctx,
 		   const struct ibv_cq_init_attr_ex *attr, struct ibv_cq **out)
 {
 	struct shca_context *ctx = to_ctx(ibctx);
-	const uint32_t known = IBV_CQ_INIT_ATTR_MASK_FLAGS |
-			       IBV_CQ_INIT_ATTR_MASK_PD;
+	const uint32_t known =
+		IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
 	uint32_t flags = 0;
 	struct shca_cq *cq;
-	int err = engine_dead(ctx->engine) ? -EIO :
-					     engine_fault(FAULT_CREATE_CQ);
+	int err =
+		engine_dead(ctx->engine) ? -EIO : engine_fault(FAULT_CREATE_CQ);
 
 	if (err)
 		return err;
@@ -992,30 +992,34 @@ int shca_cq_create(struct ibv_context *ibctx,
 		flags = attr->flags;
 	if (attr->comp_mask & ~known || flags & ~FLAGS_KNOWN ||
 	    attr->wc_flags & ~(uint64_t)WC_KNOWN)
-		return why(-EOPNOTSUPP,
-			   "comp_mask 0x%x, flags 0x%x or wc_flags 0x%llx request what this device does not have: 0x%x, 0x%x, 0x%llx",
-			   attr->comp_mask, flags,
-			   (unsigned long long)attr->wc_flags,
-			   attr->comp_mask & ~known, flags & ~FLAGS_KNOWN,
-			   (unsigned long long)(attr->wc_flags &
-						~(uint64_t)WC_KNOWN));
+		return why(
+			-EOPNOTSUPP,
+			"comp_mask 0x%x, flags 0x%x or wc_flags 0x%llx request "
+			"what this device does not have: 0x%x, 0x%x, 0x%llx",
+			attr->comp_mask, flags,
+			(unsigned long long)attr->wc_flags,
+			attr->comp_mask & ~known, flags & ~FLAGS_KNOWN,
+			(unsigned long long)(attr->wc_flags &
+					     ~(uint64_t)WC_KNOWN));
 	/* Only a parent domain, for its allocator. */
 	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) {
 		err = attr->parent_domain ?
 			      shca_check(attr->parent_domain, SHCA_PD) :
 			      why(-EINVAL, "parent_domain is NULL");
 		if (!err && !to_pd(attr->parent_domain)->parent)
-			err = why(-EINVAL,
-				  "parent_domain is a plain PD: ibv_alloc_parent_domain() makes the other kind");
+			err = why(-EINVAL, "parent_domain is a plain PD: "
+					   "ibv_alloc_parent_domain() makes "
+					   "the other kind");
 		if (err)
 			return err;
 	}
 	if (!attr->cqe || attr->cqe > SHCA_MAX_CQE)
-		return why(-EINVAL, "cqe is %d, not in 1..%d",
-			   (int)attr->cqe, SHCA_MAX_CQE);
+		return why(-EINVAL, "cqe is %d, not in 1..%d", (int)attr->cqe,
+			   SHCA_MAX_CQE);
 	if (attr->comp_vector >= (uint32_t)ibctx->num_comp_vectors)
 		return why(-EINVAL,
-			   "comp_vector is %d, but the device has %d (context->num_comp_vectors), counted from 0",
+			   "comp_vector is %d, but the device has %d "
+			   "(context->num_comp_vectors), counted from 0",
 			   (int)attr->comp_vector, ibctx->num_comp_vectors);
 	err = shca_count(ctx->engine, SHCA_CQ);
 	if (err)
@@ -1091,7 +1095,8 @@ int shca_cq_resize(struct ibv_cq *ibcq, int cqe)
 	lock_take(&cq->lock);
 	if (cq_count(cq) > (uint32_t)cqe) {
 		err = why(-EINVAL,
-			  "cqe is %d, but %u completions wait in the CQ: poll them first",
+			  "cqe is %d, but %u completions wait in the CQ: poll "
+			  "them first",
 			  cqe, cq_count(cq));
 	} else {
 		struct shca_cqe *old = cq->ring;

@@ -117,9 +117,9 @@ static int device_create(struct shca_device **out,
 		return err;
 	}
 	/* Room for a few more addresses; programs walk the whole table. */
-	dev->gid_tbl_len = dev->gids.count <= 12   ? 16
-			   : dev->gids.count <= 28 ? 32
-						   : NETDEV_MAX_GIDS;
+	dev->gid_tbl_len = dev->gids.count <= 12 ? 16 :
+			   dev->gids.count <= 28 ? 32 :
+						   NETDEV_MAX_GIDS;
 	for (i = dev->gids.count; i < NETDEV_MAX_GIDS; i++)
 		memset(&dev->gids.gid[i], 0, sizeof(dev->gids.gid[i]));
 	dev->gids.count = (size_t)dev->gid_tbl_len;
@@ -132,8 +132,7 @@ static int device_create(struct shca_device **out,
 	dev->dev.transport_type = t->type;
 	snprintf(dev->dev.name, sizeof(dev->dev.name), "%s%d", t->prefix,
 		 index);
-	snprintf(dev->dev.dev_name, sizeof(dev->dev.dev_name), "uverbs%d",
-		 n);
+	snprintf(dev->dev.dev_name, sizeof(dev->dev.dev_name), "uverbs%d", n);
 	snprintf(dev->dev.dev_path, sizeof(dev->dev.dev_path),
 		 "%s/class/infiniband_verbs/uverbs%d", sysfs, n);
 	snprintf(dev->dev.ibdev_path, sizeof(dev->dev.ibdev_path),
@@ -166,8 +165,8 @@ static int devices_add(const struct shca_transport *t)
 				index++;
 			} else {
 				say("SOFTHCA_DEVICES: no device for interface "
-				    "%s: %s", name,
-				    sys_strerror(-err));
+				    "%s: %s",
+				    name, sys_strerror(-err));
 			}
 		}
 		p += len + (p[len] == ',');
@@ -526,8 +525,8 @@ int shca_query_device_ex(struct ibv_context *ctx,
 	/* The device's clock is CLOCK_MONOTONIC in ns: 10^6 kHz. */
 	attr.completion_timestamp_mask = UINT64_MAX;
 	attr.hca_core_clock = 1000000;
-	attr.device_cap_flags_ex = attr.orig_attr.device_cap_flags |
-				   t->cap_flags_ex;
+	attr.device_cap_flags_ex =
+		attr.orig_attr.device_cap_flags | t->cap_flags_ex;
 	attr.phys_port_cnt_ex = 1;
 	attr.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
 	attr.odp_caps.per_transport_caps.rc_odp_caps = t->odp_rc;
@@ -547,8 +546,7 @@ bool shca_device_active(struct shca_device *dev)
 {
 	struct ibv_port_attr attr;
 
-	return !shca_query_port(dev, 1, &attr) &&
-	       attr.state == IBV_PORT_ACTIVE;
+	return !shca_query_port(dev, 1, &attr) && attr.state == IBV_PORT_ACTIVE;
 }
 
 int shca_query_port_compat(struct ibv_context *ctx, uint32_t port,
@@ -572,7 +570,8 @@ int shca_query_port(struct shca_device *dev, uint32_t port,
 	size_t i;
 
 	if (port != 1)
-		return why(-EINVAL, "port %u: the device has one port, 1", port);
+		return why(-EINVAL, "port %u: the device has one port, 1",
+			   port);
 	pthread_mutex_lock(&dev->lock);
 	for (i = 0; i < dev->gids.count && !first.ifindex; i++)
 		first = dev->gids.gid[i];

@@ -44,7 +44,7 @@ _Static_assert(sizeof(struct file_head) <= HEAD_SIZE, "head too long");
 
 struct shca_file {
 	_Atomic unsigned refs; /* the context, and what is allocated in it */
-	uint64_t owner, id;    /* as read once */
+	uint64_t owner, id; /* as read once */
 	struct file_head *head;
 	uint8_t *mem;
 };
@@ -211,17 +211,17 @@ static int claim(struct shca_file *f, uint32_t bytes, uint32_t align)
 }
 
 /* func: the public function. 0, or a positive errno that has been reported. */
-static int dm_check(const char *func, const struct shca_dm *dm,
-		    uint64_t offset, size_t length)
+static int dm_check(const char *func, const struct shca_dm *dm, uint64_t offset,
+		    size_t length)
 {
 	/* In words, as on the bus of hardware. */
 	if (!(offset % 4) && !(length % 4) && length <= dm->length &&
 	    offset <= dm->length - length)
 		return 0;
-	WHY_REPORT(func,
-		   why(-EINVAL,
-		       "[%llu, +%zu) of device memory of %zu bytes: offset and length are multiples of 4, and inside",
-		       (unsigned long long)offset, length, dm->length));
+	WHY_REPORT(func, why(-EINVAL,
+			     "[%llu, +%zu) of device memory of %zu bytes: "
+			     "offset and length are multiples of 4, and inside",
+			     (unsigned long long)offset, length, dm->length));
 	return EINVAL;
 }
 
@@ -282,12 +282,15 @@ int shca_dm_alloc(struct ibv_context *ibctx,
 		return -EOPNOTSUPP;
 	if (attr->comp_mask || !attr->length || attr->log_align_req > 24)
 		return why(-EINVAL,
-			   "length %zu, log_align_req %u, comp_mask 0x%x: the length is at least 1, the alignment at most 2^24, the mask 0",
+			   "length %zu, log_align_req %u, comp_mask 0x%x: the "
+			   "length is at least 1, the alignment at most 2^24, "
+			   "the mask 0",
 			   attr->length, attr->log_align_req, attr->comp_mask);
 	if (attr->length > DM_SIZE)
-		return why(-ENOMEM,
-			   "length %zu: a context has %d bytes of device memory",
-			   attr->length, DM_SIZE);
+		return why(
+			-ENOMEM,
+			"length %zu: a context has %d bytes of device memory",
+			attr->length, DM_SIZE);
 	at = claim(ctx->file, (uint32_t)attr->length,
 		   1u << attr->log_align_req);
 	if (at < 0)
@@ -319,8 +322,8 @@ int shca_dm_free(struct ibv_dm *ibdm)
 	int err;
 
 	if (atomic_load(&dm->refs) != 1)
-		return why(-EBUSY,
-			   "the device memory is still used by memory regions: deregister them first");
+		return why(-EBUSY, "the device memory is still used by memory "
+				   "regions: deregister them first");
 	err = head_lock(dm->file->head);
 	if (err)
 		return err;

@@ -31,8 +31,8 @@ static inline struct shca_dm *to_dm(struct ibv_dm *dm)
 	return container_of(dm, struct shca_dm, dm);
 }
 
-int shca_dm_alloc(struct ibv_context *ctx,
-		  const struct ibv_alloc_dm_attr *attr, struct ibv_dm **dm);
+int shca_dm_alloc(struct ibv_context *ctx, const struct ibv_alloc_dm_attr *attr,
+		  struct ibv_dm **dm);
 int shca_dm_free(struct ibv_dm *dm);
 int shca_dm_import(struct ibv_context *ctx, uint32_t handle,
 		   struct ibv_dm **dm);

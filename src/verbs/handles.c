@@ -38,8 +38,8 @@ static const size_t handle_at[SHCA_KINDS] = {
 };
 
 static const char *const kinds[SHCA_KINDS] = {
-	[SHCA_PD] = "a PD",   [SHCA_MR] = "an MR", [SHCA_MW] = "an MW",
-	[SHCA_CQ] = "a CQ",   [SHCA_SRQ] = "an SRQ", [SHCA_QP] = "a QP",
+	[SHCA_PD] = "a PD",  [SHCA_MR] = "an MR",   [SHCA_MW] = "an MW",
+	[SHCA_CQ] = "a CQ",  [SHCA_SRQ] = "an SRQ", [SHCA_QP] = "a QP",
 	[SHCA_AH] = "an AH",
 };
 
@@ -142,9 +142,10 @@ int shca_check(const void *object, enum shca_kind kind)
 		return why(err, "the context in %s at %p was overwritten",
 			   kinds[kind], object);
 	if (err == -ENOENT)
-		return why(err,
-			   "%p is not %s, or it has been destroyed or overwritten",
-			   object, kinds[kind]);
+		return why(
+			err,
+			"%p is not %s, or it has been destroyed or overwritten",
+			object, kinds[kind]);
 	return err;
 }
 
@@ -259,8 +260,9 @@ void shca_live_leaked(const struct ibv_context *context, const char *call)
 	pthread_mutex_unlock(&live_lock);
 	if (context && !any)
 		check_ops->leaked(call,
-			     "a completion channel, an XRC domain, a thread domain or device memory",
-			     0);
+				  "a completion channel, an XRC domain, a "
+				  "thread domain or device memory",
+				  0);
 }
 
 void shca_live_each(const struct engine *e, enum shca_kind kind,

@@ -100,7 +100,8 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 			   ib->qp_num, qp_type_str(ib->qp_type));
 	if (!roce_gid_is_multicast(gid))
 		return why(-EINVAL,
-			   "QP 0x%06x: %s is not a multicast address (224.0.0.0/4 as ::ffff:224.x.x.x, or ff00::/8)",
+			   "QP 0x%06x: %s is not a multicast address "
+			   "(224.0.0.0/4 as ::ffff:224.x.x.x, or ff00::/8)",
 			   ib->qp_num, gid_str(gid, &at));
 	pthread_mutex_lock(&to_process(e)->mcast.attach_lock);
 	p = group_find(e, dev, gid, &ngroups);
@@ -108,7 +109,8 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 	if (!g) {
 		if (ngroups >= SHCA_MAX_MCAST_GRP)
 			err = why(-ENOMEM,
-				  "this process is in %d multicast groups, as many as it can be",
+				  "this process is in %d multicast groups, as "
+				  "many as it can be",
 				  SHCA_MAX_MCAST_GRP);
 		else if (!(g = calloc(1, sizeof(*g))))
 			err = -ENOMEM;
@@ -119,7 +121,8 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 		err = group_join(e, g);
 		if (err) {
 			why(err,
-			    "QP 0x%06x: cannot join %s on any interface of the device: %s",
+			    "QP 0x%06x: cannot join %s on any interface of the "
+			    "device: %s",
 			    ib->qp_num, gid_str(gid, &at), sys_strerror(-err));
 			group_leave(e, g);
 			goto out;
@@ -131,7 +134,8 @@ int shca_mcast_attach(struct ibv_qp *ib, const union ibv_gid *gid)
 			goto out;
 	if (g->n == SHCA_MAX_MCAST_QP) {
 		err = why(-ENOMEM,
-			  "%d QPs of this process are attached to %s, as many as can be",
+			  "%d QPs of this process are attached to %s, as many "
+			  "as can be",
 			  SHCA_MAX_MCAST_QP, gid_str(gid, &at));
 		goto out;
 	}

@@ -81,8 +81,8 @@ static int memory_check(void *addr, size_t length, bool write)
 		       write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ)) {
 		if (errno == EINTR || errno == EAGAIN)
 			continue;
-		return errno == EINVAL ? mappings_check(begin, end, write)
-				       : -EFAULT;
+		return errno == EINVAL ? mappings_check(begin, end, write) :
+					 -EFAULT;
 	}
 	return 0;
 }
@@ -91,14 +91,16 @@ static int access_check(int access)
 {
 	if (access & ~(int)ACCESS_KNOWN)
 		return why(-EINVAL,
-			   "access 0x%x has bits that this device does not support: 0x%x",
+			   "access 0x%x has bits that this device does not "
+			   "support: 0x%x",
 			   (unsigned)access,
 			   (unsigned)access & ~(unsigned)ACCESS_KNOWN);
 	/* Remote write access requires local write access (10.6.3.1). */
 	if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) &&
 	    !(access & IBV_ACCESS_LOCAL_WRITE))
 		return why(-EINVAL,
-			   "access has %s without IBV_ACCESS_LOCAL_WRITE, which it needs: add that",
+			   "access has %s without IBV_ACCESS_LOCAL_WRITE, "
+			   "which it needs: add that",
 			   access & IBV_ACCESS_REMOTE_WRITE ?
 				   "IBV_ACCESS_REMOTE_WRITE" :
 				   "IBV_ACCESS_REMOTE_ATOMIC");
@@ -140,18 +142,21 @@ static int region_check(void *addr, size_t length, int access)
 		return err;
 	if (length > SHCA_MAX_MR_SIZE || (uintptr_t)addr + length < length)
 		return why(-EINVAL,
-			   "[%p, +%zu) is beyond the address space: is the length right?",
+			   "[%p, +%zu) is beyond the address space: is the "
+			   "length right?",
 			   addr, length);
 	/* A region of no bytes allows access to none. */
 	if (!length)
 		return 0;
 	if (access & IBV_ACCESS_ON_DEMAND) {
-		err = access & IBV_ACCESS_HUGETLB ? huge_check((uintptr_t)addr)
-						  : 0;
+		err = access & IBV_ACCESS_HUGETLB ?
+			      huge_check((uintptr_t)addr) :
+			      0;
 		return err ? why(err,
-				 "IBV_ACCESS_HUGETLB, but %p is not in huge pages",
-				 addr)
-			   : 0;
+				 "IBV_ACCESS_HUGETLB, but %p is not in huge "
+				 "pages",
+				 addr) :
+			     0;
 	}
 	err = memory_check(addr, length, access & IBV_ACCESS_LOCAL_WRITE);
 	if (!err)
@@ -159,8 +164,10 @@ static int region_check(void *addr, size_t length, int access)
 	return why(err,
 		   access & IBV_ACCESS_LOCAL_WRITE &&
 				   !memory_check(addr, length, false) ?
-			   "[%p, +%zu) is mapped read-only, and access has IBV_ACCESS_LOCAL_WRITE" :
-			   "[%p, +%zu) is not all mapped: was it allocated, is it freed, is the length right?",
+			   "[%p, +%zu) is mapped read-only, and access has "
+			   "IBV_ACCESS_LOCAL_WRITE" :
+			   "[%p, +%zu) is not all mapped: was it allocated, is "
+			   "it freed, is the length right?",
 		   addr, length);
 }
 
@@ -242,8 +249,7 @@ static int region_publish(const struct shca_mr *from, struct ibv_mr **out)
 	shca_pd_get(pd);
 	shca_live_add(&mr->live, &mr->mr, SHCA_MR);
 	if (tracing())
-		trace_keep(TRACE_MR_NEW, 0, mr->mr.lkey,
-			   (uintptr_t)mr->mr.addr,
+		trace_keep(TRACE_MR_NEW, 0, mr->mr.lkey, (uintptr_t)mr->mr.addr,
 			   (uint32_t)(mr->mr.length >> 32),
 			   (uint32_t)mr->mr.length);
 	*out = &mr->mr;
@@ -277,7 +283,8 @@ int shca_mr_reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 	if (!(access & IBV_ACCESS_ZERO_BASED) &&
 	    !same_page_offset((uintptr_t)addr, iova))
 		return why(-EINVAL,
-			   "iova 0x%llx and address %p have different offsets in their pages; they must be the same",
+			   "iova 0x%llx and address %p have different offsets "
+			   "in their pages; they must be the same",
 			   (unsigned long long)iova, addr);
 	return region_publish(&mr, out);
 }
@@ -316,10 +323,12 @@ int shca_mr_dm(struct ibv_pd *pd, struct ibv_dm *ibdm, uint64_t offset,
 		return err;
 	if (!(access & IBV_ACCESS_ZERO_BASED) || access & IBV_ACCESS_ON_DEMAND)
 		return why(-EINVAL,
-			   "a region of device memory needs IBV_ACCESS_ZERO_BASED, and is never on demand");
+			   "a region of device memory needs "
+			   "IBV_ACCESS_ZERO_BASED, and is never on demand");
 	if (length > dm->length || offset > dm->length - length)
 		return why(-EINVAL,
-			   "[%llu, +%zu) is not all in the device memory, which has %zu bytes",
+			   "[%llu, +%zu) is not all in the device memory, "
+			   "which has %zu bytes",
 			   (unsigned long long)offset, length, dm->length);
 	err = region_publish(&mr, out);
 	if (!err)
@@ -362,8 +371,8 @@ int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
 	if (err)
 		return err;
 	if (access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB))
-		return why(-EOPNOTSUPP,
-			   "a dma-buf has no IBV_ACCESS_ON_DEMAND and no IBV_ACCESS_HUGETLB here");
+		return why(-EOPNOTSUPP, "a dma-buf has no IBV_ACCESS_ON_DEMAND "
+					"and no IBV_ACCESS_HUGETLB here");
 	/* First, as in the kernel: programs ask so whether there are dma-bufs. */
 	if (fcntl(fd, F_GETFD) < 0)
 		return why(-EBADF, "fd %d is not an open file", fd);
@@ -371,7 +380,9 @@ int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
 	    (!(access & IBV_ACCESS_ZERO_BASED) &&
 	     !same_page_offset(offset, iova)))
 		return why(-EINVAL,
-			   "length %zu at offset %llu with iova 0x%llx: at least one byte is needed, and offset and iova at the same place in their pages",
+			   "length %zu at offset %llu with iova 0x%llx: at "
+			   "least one byte is needed, and offset and iova at "
+			   "the same place in their pages",
 			   length, (unsigned long long)offset,
 			   (unsigned long long)iova);
 	/* Ends an access that never began: only a dma-buf knows the call. */
@@ -381,12 +392,12 @@ int shca_mr_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t length,
 		return why(errno == EBADF ? -EBADF : -EINVAL,
 			   "fd %d is not a dma-buf", fd);
 	size = lseek(fd, 0, SEEK_END);
-	if (size >= 0 && (offset > (uint64_t)size ||
-			  length > (uint64_t)size - offset))
+	if (size >= 0 &&
+	    (offset > (uint64_t)size || length > (uint64_t)size - offset))
 		return why(-EINVAL,
-			   "[%llu, +%zu) is not all in the dma-buf, which has %lld bytes",
-			   (unsigned long long)offset, length,
-			   (long long)size);
+			   "[%llu, +%zu) is not all in the dma-buf, which has "
+			   "%lld bytes",
+			   (unsigned long long)offset, length, (long long)size);
 	if (access & IBV_ACCESS_LOCAL_WRITE)
 		prot |= PROT_WRITE;
 	mr.map_len = length + offset % page;
@@ -480,7 +491,8 @@ int shca_mr_rereg(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr,
 	pthread_mutex_lock(&proc->memory.lock);
 	if (proc->memory.keys.entry[mr->slot].windows) {
 		err = why(-EBUSY,
-			  "memory windows are bound to the region (lkey 0x%08x): unbind or invalidate them first",
+			  "memory windows are bound to the region (lkey "
+			  "0x%08x): unbind or invalidate them first",
 			  ibmr->lkey);
 	} else {
 		if (tracing())
@@ -526,11 +538,13 @@ int shca_mr_dereg(struct ibv_mr *ibmr)
 	pthread_mutex_lock(&to_process(e)->memory.lock);
 	if (atomic_load(&entry->lkey) != ibmr->lkey)
 		err = why(-ENOENT,
-			  "the region (lkey 0x%08x) has been deregistered by another handle",
+			  "the region (lkey 0x%08x) has been deregistered by "
+			  "another handle",
 			  ibmr->lkey);
 	else if (entry->windows)
 		err = why(-EBUSY,
-			  "memory windows are bound to the region (lkey 0x%08x): unbind or invalidate them first",
+			  "memory windows are bound to the region (lkey "
+			  "0x%08x): unbind or invalidate them first",
 			  ibmr->lkey);
 	if (!err) {
 		if (check_on()) {
@@ -570,8 +584,7 @@ int shca_mr_import(struct ibv_pd *pd, uint32_t handle, struct ibv_mr **out)
 			&to_process(e)->memory.keys.entry[handle] :
 			NULL;
 	if (!entry || (entry->kind != KEY_MR && entry->kind != KEY_NULL))
-		err = why(-ENOENT, "handle %u names no memory region",
-			  handle);
+		err = why(-ENOENT, "handle %u names no memory region", handle);
 	else if (entry->pd != to_pd(pd)->num)
 		err = why(-EPERM, "the region with handle %u is of another PD",
 			  handle);
@@ -619,18 +632,20 @@ static int advise_one(struct engine *e, uint32_t pd,
 		return why(-ENOENT, "no region has lkey 0x%08x", sge->lkey);
 	if (!(entry->access & IBV_ACCESS_ON_DEMAND))
 		err = why(-EINVAL,
-			  "the region (lkey 0x%08x) is not on demand: there is nothing to fetch",
+			  "the region (lkey 0x%08x) is not on demand: there is "
+			  "nothing to fetch",
 			  sge->lkey);
 	else if (entry->pd != pd ||
 		 (write && !(entry->access & IBV_ACCESS_LOCAL_WRITE)))
 		err = why(-EPERM,
-			  "the region (lkey 0x%08x) is of another PD, or has no IBV_ACCESS_LOCAL_WRITE",
+			  "the region (lkey 0x%08x) is of another PD, or has "
+			  "no IBV_ACCESS_LOCAL_WRITE",
 			  sge->lkey);
 	else if (!key_covers(entry, pd, sge->addr, sge->length, 0, &p))
-		err = why(-EFAULT,
-			  "[0x%llx, +%u) is not all in the region (lkey 0x%08x)",
-			  (unsigned long long)sge->addr, sge->length,
-			  sge->lkey);
+		err = why(
+			-EFAULT,
+			"[0x%llx, +%u) is not all in the region (lkey 0x%08x)",
+			(unsigned long long)sge->addr, sge->length, sge->lkey);
 	else if (advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT &&
 		 sge->length && shca_odp_touch(p, sge->length, write) && wait)
 		err = -EFAULT; /* reported only to a caller that waits */
@@ -659,7 +674,9 @@ int shca_mr_advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice,
 	}
 	if (flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH || !n)
 		return why(-EINVAL,
-			   "flags 0x%x with %u SGEs: only IBV_ADVISE_MR_FLAG_FLUSH is known, and one SGE is needed",
+			   "flags 0x%x with %u SGEs: only "
+			   "IBV_ADVISE_MR_FLAG_FLUSH is known, and one SGE is "
+			   "needed",
 			   flags, n);
 	for (i = 0; i < n && !err; i++)
 		err = advise_one(e, to_pd(pd)->num, advice,

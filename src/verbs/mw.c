@@ -129,15 +129,16 @@ int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 	if (err)
 		return err;
 	if (mw->type != IBV_MW_TYPE_1)
-		return why(-EINVAL,
-			   "a window of type 2 is bound by ibv_post_send() with IBV_WR_BIND_MW");
+		return why(-EINVAL, "a window of type 2 is bound by "
+				    "ibv_post_send() with IBV_WR_BIND_MW");
 	if (bind->bind_info.mw_access_flags & ~MW_ACCESS)
 		return why(-EINVAL, "mw_access_flags 0x%x has unknown bits",
 			   bind->bind_info.mw_access_flags);
 	/* As in the man page; the QP reports what it finds. */
 	if (mr && mr->pd != mw->pd)
 		return why(-EPERM,
-			   "the region (lkey 0x%08x) and the window (rkey 0x%08x) are of two PDs",
+			   "the region (lkey 0x%08x) and the window (rkey "
+			   "0x%08x) are of two PDs",
 			   mr->lkey, mw->rkey);
 	wr.bind_mw.rkey =
 		ibv_inc_rkey(__atomic_load_n(&mw->rkey, __ATOMIC_RELAXED));
@@ -148,12 +149,11 @@ int shca_mw_bind(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 
 /* What may be bound to what, in the order of 10.6.7.2.2; r may be NULL. */
 static bool bind_allowed(const struct shca_qp *qp, const struct key_entry *w,
-			 const struct key_entry *r,
-			 const struct qp_bind *bind)
+			 const struct key_entry *r, const struct qp_bind *bind)
 {
 	const uint32_t pd = to_pd(qp->ex.qp_base.pd)->num;
-	const uint32_t write = IBV_ACCESS_REMOTE_WRITE |
-			       IBV_ACCESS_REMOTE_ATOMIC;
+	const uint32_t write =
+		IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
 	if (!is_window(w) || w->pd != pd || bind->access & ~MW_ACCESS)
 		return false;
@@ -176,8 +176,8 @@ static bool bind_allowed(const struct shca_qp *qp, const struct key_entry *w,
 }
 
 static void window_bind(struct engine *e, const struct shca_qp *qp,
-		 struct key_entry *w, struct key_entry *r,
-		 const struct qp_bind *bind)
+			struct key_entry *w, struct key_entry *r,
+			const struct qp_bind *bind)
 {
 	struct shca_process *proc = to_process(e);
 	const uint32_t on_demand = r->access & IBV_ACCESS_ON_DEMAND;

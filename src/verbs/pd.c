@@ -173,8 +173,8 @@ void shca_pd_unimport(struct ibv_pd *ibpd)
 /* Thread domains. They promise that one thread uses an object, which changes
  * nothing here. */
 
-int shca_td_alloc(struct ibv_context *ibctx, const struct ibv_td_init_attr *attr,
-		  struct ibv_td **out)
+int shca_td_alloc(struct ibv_context *ibctx,
+		  const struct ibv_td_init_attr *attr, struct ibv_td **out)
 {
 	struct shca_context *ctx = to_ctx(ibctx);
 	struct shca_td *td;
@@ -201,8 +201,8 @@ int shca_td_free(struct ibv_td *ibtd)
 	if (engine_dead(ctx->engine))
 		return -EIO;
 	if (atomic_load(&td->users))
-		return why(-EBUSY,
-			   "the thread domain is still used by a parent domain: deallocate that first");
+		return why(-EBUSY, "the thread domain is still used by a "
+				   "parent domain: deallocate that first");
 	atomic_fetch_sub(&ctx->users, 1);
 	free(td);
 	return 0;
@@ -235,8 +235,8 @@ int shca_pd_parent(struct ibv_context *ibctx,
 	/* With only one, memory could not go back where it came from. */
 	if ((attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) &&
 	    (!attr->alloc || !attr->free))
-		return why(-EINVAL,
-			   "IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS needs both alloc and free");
+		return why(-EINVAL, "IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS "
+				    "needs both alloc and free");
 	err = pd_create(ibctx, &pd);
 	if (err)
 		return err;

@@ -26,7 +26,8 @@ static int init_check(const struct shca_transport *t,
 
 	if (attr->comp_mask & ~known)
 		return why(-EOPNOTSUPP,
-			   "comp_mask requests 0x%x, which this device does not have",
+			   "comp_mask requests 0x%x, which this device does "
+			   "not have",
 			   attr->comp_mask & ~known);
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) &&
 	    attr->create_flags)
@@ -45,7 +46,8 @@ static int init_check(const struct shca_transport *t,
 	case IBV_QPT_XRC_SEND:
 		if (attr->srq)
 			return why(-EINVAL,
-				   "a QP of type %s takes no SRQ: use RC or UD, or leave srq NULL",
+				   "a QP of type %s takes no SRQ: use RC or "
+				   "UD, or leave srq NULL",
 				   qp_type_str(attr->qp_type));
 		break;
 	case IBV_QPT_XRC_RECV:
@@ -54,7 +56,9 @@ static int init_check(const struct shca_transport *t,
 		    attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ||
 		    attr->srq)
 			return why(-EINVAL,
-				   "an XRC_RECV QP needs xrcd and IBV_QP_INIT_ATTR_XRCD, and neither an SRQ nor send operations");
+				   "an XRC_RECV QP needs xrcd and "
+				   "IBV_QP_INIT_ATTR_XRCD, and neither an SRQ "
+				   "nor send operations");
 		return 0;
 	default:
 		break;
@@ -62,11 +66,11 @@ static int init_check(const struct shca_transport *t,
 	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd)
 		return why(-EINVAL, "no PD is given");
 	if (!attr->send_cq)
-		return why(-EINVAL,
-			   "send_cq is NULL: every QP needs one, create a CQ first");
+		return why(-EINVAL, "send_cq is NULL: every QP needs one, "
+				    "create a CQ first");
 	if (!attr->recv_cq && attr->qp_type != IBV_QPT_XRC_SEND)
-		return why(-EINVAL,
-			   "recv_cq is NULL: every QP needs one, and may use the one for sending");
+		return why(-EINVAL, "recv_cq is NULL: every QP needs one, and "
+				    "may use the one for sending");
 	return 0;
 }
 
@@ -259,7 +263,8 @@ static int mtu_check(const struct ibv_qp_attr *attr,
 {
 	if (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096)
 		return why(-EINVAL,
-			   "attr.path_mtu is %u: it is an enum ibv_mtu, IBV_MTU_256 (1) to IBV_MTU_4096 (5), not bytes",
+			   "attr.path_mtu is %u: it is an enum ibv_mtu, "
+			   "IBV_MTU_256 (1) to IBV_MTU_4096 (5), not bytes",
 			   (unsigned)attr->path_mtu);
 	/* An interface's MTU does not limit packets within this host. */
 	if (!path || path->local)
@@ -267,7 +272,9 @@ static int mtu_check(const struct ibv_qp_attr *attr,
 	if (attr->path_mtu <= netdev_ib_mtu(via->mtu))
 		return 0;
 	return why(-EINVAL,
-		   "attr.path_mtu %u does not fit %s, whose MTU is %u: use port_attr.active_mtu (at most %u here), or raise the interface's MTU",
+		   "attr.path_mtu %u does not fit %s, whose MTU is %u: use "
+		   "port_attr.active_mtu (at most %u here), or raise the "
+		   "interface's MTU",
 		   128u << attr->path_mtu, via->ifname, via->mtu,
 		   128u << netdev_ib_mtu(via->mtu));
 }
@@ -299,8 +306,8 @@ static int modify_plain(struct shca_qp *qp, const struct ibv_qp_attr *attr,
 			int mask)
 {
 	struct ibv_qp *ib = &qp->ex.qp_base;
-	const bool reset = (mask & IBV_QP_STATE) &&
-			   attr->qp_state == IBV_QPS_RESET;
+	const bool reset =
+		(mask & IBV_QP_STATE) && attr->qp_state == IBV_QPS_RESET;
 	int err = 0;
 
 	pthread_mutex_lock(&qp->modify_lock);
@@ -555,8 +562,7 @@ bool shca_qp_unpolled(struct ibv_qp *ib)
 		return false;
 	shca_qp_lock(qp); /* after which everything received has completed */
 	shca_qp_unlock(qp);
-	return (ib->send_cq &&
-		shca_cq_holds(to_cq(ib->send_cq), ib->qp_num)) ||
+	return (ib->send_cq && shca_cq_holds(to_cq(ib->send_cq), ib->qp_num)) ||
 	       (ib->recv_cq && shca_cq_holds(to_cq(ib->recv_cq), ib->qp_num));
 }
 
@@ -668,7 +674,8 @@ int shca_qp_destroy(struct ibv_qp *ib)
 	pthread_mutex_unlock(&to_process(e)->mcast.lock);
 	if (attached)
 		return why(-EBUSY,
-			   "QP 0x%06x is still attached to %u multicast groups: ibv_detach_mcast() first",
+			   "QP 0x%06x is still attached to %u multicast "
+			   "groups: ibv_detach_mcast() first",
 			   ib->qp_num, qp->mcast);
 	if (atomic_load(&qp->cm_owner))
 		to_process(e)->ops->qp_gone(e, qp);
@@ -695,7 +702,8 @@ __attribute__((noinline, cold)) static int about(const struct shca_qp *qp,
 __attribute__((noinline, cold)) static int is_handle(const struct shca_qp *qp)
 {
 	return why(-EINVAL,
-		   "QP 0x%06x is an XRC_RECV QP, which has no work queues: receives are posted to SRQs",
+		   "QP 0x%06x is an XRC_RECV QP, which has no work queues: "
+		   "receives are posted to SRQs",
 		   shca_qpn(qp));
 }
 
@@ -707,7 +715,8 @@ post_send(struct ibv_qp *ib, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
 	struct shca_qp *qp = to_qp(ib);
 	int err;
 
-	err = engine_dead(qp->sched.engine) ? -EIO : engine_fault(FAULT_POST_SEND);
+	err = engine_dead(qp->sched.engine) ? -EIO :
+					      engine_fault(FAULT_POST_SEND);
 	if (err) {
 		*bad = wr;
 		return err;
@@ -758,7 +767,8 @@ int shca_qp_post_recv(struct ibv_qp *ib, struct ibv_recv_wr *wr,
 	struct shca_qp *qp = to_qp(ib);
 	int err;
 
-	err = engine_dead(qp->sched.engine) ? -EIO : engine_fault(FAULT_POST_RECV);
+	err = engine_dead(qp->sched.engine) ? -EIO :
+					      engine_fault(FAULT_POST_RECV);
 	if (err) {
 		*bad = wr;
 		return err;

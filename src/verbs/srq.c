@@ -12,8 +12,8 @@
 static int init_check(const struct ibv_srq_init_attr_ex *attr)
 {
 	const uint32_t xrc = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
-	const uint32_t known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
-			       xrc;
+	const uint32_t known =
+		IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | xrc;
 	enum ibv_srq_type type = IBV_SRQT_BASIC;
 
 	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE)
@@ -21,14 +21,16 @@ static int init_check(const struct ibv_srq_init_attr_ex *attr)
 	if (attr->comp_mask & ~known ||
 	    (type != IBV_SRQT_BASIC && type != IBV_SRQT_XRC))
 		return why(-EOPNOTSUPP,
-			   "comp_mask 0x%x or srq_type %u requests what this device does not have: it has basic and XRC SRQs",
+			   "comp_mask 0x%x or srq_type %u requests what this "
+			   "device does not have: it has basic and XRC SRQs",
 			   attr->comp_mask, (unsigned)type);
 	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd)
 		return why(-EINVAL, "no PD is given");
 	if (type == IBV_SRQT_XRC &&
 	    ((attr->comp_mask & xrc) != xrc || !attr->xrcd || !attr->cq))
 		return why(-EINVAL,
-			   "an XRC SRQ needs xrcd (%p) and cq (%p), and their bits in comp_mask (0x%x)",
+			   "an XRC SRQ needs xrcd (%p) and cq (%p), and their "
+			   "bits in comp_mask (0x%x)",
 			   (attr->comp_mask & IBV_SRQ_INIT_ATTR_XRCD) ?
 				   (void *)attr->xrcd :
 				   NULL,
@@ -68,9 +70,9 @@ int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **out)
 		return err;
 	mem = shca_pd_mem(pd);
 	srq = calloc(1, sizeof(*srq));
-	err = srq ? qp_rq_init(&srq->rq, attr->attr.max_wr,
-				 attr->attr.max_sge, to_pd(pd)->num, &mem)
-		  : -ENOMEM;
+	err = srq ? qp_rq_init(&srq->rq, attr->attr.max_wr, attr->attr.max_sge,
+			       to_pd(pd)->num, &mem) :
+		    -ENOMEM;
 	if (err) {
 		free(srq);
 		shca_uncount(e, SHCA_SRQ);
@@ -116,16 +118,18 @@ int shca_srq_modify(struct ibv_srq *ibsrq, const struct ibv_srq_attr *attr,
 		return err;
 	if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
 		return why(-EINVAL,
-			   "srq_attr_mask 0x%x: only IBV_SRQ_MAX_WR and IBV_SRQ_LIMIT can be changed",
+			   "srq_attr_mask 0x%x: only IBV_SRQ_MAX_WR and "
+			   "IBV_SRQ_LIMIT can be changed",
 			   (unsigned)mask);
 	lock_take(&srq->lock);
 	max_wr = mask & IBV_SRQ_MAX_WR ? attr->max_wr : srq->rq.max_wr;
-	if (!max_wr || max_wr > QP_MAX_WR ||
-	    max_wr < qp_rq_count(&srq->rq) ||
+	if (!max_wr || max_wr > QP_MAX_WR || max_wr < qp_rq_count(&srq->rq) ||
 	    ((mask & IBV_SRQ_LIMIT) && attr->srq_limit > max_wr) ||
 	    (!(mask & IBV_SRQ_LIMIT) && srq->limit > max_wr))
 		err = why(-EINVAL,
-			  "max_wr %u with srq_limit %u: max_wr is in 1..%u, holds the %u receives that are posted, and the limit is at most max_wr",
+			  "max_wr %u with srq_limit %u: max_wr is in 1..%u, "
+			  "holds the %u receives that are posted, and the "
+			  "limit is at most max_wr",
 			  max_wr,
 			  mask & IBV_SRQ_LIMIT ? attr->srq_limit : srq->limit,
 			  QP_MAX_WR, qp_rq_count(&srq->rq));

@@ -200,7 +200,8 @@ static void describe_hca(struct sysfs_dir *t, const struct shown_hca *h)
 		 h->dev->dev.dev_name);
 	sysfs_dir_file(t, dir, "ibdev", "%s", h->dev->dev.name);
 	sysfs_dir_file(t, dir, "abi_version", "1");
-	snprintf(sub, sizeof(sub), "../../infiniband/%s/device", h->dev->dev.name);
+	snprintf(sub, sizeof(sub), "../../infiniband/%s/device",
+		 h->dev->dev.name);
 	sysfs_dir_link(t, dir, "device", sub);
 	sysfs_dir_link(t, "dev/infiniband", h->dev->dev.dev_name, "/dev/null");
 }
@@ -227,8 +228,7 @@ static void take(struct shown_hca *h, struct ibv_device *dev)
 	shca_query_port(to_device(dev), 1, &h->port);
 	for (i = 0; i < NETDEV_MAX_GIDS; i++) {
 		h->gid[h->gid_count].index = i;
-		if (!shca_gid(to_device(dev), 1, i,
-			      &h->gid[h->gid_count].at))
+		if (!shca_gid(to_device(dev), 1, i, &h->gid[h->gid_count].at))
 			h->gid_count++;
 	}
 }
@@ -257,7 +257,8 @@ int shca_sysfs_make(char path[PATH_MAX], char *reason, size_t reason_size)
 		err = -ENODEV;
 	}
 	if (err) {
-		snprintf(reason, reason_size, "no device: %s", sys_strerror(-err));
+		snprintf(reason, reason_size, "no device: %s",
+			 sys_strerror(-err));
 		return err;
 	}
 	shown = calloc(1, sizeof(*shown) + (size_t)n * sizeof(shown->hca[0]));
@@ -301,7 +302,8 @@ const char *shca_sysfs_root(void)
 	} else if (err) {
 		say("this program does not see /sys/class/infiniband and "
 		    "/dev/infiniband, which UCX needs: %s. For the remedy: "
-		    "softhca doctor", reason);
+		    "softhca doctor",
+		    reason);
 	}
 	errno = saved;
 	return made && *made ? made : NULL;

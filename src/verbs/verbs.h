@@ -58,7 +58,8 @@ static inline int shca_number(const char *func, int err)
 
 /* Announced by ibv_query_device(3), and kept. */
 #define SHCA_MAX_CQE (1 << 22)
-#define SHCA_MAX_OBJECTS (1 << 16) /* QPs, CQs, SRQs, PDs, AHs: of each kind   \
+#define SHCA_MAX_OBJECTS                                                       \
+	(1 << 16) /* QPs, CQs, SRQs, PDs, AHs: of each kind   \
 				    */
 #define SHCA_MAX_MR_SIZE (1ULL << 47) /* the address space */
 #define SHCA_DM_SIZE (16 << 20) /* device memory of one context */

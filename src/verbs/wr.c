@@ -37,7 +37,9 @@ static struct shca_wr *wr_last(struct shca_qp *qp)
 		return NULL;
 	if (!qp->wr_count) {
 		wr_fail(qp, -why(-EINVAL,
-				 "QP 0x%06x: data or an address is set before a request is begun: call ibv_wr_send() or the like first",
+				 "QP 0x%06x: data or an address is set before "
+				 "a request is begun: call ibv_wr_send() or "
+				 "the like first",
 				 shca_qpn(qp)));
 		return NULL;
 	}
@@ -55,12 +57,13 @@ static struct ibv_send_wr *wr_begin(struct ibv_qp_ex *ex,
 	if (qp->wr_count == qp->wr_size) {
 		uint32_t size = qp->wr_size ? 2 * qp->wr_size : 16;
 
-		w = size > 2 * QP_MAX_WR
-			    ? NULL
-			    : realloc(qp->wr, size * sizeof(*w));
+		w = size > 2 * QP_MAX_WR ? NULL :
+					   realloc(qp->wr, size * sizeof(*w));
 		if (!w) {
 			wr_fail(qp, -why(-ENOMEM,
-					 "QP 0x%06x: too many requests between ibv_wr_start() and ibv_wr_complete(), or no memory",
+					 "QP 0x%06x: too many requests between "
+					 "ibv_wr_start() and "
+					 "ibv_wr_complete(), or no memory",
 					 shca_qpn(qp)));
 			return NULL;
 		}
@@ -200,9 +203,10 @@ static void wr_set_sge_list(struct ibv_qp_ex *ex, size_t n,
 	if (!w)
 		return;
 	if (n > QP_MAX_SGE) {
-		wr_fail(qp, -why(-EINVAL,
-				 "QP 0x%06x: %zu SGEs; the device has at most %u",
-				 shca_qpn(qp), n, QP_MAX_SGE));
+		wr_fail(qp,
+			-why(-EINVAL,
+			     "QP 0x%06x: %zu SGEs; the device has at most %u",
+			     shca_qpn(qp), n, QP_MAX_SGE));
 		return;
 	}
 	memcpy(w->sge, sge, n * sizeof(*sge));
@@ -236,7 +240,8 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *ex, size_t n,
 	for (i = 0; i < n; i++) {
 		if (buf[i].length > QP_MAX_INLINE - len) {
 			wr_fail(qp, -why(-EINVAL,
-					 "QP 0x%06x: more than the %u bytes of inline data that the device has",
+					 "QP 0x%06x: more than the %u bytes of "
+					 "inline data that the device has",
 					 shca_qpn(qp), QP_MAX_INLINE));
 			return;
 		}
@@ -284,10 +289,10 @@ static int wr_complete(struct ibv_qp_ex *ex)
 			i + 1 < qp->wr_count ? &qp->wr[i + 1].wr : NULL;
 	}
 	if (!err && qp->wr_count)
-		err = -(check_on() ? shca_check_post_all(&ex->qp_base,
-							  &qp->wr[0].wr) :
-				      shca_qp_post_all(&ex->qp_base,
-						       &qp->wr[0].wr));
+		err = -(check_on() ?
+				shca_check_post_all(&ex->qp_base,
+						    &qp->wr[0].wr) :
+				shca_qp_post_all(&ex->qp_base, &qp->wr[0].wr));
 	lock_drop(&qp->wr_lock);
 	if (err)
 		WHY_REPORT("ibv_wr_complete", -err);
@@ -302,17 +307,15 @@ static void wr_abort(struct ibv_qp_ex *ex)
 /* What each type of QP supports, ibv_wr_post(3). */
 static uint64_t known_ops(enum ibv_qp_type type)
 {
-	const uint64_t ud =
-		IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
-	const uint64_t uc =
-		ud | IBV_QP_EX_WITH_RDMA_WRITE |
-		IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_LOCAL_INV |
-		IBV_QP_EX_WITH_BIND_MW;
-	const uint64_t rc =
-		uc | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_READ |
-		IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-		IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
-		IBV_QP_EX_WITH_ATOMIC_WRITE;
+	const uint64_t ud = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+	const uint64_t uc = ud | IBV_QP_EX_WITH_RDMA_WRITE |
+			    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+			    IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
+	const uint64_t rc = uc | IBV_QP_EX_WITH_SEND_WITH_INV |
+			    IBV_QP_EX_WITH_RDMA_READ |
+			    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+			    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
+			    IBV_QP_EX_WITH_ATOMIC_WRITE;
 
 	return type == IBV_QPT_UD ? ud : type == IBV_QPT_UC ? uc : rc;
 }
@@ -327,7 +330,8 @@ int shca_wr_setup(struct shca_qp *qp, uint64_t send_ops)
 
 	if (send_ops & ~known)
 		return why(-EOPNOTSUPP,
-			   "send_ops_flags 0x%llx: QPs of this type do not have 0x%llx",
+			   "send_ops_flags 0x%llx: QPs of this type do not "
+			   "have 0x%llx",
 			   (unsigned long long)send_ops,
 			   (unsigned long long)(send_ops & ~known));
 

@@ -32,7 +32,7 @@
 
 struct shca_domain {
 	struct shca_domain *next; /* refs, too: under the process's xrc.lock */
-	unsigned refs;		  /* handles, SRQs and QPs */
+	unsigned refs; /* handles, SRQs and QPs */
 	struct shca_device *dev;
 	int fd; /* keeps the inode and its lock; -1: of no inode */
 	dev_t st_dev;
@@ -106,8 +106,8 @@ static bool elsewhere(int fd)
 
 static int there_is_one(void)
 {
-	return why(-EINVAL,
-		   "the file has an XRC domain already, and O_EXCL asks for a new one");
+	return why(-EINVAL, "the file has an XRC domain already, and O_EXCL "
+			    "asks for a new one");
 }
 
 /* Fails with the errors of the kernel's uverbs. */
@@ -118,8 +118,7 @@ static int inode_open(struct shca_domain *d, int fd, int oflags)
 
 	/* Its own open file description, for its own lock. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	d->fd = sys_open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK,
-			 0);
+	d->fd = sys_open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
 	if (d->fd < 0)
 		d->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (d->fd < 0)
@@ -128,8 +127,9 @@ static int inode_open(struct shca_domain *d, int fd, int oflags)
 	if (exists && oflags & O_CREAT && oflags & O_EXCL)
 		return there_is_one();
 	if (!exists && !(oflags & O_CREAT))
-		return why(-EAGAIN,
-			   "the file has no XRC domain, and O_CREAT is not given");
+		return why(
+			-EAGAIN,
+			"the file has no XRC domain, and O_CREAT is not given");
 	return 0;
 }
 
@@ -188,8 +188,8 @@ out:
 int shca_xrcd_open(struct ibv_context *ibctx,
 		   const struct ibv_xrcd_init_attr *attr, struct ibv_xrcd **out)
 {
-	const uint32_t needed = IBV_XRCD_INIT_ATTR_FD |
-				IBV_XRCD_INIT_ATTR_OFLAGS;
+	const uint32_t needed =
+		IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
 	struct shca_context *ctx = to_ctx(ibctx);
 	struct shca_xrcd *xrcd;
 	int err;
@@ -202,8 +202,10 @@ int shca_xrcd_open(struct ibv_context *ibctx,
 	if (attr->comp_mask & ~needed)
 		return -EOPNOTSUPP;
 	if (attr->comp_mask != needed || attr->oflags & ~(O_CREAT | O_EXCL))
-		return why(-EINVAL,
-			   "fd and oflags are needed, with both bits in comp_mask, and of the flags only O_CREAT and O_EXCL");
+		return why(
+			-EINVAL,
+			"fd and oflags are needed, with both bits in "
+			"comp_mask, and of the flags only O_CREAT and O_EXCL");
 	xrcd = calloc(1, sizeof(*xrcd));
 	if (!xrcd)
 		return -ENOMEM;
@@ -227,7 +229,8 @@ int shca_xrcd_close(struct ibv_xrcd *ibxrcd)
 		return -EIO;
 	if (atomic_load(&xrcd->users))
 		return why(-EBUSY,
-			   "the XRC domain still has SRQs or QPs (%u): destroy them first",
+			   "the XRC domain still has SRQs or QPs (%u): destroy "
+			   "them first",
 			   atomic_load(&xrcd->users));
 	domain_put(ctx->engine, xrcd->domain);
 	atomic_fetch_sub(&ctx->users, 1);
@@ -408,7 +411,8 @@ int shca_xrc_qp_open(struct ibv_context *ibctx,
 	if ((attr->comp_mask & needed) != needed || !attr->xrcd ||
 	    attr->qp_type != IBV_QPT_XRC_RECV)
 		return why(-EINVAL,
-			   "opening a QP needs qp_num, xrcd and qp_type IBV_QPT_XRC_RECV, with their bits in comp_mask");
+			   "opening a QP needs qp_num, xrcd and qp_type "
+			   "IBV_QPT_XRC_RECV, with their bits in comp_mask");
 	qp = calloc(1, sizeof(*qp));
 	if (qp)
 		qp->xrc = calloc(1, sizeof(*qp->xrc));
@@ -433,9 +437,10 @@ int shca_xrc_qp_open(struct ibv_context *ibctx,
 	if (!real) {
 		pthread_mutex_unlock(&d->list);
 		shca_qp_put(qp);
-		return why(-EINVAL,
-			   "the domain has no XRC_RECV QP 0x%06x in this process",
-			   attr->qp_num);
+		return why(
+			-EINVAL,
+			"the domain has no XRC_RECV QP 0x%06x in this process",
+			attr->qp_num);
 	}
 	qp->xrc->real = real;
 	shca_qp_get(real);

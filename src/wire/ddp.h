@@ -28,7 +28,7 @@ struct ddp_hdr {
 	uint8_t ulp; /* RDMAP's control byte */
 
 	uint32_t stag; /* tagged */
-	uint64_t to;   /* tagged offset: an address */
+	uint64_t to; /* tagged offset: an address */
 
 	uint32_t ulp_data; /* untagged: the STag to invalidate, or 0 */
 	uint32_t qn; /* enum rdmap_queue */

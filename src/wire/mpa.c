@@ -83,11 +83,11 @@ size_t mpa_frame_encode(const struct mpa_frame *f, uint8_t *p)
 	const uint32_t extra = f->enhanced ? MPA_ENHANCED_LEN : 0;
 
 	memcpy(p, frame_key(f->reply), KEY_LEN);
-	p[KEY_LEN] = (uint8_t)((f->markers ? F_MARKERS : 0) |
-			       (f->crc ? F_CRC : 0) |
-			       (f->reject ? F_REJECT : 0) |
-			       (f->enhanced ? F_ENHANCED : 0) |
-			       (f->large ? F_LARGE : 0));
+	p[KEY_LEN] =
+		(uint8_t)((f->markers ? F_MARKERS : 0) | (f->crc ? F_CRC : 0) |
+			  (f->reject ? F_REJECT : 0) |
+			  (f->enhanced ? F_ENHANCED : 0) |
+			  (f->large ? F_LARGE : 0));
 	p[KEY_LEN + 1] = f->revision;
 	put_be16(p + KEY_LEN + 2, f->private_len + extra);
 	if (!f->enhanced)
@@ -96,8 +96,7 @@ size_t mpa_frame_encode(const struct mpa_frame *f, uint8_t *p)
 	put_be16(p, (f->ird & RD_MASK) |
 			    (f->peer_to_peer ? F_PEER_TO_PEER : 0) |
 			    (f->rtr_send ? F_RTR_SEND : 0));
-	put_be16(p + 2, (f->ord & RD_MASK) |
-				(f->rtr_write ? F_RTR_WRITE : 0) |
+	put_be16(p + 2, (f->ord & RD_MASK) | (f->rtr_write ? F_RTR_WRITE : 0) |
 				(f->rtr_read ? F_RTR_READ : 0));
 	return MPA_HDR_LEN + MPA_ENHANCED_LEN;
 }

@@ -122,8 +122,8 @@ int rdmap_terminate_decode(struct rdmap_terminate *t, const uint8_t *p,
 	flags = p[2];
 	if (is_siws(p)) {
 		flags = siws_flags(flags);
-		t->error = (uint16_t)((p[0] & 0xf) << 12 | p[0] >> 4 << 8 |
-				      p[1]);
+		t->error =
+			(uint16_t)((p[0] & 0xf) << 12 | p[0] >> 4 << 8 | p[1]);
 	}
 	p += RDMAP_TERMINATE_LEN;
 	len -= RDMAP_TERMINATE_LEN;

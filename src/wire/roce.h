@@ -22,7 +22,7 @@
 #define ROCE_UDP_PORT 4791
 #define ROCE_BTH_LEN 12
 #define ROCE_ICRC_LEN 4
-#define ROCE_HDR_MAX 64   /* BTH and the longest run of extended headers */
+#define ROCE_HDR_MAX 64 /* BTH and the longest run of extended headers */
 #define ROCE_MTU_MAX 4096 /* payload bytes */
 #define ROCE_MULTICAST_QPN 0xffffffu
 #define ROCE_PKEY_DEFAULT 0xffffu
@@ -94,8 +94,8 @@ enum roce_opcode_flags {
 
 struct roce_opcode {
 	const char *name; /* as in the specification; NULL: reserved opcode */
-	uint32_t flags;   /* enum roce_opcode_flags */
-	uint8_t hdr_len;  /* BTH and extended headers; CNP: and reserved bytes */
+	uint32_t flags; /* enum roce_opcode_flags */
+	uint8_t hdr_len; /* BTH and extended headers; CNP: and reserved bytes */
 };
 
 extern const struct roce_opcode roce_opcodes[256]
@@ -111,31 +111,31 @@ static inline const struct roce_opcode *roce_opcode(uint8_t opcode)
 struct roce_hdr {
 	uint8_t opcode;
 	bool solicited; /* SE */
-	bool mig_req;   /* M */
-	uint8_t pad;    /* PadCnt, 0..3 */
-	uint8_t tver;   /* transport header version, 0 */
+	bool mig_req; /* M */
+	uint8_t pad; /* PadCnt, 0..3 */
+	uint8_t tver; /* transport header version, 0 */
 	bool fecn;
 	bool becn;
-	bool ack_req;      /* A */
+	bool ack_req; /* A */
 	uint32_t dest_qpn; /* 24 bits */
-	uint32_t psn;      /* 24 bits */
+	uint32_t psn; /* 24 bits */
 	uint16_t pkey;
 
 	/* Valid as roce_opcode(opcode)->flags says; otherwise zero. */
-	uint8_t syndrome;        /* AETH */
-	uint32_t msn;            /* AETH, 24 bits */
-	uint32_t qkey, src_qpn;  /* DETH */
-	uint32_t xrc_srqn;       /* XRCETH */
-	uint32_t rkey;           /* RETH, AtomicETH */
-	uint32_t dma_len;        /* RETH */
-	__be32 imm;              /* ImmDt: opaque bytes, as in ibv_wc */
-	uint32_t inv_rkey;       /* IETH */
-	uint64_t va;             /* RETH, AtomicETH */
+	uint8_t syndrome; /* AETH */
+	uint32_t msn; /* AETH, 24 bits */
+	uint32_t qkey, src_qpn; /* DETH */
+	uint32_t xrc_srqn; /* XRCETH */
+	uint32_t rkey; /* RETH, AtomicETH */
+	uint32_t dma_len; /* RETH */
+	__be32 imm; /* ImmDt: opaque bytes, as in ibv_wc */
+	uint32_t inv_rkey; /* IETH */
+	uint64_t va; /* RETH, AtomicETH */
 	union {
-		uint64_t swap_add;    /* AtomicETH */
+		uint64_t swap_add; /* AtomicETH */
 		uint64_t atomic_orig; /* AtomicAckETH */
 	};
-	uint64_t compare;        /* AtomicETH */
+	uint64_t compare; /* AtomicETH */
 };
 
 /*
@@ -188,9 +188,10 @@ const char *roce_syndrome_name(uint8_t syndrome);
 struct roce_path {
 	union ibv_gid sgid; /* ours */
 	union ibv_gid dgid; /* the peer's, or a multicast group */
-	uint32_t sgid_scope; /* ifindex of a link-local or multicast sgid, or 0 */
+	uint32_t
+		sgid_scope; /* ifindex of a link-local or multicast sgid, or 0 */
 	uint32_t flow_label; /* 20 bits; seeds the UDP source port */
-	uint16_t sport;      /* UDP source port to present; 0: any */
+	uint16_t sport; /* UDP source port to present; 0: any */
 	uint8_t tclass;
 	uint8_t hop_limit;
 	bool local; /* to this host, */
@@ -216,9 +217,8 @@ static inline uint32_t roce_path_hash(const union ibv_gid *sgid,
 
 static inline bool roce_gid_is_v4(const union ibv_gid *gid)
 {
-	return gid->global.subnet_prefix == 0 &&
-	       gid->raw[8] == 0 && gid->raw[9] == 0 &&
-	       gid->raw[10] == 0xff && gid->raw[11] == 0xff;
+	return gid->global.subnet_prefix == 0 && gid->raw[8] == 0 &&
+	       gid->raw[9] == 0 && gid->raw[10] == 0xff && gid->raw[11] == 0xff;
 }
 
 /* IPv4 224/4 mapped, or IPv6 ff00::/8. */

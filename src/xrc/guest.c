@@ -85,8 +85,8 @@ static void give_back(struct shca_qp *qp, const struct roce_rx *pkt, bool keeps)
 		w[W_FLAGS] |= F_UNKNOWN;
 	put_be32(w + W_SRQN, pkt ? pkt->h.xrc_srqn : 0);
 	put_be32(w + W_EVENT, (uint32_t)g->event);
-	if (shca_word_send(e, g->home, w, roce_qp_path(roce_qp(qp->core)), pkt) ==
-	    -EAGAIN)
+	if (shca_word_send(e, g->home, w, roce_qp_path(roce_qp(qp->core)),
+			   pkt) == -EAGAIN)
 		return;
 	g->told = true;
 	if (!keeps)
@@ -170,8 +170,8 @@ void shca_guest_settle(struct engine *e, uint64_t now)
 				if (qp->xrc->guest->held)
 					engine_timer_set(
 						e, &qp->sched,
-						due > now ? due
-							  : now + SETTLE_NS);
+						due > now ? due :
+							    now + SETTLE_NS);
 			}
 			shca_qp_unlock(qp);
 		}
@@ -520,8 +520,7 @@ static bool guest_prepare(struct shca_qp *qp, const uint8_t *w)
 	}
 	if (!fresh)
 		return loan == g->loan;
-	if ((other || qp->core->state == IBV_QPS_ERR) &&
-	    core_create(qp, w))
+	if ((other || qp->core->state == IBV_QPS_ERR) && core_create(qp, w))
 		return false;
 	qp->sched.dead = false;
 	memcpy(g->attr, w + W_ATTR, sizeof(g->attr));

@@ -350,9 +350,9 @@ static void taken_back(struct shca_qp *qp, const uint8_t *w,
 			roce_qp(qp->core),
 			event == IBV_EVENT_QP_REQ_ERR ||
 					event == IBV_EVENT_QP_ACCESS_ERR ||
-					event == IBV_EVENT_QP_FATAL
-				? event
-				: -1);
+					event == IBV_EVENT_QP_FATAL ?
+				event :
+				-1);
 	} else {
 		roce_rsp_set(roce_qp(qp->core), &s);
 		if (w[W_FLAGS] & F_UNKNOWN)

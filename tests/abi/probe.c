@@ -94,8 +94,8 @@ static void slots(void)
 
 static void access_flag(const char *name, unsigned flag)
 {
-	const unsigned remote = IBV_ACCESS_REMOTE_WRITE |
-				IBV_ACCESS_REMOTE_ATOMIC;
+	const unsigned remote =
+		IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 	/* volatile: keeps the header from choosing the old entry point */
 	volatile unsigned access =
 		flag | (flag & remote ? IBV_ACCESS_LOCAL_WRITE : 0u);
@@ -108,9 +108,8 @@ static void access_flag(const char *name, unsigned flag)
 
 static void memory(void)
 {
-	struct ibv_mr *mr = ibv_reg_mr(pd, page, 4096,
-				       IBV_ACCESS_LOCAL_WRITE |
-					       IBV_ACCESS_ON_DEMAND);
+	struct ibv_mr *mr = ibv_reg_mr(
+		pd, page, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND);
 	struct ibv_sge sge = { (uintptr_t)page, 64, mr ? mr->lkey : 0 };
 	struct ibv_device_attr_ex attr;
 	struct ibv_mw *mw;
@@ -148,12 +147,11 @@ static void memory(void)
 		ibv_dereg_mr(mr);
 	if (ibv_query_device_ex(ctx, NULL, &attr))
 		exit(2);
-#define ODP(cap)                                                               \
-	say(#cap, attr.odp_caps.general_caps & cap ? 0 : EOPNOTSUPP)
+#define ODP(cap) say(#cap, attr.odp_caps.general_caps &cap ? 0 : EOPNOTSUPP)
 	ODP(IBV_ODP_SUPPORT);
 	ODP(IBV_ODP_SUPPORT_IMPLICIT);
 #define CAP(cap)                                                               \
-	say(#cap, attr.device_cap_flags_ex & (uint64_t)cap ? 0 : EOPNOTSUPP)
+	say(#cap, attr.device_cap_flags_ex &(uint64_t)cap ? 0 : EOPNOTSUPP)
 	CAP(IBV_DEVICE_RESIZE_MAX_WR);
 	CAP(IBV_DEVICE_BAD_PKEY_CNTR);
 	CAP(IBV_DEVICE_BAD_QKEY_CNTR);
@@ -279,9 +277,9 @@ static struct ibv_qp *qp_of(enum ibv_qp_type type, uint32_t mask, uint64_t ops,
 		.recv_cq = cq,
 		.cap = { 4, 4, 1, 1, 16 },
 		.qp_type = type,
-		.comp_mask = mask | (type == IBV_QPT_XRC_RECV ?
-					     IBV_QP_INIT_ATTR_XRCD :
-					     IBV_QP_INIT_ATTR_PD),
+		.comp_mask = mask |
+			     (type == IBV_QPT_XRC_RECV ? IBV_QP_INIT_ATTR_XRCD :
+							 IBV_QP_INIT_ATTR_PD),
 		.pd = pd,
 		.xrcd = xrcd,
 		.send_ops_flags = ops,
@@ -413,20 +411,19 @@ static int to_rts(struct ibv_qp *qp)
 	int err = ibv_query_gid(ctx, 1, 0, &a.ah_attr.grh.dgid);
 
 	if (!err)
-		err = ibv_modify_qp(qp, &a,
-				    IBV_QP_STATE | IBV_QP_PKEY_INDEX |
-					    IBV_QP_PORT |
-					    (ud ? IBV_QP_QKEY :
-						  IBV_QP_ACCESS_FLAGS));
+		err = ibv_modify_qp(
+			qp, &a,
+			IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+				(ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
 	a.qp_state = IBV_QPS_RTR;
 	if (!err)
 		err = ibv_modify_qp(
 			qp, &a,
 			ud ? IBV_QP_STATE :
 			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-				     IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				     IBV_QP_MAX_DEST_RD_ATOMIC |
-				     IBV_QP_MIN_RNR_TIMER);
+					IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+					IBV_QP_MAX_DEST_RD_ATOMIC |
+					IBV_QP_MIN_RNR_TIMER);
 	a.qp_state = IBV_QPS_RTS;
 	if (!err)
 		err = ibv_modify_qp(
@@ -434,8 +431,8 @@ static int to_rts(struct ibv_qp *qp)
 			IBV_QP_STATE | IBV_QP_SQ_PSN |
 				(ud ? 0 :
 				      IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-					      IBV_QP_RNR_RETRY |
-					      IBV_QP_MAX_QP_RD_ATOMIC));
+						 IBV_QP_RNR_RETRY |
+						 IBV_QP_MAX_QP_RD_ATOMIC));
 	return err;
 }
 
@@ -523,8 +520,10 @@ static const struct attr_field {
 	size_t at, size;
 } attr_fields[] = {
 #define FIELD(mask, field)                                                     \
-	{ #mask, mask, offsetof(struct ibv_qp_attr, field),                    \
-	  sizeof(((struct ibv_qp_attr *)0)->field) }
+	{                                                                      \
+#mask, mask, offsetof(struct ibv_qp_attr, field),              \
+			sizeof(((struct ibv_qp_attr *)0)->field)               \
+	}
 	FIELD(IBV_QP_CUR_STATE, cur_qp_state),
 	FIELD(IBV_QP_EN_SQD_ASYNC_NOTIFY, en_sqd_async_notify),
 	FIELD(IBV_QP_ACCESS_FLAGS, qp_access_flags),
@@ -620,7 +619,8 @@ static void iwarp_events(void)
 
 #define EVENT(type) event(#type, type)
 	shared = ibv_create_srq(pd, &sa);
-	if (!mr || !few || !shared || ibv_post_srq_recv(shared, &recv, &bad_recv) ||
+	if (!mr || !few || !shared ||
+	    ibv_post_srq_recv(shared, &recv, &bad_recv) ||
 	    ibv_post_srq_recv(shared, &recv, &bad_recv) ||
 	    ibv_modify_srq(shared, &limit, IBV_SRQ_LIMIT))
 		exit(2);

@@ -59,7 +59,9 @@ static void report(double start, double up, double end)
 static void add_qp(struct rdma_cm_id *id, struct ibv_cq **cq)
 {
 	struct ibv_qp_init_attr attr = {
-		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1,
+		.cap = { .max_send_wr = 1,
+			 .max_recv_wr = 1,
+			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
 		.qp_type = IBV_QPT_RC,
 	};
@@ -113,7 +115,8 @@ static void rdma_client(void)
 	struct rdma_conn_param param = { .responder_resources = 1,
 					 .initiator_depth = 1,
 					 .retry_count = 7 };
-	struct rdma_cm_id **id = calloc((size_t)count, sizeof(struct rdma_cm_id *));
+	struct rdma_cm_id **id =
+		calloc((size_t)count, sizeof(struct rdma_cm_id *));
 	struct rdma_event_channel *ch;
 	struct rdma_cm_event *ev;
 	struct ibv_cq *cq = NULL;

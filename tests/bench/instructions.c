@@ -285,8 +285,8 @@ static void post_recv(struct end *e, int n)
 		sge[i] =
 			(struct ibv_sge){ (uintptr_t)e->buf + (size_t)i * BYTES,
 					  BYTES, e->mr->lkey };
-		wr[i] = (struct ibv_recv_wr){ .next = i + 1 < n ? &wr[i + 1]
-								: NULL,
+		wr[i] = (struct ibv_recv_wr){ .next = i + 1 < n ? &wr[i + 1] :
+								  NULL,
 					      .sg_list = &sge[i],
 					      .num_sge = 1 };
 	}

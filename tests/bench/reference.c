@@ -57,8 +57,8 @@ static int socket_to(int type, const char *host, int port)
 	fd = socket(ai->ai_family, type | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		fail("socket");
-	if (host ? connect(fd, ai->ai_addr, ai->ai_addrlen)
-		 : bind(fd, ai->ai_addr, ai->ai_addrlen))
+	if (host ? connect(fd, ai->ai_addr, ai->ai_addrlen) :
+		   bind(fd, ai->ai_addr, ai->ai_addrlen))
 		fail(host ? "connect" : "bind");
 	freeaddrinfo(ai);
 	return fd;
@@ -316,8 +316,8 @@ int main(int argc, char **argv)
 		return 2;
 	if (!strcmp(argv[1], "tcp_lat")) {
 		fd = tcp_socket(host, atoi(argv[4]));
-		host ? tcp_lat_client(fd, size, seconds)
-		     : tcp_lat_server(fd, size);
+		host ? tcp_lat_client(fd, size, seconds) :
+		       tcp_lat_server(fd, size);
 		close(fd);
 		return 0;
 	}
@@ -325,13 +325,13 @@ int main(int argc, char **argv)
 	if (!strncmp(argv[1], "udp_bw", 6)) {
 		bool waits = !strcmp(argv[1], "udp_bw_wait");
 
-		host ? bw_client(fd, waits, size, seconds)
-		     : bw_server(fd, waits ? 100 : 0);
+		host ? bw_client(fd, waits, size, seconds) :
+		       bw_server(fd, waits ? 100 : 0);
 	} else {
 		int flags = strcmp(argv[1], "udp_wait") ? MSG_DONTWAIT : 0;
 
-		host ? lat_client(fd, flags, size, seconds)
-		     : lat_server(fd, flags);
+		host ? lat_client(fd, flags, size, seconds) :
+		       lat_server(fd, flags);
 	}
 	close(fd);
 	return 0;

@@ -59,8 +59,8 @@ static void pin(int last)
 static void copy(pid_t peer, int writes, char *mine, char *theirs, size_t size)
 {
 	struct iovec here = { mine, size }, there = { theirs, size };
-	ssize_t n = writes ? process_vm_writev(peer, &here, 1, &there, 1, 0)
-			   : process_vm_readv(peer, &here, 1, &there, 1, 0);
+	ssize_t n = writes ? process_vm_writev(peer, &here, 1, &there, 1, 0) :
+			     process_vm_readv(peer, &here, 1, &there, 1, 0);
 
 	if (n != (ssize_t)size)
 		fail(writes ? "process_vm_writev" : "process_vm_readv");

@@ -82,7 +82,8 @@ static void fill(uint32_t qpn, size_t n, size_t payload)
 					.iov = (uint32_t)batch.data.n,
 					.niov = 1,
 					.payload = (uint32_t)payload };
-		batch.data.iov[batch.data.n++] = (struct iovec){ data[i], payload };
+		batch.data.iov[batch.data.n++] =
+			(struct iovec){ data[i], payload };
 	}
 }
 

@@ -81,7 +81,8 @@ static void fuzz_packet(struct input *in, struct sim_qp *q)
 	struct source source;
 	bool acked;
 	struct roce_rx rx = {
-		.sgid = q->peer->node->gid, .dgid = q->node->gid,
+		.sgid = q->peer->node->gid,
+		.dgid = q->node->gid,
 		.payload = payload,
 	};
 
@@ -90,7 +91,8 @@ static void fuzz_packet(struct input *in, struct sim_qp *q)
 	rx.h.opcode = how & 1 ? op : (uint8_t)(op % 0x18);
 	if (roce_qp_type(q->qp) == IBV_QPT_UC && !(how & 1))
 		rx.h.opcode |= ROCE_UC;
-	if (init.qp_type == IBV_QPT_XRC_SEND || init.qp_type == IBV_QPT_XRC_RECV)
+	if (init.qp_type == IBV_QPT_XRC_SEND ||
+	    init.qp_type == IBV_QPT_XRC_RECV)
 		rx.h.opcode = (rx.h.opcode & 0x1f) | ROCE_XRC;
 	rx.h.pkey = how & 2 && how & 4 && how & 8 ? (uint16_t)word(in) : 0xffff;
 	rx.h.dest_qpn = roce_qp_num(q->qp);
@@ -138,14 +140,15 @@ static void fuzz_post(struct input *in, struct sim_qp *q, uint64_t id)
 {
 	struct ibv_sge sge[2];
 	struct ibv_send_wr wr = {
-		.wr_id = id, .sg_list = sge,
+		.wr_id = id,
+		.sg_list = sge,
 		.opcode = (enum ibv_wr_opcode)(byte(in) % 16),
 		.send_flags = byte(in) & 15,
 		.num_sge = byte(in) % 3,
 	};
-	struct ibv_recv_wr rr = {
-		.wr_id = id, .sg_list = sge, .num_sge = wr.num_sge
-	};
+	struct ibv_recv_wr rr = { .wr_id = id,
+				  .sg_list = sge,
+				  .num_sge = wr.num_sge };
 
 	for (int i = 0; i < 2; i++) {
 		uint32_t off = word(in) % (SIM_MEM + 64);
@@ -172,9 +175,9 @@ static void fuzz_post(struct input *in, struct sim_qp *q, uint64_t id)
 		*window_of(q) = ibv_inc_rkey(*window_of(q));
 		wr.bind_mw.mw = &mw;
 		wr.bind_mw.rkey = *window_of(q);
-		wr.bind_mw.bind_info = (struct ibv_mw_bind_info){
-			&mr, (uintptr_t)q->node->mem, SIM_MEM, byte(in) & 15
-		};
+		wr.bind_mw.bind_info =
+			(struct ibv_mw_bind_info){ &mr, (uintptr_t)q->node->mem,
+						   SIM_MEM, byte(in) & 15 };
 		sim_post_send(q, &wr);
 		return;
 	}

@@ -105,10 +105,33 @@ static void noise(uint8_t *p, size_t len)
 static uint64_t interesting(void)
 {
 	static const uint64_t v[] = {
-		0, 1, 2, 3, 4, 7, 8, 0x7f, 0x80, 0xff, 0x100, 0xfff, 0x1000,
-		0x1001, 0x7fff, 0x8000, 0xffff, 0x7fffff, 0x800000, 0xffffff,
-		0x7fffffff, 0x80000000, 0x80000001, 0xffffffff,
-		0x7fffffffffffffff, 0x8000000000000000, 0xffffffffffffffff,
+		0,
+		1,
+		2,
+		3,
+		4,
+		7,
+		8,
+		0x7f,
+		0x80,
+		0xff,
+		0x100,
+		0xfff,
+		0x1000,
+		0x1001,
+		0x7fff,
+		0x8000,
+		0xffff,
+		0x7fffff,
+		0x800000,
+		0xffffff,
+		0x7fffffff,
+		0x80000000,
+		0x80000001,
+		0xffffffff,
+		0x7fffffffffffffff,
+		0x8000000000000000,
+		0xffffffffffffffff,
 	};
 
 	return v[rnd(sizeof(v) / sizeof(*v))];
@@ -318,7 +341,8 @@ int main(int argc, char **argv)
 		default:
 			fprintf(stderr,
 				"usage: %s [--seconds S] [--runs N] [--seed X]"
-				" [--run N] [SEED...]\n", program);
+				" [--run N] [SEED...]\n",
+				program);
 			return 2;
 		}
 	}

@@ -21,8 +21,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) __attribute__((weak));
 #define FUZZ_CHECK(cond)                                                       \
 	do {                                                                   \
 		if (!(cond)) {                                                 \
-			fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__,       \
-				__LINE__, #cond);                              \
+			fprintf(stderr, "%s:%d: does not hold: %s\n",          \
+				__FILE__, __LINE__, #cond);                    \
 			abort();                                               \
 		}                                                              \
 	} while (0)

@@ -63,9 +63,12 @@ static void terminate(const uint8_t *data, size_t size)
 static void setup(const uint8_t *data, size_t size)
 {
 	const struct iwarp_offer offer = {
-		.crc = data[0] & 1, .enhanced = data[0] & 2,
-		.peer_to_peer = data[0] & 4, .markers = data[0] & 8,
-		.ird = data[0] >> 6, .ord = data[0] >> 4 & 3,
+		.crc = data[0] & 1,
+		.enhanced = data[0] & 2,
+		.peer_to_peer = data[0] & 4,
+		.markers = data[0] & 8,
+		.ird = data[0] >> 6,
+		.ord = data[0] >> 4 & 3,
 	};
 	const bool initiator = data[1] & 1;
 	const size_t step = data[1] / 2u + 1;
@@ -92,7 +95,8 @@ static void setup(const uint8_t *data, size_t size)
 	if (!initiator)
 		FUZZ_CHECK(iwarp_setup_reply(&s, &offer, NULL, 0, out) > 0);
 	err = iwarp_setup_agreed(&s, &agreed);
-	FUZZ_CHECK(err ? s.error : agreed.ord <= offer.ord + 1 &&
+	FUZZ_CHECK(err ? s.error :
+			 agreed.ord <= offer.ord + 1 &&
 				   agreed.ird <= offer.ird + 1);
 	FUZZ_CHECK(err || agreed.crc >= offer.crc);
 }

@@ -65,7 +65,7 @@ static void fuzz_segment(struct input *in, struct iw_end *e)
 		.version = DDP_VERSION,
 		.ulp = rdmap_control((enum rdmap_opcode)opcode),
 		.qn = opcode == RDMAP_READ_REQUEST ? RDMAP_Q_READ :
-		      opcode == RDMAP_TERMINATE	   ? RDMAP_Q_TERMINATE :
+		      opcode == RDMAP_TERMINATE    ? RDMAP_Q_TERMINATE :
 						     RDMAP_Q_SEND,
 	};
 	uint32_t len = word(in) >> (byte(in) & 31);
@@ -144,14 +144,15 @@ static void fuzz_post(struct input *in, struct iw_end *e, uint64_t id)
 {
 	struct ibv_sge sge[2];
 	struct ibv_send_wr wr = {
-		.wr_id = id, .sg_list = sge,
+		.wr_id = id,
+		.sg_list = sge,
 		.opcode = (enum ibv_wr_opcode)(byte(in) % 16),
 		.send_flags = byte(in) & 15,
 		.num_sge = byte(in) % 3,
 	};
-	struct ibv_recv_wr rr = {
-		.wr_id = id, .sg_list = sge, .num_sge = wr.num_sge
-	};
+	struct ibv_recv_wr rr = { .wr_id = id,
+				  .sg_list = sge,
+				  .num_sge = wr.num_sge };
 	struct ibv_mw mw = { .handle = keys_slot(&e->q->node->keys,
 						 *window_of(e)) };
 	struct ibv_mr mr;
@@ -174,8 +175,7 @@ static void fuzz_post(struct input *in, struct iw_end *e, uint64_t id)
 		wr.bind_mw.mw = &mw;
 		wr.bind_mw.rkey = *window_of(e);
 		wr.bind_mw.bind_info = (struct ibv_mw_bind_info){
-			&mr, (uintptr_t)e->q->node->mem, SIM_MEM,
-			byte(in) & 15
+			&mr, (uintptr_t)e->q->node->mem, SIM_MEM, byte(in) & 15
 		};
 	} else if (wr.opcode == IBV_WR_LOCAL_INV) {
 		wr.invalidate_rkey = *window_of(e);

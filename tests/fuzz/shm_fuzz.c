@@ -167,7 +167,9 @@ static void open_ends(void)
 	}
 	show(&ends[0]);
 	for (int t = 0; t < SEGMENT_TABLES; t++)
-		memcpy(tables[t], segment_table(ends[0].s, (enum segment_table)t), SEGMENT_GROW);
+		memcpy(tables[t],
+		       segment_table(ends[0].s, (enum segment_table)t),
+		       SEGMENT_GROW);
 	atexit(close_ends);
 }
 
@@ -191,8 +193,10 @@ static void begin_anew(struct end *e, struct end *o)
 	head(e)->asleep = head(e)->poked = 0;
 	for (int t = 0; t < SEGMENT_TABLES; t++) {
 		if (e == &ends[0])
-			memcpy(segment_table(e->s, (enum segment_table)t), tables[t], SEGMENT_GROW);
-		head(e)->table_size[t] = segment_table_size(e->s, (enum segment_table)t);
+			memcpy(segment_table(e->s, (enum segment_table)t),
+			       tables[t], SEGMENT_GROW);
+		head(e)->table_size[t] =
+			segment_table_size(e->s, (enum segment_table)t);
 	}
 	p = shm_peer_get(e->shm, registry_slot(o->r));
 	FUZZ_CHECK(p);
@@ -378,8 +382,8 @@ static void step(struct input *in)
 		v = take(in, 2);
 		write_some(in,
 			   (uint8_t *)segment_table(ends[0].s,
-						    op & 16 ? SEGMENT_KEYS
-							    : SEGMENT_QPS) +
+						    op & 16 ? SEGMENT_KEYS :
+							      SEGMENT_QPS) +
 				   (v & 1 ? SEGMENT_TABLE_HEAD : 0) +
 				   v / 2 % 512,
 			   8);

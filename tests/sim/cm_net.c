@@ -44,8 +44,9 @@ static int on_event(void *arg, const struct cm_event *ev)
 	n->count[ev->type]++;
 	if (n->net->event)
 		return n->net->event(n, ev);
-	return ev->type == CM_EV_REQ || ev->type == CM_EV_SIDR_REQ ? n->verdict
-								   : 0;
+	return ev->type == CM_EV_REQ || ev->type == CM_EV_SIDR_REQ ?
+		       n->verdict :
+		       0;
 }
 
 struct cm_net *cm_net_new(uint64_t seed, const struct cm_config *cfg)
@@ -112,9 +113,9 @@ static void mangle(struct cm_net *net, const struct cm_mad *m)
 
 	while (n--) {
 		/* mostly where the message says what it is about */
-		uint32_t at = cm_net_chance(net, 0.8)
-				      ? cm_net_below(net, 72)
-				      : cm_net_below(net, MAD_LEN);
+		uint32_t at = cm_net_chance(net, 0.8) ?
+				      cm_net_below(net, 72) :
+				      cm_net_below(net, MAD_LEN);
 
 		copy.mad[at] = (uint8_t)cm_net_rand(net);
 	}

@@ -237,8 +237,9 @@ static void slow_user(void **unused)
 
 static int auto_event(struct cm_net_node *n, const struct cm_event *ev)
 {
-	return ev->type == CM_EV_REQ || ev->type == CM_EV_SIDR_REQ ? n->verdict
-								   : 0;
+	return ev->type == CM_EV_REQ || ev->type == CM_EV_SIDR_REQ ?
+		       n->verdict :
+		       0;
 }
 
 static void each_message_lost(void **unused)

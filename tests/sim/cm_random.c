@@ -427,8 +427,8 @@ static unsigned one_run(uint64_t seed, const struct cm_net_link *link,
 		struct dialog *d = &w->dialog[i];
 
 		d->from = (int)cm_net_below(net, forger ? 2 : CM_NET_NODES);
-		d->to = forger ? 1 - d->from
-			       : (d->from + 1 + (int)cm_net_below(net, 2)) %
+		d->to = forger ? 1 - d->from :
+				 (d->from + 1 + (int)cm_net_below(net, 2)) %
 					 CM_NET_NODES;
 		d->ud = cm_net_chance(net, 0.25);
 		d->side[0].action = DIAL;

@@ -114,13 +114,13 @@ static void *field_of(struct mad *m, const char *name)
 static uint32_t *id_of_sender(struct mad *m)
 {
 	return field_of(m, m->attr_id == MAD_CM_SIDR_REQ ? "request_id" :
-							    "local_comm_id");
+							   "local_comm_id");
 }
 
 static uint32_t *id_of_receiver(struct mad *m)
 {
 	return field_of(m, m->attr_id == MAD_CM_SIDR_REP ? "request_id" :
-							    "remote_comm_id");
+							   "remote_comm_id");
 }
 
 static bool is_sidr(const struct mad *m)
@@ -144,7 +144,8 @@ static const uint8_t *raw_mad(const struct captured *c)
 	return hl > 0 && h.opcode == (ROCE_UD | ROCE_SEND_ONLY) &&
 			       h.dest_qpn == 1 &&
 			       c->len == (size_t)hl + MAD_LEN + ROCE_ICRC_LEN ?
-		       c->data + hl : NULL;
+		       c->data + hl :
+		       NULL;
 }
 
 /* QP1 to QP1, communication management. */
@@ -166,7 +167,8 @@ static bool listened(const struct captures *all, size_t at, struct mad *req)
 		struct mad m;
 		uint32_t *to;
 
-		if (!read_mad(c, &m) || memcmp(&c->src, &all->pkt[at].dst, 16) ||
+		if (!read_mad(c, &m) ||
+		    memcmp(&c->src, &all->pkt[at].dst, 16) ||
 		    memcmp(&c->dst, &all->pkt[at].src, 16) ||
 		    is_sidr(&m) != is_sidr(req))
 			continue;
@@ -335,13 +337,20 @@ static void compare(const struct captured *c, struct mad *want, struct link *l)
 		if (memcmp((uint8_t *)&m + f[i].offset,
 			   (uint8_t *)want + f[i].offset, f[i].size) &&
 		    !local(m.attr_id, f[i].name))
-			fail_msg("%s, packet %u: %s: %s differs: %llx, ours %llx",
+			fail_msg("%s, packet %u: %s: %s differs: %llx, ours "
+				 "%llx",
 				 current, c->number, mad_attr_name(m.attr_id),
 				 f[i].name,
-				 (unsigned long long)(f[i].width > 64 ? 0 :
-					mad_field_get(want, &f[i])),
-				 (unsigned long long)(f[i].width > 64 ? 0 :
-					mad_field_get(&m, &f[i])));
+				 (unsigned long long)(f[i].width > 64 ?
+							      0 :
+							      mad_field_get(
+								      want,
+								      &f[i])),
+				 (unsigned long long)(f[i].width > 64 ?
+							      0 :
+							      mad_field_get(
+								      &m,
+								      &f[i])));
 	tally.compared++;
 }
 
@@ -425,21 +434,22 @@ static void hear(const struct captures *all, size_t at, struct mad m)
 		return; /* of what the capture has no beginning of */
 	if (own && l && l->conn)
 		*own = l->our_id;
-	if (!begins(&m) && m.attr_id != MAD_CM_DREQ &&
-	    m.attr_id != MAD_CM_RTU)
+	if (!begins(&m) && m.attr_id != MAD_CM_DREQ && m.attr_id != MAD_CM_RTU)
 		m.tid = our_tid(m.tid);
 	if (begins(&m) && !again && listened(all, at, &m))
 		assert_int_equal(cm_listen(P.cm, &listener,
 					   m.attr_id == MAD_CM_REQ ?
 						   m.req.service_id :
 						   m.sidr_req.service_id,
-					   &P.us, 0, NULL), 0);
+					   &P.us, 0, NULL),
+				 0);
 	mad_encode(&m, raw);
 	P.reported = false;
 	cm_rx(P.cm, &c->src, &c->dst, 0, raw, MAD_LEN, P.now);
 	collect();
 	if (begins(&m) && !again) {
-		l = link_new(&c->src, is_sidr(&m), P.reported ? P.ev.conn : NULL);
+		l = link_new(&c->src, is_sidr(&m),
+			     P.reported ? P.ev.conn : NULL);
 		l->peer_id = *id_of_sender(&m);
 	} else if (l && !l->peer_id && id_of_sender(&m)) {
 		l->peer_id = *id_of_sender(&m);
@@ -455,8 +465,8 @@ static void hear(const struct captures *all, size_t at, struct mad m)
 	case MAD_CM_SIDR_REQ:
 		if (!listener)
 			break; /* it answers by itself */
-		event_is(c, &as_is, m.attr_id == MAD_CM_REQ ? CM_EV_REQ :
-							      CM_EV_SIDR_REQ,
+		event_is(c, &as_is,
+			 m.attr_id == MAD_CM_REQ ? CM_EV_REQ : CM_EV_SIDR_REQ,
 			 0);
 		if (m.attr_id == MAD_CM_REQ)
 			check_end(c, &m);
@@ -510,17 +520,21 @@ static int ask(const struct captured *c, struct mad *m)
 			.qp_type = r->transport == CM_TRANSPORT_UC ?
 					   IBV_QPT_UC :
 				   r->transport == CM_TRANSPORT_EXT ?
-					   IBV_QPT_XRC_SEND : IBV_QPT_RC,
-			.qpn = r->local_qpn, .psn = r->starting_psn,
+					   IBV_QPT_XRC_SEND :
+					   IBV_QPT_RC,
+			.qpn = r->local_qpn,
+			.psn = r->starting_psn,
 			.qkey = r->local_qkey,
 			.responder_resources = r->responder_resources,
 			.initiator_depth = r->initiator_depth,
 			.retry_count = r->retry_count,
 			.rnr_retry_count = r->rnr_retry_count,
-			.flow_control = r->flow_control, .srq = r->srq,
+			.flow_control = r->flow_control,
+			.srq = r->srq,
 			.ece = { .vendor_id = r->vendor_id,
 				 .options = m->attr_mod },
-			.ack_timeout = r->ack_timeout, .mtu = r->mtu,
+			.ack_timeout = r->ack_timeout,
+			.mtu = r->mtu,
 			.pkey = r->pkey,
 		};
 
@@ -556,11 +570,13 @@ static int act(struct mad *m, struct link *l)
 		end = (struct cm_end){
 			.qpn = rep->local_qpn ? rep->local_qpn :
 						rep->local_eecn,
-			.psn = rep->starting_psn, .qkey = rep->local_qkey,
+			.psn = rep->starting_psn,
+			.qkey = rep->local_qkey,
 			.responder_resources = rep->responder_resources,
 			.initiator_depth = rep->initiator_depth,
 			.rnr_retry_count = rep->rnr_retry_count,
-			.flow_control = rep->flow_control, .srq = rep->srq,
+			.flow_control = rep->flow_control,
+			.srq = rep->srq,
 			.target_ack_delay = rep->target_ack_delay,
 			.ece = { .vendor_id =
 					 (uint32_t)rep->vendor_id_high << 16 |
@@ -744,7 +760,8 @@ static void play_host(const struct captures *all, const union ibv_gid *us)
 		/* Linux 6.12: of two that part at the same time, one leaves the
 		 * other's DREQ at having sent its own, or answers later. */
 		if (m.attr_id == MAD_CM_DREP && parted(all, us, &P.out[i])) {
-			print_message("%s: a DREP to a DREQ that crossed another is not in the capture\n",
+			print_message("%s: a DREP to a DREQ that crossed "
+				      "another is not in the capture\n",
 				      current);
 			continue;
 		}
@@ -776,7 +793,8 @@ size_t cm_replay(const struct captures *all, const char *name, size_t *cuts)
 
 		if (!read_mad(&all->pkt[i], &m)) {
 			if (raw_mad(&all->pkt[i]) && capture_complete(name))
-				fail_msg("%s, packet %u: to QP1, and no CM message",
+				fail_msg("%s, packet %u: to QP1, and no CM "
+					 "message",
 					 current, all->pkt[i].number);
 			continue;
 		}
@@ -797,7 +815,8 @@ size_t cm_replay(const struct captures *all, const char *name, size_t *cuts)
 		cut += tally.cut[i];
 	}
 	if (tally.compared + cut != mads)
-		fail_msg("%s: %zu messages, of which %zu were compared and %zu cut",
+		fail_msg("%s: %zu messages, of which %zu were compared and %zu "
+			 "cut",
 			 current, mads, tally.compared, cut);
 	if (mads && !tally.compared)
 		fail_msg("%s: %zu messages, and none compared", current, mads);

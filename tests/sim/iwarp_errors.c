@@ -38,7 +38,9 @@ static int post(struct iw_end *e, enum ibv_wr_opcode op, uint32_t len,
 		uint64_t raddr, uint32_t rkey)
 {
 	struct ibv_sge sge = { addr(e, 4096), len, e->q->node->lkey };
-	struct ibv_send_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1,
+	struct ibv_send_wr wr = { .wr_id = 7,
+				  .sg_list = &sge,
+				  .num_sge = 1,
 				  .opcode = op,
 				  .send_flags = IBV_SEND_SIGNALED };
 
@@ -52,7 +54,8 @@ static int post(struct iw_end *e, enum ibv_wr_opcode op, uint32_t len,
 static void receive(struct iw_end *e, uint64_t wr_id, uint32_t lkey)
 {
 	struct ibv_sge sge = { addr(e, 8192), RECV, lkey };
-	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = &sge,
+	struct ibv_recv_wr wr = { .wr_id = wr_id,
+				  .sg_list = &sge,
 				  .num_sge = 1 };
 
 	assert_int_equal(qp_post_recv(iwarp_qp_base(e->qp), &wr), 0);
@@ -156,8 +159,7 @@ static const struct broken {
 };
 /* clang-format on */
 
-static void inject(struct iw_end *e, const struct ddp_hdr *h,
-		   uint32_t payload)
+static void inject(struct iw_end *e, const struct ddp_hdr *h, uint32_t payload)
 {
 	uint8_t *u = calloc(1, DDP_HDR_MAX + payload);
 	size_t n = ddp_encode(h, u);
@@ -294,8 +296,9 @@ static void invalidate(void **state)
 	(void)state;
 	/* A region's key is not one that a peer may invalidate. */
 	receive(e, 1, e->q->node->lkey);
-	assert_int_equal(post(&p->end[0], IBV_WR_SEND_WITH_INV, 10, 0,
-			      e->q->node->rkey), 0);
+	assert_int_equal(
+		post(&p->end[0], IBV_WR_SEND_WITH_INV, 10, 0, e->q->node->rkey),
+		0);
 	iw_run(p);
 	expect(e->q->recv, IBV_WC_REM_INV_REQ_ERR);
 	ended_by(e, RDMAP_E_INVALIDATE, 0);
@@ -312,8 +315,11 @@ static uint32_t key_of(struct iw_end *e, enum wrong w, uint64_t *va)
 	struct key_entry k = {
 		.access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 			  IBV_ACCESS_REMOTE_READ,
-		.pd = 1, .kind = KEY_MR, .iova = (uintptr_t)n->mem,
-		.addr = (uintptr_t)n->mem, .length = 10000,
+		.pd = 1,
+		.kind = KEY_MR,
+		.iova = (uintptr_t)n->mem,
+		.addr = (uintptr_t)n->mem,
+		.length = 10000,
 	};
 
 	*va = k.iova + 100;
@@ -346,7 +352,7 @@ static struct iw_pair *with_rights(bool rights)
 static void writes(void **state)
 {
 	static const enum rdmap_error errors[ALL] = {
-		[NO_KEY] = DDP_E_STAG,	   [BOUNDS] = DDP_E_BOUNDS,
+		[NO_KEY] = DDP_E_STAG,     [BOUNDS] = DDP_E_BOUNDS,
 		[RIGHTS] = RDMAP_E_ACCESS, [QP_RIGHTS] = RDMAP_E_ACCESS,
 		[OTHER_PD] = DDP_E_STREAM, [OTHER_QP] = DDP_E_STREAM,
 		[WRAP] = DDP_E_WRAP,
@@ -361,8 +367,8 @@ static void writes(void **state)
 		uint32_t rkey = key_of(e, w, &va);
 
 		memset(mem, 0x11, 20000);
-		assert_int_equal(post(&p->end[0], IBV_WR_RDMA_WRITE, 10, va,
-				      rkey), 0);
+		assert_int_equal(
+			post(&p->end[0], IBV_WR_RDMA_WRITE, 10, va, rkey), 0);
 		iw_run(p);
 		for (int i = 0; i < 20000; i++)
 			assert_int_equal(mem[i], 0x11);
@@ -396,8 +402,8 @@ static void reads(void **state)
 		assert_int_equal(post(&p->end[0], IBV_WR_RDMA_READ, 10,
 				      addr(e, 0), e->q->node->rkey),
 				 0);
-		assert_int_equal(post(&p->end[0], IBV_WR_RDMA_READ, 10, va,
-				      rkey), 0);
+		assert_int_equal(
+			post(&p->end[0], IBV_WR_RDMA_READ, 10, va, rkey), 0);
 		assert_int_equal(post(&p->end[0], IBV_WR_RDMA_READ, 10,
 				      addr(e, 0), e->q->node->rkey),
 				 0);
@@ -441,8 +447,10 @@ static void too_many_reads(void **state)
 	struct iw_pair *p = connected();
 	struct iw_end *e = &p->end[1];
 	uint8_t u[DDP_UNTAGGED_LEN + RDMAP_READ_LEN];
-	struct ddp_hdr h = { .last = true, .version = V,
-			     .ulp = RV(RDMAP_READ_REQUEST), .qn = 1 };
+	struct ddp_hdr h = { .last = true,
+			     .version = V,
+			     .ulp = RV(RDMAP_READ_REQUEST),
+			     .qn = 1 };
 
 	(void)state;
 	for (uint32_t i = 0; i < 5; i++) {
@@ -470,7 +478,8 @@ static void responses(void **state)
 	for (int i = 0; i < 6; i++) {
 		struct iw_pair *p = connected();
 		struct iw_end *a = &p->end[0];
-		struct ddp_hdr h = { .tagged = true, .last = true,
+		struct ddp_hdr h = { .tagged = true,
+				     .last = true,
 				     .version = V,
 				     .ulp = RV(RDMAP_READ_RESPONSE),
 				     .stag = a->q->node->lkey,
@@ -480,7 +489,8 @@ static void responses(void **state)
 
 		assert_int_equal(post(a, IBV_WR_RDMA_READ, 10,
 				      addr(&p->end[1], 0),
-				      p->end[1].q->node->rkey), 0);
+				      p->end[1].q->node->rkey),
+				 0);
 		/* The request leaves, and gets lost. */
 		iwarp_tx(a->qp, &b, 1000);
 		iwarp_tx_done(a->qp, &b, b.bytes);
@@ -508,20 +518,26 @@ static void mixed_tagged(void **state)
 {
 	struct iw_pair *p = connected();
 	struct iw_end *a = &p->end[0];
-	struct ddp_hdr h = { .tagged = true, .version = V,
-			     .ulp = RV(RDMAP_WRITE), .stag = a->q->node->rkey,
+	struct ddp_hdr h = { .tagged = true,
+			     .version = V,
+			     .ulp = RV(RDMAP_WRITE),
+			     .stag = a->q->node->rkey,
 			     .to = addr(a, 0) };
 	struct iwarp_batch b;
 
 	(void)state;
 	assert_int_equal(post(a, IBV_WR_RDMA_READ, 10, addr(&p->end[1], 0),
-			      p->end[1].q->node->rkey), 0);
+			      p->end[1].q->node->rkey),
+			 0);
 	iwarp_tx(a->qp, &b, 1000);
 	iwarp_tx_done(a->qp, &b, b.bytes);
 	inject(a, &h, 8);
-	h = (struct ddp_hdr){ .tagged = true, .last = true, .version = V,
+	h = (struct ddp_hdr){ .tagged = true,
+			      .last = true,
+			      .version = V,
 			      .ulp = RV(RDMAP_READ_RESPONSE),
-			      .stag = a->q->node->lkey, .to = addr(a, 4096) };
+			      .stag = a->q->node->lkey,
+			      .to = addr(a, 4096) };
 	inject(a, &h, 10);
 	ended_by(a, RDMAP_E_OPCODE, EVENT(FATAL));
 }
@@ -532,18 +548,28 @@ static void read_sink(void **state)
 	struct iw_pair *p = connected();
 	struct iw_end *a = &p->end[0];
 	const struct key_entry k = {
-		.access = IBV_ACCESS_LOCAL_WRITE, .pd = 1, .kind = KEY_MR,
-		.iova = addr(a, 0), .addr = addr(a, 0), .length = 4096,
+		.access = IBV_ACCESS_LOCAL_WRITE,
+		.pd = 1,
+		.kind = KEY_MR,
+		.iova = addr(a, 0),
+		.addr = addr(a, 0),
+		.length = 4096,
 	};
 	const uint32_t slot = (uint32_t)keys_add(&a->q->node->keys, &k);
-	struct ibv_sge sge = { k.iova, 100,
-			       atomic_load(&a->q->node->keys.entry[slot].lkey) };
-	struct ibv_send_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1,
+	struct ibv_sge sge = {
+		k.iova, 100, atomic_load(&a->q->node->keys.entry[slot].lkey)
+	};
+	struct ibv_send_wr wr = { .wr_id = 7,
+				  .sg_list = &sge,
+				  .num_sge = 1,
 				  .opcode = IBV_WR_RDMA_READ };
 	struct iwarp_batch b;
-	struct ddp_hdr h = { .tagged = true, .last = true, .version = V,
+	struct ddp_hdr h = { .tagged = true,
+			     .last = true,
+			     .version = V,
 			     .ulp = RV(RDMAP_READ_RESPONSE),
-			     .stag = sge.lkey, .to = sge.addr };
+			     .stag = sge.lkey,
+			     .to = sge.addr };
 
 	(void)state;
 	wr.wr.rdma.remote_addr = addr(&p->end[1], 0);
@@ -565,15 +591,17 @@ static void local_key(void **state)
 	struct iw_pair *p = connected();
 	struct iw_end *a = &p->end[0];
 	struct ibv_sge sge = { addr(a, 0), 10, a->q->node->lkey ^ 1 };
-	struct ibv_send_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1,
-				  .opcode = IBV_WR_SEND };
+	struct ibv_send_wr wr = {
+		.wr_id = 7, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND
+	};
 
 	(void)state;
 	/* What was posted before it is sent, a read answered; what is behind it
 	 * is flushed. */
 	receive(&p->end[1], 1, p->end[1].q->node->lkey);
 	assert_int_equal(post(a, IBV_WR_RDMA_READ, 5000, addr(&p->end[1], 0),
-			      p->end[1].q->node->rkey), 0);
+			      p->end[1].q->node->rkey),
+			 0);
 	assert_int_equal(post(a, IBV_WR_SEND, 10, 0, 0), 0);
 	assert_int_equal(iwarp_post_send(a->qp, &wr), 0);
 	assert_int_equal(post(a, IBV_WR_SEND, 10, 0, 0), 0);
@@ -593,7 +621,8 @@ static void local_key_later(void **state)
 	struct iw_end *a = &p->end[0];
 	struct ibv_sge sge[2] = { { addr(a, 0), 5000, a->q->node->lkey },
 				  { addr(a, 0), 10, a->q->node->lkey ^ 1 } };
-	struct ibv_send_wr wr = { .sg_list = sge, .num_sge = 2,
+	struct ibv_send_wr wr = { .sg_list = sge,
+				  .num_sge = 2,
 				  .opcode = IBV_WR_RDMA_WRITE };
 
 	(void)state;
@@ -613,7 +642,9 @@ static void local_read_key(void **state)
 	struct iw_pair *p = connected();
 	struct iw_end *a = &p->end[0];
 	struct ibv_sge sge = { addr(a, 0), 10, a->q->node->lkey ^ 1 };
-	struct ibv_send_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1,
+	struct ibv_send_wr wr = { .wr_id = 7,
+				  .sg_list = &sge,
+				  .num_sge = 1,
 				  .opcode = IBV_WR_RDMA_READ };
 
 	(void)state;
@@ -646,8 +677,8 @@ static void full_cq(void **state)
 		e->env.base.complete = full;
 		for (int i = 0; i < 3; i++) {
 			receive(&p->end[1], 1, p->end[1].q->node->lkey);
-			assert_int_equal(post(&p->end[0], IBV_WR_SEND, 10, 0,
-					      0), 0);
+			assert_int_equal(
+				post(&p->end[0], IBV_WR_SEND, 10, 0, 0), 0);
 		}
 		ended_by(e, RDMAP_E_CATASTROPHIC, 0);
 	}
@@ -657,8 +688,8 @@ static void full_cq(void **state)
 
 static void crc(void **state)
 {
-	const uint8_t fpdu[] = { 0, 14, 0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0,
-				 0, 0,	0,    0,    1, 2, 3, 4 };
+	const uint8_t fpdu[] = { 0, 14, 0xc1, 0x40, 0, 0, 0, 0, 0, 0,
+				 0, 0,  0,    0,    0, 0, 1, 2, 3, 4 };
 	struct iw_pair *p = connected();
 
 	(void)state;
@@ -670,7 +701,9 @@ static void crc(void **state)
 
 static void marker(void **state)
 {
-	struct ddp_hdr h = { .tagged = true, .last = true, .version = V,
+	struct ddp_hdr h = { .tagged = true,
+			     .last = true,
+			     .version = V,
 			     .ulp = RV(RDMAP_WRITE) };
 	uint8_t fpdu[512] = { 0x01, 0xf8 };
 	const uint8_t wrong[] = { 0, 0, 1, 0xf0 }; /* 0x1e8 is right */
@@ -708,8 +741,10 @@ static void setup(void **state)
 
 static void terminate_in(void **state)
 {
-	const struct ddp_hdr h = { .last = true, .version = V,
-				   .ulp = RV(RDMAP_TERMINATE), .qn = 2,
+	const struct ddp_hdr h = { .last = true,
+				   .version = V,
+				   .ulp = RV(RDMAP_TERMINATE),
+				   .qn = 2,
 				   .msn = 1 };
 	uint8_t u[DDP_HDR_MAX + RDMAP_TERMINATE_MAX + 200] = { 0 };
 
@@ -730,8 +765,8 @@ static void terminate_in(void **state)
 		iw_run(p);
 		got = iwarp_terminated(e->qp, &sent);
 		assert_true(got && !sent);
-		assert_int_equal(got->error, n < 4 ? RDMAP_E_UNSPECIFIED :
-						     DDP_E_BOUNDS);
+		assert_int_equal(got->error,
+				 n < 4 ? RDMAP_E_UNSPECIFIED : DDP_E_BOUNDS);
 		expect(e->q->recv, IBV_WC_WR_FLUSH_ERR);
 		assert_int_equal(e->q->events, EVENT(FATAL));
 		/* There is no answer but the end of the stream. */
@@ -744,19 +779,26 @@ static void terminate_in(void **state)
 /* siw's of a refused read: with the size in place of the MSN. */
 static void quirk_siw_names_read_by_size(void **state)
 {
-	const struct ddp_hdr h = { .last = true, .version = V,
-				   .ulp = RV(RDMAP_TERMINATE), .qn = 2,
+	const struct ddp_hdr h = { .last = true,
+				   .version = V,
+				   .ulp = RV(RDMAP_TERMINATE),
+				   .qn = 2,
 				   .msn = 1 };
 	uint8_t u[DDP_HDR_MAX + RDMAP_TERMINATE_MAX];
 	struct iw_pair *p = connected();
 	struct iw_end *a = &p->end[0];
 	const uint32_t rkey = p->end[1].q->node->rkey;
 	struct rdmap_terminate t = {
-		.error = RDMAP_E_ACCESS, .has_ddp = true, .has_read = true,
-		.ddp = { .last = true, .version = V,
-			 .ulp = RV(RDMAP_READ_REQUEST), .qn = 1 },
+		.error = RDMAP_E_ACCESS,
+		.has_ddp = true,
+		.has_read = true,
+		.ddp = { .last = true,
+			 .version = V,
+			 .ulp = RV(RDMAP_READ_REQUEST),
+			 .qn = 1 },
 		.read = { .sink_stag = a->q->node->lkey,
-			  .sink_to = addr(a, 4096), .src_stag = rkey,
+			  .sink_to = addr(a, 4096),
+			  .src_stag = rkey,
 			  .src_to = addr(&p->end[1], 0) },
 	};
 	struct iwarp_batch b;
@@ -765,8 +807,8 @@ static void quirk_siw_names_read_by_size(void **state)
 	(void)state;
 	/* The size of the second one is the MSN of the first. */
 	for (uint32_t len = 2; len; len--)
-		assert_int_equal(post(a, IBV_WR_RDMA_READ, len,
-				      t.read.src_to, rkey), 0);
+		assert_int_equal(
+			post(a, IBV_WR_RDMA_READ, len, t.read.src_to, rkey), 0);
 	iwarp_tx(a->qp, &b, 1000);
 	iwarp_tx_done(a->qp, &b, b.bytes);
 	t.ddp.msn = t.read.size = 1;
@@ -793,7 +835,8 @@ static void terminate_in_the_middle(void **state)
 	iw_run(p);
 	assert_int_equal(post(&p->end[0], IBV_WR_RDMA_WRITE, 100000,
 			      addr(&p->end[1], 1 << 20),
-			      p->end[1].q->node->rkey), 0);
+			      p->end[1].q->node->rkey),
+			 0);
 	while (p->end[1].in.len < 100)
 		iw_step(p);
 	assert_int_equal(iwarp_qp_modify(p->end[0].qp, &attr, IBV_QP_STATE), 0);

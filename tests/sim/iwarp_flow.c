@@ -36,7 +36,8 @@ static int post_sge(struct iw_end *e, enum ibv_wr_opcode op,
 {
 	struct ibv_send_wr wr = { .wr_id = e->q->send->n,
 				  .sg_list = (struct ibv_sge *)(uintptr_t)sge,
-				  .num_sge = 1, .opcode = op,
+				  .num_sge = 1,
+				  .opcode = op,
 				  .send_flags = IBV_SEND_SIGNALED | flags };
 
 	wr.wr.rdma.remote_addr = addr(e->peer, 1 << 20);
@@ -224,8 +225,7 @@ static void ready_to_receive(void **state)
 		assert_null(sim_poll(p->end[0].q->send));
 		assert_null(sim_poll(b->q->recv));
 		/* And a read of a program's is the first of its own. */
-		assert_int_equal(post(&p->end[0], IBV_WR_RDMA_READ, 100, 0),
-				 0);
+		assert_int_equal(post(&p->end[0], IBV_WR_RDMA_READ, 100, 0), 0);
 		iw_run(p);
 		expect(p->end[0].q->send, IBV_WC_SUCCESS, IBV_WC_RDMA_READ);
 		iw_pair_free(p);
@@ -270,14 +270,15 @@ static void refused(void **state)
 {
 	static const enum ibv_wr_opcode none[] = {
 		IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND_WITH_IMM,
-		IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
-		IBV_WR_ATOMIC_WRITE, IBV_WR_TSO,
+		IBV_WR_ATOMIC_CMP_AND_SWP,  IBV_WR_ATOMIC_FETCH_AND_ADD,
+		IBV_WR_ATOMIC_WRITE,        IBV_WR_TSO,
 	};
 	struct iw_pair *p = connected(&iw_default);
 	struct iw_end *a = &p->end[0];
 	struct ibv_sge sge[2] = { { addr(a, 0), 4, a->q->node->lkey },
 				  { addr(a, 0), 4, a->q->node->lkey } };
-	struct ibv_send_wr wr = { .sg_list = sge, .num_sge = 2,
+	struct ibv_send_wr wr = { .sg_list = sge,
+				  .num_sge = 2,
 				  .opcode = IBV_WR_RDMA_READ };
 	const struct sim_qp_opts ud = { .type = IBV_QPT_UD };
 	struct qp_init init = sim_qp_init(a->q, &ud);
@@ -321,15 +322,14 @@ static void moves(void **state)
 			if (froms[i] != IBV_QPS_RTS) {
 				iwarp_qp_modify(qp, &attr, IBV_QP_STATE);
 				attr.qp_state = froms[i];
-				assert_int_equal(iwarp_qp_modify(
-							 qp, &attr,
-							 IBV_QP_STATE), 0);
+				assert_int_equal(iwarp_qp_modify(qp, &attr,
+								 IBV_QP_STATE),
+						 0);
 			}
 			attr.qp_state = (enum ibv_qp_state)to;
-			assert_int_equal(iwarp_qp_modify(qp, &attr,
-							 IBV_QP_STATE),
-					 may[froms[i]][to] == 'y' ? 0 :
-								    -EINVAL);
+			assert_int_equal(
+				iwarp_qp_modify(qp, &attr, IBV_QP_STATE),
+				may[froms[i]][to] == 'y' ? 0 : -EINVAL);
 			iwarp_qp_query(qp, &attr, &init);
 			got = may[froms[i]][to] != 'y' ? froms[i] :
 			      to == IBV_QPS_SQD || to == IBV_QPS_SQE ?
@@ -348,11 +348,13 @@ static void attributes(void **state)
 
 	(void)state;
 	assert_int_equal(iwarp_qp_modify(p->end[0].qp, &attr, 0), 0);
-	assert_int_equal(iwarp_qp_modify(p->end[0].qp, &attr,
-					 IBV_QP_PATH_MTU | IBV_QP_TIMEOUT |
-						 IBV_QP_AV), 0);
-	assert_int_equal(iwarp_qp_modify(p->end[0].qp, &attr,
-					 IBV_QP_RATE_LIMIT), -EOPNOTSUPP);
+	assert_int_equal(
+		iwarp_qp_modify(p->end[0].qp, &attr,
+				IBV_QP_PATH_MTU | IBV_QP_TIMEOUT | IBV_QP_AV),
+		0);
+	assert_int_equal(
+		iwarp_qp_modify(p->end[0].qp, &attr, IBV_QP_RATE_LIMIT),
+		-EOPNOTSUPP);
 	iw_pair_free(p);
 }
 
@@ -407,7 +409,8 @@ static void windows(void **state)
 		key = ibv_inc_rkey(key);
 		wr = (struct ibv_send_wr){
 			.opcode = IBV_WR_BIND_MW,
-			.bind_mw = { &mw, key,
+			.bind_mw = { &mw,
+				     key,
 				     { &mr, addr(own, 0), 5000,
 				       IBV_ACCESS_REMOTE_WRITE } },
 		};
@@ -420,7 +423,8 @@ static void windows(void **state)
 		sge = (struct ibv_sge){ addr(use, 0), 5000,
 					use->q->node->lkey };
 		wr = (struct ibv_send_wr){ .opcode = IBV_WR_RDMA_WRITE,
-					   .sg_list = &sge, .num_sge = 1,
+					   .sg_list = &sge,
+					   .num_sge = 1,
 					   .wr.rdma = { addr(own, 0), key } };
 		assert_int_equal(iwarp_post_send(use->qp, &wr), 0);
 		receive(own, 10);
@@ -463,15 +467,18 @@ static void invalidate_waits(void **state)
 	struct ibv_sge sge = { addr(use, 0), 1000, use->q->node->lkey };
 	struct ibv_send_wr wr = {
 		.opcode = IBV_WR_BIND_MW,
-		.bind_mw = { &mw, key, { &mr, addr(own, 0), 1000,
-					 IBV_ACCESS_REMOTE_READ } },
+		.bind_mw = { &mw,
+			     key,
+			     { &mr, addr(own, 0), 1000,
+			       IBV_ACCESS_REMOTE_READ } },
 	};
 	struct iwarp_batch b;
 
 	(void)state;
 	assert_int_equal(iwarp_post_send(own->qp, &wr), 0);
 	iw_run(p);
-	wr = (struct ibv_send_wr){ .opcode = IBV_WR_RDMA_READ, .num_sge = 1,
+	wr = (struct ibv_send_wr){ .opcode = IBV_WR_RDMA_READ,
+				   .num_sge = 1,
 				   .sg_list = &sge,
 				   .send_flags = IBV_SEND_SIGNALED };
 	wr.wr.rdma.remote_addr = addr(own, 0);
@@ -500,8 +507,8 @@ static void invalidate_waits(void **state)
  * message fill it. */
 static void segments(void **state)
 {
-	static const uint32_t sizes[] = { 128, 536, 1448, 1460, 8948, 65483,
-					  65536 };
+	static const uint32_t sizes[] = { 128,  536,   1448, 1460,
+					  8948, 65483, 65536 };
 
 	(void)state;
 	for (size_t i = 0; i < 2 * ARRAY_SIZE(sizes); i++) {
@@ -515,7 +522,8 @@ static void segments(void **state)
 		o.offer[1].markers = i % 2;
 		p = connected(&o);
 		fpdus = iwarp_qp_stats(p->end[0].qp)->tx_pkts;
-		assert_int_equal(post(&p->end[0], IBV_WR_RDMA_WRITE, BIG, 0), 0);
+		assert_int_equal(post(&p->end[0], IBV_WR_RDMA_WRITE, BIG, 0),
+				 0);
 		bytes = send_all(&p->end[0]);
 		fpdus = iwarp_qp_stats(p->end[0].qp)->tx_pkts - fpdus;
 		assert_true(bytes <= fpdus * max);
@@ -531,7 +539,8 @@ static void segments(void **state)
 static void null_key(void **state)
 {
 	const struct key_entry k = { .access = IBV_ACCESS_LOCAL_WRITE,
-				     .pd = 1, .kind = KEY_NULL,
+				     .pd = 1,
+				     .kind = KEY_NULL,
 				     .length = UINT64_MAX };
 	struct iw_opts o = iw_default;
 	struct iw_pair *p;
@@ -544,8 +553,7 @@ static void null_key(void **state)
 		p = connected(&o);
 		a = &p->end[0];
 		sge.lkey = atomic_load(
-			&a->q->node->keys
-				 .entry[keys_add(&a->q->node->keys, &k)]
+			&a->q->node->keys.entry[keys_add(&a->q->node->keys, &k)]
 				 .lkey);
 		memset(p->sim->node[1].mem + (1 << 20), 1, BIG + 1);
 		assert_int_equal(post_sge(a, IBV_WR_RDMA_WRITE, &sge, 0), 0);
@@ -578,7 +586,8 @@ static void direct(void **state)
 	assert_int_equal(iwarp_rx_direct(b->qp, iov, 4), 0);
 	memcpy(head, b->in.buf + b->in.head, 26);
 	iwarp_rx(b->qp, head, 26);
-	assert_int_equal(iwarp_rx_direct(b->qp, iov, 4), PLACE_IN_ORDER ? 2 : 1);
+	assert_int_equal(iwarp_rx_direct(b->qp, iov, 4),
+			 PLACE_IN_ORDER ? 2 : 1);
 	assert_int_equal(iov[0].iov_len, 50000 - 10 - 8);
 	assert_true((uintptr_t)iov[0].iov_base == addr(b, (1 << 20) + 10));
 	if (PLACE_IN_ORDER)
@@ -599,14 +608,17 @@ static uint32_t region(struct iw_end *e, struct ibv_sge *sge)
 {
 	const struct key_entry k = {
 		.access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ,
-		.pd = 1, .kind = KEY_MR, .iova = addr(e, 2 << 20),
-		.addr = addr(e, 2 << 20), .length = BIG,
+		.pd = 1,
+		.kind = KEY_MR,
+		.iova = addr(e, 2 << 20),
+		.addr = addr(e, 2 << 20),
+		.length = BIG,
 	};
 	const uint32_t slot = (uint32_t)keys_add(&e->q->node->keys, &k);
 
-	*sge = (struct ibv_sge){ k.iova, BIG,
-				 atomic_load(&e->q->node->keys.entry[slot]
-						      .lkey) };
+	*sge = (struct ibv_sge){
+		k.iova, BIG, atomic_load(&e->q->node->keys.entry[slot].lkey)
+	};
 	return slot;
 }
 
@@ -689,7 +701,8 @@ static void read_goes(void **state)
 	struct iw_end *a = &p->end[0], *b = &p->end[1];
 	struct ibv_sge sge, sink = { addr(a, 0), BIG, a->q->node->lkey };
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_READ,
-				  .sg_list = &sink, .num_sge = 1 };
+				  .sg_list = &sink,
+				  .num_sge = 1 };
 	uint32_t slot = region(b, &sge);
 	const struct rdmap_terminate *t;
 	bool sent;

@@ -11,12 +11,18 @@
 #include <string.h>
 
 const struct iw_opts iw_default = {
-	.offer = { { .crc = true, .enhanced = true, .peer_to_peer = true,
-		     .ird = 4, .ord = 4 },
+	.offer = { { .crc = true,
+		     .enhanced = true,
+		     .peer_to_peer = true,
+		     .ird = 4,
+		     .ord = 4 },
 		   { .crc = true, .ird = 4, .ord = 4 } },
 	.fpdu_max = 1448,
-	.cap = { .max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = 3,
-		 .max_recv_sge = 3, .max_inline_data = 64 },
+	.cap = { .max_send_wr = 64,
+		 .max_recv_wr = 64,
+		 .max_send_sge = 3,
+		 .max_recv_sge = 3,
+		 .max_inline_data = 64 },
 	.access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
 	.direct = 0.5,
 };
@@ -205,8 +211,8 @@ void iw_inject_ulpdu(struct iw_end *e, const uint8_t *ulpdu, size_t len)
 	put_be16(fpdu, (uint32_t)len);
 	memcpy(fpdu + MPA_LEN_LEN, ulpdu, len);
 	if (iwarp_agreed(e->qp)->crc)
-		mpa_crc_put(end, mpa_crc(MPA_CRC_INIT, fpdu,
-					 (size_t)(end - fpdu)));
+		mpa_crc_put(end,
+			    mpa_crc(MPA_CRC_INIT, fpdu, (size_t)(end - fpdu)));
 	iw_inject(e, fpdu, (size_t)(end + MPA_CRC_LEN - fpdu));
 	free(fpdu);
 }
@@ -233,8 +239,10 @@ static void end_init(struct iw_pair *p, int i)
 {
 	struct iw_end *e = &p->end[i];
 	const struct sim_qp_opts o = {
-		.type = IBV_QPT_RC, .cap = p->opts.cap,
-		.sig_all = p->opts.sig_all, .srq = p->opts.srq,
+		.type = IBV_QPT_RC,
+		.cap = p->opts.cap,
+		.sig_all = p->opts.sig_all,
+		.srq = p->opts.srq,
 	};
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT,
 				    .qp_access_flags = p->opts.access };
@@ -253,8 +261,7 @@ static void end_init(struct iw_pair *p, int i)
 	init.env = &e->env.base;
 	err = iwarp_qp_create(&e->qp, &init);
 	assert(!err);
-	err = iwarp_qp_modify(e->qp, &attr,
-			      IBV_QP_STATE | IBV_QP_ACCESS_FLAGS);
+	err = iwarp_qp_modify(e->qp, &attr, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS);
 	assert(!err);
 	(void)err;
 }
@@ -269,8 +276,8 @@ static void pass(struct iw_pair *p, int from, struct iwarp_setup *to,
 	if (p->opts.tap)
 		p->opts.tap(p, from, (uint8_t *)(uintptr_t)frame, (size_t)len);
 	while (at < len) {
-		size_t n = some(p, min_u64(iwarp_setup_want(to),
-					   (uint64_t)(len - at)));
+		size_t n = some(
+			p, min_u64(iwarp_setup_want(to), (uint64_t)(len - at)));
 
 		assert(n && err == -EAGAIN);
 		err = iwarp_setup_rx(to, frame + at, n);

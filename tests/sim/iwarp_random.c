@@ -13,7 +13,6 @@
 
 #include "base/bytes.h"
 
-
 #define OPS 60
 #define MAX_LEN 20000u
 
@@ -86,8 +85,7 @@ static void post_one(struct sim *sim, struct side *s, struct side *o)
 		break;
 	}
 	wr.opcode = op->opcode;
-	wr.num_sge = op->dst ? 1 :
-			       pieces(r, sge, src, op->len, me->lkey);
+	wr.num_sge = op->dst ? 1 : pieces(r, sge, src, op->len, me->lkey);
 	if (op->dst)
 		sge[0] = (struct ibv_sge){ (uintptr_t)op->dst, op->len,
 					   me->lkey };
@@ -211,9 +209,9 @@ static void flip(struct iw_pair *p, int from, uint8_t *bytes, size_t len)
 
 static void end_now(struct iw_pair *p, enum end how)
 {
-	struct ibv_qp_attr attr = {
-		.qp_state = how == TERMINATE ? IBV_QPS_SQE : IBV_QPS_SQD
-	};
+	struct ibv_qp_attr attr = { .qp_state = how == TERMINATE ?
+							IBV_QPS_SQE :
+							IBV_QPS_SQD };
 
 	if (how == RESET)
 		iw_reset(p);
@@ -257,8 +255,7 @@ static void run(uint64_t seed, enum end how, uint32_t cut)
 		ended = p->end[0].ended || p->end[1].ended;
 		if (s->posted < OPS && sim_chance(&p->sim->rng, 0.2))
 			post_one(p->sim, s, other);
-		else if (s->recvs_posted < OPS &&
-			 sim_chance(&p->sim->rng, 0.2))
+		else if (s->recvs_posted < OPS && sim_chance(&p->sim->rng, 0.2))
 			post_recv(p->sim, s);
 		else if (!iw_step(p) && s->posted == OPS &&
 			 other->posted == OPS && s->recvs_posted == OPS &&
@@ -274,9 +271,9 @@ static void run(uint64_t seed, enum end how, uint32_t cut)
 		const struct iw_end *e = &p->end[i];
 
 		CHECK(e->ended == ended && e->established <= 1);
-		CHECK(iwarp_shut(e->qp) ==
-		      (!ended ? IWARP_OPEN :
-		       how == RESET ? IWARP_RESET : IWARP_FIN));
+		CHECK(iwarp_shut(e->qp) == (!ended       ? IWARP_OPEN :
+					    how == RESET ? IWARP_RESET :
+							   IWARP_FIN));
 		check_sends(&side[i], ended);
 		check_recvs(&side[i], ended);
 		if (!ended)
@@ -340,7 +337,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(complete),   cmocka_unit_test(cut_small),
-		cmocka_unit_test(torn),	      cmocka_unit_test(closed),
+		cmocka_unit_test(torn),       cmocka_unit_test(closed),
 		cmocka_unit_test(terminated), cmocka_unit_test(flipped),
 	};
 

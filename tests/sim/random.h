@@ -19,14 +19,14 @@
 
 static uint64_t current_seed;
 
-#define CHECK(cond)                                                        \
-	do {                                                               \
-		if (!(cond)) {                                             \
-			fprintf(stderr, "%s:%d: %s  (SIM_SEED=%llu)\n",    \
-				__FILE__, __LINE__, #cond,                 \
-				(unsigned long long)current_seed);         \
-			fail();                                            \
-		}                                                          \
+#define CHECK(cond)                                                            \
+	do {                                                                   \
+		if (!(cond)) {                                                 \
+			fprintf(stderr, "%s:%d: %s  (SIM_SEED=%llu)\n",        \
+				__FILE__, __LINE__, #cond,                     \
+				(unsigned long long)current_seed);             \
+			fail();                                                \
+		}                                                              \
 	} while (0)
 
 static inline void fill(struct sim_rng *r, uint8_t *p, size_t n)

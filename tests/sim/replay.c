@@ -100,16 +100,18 @@ static void account(struct half *half, size_t requests, size_t packets,
 	total->compared += tally.compared;
 	total->conversations += tally.conversations;
 	if (tally.by_psn)
-		print_message("%s: %s of %zu of %zu conversations compared by PSN: captured beyond where packets got lost or overtaken\n",
-			      current, half->name, tally.by_psn,
-			      tally.conversations);
+		print_message(
+			"%s: %s of %zu of %zu conversations compared by PSN: "
+			"captured beyond where packets got lost or overtaken\n",
+			current, half->name, tally.by_psn, tally.conversations);
 	total->by_psn += tally.by_psn;
 	for (int i = 0; i < NCUTS && complete; i++)
 		if (tally.cut[i] && lacks[i])
 			fail_msg("%s is complete, but %zu %s are cut: %s",
 				 current, tally.cut[i], half->name, words[i]);
 	if (complete && tally.by_psn)
-		fail_msg("%s is complete, but %s do not follow from what is in front of them",
+		fail_msg("%s is complete, but %s do not follow from what is in "
+			 "front of them",
 			 current, half->name);
 	if (tally.compared + cut != packets)
 		fail_msg("%s: %zu %s, of which %zu were compared and %zu cut",
@@ -124,14 +126,38 @@ static void account(struct half *half, size_t requests, size_t packets,
 }
 
 static struct half halves[REPLAY_HALVES] = {
-	{ "answers of RC responders", ROCE_RC, CONNECTION, play_rc, true, { 0 } },
-	{ "requests of RC requesters", ROCE_RC, CONNECTION, play_rc, false, { 0 } },
+	{ "answers of RC responders",
+	  ROCE_RC,
+	  CONNECTION,
+	  play_rc,
+	  true,
+	  { 0 } },
+	{ "requests of RC requesters",
+	  ROCE_RC,
+	  CONNECTION,
+	  play_rc,
+	  false,
+	  { 0 } },
 	{ "packets of UC senders", ROCE_UC, CONNECTION, play_uc, false, { 0 } },
-	{ "packets to UC receivers", ROCE_UC, CONNECTION, play_uc, true, { 0 } },
-	{ "datagrams of UD senders", ROCE_UD, UD_SENDER, play_ud, false, { 0 } },
-	{ "datagrams to UD receivers", ROCE_UD, UD_RECEIVER, play_ud, true, { 0 } },
+	{ "packets to UC receivers",
+	  ROCE_UC,
+	  CONNECTION,
+	  play_uc,
+	  true,
+	  { 0 } },
+	{ "datagrams of UD senders",
+	  ROCE_UD,
+	  UD_SENDER,
+	  play_ud,
+	  false,
+	  { 0 } },
+	{ "datagrams to UD receivers",
+	  ROCE_UD,
+	  UD_RECEIVER,
+	  play_ud,
+	  true,
+	  { 0 } },
 };
-
 
 static void close_streams(struct streams *all)
 {

@@ -65,7 +65,7 @@ enum cut {
 struct tally {
 	size_t conversations, compared, cut[NCUTS];
 	size_t unheard; /* requests that nobody answers */
-	size_t by_psn;	/* conversations, see play_by_psn() */
+	size_t by_psn; /* conversations, see play_by_psn() */
 };
 extern struct tally tally;
 
@@ -94,7 +94,7 @@ struct streams {
 };
 
 struct region {
-	uint32_t rkey;		/* in the capture */
+	uint32_t rkey; /* in the capture */
 	uint64_t start, end;
 	uint8_t *mem;
 	int slot;
@@ -109,7 +109,7 @@ struct outcome {
 		size_t hdr_len, len;
 		uint8_t hdr[ROCE_HDR_MAX];
 		uint8_t *data;
-	} *pkt;
+	} * pkt;
 };
 
 struct player {
@@ -132,7 +132,7 @@ struct player {
 /* Whose packets a stream holds. */
 enum side {
 	CONNECTION, /* one direction of a connection */
-	UD_SENDER,  /* a QP's datagrams, whoever gets them */
+	UD_SENDER, /* a QP's datagrams, whoever gets them */
 	UD_RECEIVER /* those to a QP, whoever sends them */
 };
 

@@ -20,7 +20,7 @@ bool seen_elsewhere(const struct stream *r, const struct stream *s,
 	struct {
 		uint32_t asked;
 		bool answered;
-	} *at;
+	} * at;
 	uint32_t next = base, n = 1;
 	bool found = false, silent = false, rnr = false;
 	size_t i = 0, asking = 0, answers = 0;
@@ -68,8 +68,8 @@ bool seen_elsewhere(const struct stream *r, const struct stream *s,
 			rnr = true;
 		} else {
 			at[d].answered = true;
-			found |= psn_diff(a->h.psn, top) < 0 &&
-				 at[d].asked == 1;
+			found |=
+				psn_diff(a->h.psn, top) < 0 && at[d].asked == 1;
 			if (psn_diff(a->h.psn, top) > 0)
 				top = a->h.psn;
 		}
@@ -117,10 +117,10 @@ void play_by_psn(const struct stream *r, const struct stream *s, uint32_t mtu)
 		}
 	once.n = n;
 	n = (uint32_t)psn_diff(next, base);
-	ours = calloc(n, sizeof(*ours));   /* answer + 1 to each PSN */
+	ours = calloc(n, sizeof(*ours)); /* answer + 1 to each PSN */
 	begun = calloc(n, sizeof(*begun)); /* requests that begin there */
 	asked = calloc(n, sizeof(*asked)); /* requests for it */
-	done = calloc(n, sizeof(*done));   /* has been compared */
+	done = calloc(n, sizeof(*done)); /* has been compared */
 	for (size_t i = 0; i < r->n; i++) {
 		size_t d = (uint32_t)psn_diff(r->pkt[i].h.psn, base);
 
@@ -188,8 +188,10 @@ void play_by_psn(const struct stream *r, const struct stream *s, uint32_t mtu)
 		}
 		/* What is asked for again from its middle on begins there. */
 		if ((w->flags ^ k->flags) & (ROCE_F_LAST | ROCE_F_READ) ||
-		    (w->flags & ROCE_F_FIRST) != (k->flags & ROCE_F_FIRST ?
-		     ROCE_F_FIRST : begun[d] ? w->flags & ROCE_F_FIRST : 0))
+		    (w->flags & ROCE_F_FIRST) !=
+			    (k->flags & ROCE_F_FIRST ? ROCE_F_FIRST :
+			     begun[d]                ? w->flags & ROCE_F_FIRST :
+						       0))
 			differ(w, ours[d] - 1, "opcode");
 		/* Read again, perhaps after the program has changed it. */
 		if (read_again(w, k, &done[d]))

@@ -22,8 +22,8 @@ void check_receive(const struct pkt *p, size_t n, size_t grh)
 		differ(last, 0, "receive: invalidation");
 	if (P->recv_solicited != last->h.solicited)
 		differ(last, 0, "receive: solicited event");
-	if (grh && (wc->src_qp != last->h.src_qpn ||
-		    !(wc->wc_flags & IBV_WC_GRH)))
+	if (grh &&
+	    (wc->src_qp != last->h.src_qpn || !(wc->wc_flags & IBV_WC_GRH)))
 		differ(last, 0, "receive: sender");
 	for (size_t i = 0; i < n; i++) {
 		if (!write && memcmp(P->rq_mem + at, p[i].payload, p[i].len))

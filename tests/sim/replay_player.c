@@ -49,8 +49,11 @@ void add_key(struct region *g, uint64_t iova)
 	struct key_entry e = {
 		.access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 			  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
-		.pd = 1, .kind = KEY_MR, .iova = iova,
-		.length = g->end - g->start, .addr = (uintptr_t)g->mem,
+		.pd = 1,
+		.kind = KEY_MR,
+		.iova = iova,
+		.length = g->end - g->start,
+		.addr = (uintptr_t)g->mem,
 	};
 
 	g->slot = keys_add(&P->keys, &e);
@@ -68,18 +71,28 @@ struct roce_path path_of(const union ibv_gid *us, const union ibv_gid *them)
 void player_new(const struct player_opts *o)
 {
 	struct qp_init init = {
-		.qpn = o->qpn, .pd = 1, .type = o->type,
-		.send_cq = &P, .recv_cq = NULL, .sq_sig_all = true,
+		.qpn = o->qpn,
+		.pd = 1,
+		.type = o->type,
+		.send_cq = &P,
+		.recv_cq = NULL,
+		.sq_sig_all = true,
 		.cap = { MAX_WRS, MAX_WRS, 1, 1, 0 },
 	};
 	struct ibv_qp_attr a = {
-		.qp_state = IBV_QPS_INIT, .port_num = 1,
-		.qp_access_flags = o->access, .qkey = o->qkey,
+		.qp_state = IBV_QPS_INIT,
+		.port_num = 1,
+		.qp_access_flags = o->access,
+		.qkey = o->qkey,
 		.dest_qp_num = o->peer_qpn,
-		.rq_psn = o->rq_psn, .sq_psn = o->sq_psn,
-		.timeout = 0, .retry_cnt = 7, .rnr_retry = 7,
+		.rq_psn = o->rq_psn,
+		.sq_psn = o->sq_psn,
+		.timeout = 0,
+		.retry_cnt = 7,
+		.rnr_retry = 7,
 		.min_rnr_timer = o->rnr_timer,
-		.max_rd_atomic = 64, .max_dest_rd_atomic = 64,
+		.max_rd_atomic = 64,
+		.max_dest_rd_atomic = 64,
 	};
 	struct roce_path path = { 0 };
 	bool rc = o->type == IBV_QPT_RC, ud = o->type == IBV_QPT_UD;
@@ -108,31 +121,35 @@ void player_new(const struct player_opts *o)
 		;
 	if (!ud)
 		path = path_of(o->us, o->them);
-	assert_int_equal(roce_qp_modify(P->qp, &a,
-					IBV_QP_STATE | IBV_QP_PKEY_INDEX |
-						IBV_QP_PORT |
-						(ud ? IBV_QP_QKEY :
-						      IBV_QP_ACCESS_FLAGS),
-					NULL), 0);
+	assert_int_equal(
+		roce_qp_modify(P->qp, &a,
+			       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+				       (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS),
+			       NULL),
+		0);
 	a.qp_state = IBV_QPS_RTR;
-	assert_int_equal(roce_qp_modify(P->qp, &a,
-					ud ? IBV_QP_STATE :
-					IBV_QP_STATE | IBV_QP_AV |
-						IBV_QP_PATH_MTU |
-						IBV_QP_DEST_QPN |
-						IBV_QP_RQ_PSN |
-						(rc ? IBV_QP_MAX_DEST_RD_ATOMIC |
-						       IBV_QP_MIN_RNR_TIMER : 0),
-					ud ? NULL : &path), 0);
+	assert_int_equal(
+		roce_qp_modify(
+			P->qp, &a,
+			ud ? IBV_QP_STATE :
+			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+					IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+					(rc ? IBV_QP_MAX_DEST_RD_ATOMIC |
+							 IBV_QP_MIN_RNR_TIMER :
+					      0),
+			ud ? NULL : &path),
+		0);
 	a.qp_state = IBV_QPS_RTS;
-	assert_int_equal(roce_qp_modify(P->qp, &a,
-					IBV_QP_STATE | IBV_QP_SQ_PSN |
-						(rc ? IBV_QP_TIMEOUT |
-						       IBV_QP_RETRY_CNT |
-						       IBV_QP_RNR_RETRY |
-						       IBV_QP_MAX_QP_RD_ATOMIC :
-						      0),
-					NULL), 0);
+	assert_int_equal(
+		roce_qp_modify(
+			P->qp, &a,
+			IBV_QP_STATE | IBV_QP_SQ_PSN |
+				(rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+						 IBV_QP_RNR_RETRY |
+						 IBV_QP_MAX_QP_RD_ATOMIC :
+				      0),
+			NULL),
+		0);
 }
 
 void forget_sent(void)
@@ -195,8 +212,11 @@ void pull(void)
 
 void feed(const struct pkt *p, struct roce_hdr h)
 {
-	struct roce_rx rx = { .h = h, .payload = p->payload, .len = p->len,
-			      .sgid = p->c->src, .dgid = p->c->dst };
+	struct roce_rx rx = { .h = h,
+			      .payload = p->payload,
+			      .len = p->len,
+			      .sgid = p->c->src,
+			      .dgid = p->c->dst };
 
 	roce_rx(P->qp, &rx, P->now);
 	P->now += 10000;

@@ -45,7 +45,9 @@ bool post_message(const struct stream *r, size_t i, uint8_t *buf, size_t *used,
 	const struct pkt *p = &r->pkt[i], *last = p;
 	struct ibv_sge sge = { (uintptr_t)(buf += *used), 0, lkey };
 	struct ibv_send_wr wr = {
-		.wr_id = p->h.psn, .sg_list = &sge, .num_sge = 1,
+		.wr_id = p->h.psn,
+		.sg_list = &sge,
+		.num_sge = 1,
 		.opcode = wr_opcode(r, i),
 	};
 	uint32_t psn = p->h.psn;
@@ -84,9 +86,9 @@ bool post_message(const struct stream *r, size_t i, uint8_t *buf, size_t *used,
 		wr.wr.atomic.remote_addr = p->h.va;
 		wr.wr.atomic.rkey = p->h.rkey;
 		wr.wr.atomic.swap = p->h.swap_add;
-		wr.wr.atomic.compare_add = wr.opcode ==
-				IBV_WR_ATOMIC_CMP_AND_SWP ?
-			p->h.compare : p->h.swap_add;
+		wr.wr.atomic.compare_add =
+			wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? p->h.compare :
+								 p->h.swap_add;
 	} else {
 		wr.wr.rdma.remote_addr = p->h.va;
 		wr.wr.rdma.rkey = p->h.rkey;
@@ -121,7 +123,8 @@ static void check_request(const struct pkt *w, size_t i, bool again)
 		differ(w, i, "BTH");
 	if (w->flags & ROCE_F_LAST && h->ack_req != w->h.ack_req)
 		differ(w, i, "AckReq");
-	if ((h->va != w->h.va && !lost_va) || h->rkey != w->h.rkey || h->imm != w->h.imm ||
+	if ((h->va != w->h.va && !lost_va) || h->rkey != w->h.rkey ||
+	    h->imm != w->h.imm ||
 	    (w->flags & ROCE_F_READ ? h->dma_len > w->h.dma_len :
 				      h->dma_len != w->h.dma_len) ||
 	    h->inv_rkey != w->h.inv_rkey || h->swap_add != w->h.swap_add ||
@@ -201,15 +204,21 @@ void play_requester(const struct stream *captured, struct stream *s)
 
 	for (size_t i = 0; i < r->n; i++)
 		all.end += 16 + (r->pkt[i].flags & ROCE_F_RETH ?
-				 r->pkt[i].h.dma_len : r->pkt[i].len);
+					 r->pkt[i].h.dma_len :
+					 r->pkt[i].len);
 	for (size_t i = 0; i < s->n; i++)
 		fatal |= s->pkt[i].at > r->pkt[r->n - 1].at &&
 			 is_fatal(&s->pkt[i]);
 	buf = all.mem = calloc(1, all.end);
 	struct player_opts o = {
-		.type = IBV_QPT_RC, .qpn = s->qpn, .peer_qpn = r->qpn,
-		.mtu = mtu, .sq_psn = next, .access = ACCESS_ALL,
-		.us = &r->src, .them = &r->dst,
+		.type = IBV_QPT_RC,
+		.qpn = s->qpn,
+		.peer_qpn = r->qpn,
+		.mtu = mtu,
+		.sq_psn = next,
+		.access = ACCESS_ALL,
+		.us = &r->src,
+		.them = &r->dst,
 	};
 
 	player_new(&o);
@@ -217,8 +226,7 @@ void play_requester(const struct stream *captured, struct stream *s)
 	for (size_t i = 0; i < r->n; i++) {
 		const struct pkt *p = &r->pkt[i];
 
-		for (; si < s->n && s->pkt[si].at < p->at && !otherwise;
-		     si++) {
+		for (; si < s->n && s->pkt[si].at < p->at && !otherwise; si++) {
 			feed(&s->pkt[si], s->pkt[si].h);
 			P->now += 1000000000; /* past any RNR timer */
 			roce_expire(P->qp, P->now);
@@ -257,8 +265,7 @@ void play_requester(const struct stream *captured, struct stream *s)
 		if (P->wc[i].status != IBV_WC_SUCCESS && !fatal)
 			fail_msg("%s: work request %zu ended with %d", current,
 				 i, P->wc[i].status);
-	if (fatal &&
-	    (!P->nwc || P->wc[P->nwc - 1].status == IBV_WC_SUCCESS))
+	if (fatal && (!P->nwc || P->wc[P->nwc - 1].status == IBV_WC_SUCCESS))
 		fail_msg("%s: a fatal NAK ended nothing", current);
 	free(buf);
 	player_free();

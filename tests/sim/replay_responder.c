@@ -13,12 +13,11 @@ static unsigned access_of(const struct stream *r, const struct stream *s)
 
 	for (size_t i = 0; s && i < r->n; i++) {
 		const struct pkt *p = &r->pkt[i];
-		unsigned flag = p->flags & ROCE_F_ATOMICETH ?
-					IBV_ACCESS_REMOTE_ATOMIC :
-				p->flags & ROCE_F_READ ?
-					IBV_ACCESS_REMOTE_READ :
-				p->flags & ROCE_F_RETH ?
-					IBV_ACCESS_REMOTE_WRITE : 0;
+		unsigned flag =
+			p->flags & ROCE_F_ATOMICETH ? IBV_ACCESS_REMOTE_ATOMIC :
+			p->flags & ROCE_F_READ      ? IBV_ACCESS_REMOTE_READ :
+			p->flags & ROCE_F_RETH      ? IBV_ACCESS_REMOTE_WRITE :
+						      0;
 		bool refused = false;
 
 		for (size_t k = 0; k < s->n; k++)
@@ -45,7 +44,8 @@ size_t cut_unheard(struct stream *r, const struct stream *s)
 		if (r->pkt[i].h.ack_req)
 			r->n = heard;
 	if (n != r->n)
-		print_message("%s: the last %zu requests to QP 0x%x are not answered\n",
+		print_message("%s: the last %zu requests to QP 0x%x are not "
+			      "answered\n",
 			      current, n - r->n, r->qpn);
 	return n - r->n;
 }
@@ -74,8 +74,8 @@ void prefill(const struct pkt *p, const struct stream *s, uint32_t mtu)
 		}
 		if (p->flags & ROCE_F_ATOMIC && k == 0 &&
 		    a->flags & ROCE_F_ATOMICACKETH)
-			memcpy(g->mem + (p->h.va - g->start),
-			       &a->h.atomic_orig, 8);
+			memcpy(g->mem + (p->h.va - g->start), &a->h.atomic_orig,
+			       8);
 	}
 }
 
@@ -258,8 +258,7 @@ void check_answer(const struct stream *r, const struct pkt *w, size_t i,
 		}
 		/* rxe's NAK for a message that is too long is 0x63,
 		 * 9.7.5.2.6 wants 0x61. */
-		if (theirs == 0x63 && ours == 0x61 &&
-		    refuses_send(r, w->h.psn))
+		if (theirs == 0x63 && ours == 0x61 && refuses_send(r, w->h.psn))
 			ours = 0x63;
 		if (ours != theirs)
 			differ(w, i, "syndrome");
@@ -283,8 +282,7 @@ static bool resumes_read(const struct stream *r, const struct pkt *w,
 			 const struct sent *k)
 {
 	if (!(w->flags & k->flags & ROCE_F_READ) || w->flags & ROCE_F_FIRST ||
-	    !(k->flags & ROCE_F_FIRST) ||
-	    (w->flags ^ k->flags) & ROCE_F_LAST)
+	    !(k->flags & ROCE_F_FIRST) || (w->flags ^ k->flags) & ROCE_F_LAST)
 		return false;
 	for (size_t i = 0; i < r->n && r->pkt[i].at < w->at; i++)
 		if (r->pkt[i].flags & ROCE_F_READ &&
@@ -308,7 +306,8 @@ static void check_answers(const struct stream *r, struct stream *s)
 	spare_acks(s, n);
 	joined_acks(r, s, n);
 	if (P->out.n != n)
-		fail_msg("%s: %zu answers to QP 0x%x, from packet %u on, where %zu were captured",
+		fail_msg("%s: %zu answers to QP 0x%x, from packet %u on, where "
+			 "%zu were captured",
 			 current, P->out.n, r->qpn, r->pkt[0].c->number, n);
 	for (size_t i = 0; i < n; i++) {
 		if (P->out.pkt[i].h.opcode != s->pkt[i].h.opcode &&
@@ -371,9 +370,14 @@ void play_responder(const struct stream *r, struct stream *s)
 			break;
 		}
 	struct player_opts o = {
-		.type = IBV_QPT_RC, .qpn = r->qpn, .peer_qpn = peer, .mtu = mtu,
-		.rq_psn = first, .access = access_of(r, s),
-		.us = &r->dst, .them = &r->src,
+		.type = IBV_QPT_RC,
+		.qpn = r->qpn,
+		.peer_qpn = peer,
+		.mtu = mtu,
+		.rq_psn = first,
+		.access = access_of(r, s),
+		.us = &r->dst,
+		.them = &r->src,
 	};
 
 	/* The timer that a captured RNR NAK shows is the responder's own. */
@@ -402,7 +406,8 @@ void play_responder(const struct stream *r, struct stream *s)
 		if (p->flags & (ROCE_F_READ | ROCE_F_ATOMIC))
 			prefill(p, s, mtu);
 		if (psn_diff(h.psn, due) < 0 && forgotten(r, i, s)) {
-			print_message("%s, packet %u: repeated, but forgotten by the responder\n",
+			print_message("%s, packet %u: repeated, but forgotten "
+				      "by the responder\n",
 				      current, p->c->number);
 			continue;
 		}

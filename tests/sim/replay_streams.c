@@ -61,7 +61,8 @@ size_t split(const struct captures *caps, struct streams *s,
 uint32_t span_of(const struct pkt *p, uint32_t mtu)
 {
 	return p->flags & ROCE_F_READ && p->h.dma_len ?
-		       (p->h.dma_len - 1) / mtu + 1 : 1;
+		       (p->h.dma_len - 1) / mtu + 1 :
+		       1;
 }
 
 /* Where a stream last had a request with the PSN of an answer: place + 1. */

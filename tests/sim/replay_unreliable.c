@@ -23,7 +23,8 @@ static void check_bytes(const struct pkt *w, size_t i)
 	theirs[8] &= 0x7f;
 	for (size_t b = 0; b < hl; b++)
 		if (ours[b] != theirs[b])
-			fail_msg("%s, packet %u: header byte %zu is %02x, not %02x",
+			fail_msg("%s, packet %u: header byte %zu is %02x, not "
+				 "%02x",
 				 current, w->c->number, b, ours[b], theirs[b]);
 	if (k->len != w->len || memcmp(k->data, w->payload, w->len))
 		differ(w, i, "payload");
@@ -33,9 +34,13 @@ static void check_bytes(const struct pkt *w, size_t i)
 void play_sender(struct stream *r, enum ibv_qp_type type)
 {
 	struct player_opts o = {
-		.type = type, .mtu = mtu_of(r, NULL), .peer_qpn = r->qpn,
+		.type = type,
+		.mtu = mtu_of(r, NULL),
+		.peer_qpn = r->qpn,
 		.qpn = r->src_qpn ? r->src_qpn : 2,
-		.us = &r->src, .them = &r->dst, .access = ACCESS_ALL,
+		.us = &r->src,
+		.them = &r->dst,
+		.access = ACCESS_ALL,
 	};
 	struct region all = { .end = 8 };
 	uint32_t next = 0;
@@ -63,10 +68,9 @@ void play_sender(struct stream *r, enum ibv_qp_type type)
 		const struct pkt *p = &r->pkt[i];
 		size_t used = 0, nwc;
 
-		for (end = i + 1; end < r->n &&
-				  !(r->pkt[end - 1].flags & ROCE_F_LAST) &&
-				  r->pkt[end].h.psn ==
-					  psn_add(r->pkt[end - 1].h.psn, 1);)
+		for (end = i + 1;
+		     end < r->n && !(r->pkt[end - 1].flags & ROCE_F_LAST) &&
+		     r->pkt[end].h.psn == psn_add(r->pkt[end - 1].h.psn, 1);)
 			end++;
 		if (!(p->flags & ROCE_F_FIRST) ||
 		    !(r->pkt[end - 1].flags & ROCE_F_LAST)) {
@@ -88,8 +92,7 @@ void play_sender(struct stream *r, enum ibv_qp_type type)
 			differ(p, P->out.n, "number of packets");
 		for (size_t k = 0; k < P->out.n; k++)
 			check_bytes(&r->pkt[i + k], k);
-		if (P->nwc != nwc + 1 ||
-		    P->wc[nwc].status != IBV_WC_SUCCESS)
+		if (P->nwc != nwc + 1 || P->wc[nwc].status != IBV_WC_SUCCESS)
 			differ(p, 0, "completion");
 		next = psn_add(r->pkt[end - 1].h.psn, 1);
 	}
@@ -106,9 +109,14 @@ void play_sender(struct stream *r, enum ibv_qp_type type)
 void play_uc_receiver(struct stream *r)
 {
 	struct player_opts o = {
-		.type = IBV_QPT_UC, .qpn = r->qpn, .peer_qpn = 1,
-		.mtu = mtu_of(r, NULL), .rq_psn = r->pkt[0].h.psn,
-		.access = ACCESS_ALL, .us = &r->dst, .them = &r->src,
+		.type = IBV_QPT_UC,
+		.qpn = r->qpn,
+		.peer_qpn = 1,
+		.mtu = mtu_of(r, NULL),
+		.rq_psn = r->pkt[0].h.psn,
+		.access = ACCESS_ALL,
+		.us = &r->dst,
+		.them = &r->src,
 	};
 	struct pkt *msg = calloc(r->n, sizeof(*msg)); /* so far */
 	uint32_t next = o.rq_psn;
@@ -167,7 +175,9 @@ void play_uc_receiver(struct stream *r)
 void play_ud_receiver(struct stream *r)
 {
 	struct player_opts o = {
-		.type = IBV_QPT_UD, .qpn = r->qpn, .qkey = r->qkey,
+		.type = IBV_QPT_UD,
+		.qpn = r->qpn,
+		.qkey = r->qkey,
 		.mtu = ROCE_MTU_MAX,
 	};
 	size_t posted = 0;

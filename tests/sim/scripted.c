@@ -14,13 +14,14 @@ static uint64_t seed(void)
 	return e ? strtoull(e, NULL, 0) : 1;
 }
 
-struct pair pair_opts(enum ibv_qp_type type,
-		      const struct sim_conn_opts *co)
+struct pair pair_opts(enum ibv_qp_type type, const struct sim_conn_opts *co)
 {
 	struct sim_qp_opts qo = {
 		.type = type,
-		.cap = { .max_send_wr = 32, .max_recv_wr = 32,
-			 .max_send_sge = 2, .max_recv_sge = 2,
+		.cap = { .max_send_wr = 32,
+			 .max_recv_wr = 32,
+			 .max_send_sge = 2,
+			 .max_recv_sge = 2,
 			 .max_inline_data = 64 },
 		.sig_all = true,
 	};
@@ -44,14 +45,17 @@ struct pair pair_new(enum ibv_qp_type type)
 	return pair_opts(type, &sim_conn_default);
 }
 
-int post(struct sim_qp *q, enum ibv_wr_opcode op, uint32_t off,
-	 uint32_t len, uint64_t raddr, uint32_t rkey, unsigned flags)
+int post(struct sim_qp *q, enum ibv_wr_opcode op, uint32_t off, uint32_t len,
+	 uint64_t raddr, uint32_t rkey, unsigned flags)
 {
 	struct ibv_sge sge = { (uintptr_t)q->node->mem + off, len,
 			       q->node->lkey };
 	struct ibv_send_wr wr = {
-		.wr_id = off, .sg_list = &sge, .num_sge = 1,
-		.opcode = op, .send_flags = flags,
+		.wr_id = off,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = op,
+		.send_flags = flags,
 	};
 
 	if (op == IBV_WR_ATOMIC_FETCH_AND_ADD ||
@@ -76,8 +80,7 @@ uint64_t remote(struct sim_qp *q, uint32_t off)
 	return (uintptr_t)q->peer->node->mem + off;
 }
 
-int post_to(struct sim_qp *q, enum ibv_wr_opcode op, uint32_t off,
-	    uint32_t len)
+int post_to(struct sim_qp *q, enum ibv_wr_opcode op, uint32_t off, uint32_t len)
 {
 	return post(q, op, off, len, remote(q, off), q->peer->node->rkey, 0);
 }
@@ -194,7 +197,8 @@ bool is_nak_psn(const struct roce_hdr *h)
 
 void b_gets(struct pair *p, struct roce_hdr h)
 {
-	struct roce_rx rx = { .h = h, .sgid = p->a->node->gid,
+	struct roce_rx rx = { .h = h,
+			      .sgid = p->a->node->gid,
 			      .dgid = p->b->node->gid };
 
 	rx.h.pkey = 0xffff;
@@ -222,10 +226,14 @@ void count_drops(struct qp *qp, enum roce_drop why)
 void answer(struct pair *p, uint32_t psn, uint8_t syndrome, uint32_t msn)
 {
 	struct roce_rx rx = {
-		.h = { .opcode = ROCE_ACK, .pkey = 0xffff, .psn = psn,
+		.h = { .opcode = ROCE_ACK,
+		       .pkey = 0xffff,
+		       .psn = psn,
 		       .dest_qpn = roce_qp_num(p->a->qp),
-		       .syndrome = syndrome, .msn = msn },
-		.sgid = p->b->node->gid, .dgid = p->a->node->gid,
+		       .syndrome = syndrome,
+		       .msn = msn },
+		.sgid = p->b->node->gid,
+		.dgid = p->a->node->gid,
 	};
 
 	roce_rx(p->a->qp, &rx, p->sim->now);
@@ -233,7 +241,7 @@ void answer(struct pair *p, uint32_t psn, uint8_t syndrome, uint32_t msn)
 }
 
 struct pair host_opts(const struct sim_conn_opts *co, enum sim_way ab,
-			     enum sim_way ba)
+		      enum sim_way ba)
 {
 	struct pair p = pair_opts(IBV_QPT_RC, co);
 
@@ -258,7 +266,7 @@ void sim_pattern(uint8_t *p, size_t n, uint32_t seed)
 uint8_t some_data[300000];
 
 int noting_read(const struct qp_source *base, uint64_t offset,
-		       const struct iovec *to, size_t n)
+		const struct iovec *to, size_t n)
 {
 	const struct noting *s = (const struct noting *)(const void *)base;
 

@@ -100,7 +100,7 @@ struct noting {
 		struct iovec to[QP_MAX_SGE + 1];
 		uint64_t offset[4];
 		int err;
-	} *note;
+	} * note;
 };
 
 int noting_read(const struct qp_source *base, uint64_t offset,

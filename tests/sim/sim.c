@@ -63,8 +63,7 @@ static int env_srq_take(struct qp *qp, void *srq, uint64_t room,
 	return qp_rq_take(srq, room, out);
 }
 
-static int env_xrc_take(struct qp *qp, uint32_t srqn,
-			struct qp_recv *out)
+static int env_xrc_take(struct qp *qp, uint32_t srqn, struct qp_recv *out)
 {
 	struct sim_qp *q = qp->owner;
 
@@ -179,8 +178,7 @@ static void node_init(struct sim *s, int i)
 	snprintf(addr, sizeof(addr), "::ffff:10.0.0.%d", i + 1);
 	inet_pton(AF_INET6, addr, n->gid.raw);
 	n->mem = calloc(1, SIM_MEM); /* most of it is never touched */
-	keys_init(&n->keys, mem, 1024,
-		  (uint64_t[]){ s->seed, (uint64_t)i });
+	keys_init(&n->keys, mem, 1024, (uint64_t[]){ s->seed, (uint64_t)i });
 	n->shown_keys = aligned_alloc(64, 1024 * sizeof(*n->shown_keys));
 	memset(n->shown_keys, 0, 1024 * sizeof(*n->shown_keys));
 	keys_show(&n->keys, &n->shown, n->shown_keys);
@@ -291,11 +289,13 @@ struct sim_qp *sim_qp_new(struct sim *s, int node, const struct sim_qp_opts *o)
 
 struct roce_path sim_path(struct sim_node *from, struct sim_node *to)
 {
-	const bool local = from->sim->way[0] != SIM_UDP ||
-			   from->sim->way[1] != SIM_UDP;
+	const bool local =
+		from->sim->way[0] != SIM_UDP || from->sim->way[1] != SIM_UDP;
 
 	return (struct roce_path){
-		.sgid = from->gid, .dgid = to->gid, .hop_limit = 64,
+		.sgid = from->gid,
+		.dgid = to->gid,
+		.hop_limit = 64,
 		.local = local,
 		.lossless = local,
 	};
@@ -351,22 +351,28 @@ static void conn_one(struct sim_qp *q, struct sim_qp *peer,
 	must(roce_qp_modify(q->qp, &a,
 			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 				    IBV_QP_ACCESS_FLAGS,
-			    NULL), "INIT");
+			    NULL),
+	     "INIT");
 	a.qp_state = IBV_QPS_RTR;
 	must(roce_qp_modify(q->qp, &a,
 			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
 				    IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				    (responds ? IBV_QP_MAX_DEST_RD_ATOMIC |
-						  IBV_QP_MIN_RNR_TIMER : 0),
-			    &path), "RTR");
+							IBV_QP_MIN_RNR_TIMER :
+						0),
+			    &path),
+	     "RTR");
 	a.qp_state = IBV_QPS_RTS;
-	must(roce_qp_modify(q->qp, &a,
-			    IBV_QP_STATE | IBV_QP_SQ_PSN |
-				    (type == IBV_QPT_XRC_RECV ? IBV_QP_TIMEOUT : 0) |
-				    (requests ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-						  IBV_QP_RNR_RETRY |
-						  IBV_QP_MAX_QP_RD_ATOMIC : 0),
-			    NULL), "RTS");
+	must(roce_qp_modify(
+		     q->qp, &a,
+		     IBV_QP_STATE | IBV_QP_SQ_PSN |
+			     (type == IBV_QPT_XRC_RECV ? IBV_QP_TIMEOUT : 0) |
+			     (requests ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+						 IBV_QP_RNR_RETRY |
+						 IBV_QP_MAX_QP_RD_ATOMIC :
+					 0),
+		     NULL),
+	     "RTS");
 }
 
 void sim_connect(struct sim_qp *a, struct sim_qp *b,
@@ -403,7 +409,8 @@ void sim_qp_move(struct sim_qp *q)
 	must(roce_qp_modify(next, &a,
 			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 				    IBV_QP_ACCESS_FLAGS,
-			    NULL), "INIT");
+			    NULL),
+	     "INIT");
 	a.qp_state = IBV_QPS_RTR;
 	a.rq_psn = 0; /* the state has the right one */
 	must(roce_qp_modify(next, &a,
@@ -411,7 +418,8 @@ void sim_qp_move(struct sim_qp *q)
 				    IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				    IBV_QP_MAX_DEST_RD_ATOMIC |
 				    IBV_QP_MIN_RNR_TIMER,
-			    &path), "RTR");
+			    &path),
+	     "RTR");
 	roce_rsp_set(next, &state);
 	roce_qp_destroy(q->qp);
 	q->qp = next;
@@ -426,18 +434,21 @@ void sim_qp_leave(struct sim_qp *q)
 
 void sim_ud_up(struct sim_qp *q, uint32_t qkey)
 {
-	struct ibv_qp_attr a = {
-		.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = qkey
-	};
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT,
+				 .port_num = 1,
+				 .qkey = qkey };
 
 	must(roce_qp_modify(q->qp, &a,
 			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-				    IBV_QP_QKEY, NULL), "INIT");
+				    IBV_QP_QKEY,
+			    NULL),
+	     "INIT");
 	a.qp_state = IBV_QPS_RTR;
 	must(roce_qp_modify(q->qp, &a, IBV_QP_STATE, NULL), "RTR");
 	a.qp_state = IBV_QPS_RTS;
 	a.sq_psn = 0xffffff;
-	must(roce_qp_modify(q->qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN, NULL), "RTS");
+	must(roce_qp_modify(q->qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN, NULL),
+	     "RTS");
 }
 
 /* ---- the link ---------------------------------------------------------- */
@@ -691,8 +702,8 @@ static void may_hold(struct sim_qp *q)
 		return;
 	q->release_ns = 0;
 	if (roce_ack_hold(q->qp))
-		q->release_ns = s->now + 1 +
-				sim_below(&s->rng, (uint32_t)s->hold_ns);
+		q->release_ns =
+			s->now + 1 + sim_below(&s->rng, (uint32_t)s->hold_ns);
 }
 
 static void deliver(struct sim *s, struct sim_event *e)
@@ -701,7 +712,9 @@ static void deliver(struct sim *s, struct sim_event *e)
 	static const uint8_t grh[40] = { 0 };
 	struct roce_batch b;
 	struct roce_rx rx = {
-		.sgid = f->gid, .dgid = n->gid, .grh = grh,
+		.sgid = f->gid,
+		.dgid = n->gid,
+		.grh = grh,
 	};
 	bool acked = false;
 

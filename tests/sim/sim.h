@@ -29,10 +29,10 @@
 #define SIM_XRC_SRQN 77 /* the number of each node's SRQ */
 
 enum sim_way {
-	SIM_UDP,  /* "udp": as on the wire, which is the default */
+	SIM_UDP, /* "udp": as on the wire, which is the default */
 	SIM_HOST, /* "host": large packets, payload read where it is */
 	SIM_COPY, /* "copy": large packets that have their payload with them */
-	SIM_REF,  /* "ref": packets of the MTU, payload read where it is */
+	SIM_REF, /* "ref": packets of the MTU, payload read where it is */
 	SIM_MIXED, /* "mixed": each batch another, or each direction */
 };
 /* And "direct": as "host", but one-sided operations need no packets. */
@@ -57,7 +57,7 @@ struct sim_node;
 struct sim_qp {
 	struct sim_node *node;
 	struct roce_qp *qp; /* NULL: destroyed, or of another transport */
-	bool left;	    /* something of it, which is: */
+	bool left; /* something of it, which is: */
 	struct roce_timewait timewait;
 	struct qp_public *pub; /* outlives qp, as a segment's does */
 	uint32_t remote_generation, remote_hint; /* see qp/direct.h */
@@ -90,14 +90,14 @@ struct sim_node {
 
 struct sim_link {
 	double loss, dup, corrupt;
-	double reorder;     /* share of packets that take a detour */
+	double reorder; /* share of packets that take a detour */
 	uint64_t delay_ns;
 	uint64_t jitter_ns; /* of those that take a detour */
-	double busy;        /* chance that the link takes only a part */
+	double busy; /* chance that the link takes only a part */
 	/* The slowest place on the way there, and on the way back. */
-	uint64_t rate;	/* bytes per second; 0: none is slow */
+	uint64_t rate; /* bytes per second; 0: none is slow */
 	uint64_t queue; /* bytes that may wait there, others are lost */
-	uint64_t mark;	/* who waits behind more is marked; 0: nobody */
+	uint64_t mark; /* who waits behind more is marked; 0: nobody */
 	/* Scripted: called for each packet sent; true: drop it. */
 	bool (*drop)(struct sim *sim, const struct roce_hdr *h, int from);
 	/* Watches each packet handed to the link. */

@@ -126,8 +126,7 @@ void sim_direct(struct sim_qp *q)
 	};
 	uint32_t dest = roce_qp_dest(q->qp);
 
-	roce_direct_expect(q->qp, s->direct > 0,
-			   sim_chance(&s->ways, s->many));
+	roce_direct_expect(q->qp, s->direct > 0, sim_chance(&s->ways, s->many));
 	if (!roce_direct_ready(q->qp) || !sim_chance(&s->ways, s->direct))
 		return;
 	for (size_t i = 0; i < f.node->nqp; i++)

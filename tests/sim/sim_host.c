@@ -40,14 +40,14 @@ struct sim_host_pkt {
 	bool ack_note;
 	bool large;
 	size_t len;
-	uint8_t *payload;	/* or */
-	struct source *source;	/* a copy, as a link hands it over */
+	uint8_t *payload; /* or */
+	struct source *source; /* a copy, as a link hands it over */
 };
 
 /* ---- ways -------------------------------------------------------------- */
 
 static const char *const names[] = {
-	[SIM_UDP] = "udp", [SIM_HOST] = "host", [SIM_COPY] = "copy",
+	[SIM_UDP] = "udp", [SIM_HOST] = "host",   [SIM_COPY] = "copy",
 	[SIM_REF] = "ref", [SIM_MIXED] = "mixed",
 };
 

@@ -44,14 +44,16 @@ int main(int argc, char **argv)
 	tests = calloc(n + 1, sizeof(*tests));
 	for (char **path = paths; *path; path++)
 		tests[ntests++] = (struct CMUnitTest){
-			.name = strrchr(*path, '/') + 1, .initial_state = *path,
+			.name = strrchr(*path, '/') + 1,
+			.initial_state = *path,
 			.test_func = cm_says_what_was_captured,
 		};
 	if (!ntests) {
 		fprintf(stderr, "%s: no captures\n", dir);
 		return 1;
 	}
-	failed = _cmocka_run_group_tests("cm_replay", tests, ntests, NULL, NULL);
+	failed =
+		_cmocka_run_group_tests("cm_replay", tests, ntests, NULL, NULL);
 	free(tests);
 	captures_list_free(paths);
 	print_message("%zu CM messages compared, %zu cut\n", compared, cut);

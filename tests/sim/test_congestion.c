@@ -68,7 +68,8 @@ static void congestion_is_told(void **state)
 			.h = { .opcode = service | ROCE_WRITE_ONLY,
 			       .pkey = 0xffff,
 			       .dest_qpn = roce_qp_num(p.b->qp) },
-			.sgid = p.a->node->gid, .dgid = p.b->node->gid,
+			.sgid = p.a->node->gid,
+			.dgid = p.b->node->gid,
 			.ecn_ce = true,
 		};
 		unsigned cnps = 0, n = 100;
@@ -101,9 +102,12 @@ static void congestion_is_heeded(void **state)
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct seen *w = watch(&p);
 	struct roce_rx rx = {
-		.h = { .opcode = ROCE_CNP, .pkey = 0xffff, .becn = true,
+		.h = { .opcode = ROCE_CNP,
+		       .pkey = 0xffff,
+		       .becn = true,
 		       .dest_qpn = roce_qp_num(p.a->qp) },
-		.sgid = p.b->node->gid, .dgid = p.a->node->gid,
+		.sgid = p.b->node->gid,
+		.dgid = p.a->node->gid,
 	};
 	size_t before, after;
 
@@ -178,9 +182,12 @@ static void small_requests_gather(void **state)
 static void cnp_from(struct pair *p, uint16_t sport)
 {
 	struct roce_rx rx = {
-		.h = { .opcode = ROCE_CNP, .pkey = 0xffff, .becn = true,
+		.h = { .opcode = ROCE_CNP,
+		       .pkey = 0xffff,
+		       .becn = true,
 		       .dest_qpn = roce_qp_num(p->a->qp) },
-		.sgid = p->b->node->gid, .dgid = p->a->node->gid,
+		.sgid = p->b->node->gid,
+		.dgid = p->a->node->gid,
 		.sport = sport,
 	};
 

@@ -83,7 +83,8 @@ static void all_kinds(void **state)
 	struct pair p = direct_pair();
 	struct ibv_sge sge = { (uintptr_t)p.a->node->mem, 8, p.a->node->lkey };
 	struct ibv_send_wr wr = {
-		.sg_list = &sge, .num_sge = 1,
+		.sg_list = &sge,
+		.num_sge = 1,
 		.send_flags = IBV_SEND_SIGNALED,
 	};
 
@@ -161,16 +162,19 @@ static void in_lists(void **state)
 	struct ibv_sge sge = { (uintptr_t)p.a->node->mem, 3000,
 			       p.a->node->lkey };
 	static const enum ibv_wr_opcode ops[] = {
-		IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_SEND,
-		IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+		IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,  IBV_WR_SEND,
+		IBV_WR_RDMA_READ,  IBV_WR_RDMA_WRITE,
 	};
 
 	(void)state;
 	recv_into(p.b, 0, 3000);
 	for (size_t i = 0; i < ARRAY_SIZE(ops); i++) {
 		struct ibv_send_wr wr = {
-			.wr_id = i, .sg_list = &sge, .num_sge = 1,
-			.opcode = ops[i], .send_flags = IBV_SEND_SIGNALED,
+			.wr_id = i,
+			.sg_list = &sge,
+			.num_sge = 1,
+			.opcode = ops[i],
+			.send_flags = IBV_SEND_SIGNALED,
 			.wr.rdma.remote_addr = remote(p.a, 0),
 			.wr.rdma.rkey = p.b->node->rkey,
 		};
@@ -351,7 +355,8 @@ static void established_by_a_packet(void **state)
 					IBV_QP_STATE | IBV_QP_PKEY_INDEX |
 						IBV_QP_PORT |
 						IBV_QP_ACCESS_FLAGS,
-					NULL), 0);
+					NULL),
+			 0);
 	a.qp_state = IBV_QPS_RTR;
 	a.rq_psn = sim_conn_default.psn_a;
 	assert_int_equal(roce_qp_modify(p.b->qp, &a, rtr, &path), 0);

@@ -45,21 +45,26 @@ static void repeated_atomic_has_the_msn_of_now(void **state)
 static void forge(struct pair *p, struct sim_rng *rng)
 {
 	static const uint8_t ops[] = {
-		ROCE_SEND_FIRST, ROCE_SEND_ONLY, ROCE_WRITE_FIRST,
+		ROCE_SEND_FIRST, ROCE_SEND_ONLY,  ROCE_WRITE_FIRST,
 		ROCE_WRITE_LAST, ROCE_WRITE_ONLY, ROCE_READ_REQUEST,
-		ROCE_CMP_SWAP,	 ROCE_FETCH_ADD,
+		ROCE_CMP_SWAP,   ROCE_FETCH_ADD,
 	};
 	uint8_t data[1024] = { 0 };
 	struct roce_rx rx = {
 		.h = { .opcode = ops[sim_below(rng, ARRAY_SIZE(ops))],
-		       .pkey = 0xffff, .ack_req = sim_below(rng, 2),
+		       .pkey = 0xffff,
+		       .ack_req = sim_below(rng, 2),
 		       .psn = psn_add(sim_conn_default.psn_a,
 				      (1 << 17) + sim_below(rng, 0xfc0000)),
 		       .dest_qpn = roce_qp_num(p->b->qp),
-		       .va = remote(p->a, 1 << 20), .rkey = p->b->node->rkey,
-		       .dma_len = sim_below(rng, 4096), .swap_add = 1 },
-		.payload = data, .len = sim_below(rng, sizeof(data) + 1),
-		.sgid = p->a->node->gid, .dgid = p->b->node->gid,
+		       .va = remote(p->a, 1 << 20),
+		       .rkey = p->b->node->rkey,
+		       .dma_len = sim_below(rng, 4096),
+		       .swap_add = 1 },
+		.payload = data,
+		.len = sim_below(rng, sizeof(data) + 1),
+		.sgid = p->a->node->gid,
+		.dgid = p->b->node->gid,
 	};
 
 	roce_rx(p->b->qp, &rx, p->sim->now);
@@ -116,8 +121,8 @@ static void resize(struct sim_qp *q, uint8_t max_dest_rd_atomic)
 	struct ibv_qp_attr a = { .max_dest_rd_atomic = max_dest_rd_atomic };
 
 	assert_int_equal(set_state(q, IBV_QPS_SQD), 0);
-	assert_int_equal(roce_qp_modify(q->qp, &a, IBV_QP_MAX_DEST_RD_ATOMIC,
-					NULL), 0);
+	assert_int_equal(
+		roce_qp_modify(q->qp, &a, IBV_QP_MAX_DEST_RD_ATOMIC, NULL), 0);
 	assert_int_equal(set_state(q, IBV_QPS_RTS), 0);
 }
 
@@ -263,8 +268,7 @@ static void responses_are_due_for_ever(void **state)
 		sim_pull(p.b);
 		assert_int_equal(w->n, n);
 		for (uint32_t i = 0; i < n; i++)
-			assert_int_equal(w->pkt[i].h.psn,
-					 psn_add(co.psn_a, i));
+			assert_int_equal(w->pkt[i].h.psn, psn_add(co.psn_a, i));
 		sim_free(p.sim);
 	}
 }
@@ -276,8 +280,10 @@ static void b_goes_on(struct pair *p, uint32_t psn, uint32_t npkts)
 
 	/* As long as a region that only has to be there. */
 	static struct key_entry e = { .access = IBV_ACCESS_REMOTE_READ,
-				      .pd = 1, .kind = KEY_MR,
-				      .iova = 1 << 20, .length = 1ull << 31 };
+				      .pd = 1,
+				      .kind = KEY_MR,
+				      .iova = 1 << 20,
+				      .length = 1ull << 31 };
 	int slot = keys_add(&p->b->node->keys, &e);
 
 	assert_true(slot >= 0);
@@ -301,7 +307,8 @@ static void b_goes_on(struct pair *p, uint32_t psn, uint32_t npkts)
 static void old_results_are_not_replayed(void **state)
 {
 	struct sim_conn_opts co = sim_conn_default;
-	struct roce_hdr add = { .opcode = ROCE_FETCH_ADD, .ack_req = true,
+	struct roce_hdr add = { .opcode = ROCE_FETCH_ADD,
+				.ack_req = true,
 				.swap_add = 1 };
 
 	(void)state;

@@ -132,9 +132,9 @@ static void run(struct job *job, size_t i, const struct flips *flips,
 		alarm(60);
 		put_be32(p, was ^ (k < flips->n ? 1u << f->bit : 0));
 		result[k] =
-			_cmocka_run_group_tests("flip", &test, 1, NULL, NULL)
-				? NOTICED
-				: MISSED;
+			_cmocka_run_group_tests("flip", &test, 1, NULL, NULL) ?
+				NOTICED :
+				MISSED;
 		put_be32(p, was);
 		if (P)
 			player_free();

@@ -78,7 +78,8 @@ static void every_packet(packet_check *check)
 		}
 		assert_int_equal(__builtin_popcount(kinds),
 				 types[t] == IBV_QPT_RC ? 13 :
-				 types[t] == IBV_QPT_UC ? 5 : 1);
+				 types[t] == IBV_QPT_UC ? 5 :
+							  1);
 		sim_free(p.sim);
 	}
 }
@@ -254,8 +255,9 @@ static void credits_say_that_there_are_none(void **state)
 static void msn_counts_messages(void **state)
 {
 	static const enum ibv_wr_opcode ops[] = {
-		IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
-		IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_WRITE,
+		IBV_WR_SEND,       IBV_WR_RDMA_WRITE,
+		IBV_WR_RDMA_READ,  IBV_WR_ATOMIC_FETCH_AND_ADD,
+		IBV_WR_RDMA_WRITE,
 	};
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct seen *w = watch(&p);
@@ -276,8 +278,7 @@ static void msn_counts_messages(void **state)
 
 			if (!(roce_opcode(h->opcode)->flags & ROCE_F_AETH))
 				continue;
-			assert_int_equal(h->msn,
-					 is_nak_psn(h) ? i : i + 1);
+			assert_int_equal(h->msn, is_nak_psn(h) ? i : i + 1);
 		}
 	}
 	sim_free(p.sim);
@@ -290,9 +291,8 @@ static void msn_counts_messages(void **state)
  */
 static void flow_label_picks_the_port(void **state)
 {
-	struct sim_qp_opts qo = {
-		.type = IBV_QPT_UC, .cap = { 8, 8, 1, 1, 0 }
-	};
+	struct sim_qp_opts qo = { .type = IBV_QPT_UC,
+				  .cap = { 8, 8, 1, 1, 0 } };
 	struct sim *sim = sim_new(1);
 	static struct roce_batch b;
 	uint32_t hash[2] = { 0 };
@@ -307,7 +307,8 @@ static void flow_label_picks_the_port(void **state)
 					 .path_mtu = IBV_MTU_1024 };
 		struct ibv_sge sge = { (uintptr_t)sim->node[0].mem, 3000,
 				       sim->node[0].lkey };
-		struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1,
+		struct ibv_send_wr wr = { .sg_list = &sge,
+					  .num_sge = 1,
 					  .opcode = IBV_WR_SEND };
 
 		path.flow_label = flow < 2 ? 0 : 0x12340 + flow;
@@ -316,18 +317,21 @@ static void flow_label_picks_the_port(void **state)
 							IBV_QP_PKEY_INDEX |
 							IBV_QP_PORT |
 							IBV_QP_ACCESS_FLAGS,
-						NULL), 0);
+						NULL),
+				 0);
 		a.qp_state = IBV_QPS_RTR;
 		assert_int_equal(roce_qp_modify(q->qp, &a,
 						IBV_QP_STATE | IBV_QP_AV |
 							IBV_QP_PATH_MTU |
 							IBV_QP_DEST_QPN |
 							IBV_QP_RQ_PSN,
-						&path), 0);
+						&path),
+				 0);
 		a.qp_state = IBV_QPS_RTS;
 		assert_int_equal(roce_qp_modify(q->qp, &a,
 						IBV_QP_STATE | IBV_QP_SQ_PSN,
-						NULL), 0);
+						NULL),
+				 0);
 		assert_int_equal(roce_post_send(q->qp, &wr, NULL), 0);
 		roce_tx(q->qp, &b, sim->now);
 		assert_int_equal(b.n, 3);

@@ -199,7 +199,8 @@ static void link_takes_only_the_answer(void **state)
 {
 	struct pair p = pair_holding();
 	struct ibv_sge sge = { (uintptr_t)p.b->node->mem, 8, p.b->node->lkey };
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1,
+	struct ibv_send_wr wr = { .sg_list = &sge,
+				  .num_sge = 1,
 				  .opcode = IBV_WR_SEND,
 				  .send_flags = IBV_SEND_SIGNALED };
 	struct roce_batch b = { .max_payload = 0 };

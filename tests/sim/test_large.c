@@ -29,9 +29,9 @@ static void psns_are_those_of_the_wire(void **state)
 	static const struct {
 		uint32_t len, pkts, psns;
 	} k[] = {
-		{ 0, 1, 1 },	       { 1, 1, 1 },
-		{ 1024, 1, 1 },	       { 1025, 1, 2 },
-		{ 64 << 10, 1, 64 },   { (64 << 10) + 1, 2, 65 },
+		{ 0, 1, 1 },         { 1, 1, 1 },
+		{ 1024, 1, 1 },      { 1025, 1, 2 },
+		{ 64 << 10, 1, 64 }, { (64 << 10) + 1, 2, 65 },
 		{ 200000, 4, 196 },
 	};
 
@@ -53,11 +53,12 @@ static void psns_are_those_of_the_wire(void **state)
 
 			assert_int_equal(w->pkt[n].h.psn, psn);
 			assert_int_equal(!(f & ROCE_F_FIRST), n > 0);
-			assert_int_equal(!(f & ROCE_F_LAST),
-					 n < k[i].pkts - 1);
-			psn = psn_add(psn, w->pkt[n].len ?
+			assert_int_equal(!(f & ROCE_F_LAST), n < k[i].pkts - 1);
+			psn = psn_add(psn,
+				      w->pkt[n].len ?
 					      (uint32_t)(w->pkt[n].len + 1023) /
-						      1024 : 1);
+						      1024 :
+					      1);
 		}
 		last = psn_add(sim_conn_default.psn_a, k[i].psns);
 		assert_int_equal(psn, last);
@@ -89,7 +90,9 @@ static void reads_are_large(void **state)
 static void ways_change_in_mid_message(void **state)
 {
 	static const enum ibv_wr_opcode ops[] = {
-		IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+		IBV_WR_RDMA_WRITE,
+		IBV_WR_RDMA_WRITE_WITH_IMM,
+		IBV_WR_SEND,
 		IBV_WR_RDMA_READ,
 	};
 	struct sim_conn_opts co = sim_conn_default;
@@ -134,8 +137,7 @@ static bool lose_acks(struct sim *s, const struct roce_hdr *h, int from)
 static bool lose_last(struct sim *s, const struct roce_hdr *h, int from)
 {
 	(void)s;
-	return (from == 0 &&
-		roce_opcode(h->opcode)->flags & ROCE_F_LAST) ||
+	return (from == 0 && roce_opcode(h->opcode)->flags & ROCE_F_LAST) ||
 	       lose_acks(s, h, from);
 }
 
@@ -184,11 +186,15 @@ static void b_gets_large(struct pair *p, struct roce_hdr h, size_t len,
 			 bool large, bool source)
 {
 	static struct note note;
-	const struct noting s = { { noting_read, sizeof(s) }, some_data, &note };
+	const struct noting s = { { noting_read, sizeof(s) },
+				  some_data,
+				  &note };
 	struct roce_rx rx = {
-		.h = h, .len = len, .host = true, .large = large,
-		.path_hash = roce_path_hash(&p->a->node->gid,
-					    &p->b->node->gid),
+		.h = h,
+		.len = len,
+		.host = true,
+		.large = large,
+		.path_hash = roce_path_hash(&p->a->node->gid, &p->b->node->gid),
 		.payload = source ? NULL : some_data,
 		.source = source ? &s.base : NULL,
 	};
@@ -240,9 +246,11 @@ static void lengths_are_checked(void **state)
 				 k[n].good ? IBV_QPS_RTS : IBV_QPS_ERR);
 		roce_qp_query(p.b->qp, &attr, &init);
 		if (k[n].good)
-			assert_int_equal(attr.rq_psn,
-					 psn_add(h.psn, k[n].len ?
-						 (k[n].len + 1023) / 1024 : 1));
+			assert_int_equal(
+				attr.rq_psn,
+				psn_add(h.psn,
+					k[n].len ? (k[n].len + 1023) / 1024 :
+						   1));
 		sim_free(p.sim);
 	}
 }
@@ -251,7 +259,8 @@ static void lengths_are_checked(void **state)
 static void last_has_something(void **state)
 {
 	struct pair p = host_pair();
-	struct roce_hdr h = { .opcode = ROCE_WRITE_FIRST, .dma_len = 2048,
+	struct roce_hdr h = { .opcode = ROCE_WRITE_FIRST,
+			      .dma_len = 2048,
 			      .psn = sim_conn_default.psn_a };
 
 	(void)state;
@@ -270,13 +279,15 @@ static void strange_packets_are_dropped(void **state)
 	struct roce_hdr h = { .opcode = ROCE_ATOMIC_WRITE,
 			      .psn = sim_conn_default.psn_a };
 	struct roce_rx rx = {
-		.h = { .opcode = ROCE_WRITE_ONLY, .pkey = 0xffff,
+		.h = { .opcode = ROCE_WRITE_ONLY,
+		       .pkey = 0xffff,
 		       .dest_qpn = roce_qp_num(p.b->qp),
 		       .psn = sim_conn_default.psn_a },
 		.host = true,
 		/* the wrong way round */
 		.path_hash = roce_path_hash(&p.b->node->gid, &p.a->node->gid),
-		.sgid = p.a->node->gid, .dgid = p.b->node->gid,
+		.sgid = p.a->node->gid,
+		.dgid = p.b->node->gid,
 	};
 
 	(void)state;
@@ -305,8 +316,8 @@ static void responses_are_checked(void **state)
 		uint32_t len;
 		bool good, all;
 	} k[] = {
-		{ 5000, true, true },	{ 4096, true, false },
-		{ 2048, true, false },	{ 1024, true, false },
+		{ 5000, true, true },   { 4096, true, false },
+		{ 2048, true, false },  { 1024, true, false },
 		{ 5001, false, false }, { 4999, false, false },
 		{ 6144, false, false }, { 0, false, false },
 		{ 1000, false, false }, { 0x80000000, false, false },
@@ -316,14 +327,18 @@ static void responses_are_checked(void **state)
 	for (size_t i = 0; i < ARRAY_SIZE(k) * 2; i++) {
 		const size_t n = i / 2;
 		static struct note note;
-		const struct noting s = { { noting_read, sizeof(s) }, some_data,
+		const struct noting s = { { noting_read, sizeof(s) },
+					  some_data,
 					  &note };
 		struct pair p = host_pair();
 		struct roce_rx rx = {
-			.h = { .opcode = ROCE_READ_RESP_FIRST, .pkey = 0xffff,
+			.h = { .opcode = ROCE_READ_RESP_FIRST,
+			       .pkey = 0xffff,
 			       .psn = sim_conn_default.psn_a,
 			       .dest_qpn = roce_qp_num(p.a->qp) },
-			.len = k[n].len, .host = true, .large = true,
+			.len = k[n].len,
+			.host = true,
+			.large = true,
 			.path_hash = roce_path_hash(&p.b->node->gid,
 						    &p.a->node->gid),
 			.payload = i % 2 ? some_data : NULL,
@@ -340,7 +355,8 @@ static void responses_are_checked(void **state)
 			expect(p.a->send, IBV_WC_SUCCESS);
 		assert_null(sim_poll(p.a->send));
 		if (k[n].good)
-			assert_memory_equal(p.a->node->mem, some_data, k[n].len);
+			assert_memory_equal(p.a->node->mem, some_data,
+					    k[n].len);
 		assert_int_equal(p.a->node->mem[5000], 0);
 		sim_free(p.sim);
 	}
@@ -352,14 +368,19 @@ static void responses_are_checked(void **state)
 static struct roce_rx write_to(const struct pair *p)
 {
 	return (struct roce_rx){
-		.h = { .opcode = ROCE_WRITE_ONLY, .pkey = 0xffff,
-		       .dest_qpn = roce_qp_num(p->b->qp), .ack_req = true,
-		       .psn = sim_conn_default.psn_a, .dma_len = 5000,
+		.h = { .opcode = ROCE_WRITE_ONLY,
+		       .pkey = 0xffff,
+		       .dest_qpn = roce_qp_num(p->b->qp),
+		       .ack_req = true,
+		       .psn = sim_conn_default.psn_a,
+		       .dma_len = 5000,
 		       .va = (uintptr_t)p->b->node->mem,
 		       .rkey = p->b->node->rkey },
-		.payload = some_data, .len = 5000, .host = true, .large = true,
-		.path_hash = roce_path_hash(&p->a->node->gid,
-					    &p->b->node->gid),
+		.payload = some_data,
+		.len = 5000,
+		.host = true,
+		.large = true,
+		.path_hash = roce_path_hash(&p->a->node->gid, &p->b->node->gid),
 	};
 }
 

@@ -143,9 +143,12 @@ static void quirk_rxe_fields(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct roce_hdr h = {
-		.opcode = ROCE_FETCH_ADD, .psn = sim_conn_default.psn_a,
-		.mig_req = false, .va = (uintptr_t)p.b->node->mem,
-		.rkey = p.b->node->rkey, .swap_add = 5,
+		.opcode = ROCE_FETCH_ADD,
+		.psn = sim_conn_default.psn_a,
+		.mig_req = false,
+		.va = (uintptr_t)p.b->node->mem,
+		.rkey = p.b->node->rkey,
+		.swap_add = 5,
 		.compare = 0x5a5a5a5a5a5a5a5a,
 	};
 
@@ -198,11 +201,14 @@ static void quirk_rxe_timer_is_put_off(void **state)
 	struct seen *w = watch(&p);
 	uint32_t psn = sim_conn_default.psn_a;
 	struct roce_rx rx = {
-		.h = { .opcode = ROCE_WRITE_ONLY, .pkey = 0xffff,
-		       .ack_req = true, .dest_qpn = roce_qp_num(p.b->qp),
+		.h = { .opcode = ROCE_WRITE_ONLY,
+		       .pkey = 0xffff,
+		       .ack_req = true,
+		       .dest_qpn = roce_qp_num(p.b->qp),
 		       .va = (uintptr_t)p.b->node->mem,
 		       .rkey = p.b->node->rkey },
-		.sgid = p.a->node->gid, .dgid = p.b->node->gid,
+		.sgid = p.a->node->gid,
+		.dgid = p.b->node->gid,
 	};
 	static const struct {
 		int32_t behind; /* the first PSN */
@@ -261,9 +267,11 @@ static void quirk_rxe_long_send(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct roce_hdr h = {
-		.opcode = ROCE_ACK, .pkey = 0xffff,
+		.opcode = ROCE_ACK,
+		.pkey = 0xffff,
 		.dest_qpn = roce_qp_num(p.a->qp),
-		.psn = sim_conn_default.psn_a, .syndrome = 0x63,
+		.psn = sim_conn_default.psn_a,
+		.syndrome = 0x63,
 	};
 	uint8_t buf[ROCE_HDR_MAX];
 
@@ -288,7 +296,9 @@ static void quirk_rxe_acks_bad_invalidate(void **state)
 	struct ibv_sge sge = { (uintptr_t)p.a->node->mem, 100,
 			       p.a->node->lkey };
 	struct ibv_send_wr wr = {
-		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND_WITH_INV,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = IBV_WR_SEND_WITH_INV,
 		.invalidate_rkey = 0xbadbad,
 	};
 	struct seen *w = watch(&p);

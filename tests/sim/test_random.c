@@ -17,13 +17,13 @@
 
 /* How a node's memory is used, the same on both ends. */
 enum {
-	WRITE_AT = 0,            /* the peer writes here */
+	WRITE_AT = 0, /* the peer writes here */
 	WRITE_SIZE = 256 << 10,
-	CONST_AT = 512 << 10,    /* never written: the peer reads here */
+	CONST_AT = 512 << 10, /* never written: the peer reads here */
 	CONST_SIZE = 256 << 10,
-	ATOMIC_AT = 1 << 20,     /* 8 words for atomics */
-	SRC_AT = 2 << 20,        /* what is sent; one slot per operation */
-	DST_AT = 3 << 20,        /* where reads and receives go */
+	ATOMIC_AT = 1 << 20, /* 8 words for atomics */
+	SRC_AT = 2 << 20, /* what is sent; one slot per operation */
+	DST_AT = 3 << 20, /* where reads and receives go */
 };
 
 struct op {
@@ -45,7 +45,8 @@ struct side {
 	size_t nops, posted;
 	size_t src_used, dst_used;
 	size_t recvs_needed, recvs_posted;
-	struct op *recv_of[OPS]; /* peer's ops that consume a receive, in order */
+	struct op
+		*recv_of[OPS]; /* peer's ops that consume a receive, in order */
 	uint8_t *recv_buf[OPS];
 	bool no_atomics;
 };
@@ -60,10 +61,14 @@ static bool is_fetching(const struct op *op)
 static void post_one(struct sim *sim, struct side *s, struct side *o)
 {
 	static const enum ibv_wr_opcode kinds[] = {
-		IBV_WR_SEND,	   IBV_WR_SEND_WITH_IMM,
-		IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
-		IBV_WR_RDMA_READ,  IBV_WR_ATOMIC_CMP_AND_SWP,
-		IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE,
+		IBV_WR_SEND,
+		IBV_WR_SEND_WITH_IMM,
+		IBV_WR_RDMA_WRITE,
+		IBV_WR_RDMA_WRITE_WITH_IMM,
+		IBV_WR_RDMA_READ,
+		IBV_WR_ATOMIC_CMP_AND_SWP,
+		IBV_WR_ATOMIC_FETCH_AND_ADD,
+		IBV_WR_ATOMIC_WRITE,
 	};
 	struct sim_rng *r = &sim->rng;
 	struct sim_node *me = s->q->node, *peer = o->q->node;
@@ -79,9 +84,10 @@ static void post_one(struct sim *sim, struct side *s, struct side *o)
 	int err;
 
 	/* The atomics are the last three. */
-	*op = (struct op){ .opcode = kinds[sim_below(
-				   r, ARRAY_SIZE(kinds) -
-					      (s->no_atomics ? 3 : 0))] };
+	*op = (struct op){
+		.opcode = kinds[sim_below(r, ARRAY_SIZE(kinds) -
+						     (s->no_atomics ? 3 : 0))]
+	};
 	op->len = random_len(r, 1024, MAX_LEN);
 	op->signaled = sim_chance(r, 0.7);
 	op->imm = (uint32_t)sim_rand(r);
@@ -96,8 +102,7 @@ static void post_one(struct sim *sim, struct side *s, struct side *o)
 		off = sim_below(r, WRITE_SIZE - op->len);
 		fill(r, src, op->len);
 		memcpy(s->shadow + off, src, op->len);
-		wr.wr.rdma.remote_addr =
-			(uintptr_t)peer->mem + WRITE_AT + off;
+		wr.wr.rdma.remote_addr = (uintptr_t)peer->mem + WRITE_AT + off;
 		wr.wr.rdma.rkey = peer->rkey;
 		break;
 	case IBV_WR_RDMA_READ:
@@ -145,8 +150,7 @@ static void post_one(struct sim *sim, struct side *s, struct side *o)
 		op->dst = me->mem + DST_AT + s->dst_used;
 		s->dst_used += op->len;
 	}
-	wr.num_sge = pieces(r, sge,
-			    op->dst ? op->dst : src, op->len, me->lkey);
+	wr.num_sge = pieces(r, sge, op->dst ? op->dst : src, op->len, me->lkey);
 	if (op->opcode == IBV_WR_ATOMIC_WRITE) {
 		sge[0] = (struct ibv_sge){ (uintptr_t)src, 8, me->lkey };
 		wr.num_sge = 1;
@@ -230,8 +234,10 @@ static void run_reliable(uint64_t seed, const struct sim_link *link,
 	const bool xrc = how != RC;
 	struct sim_qp_opts qo = {
 		.type = xrc ? IBV_QPT_XRC_SEND : IBV_QPT_RC,
-		.cap = { .max_send_wr = OPS, .max_recv_wr = OPS,
-			 .max_send_sge = 3, .max_recv_sge = 3,
+		.cap = { .max_send_wr = OPS,
+			 .max_recv_wr = OPS,
+			 .max_send_sge = 3,
+			 .max_recv_sge = 3,
 			 .max_inline_data = 64 },
 	};
 	struct sim_conn_opts co = sim_conn_default;
@@ -270,8 +276,7 @@ static void run_reliable(uint64_t seed, const struct sim_link *link,
 
 		if (s->posted < OPS && sim_chance(&sim->rng, 0.6))
 			post_one(sim, s, o);
-		else if (s->recvs_posted < OPS &&
-			 sim_chance(&sim->rng, 0.5))
+		else if (s->recvs_posted < OPS && sim_chance(&sim->rng, 0.5))
 			post_recv(sim, s);
 		else
 			sim_run(sim, sim_below(&sim->rng, 100000));
@@ -289,8 +294,8 @@ static void run_reliable(uint64_t seed, const struct sim_link *link,
 	for (int i = 0; i < 2; i++) {
 		check_sends(&side[i]);
 		check_recvs(&side[i]);
-		CHECK(!memcmp(side[i].shadow,
-			      sim->node[!i].mem + WRITE_AT, WRITE_SIZE));
+		CHECK(!memcmp(side[i].shadow, sim->node[!i].mem + WRITE_AT,
+			      WRITE_SIZE));
 		CHECK(!memcmp(side[i].word, sim->node[!i].mem + ATOMIC_AT,
 			      sizeof(side[i].word)));
 		free(side[i].shadow);
@@ -326,8 +331,10 @@ static void run_windows(uint64_t seed, const struct sim_link *link)
 	struct sim_qp_opts qo = {
 		.type = IBV_QPT_RC,
 		.sig_all = true,
-		.cap = { .max_send_wr = 64, .max_recv_wr = 64,
-			 .max_send_sge = 1, .max_recv_sge = 1 },
+		.cap = { .max_send_wr = 64,
+			 .max_recv_wr = 64,
+			 .max_send_sge = 1,
+			 .max_recv_sge = 1 },
 	};
 	struct sim *sim = sim_new(seed);
 	struct sim_qp *own = sim_qp_new(sim, 0, &qo);
@@ -359,7 +366,8 @@ static void run_windows(uint64_t seed, const struct sim_link *link)
 		struct ibv_recv_wr rwr = { .sg_list = &hear, .num_sge = 1 };
 		struct ibv_send_wr wr = {
 			.opcode = IBV_WR_BIND_MW,
-			.bind_mw = { &mw, key,
+			.bind_mw = { &mw,
+				     key,
 				     { &mr, at, LEN,
 				       IBV_ACCESS_REMOTE_WRITE |
 					       IBV_ACCESS_REMOTE_READ } },
@@ -372,7 +380,8 @@ static void run_windows(uint64_t seed, const struct sim_link *link)
 		CHECK(sim_post_send(own, &wr) == 0);
 		memcpy(om + SRC_AT, &key, 4);
 		wr = (struct ibv_send_wr){ .opcode = IBV_WR_SEND,
-					   .sg_list = &say, .num_sge = 1 };
+					   .sg_list = &say,
+					   .num_sge = 1 };
 		CHECK(sim_post_send(own, &wr) == 0);
 		sim_run(sim, 10 * SIM_SEC);
 		wc = sim_poll(use->recv);
@@ -381,11 +390,13 @@ static void run_windows(uint64_t seed, const struct sim_link *link)
 
 		fill(&sim->rng, um + SRC_AT, LEN);
 		wr = (struct ibv_send_wr){ .opcode = IBV_WR_RDMA_WRITE,
-					   .sg_list = &data, .num_sge = 1,
+					   .sg_list = &data,
+					   .num_sge = 1,
 					   .wr.rdma = { at, key } };
 		CHECK(sim_post_send(use, &wr) == 0);
 		wr = (struct ibv_send_wr){ .opcode = IBV_WR_RDMA_READ,
-					   .sg_list = &back, .num_sge = 1,
+					   .sg_list = &back,
+					   .num_sge = 1,
 					   .wr.rdma = { at, key } };
 		CHECK(sim_post_send(use, &wr) == 0);
 		hear.length = 8;
@@ -393,7 +404,8 @@ static void run_windows(uint64_t seed, const struct sim_link *link)
 		wr = (struct ibv_send_wr){
 			.opcode = remote ? IBV_WR_SEND_WITH_INV : IBV_WR_SEND,
 			.send_flags = IBV_SEND_FENCE,
-			.sg_list = &hear, .num_sge = 1,
+			.sg_list = &hear,
+			.num_sge = 1,
 		};
 		if (remote)
 			wr.invalidate_rkey = key;
@@ -427,8 +439,10 @@ static void run_lossy(uint64_t seed, enum ibv_qp_type type, bool write)
 	enum { MSGS = 200, TARGET = 2 << 20 };
 	struct sim_qp_opts qo = {
 		.type = type,
-		.cap = { .max_send_wr = 64, .max_recv_wr = MSGS,
-			 .max_send_sge = 1, .max_recv_sge = 1 },
+		.cap = { .max_send_wr = 64,
+			 .max_recv_wr = MSGS,
+			 .max_send_sge = 1,
+			 .max_recv_sge = 1 },
 	};
 	struct sim *sim = sim_new(seed);
 	struct sim_qp *a, *b;
@@ -451,13 +465,11 @@ static void run_lossy(uint64_t seed, enum ibv_qp_type type, bool write)
 		sim_ud_up(b, 7);
 	}
 	for (uint32_t i = 0; i < MSGS; i++) {
-		struct ibv_sge sge = {
-			(uintptr_t)b->node->mem + i * 8192u, 8192,
-			b->node->lkey
-		};
-		struct ibv_recv_wr wr = {
-			.wr_id = i, .sg_list = &sge, .num_sge = 1
-		};
+		struct ibv_sge sge = { (uintptr_t)b->node->mem + i * 8192u,
+				       8192, b->node->lkey };
+		struct ibv_recv_wr wr = { .wr_id = i,
+					  .sg_list = &sge,
+					  .num_sge = 1 };
 
 		CHECK(sim_post_recv(b, &wr) == 0);
 	}
@@ -465,7 +477,9 @@ static void run_lossy(uint64_t seed, enum ibv_qp_type type, bool write)
 		uint8_t *m = a->node->mem + i * 8192u;
 		struct ibv_sge sge = { (uintptr_t)m, 0, a->node->lkey };
 		struct ibv_send_wr wr = {
-			.wr_id = i, .sg_list = &sge, .num_sge = 1,
+			.wr_id = i,
+			.sg_list = &sge,
+			.num_sge = 1,
 			.opcode = write ? IBV_WR_RDMA_WRITE_WITH_IMM :
 					  IBV_WR_SEND_WITH_IMM,
 			.imm_data = i,
@@ -474,8 +488,9 @@ static void run_lossy(uint64_t seed, enum ibv_qp_type type, bool write)
 				   .remote_qkey = 7 },
 		};
 
-		len[i] = sge.length = 1 + sim_below(&sim->rng,
-					type == IBV_QPT_UD ? 4000 : 8000);
+		len[i] = sge.length =
+			1 +
+			sim_below(&sim->rng, type == IBV_QPT_UD ? 4000 : 8000);
 		memset(m, (int)i, len[i]);
 		if (write) {
 			wr.wr.rdma.remote_addr =
@@ -595,8 +610,13 @@ static void rc_busy_link(void **state)
 }
 
 static const struct sim_link awful = {
-	.delay_ns = 2000, .loss = 0.05, .dup = 0.05, .reorder = 0.05,
-	.jitter_ns = 50000, .corrupt = 0.03, .busy = 0.2,
+	.delay_ns = 2000,
+	.loss = 0.05,
+	.dup = 0.05,
+	.reorder = 0.05,
+	.jitter_ns = 50000,
+	.corrupt = 0.03,
+	.busy = 0.2,
 };
 
 static void xrc_everything(void **state)

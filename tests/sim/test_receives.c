@@ -25,7 +25,9 @@ static void wrong_qkey_is_dropped(void **state)
 static void srq_serves_many(void **state)
 {
 	struct sim_qp_opts qo = {
-		.type = IBV_QPT_RC, .cap = { 8, 0, 1, 0, 0 }, .srq = true,
+		.type = IBV_QPT_RC,
+		.cap = { 8, 0, 1, 0, 0 },
+		.srq = true,
 		.sig_all = true,
 	};
 	struct sim *sim = sim_new(4);
@@ -40,9 +42,9 @@ static void srq_serves_many(void **state)
 	for (uint32_t i = 0; i < 3; i++) {
 		struct ibv_sge sge = { (uintptr_t)sim->node[1].mem + i * 4096u,
 				       4096, sim->node[1].lkey };
-		struct ibv_recv_wr wr = {
-			.wr_id = i, .sg_list = &sge, .num_sge = 1
-		};
+		struct ibv_recv_wr wr = { .wr_id = i,
+					  .sg_list = &sge,
+					  .num_sge = 1 };
 
 		assert_int_equal(qp_rq_post(&sim->node[1].srq, &wr), 0);
 	}
@@ -63,7 +65,8 @@ static void srq_serves_many(void **state)
 static void xrc_reaches_the_srq(void **state)
 {
 	struct sim_qp_opts so = {
-		.type = IBV_QPT_XRC_SEND, .cap = { 8, 0, 1, 0, 0 },
+		.type = IBV_QPT_XRC_SEND,
+		.cap = { 8, 0, 1, 0, 0 },
 		.sig_all = true,
 	};
 	struct sim_qp_opts ro = { .type = IBV_QPT_XRC_RECV };
@@ -76,7 +79,9 @@ static void xrc_reaches_the_srq(void **state)
 				sim->node[1].lkey };
 	struct ibv_recv_wr rr = { .wr_id = 9, .sg_list = &rsge, .num_sge = 1 };
 	struct ibv_send_wr wr = {
-		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = IBV_WR_SEND,
 		.qp_type.xrc.remote_srqn = SIM_XRC_SRQN,
 	};
 	const struct ibv_wc *wc;
@@ -114,13 +119,18 @@ static void uc_gets(struct pair *p, uint8_t opcode, uint32_t psn, uint32_t off,
 {
 	uint8_t data[1024];
 	struct roce_rx rx = {
-		.h = { .opcode = ROCE_UC | opcode, .pkey = 0xffff, .psn = psn,
+		.h = { .opcode = ROCE_UC | opcode,
+		       .pkey = 0xffff,
+		       .psn = psn,
 		       .dest_qpn = roce_qp_num(p->b->qp),
-		       .va = remote(p->a, off), .rkey = p->b->node->rkey,
-		       .dma_len = opcode == ROCE_WRITE_ONLY ?
-					  (uint32_t)len : 2048 },
-		.payload = data, .len = len,
-		.sgid = p->a->node->gid, .dgid = p->b->node->gid,
+		       .va = remote(p->a, off),
+		       .rkey = p->b->node->rkey,
+		       .dma_len = opcode == ROCE_WRITE_ONLY ? (uint32_t)len :
+							      2048 },
+		.payload = data,
+		.len = len,
+		.sgid = p->a->node->gid,
+		.dgid = p->b->node->gid,
 	};
 
 	memset(data, c, len);
@@ -208,7 +218,8 @@ static void full_cq_acknowledges_nothing(void **state)
 	for (size_t i = 0; i < ARRAY_SIZE(ops); i++) {
 		struct pair p = pair_new(IBV_QPT_RC);
 		struct seen *w = watch(&p);
-		struct roce_hdr h = { .opcode = ROCE_SEND_ONLY, .ack_req = true,
+		struct roce_hdr h = { .opcode = ROCE_SEND_ONLY,
+				      .ack_req = true,
 				      .psn = sim_conn_default.psn_a };
 
 		for (uint32_t k = 0; k < 4; k++)
@@ -247,12 +258,15 @@ static void ud_too_long_is_dropped(void **state)
 	(void)state;
 	for (int srq = 0; srq < 2; srq++) {
 		struct sim_qp_opts qo = {
-			.type = IBV_QPT_UD, .sig_all = true, .srq = srq,
+			.type = IBV_QPT_UD,
+			.sig_all = true,
+			.srq = srq,
 			.cap = { 8, srq ? 0 : 8, 1, srq ? 0 : 1, 0 },
 		};
 		struct pair p = { .sim = sim_new(1) };
 		struct ibv_sge sge;
-		struct ibv_recv_wr rr = { .wr_id = 7, .sg_list = &sge,
+		struct ibv_recv_wr rr = { .wr_id = 7,
+					  .sg_list = &sge,
 					  .num_sge = 1 };
 		const struct ibv_wc *wc;
 
@@ -266,7 +280,8 @@ static void ud_too_long_is_dropped(void **state)
 		sge = (struct ibv_sge){ (uintptr_t)p.b->node->mem, 100,
 					p.b->node->lkey };
 		assert_int_equal(srq ? qp_rq_post(&p.b->node->srq, &rr) :
-				       sim_post_recv(p.b, &rr), 0);
+				       sim_post_recv(p.b, &rr),
+				 0);
 		for (uint32_t i = 0; i < 3; i++)
 			post(p.a, IBV_WR_SEND, 0, 61 + 300 * i, 0, 0x11, 0);
 		settle(&p);

@@ -97,9 +97,9 @@ static void local_protection(void **state)
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct ibv_sge sge = { (uintptr_t)p.a->node->mem, 10,
 			       p.a->node->lkey ^ 2 };
-	struct ibv_send_wr wr = {
-		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND
-	};
+	struct ibv_send_wr wr = { .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_SEND };
 
 	(void)state;
 	recv_into(p.b, 0, 100);
@@ -170,13 +170,19 @@ static void strangers_are_ignored(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct roce_hdr h = {
-		.opcode = ROCE_WRITE_ONLY, .pkey = 0xffff, .ack_req = true,
+		.opcode = ROCE_WRITE_ONLY,
+		.pkey = 0xffff,
+		.ack_req = true,
 		.dest_qpn = roce_qp_num(p.b->qp),
 		.psn = sim_conn_default.psn_a,
-		.va = remote(p.a, 0), .rkey = p.b->node->rkey, .dma_len = 4,
+		.va = remote(p.a, 0),
+		.rkey = p.b->node->rkey,
+		.dma_len = 4,
 	};
-	struct roce_rx rx = { .h = h, .payload = (const uint8_t *)"ABCD",
-			      .len = 4, .sgid = p.a->node->gid,
+	struct roce_rx rx = { .h = h,
+			      .payload = (const uint8_t *)"ABCD",
+			      .len = 4,
+			      .sgid = p.a->node->gid,
 			      .dgid = p.b->node->gid };
 
 	(void)state;
@@ -254,9 +260,13 @@ static void read_then_refused(bool gone)
 	sim_run(p.sim, 1000000);
 	p.sim->link.drop = NULL;
 	rx.h = (struct roce_hdr){
-		.opcode = ROCE_READ_REQUEST, .pkey = 0xffff,
-		.dest_qpn = roce_qp_num(p.b->qp), .psn = psn,
-		.va = remote(p.a, 0), .rkey = p.b->node->rkey, .dma_len = 9000,
+		.opcode = ROCE_READ_REQUEST,
+		.pkey = 0xffff,
+		.dest_qpn = roce_qp_num(p.b->qp),
+		.psn = psn,
+		.va = remote(p.a, 0),
+		.rkey = p.b->node->rkey,
+		.dma_len = 9000,
 	};
 	roce_rx(p.b->qp, &rx, p.sim->now);
 	rx.h.opcode = ROCE_WRITE_ONLY;
@@ -270,8 +280,7 @@ static void read_then_refused(bool gone)
 	roce_rx(p.b->qp, &rx, p.sim->now);
 	assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_ERR);
 	if (gone)
-		keys_kill(&p.b->node->keys,
-			  (uint32_t)p.b->node->slot);
+		keys_kill(&p.b->node->keys, (uint32_t)p.b->node->slot);
 	sim_pull(p.b);
 	assert_false(roce_tx_ready(p.b->qp));
 	settle(&p);
@@ -310,11 +319,14 @@ static void misaligned_atomics_are_refused(void **state)
 		struct pair p = pair_new(IBV_QPT_RC);
 		struct seen *w = watch(&p);
 		struct roce_hdr h = {
-			.opcode = ops[i / 7], .pkey = 0xffff, .ack_req = true,
+			.opcode = ops[i / 7],
+			.pkey = 0xffff,
+			.ack_req = true,
 			.dest_qpn = roce_qp_num(p.b->qp),
 			.psn = sim_conn_default.psn_a,
 			.va = remote(p.a, 64) | (i % 7 + 1),
-			.rkey = p.b->node->rkey, .swap_add = 5,
+			.rkey = p.b->node->rkey,
+			.swap_add = 5,
 			.dma_len = ops[i / 7] == ROCE_ATOMIC_WRITE ? 8 : 0,
 		};
 		uint8_t buf[ROCE_HDR_MAX + 8], before[128];
@@ -322,7 +334,8 @@ static void misaligned_atomics_are_refused(void **state)
 
 		if (h.dma_len)
 			len += 8; /* its payload: whatever is there */
-		memset(p.b->node->mem, 0, 128); /* a compare with 0 would swap */
+		memset(p.b->node->mem, 0,
+		       128); /* a compare with 0 would swap */
 		memcpy(before, p.b->node->mem, sizeof(before));
 		memset(buf + roce_encode(&h, buf), 0xa5, 8);
 		sim_inject(p.sim, 1, buf, len);
@@ -343,12 +356,15 @@ static void drops_are_counted(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct roce_hdr h = {
-		.opcode = ROCE_WRITE_ONLY, .pkey = 0xffff,
+		.opcode = ROCE_WRITE_ONLY,
+		.pkey = 0xffff,
 		.dest_qpn = roce_qp_num(p.b->qp),
 		.psn = sim_conn_default.psn_a,
 	};
-	struct roce_rx good = { .h = h, .sgid = p.a->node->gid,
-				.dgid = p.b->node->gid }, rx = good;
+	struct roce_rx good = { .h = h,
+				.sgid = p.a->node->gid,
+				.dgid = p.b->node->gid },
+		       rx = good;
 
 	(void)state;
 	memset(drops, 0, sizeof(drops));
@@ -414,21 +430,18 @@ static void refused_write_ends_its_receive(void **state)
 		     remote(p.a, k == 1 ? SIM_MEM - 99 : 0),
 		     p.b->node->rkey ^ (k == 0 || k == 4), 0);
 		if (k == 2)
-			keys_kill(&p.b->node->keys,
-				  (uint32_t)p.b->node->slot);
+			keys_kill(&p.b->node->keys, (uint32_t)p.b->node->slot);
 		if (k == 3) {
 			/* Gone when the last packet comes again. */
 			sim_run(p.sim, 100000);
-			keys_kill(&p.b->node->keys,
-				  (uint32_t)p.b->node->slot);
+			keys_kill(&p.b->node->keys, (uint32_t)p.b->node->slot);
 		}
 		settle(&p);
 		expect(p.a->send, IBV_WC_REM_ACCESS_ERR);
 		if (k < 4) {
 			const struct ibv_wc *wc = sim_poll(p.b->recv);
 
-			assert_true(wc &&
-				    wc->status == IBV_WC_LOC_ACCESS_ERR &&
+			assert_true(wc && wc->status == IBV_WC_LOC_ACCESS_ERR &&
 				    wc->wr_id == 7);
 			expect(p.b->recv, IBV_WC_WR_FLUSH_ERR);
 		}
@@ -442,7 +455,8 @@ static void refused_write_ends_its_receive(void **state)
 static void misaligned_atomics_are_posted(void **state)
 {
 	static const enum ibv_wr_opcode ops[] = {
-		IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP,
+		IBV_WR_ATOMIC_FETCH_AND_ADD,
+		IBV_WR_ATOMIC_CMP_AND_SWP,
 		IBV_WR_ATOMIC_WRITE,
 	};
 
@@ -451,7 +465,8 @@ static void misaligned_atomics_are_posted(void **state)
 		struct pair p = pair_new(IBV_QPT_RC);
 
 		assert_int_equal(post(p.a, ops[i], 0, 8, remote(p.a, 12),
-				      p.b->node->rkey, 0), 0);
+				      p.b->node->rkey, 0),
+				 0);
 		post_to(p.a, IBV_WR_RDMA_WRITE, 64, 8);
 		settle(&p);
 		expect(p.a->send, IBV_WC_REM_INV_REQ_ERR);
@@ -465,7 +480,8 @@ static void misaligned_atomics_are_posted(void **state)
 static void atomics_are_of_eight_bytes(void **state)
 {
 	static const enum ibv_wr_opcode ops[] = {
-		IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP,
+		IBV_WR_ATOMIC_FETCH_AND_ADD,
+		IBV_WR_ATOMIC_CMP_AND_SWP,
 		IBV_WR_ATOMIC_WRITE,
 	};
 	static const uint32_t len[] = { 0, 4, 7, 9, 16, 4096 };
@@ -516,8 +532,10 @@ static void operations_of_other_services(void **state)
 		/* For UD what it says is no address handle: not looked at. */
 		struct ibv_sge sge = { (uintptr_t)p.a->node->mem, 8,
 				       p.a->node->lkey };
-		struct ibv_send_wr wr = { .wr_id = 5, .opcode = k[i].op,
-					  .sg_list = &sge, .num_sge = 1,
+		struct ibv_send_wr wr = { .wr_id = 5,
+					  .opcode = k[i].op,
+					  .sg_list = &sge,
+					  .num_sge = 1,
 					  .wr.rdma = { 0, 1 } };
 
 		recv_into(p.b, 4096, 200);

@@ -19,8 +19,11 @@ static void forge(struct pair *p, struct roce_hdr h, uint32_t ahead,
 		  uint16_t sport)
 {
 	struct roce_rx rx = {
-		.h = h, .payload = (const uint8_t *)"FORGED..", .len = 8,
-		.sgid = p->a->node->gid, .dgid = p->b->node->gid,
+		.h = h,
+		.payload = (const uint8_t *)"FORGED..",
+		.len = 8,
+		.sgid = p->a->node->gid,
+		.dgid = p->b->node->gid,
 		.sport = sport,
 	};
 
@@ -83,7 +86,8 @@ static void other_port_is_not_the_peer(void **state)
 {
 	struct pair p = waiting_pair();
 	const struct roce_hdr read = { .opcode = ROCE_READ_REQUEST,
-				       .dma_len = 8, .rkey = 12345 };
+				       .dma_len = 8,
+				       .rkey = 12345 };
 
 	(void)state;
 	messages(&p, 0, 2);
@@ -198,8 +202,10 @@ static void never_more_than_was_executed(void **state)
 /* Memory of requests that were passed over is free for other QPs. */
 static void what_is_passed_over_goes(void **state)
 {
-	struct sim_qp_opts qo = { .type = IBV_QPT_RC, .sig_all = true,
-				  .cap = { .max_send_wr = 4, .max_recv_wr = 4,
+	struct sim_qp_opts qo = { .type = IBV_QPT_RC,
+				  .sig_all = true,
+				  .cap = { .max_send_wr = 4,
+					   .max_recv_wr = 4,
 					   .max_send_sge = 1,
 					   .max_recv_sge = 1 } };
 	struct pair p = { .sim = sim_new(1) };

@@ -101,7 +101,8 @@ int main(int argc, char **argv)
 			tests[ntests++] = (struct CMUnitTest){
 				.name = names(name_of(*path),
 					      replay_name(half)),
-				.test_func = play, .initial_state = job,
+				.test_func = play,
+				.initial_state = job,
 			};
 		}
 	if (!ntests) {

@@ -86,7 +86,8 @@ static void add_to_message(struct half *h, const struct fpdu *f, bool first)
 	if (first) {
 		h->msg = grow(h->msg, h->nmsgs + 1, sizeof(*m));
 		h->msg[h->nmsgs++] = (struct message){
-			.at = f->at, .h = f->h,
+			.at = f->at,
+			.h = f->h,
 			.opcode = rdmap_opcode(f->h.ulp),
 		};
 	}
@@ -122,7 +123,8 @@ static void half_read(struct half *h, const struct stream *c, int from)
 	struct fpdu f;
 	int n;
 
-	*h = (struct half){ .file = c->file, .bytes = c->bytes[from],
+	*h = (struct half){ .file = c->file,
+			    .bytes = c->bytes[from],
 			    .len = c->len[from],
 			    .frame.reply = from };
 	n = mpa_frame_len(from, h->bytes, h->len);
@@ -211,7 +213,8 @@ static void round_trip(void **state)
 	const struct stream *c;
 
 	(void)state;
-	FOR_EACH(c) {
+	FOR_EACH(c)
+	{
 		struct half h[2];
 		bool crc;
 
@@ -310,8 +313,10 @@ static void publish(struct player *p, struct region *r)
 	*e = (struct key_entry){
 		.access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 			  IBV_ACCESS_REMOTE_READ,
-		.pd = 1, .kind = KEY_MR,
-		.iova = r->begin, .length = r->end - r->begin,
+		.pd = 1,
+		.kind = KEY_MR,
+		.iova = r->begin,
+		.length = r->end - r->begin,
 		.addr = (uintptr_t)r->mem,
 	};
 	atomic_store(&e->lkey, r->stag);
@@ -333,8 +338,7 @@ static void learn(struct player *p)
 		if (m->opcode == RDMAP_WRITE)
 			know(p, m->h.stag, m->h.to, m->len);
 		else if (m->opcode == RDMAP_READ_REQUEST)
-			know(p, m->read.src_stag, m->read.src_to,
-			     m->read.size);
+			know(p, m->read.src_stag, m->read.src_to, m->read.size);
 	}
 	for (size_t i = 0; i < p->nregions; i++)
 		publish(p, &p->region[i]);
@@ -374,9 +378,13 @@ static void set_up(struct player *p)
 	const struct half *mine = MINE(p), *theirs = THEIRS(p);
 	const struct mpa_frame *f = &mine->frame;
 	const struct iwarp_offer offer = {
-		.crc = f->crc, .markers = f->markers, .large = f->large,
-		.enhanced = f->enhanced, .peer_to_peer = f->peer_to_peer,
-		.ird = f->ird, .ord = f->ord,
+		.crc = f->crc,
+		.markers = f->markers,
+		.large = f->large,
+		.enhanced = f->enhanced,
+		.peer_to_peer = f->peer_to_peer,
+		.ird = f->ird,
+		.ord = f->ord,
 	};
 	struct iwarp_agreed agreed;
 	uint8_t out[MPA_FRAME_MAX];
@@ -386,15 +394,17 @@ static void set_up(struct player *p)
 
 	iwarp_setup_init(&s, !p->me);
 	if (p->me) {
-		assert_int_equal(iwarp_setup_rx(&s, theirs->bytes,
-						theirs->frame_len), 0);
+		assert_int_equal(
+			iwarp_setup_rx(&s, theirs->bytes, theirs->frame_len),
+			0);
 		len = iwarp_setup_reply(&s, &offer, private_of(mine),
 					f->private_len, out);
 	} else {
 		len = iwarp_setup_request(&s, &offer, private_of(mine),
 					  f->private_len, out);
-		assert_int_equal(iwarp_setup_rx(&s, theirs->bytes,
-						theirs->frame_len), 0);
+		assert_int_equal(
+			iwarp_setup_rx(&s, theirs->bytes, theirs->frame_len),
+			0);
 	}
 	CHECK(mine, 0, (size_t)len == mine->frame_len);
 	CHECK(mine, 0, !memcmp(out, mine->bytes, mine->frame_len));
@@ -409,10 +419,10 @@ static void player_init(struct player *p, const struct stream *c, int me,
 			enum hand hand)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT,
-				    .qp_access_flags =
-					    IBV_ACCESS_REMOTE_WRITE |
-					    IBV_ACCESS_REMOTE_READ };
-	struct sim_qp_opts o = { .type = IBV_QPT_RC, .sig_all = true,
+				    .qp_access_flags = IBV_ACCESS_REMOTE_WRITE |
+						       IBV_ACCESS_REMOTE_READ };
+	struct sim_qp_opts o = { .type = IBV_QPT_RC,
+				 .sig_all = true,
 				 .cap = { .max_send_wr = 256,
 					  .max_recv_wr = RECEIVES,
 					  .max_send_sge = 1,
@@ -528,9 +538,9 @@ static void send_until(struct player *p, size_t end)
 		for (size_t i = 0; i < b.data.n; i++) {
 			const struct iovec *v = &b.data.iov[i];
 
-			CHECK(h, p->sent, !memcmp(v->iov_base,
-						  h->right + p->sent,
-						  v->iov_len));
+			CHECK(h, p->sent,
+			      !memcmp(v->iov_base, h->right + p->sent,
+				      v->iov_len));
 			p->sent += v->iov_len;
 		}
 		iwarp_tx_done(p->qp, &b, b.bytes);
@@ -557,14 +567,15 @@ static void arrived(struct player *p, const struct message *m)
 
 	switch (m->opcode) {
 	case RDMAP_WRITE:
-		CHECK(h, m->at, !memcmp(memory(p, m->h.stag, m->h.to), m->data,
-					m->len));
+		CHECK(h, m->at,
+		      !memcmp(memory(p, m->h.stag, m->h.to), m->data, m->len));
 		break;
 	case RDMAP_READ_RESPONSE:
 		r = asked(MINE(p), &p->answers);
 		CHECK(h, m->at, r->size == m->len);
-		CHECK(h, m->at, !memcmp(memory(p, r->sink_stag, r->sink_to),
-					m->data, m->len));
+		CHECK(h, m->at,
+		      !memcmp(memory(p, r->sink_stag, r->sink_to), m->data,
+			      m->len));
 		break;
 	case RDMAP_READ_REQUEST:
 		break;
@@ -577,9 +588,10 @@ static void arrived(struct player *p, const struct message *m)
 		CHECK(h, m->at, wc->wr_id == p->received);
 		CHECK(h, m->at, wc->byte_len == m->len);
 		CHECK(h, m->at, !memcmp(p->recv[p->received], m->data, m->len));
-		CHECK(h, m->at, p->q->recv->solicited[p->received] ==
-					(m->opcode == RDMAP_SEND_SE ||
-					 m->opcode == RDMAP_SEND_SE_INV));
+		CHECK(h, m->at,
+		      p->q->recv->solicited[p->received] ==
+			      (m->opcode == RDMAP_SEND_SE ||
+			       m->opcode == RDMAP_SEND_SE_INV));
 		p->received++;
 	}
 }
@@ -661,10 +673,11 @@ static void judge(struct player *p)
 	CHECK(theirs, theirs->len, !sim_poll(p->q->recv));
 	CHECK(theirs, theirs->len, !p->q->events);
 	CHECK(mine, mine->len, !iwarp_terminated(p->qp, &sent));
-	CHECK(mine, mine->len, iwarp_shut(p->qp) ==
-				       (p->ended ? IWARP_FIN : IWARP_OPEN));
-	CHECK(mine, mine->len, iwarp_qp_base(p->qp)->state ==
-				       (p->ended ? IBV_QPS_ERR : IBV_QPS_RTS));
+	CHECK(mine, mine->len,
+	      iwarp_shut(p->qp) == (p->ended ? IWARP_FIN : IWARP_OPEN));
+	CHECK(mine, mine->len,
+	      iwarp_qp_base(p->qp)->state ==
+		      (p->ended ? IBV_QPS_ERR : IBV_QPS_RTS));
 }
 
 static void play(const struct stream *c, int me, enum hand hand)
@@ -695,9 +708,9 @@ static void played(void **state)
 
 	(void)state;
 	FOR_EACH(c)
-		for (int me = 0; me < 2; me++)
-			for (enum hand hand = 0; hand < HANDS; hand++)
-				play(c, me, hand);
+	for (int me = 0; me < 2; me++)
+		for (enum hand hand = 0; hand < HANDS; hand++)
+			play(c, me, hand);
 }
 
 /* ---- for others to compare --------------------------------------------- */
@@ -729,20 +742,19 @@ static int list(const char *path)
 	if (streams_load(&all, path))
 		return 1;
 	FOR_EACH(c)
-		for (int from = 0; from < 2; from++) {
-			struct half h;
+	for (int from = 0; from < 2; from++) {
+		struct half h;
 
-			half_read(&h, c, from);
-			printf("frame %u %d %d %d %u %u\n", c->port[from],
-			       h.frame.markers, h.frame.crc, h.frame.reject,
-			       h.frame.revision,
-			       h.frame.private_len +
-				       (h.frame.enhanced ? MPA_ENHANCED_LEN :
-							   0));
-			for (size_t k = 0; k < h.nfpdus; k++)
-				list_fpdu(c, from, &h.fpdu[k]);
-			half_free(&h);
-		}
+		half_read(&h, c, from);
+		printf("frame %u %d %d %d %u %u\n", c->port[from],
+		       h.frame.markers, h.frame.crc, h.frame.reject,
+		       h.frame.revision,
+		       h.frame.private_len +
+			       (h.frame.enhanced ? MPA_ENHANCED_LEN : 0));
+		for (size_t k = 0; k < h.nfpdus; k++)
+			list_fpdu(c, from, &h.fpdu[k]);
+		half_free(&h);
+	}
 	streams_free(&all);
 	return 0;
 }

@@ -18,7 +18,9 @@
 static void unreadable_payload_is_sent(void **state)
 {
 	static const enum ibv_wr_opcode ops[] = {
-		IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+		IBV_WR_SEND,
+		IBV_WR_RDMA_WRITE,
+		IBV_WR_RDMA_READ,
 	};
 
 	(void)state;
@@ -84,7 +86,9 @@ static void unreadable_behind_rnr(void **state)
 static void payload_taken_back(void **state)
 {
 	static const enum ibv_wr_opcode ops[] = {
-		IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+		IBV_WR_SEND,
+		IBV_WR_RDMA_WRITE,
+		IBV_WR_RDMA_READ,
 	};
 
 	(void)state;
@@ -125,7 +129,7 @@ static void read_hook(struct sim *s, size_t i)
 {
 	(void)s;
 	if (i == then_at && then) {
-		void (*fn)(struct pair *p) = then;
+		void (*fn)(struct pair * p) = then;
 
 		then = NULL;
 		fn(at_hand);
@@ -169,13 +173,16 @@ static void a_key_killed(struct pair *p)
  */
 static void void_payload_is_not_received(void **state)
 {
-	static void (*const ends[])(struct pair *p) = {
-		a_to_err, a_to_reset, a_destroyed, a_key_killed,
+	static void (*const ends[])(struct pair * p) = {
+		a_to_err,
+		a_to_reset,
+		a_destroyed,
+		a_key_killed,
 	};
 
 	(void)state;
 	for (unsigned i = 0; i < 3 * 2 * ARRAY_SIZE(ends); i++) {
-		void (*end)(struct pair *p) = ends[i % ARRAY_SIZE(ends)];
+		void (*end)(struct pair * p) = ends[i % ARRAY_SIZE(ends)];
 		const bool write = i / ARRAY_SIZE(ends) % 2;
 		const unsigned when = i / ARRAY_SIZE(ends) / 2;
 		struct pair p = host_pair();
@@ -266,9 +273,11 @@ static void b_reads(struct pair *p, struct roce_hdr h, size_t len,
 {
 	struct noting *s = malloc(sizeof(*s));
 	struct roce_rx rx = {
-		.h = h, .len = len, .host = true, .large = true,
-		.path_hash = roce_path_hash(&p->a->node->gid,
-					    &p->b->node->gid),
+		.h = h,
+		.len = len,
+		.host = true,
+		.large = true,
+		.path_hash = roce_path_hash(&p->a->node->gid, &p->b->node->gid),
 		.source = &s->base,
 	};
 
@@ -285,7 +294,9 @@ static void b_reads(struct pair *p, struct roce_hdr h, size_t len,
 static uint32_t null_key(struct sim_node *n)
 {
 	const struct key_entry e = {
-		.access = IBV_ACCESS_LOCAL_WRITE, .pd = 1, .kind = KEY_NULL,
+		.access = IBV_ACCESS_LOCAL_WRITE,
+		.pd = 1,
+		.kind = KEY_NULL,
 		.length = UINT64_MAX,
 	};
 	int slot = keys_add(&n->keys, &e);
@@ -300,9 +311,9 @@ static uint32_t null_key(struct sim_node *n)
  */
 static void read_in_one_call(void **state)
 {
-	struct sim_qp_opts qo = {
-		.type = IBV_QPT_RC, .cap = { 8, 8, 4, 4, 0 }, .sig_all = true
-	};
+	struct sim_qp_opts qo = { .type = IBV_QPT_RC,
+				  .cap = { 8, 8, 4, 4, 0 },
+				  .sig_all = true };
 	struct sim *sim = sim_new(1);
 	struct pair p = { sim, sim_qp_new(sim, 0, &qo),
 			  sim_qp_new(sim, 1, &qo) };
@@ -375,8 +386,8 @@ static void own_memory_that_is_gone(void **state)
 		(void)state;
 		recv_into(p.b, 0, 10000);
 		b_reads(&p, h, 5000, &note);
-		expect(p.b->recv, write ? IBV_WC_WR_FLUSH_ERR :
-					  IBV_WC_LOC_PROT_ERR);
+		expect(p.b->recv,
+		       write ? IBV_WC_WR_FLUSH_ERR : IBV_WC_LOC_PROT_ERR);
 		assert_int_equal(roce_qp_state(p.b->qp), IBV_QPS_ERR);
 		assert_int_equal(w->pkt[w->n - 1].h.syndrome,
 				 ROCE_AETH_NAK |
@@ -397,7 +408,9 @@ static void zeros_of_a_null_region(void **state)
 		{ 0x1000, 60000, null_key(p.a->node) },
 	};
 	struct ibv_send_wr wr = {
-		.opcode = IBV_WR_RDMA_WRITE, .sg_list = sge, .num_sge = 2,
+		.opcode = IBV_WR_RDMA_WRITE,
+		.sg_list = sge,
+		.num_sge = 2,
 		.wr.rdma = { remote(p.a, 0), p.b->node->rkey },
 	};
 

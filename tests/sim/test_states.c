@@ -48,9 +48,8 @@ static void outstanding_reads_bounded(void **state)
 
 static void comm_est_once(void **state)
 {
-	struct sim_qp_opts qo = {
-		.type = IBV_QPT_RC, .cap = { 8, 8, 1, 1, 0 }
-	};
+	struct sim_qp_opts qo = { .type = IBV_QPT_RC,
+				  .cap = { 8, 8, 1, 1, 0 } };
 	struct pair p = { .sim = sim_new(2) };
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTR };
 
@@ -66,21 +65,22 @@ static void comm_est_once(void **state)
 					IBV_QP_STATE | IBV_QP_PKEY_INDEX |
 						IBV_QP_PORT |
 						IBV_QP_ACCESS_FLAGS,
-					NULL), 0);
+					NULL),
+			 0);
 	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR,
 				  .path_mtu = IBV_MTU_1024,
 				  .dest_qp_num = roce_qp_num(p.a->qp),
 				  .rq_psn = sim_conn_default.psn_a,
 				  .max_dest_rd_atomic = 1 };
 	struct roce_path path = sim_path(p.b->node, p.a->node);
-	assert_int_equal(roce_qp_modify(p.b->qp, &a,
-					IBV_QP_STATE | IBV_QP_AV |
-						IBV_QP_PATH_MTU |
-						IBV_QP_DEST_QPN |
-						IBV_QP_RQ_PSN |
-						IBV_QP_MAX_DEST_RD_ATOMIC |
-						IBV_QP_MIN_RNR_TIMER,
-					&path), 0);
+	assert_int_equal(
+		roce_qp_modify(p.b->qp, &a,
+			       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+				       IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				       IBV_QP_MAX_DEST_RD_ATOMIC |
+				       IBV_QP_MIN_RNR_TIMER,
+			       &path),
+		0);
 	recv_into(p.b, 0, 10);
 	recv_into(p.b, 0, 10);
 	post_to(p.a, IBV_WR_SEND, 0, 1);
@@ -100,10 +100,10 @@ static void drained(void **state)
 	(void)state;
 	p.sim->direct = 0;
 	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 5000);
-	assert_int_equal(roce_qp_modify(p.a->qp, &a,
-					IBV_QP_STATE |
-						IBV_QP_EN_SQD_ASYNC_NOTIFY,
-					NULL), 0);
+	assert_int_equal(
+		roce_qp_modify(p.a->qp, &a,
+			       IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY, NULL),
+		0);
 	roce_qp_query(p.a->qp, &a, &init);
 	assert_int_equal(a.sq_draining, 1);
 	/* Posted in SQD: waits. */
@@ -177,9 +177,9 @@ static void sqe_and_back(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_UD);
 	struct ibv_sge sge = { (uintptr_t)p.a->node->mem, 10, 1 };
-	struct ibv_send_wr wr = {
-		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND
-	};
+	struct ibv_send_wr wr = { .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_SEND };
 
 	(void)state;
 	assert_int_equal(sim_post_send(p.a, &wr), 0);
@@ -236,9 +236,8 @@ static void transitions_need_their_attributes(void **state)
 {
 	static const int rc_init = IBV_QP_STATE | IBV_QP_PKEY_INDEX |
 				   IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-	struct sim_qp_opts qo = {
-		.type = IBV_QPT_RC, .cap = { 8, 8, 1, 1, 0 }
-	};
+	struct sim_qp_opts qo = { .type = IBV_QPT_RC,
+				  .cap = { 8, 8, 1, 1, 0 } };
 	struct sim *sim = sim_new(3);
 	struct sim_qp *q = sim_qp_new(sim, 0, &qo);
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
@@ -246,17 +245,16 @@ static void transitions_need_their_attributes(void **state)
 	(void)state;
 	for (int bit = 1; bit <= IBV_QP_ACCESS_FLAGS; bit <<= 1)
 		if (rc_init & bit)
-			assert_int_equal(roce_qp_modify(q->qp, &a,
-							rc_init & ~bit, NULL),
-					 -EINVAL);
-	assert_int_equal(roce_qp_modify(q->qp, &a, rc_init | IBV_QP_QKEY, NULL), -EINVAL);
-	a.port_num = 2;
-	assert_int_equal(roce_qp_modify(q->qp, &a, rc_init, NULL),
+			assert_int_equal(
+				roce_qp_modify(q->qp, &a, rc_init & ~bit, NULL),
+				-EINVAL);
+	assert_int_equal(roce_qp_modify(q->qp, &a, rc_init | IBV_QP_QKEY, NULL),
 			 -EINVAL);
+	a.port_num = 2;
+	assert_int_equal(roce_qp_modify(q->qp, &a, rc_init, NULL), -EINVAL);
 	a.port_num = 1;
 	a.pkey_index = 1;
-	assert_int_equal(roce_qp_modify(q->qp, &a, rc_init, NULL),
-			 -EINVAL);
+	assert_int_equal(roce_qp_modify(q->qp, &a, rc_init, NULL), -EINVAL);
 	a.pkey_index = 0;
 	assert_int_equal(roce_qp_state(q->qp), IBV_QPS_RESET);
 	assert_int_equal(roce_qp_modify(q->qp, &a, rc_init, NULL), 0);
@@ -273,9 +271,9 @@ static void posting_limits(void **state)
 {
 	struct pair p = pair_new(IBV_QPT_RC);
 	struct ibv_sge sge[3] = { { 0, 0, 0 } };
-	struct ibv_send_wr wr = {
-		.sg_list = sge, .num_sge = 3, .opcode = IBV_WR_SEND
-	};
+	struct ibv_send_wr wr = { .sg_list = sge,
+				  .num_sge = 3,
+				  .opcode = IBV_WR_SEND };
 	struct ibv_recv_wr rr = { .sg_list = sge, .num_sge = 3 };
 
 	(void)state;
@@ -324,8 +322,10 @@ static void nothing_fails_in_sqd(void **state)
 		post(p.a, IBV_WR_SEND, 0, 3000, 0, 0x11, 0);
 		assert_int_equal(
 			roce_qp_modify(p.a->qp, &a,
-				       IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY,
-				       NULL), 0);
+				       IBV_QP_STATE |
+					       IBV_QP_EN_SQD_ASYNC_NOTIFY,
+				       NULL),
+			0);
 		post_to(p.a, k[i].op, 0, k[i].len);
 		settle(&p);
 		expect(p.a->send, IBV_WC_SUCCESS);

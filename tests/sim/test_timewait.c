@@ -49,8 +49,7 @@ static void lost_last_ack_is_given_again(void **state)
 }
 
 /* One request into what is left of p->b: whether an ACK comes of it. */
-static bool acked_after(struct pair *p, const struct roce_rx *rx,
-			uint32_t psn)
+static bool acked_after(struct pair *p, const struct roce_rx *rx, uint32_t psn)
 {
 	struct roce_timewait w = p->b->timewait;
 	struct roce_batch b;
@@ -84,19 +83,24 @@ static void gone_qp_repeats_one_ack(void **state)
 	struct pair p = pair_new(IBV_QPT_RC);
 	const uint32_t first = sim_conn_default.psn_a;
 	struct roce_rx rx = {
-		.h = { .opcode = ROCE_WRITE_ONLY, .pkey = 0xffff,
-		       .dest_qpn = roce_qp_num(p.b->qp), .ack_req = true,
-		       .va = remote(p.a, 0), .rkey = p.b->node->rkey,
+		.h = { .opcode = ROCE_WRITE_ONLY,
+		       .pkey = 0xffff,
+		       .dest_qpn = roce_qp_num(p.b->qp),
+		       .ack_req = true,
+		       .va = remote(p.a, 0),
+		       .rkey = p.b->node->rkey,
 		       .dma_len = 4 },
-		.payload = (const uint8_t *)"ABCD", .len = 4,
-		.sgid = p.a->node->gid, .dgid = p.b->node->gid,
+		.payload = (const uint8_t *)"ABCD",
+		.len = 4,
+		.sgid = p.a->node->gid,
+		.dgid = p.b->node->gid,
 	};
 	struct roce_rx odd;
 
 	(void)state;
 	recv_into(p.b, 0, 3000);
-	post_to(p.a, IBV_WR_SEND, 0, 3000);	 /* PSNs 0, 1, 2 */
-	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 8);	 /* 3 */
+	post_to(p.a, IBV_WR_SEND, 0, 3000); /* PSNs 0, 1, 2 */
+	post_to(p.a, IBV_WR_RDMA_WRITE, 0, 8); /* 3 */
 	post_to(p.a, IBV_WR_RDMA_READ, 64, 100); /* 4 */
 	settle(&p);
 	sim_qp_leave(p.b);
@@ -157,8 +161,7 @@ static void gone_qp_repeats_one_ack(void **state)
 /* Of a QP whose peer has nothing to ask for, nothing is left. */
 static void gone_qp_owes_nothing(void **state)
 {
-	const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC,
-					   IBV_QPT_UD };
+	const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD };
 
 	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(types); i++) {

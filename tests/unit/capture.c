@@ -20,7 +20,7 @@ static uint32_t get_u32(const uint8_t *p, bool big)
 {
 	return big ? get_be32(p) :
 		     (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 |
-			     (uint32_t)p[1] << 8 | p[0];
+			       (uint32_t)p[1] << 8 | p[0];
 }
 
 static void v4_mapped(union ibv_gid *gid, const uint8_t *addr)

@@ -7,12 +7,12 @@
 #include "wire/roce.h"
 
 struct captured {
-	char file[64];   /* where it was found, */
+	char file[64]; /* where it was found, */
 	unsigned number; /* counted from 1 */
 	union ibv_gid src, dst;
 	uint16_t sport, dport;
 	uint16_t ip_id; /* IPv4 */
-	uint8_t *data;	/* BTH to ICRC inclusive */
+	uint8_t *data; /* BTH to ICRC inclusive */
 	size_t len;
 };
 

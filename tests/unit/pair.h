@@ -109,7 +109,8 @@ static inline int teardown(void **state)
 	return 0;
 }
 
-static inline void end_init(struct end *e, enum ibv_qp_type type, struct ibv_srq *srq)
+static inline void end_init(struct end *e, enum ibv_qp_type type,
+			    struct ibv_srq *srq)
 {
 	struct ibv_qp_init_attr init = {
 		.qp_type = type,
@@ -199,7 +200,8 @@ static inline void connect_to(struct ibv_qp *qp, uint32_t dest)
 	assert_int_equal(qp->state, IBV_QPS_RTS);
 }
 
-static inline void pair_init(struct end *a, struct end *b, enum ibv_qp_type type)
+static inline void pair_init(struct end *a, struct end *b,
+			     enum ibv_qp_type type)
 {
 	end_init(a, type, NULL);
 	end_init(b, type, NULL);
@@ -222,12 +224,14 @@ static inline struct ibv_wc wait_wc(struct ibv_cq *cq)
 	return wc;
 }
 
-static inline struct ibv_sge sge_of(const struct end *e, size_t at, uint32_t len)
+static inline struct ibv_sge sge_of(const struct end *e, size_t at,
+				    uint32_t len)
 {
 	return (struct ibv_sge){ (uintptr_t)e->buf + at, len, e->mr->lkey };
 }
 
-static inline void post_recv(struct end *e, uint64_t id, size_t at, uint32_t len)
+static inline void post_recv(struct end *e, uint64_t id, size_t at,
+			     uint32_t len)
 {
 	struct ibv_sge sge = sge_of(e, at, len);
 	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 };
@@ -237,7 +241,7 @@ static inline void post_recv(struct end *e, uint64_t id, size_t at, uint32_t len
 }
 
 static inline int try_send(struct end *e, struct ibv_send_wr *wr, size_t at,
-		    uint32_t len)
+			   uint32_t len)
 {
 	struct ibv_sge sge = sge_of(e, at, len);
 	struct ibv_send_wr *bad;
@@ -249,7 +253,7 @@ static inline int try_send(struct end *e, struct ibv_send_wr *wr, size_t at,
 }
 
 static inline void expect_wc(const struct ibv_wc *wc, uint64_t id,
-		      enum ibv_wc_status status)
+			     enum ibv_wc_status status)
 {
 	assert_string_equal(ibv_wc_status_str(wc->status),
 			    ibv_wc_status_str(status));

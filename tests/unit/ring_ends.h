@@ -17,7 +17,7 @@ struct ends {
 	struct ring_out out;
 	struct ring_in in;
 	uint32_t put, got; /* records */
-	uint8_t *data;	   /* RING_DATA_MAX bytes that look random */
+	uint8_t *data; /* RING_DATA_MAX bytes that look random */
 };
 
 #define LIFE 7

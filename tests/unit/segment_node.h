@@ -95,8 +95,7 @@ static inline struct node node_start(unsigned whom, uint32_t flags,
 	close(from[1]);
 	n.to = to[1];
 	n.from = from[0];
-	assert_int_equal(read(n.from, &n.slot, sizeof(n.slot)),
-			 sizeof(n.slot));
+	assert_int_equal(read(n.from, &n.slot, sizeof(n.slot)), sizeof(n.slot));
 	return n;
 }
 

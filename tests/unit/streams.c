@@ -73,11 +73,10 @@ static struct stream *find(struct streams *all, const struct segment *s,
 	return NULL;
 }
 
-static int begin(struct streams *all, const struct segment *s,
-		 const char *name)
+static int begin(struct streams *all, const struct segment *s, const char *name)
 {
-	struct stream *more = realloc(all->stream,
-				      (all->n + 1) * sizeof(*more));
+	struct stream *more =
+		realloc(all->stream, (all->n + 1) * sizeof(*more));
 	struct stream *c;
 
 	if (!more)

@@ -152,11 +152,8 @@ static void beside_reads(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(small),
-		TEST(of_several_packets),
-		TEST(empty),
-		TEST(many),
-		TEST(beside_reads),
+		TEST(small), TEST(of_several_packets), TEST(empty),
+		TEST(many),  TEST(beside_reads),
 	};
 
 	if (argc > 1)

@@ -11,8 +11,7 @@
 
 static struct captures captures;
 
-#define FOR_EACH(c)                                                            \
-	for (c = captures.pkt; c < captures.pkt + captures.n; c++)
+#define FOR_EACH(c) for (c = captures.pkt; c < captures.pkt + captures.n; c++)
 
 #define CHECK(c, cond)                                                         \
 	do {                                                                   \
@@ -23,8 +22,8 @@ static struct captures captures;
 
 static bool check(const struct captured *c, uint16_t *id)
 {
-	return icrc_check(&c->src, &c->dst, c->sport, c->dport, c->data,
-			  c->len, id);
+	return icrc_check(&c->src, &c->dst, c->sport, c->dport, c->data, c->len,
+			  id);
 }
 
 static void round_trip(void **state)
@@ -35,7 +34,8 @@ static void round_trip(void **state)
 	int len;
 
 	(void)state;
-	FOR_EACH(c) {
+	FOR_EACH(c)
+	{
 		len = roce_decode(&h, c->data, c->len - ROCE_ICRC_LEN);
 		CHECK(c, len >= ROCE_BTH_LEN);
 		CHECK(c, roce_encode(&h, out) == (size_t)len);
@@ -51,7 +51,8 @@ static void icrc_agrees(void **state)
 	uint32_t crc;
 
 	(void)state;
-	FOR_EACH(c) {
+	FOR_EACH(c)
+	{
 		crc = icrc_begin(&c->src, &c->dst, c->sport, c->dport, c->len,
 				 c->ip_id);
 		crc = icrc_bth(crc, c->data, ROCE_BTH_LEN);
@@ -85,7 +86,8 @@ static void changes_show(void **state)
 	int i;
 
 	(void)state;
-	FOR_EACH(c) {
+	FOR_EACH(c)
+	{
 		for (i = 0; i < 16; i++) {
 			uint8_t bit = (uint8_t)(1u << rnd(&rng) % 8);
 
@@ -120,7 +122,8 @@ static void cut_short(void **state)
 	int hdr_len;
 
 	(void)state;
-	FOR_EACH(c) {
+	FOR_EACH(c)
+	{
 		hdr_len = roce_decode(&h, c->data, c->len - ROCE_ICRC_LEN);
 		for (len = 0; len < (size_t)hdr_len; len++) {
 			p = malloc(len ? len : 1);

@@ -134,12 +134,11 @@ static void cq_overrun(void **state)
 	b.cq = ibv_create_cq(ctx, 1, NULL, b.ch, 0);
 	room = (uint32_t)b.cq->cqe;
 	assert_in_range(room, 1, 63);
-	b.qp = ibv_create_qp(
-		pd, &(struct ibv_qp_init_attr){ .qp_type = IBV_QPT_RC,
-						.send_cq = b.cq,
-						.recv_cq = b.cq,
-						.cap = { 4, room + 1, 1, 1,
-							 0 } });
+	b.qp = ibv_create_qp(pd, &(struct ibv_qp_init_attr){
+					 .qp_type = IBV_QPT_RC,
+					 .send_cq = b.cq,
+					 .recv_cq = b.cq,
+					 .cap = { 4, room + 1, 1, 1, 0 } });
 	assert_non_null(b.qp);
 	assert_int_equal(ibv_modify_qp(a.qp,
 				       &(struct ibv_qp_attr){
@@ -192,11 +191,8 @@ static void cq_cleaned(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(cq_events),
-		TEST(cq_destroy_waits),
-		TEST(cq_rounded_up),
-		TEST(cq_overrun),
-		TEST(cq_cleaned),
+		TEST(cq_events),  TEST(cq_destroy_waits), TEST(cq_rounded_up),
+		TEST(cq_overrun), TEST(cq_cleaned),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -87,7 +87,8 @@ static void gid_table(void **state)
 /* In a host of its own; the exit status. */
 static int see_late_address(void)
 {
-	union ibv_gid gid, late = { .raw = { [10] = 0xff, 0xff, 10, 77, 0, 1 } };
+	union ibv_gid gid,
+		late = { .raw = { [10] = 0xff, 0xff, 10, 77, 0, 1 } };
 	struct pollfd pfd = { .events = POLLIN };
 	struct ibv_device **list;
 	struct ibv_context *c;
@@ -215,8 +216,8 @@ static void extended(void **state)
 			assert_int_equal(cq->status, IBV_WC_SUCCESS);
 			assert_int_equal(cq->wr_id, i);
 			assert_int_equal(ibv_wc_read_opcode(cq),
-					 i == 2 ? IBV_WC_RDMA_WRITE
-						: IBV_WC_SEND);
+					 i == 2 ? IBV_WC_RDMA_WRITE :
+						  IBV_WC_SEND);
 			assert_int_equal(ibv_wc_read_qp_num(cq), a.qp->qp_num);
 			assert_true(ibv_wc_read_completion_ts(cq) >= ts);
 			ts = ibv_wc_read_completion_ts(cq);
@@ -399,10 +400,12 @@ static void texts(void **state)
 		}
 	}
 	for (k = 0; k <= IBV_EVENT_WQ_FATAL; k++)
-		assert_string_not_equal(ibv_event_type_str((enum ibv_event_type)k), "unknown");
+		assert_string_not_equal(
+			ibv_event_type_str((enum ibv_event_type)k), "unknown");
 	assert_string_equal(ibv_event_type_str(99), "unknown");
 	for (k = 0; k <= IBV_WC_TM_RNDV_INCOMPLETE; k++)
-		assert_string_not_equal(ibv_wc_status_str((enum ibv_wc_status)k), "unknown");
+		assert_string_not_equal(
+			ibv_wc_status_str((enum ibv_wc_status)k), "unknown");
 	assert_string_equal(ibv_wc_status_str(99), "unknown");
 	for (k = 0; k <= IBV_PORT_ACTIVE_DEFER; k++)
 		assert_non_null(ibv_port_state_str((enum ibv_port_state)k));

@@ -127,7 +127,8 @@ static void udmabuf(void **state)
 	}
 	create.memfd = (uint32_t)memfd_create("x", MFD_ALLOW_SEALING);
 	assert_int_equal(ftruncate((int)create.memfd, 4 * PAGE), 0);
-	assert_int_equal(fcntl((int)create.memfd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+	assert_int_equal(fcntl((int)create.memfd, F_ADD_SEALS, F_SEAL_SHRINK),
+			 0);
 	mem = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED,
 		   (int)create.memfd, 0);
 	assert_true(mem != MAP_FAILED);

@@ -50,7 +50,8 @@ static void device_memory(void **state)
 	assert_null(ibv_reg_dm_mr(pd, dm, 0, 104, zero));
 	assert_null(ibv_reg_dm_mr(pd, dm, 101, 0, zero));
 	assert_null(ibv_reg_dm_mr(pd, dm, 4, SIZE_MAX - 2, zero));
-	assert_null(ibv_reg_dm_mr(pd, dm, 0, 64, zero | IBV_ACCESS_REMOTE_WRITE));
+	assert_null(
+		ibv_reg_dm_mr(pd, dm, 0, 64, zero | IBV_ACCESS_REMOTE_WRITE));
 	mr = ibv_reg_dm_mr(pd, dm, 20, 64, zero | ALL_ACCESS);
 	assert_non_null(mr);
 	assert_int_equal(ibv_free_dm(dm), EBUSY);
@@ -235,7 +236,8 @@ static void *arena_alloc(struct ibv_pd *p, void *context, size_t size,
 	return mem;
 }
 
-static void arena_free(struct ibv_pd *p, void *context, void *mem, uint64_t type)
+static void arena_free(struct ibv_pd *p, void *context, void *mem,
+		       uint64_t type)
 {
 	struct arena *a = context;
 
@@ -251,7 +253,8 @@ static void parent_domain(void **state)
 	struct arena arena = { .mode = OWN };
 	struct ibv_parent_domain_init_attr attr = { .pd = pd };
 	struct ibv_cq_init_attr_ex cqa = { .cqe = 16 };
-	struct ibv_srq_init_attr srqa = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq_init_attr srqa = { .attr = { .max_wr = 8,
+						    .max_sge = 1 } };
 	struct ibv_srq_attr more = { .max_wr = 64 };
 	struct ibv_pd *plain = pd, *parent;
 	struct ibv_cq_ex *cq;
@@ -340,10 +343,8 @@ static void parent_domain(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(device_memory),
-		TEST(device_memory_pieces),
-		TEST(imports),
-		TEST(import_elsewhere),
+		TEST(device_memory), TEST(device_memory_pieces),
+		TEST(imports),       TEST(import_elsewhere),
 		TEST(parent_domain),
 	};
 

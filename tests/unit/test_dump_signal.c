@@ -124,8 +124,8 @@ static void is_answered(void **state)
 	assert_non_null(text);
 	assert_int_equal(sscanf(text, "QPs %x %x", &qpn[0], &qpn[1]), 2);
 	for (int i = 0; i < 2; i++) {
-		snprintf(line, sizeof(line), "\nsofthca: QP 0x%06x (RC, RTS, peer ",
-			 qpn[i]);
+		snprintf(line, sizeof(line),
+			 "\nsofthca: QP 0x%06x (RC, RTS, peer ", qpn[i]);
 		assert_non_null(strstr(text, line));
 	}
 }

@@ -67,10 +67,11 @@ static struct ibv_wc start(struct ibv_cq_ex *cq)
 /* Every field that a CQ can give. */
 static void fields(void **state)
 {
-	const uint64_t want =
-		IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
-		IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
-	struct ibv_send_wr wr = { .wr_id = 3, .opcode = IBV_WR_SEND_WITH_IMM,
+	const uint64_t want = IBV_WC_STANDARD_FLAGS |
+			      IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+			      IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+	struct ibv_send_wr wr = { .wr_id = 3,
+				  .opcode = IBV_WR_SEND_WITH_IMM,
 				  .imm_data = htobe32(77) };
 	struct ibv_values_ex values = { .comp_mask =
 						IBV_VALUES_MASK_RAW_CLOCK };
@@ -190,9 +191,8 @@ static void moderation(void **state)
 /* What does not fit is lost, and that is all. */
 static void overrun_ignored(void **state)
 {
-	struct ibv_cq_ex *cq =
-		new_cq_ex(2, IBV_WC_STANDARD_FLAGS,
-			  IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN);
+	struct ibv_cq_ex *cq = new_cq_ex(2, IBV_WC_STANDARD_FLAGS,
+					 IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN);
 	struct ibv_cq *plain = ibv_cq_ex_to_cq(cq);
 	const int room = plain->cqe;
 	struct ibv_wc wc[64];
@@ -482,7 +482,8 @@ static void no_event(void)
 
 static void events(void **state)
 {
-	struct ibv_srq_init_attr sia = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq_init_attr sia = { .attr = { .max_wr = 8,
+						   .max_sge = 1 } };
 	struct ibv_srq_attr limit = { .srq_limit = 2 };
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
 	struct ibv_qp_attr attr, rtr;
@@ -513,10 +514,10 @@ static void events(void **state)
 	assert_int_equal(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE), 0);
 	attr.qp_state = IBV_QPS_SQD;
 	attr.en_sqd_async_notify = 1;
-	assert_int_equal(ibv_modify_qp(a.qp, &attr,
-				       IBV_QP_STATE |
-					       IBV_QP_EN_SQD_ASYNC_NOTIFY),
-			 0);
+	assert_int_equal(
+		ibv_modify_qp(a.qp, &attr,
+			      IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY),
+		0);
 	expect_event(IBV_EVENT_SQ_DRAINED, a.qp);
 	attr.qp_state = IBV_QPS_RTS;
 	assert_int_equal(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE), 0);
@@ -598,11 +599,11 @@ static void events(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(fields),	       TEST(moderation),
+		TEST(fields),          TEST(moderation),
 		TEST(overrun_ignored), TEST(resize_in_flight),
 		TEST(all_or_nothing),  TEST(atomic_write),
 		TEST(attribute_sizes), TEST(enhancements),
-		TEST(ethernet),	       TEST(events),
+		TEST(ethernet),        TEST(events),
 	};
 
 	alarm(60);

@@ -89,9 +89,9 @@ static void wrong_lines(void **state)
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		char why[256] = "";
 		unsigned line;
-		struct faults *f = faults_parse(wrong[i].text,
-						strlen(wrong[i].text), &line,
-						why, sizeof(why));
+		struct faults *f =
+			faults_parse(wrong[i].text, strlen(wrong[i].text),
+				     &line, why, sizeof(why));
 
 		if (f || line != wrong[i].line || !strstr(why, wrong[i].says))
 			fail_msg("\"%s\": line %u: %s", wrong[i].text, line,
@@ -219,9 +219,10 @@ static void classes(void **state)
 		{ "rnr_nak", ROCE_XRC | ROCE_ACK, ROCE_AETH_RNR | 12 },
 		{ "cnp", ROCE_CNP, 0 },
 	};
-	static const char *const all[] = { "send", "write", "read_request",
-					   "read_response", "atomic", "ack",
-					   "nak", "rnr_nak", "cnp", "mad" };
+	static const char *const all[] = {
+		"send", "write", "read_request", "read_response", "atomic",
+		"ack",  "nak",   "rnr_nak",      "cnp",           "mad"
+	};
 	struct fault_packet p;
 	char text[64];
 
@@ -295,8 +296,11 @@ static void calls_and_receives(void **state)
 static void taken_back(void **state)
 {
 	static const char *const texts[] = {
-		"seed 3\ndrop p=0.5", "drop nth=3,5-6", "drop every=3",
-		"drop after 4KB first=2", "drop after 3ms for 2ms first=1",
+		"seed 3\ndrop p=0.5",
+		"drop nth=3,5-6",
+		"drop every=3",
+		"drop after 4KB first=2",
+		"drop after 3ms for 2ms first=1",
 	};
 	struct fault_packet p = packet(ROCE_RC | ROCE_SEND_ONLY, 1000);
 

@@ -35,9 +35,12 @@ static void to_address(struct sockaddr_storage *ss, socklen_t *len)
 /* One message of 8 bytes to a queue pair, as its peer would send it. */
 static void forge(uint32_t qpn, uint32_t psn, const char text[8])
 {
-	const struct roce_hdr h = { .opcode = ROCE_SEND_ONLY, .mig_req = true,
-				    .pkey = 0xffff, .dest_qpn = qpn,
-				    .psn = psn, .ack_req = true };
+	const struct roce_hdr h = { .opcode = ROCE_SEND_ONLY,
+				    .mig_req = true,
+				    .pkey = 0xffff,
+				    .dest_qpn = qpn,
+				    .psn = psn,
+				    .ack_req = true };
 	const int df = IP_PMTUDISC_DO; /* so that the identification is 0 */
 	struct sockaddr_storage ss;
 	uint8_t p[64];
@@ -51,7 +54,8 @@ static void forge(uint32_t qpn, uint32_t psn, const char text[8])
 	assert_true(fd >= 0);
 	if (ss.ss_family == AF_INET)
 		assert_int_equal(setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER,
-					    &df, sizeof(df)), 0);
+					    &df, sizeof(df)),
+				 0);
 	assert_int_equal(bind(fd, (struct sockaddr *)&ss, len), 0);
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&ss, &len), 0);
 	n = roce_encode(&h, p);

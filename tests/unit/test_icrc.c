@@ -49,8 +49,8 @@ static uint32_t slow_icrc(const struct flow *f, const uint8_t *bth, size_t len,
 
 	memset(m, 0xff, sizeof(m));
 	if (roce_gid_is_v4(&f->src)) {
-		const uint8_t ip[] = { 0x45, 0xff, 0, 0, 0, 0, 0x40, 0,
-				       0xff, 17, 0xff, 0xff };
+		const uint8_t ip[] = { 0x45, 0xff, 0,    0,  0,    0,
+				       0x40, 0,    0xff, 17, 0xff, 0xff };
 
 		memcpy(m + n, ip, sizeof(ip));
 		put_be16(m + n + 2, (uint32_t)(20 + 8 + len));

@@ -8,8 +8,11 @@
 #include <errno.h>
 
 static const struct iwarp_offer both = {
-	.crc = true, .enhanced = true, .peer_to_peer = true,
-	.ird = 8, .ord = 4,
+	.crc = true,
+	.enhanced = true,
+	.peer_to_peer = true,
+	.ird = 8,
+	.ord = 4,
 };
 
 /* Two ends, and what they settled on. */
@@ -139,9 +142,8 @@ static void reads(void **state)
 							 t.at_b.ird);
 					assert_true(t.at_a.ird <= a.ird);
 					assert_true(t.at_a.ord <= a.ord);
-					assert_int_equal(
-						t.at_b.ird,
-						min_u32(b.ird, a.ord));
+					assert_int_equal(t.at_b.ird,
+							 min_u32(b.ird, a.ord));
 				}
 	ask(&t, &both);
 	iwarp_setup_asked(&t.b, 6, &ird, &ord);
@@ -170,8 +172,11 @@ static int reply_with(struct two *t, struct mpa_frame f)
 
 static void ready_to_receive(void **state)
 {
-	struct mpa_frame f = { .enhanced = true, .revision = 2, .ird = 4,
-			       .ord = 4, .peer_to_peer = true };
+	struct mpa_frame f = { .enhanced = true,
+			       .revision = 2,
+			       .ird = 4,
+			       .ord = 4,
+			       .peer_to_peer = true };
 	struct iwarp_offer offer = both;
 	struct iwarp_agreed got;
 	struct two t;
@@ -208,8 +213,11 @@ static void ready_to_receive(void **state)
 	assert_int_equal(got.rtr, IWARP_RTR_NONE);
 
 	/* As responder: an initiator that can do reads only. */
-	f = (struct mpa_frame){ .enhanced = true, .revision = 2, .ord = 1,
-				.peer_to_peer = true, .rtr_read = true };
+	f = (struct mpa_frame){ .enhanced = true,
+				.revision = 2,
+				.ord = 1,
+				.peer_to_peer = true,
+				.rtr_read = true };
 	iwarp_setup_init(&t.b, false);
 	n = (int)mpa_frame_encode(&f, t.frame);
 	assert_int_equal(give(&t.b, t.frame, (size_t)n, 5), 0);
@@ -222,8 +230,9 @@ static void ready_to_receive(void **state)
 
 static void asks_for_too_much(void **state)
 {
-	struct mpa_frame f = { .enhanced = true, .revision = 2, .ird = 4,
-			       .ord = 9 };
+	struct mpa_frame f = {
+		.enhanced = true, .revision = 2, .ird = 4, .ord = 9
+	};
 	struct iwarp_agreed got;
 	struct two t;
 
@@ -329,14 +338,16 @@ static void hostile(void **state)
 			 -EPROTO);
 	assert_int_equal(t.b.error, IWARP_SETUP_KEY);
 	iwarp_setup_init(&t.b, false);
-	assert_int_equal(give(&t.b, (const uint8_t *)
-			      "MPA ID Req Frame\x40\x03\x00\x00", 20, 20),
-			 -EPROTO);
+	assert_int_equal(
+		give(&t.b, (const uint8_t *)"MPA ID Req Frame\x40\x03\x00\x00",
+		     20, 20),
+		-EPROTO);
 	assert_int_equal(t.b.error, IWARP_SETUP_REVISION);
 	iwarp_setup_init(&t.b, false);
-	assert_int_equal(give(&t.b, (const uint8_t *)
-			      "MPA ID Req Frame\x50\x02\x02\x01", 20, 20),
-			 -EPROTO);
+	assert_int_equal(
+		give(&t.b, (const uint8_t *)"MPA ID Req Frame\x50\x02\x02\x01",
+		     20, 20),
+		-EPROTO);
 	assert_int_equal(t.b.error, IWARP_SETUP_LENGTH);
 }
 

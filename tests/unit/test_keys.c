@@ -384,10 +384,11 @@ static void one_slot(void **state)
 	(void)state;
 	init(&k, &mem, 1, 0);
 	for (i = 0; i < 1000; i++) {
-		assert_int_equal(keys_add(&k, &(struct key_entry){
-			.kind = KEY_MR }), 0);
-		assert_int_equal(keys_add(&k, &(struct key_entry){
-			.kind = KEY_MR }), -ENOMEM);
+		assert_int_equal(
+			keys_add(&k, &(struct key_entry){ .kind = KEY_MR }), 0);
+		assert_int_equal(
+			keys_add(&k, &(struct key_entry){ .kind = KEY_MR }),
+			-ENOMEM);
 		keys_kill(&k, 0);
 		keys_free(&k, 0);
 	}
@@ -409,8 +410,12 @@ static void windows_have_no_lkey(void **state)
 
 static void revived_with_new_keys(void **state)
 {
-	struct key_entry to = { .kind = KEY_MW2, .pd = 8, .addr = 0x9000,
-				.iova = 0x9000, .length = 10, .access = 2 };
+	struct key_entry to = { .kind = KEY_MW2,
+				.pd = 8,
+				.addr = 0x9000,
+				.iova = 0x9000,
+				.length = 10,
+				.access = 2 };
 	uint32_t old, new;
 	struct key_entry *e;
 	int slot;
@@ -438,8 +443,11 @@ static void revived_with_new_keys(void **state)
 
 static void bounds(void **state)
 {
-	const struct key_entry e = { .pd = 3, .access = 5, .iova = 0x1000,
-				     .length = 0x100, .addr = 0x555000 };
+	const struct key_entry e = { .pd = 3,
+				     .access = 5,
+				     .iova = 0x1000,
+				     .length = 0x100,
+				     .addr = 0x555000 };
 	const struct key_entry all = { .length = UINT64_MAX };
 	const struct key_entry top = { .iova = UINT64_MAX - 0xf,
 				       .length = 0x10 };
@@ -647,7 +655,8 @@ static void scribbled_on(void **state)
 	rkey = keys.entry[slot].rkey;
 	shown = &others.entry[slot];
 	p = (uint8_t *)shown;
-	for (bit = 0; bit < 8 * (offsetof(struct key_shown, check) + 8); bit++) {
+	for (bit = 0; bit < 8 * (offsetof(struct key_shown, check) + 8);
+	     bit++) {
 		if (bit / 32 == offsetof(struct key_shown, lkey) / 4)
 			continue;
 		p[bit / 8] ^= (uint8_t)(1u << bit % 8);
@@ -659,10 +668,11 @@ static void scribbled_on(void **state)
 	for (n = 0; n < 10000; n++) {
 		rnd_fill(&rng, p + rnd(&rng) % 8 * 8, 1 + rnd(&rng) % 8);
 		shown->rkey = rkey;
-		assert_true(!peek(rkey, 0, &e) ||
-			    !memcmp(&was.access, &e.access,
-				    offsetof(struct key_shown, check) -
-					    offsetof(struct key_shown, access)));
+		assert_true(
+			!peek(rkey, 0, &e) ||
+			!memcmp(&was.access, &e.access,
+				offsetof(struct key_shown, check) -
+					offsetof(struct key_shown, access)));
 		*shown = was;
 	}
 	/* Another entry in its place. */
@@ -842,8 +852,8 @@ static void readers_against_removal(void **state)
 	init(&keys, keys.entry, 2, rnd_seed());
 
 	for (i = 0; i < ARRAY_SIZE(thread); i++)
-		assert_int_equal(pthread_create(&thread[i], NULL, reader,
-						NULL), 0);
+		assert_int_equal(pthread_create(&thread[i], NULL, reader, NULL),
+				 0);
 	end = clock_ns() + 300000000;
 	while (clock_ns() < end) {
 		begin_life(&slot, &r);
@@ -862,8 +872,7 @@ static void readers_against_removal(void **state)
 	for (i = 0; i < ARRAY_SIZE(thread); i++)
 		pthread_join(thread[i], NULL);
 	print_message("%llu lives, %llu hits, %llu misses\n",
-		      (unsigned long long)lives,
-		      (unsigned long long)race.hits,
+		      (unsigned long long)lives, (unsigned long long)race.hits,
 		      (unsigned long long)race.misses);
 	assert_false(race.wrong);
 	assert_true(lives > 10);

@@ -227,7 +227,8 @@ static void note_rx(struct engine_qp *q, const struct roce_rx *pkt,
 	}
 	assert_null(pkt->payload);
 	assert_int_equal(pkt->source->read(pkt->source, 5,
-					   &(struct iovec){ &got, 1 }, 1), 0);
+					   &(struct iovec){ &got, 1 }, 1),
+			 0);
 	assert_int_equal(got, 0x25);
 }
 
@@ -238,7 +239,8 @@ static void packets_are_left_whole(void **state)
 	struct source s = { { source_read, sizeof(s) }, 0x20 };
 	uint8_t bytes[] = "abc";
 	bool acked;
-	struct roce_rx elsewhere = { .source = &s.base, .len = 100000,
+	struct roce_rx elsewhere = { .source = &s.base,
+				     .len = 100000,
 				     .acked = &acked };
 	struct roce_rx here = { .payload = bytes, .len = 3, .acked = &acked };
 

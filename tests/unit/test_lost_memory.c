@@ -123,10 +123,11 @@ static void lose_memory(enum how how, uint32_t len)
 	end_init(&c, IBV_QPT_UD, NULL);
 	connect_to(c.qp, 0);
 	wr = (struct ibv_send_wr){ .opcode = IBV_WR_SEND };
-	wr.wr.ud.ah = ibv_create_ah(pd, &(struct ibv_ah_attr){
-		.is_global = 1,
-		.port_num = 1,
-		.grh = { .dgid = gid0, .hop_limit = 64 } });
+	wr.wr.ud.ah = ibv_create_ah(
+		pd, &(struct ibv_ah_attr){
+			    .is_global = 1,
+			    .port_num = 1,
+			    .grh = { .dgid = gid0, .hop_limit = 64 } });
 	wr.wr.ud.remote_qpn = c.qp->qp_num;
 	wr.wr.ud.remote_qkey = 0x11111111;
 	receive_at(&c, lost + 8, mr);
@@ -307,8 +308,8 @@ static void lose_memory_with(const char *wire)
 			setrlimit(RLIMIT_CORE, &no_core);
 			setenv("SOFTHCA_WIRE", wire, 1);
 			/* No handlers but ours. */
-			setenv("ASAN_OPTIONS",
-			       "handle_segv=0:handle_sigbus=0", 1);
+			setenv("ASAN_OPTIONS", "handle_segv=0:handle_sigbus=0",
+			       1);
 			execl("/proc/self/exe", "test_memory",
 			      lost_cases[i].name, NULL);
 			_exit(127);

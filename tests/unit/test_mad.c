@@ -60,7 +60,7 @@ static const uint8_t *capture_mad(struct capture *c)
 static void round_trip(void **state)
 {
 	static const uint16_t kinds[] = {
-		MAD_CM_REQ,  MAD_CM_REP,  MAD_CM_REJ,	   MAD_CM_RTU,
+		MAD_CM_REQ,  MAD_CM_REP,  MAD_CM_REJ,      MAD_CM_RTU,
 		MAD_CM_DREQ, MAD_CM_DREP, MAD_CM_SIDR_REQ, MAD_CM_SIDR_REP,
 	};
 	size_t seen[MAD_CM_APR + 1] = { 0 }, n = 0;
@@ -277,10 +277,10 @@ static void tables(void **state)
 			if (f[i].width <= 64)
 				assert_int_equal(
 					mad_field_get(&back, &f[i]),
-					f[i].width == 64
-						? UINT64_MAX
-						: (UINT64_C(1) << f[i].width) -
-							  1);
+					f[i].width == 64 ?
+						UINT64_MAX :
+						(UINT64_C(1) << f[i].width) -
+							1);
 		}
 		/* the last field, private data, ends the MAD */
 		assert_string_equal(f[count - 1].name, "private_data");

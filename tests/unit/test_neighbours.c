@@ -15,7 +15,7 @@
 static struct {
 	_Atomic uint32_t go, done;
 	uint64_t count; /* plain */
-} *shared;
+} * shared;
 
 /* At the same address in each process, as they are forked. */
 #define WORDS 4096
@@ -40,8 +40,8 @@ static int shared_teardown(void **state)
 static void count_under_lock(struct segment_peer *p, struct segment *own)
 {
 	for (int i = 0; i < 20000; i++) {
-		while (own ? segment_own_atomic_lock(own, 3)
-			   : segment_atomic_lock(p, 3))
+		while (own ? segment_own_atomic_lock(own, 3) :
+			     segment_atomic_lock(p, 3))
 			;
 		shared->count++;
 		if (own)

@@ -116,8 +116,8 @@ static void order(void **state)
 	/* The default route decides. */
 	for (int i = 0; i < 2; i++) {
 		ip("route del default");
-		assert_true(i ? ip("route add default via 10.1.0.9")
-			      : ip("route add default via 10.2.0.9"));
+		assert_true(i ? ip("route add default via 10.1.0.9") :
+				ip("route add default via 10.2.0.9"));
 		assert_int_equal(netdev_scan(&t, "", NULL), 0);
 		assert_int_equal(without_link_local(&t), 6);
 		assert_true(is(&t.gid[i ? 0 : 1], "10.1.0.1", "va"));
@@ -222,8 +222,8 @@ static bool becomes_local(const union ibv_gid *gid, uint32_t ifindex)
 		if (i)
 			usleep(1000);
 		clock_forward(FORGOTTEN_NS);
-		is = ifindex ? netdev_is_local_on(gid, ifindex)
-			     : netdev_is_local(gid);
+		is = ifindex ? netdev_is_local_on(gid, ifindex) :
+			       netdev_is_local(gid);
 	}
 	return is;
 }

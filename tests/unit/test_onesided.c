@@ -18,8 +18,19 @@ static struct ibv_mr *extra;
 static struct ibv_mw *window;
 static void *hole;
 
-enum extra_kind { NONE, MR, OTHER_PD, UNMAPPED, ODP, ODP_HOLE, ZERO_BASED, DEAD,
-		  BOUND, BOUND_ELSEWHERE, UNBOUND };
+enum extra_kind {
+	NONE,
+	MR,
+	OTHER_PD,
+	UNMAPPED,
+	ODP,
+	ODP_HOLE,
+	ZERO_BASED,
+	DEAD,
+	BOUND,
+	BOUND_ELSEWHERE,
+	UNBOUND
+};
 
 /* At the target: another key, of its buffer's second half. */
 static int64_t add_extra(int64_t kind, int64_t access)
@@ -53,8 +64,12 @@ static int64_t add_extra(int64_t kind, int64_t access)
 static int64_t bind(int64_t to_other_qp, int64_t access)
 {
 	struct ibv_qp_init_attr init = {
-		.qp_type = IBV_QPT_RC, .send_cq = me.cq, .recv_cq = me.cq,
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1,
+		.qp_type = IBV_QPT_RC,
+		.send_cq = me.cq,
+		.recv_cq = me.cq,
+		.cap = { .max_send_wr = 4,
+			 .max_recv_wr = 4,
+			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
 	};
 	struct ibv_qp *qp = me.qp;
@@ -148,7 +163,7 @@ static const struct mistake {
 	const char *name;
 	enum ibv_wr_opcode op;
 	enum extra_kind kind; /* what the rkey is of, */
-	unsigned access;      /* with these flags */
+	unsigned access; /* with these flags */
 	int64_t qp_access;
 	uint32_t rkey_xor;
 	int64_t off; /* of the remote address */
@@ -182,8 +197,8 @@ static const struct mistake {
 	{ "add, odd", ADD, MR, ALL, ALL, 0, 4, 8, 0, 0, INVALID, EV_REQ },
 	{ "atomic write, odd", AWRITE, MR, ALL, ALL, 0, 12, 8, 0, 0, INVALID,
 	  EV_REQ },
-	{ "write, region is read only", WRITE, MR,
-	  IBV_ACCESS_REMOTE_READ, ALL, 0, 0, 8, 0, 0, ACCESS, EV_ACCESS },
+	{ "write, region is read only", WRITE, MR, IBV_ACCESS_REMOTE_READ, ALL,
+	  0, 0, 8, 0, 0, ACCESS, EV_ACCESS },
 	{ "read, region is write only", READ, MR,
 	  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, ALL, 0, 0, 8, 0, 0,
 	  ACCESS, EV_ACCESS },
@@ -365,7 +380,9 @@ static int64_t break_it(int64_t a, int64_t b)
 static void wrong_states(void **state)
 {
 	static const enum ibv_qp_state states[] = {
-		IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_ERR,
+		IBV_QPS_RESET,
+		IBV_QPS_INIT,
+		IBV_QPS_ERR,
 	};
 
 	(void)state;
@@ -390,8 +407,10 @@ static void wrong_states(void **state)
 		attr.max_rd_atomic = 1;
 		assert_int_equal(
 			ibv_modify_qp(me.qp, &attr, rts_mask(IBV_QPT_RC)), 0);
-		assert_int_equal(do_op(i == 0 ? WRITE : i == 1 ? READ : ADD, 0,
-				       8),
+		assert_int_equal(do_op(i == 0 ? WRITE :
+				       i == 1 ? READ :
+						ADD,
+				       0, 8),
 				 IBV_WC_RETRY_EXC_ERR);
 	}
 }
@@ -417,8 +436,9 @@ static int64_t sum_of(int64_t from, int64_t to)
 
 static void copies_of_all_sizes(void **state)
 {
-	static const uint32_t sizes[] = { 1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65,
-					  511, 4095, 4096, 4097, 20000 };
+	static const uint32_t sizes[] = { 1,    2,    7,    8,    9,  15,
+					  16,   17,   63,   64,   65, 511,
+					  4095, 4096, 4097, 20000 };
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
@@ -518,8 +538,10 @@ static void in_order(void **state)
 		sent = sum_of(0, 4000);
 		for (int i = 0; i < 6; i++) {
 			wr[i] = (struct ibv_send_wr){
-				.wr_id = (uint64_t)i, .sg_list = &sge,
-				.num_sge = 1, .opcode = WRITE,
+				.wr_id = (uint64_t)i,
+				.sg_list = &sge,
+				.num_sge = 1,
+				.opcode = WRITE,
 				.next = i < 5 ? &wr[i + 1] : NULL,
 				.wr.rdma.remote_addr =
 					shared->addr + 4000u * (uint32_t)i,
@@ -581,14 +603,18 @@ static void unsignalled(void **state)
 static void all_or_nothing(void **state)
 {
 	struct ibv_qp_init_attr_ex init = {
-		.qp_type = IBV_QPT_RC, .send_cq = me.cq, .recv_cq = me.cq,
-		.cap = { .max_send_wr = 8, .max_recv_wr = 1, .max_send_sge = 1,
+		.qp_type = IBV_QPT_RC,
+		.send_cq = me.cq,
+		.recv_cq = me.cq,
+		.cap = { .max_send_wr = 8,
+			 .max_recv_wr = 1,
+			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
-		.comp_mask = IBV_QP_INIT_ATTR_PD |
-			     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.comp_mask =
+			IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 		.pd = pd,
-		.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE |
-				  IBV_QP_EX_WITH_RDMA_READ,
+		.send_ops_flags =
+			IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ,
 	};
 	struct ibv_qp *plain = me.qp;
 	struct ibv_qp_ex *ex;
@@ -719,8 +745,12 @@ static void post_add(struct ibv_qp *qp, uint64_t addr, uint32_t rkey)
 static int64_t add_to_own(int64_t n, int64_t b)
 {
 	struct ibv_qp_init_attr init = {
-		.qp_type = IBV_QPT_RC, .send_cq = me.cq, .recv_cq = me.cq,
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1,
+		.qp_type = IBV_QPT_RC,
+		.send_cq = me.cq,
+		.recv_cq = me.cq,
+		.cap = { .max_send_wr = 4,
+			 .max_recv_wr = 4,
+			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
 	};
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);

@@ -183,9 +183,9 @@ static void add_fpdu(struct stream *s, size_t fpdus, bool markers,
 
 	for (uint32_t i = 0; i < len; i++)
 		add_byte(s, fpdus, markers,
-			 i == 0   ? (uint8_t)(ulpdu >> 8)
-			 : i == 1 ? (uint8_t)ulpdu
-				  : (uint8_t)rnd(rng));
+			 i == 0 ? (uint8_t)(ulpdu >> 8) :
+			 i == 1 ? (uint8_t)ulpdu :
+				  (uint8_t)rnd(rng));
 	s->end[s->n++] = s->len;
 }
 
@@ -222,8 +222,9 @@ static void expect_messages(const struct pcap_tcp_end *end, struct stream *s,
 
 		for (; at < s->end[s->seen]; at += max)
 			expect(end, way, PSH | ACK, s->bytes + at,
-			       s->end[s->seen] - at < max ? s->end[s->seen] - at
-							  : max);
+			       s->end[s->seen] - at < max ?
+				       s->end[s->seen] - at :
+				       max);
 		s->seen++;
 	}
 }
@@ -255,8 +256,8 @@ static void conversation(const struct pcap_tcp_end *end, int initiator,
 		fpdus = s[way].len;
 		while (s[way].n < MESSAGES)
 			add_fpdu(&s[way], fpdus, markers[way],
-				 s[way].n % 8 ? (uint32_t)(rnd(&rng) % 100)
-					      : longest,
+				 s[way].n % 8 ? (uint32_t)(rnd(&rng) % 100) :
+						longest,
 				 &rng);
 	}
 	t = pcap_tcp_begin(pcap, &end[OUT], &end[IN], 0xa, initiator == OUT);

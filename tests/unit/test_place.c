@@ -172,7 +172,8 @@ static void guard_within_a_guard(void)
 {
 	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
-	nowhere = mmap(NULL, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	nowhere =
+		mmap(NULL, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(nowhere, MAP_FAILED);
 	assert_int_equal(munmap(nowhere, page), 0);
 	assert_ptr_not_equal(signal(SIGUSR1, on_signal), SIG_ERR);

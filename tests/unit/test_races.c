@@ -2,6 +2,7 @@
  * test_races.c - objects that come and go while others use them
  */
 #include "verbs/verbs.h"
+
 #include "pair.h"
 
 /* Numbers are unique, and come back late. */
@@ -290,9 +291,9 @@ static void request_left_behind_is_waited_for(void **state)
 	for (int i = 0; i < 2; i++) {
 		rtr = rtr_attr(end[!i].qp->qp_num);
 		assert_int_equal(to_init(end[i].qp, 0), 0);
-		assert_int_equal(ibv_modify_qp(end[i].qp, &rtr,
-					       rtr_mask(IBV_QPT_RC)),
-				 0);
+		assert_int_equal(
+			ibv_modify_qp(end[i].qp, &rtr, rtr_mask(IBV_QPT_RC)),
+			0);
 		assert_int_equal(to_rts(end[i].qp, 1), 0); /* 34 ms in all */
 	}
 	post_recv(b, 2, 0, 64);

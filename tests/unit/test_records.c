@@ -151,8 +151,11 @@ static void check_plain(const struct roce_rx *pkt, uint32_t psn)
 
 static void packets_have_nothing_of_others(void **state)
 {
-	const struct shm_ext_far far = { .qkey = 5, .src_qpn = 6, .tclass = 7,
-					 .sgid.raw = { 1 }, .dgid.raw = { 2 } };
+	const struct shm_ext_far far = { .qkey = 5,
+					 .src_qpn = 6,
+					 .tclass = 7,
+					 .sgid.raw = { 1 },
+					 .dgid.raw = { 2 } };
 	const struct shm_ext_atomic a = { 8, 9 };
 	struct {
 		struct shm_ref ref;
@@ -291,10 +294,11 @@ int main(void)
 						begin, finish),
 		cmocka_unit_test_setup_teardown(bytes_end_a_poll, begin,
 						finish),
-		cmocka_unit_test_setup_teardown(packets_are_acknowledged,
-						begin, finish),
+		cmocka_unit_test_setup_teardown(packets_are_acknowledged, begin,
+						finish),
 		cmocka_unit_test_setup_teardown(
-			acknowledgements_have_nothing_of_packets, begin, finish),
+			acknowledgements_have_nothing_of_packets, begin,
+			finish),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

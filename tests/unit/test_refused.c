@@ -106,9 +106,9 @@ static void with_pd(void *object, bool inlined)
 	NONE(ibv_create_qp(p, &qp));
 	NONE(ibv_create_ah(p, &ah));
 	NONE(ibv_create_ah_from_wc(p, &wc, &grh, 1));
-	assert_int_equal(ibv_rereg_mr(whole.mr, IBV_REREG_MR_CHANGE_PD, p, NULL,
-				      0, 0),
-			 IBV_REREG_MR_ERR_CMD);
+	assert_int_equal(
+		ibv_rereg_mr(whole.mr, IBV_REREG_MR_CHANGE_PD, p, NULL, 0, 0),
+		IBV_REREG_MR_ERR_CMD);
 	ibv_unimport_pd(p);
 	if (inlined) {
 		struct ibv_parent_domain_init_attr attr = { .pd = p };
@@ -127,9 +127,9 @@ static void with_mr(void *object, bool inlined)
 	struct ibv_mr *mr = object;
 
 	(void)inlined;
-	assert_int_equal(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL,
-				      NULL, 0, 0),
-			 IBV_REREG_MR_ERR_CMD);
+	assert_int_equal(
+		ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0),
+		IBV_REREG_MR_ERR_CMD);
 	ibv_unimport_mr(mr);
 	REFUSES(ibv_dereg_mr(mr));
 }
@@ -291,14 +291,15 @@ static int drop_ah(void *object)
 
 static void garbled_objects(void **state)
 {
-#define KIND(name) make_##name, drop_##name, with_##name,                      \
-		   sizeof(struct ibv_##name), offsetof(struct ibv_##name, handle)
+#define KIND(name)                                                             \
+	make_##name, drop_##name, with_##name, sizeof(struct ibv_##name),      \
+		offsetof(struct ibv_##name, handle)
 	static const struct {
 		void *(*make)(void);
 		int (*drop)(void *object);
 		void (*with)(void *object, bool inlined);
 		size_t size, handle;
-	} kinds[] = { { KIND(pd) }, { KIND(mr) }, { KIND(mw) }, { KIND(cq) },
+	} kinds[] = { { KIND(pd) },  { KIND(mr) }, { KIND(mw) }, { KIND(cq) },
 		      { KIND(srq) }, { KIND(qp) }, { KIND(ah) } };
 	static uint64_t junk[4096], copy[512];
 	void *contexts[] = { NULL, junk, (void *)~0ull };

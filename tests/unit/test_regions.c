@@ -57,7 +57,9 @@ static void regions(void **state)
 static void empty_region(void **state)
 {
 	static const unsigned access[] = {
-		0, ALL_ACCESS, ALL_ACCESS | IBV_ACCESS_ZERO_BASED,
+		0,
+		ALL_ACCESS,
+		ALL_ACCESS | IBV_ACCESS_ZERO_BASED,
 		ALL_ACCESS | IBV_ACCESS_ON_DEMAND,
 	};
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
@@ -172,16 +174,16 @@ static void reregister(void **state)
 				      IBV_ACCESS_LOCAL_WRITE),
 			 IBV_REREG_MR_ERR_INPUT);
 	null = ibv_alloc_null_mr(pd);
-	assert_int_equal(ibv_rereg_mr(null, IBV_REREG_MR_CHANGE_PD, pd2, NULL,
-				      0, 0),
-			 IBV_REREG_MR_ERR_INPUT);
+	assert_int_equal(
+		ibv_rereg_mr(null, IBV_REREG_MR_CHANGE_PD, pd2, NULL, 0, 0),
+		IBV_REREG_MR_ERR_INPUT);
 	assert_int_equal(ibv_dereg_mr(null), 0);
 	/* These the device finds. */
 	assert_int_equal(ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0),
 			 IBV_REREG_MR_ERR_CMD);
-	assert_int_equal(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, NULL, NULL, 0,
-				      0),
-			 IBV_REREG_MR_ERR_CMD);
+	assert_int_equal(
+		ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, NULL, NULL, 0, 0),
+		IBV_REREG_MR_ERR_CMD);
 	assert_int_equal(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL,
 				      NULL, 0, IBV_ACCESS_REMOTE_WRITE),
 			 IBV_REREG_MR_ERR_CMD);
@@ -206,9 +208,8 @@ static void reregister(void **state)
 	assert_int_equal(try_read(&a, rkey, (uintptr_t)p, 8),
 			 IBV_WC_REM_ACCESS_ERR);
 	reconnect(&a, &b);
-	assert_int_equal(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd2, NULL, 0,
-				      0),
-			 0);
+	assert_int_equal(
+		ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd2, NULL, 0, 0), 0);
 	assert_ptr_equal(mr->pd, pd2);
 	assert_int_equal(ibv_dealloc_pd(pd2), EBUSY);
 	assert_int_equal(try_read(&a, rkey, (uintptr_t)p + PAGE, 8),
@@ -243,7 +244,8 @@ static void zero_based(void **state)
 	reconnect(&a, &b);
 	assert_int_equal(ibv_dereg_mr(mr), 0);
 	/* An address of the program's choice, with the same place in a page. */
-	mr = ibv_reg_mr_iova(pd, b.buf + 256, 1024, 0x7000000000100, ALL_ACCESS);
+	mr = ibv_reg_mr_iova(pd, b.buf + 256, 1024, 0x7000000000100,
+			     ALL_ACCESS);
 	assert_non_null(mr);
 	assert_int_equal(try_write(&a, mr->rkey, 0x7000000000110, 64), 0);
 	assert_int_equal(ibv_dereg_mr(mr), 0);
@@ -327,9 +329,9 @@ static void on_demand(void **state)
 	assert_int_equal(try_write(&a, mr->rkey, (uintptr_t)p + 16, 2 * PAGE),
 			 0);
 	assert_memory_equal(p + 16, a.buf, 2 * PAGE);
-	assert_int_equal(try_write(&a, mr->rkey, (uintptr_t)p + 3 * PAGE,
-				   2 * PAGE),
-			 IBV_WC_REM_ACCESS_ERR);
+	assert_int_equal(
+		try_write(&a, mr->rkey, (uintptr_t)p + 3 * PAGE, 2 * PAGE),
+		IBV_WC_REM_ACCESS_ERR);
 	reconnect(&a, &b);
 	assert_int_equal(madvise(p, 4 * PAGE, MADV_DONTNEED), 0);
 	assert_int_equal(try_read(&a, mr->rkey, (uintptr_t)p, PAGE), 0);
@@ -441,14 +443,9 @@ static void advice(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(regions),
-		TEST(empty_region),
-		TEST(mr_write_tracking),
-		TEST(reregister),
-		TEST(zero_based),
-		TEST(null_region),
-		TEST(on_demand),
-		TEST(advice),
+		TEST(regions),    TEST(empty_region), TEST(mr_write_tracking),
+		TEST(reregister), TEST(zero_based),   TEST(null_region),
+		TEST(on_demand),  TEST(advice),
 	};
 
 	alarm(60);

@@ -1,8 +1,8 @@
 /*
  * test_registry.c - processes that join, lease, receive, listen and die
  */
-#include "registry_dir.h"
 #include "gid.h"
+#include "registry_dir.h"
 #include "testclock.h"
 
 #include <errno.h>
@@ -524,12 +524,15 @@ static void small_stack(void **state)
 {
 	pthread_attr_t attr;
 	pthread_t t;
-	size_t least = (size_t)sysconf(_SC_THREAD_STACK_MIN); /* 128 KiB on arm64 */
+	size_t least =
+		(size_t)sysconf(_SC_THREAD_STACK_MIN); /* 128 KiB on arm64 */
 	int err = 1;
 
 	(void)state;
 	pthread_attr_init(&attr);
-	assert_int_equal(pthread_attr_setstacksize(&attr, least > STACK ? least : STACK), 0);
+	assert_int_equal(
+		pthread_attr_setstacksize(&attr, least > STACK ? least : STACK),
+		0);
 	assert_int_equal(pthread_create(&t, &attr, join_and_leave, &err), 0);
 	pthread_join(t, NULL);
 	pthread_attr_destroy(&attr);
@@ -585,8 +588,8 @@ static void order_of_gids(void **state)
 {
 	static const char *const before[] = { "10.0.0.1", "10.0.0.2",
 					      "127.0.0.1" };
-	static const char *const after[] = { "10.0.0.1", "10.0.0.9",
-					     "10.0.0.8", "127.0.0.1" };
+	static const char *const after[] = { "10.0.0.1", "10.0.0.9", "10.0.0.8",
+					     "127.0.0.1" };
 	const struct netdev_table was = table_of(before, 3),
 				  is = table_of(after, 4);
 	struct registry *a = join(), *b;

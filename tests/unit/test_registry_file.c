@@ -58,7 +58,8 @@ static void hold_and_spin(int told)
 	do {
 		clock_gettime(CLOCK_MONOTONIC, &t);
 	} while ((t.tv_sec - begin.tv_sec) * 1000 +
-			 (t.tv_nsec - begin.tv_nsec) / 1000000 < 1000);
+			 (t.tv_nsec - begin.tv_nsec) / 1000000 <
+		 1000);
 	registry_unlock(r);
 	for (;;)
 		pause();

@@ -36,8 +36,8 @@ static void drain(struct ends *e)
 	struct ring_rec rec = { .word = 0 };
 
 	while (ring_get(&e->in, &rec)) {
-		assert_true(is(e, &e->in, &rec, e->got,
-			       bytes_of(e->got, 1000)));
+		assert_true(
+			is(e, &e->in, &rec, e->got, bytes_of(e->got, 1000)));
 		ring_release(&e->in, RING_DONE);
 		e->got++;
 	}

@@ -12,10 +12,10 @@
 #include <sched.h>
 #include <sys/wait.h>
 
-#define ROUNDS 30u  /* or SOFTHCA_TEST_ROUNDS */
+#define ROUNDS 30u /* or SOFTHCA_TEST_ROUNDS */
 #define ROUNDS_MAX 3000
 #define RECORDS 1000u
-#define LONG 200u      /* turns with nothing to do, after which one checks, */
+#define LONG 200u /* turns with nothing to do, after which one checks, */
 #define TOO_LONG 200u /* and checks after which it hangs */
 
 struct scribble {

@@ -417,8 +417,8 @@ static void every_length(void **state)
 				if (i < ARRAY_SIZE(lengths) && len % 4 == 0 &&
 				    len >= lengths[i].len) {
 					spare = len - lengths[i].len;
-					if (lengths[i].payload ? pad <= spare
-							       : !pad && !spare)
+					if (lengths[i].payload ? pad <= spare :
+								 !pad && !spare)
 						want = lengths[i].len;
 				}
 				memset(&h, 0x5a, sizeof(h));

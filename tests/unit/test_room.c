@@ -116,10 +116,11 @@ static bool qp_hold(struct engine_qp *q)
 	return false;
 }
 
-static const struct engine_qp_ops ops = {
-	.rx = qp_rx, .flush = qp_flush, .run = qp_flush, .hold = qp_hold,
-	.free = qp_free
-};
+static const struct engine_qp_ops ops = { .rx = qp_rx,
+					  .flush = qp_flush,
+					  .run = qp_flush,
+					  .hold = qp_hold,
+					  .free = qp_free };
 
 static int begin(void **state)
 {

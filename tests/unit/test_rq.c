@@ -11,7 +11,8 @@
 static int post(struct qp_rq *rq, uint64_t id, int num_sge)
 {
 	struct ibv_sge sge[QP_MAX_SGE + 1];
-	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = sge,
+	struct ibv_recv_wr wr = { .wr_id = id,
+				  .sg_list = sge,
 				  .num_sge = num_sge };
 	int i;
 
@@ -60,8 +61,8 @@ static void limits(void **state)
 	assert_int_equal(post(&rq, 0, 4), -EINVAL);
 	assert_int_equal(post(&rq, 0, -1), -EINVAL);
 	assert_int_equal(qp_rq_count(&rq), 0);
-	assert_int_equal(qp_rq_post(&rq, &(struct ibv_recv_wr){
-		.wr_id = 3 }), 0); /* no SGE, no list */
+	assert_int_equal(qp_rq_post(&rq, &(struct ibv_recv_wr){ .wr_id = 3 }),
+			 0); /* no SGE, no list */
 	expect(&rq, 3, 0);
 	qp_rq_fini(&rq);
 

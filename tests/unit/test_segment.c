@@ -132,8 +132,8 @@ static void last_to_leave_takes_along_what_the_dead_left(void **state)
 
 static void segments_of_other_namespaces_go_with_their_registry(void **state)
 {
-	static const char *const names[] = { "77.5", "77.5.w", "78.1", "78",
-					     "79.x", "79x.1" };
+	static const char *const names[] = { "77.5", "77.5.w", "78.1",
+					     "78",   "79.x",   "79x.1" };
 	struct end e = end_make(0);
 	char path[512], base[512];
 	int fd;
@@ -430,12 +430,12 @@ static void fill(size_t leave)
 	close(fd);
 }
 
-#define NEED(cond)                                                     \
-	do {                                                           \
-		if (!(cond)) {                                         \
-			print_message("line %d: %s\n", __LINE__, #cond); \
-			_exit(1);                                      \
-		}                                                      \
+#define NEED(cond)                                                             \
+	do {                                                                   \
+		if (!(cond)) {                                                 \
+			print_message("line %d: %s\n", __LINE__, #cond);       \
+			_exit(1);                                              \
+		}                                                              \
 	} while (0)
 
 static void in_full_tmpfs(void)

@@ -208,7 +208,7 @@ static bool send_one(uint8_t opcode, uint32_t psn, uint32_t len)
 
 static void packets_arrive_as_they_were(void **state)
 {
-	static const uint32_t sizes[] = { 0,    1,    23,   24,  25,
+	static const uint32_t sizes[] = { 0,    1,    23,   24,          25,
 					  1024, 4096, 4097, SHM_MAX_COPY };
 	const struct roce_rx *got;
 	struct roce_batch *bt;

@@ -5,9 +5,10 @@
  * the same as a poll(2) of any descriptor. Each test runs with the links that
  * the environment allows.
  */
-#include "verbs/verbs.h"
-#include "pair.h"
 #include "process/process.h"
+#include "verbs/verbs.h"
+
+#include "pair.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -225,8 +226,10 @@ static void second_event(bool in_poll, bool another)
 	struct ibv_cq *first, *second, *got;
 	struct ibv_qp_init_attr init = {
 		.qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4,
-			 .max_send_sge = 1, .max_recv_sge = 1 },
+		.cap = { .max_send_wr = 4,
+			 .max_recv_wr = 4,
+			 .max_send_sge = 1,
+			 .max_recv_sge = 1 },
 	};
 	struct waiter w[2];
 	void *context;
@@ -752,8 +755,8 @@ static void loops_share(void **state)
 		struct loop l = { .fd = fd };
 
 		start(&w, a.ch, 1);
-		assert_int_equal(pthread_create(&thread, NULL, wait_in_loop,
-						&l), 0);
+		assert_int_equal(
+			pthread_create(&thread, NULL, wait_in_loop, &l), 0);
 		if (i & 1) {
 			while (!atomic_load(&l.tid) || !is_asleep(l.tid))
 				sched_yield();
@@ -794,8 +797,7 @@ static void loop_signals(void **state)
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, NULL);
 	pthread_kill(pthread_self(), SIGUSR1);
-	assert_int_equal(shca_wait(fd, now_ns() + SECOND / 100, NULL,
-				   true), 0);
+	assert_int_equal(shca_wait(fd, now_ns() + SECOND / 100, NULL, true), 0);
 	assert_int_equal(shca_wait(fd, UINT64_MAX, &none, true), -EINTR);
 	pthread_sigmask(SIG_SETMASK, &none, NULL);
 	signal(SIGUSR1, SIG_DFL);
@@ -810,8 +812,8 @@ static bool is_there(void *arg)
 
 static void *sleep_on(void *fd)
 {
-	const int err = engine_sleep(to_ctx(ctx)->engine, *(int *)fd, is_there,
-				     NULL);
+	const int err =
+		engine_sleep(to_ctx(ctx)->engine, *(int *)fd, is_there, NULL);
 
 	/* Or the thread is just then receiving. */
 	return err && err != -EBUSY ? NULL : fd;

@@ -131,8 +131,10 @@ static unsigned yields_share(const struct world *w, uint64_t seconds)
 /* Somebody who computes has the CPU for 3 ms each time. */
 static void naps_beside_who_computes(void **state)
 {
-	const struct world w = { .yield_ns = 3000000, .yield_packets = 1,
-				 .nap_ns = 30000, .nap_packets = 1 };
+	const struct world w = { .yield_ns = 3000000,
+				 .yield_packets = 1,
+				 .nap_ns = 30000,
+				 .nap_packets = 1 };
 
 	(void)state;
 	lives(&w, 1); /* it learns */
@@ -144,8 +146,10 @@ static void naps_beside_who_computes(void **state)
 /* A peer on the same CPU does in a long time what it has to. */
 static void leaves_the_cpu_to_its_peer(void **state)
 {
-	const struct world w = { .yield_ns = 1000000, .yield_packets = 100,
-				 .nap_ns = 30000, .nap_packets = 1 };
+	const struct world w = { .yield_ns = 1000000,
+				 .yield_packets = 100,
+				 .nap_ns = 30000,
+				 .nap_packets = 1 };
 
 	(void)state;
 	lives(&w, 1);
@@ -169,7 +173,8 @@ static void naps_where_packets_are_few(void **state)
 static void yields_in_vain(void **state)
 {
 	const struct world w = { .yield_ns = 2 * SPIN_HELPED_NS,
-				 .nap_ns = 50000, .nap_packets = 1 };
+				 .nap_ns = 50000,
+				 .nap_packets = 1 };
 
 	(void)state;
 	lives(&w, 1);

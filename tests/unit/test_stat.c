@@ -5,6 +5,7 @@
  * at, from another process.
  */
 #include "verbs/verbs.h"
+
 #include "pair.h"
 
 static struct end a, b;
@@ -54,7 +55,8 @@ static void device_keeps_the_sums(void **state)
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
 	uint64_t before = ended(STAT_TX_BYTES), received = ended(STAT_RX_BYTES);
 	/* On a slow machine it is sent again. */
-	uint64_t again = ended(STAT_RETRANSMITS), twice = ended(STAT_DUPLICATES);
+	uint64_t again = ended(STAT_RETRANSMITS),
+		 twice = ended(STAT_DUPLICATES);
 	struct ibv_wc wc;
 
 	(void)state;

@@ -25,10 +25,10 @@
  */
 #define MEM (1 << 20)
 #define SOURCE 0
-#define RESULT(i) (0x10000 + (i) * 0x8000)
-#define TARGET(i) (0x20000 + (i) * 0x8000)
-#define ATOMIC(i) (0x30000 + (i) * 0x1000)
-#define RECV(i) (0x40000 + (i) * 0x10000)
+#define RESULT(i) (0x10000 + (i)*0x8000)
+#define TARGET(i) (0x20000 + (i)*0x8000)
+#define ATOMIC(i) (0x30000 + (i)*0x1000)
+#define RECV(i) (0x40000 + (i)*0x10000)
 #define SHARED(n) (0x80000 + (n) % 4096 * 64)
 
 struct slot {
@@ -71,8 +71,7 @@ static void try_connect(struct ibv_qp *qp, uint32_t dest)
 	bool reliable = qp->qp_type != IBV_QPT_UC && qp->qp_type != IBV_QPT_UD;
 
 	to_init(qp, ALL_ACCESS);
-	ibv_modify_qp(qp, &rtr,
-		      rtr_mask(reliable ? IBV_QPT_RC : qp->qp_type));
+	ibv_modify_qp(qp, &rtr, rtr_mask(reliable ? IBV_QPT_RC : qp->qp_type));
 	if (reliable)
 		mask |= IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT |
 			IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT;
@@ -174,9 +173,9 @@ static uint32_t mw_rkey(const struct ibv_mw *mw)
 static void do_send(struct slot *s, unsigned r)
 {
 	static const enum ibv_wr_opcode ops[] = {
-		IBV_WR_SEND,	   IBV_WR_RDMA_WRITE,
-		IBV_WR_RDMA_READ,  IBV_WR_ATOMIC_FETCH_AND_ADD,
-		IBV_WR_BIND_MW,	   IBV_WR_LOCAL_INV,
+		IBV_WR_SEND,          IBV_WR_RDMA_WRITE,
+		IBV_WR_RDMA_READ,     IBV_WR_ATOMIC_FETCH_AND_ADD,
+		IBV_WR_BIND_MW,       IBV_WR_LOCAL_INV,
 		IBV_WR_SEND_WITH_INV, IBV_WR_ATOMIC_WRITE,
 	};
 	const int me = s->type == IBV_QPT_XRC_SEND ? 0 : r & 1;
@@ -209,8 +208,7 @@ static void do_send(struct slot *s, unsigned r)
 		wr.bind_mw.mw = s->mw;
 		wr.bind_mw.rkey = mw_rkey(s->mw);
 		wr.bind_mw.bind_info = (struct ibv_mw_bind_info){
-			s->mr, buf + TARGET(0), 0x10000,
-			IBV_ACCESS_REMOTE_WRITE
+			s->mr, buf + TARGET(0), 0x10000, IBV_ACCESS_REMOTE_WRITE
 		};
 	} else if (wr.opcode == IBV_WR_LOCAL_INV ||
 		   wr.opcode == IBV_WR_SEND_WITH_INV) {
@@ -491,10 +489,12 @@ static void other_end(void)
 
 	close(other_out);
 	do
-		assert_int_equal(read(other_in, &num, sizeof(num)), sizeof(num));
+		assert_int_equal(read(other_in, &num, sizeof(num)),
+				 sizeof(num));
 	while (num);
-	assert_int_equal(read(other_in, &other_received, sizeof(other_received)),
-			 sizeof(other_received));
+	assert_int_equal(
+		read(other_in, &other_received, sizeof(other_received)),
+		sizeof(other_received));
 	close(other_in);
 	assert_int_equal(waitpid(other_pid, &status, 0), other_pid);
 	assert_int_equal(status, 0);

@@ -79,13 +79,15 @@ static void deregister(void)
 static void change_translation(void)
 {
 	assert_int_equal(ibv_rereg_mr(me.mr, IBV_REREG_MR_CHANGE_TRANSLATION,
-				      NULL, second, BUF, 0), 0);
+				      NULL, second, BUF, 0),
+			 0);
 }
 
 static void change_access(void)
 {
 	assert_int_equal(ibv_rereg_mr(me.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL,
-				      NULL, 0, IBV_ACCESS_LOCAL_WRITE), 0);
+				      NULL, 0, IBV_ACCESS_LOCAL_WRITE),
+			 0);
 }
 
 static void to_reset(void)
@@ -118,12 +120,15 @@ static void window_request(struct ibv_send_wr *wr)
 static void bind_window(enum ibv_mw_type type, uint64_t length)
 {
 	struct ibv_mw_bind_info info = {
-		.mr = me.mr, .addr = (uintptr_t)me.buf, .length = length,
+		.mr = me.mr,
+		.addr = (uintptr_t)me.buf,
+		.length = length,
 		.mw_access_flags = IBV_ACCESS_REMOTE_WRITE,
 	};
 	struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW };
 	struct ibv_mw_bind old = {
-		.send_flags = IBV_SEND_SIGNALED, .bind_info = info,
+		.send_flags = IBV_SEND_SIGNALED,
+		.bind_info = info,
 	};
 
 	if (type == IBV_MW_TYPE_1) {
@@ -140,7 +145,8 @@ static void bind_window(enum ibv_mw_type type, uint64_t length)
 static void invalidate(void)
 {
 	struct ibv_send_wr wr = {
-		.opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = mw->rkey,
+		.opcode = IBV_WR_LOCAL_INV,
+		.invalidate_rkey = mw->rkey,
 	};
 
 	window_request(&wr);
@@ -183,9 +189,13 @@ static void new_region(void)
 static void new_qp(void)
 {
 	struct ibv_qp_init_attr init = {
-		.qp_type = IBV_QPT_RC, .send_cq = me.cq, .recv_cq = me.cq,
-		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH,
-			 .max_send_sge = 4, .max_recv_sge = 4 },
+		.qp_type = IBV_QPT_RC,
+		.send_cq = me.cq,
+		.recv_cq = me.cq,
+		.cap = { .max_send_wr = DEPTH,
+			 .max_recv_wr = DEPTH,
+			 .max_send_sge = 4,
+			 .max_recv_sge = 4 },
 	};
 
 	me.qp = ibv_create_qp(pd, &init);
@@ -243,8 +253,7 @@ static void taken_back(void **state)
 		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	for (size_t i = 0; i < sizeof(takings) / sizeof(*takings); i++)
 		for (int round = 0; round < rounds; round++) {
-			rng = rng * 6364136223846793005u +
-			      1442695040888963407u;
+			rng = rng * 6364136223846793005u + 1442695040888963407u;
 			take_back_once(&takings[i], round % 2 ? BUF : 64,
 				       (unsigned)(rng >> 48));
 		}
@@ -300,7 +309,9 @@ static void stopped_target_serves(void **state)
 static void killed_target(void **state)
 {
 	static const enum ibv_wr_opcode ops[] = {
-		WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD,
+		WRITE,
+		IBV_WR_RDMA_READ,
+		IBV_WR_ATOMIC_FETCH_AND_ADD,
 	};
 
 	(void)state;

@@ -81,8 +81,8 @@ static void record(void)
 		trace_put(TRACE_POST_SEND, 0x11, 0, i, 0, 0, i);
 	/* One after the other they use one ring. */
 	for (uintptr_t i = 0; i < 2 * TRACE_RINGS; i++) {
-		assert_int_equal(pthread_create(&thread, NULL, one_event,
-						(void *)i), 0);
+		assert_int_equal(
+			pthread_create(&thread, NULL, one_event, (void *)i), 0);
 		assert_int_equal(pthread_join(thread, NULL), 0);
 	}
 }
@@ -155,7 +155,8 @@ static void a_forked_child(void **state)
 	assert_int_equal(t.nprocs, 2);
 	assert_int_equal(t.nevents, 3);
 	for (uint32_t i = 0; i < 3; i++)
-		assert_int_equal(t.proc[t.event[i].proc].head.pid == (uint32_t)pid,
+		assert_int_equal(t.proc[t.event[i].proc].head.pid ==
+					 (uint32_t)pid,
 				 t.event[i].rec.key != 2);
 	trace_read_free(&t);
 }
@@ -175,9 +176,9 @@ static void *look_at_time(void *arg)
 	while (before - begin < 8 * MSEC) {
 		const uint64_t now = trace_now(), after = clock_ns();
 
-		off = now < before  ? before - now
-		      : now > after ? now - after
-				    : 0;
+		off = now < before ? before - now :
+		      now > after  ? now - after :
+				     0;
 		most = off > most ? off : most;
 		before = after;
 	}
@@ -455,7 +456,8 @@ static void carried_out_without_packets(void **state)
 	connect_to(&f, 0x11, 0x12, 1, 2, 1);
 	for (uint32_t i = 0; i < 2; i++)
 		add(&f, TRACE_POST_SEND, 0x11, 2 + i,
-		    (10 + i) << 8 | TRACE_SIGNALED, i, 10 + i, IBV_WR_RDMA_WRITE);
+		    (10 + i) << 8 | TRACE_SIGNALED, i, 10 + i,
+		    IBV_WR_RDMA_WRITE);
 	add(&f, TRACE_DIRECT, 0x11, 5, 10 << 8, 0, 10, IBV_WR_RDMA_WRITE);
 	add(&f, TRACE_COMPLETE, 0x11, 6, 0, 0, 0, IBV_WC_RDMA_WRITE);
 	add(&f, TRACE_PKT_OUT, 0x11, 7, 10 << 8, 0x12, 10, ONLY);
@@ -643,8 +645,8 @@ static void any_bytes(void **state)
 			two_hosts(&f[0], &f[1]);
 		for (int k = 0; k < 1 + i % 40; k++) {
 			const size_t from = i % 3 ? TRACE_RINGS_AT : 0;
-			const size_t at = from + rnd(&seed) %
-							 (sizeof(f[0]) - from);
+			const size_t at =
+				from + rnd(&seed) % (sizeof(f[0]) - from);
 
 			bytes[at] = (uint8_t)(rnd(&seed) >> 40);
 		}

@@ -461,16 +461,11 @@ static void multicast_limits(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(rc_data),
-		TEST(write_without_polling),
-		TEST(uc_data),
-		TEST(ud_data),
-		TEST(multicast),
-		TEST(remote_access_error),
-		TEST(stale_key),
-		TEST(no_peer),
-		TEST(srq),
-		TEST(multicast_limits),
+		TEST(rc_data),   TEST(write_without_polling),
+		TEST(uc_data),   TEST(ud_data),
+		TEST(multicast), TEST(remote_access_error),
+		TEST(stale_key), TEST(no_peer),
+		TEST(srq),       TEST(multicast_limits),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,23 +42,23 @@ static void wire_format_of_a_run(void **state)
 	b.n = b.data.n = 0;
 	for (uint32_t i = 0; i < 30; i++) /* 3 runs: 14, a short one ends it */
 		batch_add(&b, &path, 0x123456, RC_MIDDLE, i,
-			  i == 13  ? 700
-			  : i < 20 ? 1024
-				   : 2048);
+			  i == 13 ? 700 :
+			  i < 20  ? 1024 :
+				    2048);
 	assert_int_equal(udp_send(n.u, &b, &err), 30);
 	assert_int_equal(err, 0);
 	for (uint32_t i = 0; i < 30; i++) {
-		uint16_t id = 0, want = (uint16_t)(i < 14   ? i
-						   : i < 20 ? i - 14
-							    : i - 20);
+		uint16_t id = 0, want = (uint16_t)(i < 14 ? i :
+						   i < 20 ? i - 14 :
+							    i - 20);
 		struct roce_hdr h;
 		ssize_t len = recvfrom(fd, buf, sizeof(buf), 0,
 				       (struct sockaddr *)&from, &fromlen);
 
 		assert_int_equal(len, 12 +
-					      (i == 13  ? 700
-					       : i < 20 ? 1024
-							: 2048) +
+					      (i == 13 ? 700 :
+					       i < 20  ? 1024 :
+							 2048) +
 					      4);
 		assert_true(icrc_check(&path.sgid, &path.dgid,
 				       ntohs(from.sin_port), ROCE_UDP_PORT, buf,

@@ -87,7 +87,8 @@ static void window_type1(void **state)
 			 0);
 	assert_int_not_equal(mw->rkey, old);
 	fill(a.buf, 128, 3);
-	assert_int_equal(try_write(&a, mw->rkey, (uintptr_t)b.buf + 64, 128), 0);
+	assert_int_equal(try_write(&a, mw->rkey, (uintptr_t)b.buf + 64, 128),
+			 0);
 	assert_memory_equal(a.buf, b.buf + 64, 128);
 	/* Bounds, both ends; what it does not allow; the region's own key. */
 	assert_int_equal(try_write(&a, mw->rkey, (uintptr_t)b.buf + 63, 8),
@@ -233,8 +234,8 @@ static void window_type2(void **state)
 	mr = bindable(&b, IBV_ACCESS_LOCAL_WRITE);
 	mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
 	key = ibv_inc_rkey(mw->rkey);
-	assert_int_equal(
-		bind2(&b, mw, key, mr, (uintptr_t)b.buf, PAGE, all), 0);
+	assert_int_equal(bind2(&b, mw, key, mr, (uintptr_t)b.buf, PAGE, all),
+			 0);
 	fill(a.buf, 64, 9);
 	assert_int_equal(try_write(&a, key, (uintptr_t)b.buf + 8, 64), 0);
 	assert_memory_equal(a.buf, b.buf + 8, 64);
@@ -315,9 +316,9 @@ static void window_key_is_free(void **state)
 	mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
 	index = mw->rkey >> 8;
 	for (i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-		assert_int_equal(bind2(&b, mw, keys[i], mr, (uintptr_t)b.buf,
-				       PAGE, all),
-				 0);
+		assert_int_equal(
+			bind2(&b, mw, keys[i], mr, (uintptr_t)b.buf, PAGE, all),
+			0);
 		assert_int_equal(mw->rkey, index << 8 | (keys[i] & 0xff));
 		fill(a.buf, 64, (unsigned)i);
 		assert_int_equal(
@@ -331,7 +332,8 @@ static void window_key_is_free(void **state)
 			mw->rkey = index << 8;
 			mw->handle ^= 1;
 			assert_int_equal(bind2(&b, mw, 7, mr, (uintptr_t)b.buf,
-					       PAGE, all), 0);
+					       PAGE, all),
+					 0);
 			assert_int_equal(mw->rkey, index << 8 | 7);
 			assert_int_equal(invalidate(&b, mw->rkey), 0);
 			mw->handle ^= 1;
@@ -421,8 +423,8 @@ static void window_in_order(void **state)
 	mr = bindable(&b, IBV_ACCESS_LOCAL_WRITE);
 	mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
 	for (i = 0; i < 50; i++) {
-		uint32_t key = (mw->rkey & ~0xffu) |
-			       ((mw->rkey + (uint32_t)i) & 0xff);
+		uint32_t key =
+			(mw->rkey & ~0xffu) | ((mw->rkey + (uint32_t)i) & 0xff);
 		struct ibv_sge sge = sge_of(&b, 0, 4);
 		struct ibv_send_wr send = {
 			.opcode = IBV_WR_SEND,
@@ -462,12 +464,9 @@ static void window_in_order(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(window_type1),
-		TEST(window_refusals),
-		TEST(window_type2),
-		TEST(window_key_is_free),
-		TEST(window_of_failed_qp),
-		TEST(window_in_order),
+		TEST(window_type1),        TEST(window_refusals),
+		TEST(window_type2),        TEST(window_key_is_free),
+		TEST(window_of_failed_qp), TEST(window_in_order),
 	};
 
 	alarm(60);

@@ -92,13 +92,12 @@ static void connect_half(struct ibv_qp *qp, uint32_t dest)
 	rtr.rq_psn = first_psn;
 	assert_int_equal(to_init(qp, ALL_ACCESS), 0);
 	assert_int_equal(ibv_modify_qp(qp, &rtr, rtr_mask(IBV_QPT_RC)), 0);
-	assert_int_equal(ibv_modify_qp(qp, &rts,
-				       IBV_QP_STATE | IBV_QP_SQ_PSN |
-					       IBV_QP_TIMEOUT |
-					       IBV_QP_RETRY_CNT |
-					       IBV_QP_RNR_RETRY |
-					       IBV_QP_MAX_QP_RD_ATOMIC),
-			 0);
+	assert_int_equal(
+		ibv_modify_qp(qp, &rts,
+			      IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT |
+				      IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+				      IBV_QP_MAX_QP_RD_ATOMIC),
+		0);
 }
 
 static void xend_init(struct xend *e, struct ibv_xrcd *xrcd)
@@ -269,7 +268,8 @@ static void creation(void **state)
 {
 	struct ibv_xrcd *xrcd = open_domain(-1, O_CREAT);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
-	struct ibv_srq_init_attr basic = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq_init_attr basic = { .attr = { .max_wr = 8,
+						     .max_sge = 1 } };
 	struct ibv_recv_wr rwr = { 0 }, *rbad;
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad;
 	struct ibv_qp *recv, *send;
@@ -331,7 +331,8 @@ static void creation(void **state)
 static void messages(void **state)
 {
 	struct ibv_xrcd *xrcd = open_domain(-1, O_CREAT);
-	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND_WITH_IMM,
+	struct ibv_send_wr wr = { .wr_id = 1,
+				  .opcode = IBV_WR_SEND_WITH_IMM,
 				  .imm_data = htobe32(99) };
 	struct ibv_cq *cq2 = ibv_create_cq(ctx, 8, NULL, NULL, 0);
 	struct ibv_pd *pd2 = ibv_alloc_pd(ctx);
@@ -445,7 +446,7 @@ static void builders(void **state)
 	ex->wr_flags = 0;
 	ibv_wr_rdma_write(ex, b.mr->rkey, (uintptr_t)b.buf + 256);
 	ibv_wr_set_xrc_srqn(ex, b.srqn);
-	ibv_wr_set_inline_data(ex, (void *)(uintptr_t)"hello", 6);
+	ibv_wr_set_inline_data(ex, (void *)(uintptr_t) "hello", 6);
 	ibv_wr_atomic_write(ex, b.mr->rkey, (uintptr_t)b.buf + 512, "12345678");
 	ibv_wr_set_xrc_srqn(ex, b.srqn);
 	ex->wr_id = 42;
@@ -625,8 +626,8 @@ static void other_process(const char *path, int in, int out)
 		_exit(2);
 	snprintf(path2, sizeof(path2), "%s.2", path);
 	fd = open(path2, O_RDONLY);
-	if (fd >= 0 && ibv_get_srq_num(make_srq(open_domain(fd, 0), cq, pd),
-				       &hello.srqn2))
+	if (fd >= 0 &&
+	    ibv_get_srq_num(make_srq(open_domain(fd, 0), cq, pd), &hello.srqn2))
 		_exit(2);
 	hello.rkey = mr->rkey;
 	hello.addr = (uintptr_t)mem;
@@ -642,9 +643,11 @@ static void other_process(const char *path, int in, int out)
 		if (readable(in, 0)) {
 			if (read(in, &c, 1) != 1)
 				_exit(0);
-			for (uint64_t i = 1; c == 'r' && i <= SHARED_RECVS; i++) {
-				sge = (struct ibv_sge){ (uintptr_t)mem + i * BUF,
-							BUF, mr->lkey };
+			for (uint64_t i = 1; c == 'r' && i <= SHARED_RECVS;
+			     i++) {
+				sge = (struct ibv_sge){
+					(uintptr_t)mem + i * BUF, BUF, mr->lkey
+				};
 				wr.wr_id = i;
 				if (ibv_post_srq_recv(srq, &wr, &bad))
 					_exit(4);
@@ -666,9 +669,11 @@ static void other_process(const char *path, int in, int out)
 		h.status = wc.status;
 		h.byte_len = wc.byte_len;
 		h.qp_num = wc.qp_num;
-		h.imm = wc.wc_flags & IBV_WC_WITH_IMM ? be32toh(wc.imm_data) : 0;
+		h.imm = wc.wc_flags & IBV_WC_WITH_IMM ? be32toh(wc.imm_data) :
+							0;
 		h.first = mem[wc.wr_id * BUF];
-		h.last = mem[wc.wr_id * BUF + (wc.byte_len ? wc.byte_len - 1 : 0)];
+		h.last = mem[wc.wr_id * BUF +
+			     (wc.byte_len ? wc.byte_len - 1 : 0)];
 		if (ibv_post_srq_recv(srq, &wr, &bad) ||
 		    write(out, &h, sizeof(h)) != sizeof(h))
 			_exit(6);
@@ -792,7 +797,8 @@ static void shared_messages(struct xend *a, struct xend *b, struct other *o)
 			wc = wait_wc(b->cq);
 			expect_wc(&wc, i, IBV_WC_SUCCESS);
 			assert_int_equal(wc.byte_len, len);
-			assert_int_equal(be32toh(wc.imm_data), round * 16 + i + 1);
+			assert_int_equal(be32toh(wc.imm_data),
+					 round * 16 + i + 1);
 			n++;
 		}
 		assert_int_equal(n, 8);
@@ -912,7 +918,8 @@ static void shared_sqd(struct xend *a, struct xend *b, struct other *o)
 		if (i / 2 % 2)
 			usleep(2000); /* it goes home */
 		attr.qp_state = i % 2 ? IBV_QPS_SQD : IBV_QPS_RTS;
-		assert_int_equal(ibv_modify_qp(b->recv, &attr, IBV_QP_STATE), 0);
+		assert_int_equal(ibv_modify_qp(b->recv, &attr, IBV_QP_STATE),
+				 0);
 	}
 }
 
@@ -1100,7 +1107,8 @@ static void sharing_ends(void **state)
 		xpair(&a, &b, xrcd);
 		assert_int_equal(write(o.out, "rq", 2), 2);
 		for (n = 0; n < DEPTH; n++)
-			assert_int_equal(xsend(&a, &wr, o.hello.srqn, SHARED_LEN), 0);
+			assert_int_equal(
+				xsend(&a, &wr, o.hello.srqn, SHARED_LEN), 0);
 		/* Some have come. */
 		for (n = 0; n < 1 + 4 * i; n++)
 			assert_int_equal(wait_wc(a.cq).status, 0);
@@ -1116,7 +1124,8 @@ static void sharing_ends(void **state)
 			else if (first == IBV_WC_SUCCESS)
 				first = wc.status;
 			else
-				assert_int_equal(wc.status, IBV_WC_WR_FLUSH_ERR);
+				assert_int_equal(wc.status,
+						 IBV_WC_WR_FLUSH_ERR);
 		}
 		assert_true(first == IBV_WC_SUCCESS ||
 			    first == IBV_WC_REM_INV_REQ_ERR ||
@@ -1134,9 +1143,9 @@ static void sharing_ends(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(domains),	 TEST(domain_elsewhere), TEST(creation),
-		TEST(messages),	 TEST(one_sided),	 TEST(builders),
-		TEST(shared_qp), TEST(srq_goes),	 TEST(sharing),
+		TEST(domains),      TEST(domain_elsewhere), TEST(creation),
+		TEST(messages),     TEST(one_sided),        TEST(builders),
+		TEST(shared_qp),    TEST(srq_goes),         TEST(sharing),
 		TEST(sharing_ends), TEST(sharing_number),
 	};
 

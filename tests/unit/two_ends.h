@@ -18,8 +18,8 @@ static struct {
 	_Atomic uint32_t go, done, status;
 	_Atomic uint64_t count;
 	uint32_t qpn, rkey; /* of the other end, */
-	uint64_t addr;	    /* and its buffer */
-} *shared;
+	uint64_t addr; /* and its buffer */
+} * shared;
 
 static struct end me; /* in either process */
 static uint8_t retries = 7;

@@ -110,7 +110,8 @@ void batch_add(struct roce_batch *b, const struct roce_path *path, uint32_t qpn,
 			(struct iovec){ data[b->n] + 10, payload - 10 };
 		p->niov = 2;
 	} else if (payload) {
-		b->data.iov[b->data.n++] = (struct iovec){ data[b->n], payload };
+		b->data.iov[b->data.n++] =
+			(struct iovec){ data[b->n], payload };
 		p->niov = 1;
 	}
 	b->n++;
@@ -241,8 +242,8 @@ void count_rx(void *arg, const struct roce_rx *pkt)
 
 	if (qpn == 1 && !mad_decode(&m, pkt->payload, pkt->len))
 		qpn = 0xffffff &
-		      (m.attr_id == MAD_CM_SIDR_REP ? m.sidr_rep.request_id
-						    : m.rtu.remote_comm_id);
+		      (m.attr_id == MAD_CM_SIDR_REP ? m.sidr_rep.request_id :
+						      m.rtu.remote_comm_id);
 	if (CHUNK_OF(qpn) != s->qpn && qpn != ROCE_MULTICAST_QPN)
 		atomic_fetch_add(&s->wrong, 1);
 	if (pkt->h.dest_qpn == s->qpn + PROBE)

@@ -101,8 +101,8 @@ int nodes_teardown(void **state);
 
 /* The argument is a pattern such as "steer*". 77: no namespace, skipped. */
 #define RUN_NODE_TESTS(tests, argc, argv)                                      \
-	(nodes_ready(argc, argv)                                               \
-		 ? cmocka_run_group_tests(tests, nodes_setup, nodes_teardown)  \
-		 : 77)
+	(nodes_ready(argc, argv) ?                                             \
+		 cmocka_run_group_tests(tests, nodes_setup, nodes_teardown) :  \
+		 77)
 
 #endif

@@ -98,9 +98,9 @@ static void move(struct ibv_qp *qp, enum ibv_qp_state to)
 			a.qp_access_flags = RW;
 		a.dest_qp_num = qp->qp_num;
 		rc = ibv_modify_qp(qp, &a,
-				   qp->qp_type == IBV_QPT_RC   ? step[i].rc
-				   : qp->qp_type == IBV_QPT_UC ? step[i].uc
-							       : step[i].ud);
+				   qp->qp_type == IBV_QPT_RC ? step[i].rc :
+				   qp->qp_type == IBV_QPT_UC ? step[i].uc :
+							       step[i].ud);
 		if (rc)
 			die(EXIT_SETUP, "modify_qp to %d: %s", step[i].s,
 			    strerror(rc));
@@ -455,8 +455,8 @@ static int gid_out_of_range(void)
 {
 	union ibv_gid gid;
 
-	return ibv_query_gid(dev.ctx, 1, dev.port.gid_tbl_len, &gid) ? EINVAL
-								     : 0;
+	return ibv_query_gid(dev.ctx, 1, dev.port.gid_tbl_len, &gid) ? EINVAL :
+								       0;
 }
 
 static int gid_negative(void)
@@ -635,8 +635,8 @@ static int mcast(enum ibv_qp_type type, bool group, bool attach)
 	if (!group)
 		gid = dev.gid;
 	move(qp, IBV_QPS_RTR);
-	rc = attach ? ibv_attach_mcast(qp, &gid, 0)
-		    : ibv_detach_mcast(qp, &gid, 0);
+	rc = attach ? ibv_attach_mcast(qp, &gid, 0) :
+		      ibv_detach_mcast(qp, &gid, 0);
 	ibv_destroy_qp(qp);
 	ibv_destroy_cq(cq);
 	return rc;

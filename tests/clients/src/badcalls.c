@@ -220,9 +220,9 @@ static int mr_implicit_addr(void)
 
 static int mr_huge(void)
 {
-	return or_errno(ibv_reg_mr(dev.pd, page, BUF,
-				   LOCAL | IBV_ACCESS_ON_DEMAND |
-					   IBV_ACCESS_HUGETLB));
+	return or_errno(
+		ibv_reg_mr(dev.pd, page, BUF,
+			   LOCAL | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB));
 }
 
 static int mr_unknown_flag(void)
@@ -236,8 +236,7 @@ static int mr_unknown_flag(void)
 static int rereg(int flags, bool pd, void *addr, size_t len, int access)
 {
 	struct ibv_mr *mr = reg(dev.pd, LOCAL);
-	int rc = ibv_rereg_mr(mr, flags, pd ? dev.pd : NULL, addr, len,
-			      access);
+	int rc = ibv_rereg_mr(mr, flags, pd ? dev.pd : NULL, addr, len, access);
 
 	if (ibv_dereg_mr(mr))
 		return EIO;
@@ -280,8 +279,8 @@ static int advise(int advice, uint32_t flags, unsigned access, uint32_t len,
 {
 	struct ibv_mr *mr = reg(dev.pd, access);
 	struct ibv_sge sge = { (uintptr_t)page, len, mr->lkey ^ key };
-	int rc = ibv_advise_mr(dev.pd, (enum ibv_advise_mr_advice)advice,
-			       flags, &sge, n);
+	int rc = ibv_advise_mr(dev.pd, (enum ibv_advise_mr_advice)advice, flags,
+			       &sge, n);
 
 	ibv_dereg_mr(mr);
 	return rc;
@@ -379,9 +378,9 @@ static int dm_use(uint64_t offset, size_t copy, size_t reg_len, unsigned access)
 	char buf[128] = "";
 	int rc;
 
-	rc = copy ? ibv_memcpy_to_dm(dm, offset, buf, copy)
-		  : or_errno(ibv_reg_dm_mr(dev.pd, dm, offset, reg_len,
-					   access));
+	rc = copy ? ibv_memcpy_to_dm(dm, offset, buf, copy) :
+		    or_errno(
+			    ibv_reg_dm_mr(dev.pd, dm, offset, reg_len, access));
 	if (ibv_free_dm(dm))
 		return EIO;
 	return rc;
@@ -416,9 +415,9 @@ static int dm_busy(void)
 {
 	struct ibv_alloc_dm_attr a = { .length = 64 };
 	struct ibv_dm *dm = need(ibv_alloc_dm(dev.ctx, &a), "alloc_dm");
-	struct ibv_mr *mr = need(ibv_reg_dm_mr(dev.pd, dm, 0, 64,
-					       LOCAL | IBV_ACCESS_ZERO_BASED),
-				 "reg_dm_mr");
+	struct ibv_mr *mr = need(
+		ibv_reg_dm_mr(dev.pd, dm, 0, 64, LOCAL | IBV_ACCESS_ZERO_BASED),
+		"reg_dm_mr");
 	int rc = ibv_free_dm(dm);
 
 	if (ibv_dereg_mr(mr) || ibv_free_dm(dm))
@@ -865,9 +864,9 @@ static int rate_mult(void)
 	return ibv_rate_to_mult((enum ibv_rate)99) == -1 &&
 			       ibv_rate_to_mbps((enum ibv_rate)99) == -1 &&
 			       mult_to_ibv_rate(7) == IBV_RATE_MAX &&
-			       mbps_to_ibv_rate(7) == IBV_RATE_MAX
-		       ? EINVAL
-		       : 0;
+			       mbps_to_ibv_rate(7) == IBV_RATE_MAX ?
+		       EINVAL :
+		       0;
 }
 
 /* Of values it does not know it gives none. */
@@ -875,8 +874,7 @@ static int rt_values(void)
 {
 	struct ibv_values_ex v = { .comp_mask = 1 << 7 };
 
-	return ibv_query_rt_values_ex(dev.ctx, &v) || v.comp_mask ? 0
-								   : ENOENT;
+	return ibv_query_rt_values_ex(dev.ctx, &v) || v.comp_mask ? 0 : ENOENT;
 }
 
 static int query_ex_mask(void)
@@ -962,8 +960,8 @@ static int ece(uint32_t vendor, uint32_t mask, bool late)
 				      .recv_cq = cq,
 				      .qp_type = IBV_QPT_RC,
 				      .cap = { 1, 1, 1, 1, 0 } };
-	struct ibv_qp *qp = late ? new_qp(cq, IBV_QPT_RC, 0)
-				 : ibv_create_qp(dev.pd, &a);
+	struct ibv_qp *qp =
+		late ? new_qp(cq, IBV_QPT_RC, 0) : ibv_create_qp(dev.pd, &a);
 	int rc = ibv_set_ece(qp, &e);
 
 	return ibv_destroy_qp(qp) || ibv_destroy_cq(cq) ? EIO : rc;

@@ -123,7 +123,8 @@ static const struct wire_case wire_cases[] = {
 	{ "read, wrong rkey", RC, OP(RDMA_READ), .bad_rkey = 0x100, REFUSED },
 	{ "atomic, wrong rkey", RC, FADD, .len = 8, .bad_rkey = 1, REFUSED },
 	{ "write, rkey 0", RC, OP(RDMA_WRITE), .bad_rkey = ~0u, REFUSED },
-	{ "write, lkey for the rkey", RC, OP(RDMA_WRITE), .how = LKEY, REFUSED },
+	{ "write, lkey for the rkey", RC, OP(RDMA_WRITE), .how = LKEY,
+	  REFUSED },
 	{ "write, rkey in the other byte order", RC, OP(RDMA_WRITE),
 	  .how = SWAPPED, REFUSED },
 	{ "write of nothing, wrong rkey", RC, OP(RDMA_WRITE), .len = ~0u,
@@ -226,9 +227,9 @@ static const struct wire_case wire_cases[] = {
 
 static const char *status_name(int s)
 {
-	return s == NOTHING ? "nothing"
-	       : s == ANY   ? "an error"
-			    : ibv_wc_status_str((enum ibv_wc_status)s);
+	return s == NOTHING ? "nothing" :
+	       s == ANY     ? "an error" :
+			      ibv_wc_status_str((enum ibv_wc_status)s);
 }
 
 static bool as_expected(int got, int want)
@@ -268,8 +269,8 @@ static int await_event(int wait_ms)
 }
 
 static void post_one(struct ibv_qp *qp, const struct wire_case *c,
-		    const struct remote *far, struct ibv_ah *ah,
-		    const struct ibv_mr *mr, char *buf, bool good)
+		     const struct remote *far, struct ibv_ah *ah,
+		     const struct ibv_mr *mr, char *buf, bool good)
 {
 	uint32_t len = c->len == ~0u ? 0 : c->len ? c->len : 64;
 	struct ibv_sge sge = { .addr = (uintptr_t)buf,
@@ -341,12 +342,12 @@ static void run_wire(const struct wire_case *c, int ctrl, bool client)
 	memset(buf, 0, 3 * BUF);
 	/* The middle page is what the peer, or the bad work request, is given;
 	 * `whole` serves the receives. */
-	access = client         ? c->how & RO_MR ? 0 : IBV_ACCESS_LOCAL_WRITE
-		 : c->mr_access ? c->mr_access
-				: ALL;
+	access = client       ? c->how & RO_MR ? 0 : IBV_ACCESS_LOCAL_WRITE :
+		 c->mr_access ? c->mr_access :
+				ALL;
 	mr = ibv_reg_mr(dev.pd, buf + BUF, BUF, access);
-	rmr = c->how & OTHER_PD ? ibv_reg_mr(pd2, buf + BUF, BUF, access)
-				: NULL;
+	rmr = c->how & OTHER_PD ? ibv_reg_mr(pd2, buf + BUF, BUF, access) :
+				  NULL;
 	whole = ibv_reg_mr(dev.pd, buf, 3 * BUF, IBV_ACCESS_LOCAL_WRITE);
 	qp = ibv_create_qp(dev.pd, &ia);
 	if (!mr || !whole || !qp)
@@ -379,8 +380,8 @@ static void run_wire(const struct wire_case *c, int ctrl, bool client)
 		for (int i = 0; i < n; i++) {
 			struct ibv_sge sge = {
 				.addr = (uintptr_t)buf,
-				.length = c->how & SHORT_RECV ? ud ? 104 : 64
-							      : 2 * BUF,
+				.length = c->how & SHORT_RECV ? ud ? 104 : 64 :
+								2 * BUF,
 				.lkey = whole->lkey ^
 					(c->how & BAD_RECV ? 0x100 : 0),
 			};
@@ -459,8 +460,8 @@ static void run_wire(const struct wire_case *c, int ctrl, bool client)
 		if (c->event && !no_events && ev != c->event)
 			report(name, false,
 			       ev ? ibv_event_type_str(
-					    (enum ibv_event_type)(ev - 1))
-				  : "no event",
+					    (enum ibv_event_type)(ev - 1)) :
+				    "no event",
 			       ibv_event_type_str(
 				       (enum ibv_event_type)(c->event - 1)));
 		else

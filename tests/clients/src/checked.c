@@ -48,7 +48,9 @@ static void need(int good, const char *what, int err)
 static void connect_to(struct ibv_qp *q, uint32_t peer, enum ibv_mtu mtu,
 		       uint32_t rq_psn)
 {
-	const struct remote far = { .qpn = peer, .psn = rq_psn, .gid = dev.gid };
+	const struct remote far = { .qpn = peer,
+				    .psn = rq_psn,
+				    .gid = dev.gid };
 	const struct conn_opts o = { .mtu = mtu,
 				     .timeout = 12,
 				     .retry_cnt = 5,
@@ -413,8 +415,7 @@ static void fine_buffer_fenced(void)
 		memory[SLOTS][0] = i;
 		post(qp[0], IBV_WR_RDMA_READ, 0, 0);
 		post_recv(1);
-		post(qp[0], IBV_WR_SEND, 0,
-		     IBV_SEND_SIGNALED | IBV_SEND_FENCE);
+		post(qp[0], IBV_WR_SEND, 0, IBV_SEND_SIGNALED | IBV_SEND_FENCE);
 		completion(cq[0]);
 		completion(cq[1]);
 		need(memory[SLOTS + 1][0] == i, "another value", EIO);
@@ -427,8 +428,8 @@ static void fine_buffer_inline(void)
 	struct ibv_send_wr wr = { .sg_list = &sge,
 				  .num_sge = 1,
 				  .opcode = IBV_WR_SEND,
-				  .send_flags = IBV_SEND_SIGNALED |
-						IBV_SEND_INLINE },
+				  .send_flags =
+					  IBV_SEND_SIGNALED | IBV_SEND_INLINE },
 			   *bad;
 	int err;
 
@@ -482,9 +483,8 @@ static void never_drains(void)
 static void fine_drains(void)
 {
 	for (unsigned i = 0; i < 4 * send_wr; i++) {
-		send_one(i % SLOTS, i % send_wr == send_wr - 1 ?
-					    IBV_SEND_SIGNALED :
-					    0);
+		send_one(i % SLOTS,
+			 i % send_wr == send_wr - 1 ? IBV_SEND_SIGNALED : 0);
 		completion(cq[1]);
 		if (i % send_wr == send_wr - 1)
 			completion(cq[0]);
@@ -649,9 +649,9 @@ static void bad_write(uint32_t lkey, uint32_t rkey)
 
 static struct ibv_mr short_lived(void)
 {
-	struct ibv_mr *m = ibv_reg_mr(dev.pd, memory, sizeof(memory),
-				      IBV_ACCESS_LOCAL_WRITE |
-					      IBV_ACCESS_REMOTE_WRITE);
+	struct ibv_mr *m =
+		ibv_reg_mr(dev.pd, memory, sizeof(memory),
+			   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	struct ibv_mr was;
 
 	need(!!m, "reg_mr", errno);

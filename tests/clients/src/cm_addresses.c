@@ -119,10 +119,11 @@ static void options(void)
 	FAILS(rdma_set_option(u, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &one,
 			      sizeof(one)),
 	      EINVAL);
-	FAILS(rdma_set_option(u, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR,
-			      &tos, 1),
+	FAILS(rdma_set_option(u, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &tos,
+			      1),
 	      EINVAL);
-	FAILS(rdma_set_option(u, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &tos, 1),
+	FAILS(rdma_set_option(u, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &tos,
+			      1),
 	      EINVAL);
 	FAILS(rdma_set_option(u, RDMA_OPTION_ID, 99, &tos, 1), ENOSYS);
 	FAILS(rdma_set_option(u, 99, 0, &tos, 1), ENOSYS);
@@ -202,8 +203,8 @@ static void interface_(void)
 	CHECK(ev->id == c);
 	rdma_ack_cm_event(ev);
 	for (int i = 0; i < 2; i++) {
-		ev = removal ? GET(sch, DEVICE_REMOVAL, 0)
-			     : GET(sch, ADDR_CHANGE, 0);
+		ev = removal ? GET(sch, DEVICE_REMOVAL, 0) :
+			       GET(sch, ADDR_CHANGE, 0);
 		CHECK(ev->id == listener || ev->id == s);
 		told[ev->id == s] = true;
 		rdma_ack_cm_event(ev);
@@ -273,7 +274,8 @@ static void addrinfo(void)
 	rdma_freeaddrinfo(res);
 	CHECK(rdma_getaddrinfo("127.0.0.1", "7174", &hints, &res));
 	hints.ai_family = 27; /* AF_IB */
-	CHECK(rdma_getaddrinfo("127.0.0.1", "7174", &hints, &res) == EAI_FAMILY);
+	CHECK(rdma_getaddrinfo("127.0.0.1", "7174", &hints, &res) ==
+	      EAI_FAMILY);
 	/* only hints, as libfabric */
 	memset(&hints, 0, sizeof(hints));
 	hints.ai_flags = RAI_FAMILY;
@@ -357,7 +359,8 @@ static void families(void)
 	struct rdma_cm_event *ev;
 	int one = 1;
 
-	inet_pton(AF_INET, "127.0.0.1", &((struct sockaddr_in *)&here)->sin_addr);
+	inet_pton(AF_INET, "127.0.0.1",
+		  &((struct sockaddr_in *)&here)->sin_addr);
 	((struct sockaddr_in *)&here)->sin_family = AF_INET;
 	NEED(cch = rdma_create_event_channel());
 	NEED(sch = rdma_create_event_channel());

@@ -147,7 +147,9 @@ struct rdma_cm_id *resolved(void)
 void add_qp(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr attr = {
-		.cap = { .max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1,
+		.cap = { .max_send_wr = 8,
+			 .max_recv_wr = 8,
+			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
 		.qp_type = id->qp_type,
 		.sq_sig_all = 1,
@@ -252,8 +254,8 @@ int main(int argc, char **argv)
 	const char *where = getenv("CM_CHECK_ADDR");
 	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST }, *ai;
 	const struct situation *const all[] = { cm_connections, cm_crowds,
-						cm_addresses,	cm_events,
-						cm_qps,		cm_pairs };
+						cm_addresses,   cm_events,
+						cm_qps,         cm_pairs };
 	const bool list = argc == 2 && !strcmp(argv[1], "list");
 	struct rlimit rl;
 

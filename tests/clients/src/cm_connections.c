@@ -131,8 +131,8 @@ static void data(void)
 	      wc.byte_len == sizeof(in));
 	CHECK(!memcmp(in, out, sizeof(in)));
 	memset(in, 0, sizeof(in));
-	NEED(!rdma_post_write(c, NULL, out, sizeof(out), cm, 0,
-			      (uintptr_t)in, sm->rkey));
+	NEED(!rdma_post_write(c, NULL, out, sizeof(out), cm, 0, (uintptr_t)in,
+			      sm->rkey));
 	CHECK(rdma_get_send_comp(c, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
 	CHECK(!memcmp(in, out, sizeof(in)));
 	hang_up(c, s);
@@ -287,7 +287,8 @@ static void silent(void)
 	for (int ps = 0; ps < 2; ps++) {
 		NEED(!rdma_create_id(cch, &c, NULL,
 				     ps ? RDMA_PS_UDP : RDMA_PS_TCP));
-		NEED(!rdma_resolve_addr(c, NULL, (struct sockaddr *)&dst, 2000));
+		NEED(!rdma_resolve_addr(c, NULL, (struct sockaddr *)&dst,
+					2000));
 		EXPECT(cch, ADDR_RESOLVED, 0);
 		NEED(!rdma_resolve_route(c, 2000));
 		EXPECT(cch, ROUTE_RESOLVED, 0);

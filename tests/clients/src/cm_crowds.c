@@ -35,7 +35,9 @@ static void many_once(struct rdma_cm_id **c, struct rdma_cm_id **s,
 {
 	uint8_t timeout = 14; /* 67 ms, and so TIMEWAIT */
 	struct ibv_qp_init_attr attr = {
-		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1,
+		.cap = { .max_send_wr = 1,
+			 .max_recv_wr = 1,
+			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
 		.qp_type = IBV_QPT_RC,
 	};
@@ -326,7 +328,7 @@ static void *churn_server(void *arg)
 		if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
 			const uint8_t *p = ev->param.conn.private_data;
 
-			answer = (enum churn_answer)*p;
+			answer = (enum churn_answer) * p;
 			rdma_ack_cm_event(ev);
 			churn_request(id, answer);
 			continue;
@@ -415,9 +417,7 @@ static void churn(void)
 }
 
 const struct situation cm_crowds[] = {
-	{ "many", many },
-	{ "churn", churn },
-	{ "order", order },
-	{ "order_backlog", order_backlog },
+	{ "many", many },   { "churn", churn },
+	{ "order", order }, { "order_backlog", order_backlog },
 	{ NULL, NULL },
 };

@@ -114,7 +114,9 @@ static int echo_begin(struct rdma_cm_id *id, struct ibv_cq *cq)
 	struct ibv_qp_init_attr attr = {
 		.send_cq = cq,
 		.recv_cq = cq,
-		.cap = { .max_send_wr = 2, .max_recv_wr = 2, .max_send_sge = 1,
+		.cap = { .max_send_wr = 2,
+			 .max_recv_wr = 2,
+			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
 		.qp_type = IBV_QPT_RC,
 		.sq_sig_all = 1,
@@ -199,8 +201,8 @@ static void echo_server(void)
 	alarm(300);
 	NEED(sch = rdma_create_event_channel());
 	NEED(!rdma_create_id(sch, &listener, NULL, RDMA_PS_TCP));
-	NEED(!rdma_bind_addr(listener, addr_of((uint16_t)atoi(
-					       getenv("CM_CHECK_PORT")))));
+	NEED(!rdma_bind_addr(listener,
+			     addr_of((uint16_t)atoi(getenv("CM_CHECK_PORT")))));
 	NEED(cc = ibv_create_comp_channel(listener->verbs));
 	NEED(cq = ibv_create_cq(listener->verbs, 4 * ECHO_MAX, NULL, cc, 0));
 	NEED(!ibv_req_notify_cq(cq, 0));

@@ -79,7 +79,9 @@ static sem_t sync_listens;
 static void *sync_server(void *arg)
 {
 	struct ibv_qp_init_attr attr = {
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1,
+		.cap = { .max_send_wr = 4,
+			 .max_recv_wr = 4,
+			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
 		.sq_sig_all = 1,
 	};
@@ -124,8 +126,11 @@ static void *sync_server(void *arg)
 static void sync_(void)
 {
 	struct ibv_qp_init_attr attr = {
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1,
-			 .max_recv_sge = 1, .max_inline_data = 16 },
+		.cap = { .max_send_wr = 4,
+			 .max_recv_wr = 4,
+			 .max_send_sge = 1,
+			 .max_recv_sge = 1,
+			 .max_inline_data = 16 },
 		.sq_sig_all = 1,
 	};
 	const struct ibv_qp_init_attr fresh = attr; /* CQs are filled in */
@@ -180,7 +185,9 @@ static void sync_(void)
 static struct ibv_qp *own_qp(struct rdma_cm_id *id, struct ibv_cq **cq)
 {
 	struct ibv_qp_init_attr attr = {
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1,
+		.cap = { .max_send_wr = 4,
+			 .max_recv_wr = 4,
+			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
 		.qp_type = IBV_QPT_RC,
 		.sq_sig_all = 1,
@@ -221,7 +228,8 @@ static void external(void)
 	struct ibv_qp *cq_, *sq_;
 	struct ibv_cq *ccq, *scq;
 	struct ibv_sge sge;
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1,
+	struct ibv_send_wr wr = { .sg_list = &sge,
+				  .num_sge = 1,
 				  .opcode = IBV_WR_SEND };
 	struct ibv_recv_wr rr = { .sg_list = &sge, .num_sge = 1 };
 	struct ibv_send_wr *bw;
@@ -299,7 +307,9 @@ static struct rdma_cm_id *endpoint(enum ibv_qp_type type, bool passive,
 				   struct rdma_event_channel *ch)
 {
 	struct ibv_qp_init_attr attr = {
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1,
+		.cap = { .max_send_wr = 4,
+			 .max_recv_wr = 4,
+			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
 		.sq_sig_all = 1,
 	};
@@ -445,8 +455,8 @@ static void mcast(void)
 	CHECK(ev->param.ud.qp_num == 0xffffff &&
 	      ev->param.ud.qkey == RDMA_UDP_QKEY);
 	rdma_ack_cm_event(ev);
-	ex.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS |
-		       RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+	ex.comp_mask =
+		RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
 	ex.addr = (struct sockaddr *)&group;
 	ex.join_flags = RDMA_MC_JOIN_FLAG_RESERVED;
 	FAILS(rdma_join_multicast_ex(a, &ex, NULL), EINVAL);
@@ -457,7 +467,8 @@ static void mcast(void)
 	rdma_ack_cm_event(ev);
 
 	NEED(!rdma_post_recv(b, NULL, in, sizeof(in), mb));
-	NEED(!rdma_post_ud_send(a, NULL, out, sizeof(out), ma, 0, ah, 0xffffff));
+	NEED(!rdma_post_ud_send(a, NULL, out, sizeof(out), ma, 0, ah,
+				0xffffff));
 	CHECK(rdma_get_send_comp(a, &wc) == 1 && !wc.status);
 	CHECK(rdma_get_recv_comp(b, &wc) == 1 && !wc.status &&
 	      wc.byte_len == sizeof(out) + 40);
@@ -465,7 +476,8 @@ static void mcast(void)
 
 	NEED(!rdma_leave_multicast(b, (struct sockaddr *)&group));
 	NEED(!rdma_post_recv(b, NULL, in, sizeof(in), mb));
-	NEED(!rdma_post_ud_send(a, NULL, out, sizeof(out), ma, 0, ah, 0xffffff));
+	NEED(!rdma_post_ud_send(a, NULL, out, sizeof(out), ma, 0, ah,
+				0xffffff));
 	CHECK(rdma_get_send_comp(a, &wc) == 1 && !wc.status);
 	/* it is not for b any more, however long it takes */
 	usleep(200000);

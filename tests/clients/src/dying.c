@@ -157,8 +157,9 @@ static void conn_drop(struct conn *c)
 
 static void post(struct conn *c)
 {
-	static const uint32_t sizes[] = { 1,	8,     24,    100,
-					  1024, 4000, 20000, MOST };
+	static const uint32_t sizes[] = {
+		1, 8, 24, 100, 1024, 4000, 20000, MOST
+	};
 	static const enum ibv_wr_opcode codes[OPS] = {
 		IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
 		IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD
@@ -174,8 +175,8 @@ static void post(struct conn *c)
 				  .opcode = codes[op],
 				  .send_flags = IBV_SEND_SIGNALED };
 	struct ibv_send_wr *bad;
-	uint64_t offset = op == READ ? offsetof(struct shown_mem, read)
-				     : offsetof(struct shown_mem, write);
+	uint64_t offset = op == READ ? offsetof(struct shown_mem, read) :
+				       offsetof(struct shown_mem, write);
 	int err;
 
 	wr.wr_id |= (uint64_t)sge.length << 16;
@@ -431,8 +432,7 @@ static void take_part(struct conn *c, bool leaves)
 	case STOP:
 		word = traffic(c, UINT64_MAX);
 		if (word != 'f')
-			die(EXIT_DATA, "error %s",
-			    ibv_wc_status_str(c->error));
+			die(EXIT_DATA, "error %s", ibv_wc_status_str(c->error));
 		settle(c);
 		return;
 	case DEREG:
@@ -622,8 +622,7 @@ static void play(struct end e[2], unsigned round)
 
 	for (int i = 0; i < 2; i++) {
 		w = (struct word){ .what = 'r',
-				   .leaves = kind == DEREG ? i == 0
-							   : i == dies,
+				   .leaves = kind == DEREG ? i == 0 : i == dies,
 				   .seed = (uint64_t)rnd(1u << 31) * 2 + 1 };
 		word_put(e[i].fd, &w, sizeof(w));
 	}

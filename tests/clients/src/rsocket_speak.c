@@ -96,8 +96,8 @@ bool expect(struct peer *p, enum rdma_cm_event_type type)
 	if (got == (int)type)
 		return true;
 	return fail("%s (%d), expected %s",
-		    got < 0 ? "nothing"
-			    : rdma_event_str((enum rdma_cm_event_type)got),
+		    got < 0 ? "nothing" :
+			      rdma_event_str((enum rdma_cm_event_type)got),
 		    status, rdma_event_str(type));
 }
 

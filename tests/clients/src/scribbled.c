@@ -57,8 +57,9 @@
 enum kind { RINGS, BACK, VISITS, KEYS, QPS, HEAD, ALL, REGISTRY, KINDS };
 enum op { SEND, WRITE, WRITE_IMM, READ, FADD, OPS };
 
-static const char *const kinds[KINDS] = { "rings", "back", "visits", "keys",
-					  "qps",   "head", "all",	 "registry" };
+static const char *const kinds[KINDS] = {
+	"rings", "back", "visits", "keys", "qps", "head", "all", "registry"
+};
 
 /* Between the parent and a process: one datagram each. */
 struct word {
@@ -154,8 +155,9 @@ static void conn_drop(struct conn *c)
 
 static void post(struct conn *c)
 {
-	static const uint32_t sizes[] = { 1,	8,     24,    100,
-					  1024, 4000, 20000, MOST };
+	static const uint32_t sizes[] = {
+		1, 8, 24, 100, 1024, 4000, 20000, MOST
+	};
 	static const enum ibv_wr_opcode codes[OPS] = {
 		IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
 		IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD
@@ -367,9 +369,9 @@ static void find_segments(void)
 			nsegs++;
 		} else if (S_ISREG(st.st_mode) &&
 			   st.st_size == sizeof(*registry)) {
-			registry = mmap(NULL, sizeof(*registry),
-					PROT_READ | PROT_WRITE, MAP_SHARED, fd,
-					0);
+			registry =
+				mmap(NULL, sizeof(*registry),
+				     PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 			if (registry == MAP_FAILED)
 				die(EXIT_SETUP, "mmap: %m");
 		}
@@ -458,7 +460,8 @@ static void scribble(enum kind k, const struct seg *s)
 		if (!m)
 			break;
 		if (rnd(2))
-			change_some((uint8_t *)m, offsetof(struct ring_mem, unit));
+			change_some((uint8_t *)m,
+				    offsetof(struct ring_mem, unit));
 		else
 			change_some(
 				(uint8_t *)&m->ack_note[m->in.pos % 992 & ~7u],
@@ -470,16 +473,16 @@ static void scribble(enum kind k, const struct seg *s)
 	case KEYS:
 		change_some(s->p + SEGMENT_KEYS_OFFSET +
 				    (rnd(8) ? SEGMENT_TABLE_HEAD : 0),
-			    s->size[SEGMENT_KEYS] < 3000
-				    ? 0
-				    : (rnd(2) ? 640 : 64));
+			    s->size[SEGMENT_KEYS] < 3000 ? 0 :
+							   (rnd(2) ? 640 : 64));
 		break;
 	case QPS:
 		change_some(s->p + SEGMENT_QPS_OFFSET, s->size[SEGMENT_QPS]);
 		break;
 	case HEAD:
 		change_some((uint8_t *)&h->table_size,
-			    sizeof(*h) - offsetof(struct segment_head, table_size));
+			    sizeof(*h) -
+				    offsetof(struct segment_head, table_size));
 		break;
 	case ALL:
 	case KINDS:
@@ -607,8 +610,8 @@ int main(int argc, char **argv)
 	while ((c = getopt(argc, argv, "k:n:X:g:w:")) != -1) {
 		if (c == 'k')
 			for (k = 0; k < KINDS; k++)
-				kind = strcmp(kinds[k], optarg) ? kind
-								: (enum kind)k;
+				kind = strcmp(kinds[k], optarg) ? kind :
+								  (enum kind)k;
 		else if (c == 'n')
 			rounds = (unsigned)atol(optarg);
 		else if (c == 'X')
@@ -641,7 +644,8 @@ int main(int argc, char **argv)
 			end_start(&e[1], end_main);
 		}
 		failed += play(e, ctrl, round) != 0;
-		if (round % GENERATION == GENERATION - 1 || round == rounds - 1) {
+		if (round % GENERATION == GENERATION - 1 ||
+		    round == rounds - 1) {
 			end_quit(&e[0], round);
 			end_quit(&e[1], round);
 		}

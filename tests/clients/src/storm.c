@@ -147,9 +147,9 @@ static size_t valid(uint8_t *p)
 	struct victim none = { .qpn = rnd(0xffffff) };
 	const struct victim *v = nvictims ? &victims[rnd(nvictims)] : &none;
 	uint32_t payload = rnd(4) ? rnd(128) : rnd(1024);
-	uint8_t op = (uint8_t)(rnd(4)   ? rnd(0x18)
-			       : rnd(2) ? 0x20 + rnd(12)
-					: ud_ops[rnd(sizeof(ud_ops))]);
+	uint8_t op = (uint8_t)(rnd(4) ? rnd(0x18) :
+			       rnd(2) ? 0x20 + rnd(12) :
+					ud_ops[rnd(sizeof(ud_ops))]);
 	uint8_t base = op & 0x1f;
 	uint32_t psn = v->psn + rnd(8) - 3;
 	size_t n = 12;
@@ -191,8 +191,8 @@ static size_t mutate(uint8_t *p, size_t len)
 {
 	for (uint32_t k = 1 + rnd(4); k; k--) {
 		/* Headers are where it hurts. */
-		size_t at = rnd(3) ? rnd(len < 44 ? (uint32_t)len : 44)
-				   : rnd((uint32_t)len);
+		size_t at = rnd(3) ? rnd(len < 44 ? (uint32_t)len : 44) :
+				     rnd((uint32_t)len);
 
 		switch (rnd(5)) {
 		case 0:

@@ -221,8 +221,9 @@ static void check(unsigned i, uint32_t len, const char *what)
 
 	for (uint32_t k = 0; k < len; k++)
 		if (p[k] == AFTERWARDS || p[k] != p[0])
-			die(EXIT_DATA, "%s: byte %u of %u is %#x, the first %#x",
-			    what, k, len, p[k], p[0]);
+			die(EXIT_DATA,
+			    "%s: byte %u of %u is %#x, the first %#x", what, k,
+			    len, p[k], p[0]);
 }
 
 /* Completions there are; false: there was none. */
@@ -238,8 +239,8 @@ static bool reap(struct conn *c)
 		}
 		done++;
 		if (wc[i].opcode == IBV_WC_RDMA_READ)
-			check(wc[i].wr_id & 0xff,
-			      (uint32_t)(wc[i].wr_id >> 8), "a read");
+			check(wc[i].wr_id & 0xff, (uint32_t)(wc[i].wr_id >> 8),
+			      "a read");
 		else if (wc[i].opcode == IBV_WC_RECV)
 			check((unsigned)wc[i].wr_id, wc[i].byte_len,
 			      "a message");

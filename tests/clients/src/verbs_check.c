@@ -287,8 +287,8 @@ static void post_recv(unsigned q, uint32_t s)
 	else if (opt.op != WRITE_IMM)
 		wr.num_sge = cut(sge, sges_of(q, s), slot_in(c, RECEIVED, s),
 				 (uint32_t)slot_size);
-	rc = srq ? ibv_post_srq_recv(srq, &wr, &bad)
-		 : ibv_post_recv(c->qp, &wr, &bad);
+	rc = srq ? ibv_post_srq_recv(srq, &wr, &bad) :
+		   ibv_post_recv(c->qp, &wr, &bad);
 	if (rc)
 		die(EXIT_SETUP, "post_recv: %s", strerror(rc));
 }
@@ -668,8 +668,8 @@ static void aim_atomic(struct ibv_send_wr *wr, unsigned q, uint32_t i,
 	/* But with "all" all queue pairs work on the first one's counter. */
 	struct chan *c = &chans[opt.op == ALL ? q : 0];
 
-	wr->opcode = op == FAA ? IBV_WR_ATOMIC_FETCH_AND_ADD
-			       : IBV_WR_ATOMIC_CMP_AND_SWP;
+	wr->opcode = op == FAA ? IBV_WR_ATOMIC_FETCH_AND_ADD :
+				 IBV_WR_ATOMIC_CMP_AND_SWP;
 	wr->wr.atomic.remote_addr =
 		c->far.addr + (uint64_t)((char *)c->counter - c->buf);
 	wr->wr.atomic.rkey = c->far.rkey;
@@ -677,9 +677,9 @@ static void aim_atomic(struct ibv_send_wr *wr, unsigned q, uint32_t i,
 	wr->wr.atomic.swap = i + 1ull;
 	if (opt.op != ALL)
 		return;
-	wr->wr.atomic.compare_add = op == FAA      ? key_of(q, i)
-				    : misses(q, i) ? ~c->value
-						   : c->value;
+	wr->wr.atomic.compare_add = op == FAA    ? key_of(q, i) :
+				    misses(q, i) ? ~c->value :
+						   c->value;
 	wr->wr.atomic.swap = key_of(q, i);
 	c->value = counted(q, i, c->value);
 }
@@ -717,8 +717,8 @@ static void post(unsigned q, uint32_t i, bool last, enum op op)
 	case WRITE:
 	case WRITE_IMM:
 		fill(p, q, i, len);
-		wr.opcode = op == WRITE ? IBV_WR_RDMA_WRITE
-					: IBV_WR_RDMA_WRITE_WITH_IMM;
+		wr.opcode = op == WRITE ? IBV_WR_RDMA_WRITE :
+					  IBV_WR_RDMA_WRITE_WITH_IMM;
 		break;
 	case READ:
 		memset(p, 0, len);
@@ -906,9 +906,9 @@ static void parse(int argc, char **argv)
 	       -1) {
 		switch (c) {
 		case 'c':
-			opt.type = !strcmp(optarg, "UD")   ? IBV_QPT_UD
-				   : !strcmp(optarg, "UC") ? IBV_QPT_UC
-							   : IBV_QPT_RC;
+			opt.type = !strcmp(optarg, "UD") ? IBV_QPT_UD :
+				   !strcmp(optarg, "UC") ? IBV_QPT_UC :
+							   IBV_QPT_RC;
 			break;
 		case 'o':
 			for (opt.op = 0; opt.op < OPS; opt.op++)
@@ -1022,9 +1022,9 @@ int main(int argc, char **argv)
 	       " bytes, lost %" PRIu64 ", wrong %" PRIu64
 	       ", %.3f s, rss %ld KiB\n",
 	       opt.host ? "client" : "server",
-	       opt.type == IBV_QPT_RC   ? "RC"
-	       : opt.type == IBV_QPT_UC ? "UC"
-					: "UD",
+	       opt.type == IBV_QPT_RC ? "RC" :
+	       opt.type == IBV_QPT_UC ? "UC" :
+					"UD",
 	       op_names[opt.op], received, received_bytes, lost, torn, s,
 	       rss_kib());
 
@@ -1047,8 +1047,8 @@ int main(int argc, char **argv)
 	}
 	if ((srq && ibv_destroy_srq(srq)) || ibv_destroy_cq(cq) ||
 	    (comp && ibv_destroy_comp_channel(comp)) || ibv_dereg_mr(mr) ||
-	    (bait_mr && ibv_dereg_mr(bait_mr)) ||
-	    ibv_dealloc_pd(dev.pd) || ibv_close_device(dev.ctx))
+	    (bait_mr && ibv_dereg_mr(bait_mr)) || ibv_dealloc_pd(dev.pd) ||
+	    ibv_close_device(dev.ctx))
 		die(EXIT_SETUP, "tear-down: %m");
 	free(chans);
 	free(scratch);

@@ -117,8 +117,8 @@ int open_end(void)
 		ibv_reg_mr(here.pd, here.buf, BUF_LEN,
 			   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 				   IBV_ACCESS_REMOTE_READ |
-				   (opt_iwarp ? 0
-					      : IBV_ACCESS_REMOTE_ATOMIC |
+				   (opt_iwarp ? 0 :
+						IBV_ACCESS_REMOTE_ATOMIC |
 							IBV_ACCESS_MW_BIND));
 	if (!here.mr[0])
 		return -errno;
@@ -130,9 +130,9 @@ enum kind kind_of_device(void)
 {
 	const char *name = ibv_get_device_name(here.ctx->device);
 
-	return !strncmp(name, "rxe", 3)   ? RXE
-	       : !strncmp(name, "siw", 3) ? SIW
-					  : SOFTHCA;
+	return !strncmp(name, "rxe", 3) ? RXE :
+	       !strncmp(name, "siw", 3) ? SIW :
+					  SOFTHCA;
 }
 
 /* What this end is: kind, GID, MTU, buffer, key. */

@@ -209,9 +209,9 @@ void do_wc(const uint64_t *a, struct reply *r)
 	if (ok && (wc.wc_flags & IBV_WC_WITH_INV))
 		answer(r, wc.invalidated_rkey);
 	else
-		answer(r, ok && (wc.wc_flags & IBV_WC_WITH_IMM)
-				  ? ntohl(wc.imm_data)
-				  : 0);
+		answer(r, ok && (wc.wc_flags & IBV_WC_WITH_IMM) ?
+				  ntohl(wc.imm_data) :
+				  0);
 	answer(r, ok ? wc.wc_flags : 0);
 	answer(r, wc.qp_num);
 	answer(r, wc.wr_id);

@@ -113,8 +113,9 @@ void err_mw_bounds(void)
 				    heeds_no_bounds(rkey, va - 8))
 					return;
 				refused(i, rkey,
-					after ? (va + 0x1400 - len + 8) & ~7ull
-					      : va - 8);
+					after ? (va + 0x1400 - len + 8) &
+							~7ull :
+						va - 8);
 			}
 }
 
@@ -128,9 +129,9 @@ void err_access(void)
 	for (size_t i = 0; i < ONE_SIDED; i++) {
 		enum ibv_wr_opcode op = one_sided[i].op;
 		struct reply mr = at(B, "mr %x %x 10000",
-				     (op == IBV_WR_RDMA_READ  ? w
-				      : one_sided[i].len == 8 ? rw
-							      : r) |
+				     (op == IBV_WR_RDMA_READ ? w :
+				      one_sided[i].len == 8  ? rw :
+							       r) |
 					     (unsigned)IBV_ACCESS_LOCAL_WRITE,
 				     AT_B);
 
@@ -468,8 +469,8 @@ void err_rd_atomic(void)
 		expect_flush();
 		expect_fallen();
 	}
-	remark(ended ? "%s as responder refuses it as an invalid request"
-		     : "%s as responder answers all of them",
+	remark(ended ? "%s as responder refuses it as an invalid request" :
+		       "%s as responder answers all of them",
 	       side[B].rxe ? "rxe" : "softhca");
 }
 

@@ -74,11 +74,11 @@ static void expect_async(enum who w, int type)
 	if (!r.v[0] || (int)r.v[1] != type || r.v[2] != qpn[w])
 		fail("%s: event \"%s\" of QP 0x%" PRIx64 ", not \"%s\"",
 		     w == A ? "client" : "server",
-		     r.v[0] ? ibv_event_type_str((enum ibv_event_type)r.v[1])
-			    : "none",
+		     r.v[0] ? ibv_event_type_str((enum ibv_event_type)r.v[1]) :
+			      "none",
 		     r.v[0] ? r.v[2] : 0,
-		     type < 0 ? "none"
-			      : ibv_event_type_str((enum ibv_event_type)type));
+		     type < 0 ? "none" :
+				ibv_event_type_str((enum ibv_event_type)type));
 }
 
 /*
@@ -134,8 +134,8 @@ static void refused(enum ibv_wr_opcode op, uint64_t len, uint32_t rkey,
 	else
 		/* siw as requester does not look at the Terminate. */
 		expect(A,
-		       side[A].siw ? IBV_WC_WR_FLUSH_ERR
-				   : IBV_WC_REM_ACCESS_ERR,
+		       side[A].siw ? IBV_WC_WR_FLUSH_ERR :
+				     IBV_WC_REM_ACCESS_ERR,
 		       "a read that is refused");
 	expect(A, IBV_WC_WR_FLUSH_ERR, "a receive of the requester");
 	/* siw forgets its own after a read that it refuses. */

@@ -122,9 +122,9 @@ static bool fence(enum ibv_wr_opcode first, uint64_t len)
 			return false;
 		}
 		if (d.status != IBV_WC_SUCCESS ||
-		    d.opcode != wc_of(i == 1   ? IBV_WR_SEND
-				      : i == 3 ? IBV_WR_RDMA_WRITE
-					       : first))
+		    d.opcode != wc_of(i == 1 ? IBV_WR_SEND :
+				      i == 3 ? IBV_WR_RDMA_WRITE :
+					       first))
 			fail("requester: request %d of four: \"%s\", opcode %d",
 			     i, ibv_wc_status_str(d.status), (int)d.opcode);
 	}

@@ -297,11 +297,11 @@ static enum fate mutate(struct frame *f, bool *whole)
 	uint8_t *bth = f->b + ETHER_HDR_LEN + f->l3 + 8;
 	uint32_t live = get24(bth + 5), psn = get24(bth + 9);
 	uint32_t dice = rnd(100);
-	enum fate fate = dice < 30   ? BAD_ICRC
-			 : dice < 45 ? ELSEWHERE
-			 : dice < 75 ? VICTIM
-			 : dice < 99 ? BEHIND
-				     : AHEAD;
+	enum fate fate = dice < 30 ? BAD_ICRC :
+			 dice < 45 ? ELSEWHERE :
+			 dice < 75 ? VICTIM :
+			 dice < 99 ? BEHIND :
+				     AHEAD;
 	bool short_bth;
 
 	if (fate == VICTIM && !victims)
@@ -336,9 +336,9 @@ static enum fate mutate(struct frame *f, bool *whole)
 
 		put24(bth + 5, victim[v].qpn);
 		/* where it expects, near it, or anywhere */
-		put24(bth + 9, rnd(2)   ? victim[v].psn
-			       : rnd(2) ? victim[v].psn + rnd(64) - 32
-					: rnd(1 << 24));
+		put24(bth + 9, rnd(2) ? victim[v].psn :
+			       rnd(2) ? victim[v].psn + rnd(64) - 32 :
+					rnd(1 << 24));
 		/* where RETH and AtomicETH have address and key */
 		if (rnd(2) && f->len >= ETHER_HDR_LEN + f->l3 + 8 + 28 + 4) {
 			put64(bth + 12, victim[v].va + (rnd(2) ? rnd(64) : 0));

@@ -76,8 +76,8 @@ void rc_srq(void)
 		at(B, "guard %x %lx", AT_B, len);
 		receive(B, AT_B, len, 0);
 		post_on(A, a[i & 1],
-			(struct work){ .op = i & 2 ? IBV_WR_SEND_WITH_IMM
-						   : IBV_WR_SEND,
+			(struct work){ .op = i & 2 ? IBV_WR_SEND_WITH_IMM :
+						     IBV_WR_SEND,
 				       .len = len,
 				       .imm = i });
 		expect_sent(A, IBV_WR_SEND);

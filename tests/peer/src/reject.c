@@ -238,9 +238,9 @@ static void client(const char *how, struct sockaddr *addr,
 	}
 	if (!strcmp(how, "connect")) {
 		expect_words(expect(RDMA_CM_EVENT_REJECTED,
-				    is_siw(id) ? -ECONNRESET
-				    : iwarp    ? -ECONNREFUSED
-					       : CONSUMER_REJECT));
+				    is_siw(id) ? -ECONNRESET :
+				    iwarp      ? -ECONNREFUSED :
+						 CONSUMER_REJECT));
 	} else if (!strcmp(how, "nobody")) {
 		expect(RDMA_CM_EVENT_REJECTED,
 		       iwarp ? -ECONNREFUSED : INVALID_SERVICE_ID);

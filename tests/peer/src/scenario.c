@@ -544,9 +544,9 @@ void one_message(enum ibv_wr_opcode op, uint64_t len, uint64_t nsge,
 	at(to, "guard %x %lx", AT_B, len);
 	if (takes_recv(op)) /* every other buffer is longer than needed */
 		receive(B, AT_B,
-			op == IBV_WR_RDMA_WRITE_WITH_IMM ? 0
-			: seed & 1                       ? len
-							 : len + 40,
+			op == IBV_WR_RDMA_WRITE_WITH_IMM ? 0 :
+			seed & 1                         ? len :
+							   len + 40,
 			nsge);
 	/* siw of Linux 6.1 crashes when it gathers what it sends. */
 	post(.op = op, .len = len, .nsge = side[A].siw ? 0 : nsge, .imm = imm,

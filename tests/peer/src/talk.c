@@ -58,8 +58,8 @@ int tcp(bool server)
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 		if (server ? !bind(fd, ai->ai_addr, ai->ai_addrlen) &&
-				     !listen(fd, 8)
-			   : !connect(fd, ai->ai_addr, ai->ai_addrlen))
+				     !listen(fd, 8) :
+			     !connect(fd, ai->ai_addr, ai->ai_addrlen))
 			break;
 		close(fd);
 		fd = -1;

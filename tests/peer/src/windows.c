@@ -41,10 +41,10 @@ void rc_send_inv(void)
 
 void need_windows(enum ibv_mw_type type)
 {
-	uint64_t can = type == IBV_MW_TYPE_1
-			       ? IBV_DEVICE_MEM_WINDOW
-			       : IBV_DEVICE_MEM_WINDOW_TYPE_2A |
-					 IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+	uint64_t can = type == IBV_MW_TYPE_1 ?
+			       IBV_DEVICE_MEM_WINDOW :
+			       IBV_DEVICE_MEM_WINDOW_TYPE_2A |
+				       IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 
 	if (!(side[B].caps & can))
 		skip("server has no memory windows of type %d", (int)type);
