@@ -60,27 +60,32 @@ static void unlock(void *mutex)
 	pthread_mutex_unlock(mutex);
 }
 
+/* The mutex is held. */
+static bool acked_soon(pthread_mutex_t *mutex, pthread_cond_t *cond,
+		       const uint32_t *completed, uint32_t reported)
+{
+	struct timespec late;
+
+	clock_gettime(CLOCK_MONOTONIC, &late);
+	late.tv_sec += CHECK_UNACKED_S;
+	while (*completed != reported)
+		if (pthread_cond_clockwait(cond, mutex, CLOCK_MONOTONIC, &late))
+			break;
+	return *completed == reported;
+}
+
 void shca_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond,
 		    const uint32_t *completed, uint32_t reported,
 		    struct ibv_cq *cq, const char *call)
 {
-	struct timespec late;
-	bool wait = check_on();
-
-	clock_gettime(CLOCK_MONOTONIC, &late);
-	late.tv_sec += CHECK_UNACKED_S;
 	pthread_mutex_lock(mutex);
 	/* A cancellation point, as in rdma-core: it may last for ever. */
 	pthread_cleanup_push(unlock, mutex);
-	while (*completed != reported && wait) {
-		wait = !pthread_cond_clockwait(cond, mutex, CLOCK_MONOTONIC,
-					       &late);
-		if (!wait && *completed != reported)
-			check_ops->unacked(cq, call,
-					   cq ? "ibv_ack_cq_events()" :
-						"ibv_ack_async_event()",
-					   reported - *completed);
-	}
+	if (check_on() && !acked_soon(mutex, cond, completed, reported))
+		check_ops->unacked(cq, call,
+				   cq ? "ibv_ack_cq_events()" :
+					"ibv_ack_async_event()",
+				   reported - *completed);
 	while (*completed != reported)
 		pthread_cond_wait(cond, mutex);
 	pthread_cleanup_pop(true);
