@@ -2,10 +2,11 @@
  * halt.c - an engine that does nothing for a while (src/migrate)
  *
  * No packet and no poll pays for it. UDP, which takes whatever no other link does,
- * has another table meanwhile, whose send() never has room, and there is no way
- * by shared memory to be found. Who sends for a QP holds its lock, so when each has
- * been taken once, and its way forgotten, all have seen that. Polls find nothing where there is nothing; what they
- * do now and then, timers, looks whether it may.
+ * has another table meanwhile, whose send() never has room, and no other link
+ * reaches anybody. Who sends for a QP holds its lock, so when each lock has been
+ * taken once, and the QP's way forgotten, all have seen that. Polls find nothing
+ * where there is nothing; timers, which they run now and then, look whether they
+ * may.
  *
  * The thread ends, and starts again: so it sets up what it needs wherever the
  * process is by then. A program that sleeps on the links is woken until it leaves

@@ -392,6 +392,24 @@ static void node_fini(struct node *n)
 	teardown(NULL);
 }
 
+static void child_succeeds(pid_t pid)
+{
+	int status;
+
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+/* This end is ready; so is, where that is the parent, the other one. */
+static void end_both(struct node *n, pid_t pid)
+{
+	node_fini(n);
+	close(n->fd);
+	if (!pid)
+		_exit(0);
+	child_succeeds(pid);
+}
+
 /* Who suspends: a thread in each end, told how long by the first one. */
 
 struct order {
@@ -469,7 +487,7 @@ static void run(bool sleeps)
 {
 	const char *times = getenv("SUSPENDS");
 	struct conductor c = { .times = times ? (unsigned)atoi(times) : 16 };
-	int data[2], ctl[2], status;
+	int data[2], ctl[2];
 	pthread_t thread;
 	struct node n;
 	pid_t pid;
@@ -496,13 +514,8 @@ static void run(bool sleeps)
 	if (getenv("SUSPENDS"))
 		fprintf(stderr, "end %u: %u bursts, %u datagrams lost\n", n.who,
 			n.burst, n.burst - n.dgrams);
-	node_fini(&n);
-	close(n.fd);
 	close(c.fd);
-	if (!pid)
-		_exit(0);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_int_equal(status, 0);
+	end_both(&n, pid);
 }
 
 static void polling(void **state)
@@ -633,7 +646,7 @@ static void connections(void **state)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET,
 				  .sin_port = htons(17471) };
-	int fd[2], status;
+	int fd[2];
 	pid_t pid;
 
 	(void)state;
@@ -650,8 +663,7 @@ static void connections(void **state)
 		cm_server(fd[1], &at);
 	cm_client(fd[0], &at);
 	close(fd[0]);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_int_equal(status, 0);
+	child_succeeds(pid);
 }
 
 /* What refers to the kernel or to other processes: nobody could save it. */
@@ -841,7 +853,7 @@ static void forks_and_exits(void **state)
 /* Suspended for longer than its peer's retries take; and where its seat goes. */
 static void seat(bool keeps)
 {
-	int fd[2], status, place;
+	int fd[2], place;
 	struct node n;
 	char c = 0;
 	pid_t pid;
@@ -875,12 +887,7 @@ static void seat(bool keeps)
 		}
 	}
 	exchange(n.fd, &c, &c, 1);
-	node_fini(&n);
-	close(n.fd);
-	if (!pid)
-		_exit(0);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_int_equal(status, 0);
+	end_both(&n, pid);
 }
 
 static void peers_wait_for_a_seat(void **state)
@@ -923,7 +930,6 @@ static void refused(const char *with)
 
 static void iwarp_is_refused(void **state)
 {
-	int status;
 	pid_t pid;
 
 	(void)state;
@@ -936,8 +942,7 @@ static void iwarp_is_refused(void **state)
 		teardown(NULL);
 		_exit(0);
 	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_int_equal(status, 0);
+	child_succeeds(pid);
 }
 
 static void xrc_is_refused(void **state)
