@@ -30,7 +30,7 @@ class Probes(probes.Namespaces):
 
     def prepare(self):
         self.words = ["-x", rig.Side(self.net.a).gid_index(4)], ["-x", rig.Side(self.net.b).gid_index(4)]
-        self.net._ip(self.net.a, f"addr add {STRANGER}/24 dev hca0")
+        rig.ip(self.net.a, f"addr add {STRANGER}/24 dev hca0")
 
     def flood(self, kind, remote):
         """The command; remote: the server's end, as perftest shows it."""

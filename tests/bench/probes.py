@@ -71,7 +71,7 @@ class Namespaces:
             self.net = rig.Network(mtu)
             self.place = placement("netns", self.net)
             for end in "ab":
-                self.net._ip(getattr(self.net, end), "link set hca0 gso_max_segs 1")
+                rig.ip(getattr(self.net, end), "link set hca0 gso_max_segs 1")
             self.prepare()
         except (rig.NoNamespaces, rig.Failed) as e:
             self.why = f"no two namespaces with a network: {e}"
