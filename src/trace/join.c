@@ -840,14 +840,20 @@ static void wr_completed(struct state *s, struct trace_event *ev)
 		q->acked = q->done;
 }
 
+/*
+ * After all have completed: a poll has the time of its thread's last event, and
+ * another thread may have completed later what it took.
+ */
 static void cq_polled(struct state *s, struct trace_event *ev)
 {
 	struct queue *q = queue_of(s, ev);
 	const uint32_t i = first_completed(s, q, q->polled, ev);
+	struct trace_wr *w;
 
 	if (i >= q->done)
 		return;
-	s->t->wr[q->wr[i]].polled = ev->rec.ns;
+	w = &s->t->wr[q->wr[i]];
+	w->polled = w->completed > ev->rec.ns ? w->completed : ev->rec.ns;
 	ev->wr = q->wr[i];
 	q->polled = i + 1;
 }
@@ -922,11 +928,11 @@ static int walk_events(struct state *s)
 		case TRACE_COMPLETE:
 			wr_completed(s, ev);
 			break;
-		case TRACE_POLLED:
-			cq_polled(s, ev);
-			break;
 		}
 	}
+	for (uint32_t i = 0; i < t->nevents && !err; i++)
+		if (trace_type(&t->event[i].rec) == TRACE_POLLED)
+			cq_polled(s, &t->event[i]);
 	return err;
 }
 

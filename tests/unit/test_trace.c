@@ -348,6 +348,34 @@ static void write_two(const struct file *a, const struct file *b)
 	write_file(b, "b" TRACE_SUFFIX, sizeof(*b));
 }
 
+/* By another thread: what is polled has the time of a packet that came before. */
+static void polled_before_completed(void **state)
+{
+	const uint64_t t0 = 1000 * MSEC;
+	struct trace_set t;
+	struct file a;
+
+	(void)state;
+	begin(&a, "one", 1);
+	connect_to(&a, 0x11, 0x12, 1, 2, t0 - MSEC);
+	for (uint32_t i = 0; i < 3; i++)
+		add(&a, TRACE_POST_RECV, 0x11, t0 + i, 0, 7, 0, 0);
+	add(&a, TRACE_COMPLETE, 0x11, t0 + 1000, 0, 7, 0, IBV_WC_RECV);
+	add(&a, TRACE_POLLED, 0x11, t0 + 400, 0, 7, 0, IBV_WC_RECV);
+	add(&a, TRACE_POLLED, 0x11, t0 + 400, 0, 7, 0, IBV_WC_RECV);
+	add(&a, TRACE_COMPLETE, 0x11, t0 + 2000, 0, 7, 0, IBV_WC_RECV);
+	/* None is recorded for this one. */
+	add(&a, TRACE_POLLED, 0x11, t0 + 3000, 0, 7, 0, IBV_WC_RECV);
+	write_file(&a, "a" TRACE_SUFFIX, sizeof(a));
+	assert_int_equal(read_dir(&t), 0);
+	assert_int_equal(t.nwrs, 3);
+	assert_int_equal(t.wr[0].polled - t.wr[0].posted, 1000);
+	assert_int_equal(t.wr[1].polled - t.wr[1].posted, 1999);
+	assert_int_equal(t.wr[2].completed, 0);
+	assert_int_equal(t.wr[2].polled, 0);
+	trace_read_free(&t);
+}
+
 static void clocks_of_two_hosts(void **state)
 {
 	struct trace_set t;
@@ -694,6 +722,7 @@ int main(void)
 		TEST(a_killed_process),
 		TEST(a_forked_child),
 		TEST(time_of_busy_threads),
+		TEST(polled_before_completed),
 		TEST(clocks_of_two_hosts),
 		TEST(clocks_by_what_was_sent_again),
 		TEST(no_clock_by_a_second_packet),
