@@ -249,21 +249,30 @@ bool cm_farewell(struct cm *cm, uint64_t now_ns)
 	return cm->tx_len > 0;
 }
 
-void cm_peers_check(struct cm *cm,
+bool cm_peers_check(struct cm *cm,
 		    bool (*gone)(void *arg, int place, uint32_t remote_id),
 		    void *arg, uint64_t now_ns)
 {
+	bool again = false;
+
 	for (size_t i = 0; i < cm->by_id.size; i++) {
 		for (struct hlink *h = cm->by_id.bucket[i], *next; h;
 		     h = next) {
 			struct cm_conn *c = cm_conn_of(h, by_id);
 
 			next = h->next;
-			if (c->place >= 0 && !c->sidr &&
-			    gone(arg, c->place, c->remote_id))
+			if (c->place < 0 || c->sidr)
+				continue;
+			if (!gone(arg, c->place, c->remote_id)) {
+				c->missed = false;
+			} else if (!c->missed) {
+				again = c->missed = true;
+			} else {
 				cm_conn_gone(cm, c, now_ns);
+			}
 		}
 	}
+	return again;
 }
 
 void cm_conn_set_user(struct cm_conn *c, void *user)

@@ -213,11 +213,12 @@ void cm_unreachable(struct cm *cm, const union ibv_gid *dgid,
 
 /*
  * Ends connections with processes of this host that have died, as a kernel does
- * for its processes: gone() is called for every connection with a place. One that
- * is being set up ends when two calls have found its process gone: between them
- * the caller hands cm_rx() what that process had sent.
+ * for its processes: gone() is called for every connection with a place. It ends
+ * when two calls in a row have found its process gone: between them the caller
+ * hands cm_rx() what that process had sent, and one that was suspended for a moment
+ * is back. Returns whether one has been found gone for the first time.
  */
-void cm_peers_check(struct cm *cm,
+bool cm_peers_check(struct cm *cm,
 		    bool (*gone)(void *arg, int place, uint32_t remote_id),
 		    void *arg, uint64_t now_ns);
 

@@ -54,7 +54,7 @@ struct cm_conn {
 	uint8_t ack_timeout;
 	void *user;
 	int place; /* of the peer, cm_config.place(), or negative */
-	bool dead; /* pending, and that process has been found gone once */
+	bool missed; /* that process has been found gone once */
 
 	/* Where it is found; see find.c. */
 	struct hlink by_id, by_remote, by_qpn;

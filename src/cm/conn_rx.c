@@ -477,11 +477,6 @@ void cm_conn_gone(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 {
 	struct cm_event ev = { .type = CM_EV_DREQ, .conn = c };
 
-	if (cm_conn_pending(c) && !c->dead) {
-		/* What it said last, such as RTU and DREQ, may be unread. */
-		c->dead = true;
-		return;
-	}
 	c->place = -1;
 	if (cm_conn_pending(c)) {
 		conn_rejected(cm, c, CM_REJ_TIMEOUT, NULL);

@@ -156,7 +156,7 @@ void cm_conn_forget(struct cm *cm, struct cm_conn *c)
 void cm_conn_place(struct cm *cm, struct cm_conn *c, uint32_t remote_id)
 {
 	c->remote_id = remote_id;
-	c->dead = false;
+	c->missed = false;
 	if (cm->cfg.place)
 		c->place = cm->cfg.place(cm->cfg.arg, remote_id, &c->path.dgid);
 }

@@ -39,7 +39,8 @@
 #define HOLD_STEP_NS 2000000
 #define HOLD_MAX 64
 
-#define PEERS_NS 500000000 /* between checks for peers that died */
+#define PEERS_NS 500000000 /* between checks for peers that died, */
+#define MISSED_NS 250000000 /* and until one is looked for again */
 #define ALIVE_NS 1000000 /* for so long one that was alive is not asked again */
 
 /* A request that waits until a process listens. */
@@ -258,8 +259,8 @@ static void check_peers(struct gsi *g, uint64_t now)
 {
 	struct census c = { .g = g };
 
-	cm_peers_check(g->cm, gone, &c, now);
-	g->peers_due = now + PEERS_NS;
+	g->peers_due = now + (cm_peers_check(g->cm, gone, &c, now) ? MISSED_NS :
+								     PEERS_NS);
 }
 
 static bool hold(struct gsi *g, const struct roce_rx *pkt, uint64_t now)

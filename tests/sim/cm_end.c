@@ -44,6 +44,7 @@ static void peer_dies(void **unused)
 	state(a, CM_ESTABLISHED);
 	net->drop = drop_all;
 	cm_peers_check(A->cm, gone, &who, net->now);
+	cm_peers_check(A->cm, gone, &who, net->now);
 	expect(A, CM_EV_DREQ, 0);
 	state(a, CM_DREQ_RCVD);
 	assert_int_equal(cm_disconnect(A->cm, a, NULL, 0, net->now), 0);
@@ -90,9 +91,36 @@ static void peer_dies(void **unused)
 	assert_int_equal(cm_create(&B->cm, &B->cfg), 0);
 	who = 2;
 	cm_peers_check(A->cm, gone, &who, net->now);
+	cm_peers_check(A->cm, gone, &who, net->now);
 	cm_net_run(net, SEC / 10);
 	expect(A, CM_EV_REJ, CM_REJ_INVALID_SERVICE_ID);
 	cm_close(A->cm, c, net->now);
+	finish(net);
+}
+
+/* It was suspended for a moment, in which it could not be found. */
+static void peer_is_back(void **unused)
+{
+	struct cm_net *net =
+		cm_net_new(1, &(struct cm_config){ .place = place });
+	struct cm_conn *a, *b;
+
+	(void)unused;
+	assert_int_equal(
+		cm_listen(B->cm, &listener, SID, NULL, CM_LISTEN_V4, B), 0);
+	establish(net, &a, &b);
+	for (int i = 0; i < 3; i++) {
+		assert_true(cm_peers_check(A->cm, gone, &(int){ 2 }, net->now));
+		state(a, CM_ESTABLISHED);
+		assert_false(
+			cm_peers_check(A->cm, gone, &(int){ 3 }, net->now));
+	}
+	assert_true(cm_peers_check(A->cm, gone, &(int){ 2 }, net->now));
+	assert_false(cm_peers_check(A->cm, gone, &(int){ 2 }, net->now));
+	expect(A, CM_EV_DREQ, 0);
+	state(a, CM_DREQ_RCVD);
+	cm_close(A->cm, a, net->now);
+	cm_close(B->cm, b, net->now);
 	finish(net);
 }
 
@@ -326,6 +354,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(peer_dies),
+		cmocka_unit_test(peer_is_back),
 		cmocka_unit_test(both_disconnect),
 		cmocka_unit_test(closing_says_so),
 		cmocka_unit_test(stale_connection),

@@ -4,7 +4,8 @@
  * Two processes send each other bursts of writes, fetch-and-adds and messages of
  * RC over an SRQ, and datagrams, while one and then the other is suspended for a
  * moment. Every byte is checked, and that each request completes once, in order.
- * SUSPENDS in the environment: how often.
+ * SUSPENDS in the environment: how often; SUSPEND_TEST:
+ * one case.
  */
 #include "hostns.h"
 #include "pair.h"
@@ -532,12 +533,34 @@ static void sleeping(void **state)
 
 /* A connection of rdma_cm(7), whose ends and listener are suspended. */
 
+#define CM_TEXT 16
+
+static const uint16_t cm_port = 17471;
+
 static void away_once(void)
 {
 	assert_int_equal(softhca_suspend(), 0);
 	usleep(5000);
 	assert_int_equal(softhca_resume(), 0);
 }
+
+/* The other end, on this host, is not to take it for dead. */
+static void away_seated(uint32_t ms)
+{
+	int seat;
+
+	assert_int_equal(softhca_suspend_seated(&seat), 0);
+	usleep(ms * 1000);
+	assert_int_equal(softhca_resume(), 0);
+}
+
+/* One end of a connection. */
+struct cm_end {
+	struct rdma_event_channel *ch;
+	struct rdma_cm_id *listener, *id;
+	struct ibv_mr *mr;
+	char text[CM_TEXT];
+};
 
 static struct rdma_cm_id *event_of(struct rdma_event_channel *ch,
 				   enum rdma_cm_event_type type)
@@ -553,108 +576,146 @@ static struct rdma_cm_id *event_of(struct rdma_event_channel *ch,
 	return id;
 }
 
-static void cm_qp(struct rdma_cm_id *id)
+static void cm_qp(struct cm_end *e)
 {
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,
 					 .cap = { 4, 4, 1, 1, 0 } };
 
-	assert_int_equal(rdma_create_qp(id, NULL, &init), 0);
+	assert_int_equal(rdma_create_qp(e->id, NULL, &init), 0);
+	e->mr = rdma_reg_msgs(e->id, e->text, CM_TEXT);
+	assert_non_null(e->mr);
 }
 
-static struct ibv_wc cm_wc(struct ibv_cq *cq)
+static void cm_wc(struct ibv_cq *cq)
 {
 	struct ibv_wc wc = wait_wc(cq);
 
 	assert_string_equal(ibv_wc_status_str(wc.status), "success");
-	return wc;
+}
+
+static void cm_listens(struct cm_end *e, const struct sockaddr_in *at)
+{
+	*e = (struct cm_end){ .ch = rdma_create_event_channel() };
+	assert_non_null(e->ch);
+	assert_int_equal(rdma_create_id(e->ch, &e->listener, NULL, RDMA_PS_TCP),
+			 0);
+	assert_int_equal(rdma_bind_addr(e->listener, (struct sockaddr *)at), 0);
+	assert_int_equal(rdma_listen(e->listener, 1), 0);
+}
+
+static void cm_connects(struct cm_end *e, const struct sockaddr_in *to)
+{
+	struct rdma_conn_param param = { .responder_resources = 1,
+					 .retry_count = 7,
+					 .rnr_retry_count = 7 };
+
+	*e = (struct cm_end){ .ch = rdma_create_event_channel(),
+			      .text = "hello" };
+	assert_non_null(e->ch);
+	assert_int_equal(rdma_create_id(e->ch, &e->id, NULL, RDMA_PS_TCP), 0);
+	assert_int_equal(
+		rdma_resolve_addr(e->id, NULL, (struct sockaddr *)to, 2000), 0);
+	event_of(e->ch, RDMA_CM_EVENT_ADDR_RESOLVED);
+	assert_int_equal(rdma_resolve_route(e->id, 2000), 0);
+	event_of(e->ch, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	cm_qp(e);
+	assert_int_equal(rdma_connect(e->id, &param), 0);
+}
+
+static void cm_accepts(struct cm_end *e)
+{
+	struct rdma_conn_param param = { .responder_resources = 1,
+					 .rnr_retry_count = 7 };
+
+	e->id = event_of(e->ch, RDMA_CM_EVENT_CONNECT_REQUEST);
+	cm_qp(e);
+	assert_int_equal(rdma_post_recv(e->id, NULL, e->text, CM_TEXT, e->mr),
+			 0);
+	assert_int_equal(rdma_accept(e->id, &param), 0);
+}
+
+static void cm_says(struct cm_end *e)
+{
+	assert_int_equal(rdma_post_send(e->id, NULL, e->text, CM_TEXT, e->mr,
+					IBV_SEND_SIGNALED),
+			 0);
+}
+
+static void cm_hears(struct cm_end *e)
+{
+	cm_wc(e->id->recv_cq);
+	assert_string_equal(e->text, "hello");
+}
+
+/* The client ends it, whose communication ID is as it was. */
+static void cm_ends(struct cm_end *e)
+{
+	event_of(e->ch, RDMA_CM_EVENT_DISCONNECTED);
+	if (e->listener)
+		assert_int_equal(rdma_disconnect(e->id), 0);
+	rdma_dereg_mr(e->mr);
+	rdma_destroy_qp(e->id);
+	rdma_destroy_id(e->id);
+	if (e->listener)
+		rdma_destroy_id(e->listener);
+	rdma_destroy_event_channel(e->ch);
 }
 
 static void cm_server(int fd, const struct sockaddr_in *at)
 {
-	struct rdma_event_channel *ch = rdma_create_event_channel();
-	struct rdma_conn_param param = { .responder_resources = 1,
-					 .rnr_retry_count = 7 };
-	struct rdma_cm_id *listener, *id;
-	char text[16] = "", c = 'l';
-	struct ibv_mr *mr;
+	struct cm_end e;
+	char c = 'l';
 
-	assert_int_equal(rdma_create_id(ch, &listener, NULL, RDMA_PS_TCP), 0);
-	assert_int_equal(rdma_bind_addr(listener, (struct sockaddr *)at), 0);
-	assert_int_equal(rdma_listen(listener, 1), 0);
-	away_once();
+	cm_listens(&e, at);
+	away_seated(5);
 	exchange(fd, &c, &c, 1);
-	id = event_of(ch, RDMA_CM_EVENT_CONNECT_REQUEST);
-	cm_qp(id);
-	mr = rdma_reg_msgs(id, text, sizeof(text));
-	assert_non_null(mr);
-	assert_int_equal(rdma_post_recv(id, NULL, text, sizeof(text), mr), 0);
-	assert_int_equal(rdma_accept(id, &param), 0);
-	event_of(ch, RDMA_CM_EVENT_ESTABLISHED);
-	away_once();
-	cm_wc(id->recv_cq);
-	assert_string_equal(text, "hello");
+	cm_accepts(&e);
+	event_of(e.ch, RDMA_CM_EVENT_ESTABLISHED);
+	away_seated(5);
+	cm_hears(&e);
 	exchange(fd, &c, &c, 1);
-	/* The client ends it, whose communication ID is as it was. */
-	event_of(ch, RDMA_CM_EVENT_DISCONNECTED);
-	assert_int_equal(rdma_disconnect(id), 0);
-	rdma_dereg_mr(mr);
-	rdma_destroy_qp(id);
-	rdma_destroy_id(id);
-	rdma_destroy_id(listener);
-	rdma_destroy_event_channel(ch);
+	cm_ends(&e);
 	_exit(0);
 }
 
 static void cm_client(int fd, const struct sockaddr_in *to)
 {
-	struct rdma_event_channel *ch = rdma_create_event_channel();
-	struct rdma_conn_param param = { .responder_resources = 1,
-					 .retry_count = 7,
-					 .rnr_retry_count = 7 };
-	char text[16] = "hello", c = 'c';
-	struct rdma_cm_id *id;
-	struct ibv_mr *mr;
+	struct cm_end e;
+	char c = 'c';
 
 	exchange(fd, &c, &c, 1);
-	assert_int_equal(rdma_create_id(ch, &id, NULL, RDMA_PS_TCP), 0);
-	assert_int_equal(
-		rdma_resolve_addr(id, NULL, (struct sockaddr *)to, 2000), 0);
-	event_of(ch, RDMA_CM_EVENT_ADDR_RESOLVED);
-	assert_int_equal(rdma_resolve_route(id, 2000), 0);
-	event_of(ch, RDMA_CM_EVENT_ROUTE_RESOLVED);
-	cm_qp(id);
-	mr = rdma_reg_msgs(id, text, sizeof(text));
-	assert_non_null(mr);
-	assert_int_equal(rdma_connect(id, &param), 0);
-	event_of(ch, RDMA_CM_EVENT_ESTABLISHED);
-	away_once();
-	assert_int_equal(rdma_post_send(id, NULL, text, sizeof(text), mr,
-					IBV_SEND_SIGNALED),
-			 0);
-	cm_wc(id->send_cq);
+	cm_connects(&e, to);
+	event_of(e.ch, RDMA_CM_EVENT_ESTABLISHED);
+	away_seated(5);
+	cm_says(&e);
+	cm_wc(e.id->send_cq);
 	exchange(fd, &c, &c, 1);
-	away_once();
-	assert_int_equal(rdma_disconnect(id), 0);
-	event_of(ch, RDMA_CM_EVENT_DISCONNECTED);
-	rdma_dereg_mr(mr);
-	rdma_destroy_qp(id);
-	rdma_destroy_id(id);
-	rdma_destroy_event_channel(ch);
+	away_seated(5);
+	assert_int_equal(rdma_disconnect(e.id), 0);
+	cm_ends(&e);
 }
 
-static void connections(void **state)
+/* Where connections are made; skips where there is no IPv4. */
+static struct sockaddr_in cm_address(void)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET,
-				  .sin_port = htons(17471) };
-	int fd[2];
-	pid_t pid;
+				  .sin_port = htons(cm_port) };
 
-	(void)state;
 	setup(NULL);
 	memcpy(&at.sin_addr, gid0.raw + 12, 4);
 	teardown(NULL);
 	if (gid0.raw[10] != 0xff)
-		skip(); /* there is no IPv4 here */
+		skip();
+	return at;
+}
+
+static void connections(void **state)
+{
+	const struct sockaddr_in at = cm_address();
+	int fd[2];
+	pid_t pid;
+
+	(void)state;
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
 	fflush(NULL);
 	pid = fork_child();
@@ -664,6 +725,32 @@ static void connections(void **state)
 	cm_client(fd[0], &at);
 	close(fd[0]);
 	child_succeeds(pid);
+}
+
+/* Both ends are in this process, so nobody misses it while it has no seat. */
+static void own_connections(void **state)
+{
+	const struct sockaddr_in at = cm_address();
+	struct cm_end s, c;
+
+	(void)state;
+	cm_listens(&s, &at);
+	away_once();
+	cm_connects(&c, &at);
+	away_once();
+	cm_accepts(&s);
+	away_once();
+	event_of(c.ch, RDMA_CM_EVENT_ESTABLISHED);
+	event_of(s.ch, RDMA_CM_EVENT_ESTABLISHED);
+	away_once();
+	cm_says(&c);
+	away_once();
+	cm_wc(c.id->send_cq);
+	cm_hears(&s);
+	assert_int_equal(rdma_disconnect(c.id), 0);
+	away_once();
+	cm_ends(&s);
+	cm_ends(&c);
 }
 
 /* What refers to the kernel or to other processes: nobody could save it. */
@@ -990,6 +1077,7 @@ int main(void)
 		cmocka_unit_test(nothing_is_left),
 		cmocka_unit_test(time_stands_still),
 		cmocka_unit_test(connections),
+		cmocka_unit_test(own_connections),
 		cmocka_unit_test(resumed_later),
 		cmocka_unit_test(forks_and_exits),
 		cmocka_unit_test(polling),
@@ -1003,5 +1091,6 @@ int main(void)
 	/* What a process without a seat has given up, another one may take. */
 	if (!own_netns())
 		fprintf(stderr, "there is no network of this test's own\n");
+	cmocka_set_test_filter(getenv("SUSPEND_TEST"));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
