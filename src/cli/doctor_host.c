@@ -38,7 +38,8 @@ void check_registry(struct doctor *d, struct finding *f)
 {
 	const char *why = NULL;
 	struct registry *r;
-	char ns[64];
+	char ns[64], path[PATH_MAX];
+	size_t nets;
 	ssize_t len;
 	int err;
 
@@ -54,7 +55,19 @@ void check_registry(struct doctor *d, struct finding *f)
 		       "this machine");
 		return;
 	}
+	nets = registry_is_shared(r) ? registry_nets(r) : 0;
+	snprintf(path, sizeof(path), "%s", registry_path(r));
 	registry_leave(r);
+	if (nets) {
+		TEXT(f,
+		     "processes of user %u can find each other by %s, also "
+		     "those of other network namespaces of this host that "
+		     "share its directory (%zu with processes now): where an "
+		     "address is proved to lead to one, packets go by shared "
+		     "memory",
+		     (unsigned int)geteuid(), path, nets);
+		return;
+	}
 	len = readlink("/proc/self/ns/net", ns, sizeof(ns) - 1);
 	ns[len > 0 ? len : 0] = '\0';
 	TEXT(f,

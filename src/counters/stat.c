@@ -470,12 +470,9 @@ int stat_ask(const char *dir, enum stat_want want, struct stat_reply **replies,
 void stat_ask_sums(const char *dir)
 {
 	struct asked all = { .want = STAT_WANT_COUNTERS };
-	struct stat st;
 
-	if (stat("/proc/self/ns/net", &st))
-		st.st_ino = 0;
 	snprintf(all.prefix, sizeof(all.prefix), REGISTRY_NAME "%llu.",
-		 owner_uid(), (unsigned long long)st.st_ino);
+		 owner_uid(), registry_number(dir));
 	if (!ask(&all, dir, SUMS_WAIT_NS))
 		stat_free(all.reply, all.n);
 }

@@ -195,8 +195,8 @@ bool engine_unread(struct engine *e, struct engine_qp *qp, uint32_t qpn,
 	struct link *l = by_peer ? qp->way.link : e->link[0];
 
 	/* Its process is suspended, and will come back. */
-	if (e->registry && path->local &&
-	    registry_keeps_seat(e->registry, qpn)) {
+	if (e->registry && roce_path_in_host(path) &&
+	    registry_keeps_seat(e->registry, qpn, path->net)) {
 		mark[0] = mark[1] = 0;
 		return true;
 	}

@@ -96,6 +96,14 @@ struct claim {
 	struct claim *next; /* retired */
 };
 
+/* Where an address was found to lead a moment ago (udp_probe.c). */
+struct proof {
+	union ibv_gid sgid, dgid;
+	uint64_t until_ns;
+	uint32_t net; /* 0: nowhere on this host */
+};
+#define UDP_PROOFS 16
+
 struct rx;
 
 struct udp {
@@ -114,6 +122,8 @@ struct udp {
 	uint16_t private_port;
 	struct loss loss;
 	struct peer peer[REGISTRY_SLOTS];
+	pthread_mutex_t probe_lock;
+	struct proof proof[UDP_PROOFS];
 
 	/* Taken after the registry's lock. */
 	pthread_mutex_t bind_lock;
@@ -175,6 +185,10 @@ void private_close(struct udp *u);
 struct tx_sock *udp_peer_get(struct udp *u, unsigned slot, bool v4);
 void udp_peer_put(struct udp *u, unsigned slot);
 
+/* udp_probe.c: whether a packet from the network is a question of where it
+ * arrives, which is then answered. */
+bool probe_take(struct udp *u, const struct packet *k);
+
 /* udp_err.c */
 void err_enable(int fd, bool v4);
 void err_read(struct udp *u, int fd);
@@ -199,6 +213,11 @@ void tx_fini(struct udp *u);
 int tx_hand_over(struct udp *u, unsigned slot, const struct packet *k);
 /* Wakes the receiver of a slot. */
 void tx_poke(struct udp *u, unsigned slot);
+
+/* A packet of len bytes, beginning with a BTH, without an ICRC, to port 4791. It
+ * may get lost. */
+void tx_probe(struct udp *u, const struct roce_path *path, const void *packet,
+	      size_t len);
 
 /* udp_room.c */
 /* Whether a slot's receiver has room for bytes more, which are counted. */

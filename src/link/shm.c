@@ -84,13 +84,16 @@ static int slot_of(struct shm *s, const struct roce_pkt *p)
 
 	if (atomic_load(&s->off))
 		return -ENOENT;
-	if (!path->local || p->to_slot || qpn <= 1 ||
+	if (!roce_path_in_host(path) || p->to_slot || qpn <= 1 ||
 	    qpn == ROCE_MULTICAST_QPN || roce_gid_is_multicast(&path->dgid))
 		return -1;
 	/* A responder that is lent to another process gets what comes for it
 	 * by UDP, and answers must not overtake what gives it back. */
 	if ((p->h.opcode & 0xe0) == ROCE_XRC)
 		return -1;
+	if (path->net)
+		return registry_route_in(s->registry, path->net, qpn,
+					 &path->dgid);
 	return registry_route(s->registry, qpn, &path->dgid,
 			      udp_scope(&path->dgid, path->sgid_scope));
 }

@@ -122,6 +122,14 @@ bool udp_unread(struct udp *u, const struct roce_path *path, uint32_t qpn,
 		uint64_t mark[2]);
 
 /*
+ * The network namespace of this host where packets with this path arrive, as the
+ * registry has it, if the process that has qpn, or, for 0, one that receives at
+ * path->dgid, may be in another one than ours; else 0. Sends a packet and waits
+ * for the answer, 0.1 s at most.
+ */
+uint32_t udp_prove(struct udp *u, const struct roce_path *path, uint32_t qpn);
+
+/*
  * Only inside an rx call, for the packet being handed over: sends it on to the
  * process that has this slot of the registry (a message for QP1 that belongs
  * to a connection or listener of that process). Returns 0 or -errno.

@@ -10,6 +10,7 @@
 #include "base/sys.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static void drop_private(struct udp *u)
 {
@@ -47,6 +48,9 @@ int udp_back(struct udp *u)
 {
 	int err;
 
+	pthread_mutex_lock(&u->probe_lock);
+	memset(u->proof, 0, sizeof(u->proof)); /* of another registry */
+	pthread_mutex_unlock(&u->probe_lock);
 	pthread_mutex_lock(&u->rx_lock);
 	u->slot = u->registry ? registry_slot(u->registry) : 0;
 	err = udp_fds_open(u);

@@ -382,8 +382,11 @@ static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
 	if (k->len < ROCE_BTH_LEN + ROCE_ICRC_LEN)
 		goto malformed;
 	hdr = roce_decode(&pkt.h, k->p, k->len - ROCE_ICRC_LEN);
-	if (hdr < 0)
+	if (hdr < 0) {
+		if (d->sock->kind == RX_UNICAST && probe_take(u, k))
+			return 0;
 		goto malformed;
+	}
 	if (!private) {
 		id = d->next_id;
 		if (!icrc_check(&k->src, &k->dst, k->sport, ROCE_UDP_PORT, k->p,

@@ -420,6 +420,28 @@ void tx_poke(struct udp *u, unsigned slot)
 	send_private(u, slot, &iov, 1);
 }
 
+void tx_probe(struct udp *u, const struct roce_path *path, const void *packet,
+	      size_t len)
+{
+	struct route r = { .path = NULL };
+	uint8_t buf[128];
+	struct iovec iov = { buf, len + ROCE_ICRC_LEN };
+	struct tx_sock *sock;
+	uint32_t crc;
+
+	assert(iov.iov_len <= sizeof(buf));
+	set_path(u, &r, path);
+	sock = &u->tx[r.v4][0];
+	if (sock->fd < 0)
+		return;
+	r.tolen = sock_addr(&r.to, &path->dgid, r.scope, ROCE_UDP_PORT);
+	memcpy(buf, packet, len);
+	crc = icrc_begin(&path->sgid, &path->dgid, sock->port, ROCE_UDP_PORT,
+			 iov.iov_len, 0);
+	icrc_put(buf + len, icrc_bth(crc, buf, len));
+	send_iov(&r, sock, &iov, 1, 0);
+}
+
 static void record(struct udp *u, const struct route *r,
 		   const struct tx_sock *sock, uint16_t ip_id, uint8_t *p,
 		   size_t len)

@@ -137,7 +137,8 @@ static void env_explain(struct qp *core, const char *fmt, ...)
 	vsnprintf(line, sizeof(line), fmt, ap);
 	va_end(ap);
 	engine_explain(core, "%s", line);
-	if (registry && path && path->local && core->type != IBV_QPT_UD)
+	if (registry && path && roce_path_in_host(path) &&
+	    core->type != IBV_QPT_UD)
 		registry_note(registry, core->qpn, roce_qp_dest(roce_qp(core)),
 			      line);
 }

@@ -67,14 +67,26 @@ int registry_slot_take(struct regfile *f, unsigned first)
 		if (LOAD(&s->used) || regfile_slot_take(f, slot))
 			continue;
 		registry_slot_clear(f, slot);
-		STORE(&s->pid, (uint32_t)getpid());
-		STORE(&s->life, LOAD(&s->life) + 1);
-		STORE(&s->limit, 0);
-		STORE(&s->backlog, 0);
-		STORE(&s->used, SLOT_HERE);
 		return (int)slot;
 	}
 	return -ENOSPC;
+}
+
+void registry_slot_begin(struct registry *r)
+{
+	struct slot *s = &r->file->m->slot[r->slot];
+	const uint64_t netns = registry_netns();
+
+	r->net = registry_net_of(r->file, netns);
+	r->place = (uint64_t)r->net << 32;
+	STORE(&s->net, r->net);
+	STORE(&s->netns, netns);
+	STORE(&s->nonce, 0);
+	STORE(&s->pid, (uint32_t)getpid());
+	STORE(&s->life, LOAD(&s->life) + 1);
+	STORE(&s->limit, 0);
+	STORE(&s->backlog, 0);
+	STORE(&s->used, SLOT_HERE);
 }
 
 /* The last one to leave takes along the file, and what the dead have left. The
@@ -119,6 +131,7 @@ int registry_join(struct registry **out, const char *dir, const char **why)
 	}
 	r->file = f;
 	r->slot = (unsigned)slot;
+	registry_slot_begin(r);
 	r->next = f->users;
 	f->users = r;
 	regfile_unlock(f);
@@ -233,7 +246,11 @@ unsigned registry_slot(const struct registry *r)
 
 int registry_owner(const struct registry *r, uint32_t qpn)
 {
-	return chunk_owner(r->file->m, qpn);
+	const int slot = chunk_owner(r->file->m, qpn);
+
+	return slot >= 0 && slot_is_in(r->file->m, (unsigned)slot, r->net) ?
+		       slot :
+		       -ENOENT;
 }
 
 bool registry_swept(const struct registry *r, uint64_t within_ns)
@@ -252,11 +269,12 @@ bool registry_holder(const struct registry *r, unsigned slot, pid_t *pid)
 	return slot < REGISTRY_SLOTS && regfile_slot_holder(r->file, slot, pid);
 }
 
-bool registry_keeps_seat(const struct registry *r, uint32_t qpn)
+bool registry_keeps_seat(const struct registry *r, uint32_t qpn, uint32_t net)
 {
 	const int slot = chunk_owner(r->file->m, qpn);
 
 	return slot >= 0 && LOAD(&r->file->m->slot[slot].used) == SLOT_SEAT &&
+	       slot_is_in(r->file->m, (unsigned)slot, net ? net : r->net) &&
 	       regfile_slot_alive(r->file, (unsigned)slot);
 }
 

@@ -1,8 +1,8 @@
 /*
  * registry.h - the processes of one user on one host, and who owns which QPN
  *
- * A file in shared memory (one per user and network namespace, owner-only)
- * maps each of 4096 chunks of 4096 QPNs to a slot, and each slot to a living
+ * A file in shared memory (one per user and network namespace, or per user in a
+ * directory that is named; owner-only) maps each of 4096 chunks of 4096 QPNs to a slot, and each slot to a living
  * process: its private UDP port and its receive backlog. Joining, leasing and
  * leaving take a file lock with a bounded wait; looking up does not. A slot is
  * alive while its process holds a record lock on the slot's byte, which the
@@ -22,15 +22,17 @@
 #define REGISTRY_CHUNK 4096 /* QPNs leased at a time */
 #define REGISTRY_CHUNKS 4096
 #define REGISTRY_SLOTS 1024 /* processes; more precisely, registry_join()s */
-#define REGISTRY_ADDRS 128 /* addresses in use at a time, */
+#define REGISTRY_ADDRS 512 /* addresses in use at a time, */
 #define REGISTRY_GROUPS 64 /* of which so many may be multicast groups */
-#define REGISTRY_SERVICES 512
+#define REGISTRY_SERVICES 1024
 
 struct registry;
 
 /*
  * dir: where the file lives; NULL: $SOFTHCA_RUNDIR, else /dev/shm, else
- * $XDG_RUNTIME_DIR or /run/user/UID, else /tmp. Returns 0 or -errno; *why, if not NULL, gets a
+ * $XDG_RUNTIME_DIR or /run/user/UID, else /tmp. A directory that is named, which
+ * several containers may have, has one file for all network namespaces, and must
+ * be of this host (-EREMOTE). Returns 0 or -errno; *why, if not NULL, gets a
  * sentence (static storage of the thread) on failure: -ETIMEDOUT: the lock was
  * not to be had for 5 s. After any other error a caller may go on alone.
  */
@@ -39,8 +41,13 @@ int registry_join(struct registry **r, const char *dir, const char **why);
 /* The directories in which registry_join() looks, in that order; how many. */
 #define REGISTRY_DIRS 3
 size_t registry_dirs(const char *dir, const char *dirs[REGISTRY_DIRS]);
-/* How the files there begin that are of this user (owner_uid()). */
+/* How the files there begin that are of this user (owner_uid()); what follows: the
+ * number of the network namespace, or 0, where a directory is named. */
 #define REGISTRY_NAME "softhca-%u-"
+bool registry_is_named(const char *dir);
+unsigned long long registry_number(const char *dir);
+/* This process's network namespace; 0: not known. */
+uint64_t registry_netns(void);
 
 /* Gives back everything; after fork, the child calls registry_abandon(). */
 void registry_leave(struct registry *r);
@@ -60,9 +67,10 @@ int registry_back(struct registry *r, const char *dir, const char **why);
  * The same with seat: nobody else gets the slot, its chunks and listeners, as long
  * as somebody has the descriptor that *seat is then, or a copy; those that nobody
  * has are as a dead process's. registry_back() closes this process's own, which is
- * closed before that or not at all. Whether the process with this number is away so.
+ * closed before that or not at all. Whether the process with this number, which is
+ * in this network namespace (0: in ours), is away so.
  */
-bool registry_keeps_seat(const struct registry *r, uint32_t qpn);
+bool registry_keeps_seat(const struct registry *r, uint32_t qpn, uint32_t net);
 
 /* Leases a chunk: its first QPN, or -ENOSPC (or -ETIMEDOUT). QPNs 0, 1 and
  * 0xffffff are never given out: chunks 0 and 4095 are not leased. */
@@ -75,9 +83,9 @@ const char *registry_path(const struct registry *r);
 /*
  * Looking up: no lock, no system call but in registry_alive().
  *
- * registry_owner() is the slot that leased the chunk of qpn, registry_route()
- * the same if that process receives at gid (scope: interface index of a
- * link-local gid, else 0); -ENOENT: none. A number that is split into
+ * registry_owner() is the slot that leased the chunk of qpn, if its process is in
+ * our network namespace, registry_route() the same if that process receives at
+ * gid (scope: interface index of a link-local gid, else 0); -ENOENT: none. A number that is split into
  * processes like QPNs are (a communication ID) may be asked for as well.
  */
 unsigned registry_slot(const struct registry *r); /* ours */
@@ -85,6 +93,37 @@ int registry_owner(const struct registry *r, uint32_t qpn);
 int registry_route(const struct registry *r, uint32_t qpn,
 		   const union ibv_gid *gid, uint32_t scope);
 bool registry_alive(const struct registry *r, unsigned slot);
+
+/*
+ * Other network namespaces, which have numbers in the registry, not 0 and never
+ * used again. registry_route_in(): as registry_route() in one of them, which gid
+ * was proved to lead to, and is not link-local. registry_is_elsewhere(): whether
+ * the process that has qpn is, or, qpn being 0, one that receives at gid, and
+ * such a proof is worth while.
+ */
+int registry_route_in(const struct registry *r, uint32_t net, uint32_t qpn,
+		      const union ibv_gid *gid);
+bool registry_is_elsewhere(const struct registry *r, uint32_t qpn,
+			   const union ibv_gid *gid);
+/* Whether the registry is of a directory that is named; how many network
+ * namespaces have processes in it. */
+bool registry_is_shared(const struct registry *r);
+size_t registry_nets(const struct registry *r);
+
+/*
+ * The proof. Who asks sends what registry_ask() has drawn to the address, one
+ * question at a time; registry_answer() is the namespace where that has arrived, 0:
+ * nowhere yet. Who receives it calls registry_asked().
+ */
+struct registry_ask {
+	uint64_t nonce;
+	uint32_t slot, number;
+};
+bool registry_ask(struct registry *r, struct registry_ask *ask);
+uint32_t registry_answer(const struct registry *r,
+			 const struct registry_ask *ask);
+void registry_ask_end(struct registry *r);
+void registry_asked(struct registry *r, const struct registry_ask *ask);
 
 /* The same; *pid is its process as this one sees it, 0 if it cannot (it is of
  * another PID namespace). */
@@ -203,7 +242,7 @@ void registry_on_change(struct registry *r, void (*fn)(void *arg), void *arg);
  * now->gid[i]: where it was, or the first place that is empty. 0, -ENOSPC:
  * there are too many keys, or as registry_lock().
  */
-#define REGISTRY_GID_TABLES 8
+#define REGISTRY_GID_TABLES 64
 int registry_gids(struct registry *r, uint64_t key,
 		  const struct netdev_table *now,
 		  uint8_t index[NETDEV_MAX_GIDS]);

@@ -15,25 +15,25 @@
 
 /* Where the search for an address begins. It is asked for with each packet, and
  * mostly its row is there, since registry_addr_join() begins there, too. */
-static unsigned first_row(const uint64_t w[2])
+static unsigned first_row(const uint64_t w[2], uint64_t place)
 {
-	return (unsigned)((w[0] ^ w[1]) * 0x9e3779b97f4a7c15 >> 32);
+	return (unsigned)((w[0] ^ w[1] ^ place) * 0x9e3779b97f4a7c15 >> 32);
 }
 
 static int find_row(const struct shared *m, const union ibv_gid *gid,
-		    uint32_t scope)
+		    uint64_t place)
 {
 	unsigned first;
 	uint64_t w[2];
 
 	gid_words(gid, w);
-	first = first_row(w);
+	first = first_row(w, place);
 	for (unsigned i = 0; i < REGISTRY_ADDRS; i++) {
 		unsigned row = (first + i) % REGISTRY_ADDRS;
 		const struct row *a = &m->addr[row];
 
 		if (LOAD(&a->gid[1]) == w[1] && LOAD(&a->gid[0]) == w[0] &&
-		    LOAD(&a->scope) == scope)
+		    LOAD(&a->place) == place)
 			return (int)row;
 	}
 	return -ENOENT;
@@ -45,7 +45,7 @@ static bool is_group(uint64_t word)
 	return word >> 56 == 0xff;
 }
 
-static bool receives_at(const struct slot *s, int row)
+static bool receives_at(const struct slot *s, unsigned row)
 {
 	return LOAD(&s->addrs[row / 64]) >> (row % 64) & 1;
 }
@@ -65,12 +65,12 @@ static void touch_row(struct regfile *f, struct row *a)
 }
 
 /* As the kernel does when a socket is closed. */
-static void order_remove(struct row *a, uint32_t i)
+static void order_remove(struct shared *m, int row, uint32_t i)
 {
-	uint32_t last = LOAD(&a->count) - 1;
+	uint32_t last = LOAD(&m->addr[row].count) - 1;
 
-	STORE(&a->order[i], LOAD(&a->order[last]));
-	STORE(&a->count, last);
+	STORE(&m->order[row][i], LOAD(&m->order[row][last]));
+	STORE(&m->addr[row].count, last);
 }
 
 /* Removes from a row what cannot be true, and frees it if nobody is left. */
@@ -86,21 +86,21 @@ static void tidy_row(struct regfile *f, int row)
 	if (LOAD(&a->count) > REGISTRY_SLOTS)
 		STORE(&a->count, 0);
 	while (i < LOAD(&a->count)) {
-		unsigned slot = LOAD(&a->order[i]);
+		unsigned slot = LOAD(&m->order[row][i]);
 
 		if (slot < REGISTRY_SLOTS && LOAD(&m->slot[slot].used) &&
-		    receives_at(&m->slot[slot], row) &&
+		    receives_at(&m->slot[slot], (unsigned)row) &&
 		    !(seen[slot / 64] >> (slot % 64) & 1)) {
 			seen[slot / 64] |= 1ull << (slot % 64);
 			i++;
 			continue;
 		}
-		order_remove(a, i);
+		order_remove(m, row, i);
 		touch_row(f, a);
 	}
 	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++)
 		if (LOAD(&m->slot[slot].used) &&
-		    receives_at(&m->slot[slot], row))
+		    receives_at(&m->slot[slot], (unsigned)row))
 			return;
 	STORE(&a->gid[0], 0);
 	STORE(&a->gid[1], 0);
@@ -116,7 +116,7 @@ void registry_addr_tidy(struct regfile *f)
 void registry_addr_clear(struct regfile *f, unsigned slot)
 {
 	for (int row = 0; row < REGISTRY_ADDRS; row++) {
-		if (receives_at(&f->m->slot[slot], row)) {
+		if (receives_at(&f->m->slot[slot], (unsigned)row)) {
 			set_receives(&f->m->slot[slot], row, false);
 			tidy_row(f, row);
 		}
@@ -131,22 +131,60 @@ int registry_route(const struct registry *r, uint32_t qpn,
 
 	if (slot < 0)
 		return slot;
-	row = find_row(m, gid, scope);
-	if (row < 0 || !receives_at(&m->slot[slot], row))
+	row = find_row(m, gid, r->place | scope);
+	if (row < 0 || !receives_at(&m->slot[(unsigned)slot], (unsigned)row))
 		return -ENOENT;
 	return slot;
+}
+
+int registry_route_in(const struct registry *r, uint32_t net, uint32_t qpn,
+		      const union ibv_gid *gid)
+{
+	const struct shared *m = r->file->m;
+	int slot = chunk_owner(m, qpn), row;
+
+	if (slot < 0 || !slot_is_in(m, (unsigned)slot, net))
+		return -ENOENT;
+	row = find_row(m, gid, (uint64_t)net << 32);
+	if (row < 0 || !receives_at(&m->slot[slot], (unsigned)row))
+		return -ENOENT;
+	return slot;
+}
+
+bool registry_is_elsewhere(const struct registry *r, uint32_t qpn,
+			   const union ibv_gid *gid)
+{
+	const struct shared *m = r->file->m;
+	const int slot = chunk_owner(m, qpn);
+	uint64_t w[2];
+
+	if (!r->file->shared)
+		return false;
+	if (qpn)
+		return slot >= 0 && LOAD(&m->slot[slot].used) &&
+		       !slot_is_in(m, (unsigned)slot, r->net);
+	gid_words(gid, w);
+	for (unsigned row = 0; row < REGISTRY_ADDRS; row++) {
+		const struct row *a = &m->addr[row];
+		const uint64_t place = LOAD(&a->place);
+
+		if (LOAD(&a->gid[1]) == w[1] && LOAD(&a->gid[0]) == w[0] &&
+		    place >> 32 != r->net && !(uint32_t)place)
+			return true;
+	}
+	return false;
 }
 
 size_t registry_receivers(const struct registry *r, const union ibv_gid *gid,
 			  uint32_t scope, uint16_t *slots)
 {
 	const struct shared *m = r->file->m;
-	int row = find_row(m, gid, scope);
+	int row = find_row(m, gid, r->place | scope);
 	size_t n = 0;
 
 	for (uint16_t slot = 0; row >= 0 && slot < REGISTRY_SLOTS; slot++)
 		if (LOAD(&m->slot[slot].used) &&
-		    receives_at(&m->slot[slot], row))
+		    receives_at(&m->slot[slot], (unsigned)row))
 			slots[n++] = slot;
 	return n;
 }
@@ -155,7 +193,7 @@ int registry_addr_join(struct registry *r, const union ibv_gid *gid,
 		       uint32_t scope, bool steered)
 {
 	struct shared *m = r->file->m;
-	int row = find_row(m, gid, scope);
+	int row = find_row(m, gid, r->place | scope);
 	int free_row = -ENOSPC, groups = 0;
 	struct row *a;
 	uint64_t w[2];
@@ -163,7 +201,8 @@ int registry_addr_join(struct registry *r, const union ibv_gid *gid,
 
 	gid_words(gid, w);
 	for (unsigned i = REGISTRY_ADDRS; row < 0 && i--;) {
-		unsigned at = (first_row(w) + i) % REGISTRY_ADDRS;
+		unsigned at =
+			(first_row(w, r->place | scope) + i) % REGISTRY_ADDRS;
 
 		a = &m->addr[at];
 		if (!LOAD(&a->gid[0]) && !LOAD(&a->gid[1]))
@@ -178,7 +217,7 @@ int registry_addr_join(struct registry *r, const union ibv_gid *gid,
 	a = &m->addr[row];
 	if (!LOAD(&a->gid[0]) && !LOAD(&a->gid[1])) {
 		STORE(&a->count, 0);
-		STORE(&a->scope, scope);
+		STORE(&a->place, r->place | scope);
 		STORE(&a->gid[0], w[0]);
 		STORE(&a->gid[1], w[1]);
 	}
@@ -188,9 +227,10 @@ int registry_addr_join(struct registry *r, const union ibv_gid *gid,
 		return 0;
 	n = LOAD(&a->count);
 	for (uint32_t i = 0; i < n; i++)
-		if (LOAD(&a->order[i]) == r->slot)
+		if (LOAD(&m->order[row][i]) == r->slot)
 			return 0;
-	STORE(&a->order[n], (uint16_t)r->slot); /* n < SLOTS: no duplicates */
+	STORE(&m->order[row][n],
+	      (uint16_t)r->slot); /* n < SLOTS: no duplicates */
 	STORE(&a->count, n + 1);
 	touch_row(r->file, a);
 	return 0;
@@ -199,7 +239,7 @@ int registry_addr_join(struct registry *r, const union ibv_gid *gid,
 void registry_addr_leave(struct registry *r, const union ibv_gid *gid,
 			 uint32_t scope)
 {
-	int row = find_row(r->file->m, gid, scope);
+	int row = find_row(r->file->m, gid, r->place | scope);
 
 	if (row < 0)
 		return;
@@ -210,14 +250,14 @@ void registry_addr_leave(struct registry *r, const union ibv_gid *gid,
 bool registry_addr_has(const struct registry *r, unsigned slot,
 		       const union ibv_gid *gid, uint32_t scope)
 {
-	int row = find_row(r->file->m, gid, scope);
-	const struct row *a;
+	const struct shared *m = r->file->m;
+	int row = find_row(m, gid, r->place | scope);
 
 	if (row < 0)
 		return false;
-	a = &r->file->m->addr[row];
-	for (uint32_t i = 0; i < LOAD(&a->count) && i < REGISTRY_SLOTS; i++)
-		if (LOAD(&a->order[i]) == slot)
+	for (uint32_t i = 0;
+	     i < LOAD(&m->addr[row].count) && i < REGISTRY_SLOTS; i++)
+		if (LOAD(&m->order[row][i]) == slot)
 			return regfile_slot_alive(r->file, slot);
 	return false;
 }
@@ -228,7 +268,7 @@ size_t registry_addr_count(struct registry *r, const union ibv_gid *gid,
 	int row;
 
 	registry_sweep(r->file);
-	row = find_row(r->file->m, gid, scope);
+	row = find_row(r->file->m, gid, r->place | scope);
 	return row < 0 ? 0 : LOAD(&r->file->m->addr[row].count);
 }
 
@@ -241,7 +281,7 @@ void registry_addr_found(struct registry *r, const union ibv_gid *gid,
 	struct row *a;
 
 	registry_sweep(r->file);
-	row = find_row(m, gid, scope);
+	row = find_row(m, gid, r->place | scope);
 	if (row < 0 || owner < 0 || r->file->changed)
 		return;
 	a = &m->addr[row];
@@ -249,15 +289,15 @@ void registry_addr_found(struct registry *r, const union ibv_gid *gid,
 		return;
 	n = LOAD(&a->count);
 	for (there = 0; there < n; there++)
-		if (LOAD(&a->order[there]) == (unsigned)owner)
+		if (LOAD(&m->order[row][there]) == (unsigned)owner)
 			break;
 	for (here = 0; here < n; here++)
-		if (LOAD(&a->order[here]) == r->slot)
+		if (LOAD(&m->order[row][here]) == r->slot)
 			break;
 	if (there == n || here == n)
 		return;
-	STORE(&a->order[there], (uint16_t)r->slot);
-	STORE(&a->order[here], (uint16_t)owner);
+	STORE(&m->order[row][there], (uint16_t)r->slot);
+	STORE(&m->order[row][here], (uint16_t)owner);
 	touch_row(r->file, a);
 }
 
@@ -265,20 +305,19 @@ size_t registry_steering(struct registry *r, const union ibv_gid *gid,
 			 uint32_t scope, struct registry_range *out, size_t max)
 {
 	const struct shared *m = r->file->m;
-	int row = find_row(m, gid, scope);
+	int row = find_row(m, gid, r->place | scope);
 	uint16_t place[REGISTRY_SLOTS] = { 0 }; /* index + 1 */
-	const struct row *a;
 	uint32_t count;
 	size_t n = 0;
 
 	if (row < 0 || max < 2)
 		return 0;
-	a = &m->addr[row];
-	count = LOAD(&a->count);
+	count = LOAD(&m->addr[row].count);
 	if (!count || count > REGISTRY_SLOTS)
 		return 0;
 	for (uint32_t i = 0; i < count; i++)
-		place[LOAD(&a->order[i]) % REGISTRY_SLOTS] = (uint16_t)(i + 1);
+		place[LOAD(&m->order[row][i]) % REGISTRY_SLOTS] =
+			(uint16_t)(i + 1);
 	/* QPs 0 and 1 in chunk 0, multicast in the last: the first socket. */
 	out[n++] = (struct registry_range){ 0 };
 	for (uint16_t chunk = 1; chunk < REGISTRY_CHUNKS - 1; chunk++) {

@@ -147,11 +147,8 @@ static bool is_kept(struct registry *r)
 	    LOAD(&s->life) != k->life ||
 	    regfile_seat_take(r->file, r->slot, k->seat))
 		return false;
-	STORE(&s->pid, (uint32_t)getpid());
-	STORE(&s->life, LOAD(&s->life) + 1);
-	STORE(&s->limit, 0);
-	STORE(&s->backlog, 0);
-	STORE(&s->used, SLOT_HERE);
+	registry_sweep(r->file);
+	registry_slot_begin(r);
 	return true;
 }
 
@@ -166,6 +163,7 @@ static int begin_again(struct registry *r)
 	if (slot < 0)
 		return regfile_fail(slot, "there is no room in %s", f->path);
 	r->slot = (unsigned)slot;
+	registry_slot_begin(r);
 	err = claim_all(r, r->kept);
 	if (err) {
 		registry_slot_clear(f, r->slot);

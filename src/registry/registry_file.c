@@ -28,11 +28,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define MAGIC 0x73486341726f4345u
-#define VERSION 4
-#define LOCK_BYTE (1 << 20) /* the slots' bytes follow */
+#define VERSION 5
+#define LOCK_BYTE (4 << 20) /* the slots' bytes follow */
 #define LOCK_WAIT_NS 5000000000u /* for one holder that sleeps, */
 #define LOCK_MOST_NS 60000000000u /* and for all of a crowd */
 #define OPEN_WAIT_NS 5000000000u /* while others come and go */
@@ -316,13 +317,29 @@ static int lock_failed(int err, int fd, const char *path)
 			    path, pid, pid);
 }
 
+/* Of this host since it was started: zero where that cannot be read. */
+static void boot_id(uint64_t id[2])
+{
+	char text[40];
+	int fd = sys_open("/proc/sys/kernel/random/boot_id",
+			  O_RDONLY | O_CLOEXEC, 0);
+
+	id[0] = id[1] = 0;
+	if (fd < 0)
+		return;
+	if (sys_read(fd, text, sizeof(text)) >= 36)
+		for (size_t i = 0; i < 36; i++)
+			id[i / 18] = id[i / 18] * 31 + (uint8_t)text[i];
+	sys_close(fd);
+}
+
 /* An empty file of ours, locked. */
 static int init_file(int fd)
 {
 	struct head head = { .version = VERSION,
 			     .size = sizeof(struct shared) };
 	uint64_t magic = MAGIC;
-	uint32_t random;
+	uint32_t random[2];
 	int err;
 
 	static_assert(sizeof(struct shared) < LOCK_BYTE,
@@ -334,12 +351,14 @@ static int init_file(int fd)
 	err = posix_fallocate(fd, 0, sizeof(struct shared));
 	if (err)
 		goto err_truncate;
-	if (!sys_random(&random, sizeof(random))) {
+	if (!sys_random(random, sizeof(random))) {
 		err = EIO;
 		goto err_truncate;
 	}
 	/* Stale packets of an earlier boot should not meet their old QPN. */
-	head.cursor = random % REGISTRY_CHUNKS;
+	head.cursor = random[0] % REGISTRY_CHUNKS;
+	head.nets = random[1];
+	boot_id(head.boot);
 	if (sys_write(fd, &head, sizeof(head)) != sizeof(head) ||
 	    lseek(fd, 0, SEEK_SET) ||
 	    sys_write(fd, &magic, sizeof(magic)) != sizeof(magic)) {
@@ -354,14 +373,64 @@ err_truncate:
 	return -err;
 }
 
-static bool file_valid(int fd, const struct stat *st)
+static bool file_valid(int fd, const struct stat *st, struct head *head)
 {
-	struct head head;
-
 	return st->st_size == sizeof(struct shared) &&
-	       sys_read(fd, &head, sizeof(head)) == sizeof(head) &&
-	       head.magic == MAGIC && head.version == VERSION &&
-	       head.size == sizeof(struct shared);
+	       sys_pread(fd, head, sizeof(*head), 0) == sizeof(*head) &&
+	       head->magic == MAGIC && head->version == VERSION &&
+	       head->size == sizeof(struct shared);
+}
+
+/* File systems that hosts share: what one of them writes in memory, others see
+ * late or never. linux/magic.h has not all of them. */
+static bool is_of_several_hosts(const char *dir)
+{
+	static const uint32_t magic[] = {
+		0x6969, /* NFS */
+		0x517b, /* SMB */
+		0xfe534d42, /* SMB 2 */
+		0xff534d42, /* CIFS */
+		0x00c36400, /* Ceph */
+		0x0bd00bd0, /* Lustre */
+		0x47504653, /* GPFS */
+		0x5346414f, /* AFS */
+		0x6b414653, /* AFS of the kernel */
+		0x73757245, /* Coda */
+		0x01161970, /* GFS2 */
+		0x7461636f, /* OCFS2 */
+		0x19830326, /* BeeGFS */
+		0xaad7aaea, /* PanFS */
+		0x65735546, /* FUSE: sshfs, virtiofs, GlusterFS */
+		0x01021997, /* 9P: a folder of the host of a virtual machine */
+	};
+	struct statfs s;
+
+	if (statfs(dir, &s))
+		return false;
+	for (size_t i = 0; i < ARRAY_SIZE(magic); i++)
+		if ((uint32_t)s.f_type == magic[i])
+			return true;
+	return false;
+}
+
+static bool is_this_boots(const struct head *head)
+{
+	uint64_t id[2];
+
+	boot_id(id);
+	return head->boot[0] == id[0] && head->boot[1] == id[1];
+}
+
+/* Whether a file has another host's processes; one that nobody has a lock on is
+ * of an earlier start of this one. */
+static bool is_another_hosts(int fd, const struct head *head)
+{
+	struct flock any = { .l_type = F_WRLCK,
+			     .l_whence = SEEK_SET,
+			     .l_start = LOCK_BYTE + 1 };
+
+	return !is_this_boots(head) && !fcntl(fd, F_GETLK, &any) &&
+	       any.l_type != F_UNLCK;
 }
 
 static struct regfile *find_file(const char *path)
@@ -468,8 +537,9 @@ static void remove_strays(const char *own)
  * meanwhile. A file that is not as it should be is never changed, since it may
  * not be what it seems (a hard link): it is unlinked, and another one made.
  */
-static int open_locked(const char *path, struct stat *st)
+static int open_locked(const char *path, bool shared, struct stat *st)
 {
+	struct head head;
 	struct stat now;
 	int fd, err;
 
@@ -512,7 +582,16 @@ static int open_locked(const char *path, struct stat *st)
 			goto err_close;
 		}
 		remove_strays(path);
-	} else if (!file_valid(fd, st)) {
+	} else if (shared && file_valid(fd, st, &head) &&
+		   is_another_hosts(fd, &head)) {
+		err = regfile_fail(-EREMOTE,
+				   "%s is in use by another host, which shares "
+				   "this directory: set SOFTHCA_RUNDIR to a "
+				   "directory that each host has for itself",
+				   path);
+		goto err_close;
+	} else if (!file_valid(fd, st, &head) ||
+		   (shared && !is_this_boots(&head))) {
 		if (unlink(path))
 			err = regfile_fail(-errno, "cannot replace %s: %s",
 					   path, sys_strerror(errno));
@@ -542,21 +621,20 @@ void regfile_drop_parents(void)
 	}
 }
 
-/* On success the file is locked. */
-static int get_file(const char *dir, struct regfile **out)
+/* On success the file is locked. at: one of the directories for dir. */
+static int get_file(const char *dir, const char *at, struct regfile **out)
 {
+	const unsigned long long number = registry_number(dir);
+	const bool shared = registry_is_named(dir);
 	char path[4096];
 	struct stat st;
 	struct regfile *f;
 	int fd = -EAGAIN, err;
 	uint64_t end;
 
-	if (stat("/proc/self/ns/net", &st))
-		st.st_ino = 0;
-	if (snprintf(path, sizeof(path), "%s/" REGISTRY_NAME "%llu", dir,
-		     owner_uid(),
-		     (unsigned long long)st.st_ino) >= (int)sizeof(path))
-		return regfile_fail(-ENAMETOOLONG, "%s: name too long", dir);
+	if (snprintf(path, sizeof(path), "%s/" REGISTRY_NAME "%llu", at,
+		     owner_uid(), number) >= (int)sizeof(path))
+		return regfile_fail(-ENAMETOOLONG, "%s: name too long", at);
 	f = find_file(path);
 	if (f) {
 		err = regfile_lock(f);
@@ -565,9 +643,16 @@ static int get_file(const char *dir, struct regfile **out)
 		*out = f;
 		return 0;
 	}
+	if (shared && is_of_several_hosts(at))
+		return regfile_fail(
+			-EREMOTE,
+			"%s is on a file system that several hosts may share, "
+			"such as NFS: set SOFTHCA_RUNDIR to a directory of "
+			"this host, best in a tmpfs",
+			at);
 	end = clock_ns() + OPEN_WAIT_NS;
 	while (fd == -EAGAIN && clock_ns() < end)
-		fd = open_locked(path, &st);
+		fd = open_locked(path, shared, &st);
 	if (fd < 0)
 		return fd == -EAGAIN ? regfile_fail(-EAGAIN,
 						    "%s keeps changing", path) :
@@ -590,6 +675,7 @@ static int get_file(const char *dir, struct regfile **out)
 		goto err_free;
 	}
 	f->fd = fd;
+	f->shared = shared;
 	f->pid = getpid();
 	f->dev = st.st_dev;
 	f->ino = st.st_ino;
@@ -675,6 +761,7 @@ int regfile_reopen(struct regfile *f, const char *dir)
 	free(f->path);
 	f->path = n->path;
 	f->fd = n->fd;
+	f->shared = n->shared;
 	f->pid = n->pid;
 	f->dev = n->dev;
 	f->ino = n->ino;
@@ -720,7 +807,7 @@ int regfile_open(const char *dir, struct regfile **f)
 	int err = -ENOENT;
 
 	for (size_t i = 0; i < n; i++) {
-		err = get_file(dirs[i], f);
+		err = get_file(dir, dirs[i], f);
 		/* Elsewhere, the other processes would not find us. */
 		if (!err || err == -ETIMEDOUT)
 			return err;

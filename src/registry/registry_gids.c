@@ -30,26 +30,33 @@ static void put_gid(struct gids *t, size_t k, const struct netdev_gid *g)
 	STORE(&t->entry[k].ifindex, g->ifindex);
 }
 
-/* The table of that key, or one that nobody has; REGISTRY_GID_TABLES: none. */
-static size_t table_of(struct shared *m, uint64_t key)
+/* Whether a network namespace has processes beside the one in slot but. */
+static bool is_used(const struct shared *m, uint32_t net, unsigned but)
 {
+	for (unsigned i = 0; i < REGISTRY_SLOTS; i++)
+		if (i != but && LOAD(&m->slot[i].used) && slot_is_in(m, i, net))
+			return true;
+	return false;
+}
+
+/* The table of that key in our network namespace, or one that nobody has any
+ * more; REGISTRY_GID_TABLES: none. */
+static size_t table_of(const struct registry *r, uint64_t key)
+{
+	const struct shared *m = r->file->m;
 	size_t free = REGISTRY_GID_TABLES;
 
 	for (size_t i = 0; i < REGISTRY_GID_TABLES; i++) {
-		if (LOAD(&m->gids[i].key) == key)
+		const struct gids *t = &m->gids[i];
+		const uint32_t net = LOAD(&t->net);
+
+		if (LOAD(&t->key) == key && net == r->net)
 			return i;
-		if (!LOAD(&m->gids[i].key) && free == REGISTRY_GID_TABLES)
+		if (free == REGISTRY_GID_TABLES &&
+		    (!LOAD(&t->key) || !is_used(m, net, REGISTRY_SLOTS)))
 			free = i;
 	}
 	return free;
-}
-
-static bool is_alone(const struct registry *r)
-{
-	for (unsigned i = 0; i < REGISTRY_SLOTS; i++)
-		if (i != r->slot && LOAD(&r->file->m->slot[i].used))
-			return false;
-	return true;
 }
 
 static void place_gids(struct gids *t, const struct netdev_table *now,
@@ -91,17 +98,19 @@ int registry_gids(struct registry *r, uint64_t key,
 	if (err)
 		return err;
 	registry_sweep(r->file);
-	i = table_of(r->file->m, key);
+	i = table_of(r, key);
 	t = &r->file->m->gids[i];
 	if (i == REGISTRY_GID_TABLES) {
 		err = -ENOSPC;
 	} else {
 		/* What processes have left that are gone is nobody's. */
-		if (LOAD(&t->key) != key ||
-		    (is_alone(r) && !(r->ordered >> i & 1)))
+		if (LOAD(&t->key) != key || LOAD(&t->net) != r->net ||
+		    (!is_used(r->file->m, r->net, r->slot) &&
+		     !(r->ordered >> i & 1)))
 			for (size_t k = 0; k < NETDEV_MAX_GIDS; k++)
 				STORE(&t->entry[k].ifindex, 0);
-		r->ordered |= 1u << i;
+		r->ordered |= 1ull << i;
+		STORE(&t->net, r->net);
 		STORE(&t->key, key);
 		place_gids(t, now, index);
 	}

@@ -15,6 +15,7 @@
  *	registry_service.c	service IDs
  *	registry_note.c		why requests were refused
  *	registry_gids.c		the order of GIDs
+ *	registry_net.c		network namespaces, and whether an address leads to one
  *	registry_away.c		a process that is suspended
  */
 #ifndef SOFTHCA_REGISTRY_REGISTRY_INTERNAL_H
@@ -37,23 +38,27 @@ struct slot {
 	_Atomic uint32_t pid; /* for people */
 	_Atomic uint32_t port;
 	_Atomic uint32_t limit;
-	_Atomic uint64_t addrs[REGISTRY_ADDRS / 64]; /* rows it receives at */
 	_Atomic uint64_t segment; /* the number of what it shows us; 0: none */
 	_Atomic uint32_t life; /* one more for each process in this slot */
+	_Atomic uint32_t net; /* of its network namespace, which is */
+	_Atomic uint64_t netns; /* this one: registry_netns() */
 	/* UDP ports that it sends to port 4791 from; 0: no more. */
 	_Atomic uint16_t sport[REGISTRY_SPORTS];
+	_Atomic uint32_t ask; /* how often it has asked (registry_net.c) */
+	_Atomic uint64_t addrs[REGISTRY_ADDRS / 64]; /* rows it receives at */
 	_Atomic int64_t backlog; /* with the next, a cache line of its own */
 	_Atomic uint64_t taken; /* goes on when the slot has another process */
-	uint64_t pad1[6];
+	_Atomic uint64_t nonce, answer; /* of ask; 0: it asks nothing */
+	uint64_t pad1[4];
 };
 
-/* An address and its sockets, as the kernel numbers them. */
+/* An address in a network namespace, and how many sockets it has. */
 struct row {
 	_Atomic uint64_t gid[2]; /* all zero: the row is free */
-	_Atomic uint32_t scope;
-	_Atomic uint32_t count;
+	_Atomic uint64_t place; /* net << 32 | scope */
 	_Atomic uint64_t changed_ns;
-	_Atomic uint16_t order[REGISTRY_SLOTS]; /* slots */
+	_Atomic uint32_t count;
+	uint32_t pad[7];
 };
 
 struct service {
@@ -61,21 +66,27 @@ struct service {
 	_Atomic uint32_t families; /* REGISTRY_IPV4, REGISTRY_IPV6 */
 	_Atomic uint64_t id;
 	_Atomic uint64_t gid[2];
+	_Atomic uint32_t net;
+	uint32_t pad;
 };
 
 struct head {
 	uint64_t magic; /* written last */
 	uint32_t version;
 	uint32_t size;
+	uint64_t boot[2]; /* of the host: boot_id, zero where it has none */
 	_Atomic uint32_t cursor; /* the chunk that was given back last */
 	uint32_t pad0;
 	_Atomic uint64_t swept_ns; /* when dead processes were last removed */
 	_Atomic uint32_t noted; /* how many notes there were */
-	uint32_t pad1[7];
+	_Atomic uint32_t nets; /* the number that was given last */
+	uint32_t pad1[2];
 };
 
 struct gids {
 	_Atomic uint64_t key; /* 0: nobody's */
+	_Atomic uint32_t net;
+	uint32_t pad;
 	struct {
 		_Atomic uint64_t gid[2];
 		_Atomic uint32_t ifindex; /* 0: empty */
@@ -99,6 +110,8 @@ struct shared {
 	struct service service[REGISTRY_SERVICES];
 	struct note note[REGISTRY_NOTES];
 	struct gids gids[REGISTRY_GID_TABLES];
+	/* Of each row: the slots of its sockets, as the kernel numbers them. */
+	_Atomic uint16_t order[REGISTRY_ADDRS][REGISTRY_SLOTS];
 };
 
 /* One per file and process. */
@@ -111,6 +124,7 @@ struct regfile {
 	dev_t dev;
 	ino_t ino;
 	char *path;
+	bool shared; /* by several network namespaces, perhaps */
 	bool changed; /* tell the users when the lock is let go */
 	_Atomic uint64_t mine[REGISTRY_SLOTS / 64]; /* slots of this process */
 };
@@ -119,7 +133,9 @@ struct registry {
 	struct registry *next;
 	struct regfile *file;
 	unsigned slot;
-	unsigned ordered; /* bits: tables of GIDs that we have seen */
+	uint32_t net; /* as in the slot */
+	uint64_t place; /* of its addresses: net << 32 */
+	uint64_t ordered; /* bits: tables of GIDs that we have seen */
 	struct registry_kept *kept; /* registry_away.c; NULL: it is here */
 	_Atomic uint32_t away; /* the same, for those who wait */
 	void (*fn)(void *arg);
@@ -128,6 +144,13 @@ struct registry {
 
 #define LOAD(p) atomic_load_explicit(p, memory_order_acquire)
 #define STORE(p, v) atomic_store_explicit(p, v, memory_order_release)
+
+/* Whether a slot's process is in this network namespace. */
+static inline bool slot_is_in(const struct shared *m, unsigned slot,
+			      uint32_t net)
+{
+	return LOAD(&m->slot[slot % REGISTRY_SLOTS].net) == net;
+}
 
 static inline void gid_words(const union ibv_gid *gid, uint64_t w[2])
 {
@@ -147,12 +170,14 @@ static inline int chunk_owner(const struct shared *m, uint32_t qpn)
 /*
  * registry.c; the lock is held: removes what dead processes left; what a slot has
  * becomes free, the slot itself last; or only what a process that is here has; takes a free slot, the given one if that is:
- * it, or -ENOSPC; the last one to leave takes along the file.
+ * it, or -ENOSPC; this process is in its slot from now on; the last one to leave
+ * takes along the file.
  */
 void registry_sweep(struct regfile *f);
 void registry_slot_clear(struct regfile *f, unsigned slot);
 void registry_slot_empty(struct regfile *f, unsigned slot);
 int registry_slot_take(struct regfile *f, unsigned first);
+void registry_slot_begin(struct registry *r);
 void registry_remove_unused(struct regfile *f);
 
 /* registry_file.c */
@@ -204,6 +229,10 @@ bool regfile_slot_holder(const struct regfile *f, unsigned slot, pid_t *pid);
 int regfile_fail(int err, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 const char *regfile_why(void);
+
+/* registry_net.c; the lock is held, and the dead are swept: the number of this
+ * process's network namespace in f. */
+uint32_t registry_net_of(struct regfile *f, uint64_t netns);
 
 /* registry_addr.c */
 /* A dead process receives nowhere. */

@@ -22,6 +22,7 @@ static bool service_conflicts(const struct service *s, const uint64_t w[2],
 int registry_service_add(struct regfile *f, unsigned slot, uint64_t service_id,
 			 const uint64_t w[2], unsigned families)
 {
+	const uint32_t net = LOAD(&f->m->slot[slot].net);
 	struct service *free_row = NULL;
 
 	for (size_t i = 0; i < REGISTRY_SERVICES; i++) {
@@ -29,7 +30,7 @@ int registry_service_add(struct regfile *f, unsigned slot, uint64_t service_id,
 
 		if (!LOAD(&s->owner))
 			free_row = s;
-		else if (LOAD(&s->id) == service_id &&
+		else if (LOAD(&s->id) == service_id && LOAD(&s->net) == net &&
 			 service_conflicts(s, w, families))
 			return -EADDRINUSE;
 	}
@@ -39,6 +40,7 @@ int registry_service_add(struct regfile *f, unsigned slot, uint64_t service_id,
 	STORE(&free_row->gid[0], w[0]);
 	STORE(&free_row->gid[1], w[1]);
 	STORE(&free_row->families, families);
+	STORE(&free_row->net, net);
 	STORE(&free_row->owner, slot + 1);
 	return 0;
 }
@@ -60,15 +62,18 @@ int registry_listen(struct registry *r, uint64_t service_id,
 }
 
 /* One at w that stands for one of the families. */
-static struct service *find_service(const struct shared *m, uint64_t service_id,
-				    const uint64_t w[2], unsigned families)
+static struct service *find_service(const struct registry *r,
+				    uint64_t service_id, const uint64_t w[2],
+				    unsigned families)
 {
+	const struct shared *m = r->file->m;
+
 	for (size_t i = 0; i < REGISTRY_SERVICES; i++) {
 		const struct service *s = &m->service[i];
 
 		if (LOAD(&s->owner) && LOAD(&s->id) == service_id &&
-		    LOAD(&s->families) & families && LOAD(&s->gid[0]) == w[0] &&
-		    LOAD(&s->gid[1]) == w[1])
+		    LOAD(&s->net) == r->net && LOAD(&s->families) & families &&
+		    LOAD(&s->gid[0]) == w[0] && LOAD(&s->gid[1]) == w[1])
 			return (struct service *)s;
 	}
 	return NULL;
@@ -83,7 +88,7 @@ void registry_unlisten(struct registry *r, uint64_t service_id,
 	gid_words(gid, w);
 	if (registry_lock(r))
 		return;
-	s = find_service(r->file->m, service_id, w, families);
+	s = find_service(r, service_id, w, families);
 	if (s && LOAD(&s->owner) == r->slot + 1)
 		STORE(&s->owner, 0);
 	registry_unlock(r);
@@ -99,9 +104,9 @@ int registry_listener(const struct registry *r, uint64_t service_id,
 
 	gid_words(gid, w);
 	family = !w[0] && w[1] >> 32 == 0xffff ? REGISTRY_IPV4 : REGISTRY_IPV6;
-	s = find_service(r->file->m, service_id, w, family);
+	s = find_service(r, service_id, w, family);
 	if (!s)
-		s = find_service(r->file->m, service_id, any, family);
+		s = find_service(r, service_id, any, family);
 	owner = s ? LOAD(&s->owner) : 0;
 	return owner && owner <= REGISTRY_SLOTS ? (int)owner - 1 : -ENOENT;
 }

@@ -32,7 +32,7 @@ bool roce_direct_ready(const struct roce_qp *qp)
 	       /* Not in the middle of it, either. */
 	       psn_diff(r->una,
 			roce_wqe(qp_sq_slot(sq, sq->head))->first_psn) <= 0 &&
-	       !r->rnr_until_ns && qp->path.local &&
+	       !r->rnr_until_ns && roce_path_in_host(&qp->path) &&
 	       qp_direct_kind(&qp->base, qp_sq_slot(sq, sq->head)) &&
 	       !is_sent_instead(qp, qp_sq_slot(sq, sq->head));
 }

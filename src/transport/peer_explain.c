@@ -30,10 +30,13 @@ static int slot_of(const struct shca_qp *qp)
 {
 	const struct engine *e = qp->sched.engine;
 	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
+	const uint32_t dest = roce_qp_dest(roce_qp(qp->core));
 
-	if (!e->registry || !path || !path->local)
+	if (!e->registry || !path || !roce_path_in_host(path))
 		return -ENOENT;
-	return registry_owner(e->registry, roce_qp_dest(roce_qp(qp->core)));
+	return path->net ? registry_route_in(e->registry, path->net, dest,
+					     &path->dgid) :
+			   registry_owner(e->registry, dest);
 }
 
 /* What it shows, with a reference to be put; NULL: nothing. */
@@ -57,31 +60,55 @@ static const char *way_to(struct segment *s, struct segment_peer *peer)
 				    THROUGH ": --same-host=copy";
 	if (peer->flags & SEGMENT_NO_COPY)
 		return THROUGH ": --same-host=copy, or --check, at the peer";
+	if (!segment_can_copy(peer) && peer->pid <= 0)
+		return THROUGH ": the peer is in another PID namespace";
 	if (!segment_can_copy(peer))
 		return THROUGH ": the system does not permit copies from and "
 			       "to the peer's memory; softhca doctor shows why";
 	return "shared memory, and copies from and to the peer's memory";
 }
 
+#define CONTAINER "; the peer is in another network namespace of this host"
+
+/* What is said of a peer that has another network namespace: how far that is
+ * known. */
+static const char *of_other_net(const struct shca_qp *qp,
+				const struct roce_path *path)
+{
+	const struct engine *e = qp->sched.engine;
+
+	if (path->net)
+		return CONTAINER;
+	if (path->local || !e->registry ||
+	    !registry_is_elsewhere(e->registry, roce_qp_dest(roce_qp(qp->core)),
+				   &path->dgid))
+		return "";
+	return CONTAINER ", but the address was not proved to lead there: "
+			 "another network may have it, too, or something on "
+			 "the way drops UDP port 4791";
+}
+
 void shca_connected_explain(struct shca_qp *qp)
 {
+	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
 	const struct engine *e = qp->sched.engine;
 	struct segment_peer *peer;
 	const char *way;
 	int slot;
 
-	if (qp->core->type == IBV_QPT_UD || !roce_qp_path(roce_qp(qp->core)))
+	if (qp->core->type == IBV_QPT_UD || !path)
 		return;
 	slot = slot_of(qp);
 	peer = peer_of(qp, slot);
 	if (peer)
 		way = way_to(to_process(qp->sched.engine)->segment, peer);
-	else if (slot >= 0 && !e->cfg->wire &&
+	else if (slot >= 0 && path->local && !e->cfg->wire &&
 		 registry_port(e->registry, (unsigned)slot))
 		way = "a private UDP port of this host";
 	else
 		way = "UDP port 4791";
-	engine_explain(qp->core, "connected by %s", way);
+	engine_explain(qp->core, "connected by %s%s", way,
+		       of_other_net(qp, path));
 	segment_peer_put(peer);
 }
 
@@ -186,7 +213,7 @@ const char *shca_env_silent(struct qp *core, struct key_why *why)
 	const struct roce_path *path = roce_qp_path(roce_qp(core));
 	size_t len;
 
-	if (path->local)
+	if (roce_path_in_host(path))
 		why_local(qp, slot_of(qp), why);
 	else if (roce_qp_stats(roce_qp(core))->rx_pkts)
 		snprintf(why->text, sizeof(why->text),
@@ -409,7 +436,7 @@ const char *shca_env_refusal(struct qp *core, const struct key_ask *ask,
 	const char *text;
 
 	/* What it has said itself, if it says anything. */
-	if (e->registry && path && path->local &&
+	if (e->registry && path && roce_path_in_host(path) &&
 	    registry_noted(e->registry, roce_qp_dest(roce_qp(core)), core->qpn,
 			   why->text))
 		return why->text;

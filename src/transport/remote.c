@@ -99,9 +99,13 @@ static struct segment_peer *peer_of(struct shca_qp *qp, uint32_t dest)
 	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
 	int slot;
 
-	slot = registry_route(
-		segment_registry(s), dest, &path->dgid,
-		gid_is_link_local(&path->dgid) ? path->sgid_scope : 0);
+	slot = path->net ?
+		       registry_route_in(segment_registry(s), path->net, dest,
+					 &path->dgid) :
+		       registry_route(segment_registry(s), dest, &path->dgid,
+				      gid_is_link_local(&path->dgid) ?
+					      path->sgid_scope :
+					      0);
 	return slot < 0 ? NULL : segment_peer_get(s, (unsigned)slot);
 }
 
@@ -158,7 +162,8 @@ bool shca_remote_qp(struct shca_qp *qp, struct check_end *end)
 	const struct qp_public *pub;
 	struct segment_peer *peer;
 
-	if (!to_process(qp->sched.engine)->segment || !path || !path->local)
+	if (!to_process(qp->sched.engine)->segment || !path ||
+	    !roce_path_in_host(path))
 		return false;
 	peer = peer_of(qp, dest);
 	pub = peer ? exported_qp(peer, dest) : NULL;
@@ -207,6 +212,15 @@ static bool posts_in_numbers(struct shca_qp *qp, uint64_t now)
 	return f->many;
 }
 
+/* What UC sends to another network namespace may go by the wire as well, and
+ * nobody knows whether all of that was read. */
+static bool may_be_direct(const struct qp *core)
+{
+	const struct roce_path *path = roce_qp_path(roce_qp((struct qp *)core));
+
+	return path->local || (path->net && core->type == IBV_QPT_RC);
+}
+
 void shca_remote_try(struct shca_qp *qp, uint64_t *time)
 {
 	struct qp *core = qp->core;
@@ -215,7 +229,7 @@ void shca_remote_try(struct shca_qp *qp, uint64_t *time)
 	struct qp_remote *remote;
 	uint64_t now;
 
-	if (!core->env->direct || !roce_qp_path(r)->local ||
+	if (!core->env->direct || !may_be_direct(core) ||
 	    core->state != IBV_QPS_RTS) {
 		f->tail = core->sq.tail;
 		return;

@@ -41,6 +41,21 @@ void shca_path_place(struct roce_path *path)
 	path->local = netdev_is_local_on(&path->dgid, path->sgid_scope);
 	path->lossless =
 		path->local && !config_get()->wire && config_get()->loss <= 0;
+	path->net = 0;
+}
+
+void shca_path_prove(struct engine *e, struct roce_path *path, uint32_t qpn)
+{
+	int slot;
+
+	if (!to_process(e)->segment)
+		return;
+	path->net = udp_prove(e->udp, path, qpn);
+	if (!path->net || !qpn)
+		return;
+	slot = registry_route_in(e->registry, path->net, qpn, &path->dgid);
+	path->lossless = slot >= 0 && config_get()->loss <= 0 &&
+			 *registry_segment(e->registry, (unsigned)slot);
 }
 
 int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
@@ -118,6 +133,7 @@ int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
 	ah->ah.context = pd->context;
 	ah->ah.pd = pd;
 	ah->path = path;
+	shca_path_prove(ctx->engine, &ah->path, 0);
 	shca_pd_get(pd);
 	shca_live_add(&ah->live, &ah->ah, SHCA_AH);
 	*out = &ah->ah;

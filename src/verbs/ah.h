@@ -14,6 +14,9 @@ int shca_path(struct shca_device *dev, const struct ibv_ah_attr *attr,
 	      struct roce_path *path, struct netdev_gid *via);
 /* Where its end is, seen from this host. */
 void shca_path_place(struct roce_path *path);
+/* Whether that is another network namespace of this host, where qpn is, or, for
+ * 0, anybody who receives at its address. Sends a packet if it may be so. */
+void shca_path_prove(struct engine *e, struct roce_path *path, uint32_t qpn);
 int shca_ah_create(struct ibv_pd *pd, struct ibv_ah_attr *attr,
 		   struct ibv_ah **ah);
 int shca_ah_destroy(struct ibv_ah *ah);

@@ -29,7 +29,8 @@ void shca_env_uc_sent(struct qp *core, uint32_t length)
 	struct shca_qp *qp = core->owner;
 	struct shca_cq *cq = core->send_cq;
 
-	if (qp->sched.engine->segment && roce_qp_path(roce_qp(core))->local)
+	if (qp->sched.engine->segment &&
+	    roce_path_in_host(roce_qp_path(roce_qp(core))))
 		atomic_store_explicit(
 			&cq->answer.due_ns,
 			min_u32(ANSWER_NS + length, ANSWER_MAX_NS),

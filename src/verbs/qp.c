@@ -406,20 +406,37 @@ static int modify_bind(struct modify *m)
 		       0;
 }
 
+/* XRC's responder may be another process's (src/xrc): that goes by UDP. */
+static void find_net(struct modify *m)
+{
+	const struct shca_qp *qp = m->qp;
+
+	if (m->ib->qp_type != IBV_QPT_RC && m->ib->qp_type != IBV_QPT_UC)
+		return;
+	shca_path_prove(qp->sched.engine, &m->path,
+			m->mask & IBV_QP_DEST_QPN ?
+				m->attr->dest_qp_num :
+				roce_qp_dest(roce_qp(qp->core)));
+}
+
 static int modify_prepare(struct modify *m)
 {
 	struct engine *e = m->qp->sched.engine;
+	int err;
 
 	if (m->qp->sched.dead) /* meanwhile */
 		return -EINVAL;
 	if (!moves_to(m, IBV_QPS_RESET)) {
-		int err = engine_start(e);
-
+		err = engine_start(e);
 		if (err)
 			return err;
 		leaves_reset(m->qp);
 	}
-	return modify_bind(m);
+	err = modify_bind(m);
+	/* The peer may be asking as well: it finds us there. */
+	if (!err && m->mask & IBV_QP_AV)
+		find_net(m);
+	return err;
 }
 
 /* What depends on the connection that the QP had, or has now. */

@@ -196,7 +196,16 @@ struct roce_path {
 	uint8_t hop_limit;
 	bool local; /* to this host, */
 	bool lossless; /* by a link that itself holds senders back */
+	/* Not local: the network namespace of this host where dgid was proved
+	 * to be (registry_route_in()); 0: it may be anywhere. */
+	uint32_t net;
 };
+
+/* Whether its other end may be a process of this host. */
+static inline bool roce_path_in_host(const struct roce_path *path)
+{
+	return path->local || path->net;
+}
 
 /*
  * The addresses of a connection in short, the sender's first: tells connections

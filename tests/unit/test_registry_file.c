@@ -152,7 +152,7 @@ static void garbage_in_the_file_is_survived(void **state)
 
 	(void)state;
 	for (int i = 0; i < 16; i++) {
-		size_t keep = i % 4 == 0 ? 0 : i % 4 == 1 ? 12 : 16;
+		size_t keep = i % 4 == 0 ? 0 : i % 4 == 1 ? 12 : 32;
 		uint8_t *m;
 		int fd;
 
