@@ -34,21 +34,38 @@ static bool of_libc(const char *soname)
 	return false;
 }
 
-static void add_mount(struct json *j, const char *from, const char *dir,
-		      const char *name)
+static void add_bind(struct json *j, const char *from, const char *to,
+		     const char *how)
 {
-	static const char *const how[] = { "ro", "nosuid", "nodev", "bind" };
-	char to[PATH_MAX + 256];
+	static const char *const always[] = { "nosuid", "nodev", "bind" };
 
-	snprintf(to, sizeof(to), "%s/%s", dir, name);
 	json_begin(j, NULL, '{');
 	json_string(j, "hostPath", from);
 	json_string(j, "containerPath", to);
 	json_begin(j, "options", '[');
-	for (size_t i = 0; i < sizeof(how) / sizeof(how[0]); i++)
-		json_string(j, NULL, how[i]);
+	json_string(j, NULL, how);
+	for (size_t i = 0; i < sizeof(always) / sizeof(always[0]); i++)
+		json_string(j, NULL, always[i]);
 	json_end(j, ']');
 	json_end(j, '}');
+}
+
+static void add_mount(struct json *j, const char *from, const char *dir,
+		      const char *name)
+{
+	char to[PATH_MAX + 256];
+
+	snprintf(to, sizeof(to), "%s/%s", dir, name);
+	add_bind(j, from, to, "ro");
+}
+
+/* Where containers find each other: the same for all, and the host. */
+static void add_rundir(struct json *j)
+{
+	const char *dir = getenv("SOFTHCA_RUNDIR");
+
+	if (dir && *dir)
+		add_bind(j, dir, dir, "rw");
 }
 
 /* The libraries beside libsofthca that it needs. */
@@ -145,6 +162,7 @@ static int put_spec(struct json *j, const char *libdir, const char *dir)
 	err = add_ours(j, libdir, dir);
 	if (!err)
 		err = add_needed(j, libdir, dir);
+	add_rundir(j);
 	json_end(j, ']');
 	json_end(j, '}');
 	json_end(j, '}');

@@ -336,6 +336,14 @@ static void set_file(const struct job_option *o, const char *arg)
 	set_variable(o->variable, path);
 }
 
+/* It may be a container's. */
+static void set_rundir(const struct job_option *o, const char *arg)
+{
+	if (arg[0] != '/')
+		bad_value("--rundir %s: not an absolute path", arg);
+	set_variable(o->variable, arg);
+}
+
 static void set_pcap(const struct job_option *o, const char *arg)
 {
 	set_file(o, arg);

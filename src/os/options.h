@@ -35,6 +35,9 @@ O(same_host, enum same_host, same_host, "SOFTHCA_SAME_HOST", "same-host", "auto|
   "Reach processes of this host by shared memory and copies from and " \
   "to their memory (auto, the default), shared memory alone (copy), " \
   "or a private UDP port (udp)") \
+O(rundir, const char *, string, "SOFTHCA_RUNDIR", "rundir", "DIR", 0, set_rundir, \
+  "Find the processes of this host by DIR, also those of containers that " \
+  "share it: they are reached by shared memory; see softhca(1)") \
 O(loss, double, percent, "SOFTHCA_LOSS", "loss", "PERCENT", 0, set_loss, /* 0..1 */ \
   "Drop this share of the packets sent, at random") \
 O(seed, uint64_t, u64, "SOFTHCA_SEED", "seed", "N", 0, set_u64, /* 0: from the clock */ \
@@ -63,7 +66,6 @@ O(part_id, uint32_t, u32, "SOFTHCA_PART_ID", "part-id", "ID", 0, set_u32, \
   "vendor_part_id to report; perftest selects its posting method by it " \
   "(4129, a ConnectX-7: ibv_wr_* and inline data)") \
 V(vendor_id, uint32_t, u32, "SOFTHCA_VENDOR_ID") \
-V(rundir, const char *, string, "SOFTHCA_RUNDIR") \
 V(tree, const char *, string, "SOFTHCA_SYSFS") /* what programs see of /sys */ \
 V(cm_retries, uint8_t, retries, "SOFTHCA_CM_RETRIES") /* 1..15; 0: default */
 /* clang-format on */

@@ -397,6 +397,18 @@ def test_cdi():
     assert others and {f"/there/{n}" for n in others} <= mounts.keys()
 
 
+def test_directory_of_containers():
+    """It is named to them, and CDI mounts it as well, at the same place."""
+    edits = json.loads(softhca("cdi", "--rundir=/run/softhca").stdout)["devices"][0]["containerEdits"]
+    assert "SOFTHCA_RUNDIR=/run/softhca" in edits["env"]
+    [mount] = [m for m in edits["mounts"] if m["hostPath"] == "/run/softhca"]
+    assert mount["containerPath"] == "/run/softhca" and "rw" in mount["options"] and "ro" not in mount["options"]
+    assert '- name: SOFTHCA_RUNDIR\n  value: "/run/softhca"\n' in softhca(
+        "env", "--format=k8s", "--libdir=/there", "--rundir=/run/softhca").stdout
+    refused = softhca("env", "--rundir=run")
+    assert refused.returncode == 2 and "not an absolute path" in refused.stderr
+
+
 @pytest.mark.parametrize("form", ["docker", "sh"])
 def test_environment_alone_for_ucx(form):
     if missing := rig.need("ucx_info", "ucx_perftest"):
