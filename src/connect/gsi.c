@@ -138,12 +138,33 @@ static bool cannot_answer(struct gsi *g, unsigned slot,
 	return true;
 }
 
-/* The living process of this host that a message to gid is for; -ENOENT. */
+/*
+ * Who has a communication ID of gid. -EAGAIN: a process that lives and does not
+ * receive there: it is suspended, or about to be, or to be back.
+ */
+static int owner_of_id(struct registry *r, uint32_t id,
+		       const union ibv_gid *gid)
+{
+	int slot = registry_route(r, id & QPN_BITS, gid, scope_of(gid));
+	int has;
+
+	if (slot >= 0)
+		return slot;
+	has = registry_owner(r, id & QPN_BITS);
+	if (has < 0 || has == (int)registry_slot(r) ||
+	    !registry_alive(r, (unsigned)has))
+		return -ENOENT;
+	return -EAGAIN;
+}
+
+/*
+ * The living process of this host that a message to gid is for; -ENOENT: there is
+ * none, -EAGAIN: not now, so that the message is lost.
+ */
 static int owner(struct gsi *g, const uint8_t *p, size_t len,
 		 const union ibv_gid *from, const union ibv_gid *gid)
 {
 	struct registry *r = g->e->registry;
-	uint32_t id;
 	int slot;
 	struct mad m;
 
@@ -157,14 +178,14 @@ static int owner(struct gsi *g, const uint8_t *p, size_t len,
 		slot = registry_listener(r, m.sidr_req.service_id, gid);
 		break;
 	case MAD_CM_SIDR_REP:
-		id = m.sidr_rep.request_id;
-		slot = registry_route(r, id & QPN_BITS, gid, scope_of(gid));
+		slot = owner_of_id(r, m.sidr_rep.request_id, gid);
 		break;
 	default:
 		/* all others have it in the same place */
-		id = m.rtu.remote_comm_id;
-		slot = registry_route(r, id & QPN_BITS, gid, scope_of(gid));
+		slot = owner_of_id(r, m.rtu.remote_comm_id, gid);
 	}
+	if (slot == -EAGAIN)
+		return slot;
 	if (slot < 0 || !is_alive(g, (unsigned)slot) ||
 	    (is_request(p) && cannot_answer(g, (unsigned)slot, from, gid)))
 		return -ENOENT;
@@ -338,6 +359,8 @@ void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 		return;
 	}
 	slot = owner(g, pkt->payload, pkt->len, &pkt->sgid, &pkt->dgid);
+	if (slot == -EAGAIN)
+		return; /* its sender repeats it */
 	if (slot >= 0 && slot != (int)registry_slot(e->registry)) {
 		udp_forward(e->udp, (unsigned)slot);
 		return;

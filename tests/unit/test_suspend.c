@@ -727,6 +727,44 @@ static void connections(void **state)
 	child_succeeds(pid);
 }
 
+/* What is said to a process that is away is not answered by another one. */
+static void disconnected_while_away(void **state)
+{
+	const struct sockaddr_in at = cm_address();
+	struct cm_end e;
+	int fd[2], place;
+	char c = 'c';
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+	fflush(NULL);
+	pid = fork_child();
+	close(fd[!!pid]);
+	if (!pid) {
+		cm_listens(&e, &at);
+		exchange(fd[1], &c, &c, 1);
+		cm_accepts(&e);
+		event_of(e.ch, RDMA_CM_EVENT_ESTABLISHED);
+		assert_int_equal(softhca_suspend_seated(&place), 0);
+		exchange(fd[1], &c, &c, 1);
+		exchange(fd[1], &c, &c, 1);
+		assert_int_equal(softhca_resume(), 0);
+		cm_ends(&e);
+		_exit(0);
+	}
+	exchange(fd[0], &c, &c, 1);
+	cm_connects(&e, &at);
+	event_of(e.ch, RDMA_CM_EVENT_ESTABLISHED);
+	exchange(fd[0], &c, &c, 1);
+	assert_int_equal(rdma_disconnect(e.id), 0);
+	assert_false(readable(e.ch->fd, 800));
+	exchange(fd[0], &c, &c, 1);
+	cm_ends(&e);
+	close(fd[0]);
+	child_succeeds(pid);
+}
+
 /* Both ends are in this process, so nobody misses it while it has no seat. */
 static void own_connections(void **state)
 {
@@ -1077,6 +1115,7 @@ int main(void)
 		cmocka_unit_test(nothing_is_left),
 		cmocka_unit_test(time_stands_still),
 		cmocka_unit_test(connections),
+		cmocka_unit_test(disconnected_while_away),
 		cmocka_unit_test(own_connections),
 		cmocka_unit_test(resumed_later),
 		cmocka_unit_test(forks_and_exits),
