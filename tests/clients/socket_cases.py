@@ -901,5 +901,38 @@ def case_emfile():
     s.sendall(b"rewarded")
     assert os.waitpid(pid, 0)[1] == 0
 
+def case_suspended():
+    # Both ends let go of their network now and then (docs/MIGRATION.md).
+    lib = ctypes.CDLL(None)
+    lib.softhca_migrate_why.restype = ctypes.c_char_p
+    over, errors, times = threading.Event(), [], []
+
+    def away():
+        while not over.wait(.01) and not errors:
+            if lib.softhca_suspend_seated(ctypes.byref(ctypes.c_int())): errors.append(lib.softhca_migrate_why())
+            time.sleep(.005)
+            if lib.softhca_resume(): errors.append(lib.softhca_migrate_why())
+            times.append(1)
+
+    ls = socket.create_server(("127.0.0.1", 0))
+    client = os.fork()
+    data = os.urandom(200000)
+    s = ls.accept()[0] if client else socket.create_connection(ls.getsockname())
+    t = threading.Thread(target=away)
+    t.start()
+    if client:
+        while part := s.recv(1 << 16): s.sendall(part)
+    else:
+        while len(times) < 20 and not errors:
+            s.sendall(data)
+            assert s.recv(len(data), socket.MSG_WAITALL) == data
+        s.shutdown(socket.SHUT_WR)
+        assert not s.recv(1)
+    over.set(); t.join()
+    assert not errors, errors
+    assert not by_tcp(ls)
+    if not client: os._exit(0)
+    assert os.waitpid(client, 0)[1] == 0
+
 globals()["case_" + sys.argv[1]]()
 os._exit(0)

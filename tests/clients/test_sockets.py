@@ -558,7 +558,8 @@ OF_CONNECTIONS = ["worker", "inherited", "forking", "inetd", "executed", "orphan
 
 @pytest.mark.parametrize("case, way", [
     *[(case, "") for case in situations() if case != "fork_leaves"],
-    *[pytest.param(case, "--iwarp", marks=() if case in OF_CONNECTIONS else pytest.mark.full) for case in situations()]])
+    *[pytest.param(case, "--iwarp", marks=() if case in OF_CONNECTIONS else pytest.mark.full)
+      for case in situations() if case != "suspended"]])
 def test_sockets(home, case, way):
     """Where librspreload was not what the kernel is."""
     env = {"worker": {"RS_CONNECT_TIMEOUT": "60000"}, "inherited": {"RS_CONNECT_TIMEOUT": "60000"},

@@ -2,10 +2,9 @@
  * test_suspend.c - processes are suspended and resumed at any moment
  *
  * Two processes send each other bursts of writes, fetch-and-adds and messages of
- * RC over an SRQ, and datagrams, while one and then the other is suspended for a
- * moment. Every byte is checked, and that each request completes once, in order.
- * SUSPENDS in the environment: how often; SUSPEND_TEST:
- * one case.
+ * RC over an SRQ, messages of UC, and datagrams, while one and then the other is
+ * suspended for a moment. Every byte is checked, and that each request completes
+ * once, in order. SUSPENDS in the environment: how often; SUSPEND_TEST: one case.
  */
 #include "hostns.h"
 #include "pair.h"
@@ -14,6 +13,7 @@
 #include <netinet/in.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
+#include <rdma/rsocket.h>
 #include <softhca/migrate.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
@@ -23,14 +23,19 @@
 #define SIZE 40000 /* bytes written at most */
 #define ROUND_WRS 3
 #define RECVS (4 * BURST)
-#define DGRAM 64
-#define DGRAMS 64
+#define UD_LEN 64
+#define UC_LEN 3000 /* several packets */
+#define LOSSY_RECVS 64
+#define LOSSY_ID 62 /* and one more for UC */
+#define LOSSY_SENT (1u << 16) /* of node.nsent */
 
 enum { WRITE_ID, ADD_ID, SEND_ID };
+/* What need not arrive. */
+enum { UD, UC, LOSSY };
 
 /* What the peer needs to know. */
 struct info {
-	uint32_t qpn, ud_qpn, rkey;
+	uint32_t qpn, lossy_qpn[LOSSY], rkey;
 	uint64_t addr;
 };
 
@@ -43,7 +48,8 @@ struct memory {
 	uint8_t target[2][BURST][SIZE]; /* written by the peer; by parity */
 	uint8_t source[2][BURST][SIZE];
 	struct message in[RECVS], out[2][BURST];
-	uint8_t dgram_in[DGRAMS][40 + DGRAM], dgram_out[2][DGRAM];
+	uint8_t lossy_in[LOSSY][LOSSY_RECVS][40 + UC_LEN];
+	uint8_t lossy_out[LOSSY][2][UC_LEN];
 	_Alignas(8) uint64_t counter, results[BURST];
 };
 
@@ -54,7 +60,7 @@ struct node {
 	struct ibv_comp_channel *ch;
 	struct ibv_cq *cq;
 	struct ibv_srq *srq;
-	struct ibv_qp *qp, *ud;
+	struct ibv_qp *qp, *lossy[LOSSY];
 	struct ibv_ah *ah;
 	struct ibv_mr *mr;
 	struct memory *m;
@@ -63,7 +69,7 @@ struct node {
 	uint32_t burst, nsent; /* this burst; completions in it, */
 	uint32_t ngot[2]; /* and messages of it, and of the next: by parity */
 	uint64_t adds;
-	uint32_t dgrams, dgram_last;
+	uint32_t got[LOSSY], got_last[LOSSY]; /* how many, and of which burst */
 	uint32_t last; /* the last burst, + 1; 0: there are more */
 };
 
@@ -106,13 +112,24 @@ static void post_in(struct node *n, uint32_t i)
 	assert_int_equal(ibv_post_srq_recv(n->srq, &wr, &bad), 0);
 }
 
-static void post_dgram_in(struct node *n, uint32_t i)
+static uint32_t lossy_len(int type)
 {
-	struct ibv_sge sge = SGE(n, n->m->dgram_in[i], 40 + DGRAM);
+	return type == UD ? UD_LEN : UC_LEN;
+}
+
+/* What is received begins with a GRH. */
+static uint32_t lossy_grh(int type)
+{
+	return type == UD ? 40 : 0;
+}
+
+static void post_lossy_in(struct node *n, int type, uint32_t i)
+{
+	struct ibv_sge sge = SGE(n, n->m->lossy_in[type][i], 40 + UC_LEN);
 	struct ibv_recv_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1 };
 	struct ibv_recv_wr *bad;
 
-	assert_int_equal(ibv_post_recv(n->ud, &wr, &bad), 0);
+	assert_int_equal(ibv_post_recv(n->lossy[type], &wr, &bad), 0);
 }
 
 static void post_round(struct node *n, uint32_t round)
@@ -167,24 +184,28 @@ static void post_round(struct node *n, uint32_t round)
 	assert_int_equal(ibv_post_send(n->qp, &write, &bad), 0);
 }
 
-static void post_dgram(struct node *n)
+static void post_lossy(struct node *n, int type)
 {
-	uint8_t *p = n->m->dgram_out[n->burst % 2];
-	struct ibv_sge sge = SGE(n, p, DGRAM);
+	uint8_t *p = n->m->lossy_out[type][n->burst % 2];
+	struct ibv_sge sge = SGE(n, p, lossy_len(type));
 	struct ibv_send_wr wr = {
-		.wr_id = n->burst * 64u + 63,
+		.wr_id = n->burst * 64u + LOSSY_ID + (unsigned)type,
 		.sg_list = &sge,
 		.num_sge = 1,
 		.opcode = IBV_WR_SEND,
 		.send_flags = IBV_SEND_SIGNALED,
-		.wr.ud = { n->ah, n->peer.ud_qpn, 0x11111111 },
 	};
 	struct ibv_send_wr *bad;
 
+	if (type == UD) {
+		wr.wr.ud.ah = n->ah;
+		wr.wr.ud.remote_qpn = n->peer.lossy_qpn[UD];
+		wr.wr.ud.remote_qkey = 0x11111111;
+	}
 	memcpy(p, &n->burst, 4);
-	for (uint32_t i = 4; i < DGRAM; i++)
-		p[i] = byte_of(n->burst, 63, n->who, i);
-	assert_int_equal(ibv_post_send(n->ud, &wr, &bad), 0);
+	for (uint32_t i = 4; i < lossy_len(type); i++)
+		p[i] = byte_of(n->burst, 62 + (unsigned)type, n->who, i);
+	assert_int_equal(ibv_post_send(n->lossy[type], &wr, &bad), 0);
 }
 
 static void got_message(struct node *n, uint32_t i)
@@ -208,42 +229,47 @@ static void got_message(struct node *n, uint32_t i)
 	post_in(n, i);
 }
 
-static void got_dgram(struct node *n, const struct ibv_wc *wc)
+static void got_lossy(struct node *n, int type, const struct ibv_wc *wc)
 {
-	const uint8_t *p = n->m->dgram_in[wc->wr_id] + 40;
+	const uint8_t *p = n->m->lossy_in[type][wc->wr_id] + lossy_grh(type);
 	uint32_t burst;
 
-	assert_int_equal(wc->byte_len, 40 + DGRAM);
+	assert_int_equal(wc->byte_len, lossy_grh(type) + lossy_len(type));
 	memcpy(&burst, p, 4);
-	if (n->dgrams && burst <= n->dgram_last)
-		fail_msg("datagram %u after %u", burst, n->dgram_last);
-	for (uint32_t i = 4; i < DGRAM; i++)
-		assert_int_equal(p[i], byte_of(burst, 63, !n->who, i));
-	n->dgrams++;
-	n->dgram_last = burst;
-	post_dgram_in(n, (uint32_t)wc->wr_id);
+	if (n->got[type] && burst <= n->got_last[type])
+		fail_msg("%s: message %u after %u", type == UD ? "UD" : "UC",
+			 burst, n->got_last[type]);
+	for (uint32_t i = 4; i < lossy_len(type); i++)
+		assert_int_equal(
+			p[i], byte_of(burst, 62 + (unsigned)type, !n->who, i));
+	n->got[type]++;
+	n->got_last[type] = burst;
+	post_lossy_in(n, type, (uint32_t)wc->wr_id);
 }
 
 static void got(struct node *n, const struct ibv_wc *wc)
 {
-	const uint32_t k = n->nsent;
+	const uint32_t k = n->nsent % LOSSY_SENT;
+	int type = 0;
 
 	if (wc->status)
 		fail_msg("end %u, burst %u: %s", n->who, n->burst,
 			 ibv_wc_status_str(wc->status));
+	while (type < LOSSY && wc->qp_num != n->lossy[type]->qp_num)
+		type++;
 	if (wc->opcode == IBV_WC_RECV) {
-		if (wc->qp_num == n->ud->qp_num)
-			got_dgram(n, wc);
+		if (type < LOSSY)
+			got_lossy(n, type, wc);
 		else
 			got_message(n, (uint32_t)wc->wr_id);
-	} else if (wc->qp_num == n->ud->qp_num) {
-		assert_int_equal(wc->wr_id, n->burst * 64u + 63);
-		n->nsent += 1u << 16;
+	} else if (type < LOSSY) {
+		assert_int_equal(wc->wr_id,
+				 n->burst * 64u + LOSSY_ID + (unsigned)type);
+		n->nsent += LOSSY_SENT;
 	} else {
 		/* Each once, and in order. */
-		assert_int_equal(wc->wr_id,
-				 n->burst * 64u + (k & 0xffff) / ROUND_WRS * 4 +
-					 (k & 0xffff) % ROUND_WRS);
+		assert_int_equal(wc->wr_id, n->burst * 64u + k / ROUND_WRS * 4 +
+						    k % ROUND_WRS);
 		if (wc->wr_id % 4 == ADD_ID)
 			assert_int_equal(n->m->results[wc->wr_id / 4 % 16],
 					 n->adds++);
@@ -287,10 +313,11 @@ static void traffic(struct node *n)
 		} else if (atomic_load(&stop)) {
 			n->last = n->burst + 1;
 		}
-		post_dgram(n);
+		for (int type = 0; type < LOSSY; type++)
+			post_lossy(n, type);
 		while (posted < mine)
 			post_round(n, posted++);
-		while (n->nsent != (1u << 16) + mine * ROUND_WRS ||
+		while (n->nsent != LOSSY * LOSSY_SENT + mine * ROUND_WRS ||
 		       *ngot < theirs)
 			turn(n);
 		*ngot = 0;
@@ -334,6 +361,19 @@ static void connect_rc(struct ibv_qp *qp, uint32_t dest)
 	assert_int_equal(ibv_modify_qp(qp, &rts, rts_mask(IBV_QPT_RC)), 0);
 }
 
+static void connect_uc(struct ibv_qp *qp, uint32_t dest)
+{
+	struct ibv_qp_attr rtr = rtr_attr(dest);
+	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS,
+				   .sq_psn = 0xfffffe };
+
+	assert_int_equal(to_init(qp, ALL_ACCESS & ~IBV_ACCESS_REMOTE_READ &
+					     ~IBV_ACCESS_REMOTE_ATOMIC),
+			 0);
+	assert_int_equal(ibv_modify_qp(qp, &rtr, rtr_mask(IBV_QPT_UC)), 0);
+	assert_int_equal(ibv_modify_qp(qp, &rts, rts_mask(IBV_QPT_UC)), 0);
+}
+
 static void node_init(struct node *n, unsigned who, bool sleeps, int fd)
 {
 	struct ibv_srq_init_attr srq = { .attr = { .max_wr = RECVS,
@@ -361,21 +401,27 @@ static void node_init(struct node *n, unsigned who, bool sleeps, int fd)
 	init.srq = n->srq;
 	n->qp = ibv_create_qp(pd, &init);
 	assert_non_null(n->qp);
-	init.qp_type = IBV_QPT_UD;
 	init.srq = NULL;
-	init.cap = (struct ibv_qp_cap){ 4, DGRAMS, 1, 1, 0 };
-	n->ud = ibv_create_qp(pd, &init);
-	assert_non_null(n->ud);
+	init.cap = (struct ibv_qp_cap){ 4, LOSSY_RECVS, 1, 1, 0 };
+	for (int type = 0; type < LOSSY; type++) {
+		init.qp_type = type == UD ? IBV_QPT_UD : IBV_QPT_UC;
+		n->lossy[type] = ibv_create_qp(pd, &init);
+		assert_non_null(n->lossy[type]);
+	}
 	n->ah = ibv_create_ah(pd, &av);
 	assert_non_null(n->ah);
-	to_ud(n->ud);
-	for (uint32_t i = 0; i < RECVS; i++)
-		post_in(n, i);
-	for (uint32_t i = 0; i < DGRAMS; i++)
-		post_dgram_in(n, i);
-	me = (struct info){ n->qp->qp_num, n->ud->qp_num, n->mr->rkey,
+	me = (struct info){ n->qp->qp_num,
+			    { n->lossy[UD]->qp_num, n->lossy[UC]->qp_num },
+			    n->mr->rkey,
 			    (uintptr_t)n->m };
 	exchange(fd, &me, &n->peer, sizeof(me));
+	to_ud(n->lossy[UD]);
+	connect_uc(n->lossy[UC], n->peer.lossy_qpn[UC]);
+	for (uint32_t i = 0; i < RECVS; i++)
+		post_in(n, i);
+	for (int type = 0; type < LOSSY; type++)
+		for (uint32_t i = 0; i < LOSSY_RECVS; i++)
+			post_lossy_in(n, type, i);
 	connect_rc(n->qp, n->peer.qpn);
 	exchange(fd, &me, &n->peer, sizeof(me));
 }
@@ -383,7 +429,8 @@ static void node_init(struct node *n, unsigned who, bool sleeps, int fd)
 static void node_fini(struct node *n)
 {
 	assert_int_equal(ibv_destroy_qp(n->qp), 0);
-	assert_int_equal(ibv_destroy_qp(n->ud), 0);
+	for (int type = 0; type < LOSSY; type++)
+		assert_int_equal(ibv_destroy_qp(n->lossy[type]), 0);
 	assert_int_equal(ibv_destroy_srq(n->srq), 0);
 	assert_int_equal(ibv_destroy_ah(n->ah), 0);
 	assert_int_equal(ibv_destroy_cq(n->cq), 0);
@@ -484,10 +531,16 @@ static void *conduct(void *arg)
 	return NULL;
 }
 
-static void run(bool sleeps)
+static unsigned suspends(void)
 {
 	const char *times = getenv("SUSPENDS");
-	struct conductor c = { .times = times ? (unsigned)atoi(times) : 16 };
+
+	return times ? (unsigned)atoi(times) : 16;
+}
+
+static void run(bool sleeps)
+{
+	struct conductor c = { .times = suspends() };
 	int data[2], ctl[2];
 	pthread_t thread;
 	struct node n;
@@ -513,8 +566,9 @@ static void run(bool sleeps)
 	assert_int_equal(n.m->counter, n.m->results[0]);
 	assert_int_equal(bad_calls, 0);
 	if (getenv("SUSPENDS"))
-		fprintf(stderr, "end %u: %u bursts, %u datagrams lost\n", n.who,
-			n.burst, n.burst - n.dgrams);
+		fprintf(stderr, "end %u: %u bursts, lost %u of UD, %u of UC\n",
+			n.who, n.burst, n.burst - n.got[UD],
+			n.burst - n.got[UC]);
 	close(c.fd);
 	end_both(&n, pid);
 }
@@ -1040,6 +1094,340 @@ static void sleeping_seated(void **state)
 	run(true);
 }
 
+/* What needs no acknowledgement, sent before either end is suspended, and while
+ * the sender is. */
+static void volley(struct node *n, unsigned bursts)
+{
+	for (unsigned i = 0; i < bursts; i++, n->burst++) {
+		n->nsent = 0;
+		for (int type = 0; type < LOSSY; type++)
+			post_lossy(n, type);
+		while (n->nsent != LOSSY * LOSSY_SENT)
+			turn(n);
+	}
+}
+
+static void take_volley(struct node *n, unsigned bursts)
+{
+	const uint64_t end = now_ns() + 10 * SECOND;
+
+	while (n->got[UD] < bursts || n->got[UC] < bursts) {
+		turn(n);
+		assert_true(now_ns() < end);
+	}
+}
+
+static void nothing_is_lost(void **state)
+{
+	struct node n;
+	char c = 0;
+	pid_t pid;
+	int fd[2];
+
+	(void)state;
+	if (getenv("SOFTHCA_LOSS"))
+		skip();
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+	fflush(NULL);
+	pid = fork_child();
+	close(fd[!pid]);
+	node_init(&n, !pid, false, fd[!!pid]);
+	if (pid) {
+		volley(&n, 16);
+		exchange(n.fd, &c, &c, 1);
+		exchange(n.fd, &c, &c, 1);
+		/* These wait. */
+		assert_int_equal(softhca_suspend(), 0);
+		n.nsent = 0;
+		post_lossy(&n, UC);
+		post_lossy(&n, UD);
+		for (int i = 0; i < 1000; i++)
+			assert_int_equal(
+				ibv_poll_cq(n.cq, 1, &(struct ibv_wc){ 0 }), 0);
+		assert_int_equal(softhca_resume(), 0);
+		while (n.nsent != LOSSY * LOSSY_SENT)
+			turn(&n);
+	} else {
+		exchange(n.fd, &c, &c, 1);
+		assert_int_equal(softhca_suspend(), 0);
+		assert_int_equal(softhca_resume(), 0);
+		take_volley(&n, 16);
+		exchange(n.fd, &c, &c, 1);
+		take_volley(&n, 17);
+	}
+	exchange(n.fd, &c, &c, 1);
+	end_both(&n, pid);
+}
+
+/* A group that a process has joined it is in again. */
+
+#define GROUP_TRIES 10 /* where packets get lost */
+
+static bool group_says(struct end *from, const struct ibv_ah *ah,
+		       struct end *to)
+{
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND };
+	const uint64_t end = now_ns() + SECOND / 2;
+	struct ibv_wc wc;
+
+	wr.wr.ud.ah = (struct ibv_ah *)(uintptr_t)ah;
+	wr.wr.ud.remote_qpn = 0xffffff;
+	wr.wr.ud.remote_qkey = 0x11111111;
+	assert_int_equal(try_send(from, &wr, 0, 100), 0);
+	assert_int_equal(wait_wc(from->cq).status, IBV_WC_SUCCESS);
+	while (now_ns() < end) {
+		if (!ibv_poll_cq(to->cq, 1, &wc))
+			continue;
+		expect_wc(&wc, 2, IBV_WC_SUCCESS);
+		assert_memory_equal(to->buf + 40, from->buf, 100);
+		post_recv(to, 2, 0, 200);
+		return true;
+	}
+	return false;
+}
+
+static void group_hears(struct end *from, const struct ibv_ah *ah,
+			struct end *to)
+{
+	int tries = getenv("SOFTHCA_LOSS") ? GROUP_TRIES : 1;
+
+	while (!group_says(from, ah, to))
+		assert_true(--tries > 0);
+}
+
+/* The index of a GID that is, or is not, an IPv4 address; -1: there is none. */
+static int gid_index(bool v4)
+{
+	union ibv_gid gid, none = { 0 };
+	int i = 0;
+
+	while (!ibv_query_gid(ctx, 1, i, &gid)) {
+		const bool link_local = gid.raw[0] == 0xfe;
+
+		if (memcmp(&gid, &none, sizeof(gid)) && !link_local &&
+		    (gid.raw[10] == 0xff) == v4)
+			return i;
+		i++;
+	}
+	return -1;
+}
+
+static void group_of(bool v4, const union ibv_gid *group)
+{
+	struct ibv_ah *ah;
+	struct end a, b;
+	int index;
+
+	setup(NULL);
+	index = gid_index(v4);
+	if (index < 0) {
+		teardown(NULL);
+		skip();
+	}
+	end_init(&a, IBV_QPT_UD, NULL);
+	end_init(&b, IBV_QPT_UD, NULL);
+	connect_to(a.qp, 0);
+	connect_to(b.qp, 0);
+	assert_int_equal(ibv_attach_mcast(b.qp, group, 0), 0);
+	ah = ah_to(index, group);
+	assert_non_null(ah);
+	fill(a.buf, 100, 3);
+	post_recv(&b, 2, 0, 200);
+	for (int i = 0; i < 3; i++) {
+		group_hears(&a, ah, &b);
+		away_once();
+	}
+	group_hears(&a, ah, &b);
+	assert_int_equal(ibv_detach_mcast(b.qp, group, 0), 0);
+	away_once();
+	assert_int_equal(ibv_destroy_ah(ah), 0);
+	end_fini(&a);
+	end_fini(&b);
+	teardown(NULL);
+}
+
+static void group_v4(void **state)
+{
+	(void)state;
+	group_of(true, &(union ibv_gid){
+			       .raw = { [10] = 0xff, 0xff, 239, 7, 7, 7 } });
+}
+
+static void group_v6(void **state)
+{
+	(void)state;
+	group_of(false, &(union ibv_gid){ .raw = { 0xff, 0x05, [15] = 0x77 } });
+}
+
+/* rsockets: what one end says the other one says as well. */
+
+#define RS_PORT 17472
+#define RS_MOST 30000
+
+static void rs_say(int s, const uint8_t *p, size_t len)
+{
+	while (len) {
+		ssize_t n = rsend(s, p, len, 0);
+
+		assert_true(n > 0);
+		p += n;
+		len -= (size_t)n;
+	}
+}
+
+static void rs_serve(int fd, const struct sockaddr_in *at)
+{
+	static uint8_t buf[RS_MOST];
+	int l = rsocket(AF_INET, SOCK_STREAM, 0), s;
+	char c = 0;
+	ssize_t n;
+
+	assert_int_equal(rbind(l, (const struct sockaddr *)at, sizeof(*at)), 0);
+	assert_int_equal(rlisten(l, 1), 0);
+	exchange(fd, &c, &c, 1);
+	s = raccept(l, NULL, NULL);
+	assert_true(s >= 0);
+	while ((n = rrecv(s, buf, sizeof(buf), 0)) > 0)
+		rs_say(s, buf, (size_t)n);
+	assert_int_equal(n, 0);
+	rclose(s);
+	rclose(l);
+}
+
+static void rs_ask(int fd, const struct sockaddr_in *to)
+{
+	static uint8_t buf[RS_MOST], back[RS_MOST];
+	int s = rsocket(AF_INET, SOCK_STREAM, 0);
+	char c = 0;
+
+	exchange(fd, &c, &c, 1);
+	assert_int_equal(rconnect(s, (const struct sockaddr *)to, sizeof(*to)),
+			 0);
+	for (uint32_t i = 0; !atomic_load(&stop); i++) {
+		const uint32_t len = 1 + mix(i, 5, 5) % RS_MOST;
+
+		for (uint32_t k = 0; k < len; k++)
+			buf[k] = byte_of(i, 9, 0, k);
+		rs_say(s, buf, len);
+		assert_int_equal(rrecv(s, back, len, MSG_WAITALL), len);
+		assert_memory_equal(buf, back, len);
+	}
+	assert_int_equal(rshutdown(s, SHUT_WR), 0);
+	assert_int_equal(rrecv(s, back, 1, 0), 0);
+	rclose(s);
+}
+
+/* Datagrams, of which some get lost. */
+
+static void rs_serve_dgrams(int fd, const struct sockaddr_in *at)
+{
+	int s = rsocket(AF_INET, SOCK_DGRAM, 0);
+	struct pollfd p = { .fd = s, .events = POLLIN };
+	struct sockaddr_in from;
+	uint8_t buf[2048];
+	char c = 0;
+
+	assert_int_equal(rbind(s, (const struct sockaddr *)at, sizeof(*at)), 0);
+	exchange(fd, &c, &c, 1);
+	for (;;) {
+		socklen_t len = sizeof(from);
+		ssize_t n;
+
+		if (rpoll(&p, 1, 50) == 1) {
+			n = rrecvfrom(s, buf, sizeof(buf), 0,
+				      (struct sockaddr *)&from, &len);
+			assert_true(n > 0);
+			assert_int_equal(rsendto(s, buf, (size_t)n, 0,
+						 (struct sockaddr *)&from, len),
+					 n);
+		} else if (readable(fd, 0)) {
+			break;
+		}
+	}
+	rclose(s);
+}
+
+static void rs_ask_dgrams(int fd, const struct sockaddr_in *to)
+{
+	int s = rsocket(AF_INET, SOCK_DGRAM, 0);
+	struct pollfd p = { .fd = s, .events = POLLIN };
+	uint32_t answered = 0, at = 0;
+	uint8_t buf[1000];
+	char c = 0;
+
+	exchange(fd, &c, &c, 1);
+	for (uint32_t i = 0; !atomic_load(&stop); i++) {
+		memcpy(buf, &i, 4);
+		for (uint32_t k = 4; k < sizeof(buf); k++)
+			buf[k] = byte_of(i, 9, 0, k);
+		assert_int_equal(rsendto(s, buf, sizeof(buf), 0,
+					 (const struct sockaddr *)to,
+					 sizeof(*to)),
+				 sizeof(buf));
+		if (rpoll(&p, 1, 100) != 1)
+			continue;
+		assert_int_equal(rrecv(s, buf, sizeof(buf), 0), sizeof(buf));
+		memcpy(&at, buf, 4);
+		assert_true(at <= i);
+		for (uint32_t k = 4; k < sizeof(buf); k++)
+			assert_int_equal(buf[k], byte_of(at, 9, 0, k));
+		answered++;
+	}
+	assert_true(answered);
+	rclose(s);
+}
+
+static void rs_run(void (*serve)(int fd, const struct sockaddr_in *at),
+		   void (*ask)(int fd, const struct sockaddr_in *to))
+{
+	struct sockaddr_in at = cm_address();
+	struct conductor c = { .times = suspends() };
+	int data[2], ctl[2];
+	pthread_t thread;
+	char end = 0;
+	pid_t pid;
+
+	at.sin_port = htons(RS_PORT);
+	atomic_store(&stop, false);
+	bad_calls = 0;
+	seated = true;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, data), 0);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ctl), 0);
+	fflush(NULL);
+	pid = fork_child();
+	close(data[!pid]);
+	close(ctl[!pid]);
+	/* So that there is something to be suspended, all the time. */
+	setup(NULL);
+	c.fd = ctl[!!pid];
+	assert_int_equal(pthread_create(&thread, NULL, pid ? conduct : obey,
+					pid ? (void *)&c : (void *)&c.fd),
+			 0);
+	(pid ? ask : serve)(data[!!pid], &at);
+	join(thread);
+	exchange(data[!!pid], &end, &end, 1);
+	seated = false;
+	assert_int_equal(bad_calls, 0);
+	close(c.fd);
+	close(data[!!pid]);
+	teardown(NULL);
+	if (!pid)
+		_exit(0);
+	child_succeeds(pid);
+}
+
+static void streams(void **state)
+{
+	(void)state;
+	rs_run(rs_serve, rs_ask);
+}
+
+static void stream_datagrams(void **state)
+{
+	(void)state;
+	rs_run(rs_serve_dgrams, rs_ask_dgrams);
+}
+
 /* What cannot be suspended goes on. */
 
 static void refused(const char *with)
@@ -1123,6 +1511,11 @@ int main(void)
 		cmocka_unit_test(sleeping),
 		cmocka_unit_test(peers_wait_for_a_seat),
 		cmocka_unit_test(a_seat_that_nobody_has_is_free),
+		cmocka_unit_test(nothing_is_lost),
+		cmocka_unit_test(group_v4),
+		cmocka_unit_test(group_v6),
+		cmocka_unit_test(streams),
+		cmocka_unit_test(stream_datagrams),
 		cmocka_unit_test(polling_seated),
 		cmocka_unit_test(sleeping_seated),
 	};
