@@ -26,7 +26,9 @@ extern "C" {
  *	ENODEV		no device is open
  *	EALREADY	it is suspended
  *	EOPNOTSUPP	something cannot be suspended; softhca_migrate_why() says what
- *	EBUSY		a thread of the program does not leave the network alone
+ *	EBUSY		a thread of the program does not leave the network alone; or
+ *			a message to a queue pair of an XRC domain, for another
+ *			process of this host, has begun and does not end
  *	ENOMEM, ETIMEDOUT (the processes of this host do not let go of their lock)
  */
 int softhca_suspend(void);

@@ -15,6 +15,7 @@
 #include "process/process.h"
 #include "segment/segment.h"
 #include "verbs/verbs.h"
+#include "xrc/loan.h"
 
 #include "base/sys.h"
 
@@ -88,6 +89,31 @@ static void go_on(struct engine_qp *sched, void *arg)
 }
 
 /* The parts, as they go; they come back in the reverse order. 0 or -errno. */
+
+static int loans_away(struct shca_process *p)
+{
+	uint32_t qpn = 0;
+	bool ours = false;
+	int err = shca_loans_away(&p->engine, &qpn, &ours);
+
+	if (err == -EBUSY)
+		return fail(err,
+			    "queue pair 0x%06x of an XRC domain is lent %s "
+			    "another process of this host in the middle of a "
+			    "message that does not end: its sender has "
+			    "stopped; try again, or destroy the queue pair",
+			    qpn, ours ? "to" : "by");
+	if (!err)
+		shca_domains_away(&p->engine);
+	return err;
+}
+
+static int loans_back(struct shca_process *p)
+{
+	shca_domains_back(&p->engine);
+	shca_loans_back(&p->engine);
+	return 0;
+}
 
 static int sending_away(struct shca_process *p)
 {
@@ -256,13 +282,15 @@ static const struct part {
 	int (*away)(struct shca_process *p);
 	int (*back)(struct shca_process *p);
 } parts[] = {
-	{ sending_away, sending_back }, { receiving_away, receiving_back },
-	{ stat_away, stat_back },       { shared_away, shared_back },
-	{ sockets_away, sockets_back }, { addresses_away, addresses_back },
-	{ host_away, host_back },       { time_away, time_back },
+	{ loans_away, loans_back },         { sending_away, sending_back },
+	{ receiving_away, receiving_back }, { stat_away, stat_back },
+	{ shared_away, shared_back },       { sockets_away, sockets_back },
+	{ addresses_away, addresses_back }, { host_away, host_back },
+	{ time_away, time_back },
 };
 
 #define NPARTS (sizeof(parts) / sizeof(parts[0]))
+#define NHALF 3 /* of the first ones: where it fails it has begun */
 
 /* All from n down to the first are back, or, if one cannot, none of them. */
 static int all_back(struct shca_process *p, size_t n)
@@ -290,7 +318,7 @@ static int all_away(struct shca_process *p)
 		err = parts[i].away(p);
 	/* The last one has come to nothing, or is as it was. */
 	if (err)
-		all_back(p, i <= 2 ? i : i - 1);
+		all_back(p, i <= NHALF ? i : i - 1);
 	return err;
 }
 
@@ -329,12 +357,6 @@ static int refuse(struct shca_process *p)
 			"kernel, whose sequence numbers, windows and queues "
 			"would have to be taken out of it and put into another "
 			"one (TCP_REPAIR, as root there); use RoCE");
-	if (p->xrc.domains)
-		return fail(-EOPNOTSUPP,
-			    "a process with XRC domains cannot be suspended: "
-			    "the queue pairs of such a domain may be lent to "
-			    "other processes of the host, and would have to be "
-			    "called back first; close the domains");
 	return 0;
 }
 

@@ -98,6 +98,7 @@ struct shca_process {
 		pthread_mutex_t lock;
 		struct shca_domain *domains;
 		_Atomic uint32_t next_srqn;
+		_Atomic bool leaves; /* nothing is lent, or borrowed */
 		const struct shca_xrc_ops *ops;
 		struct shca_guests *guests;
 	} xrc;

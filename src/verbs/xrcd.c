@@ -104,6 +104,39 @@ static bool elsewhere(int fd)
 	return !fcntl(fd, F_OFD_GETLK, &lock) && lock.l_type != F_UNLCK;
 }
 
+void shca_domains_away(struct engine *e)
+{
+	struct flock lock = { .l_type = F_UNLCK,
+			      .l_whence = SEEK_SET,
+			      .l_start = LOCK_OFFSET,
+			      .l_len = 1 };
+
+	pthread_mutex_lock(&to_process(e)->xrc.lock);
+	for (struct shca_domain *d = to_process(e)->xrc.domains; d; d = d->next)
+		if (d->fd >= 0)
+			fcntl(d->fd, F_OFD_SETLK, &lock);
+	pthread_mutex_unlock(&to_process(e)->xrc.lock);
+}
+
+void shca_domains_back(struct engine *e)
+{
+	struct stat st;
+
+	pthread_mutex_lock(&to_process(e)->xrc.lock);
+	for (struct shca_domain *d = to_process(e)->xrc.domains; d;
+	     d = d->next) {
+		if (d->fd < 0)
+			continue;
+		elsewhere(d->fd);
+		/* It may be another file system's by now. */
+		if (fstat(d->fd, &st))
+			continue;
+		d->st_dev = st.st_dev;
+		d->st_ino = st.st_ino;
+	}
+	pthread_mutex_unlock(&to_process(e)->xrc.lock);
+}
+
 static int there_is_one(void)
 {
 	return why(-EINVAL, "the file has an XRC domain already, and O_EXCL "

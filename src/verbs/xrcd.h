@@ -44,6 +44,11 @@ bool shca_domain_has(struct shca_domain *d, uint32_t srqn);
 struct shca_domain *shca_domain_find(struct engine *e,
 				     const uint8_t key[SHCA_DOMAIN_KEY]);
 
+/* The process is suspended (src/migrate): domains have no locks; it is back, and
+ * their files may be others. */
+void shca_domains_away(struct engine *e);
+void shca_domains_back(struct engine *e);
+
 /* For the process. */
 int shca_xrc_init(struct engine *e);
 

@@ -38,6 +38,7 @@ struct shca_guest {
 	_Atomic bool held; /* the responder is here; read anywhere */
 	bool told; /* the home has the state */
 	bool unknown; /* its first request was for no SRQ of this process */
+	bool recalled; /* it goes home behind the message at hand */
 	int event; /* that it failed with, or -1 */
 	_Atomic uint64_t used_ns;
 	uint8_t attr[W_LEN - W_ATTR];
@@ -163,6 +164,7 @@ void shca_guest_settle(struct engine *e, uint64_t now)
 				if (!settled(qp))
 					due = now + SETTLE_NS;
 				else if (now >= due ||
+					 qp->xrc->guest->recalled ||
 					 qp->core->state == IBV_QPS_ERR)
 					give_back(qp, NULL, false);
 				else if (!qp->xrc->guest->told)
@@ -206,13 +208,14 @@ bool shca_guest_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 		return true;
 	}
 	if (rel || !s.between ||
-	    shca_domain_has(qp->xrc->domain, pkt->h.xrc_srqn))
+	    (!g->recalled && shca_domain_has(qp->xrc->domain, pkt->h.xrc_srqn)))
 		return false;
 	shca_qp_flush(qp, now);
 	if (!settled(qp))
 		return true;
-	g->unknown = registry_owner(e->registry, pkt->h.xrc_srqn) ==
-		     (int)registry_slot(e->registry);
+	g->unknown =
+		!g->recalled && registry_owner(e->registry, pkt->h.xrc_srqn) ==
+					(int)registry_slot(e->registry);
 	give_back(qp, pkt, false);
 	return true;
 }
@@ -503,6 +506,9 @@ static bool guest_prepare(struct shca_qp *qp, const uint8_t *w)
 	struct shca_guest *g = qp->xrc->guest;
 	uint32_t loan = get_be32(w + W_LOAN);
 	struct roce_rsp_state s = shca_word_state(w);
+	/* Then the peer sends it again; but what has begun goes on. */
+	const bool leaves =
+		atomic_load(&to_process(qp->sched.engine)->xrc.leaves);
 	bool other, fresh;
 
 	if (!g)
@@ -513,13 +519,16 @@ static bool guest_prepare(struct shca_qp *qp, const uint8_t *w)
 		(int32_t)(loan - g->loan) > 0;
 	if (w[W_KIND] == AGAIN) {
 		/* Before the first loan nothing was executed here. */
-		if (other || g->held || qp->core->state == IBV_QPS_ERR)
+		if (leaves || other || g->held ||
+		    qp->core->state == IBV_QPS_ERR)
 			return false;
 		roce_rsp_set(roce_qp(qp->core), &s);
 		return true;
 	}
 	if (!fresh)
 		return loan == g->loan;
+	if (leaves)
+		return false;
 	if ((other || qp->core->state == IBV_QPS_ERR) && core_create(qp, w))
 		return false;
 	qp->sched.dead = false;
@@ -528,7 +537,7 @@ static bool guest_prepare(struct shca_qp *qp, const uint8_t *w)
 	g->home = (uint16_t)get_be16(w + W_SLOT);
 	g->loan = loan;
 	g->event = -1;
-	g->unknown = false;
+	g->unknown = g->recalled = false;
 	hold(g, true);
 	roce_rsp_set(roce_qp(qp->core), &s);
 	return true;
@@ -567,6 +576,55 @@ struct shca_qp *shca_guest_word(struct engine *e, const uint8_t *w,
 	 * receive side. */
 	shca_qp_put(qp);
 	return good ? qp : NULL;
+}
+
+/* Lock held. */
+static void guest_recall(struct shca_qp *qp)
+{
+	struct shca_guest *g = qp->xrc->guest;
+
+	if (qp->sched.dead || !g->held)
+		return;
+	g->recalled = true;
+	shca_qp_flush(qp, clock_ns());
+	if (settled(qp))
+		give_back(qp, NULL, false);
+}
+
+void shca_guest_recall(struct engine *e, const uint8_t *w)
+{
+	struct shca_guests *all = to_process(e)->xrc.guests;
+	const uint32_t qpn = get_be32(w + W_QPN) & 0xffffff;
+	struct shca_guest *g;
+
+	pthread_mutex_lock(&all->lock);
+	g = *guest_slot(e, qpn);
+	if (g) {
+		shca_qp_lock(g->qp);
+		if (g->qp_id == get_be64(w + W_QP_ID) &&
+		    g->loan == get_be32(w + W_LOAN))
+			guest_recall(g->qp);
+		shca_qp_unlock(g->qp);
+	}
+	pthread_mutex_unlock(&all->lock);
+}
+
+uint32_t shca_guests_recall(struct engine *e)
+{
+	struct shca_guests *all = to_process(e)->xrc.guests;
+	uint32_t left = 0;
+
+	pthread_mutex_lock(&all->lock);
+	for (size_t i = 0; i < BUCKETS; i++)
+		for (struct shca_guest *g = all->bucket[i]; g; g = g->next) {
+			shca_qp_lock(g->qp);
+			guest_recall(g->qp);
+			if (g->held)
+				left = g->qpn;
+			shca_qp_unlock(g->qp);
+		}
+	pthread_mutex_unlock(&all->lock);
+	return left;
 }
 
 static const struct shca_xrc_ops xrc_ops = {

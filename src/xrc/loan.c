@@ -28,6 +28,8 @@
  *   LEND    home to guest: loan, attributes, state at its beginning, a request
  *   AGAIN   the same outside of a loan, for a read or atomic that was executed
  *           there and comes again; the guest answers, nothing changes
+ *   RECALL  home to guest, whose process is about to be suspended: the responder
+ *           comes back at the end of the message
  *   RETURN  guest to home: loan and state; or that the QP failed, or that there
  *           is no such SRQ; with the packet that is not for the guest, if any.
  *           Or just the state so far, in case the guest's process dies
@@ -278,6 +280,8 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 		return false;
 	if (!registry_alive(e->registry, (unsigned)slot))
 		return false;
+	if (atomic_load(&to_process(e)->xrc.leaves))
+		return true;
 	if (rel < 0) {
 		lend(qp, AGAIN, (unsigned)slot, &s, pkt);
 		return true;
@@ -452,6 +456,9 @@ bool shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 		if (guest)
 			*qp = &guest->sched;
 		break;
+	case RECALL:
+		shca_guest_recall(e, w);
+		break;
 	case RETURN:
 		home = engine_qp_find(e, qpn);
 		if (home && sched_qp(home)->xrc)
@@ -460,4 +467,71 @@ bool shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 		break;
 	}
 	return true;
+}
+
+/* The process is suspended */
+
+/* How long a message may take to end, and how often it is asked. */
+#define RECALL_NS 500000000u
+#define RECALL_STEP_NS 1000000u
+
+static void recall(struct engine_qp *sched, void *arg)
+{
+	struct shca_qp *qp = sched_qp(sched);
+	struct roce_rsp_state s;
+	uint8_t w[W_LEN];
+	uint32_t *left = arg;
+
+	if (!shca_xrc_is_lent(qp))
+		return;
+	roce_rsp_get(roce_qp(qp->core), &s);
+	if (!registry_alive(sched->engine->registry, qp->xrc->loan.lent - 1u)) {
+		bereaved(qp, &s);
+		return;
+	}
+	*left = shca_qpn(qp);
+	shca_word_begin(w, RECALL, sched->engine, *left, qp->xrc->loan.number,
+			qp->xrc->loan.qp_id, &s);
+	shca_word_send(sched->engine, qp->xrc->loan.lent - 1u, w,
+		       roce_qp_path(roce_qp(qp->core)), NULL);
+}
+
+/* Receives for a moment: others may not. */
+static uint64_t receive(struct engine *e)
+{
+	const uint64_t end = clock_ns() + RECALL_STEP_NS;
+
+	do {
+		engine_poll(e, false);
+		sys_sleep(RECALL_STEP_NS / 10);
+	} while (clock_ns() < end);
+	return end;
+}
+
+int shca_loans_away(struct engine *e, uint32_t *qpn, bool *ours)
+{
+	const uint64_t begin = clock_ns();
+	uint64_t now;
+
+	if (!e->registry || !to_process(e)->xrc.domains)
+		return 0;
+	/* Whoever has a QP's lock after this sees it. */
+	atomic_store(&to_process(e)->xrc.leaves, true);
+	do {
+		*qpn = 0;
+		if (!engine_qps_each(e, recall, qpn))
+			return -ENOMEM;
+		*ours = *qpn;
+		if (!*qpn)
+			*qpn = shca_guests_recall(e);
+		if (!*qpn)
+			return 0;
+		now = receive(e);
+	} while (now - begin < RECALL_NS);
+	return -EBUSY;
+}
+
+void shca_loans_back(struct engine *e)
+{
+	atomic_store(&to_process(e)->xrc.leaves, false);
 }

@@ -17,6 +17,15 @@ void shca_loan_forget(struct shca_qp *qp);
 bool shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 		    struct engine_qp **qp, struct roce_rx *inner, uint64_t now);
 
+/*
+ * The process is about to be suspended (src/migrate), and is back; no lock. What is
+ * lent comes back, from guests and to homes, and stays: 0, -ENOMEM, or -EBUSY: a
+ * message has begun that does not end; *qpn is the QP, of *ours or of another
+ * process.
+ */
+int shca_loans_away(struct engine *e, uint32_t *qpn, bool *ours);
+void shca_loans_back(struct engine *e);
+
 /* guest.c */
 
 /* For the process. */

@@ -15,7 +15,7 @@
 
 #define WORD_MAGIC 0x58524c32u
 
-enum word { LEND = 1, AGAIN, RETURN };
+enum word { LEND = 1, AGAIN, RETURN, RECALL };
 
 enum { F_NAK_SEQ = 1, F_RNR = 2, F_FAILED = 4, F_UNKNOWN = 8, F_KEEPS = 16 };
 
@@ -83,5 +83,9 @@ bool shca_guest_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
  */
 struct shca_qp *shca_guest_word(struct engine *e, const uint8_t *w,
 				const struct roce_rx *inner, uint64_t now);
+/* RECALL: the guest gives the responder back as soon as it can. */
+void shca_guest_recall(struct engine *e, const uint8_t *w);
+/* The same for all guests; one that cannot now, or 0. */
+uint32_t shca_guests_recall(struct engine *e);
 
 #endif

@@ -1458,26 +1458,6 @@ static void iwarp_is_refused(void **state)
 	child_succeeds(pid);
 }
 
-static void xrc_is_refused(void **state)
-{
-	struct ibv_xrcd_init_attr attr = {
-		.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
-		.fd = -1,
-		.oflags = O_CREAT,
-	};
-	struct ibv_xrcd *xrcd;
-
-	(void)state;
-	setup(NULL);
-	xrcd = ibv_open_xrcd(ctx, &attr);
-	assert_non_null(xrcd);
-	refused("XRC domains");
-	assert_int_equal(ibv_close_xrcd(xrcd), 0);
-	assert_int_equal(softhca_suspend(), 0);
-	assert_int_equal(softhca_resume(), 0);
-	teardown(NULL);
-}
-
 /* What is said where nothing can be done. */
 static void refusals(void **state)
 {
@@ -1499,7 +1479,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(iwarp_is_refused),
 		cmocka_unit_test(refusals),
-		cmocka_unit_test(xrc_is_refused),
 		cmocka_unit_test(nothing_is_left),
 		cmocka_unit_test(time_stands_still),
 		cmocka_unit_test(connections),

@@ -4,8 +4,10 @@
 #include "pair.h"
 
 #include <signal.h>
+#include <softhca/migrate.h>
 #include <stdatomic.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 /* One end: both halves, an SRQ in the domain, a region. */
@@ -594,10 +596,23 @@ struct heard { /* ... and of each message */
 	uint8_t first, last;
 };
 
+/* Others of this host wait. A message may be halfway for long where its sender, or
+ * who receives it, gets no CPU. */
+static int suspend_for(unsigned us)
+{
+	int seat, err;
+
+	while ((err = softhca_suspend_seated(&seat)) == EBUSY)
+		usleep(1000);
+	usleep(us);
+	return err ? err : softhca_resume();
+}
+
 /*
  * The other process: an SRQ in the domain of path and a region, no QP. Reports
  * what it receives. It does what a byte from the parent says: 'r' posts
- * receives, 'q' ends the reports, another destroys the SRQ.
+ * receives, 'q' ends the reports, 's' suspends it for a moment, another destroys
+ * the SRQ.
  */
 static void other_process(const char *path, int in, int out)
 {
@@ -654,7 +669,9 @@ static void other_process(const char *path, int in, int out)
 			}
 			if (c == 'q')
 				out = open("/dev/null", O_WRONLY);
-			if (c == 'q' || c == 'r')
+			if (c == 's' && suspend_for(3000))
+				_exit(7);
+			if (c == 'q' || c == 'r' || c == 's')
 				continue;
 			if (ibv_destroy_srq(srq) || ibv_close_xrcd(xrcd) ||
 			    write(out, &c, 1) != 1)
@@ -1140,13 +1157,174 @@ static void sharing_ends(void **state)
 	unlink(path);
 }
 
+/* Suspending */
+
+static bool is_locked(int fd)
+{
+	char inode[32], line[256];
+	bool is = false;
+	struct stat st;
+	FILE *f = fopen("/proc/locks", "r");
+
+	assert_non_null(f);
+	assert_int_equal(fstat(fd, &st), 0);
+	snprintf(inode, sizeof(inode), ":%ju ", (uintmax_t)st.st_ino);
+	while (fgets(line, sizeof(line), f))
+		is |= strstr(line, "OFDLCK") && strstr(line, inode);
+	fclose(f);
+	return is;
+}
+
+/* A domain has no lock meanwhile, and what is posted waits. */
+static void suspended(void **state)
+{
+	char path[] = "/tmp/softhca-xrc-XXXXXX";
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+	int fd = mkstemp(path);
+	struct ibv_xrcd *xrcd;
+	struct xend a, b;
+
+	(void)state;
+	assert_true(fd >= 0);
+	xrcd = open_domain(fd, O_CREAT | O_EXCL);
+	assert_non_null(xrcd);
+	xpair(&a, &b, xrcd);
+	for (int i = 0; i < 3; i++) {
+		srq_recv(b.srq, &b, 1, BUF);
+		srq_recv(b.srq, &b, 2, BUF);
+		assert_int_equal(xsend(&a, &wr, b.srqn, BUF), 0);
+		assert_true(is_locked(fd));
+		assert_int_equal(softhca_suspend(), 0);
+		assert_false(is_locked(fd));
+		assert_int_equal(xsend(&a, &wr, b.srqn, BUF), 0);
+		assert_int_equal(softhca_resume(), 0);
+		assert_true(is_locked(fd));
+		for (uint64_t id = 1; id <= 2; id++) {
+			struct ibv_wc wc = wait_wc(b.cq);
+
+			expect_wc(&wc, id, IBV_WC_SUCCESS);
+			assert_int_equal(wait_wc(a.cq).status, 0);
+		}
+	}
+	xend_fini(&a);
+	xend_fini(&b);
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
+	close(fd);
+	unlink(path);
+}
+
+static _Atomic bool enough;
+
+static void *suspend_both(void *arg)
+{
+	const struct other *o = arg;
+	unsigned bad = 0;
+
+	for (unsigned i = 0; !atomic_load(&enough); i++) {
+		usleep(i * 977 % 5000);
+		if (i % 2)
+			bad += suspend_for(i * 389 % 3000) != 0;
+		else
+			bad += write(o->out, "s", 1) != 1;
+	}
+	return (void *)(uintptr_t)bad;
+}
+
+/* QPs are lent while this process, and the one that they are lent to, are suspended
+ * at any moment. */
+static void sharing_suspended(void **state)
+{
+	char path[] = "/tmp/softhca-xrc-XXXXXX";
+	int fd = mkstemp(path);
+	struct ibv_xrcd *xrcd;
+	struct xend a, b;
+	struct other o;
+	pthread_t thread;
+
+	(void)state;
+	ack_timeout = 14;
+	assert_true(fd >= 0);
+	xrcd = open_domain(fd, O_CREAT);
+	assert_non_null(xrcd);
+	other_start(&o, path);
+	xpair(&a, &b, xrcd);
+	atomic_store(&enough, false);
+	assert_int_equal(pthread_create(&thread, NULL, suspend_both, &o), 0);
+	shared_messages(&a, &b, &o);
+	shared_memory(&a, &b, &o);
+	atomic_store(&enough, true);
+	assert_null(join(thread));
+	xend_fini(&a);
+	xend_fini(&b);
+	other_end(&o);
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
+	close(fd);
+	unlink(path);
+}
+
+/* What cannot be called back is said. */
+static void lent_halfway(void **state)
+{
+	char path[] = "/tmp/softhca-xrc-XXXXXX";
+	const size_t len = 1 << 20;
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE }, *bad;
+	struct ibv_sge sge = { .length = (uint32_t)len };
+	int fd = mkstemp(path);
+	struct ibv_xrcd *xrcd;
+	struct xend a, b;
+	struct ibv_mr *mr;
+	struct other o;
+	uint8_t *mem;
+
+	(void)state;
+	ack_timeout = 14;
+	assert_true(fd >= 0);
+	xrcd = open_domain(fd, O_CREAT);
+	assert_non_null(xrcd);
+	other_start(&o, path);
+	xpair(&a, &b, xrcd);
+	mem = mmap(NULL, len, PROT_READ | PROT_WRITE,
+		   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(mem != MAP_FAILED);
+	mr = ibv_reg_mr(pd, mem, len, ALL_ACCESS);
+	assert_non_null(mr);
+	assert_int_equal(munmap(mem + len / 2, len / 2), 0);
+	wr.wr.rdma.rkey = o.hello.rkey;
+	wr.wr.rdma.remote_addr = o.hello.addr;
+	wr.qp_type.xrc.remote_srqn = o.hello.srqn;
+	wr.send_flags = IBV_SEND_SIGNALED;
+	wr.sg_list = &sge;
+	wr.num_sge = 1;
+	sge.addr = (uintptr_t)mem;
+	sge.lkey = mr->lkey;
+	assert_int_equal(ibv_post_send(a.send, &wr, &bad), 0);
+	assert_int_equal(wait_wc(a.cq).status, IBV_WC_LOC_PROT_ERR);
+	assert_int_equal(softhca_suspend(), EBUSY);
+	assert_non_null(strstr(softhca_migrate_why(), "is lent to another"));
+	assert_int_equal(ibv_destroy_qp(b.recv), 0);
+	b.recv = NULL;
+	assert_int_equal(softhca_suspend(), 0);
+	assert_int_equal(softhca_resume(), 0);
+	assert_int_equal(ibv_dereg_mr(mr), 0);
+	munmap(mem, len / 2);
+	xend_fini(&a);
+	xend_fini(&b);
+	other_end(&o);
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
+	close(fd);
+	unlink(path);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(domains),      TEST(domain_elsewhere), TEST(creation),
-		TEST(messages),     TEST(one_sided),        TEST(builders),
-		TEST(shared_qp),    TEST(srq_goes),         TEST(sharing),
-		TEST(sharing_ends), TEST(sharing_number),
+		TEST(domains),           TEST(domain_elsewhere),
+		TEST(creation),          TEST(messages),
+		TEST(one_sided),         TEST(builders),
+		TEST(shared_qp),         TEST(srq_goes),
+		TEST(sharing),           TEST(sharing_ends),
+		TEST(sharing_number),    TEST(suspended),
+		TEST(sharing_suspended), TEST(lent_halfway),
 	};
 
 	if (argc == 4)
