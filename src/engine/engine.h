@@ -28,7 +28,6 @@
 #include <stdarg.h>
 
 struct engine_faults;
-struct engine_halt;
 struct pcap;
 struct segment;
 
@@ -139,7 +138,7 @@ struct engine {
 	_Atomic uint32_t waiting; /* threads that wait for others to receive */
 	_Atomic uintptr_t dozer; /* who was the last in engine_wait() */
 
-	struct engine_halt *_Atomic halt; /* halt.c; NULL: it runs */
+	_Atomic uint32_t halt; /* halt.c; 0: it runs */
 };
 
 /*
@@ -303,21 +302,15 @@ void engine_unwatch_fd(struct engine *e, int fd);
  * halt.c: the process is suspended (src/migrate), in this order. What is posted
  * waits as if the link had no room. each is called for each QP with its lock held.
  */
-struct engine_halt {
-	const struct link_ops *ops; /* of the first link, */
-	struct link_ops stopped; /* and what it has instead */
-	_Atomic bool thread; /* is to run */
-};
 /* Nothing is sent any more, nor do timers run. 0, or -ENOMEM. */
-int engine_halt(struct engine *e, struct engine_halt *h,
-		void (*each)(struct engine_qp *qp, void *arg), void *arg);
+int engine_halt(struct engine *e, void (*each)(struct engine_qp *qp, void *arg),
+		void *arg);
 /* Receives until nothing is on its way within the host, limit_ns at most. */
 void engine_drain(struct engine *e, uint64_t limit_ns);
 /* Nothing is received, there is no thread, and nobody sleeps on a link. */
 int engine_rest(struct engine *e);
-/* link_ops.away, gone. */
-void engine_links_away(struct engine *e);
-void engine_links_gone(struct engine *e);
+/* link_ops.suspend. */
+void engine_suspend_links(struct engine *e, enum link_suspend step);
 /* All of it ends, after whichever. 0 or -errno: it does not. */
 int engine_go(struct engine *e, void (*each)(struct engine_qp *qp, void *arg),
 	      void *arg);

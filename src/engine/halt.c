@@ -2,8 +2,8 @@
  * halt.c - an engine that does nothing for a while (src/migrate)
  *
  * No packet and no poll pays for it. UDP, which takes whatever no other link does,
- * has another table meanwhile, whose send() never has room, and no other link
- * reaches anybody. Who sends for a QP holds its lock, so when each lock has been
+ * has another table meanwhile (udp_link.c), whose send() never has room, and no
+ * other link reaches anybody. Who sends for a QP holds its lock, so when each lock has been
  * taken once, and the QP's way forgotten, all have seen that. Polls find nothing
  * where there is nothing; timers, which they run now and then, look whether they
  * may.
@@ -24,26 +24,8 @@
 #define NAP_NS 100000
 #define WAKE_NS 5000000000u /* for a sleeper to wake */
 
-static size_t no_room(struct link *l, struct link_way *w,
-		      const struct roce_batch *b, size_t from, size_t to,
-		      int *err)
-{
-	(void)l;
-	(void)w;
-	(void)b;
-	(void)to;
-	(void)err;
-	return from;
-}
-
-static int nothing(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
-{
-	(void)l;
-	(void)budget;
-	(void)fn;
-	(void)arg;
-	return 0;
-}
+/* engine.halt: and the thread is to start when it goes on. */
+enum { HALTED = 1, HALTED_THREAD = 2 };
 
 struct each {
 	void (*fn)(struct engine_qp *qp, void *arg);
@@ -60,21 +42,20 @@ static void stop_qp(struct engine_qp *qp, void *arg)
 	each->fn(qp, each->arg);
 }
 
-int engine_halt(struct engine *e, struct engine_halt *h,
-		void (*fn)(struct engine_qp *qp, void *arg), void *arg)
+void engine_suspend_links(struct engine *e, enum link_suspend step)
+{
+	for (unsigned i = 0; i < e->nlinks; i++)
+		if (e->link[i]->ops->suspend)
+			e->link[i]->ops->suspend(e->link[i], step);
+}
+
+int engine_halt(struct engine *e, void (*fn)(struct engine_qp *qp, void *arg),
+		void *arg)
 {
 	struct each each = { fn, arg };
-	struct link *udp = e->link[0];
 
-	h->ops = udp->ops;
-	h->stopped = *udp->ops;
-	h->stopped.send = no_room;
-	atomic_store(&h->thread, false);
-	atomic_store(&e->halt, h);
-	udp->ops = &h->stopped;
-	for (unsigned i = 0; i < e->nlinks; i++)
-		if (e->link[i]->ops->stop)
-			e->link[i]->ops->stop(e->link[i]);
+	atomic_store(&e->halt, HALTED);
+	engine_suspend_links(e, LINK_STOPS);
 	return engine_qps_each(e, stop_qp, &each) ? 0 : -ENOMEM;
 }
 
@@ -128,12 +109,11 @@ static void nothing_more(struct engine_qp *qp, void *arg)
 
 int engine_rest(struct engine *e)
 {
-	struct engine_halt *h = atomic_load(&e->halt);
 	int err;
 
 	/* Nobody begins to sleep on the links from now on. */
 	if (atomic_exchange(&e->started, false)) {
-		atomic_store(&h->thread, true);
+		atomic_fetch_or(&e->halt, HALTED_THREAD);
 		thread_end(e);
 		atomic_store(&e->stop, false);
 	}
@@ -141,40 +121,24 @@ int engine_rest(struct engine *e)
 	if (err)
 		return err;
 	progress_step_forward(e, clock_ns());
-	h->stopped.poll = nothing;
+	engine_suspend_links(e, LINK_RESTS);
 	thread_remove_links(e);
 	engine_quiesce(e);
 	/* What was left behind for the holders of their locks, they take. */
 	return engine_qps_each(e, nothing_more, NULL) ? 0 : -ENOMEM;
 }
 
-void engine_links_away(struct engine *e)
-{
-	for (unsigned i = 0; i < e->nlinks; i++)
-		if (e->link[i]->ops->away)
-			e->link[i]->ops->away(e->link[i]);
-}
-
-void engine_links_gone(struct engine *e)
-{
-	for (unsigned i = 0; i < e->nlinks; i++)
-		if (e->link[i]->ops->gone)
-			e->link[i]->ops->gone(e->link[i]);
-}
-
 bool halt_starts(struct engine *e)
 {
-	struct engine_halt *h = atomic_load(&e->halt);
-
-	if (h)
-		atomic_store(&h->thread, true);
-	return h;
+	if (!engine_halted(e))
+		return false;
+	atomic_fetch_or(&e->halt, HALTED_THREAD);
+	return true;
 }
 
 int engine_go(struct engine *e, void (*fn)(struct engine_qp *qp, void *arg),
 	      void *arg)
 {
-	struct engine_halt *h = atomic_load(&e->halt);
 	bool thread;
 	int err;
 
@@ -182,12 +146,8 @@ int engine_go(struct engine *e, void (*fn)(struct engine_qp *qp, void *arg),
 	if (err)
 		return err;
 	pthread_mutex_lock(&e->thread_lock);
-	e->link[0]->ops = h->ops;
-	for (unsigned i = 0; i < e->nlinks; i++)
-		if (e->link[i]->ops->back)
-			e->link[i]->ops->back(e->link[i]);
-	thread = atomic_load(&h->thread);
-	atomic_store(&e->halt, NULL);
+	engine_suspend_links(e, LINK_IS_BACK);
+	thread = atomic_exchange(&e->halt, 0) & HALTED_THREAD;
 	pthread_mutex_unlock(&e->thread_lock);
 	/* Without one, which is said, who calls in receives; and a queue pair
 	 * that is connected tries again. */

@@ -21,11 +21,18 @@
 
 #define IDLE_LINK_POLLS 2048
 
-static inline bool idle_link_is_active(const struct link *l)
+/* ops: what link_now() has said. */
+static inline bool idle_link_is_active_by(const struct link *l,
+					  const struct link_ops *ops)
 {
-	return l->ops->ready ||
+	return ops->ready ||
 	       atomic_load_explicit(&l->idle_after, memory_order_relaxed) ||
 	       atomic_load_explicit(&l->users, memory_order_relaxed);
+}
+
+static inline bool idle_link_is_active(const struct link *l)
+{
+	return idle_link_is_active_by(l, link_now(l));
 }
 
 /* A packet has come, or gone. */
@@ -42,7 +49,7 @@ static inline bool idle_link_empty_poll(struct link *l)
 {
 	uint32_t n = atomic_load_explicit(&l->idle_after, memory_order_relaxed);
 
-	if (!n || l->ops->ready ||
+	if (!n || link_now(l)->ready ||
 	    atomic_load_explicit(&l->users, memory_order_relaxed))
 		return false;
 	atomic_store_explicit(&l->idle_after, n - 1, memory_order_relaxed);

@@ -39,12 +39,13 @@ receive(struct engine *e, uint64_t now, bool *busy)
 	round.n = 0;
 	for (unsigned i = 0; i < e->nlinks; i++) {
 		struct link *l = e->link[i];
+		const struct link_ops *ops = link_now(l);
 		int r;
 
-		if (!idle_link_is_active(l))
+		if (!idle_link_is_active_by(l, ops))
 			continue;
-		r = l->ops->poll(l, RX_BUDGET, e->faults ? rx_fault : rx_packet,
-				 &round);
+		r = ops->poll(l, RX_BUDGET, e->faults ? rx_fault : rx_packet,
+			      &round);
 		if (round.cur || round.n)
 			rx_round_end(&round);
 		if (r > 0) {
@@ -86,7 +87,9 @@ static bool links_ready(struct engine *e)
 	for (unsigned i = 0; i < e->nlinks; i++) {
 		struct link *l = e->link[i];
 
-		if (l->ops->ready && l->ops->ready(l))
+		const struct link_ops *ops = link_now(l);
+
+		if (ops->ready && ops->ready(l))
 			return true;
 	}
 	return false;

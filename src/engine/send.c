@@ -77,16 +77,20 @@ void engine_limits(struct engine_qp *qp, const struct qp *core,
 		   struct roce_batch *b)
 {
 	struct link_way *w = &qp->way;
+	const struct link_ops *ops;
 
 	b->max_payload = b->max_copy = 0;
-	if (!w->link || !w->link->ops->limits || core->type == IBV_QPT_UD)
+	if (!w->link || core->type == IBV_QPT_UD)
+		return;
+	ops = link_now(w->link);
+	if (!ops->limits)
 		return;
 	w->own = qp->foreign ? 0 : qp->num;
 	w->life = core->pub == &core->unseen ?
 			  0 :
 			  qp_public_get(&core->pub->generation);
 	w->keys = core->env->keys;
-	w->link->ops->limits(w, b);
+	ops->limits(w, b);
 }
 
 static inline size_t send_on(struct engine *e, struct link_way *w,
@@ -94,14 +98,15 @@ static inline size_t send_on(struct engine *e, struct link_way *w,
 			     int *err)
 {
 	struct link *l = w->link;
+	const struct link_ops *ops = link_now(l);
 	size_t sent;
 
-	if (l->ops->ready)
-		return l->ops->send(l, w, b, from, to, err);
+	if (ops->ready)
+		return ops->send(l, w, b, from, to, err);
 	/* One that may become idle; and to send takes a system call. */
 	idle_link_activity(l);
 	poller_sends(&e->poller, true);
-	sent = l->ops->send(l, w, b, from, to, err);
+	sent = ops->send(l, w, b, from, to, err);
 	poller_sends(&e->poller, false);
 	return sent;
 }
@@ -114,7 +119,7 @@ static inline size_t send_by(struct engine *e, struct link_way *w,
 
 	while (i == end && i < b->n) {
 		end = i + link_route(e->link, e->nlinks, w, b, i);
-		if (large && !w->link->ops->limits)
+		if (large && !link_now(w->link)->limits)
 			break; /* it is gone: the next batch is shorter */
 		i = send_on(e, w, b, i, end, err);
 	}
@@ -146,7 +151,8 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
 	if (__builtin_expect(e->faults != NULL, 0))
 		return faults_ops->send(e, qp, b, err);
 	if (!e->choice)
-		return e->link[0]->ops->send(e->link[0], NULL, b, 0, b->n, err);
+		return link_now(e->link[0])
+			->send(e->link[0], NULL, b, 0, b->n, err);
 	if (!qp) {
 		once = (struct link_way){ .peer = NULL };
 		sent = send_by(e, &once, b, false, err);
@@ -166,14 +172,17 @@ __attribute__((flatten)) unsigned engine_send_small(struct engine_qp *qp,
 						    struct roce_qp *core)
 {
 	struct link_way *w = &qp->way;
+	const struct link_ops *ops;
 	struct roce_small s;
 	unsigned n;
 
-	if (!w->known || !w->link->ops->send_small ||
-	    w->path != roce_qp_path(core) || w->qpn != roce_qp_dest(core) ||
-	    !roce_small_begin(core, &s))
+	if (!w->known)
 		return 0;
-	n = w->link->ops->send_small(w->link, w, &s);
+	ops = link_now(w->link);
+	if (!ops->send_small || w->path != roce_qp_path(core) ||
+	    w->qpn != roce_qp_dest(core) || !roce_small_begin(core, &s))
+		return 0;
+	n = ops->send_small(w->link, w, &s);
 	roce_small_end(&s, n);
 	return n;
 }

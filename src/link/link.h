@@ -61,6 +61,15 @@ struct link_stats {
  */
 typedef void link_rx_fn(void *arg, const struct roce_rx *pkt);
 
+/* How a process is suspended (src/migrate). */
+enum link_suspend {
+	LINK_STOPS, /* it sends nothing; who has a way forgets it */
+	LINK_RESTS, /* it receives nothing */
+	LINK_LEAVES, /* it forgets all peers, and nobody polls until */
+	LINK_IS_GONE, /* this, where it returns to that */
+	LINK_IS_BACK,
+};
+
 struct link_ops {
 	/*
 	 * Takes up to about budget packets and hands them to fn. If another
@@ -137,18 +146,11 @@ struct link_ops {
 	 * send is not.
 	 */
 	bool (*unread)(struct link *l, struct link_way *w, uint64_t mark[2]);
-	/*
-	 * The process is suspended (src/migrate): it reaches nobody from now on,
-	 * and who has a way forgets it; whether all that was sent, and has come,
-	 * has been taken; it forgets all peers, and nobody polls until gone(),
-	 * which returns to that; and it is back. NULL: there is nothing to be
-	 * done.
-	 */
-	void (*stop)(struct link *l);
+	/* The process is suspended, a step further. NULL: there is nothing to be
+	 * done. */
+	void (*suspend)(struct link *l, enum link_suspend step);
+	/* Whether all that was sent, and has come, has been taken. NULL: yes. */
 	bool (*drained)(struct link *l);
-	void (*away)(struct link *l);
-	void (*gone)(struct link *l);
-	void (*back)(struct link *l);
 	/* No thread uses it any more. */
 	void (*destroy)(struct link *l);
 	/* In the child of a fork(): closes its copies, touches nothing shared.
@@ -161,7 +163,8 @@ struct link_ops {
 
 /* The first member of what a link keeps for itself. */
 struct link {
-	const struct link_ops *ops;
+	/* Another one while the process is suspended, which takes no lock. */
+	const struct link_ops *_Atomic ops;
 	/* The engine's: idle_link.h, and whether its thread watches fd. */
 	_Atomic uint32_t idle_after, users;
 	bool watched;
@@ -169,6 +172,12 @@ struct link {
 	_Atomic bool room; /* somebody who was starved is not any more */
 	struct link_stats stats;
 };
+
+/* What it does now: no more than a load. All of the tables are constants. */
+static inline const struct link_ops *link_now(const struct link *l)
+{
+	return atomic_load_explicit(&l->ops, memory_order_relaxed);
+}
 
 /*
  * How many packets of a batch, from the given one on, go the same way, which w

@@ -227,11 +227,6 @@ static void link_destroy(struct link *l)
 	free(to_shm(l));
 }
 
-static void stop(struct link *l)
-{
-	atomic_store(&to_shm(l)->off, true);
-}
-
 /* Whether all that was sent to processes that live has been taken there. */
 static bool all_taken(struct shm *s, uint64_t now)
 {
@@ -247,18 +242,15 @@ static bool drained(struct link *l)
 	struct shm *s = to_shm(l);
 	bool is;
 
-	atomic_store(&l->room, false); /* back() says so */
+	atomic_store(&l->room, false); /* LINK_IS_BACK says so */
 	lock_take(&s->rx_lock);
 	is = !shm_rx_pending(s) && all_taken(s, clock_ns());
 	lock_drop(&s->rx_lock);
 	return is;
 }
 
-static void away(struct link *l)
+static void forget_peers(struct shm *s)
 {
-	struct shm *s = to_shm(l);
-
-	lock_take(&s->rx_lock);
 	shm_rx_fini(s);
 	memset(s->in, 0, sizeof(s->in));
 	memset(s->order, 0, sizeof(s->order));
@@ -266,16 +258,29 @@ static void away(struct link *l)
 	s->nin = s->turn = 0;
 }
 
-static void gone(struct link *l)
+static void link_suspend(struct link *l, enum link_suspend step)
 {
-	lock_drop(&to_shm(l)->rx_lock);
-}
+	struct shm *s = to_shm(l);
 
-static void back(struct link *l)
-{
-	atomic_store(&to_shm(l)->off, false);
-	/* Those that have found none are flushed. */
-	atomic_store(&l->room, true);
+	switch (step) {
+	case LINK_STOPS:
+		atomic_store(&s->off, true);
+		break;
+	case LINK_RESTS:
+		break; /* nothing comes */
+	case LINK_LEAVES:
+		lock_take(&s->rx_lock);
+		forget_peers(s);
+		break;
+	case LINK_IS_GONE:
+		lock_drop(&s->rx_lock);
+		break;
+	case LINK_IS_BACK:
+		atomic_store(&s->off, false);
+		/* Those that have found none are flushed. */
+		atomic_store(&l->room, true);
+		break;
+	}
 }
 
 static const struct link_ops ops = {
@@ -293,11 +298,8 @@ static const struct link_ops ops = {
 	.limits = limits,
 	.unread = unread,
 	.destroy = link_destroy,
-	.stop = stop,
+	.suspend = link_suspend,
 	.drained = drained,
-	.away = away,
-	.gone = gone,
-	.back = back,
 	/* Abandoned, its locks are in any state, and others' memory is not the
 	 * child's. */
 };

@@ -129,7 +129,7 @@ struct shm {
 	struct segment *segment;
 	const struct segment_head *head; /* of it */
 	bool plain;
-	_Atomic bool off; /* link_ops.stop */
+	_Atomic bool off; /* LINK_STOPS */
 
 	/* Peers that the receive side has not seen yet, newest first. */
 	struct shm_peer *_Atomic arrivals;

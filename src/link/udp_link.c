@@ -49,18 +49,63 @@ static void link_abandon(struct link *l)
 	udp_abandon(to_udp(l));
 }
 
-static const struct link_ops ops = {
-	.poll = link_poll,
-	.wait = link_wait,
-	.fd = link_fd,
-	.send = link_send,
-	.unread = link_unread,
-	.destroy = link_destroy,
-	.abandon = link_abandon,
-};
+/* A process that is suspended. */
+
+static size_t no_room(struct link *l, struct link_way *w,
+		      const struct roce_batch *b, size_t from, size_t to,
+		      int *err)
+{
+	(void)l;
+	(void)w;
+	(void)b;
+	(void)to;
+	(void)err;
+	return from;
+}
+
+static int nothing(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
+{
+	(void)l;
+	(void)budget;
+	(void)fn;
+	(void)arg;
+	return 0;
+}
+
+static void link_suspend(struct link *l, enum link_suspend step);
+
+#define OPS(poll_fn, send_fn)                                                  \
+	{                                                                      \
+		.poll = poll_fn, .wait = link_wait, .fd = link_fd,             \
+		.send = send_fn, .unread = link_unread,                        \
+		.suspend = link_suspend, .destroy = link_destroy,              \
+		.abandon = link_abandon,                                       \
+	}
+
+static const struct link_ops ops = OPS(link_poll, link_send);
+static const struct link_ops stopped = OPS(link_poll, no_room);
+static const struct link_ops resting = OPS(nothing, no_room);
+
+static void link_suspend(struct link *l, enum link_suspend step)
+{
+	switch (step) {
+	case LINK_STOPS:
+		atomic_store(&l->ops, &stopped);
+		break;
+	case LINK_RESTS:
+		atomic_store(&l->ops, &resting);
+		break;
+	case LINK_LEAVES:
+	case LINK_IS_GONE:
+		break; /* udp_away.c */
+	case LINK_IS_BACK:
+		atomic_store(&l->ops, &ops);
+		break;
+	}
+}
 
 struct link *udp_link(struct udp *u)
 {
-	u->link.ops = &ops;
+	atomic_init(&u->link.ops, &ops);
 	return &u->link;
 }

@@ -8,7 +8,7 @@
 void link_way_forget(struct link_way *w)
 {
 	if (w->peer)
-		w->link->ops->forget(w);
+		link_now(w->link)->forget(w);
 	w->peer = NULL;
 	w->known = false;
 }
@@ -22,6 +22,14 @@ static bool leads_to(const struct link_way *w, const struct roce_pkt *p)
 {
 	return w->qpn == p->h.dest_qpn && !p->to_slot &&
 	       (w->path == p->path || same_addresses(w, p->path));
+}
+
+static bool reaches(struct link *l, struct link_way *w,
+		    const struct roce_pkt *p)
+{
+	const struct link_ops *ops = link_now(l);
+
+	return ops->reach && ops->reach(l, w, p);
 }
 
 static void find(struct link *const link[], unsigned n, struct link_way *w,
@@ -39,7 +47,7 @@ static void find(struct link *const link[], unsigned n, struct link_way *w,
 	w->dgid = p->path->dgid;
 	do
 		l = link[--n];
-	while (n && !(l->ops->reach && l->ops->reach(l, w, p)));
+	while (n && !reaches(l, w, p));
 	w->link = l;
 }
 
@@ -49,7 +57,7 @@ size_t link_route(struct link *const link[], unsigned n, struct link_way *w,
 	size_t i = from;
 
 	if (!w->known || !leads_to(w, &b->pkt[i]) ||
-	    (w->peer && !w->link->ops->current(w)))
+	    (w->peer && !link_now(w->link)->current(w)))
 		find(link, n, w, &b->pkt[i]);
 	if (b->pkt[i].to_slot)
 		return 1;

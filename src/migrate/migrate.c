@@ -32,7 +32,6 @@
 static struct {
 	pthread_mutex_t lock;
 	struct engine *e; /* NULL: not suspended */
-	struct engine_halt halt;
 	bool stat;
 	int *seat; /* who asks for one */
 	char why[600];
@@ -120,7 +119,7 @@ static int sending_away(struct shca_process *p)
 	struct engine *e = &p->engine;
 	int err;
 
-	err = engine_halt(e, &it.halt, stop_qp, NULL);
+	err = engine_halt(e, stop_qp, NULL);
 	/* Who sends for the connection manager holds this. */
 	shca_cm_lock(e);
 	shca_cm_unlock(e);
@@ -185,12 +184,12 @@ static int shared_away(struct shca_process *p)
 	err = segment_prepare(p->segment);
 	if (err)
 		return fail(err, "%s", segment_why());
-	engine_links_away(&p->engine);
+	engine_suspend_links(&p->engine, LINK_LEAVES);
 	/* Tables that point there. */
 	pthread_mutex_lock(&p->memory.lock);
 	segment_away(p->segment);
 	pthread_mutex_unlock(&p->memory.lock);
-	engine_links_gone(&p->engine);
+	engine_suspend_links(&p->engine, LINK_IS_GONE);
 	return 0;
 }
 
