@@ -161,6 +161,11 @@ static void env_explain(struct qp *qp, const char *fmt, ...)
 
 /* ---- nodes ------------------------------------------------------------- */
 
+uint64_t sim_now(const struct sim_node *n)
+{
+	return (n->away ? n->away_ns : n->sim->now) - n->behind_ns;
+}
+
 static void node_init(struct sim *s, int i)
 {
 	struct sim_node *n = &s->node[i];
@@ -636,6 +641,7 @@ void sim_pull(struct sim_qp *q)
 {
 	struct sim *s = q->node->sim;
 	int from = q->node == &s->node[1];
+	const uint64_t now = sim_now(q->node);
 	struct roce_batch b;
 	enum sim_way way;
 	size_t sent, n;
@@ -644,15 +650,17 @@ void sim_pull(struct sim_qp *q)
 	sim_direct(q);
 	do {
 		way = sim_way_next(s, from, &b);
-		roce_tx(q->qp, &b, roce_tx_timed(q->qp) ? s->now : 0);
+		roce_tx(q->qp, &b, roce_tx_timed(q->qp) ? now : 0);
 		sent = n = b.n;
 		if (sim_chance(&s->rng, s->link.busy))
 			sent = sim_below(&s->rng, (uint32_t)n + 1);
+		if (q->node->away)
+			sent = 0;
 		for (size_t i = 0; i < sent; i++)
 			send_packet(s, from, way, q, &b, &b.pkt[i]);
 		timed = sent < n || roce_tx_timed(q->qp) ||
 			roce_tx_unarmed(q->qp);
-		roce_tx_done(q->qp, &b, sent, timed ? s->now : 0);
+		roce_tx_done(q->qp, &b, sent, timed ? now : 0);
 	} while (n && sent == n);
 }
 
@@ -702,14 +710,15 @@ static void may_hold(struct sim_qp *q)
 		return;
 	q->release_ns = 0;
 	if (roce_ack_hold(q->qp))
-		q->release_ns =
-			s->now + 1 + sim_below(&s->rng, (uint32_t)s->hold_ns);
+		q->release_ns = sim_now(q->node) + 1 +
+				sim_below(&s->rng, (uint32_t)s->hold_ns);
 }
 
 static void deliver(struct sim *s, struct sim_event *e)
 {
 	struct sim_node *n = &s->node[e->to], *f = &s->node[!e->to];
 	static const uint8_t grh[40] = { 0 };
+	const uint64_t now = sim_now(n);
 	struct roce_batch b;
 	struct roce_rx rx = {
 		.sgid = f->gid,
@@ -727,8 +736,8 @@ static void deliver(struct sim *s, struct sim_event *e)
 		if (!n->qp[i].qp) {
 			if (n->qp[i].left &&
 			    roce_timewait_rx(&n->qp[i].timewait, &rx, &b,
-					     s->now) &&
-			    b.n)
+					     now) &&
+			    b.n && !n->away)
 				send_packet(s, e->to,
 					    sim_way_next(s, e->to, &b), NULL,
 					    &b, &b.pkt[0]);
@@ -737,11 +746,12 @@ static void deliver(struct sim *s, struct sim_event *e)
 		if (roce_qp_num(n->qp[i].qp) != rx.h.dest_qpn)
 			continue;
 		if (e->host && sim_host_is_ack_note(e->host))
-			roce_acked(n->qp[i].qp, rx.h.psn, false, s->now);
+			roce_acked(n->qp[i].qp, rx.h.psn, false, now);
 		else
-			roce_rx(n->qp[i].qp, &rx, s->now);
+			roce_rx(n->qp[i].qp, &rx, now);
 		may_hold(&n->qp[i]);
-		if (acked)
+		/* Where it lies there is nothing any more a moment later. */
+		if (acked && !n->away)
 			say_acked(s, e->to, &n->qp[i], &rx);
 		sim_pull(&n->qp[i]);
 	}
@@ -778,21 +788,74 @@ static uint64_t taken_at(struct sim *s, const struct sim_event *e)
 	return s->now;
 }
 
-/* The QP whose deadline is the earliest. */
+/* Suspending */
+
+void sim_suspend(struct sim *s, int node, uint64_t ns)
+{
+	struct sim_node *n = &s->node[node];
+	struct sim_event *waiting = malloc((s->nheap + 1) * sizeof(*waiting));
+	size_t nwaiting = 0, all = s->nheap;
+
+	assert(!n->away);
+	n->away = true;
+	n->away_ns = s->now;
+	n->back_ns = s->now + ns;
+	for (size_t i = 0; i < all; i++) {
+		struct sim_event e = heap_pop(s);
+
+		if (e.to != node || !e.host) {
+			waiting[nwaiting++] = e;
+			continue;
+		}
+		deliver(s, &e);
+		sim_host_free(e.host);
+	}
+	while (nwaiting > 0)
+		heap_push(s, waiting[--nwaiting]);
+	free(waiting);
+}
+
+static void resume(struct sim_node *n)
+{
+	n->behind_ns += n->sim->now - n->away_ns;
+	n->away = false;
+	for (size_t i = 0; i < n->nqp; i++)
+		if (n->qp[i].qp)
+			sim_pull(&n->qp[i]);
+}
+
+/* The node that goes on first, if one is suspended. */
+static struct sim_node *next_back(struct sim *s, uint64_t *at)
+{
+	struct sim_node *best = NULL;
+
+	*at = UINT64_MAX;
+	for (int i = 0; i < 2; i++)
+		if (s->node[i].away && s->node[i].back_ns < *at) {
+			best = &s->node[i];
+			*at = best->back_ns;
+		}
+	return best;
+}
+
+/* The QP whose deadline is the earliest, by the network's clock. */
 static struct sim_qp *next_timer(struct sim *s, uint64_t *at)
 {
 	struct sim_qp *best = NULL;
 
 	*at = UINT64_MAX;
 	for (int i = 0; i < 2; i++)
-		for (size_t k = 0; k < s->node[i].nqp; k++) {
+		for (size_t k = 0; !s->node[i].away && k < s->node[i].nqp;
+		     k++) {
 			struct sim_qp *q = &s->node[i].qp[k];
 			uint64_t t = q->qp ? roce_deadline(q->qp) : UINT64_MAX;
 
 			if (q->qp && q->release_ns && q->release_ns < t)
 				t = q->release_ns;
-			if (t != UINT64_MAX)
+			if (t != UINT64_MAX) {
+				t += s->node[i].behind_ns;
 				t = sim_turn(q, t > s->now ? t : s->now);
+			}
 			if (t < *at) {
 				*at = t;
 				best = q;
@@ -801,44 +864,72 @@ static struct sim_qp *next_timer(struct sim *s, uint64_t *at)
 	return best;
 }
 
+static void take_packet(struct sim *s)
+{
+	struct sim_event e = heap_pop(s);
+
+	e.at = taken_at(s, &e);
+	if (e.at > s->now) {
+		heap_push(s, e);
+		return;
+	}
+	if (!s->node[e.to].away)
+		deliver(s, &e);
+	free(e.bytes);
+	sim_host_free(e.host);
+}
+
+static void run_timer(struct sim_qp *q)
+{
+	const uint64_t now = sim_now(q->node);
+
+	if (q->release_ns && now >= q->release_ns) {
+		q->release_ns = 0;
+		roce_ack_release(q->qp);
+	}
+	roce_expire(q->qp, now);
+	sim_pull(q);
+}
+
+/* What happens next, unless that is after end; then, or if nothing does, false. */
+static bool step(struct sim *s, uint64_t end)
+{
+	uint64_t timer_at, back_at;
+	struct sim_qp *q = next_timer(s, &timer_at);
+	struct sim_node *n = next_back(s, &back_at);
+	uint64_t pkt_at = s->nheap ? s->heap[0].at : UINT64_MAX;
+	uint64_t at = timer_at < pkt_at ? timer_at : pkt_at;
+
+	if (back_at < at)
+		at = back_at;
+	if (at == UINT64_MAX)
+		return false;
+	if (at > end) {
+		s->now = end;
+		return false;
+	}
+	if (at > s->now)
+		s->now = at;
+	if (back_at == at)
+		resume(n);
+	else if (pkt_at <= timer_at)
+		take_packet(s);
+	else
+		run_timer(q);
+	return true;
+}
+
 void sim_run(struct sim *s, uint64_t ns)
 {
-	uint64_t end = s->now + ns;
+	const uint64_t end = s->now + ns;
 
-	for (;;) {
-		uint64_t timer_at;
-		struct sim_qp *q = next_timer(s, &timer_at);
-		uint64_t pkt_at = s->nheap ? s->heap[0].at : UINT64_MAX;
-		uint64_t at = timer_at < pkt_at ? timer_at : pkt_at;
+	while (step(s, end))
+		;
+}
 
-		if (at == UINT64_MAX)
-			return;
-		if (at > end) {
-			s->now = end;
-			return;
-		}
-		if (at > s->now)
-			s->now = at;
-		if (pkt_at <= timer_at) {
-			struct sim_event e = heap_pop(s);
-
-			e.at = taken_at(s, &e);
-			if (e.at > s->now) {
-				heap_push(s, e);
-				continue;
-			}
-			deliver(s, &e);
-			free(e.bytes);
-			sim_host_free(e.host);
-		} else {
-			if (q->release_ns && s->now >= q->release_ns) {
-				q->release_ns = 0;
-				roce_ack_release(q->qp);
-			}
-			roce_expire(q->qp, s->now);
-			sim_pull(q);
-		}
-	}
+bool sim_step(struct sim *s)
+{
+	return step(s, UINT64_MAX - 1);
 }
 
 int sim_post_send(struct sim_qp *q, const struct ibv_send_wr *wr)

@@ -86,6 +86,9 @@ struct sim_node {
 	size_t nqp;
 	uint32_t next_qpn;
 	struct qp_rq srq;
+	bool away; /* suspended, since and until by the network's clock; */
+	uint64_t away_ns, back_ns;
+	uint64_t behind_ns; /* its own, which stood still so long, is behind */
 };
 
 struct sim_link {
@@ -196,6 +199,16 @@ uint64_t sim_turn(const struct sim_qp *q, uint64_t at);
 
 /* Runs until nothing is left to happen, or the clock has moved by ns. */
 void sim_run(struct sim *s, uint64_t ns);
+/* The next thing happens; false: nothing is left. */
+bool sim_step(struct sim *s);
+/*
+ * The process of a node is suspended for ns (src/migrate): what is on its way
+ * within the host it takes first, what comes by UDP is lost, nothing of it leaves,
+ * and its clock stands still.
+ */
+void sim_suspend(struct sim *s, int node, uint64_t ns);
+/* What time it is for a node. */
+uint64_t sim_now(const struct sim_node *n);
 /* Puts raw bytes (BTH on, without ICRC) on the link towards a node. */
 void sim_inject(struct sim *s, int to, const uint8_t *bytes, size_t len);
 

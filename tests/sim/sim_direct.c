@@ -126,6 +126,9 @@ void sim_direct(struct sim_qp *q)
 	};
 	uint32_t dest = roce_qp_dest(q->qp);
 
+	/* Neither goes to the other's memory any more. */
+	if (s->node[0].away || s->node[1].away)
+		return;
 	roce_direct_expect(q->qp, s->direct > 0, sim_chance(&s->ways, s->many));
 	if (!roce_direct_ready(q->qp) || !sim_chance(&s->ways, s->direct))
 		return;

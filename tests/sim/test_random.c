@@ -226,12 +226,25 @@ static void check_recvs(struct side *s)
 	CHECK(!sim_poll(s->rq->recv));
 }
 
-enum how { RC, XRC, XRC_MOVING };
+enum how { RC, RC_SUSPENDED, XRC, XRC_MOVING };
+
+/* One end, for a moment or for less than the other one's retries take. */
+static void suspend(struct sim *sim)
+{
+	const int i = (int)sim_below(&sim->rng, 2);
+
+	if (!sim->node[i].away)
+		sim_suspend(
+			sim, i,
+			1 + sim_below(&sim->rng, sim_chance(&sim->rng, 0.5) ?
+							 10000 :
+							 100000000));
+}
 
 static void run_reliable(uint64_t seed, const struct sim_link *link,
 			 enum how how)
 {
-	const bool xrc = how != RC;
+	const bool xrc = how >= XRC;
 	struct sim_qp_opts qo = {
 		.type = xrc ? IBV_QPT_XRC_SEND : IBV_QPT_RC,
 		.cap = { .max_send_wr = OPS,
@@ -282,6 +295,8 @@ static void run_reliable(uint64_t seed, const struct sim_link *link,
 			sim_run(sim, sim_below(&sim->rng, 100000));
 		if (how == XRC_MOVING)
 			sim_qp_move(s->rq);
+		if (how == RC_SUSPENDED && sim_chance(&sim->rng, 0.03))
+			suspend(sim);
 		if (s->posted == OPS && o->posted == OPS &&
 		    s->recvs_posted == OPS && o->recvs_posted == OPS)
 			break;
@@ -306,6 +321,11 @@ static void run_reliable(uint64_t seed, const struct sim_link *link,
 static void run_rc(uint64_t seed, const struct sim_link *link)
 {
 	run_reliable(seed, link, RC);
+}
+
+static void run_suspended(uint64_t seed, const struct sim_link *link)
+{
+	run_reliable(seed, link, RC_SUSPENDED);
 }
 
 static void run_xrc(uint64_t seed, const struct sim_link *link)
@@ -619,6 +639,13 @@ static const struct sim_link awful = {
 	.busy = 0.2,
 };
 
+static void rc_suspended(void **state)
+{
+	(void)state;
+	many_of(run_suspended, &good, 16000, runs(20));
+	many_of(run_suspended, &awful, 17000, runs(40));
+}
+
 static void xrc_everything(void **state)
 {
 	(void)state;
@@ -671,6 +698,7 @@ int main(void)
 		cmocka_unit_test(rc_reorder_duplicate),
 		cmocka_unit_test(rc_everything),
 		cmocka_unit_test(rc_busy_link),
+		cmocka_unit_test(rc_suspended),
 		cmocka_unit_test(xrc_everything),
 		cmocka_unit_test(xrc_moves),
 		cmocka_unit_test(windows),
