@@ -127,6 +127,7 @@ struct udp {
 
 	/* Taken after the registry's lock. */
 	pthread_mutex_t bind_lock;
+	bool away; /* the process is suspended: nothing is bound */
 	struct rx_sock *socks;
 	_Atomic bool any_taken; /* some are not bound, or were not once */
 	struct rx_sock *_Atomic graveyard; /* unbound, rx may still look */

@@ -2,7 +2,9 @@
  * udp_away.c - a process that is suspended (src/migrate) has no sockets
  *
  * What it receives at is kept without descriptors, and opened again where the
- * process goes on. A poller that comes meanwhile finds nothing.
+ * process goes on, with what is added meanwhile: addresses of that host, and those
+ * that threads bind which have waited for the registry. A poller that comes
+ * meanwhile finds nothing.
  */
 #include "internal.h"
 #include "sock.h"

@@ -303,7 +303,9 @@ static int try_bind(struct udp *u, const union ibv_gid *gid, uint32_t scope,
 			roce_gid_is_multicast(gid) ? RX_MULTICAST : RX_UNICAST;
 	}
 	/* Whoever had the port may be gone by now. */
-	if (new || (s->kind == RX_UNICAST && !s->bound))
+	if (u->away)
+		s->fd = -1; /* udp_rebind_all() binds it */
+	else if (new || (s->kind == RX_UNICAST && !s->bound))
 		err = bind_locked(u, s);
 	if (err == -EADDRINUSE && u->registry && s->kind == RX_UNICAST) {
 		if (last || !registry_swept(u->registry, SWEPT_NS))
@@ -367,7 +369,7 @@ bool udp_taken(const struct udp *cu, const union ibv_gid *gid, unsigned ifindex)
 		return false;
 	pthread_mutex_lock(&u->bind_lock);
 	s = find_sock(u, gid, udp_scope(gid, ifindex));
-	taken = s && s->kind == RX_UNICAST && !s->bound;
+	taken = s && s->kind == RX_UNICAST && !s->bound && !u->away;
 	pthread_mutex_unlock(&u->bind_lock);
 	return taken;
 }
@@ -434,6 +436,7 @@ void udp_unbind_all(struct udp *u)
 	bool locked = u->registry && !registry_lock(u->registry);
 
 	pthread_mutex_lock(&u->bind_lock);
+	u->away = true;
 	for (struct rx_sock *s = u->socks; s; s = s->next) {
 		if (s->kind == RX_PRIVATE)
 			continue;
@@ -469,6 +472,7 @@ int udp_rebind_all(struct udp *u)
 	for (struct rx_sock *s = u->socks; s && !err; s = s->next)
 		if (s->kind != RX_PRIVATE)
 			err = rebind(u, s);
+	u->away = err;
 	pthread_mutex_unlock(&u->bind_lock);
 	if (u->registry)
 		registry_unlock(u->registry);

@@ -1259,6 +1259,63 @@ static void group_v6(void **state)
 	group_of(false, &(union ibv_gid){ .raw = { 0xff, 0x05, [15] = 0x77 } });
 }
 
+/* A thread joins a group while the process is away, and is in it afterwards. */
+
+struct joining {
+	struct ibv_qp *qp;
+	union ibv_gid group;
+};
+
+static void *join_group(void *arg)
+{
+	struct joining *j = arg;
+
+	return (void *)(intptr_t)ibv_attach_mcast(j->qp, &j->group, 0);
+}
+
+static void joined_meanwhile(void **state)
+{
+	struct joining j = {
+		.group = { .raw = { [10] = 0xff, 0xff, 239, 7, 8 } }
+	};
+	pthread_t thread;
+	struct ibv_ah *ah;
+	struct end a, b;
+	int index;
+
+	(void)state;
+	setup(NULL);
+	index = gid_index(true);
+	if (index < 0) {
+		teardown(NULL);
+		skip();
+	}
+	end_init(&a, IBV_QPT_UD, NULL);
+	end_init(&b, IBV_QPT_UD, NULL);
+	connect_to(a.qp, 0);
+	connect_to(b.qp, 0);
+	fill(a.buf, 100, 3);
+	post_recv(&b, 2, 0, 200);
+	j.qp = b.qp;
+	for (unsigned i = 0; i < 12; i++) {
+		j.group.raw[15] = (uint8_t)(i + 1);
+		ah = ah_to(index, &j.group);
+		assert_non_null(ah);
+		assert_int_equal(softhca_suspend(), 0);
+		assert_int_equal(pthread_create(&thread, NULL, join_group, &j),
+				 0);
+		usleep(i % 4 * 500);
+		assert_int_equal(softhca_resume(), 0);
+		assert_null(join(thread));
+		group_hears(&a, ah, &b);
+		assert_int_equal(ibv_detach_mcast(b.qp, &j.group, 0), 0);
+		assert_int_equal(ibv_destroy_ah(ah), 0);
+	}
+	end_fini(&a);
+	end_fini(&b);
+	teardown(NULL);
+}
+
 /* rsockets: what one end says the other one says as well. */
 
 #define RS_PORT 17472
@@ -1493,6 +1550,7 @@ int main(void)
 		cmocka_unit_test(nothing_is_lost),
 		cmocka_unit_test(group_v4),
 		cmocka_unit_test(group_v6),
+		cmocka_unit_test(joined_meanwhile),
 		cmocka_unit_test(streams),
 		cmocka_unit_test(stream_datagrams),
 		cmocka_unit_test(polling_seated),
