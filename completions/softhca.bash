@@ -7,7 +7,7 @@ _softhca()
 
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
-		COMPREPLY=($(compgen -W 'run env cdi devices doctor explain stat trace --help --version' -- "$cur"))
+		COMPREPLY=($(compgen -W 'run env cdi devices doctor explain ps stat trace --help --version' -- "$cur"))
 		return
 	fi
 	while read -r word; do
@@ -58,7 +58,11 @@ _softhca()
 	*:*'|'*) COMPREPLY=($(compgen -W "$(tr '|' ' ' <<<"${takes[$prev]}")" -- "$cur")) ;;
 	*:?*) ;; # a number, or what only the user knows
 	*)
-		[[ $cmd == explain ]] && words+=" $(softhca explain --list 2>/dev/null)"
+		if [[ $cmd == explain ]]; then # names, in full or as people say them, in capitals or not
+			value=$(softhca explain --list 2>/dev/null | sed -E 'p; s/^(IBV_WC|IBV_EVENT|RDMA_CM_EVENT)_//')
+			[[ $cur == *[a-z]* ]] && value=${value,,}
+			words+=" $value $(softhca ps 2>/dev/null | sed -nE 's/^process ([0-9]+) .*/\1/p')"
+		fi
 		COMPREPLY=($(compgen -W "$words" -- "$cur"))
 		[[ $cur == -* ]] && return
 		case $cmd in

@@ -3,8 +3,8 @@
  *
  * softhca starts programs under the libraries (run), shows the environment
  * that does so (env) and what gives it to containers (cdi), lists the devices (devices), reports why something does
- * not work (doctor), what errors mean (explain), what running programs do (stat)
- * and what has been recorded of them (trace). It links neither library but loads
+ * not work (doctor), what errors mean (explain), what running programs wait for
+ * (ps) and do (stat), and what has been recorded of them (trace). It links neither library but loads
  * the ones beside it, so that it can report what is wrong with them.
  */
 #ifndef SOFTHCA_CLI_CLI_H
@@ -35,16 +35,19 @@ void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void cli_parse(const struct argp *argp, int argc, char **argv, int usage_status,
 	       const char *hint, void *input);
 
+/* How many letters differ, at least (Levenshtein), without case; b has at most
+ * CLI_NAME_MAX. */
+#define CLI_NAME_MAX 64
+unsigned cli_edit_distance(const char *a, const char *b);
+
 int cmd_run(int argc, char **argv);
 int cmd_env(int argc, char **argv);
 int cmd_cdi(int argc, char **argv);
 int cmd_devices(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
+int cmd_ps(int argc, char **argv);
 int cmd_stat(int argc, char **argv);
-/* Prints what each queue pair of a process waits for; false: it is none that
- * answers. */
-bool stat_explain(pid_t pid);
 int cmd_trace(int argc, char **argv);
 
 /* Not shown in --help: run by doctor inside the environment of run, it reports

@@ -2,10 +2,12 @@
  * errors.c - softhca explain: what an error means, and what to do about it
  *
  * The text is docs/ERRORS.md, which is compiled in. A section begins with
- * "### NAME (NUMBER)" and ends where the next heading begins.
+ * "### NAME (NUMBER)" and ends where the next heading begins. Its first line may
+ * be what ibv_wc_status_str(3) or ibv_event_type_str(3) make of it.
  */
 #include "base/bytes.h"
 #include "cli/cli.h"
+#include "cli/ps.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -13,7 +15,7 @@
 #include <string.h>
 #include <strings.h>
 
-#define NAME_MAX_LEN 64
+#define NAME_MAX_LEN CLI_NAME_MAX
 #define MAX_NEAR 5
 
 extern const char errors_md[]; /* docs/ERRORS.md */
@@ -62,11 +64,30 @@ static const char *bare_name(const char *name)
 	return name;
 }
 
+/* What programs print for it; false: nothing else than its name. */
+static bool printed_as(const struct section *s, char text[NAME_MAX_LEN])
+{
+	static const char begins[] = "Printed as: ";
+	const char *errno_text = strerrordesc_np((int)s->number);
+
+	if (!strncmp(s->text, begins, sizeof(begins) - 1))
+		snprintf(text, NAME_MAX_LEN, "%.*s",
+			 (int)strcspn(s->text + sizeof(begins) - 1, "\n"),
+			 s->text + sizeof(begins) - 1);
+	else if (s->name[0] == 'E' && errno_text)
+		snprintf(text, NAME_MAX_LEN, "%s", errno_text);
+	else
+		return false;
+	return true;
+}
+
 static bool is_it(const struct section *s, const char *asked)
 {
-	char *end;
+	char text[NAME_MAX_LEN], *end;
 	long n = strtol(asked, &end, 0);
 
+	if (printed_as(s, text) && !strcasecmp(asked, text))
+		return true;
 	if (end != asked && !*end)
 		return labs(n) == s->number;
 	/* A full name is itself; otherwise all kinds that have it. */
@@ -85,34 +106,6 @@ static void print_section(const struct section *s, bool first)
 	putchar('\n');
 }
 
-/* How many letters differ, at least (Levenshtein), without case. */
-static unsigned edit_distance(const char *a, const char *b)
-{
-	unsigned row[NAME_MAX_LEN + 1];
-	size_t n = strlen(b);
-
-	for (size_t j = 0; j <= n; j++)
-		row[j] = (unsigned)j;
-	for (size_t i = 0; a[i]; i++) {
-		unsigned diagonal = row[0];
-
-		row[0] = (unsigned)i + 1;
-		for (size_t j = 0; j < n; j++) {
-			unsigned best =
-				diagonal + (toupper((unsigned char)a[i]) !=
-					    toupper((unsigned char)b[j]));
-
-			diagonal = row[j + 1];
-			if (row[j] + 1 < best)
-				best = row[j] + 1;
-			if (diagonal + 1 < best)
-				best = diagonal + 1;
-			row[j + 1] = best;
-		}
-	}
-	return row[n];
-}
-
 static void say_near(const char *asked)
 {
 	char near[MAX_NEAR * (NAME_MAX_LEN + 2)] = "";
@@ -123,7 +116,7 @@ static void say_near(const char *asked)
 	while (n < MAX_NEAR && *name && next_section(&p, &s)) {
 		if (!strcasestr(s.name, name) &&
 		    (strlen(name) >= NAME_MAX_LEN ||
-		     edit_distance(name, bare_name(s.name)) >
+		     cli_edit_distance(name, bare_name(s.name)) >
 			     1 + strlen(name) / 4))
 			continue;
 		snprintf(near + strlen(near), sizeof(near) - strlen(near),
@@ -131,8 +124,7 @@ static void say_near(const char *asked)
 	}
 	if (*asked && !asked[strspn(asked, "0123456789")])
 		cli_say("unknown error %s; nor is that a running softhca "
-			"program of this user (one that has connected a queue "
-			"pair)",
+			"program of this user (softhca ps)",
 			asked);
 	else if (n)
 		cli_say("unknown error %s; did you mean %s?", asked, near);
@@ -142,19 +134,50 @@ static void say_near(const char *asked)
 			asked);
 }
 
-static bool explain_name(const char *asked, bool first)
+static bool is_name_char(char c)
+{
+	return isalnum((unsigned char)c) || c == '_';
+}
+
+/* Whether a message has it: its full name, or what is printed for it. */
+static bool is_in(const struct section *s, const char *message)
+{
+	const size_t len = strlen(s->name);
+	char text[NAME_MAX_LEN];
+
+	for (const char *p = message; (p = strstr(p, s->name)); p += len)
+		if ((p == message || !is_name_char(p[-1])) &&
+		    !is_name_char(p[len]))
+			return true;
+	return printed_as(s, text) && strcasestr(message, text);
+}
+
+/* Prints the sections that match. */
+static bool explain_by(bool (*match)(const struct section *s, const char *what),
+		       const char *what, bool first)
 {
 	const char *p = errors_md;
 	struct section s;
 	bool found = false;
 
 	while (next_section(&p, &s)) {
-		if (!is_it(&s, asked))
+		if (!match(&s, what))
 			continue;
 		print_section(&s, first && !found);
 		found = true;
 	}
 	return found;
+}
+
+static bool is_known(const char *asked)
+{
+	const char *p = errors_md;
+	struct section s;
+
+	while (next_section(&p, &s))
+		if (is_it(&s, asked))
+			return true;
+	return !asked[strspn(asked, "0123456789")];
 }
 
 /* A number may be that of a process as well. */
@@ -164,7 +187,7 @@ static bool explain_process(const char *asked)
 	long pid = strtol(asked, &end, 10);
 
 	return *asked && !*end && pid > 0 && pid <= INT_MAX &&
-	       stat_explain((pid_t)pid);
+	       ps_explain((pid_t)pid);
 }
 
 static void list_names(void)
@@ -178,27 +201,22 @@ static void list_names(void)
 
 struct asked {
 	bool list;
-	int shown, failed;
+	char **args;
+	unsigned n;
 };
 
 static error_t parse_errors(int key, char *arg, struct argp_state *state)
 {
 	struct asked *a = state->input;
-	bool known;
 
+	(void)arg;
 	switch (key) {
 	case 'l':
 		a->list = true;
 		return 0;
-	case ARGP_KEY_ARG:
-		/* A number may be both. */
-		known = explain_name(arg, !a->shown);
-		if (explain_process(arg) || known) {
-			a->shown++;
-		} else {
-			a->failed++;
-			say_near(arg);
-		}
+	case ARGP_KEY_ARGS:
+		a->args = state->argv + state->next;
+		a->n = (unsigned)(state->argc - state->next);
 		return 0;
 	case ARGP_KEY_NO_ARGS:
 		if (a->list)
@@ -211,6 +229,42 @@ static error_t parse_errors(int key, char *arg, struct argp_state *state)
 	}
 }
 
+/* What a program has printed, in one argument or several. False: no error that
+ * is known is in it, or each argument is one. */
+static bool explain_message(const struct asked *a)
+{
+	char message[1024] = "";
+	bool known = true;
+
+	for (unsigned i = 0; i < a->n; i++) {
+		const size_t len = strlen(message);
+
+		known = known && is_known(a->args[i]);
+		snprintf(message + len, sizeof(message) - len, "%s%s",
+			 i ? " " : "", a->args[i]);
+	}
+	return !known && explain_by(is_in, message, true);
+}
+
+/* How many are not known. */
+static unsigned explain_each(const struct asked *a)
+{
+	unsigned failed = 0, shown = 0;
+
+	for (unsigned i = 0; i < a->n; i++) {
+		/* A number may be both. */
+		const bool known = explain_by(is_it, a->args[i], !shown);
+
+		if (explain_process(a->args[i]) || known) {
+			shown++;
+		} else {
+			failed++;
+			say_near(a->args[i]);
+		}
+	}
+	return failed;
+}
+
 int cmd_explain(int argc, char **argv)
 {
 	static const struct argp_option options[] = {
@@ -220,26 +274,30 @@ int cmd_explain(int argc, char **argv)
 	static const struct argp argp = {
 		.options = options,
 		.parser = parse_errors,
-		.args_doc = "NAME...|PID...",
+		.args_doc = "NAME...|MESSAGE|PID...",
 		.doc = "Print what an error means, what causes it here and on "
 		       "hardware, and what to do: the status of a completion, "
 		       "an asynchronous event, an event of rdma_cm or an "
-		       "errno, by name or number.\v"
-		       "Of a running program, by its process ID: what each "
-		       "queue pair waits for.\n\n"
+		       "errno, by name, by number or as a program has printed "
+		       "it.\v"
+		       "Of a running program, by its process ID: what its "
+		       "threads, connections and queue pairs wait for.\n\n"
 		       "A number may be of several kinds: all are printed. "
 		       "\"softhca run --explain\" says which cause it was.\n\n"
 		       "Examples:\n"
 		       "  softhca explain RETRY_EXC_ERR\n"
-		       "  softhca explain IBV_WC_REM_ACCESS_ERR\n"
+		       "  softhca explain transport retry counter exceeded\n"
 		       "  softhca explain 12",
 	};
 	struct asked a = { 0 };
+	unsigned failed = 0;
 
 	cli_parse(&argp, argc, argv, EXIT_USAGE, NULL, &a);
 	if (a.list)
 		list_names();
+	if (a.n && !explain_message(&a))
+		failed = explain_each(&a);
 	if (fflush(stdout))
 		return 1;
-	return a.failed ? 1 : 0;
+	return failed ? 1 : 0;
 }

@@ -3,6 +3,7 @@
  */
 #include "cli/cli.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,6 +25,7 @@ static const char usage[] =
 	"  doctor    report what works here, what does not, and how to fix "
 	"it\n"
 	"  explain   print what an error means, and what to do about it\n"
+	"  ps        show what running programs wait for: why does it hang?\n"
 	"  stat      show what running programs send, receive and lose\n"
 	"  trace     show what run --trace has recorded: where the time went\n"
 	"\n"
@@ -45,8 +47,8 @@ static const struct {
 	{ "run", cmd_run },       { "env", cmd_env },
 	{ "cdi", cmd_cdi },       { "devices", cmd_devices },
 	{ "doctor", cmd_doctor }, { "explain", cmd_explain },
-	{ "stat", cmd_stat },     { "trace", cmd_trace },
-	{ "_probe", cmd_probe },
+	{ "ps", cmd_ps },         { "stat", cmd_stat },
+	{ "trace", cmd_trace },   { "_probe", cmd_probe },
 };
 
 void cli_say(const char *fmt, ...)
@@ -58,6 +60,33 @@ void cli_say(const char *fmt, ...)
 	vfprintf(stderr, fmt, ap);
 	va_end(ap);
 	fputc('\n', stderr);
+}
+
+unsigned cli_edit_distance(const char *a, const char *b)
+{
+	unsigned row[CLI_NAME_MAX + 1];
+	size_t n = strlen(b);
+
+	for (size_t j = 0; j <= n; j++)
+		row[j] = (unsigned)j;
+	for (size_t i = 0; a[i]; i++) {
+		unsigned diagonal = row[0];
+
+		row[0] = (unsigned)i + 1;
+		for (size_t j = 0; j < n; j++) {
+			unsigned best =
+				diagonal + (toupper((unsigned char)a[i]) !=
+					    toupper((unsigned char)b[j]));
+
+			diagonal = row[j + 1];
+			if (row[j] + 1 < best)
+				best = row[j] + 1;
+			if (diagonal + 1 < best)
+				best = diagonal + 1;
+			row[j + 1] = best;
+		}
+	}
+	return row[n];
 }
 
 static int print_version(void)
@@ -87,6 +116,8 @@ static error_t parse_common(int key, char *arg, struct argp_state *state)
 	switch (key) {
 	case OPT_HELP:
 	case 'h':
+		/* The text's column: behind --same-host=auto|copy|udp. */
+		setenv("ARGP_HELP_FMT", "opt-doc-col=33", 0);
 		argp_state_help(state, stdout,
 				ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG |
 					ARGP_HELP_DOC);
@@ -155,7 +186,8 @@ int main(int argc, char **argv)
 		cli_say("unknown command exec; did you mean softhca run?");
 	else
 		cli_say("unknown command %s; the commands are run, env, cdi, "
-			"devices, doctor, explain, stat and trace. To run a "
+			"devices, doctor, explain, ps, stat and trace. To run "
+			"a "
 			"program: "
 			"softhca run -- %s",
 			argv[1], argv[1]);

@@ -4,7 +4,7 @@
  * As a table of queue pairs, once or again and again; as JSON; or as text that
  * Prometheus reads.
  */
-#include "counters/stat.h"
+#include "cli/ps.h"
 
 #include "base/bytes.h"
 #include "base/gid.h"
@@ -34,6 +34,7 @@ struct line {
 	const struct stat_reply *reply;
 	const struct stat_qp *qp;
 	uint64_t bytes; /* since the last look, if there was one */
+	uint32_t work;
 	uint64_t sort;
 };
 
@@ -46,7 +47,7 @@ static const struct argp_option options[] = {
 	{ "pid", 'p', "PID", 0, "Only this process", 0 },
 	{ "sort", 's', "COUNTER", 0,
 	  "Most of this counter first (tx_bytes, retransmits...); else most "
-	  "bytes",
+	  "bytes, and with --interval the order of processes",
 	  0 },
 	{ 0 },
 };
@@ -152,10 +153,11 @@ static const struct stat_qp *qp_before(const struct stat_reply *was, size_t n,
 	return NULL;
 }
 
-static void print_line(const struct line *l, uint64_t bytes)
+/* interval 0: once, with what was copied instead of rates. */
+static void print_line(const struct line *l, double interval)
 {
 	const struct stat_qp *q = l->qp;
-	char t[7][16], peer[80] = "-";
+	char t[7][16], rates[40], peer[80] = "-";
 	struct gid_text gid;
 
 	if (q->dest_qpn) {
@@ -163,19 +165,26 @@ static void print_line(const struct line *l, uint64_t bytes)
 		snprintf(peer, sizeof(peer), "%s 0x%06x", gid.text,
 			 q->dest_qpn);
 	}
-	printf("%7d %-15.15s %-9.9s 0x%06x %-3s %-5s %8s %8s %8s %7s %7s %7s  "
+	if (interval > 0)
+		snprintf(rates, sizeof(rates), "%8s %8s",
+			 human_number((uint64_t)((double)l->bytes / interval),
+				      t[0]),
+			 human_number((uint64_t)(l->work / interval), t[6]));
+	else
+		snprintf(rates, sizeof(rates), "%8s",
+			 human_number(q->n[STAT_DIRECT_BYTES], t[0]));
+	printf("%7d %-15.15s %-9.9s 0x%06x %-3s %-5s %8s %8s %s %7s %7s %7s  "
 	       "%s\n",
 	       (int)l->reply->pid, l->reply->comm,
 	       l->reply->device[q->device].name, q->qpn, qp_type_str(q->type),
 	       qp_state_str(q->state), human_number(q->n[STAT_TX_BYTES], t[1]),
-	       human_number(q->n[STAT_RX_BYTES], t[2]),
-	       human_number(bytes, t[0]),
+	       human_number(q->n[STAT_RX_BYTES], t[2]), rates,
 	       human_number(q->n[STAT_RETRANSMITS], t[3]),
 	       human_number(q->n[STAT_RNR_RX] + q->n[STAT_NO_RECEIVE], t[4]),
 	       human_number(q->n[STAT_OUT_OF_SEQUENCE], t[5]), peer);
 }
 
-static void say_silent(const struct stat_reply *r)
+void stat_say_silent(const struct stat_reply *r)
 {
 	if (r->err)
 		cli_say("process %d%s%s%s %s", (int)r->pid,
@@ -209,26 +218,28 @@ static int print_table(const struct args *a, const struct stat_reply *r,
 			const struct stat_qp *q = &r[i].qp[k], *old;
 
 			old = qp_before(was, nwas, r[i].pid, q->qpn);
-			*l = (struct line){ &r[i], q, bytes_of(q), 0 };
-			if (old && bytes_of(old) <= l->bytes)
+			*l = (struct line){ &r[i], q, bytes_of(q), 0, 0 };
+			if (old && bytes_of(old) <= l->bytes) {
 				l->bytes -= bytes_of(old);
-			else if (was)
+				l->work = q->work - old->work;
+			} else if (was || a->interval > 0) {
 				l->bytes = 0;
-			l->sort = a->sort < STAT_COUNTERS ? q->n[a->sort] :
-							    l->bytes;
+			}
+			/* Rows that are looked at again and again stay where
+			 * they are. */
+			if (a->sort < STAT_COUNTERS)
+				l->sort = q->n[a->sort];
+			else if (a->interval <= 0)
+				l->sort = l->bytes;
 		}
 	}
 	qsort(lines, count, sizeof(*lines), most_first);
-	printf("%7s %-15s %-9s %-8s %-3s %-5s %8s %8s %8s %7s %7s %7s  %s\n",
+	printf("%7s %-15s %-9s %-8s %-3s %-5s %8s %8s %s %7s %7s %7s  %s\n",
 	       "PID", "COMMAND", "DEVICE", "QP", "TYP", "STATE", "SENT",
-	       "RECEIVED", a->interval > 0 ? "BYTES/s" : "COPIED", "RETRANS",
-	       "RNR", "GAPS", "PEER");
+	       "RECEIVED", a->interval > 0 ? " BYTES/s   MSGS/s" : "  COPIED",
+	       "RETRANS", "RNR", "GAPS", "PEER");
 	for (size_t i = 0; i < count; i++)
-		print_line(
-			&lines[i],
-			a->interval <= 0 ? lines[i].qp->n[STAT_DIRECT_BYTES] :
-			was ? (uint64_t)((double)lines[i].bytes / a->interval) :
-			      0);
+		print_line(&lines[i], a->interval);
 	free(lines);
 	return 0;
 }
@@ -262,6 +273,17 @@ static void json_qp(struct json *j, const struct stat_reply *r,
 	json_end(j, '}');
 }
 
+static void json_lines(struct json *j, const char *text)
+{
+	char line[1024];
+
+	for (size_t n; *text; text += n + (text[n] == '\n')) {
+		n = strcspn(text, "\n");
+		snprintf(line, sizeof(line), "%.*s", (int)n, text);
+		json_string(j, NULL, line);
+	}
+}
+
 static void json_answer(struct json *j, const struct stat_reply *r)
 {
 	json_counters(j, r->head->others_n, stat_other_names, STAT_OTHERS);
@@ -272,6 +294,9 @@ static void json_answer(struct json *j, const struct stat_reply *r)
 		json_counters(j, r->device[i].n, stat_names, STAT_COUNTERS);
 		json_end(j, '}');
 	}
+	json_end(j, ']');
+	json_begin(j, "waits", '[');
+	json_lines(j, r->text);
 	json_end(j, ']');
 	json_begin(j, "qps", '[');
 	for (uint32_t i = 0; i < r->head->nqps; i++)
@@ -380,36 +405,8 @@ static int show_counters(const struct args *a, const struct stat_reply *r,
 				      print_table(a, r, n, was, nwas);
 	fflush(stdout);
 	for (size_t i = 0; i < n; i++)
-		say_silent(&r[i]);
+		stat_say_silent(&r[i]);
 	return err;
-}
-
-bool stat_explain(pid_t pid)
-{
-	struct stat_reply *r;
-	char text[STAT_TEXT];
-	size_t n, chosen;
-
-	if (stat_ask(NULL, STAT_WANT_ALL, &r, &n))
-		return false;
-	chosen = choose_processes(r, n, pid);
-	for (size_t i = 0; i < chosen; i++) {
-		say_silent(&r[i]);
-		if (r[i].err)
-			continue;
-		printf("process %d (%s): %u queue pair%s\n", (int)pid,
-		       r[i].comm, r[i].head->nqps,
-		       r[i].head->nqps == 1 ? "" : "s");
-		for (uint32_t k = 0; k < r[i].head->nqps; k++) {
-			const struct stat_qp *q = &r[i].qp[k];
-
-			stat_qp_text(q, qp_type_str(q->type),
-				     qp_state_str(q->state), text);
-			puts(text);
-		}
-	}
-	stat_free(r, n);
-	return chosen;
 }
 
 int cmd_stat(int argc, char **argv)
@@ -421,7 +418,28 @@ int cmd_stat(int argc, char **argv)
 		       "and what they "
 		       "send, receive and lose. A program is shown once a "
 		       "queue pair of it has "
-		       "been connected.",
+		       "been connected.\v"
+		       "The columns:\n"
+		       "  SENT, RECEIVED  bytes of payload in packets\n"
+		       "  COPIED          bytes that this end has moved "
+		       "without packets, from and to\n"
+		       "                  processes of this host\n"
+		       "  BYTES/s         all three, since the last look\n"
+		       "  MSGS/s          work requests and receives that were "
+		       "done since then\n"
+		       "  RETRANS         times that it went back to send "
+		       "again\n"
+		       "  RNR             messages that found no receive "
+		       "posted, here or there\n"
+		       "  GAPS            requests that arrived ahead of the "
+		       "one due: some were lost\n"
+		       "\n"
+		       "Examples:\n"
+		       "  softhca stat -i 1\n"
+		       "  softhca stat --sort retransmits\n"
+		       "  softhca stat --pid 1234 --json\n"
+		       "  softhca ps                          # what they wait "
+		       "for",
 	};
 	struct args a = { .sort = STAT_COUNTERS };
 	struct stat_reply *r = NULL, *was = NULL;

@@ -295,6 +295,12 @@ uint32_t cm_conn_id(const struct cm_conn *c)
 	return c->local_id;
 }
 
+void cm_conn_sent(const struct cm_conn *c, unsigned *sent, unsigned *most)
+{
+	*sent = c->retries + 1u;
+	*most = c->max_retries + 1u;
+}
+
 struct cm_stats cm_stats(const struct cm *cm)
 {
 	struct cm_stats s = cm->stats;

@@ -287,6 +287,9 @@ void cm_conn_set_user(struct cm_conn *conn, void *user);
 enum cm_state cm_conn_state(const struct cm_conn *conn);
 const struct roce_path *cm_conn_path(const struct cm_conn *conn);
 uint32_t cm_conn_id(const struct cm_conn *conn); /* local communication ID */
+/* How often the last message that wants an answer was sent, and how often it will
+ * be. */
+void cm_conn_sent(const struct cm_conn *conn, unsigned *sent, unsigned *most);
 
 /* For tests and tools. Connections include closed ones that still answer. */
 struct cm_stats {

@@ -29,6 +29,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -439,6 +440,51 @@ static int on_event(void *arg, const struct cm_event *ev)
 	return g->user ? g->user->event(g->user->arg, ev) : 0;
 }
 
+void gsi_waits(struct engine *e, struct lines *out, uint64_t now)
+{
+	struct gsi *g = to_process(e)->gsi;
+
+	pthread_mutex_lock(&g->lock);
+	if (g->user)
+		g->user->waits(g->user->arg, out, now);
+	pthread_mutex_unlock(&g->lock);
+}
+
+bool gsi_is_channel(struct engine *e, int fd)
+{
+	struct gsi *g = to_process(e)->gsi;
+	bool is;
+
+	pthread_mutex_lock(&g->lock);
+	is = g->user && g->user->is_channel(g->user->arg, fd);
+	pthread_mutex_unlock(&g->lock);
+	return is;
+}
+
+const char *shca_cm_silent(struct engine *e, uint64_t service_id,
+			   const struct roce_path *path, struct key_why *why)
+{
+	const struct registry *r = e->registry;
+	const int slot = r && netdev_is_local(&path->dgid) ?
+				 registry_listener(r, service_id, &path->dgid) :
+				 -ENOENT;
+	pid_t pid = 0;
+	char state;
+
+	if (slot < 0 || !registry_holder(r, (unsigned)slot, &pid) || !pid)
+		return "no process receives RoCE there, its listener does not "
+		       "fetch its events (backlog), or a firewall drops UDP "
+		       "4791; softhca doctor --peer HOST";
+	state = proc_state(pid, pid);
+	snprintf(why->text, sizeof(why->text), "%s %d %s", "process", (int)pid,
+		 state == 'T' || state == 't' ?
+			 "listens there, and is stopped, by a signal or a "
+			 "debugger" :
+			 "listens there, and does not fetch its events "
+			 "(backlog), or gets no processor");
+	return why->text;
+}
+
 int gsi_init(struct engine *e)
 {
 	struct cm_config cfg = { .max_retries = e->cfg->cm_retries,
@@ -523,6 +569,8 @@ int shca_cm_open(struct engine *e, uint64_t ca_guid,
 	err = engine_start(e);
 	if (err)
 		return err;
+	/* Who only listens may be asked what it waits for, too. */
+	to_process(e)->ops->begin(e);
 	pthread_mutex_lock(&g->bind_lock);
 	if (e->registry && !g->leased) {
 		chunk = registry_lease(e->registry);

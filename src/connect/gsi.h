@@ -23,6 +23,8 @@ void gsi_qp_gone(struct engine *e, struct shca_qp *qp);
 /* The process ends: tells its peers, once. */
 void gsi_farewell(struct engine *e);
 
+struct lines; /* base/lines.h */
+
 /*
  * For librdmacm. shca_cm_open() makes the connection manager ready for
  * connections of a device and starts the progress thread. The user's functions
@@ -39,6 +41,10 @@ struct shca_cm_user {
 	/* When expire() is due, or UINT64_MAX; it may be called before. */
 	uint64_t (*deadline)(void *arg);
 	void (*expire)(void *arg, uint64_t now_ns);
+	/* What it waits for, a line each (process/waits.c); whether a descriptor
+	 * is one that its events come by. */
+	void (*waits)(void *arg, struct lines *out, uint64_t now_ns);
+	bool (*is_channel)(void *arg, int fd);
 	void *arg;
 };
 
@@ -46,6 +52,12 @@ int shca_cm_open(struct engine *e, uint64_t ca_guid,
 		 const struct shca_cm_user *user);
 struct cm *shca_cm_lock(struct engine *e);
 void shca_cm_unlock(struct engine *e);
+/* Why nobody answers a request along a path, as far as is known; lock held. */
+const char *shca_cm_silent(struct engine *e, uint64_t service_id,
+			   const struct roce_path *path, struct key_why *why);
+/* For who asks what the process waits for: shca_cm_user.waits, is_channel. */
+void gsi_waits(struct engine *e, struct lines *out, uint64_t now_ns);
+bool gsi_is_channel(struct engine *e, int fd);
 
 /* The owner of a QP, for qp_gone(), or NULL; lock held. */
 static inline void *shca_cm_qp_owner(struct ibv_qp *qp)

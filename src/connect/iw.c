@@ -1135,6 +1135,40 @@ void shca_iw_set_user(struct shca_iw *iw, void *user)
 	iw->user = user;
 }
 
+bool shca_iw_says(const struct shca_iw *iw, char *text, size_t size)
+{
+	switch ((enum phase)atomic_load(&iw->phase)) {
+	case IW_CONNECTING:
+		if (iw->refused)
+			snprintf(text, size,
+				 "TCP was refused %u times of %u: nobody "
+				 "listens there",
+				 iw->refused, REFUSED_TRIES);
+		else
+			snprintf(text, size, "%s",
+				 iw->waits ? "others that connect there come "
+					     "first" :
+					     "TCP has no answer: no such host, "
+					     "or a firewall");
+		return true;
+	case IW_REPLY:
+		snprintf(text, size,
+			 "TCP is connected, and the program there has neither "
+			 "accepted nor rejected the request");
+		return true;
+	case IW_ASKED:
+		snprintf(text, size, "the program is to answer");
+		return true;
+	case IW_REQUEST:
+	case IW_WAITING:
+	case IW_QP:
+	case IW_LINGER:
+	case IW_CLOSED:
+		break;
+	}
+	return false;
+}
+
 static void end_by(struct shca_iw *iw, enum ibv_qp_state to)
 {
 	struct shca_qp *qp = iw->qp;

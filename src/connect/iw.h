@@ -89,6 +89,8 @@ int shca_iw_connect(struct engine *e, struct shca_iw **iw,
 int shca_iw_accept(struct shca_iw *iw, const struct shca_iw_ask *ask);
 int shca_iw_reject(struct shca_iw *iw, const void *data, size_t len);
 void shca_iw_set_user(struct shca_iw *iw, void *user);
+/* What one that is not established waits for; false: it is. */
+bool shca_iw_says(const struct shca_iw *iw, char *text, size_t size);
 /* Ends it in order: what is not established is reset. The user hears of an end
  * if it was. */
 void shca_iw_disconnect(struct shca_iw *iw);

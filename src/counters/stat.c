@@ -214,7 +214,7 @@ static int put(int fd, const void *p, size_t size)
 }
 
 int stat_file(const struct stat_head *head, const struct stat_device *devices,
-	      const struct stat_qp *qps)
+	      const struct stat_qp *qps, const char *text)
 {
 	int err, fd = memfd_create("softhca-stat",
 				   MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -226,6 +226,8 @@ int stat_file(const struct stat_head *head, const struct stat_device *devices,
 		err = put(fd, devices, head->ndevices * sizeof(*devices));
 	if (!err)
 		err = put(fd, qps, head->nqps * sizeof(*qps));
+	if (!err)
+		err = put(fd, text, head->text);
 	if (!err &&
 	    fcntl(fd, F_ADD_SEALS,
 		  F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL))
@@ -273,6 +275,16 @@ static bool printable(const char *s, size_t size)
 	return false;
 }
 
+/* The same of lines. */
+static bool printable_lines(const char *s, size_t size)
+{
+	for (size_t i = 0; i + 1 < size; i++)
+		if (s[i] != '\n' &&
+		    ((unsigned char)s[i] < ' ' || (unsigned char)s[i] > '~'))
+			return false;
+	return size && !s[size - 1];
+}
+
 /* Whether it is what it has to be. Sealed, it stays so. */
 static bool is_sound(struct stat_reply *r)
 {
@@ -285,11 +297,13 @@ static bool is_sound(struct stat_reply *r)
 		return false;
 	want += (uint64_t)h->ndevices * sizeof(*r->device);
 	want += (uint64_t)h->nqps * sizeof(*r->qp);
+	want += h->text;
 	if (r->size != want)
 		return false;
 	r->head = h;
 	r->device = (const void *)(h + 1);
 	r->qp = (const void *)(r->device + h->ndevices);
+	r->text = (const void *)(r->qp + h->nqps);
 	for (uint32_t i = 0; i < h->ndevices; i++)
 		if (!printable(r->device[i].name, sizeof(r->device[i].name)))
 			return false;
@@ -297,7 +311,7 @@ static bool is_sound(struct stat_reply *r)
 		if (r->qp[i].device >= h->ndevices ||
 		    !printable(r->qp[i].waits, sizeof(r->qp[i].waits)))
 			return false;
-	return true;
+	return printable_lines(r->text, h->text);
 }
 
 static int map_file(struct stat_reply *r, int file)
@@ -349,6 +363,17 @@ void stat_process_name(pid_t pid, char name[32])
 			*c = '?';
 	if (f)
 		fclose(f);
+}
+
+void stat_head_text(pid_t pid, const char *comm, uint32_t nqps,
+		    char text[STAT_TEXT])
+{
+	if (nqps)
+		snprintf(text, STAT_TEXT, "process %d (%s): %u queue pair%s",
+			 (int)pid, comm, nqps, nqps == 1 ? "" : "s");
+	else
+		snprintf(text, STAT_TEXT, "process %d (%s): no queue pair",
+			 (int)pid, comm);
 }
 
 void stat_qp_text(const struct stat_qp *q, const char *type, const char *state,

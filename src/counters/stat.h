@@ -2,7 +2,8 @@
  * stat.h - what a process says of its devices and queue pairs when it is asked
  *
  * Beside the registry's file each process has a socket, for its user alone; a
- * client that connects gets one copy of all counters, a sealed file in memory.
+ * client that connects gets one copy of all counters, a sealed file in memory:
+ * the head, devices, queue pairs, and lines of text, of what else it waits for.
  * Nothing is shared, and no process counts for another: it costs a process
  * nothing until it is queried. The reader treats the copy as hostile.
  */
@@ -16,7 +17,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define STAT_VERSION 2
+#define STAT_VERSION 3
 
 /* Of a queue pair, and the sums of a device. */
 enum stat_counter {
@@ -49,6 +50,7 @@ struct stat_head {
 	uint32_t counters, others; /* how many there are */
 	uint32_t ndevices, nqps; /* follow */
 	uint32_t missed; /* QPs that found no room here: made meanwhile */
+	uint32_t text; /* bytes of text behind them, with the NUL at its end */
 	uint64_t others_n[STAT_OTHERS];
 };
 
@@ -61,17 +63,22 @@ struct stat_qp {
 	uint32_t device; /* its index */
 	uint32_t qpn, type, state; /* enum ibv_qp_type, ibv_qp_state */
 	uint32_t dest_qpn; /* connected ones, from RTR on; else 0 */
-	uint32_t unused;
+	uint32_t work; /* work requests and receives that are done; wraps */
 	uint8_t dgid[16];
 	char waits[400]; /* for what: a sentence, printable; "": not said */
 	uint64_t n[STAT_COUNTERS];
 };
 
+#define STAT_TEXT 600
+
 /* The name that ps(1) shows of a process; "": it has gone. */
 void stat_process_name(pid_t pid, char name[32]);
+/* What a process says of itself, above its lines: "process 944 (rping): 1 queue
+ * pair". */
+void stat_head_text(pid_t pid, const char *comm, uint32_t nqps,
+		    char text[STAT_TEXT]);
 /* "QP 0x000011 (RC, RTS, peer 192.0.2.7 QP 0x000012): waits for ..."; type and
  * state by name. */
-#define STAT_TEXT 600
 void stat_qp_text(const struct stat_qp *q, const char *type, const char *state,
 		  char text[STAT_TEXT]);
 
@@ -93,7 +100,7 @@ void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want),
 
 /* A file in memory of head and what follows it, sealed; or -errno. */
 int stat_file(const struct stat_head *head, const struct stat_device *devices,
-	      const struct stat_qp *qps);
+	      const struct stat_qp *qps, const char *text);
 
 /* The asking side: what one process has said. */
 struct stat_reply {
@@ -104,6 +111,7 @@ struct stat_reply {
 	const struct stat_head *head;
 	const struct stat_device *device;
 	const struct stat_qp *qp;
+	const char *text; /* lines, printable */
 	void *map;
 	size_t size;
 };

@@ -73,8 +73,9 @@ static void place_qp(struct engine_qp *sched, void *arg)
 	qp->sport = 0;
 }
 
-static void place_ah(void *ah)
+static void place_ah(void *ah, void *arg)
 {
+	(void)arg;
 	shca_path_place(&to_ah(ah)->path);
 }
 
@@ -259,7 +260,7 @@ static int addresses_back(struct shca_process *p)
 	int err = shca_netdevs_back(&p->engine);
 
 	engine_qps_each(&p->engine, place_qp, NULL);
-	shca_live_each(&p->engine, SHCA_AH, place_ah);
+	shca_live_each(&p->engine, SHCA_AH, place_ah, NULL);
 	return err;
 }
 

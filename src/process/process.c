@@ -287,6 +287,7 @@ static void fork_child(void)
 	shca_live_release();
 	faults_forked();
 	check_forked();
+	shca_ack_waits_forked();
 	trace_forked();
 	pcap_close(recording);
 	recording = NULL;
@@ -363,6 +364,23 @@ void shca_process_drop(struct engine *e)
 
 /* Contexts */
 
+/* As in a network namespace that has just been made: nothing else would say why no
+ * address of a program is found. */
+static void say_no_address(struct shca_device *dev)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+	struct netdev_gid gid;
+
+	for (uint32_t i = 0; i < NETDEV_MAX_GIDS; i++)
+		if (!shca_gid(dev, 1, i, &gid))
+			return;
+	if (!atomic_flag_test_and_set(&said))
+		say("no interface of this network namespace is up and has an "
+		    "address, so %s has no GID and reaches nobody: ip link set "
+		    "lo up",
+		    dev->dev.name);
+}
+
 static int context_open(struct shca_device *dev, int cmd_fd,
 			struct shca_file *file, struct ibv_context **out)
 {
@@ -374,6 +392,8 @@ static int context_open(struct shca_device *dev, int cmd_fd,
 	err = shca_context_create(dev, e, cmd_fd, file, out);
 	if (err)
 		process_put(e);
+	else
+		say_no_address(dev);
 	return err;
 }
 

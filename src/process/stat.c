@@ -8,6 +8,8 @@
  */
 #include "parts.h"
 
+#include "waits.h"
+
 #include "base/bytes.h"
 #include "base/say.h"
 #include "counters/counter_file.h"
@@ -22,6 +24,8 @@
 #include <unistd.h>
 
 #define MORE 64 /* QPs made since they were counted */
+#define LINES_SIZE 65536
+#define SETTLE_NS 20000000u /* until who got a signal sleeps again */
 #define SUMS_NS 1000000000ull
 #define SUMS_MOST_NS (64 * SUMS_NS)
 
@@ -41,6 +45,8 @@ struct copy {
 	struct shca_device **dev; /* by index */
 	struct stat_device *device;
 	struct stat_qp *qp;
+	struct waits_receives *receives; /* of each; NULL: not wanted */
+	struct lines lines; /* the same */
 	struct stat_head head;
 	uint32_t size; /* of qp */
 	enum stat_want want;
@@ -79,6 +85,17 @@ static void sum_qp(struct engine_qp *sched, void *arg)
 		c->device[d].n[i] += q.n[i];
 }
 
+static struct waits_receives receives_of(const struct qp *core)
+{
+	/* Of XRC each message names its SRQ. */
+	const bool own = core->type != IBV_QPT_XRC_SEND &&
+			 core->type != IBV_QPT_XRC_RECV;
+	const struct qp_rq *rq =
+		core->srq ? &((struct shca_srq *)core->srq)->rq : &core->rq;
+
+	return (struct waits_receives){ core->srq, own ? qp_rq_count(rq) : 1 };
+}
+
 static void copy_qp(struct engine_qp *sched, void *arg)
 {
 	struct shca_qp *qp = container_of(sched, struct shca_qp, sched);
@@ -91,11 +108,14 @@ static void copy_qp(struct engine_qp *sched, void *arg)
 		c->head.missed++;
 		return;
 	}
+	if (c->receives)
+		c->receives[c->head.nqps] = receives_of(qp->core);
 	q = &c->qp[c->head.nqps++];
 	q->device = d;
 	q->qpn = qp->core->qpn;
 	q->type = (uint32_t)qp->core->type;
 	q->state = (uint32_t)qp->core->state;
+	q->work = qp->core->sq.head + qp->core->rq.head;
 	if (c->want == STAT_WANT_ALL)
 		qp->ops->waits(qp->core, c->now, q->waits, sizeof(q->waits));
 	shca_qp_counts(q, qp->core);
@@ -136,6 +156,8 @@ static void copy_free(struct copy *c)
 	free(c->dev);
 	free(c->device);
 	free(c->qp);
+	free(c->receives);
+	free(c->lines.text);
 }
 
 /* What a copy has is added to what all processes have counted. True: it was more
@@ -205,12 +227,22 @@ static bool copy_all(struct engine *e, enum stat_want want, struct copy *c)
 	c->qp = calloc(c->size, sizeof(*c->qp));
 	if (!c->qp)
 		return false;
+	if (want == STAT_WANT_ALL) {
+		c->receives = calloc(c->size, sizeof(*c->receives));
+		c->lines.text = calloc(1, LINES_SIZE);
+		if (!c->receives || !c->lines.text)
+			return false;
+		c->lines.size = LINES_SIZE;
+		shca_waits(e, &c->lines, c->now);
+	}
 	pthread_mutex_lock(&to_process(e)->contexts.lock);
 	done = copy_devices(e, c);
 	pthread_mutex_unlock(&to_process(e)->contexts.lock);
 	if (!done)
 		return false;
 	c->head.missed += !engine_qps_each(e, copy_qp, c);
+	if (c->receives)
+		shca_waits_receives(e, c->qp, c->receives, c->head.nqps);
 	sums_take(st, c);
 	return true;
 }
@@ -231,7 +263,8 @@ static int copy(void *arg, enum stat_want want)
 		c.head.others_n[STAT_MALFORMED] = udp->rx_malformed;
 		c.head.others_n[STAT_OVERFLOW] = udp->rx_overflow;
 		c.head.others_n[STAT_NO_QP] = atomic_load(&e->no_qp);
-		file = stat_file(&c.head, c.device, c.qp);
+		c.head.text = (uint32_t)c.lines.len + 1;
+		file = stat_file(&c.head, c.device, c.qp, c.lines.text ?: "");
 	}
 	copy_free(&c);
 	return file;
@@ -240,13 +273,18 @@ static int copy(void *arg, enum stat_want want)
 /* SIGUSR1 has come: what softhca explain PID prints. */
 static void say_waits(struct engine *e)
 {
-	char name[32], text[STAT_TEXT];
+	char name[32], text[STAT_TEXT], *line, *next = NULL;
 	struct copy c;
 
+	sys_sleep(SETTLE_NS);
 	stat_process_name(getpid(), name);
-	if (copy_all(e, STAT_WANT_ALL, &c))
-		say("process %d (%s): %u queue pair%s", (int)getpid(), name,
-		    c.head.nqps, c.head.nqps == 1 ? "" : "s");
+	if (copy_all(e, STAT_WANT_ALL, &c)) {
+		stat_head_text(getpid(), name, c.head.nqps, text);
+		say("%s", text);
+		next = c.lines.text;
+	}
+	while ((line = strsep(&next, "\n")) && *line)
+		say("%s", line);
 	for (uint32_t i = 0; i < c.head.nqps; i++) {
 		stat_qp_text(&c.qp[i], qp_type_str(c.qp[i].type),
 			     qp_state_str(c.qp[i].state), text);

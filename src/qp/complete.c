@@ -32,6 +32,20 @@ bool qp_sq_complete(struct qp *qp, enum ibv_wc_status status)
 	return qp_sq_report(qp, qp_sq_slot(sq, sq->head++), status);
 }
 
+uint32_t qp_sq_unsignaled(const struct qp *qp)
+{
+	const struct qp_sq *sq = &qp->sq;
+	uint32_t n = 0;
+
+	if (qp->sq_sig_all || sq->head != sq->tail)
+		return 0;
+	/* Slots keep what was posted until they are used again. */
+	while (n < sq->depth && n < sq->head &&
+	       !(qp_sq_slot(sq, sq->head - 1 - n)->flags & IBV_SEND_SIGNALED))
+		n++;
+	return n;
+}
+
 void qp_flush_sq(struct qp *qp)
 {
 	while (qp->sq.head != qp->sq.tail)

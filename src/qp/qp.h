@@ -187,6 +187,9 @@ static inline bool qp_is_noted(const struct qp *qp)
 	return __builtin_expect(qp->env->changing != NULL, 0);
 }
 
+/* How many of the last work requests that are done have no completion, as they
+ * were posted without IBV_SEND_SIGNALED; 0: some are not done. */
+uint32_t qp_sq_unsignaled(const struct qp *qp);
 void qp_flush_sq(struct qp *qp);
 /* Also the receive of the message that is being received. */
 void qp_flush_rq(struct qp *qp);

@@ -40,6 +40,7 @@ static struct cma_id *request_id(struct cma_id *listener,
 		return NULL;
 	id->passive = true;
 	id->state = CMA_CONNECT;
+	id->since_ns = clock_ns();
 	id->conn = cme->conn;
 	id->peer = cme->peer;
 	id->path = *cme->path;
@@ -152,6 +153,7 @@ static int on_request(struct cma_id *listener, const struct cm_event *cme)
 	if (!ud)
 		put_conn(ev, &cme->peer);
 	listener->backlog--;
+	listener->requests++;
 	cma_event_post(ev);
 	return 0;
 }
@@ -221,9 +223,13 @@ int cma_on_cm_event(void *arg, const struct cm_event *cme)
 		post_cm_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, cme);
 		break;
 	case CM_EV_REJ:
+		id->rejected = cme->status;
+		id->since_ns = clock_ns();
 		post_cm_event(id, RDMA_CM_EVENT_REJECTED, cme->status, cme);
 		break;
 	case CM_EV_UNREACHABLE:
+		id->rejected = cme->status;
+		id->since_ns = clock_ns();
 		post_cm_event(id, RDMA_CM_EVENT_UNREACHABLE, cme->status, cme);
 		break;
 	case CM_EV_DREQ:

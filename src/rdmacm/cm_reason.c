@@ -57,40 +57,38 @@ int cma_not_connected(const struct cma_id *id)
 			       "there is no connection and no request for one");
 }
 
+const char *cma_rejected_hint(int reason)
+{
+	switch (reason) {
+	case CM_REJ_INVALID_SERVICE_ID:
+		return ": no rdma_listen() there on this port";
+	case CM_REJ_CONSUMER:
+		return ": the program there has called rdma_reject(), or could "
+		       "not ready its QP";
+	case CM_REJ_INVALID_TRANSPORT_TYPE:
+		return ": the listener there is for another type of QP";
+	case CM_REJ_TIMEOUT:
+		return ": the peer has given up waiting for an answer";
+	case CM_REJ_STALE_CONN:
+		return ": the peer still has a connection with this QP number";
+	default:
+		return "";
+	}
+}
+
 static void explain_rejected(struct cma_id *id, const struct cm_event *ev)
 {
-	const char *hint = "";
 	struct cma_text at;
 	size_t len = ev->len;
 	int reason = ev->status;
 
-	switch (reason) {
-	case CM_REJ_INVALID_SERVICE_ID:
-		hint = ": no rdma_listen() there on this port";
-		break;
-	case CM_REJ_CONSUMER:
-		hint = ": the program there has called rdma_reject(), or could "
-		       "not ready its QP";
-		break;
-	case CM_REJ_INVALID_TRANSPORT_TYPE:
-		hint = ": the listener there is for another type of QP";
-		break;
-	case CM_REJ_TIMEOUT:
-		hint = ": the peer has given up waiting for an answer";
-		break;
-	case CM_REJ_STALE_CONN:
-		hint = ": the peer still has a connection with this QP number";
-		break;
-	default:
-		break;
-	}
 	/* The message has room for all of it, and zeros behind. */
 	while (len && !ev->data[len - 1])
 		len--;
 	why(-ECONNREFUSED, "%s %s: reason %d (%s)%s; %zu bytes of private data",
 	    id->passive ? "accepted request from" : "connection to",
 	    cma_addr_str(&id->id.route.addr.dst_addr, &at), reason,
-	    cm_rej_str((unsigned)reason), hint, len);
+	    cm_rej_str((unsigned)reason), cma_rejected_hint(reason), len);
 	why_report("RDMA_CM_EVENT_REJECTED", -ECONNREFUSED);
 }
 

@@ -91,6 +91,8 @@ static int devices_open(void)
 		.qp_gone = cma_qp_gone,
 		.deadline = cma_await_deadline,
 		.expire = cma_await_expire,
+		.waits = cma_waits,
+		.is_channel = cma_is_channel,
 	};
 	struct ibv_device **list;
 	struct cma_dev *dev;

@@ -15,6 +15,7 @@
  *	qp_attr.c   attributes of queue pairs
  *	mcast.c     multicast groups
  *	cm_reason.c reasons in words
+ *	waits.c     what identifiers wait for
  *
  * One lock covers all identifiers, channels and ports: that of the connection
  * manager (connect/gsi.h), because its events change them. No verb is called
@@ -135,6 +136,13 @@ struct cma_id {
 
 	struct cma_mc *mc;
 
+	/* For waits.c: since when it listens, connects or has been asked; the
+	 * requests that a listener has had; the reason for which the peer has
+	 * rejected it, -errno if it failed otherwise, or 0. */
+	uint64_t since_ns;
+	uint32_t requests;
+	int rejected;
+
 	/* Events that wait in its channel: its own, and those about it. */
 	uint32_t waiting;
 	/* Events fetched and acknowledged, under cma.ack_lock. */
@@ -213,8 +221,10 @@ void cma_unlock(void);
 uint32_t cma_random(void);
 extern pthread_mutex_t cma_ack_lock;
 extern pthread_cond_t cma_acked;
-/* Waits until all fetched events of something have been acknowledged. */
-void cma_wait_acked(const uint32_t *completed, const uint32_t *reported);
+/* Waits until all fetched events of something have been acknowledged; call: what
+ * the program has called. */
+void cma_wait_acked(const uint32_t *completed, const uint32_t *reported,
+		    const char *call);
 
 /* event.c; the lock is held */
 struct cma_channel *cma_channel_new(void);
@@ -239,6 +249,10 @@ void cma_id_free(struct cma_id *id);
 void cma_id_set_channel(struct cma_id *id, struct cma_channel *ch);
 /* The channel is destroyed while identifiers still use it. */
 void cma_ids_orphan(struct cma_channel *ch);
+/* With the lock: each of them; whether one reports to the channel with this
+ * descriptor. */
+void cma_ids_each(void (*fn)(void *arg, const struct cma_id *id), void *arg);
+bool cma_is_channel(void *arg, int fd);
 /* Reports to identifiers that their address has moved or their device gone. */
 void cma_netdevs_changed(void *arg);
 int cma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out,
@@ -296,6 +310,8 @@ void cma_ipcm_addr(uint8_t to[16], const union ibv_gid *gid);
 
 /* connect.c */
 extern const struct cma_ops cma_roce;
+/* It has begun to connect. */
+void cma_connects(struct cma_id *id);
 /* The peer has accepted: readies the QP, if there is one, and sends RTU. */
 void cma_established(struct cma_id *id, struct rdma_cm_event *ev);
 void cma_listen_stop(struct cma_id *id);
@@ -350,11 +366,17 @@ const char *cma_addr_str(const struct sockaddr *addr, struct cma_text *t);
 int cma_wrong_state(const struct cma_id *id, const char *needs);
 /* -EINVAL of src/cm, or since there is no connection. */
 int cma_not_connected(const struct cma_id *id);
+/* What else there is to say of a reason: ": ...", or "". */
+const char *cma_rejected_hint(int reason);
 /* Reports a connection that does not come about, and a request that is not
  * taken. */
 void cma_outcome(struct cma_id *id, const struct cm_event *ev);
 void cma_refused(const struct cma_id *listener, const struct cm_event *ev,
 		 const char *reason);
+
+/* waits.c: for the connection manager, as shca_cm_user.waits. */
+struct lines;
+void cma_waits(void *arg, struct lines *out, uint64_t now);
 
 /* mcast.c */
 void cma_mc_joined(struct cma_id *id, struct cma_event *ev);

@@ -111,6 +111,13 @@ static int bind_both(struct cma_id *id)
 
 /* Active side */
 
+void cma_connects(struct cma_id *id)
+{
+	id->state = CMA_CONNECT;
+	id->since_ns = clock_ns();
+	id->rejected = 0;
+}
+
 static int connect_conn(struct cma_id *id, const struct rdma_conn_param *param)
 {
 	uint8_t data[CM_REQ_DATA];
@@ -137,7 +144,7 @@ static int connect_conn(struct cma_id *id, const struct rdma_conn_param *param)
 		cma_service_id(id, cma_port(&id->id.route.addr.dst_addr)),
 		&id->path, &id->local, data, sizeof(data), id, clock_ns());
 	if (!err)
-		id->state = CMA_CONNECT;
+		cma_connects(id);
 	cma_unlock();
 	return err;
 }
@@ -158,7 +165,7 @@ static int connect_ud(struct cma_id *id, const struct rdma_conn_param *param)
 		&id->path, ROCE_PKEY_DEFAULT, data, sizeof(data), id,
 		clock_ns());
 	if (!err)
-		id->state = CMA_CONNECT;
+		cma_connects(id);
 	cma_unlock();
 	return err;
 }
@@ -307,6 +314,7 @@ static int listen_start(struct cma_id *id)
 	if (!err && roce)
 		err = cm_listen(cm, &id->listener, cma_service_id(id, id->port),
 				any ? NULL : &gid, cma_families(id), id);
+	id->since_ns = clock_ns();
 	if (!err)
 		id->state = CMA_LISTEN;
 	else

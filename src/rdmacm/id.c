@@ -47,6 +47,21 @@ void cma_ids_orphan(struct cma_channel *ch)
 			cma_id_set_channel(id, NULL);
 }
 
+void cma_ids_each(void (*fn)(void *arg, const struct cma_id *id), void *arg)
+{
+	for (const struct cma_id *id = ids; id; id = id->next)
+		fn(arg, id);
+}
+
+bool cma_is_channel(void *arg, int fd)
+{
+	(void)arg;
+	for (const struct cma_id *id = ids; id; id = id->next)
+		if (id->id.channel && id->id.channel->fd == fd)
+			return true;
+	return false;
+}
+
 void cma_id_detach(struct cma_id *id, struct cm *cm)
 {
 	if (id->conn)
@@ -172,13 +187,22 @@ static void ack_unlock(void *arg)
 	pthread_mutex_unlock(&cma_ack_lock);
 }
 
-void cma_wait_acked(const uint32_t *completed, const uint32_t *reported)
+void cma_wait_acked(const uint32_t *completed, const uint32_t *reported,
+		    const char *call)
 {
+	struct shca_ack_wait w;
+
 	pthread_mutex_lock(&cma_ack_lock);
 	/* The thread may be cancelled while it sleeps. */
 	pthread_cleanup_push(ack_unlock, NULL);
-	while (*completed != *reported)
-		pthread_cond_wait(&cma_acked, &cma_ack_lock);
+	if (*completed != *reported) {
+		shca_ack_wait_begin(&w, call, "rdma_ack_cm_event()",
+				    *reported - *completed);
+		pthread_cleanup_push(shca_ack_wait_end, &w);
+		while (*completed != *reported)
+			pthread_cond_wait(&cma_acked, &cma_ack_lock);
+		pthread_cleanup_pop(1);
+	}
 	pthread_cleanup_pop(1);
 }
 
@@ -198,7 +222,7 @@ int rdma_destroy_id(struct rdma_cm_id *ib)
 	cma_port_put(id);
 	if (ib->event)
 		rdma_ack_cm_event(ib->event);
-	cma_wait_acked(&id->completed, &id->reported);
+	cma_wait_acked(&id->completed, &id->reported, "rdma_destroy_id()");
 	if (id->sync && channel)
 		rdma_destroy_event_channel(channel);
 	cma_id_free(id);
@@ -232,7 +256,7 @@ int rdma_migrate_id(struct rdma_cm_id *ib, struct rdma_event_channel *channel)
 		if (old)
 			rdma_destroy_event_channel(old);
 	}
-	cma_wait_acked(&id->completed, &id->reported);
+	cma_wait_acked(&id->completed, &id->reported, "rdma_migrate_id()");
 	return 0;
 }
 

@@ -142,7 +142,7 @@ static int iw_connect(struct cma_id *id, const struct rdma_conn_param *param)
 			      &id->id.route.addr.src_storage, &to,
 			      id->tos_set ? id->tos : 0, &ask);
 	if (!err)
-		id->state = CMA_CONNECT;
+		cma_connects(id);
 	cma_unlock();
 	cma_qp_put(&ask.qp->ex.qp_base);
 	return err;
@@ -326,6 +326,7 @@ static struct cma_id *request_id(struct cma_id *listener,
 		return NULL;
 	id->passive = true;
 	id->state = CMA_CONNECT;
+	id->since_ns = clock_ns();
 	id->tos_set = listener->tos_set;
 	id->tos = listener->tos;
 	id->peer.initiator_depth = (uint8_t)iwe->ord;
@@ -362,6 +363,7 @@ static int on_request(struct cma_id *listener, const struct shca_iw_event *iwe)
 	cma_id_set_channel(id, to_channel(listener->id.channel));
 	put_data(ev, iwe);
 	listener->backlog--;
+	listener->requests++;
 	cma_event_post(ev);
 	return 0;
 }
@@ -437,6 +439,8 @@ int cma_on_iw_event(const struct shca_iw_event *iwe)
 	case SHCA_IW_FAILED:
 		explain_event(id, iwe);
 		id->state = CMA_DISCONNECT;
+		id->rejected = iwe->status;
+		id->since_ns = clock_ns();
 		post_iw_event(id, outcome_event(iwe->status), iwe->status, iwe);
 		break;
 	case SHCA_IW_ENDED:

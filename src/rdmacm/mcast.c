@@ -165,7 +165,7 @@ static void leave_group(struct cma_id *id, struct cma_mc *mc)
 		ibv_detach_mcast(qp, &mc->mgid, CMA_MLID);
 		cma_qp_put(qp);
 	}
-	cma_wait_acked(&mc->completed, &mc->reported);
+	cma_wait_acked(&mc->completed, &mc->reported, "rdma_leave_multicast()");
 	free(mc);
 }
 

@@ -297,10 +297,8 @@ static void waits(struct qp *core, uint64_t now, char *text, size_t size)
 			 "posted",
 			 posted);
 	else
-		snprintf(text, size,
-			 "is idle: waits for the program to post or the peer "
-			 "to send (%u receives posted)",
-			 qp_rq_count(&core->rq));
+		text[0] = '\0';
+	shca_idle_says(core, text, size);
 }
 
 static const struct qp_ops ops = {

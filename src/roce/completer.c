@@ -564,10 +564,13 @@ void roce_qp_waits(const struct roce_qp *qp, struct roce_waits *w)
 	*w = (struct roce_waits){
 		.rnr_since_ns = r->rnr_retries ? r->rnr_since_ns : 0,
 		.rnr_naks = r->rnr_retries,
+		.retries = r->retries,
 	};
 	if (qp_is_reliable(&qp->base) && any_outstanding(qp)) {
 		w->unacked = (uint32_t)psn_diff(r->end_psn, r->una);
 		w->since_ns = unread ? r->unread_ns : r->progress_ns;
+		if (r->cc.cwnd < r->cc.cwnd_max)
+			w->window = r->cc.cwnd / CWND_UNIT;
 	}
 }
 

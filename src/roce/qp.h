@@ -334,6 +334,9 @@ struct roce_waits {
 	uint64_t
 		rnr_since_ns; /* the peer has had no receive since; 0: it has */
 	uint32_t rnr_naks; /* as often it has said so */
+	uint32_t
+		retries; /* times that the ACK timeout has passed without one */
+	uint32_t window; /* packets that may be out now; 0: any number */
 };
 void roce_qp_waits(const struct roce_qp *qp, struct roce_waits *w);
 /* Whether it has been answered nothing of what it has sent. */

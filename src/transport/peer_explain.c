@@ -12,6 +12,7 @@
  */
 #include "shared.h"
 
+#include "base/gid.h"
 #include "link/exported_keys.h"
 #include "os/config.h"
 #include "os/proc.h"
@@ -123,14 +124,16 @@ static const struct qp_public *qp_of(const struct shca_qp *qp,
 }
 
 /* What is wrong with the QP there. */
-enum wrong { NOTHING, NOT_READY, OTHER_QP, OTHER_PSN };
+enum wrong { NOTHING, NOT_READY, OTHER_QP, OTHER_ADDRESS, OTHER_PSN };
 
 static enum wrong qp_there(const struct shca_qp *qp, struct segment_peer *peer,
 			   struct key_why *why)
 {
 	const struct qp *core = qp->core;
 	const struct qp_public *pub = qp_of(qp, peer);
+	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
 	const size_t size = sizeof(why->text);
+	struct gid_text at[2];
 	uint32_t state, type, back, psn;
 
 	if (!pub || qp_public_get(&pub->state) == IBV_QPS_RESET) {
@@ -163,6 +166,17 @@ static enum wrong qp_there(const struct shca_qp *qp, struct segment_peer *peer,
 			 "one: dest_qp_num at one of the ends is wrong",
 			 back);
 		return OTHER_QP;
+	}
+	if ((type == IBV_QPT_RC || type == IBV_QPT_UC) &&
+	    qp_public_get(&pub->path_hash) !=
+		    roce_path_hash(&path->sgid, &path->dgid)) {
+		snprintf(why->text, size,
+			 "the QP there is connected to another address than "
+			 "%s, or not from %s: dgid or sgid_index at one of the "
+			 "ends is wrong",
+			 gid_str(&path->sgid, &at[0]),
+			 gid_str(&path->dgid, &at[1]));
+		return OTHER_ADDRESS;
 	}
 	if (psn == core->attr.sq_psn ||
 	    (qp_public_get(&pub->established) &&
@@ -315,6 +329,29 @@ static void unpolled(const struct shca_cq *cq, const char *which, char *text,
 			     "ibv_req_notify_cq() poll once more");
 }
 
+/* "3 of 7 retries used", if any; 7 RNR retries never end. */
+static const char *retry_text(uint32_t used, uint32_t of, char text[40])
+{
+	text[0] = '\0';
+	if (used)
+		snprintf(text, 40, ", retry %u of %u", used, of);
+	return text;
+}
+
+/* Work requests behind those that are on their way. */
+static void behind(const struct qp *core, const struct roce_waits *w,
+		   char *text, size_t size)
+{
+	const uint32_t n = core->sq.tail - core->sq.nxt;
+
+	if (n && w->window && w->unacked >= w->window)
+		more(text, size,
+		     "%u work request%s wait%s for the congestion window, "
+		     "which losses have narrowed to %u packet%s",
+		     n, n > 1 ? "s" : "", n > 1 ? "" : "s", w->window,
+		     w->window > 1 ? "s" : "");
+}
+
 /* That of a requester. */
 static void waits_for_peer(struct shca_qp *qp, uint64_t now, char *text,
 			   size_t size)
@@ -322,27 +359,60 @@ static void waits_for_peer(struct shca_qp *qp, uint64_t now, char *text,
 	struct qp *core = qp->core;
 	struct roce_waits w;
 	struct key_why why;
+	char retry[40];
 
 	roce_qp_waits(roce_qp(core), &w);
 	if (w.rnr_since_ns)
 		more(text, size,
 		     "waits for the peer to post a receive, for %.1f s (%u RNR "
-		     "NAKs%s)",
+		     "NAKs%s%s)",
 		     seconds(now, w.rnr_since_ns), w.rnr_naks,
 		     core->attr.rnr_retry == 7 ?
 			     "; rnr_retry=7 waits indefinitely" :
-			     "");
+			     "",
+		     core->attr.rnr_retry == 7 ?
+			     "" :
+			     retry_text(w.rnr_naks, core->attr.rnr_retry,
+					retry));
 	else if (w.unacked && now > w.since_ns + WAITS_LONG_NS)
 		more(text, size,
-		     "waits for an ACK of %u packet%s, for %.1f s: %s",
+		     "waits for an ACK of %u packet%s, for %.1f s%s: %s",
 		     w.unacked, w.unacked > 1 ? "s" : "",
-		     seconds(now, w.since_ns), shca_env_silent(core, &why));
+		     seconds(now, w.since_ns),
+		     retry_text(w.retries, core->attr.retry_cnt, retry),
+		     shca_env_silent(core, &why));
 	else if (w.unacked)
 		more(text, size, "sends, %u packet%s on the way", w.unacked,
 		     w.unacked > 1 ? "s" : "");
 	else if (core->sq.head != core->sq.tail)
 		more(text, size, "has %u work requests to send",
 		     core->sq.tail - core->sq.head);
+	behind(core, &w, text, size);
+}
+
+void shca_idle_says(const struct qp *core, char *text, size_t size)
+{
+	const struct shca_cq *cq = core->send_cq;
+	const uint32_t n =
+		core->state == IBV_QPS_RTS ? qp_sq_unsignaled(core) : 0;
+
+	if (!text[0] && core->srq)
+		more(text, size,
+		     "is idle: waits for the program to post or the peer to "
+		     "send (its receives are those of its SRQ)");
+	else if (!text[0])
+		more(text, size,
+		     "is idle: waits for the program to post or the peer to "
+		     "send (%u receives posted)",
+		     qp_rq_count(&core->rq));
+	if (n && cq &&
+	    atomic_load_explicit(&cq->tail, memory_order_relaxed) ==
+		    atomic_load_explicit(&cq->head, memory_order_relaxed))
+		more(text, size,
+		     "its last %u work request%s %s done, and no completion "
+		     "will come: posted without IBV_SEND_SIGNALED (and "
+		     "sq_sig_all is 0)",
+		     n, n > 1 ? "s" : "", n > 1 ? "are" : "is");
 }
 
 void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size)
@@ -371,11 +441,7 @@ void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size)
 			 size);
 	if (core->recv_cq && core->recv_cq != core->send_cq)
 		unpolled(core->recv_cq, "receive ", text, size);
-	if (!text[0])
-		more(text, size,
-		     "is idle: waits for the program to post or the peer to "
-		     "send (%u receives posted)",
-		     qp_rq_count(&core->rq));
+	shca_idle_says(core, text, size);
 }
 
 /* key_look_fn of another process's keys. */

@@ -236,6 +236,9 @@ const char *shca_env_silent(struct qp *core, struct key_why *why);
 /* For the checks: what at the two ends does not go together. */
 void shca_env_unanswered(struct qp *core, const char *expects);
 void shca_remote_report(struct shca_qp *qp, struct check_peer *out);
+/* What a QP that waits for nothing may be waiting for; and adds to the sentence
+ * that no completion is to be expected, if so. */
+void shca_idle_says(const struct qp *core, char *text, size_t size);
 /* What the QP waits for: a sentence. */
 void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size);
 const char *shca_env_refusal(struct qp *core, const struct key_ask *ask,

@@ -26,7 +26,7 @@ struct shca_timewait;
 
 /* What the layers above are told. */
 struct shca_process_ops {
-	/* A QP leaves RESET, perhaps the first. */
+	/* A QP leaves RESET, or rdma_cm is used; perhaps the first. */
 	void (*begin)(struct engine *e);
 	/* One with a cm_owner is about to be destroyed. */
 	void (*qp_gone)(struct engine *e, struct shca_qp *qp);

@@ -55,6 +55,60 @@ void shca_token_drop(int fd)
 		return;
 }
 
+/* Waits for acknowledgements */
+
+static struct {
+	pthread_mutex_t lock; /* innermost */
+	struct shca_ack_wait *first;
+} ack_waits = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+void shca_ack_wait_begin(struct shca_ack_wait *w, const char *call,
+			 const char *ack, uint32_t missing)
+{
+	*w = (struct shca_ack_wait){
+		.call = call,
+		.ack = ack,
+		.missing = missing,
+		.tid = (pid_t)syscall(SYS_gettid),
+		.since_ns = clock_ns(),
+	};
+	pthread_mutex_lock(&ack_waits.lock);
+	w->next = ack_waits.first;
+	ack_waits.first = w;
+	pthread_mutex_unlock(&ack_waits.lock);
+}
+
+void shca_ack_wait_end(void *wait)
+{
+	struct shca_ack_wait **p;
+
+	pthread_mutex_lock(&ack_waits.lock);
+	for (p = &ack_waits.first; *p && *p != wait; p = &(*p)->next)
+		;
+	if (*p)
+		*p = (*p)->next;
+	pthread_mutex_unlock(&ack_waits.lock);
+}
+
+bool shca_ack_wait_of(pid_t tid, struct shca_ack_wait *out)
+{
+	const struct shca_ack_wait *w;
+
+	pthread_mutex_lock(&ack_waits.lock);
+	for (w = ack_waits.first; w && w->tid != tid; w = w->next)
+		;
+	if (w)
+		*out = *w;
+	pthread_mutex_unlock(&ack_waits.lock);
+	return w;
+}
+
+void shca_ack_waits_forked(void)
+{
+	pthread_mutex_init(&ack_waits.lock, NULL);
+	ack_waits.first = NULL;
+}
+
 static void unlock(void *mutex)
 {
 	pthread_mutex_unlock(mutex);
@@ -78,16 +132,23 @@ void shca_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond,
 		    const uint32_t *completed, uint32_t reported,
 		    struct ibv_cq *cq, const char *call)
 {
+	const char *acked_by =
+		cq ? "ibv_ack_cq_events()" : "ibv_ack_async_event()";
+	struct shca_ack_wait w;
+
 	pthread_mutex_lock(mutex);
 	/* A cancellation point, as in rdma-core: it may last for ever. */
 	pthread_cleanup_push(unlock, mutex);
-	if (check_on() && !acked_soon(mutex, cond, completed, reported))
-		check_ops->unacked(cq, call,
-				   cq ? "ibv_ack_cq_events()" :
-					"ibv_ack_async_event()",
-				   reported - *completed);
-	while (*completed != reported)
-		pthread_cond_wait(cond, mutex);
+	if (*completed != reported) {
+		shca_ack_wait_begin(&w, call, acked_by, reported - *completed);
+		pthread_cleanup_push(shca_ack_wait_end, &w);
+		if (check_on() && !acked_soon(mutex, cond, completed, reported))
+			check_ops->unacked(cq, call, acked_by,
+					   reported - *completed);
+		while (*completed != reported)
+			pthread_cond_wait(cond, mutex);
+		pthread_cleanup_pop(true);
+	}
 	pthread_cleanup_pop(true);
 }
 

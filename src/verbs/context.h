@@ -47,6 +47,27 @@ int shca_token_fd(void);
 void shca_token_put(int fd, uint64_t n);
 int shca_token_get(int fd);
 void shca_token_drop(int fd);
+/*
+ * A thread waits until events that were fetched have been acknowledged: what it
+ * has called, and what does that. It is in a list meanwhile, for who asks what
+ * the process waits for. The second one is for pthread_cleanup_push().
+ */
+struct shca_ack_wait {
+	struct shca_ack_wait *next;
+	const char *call, *ack;
+	uint32_t missing;
+	pid_t tid;
+	uint64_t since_ns;
+};
+
+void shca_ack_wait_begin(struct shca_ack_wait *w, const char *call,
+			 const char *ack, uint32_t missing);
+void shca_ack_wait_end(void *w);
+/* That of a thread; false: it is in none. */
+bool shca_ack_wait_of(pid_t tid, struct shca_ack_wait *out);
+/* In the child of a fork. */
+void shca_ack_waits_forked(void);
+
 /* Waits until *completed, under mutex, equals reported; cq: whose completions'
  * events these are, or NULL. */
 void shca_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond,

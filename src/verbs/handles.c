@@ -266,13 +266,13 @@ void shca_live_leaked(const struct ibv_context *context, const char *call)
 }
 
 void shca_live_each(const struct engine *e, enum shca_kind kind,
-		    void (*fn)(void *object))
+		    void (*fn)(void *object, void *arg), void *arg)
 {
 	pthread_mutex_lock(&live_lock);
 	for (size_t i = 0; i < nbuckets; i++)
 		for (const struct shca_live *l = bucket[i]; l; l = l->next)
 			if (l->kind == kind && to_ctx(l->context)->engine == e)
-				fn(l->object);
+				fn(l->object, arg);
 	pthread_mutex_unlock(&live_lock);
 }
 

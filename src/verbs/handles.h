@@ -24,7 +24,7 @@ void shca_live_stays(struct shca_live *l);
 void shca_live_leaked(const struct ibv_context *context, const char *call);
 /* Calls fn for each of a kind; none comes or goes meanwhile. */
 void shca_live_each(const struct engine *e, enum shca_kind kind,
-		    void (*fn)(void *object));
+		    void (*fn)(void *object, void *arg), void *arg);
 void shca_live_hold(void);
 void shca_live_release(void);
 

@@ -75,6 +75,27 @@ def test_names_are_found_without_prefix_and_case():
     assert both == explain("REM_OP_ERR").stdout + "\n" + explain("CQ_ERR").stdout
 
 
+def printed(function, names):
+    """What a function of the library makes of each."""
+    code = ("import ctypes, sys; f = ctypes.CDLL(sys.argv[1])[sys.argv[2]]; f.restype = ctypes.c_char_p; "
+            "print(*(f(i).decode() for i in range(int(sys.argv[3]))), sep=chr(10))")
+    library = "librdmacm.so.1" if function.startswith("rdma_") else "libibverbs.so.1"
+    out = subprocess.run([rig.SOFTHCA, "run", "--", "/usr/bin/python3", "-c", code, library, function,
+                          str(len(names))], text=True, stdout=subprocess.PIPE, check=True, timeout=rig.LIMIT).stdout
+    return dict(zip(names, out.splitlines()))
+
+
+@pytest.mark.parametrize("function, prefix", [("ibv_wc_status_str", "IBV_WC_"), ("ibv_event_type_str", "IBV_EVENT_"),
+                                              ("rdma_event_str", "RDMA_CM_EVENT_")])
+def test_what_programs_print_is_found(function, prefix):
+    names = sorted((n for n in SECTIONS if n.startswith(prefix)), key=lambda n: SECTIONS[n][0])
+    for name, text in printed(function, names).items():
+        want = explain(name).stdout
+        assert explain(text).stdout == explain(*text.split()).stdout == want != ""
+        assert want in explain(f"Failed status {text} (12) for wr_id 0").stdout
+    assert explain("cannot connect: Connection refused").stdout == explain("ECONNREFUSED").stdout != ""
+
+
 def test_numbers():
     assert re.findall(r"^(\w+) \(12\)$", explain(12).stdout, re.M) == \
         ["IBV_WC_RETRY_EXC_ERR", "IBV_EVENT_PKEY_CHANGE", "RDMA_CM_EVENT_MULTICAST_JOIN", "ENOMEM"]

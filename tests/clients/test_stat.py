@@ -17,8 +17,8 @@ import pytest
 import rig
 
 F_ADD_SEALS, SEALS = 1033, 0xf
-HEAD = struct.Struct("8s6I4x4Q")     # struct stat_head
-COUNTERS, OTHERS, VERSION = 30, 4, 2
+HEAD = struct.Struct("8s7I4Q")       # struct stat_head
+COUNTERS, OTHERS, VERSION = 30, 4, 3
 
 
 def stat(rundir, *args, status=0):
@@ -88,9 +88,18 @@ def test_forms(home, rundir):
         again = subprocess.Popen([rig.SOFTHCA, "stat", "-i", "0.1"], env=dict(os.environ, SOFTHCA_RUNDIR=rundir),
                                  stdout=subprocess.PIPE, text=True)
         try:
-            heads = 0
-            while heads < 3:
-                heads += "BYTES/s" in again.stdout.readline()
+            heads, order, rates = 0, set(), []
+            while heads < 4:
+                line = again.stdout.readline().split()
+                if "BYTES/s" in line:
+                    heads += 1
+                    at, rows = line.index("MSGS/s"), []
+                else:
+                    rows.append(line[0])
+                    rates.append(line[at])
+                    if len(rows) == 2:
+                        order.add(tuple(rows))
+            assert len(order) == 1 and any(r.endswith("k") for r in rates), (order, rates)
         finally:
             again.kill()
             again.wait()
@@ -196,8 +205,8 @@ def memfd(data, seals=SEALS):
     return fd
 
 
-def head(devices=0, qps=0, version=VERSION, counters=COUNTERS, magic=b"softhca\0"):
-    return HEAD.pack(magic, version, counters, OTHERS, devices, qps, 0, 0, 0, 0, 0)
+def head(devices=0, qps=0, version=VERSION, counters=COUNTERS, magic=b"softhca\0", text=0):
+    return HEAD.pack(magic, version, counters, OTHERS, devices, qps, 0, text, 0, 0, 0, 0)
 
 
 DEVICE = b"x" * 64 + bytes(8 * COUNTERS)
@@ -206,18 +215,21 @@ HOSTILE = {
     "nothing but a byte": None,
     "an empty file": b"",
     "garbage": os.urandom(5000),
-    "cut off": head()[:-1],
-    "another version": head(version=99),
-    "other counters": head(counters=COUNTERS + 1),
-    "other magic": head(magic=b"hardhca\0"),
+    "cut off": (head(text=1) + b"\0")[:-2],
+    "another version": head(version=99, text=1) + b"\0",
+    "other counters": head(counters=COUNTERS + 1, text=1) + b"\0",
+    "other magic": head(magic=b"hardhca\0", text=1) + b"\0",
     "more devices than there are": head(devices=0xffffffff),
     "more QPs than there are": head(qps=0x7fffffff),
-    "a name without an end": head(devices=1) + DEVICE,
-    "a sentence that moves the cursor": head(1, 1) + b"x" + bytes(63 + 8 * COUNTERS) + bytes(40) + b"\033[H"
-                                        + bytes(QP - 43),
-    "a QP of no device": head(qps=1) + bytes(QP),
-    "more than it should be": head() + b"x",
-    "not sealed": head(),
+    "a name without an end": head(devices=1, text=1) + DEVICE + b"\0",
+    "a sentence that moves the cursor": head(1, 1, text=1) + b"x" + bytes(63 + 8 * COUNTERS) + bytes(40) + b"\033[H"
+                                        + bytes(QP - 43 + 1),
+    "a QP of no device": head(qps=1, text=1) + bytes(QP + 1),
+    "a line that moves the cursor": head(text=5) + b"x\033[H\0",
+    "text without an end": head(text=5) + b"xxxxx",
+    "no text": head(),
+    "more than it should be": head(text=1) + b"\0x",
+    "not sealed": head(text=1) + b"\0",
 }
 
 

@@ -1,0 +1,46 @@
+/*
+ * lines.h - text of several lines, written piece by piece
+ *
+ * It goes to terminals and into messages, so each line is printable. What finds
+ * no room is left out, and counted.
+ */
+#ifndef SOFTHCA_BASE_LINES_H
+#define SOFTHCA_BASE_LINES_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+struct lines {
+	char *text; /* its size is left to the owner */
+	size_t len, size;
+	unsigned lost; /* lines that found no room */
+};
+
+/* One more line. */
+__attribute__((format(printf, 2, 3))) static inline void
+lines_add(struct lines *l, const char *fmt, ...)
+{
+	char line[1000];
+	size_t n;
+	va_list ap;
+	int len;
+
+	va_start(ap, fmt);
+	len = vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	if (len < 0)
+		return;
+	n = (size_t)len < sizeof(line) ? (size_t)len : sizeof(line) - 1;
+	if (n + 2 > l->size - l->len) {
+		l->lost++;
+		return;
+	}
+	for (size_t i = 0; i < n; i++)
+		l->text[l->len++] =
+			line[i] < ' ' || line[i] > '~' ? '?' : line[i];
+	l->text[l->len++] = '\n';
+	l->text[l->len] = '\0';
+}
+
+#endif

@@ -1,0 +1,153 @@
+"""softhca ps, softhca explain PID and SIGUSR1: why does it hang? The same sentences in each of them."""
+import contextlib
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+import rig
+
+WAITS = rig.client("waits")
+
+
+def tool(rundir, *args, status=0, home=()):
+    p = subprocess.run([*home, rig.SOFTHCA, *map(str, args)], env=dict(os.environ, SOFTHCA_RUNDIR=rundir), text=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20)
+    assert p.returncode == status, p.stderr
+    return p.stdout + p.stderr
+
+
+@contextlib.contextmanager
+def hanging(home, rundir, *args, options=()):
+    """A program that is waiting by now."""
+    p = rig.Proc(rig.Side(home), [WAITS, *args], ["--explain", *options], {"SOFTHCA_RUNDIR": rundir})
+    try:
+        p.wait_for("^ready$")
+        yield p
+    finally:
+        p.kill()
+
+
+def says(rundir, p, *sentences):
+    """In all three places; numbers grow, so they are compared as words."""
+    def all_there(text):
+        return all(re.search(s, text, re.M) for s in sentences)
+
+    rig.until(lambda: all_there(tool(rundir, "explain", p.pid)), f"explain says {sentences}", p)
+    assert all_there(tool(rundir, "ps")), tool(rundir, "ps")
+    os.kill(p.pid, signal.SIGUSR1)
+    for s in sentences:
+        p.wait_for(s.replace("^", "^softhca: "))
+
+
+GETS = r"waits for an event of a CQ \(ibv_get_cq_event, descriptor \d+\), "
+QPS = [
+    ("unsignaled", r"is idle: .*; its last 3 work requests are done, and no completion will come: posted without "
+                   r"IBV_SEND_SIGNALED", r"thread \d+ (polls, and its CQ is empty|runs)"),
+    ("unarmed", GETS + r"0 of 1 CQ there armed: none is armed, so no event comes: call ibv_req_notify_cq\(\) first, and "
+                       r"poll: there are completions"),
+    ("armed", GETS + r"1 of 1 CQ there armed$"),
+    ("polls", r"waits for an event of a CQ .* none is armed.*; or an asynchronous event \(ibv_get_async_event, "),
+    ("unacked", r"is in ibv_destroy_cq\(\), for \d+\.\d s: it waits until 1 event fetched before is acknowledged, by "
+                r"ibv_ack_cq_events\(\)"),
+    ("wrong-qp", r"has no receive posted, and \d+ messages have found none; QP 0x\w{6} has 1 posted, and nothing has come "
+                 r"there", r"waits for the peer to post a receive, for \d+\.\d s \(\d+ RNR NAKs; rnr_retry=7 waits"),
+    ("wrong-srq", r"has no receive posted, .*; 1 are posted to an SRQ, with which this QP was not created"),
+    ("retries", r"waits for an ACK of 1 packet, for \d+\.\d s, retry [1-7] of 7: its process has no such QP"),
+]
+
+
+@pytest.mark.parametrize("name, sentences", [(n, s) for n, *s in QPS], ids=[n for n, *_ in QPS])
+def test_queue_pairs(home, rundir, name, sentences):
+    with hanging(home, rundir, name) as p:
+        says(rundir, p, *sentences)
+
+
+def test_other_address(home, rundir):
+    """The peer is there, and connected to another address of this host."""
+    with hanging(home, rundir, "other-address", "127.0.0.1") as p:
+        says(rundir, p, r"waits for an ACK of 1 packet.*: the QP there is connected to another address than \S+, or not "
+                        r"from 127\.0\.0\.1: dgid or sgid_index")
+
+
+@pytest.mark.parametrize("way", ["--wire", "--iwarp"])
+def test_listener(home, rundir, way):
+    """Nobody comes; then somebody does, and is neither accepted nor rejected."""
+    port = rig.free_port()
+    with hanging(home, rundir, "listens", port, options=[way]) as server:
+        says(rundir, server, rf"listens on 127\.0\.0\.1 port {port} \(rdma_listen\), for \d+\.\d s: no request has come",
+             r"thread \d+ waits for an event of rdma_cm \(rdma_get_cm_event, ")
+        with hanging(home, rundir, "connects", port, options=[way]) as client:
+            server.wait_for("^asked$")
+            says(rundir, server, r"a request of 127\.0\.0\.1 port \d+ has waited for \d+\.\d s: the program has called neither "
+                                 r"rdma_accept\(\) nor rdma_reject\(\)", r"requests so far: 1; all have been fetched")
+            there = "program there has neither accepted nor rejected"
+            says(rundir, client, rf"connects to 127\.0\.0\.1 port {port}, for \d+\.\d s: (.*{there}|"
+                                 rf"request \d+ of 16 has no answer: process {server.pid} listens there)")
+
+
+def test_who_is_not_answered(home, rundir):
+    """By a listener that is stopped, and one that fetches no events."""
+    port = rig.free_port()
+    with hanging(home, rundir, "deaf", port) as server:
+        server.tell(signal.SIGSTOP)
+        with hanging(home, rundir, "connects", port) as client:
+            says(rundir, client, rf"connects to 127\.0\.0\.1 port {port}, for \d+\.\d s: request [2-9] of 16 has no answer: "
+                                 rf"process {server.pid} listens there, and is stopped, by a signal")
+            assert f"process {server.pid} (waits): is stopped, by a signal" in tool(rundir, "ps", home=home)
+            assert "is stopped, by a signal" in tool(rundir, "explain", server.pid, home=home)
+            server.tell(signal.SIGCONT)
+            says(rundir, server, r"listens on .*, requests so far: 1; 1 waits for rdma_get_cm_event\(\)",
+                 r"a request of 127\.0\.0\.1 port \d+ has waited for .* its event waits for rdma_get_cm_event\(\)")
+
+
+def test_rejected(home, rundir):
+    with hanging(home, rundir, "rejected", rig.free_port()) as p:
+        says(rundir, p, r"its connection to 127\.0\.0\.1 port \d+ was rejected \d+\.\d s ago: reason 8 \(.*\): no "
+                        r"rdma_listen\(\) there on this port",
+             r"1 event of the identifier for 127\.0\.0\.1 port \d+ waits for rdma_get_cm_event\(\)")
+
+
+def test_refused(home, rundir):
+    """By TCP, where the event waits, too."""
+    with hanging(home, rundir, "unfetched", rig.free_port(), options=["--iwarp"]) as p:
+        says(rundir, p, r"its connection to 127\.0\.0\.1 port \d+ failed \d+\.\d s ago: Connection refused")
+
+
+def test_identifier_is_not_acknowledged(home, rundir):
+    with hanging(home, rundir, "destroys", rig.free_port()) as p:
+        says(rundir, p, r"is in rdma_destroy_id\(\), for \d+\.\d s: it waits until 1 event fetched before is acknowledged, "
+                        r"by rdma_ack_cm_event\(\)")
+
+
+def test_real_programs(home, rundir):
+    """Before they are connected, and with a peer that is stopped; and a program that uses no device."""
+    side, env, port = rig.Side(home), {"SOFTHCA_RUNDIR": rundir}, rig.free_port()
+    copied = ["--same-host=copy"]
+    procs = [rig.Proc(side, ["ib_write_bw", "-F", "-p", port, "-s", 4096, "-n", 100000000], copied, env),
+             rig.Proc(side, ["rping", "-s", "-p", rig.free_port()], env=env), rig.Proc(side, ["sleep", 1000], env=env)]
+    perftest, rping, sleep = procs
+    try:
+        def seen():
+            text = tool(rundir, "ps", home=home)
+            return (re.search(rf"^  thread {perftest.pid} waits for a connection to \S+ port {port} \(descriptor \d+\): "
+                              r"nobody has come", text, re.M) and
+                    re.search(r"^  listens on \S+ port \d+ \(rdma_listen\), for \d+\.\d s: no request has come", text, re.M)
+                    and f"process {sleep.pid} (sleep): has softhca's libraries, and has opened no device" in text)
+        rig.until(seen, "they wait", perftest)
+        client = rig.Proc(side, ["ib_write_bw", "-F", "-p", port, "-s", 4096, "-n", 100000000, "127.0.0.1"], copied, env)
+        procs.append(client)
+        rig.until(lambda: f"process {client.pid} (ib_write_bw): 1 queue pair" in tool(rundir, "ps"), "it is connected", client)
+        perftest.tell(signal.SIGSTOP)
+        rig.until(lambda: f"its process {perftest.pid} is stopped" in tool(rundir, "ps", home=home), "it is stopped", client)
+    finally:
+        for p in procs:
+            p.kill()
+
+
+def test_nothing_to_show(rundir):
+    out = tool(rundir, "explain", "1", status=0)
+    assert "process 1" not in out
+    assert "ps takes no arguments" in tool(rundir, "ps", "1", status=2)
