@@ -12,6 +12,7 @@
 #include "check/options.h"
 #include "cli/cli.h"
 #include "faults/faults.h"
+#include "os/config.h"
 #include "os/options.h"
 #include "trace/pcap.h"
 
@@ -640,6 +641,50 @@ static bool keep_others(char *buf, size_t size, const char *name,
 	return true;
 }
 
+extern char **environ;
+
+/* A variable that is none of ours, but nearly: has it said. */
+static void name_misspelt(const char *entry)
+{
+	static const char prefix[] = "SOFTHCA_";
+	const size_t skip = sizeof(prefix) - 1;
+	const char *near = NULL;
+	unsigned least = 3, d;
+	char name[64];
+
+	if (strncmp(entry, prefix, skip) || strcspn(entry, "=") >= sizeof(name))
+		return;
+	snprintf(name, sizeof(name), "%.*s", (int)strcspn(entry, "="), entry);
+	for (size_t i = 0; job_variables[i]; i++) {
+		if (!strcmp(name, job_variables[i]))
+			return;
+		if (strncmp(job_variables[i], prefix, skip))
+			continue;
+		d = cli_edit_distance(name + skip, job_variables[i] + skip);
+		if (d < least && d <= 1 + strlen(name + skip) / 6) {
+			least = d;
+			near = job_variables[i];
+		}
+	}
+	if (near)
+		cli_say("%s is none of softhca's variables: did you mean %s?",
+			name, near);
+}
+
+/*
+ * What is wrong with the variables is said here, once: without those whose values
+ * are ignored no process of the job says it again.
+ */
+static void check_variables(void)
+{
+	const char *const *wrong = config_ignored();
+
+	for (; *wrong; wrong++)
+		unsetenv(*wrong);
+	for (char **e = environ; *e; e++)
+		name_misspelt(*e);
+}
+
 int job_environment(const struct job_place *place)
 {
 	static const size_t size = 131072; /* the kernel's limit */
@@ -649,6 +694,7 @@ int job_environment(const struct job_place *place)
 	bool with_tree = !place || !place->no_tree;
 	int err;
 
+	check_variables();
 	warn_iwarp();
 	err = libdir_find(libdir);
 	if (err == -ESRCH) {

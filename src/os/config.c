@@ -19,9 +19,23 @@
 static struct config config;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+#define ONE(...) +1
+#define VARIABLES (1 SOFTHCA_OPTIONS(ONE, ONE))
+
+/* Variables whose values are ignored, and the end. */
+static const char *ignored[VARIABLES + 1];
+static size_t nignored;
+
+static void ignore(const char *name)
+{
+	if (nignored < VARIABLES)
+		ignored[nignored++] = name;
+}
+
 static void complain(const char *name, const char *value, const char *want)
 {
 	say("%s=%s ignored: %s expected", name, value, want);
+	ignore(name);
 }
 
 /* A program with more rights than its caller ignores its environment. */
@@ -115,6 +129,7 @@ static uint64_t read_number(const char *name, uint64_t max)
 	if (*v < '0' || *v > '9' || *end || errno || n > max) {
 		say("%s=%s ignored: a number from 0 to %llu expected", name, v,
 		    (unsigned long long)max);
+		ignore(name);
 		return 0;
 	}
 	return n;
@@ -175,6 +190,12 @@ static void load(void)
 			 "SOFTHCA_CHECK=json=FILE");
 	if (config.explain)
 		why_begin();
+}
+
+const char *const *config_ignored(void)
+{
+	config_get();
+	return ignored;
 }
 
 const struct config *config_get(void)

@@ -44,6 +44,8 @@ struct config {
 };
 
 const struct config *config_get(void);
+/* Variables whose values are ignored, NULL behind the last one. */
+const char *const *config_ignored(void);
 
 /* A monotonic clock in nanoseconds: the kernel's, unless the process was
  * suspended before. */

@@ -48,7 +48,7 @@ O(faults, const char *, string, "SOFTHCA_FAULTS", "faults", "FILE", 0, set_fault
 O(faults_log, const char *, string, "SOFTHCA_FAULTS_LOG", "faults-log", "FILE", 0, set_file, \
   "Log the faults made as a script that repeats them; %p in " \
   "the name becomes the process ID") \
-O(check, const char *, string, "SOFTHCA_CHECK", "check", "OPTION[,OPTION...]", OPTION_ARG_OPTIONAL, set_check, \
+O(check, const char *, string, "SOFTHCA_CHECK", "check", "OPTION,...", OPTION_ARG_OPTIONAL, set_check, \
   "Report on stderr latent bugs of the program; exit=N: a process " \
   "with findings ends with status N; json=FILE: append them to FILE, a line " \
   "of JSON each; leaks: objects never destroyed, too; see softhca(1)") \

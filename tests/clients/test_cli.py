@@ -176,6 +176,18 @@ def environment(*options, **kw):
     return dict(v.split("=", 1) for v in p.stdout.split("\0")[:-1])
 
 
+def test_wrong_variables_are_named_once():
+    """A misspelt name, and a value that makes no sense: by the tool, not by each process."""
+    wrong = {"SOFTHCA_LOS": "1", "SOFTHCA_WIRE": "maybe", "SOFTHCA_SEED": "x", "SOFTHCA_MINE": "1"}
+    p = softhca("run", "--", "sh", "-c", "ibv_devices; ibv_devices; env", env=wrong)
+    for said in ("SOFTHCA_LOS is none of softhca's variables: did you mean SOFTHCA_LOSS?", "SOFTHCA_WIRE=maybe ignored",
+                 "SOFTHCA_SEED=x ignored"):
+        assert p.stderr.count(said) == 1, p.stderr
+    assert p.stderr.count("softhca: ") == 3 and "SOFTHCA_WIRE" not in p.stdout
+    p = softhca("env", env=wrong)
+    assert p.stderr.count("did you mean") == 1 and "SOFTHCA_WIRE" not in p.stdout
+
+
 def test_files_that_have_gone_are_made_again():
     """A shell that has our variables may outlive the files that they name."""
     e = json.loads(softhca("env", "--format=json").stdout)
@@ -941,6 +953,15 @@ def test_doctor_where_no_interface_is_up():
     assert "ip addr add" in doctor(prefix=up)[0]["device"]["fix"]
 
 
+def test_program_where_no_interface_is_up():
+    """It says what to do, once, and nothing of the kind where lo is up."""
+    line = "softhca0 has no GID and reaches nobody: ip link set lo up"
+    p = softhca("run", "--", "ibv_devinfo", "-v", prefix=namespace("-Urn"))
+    assert p.stderr.count(line) == 1
+    up = namespace("-Urn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+    assert "no GID" not in softhca("run", "--", "ibv_devinfo", "-v", prefix=up).stderr
+
+
 PEER_CHECKS = {"device", "port", "peer-address", "peer-path", "peer-answer", "peer-mtu"}
 
 
@@ -1283,7 +1304,7 @@ def test_user_without_any_place_to_write(staged):
 
 # Help
 
-@pytest.mark.parametrize("command", [[], ["run"], ["env"], ["cdi"], ["devices"], ["doctor"], ["explain"], ["trace"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["env"], ["cdi"], ["devices"], ["doctor"], ["explain"], ["stat"], ["trace"]])
 def test_help_has_examples(command):
     p = softhca(*command, "--help")
     assert p.returncode == 0 and p.stderr == ""
@@ -1313,7 +1334,15 @@ def test_version(staged):
         assert re.search(rf"^## \[{re.escape(version)}\]", f.read(), re.M)
 
 
-@pytest.mark.parametrize("command", ["run", "env", "devices", "doctor", "explain", "trace"])
+@pytest.mark.parametrize("command", ["run", "env", "cdi"])
+def test_help_has_a_column(command):
+    """The text of all options begins in the same one."""
+    lines = softhca(command, "--help").stdout.split("\n\n")[1].split("\n")
+    starts = {len(m[0]) for m in (re.match(r" +(-\S, )?(-\S, )?--\S+ +(?=\S)", line) for line in lines) if m}
+    assert len(starts) == 1, starts
+
+
+@pytest.mark.parametrize("command", ["run", "env", "devices", "doctor", "explain", "ps", "stat", "trace"])
 def test_short_help(command):
     p = softhca(command, "-h")
     assert p.returncode == 0 and p.stderr == ""
@@ -1372,7 +1401,8 @@ def test_zsh_completion_has_the_options():
     ("softhca explain --li", "--list"), ("softhca run --same-host c", "copy"), ("softhca run --loss ''", ""),
     ("softhca run --loss 1 --iw", "--iwarp --iwarp=both --iwarp=first"), ("softhca env --form", "--format"),
     ("softhca run --check --sock", "--sockets"), ("softhca cdi --libdir /pro", "/proc"),
-    ("softhca env --pcap /proc/vers", "/proc/version"),
+    ("softhca env --pcap /proc/vers", "/proc/version"), ("softhca explain RETRY", "RETRY_EXC_ERR"),
+    ("softhca explain ibv_wc_retry", "ibv_wc_retry_exc_err"), ("softhca p", "ps"),
 ])
 def test_completion(typed, offers):
     script = os.path.join(rig.ROOT, "completions/softhca.bash")
