@@ -2,6 +2,8 @@
 # CMakePresets.json for what a preset means.
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
+# The list of what was installed, below PREFIX.
+INSTALLED = share/doc/softhca/installed-files
 CMAKE_BUILD = cmake --build --preset
 
 help: ## this list
@@ -100,8 +102,12 @@ install: ## into PREFIX (/usr/local), with man page, completion and pkg-config
 	@cmake --preset release -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
 	@$(CMAKE_BUILD) release -j $(JOBS) --target product
 	@cmake --install build
+	@cp build/install_manifest.txt "$(DESTDIR)$(PREFIX)/$(INSTALLED)"
+
+uninstall: ## what make install has put there, of the same PREFIX
+	@scripts/uninstall "$(DESTDIR)" "$(PREFIX)/$(INSTALLED)"
 
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build build-tests check test test-busy test-full test-page test-arm64 test-headers test-pyverbs test-peer soak demo deb tarball test-packages test-containers bench bench-peer asan lint tsan install clean
+.PHONY: help deps build build-tests check test test-busy test-full test-page test-arm64 test-headers test-pyverbs test-peer soak demo deb tarball test-packages test-containers bench bench-peer asan lint tsan install uninstall clean

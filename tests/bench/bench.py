@@ -5,7 +5,7 @@ Parts: two processes of this host beside UCX, process_vm(2), pipes and TCP
 (same-host); the wire beside UDP and TCP (wire); iWARP beside TCP (iwarp);
 networks that lose packets (loss); a flood of datagrams (flood); perftest in
 three placements beside UDP, TCP and memcpy (placements); the instructions of a
-message (instructions). All of them, unless some are named.
+message (instructions); what it costs to start a program (start). All of them, unless some are named.
 
 Every figure is the median of several runs. What it is compared with is measured
 in the same minutes on the same machine, so the ratios are meaningful, not the
@@ -33,6 +33,7 @@ import placements
 import probes
 import rig
 import same_host
+import start
 import wire
 
 
@@ -108,6 +109,7 @@ PARTS = {
     "flood": lambda net, runs, scale, args: flood.part(runs or 1, say, args.only),
     "placements": lambda net, runs, scale, args: make_placements(net, args.place, runs or 3, scale),
     "instructions": lambda net, runs, scale, args: Instructions(),
+    "start": lambda net, runs, scale, args: start.Start(10 * runs if runs else 50, say),
 }
 
 
