@@ -62,12 +62,14 @@ def soak(place, seconds, every, say=lambda text: None):
     port = rig.free_port()
     where = tempfile.mkdtemp(prefix="softhca-soak-", dir="/dev/shm")
     cmd = [rig.client("verbs_check"), "-p", port, "-D", seconds, *WORK]
+    # By the network, as with two hosts.
+    env = [{"SOFTHCA_RUNDIR": tempfile.mkdtemp(dir=where)} for _ in range(2)]
     server = client = None
     samples = []
     try:
-        server = rig.Proc(place.server, cmd, [*place.options, *OPTIONS], {"SOFTHCA_RUNDIR": where})
+        server = rig.Proc(place.server, cmd, [*place.options, *OPTIONS], env[0])
         server.wait_listening(port)
-        client = rig.Proc(place.client, [*cmd, place.host], [*place.options, *OPTIONS], {"SOFTHCA_RUNDIR": where})
+        client = rig.Proc(place.client, [*cmd, place.host], [*place.options, *OPTIONS], env[1])
         client.wait_for("^ready")
         begun = time.monotonic()
         while time.monotonic() < begun + seconds + 60:
