@@ -124,6 +124,9 @@ uint32_t udp_prove(struct udp *u, const struct roce_path *path, uint32_t qpn)
 		return 0;
 	pthread_mutex_lock(&u->probe_lock);
 	p = find_proof(u, path, sys_now_ns(), &known);
+	if (known && p->net && qpn &&
+	    registry_route_in(u->registry, p->net, qpn, &path->dgid) < 0)
+		known = false; /* another namespace has the address by now */
 	if (!known) {
 		p->sgid = path->sgid;
 		p->dgid = path->dgid;
