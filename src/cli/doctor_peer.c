@@ -13,8 +13,10 @@
  */
 #include "cli/cli.h"
 #include "cli/doctor.h"
+#include "link/udp.h"
 #include "net/netdev.h"
 #include "os/config.h"
+#include "registry/registry.h"
 #include "wire/mpa.h"
 #include "wire/roce.h"
 
@@ -503,6 +505,74 @@ static void check_answer_tcp(struct peer *p, struct finding *f)
 	    p->text, port);
 }
 
+/* Whether its address is proved to be a container's of this host: as programs do
+ * it, with their code. false: that could not be tried. */
+static bool try_way(struct peer *p, struct registry *r,
+		    const struct roce_path *path, bool *near)
+{
+	const struct udp_config cfg = { .wire = false };
+	__typeof__(udp_create) *create = NULL;
+	__typeof__(udp_prove) *prove = NULL;
+	__typeof__(udp_destroy) *destroy = NULL;
+	const struct libdir_symbol symbols[] = {
+		{ "udp_create", &create },
+		{ "udp_prove", &prove },
+		{ "udp_destroy", &destroy },
+	};
+	struct libdir_why why;
+	struct udp *u;
+
+	if (libdir_load(p->d->libdir, "libsofthca.so.0", symbols,
+			sizeof(symbols) / sizeof(symbols[0]), &why) ||
+	    create(&u, &cfg, r))
+		return false;
+	*near = prove(u, path, 0);
+	destroy(u);
+	return true;
+}
+
+/* Which way packets go, where containers share a directory. false: they share
+ * none, or the peer is here, and the other checks have said it. */
+static bool check_way(struct peer *p, struct finding *f)
+{
+	const struct rdma_ib_addr *a = &p->id->route.addr.addr.ibaddr;
+	struct roce_path path = { .sgid = a->sgid, .dgid = a->dgid };
+	bool near = false, said = false;
+	struct registry *r;
+
+	if (netdev_is_local(&path.dgid) || registry_join(&r, NULL, NULL))
+		return false;
+	if (!registry_is_shared(r)) {
+		/* as for other hosts */
+	} else if (!registry_is_elsewhere(r, 0, &path.dgid)) {
+		TEXT(f,
+		     "UDP port 4791: no program that shares %s receives at %s "
+		     "now",
+		     registry_path(r), p->text);
+		said = true;
+	} else if (try_way(p, r, &path, &near)) {
+		if (near) {
+			TEXT(f,
+			     "shared memory: %s is in another network "
+			     "namespace of this host, whose programs share %s",
+			     p->text, registry_path(r));
+		} else {
+			f->status = WARN;
+			TEXT(f,
+			     "UDP port 4791: programs that share %s receive at "
+			     "%s in another network namespace, but a packet to "
+			     "that address did not arrive there",
+			     registry_path(r), p->text);
+			FIX(f, "see whether another network has the address as "
+			       "well, or something on the way changes "
+			       "addresses or drops UDP port 4791");
+		}
+		said = true;
+	}
+	registry_leave(r);
+	return said;
+}
+
 static void peer_close(struct peer *p)
 {
 	if (p->id)
@@ -518,6 +588,7 @@ void check_peer(struct doctor *d)
 	struct peer p = { .d = d, .name = d->peer, .fd = -1 };
 	struct finding address = { .status = OK }, path = { .status = OK };
 	struct finding answer = { .status = OK }, mtu = { .status = OK };
+	struct finding way = { .status = OK };
 	bool found;
 
 	found = load_cma(&p, &address) && find_address(&p, &address);
@@ -539,6 +610,8 @@ void check_peer(struct doctor *d)
 	doctor_report(d, "peer-answer", &answer);
 	check_mtu(&p, answer.status == OK, &mtu);
 	doctor_report(d, "peer-mtu", &mtu);
+	if (check_way(&p, &way))
+		doctor_report(d, "peer-way", &way);
 out:
 	peer_close(&p);
 }

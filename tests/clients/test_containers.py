@@ -1,6 +1,7 @@
 """Containers of one host: network namespaces that share the directory of the
 registry. Their processes reach each other by shared memory where an address is
 proved to lead there, and by the wire where it is not."""
+import json
 import os
 import re
 import signal
@@ -9,7 +10,6 @@ import time
 import pytest
 
 import rig
-from test_data import numbers
 
 CHECK = rig.client("verbs_check")
 STRANGERS = rig.client("strangers")
@@ -237,8 +237,32 @@ def test_a_namespace_that_goes(rundir, networks):
             net.close()
 
 
-def test_counts_are_of_each(place, rundir):
-    """softhca stat and the registry's check know all of them."""
-    out = place.server.run([rig.SOFTHCA, "doctor"], env=env(rundir), status=None)
-    assert "other network namespaces of this host that share its directory" in out
-    assert numbers
+def doctor(side, rundir, *args):
+    """What it has found, by name."""
+    out = rig.Proc(side, [rig.SOFTHCA, "doctor", "--json", *args], env=env(rundir), alone=True).done(status=None)
+    return {c["check"]: c for c in json.loads(out)["checks"]}
+
+
+@pytest.fixture
+def listening(place, rundir):
+    server = rig.Proc(place.server, ["rping", "-s", "-P", "-p", rig.free_port()], env=env(rundir))
+    try:
+        server.wait_bound(4791)
+        yield server
+    finally:
+        server.kill()
+
+
+def test_doctor(place, rundir, listening):
+    assert "(2 with processes now)" in doctor(place.client, rundir)["registry"]["text"]
+    way = doctor(place.client, rundir, "--peer", place.host)["peer-way"]
+    assert way["status"] == "OK"
+    assert way["text"].startswith("shared memory: 10.91.0.2 is in another network namespace")
+    listening.kill()
+    assert "no program that shares" in doctor(place.client, rundir, "--peer", place.host)["peer-way"]["text"]
+    assert "peer-way" not in doctor(place.server, rundir, "--peer", place.host)
+
+
+def test_doctor_in_networks_with_the_same_addresses(place, rundir, listening, twins):
+    way = doctor(rig.Side(twins[0].a), rundir, "--peer", "10.91.0.2")["peer-way"]
+    assert way["status"] == "WARN" and "did not arrive there" in way["text"]
