@@ -24,6 +24,7 @@
 
 #define LIBRARY "libsofthca.so."
 #define QPS 8 /* of a process that are listed, of those that wait */
+#define THREADS 64 /* that are looked at from outside */
 
 /* What is known of a process from outside. */
 struct seen {
@@ -109,10 +110,13 @@ static void print_thread(void *arg, const struct thread_does *t)
 	struct seen *s = arg;
 	char text[900] = "";
 
-	if (thread_says(t, fd_text, s, text, sizeof(text)))
-		printf("  thread %d %s\n", (int)t->tid, text);
-	else
-		printf("  thread %d runs\n", (int)t->tid);
+	if (!thread_says(t, fd_text, s, text, sizeof(text)))
+		strcpy(text, "runs");
+	/* A file's name may have anything in it. */
+	for (char *c = text; *c; c++)
+		if (*c < ' ' || *c > '~')
+			*c = '?';
+	printf("  thread %d %s\n", (int)t->tid, text);
 }
 
 static void print_outside(const struct seen *seen)
@@ -128,7 +132,7 @@ static void print_outside(const struct seen *seen)
 			  "has left RESET (or it has another SOFTHCA_RUNDIR)" :
 			  "has softhca's libraries, and has opened no device");
 	if (s.device && !stopped)
-		threads_each(s.pid, print_thread, &s);
+		threads_each(s.pid, THREADS, print_thread, &s);
 }
 
 /* One that waits for nothing but its program. */

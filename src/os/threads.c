@@ -220,22 +220,24 @@ static void look_at(struct reader *r, const char *tid)
 		set_call(r, number, arg);
 }
 
-void threads_each(pid_t pid, void (*fn)(void *arg, const struct thread_does *t),
-		  void *arg)
+unsigned threads_each(pid_t pid, unsigned most,
+		      void (*fn)(void *arg, const struct thread_does *t),
+		      void *arg)
 {
 	const pid_t own = (pid_t)syscall(SYS_gettid);
 	char path[PROC_PATH];
 	DIR *tasks = opendir(proc_path(pid, "task", path));
 	struct thread_does does;
 	struct reader r = { .pid = pid, .t = &does };
+	unsigned n = 0;
 	struct dirent *d;
 
 	if (!tasks)
-		return;
+		return 0;
 	r.mem = sys_open(proc_path(pid, "mem", path), O_RDONLY | O_CLOEXEC, 0);
 	while ((d = readdir(tasks))) {
 		if (d->d_name[0] < '1' || d->d_name[0] > '9' ||
-		    atol(d->d_name) == own)
+		    atol(d->d_name) == own || n++ >= most)
 			continue;
 		look_at(&r, d->d_name);
 		fn(arg, &does);
@@ -243,6 +245,7 @@ void threads_each(pid_t pid, void (*fn)(void *arg, const struct thread_does *t),
 	if (r.mem >= 0)
 		sys_close(r.mem);
 	closedir(tasks);
+	return n > most ? n - most : 0;
 }
 
 /* Descriptors */

@@ -39,9 +39,11 @@ struct thread_does {
 	struct sockaddr_storage to;
 };
 
-/* Each thread of a process, or (0) of this one but the caller's. */
-void threads_each(pid_t pid, void (*fn)(void *arg, const struct thread_does *t),
-		  void *arg);
+/* The threads of a process, or (0) of this one but the caller's; most at most, as
+ * each takes a few system calls. How many were left out. */
+unsigned threads_each(pid_t pid, unsigned most,
+		      void (*fn)(void *arg, const struct thread_does *t),
+		      void *arg);
 
 /* What comes by a descriptor of a process (0: this one): "data from 192.0.2.7 port
  * 7 (descriptor 5)". */

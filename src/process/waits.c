@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define CHANNELS 256 /* that are told from other descriptors */
-#define THREADS 32 /* that are told of, one by one */
+#define THREADS 64 /* that are looked at */
 
 /* The CQs of a completion channel. */
 struct channel {
@@ -32,7 +32,7 @@ struct looker {
 	char process[32]; /* its name */
 	size_t nchannels;
 	struct channel channel[CHANNELS];
-	unsigned said, locked, untold;
+	unsigned locked;
 };
 
 /* Channels */
@@ -171,10 +171,6 @@ static void say_thread(struct looker *l, const struct thread_does *t,
 	char text[900];
 	va_list ap;
 
-	if (l->said++ >= THREADS) {
-		l->untold++;
-		return;
-	}
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
@@ -215,6 +211,7 @@ static void look_at_thread(void *arg, const struct thread_does *t)
 void shca_waits(struct engine *e, struct lines *out, uint64_t now)
 {
 	struct looker *l = calloc(1, sizeof(*l));
+	unsigned more;
 
 	if (!l)
 		return;
@@ -223,9 +220,9 @@ void shca_waits(struct engine *e, struct lines *out, uint64_t now)
 	l->now = now;
 	stat_process_name(getpid(), l->process);
 	shca_live_each(e, SHCA_CQ, add_cq, l);
-	threads_each(0, look_at_thread, l);
-	if (l->untold)
-		lines_add(out, "%u more threads wait", l->untold);
+	more = threads_each(0, THREADS, look_at_thread, l);
+	if (more)
+		lines_add(out, "there are %u more threads", more);
 	if (l->locked)
 		lines_add(out,
 			  "%u thread%s wait%s for another thread (futex: "

@@ -147,6 +147,14 @@ def test_real_programs(home, rundir):
             p.kill()
 
 
+def test_window(home, rundir):
+    """Losses narrow it, and what is posted waits for it."""
+    with rig.running(home, ["ib_write_bw", "-F", "-s", 65536, "-n", 100000000], ["--wire", "--loss=5"],
+                     {"SOFTHCA_RUNDIR": rundir}) as (_, client):
+        rig.until(lambda: re.search(r"; \d+ work requests? waits? for the congestion window, which losses have narrowed to \d+ "
+                                    r"packets?$", tool(rundir, "ps"), re.M), "the window is narrow", client)
+
+
 def test_nothing_to_show(rundir):
     out = tool(rundir, "explain", "1", status=0)
     assert "process 1" not in out
