@@ -29,8 +29,10 @@ void check_tree(struct doctor *d, struct finding *f)
 		       "with mode 0700");
 		return;
 	}
-	TEXT(f, "%s has %zu sets of files", home, sysfs_dir_count(fd));
-	FIX(f, "optional cleanup: rm -r %s", home);
+	TEXT(f,
+	     "%s can hold what programs see of /sys (%zu sets; those that were "
+	     "not used for an hour go by themselves)",
+	     home, sysfs_dir_count(fd));
 	close(fd);
 }
 

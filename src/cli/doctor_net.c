@@ -89,6 +89,25 @@ void check_device(struct doctor *d, struct finding *f)
  * Binds every address with the code of a program's engine, which reports who
  * has the port.
  */
+/* "UDP port 4791 of A is taken by ...": of several addresses once, where the rest
+ * is the same. */
+static void add_reason(struct finding *f, const char *why)
+{
+	static const char of[] = " of ", taken[] = " is taken by ";
+	const char *addr = strstr(why, of), *rest = strstr(why, taken);
+	char *same = rest ? strstr(f->text, rest) : NULL;
+	char tail[sizeof(f->text)];
+
+	if (!addr || !same || addr > rest) {
+		TEXT(f, "%s%s", f->text[0] ? "; " : "", why);
+		return;
+	}
+	addr += strlen(of);
+	snprintf(tail, sizeof(tail), "%s", same);
+	*same = '\0';
+	TEXT(f, ", %.*s%s", (int)(rest - addr), addr, tail);
+}
+
 void check_port(struct doctor *d, struct finding *f)
 {
 	const struct udp_config cfg = { .wire = false };
@@ -135,7 +154,7 @@ void check_port(struct doctor *d, struct finding *f)
 			err = bind_to(u, &e->gid, e->ndev_ifindex);
 			if (!err && !reason(u)[0])
 				continue;
-			TEXT(f, "%s%s", f->text[0] ? "; " : "", reason(u));
+			add_reason(f, reason(u));
 			f->status = WARN;
 			d->port_taken = true;
 		}

@@ -1141,7 +1141,7 @@ bool shca_iw_says(const struct shca_iw *iw, char *text, size_t size)
 	case IW_CONNECTING:
 		if (iw->refused)
 			snprintf(text, size,
-				 "TCP was refused %u times of %u: nobody "
+				 "TCP was refused %u times of %d: nobody "
 				 "listens there",
 				 iw->refused, REFUSED_TRIES);
 		else

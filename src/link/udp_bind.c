@@ -98,7 +98,8 @@ static void describe_holder(const struct udp *u, const union ibv_gid *gid,
 	struct proc_holder h;
 
 	if (!proc_udp_holder(gid, ROCE_UDP_PORT, &h))
-		snprintf(out, len, "a process that is not visible from here");
+		snprintf(out, len,
+			 "the kernel, or a process that is not visible here");
 	else if (h.uid == geteuid() && (h.uid || h.named) && u->registry)
 		snprintf(out, len,
 			 "%s of this user which does not share %s "
@@ -111,10 +112,9 @@ static void describe_holder(const struct udp *u, const union ibv_gid *gid,
 		snprintf(out, len,
 			 "the kernel's rdma_rxe driver, it seems (rdma link "
 			 "delete frees it)");
-	else if (geteuid())
-		snprintf(out, len, "a process of user 0, or the kernel");
 	else
-		snprintf(out, len, "the kernel");
+		snprintf(out, len,
+			 "the kernel, or a process that is not visible here");
 }
 
 /* Reads the descriptors of all processes: no lock is held. */
