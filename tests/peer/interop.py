@@ -185,6 +185,30 @@ class Cell:
         return text
 
 
+def verdict(page):
+    """What a reader wants to know first, from the page's lines: of each table how many cases with softhca work."""
+    out, title, ours = ["**Does it work with the kernel's drivers?** Of the cases with softhca at one end:", ""], "", []
+    counts = {}
+    for line in page:
+        cells = [c.strip() for c in line.strip("|").split(" | ")] if line.startswith("| ") else []
+        if line.startswith("## "):
+            title, ours = line[3:], []
+        elif cells and line.startswith("| | "):
+            ours = [i for i, c in enumerate(cells) if "softhca" in c]
+        elif ours and cells and not line.startswith("|---"):
+            for i in ours:
+                if i < len(cells) and cells[i]:
+                    word = "works" if cells[i].startswith("works") else \
+                        "not run" if cells[i].startswith("not run") else "fails"
+                    counts.setdefault(title, collections.Counter())[word] += 1
+    for title, n in counts.items():
+        rest = [f"{n[w]} {w.replace('fails', '**fail**').replace('not run', 'were not run')}" for w in ("fails", "not run")
+                if n[w]]
+        out.append(f"- {title}: {n['works']} work" + "".join(f", {r}" for r in rest))
+    return out + ["", "Where the kernel's drivers differ from the specification, and softhca puts up with it, the last two "
+                  "tables say. NICs have not been tried.", ""]
+
+
 class Report:
     def __init__(self):
         self.tables = {}        # table -> row -> column -> Cell
@@ -279,8 +303,8 @@ class Report:
 
     def write(self, path, kernels):
         versions = " and ".join(k.removeprefix("linux-").rpartition("-")[0] for k in kernels)
-        out = ["# Interoperability with the kernel's soft RoCE (rxe) and soft iWARP (siw)", "",
-               "Written by `make test-peer`; do not edit. The peer is the rxe driver, for iWARP the siw driver, of "
+        head = ["# Interoperability with the kernel's soft RoCE (rxe) and soft iWARP (siw)", ""]
+        out = ["Written by `make test-peer`; do not edit. The peer is the rxe driver, for iWARP the siw driver, of "
                f"Debian's kernels {versions}, which run as user-mode Linux on the other side of a bridge. `A → B` means that A "
                "is the requester or client. The last columns show the kernel's driver against itself. `at attempt "
                "N` means that the case failed before for the reason given, which the captured packets of that "
@@ -339,4 +363,4 @@ class Report:
         out += ["## Where siw differs", "", "| siw | the RFCs | softhca |", "|---|---|---|"]
         out += [f"| {a} | {b} | {c} |" for a, b, c, _ in SIW_DIFFERS] + [""]
         with open(path, "w") as f:
-            f.write("\n".join(out))
+            f.write("\n".join(head + verdict(out) + out))
