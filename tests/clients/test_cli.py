@@ -1302,6 +1302,20 @@ def test_user_without_any_place_to_write(staged):
     assert "no place to write to" in p.stderr
 
 
+def test_uninstall(tmp_path):
+    """It removes what was installed, and nothing else."""
+    listed = tmp_path / "share/doc/softhca/installed-files"
+    subprocess.run(["cmake", "--install", rig.BUILD, "--prefix", tmp_path], check=True, stdout=subprocess.DEVNULL)
+    shutil.copy(os.path.join(rig.BUILD, "install_manifest.txt"), listed)
+    (tmp_path / "lib/softhca/theirs").touch()
+    script = [os.path.join(rig.ROOT, "scripts/uninstall"), "", listed]
+    assert (tmp_path / "bin/softhca").exists()
+    subprocess.run(script, check=True)
+    assert [p for p in tmp_path.rglob("*") if not p.is_dir()] == [tmp_path / "lib/softhca/theirs"]
+    assert not (tmp_path / "share/doc/softhca").exists()
+    assert "nothing to remove" in subprocess.run(script, stderr=subprocess.PIPE, text=True).stderr
+
+
 # Help
 
 @pytest.mark.parametrize("command", [[], ["run"], ["env"], ["cdi"], ["devices"], ["doctor"], ["explain"], ["stat"], ["trace"]])
