@@ -346,6 +346,19 @@ static void fork_register(void)
 	pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
+/* After the handlers of a process's parts, whose locks are taken after ours: those
+ * that are registered last run first. */
+static void fork_watch(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct engine *e = shca_process_hold();
+
+	if (!e)
+		return;
+	pthread_once(&once, fork_register);
+	shca_process_drop(e);
+}
+
 /* What is not suspended. */
 static int refuse(struct shca_process *p)
 {
@@ -362,11 +375,9 @@ static int refuse(struct shca_process *p)
 
 static int suspend(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct engine *e;
 	int err;
 
-	pthread_once(&once, fork_register);
 	if (it.e)
 		return fail(-EALREADY, "this process is suspended");
 	e = shca_process_hold();
@@ -401,6 +412,7 @@ static int call(const char *name, int (*fn)(void))
 {
 	int err;
 
+	fork_watch();
 	pthread_mutex_lock(&it.lock);
 	it.why[0] = '\0';
 	err = fn();
