@@ -153,12 +153,12 @@ static void iw_until(struct shca_iw *iw, uint64_t due)
 
 /* ---- lifetime ---------------------------------------------------------- */
 
-static void get(struct shca_iw *iw)
+static void iw_get(struct shca_iw *iw)
 {
 	atomic_fetch_add(&iw->refs, 1);
 }
 
-static void put(struct shca_iw *iw)
+static void iw_put(struct shca_iw *iw)
 {
 	if (atomic_fetch_sub(&iw->refs, 1) == 1)
 		stream_give(&iw->conn.stream);
@@ -174,14 +174,14 @@ static void iw_free(struct stream *s)
 }
 
 /* It is not silent any more. */
-static void heard(struct shca_iw *iw)
+static void iw_heard(struct shca_iw *iw)
 {
 	if (iw->source)
 		--*iw->source;
 	iw->source = NULL;
 }
 
-static void unlist(struct shca_iw *iw)
+static void iw_unlist(struct shca_iw *iw)
 {
 	struct iwcm *m = to_iwcm(iw->e);
 
@@ -193,16 +193,16 @@ static void unlist(struct shca_iw *iw)
 	else
 		m->iws_end = iw->link;
 	iw->link = NULL;
-	heard(iw);
+	iw_heard(iw);
 	if (iw->listener)
 		m->half_open--;
 	iw->listener = NULL;
-	put(iw);
+	iw_put(iw);
 }
 
 /* ---- turns ------------------------------------------------------------- */
 
-static void queue_add(struct queue *q, struct shca_iw *iw)
+static void turns_add(struct queue *q, struct shca_iw *iw)
 {
 	iw->queue = q;
 	iw->ahead = q->last;
@@ -241,7 +241,7 @@ static struct shca_iw *peer_behind(const struct shca_iw *iw)
 }
 
 /* It no longer holds up others. Whose turn is it now? NULL: nobody's. */
-static struct shca_iw *queue_leave(struct shca_iw *iw)
+static struct shca_iw *turns_leave(struct shca_iw *iw)
 {
 	struct queue *q = iw->queue;
 	struct shca_iw *next = NULL;
@@ -262,16 +262,16 @@ static struct shca_iw *queue_leave(struct shca_iw *iw)
 /* The same, where that one may not be called from here: the alarm does. */
 static void pass_on(struct shca_iw *iw)
 {
-	struct shca_iw *next = queue_leave(iw);
+	struct shca_iw *next = turns_leave(iw);
 
 	if (next)
 		iw_until(next, 1);
 }
 
-static int ready(struct stream *s, uint32_t events, uint8_t *buffer);
+static int iw_ready(struct stream *s, uint32_t events, uint8_t *buffer);
 
 static const struct shca_conn_ops conn_ops;
-static const struct stream_ops ops = { .ready = ready, .free = iw_free };
+static const struct stream_ops ops = { .ready = iw_ready, .free = iw_free };
 
 static struct shca_iw *iw_new(struct engine *e, enum phase phase,
 			      bool initiator)
@@ -303,12 +303,13 @@ static void iw_end(struct shca_iw *iw, bool reset)
 	atomic_store(&iw->phase, IW_CLOSED);
 	atomic_store(&iw->due, UINT64_MAX);
 	pass_on(iw);
-	unlist(iw);
+	iw_unlist(iw);
 }
 
 /* ---- what the user hears ----------------------------------------------- */
 
-static int tell(struct shca_iw *iw, enum shca_iw_event_type type, int status)
+static int user_tell(struct shca_iw *iw, enum shca_iw_event_type type,
+		     int status)
 {
 	struct iwcm *m = to_iwcm(iw->e);
 	struct shca_iw_event ev = {
@@ -328,13 +329,13 @@ static int tell(struct shca_iw *iw, enum shca_iw_event_type type, int status)
 }
 
 /* A QP's lock may be held: the alarm tells the user. */
-static void news(struct shca_iw *iw, unsigned what)
+static void news_add(struct shca_iw *iw, unsigned what)
 {
 	struct iwcm *m = to_iwcm(iw->e);
 
 	if (atomic_fetch_or(&iw->news, what | NEWS_QUEUED) & NEWS_QUEUED)
 		return;
-	get(iw);
+	iw_get(iw);
 	iw->news_next = atomic_load(&m->news);
 	while (!atomic_compare_exchange_weak(&m->news, &iw->news_next, iw))
 		;
@@ -347,7 +348,7 @@ static void conn_established(struct shca_conn *c)
 
 	iw->opening = false;
 	iw_until(iw, UINT64_MAX);
-	news(iw, NEWS_ESTABLISHED);
+	news_add(iw, NEWS_ESTABLISHED);
 }
 
 static void conn_ended(struct shca_conn *c)
@@ -355,7 +356,7 @@ static void conn_ended(struct shca_conn *c)
 	struct shca_iw *iw = to_iw(&c->stream);
 
 	iw->opening = false;
-	news(iw, NEWS_ENDED);
+	news_add(iw, NEWS_ENDED);
 }
 
 static void conn_until(struct shca_conn *c, uint64_t due)
@@ -375,9 +376,9 @@ static void conn_leave(struct shca_conn *c, bool linger)
 		stream_close(&c->stream, false);
 		atomic_store(&iw->phase, IW_CLOSED);
 		atomic_store(&iw->due, UINT64_MAX);
-		news(iw, NEWS_CLOSED);
+		news_add(iw, NEWS_CLOSED);
 	}
-	put(iw);
+	iw_put(iw);
 }
 
 static const struct shca_conn_ops conn_ops = {
@@ -397,27 +398,27 @@ static void news_tell(struct iwcm *m)
 		next = iw->news_next;
 		what = atomic_exchange(&iw->news, 0);
 		if (what & NEWS_ESTABLISHED)
-			tell(iw, SHCA_IW_ESTABLISHED, 0);
+			user_tell(iw, SHCA_IW_ESTABLISHED, 0);
 		if (what & NEWS_ENDED)
-			tell(iw, SHCA_IW_ENDED, 0);
+			user_tell(iw, SHCA_IW_ENDED, 0);
 		if (what & NEWS_CLOSED)
-			unlist(iw);
-		put(iw);
+			iw_unlist(iw);
+		iw_put(iw);
 	}
 }
 
-static void failed(struct shca_iw *iw, int status)
+static void iw_failed(struct shca_iw *iw, int status)
 {
 	struct engine *e = iw->e;
 
 	if (e->cfg->explain && iw->setup.error &&
 	    iw->setup.error != IWARP_SETUP_REJECTED)
 		say("iWARP: %s", iwarp_setup_error_str(iw->setup.error));
-	get(iw);
+	iw_get(iw);
 	iw_end(iw, true);
 	if (iw->owned)
-		tell(iw, SHCA_IW_FAILED, status);
-	put(iw);
+		user_tell(iw, SHCA_IW_FAILED, status);
+	iw_put(iw);
 }
 
 /* ---- what is recorded -------------------------------------------------- */
@@ -464,7 +465,7 @@ static uint32_t fpdu_max(const struct shca_iw *iw, const struct iwarp_agreed *a)
  * peer's first message has come; -EPROTO: the QP is there to tell the peer what is
  * wrong with its frame. Any other error: there is no QP to have it.
  */
-static int hand_over(struct shca_iw *iw)
+static int iw_hand_over(struct shca_iw *iw)
 {
 	struct shca_qp *qp = iw->qp;
 	struct iwarp_agreed a;
@@ -478,7 +479,7 @@ static int hand_over(struct shca_iw *iw)
 	if (qp->sched.dead || qp->conn) {
 		err = -EINVAL;
 	} else {
-		get(iw); /* qp->conn */
+		iw_get(iw); /* qp->conn */
 		atomic_store(&iw->due, UINT64_MAX);
 		stream_want(&iw->conn.stream, EPOLLIN);
 		atomic_store(&iw->phase, IW_QP);
@@ -494,7 +495,7 @@ static int hand_over(struct shca_iw *iw)
 			iw->opening = false;
 			atomic_store(&iw->phase,
 				     iw->setup.initiator ? IW_REPLY : IW_ASKED);
-			put(iw);
+			iw_put(iw);
 		}
 	}
 	shca_qp_unlock(qp);
@@ -520,7 +521,7 @@ static void connect_again(struct shca_iw *iw);
 
 /* Nobody listens there. Counted for those as well that wait for it, so that they
  * need not find that out one after the other. */
-static void refused(struct shca_iw *iw)
+static void iw_refused(struct shca_iw *iw)
 {
 	iw->refused++;
 	for (struct shca_iw *b = iw->queue ? peer_behind(iw) : NULL; b;
@@ -529,13 +530,13 @@ static void refused(struct shca_iw *iw)
 			b->refused++;
 }
 
-static void connected(struct shca_iw *iw)
+static void iw_connected(struct shca_iw *iw)
 {
 	int err = stream_connected(&iw->conn.stream);
 	struct shca_iw *next;
 
 	if (err == -ECONNREFUSED)
-		refused(iw);
+		iw_refused(iw);
 	if (err == -ECONNREFUSED && iw->refused < REFUSED_TRIES) {
 		stream_close(&iw->conn.stream, true);
 		iw_until(iw, clock_ns() + REFUSED_NS);
@@ -546,13 +547,13 @@ static void connected(struct shca_iw *iw)
 	if (!err)
 		err = send_frame(iw, iw->out, iw->out_len);
 	if (err) {
-		failed(iw, err);
+		iw_failed(iw, err);
 		return;
 	}
 	atomic_store(&iw->phase, IW_REPLY);
 	stream_want(&iw->conn.stream, EPOLLIN);
 	iw_until(iw, clock_ns() + SHCA_IW_REPLY_NS);
-	next = queue_leave(iw);
+	next = turns_leave(iw);
 	if (next)
 		connect_again(next);
 }
@@ -578,7 +579,7 @@ static int read_frame(struct shca_iw *iw)
 }
 
 /* The initiator has its answer. */
-static void replied(struct shca_iw *iw)
+static void iw_replied(struct shca_iw *iw)
 {
 	int err = read_frame(iw);
 
@@ -588,13 +589,13 @@ static void replied(struct shca_iw *iw)
 		record_frame(iw, TRACE_CM_IN,
 			     err ? TRACE_MPA_REJECT : TRACE_MPA_REPLY);
 	if (!err)
-		err = hand_over(iw);
+		err = iw_hand_over(iw);
 	if (!err)
-		tell(iw, SHCA_IW_ESTABLISHED, 0);
+		user_tell(iw, SHCA_IW_ESTABLISHED, 0);
 	else if (err == -EPROTO && atomic_load(&iw->phase) == IW_QP)
-		tell(iw, SHCA_IW_FAILED, err);
+		user_tell(iw, SHCA_IW_FAILED, err);
 	else
-		failed(iw, err);
+		iw_failed(iw, err);
 }
 
 /* The user has no room: who came first is to be the first to have it. */
@@ -604,7 +605,7 @@ static void wait_for_room(struct shca_iw *iw, uint64_t now)
 
 	if (!iw->queue) {
 		iw->since = now;
-		queue_add(q, iw);
+		turns_add(q, iw);
 	}
 	stream_want(&iw->conn.stream, 0);
 	atomic_store(&iw->phase, IW_WAITING);
@@ -612,7 +613,7 @@ static void wait_for_room(struct shca_iw *iw, uint64_t now)
 }
 
 /* The user is asked, as soon as it has room. */
-static void ask(struct shca_iw *iw, uint64_t now)
+static void user_ask(struct shca_iw *iw, uint64_t now)
 {
 	int err;
 
@@ -620,8 +621,8 @@ static void ask(struct shca_iw *iw, uint64_t now)
 	atomic_store(&iw->phase, IW_ASKED);
 	atomic_store(&iw->due, UINT64_MAX);
 	iw->owned = true;
-	get(iw); /* the user's */
-	err = tell(iw, SHCA_IW_REQUEST, 0);
+	iw_get(iw); /* the user's */
+	err = user_tell(iw, SHCA_IW_REQUEST, 0);
 	if (!err) {
 		to_iwcm(iw->e)->half_open--;
 		pass_on(iw);
@@ -629,14 +630,14 @@ static void ask(struct shca_iw *iw, uint64_t now)
 		return;
 	}
 	iw->owned = false;
-	put(iw);
+	iw_put(iw);
 	if (err != -EAGAIN || (iw->queue && now > iw->since + SHCA_IW_REPLY_NS))
 		iw_end(iw, true);
 	else
 		wait_for_room(iw, now);
 }
 
-static void requested(struct shca_iw *iw)
+static void iw_requested(struct shca_iw *iw)
 {
 	uint8_t out[MPA_FRAME_MAX];
 	int err = read_frame(iw), len;
@@ -644,13 +645,13 @@ static void requested(struct shca_iw *iw)
 	if (err == -EAGAIN)
 		return;
 	if (!err) {
-		heard(iw);
+		iw_heard(iw);
 		if (tracing())
 			record_frame(iw, TRACE_CM_IN, TRACE_MPA_REQUEST);
 		if (iw->listener->waiting.first)
 			wait_for_room(iw, clock_ns());
 		else
-			ask(iw, clock_ns());
+			user_ask(iw, clock_ns());
 		return;
 	}
 	if (err == -EPROTO && (iw->setup.error == IWARP_SETUP_REVISION ||
@@ -658,14 +659,14 @@ static void requested(struct shca_iw *iw)
 		len = iwarp_setup_reject(&iw->setup, NULL, 0, out);
 		if (len > 0)
 			send_frame(iw, out, (size_t)len);
-		failed(iw, err);
+		iw_failed(iw, err);
 		return;
 	}
-	failed(iw, err);
+	iw_failed(iw, err);
 }
 
 /* What comes after our FIN or rejection. */
-static void drop(struct shca_iw *iw, uint8_t *buffer)
+static void iw_drop_input(struct shca_iw *iw, uint8_t *buffer)
 {
 	struct iovec iov = { buffer, STREAM_BUFFER };
 	ssize_t n = stream_recv(&iw->conn.stream, &iov, 1);
@@ -678,13 +679,13 @@ static void setup_ready(struct shca_iw *iw, uint32_t events, uint8_t *buffer)
 {
 	switch ((enum phase)atomic_load(&iw->phase)) {
 	case IW_CONNECTING:
-		connected(iw);
+		iw_connected(iw);
 		break;
 	case IW_REPLY:
-		replied(iw);
+		iw_replied(iw);
 		break;
 	case IW_REQUEST:
-		requested(iw);
+		iw_requested(iw);
 		break;
 	case IW_WAITING:
 		iw_end(iw, true);
@@ -695,7 +696,7 @@ static void setup_ready(struct shca_iw *iw, uint32_t events, uint8_t *buffer)
 			stream_close(&iw->conn.stream, true);
 		break;
 	case IW_LINGER:
-		drop(iw, buffer);
+		iw_drop_input(iw, buffer);
 		break;
 	case IW_QP:
 	case IW_CLOSED:
@@ -703,7 +704,7 @@ static void setup_ready(struct shca_iw *iw, uint32_t events, uint8_t *buffer)
 	}
 }
 
-static int ready(struct stream *s, uint32_t events, uint8_t *buffer)
+static int iw_ready(struct stream *s, uint32_t events, uint8_t *buffer)
 {
 	struct shca_iw *iw = to_iw(s);
 	struct shca_qp *qp;
@@ -729,8 +730,8 @@ static int ready(struct stream *s, uint32_t events, uint8_t *buffer)
 
 /* ---- the initiator ----------------------------------------------------- */
 
-static struct iwarp_offer offer(const struct engine *e,
-				const struct shca_iw_ask *ask)
+static struct iwarp_offer offer_of(const struct engine *e,
+				   const struct shca_iw_ask *ask)
 {
 	return (struct iwarp_offer){
 		.crc = e->cfg->mpa_crc,
@@ -749,7 +750,7 @@ static socklen_t addr_len(const struct sockaddr_storage *a)
 					 sizeof(struct sockaddr_in6);
 }
 
-static void set_port(struct sockaddr_storage *a, uint16_t port)
+static void sockaddr_set_port(struct sockaddr_storage *a, uint16_t port)
 {
 	if (a->ss_family == AF_INET)
 		((struct sockaddr_in *)a)->sin_port = port;
@@ -803,7 +804,7 @@ static int connect_begin(struct shca_iw *iw)
 	fd = connect_from(&local, &iw->conn.peer, iw->tos);
 	if (fd == -EADDRINUSE || fd == -EADDRNOTAVAIL) {
 		/* An ordinary program has the port. */
-		set_port(&local, 0);
+		sockaddr_set_port(&local, 0);
 		fd = connect_from(&local, &iw->conn.peer, iw->tos);
 	}
 	err = fd < 0 ? fd : 0;
@@ -828,7 +829,7 @@ static void connect_again(struct shca_iw *iw)
 	int err = connect_begin(iw);
 
 	if (err)
-		failed(iw, err);
+		iw_failed(iw, err);
 }
 
 /*
@@ -843,7 +844,7 @@ static int connect_in_turn(struct shca_iw *iw)
 	struct shca_iw *ahead;
 
 	iw->since = clock_ns();
-	queue_add(&to_iwcm(iw->e)->connecting, iw);
+	turns_add(&to_iwcm(iw->e)->connecting, iw);
 	ahead = peer_ahead(iw);
 	if (!ahead || ahead->since + SHCA_IW_TURN_NS <= iw->since)
 		return connect_begin(iw);
@@ -857,7 +858,7 @@ int shca_iw_connect(struct engine *e, struct shca_iw **out,
 		    const struct sockaddr_storage *to, uint8_t tos,
 		    const struct shca_iw_ask *ask)
 {
-	const struct iwarp_offer want = offer(e, ask);
+	const struct iwarp_offer want = offer_of(e, ask);
 	struct shca_iw *iw;
 	int err;
 
@@ -886,7 +887,7 @@ int shca_iw_connect(struct engine *e, struct shca_iw **out,
 	iw->owned = true;
 	iw->qp = ask->qp;
 	shca_qp_get(iw->qp);
-	get(iw);
+	iw_get(iw);
 	*out = iw;
 	return 0;
 
@@ -900,7 +901,8 @@ err_iw:
 /* Where connections of this peer's source are counted: its IPv4 address, or the
  * first 64 bits of IPv6's, all of which a host can have. Nobody outside can
  * tell which sources share a place. */
-static uint16_t *source_of(struct iwcm *m, const struct sockaddr_storage *peer)
+static uint16_t *source_count_of(struct iwcm *m,
+				 const struct sockaddr_storage *peer)
 {
 	union ibv_gid gid;
 	uint64_t key;
@@ -911,7 +913,7 @@ static uint16_t *source_of(struct iwcm *m, const struct sockaddr_storage *peer)
 			   SOURCES];
 }
 
-static struct shca_iw *accepted(struct shca_iw_listener *l, int fd)
+static struct shca_iw *iw_accepted(struct shca_iw_listener *l, int fd)
 {
 	struct iwcm *m = to_iwcm(l->e);
 	struct shca_iw *iw = iw_new(l->e, IW_REQUEST, false);
@@ -931,7 +933,7 @@ static struct shca_iw *accepted(struct shca_iw_listener *l, int fd)
 	iw->user = l->user;
 	iw->listener = l;
 	m->half_open++;
-	iw->source = source_of(m, &iw->conn.peer);
+	iw->source = source_count_of(m, &iw->conn.peer);
 	++*iw->source;
 	iw_until(iw, clock_ns() + SHCA_IW_REQUEST_NS);
 	return iw;
@@ -970,7 +972,7 @@ static int listener_ready(struct stream *s, uint32_t events, uint8_t *buffer)
 			break;
 		}
 		fd = fd_high(fd);
-		if (!accepted(l, fd))
+		if (!iw_accepted(l, fd))
 			sys_close(fd);
 		streams_release(l->e->streams);
 		n++;
@@ -1063,7 +1065,7 @@ void shca_iw_unlisten(struct shca_iw_listener *l)
 
 int shca_iw_accept(struct shca_iw *iw, const struct shca_iw_ask *ask)
 {
-	const struct iwarp_offer want = offer(iw->e, ask);
+	const struct iwarp_offer want = offer_of(iw->e, ask);
 	uint8_t out[MPA_FRAME_MAX];
 	int len, err;
 
@@ -1088,13 +1090,13 @@ int shca_iw_accept(struct shca_iw *iw, const struct shca_iw_ask *ask)
 		record_frame(iw, TRACE_CM_OUT, TRACE_MPA_REPLY);
 	err = send_frame(iw, out, (size_t)len);
 	if (!err)
-		err = hand_over(iw);
+		err = iw_hand_over(iw);
 	if (err < 0) {
 		iw_end(iw, true);
 		return err;
 	}
 	if (!err)
-		tell(iw, SHCA_IW_ESTABLISHED, 0);
+		user_tell(iw, SHCA_IW_ESTABLISHED, 0);
 	return 0;
 }
 
@@ -1193,7 +1195,7 @@ void shca_iw_close(struct shca_iw *iw)
 	iw->user = NULL;
 	iw->owned = false;
 	end_by(iw, IBV_QPS_ERR);
-	put(iw);
+	iw_put(iw);
 }
 
 int shca_iw_begin(struct engine *e, int (*event)(const struct shca_iw_event *))
@@ -1205,7 +1207,7 @@ int shca_iw_begin(struct engine *e, int (*event)(const struct shca_iw_event *))
 /* ---- time -------------------------------------------------------------- */
 
 /* It has taken too long. */
-static void late(struct shca_iw *iw, uint64_t now)
+static void iw_late(struct shca_iw *iw, uint64_t now)
 {
 	static const char silent[] =
 		"the first message that the peer has announced has not come";
@@ -1217,13 +1219,13 @@ static void late(struct shca_iw *iw, uint64_t now)
 		if (iw->conn.stream.fd < 0)
 			connect_again(iw);
 		else
-			failed(iw, -ETIMEDOUT);
+			iw_failed(iw, -ETIMEDOUT);
 		break;
 	case IW_REPLY:
-		failed(iw, -ETIMEDOUT);
+		iw_failed(iw, -ETIMEDOUT);
 		break;
 	case IW_WAITING:
-		ask(iw, now);
+		user_ask(iw, now);
 		break;
 	case IW_REQUEST:
 		if (iw->e->cfg->explain)
@@ -1302,7 +1304,7 @@ static bool is_silent(const struct shca_iw *iw)
 }
 
 /* Too many have said nothing, and keep others out. */
-static void make_room(struct iwcm *m, uint64_t now)
+static void make_room_for_requests(struct iwcm *m, uint64_t now)
 {
 	const unsigned max = half_open_max();
 	const unsigned want = max - max / ROOM_PART - 1;
@@ -1342,11 +1344,11 @@ static void iw_expire(struct engine *e, uint64_t now)
 
 		next = iw->next;
 		if (due <= now)
-			late(iw, now);
+			iw_late(iw, now);
 		else if (due != UINT64_MAX)
 			due_by(e, due);
 	}
-	make_room(m, now);
+	make_room_for_requests(m, now);
 	listeners_resume(m, now);
 	shca_cm_unlock(e);
 }

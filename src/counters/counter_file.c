@@ -42,7 +42,7 @@ const struct counter_name counter_names[] = {
 const unsigned counter_names_n =
 	sizeof(counter_names) / sizeof(counter_names[0]);
 
-static int allocate(int fd)
+static int sums_allocate(int fd)
 {
 	int err = sys_file_limit(sizeof(struct counter_file));
 
@@ -52,7 +52,7 @@ static int allocate(int fd)
 	return err;
 }
 
-static int open_file(const char *tree, int flags)
+static int sums_open(const char *tree, int flags)
 {
 	struct stat st;
 	char path[4096];
@@ -74,7 +74,7 @@ static int open_file(const char *tree, int flags)
 		err = -EACCES;
 	/* A full disk shows here, and not as a SIGBUS. */
 	else if (!st.st_size && flags & O_CREAT)
-		err = allocate(fd);
+		err = sums_allocate(fd);
 	else if (st.st_size != sizeof(struct counter_file))
 		err = -EPROTO;
 	if (!err && flags & O_CREAT) {
@@ -88,9 +88,9 @@ static int open_file(const char *tree, int flags)
 	return err;
 }
 
-static struct counter_file *map(const char *tree, int flags, int prot)
+static struct counter_file *sums_map(const char *tree, int flags, int prot)
 {
-	const int fd = open_file(tree, flags);
+	const int fd = sums_open(tree, flags);
 	void *mem;
 
 	if (fd < 0)
@@ -102,7 +102,7 @@ static struct counter_file *map(const char *tree, int flags, int prot)
 
 struct counter_file *counter_file_open(const char *tree)
 {
-	return map(tree, O_RDWR | O_CREAT, PROT_READ | PROT_WRITE);
+	return sums_map(tree, O_RDWR | O_CREAT, PROT_READ | PROT_WRITE);
 }
 
 void counter_file_close(struct counter_file *s)
@@ -149,7 +149,7 @@ const struct counter_name *counter_name_find(const char *path, unsigned *device)
 }
 
 /* All that live have added what they have, as of some ms ago. */
-static void ask_all(const char *dir)
+static void ask_for_sums(const char *dir)
 {
 	static _Atomic uint64_t asked_ns;
 	const uint64_t now = sys_now_ns(), last = atomic_load(&asked_ns);
@@ -166,8 +166,8 @@ uint64_t counter_name_value(const struct counter_name *f, unsigned device,
 	struct counter_file *s;
 	uint64_t sum = 0;
 
-	ask_all(dir);
-	s = map(tree, O_RDONLY, PROT_READ);
+	ask_for_sums(dir);
+	s = sums_map(tree, O_RDONLY, PROT_READ);
 	if (!s)
 		return 0;
 	for (unsigned i = 0; i < f->count; i++)

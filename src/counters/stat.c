@@ -49,7 +49,7 @@ struct place {
 	int dir; /* -1: none */
 };
 
-static int place_open(struct place *p, const char *path)
+static int address_open(struct place *p, const char *path)
 {
 	const char *name = strrchr(path, '/') + 1;
 	char dir[4096];
@@ -70,27 +70,27 @@ static int place_open(struct place *p, const char *path)
 	return 0;
 }
 
-static void place_close(struct place *p)
+static void address_close(struct place *p)
 {
 	if (p->dir >= 0)
 		sys_close(p->dir);
 }
 
 /* That of a slot's process. */
-static int place_of(struct place *p, const char *path, unsigned slot)
+static int address_of(struct place *p, const char *path, unsigned slot)
 {
 	char name[4096];
 
 	if (snprintf(name, sizeof(name), "%s" REGISTRY_STAT, path, slot) >=
 	    (int)sizeof(name))
 		return -ENAMETOOLONG;
-	return place_open(p, name);
+	return address_open(p, name);
 }
 
 int stat_listen(const char *path, unsigned slot)
 {
 	struct place p;
-	int fd, err = place_of(&p, path, slot);
+	int fd, err = address_of(&p, path, slot);
 
 	if (err)
 		return err;
@@ -110,7 +110,7 @@ int stat_listen(const char *path, unsigned slot)
 		fd = err;
 	}
 out:
-	place_close(&p);
+	address_close(&p);
 	return fd;
 }
 
@@ -118,10 +118,10 @@ void stat_unlink(const char *path, unsigned slot)
 {
 	struct place p;
 
-	if (place_of(&p, path, slot))
+	if (address_of(&p, path, slot))
 		return;
 	unlink(p.a.sun_path);
-	place_close(&p);
+	address_close(&p);
 }
 
 /* Whether the other end of a socket is of this user, or root. */
@@ -198,7 +198,7 @@ void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want), void *arg)
 	}
 }
 
-static int put(int fd, const void *p, size_t size)
+static int file_write(int fd, const void *p, size_t size)
 {
 	const char *at = p;
 
@@ -221,13 +221,14 @@ int stat_file(const struct stat_head *head, const struct stat_device *devices,
 
 	if (fd < 0)
 		return -errno;
-	err = put(fd, head, sizeof(*head));
+	err = file_write(fd, head, sizeof(*head));
 	if (!err)
-		err = put(fd, devices, head->ndevices * sizeof(*devices));
+		err = file_write(fd, devices,
+				 head->ndevices * sizeof(*devices));
 	if (!err)
-		err = put(fd, qps, head->nqps * sizeof(*qps));
+		err = file_write(fd, qps, head->nqps * sizeof(*qps));
 	if (!err)
-		err = put(fd, text, head->text);
+		err = file_write(fd, text, head->text);
 	if (!err &&
 	    fcntl(fd, F_ADD_SEALS,
 		  F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL))
@@ -265,7 +266,7 @@ static int receive_file(int fd)
 }
 
 /* A string that may go to a terminal. */
-static bool printable(const char *s, size_t size)
+static bool is_printable(const char *s, size_t size)
 {
 	for (size_t i = 0; i < size; i++)
 		if (!s[i])
@@ -305,11 +306,11 @@ static bool is_sound(struct stat_reply *r)
 	r->qp = (const void *)(r->device + h->ndevices);
 	r->text = (const void *)(r->qp + h->nqps);
 	for (uint32_t i = 0; i < h->ndevices; i++)
-		if (!printable(r->device[i].name, sizeof(r->device[i].name)))
+		if (!is_printable(r->device[i].name, sizeof(r->device[i].name)))
 			return false;
 	for (uint32_t i = 0; i < h->nqps; i++)
 		if (r->qp[i].device >= h->ndevices ||
-		    !printable(r->qp[i].waits, sizeof(r->qp[i].waits)))
+		    !is_printable(r->qp[i].waits, sizeof(r->qp[i].waits)))
 			return false;
 	return printable_lines(r->text, h->text);
 }
@@ -405,13 +406,13 @@ static int connect_one(struct asked *all, const char *path)
 	struct place p;
 	int *fds, fd, err;
 
-	if (place_open(&p, path))
+	if (address_open(&p, path))
 		return 0;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	err = fd < 0 || (all->want == STAT_WANT_COUNTERS && want_less(fd)) ||
 	      (connect(fd, (struct sockaddr *)&p.a, sizeof(p.a)) &&
 	       errno != EAGAIN);
-	place_close(&p);
+	address_close(&p);
 	if (fd < 0)
 		return 0;
 	if (err || !is_ours(fd, &r.pid)) {
@@ -457,7 +458,7 @@ static int connect_all(struct asked *all, const char *dir)
 	return err;
 }
 
-static int ask(struct asked *all, const char *dir, uint64_t wait_ns)
+static int ask_dirs(struct asked *all, const char *dir, uint64_t wait_ns)
 {
 	const char *dirs[REGISTRY_DIRS];
 	const size_t ndirs = registry_dirs(dir, dirs);
@@ -484,7 +485,7 @@ int stat_ask(const char *dir, enum stat_want want, struct stat_reply **replies,
 	int err;
 
 	snprintf(all.prefix, sizeof(all.prefix), REGISTRY_NAME, owner_uid());
-	err = ask(&all, dir, WAIT_NS);
+	err = ask_dirs(&all, dir, WAIT_NS);
 	if (err)
 		return err;
 	*replies = all.reply;
@@ -498,7 +499,7 @@ void stat_ask_sums(const char *dir)
 
 	snprintf(all.prefix, sizeof(all.prefix), REGISTRY_NAME "%llu.",
 		 owner_uid(), registry_number(dir));
-	if (!ask(&all, dir, SUMS_WAIT_NS))
+	if (!ask_dirs(&all, dir, SUMS_WAIT_NS))
 		stat_free(all.reply, all.n);
 }
 

@@ -100,7 +100,7 @@ static int make_parents(int dir, const char *path)
 	return 0;
 }
 
-static int write_file(struct sysfs_dir *t, const char *path, const char *text)
+static int write_entry(struct sysfs_dir *t, const char *path, const char *text)
 {
 	size_t len = strlen(text);
 	ssize_t written;
@@ -333,7 +333,7 @@ int sysfs_dir_make(sysfs_dir_describe *describe, const void *arg,
 	struct sysfs_dir sum = { .file = hash_entry,
 				 .link = hash_entry,
 				 .hash = 0xcbf29ce484222325 };
-	struct sysfs_dir disk = { .file = write_file, .link = write_link };
+	struct sysfs_dir disk = { .file = write_entry, .link = write_link };
 	char home[PATH_MAX], name[TREE_NAME_LEN + 1], half[64], none[512];
 	int fd, err;
 

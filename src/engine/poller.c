@@ -3,12 +3,12 @@
  */
 #include "poller.h"
 
-static uint32_t get(const _Atomic uint32_t *what)
+static uint32_t count_get(const _Atomic uint32_t *what)
 {
 	return atomic_load_explicit(what, memory_order_relaxed);
 }
 
-static void put(_Atomic uint32_t *what, uint32_t n)
+static void count_set(_Atomic uint32_t *what, uint32_t n)
 {
 	atomic_store_explicit(what, n, memory_order_relaxed);
 }
@@ -19,7 +19,7 @@ void poller_init(struct poller *p)
 }
 
 /* A probe, or a time that the thread was back for, was no success. */
-static void failed(struct poller *p)
+static void probe_failed(struct poller *p)
 {
 	static const struct backoff_rule rule = { .first = 1,
 						  .most = POLLER_SKIP_MAX };
@@ -28,75 +28,75 @@ static void failed(struct poller *p)
 	backoff_fail(&p->backoff, &rule);
 }
 
-static bool inside(const struct poller *p)
+static bool is_inside(const struct poller *p)
 {
 	return atomic_load_explicit(&p->inside, memory_order_relaxed);
 }
 
-static bool silent(const struct poller *p)
+static bool polls_ceased(const struct poller *p)
 {
-	return get(&p->polls) == p->seen && !inside(p);
+	return count_get(&p->polls) == p->seen && !is_inside(p);
 }
 
 bool poller_asks(const struct poller *p)
 {
-	return p->polling && silent(p);
+	return p->polling && polls_ceased(p);
 }
 
 /* Whether any program has polled since this was last asked, or does so now, or
  * would if it ran. */
-static bool polling(struct poller *p, enum poller_cpu cpu)
+static bool programs_poll(struct poller *p, enum poller_cpu cpu)
 {
-	if (!silent(p))
+	if (!polls_ceased(p))
 		p->polling = true;
 	else if (cpu != POLLER_WAITS)
 		p->polling = false;
-	p->seen = get(&p->polls);
+	p->seen = count_get(&p->polls);
 	return p->polling;
 }
 
 uint64_t poller_probe(struct poller *p, enum poller_cpu cpu)
 {
 	/* One that sleeps leaves to the thread what it does not receive. */
-	if (!polling(p, cpu) || atomic_load(&p->asleep)) {
+	if (!programs_poll(p, cpu) || atomic_load(&p->asleep)) {
 		p->good = 0;
 		return 0;
 	}
 	if (backoff_skips(&p->backoff))
 		return 0;
-	p->seen_took = get(&p->took);
-	p->seen_sends = get(&p->sends);
+	p->seen_took = count_get(&p->took);
+	p->seen_sends = count_get(&p->sends);
 	return POLLER_PROBE_NS;
 }
 
 bool poller_probed(struct poller *p, bool none, enum poller_cpu cpu)
 {
 	/* A poll that has not ended by now has found much. */
-	bool took = get(&p->took) != p->seen_took || inside(p);
+	bool took = count_get(&p->took) != p->seen_took || is_inside(p);
 
-	polling(p, cpu);
+	programs_poll(p, cpu);
 	/* What waits now may have come later. */
 	if (took)
 		p->good++;
 	else if (!none && (cpu == POLLER_RAN || cpu == POLLER_SHARES))
-		failed(p);
+		probe_failed(p);
 	return took || none;
 }
 
 bool poller_has_sent(struct poller *p)
 {
-	const uint32_t sends = get(&p->sends);
+	const uint32_t sends = count_get(&p->sends);
 	const bool sent =
 		sends != p->seen_sends ||
 		atomic_load_explicit(&p->sending, memory_order_relaxed);
 
 	p->seen_sends = sends;
-	return sent && get(&p->took) == p->seen_took && !inside(p);
+	return sent && count_get(&p->took) == p->seen_took && !is_inside(p);
 }
 
 bool poller_is_late(const struct poller *p, enum poller_cpu cpu)
 {
-	return get(&p->took) == p->seen_took && !inside(p) &&
+	return count_get(&p->took) == p->seen_took && !is_inside(p) &&
 	       (cpu == POLLER_RAN || cpu == POLLER_SHARES);
 }
 
@@ -110,7 +110,7 @@ bool poller_step_back(struct poller *p, uint64_t now)
 	if (poller_is_back(p))
 		return false;
 	atomic_store(&p->since, now);
-	put(&p->back_took, get(&p->took));
+	count_set(&p->back_took, count_get(&p->took));
 	atomic_store(&p->tick, POLLER_TICK_MIN_NS);
 	atomic_store(&p->tick_at, now + POLLER_TICK_MIN_NS);
 	atomic_store(&p->back, true);
@@ -124,8 +124,8 @@ bool poller_step_forward(struct poller *p, uint64_t now)
 	if (!poller_is_back(p))
 		return false;
 	if (since && now - since < POLLER_WORTH_NS &&
-	    get(&p->took) - get(&p->back_took) < POLLER_WORTH) {
-		failed(p);
+	    count_get(&p->took) - count_get(&p->back_took) < POLLER_WORTH) {
+		probe_failed(p);
 	} else if (since) {
 		backoff_succeed(&p->backoff);
 	}
@@ -144,7 +144,7 @@ uint64_t poller_tick_at(const struct poller *p)
  * A program that wakes either sees that the thread rests, or the thread sees
  * that it has woken.
  */
-static bool rest(struct poller *p)
+static bool rest_if_asleep(struct poller *p)
 {
 	if (!atomic_load(&p->asleep))
 		return false;
@@ -159,12 +159,12 @@ bool poller_tick(struct poller *p, uint64_t now, enum poller_cpu cpu)
 		crowded ? POLLER_TICK_CROWDED_NS : POLLER_TICK_MAX_NS;
 	uint64_t next;
 
-	if (!polling(p, cpu)) {
+	if (!programs_poll(p, cpu)) {
 		p->good = 0;
-		if (rest(p))
+		if (rest_if_asleep(p))
 			return false;
 		/* Or one has just woken. */
-		if (!polling(p, cpu)) {
+		if (!programs_poll(p, cpu)) {
 			if (cpu == POLLER_SLEEPS)
 				atomic_store(&p->since, 0);
 			return true;
@@ -172,8 +172,8 @@ bool poller_tick(struct poller *p, uint64_t now, enum poller_cpu cpu)
 	}
 	next = 2 * atomic_load(&p->tick);
 	next = next > most ? most : next;
-	p->seen_took = get(&p->took);
-	p->seen_sends = get(&p->sends);
+	p->seen_took = count_get(&p->took);
+	p->seen_sends = count_get(&p->sends);
 	atomic_store(&p->tick, next);
 	atomic_store(&p->tick_at, now + next);
 	return false;
@@ -211,8 +211,8 @@ enum poller_then poller_wake(struct poller *p, uint64_t now, bool alone)
 
 bool poller_blocked(struct poller *p)
 {
-	uint32_t n = get(&p->blocked) + 1;
+	uint32_t n = count_get(&p->blocked) + 1;
 
-	put(&p->blocked, n);
+	count_set(&p->blocked, n);
 	return n > POLLER_BLOCKED;
 }

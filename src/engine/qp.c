@@ -51,7 +51,7 @@ static void backlog_free(struct engine_packet *p)
 }
 
 /* Senders of this host do not take for lost what waits for a holder. */
-static void behind(struct engine_qp *qp, int n)
+static void backlog_count(struct engine_qp *qp, int n)
 {
 	if (n && qp->engine->segment)
 		segment_behind(qp->engine->segment, n);
@@ -95,7 +95,7 @@ void engine_qp_put(struct engine_qp *qp)
 	if (atomic_fetch_sub_explicit(&qp->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	backlog_free(backlog_take(qp, &n));
-	behind(qp, -n);
+	backlog_count(qp, -n);
 	link_way_forget(&qp->way);
 	send_unuse(qp);
 	qp->ops->free(qp);
@@ -117,16 +117,16 @@ static void pending_run(struct engine_qp *qp)
 		qp->ops->run(qp, now);
 	}
 	backlog_free(list);
-	behind(qp, -n); /* what there is to answer is answered */
+	backlog_count(qp, -n); /* what there is to answer is answered */
 }
 
-static uint32_t look(const struct engine_qp *qp)
+static uint32_t qp_lock_read(const struct engine_qp *qp)
 {
 	return atomic_load_explicit(&qp->lock, memory_order_relaxed);
 }
 
 /* If the word is still *was: then it is `to` now, else *was what it is. */
-static bool change(struct engine_qp *qp, uint32_t *was, uint32_t to)
+static bool qp_lock_swap(struct engine_qp *qp, uint32_t *was, uint32_t to)
 {
 	return atomic_compare_exchange_weak_explicit(
 		&qp->lock, was, to, memory_order_acq_rel, memory_order_relaxed);
@@ -137,7 +137,7 @@ static bool change(struct engine_qp *qp, uint32_t *was, uint32_t to)
  * just dropped it rather than one that has yet to wake. So those who wait are
  * counted, and receivers stay away while there are any.
  */
-static void wait_turn(struct engine_qp *qp)
+static void qp_lock_wait(struct engine_qp *qp)
 {
 	bool slept = false;
 	uint32_t was, to;
@@ -146,19 +146,19 @@ static void wait_turn(struct engine_qp *qp)
 	atomic_fetch_add_explicit(&qp->lock, ENGINE_QP_WAITER,
 				  memory_order_relaxed);
 	for (;;) {
-		was = look(qp);
+		was = qp_lock_read(qp);
 		if (!(was & ENGINE_QP_HELD)) {
 			to = (was | ENGINE_QP_HELD) - ENGINE_QP_WAITER;
 			/* It was the only one to be woken. */
 			if (slept && to >= ENGINE_QP_WAITER)
 				to |= ENGINE_QP_SLEEPS;
-			if (change(qp, &was, to))
+			if (qp_lock_swap(qp, &was, to))
 				return;
 		} else if (spins++ < LOCK_TRIES) {
 			/* Usually it is free after the packet at hand. */
 			cpu_relax();
 		} else if (was & ENGINE_QP_SLEEPS ||
-			   change(qp, &was, was | ENGINE_QP_SLEEPS)) {
+			   qp_lock_swap(qp, &was, was | ENGINE_QP_SLEEPS)) {
 			lock_sleep(&qp->lock, was | ENGINE_QP_SLEEPS);
 			slept = true;
 		}
@@ -169,12 +169,12 @@ static void wait_turn(struct engine_qp *qp)
  * Takes it if it is free; polite: and nobody waits for it. In *was the word
  * before, or that which is in the way.
  */
-static bool take(struct engine_qp *qp, uint32_t *was, bool polite)
+static bool qp_lock_take(struct engine_qp *qp, uint32_t *was, bool polite)
 {
-	*was = look(qp);
+	*was = qp_lock_read(qp);
 	while (!(*was & ENGINE_QP_HELD) &&
 	       !(polite && *was >= ENGINE_QP_WAITER))
-		if (change(qp, was, *was | ENGINE_QP_HELD))
+		if (qp_lock_swap(qp, was, *was | ENGINE_QP_HELD))
 			return true;
 	return false;
 }
@@ -183,10 +183,10 @@ void engine_qp_lock_slow(struct engine_qp *qp)
 {
 	uint32_t was;
 
-	if (!take(qp, &was, false))
-		wait_turn(qp);
+	if (!qp_lock_take(qp, &was, false))
+		qp_lock_wait(qp);
 	/* The holder before may not have looked again yet. */
-	if (look(qp) & ENGINE_QP_PENDING)
+	if (qp_lock_read(qp) & ENGINE_QP_PENDING)
 		pending_run(qp);
 }
 
@@ -194,9 +194,9 @@ bool engine_qp_trylock_slow(struct engine_qp *qp)
 {
 	uint32_t was;
 
-	while (!take(qp, &was, true))
+	while (!qp_lock_take(qp, &was, true))
 		/* The holder or a waiter sees it. */
-		if (change(qp, &was, was | ENGINE_QP_PENDING))
+		if (qp_lock_swap(qp, &was, was | ENGINE_QP_PENDING))
 			return false;
 	if (was & ENGINE_QP_PENDING)
 		pending_run(qp); /* older than what the caller brings */
@@ -207,7 +207,7 @@ bool engine_qp_seize(struct engine_qp *qp)
 {
 	uint32_t was;
 
-	return take(qp, &was, false);
+	return qp_lock_take(qp, &was, false);
 }
 
 bool engine_qp_release(struct engine_qp *qp)
@@ -223,7 +223,7 @@ bool engine_qp_release(struct engine_qp *qp)
 
 void engine_qp_unlock_slow(struct engine_qp *qp)
 {
-	uint32_t was = look(qp);
+	uint32_t was = qp_lock_read(qp);
 	bool timed = false;
 	int round = 0;
 
@@ -236,12 +236,12 @@ void engine_qp_unlock_slow(struct engine_qp *qp)
 				engine_timer_set(qp->engine, qp, clock_ns());
 			else
 				pending_run(qp);
-			was = look(qp);
+			was = qp_lock_read(qp);
 			continue;
 		}
-		if (!change(qp, &was,
-			    was & ~(uint32_t)(ENGINE_QP_HELD |
-					      ENGINE_QP_SLEEPS)))
+		if (!qp_lock_swap(qp, &was,
+				  was & ~(uint32_t)(ENGINE_QP_HELD |
+						    ENGINE_QP_SLEEPS)))
 			continue;
 		if (was & ENGINE_QP_SLEEPS)
 			lock_wake(&qp->lock);
@@ -249,10 +249,10 @@ void engine_qp_unlock_slow(struct engine_qp *qp)
 		if (!timed ||
 		    atomic_load_explicit(&qp->timer_due,
 					 memory_order_relaxed) != UINT64_MAX ||
-		    !take(qp, &was, true))
+		    !qp_lock_take(qp, &was, true))
 			return;
 		timed = false;
-		was = look(qp);
+		was = qp_lock_read(qp);
 	}
 }
 
@@ -279,7 +279,7 @@ bool engine_qp_defer(struct engine_qp *qp, const struct roce_rx *pkt)
 		memcpy(p->grh, pkt->grh, sizeof(p->grh));
 		p->rx.grh = p->grh;
 	}
-	behind(qp, 1); /* before the ring's record is given back */
+	backlog_count(qp, 1); /* before the ring's record is given back */
 	p->next = atomic_load(&qp->backlog);
 	while (!atomic_compare_exchange_weak(&qp->backlog, &p->next, p))
 		;

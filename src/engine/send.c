@@ -16,7 +16,7 @@
 #include <errno.h>
 
 /* The QP's lock is held. The list has a reference. */
-static void starve(struct engine *e, struct engine_qp *qp)
+static void qp_starve(struct engine *e, struct engine_qp *qp)
 {
 	if (atomic_exchange(&qp->is_starved, true))
 		return;
@@ -31,7 +31,7 @@ static void starve(struct engine *e, struct engine_qp *qp)
 }
 
 /* Since this was asked last. */
-static bool has_room(struct link *l)
+static bool link_has_room(struct link *l)
 {
 	return atomic_load_explicit(&l->room, memory_order_relaxed) &&
 	       atomic_exchange(&l->room, false);
@@ -46,7 +46,7 @@ void send_starved(struct engine *e)
 	if (engine_halted(e))
 		return;
 	for (unsigned i = 0; i < e->nlinks; i++)
-		room |= has_room(e->link[i]);
+		room |= link_has_room(e->link[i]);
 	if (!room)
 		return;
 	now = clock_ns();
@@ -127,7 +127,7 @@ static inline size_t send_by(struct engine *e, struct link_way *w,
 }
 
 /* What its last packet has gone by. */
-static void use(struct engine_qp *qp, struct link *l)
+static void qp_use_link(struct engine_qp *qp, struct link *l)
 {
 	if (qp->used)
 		idle_link_use(qp->used, false);
@@ -138,7 +138,7 @@ static void use(struct engine_qp *qp, struct link *l)
 
 void send_unuse(struct engine_qp *qp)
 {
-	use(qp, NULL);
+	qp_use_link(qp, NULL);
 }
 
 size_t engine_send(struct engine *e, struct engine_qp *qp,
@@ -162,9 +162,9 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
 	qp->way.own = qp->foreign ? 0 : qp->num;
 	sent = send_by(e, &qp->way, b, b->max_payload, err);
 	if (__builtin_expect(qp->used != qp->way.link, 0))
-		use(qp, qp->way.link);
+		qp_use_link(qp, qp->way.link);
 	if (sent < b->n && link_starved(&qp->way))
-		starve(e, qp);
+		qp_starve(e, qp);
 	return sent;
 }
 
@@ -192,7 +192,7 @@ bool engine_starved(struct engine_qp *qp)
 	if (!link_starved(&qp->way))
 		return false;
 	/* It may be off the list: that was for room which is gone again. */
-	starve(qp->engine, qp);
+	qp_starve(qp->engine, qp);
 	return true;
 }
 

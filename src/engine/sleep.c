@@ -54,7 +54,7 @@ struct sleeper {
 };
 
 /* On every way out, also that of a thread that is cancelled. */
-static void wake(void *arg)
+static void sleeper_wake(void *arg)
 {
 	struct sleeper *s = arg;
 	struct engine *e = s->e;
@@ -77,7 +77,7 @@ static void wake(void *arg)
 		thread_wake(e);
 }
 
-static uintptr_t self(void)
+static uintptr_t thread_self(void)
 {
 	return (uintptr_t)pthread_self();
 }
@@ -86,11 +86,11 @@ void sleep_forget(struct engine *e)
 {
 	struct sleeper s = { .e = e };
 
-	if (atomic_load(&e->poller.asleep) == self())
-		wake(&s);
+	if (atomic_load(&e->poller.asleep) == thread_self())
+		sleeper_wake(&s);
 }
 
-static bool begin(struct engine *e)
+static bool sleeper_begin(struct engine *e)
 {
 	uint32_t shy = atomic_load_explicit(&e->shy, memory_order_relaxed);
 
@@ -102,11 +102,11 @@ static bool begin(struct engine *e)
 		atomic_store_explicit(&e->shy, shy - 1, memory_order_relaxed);
 		return false;
 	}
-	return poller_sleep(&e->poller, self());
+	return poller_sleep(&e->poller, thread_self());
 }
 
 /* Returns the number of packets. */
-static int receive(struct sleeper *s)
+static int sleeper_receive(struct sleeper *s)
 {
 	int n = 0, got, round;
 	bool busy;
@@ -137,7 +137,7 @@ static void take_over(struct engine *e, uint64_t now)
 
 /* Whether a signal that has ended the sleep would have ended a read(2): there
  * is a handler that does that, or was (SA_RESETHAND). */
-static bool interrupted(const struct sleeper *s)
+static bool sleep_interrupted(const struct sleeper *s)
 {
 	return s->polls ||
 	       (s->kinds | handlers_kinds(UINT64_MAX)) != HANDLERS_RESTART;
@@ -207,7 +207,7 @@ static uint64_t sleep_until(const struct sleeper *s)
  * Sleeps until fd or a link is readable, or something is due. 1: fd is; 0: not;
  * or -errno. *woken: by a link.
  */
-static int doze(struct sleeper *s, int fd, bool *woken)
+static int sleeper_doze(struct sleeper *s, int fd, bool *woken)
 {
 	struct engine *e = s->e;
 	struct pollfd p[ENGINE_LINKS + 1] = { { .fd = fd, .events = POLLIN } };
@@ -228,7 +228,7 @@ static int doze(struct sleeper *s, int fd, bool *woken)
 	*woken = n > 0;
 	if (n >= 0)
 		return p[0].revents != 0;
-	return n != -EINTR || interrupted(s) ? n : 0;
+	return n != -EINTR || sleep_interrupted(s) ? n : 0;
 }
 
 static int wait_for(struct sleeper *s, int fd, bool (*arrived)(void *arg),
@@ -249,10 +249,10 @@ static int wait_for(struct sleeper *s, int fd, bool (*arrived)(void *arg),
 			atomic_store(&s->e->shy, SHY);
 			return -EBUSY;
 		}
-		err = doze(s, fd, &woken);
+		err = sleeper_doze(s, fd, &woken);
 		if (err)
 			return err < 0 ? err : 0;
-		idle = receive(s) ? 0 : idle + woken;
+		idle = sleeper_receive(s) ? 0 : idle + woken;
 	}
 	return 0;
 }
@@ -263,9 +263,9 @@ int engine_sleep(struct engine *e, int fd, bool (*arrived)(void *arg),
 	struct sleeper s = { .e = e, .drained = true, .until = UINT64_MAX };
 	int err;
 
-	if (!begin(e))
+	if (!sleeper_begin(e))
 		return -EBUSY;
-	pthread_cleanup_push(wake, &s);
+	pthread_cleanup_push(sleeper_wake, &s);
 	err = wait_for(&s, fd, arrived, arg);
 	pthread_cleanup_pop(true);
 	return err;
@@ -281,16 +281,16 @@ int engine_nap(struct engine *e, uint64_t until)
 	bool woken;
 	int n = 0;
 
-	if (!begin(e))
+	if (!sleeper_begin(e))
 		return -EBUSY;
 	take_over(e, clock_ns());
-	if (doze(&s, -1, &woken) >= 0)
-		n = receive(&s);
-	wake(&s);
+	if (sleeper_doze(&s, -1, &woken) >= 0)
+		n = sleeper_receive(&s);
+	sleeper_wake(&s);
 	return n;
 }
 
-static bool readable(int fd)
+static bool fd_is_readable(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
 
@@ -311,7 +311,7 @@ static bool spin_receiving(struct sleeper *s, int fd)
 	end = min_u64(now + BACKOFF_SPIN_NS, s->until);
 	for (; now < end && !done; now = clock_ns()) {
 		if (progress_ready(s->e, now))
-			done = receive(s) && readable(fd);
+			done = sleeper_receive(s) && fd_is_readable(fd);
 		else
 			cpu_relax();
 	}
@@ -329,11 +329,11 @@ static int wait_until(struct sleeper *s, int fd, bool spin)
 	if (spin && spin_receiving(s, fd))
 		return 1;
 	for (;;) {
-		err = doze(s, fd, &woken);
+		err = sleeper_doze(s, fd, &woken);
 		if (err)
 			return err;
-		idle = receive(s) ? 0 : idle + woken;
-		if (readable(fd))
+		idle = sleeper_receive(s) ? 0 : idle + woken;
+		if (fd_is_readable(fd))
 			return 1;
 		if (s->until != UINT64_MAX && clock_ns() >= s->until)
 			return 0;
@@ -344,7 +344,7 @@ static int wait_until(struct sleeper *s, int fd, bool spin)
 	}
 }
 
-static void waits_no_more(void *e)
+static void sleep_waits_no_more(void *e)
 {
 	engine_waits(e, false);
 }
@@ -357,7 +357,7 @@ static int wait_aside(struct sleeper *s, int fd)
 
 	atomic_store(&s->e->dozer, 0);
 	engine_waits(s->e, true);
-	pthread_cleanup_push(waits_no_more, s->e);
+	pthread_cleanup_push(sleep_waits_no_more, s->e);
 	err = poll_until(s, &p, 1, s->until);
 	pthread_cleanup_pop(true);
 	return err < 0 ? err : p.revents != 0;
@@ -373,10 +373,10 @@ int engine_wait(struct engine *e, int fd, uint64_t until, const sigset_t *mask,
 			     .until = until };
 	int err;
 
-	if (!begin(e))
+	if (!sleeper_begin(e))
 		return wait_aside(&s, fd);
-	atomic_store(&e->dozer, self());
-	pthread_cleanup_push(wake, &s);
+	atomic_store(&e->dozer, thread_self());
+	pthread_cleanup_push(sleeper_wake, &s);
 	err = wait_until(&s, fd, spin);
 	pthread_cleanup_pop(true);
 	return err == -EBUSY ? wait_aside(&s, fd) : err;
@@ -384,7 +384,8 @@ int engine_wait(struct engine *e, int fd, uint64_t until, const sigset_t *mask,
 
 bool sleep_is_waiter(const struct engine *e)
 {
-	return atomic_load_explicit(&e->dozer, memory_order_relaxed) == self();
+	return atomic_load_explicit(&e->dozer, memory_order_relaxed) ==
+	       thread_self();
 }
 
 void engine_waits(struct engine *e, bool waits)

@@ -127,7 +127,7 @@ void thread_announce(struct engine *e)
 }
 
 /* The link with this descriptor: its index, or nlinks. */
-static unsigned link_of(const struct engine *e, int fd)
+static unsigned link_of_fd(const struct engine *e, int fd)
 {
 	unsigned i = 0;
 
@@ -256,9 +256,9 @@ static void link_readable(struct engine *e, struct link *l, struct woken *woken)
 		thread_rewatch(e);
 }
 
-static void readable(struct engine *e, int fd, struct woken *woken)
+static void fd_readable(struct engine *e, int fd, struct woken *woken)
 {
-	unsigned i = link_of(e, fd);
+	unsigned i = link_of_fd(e, fd);
 	uint64_t count;
 
 	if (i < e->nlinks)
@@ -301,7 +301,7 @@ static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 		trace_put(TRACE_WAKE, 0, TRACE_IN_THREAD, 0, 0, 0, 0);
 	atomic_store(&e->asleep_until, 0);
 	for (i = 0; i < n; i++)
-		called |= 1u << link_of(e, ev[i].data.fd);
+		called |= 1u << link_of_fd(e, ev[i].data.fd);
 	/* A program that sleeps on the links by now is not awake. */
 	pthread_mutex_lock(&e->thread_lock);
 	if (!poller_is_back(&e->poller))
@@ -366,7 +366,7 @@ static enum poller_cpu ticks_cpu(struct engine *e)
  * get it; and more, as long as they do nothing but send, which may take as
  * long. Returns whether nothing waits any more; *cpu: what they had of one.
  */
-static bool leave(struct engine *e, enum poller_cpu *cpu)
+static bool give_programs_time(struct engine *e, enum poller_cpu *cpu)
 {
 	const uint64_t ns = POLLER_PROBE_NS;
 	struct poller_time t = { 0 };
@@ -392,8 +392,8 @@ static bool is_late(struct engine *e)
 	struct poller *p = &e->poller;
 	enum poller_cpu cpu;
 
-	return !poller_rests(p) && progress_waiting(e) && !leave(e, &cpu) &&
-	       poller_is_late(p, cpu);
+	return !poller_rests(p) && progress_waiting(e) &&
+	       !give_programs_time(e, &cpu) && poller_is_late(p, cpu);
 }
 
 /* Whether what the thread has woken for is left to programs (poller.h). */
@@ -419,30 +419,30 @@ static bool leave_to_programs(struct engine *e, const struct woken *woken)
 	ns = poller_probe(p, cpu);
 	if (!ns)
 		return false;
-	none = leave(e, &cpu);
+	none = give_programs_time(e, &cpu);
 	taken = poller_probed(p, none, cpu);
 	if (poller_taken_over(p))
 		progress_step_back(e, clock_ns());
 	return taken;
 }
 
-static uint32_t polls(const struct engine *e)
+static uint32_t poll_count(const struct engine *e)
 {
 	return atomic_load_explicit(&e->poller.polls, memory_order_relaxed);
 }
 
 /* Makes progress, and some more while packets come (busy_poll.h). */
-static void receive(struct engine *e, struct busy_poll *s)
+static void thread_receive(struct engine *e, struct busy_poll *s)
 {
 	uint64_t now = clock_ns();
 	bool busy;
 	int n;
 
-	busy_poll_begin(s, now, polls(e));
+	busy_poll_begin(s, now, poll_count(e));
 	do {
 		n = progress(e, now, &busy);
 		now = clock_ns();
-	} while (busy_poll(s, n, now, polls(e)) &&
+	} while (busy_poll(s, n, now, poll_count(e)) &&
 		 (n || !(busy || poller_is_back(&e->poller))));
 	/* Another thread receives: epoll would report the link over and over. */
 	if (busy)
@@ -468,7 +468,7 @@ static void *thread_main(void *arg)
 
 		n = sleep_until_due(e, ev, 4, &woken);
 		for (i = 0; i < n; i++)
-			readable(e, ev[i].data.fd, &woken);
+			fd_readable(e, ev[i].data.fd, &woken);
 		if (delayed_ack_next(e) != UINT64_MAX)
 			delayed_ack_expire(e, clock_ns());
 		if (leave_to_programs(e, &woken)) {
@@ -477,7 +477,7 @@ static void *thread_main(void *arg)
 				timers_run(e, now);
 			continue;
 		}
-		receive(e, &s);
+		thread_receive(e, &s);
 	}
 	if (e->segment)
 		segment_unkeep(e->segment);

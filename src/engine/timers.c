@@ -21,7 +21,7 @@
 
 #define HURRY_NS 10000000
 
-static void heap_put(struct engine *e, size_t i, struct timer t)
+static void timer_heap_put(struct engine *e, size_t i, struct timer t)
 {
 	e->heap[i] = t;
 	t.qp->timer_pos = i + 1;
@@ -30,10 +30,10 @@ static void heap_put(struct engine *e, size_t i, struct timer t)
 static void heap_up(struct engine *e, size_t i, struct timer t)
 {
 	while (i && e->heap[(i - 1) / 2].due > t.due) {
-		heap_put(e, i, e->heap[(i - 1) / 2]);
+		timer_heap_put(e, i, e->heap[(i - 1) / 2]);
 		i = (i - 1) / 2;
 	}
-	heap_put(e, i, t);
+	timer_heap_put(e, i, t);
 }
 
 static void heap_down(struct engine *e, size_t i, struct timer t)
@@ -45,10 +45,10 @@ static void heap_down(struct engine *e, size_t i, struct timer t)
 			c++;
 		if (e->heap[c].due >= t.due)
 			break;
-		heap_put(e, i, e->heap[c]);
+		timer_heap_put(e, i, e->heap[c]);
 		i = c;
 	}
-	heap_put(e, i, t);
+	timer_heap_put(e, i, t);
 }
 
 static void heap_remove(struct engine *e, struct engine_qp *qp)

@@ -43,7 +43,7 @@ static uint32_t *first_word(struct ring_mem *mem, uint32_t at)
 /* ---- The producer ------------------------------------------------------- */
 
 /* Units from at on that can be written, the one that is cleared included. */
-static uint32_t room(const struct ring_out *out)
+static uint32_t ring_room(const struct ring_out *out)
 {
 	return RING_UNITS -
 	       (out->put - __atomic_load_n(&out->taken, __ATOMIC_ACQUIRE));
@@ -51,7 +51,7 @@ static uint32_t room(const struct ring_out *out)
 
 static void set_limit(struct ring_out *out)
 {
-	const uint32_t n = room(out), end = RING_UNITS - out->at;
+	const uint32_t n = ring_room(out), end = RING_UNITS - out->at;
 
 	out->limit = out->at + (n < end ? n : end);
 }
@@ -99,7 +99,7 @@ int ring_out_attach(struct ring_out *out, struct ring_mem *mem, uint16_t life)
 }
 
 /* The rest of the lap is skipped; the unit where the next one begins is free. */
-static void skip(struct ring_out *out)
+static void ring_skip(struct ring_out *out)
 {
 	const uint32_t units = RING_UNITS - out->at;
 	uint32_t *word = first_word(out->mem, out->at);
@@ -124,9 +124,9 @@ struct ring_rec *ring_begin_slow(struct ring_out *out, uint32_t bytes)
 		return NULL;
 	set_limit(out);
 	if (out->at + units >= out->limit) {
-		if (units < end || end + units >= room(out))
+		if (units < end || end + units >= ring_room(out))
 			return NULL;
-		skip(out);
+		ring_skip(out);
 		set_limit(out);
 	}
 	if (units > 1)

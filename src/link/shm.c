@@ -5,7 +5,7 @@
  * made when the first packet goes or comes and then found through its segment
  * (segment_peer.link). Its segment may be mapped as long as somebody has a
  * reference: each way that leads there, and the receive side, which lets go
- * when the process is gone. Which packets go to which peer: reach().
+ * when the process is gone. Which packets go to which peer: way_reach().
  */
 #include "shm_internal.h"
 
@@ -66,7 +66,7 @@ struct shm_peer *shm_peer_get(struct shm *s, unsigned slot)
 
 /* ---- ways -------------------------------------------------------------- */
 
-static void forget(struct link_way *w)
+static void way_forget(struct link_way *w)
 {
 	segment_peer_put(shm_peer_of(w)->seg);
 }
@@ -77,7 +77,7 @@ static bool is_current(const struct link_way *w)
 }
 
 /* The slot of the process that a packet is for, if it may go there by a ring. */
-static int slot_of(struct shm *s, const struct roce_pkt *p)
+static int packet_slot(struct shm *s, const struct roce_pkt *p)
 {
 	const struct roce_path *path = p->path;
 	uint32_t qpn = p->h.dest_qpn;
@@ -98,11 +98,11 @@ static int slot_of(struct shm *s, const struct roce_pkt *p)
 			      udp_scope(&path->dgid, path->sgid_scope));
 }
 
-static bool reach(struct link *l, struct link_way *w,
-		  const struct roce_pkt *pkt)
+static bool way_reach(struct link *l, struct link_way *w,
+		      const struct roce_pkt *pkt)
 {
 	struct shm *s = to_shm(l);
-	int slot = slot_of(s, pkt);
+	int slot = packet_slot(s, pkt);
 	struct shm_peer *p;
 
 	if (slot == -ENOENT)
@@ -122,7 +122,7 @@ static bool reach(struct link *l, struct link_way *w,
 	return true;
 }
 
-static void limits(const struct link_way *w, struct roce_batch *b)
+static void way_limits(const struct link_way *w, struct roce_batch *b)
 {
 	if (shm_peer_of(w)->plain)
 		return;
@@ -151,7 +151,7 @@ static bool has_unread(struct shm *s, struct shm_peer *p, bool long_ago)
 	return is;
 }
 
-static bool unread(struct link *l, struct link_way *w, uint64_t mark[2])
+static bool way_unread(struct link *l, struct link_way *w, uint64_t mark[2])
 {
 	const uint64_t now = clock_ns();
 	struct shm *s = to_shm(l);
@@ -176,7 +176,7 @@ static bool unread(struct link *l, struct link_way *w, uint64_t mark[2])
 
 /* ---- the link ---------------------------------------------------------- */
 
-static void link_wait(struct link *l)
+static void shm_wait(struct link *l)
 {
 	struct shm *s = to_shm(l);
 
@@ -184,12 +184,12 @@ static void link_wait(struct link *l)
 	lock_drop(&s->rx_lock);
 }
 
-static int link_fd(struct link *l)
+static int shm_fd(struct link *l)
 {
 	return segment_wake_fd(to_shm(l)->segment);
 }
 
-static bool link_ready(struct link *l)
+static bool shm_ready(struct link *l)
 {
 	struct shm *s = to_shm(l);
 	bool pending;
@@ -202,7 +202,7 @@ static bool link_ready(struct link *l)
 }
 
 /* Whoever publishes something either sees that we sleep, or we see that. */
-static bool link_sleep(struct link *l)
+static bool shm_sleep(struct link *l)
 {
 	struct shm *s = to_shm(l);
 	bool pending;
@@ -216,12 +216,12 @@ static bool link_sleep(struct link *l)
 	return !pending;
 }
 
-static void link_wake(struct link *l, bool called)
+static void shm_wake(struct link *l, bool called)
 {
 	segment_wakes(to_shm(l)->segment, called);
 }
 
-static void link_destroy(struct link *l)
+static void shm_destroy(struct link *l)
 {
 	shm_rx_fini(to_shm(l));
 	free(to_shm(l));
@@ -237,7 +237,7 @@ static bool all_taken(struct shm *s, uint64_t now)
 	return true;
 }
 
-static bool drained(struct link *l)
+static bool shm_drained(struct link *l)
 {
 	struct shm *s = to_shm(l);
 	bool is;
@@ -285,21 +285,21 @@ static void link_suspend(struct link *l, enum link_suspend step)
 
 static const struct link_ops ops = {
 	.poll = shm_poll,
-	.wait = link_wait,
-	.fd = link_fd,
-	.ready = link_ready,
-	.sleep = link_sleep,
-	.wake = link_wake,
-	.reach = reach,
+	.wait = shm_wait,
+	.fd = shm_fd,
+	.ready = shm_ready,
+	.sleep = shm_sleep,
+	.wake = shm_wake,
+	.reach = way_reach,
 	.current = is_current,
-	.forget = forget,
+	.forget = way_forget,
 	.send = shm_send,
 	.send_small = shm_send_small,
-	.limits = limits,
-	.unread = unread,
-	.destroy = link_destroy,
+	.limits = way_limits,
+	.unread = way_unread,
+	.destroy = shm_destroy,
 	.suspend = link_suspend,
-	.drained = drained,
+	.drained = shm_drained,
 	/* Abandoned, its locks are in any state, and others' memory is not the
 	 * child's. */
 };

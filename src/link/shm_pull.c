@@ -116,7 +116,7 @@ static bool has_keys(const struct shm_source *s, struct segment_peer *p)
  * key has gone; and then the QP that was to answer has perhaps failed since, by
  * a later request, and will not say so.
  */
-static int validity(const struct shm_source *s, struct segment_peer *p)
+static int ref_validity(const struct shm_source *s, struct segment_peer *p)
 {
 	const struct qp_public *pub = exported_qp(p, s->qpn);
 
@@ -132,8 +132,8 @@ static int validity(const struct shm_source *s, struct segment_peer *p)
 }
 
 /* Where len bytes from offset on are; the number of pieces. */
-static size_t cut(const struct shm_source *s, uint64_t offset, size_t len,
-		  struct iovec from[SHM_PIECES])
+static size_t cut_pieces(const struct shm_source *s, uint64_t offset,
+			 size_t len, struct iovec from[SHM_PIECES])
 {
 	size_t m = 0;
 
@@ -187,16 +187,16 @@ static int pull_from(const struct shm_source *s, struct segment_peer *p,
 
 	for (size_t i = 0; i < n; i++)
 		len += to[i].iov_len;
-	valid = validity(s, p);
+	valid = ref_validity(s, p);
 	if (valid)
 		return valid;
-	m = cut(s, offset, len, from);
+	m = cut_pieces(s, offset, len, from);
 	err = segment_read(p, to, n, from, m, clock_ns());
 	if (err == -EFAULT && !is_there(p, from, m))
 		err = -EAGAIN;
 	/* What is read now was so, or was sooner gone, than what was copied. */
 	atomic_thread_fence(memory_order_acquire);
-	valid = err == -ESRCH ? -ESTALE : validity(s, p);
+	valid = err == -ESRCH ? -ESTALE : ref_validity(s, p);
 	if (valid)
 		return valid;
 	if (err == -EPERM)
@@ -205,8 +205,8 @@ static int pull_from(const struct shm_source *s, struct segment_peer *p,
 }
 
 /* The packet may have been kept for long: the peer is found again. */
-static int pull(const struct qp_source *base, uint64_t offset,
-		const struct iovec *to, size_t n)
+static int pull_payload(const struct qp_source *base, uint64_t offset,
+			const struct iovec *to, size_t n)
 {
 	const struct shm_source *s = (const void *)base;
 	struct segment_peer *p = segment_peer_get(s->shm->segment, s->slot);
@@ -230,7 +230,7 @@ int shm_source_init(struct shm_source *src, struct shm *s, struct shm_in *in,
 	memcpy(&ref, data, sizeof(ref));
 	if (!ref.n || ref.n > SHM_PIECES || bytes != shm_ref_size(ref.n))
 		return -EINVAL;
-	src->base.read = pull;
+	src->base.read = pull_payload;
 	src->base.size = offsetof(struct shm_source, piece) +
 			 ref.n * sizeof(src->piece[0]);
 	src->shm = s;

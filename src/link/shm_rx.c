@@ -83,7 +83,7 @@ static void find_back(struct shm *s, struct shm_in *in, uint16_t life)
 }
 
 /* What comes of the next process in the slot may be read again. */
-static void begin_again(struct shm *s, struct shm_in *in)
+static void ring_begin_again(struct shm *s, struct shm_in *in)
 {
 	if ((registry_life(s->registry, in->slot) | 1u << 31) ==
 	    in->broken_life)
@@ -92,7 +92,7 @@ static void begin_again(struct shm *s, struct shm_in *in)
 	ring_in_reset(&in->ring);
 }
 
-/* Whether reap() or hand_over_acks() has something to do. */
+/* Whether acks_reap() or hand_over_acks() has something to do. */
 static inline bool has_said(const struct shm_peer *p)
 {
 	return p->nacks || ring_has_ack_note(&p->out) ||
@@ -104,7 +104,7 @@ static inline bool has_said(const struct shm_peer *p)
  * says so, and then looks once more; that, or what it says, is seen by the next
  * poll, between which and this one the lock is taken.
  */
-static inline void reap_now(struct shm *s, struct shm_peer *p)
+static inline void acks_reap_now(struct shm *s, struct shm_peer *p)
 {
 	bool more = true;
 
@@ -120,9 +120,9 @@ static inline void reap_now(struct shm *s, struct shm_peer *p)
 	}
 }
 
-static void reap(struct shm *s, struct shm_peer *p)
+static void acks_reap(struct shm *s, struct shm_peer *p)
 {
-	reap_now(s, p);
+	acks_reap_now(s, p);
 }
 
 /* Whether nothing was taken of what lies in a peer's ring for long. */
@@ -144,7 +144,7 @@ static bool is_stuck(struct shm_peer *p, uint64_t now)
  * that do not read are looked into: nobody else does where nothing that was
  * sent has a timer.
  */
-static void tidy(struct shm *s)
+static void peers_tidy(struct shm *s)
 {
 	const uint64_t now = clock_ns();
 	struct shm_peer **at = &s->peers, *p;
@@ -159,14 +159,14 @@ static void tidy(struct shm *s)
 			in->life = 0;
 		}
 		if (in->broken_life)
-			begin_again(s, in);
+			ring_begin_again(s, in);
 	}
 	while ((p = *at)) {
 		bool gone = segment_peer_gone(p->seg);
 
 		/* What it said last, it has said by now. */
 		if (gone)
-			reap(s, p);
+			acks_reap(s, p);
 		else if (is_stuck(p, now))
 			shm_doubt(s, p);
 		if (!gone || p->nacks) {
@@ -211,7 +211,7 @@ void shm_rx_fini(struct shm *s)
 void shm_doubt(struct shm *s, struct shm_peer *p)
 {
 	segment_poke(p->seg);
-	reap(s, p);
+	acks_reap(s, p);
 	lock_take(&p->seg->lock);
 	if (!ring_out_broken(&p->out) && !ring_out_check(&p->out)) {
 		SHM_RX_STAT(s, broken, 1);
@@ -220,7 +220,7 @@ void shm_doubt(struct shm *s, struct shm_peer *p)
 		    p->seg->head->pid);
 	}
 	lock_drop(&p->seg->lock);
-	reap(s, p); /* there is room elsewhere, then */
+	acks_reap(s, p); /* there is room elsewhere, then */
 }
 
 void shm_doubt_full(struct shm *s, struct shm_peer *p, uint64_t now)
@@ -285,7 +285,7 @@ static unsigned hand_over_acks(struct shm *s, struct shm_peer *p, bool early)
 	 ROCE_F_IMM | ROCE_F_IETH | ROCE_F_DETH)
 
 /* What each packet has, over what the one before it had. */
-static void decode(struct roce_rx *pkt, const struct ring_rec *rec)
+static void decode_header(struct roce_rx *pkt, const struct ring_rec *rec)
 {
 	struct roce_hdr *h = &pkt->h;
 
@@ -438,8 +438,9 @@ static bool is_plain(const struct ring_rec *rec, uint32_t f)
 }
 
 /* The packet is whole; what becomes of its record. */
-static inline enum ring_ack_note
-hand_over(struct shm *s, const struct shm_in *in, const struct ring_rec *rec)
+static inline enum ring_ack_note packet_hand_over(struct shm *s,
+						  const struct shm_in *in,
+						  const struct ring_rec *rec)
 {
 	struct roce_rx *pkt = &s->pkt;
 	bool acked = false;
@@ -452,14 +453,14 @@ hand_over(struct shm *s, const struct shm_in *in, const struct ring_rec *rec)
 }
 
 __attribute__((noinline)) static enum ring_ack_note
-receive_any(struct shm *s, struct shm_in *in, struct ring_rec *rec)
+record_receive_any(struct shm *s, struct shm_in *in, struct ring_rec *rec)
 {
 	enum ring_ack_note v = RING_DONE;
 
 	ring_get_rest(&in->ring, rec);
 	if (is_for_a_qp(&s->pkt.h) &&
 	    decode_rest(s, in, rec, roce_opcode((uint8_t)rec->qpn_opcode)))
-		v = hand_over(s, in, rec);
+		v = packet_hand_over(s, in, rec);
 	else
 		SHM_RX_STAT(s, rx_malformed, 1);
 	shm_rx_blank(s);
@@ -467,17 +468,17 @@ receive_any(struct shm *s, struct shm_in *in, struct ring_rec *rec)
 }
 
 /* Hands one record over. Returns what becomes of it. */
-static inline enum ring_ack_note receive(struct shm *s, struct shm_in *in,
-					 const struct ring_rec *rec)
+static inline enum ring_ack_note
+record_receive(struct shm *s, struct shm_in *in, const struct ring_rec *rec)
 {
 	const uint32_t f = roce_opcode((uint8_t)rec->qpn_opcode)->flags;
 
-	decode(&s->pkt, rec);
+	decode_header(&s->pkt, rec);
 	s->pkt.payload = ring_in_data(&in->ring);
 	if (__builtin_expect(is_plain(rec, f) && is_for_a_qp(&s->pkt.h) &&
 				     rec->len == ring_bytes(rec),
 			     1)) {
-		return hand_over(s, in, rec);
+		return packet_hand_over(s, in, rec);
 	} else {
 		/* Its address is taken of a copy: *rec is in registers. */
 		struct ring_rec copy;
@@ -487,7 +488,7 @@ static inline enum ring_ack_note receive(struct shm *s, struct shm_in *in,
 		copy.psn_flags = rec->psn_flags;
 		copy.len = rec->len;
 
-		return receive_any(s, in, &copy);
+		return record_receive_any(s, in, &copy);
 	}
 }
 
@@ -503,7 +504,7 @@ static void explain_broken(struct shm *s, struct shm_in *in)
 }
 
 /* Up to budget packets of one ring, or fewer that are long. */
-static unsigned drain(struct shm *s, struct shm_in *in, unsigned budget)
+static unsigned ring_drain(struct shm *s, struct shm_in *in, unsigned budget)
 {
 	struct ring_rec rec;
 	unsigned n = 0;
@@ -518,11 +519,11 @@ static unsigned drain(struct shm *s, struct shm_in *in, unsigned budget)
 			find_back(s, in, ring_life(&rec));
 		/* What was said before the record was put there is seen now. */
 		if (in->back && ring_has_ack_note(&in->back->out)) {
-			reap_now(s, in->back);
+			acks_reap_now(s, in->back);
 			n += hand_over_acks(s, in->back, true);
 		}
 		n += 1 + rec.len / UNIT;
-		ring_release(&in->ring, receive(s, in, &rec));
+		ring_release(&in->ring, record_receive(s, in, &rec));
 	}
 	if (__builtin_expect(in->ring.broken != NULL, 0))
 		explain_broken(s, in);
@@ -547,7 +548,7 @@ static bool may_hold_more(struct shm *s, unsigned slot)
 /* ---- polling ----------------------------------------------------------- */
 
 /* All rings, each time another one first. */
-static inline unsigned drain_all(struct shm *s, unsigned budget)
+static inline unsigned rings_drain(struct shm *s, unsigned budget)
 {
 	unsigned at = s->turn, n = 0;
 
@@ -558,7 +559,7 @@ static inline unsigned drain_all(struct shm *s, unsigned budget)
 		if (++at >= s->nin)
 			at = 0;
 		if (ring_ready(&in->ring))
-			n += drain(s, in, n < budget ? budget - n : 0);
+			n += ring_drain(s, in, n < budget ? budget - n : 0);
 		else
 			in->empty = true;
 	}
@@ -590,11 +591,11 @@ __attribute__((noinline)) static unsigned take_ack_notes(struct shm *s,
 	look_for_peers(s);
 	for (struct shm_peer *p = s->peers; p; p = p->next) {
 		if (has_said(p))
-			reap_now(s, p);
+			acks_reap_now(s, p);
 		if (p->nacks)
 			n += hand_over_acks(s, p, true);
 	}
-	n += drain_all(s, budget);
+	n += rings_drain(s, budget);
 	for (struct shm_peer *p = s->peers; p; p = p->next)
 		if (p->nacks && !may_hold_more(s, p->seg->slot))
 			n += hand_over_acks(s, p, false);
@@ -603,14 +604,14 @@ __attribute__((noinline)) static unsigned take_ack_notes(struct shm *s,
 
 /* Returns how many packets it hands over, long ones more than once, and
  * acknowledgements. Mostly there is nothing. */
-static inline unsigned take(struct shm *s, unsigned budget)
+static inline unsigned records_take(struct shm *s, unsigned budget)
 {
 	/* First: an ACK note that was given before a record is seen then. */
 	const bool records = has_records(s);
 
 	if (has_ack_notes(s))
 		return take_ack_notes(s, budget);
-	return records ? drain_all(s, budget) : 0;
+	return records ? rings_drain(s, budget) : 0;
 }
 
 int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
@@ -625,9 +626,9 @@ int shm_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
 	look_for_rings(s, ++s->polls % (REGISTRY_SLOTS / 64));
 	s->fn = fn;
 	s->arg = arg;
-	n = take(s, budget);
+	n = records_take(s, budget);
 	if (!(s->polls % TIDY_POLLS))
-		tidy(s);
+		peers_tidy(s);
 	lock_drop(&s->rx_lock);
 	return (int)n;
 }
@@ -641,7 +642,7 @@ bool shm_rx_pending(struct shm *s)
 		if (ring_ready(&s->order[i]->ring))
 			return true;
 	for (struct shm_peer *p = s->peers; p; p = p->next) {
-		reap(s, p);
+		acks_reap(s, p);
 		if (p->nacks)
 			return true;
 	}

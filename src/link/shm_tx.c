@@ -31,8 +31,8 @@
 #define DEFAULT_HOPS 64
 
 /* Copies a packet's payload. Returns 0, or EFAULT: some of it is not there. */
-static inline int gather(uint8_t *to, const struct roce_batch *b,
-			 const struct roce_pkt *pkt)
+static inline int copy_payload(uint8_t *to, const struct roce_batch *b,
+			       const struct roce_pkt *pkt)
 {
 	const struct iovec *v = &b->data.iov[pkt->iov], *end = v + pkt->niov;
 	const uint8_t *key = &b->data.key_of[pkt->iov];
@@ -123,13 +123,13 @@ static void put_ext(uint8_t *to, const struct roce_pkt *pkt, uint32_t op,
 		memcpy(to, far, sizeof(*far));
 }
 
-static void record(struct shm *s, const struct roce_batch *b,
-		   const struct roce_pkt *pkt, const struct shm_ext_far *far)
+static void record_tx(struct shm *s, const struct roce_batch *b,
+		      const struct roce_pkt *pkt, const struct shm_ext_far *far)
 {
 	uint8_t payload[ROCE_MTU_MAX];
 	const struct iovec v = { payload, pkt->payload };
 
-	if (!gather(payload, b, pkt))
+	if (!copy_payload(payload, b, pkt))
 		shm_record(s, true, &pkt->h, far, &v);
 }
 
@@ -142,8 +142,8 @@ struct form {
 	uint32_t bytes; /* and with it */
 };
 
-static inline struct ring_rec *begin(struct ring_out *out, uint32_t bytes,
-				     bool ack)
+static inline struct ring_rec *rec_begin(struct ring_out *out, uint32_t bytes,
+					 bool ack)
 {
 	const uint32_t units = ring_units(bytes) + (ack ? 0 : ACK_RESERVE);
 
@@ -167,7 +167,7 @@ put_as(struct shm_peer *p, const struct link_way *w, const struct roce_batch *b,
 	uint8_t *payload;
 	int err;
 
-	rec = begin(&p->out, f.bytes, (pkt->h.opcode & 0x1f) == ROCE_ACK);
+	rec = rec_begin(&p->out, f.bytes, (pkt->h.opcode & 0x1f) == ROCE_ACK);
 	if (!rec)
 		return ENOBUFS;
 	payload = ring_data(rec) + f.ext;
@@ -179,7 +179,7 @@ put_as(struct shm_peer *p, const struct link_way *w, const struct roce_batch *b,
 	if (f.ref)
 		err = shm_ref_put(payload, w, b, pkt) ? 0 : EMSGSIZE;
 	else
-		err = gather(payload, b, pkt);
+		err = copy_payload(payload, b, pkt);
 	if (err)
 		return err;
 	put_header(rec, w, pkt, f.op);
@@ -188,7 +188,7 @@ put_as(struct shm_peer *p, const struct link_way *w, const struct roce_batch *b,
 	if (f.far)
 		rec->psn_flags |= RING_F_EXT;
 	if (f.far && p->shm->cfg.pcap)
-		record(p->shm, b, pkt, &far);
+		record_tx(p->shm, b, pkt, &far);
 	if (last)
 		ring_put(&p->out, f.bytes, qpn, pkt->last_psn, w->back);
 	else
@@ -215,9 +215,9 @@ put_any(struct shm_peer *p, const struct link_way *w,
 	return put_as(p, w, b, pkt, f, last);
 }
 
-static inline int put(struct shm_peer *p, const struct link_way *w,
-		      const struct roce_batch *b, const struct roce_pkt *pkt,
-		      bool last)
+static inline int put_packet(struct shm_peer *p, const struct link_way *w,
+			     const struct roce_batch *b,
+			     const struct roce_pkt *pkt, bool last)
 {
 	const uint32_t op = roce_opcode(pkt->h.opcode)->flags;
 	const struct form plain = { .op = op, .bytes = pkt->payload };
@@ -233,8 +233,8 @@ static inline int put(struct shm_peer *p, const struct link_way *w,
  * There is no room. True: the packet is lost, as the process is gone, or as
  * nobody repeats it and others behind it have waited for long.
  */
-static bool give_up(struct shm_peer *p, const struct roce_pkt *pkt,
-		    uint64_t now)
+static bool packet_is_lost(struct shm_peer *p, const struct roce_pkt *pkt,
+			   uint64_t now)
 {
 	const uint8_t service = pkt->h.opcode & 0xe0;
 
@@ -247,7 +247,7 @@ static bool give_up(struct shm_peer *p, const struct roce_pkt *pkt,
 }
 
 /*
- * put() once more: room that is made from now on is noticed. If it is there
+ * put_packet() once more: room that is made from now on is noticed. If it is there
  * now, others that wait are told so a little later.
  */
 __attribute__((noinline)) static int put_or_starve(struct shm_peer *p,
@@ -276,8 +276,9 @@ size_t shm_send(struct link *l, struct link_way *w, const struct roce_batch *b,
 
 		if (loss_draw(&s->loss))
 			continue;
-		e = put(p, w, b, pkt,
-			i + 1 == to || (pkt->payload >= LONG_BYTES && !b->ack));
+		e = put_packet(p, w, b, pkt,
+			       i + 1 == to ||
+				       (pkt->payload >= LONG_BYTES && !b->ack));
 		if (e == ENOBUFS)
 			e = put_or_starve(p, w, b, pkt);
 		if (__builtin_expect(!e, 1)) {
@@ -286,7 +287,7 @@ size_t shm_send(struct link *l, struct link_way *w, const struct roce_batch *b,
 		}
 		if (e == ENOBUFS) {
 			now = clock_ns();
-			if (give_up(p, pkt, now))
+			if (packet_is_lost(p, pkt, now))
 				continue;
 		} else if (e == EMSGSIZE) {
 			w->copy = true;
@@ -309,7 +310,7 @@ size_t shm_send(struct link *l, struct link_way *w, const struct roce_batch *b,
 static inline bool put_small(struct shm_peer *p, const struct link_way *w,
 			     const struct roce_small *m)
 {
-	struct ring_rec *rec = begin(&p->out, m->len, false);
+	struct ring_rec *rec = rec_begin(&p->out, m->len, false);
 
 	if (!rec)
 		return false;

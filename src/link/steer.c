@@ -35,8 +35,8 @@ static size_t tree_len(size_t n)
 	return (left > 255 ? 2 : 1) + left + tree_len(n - n / 2);
 }
 
-static size_t tree(struct sock_filter *p, const struct registry_range *r,
-		   size_t n)
+static size_t steer_tree(struct sock_filter *p, const struct registry_range *r,
+			 size_t n)
 {
 	size_t half = n / 2, left, i = 0;
 
@@ -56,8 +56,8 @@ static size_t tree(struct sock_filter *p, const struct registry_range *r,
 		p[i++] = (struct sock_filter)BPF_STMT(BPF_JMP | BPF_JA,
 						      (uint32_t)left);
 	}
-	i += tree(p + i, r, half);
-	return i + tree(p + i, r + half, n - half);
+	i += steer_tree(p + i, r, half);
+	return i + steer_tree(p + i, r + half, n - half);
 }
 
 /* Where a packet for QP1 has its message, and that its fields. */
@@ -89,12 +89,12 @@ size_t steer_program(struct sock_filter *prog,
 
 	assert(n);
 	if (n == 1)
-		return tree(prog, range, n);
+		return steer_tree(prog, range, n);
 	static_assert(STEER_PROGRAM(0) >=
 			      sizeof(chunk_of) / sizeof(chunk_of[0]),
 		      "room");
 	memcpy(prog, chunk_of, sizeof(chunk_of));
-	return i + tree(prog + i, range, n);
+	return i + steer_tree(prog + i, range, n);
 }
 
 int steer_attach(int fd, const struct registry_range *range, size_t n)

@@ -56,7 +56,7 @@ static struct streams *to_streams(struct link *l)
 }
 
 /* No thread is about to call them: rx_lock is held, or there are no others. */
-static void reap(struct streams *s)
+static void streams_reap(struct streams *s)
 {
 	struct stream *d, *next;
 
@@ -74,7 +74,7 @@ static void reap(struct streams *s)
 
 /* Has the one stream that is in use read, without asking whether it is readable.
  * False: all of them are to be looked at. */
-static bool guess(struct streams *s, int *done)
+static bool poll_last(struct streams *s, int *done)
 {
 	struct stream *st = s->last;
 
@@ -89,7 +89,7 @@ static bool guess(struct streams *s, int *done)
 }
 
 /* Which of them have something to do? */
-static int look(struct streams *s, int max)
+static int poll_streams(struct streams *s, int max)
 {
 	struct epoll_event ev[EVENTS];
 	int n, i, r, done = 0, busy = 0;
@@ -116,7 +116,8 @@ static int look(struct streams *s, int max)
 	return done;
 }
 
-static int link_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
+static int streams_poll(struct link *l, unsigned budget, link_rx_fn *fn,
+			void *arg)
 {
 	struct streams *s = to_streams(l);
 	int done;
@@ -125,15 +126,15 @@ static int link_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
 	(void)arg;
 	if (pthread_mutex_trylock(&s->rx_lock))
 		return -EBUSY;
-	reap(s);
-	if (!guess(s, &done))
-		done = look(s, (int)budget);
+	streams_reap(s);
+	if (!poll_last(s, &done))
+		done = poll_streams(s, (int)budget);
 	s->vain = done ? 0 : s->vain + 1;
 	pthread_mutex_unlock(&s->rx_lock);
 	return MIN(done, (int)budget);
 }
 
-static void link_wait(struct link *l)
+static void streams_wait(struct link *l)
 {
 	struct streams *s = to_streams(l);
 
@@ -141,12 +142,12 @@ static void link_wait(struct link *l)
 	pthread_mutex_unlock(&s->rx_lock);
 }
 
-static int link_fd(struct link *l)
+static int streams_fd(struct link *l)
 {
 	return to_streams(l)->epfd;
 }
 
-static void link_destroy(struct link *l)
+static void streams_destroy(struct link *l)
 {
 	struct streams *s = to_streams(l);
 
@@ -155,14 +156,14 @@ static void link_destroy(struct link *l)
 
 		stream_close(st, false);
 	}
-	reap(s);
+	streams_reap(s);
 	sys_close(s->epfd);
 	free(s->buffer);
 	free(s);
 }
 
 /* With streams_hold(): the parent's sockets are closed. */
-static void link_abandon(struct link *l)
+static void streams_abandon(struct link *l)
 {
 	struct streams *s = to_streams(l);
 
@@ -172,11 +173,11 @@ static void link_abandon(struct link *l)
 }
 
 static const struct link_ops ops = {
-	.poll = link_poll,
-	.wait = link_wait,
-	.fd = link_fd,
-	.destroy = link_destroy,
-	.abandon = link_abandon,
+	.poll = streams_poll,
+	.wait = streams_wait,
+	.fd = streams_fd,
+	.destroy = streams_destroy,
+	.abandon = streams_abandon,
 };
 
 struct link *streams_link(struct streams *s)

@@ -256,8 +256,8 @@ static int bind_locked(struct udp *u, struct rx_sock *s)
 
 /* A socket, or the lack of one, that gets or loses a user and stays as it is
  * concerns no other process: no lock of theirs is taken. */
-static bool recount(struct udp *u, const union ibv_gid *gid, uint32_t scope,
-		    bool more)
+static bool binding_count(struct udp *u, const union ibv_gid *gid,
+			  uint32_t scope, bool more)
 {
 	struct rx_sock *s;
 	bool stays;
@@ -339,7 +339,7 @@ int udp_bind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
 	uint32_t scope = udp_scope(gid, ifindex);
 	int err;
 
-	if (recount(u, gid, scope, true))
+	if (binding_count(u, gid, scope, true))
 		return 0;
 	for (int i = 1;; i++) {
 		err = try_bind(u, gid, scope, i == BIND_TRIES);
@@ -401,7 +401,7 @@ void udp_unbind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
 	struct rx_sock *s, **p;
 	bool locked;
 
-	if (recount(u, gid, scope, false))
+	if (binding_count(u, gid, scope, false))
 		return;
 	locked = u->registry && !registry_lock(u->registry);
 	pthread_mutex_lock(&u->bind_lock);
@@ -452,7 +452,7 @@ void udp_unbind_all(struct udp *u)
 
 /* An address whose port another program has is enough for this host's processes,
  * as in udp_bind(). */
-static int rebind(struct udp *u, struct rx_sock *s)
+static int sock_rebind(struct udp *u, struct rx_sock *s)
 {
 	const int err = bind_locked(u, s);
 
@@ -471,7 +471,7 @@ int udp_rebind_all(struct udp *u)
 	pthread_mutex_lock(&u->bind_lock);
 	for (struct rx_sock *s = u->socks; s && !err; s = s->next)
 		if (s->kind != RX_PRIVATE)
-			err = rebind(u, s);
+			err = sock_rebind(u, s);
 	u->away = err;
 	pthread_mutex_unlock(&u->bind_lock);
 	if (u->registry)

@@ -8,30 +8,32 @@ static struct udp *to_udp(struct link *l)
 	return (struct udp *)(void *)((char *)l - offsetof(struct udp, link));
 }
 
-static int link_poll(struct link *l, unsigned budget, link_rx_fn *fn, void *arg)
+static int udp_link_poll(struct link *l, unsigned budget, link_rx_fn *fn,
+			 void *arg)
 {
 	return udp_poll(to_udp(l), budget, fn, arg);
 }
 
-static void link_wait(struct link *l)
+static void udp_link_wait(struct link *l)
 {
 	udp_poll_wait(to_udp(l));
 }
 
-static int link_fd(struct link *l)
+static int udp_link_fd(struct link *l)
 {
 	return udp_fd(to_udp(l));
 }
 
-static size_t link_send(struct link *l, struct link_way *w,
-			const struct roce_batch *b, size_t from, size_t to,
-			int *err)
+static size_t udp_link_send(struct link *l, struct link_way *w,
+			    const struct roce_batch *b, size_t from, size_t to,
+			    int *err)
 {
 	(void)w;
 	return udp_send_part(to_udp(l), b, from, to, err);
 }
 
-static bool link_unread(struct link *l, struct link_way *w, uint64_t mark[2])
+static bool udp_link_unread(struct link *l, struct link_way *w,
+			    uint64_t mark[2])
 {
 	/* What another link has noted there says nothing. */
 	if (mark[0] & LINK_MARK)
@@ -39,12 +41,12 @@ static bool link_unread(struct link *l, struct link_way *w, uint64_t mark[2])
 	return udp_unread(to_udp(l), w->path, w->qpn, mark);
 }
 
-static void link_destroy(struct link *l)
+static void udp_link_destroy(struct link *l)
 {
 	udp_destroy(to_udp(l));
 }
 
-static void link_abandon(struct link *l)
+static void udp_link_abandon(struct link *l)
 {
 	udp_abandon(to_udp(l));
 }
@@ -76,14 +78,14 @@ static void link_suspend(struct link *l, enum link_suspend step);
 
 #define OPS(poll_fn, send_fn)                                                  \
 	{                                                                      \
-		.poll = poll_fn, .wait = link_wait, .fd = link_fd,             \
-		.send = send_fn, .unread = link_unread,                        \
-		.suspend = link_suspend, .destroy = link_destroy,              \
-		.abandon = link_abandon,                                       \
+		.poll = poll_fn, .wait = udp_link_wait, .fd = udp_link_fd,     \
+		.send = send_fn, .unread = udp_link_unread,                    \
+		.suspend = link_suspend, .destroy = udp_link_destroy,          \
+		.abandon = udp_link_abandon,                                   \
 	}
 
-static const struct link_ops ops = OPS(link_poll, link_send);
-static const struct link_ops stopped = OPS(link_poll, no_room);
+static const struct link_ops ops = OPS(udp_link_poll, udp_link_send);
+static const struct link_ops stopped = OPS(udp_link_poll, no_room);
 static const struct link_ops resting = OPS(nothing, no_room);
 
 static void link_suspend(struct link *l, enum link_suspend step)

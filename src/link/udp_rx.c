@@ -197,7 +197,7 @@ static bool is_local(struct udp *u, struct rx *rx, const struct datagram *d)
 }
 
 /* Takes off what a sender of this host has counted (udp_room.c). */
-static void uncharge(struct udp *u, const struct datagram *d)
+static void datagram_uncharge(struct udp *u, const struct datagram *d)
 {
 	int slot = (int)u->slot;
 
@@ -215,7 +215,7 @@ static void uncharge(struct udp *u, const struct datagram *d)
 }
 
 /* Starts on message i. Returns false if there is nothing good in it. */
-static bool begin(struct udp *u, struct rx *rx, int i)
+static bool datagram_begin(struct udp *u, struct rx *rx, int i)
 {
 	struct msghdr *m = &rx->msg[i].msg_hdr;
 	struct datagram *d = &rx->d;
@@ -244,7 +244,7 @@ static bool begin(struct udp *u, struct rx *rx, int i)
 		d->len = 0;
 		return false;
 	}
-	uncharge(u, d);
+	datagram_uncharge(u, d);
 	return true;
 }
 
@@ -260,8 +260,8 @@ static void build_grh(struct rx *rx, uint16_t id)
 						    .len = k->len });
 }
 
-static void record(struct udp *u, const struct packet *k, uint16_t id,
-		   bool has_icrc)
+static void record_rx(struct udp *u, const struct packet *k, uint16_t id,
+		      bool has_icrc)
 {
 	uint8_t icrc[ROCE_ICRC_LEN];
 	size_t len = k->len - ROCE_ICRC_LEN;
@@ -353,8 +353,8 @@ static int other_owner(struct udp *u, const struct rx_sock *s, uint32_t qpn)
 }
 
 /* One packet of the datagram. Returns how many rx calls were made: 0 or 1. */
-static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
-			size_t len, link_rx_fn *fn, void *arg)
+static unsigned packet_deliver(struct udp *u, struct rx *rx, const uint8_t *p,
+			       size_t len, link_rx_fn *fn, void *arg)
 {
 	struct datagram *d = &rx->d;
 	bool private = d->sock->kind == RX_PRIVATE, handed = false;
@@ -405,7 +405,7 @@ static unsigned deliver(struct udp *u, struct rx *rx, const uint8_t *p,
 	}
 	/* Messages between processes are not packets. */
 	if (u->cfg.pcap && pkt.h.dest_qpn)
-		record(u, k, id, !private || handed);
+		record_rx(u, k, id, !private || handed);
 	pkt.handed = handed;
 	pkt.host = pkt.large = pkt.ack_note = pkt.early = false;
 	pkt.source = NULL;
@@ -457,15 +457,15 @@ static unsigned deliver_second(struct udp *u, struct rx *rx, link_rx_fn *fn,
 	unsigned n;
 
 	d->next_id = (uint16_t)(id + 1);
-	n = deliver(u, rx, d->data + d->segment, ACK_LEN, fn, arg);
+	n = packet_deliver(u, rx, d->data + d->segment, ACK_LEN, fn, arg);
 	d->next_id = id;
 	d->len = d->segment;
 	return n;
 }
 
 /* Hands over packets of the messages read, up to budget. */
-static unsigned split(struct udp *u, struct rx *rx, unsigned budget,
-		      link_rx_fn *fn, void *arg)
+static unsigned datagrams_split(struct udp *u, struct rx *rx, unsigned budget,
+				link_rx_fn *fn, void *arg)
 {
 	struct datagram *d = &rx->d;
 	unsigned n = 0;
@@ -477,7 +477,7 @@ static unsigned split(struct udp *u, struct rx *rx, unsigned budget,
 		if (d->off >= d->len) {
 			if (rx->next == rx->count)
 				break;
-			begin(u, rx, rx->next++);
+			datagram_begin(u, rx, rx->next++);
 			continue;
 		}
 		first = d->off ? 0 : 1;
@@ -486,7 +486,7 @@ static unsigned split(struct udp *u, struct rx *rx, unsigned budget,
 		len = d->len - d->off;
 		if (len > d->segment)
 			len = d->segment;
-		n += deliver(u, rx, d->data + d->off, len, fn, arg);
+		n += packet_deliver(u, rx, d->data + d->off, len, fn, arg);
 		d->off += len;
 		/*
 		 * A sender that leaves the identification at 0 does so for
@@ -539,7 +539,7 @@ static int read_sock(struct rx *rx, struct rx_sock *s)
  * caller that polls again and again and finds nothing asks epoll every fourth
  * time only.
  */
-static int fetch(struct udp *u, struct rx *rx)
+static int datagrams_read(struct udp *u, struct rx *rx)
 {
 	bool asked = false;
 
@@ -655,12 +655,12 @@ int udp_poll(struct udp *u, unsigned budget, link_rx_fn *fn, void *arg)
 		return -EBUSY;
 	rx_reap(u);
 	for (int reads = 0;; reads++) {
-		n += split(u, rx, budget - n, fn, arg);
+		n += datagrams_split(u, rx, budget - n, fn, arg);
 		left = rx->next < rx->count || rx->d.off < rx->d.len;
 		/* The caller handles what has come before more is read. */
 		if (n || reads == MAX_READS)
 			break;
-		if (!fetch(u, rx)) {
+		if (!datagrams_read(u, rx)) {
 			if (u->registry && rx->empty)
 				room_correct(u);
 			break;

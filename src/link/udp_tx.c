@@ -207,7 +207,7 @@ static bool same_path(const struct roce_path *a, const struct roce_path *b)
 }
 
 /* Makes *r the route of p; false: it already was. */
-static bool route(struct udp *u, struct route *r, const struct roce_pkt *p)
+static bool route_find(struct udp *u, struct route *r, const struct roce_pkt *p)
 {
 	bool changed = false;
 
@@ -233,8 +233,8 @@ static struct tx_sock *shared_sock(struct udp *u, const struct route *r,
  * Those that are dropped were looked at. An ACK behind requests leaves with the
  * last one, so that it does not arrive alone.
  */
-static void gather(struct udp *u, struct run *run, struct route *r,
-		   size_t first, size_t *next, size_t *lost)
+static void run_gather(struct udp *u, struct run *run, struct route *r,
+		       size_t first, size_t *next, size_t *lost)
 {
 	const struct roce_batch *b = run->b;
 	const struct roce_pkt *head = NULL;
@@ -248,7 +248,7 @@ static void gather(struct udp *u, struct run *run, struct route *r,
 		size_t size = packet_size(p);
 
 		if (!head) {
-			route(u, r, p);
+			route_find(u, r, p);
 			run->sock =
 				r->private ? r->private : shared_sock(u, r, p);
 			run->size = size;
@@ -293,9 +293,9 @@ static size_t packet_iov(const struct roce_batch *b, const struct roce_pkt *p,
 
 /* Puts a packet together at out, ICRC included. Returns 0, or EFAULT as
  * sendmsg(2) does: the program's memory is not there. */
-static int flatten(const struct route *r, const struct tx_sock *sock,
-		   const struct roce_batch *b, const struct roce_pkt *p,
-		   uint16_t ip_id, uint8_t *out)
+static int packet_flatten(const struct route *r, const struct tx_sock *sock,
+			  const struct roce_batch *b, const struct roce_pkt *p,
+			  uint16_t ip_id, uint8_t *out)
 {
 	size_t len = roce_encode(&p->h, out), size = packet_size(p);
 	uint32_t crc;
@@ -442,9 +442,9 @@ void tx_probe(struct udp *u, const struct roce_path *path, const void *packet,
 	send_iov(&r, sock, &iov, 1, 0);
 }
 
-static void record(struct udp *u, const struct route *r,
-		   const struct tx_sock *sock, uint16_t ip_id, uint8_t *p,
-		   size_t len)
+static void record_udp_tx(struct udp *u, const struct route *r,
+			  const struct tx_sock *sock, uint16_t ip_id,
+			  uint8_t *p, size_t len)
 {
 	struct iovec v = { p, len };
 	int hops = r->path->hop_limit;
@@ -467,8 +467,8 @@ static void record(struct udp *u, const struct route *r,
 }
 
 /* A complete packet to every process of this host that is in the group. */
-static int relay(struct udp *u, const struct route *r,
-		 const struct tx_sock *sock, const uint8_t *p, size_t len)
+static int group_relay(struct udp *u, const struct route *r,
+		       const struct tx_sock *sock, const uint8_t *p, size_t len)
 {
 	uint16_t slot[REGISTRY_SLOTS];
 	size_t n =
@@ -505,7 +505,8 @@ static int send_packets(struct udp *u, const struct route *r,
 			niov += packet_iov(run->b, p, hdr[k], iov + niov);
 			continue;
 		}
-		err = flatten(r, run->sock, run->b, p, (uint16_t)k, buf + len);
+		err = packet_flatten(r, run->sock, run->b, p, (uint16_t)k,
+				     buf + len);
 		if (err)
 			return err;
 		len += packet_size(p);
@@ -513,14 +514,14 @@ static int send_packets(struct udp *u, const struct route *r,
 	if (buf)
 		iov[niov++] = (struct iovec){ buf, len };
 	if (r->relay)
-		err = relay(u, r, run->sock, buf, len);
+		err = group_relay(u, r, run->sock, buf, len);
 	else
 		err = send_iov(r, run->sock, iov, niov, n > 1 ? run->size : 0);
 	if (err || !u->cfg.pcap)
 		return err;
 	for (size_t k = 0; k < n; k++, buf += size) {
 		size = packet_size(&run->b->pkt[run->index[first + k]]);
-		record(u, r, run->sock, (uint16_t)k, buf, size);
+		record_udp_tx(u, r, run->sock, (uint16_t)k, buf, size);
 	}
 	return 0;
 }
@@ -645,7 +646,7 @@ size_t udp_send_part(struct udp *u, const struct roce_batch *b, size_t from,
 	int64_t cost;
 
 	while (i < to) {
-		gather(u, &run, &r, i, &next, &lost);
+		run_gather(u, &run, &r, i, &next, &lost);
 		if (!run.n) {
 			dropped += lost;
 			i = next;

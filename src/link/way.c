@@ -32,8 +32,8 @@ static bool reaches(struct link *l, struct link_way *w,
 	return ops->reach && ops->reach(l, w, p);
 }
 
-static void find(struct link *const link[], unsigned n, struct link_way *w,
-		 const struct roce_pkt *p)
+static void way_find(struct link *const link[], unsigned n, struct link_way *w,
+		     const struct roce_pkt *p)
 {
 	struct link *l;
 
@@ -58,7 +58,7 @@ size_t link_route(struct link *const link[], unsigned n, struct link_way *w,
 
 	if (!w->known || !leads_to(w, &b->pkt[i]) ||
 	    (w->peer && !link_now(w->link)->current(w)))
-		find(link, n, w, &b->pkt[i]);
+		way_find(link, n, w, &b->pkt[i]);
 	if (b->pkt[i].to_slot)
 		return 1;
 	for (i++; i < b->n; i++)

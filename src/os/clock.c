@@ -78,7 +78,7 @@ struct reading {
 	uint64_t cycles, width, ns;
 };
 
-static struct reading look(void)
+static struct reading take_reading(void)
 {
 	struct reading r = { .cycles = __rdtsc() };
 
@@ -94,7 +94,7 @@ static bool is_steady(void)
 	return __get_cpuid(0x80000007, &a, &b, &c, &d) && d & 1u << 8;
 }
 
-static void show(const struct counter *c)
+static void publish_counter(const struct counter *c)
 {
 	atomic_store(&shown[0], c->cycles);
 	atomic_store(&shown[1], c->ns);
@@ -102,7 +102,7 @@ static void show(const struct counter *c)
 }
 
 /* In a child: another thread of the parent's may have been setting it. */
-static void again(void)
+static void clock_reset(void)
 {
 	atomic_store(&way, UNKNOWN);
 	atomic_store(&seq, 0);
@@ -110,14 +110,14 @@ static void again(void)
 }
 
 /* Decides which way, by the clock alone. */
-static void begin(void)
+static void choose_way(void)
 {
 	static bool forks;
-	struct reading r, best = look();
+	struct reading r, best = take_reading();
 	uint64_t least_ns = UINT64_MAX, before = best.ns;
 
 	for (int i = 0; i < TRIES; i++) {
-		r = look();
+		r = take_reading();
 		least_ns = r.ns - before < least_ns ? r.ns - before : least_ns;
 		before = r.ns;
 		best = r.width < best.width ? r : best;
@@ -130,36 +130,36 @@ static void begin(void)
 	setting.first_ns = best.ns;
 	setting.width = best.width;
 	if (!forks) /* once, as a child's children have the handler as well */
-		pthread_atfork(NULL, NULL, again);
+		pthread_atfork(NULL, NULL, clock_reset);
 	forks = true;
 	atomic_store(&way, STARTING);
 }
 
-static void start(void)
+static void start_counter(void)
 {
-	struct reading r = look();
+	struct reading r = take_reading();
 
 	if (r.ns - setting.first_ns < START_NS ||
 	    !counter_is_good(&setting.width, r.width))
 		return;
 	counter_init(&setting.counter, setting.first_cycles, setting.first_ns,
 		     r.cycles, r.ns);
-	show(&setting.counter);
+	publish_counter(&setting.counter);
 	atomic_store(&interval,
 		     ((uint64_t)COUNTER_SET_NS << 32) / setting.counter.rate);
 	atomic_store(&way, COUNTER);
 }
 
-static void set(void)
+static void correct_counter(void)
 {
-	struct reading r = look();
+	struct reading r = take_reading();
 
 	if (!counter_is_good(&setting.width, r.width))
 		return;
 	/* Who has read the counter before this reads what was shown before. */
 	atomic_fetch_add(&seq, 1);
 	if (counter_set(&setting.counter, r.cycles, r.ns, __rdtsc())) {
-		show(&setting.counter);
+		publish_counter(&setting.counter);
 	} else {
 		atomic_store(&least, counter_ns(&setting.counter, __rdtsc()));
 		atomic_store(&way, CLOCK_AGAIN);
@@ -187,7 +187,7 @@ static uint64_t read_counter(bool *old)
 }
 
 /* Another thread that does the same is not waited for. */
-static void alone(void (*does)(void))
+static void run_alone(void (*does)(void))
 {
 	if (atomic_flag_test_and_set(&setting.taken))
 		return;
@@ -202,15 +202,15 @@ __attribute__((noinline)) static uint64_t other_way(void)
 
 	switch (atomic_load(&way)) {
 	case UNKNOWN:
-		alone(begin);
+		run_alone(choose_way);
 		break;
 	case STARTING:
-		alone(start);
+		run_alone(start_counter);
 		break;
 	case COUNTER:
 		ns = read_counter(&old);
 		if (old) {
-			alone(set);
+			run_alone(correct_counter);
 			ns = read_counter(&old);
 		}
 		return ns;

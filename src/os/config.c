@@ -32,14 +32,14 @@ static void ignore(const char *name)
 		ignored[nignored++] = name;
 }
 
-static void complain(const char *name, const char *value, const char *want)
+static void say_ignored(const char *name, const char *value, const char *want)
 {
 	say("%s=%s ignored: %s expected", name, value, want);
 	ignore(name);
 }
 
 /* A program with more rights than its caller ignores its environment. */
-static const char *get(const char *name)
+static const char *get_variable(const char *name)
 {
 	const char *v = secure_getenv(name);
 
@@ -48,7 +48,7 @@ static const char *get(const char *name)
 
 static const char *read_string(const char *name)
 {
-	const char *v = get(name);
+	const char *v = get_variable(name);
 
 	return v ? strdup(v) : NULL;
 }
@@ -62,14 +62,14 @@ struct word {
 static int read_word(const char *name, const struct word *words,
 		     const char *want)
 {
-	const char *v = get(name);
+	const char *v = get_variable(name);
 
 	if (!v)
 		return words[0].value;
 	for (size_t i = 0; words[i].word; i++)
 		if (!strcasecmp(v, words[i].word))
 			return words[i].value;
-	complain(name, v, want);
+	say_ignored(name, v, want);
 	return words[0].value;
 }
 
@@ -86,7 +86,7 @@ static bool read_bool(const char *name)
 
 static enum explain read_explain(const char *name)
 {
-	const char *v = get(name);
+	const char *v = get_variable(name);
 
 	if (v && !strcmp(v, "full"))
 		return EXPLAIN_FULL;
@@ -116,9 +116,9 @@ static enum iwarp read_iwarp(const char *name)
 	return (enum iwarp)read_word(name, words, "only (or 1), both or first");
 }
 
-static uint64_t read_number(const char *name, uint64_t max)
+static uint64_t read_uint(const char *name, uint64_t max)
 {
-	const char *v = get(name);
+	const char *v = get_variable(name);
 	unsigned long long n;
 	char *end;
 
@@ -137,23 +137,23 @@ static uint64_t read_number(const char *name, uint64_t max)
 
 static uint64_t read_u64(const char *name)
 {
-	return read_number(name, UINT64_MAX);
+	return read_uint(name, UINT64_MAX);
 }
 
 static uint32_t read_u32(const char *name)
 {
-	return (uint32_t)read_number(name, UINT32_MAX);
+	return (uint32_t)read_uint(name, UINT32_MAX);
 }
 
 static uint8_t read_retries(const char *name)
 {
-	return (uint8_t)read_number(name, 15);
+	return (uint8_t)read_uint(name, 15);
 }
 
 /* "12.5" or "12.5%", whatever the locale's decimal point is. */
 static double read_percent(const char *name)
 {
-	const char *v = get(name), *p = v;
+	const char *v = get_variable(name), *p = v;
 	double n = 0, scale = 1;
 	bool digits = false;
 
@@ -170,13 +170,13 @@ static double read_percent(const char *name)
 	if (*p == '%')
 		p++;
 	if (!digits || *p || n > 100) {
-		complain(name, v, "a percentage from 0 to 100");
+		say_ignored(name, v, "a percentage from 0 to 100");
 		return 0;
 	}
 	return n / 100;
 }
 
-static void load(void)
+static void load_config(void)
 {
 #define READ(field, type, reads, variable, ...)                                \
 	config.field = read_##reads(variable);
@@ -185,9 +185,10 @@ static void load(void)
 	/* What a script selects are packets as they are on the wire. */
 	if (config.faults)
 		config.wire = true;
-	if (get("SOFTHCA_CHECK_JSON"))
-		complain("SOFTHCA_CHECK_JSON", get("SOFTHCA_CHECK_JSON"),
-			 "SOFTHCA_CHECK=json=FILE");
+	if (get_variable("SOFTHCA_CHECK_JSON"))
+		say_ignored("SOFTHCA_CHECK_JSON",
+			    get_variable("SOFTHCA_CHECK_JSON"),
+			    "SOFTHCA_CHECK=json=FILE");
 	if (config.explain)
 		why_begin();
 }
@@ -200,6 +201,6 @@ const char *const *config_ignored(void)
 
 const struct config *config_get(void)
 {
-	pthread_once(&once, load);
+	pthread_once(&once, load_config);
 	return &config;
 }

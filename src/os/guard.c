@@ -128,7 +128,7 @@ static bool small_caught(ucontext_t *uc)
 
 /*
  * The way back is the compiler's own: the signal's mask is set right by
- * caught(), so nothing of sigsetjmp(3) is needed but three words. clang has
+ * fault_caught(), so nothing of sigsetjmp(3) is needed but three words. clang has
  * none but for x86.
  */
 #if defined(__clang__) && !defined(__x86_64__)
@@ -161,8 +161,8 @@ static bool has_handler(const struct sigaction *sa)
 }
 
 /* What would have happened without us. */
-static void forward(int sig, siginfo_t *info, void *context,
-		    struct sigaction *before)
+static void forward_signal(int sig, siginfo_t *info, void *context,
+			   struct sigaction *before)
 {
 	const struct sigaction was = *before;
 	const struct sigaction dfl = { .sa_handler = SIG_DFL };
@@ -183,7 +183,7 @@ static void forward(int sig, siginfo_t *info, void *context,
 	}
 }
 
-static void caught(int sig, siginfo_t *info, void *context)
+static void fault_caught(int sig, siginfo_t *info, void *context)
 {
 	struct sigaction *before = sig == SIGBUS ? &before_bus : &before_segv;
 	const uintptr_t at = (uintptr_t)info->si_addr;
@@ -196,14 +196,14 @@ static void caught(int sig, siginfo_t *info, void *context)
 	if (!theirs && small_caught(uc))
 		return;
 	if (theirs || !g || at < g->from || at >= g->to) {
-		forward(sig, info, context, before);
+		forward_signal(sig, info, context, before);
 		return;
 	}
 	pthread_sigmask(SIG_SETMASK, &uc->uc_sigmask, NULL);
 	guard_return(g->back);
 }
 
-static void take(int sig, struct sigaction *before)
+static void take_signal(int sig, struct sigaction *before)
 {
 	struct sigaction sa;
 
@@ -216,26 +216,26 @@ static void take(int sig, struct sigaction *before)
 		sa.sa_flags = SA_ONSTACK;
 	}
 	sa.sa_flags = (sa.sa_flags & ~(int)SA_RESETHAND) | SA_SIGINFO;
-	sa.sa_sigaction = caught;
+	sa.sa_sigaction = fault_caught;
 	sigaction(sig, &sa, NULL);
 }
 
-static void install(void)
+static void install_handlers(void)
 {
-	take(SIGSEGV, &before_segv);
-	take(SIGBUS, &before_bus);
+	take_signal(SIGSEGV, &before_segv);
+	take_signal(SIGBUS, &before_bus);
 }
 
 void guard_install(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, install);
+	pthread_once(&once, install_handlers);
 }
 
 bool guard_is_alone(int sig, const struct sigaction *sa)
 {
-	return sa->sa_flags & SA_SIGINFO && sa->sa_sigaction == caught &&
+	return sa->sa_flags & SA_SIGINFO && sa->sa_sigaction == fault_caught &&
 	       !has_handler(sig == SIGBUS ? &before_bus : &before_segv);
 }
 

@@ -37,7 +37,7 @@ static bool has_open(const char *pid, const char *file)
 	return found;
 }
 
-static void describe(const char *pid, char *out, size_t len)
+static void process_text(const char *pid, char *out, size_t len)
 {
 	char path[64], comm[32] = "";
 	FILE *f;
@@ -65,7 +65,7 @@ static bool find_process(unsigned long inode, char *out, size_t len)
 			continue;
 		found = has_open(e->d_name, file);
 		if (found)
-			describe(e->d_name, out, len);
+			process_text(e->d_name, out, len);
 	}
 	if (proc)
 		closedir(proc);

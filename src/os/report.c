@@ -44,7 +44,7 @@ static struct place {
 static pthread_mutex_t places_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* This thread's; NULL: no memory. */
-static struct reason *mine(void)
+static struct reason *thread_reason(void)
 {
 	struct reason *r = pthread_getspecific(key);
 
@@ -58,10 +58,10 @@ static struct reason *mine(void)
 	return r;
 }
 
-__attribute__((format(printf, 2, 3))) static int note(int err, const char *fmt,
-						      ...)
+__attribute__((format(printf, 2, 3))) static int
+note_reason(int err, const char *fmt, ...)
 {
-	struct reason *r = mine();
+	struct reason *r = thread_reason();
 	va_list ap;
 
 	if (!r)
@@ -76,7 +76,7 @@ __attribute__((format(printf, 2, 3))) static int note(int err, const char *fmt,
 
 int why_about(int err, const char *fmt, ...)
 {
-	struct reason *r = why_wanted() ? mine() : NULL;
+	struct reason *r = why_wanted() ? thread_reason() : NULL;
 	char about[100];
 	size_t n, room;
 	va_list ap;
@@ -98,12 +98,12 @@ int why_about(int err, const char *fmt, ...)
 void why_begin(void)
 {
 	if (!pthread_key_create(&key, free))
-		atomic_store(&why_note, note);
+		atomic_store(&why_note, note_reason);
 }
 
 void why_forget(void)
 {
-	struct reason *r = why_wanted() ? mine() : NULL;
+	struct reason *r = why_wanted() ? thread_reason() : NULL;
 
 	if (r)
 		r->err = r->reported = 0;
@@ -116,7 +116,7 @@ const char *why_errno(int err)
 	return name ? name : "error";
 }
 
-static uint32_t hash(uint32_t h, const void *data, size_t len)
+static uint32_t hash_more(uint32_t h, const void *data, size_t len)
 {
 	const uint8_t *p = data;
 
@@ -126,7 +126,7 @@ static uint32_t hash(uint32_t h, const void *data, size_t len)
 }
 
 /* Whether the line is to be shown; *hidden: how many were not, before it. */
-static bool admit(uint32_t at, uint32_t line, unsigned *hidden)
+static bool line_admit(uint32_t at, uint32_t line, unsigned *hidden)
 {
 	struct place *p = &places[at % PLACES];
 	const uint64_t now = clock_ns();
@@ -153,7 +153,7 @@ static bool admit(uint32_t at, uint32_t line, unsigned *hidden)
 }
 
 /* What an errno means wherever it comes from. */
-static const char *usual(int err)
+static const char *errno_reason(int err)
 {
 	switch (-err) {
 	case EIO:
@@ -197,10 +197,10 @@ static const char *public_name(const char *func, char *name, size_t size)
 void why_report(const char *func, int err)
 {
 	const int saved = errno;
-	struct reason *r = mine();
+	struct reason *r = thread_reason();
 	char name[64], again[64] = "";
 	const char *call = public_name(func, name, sizeof(name));
-	const char *text = usual(err), *fmt = NULL;
+	const char *text = errno_reason(err), *fmt = NULL;
 	unsigned hidden;
 	uint32_t at;
 
@@ -215,8 +215,9 @@ void why_report(const char *func, int err)
 	}
 	r->err = 0;
 	r->reported = err;
-	at = hash(hash(2166136261u, call, strlen(call)), &fmt, sizeof(fmt));
-	if (admit(at, hash(at, text, strlen(text)), &hidden)) {
+	at = hash_more(hash_more(2166136261u, call, strlen(call)), &fmt,
+		       sizeof(fmt));
+	if (line_admit(at, hash_more(at, text, strlen(text)), &hidden)) {
 		if (hidden)
 			snprintf(again, sizeof(again),
 				 " (%u more like this were not shown)", hidden);

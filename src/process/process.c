@@ -62,7 +62,7 @@ static const struct shca_process_ops ops = {
 /* Recordings */
 
 /* A file that cannot be written does not keep the device from working. */
-static void record(const char *path)
+static void record_packets(const char *path)
 {
 	int err = pcap_open(&recording, path);
 
@@ -91,7 +91,7 @@ static int records_init(struct engine *e)
 	if (cfg->trace)
 		record_events(cfg->trace);
 	if (cfg->pcap && !recording)
-		record(cfg->pcap);
+		record_packets(cfg->pcap);
 	to_process(e)->pcap = recording;
 	return 0;
 }
@@ -145,7 +145,7 @@ static void show_host(struct shca_process *p, const struct config *cfg)
 		exported_keys_begin(p->segment, &p->memory.keys);
 }
 
-static void fork_register(void);
+static void process_fork_register(void);
 
 static int host_init(struct engine *e)
 {
@@ -156,8 +156,8 @@ static int host_init(struct engine *e)
 	if (err)
 		return err;
 	show_host(to_process(e), cfg);
-	/* After the registry's own handlers, whose lock fork_child() takes. */
-	pthread_once(&once, fork_register);
+	/* After the registry's own handlers, whose lock process_fork_child() takes. */
+	pthread_once(&once, process_fork_register);
 	return 0;
 }
 
@@ -188,7 +188,7 @@ static int links_init(struct engine *e)
 static void links_forked(struct engine *e)
 {
 	engine_abandon(e);
-	streams_release(e->streams); /* fork_prepare() */
+	streams_release(e->streams); /* process_fork_prepare() */
 }
 
 /* Beginning and end */
@@ -259,7 +259,7 @@ static int process_create(struct shca_process **out)
 	return 0;
 }
 
-static void fork_prepare(void)
+static void process_fork_prepare(void)
 {
 	pthread_mutex_lock(&process_lock);
 	shca_live_hold();
@@ -267,7 +267,7 @@ static void fork_prepare(void)
 		streams_hold(process->engine.streams);
 }
 
-static void fork_parent(void)
+static void process_fork_parent(void)
 {
 	if (process)
 		streams_release(process->engine.streams);
@@ -279,7 +279,7 @@ static void fork_parent(void)
  * The child has none of the threads, and locks in any state. The parent's
  * objects are left alone and leak; the child may open devices of its own.
  */
-static void fork_child(void)
+static void process_fork_child(void)
 {
 	struct shca_process *p = process;
 
@@ -300,9 +300,10 @@ static void fork_child(void)
 			modules[n - 1].forked(&p->engine);
 }
 
-static void fork_register(void)
+static void process_fork_register(void)
 {
-	pthread_atfork(fork_prepare, fork_parent, fork_child);
+	pthread_atfork(process_fork_prepare, process_fork_parent,
+		       process_fork_child);
 }
 
 static int process_get(struct engine **e)

@@ -59,7 +59,7 @@ static struct shca_stat *to_stat(struct engine *e)
 }
 
 /* The index of its device; c->head.ndevices: it has none here. */
-static uint32_t device_of(const struct copy *c, const struct shca_qp *qp)
+static uint32_t qp_device(const struct copy *c, const struct shca_qp *qp)
 {
 	struct ibv_context *ctx = qp->ex.qp_base.context;
 	uint32_t d = 0;
@@ -74,7 +74,7 @@ static void sum_qp(struct engine_qp *sched, void *arg)
 {
 	struct shca_qp *qp = container_of(sched, struct shca_qp, sched);
 	struct copy *c = arg;
-	const uint32_t d = device_of(c, qp);
+	const uint32_t d = qp_device(c, qp);
 
 	struct stat_qp q = { 0 };
 
@@ -103,7 +103,7 @@ static void copy_qp(struct engine_qp *sched, void *arg)
 	struct stat_qp *q;
 	uint32_t d;
 
-	d = device_of(c, qp);
+	d = qp_device(c, qp);
 	if (d >= c->head.ndevices || c->head.nqps == c->size) {
 		c->head.missed++;
 		return;
@@ -307,7 +307,7 @@ static void asked_watch(struct engine *e)
 }
 
 /* Nobody can ask any more; remove: and the name goes. */
-static void stop(struct engine *e, bool remove)
+static void stat_stop(struct engine *e, bool remove)
 {
 	struct shca_stat *st = to_stat(e);
 	int fd = atomic_exchange(&st->asked_fd, -1);
@@ -348,7 +348,7 @@ void shca_stat_begin(struct engine *e)
 		return;
 	atomic_store(&st->fd, fd);
 	if (engine_watch_fd(e, fd))
-		stop(e, true);
+		stat_stop(e, true);
 }
 
 bool shca_stat_readable(struct engine *e, int fd)
@@ -385,7 +385,7 @@ void shca_stat_fini(struct engine *e)
 
 	if (!st)
 		return;
-	stop(e, true);
+	stat_stop(e, true);
 	counter_file_close(st->sums);
 	free(st);
 	to_process(e)->stat = NULL;
@@ -403,7 +403,7 @@ bool shca_stat_away(struct engine *e)
 	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
 		if (fds[i] >= 0)
 			engine_unwatch_fd(e, fds[i]);
-	stop(e, true);
+	stat_stop(e, true);
 	pthread_mutex_lock(&st->sums_lock);
 	sums = atomic_exchange(&st->sums, NULL);
 	counter_file_close(sums);
@@ -415,11 +415,11 @@ bool shca_stat_away(struct engine *e)
 
 void shca_stat_forked(struct engine *e)
 {
-	stop(e, false);
+	stat_stop(e, false);
 }
 
 void shca_stat_exit(struct engine *e)
 {
 	shca_sums_add(e);
-	stop(e, true);
+	stat_stop(e, true);
 }

@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
-static int gone(struct qp *qp, const void *p, size_t len)
+static int report_gone(struct qp *qp, const void *p, size_t len)
 {
 	qp_explain(
 		qp,
@@ -29,23 +29,23 @@ int qp_access(struct qp *qp, void (*fn)(void *), void *arg, const void *p,
 		fn(arg);
 		return 0;
 	}
-	return qp->env->guarded(fn, arg, p, len) ? gone(qp, p, len) : 0;
+	return qp->env->guarded(fn, arg, p, len) ? report_gone(qp, p, len) : 0;
 }
 
 /* Copies to or from p, which is dst or src. */
-static inline int copy(struct qp *qp, void *dst, const void *src, size_t len,
-		       const void *p)
+static inline int copy_guarded(struct qp *qp, void *dst, const void *src,
+			       size_t len, const void *p)
 {
 	if (!qp->env->place) {
 		place(dst, src, len);
 		return 0;
 	}
-	return qp->env->place(dst, src, len, p) ? gone(qp, p, len) : 0;
+	return qp->env->place(dst, src, len, p) ? report_gone(qp, p, len) : 0;
 }
 
 int qp_fetch(struct qp *qp, void *dst, const void *p, size_t len)
 {
-	return copy(qp, dst, p, len, p);
+	return copy_guarded(qp, dst, p, len, p);
 }
 
 static inline int store(struct qp *qp, const struct key_entry *e, void *dst,
@@ -54,9 +54,10 @@ static inline int store(struct qp *qp, const struct key_entry *e, void *dst,
 	if (e->kind == KEY_NULL)
 		return 0;
 	if (e->access & IBV_ACCESS_ON_DEMAND)
-		return qp->env->odp_store(dst, src, len) ? gone(qp, dst, len) :
-							   0;
-	return copy(qp, dst, src, len, dst);
+		return qp->env->odp_store(dst, src, len) ?
+			       report_gone(qp, dst, len) :
+			       0;
+	return copy_guarded(qp, dst, src, len, dst);
 }
 
 int qp_store(struct qp *qp, const struct key_entry *e, void *dst,
@@ -94,8 +95,9 @@ static int fill_run(struct qp *qp, struct fill *f)
 	}
 	err = f->from->read(f->from, f->offset, f->to, f->n);
 	if (!err && end && !PLACE_IN_ORDER)
-		return copy(qp, end, aside, tail, end);
-	return err == -EFAULT ? gone(qp, f->to[0].iov_base, f->len) : err;
+		return copy_guarded(qp, end, aside, tail, end);
+	return err == -EFAULT ? report_gone(qp, f->to[0].iov_base, f->len) :
+				err;
 }
 
 int qp_store_from(struct qp *qp, const struct key_entry *e, void *dst,
@@ -114,7 +116,7 @@ int qp_touch(struct qp *qp, const struct key_entry *e, const void *p,
 {
 	if (!(e->access & IBV_ACCESS_ON_DEMAND) && !qp->doubt)
 		return 0;
-	return qp->env->odp_touch(p, len, write) ? gone(qp, p, len) : 0;
+	return qp->env->odp_touch(p, len, write) ? report_gone(qp, p, len) : 0;
 }
 
 int qp_piece_odd(struct qp *qp, struct qp_pieces *to, const struct key_entry *e,
@@ -190,7 +192,7 @@ int qp_load8(struct qp *qp, const struct ibv_sge *sge, uint64_t *v)
 		err = e->kind == KEY_NULL ? 0 : qp_touch(qp, e, p, 8, false);
 	*v = 0;
 	if (!err && e->kind != KEY_NULL)
-		err = copy(qp, v, p, 8, p);
+		err = copy_guarded(qp, v, p, 8, p);
 	keys_put(e);
 	return err;
 }

@@ -20,7 +20,7 @@ static bool is_at(const struct gids *t, size_t k, const struct netdev_gid *g)
 	       LOAD(&t->entry[k].gid[1]) == w[1];
 }
 
-static void put_gid(struct gids *t, size_t k, const struct netdev_gid *g)
+static void entry_set_gid(struct gids *t, size_t k, const struct netdev_gid *g)
 {
 	uint64_t w[2];
 
@@ -82,7 +82,7 @@ static void place_gids(struct gids *t, const struct netdev_table *now,
 		while (there[next])
 			next++;
 		there[next] = true;
-		put_gid(t, next, &now->gid[i]);
+		entry_set_gid(t, next, &now->gid[i]);
 		index[i] = (uint8_t)next;
 	}
 }

@@ -2,7 +2,7 @@
  * qp_iwarp.c - queue pairs that speak iWARP: their operations, over TCP
  *
  * The protocol core (iwarp/iwarp.h) makes bytes and the socket takes what it has
- * room for; flush() is the loop between them. What has no room waits until the
+ * room for; qp_iwarp_flush() is the loop between them. What has no room waits until the
  * socket is writable. The connection was set up by iw.c, which also takes care
  * of the socket when the QP has gone.
  */
@@ -41,14 +41,14 @@
 #define ASKS 4
 #define ASK_NS 20000000ull
 
-static struct link *link_of(const struct shca_qp *qp)
+static struct link *streams_of(const struct shca_qp *qp)
 {
 	return streams_link(qp->sched.engine->streams);
 }
 
 /* ---- operations -------------------------------------------------------- */
 
-static int create(struct qp **out, struct qp_init *init)
+static int qp_iwarp_create(struct qp **out, struct qp_init *init)
 {
 	struct iwarp_qp *qp;
 	int err = iwarp_qp_create(&qp, init);
@@ -59,11 +59,11 @@ static int create(struct qp **out, struct qp_init *init)
 }
 
 /* The QP and its connection part. */
-static void leave(struct shca_qp *qp, bool linger)
+static void leave_conn(struct shca_qp *qp, bool linger)
 {
 	struct shca_conn *conn = qp->conn;
 
-	idle_link_use(link_of(qp), false);
+	idle_link_use(streams_of(qp), false);
 	qp->stream = (struct shca_qp_stream){ 0 };
 	qp->conn = NULL;
 	conn->ops->leave(conn, linger);
@@ -76,7 +76,7 @@ static void end_soon(struct shca_qp *qp)
 }
 
 /* Sends FIN, once. */
-static void finish(struct shca_qp *qp)
+static void send_fin(struct shca_qp *qp)
 {
 	if (qp->stream.fin)
 		return;
@@ -85,7 +85,7 @@ static void finish(struct shca_qp *qp)
 	end_soon(qp);
 }
 
-static void destroy(struct qp *core)
+static void qp_iwarp_destroy(struct qp *core)
 {
 	struct shca_qp *qp = core->owner;
 
@@ -93,14 +93,14 @@ static void destroy(struct qp *core)
 		qp->conn->ops->ended(qp->conn);
 		/* What the socket has taken arrives all the same. */
 		if (iwarp_shut(iwarp_qp(core)) != IWARP_RESET)
-			finish(qp);
-		leave(qp, qp->stream.fin && !qp->stream.eof);
+			send_fin(qp);
+		leave_conn(qp, qp->stream.fin && !qp->stream.eof);
 	}
 	iwarp_qp_destroy(iwarp_qp(core));
 }
 
-static int modify(struct qp *core, const struct ibv_qp_attr *attr, int mask,
-		  const struct roce_path *path)
+static int qp_iwarp_modify(struct qp *core, const struct ibv_qp_attr *attr,
+			   int mask, const struct roce_path *path)
 {
 	struct shca_qp *qp = core->owner;
 	int err = iwarp_qp_modify(iwarp_qp(core), attr, mask);
@@ -109,19 +109,19 @@ static int modify(struct qp *core, const struct ibv_qp_attr *attr, int mask,
 	/* It forgets its stream, too. */
 	if (!err && qp->conn && core->state == IBV_QPS_RESET) {
 		qp->conn->ops->ended(qp->conn);
-		leave(qp, false);
+		leave_conn(qp, false);
 	}
 	return err;
 }
 
-static void query(const struct qp *core, struct ibv_qp_attr *attr,
-		  struct ibv_qp_init_attr *init)
+static void qp_iwarp_query(const struct qp *core, struct ibv_qp_attr *attr,
+			   struct ibv_qp_init_attr *init)
 {
 	iwarp_qp_query(iwarp_qp_const(core), attr, init);
 }
 
 /* What the socket is to wait for. */
-static void want(struct shca_qp *qp)
+static void want_events(struct shca_qp *qp)
 {
 	uint32_t events = 0;
 
@@ -133,7 +133,7 @@ static void want(struct shca_qp *qp)
 }
 
 /* Whether the connection goes on, by what its core says. */
-static void shut(struct shca_qp *qp)
+static void end_if_shut(struct shca_qp *qp)
 {
 	switch (iwarp_shut(iwarp_qp(qp->core))) {
 	case IWARP_OPEN:
@@ -144,18 +144,18 @@ static void shut(struct shca_qp *qp)
 		qp->stream.draining = true;
 		break;
 	case IWARP_FIN:
-		finish(qp);
+		send_fin(qp);
 		if (qp->stream.eof)
-			leave(qp, false);
+			leave_conn(qp, false);
 		break;
 	case IWARP_RESET:
-		leave(qp, false);
+		leave_conn(qp, false);
 		break;
 	}
 }
 
 /* Sends one batch. False: there is no room for more, or no stream. */
-static bool send_batch(struct shca_qp *qp)
+static bool qp_iwarp_send_batch(struct shca_qp *qp)
 {
 	struct iwarp_qp *q = iwarp_qp(qp->core);
 	struct iwarp_batch b; /* not cleared: it is large */
@@ -180,7 +180,7 @@ static bool send_batch(struct shca_qp *qp)
 	return !qp->stream.full;
 }
 
-static void flush(struct qp *core, uint64_t now, bool all)
+static void qp_iwarp_flush(struct qp *core, uint64_t now, bool all)
 {
 	struct iwarp_qp *q = iwarp_qp(core);
 	struct shca_qp *qp = core->owner;
@@ -200,16 +200,16 @@ static void flush(struct qp *core, uint64_t now, bool all)
 					 clock_ns());
 			break;
 		}
-		if (!send_batch(qp))
+		if (!qp_iwarp_send_batch(qp))
 			break;
 	}
-	shut(qp);
+	end_if_shut(qp);
 	if (qp->conn)
-		want(qp);
+		want_events(qp);
 }
 
-static int post_send(struct qp *core, struct ibv_send_wr *wr,
-		     struct ibv_send_wr **bad, bool whole)
+static int qp_iwarp_post_send(struct qp *core, struct ibv_send_wr *wr,
+			      struct ibv_send_wr **bad, bool whole)
 {
 	const struct shca_qp *qp = core->owner;
 	struct iwarp_qp *q = iwarp_qp(core);
@@ -228,7 +228,7 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 		iwarp_sq_undo(q, tail);
 	if (tracing())
 		shca_record_posts(core, tail);
-	flush(core, 0, false);
+	qp_iwarp_flush(core, 0, false);
 	return err;
 }
 
@@ -239,7 +239,7 @@ static void begin_by(struct shca_qp *qp, uint64_t when)
 }
 
 /* TCP has the timers, but for one. */
-static void expire(struct qp *core, uint64_t now)
+static void qp_iwarp_expire(struct qp *core, uint64_t now)
 {
 	struct iwarp_qp *q = iwarp_qp(core);
 	struct shca_qp *qp = core->owner;
@@ -259,7 +259,7 @@ static void expire(struct qp *core, uint64_t now)
 	begin_by(qp, now + (ASK_NS << (2 * (ASKS - qp->stream.asks))));
 }
 
-static void stat_of(const struct qp *core, struct stat_qp *q)
+static void qp_iwarp_stat(const struct qp *core, struct stat_qp *q)
 {
 	const struct iwarp_qp_stats *s = iwarp_qp_stats(iwarp_qp_const(core));
 	const struct shca_qp *qp = core->owner;
@@ -274,7 +274,8 @@ static void stat_of(const struct qp *core, struct stat_qp *q)
 	memcpy(q->dgid, peer.raw, sizeof(peer.raw));
 }
 
-static void waits(struct qp *core, uint64_t now, char *text, size_t size)
+static void qp_iwarp_waits(struct qp *core, uint64_t now, char *text,
+			   size_t size)
 {
 	const struct shca_qp *qp = core->owner;
 	const uint32_t posted = core->sq.tail - core->sq.head;
@@ -302,22 +303,22 @@ static void waits(struct qp *core, uint64_t now, char *text, size_t size)
 }
 
 static const struct qp_ops ops = {
-	.create = create,
-	.destroy = destroy,
-	.modify = modify,
-	.query = query,
-	.post_send = post_send,
-	.flush = flush,
-	.expire = expire,
-	.stat = stat_of,
-	.waits = waits,
+	.create = qp_iwarp_create,
+	.destroy = qp_iwarp_destroy,
+	.modify = qp_iwarp_modify,
+	.query = qp_iwarp_query,
+	.post_send = qp_iwarp_post_send,
+	.flush = qp_iwarp_flush,
+	.expire = qp_iwarp_expire,
+	.stat = qp_iwarp_stat,
+	.waits = qp_iwarp_waits,
 };
 
 /* ---- the stream -------------------------------------------------------- */
 
 /* Reads what there is, once: bytes, 0: none now, or no more. *more: it has
  * filled all the room that there was. */
-static size_t receive(struct shca_qp *qp, uint8_t *buffer, bool *more)
+static size_t stream_read(struct shca_qp *qp, uint8_t *buffer, bool *more)
 {
 	struct iwarp_qp *q = iwarp_qp(qp->core);
 	struct stream *s = &qp->conn->stream;
@@ -372,7 +373,7 @@ int shca_iwarp_stream(struct shca_qp *qp, uint32_t events, uint8_t *buffer)
 	if (!qp->stream.eof &&
 	    (!events || events & (EPOLLIN | EPOLLHUP | EPOLLERR))) {
 		do {
-			reads += receive(qp, buffer, &more) > 0;
+			reads += stream_read(qp, buffer, &more) > 0;
 		} while (more && reads < RX_ROUNDS &&
 			 !engine_qp_wanted(&qp->sched));
 		if (!events && !reads && !qp->stream.eof)
@@ -380,17 +381,17 @@ int shca_iwarp_stream(struct shca_qp *qp, uint32_t events, uint8_t *buffer)
 	} else if (qp->stream.eof && events & (EPOLLHUP | EPOLLERR)) {
 		/* Both ends have ended, or the peer is gone. */
 		iwarp_lost(iwarp_qp(qp->core), sys_strerror(ECONNRESET));
-		leave(qp, false);
+		leave_conn(qp, false);
 		return 1;
 	}
-	flush(qp->core, 0, false);
+	qp_iwarp_flush(qp->core, 0, false);
 	return reads ? reads : 1;
 }
 
 void shca_iwarp_late(struct shca_qp *qp, const char *how)
 {
 	iwarp_lost(iwarp_qp(qp->core), how);
-	leave(qp, false);
+	leave_conn(qp, false);
 }
 
 void shca_iwarp_end(struct shca_qp *qp, enum ibv_qp_state to)
@@ -401,7 +402,7 @@ void shca_iwarp_end(struct shca_qp *qp, enum ibv_qp_state to)
 	if (qp->core->state == IBV_QPS_RTS)
 		iwarp_qp_modify(iwarp_qp(qp->core), &attr, IBV_QP_STATE);
 	qp->ex.qp_base.state = qp->core->state;
-	flush(qp->core, 0, true);
+	qp_iwarp_flush(qp->core, 0, true);
 }
 
 int shca_iwarp_start(struct shca_qp *qp, struct shca_conn *conn,
@@ -416,7 +417,7 @@ int shca_iwarp_start(struct shca_qp *qp, struct shca_conn *conn,
 	qp->conn = conn;
 	qp->stream = (struct shca_qp_stream){ 0 };
 	qp->ex.qp_base.state = IBV_QPS_RTS;
-	idle_link_use(link_of(qp), true);
+	idle_link_use(streams_of(qp), true);
 	if (wrong)
 		iwarp_fail_setup(q, wrong);
 	else if (qp->sched.engine->cfg->explain)
@@ -432,7 +433,7 @@ int shca_iwarp_start(struct shca_qp *qp, struct shca_conn *conn,
 		qp->stream.asks = ASKS;
 		begin_by(qp, clock_ns() + ASK_NS);
 	}
-	flush(qp->core, 0, true);
+	qp_iwarp_flush(qp->core, 0, true);
 	return 0;
 }
 
@@ -516,43 +517,43 @@ void shca_iwarp_fini(struct engine *e)
 /* ---- the engine -------------------------------------------------------- */
 
 /* A packet of RoCE that has the number of a QP of iWARP. */
-static void sched_rx_none(struct engine_qp *qp, const struct roce_rx *pkt,
-			  uint64_t now)
+static void iwarp_sched_rx(struct engine_qp *qp, const struct roce_rx *pkt,
+			   uint64_t now)
 {
 	(void)pkt;
 	(void)now;
 	atomic_fetch_add_explicit(&qp->engine->no_qp, 1, memory_order_relaxed);
 }
 
-static void sched_flush(struct engine_qp *qp, uint64_t now)
+static void iwarp_sched_flush(struct engine_qp *qp, uint64_t now)
 {
 	shca_qp_flush(sched_qp(qp), now);
 }
 
-static void sched_run(struct engine_qp *qp, uint64_t now)
+static void iwarp_sched_run(struct engine_qp *qp, uint64_t now)
 {
 	shca_qp_expire(sched_qp(qp), now);
 	shca_qp_flush(sched_qp(qp), now);
 }
 
-static bool sched_hold_none(struct engine_qp *qp)
+static bool iwarp_sched_hold(struct engine_qp *qp)
 {
 	(void)qp;
 	return false;
 }
 
-static void sched_free(struct engine_qp *qp)
+static void iwarp_sched_free(struct engine_qp *qp)
 {
 	free(sched_qp(qp));
 }
 
 static const struct engine_qp_ops sched = {
-	.rx = sched_rx_none,
-	.flush = sched_flush,
-	.run = sched_run,
-	.hold = sched_hold_none,
-	.release = sched_run,
-	.free = sched_free,
+	.rx = iwarp_sched_rx,
+	.flush = iwarp_sched_flush,
+	.run = iwarp_sched_run,
+	.hold = iwarp_sched_hold,
+	.release = iwarp_sched_run,
+	.free = iwarp_sched_free,
 };
 
 /* ---- devices ----------------------------------------------------------- */
@@ -562,7 +563,7 @@ static const struct engine_qp_ops sched = {
 	 IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_LOCAL_INV |                 \
 	 IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV)
 
-static const struct qp_env *env(struct engine *e)
+static const struct qp_env *qp_iwarp_env(struct engine *e)
 {
 	return &to_process(e)->iw_env->base;
 }
@@ -579,7 +580,7 @@ const struct shca_transport shca_iwarp = {
 	.qp_types = SHCA_TYPE(RC),
 	.qp_type_names = "RC",
 	.send_ops = SEND_OPS,
-	.env = env,
+	.env = qp_iwarp_env,
 	.ops = &ops,
 	.sched = &sched,
 	.sched_recorded = &sched,

@@ -40,8 +40,8 @@ const char *segment_why(void)
 	return why_text;
 }
 
-__attribute__((format(printf, 2, 3))) static int fail(int err, const char *fmt,
-						      ...)
+__attribute__((format(printf, 2, 3))) static int
+segment_error(int err, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -104,23 +104,23 @@ static int make_file(struct segment *s, uint8_t **map)
 		path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
 		0600));
 	if (s->fd < 0)
-		return fail(-errno, "cannot create %s: %s", path,
-			    sys_strerror(errno));
+		return segment_error(-errno, "cannot create %s: %s", path,
+				     sys_strerror(errno));
 	/* Whatever the umask. */
 	if (fchmod(s->fd, 0600) || ftruncate(s->fd, SEGMENT_SIZE))
-		return fail(-errno, "cannot extend %s: %s", path,
-			    sys_strerror(errno));
+		return segment_error(-errno, "cannot extend %s: %s", path,
+				     sys_strerror(errno));
 	err = segment_allocate(s->fd, 0,
 			       SEGMENT_GUARDS_OFFSET + SEGMENT_GUARDS_SIZE);
 	if (err)
-		return fail(err, "cannot allocate memory in %s: %s", path,
-			    sys_strerror(-err));
+		return segment_error(err, "cannot allocate memory in %s: %s",
+				     path, sys_strerror(-err));
 	*map = mmap(NULL, SEGMENT_SIZE, PROT_READ | PROT_WRITE,
 		    MAP_SHARED | MAP_NORESERVE, s->fd, 0);
 	if (*map == MAP_FAILED) {
 		*map = NULL;
-		return fail(-errno, "cannot map %s: %s", path,
-			    sys_strerror(errno));
+		return segment_error(-errno, "cannot map %s: %s", path,
+				     sys_strerror(errno));
 	}
 	return 0;
 }
@@ -139,8 +139,8 @@ static int make_fifo(struct segment *s)
 		s->fifo = fd_high(sys_open(
 			path, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC, 0));
 	if (s->fifo < 0)
-		return fail(-errno, "cannot create %s: %s", path,
-			    sys_strerror(errno));
+		return segment_error(-errno, "cannot create %s: %s", path,
+				     sys_strerror(errno));
 	return 0;
 }
 
@@ -150,7 +150,7 @@ static int fill_head(struct segment *s, struct segment_head *h, uint32_t flags)
 
 	do {
 		if (!sys_random(random, sizeof(random)))
-			return fail(-EIO, "no random numbers");
+			return segment_error(-EIO, "no random numbers");
 	} while (!random[0] || !random[1]);
 	s->probe = random[1];
 	h->version = SEGMENT_VERSION;
@@ -195,7 +195,7 @@ static void close_fds(struct segment *s)
 	s->fd = s->fifo = -1;
 }
 
-static void release(struct segment *s)
+static void segment_free(struct segment *s)
 {
 	segment_unlink(s);
 	close_fds(s);
@@ -209,7 +209,7 @@ static void release(struct segment *s)
  * Ubuntu's default: without this only our ancestors could copy. Still it takes
  * a process of the same user, which without Yama would not be asked for more.
  */
-static void agree(void)
+static void allow_copies(void)
 {
 	char scope = 0;
 	int fd = sys_open("/proc/sys/kernel/yama/ptrace_scope",
@@ -229,20 +229,22 @@ int segment_create(struct segment **out, struct registry *r, uint32_t flags)
 
 	err = sys_file_limit(SEGMENT_SIZE);
 	if (err)
-		return fail(err,
-			    "the shared memory of a process is a sparse file "
-			    "of %u MiB, and its files may not have so many "
-			    "(ulimit -f)",
-			    SEGMENT_SIZE >> 20);
+		return segment_error(
+			err,
+			"the shared memory of a process is a sparse file "
+			"of %u MiB, and its files may not have so many "
+			"(ulimit -f)",
+			SEGMENT_SIZE >> 20);
 	if (address_space_is_short())
-		return fail(-ENOMEM,
-			    "the shared memory of a process takes %u MiB of "
-			    "addresses, and more for each peer, and this one "
-			    "may have few (ulimit -v)",
-			    SEGMENT_SIZE >> 20);
+		return segment_error(
+			-ENOMEM,
+			"the shared memory of a process takes %u MiB of "
+			"addresses, and more for each peer, and this one "
+			"may have few (ulimit -v)",
+			SEGMENT_SIZE >> 20);
 	s = calloc(1, sizeof(*s));
 	if (!s)
-		return fail(-ENOMEM, "out of memory");
+		return segment_error(-ENOMEM, "out of memory");
 	s->registry = r;
 	s->slot = registry_slot(r);
 	s->life = registry_life(r, s->slot);
@@ -255,11 +257,11 @@ int segment_create(struct segment **out, struct registry *r, uint32_t flags)
 	if (!err)
 		err = fill_head(s, s->head, flags);
 	if (err) {
-		release(s);
+		segment_free(s);
 		return err;
 	}
 	if (!(flags & SEGMENT_NO_COPY))
-		agree();
+		allow_copies();
 	registry_show(r, s->head->id);
 	*out = s;
 	return 0;
@@ -273,7 +275,7 @@ void segment_destroy(struct segment *s)
 		return;
 	registry_show(s->registry, 0);
 	segment_detach_all(s);
-	release(s);
+	segment_free(s);
 }
 
 void segment_abandon(struct segment *s)
@@ -291,7 +293,7 @@ void segment_abandon(struct segment *s)
 /* Suspended */
 
 /* What lies at s->map is replaced at once: objects point there. */
-static void put_there(struct segment *s, uint8_t *map)
+static void map_replace(struct segment *s, uint8_t *map)
 {
 	(void)mremap(map, SEGMENT_SIZE, SEGMENT_SIZE,
 		     MREMAP_MAYMOVE | MREMAP_FIXED, s->map);
@@ -323,12 +325,12 @@ int segment_prepare(struct segment *s)
 	void *old;
 
 	if (blank == MAP_FAILED)
-		return fail(-ENOMEM, "out of memory");
+		return segment_error(-ENOMEM, "out of memory");
 	old = mmap(NULL, SEGMENT_SIZE, PROT_READ | PROT_WRITE,
 		   MAP_SHARED | MAP_NORESERVE, s->fd, 0);
 	if (old == MAP_FAILED) {
 		munmap(blank, SEGMENT_SIZE);
-		return fail(-ENOMEM, "out of memory");
+		return segment_error(-ENOMEM, "out of memory");
 	}
 	s->blank = blank;
 	s->old = old;
@@ -344,7 +346,7 @@ void segment_away(struct segment *s)
 	copy_tables(s, s->blank);
 	h->flags = s->head->flags;
 	h->life = s->life;
-	put_there(s, s->blank);
+	map_replace(s, s->blank);
 	clear_tables(s, s->old);
 	copy_guard_wait_at(s, s->old);
 	segment_detach_all(s); /* it may have asked some */
@@ -381,10 +383,11 @@ int segment_back(struct segment *s)
 	s->slot = registry_slot(s->registry);
 	s->life = registry_life(s->registry, s->slot);
 	err = sys_file_limit(SEGMENT_SIZE);
-	err = err ? fail(err,
-			 "files may not have the %u MiB that shared memory "
-			 "takes (ulimit -f)",
-			 SEGMENT_SIZE >> 20) :
+	err = err ? segment_error(
+			    err,
+			    "files may not have the %u MiB that shared memory "
+			    "takes (ulimit -f)",
+			    SEGMENT_SIZE >> 20) :
 		    make_again(s, &map);
 	h = (struct segment_head *)(void *)map;
 	if (!err) {
@@ -401,9 +404,9 @@ int segment_back(struct segment *s)
 		close_fds(s);
 		return err;
 	}
-	put_there(s, map);
+	map_replace(s, map);
 	if (!(flags & SEGMENT_NO_COPY))
-		agree();
+		allow_copies();
 	registry_show(s->registry, s->head->id);
 	return 0;
 }

@@ -28,7 +28,7 @@ static ssize_t copy_once(pid_t pid, const struct iovec *local, size_t n,
 	return done < 0 ? -errno : done;
 }
 
-static bool probe(struct segment_peer *p)
+static bool copy_probe(struct segment_peer *p)
 {
 	uint64_t value = ~p->probe_value;
 	const struct iovec local = { &value, sizeof(value) };
@@ -48,13 +48,13 @@ bool segment_can_copy(struct segment_peer *p)
 	int can = atomic_load_explicit(&p->can_copy, memory_order_relaxed);
 
 	if (can < 0) {
-		can = probe(p);
+		can = copy_probe(p);
 		atomic_store_explicit(&p->can_copy, can, memory_order_relaxed);
 	}
 	return can;
 }
 
-static size_t total(const struct iovec *v, size_t n)
+static size_t iov_bytes(const struct iovec *v, size_t n)
 {
 	size_t sum = 0;
 
@@ -64,8 +64,8 @@ static size_t total(const struct iovec *v, size_t n)
 }
 
 /* The pieces of v from byte skip on, at most PIECES; how many. */
-static size_t rest(const struct iovec *v, size_t n, size_t skip,
-		   struct iovec out[PIECES])
+static size_t iov_rest(const struct iovec *v, size_t n, size_t skip,
+		       struct iovec out[PIECES])
 {
 	size_t k = 0;
 
@@ -90,8 +90,8 @@ static int copy_rest(pid_t pid, const struct iovec *local, size_t n,
 	struct iovec from[PIECES], to[PIECES];
 
 	while (done < len) {
-		size_t a = rest(local, n, done, from);
-		size_t b = rest(remote, m, done, to);
+		size_t a = iov_rest(local, n, done, from);
+		size_t b = iov_rest(remote, m, done, to);
 		ssize_t k = copy_once(pid, from, a, to, b, out);
 
 		if (k <= 0)
@@ -101,10 +101,11 @@ static int copy_rest(pid_t pid, const struct iovec *local, size_t n,
 	return 0;
 }
 
-static int copy(struct segment_peer *p, const struct iovec *local, size_t n,
-		const struct iovec *remote, size_t m, bool out, uint64_t now_ns)
+static int peer_copy(struct segment_peer *p, const struct iovec *local,
+		     size_t n, const struct iovec *remote, size_t m, bool out,
+		     uint64_t now_ns)
 {
-	size_t len = total(local, n);
+	size_t len = iov_bytes(local, n);
 	ssize_t done = 0;
 	int err = 0;
 
@@ -127,18 +128,18 @@ static int copy(struct segment_peer *p, const struct iovec *local, size_t n,
 	 * user's, or dumpable no more: none of which is seen at once. */
 	if (!segment_alive_within(p, now_ns, 0))
 		return -ESRCH;
-	atomic_store(&p->can_copy, probe(p));
+	atomic_store(&p->can_copy, copy_probe(p));
 	return -EPERM;
 }
 
 int segment_read(struct segment_peer *p, const struct iovec *local, size_t n,
 		 const struct iovec *remote, size_t m, uint64_t now_ns)
 {
-	return copy(p, local, n, remote, m, false, now_ns);
+	return peer_copy(p, local, n, remote, m, false, now_ns);
 }
 
 int segment_write(struct segment_peer *p, const struct iovec *local, size_t n,
 		  const struct iovec *remote, size_t m, uint64_t now_ns)
 {
-	return copy(p, local, n, remote, m, true, now_ns);
+	return peer_copy(p, local, n, remote, m, true, now_ns);
 }

@@ -15,7 +15,8 @@
 #include <sys/mman.h>
 
 /* The file of a slot's segment, if it looks like one; or -errno. */
-static int open_file(const struct segment *s, unsigned slot, struct stat *st)
+static int peer_file_open(const struct segment *s, unsigned slot,
+			  struct stat *st)
 {
 	char path[SEGMENT_PATH_MAX];
 	int fd;
@@ -56,7 +57,7 @@ static int map_others(struct segment_peer *p)
 	size_t ring = SEGMENT_RINGS_OFFSET +
 		      (size_t)p->segment->slot * SEGMENT_RING_SIZE;
 	struct stat st;
-	int fd = open_file(p->segment, p->slot, &st), err;
+	int fd = peer_file_open(p->segment, p->slot, &st), err;
 	void *map;
 
 	if (fd < 0)
@@ -88,7 +89,7 @@ out:
 	return err;
 }
 
-static void unmap(struct segment_peer *p)
+static void peer_unmap(struct segment_peer *p)
 {
 	int fd = atomic_load(&p->wake_fd);
 
@@ -105,7 +106,7 @@ static void unmap(struct segment_peer *p)
 			       table_room((enum segment_table)t));
 }
 
-static struct segment_peer *attach(struct segment *s, unsigned slot)
+static struct segment_peer *peer_attach(struct segment *s, unsigned slot)
 {
 	const _Atomic uint64_t *word = registry_segment(s->registry, slot);
 	struct segment_peer *p;
@@ -132,7 +133,7 @@ static struct segment_peer *attach(struct segment *s, unsigned slot)
 	if (!p->id || (p->self ? map_own(p) : map_others(p)) ||
 	    !segment_peer_current(p)) {
 		s->refused[slot] = p->id;
-		unmap(p);
+		peer_unmap(p);
 		free(p);
 		return NULL;
 	}
@@ -152,7 +153,7 @@ static struct segment_peer *attach(struct segment *s, unsigned slot)
 
 /* References. s->lock is held where a peer is taken from the table or freed. */
 
-static void drop(struct segment_peer *p)
+static void peer_drop(struct segment_peer *p)
 {
 	struct segment_peer **at = &p->segment->peers;
 
@@ -163,16 +164,16 @@ static void drop(struct segment_peer *p)
 	*at = p->next;
 	if (p->segment->detach)
 		p->segment->detach(p);
-	unmap(p);
+	peer_unmap(p);
 	free(p);
 }
 
-static void take_out(struct segment *s, unsigned slot)
+static void peer_take_out(struct segment *s, unsigned slot)
 {
 	struct segment_peer *p = s->peer[slot];
 
 	s->peer[slot] = NULL;
-	drop(p);
+	peer_drop(p);
 }
 
 static void tidy_locked(struct segment *s)
@@ -182,7 +183,7 @@ static void tidy_locked(struct segment *s)
 	for (struct segment_peer *p = s->peers; p; p = next) {
 		next = p->next;
 		if (s->peer[p->slot] == p && segment_peer_gone(p))
-			take_out(s, p->slot);
+			peer_take_out(s, p->slot);
 	}
 }
 
@@ -198,7 +199,7 @@ struct segment_peer *segment_peer_get(struct segment *s, unsigned slot)
 		p = NULL;
 	if (!p) {
 		tidy_locked(s);
-		p = attach(s, slot);
+		p = peer_attach(s, slot);
 	}
 	if (p && segment_peer_gone(p))
 		p = NULL;
@@ -221,7 +222,7 @@ void segment_peer_put(struct segment_peer *p)
 		return;
 	s = p->segment;
 	pthread_mutex_lock(&s->lock);
-	drop(p);
+	peer_drop(p);
 	tidy_locked(s);
 	pthread_mutex_unlock(&s->lock);
 }
@@ -243,7 +244,7 @@ void segment_detach_all(struct segment *s)
 	pthread_mutex_lock(&s->lock);
 	for (unsigned slot = 0; slot < REGISTRY_SLOTS; slot++)
 		if (s->peer[slot])
-			take_out(s, slot);
+			peer_take_out(s, slot);
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -272,7 +273,8 @@ static const void *own_table(struct segment_peer *p, enum segment_table t,
 }
 
 /* Maps a table, or sees to it that what it has grown by can be read. */
-static int extend(struct segment_peer *p, enum segment_table t, size_t upto)
+static int table_extend(struct segment_peer *p, enum segment_table t,
+			size_t upto)
 {
 	size_t size = atomic_load(&p->head->table_size[t]);
 	struct stat st;
@@ -281,7 +283,7 @@ static int extend(struct segment_peer *p, enum segment_table t, size_t upto)
 
 	if (size > table_room(t) || upto > size)
 		return -ENOENT;
-	fd = open_file(p->segment, p->slot, &st);
+	fd = peer_file_open(p->segment, p->slot, &st);
 	if (fd < 0)
 		return fd;
 	err = -ESTALE;
@@ -320,7 +322,7 @@ const void *segment_peer_table(struct segment_peer *p, enum segment_table t,
 		return NULL;
 	pthread_mutex_lock(&p->segment->lock);
 	if (upto > atomic_load(&p->table_ok[t]))
-		err = extend(p, t, upto);
+		err = table_extend(p, t, upto);
 	pthread_mutex_unlock(&p->segment->lock);
 	return err ? NULL : p->table[t];
 }

@@ -34,7 +34,7 @@ void segment_wakes(struct segment *s, bool called)
 
 /* What is written there means nothing; that there is something does. It is
  * full, or the process is gone, if this fails. */
-static void call(int fd)
+static void fifo_write(int fd)
 {
 	if (fd >= 0 && sys_write(fd, "", 1) < 0)
 		return;
@@ -42,7 +42,7 @@ static void call(int fd)
 
 void segment_poke_own(struct segment *s)
 {
-	call(s->fifo);
+	fifo_write(s->fifo);
 }
 
 /* Whoever says it last has looked after all others had changed it. */
@@ -116,7 +116,7 @@ static int wake_fd(struct segment_peer *p)
 
 static void call_peer(struct segment_peer *p)
 {
-	call(p->self ? p->segment->fifo : wake_fd(p));
+	fifo_write(p->self ? p->segment->fifo : wake_fd(p));
 }
 
 void segment_wake_slow(struct segment_peer *p)

@@ -13,7 +13,7 @@
 #include <errno.h>
 #include <string.h>
 
-static int taken(const struct shca_qp *qp, const union ibv_gid *sgid)
+static int address_taken(const struct shca_qp *qp, const union ibv_gid *sgid)
 {
 	const char *who = udp_why(qp->sched.engine->udp);
 	struct gid_text at;
@@ -36,7 +36,7 @@ static int acks_check(const struct shca_qp *qp, const struct roce_path *path)
 	    !udp_taken(qp->sched.engine->udp, &path->sgid, path->sgid_scope) ||
 	    netdev_is_local_on(&path->dgid, path->sgid_scope))
 		return 0;
-	return taken(qp, &path->sgid);
+	return address_taken(qp, &path->sgid);
 }
 
 static int cannot_bind(const struct shca_qp *qp, const struct netdev_gid *via,
@@ -44,7 +44,7 @@ static int cannot_bind(const struct shca_qp *qp, const struct netdev_gid *via,
 {
 	struct gid_text at;
 
-	return err == -EADDRINUSE ? taken(qp, &via->gid) :
+	return err == -EADDRINUSE ? address_taken(qp, &via->gid) :
 				    why(err,
 					"QP 0x%06x: cannot receive on UDP port "
 					"4791 of %s (%s): %s",

@@ -27,7 +27,7 @@
 #define WAITS_LONG_NS 200000000 /* else it just sends */
 
 /* The process that has the QP, of this user and host: its slot, or -ENOENT. */
-static int slot_of(const struct shca_qp *qp)
+static int slot_of_peer(const struct shca_qp *qp)
 {
 	const struct engine *e = qp->sched.engine;
 	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
@@ -41,7 +41,7 @@ static int slot_of(const struct shca_qp *qp)
 }
 
 /* What it shows, with a reference to be put; NULL: nothing. */
-static struct segment_peer *peer_of(const struct shca_qp *qp, int slot)
+static struct segment_peer *segment_of_peer(const struct shca_qp *qp, int slot)
 {
 	struct segment *s = to_process(qp->sched.engine)->segment;
 
@@ -99,8 +99,8 @@ void shca_connected_explain(struct shca_qp *qp)
 
 	if (qp->core->type == IBV_QPT_UD || !path)
 		return;
-	slot = slot_of(qp);
-	peer = peer_of(qp, slot);
+	slot = slot_of_peer(qp);
+	peer = segment_of_peer(qp, slot);
 	if (peer)
 		way = way_to(to_process(qp->sched.engine)->segment, peer);
 	else if (slot >= 0 && path->local && !e->cfg->wire &&
@@ -211,7 +211,7 @@ static void why_local(const struct shca_qp *qp, int slot, struct key_why *why)
 			 (int)pid);
 		return;
 	}
-	peer = peer_of(qp, slot);
+	peer = segment_of_peer(qp, slot);
 	if (!peer || qp_there(qp, peer, why) == NOTHING)
 		snprintf(why->text, size,
 			 "its process %d lives: its QP is not (yet) in RTR or "
@@ -228,7 +228,7 @@ const char *shca_env_silent(struct qp *core, struct key_why *why)
 	size_t len;
 
 	if (roce_path_in_host(path))
-		why_local(qp, slot_of(qp), why);
+		why_local(qp, slot_of_peer(qp), why);
 	else if (roce_qp_stats(roce_qp(core))->rx_pkts)
 		snprintf(why->text, sizeof(why->text),
 			 "it has answered before: its process has ended or is "
@@ -252,7 +252,7 @@ const char *shca_env_silent(struct qp *core, struct key_why *why)
 void shca_env_unanswered(struct qp *core, const char *expects)
 {
 	const struct shca_qp *qp = core->owner;
-	struct segment_peer *peer = peer_of(qp, slot_of(qp));
+	struct segment_peer *peer = segment_of_peer(qp, slot_of_peer(qp));
 	enum wrong wrong = expects ? OTHER_PSN : NOTHING;
 	struct key_why why;
 	char text[600];
@@ -275,8 +275,8 @@ void shca_env_unanswered(struct qp *core, const char *expects)
 void shca_remote_report(struct shca_qp *qp, struct check_peer *out)
 {
 	const struct registry *r = qp->sched.engine->registry;
-	const int slot = slot_of(qp);
-	struct segment_peer *peer = peer_of(qp, slot);
+	const int slot = slot_of_peer(qp);
+	struct segment_peer *peer = segment_of_peer(qp, slot);
 	const struct qp_public *pub = peer ? qp_of(qp, peer) : NULL;
 	pid_t pid = 0;
 
@@ -312,8 +312,8 @@ static double seconds(uint64_t now, uint64_t since)
 }
 
 /* Of completions, if there are any that wait. */
-static void unpolled(const struct shca_cq *cq, const char *which, char *text,
-		     size_t size)
+static void unpolled_text(const struct shca_cq *cq, const char *which,
+			  char *text, size_t size)
 {
 	const uint32_t n =
 		atomic_load_explicit(&cq->tail, memory_order_relaxed) -
@@ -436,11 +436,11 @@ void shca_qp_waits(struct shca_qp *qp, uint64_t now, char *text, size_t size)
 		     "has no receive posted, and %llu messages have found none",
 		     (unsigned long long)s->no_recv);
 	if (core->send_cq)
-		unpolled(core->send_cq,
-			 core->send_cq == core->recv_cq ? "" : "send ", text,
-			 size);
+		unpolled_text(core->send_cq,
+			      core->send_cq == core->recv_cq ? "" : "send ",
+			      text, size);
 	if (core->recv_cq && core->recv_cq != core->send_cq)
-		unpolled(core->recv_cq, "receive ", text, size);
+		unpolled_text(core->recv_cq, "receive ", text, size);
 	shca_idle_says(core, text, size);
 }
 
@@ -508,7 +508,7 @@ const char *shca_env_refusal(struct qp *core, const struct key_ask *ask,
 		return why->text;
 	if (!ask)
 		return NULL;
-	peer = peer_of(qp, slot_of(qp));
+	peer = segment_of_peer(qp, slot_of_peer(qp));
 	text = peer ? refused_there(qp, peer, ask, why) : NULL;
 	segment_peer_put(peer);
 	return text;

@@ -2,7 +2,7 @@
  * qp_roce.c - queue pairs that speak RoCE: their operations, over UDP
  *
  * The protocol core (roce/qp.h) makes batches of packets and the link takes
- * what it has room for; flush() is the loop between them.
+ * what it has room for; qp_roce_flush() is the loop between them.
  */
 #include "record.h"
 #include "shared.h"
@@ -19,7 +19,7 @@
 /* A QP that waits for room looks by itself after this long. */
 #define STARVED_NS 1000000u
 
-static int create(struct qp **out, struct qp_init *init)
+static int qp_roce_create(struct qp **out, struct qp_init *init)
 {
 	struct roce_qp *qp;
 	int err = roce_qp_create(&qp, init);
@@ -29,13 +29,13 @@ static int create(struct qp **out, struct qp_init *init)
 	return err;
 }
 
-static void destroy(struct qp *core)
+static void qp_roce_destroy(struct qp *core)
 {
 	roce_qp_destroy(roce_qp(core));
 }
 
-static int modify(struct qp *core, const struct ibv_qp_attr *attr, int mask,
-		  const struct roce_path *path)
+static int qp_roce_modify(struct qp *core, const struct ibv_qp_attr *attr,
+			  int mask, const struct roce_path *path)
 {
 	struct shca_qp *qp = core->owner;
 	int err = roce_qp_modify(roce_qp(core), attr, mask, path);
@@ -47,8 +47,8 @@ static int modify(struct qp *core, const struct ibv_qp_attr *attr, int mask,
 	return err;
 }
 
-static void query(const struct qp *core, struct ibv_qp_attr *attr,
-		  struct ibv_qp_init_attr *init)
+static void qp_roce_query(const struct qp *core, struct ibv_qp_attr *attr,
+			  struct ibv_qp_init_attr *init)
 {
 	roce_qp_query(roce_qp_const(core), attr, init);
 }
@@ -75,8 +75,8 @@ static inline unsigned send_small(struct shca_qp *qp, bool posted)
 	return engine_send_small(&qp->sched, roce_qp(qp->core));
 }
 
-static inline size_t send_batch(struct shca_qp *qp, const struct roce_batch *b,
-				int *err)
+static inline size_t qp_roce_send_batch(struct shca_qp *qp,
+					const struct roce_batch *b, int *err)
 {
 	if (tracing())
 		return shca_record_send(qp, b, err);
@@ -90,8 +90,8 @@ static inline bool is_unwatched(const struct shca_qp *qp)
 	       !engine_timer_will_do(&qp->sched);
 }
 
-__attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
-					       bool all)
+__attribute__((noinline)) static void qp_roce_flush_on(struct qp *core,
+						       uint64_t now, bool all)
 {
 	struct shca_qp *qp = core->owner;
 	struct roce_qp *r = roce_qp(core);
@@ -126,7 +126,7 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 		roce_tx(r, &b, now);
 		n = b.n;
 		err = 0;
-		sent = n ? send_batch(qp, &b, &err) : 0;
+		sent = n ? qp_roce_send_batch(qp, &b, &err) : 0;
 		if (err == EFAULT && sent < n && !roce_tx_doubt(r))
 			sent++;
 		if (!now && sent < n)
@@ -158,7 +158,7 @@ __attribute__((noinline)) static void flush_on(struct qp *core, uint64_t now,
 		engine_timer_set(qp->sched.engine, &qp->sched, due);
 }
 
-static void flush(struct qp *core, uint64_t now, bool all)
+static void qp_roce_flush(struct qp *core, uint64_t now, bool all)
 {
 	struct shca_qp *qp = core->owner;
 
@@ -167,7 +167,7 @@ static void flush(struct qp *core, uint64_t now, bool all)
 	/* After most packets there is nothing to do. */
 	if (!roce_is_idle(roce_qp(core)) || shca_xrc_is_guest(qp) ||
 	    is_unwatched(qp))
-		flush_on(core, now, all);
+		qp_roce_flush_on(core, now, all);
 }
 
 /* What has just been posted: mostly a small message, and that is all. */
@@ -181,11 +181,11 @@ static inline void send_posted(struct qp *core)
 		qp->remote.tail = sq->tail;
 		send_small(qp, true);
 	}
-	flush(core, 0, false);
+	qp_roce_flush(core, 0, false);
 }
 
-static int post_send(struct qp *core, struct ibv_send_wr *wr,
-		     struct ibv_send_wr **bad, bool whole)
+static int qp_roce_post_send(struct qp *core, struct ibv_send_wr *wr,
+			     struct ibv_send_wr **bad, bool whole)
 {
 	const bool ud = core->type == IBV_QPT_UD;
 	const struct shca_qp *qp = core->owner;
@@ -217,7 +217,7 @@ static int post_send(struct qp *core, struct ibv_send_wr *wr,
 	return err;
 }
 
-static void expire(struct qp *core, uint64_t now)
+static void qp_roce_expire(struct qp *core, uint64_t now)
 {
 	if (tracing())
 		shca_record_expire(core->owner, now);
@@ -225,7 +225,7 @@ static void expire(struct qp *core, uint64_t now)
 		roce_expire(roce_qp(core), now);
 }
 
-static void stat_of(const struct qp *core, struct stat_qp *q)
+static void qp_roce_stat(const struct qp *core, struct stat_qp *q)
 {
 	const struct roce_qp *r = roce_qp_const(core);
 	const struct roce_path *path = roce_qp_path(r);
@@ -240,21 +240,22 @@ static void stat_of(const struct qp *core, struct stat_qp *q)
 	}
 }
 
-static void waits(struct qp *core, uint64_t now, char *text, size_t size)
+static void qp_roce_waits(struct qp *core, uint64_t now, char *text,
+			  size_t size)
 {
 	shca_qp_waits(core->owner, now, text, size);
 }
 
 const struct qp_ops shca_roce_ops = {
-	.create = create,
-	.destroy = destroy,
-	.modify = modify,
-	.query = query,
-	.post_send = post_send,
-	.flush = flush,
-	.expire = expire,
-	.stat = stat_of,
-	.waits = waits,
+	.create = qp_roce_create,
+	.destroy = qp_roce_destroy,
+	.modify = qp_roce_modify,
+	.query = qp_roce_query,
+	.post_send = qp_roce_post_send,
+	.flush = qp_roce_flush,
+	.expire = qp_roce_expire,
+	.stat = qp_roce_stat,
+	.waits = qp_roce_waits,
 };
 
 /* What RoCE alone has */

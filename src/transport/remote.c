@@ -93,7 +93,7 @@ static bool view_peer(struct shca_remote *f, struct segment_peer *peer,
 	       f->remote.pub && exported_keys_view(peer, &f->remote.keys);
 }
 
-static struct segment_peer *peer_of(struct shca_qp *qp, uint32_t dest)
+static struct segment_peer *remote_peer(struct shca_qp *qp, uint32_t dest)
 {
 	struct segment *s = to_process(qp->sched.engine)->segment;
 	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
@@ -117,7 +117,7 @@ static bool find_peer(struct shca_qp *qp)
 	/* Suspended, a process knows nobody. */
 	if (engine_halted(qp->sched.engine))
 		return false;
-	peer = peer_of(qp, dest);
+	peer = remote_peer(qp, dest);
 	if (!peer)
 		return false;
 	if (view_peer(&qp->remote, peer, dest)) {
@@ -165,7 +165,7 @@ bool shca_remote_qp(struct shca_qp *qp, struct check_end *end)
 	if (!to_process(qp->sched.engine)->segment || !path ||
 	    !roce_path_in_host(path))
 		return false;
-	peer = peer_of(qp, dest);
+	peer = remote_peer(qp, dest);
 	pub = peer ? exported_qp(peer, dest) : NULL;
 	if (pub) {
 		generation = qp_public_get(&pub->generation);

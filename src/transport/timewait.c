@@ -40,7 +40,7 @@ struct shca_timewait {
 	uint32_t ifindex;
 };
 
-static void release(struct engine *e, const struct shca_timewait *t)
+static void timewait_release(struct engine *e, const struct shca_timewait *t)
 {
 	if (t->until)
 		udp_unbind(e->udp, &t->gid, t->ifindex);
@@ -71,7 +71,7 @@ void shca_timewait_add(struct shca_qp *qp, const struct roce_timewait *w)
 			engine_alarm_set(e, &proc->timewait.alarm, until);
 	}
 	pthread_mutex_unlock(&proc->timewait.lock);
-	release(e, &old);
+	timewait_release(e, &old);
 }
 
 bool shca_timewait_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
@@ -99,7 +99,7 @@ bool shca_timewait_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 }
 
 /* Removes one whose time is over, and sets when the next is due. */
-static struct shca_timewait take(struct engine *e, uint64_t now)
+static struct shca_timewait timewait_take(struct engine *e, uint64_t now)
 {
 	struct shca_process *proc = to_process(e);
 	struct shca_timewait old = { .until = 0 };
@@ -121,12 +121,12 @@ static struct shca_timewait take(struct engine *e, uint64_t now)
 	return old;
 }
 
-static void expire(struct engine *e, uint64_t now)
+static void timewait_expire(struct engine *e, uint64_t now)
 {
 	struct shca_timewait old;
 
-	while ((old = take(e, now)).until)
-		release(e, &old);
+	while ((old = timewait_take(e, now)).until)
+		timewait_release(e, &old);
 }
 
 int shca_timewait_init(struct engine *e)
@@ -134,13 +134,13 @@ int shca_timewait_init(struct engine *e)
 	struct shca_process *proc = to_process(e);
 
 	pthread_mutex_init(&proc->timewait.lock, NULL);
-	engine_alarm_add(e, &proc->timewait.alarm, expire);
+	engine_alarm_add(e, &proc->timewait.alarm, timewait_expire);
 	return 0;
 }
 
 void shca_timewait_fini(struct engine *e)
 {
-	expire(e, UINT64_MAX);
+	timewait_expire(e, UINT64_MAX);
 	free(to_process(e)->timewait.table);
 }
 
@@ -152,7 +152,7 @@ struct census {
 	uint64_t asked_ns;
 };
 
-static void count(struct census *c, const struct roce_timewait *w)
+static void census_add(struct census *c, const struct roce_timewait *w)
 {
 	if (w->path.local && !w->lossy)
 		return;
@@ -174,7 +174,7 @@ static void count_living(struct engine_qp *sched, void *census)
 
 	if (!shca_qp_leaves(qp, &w))
 		return;
-	count(c, &w);
+	census_add(c, &w);
 	c->busy |= roce_tx_ready(roce_qp(qp->core)) ||
 		   roce_ack_held(roce_qp(qp->core));
 }
@@ -189,7 +189,7 @@ static void count_gone(struct engine *e, struct census *c)
 	}
 	for (uint32_t i = 0; proc->timewait.table && i < TIMEWAITS; i++)
 		if (proc->timewait.table[i].until)
-			count(c, &proc->timewait.table[i].w);
+			census_add(c, &proc->timewait.table[i].w);
 	pthread_mutex_unlock(&proc->timewait.lock);
 }
 

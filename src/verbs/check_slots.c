@@ -46,8 +46,8 @@ static bool read_sge(struct ibv_qp *ib, const struct ibv_sge *sge, uint32_t len,
 	return done;
 }
 
-static bool ends(struct ibv_qp *ib, struct check_end *own,
-		 struct check_end *there)
+static bool end_reported(struct ibv_qp *ib, struct check_end *own,
+			 struct check_end *there)
 {
 	struct shca_qp *qp = to_qp(ib);
 	bool known = false;
@@ -67,7 +67,7 @@ static bool ends(struct ibv_qp *ib, struct check_end *own,
 	return known;
 }
 
-static void peer(struct ibv_qp *ib, struct check_peer *out)
+static void peer_of_qp(struct ibv_qp *ib, struct check_peer *out)
 {
 	if (shca_qp_is_roce(to_qp(ib)))
 		shca_remote_report(to_qp(ib), out);
@@ -75,7 +75,7 @@ static void peer(struct ibv_qp *ib, struct check_peer *out)
 		*out = (struct check_peer){ 0 };
 }
 
-static void posting(struct ibv_qp *ib)
+static void check_posting(struct ibv_qp *ib)
 {
 	struct shca_qp *qp = to_qp(ib);
 
@@ -92,9 +92,9 @@ void shca_check_posting(struct shca_qp *qp)
 
 const struct check_env shca_check_env = { .read = read_sge,
 					  .waits = shca_cq_waits,
-					  .peer = peer,
-					  .posting = posting,
-					  .ends = ends };
+					  .peer = peer_of_qp,
+					  .posting = check_posting,
+					  .ends = end_reported };
 
 /* After the program's own functions: exit(3) may end here. */
 __attribute__((destructor(101))) static void end(void)
@@ -172,7 +172,7 @@ int shca_check_channel_get(struct ibv_comp_channel *ch, struct ibv_cq **cq,
 static int (*real_start)(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr);
 static int (*real_next)(struct ibv_cq_ex *ex);
 
-static int note(struct ibv_cq_ex *ex, int err)
+static int check_note(struct ibv_cq_ex *ex, int err)
 {
 	if (!err)
 		check_ops->polled((struct ibv_cq *)(void *)ex,
@@ -182,12 +182,12 @@ static int note(struct ibv_cq_ex *ex, int err)
 
 static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 {
-	return note(ex, real_start(ex, attr));
+	return check_note(ex, real_start(ex, attr));
 }
 
 static int next_poll(struct ibv_cq_ex *ex)
 {
-	return note(ex, real_next(ex));
+	return check_note(ex, real_next(ex));
 }
 
 void shca_check_readers(struct ibv_cq_ex *cq)

@@ -183,7 +183,7 @@ static bool is_qp_event(enum ibv_event_type type)
 
 /* Where the events reported for an event's object are counted; NULL: it has no
  * object. */
-static uint32_t *reported(const struct ibv_async_event *ev)
+static uint32_t *reported_of(const struct ibv_async_event *ev)
 {
 	if (is_cq_event(ev->event_type))
 		return &to_cq(ev->element.cq)->async_reported;
@@ -230,7 +230,7 @@ int shca_async_get(struct ibv_context *ibctx, struct ibv_async_event *ev)
 		pthread_mutex_lock(&ctx->async_lock);
 		a = ctx->async_head;
 		if (a) {
-			uint32_t *count = reported(&a->ev);
+			uint32_t *count = reported_of(&a->ev);
 
 			if (count)
 				++*count;
@@ -245,7 +245,8 @@ int shca_async_get(struct ibv_context *ibctx, struct ibv_async_event *ev)
 	return 0;
 }
 
-static void ack(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *count)
+static void count_ack(pthread_mutex_t *mutex, pthread_cond_t *cond,
+		      uint32_t *count)
 {
 	pthread_mutex_lock(mutex);
 	++*count;
@@ -258,15 +259,15 @@ void shca_async_ack(struct ibv_async_event *ev)
 	if (is_cq_event(ev->event_type)) {
 		struct ibv_cq *cq = ev->element.cq;
 
-		ack(&cq->mutex, &cq->cond, &cq->async_events_completed);
+		count_ack(&cq->mutex, &cq->cond, &cq->async_events_completed);
 	} else if (is_srq_event(ev->event_type)) {
 		struct ibv_srq *srq = ev->element.srq;
 
-		ack(&srq->mutex, &srq->cond, &srq->events_completed);
+		count_ack(&srq->mutex, &srq->cond, &srq->events_completed);
 	} else if (is_qp_event(ev->event_type)) {
 		struct ibv_qp *qp = ev->element.qp;
 
-		ack(&qp->mutex, &qp->cond, &qp->events_completed);
+		count_ack(&qp->mutex, &qp->cond, &qp->events_completed);
 	}
 }
 
@@ -279,7 +280,7 @@ void shca_async_drop(struct shca_context *ctx, void *object,
 	pthread_mutex_lock(&ctx->async_lock);
 	for (p = &ctx->async_head; (a = *p);) {
 		/* The union's members are pointers, or a port's number. */
-		if (reported(&a->ev) && a->ev.element.qp == object) {
+		if (reported_of(&a->ev) && a->ev.element.qp == object) {
 			*p = a->next;
 			free(a);
 			shca_token_drop(ctx->v.context.async_fd);

@@ -97,7 +97,7 @@ static bool channel_is_waited_for(const struct shca_channel *ch)
 }
 
 /* Gives the events of a channel that have no token one each. Lock held. */
-static void bare_count(struct shca_channel *ch)
+static void untokened_count(struct shca_channel *ch)
 {
 	if (ch->bare)
 		shca_token_put(ch->ch.fd, ch->bare);
@@ -106,7 +106,7 @@ static void bare_count(struct shca_channel *ch)
 
 /* Leaves them as they are until the alarm, if that is likely to be for long
  * enough. Lock held. */
-static void bare_leave(struct shca_channel *ch)
+static void untokened_leave(struct shca_channel *ch)
 {
 	struct engine *e = to_ctx(ch->ch.context)->engine;
 	struct shca_process *proc = to_process(e);
@@ -124,11 +124,11 @@ static void bare_leave(struct shca_channel *ch)
 		}
 		lock_drop(&proc->cqs.bare_lock);
 	}
-	bare_count(ch);
+	untokened_count(ch);
 }
 
 /* They have been taken in time. Lock held. */
-static void bare_taken(struct shca_channel *ch)
+static void untokened_taken(struct shca_channel *ch)
 {
 	struct shca_process *proc = to_process(to_ctx(ch->ch.context)->engine);
 
@@ -155,7 +155,7 @@ static void channel_late(struct engine *e, uint64_t now)
 		pthread_mutex_lock(&ch->lock);
 		if (ch->bare && !ch->waits) {
 			backoff_fail(&ch->left, &rule);
-			bare_count(ch);
+			untokened_count(ch);
 		}
 		pthread_mutex_unlock(&ch->lock);
 		proc->cqs.bare = NULL;
@@ -226,7 +226,7 @@ static void channel_push(struct shca_channel *ch, struct shca_cq *cq)
 			  !pthread_equal(ch->waiter, pthread_self());
 		ch->bare += !counted;
 		if (!counted && !ch->waits)
-			bare_leave(ch);
+			untokened_leave(ch);
 	}
 	pthread_mutex_unlock(&ch->lock);
 	/* Whom it wakes takes the lock. */
@@ -280,7 +280,7 @@ static bool channel_arrived(void *arg)
 }
 
 /* Takes an event that has no token, if there is one. Lock held. */
-static struct shca_cq *bare_take(struct shca_channel *ch)
+static struct shca_cq *untokened_take(struct shca_channel *ch)
 {
 	if (!ch->bare)
 		return NULL;
@@ -295,7 +295,7 @@ static void wait_end(void *arg)
 
 	pthread_mutex_lock(&ch->lock);
 	ch->waits = false;
-	bare_count(ch);
+	untokened_count(ch);
 	pthread_mutex_unlock(&ch->lock);
 }
 
@@ -310,9 +310,9 @@ static bool wait_begin(struct shca_channel *ch, struct shca_cq **cq)
 	if (ch->waits && pthread_equal(ch->waiter, pthread_self()))
 		ch->waits = false;
 	if (!ch->waits) {
-		*cq = bare_take(ch);
+		*cq = untokened_take(ch);
 		if (*cq && !ch->bare)
-			bare_taken(ch);
+			untokened_taken(ch);
 		free = ch->head == ch->tail && !*cq;
 	}
 	if (free) {
@@ -347,10 +347,10 @@ static int channel_wait(struct shca_channel *ch, struct shca_cq **cq)
 		atomic_store(&ch->prompt, err == -EBUSY ? CHANNEL_PROMPT : 0);
 	}
 	pthread_mutex_lock(&ch->lock);
-	*cq = bare_take(ch);
+	*cq = untokened_take(ch);
 	if (*cq) {
 		ch->waits = false;
-		bare_leave(ch);
+		untokened_leave(ch);
 	}
 	pthread_mutex_unlock(&ch->lock);
 	pthread_cleanup_pop(!*cq);
@@ -375,7 +375,7 @@ static int channel_read(struct shca_channel *ch)
 	ch->reading++;
 	/* The thread that has waited may have left some just now. */
 	if (!ch->waits)
-		bare_count(ch);
+		untokened_count(ch);
 	pthread_mutex_unlock(&ch->lock);
 	pthread_cleanup_push(reads_no_more, ch);
 	err = shca_token_get(ch->ch.fd);

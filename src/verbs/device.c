@@ -82,7 +82,7 @@ static __be64 device_guid(const struct shca_device *dev)
 	return out;
 }
 
-static int scan(const struct shca_device *dev, struct netdev_table *t)
+static int scan_gids(const struct shca_device *dev, struct netdev_table *t)
 {
 	/* Of several devices at most one has the address to put first. */
 	int err = netdev_scan(t, dev->ifnames[0] ? dev->ifnames : NULL,
@@ -106,7 +106,7 @@ static int device_create(struct shca_device **out,
 	dev->transport = t;
 	dev->index = index;
 	snprintf(dev->ifnames, sizeof(dev->ifnames), "%s", ifname);
-	err = scan(dev, &dev->gids);
+	err = scan_gids(dev, &dev->gids);
 	if (!err && n == 0 && config_get()->addr && !*ifname &&
 	    netdev_scan(&dev->gids, NULL, config_get()->addr))
 		say("SOFTHCA_ADDR=%s ignored: no interface that is up has "
@@ -317,8 +317,8 @@ static void find_places(struct shca_device *dev, struct engine *e,
 		memset(at, NETDEV_MAX_GIDS, NETDEV_MAX_GIDS);
 }
 
-static void put_gid(struct shca_device *dev, struct engine *e, size_t i,
-		    struct netdev_gid *g)
+static void device_set_gid(struct shca_device *dev, struct engine *e, size_t i,
+			   struct netdev_gid *g)
 {
 	dev->gids.gid[i] = *g;
 	g->ifindex = 0; /* it has its place */
@@ -332,7 +332,7 @@ bool shca_device_rescan(struct shca_device *dev, struct engine *e)
 	uint8_t at[NETDEV_MAX_GIDS];
 	bool changed = false;
 	size_t i, j;
-	int err = scan(dev, &now);
+	int err = scan_gids(dev, &now);
 
 	if (err && err != -ENODEV)
 		return false;
@@ -363,7 +363,7 @@ bool shca_device_rescan(struct shca_device *dev, struct engine *e)
 		if (!now.gid[j].ifindex || at[j] >= dev->gids.count ||
 		    dev->gids.gid[at[j]].ifindex)
 			continue;
-		put_gid(dev, e, at[j], &now.gid[j]);
+		device_set_gid(dev, e, at[j], &now.gid[j]);
 		changed = true;
 	}
 	for (i = j = 0; j < now.count; j++) {
@@ -373,7 +373,7 @@ bool shca_device_rescan(struct shca_device *dev, struct engine *e)
 			i++;
 		if (i == dev->gids.count)
 			break;
-		put_gid(dev, e, i, &now.gid[j]);
+		device_set_gid(dev, e, i, &now.gid[j]);
 		changed = true;
 	}
 	pthread_mutex_unlock(&dev->lock);

@@ -185,7 +185,7 @@ static uint32_t table_at(const struct shca_file *f, uint32_t i)
 }
 
 /* Claims a free range, first fit: its first chunk, or -ENOMEM. */
-static int claim(struct shca_file *f, uint32_t bytes, uint32_t align)
+static int claim_chunks(struct shca_file *f, uint32_t bytes, uint32_t align)
 {
 	uint32_t step = align > DM_CHUNK ? align / DM_CHUNK : 1;
 	uint32_t need = chunks_of(bytes), at = 0, i = 0;
@@ -291,8 +291,8 @@ int shca_dm_alloc(struct ibv_context *ibctx,
 			-ENOMEM,
 			"length %zu: a context has %d bytes of device memory",
 			attr->length, DM_SIZE);
-	at = claim(ctx->file, (uint32_t)attr->length,
-		   1u << attr->log_align_req);
+	at = claim_chunks(ctx->file, (uint32_t)attr->length,
+			  1u << attr->log_align_req);
 	if (at < 0)
 		return at;
 	err = dm_create(ctx, (uint32_t)at, (uint32_t)attr->length, out);

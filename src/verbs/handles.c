@@ -53,7 +53,7 @@ static struct ibv_context *context_of(const void *object)
 	return *(struct ibv_context *const *)object;
 }
 
-static struct shca_live **place(const void *object)
+static struct shca_live **bucket_of(const void *object)
 {
 	uint64_t x = (uintptr_t)object * 0x9e3779b97f4a7c15u;
 
@@ -61,7 +61,7 @@ static struct shca_live **place(const void *object)
 }
 
 /* If there is no memory for more buckets, chains grow longer. */
-static void grow(void)
+static void buckets_grow(void)
 {
 	struct shca_live **old = bucket, *l, *next;
 	const size_t n = nbuckets;
@@ -75,7 +75,7 @@ static void grow(void)
 	nbuckets = 2 * n;
 	for (i = 0; i < n; i++)
 		for (l = old[i]; l; l = next) {
-			struct shca_live **p = place(l->object);
+			struct shca_live **p = bucket_of(l->object);
 
 			next = l->next;
 			l->next = *p;
@@ -101,9 +101,9 @@ void shca_live_add(struct shca_live *l, void *object, enum shca_kind kind)
 		.made = check_on() ? check_place() : 0,
 	};
 	if (nlive >= nbuckets)
-		grow();
+		buckets_grow();
 	nlive++;
-	p = place(object);
+	p = bucket_of(object);
 	l->next = *p;
 	*p = l;
 	pthread_mutex_unlock(&live_lock);
@@ -114,7 +114,7 @@ void shca_live_remove(struct shca_live *l)
 	struct shca_live **p;
 
 	pthread_mutex_lock(&live_lock);
-	for (p = place(l->object); *p != l; p = &(*p)->next)
+	for (p = bucket_of(l->object); *p != l; p = &(*p)->next)
 		;
 	*p = l->next;
 	nlive--;
@@ -128,7 +128,7 @@ int shca_check(const void *object, enum shca_kind kind)
 	int err = -ENOENT;
 
 	pthread_mutex_lock(&live_lock);
-	for (l = *place(object); l; l = l->next)
+	for (l = *bucket_of(object); l; l = l->next)
 		if (l->object == object)
 			break;
 	if (l && l->kind == kind) {
@@ -150,7 +150,7 @@ int shca_check(const void *object, enum shca_kind kind)
 }
 
 /* Whether an object was made with another. */
-static bool uses(const struct shca_live *l, const void *other)
+static bool live_uses(const struct shca_live *l, const void *other)
 {
 	switch (l->kind) {
 	case SHCA_MR:
@@ -188,7 +188,7 @@ static bool uses(const struct shca_live *l, const void *other)
 }
 
 /* With what the program knows it by. */
-static int describe(const struct shca_live *l, char *text, size_t size)
+static int live_describe(const struct shca_live *l, char *text, size_t size)
 {
 	switch (l->kind) {
 	case SHCA_QP:
@@ -218,9 +218,9 @@ int shca_busy(const void *object, const char *what)
 		for (const struct shca_live *l = bucket[i]; l; l = l->next) {
 			int len;
 
-			if (!uses(l, object) || n++ >= 4)
+			if (!live_uses(l, object) || n++ >= 4)
 				continue;
-			len = describe(l, p, room);
+			len = live_describe(l, p, room);
 			len += snprintf(p + len, room - (size_t)len, ", ");
 			p += len;
 			room -= (size_t)len;
@@ -254,7 +254,7 @@ void shca_live_leaked(const struct ibv_context *context, const char *call)
 			    engine_dead(to_ctx(l->context)->engine))
 				continue;
 			any = l->stays = true;
-			describe(l, text, sizeof(text));
+			live_describe(l, text, sizeof(text));
 			check_ops->leaked(call, text, l->made);
 		}
 	pthread_mutex_unlock(&live_lock);

@@ -22,7 +22,7 @@ static void device_event(struct engine *e, struct shca_device *dev,
 }
 
 /* Under contexts.lock, so that no change goes unnoticed by a context. */
-static void rescan(struct engine *e, struct shca_device *dev)
+static void netdevs_rescan(struct engine *e, struct shca_device *dev)
 {
 	bool was = shca_device_active(dev), is;
 
@@ -40,7 +40,7 @@ void shca_context_add(struct engine *e, struct shca_context *ctx)
 	struct shca_process *proc = to_process(e);
 
 	pthread_mutex_lock(&proc->contexts.lock);
-	rescan(e, ctx->dev);
+	netdevs_rescan(e, ctx->dev);
 	ctx->next = proc->contexts.first;
 	proc->contexts.first = ctx;
 	pthread_mutex_unlock(&proc->contexts.lock);
@@ -78,7 +78,7 @@ void shca_netdevs_rescan(struct engine *e)
 		for (other = proc->contexts.first; other->dev != ctx->dev;)
 			other = other->next;
 		if (other == ctx)
-			rescan(e, ctx->dev);
+			netdevs_rescan(e, ctx->dev);
 	}
 	pthread_mutex_unlock(&proc->contexts.lock);
 }

@@ -17,8 +17,8 @@
 
 /* Creation */
 
-static int init_check(const struct shca_transport *t,
-		      const struct ibv_qp_init_attr_ex *attr)
+static int qp_init_check(const struct shca_transport *t,
+			 const struct ibv_qp_init_attr_ex *attr)
 {
 	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
 			       IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
@@ -92,7 +92,7 @@ static int parts_check(const struct ibv_qp_init_attr_ex *attr)
 }
 
 /* The objects that a QP uses; each may be missing. */
-static void hold(struct ibv_qp *ib)
+static void parts_hold(struct ibv_qp *ib)
 {
 	if (ib->pd)
 		shca_pd_get(ib->pd);
@@ -104,7 +104,7 @@ static void hold(struct ibv_qp *ib)
 		atomic_fetch_add(&to_srq(ib->srq)->users, 1);
 }
 
-static void release(struct ibv_qp *ib)
+static void parts_release(struct ibv_qp *ib)
 {
 	if (ib->send_cq)
 		atomic_fetch_sub(&to_cq(ib->send_cq)->users, 1);
@@ -152,7 +152,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 
 	if (engine_dead(e))
 		return -EIO;
-	err = engine_fault(FAULT_CREATE_QP) ?: init_check(t, attr);
+	err = engine_fault(FAULT_CREATE_QP) ?: qp_init_check(t, attr);
 	if (!err)
 		err = parts_check(attr);
 	if (!err)
@@ -228,7 +228,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	}
 	if (check_on())
 		check_ops->qp_created(ib, &attr->cap, attr->sq_sig_all);
-	hold(ib);
+	parts_hold(ib);
 	if (attr->qp_type == IBV_QPT_XRC_RECV)
 		shca_xrc_qp_add(qp, attr->xrcd);
 	shca_live_add(&qp->live, ib, SHCA_QP);
@@ -641,7 +641,7 @@ static void qp_kill(struct shca_qp *qp)
 
 static void qp_free(struct shca_qp *qp)
 {
-	release(&qp->ex.qp_base);
+	parts_release(&qp->ex.qp_base);
 	if (qp->xrc)
 		shca_xrc_qp_gone(qp);
 	shca_uncount(qp->sched.engine, SHCA_QP);

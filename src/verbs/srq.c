@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static int init_check(const struct ibv_srq_init_attr_ex *attr)
+static int srq_init_check(const struct ibv_srq_init_attr_ex *attr)
 {
 	const uint32_t xrc = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
 	const uint32_t known =
@@ -56,7 +56,7 @@ int shca_srq_create(struct ibv_srq_init_attr_ex *attr, struct ibv_srq **out)
 	struct engine *e;
 	int err;
 
-	err = engine_fault(FAULT_CREATE_SRQ) ?: init_check(attr);
+	err = engine_fault(FAULT_CREATE_SRQ) ?: srq_init_check(attr);
 	if (!err)
 		err = shca_check(pd, SHCA_PD);
 	if (!err && attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE &&

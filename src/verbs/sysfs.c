@@ -61,7 +61,7 @@ static double lane_rate(uint8_t speed)
 	return 2.5;
 }
 
-static unsigned int lanes(uint8_t width)
+static unsigned int lane_count(uint8_t width)
 {
 	switch (width) {
 	case 2:
@@ -116,8 +116,8 @@ static void describe_port(struct sysfs_dir *t, const struct shown_hca *h,
 						     "3: Disabled");
 	sysfs_dir_file(t, dir, "link_layer", "Ethernet");
 	sysfs_dir_file(t, dir, "rate", "%g Gb/sec (%uX)",
-		       lane_rate(p->active_speed) * lanes(p->active_width),
-		       lanes(p->active_width));
+		       lane_rate(p->active_speed) * lane_count(p->active_width),
+		       lane_count(p->active_width));
 	sysfs_dir_file(t, dir, "lid", "0x%x", p->lid);
 	sysfs_dir_file(t, dir, "lid_mask_count", "%d", p->lmc);
 	sysfs_dir_file(t, dir, "sm_lid", "0x%x", p->sm_lid);
@@ -206,7 +206,7 @@ static void describe_hca(struct sysfs_dir *t, const struct shown_hca *h)
 	sysfs_dir_link(t, "dev/infiniband", h->dev->dev.dev_name, "/dev/null");
 }
 
-static void describe(struct sysfs_dir *t, const void *arg)
+static void describe_tree(struct sysfs_dir *t, const void *arg)
 {
 	const struct shown *shown = arg;
 	size_t i;
@@ -220,7 +220,7 @@ static void describe(struct sysfs_dir *t, const void *arg)
 		sysfs_dir_link(t, ".", "lib", shown->libdir);
 }
 
-static void take(struct shown_hca *h, struct ibv_device *dev)
+static void copy_hca(struct shown_hca *h, struct ibv_device *dev)
 {
 	uint32_t i;
 
@@ -269,9 +269,9 @@ int shca_sysfs_make(char path[PATH_MAX], char *reason, size_t reason_size)
 	}
 	shown->count = (size_t)n;
 	for (i = 0; i < n; i++)
-		take(&shown->hca[i], list[i]);
+		copy_hca(&shown->hca[i], list[i]);
 	find_libdir(shown->libdir);
-	err = sysfs_dir_make(describe, shown, path, reason, reason_size);
+	err = sysfs_dir_make(describe_tree, shown, path, reason, reason_size);
 	free(shown);
 	free(list);
 	return err;

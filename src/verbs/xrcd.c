@@ -90,7 +90,7 @@ static void domain_get(struct engine *e, struct shca_domain *d)
  * Shows other processes that this one has a domain of the inode, and returns
  * whether one of them has. Without locks only this process knows.
  */
-static bool elsewhere(int fd)
+static bool is_open_elsewhere(int fd)
 {
 	struct flock lock = { .l_type = F_RDLCK,
 			      .l_whence = SEEK_SET,
@@ -127,7 +127,7 @@ void shca_domains_back(struct engine *e)
 	     d = d->next) {
 		if (d->fd < 0)
 			continue;
-		elsewhere(d->fd);
+		is_open_elsewhere(d->fd);
 		/* It may be another file system's by now. */
 		if (fstat(d->fd, &st))
 			continue;
@@ -156,7 +156,7 @@ static int inode_open(struct shca_domain *d, int fd, int oflags)
 		d->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (d->fd < 0)
 		return -errno;
-	exists = elsewhere(d->fd);
+	exists = is_open_elsewhere(d->fd);
 	if (exists && oflags & O_CREAT && oflags & O_EXCL)
 		return there_is_one();
 	if (!exists && !(oflags & O_CREAT))
