@@ -57,7 +57,7 @@ static void begin_checks(void)
 		say("SOFTHCA_CHECK=%s ignored: %s", cfg->check, why);
 	if (why || !options.on)
 		return;
-	check_places();
+	check_callsites();
 	check_reports_begin(options.json[0] ? options.json : NULL,
 			    options.exit);
 	atomic_store(&check_is_on, true);

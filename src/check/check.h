@@ -39,12 +39,14 @@ void check_exit(void);
 
 /*
  * Where the program is now: a number that stands for the backtrace, 0: not
- * known, or check_places() has not been called, which check_begin() does if the
- * program is checked. check_say_place() prints one: what, and its frames.
+ * known, or check_callsites() has not been called, which check_begin() does if
+ * the program is checked. check_say_callsite() prints one: what, and its
+ * frames.
  */
-void check_places(void);
+void check_callsites(void);
 uint32_t check_here(void);
-void check_say_place(const char *what, uint32_t place) __attribute__((cold));
+void check_say_callsite(const char *what, uint32_t callsite)
+	__attribute__((cold));
 
 /* An object that is left behind: how it is called, and where it was made. */
 void check_leaked(const char *call, const char *object, uint32_t made)

@@ -170,7 +170,7 @@ static bool is_landed_on(const struct sent *s)
 
 /* ---- tables ------------------------------------------------------------ */
 
-static struct queue **queue_place(uint32_t qpn)
+static struct queue **queue_bucket(uint32_t qpn)
 {
 	struct queue **p = &queues[hash64(qpn) % BUCKETS];
 
@@ -184,7 +184,7 @@ static struct queue *queue_get(uint32_t qpn)
 	struct queue *q;
 
 	pthread_mutex_lock(&lock);
-	q = *queue_place(qpn);
+	q = *queue_bucket(qpn);
 	if (q)
 		atomic_fetch_add(&q->refs, 1);
 	pthread_mutex_unlock(&lock);
@@ -726,7 +726,7 @@ void check_qp_gone(struct ibv_qp *ib)
 	check_qp_void(ib, false);
 	check_writes_end(ib->qp_num);
 	pthread_mutex_lock(&lock);
-	p = queue_place(ib->qp_num);
+	p = queue_bucket(ib->qp_num);
 	q = *p;
 	if (q)
 		*p = q->next;

@@ -71,7 +71,7 @@ void check_races_forked(void)
 	naccesses = 0;
 }
 
-static struct writer **writer_place(uint32_t qpn)
+static struct writer **writer_bucket(uint32_t qpn)
 {
 	struct writer **p = &writers[hash64(qpn) % BUCKETS];
 
@@ -83,7 +83,7 @@ static struct writer **writer_place(uint32_t qpn)
 /* NULL: no memory. */
 static struct writer *writer_get(uint32_t qpn)
 {
-	struct writer **p = writer_place(qpn);
+	struct writer **p = writer_bucket(qpn);
 
 	if (!*p)
 		*p = calloc(1, sizeof(**p));
@@ -124,7 +124,7 @@ void check_writes_end(uint32_t qpn)
 	struct writer **p, *w;
 
 	pthread_mutex_lock(&lock);
-	p = writer_place(qpn);
+	p = writer_bucket(qpn);
 	w = *p;
 	if (w) {
 		struct access *a = open_access(w);

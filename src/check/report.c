@@ -27,7 +27,7 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-#define PLACES 1024u /* of findings; beyond it they are counted only */
+#define CALLSITES 1024u /* of findings; beyond it they are counted only */
 
 static const struct {
 	const char *name;
@@ -109,8 +109,8 @@ struct frame {
 
 static struct {
 	pthread_mutex_t lock; /* innermost; of all that follows */
-	uint64_t place[PLACES];
-	unsigned nplaces;
+	uint64_t callsite[CALLSITES];
+	unsigned ncallsites;
 	uint64_t count; /* of findings, each time */
 	unsigned hidden; /* there was no room for */
 	const char *json;
@@ -133,11 +133,11 @@ void check_reports_forked(void)
 	if (reports.fd >= 0)
 		sys_close(reports.fd);
 	reports.fd = -1;
-	reports.nplaces = reports.hidden = 0;
+	reports.ncallsites = reports.hidden = 0;
 	reports.count = 0;
 }
 
-/* ---- places ------------------------------------------------------------ */
+/* ---- callsites ----------------------------------------------------------- */
 
 /* Whether the object file is a part of softhca, whose frames say nothing. */
 static bool is_ours(const char *file)
@@ -275,16 +275,16 @@ static void json_write(enum check_rule rule, uint32_t qpn, const char *text,
 /* ---- reports ----------------------------------------------------------- */
 
 /* Whether it is to be shown: nothing like it has been, and there is room. */
-static bool is_new(uint64_t place)
+static bool is_new(uint64_t callsite)
 {
-	for (unsigned i = 0; i < reports.nplaces; i++)
-		if (reports.place[i] == place)
+	for (unsigned i = 0; i < reports.ncallsites; i++)
+		if (reports.callsite[i] == callsite)
 			return false;
-	if (reports.nplaces == PLACES) {
+	if (reports.ncallsites == CALLSITES) {
 		reports.hidden++;
 		return false;
 	}
-	reports.place[reports.nplaces++] = place;
+	reports.callsite[reports.ncallsites++] = callsite;
 	return true;
 }
 
@@ -293,19 +293,19 @@ void check_report(enum check_rule rule, uint32_t qpn,
 		  ...)
 {
 	const int saved = errno;
-	uint64_t place = hash64(rule + HASH64_STEP);
+	uint64_t callsite = hash64(rule + HASH64_STEP);
 	char text[600];
 	va_list ap;
 
 	for (size_t i = 0; i < nsides; i++)
-		place = hash64(place + side[i].stack + HASH64_STEP);
+		callsite = hash64(callsite + side[i].stack + HASH64_STEP);
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 
 	pthread_mutex_lock(&reports.lock);
 	reports.count++;
-	if (is_new(place)) {
+	if (is_new(callsite)) {
 		say("check: %s: %s", rules[rule].name, text);
 		for (size_t i = 0; i < nsides; i++) {
 			const unsigned n = frames_of(side[i].stack);
@@ -323,15 +323,15 @@ void check_report(enum check_rule rule, uint32_t qpn,
 	errno = saved;
 }
 
-void check_say_place(const char *what, uint32_t place)
+void check_say_callsite(const char *what, uint32_t callsite)
 {
 	const int saved = errno;
 	unsigned n;
 
-	if (!place)
+	if (!callsite)
 		return;
 	pthread_mutex_lock(&reports.lock);
-	n = frames_of(place);
+	n = frames_of(callsite);
 	if (n)
 		say("  %s at", what);
 	for (unsigned k = 0; k < n; k++)
@@ -357,12 +357,12 @@ void check_exit(void)
 
 	if (!reports.count)
 		return;
-	if (reports.count > reports.nplaces)
+	if (reports.count > reports.ncallsites)
 		snprintf(again, sizeof(again), ", %llu times in all%s",
 			 (unsigned long long)reports.count,
 			 reports.hidden ? "; not all are shown" : "");
-	say("check: process %d: %u finding%s%s", (int)getpid(), reports.nplaces,
-	    reports.nplaces == 1 ? "" : "s", again);
+	say("check: process %d: %u finding%s%s", (int)getpid(),
+	    reports.ncallsites, reports.ncallsites == 1 ? "" : "s", again);
 	if (!reports.exit_status)
 		return;
 	/* The status of exit(3) is settled; what the program has printed is

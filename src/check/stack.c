@@ -33,7 +33,7 @@ static void make_room(void)
 	stacks = calloc(STACKS, sizeof(*stacks));
 }
 
-void check_places(void)
+void check_callsites(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 

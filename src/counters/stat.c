@@ -44,17 +44,17 @@ const struct stat_name stat_other_names[STAT_OTHERS] = { STAT_OTHER_COUNTS(
  * Where a socket is. A name that is too long for one is reached by its directory,
  * which is open while this lasts.
  */
-struct place {
+struct address {
 	struct sockaddr_un a;
 	int dir; /* -1: none */
 };
 
-static int address_open(struct place *p, const char *path)
+static int address_open(struct address *p, const char *path)
 {
 	const char *name = strrchr(path, '/') + 1;
 	char dir[4096];
 
-	*p = (struct place){ .a.sun_family = AF_UNIX, .dir = -1 };
+	*p = (struct address){ .a.sun_family = AF_UNIX, .dir = -1 };
 	if (strlen(path) < sizeof(p->a.sun_path)) {
 		memcpy(p->a.sun_path, path, strlen(path) + 1);
 		return 0;
@@ -70,14 +70,14 @@ static int address_open(struct place *p, const char *path)
 	return 0;
 }
 
-static void address_close(struct place *p)
+static void address_close(struct address *p)
 {
 	if (p->dir >= 0)
 		sys_close(p->dir);
 }
 
 /* That of a slot's process. */
-static int address_of(struct place *p, const char *path, unsigned slot)
+static int address_of(struct address *p, const char *path, unsigned slot)
 {
 	char name[4096];
 
@@ -89,7 +89,7 @@ static int address_of(struct place *p, const char *path, unsigned slot)
 
 int stat_listen(const char *path, unsigned slot)
 {
-	struct place p;
+	struct address p;
 	int fd, err = address_of(&p, path, slot);
 
 	if (err)
@@ -116,7 +116,7 @@ out:
 
 void stat_unlink(const char *path, unsigned slot)
 {
-	struct place p;
+	struct address p;
 
 	if (address_of(&p, path, slot))
 		return;
@@ -403,7 +403,7 @@ struct asked {
 static int connect_one(struct asked *all, const char *path)
 {
 	struct stat_reply r = { 0 }, *reply;
-	struct place p;
+	struct address p;
 	int *fds, fd, err;
 
 	if (address_open(&p, path))

@@ -9,7 +9,7 @@
  * polls again, or is about to sleep; or the thread, DELAYED_ACK_NS later, or when it
  * ticks (poller.h).
  */
-#include "internal.h"
+#include "engine_internal.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /*
  * engine.c - the beginning and the end of an engine, and what is bound for it
  */
-#include "internal.h"
+#include "engine_internal.h"
 
 #include "base/bytes.h"
 #include "base/say.h"

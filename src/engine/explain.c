@@ -6,7 +6,7 @@
  * that are nothing unusual only beside others: a repeated request whose answer
  * was late, and what comes for a QP that its program has ended.
  */
-#include "internal.h"
+#include "engine_internal.h"
 
 #include "base/gid.h"
 #include "base/say.h"

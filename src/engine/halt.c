@@ -12,7 +12,7 @@
  * process is by then. A program that sleeps on the links is woken until it leaves
  * receiving to others and sleeps on its own descriptor (sleep.c), where it stays.
  */
-#include "internal.h"
+#include "engine_internal.h"
 
 #include "base/sys.h"
 #include "idle_link.h"

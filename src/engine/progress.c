@@ -5,7 +5,7 @@
  * for each other, because the receive side of a link is taken with trylock,
  * unless one of them has it for long.
  */
-#include "internal.h"
+#include "engine_internal.h"
 
 #include "base/sys.h"
 #include "idle_link.h"

@@ -79,7 +79,7 @@ struct engine_qp {
 	struct engine_qp *held; /* delayed_ack.c: the next that waits */
 	_Atomic bool is_held; /* it is on that list */
 	_Atomic unsigned
-		doomed; /* by this line of a script (hooks/faults.h), or 0 */
+		kill_line; /* by this line of a script (hooks/faults.h), or 0 */
 	struct link
 		*used; /* under lock: counted there (idle_link.h), or NULL */
 
@@ -94,7 +94,7 @@ void engine_qp_init(struct engine_qp *qp, struct engine *e,
 void engine_qp_get(struct engine_qp *qp);
 void engine_qp_put(struct engine_qp *qp);
 
-/* qp.c: what the functions below do where they are not alone. */
+/* engine_qp.c: what the functions below do where they are not alone. */
 void engine_qp_lock_slow(struct engine_qp *qp);
 bool engine_qp_trylock_slow(struct engine_qp *qp);
 void engine_qp_unlock_slow(struct engine_qp *qp);

@@ -8,7 +8,7 @@
  * Looking a number up takes no lock: chunks stay for good, and destroying a QP
  * waits for the receive side before it is freed.
  */
-#include "internal.h"
+#include "engine_internal.h"
 
 #include "base/sys.h"
 

@@ -5,7 +5,7 @@
  * it. Answers are sent at the end of the round, so that one ACK answers many
  * packets.
  */
-#include "internal.h"
+#include "engine_internal.h"
 
 #include "hooks/faults.h"
 #include "hooks/trace.h"

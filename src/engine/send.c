@@ -7,7 +7,7 @@
  * soon; shared memory does, so a QP that finds a ring full is put on a list, and
  * is flushed when the receive side finds room.
  */
-#include "internal.h"
+#include "engine_internal.h"
 
 #include "idle_link.h"
 
@@ -86,9 +86,9 @@ void engine_limits(struct engine_qp *qp, const struct qp *core,
 	if (!ops->limits)
 		return;
 	w->own = qp->foreign ? 0 : qp->num;
-	w->life = core->pub == &core->unseen ?
-			  0 :
-			  qp_public_get(&core->pub->generation);
+	w->generation = core->pub == &core->unseen ?
+				0 :
+				qp_public_get(&core->pub->generation);
 	w->keys = core->env->keys;
 	ops->limits(w, b);
 }

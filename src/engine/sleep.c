@@ -27,7 +27,7 @@
  * while before it sleeps (base/backoff.h): neither end sleeps then, nor wakes
  * the other.
  */
-#include "internal.h"
+#include "engine_internal.h"
 
 #include "base/backoff.h"
 #include "base/bytes.h"

@@ -7,7 +7,7 @@
  * (poller.h) it watches no link but those that programs leave out (idle_link.h),
  * and ticks.
  */
-#include "internal.h"
+#include "engine_internal.h"
 
 #include "base/bytes.h"
 #include "base/fd_high.h"

@@ -13,7 +13,7 @@
  * that sleeps then leaves to it timers that may be late (sleep.c), unless some
  * that may not be were set lately: after a loss there are more to come.
  */
-#include "internal.h"
+#include "engine_internal.h"
 
 #include "base/bytes.h"
 

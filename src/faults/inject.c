@@ -214,8 +214,8 @@ static struct held *copy(const struct roce_batch *b, const struct roce_pkt *p)
 	for (size_t i = p->iov; i < p->iov + p->niov; i++) {
 		const struct iovec *v = &b->data.iov[i];
 
-		if (guard_place(h->payload + len, v->iov_base, v->iov_len,
-				v->iov_base)) {
+		if (guard_copy(h->payload + len, v->iov_base, v->iov_len,
+			       v->iov_base)) {
 			free(h);
 			return NULL;
 		}
@@ -335,7 +335,7 @@ static bool send_corrupt(struct engine *e, const struct fault_rule *r,
 
 static void doom(struct engine_qp *qp, const struct fault_rule *r)
 {
-	atomic_store(&qp->doomed, r->line);
+	atomic_store(&qp->kill_line, r->line);
 }
 
 /* One packet. False: there is no room for it now. */
@@ -399,11 +399,11 @@ static size_t send_all(struct engine *e, struct engine_qp *qp,
 
 	lock_take(&script.lock);
 	/* A QP that is killed sends nothing more. */
-	for (i = 0; i < b->n && !(qp && atomic_load(&qp->doomed)); i++)
+	for (i = 0; i < b->n && !(qp && atomic_load(&qp->kill_line)); i++)
 		if (!send_one(e, qp, b, i, now, err))
 			break;
 	lock_drop(&script.lock);
-	return qp && atomic_load(&qp->doomed) ? b->n : i;
+	return qp && atomic_load(&qp->kill_line) ? b->n : i;
 }
 
 /* ---- packets that arrive ----------------------------------------------- */

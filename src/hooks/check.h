@@ -119,6 +119,6 @@ static inline bool check_on(void)
 }
 
 /* Where the program is now: a number; 0: not known. */
-uint32_t check_place(void) __attribute__((noinline, cold));
+uint32_t check_callsite(void) __attribute__((noinline, cold));
 
 #endif

@@ -16,7 +16,7 @@ _Atomic bool check_is_on;
 
 const struct faults_ops *faults_ops;
 
-uint32_t check_place(void)
+uint32_t check_callsite(void)
 {
 	return check_ops ? check_ops->here() : 0;
 }

@@ -8,7 +8,7 @@
  */
 #include "iwarp_internal.h"
 
-#include "base/place.h"
+#include "base/store_tail.h"
 
 /* ---- what is wrong ----------------------------------------------------- */
 
@@ -616,16 +616,16 @@ static void pieces_of_sges(struct iwarp_qp *qp, struct iovec *iov, size_t max,
 	}
 }
 
-/* A program that spins on the last byte finds all others (base/place.h): the
- * kernel promises no order within a piece. Where that is not enough, the last
- * bytes go the ordinary way. */
+/* A program that spins on the last byte finds all others (base/store_tail.h):
+ * the kernel promises no order within a piece. Where that is not enough, the
+ * last bytes go the ordinary way. */
 static void divide_last(struct iwarp_qp *qp, struct iovec *iov, size_t max)
 {
 	struct placing *pl = &qp->rx.placing;
 	struct iovec *last = &iov[pl->n - 1];
-	const size_t tail = place_tail(last->iov_len);
+	const size_t tail = store_tail(last->iov_len);
 
-	if (!PLACE_IN_ORDER && pl->bytes == qp->rx.left) {
+	if (!STORE_IN_ORDER && pl->bytes == qp->rx.left) {
 		last->iov_len -= tail;
 		pl->bytes -= tail;
 		pl->n -= !last->iov_len;

@@ -35,7 +35,8 @@ struct link_way {
 	bool copy; /* what it sends cannot be named: payload goes with it */
 	uint32_t qpn; /* the destination */
 	uint32_t own; /* the QP that gets acknowledgements; 0: none */
-	uint32_t life; /* of that (struct qp_public); 0: others cannot see it */
+	/* Of that (struct qp_public); 0: others cannot see it. */
+	uint32_t generation;
 	const struct keys *keys; /* that lead to its memory */
 	uint32_t hash; /* roce_path_hash() as the receiver sees it, */
 	uint32_t back; /* and of what comes back */
@@ -133,8 +134,8 @@ struct link_ops {
 			       struct roce_small *s);
 	/*
 	 * How long the packets of the next batch of a connected QP may be that
-	 * has this way (struct roce_batch, max_payload and max_copy). own, life
-	 * and keys are set. NULL: as on a wire.
+	 * has this way (struct roce_batch, max_payload and max_copy). own,
+	 * generation and keys are set. NULL: as on a wire.
 	 */
 	void (*limits)(const struct link_way *w, struct roce_batch *b);
 	/*

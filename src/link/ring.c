@@ -75,7 +75,8 @@ static int find_end(struct ring_out *out)
 	}
 }
 
-int ring_out_attach(struct ring_out *out, struct ring_mem *mem, uint16_t life)
+int ring_out_attach(struct ring_out *out, struct ring_mem *mem,
+		    uint16_t generation)
 {
 	const uint32_t pos = __atomic_load_n(&mem->in.pos, __ATOMIC_ACQUIRE);
 	const uint32_t at = pos & 0xffff, lap = pos >> 16;
@@ -87,7 +88,7 @@ int ring_out_attach(struct ring_out *out, struct ring_mem *mem, uint16_t life)
 	if (at >= RING_UNITS || lap > RING_LAP_LAST || lap & 1)
 		return -EPROTO;
 	out->mem = mem;
-	out->life = (uint32_t)life << 16;
+	out->generation = (uint32_t)generation << 16;
 	out->at = out->oldest = at;
 	out->lap = lap ? (uint8_t)lap : RING_LAP_FIRST;
 	err = find_end(out);
@@ -106,10 +107,11 @@ static void ring_skip(struct ring_out *out)
 
 	__atomic_store_n(first_word(out->mem, 0), 0, __ATOMIC_RELAXED);
 	if (out->unpublished) {
-		__atomic_store_n(word, out->life | SKIP, __ATOMIC_RELAXED);
+		__atomic_store_n(word, out->generation | SKIP,
+				 __ATOMIC_RELAXED);
 	} else {
 		out->unpublished = word;
-		out->word = out->life | SKIP;
+		out->word = out->generation | SKIP;
 	}
 	ring_account(out, out->at, units, 0, 0, 0);
 	out->at = 0;

@@ -119,8 +119,8 @@ static inline uint32_t ring_bytes(const struct ring_rec *rec)
 	return rec->word & 0xffff;
 }
 
-/* The life number of who has produced it. */
-static inline uint16_t ring_life(const struct ring_rec *rec)
+/* The generation of who has produced it. */
+static inline uint16_t ring_generation(const struct ring_rec *rec)
 {
 	return (uint16_t)(rec->word >> 16);
 }
@@ -156,7 +156,7 @@ struct ring_out {
 	uint32_t at; /* index of the unit where the next record begins */
 	uint32_t limit; /* before it: at + units < limit fits for certain */
 	uint32_t clear; /* first words in at..clear-1 are 0; at least at + 1 */
-	uint32_t life; /* << 16 */
+	uint32_t generation; /* << 16 */
 	/* The first record that is not published: those behind it wait too. */
 	uint32_t *unpublished;
 	uint32_t word; /* to be stored there */
@@ -173,11 +173,12 @@ struct ring_out {
 
 /*
  * Begins to produce, or goes on where another process has stopped, which must
- * be dead. life is not 0; another one than that process's. Returns 0, or -EPIPE:
- * the ring is broken and stays so until ring_in_reset() at the other end; or
- * -EPROTO: what lies in the ring makes no sense.
+ * be dead. generation is not 0; another one than that process's. Returns 0, or
+ * -EPIPE: the ring is broken and stays so until ring_in_reset() at the other
+ * end; or -EPROTO: what lies in the ring makes no sense.
  */
-int ring_out_attach(struct ring_out *out, struct ring_mem *mem, uint16_t life);
+int ring_out_attach(struct ring_out *out, struct ring_mem *mem,
+		    uint16_t generation);
 
 /* Where at + units < limit does not hold; see ring_begin(). */
 __attribute__((noinline, cold)) struct ring_rec *
@@ -234,7 +235,7 @@ static inline void ring_commit(struct ring_out *out, uint32_t bytes,
 			       uint32_t qpn, uint32_t psn, uint32_t cookie)
 {
 	const uint32_t at = out->at, units = ring_units(bytes);
-	const uint32_t word = out->life | bytes;
+	const uint32_t word = out->generation | bytes;
 	struct ring_rec *rec = &out->mem->unit[at];
 
 	if (at + units >= out->clear)
@@ -283,7 +284,7 @@ static inline void ring_put(struct ring_out *out, uint32_t bytes, uint32_t qpn,
 		ring_clear(out, at + units);
 	/* First: who looks whether to sleep for ACK notes sees one is due. */
 	ring_account(out, at, units, qpn, psn, cookie);
-	__atomic_store_n(&out->mem->unit[at].word, out->life | bytes,
+	__atomic_store_n(&out->mem->unit[at].word, out->generation | bytes,
 			 __ATOMIC_RELEASE);
 	if (__builtin_expect(out->unpublished != NULL, 0)) {
 		__atomic_store_n(out->unpublished, out->word, __ATOMIC_RELEASE);

@@ -9,7 +9,7 @@
  */
 #include "shm_internal.h"
 
-#include "internal.h"
+#include "udp_internal.h"
 
 #include "os/config.h"
 
@@ -37,7 +37,8 @@ static struct shm_peer *peer_make(struct shm *s, struct segment_peer *seg)
 	p->seg = seg;
 	p->shm = s;
 	p->plain = s->plain || seg->flags & SEGMENT_PLAIN;
-	if (ring_out_attach(&p->out, seg->ring, shm_life(s->head->life))) {
+	if (ring_out_attach(&p->out, seg->ring,
+			    shm_generation(s->head->generation))) {
 		free(p);
 		return NULL;
 	}

@@ -33,7 +33,7 @@ struct shm_ext_atomic { /* AtomicETH */
 };
 
 /* UD, and packets from or to a process that records them. */
-struct shm_ext_far {
+struct shm_ext_addr {
 	union ibv_gid sgid, dgid;
 	uint32_t qkey, src_qpn; /* DETH */
 	uint16_t sport; /* as it is recorded */
@@ -48,7 +48,7 @@ struct shm_ext_far {
  * place of it, the first of these, then as many of the second as that says.
  */
 struct shm_ref {
-	uint32_t qpn, life; /* of the QP that has sent it */
+	uint32_t qpn, generation; /* of the QP that has sent it */
 	uint32_t n;
 	uint32_t unused;
 };
@@ -71,8 +71,8 @@ struct shm_piece {
  * others are taken out, for which it has to hold several. */
 #define SHM_MAX_PIECE 9216u
 
-/* told.word[] of a ring: the life of the producer that the consumer can read the
- * payload from. */
+/* told.word[] of a ring: the generation of the producer that the consumer can
+ * read the payload from. */
 #define SHM_WORD_PULLS 0
 
 /*
@@ -103,10 +103,10 @@ struct shm_peer {
 struct shm_in {
 	struct ring_in ring;
 	unsigned slot;
-	uint16_t life; /* of records that are taken */
+	uint16_t generation; /* of records that are taken */
 	struct shm_peer *back; /* that process, with a reference, or NULL */
 	bool empty; /* nothing was in it when this poll looked */
-	uint32_t broken_life; /* 0: it is not; else whose it was then */
+	uint32_t broken_generation; /* 0: it is not; else whose it was then */
 };
 
 /* Where the payload of a packet by reference is read from. */
@@ -116,7 +116,7 @@ struct shm_source {
 	uint32_t *pulls; /* SHM_WORD_PULLS of its ring */
 	uint64_t id; /* of the sender's segment */
 	unsigned slot;
-	uint32_t qpn, life, n;
+	uint32_t qpn, generation, n;
 	bool response; /* to a read */
 	struct shm_piece piece[SHM_PIECES];
 };
@@ -165,10 +165,10 @@ static inline struct shm_peer *shm_peer_of(const struct link_way *w)
 	return (struct shm_peer *)w->peer;
 }
 
-/* The life number of a process in the records of its rings. */
-static inline uint16_t shm_life(uint32_t life)
+/* The generation of a process in the records of its rings. */
+static inline uint16_t shm_generation(uint32_t generation)
 {
-	return (uint16_t)(life % 0xffffu + 1);
+	return (uint16_t)(generation % 0xffffu + 1);
 }
 
 /* shm.c: the peer in a slot with a reference to its segment, or NULL. */
@@ -215,6 +215,6 @@ void shm_rx_fini(struct shm *s);
 
 /* shm_trace.c: records a packet with its payload, which is in one piece. */
 void shm_record(struct shm *s, bool outbound, const struct roce_hdr *h,
-		const struct shm_ext_far *far, const struct iovec *payload);
+		const struct shm_ext_addr *addr, const struct iovec *payload);
 
 #endif

@@ -2,9 +2,9 @@
  * shm_pull.c - payload that its receiver reads where the sender has it
  *
  * A record may name the payload instead of having it with it: the pieces of
- * memory, which key of the sender each of them is of, and which life of which
- * QP has sent it. Its receiver copies from there to where the payload belongs
- * (segment/segment.h), once and not through the ring.
+ * memory, which key of the sender each of them is of, and which generation of
+ * which QP has sent it. Its receiver copies from there to where the payload
+ * belongs (segment/segment.h), once and not through the ring.
  *
  * The sender does not know when that happens. It keeps what was posted until
  * the packet is acknowledged, unless the program takes it back: it deregisters
@@ -33,8 +33,9 @@ bool shm_can_ref(const struct link_way *w)
 	const struct shm_peer *p = shm_peer_of(w);
 	const uint32_t *word = &p->out.mem->told.word[SHM_WORD_PULLS];
 
-	return w->own && w->life && !w->copy &&
-	       __atomic_load_n(word, __ATOMIC_RELAXED) == p->out.life >> 16 &&
+	return w->own && w->generation && !w->copy &&
+	       __atomic_load_n(word, __ATOMIC_RELAXED) ==
+		       p->out.generation >> 16 &&
 	       !p->plain;
 }
 
@@ -69,7 +70,7 @@ bool shm_ref_put(uint8_t *to, const struct link_way *w,
 {
 	const struct shm_ref ref = {
 		.qpn = w->own,
-		.life = w->life,
+		.generation = w->generation,
 		.n = pkt->niov,
 	};
 
@@ -95,7 +96,7 @@ void shm_offer_pull(struct shm_in *in)
 		in->back && !in->back->plain && segment_can_copy(in->back->seg);
 
 	__atomic_store_n(&in->ring.mem->told.word[SHM_WORD_PULLS],
-			 can ? in->life : 0u, __ATOMIC_RELAXED);
+			 can ? in->generation : 0u, __ATOMIC_RELAXED);
 }
 
 static bool has_keys(const struct shm_source *s, struct segment_peer *p)
@@ -122,7 +123,7 @@ static int ref_validity(const struct shm_source *s, struct segment_peer *p)
 
 	if (!pub || qp_public_get(&pub->qpn) != s->qpn)
 		return -ESTALE;
-	if (qp_public_get(&pub->generation) != s->life)
+	if (qp_public_get(&pub->generation) != s->generation)
 		return s->response && !has_keys(s, p) &&
 				       qp_public_get(&pub->state) ==
 					       IBV_QPS_ERR ?
@@ -238,7 +239,7 @@ int shm_source_init(struct shm_source *src, struct shm *s, struct shm_in *in,
 	src->id = in->back->seg->id;
 	src->slot = in->slot;
 	src->qpn = ref.qpn;
-	src->life = ref.life;
+	src->generation = ref.generation;
 	src->response = response;
 	src->n = ref.n;
 	memcpy(src->piece, data + sizeof(ref), ref.n * sizeof(src->piece[0]));

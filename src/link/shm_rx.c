@@ -72,12 +72,12 @@ static void look_for_peers(struct shm *s)
 }
 
 /* The process that has the ring's slot now. */
-static void find_back(struct shm *s, struct shm_in *in, uint16_t life)
+static void find_back(struct shm *s, struct shm_in *in, uint16_t generation)
 {
 	if (in->back)
 		segment_peer_put(in->back->seg);
 	in->back = shm_peer_get(s, in->slot);
-	in->life = life;
+	in->generation = generation;
 	shm_offer_pull(in);
 	look_for_peers(s);
 }
@@ -85,10 +85,10 @@ static void find_back(struct shm *s, struct shm_in *in, uint16_t life)
 /* What comes of the next process in the slot may be read again. */
 static void ring_begin_again(struct shm *s, struct shm_in *in)
 {
-	if ((registry_life(s->registry, in->slot) | 1u << 31) ==
-	    in->broken_life)
+	if ((registry_generation(s->registry, in->slot) | 1u << 31) ==
+	    in->broken_generation)
 		return;
-	in->broken_life = 0;
+	in->broken_generation = 0;
 	ring_in_reset(&in->ring);
 }
 
@@ -156,9 +156,9 @@ static void peers_tidy(struct shm *s)
 		if (in->back && segment_peer_gone(in->back->seg)) {
 			segment_peer_put(in->back->seg);
 			in->back = NULL;
-			in->life = 0;
+			in->generation = 0;
 		}
-		if (in->broken_life)
+		if (in->broken_generation)
 			ring_begin_again(s, in);
 	}
 	while ((p = *at)) {
@@ -302,7 +302,7 @@ static void decode_header(struct roce_rx *pkt, const struct ring_rec *rec)
 
 static void decode_more(struct roce_hdr *h, const struct ring_rec *rec,
 			uint32_t f, const struct shm_ext_atomic *a,
-			const struct shm_ext_far *far)
+			const struct shm_ext_addr *addr)
 {
 	if (f & (ROCE_F_RETH | ROCE_F_ATOMICETH)) {
 		h->va = rec->va;
@@ -325,27 +325,27 @@ static void decode_more(struct roce_hdr *h, const struct ring_rec *rec,
 	if (f & ROCE_F_IETH)
 		h->inv_rkey = rec->imm;
 	if (f & ROCE_F_DETH) {
-		h->qkey = far->qkey;
-		h->src_qpn = far->src_qpn & 0xffffff;
+		h->qkey = addr->qkey;
+		h->src_qpn = addr->src_qpn & 0xffffff;
 	}
 }
 
 /* The addresses of a packet that has them: those of UD are in its GRH, too. */
-static void decode_far(struct shm *s, const struct roce_opcode *op,
-		       const struct shm_ext_far *far)
+static void decode_addr(struct shm *s, const struct roce_opcode *op,
+			const struct shm_ext_addr *addr)
 {
 	struct roce_rx *pkt = &s->pkt;
 
-	pkt->sgid = far->sgid;
-	pkt->dgid = far->dgid;
-	pkt->tclass = far->tclass;
+	pkt->sgid = addr->sgid;
+	pkt->dgid = addr->dgid;
+	pkt->tclass = addr->tclass;
 	if (!(op->flags & ROCE_F_DETH))
 		return;
 	link_grh_build(s->grh,
-		       &(struct link_grh){ .src = &far->sgid,
-					   .dst = &far->dgid,
-					   .tclass = far->tclass,
-					   .hop_limit = far->hop_limit,
+		       &(struct link_grh){ .src = &addr->sgid,
+					   .dst = &addr->dgid,
+					   .tclass = addr->tclass,
+					   .hop_limit = addr->hop_limit,
 					   .len = op->hdr_len + pkt->len +
 						  pkt->h.pad + ROCE_ICRC_LEN });
 	pkt->grh = s->grh;
@@ -360,13 +360,13 @@ static bool decode_rest(struct shm *s, struct shm_in *in,
 			const struct ring_rec *rec,
 			const struct roce_opcode *op)
 {
-	const bool has_far = rec->psn_flags & RING_F_EXT;
+	const bool has_addr = rec->psn_flags & RING_F_EXT;
 	const bool is_ref = rec->psn_flags & RING_F_REF;
 	struct roce_rx *pkt = &s->pkt;
 	const uint8_t *data = pkt->payload;
 	uint32_t left = ring_bytes(rec);
 	struct shm_ext_atomic a;
-	struct shm_ext_far far;
+	struct shm_ext_addr addr;
 
 	if (!op->name || (rec->len && !(op->flags & ROCE_F_PAYLOAD)))
 		return false;
@@ -379,12 +379,12 @@ static bool decode_rest(struct shm *s, struct shm_in *in,
 		data += sizeof(a);
 		left -= (uint32_t)sizeof(a);
 	}
-	if (has_far) {
-		if (left < sizeof(far))
+	if (has_addr) {
+		if (left < sizeof(addr))
 			return false;
-		memcpy(&far, data, sizeof(far));
-		data += sizeof(far);
-		left -= (uint32_t)sizeof(far);
+		memcpy(&addr, data, sizeof(addr));
+		data += sizeof(addr);
+		left -= (uint32_t)sizeof(addr);
 	} else if (op->flags & ROCE_F_DETH) {
 		return false;
 	}
@@ -393,17 +393,17 @@ static bool decode_rest(struct shm *s, struct shm_in *in,
 		     rec->len != left)
 		return false;
 	pkt->h.becn = pkt->h.opcode == ROCE_CNP;
-	decode_more(&pkt->h, rec, op->flags, &a, &far);
+	decode_more(&pkt->h, rec, op->flags, &a, &addr);
 	pkt->payload = is_ref ? NULL : data;
 	pkt->source = is_ref ? &s->source.base : NULL;
-	if (has_far)
-		decode_far(s, op, &far);
+	if (has_addr)
+		decode_addr(s, op, &addr);
 	/* In a file of both ends a packet is once. */
-	if (s->cfg.pcap && has_far && !is_ref &&
-	    far.file != pcap_file(s->cfg.pcap)) {
+	if (s->cfg.pcap && has_addr && !is_ref &&
+	    addr.file != pcap_file(s->cfg.pcap)) {
 		const struct iovec v = { (void *)data, left };
 
-		shm_record(s, false, &pkt->h, &far, &v);
+		shm_record(s, false, &pkt->h, &addr, &v);
 	}
 	return true;
 }
@@ -494,9 +494,10 @@ record_receive(struct shm *s, struct shm_in *in, const struct ring_rec *rec)
 
 static void explain_broken(struct shm *s, struct shm_in *in)
 {
-	if (in->broken_life)
+	if (in->broken_generation)
 		return;
-	in->broken_life = registry_life(s->registry, in->slot) | 1u << 31;
+	in->broken_generation =
+		registry_generation(s->registry, in->slot) | 1u << 31;
 	SHM_RX_STAT(s, broken, 1);
 	say("shared memory written by another process (slot %u) is corrupt "
 	    "(%s); packets between the two go by UDP from now on",
@@ -515,8 +516,8 @@ static unsigned ring_drain(struct shm *s, struct shm_in *in, unsigned budget)
 			in->empty = true;
 			break;
 		}
-		if (ring_life(&rec) != in->life)
-			find_back(s, in, ring_life(&rec));
+		if (ring_generation(&rec) != in->generation)
+			find_back(s, in, ring_generation(&rec));
 		/* What was said before the record was put there is seen now. */
 		if (in->back && ring_has_ack_note(&in->back->out)) {
 			acks_reap_now(s, in->back);

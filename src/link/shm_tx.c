@@ -40,18 +40,18 @@ static inline int copy_payload(uint8_t *to, const struct roce_batch *b,
 	for (; v != end; v++, key++) {
 		if (*key == QP_PIECE_OWN)
 			memcpy(to, v->iov_base, v->iov_len);
-		else if (guard_place(to, v->iov_base, v->iov_len, v->iov_base))
+		else if (guard_copy(to, v->iov_base, v->iov_len, v->iov_base))
 			return EFAULT;
 		to += v->iov_len;
 	}
 	return 0;
 }
 
-static struct shm_ext_far far_of(const struct roce_pkt *pkt)
+static struct shm_ext_addr addr_of(const struct roce_pkt *pkt)
 {
 	const struct roce_path *path = pkt->path;
 
-	return (struct shm_ext_far){
+	return (struct shm_ext_addr){
 		.sgid = path->sgid,
 		.dgid = path->dgid,
 		.qkey = pkt->h.qkey,
@@ -97,20 +97,20 @@ static uint32_t ack_to(const struct link_way *w, const struct roce_hdr *h,
 		       0;
 }
 
-static uint32_t ext_len(uint32_t op, bool far)
+static uint32_t ext_len(uint32_t op, bool addr)
 {
 	uint32_t len = 0;
 
 	if (op & ROCE_F_ATOMICETH)
 		len += (uint32_t)sizeof(struct shm_ext_atomic);
-	if (far)
-		len += (uint32_t)sizeof(struct shm_ext_far);
+	if (addr)
+		len += (uint32_t)sizeof(struct shm_ext_addr);
 	return len;
 }
 
 /* What is in front of the payload. */
 static void put_ext(uint8_t *to, const struct roce_pkt *pkt, uint32_t op,
-		    const struct shm_ext_far *far)
+		    const struct shm_ext_addr *addr)
 {
 	if (op & ROCE_F_ATOMICETH) {
 		const struct shm_ext_atomic a = { pkt->h.swap_add,
@@ -119,24 +119,25 @@ static void put_ext(uint8_t *to, const struct roce_pkt *pkt, uint32_t op,
 		memcpy(to, &a, sizeof(a));
 		to += sizeof(a);
 	}
-	if (far)
-		memcpy(to, far, sizeof(*far));
+	if (addr)
+		memcpy(to, addr, sizeof(*addr));
 }
 
 static void record_tx(struct shm *s, const struct roce_batch *b,
-		      const struct roce_pkt *pkt, const struct shm_ext_far *far)
+		      const struct roce_pkt *pkt,
+		      const struct shm_ext_addr *addr)
 {
 	uint8_t payload[ROCE_MTU_MAX];
 	const struct iovec v = { payload, pkt->payload };
 
 	if (!copy_payload(payload, b, pkt))
-		shm_record(s, true, &pkt->h, far, &v);
+		shm_record(s, true, &pkt->h, addr, &v);
 }
 
 /* How a packet becomes a record. */
 struct form {
 	uint32_t op; /* its opcode's flags */
-	bool far; /* with its addresses */
+	bool addr; /* with its addresses */
 	bool ref; /* the payload is named, not copied */
 	uint32_t ext; /* bytes in front of the payload, */
 	uint32_t bytes; /* and with it */
@@ -162,7 +163,7 @@ put_as(struct shm_peer *p, const struct link_way *w, const struct roce_batch *b,
        const struct roce_pkt *pkt, const struct form f, bool last)
 {
 	const uint32_t qpn = ack_to(w, &pkt->h, f.op);
-	struct shm_ext_far far;
+	struct shm_ext_addr addr;
 	struct ring_rec *rec;
 	uint8_t *payload;
 	int err;
@@ -172,9 +173,9 @@ put_as(struct shm_peer *p, const struct link_way *w, const struct roce_batch *b,
 		return ENOBUFS;
 	payload = ring_data(rec) + f.ext;
 	if (f.ext) {
-		far = far_of(pkt);
-		far.file = pcap_file(p->shm->cfg.pcap);
-		put_ext(ring_data(rec), pkt, f.op, f.far ? &far : NULL);
+		addr = addr_of(pkt);
+		addr.file = pcap_file(p->shm->cfg.pcap);
+		put_ext(ring_data(rec), pkt, f.op, f.addr ? &addr : NULL);
 	}
 	if (f.ref)
 		err = shm_ref_put(payload, w, b, pkt) ? 0 : EMSGSIZE;
@@ -185,10 +186,10 @@ put_as(struct shm_peer *p, const struct link_way *w, const struct roce_batch *b,
 	put_header(rec, w, pkt, f.op);
 	if (f.ref)
 		rec->psn_flags |= RING_F_REF;
-	if (f.far)
+	if (f.addr)
 		rec->psn_flags |= RING_F_EXT;
-	if (f.far && p->shm->cfg.pcap)
-		record_tx(p->shm, b, pkt, &far);
+	if (f.addr && p->shm->cfg.pcap)
+		record_tx(p->shm, b, pkt, &addr);
 	if (last)
 		ring_put(&p->out, f.bytes, qpn, pkt->last_psn, w->back);
 	else
@@ -203,14 +204,14 @@ put_any(struct shm_peer *p, const struct link_way *w,
 	struct form f = { .op = roce_opcode(pkt->h.opcode)->flags };
 	uint32_t len = pkt->payload;
 
-	f.far = p->plain || f.op & ROCE_F_DETH;
+	f.addr = p->plain || f.op & ROCE_F_DETH;
 	f.ref = len > SHM_MAX_COPY && !pkt->copy && pkt->niov <= SHM_PIECES &&
 		shm_can_ref(w);
-	f.ext = ext_len(f.op, f.far);
+	f.ext = ext_len(f.op, f.addr);
 	if (f.ref)
 		len = shm_ref_size(pkt->niov);
 	f.bytes = f.ext + len;
-	if (len > (f.far ? ROCE_MTU_MAX : SHM_MAX_COPY))
+	if (len > (f.addr ? ROCE_MTU_MAX : SHM_MAX_COPY))
 		return EMSGSIZE;
 	return put_as(p, w, b, pkt, f, last);
 }
@@ -323,7 +324,7 @@ static inline bool put_small(struct shm_peer *p, const struct link_way *w,
 	rec->va = m->va;
 	rec->rkey = m->rkey;
 	rec->dma_len = m->len;
-	if (m->len && guard_place(ring_data(rec), m->data, m->len, m->data))
+	if (m->len && guard_copy(ring_data(rec), m->data, m->len, m->data))
 		return false;
 	if (m->last || m->len >= LONG_BYTES)
 		ring_put(&p->out, m->len, w->own, m->psn, w->back);

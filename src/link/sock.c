@@ -10,7 +10,7 @@
 #include "base/fd_high.h"
 #include "base/gid.h"
 #include "base/sys.h"
-#include "internal.h"
+#include "udp_internal.h"
 
 #include <errno.h>
 #include <linux/filter.h>

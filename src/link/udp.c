@@ -6,8 +6,8 @@
  * sockets. Receiving ones live in one epoll set, beside an eventfd for packets
  * that were read and not yet handed over (udp_rx.c).
  */
-#include "internal.h"
 #include "sock.h"
+#include "udp_internal.h"
 
 #include "base/fd_high.h"
 #include "os/config.h"

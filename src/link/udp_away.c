@@ -6,8 +6,8 @@
  * that threads bind which have waited for the registry. A poller that comes
  * meanwhile finds nothing.
  */
-#include "internal.h"
 #include "sock.h"
+#include "udp_internal.h"
 
 #include "base/sys.h"
 

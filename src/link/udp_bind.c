@@ -17,9 +17,9 @@
  * Locks: registry > bind_lock; rx_lock before both, and never waited for while
  * holding one of them.
  */
-#include "internal.h"
 #include "sock.h"
 #include "steer.h"
+#include "udp_internal.h"
 
 #include "base/bytes.h"
 #include "base/gid.h"

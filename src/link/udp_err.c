@@ -10,8 +10,8 @@
  * The kernel accepts only errors that quote a packet of that socket's port, and
  * the connection manager only those that quote a message that it has sent.
  */
-#include "internal.h"
 #include "sock.h"
+#include "udp_internal.h"
 
 #include "base/gid.h"
 #include "base/sys.h"

@@ -1,7 +1,7 @@
 /*
  * udp_link.c - UDP as one link among others (link.h)
  */
-#include "internal.h"
+#include "udp_internal.h"
 
 static struct udp *to_udp(struct link *l)
 {

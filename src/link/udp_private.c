@@ -11,9 +11,9 @@
  * what comes. Where there is no such socket (no descriptors left, or a sender
  * that has changed its user) packets go to port 4791.
  */
-#include "internal.h"
 #include "sock.h"
 #include "steer.h"
+#include "udp_internal.h"
 
 #include "base/bytes.h"
 #include "os/config.h"

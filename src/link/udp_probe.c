@@ -14,7 +14,7 @@
  * The packet has an opcode of those for manufacturers' use: adapters, and other
  * hosts, drop it.
  */
-#include "internal.h"
+#include "udp_internal.h"
 
 #include "base/bytes.h"
 #include "base/sys.h"

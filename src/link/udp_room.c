@@ -13,7 +13,7 @@
  * is refused for very long sends all the same, as it would on a network: a
  * process that was stopped must not stop others.
  */
-#include "internal.h"
+#include "udp_internal.h"
 
 #include "os/config.h"
 

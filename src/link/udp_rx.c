@@ -15,8 +15,8 @@
  * Everything in here belongs to whoever holds rx_lock.
  */
 #include "grh.h"
-#include "internal.h"
 #include "sock.h"
+#include "udp_internal.h"
 
 #include "base/bytes.h"
 #include "base/checksum.h"

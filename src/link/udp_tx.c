@@ -20,8 +20,8 @@
  * are handed over, as udp_rx.c does with those that went astray, to each
  * member.
  */
-#include "internal.h"
 #include "sock.h"
+#include "udp_internal.h"
 
 #include "base/bytes.h"
 #include "base/sys.h"
@@ -303,8 +303,7 @@ static int packet_flatten(const struct route *r, const struct tx_sock *sock,
 	for (size_t i = 0; i < p->niov; i++) {
 		const struct iovec *v = &b->data.iov[p->iov + i];
 
-		if (guard_place(out + len, v->iov_base, v->iov_len,
-				v->iov_base))
+		if (guard_copy(out + len, v->iov_base, v->iov_len, v->iov_base))
 			return EFAULT;
 		len += v->iov_len;
 	}

@@ -3,7 +3,7 @@
  */
 #include "link.h"
 
-#include "internal.h"
+#include "udp_internal.h"
 
 void link_way_forget(struct link_way *w)
 {

@@ -9,7 +9,7 @@
  */
 #include "guard.h"
 
-#include "base/place.h"
+#include "base/store_tail.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -25,7 +25,7 @@
 /*
  * A small copy prepares nothing for its way back: a fault is one of its own if
  * the instruction is, and then it returns -EFAULT. At least one byte; as
- * place().
+ * store_tail_last().
  */
 #define SMALL 128u
 int guard_small(void *dst, const void *src, size_t len)
@@ -100,8 +100,8 @@ static bool small_caught(ucontext_t *uc)
 static inline bool is_small(const void *dst, size_t len)
 {
 	return len - 1 < SMALL &&
-	       (len < PLACE_TAIL ||
-		place_is_word((const uint8_t *)dst + len - PLACE_TAIL));
+	       (len < STORE_TAIL ||
+		store_is_word((const uint8_t *)dst + len - STORE_TAIL));
 }
 #else
 static inline int guard_small(void *dst, const void *src, size_t len)
@@ -299,20 +299,20 @@ static void copy_run(void *arg)
 {
 	const struct copy *c = arg;
 
-	place(c->dst, c->src, c->len);
+	store_tail_last(c->dst, c->src, c->len);
 }
 
-__attribute__((noinline)) static int place_any(void *dst, const void *src,
-					       size_t len, const void *p)
+__attribute__((noinline)) static int copy_any(void *dst, const void *src,
+					      size_t len, const void *p)
 {
 	struct copy c = { dst, src, len };
 
 	return guard_run(copy_run, &c, p, len);
 }
 
-int guard_place(void *dst, const void *src, size_t len, const void *p)
+int guard_copy(void *dst, const void *src, size_t len, const void *p)
 {
 	if (is_small(dst, len) && mask == MASK_OPEN)
 		return guard_small(dst, src, len);
-	return place_any(dst, src, len, p);
+	return copy_any(dst, src, len, p);
 }

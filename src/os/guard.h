@@ -3,7 +3,7 @@
  *
  * Hardware pins the memory of a region. We cannot, so we may touch memory that
  * the program has unmapped, or that lies behind the end of a file. Inside
- * guard_run() or guard_place() such a fault is an error.
+ * guard_run() or guard_copy() such a fault is an error.
  */
 #ifndef SOFTHCA_OS_GUARD_H
 #define SOFTHCA_OS_GUARD_H
@@ -28,8 +28,8 @@ bool guard_is_alone(int sig, const struct sigaction *sa);
  */
 int guard_run(void (*fn)(void *), void *arg, const void *p, size_t len);
 
-/* place() (base/place.h) where p, which is dst or src, is such memory: the same
- * in fewer instructions, since most copies are small. */
-int guard_place(void *dst, const void *src, size_t len, const void *p);
+/* store_tail_last() (base/store_tail.h) where p, which is dst or src, is such
+ * memory: the same in fewer instructions, since most copies are small. */
+int guard_copy(void *dst, const void *src, size_t len, const void *p);
 
 #endif

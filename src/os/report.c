@@ -23,7 +23,7 @@
 
 #define SECOND_NS 1000000000ull
 #define BURST 32
-#define PLACES 64
+#define CALLSITES 64
 
 struct reason {
 	int err; /* 0: none */
@@ -35,13 +35,13 @@ struct reason {
 static pthread_key_t key;
 
 /* What was reported lately, by call and place. */
-static struct place {
+static struct callsite {
 	uint32_t hash;
 	uint32_t line[BURST]; /* of this second, hashes */
 	unsigned nlines, hidden;
 	uint64_t since_ns;
-} places[PLACES];
-static pthread_mutex_t places_lock = PTHREAD_MUTEX_INITIALIZER;
+} callsites[CALLSITES];
+static pthread_mutex_t callsites_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* This thread's; NULL: no memory. */
 static struct reason *thread_reason(void)
@@ -128,18 +128,18 @@ static uint32_t hash_more(uint32_t h, const void *data, size_t len)
 /* Whether the line is to be shown; *hidden: how many were not, before it. */
 static bool line_admit(uint32_t at, uint32_t line, unsigned *hidden)
 {
-	struct place *p = &places[at % PLACES];
+	struct callsite *p = &callsites[at % CALLSITES];
 	const uint64_t now = clock_ns();
 	bool show = true;
 
 	*hidden = 0;
 	/* Held across a fork() it would stay so in the child. */
-	if (pthread_mutex_trylock(&places_lock))
+	if (pthread_mutex_trylock(&callsites_lock))
 		return true;
 	if (p->hash != at || now - p->since_ns >= SECOND_NS) {
 		if (p->hash == at)
 			*hidden = p->hidden;
-		*p = (struct place){ .hash = at, .since_ns = now };
+		*p = (struct callsite){ .hash = at, .since_ns = now };
 	}
 	for (unsigned i = 0; i < p->nlines; i++)
 		show &= p->line[i] != line;
@@ -148,7 +148,7 @@ static bool line_admit(uint32_t at, uint32_t line, unsigned *hidden)
 		p->line[p->nlines++] = line;
 	else
 		p->hidden++;
-	pthread_mutex_unlock(&places_lock);
+	pthread_mutex_unlock(&callsites_lock);
 	return show;
 }
 

@@ -22,8 +22,8 @@ static int env_complete(struct qp *core, void *cq, const struct ibv_wc *wc,
 }
 
 /* Of a request that fails: where the program has posted it. */
-__attribute__((noinline, cold)) static void say_places(struct qp *core,
-						       const struct ibv_wc *wc)
+__attribute__((noinline, cold)) static void
+say_callsites(struct qp *core, const struct ibv_wc *wc)
 {
 	const struct shca_qp *qp = core->owner;
 	const struct qp_sq *sq = &core->sq;
@@ -31,9 +31,9 @@ __attribute__((noinline, cold)) static void say_places(struct qp *core,
 
 	if (!qp->posted || wc->opcode & IBV_WC_RECV || w->wr_id != wc->wr_id)
 		return;
-	check_say_place("it was posted",
-			qp->posted[(sq->head - 1) & (sq->depth - 1)]);
-	check_say_place("the queue pair was created", qp->made);
+	check_say_callsite("it was posted",
+			   qp->posted[(sq->head - 1) & (sq->depth - 1)]);
+	check_say_callsite("the queue pair was created", qp->made);
 }
 
 /* The same where somebody wants to hear of it. */
@@ -41,7 +41,7 @@ static int env_complete_noted(struct qp *core, void *cq,
 			      const struct ibv_wc *wc, bool solicited)
 {
 	if (wc->status != IBV_WC_SUCCESS && wc->status != IBV_WC_WR_FLUSH_ERR)
-		say_places(core, wc);
+		say_callsites(core, wc);
 	if (tracing()) /* not in the child of a fork */
 		shca_record_complete(core->qpn, wc);
 	return shca_cq_add(cq, wc, solicited);
@@ -189,7 +189,7 @@ int shca_env_init(struct engine *e)
 		.base.invalidate = shca_mw_env_invalidate,
 		.base.bind_mw = shca_mw_env_bind,
 		.base.guarded = guard_run,
-		.base.place = guard_place,
+		.base.copy = guard_copy,
 		.base.odp_touch = shca_odp_touch,
 		.base.odp_store = shca_odp_store,
 		.reorder = &reorder,

@@ -241,7 +241,7 @@ static int process_create(struct shca_process **out)
 		return -ENOMEM;
 	check_begin(&shca_check_env);
 	if (cfg->explain == EXPLAIN_FULL)
-		check_places();
+		check_callsites();
 	if (cfg->explain)
 		dump_signal_begin();
 	memset(p, 0, sizeof(*p));

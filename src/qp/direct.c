@@ -6,14 +6,14 @@
  * looks for copies, waits until the copy is done. Access flags, PD and bounds
  * are those of the moment, as with a packet that arrives then.
  *
- * The last bytes are stored last, each once (base/place.h): as a piece of their
- * own, since the kernel promises no order within one, and where stores are seen
- * in any order by a call of their own. It is the memory here that is divided, as
- * each piece there costs the kernel a look at its pages.
+ * The last bytes are stored last, each once (base/store_tail.h): as a piece of
+ * their own, since the kernel promises no order within one, and where stores
+ * are seen in any order by a call of their own. It is the memory here that is
+ * divided, as each piece there costs the kernel a look at its pages.
  */
 #include "direct.h"
 
-#include "base/place.h"
+#include "base/store_tail.h"
 
 #include <errno.h>
 #include <string.h>
@@ -76,7 +76,7 @@ static bool local_get(struct qp *qp, struct qp_wqe *w, struct local *l)
  * there is. */
 static size_t local_divide(struct local *l, size_t length)
 {
-	size_t first = length - place_tail(length), i = 0;
+	size_t first = length - store_tail(length), i = 0;
 
 	while (i < l->n && first >= l->iov[i].iov_len)
 		first -= l->iov[i++].iov_len;
@@ -156,10 +156,10 @@ static int direct_copy(struct qp *qp, const struct qp_wqe *w,
 		w->opcode == IBV_WR_RDMA_WRITE ? env->write : env->read;
 	const size_t last = local_divide(l, w->length);
 	struct iovec there = { (void *)(uintptr_t)addr, w->length };
-	const size_t first = w->length - place_tail(w->length);
+	const size_t first = w->length - store_tail(w->length);
 	int err;
 
-	if (PLACE_IN_ORDER || !first)
+	if (STORE_IN_ORDER || !first)
 		return move(remote, l->iov, l->n, &there, 1);
 	there.iov_len = first;
 	err = move(remote, l->iov, last, &there, 1);

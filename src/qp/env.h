@@ -70,8 +70,9 @@ struct qp_env {
 	 */
 	int (*guarded)(void (*fn)(void *), void *arg, const void *p,
 		       size_t len);
-	/* place() (base/place.h) likewise; p, dst or src, is a program's. */
-	int (*place)(void *dst, const void *src, size_t len, const void *p);
+	/* store_tail_last() (base/store_tail.h) likewise; p, dst or src, is a
+	 * program's. */
+	int (*copy)(void *dst, const void *src, size_t len, const void *p);
 
 	/*
 	 * Memory of regions with IBV_ACCESS_ON_DEMAND need not be there: makes

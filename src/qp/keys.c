@@ -94,7 +94,7 @@ static uint32_t index_number(const uint64_t secret[4], uint32_t index)
 	return l << 12 | r;
 }
 
-uint32_t keys_place(const struct keys *k, uint32_t key)
+uint32_t keys_index(const struct keys *k, uint32_t key)
 {
 	return index_number(k->secret, key >> 8) & (k->count - 1);
 }
@@ -106,7 +106,7 @@ static uint32_t load(const _Atomic uint32_t *word)
 
 uint32_t keys_slot(const struct keys *k, uint32_t key)
 {
-	uint32_t slot = keys_place(k, key);
+	uint32_t slot = keys_index(k, key);
 	const struct key_entry *e = &k->entry[slot];
 	uint32_t its = load(&e->rkey);
 

@@ -152,7 +152,7 @@ keys_try(struct key_entry *e, const _Atomic uint32_t *word, uint32_t key)
 }
 
 /* Where the key can be, and nowhere else. */
-__attribute__((noinline, cold)) uint32_t keys_place(const struct keys *k,
+__attribute__((noinline, cold)) uint32_t keys_index(const struct keys *k,
 						    uint32_t key);
 
 /*
@@ -167,7 +167,7 @@ keys_get_local(struct keys *k, uint32_t lkey, uint32_t *hint)
 	if (!lkey)
 		return NULL;
 	if (atomic_load_explicit(&e->lkey, memory_order_relaxed) != lkey)
-		e = &k->entry[ *hint = keys_place(k, lkey)];
+		e = &k->entry[ *hint = keys_index(k, lkey)];
 	return keys_try(e, &e->lkey, lkey);
 }
 
@@ -179,7 +179,7 @@ static inline struct key_entry *keys_get_remote(struct keys *k, uint32_t rkey,
 	if (!rkey)
 		return NULL;
 	if (atomic_load_explicit(&e->rkey, memory_order_relaxed) != rkey)
-		e = &k->entry[ *hint = keys_place(k, rkey)];
+		e = &k->entry[ *hint = keys_index(k, rkey)];
 	return keys_try(e, &e->rkey, rkey);
 }
 

@@ -7,7 +7,7 @@
 #include "qp.h"
 
 #include "base/bytes.h"
-#include "base/place.h"
+#include "base/store_tail.h"
 
 #include <errno.h>
 #include <string.h>
@@ -36,11 +36,11 @@ int qp_access(struct qp *qp, void (*fn)(void *), void *arg, const void *p,
 static inline int copy_guarded(struct qp *qp, void *dst, const void *src,
 			       size_t len, const void *p)
 {
-	if (!qp->env->place) {
-		place(dst, src, len);
+	if (!qp->env->copy) {
+		store_tail_last(dst, src, len);
 		return 0;
 	}
-	return qp->env->place(dst, src, len, p) ? report_gone(qp, p, len) : 0;
+	return qp->env->copy(dst, src, len, p) ? report_gone(qp, p, len) : 0;
 }
 
 int qp_fetch(struct qp *qp, void *dst, const void *p, size_t len)
@@ -77,24 +77,24 @@ struct fill {
 static int fill_run(struct qp *qp, struct fill *f)
 {
 	struct iovec *last = &f->to[f->n ? f->n - 1 : 0];
-	uint8_t aside[PLACE_TAIL], *end = NULL;
+	uint8_t aside[STORE_TAIL], *end = NULL;
 	size_t tail;
 	int err;
 
 	if (!f->n)
 		return 0;
-	/* A program that spins on the last byte finds all others; place.h. A
-	 * source is read by one call, so where that is not enough the last
+	/* A program that spins on the last byte finds all others; store_tail.h.
+	 * A source is read by one call, so where that is not enough the last
 	 * bytes are read aside. */
-	tail = place_tail(last->iov_len);
-	if (tail < last->iov_len || !PLACE_IN_ORDER) {
+	tail = store_tail(last->iov_len);
+	if (tail < last->iov_len || !STORE_IN_ORDER) {
 		last->iov_len -= tail;
 		end = (uint8_t *)last->iov_base + last->iov_len;
 		f->to[f->n++] =
-			(struct iovec){ PLACE_IN_ORDER ? end : aside, tail };
+			(struct iovec){ STORE_IN_ORDER ? end : aside, tail };
 	}
 	err = f->from->read(f->from, f->offset, f->to, f->n);
-	if (!err && end && !PLACE_IN_ORDER)
+	if (!err && end && !STORE_IN_ORDER)
 		return copy_guarded(qp, end, aside, tail, end);
 	return err == -EFAULT ? report_gone(qp, f->to[0].iov_base, f->len) :
 				err;

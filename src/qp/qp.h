@@ -346,8 +346,8 @@ qp_scatter_sge(struct qp *qp, uint32_t pd, const struct ibv_sge *sge,
 		       &p)) {
 		/* What fails is explained by the other. */
 		if (e->kind != KEY_NULL &&
-		    !(e->access & IBV_ACCESS_ON_DEMAND) && qp->env->place &&
-		    !qp->env->place(p, data, len, p))
+		    !(e->access & IBV_ACCESS_ON_DEMAND) && qp->env->copy &&
+		    !qp->env->copy(p, data, len, p))
 			err = 0;
 		else
 			err = qp_store(qp, e, p, data, len);

@@ -83,7 +83,7 @@ void registry_slot_begin(struct registry *r)
 	STORE(&s->netns, netns);
 	STORE(&s->nonce, 0);
 	STORE(&s->pid, (uint32_t)getpid());
-	STORE(&s->life, LOAD(&s->life) + 1);
+	STORE(&s->generation, LOAD(&s->generation) + 1);
 	STORE(&s->limit, 0);
 	STORE(&s->backlog, 0);
 	STORE(&s->used, SLOT_HERE);
@@ -278,9 +278,9 @@ bool registry_keeps_seat(const struct registry *r, uint32_t qpn, uint32_t net)
 	       regfile_slot_alive(r->file, (unsigned)slot);
 }
 
-uint32_t registry_life(const struct registry *r, unsigned slot)
+uint32_t registry_generation(const struct registry *r, unsigned slot)
 {
-	return LOAD(&r->file->m->slot[slot % REGISTRY_SLOTS].life);
+	return LOAD(&r->file->m->slot[slot % REGISTRY_SLOTS].generation);
 }
 
 const _Atomic uint64_t *registry_segment(const struct registry *r,

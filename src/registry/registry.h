@@ -131,7 +131,7 @@ bool registry_holder(const struct registry *r, unsigned slot, pid_t *pid);
 
 /* A number that each process in a slot has to itself, as long as the registry
  * lasts. */
-uint32_t registry_life(const struct registry *r, unsigned slot);
+uint32_t registry_generation(const struct registry *r, unsigned slot);
 
 /*
  * The number of the segment that a slot's process shows (segment.h), 0: none.

@@ -18,7 +18,7 @@
 struct registry_kept {
 	bool seated;
 	int seat; /* our own descriptor of it */
-	uint32_t life; /* of the slot then */
+	uint32_t generation; /* of the slot then */
 	uint64_t chunk[REGISTRY_CHUNKS / 64];
 	size_t nservices;
 	struct {
@@ -56,7 +56,7 @@ static int sit(struct registry *r, struct registry_kept *k, int *seat)
 	if (fd < 0)
 		return fd;
 	registry_slot_empty(f, r->slot);
-	k->life = LOAD(&f->m->slot[r->slot].life);
+	k->generation = LOAD(&f->m->slot[r->slot].generation);
 	k->seated = true;
 	k->seat = *seat = fd;
 	STORE(&f->m->slot[r->slot].used, SLOT_SEAT);
@@ -144,7 +144,7 @@ static bool is_kept(struct registry *r)
 	struct slot *s = &r->file->m->slot[r->slot];
 
 	if (!k->seated || LOAD(&s->used) != SLOT_SEAT ||
-	    LOAD(&s->life) != k->life ||
+	    LOAD(&s->generation) != k->generation ||
 	    regfile_seat_take(r->file, r->slot, k->seat))
 		return false;
 	registry_sweep(r->file);

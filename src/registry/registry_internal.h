@@ -39,7 +39,8 @@ struct slot {
 	_Atomic uint32_t port;
 	_Atomic uint32_t limit;
 	_Atomic uint64_t segment; /* the number of what it shows us; 0: none */
-	_Atomic uint32_t life; /* one more for each process in this slot */
+	/* One more for each process in this slot. */
+	_Atomic uint32_t generation;
 	_Atomic uint32_t net; /* of its network namespace, which is */
 	_Atomic uint64_t netns; /* this one: registry_netns() */
 	/* UDP ports that it sends to port 4791 from; 0: no more. */

@@ -237,7 +237,7 @@ static enum verdict exec_atomic(struct roce_qp *qp, const struct roce_rx *pkt)
 		return err == -EBUSY ? V_RNR : V_ACCESS;
 	r->atomics[r->atomics_next] = (struct roce_atomic_done){
 		.kind = kind,
-		.place = r->place,
+		.stream_pos = r->stream_pos,
 		.orig = a.orig,
 	};
 	r->atomics_next = (r->atomics_next + 1) % r->atomics_size;
@@ -282,7 +282,8 @@ RSP_INLINE enum verdict deliver(struct roce_qp *qp, const struct roce_rx *pkt,
 
 static void remember_read(struct roce_responder *r, uint32_t npkts)
 {
-	r->reads[r->reads_next] = (struct roce_read_done){ r->place, npkts };
+	r->reads[r->reads_next] =
+		(struct roce_read_done){ r->stream_pos, npkts };
 	r->reads_next = (r->reads_next + 1) % r->reads_size;
 	if (r->reads_unknown)
 		r->reads_unknown--;
@@ -324,7 +325,7 @@ RSP_INLINE enum verdict execute(struct roce_qp *qp, const struct roce_rx *pkt,
 	if (v != PASS)
 		return v;
 	r->epsn = psn_add(r->epsn, span);
-	r->place += span;
+	r->stream_pos += span;
 	r->nak_seq_sent = r->rnr_sent = false;
 	if (r->nak_syndrome == (ROCE_AETH_NAK | ROCE_NAK_PSN))
 		r->nak_pending = false; /* the gap is closed before it left */

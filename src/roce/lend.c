@@ -27,7 +27,7 @@ void roce_rsp_set(struct roce_qp *qp, const struct roce_rsp_state *s)
 	struct roce_responder *r = &qp->rsp;
 
 	reorder_free(qp);
-	r->place += (s->epsn - r->epsn) & PSN_MASK;
+	r->stream_pos += (s->epsn - r->epsn) & PSN_MASK;
 	r->epsn = s->epsn & PSN_MASK;
 	r->msn = s->msn & PSN_MASK;
 	r->ack_back = s->ack_back & PSN_MASK;

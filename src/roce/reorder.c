@@ -46,9 +46,10 @@ static uint32_t slots_for(uint32_t mtu)
 	return round_up_pow2(KEPT_BYTES / mtu);
 }
 
-static struct kept *slot_of(struct reorder *e, uint64_t place)
+static struct kept *slot_of(struct reorder *e, uint64_t stream_pos)
 {
-	return (void *)(e->slot + (size_t)(place & (e->slots - 1)) * e->stride);
+	return (void *)(e->slot +
+			(size_t)(stream_pos & (e->slots - 1)) * e->stride);
 }
 
 static struct reorder *reorder_new(struct roce_qp *qp)
@@ -78,17 +79,17 @@ void reorder_free(struct roce_qp *qp)
 }
 
 /* Lets go of what the PSN that is due has passed. */
-static void pass_over(struct reorder *e, uint64_t place)
+static void pass_over(struct reorder *e, uint64_t stream_pos)
 {
-	for (; e->kept && e->begin < place; e->begin++) {
+	for (; e->kept && e->begin < stream_pos; e->begin++) {
 		struct kept *k = slot_of(e, e->begin);
 
 		e->kept -= k->here;
 		k->here = false;
 	}
-	e->begin = place;
+	e->begin = stream_pos;
 	if (!e->kept)
-		e->end = place;
+		e->end = stream_pos;
 }
 
 /* Whether both are the same request; AckReq may be new where it is repeated. */
@@ -116,7 +117,7 @@ bool reorder_keep(struct roce_qp *qp, const struct roce_rx *pkt)
 {
 	struct roce_responder *r = &qp->rsp;
 	const uint32_t ahead = (uint32_t)psn_diff(pkt->h.psn, r->epsn);
-	const uint64_t place = r->place + ahead;
+	const uint64_t stream_pos = r->stream_pos + ahead;
 	struct reorder *e = r->reorder;
 	struct kept *k;
 
@@ -133,24 +134,24 @@ bool reorder_keep(struct roce_qp *qp, const struct roce_rx *pkt)
 	if (!r->sport || pkt->sport != r->sport)
 		return false;
 	if (e)
-		pass_over(e, r->place);
-	if (place >= (e ? e->end : r->place) + GAP_PSNS)
+		pass_over(e, r->stream_pos);
+	if (stream_pos >= (e ? e->end : r->stream_pos) + GAP_PSNS)
 		return false;
 	if (!e) {
 		r->reorder = e = reorder_new(qp);
 		if (!e)
 			return false;
-		e->begin = e->end = r->place;
+		e->begin = e->end = r->stream_pos;
 	}
-	k = slot_of(e, place);
+	k = slot_of(e, stream_pos);
 	if (k->here) {
 		k->here = same_request(k, pkt);
 		e->kept -= !k->here;
 		return k->here;
 	}
 	e->kept++;
-	if (e->end < place + psn_span(qp, pkt))
-		e->end = place + psn_span(qp, pkt);
+	if (e->end < stream_pos + psn_span(qp, pkt))
+		e->end = stream_pos + psn_span(qp, pkt);
 	k->here = true;
 	k->pkt = *pkt;
 	k->pkt.payload = k->payload;
@@ -164,9 +165,9 @@ bool reorder_keep(struct roce_qp *qp, const struct roce_rx *pkt)
 bool reorder_take(struct roce_qp *qp, struct roce_rx *pkt)
 {
 	struct reorder *e = qp->rsp.reorder;
-	struct kept *k = slot_of(e, qp->rsp.place);
+	struct kept *k = slot_of(e, qp->rsp.stream_pos);
 
-	pass_over(e, qp->rsp.place);
+	pass_over(e, qp->rsp.stream_pos);
 	if (!e->kept || !k->here)
 		return false;
 	k->here = false;

@@ -448,9 +448,9 @@ static void rsp_acknowledge(struct roce_qp *qp, const struct roce_rx *pkt)
 /* ---- duplicates -------------------------------------------------------- */
 
 /* Where in the stream of requests a PSN is that lies before epsn. */
-static uint64_t place_of(const struct roce_responder *r, uint32_t psn)
+static uint64_t stream_pos_of(const struct roce_responder *r, uint32_t psn)
 {
-	return r->place - (uint32_t)psn_diff(r->epsn, psn);
+	return r->stream_pos - (uint32_t)psn_diff(r->epsn, psn);
 }
 
 /* Part of a read that has been executed: a requester has no more of them, and
@@ -460,7 +460,7 @@ static bool read_before(const struct roce_responder *r, uint32_t psn,
 {
 	for (uint32_t i = 0; i < r->reads_size; i++) {
 		const struct roce_read_done *d = &r->reads[i];
-		uint64_t at = place_of(r, psn) - d->place;
+		uint64_t at = stream_pos_of(r, psn) - d->stream_pos;
 
 		if (at < d->npkts && npkts <= d->npkts - at)
 			return true;
@@ -476,7 +476,7 @@ static bool read_before(const struct roce_responder *r, uint32_t psn,
  */
 static bool ack_ignored(struct roce_responder *r, uint32_t psn)
 {
-	const bool done = (uint32_t)psn_diff(r->epsn, psn) < r->place;
+	const bool done = (uint32_t)psn_diff(r->epsn, psn) < r->stream_pos;
 
 	if (psn != r->again_psn || !done)
 		r->again = 0;
@@ -510,7 +510,8 @@ __attribute__((noinline)) static void rsp_duplicate(struct roce_qp *qp,
 		for (uint32_t i = 0; i < r->atomics_size; i++) {
 			struct roce_atomic_done *a = &r->atomics[i];
 
-			if (a->place && a->place == place_of(r, pkt->h.psn) &&
+			if (a->stream_pos &&
+			    a->stream_pos == stream_pos_of(r, pkt->h.psn) &&
 			    rsp_count(r) < r->resp_size) {
 				rsp_owe_atomic(qp, a->kind, pkt->h.psn, r->msn,
 					       a->orig, true);

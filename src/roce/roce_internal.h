@@ -191,12 +191,12 @@ struct roce_response {
  */
 struct roce_atomic_done {
 	enum resp_kind kind;
-	uint64_t place; /* 0: none */
+	uint64_t stream_pos; /* 0: none */
 	uint64_t orig;
 };
 
 struct roce_read_done {
-	uint64_t place;
+	uint64_t stream_pos;
 	uint32_t npkts; /* 0: none */
 };
 
@@ -205,7 +205,7 @@ enum resp_in { IN_NOTHING, IN_SEND, IN_WRITE };
 
 struct roce_responder {
 	uint32_t epsn;
-	uint64_t place; /* of epsn in the stream of requests, from 1 on */
+	uint64_t stream_pos; /* of epsn in the stream of requests, from 1 on */
 	uint32_t ack_back; /* PSNs of reads and atomics right before epsn */
 	uint32_t msn;
 	enum resp_in in;

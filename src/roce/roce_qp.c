@@ -199,7 +199,7 @@ static void apply_values(struct roce_qp *qp, const struct ibv_qp_attr *a,
 		qp_public_set(&pub->dest_rd_atomic, a->max_dest_rd_atomic);
 	if (mask & IBV_QP_RQ_PSN) {
 		qp->rsp.epsn = a->rq_psn & PSN_MASK;
-		qp->rsp.place = 1;
+		qp->rsp.stream_pos = 1;
 		qp_public_set(&pub->rq_psn, qp->rsp.epsn);
 	}
 }

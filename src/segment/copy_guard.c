@@ -6,9 +6,9 @@
  * up the key; the owner that removes a key hides it, and then checks the words.
  * Both have a full fence in between, so one of them sees the other.
  *
- * A word names the life of its process. If that is over, or another process
- * has the slot, there is no copy: a process loses its lock on the slot when
- * its last thread has ended, and so no thread is in a system call.
+ * A word names the generation of its process. If that is over, or another
+ * process has the slot, there is no copy: a process loses its lock on the slot
+ * when its last thread has ended, and so no thread is in a system call.
  */
 #include "segment_internal.h"
 
@@ -26,7 +26,7 @@
 
 int copy_guard_enter(struct segment_peer *p)
 {
-	uint32_t life = p->segment->life;
+	uint32_t generation = p->segment->generation;
 	uint32_t taken =
 		atomic_load_explicit(&p->guards_taken, memory_order_relaxed);
 	uint32_t bit, i;
@@ -42,7 +42,7 @@ int copy_guard_enter(struct segment_peer *p)
 		memory_order_relaxed));
 	/* What it counts on from may be another's, or scribbled over. */
 	word = atomic_load_explicit(&p->guard->word[i], memory_order_relaxed);
-	word = (uint64_t)life << 32 | (uint32_t)(word + 1) | 1;
+	word = (uint64_t)generation << 32 | (uint32_t)(word + 1) | 1;
 	atomic_store(&p->guard->word[i], word);
 	atomic_thread_fence(memory_order_seq_cst);
 	return (int)i;
@@ -53,16 +53,18 @@ void copy_guard_exit(struct segment_peer *p, int guard)
 	_Atomic uint64_t *at = &p->guard->word[guard];
 	uint64_t word = atomic_load_explicit(at, memory_order_relaxed);
 
-	/* To the next even number, life and all. */
-	word = (uint64_t)p->segment->life << 32 | ((uint32_t)(word + 1) & ~1u);
+	/* To the next even number, generation and all. */
+	word = (uint64_t)p->segment->generation << 32 |
+	       ((uint32_t)(word + 1) & ~1u);
 	atomic_store_explicit(at, word, memory_order_release);
 	atomic_fetch_and_explicit(&p->guards_taken, ~(1u << guard),
 				  memory_order_release);
 }
 
-static bool copier_lives(const struct segment *s, unsigned slot, uint32_t life)
+static bool copier_lives(const struct segment *s, unsigned slot,
+			 uint32_t generation)
 {
-	return registry_life(s->registry, slot) == life &&
+	return registry_generation(s->registry, slot) == generation &&
 	       registry_alive(s->registry, slot);
 }
 

@@ -158,7 +158,7 @@ static int fill_head(struct segment *s, struct segment_head *h, uint32_t flags)
 	h->id = random[0];
 	h->probe_addr = (uintptr_t)&s->probe;
 	h->probe_value = s->probe;
-	h->life = s->life;
+	h->generation = s->generation;
 	h->pid = (uint32_t)getpid();
 	h->flags = flags;
 	h->size = SEGMENT_SIZE;
@@ -247,7 +247,7 @@ int segment_create(struct segment **out, struct registry *r, uint32_t flags)
 		return segment_error(-ENOMEM, "out of memory");
 	s->registry = r;
 	s->slot = registry_slot(r);
-	s->life = registry_life(r, s->slot);
+	s->generation = registry_generation(r, s->slot);
 	s->fd = s->fifo = -1;
 	pthread_mutex_init(&s->lock, NULL);
 	err = make_file(s, &s->map);
@@ -345,7 +345,7 @@ void segment_away(struct segment *s)
 	segment_detach_all(s);
 	copy_tables(s, s->blank);
 	h->flags = s->head->flags;
-	h->life = s->life;
+	h->generation = s->generation;
 	map_replace(s, s->blank);
 	clear_tables(s, s->old);
 	copy_guard_wait_at(s, s->old);
@@ -381,7 +381,7 @@ int segment_back(struct segment *s)
 	int err;
 
 	s->slot = registry_slot(s->registry);
-	s->life = registry_life(s->registry, s->slot);
+	s->generation = registry_generation(s->registry, s->slot);
 	err = sys_file_limit(SEGMENT_SIZE);
 	err = err ? segment_error(
 			    err,

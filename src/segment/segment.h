@@ -85,7 +85,7 @@ enum segment_table {
 /* A number on a cache line of its own. */
 struct segment_lock {
 	_Alignas(64) _Atomic uint64_t
-		word; /* 0: free; else life << 32 | slot + 1 */
+		word; /* 0: free; else generation << 32 | slot + 1 */
 };
 
 /* The first page. Above the line it is constant once magic is set. */
@@ -96,7 +96,7 @@ struct segment_head {
 	uint64_t id; /* as in the registry's slot */
 	uint64_t probe_addr; /* where in the process this value lies: whoever */
 	uint64_t probe_value; /* reads it there has the right process */
-	uint32_t life; /* registry_life() of the owner */
+	uint32_t generation; /* registry_generation() of the owner */
 	uint32_t pid; /* for people */
 	uint32_t flags; /* SEGMENT_PLAIN, SEGMENT_NO_COPY */
 	uint32_t size; /* SEGMENT_SIZE */
@@ -116,7 +116,7 @@ struct segment_head {
 
 /*
  * A line for each process that copies: a word for each of its threads that do,
- * life << 32 | count; odd while the thread is inside.
+ * generation << 32 | count; odd while the thread is inside.
  */
 struct copy_guard {
 	_Alignas(64) _Atomic uint64_t word[COPY_GUARD_WORDS];
@@ -209,7 +209,7 @@ struct segment_peer {
 	/* For others to read */
 	_Alignas(64) uint64_t id;
 	unsigned slot;
-	uint32_t life;
+	uint32_t generation;
 	uint32_t flags; /* of its segment */
 	bool self; /* another thread of this process is the other end */
 	struct segment_head *head; /* writable: hostile, look once */

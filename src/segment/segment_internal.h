@@ -14,7 +14,7 @@
 struct segment {
 	struct registry *registry;
 	unsigned slot;
-	uint32_t life;
+	uint32_t generation;
 	uint8_t *map; /* all of it */
 	struct segment_head *head; /* at its beginning */
 	uint8_t *blank, *old; /* while it goes away */
@@ -49,7 +49,7 @@ static inline size_t table_room(enum segment_table t)
 /* What the atomics locks and copy guards name a process by. */
 static inline uint64_t segment_holder(const struct segment *s)
 {
-	return (uint64_t)s->life << 32 | (s->slot + 1);
+	return (uint64_t)s->generation << 32 | (s->slot + 1);
 }
 
 /* We have a ring in the peer's segment. */

@@ -128,7 +128,7 @@ static struct segment_peer *peer_attach(struct segment *s, unsigned slot)
 		.wake_fd = -1,
 		.pid = pid,
 		.can_copy = -1,
-		.life = registry_life(s->registry, slot),
+		.generation = registry_generation(s->registry, slot),
 	};
 	if (!p->id || (p->self ? map_own(p) : map_others(p)) ||
 	    !segment_peer_current(p)) {

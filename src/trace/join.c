@@ -30,7 +30,7 @@ struct map {
 	size_t size, used; /* size: a power of two, or 0 */
 };
 
-static size_t map_place(const struct map *m, uint64_t key)
+static size_t map_bucket(const struct map *m, uint64_t key)
 {
 	uint64_t h = key * 0x9e3779b97f4a7c15u;
 	size_t i = (size_t)(h ^ h >> 29) & (m->size - 1);
@@ -46,7 +46,7 @@ static uint32_t map_get(const struct map *m, uint64_t key)
 
 	if (!m->size)
 		return TRACE_NOTHING;
-	i = map_place(m, key);
+	i = map_bucket(m, key);
 	return m->key[i] ? m->value[i] : TRACE_NOTHING;
 }
 
@@ -66,7 +66,7 @@ static int map_set(struct map *m, uint64_t key, uint32_t value)
 		}
 		for (i = 0; i < m->size; i++)
 			if (m->key[i]) {
-				const size_t to = map_place(&more, m->key[i]);
+				const size_t to = map_bucket(&more, m->key[i]);
 
 				more.key[to] = m->key[i];
 				more.value[to] = m->value[i];
@@ -76,7 +76,7 @@ static int map_set(struct map *m, uint64_t key, uint32_t value)
 		free(m->value);
 		*m = more;
 	}
-	i = map_place(m, key);
+	i = map_bucket(m, key);
 	m->used += !m->key[i];
 	m->key[i] = key;
 	m->value[i] = value;

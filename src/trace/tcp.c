@@ -142,7 +142,7 @@ void tcp_data(struct pcap_tcp *t, bool outbound, const struct iovec *iov,
 		n = message_len(w, reply) - w->have;
 		n = MIN(n, MIN(len, iov->iov_len - at));
 		/* The program may have taken it away since it was sent. */
-		if (n && guard_place(w->buf + w->have, p, n, p))
+		if (n && guard_copy(w->buf + w->have, p, n, p))
 			memset(w->buf + w->have, 0, n);
 		w->have += n;
 		at += n;

@@ -39,7 +39,7 @@ struct shca_live {
 	struct ibv_context *context;
 	uint32_t handle;
 	enum shca_kind kind;
-	uint32_t made; /* check_place() */
+	uint32_t made; /* check_callsite() */
 	bool stays; /* the library's own, or reported as left behind */
 };
 

@@ -165,7 +165,7 @@ static inline void shca_qp_note_posted(const struct shca_qp *qp,
 				       const struct qp_sq *sq)
 {
 	if (__builtin_expect(qp->posted != NULL, 0))
-		qp->posted[(sq->tail - 1) & (sq->depth - 1)] = check_place();
+		qp->posted[(sq->tail - 1) & (sq->depth - 1)] = check_callsite();
 }
 
 /* A packet for it; lock held, not dead. */
@@ -177,7 +177,7 @@ void shca_qp_kill(struct shca_qp *qp);
 /* Where a script wants that. */
 static inline void shca_qp_doom(struct shca_qp *qp)
 {
-	if (__builtin_expect(atomic_load_explicit(&qp->sched.doomed,
+	if (__builtin_expect(atomic_load_explicit(&qp->sched.kill_line,
 						  memory_order_relaxed),
 			     0))
 		shca_qp_kill(qp);

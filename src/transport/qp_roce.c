@@ -56,7 +56,7 @@ static void qp_roce_query(const struct qp *core, struct ibv_qp_attr *attr,
 /* A script kills it (hooks/faults.h): as if it had failed by itself. */
 void shca_qp_kill(struct shca_qp *qp)
 {
-	const unsigned line = atomic_exchange(&qp->sched.doomed, 0);
+	const unsigned line = atomic_exchange(&qp->sched.kill_line, 0);
 
 	if (qp->core->state < IBV_QPS_RTR || qp->core->state == IBV_QPS_ERR)
 		return;

@@ -89,9 +89,11 @@ struct shca_process {
 		pthread_mutex_t late_lock; /* before a CQ's */
 		struct shca_cq *late; /* whose events are moderated */
 
-		struct lock bare_lock; /* before a channel's, tried after it */
-		struct shca_channel *bare; /* that has events without a token */
-		struct engine_alarm bare_alarm;
+		struct lock
+			untokened_lock; /* before a channel's, tried after it */
+		struct shca_channel
+			*untokened; /* that has events without a token */
+		struct engine_alarm untokened_alarm;
 	} cqs;
 
 	struct { /* verbs/xrcd.c, src/xrc */

@@ -6,11 +6,10 @@
  * them. A thread that waits for an event receives packets itself meanwhile; the
  * event that it raises so for itself is not counted. Nor are those that it has
  * raised besides, or when it posted (over iWARP a SEND completes there), if it
- * comes for them at once, as far as is known (BARE_NS): with a SEND's completion
- * there is mostly the ACK's. The lock between
- * ibv_start_poll() and ibv_end_poll() excludes other pollers only: the program
- * may post between two completions, to a QP that is just then completing to the
- * same CQ.
+ * comes for them at once, as far as is known (UNTOKENED_NS): with a SEND's
+ * completion there is mostly the ACK's. The lock between ibv_start_poll() and
+ * ibv_end_poll() excludes other pollers only: the program may post between two
+ * completions, to a QP that is just then completing to the same CQ.
  */
 #include "verbs.h"
 
@@ -44,8 +43,8 @@
  * looks at the clock. That may be late for a program that sleeps in poll(2)
  * next, so it happens to such a program less and less often.
  */
-#define BARE_NS 200000
-#define BARE_SKIP_MAX 1024
+#define UNTOKENED_NS 200000
+#define UNTOKENED_SKIP_MAX 1024
 
 /* How close two readings of a clock are around a good one of another, and what
  * counts as a time that was set. */
@@ -99,9 +98,9 @@ static bool channel_is_waited_for(const struct shca_channel *ch)
 /* Gives the events of a channel that have no token one each. Lock held. */
 static void untokened_count(struct shca_channel *ch)
 {
-	if (ch->bare)
-		shca_token_put(ch->ch.fd, ch->bare);
-	ch->bare = 0;
+	if (ch->untokened)
+		shca_token_put(ch->ch.fd, ch->untokened);
+	ch->untokened = 0;
 }
 
 /* Leaves them as they are until the alarm, if that is likely to be for long
@@ -111,18 +110,18 @@ static void untokened_leave(struct shca_channel *ch)
 	struct engine *e = to_ctx(ch->ch.context)->engine;
 	struct shca_process *proc = to_process(e);
 
-	if (!ch->bare)
+	if (!ch->untokened)
 		return;
 	if (!backoff_skips(&ch->left) && !ch->reading &&
-	    engine_alarm_is_free(e) && lock_try(&proc->cqs.bare_lock)) {
-		if (!proc->cqs.bare || proc->cqs.bare == ch) {
-			proc->cqs.bare = ch;
-			engine_alarm_set(e, &proc->cqs.bare_alarm,
-					 clock_ns() + BARE_NS);
-			lock_drop(&proc->cqs.bare_lock);
+	    engine_alarm_is_free(e) && lock_try(&proc->cqs.untokened_lock)) {
+		if (!proc->cqs.untokened || proc->cqs.untokened == ch) {
+			proc->cqs.untokened = ch;
+			engine_alarm_set(e, &proc->cqs.untokened_alarm,
+					 clock_ns() + UNTOKENED_NS);
+			lock_drop(&proc->cqs.untokened_lock);
 			return;
 		}
-		lock_drop(&proc->cqs.bare_lock);
+		lock_drop(&proc->cqs.untokened_lock);
 	}
 	untokened_count(ch);
 }
@@ -133,36 +132,36 @@ static void untokened_taken(struct shca_channel *ch)
 	struct shca_process *proc = to_process(to_ctx(ch->ch.context)->engine);
 
 	backoff_succeed(&ch->left);
-	if (!lock_try(&proc->cqs.bare_lock))
+	if (!lock_try(&proc->cqs.untokened_lock))
 		return;
-	if (proc->cqs.bare == ch) {
-		proc->cqs.bare = NULL;
-		atomic_store(&proc->cqs.bare_alarm.due, UINT64_MAX);
+	if (proc->cqs.untokened == ch) {
+		proc->cqs.untokened = NULL;
+		atomic_store(&proc->cqs.untokened_alarm.due, UINT64_MAX);
 	}
-	lock_drop(&proc->cqs.bare_lock);
+	lock_drop(&proc->cqs.untokened_lock);
 }
 
 static void channel_late(struct engine *e, uint64_t now)
 {
 	static const struct backoff_rule rule = { .first = 1,
-						  .most = BARE_SKIP_MAX };
+						  .most = UNTOKENED_SKIP_MAX };
 	struct shca_process *proc = to_process(e);
 	struct shca_channel *ch;
 
-	lock_take(&proc->cqs.bare_lock);
-	ch = proc->cqs.bare;
-	if (ch && atomic_load(&proc->cqs.bare_alarm.due) <= now) {
+	lock_take(&proc->cqs.untokened_lock);
+	ch = proc->cqs.untokened;
+	if (ch && atomic_load(&proc->cqs.untokened_alarm.due) <= now) {
 		pthread_mutex_lock(&ch->lock);
-		if (ch->bare && !ch->waits) {
+		if (ch->untokened && !ch->waits) {
 			backoff_fail(&ch->left, &rule);
 			untokened_count(ch);
 		}
 		pthread_mutex_unlock(&ch->lock);
-		proc->cqs.bare = NULL;
+		proc->cqs.untokened = NULL;
 	}
-	if (!proc->cqs.bare)
-		atomic_store(&proc->cqs.bare_alarm.due, UINT64_MAX);
-	lock_drop(&proc->cqs.bare_lock);
+	if (!proc->cqs.untokened)
+		atomic_store(&proc->cqs.untokened_alarm.due, UINT64_MAX);
+	lock_drop(&proc->cqs.untokened_lock);
 }
 
 int shca_channel_destroy(struct ibv_comp_channel *ibch)
@@ -184,10 +183,10 @@ int shca_channel_destroy(struct ibv_comp_channel *ibch)
 	pthread_mutex_unlock(&ch->lock);
 	if (busy)
 		return shca_busy(ibch, "the completion channel");
-	lock_take(&proc->cqs.bare_lock);
-	if (proc->cqs.bare == ch)
-		proc->cqs.bare = NULL;
-	lock_drop(&proc->cqs.bare_lock);
+	lock_take(&proc->cqs.untokened_lock);
+	if (proc->cqs.untokened == ch)
+		proc->cqs.untokened = NULL;
+	lock_drop(&proc->cqs.untokened_lock);
 	/* A thread that sleeps there sleeps on, as with a NIC. */
 	if (used) {
 		retired_keep(&channels, &ch->kept);
@@ -224,7 +223,7 @@ static void channel_push(struct shca_channel *ch, struct shca_cq *cq)
 		ch->queue[ch->tail++ & (ch->size - 1)] = cq;
 		counted = !(ch->waits || channel_is_waited_for(ch)) ||
 			  !pthread_equal(ch->waiter, pthread_self());
-		ch->bare += !counted;
+		ch->untokened += !counted;
 		if (!counted && !ch->waits)
 			untokened_leave(ch);
 	}
@@ -245,8 +244,8 @@ static uint32_t channel_clean(struct shca_channel *ch, struct shca_cq *cq)
 
 		if (other != cq)
 			ch->queue[kept++ & (ch->size - 1)] = other;
-		else if (ch->bare)
-			ch->bare--;
+		else if (ch->untokened)
+			ch->untokened--;
 		else
 			shca_token_drop(ch->ch.fd);
 	}
@@ -282,9 +281,9 @@ static bool channel_arrived(void *arg)
 /* Takes an event that has no token, if there is one. Lock held. */
 static struct shca_cq *untokened_take(struct shca_channel *ch)
 {
-	if (!ch->bare)
+	if (!ch->untokened)
 		return NULL;
-	ch->bare--;
+	ch->untokened--;
 	return channel_pop(ch);
 }
 
@@ -311,7 +310,7 @@ static bool wait_begin(struct shca_channel *ch, struct shca_cq **cq)
 		ch->waits = false;
 	if (!ch->waits) {
 		*cq = untokened_take(ch);
-		if (*cq && !ch->bare)
+		if (*cq && !ch->untokened)
 			untokened_taken(ch);
 		free = ch->head == ch->tail && !*cq;
 	}
@@ -1158,6 +1157,6 @@ int shca_cqs_init(struct engine *e)
 	struct shca_process *proc = to_process(e);
 
 	pthread_mutex_init(&proc->cqs.late_lock, NULL);
-	engine_alarm_add(e, &proc->cqs.bare_alarm, channel_late);
+	engine_alarm_add(e, &proc->cqs.untokened_alarm, channel_late);
 	return 0;
 }

@@ -20,8 +20,8 @@ struct shca_channel {
 	pthread_t waiter;
 	uint32_t reading; /* threads that wait for a token instead */
 	uint32_t
-		bare; /* in the queue, put there by that thread: no token yet */
-	struct backoff left; /* a try: to leave bare ones without */
+		untokened; /* in the queue, put there by that thread: no token yet */
+	struct backoff left; /* a try: to leave untokened ones without */
 	_Atomic unsigned
 		prompt; /* events in a row that nobody had waited for */
 	_Atomic bool closed; /* it has been destroyed */

@@ -98,7 +98,7 @@ void shca_live_add(struct shca_live *l, void *object, enum shca_kind kind)
 		.context = context_of(object),
 		.handle = *handle_of(object, kind),
 		.kind = kind,
-		.made = check_on() ? check_place() : 0,
+		.made = check_on() ? check_callsite() : 0,
 	};
 	if (nlive >= nbuckets)
 		buckets_grow();

@@ -9,7 +9,7 @@
  */
 #include "verbs.h"
 
-#include "base/place.h"
+#include "base/store_tail.h"
 #include "base/sys.h"
 #include "base/why.h"
 #include "link/exported_keys.h"
@@ -180,13 +180,14 @@ int shca_odp_touch(const void *p, size_t len, bool write)
 
 int shca_odp_store(void *dst, const void *src, size_t len)
 {
-	/* As place() does, but for the kernel's way with each of the two. */
-	const size_t tail = place_tail(len), first = len - tail;
+	/* As store_tail_last() does, but for the kernel's way with each of the
+	 * two. */
+	const size_t tail = store_tail(len), first = len - tail;
 	const struct iovec from = { (void *)(uintptr_t)src, len };
 	const struct iovec to[2] = { { dst, first },
 				     { (uint8_t *)dst + first, tail } };
 	const struct iovec last = { (uint8_t *)(uintptr_t)src + first, tail };
-	const bool once = PLACE_IN_ORDER || !first;
+	const bool once = STORE_IN_ORDER || !first;
 	ssize_t n = process_vm_writev(getpid(), &from, 1, to, once ? 2 : 1, 0);
 
 	if (!once && n == (ssize_t)first) {
@@ -198,7 +199,7 @@ int shca_odp_store(void *dst, const void *src, size_t len)
 	if (n >= 0 || errno == EFAULT || shca_odp_touch(dst, len, true))
 		return -EFAULT;
 	/* A sandbox forbids the call. */
-	place(dst, src, len);
+	store_tail_last(dst, src, len);
 	return 0;
 }
 

@@ -123,7 +123,7 @@ static void env_fill(struct shca_process *p)
 		.base.invalidate = shca_mw_env_invalidate,
 		.base.bind_mw = shca_mw_env_bind,
 		.base.guarded = guard_run,
-		.base.place = guard_place,
+		.base.copy = guard_copy,
 		.base.odp_touch = shca_odp_touch,
 		.base.odp_store = shca_odp_store,
 		.base.event = event,

@@ -188,7 +188,9 @@ static void begin_anew(struct end *e, struct end *o)
 	struct shm_in *in;
 
 	link_way_forget(&e->way);
-	e->way = (struct link_way){ .own = e->qpn, .life = 9, .keys = &keys };
+	e->way = (struct link_way){ .own = e->qpn,
+				    .generation = 9,
+				    .keys = &keys };
 	memset(e->mark, 0, sizeof(e->mark));
 	head(e)->asleep = head(e)->poked = 0;
 	for (int t = 0; t < SEGMENT_TABLES; t++) {
@@ -204,11 +206,11 @@ static void begin_anew(struct end *e, struct end *o)
 	in = e->shm->in[from];
 	memset(e->ring, 0, sizeof(*e->ring));
 	ring_in_reset(&in->ring);
-	in->broken_life = 0;
-	in->life = 0;
+	in->broken_generation = 0;
+	in->generation = 0;
 	memset(o->ring, 0, sizeof(*o->ring));
 	FUZZ_CHECK(!ring_out_attach(&p->out, o->ring,
-				    shm_life(e->shm->head->life)));
+				    shm_generation(e->shm->head->generation)));
 	p->nacks = 0;
 	p->full_ns = 0;
 	p->base.starved = false;
@@ -244,7 +246,7 @@ static uint8_t opcode(struct input *in)
 /* Names, nearly right. */
 static uint32_t put_names(struct input *in, uint8_t *to, uint32_t *len)
 {
-	struct shm_ref ref = { .qpn = ends[0].qpn, .life = 9 };
+	struct shm_ref ref = { .qpn = ends[0].qpn, .generation = 9 };
 	uint32_t n = take(in, 1) % (SHM_PIECES + 3), each = take(in, 2);
 
 	*len = 0;
@@ -285,7 +287,7 @@ static void put_record(struct input *in, struct end *from, struct end *to)
 	if (f & ROCE_F_ATOMICETH)
 		bytes += (uint32_t)sizeof(struct shm_ext_atomic);
 	if (flags & RING_F_EXT)
-		bytes += (uint32_t)sizeof(struct shm_ext_far);
+		bytes += (uint32_t)sizeof(struct shm_ext_addr);
 	write_some(in, data, bytes);
 	if (flags & RING_F_REF)
 		bytes += put_names(in, data + bytes, &len);

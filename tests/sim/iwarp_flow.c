@@ -5,7 +5,7 @@
 #include "iwarp_pair.h"
 
 #include "base/bytes.h"
-#include "base/place.h"
+#include "base/store_tail.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -567,7 +567,8 @@ static void null_key(void **state)
 }
 
 /* Payload that the socket places: the last bytes of a segment are a piece of
- * their own, behind all others; or none where that is not enough (base/place.h). */
+ * their own, behind all others; or none where that is not enough
+ * (base/store_tail.h). */
 static void direct(void **state)
 {
 	struct iw_opts o = iw_default;
@@ -587,16 +588,16 @@ static void direct(void **state)
 	memcpy(head, b->in.buf + b->in.head, 26);
 	iwarp_rx(b->qp, head, 26);
 	assert_int_equal(iwarp_rx_direct(b->qp, iov, 4),
-			 PLACE_IN_ORDER ? 2 : 1);
+			 STORE_IN_ORDER ? 2 : 1);
 	assert_int_equal(iov[0].iov_len, 50000 - 10 - 8);
 	assert_true((uintptr_t)iov[0].iov_base == addr(b, (1 << 20) + 10));
-	if (PLACE_IN_ORDER)
+	if (STORE_IN_ORDER)
 		assert_int_equal(iov[1].iov_len, 8);
-	iwarp_rx_placed(b->qp, 50000 - 10 - (PLACE_IN_ORDER ? 3 : 8));
+	iwarp_rx_placed(b->qp, 50000 - 10 - (STORE_IN_ORDER ? 3 : 8));
 	/* Too little for the direct way. */
 	assert_int_equal(iwarp_rx_direct(b->qp, iov, 4), 0);
 	assert_int_equal(iwarp_qp_stats(b->qp)->rx_direct,
-			 50000 - 10 - (PLACE_IN_ORDER ? 3 : 8));
+			 50000 - 10 - (STORE_IN_ORDER ? 3 : 8));
 	assert_true(iw_keys_free(p));
 	iw_pair_free(p);
 }

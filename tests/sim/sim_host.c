@@ -28,7 +28,7 @@ struct source {
 	struct qp_source base;
 	struct sim *sim;
 	const struct sim_qp *q;
-	uint32_t life; /* of q->pub */
+	uint32_t generation; /* of q->pub */
 	uint32_t last_psn;
 	bool request;
 	size_t n;
@@ -97,7 +97,7 @@ enum sim_way sim_way_next(struct sim *s, int from, struct roce_batch *b)
 
 static bool is_void(const struct source *s)
 {
-	if (qp_public_get(&s->q->pub->generation) != s->life)
+	if (qp_public_get(&s->q->pub->generation) != s->generation)
 		return true;
 	for (size_t i = 0; i < s->n; i++) {
 		const struct piece *p = &s->piece[i];
@@ -175,7 +175,7 @@ static void source_set(struct source *s, struct sim *sim,
 	s->base = (struct qp_source){ source_read, sizeof(*s) };
 	s->sim = sim;
 	s->q = q;
-	s->life = qp_public_get(&q->pub->generation);
+	s->generation = qp_public_get(&q->pub->generation);
 	s->last_psn = p->last_psn;
 	s->request = roce_opcode(p->h.opcode)->flags & ROCE_F_REQUEST;
 	assert(p->niov <= PIECES);

@@ -305,7 +305,7 @@ static uint8_t *memory(struct player *p, uint32_t stag, uint64_t at)
 static void publish(struct player *p, struct region *r)
 {
 	struct keys *k = &p->node->keys;
-	struct key_entry *e = &k->entry[keys_place(k, r->stag)];
+	struct key_entry *e = &k->entry[keys_index(k, r->stag)];
 
 	r->mem = calloc(1, r->end - r->begin + 1);
 	assert_non_null(r->mem);

@@ -125,7 +125,7 @@ static inline void take(struct ends *e, uint32_t bytes, enum ring_ack_note v)
 
 	assert_true(ring_ready(&e->in));
 	assert_true(ring_get(&e->in, &rec));
-	assert_int_equal(ring_life(&rec), LIFE);
+	assert_int_equal(ring_generation(&rec), LIFE);
 	assert_true(is(e, &e->in, &rec, e->got, bytes));
 	e->got++;
 	ring_release(&e->in, v);

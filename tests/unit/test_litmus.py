@@ -89,8 +89,8 @@ def torn(r):
 
 # name: (as it is, without what it needs, what must not happen, memory before)
 CASES = {
-    # qp/direct.c direct_copy(), verbs/memory.c shca_odp_store(), base/place.h place();
-    # qp/memory.c fill_run() and iwarp/segment.c by place() of the last bytes.
+    # qp/direct.c direct_copy(), verbs/memory.c shca_odp_store(), base/store_tail.h store_tail_last();
+    # qp/memory.c fill_run() and iwarp/segment.c by store_tail_last() of the last bytes.
     "tail": ([[W("body", 1), FULL, W("tail", 1)], POLL],
              [[W("body", 1), W("tail", 1)], POLL], stale, {}),
     # Two writes, data and then a flag: segment/copy_guard.c exit and enter.

@@ -399,11 +399,12 @@ static void visitor_is_asked_whether_it_is_inside(void **state)
 	struct copy_guard *visit =
 		(void *)((uint8_t *)(uintptr_t)segment_head(e.s) +
 			 SEGMENT_GUARDS_OFFSET);
-	const uint64_t life = (uint64_t)registry_life(e.r, n.slot) << 32;
+	const uint64_t generation = (uint64_t)registry_generation(e.r, n.slot)
+				    << 32;
 
 	(void)state;
 	node_do(&n, 'e');
-	atomic_store(&visit[n.slot].word[5], life | 77);
+	atomic_store(&visit[n.slot].word[5], generation | 77);
 	node_tell(&n, 'a');
 	/* And who is inside stays so. */
 	while (atomic_load(&visit[n.slot].word[5]) & 1) {
@@ -416,8 +417,8 @@ static void visitor_is_asked_whether_it_is_inside(void **state)
 	assert_true(atomic_load(&visit[n.slot].word[0]) & 1);
 	node_wait(&n, 'a');
 	node_do(&n, 'x');
-	atomic_store(&visit[n.slot].word[0], life | 77);
-	atomic_store(&visit[n.slot].word[5], life | 77);
+	atomic_store(&visit[n.slot].word[0], generation | 77);
+	atomic_store(&visit[n.slot].word[5], generation | 77);
 	node_tell(&n, 'a');
 	copy_guard_wait(e.s);
 	node_wait(&n, 'a');

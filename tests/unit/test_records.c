@@ -41,8 +41,9 @@ static int begin(void **state)
 	ngot = 0;
 	acks = false;
 	return !peer || shm_create(&shm, &cfg, end[0].s) ||
-	       ring_out_attach(&out, peer->ring,
-			       shm_life(segment_head(end[1].s)->life));
+	       ring_out_attach(
+		       &out, peer->ring,
+		       shm_generation(segment_head(end[1].s)->generation));
 }
 
 static int finish(void **state)
@@ -151,11 +152,11 @@ static void check_plain(const struct roce_rx *pkt, uint32_t psn)
 
 static void packets_have_nothing_of_others(void **state)
 {
-	const struct shm_ext_far far = { .qkey = 5,
-					 .src_qpn = 6,
-					 .tclass = 7,
-					 .sgid.raw = { 1 },
-					 .dgid.raw = { 2 } };
+	const struct shm_ext_addr addr = { .qkey = 5,
+					   .src_qpn = 6,
+					   .tclass = 7,
+					   .sgid.raw = { 1 },
+					   .dgid.raw = { 2 } };
 	const struct shm_ext_atomic a = { 8, 9 };
 	struct {
 		struct shm_ref ref;
@@ -172,7 +173,8 @@ static void packets_have_nothing_of_others(void **state)
 		{ ROCE_FETCH_ADD, 0, 0, &a, sizeof(a) },
 		{ ROCE_ACK, 0, 0, NULL, 0 },
 		{ ROCE_ATOMIC_ACK, 0, 0, NULL, 0 },
-		{ ROCE_UD | ROCE_SEND_ONLY, RING_F_EXT, 0, &far, sizeof(far) },
+		{ ROCE_UD | ROCE_SEND_ONLY, RING_F_EXT, 0, &addr,
+		  sizeof(addr) },
 		{ ROCE_SEND_ONLY, RING_F_REF, 3, &named, sizeof(named) },
 		/* What is no packet leaves nothing, either. */
 		{ ROCE_FETCH_ADD, 0, 0, NULL, 0 },

@@ -134,11 +134,11 @@ static void after_any_instruction(void **arg)
 }
 
 /* For ever, in another process. */
-static void produce_for_ever(struct ends *e, uint16_t life)
+static void produce_for_ever(struct ends *e, uint16_t generation)
 {
 	struct ring_ack ack;
 
-	if (ring_out_attach(&e->out, e->mem, life))
+	if (ring_out_attach(&e->out, e->mem, generation))
 		_exit(1);
 	for (e->put = 0;;) {
 		if (!put(e, bytes_of(e->put, 1000), 1) || e->put % 3 == 0) {
@@ -149,8 +149,9 @@ static void produce_for_ever(struct ends *e, uint16_t life)
 	}
 }
 
-/* The next record, of the same life or the first one of a later life. */
-static bool consume(struct ends *e, uint16_t *life)
+/* The next record, of the same generation or the first one of a later
+ * generation. */
+static bool consume(struct ends *e, uint16_t *generation)
 {
 	struct ring_rec rec = { .word = 0 };
 
@@ -158,9 +159,9 @@ static bool consume(struct ends *e, uint16_t *life)
 		assert_null(e->in.broken);
 		return false;
 	}
-	if (ring_life(&rec) != *life) {
-		assert_true(ring_life(&rec) > *life);
-		*life = ring_life(&rec);
+	if (ring_generation(&rec) != *generation) {
+		assert_true(ring_generation(&rec) > *generation);
+		*generation = ring_generation(&rec);
 		e->got = 0;
 	}
 	assert_true(is(e, &e->in, &rec, e->got, bytes_of(e->got, 1000)));
@@ -173,18 +174,18 @@ static void killed(void **arg)
 {
 	struct ends *e = ends_new();
 	uint64_t state = rnd_seed();
-	uint16_t life, seen = 0;
+	uint16_t generation, seen = 0;
 	uint32_t want;
 	pid_t pid;
 
 	(void)arg;
-	for (life = 1; life <= 300; life++) {
+	for (generation = 1; generation <= 300; generation++) {
 		pid = fork_child();
 		assert_true(pid >= 0);
 		if (!pid)
-			produce_for_ever(e, life);
+			produce_for_ever(e, generation);
 		want = 1 + (uint32_t)(rnd(&state) % 1000);
-		while (seen != life || e->got < want) {
+		while (seen != generation || e->got < want) {
 			if (consume(e, &seen))
 				continue;
 			assert_int_equal(waitpid(pid, NULL, WNOHANG), 0);

@@ -9,7 +9,7 @@
 
 #include "gid.h"
 
-#include "engine/internal.h"
+#include "engine/engine_internal.h"
 #include "link/shm.h"
 #include "segment/segment.h"
 

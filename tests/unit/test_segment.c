@@ -189,7 +189,7 @@ static void peer_that_leaves_is_not_current(void **state)
 	q = segment_peer_get(e.s, n.slot);
 	assert_non_null(q);
 	assert_ptr_not_equal(q, p);
-	assert_true(q->life != p->life);
+	assert_true(q->generation != p->generation);
 	memset(p->ring, 1, SEGMENT_RING_SIZE); /* still mapped */
 	segment_peer_put(p);
 	segment_peer_put(q);

@@ -549,7 +549,7 @@ static bool accepts_as(uint8_t opcode, uint32_t flags, uint32_t len,
 
 static void malformed_records_are_dropped(void **state)
 {
-	const uint32_t far = sizeof(struct shm_ext_far);
+	const uint32_t addr = sizeof(struct shm_ext_addr);
 	const uint8_t ud = ROCE_UD | ROCE_SEND_ONLY;
 	static const uint32_t qpns[] = { 0, 1, ROCE_MULTICAST_QPN };
 	struct ring_rec rec = { .word = 0 };
@@ -562,31 +562,33 @@ static void malformed_records_are_dropped(void **state)
 	assert_false(accepts_as(ROCE_SEND_ONLY, 0, 101, 100));
 	assert_false(accepts_as(ROCE_SEND_ONLY, 0, 99, 100));
 	assert_false(accepts_as(ROCE_SEND_ONLY, 0, UINT32_MAX, 0));
-	assert_true(accepts_as(ROCE_SEND_ONLY, RING_F_EXT, 3, far + 3));
-	assert_false(accepts_as(ROCE_SEND_ONLY, RING_F_EXT, 0, far - 1));
-	assert_false(accepts_as(ROCE_SEND_ONLY, RING_F_EXT, far + 3, far + 3));
+	assert_true(accepts_as(ROCE_SEND_ONLY, RING_F_EXT, 3, addr + 3));
+	assert_false(accepts_as(ROCE_SEND_ONLY, RING_F_EXT, 0, addr - 1));
 	assert_false(
-		accepts_as(ROCE_SEND_ONLY, RING_F_EXT, UINT32_MAX, far - 1));
-	assert_true(accepts_as(ud, RING_F_EXT, 3, far + 3));
+		accepts_as(ROCE_SEND_ONLY, RING_F_EXT, addr + 3, addr + 3));
+	assert_false(
+		accepts_as(ROCE_SEND_ONLY, RING_F_EXT, UINT32_MAX, addr - 1));
+	assert_true(accepts_as(ud, RING_F_EXT, 3, addr + 3));
 	assert_false(accepts_as(ud, 0, 3, 3));
-	assert_false(accepts_as(ud, RING_F_EXT, far - 3, far - 3));
+	assert_false(accepts_as(ud, RING_F_EXT, addr - 3, addr - 3));
 	assert_true(accepts_as(ROCE_CMP_SWAP, 0, 0, 16));
 	assert_false(accepts_as(ROCE_CMP_SWAP, 0, 0, 15));
 	assert_false(accepts_as(ROCE_CMP_SWAP, 0, 0, 17));
-	assert_true(accepts_as(ROCE_CMP_SWAP, RING_F_EXT, 0, 16 + far));
-	assert_false(accepts_as(ROCE_CMP_SWAP, RING_F_EXT, 0, 16 + far - 1));
+	assert_true(accepts_as(ROCE_CMP_SWAP, RING_F_EXT, 0, 16 + addr));
+	assert_false(accepts_as(ROCE_CMP_SWAP, RING_F_EXT, 0, 16 + addr - 1));
 	/* Opcodes. */
 	assert_true(accepts_as(ROCE_ACK, 0, 0, 0));
 	assert_false(accepts_as(ROCE_ACK, 0, 4, 4)); /* has no payload */
 	assert_false(accepts_as(0x1f, 0, 0, 0));
-	assert_false(accepts_as(0xff, RING_F_EXT, 0, far));
+	assert_false(accepts_as(0xff, RING_F_EXT, 0, addr));
 	/* XRC goes by UDP: nobody there expects payload that is elsewhere. */
-	assert_false(accepts_as(ROCE_XRC | ROCE_SEND_ONLY, RING_F_EXT, 0, far));
+	assert_false(
+		accepts_as(ROCE_XRC | ROCE_SEND_ONLY, RING_F_EXT, 0, addr));
 	/* QPNs. */
 	for (size_t i = 0; i < ARRAY_SIZE(qpns); i++) {
 		rec = rec_of(ud, RING_F_EXT, 0);
 		rec.qpn_opcode = qpns[i] << 8 | ud;
-		assert_false(accepts(&rec, payload, far));
+		assert_false(accepts(&rec, payload, addr));
 	}
 }
 
@@ -613,7 +615,7 @@ static void show_memory(void)
 	assert_non_null(pub);
 	qp_public_set(&pub->qpn, a->qpn);
 	qp_public_set(&pub->generation, 9);
-	way.life = 9;
+	way.generation = 9;
 	way.keys = &keys;
 }
 
@@ -624,7 +626,7 @@ struct named {
 
 static struct named names_of(uint32_t n, uint32_t len)
 {
-	struct named d = { .ref = { .qpn = a->qpn, .life = 9, .n = n } };
+	struct named d = { .ref = { .qpn = a->qpn, .generation = 9, .n = n } };
 
 	for (uint32_t i = 0; i < n; i++)
 		d.piece[i] = (struct shm_piece){
@@ -702,14 +704,14 @@ static void names_are_of_what_is_shown(void **state)
 	d.piece[0].slot = UINT32_MAX;
 	assert_true(accepts_names(&d, 100, shm_ref_size(1)));
 	assert_int_equal(b->pull, -EACCES);
-	/* A QP of that life, of another number. */
+	/* A QP of that generation, of another number. */
 	qp_public_set(&exported_qp_place(a->s, a->qpn + 1, 0)->generation, 9);
 	d = names_of(1, 100);
 	d.ref.qpn++;
 	assert_true(accepts_names(&d, 100, shm_ref_size(1)));
 	assert_int_equal(b->pull, -ESTALE);
 	d = names_of(1, 100);
-	d.ref.life++;
+	d.ref.generation++;
 	assert_true(accepts_names(&d, 100, shm_ref_size(1)));
 	assert_int_equal(b->pull, -ESTALE);
 	/* No memory is there; the sender's own is, so it is sent again. */

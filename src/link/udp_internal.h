@@ -1,8 +1,8 @@
 /*
- * internal.h - what the files of the UDP link share
+ * udp_internal.h - what the files of the UDP link share
  */
-#ifndef SOFTHCA_LINK_INTERNAL_H
-#define SOFTHCA_LINK_INTERNAL_H
+#ifndef SOFTHCA_LINK_UDP_INTERNAL_H
+#define SOFTHCA_LINK_UDP_INTERNAL_H
 
 #include "udp.h"
 

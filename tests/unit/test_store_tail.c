@@ -1,6 +1,6 @@
 /*
- * test_place.c - payload goes into memory that a program watches, and that may
- * be gone: base/place.h, os/guard.h
+ * test_store_tail.c - payload goes into memory that a program watches, and that
+ * may be gone: base/store_tail.h, os/guard.h
  *
  * A child places bytes in shared memory, one instruction at a time; after each
  * one the test looks at them, as a program might that runs just then.
@@ -8,7 +8,7 @@
 #include "child.h"
 #include "unit.h"
 
-#include "base/place.h"
+#include "base/store_tail.h"
 #include "os/guard.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ static uint8_t payload[ROOM];
 static int plainly(void *dst, const void *src, size_t len, const void *p)
 {
 	(void)p;
-	place(dst, src, len);
+	store_tail_last(dst, src, len);
 	return 0;
 }
 
@@ -72,7 +72,7 @@ static bool stopped(pid_t child, int sig)
 /* Answers in the place of the last bytes as soon as they are all there. */
 static bool answer(size_t len)
 {
-	size_t tail = place_tail(len);
+	size_t tail = store_tail(len);
 
 	if (shared[len - 1] != payload[len - 1])
 		return false;
@@ -81,9 +81,9 @@ static bool answer(size_t len)
 	return true;
 }
 
-static void place_stepwise(place_fn *fn, size_t len)
+static void copy_stepwise(place_fn *fn, size_t len)
 {
-	size_t tail = place_tail(len);
+	size_t tail = store_tail(len);
 	bool answered = false;
 	pid_t child;
 	int steps;
@@ -124,8 +124,8 @@ static void last_bytes_once(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
-		place_stepwise(plainly, lens[i]);
-		place_stepwise(guard_place, lens[i]);
+		copy_stepwise(plainly, lens[i]);
+		copy_stepwise(guard_copy, lens[i]);
 	}
 }
 
@@ -136,8 +136,8 @@ static void all_bytes(void **state)
 	for (size_t len = 0; len < 300; len++)
 		for (size_t at = 0; at < 9; at++) {
 			memset(shared, 0, ROOM);
-			assert_int_equal(guard_place(shared + at, payload, len,
-						     shared + at),
+			assert_int_equal(guard_copy(shared + at, payload, len,
+						    shared + at),
 					 0);
 			assert_memory_equal(shared + at, payload, len);
 			assert_int_equal(shared[at + len], 0);
@@ -198,9 +198,9 @@ static void missing_bytes(void **state)
 		for (size_t there = 0; there < len; there += 1 + len / 9) {
 			uint8_t *p = two + page - there;
 
-			assert_int_equal(guard_place(p, payload, len, p),
+			assert_int_equal(guard_copy(p, payload, len, p),
 					 -EFAULT);
-			assert_int_equal(guard_place(to, p, len, p), -EFAULT);
+			assert_int_equal(guard_copy(to, p, len, p), -EFAULT);
 		}
 	assert_int_equal(munmap(two, page), 0);
 	/* In the same test: cmocka takes the signals at the next one. */

@@ -1,5 +1,5 @@
 /*
- * internal.h - what the engine's files share
+ * engine_internal.h - what the engine's files share
  */
 #ifndef SOFTHCA_ENGINE_INTERNAL_H
 #define SOFTHCA_ENGINE_INTERNAL_H
@@ -70,8 +70,8 @@ void send_end(struct engine *e);
 void send_unuse(struct engine_qp *qp);
 
 /*
- * delayed_ack.c: the end of a round for a QP, whose lock is held. True: it waits with
- * the ACK that it owes.
+ * delayed_ack.c: the end of a round for a QP, whose lock is held. True: it
+ * waits with the ACK that it owes.
  */
 bool delayed_ack_hold(struct rx_round *r, struct engine_qp *qp);
 void delayed_ack_release_all(struct engine *e, uint64_t now);
@@ -86,8 +86,8 @@ static inline void delayed_ack_release(struct engine *e)
 		delayed_ack_release_all(e, clock_ns());
 }
 /*
- * A program has found a CQ empty. It may have looked before the thread took what
- * is to be answered, so its next look counts.
+ * A program has found a CQ empty. It may have looked before the thread took
+ * what is to be answered, so its next look counts.
  */
 static inline void delayed_ack_polled(struct engine *e)
 {
@@ -125,7 +125,8 @@ void progress_step_back(struct engine *e, uint64_t now);
 void progress_step_forward(struct engine *e, uint64_t now);
 /* Whether something waits on a link. */
 bool progress_waiting(struct engine *e);
-/* The same without a system call, for links that can say so; or a timer is due. */
+/* The same without a system call, for links that can say so; or a timer is due.
+ * */
 bool progress_ready(struct engine *e, uint64_t now);
 
 /* sleep.c: is this a thread that sleeps? Then it has jumped out of a signal's

@@ -1,5 +1,5 @@
 /*
- * qp.c - the lock of a QP, and what is left behind for its holder
+ * engine_qp.c - the lock of a QP, and what is left behind for its holder
  *
  * A thread that receives packets or runs timers does not wait for a QP's lock.
  * It would wait while it holds the receive side, and the holder may have lost
@@ -14,7 +14,7 @@
  * one, and it stays until a holder clears it and does the work: nothing is
  * forgotten.
  */
-#include "internal.h"
+#include "engine_internal.h"
 
 #include "base/lock.h"
 #include "segment/segment.h"

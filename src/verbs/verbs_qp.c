@@ -1,5 +1,5 @@
 /*
- * qp.c - queue pairs
+ * verbs_qp.c - queue pairs
  *
  * A QP of a transport (qp/ops.h), with what that leaves to others: a lock
  * (engine/qp.h), and the objects it stands on.
@@ -125,7 +125,7 @@ static void cqs_clean(struct ibv_qp *ib)
 }
 
 /* Where other processes of this host see it, or NULL. */
-static struct qp_public *public_place(struct engine *e, uint32_t qpn)
+static struct qp_public *public_entry(struct engine *e, uint32_t qpn)
 {
 	struct shca_process *proc = to_process(e);
 	struct qp_public *pub = NULL;
@@ -210,7 +210,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	init.cap = attr->cap;
 	init.sq_sig_all = attr->sq_sig_all;
 	init.seed = ib->qp_num * 0x9e3779b1u;
-	init.pub = t->shows_qps ? public_place(e, ib->qp_num) : NULL;
+	init.pub = t->shows_qps ? public_entry(e, ib->qp_num) : NULL;
 	shca_qp_lock(qp);
 	err = qp->ops->create(&qp->core, &init);
 	if (!err)
@@ -221,7 +221,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 
 	attr->cap = init.cap;
 	if (e->cfg->explain == EXPLAIN_FULL) {
-		qp->made = check_place();
+		qp->made = check_callsite();
 		/* Without memory nothing is said of places. */
 		qp->posted = calloc(qp->core->sq.depth ? qp->core->sq.depth : 1,
 				    sizeof(*qp->posted));
