@@ -20,9 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes for the socket, and in a row before others get the QP's lock. */
-#define FLUSH_BYTES (256u << 10)
-#define FLUSH_ROUNDS 32
+#define FLUSH_BYTES (256u << 10) /* for the socket, at a time */
 #define RX_ROUNDS 16
 #define RX_PIECES 16
 /*
@@ -189,20 +187,10 @@ static void qp_iwarp_flush(struct qp *core, uint64_t now, bool all)
 	(void)now;
 	if (!qp->conn)
 		return;
-	for (round = 0; !qp->stream.full && iwarp_tx_ready(q); round++) {
-		if (round && !all && engine_qp_wanted(&qp->sched)) {
-			engine_qp_later(&qp->sched);
+	for (round = 0; !qp->stream.full && iwarp_tx_ready(q); round++)
+		if (!shca_qp_goes_on(qp, round, all) ||
+		    !qp_iwarp_send_batch(qp))
 			break;
-		}
-		if (round == FLUSH_ROUNDS) {
-			/* The next progress goes on. */
-			engine_timer_set(qp->sched.engine, &qp->sched,
-					 clock_ns());
-			break;
-		}
-		if (!qp_iwarp_send_batch(qp))
-			break;
-	}
 	end_if_shut(qp);
 	if (qp->conn)
 		want_events(qp);

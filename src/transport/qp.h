@@ -25,6 +25,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define SHCA_FLUSH_ROUNDS 32 /* batches in a row that a QP sends */
+
 struct netdev_gid;
 struct segment_peer;
 struct shca_conn;
@@ -186,6 +188,23 @@ static inline void shca_qp_doom(struct shca_qp *qp)
 static inline void shca_qp_flush(struct shca_qp *qp, uint64_t now_ns)
 {
 	qp->ops->flush(qp->core, now_ns, false);
+}
+/*
+ * For ops->flush(), before each of its rounds: whether it may go on. Else others
+ * have waited for the lock long enough, and who has it next goes on (not if all
+ * is to be sent), or the next progress.
+ */
+static inline bool shca_qp_goes_on(struct shca_qp *qp, int round, bool all)
+{
+	if (round && !all && engine_qp_wanted(&qp->sched)) {
+		engine_qp_later(&qp->sched);
+		return false;
+	}
+	if (round == SHCA_FLUSH_ROUNDS) {
+		engine_timer_set(qp->sched.engine, &qp->sched, clock_ns());
+		return false;
+	}
+	return true;
 }
 /* What is due by now; lock held, not dead. */
 static inline void shca_qp_expire(struct shca_qp *qp, uint64_t now_ns)

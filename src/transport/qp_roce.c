@@ -14,8 +14,6 @@
 #include <errno.h>
 #include <string.h>
 
-/* Batches in a row before others get the QP's lock. */
-#define FLUSH_ROUNDS 32
 /* A QP that waits for room looks by itself after this long. */
 #define STARVED_NS 1000000u
 
@@ -109,17 +107,8 @@ __attribute__((noinline)) static void qp_roce_flush_on(struct qp *core,
 	for (round = 0; !wait && roce_tx_waiting(r); round++) {
 		if ((round || !now) && roce_tx_timed(r))
 			now = clock_ns();
-		if (round && !all && engine_qp_wanted(&qp->sched)) {
-			/* The next holder goes on with this. */
-			engine_qp_later(&qp->sched);
+		if (!shca_qp_goes_on(qp, round, all))
 			return;
-		}
-		if (round == FLUSH_ROUNDS) {
-			/* The next progress goes on. */
-			engine_timer_set(qp->sched.engine, &qp->sched,
-					 clock_ns());
-			return;
-		}
 		if (send_small(qp, false))
 			continue;
 		engine_limits(&qp->sched, core, &b);
