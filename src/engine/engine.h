@@ -321,6 +321,8 @@ static inline bool engine_halted(const struct engine *e)
 
 /* explain.c: counts a packet that was dropped. */
 void engine_dropped(struct engine *e, enum roce_drop why);
+/* Sums of all links: what was received, and what no QP was told of. */
+struct link_stats engine_link_stats(const struct engine *e);
 /* Reports on stderr what became of packets, unless nothing has changed. */
 void engine_drops_explain(struct engine *e);
 /* A sentence on stderr, if the user has asked for explanations: of a QP of RoCE,

@@ -25,8 +25,7 @@ void engine_dropped(struct engine *e, enum roce_drop why)
 	atomic_fetch_add_explicit(&e->dropped[why], 1, memory_order_relaxed);
 }
 
-/* Of all links. */
-static struct link_stats links_stats(const struct engine *e)
+struct link_stats engine_link_stats(const struct engine *e)
 {
 	struct link_stats sum = { 0 };
 
@@ -63,7 +62,7 @@ static uint64_t drops_list(const struct engine *e, bool usual, char *line,
 	static const char *const others[OTHERS] = { "malformed", "bad ICRC",
 						    "socket buffer full",
 						    "no such QP" };
-	const struct link_stats s = links_stats(e);
+	const struct link_stats s = engine_link_stats(e);
 	const uint64_t n[OTHERS] = { s.rx_malformed, s.rx_bad_icrc,
 				     s.rx_overflow, atomic_load(&e->no_qp) };
 	uint64_t sum = 0;
@@ -88,7 +87,7 @@ static uint64_t drops_list(const struct engine *e, bool usual, char *line,
 
 void engine_drops_explain(struct engine *e)
 {
-	const struct link_stats s = links_stats(e);
+	const struct link_stats s = engine_link_stats(e);
 	char bad[800], usual[200];
 	uint64_t sum;
 

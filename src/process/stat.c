@@ -250,7 +250,7 @@ static bool copy_all(struct engine *e, enum stat_want want, struct copy *c)
 static int copy(void *arg, enum stat_want want)
 {
 	struct engine *e = arg;
-	const struct link_stats *udp = udp_stats(e->udp);
+	const struct link_stats links = engine_link_stats(e);
 	int file = -ENOMEM;
 	struct copy c;
 
@@ -259,9 +259,9 @@ static int copy(void *arg, enum stat_want want)
 		c.head.version = STAT_VERSION;
 		c.head.counters = STAT_COUNTERS;
 		c.head.others = STAT_OTHERS;
-		c.head.others_n[STAT_BAD_ICRC] = udp->rx_bad_icrc;
-		c.head.others_n[STAT_MALFORMED] = udp->rx_malformed;
-		c.head.others_n[STAT_OVERFLOW] = udp->rx_overflow;
+		c.head.others_n[STAT_BAD_ICRC] = links.rx_bad_icrc;
+		c.head.others_n[STAT_MALFORMED] = links.rx_malformed;
+		c.head.others_n[STAT_OVERFLOW] = links.rx_overflow;
 		c.head.others_n[STAT_NO_QP] = atomic_load(&e->no_qp);
 		c.head.text = (uint32_t)c.lines.len + 1;
 		file = stat_file(&c.head, c.device, c.qp, c.lines.text ?: "");
