@@ -70,6 +70,7 @@ class Session:
         self.guests = {}
         self.servers = {}
         self.capture = None
+        self.found, self.near = False, (False, 0, "")     # by --only
         out = subprocess.run([args.peer, "list"], stdout=subprocess.PIPE, text=True, check=True).stdout
         self.what = dict(line.split("\t") for line in out.splitlines())
         self.report.what = self.what
@@ -141,7 +142,22 @@ class Session:
     # ------------------------------------------------------------- running
 
     def wanted(self, *words):
-        return not self.args.only or re.search(self.args.only, " ".join(w for w in words if w))
+        if not self.args.only:
+            return True
+        title = " ".join(w for w in words if w)
+        found = re.search(self.args.only, title)
+        self.found = self.found or bool(found)
+        # An example: the longest line, of those first that have it further on.
+        near = bool(re.search(self.args.only.lstrip("^"), title)), len(title), title
+        self.near = max(self.near, near)
+        return found
+
+    def nothing_found(self):
+        """Why --only has found nothing, or None."""
+        if self.found or not self.args.only:
+            return None
+        of = " of what --quick runs" if self.args.quick else ""
+        return f'--only {self.args.only} matches nothing{of}; it is matched against lines such as "{self.near[-1]}"'
 
     @contextlib.contextmanager
     def netem(self, what, number=1):
