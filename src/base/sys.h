@@ -159,19 +159,19 @@ static inline int sys_recvmmsg(int fd, struct mmsghdr *m, unsigned n)
 	return (int)syscall(SYS_recvmmsg, fd, m, n, MSG_DONTWAIT, NULL);
 }
 
-static inline int sys_epoll_wait(int fd, struct epoll_event *ev, int max,
-				 int ms)
+/* Those that are ready now; does not wait. */
+static inline int sys_epoll_wait(int fd, struct epoll_event *ev, int max)
 {
 #ifdef __SANITIZE_THREAD__
 	/* TSan sees only here that another thread's epoll_ctl() came before. */
 	int n, old;
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
-	n = epoll_wait(fd, ev, max, ms);
+	n = epoll_wait(fd, ev, max, 0);
 	pthread_setcancelstate(old, NULL);
 	return n;
 #else
-	return (int)syscall(SYS_epoll_pwait, fd, ev, max, ms, NULL, 0);
+	return (int)syscall(SYS_epoll_pwait, fd, ev, max, 0, NULL, 0);
 #endif
 }
 

@@ -509,7 +509,7 @@ static int iw_hand_over(struct shca_iw *iw)
 static int send_frame(struct shca_iw *iw, const uint8_t *p, size_t len)
 {
 	struct iovec iov = { (void *)(uintptr_t)p, len };
-	ssize_t n = stream_send(&iw->conn.stream, &iov, 1, false);
+	ssize_t n = stream_send(&iw->conn.stream, &iov, 1);
 
 	/* Nothing was sent before, so there is room. */
 	if (n < 0)

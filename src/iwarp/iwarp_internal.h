@@ -189,8 +189,7 @@ static inline bool tx_empty(const struct iwarp_qp *qp)
  */
 void iwarp_end(struct iwarp_qp *qp, const struct rdmap_terminate *term);
 /* The same with a Terminate of no message, and the event. */
-void iwarp_end_error(struct iwarp_qp *qp, enum rdmap_error e,
-		     enum ibv_event_type event);
+void iwarp_end_error(struct iwarp_qp *qp, enum rdmap_error e);
 /* And nothing more can be sent. */
 void iwarp_end_lost(struct iwarp_qp *qp);
 

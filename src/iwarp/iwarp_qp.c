@@ -113,13 +113,12 @@ void iwarp_end(struct iwarp_qp *qp, const struct rdmap_terminate *term)
 		iwarp_env(qp)->ended(&qp->base);
 }
 
-void iwarp_end_error(struct iwarp_qp *qp, enum rdmap_error e,
-		     enum ibv_event_type event)
+void iwarp_end_error(struct iwarp_qp *qp, enum rdmap_error e)
 {
 	const struct rdmap_terminate t = { .error = (uint16_t)e };
 
 	iwarp_end(qp, &t);
-	qp->base.env->event(&qp->base, event);
+	qp->base.env->event(&qp->base, IBV_EVENT_QP_FATAL);
 }
 
 void iwarp_end_lost(struct iwarp_qp *qp)

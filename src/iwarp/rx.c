@@ -31,7 +31,7 @@ static bool crc_wrong(struct iwarp_qp *qp)
 	qp->stats.crc_errors++;
 	explain(qp, "the CRC of an FPDU is wrong: its bytes changed on their "
 		    "way, or before they left");
-	iwarp_end_error(qp, MPA_E_CRC, IBV_EVENT_QP_FATAL);
+	iwarp_end_error(qp, MPA_E_CRC);
 	return false;
 }
 
@@ -76,8 +76,7 @@ static bool head_more(struct iwarp_qp *qp)
 				"an FPDU of %u bytes is too short for its "
 				"header",
 				r->ulpdu);
-			iwarp_end_error(qp, RDMAP_E_THIS_STREAM,
-					IBV_EVENT_QP_FATAL);
+			iwarp_end_error(qp, RDMAP_E_THIS_STREAM);
 			return false;
 		}
 		return true;
@@ -190,7 +189,7 @@ static size_t marker_feed(struct iwarp_qp *qp, const uint8_t *p, size_t n)
 	explain(qp,
 		"a marker gives a wrong start of its FPDU, %u bytes before it",
 		back);
-	iwarp_end_error(qp, MPA_E_MARKER, IBV_EVENT_QP_FATAL);
+	iwarp_end_error(qp, MPA_E_MARKER);
 	return 0;
 }
 

@@ -95,7 +95,7 @@ static int poll_streams(struct streams *s, int max)
 	int n, i, r, done = 0, busy = 0;
 
 	s->since = 0;
-	n = sys_epoll_wait(s->epfd, ev, MIN(EVENTS, max), 0);
+	n = sys_epoll_wait(s->epfd, ev, MIN(EVENTS, max));
 	for (i = 0; i < n; i++) {
 		struct stream *st = ev[i].data.ptr;
 
@@ -420,10 +420,9 @@ static ssize_t came_to(const struct stream *s, bool outbound,
 }
 
 /* One piece takes the kernel fewer instructions than a struct msghdr of one. */
-ssize_t stream_send(const struct stream *s, struct iovec *iov, size_t n,
-		    bool more)
+ssize_t stream_send(const struct stream *s, struct iovec *iov, size_t n)
 {
-	const int flags = MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0);
+	const int flags = MSG_DONTWAIT | MSG_NOSIGNAL;
 	const struct msghdr m = { .msg_iov = iov, .msg_iovlen = n };
 
 	return came_to(s, true, iov,

@@ -105,8 +105,7 @@ void stream_tune(int fd);
 /* The largest segment that goes whole to the peer, in bytes. */
 uint32_t stream_segment(const struct stream *s);
 /* sendmsg(2) and recvmsg(2) of a stream, which do not wait: bytes or -errno. */
-ssize_t stream_send(const struct stream *s, struct iovec *iov, size_t n,
-		    bool more);
+ssize_t stream_send(const struct stream *s, struct iovec *iov, size_t n);
 ssize_t stream_recv(const struct stream *s, struct iovec *iov, size_t n);
 
 #endif

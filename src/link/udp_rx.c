@@ -564,7 +564,7 @@ static int datagrams_read(struct udp *u, struct rx *rx)
 			return 0;
 		asked = true;
 		rx->next_event = 0;
-		rx->nevents = sys_epoll_wait(u->epfd, rx->event, RX_EVENTS, 0);
+		rx->nevents = sys_epoll_wait(u->epfd, rx->event, RX_EVENTS);
 		if (rx->nevents <= 0) {
 			rx->nevents = 0;
 			rx->empty = true;

@@ -164,7 +164,7 @@ static bool qp_iwarp_send_batch(struct shca_qp *qp)
 	if (tracing())
 		qp->stream.sent_ns = trace_now();
 	if (b.bytes)
-		n = stream_send(&qp->conn->stream, b.data.iov, b.data.n, false);
+		n = stream_send(&qp->conn->stream, b.data.iov, b.data.n);
 	sent = n > 0 ? (size_t)n : 0;
 	if (n == -EFAULT && iwarp_tx_doubt(q))
 		n = 0;

@@ -228,10 +228,9 @@ bool req_ready(const struct roce_qp *qp)
  * Fails a WQE that cannot be sent. It completes when those before it have, and
  * until then nothing behind it is sent.
  */
-static void fail_later(struct roce_qp *qp, struct qp_wqe *w,
-		       enum ibv_wc_status status)
+static void fail_later(struct roce_qp *qp, struct qp_wqe *w)
 {
-	w->status = (uint8_t)status;
+	w->status = IBV_WC_LOC_PROT_ERR;
 	roce_wqe(w)->simple = false;
 	comp_head(qp);
 }
@@ -549,7 +548,7 @@ static bool build_any(struct roce_qp *qp, struct roce_batch *b,
 	if (err == -E2BIG)
 		return build_any(qp, b, w, 1, now_ns);
 	if (err && err != -EAGAIN)
-		fail_later(qp, w, IBV_WC_LOC_PROT_ERR);
+		fail_later(qp, w);
 	return !err;
 }
 
@@ -567,7 +566,7 @@ static bool build_simple(struct roce_qp *qp, struct roce_batch *b,
 	int err = build_packet(qp, b, w, part, now_ns);
 
 	if (err && err != -EAGAIN)
-		fail_later(qp, w, IBV_WC_LOC_PROT_ERR);
+		fail_later(qp, w);
 	return !err;
 }
 

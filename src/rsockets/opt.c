@@ -40,9 +40,9 @@ static bool read_number(const char *path, uint32_t *value)
 	return ok;
 }
 
-static uint32_t limit_value(uint32_t v, uint32_t least, uint32_t most)
+static uint32_t limit_buffer(uint32_t size)
 {
-	return v < least ? least : min_u32(v, most);
+	return size < MIN_BUF ? MIN_BUF : min_u32(size, RSOCK_MAX_BUF);
 }
 
 static void read_config(void)
@@ -57,8 +57,8 @@ static void read_config(void)
 	read_number(CONF_DIR "iomap_size", &config.iomaps);
 	if (read_number(CONF_DIR "polling_time", &us))
 		config.polling_ns = us * 1000ull;
-	config.mem = limit_value(config.mem, MIN_BUF, RSOCK_MAX_BUF);
-	config.wmem = limit_value(config.wmem, MIN_BUF, RSOCK_MAX_BUF);
+	config.mem = limit_buffer(config.mem);
+	config.wmem = limit_buffer(config.wmem);
 	config.sqsize = min_u32(config.sqsize, RSOCK_MAX_QUEUE);
 	config.rqsize = min_u32(config.rqsize, RSOCK_MAX_QUEUE);
 	config.inline_size = min_u32(config.inline_size, RSOCK_MAX_QUEUE);

@@ -39,7 +39,7 @@ int rsp_socket(int family, int type, int protocol)
 		return fd;
 	if (type & SOCK_NONBLOCK)
 		rfcntl(rfd, F_SETFL, O_NONBLOCK);
-	f = rsp_new(family, stream ? SOCK_STREAM : SOCK_DGRAM, RSP_RSOCK, rfd);
+	f = rsp_new(family, stream ? SOCK_STREAM : SOCK_DGRAM, rfd);
 	if (!f || rsp_set(fd, f) != fd)
 		rclose(rfd);
 	return fd;
@@ -158,7 +158,7 @@ static int accept_rsocket(struct rsp_fd *listener, struct sockaddr *addr,
 	err = errno;
 	if (rfd < 0)
 		goto err_close;
-	f = rsp_new(listener->family, SOCK_STREAM, RSP_RSOCK, rfd);
+	f = rsp_new(listener->family, SOCK_STREAM, rfd);
 	if (f && rsp_set(fd, f) == fd) {
 		f->linked = true;
 		say_accepted(rfd, -1);

@@ -162,7 +162,7 @@ struct rsp_fd *rsp_find(int fd)
 	return f && f->state != RSP_PLAIN ? f : NULL;
 }
 
-struct rsp_fd *rsp_new(int family, int type, enum rsp_state state, int rfd)
+struct rsp_fd *rsp_new(int family, int type, int rfd)
 {
 	struct rsp_fd *f;
 
@@ -187,7 +187,7 @@ struct rsp_fd *rsp_new(int family, int type, enum rsp_state state, int rfd)
 	f->regs = NULL;
 	f->refs = 0;
 	f->rfd = rfd;
-	f->state = state;
+	f->state = RSP_RSOCK;
 	return f;
 }
 

@@ -152,7 +152,7 @@ bool rsp_intercept(int family, int type, int protocol);
 bool rsp_borrowed(void);
 /* NULL unless there is one, in a state other than RSP_PLAIN. */
 struct rsp_fd *rsp_find(int fd);
-struct rsp_fd *rsp_new(int family, int type, enum rsp_state state, int rfd);
+struct rsp_fd *rsp_new(int family, int type, int rfd);
 /*
  * The program uses the connection, which is this process's from now on, unless
  * it has been shared: check the state after this. Not under lock.
