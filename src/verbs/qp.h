@@ -6,6 +6,22 @@
 
 #include "transport/shared.h"
 
+/* What ibv_create_qp() asks for, as ibv_create_qp_ex() would. */
+static inline struct ibv_qp_init_attr_ex
+shca_qp_init_ex(const struct ibv_qp_init_attr *attr, struct ibv_pd *pd)
+{
+	return (struct ibv_qp_init_attr_ex){
+		.qp_context = attr->qp_context,
+		.send_cq = attr->send_cq,
+		.recv_cq = attr->recv_cq,
+		.srq = attr->srq,
+		.cap = attr->cap,
+		.qp_type = attr->qp_type,
+		.sq_sig_all = attr->sq_sig_all,
+		.comp_mask = IBV_QP_INIT_ATTR_PD,
+		.pd = pd,
+	};
+}
 int shca_qp_create(struct ibv_context *ctx, struct ibv_qp_init_attr_ex *attr,
 		   struct ibv_qp **qp);
 int shca_qp_modify(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask);
