@@ -121,28 +121,3 @@ const struct roce_opcode roce_opcodes[256] = {
 	},
 };
 /* clang-format on */
-
-static const char *const naks[] = {
-	[ROCE_NAK_PSN] = "NAK PSN Sequence Error",
-	[ROCE_NAK_INVALID_REQUEST] = "NAK Invalid Request",
-	[ROCE_NAK_REMOTE_ACCESS] = "NAK Remote Access Error",
-	[ROCE_NAK_REMOTE_OPERATIONAL] = "NAK Remote Operational Error",
-	[ROCE_NAK_INVALID_RD_REQUEST] = "NAK Invalid RD Request",
-};
-
-const char *roce_syndrome_name(uint8_t syndrome)
-{
-	unsigned value = syndrome & ROCE_AETH_VALUE;
-
-	if (syndrome & 0x80)
-		return "reserved syndrome";
-	switch (syndrome & ROCE_AETH_KIND) {
-	case ROCE_AETH_ACK:
-		return "ACK";
-	case ROCE_AETH_RNR:
-		return "RNR NAK";
-	case ROCE_AETH_NAK:
-		return value < ARRAY_SIZE(naks) ? naks[value] : "reserved NAK";
-	}
-	return "reserved syndrome";
-}

@@ -178,9 +178,6 @@ enum roce_nak {
 	ROCE_NAK_INVALID_RD_REQUEST = 4,
 };
 
-/* A syndrome in words: "ACK", "NAK Remote Access Error". */
-const char *roce_syndrome_name(uint8_t syndrome);
-
 /*
  * How packets of a connection or address handle travel. Both GIDs are RoCEv2
  * GIDs of the same family: IPv4-mapped, or IPv6.

@@ -122,24 +122,6 @@ static void message_bounds(void **state)
 	}
 }
 
-static void syndromes(void **state)
-{
-	unsigned s;
-
-	(void)state;
-	for (s = 0; s < 256; s++)
-		assert_non_null(roce_syndrome_name((uint8_t)s));
-	assert_string_equal(roce_syndrome_name(0x00), "ACK");
-	assert_string_equal(roce_syndrome_name(0x1f), "ACK");
-	assert_string_equal(roce_syndrome_name(0x3b), "RNR NAK");
-	assert_string_equal(roce_syndrome_name(0x40), "reserved syndrome");
-	assert_string_equal(roce_syndrome_name(0x60), "NAK PSN Sequence Error");
-	assert_string_equal(roce_syndrome_name(0x63),
-			    "NAK Remote Operational Error");
-	assert_string_equal(roce_syndrome_name(0x65), "reserved NAK");
-	assert_string_equal(roce_syndrome_name(0x80), "reserved syndrome");
-}
-
 struct vector {
 	const char *name;
 	const char *hex;
@@ -464,7 +446,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(opcodes),
 		cmocka_unit_test(message_bounds),
-		cmocka_unit_test(syndromes),
 		cmocka_unit_test(known_bytes),
 		cmocka_unit_test(reserved_bits),
 		cmocka_unit_test(every_length),
