@@ -5,6 +5,8 @@
  * through a slot, and for each enumerator that a call accepts; of an attribute of
  * iWARP "NAME ignored" where ibv_query_qp() does not show what was accepted.
  */
+#include "../lib/qp_masks.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -398,7 +400,8 @@ static void disconnect_both(struct connection *c)
 /* To RTS, connected to itself. */
 static int to_rts(struct ibv_qp *qp)
 {
-	const bool ud = qp->qp_type == IBV_QPT_UD;
+	const enum ibv_qp_type type =
+		qp->qp_type == IBV_QPT_UD ? IBV_QPT_UD : IBV_QPT_RC;
 	struct ibv_qp_attr a = {
 		.qp_state = IBV_QPS_INIT,
 		.port_num = 1,
@@ -411,28 +414,13 @@ static int to_rts(struct ibv_qp *qp)
 	int err = ibv_query_gid(ctx, 1, 0, &a.ah_attr.grh.dgid);
 
 	if (!err)
-		err = ibv_modify_qp(
-			qp, &a,
-			IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-				(ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
+		err = ibv_modify_qp(qp, &a, init_mask(type));
 	a.qp_state = IBV_QPS_RTR;
 	if (!err)
-		err = ibv_modify_qp(
-			qp, &a,
-			ud ? IBV_QP_STATE :
-			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-					IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-					IBV_QP_MAX_DEST_RD_ATOMIC |
-					IBV_QP_MIN_RNR_TIMER);
+		err = ibv_modify_qp(qp, &a, rtr_mask(type));
 	a.qp_state = IBV_QPS_RTS;
 	if (!err)
-		err = ibv_modify_qp(
-			qp, &a,
-			IBV_QP_STATE | IBV_QP_SQ_PSN |
-				(ud ? 0 :
-				      IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-						 IBV_QP_RNR_RETRY |
-						 IBV_QP_MAX_QP_RD_ATOMIC));
+		err = ibv_modify_qp(qp, &a, rts_mask(type));
 	return err;
 }
 
@@ -499,18 +487,12 @@ static void try_attr(const char *name, int mask)
 	};
 
 	if (!qp || ibv_query_gid(ctx, 1, 0, &a.ah_attr.grh.dgid) ||
-	    ibv_modify_qp(qp, &a,
-			  IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-				  IBV_QP_ACCESS_FLAGS))
+	    ibv_modify_qp(qp, &a, init_mask(IBV_QPT_RC)))
 		exit(2);
 	a.alt_ah_attr = a.ah_attr;
 	a.alt_port_num = 1;
 	a.qp_state = IBV_QPS_RTR;
-	say(name, ibv_modify_qp(qp, &a,
-				IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-					IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-					IBV_QP_MAX_DEST_RD_ATOMIC |
-					IBV_QP_MIN_RNR_TIMER | mask));
+	say(name, ibv_modify_qp(qp, &a, rtr_mask(IBV_QPT_RC) | mask));
 	ibv_destroy_qp(qp);
 }
 
