@@ -96,10 +96,10 @@ def save(started, quick, parts):
     say(f"{os.path.relpath(path, os.getcwd())}")
 
 
-def make_placements(net, wanted, runs, scale):
+def make_placements(net, wanted, runs, scale, only):
     return placements.Placements({name: probes.Probes(probes.placement(name, net), scale)
                                   for name in wanted or placements.PLACES if net or name != "netns"},
-                                 runs, scale, say)
+                                 runs, scale, say, only)
 
 
 # name: what makes it of the network, the runs asked for or None, and the arguments
@@ -109,10 +109,20 @@ PARTS = {
     "iwarp": lambda net, runs, scale, args: iwarp.part(net, runs or 5, scale, say, args.only),
     "loss": lambda net, runs, scale, args: loss.part(runs or 2, say, args.only),
     "flood": lambda net, runs, scale, args: flood.part(runs or 1, say, args.only),
-    "placements": lambda net, runs, scale, args: make_placements(net, args.place, runs or 3, scale),
+    "placements": lambda net, runs, scale, args: make_placements(net, args.place, runs or 3, scale, args.only),
     "suspend": lambda net, runs, scale, args: suspend.Part(runs or 1, say),
     "instructions": lambda net, runs, scale, args: Instructions(),
     "start": lambda net, runs, scale, args: start.Start(10 * runs if runs else 50, say),
+}
+
+# A row or a few of each part, which need what its other rows need: for --smoke.
+SMOKE = {
+    "same-host": "^ib_send_lat 8 B$",
+    "wire": "^ib_send_lat 8 B, two namespaces$",
+    "iwarp": "^ib_send_lat 64 B, loopback$",
+    "loss": r"^one QP, 0\.1 % lost$|late$",
+    "flood": "^random bytes$",
+    "placements": "^(memcpy 64 B|udp_lat 2 B|ib_send_lat 2 B)$",
 }
 
 
@@ -120,8 +130,10 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ap.add_argument("part", nargs="*", help=f"{', '.join(PARTS)} (all)")
     ap.add_argument("--quick", action="store_true", help="one short run of each")
+    ap.add_argument("--smoke", action="store_true", help="whether it works at all: a row of each, once, for a moment; saves "
+                    "nothing")
     ap.add_argument("--runs", type=int, help="runs of each test (3; same-host, wire and iwarp 5, loss 2, flood 1)")
-    ap.add_argument("--only", metavar="REGEX", help="same-host, wire, iwarp, loss, flood: only the rows whose title matches")
+    ap.add_argument("--only", metavar="REGEX", help="all but instructions: only the rows whose title matches")
     ap.add_argument("--mtu", type=int, default=9000, help="of the veth pair between two namespaces (9000)")
     ap.add_argument("--place", action="append", choices=placements.PLACES, help="placements: only this one")
     ap.add_argument("--way", choices=["auto", "copy", "udp"],
@@ -143,10 +155,16 @@ def main():
         say(f"This machine is busy (load {load:.1f} on {os.cpu_count()} processors): "
             "the figures will be worse and scatter more than they should.")
     runs, scale = (args.runs or 1, 0.3) if args.quick else (args.runs, 1.0)
+    if args.smoke:
+        runs, scale = 1, 0.02
+        loss.SECONDS = flood.SECONDS = 1
+        flood.MARGIN = 0
     parts = {}
     try:
         for name in PARTS:
             if name in (args.part or PARTS):
+                if args.smoke:
+                    args.only = SMOKE.get(name)
                 parts[name] = PARTS[name](net, runs, scale, args)
                 parts[name].run()
     finally:
@@ -156,7 +174,8 @@ def main():
             net.close()
     for part in parts.values():
         part.print()
-    save(started, args.quick, parts)
+    if not args.smoke:
+        save(started, args.quick, parts)
     say(f"{time.monotonic() - clock:.0f} s")
     return 1 if any(part.failed for part in parts.values()) else 0
 

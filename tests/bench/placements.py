@@ -1,5 +1,6 @@
 """perftest in three placements: within the host, by UDP on loopback, between two
 namespaces; each beside UDP, TCP and memcpy there."""
+import re
 import statistics
 
 import rig
@@ -19,15 +20,17 @@ def size_name(n):
 
 
 class Placements:
-    def __init__(self, places, runs, scale, say):
-        """places: {name: its Probes}"""
+    def __init__(self, places, runs, scale, say, only=None):
+        """places: {name: its Probes}; only: of figures whose name and size match"""
         self.places = places
-        self.runs, self.scale, self.say = runs, scale, say
+        self.runs, self.scale, self.say, self.only = runs, scale, say, only
         self.results = []
         self.failed = 0  # figures of which every run failed
 
     def add(self, name, size, place, unit, measure):
         good = []
+        if self.only and not re.search(self.only, f"{name} {size_name(size)}"):
+            return
         for _ in range(self.runs):
             try:
                 good.append(measure())
