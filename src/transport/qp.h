@@ -196,7 +196,9 @@ static inline void shca_qp_flush(struct shca_qp *qp, uint64_t now_ns)
  */
 static inline bool shca_qp_goes_on(struct shca_qp *qp, int round, bool all)
 {
-	if (round && !all && engine_qp_wanted(&qp->sched)) {
+	if (!round)
+		return true;
+	if (!all && engine_qp_wanted(&qp->sched)) {
 		engine_qp_later(&qp->sched);
 		return false;
 	}
