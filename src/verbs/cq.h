@@ -34,10 +34,25 @@ void shca_answer_wait(struct shca_cq *cq, bool armed);
 void shca_env_uc_sent(struct qp *core, uint32_t length);
 void shca_env_uc_written(struct qp *core);
 
+/* channel.c */
+static inline struct shca_channel *to_comp_channel(struct ibv_comp_channel *ch)
+{
+	return container_of(ch, struct shca_channel, ch);
+}
+int shca_channels_init(struct engine *e);
 int shca_channel_create(struct ibv_context *ctx, struct ibv_comp_channel **ch);
 int shca_channel_destroy(struct ibv_comp_channel *ch);
 int shca_channel_get(struct ibv_comp_channel *ch, struct ibv_cq **cq,
 		     void **cq_context);
+/* Whether who takes its events sleeps in ibv_get_cq_event(), as far as is
+ * known, and makes progress there. */
+bool shca_channel_is_waited_for(const struct shca_channel *ch);
+/* An event of a CQ. */
+void shca_channel_push(struct shca_channel *ch, struct shca_cq *cq);
+/* Removes the events of a CQ that were not reported; returns how many were. */
+uint32_t shca_channel_clean(struct shca_channel *ch, struct shca_cq *cq);
+
+/* cq.c */
 int shca_cq_create(struct ibv_context *ctx,
 		   const struct ibv_cq_init_attr_ex *attr, struct ibv_cq **cq);
 int shca_cq_resize(struct ibv_cq *cq, int cqe);
