@@ -1,5 +1,9 @@
 /*
  * iw.c - connections of iWARP (iw.h)
+ *
+ * One file, though a long one: a connection passes through all of its phases
+ * here, under one lock, and listeners and initiators share its queue of turns,
+ * its timers and its end.
  */
 #include "iw.h"
 
