@@ -15,7 +15,7 @@
 #include "process/process.h"
 #include "segment/segment.h"
 #include "verbs/verbs.h"
-#include "xrc/loan.h"
+#include "xrc/lease.h"
 
 #include "base/sys.h"
 
@@ -90,11 +90,11 @@ static void go_on(struct engine_qp *sched, void *arg)
 
 /* The parts, as they go; they come back in the reverse order. 0 or -errno. */
 
-static int loans_away(struct shca_process *p)
+static int leases_away(struct shca_process *p)
 {
 	uint32_t qpn = 0;
 	bool ours = false;
-	int err = shca_loans_away(&p->engine, &qpn, &ours);
+	int err = shca_leases_away(&p->engine, &qpn, &ours);
 
 	if (err == -EBUSY)
 		return fail(err,
@@ -108,10 +108,10 @@ static int loans_away(struct shca_process *p)
 	return err;
 }
 
-static int loans_back(struct shca_process *p)
+static int leases_back(struct shca_process *p)
 {
 	shca_domains_back(&p->engine);
-	shca_loans_back(&p->engine);
+	shca_leases_back(&p->engine);
 	return 0;
 }
 
@@ -282,7 +282,7 @@ static const struct part {
 	int (*away)(struct shca_process *p);
 	int (*back)(struct shca_process *p);
 } parts[] = {
-	{ loans_away, loans_back },         { sending_away, sending_back },
+	{ leases_away, leases_back },       { sending_away, sending_back },
 	{ receiving_away, receiving_back }, { stat_away, stat_back },
 	{ shared_away, shared_back },       { sockets_away, sockets_back },
 	{ addresses_away, addresses_back }, { host_away, host_back },

@@ -21,7 +21,7 @@
 #include "rnic/qp_iwarp.h"
 #include "trace/pcap.h"
 #include "trace/trace.h"
-#include "xrc/loan.h"
+#include "xrc/lease.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -48,8 +48,8 @@ static const struct engine_ops engine_ops = {
 	.gsi = gsi_rx,
 	.mcast = shca_mcast_rx,
 	.stray = shca_timewait_rx,
-	.word = shca_loan_word,
-	.settle = shca_guest_settle,
+	.word = shca_lease_ctrl,
+	.settle = shca_remote_rsp_settle,
 	.event = shca_port_event,
 	.readable = on_readable,
 };
@@ -214,7 +214,7 @@ static const struct module {
 	{ shca_cqs_init, NULL, NULL },
 	{ shca_mcast_init, NULL, NULL },
 	{ shca_xrc_init, NULL, NULL },
-	{ shca_guests_init, shca_guests_fini, NULL },
+	{ shca_remote_rsps_init, shca_remote_rsps_fini, NULL },
 	{ shca_timewait_init, shca_timewait_fini, NULL },
 	{ gsi_init, gsi_fini, NULL },
 	{ shca_iw_init, shca_iw_fini, NULL },

@@ -194,7 +194,7 @@ void roce_srq_gone(struct roce_qp *qp, uint32_t srqn);
 
 /*
  * The responder between two messages, so that it can go on elsewhere: in
- * another QP of the same attributes (src/xrc/loan.c). While idle is false
+ * another QP of the same attributes (src/xrc/lease.c). While idle is false
  * it cannot. roce_rsp_failed(): it has failed there, with an event or (-1)
  * without.
  */

@@ -99,7 +99,7 @@ __attribute__((noinline)) static void qp_roce_flush_on(struct qp *core,
 	int round, err;
 	bool wait;
 
-	if (shca_xrc_is_guest(qp))
+	if (shca_xrc_is_remote_rsp(qp))
 		to_process(qp->sched.engine)->xrc.ops->note(qp);
 	shca_remote_run(qp, &now);
 	/* Until there is room, making packets is in vain. */
@@ -154,7 +154,7 @@ static void qp_roce_flush(struct qp *core, uint64_t now, bool all)
 	if (all)
 		roce_ack_release(roce_qp(core));
 	/* After most packets there is nothing to do. */
-	if (!roce_is_idle(roce_qp(core)) || shca_xrc_is_guest(qp) ||
+	if (!roce_is_idle(roce_qp(core)) || shca_xrc_is_remote_rsp(qp) ||
 	    is_unwatched(qp))
 		qp_roce_flush_on(core, now, all);
 }

@@ -21,7 +21,7 @@ struct pcap;
 struct segment;
 struct shca_stat; /* process/stat.c */
 struct shca_domain;
-struct shca_guests; /* xrc/guest.c */
+struct shca_remote_rsps; /* xrc/remote_rsp.c */
 struct shca_timewait;
 
 /* What the layers above are told. */
@@ -37,9 +37,9 @@ struct shca_xrc_ops {
 	/* A packet for an XRC_RECV QP; its lock is held. True: it was sent
 	 * elsewhere, or kept. */
 	bool (*rx)(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now);
-	/* To be called before a guest sends. */
+	/* To be called before a remote responder sends. */
 	void (*note)(struct shca_qp *qp);
-	/* A guest's event. */
+	/* A remote responder's event. */
 	void (*event)(struct shca_qp *qp, enum ibv_event_type event);
 	/* A QP of any type begins a new connection, or ends; lock held. */
 	void (*forget)(struct shca_qp *qp);
@@ -102,7 +102,7 @@ struct shca_process {
 		_Atomic uint32_t next_srqn;
 		_Atomic bool leaves; /* nothing is lent, or borrowed */
 		const struct shca_xrc_ops *ops;
-		struct shca_guests *guests;
+		struct shca_remote_rsps *remote_rsps;
 	} xrc;
 
 	struct { /* timewait.c */

@@ -7,9 +7,9 @@
  * destroying the last one destroys it.
  *
  * Processes of one user share the domain of an inode: a QP of one may receive
- * messages for an SRQ of another (loan.c). A process with a domain holds a lock
- * on the inode, so that others see that the domain exists (O_EXCL, and opening
- * without O_CREAT) until the process ends, however it ends.
+ * messages for an SRQ of another (lease.c). A process with a domain holds a
+ * lock on the inode, so that others see that the domain exists (O_EXCL, and
+ * opening without O_CREAT) until the process ends, however it ends.
  *
  * Locks: a domain's list > a QP > the domain's numbers > an SRQ.
  */
@@ -528,7 +528,7 @@ void shca_xrc_event(struct shca_qp *real, struct ibv_async_event *ev)
 	const struct shca_xrc *xrc = real->xrc;
 	struct shca_qp *qp;
 
-	if (xrc->guest)
+	if (xrc->remote_rsp)
 		to_process(real->sched.engine)
 			->xrc.ops->event(real, ev->event_type);
 	if (!xrc->abandoned)

@@ -28,7 +28,8 @@ bool shca_xrc_qp_close(struct shca_qp *qp);
 void shca_xrc_qp_gone(struct shca_qp *real);
 int shca_xrc_qp_open(struct ibv_context *ctx,
 		     const struct ibv_qp_open_attr *attr, struct ibv_qp **qp);
-/* An event of the QP, for all its handles, or its guest; its lock is held. */
+/* An event of the QP, for all its handles, or its remote responder; its lock is
+ * held. */
 void shca_xrc_event(struct shca_qp *real, struct ibv_async_event *ev);
 int shca_xrc_env_take(struct qp *core, uint32_t num, struct qp_recv *out);
 int shca_xrc_env_pd(struct qp *core, uint32_t num, uint32_t *pd);

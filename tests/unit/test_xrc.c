@@ -893,7 +893,7 @@ int fcntl(int fd, int cmd, ...)
 	return (int)syscall(SYS_fcntl, fd, cmd, arg);
 }
 
-/* While a loan lasts, packets do not ask each whether its process lives. */
+/* While a lease lasts, packets do not ask each whether its process lives. */
 static void shared_long(struct xend *a, struct other *o)
 {
 	struct ibv_send_wr wr = {
@@ -913,7 +913,7 @@ static void shared_long(struct xend *a, struct other *o)
 			assert_int_equal(xsend(a, &wr, o->hello.srqn, BUF), 0);
 	}
 	assert_true(asked > before);
-	/* Once for each loan, and once in a few milliseconds. */
+	/* Once for each lease, and once in a few milliseconds. */
 	assert_in_range(asked - before, 1,
 			2 * messages + (now_ns() - start) / 1000000);
 }

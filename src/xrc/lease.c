@@ -1,5 +1,5 @@
 /*
- * loan.c - XRC_RECV QPs whose messages are for SRQs of other processes
+ * lease.c - XRC_RECV QPs whose messages are for SRQs of other processes
  *
  * Processes that open the XRC domain of one inode share it: a message to an
  * XRC_RECV QP of one process may name an SRQ of another. The QP receives in its
@@ -11,34 +11,38 @@
  * are, so the registry knows its process. When the next request due is for
  * another process's SRQ, the home lends the QP to that process: it sends the
  * request with the responder's state, and after it every packet that arrives.
- * The borrowing process has a QP of its own for it (a guest), with the same
- * number and path, which executes requests and answers the peer. The guest
- * gives the responder back when it comes to a request for an SRQ of another
- * process, or is between messages and idle for a while. The home sends it the
- * first such request, which recalls the responder, and keeps the packets behind
- * it until the responder is back.
+ * The borrowing process has a QP of its own for it (a remote responder), with
+ * the same number and path, which executes requests and answers the peer. The
+ * remote responder gives the responder back when it comes to a request for an
+ * SRQ of another process, or is between messages and idle for a while. The home
+ * sends it the first such request, which recalls the responder, and keeps the
+ * packets behind it until the responder is back.
  *
- * The home's side is here, the guest's in guest.c.
+ * The home's side is here, the remote responder's in remote_rsp.c.
  *
- * Words are packets to QP 0 that one process hands over to another, and may be
- * lost like any packet. None is repeated: the peer repeats its request, since
- * it gets no ACK, and then everything that the other side may have missed is
- * sent again. A loan has a number, so that late and repeated words do nothing:
+ * Control messages are packets to QP 0 that one process hands over to another,
+ * and may be lost like any packet. None is repeated: the peer repeats its
+ * request, since it gets no ACK, and then everything that the other side may
+ * have missed is sent again. A lease has a number, so that late and repeated
+ * control messages do nothing:
  *
- *   LEND    home to guest: loan, attributes, state at its beginning, a request
- *   AGAIN   the same outside of a loan, for a read or atomic that was executed
- *           there and comes again; the guest answers, nothing changes
- *   RECALL  home to guest, whose process is about to be suspended: the responder
- *           comes back at the end of the message
- *   RETURN  guest to home: loan and state; or that the QP failed, or that there
- *           is no such SRQ; with the packet that is not for the guest, if any.
- *           Or just the state so far, in case the guest's process dies
+ *   LEND    home to remote responder: lease, attributes, state at its
+ *           beginning, a request
+ *   AGAIN   the same outside of a lease, for a read or atomic that was executed
+ *           there and comes again; the remote responder answers, nothing
+ *           changes
+ *   RECALL  home to remote responder, whose process is about to be suspended:
+ *           the responder comes back at the end of the message
+ *   RETURN  remote responder to home: lease and state; or that the QP failed,
+ *           or that there is no such SRQ; with the packet that is not for the
+ *           remote responder, if any. Or just the state so far, in case the
+ *           remote responder's process dies
  *
  * If a process dies between messages, the QP goes on. If it dies in the middle
  * of one, the QP fails, as when an SRQ is destroyed then: the home sees the
  * peer ask again for something that no longer exists.
  */
-#include "word.h"
+#include "control.h"
 
 #include "base/sys.h"
 
@@ -46,8 +50,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* After so long the home checks that the guest's process is alive. */
-#define LOAN_LONG_NS 5000000u
+/* After so long the home checks that the remote responder's process is alive.
+ * */
+#define LEASE_LONG_NS 5000000u
 #define PARKED_MAX 256
 
 /* A packet that waits at home until the responder is back. */
@@ -57,38 +62,38 @@ struct shca_parked {
 	uint8_t payload[];
 };
 
-/* Words */
+/* Control messages */
 
-void shca_word_begin(uint8_t *w, enum word kind, const struct engine *e,
-		     uint32_t qpn, uint32_t loan, uint64_t qp_id,
+void shca_ctrl_begin(uint8_t *w, enum ctrl kind, const struct engine *e,
+		     uint32_t qpn, uint32_t lease, uint64_t qp_id,
 		     const struct roce_rsp_state *s)
 {
-	memset(w, 0, W_LEN);
-	put_be32(w + W_MAGIC, WORD_MAGIC);
-	w[W_KIND] = (uint8_t)kind;
-	w[W_FLAGS] = (uint8_t)((s->nak_seq_sent ? F_NAK_SEQ : 0) |
+	memset(w, 0, C_LEN);
+	put_be32(w + C_MAGIC, CTRL_MAGIC);
+	w[C_KIND] = (uint8_t)kind;
+	w[C_FLAGS] = (uint8_t)((s->nak_seq_sent ? F_NAK_SEQ : 0) |
 			       (s->rnr_sent ? F_RNR : 0));
-	put_be16(w + W_SLOT, registry_slot(e->registry));
-	put_be32(w + W_QPN, qpn);
-	put_be32(w + W_LOAN, loan);
-	put_be64(w + W_QP_ID, qp_id);
-	put_be32(w + W_EPSN, s->epsn);
-	put_be32(w + W_MSN, s->msn);
-	put_be32(w + W_ACK_BACK, s->ack_back);
+	put_be16(w + C_SLOT, registry_slot(e->registry));
+	put_be32(w + C_QPN, qpn);
+	put_be32(w + C_LEASE, lease);
+	put_be64(w + C_QP_ID, qp_id);
+	put_be32(w + C_EPSN, s->epsn);
+	put_be32(w + C_MSN, s->msn);
+	put_be32(w + C_ACK_BACK, s->ack_back);
 }
 
-struct roce_rsp_state shca_word_state(const uint8_t *w)
+struct roce_rsp_state shca_ctrl_state(const uint8_t *w)
 {
 	return (struct roce_rsp_state){
-		.epsn = get_be32(w + W_EPSN),
-		.msn = get_be32(w + W_MSN),
-		.ack_back = get_be32(w + W_ACK_BACK),
-		.nak_seq_sent = w[W_FLAGS] & F_NAK_SEQ,
-		.rnr_sent = w[W_FLAGS] & F_RNR,
+		.epsn = get_be32(w + C_EPSN),
+		.msn = get_be32(w + C_MSN),
+		.ack_back = get_be32(w + C_ACK_BACK),
+		.nak_seq_sent = w[C_FLAGS] & F_NAK_SEQ,
+		.rnr_sent = w[C_FLAGS] & F_RNR,
 	};
 }
 
-int shca_word_send(struct engine *e, unsigned slot, const uint8_t *w,
+int shca_ctrl_send(struct engine *e, unsigned slot, const uint8_t *w,
 		   const struct roce_path *path, const struct roce_rx *pkt)
 {
 	struct roce_hdr h = { .opcode = ROCE_UD | ROCE_SEND_ONLY,
@@ -96,8 +101,8 @@ int shca_word_send(struct engine *e, unsigned slot, const uint8_t *w,
 	uint8_t buf[UDP_HANDOVER_MAX];
 	size_t len = roce_encode(&h, buf);
 
-	memcpy(buf + len, w, W_LEN);
-	len += W_LEN;
+	memcpy(buf + len, w, C_LEN);
+	len += C_LEN;
 	if (pkt) {
 		if (len + ROCE_HDR_MAX + pkt->len + pkt->h.pad > sizeof(buf))
 			return -EMSGSIZE;
@@ -115,46 +120,46 @@ int shca_word_send(struct engine *e, unsigned slot, const uint8_t *w,
 
 /* The responder leaves */
 
-/* The attributes that a guest needs. */
-static void word_attr(uint8_t *w, const struct shca_qp *qp)
+/* The attributes that a remote responder needs. */
+static void ctrl_attr(uint8_t *w, const struct shca_qp *qp)
 {
 	const struct roce_path *path = roce_qp_path(roce_qp(qp->core));
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr;
 
 	roce_qp_query(roce_qp(qp->core), &attr, &init);
-	put_be32(w + W_DEST_QPN, roce_qp_dest(roce_qp(qp->core)));
-	put_be32(w + W_ACCESS, (uint32_t)attr.qp_access_flags);
-	w[W_MTU] = (uint8_t)attr.path_mtu;
-	w[W_RD_ATOMIC] = attr.max_dest_rd_atomic;
-	w[W_RNR_TIMER] = attr.min_rnr_timer;
-	w[W_LOCAL] = (uint8_t)(path->local | path->lossless << 1);
-	shca_domain_key(qp->xrc->domain, w + W_DOMAIN);
-	memcpy(w + W_SGID, path->sgid.raw, 16);
-	memcpy(w + W_DGID, path->dgid.raw, 16);
-	put_be32(w + W_SCOPE, path->sgid_scope);
-	put_be32(w + W_FLOW, path->flow_label);
-	put_be16(w + W_SPORT, path->sport);
-	w[W_TCLASS] = path->tclass;
-	w[W_HOPS] = path->hop_limit;
+	put_be32(w + C_DEST_QPN, roce_qp_dest(roce_qp(qp->core)));
+	put_be32(w + C_ACCESS, (uint32_t)attr.qp_access_flags);
+	w[C_MTU] = (uint8_t)attr.path_mtu;
+	w[C_RD_ATOMIC] = attr.max_dest_rd_atomic;
+	w[C_RNR_TIMER] = attr.min_rnr_timer;
+	w[C_LOCAL] = (uint8_t)(path->local | path->lossless << 1);
+	shca_domain_key(qp->xrc->domain, w + C_DOMAIN);
+	memcpy(w + C_SGID, path->sgid.raw, 16);
+	memcpy(w + C_DGID, path->dgid.raw, 16);
+	put_be32(w + C_SCOPE, path->sgid_scope);
+	put_be32(w + C_FLOW, path->flow_label);
+	put_be16(w + C_SPORT, path->sport);
+	w[C_TCLASS] = path->tclass;
+	w[C_HOPS] = path->hop_limit;
 }
 
-static void lend(struct shca_qp *qp, enum word kind, unsigned slot,
+static void lend(struct shca_qp *qp, enum ctrl kind, unsigned slot,
 		 const struct roce_rsp_state *s, const struct roce_rx *pkt)
 {
-	const struct shca_loan *l = &qp->xrc->loan;
-	uint8_t w[W_LEN];
+	const struct shca_lease *l = &qp->xrc->lease;
+	uint8_t w[C_LEN];
 
-	shca_word_begin(w, kind, qp->sched.engine, shca_qpn(qp), l->number,
+	shca_ctrl_begin(w, kind, qp->sched.engine, shca_qpn(qp), l->number,
 			l->qp_id, s);
-	word_attr(w, qp);
+	ctrl_attr(w, qp);
 	/* If it does not leave, a packet is lost. */
-	shca_word_send(qp->sched.engine, slot, w, NULL, pkt);
+	shca_ctrl_send(qp->sched.engine, slot, w, NULL, pkt);
 }
 
 static void park(struct shca_qp *qp, const struct roce_rx *pkt)
 {
-	struct shca_parked *p, **tail = &qp->xrc->loan.parked;
+	struct shca_parked *p, **tail = &qp->xrc->lease.parked;
 	unsigned n = 0;
 
 	for (; *tail; tail = &(*tail)->next)
@@ -181,8 +186,8 @@ static void unpark(struct shca_parked *p)
 	}
 }
 
-/* Nothing comes back from the guest. */
-static void loan_end(struct shca_loan *l)
+/* Nothing comes back from the remote responder. */
+static void lease_end(struct shca_lease *l)
 {
 	unpark(l->parked);
 	l->parked = NULL;
@@ -191,14 +196,14 @@ static void loan_end(struct shca_loan *l)
 	l->not_there = 0;
 }
 
-void shca_loan_forget(struct shca_qp *qp)
+void shca_lease_forget(struct shca_qp *qp)
 {
-	struct shca_loan *l;
+	struct shca_lease *l;
 
 	if (!qp->xrc)
 		return;
-	l = &qp->xrc->loan;
-	loan_end(l);
+	l = &qp->xrc->lease;
+	lease_end(l);
 	l->dead = 0;
 	l->qp_id = 0;
 }
@@ -212,14 +217,14 @@ void shca_loan_forget(struct shca_qp *qp)
 static void away_rx(struct shca_qp *qp, const struct roce_rx *pkt,
 		    const struct roce_rsp_state *s, uint64_t now)
 {
-	struct shca_loan *l = &qp->xrc->loan;
+	struct shca_lease *l = &qp->xrc->lease;
 	struct engine *e = qp->sched.engine;
 
 	if (psn_diff(pkt->h.psn, s->epsn) < 0) {
 		lend(qp, LEND, l->lent - 1u, s, pkt);
 		return;
 	}
-	if (l->recalled && now < l->recall_ns + LOAN_LONG_NS &&
+	if (l->recalled && now < l->recall_ns + LEASE_LONG_NS &&
 	    psn_diff(pkt->h.psn, l->recall_psn) > 0) {
 		park(qp, pkt);
 		return;
@@ -238,21 +243,21 @@ static void away_rx(struct shca_qp *qp, const struct roce_rx *pkt,
 }
 
 /*
- * The guest's process has died. What it has said may still wait to be received
- * here, behind the packet at hand.
+ * The remote responder's process has died. What it has said may still wait to
+ * be received here, behind the packet at hand.
  */
 static void bereaved(struct shca_qp *qp, const struct roce_rsp_state *s)
 {
-	struct shca_loan *l = &qp->xrc->loan;
+	struct shca_lease *l = &qp->xrc->lease;
 
 	l->dead = l->lent;
 	l->dead_epsn = s->epsn;
-	loan_end(l);
+	lease_end(l);
 }
 
 static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 {
-	struct shca_loan *l = &qp->xrc->loan;
+	struct shca_lease *l = &qp->xrc->lease;
 	struct engine *e = qp->sched.engine;
 	struct roce_rsp_state s;
 	int32_t rel;
@@ -261,10 +266,10 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 	roce_rsp_get(roce_qp(qp->core), &s);
 	if (l->lent) {
 		/* registry_alive() is a system call. */
-		if (now >= l->alive_ns + LOAN_LONG_NS &&
+		if (now >= l->alive_ns + LEASE_LONG_NS &&
 		    registry_alive(e->registry, l->lent - 1u))
 			l->alive_ns = now;
-		if (now < l->alive_ns + LOAN_LONG_NS) {
+		if (now < l->alive_ns + LEASE_LONG_NS) {
 			away_rx(qp, pkt, &s, now);
 			return true;
 		}
@@ -304,27 +309,28 @@ static bool home_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 
 /* The responder comes back */
 
-/* Whether a word is about the last loan, to the process of slot holder - 1. */
-static bool is_of_loan(const struct shca_qp *qp, const uint8_t *w,
-		       uint16_t holder)
+/* Whether a control message is about the last lease, to the process of slot
+ * holder - 1. */
+static bool is_of_lease(const struct shca_qp *qp, const uint8_t *w,
+			uint16_t holder)
 {
-	const struct shca_loan *l = &qp->xrc->loan;
+	const struct shca_lease *l = &qp->xrc->lease;
 
-	return holder && get_be32(w + W_LOAN) == l->number &&
-	       get_be64(w + W_QP_ID) == l->qp_id &&
-	       get_be16(w + W_SLOT) == holder - 1u;
+	return holder && get_be32(w + C_LEASE) == l->number &&
+	       get_be64(w + C_QP_ID) == l->qp_id &&
+	       get_be16(w + C_SLOT) == holder - 1u;
 }
 
-/* The last word of a guest whose process has died: nothing else has been
- * executed since, so the QP goes on from there. */
-static void last_word(struct shca_qp *qp, const uint8_t *w)
+/* The last control message of a remote responder whose process has died:
+ * nothing else has been executed since, so the QP goes on from there. */
+static void last_ctrl(struct shca_qp *qp, const uint8_t *w)
 {
-	const struct roce_rsp_state said = shca_word_state(w);
-	struct shca_loan *l = &qp->xrc->loan;
+	const struct roce_rsp_state said = shca_ctrl_state(w);
+	struct shca_lease *l = &qp->xrc->lease;
 	struct roce_rsp_state s;
 
 	roce_rsp_get(roce_qp(qp->core), &s);
-	if (s.epsn != l->dead_epsn || w[W_FLAGS] & F_FAILED) {
+	if (s.epsn != l->dead_epsn || w[C_FLAGS] & F_FAILED) {
 		l->dead = 0;
 		return;
 	}
@@ -336,19 +342,19 @@ static void last_word(struct shca_qp *qp, const uint8_t *w)
 static void taken_back(struct shca_qp *qp, const uint8_t *w,
 		       const struct roce_rx *pkt, uint64_t now)
 {
-	const struct roce_rsp_state s = shca_word_state(w);
-	struct shca_loan *l = &qp->xrc->loan;
+	const struct roce_rsp_state s = shca_ctrl_state(w);
+	struct shca_lease *l = &qp->xrc->lease;
 	struct shca_parked *parked = l->parked, *p;
 
-	if (w[W_FLAGS] & F_KEEPS) {
+	if (w[C_FLAGS] & F_KEEPS) {
 		roce_rsp_set(roce_qp(qp->core), &s);
 		return;
 	}
 	l->lent = 0;
 	l->recalled = false;
 	l->parked = NULL;
-	if (w[W_FLAGS] & F_FAILED) {
-		int32_t event = (int32_t)get_be32(w + W_EVENT);
+	if (w[C_FLAGS] & F_FAILED) {
+		int32_t event = (int32_t)get_be32(w + C_EVENT);
 
 		roce_rsp_failed(
 			roce_qp(qp->core),
@@ -359,11 +365,11 @@ static void taken_back(struct shca_qp *qp, const uint8_t *w,
 				-1);
 	} else {
 		roce_rsp_set(roce_qp(qp->core), &s);
-		if (w[W_FLAGS] & F_UNKNOWN)
-			l->not_there = get_be32(w + W_SRQN);
+		if (w[C_FLAGS] & F_UNKNOWN)
+			l->not_there = get_be32(w + C_SRQN);
 		if (pkt)
 			shca_qp_rx(qp, pkt, now);
-		/* These may begin the next loan, and wait again. */
+		/* These may begin the next lease, and wait again. */
 		for (p = parked; p; p = p->next)
 			shca_qp_rx(qp, &p->rx, now);
 	}
@@ -371,7 +377,7 @@ static void taken_back(struct shca_qp *qp, const uint8_t *w,
 	shca_qp_flush(qp, now);
 }
 
-/* Packets for a home or a guest */
+/* Packets for a home or a remote responder */
 
 /* Whether the QP's peer may have sent it; the core checks the rest. */
 static bool is_request(const struct shca_qp *qp, const struct roce_rx *pkt)
@@ -387,35 +393,35 @@ static bool is_request(const struct shca_qp *qp, const struct roce_rx *pkt)
 	       !memcmp(&pkt->dgid, &path->sgid, sizeof(pkt->dgid));
 }
 
-bool shca_loan_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
+bool shca_lease_rx(struct shca_qp *qp, const struct roce_rx *pkt, uint64_t now)
 {
 	uint8_t key[SHCA_DOMAIN_KEY];
 
 	if (!qp->sched.engine->registry || !is_request(qp, pkt))
 		return false;
-	if (qp->xrc->guest)
-		return shca_guest_rx(qp, pkt, now);
+	if (qp->xrc->remote_rsp)
+		return shca_remote_rsp_rx(qp, pkt, now);
 	return shca_domain_key(qp->xrc->domain, key) && home_rx(qp, pkt, now);
 }
 
-/* The QP that a word is about, or 0: it is none of ours. */
+/* The QP that a control message is about, or 0: it is none of ours. */
 static uint32_t about(const struct roce_rx *pkt)
 {
-	if (!pkt->handed || pkt->len < W_LEN ||
-	    get_be32(pkt->payload + W_MAGIC) != WORD_MAGIC)
+	if (!pkt->handed || pkt->len < C_LEN ||
+	    get_be32(pkt->payload + C_MAGIC) != CTRL_MAGIC)
 		return 0;
-	return get_be32(pkt->payload + W_QPN) & 0xffffff;
+	return get_be32(pkt->payload + C_QPN) & 0xffffff;
 }
 
-static void home_word(struct shca_qp *qp, const uint8_t *w,
+static void home_ctrl(struct shca_qp *qp, const uint8_t *w,
 		      const struct roce_rx *inner, bool has_inner, uint64_t now)
 {
 	shca_qp_lock(qp);
 	if (!qp->sched.dead) {
-		if (is_of_loan(qp, w, qp->xrc->loan.lent))
+		if (is_of_lease(qp, w, qp->xrc->lease.lent))
 			taken_back(qp, w, has_inner ? inner : NULL, now);
-		else if (is_of_loan(qp, w, qp->xrc->loan.dead))
-			last_word(qp, w);
+		else if (is_of_lease(qp, w, qp->xrc->lease.dead))
+			last_ctrl(qp, w);
 		else if (has_inner)
 			shca_qp_rx(qp, inner, now); /* late */
 		shca_qp_flush(qp, now);
@@ -423,13 +429,13 @@ static void home_word(struct shca_qp *qp, const uint8_t *w,
 	shca_qp_unlock(qp);
 }
 
-bool shca_loan_word(struct engine *e, const struct roce_rx *pkt,
-		    struct engine_qp **qp, struct roce_rx *inner, uint64_t now)
+bool shca_lease_ctrl(struct engine *e, const struct roce_rx *pkt,
+		     struct engine_qp **qp, struct roce_rx *inner, uint64_t now)
 {
 	const uint8_t *w = pkt->payload;
 	uint32_t qpn = about(pkt);
 	struct engine_qp *home;
-	struct shca_qp *guest;
+	struct shca_qp *rsp;
 	int hdr;
 
 	*qp = NULL;
@@ -440,29 +446,29 @@ bool shca_loan_word(struct engine *e, const struct roce_rx *pkt,
 	inner->handed = false;
 	inner->sport = 0; /* a process of ours vouches for it */
 	inner->len = 0;
-	if (pkt->len > W_LEN) {
-		hdr = roce_decode(&inner->h, w + W_LEN, pkt->len - W_LEN);
+	if (pkt->len > C_LEN) {
+		hdr = roce_decode(&inner->h, w + C_LEN, pkt->len - C_LEN);
 		if (hdr < 0)
 			return true;
-		inner->payload = w + W_LEN + hdr;
-		inner->len = pkt->len - W_LEN - (size_t)hdr - inner->h.pad;
+		inner->payload = w + C_LEN + hdr;
+		inner->len = pkt->len - C_LEN - (size_t)hdr - inner->h.pad;
 	}
-	switch (w[W_KIND]) {
+	switch (w[C_KIND]) {
 	case LEND:
 	case AGAIN:
-		if (pkt->len == W_LEN)
+		if (pkt->len == C_LEN)
 			break;
-		guest = shca_guest_word(e, w, inner, now);
-		if (guest)
-			*qp = &guest->sched;
+		rsp = shca_remote_rsp_ctrl(e, w, inner, now);
+		if (rsp)
+			*qp = &rsp->sched;
 		break;
 	case RECALL:
-		shca_guest_recall(e, w);
+		shca_remote_rsp_recall(e, w);
 		break;
 	case RETURN:
 		home = engine_qp_find(e, qpn);
 		if (home && sched_qp(home)->xrc)
-			home_word(sched_qp(home), w, inner, pkt->len > W_LEN,
+			home_ctrl(sched_qp(home), w, inner, pkt->len > C_LEN,
 				  now);
 		break;
 	}
@@ -479,20 +485,21 @@ static void recall(struct engine_qp *sched, void *arg)
 {
 	struct shca_qp *qp = sched_qp(sched);
 	struct roce_rsp_state s;
-	uint8_t w[W_LEN];
+	uint8_t w[C_LEN];
 	uint32_t *left = arg;
 
 	if (!shca_xrc_is_lent(qp))
 		return;
 	roce_rsp_get(roce_qp(qp->core), &s);
-	if (!registry_alive(sched->engine->registry, qp->xrc->loan.lent - 1u)) {
+	if (!registry_alive(sched->engine->registry,
+			    qp->xrc->lease.lent - 1u)) {
 		bereaved(qp, &s);
 		return;
 	}
 	*left = shca_qpn(qp);
-	shca_word_begin(w, RECALL, sched->engine, *left, qp->xrc->loan.number,
-			qp->xrc->loan.qp_id, &s);
-	shca_word_send(sched->engine, qp->xrc->loan.lent - 1u, w,
+	shca_ctrl_begin(w, RECALL, sched->engine, *left, qp->xrc->lease.number,
+			qp->xrc->lease.qp_id, &s);
+	shca_ctrl_send(sched->engine, qp->xrc->lease.lent - 1u, w,
 		       roce_qp_path(roce_qp(qp->core)), NULL);
 }
 
@@ -508,7 +515,7 @@ static uint64_t receive(struct engine *e)
 	return end;
 }
 
-int shca_loans_away(struct engine *e, uint32_t *qpn, bool *ours)
+int shca_leases_away(struct engine *e, uint32_t *qpn, bool *ours)
 {
 	const uint64_t begin = clock_ns();
 	uint64_t now;
@@ -523,7 +530,7 @@ int shca_loans_away(struct engine *e, uint32_t *qpn, bool *ours)
 			return -ENOMEM;
 		*ours = *qpn;
 		if (!*qpn)
-			*qpn = shca_guests_recall(e);
+			*qpn = shca_remote_rsps_recall(e);
 		if (!*qpn)
 			return 0;
 		now = receive(e);
@@ -531,7 +538,7 @@ int shca_loans_away(struct engine *e, uint32_t *qpn, bool *ours)
 	return -EBUSY;
 }
 
-void shca_loans_back(struct engine *e)
+void shca_leases_back(struct engine *e)
 {
 	atomic_store(&to_process(e)->xrc.leaves, false);
 }
