@@ -916,12 +916,13 @@ def case_suspended():
 
     ls = socket.create_server(("127.0.0.1", 0))
     client = os.fork()
-    data = os.urandom(200000)
+    data = os.urandom(50000)
     s = ls.accept()[0] if client else socket.create_connection(ls.getsockname())
     t = threading.Thread(target=away)
     t.start()
     if client:
         while part := s.recv(1 << 16): s.sendall(part)
+        s.shutdown(socket.SHUT_WR)
     else:
         while len(times) < 20 and not errors:
             s.sendall(data)
