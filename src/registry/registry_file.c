@@ -33,7 +33,7 @@
 
 #define MAGIC 0x73486341726f4345u
 #define VERSION 5
-#define LOCK_BYTE (4 << 20) /* the slots' bytes follow */
+#define LOCK_BYTE (4 << 20) /* the slots' bytes follow, then their seats' */
 #define LOCK_WAIT_NS 5000000000u /* for one holder that sleeps, */
 #define LOCK_MOST_NS 60000000000u /* and for all of a crowd */
 #define OPEN_WAIT_NS 5000000000u /* while others come and go */
@@ -72,6 +72,17 @@ static int record_lock(int fd, short type, off_t byte)
 	if (!fcntl(fd, F_SETLK, &fl))
 		return 0;
 	return errno == EACCES ? -EAGAIN : -errno;
+}
+
+static off_t slot_byte(unsigned slot)
+{
+	return LOCK_BYTE + 1 + (off_t)slot;
+}
+
+/* A byte of its own: of two locks on one the kernel names either holder. */
+static off_t seat_byte(unsigned slot)
+{
+	return slot_byte(slot) + REGISTRY_SLOTS;
 }
 
 /* Whether another process has the lock; *pid: which, or 0 if that cannot be
@@ -133,10 +144,14 @@ bool regfile_slot_holder(const struct regfile *f, unsigned slot, pid_t *pid)
 		*pid = f->pid;
 		return true;
 	}
-	if (!record_locked(f->fd, LOCK_BYTE + 1 + (off_t)slot, pid))
+	if (record_locked(f->fd, slot_byte(slot), pid)) {
+		if (*pid < 0)
+			*pid = 0;
+		return true;
+	}
+	if (!record_locked(f->fd, seat_byte(slot), pid))
 		return false;
-	if (*pid < 0)
-		*pid = 0;
+	*pid = 0; /* whoever has it, it is not the slot's process */
 	return true;
 }
 
@@ -150,9 +165,11 @@ bool regfile_slot_alive(const struct regfile *f, unsigned slot)
 int regfile_slot_take(struct regfile *f, unsigned slot)
 {
 	int err = -EBUSY;
+	pid_t pid;
 
-	if (!(f->mine[slot / 64] >> (slot % 64) & 1))
-		err = record_lock(f->fd, F_WRLCK, LOCK_BYTE + 1 + (off_t)slot);
+	if (!(f->mine[slot / 64] >> (slot % 64) & 1) &&
+	    !record_locked(f->fd, seat_byte(slot), &pid))
+		err = record_lock(f->fd, F_WRLCK, slot_byte(slot));
 	if (!err)
 		f->mine[slot / 64] |= 1ull << (slot % 64);
 	return err;
@@ -160,7 +177,7 @@ int regfile_slot_take(struct regfile *f, unsigned slot)
 
 void regfile_slot_drop(struct regfile *f, unsigned slot)
 {
-	record_lock(f->fd, F_UNLCK, LOCK_BYTE + 1 + (off_t)slot);
+	record_lock(f->fd, F_UNLCK, slot_byte(slot));
 	f->mine[slot / 64] &= ~(1ull << (slot % 64));
 }
 
@@ -169,7 +186,7 @@ static int seat_lock(int fd, short type, unsigned slot)
 {
 	struct flock fl = { .l_type = type,
 			    .l_whence = SEEK_SET,
-			    .l_start = LOCK_BYTE + 1 + (off_t)slot,
+			    .l_start = seat_byte(slot),
 			    .l_len = 1 };
 
 	return fcntl(fd, F_OFD_SETLK, &fl) ? -errno : 0;
@@ -180,13 +197,10 @@ int regfile_seat(struct regfile *f, unsigned slot)
 {
 	int fd, err;
 
-	/* From now on two may have it. */
-	err = record_lock(f->fd, F_RDLCK, LOCK_BYTE + 1 + (off_t)slot);
-	if (err)
-		return err;
 	fd = sys_open(f->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
+	/* One of an earlier time may not be given back yet. */
 	err = seat_lock(fd, F_RDLCK, slot);
 	return err ? err : fd;
 }
@@ -220,7 +234,7 @@ int regfile_seat_take(struct regfile *f, unsigned slot, int seat)
 		err = regfile_lock(f);
 	}
 	if (!err)
-		err = record_lock(f->fd, F_RDLCK, LOCK_BYTE + 1 + (off_t)slot);
+		err = record_lock(f->fd, F_WRLCK, slot_byte(slot));
 	seat_lock(f->fd, F_UNLCK, slot);
 	if (!err)
 		f->mine[slot / 64] |= 1ull << (slot % 64);

@@ -169,6 +169,36 @@ static void joining_twice_and_leaving_once_keeps_the_other(void **state)
 	registry_leave(b);
 }
 
+static int see_holder(void *arg)
+{
+	struct registry *r = join();
+	pid_t pid;
+
+	if (!r || !registry_holder(r, *(unsigned *)arg, &pid))
+		return 0;
+	return pid == getppid() ? 1 : pid ? 2 : 3;
+}
+
+/* Others take whom it names for the owner of memory that the slot shows. */
+static void who_holds_a_seat_hides_nobody(void **state)
+{
+	struct registry *r = join();
+	unsigned slot = registry_slot(r);
+	const char *why;
+	int seat, held;
+
+	(void)state;
+	assert_true(registry_lease(r) > 0);
+	assert_int_equal(registry_away(r, &seat), 0);
+	assert_int_equal(in_child(see_holder, &slot), 3);
+	held = dup(seat); /* as who has asked for it has one, for a while */
+	assert_int_equal(registry_back(r, dir, &why), 0);
+	assert_int_equal(registry_slot(r), slot);
+	assert_int_equal(in_child(see_holder, &slot), 1);
+	close(held);
+	registry_leave(r);
+}
+
 struct fork_arg {
 	struct registry *r;
 	bool abandon_first;
@@ -628,6 +658,7 @@ int main(void)
 		CLEAN(slots_run_out),
 		CLEAN(killed_process_leaves_nothing),
 		CLEAN(joining_twice_and_leaving_once_keeps_the_other),
+		CLEAN(who_holds_a_seat_hides_nobody),
 		CLEAN(fork_shares_nothing),
 		CLEAN(sockets_are_numbered_as_the_kernel_does),
 		CLEAN(receiver_only_on_the_private_port_is_no_socket),
