@@ -13,6 +13,7 @@
 #include "base/sys.h"
 #include "os/owner.h"
 #include "registry/registry.h"
+#include "suspend_ask.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -180,7 +181,8 @@ static enum stat_want wanted(int fd)
 		       STAT_WANT_COUNTERS;
 }
 
-void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want), void *arg)
+void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want), void *arg,
+		 void (*suspend)(int who))
 {
 	for (int i = 0; i < ANSWERS; i++) {
 		int who = sys_accept(fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -189,7 +191,15 @@ void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want), void *arg)
 
 		if (who < 0)
 			return;
-		file = is_ours(who, &pid) ? copy(arg, wanted(who)) : -EACCES;
+		if (!is_ours(who, &pid)) {
+			sys_close(who);
+			continue;
+		}
+		if (suspend && suspend_is_asked(who)) {
+			suspend(who);
+			continue;
+		}
+		file = copy(arg, wanted(who));
 		if (file >= 0) {
 			send_file(who, file);
 			sys_close(file);

@@ -91,12 +91,13 @@ enum stat_want {
 /*
  * The answering side. stat_listen() returns a listening socket that does not
  * block, or -errno; path is the registry's file. stat_answer() serves all who
- * wait there: copy() returns such a file, or -errno.
+ * wait there: copy() returns such a file, or -errno; suspend(), which may be NULL,
+ * takes over the connection of who asks for that (suspend_ask.h).
  */
 int stat_listen(const char *path, unsigned slot);
 void stat_unlink(const char *path, unsigned slot);
-void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want),
-		 void *arg);
+void stat_answer(int fd, int (*copy)(void *arg, enum stat_want want), void *arg,
+		 void (*suspend)(int who));
 
 /* A file in memory of head and what follows it, sealed; or -errno. */
 int stat_file(const struct stat_head *head, const struct stat_device *devices,

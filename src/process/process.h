@@ -21,6 +21,10 @@ int shca_close(struct ibv_context *ctx);
 struct engine *shca_process_hold(void);
 void shca_process_drop(struct engine *e);
 
+/* Who asks this process to suspend (counters/suspend_ask.h): takes over the
+ * connection, in the thread. NULL: nobody can. src/migrate sets it. */
+extern void (*shca_suspend_asked)(int who);
+
 /*
  * Waits until fd is readable, and receives meanwhile, so that one thread wakes
  * for a message: 1, 0 at until_ns (of CLOCK_MONOTONIC; UINT64_MAX: never),

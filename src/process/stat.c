@@ -7,6 +7,7 @@
  * those of QPs that are gone are kept by their device.
  */
 #include "parts.h"
+#include "process.h"
 
 #include "waits.h"
 
@@ -52,6 +53,8 @@ struct copy {
 	enum stat_want want;
 	uint64_t now;
 };
+
+void (*shca_suspend_asked)(int who);
 
 static struct shca_stat *to_stat(struct engine *e)
 {
@@ -357,7 +360,7 @@ bool shca_stat_readable(struct engine *e, int fd)
 	uint64_t times;
 
 	if (fd == atomic_load(&st->fd))
-		stat_answer(fd, copy, e);
+		stat_answer(fd, copy, e, shca_suspend_asked);
 	else if (fd != atomic_load(&st->asked_fd))
 		return false;
 	else if (sys_read(fd, &times, sizeof(times)) > 0)
