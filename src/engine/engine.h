@@ -56,6 +56,9 @@ struct engine_ops {
 	/* In the thread: a descriptor given to engine_watch_fd() is readable,
 	 * or was; it may have been unwatched and closed meanwhile. */
 	void (*readable)(struct engine *e, int fd);
+	/* In the thread: this process has been saved and restored by somebody
+	 * who did not suspend it before (src/migrate). */
+	void (*restored)(struct engine *e);
 };
 
 struct timer {

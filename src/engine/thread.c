@@ -188,7 +188,9 @@ void thread_fds_close(struct engine *e)
 
 /* What it does */
 
-static void thread_sleep(struct engine *e, uint64_t until,
+/* False: it was interrupted, and as this thread takes no signals, by who stops or
+ * traces the process. */
+static bool thread_sleep(struct engine *e, uint64_t until,
 			 struct epoll_event *ev, int max, int *n)
 {
 	static _Atomic bool no_pwait2;
@@ -202,7 +204,7 @@ static void thread_sleep(struct engine *e, uint64_t until,
 		*n = sys_epoll_wait_ns(e->epoll_fd, ev, max,
 				       until == UINT64_MAX ? NULL : &t);
 		if (*n >= 0 || errno == EINTR)
-			return;
+			return *n >= 0;
 		/* Linux before 5.11, and some sandboxes. */
 		atomic_store(&no_pwait2, true);
 	}
@@ -210,6 +212,7 @@ static void thread_sleep(struct engine *e, uint64_t until,
 		ms = ns > 3600000000000 ? 3600000 :
 					  (int)((ns + 999999) / 1000000);
 	*n = epoll_wait(e->epoll_fd, ev, max, ms);
+	return *n >= 0 || errno != EINTR;
 }
 
 /*
@@ -242,6 +245,7 @@ static void thread_slice(void)
 struct woken {
 	bool link; /* packets, perhaps: programs may be about to take them */
 	bool idle; /* of a link that no program looks at */
+	bool stopped; /* the process, by somebody, perhaps */
 };
 
 static void link_readable(struct engine *e, struct link *l, struct woken *woken)
@@ -296,7 +300,7 @@ static int sleep_until_due(struct engine *e, struct epoll_event *ev, int max,
 	}
 	if (tracing())
 		trace_put(TRACE_SLEEP, 0, TRACE_IN_THREAD, 0, 0, 0, 0);
-	thread_sleep(e, until, ev, max, &n);
+	woken->stopped = !thread_sleep(e, until, ev, max, &n);
 	if (tracing())
 		trace_put(TRACE_WAKE, 0, TRACE_IN_THREAD, 0, 0, 0, 0);
 	atomic_store(&e->asleep_until, 0);
@@ -449,10 +453,23 @@ static void thread_receive(struct engine *e, struct busy_poll *s)
 		engine_quiesce(e);
 }
 
+/* What has stopped the process may have been its end, and this another host. */
+static void look_for_restore(struct engine *e, uint64_t *started)
+{
+	const uint64_t now = proc_started();
+
+	if (now == *started)
+		return;
+	*started = now;
+	if (e->ops->restored)
+		e->ops->restored(e);
+}
+
 static void *thread_main(void *arg)
 {
 	struct engine *e = arg;
 	struct busy_poll s = { 0 };
+	uint64_t started = proc_started();
 
 	pthread_setname_np(pthread_self(), "softhca");
 	prctl(PR_SET_TIMERSLACK, 1000);
@@ -467,6 +484,8 @@ static void *thread_main(void *arg)
 		int i, n;
 
 		n = sleep_until_due(e, ev, 4, &woken);
+		if (woken.stopped)
+			look_for_restore(e, &started);
 		for (i = 0; i < n; i++)
 			fd_readable(e, ev[i].data.fd, &woken);
 		if (delayed_ack_next(e) != UINT64_MAX)

@@ -154,6 +154,29 @@ char proc_state(pid_t pid, pid_t tid)
 	return state && state[1] == ' ' ? state[2] : 0;
 }
 
+uint64_t proc_started(void)
+{
+	unsigned long long ticks = 0;
+	char text[512], *rest;
+	ssize_t n = -1;
+	int fd;
+
+	fd = sys_open("/proc/self/stat", O_RDONLY | O_CLOEXEC, 0);
+	if (fd >= 0) {
+		n = sys_read(fd, text, sizeof(text) - 1);
+		sys_close(fd);
+	}
+	text[n > 0 ? n : 0] = '\0';
+	/* Field 22; the third one follows the name. */
+	rest = strrchr(text, ')');
+	if (!rest || sscanf(rest + 1,
+			    " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+			    "%*s %*s %*s %*s %*s %*s %*s %llu",
+			    &ticks) != 1)
+		return 0;
+	return ticks;
+}
+
 bool proc_of_another_user(pid_t pid)
 {
 	char path[32], line[128];

@@ -30,6 +30,12 @@ bool proc_udp_holder(const union ibv_gid *gid, uint16_t port,
  */
 char proc_state(pid_t pid, pid_t tid);
 
+/*
+ * When this process has begun, in the kernel's clock ticks; 0: /proc does not show
+ * it. One that has been saved and restored has begun anew. No cancellation point.
+ */
+uint64_t proc_started(void);
+
 /* Whether a process is known to have another effective user than this one. */
 bool proc_of_another_user(pid_t pid);
 

@@ -44,6 +44,15 @@ static void on_readable(struct engine *e, int fd)
 	}
 }
 
+static void on_restored(struct engine *e)
+{
+	say("this process has been saved and restored without being suspended "
+	    "before: its connections are dead, and it hears of nothing any "
+	    "more. Use softhca checkpoint and softhca restore, or "
+	    "softhca_suspend()");
+	shca_port_event(e, IBV_EVENT_DEVICE_FATAL);
+}
+
 static const struct engine_ops engine_ops = {
 	.gsi = gsi_rx,
 	.mcast = shca_mcast_rx,
@@ -52,6 +61,7 @@ static const struct engine_ops engine_ops = {
 	.settle = shca_remote_rsp_settle,
 	.event = shca_port_event,
 	.readable = on_readable,
+	.restored = on_restored,
 };
 
 static const struct shca_process_ops ops = {
