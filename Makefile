@@ -88,6 +88,10 @@ test-containers: ## softhca in containers: podman, pods, Kubernetes' manifest, C
 	@scripts/deps containers
 	@tests/containers/run
 
+test-migrate: build-tests ## programs moved by CRIU, in place and between network namespaces (root)
+	@scripts/deps migrate
+	@tests/migrate/run $(MIGRATE)
+
 asan: deps ## unit, simulation and fuzz tests under ASan and UBSan
 	@scripts/test --stage asan
 
@@ -110,4 +114,4 @@ uninstall: ## what make install has put there, of the same PREFIX
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build build-tests check test test-busy test-full test-page test-arm64 test-headers test-pyverbs test-peer soak demo deb tarball test-packages test-containers bench bench-peer asan lint tsan install uninstall clean
+.PHONY: help deps build build-tests check test test-busy test-full test-page test-arm64 test-headers test-pyverbs test-peer soak demo deb tarball test-packages test-containers test-migrate bench bench-peer asan lint tsan install uninstall clean

@@ -7,7 +7,7 @@ _softhca()
 
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
-		COMPREPLY=($(compgen -W 'run env cdi devices doctor explain ps stat trace --help --version' -- "$cur"))
+		COMPREPLY=($(compgen -W 'run env cdi devices doctor explain ps stat trace checkpoint restore migrate --help --version' -- "$cur"))
 		return
 	fi
 	while read -r word; do
@@ -67,7 +67,7 @@ _softhca()
 		[[ $cur == -* ]] && return
 		case $cmd in
 		run | doctor) COMPREPLY+=($(compgen -c -- "$cur")) ;;
-		trace) compopt -o filenames 2>/dev/null
+		trace | restore) compopt -o filenames 2>/dev/null
 			COMPREPLY+=($(compgen -d -- "$cur")) ;;
 		esac
 		;;

@@ -4,7 +4,8 @@
  * softhca starts programs under the libraries (run), shows the environment
  * that does so (env) and what gives it to containers (cdi), lists the devices (devices), reports why something does
  * not work (doctor), what errors mean (explain), what running programs wait for
- * (ps) and do (stat), and what has been recorded of them (trace). It links neither library but loads
+ * (ps) and do (stat), and what has been recorded of them (trace), and moves them
+ * (checkpoint, restore, migrate). It links neither library but loads
  * the ones beside it, so that it can report what is wrong with them.
  */
 #ifndef SOFTHCA_CLI_CLI_H
@@ -48,6 +49,9 @@ int cmd_doctor(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
 int cmd_ps(int argc, char **argv);
 int cmd_stat(int argc, char **argv);
+int cmd_checkpoint(int argc, char **argv);
+int cmd_restore(int argc, char **argv);
+int cmd_migrate(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 
 /* Not shown in --help: run by doctor inside the environment of run, it reports

@@ -147,6 +147,7 @@ static void check_all(struct doctor *d)
 		run_check(d, "udp", check_udp);
 		run_check(d, "buffers", check_buffers);
 	}
+	run_check(d, "criu", check_criu);
 	if (d->hcas.count && doctor_has(d, IBV_NODE_RNIC))
 		run_check(d, "descriptors", check_descriptors);
 }

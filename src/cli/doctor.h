@@ -70,6 +70,7 @@ void check_tree(struct doctor *d, struct finding *f);
 void check_shm(struct doctor *d, struct finding *f);
 void check_memlock(struct doctor *d, struct finding *f);
 void check_threads(struct doctor *d, struct finding *f);
+void check_criu(struct doctor *d, struct finding *f);
 
 /* doctor_same_host.c: how processes of this host reach each other */
 void check_same_host(struct doctor *d, struct finding *f);

@@ -1,6 +1,7 @@
 /*
  * doctor_host.c - checks of what processes of this host share, and their limits
  */
+#include "cli/criu.h"
 #include "cli/doctor.h"
 #include "counters/sysfs_dir.h"
 #include "registry/registry.h"
@@ -145,4 +146,41 @@ void check_threads(struct doctor *d, struct finding *f)
 		     (unsigned long long)r.rlim_cur);
 	FIX(f, "raise ulimit -u (limits.conf(5)); in a container, raise "
 	       "--pids-limit");
+}
+
+/* Of use to few, so to lack it is nothing wrong. */
+void check_criu(struct doctor *d, struct finding *f)
+{
+	struct criu_why why;
+	struct criu c = { .path = "" };
+	int err;
+
+	(void)d;
+	err = criu_find(&c, NULL, &why);
+	if (err == -ENOENT) {
+		TEXT(f,
+		     "%s, so running programs cannot be saved and moved "
+		     "(softhca checkpoint)",
+		     why.text);
+		FIX(f, "optional: %s", why.fix);
+		return;
+	}
+	if (!err && geteuid()) {
+		TEXT(f,
+		     "%s is version %s; whether it works was not tried, as "
+		     "that takes root",
+		     c.path, c.version);
+		return;
+	}
+	if (!err)
+		err = criu_try(&c, &why);
+	if (err) {
+		f->status = WARN;
+		TEXT(f, "running programs cannot be saved and moved: %s",
+		     why.text);
+		FIX(f, "%s", why.fix);
+		return;
+	}
+	TEXT(f, "%s %s saves and restores a process%s", c.path, c.version,
+	     c.no_breakpoints ? ", with CRIU_FAULT=130" : "");
 }

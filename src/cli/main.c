@@ -28,6 +28,10 @@ static const char usage[] =
 	"  ps        show what running programs wait for: why does it hang?\n"
 	"  stat      show what running programs send, receive and lose\n"
 	"  trace     show what run --trace has recorded: where the time went\n"
+	"  checkpoint\n"
+	"            save a running program with its connections, by CRIU\n"
+	"  restore   go on with it, here or on another host\n"
+	"  migrate   both: move it to another host, or network namespace\n"
 	"\n"
 	"  --help, --version\n"
 	"\n"
@@ -44,11 +48,19 @@ static const struct {
 	const char *name;
 	int (*fn)(int argc, char **argv);
 } commands[] = {
-	{ "run", cmd_run },       { "env", cmd_env },
-	{ "cdi", cmd_cdi },       { "devices", cmd_devices },
-	{ "doctor", cmd_doctor }, { "explain", cmd_explain },
-	{ "ps", cmd_ps },         { "stat", cmd_stat },
-	{ "trace", cmd_trace },   { "_probe", cmd_probe },
+	{ "run", cmd_run },
+	{ "env", cmd_env },
+	{ "cdi", cmd_cdi },
+	{ "devices", cmd_devices },
+	{ "doctor", cmd_doctor },
+	{ "explain", cmd_explain },
+	{ "ps", cmd_ps },
+	{ "stat", cmd_stat },
+	{ "trace", cmd_trace },
+	{ "checkpoint", cmd_checkpoint },
+	{ "restore", cmd_restore },
+	{ "migrate", cmd_migrate },
+	{ "_probe", cmd_probe },
 };
 
 void cli_say(const char *fmt, ...)
@@ -186,8 +198,8 @@ int main(int argc, char **argv)
 		cli_say("unknown command exec; did you mean softhca run?");
 	else
 		cli_say("unknown command %s; the commands are run, env, cdi, "
-			"devices, doctor, explain, ps, stat and trace. To run "
-			"a "
+			"devices, doctor, explain, ps, stat, trace, checkpoint, "
+			"restore and migrate. To run a "
 			"program: "
 			"softhca run -- %s",
 			argv[1], argv[1]);

@@ -688,7 +688,7 @@ def test_devices_to_a_full_disk():
 
 # doctor
 
-CHECKS = {"libraries", "threads", "device", "loader", "shim", "providers", "rights", "registry",
+CHECKS = {"criu", "libraries", "threads", "device", "loader", "shim", "providers", "rights", "registry",
           "files", "shm", "same-host", "memlock", "port", "udp", "buffers"}
 
 

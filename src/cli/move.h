@@ -1,0 +1,59 @@
+/*
+ * move.h - what checkpoint, restore and migrate do
+ *
+ * Whatever fails before a process has been saved, the process goes on as if nothing
+ * had been.
+ */
+#ifndef SOFTHCA_CLI_MOVE_H
+#define SOFTHCA_CLI_MOVE_H
+
+#include "cli/criu.h"
+#include "cli/image.h"
+#include "cli/tree.h"
+
+#include <argp.h>
+
+struct move {
+	struct criu criu;
+	const char *criu_path; /* --criu, or NULL */
+	char **criu_args; /* for criu dump, after "--"; or NULL */
+	struct tree tree;
+	struct image image;
+	char why[2048], fix[256]; /* of what has failed */
+	/* The timeline. */
+	uint64_t suspend_ns, save_ns, copy_ns, restore_ns, resume_ns;
+	uint64_t blackout_ns;
+};
+
+/* What the commands share: --criu, --timeout, and their arguments. */
+struct move_args {
+	struct move *m;
+	pid_t pid;
+	const char **dir, **host; /* what follows the process ID; or NULL */
+	bool no_pid;
+};
+
+extern const struct argp move_argp;
+
+enum move_after { MOVE_END, MOVE_RUN, MOVE_STOP };
+
+/* Finds and tries CRIU, reads the tree of pid, and makes dir. 0 or -errno. */
+int move_prepare(struct move *m, pid_t pid, const char *dir);
+/* Suspends it and saves it to dir. Then it has ended, goes on, or is stopped. 0, or
+ * -errno, and then it goes on. */
+int move_save(struct move *m, const char *dir, enum move_after after);
+/* Those that have been stopped end, or go on. */
+void move_end(struct move *m);
+int move_go_on(struct move *m);
+
+/* The network namespace of a process: a descriptor; -1: it is ours. */
+int move_netns(pid_t pid);
+/* The image in dir goes on here, in a network namespace (-1: ours). 0 or -errno, and
+ * then nothing of it runs. */
+int move_restore(struct move *m, const char *dir, int netns);
+
+void move_say(const struct move *m);
+/* "suspend 2.1 ms" and so on, what there is, to stdout. */
+void move_print(const struct move *m);
+
+#endif

@@ -1,0 +1,359 @@
+/*
+ * tree.c - the processes that are saved together
+ */
+#include "cli/tree.h"
+#include "base/sys.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ASK_NS 15000000000u /* a process suspends, or says why not */
+#define ROUNDS 5 /* others begin meanwhile */
+#define OPEN_NS 1000000u
+
+__attribute__((format(printf, 3, 4))) static int fail(char why[1024], int err,
+						      const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(why, 1024, fmt, ap);
+	va_end(ap);
+	return err;
+}
+
+static bool has(const struct tree *t, pid_t pid)
+{
+	for (size_t i = 0; i < t->n; i++)
+		if (t->member[i].pid == pid)
+			return true;
+	return false;
+}
+
+static int add(struct tree *t, pid_t pid)
+{
+	if (has(t, pid))
+		return 0;
+	if (t->n == IMAGE_PROCESSES)
+		return fail(t->why, -E2BIG, "there are more than %d processes",
+			    IMAGE_PROCESSES);
+	t->member[t->n++] = (struct member){ .pid = pid };
+	return 0;
+}
+
+/* Of all threads of a process. */
+static int add_children(struct tree *t, pid_t pid)
+{
+	char path[300];
+	struct dirent *e;
+	int err = 0, child;
+	FILE *f;
+	DIR *d;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	d = opendir(path);
+	while (d && !err && (e = readdir(d))) {
+		if (e->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/task/%s/children",
+			 (int)pid, e->d_name);
+		f = fopen(path, "re");
+		while (f && !err && fscanf(f, "%d", &child) == 1)
+			err = add(t, child);
+		if (f)
+			fclose(f);
+	}
+	if (d)
+		closedir(d);
+	return err;
+}
+
+/* Those that are known stay as they are. */
+static int read_more(struct tree *t)
+{
+	int err = 0;
+
+	for (size_t i = 0; i < t->n && !err; i++)
+		err = add_children(t, t->member[i].pid);
+	return err;
+}
+
+int tree_read(struct tree *t, pid_t root)
+{
+	memset(t, 0, sizeof(*t));
+	if (kill(root, 0))
+		return fail(t->why, -errno,
+			    errno == EPERM ? "process %d is another user's" :
+					     "there is no process %d",
+			    (int)root);
+	add(t, root);
+	return read_more(t);
+}
+
+/* Where a process has neither a registry nor a socket its thread gives it away. */
+static bool has_thread(pid_t pid)
+{
+	char path[300], name[32];
+	struct dirent *e;
+	bool found = false;
+	FILE *f;
+	DIR *d;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	d = opendir(path);
+	while (d && !found && (e = readdir(d))) {
+		snprintf(path, sizeof(path), "/proc/%d/task/%s/comm", (int)pid,
+			 e->d_name);
+		f = fopen(path, "re");
+		found = f && fgets(name, sizeof(name), f) &&
+			!strcmp(name, "softhca\n");
+		if (f)
+			fclose(f);
+	}
+	if (d)
+		closedir(d);
+	return found;
+}
+
+static int suspend(struct tree *t, struct member *m)
+{
+	char path[4096];
+	enum suspend_state state = suspend_state_of(m->pid, path);
+	const char *why = m->s.answer.why;
+	int err;
+
+	if (state == SUSPEND_NO_DEVICE && !has_thread(m->pid))
+		return 0;
+	if (state != SUSPEND_SOCKET)
+		return fail(
+			t->why, -ENOTCONN,
+			"process %d has a device open and cannot be asked "
+			"to suspend: it has not connected a queue pair yet, "
+			"or has no directory for its socket "
+			"(SOFTHCA_RUNDIR)",
+			(int)m->pid);
+	err = suspend_ask(m->pid, path, ASK_NS, &m->s);
+	if (!err) {
+		m->away = true;
+		t->naway++;
+		return 0;
+	}
+	if (err == -ETIMEDOUT)
+		why = "it does not answer";
+	else if (err == -EPROTO)
+		why = "it has another version of softhca, which does not know "
+		      "this command";
+	return fail(t->why, err, "process %d does not suspend: %s", (int)m->pid,
+		    *why ? why : strerror(-err));
+}
+
+int tree_suspend(struct tree *t)
+{
+	size_t done = 0;
+	uint64_t took;
+	int err = 0;
+
+	for (int i = 0; i < ROUNDS && done < t->n && !err; i++) {
+		while (done < t->n && !err)
+			err = suspend(t, &t->member[done++]);
+		if (!err)
+			err = read_more(t);
+	}
+	if (!err && done < t->n)
+		err = fail(t->why, -EAGAIN, "new processes keep beginning");
+	if (err) {
+		char why[sizeof(t->why)];
+
+		memcpy(why, t->why, sizeof(why));
+		tree_resume(t, ASK_NS, &took);
+		memcpy(t->why, why, sizeof(why));
+	}
+	return err;
+}
+
+static void let_go(struct member *m)
+{
+	if (m->away && m->s.hold >= 0)
+		close(m->s.hold);
+	if (m->away && m->s.seat >= 0)
+		close(m->s.seat);
+	m->s.hold = m->s.seat = -1;
+}
+
+void tree_let_go(struct tree *t)
+{
+	for (size_t i = 0; i < t->n; i++)
+		let_go(&t->member[i]);
+}
+
+/* Until the last word, as it tries again, or no later. */
+static int await(int fd, pid_t pid, uint64_t wait_ns, uint64_t *took_ns,
+		 char why[1024])
+{
+	const uint64_t begin = sys_now_ns();
+	struct suspend_answer a = { .err = ETIMEDOUT };
+	uint64_t past;
+	int err;
+
+	do {
+		past = sys_now_ns() - begin;
+		err = suspend_done_wait(fd, past < wait_ns ? wait_ns - past : 0,
+					&a);
+	} while (!err && a.err);
+	if (!err) {
+		if (a.took_ns > *took_ns)
+			*took_ns = a.took_ns;
+		return 0;
+	}
+	if (err == -ETIMEDOUT && a.err == ETIMEDOUT)
+		return fail(why, err,
+			    "process %d has not said within %u s that it goes "
+			    "on",
+			    (int)pid, (unsigned)(wait_ns / 1000000000));
+	return fail(why, err, "process %d cannot go on: %s", (int)pid,
+		    a.err ? a.why : strerror(-err));
+}
+
+int tree_resume(struct tree *t, uint64_t wait_ns, uint64_t *took_ns)
+{
+	int fd[IMAGE_PROCESSES], err = 0;
+
+	*took_ns = 0;
+	for (size_t i = 0; i < t->n; i++) {
+		struct member *m = &t->member[i];
+
+		fd[i] = m->away ? suspend_done_open(m->pid, m->s.answer.done) :
+				  -1;
+		/* The seat stays until it has taken it over. */
+		if (m->away)
+			close(m->s.hold);
+		m->s.hold = -1;
+	}
+	for (size_t i = 0; i < t->n; i++) {
+		struct member *m = &t->member[i];
+
+		if (!m->away)
+			continue;
+		if (fd[i] < 0)
+			err = fail(t->why, fd[i], "process %d is gone",
+				   (int)m->pid);
+		else if (!err)
+			err = await(fd[i], m->pid, wait_ns, took_ns, t->why);
+		if (fd[i] >= 0)
+			close(fd[i]);
+		let_go(m);
+		m->away = false;
+	}
+	t->naway = 0;
+	return err;
+}
+
+int tree_await(const struct image *im, uint64_t wait_ns, uint64_t *took_ns,
+	       char why[1024])
+{
+	int fd[IMAGE_PROCESSES], err = 0;
+
+	*took_ns = 0;
+	for (size_t i = 0; i < im->n; i++)
+		fd[i] = im->process[i].done < 0 ?
+				-1 :
+				suspend_done_open(im->process[i].pid,
+						  im->process[i].done);
+	for (size_t i = 0; i < im->n; i++) {
+		if (im->process[i].done < 0)
+			continue;
+		if (fd[i] < 0 && !err)
+			err = fail(why, fd[i],
+				   "process %d has ended, or has not what it "
+				   "had: %s",
+				   (int)im->process[i].pid, strerror(-fd[i]));
+		else if (!err)
+			err = await(fd[i], im->process[i].pid, wait_ns, took_ns,
+				    why);
+		if (fd[i] >= 0)
+			close(fd[i]);
+	}
+	return err;
+}
+
+/* What CRIU has to be told */
+
+static bool has_socket(pid_t pid, unsigned long inode)
+{
+	char path[64], want[64], link[64];
+	struct dirent *e;
+	bool found = false;
+	DIR *d;
+
+	snprintf(want, sizeof(want), "socket:[%lu]", inode);
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	d = opendir(path);
+	while (d && !found && (e = readdir(d))) {
+		ssize_t n =
+			readlinkat(dirfd(d), e->d_name, link, sizeof(link) - 1);
+
+		link[n > 0 ? n : 0] = '\0';
+		found = !strcmp(link, want);
+	}
+	if (d)
+		closedir(d);
+	return found;
+}
+
+static bool table_has(const struct tree *t, const char *table)
+{
+	char path[64], line[512];
+	unsigned long inode;
+	unsigned state;
+	bool found = false;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/net/%s", (int)t->member[0].pid,
+		 table);
+	f = fopen(path, "re");
+	while (f && !found && fgets(line, sizeof(line), f)) {
+		if (sscanf(line, " %*u: %*s %*s %x %*s %*s %*s %*s %*s %lu",
+			   &state, &inode) != 2 ||
+		    state == 0x0a || !inode) /* LISTEN */
+			continue;
+		for (size_t i = 0; i < t->n && !found; i++)
+			found = has_socket(t->member[i].pid, inode);
+	}
+	if (f)
+		fclose(f);
+	return found;
+}
+
+bool tree_has_tcp(const struct tree *t)
+{
+	return table_has(t, "tcp") || table_has(t, "tcp6");
+}
+
+bool tree_has_outer_session(const struct tree *t)
+{
+	for (size_t i = 0; i < t->n; i++)
+		if (!has(t, getsid(t->member[i].pid)))
+			return true;
+	return false;
+}
+
+bool tree_has_locks(const struct tree *t)
+{
+	char line[256];
+	bool found = false;
+	FILE *f = fopen("/proc/locks", "re");
+	int pid;
+
+	while (f && !found && fgets(line, sizeof(line), f))
+		found = sscanf(line, "%*s %*s %*s %*s %d", &pid) == 1 &&
+			has(t, pid);
+	if (f)
+		fclose(f);
+	return found;
+}
