@@ -48,18 +48,12 @@ static const struct {
 	const char *name;
 	int (*fn)(int argc, char **argv);
 } commands[] = {
-	{ "run", cmd_run },
-	{ "env", cmd_env },
-	{ "cdi", cmd_cdi },
-	{ "devices", cmd_devices },
-	{ "doctor", cmd_doctor },
-	{ "explain", cmd_explain },
-	{ "ps", cmd_ps },
-	{ "stat", cmd_stat },
-	{ "trace", cmd_trace },
-	{ "checkpoint", cmd_checkpoint },
-	{ "restore", cmd_restore },
-	{ "migrate", cmd_migrate },
+	{ "run", cmd_run },         { "env", cmd_env },
+	{ "cdi", cmd_cdi },         { "devices", cmd_devices },
+	{ "doctor", cmd_doctor },   { "explain", cmd_explain },
+	{ "ps", cmd_ps },           { "stat", cmd_stat },
+	{ "trace", cmd_trace },     { "checkpoint", cmd_checkpoint },
+	{ "restore", cmd_restore }, { "migrate", cmd_migrate },
 	{ "_probe", cmd_probe },
 };
 
@@ -198,7 +192,8 @@ int main(int argc, char **argv)
 		cli_say("unknown command exec; did you mean softhca run?");
 	else
 		cli_say("unknown command %s; the commands are run, env, cdi, "
-			"devices, doctor, explain, ps, stat, trace, checkpoint, "
+			"devices, doctor, explain, ps, stat, trace, "
+			"checkpoint, "
 			"restore and migrate. To run a "
 			"program: "
 			"softhca run -- %s",
