@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """sans_io.py BASE ARCHIVE... - what the layers that do no I/O take from elsewhere.
 
-wire, qp, roce, iwarp and cm are told the time and handed their packets; they neither
+wire, qp, roce, iwarp, cm and move are told the time and handed their packets; they neither
 wait nor lock, nor ask for a random number or for memory but the heap's. So of all undefined
 names in their objects only the few below may come from outside of them.
 """
