@@ -645,6 +645,7 @@ void comp_expire(struct roce_qp *qp, uint64_t now_ns)
 
 	if (r->rnr_until_ns && now_ns >= r->rnr_until_ns) {
 		r->rnr_until_ns = 0;
+		r->paused = false;
 		r->progress_ns = now_ns;
 	}
 	if (r->unarmed && any_outstanding(qp)) {

@@ -124,9 +124,25 @@ uint32_t roce_qp_num(const struct roce_qp *qp);
 enum ibv_qp_state roce_qp_state(const struct roce_qp *qp);
 enum ibv_qp_type roce_qp_type(const struct roce_qp *qp);
 const struct roce_path *roce_qp_path(const struct roce_qp *qp);
-/* The same addresses, seen from another host. */
+/* Seen from another host, or another address of ours. */
 void roce_qp_moved(struct roce_qp *qp, const struct roce_path *path);
 uint32_t roce_qp_dest(const struct roce_qp *qp); /* the peer's QPN */
+
+/*
+ * pause.c: the peer of a reliable connection is suspended, and will be back. No
+ * request is sent until then, and no timeout runs; what comes is received. It is
+ * back: now, and perhaps elsewhere, or with another number.
+ */
+void roce_qp_pause(struct roce_qp *qp, uint64_t until_ns, uint64_t now_ns);
+bool roce_qp_paused(const struct roce_qp *qp);
+void roce_qp_go_on(struct roce_qp *qp, uint64_t now_ns);
+void roce_qp_follow(struct roce_qp *qp, const struct roce_path *path,
+		    uint32_t dest_qpn);
+/* Where the two ends of one in RTS are; false: it is none. */
+struct roce_places {
+	uint32_t una, end_psn, epsn;
+};
+bool roce_qp_places(const struct roce_qp *qp, struct roce_places *p);
 
 /*
  * ibv_modify_qp(3): checks the transition, its required and optional

@@ -3,7 +3,7 @@
  *
  * roce_qp.c: creation, states, end; packets.c: packets in and out; requester.c:
  * from the send queue to packets; completer.c: what comes back for them;
- * recovery.c: what is sent again; responder.c, execute.c and response.c:
+ * recovery.c: what is sent again; pause.c: nothing is, for a while; responder.c, execute.c and response.c:
  * everything a peer asks for; ud.c: datagrams. All of it runs under the lock of
  * the QP's owner.
  */
@@ -156,6 +156,7 @@ struct roce_requester {
 	uint32_t retries; /* without progress */
 	uint32_t rnr_retries;
 	uint64_t rnr_until_ns; /* 0: not waiting */
+	bool paused; /* until then, for the peer is suspended (pause.c) */
 	uint64_t rnr_since_ns; /* the first RNR NAK without progress since */
 	uint64_t rnr_said_ns; /* when that was explained; 0: not */
 	uint64_t unread_ns; /* since when the peer, alive, does not read what */

@@ -89,6 +89,8 @@ void roce_qp_moved(struct roce_qp *qp, const struct roce_path *path)
 	const bool other = qp->path.lossless != path->lossless;
 
 	qp->path = *path;
+	qp->path_hash = roce_path_hash(&path->dgid, &path->sgid);
+	qp_public_set(&qp->base.pub->path_hash, qp->path_hash);
 	if (other)
 		cc_init(qp);
 }
@@ -124,6 +126,7 @@ static void go_quiet(struct roce_qp *qp)
 	qp->req.unarmed = false;
 	recovery_stop(&qp->req);
 	qp->req.rnr_until_ns = 0;
+	qp->req.paused = false;
 	qp->pace.next_ns = 0;
 	qp->busy = 0;
 	if (!rsp_refusing(qp))
