@@ -46,6 +46,31 @@ int softhca_suspend(void);
 int softhca_suspend_seated(int *seat);
 
 /*
+ * The same (seat may be NULL: without one), and peers that use softhca as well,
+ * here and on other hosts, are asked to wait for so many seconds (1 to 3600) at
+ * most: they send nothing and use up no retry, until this process goes on and says
+ * so, with another address perhaps. They answer before anything stops here. Those who do not
+ * within 0.75 s are taken for others, which are not told anything.
+ *	EINVAL		seconds
+ *	EPERM		the file that SOFTHCA_MIGRATE_SECRET names is not to be used
+ */
+int softhca_suspend_for(unsigned seconds, int *seat);
+
+/*
+ * Which peers of reliable connections would wait: they are asked whether they
+ * understand. The others bear what their retries take: at least patience_ms, if
+ * their attributes are those of the queue pairs here (timeout, retry_cnt); UINT_MAX:
+ * there is no limit, or there are none. 0 or an errno value, as above.
+ */
+struct softhca_peers {
+	unsigned all; /* queue pairs that are connected */
+	unsigned wait; /* those whose peer would */
+	unsigned patience_ms;
+	int other_secret; /* some have another SOFTHCA_MIGRATE_SECRET, or none */
+};
+int softhca_migrate_peers(struct softhca_peers *peers);
+
+/*
  * Goes on, on this host or another: with the same queue pair numbers, listeners
  * and addresses. Returns 0, or an errno value, and then it is suspended as before
  * and this can be called again:

@@ -291,6 +291,16 @@ uint32_t cm_conn_id(const struct cm_conn *conn); /* local communication ID */
  * be. */
 void cm_conn_sent(const struct cm_conn *conn, unsigned *sent, unsigned *most);
 
+/*
+ * An address of this host is another from now on; and so is that of the peer whose
+ * QP has this number: connections go on there. What the user has of their paths
+ * (cm_conn_path()) says so.
+ */
+void cm_readdress(struct cm *cm, const union ibv_gid *from,
+		  const union ibv_gid *to, uint32_t scope);
+void cm_peer_moved(struct cm *cm, uint32_t qpn, const union ibv_gid *from,
+		   const union ibv_gid *to);
+
 /* For tests and tools. Connections include closed ones that still answer. */
 struct cm_stats {
 	size_t conns, listeners;

@@ -161,6 +161,41 @@ void cm_conn_place(struct cm *cm, struct cm_conn *c, uint32_t remote_id)
 		c->place = cm->cfg.place(cm->cfg.arg, remote_id, &c->path.dgid);
 }
 
+/* Others' addresses, and ours */
+
+void cm_readdress(struct cm *cm, const union ibv_gid *from,
+		  const union ibv_gid *to, uint32_t scope)
+{
+	for (size_t i = 0; i < cm->by_id.size; i++)
+		for (struct hlink *h = cm->by_id.bucket[i]; h; h = h->next) {
+			struct cm_conn *c = cm_conn_of(h, by_id);
+
+			if (!gid_equal(&c->path.sgid, from))
+				continue;
+			c->path.sgid = *to;
+			c->path.sgid_scope = scope;
+		}
+}
+
+void cm_peer_moved(struct cm *cm, uint32_t qpn, const union ibv_gid *from,
+		   const union ibv_gid *to)
+{
+	struct cm_conn *c = cm_conn_by_qpn(cm, qpn, from);
+	bool in_remote;
+
+	if (!c)
+		return;
+	in_remote = c->in_remote;
+	cm_conn_forget(cm, c);
+	c->path.dgid = *to;
+	/* Without memory it is not known as one that it was before. */
+	if (in_remote)
+		cm_conn_add_remote(cm, c);
+	cm_conn_add_qpn(cm, c);
+	if (cm->cfg.place)
+		c->place = cm->cfg.place(cm->cfg.arg, c->remote_id, to);
+}
+
 /* Beginning and end */
 
 static bool next_id(struct cm *cm, uint32_t *id)

@@ -20,6 +20,8 @@
  */
 #include "gsi.h"
 
+#include "moving.h"
+
 #include "base/bytes.h"
 #include "base/gid.h"
 #include "base/say.h"
@@ -169,6 +171,11 @@ static int owner(struct gsi *g, const uint8_t *p, size_t len,
 	int slot;
 	struct mad m;
 
+	if (r && move_is(p, len)) {
+		slot = registry_route(r, move_to(p), gid, scope_of(gid));
+		return slot >= 0 && is_alive(g, (unsigned)slot) ? slot :
+								  -ENOENT;
+	}
 	if (!r || mad_decode(&m, p, len))
 		return -ENOENT;
 	switch (m.attr_id) {
@@ -223,12 +230,24 @@ static void send_mad(struct gsi *g, const struct cm_mad *m)
 		.payload = MAD_LEN,
 		.to_slot = slot < 0 ? 0 : (uint16_t)(slot + 1),
 	};
-	if (tracing())
+	if (tracing() && m->mad[1] == MAD_CLASS_CM)
 		shca_record_mad(TRACE_CM_OUT, m->mad, MAD_LEN);
 	engine_send(g->e, NULL, &b, &err);
 	if (err && g->e->cfg->explain)
 		say("cannot send a message of the connection manager: %s",
 		    sys_strerror(err));
+}
+
+void gsi_send(struct engine *e, const struct roce_path *path,
+	      const uint8_t mad[MAD_LEN])
+{
+	struct cm_mad m = { .path = *path };
+	struct gsi *g = to_process(e)->gsi;
+
+	memcpy(m.mad, mad, MAD_LEN);
+	pthread_mutex_lock(&g->lock);
+	send_mad(g, &m);
+	pthread_mutex_unlock(&g->lock);
 }
 
 static void flush(struct gsi *g)
@@ -366,6 +385,10 @@ void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 		udp_forward(e->udp, (unsigned)slot);
 		return;
 	}
+	if (move_is(pkt->payload, pkt->len)) {
+		moving_rx(e, pkt, now);
+		return;
+	}
 	if (tracing() && pkt->payload)
 		shca_record_mad(TRACE_CM_IN, pkt->payload, pkt->len);
 	pthread_mutex_lock(&g->lock);
@@ -416,6 +439,34 @@ void gsi_netdevs_changed(struct engine *e)
 	pthread_mutex_lock(&g->lock);
 	if (g->user)
 		g->user->changed(g->user->arg);
+	pthread_mutex_unlock(&g->lock);
+}
+
+void gsi_readdress(struct engine *e, const union ibv_gid *from,
+		   const union ibv_gid *to, uint32_t ifindex)
+{
+	struct gsi *g = to_process(e)->gsi;
+
+	pthread_mutex_lock(&g->bind_lock);
+	for (size_t i = 0; i < g->nbound; i++) {
+		if (memcmp(&g->bound[i].gid, from, sizeof(*from)))
+			continue;
+		g->bound[i].gid = *to;
+		g->bound[i].ifindex = ifindex;
+	}
+	pthread_mutex_unlock(&g->bind_lock);
+	pthread_mutex_lock(&g->lock);
+	cm_readdress(g->cm, from, to, ifindex);
+	pthread_mutex_unlock(&g->lock);
+}
+
+void gsi_peer_moved(struct engine *e, uint32_t qpn, const union ibv_gid *from,
+		    const union ibv_gid *to)
+{
+	struct gsi *g = to_process(e)->gsi;
+
+	pthread_mutex_lock(&g->lock);
+	cm_peer_moved(g->cm, qpn, from, to);
 	pthread_mutex_unlock(&g->lock);
 }
 

@@ -16,6 +16,15 @@ int gsi_init(struct engine *e);
 void gsi_fini(struct engine *e);
 /* A packet for QP1 came in; under the link's receive side. */
 void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now_ns);
+/* Sends another message than the connection manager's from QP1 to QP1. */
+void gsi_send(struct engine *e, const struct roce_path *path,
+	      const uint8_t mad[MAD_LEN]);
+/* An address of ours, or that of the peer whose QP has this number, is another one
+ * (cm/cm.h). */
+void gsi_readdress(struct engine *e, const union ibv_gid *from,
+		   const union ibv_gid *to, uint32_t ifindex);
+void gsi_peer_moved(struct engine *e, uint32_t qpn, const union ibv_gid *from,
+		    const union ibv_gid *to);
 /* Interfaces or their addresses may have changed. */
 void gsi_netdevs_changed(struct engine *e);
 /* A QP with an owner is about to be destroyed. */

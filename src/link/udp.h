@@ -43,6 +43,18 @@ void udp_away(struct udp *u);
 int udp_back(struct udp *u);
 bool udp_wake(struct udp *u);
 
+/* While it is away: the unicast addresses that it receives at; and one is another
+ * from now on. */
+struct udp_address {
+	union ibv_gid gid;
+	uint32_t scope; /* the interface, of a link-local one; else 0 */
+	bool gone; /* the host does not have it */
+};
+size_t udp_addresses(struct udp *u, struct udp_address *out, size_t max);
+void udp_readdress(struct udp *u, const union ibv_gid *from,
+		   unsigned from_ifindex, const union ibv_gid *to,
+		   unsigned to_ifindex);
+
 /* As the engine uses it; lives and ends with u. */
 struct link *udp_link(struct udp *u);
 

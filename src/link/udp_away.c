@@ -11,6 +11,7 @@
 
 #include "base/sys.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,6 +68,48 @@ int udp_back(struct udp *u)
 	if (err)
 		udp_away(u);
 	return err;
+}
+
+static bool is_gone(const struct rx_sock *s)
+{
+	int fd = sock_new(s->v4), err;
+
+	if (fd < 0)
+		return false;
+	err = sock_bind(fd, &s->gid, s->scope, 0);
+	sock_close(fd);
+	return err == -EADDRNOTAVAIL || err == -ENODEV;
+}
+
+size_t udp_addresses(struct udp *u, struct udp_address *out, size_t max)
+{
+	size_t n = 0;
+
+	pthread_mutex_lock(&u->bind_lock);
+	for (struct rx_sock *s = u->socks; s && n < max; s = s->next)
+		if (s->kind == RX_UNICAST)
+			out[n++] = (struct udp_address){ s->gid, s->scope,
+							 is_gone(s) };
+	pthread_mutex_unlock(&u->bind_lock);
+	return n;
+}
+
+void udp_readdress(struct udp *u, const union ibv_gid *from,
+		   unsigned from_ifindex, const union ibv_gid *to,
+		   unsigned to_ifindex)
+{
+	const uint32_t scope = udp_scope(from, from_ifindex);
+
+	pthread_mutex_lock(&u->bind_lock);
+	for (struct rx_sock *s = u->socks; s; s = s->next) {
+		if (s->kind != RX_UNICAST || s->scope != scope ||
+		    !gid_equal(&s->gid, from))
+			continue;
+		s->gid = *to;
+		s->scope = udp_scope(to, to_ifindex);
+		s->v4 = roce_gid_is_v4(to);
+	}
+	pthread_mutex_unlock(&u->bind_lock);
 }
 
 bool udp_wake(struct udp *u)

@@ -10,16 +10,19 @@
 #include "softhca/migrate.h"
 
 #include "connect/gsi.h"
+#include "connect/moving.h"
 #include "os/report.h"
 #include "process/parts.h"
 #include "process/process.h"
 #include "segment/segment.h"
+#include "verbs/readdress.h"
 #include "verbs/verbs.h"
 #include "xrc/lease.h"
 
 #include "base/sys.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,12 +31,18 @@
  * sent by those who had not seen yet that we are gone. */
 #define DRAIN_NS 100000000u
 #define LATE_NS 1000000u
+/* How long nothing is sent from a new address before the peer has said that it
+ * knows it. */
+#define KNOWN_NS 2000000000u
 
 static struct {
 	pthread_mutex_t lock;
 	struct engine *e; /* NULL: not suspended */
 	bool stat;
 	int *seat; /* who asks for one */
+	unsigned seconds; /* that peers are asked to wait; 0: they are not */
+	bool told; /* some have been */
+	struct shca_moved moved; /* of our addresses */
 	char why[600];
 } it = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -56,17 +65,59 @@ static void stop_qp(struct engine_qp *sched, void *arg)
 	shca_remote_forget(sched_qp(sched));
 }
 
+/* Whether it is another one by now. */
+static bool readdress_path(struct roce_path *path)
+{
+	const int i = shca_moved_find(&it.moved, &path->sgid, path->sgid_scope);
+
+	if (i >= 0) {
+		path->sgid = it.moved.at[i].to.gid;
+		path->sgid_scope = it.moved.at[i].to.ifindex;
+	}
+	return i >= 0;
+}
+
+static void readdress_bound(struct shca_qp *qp)
+{
+	struct shca_bound *b = &qp->bound;
+	const int i =
+		b->is ? shca_moved_find(&it.moved, &b->gid, b->ifindex) : -1;
+
+	if (i < 0)
+		return;
+	b->gid = it.moved.at[i].to.gid;
+	b->ifindex = it.moved.at[i].to.ifindex;
+}
+
+static bool is_own(struct engine *e, uint32_t qpn)
+{
+	struct engine_qp *qp = engine_qp_look(e, qpn);
+
+	if (qp)
+		engine_qp_put(qp);
+	return qp;
+}
+
 static void place_qp(struct engine_qp *sched, void *arg)
 {
 	struct shca_qp *qp = sched_qp(sched);
+	struct engine *e = arg;
 	struct roce_path path;
+	int i;
 
-	(void)arg;
+	readdress_bound(qp);
 	if (!shca_qp_is_roce(qp))
 		return;
 	path = *roce_qp_path(roce_qp(qp->core));
 	if (qp->core->state < IBV_QPS_RTR || qp->core->type == IBV_QPT_UD)
 		return;
+	/* Until the peer knows where it comes from. */
+	if (readdress_path(&path) && it.told && moving_tells(e, qp->sched.num))
+		roce_qp_pause(roce_qp(qp->core), clock_ns() + KNOWN_NS,
+			      clock_ns());
+	i = shca_moved_find(&it.moved, &path.dgid, path.sgid_scope);
+	if (i >= 0 && is_own(e, roce_qp_dest(roce_qp(qp->core))))
+		path.dgid = it.moved.at[i].to.gid;
 	shca_path_place(&path);
 	roce_qp_moved(roce_qp(qp->core), &path);
 	/* The peer's ports may be others by now. */
@@ -76,6 +127,7 @@ static void place_qp(struct engine_qp *sched, void *arg)
 static void place_ah(void *ah, void *arg)
 {
 	(void)arg;
+	readdress_path(&to_ah(ah)->path);
 	shca_path_place(&to_ah(ah)->path);
 }
 
@@ -135,6 +187,9 @@ static int sending_back(struct shca_process *p)
 	err = engine_go(e, go_on, NULL);
 	if (err)
 		return err;
+	if (it.told)
+		moving_resume(e);
+	it.told = false;
 	shca_cm_lock(e);
 	shca_cm_unlock(e); /* sends what it has to send */
 	gsi_netdevs_changed(e);
@@ -212,14 +267,20 @@ static int sockets_away(struct shca_process *p)
 	return 0;
 }
 
+static int no_address(void)
+{
+	return fail(-EADDRNOTAVAIL,
+		    "an address that this process receives at is none of this "
+		    "host's, and there is no new one of its kind: give it to "
+		    "an interface first");
+}
+
 static int sockets_back(struct shca_process *p)
 {
 	int err = udp_back(p->engine.udp);
 
 	if (err == -EADDRNOTAVAIL)
-		return fail(err,
-			    "an address that this process receives at is none "
-			    "of this host's: give it to an interface first");
+		return no_address();
 	return err ? fail(err, "cannot open the sockets again: %s%s%s",
 			  sys_strerror(-err),
 			  *udp_why(p->engine.udp) ? "; " : "",
@@ -257,9 +318,18 @@ static int addresses_away(struct shca_process *p)
 
 static int addresses_back(struct shca_process *p)
 {
-	int err = shca_netdevs_back(&p->engine);
+	struct shca_moved *m = &it.moved;
+	int err = shca_readdress(&p->engine, m);
 
-	engine_qps_each(&p->engine, place_qp, NULL);
+	if (err == -EADDRNOTAVAIL)
+		return no_address();
+	if (err)
+		return err;
+	err = shca_netdevs_back(&p->engine);
+	for (size_t i = 0; i < m->n; i++)
+		gsi_readdress(&p->engine, &m->at[i].from, &m->at[i].to.gid,
+			      m->at[i].to.ifindex);
+	engine_qps_each(&p->engine, place_qp, &p->engine);
 	shca_live_each(&p->engine, SHCA_AH, place_ah, NULL);
 	return err;
 }
@@ -339,6 +409,7 @@ static void fork_child(void)
 	pthread_mutex_init(&it.lock, NULL);
 	it.e = NULL;
 	it.seat = NULL;
+	it.told = false;
 }
 
 static void fork_register(void)
@@ -373,6 +444,19 @@ static int refuse(struct shca_process *p)
 	return 0;
 }
 
+/* Before anything stops. Who does not answer will not wait. */
+static int tell(struct engine *e)
+{
+	const char *text = "";
+	int err = moving_hello(e, &text);
+
+	if (err)
+		return *text ? fail(err, "%s", text) : err;
+	moving_pause(e, it.seconds);
+	it.told = true;
+	return 0;
+}
+
 static int suspend(void)
 {
 	struct engine *e;
@@ -384,6 +468,8 @@ static int suspend(void)
 	if (!e)
 		return fail(-ENODEV, "no device is open");
 	err = refuse(to_process(e));
+	if (!err && it.seconds)
+		err = tell(e);
 	if (!err)
 		err = all_away(to_process(e));
 	if (err)
@@ -445,6 +531,71 @@ int softhca_suspend_seated(int *seat)
 	*seat = -1;
 	it.seat = seat;
 	return call(__func__, suspend_seated);
+}
+
+/* What call() does not hand on. */
+static _Thread_local struct {
+	unsigned seconds;
+	int *seat;
+	struct moving_sum peers; /* the answer of count_peers() */
+} asked;
+
+static int suspend_for(void)
+{
+	int err;
+
+	if (!asked.seconds || asked.seconds > MOVE_SECONDS_MAX)
+		return fail(-EINVAL, "peers wait for 1 to %u seconds",
+			    MOVE_SECONDS_MAX);
+	it.seconds = asked.seconds;
+	it.seat = asked.seat;
+	err = suspend();
+	it.seconds = 0;
+	it.seat = NULL;
+	return err;
+}
+
+int softhca_suspend_for(unsigned seconds, int *seat)
+{
+	if (seat)
+		*seat = -1;
+	asked.seconds = seconds;
+	asked.seat = seat;
+	return call(__func__, suspend_for);
+}
+
+static int count_peers(void)
+{
+	struct engine *e;
+	const char *text = "";
+	int err;
+
+	if (it.e)
+		return fail(-EALREADY, "this process is suspended");
+	e = shca_process_hold();
+	if (!e)
+		return fail(-ENODEV, "no device is open");
+	err = moving_hello(e, &text);
+	if (err && *text)
+		fail(err, "%s", text);
+	if (!err)
+		moving_sum(e, &asked.peers);
+	shca_process_drop(e);
+	return err;
+}
+
+int softhca_migrate_peers(struct softhca_peers *peers)
+{
+	int err = call(__func__, count_peers);
+	const uint64_t ms = asked.peers.patience_ns / 1000000;
+
+	if (err)
+		return err;
+	peers->all = (unsigned)asked.peers.sum.all;
+	peers->wait = (unsigned)asked.peers.sum.hello;
+	peers->patience_ms = ms < UINT_MAX ? (unsigned)ms : UINT_MAX;
+	peers->other_secret = asked.peers.sum.other_secret;
+	return 0;
 }
 
 int softhca_resume(void)

@@ -67,6 +67,7 @@ O(part_id, uint32_t, u32, "SOFTHCA_PART_ID", "part-id", "ID", 0, set_u32, \
   "(4129, a ConnectX-7: ibv_wr_* and inline data)") \
 V(vendor_id, uint32_t, u32, "SOFTHCA_VENDOR_ID") \
 V(tree, const char *, string, "SOFTHCA_SYSFS") /* what programs see of /sys */ \
+V(migrate_secret, const char *, string, "SOFTHCA_MIGRATE_SECRET") \
 V(cm_retries, uint8_t, retries, "SOFTHCA_CM_RETRIES") /* 1..15; 0: default */
 /* clang-format on */
 

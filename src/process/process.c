@@ -14,6 +14,7 @@
 #include "check/check.h"
 #include "connect/gsi.h"
 #include "connect/iw.h"
+#include "connect/moving.h"
 #include "faults/inject.h"
 #include "link/exported_keys.h"
 #include "link/stream.h"
@@ -227,6 +228,7 @@ static const struct module {
 	{ shca_remote_rsps_init, shca_remote_rsps_fini, NULL },
 	{ shca_timewait_init, shca_timewait_fini, NULL },
 	{ gsi_init, gsi_fini, NULL },
+	{ moving_init, moving_fini, NULL },
 	{ shca_iw_init, shca_iw_fini, NULL },
 };
 

@@ -74,6 +74,9 @@ struct shca_qp {
 	struct shca_remote remote; /* under sched.lock */
 	uint16_t sport; /* a UDP port that is the peer's; 0: none is known */
 	bool forged; /* somebody else has been heard: that was explained */
+	struct { /* what its peer's process has said last (src/move) */
+		uint64_t process, counter;
+	} said;
 
 	unsigned mcast; /* groups attached to; the process's mcast.lock, */
 	bool closing; /* and so this: it is being destroyed */

@@ -16,6 +16,7 @@
 struct iwarp_env;
 struct gsi; /* connect/gsi.c */
 struct iwcm; /* connect/iw.c */
+struct moving; /* connect/moving.c */
 struct mcast_group;
 struct pcap;
 struct segment;
@@ -62,6 +63,7 @@ struct shca_process {
 	struct segment *segment;
 
 	struct gsi *gsi;
+	struct moving *moving;
 	struct iwcm *iwcm;
 	struct shca_stat *stat;
 

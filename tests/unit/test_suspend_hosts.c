@@ -1,0 +1,332 @@
+/*
+ * test_suspend_hosts.c - a process is suspended, and its peer is on another host:
+ * told to wait, it does; and it follows to another address
+ *
+ * Two network namespaces and a cable between them. One process is the peer, which
+ * sends and counts; its child is suspended.
+ */
+#include "hostns.h"
+#include "pair.h"
+
+#include <arpa/inet.h>
+#include <softhca/migrate.h>
+
+#define AT_ONCE SECOND /* not when the pause is over */
+
+/* One end of the test, in its host. */
+struct host {
+	int fd; /* to the other one */
+	bool peer;
+	struct end e;
+};
+
+static char rundir[] = "/tmp/softhca-test-hosts-XXXXXX";
+
+static void swap(struct host *h, void *mine, void *theirs, size_t len)
+{
+	assert_int_equal(write(h->fd, mine, len), (ssize_t)len);
+	assert_int_equal(read(h->fd, theirs, len), (ssize_t)len);
+}
+
+static void meet(struct host *h)
+{
+	char c = 0;
+
+	swap(h, &c, &c, 1);
+}
+
+struct info {
+	union ibv_gid gid;
+	uint32_t qpn;
+};
+
+static void connect_end(struct host *h, const struct info *to, uint8_t retry)
+{
+	struct ibv_qp_attr rtr = rtr_attr(to->qpn);
+	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS,
+				   .sq_psn = rtr.rq_psn,
+				   .max_rd_atomic = 16,
+				   .retry_cnt = retry,
+				   .rnr_retry = 7,
+				   .timeout = 14 };
+
+	rtr.ah_attr.grh.dgid = to->gid;
+	assert_int_equal(to_init(h->e.qp, ALL_ACCESS & ~1u), 0);
+	assert_int_equal(ibv_modify_qp(h->e.qp, &rtr, rtr_mask(IBV_QPT_RC)), 0);
+	assert_int_equal(ibv_modify_qp(h->e.qp, &rts, rts_mask(IBV_QPT_RC)), 0);
+}
+
+/* What both do first. */
+static void open_end(struct host *h)
+{
+	struct info mine, theirs;
+
+	setup(NULL);
+	end_init(&h->e, IBV_QPT_RC, NULL);
+	mine = (struct info){ gid0, h->e.qp->qp_num };
+	swap(h, &mine, &theirs, sizeof(mine));
+	connect_end(h, &theirs, 7);
+	for (uint32_t i = 0; i < 16; i++)
+		post_recv(&h->e, 100 + i, 1000 * i, 1000);
+	meet(h);
+}
+
+static void close_end(struct host *h)
+{
+	meet(h);
+	end_fini(&h->e);
+	teardown(NULL);
+	h->e.qp = NULL;
+}
+
+static void say(struct host *h, uint64_t id)
+{
+	assert_int_equal(try_send(&h->e,
+				  &(struct ibv_send_wr){
+					  .wr_id = id, .opcode = IBV_WR_SEND },
+				  32000, 900),
+			 0);
+}
+
+/* One message each way, both by now. */
+static void talk(struct host *h)
+{
+	struct ibv_wc wc;
+	bool sent = false, got = false;
+
+	say(h, 1);
+	while (!sent || !got) {
+		wc = wait_wc(h->e.cq);
+		assert_string_equal(ibv_wc_status_str(wc.status),
+				    ibv_wc_status_str(IBV_WC_SUCCESS));
+		sent |= wc.wr_id == 1;
+		got |= wc.wr_id >= 100;
+	}
+	meet(h);
+}
+
+/* The other one is away, and a message is sent to it: how long after its return it
+ * takes. */
+static uint64_t waits(struct host *h)
+{
+	struct ibv_wc wc = { 0 };
+	uint64_t begin;
+
+	meet(h); /* it is away */
+	say(h, 2);
+	while (!readable(h->fd, 0))
+		assert_int_equal(ibv_poll_cq(h->e.cq, 1, &wc), 0);
+	meet(h); /* it comes back */
+	begin = now_ns();
+	wc = wait_wc(h->e.cq);
+	expect_wc(&wc, 2, IBV_WC_SUCCESS);
+	return now_ns() - begin;
+}
+
+static void told(struct host *h)
+{
+	struct softhca_peers peers;
+	uint64_t ns;
+
+	open_end(h);
+	talk(h);
+	if (h->peer) {
+		ns = waits(h);
+		assert_true(ns < AT_ONCE);
+	} else {
+		assert_int_equal(softhca_migrate_peers(&peers), 0);
+		assert_int_equal(peers.all, 1);
+		assert_int_equal(peers.wait, 1);
+		assert_int_equal(peers.patience_ms, UINT32_MAX);
+		assert_int_equal(softhca_suspend_for(20, NULL), 0);
+		meet(h);
+		sleep(5);
+		meet(h);
+		assert_int_equal(softhca_resume(), 0);
+		assert_int_equal(wait_wc(h->e.cq).status, IBV_WC_SUCCESS);
+	}
+	talk(h);
+	close_end(h);
+}
+
+/* The peer is told nothing, or too little: its retries run out. */
+static void fails(struct host *h, unsigned seconds)
+{
+	struct ibv_wc wc;
+	uint64_t begin;
+
+	open_end(h);
+	talk(h);
+	if (h->peer) {
+		meet(h);
+		say(h, 2);
+		begin = now_ns();
+		wc = wait_wc(h->e.cq);
+		expect_wc(&wc, 2, IBV_WC_RETRY_EXC_ERR);
+		assert_true(now_ns() - begin > (seconds + 1) * SECOND * 9 / 10);
+		meet(h);
+	} else {
+		assert_int_equal(seconds ? softhca_suspend_for(seconds, NULL) :
+					   softhca_suspend(),
+				 0);
+		meet(h);
+		meet(h);
+		assert_int_equal(softhca_resume(), 0);
+	}
+	close_end(h);
+}
+
+static void not_told(struct host *h)
+{
+	fails(h, 0);
+}
+
+static void told_too_little(struct host *h)
+{
+	fails(h, 1);
+}
+
+/* Both at once, and the one that was told last is back first. */
+static void both(struct host *h)
+{
+	open_end(h);
+	talk(h);
+	assert_int_equal(softhca_suspend_for(20, NULL), 0);
+	meet(h);
+	sleep(h->peer ? 1 : 3);
+	assert_int_equal(softhca_resume(), 0);
+	meet(h);
+	talk(h);
+	close_end(h);
+}
+
+static void bad_times(struct host *h)
+{
+	open_end(h);
+	assert_int_equal(softhca_suspend_for(0, NULL), EINVAL);
+	assert_int_equal(softhca_suspend_for(3601, NULL), EINVAL);
+	assert_non_null(strstr(softhca_migrate_why(), "3600"));
+	talk(h);
+	close_end(h);
+}
+
+/* Its address is another one when it goes on: both ends know. */
+static void moves(struct host *h)
+{
+	static const char *const at[] = { "10.98.0.2", "10.98.0.3" };
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+	union ibv_gid gid;
+
+	open_end(h);
+	talk(h);
+	for (unsigned i = 0; i < 4; i++) {
+		const char *from = at[i % 2], *to = at[!(i % 2)];
+
+		if (h->peer) {
+			assert_true(waits(h) < AT_ONCE);
+			assert_int_equal(
+				ibv_query_qp(h->e.qp, &attr, IBV_QP_AV, &init),
+				0);
+			gid = attr.ah_attr.grh.dgid;
+		} else {
+			assert_int_equal(softhca_suspend_for(20, NULL), 0);
+			meet(h);
+			assert_true(ip("addr del %s/24 dev sh1", from));
+			/* There is none: not yet. */
+			assert_int_equal(softhca_resume(), EADDRNOTAVAIL);
+			assert_true(ip("addr add %s/24 dev sh1", to));
+			usleep(300000);
+			meet(h);
+			assert_int_equal(softhca_resume(), 0);
+			assert_int_equal(wait_wc(h->e.cq).status,
+					 IBV_WC_SUCCESS);
+			assert_int_equal(ibv_query_gid(ctx, 1, 0, &gid), 0);
+		}
+		assert_int_equal(inet_addr(to), *(in_addr_t *)&gid.raw[12]);
+		talk(h);
+	}
+	close_end(h);
+}
+
+/* The other host */
+
+static void (*const scenes[])(struct host *h) = {
+	bad_times, told, not_told, told_too_little, both, moves,
+};
+
+static int other_host(int fd)
+{
+	struct host h = { .fd = fd };
+	char c;
+
+	if (unshare(CLONE_NEWNET) || !loopback_up() || !mkdtemp(rundir))
+		return 1;
+	setenv("SOFTHCA_RUNDIR", rundir, 1);
+	if (write(fd, "", 1) != 1 || read(fd, &c, 1) != 1)
+		return 2;
+	if (!ip("addr add 10.98.0.2/24 dev sh1") || !ip("link set sh1 up"))
+		return 3;
+	meet(&h);
+	for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++) {
+		if (read(fd, &c, 1) != 1)
+			return 0;
+		scenes[(unsigned char)c](&h);
+	}
+	rmdir(rundir);
+	return 0;
+}
+
+static struct host here = { .peer = true };
+
+static int begin(void **state)
+{
+	int fd[2];
+	pid_t pid;
+	char c;
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+	fflush(NULL);
+	pid = fork_child();
+	close(fd[!!pid]);
+	if (!pid)
+		_exit(other_host(fd[1]));
+	here.fd = fd[0];
+	assert_int_equal(read(here.fd, &c, 1), 1);
+	assert_true(ip("link add sh0 type veth peer name sh1"));
+	assert_true(ip("link set sh1 netns %d", (int)pid));
+	assert_true(ip("addr add 10.98.0.1/24 dev sh0"));
+	assert_true(ip("link set sh0 up"));
+	assert_int_equal(write(here.fd, "", 1), 1);
+	meet(&here);
+	return 0;
+}
+
+static void scene(void **state)
+{
+	const char i = (char)(uintptr_t)*state;
+
+	assert_int_equal(write(here.fd, &i, 1), 1);
+	scenes[(unsigned char)i](&here);
+}
+
+#define SCENE(fn, i)                                                           \
+	{                                                                      \
+#fn, scene, NULL, NULL, (void *)(uintptr_t)(i)                 \
+	}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCENE(bad_times, 0),       SCENE(told, 1), SCENE(not_told, 2),
+		SCENE(told_too_little, 3), SCENE(both, 4), SCENE(moves, 5),
+	};
+
+	if (!own_netns() || !ip("link add shx type veth peer name shy") ||
+	    !ip("link del shx")) {
+		fprintf(stderr, "SKIPPED: there is no network of its own\n");
+		return 0;
+	}
+	return cmocka_run_group_tests(tests, begin, NULL);
+}
