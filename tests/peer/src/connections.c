@@ -89,6 +89,30 @@ void uc_reset(void)
 	reconnect(IBV_QPT_UC);
 }
 
+/*
+ * An end that is softhca asks the other, which is not, whether it would wait, and
+ * asks it in vain; nothing of that disturbs it.
+ */
+void rc_away(void)
+{
+	struct reply r;
+
+	pair(IBV_QPT_RC);
+	one_message(IBV_WR_SEND, 5000, 0, 0);
+	for (enum who w = A; w <= B; w++) {
+		if (side[w].rxe)
+			continue;
+		r = at(w, "peers");
+		expect_word("connections", r.v[0] > 0, 1);
+		expect_word("peers that would wait", r.v[1],
+			    side[!w].rxe ? 0 : r.v[0]);
+		at(w, "away");
+	}
+	one_message(IBV_WR_SEND, 5000, 0, 0);
+	one_message(IBV_WR_RDMA_WRITE, 50000, 0, 0);
+	one_message(IBV_WR_RDMA_READ, 50000, 0, 0);
+}
+
 /* All kinds of requests outstanding at once, from both ends. */
 static void mixed(unsigned rounds)
 {

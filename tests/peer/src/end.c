@@ -394,7 +394,8 @@ static const struct verb {
 	{ "write", 4, do_write },     { "limit", 1, do_limit },
 	{ "async", 1, do_async },     { "listen", 1, do_listen },
 	{ "connect", 4, do_connect }, { "accept", 3, do_accept },
-	{ "cm", 1, do_cm },
+	{ "cm", 1, do_cm },           { "peers", 0, do_peers },
+	{ "away", 0, do_away },
 };
 
 /* Runs one line: a name and hexadecimal numbers. */

@@ -105,6 +105,13 @@ void do_arm(const uint64_t *a, struct reply *r);
 void do_event(const uint64_t *a, struct reply *r);
 void do_async(const uint64_t *a, struct reply *r);
 
+/* ---- end_away.c */
+
+/* How many connections there are, and whose peer would wait; suspended and resumed,
+ * with the peers told. */
+void do_peers(const uint64_t *a, struct reply *r);
+void do_away(const uint64_t *a, struct reply *r);
+
 /* ---- end_cm.c */
 
 struct ibv_context *open_by_cm(void);

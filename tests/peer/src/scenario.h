@@ -40,6 +40,7 @@
 	X(rc_path, "RC traffic class, hop limit, flow label") \
 	X(rc_psn_wrap, "RC PSN wraps at each packet of a message") \
 	X(rc_reset, "RC QPs reset and connected again") \
+	X(rc_away, "RC an end is suspended for a moment, the other told") \
 	X(rc_send_inv, "RC window type 2, send with invalidate") \
 	X(rc_local_inv, "RC window type 2, local invalidate") \
 	X(rc_mw1, "RC window type 1") \
