@@ -11,6 +11,7 @@
 
 #include "connect/gsi.h"
 #include "connect/moving.h"
+#include "net/announce.h"
 #include "os/report.h"
 #include "process/parts.h"
 #include "process/process.h"
@@ -19,6 +20,7 @@
 #include "verbs/verbs.h"
 #include "xrc/lease.h"
 
+#include "base/say.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -179,11 +181,27 @@ static int sending_away(struct shca_process *p)
 	return err;
 }
 
+/* Peers that are told nothing find it by its address. */
+static void announce(void)
+{
+	int err = 0;
+
+	for (size_t i = 0; i < it.moved.nnews; i++)
+		err = err ?: netdev_announce(&it.moved.news[i]);
+	it.moved.nnews = 0;
+	if (err)
+		say("neighbours are not told that this process's addresses are "
+		    "on other hardware now (%s; CAP_NET_RAW is needed): they "
+		    "may take seconds to notice",
+		    sys_strerror(-err));
+}
+
 static int sending_back(struct shca_process *p)
 {
 	struct engine *e = &p->engine;
 	int err;
 
+	announce();
 	err = engine_go(e, go_on, NULL);
 	if (err)
 		return err;

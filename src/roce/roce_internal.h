@@ -143,6 +143,7 @@ struct roce_requester {
 
 	bool large; /* the link takes large packets, */
 	bool read_large; /* and did when read_chunk was set */
+	bool paused; /* until rnr_until_ns: the peer is suspended (pause.c) */
 	uint32_t read_chunk; /* packets that one read request asks for */
 
 	/* Retransmission, see completer.c. */
@@ -156,7 +157,6 @@ struct roce_requester {
 	uint32_t retries; /* without progress */
 	uint32_t rnr_retries;
 	uint64_t rnr_until_ns; /* 0: not waiting */
-	bool paused; /* until then, for the peer is suspended (pause.c) */
 	uint64_t rnr_since_ns; /* the first RNR NAK without progress since */
 	uint64_t rnr_said_ns; /* when that was explained; 0: not */
 	uint64_t unread_ns; /* since when the peer, alive, does not read what */

@@ -81,10 +81,28 @@ static int replace(struct engine *e, struct search *s, const union ibv_gid *gid,
 	if (i == s->now.count)
 		return -EADDRNOTAVAIL;
 	s->taken[i] = true;
+	m->news[m->nnews++] = s->now.gid[i];
 	m->at[m->n].from = *gid;
 	m->at[m->n].ifindex = scope;
 	m->at[m->n++].to = s->now.gid[i];
 	return 0;
+}
+
+/* It is here, but perhaps not where it was. */
+static void compare(struct engine *e, struct search *s,
+		    const union ibv_gid *gid, uint32_t scope)
+{
+	const struct netdev_gid *was = known(e, gid, scope);
+	struct shca_moved *m = s->moved;
+
+	for (size_t i = 0; was && i < s->now.count; i++) {
+		const struct netdev_gid *is = &s->now.gid[i];
+
+		if (same(&is->gid, gid) && (!scope || is->ifindex == scope) &&
+		    memcmp(is->mac, was->mac, sizeof(is->mac)) &&
+		    m->nnews < NETDEV_MAX_GIDS)
+			m->news[m->nnews++] = *is;
+	}
 }
 
 int shca_moved_find(const struct shca_moved *moved, const union ibv_gid *gid,
@@ -121,7 +139,7 @@ int shca_readdress(struct engine *e, struct shca_moved *moved)
 	const size_t n = udp_addresses(e->udp, at, NETDEV_MAX_GIDS);
 	int err;
 
-	moved->n = 0;
+	moved->n = moved->nnews = 0;
 	err = netdev_scan(&s.now, NULL, NULL);
 	if (err)
 		return err;
@@ -129,8 +147,10 @@ int shca_readdress(struct engine *e, struct shca_moved *moved)
 	for (size_t i = 0; i < n && !err; i++)
 		if (at[i].gone)
 			err = replace(e, &s, &at[i].gid, at[i].scope);
+		else
+			compare(e, &s, &at[i].gid, at[i].scope);
 	if (err)
-		moved->n = 0;
+		moved->n = moved->nnews = 0;
 	for (struct shca_context *c = p->contexts.first; c; c = c->next)
 		rename_gids(c->dev, moved);
 	pthread_mutex_unlock(&p->contexts.lock);

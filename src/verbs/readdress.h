@@ -18,6 +18,9 @@ struct shca_moved {
 		uint32_t ifindex; /* of that; 0: whichever it was */
 		struct netdev_gid to;
 	} at[NETDEV_MAX_GIDS];
+	/* What is here, and was on other hardware, or is new. */
+	size_t nnews;
+	struct netdev_gid news[NETDEV_MAX_GIDS];
 };
 
 /*
