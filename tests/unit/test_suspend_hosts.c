@@ -9,7 +9,10 @@
 #include "pair.h"
 
 #include <arpa/inet.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
 #include <softhca/migrate.h>
+#include <sys/stat.h>
 
 #define AT_ONCE SECOND /* not when the pause is over */
 
@@ -21,6 +24,25 @@ struct host {
 };
 
 static char rundir[] = "/tmp/softhca-test-hosts-XXXXXX";
+
+/* What the hosts have as SOFTHCA_MIGRATE_SECRET. */
+static enum { NONE, SAME, DIFFERENT } secret;
+
+static void secret_file(bool peer, mode_t mode)
+{
+	const char *text = secret == DIFFERENT && peer ? "0123456789abcdeX" :
+							 "0123456789abcdef";
+	static char path[] = "/tmp/softhca-test-secret-XXXXXX";
+	int fd;
+
+	strcpy(path + strlen(path) - 6, "XXXXXX");
+	fd = mkstemp(path);
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+	assert_int_equal(fchmod(fd, mode), 0);
+	close(fd);
+	setenv("SOFTHCA_MIGRATE_SECRET", path, 1);
+}
 
 static void swap(struct host *h, void *mine, void *theirs, size_t len)
 {
@@ -150,7 +172,7 @@ static void told(struct host *h)
 }
 
 /* The peer is told nothing, or too little: its retries run out. */
-static void fails(struct host *h, unsigned seconds)
+static void fails(struct host *h, unsigned seconds, unsigned least)
 {
 	struct ibv_wc wc;
 	uint64_t begin;
@@ -163,7 +185,7 @@ static void fails(struct host *h, unsigned seconds)
 		begin = now_ns();
 		wc = wait_wc(h->e.cq);
 		expect_wc(&wc, 2, IBV_WC_RETRY_EXC_ERR);
-		assert_true(now_ns() - begin > (seconds + 1) * SECOND * 9 / 10);
+		assert_true(now_ns() - begin > least * SECOND * 9 / 10);
 		meet(h);
 	} else {
 		assert_int_equal(seconds ? softhca_suspend_for(seconds, NULL) :
@@ -178,12 +200,12 @@ static void fails(struct host *h, unsigned seconds)
 
 static void not_told(struct host *h)
 {
-	fails(h, 0);
+	fails(h, 0, 1);
 }
 
 static void told_too_little(struct host *h)
 {
-	fails(h, 1);
+	fails(h, 1, 2);
 }
 
 /* Both at once, and the one that was told last is back first. */
@@ -249,10 +271,159 @@ static void moves(struct host *h)
 	close_end(h);
 }
 
+/* The same address on other hardware, and nobody is told by a message: neighbours
+ * are, and the peer's next message arrives. */
+static void other_hardware(struct host *h)
+{
+	struct ibv_wc wc;
+
+	open_end(h);
+	talk(h);
+	if (h->peer) {
+		meet(h); /* it is back */
+		say(h, 2);
+		wc = wait_wc(h->e.cq);
+		expect_wc(&wc, 2, IBV_WC_SUCCESS);
+	} else {
+		assert_int_equal(softhca_suspend(), 0);
+		assert_true(ip("link set sh1 address 02:00:00:98:00:77"));
+		assert_int_equal(softhca_resume(), 0);
+		meet(h);
+		assert_int_equal(wait_wc(h->e.cq).status, IBV_WC_SUCCESS);
+	}
+	close_end(h);
+}
+
+/* A connection of rdma_cm follows, too, down to its end. */
+
+static void cm_end(struct host *h, struct rdma_cm_id *id, bool sends)
+{
+	static char text[64];
+	struct ibv_mr *mr = rdma_reg_msgs(id, text, sizeof(text));
+	struct ibv_wc wc;
+
+	assert_non_null(mr);
+	if (!sends)
+		assert_int_equal(
+			rdma_post_recv(id, NULL, text, sizeof(text), mr), 0);
+	meet(h);
+	if (sends) {
+		assert_int_equal(rdma_post_send(id, NULL, text, sizeof(text),
+						mr, IBV_SEND_SIGNALED),
+				 0);
+		assert_int_equal(rdma_get_send_comp(id, &wc), 1);
+	} else {
+		assert_int_equal(rdma_get_recv_comp(id, &wc), 1);
+	}
+	assert_int_equal(wc.status, IBV_WC_SUCCESS);
+	meet(h);
+	rdma_dereg_mr(mr);
+}
+
+static struct ibv_qp_init_attr cm_qp(void)
+{
+	return (struct ibv_qp_init_attr){
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 4,
+			 .max_recv_wr = 4,
+			 .max_send_sge = 1,
+			 .max_recv_sge = 1 },
+	};
+}
+
+static struct rdma_cm_id *cm_serves(struct host *h, struct rdma_cm_id **l)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_port = htons(17472) };
+	struct rdma_conn_param param = { .rnr_retry_count = 7 };
+	struct ibv_qp_init_attr init = cm_qp();
+	struct rdma_cm_id *id;
+
+	assert_int_equal(rdma_create_id(NULL, l, NULL, RDMA_PS_TCP), 0);
+	assert_int_equal(rdma_bind_addr(*l, (struct sockaddr *)&at), 0);
+	assert_int_equal(rdma_listen(*l, 1), 0);
+	meet(h);
+	assert_int_equal(rdma_get_request(*l, &id), 0);
+	assert_int_equal(rdma_create_qp(id, NULL, &init), 0);
+	assert_int_equal(rdma_accept(id, &param), 0);
+	return id;
+}
+
+static struct rdma_cm_id *cm_connects(struct host *h)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_port = htons(17472),
+				  .sin_addr.s_addr = inet_addr("10.98.0.2") };
+	struct rdma_conn_param param = { .retry_count = 7,
+					 .rnr_retry_count = 7 };
+	struct ibv_qp_init_attr init = cm_qp();
+	struct rdma_cm_id *id;
+
+	meet(h);
+	assert_int_equal(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP), 0);
+	assert_int_equal(
+		rdma_resolve_addr(id, NULL, (struct sockaddr *)&at, 3000), 0);
+	assert_int_equal(rdma_resolve_route(id, 3000), 0);
+	assert_int_equal(rdma_create_qp(id, NULL, &init), 0);
+	assert_int_equal(rdma_connect(id, &param), 0);
+	return id;
+}
+
+static void connection_moves(struct host *h)
+{
+	struct rdma_cm_id *id, *l = NULL;
+	uint64_t begin;
+
+	id = h->peer ? cm_connects(h) : cm_serves(h, &l);
+	cm_end(h, id, h->peer);
+	cm_end(h, id, !h->peer);
+	if (!h->peer) {
+		assert_int_equal(softhca_suspend_for(20, NULL), 0);
+		assert_true(ip("addr del 10.98.0.2/24 dev sh1"));
+		assert_true(ip("addr add 10.98.0.4/24 dev sh1"));
+		assert_int_equal(softhca_resume(), 0);
+	}
+	cm_end(h, id, h->peer);
+	cm_end(h, id, !h->peer);
+	/* Each answers the other's message. */
+	begin = now_ns();
+	assert_int_equal(rdma_disconnect(id), 0);
+	assert_true(now_ns() - begin < 2 * SECOND);
+	meet(h);
+	rdma_destroy_qp(id);
+	rdma_destroy_id(id);
+	if (l)
+		rdma_destroy_id(l);
+	meet(h);
+	if (!h->peer) {
+		assert_true(ip("addr del 10.98.0.4/24 dev sh1"));
+		assert_true(ip("addr add 10.98.0.2/24 dev sh1"));
+	}
+}
+
+/* Another secret: the peer is not asked, and what it is told is not heeded. */
+static void strangers(struct host *h)
+{
+	struct softhca_peers peers;
+
+	open_end(h);
+	talk(h);
+	if (!h->peer) {
+		assert_int_equal(softhca_migrate_peers(&peers), 0);
+		assert_int_equal(peers.all, 1);
+		assert_int_equal(peers.wait, 0);
+		assert_true(peers.other_secret);
+		assert_in_range(peers.patience_ms, 500, 600);
+	}
+	close_end(h);
+	fails(h, 20, 1);
+}
+
 /* The other host */
 
 static void (*const scenes[])(struct host *h) = {
-	bad_times, told, not_told, told_too_little, both, moves,
+	bad_times, told,           not_told,         told_too_little, both,
+	moves,     other_hardware, connection_moves, strangers,
 };
 
 static int other_host(int fd)
@@ -263,6 +434,8 @@ static int other_host(int fd)
 	if (unshare(CLONE_NEWNET) || !loopback_up() || !mkdtemp(rundir))
 		return 1;
 	setenv("SOFTHCA_RUNDIR", rundir, 1);
+	if (secret)
+		secret_file(false, 0600);
 	if (write(fd, "", 1) != 1 || read(fd, &c, 1) != 1)
 		return 2;
 	if (!ip("addr add 10.98.0.2/24 dev sh1") || !ip("link set sh1 up"))
@@ -273,11 +446,26 @@ static int other_host(int fd)
 			return 0;
 		scenes[(unsigned char)c](&h);
 	}
+	if (secret)
+		unlink(getenv("SOFTHCA_MIGRATE_SECRET"));
 	rmdir(rundir);
 	return 0;
 }
 
 static struct host here = { .peer = true };
+
+/* Another process of the peer's host, which gets some of what is for QP1. */
+static void bystander(int ready)
+{
+	struct end e;
+
+	setup(NULL);
+	end_init(&e, IBV_QPT_RC, NULL);
+	connect_to(e.qp, 77);
+	close(ready);
+	for (;;)
+		pause();
+}
 
 static int begin(void **state)
 {
@@ -298,8 +486,26 @@ static int begin(void **state)
 	assert_true(ip("link set sh1 netns %d", (int)pid));
 	assert_true(ip("addr add 10.98.0.1/24 dev sh0"));
 	assert_true(ip("link set sh0 up"));
+	if (secret)
+		secret_file(true, 0600);
+	fflush(NULL);
+	assert_int_equal(pipe(fd), 0);
+	for (int i = 0; i < 2; i++)
+		if (!fork_child())
+			bystander(fd[1]);
+	close(fd[1]);
+	assert_int_equal(read(fd[0], &c, 1), 0); /* both have closed it */
+	close(fd[0]);
 	assert_int_equal(write(here.fd, "", 1), 1);
 	meet(&here);
+	return 0;
+}
+
+static int finish(void **state)
+{
+	(void)state;
+	if (secret)
+		unlink(getenv("SOFTHCA_MIGRATE_SECRET"));
 	return 0;
 }
 
@@ -316,17 +522,57 @@ static void scene(void **state)
 #fn, scene, NULL, NULL, (void *)(uintptr_t)(i)                 \
 	}
 
-int main(void)
+/* A file that others may read is as bad as none. */
+static void open_secret(void **state)
+{
+	struct softhca_peers peers;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	fflush(NULL);
+	pid = fork_child();
+	if (!pid) {
+		secret_file(true, 0640);
+		setup(NULL);
+		assert_int_equal(softhca_migrate_peers(&peers), EPERM);
+		assert_non_null(strstr(softhca_migrate_why(), "chmod 600"));
+		assert_int_equal(softhca_suspend_for(9, NULL), EPERM);
+		assert_int_equal(softhca_suspend(), 0);
+		assert_int_equal(softhca_resume(), 0);
+		teardown(NULL);
+		unlink(getenv("SOFTHCA_MIGRATE_SECRET"));
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
+/* Arguments: none, or "same" or "different", a secret of the hosts. */
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		SCENE(bad_times, 0),       SCENE(told, 1), SCENE(not_told, 2),
-		SCENE(told_too_little, 3), SCENE(both, 4), SCENE(moves, 5),
+		SCENE(bad_times, 0),      SCENE(told, 1),
+		SCENE(not_told, 2),       SCENE(told_too_little, 3),
+		SCENE(both, 4),           SCENE(moves, 5),
+		SCENE(other_hardware, 6), SCENE(connection_moves, 7),
 	};
+	/* The first one before there is a configuration. */
+	const struct CMUnitTest same[] = {
+		cmocka_unit_test(open_secret),
+		SCENE(moves, 5),
+	};
+	const struct CMUnitTest different[] = { SCENE(strangers, 8) };
 
 	if (!own_netns() || !ip("link add shx type veth peer name shy") ||
 	    !ip("link del shx")) {
 		fprintf(stderr, "SKIPPED: there is no network of its own\n");
 		return 0;
 	}
-	return cmocka_run_group_tests(tests, begin, NULL);
+	if (argc < 2)
+		return cmocka_run_group_tests(tests, begin, finish);
+	secret = !strcmp(argv[1], "same") ? SAME : DIFFERENT;
+	return secret == SAME ?
+		       cmocka_run_group_tests(same, begin, finish) :
+		       cmocka_run_group_tests(different, begin, finish);
 }
