@@ -196,7 +196,7 @@ static int read_secret(struct moving *g, const char *path,
 	ssize_t n;
 	int fd;
 
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	fd = sys_open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
 	if (fd < 0)
 		return no_secret(g, path, sys_strerror(errno));
 	if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
@@ -209,7 +209,7 @@ static int read_secret(struct moving *g, const char *path,
 				 "it must belong to this user, and nobody else "
 				 "may read it (chmod 600)");
 	}
-	n = read(fd, text, sizeof(text));
+	n = sys_read(fd, text, sizeof(text));
 	sys_close(fd);
 	if (n < SECRET_MIN || n > SECRET_MAX)
 		return no_secret(g, path, "it must have 16 to 4096 bytes");

@@ -19,7 +19,7 @@
 static int send_to(int fd, const void *p, size_t len, const void *to,
 		   socklen_t to_len)
 {
-	ssize_t n = sendto(fd, p, len, MSG_DONTWAIT, to, to_len);
+	ssize_t n = sys_sendto(fd, p, len, MSG_DONTWAIT, to, to_len);
 	const int err = n == (ssize_t)len ? 0 : n < 0 ? -errno : -EIO;
 
 	sys_close(fd);
