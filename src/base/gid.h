@@ -1,5 +1,5 @@
 /*
- * gid.h - what kind of address a GID is
+ * gid.h - what kind of address a GID is, and whether two are the same
  */
 #ifndef SOFTHCA_BASE_GID_H
 #define SOFTHCA_BASE_GID_H
@@ -16,6 +16,12 @@ static inline union ibv_gid gid_of_v4(const void *addr)
 
 	memcpy(gid.raw + 12, addr, 4);
 	return gid;
+}
+
+static inline bool gid_equal(const union ibv_gid *a, const union ibv_gid *b)
+{
+	return a->global.subnet_prefix == b->global.subnet_prefix &&
+	       a->global.interface_id == b->global.interface_id;
 }
 
 /* fe80::/10: names a host only together with an interface. */

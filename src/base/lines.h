@@ -1,7 +1,7 @@
 /*
- * lines.h - text of several lines, written piece by piece
+ * lines.h - text for terminals, and such of several lines, written piece by piece
  *
- * It goes to terminals and into messages, so each line is printable. What finds
+ * It goes into messages as well, so each line is printable. What finds
  * no room is left out, and counted.
  */
 #ifndef SOFTHCA_BASE_LINES_H
@@ -10,12 +10,21 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 struct lines {
 	char *text; /* its size is left to the owner */
 	size_t len, size;
 	unsigned lost; /* lines that found no room */
 };
+
+/* What others have written must not reach a terminal as it is. */
+static inline void make_printable(char *text)
+{
+	for (; *text; text++)
+		if (*text < ' ' || *text > '~')
+			*text = '?';
+}
 
 /* One more line. */
 __attribute__((format(printf, 2, 3))) static inline void
@@ -36,9 +45,9 @@ lines_add(struct lines *l, const char *fmt, ...)
 		l->lost++;
 		return;
 	}
-	for (size_t i = 0; i < n; i++)
-		l->text[l->len++] =
-			line[i] < ' ' || line[i] > '~' ? '?' : line[i];
+	make_printable(line);
+	memcpy(l->text + l->len, line, n);
+	l->len += n;
 	l->text[l->len++] = '\n';
 	l->text[l->len] = '\0';
 }

@@ -2,6 +2,7 @@
  * doctor.c - softhca doctor: the list of checks, and how findings are printed
  */
 #include "cli/doctor.h"
+#include "base/lines.h"
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -33,14 +34,6 @@ bool doctor_has(const struct doctor *d, enum ibv_node_type type)
 	for (size_t i = 0; i < d->hcas.count; i++)
 		any |= d->hcas.hca[i].node_type == type;
 	return any;
-}
-
-/* Names from files and processes reach terminals and JSON only as ASCII. */
-static void make_printable(char *s)
-{
-	for (; *s; s++)
-		if (*s < ' ' || *s > '~')
-			*s = '?';
 }
 
 void doctor_report(struct doctor *d, const char *name, struct finding *f)

@@ -8,6 +8,7 @@
 #include "cli/ps.h"
 
 #include "base/bytes.h"
+#include "base/lines.h"
 #include "cli/cli.h"
 #include "os/proc.h"
 #include "os/threads.h"
@@ -112,10 +113,7 @@ static void print_thread(void *arg, const struct thread_does *t)
 
 	if (!thread_says(t, fd_text, s, text, sizeof(text)))
 		strcpy(text, "runs");
-	/* A file's name may have anything in it. */
-	for (char *c = text; *c; c++)
-		if (*c < ' ' || *c > '~')
-			*c = '?';
+	make_printable(text); /* a file's name may have anything in it */
 	printf("  thread %d %s\n", (int)t->tid, text);
 }
 

@@ -2,6 +2,7 @@
  * trace.c - softhca trace: where the time of work requests went
  */
 #include "cli/trace.h"
+#include "base/lines.h"
 #include "cli/cli.h"
 #include "qp/opcode.h"
 #include "roce/env.h"
@@ -289,14 +290,10 @@ static void print_phase(uint64_t ns, uint64_t all)
 	printf(" %15s", text);
 }
 
-/* What a file says must not reach a terminal as it is. */
 static const char *plain_text(const char *from, char *to, size_t size)
 {
-	size_t i;
-
-	for (i = 0; i < size - 1 && from[i]; i++)
-		to[i] = from[i] < ' ' || from[i] > '~' ? '?' : from[i];
-	to[i] = '\0';
+	snprintf(to, size, "%s", from);
+	make_printable(to);
 	return to;
 }
 

@@ -7,6 +7,7 @@
 #include "cm.h"
 
 #include "base/bytes.h"
+#include "base/gid.h"
 #include "base/hash64.h"
 
 #include <errno.h>
@@ -159,12 +160,6 @@ int cm_copy_data(uint8_t *to, size_t max, const void *data, size_t len);
 static inline uint64_t cm_timeout_ns(unsigned n)
 {
 	return UINT64_C(4096) << (n > CM_MAX_TIMEOUT ? CM_MAX_TIMEOUT : n);
-}
-
-static inline bool gid_equal(const union ibv_gid *a, const union ibv_gid *b)
-{
-	return a->global.subnet_prefix == b->global.subnet_prefix &&
-	       a->global.interface_id == b->global.interface_id;
 }
 
 /* conn.c */

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/fd_high.h"
 #include "base/gid.h"
+#include "base/lines.h"
 #include "base/sys.h"
 #include "os/owner.h"
 #include "registry/registry.h"
@@ -368,10 +369,7 @@ void stat_process_name(pid_t pid, char name[32])
 	if (!f || !fgets(name, 32, f))
 		name[0] = 0;
 	name[strcspn(name, "\n")] = 0;
-	/* It goes to a terminal. */
-	for (char *c = name; *c; c++)
-		if ((unsigned char)*c < ' ' || (unsigned char)*c > '~')
-			*c = '?';
+	make_printable(name);
 	if (f)
 		fclose(f);
 }

@@ -148,12 +148,6 @@ static inline uint32_t udp_scope(const union ibv_gid *gid, uint32_t ifindex)
 								      0;
 }
 
-static inline bool gid_equal(const union ibv_gid *a, const union ibv_gid *b)
-{
-	return a->global.subnet_prefix == b->global.subnet_prefix &&
-	       a->global.interface_id == b->global.interface_id;
-}
-
 /* udp.c */
 /* Has the link's descriptor readable when fd is. Returns 0 or -errno. */
 int udp_watch(struct udp *u, int fd, void *ptr);

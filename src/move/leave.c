@@ -37,8 +37,8 @@ int move_order(const void *pa, const void *pb)
 
 static bool same_session(const struct move_qp *a, const struct move_qp *b)
 {
-	return same_gid(&a->path.dgid, &b->path.dgid) &&
-	       same_gid(&a->path.sgid, &b->path.sgid) &&
+	return gid_equal(&a->path.dgid, &b->path.dgid) &&
+	       gid_equal(&a->path.sgid, &b->path.sgid) &&
 	       a->peer >> CHUNK_BITS == b->peer >> CHUNK_BITS;
 }
 
@@ -149,7 +149,7 @@ static bool send_parcel(struct move *m, struct parcel *p)
 
 		if (!m->cfg.look(m->cfg.arg, was->qpn, &qp) ||
 		    qp.peer != was->peer ||
-		    !same_gid(&qp.path.dgid, &was->path.dgid))
+		    !gid_equal(&qp.path.dgid, &was->path.dgid))
 			continue;
 		if (!msg.n) {
 			path = qp.path;
@@ -167,7 +167,7 @@ static bool send_parcel(struct move *m, struct parcel *p)
 	msg.was = first->path.sgid;
 	msg.now = path.sgid;
 	/* It has moved while it was asked: the peer could not tell. */
-	if (p->kind == MOVE_PAUSE && !same_gid(&msg.was, &msg.now))
+	if (p->kind == MOVE_PAUSE && !gid_equal(&msg.was, &msg.now))
 		return false;
 	p->sent = msg.n;
 	move_encode(&msg, p->session->key, mad);
@@ -329,7 +329,7 @@ static bool is_ours(const struct move *m, const struct session *s,
 {
 	return in->m->process == m->cfg.process &&
 	       !memcmp(in->m->nonce, m->nonce, MOVE_NONCE) &&
-	       same_gid(in->sgid, &m->plan[s->first].qp.path.dgid);
+	       gid_equal(in->sgid, &m->plan[s->first].qp.path.dgid);
 }
 
 void leave_rx(struct move *m, const struct move_in *in)

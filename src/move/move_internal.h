@@ -7,6 +7,7 @@
 #include "move.h"
 
 #include "base/bytes.h"
+#include "base/gid.h"
 
 #include <string.h>
 
@@ -80,10 +81,5 @@ void leave_rx(struct move *m, const struct move_in *in);
 
 /* stay.c */
 void stay_rx(struct move *m, const struct move_in *in);
-
-static inline bool same_gid(const union ibv_gid *a, const union ibv_gid *b)
-{
-	return !memcmp(a, b, sizeof(*a));
-}
 
 #endif

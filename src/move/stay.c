@@ -63,10 +63,10 @@ static void hello(struct move *m, const struct move_in *in)
 	uint8_t key[SIPHASH_KEY];
 	struct move_qp qp;
 
-	if (!same_gid(&msg->was, in->sgid) ||
+	if (!gid_equal(&msg->was, in->sgid) ||
 	    !m->cfg.look(m->cfg.arg, msg->to, &qp) || qp.peer != msg->from ||
-	    !same_gid(&qp.path.dgid, in->sgid) ||
-	    !same_gid(&qp.path.sgid, in->dgid))
+	    !gid_equal(&qp.path.dgid, in->sgid) ||
+	    !gid_equal(&qp.path.sgid, in->dgid))
 		return;
 	our_nonce(m, a.now.raw, msg);
 	session_key(m, key, msg);
@@ -101,12 +101,12 @@ static enum verdict judge(struct move *m, const struct move_in *in,
 	bool again;
 
 	if (!m->cfg.look(m->cfg.arg, e->peer, &qp) ||
-	    !same_gid(&qp.path.sgid, in->dgid))
+	    !gid_equal(&qp.path.sgid, in->dgid))
 		return WRONG;
 	again = qp.said.process == msg->process &&
 		qp.said.counter == msg->counter;
 	if (qp.peer != (again && resume ? e->now : e->was) ||
-	    !same_gid(&qp.path.dgid, again && resume ? &msg->now : &msg->was))
+	    !gid_equal(&qp.path.dgid, again && resume ? &msg->now : &msg->was))
 		return WRONG;
 	if (again)
 		return AGAIN;
@@ -133,9 +133,9 @@ static bool comes_from_there(const struct move_in *in)
 {
 	const struct move_message *msg = in->m;
 
-	return same_gid(&msg->now, in->sgid) &&
+	return gid_equal(&msg->now, in->sgid) &&
 	       roce_gid_is_v4(&msg->was) == roce_gid_is_v4(&msg->now) &&
-	       (msg->kind == MOVE_RESUME || same_gid(&msg->was, &msg->now)) &&
+	       (msg->kind == MOVE_RESUME || gid_equal(&msg->was, &msg->now)) &&
 	       !roce_gid_is_multicast(&msg->now);
 }
 

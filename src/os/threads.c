@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/gid.h"
+#include "base/lines.h"
 #include "base/sys.h"
 
 #include <dirent.h>
@@ -205,9 +206,7 @@ static void look_at(struct reader *r, const char *tid)
 	snprintf(name, sizeof(name), "task/%.16s/comm", tid);
 	read_text(proc_path(r->pid, name, path), t->name, sizeof(t->name));
 	t->name[strcspn(t->name, "\n")] = '\0';
-	for (char *c = t->name; *c; c++)
-		if (*c < ' ' || *c > '~')
-			*c = '?';
+	make_printable(t->name);
 	snprintf(name, sizeof(name), "task/%.16s/syscall", tid);
 	if (!read_text(proc_path(r->pid, name, path), text, sizeof(text)))
 		return;

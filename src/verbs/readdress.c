@@ -15,11 +15,6 @@ struct search {
 	bool taken[NETDEV_MAX_GIDS];
 };
 
-static bool same(const union ibv_gid *a, const union ibv_gid *b)
-{
-	return !memcmp(a, b, sizeof(*a));
-}
-
 /* What a device knows of an address that it had; NULL: none had it. */
 static const struct netdev_gid *known(struct engine *e,
 				      const union ibv_gid *gid, uint32_t scope)
@@ -30,7 +25,7 @@ static const struct netdev_gid *known(struct engine *e,
 		for (size_t i = 0; i < c->dev->gids.count; i++) {
 			const struct netdev_gid *g = &c->dev->gids.gid[i];
 
-			if (g->ifindex && same(&g->gid, gid) &&
+			if (g->ifindex && gid_equal(&g->gid, gid) &&
 			    (!scope || g->ifindex == scope))
 				return g;
 		}
@@ -98,7 +93,8 @@ static void compare(struct engine *e, struct search *s,
 	for (size_t i = 0; was && i < s->now.count; i++) {
 		const struct netdev_gid *is = &s->now.gid[i];
 
-		if (same(&is->gid, gid) && (!scope || is->ifindex == scope) &&
+		if (gid_equal(&is->gid, gid) &&
+		    (!scope || is->ifindex == scope) &&
 		    memcmp(is->mac, was->mac, sizeof(is->mac)) &&
 		    m->nnews < NETDEV_MAX_GIDS)
 			m->news[m->nnews++] = *is;
@@ -109,7 +105,7 @@ int shca_moved_find(const struct shca_moved *moved, const union ibv_gid *gid,
 		    uint32_t ifindex)
 {
 	for (size_t i = 0; i < moved->n; i++)
-		if (same(&moved->at[i].from, gid) &&
+		if (gid_equal(&moved->at[i].from, gid) &&
 		    (!moved->at[i].ifindex || moved->at[i].ifindex == ifindex))
 			return (int)i;
 	return -1;
