@@ -82,12 +82,6 @@ struct gsi {
 	} bound[NETDEV_MAX_GIDS];
 };
 
-/* The link-local address of an interface is that of the interface. */
-static uint32_t scope_of(const union ibv_gid *gid)
-{
-	return gid_is_link_local(gid) ? netdev_ifindex(gid) : 0;
-}
-
 /* To ask is a system call, and connections come many at a time. What is sent to
  * one that has just died is lost, and repeated. */
 static bool is_alive(struct gsi *g, unsigned slot)
@@ -123,7 +117,7 @@ static bool cannot_answer(struct gsi *g, unsigned slot,
 {
 	const struct roce_path path = { .sgid = *from,
 					.dgid = *to,
-					.sgid_scope = scope_of(from) };
+					.sgid_scope = netdev_scope(from) };
 	pid_t pid;
 
 	if (slot == registry_slot(g->e->registry) ||
@@ -148,7 +142,7 @@ static bool cannot_answer(struct gsi *g, unsigned slot,
 static int owner_of_id(struct registry *r, uint32_t id,
 		       const union ibv_gid *gid)
 {
-	int slot = registry_route(r, id & QPN_BITS, gid, scope_of(gid));
+	int slot = registry_route(r, id & QPN_BITS, gid, netdev_scope(gid));
 	int has;
 
 	if (slot >= 0)
@@ -172,7 +166,7 @@ static int owner(struct gsi *g, const uint8_t *p, size_t len,
 	struct mad m;
 
 	if (r && move_is(p, len)) {
-		slot = registry_route(r, move_to(p), gid, scope_of(gid));
+		slot = registry_route(r, move_to(p), gid, netdev_scope(gid));
 		return slot >= 0 && is_alive(g, (unsigned)slot) ? slot :
 								  -ENOENT;
 	}
@@ -281,7 +275,7 @@ static int place(void *arg, uint32_t remote_id, const union ibv_gid *peer)
 	if (!g->e->registry)
 		return -1;
 	return registry_route(g->e->registry, remote_id & QPN_BITS, peer,
-			      scope_of(peer));
+			      netdev_scope(peer));
 }
 
 static bool gone(void *arg, int slot, uint32_t remote_id)
@@ -315,7 +309,7 @@ static bool hold(struct gsi *g, const struct roce_rx *pkt, uint64_t now)
 	*h = (struct held){
 		.sgid = pkt->sgid,
 		.dgid = pkt->dgid,
-		.scope = scope_of(&pkt->dgid),
+		.scope = netdev_scope(&pkt->dgid),
 		.tclass = pkt->tclass,
 		.until = now + HOLD_NS,
 	};
@@ -393,7 +387,7 @@ void gsi_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 		shca_record_mad(TRACE_CM_IN, pkt->payload, pkt->len);
 	pthread_mutex_lock(&g->lock);
 	if (!hold(g, pkt, now))
-		cm_rx(g->cm, &pkt->sgid, &pkt->dgid, scope_of(&pkt->dgid),
+		cm_rx(g->cm, &pkt->sgid, &pkt->dgid, netdev_scope(&pkt->dgid),
 		      pkt->payload, pkt->len, now);
 	flush(g);
 	pthread_mutex_unlock(&g->lock);

@@ -32,11 +32,6 @@ struct moving {
 	char why[300]; /* "", or there is none, as the secret is missing */
 };
 
-static uint32_t scope_of(const union ibv_gid *gid)
-{
-	return gid_is_link_local(gid) ? netdev_ifindex(gid) : 0;
-}
-
 /* A queue pair of ours with its lock, and a reference; NULL: there is none. */
 static struct shca_qp *take(struct moving *g, uint32_t qpn)
 {
@@ -284,7 +279,7 @@ void moving_rx(struct engine *e, const struct roce_rx *pkt, uint64_t now)
 	if (!g || g->why[0])
 		return;
 	pthread_mutex_lock(&g->lock);
-	move_rx(g->move, &pkt->sgid, &pkt->dgid, scope_of(&pkt->dgid),
+	move_rx(g->move, &pkt->sgid, &pkt->dgid, netdev_scope(&pkt->dgid),
 		pkt->payload, pkt->len, now);
 	engine_alarm_set(e, &g->alarm, move_deadline(g->move));
 	pthread_mutex_unlock(&g->lock);
@@ -302,12 +297,7 @@ struct list {
 /* The peer is of this process. */
 static bool is_own(struct engine *e, const struct move_qp *q)
 {
-	struct engine_qp *peer =
-		q->path.local ? engine_qp_look(e, q->peer) : NULL;
-
-	if (peer)
-		engine_qp_put(peer);
-	return peer;
+	return q->path.local && engine_has_qp(e, q->peer);
 }
 
 static void add(struct engine_qp *sched, void *arg)

@@ -207,6 +207,8 @@ uint32_t engine_qpn_nth(struct engine *e, uint32_t qpn);
 struct engine_qp *engine_qp_find(struct engine *e, uint32_t qpn);
 /* Anywhere, with a reference; NULL: there is none. */
 struct engine_qp *engine_qp_look(struct engine *e, uint32_t qpn);
+/* Whether there is one. */
+bool engine_has_qp(struct engine *e, uint32_t qpn);
 /*
  * Calls fn for every living QP with its lock held, without waiting for any
  * lock. False: some could not be had, or not be handed over to whoever runs

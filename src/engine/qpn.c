@@ -47,6 +47,15 @@ struct engine_qp *engine_qp_look(struct engine *e, uint32_t qpn)
 	return qp;
 }
 
+bool engine_has_qp(struct engine *e, uint32_t qpn)
+{
+	struct engine_qp *qp = engine_qp_look(e, qpn);
+
+	if (qp)
+		engine_qp_put(qp);
+	return qp;
+}
+
 static int chunk_lease(struct engine *e)
 {
 	struct qpn_chunk *c;

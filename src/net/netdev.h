@@ -49,6 +49,8 @@ int netdev_scan(struct netdev_table *t, const char *ifnames, const char *first);
  */
 bool netdev_is_local(const union ibv_gid *gid);
 uint32_t netdev_ifindex(const union ibv_gid *gid);
+/* The interface that belongs to a link-local address of this host; 0 of others. */
+uint32_t netdev_scope(const union ibv_gid *gid);
 /* The same by way of an interface, whose link-local addresses alone count. */
 bool netdev_is_local_on(const union ibv_gid *gid, uint32_t ifindex);
 

@@ -185,6 +185,11 @@ uint32_t netdev_ifindex(const union ibv_gid *gid)
 	return local_lookup(gid, 0);
 }
 
+uint32_t netdev_scope(const union ibv_gid *gid)
+{
+	return gid_is_link_local(gid) ? netdev_ifindex(gid) : 0;
+}
+
 bool netdev_is_local_on(const union ibv_gid *gid, uint32_t ifindex)
 {
 	if (gid_is_link_local(gid))
