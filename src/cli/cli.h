@@ -25,6 +25,9 @@ enum {
 	EXIT_NOT_FOUND = 127,
 };
 
+/* A folder with all that is in it. */
+void cli_remove_all(const char *dir);
+
 /* Prints "softhca: ..." on stderr. */
 void cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

@@ -2,12 +2,13 @@
  * criu.c - finds CRIU, tries it, and runs it with a limit
  */
 #include "cli/criu.h"
+#include "base/lines.h"
 #include "base/sys.h"
+#include "cli/cli.h"
 #include "cli/program.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -89,9 +90,7 @@ static void log_error(const char *path, char *text, size_t size)
 	}
 	if (f)
 		fclose(f);
-	for (char *c = text; *c; c++)
-		if (*c < ' ' || *c > '~')
-			*c = '?'; /* what it names may be damaged */
+	make_printable(text); /* what it names may be damaged */
 }
 
 int criu_call(const struct criu *c, const char *verb, const char *dir,
@@ -200,15 +199,6 @@ int criu_find(struct criu *c, const char *name, struct criu_why *why)
 
 /* Trying */
 
-static int remove_one(const char *path, const struct stat *st, int type,
-		      struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
 /* A process that does nothing and has nothing. */
 static pid_t begin_idle(void)
 {
@@ -273,7 +263,7 @@ int criu_try(struct criu *c, struct criu_why *why)
 		err = try_once(c, dir, why);
 	}
 	prctl(PR_SET_CHILD_SUBREAPER, was);
-	nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	cli_remove_all(dir);
 	if (err)
 		snprintf(why->fix, sizeof(why->fix), "%s",
 			 geteuid() ? "run this as root: CRIU needs that" :

@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <ftw.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,6 +57,20 @@ static const struct {
 	{ "restore", cmd_restore }, { "migrate", cmd_migrate },
 	{ "_probe", cmd_probe },
 };
+
+static int remove_one(const char *path, const struct stat *st, int type,
+		      struct FTW *ftw)
+{
+	(void)st;
+	(void)type;
+	(void)ftw;
+	return remove(path);
+}
+
+void cli_remove_all(const char *dir)
+{
+	nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
 
 void cli_say(const char *fmt, ...)
 {

@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -207,15 +206,6 @@ static int migrate_there(struct migrate *g)
 	return 0;
 }
 
-static int remove_one(const char *path, const struct stat *st, int type,
-		      struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
 int cmd_migrate(int argc, char **argv)
 {
 	static const struct argp_option options[] = {
@@ -284,7 +274,7 @@ int cmd_migrate(int argc, char **argv)
 		move_print(&g->m);
 	tree_let_go(&g->m.tree);
 	if (!g->keep)
-		nftw(g->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+		cli_remove_all(g->dir);
 	free(g);
 	return err ? EXIT_FAILURE : EXIT_SUCCESS;
 }

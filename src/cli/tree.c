@@ -3,9 +3,12 @@
  */
 #include "cli/tree.h"
 #include "base/sys.h"
+#include "os/proc.h"
+#include "os/threads.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -96,28 +99,19 @@ int tree_read(struct tree *t, pid_t root)
 	return read_more(t);
 }
 
+static void is_engine(void *arg, const struct thread_does *t)
+{
+	bool *found = arg;
+
+	*found |= !strcmp(t->name, "softhca");
+}
+
 /* Where a process has neither a registry nor a socket its thread gives it away. */
 static bool has_thread(pid_t pid)
 {
-	char path[300], name[32];
-	struct dirent *e;
 	bool found = false;
-	FILE *f;
-	DIR *d;
 
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-	d = opendir(path);
-	while (d && !found && (e = readdir(d))) {
-		snprintf(path, sizeof(path), "/proc/%d/task/%s/comm", (int)pid,
-			 e->d_name);
-		f = fopen(path, "re");
-		found = f && fgets(name, sizeof(name), f) &&
-			!strcmp(name, "softhca\n");
-		if (f)
-			fclose(f);
-	}
-	if (d)
-		closedir(d);
+	threads_each(pid, UINT_MAX, is_engine, &found);
 	return found;
 }
 
@@ -284,29 +278,43 @@ int tree_await(const struct image *im, uint64_t wait_ns, uint64_t *took_ns,
 
 /* What CRIU has to be told */
 
-static bool has_socket(pid_t pid, unsigned long inode)
+/* Sockets of all processes, read once: the programs stand meanwhile. */
+struct sockets {
+	unsigned long *inode;
+	size_t n, room;
+	bool failed;
+};
+
+static bool add_socket(void *arg, const char *link)
 {
-	char path[64], want[64], link[64];
-	struct dirent *e;
-	bool found = false;
-	DIR *d;
+	struct sockets *s = arg;
+	unsigned long inode, *more;
 
-	snprintf(want, sizeof(want), "socket:[%lu]", inode);
-	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
-	d = opendir(path);
-	while (d && !found && (e = readdir(d))) {
-		ssize_t n =
-			readlinkat(dirfd(d), e->d_name, link, sizeof(link) - 1);
-
-		link[n > 0 ? n : 0] = '\0';
-		found = !strcmp(link, want);
+	if (sscanf(link, "socket:[%lu]", &inode) != 1)
+		return false;
+	if (s->n == s->room) {
+		s->room = s->room ? 2 * s->room : 64;
+		more = realloc(s->inode, s->room * sizeof(*more));
+		if (!more) {
+			s->failed = true;
+			return true;
+		}
+		s->inode = more;
 	}
-	if (d)
-		closedir(d);
-	return found;
+	s->inode[s->n++] = inode;
+	return false;
 }
 
-static bool table_has(const struct tree *t, const char *table)
+static bool has_inode(const struct sockets *s, unsigned long inode)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (s->inode[i] == inode)
+			return true;
+	return false;
+}
+
+static bool table_has(const struct tree *t, const char *table,
+		      const struct sockets *s)
 {
 	char path[64], line[512];
 	unsigned long inode;
@@ -317,14 +325,11 @@ static bool table_has(const struct tree *t, const char *table)
 	snprintf(path, sizeof(path), "/proc/%d/net/%s", (int)t->member[0].pid,
 		 table);
 	f = fopen(path, "re");
-	while (f && !found && fgets(line, sizeof(line), f)) {
-		if (sscanf(line, " %*u: %*s %*s %x %*s %*s %*s %*s %*s %lu",
-			   &state, &inode) != 2 ||
-		    state == 0x0a || !inode) /* LISTEN */
-			continue;
-		for (size_t i = 0; i < t->n && !found; i++)
-			found = has_socket(t->member[i].pid, inode);
-	}
+	while (f && !found && fgets(line, sizeof(line), f))
+		found = sscanf(line, " %*u: %*s %*s %x %*s %*s %*s %*s %*s %lu",
+			       &state, &inode) == 2 &&
+			state != 0x0a /* LISTEN */ && inode &&
+			has_inode(s, inode);
 	if (f)
 		fclose(f);
 	return found;
@@ -332,7 +337,15 @@ static bool table_has(const struct tree *t, const char *table)
 
 bool tree_has_tcp(const struct tree *t)
 {
-	return table_has(t, "tcp") || table_has(t, "tcp6");
+	struct sockets s = { 0 };
+	bool has;
+
+	for (size_t i = 0; i < t->n; i++)
+		proc_find_fd(t->member[i].pid, add_socket, &s);
+	/* CRIU bears the option where it is not needed. */
+	has = s.failed || table_has(t, "tcp", &s) || table_has(t, "tcp6", &s);
+	free(s.inode);
+	return has;
 }
 
 bool tree_has_outer_session(const struct tree *t)

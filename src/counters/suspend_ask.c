@@ -4,9 +4,10 @@
 #include "suspend_ask.h"
 
 #include "base/bytes.h"
+#include "base/lines.h"
 #include "base/sys.h"
+#include "os/proc.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -46,9 +47,7 @@ static bool is_sound(struct suspend_answer *a, size_t len)
 	    a->version != SUSPEND_VERSION)
 		return false;
 	a->why[sizeof(a->why) - 1] = '\0';
-	for (char *c = a->why; *c; c++)
-		if ((unsigned char)*c < ' ' || (unsigned char)*c > '~')
-			*c = '?'; /* it goes to a terminal */
+	make_printable(a->why);
 	return true;
 }
 
@@ -86,27 +85,18 @@ int suspend_done(int fd, struct suspend_answer *a)
 
 /* Asking */
 
-/* Whether a descriptor of the process leads to that. */
-static bool has_open(pid_t pid, const char *want, bool exact)
+static bool is_socket(void *inode, const char *link)
 {
-	char path[64], link[4096];
-	struct dirent *e;
-	bool found = false;
-	DIR *fds;
+	unsigned long its;
 
-	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
-	fds = opendir(path);
-	while (fds && !found && (e = readdir(fds))) {
-		ssize_t n = readlinkat(dirfd(fds), e->d_name, link,
-				       sizeof(link) - 1);
+	return sscanf(link, "socket:[%lu]", &its) == 1 &&
+	       its == *(unsigned long *)inode;
+}
 
-		link[n > 0 ? n : 0] = '\0';
-		found = exact ? !strcmp(link, want) :
-				strstr(link, want) != NULL;
-	}
-	if (fds)
-		closedir(fds);
-	return found;
+static bool is_of_registry(void *arg, const char *link)
+{
+	(void)arg;
+	return strstr(link, FILES) != NULL;
 }
 
 /* Whether a line of /proc/net/unix shows the socket of a process, by its name. */
@@ -127,7 +117,7 @@ static bool socket_line(char *line, unsigned long *inode, const char **path)
 
 static bool find_socket(pid_t pid, char path[4096])
 {
-	char name[64], link[64], line[4096 + 128];
+	char name[64], line[4096 + 128];
 	unsigned long inode;
 	bool found = false;
 	const char *is;
@@ -138,8 +128,7 @@ static bool find_socket(pid_t pid, char path[4096])
 	while (f && !found && fgets(line, sizeof(line), f)) {
 		if (!socket_line(line, &inode, &is))
 			continue;
-		snprintf(link, sizeof(link), "socket:[%lu]", inode);
-		found = has_open(pid, link, true);
+		found = proc_find_fd(pid, is_socket, &inode);
 		if (found)
 			snprintf(path, 4096, "%.4000s", is);
 	}
@@ -153,8 +142,8 @@ enum suspend_state suspend_state_of(pid_t pid, char path[4096])
 	path[0] = '\0';
 	if (find_socket(pid, path))
 		return SUSPEND_SOCKET;
-	return has_open(pid, FILES, false) ? SUSPEND_NO_SOCKET :
-					     SUSPEND_NO_DEVICE;
+	return proc_find_fd(pid, is_of_registry, NULL) ? SUSPEND_NO_SOCKET :
+							 SUSPEND_NO_DEVICE;
 }
 
 /* The folder is the process's, which may have another root. */

@@ -12,29 +12,34 @@
 
 #include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Whether a descriptor of the process leads to the file. */
-static bool has_open(const char *pid, const char *file)
+bool proc_find_fd(pid_t pid, bool (*is)(void *arg, const char *link), void *arg)
 {
-	char path[64], link[64];
+	char path[64], link[4096];
 	struct dirent *e;
 	bool found = false;
 	DIR *fds;
 
-	snprintf(path, sizeof(path), "/proc/%.16s/fd", pid);
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
 	fds = opendir(path);
 	while (fds && !found && (e = readdir(fds))) {
 		ssize_t n = readlinkat(dirfd(fds), e->d_name, link,
 				       sizeof(link) - 1);
 
 		link[n > 0 ? n : 0] = '\0';
-		found = !strcmp(link, file);
+		found = is(arg, link);
 	}
 	if (fds)
 		closedir(fds);
 	return found;
+}
+
+static bool is_file(void *arg, const char *link)
+{
+	return !strcmp(link, arg);
 }
 
 static void process_text(const char *pid, char *out, size_t len)
@@ -63,7 +68,7 @@ static bool find_process(unsigned long inode, char *out, size_t len)
 	while (proc && !found && (e = readdir(proc))) {
 		if (e->d_name[0] < '1' || e->d_name[0] > '9')
 			continue;
-		found = has_open(e->d_name, file);
+		found = proc_find_fd((pid_t)atol(e->d_name), is_file, file);
 		if (found)
 			process_text(e->d_name, out, len);
 	}

@@ -36,6 +36,13 @@ char proc_state(pid_t pid, pid_t tid);
  */
 uint64_t proc_started(void);
 
+/*
+ * Calls is() with what each descriptor of a process leads to ("socket:[1234]", a
+ * path) until it returns true. Whether it has; false where they cannot be read.
+ */
+bool proc_find_fd(pid_t pid, bool (*is)(void *arg, const char *link),
+		  void *arg);
+
 /* Whether a process is known to have another effective user than this one. */
 bool proc_of_another_user(pid_t pid);
 
