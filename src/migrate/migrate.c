@@ -91,15 +91,6 @@ static void readdress_bound(struct shca_qp *qp)
 	b->ifindex = it.moved.at[i].to.ifindex;
 }
 
-static bool is_own(struct engine *e, uint32_t qpn)
-{
-	struct engine_qp *qp = engine_qp_look(e, qpn);
-
-	if (qp)
-		engine_qp_put(qp);
-	return qp;
-}
-
 static void place_qp(struct engine_qp *sched, void *arg)
 {
 	struct shca_qp *qp = sched_qp(sched);
@@ -118,7 +109,7 @@ static void place_qp(struct engine_qp *sched, void *arg)
 		roce_qp_pause(roce_qp(qp->core), clock_ns() + KNOWN_NS,
 			      clock_ns());
 	i = shca_moved_find(&it.moved, &path.dgid, path.sgid_scope);
-	if (i >= 0 && is_own(e, roce_qp_dest(roce_qp(qp->core))))
+	if (i >= 0 && engine_has_qp(e, roce_qp_dest(roce_qp(qp->core))))
 		path.dgid = it.moved.at[i].to.gid;
 	shca_path_place(&path);
 	roce_qp_moved(roce_qp(qp->core), &path);
@@ -475,16 +466,25 @@ static int tell(struct engine *e)
 	return 0;
 }
 
-static int suspend(void)
+/* With a reference, unless it is suspended; NULL: *err says why not. */
+static struct engine *hold(int *err)
 {
-	struct engine *e;
-	int err;
+	struct engine *e = it.e ? NULL : shca_process_hold();
 
 	if (it.e)
-		return fail(-EALREADY, "this process is suspended");
-	e = shca_process_hold();
+		*err = fail(-EALREADY, "this process is suspended");
+	else if (!e)
+		*err = fail(-ENODEV, "no device is open");
+	return e;
+}
+
+static int suspend(void)
+{
+	int err;
+	struct engine *e = hold(&err);
+
 	if (!e)
-		return fail(-ENODEV, "no device is open");
+		return err;
 	err = refuse(to_process(e));
 	if (!err && it.seconds)
 		err = tell(e);
@@ -530,69 +530,60 @@ static int call(const char *name, int (*fn)(void))
 	return -err;
 }
 
-int softhca_suspend(void)
-{
-	return call(__func__, suspend);
-}
-
-static int suspend_seated(void)
-{
-	int err = suspend();
-
-	/* If it cannot resume, it is away without one. */
-	it.seat = NULL;
-	return err;
-}
-
-int softhca_suspend_seated(int *seat)
-{
-	*seat = -1;
-	it.seat = seat;
-	return call(__func__, suspend_seated);
-}
-
-/* What call() does not hand on. */
-static _Thread_local struct {
+/* What call() does not hand on: other threads may be about to call as well. */
+static _Thread_local struct asked {
+	bool tells; /* peers are asked to wait, for */
 	unsigned seconds;
 	int *seat;
 	struct moving_sum peers; /* the answer of count_peers() */
 } asked;
 
-static int suspend_for(void)
+static int suspend_asked(void)
 {
 	int err;
 
-	if (!asked.seconds || asked.seconds > MOVE_SECONDS_MAX)
+	if (asked.tells && (!asked.seconds || asked.seconds > MOVE_SECONDS_MAX))
 		return fail(-EINVAL, "peers wait for 1 to %u seconds",
 			    MOVE_SECONDS_MAX);
 	it.seconds = asked.seconds;
 	it.seat = asked.seat;
 	err = suspend();
 	it.seconds = 0;
+	/* If it cannot resume, it is away without one. */
 	it.seat = NULL;
 	return err;
+}
+
+int softhca_suspend(void)
+{
+	return call(__func__, suspend);
+}
+
+int softhca_suspend_seated(int *seat)
+{
+	*seat = -1;
+	asked = (struct asked){ .seat = seat };
+	return call(__func__, suspend_asked);
 }
 
 int softhca_suspend_for(unsigned seconds, int *seat)
 {
 	if (seat)
 		*seat = -1;
-	asked.seconds = seconds;
-	asked.seat = seat;
-	return call(__func__, suspend_for);
+	asked = (struct asked){ .tells = true,
+				.seconds = seconds,
+				.seat = seat };
+	return call(__func__, suspend_asked);
 }
 
 static int count_peers(void)
 {
-	struct engine *e;
 	const char *text = "";
 	int err;
+	struct engine *e = hold(&err);
 
-	if (it.e)
-		return fail(-EALREADY, "this process is suspended");
-	e = shca_process_hold();
 	if (!e)
-		return fail(-ENODEV, "no device is open");
+		return err;
 	err = moving_hello(e, &text);
 	if (err && *text)
 		fail(err, "%s", text);

@@ -777,19 +777,29 @@ static struct sockaddr_in cm_address(void)
 	return at;
 }
 
-static void connect_both(const void *at)
+/* With a socket between parent and child; fd: this one's end. */
+static pid_t fork_other_end(int *fd)
 {
-	int fd[2];
+	int both[2];
 	pid_t pid;
 
-	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, both), 0);
 	fflush(NULL);
 	pid = fork_child();
-	close(fd[!!pid]);
+	close(both[!pid]);
+	*fd = both[!!pid];
+	return pid;
+}
+
+static void connect_both(const void *at)
+{
+	int fd;
+	pid_t pid = fork_other_end(&fd);
+
 	if (!pid)
-		cm_server(fd[1], at);
-	cm_client(fd[0], at);
-	close(fd[0]);
+		cm_server(fd, at);
+	cm_client(fd, at);
+	close(fd);
 	child_succeeds(pid);
 }
 
@@ -805,35 +815,31 @@ static void connections(void **state)
 static void disconnect_away(const void *at)
 {
 	struct cm_end e;
-	int fd[2], place;
+	int fd, place;
 	char c = 'c';
-	pid_t pid;
+	pid_t pid = fork_other_end(&fd);
 
-	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
-	fflush(NULL);
-	pid = fork_child();
-	close(fd[!!pid]);
 	if (!pid) {
 		cm_listens(&e, at);
-		exchange(fd[1], &c, &c, 1);
+		exchange(fd, &c, &c, 1);
 		cm_accepts(&e);
 		event_of(e.ch, RDMA_CM_EVENT_ESTABLISHED);
 		assert_int_equal(softhca_suspend_seated(&place), 0);
-		exchange(fd[1], &c, &c, 1);
-		exchange(fd[1], &c, &c, 1);
+		exchange(fd, &c, &c, 1);
+		exchange(fd, &c, &c, 1);
 		assert_int_equal(softhca_resume(), 0);
 		cm_ends(&e);
 		_exit(0);
 	}
-	exchange(fd[0], &c, &c, 1);
+	exchange(fd, &c, &c, 1);
 	cm_connects(&e, at);
 	event_of(e.ch, RDMA_CM_EVENT_ESTABLISHED);
-	exchange(fd[0], &c, &c, 1);
+	exchange(fd, &c, &c, 1);
 	assert_int_equal(rdma_disconnect(e.id), 0);
 	assert_false(readable(e.ch->fd, 800));
-	exchange(fd[0], &c, &c, 1);
+	exchange(fd, &c, &c, 1);
 	cm_ends(&e);
-	close(fd[0]);
+	close(fd);
 	child_succeeds(pid);
 }
 
@@ -1065,16 +1071,13 @@ static void forks_and_exits(void **state)
 /* Suspended for longer than its peer's retries take; and where its seat goes. */
 static void seat(bool keeps)
 {
-	int fd[2], place;
+	int fd, place;
 	struct node n;
 	char c = 0;
 	pid_t pid;
 
-	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
-	fflush(NULL);
-	pid = fork_child();
-	close(fd[!pid]);
-	node_init(&n, !pid, false, fd[!!pid]);
+	pid = fork_other_end(&fd);
+	node_init(&n, !pid, false, fd);
 	exchange(n.fd, &c, &c, 1);
 	if (pid) {
 		assert_int_equal(softhca_suspend_seated(&place), 0);
@@ -1155,16 +1158,13 @@ static void nothing_is_lost(void **state)
 	struct node n;
 	char c = 0;
 	pid_t pid;
-	int fd[2];
+	int fd;
 
 	(void)state;
 	if (getenv("SOFTHCA_LOSS"))
 		skip();
-	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
-	fflush(NULL);
-	pid = fork_child();
-	close(fd[!pid]);
-	node_init(&n, !pid, false, fd[!!pid]);
+	pid = fork_other_end(&fd);
+	node_init(&n, !pid, false, fd);
 	if (pid) {
 		volley(&n, 16);
 		exchange(n.fd, &c, &c, 1);
@@ -1558,6 +1558,46 @@ static void iwarp_is_refused(void **state)
 	child_succeeds(pid);
 }
 
+static void *suspend_unseated(void *arg)
+{
+	while (!atomic_load(&stop)) {
+		if (softhca_suspend())
+			continue;
+		usleep(100); /* the other one is refused */
+		assert_int_equal(softhca_resume(), 0);
+	}
+	return arg;
+}
+
+/* Who is refused a seat has none, whoever else suspends the process. */
+static void calls_at_once(void **state)
+{
+	const uint64_t end = now_ns() + 3000000000u;
+	unsigned suspended = 0;
+	pthread_t thread;
+	int seat;
+
+	(void)state;
+	setup(NULL);
+	atomic_store(&stop, false);
+	assert_int_equal(pthread_create(&thread, NULL, suspend_unseated, NULL),
+			 0);
+	while (suspended < 100 && now_ns() < end) {
+		if (softhca_suspend_seated(&seat)) {
+			assert_int_equal(seat, -1);
+			usleep(20);
+			continue;
+		}
+		assert_true(seat >= 0);
+		assert_int_equal(softhca_resume(), 0);
+		close(seat);
+		suspended++;
+	}
+	atomic_store(&stop, true);
+	join(thread);
+	teardown(NULL);
+}
+
 /* What is said where nothing can be done. */
 static void refusals(void **state)
 {
@@ -1585,6 +1625,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(iwarp_is_refused),
 		cmocka_unit_test(refusals),
+		cmocka_unit_test(calls_at_once),
 		cmocka_unit_test(nothing_is_left),
 		cmocka_unit_test(time_stands_still),
 		cmocka_unit_test(connections),
