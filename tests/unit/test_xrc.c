@@ -31,6 +31,13 @@ static struct ibv_xrcd *open_domain(int fd, int oflags)
 	return ibv_open_xrcd(ctx, &attr);
 }
 
+static void domain_close(struct ibv_xrcd *xrcd, int fd, const char *path)
+{
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
+	close(fd);
+	unlink(path);
+}
+
 static struct ibv_srq *make_srq(struct ibv_xrcd *xrcd, struct ibv_cq *cq,
 				struct ibv_pd *p)
 {
@@ -1014,9 +1021,7 @@ static void sharing(void **state)
 
 	/* The SRQ of another domain. */
 	other_start(&o, path);
-	assert_int_equal(ibv_close_xrcd(xrcd), 0);
-	close(fd);
-	unlink(path);
+	domain_close(xrcd, fd, path);
 	fd = open(path, O_RDWR | O_CREAT, 0600);
 	assert_true(fd >= 0);
 	xrcd = open_domain(fd, O_CREAT | O_EXCL);
@@ -1027,9 +1032,7 @@ static void sharing(void **state)
 	xend_fini(&a);
 	xend_fini(&b);
 	other_end(&o);
-	assert_int_equal(ibv_close_xrcd(xrcd), 0);
-	close(fd);
-	unlink(path);
+	domain_close(xrcd, fd, path);
 }
 
 /* A number that a QP of another domain had. */
@@ -1152,9 +1155,7 @@ static void sharing_ends(void **state)
 		xend_fini(&b);
 		other_end(&o);
 	}
-	assert_int_equal(ibv_close_xrcd(xrcd), 0);
-	close(fd);
-	unlink(path);
+	domain_close(xrcd, fd, path);
 }
 
 /* Suspending */
@@ -1208,9 +1209,7 @@ static void suspended(void **state)
 	}
 	xend_fini(&a);
 	xend_fini(&b);
-	assert_int_equal(ibv_close_xrcd(xrcd), 0);
-	close(fd);
-	unlink(path);
+	domain_close(xrcd, fd, path);
 }
 
 static _Atomic bool enough;
@@ -1257,9 +1256,7 @@ static void sharing_suspended(void **state)
 	xend_fini(&a);
 	xend_fini(&b);
 	other_end(&o);
-	assert_int_equal(ibv_close_xrcd(xrcd), 0);
-	close(fd);
-	unlink(path);
+	domain_close(xrcd, fd, path);
 }
 
 /* What cannot be called back is said. */
@@ -1310,9 +1307,7 @@ static void lent_halfway(void **state)
 	xend_fini(&a);
 	xend_fini(&b);
 	other_end(&o);
-	assert_int_equal(ibv_close_xrcd(xrcd), 0);
-	close(fd);
-	unlink(path);
+	domain_close(xrcd, fd, path);
 }
 
 int main(int argc, char **argv)

@@ -274,6 +274,17 @@ static void deaf(char **args)
 	hang();
 }
 
+static void resolve(char **args)
+{
+	cm_make(args);
+	if (rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 2000))
+		die(EXIT_SETUP, "rdma_resolve_addr: %s", strerror(errno));
+	rdma_ack_cm_event(expect(RDMA_CM_EVENT_ADDR_RESOLVED));
+	if (rdma_resolve_route(id, 2000))
+		die(EXIT_SETUP, "rdma_resolve_route: %s", strerror(errno));
+	rdma_ack_cm_event(expect(RDMA_CM_EVENT_ROUTE_RESOLVED));
+}
+
 /* waits connects PORT, or unfetched: its event waits. */
 static void connect_to(char **args, bool fetch)
 {
@@ -282,13 +293,7 @@ static void connect_to(char **args, bool fetch)
 	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC,
 					 .cap = { 16, 16, 1, 1, 0 } };
 
-	cm_make(args);
-	if (rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 2000))
-		die(EXIT_SETUP, "rdma_resolve_addr: %s", strerror(errno));
-	rdma_ack_cm_event(expect(RDMA_CM_EVENT_ADDR_RESOLVED));
-	if (rdma_resolve_route(id, 2000))
-		die(EXIT_SETUP, "rdma_resolve_route: %s", strerror(errno));
-	rdma_ack_cm_event(expect(RDMA_CM_EVENT_ROUTE_RESOLVED));
+	resolve(args);
 	if (rdma_create_qp(id, NULL, &attr) || rdma_connect(id, &param))
 		die(EXIT_SETUP, "rdma_connect: %s", strerror(errno));
 	ready();
@@ -310,13 +315,7 @@ static void unfetched(char **args)
 /* waits rejected PORT: at which nobody listens. */
 static void rejected(char **args)
 {
-	cm_make(args);
-	if (rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 2000))
-		die(EXIT_SETUP, "rdma_resolve_addr: %s", strerror(errno));
-	rdma_ack_cm_event(expect(RDMA_CM_EVENT_ADDR_RESOLVED));
-	if (rdma_resolve_route(id, 2000))
-		die(EXIT_SETUP, "rdma_resolve_route: %s", strerror(errno));
-	rdma_ack_cm_event(expect(RDMA_CM_EVENT_ROUTE_RESOLVED));
+	resolve(args);
 	if (rdma_connect(id, &(struct rdma_conn_param){ .qp_num = 17 }))
 		die(EXIT_SETUP, "rdma_connect: %s", strerror(errno));
 	ready();
