@@ -88,13 +88,34 @@ static inline bool is_unwatched(const struct shca_qp *qp)
 	       !engine_timer_will_do(&qp->sched);
 }
 
+/* Its next deadline becomes the engine's. */
+static void follow_deadline(struct shca_qp *qp, uint64_t now)
+{
+	struct roce_qp *r = roce_qp(qp->core);
+	uint64_t due;
+
+	/* Where the clock is read so late the peer need not wait for that. */
+	if (is_unwatched(qp)) {
+		now = now ? now : clock_ns();
+		roce_expire(r, now);
+	}
+	due = roce_deadline(r);
+	if (due == UINT64_MAX)
+		return;
+	/* A deadline that has passed waits for the next progress. */
+	due = due > now ? due : now + 1;
+	if (roce_deadline_is_lax(r))
+		engine_timer_set_lax(qp->sched.engine, &qp->sched, due);
+	else
+		engine_timer_set(qp->sched.engine, &qp->sched, due);
+}
+
 __attribute__((noinline)) static void qp_roce_flush_on(struct qp *core,
 						       uint64_t now, bool all)
 {
 	struct shca_qp *qp = core->owner;
 	struct roce_qp *r = roce_qp(core);
 	struct roce_batch b; /* not cleared: it is large */
-	uint64_t due;
 	size_t n, sent;
 	int round, err;
 	bool wait;
@@ -131,20 +152,7 @@ __attribute__((noinline)) static void qp_roce_flush_on(struct qp *core,
 		if (!n || sent < n)
 			break;
 	}
-	/* Where the clock is read so late the peer need not wait for that. */
-	if (is_unwatched(qp)) {
-		now = now ? now : clock_ns();
-		roce_expire(r, now);
-	}
-	due = roce_deadline(r);
-	if (due == UINT64_MAX)
-		return;
-	/* A deadline that has passed waits for the next progress. */
-	due = due > now ? due : now + 1;
-	if (roce_deadline_is_lax(r))
-		engine_timer_set_lax(qp->sched.engine, &qp->sched, due);
-	else
-		engine_timer_set(qp->sched.engine, &qp->sched, due);
+	follow_deadline(qp, now);
 }
 
 static void qp_roce_flush(struct qp *core, uint64_t now, bool all)

@@ -568,21 +568,15 @@ static struct shca_cqe *ring_alloc(const struct shca_cq *cq, uint32_t depth)
 			    SHCA_MEM_CQ);
 }
 
-int shca_cq_create(struct ibv_context *ibctx,
-		   const struct ibv_cq_init_attr_ex *attr, struct ibv_cq **out)
+static int cq_init_check(const struct ibv_context *ibctx,
+			 const struct ibv_cq_init_attr_ex *attr)
 {
-	struct shca_context *ctx = to_ctx(ibctx);
 	const uint32_t known =
 		IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
-	uint32_t flags = 0;
-	struct shca_cq *cq;
-	int err =
-		engine_dead(ctx->engine) ? -EIO : engine_fault(FAULT_CREATE_CQ);
+	const uint32_t flags =
+		attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0;
+	int err;
 
-	if (err)
-		return err;
-	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS)
-		flags = attr->flags;
 	if (attr->comp_mask & ~known || flags & ~FLAGS_KNOWN ||
 	    attr->wc_flags & ~(uint64_t)WC_KNOWN)
 		return why(
@@ -614,25 +608,29 @@ int shca_cq_create(struct ibv_context *ibctx,
 			   "comp_vector is %d, but the device has %d "
 			   "(context->num_comp_vectors), counted from 0",
 			   (int)attr->comp_vector, ibctx->num_comp_vectors);
-	err = shca_count(ctx->engine, SHCA_CQ);
-	if (err)
-		return err;
-	err = -ENOMEM;
-	cq = calloc(1, sizeof(*cq));
+	return 0;
+}
+
+static struct shca_cq *cq_new(struct ibv_context *ibctx,
+			      const struct ibv_cq_init_attr_ex *attr)
+{
+	const uint32_t flags =
+		attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0;
+	struct shca_cq *cq = calloc(1, sizeof(*cq));
+
 	if (!cq)
-		goto err_count;
+		return NULL;
 	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD)
 		cq->parent = attr->parent_domain;
 	cq->mem = shca_pd_mem(cq->parent);
 	cq->depth = depth_for(attr->cqe);
 	cq->ring = ring_alloc(cq, cq->depth);
-	if (!cq->ring)
-		goto err_free;
-
-	if (cq->parent)
-		shca_pd_get(cq->parent);
+	if (!cq->ring) {
+		free(cq);
+		return NULL;
+	}
 	cq->mod_fd = -1;
-	cq->engine = ctx->engine;
+	cq->engine = to_ctx(ibctx)->engine;
 	cq->ignore_overrun = flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
 	cq->single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
 	cq->want_ts = attr->wc_flags &
@@ -646,6 +644,30 @@ int shca_cq_create(struct ibv_context *ibctx,
 	pthread_mutex_init(&cq->ex.mutex, NULL);
 	pthread_cond_init(&cq->ex.cond, NULL);
 	cq_readers(&cq->ex, attr->wc_flags);
+	return cq;
+}
+
+int shca_cq_create(struct ibv_context *ibctx,
+		   const struct ibv_cq_init_attr_ex *attr, struct ibv_cq **out)
+{
+	struct shca_context *ctx = to_ctx(ibctx);
+	struct shca_cq *cq;
+	int err;
+
+	if (engine_dead(ctx->engine))
+		return -EIO;
+	err = engine_fault(FAULT_CREATE_CQ) ?: cq_init_check(ibctx, attr);
+	if (!err)
+		err = shca_count(ctx->engine, SHCA_CQ);
+	if (err)
+		return err;
+	cq = cq_new(ibctx, attr);
+	if (!cq) {
+		shca_uncount(ctx->engine, SHCA_CQ);
+		return -ENOMEM;
+	}
+	if (cq->parent)
+		shca_pd_get(cq->parent);
 	if (attr->channel) {
 		struct shca_channel *ch = to_comp_channel(attr->channel);
 
@@ -661,12 +683,6 @@ int shca_cq_create(struct ibv_context *ibctx,
 	shca_live_add(&cq->live, &cq->ex, SHCA_CQ);
 	*out = (struct ibv_cq *)&cq->ex;
 	return 0;
-
-err_free:
-	free(cq);
-err_count:
-	shca_uncount(ctx->engine, SHCA_CQ);
-	return err;
 }
 
 int shca_cq_resize(struct ibv_cq *ibcq, int cqe)

@@ -138,88 +138,113 @@ static struct qp_public *public_entry(struct engine *e, uint32_t qpn)
 	return pub;
 }
 
-int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
-		   struct ibv_qp **out)
+/* A queue pair without a number, in whose transport nothing is yet. */
+static int qp_new(struct ibv_context *ibctx,
+		  const struct ibv_qp_init_attr_ex *attr, struct shca_qp **out)
 {
 	const struct shca_transport *t = to_ctx(ibctx)->dev->transport;
-	struct engine *e = to_ctx(ibctx)->engine;
-	struct qp_init init = {
-		.env = t->env(e),
-	};
-	struct shca_qp *qp;
+	const bool remote = attr->qp_type == IBV_QPT_XRC_RECV;
+	struct shca_qp *qp = calloc(1, sizeof(*qp));
 	struct ibv_qp *ib;
-	int err;
+	int err = 0;
 
-	if (engine_dead(e))
-		return -EIO;
-	err = engine_fault(FAULT_CREATE_QP) ?: qp_init_check(t, attr);
-	if (!err)
-		err = parts_check(attr);
-	if (!err)
-		err = shca_count(e, SHCA_QP);
-	if (err)
-		return err;
-	qp = calloc(1, sizeof(*qp));
-	if (!qp) {
-		err = -ENOMEM;
-		goto err_count;
-	}
-	shca_qp_init(qp, e, t);
+	if (!qp)
+		return -ENOMEM;
+	shca_qp_init(qp, to_ctx(ibctx)->engine, t);
 	qp->ops = t->ops;
 	pthread_mutex_init(&qp->modify_lock, NULL);
 	ib = &qp->ex.qp_base;
 	ib->context = ibctx;
 	ib->qp_context = attr->qp_context;
-	if (attr->qp_type != IBV_QPT_XRC_RECV) {
+	if (!remote) {
 		ib->pd = attr->pd;
 		ib->send_cq = attr->send_cq;
 		ib->srq = attr->srq;
 	}
-	if (attr->qp_type != IBV_QPT_XRC_RECV &&
-	    attr->qp_type != IBV_QPT_XRC_SEND)
+	if (!remote && attr->qp_type != IBV_QPT_XRC_SEND)
 		ib->recv_cq = attr->recv_cq;
 	ib->state = IBV_QPS_RESET;
 	ib->qp_type = attr->qp_type;
 	pthread_mutex_init(&ib->mutex, NULL);
 	pthread_cond_init(&ib->cond, NULL);
 
-	if (attr->qp_type == IBV_QPT_XRC_RECV) {
+	if (remote) {
 		qp->xrc = calloc(1, sizeof(*qp->xrc));
-		if (!qp->xrc) {
+		if (!qp->xrc)
 			err = -ENOMEM;
-			goto err_free;
-		}
 	}
-	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
+	if (!err && attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
 		err = shca_wr_setup(qp, attr->send_ops_flags);
-		if (err)
-			goto err_free;
-	}
-	err = engine_qpn_alloc(e, &qp->sched);
 	if (err)
-		goto err_free;
-	ib->qp_num = qp->sched.num;
-	init.owner = qp;
-	init.qpn = ib->qp_num;
-	init.pd = ib->pd ? to_pd(ib->pd)->num : 0;
-	init.type = attr->qp_type;
-	init.send_cq = ib->send_cq ? to_cq(ib->send_cq) : NULL;
-	init.recv_cq = ib->recv_cq ? to_cq(ib->recv_cq) : NULL;
-	init.srq = ib->srq ? to_srq(ib->srq) : NULL;
-	init.mem = shca_pd_mem(ib->pd);
-	init.cap = attr->cap;
-	init.sq_sig_all = attr->sq_sig_all;
-	init.seed = ib->qp_num * 0x9e3779b1u;
-	init.pub = t->shows_qps ? public_entry(e, ib->qp_num) : NULL;
+		shca_qp_put(qp);
+	else
+		*out = qp;
+	return err;
+}
+
+/* Its queues and its transport's state; attr->cap becomes what it really has. */
+static int core_create(struct shca_qp *qp, struct ibv_qp_init_attr_ex *attr)
+{
+	const struct ibv_qp *ib = &qp->ex.qp_base;
+	const struct shca_transport *t = to_ctx(ib->context)->dev->transport;
+	struct engine *e = qp->sched.engine;
+	struct qp_init init = {
+		.env = t->env(e),
+		.owner = qp,
+		.qpn = ib->qp_num,
+		.pd = ib->pd ? to_pd(ib->pd)->num : 0,
+		.type = attr->qp_type,
+		.send_cq = ib->send_cq ? to_cq(ib->send_cq) : NULL,
+		.recv_cq = ib->recv_cq ? to_cq(ib->recv_cq) : NULL,
+		.srq = ib->srq ? to_srq(ib->srq) : NULL,
+		.mem = shca_pd_mem(ib->pd),
+		.cap = attr->cap,
+		.sq_sig_all = attr->sq_sig_all,
+		.seed = ib->qp_num * 0x9e3779b1u,
+		.pub = t->shows_qps ? public_entry(e, ib->qp_num) : NULL,
+	};
+	int err;
+
 	shca_qp_lock(qp);
 	err = qp->ops->create(&qp->core, &init);
 	if (!err)
 		qp->sched.dead = false;
 	shca_qp_unlock(qp);
+	if (!err)
+		attr->cap = init.cap;
+	return err;
+}
+
+int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
+		   struct ibv_qp **out)
+{
+	struct engine *e = to_ctx(ibctx)->engine;
+	struct shca_qp *qp;
+	struct ibv_qp *ib;
+	int err;
+
+	if (engine_dead(e))
+		return -EIO;
+	err = engine_fault(FAULT_CREATE_QP) ?:
+		      qp_init_check(to_ctx(ibctx)->dev->transport, attr);
+	if (!err)
+		err = parts_check(attr);
+	if (!err)
+		err = shca_count(e, SHCA_QP);
+	if (err)
+		return err;
+	err = qp_new(ibctx, attr, &qp);
+	if (err)
+		goto err_count;
+	err = engine_qpn_alloc(e, &qp->sched);
+	if (err)
+		goto err_put;
+	ib = &qp->ex.qp_base;
+	ib->qp_num = qp->sched.num;
+	err = core_create(qp, attr);
 	if (err)
 		goto err_qpn;
 
-	attr->cap = init.cap;
 	if (e->cfg->explain == EXPLAIN_FULL) {
 		qp->made = check_callsite();
 		/* Without memory nothing is said of places. */
@@ -239,7 +264,7 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 
 err_qpn:
 	engine_qpn_free(e, &qp->sched);
-err_free:
+err_put:
 	shca_qp_put(qp);
 err_count:
 	shca_uncount(e, SHCA_QP);
