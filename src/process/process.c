@@ -31,6 +31,7 @@
 static struct shca_process *process;
 /* Of the whole process: many a program closes its device and opens it again. */
 static struct pcap *recording;
+static struct engine_alarm records_alarm;
 static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* What the engine asks for (engine/engine.h) */
@@ -95,6 +96,13 @@ static void record_events(const char *dir)
 		say("cannot record events in %s: %s", dir, sys_strerror(-err));
 }
 
+/* What a process that hangs has sent last is what its user wants to see. */
+static void records_write(struct engine *e, uint64_t now)
+{
+	pcap_write_aged(to_process(e)->pcap);
+	engine_alarm_set(e, &records_alarm, now + PCAP_AGE_NS);
+}
+
 static int records_init(struct engine *e)
 {
 	const struct config *cfg = config_get();
@@ -104,6 +112,10 @@ static int records_init(struct engine *e)
 	if (cfg->pcap && !recording)
 		record_packets(cfg->pcap);
 	to_process(e)->pcap = recording;
+	if (recording) {
+		engine_alarm_add(e, &records_alarm, records_write);
+		engine_alarm_set(e, &records_alarm, 0);
+	}
 	return 0;
 }
 

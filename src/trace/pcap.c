@@ -2,7 +2,7 @@
  * pcap.c - writes pcapng (draft-ietf-opsawg-pcapng)
  *
  * The file always ends at the end of a block. Blocks are built whole in a
- * buffer, which is written when it is full, when its oldest block is FLUSH_NS
+ * buffer, which is written when it is full, when its oldest block is PCAP_AGE_NS
  * old, or when the owner asks. If writing fails half way (the disk is full),
  * the half is cut off again and recording stops.
  *
@@ -42,7 +42,6 @@
 #include <unistd.h>
 
 #define BUF_SIZE (256u << 10)
-#define FLUSH_NS 100000000u
 #define PATIENCE_MS 100 /* with the reader of a FIFO, while sending */
 #define FAREWELL_MS 1000 /* and at the end */
 #define TURN_MS 10 /* between looks whether others have appended interfaces */
@@ -401,7 +400,7 @@ static void write_pkt(struct pcap *p, const struct pcap_pkt *pkt)
 	end_block(block, &at);
 	p->used = (size_t)(at - p->buf);
 	/* A clock that was set back also flushes. */
-	if (now - p->oldest_ns >= FLUSH_NS) {
+	if (now - p->oldest_ns >= PCAP_AGE_NS) {
 		flush_locked(p, PATIENCE_MS);
 		p->oldest_ns = now;
 	}
@@ -417,6 +416,18 @@ void pcap_flush(struct pcap *p)
 	p->stalled = false;
 	if (p->used)
 		flush_locked(p, FAREWELL_MS);
+	pthread_mutex_unlock(&p->lock);
+}
+
+void pcap_write_aged(struct pcap *p)
+{
+	/* Who has the lock records, and looks at the age himself. */
+	if (!is_ours(p) || pthread_mutex_trylock(&p->lock))
+		return;
+	if (p->used && !p->stalled) {
+		flush_locked(p, 0);
+		p->stalled = false; /* nobody has waited for its reader */
+	}
 	pthread_mutex_unlock(&p->lock);
 }
 

@@ -29,10 +29,13 @@ void pcap_close(struct pcap *p);
 /* Interfaces of a process in the file: "softhca0 pid 1234 ib_write_bw". */
 enum { PCAP_ROCE, PCAP_IWARP };
 
-/*
- * Writes all packets recorded so far to the file. pcap_write() does so itself
- * when packets are 100 ms old, but only when the next one comes.
- */
+/* Writes all packets recorded so far to the file. */
 void pcap_flush(struct pcap *p);
+
+/* The age at which packets are written when the next one is recorded, or when
+ * pcap_write_aged() is called, which may leave some for the next call. */
+#define PCAP_AGE_NS 100000000u
+
+void pcap_write_aged(struct pcap *p);
 
 #endif

@@ -11,7 +11,7 @@ import zlib
 import pytest
 
 import rig
-from test_cm import pair
+from test_cm import pair, start_client, start_server
 
 pytestmark = pytest.mark.skipif(not shutil.which("tshark"), reason="tshark is not installed")
 
@@ -243,3 +243,19 @@ def test_capture_of_a_killed_process(placements, tmp_path):
     p = subprocess.run(["tshark", "-n", "-r", tmp_path / "s.pcapng", "-c", "50"], stdout=subprocess.PIPE,
                        stderr=subprocess.PIPE, text=True)
     assert len(p.stdout.splitlines()) == 50, p.stdout + p.stderr
+
+
+def test_capture_of_an_idle_process(placements, tmp_path):
+    """All that was sent and received is in the file although nothing follows it, and the process is killed."""
+    place, port, path = placements("wire"), rig.free_port(), tmp_path / "s.pcapng"
+    server = start_server(place, ["rping", "-s", "-P", "-p", port], ["--pcap", path])
+
+    def disconnected():
+        """The server has answered the client's DREQ."""
+        return any(p[28 + 12 + 8 + 16:][:2] == b"\0\x16" for p in packets(path))
+
+    try:
+        start_client(place, ["rping", "-c", "-C", 3, "-p", port, "-a", place.host]).done(beside=server)
+        rig.until(disconnected, "the recording has the DREP", server)
+    finally:
+        server.kill()
