@@ -1,13 +1,14 @@
 /*
  * instructions.c - what a small SEND costs both ends, in instructions
  *
- *	valgrind --tool=callgrind --collect-atstart=no instructions [ring]
- *	instructions time [ring]
+ *	valgrind --tool=callgrind --collect-atstart=no instructions [ring|wire]
+ *	instructions time [ring|wire]
  *
  * Two QPs of one process send each other messages through the verbs, as a
  * program does, but over a link that only keeps packets for a moment: its own
  * instructions are not counted, nor are there system calls. With "ring" they go
- * by shared memory, and what that takes is counted as well. Time passes by a
+ * by shared memory, with "wire" by UDP port 4791, and what that takes in this
+ * process is counted as well. Time passes by a
  * fixed step each time that somebody looks at the clock, and there is no thread
  * that makes progress, so the counts are the same in every run. They go into
  * one file of callgrind's for each part of a message, and are per message when
@@ -52,12 +53,14 @@ struct kind {
 	uint32_t size;
 	unsigned flags; /* of each send */
 	int list; /* messages posted, polled and received at a time */
+	bool answered; /* by the next: the acknowledgement goes with that */
 };
 
 static const struct kind kinds[] = {
-	{ "inline_8", 8, IBV_SEND_INLINE, 1 },
-	{ "sge_8", 8, 0, 1 },
-	{ "sge_64_list_16", 64, 0, 16 },
+	{ "inline_8", 8, IBV_SEND_INLINE, 1, false },
+	{ "answer_8", 8, IBV_SEND_INLINE, 1, true },
+	{ "sge_8", 8, 0, 1, false },
+	{ "sge_64_list_16", 64, 0, 16, false },
 };
 
 struct end {
@@ -207,13 +210,15 @@ static const struct link_ops loop_ops = {
 	.send = loop_send,
 };
 
-static void link_replace(struct engine *e)
+static void link_replace(struct engine *e, bool wire)
 {
-	loop.link.ops = &loop_ops;
-	loop.udp = e->link[0];
-	/* Polled, as long as it is not beside a ring. */
-	loop.link.users = !e->choice;
-	e->link[0] = &loop.link;
+	if (!wire) {
+		loop.link.ops = &loop_ops;
+		loop.udp = e->link[0];
+		/* Polled, as long as it is not beside a ring. */
+		loop.link.users = !e->choice;
+		e->link[0] = &loop.link;
+	}
 	/* There seems to be a thread that has stepped back: all of its work is
 	 * done by the polls. */
 	atomic_store(&e->started, true);
@@ -323,32 +328,75 @@ static void post_send(struct end *e, const struct kind *k)
 		errx(1, "ibv_post_send: %s", strerror(err));
 }
 
-/* One call has to find n completions, once rings are known to be there. */
+/* One call has to find n completions, once rings are known to be there; or two,
+ * where an ACK has not waited. */
 static void poll_cq(struct end *e, int n)
 {
 	struct ibv_wc wc[LIST_MAX];
-	int got, tries = warm ? 1 : 1000;
+	int got = 0, tries = warm ? n : 1000;
 
 	do {
+		int more;
+
 		toggle();
-		got = ibv_poll_cq(e->cq, LIST_MAX, wc);
+		more = ibv_poll_cq(e->cq, LIST_MAX, wc);
 		toggle();
-	} while (!got && n && --tries);
+		got += more;
+		while (more-- > 0)
+			if (wc[more].status != IBV_WC_SUCCESS)
+				errx(1, "%s",
+				     ibv_wc_status_str(wc[more].status));
+	} while (got < n && --tries > 0);
 	if (got != n)
 		errx(1, "%d completions instead of %d", got, n);
-	while (got--)
-		if (wc[got].status != IBV_WC_SUCCESS)
-			errx(1, "%s", ibv_wc_status_str(wc[got].status));
 }
 
 /*
- * One message (or a list of them). It is never answered: an ACK would wait for
- * that (engine/delayed_ack.c), as one does now and then in any case, until the program
- * has polled twice in vain.
+ * One message, which is the answer to the one before: its ACK waits for that
+ * (engine/delayed_ack.c), and what is received completes both.
+ */
+static struct end *asks = &ends[0], *answers = &ends[1];
+static bool asked; /* and has no acknowledgement yet */
+
+static void answer(const struct kind *k, int counted)
+{
+	struct end *a = asks, *b = answers;
+
+	counting = counted == POST;
+	post_send(a, k);
+	counting = counted == RECEIVE;
+	poll_cq(b, 1 + asked);
+	counting = counted == REFILL;
+	post_recv(b, 1);
+	counting = false;
+	asked = true;
+	asks = b;
+	answers = a;
+}
+
+/* The last one is not answered. */
+static void answered(void)
+{
+	if (!asked)
+		return;
+	poll_cq(asks, 0);
+	poll_cq(asks, 0);
+	poll_cq(answers, 1);
+	asked = false;
+}
+
+/*
+ * One message (or a list of them). It is not answered: where an ACK waits for
+ * that all the same, it does until the program has polled twice in vain.
  */
 static void message(const struct kind *k, int counted)
 {
 	struct end *a = &ends[0], *b = &ends[1];
+
+	if (k->answered) {
+		answer(k, counted);
+		return;
+	}
 
 	counting = counted == POST;
 	post_send(a, k);
@@ -357,7 +405,7 @@ static void message(const struct kind *k, int counted)
 	counting = counted == REFILL;
 	post_recv(b, k->list);
 	counting = false;
-	if (loop.link.users && loop.head == loop.tail) {
+	if (atomic_load(&to_ctx(ctx)->engine->held)) {
 		poll_cq(b, 0);
 		poll_cq(b, 0);
 	}
@@ -382,6 +430,7 @@ static void count(const struct kind *k)
 			 readings, toggles);
 		CALLGRIND_DUMP_STATS_AT(name);
 	}
+	answered();
 }
 
 /* What counting costs: nothing is counted, as often. */
@@ -407,6 +456,7 @@ static void measure(const struct kind *k)
 
 	for (int i = 0; i < n / k->list; i++)
 		message(k, PARTS);
+	answered();
 	printf("%s %.0f ns\n", k->name, (double)(real_ns() - from) / n);
 }
 
@@ -421,11 +471,14 @@ int main(int argc, char **argv)
 {
 	const bool timed = argc > 1 && !strcmp(argv[1], "time");
 	const bool ring = argc > 1 && !strcmp(argv[argc - 1], "ring");
+	const bool wire = argc > 1 && !strcmp(argv[argc - 1], "wire");
 	struct ibv_device **list;
 	pthread_t thread;
 
 	if (!ring) /* the link that is replaced */
 		setenv("SOFTHCA_SAME_HOST", "udp", 1);
+	if (wire)
+		setenv("SOFTHCA_WIRE", "1", 1);
 	list = ibv_get_device_list(NULL);
 	if (!list || !list[0])
 		errx(1, "no device");
@@ -434,7 +487,7 @@ int main(int argc, char **argv)
 	ibv_free_device_list(list);
 	pd = ibv_alloc_pd(ctx);
 	need(pd, "ibv_alloc_pd");
-	link_replace(to_ctx(ctx)->engine);
+	link_replace(to_ctx(ctx)->engine, wire);
 	if (ring && !to_ctx(ctx)->engine->choice)
 		errx(1, "no shared memory: softhca doctor says why");
 	/* Locks of a process with one thread cost less. */

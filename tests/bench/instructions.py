@@ -3,8 +3,8 @@
 
 They are exact and the same in every run, whatever else the machine does, so a
 change by one is a change. The program is instructions.c, which says what is
-counted: not the link, nor system calls; then the same by shared memory, with the
-link. The clock's readings are counted apart, since they are not made of
+counted: not the link, nor system calls; then the same with the link, by shared
+memory and by UDP port 4791. The clock's readings are counted apart, since they are not made of
 instructions (some 20 ns each).
 """
 import argparse
@@ -27,19 +27,20 @@ TITLES = {
     "poll_sent": "ibv_poll_cq: acknowledgement, completion",
     "poll_empty": "ibv_poll_cq: nothing (not in the sum)",
 }
-SIZES = {"inline_8": 8, "sge_8": 8, "sge_64_list_16": 64}
-KINDS = {"inline_8": "8 B inline", "sge_8": "8 B", "sge_64_list_16": "64 B, lists of 16"}
+SIZES = {"inline_8": 8, "answer_8": 8, "sge_8": 8, "sge_64_list_16": 64}
+KINDS = {"inline_8": "8 B inline", "answer_8": "and answered", "sge_8": "8 B", "sge_64_list_16": "64 B, lists of 16"}
 
 
 def count(top=0):
     """{(kind, part): (instructions, readings of the clock)}, each per message, and
-    of polls that find nothing per poll; kinds by shared memory begin with "ring_".
+    of polls that find nothing per poll; kinds by a link that is counted begin with
+    "ring_" or "wire_".
     With top also the most expensive functions, as callgrind_annotate has them."""
     if not shutil.which("valgrind"):
         raise RuntimeError("valgrind is missing, so NO INSTRUCTIONS WERE COUNTED. Run: make deps")
     if not os.path.exists(PROGRAM):
         raise RuntimeError(f"{PROGRAM} is missing. Run: make build-tests")
-    return {**run([], "", top), **run(["ring"], "ring_", top)}
+    return {**run([], "", top), **run(["ring"], "ring_", top), **run(["wire"], "wire_", top)}
 
 
 def run(args, prefix, top):
@@ -83,9 +84,9 @@ def table(counts):
     width = 20
     lines = ["Instructions of a SEND and its completions, both ends (readings of the clock)",
              f"{'':42}" + "".join(f"{KINDS[k]:>{width}}" for k in KINDS)]
-    for prefix in ("", "ring_"):
-        if prefix:
-            lines.append("the same by shared memory, the link included")
+    for prefix, title in (("", ""), ("ring_", "shared memory"), ("wire_", "UDP port 4791")):
+        if title:
+            lines.append(f"the same by {title}, the link included")
         for part in [*PARTS[:-1], "sum", PARTS[-1]]:
             row = f"  {TITLES.get(part, part)}".ljust(42)
             for kind in KINDS:
