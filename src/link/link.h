@@ -97,7 +97,7 @@ struct link_ops {
 	 */
 	bool (*sleep)(struct link *l);
 	/* It is awake. called: it has found fd readable, which fd is no longer
-	 * then. NULL as sleep. */
+	 * then if there is sleep. NULL: there is nothing to be done. */
 	void (*wake)(struct link *l, bool called);
 	/*
 	 * Whether packets like p go by this link. Then it has set w->peer, if it

@@ -133,6 +133,9 @@ struct udp {
 	struct rx_sock *_Atomic graveyard; /* unbound, rx may still look */
 	char why[UDP_WHY];
 
+	_Atomic bool
+		called; /* somebody has woken for a socket, not for which */
+
 	pthread_mutex_t rx_lock;
 	struct rx *rx;
 	int64_t stale; /* backlog that was there since then; rx_lock */
@@ -187,6 +190,12 @@ bool probe_take(struct udp *u, const struct packet *k);
 /* udp_err.c */
 void err_enable(int fd, bool v4);
 void err_read(struct udp *u, int fd);
+
+static inline void udp_called(struct udp *u, bool called)
+{
+	if (atomic_load_explicit(&u->called, memory_order_relaxed) != called)
+		atomic_store_explicit(&u->called, called, memory_order_relaxed);
+}
 
 /* udp_rx.c */
 int rx_create(struct udp *u);

@@ -24,6 +24,12 @@ static int udp_link_fd(struct link *l)
 	return udp_fd(to_udp(l));
 }
 
+static void udp_link_wake(struct link *l, bool called)
+{
+	if (called)
+		udp_called(to_udp(l), true);
+}
+
 static size_t udp_link_send(struct link *l, struct link_way *w,
 			    const struct roce_batch *b, size_t from, size_t to,
 			    int *err)
@@ -79,9 +85,9 @@ static void link_suspend(struct link *l, enum link_suspend step);
 #define OPS(poll_fn, send_fn)                                                  \
 	{                                                                      \
 		.poll = poll_fn, .wait = udp_link_wait, .fd = udp_link_fd,     \
-		.send = send_fn, .unread = udp_link_unread,                    \
-		.suspend = link_suspend, .destroy = udp_link_destroy,          \
-		.abandon = udp_link_abandon,                                   \
+		.wake = udp_link_wake, .send = send_fn,                        \
+		.unread = udp_link_unread, .suspend = link_suspend,            \
+		.destroy = udp_link_destroy, .abandon = udp_link_abandon,      \
 	}
 
 static const struct link_ops ops = OPS(udp_link_poll, udp_link_send);

@@ -40,7 +40,6 @@
 #define RX_EVENTS 16
 #define HINTS 64
 #define HOT_TRIES 4 /* one in so many goes to the other sockets */
-#define SPINNING 8 /* polls that found nothing: somebody is waiting */
 #define MAX_READS 16 /* in one poll, if nothing good is in them */
 
 /* What all packets of one datagram have in common. */
@@ -501,6 +500,17 @@ static unsigned datagrams_split(struct udp *u, struct rx *rx, unsigned budget,
 	return n;
 }
 
+/* As recvmmsg(2), which takes longer for one. */
+static int read_one(struct rx *rx, int fd)
+{
+	const ssize_t len = sys_recvmsg(fd, &rx->msg[0].msg_hdr, MSG_DONTWAIT);
+
+	if (len < 0)
+		return 0;
+	rx->msg[0].msg_len = (unsigned)len;
+	return 1;
+}
+
 static int read_sock(struct rx *rx, struct rx_sock *s)
 {
 	unsigned want = rx->burst;
@@ -516,7 +526,8 @@ static int read_sock(struct rx *rx, struct rx_sock *s)
 			.msg_controllen = sizeof(rx->control[i]),
 		};
 	}
-	n = sys_recvmmsg(s->fd, rx->msg, want);
+	n = want == 1 ? read_one(rx, s->fd) :
+			sys_recvmmsg(s->fd, rx->msg, want);
 	if (n <= 0)
 		return 0;
 	rx->sock = s;
@@ -535,9 +546,10 @@ static int read_sock(struct rx *rx, struct rx_sock *s)
 
 /*
  * Reads from the next socket that has something. The one that had something
- * last is mostly the one that has, so it is tried before epoll is asked. A
- * caller that polls again and again and finds nothing asks epoll every fourth
- * time only.
+ * last is mostly the one that has, so it is tried, and epoll is asked every
+ * fourth time only: a caller that polls finds what else has come a little later.
+ * Who has slept and found the link's descriptor readable asks at once if it is
+ * not that socket.
  */
 static int datagrams_read(struct udp *u, struct rx *rx)
 {
@@ -545,9 +557,11 @@ static int datagrams_read(struct udp *u, struct rx *rx)
 
 	rx->empty = false;
 	if (rx->hot && ++rx->tries % HOT_TRIES) {
-		if (read_sock(rx, rx->hot))
+		if (read_sock(rx, rx->hot)) {
+			udp_called(u, false);
 			return rx->count;
-		if (rx->idle > SPINNING)
+		}
+		if (!atomic_load_explicit(&u->called, memory_order_relaxed))
 			return 0;
 	}
 	for (;;) {
@@ -563,6 +577,7 @@ static int datagrams_read(struct udp *u, struct rx *rx)
 		if (asked)
 			return 0;
 		asked = true;
+		udp_called(u, false);
 		rx->next_event = 0;
 		rx->nevents = sys_epoll_wait(u->epfd, rx->event, RX_EVENTS);
 		if (rx->nevents <= 0) {
