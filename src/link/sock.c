@@ -135,11 +135,9 @@ int sock_rx(const struct udp_config *cfg, bool v4)
 	sock_set(fd, SOL_SOCKET, SO_RXQ_OVFL, 1);
 	sock_set(fd, SOL_UDP, UDP_GRO, 1);
 	if (v4) {
-		sock_set(fd, IPPROTO_IP, IP_PKTINFO, 1);
 		sock_set(fd, IPPROTO_IP, IP_RECVTTL, 1);
 		sock_set(fd, IPPROTO_IP, IP_RECVTOS, 1);
 	} else {
-		sock_set(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);
 		sock_set(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1);
 		sock_set(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
 		/* rxe sends IPv6 without a UDP checksum; the ICRC is there. */

@@ -103,7 +103,6 @@ int udp_create(struct udp **out, const struct udp_config *cfg,
 	u->slot = registry ? registry_slot(registry) : 0;
 	pthread_mutex_init(&u->bind_lock, NULL);
 	pthread_mutex_init(&u->probe_lock, NULL);
-	pthread_mutex_init(&u->rx_lock, NULL);
 	u->pending_fd = -1;
 	u->spare_fd = -1;
 	for (int i = 0; i < TX_SOCKS; i++)
@@ -144,7 +143,6 @@ static void free_udp(struct udp *u)
 	tx_fini(u);
 	pthread_mutex_destroy(&u->bind_lock);
 	pthread_mutex_destroy(&u->probe_lock);
-	pthread_mutex_destroy(&u->rx_lock);
 	free(u);
 }
 

@@ -34,7 +34,7 @@ static void drop_private(struct udp *u)
 
 void udp_away(struct udp *u)
 {
-	pthread_mutex_lock(&u->rx_lock);
+	lock_take(&u->rx_lock);
 	if (u->registry) {
 		registry_on_change(u->registry, NULL, NULL);
 		registry_publish(u->registry, 0, 0);
@@ -44,7 +44,7 @@ void udp_away(struct udp *u)
 	drop_private(u);
 	udp_fds_close(u);
 	u->stale_since_ns = 0;
-	pthread_mutex_unlock(&u->rx_lock);
+	lock_drop(&u->rx_lock);
 }
 
 int udp_back(struct udp *u)
@@ -54,7 +54,7 @@ int udp_back(struct udp *u)
 	pthread_mutex_lock(&u->probe_lock);
 	memset(u->proof, 0, sizeof(u->proof)); /* of another registry */
 	pthread_mutex_unlock(&u->probe_lock);
-	pthread_mutex_lock(&u->rx_lock);
+	lock_take(&u->rx_lock);
 	u->slot = u->registry ? registry_slot(u->registry) : 0;
 	err = udp_fds_open(u);
 	if (!err && u->registry) {
@@ -64,7 +64,7 @@ int udp_back(struct udp *u)
 	}
 	if (!err)
 		err = udp_rebind_all(u);
-	pthread_mutex_unlock(&u->rx_lock);
+	lock_drop(&u->rx_lock);
 	if (err)
 		udp_away(u);
 	return err;

@@ -425,9 +425,9 @@ void udp_unbind(struct udp *u, const union ibv_gid *gid, unsigned ifindex)
 	if (locked)
 		registry_unlock(u->registry);
 	/* A poller that is at work leaves it to the next. */
-	if (!pthread_mutex_trylock(&u->rx_lock)) {
+	if (lock_try(&u->rx_lock)) {
 		rx_reap(u);
-		pthread_mutex_unlock(&u->rx_lock);
+		lock_drop(&u->rx_lock);
 	}
 }
 

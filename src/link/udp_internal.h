@@ -9,6 +9,7 @@
 #include "loss.h"
 
 #include "base/gid.h"
+#include "base/lock.h"
 #include "registry/registry.h"
 
 #include <netinet/in.h>
@@ -136,7 +137,7 @@ struct udp {
 	_Atomic bool
 		called; /* somebody has woken for a socket, not for which */
 
-	pthread_mutex_t rx_lock;
+	struct lock rx_lock;
 	struct rx *rx;
 	int64_t stale; /* backlog that was there since then; rx_lock */
 	uint64_t stale_since_ns; /* 0: there was none */

@@ -92,6 +92,11 @@ static int bind_private(int fd, bool v4, uint16_t port)
 
 	sock_drop_all(fd);
 	sock_set(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+	/* It is of all addresses: which one a packet came to. */
+	if (v4)
+		sock_set(fd, IPPROTO_IP, IP_PKTINFO, 1);
+	else
+		sock_set(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);
 	err = steer_attach(fd, &first, 1);
 	return err ? err : sock_bind_any(fd, v4, port);
 }

@@ -20,6 +20,7 @@
 
 #include "base/bytes.h"
 #include "base/checksum.h"
+#include "base/gid.h"
 #include "base/sys.h"
 #include "hooks/pcap.h"
 #include "net/netdev.h"
@@ -40,12 +41,13 @@
 #define RX_EVENTS 16
 #define HINTS 64
 #define HOT_TRIES 4 /* one in so many goes to the other sockets */
+#define ASKED_MOST 64
 #define MAX_READS 16 /* in one poll, if nothing good is in them */
 
 /* What all packets of one datagram have in common. */
 struct datagram {
 	struct rx_sock *sock;
-	const uint8_t *data;
+	uint8_t *data;
 	size_t len, off; /* off: first byte not handed over */
 	size_t segment; /* bytes per packet */
 	union ibv_gid src, dst;
@@ -54,7 +56,8 @@ struct datagram {
 	uint8_t hop_limit;
 	uint16_t next_id; /* guess of the IPv4 identification */
 	uint8_t hint; /* place of the flow's guess */
-	bool local; /* src is an address of this host */
+	uint32_t qpn; /* of the last packet that owner was looked up for; */
+	int owner; /* the slot, or negative */
 };
 
 struct rx {
@@ -66,8 +69,10 @@ struct rx {
 	struct rx_sock *sock; /* all messages came from */
 	int count, next;
 	struct datagram d; /* the one being split, if d.off < d.len */
-	union ibv_gid asked; /* of these messages: whose host was asked for */
-	bool asked_local, asked_any;
+	union ibv_gid asked; /* whose host was asked for, */
+	bool asked_local;
+	unsigned asked_left; /* and how often that still holds */
+	struct icrc_memo icrc;
 	struct packet cur; /* on its way to rx_fn */
 	uint8_t grh[40];
 
@@ -102,6 +107,12 @@ int rx_create(struct udp *u)
 	for (size_t i = 0; i < RX_DATAGRAMS; i++) {
 		rx->iov[i].iov_base = rx->buf + i * RX_BYTES;
 		rx->iov[i].iov_len = RX_BYTES;
+		rx->msg[i].msg_hdr = (struct msghdr){
+			.msg_name = &rx->from[i],
+			.msg_iov = &rx->iov[i],
+			.msg_iovlen = 1,
+			.msg_control = rx->control[i],
+		};
 	}
 	rx->burst = 1;
 	u->rx = rx;
@@ -134,10 +145,13 @@ static int control_int(const struct cmsghdr *c)
 /* Returns false if the destination cannot be known. */
 static bool read_control(struct udp *u, struct datagram *d, struct msghdr *m)
 {
-	bool have_dst = false;
+	/* Others than the private sockets are bound to it. */
+	bool have_dst = d->sock->kind != RX_PRIVATE;
 	uint32_t drops;
 	int n;
 
+	if (have_dst)
+		d->dst = d->sock->gid;
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
 		if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_PKTINFO &&
 		    c->cmsg_len >= CMSG_LEN(sizeof(struct in_pktinfo))) {
@@ -178,37 +192,49 @@ static bool read_control(struct udp *u, struct datagram *d, struct msghdr *m)
 	return have_dst;
 }
 
-/* Whether it comes from this host; messages that are read at once mostly come
- * from one. */
+/* Whether it comes from this host: for who counts, and may be wrong for a
+ * moment. One after the other mostly comes from the same. */
 static bool is_local(struct udp *u, struct rx *rx, const struct datagram *d)
 {
 	if (d->sock->filtered)
 		return true;
 	if (!u->registry)
 		return false;
-	if (!rx->asked_any ||
-	    memcmp(&rx->asked, &d->src, sizeof(d->src)) != 0) {
+	if (!rx->asked_left || !gid_equal(&rx->asked, &d->src)) {
 		rx->asked = d->src;
 		rx->asked_local = netdev_is_local(&d->src);
-		rx->asked_any = true;
+		rx->asked_left = ASKED_MOST;
 	}
+	rx->asked_left--;
 	return rx->asked_local;
 }
 
+/* The process that a packet at address:4791 is for; negative: nobody of ours. */
+static int owner_of(struct udp *u, struct datagram *d, uint32_t qpn)
+{
+	if (d->qpn != qpn) {
+		d->qpn = qpn;
+		d->owner = registry_route(u->registry, qpn, &d->sock->gid,
+					  d->sock->scope);
+	}
+	return d->owner;
+}
+
 /* Takes off what a sender of this host has counted (udp_room.c). */
-static void datagram_uncharge(struct udp *u, const struct datagram *d)
+static void datagram_uncharge(struct udp *u, struct rx *rx, struct datagram *d)
 {
 	int slot = (int)u->slot;
 
-	if (!u->registry || !d->local || d->sock->kind == RX_MULTICAST)
+	if (!u->registry || d->sock->kind == RX_MULTICAST)
 		return;
 	if (d->sock->kind == RX_UNICAST)
-		slot = registry_route(u->registry,
-				      roce_dest_qpn(d->data, d->len),
-				      &d->sock->gid, d->sock->scope);
+		slot = owner_of(u, d, roce_dest_qpn(d->data, d->len));
 	else if (d->len && d->data[0] == HANDOVER_TYPE)
 		return;
-	if (slot >= 0)
+	/* Mostly, what comes from other hosts finds nothing counted. */
+	if (slot == (int)u->slot && !registry_backlog(u->registry))
+		return;
+	if (slot >= 0 && is_local(u, rx, d))
 		registry_take(u->registry, (unsigned)slot,
 			      (uint32_t)d->len + DATAGRAM_COST);
 }
@@ -223,6 +249,7 @@ static bool datagram_begin(struct udp *u, struct rx *rx, int i)
 		.sock = rx->sock,
 		.data = rx->iov[i].iov_base,
 		.len = rx->msg[i].msg_len,
+		.qpn = UINT32_MAX,
 	};
 	atomic_store_explicit(&rx->taken, rx_taken(u) + d->len + DATAGRAM_COST,
 			      memory_order_relaxed);
@@ -233,17 +260,17 @@ static bool datagram_begin(struct udp *u, struct rx *rx, int i)
 		d->len = 0;
 		return false;
 	}
-	d->local = is_local(u, rx, d);
 	d->hint = (uint8_t)((d->src.raw[15] * 31u + d->src.raw[14] + d->sport) %
 			    HINTS);
 	d->next_id = rx->next_id[d->hint];
 	if (d->sock->kind == RX_PRIVATE &&
-	    (!d->local || d->sport != u->private_port)) {
+	    ((!d->sock->filtered && !netdev_is_local(&d->src)) ||
+	     d->sport != u->private_port)) {
 		STAT_ADD(u, rx_malformed, 1);
 		d->len = 0;
 		return false;
 	}
-	datagram_uncharge(u, d);
+	datagram_uncharge(u, rx, d);
 	return true;
 }
 
@@ -341,18 +368,18 @@ int udp_handover(struct udp *u, unsigned slot, const union ibv_gid *src,
  * The process that a packet at address:4791 is for, if that is another one:
  * steering was wrong.
  */
-static int other_owner(struct udp *u, const struct rx_sock *s, uint32_t qpn)
+static int other_owner(struct udp *u, struct datagram *d, uint32_t qpn)
 {
 	int slot;
 
-	if (!u->registry || s->kind != RX_UNICAST)
+	if (!u->registry || d->sock->kind != RX_UNICAST)
 		return -1;
-	slot = registry_route(u->registry, qpn, &s->gid, s->scope);
+	slot = owner_of(u, d, qpn);
 	return slot == (int)u->slot ? -1 : slot;
 }
 
 /* One packet of the datagram. Returns how many rx calls were made: 0 or 1. */
-static unsigned packet_deliver(struct udp *u, struct rx *rx, const uint8_t *p,
+static unsigned packet_deliver(struct udp *u, struct rx *rx, uint8_t *p,
 			       size_t len, link_rx_fn *fn, void *arg)
 {
 	struct datagram *d = &rx->d;
@@ -388,13 +415,13 @@ static unsigned packet_deliver(struct udp *u, struct rx *rx, const uint8_t *p,
 	}
 	if (!private) {
 		id = d->next_id;
-		if (!icrc_check(&k->src, &k->dst, k->sport, ROCE_UDP_PORT, k->p,
-				k->len, &id)) {
+		if (!icrc_check_own(&rx->icrc, &k->src, &k->dst, k->sport,
+				    ROCE_UDP_PORT, p, len, &id)) {
 			STAT_ADD(u, rx_bad_icrc, 1);
 			return 0;
 		}
 		d->next_id = (uint16_t)(id + 1);
-		slot = other_owner(u, d->sock, pkt.h.dest_qpn);
+		slot = other_owner(u, d, pkt.h.dest_qpn);
 		if (slot >= 0) {
 			STAT_ADD(u, rx_steered, 1);
 			udp_forward(u, (unsigned)slot);
@@ -517,21 +544,14 @@ static int read_sock(struct rx *rx, struct rx_sock *s)
 	int n;
 
 	for (size_t i = 0; i < want; i++) {
-		rx->msg[i].msg_hdr = (struct msghdr){
-			.msg_name = &rx->from[i],
-			.msg_namelen = sizeof(rx->from[i]),
-			.msg_iov = &rx->iov[i],
-			.msg_iovlen = 1,
-			.msg_control = rx->control[i],
-			.msg_controllen = sizeof(rx->control[i]),
-		};
+		rx->msg[i].msg_hdr.msg_namelen = sizeof(rx->from[i]);
+		rx->msg[i].msg_hdr.msg_controllen = sizeof(rx->control[i]);
 	}
 	n = want == 1 ? read_one(rx, s->fd) :
 			sys_recvmmsg(s->fd, rx->msg, want);
 	if (n <= 0)
 		return 0;
 	rx->sock = s;
-	rx->asked_any = false;
 	rx->count = n;
 	rx->next = 0;
 	rx->d.len = rx->d.off = 0;
@@ -666,7 +686,7 @@ int udp_poll(struct udp *u, unsigned budget, link_rx_fn *fn, void *arg)
 	unsigned n = 0;
 	bool left;
 
-	if (pthread_mutex_trylock(&u->rx_lock))
+	if (!lock_try(&u->rx_lock))
 		return -EBUSY;
 	rx_reap(u);
 	for (int reads = 0;; reads++) {
@@ -691,12 +711,12 @@ int udp_poll(struct udp *u, unsigned budget, link_rx_fn *fn, void *arg)
 		STAT_ADD(u, rx_bytes, rx->bytes);
 		rx->pkts = rx->bytes = 0;
 	}
-	pthread_mutex_unlock(&u->rx_lock);
+	lock_drop(&u->rx_lock);
 	return (int)n;
 }
 
 void udp_poll_wait(struct udp *u)
 {
-	pthread_mutex_lock(&u->rx_lock);
-	pthread_mutex_unlock(&u->rx_lock);
+	lock_take(&u->rx_lock);
+	lock_drop(&u->rx_lock);
 }

@@ -129,8 +129,9 @@ int registry_route(const struct registry *r, uint32_t qpn,
 	const struct shared *m = r->file->m;
 	int slot = chunk_owner(m, qpn), row;
 
-	if (slot < 0)
-		return slot;
+	/* A row that is not there takes long to look for. */
+	if (slot < 0 || !slot_is_in(m, (unsigned)slot, r->net))
+		return -ENOENT;
 	row = find_row(m, gid, r->place | scope);
 	if (row < 0 || !receives_at(&m->slot[(unsigned)slot], (unsigned)row))
 		return -ENOENT;

@@ -17,6 +17,7 @@
 #include "crc.h"
 
 #include "base/bytes.h"
+#include "base/gid.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -142,6 +143,16 @@ uint32_t icrc_bth(uint32_t crc, const uint8_t *hdr, size_t len)
 	return icrc_update(crc, hdr + n, len - n);
 }
 
+uint32_t icrc_bth_own(uint32_t crc, uint8_t *hdr, size_t len)
+{
+	const uint8_t was = hdr[4];
+
+	hdr[4] = 0xff;
+	crc = icrc_update(crc, hdr, len);
+	hdr[4] = was;
+	return crc;
+}
+
 uint32_t icrc_update(uint32_t crc, const void *p, size_t len)
 {
 	if (!len)
@@ -156,31 +167,75 @@ void icrc_put(uint8_t out[ROCE_ICRC_LEN], uint32_t crc)
 	crc_put(out, crc);
 }
 
-bool icrc_check(const union ibv_gid *src, const union ibv_gid *dst,
-		uint16_t sport, uint16_t dport, const uint8_t *pkt, size_t len,
-		uint16_t *ip_id)
+uint32_t icrc_begin_known(struct icrc_memo *m, const union ibv_gid *src,
+			  const union ibv_gid *dst, uint16_t sport,
+			  uint16_t dport, size_t transport_len, uint16_t ip_id)
 {
-	uint16_t id = ip_id ? *ip_id : 0;
-	const uint8_t *end;
-	uint32_t crc, diff;
+	/* A message and its acknowledgement differ in length by little, flows
+	 * in their ports. */
+	__auto_type k = &m->known[(transport_len / 4 ^ sport) % ICRC_MEMOS];
 
-	if (len < ROCE_BTH_LEN + ROCE_ICRC_LEN || len > UDP_MAX)
-		return false;
-	end = pkt + len - ROCE_ICRC_LEN;
-	crc = icrc_begin(src, dst, sport, dport, len, id);
-	crc = icrc_bth(crc, pkt, len - ROCE_ICRC_LEN);
-	diff = crc ^ crc_get(end);
+	if (k->len == transport_len && k->sport == sport && k->dport == dport &&
+	    k->ip_id == ip_id && gid_equal(&k->src, src) &&
+	    gid_equal(&k->dst, dst))
+		return k->crc;
+	k->crc = icrc_begin(src, dst, sport, dport, transport_len, ip_id);
+	k->src = *src;
+	k->dst = *dst;
+	k->sport = sport;
+	k->dport = dport;
+	k->ip_id = ip_id;
+	k->len = transport_len;
+	return k->crc;
+}
+
+/* crc: of the packet, computed with *id. */
+static bool crc_fits(uint32_t crc, bool v4, const uint8_t *pkt, size_t len,
+		     uint16_t *id)
+{
+	uint32_t diff = crc ^ crc_get(pkt + len - ROCE_ICRC_LEN);
+
 	if (diff == 0)
 		return true;
-	if (!roce_gid_is_v4(src))
+	if (!v4)
 		return false;
 
 	/* The bits of D, low byte of the identification in the top byte. */
 	diff = poly_mul(diff, id_factor(len));
 	if (diff & 0xffff)
 		return false;
-	id ^= (uint16_t)(diff >> 24 | (diff >> 8 & 0xff00));
-	if (ip_id)
-		*ip_id = id;
+	*id ^= (uint16_t)(diff >> 24 | (diff >> 8 & 0xff00));
 	return true;
+}
+
+static bool length_is_good(size_t len)
+{
+	return len >= ROCE_BTH_LEN + ROCE_ICRC_LEN && len <= UDP_MAX;
+}
+
+bool icrc_check(const union ibv_gid *src, const union ibv_gid *dst,
+		uint16_t sport, uint16_t dport, const uint8_t *pkt, size_t len,
+		uint16_t *ip_id)
+{
+	uint16_t none = 0, *id = ip_id ? ip_id : &none;
+	uint32_t crc;
+
+	if (!length_is_good(len))
+		return false;
+	crc = icrc_begin(src, dst, sport, dport, len, *id);
+	crc = icrc_bth(crc, pkt, len - ROCE_ICRC_LEN);
+	return crc_fits(crc, roce_gid_is_v4(src), pkt, len, id);
+}
+
+bool icrc_check_own(struct icrc_memo *m, const union ibv_gid *src,
+		    const union ibv_gid *dst, uint16_t sport, uint16_t dport,
+		    uint8_t *pkt, size_t len, uint16_t *ip_id)
+{
+	uint32_t crc;
+
+	if (!length_is_good(len))
+		return false;
+	crc = icrc_begin_known(m, src, dst, sport, dport, len, *ip_id);
+	crc = icrc_bth_own(crc, pkt, len - ROCE_ICRC_LEN);
+	return crc_fits(crc, roce_gid_is_v4(src), pkt, len, ip_id);
 }

@@ -23,9 +23,30 @@ uint32_t icrc_begin(const union ibv_gid *src, const union ibv_gid *dst,
 		    uint16_t sport, uint16_t dport, size_t transport_len,
 		    uint16_t ip_id);
 
+/*
+ * The same where packets of one flow and length come after each other: most are
+ * known. All zeros at first; who shares them holds a lock.
+ */
+#define ICRC_MEMOS 4
+
+struct icrc_memo {
+	struct {
+		union ibv_gid src, dst;
+		size_t len; /* 0: nothing is known */
+		uint16_t sport, dport, ip_id;
+		uint32_t crc;
+	} known[ICRC_MEMOS];
+};
+uint32_t icrc_begin_known(struct icrc_memo *m, const union ibv_gid *src,
+			  const union ibv_gid *dst, uint16_t sport,
+			  uint16_t dport, size_t transport_len, uint16_t ip_id);
+
 /* Goes on over len bytes; the first call's bytes must begin with the BTH. */
 uint32_t icrc_bth(uint32_t crc, const uint8_t *hdr, size_t len);
 uint32_t icrc_update(uint32_t crc, const void *p, size_t len);
+/* As icrc_bth() of memory that nobody else looks at, whose fifth byte is another
+ * one meanwhile. */
+uint32_t icrc_bth_own(uint32_t crc, uint8_t *hdr, size_t len);
 
 /* Stores the finished CRC as it stands on the wire. */
 void icrc_put(uint8_t out[ROCE_ICRC_LEN], uint32_t crc);
@@ -42,5 +63,10 @@ void icrc_put(uint8_t out[ROCE_ICRC_LEN], uint32_t crc);
 bool icrc_check(const union ibv_gid *src, const union ibv_gid *dst,
 		uint16_t sport, uint16_t dport, const uint8_t *pkt, size_t len,
 		uint16_t *ip_id);
+/* The same of a packet in memory that nobody else looks at; m: what is known of
+ * such packets. */
+bool icrc_check_own(struct icrc_memo *m, const union ibv_gid *src,
+		    const union ibv_gid *dst, uint16_t sport, uint16_t dport,
+		    uint8_t *pkt, size_t len, uint16_t *ip_id);
 
 #endif
