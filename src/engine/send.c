@@ -152,7 +152,8 @@ size_t engine_send(struct engine *e, struct engine_qp *qp,
 		return faults_ops->send(e, qp, b, err);
 	if (!e->choice)
 		return link_now(e->link[0])
-			->send(e->link[0], NULL, b, 0, b->n, err);
+			->send(e->link[0], qp ? &qp->way : NULL, b, 0, b->n,
+			       err);
 	if (!qp) {
 		once = (struct link_way){ .peer = NULL };
 		sent = send_by(e, &once, b, false, err);

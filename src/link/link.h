@@ -9,6 +9,8 @@
 #ifndef SOFTHCA_LINK_LINK_H
 #define SOFTHCA_LINK_LINK_H
 
+#include "udp_route.h"
+
 #include "roce/qp.h"
 
 #include <stdatomic.h>
@@ -44,6 +46,7 @@ struct link_way {
 	/* Of a connection: where these addresses stand. Whoever writes there
 	 * calls link_way_changed(). NULL: they may be anywhere. */
 	const struct roce_path *path;
+	struct udp_route route; /* the UDP link's */
 };
 
 /* What it has sent and received; a link counts what it has. */
@@ -120,7 +123,8 @@ struct link_ops {
 	 * *err then holds a positive errno for the caller to explain, and is left
 	 * as it is otherwise. EFAULT: memory of the first that was not taken is
 	 * not there. Safe from many threads. NULL: it carries no packets
-	 * (stream.h). w may be NULL unless the link has reach.
+	 * (stream.h). w may be NULL unless the link has reach,
+	 * and is none where there is but one link, except for its route.
 	 */
 	size_t (*send)(struct link *l, struct link_way *w,
 		       const struct roce_batch *b, size_t from, size_t to,

@@ -54,6 +54,14 @@ socklen_t sock_addr(struct sockaddr_storage *ss, const union ibv_gid *gid,
 	}
 }
 
+void sock_set_port(struct sockaddr_storage *ss, uint16_t port)
+{
+	if (ss->ss_family == AF_INET)
+		((struct sockaddr_in *)ss)->sin_port = htons(port);
+	else
+		((struct sockaddr_in6 *)ss)->sin6_port = htons(port);
+}
+
 uint16_t sock_gid(const struct sockaddr_storage *ss, union ibv_gid *gid)
 {
 	if (ss->ss_family == AF_INET) {

@@ -41,6 +41,8 @@ void sock_drop_all(int fd);
 
 socklen_t sock_addr(struct sockaddr_storage *ss, const union ibv_gid *gid,
 		    uint32_t scope, uint16_t port);
+/* Of an address that it has made. */
+void sock_set_port(struct sockaddr_storage *ss, uint16_t port);
 /* The address, and as the result the port. */
 uint16_t sock_gid(const struct sockaddr_storage *ss, union ibv_gid *gid);
 

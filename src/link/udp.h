@@ -110,18 +110,20 @@ void udp_on_unreachable(struct udp *u, udp_unreachable_fn *fn, void *arg);
  * taken): less than `to` when a socket or the receiver on this host has no room
  * now. A packet that can never be sent (no route, too large) counts as taken and
  * is lost; *err then holds a positive errno for the caller to explain. EFAULT:
- * memory of the first that was not taken is not there. *err is left as it is
- * where nothing is wrong. Safe from many threads.
+ * memory of the first that was not taken is not there. Safe from many threads.
+ * at: the route of the caller's last packet, or zeros, which is kept up to date;
+ * or NULL.
  */
-size_t udp_send_part(struct udp *u, const struct roce_batch *b, size_t from,
-		     size_t to, int *err);
+size_t udp_send_part(struct udp *u, struct udp_route *at,
+		     const struct roce_batch *b, size_t from, size_t to,
+		     int *err);
 
 /* The same for a whole batch; *err begins as 0. */
 static inline size_t udp_send(struct udp *u, const struct roce_batch *b,
 			      int *err)
 {
 	*err = 0;
-	return udp_send_part(u, b, 0, b->n, err);
+	return udp_send_part(u, NULL, b, 0, b->n, err);
 }
 
 /*

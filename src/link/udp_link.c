@@ -34,8 +34,7 @@ static size_t udp_link_send(struct link *l, struct link_way *w,
 			    const struct roce_batch *b, size_t from, size_t to,
 			    int *err)
 {
-	(void)w;
-	return udp_send_part(to_udp(l), b, from, to, err);
+	return udp_send_part(to_udp(l), w ? &w->route : NULL, b, from, to, err);
 }
 
 static bool udp_link_unread(struct link *l, struct link_way *w,

@@ -54,22 +54,15 @@ static const union ibv_gid loopback[2] = {
 
 /* Where the packets of a run go. */
 struct route {
-	const struct roce_path *path;
+	struct udp_route *at;
 	uint32_t qpn; /* slot was looked up for, */
 	uint16_t to_slot; /* or given by */
-	uint32_t scope; /* interface to send on, or 0 */
 	int slot; /* a process of this host, or negative */
 	unsigned peer; /* the slot that private is of, if peer_held */
+	bool found; /* all of this */
 	bool peer_held;
 	bool gone; /* that process is nowhere to be reached */
-	bool v4;
 	struct tx_sock *private; /* from and to that process's private port */
-	bool relay; /* to the private port of each member of the group */
-	struct sockaddr_storage to;
-	socklen_t tolen;
-	size_t control_len;
-	size_t plain_len; /* of control, without the flow label at its end */
-	_Alignas(struct cmsghdr) uint8_t control[160]; /* without UDP_SEGMENT */
 };
 
 /* Packets of a batch that leave in one system call. */
@@ -78,12 +71,12 @@ struct run {
 	size_t end; /* packets of the batch from here on are not for UDP */
 	uint8_t index[ROCE_BATCH];
 	size_t n;
-	size_t size; /* of each packet, BTH to ICRC; the last may be shorter */
-	size_t bytes; /* of all */
+	size_t size; /* of each packet, BTH to ICRC, */
+	size_t last; /* and of the last, which may be shorter */
 	struct tx_sock *sock;
 };
 
-static void *put_control(struct route *r, int level, int type, size_t len)
+static void *put_control(struct udp_route *r, int level, int type, size_t len)
 {
 	struct cmsghdr *c = (struct cmsghdr *)(r->control + r->control_len);
 
@@ -96,7 +89,7 @@ static void *put_control(struct route *r, int level, int type, size_t len)
 	return CMSG_DATA(c);
 }
 
-static void put_control_int(struct route *r, int level, int type, int value)
+static void put_control_int(struct udp_route *r, int level, int type, int value)
 {
 	memcpy(put_control(r, level, type, sizeof(value)), &value,
 	       sizeof(value));
@@ -107,22 +100,25 @@ bool tx_relayed(const union ibv_gid *group, uint32_t scope)
 	return !roce_gid_is_v4(group) && scope == netdev_ifindex(&loopback[0]);
 }
 
-static void set_path(const struct udp *u, struct route *r,
+static void set_path(const struct udp *u, struct udp_route *r,
 		     const struct roce_path *path)
 {
 	int hops = path->hop_limit;
 
-	r->path = path;
+	r->path = *path;
 	r->v4 = roce_gid_is_v4(&path->dgid);
 	r->scope = udp_scope(&path->dgid, path->sgid_scope);
 	r->relay = false;
+	r->known = true;
 	if (roce_gid_is_multicast(&path->dgid)) {
+		r->known = false; /* an interface may get another number */
 		if (!r->scope)
 			r->scope = netdev_ifindex(&path->sgid);
 		if (!hops)
 			hops = 1;
 		r->relay = u->registry && tx_relayed(&path->dgid, r->scope);
 	}
+	r->tolen = sock_addr(&r->to, &path->dgid, r->scope, ROCE_UDP_PORT);
 	r->control_len = 0;
 	if (r->v4) {
 		struct in_pktinfo *pi =
@@ -162,33 +158,35 @@ static void release_peer(struct udp *u, struct route *r)
 static void set_destination(struct udp *u, struct route *r, uint32_t qpn,
 			    uint16_t to_slot)
 {
-	const union ibv_gid *dgid = &r->path->dgid;
+	const struct roce_path *path = &r->at->path;
+	const union ibv_gid *dgid = &path->dgid;
+	const uint32_t scope = udp_scope(dgid, path->sgid_scope);
 
 	release_peer(u, r);
+	r->found = true;
 	r->qpn = qpn;
 	r->to_slot = to_slot;
 	r->slot = -1;
 	if (to_slot && to_slot <= REGISTRY_SLOTS && u->registry)
 		r->slot = to_slot - 1;
 	else if (u->registry && !roce_gid_is_multicast(dgid))
-		r->slot = registry_route(u->registry, qpn, dgid,
-					 udp_scope(dgid, r->path->sgid_scope));
+		r->slot = registry_route(u->registry, qpn, dgid, scope);
 	if (r->slot >= 0 && !u->cfg.wire) {
 		r->peer = (unsigned)r->slot;
 		r->peer_held = true;
-		r->private = udp_peer_get(u, r->peer, r->v4);
+		r->private = udp_peer_get(u, r->peer, r->at->v4);
 	}
 	/* Port 4791 there may be somebody else's, whom it does not concern. */
-	r->gone = r->peer_held && !r->private &&
-		  !registry_addr_has(u->registry, (unsigned)r->slot, dgid,
-				     udp_scope(dgid, r->path->sgid_scope));
-	if (r->slot < 0 && udp_astray(u, r->path))
+	r->gone =
+		r->peer_held && !r->private &&
+		!registry_addr_has(u->registry, (unsigned)r->slot, dgid, scope);
+	if (r->slot < 0 && udp_astray(u, path))
 		r->gone = true;
 	/* The QPN does not show the receiver whose count that would be. */
 	if (to_slot && !r->private)
 		r->slot = -1;
-	r->tolen = sock_addr(&r->to, dgid, r->scope,
-			     r->private ? r->private->port : ROCE_UDP_PORT);
+	sock_set_port(&r->at->to,
+		      r->private ? r->private->port : ROCE_UDP_PORT);
 }
 
 static size_t packet_size(const struct roce_pkt *p)
@@ -206,26 +204,23 @@ static bool same_path(const struct roce_path *a, const struct roce_path *b)
 		a->flow_label == b->flow_label && a->hop_limit == b->hop_limit);
 }
 
-/* Makes *r the route of p; false: it already was. */
-static bool route_find(struct udp *u, struct route *r, const struct roce_pkt *p)
+/* Makes *r the route of p. */
+static void route_find(struct udp *u, struct route *r, const struct roce_pkt *p)
 {
-	bool changed = false;
+	struct udp_route *at = r->at;
 
-	if (!r->path || !same_path(r->path, p->path)) {
-		set_path(u, r, p->path);
-		changed = true;
+	if (!at->known || !same_path(&at->path, p->path)) {
+		set_path(u, at, p->path);
+		r->found = false;
 	}
-	if (changed || r->qpn != p->h.dest_qpn || r->to_slot != p->to_slot) {
+	if (!r->found || r->qpn != p->h.dest_qpn || r->to_slot != p->to_slot)
 		set_destination(u, r, p->h.dest_qpn, p->to_slot);
-		changed = true;
-	}
-	return changed;
 }
 
 static struct tx_sock *shared_sock(struct udp *u, const struct route *r,
 				   const struct roce_pkt *p)
 {
-	return &u->tx[r->v4][r->qpn == 1 ? TX_QP1 : p->hash % TX_POOL];
+	return &u->tx[r->at->v4][r->qpn == 1 ? TX_QP1 : p->hash % TX_POOL];
 }
 
 /*
@@ -241,7 +236,6 @@ static void run_gather(struct udp *u, struct run *run, struct route *r,
 	size_t i;
 
 	run->n = 0;
-	run->bytes = 0;
 	*lost = 0;
 	for (i = first; i < run->end; i++) {
 		const struct roce_pkt *p = &b->pkt[i];
@@ -256,9 +250,9 @@ static void run_gather(struct udp *u, struct run *run, struct route *r,
 			   (size < run->size && b->ack && i + 2 == b->n) ||
 			   p->h.dest_qpn != r->qpn ||
 			   p->to_slot != r->to_slot ||
-			   !same_path(p->path, r->path) ||
-			   run->bytes + size > UDP_MAX_BYTES ||
-			   run->sock->no_gso || r->relay) {
+			   !same_path(p->path, &r->at->path) ||
+			   run->n * run->size + size > UDP_MAX_BYTES ||
+			   run->sock->no_gso || r->at->relay) {
 			break;
 		}
 		if (r->gone || loss_draw(&u->loss)) {
@@ -267,13 +261,20 @@ static void run_gather(struct udp *u, struct run *run, struct route *r,
 		}
 		head = p;
 		run->index[run->n++] = (uint8_t)i;
-		run->bytes += size;
+		run->last = size;
 		if (size < run->size) { /* only the last may be shorter */
 			i++;
 			break;
 		}
 	}
 	*next = i;
+}
+
+/* Bytes of packets [first, first + n) of the run, n > 0. */
+static size_t run_bytes(const struct run *run, size_t first, size_t n)
+{
+	return first + n < run->n ? n * run->size :
+				    (n - 1) * run->size + run->last;
 }
 
 /* hdr: where the headers go, ROCE_HDR_MAX bytes */
@@ -293,11 +294,11 @@ static size_t packet_iov(const struct roce_batch *b, const struct roce_pkt *p,
 
 /* Puts a packet together at out, ICRC included. Returns 0, or EFAULT as
  * sendmsg(2) does: the program's memory is not there. */
-static int packet_flatten(const struct route *r, const struct tx_sock *sock,
+static int packet_flatten(struct udp_route *r, const struct tx_sock *sock,
 			  const struct roce_batch *b, const struct roce_pkt *p,
-			  uint16_t ip_id, uint8_t *out)
+			  uint16_t ip_id, uint8_t *out, size_t size)
 {
-	size_t len = roce_encode(&p->h, out), size = packet_size(p);
+	size_t len = roce_encode(&p->h, out);
 	uint32_t crc;
 
 	for (size_t i = 0; i < p->niov; i++) {
@@ -310,15 +311,15 @@ static int packet_flatten(const struct route *r, const struct tx_sock *sock,
 	memset(out + len, 0, p->h.pad);
 	len += p->h.pad;
 	assert(len + ROCE_ICRC_LEN == size);
-	crc = icrc_begin(&r->path->sgid, &r->path->dgid, sock->port,
-			 ROCE_UDP_PORT, size, ip_id);
-	crc = icrc_bth(crc, out, len);
+	crc = icrc_begin_known(&r->icrc, &r->path.sgid, &r->path.dgid,
+			       sock->port, ROCE_UDP_PORT, size, ip_id);
+	crc = icrc_bth_own(crc, out, len);
 	icrc_put(out + len, p->damaged ? ~crc : crc);
 	return 0;
 }
 
 /* control_len: of the route's control data */
-static int send_with(const struct route *r, const struct tx_sock *sock,
+static int send_with(const struct udp_route *r, const struct tx_sock *sock,
 		     struct iovec *iov, size_t niov, size_t segment,
 		     size_t control_len)
 {
@@ -355,19 +356,20 @@ static int send_with(const struct route *r, const struct tx_sock *sock,
 static int send_iov(const struct route *r, struct tx_sock *sock,
 		    struct iovec *iov, size_t niov, size_t segment)
 {
-	bool label = r->plain_len != r->control_len && !r->private &&
+	const struct udp_route *at = r->at;
+	bool label = at->plain_len != at->control_len && !r->private &&
 		     !sock->no_label;
-	int err = send_with(r, sock, iov, niov, segment,
-			    label ? r->control_len : r->plain_len);
+	int err = send_with(at, sock, iov, niov, segment,
+			    label ? at->control_len : at->plain_len);
 
 	/* An earlier message's error (udp_err.c): nothing was sent. */
 	if (err && r->qpn == 1 && !r->private)
-		err = send_with(r, sock, iov, niov, segment,
-				label ? r->control_len : r->plain_len);
+		err = send_with(at, sock, iov, niov, segment,
+				label ? at->control_len : at->plain_len);
 	/* Where somebody leases flow labels (ipv6_flowlabel(7)) others may not
 	 * use them, and before Linux 5.3 nobody without a lease. */
 	if (err == EINVAL && label) {
-		err = send_with(r, sock, iov, niov, segment, r->plain_len);
+		err = send_with(at, sock, iov, niov, segment, at->plain_len);
 		if (!err)
 			sock->no_label = true;
 	}
@@ -422,18 +424,18 @@ void tx_poke(struct udp *u, unsigned slot)
 void tx_probe(struct udp *u, const struct roce_path *path, const void *packet,
 	      size_t len)
 {
-	struct route r = { .path = NULL };
+	struct udp_route at;
+	struct route r = { .at = &at };
 	uint8_t buf[128];
 	struct iovec iov = { buf, len + ROCE_ICRC_LEN };
 	struct tx_sock *sock;
 	uint32_t crc;
 
 	assert(iov.iov_len <= sizeof(buf));
-	set_path(u, &r, path);
-	sock = &u->tx[r.v4][0];
+	set_path(u, &at, path);
+	sock = &u->tx[at.v4][0];
 	if (sock->fd < 0)
 		return;
-	r.tolen = sock_addr(&r.to, &path->dgid, r.scope, ROCE_UDP_PORT);
 	memcpy(buf, packet, len);
 	crc = icrc_begin(&path->sgid, &path->dgid, sock->port, ROCE_UDP_PORT,
 			 iov.iov_len, 0);
@@ -441,24 +443,24 @@ void tx_probe(struct udp *u, const struct roce_path *path, const void *packet,
 	send_iov(&r, sock, &iov, 1, 0);
 }
 
-static void record_udp_tx(struct udp *u, const struct route *r,
+static void record_udp_tx(struct udp *u, const struct udp_route *r,
 			  const struct tx_sock *sock, uint16_t ip_id,
 			  uint8_t *p, size_t len)
 {
 	struct iovec v = { p, len };
-	int hops = r->path->hop_limit;
+	int hops = r->path.hop_limit;
 
 	pcap_write(
 		u->cfg.pcap,
 		&(struct pcap_pkt){
-			.src = &r->path->sgid,
-			.dst = &r->path->dgid,
+			.src = &r->path.sgid,
+			.dst = &r->path.dgid,
 			.sport = sock->port,
 			.dport = ROCE_UDP_PORT,
 			.ip_id = r->v4 ? ip_id : 0,
-			.tclass = r->path->tclass,
+			.tclass = r->path.tclass,
 			.hop_limit = (uint8_t)(hops ? hops : DEFAULT_HOPS),
-			.flow_label = sock->no_label ? 0 : r->path->flow_label,
+			.flow_label = sock->no_label ? 0 : r->path.flow_label,
 			.outbound = true,
 			.iov = &v,
 			.niov = 1,
@@ -466,23 +468,23 @@ static void record_udp_tx(struct udp *u, const struct route *r,
 }
 
 /* A complete packet to every process of this host that is in the group. */
-static int group_relay(struct udp *u, const struct route *r,
+static int group_relay(struct udp *u, const struct udp_route *r,
 		       const struct tx_sock *sock, const uint8_t *p, size_t len)
 {
 	uint16_t slot[REGISTRY_SLOTS];
 	size_t n =
-		registry_receivers(u->registry, &r->path->dgid, r->scope, slot);
+		registry_receivers(u->registry, &r->path.dgid, r->scope, slot);
 
 	for (size_t i = 0; i < n; i++)
 		tx_hand_over(u, slot[i],
 			     &(struct packet){
 				     .p = p,
 				     .len = len,
-				     .src = r->path->sgid,
-				     .dst = r->path->dgid,
+				     .src = r->path.sgid,
+				     .dst = r->path.dgid,
 				     .sport = sock->port,
-				     .tclass = r->path->tclass,
-				     .hop_limit = r->path->hop_limit,
+				     .tclass = r->path.tclass,
+				     .hop_limit = r->path.hop_limit,
 			     });
 	return 0;
 }
@@ -493,8 +495,9 @@ static int send_packets(struct udp *u, const struct route *r,
 			uint8_t *buf)
 {
 	uint8_t hdr[ROCE_BATCH][ROCE_HDR_MAX];
+	const size_t bytes = run_bytes(run, first, n);
 	struct iovec iov[MAX_IOV];
-	size_t niov = 0, len = 0, size;
+	size_t niov = 0, at = 0;
 	int err;
 
 	for (size_t k = 0; k < n; k++) {
@@ -504,24 +507,25 @@ static int send_packets(struct udp *u, const struct route *r,
 			niov += packet_iov(run->b, p, hdr[k], iov + niov);
 			continue;
 		}
-		err = packet_flatten(r, run->sock, run->b, p, (uint16_t)k,
-				     buf + len);
+		err = packet_flatten(r->at, run->sock, run->b, p, (uint16_t)k,
+				     buf + at,
+				     k + 1 < n ? run->size : bytes - at);
 		if (err)
 			return err;
-		len += packet_size(p);
+		at += run->size;
 	}
 	if (buf)
-		iov[niov++] = (struct iovec){ buf, len };
-	if (r->relay)
-		err = group_relay(u, r, run->sock, buf, len);
+		iov[niov++] = (struct iovec){ buf, bytes };
+	if (r->at->relay)
+		err = group_relay(u, r->at, run->sock, buf, bytes);
 	else
 		err = send_iov(r, run->sock, iov, niov, n > 1 ? run->size : 0);
 	if (err || !u->cfg.pcap)
 		return err;
-	for (size_t k = 0; k < n; k++, buf += size) {
-		size = packet_size(&run->b->pkt[run->index[first + k]]);
-		record_udp_tx(u, r, run->sock, (uint16_t)k, buf, size);
-	}
+	for (at = 0; at < bytes; at += run->size)
+		record_udp_tx(u, r->at, run->sock, (uint16_t)(at / run->size),
+			      buf + at,
+			      at + run->size < bytes ? run->size : bytes - at);
 	return 0;
 }
 
@@ -594,7 +598,8 @@ static size_t send_run(struct udp *u, const struct route *r,
 
 	*sent = (struct sent){ 0 };
 	if (!r->private || u->cfg.pcap) {
-		buf = run->bytes <= sizeof(small) ? small : run_take(u);
+		buf = run_bytes(run, 0, n) <= sizeof(small) ? small :
+							      run_take(u);
 		if (!buf)
 			return 0;
 	}
@@ -611,10 +616,11 @@ static size_t send_run(struct udp *u, const struct route *r,
 			*err = e;
 		if (e == EFAULT)
 			break;
-		for (size_t k = done; k < done + n && !e; k++)
-			sent->bytes += packet_size(&run->b->pkt[run->index[k]]);
-		sent->pkts += e ? 0 : n;
-		sent->datagrams += !e;
+		if (!e) {
+			sent->bytes += run_bytes(run, done, n);
+			sent->pkts += n;
+			sent->datagrams++;
+		}
 		done += n;
 	}
 	/* Each of them could be sent: it is GSO that the kernel refuses. */
@@ -635,17 +641,99 @@ static bool is_ack(const struct roce_pkt *p)
 	return (p->h.opcode & 0x1f) == ROCE_ACK;
 }
 
-size_t udp_send_part(struct udp *u, const struct roce_batch *b, size_t from,
-		     size_t to, int *err)
+#define SHORT_RUN 512 /* bytes */
+
+/* Behind what set_path() has put there, for runs without a flow label. */
+static size_t put_segment(struct udp_route *at, size_t bytes)
 {
-	struct route r = { .path = NULL };
-	struct run run = { .b = b, .end = to };
+	struct cmsghdr *c = (struct cmsghdr *)(at->control + at->control_len);
+	const uint16_t segment = (uint16_t)bytes;
+
+	c->cmsg_level = SOL_UDP;
+	c->cmsg_type = UDP_SEGMENT;
+	c->cmsg_len = CMSG_LEN(sizeof(segment));
+	memcpy(CMSG_DATA(c), &segment, sizeof(segment));
+	return at->control_len + CMSG_SPACE(sizeof(segment));
+}
+
+/*
+ * The same for what most batches of small messages are, in fewer instructions: a
+ * short packet, or one and the ACK behind it, to where the last one went, at
+ * port 4791. False: nothing was sent, and it is for send_by(), which finds out
+ * why if it cannot be sent at all.
+ */
+static bool send_short(struct udp *u, struct udp_route *at,
+		       const struct roce_batch *b, size_t from, size_t to)
+{
+	const struct roce_pkt *p = &b->pkt[from], *ack = p + 1;
+	const size_t n = to - from, size = packet_size(p);
+	const size_t bytes = n == 2 ? size + packet_size(ack) : size;
+	const int64_t cost = (int64_t)bytes + DATAGRAM_COST;
+	uint8_t buf[SHORT_RUN];
+	struct iovec iov = { buf, bytes };
+	struct msghdr m = {
+		.msg_name = &at->to,
+		.msg_namelen = at->tolen,
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = at->control,
+		.msg_controllen = at->control_len,
+	};
+	struct tx_sock *sock;
+	int slot = -1;
+
+	if (n > 2 || bytes > sizeof(buf) || !at->known ||
+	    !same_path(&at->path, p->path) || p->h.dest_qpn == 1 ||
+	    p->to_slot || at->control_len != at->plain_len || u->cfg.pcap ||
+	    u->cfg.loss > 0)
+		return false;
+	sock = &u->tx[at->v4][p->hash % TX_POOL];
+	if (n == 2) {
+		if (!b->ack || ack->hash != p->hash || ack->path != p->path ||
+		    bytes > 2 * size || sock->no_gso)
+			return false;
+		m.msg_controllen = put_segment(at, size);
+	}
+	if (u->registry)
+		slot = registry_route(
+			u->registry, p->h.dest_qpn, &at->path.dgid,
+			udp_scope(&at->path.dgid, at->path.sgid_scope));
+	if (slot < 0 ? udp_astray(u, &at->path) : !u->cfg.wire)
+		return false;
+	if (slot >= 0 && is_ack(p))
+		registry_uncharge(u->registry, (unsigned)slot, -cost);
+	else if (slot >= 0 && !room_admit(u, (unsigned)slot, cost))
+		return false;
+	if (packet_flatten(at, sock, b, p, 0, buf, size) ||
+	    (n == 2 &&
+	     packet_flatten(at, sock, b, ack, 1, buf + size, bytes - size)))
+		goto err_uncharge;
+	sock_set_port(&at->to, ROCE_UDP_PORT);
+	if (sys_sendmsg(sock->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+		goto err_uncharge;
+	STAT_ADD(u, tx_pkts, n);
+	STAT_ADD(u, tx_bytes, bytes);
+	return true;
+
+err_uncharge:
+	if (slot >= 0)
+		registry_uncharge(u->registry, (unsigned)slot, cost);
+	return false;
+}
+
+static size_t send_by(struct udp *u, struct route *r,
+		      const struct roce_batch *b, size_t from, size_t to,
+		      int *err)
+{
+	struct run run; /* not cleared: it is large */
 	size_t i = from, next, lost, taken, pkts = 0, bytes = 0, dropped = 0;
 	struct sent sent;
 	int64_t cost;
 
+	run.b = b;
+	run.end = to;
 	while (i < to) {
-		run_gather(u, &run, &r, i, &next, &lost);
+		run_gather(u, &run, r, i, &next, &lost);
 		if (!run.n) {
 			dropped += lost;
 			i = next;
@@ -656,15 +744,17 @@ size_t udp_send_part(struct udp *u, const struct roce_batch *b, size_t from,
 			i = next;
 			continue;
 		}
-		cost = (int64_t)run.bytes + DATAGRAM_COST;
-		if (r.slot >= 0 && is_ack(&b->pkt[run.index[0]]))
-			registry_uncharge(u->registry, (unsigned)r.slot, -cost);
-		else if (r.slot >= 0 && !room_admit(u, (unsigned)r.slot, cost))
+		cost = (int64_t)run_bytes(&run, 0, run.n) + DATAGRAM_COST;
+		if (r->slot >= 0 && is_ack(&b->pkt[run.index[0]]))
+			registry_uncharge(u->registry, (unsigned)r->slot,
+					  -cost);
+		else if (r->slot >= 0 &&
+			 !room_admit(u, (unsigned)r->slot, cost))
 			break;
-		taken = send_run(u, &r, &run, &sent, err);
+		taken = send_run(u, r, &run, &sent, err);
 		cost -= (int64_t)(sent.bytes + sent.datagrams * DATAGRAM_COST);
-		if (cost && r.slot >= 0)
-			registry_uncharge(u->registry, (unsigned)r.slot, cost);
+		if (cost && r->slot >= 0)
+			registry_uncharge(u->registry, (unsigned)r->slot, cost);
 		pkts += sent.pkts;
 		bytes += sent.bytes;
 		if (taken < run.n) {
@@ -675,7 +765,7 @@ size_t udp_send_part(struct udp *u, const struct roce_batch *b, size_t from,
 		dropped += lost;
 		i = next;
 	}
-	release_peer(u, &r);
+	release_peer(u, r);
 	if (pkts) {
 		STAT_ADD(u, tx_pkts, pkts);
 		STAT_ADD(u, tx_bytes, bytes);
@@ -685,4 +775,28 @@ size_t udp_send_part(struct udp *u, const struct roce_batch *b, size_t from,
 	if (i < to)
 		STAT_ADD(u, tx_busy, 1);
 	return i;
+}
+
+/* For who keeps no route. */
+__attribute__((noinline)) static size_t send_once(struct udp *u,
+						  const struct roce_batch *b,
+						  size_t from, size_t to,
+						  int *err)
+{
+	struct udp_route at;
+
+	at.known = false;
+	at.icrc = (struct icrc_memo){ 0 };
+	return send_by(u, &(struct route){ .at = &at }, b, from, to, err);
+}
+
+size_t udp_send_part(struct udp *u, struct udp_route *at,
+		     const struct roce_batch *b, size_t from, size_t to,
+		     int *err)
+{
+	if (!at)
+		return send_once(u, b, from, to, err);
+	if (send_short(u, at, b, from, to))
+		return to;
+	return send_by(u, &(struct route){ .at = at }, b, from, to, err);
 }

@@ -75,6 +75,67 @@ static void wire_format_of_a_run(void **state)
 	node_stop(&n);
 }
 
+static void expect_packet(int fd, const struct roce_path *path, uint32_t psn,
+			  ssize_t bytes, uint16_t id)
+{
+	struct sockaddr_in from;
+	socklen_t fromlen = sizeof(from);
+	uint16_t found = id;
+	struct roce_hdr h;
+	uint8_t buf[8192];
+	ssize_t len = recvfrom(fd, buf, sizeof(buf), 0,
+			       (struct sockaddr *)&from, &fromlen);
+
+	assert_int_equal(len, bytes);
+	assert_int_equal(ntohl(from.sin_addr.s_addr) & 0xff,
+			 path->sgid.raw[15]);
+	assert_true(icrc_check(&path->sgid, &path->dgid, ntohs(from.sin_port),
+			       ROCE_UDP_PORT, buf, (size_t)len, &found));
+	assert_int_equal(found, id);
+	assert_true(roce_decode(&h, buf, (size_t)len - 4) > 0);
+	assert_int_equal(h.psn, psn);
+}
+
+/* Who keeps a route sends the same, alone and with an ACK behind it, short and
+ * long, also when the next packet goes elsewhere. */
+static void a_route_is_kept(void **state)
+{
+	const struct roce_path paths[] = {
+		path_of("127.0.0.1", "127.0.0.9"),
+		path_of("127.0.0.2", "127.0.0.9"),
+	};
+	int fd = plain_socket("127.0.0.9", ROCE_UDP_PORT), err = 0;
+	struct udp_route route = { .known = false };
+	static struct roce_batch b;
+	struct node n;
+
+	(void)state;
+	assert_true(fd >= 0);
+	node_start(&n, &direct);
+	for (uint32_t psn = 0; psn < 32; psn += 2) {
+		const struct roce_path *path = &paths[psn / 8 % 2];
+		const size_t payload = psn % 8 == 6 ? 1000 : 8 + psn;
+		const bool ack = psn % 4;
+
+		b.n = b.data.n = 0;
+		batch_add(&b, path, 0x123456, RC_MIDDLE, psn, payload);
+		if (ack)
+			batch_add(&b, path, 0x123456, ROCE_RC | ROCE_ACK,
+				  psn + 1, 0);
+		b.ack = ack;
+		assert_int_equal(udp_send_part(n.u, &route, &b, 0, b.n, &err),
+				 b.n);
+		assert_int_equal(err, 0);
+		expect_packet(fd, path, psn,
+			      12 + (ssize_t)((payload + 3) / 4 * 4) + 4, 0);
+		if (ack)
+			expect_packet(fd, path, psn + 1, 20, 1);
+	}
+	b.ack = false;
+	close(fd);
+	node_stop(&n);
+}
+
 /* The next packet that leaves by this AF_PACKET socket's interface. */
 static size_t next_frame(int fd, uint8_t *p, size_t size)
 {
@@ -526,6 +587,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(wire_format_of_a_run),
+		cmocka_unit_test(a_route_is_kept),
 		cmocka_unit_test(headers_of_ip),
 		cmocka_unit_test(no_udp_checksum),
 		cmocka_unit_test(quirk_rxe_counts_identification),

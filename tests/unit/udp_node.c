@@ -161,7 +161,8 @@ void node_send(struct node *from, struct node *to, const struct roce_path *path,
 		while (b.n < ROCE_BATCH && done + b.n < count)
 			batch_add(&b, path, qpn, opcode, (uint32_t)(done + b.n),
 				  payload);
-		n = udp_send(from->u, &b, &err);
+		err = 0;
+		n = udp_send_part(from->u, &from->route, &b, 0, b.n, &err);
 		assert_int_equal(err, 0);
 		done += (unsigned)n;
 		if (to)

@@ -30,6 +30,7 @@ extern char dir[64]; /* where the registry's file is */
 struct node {
 	struct registry *r;
 	struct udp *u;
+	struct udp_route route; /* of node_send() */
 	uint32_t qpn;
 	/* received */
 	unsigned count, wrong;
