@@ -1,15 +1,16 @@
 /*
  * rounds.c - two ends that send each other messages, and check every byte
  *
- *   rounds [-p PORT] [-g GID] [-s SIZE] [-t SECONDS] [-T TIMEOUT] [-e]
- *     [HOST]
+ *   rounds [-p PORT] [-g GID] [-s SIZE] [-t SECONDS] [-T TIMEOUT] [-r RETRIES]
+ *     [-e] [HOST]
  *
  * In each round one end and then the other writes SIZE bytes into the other's
  * memory and sends it SIZE more, over one RC QP: what arrives is checked byte by
  * byte, and that each request completes once. The first end ends with the second,
- * after SECONDS (5). TIMEOUT is that of the ACKs (14). -e: this end waits for events. Nothing is between the two ends
- * but the RDMA connection (the one that has set it up is closed). Each end prints
- * "round N" from time to time, and in the end "ok N rounds, longest gap T ms".
+ * after SECONDS (5). TIMEOUT is that of the ACKs (14), RETRIES this end's retry_cnt
+ * (7). -e: this end waits for events. Nothing is between the two ends but the RDMA
+ * connection (the one that has set it up is closed). Each end prints "round N" from
+ * time to time, and in the end "ok N rounds, longest gap T ms".
  */
 #include "peer.h"
 
@@ -35,7 +36,7 @@ static struct remote it;
 static uint8_t *buf; /* to send, received, to write, written by the other end */
 static size_t size = 1000;
 static bool first;
-static uint8_t timeout = 14;
+static uint8_t timeout = 14, retries = 7;
 
 /* Of the host: this end's own clock may stand for a while, and then be another. */
 static double wall(void)
@@ -72,7 +73,7 @@ static void connect_all(int fd)
 {
 	const struct conn_opts o = { .mtu = IBV_MTU_1024,
 				     .timeout = timeout,
-				     .retry_cnt = 7,
+				     .retry_cnt = retries,
 				     .rnr_retry = 7,
 				     .rd_atomic = 4,
 				     .access = IBV_ACCESS_LOCAL_WRITE |
@@ -227,7 +228,7 @@ int main(int argc, char **argv)
 	bool events = false;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	while ((c = getopt(argc, argv, "p:g:s:t:T:e")) != -1)
+	while ((c = getopt(argc, argv, "p:g:s:t:T:r:e")) != -1)
 		switch (c) {
 		case 'p':
 			port = atoi(optarg);
@@ -243,6 +244,9 @@ int main(int argc, char **argv)
 			break;
 		case 'T':
 			timeout = (uint8_t)atoi(optarg);
+			break;
+		case 'r':
+			retries = (uint8_t)atoi(optarg);
 			break;
 		case 'e':
 			events = true;
