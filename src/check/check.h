@@ -40,12 +40,21 @@ void check_exit(void);
 /*
  * Where the program is now: a number that stands for the backtrace, 0: not
  * known, or check_callsites() has not been called, which check_begin() does if
- * the program is checked. check_say_callsite() prints one: what, and its
- * frames.
+ * the program is checked.
  */
 void check_callsites(void);
 uint32_t check_here(void);
-void check_say_callsite(const char *what, uint32_t callsite)
+
+/* Where the program was when it did one of the things that go, or do not go,
+ * together: "posted". */
+struct check_side {
+	const char *what;
+	uint32_t stack;
+};
+#define CHECK_SIDES 4 /* at most together */
+
+/* Prints each, and its frames; of those that are not known nothing. */
+void check_say_places(const struct check_side *side, size_t nsides)
 	__attribute__((cold));
 
 /* An object that is left behind: how it is called, and where it was made. */

@@ -43,14 +43,14 @@ unsigned check_frames(uint32_t stack, void *frames[CHECK_FRAMES]);
 uint64_t check_symbol(const char *file, uint64_t base, uint64_t pc, char *out,
 		      size_t room);
 
-/* report.c */
+/* Seconds that source lines are waited for. */
+#define CHECK_LINES_S 3
 
-/* Where the program was when it did one of the things that do not go together:
- * "posted". */
-struct check_side {
-	const char *what;
-	uint32_t stack;
-};
+/* lines.c: puts a question to softhca-lines, whose source has the form of both;
+ * false: there is no answer. */
+bool check_lines(const char *asked, char *answer, size_t room);
+
+/* report.c */
 
 void check_reports_begin(const char *json, int exit_status);
 void check_reports_forked(void);

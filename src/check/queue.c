@@ -416,7 +416,10 @@ void check_disagrees(enum check_pair what, uint32_t qpn, const char *text)
 	const struct check_side side = { "the QP was connected, or made ready",
 					 check_connected(qpn) };
 
-	check_report(rules[what], qpn, &side, 1, "QP 0x%06x: %s", qpn, text);
+	/* Else it is about to be destroyed. */
+	if (side.stack)
+		check_report(rules[what], qpn, &side, 1, "QP 0x%06x: %s", qpn,
+			     text);
 }
 
 void check_no_grh(const char *text)

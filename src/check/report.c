@@ -3,12 +3,14 @@
  *
  * The same rule at the same place is reported once, and counted. Places differ
  * by backtraces, so that a library that posts for many callers is not silent
- * after the first. Frames are given as file and offset, as addr2line(1) takes
- * them, with the function's name where that is known; those of this library
- * come first and are left out.
+ * after the first. Frames are given as source and line where there is debug
+ * information (lines.c), else as file and offset, as addr2line(1) takes them; with
+ * the function's name where that is known. Those of this library come first and
+ * are left out, as are what the program calls in headers, and what calls main().
  */
 #include "check_internal.h"
 
+#include "base/bytes.h"
 #include "base/fd_high.h"
 #include "base/hash64.h"
 #include "base/json.h"
@@ -103,8 +105,19 @@ static const struct {
 	},
 };
 
+/* Of a place: where a function was, and its name. A line of the program has
+ * several where functions are inlined. */
 struct frame {
 	char text[300];
+};
+
+#define PLACE_FRAMES (2 * CHECK_FRAMES)
+#define SOURCE_MOST 220 /* letters of a path, the last ones */
+
+struct place {
+	uint32_t stack; /* 0: none */
+	unsigned n;
+	struct frame frame[PLACE_FRAMES];
 };
 
 static struct {
@@ -116,10 +129,13 @@ static struct {
 	const char *json;
 	int fd;
 	int exit_status;
-	/* Of the place at hand: a thread may have little stack. */
-	struct frame frame[CHECK_FRAMES];
-	char program[PATH_MAX];
-} reports = { .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1 };
+} reports = { .lock = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP, .fd = -1 };
+
+/* Under the same lock; a thread may have little stack. */
+#define PLACES 16u /* that are kept, with those of the report at hand */
+static struct place places[PLACES];
+static unsigned next_place;
+static char program[PATH_MAX], asked[32768], answer[32768];
 
 void check_reports_begin(const char *json, int exit_status)
 {
@@ -129,7 +145,10 @@ void check_reports_begin(const char *json, int exit_status)
 
 void check_reports_forked(void)
 {
-	pthread_mutex_init(&reports.lock, NULL);
+	static const pthread_mutex_t unlocked =
+		PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
+
+	reports.lock = unlocked;
 	if (reports.fd >= 0)
 		sys_close(reports.fd);
 	reports.fd = -1;
@@ -153,64 +172,221 @@ static bool is_ours(const char *file)
 	return false;
 }
 
-/* A frame is where it goes on after the call: one byte before that is in the
- * call's own line. */
-static void frame_text(const void *pc, const Dl_info *at, struct frame *f)
-{
-	char name[64];
-	uint64_t offset;
-	int n;
-
-	offset = check_symbol(at->dli_fname, (uintptr_t)at->dli_fbase,
-			      (uintptr_t)pc - 1, name, sizeof(name));
-	n = snprintf(f->text, sizeof(f->text), "%.220s+0x%llx", at->dli_fname,
-		     (unsigned long long)offset);
-	if (!name[0] && at->dli_sname)
-		snprintf(name, sizeof(name), "%s", at->dli_sname);
-	if (name[0] && n > 0)
-		snprintf(f->text + n, sizeof(f->text) - (size_t)n, " (%s)",
-			 name);
-}
+/* An address of a stack, in the line of the call. */
+struct spot {
+	const char *file; /* NULL: not known */
+	const char *symbol; /* that its file exports, or NULL */
+	uint64_t base, pc;
+};
 
 /* Of the program itself dladdr(3) knows what it was called by only. */
-static void name_program(Dl_info *at)
+static const char *file_of(const Dl_info *at)
 {
 	const uintptr_t base = (uintptr_t)at->dli_fbase;
 	ssize_t n;
 
 	if (getauxval(AT_PHDR) - base >= 4096)
-		return;
-	n = readlink("/proc/self/exe", reports.program,
-		     sizeof(reports.program) - 1);
+		return at->dli_fname;
+	n = readlink("/proc/self/exe", program, sizeof(program) - 1);
 	if (n <= 0)
-		return;
-	reports.program[n] = '\0';
-	at->dli_fname = reports.program;
+		return at->dli_fname;
+	program[n] = '\0';
+	return program;
 }
 
-/* Into reports.frame; returns how many. */
-static unsigned frames_of(uint32_t stack)
+static bool is_libc(const struct spot *s)
 {
-	struct frame *const out = reports.frame;
-	void *pc[CHECK_FRAMES];
-	const unsigned n = check_frames(stack, pc);
+	const char *base = s->file ? strrchr(s->file, '/') : NULL;
+
+	return base && !strncmp(base, "/libc.so", 8);
+}
+
+/* Without what the C library calls main(), or a thread, from. */
+static unsigned without_libc(const struct spot *spot, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		if (is_libc(&spot[i]) && spot[i].symbol &&
+		    !strcmp(spot[i].symbol, "__libc_start_main"))
+			n = i;
+	while (n > 1 && is_libc(&spot[n - 1]))
+		n--;
+	return n;
+}
+
+static unsigned spots_of(uint32_t stack, struct spot spot[CHECK_FRAMES])
+{
+	void *frame[CHECK_FRAMES];
+	const unsigned n = check_frames(stack, frame);
 	unsigned k = 0;
 
 	for (unsigned i = 0; i < n; i++) {
+		/* It is where it goes on after the call. */
+		const uintptr_t pc = (uintptr_t)frame[i] - 1;
 		Dl_info at;
 
-		if (!dladdr((void *)((uintptr_t)pc[i] - 1), &at) ||
-		    !at.dli_fname) {
-			snprintf(out[k++].text, sizeof(out[0].text), "%p",
-				 pc[i]);
+		if (!dladdr((const void *)pc, &at) || !at.dli_fname) {
+			spot[k++] = (struct spot){ .pc = pc };
 			continue;
 		}
 		if (!k && is_ours(at.dli_fname))
 			continue;
-		name_program(&at);
-		frame_text(pc[i], &at, &out[k++]);
+		spot[k++] = (struct spot){
+			.file = file_of(&at),
+			.symbol = at.dli_sname,
+			.base = (uintptr_t)at.dli_fbase,
+			.pc = pc,
+		};
 	}
-	return k;
+	return without_libc(spot, k);
+}
+
+/* What is known without debug information. */
+static void frame_text(const struct spot *s, struct frame *f)
+{
+	char name[64];
+	uint64_t offset;
+	int n;
+
+	if (!s->file) {
+		snprintf(f->text, sizeof(f->text), "0x%llx",
+			 (unsigned long long)s->pc + 1);
+		return;
+	}
+	offset = check_symbol(s->file, s->base, s->pc, name, sizeof(name));
+	n = snprintf(f->text, sizeof(f->text), "%.220s+0x%llx", s->file,
+		     (unsigned long long)offset);
+	if (!name[0] && s->symbol)
+		snprintf(name, sizeof(name), "%s", s->symbol);
+	if (name[0] && n > 0)
+		snprintf(f->text + n, sizeof(f->text) - (size_t)n, " (%s)",
+			 name);
+}
+
+/* Whether a line is of what a program calls, which headers have as functions
+ * that are inlined: it says nothing of the program. */
+static bool is_of_verbs(const char *source, size_t len)
+{
+	static const char *const headers[] = { "/infiniband/verbs.h",
+					       "/rdma/rdma_verbs.h" };
+
+	for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++) {
+		const size_t n = strlen(headers[i]);
+
+		if (len > n && !strncmp(source + len - n, headers[i], n))
+			return true;
+	}
+	return false;
+}
+
+/* The frames of spot i of the question, by the answer's lines, from *line on:
+ * "i<tab>FUNCTION<tab>SOURCE:LINE". */
+static void add_frames(struct place *p, const struct spot *s, unsigned i,
+		       const char **line)
+{
+	bool known = false;
+
+	for (; **line >= '0' && **line <= '9' && strtoul(*line, NULL, 10) == i;
+	     *line += strcspn(*line, "\n") + 1) {
+		const char *name = *line + strcspn(*line, "\t\n");
+		const char *source;
+		size_t name_len, len;
+
+		name += *name == '\t';
+		name_len = strcspn(name, "\t\n");
+		source = name + name_len + (name[name_len] == '\t');
+		len = strcspn(source, "\n");
+		if (!len)
+			continue;
+		known = true;
+		if ((!p->n && is_of_verbs(source, strcspn(source, ":\n"))) ||
+		    p->n == PLACE_FRAMES)
+			continue;
+		if (len > SOURCE_MOST) {
+			source += len - SOURCE_MOST;
+			len = SOURCE_MOST;
+		}
+		snprintf(p->frame[p->n++].text, sizeof(p->frame[0].text),
+			 name_len ? "%.*s (%.*s)" : "%.*s", (int)len, source,
+			 (int)min_u64(name_len, 64), name);
+	}
+	if (!known && p->n < PLACE_FRAMES)
+		frame_text(s, &p->frame[p->n++]);
+}
+
+/* Finds out all that is not known of n places, by one question. */
+static void fill_places(struct place *const *p, size_t n)
+{
+	struct spot spot[CHECK_FRAMES];
+	const char *line = answer;
+	unsigned total = 0, nspots;
+	size_t len = 0;
+
+	asked[0] = answer[0] = '\0';
+	for (size_t i = 0; i < n; i++) {
+		nspots = spots_of(p[i]->stack, spot);
+		for (unsigned k = 0; k < nspots && len < sizeof(asked); k++)
+			len += (size_t)snprintf(
+				asked + len, sizeof(asked) - len,
+				"%llx %llx %s\n",
+				(unsigned long long)spot[k].base,
+				(unsigned long long)spot[k].pc,
+				spot[k].file && !strchr(spot[k].file, '\n') ?
+					spot[k].file :
+					"/");
+	}
+	if (!len || len >= sizeof(asked) ||
+	    !check_lines(asked, answer, sizeof(answer)))
+		answer[0] = '\0';
+	for (size_t i = 0; i < n; i++) {
+		nspots = spots_of(p[i]->stack, spot);
+		for (unsigned k = 0; k < nspots; k++)
+			add_frames(p[i], &spot[k], total++, &line);
+	}
+}
+
+static struct place *find_place(uint32_t stack)
+{
+	for (unsigned i = 0; i < PLACES; i++)
+		if (places[i].stack == stack)
+			return &places[i];
+	return NULL;
+}
+
+/* The oldest that is none of these. */
+static struct place *unused_place(const struct place *const *used, size_t n)
+{
+	struct place *p;
+	bool is_used;
+
+	do {
+		p = &places[next_place++ % PLACES];
+		is_used = false;
+		for (size_t i = 0; i < n; i++)
+			is_used |= used[i] == p;
+	} while (is_used);
+	return p;
+}
+
+/* Where the sides of a report were, which are then in found. */
+static void find_places(const struct check_side *side, size_t n,
+			const struct place *found[CHECK_SIDES])
+{
+	static const struct place nowhere;
+	struct place *new[CHECK_SIDES];
+	size_t nnew = 0;
+
+	for (size_t i = 0; i < n; i++)
+		found[i] = side[i].stack ? find_place(side[i].stack) : &nowhere;
+	for (size_t i = 0; i < n; i++) {
+		if (!found[i])
+			found[i] = find_place(side[i].stack);
+		if (found[i])
+			continue;
+		found[i] = new[nnew++] = unused_place(found, n);
+		*new[nnew - 1] = (struct place){ .stack = side[i].stack };
+	}
+	if (nnew)
+		fill_places(new, nnew);
 }
 
 /* ---- JSON -------------------------------------------------------------- */
@@ -233,7 +409,8 @@ static void json_open(void)
 }
 
 static void json_write(enum check_rule rule, uint32_t qpn, const char *text,
-		       const struct check_side *side, size_t nsides)
+		       const struct check_side *side,
+		       const struct place *const *place, size_t nsides)
 {
 	struct json j = { 0 };
 	char *line = NULL;
@@ -254,13 +431,11 @@ static void json_write(enum check_rule rule, uint32_t qpn, const char *text,
 	json_string(&j, "fix", rules[rule].fix);
 	json_begin(&j, "places", '[');
 	for (size_t i = 0; i < nsides; i++) {
-		const unsigned n = frames_of(side[i].stack);
-
 		json_begin(&j, NULL, '{');
 		json_string(&j, "what", side[i].what);
 		json_begin(&j, "frames", '[');
-		for (unsigned k = 0; k < n; k++)
-			json_string(&j, NULL, reports.frame[k].text);
+		for (unsigned k = 0; k < place[i]->n; k++)
+			json_string(&j, NULL, place[i]->frame[k].text);
 		json_end(&j, ']');
 		json_end(&j, '}');
 	}
@@ -288,10 +463,17 @@ static bool is_new(uint64_t callsite)
 	return true;
 }
 
+static void say_frames(const char *indent, const struct place *p)
+{
+	for (unsigned k = 0; k < p->n; k++)
+		say("%s  #%u %s", indent, k, p->frame[k].text);
+}
+
 void check_report(enum check_rule rule, uint32_t qpn,
 		  const struct check_side *side, size_t nsides, const char *fmt,
 		  ...)
 {
+	const struct place *place[CHECK_SIDES];
 	const int saved = errno;
 	uint64_t callsite = hash64(rule + HASH64_STEP);
 	char text[600];
@@ -306,36 +488,32 @@ void check_report(enum check_rule rule, uint32_t qpn,
 	pthread_mutex_lock(&reports.lock);
 	reports.count++;
 	if (is_new(callsite)) {
+		find_places(side, nsides, place);
 		say("check: %s: %s", rules[rule].name, text);
 		for (size_t i = 0; i < nsides; i++) {
-			const unsigned n = frames_of(side[i].stack);
-
 			say("check:   %s%s", side[i].what,
-			    n ? " at" : ": not known where");
-			for (unsigned k = 0; k < n; k++)
-				say("check:     #%u %s", k,
-				    reports.frame[k].text);
+			    place[i]->n ? " at" : ": not known where");
+			say_frames("check:   ", place[i]);
 		}
 		say("check:   fix: %s", rules[rule].fix);
-		json_write(rule, qpn, text, side, nsides);
+		json_write(rule, qpn, text, side, place, nsides);
 	}
 	pthread_mutex_unlock(&reports.lock);
 	errno = saved;
 }
 
-void check_say_callsite(const char *what, uint32_t callsite)
+void check_say_places(const struct check_side *side, size_t nsides)
 {
+	const struct place *place[CHECK_SIDES];
 	const int saved = errno;
-	unsigned n;
 
-	if (!callsite)
-		return;
 	pthread_mutex_lock(&reports.lock);
-	n = frames_of(callsite);
-	if (n)
-		say("  %s at", what);
-	for (unsigned k = 0; k < n; k++)
-		say("    #%u %s", k, reports.frame[k].text);
+	find_places(side, nsides, place);
+	for (size_t i = 0; i < nsides; i++) {
+		if (place[i]->n)
+			say("  %s at", side[i].what);
+		say_frames("  ", place[i]);
+	}
 	pthread_mutex_unlock(&reports.lock);
 	errno = saved;
 }
@@ -351,10 +529,23 @@ void check_leaked(const char *call, const char *object, uint32_t made)
 		     object);
 }
 
+/* What another thread is about to say is not to be lost. It may be this thread,
+ * in a signal handler that calls exit(3). */
+static void await_report(void)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += CHECK_LINES_S + 1;
+	if (!pthread_mutex_clocklock(&reports.lock, CLOCK_MONOTONIC, &until))
+		pthread_mutex_unlock(&reports.lock);
+}
+
 void check_exit(void)
 {
 	char again[80] = "";
 
+	await_report();
 	if (!reports.count)
 		return;
 	if (reports.count > reports.ncallsites)

@@ -31,9 +31,13 @@ say_callsites(struct qp *core, const struct ibv_wc *wc)
 
 	if (!qp->posted || wc->opcode & IBV_WC_RECV || w->wr_id != wc->wr_id)
 		return;
-	check_say_callsite("it was posted",
-			   qp->posted[(sq->head - 1) & (sq->depth - 1)]);
-	check_say_callsite("the queue pair was created", qp->made);
+	check_say_places(
+		(const struct check_side[]){
+			{ "it was posted",
+			  qp->posted[(sq->head - 1) & (sq->depth - 1)] },
+			{ "the queue pair was created", qp->made },
+		},
+		2);
 }
 
 /* The same where somebody wants to hear of it. */

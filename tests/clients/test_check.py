@@ -40,8 +40,8 @@ def checked(home, tmp_path, mode, *options, check=f"exit={STATUS}", status=0):
 
 
 def function(place):
-    """The innermost frames of a place, as offsets of the program."""
-    return [f for f in place["frames"] if f.startswith(CHECKED)]
+    """The frames of a place that are in the program."""
+    return [f for f in place["frames"] if re.match(rf"{CHECKED}\+0x|/\S+/(checked|peer)\.[ch]:\d+ \(", f)]
 
 
 # Of the own end alone, and so of iWARP, too.

@@ -10,12 +10,20 @@
 
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -324,6 +332,55 @@ static void buffer_in_flight(void)
 	memory[0][SIZE - 1] ^= 1;
 	completion(cq[0]);
 	completion(cq[1]);
+}
+
+static _Atomic int signals;
+
+static void note_signal(int sig)
+{
+	(void)sig;
+	signals++;
+}
+
+/* A finding, of which the program notices nothing. */
+static void unnoticed(void)
+{
+	const int was = dup(0);
+
+	close(was);
+	for (int sig = 1; sig < 32; sig++)
+		signal(sig, note_signal);
+	buffer_in_flight();
+	need(!signals, "a signal", signals);
+	need(waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD, "a child",
+	     EEXIST);
+	need(dup(0) == was, "a descriptor", EEXIST);
+}
+
+/* To start a process would end this one. */
+static void restrict_calls(void)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+			 offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 2),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+			 offsetof(struct seccomp_data, args)),
+		BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+	};
+	const struct sock_fprog prog = { 6, filter };
+
+	need(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+		     !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog),
+	     "seccomp", errno);
+}
+
+static void restricted(void)
+{
+	restrict_calls();
+	buffer_in_flight();
 }
 
 static void buffer_in_flight_extended(void)
@@ -1098,6 +1155,7 @@ static void grh_missing(void)
 static const struct mode {
 	const char *name;
 	void (*run)(void);
+	void (*first)(void); /* before the device is opened */
 	int cq_entries;
 	int extended;
 	enum ibv_mtu mtu; /* of the second QP */
@@ -1108,6 +1166,11 @@ static const struct mode {
 	{ .name = "buffer-in-flight-extended",
 	  .run = buffer_in_flight_extended,
 	  .extended = 1 },
+	{ .name = "unnoticed", .run = unnoticed },
+	{ .name = "restricted", .run = restricted },
+	{ .name = "restricted-first",
+	  .run = buffer_in_flight,
+	  .first = restrict_calls },
 	{ .name = "buffer-unsignalled", .run = buffer_unsignalled },
 	{ .name = "buffer-before-a-receive", .run = buffer_before_a_receive },
 	{ .name = "fine-buffer-polled", .run = fine_buffer_polled },
@@ -1178,6 +1241,8 @@ int main(int argc, char **argv)
 		other_mtu = m->mtu;
 	other_psn = m->psn;
 	other_qpn = m->qpn;
+	if (m->first)
+		m->first();
 	begin();
 	m->run();
 	end();
