@@ -185,7 +185,7 @@ class Cell:
         return text
 
 
-def verdict(page):
+def summary(page):
     """What a reader wants to know first, from the page's lines: of each table how many cases with softhca work."""
     out, title, ours = ["**Does it work with the kernel's drivers?** Of the cases with softhca at one end:", ""], "", []
     counts = {}
@@ -363,4 +363,4 @@ class Report:
         out += ["## Where siw differs", "", "| siw | the RFCs | softhca |", "|---|---|---|"]
         out += [f"| {a} | {b} | {c} |" for a, b, c, _ in SIW_DIFFERS] + [""]
         with open(path, "w") as f:
-            f.write("\n".join(head + verdict(out) + out))
+            f.write("\n".join(head + summary(out) + out))
