@@ -32,10 +32,13 @@ struct link_stats engine_link_stats(const struct engine *e)
 	for (unsigned i = 0; i < e->nlinks; i++) {
 		const struct link_stats *s = &e->link[i]->stats;
 
-		sum.rx_pkts += s->rx_pkts;
-		sum.rx_malformed += s->rx_malformed;
-		sum.rx_bad_icrc += s->rx_bad_icrc;
-		sum.rx_overflow += s->rx_overflow;
+		sum.rx_pkts += __atomic_load_n(&s->rx_pkts, __ATOMIC_RELAXED);
+		sum.rx_malformed +=
+			__atomic_load_n(&s->rx_malformed, __ATOMIC_RELAXED);
+		sum.rx_bad_icrc +=
+			__atomic_load_n(&s->rx_bad_icrc, __ATOMIC_RELAXED);
+		sum.rx_overflow +=
+			__atomic_load_n(&s->rx_overflow, __ATOMIC_RELAXED);
 	}
 	return sum;
 }

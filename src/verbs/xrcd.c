@@ -35,8 +35,8 @@ struct shca_domain {
 	unsigned refs; /* handles, SRQs and QPs */
 	struct shca_device *dev;
 	int fd; /* keeps the inode and its lock; -1: of no inode */
-	dev_t st_dev;
-	ino_t st_ino;
+	_Atomic dev_t st_dev; /* both are read without the lock */
+	_Atomic ino_t st_ino;
 
 	pthread_rwlock_t numbers; /* of srq */
 	struct shca_srq *srq[BUCKETS];
