@@ -243,6 +243,15 @@ int cm_connect(struct cm *cm, struct cm_conn **conn, uint64_t service_id,
 	       const void *data, size_t len, void *user, uint64_t now_ns);
 
 /*
+ * Of a REQ that has just been sent: there is another way to the peer. So it is
+ * given up as soon as the network reports that nobody is there, and the first
+ * repetitions, which a peer that takes its time answers by MRA, come soon.
+ */
+void cm_hurry(struct cm *cm, struct cm_conn *conn, uint64_t now_ns);
+/* Whether the peer has answered that REQ by anything. */
+bool cm_heard(const struct cm_conn *conn);
+
+/*
  * Steps of a connection, each with the states in which it can happen and the
  * message that it sends. 0; -EINVAL in another state, or for too much private
  * data.

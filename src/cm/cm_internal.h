@@ -16,6 +16,7 @@
 #define CM_LINGER_NS UINT64_C(10000000000) /* answering late duplicates */
 #define CM_LINGER_MAX 4096
 #define CM_REFUSED_RETRY 14 /* 67 ms, to begin with */
+#define CM_HURRIED_RETRY 13 /* 34 ms */
 #define CM_SWEEP_NS UINT64_C(10000000)
 #define CM_DEAD_NS UINT64_C(10000000000) /* no grace for the next request */
 #define CM_MRA_TIMEOUT 20 /* what we ask for with MRA: 4.3 s, */
@@ -44,6 +45,7 @@ struct cm_conn {
 	bool sidr;
 	bool closed; /* the user has let go of it */
 	bool mra; /* we have sent one */
+	bool hurried; /* cm_hurry() */
 	bool quiet; /* TIMEWAIT just to answer duplicates: no event at its end
 		     */
 	struct roce_path path;

@@ -7,7 +7,8 @@
  * A message that wants an answer is repeated, each time after twice as long.
  * Where the network reports that nobody is at its destination, it is repeated
  * at a short interval for a moment, in case the peer is just starting, and then
- * given up, with all others for that destination.
+ * given up, with all others for that destination; one that is in a hurry is
+ * given up at once.
  */
 #include "cm_internal.h"
 
@@ -175,6 +176,19 @@ void cm_conn_ask(struct cm *cm, struct cm_conn *c, struct mad *m,
 		hasten_retry(cm, c, now_ns);
 }
 
+void cm_hurry(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
+{
+	c->hurried = true;
+	c->patience_ns =
+		min_u64(cm_timeout_ns(CM_HURRIED_RETRY), c->patience_ns);
+	cm_conn_timer(cm, c, now_ns + c->patience_ns);
+}
+
+bool cm_heard(const struct cm_conn *c)
+{
+	return c->state != CM_REQ_SENT;
+}
+
 bool cm_conn_again(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 {
 	if (c->retries >= c->max_retries ||
@@ -193,8 +207,12 @@ bool cm_conn_again(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 
 static void peer_refused(struct cm *cm, struct cm_conn *c, uint64_t now_ns)
 {
-	if (is_dead(cm, c, now_ns) ||
-	    (c->refused_ns && now_ns - c->refused_ns >= CM_REFUSED_NS)) {
+	if (c->hurried) {
+		/* Of others this says no more than usual. */
+		c->retries = c->max_retries;
+		cm_conn_timer(cm, c, now_ns);
+	} else if (is_dead(cm, c, now_ns) ||
+		   (c->refused_ns && now_ns - c->refused_ns >= CM_REFUSED_NS)) {
 		cm->dead_gid = c->path.dgid;
 		cm->dead_ns = now_ns;
 		c->retries = c->max_retries;

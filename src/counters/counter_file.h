@@ -17,6 +17,8 @@
 
 /* How the file's name begins. Who has it open for adding has a shared flock(2). */
 #define COUNTER_FILE_NAME "counters-"
+/* What --sockets knows of other hosts, beside it: rspreload/silent.c. */
+#define SILENT_FILE_NAME "silent-"
 #define COUNTER_FILE_AGE_MS 10 /* how old a value may be that is shown */
 #define COUNTER_FILE_DEVICES                                                   \
 	64 /* softhca0 to softhca63; others are not counted */

@@ -182,8 +182,10 @@ static void remove_old_counters(int home)
 	fd = sys_openat(home, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	d = fd < 0 ? NULL : fdopendir(fd);
 	while (d && (e = readdir(d)))
-		if (!strncmp(e->d_name, COUNTER_FILE_NAME,
-			     strlen(COUNTER_FILE_NAME)) &&
+		if ((!strncmp(e->d_name, COUNTER_FILE_NAME,
+			      strlen(COUNTER_FILE_NAME)) ||
+		     !strncmp(e->d_name, SILENT_FILE_NAME,
+			      strlen(SILENT_FILE_NAME))) &&
 		    tree_is_unused(home, e->d_name))
 			unlinkat(home, e->d_name, 0);
 	if (d)

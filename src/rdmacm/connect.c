@@ -145,6 +145,8 @@ static int connect_conn(struct cma_id *id, const struct rdma_conn_param *param)
 		&id->path, &id->local, data, sizeof(data), id, clock_ns());
 	if (!err)
 		cma_connects(id);
+	if (!err && id->shares_port)
+		cm_hurry(cm, id->conn, clock_ns());
 	cma_unlock();
 	return err;
 }

@@ -337,6 +337,21 @@ static int set_id_option(struct cma_id *id, int name, const void *val,
 	}
 }
 
+/* Of this host nobody has to report that it is there. */
+static int get_heard(struct cma_id *id, void *val, size_t len)
+{
+	int heard = netdev_ifindex(&id->path.dgid) != 0;
+
+	if (len != sizeof(heard) || !val)
+		return wrong_size(len, sizeof(heard));
+	cma_lock();
+	if (id->conn && cm_heard(id->conn))
+		heard = 1;
+	cma_unlock();
+	memcpy(val, &heard, sizeof(heard));
+	return 0;
+}
+
 int rdma_set_option(struct rdma_cm_id *ib, int level, int optname, void *optval,
 		    size_t optlen)
 {
@@ -345,7 +360,9 @@ int rdma_set_option(struct rdma_cm_id *ib, int level, int optname, void *optval,
 
 	if (engine_dead(cma_engine()))
 		return cma_ret(-EIO);
-	if (level == RDMA_OPTION_ID) {
+	if (level == RDMA_OPTION_ID && optname == RDMA_OPTION_ID_HEARD) {
+		err = get_heard(id, optval, optlen);
+	} else if (level == RDMA_OPTION_ID) {
 		cma_lock();
 		err = set_id_option(id, optname, optval, optlen);
 		cma_unlock();

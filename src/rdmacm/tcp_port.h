@@ -14,4 +14,12 @@
 
 #define RDMA_OPTION_ID_TCP_PORT 0x5ca0
 
+/*
+ * The service can be reached by that socket, too, so by RoCE a connection of
+ * such an identifier is given up at once where the peer's host reports that
+ * nobody receives RoCE. Where nobody reports anything, this asks: the int is set
+ * to whether the peer has answered by anything yet, or is on this host.
+ */
+#define RDMA_OPTION_ID_HEARD 0x5ca1
+
 #endif

@@ -6,6 +6,7 @@
  * What is not supported is ENOTSUP, as with rdma-core.
  */
 #include "base/bytes.h"
+#include "rdmacm/tcp_port.h"
 #include "rsock_internal.h"
 #include "rsockets/wake.h"
 
@@ -460,6 +461,17 @@ static int get_wake(struct rsock *rs, void *val, socklen_t *len)
 	return 0;
 }
 
+static int get_heard(struct rsock *rs, void *val, socklen_t *len)
+{
+	int heard = 0;
+
+	if (rs->type == SOCK_STREAM && rs->s.id &&
+	    rdma_set_option(rs->s.id, RDMA_OPTION_ID, RDMA_OPTION_ID_HEARD,
+			    &heard, sizeof(heard)))
+		return rsock_errno();
+	return put_int(val, len, heard);
+}
+
 static int get_rdma(struct rsock *rs, int name, void *val, socklen_t *len)
 {
 	switch (name) {
@@ -477,6 +489,8 @@ static int get_rdma(struct rsock *rs, int name, void *val, socklen_t *len)
 	case RSOCK_IWARP:
 		return put_int(val, len,
 			       rs->type == SOCK_STREAM && rs->s.plain);
+	case RSOCK_HEARD:
+		return get_heard(rs, val, len);
 	case RSOCK_WAKE:
 		return get_wake(rs, val, len);
 	}

@@ -22,7 +22,7 @@
  *
  * All of it stands on the public functions of <rdma/rdma_cma.h> and
  * <infiniband/verbs.h>: nothing in here includes a header of src/rdmacm, but
- * tcp_port.h, the number of an option. Of libsofthca it uses os/handlers.h
+ * tcp_port.h, the numbers of two options. Of libsofthca it uses os/handlers.h
  * alone, which knows the handlers that are the program's.
  *
  * Locks, in this order: slock (one sender at a time; owns the write position in

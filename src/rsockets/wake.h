@@ -22,6 +22,12 @@
 #define RSOCK_IWARP 0x5ca3
 
 /*
+ * rgetsockopt() with an int: whether a peer to which the stream connects has
+ * answered by anything yet, or is on this host.
+ */
+#define RSOCK_HEARD 0x5ca4
+
+/*
  * rgetsockopt() with a struct rsock_wake: revents reports which of events (and
  * of POLLERR and POLLHUP) are true now. If none is, the descriptors in fds that
  * are not -1 become readable when that may have changed; ask again then, with

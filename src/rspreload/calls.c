@@ -3,6 +3,7 @@
  *
  * Each goes to the rsocket if there is one, else to libc.
  */
+#include "base/bytes.h"
 #include "rsockets/wake.h"
 #include "rspreload/rspreload.h"
 
@@ -302,6 +303,11 @@ static int connect_stream(struct rsp_fd *f, int fd)
 	uint64_t until, limit;
 	int ret;
 
+	if (rsp_goes_by_tcp(f)) {
+		rsp_say_way("the connection to", dst, -1, ETIMEDOUT);
+		fall_back(f, fd);
+		return real->connect(fd, dst, f->dst_len);
+	}
 	ret = begin_rconnect(f, fd);
 	rsp_set_deadline(f);
 	if (!ret) {
@@ -313,7 +319,7 @@ static int connect_stream(struct rsp_fd *f, int fd)
 			errno = EINPROGRESS;
 			return -1;
 		}
-		until = f->deadline_ns + 1000000000u;
+		until = max_u64(f->deadline_ns, f->most_ns) + 1000000000u;
 		limit = time_limit(f, SO_SNDTIMEO);
 		if (limit && limit < until)
 			until = limit;

@@ -24,7 +24,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CONNECT_MS 3000
+/* As long as RFC 8305 would wait, and longer for who is there. */
+#define CONNECT_MS 200
+#define CONNECT_HEARD_MS 3000
 /*
  * By iWARP whatever has the derived port may be silent, or a firewall
  * that passes the program's port alone.
@@ -120,19 +122,48 @@ static void set_silent(const struct rsp_fd *f, bool is)
 	pthread_mutex_unlock(&mutex);
 }
 
-void rsp_set_deadline(struct rsp_fd *f)
+static bool iwarp_first(void)
 {
 	const enum iwarp iwarp = config_get()->iwarp;
+
+	return iwarp == IWARP_ONLY || iwarp == IWARP_FIRST;
+}
+
+bool rsp_goes_by_tcp(const struct rsp_fd *f)
+{
+	return !iwarp_first() && env_number("RS_CONNECT_TIMEOUT") <= 0 &&
+	       rsp_host_silent(&f->dst);
+}
+
+void rsp_set_deadline(struct rsp_fd *f)
+{
 	int ms = env_number("RS_CONNECT_TIMEOUT");
 
 	f->hasty = ms <= 0 && was_silent(f);
-	if (f->hasty)
+	f->most_ns = 0;
+	if (f->hasty) {
 		ms = CONNECT_AGAIN_MS;
-	else if (ms <= 0)
-		ms = iwarp == IWARP_ONLY || iwarp == IWARP_FIRST ?
-			     CONNECT_IWARP_MS :
-			     CONNECT_MS;
+	} else if (ms <= 0 && !iwarp_first()) {
+		ms = CONNECT_MS;
+		f->most_ns = rsp_now_ns() + CONNECT_HEARD_MS * 1000000ull;
+	} else if (ms <= 0) {
+		ms = CONNECT_IWARP_MS;
+	}
 	f->deadline_ns = rsp_now_ns() + (uint64_t)ms * 1000000u;
+}
+
+/* Under f's lock, at its deadline: whoever has answered gets more time. */
+static bool more_time(struct rsp_fd *f)
+{
+	socklen_t len = sizeof(int);
+	int heard = 0;
+
+	if (!f->most_ns ||
+	    rgetsockopt(f->rfd, SOL_RDMA, RSOCK_HEARD, &heard, &len) || !heard)
+		return false;
+	f->deadline_ns = f->most_ns;
+	f->most_ns = 0;
+	return true;
 }
 
 void rsp_enter(void)
@@ -365,7 +396,8 @@ static int connect_error(struct rsp_fd *f)
 		return err ? err : p.revents & POLLERR ? ECONNREFUSED : 0;
 	if (n < 0)
 		return errno;
-	return rsp_now_ns() < f->deadline_ns ? EINPROGRESS : ETIMEDOUT;
+	return rsp_now_ns() < f->deadline_ns || more_time(f) ? EINPROGRESS :
+							       ETIMEDOUT;
 }
 
 enum rsp_state rsp_settle(struct rsp_fd *f, int fd)
@@ -387,7 +419,11 @@ enum rsp_state rsp_settle(struct rsp_fd *f, int fd)
 			rsp_say_way("the connection to",
 				    (struct sockaddr *)&f->dst, f->rfd, 0);
 		} else if (err != EINPROGRESS) {
-			set_silent(f, err == ETIMEDOUT);
+			/* Nobody there has answered at all, or one service. */
+			if (err == ETIMEDOUT && f->most_ns)
+				rsp_host_is_silent(&f->dst);
+			else
+				set_silent(f, err == ETIMEDOUT);
 			rsp_say_way("the connection to",
 				    (struct sockaddr *)&f->dst, -1, err);
 			rsp_fall_back(f, fd);

@@ -136,7 +136,8 @@ struct rsp_fd {
 	_Atomic enum rsp_use used; /* the connection, by the program */
 	bool lost; /* it is the parent's, and fails in this child */
 	int heir; /* of a listener: an eventfd to claim it by; or -1 */
-	uint64_t deadline_ns; /* of RSP_CONNECTING */
+	_Atomic uint64_t deadline_ns; /* of RSP_CONNECTING */
+	uint64_t most_ns; /* what that becomes if the peer is heard, or 0 */
 	bool hasty; /* it is short, since nobody has answered there lately */
 	struct rsp_reg *regs; /* in epoll instances */
 };
@@ -207,6 +208,14 @@ struct rsp_fd *rsp_data(int fd);
 uint64_t rsp_now_ns(void);
 /* How long RDMA may try to connect to f's dst, from now on. */
 void rsp_set_deadline(struct rsp_fd *f);
+/* Whether it need not try, since nobody there has answered lately. */
+bool rsp_goes_by_tcp(const struct rsp_fd *f);
+
+/* silent.c */
+
+/* Whether a process of this user has found nobody at that host within a minute. */
+bool rsp_host_silent(const struct sockaddr_storage *dst);
+void rsp_host_is_silent(const struct sockaddr_storage *dst);
 
 /* wait.c */
 

@@ -566,3 +566,119 @@ def test_sockets(home, case, way):
            "self": {"RS_CONNECT_TIMEOUT": "500"}, "emfile": {"RS_CONNECT_TIMEOUT": "30000"},
            "connecting": {"RS_CONNECT_TIMEOUT": "30000"}}
     rig.Side(home).run([PYTHON, SITUATIONS, case], ["--sockets", *way.split()], env=env.get(case))
+
+
+# How long connect(2) takes; by what, says --explain.
+TIMED = """
+import socket, time
+t = time.monotonic()
+s = socket.create_connection(('{host}', {port}))
+print('took %.3f' % (time.monotonic() - t))
+s.sendall(b'x')
+print(s.recv(9))
+"""
+ANSWERS = """
+import socket, time
+ls = socket.create_server(('', {port}))
+while True:
+    time.sleep({late})
+    s, _ = ls.accept()
+    s.sendall(s.recv(9))
+    s.close()
+"""
+
+
+@contextlib.contextmanager
+def answering(place, port, late=0, alone=False):
+    options = [] if alone else ["--sockets", "--explain"]
+    server = Proc(place.server, [PYTHON, "-c", ANSWERS.format(port=port, late=late)], options, alone=alone)
+    try:
+        server.wait_listening(port)
+        yield server
+    finally:
+        server.kill()
+
+
+@contextlib.contextmanager
+def dropped(place):
+    """A firewall of the server's host drops what comes by UDP for port 4791."""
+    need("nft")
+    rules = ("table inet softhca_test { chain c { type filter hook input priority 0; udp dport 4791 drop; }; }")
+    subprocess.run([*place.server.prefix, "nft", rules], check=True, timeout=rig.LIMIT)
+    try:
+        yield
+    finally:
+        subprocess.run([*place.server.prefix, "nft", "delete table inet softhca_test"], check=True, timeout=rig.LIMIT)
+
+
+def connect_time(place, port, rundir, way, env=None):
+    """In seconds, of a new process."""
+    out = place.client.run([PYTHON, "-c", TIMED.format(host=place.host, port=port)], ["--sockets", "--explain"],
+                           env={"SOFTHCA_RUNDIR": rundir, **(env or {})})
+    assert re.search(rf"--sockets: the connection to \S+ port {port} goes by {way}$", out, re.M) and "b'x'" in out, out
+    return float(re.search(r"^took (\S+)$", out, re.M)[1])
+
+
+TIMED_OUT = r"TCP \(RDMA: Connection timed out\)"
+
+
+def test_dropped(placements, rundir):
+    """Where UDP 4791 is dropped, one process waits for a moment, and others of this user not at all: nor do those that
+    connect to another port."""
+    place, port = placements("netns"), free_port()
+    with dropped(place), answering(place, port):
+        assert connect_time(place, port, rundir, TIMED_OUT) > 0.19
+        assert min(connect_time(place, port, rundir, TIMED_OUT) for _ in range(3)) < 0.1
+        other = free_port()
+        with answering(place, other, alone=True):
+            assert min(connect_time(place, other, rundir, TIMED_OUT) for _ in range(3)) < 0.1
+
+
+def silent_file(rundir):
+    return next(os.path.join(d, n) for d, _, names in os.walk(rundir) for n in names if n.startswith("silent-"))
+
+
+@pytest.mark.parametrize("what", ["noise", "zeros", "short", "long", "other", "link", "fifo", "writable"])
+def test_dropped_hostile(placements, rundir, what):
+    """What others have put where the answer is kept is not believed."""
+    place, port = placements("netns"), free_port()
+    with dropped(place), answering(place, port):
+        connect_time(place, port, rundir, TIMED_OUT)
+        path = silent_file(rundir)
+        with open(path, "rb") as f:
+            good = f.read()
+        if what in ("link", "fifo"):
+            os.rename(path, f"{path}.away")
+            (os.mkfifo(path) if what == "fifo" else os.symlink(f"{path}.away", path))
+        elif what == "writable":
+            os.chmod(path, 0o666)
+        else:
+            with open(path, "wb") as f:
+                # Of an entry: until when, the address, the scope, the sum.
+                f.write({"noise": os.urandom(3072), "zeros": bytes(3072), "short": good[:20], "long": good * 999,
+                         "other": (2**63).to_bytes(8, "little") + good[8:]}[what])
+        if what == "long":
+            assert min(connect_time(place, port, rundir, TIMED_OUT) for _ in range(3)) < 0.1
+        else:
+            assert connect_time(place, port, rundir, TIMED_OUT) > 0.19
+
+
+def test_no_softhca_there(placements, rundir):
+    """A host without softhca says so, and is believed at once."""
+    place, port = placements("netns"), free_port()
+    with answering(place, port, alone=True):
+        assert min(connect_time(place, port, rundir, r"TCP \(RDMA: .*\)") for _ in range(3)) < 0.1
+
+
+def test_late_accept(placements, rundir):
+    """A server that takes its time has answered by then that it is there."""
+    place, port = placements("netns"), free_port()
+    with answering(place, port, late=0.7):
+        assert 0.3 < connect_time(place, port, rundir, "RDMA") < 3
+
+
+def test_time_given(placements, rundir):
+    """RS_CONNECT_TIMEOUT is that time, whoever is silent."""
+    place, port = placements("netns"), free_port()
+    with dropped(place), answering(place, port):
+        assert all(connect_time(place, port, rundir, TIMED_OUT, {"RS_CONNECT_TIMEOUT": "500"}) > 0.49 for _ in range(2))

@@ -119,6 +119,40 @@ static void refusing_host(void **unused)
 	finish(net);
 }
 
+/* A request in a hurry is given up at the first refusal, and another one that is
+ * not goes on; a peer that takes its time is heard soon. */
+static void hurried(void **unused)
+{
+	struct cm_net *net = setup();
+	struct cm_conn *a = dial(net, &an_end, NULL, 0), *other;
+
+	(void)unused;
+	cm_hurry(A->cm, a, net->now);
+	net->drop = refuse_all;
+	refusals = 1000;
+	cm_net_run(net, 1000);
+	expect(A, CM_EV_UNREACHABLE, -ETIMEDOUT);
+	assert_int_equal(SENT(A, REQ), 1);
+	cm_close(A->cm, a, net->now);
+	other = dial(net, &an_end, NULL, 0);
+	cm_net_run(net, SEC / 4);
+	assert_int_equal(A->count[CM_EV_UNREACHABLE], 1);
+	cm_close(A->cm, other, net->now);
+	net->now += 60 * SEC;
+
+	net->drop = NULL;
+	a = dial(net, &an_end, NULL, 0);
+	cm_hurry(A->cm, a, net->now);
+	assert_false(cm_heard(a));
+	cm_net_run(net, SEC / 10);
+	assert_int_equal(B->count[CM_EV_REQ], 1);
+	assert_true(cm_heard(a));
+	assert_int_equal(SENT(B, MRA), 1);
+	cm_close(A->cm, a, net->now);
+	cm_close(B->cm, B->ev.conn, net->now);
+	finish(net);
+}
+
 /* What somebody else says about a message that he has not seen, or about one
  * that was answered, changes nothing. */
 static void forged_refusal(void **unused)
@@ -368,6 +402,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(silent_host),
 		cmocka_unit_test(refusing_host),
+		cmocka_unit_test(hurried),
 		cmocka_unit_test(forged_refusal),
 		cmocka_unit_test(give_up),
 		cmocka_unit_test(slow_user),
