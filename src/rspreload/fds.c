@@ -158,8 +158,12 @@ static bool more_time(struct rsp_fd *f)
 	socklen_t len = sizeof(int);
 	int heard = 0;
 
-	if (!f->most_ns ||
-	    rgetsockopt(f->rfd, SOL_RDMA, RSOCK_HEARD, &heard, &len) || !heard)
+	if (!f->most_ns)
+		return false;
+	rsp_enter();
+	rgetsockopt(f->rfd, SOL_RDMA, RSOCK_HEARD, &heard, &len);
+	rsp_leave();
+	if (!heard)
 		return false;
 	f->deadline_ns = f->most_ns;
 	f->most_ns = 0;
@@ -403,6 +407,7 @@ static int connect_error(struct rsp_fd *f)
 enum rsp_state rsp_settle(struct rsp_fd *f, int fd)
 {
 	int err, flags;
+	bool late;
 
 	if (f->state != RSP_CONNECTING)
 		return f->state;
@@ -419,11 +424,14 @@ enum rsp_state rsp_settle(struct rsp_fd *f, int fd)
 			rsp_say_way("the connection to",
 				    (struct sockaddr *)&f->dst, f->rfd, 0);
 		} else if (err != EINPROGRESS) {
-			/* Nobody there has answered at all, or one service. */
-			if (err == ETIMEDOUT && f->most_ns)
+			/* Nobody there has answered at all, or one service;
+			 * a report that nobody is there came in time. */
+			late = err == ETIMEDOUT &&
+			       rsp_now_ns() >= f->deadline_ns;
+			if (late && f->most_ns)
 				rsp_host_is_silent(&f->dst);
 			else
-				set_silent(f, err == ETIMEDOUT);
+				set_silent(f, late);
 			rsp_say_way("the connection to",
 				    (struct sockaddr *)&f->dst, -1, err);
 			rsp_fall_back(f, fd);
