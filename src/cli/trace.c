@@ -377,26 +377,23 @@ static int print_table(const struct trace_set *t,
 {
 	const struct trace_wr **rows =
 		malloc((t->nwrs + 1u) * sizeof(struct trace_wr *));
-	uint64_t packets = 0, again = 0;
+	struct trace_verdict v;
 	size_t n = 0, shown;
 
-	if (!rows)
+	if (!rows || trace_verdict(t, want, &v)) {
+		free(rows);
 		return -ENOMEM;
-	for (uint32_t i = 0; i < t->nwrs; i++) {
-		const struct trace_wr *w = &t->wr[i];
-
-		if (w->recv || !trace_wants(t, want, w))
-			continue;
-		packets += w->packets;
-		again += w->again;
-		rows[n++] = w;
 	}
+	for (uint32_t i = 0; i < t->nwrs; i++)
+		if (!t->wr[i].recv && trace_wants(t, want, &t->wr[i]))
+			rows[n++] = &t->wr[i];
 	qsort(rows, n, sizeof(*rows), slowest_first);
+	printf("%s\n\n", v.text);
 	print_procs(t);
 	shown = want->rows && want->rows < n ? want->rows : n;
 	printf("\n%zu work requests, %" PRIu64 " packets, %" PRIu64
 	       " of them sent again; the slowest %zu (times in us):\n\n",
-	       n, packets, again, shown);
+	       n, v.packets, v.again, shown);
 	printf("%12s %-8s %-9s %9s %12s %11s %15s %15s %15s %15s %15s %5s\n",
 	       "wr_id", "QP", "opcode", "bytes", "posted at s", "total",
 	       "window", "first..last", "acknowledged", "completed", "polled",

@@ -20,6 +20,15 @@ struct trace_wanted {
 bool trace_wants(const struct trace_set *t, const struct trace_wanted *want,
 		 const struct trace_wr *w);
 
+/* Of the work requests that are wanted, but receives: how many, of how many
+ * packets, and what they tell, in one line. 0 or -ENOMEM. */
+struct trace_verdict {
+	uint64_t requests, packets, again;
+	char text[512];
+};
+int trace_verdict(const struct trace_set *t, const struct trace_wanted *want,
+		  struct trace_verdict *v);
+
 /* Names, for readers. */
 const char *trace_wr_op(const struct trace_wr *w);
 const char *trace_reason_text(enum trace_reason r);

@@ -411,12 +411,18 @@ int trace_html(const struct trace_set *t, FILE *f)
 {
 	static const char place[] = ">DATA<";
 	const char *at = strstr(timeline_html, place) + 1;
+	const struct trace_wanted all = { .qp = TRACE_NOTHING };
 	struct page p = { .t = t, .f = f };
 	int some = choose_events(&p), err = 0;
+	struct trace_verdict v;
 
+	if (some >= 0 && trace_verdict(t, &all, &v))
+		some = -ENOMEM;
 	if (some >= 0) {
 		fwrite(timeline_html, 1, (size_t)(at - timeline_html), f);
-		fputs("{\"procs\":[", f);
+		fputs("{\"verdict\":", f);
+		json_put_string(f, v.text);
+		fputs(",\n\"procs\":[", f);
 		put_procs(&p);
 		fputs("],\n\"qps\":[", f);
 		put_qps(&p);

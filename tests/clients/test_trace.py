@@ -55,6 +55,21 @@ def test_retransmissions_in_the_table(lossy):
     assert out.count("ib_write_bw, process ") == 2 and "clock" not in out
 
 
+def test_verdict(lossy):
+    """The first line says what the table does, of the work requests that are asked for."""
+    out = trace(lossy, "--rows", 0)
+    _, packets, again = counts(out)
+    verdict = out.splitlines()[0]
+    m = re.match(r"([\d.]+) % of the packets were sent again; (\d+|\d\.\d) % of the time .*; the slowest 1 % took "
+                 r"([\d.]+) (us|ms|s) or more, and half of them ([\d.]+) (us|ms|s) or less\.$", verdict)
+    assert m and abs(float(m[1]) - 100 * again / packets) < 0.6, verdict
+    unit = {"us": 1, "ms": 1e3, "s": 1e6}
+    totals = [float(r.split()[5]) for r in re.findall(r"^ +(?:0|0x[0-9a-f]+) 0x[0-9a-f]{6} write .*$", out, re.M)]
+    for n, u, want in ((m[3], m[4], totals[len(totals) // 100 - 1]), (m[5], m[6], totals[(len(totals) - 1) // 2])):
+        assert abs(float(n) * unit[u] - want) <= 0.051 * unit[u] + 0.01, (verdict, want)
+    assert trace("--qp", "0x123456", lossy).startswith("No work request is recorded.\n")
+
+
 def test_selection(lossy):
     out = trace(lossy, "--rows", 5)
     row = re.findall(r"^ +(\S+) (0x[0-9a-f]{6}) write", out, re.M)

@@ -1,5 +1,7 @@
 """softhca trace --html in headless Chromium: no error on its console, and what is
-clicked, searched and zoomed leads to what it should. make test-page runs it."""
+clicked, searched and zoomed leads to what it should, in windows of three sizes.
+make test-page runs it; TIMELINE=rewrite in the environment also writes the
+screenshots of docs/."""
 import json
 import os
 import re
@@ -8,6 +10,8 @@ import struct
 import subprocess
 
 import pytest
+
+from browser import Browser
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SOFTHCA = os.path.join(ROOT, "build/bin/softhca")
@@ -35,8 +39,8 @@ def events(path, pid, program, rings):
         f.truncate(HEADER + len(rings) * RING * RECORD)
 
 
-def many(to, requests):
-    """Two processes, and writes of one packet, of which one in 50 is lost first."""
+def many(to, requests, after=0):
+    """Two processes, and writes of one packet, of which one in 50 is lost first, some ns after they have connected."""
     a, b = (bytes([0] * 10 + [255, 255, 10, 0, 0, n]) for n in (1, 2))
 
     def address(kind, num, gid):
@@ -47,7 +51,7 @@ def many(to, requests):
                 record(QP_STATE, 1, num, 2, dest, 0, 0, 1024)]
     left, right = [], []
     for i in range(requests):
-        t, psn = 1000 + i * 2000, i & 0xffffff
+        t, psn = after + 1000 + i * 2000, i & 0xffffff
         left += [record(POST, t, 0x11, psn << 8 | 1, i, psn, 0, 1024),
                  record(OUT, t + 100, 0x11, psn << 8, 0x12, psn, WRITE_FIRST, 1024)]
         if i % 50 == 49:
@@ -60,6 +64,32 @@ def many(to, requests):
     os.makedirs(to)
     events(f"{to}/a.events", 1, b"</script><b>", [born(0x11, 0x12, a, b), left])
     events(f"{to}/b.events", 2, b"peer", [born(0x12, 0x11, b, a), right])
+
+
+def ranks(to, n, requests=40):
+    """So many processes, each of which writes to the next; one is slow."""
+    def gid(i):
+        return bytes([0] * 10 + [255, 255, 10, 0, 0, i + 1])
+
+    left, born = [[] for _ in range(n)], [[] for _ in range(n)]
+    for i in range(n):
+        j, out, into = (i + 1) % n, 0x100 + i, 0x200 + (i + 1) % n
+        for p, num, dest, own, peer in ((i, out, into, i, j), (j, into, out, j, i)):
+            born[p] += [record(QP_NEW, 1, num, 2), struct.pack("<QII16s", 1, num << 8 | SGID, 0, gid(own)),
+                        struct.pack("<QII16s", 1, num << 8 | DGID, 0, gid(peer)),
+                        record(QP_STATE, 1, num, 2, dest, 0, 0, 1024)]
+        for k in range(requests):
+            t, wait = 10000 + k * 20000 + i * 37, 9000 if i == n // 2 else 100
+            left[i] += [record(POST, t, out, k << 8 | 1, k, k, 0, 1024),
+                        record(OUT, t + wait, out, k << 8, into, k, WRITE_FIRST, 1024)]
+            left[j] += [record(IN, t + wait + 500, into, k << 8, out, k, WRITE_FIRST, 1024),
+                        record(OUT, t + wait + 600, into, k << 8, out | 1 << 32, k, ACK)]
+            left[i] += [record(IN, t + wait + 900, out, k << 8, into | 1 << 32, k, ACK),
+                        record(COMPLETE, t + wait + 950, out, 0, k, 0, 1), record(POLLED, t + wait + 990, out, 0, k, 0, 1)]
+    os.makedirs(to)
+    for i in range(n):
+        ordered = sorted(left[i], key=lambda r: struct.unpack("<Q", r[:8]))
+        events(f"{to}/{i:02}.events", i + 1, b"rank-of-a-long-name", [born[i], ordered])
 
 
 ACTIONS = """<script>
@@ -128,8 +158,10 @@ def test_hundred_thousand_events(tmp_path):
 	ok("names are text", document.querySelectorAll("b").length === 1);""")
 
 
-def test_a_real_run(tmp_path):
+@pytest.fixture(scope="module")
+def lossy(tmp_path_factory):
     """Writes of which some packets are lost, by the library itself."""
+    tmp_path = tmp_path_factory.mktemp("lossy")
     run = [SOFTHCA, "run", "--wire", "--loss", "2", "--seed", "5", "--trace", tmp_path / "t", "--", "ib_write_bw",
            "-F", "-n", "200", "-s", "8192", "-m", "1024", "-p", "21009"]
     server = subprocess.Popen(run, stdout=subprocess.DEVNULL)
@@ -141,7 +173,11 @@ def test_a_real_run(tmp_path):
     finally:
         server.kill()
     assert not p.returncode
-    browse(html(tmp_path / "t", tmp_path / "t.html"), tmp_path, """
+    return html(tmp_path / "t", tmp_path / "t.html")
+
+
+def test_a_real_run(lossy, tmp_path):
+    browse(lossy, tmp_path, """
 	t.next(); t.paint();
 	ok("trouble is explained", /Sent again|Not seen to arrive|NAK|did nothing/.test(text()));""")
 
@@ -167,6 +203,131 @@ def test_connections_and_sleep(tmp_path):
 	ok("a thread sleeps", /A thread sleeps/.test(text()) && /for[0-9.]+ /.test(text()));
 	ok("QP 1", find("qp 1").e !== undefined && /Connection manager's message/.test(text()) && /REQ|REP|RTU/.test(text()));
 	t.paint();""")
+
+
+SIZES = [(1400, 900), (900, 700), (600, 800)]
+# Labels of which one lies upon another, and those that are not in the stage.
+OVERLAPS = """(() => {
+	const b = softhcaTimeline.boxes(), bad = [];
+	for (let i = 0; i < b.length; i++) {
+		if (b[i][0] < 0 || b[i][2] > document.getElementById("stage").clientWidth)
+			bad.push(b[i]);
+		for (let k = 0; k < i; k++)
+			if (b[i][0] < b[k][2] && b[k][0] < b[i][2] && b[i][1] < b[k][3] && b[k][1] < b[i][3])
+				bad.push([b[i], b[k]]);
+	}
+	return bad;
+})()"""
+# Where in the window something of this kind is that a click would hit.
+WHERE = """(kind => {
+	const c = document.getElementById("c"), r = c.getBoundingClientRect(), t = softhcaTimeline;
+	for (let y = 30; y < r.height; y += 2)
+		for (let x = 160; x < r.width; x += 3)
+			if ((t.hits(x, y + t.top()) || {})[kind] !== undefined)
+				return [r.x + x, r.y + y];
+})"""
+ABOUT = "document.getElementById('about').textContent"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not shutil.which("chromium"):
+        pytest.skip("not installed: chromium (scripts/deps page)")
+    b = Browser()
+    yield b
+    b.close()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A page and the first line of the table, of each recording."""
+    where, pages = tmp_path_factory.mktemp("recorded"), {}
+    many(where / "many", 600, after=10**10)
+    ranks(where / "ranks", 64)
+    for name in "many", "ranks":
+        table = subprocess.run([SOFTHCA, "trace", where / name], check=True, stdout=subprocess.PIPE, text=True).stdout
+        pages[name] = html(where / name, where / f"{name}.html"), table.splitlines()[0]
+    return pages
+
+
+def rewrite(shot, name):
+    if os.environ.get("TIMELINE") == "rewrite":
+        shutil.copy(shot, os.path.join(ROOT, "docs", name))
+
+
+def test_shown(browser, lossy, tmp_path):
+    """What docs/DEBUGGING.md shows: where the first trouble is."""
+    browser.open(f"{lossy}#trouble", 1300, 460)
+    browser.screenshot(tmp_path / "shot.png")
+    assert browser.js(OVERLAPS) == [] and re.search("Sent again|Not seen to arrive", browser.js(ABOUT))
+    rewrite(tmp_path / "shot.png", "timeline.png")
+
+
+@pytest.mark.parametrize("width, height", SIZES)
+@pytest.mark.parametrize("name", ["many", "ranks"])
+def test_sizes(browser, recorded, tmp_path, name, width, height):
+    """The verdict comes first, all is readable, and the first view is what happened."""
+    page, verdict = recorded[name]
+    browser.console.clear()
+    browser.open(page, width, height)
+    browser.painted()
+    assert browser.js("document.getElementById('verdict').textContent") == verdict
+    assert browser.js("document.body.innerText").startswith(verdict)
+    assert browser.js(OVERLAPS) == []
+    assert browser.js("softhcaTimeline.boxes().length") > (20 if name == "ranks" else 6)
+    assert browser.js("document.documentElement.scrollWidth") <= width
+    assert browser.js("document.getElementById('stage').clientHeight") > height / 3
+    keys = browser.js("[...document.querySelectorAll('.key')].map(k => { const r = k.getBoundingClientRect();"
+                      "return [k.textContent, r.x, r.x + r.width]; })")
+    assert len(keys) == 16 and all(0 <= a and b <= width for _, a, b in keys), keys
+    # The first and the last work request are in the view, and fill it.
+    state, lo, hi = browser.js("[softhcaTimeline.state(), ...softhcaTimeline.work()]")
+    assert state["from"] <= lo and hi <= state["from"] + state["span"] and hi - lo > 0.8 * state["span"], (state, lo, hi)
+    shot = tmp_path / f"{name}-{width}.png"
+    browser.screenshot(shot)
+    assert struct.unpack(">II", shot.read_bytes()[16:24]) == (width, height)
+    if (name, width) == ("ranks", 900):
+        rewrite(shot, "timeline-ranks.png")
+    assert not browser.console, browser.console
+
+
+@pytest.mark.parametrize("width, height", SIZES)
+def test_clicks(browser, recorded, width, height):
+    browser.console.clear()
+    browser.open(recorded["many"][0], width, height)
+    browser.js("(([a]) => softhcaTimeline.zoom(a, a + 9000))(softhcaTimeline.work())")
+    browser.painted()
+    for kind, said in (("w", "Work request"), ("e", "Packet")):
+        browser.click(*browser.js(f"{WHERE}('{kind}')"))
+        assert browser.js(ABOUT).startswith(said)
+    assert browser.js(OVERLAPS) == []
+    browser.click_on("#bad")
+    assert re.search("Sent again|Not seen to arrive", browser.js(ABOUT))
+    browser.click_on("#fit")
+    assert browser.js("softhcaTimeline.state().from") < 0
+    # A process that is clicked becomes a row, and back.
+    x, y = browser.js("(r => [r.x + 20, r.y + softhcaTimeline.procs()[0].y + 9])"
+                      "(document.getElementById('c').getBoundingClientRect())")
+    folded = "softhcaTimeline.procs().map(p => p.folded)"
+    browser.click(x, y)
+    assert browser.js(folded) == [True, False] and browser.js(OVERLAPS) == []
+    browser.click(x, y)
+    assert browser.js(folded) == [False, False]
+    browser.click_on("#fold")
+    assert browser.js(folded) == [True, True] and browser.js(OVERLAPS) == []
+    assert not browser.console, browser.console
+
+
+def test_ranks_fold(browser, recorded):
+    """64 processes are a row each, on less than two screens; a search opens one."""
+    browser.open(recorded["ranks"][0], 1400, 900)
+    rows = browser.js("softhcaTimeline.procs().map(p => [p.folded, p.y, p.h])")
+    assert len(rows) == 64 and all(f for f, _, _ in rows)
+    assert all(b[1] >= a[1] + a[2] for a, b in zip(rows, rows[1:])) and rows[-1][1] < 1500
+    browser.js("document.getElementById('find').value = 'qp 0x105'; softhcaTimeline.find()")
+    assert [i for i, p in enumerate(browser.js("softhcaTimeline.procs()")) if not p["folded"]] == [5]
+    browser.painted()
+    assert browser.js(OVERLAPS) == []
 
 
 @pytest.fixture(autouse=True)
