@@ -72,10 +72,14 @@ int softhca_migrate_peers(struct softhca_peers *peers);
 
 /*
  * Goes on, on this host or another: with the same queue pair numbers, listeners
- * and addresses. Returns 0, or an errno value, and then it is suspended as before
+ * and addresses. Numbers that another process has by now are others on the wire, if
+ * the peers were asked to wait (softhca_suspend_for()): they hear of that; the program
+ * does not. Returns 0, or an errno value, and then it is suspended as before
  * and this can be called again:
  *	EINVAL		it is not suspended
- *	EADDRINUSE	another process has a number or a listener of this one
+ *	EADDRINUSE	another process has a listener of this one; or a queue pair
+ *			number, and somebody who has that cannot be told of another
+ *			one (docs/MIGRATION.md)
  *	EADDRNOTAVAIL	the host does not have an address that is in use
  *	or as for opening a device
  */

@@ -303,12 +303,21 @@ void cm_conn_sent(const struct cm_conn *conn, unsigned *sent, unsigned *most);
 /*
  * An address of this host is another from now on; and so is that of the peer whose
  * QP has this number: connections go on there. What the user has of their paths
- * (cm_conn_path()) says so.
+ * (cm_conn_path()) says so. Its number may be another one as well, and its
+ * communication IDs those that have ids_are where they had ids_were, in ids_mask
+ * (0: they are the same). Messages name its QP as they did.
  */
 void cm_readdress(struct cm *cm, const union ibv_gid *from,
 		  const union ibv_gid *to, uint32_t scope);
+struct cm_moved {
+	uint32_t qpn;
+	union ibv_gid at;
+	uint32_t ids_were, ids_are, ids_mask;
+};
 void cm_peer_moved(struct cm *cm, uint32_t qpn, const union ibv_gid *from,
-		   const union ibv_gid *to);
+		   const struct cm_moved *to);
+/* Our communication IDs: cm_config.id_base is another, and the mask is the same. */
+void cm_renumber(struct cm *cm, uint32_t id_base);
 
 /* For tests and tools. Connections include closed ones that still answer. */
 struct cm_stats {

@@ -51,7 +51,8 @@ struct cm_conn {
 	struct roce_path path;
 	uint64_t service_id;
 	uint32_t local_id, remote_id;
-	uint32_t local_qpn, remote_qpn;
+	uint32_t local_qpn, remote_qpn; /* as messages name them; and */
+	uint32_t wire_qpn; /* the peer's as it is by now */
 	enum ibv_qp_type qp_type; /* of our end */
 	uint64_t tid; /* of the exchange under way */
 	uint8_t ack_timeout;

@@ -187,7 +187,7 @@ static void rx_req(struct cm *cm, const struct cm_in *in)
 	c->state = CM_REQ_RCVD;
 	c->service_id = req->service_id;
 	cm_conn_place(cm, c, req->local_comm_id);
-	c->remote_qpn = req->local_qpn;
+	c->remote_qpn = c->wire_qpn = req->local_qpn;
 	c->qp_type = ev.peer.qp_type == IBV_QPT_XRC_SEND ? IBV_QPT_XRC_RECV :
 							   ev.peer.qp_type;
 	c->tid = in->m->tid;
@@ -294,7 +294,7 @@ static void rx_rep(struct cm *cm, const struct cm_in *in)
 		conn_rejected(cm, c, CM_REJ_STALE_CONN, NULL);
 		return;
 	}
-	c->remote_qpn = qpn;
+	c->remote_qpn = c->wire_qpn = qpn;
 	if (qpn && cm_conn_add_qpn(cm, c))
 		return;
 	c->state = CM_REP_RCVD;

@@ -114,7 +114,7 @@ struct cm_conn *cm_conn_by_qpn(struct cm *cm, uint32_t qpn,
 	     h = h->next) {
 		struct cm_conn *c = cm_conn_of(h, by_qpn);
 
-		if (c->remote_qpn == qpn && gid_equal(&c->path.dgid, peer))
+		if (c->wire_qpn == qpn && gid_equal(&c->path.dgid, peer))
 			return c;
 	}
 	return NULL;
@@ -132,7 +132,7 @@ int cm_conn_add_remote(struct cm *cm, struct cm_conn *c)
 int cm_conn_add_qpn(struct cm *cm, struct cm_conn *c)
 {
 	int err = htable_add(&cm->by_qpn, &c->by_qpn,
-			     peer_hash(c->remote_qpn, false, &c->path.dgid));
+			     peer_hash(c->wire_qpn, false, &c->path.dgid));
 
 	c->in_qpn = !err;
 	return err;
@@ -177,8 +177,41 @@ void cm_readdress(struct cm *cm, const union ibv_gid *from,
 		}
 }
 
+/* Of all messages with these, in the one that may be sent again. */
+#define AT_LOCAL_ID 24
+#define AT_REMOTE_ID 28
+
+static void set_id(struct cm_conn *c, size_t at, uint32_t *id, uint32_t to)
+{
+	if (get_be32(c->last + at) == *id)
+		put_be32(c->last + at, to);
+	*id = to;
+}
+
+void cm_renumber(struct cm *cm, uint32_t id_base)
+{
+	struct hlink *all = NULL, *h;
+	struct cm_conn *c;
+
+	for (size_t i = 0; i < cm->by_id.size; i++)
+		while ((h = cm->by_id.bucket[i])) {
+			htable_del(&cm->by_id, h);
+			h->next = all;
+			all = h;
+		}
+	cm->cfg.id_base = id_base & ~cm->cfg.id_mask;
+	while ((h = all)) {
+		all = h->next;
+		c = cm_conn_of(h, by_id);
+		set_id(c, AT_LOCAL_ID, &c->local_id,
+		       (c->local_id & cm->cfg.id_mask) | cm->cfg.id_base);
+		/* It has room for them. */
+		htable_add(&cm->by_id, h, hash64(c->local_id));
+	}
+}
+
 void cm_peer_moved(struct cm *cm, uint32_t qpn, const union ibv_gid *from,
-		   const union ibv_gid *to)
+		   const struct cm_moved *to)
 {
 	struct cm_conn *c = cm_conn_by_qpn(cm, qpn, from);
 	bool in_remote;
@@ -187,13 +220,17 @@ void cm_peer_moved(struct cm *cm, uint32_t qpn, const union ibv_gid *from,
 		return;
 	in_remote = c->in_remote;
 	cm_conn_forget(cm, c);
-	c->path.dgid = *to;
+	c->path.dgid = to->at;
+	c->wire_qpn = to->qpn;
+	if (to->ids_mask && (c->remote_id & to->ids_mask) == to->ids_were)
+		set_id(c, AT_REMOTE_ID, &c->remote_id,
+		       (c->remote_id & ~to->ids_mask) | to->ids_are);
 	/* Without memory it is not known as one that it was before. */
 	if (in_remote)
 		cm_conn_add_remote(cm, c);
 	cm_conn_add_qpn(cm, c);
 	if (cm->cfg.place)
-		c->place = cm->cfg.place(cm->cfg.arg, c->remote_id, to);
+		c->place = cm->cfg.place(cm->cfg.arg, c->remote_id, &to->at);
 }
 
 /* Beginning and end */

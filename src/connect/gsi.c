@@ -455,13 +455,40 @@ void gsi_readdress(struct engine *e, const union ibv_gid *from,
 }
 
 void gsi_peer_moved(struct engine *e, uint32_t qpn, const union ibv_gid *from,
-		    const union ibv_gid *to)
+		    const struct cm_moved *to)
 {
 	struct gsi *g = to_process(e)->gsi;
 
 	pthread_mutex_lock(&g->lock);
 	cm_peer_moved(g->cm, qpn, from, to);
 	pthread_mutex_unlock(&g->lock);
+}
+
+bool gsi_ids(struct engine *e, uint32_t *first, size_t *conns)
+{
+	struct gsi *g = to_process(e)->gsi;
+	bool leased;
+
+	pthread_mutex_lock(&g->bind_lock);
+	leased = g->leased;
+	*first = g->chunk;
+	pthread_mutex_lock(&g->lock);
+	*conns = cm_stats(g->cm).conns;
+	pthread_mutex_unlock(&g->lock);
+	pthread_mutex_unlock(&g->bind_lock);
+	return leased;
+}
+
+void gsi_renumber(struct engine *e, uint32_t to)
+{
+	struct gsi *g = to_process(e)->gsi;
+
+	pthread_mutex_lock(&g->bind_lock);
+	g->chunk = to;
+	pthread_mutex_lock(&g->lock);
+	cm_renumber(g->cm, to);
+	pthread_mutex_unlock(&g->lock);
+	pthread_mutex_unlock(&g->bind_lock);
 }
 
 void gsi_qp_gone(struct engine *e, struct shca_qp *qp)

@@ -24,7 +24,13 @@ void gsi_send(struct engine *e, const struct roce_path *path,
 void gsi_readdress(struct engine *e, const union ibv_gid *from,
 		   const union ibv_gid *to, uint32_t ifindex);
 void gsi_peer_moved(struct engine *e, uint32_t qpn, const union ibv_gid *from,
-		    const union ibv_gid *to);
+		    const struct cm_moved *to);
+/*
+ * Where the chunk of numbers begins that our communication IDs are of, and how many
+ * connections have one; false: there is none. And where it begins from now on.
+ */
+bool gsi_ids(struct engine *e, uint32_t *first, size_t *conns);
+void gsi_renumber(struct engine *e, uint32_t to);
 /* Interfaces or their addresses may have changed. */
 void gsi_netdevs_changed(struct engine *e);
 /* A QP with an owner is about to be destroyed. */

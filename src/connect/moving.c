@@ -64,7 +64,7 @@ static bool see(const struct shca_qp *qp, struct move_qp *out)
 	if (!roce_qp_places(r, &at))
 		return false;
 	*out = (struct move_qp){
-		.qpn = shca_qpn(qp),
+		.qpn = qp->sched.num,
 		.peer = roce_qp_dest(r),
 		.path = *roce_qp_path(r),
 		.una = at.una,
@@ -120,11 +120,18 @@ static void go_on(struct shca_qp *qp)
 	qp->ops->flush(qp->core, now, true);
 }
 
-static void follow(void *arg, uint32_t qpn, uint32_t peer,
-		   const union ibv_gid *at, const struct move_said *said)
+static void follow(void *arg, uint32_t qpn, const struct move_news *news,
+		   const struct move_said *said)
 {
 	struct shca_qp *qp = take(arg, qpn);
 	const struct moving *g = arg;
+	const struct cm_moved moved = {
+		.qpn = news->peer,
+		.at = news->at,
+		.ids_were = news->ids_were * MOVE_CHUNK,
+		.ids_are = news->ids_are * MOVE_CHUNK,
+		.ids_mask = news->ids_are ? 0xffffff & ~(MOVE_CHUNK - 1) : 0,
+	};
 	struct roce_path path;
 	union ibv_gid was;
 	uint32_t dest;
@@ -135,11 +142,11 @@ static void follow(void *arg, uint32_t qpn, uint32_t peer,
 	path = *roce_qp_path(roce_qp(qp->core));
 	was = path.dgid;
 	dest = roce_qp_dest(roce_qp(qp->core));
-	if (peer != dest || memcmp(&path.dgid, at, sizeof(*at))) {
-		path.dgid = *at;
+	if (news->peer != dest || !gid_equal(&path.dgid, &news->at)) {
+		path.dgid = news->at;
 		shca_path_place(&path);
-		roce_qp_follow(roce_qp(qp->core), &path, peer);
-		qp->av.grh.dgid = *at;
+		roce_qp_follow(roce_qp(qp->core), &path, news->peer);
+		qp->av.grh.dgid = news->at;
 	}
 	/* Its ports, and the way to it, may be others. */
 	link_way_changed(&qp->sched.way);
@@ -149,7 +156,7 @@ static void follow(void *arg, uint32_t qpn, uint32_t peer,
 		engine_explain(qp->core, "the peer is back");
 	go_on(qp);
 	give(qp);
-	gsi_peer_moved(g->e, dest, &was, at);
+	gsi_peer_moved(g->e, dest, &was, &moved);
 }
 
 static void known(void *arg, uint32_t qpn)
@@ -418,6 +425,18 @@ void moving_pause(struct engine *e, uint32_t seconds)
 bool moving_tells(struct engine *e, uint32_t qpn)
 {
 	return move_understood(to_process(e)->moving->move, qpn);
+}
+
+void moving_renumber(struct engine *e, uint32_t from, uint32_t to, bool ids)
+{
+	struct moving *g = to_process(e)->moving;
+
+	pthread_mutex_lock(&g->lock);
+	if (ids)
+		move_renumber_ids(g->move, from, to);
+	else
+		move_renumber(g->move, from, to);
+	pthread_mutex_unlock(&g->lock);
 }
 
 void moving_resume(struct engine *e)

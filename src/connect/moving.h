@@ -32,6 +32,8 @@ void moving_sum(struct engine *e, struct moving_sum *sum);
 void moving_pause(struct engine *e, uint32_t seconds);
 /* While nothing is sent or received: whether the peer is going to be told. */
 bool moving_tells(struct engine *e, uint32_t qpn);
+/* A chunk of our numbers is another one now; ids: of our communication IDs. */
+void moving_renumber(struct engine *e, uint32_t from, uint32_t to, bool ids);
 /* They go on; they are told by and by. */
 void moving_resume(struct engine *e);
 

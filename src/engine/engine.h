@@ -198,11 +198,20 @@ bool engine_unread(struct engine *e, struct engine_qp *qp, uint32_t qpn,
 		   const struct roce_path *path, uint64_t mark[2]);
 
 /* qpn.c: a free QPN for qp, which is found under it from now on; or -ENOSPC. */
-int engine_qpn_alloc(struct engine *e, struct engine_qp *qp);
+int engine_qpn_alloc(struct engine *e, struct engine_qp *qp, uint32_t *qpn);
 /* On return no packet that was received before is being handed to it. */
 void engine_qpn_free(struct engine *e, struct engine_qp *qp);
-/* Which of the chunks of numbers that this process has leased one is of. */
+/* Which of the chunks of numbers that this process has leased one is of; the number
+ * on the wire of what the program knows as this. */
 uint32_t engine_qpn_nth(struct engine *e, uint32_t qpn);
+uint32_t engine_qpn_wire(struct engine *e, uint32_t qpn);
+/*
+ * The process was suspended (src/migrate), and another one has the chunk that begins
+ * with from: on the wire its numbers begin with `to` from now on (engine_qp.num).
+ * fn is called for each QP of it with the lock held. Nothing is received meanwhile.
+ */
+void engine_renumber(struct engine *e, uint32_t from, uint32_t to,
+		     void (*fn)(struct engine_qp *qp, void *arg), void *arg);
 /* On the receive side only: elsewhere the QP may go at any time. */
 struct engine_qp *engine_qp_find(struct engine *e, uint32_t qpn);
 /* Anywhere, with a reference; NULL: there is none. */

@@ -62,7 +62,7 @@ enum engine_qp_lock {
 struct engine_qp {
 	const struct engine_qp_ops *ops;
 	struct engine *engine;
-	uint32_t num;
+	uint32_t num; /* on the wire */
 	bool foreign; /* num belongs to another process; not in the table */
 	bool dead; /* under lock; whoever finds it set lets go */
 	_Atomic unsigned refs; /* whoever may lock it */

@@ -7,6 +7,10 @@
  *
  * Looking a number up takes no lock: chunks stay for good, and destroying a QP
  * waits for the receive side before it is freed.
+ *
+ * A process that was suspended may find its numbers with another one. Then a
+ * chunk gets others on the wire (engine_renumber()), where the table is of; its
+ * program goes on with those it knows, and no more are given out of that chunk.
  */
 #include "engine_internal.h"
 
@@ -15,9 +19,12 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#define LEASE_TRIES 64
+
 /* 4096 QPNs leased from the registry, and who has them. */
 struct qpn_chunk {
-	uint32_t first;
+	uint32_t first; /* on the wire, */
+	uint32_t named; /* and for the program: mostly the same */
 	uint32_t used;
 	uint32_t cursor; /* where to look for a free one: reused late */
 	_Atomic(struct engine_qp *) qp[REGISTRY_CHUNK];
@@ -56,6 +63,36 @@ bool engine_has_qp(struct engine *e, uint32_t qpn)
 	return qp;
 }
 
+static struct qpn_chunk *owned(struct engine *e, uint32_t nth)
+{
+	return atomic_load(&e->chunk[e->owned[nth]]);
+}
+
+/* Which chunk is the program's with this number; or nowned. */
+static uint32_t nth_named(struct engine *e, uint32_t qpn)
+{
+	uint32_t nth;
+
+	for (nth = 0; nth < e->nowned; nth++)
+		if (owned(e, nth)->named == qpn - qpn % REGISTRY_CHUNK)
+			break;
+	return nth;
+}
+
+/* One that the program has not known before as another one. */
+static int lease(struct engine *e)
+{
+	int first = registry_lease(e->registry);
+
+	for (unsigned i = 0; i < LEASE_TRIES && first >= 0; i++) {
+		if (nth_named(e, (uint32_t)first) == e->nowned)
+			return first;
+		registry_release(e->registry, (uint32_t)first);
+		first = registry_lease(e->registry);
+	}
+	return first;
+}
+
 static int chunk_lease(struct engine *e)
 {
 	struct qpn_chunk *c;
@@ -63,7 +100,7 @@ static int chunk_lease(struct engine *e)
 	int first;
 
 	if (e->registry) {
-		first = registry_lease(e->registry);
+		first = lease(e);
 		if (first < 0)
 			return first;
 	} else {
@@ -85,7 +122,7 @@ static int chunk_lease(struct engine *e)
 			registry_release(e->registry, (uint32_t)first);
 		return -ENOMEM;
 	}
-	c->first = (uint32_t)first;
+	c->first = c->named = (uint32_t)first;
 	/* Strangers are not to guess it; without random numbers they may. */
 	if (sys_random(&c->cursor, sizeof(c->cursor)))
 		c->cursor %= REGISTRY_CHUNK;
@@ -99,15 +136,15 @@ static struct qpn_chunk *chunk_with(struct engine *e, uint32_t room)
 	uint32_t i;
 
 	for (i = 0; i < e->nowned; i++) {
-		struct qpn_chunk *c = atomic_load(&e->chunk[e->owned[i]]);
+		struct qpn_chunk *c = owned(e, i);
 
-		if (REGISTRY_CHUNK - c->used >= room)
+		if (c->first == c->named && REGISTRY_CHUNK - c->used >= room)
 			return c;
 	}
 	return NULL;
 }
 
-int engine_qpn_alloc(struct engine *e, struct engine_qp *qp)
+int engine_qpn_alloc(struct engine *e, struct engine_qp *qp, uint32_t *qpn)
 {
 	struct qpn_chunk *c;
 	int err = 0;
@@ -124,7 +161,7 @@ int engine_qpn_alloc(struct engine *e, struct engine_qp *qp)
 		do {
 			c->cursor = (c->cursor + 1) % REGISTRY_CHUNK;
 		} while (atomic_load(&c->qp[c->cursor]));
-		qp->num = c->first + c->cursor;
+		*qpn = qp->num = c->first + c->cursor;
 		c->used++;
 		atomic_store_explicit(&c->qp[c->cursor], qp,
 				      memory_order_release);
@@ -138,11 +175,65 @@ uint32_t engine_qpn_nth(struct engine *e, uint32_t qpn)
 	uint32_t nth;
 
 	pthread_mutex_lock(&e->qpn_lock);
-	for (nth = 0; nth < e->nowned; nth++)
-		if (e->owned[nth] == qpn / REGISTRY_CHUNK)
-			break;
+	nth = nth_named(e, qpn);
 	pthread_mutex_unlock(&e->qpn_lock);
 	return nth;
+}
+
+uint32_t engine_qpn_wire(struct engine *e, uint32_t qpn)
+{
+	uint32_t nth;
+
+	pthread_mutex_lock(&e->qpn_lock);
+	nth = nth_named(e, qpn);
+	if (nth < e->nowned)
+		qpn = owned(e, nth)->first + qpn % REGISTRY_CHUNK;
+	pthread_mutex_unlock(&e->qpn_lock);
+	return qpn;
+}
+
+/* One that is being made, or has just gone, is dead. */
+static void renumber(struct engine *e, struct qpn_chunk *c, uint32_t k,
+		     void (*fn)(struct engine_qp *qp, void *arg), void *arg)
+{
+	struct engine_qp *qp;
+
+	pthread_mutex_lock(&e->qpn_lock);
+	qp = atomic_load(&c->qp[k]);
+	if (qp)
+		engine_qp_get(qp);
+	pthread_mutex_unlock(&e->qpn_lock);
+	if (!qp)
+		return;
+	engine_qp_lock(qp);
+	/* Who holds either lock may read it. */
+	pthread_mutex_lock(&e->qpn_lock);
+	qp->num = c->first + k;
+	pthread_mutex_unlock(&e->qpn_lock);
+	if (!qp->dead)
+		fn(qp, arg);
+	engine_qp_unlock(qp);
+	engine_qp_put(qp);
+}
+
+void engine_renumber(struct engine *e, uint32_t from, uint32_t to,
+		     void (*fn)(struct engine_qp *qp, void *arg), void *arg)
+{
+	const uint32_t was = from / REGISTRY_CHUNK, is = to / REGISTRY_CHUNK;
+	struct qpn_chunk *c = atomic_load(&e->chunk[was]);
+
+	if (!c)
+		return;
+	pthread_mutex_lock(&e->qpn_lock);
+	for (uint32_t i = 0; i < e->nowned; i++)
+		if (e->owned[i] == was)
+			e->owned[i] = is;
+	atomic_store(&e->chunk[is], c);
+	c->first = to;
+	pthread_mutex_unlock(&e->qpn_lock);
+	for (uint32_t k = 0; k < REGISTRY_CHUNK; k++)
+		renumber(e, c, k, fn, arg);
+	atomic_store(&e->chunk[was], NULL);
 }
 
 int engine_number(struct engine *e, uint32_t n, uint32_t *num)
@@ -161,9 +252,10 @@ int engine_number(struct engine *e, uint32_t n, uint32_t *num)
 
 void engine_qpn_free(struct engine *e, struct engine_qp *qp)
 {
-	struct qpn_chunk *c = atomic_load(&e->chunk[qp->num / REGISTRY_CHUNK]);
+	struct qpn_chunk *c;
 
 	pthread_mutex_lock(&e->qpn_lock);
+	c = atomic_load(&e->chunk[qp->num / REGISTRY_CHUNK]);
 	atomic_store(&c->qp[qp->num % REGISTRY_CHUNK], NULL);
 	c->used--;
 	pthread_mutex_unlock(&e->qpn_lock);
@@ -178,7 +270,7 @@ bool engine_qps_look(struct engine *e,
 	if (pthread_mutex_trylock(&e->qpn_lock))
 		return false;
 	for (uint32_t i = 0; i < e->nowned; i++) {
-		struct qpn_chunk *c = atomic_load(&e->chunk[e->owned[i]]);
+		struct qpn_chunk *c = owned(e, i);
 
 		for (uint32_t k = 0; c->used && k < REGISTRY_CHUNK; k++) {
 			struct engine_qp *qp = atomic_load(&c->qp[k]);
@@ -246,5 +338,5 @@ bool engine_qps_each(struct engine *e,
 void qpn_fini(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nowned; i++)
-		free(atomic_load(&e->chunk[e->owned[i]]));
+		free(owned(e, i));
 }

@@ -55,6 +55,15 @@ struct qp_public *exported_qp_place(struct segment *s, uint32_t qpn,
 	return &qps[i];
 }
 
+void exported_qps_renumber(struct segment *s, uint32_t from, uint32_t to)
+{
+	struct qps_head *head = segment_table(s, SEGMENT_QPS);
+
+	for (uint32_t nth = 0; nth < QP_CHUNKS; nth++)
+		if (atomic_load(&head->first[nth]) == from)
+			atomic_store(&head->first[nth], to);
+}
+
 bool exported_keys_view(struct segment_peer *p, struct keys_view *view)
 {
 	const uint8_t *table =

@@ -28,6 +28,8 @@ void exported_keys_grow(struct segment *s, struct keys *keys);
  */
 struct qp_public *exported_qp_place(struct segment *s, uint32_t qpn,
 				    uint32_t nth);
+/* The numbers of the chunk that begins with from begin with `to` from now on. */
+void exported_qps_renumber(struct segment *s, uint32_t from, uint32_t to);
 
 /* Those of others, with a reference to the peer. */
 

@@ -12,6 +12,7 @@
 #include "connect/gsi.h"
 #include "connect/moving.h"
 #include "net/announce.h"
+#include "numbers.h"
 #include "os/report.h"
 #include "process/parts.h"
 #include "process/process.h"
@@ -45,6 +46,7 @@ static struct {
 	unsigned seconds; /* that peers are asked to wait; 0: they are not */
 	bool told; /* some have been */
 	struct shca_moved moved; /* of our addresses */
+	struct numbers numbers;
 	char why[600];
 } it = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -104,8 +106,9 @@ static void place_qp(struct engine_qp *sched, void *arg)
 	path = *roce_qp_path(roce_qp(qp->core));
 	if (qp->core->state < IBV_QPS_RTR || qp->core->type == IBV_QPT_UD)
 		return;
-	/* Until the peer knows where it comes from. */
-	if (readdress_path(&path) && it.told && moving_tells(e, qp->sched.num))
+	/* Until the peer knows where it comes from, and does not answer others. */
+	if ((readdress_path(&path) || qp->sched.num != shca_qpn(qp)) &&
+	    it.told && moving_tells(e, qp->sched.num))
 		roce_qp_pause(roce_qp(qp->core), clock_ns() + KNOWN_NS,
 			      clock_ns());
 	i = shca_moved_find(&it.moved, &path.dgid, path.sgid_scope);
@@ -310,13 +313,22 @@ static int host_away(struct shca_process *p)
 
 static int host_back(struct shca_process *p)
 {
+	struct engine *e = &p->engine;
+	char text[200];
 	const char *why;
 	int err;
 
-	if (!p->engine.registry)
+	if (!e->registry)
 		return 0;
-	err = registry_back(p->engine.registry, p->engine.cfg->rundir, &why);
-	return err ? fail(err, "%s", why) : 0;
+	numbers_look(&it.numbers, e, it.told);
+	err = registry_back(e->registry, e->cfg->rundir, &it.numbers.other,
+			    &why);
+	if (!err) {
+		numbers_change(&it.numbers, e);
+		return 0;
+	}
+	numbers_why(&it.numbers, text, sizeof(text));
+	return fail(err, "%s%s%s", why, *text ? ", and " : "", text);
 }
 
 static int addresses_away(struct shca_process *p)

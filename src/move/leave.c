@@ -9,10 +9,11 @@
  */
 #include "move_internal.h"
 
+#include "base/hash64.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
-#define CHUNK_BITS 12 /* REGISTRY_CHUNK */
 #define ASK_TRIES 4 /* of HELLO and PAUSE, */
 #define ASK_NS UINT64_C(50000000) /* after 50, 100, 200, 400 ms */
 #define TELL_NS UINT64_C(20000000) /* of RESUME, later and later, */
@@ -39,7 +40,7 @@ static bool same_session(const struct move_qp *a, const struct move_qp *b)
 {
 	return gid_equal(&a->path.dgid, &b->path.dgid) &&
 	       gid_equal(&a->path.sgid, &b->path.sgid) &&
-	       a->peer >> CHUNK_BITS == b->peer >> CHUNK_BITS;
+	       a->peer / MOVE_CHUNK == b->peer / MOVE_CHUNK;
 }
 
 static void find_sessions(struct move *m)
@@ -52,8 +53,33 @@ static void find_sessions(struct move *m)
 			s = &m->session[m->nsession++];
 			*s = (struct session){ .first = i };
 		}
+		m->plan[i].session = s;
 		s->n++;
 	}
+}
+
+/* Where to look for a number, or the next that is free. */
+static size_t place_of(const struct move *m, uint32_t qpn)
+{
+	size_t i = hash64(qpn) & (m->nplace - 1);
+
+	while (m->place[i] && m->plan[m->place[i] - 1].now != qpn)
+		i = (i + 1) & (m->nplace - 1);
+	return i;
+}
+
+static void find_places(struct move *m)
+{
+	memset(m->place, 0, m->nplace * sizeof(*m->place));
+	for (size_t i = 0; i < m->nplan; i++)
+		m->place[place_of(m, m->plan[i].now)] = (uint32_t)i + 1;
+}
+
+static struct planned *find_planned(const struct move *m, uint32_t qpn)
+{
+	const uint32_t at = m->nplan ? m->place[place_of(m, qpn)] : 0;
+
+	return at ? &m->plan[at - 1] : NULL;
 }
 
 static void find_parcels(struct move *m)
@@ -70,38 +96,79 @@ static void find_parcels(struct move *m)
 			};
 }
 
-static void forget(struct move *m)
+void leave_forget(struct move *m)
 {
 	free(m->plan);
+	free(m->place);
 	free(m->session);
 	free(m->parcel);
 	m->plan = NULL;
+	m->place = NULL;
 	m->session = NULL;
 	m->parcel = NULL;
 	m->nplan = m->nsession = m->nparcel = 0;
+	m->ids_were = m->ids_are = 0;
 }
 
 int move_plan(struct move *m, const uint8_t nonce[MOVE_NONCE],
 	      const struct move_qp *qps, size_t n)
 {
-	forget(m);
+	leave_forget(m);
 	memcpy(m->nonce, nonce, MOVE_NONCE);
 	if (!n)
 		return 0;
 	/* As many at most of each. */
 	m->plan = calloc(n, sizeof(*m->plan));
+	for (m->nplace = 2; m->nplace < 2 * n;)
+		m->nplace *= 2;
+	m->place = calloc(m->nplace, sizeof(*m->place));
 	m->session = calloc(n, sizeof(*m->session));
 	m->parcel = calloc(n, sizeof(*m->parcel));
-	if (!m->plan || !m->session || !m->parcel) {
-		forget(m);
+	if (!m->plan || !m->place || !m->session || !m->parcel) {
+		leave_forget(m);
 		return -ENOMEM;
 	}
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++) {
 		m->plan[i].qp = qps[i];
+		m->plan[i].now = qps[i].qpn;
+	}
 	m->nplan = n;
 	find_sessions(m);
+	find_places(m);
 	find_parcels(m);
 	return 0;
+}
+
+void move_renumber(struct move *m, uint32_t from, uint32_t to)
+{
+	for (size_t i = 0; i < m->nplan; i++)
+		if (m->plan[i].now / MOVE_CHUNK == from / MOVE_CHUNK)
+			m->plan[i].now += to - from;
+	if (m->nplan)
+		find_places(m);
+}
+
+void move_renumber_ids(struct move *m, uint32_t from, uint32_t to)
+{
+	/* It may have come to nothing before that it was back. */
+	if (!m->ids_were)
+		m->ids_were = from / MOVE_CHUNK;
+	m->ids_are = to / MOVE_CHUNK;
+	if (m->ids_are == m->ids_were)
+		m->ids_were = m->ids_are = 0;
+}
+
+void leave_followed(struct move *m, uint32_t qpn)
+{
+	struct planned *q = find_planned(m, qpn);
+	struct move_qp qp;
+
+	if (!q || !m->cfg.look(m->cfg.arg, qpn, &qp))
+		return;
+	/* The peer knows us by the address that we had. */
+	qp.path.sgid = q->qp.path.sgid;
+	q->qp.path = qp.path;
+	q->qp.peer = qp.peer;
 }
 
 /* What is sent */
@@ -145,9 +212,10 @@ static bool send_parcel(struct move *m, struct parcel *p)
 	uint8_t mad[MAD_LEN];
 
 	for (size_t i = 0; i < p->n; i++) {
-		const struct move_qp *was = &m->plan[p->first + i].qp;
+		const struct planned *q = &m->plan[p->first + i];
+		const struct move_qp *was = &q->qp;
 
-		if (!m->cfg.look(m->cfg.arg, was->qpn, &qp) ||
+		if (!m->cfg.look(m->cfg.arg, q->now, &qp) ||
 		    qp.peer != was->peer ||
 		    !gid_equal(&qp.path.dgid, &was->path.dgid))
 			continue;
@@ -158,12 +226,14 @@ static bool send_parcel(struct move *m, struct parcel *p)
 		}
 		p->at[msg.n] = p->first + i;
 		msg.entry[msg.n++] =
-			(struct move_entry){ qp.qpn, qp.qpn, qp.peer, qp.una,
+			(struct move_entry){ was->qpn, qp.qpn, qp.peer, qp.una,
 					     qp.epsn };
 	}
 	if (!msg.n)
 		return false;
-	msg.value = p->kind == MOVE_PAUSE ? m->seconds : 0;
+	msg.value = p->kind == MOVE_PAUSE ?
+			    m->seconds :
+			    m->ids_were << MOVE_CHUNK_BITS | m->ids_are;
 	msg.was = first->path.sgid;
 	msg.now = path.sgid;
 	/* It has moved while it was asked: the peer could not tell. */
@@ -320,7 +390,7 @@ static void parcel_answered(struct move *m, struct parcel *p,
 			continue;
 		}
 		q->resumed = true;
-		m->cfg.known(m->cfg.arg, q->qp.qpn);
+		m->cfg.known(m->cfg.arg, q->now);
 	}
 }
 
@@ -370,12 +440,7 @@ struct move_sum move_sum(const struct move *m)
 
 bool move_understood(const struct move *m, uint32_t qpn)
 {
-	for (size_t i = 0; i < m->nsession; i++) {
-		const struct session *s = &m->session[i];
+	const struct planned *q = find_planned(m, qpn);
 
-		for (size_t k = 0; s->understood && k < s->n; k++)
-			if (m->plan[s->first + k].qp.qpn == qpn)
-				return true;
-	}
-	return false;
+	return q && q->session->understood;
 }

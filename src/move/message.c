@@ -92,6 +92,13 @@ void move_encode(const struct move_message *m, const uint8_t *key,
 		siphash128(mad + AT_MAC, key, mad, AT_MAC);
 }
 
+static bool ids_fit(uint32_t value)
+{
+	const uint32_t was = value >> 12, now = value & 0xfff;
+
+	return !value || (was && now && was < 0x1000 && was != now);
+}
+
 static bool fits(const struct move_message *m)
 {
 	const bool hello =
@@ -107,7 +114,7 @@ static bool fits(const struct move_message *m)
 		return false;
 	if (m->kind == MOVE_PAUSE)
 		return m->value && m->value <= MOVE_SECONDS_MAX;
-	return m->kind != MOVE_RESUME || !m->value;
+	return m->kind != MOVE_RESUME || ids_fit(m->value);
 }
 
 int move_decode(struct move_message *m, const uint8_t *mad, size_t len)

@@ -17,7 +17,9 @@
  *	43	8	0
  *	44	32	a QP of the receiver's process: who gets it
  *	48	32	one of the sender's, that the answer is for
- *	52	32	PAUSE: seconds; answers: 1 << entry, of those that hold
+ *	52	32	PAUSE: seconds; answers: 1 << entry, of those that hold;
+ *			RESUME: 0, or 12 bits each: the chunk that the sender's
+ *			communication IDs were of, and are of (connect/gsi.c)
  *	56	64	counter of the process that is suspended
  *	64	64	its number
  *	72	128	its nonce

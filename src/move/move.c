@@ -21,9 +21,7 @@ void move_destroy(struct move *m)
 {
 	if (!m)
 		return;
-	free(m->plan);
-	free(m->session);
-	free(m->parcel);
+	leave_forget(m);
 	free(m);
 }
 

@@ -20,6 +20,15 @@
 
 struct move;
 
+/* Where the peer of a queue pair is from now on. */
+struct move_news {
+	uint32_t peer; /* its number */
+	union ibv_gid at;
+	/* The chunk of numbers that communication IDs of its process are of, in
+	 * their middle 12 bits: it was another one, unless both are 0. */
+	uint32_t ids_were, ids_are;
+};
+
 /* What a queue pair has accepted last of the process that it is connected to. */
 struct move_said {
 	uint64_t process, counter;
@@ -48,8 +57,8 @@ struct move_config {
 	void (*pause)(void *arg, uint32_t qpn, uint64_t until_ns,
 		      const struct move_said *said);
 	/* Its peer is there, and goes on. */
-	void (*follow)(void *arg, uint32_t qpn, uint32_t peer,
-		       const union ibv_gid *at, const struct move_said *said);
+	void (*follow)(void *arg, uint32_t qpn, const struct move_news *news,
+		       const struct move_said *said);
 	/* Its peer has heard that we are back. */
 	void (*known)(void *arg, uint32_t qpn);
 	/* From QP1 to QP1. */
@@ -70,11 +79,15 @@ void move_rx(struct move *m, const union ibv_gid *sgid,
 /*
  * leave.c: the one that is suspended. A plan has the queue pairs that are to wait
  * at the other end, in this order (for qsort()); the next plan replaces it. 0 or
- * -ENOMEM. The nonce is random.
+ * -ENOMEM. The nonce is random. Of a chunk of numbers (MOVE_CHUNK) that are others
+ * when it is back: the first ones. Communication IDs may be of such a chunk, too.
  */
+#define MOVE_CHUNK 4096u
 int move_order(const void *a, const void *b);
 int move_plan(struct move *m, const uint8_t nonce[MOVE_NONCE],
 	      const struct move_qp *qps, size_t n);
+void move_renumber(struct move *m, uint32_t from, uint32_t to);
+void move_renumber_ids(struct move *m, uint32_t from, uint32_t to);
 /* In this order; each asks, and repeats that for MOVE_PATIENCE_NS at most
  * (move_resume(): for so long as the pause lasts). */
 #define MOVE_PATIENCE_NS UINT64_C(750000000)
@@ -96,7 +109,7 @@ struct move_sum {
 	bool other_secret; /* a peer has another one, or none, or we have */
 };
 struct move_sum move_sum(const struct move *m);
-/* Whether the peer of this one understands. */
+/* Whether the peer of this one, which has this number now, understands. */
 bool move_understood(const struct move *m, uint32_t qpn);
 
 #endif

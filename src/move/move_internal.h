@@ -11,6 +11,9 @@
 
 #include <string.h>
 
+#define MOVE_CHUNK_BITS 12 /* REGISTRY_CHUNK */
+#define MOVE_CHUNKS 4096u
+
 /* A message on its way in. */
 struct move_in {
 	const struct move_message *m;
@@ -53,6 +56,8 @@ struct parcel {
 
 struct planned {
 	struct move_qp qp; /* as it was when the plan was made */
+	uint32_t now; /* its number */
+	const struct session *session;
 	bool paused, resumed;
 };
 
@@ -62,9 +67,13 @@ struct move {
 
 	uint8_t nonce[MOVE_NONCE];
 	uint32_t seconds;
+	uint32_t ids_were, ids_are; /* of move_news */
 	uint64_t until_ns; /* RESUME is repeated */
 	struct planned *plan;
 	size_t nplan;
+	/* The place of each + 1, by a hash of the number that it has now. */
+	uint32_t *place;
+	size_t nplace; /* a power of two */
 	struct session *session;
 	size_t nsession;
 	struct parcel *parcel;
@@ -77,6 +86,10 @@ void move_key(const struct move *m, uint8_t key[SIPHASH_KEY],
 	      uint64_t process);
 
 /* leave.c */
+/* There is no plan any more; the peer of one of it, which has this number now, has
+ * moved itself. */
+void leave_forget(struct move *m);
+void leave_followed(struct move *m, uint32_t qpn);
 void leave_rx(struct move *m, const struct move_in *in);
 
 /* stay.c */

@@ -119,13 +119,18 @@ static void carry_out(struct move *m, const struct move_in *in,
 		      const struct move_entry *e)
 {
 	const struct move_said said = { in->m->process, in->m->counter };
+	const struct move_news news = { e->now, in->m->now,
+					in->m->value >> MOVE_CHUNK_BITS,
+					in->m->value & (MOVE_CHUNKS - 1) };
 
-	if (in->m->kind == MOVE_RESUME)
-		m->cfg.follow(m->cfg.arg, e->peer, e->now, &in->m->now, &said);
-	else
+	if (in->m->kind == MOVE_RESUME) {
+		m->cfg.follow(m->cfg.arg, e->peer, &news, &said);
+		leave_followed(m, e->peer);
+	} else {
 		m->cfg.pause(m->cfg.arg, e->peer,
 			     in->now_ns + in->m->value * UINT64_C(1000000000),
 			     &said);
+	}
 }
 
 /* It comes from where it says, which is an address of the same kind. */

@@ -143,8 +143,8 @@ static void env_explain(struct qp *core, const char *fmt, ...)
 	engine_explain(core, "%s", line);
 	if (registry && path && roce_path_in_host(path) &&
 	    core->type != IBV_QPT_UD)
-		registry_note(registry, core->qpn, roce_qp_dest(roce_qp(core)),
-			      line);
+		registry_note(registry, core->wire_qpn,
+			      roce_qp_dest(roce_qp(core)), line);
 }
 
 static void env_refused(struct qp *core, uint32_t key, bool remote)

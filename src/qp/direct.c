@@ -115,7 +115,7 @@ static bool peer_takes(const struct qp *qp, const struct qp_wqe *w,
 		return false;
 	if (qp_public_get(&p->qpn) != peer->qpn ||
 	    qp_public_get(&p->type) != (uint32_t)qp->type ||
-	    qp_public_get(&p->dest_qpn) != qp->qpn ||
+	    qp_public_get(&p->dest_qpn) != qp->wire_qpn ||
 	    qp_public_get(&p->rq_psn) != peer->psn ||
 	    qp_public_get(&p->mtu) != peer->mtu ||
 	    qp_public_get(&p->path_hash) != peer->path_hash)
@@ -138,7 +138,7 @@ static bool peer_memory(const struct qp *qp, const struct qp_wqe *w,
 		return false;
 	if (!keys_peek(&remote->keys, slot, w->rkey, &e))
 		return false;
-	if (e.kind == KEY_MW2 ? e.qpn != qp_public_get(&remote->pub->qpn) :
+	if (e.kind == KEY_MW2 ? e.qpn != qp_public_get(&remote->pub->named) :
 				e.kind != KEY_MR && e.kind != KEY_MW1)
 		return false;
 	return key_shown_covers(&e, qp_public_get(&remote->pub->pd),

@@ -19,7 +19,7 @@ struct qp_public {
 	 */
 	_Atomic uint32_t generation;
 	_Atomic uint32_t state; /* enum ibv_qp_state; written after the rest */
-	_Atomic uint32_t qpn;
+	_Atomic uint32_t qpn; /* on the wire */
 	_Atomic uint32_t type; /* enum ibv_qp_type */
 	_Atomic uint32_t pd;
 	_Atomic uint32_t access; /* qp_access_flags */
@@ -33,7 +33,9 @@ struct qp_public {
 	/* When the program last posted to it, or allowed it to go on, in ns of
 	 * CLOCK_MONOTONIC; 0: not said. */
 	_Atomic uint64_t posted_ns;
-	uint32_t unused[2];
+	_Atomic uint32_t
+		named; /* its number for its program, and in its keys */
+	uint32_t unused;
 };
 
 _Static_assert(sizeof(struct qp_public) == 64, "one cache line");

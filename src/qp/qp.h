@@ -30,7 +30,7 @@
 struct qp {
 	const struct qp_env *env;
 	void *owner;
-	uint32_t qpn;
+	uint32_t qpn; /* as the program knows it */
 	uint32_t pd;
 	enum ibv_qp_type type;
 	enum ibv_qp_state state;
@@ -43,6 +43,7 @@ struct qp {
 	bool doubt; /* memory was missing at the link: look before sending */
 	uint8_t column; /* its type in tables by service */
 	uint32_t lkey_hint, rkey_hint; /* where the last keys were found */
+	uint32_t wire_qpn; /* as its peer knows it: mostly the same as qpn */
 	struct ibv_qp_attr attr; /* as set by the program */
 	struct qp_sq sq;
 	struct qp_rq rq;
@@ -90,6 +91,8 @@ static inline bool qp_is_reliable(const struct qp *qp)
  */
 int qp_init(struct qp *qp, struct qp_init *init, size_t wqe_size);
 void qp_fini(struct qp *qp);
+/* Its number on the wire; the program goes on with the one that it knows. */
+void qp_renumber(struct qp *qp, uint32_t wire_qpn);
 
 /*
  * Whether a program may modify the QP so (ibv_modify_qp(3)): the transition,

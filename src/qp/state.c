@@ -116,7 +116,7 @@ int qp_init(struct qp *qp, struct qp_init *init, size_t wqe_size)
 	raise_cap(init);
 	qp->env = init->env;
 	qp->owner = init->owner;
-	qp->qpn = init->qpn;
+	qp->qpn = qp->wire_qpn = init->qpn;
 	qp->pd = init->pd;
 	qp->type = init->type;
 	qp->column = type_column(init->type);
@@ -135,11 +135,18 @@ int qp_init(struct qp *qp, struct qp_init *init, size_t wqe_size)
 		return err;
 	}
 	qp->pub = init->pub ? init->pub : &qp->unseen;
-	qp_public_set(&qp->pub->qpn, qp->qpn);
+	qp_public_set(&qp->pub->qpn, qp->wire_qpn);
+	qp_public_set(&qp->pub->named, qp->qpn);
 	qp_public_set(&qp->pub->type, (uint32_t)qp->type);
 	qp_public_set(&qp->pub->pd, qp->pd);
 	qp_set_state(qp, IBV_QPS_RESET);
 	return 0;
+}
+
+void qp_renumber(struct qp *qp, uint32_t wire_qpn)
+{
+	qp->wire_qpn = wire_qpn;
+	qp_public_set(&qp->pub->qpn, wire_qpn);
 }
 
 void qp_fini(struct qp *qp)

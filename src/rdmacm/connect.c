@@ -89,6 +89,7 @@ static void set_local(struct cma_id *id, const struct rdma_conn_param *param)
 		end->qpn = param->qp_num & 0xffffff;
 		end->srq = param->srq != 0;
 	}
+	end->qpn = engine_qpn_wire(cma_engine(), end->qpn);
 	end->flow_control = param && param->flow_control;
 	/* three bits each in the messages */
 	end->retry_count = param ? min_u8(param->retry_count, 7) : 7;
@@ -423,7 +424,8 @@ static int accept_ud(struct cma_id *id, const struct rdma_conn_param *param)
 	cm = cma_lock();
 	if (id->conn)
 		err = cm_sidr_reply(
-			cm, id->conn, CM_SIDR_OK, qpn, RDMA_UDP_QKEY,
+			cm, id->conn, CM_SIDR_OK,
+			engine_qpn_wire(cma_engine(), qpn), RDMA_UDP_QKEY,
 			&id->local.ece, param ? param->private_data : NULL,
 			param ? param->private_data_len : 0, clock_ns());
 	cma_unlock();

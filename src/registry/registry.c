@@ -192,21 +192,16 @@ void registry_abandon(struct registry *r)
 
 /* Leases */
 
-int registry_lease(struct registry *r)
+int registry_chunk_take(struct registry *r)
 {
 	struct shared *m = r->file->m;
 	uint32_t chunk, last;
-	int err;
+	int err = -ENOSPC;
 
-	err = registry_lock(r);
-	if (err)
-		return err;
-	registry_sweep(r->file);
 	/* One that strangers cannot guess, and not what was given back last. */
 	last = LOAD(&m->head.cursor) % REGISTRY_CHUNKS;
 	if (!sys_random(&chunk, sizeof(chunk)))
 		chunk = last + 1;
-	err = -ENOSPC;
 	for (uint32_t i = 0; i <= REGISTRY_CHUNKS && err < 0; i++) {
 		const uint32_t c = i < REGISTRY_CHUNKS ?
 					   (chunk + i) % REGISTRY_CHUNKS :
@@ -219,6 +214,17 @@ int registry_lease(struct registry *r)
 		r->file->changed = true;
 		err = (int)(c * REGISTRY_CHUNK);
 	}
+	return err;
+}
+
+int registry_lease(struct registry *r)
+{
+	int err = registry_lock(r);
+
+	if (err)
+		return err;
+	registry_sweep(r->file);
+	err = registry_chunk_take(r);
 	registry_unlock(r);
 	return err;
 }

@@ -60,9 +60,22 @@ void registry_abandon(struct registry *r);
  * that is free; -EADDRINUSE: another process has one of them, and then it is
  * still away. What is else said of a slot, who said it says again. -EBUSY: this
  * process has joined the same registry twice. dir, why as in registry_join().
+ *
+ * A chunk that another process has by now, and that may() is true of, is replaced:
+ * other->chunk has those, by their first QPNs.
  */
+#define REGISTRY_OTHERS 64
+struct registry_other {
+	bool (*may)(void *arg, uint32_t first);
+	void *arg;
+	size_t n;
+	struct {
+		uint32_t from, to;
+	} chunk[REGISTRY_OTHERS];
+};
 int registry_away(struct registry *r, int *seat);
-int registry_back(struct registry *r, const char *dir, const char **why);
+int registry_back(struct registry *r, const char *dir,
+		  struct registry_other *other, const char **why);
 /*
  * The same with seat: nobody else gets the slot, its chunks and listeners, as long
  * as somebody has the descriptor that *seat is then, or a copy; those that nobody

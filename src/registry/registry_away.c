@@ -103,27 +103,51 @@ err_unlock:
 	return err;
 }
 
-/* Takes chunk c. */
-static int claim(struct registry *r, uint32_t c)
+/* Takes chunk c, or notes that it has to be another one. */
+static int claim(struct registry *r, uint32_t c, struct registry_other *other)
 {
 	struct shared *m = r->file->m;
+	const uint32_t first = c * REGISTRY_CHUNK;
 
-	if (LOAD(&m->chunk[c]))
+	if (!LOAD(&m->chunk[c])) {
+		STORE(&m->chunk[c], (uint16_t)(r->slot + 1));
+		return 0;
+	}
+	if (other->n == REGISTRY_OTHERS || !other->may(other->arg, first))
 		return regfile_fail(-EADDRINUSE,
 				    "another process of this user and host has "
 				    "the queue pair numbers from 0x%06x on",
-				    c * REGISTRY_CHUNK);
-	STORE(&m->chunk[c], (uint16_t)(r->slot + 1));
+				    first);
+	other->chunk[other->n++].from = first;
 	return 0;
 }
 
-static int claim_all(struct registry *r, const struct registry_kept *k)
+/* All that may stay is ours by now, so that none of it is given out here. */
+static int replace(struct registry *r, struct registry_other *other)
+{
+	for (size_t i = 0; i < other->n; i++) {
+		const int first = registry_chunk_take(r);
+
+		if (first < 0)
+			return regfile_fail(first,
+					    "there is no room in %s for other "
+					    "queue pair numbers",
+					    r->file->path);
+		other->chunk[i].to = (uint32_t)first;
+	}
+	return 0;
+}
+
+static int claim_all(struct registry *r, const struct registry_kept *k,
+		     struct registry_other *other)
 {
 	int err = 0;
 
 	for (uint32_t c = 0; c < REGISTRY_CHUNKS && !err; c++)
 		if (k->chunk[c / 64] >> (c % 64) & 1)
-			err = claim(r, c);
+			err = claim(r, c, other);
+	if (!err)
+		err = replace(r, other);
 	for (size_t i = 0; i < k->nservices && !err; i++) {
 		err = registry_service_add(r->file, r->slot, k->service[i].id,
 					   k->service[i].gid,
@@ -153,7 +177,7 @@ static bool is_kept(struct registry *r)
 }
 
 /* Takes a slot, and what we had. */
-static int begin_again(struct registry *r)
+static int begin_again(struct registry *r, struct registry_other *other)
 {
 	struct regfile *f = r->file;
 	int slot, err;
@@ -164,7 +188,7 @@ static int begin_again(struct registry *r)
 		return regfile_fail(slot, "there is no room in %s", f->path);
 	r->slot = (unsigned)slot;
 	registry_slot_begin(r);
-	err = claim_all(r, r->kept);
+	err = claim_all(r, r->kept, other);
 	if (err) {
 		registry_slot_clear(f, r->slot);
 		regfile_slot_drop(f, r->slot);
@@ -172,20 +196,22 @@ static int begin_again(struct registry *r)
 	return err;
 }
 
-int registry_back(struct registry *r, const char *dir, const char **why)
+int registry_back(struct registry *r, const char *dir,
+		  struct registry_other *other, const char **why)
 {
 	void *blank = regfile_blank();
 	struct regfile *f = r->file;
 	int err;
 
 	*why = regfile_why();
+	other->n = 0;
 	if (!blank)
 		return regfile_fail(-ENOMEM, "out of memory");
 	pthread_mutex_lock(&registry_mutex);
 	err = regfile_reopen(f, dir);
 	if (err)
 		goto out;
-	err = is_kept(r) ? 0 : begin_again(r);
+	err = is_kept(r) ? 0 : begin_again(r, other);
 	if (err) {
 		registry_remove_unused(f);
 		regfile_close(f, blank);

@@ -178,6 +178,8 @@ void registry_sweep(struct regfile *f);
 void registry_slot_clear(struct regfile *f, unsigned slot);
 void registry_slot_empty(struct regfile *f, unsigned slot);
 int registry_slot_take(struct regfile *f, unsigned first);
+/* As registry_lease(), with the dead swept. */
+int registry_chunk_take(struct registry *r);
 void registry_slot_begin(struct registry *r);
 void registry_remove_unused(struct regfile *f);
 

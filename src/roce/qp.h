@@ -120,7 +120,7 @@ static inline const struct roce_qp *roce_qp_const(const struct qp *qp)
 }
 
 /* What a program may ask at any time. */
-uint32_t roce_qp_num(const struct roce_qp *qp);
+uint32_t roce_qp_num(const struct roce_qp *qp); /* on the wire */
 enum ibv_qp_state roce_qp_state(const struct roce_qp *qp);
 enum ibv_qp_type roce_qp_type(const struct roce_qp *qp);
 const struct roce_path *roce_qp_path(const struct roce_qp *qp);

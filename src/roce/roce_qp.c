@@ -66,7 +66,7 @@ void roce_qp_destroy(struct roce_qp *qp)
 
 uint32_t roce_qp_num(const struct roce_qp *qp)
 {
-	return qp->base.qpn;
+	return qp->base.wire_qpn;
 }
 
 enum ibv_qp_state roce_qp_state(const struct roce_qp *qp)

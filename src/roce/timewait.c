@@ -28,7 +28,7 @@ bool roce_timewait_init(struct roce_timewait *w, const struct roce_qp *qp)
 	    qp->base.state < IBV_QPS_RTR || qp->base.state == IBV_QPS_ERR)
 		return false;
 	*w = (struct roce_timewait){
-		.qpn = qp->base.qpn,
+		.qpn = qp->base.wire_qpn,
 		.dest_qpn = qp->dest_qpn,
 		.ack_psn = rsp_ack_psn(qp),
 		.msn = r->msn,

@@ -42,7 +42,7 @@ static void ud_fill(const struct roce_qp *qp, const struct roce_ud_wqe *u,
 	h->dest_qpn = u->remote_qpn;
 	h->psn = u->roce.first_psn;
 	h->qkey = u->remote_qkey;
-	h->src_qpn = qp->base.qpn;
+	h->src_qpn = qp->base.wire_qpn;
 	h->imm = w->imm;
 	h->solicited = (w->flags & IBV_SEND_SOLICITED) != 0;
 }

@@ -45,7 +45,7 @@
 
 /* The layout. Whoever changes anything of it, or of what others put into it
  * (rings, keys, queue pairs), changes the version. */
-#define SEGMENT_VERSION 6
+#define SEGMENT_VERSION 7
 
 #define SEGMENT_ALIGN (64u << 10) /* of what is mapped; no page is larger */
 #define SEGMENT_GROW                                                           \

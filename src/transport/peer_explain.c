@@ -160,7 +160,7 @@ static enum wrong qp_there(const struct shca_qp *qp, struct segment_peer *peer,
 			 qp_type_str(type), qp_type_str(core->type));
 		return OTHER_QP;
 	}
-	if (back != core->qpn) {
+	if (back != core->wire_qpn) {
 		snprintf(why->text, size,
 			 "the QP there is connected to QP 0x%06x, not to this "
 			 "one: dest_qp_num at one of the ends is wrong",
@@ -286,7 +286,7 @@ void shca_remote_report(struct shca_qp *qp, struct check_peer *out)
 		.qpn = roce_qp_dest(roce_qp(qp->core)),
 		.pid = (int)pid,
 	};
-	if (pub && qp_public_get(&pub->dest_qpn) == shca_qpn(qp))
+	if (pub && qp_public_get(&pub->dest_qpn) == qp->core->wire_qpn)
 		out->posted = atomic_load(&pub->posted_ns);
 	segment_peer_put(peer);
 }
@@ -488,7 +488,7 @@ static const char *refused_there(const struct shca_qp *qp,
 	if (!pub || !exported_keys_view(peer, &there.view))
 		return NULL;
 	ask.pd = qp_public_get(&pub->pd);
-	ask.qpn = roce_qp_dest(roce_qp(qp->core));
+	ask.qpn = qp_public_get(&pub->named);
 	return key_refused(look_there, &there, &ask, why);
 }
 
@@ -503,8 +503,8 @@ const char *shca_env_refusal(struct qp *core, const struct key_ask *ask,
 
 	/* What it has said itself, if it says anything. */
 	if (e->registry && path && roce_path_in_host(path) &&
-	    registry_noted(e->registry, roce_qp_dest(roce_qp(core)), core->qpn,
-			   why->text))
+	    registry_noted(e->registry, roce_qp_dest(roce_qp(core)),
+			   core->wire_qpn, why->text))
 		return why->text;
 	if (!ask)
 		return NULL;

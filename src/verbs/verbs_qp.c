@@ -133,7 +133,8 @@ static struct qp_public *public_entry(struct engine *e, uint32_t qpn)
 	if (!proc->segment)
 		return NULL;
 	pthread_mutex_lock(&proc->memory.lock);
-	pub = exported_qp_place(proc->segment, qpn, engine_qpn_nth(e, qpn));
+	pub = exported_qp_place(proc->segment, engine_qpn_wire(e, qpn),
+				engine_qpn_nth(e, qpn));
 	pthread_mutex_unlock(&proc->memory.lock);
 	return pub;
 }
@@ -207,8 +208,10 @@ static int core_create(struct shca_qp *qp, struct ibv_qp_init_attr_ex *attr)
 
 	shca_qp_lock(qp);
 	err = qp->ops->create(&qp->core, &init);
-	if (!err)
+	if (!err) {
 		qp->sched.dead = false;
+		qp_renumber(qp->core, qp->sched.num);
+	}
 	shca_qp_unlock(qp);
 	if (!err)
 		attr->cap = init.cap;
@@ -236,11 +239,10 @@ int shca_qp_create(struct ibv_context *ibctx, struct ibv_qp_init_attr_ex *attr,
 	err = qp_new(ibctx, attr, &qp);
 	if (err)
 		goto err_count;
-	err = engine_qpn_alloc(e, &qp->sched);
+	ib = &qp->ex.qp_base;
+	err = engine_qpn_alloc(e, &qp->sched, &ib->qp_num);
 	if (err)
 		goto err_put;
-	ib = &qp->ex.qp_base;
-	ib->qp_num = qp->sched.num;
 	err = core_create(qp, attr);
 	if (err)
 		goto err_qpn;
@@ -640,7 +642,7 @@ static void qp_kill(struct shca_qp *qp)
 
 	engine_qpn_free(e, &qp->sched);
 	if (tracing())
-		trace_keep(TRACE_QP_GONE, qp->sched.num, 0, 0, 0, 0);
+		trace_keep(TRACE_QP_GONE, shca_qpn(qp), 0, 0, 0, 0);
 	/* A thread that modifies it is done, or finds it dead. */
 	pthread_mutex_lock(&qp->modify_lock);
 	shca_qp_lock(qp);

@@ -5,6 +5,7 @@
  * suspended and comes back, and somebody who changes what they send. What he has
  * changed moves nothing: he has no key.
  */
+#include "../lib/move_ends.h"
 #include "base/bytes.h"
 #include "fuzz.h"
 #include "input.h"
@@ -29,19 +30,17 @@ struct world {
 
 static struct move_qp *find(struct side *s, uint32_t qpn)
 {
-	for (unsigned i = 0; i < QPS; i++)
-		if (s->qp[i].qpn == qpn)
-			return &s->qp[i];
-	return NULL;
+	const struct move_books b = { s->qp, QPS };
+
+	return books_find(&b, qpn);
 }
 
 static bool look(void *arg, uint32_t qpn, struct move_qp *out)
 {
-	const struct move_qp *qp = find(arg, qpn);
+	struct side *s = arg;
+	const struct move_books b = { s->qp, QPS };
 
-	if (qp)
-		*out = *qp;
-	return qp;
+	return books_look(&b, qpn, out);
 }
 
 static void pause_qp(void *arg, uint32_t qpn, uint64_t until,
@@ -54,16 +53,14 @@ static void pause_qp(void *arg, uint32_t qpn, uint64_t until,
 	s->changes++;
 }
 
-static void follow(void *arg, uint32_t qpn, uint32_t peer,
-		   const union ibv_gid *at, const struct move_said *said)
+static void follow(void *arg, uint32_t qpn, const struct move_news *news,
+		   const struct move_said *said)
 {
 	struct side *s = arg;
 	struct move_qp *qp = find(s, qpn);
 
-	FUZZ_CHECK(peer <= 0xffffff);
-	qp->said = *said;
-	qp->peer = peer;
-	qp->path.dgid = *at;
+	FUZZ_CHECK(news->peer <= 0xffffff);
+	books_follow(qp, news, said);
 	s->changes++;
 }
 
@@ -130,6 +127,17 @@ static void begin(struct world *w)
 	}
 }
 
+static void take_numbers(struct side *s)
+{
+	const uint32_t from = s->qp[0].qpn / MOVE_CHUNK * MOVE_CHUNK;
+	const uint32_t to = (from + 16 * MOVE_CHUNK) & 0xffffff;
+
+	move_renumber(s->m, from, to);
+	move_renumber_ids(s->m, from, to);
+	for (uint32_t i = 0; i < QPS; i++)
+		s->qp[i].qpn = to + i;
+}
+
 static void deliver(struct world *w, unsigned to, const uint8_t *mad,
 		    size_t len)
 {
@@ -160,6 +168,9 @@ static void step(struct world *w, struct input *in)
 	case 2:
 		for (unsigned i = 0; i < QPS; i++)
 			a->qp[i].path.sgid.raw[14] = op / 8;
+		/* Another process has its numbers. */
+		if (op & 128)
+			take_numbers(a);
 		move_resume(a->m, w->now);
 		break;
 	case 3:

@@ -3,6 +3,7 @@
  * RESUME between two ends with queue pairs that only keep books, over a network that
  * loses, repeats and delays; and what strangers can do with all that they have seen
  */
+#include "../lib/move_ends.h"
 #include "unit.h"
 
 #include "base/bytes.h"
@@ -23,6 +24,7 @@ struct side {
 	struct move_qp qp[QPS];
 	uint64_t until[QPS];
 	unsigned pauses[QPS], follows[QPS], knowns[QPS];
+	uint32_t ids_were, ids_are; /* of the peer, as heard last */
 };
 
 struct flying {
@@ -52,19 +54,17 @@ static union ibv_gid gid(unsigned last)
 
 static struct move_qp *find(struct side *s, uint32_t qpn)
 {
-	for (unsigned i = 0; i < QPS; i++)
-		if (s->qp[i].qpn == qpn)
-			return &s->qp[i];
-	return NULL;
+	const struct move_books b = { s->qp, QPS };
+
+	return books_find(&b, qpn);
 }
 
 static bool look(void *arg, uint32_t qpn, struct move_qp *out)
 {
-	const struct move_qp *qp = find(arg, qpn);
+	struct side *s = arg;
+	const struct move_books b = { s->qp, QPS };
 
-	if (qp)
-		*out = *qp;
-	return qp;
+	return books_look(&b, qpn, out);
 }
 
 static void pause_qp(void *arg, uint32_t qpn, uint64_t until,
@@ -79,16 +79,16 @@ static void pause_qp(void *arg, uint32_t qpn, uint64_t until,
 	s->pauses[qp - s->qp]++;
 }
 
-static void follow(void *arg, uint32_t qpn, uint32_t peer,
-		   const union ibv_gid *at, const struct move_said *said)
+static void follow(void *arg, uint32_t qpn, const struct move_news *news,
+		   const struct move_said *said)
 {
 	struct side *s = arg;
 	struct move_qp *qp = find(s, qpn);
 
 	assert_non_null(qp);
-	qp->said = *said;
-	qp->peer = peer;
-	qp->path.dgid = *at;
+	books_follow(qp, news, said);
+	s->ids_were = news->ids_were;
+	s->ids_are = news->ids_are;
 	s->until[qp - s->qp] = 0;
 	s->follows[qp - s->qp]++;
 }
@@ -332,6 +332,62 @@ static void told_and_followed(void **state)
 	world_fini(&w);
 }
 
+/* A's numbers are others by now, of both chunks or of that of communication IDs. */
+static void take_numbers(struct world *w, uint32_t to, uint32_t ids)
+{
+	struct side *a = &w->end[A];
+	const uint32_t from = a->qp[0].qpn / MOVE_CHUNK * MOVE_CHUNK;
+
+	for (unsigned i = 0; i < QPS; i++)
+		a->qp[i].qpn += to - from;
+	if (to != from)
+		move_renumber(a->m, from, to);
+	if (ids)
+		move_renumber_ids(a->m, 9 * MOVE_CHUNK, ids);
+}
+
+static void other_numbers(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	for (unsigned i = 0; i < 60; i++) {
+		const struct side *b = &w.end[B];
+
+		world_init(&w, NULL, NULL);
+		for (uint32_t round = 1; round < 5; round++) {
+			const union ibv_gid at = gid(i % 2 ? 1 : 4 + round);
+			const uint32_t ids =
+				i % 3 ? 0 : (9 + round) * MOVE_CHUNK;
+
+			w.loss = 0;
+			assert_int_equal(leave(&w, 60).paused, QPS);
+			w.loss = i % 50;
+			/* It was back, and could not go on there. */
+			if (round == 3)
+				take_numbers(&w, 0x700000, 5 * MOVE_CHUNK);
+			take_numbers(&w, round == 4 ? 0x1000 : round << 16,
+				     ids);
+			come_back(&w, &at, 100 * SEC);
+			for (unsigned k = 0; k < QPS; k++) {
+				assert_int_equal(b->follows[k], round);
+				assert_int_equal(b->qp[k].peer,
+						 w.end[A].qp[k].qpn);
+				assert_memory_equal(&b->qp[k].path.dgid, &at,
+						    16);
+				assert_int_equal(w.end[A].knowns[k], round);
+				assert_true(move_understood(
+					w.end[A].m, w.end[A].qp[k].qpn));
+			}
+			assert_int_equal(b->ids_are, round == 3 && !ids ?
+							     5 :
+							     ids / MOVE_CHUNK);
+			assert_int_equal(b->ids_were, b->ids_are ? 9 : 0);
+		}
+		world_fini(&w);
+	}
+}
+
 /* One that does not know of this hears little, and is not waited for long. */
 static void others_are_left_alone(void **state)
 {
@@ -445,6 +501,38 @@ static void both_at_once(void **state)
 	world_fini(&w);
 }
 
+/* One begins to ask before it has heard where the other one is by now. */
+static void overtaken(void **state)
+{
+	const union ibv_gid at = gid(7);
+	uint8_t nonce[MOVE_NONCE] = { 3 };
+	static struct world w;
+	struct move_sum sum;
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		world_init(&w, NULL, NULL);
+		leave(&w, 30);
+		if (i != 1)
+			take_numbers(&w, 0x300000, 0);
+		w.loss = 100;
+		come_back(&w, i ? &at : &w.end[A].qp[0].path.sgid, MSEC);
+		plan(&w.end[B], nonce);
+		move_hello(w.end[B].m, w.now);
+		w.loss = 0;
+		run(&w, w.now + MOVE_PATIENCE_NS);
+		move_pause(w.end[B].m, 30, w.now);
+		run(&w, w.now + MOVE_PATIENCE_NS);
+		sum = move_sum(w.end[B].m);
+		assert_int_equal(sum.hello, QPS);
+		assert_int_equal(sum.paused, QPS);
+		move_resume(w.end[B].m, w.now);
+		run(&w, w.now + SEC);
+		assert_int_equal(move_sum(w.end[B].m).resumed, QPS);
+		world_fini(&w);
+	}
+}
+
 /* What is right but for where the connection is, is of another one. */
 static void other_psns(void **state)
 {
@@ -463,6 +551,87 @@ static void other_psns(void **state)
 	for (unsigned i = 0; i < QPS; i++)
 		assert_int_equal(w.end[B].follows[i], i < 3 || i > 6);
 	world_fini(&w);
+}
+
+/* Many at once: each is found among all, whose peers understand or do not. */
+
+#define MANY 10000
+
+struct crowd {
+	struct move *m;
+	struct move_qp *qp;
+	bool answers;
+};
+
+static bool crowd_look(void *arg, uint32_t qpn, struct move_qp *out)
+{
+	const struct crowd *c = arg;
+	const struct move_books b = { c->qp, MANY };
+
+	return books_look(&b, qpn, out);
+}
+
+/* A process in two is there. */
+static void crowd_send(void *arg, const struct roce_path *path,
+		       const uint8_t mad[MAD_LEN])
+{
+	const struct crowd *c = arg;
+	struct move *to = c->answers ? c[-1].m : c[1].m;
+
+	if (c->answers || move_to(mad) / 4096 % 2)
+		move_rx(to, &path->sgid, &path->dgid, 0, mad, MAD_LEN, SEC);
+}
+
+static double crowd_ask(struct crowd *c)
+{
+	const uint8_t nonce[MOVE_NONCE] = { 1 };
+	clock_t begin;
+
+	qsort(c->qp, MANY, sizeof(*c->qp), move_order);
+	assert_int_equal(move_plan(c->m, nonce, c->qp, MANY), 0);
+	move_hello(c->m, SEC);
+	begin = clock();
+	for (unsigned i = 0; i < MANY; i++)
+		assert_int_equal(move_understood(c->m, c->qp[i].qpn),
+				 c->qp[i].peer / 4096 % 2);
+	assert_false(move_understood(c->m, 0xfffffe));
+	return (double)(clock() - begin) * 1000 / CLOCKS_PER_SEC;
+}
+
+static void many(void **state)
+{
+	struct crowd c[ENDS] = { { .answers = false }, { .answers = true } };
+	double ms;
+
+	(void)state;
+	for (unsigned k = 0; k < ENDS; k++) {
+		struct move_config cfg = { .process = 1 + k,
+					   .look = crowd_look,
+					   .send = crowd_send,
+					   .arg = &c[k] };
+
+		assert_int_equal(move_create(&c[k].m, &cfg), 0);
+		c[k].qp = calloc(MANY, sizeof(*c[k].qp));
+		assert_non_null(c[k].qp);
+	}
+	for (unsigned i = 0; i < MANY; i++) {
+		const uint32_t qpn[ENDS] = { (1 << 20) + i,
+					     (2 << 20) + 40 * i };
+
+		for (unsigned k = 0; k < ENDS; k++)
+			c[k].qp[i] = (struct move_qp){
+				.qpn = qpn[k],
+				.peer = qpn[!k],
+				.path = { .sgid = gid(1 + k),
+					  .dgid = gid(2 - k) },
+			};
+	}
+	ms = crowd_ask(&c[A]);
+	print_message("%d queue pairs: %.1f ms\n", MANY, ms);
+	for (unsigned k = 0; k < ENDS; k++) {
+		move_destroy(c[k].m);
+		free(c[k].qp);
+	}
 }
 
 /* Strangers */
@@ -562,11 +731,65 @@ static void forgeries(void **state)
 		n += strangers(&w, 1000);
 		leave(&w, 30);
 		n += strangers(&w, 1000);
+		take_numbers(&w, 0x400000, 0);
 		come_back(&w, &at, SEC);
 		n += strangers(&w, 1000);
 		world_fini(&w);
 	}
 	assert_int_equal(n, 16000);
+}
+
+/*
+ * RESUMEs that name other numbers, by one who has those that are right, which have not
+ * arrived: B waits, and goes on to wait.
+ */
+static void forged_numbers(void **state)
+{
+	const union ibv_gid at = gid(7);
+	struct flying right[FLYING / 64], f;
+	struct move_message m;
+	static struct world w;
+	size_t first, n;
+
+	(void)state;
+	world_init(&w, NULL, NULL);
+	leave(&w, 30);
+	take_numbers(&w, 0x300000, 10 * MOVE_CHUNK);
+	first = w.nseen;
+	w.loss = 100;
+	come_back(&w, &at, SEC / 2);
+	n = w.nseen - first;
+	assert_in_range(n, 4, ARRAY_SIZE(right));
+	memcpy(right, &w.seen[first], n * sizeof(right[0]));
+	save(&w);
+	for (unsigned i = 0; i < 10000; i++) {
+		uint8_t key[SIPHASH_KEY];
+
+		f = right[rnd(&w.seed) % n];
+		assert_int_equal(move_decode(&m, f.mad, MAD_LEN), 0);
+		m.entry[rnd(&w.seed) % m.n].now ^= 1u << rnd(&w.seed) % 24;
+		if (i % 3 == 1)
+			m.value ^= 1u << rnd(&w.seed) % 24;
+		if (i % 3 == 2)
+			m.counter += rnd(&w.seed) % 100;
+		if (i % 5 == 4)
+			m.now = f.sgid = gid(200);
+		rnd_fill(&w.seed, key, sizeof(key));
+		/* With the MAC that it had, or one by another key. */
+		move_encode(&m, i % 2 ? key : NULL, f.mad);
+		if (i % 2 == 0)
+			memcpy(f.mad + 240, right[0].mad + 240, 16);
+		arrive(&w, &f, MAD_LEN);
+		assert_true(is_as_saved(&w));
+	}
+	w.loss = 0;
+	for (size_t i = 0; i < n; i++)
+		arrive(&w, &right[i], MAD_LEN);
+	for (unsigned i = 0; i < QPS; i++) {
+		assert_int_equal(w.end[B].qp[i].peer, w.end[A].qp[i].qpn);
+		assert_int_equal(w.end[B].follows[i], 1);
+	}
+	world_fini(&w);
 }
 
 /* What decodes has one way to be written. */
@@ -607,7 +830,11 @@ int main(void)
 		cmocka_unit_test(secrets),
 		cmocka_unit_test(bad_networks),
 		cmocka_unit_test(both_at_once),
+		cmocka_unit_test(overtaken),
 		cmocka_unit_test(other_psns),
+		cmocka_unit_test(many),
+		cmocka_unit_test(other_numbers),
+		cmocka_unit_test(forged_numbers),
 		cmocka_unit_test(forgeries),
 		cmocka_unit_test(one_way),
 	};

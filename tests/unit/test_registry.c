@@ -185,6 +185,7 @@ static void who_holds_a_seat_hides_nobody(void **state)
 	struct registry *r = join();
 	unsigned slot = registry_slot(r);
 	const char *why;
+	struct registry_other other = { .n = 0 };
 	int seat, held;
 
 	(void)state;
@@ -192,7 +193,7 @@ static void who_holds_a_seat_hides_nobody(void **state)
 	assert_int_equal(registry_away(r, &seat), 0);
 	assert_int_equal(in_child(see_holder, &slot), 3);
 	held = dup(seat); /* as who has asked for it has one, for a while */
-	assert_int_equal(registry_back(r, dir, &why), 0);
+	assert_int_equal(registry_back(r, dir, &other, &why), 0);
 	assert_int_equal(registry_slot(r), slot);
 	assert_int_equal(in_child(see_holder, &slot), 1);
 	close(held);

@@ -124,6 +124,7 @@ static const struct engine_qp_ops ops = { .rx = qp_rx,
 
 static int begin(void **state)
 {
+	uint32_t num;
 	int qpn;
 
 	if (setup(state))
@@ -147,7 +148,7 @@ static int begin(void **state)
 	memset(&qp, 0, sizeof(qp));
 	engine_qp_init(&qp, &engine, &ops);
 	qp.dead = false;
-	assert_int_equal(engine_qpn_alloc(&engine, &qp), 0);
+	assert_int_equal(engine_qpn_alloc(&engine, &qp, &num), 0);
 	sent = got = flushes = 0;
 	return 0;
 }

@@ -8,6 +8,7 @@
  */
 #include "hostns.h"
 #include "pair.h"
+#include "taker.h"
 
 #include <dirent.h>
 #include <netinet/in.h>
@@ -74,6 +75,7 @@ struct node {
 };
 
 static _Atomic bool stop;
+static struct taker taker; /* if it has a pid: see away() */
 
 static uint32_t mix(uint32_t a, uint32_t b, uint32_t c)
 {
@@ -197,6 +199,10 @@ static void post_lossy(struct node *n, int type)
 	};
 	struct ibv_send_wr *bad;
 
+	if (!n->lossy[type]) {
+		n->nsent += LOSSY_SENT;
+		return;
+	}
 	if (type == UD) {
 		wr.wr.ud.ah = n->ah;
 		wr.wr.ud.remote_qpn = n->peer.lossy_qpn[UD];
@@ -255,8 +261,11 @@ static void got(struct node *n, const struct ibv_wc *wc)
 	if (wc->status)
 		fail_msg("end %u, burst %u: %s", n->who, n->burst,
 			 ibv_wc_status_str(wc->status));
-	while (type < LOSSY && wc->qp_num != n->lossy[type]->qp_num)
+	while (type < LOSSY &&
+	       (!n->lossy[type] || wc->qp_num != n->lossy[type]->qp_num))
 		type++;
+	if (type == LOSSY)
+		assert_int_equal(wc->qp_num, n->qp->qp_num);
 	if (wc->opcode == IBV_WC_RECV) {
 		if (type < LOSSY)
 			got_lossy(n, type, wc);
@@ -374,6 +383,27 @@ static void connect_uc(struct ibv_qp *qp, uint32_t dest)
 	assert_int_equal(ibv_modify_qp(qp, &rts, rts_mask(IBV_QPT_UC)), 0);
 }
 
+/* Theirs whose peers cannot be told of another number. */
+static void lossy_init(struct node *n, struct ibv_qp_init_attr *init)
+{
+	init->srq = NULL;
+	init->cap = (struct ibv_qp_cap){ 4, LOSSY_RECVS, 1, 1, 0 };
+	for (int type = 0; type < LOSSY && !taker.pid; type++) {
+		init->qp_type = type == UD ? IBV_QPT_UD : IBV_QPT_UC;
+		n->lossy[type] = ibv_create_qp(pd, init);
+		assert_non_null(n->lossy[type]);
+	}
+}
+
+static void lossy_connect(struct node *n)
+{
+	to_ud(n->lossy[UD]);
+	connect_uc(n->lossy[UC], n->peer.lossy_qpn[UC]);
+	for (int type = 0; type < LOSSY; type++)
+		for (uint32_t i = 0; i < LOSSY_RECVS; i++)
+			post_lossy_in(n, type, i);
+}
+
 static void node_init(struct node *n, unsigned who, bool sleeps, int fd)
 {
 	struct ibv_srq_init_attr srq = { .attr = { .max_wr = RECVS,
@@ -382,7 +412,7 @@ static void node_init(struct node *n, unsigned who, bool sleeps, int fd)
 		.qp_type = IBV_QPT_RC,
 		.cap = { 4 * BURST, 0, 1, 1, 0 },
 	};
-	struct ibv_ah_attr av = rtr_attr(0).ah_attr;
+	struct ibv_ah_attr av;
 	struct info me;
 
 	*n = (struct node){ .who = who, .sleeps = sleeps, .fd = fd };
@@ -401,27 +431,21 @@ static void node_init(struct node *n, unsigned who, bool sleeps, int fd)
 	init.srq = n->srq;
 	n->qp = ibv_create_qp(pd, &init);
 	assert_non_null(n->qp);
-	init.srq = NULL;
-	init.cap = (struct ibv_qp_cap){ 4, LOSSY_RECVS, 1, 1, 0 };
-	for (int type = 0; type < LOSSY; type++) {
-		init.qp_type = type == UD ? IBV_QPT_UD : IBV_QPT_UC;
-		n->lossy[type] = ibv_create_qp(pd, &init);
-		assert_non_null(n->lossy[type]);
-	}
+	lossy_init(n, &init);
+	av = rtr_attr(0).ah_attr;
 	n->ah = ibv_create_ah(pd, &av);
 	assert_non_null(n->ah);
-	me = (struct info){ n->qp->qp_num,
-			    { n->lossy[UD]->qp_num, n->lossy[UC]->qp_num },
-			    n->mr->rkey,
-			    (uintptr_t)n->m };
+	me = (struct info){ .qpn = n->qp->qp_num,
+			    .rkey = n->mr->rkey,
+			    .addr = (uintptr_t)n->m };
+	for (int type = 0; type < LOSSY; type++)
+		if (n->lossy[type])
+			me.lossy_qpn[type] = n->lossy[type]->qp_num;
 	exchange(fd, &me, &n->peer, sizeof(me));
-	to_ud(n->lossy[UD]);
-	connect_uc(n->lossy[UC], n->peer.lossy_qpn[UC]);
+	if (n->lossy[UD])
+		lossy_connect(n);
 	for (uint32_t i = 0; i < RECVS; i++)
 		post_in(n, i);
-	for (int type = 0; type < LOSSY; type++)
-		for (uint32_t i = 0; i < LOSSY_RECVS; i++)
-			post_lossy_in(n, type, i);
 	connect_rc(n->qp, n->peer.qpn);
 	exchange(fd, &me, &n->peer, sizeof(me));
 }
@@ -430,7 +454,8 @@ static void node_fini(struct node *n)
 {
 	assert_int_equal(ibv_destroy_qp(n->qp), 0);
 	for (int type = 0; type < LOSSY; type++)
-		assert_int_equal(ibv_destroy_qp(n->lossy[type]), 0);
+		if (n->lossy[type])
+			assert_int_equal(ibv_destroy_qp(n->lossy[type]), 0);
 	assert_int_equal(ibv_destroy_srq(n->srq), 0);
 	assert_int_equal(ibv_destroy_ah(n->ah), 0);
 	assert_int_equal(ibv_destroy_cq(n->cq), 0);
@@ -472,6 +497,18 @@ static void end_both(struct node *n, pid_t pid)
 	child_succeeds(pid);
 }
 
+static void pair_talks(struct end *from, struct end *to)
+{
+	post_recv(to, 1, 0, 8);
+	assert_int_equal(try_send(from,
+				  &(struct ibv_send_wr){
+					  .wr_id = 2, .opcode = IBV_WR_SEND },
+				  0, 8),
+			 0);
+	assert_int_equal(wait_wc(from->cq).wr_id, 2);
+	assert_int_equal(wait_wc(to->cq).wr_id, 1);
+}
+
 /* Who suspends: a thread in each end, told how long by the first one. */
 
 struct order {
@@ -481,18 +518,26 @@ struct order {
 
 static unsigned bad_calls;
 static bool seated; /* peers wait: it may last for long */
+static bool own_host; /* no other test has the same registry */
 
 static void away(uint32_t ms)
 {
-	int seat, err = seated ? softhca_suspend_seated(&seat) :
-				 softhca_suspend();
+	int seat, err;
 
+	if (taker.pid)
+		err = softhca_suspend_for(60, NULL);
+	else if (seated)
+		err = softhca_suspend_seated(&seat);
+	else
+		err = softhca_suspend();
 	if (err) {
 		bad_calls++;
 		fprintf(stderr, "suspend: %s: %s\n", strerror(err),
 			softhca_migrate_why());
 		return;
 	}
+	if (taker.pid)
+		taker_takes(&taker);
 	if (ms)
 		usleep(ms * 1000);
 	err = softhca_resume();
@@ -1130,6 +1175,94 @@ static void sleeping_seated(void **state)
 	run(true);
 }
 
+/* Another process has the numbers of either end whenever it goes on, which gets
+ * others. */
+static void run_renumbered(bool sleeps)
+{
+	if (!own_host)
+		skip();
+	taker_begin(&taker);
+	run(sleeps);
+	taker_end(&taker);
+	taker.pid = 0;
+}
+
+static void polling_renumbered(void **state)
+{
+	(void)state;
+	run_renumbered(false);
+}
+
+static void sleeping_renumbered(void **state)
+{
+	(void)state;
+	run_renumbered(true);
+}
+
+/* Both ends are in one process, and nobody has to be told; new queue pairs have
+ * numbers that can be known. */
+static void own_renumbered(void **state)
+{
+	static const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC };
+	struct end a, b, c, d;
+
+	(void)state;
+	if (!own_host)
+		skip();
+	taker_begin(&taker);
+	setup(NULL);
+	for (unsigned i = 0; i < 2; i++) {
+		pair_init(&a, &b, types[i]);
+		for (unsigned k = 0; k < 3; k++) {
+			assert_int_equal(softhca_suspend(), 0);
+			taker_takes(&taker);
+			assert_int_equal(softhca_resume(), 0);
+			pair_talks(&a, &b);
+			pair_talks(&b, &a);
+			pair_init(&c, &d, IBV_QPT_RC);
+			pair_talks(&c, &d);
+			end_fini(&c);
+			end_fini(&d);
+		}
+		end_fini(&a);
+		end_fini(&b);
+	}
+	teardown(NULL);
+	taker_end(&taker);
+	taker.pid = 0;
+}
+
+/* Whose number somebody has who cannot be told keeps it, or stays where it is. */
+static void numbers_that_are_known(void **state)
+{
+	static const struct {
+		enum ibv_qp_type type;
+		const char *why;
+	} known[] = { { IBV_QPT_RC, "is not connected" },
+		      { IBV_QPT_UD, "(UD)" } };
+	struct end a;
+
+	(void)state;
+	if (!own_host)
+		skip();
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+		taker_begin(&taker);
+		setup(NULL);
+		end_init(&a, known[i].type, NULL);
+		assert_int_equal(softhca_suspend_for(9, NULL), 0);
+		taker_takes(&taker);
+		assert_int_equal(softhca_resume(), EADDRINUSE);
+		assert_non_null(strstr(softhca_migrate_why(), known[i].why));
+		assert_non_null(
+			strstr(softhca_migrate_why(), "another process"));
+		taker_end(&taker);
+		taker.pid = 0;
+		assert_int_equal(softhca_resume(), 0);
+		end_fini(&a);
+		teardown(NULL);
+	}
+}
+
 /* What needs no acknowledgement, sent before either end is suspended, and while
  * the sender is. */
 static void volley(struct node *n, unsigned bursts)
@@ -1643,6 +1776,10 @@ int main(void)
 		cmocka_unit_test(joined_meanwhile),
 		cmocka_unit_test(streams),
 		cmocka_unit_test(stream_datagrams),
+		cmocka_unit_test(polling_renumbered),
+		cmocka_unit_test(sleeping_renumbered),
+		cmocka_unit_test(own_renumbered),
+		cmocka_unit_test(numbers_that_are_known),
 		cmocka_unit_test(polling_seated),
 		cmocka_unit_test(sleeping_seated),
 	};
@@ -1651,7 +1788,8 @@ int main(void)
 	if (!pthread_create(&first, NULL, no_thread, NULL))
 		pthread_join(first, NULL);
 	/* What a process without a seat has given up, another one may take. */
-	if (!own_netns())
+	own_host = own_netns();
+	if (!own_host)
 		fprintf(stderr, "there is no network of this test's own\n");
 	cmocka_set_test_filter(getenv("SUSPEND_TEST"));
 	return cmocka_run_group_tests(tests, NULL, NULL);

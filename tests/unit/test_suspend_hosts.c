@@ -7,6 +7,7 @@
  */
 #include "hostns.h"
 #include "pair.h"
+#include "taker.h"
 
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
@@ -123,6 +124,7 @@ static void talk(struct host *h)
 				    ibv_wc_status_str(IBV_WC_SUCCESS));
 		sent |= wc.wr_id == 1;
 		got |= wc.wr_id >= 100;
+		assert_int_equal(wc.qp_num, h->e.qp->qp_num);
 	}
 	meet(h);
 }
@@ -294,6 +296,62 @@ static void other_hardware(struct host *h)
 	close_end(h);
 }
 
+/* Another process of its host has its number whenever it goes on: it gets others on
+ * the wire, and its program and the peer's go on with the first. */
+static void other_numbers(struct host *h)
+{
+	struct taker t;
+
+	open_end(h);
+	talk(h);
+	if (!h->peer)
+		taker_begin(&t);
+	for (unsigned i = 0; i < 4; i++) {
+		if (h->peer) {
+			assert_true(waits(h) < AT_ONCE);
+		} else {
+			assert_int_equal(softhca_suspend_for(20, NULL), 0);
+			meet(h);
+			taker_takes(&t);
+			usleep(300000);
+			meet(h);
+			assert_int_equal(softhca_resume(), 0);
+			assert_int_equal(wait_wc(h->e.cq).status,
+					 IBV_WC_SUCCESS);
+		}
+		talk(h);
+	}
+	close_end(h);
+	if (!h->peer)
+		taker_end(&t);
+}
+
+/* The peer is told nothing, so the number must be the same: it cannot go on before
+ * the other process has ended. */
+static void number_is_taken(struct host *h)
+{
+	struct taker t;
+
+	open_end(h);
+	talk(h);
+	if (!h->peer) {
+		taker_begin(&t);
+		assert_int_equal(softhca_suspend(), 0);
+		taker_takes(&t);
+		for (unsigned i = 0; i < 2; i++) {
+			assert_int_equal(softhca_resume(), EADDRINUSE);
+			assert_non_null(strstr(softhca_migrate_why(),
+					       "another process"));
+			assert_non_null(strstr(softhca_migrate_why(),
+					       "softhca_suspend_for()"));
+		}
+		taker_end(&t);
+		assert_int_equal(softhca_resume(), 0);
+	}
+	talk(h);
+	close_end(h);
+}
+
 /* A connection of rdma_cm follows, too, down to its end. */
 
 static void cm_end(struct host *h, struct rdma_cm_id *id, bool sends)
@@ -369,18 +427,35 @@ static struct rdma_cm_id *cm_connects(struct host *h)
 	return id;
 }
 
-static void connection_moves(struct host *h)
+static void to_another_address(void)
+{
+	assert_true(ip("addr del 10.98.0.2/24 dev sh1"));
+	assert_true(ip("addr add 10.98.0.4/24 dev sh1"));
+}
+
+static void back_to_the_address(void)
+{
+	assert_true(ip("addr del 10.98.0.4/24 dev sh1"));
+	assert_true(ip("addr add 10.98.0.2/24 dev sh1"));
+}
+
+static void connection_goes_on(struct host *h, bool moves, bool renumbered)
 {
 	struct rdma_cm_id *id, *l = NULL;
+	struct taker t;
 	uint64_t begin;
 
+	if (!h->peer && renumbered)
+		taker_begin(&t);
 	id = h->peer ? cm_connects(h) : cm_serves(h, &l);
 	cm_end(h, id, h->peer);
 	cm_end(h, id, !h->peer);
 	if (!h->peer) {
 		assert_int_equal(softhca_suspend_for(20, NULL), 0);
-		assert_true(ip("addr del 10.98.0.2/24 dev sh1"));
-		assert_true(ip("addr add 10.98.0.4/24 dev sh1"));
+		if (moves)
+			to_another_address();
+		if (renumbered)
+			taker_takes(&t);
 		assert_int_equal(softhca_resume(), 0);
 	}
 	cm_end(h, id, h->peer);
@@ -395,10 +470,23 @@ static void connection_moves(struct host *h)
 	if (l)
 		rdma_destroy_id(l);
 	meet(h);
-	if (!h->peer) {
-		assert_true(ip("addr del 10.98.0.4/24 dev sh1"));
-		assert_true(ip("addr add 10.98.0.2/24 dev sh1"));
-	}
+	if (!h->peer && moves)
+		back_to_the_address();
+	if (!h->peer && renumbered)
+		taker_end(&t);
+}
+
+static void connection_moves(struct host *h)
+{
+	connection_goes_on(h, true, false);
+}
+
+/* Its queue pair's number and its communication IDs are others; those of the next
+ * connection are of another process. */
+static void connection_renumbered(struct host *h)
+{
+	connection_goes_on(h, false, true);
+	connection_goes_on(h, false, true);
 }
 
 /* Another secret: the peer is not asked, and what it is told is not heeded. */
@@ -422,8 +510,9 @@ static void strangers(struct host *h)
 /* The other host */
 
 static void (*const scenes[])(struct host *h) = {
-	bad_times, told,           not_told,         told_too_little, both,
-	moves,     other_hardware, connection_moves, strangers,
+	bad_times, told,          not_told,        told_too_little,
+	both,      moves,         other_hardware,  connection_moves,
+	strangers, other_numbers, number_is_taken, connection_renumbered,
 };
 
 static int other_host(int fd)
@@ -552,15 +641,23 @@ static void open_secret(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		SCENE(bad_times, 0),      SCENE(told, 1),
-		SCENE(not_told, 2),       SCENE(told_too_little, 3),
-		SCENE(both, 4),           SCENE(moves, 5),
-		SCENE(other_hardware, 6), SCENE(connection_moves, 7),
+		SCENE(bad_times, 0),
+		SCENE(told, 1),
+		SCENE(not_told, 2),
+		SCENE(told_too_little, 3),
+		SCENE(both, 4),
+		SCENE(moves, 5),
+		SCENE(other_hardware, 6),
+		SCENE(other_numbers, 9),
+		SCENE(number_is_taken, 10),
+		SCENE(connection_renumbered, 11),
+		SCENE(connection_moves, 7), /* leaves an address bound */
 	};
 	/* The first one before there is a configuration. */
 	const struct CMUnitTest same[] = {
 		cmocka_unit_test(open_secret),
 		SCENE(moves, 5),
+		SCENE(other_numbers, 9),
 	};
 	const struct CMUnitTest different[] = { SCENE(strangers, 8) };
 
