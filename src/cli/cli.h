@@ -55,6 +55,7 @@ int cmd_stat(int argc, char **argv);
 int cmd_checkpoint(int argc, char **argv);
 int cmd_restore(int argc, char **argv);
 int cmd_migrate(int argc, char **argv);
+int cmd_suspend(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 
 /* Not shown in --help: run by doctor inside the environment of run, it reports

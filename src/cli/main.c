@@ -33,6 +33,7 @@ static const char usage[] =
 	"            save a running program with its connections, by CRIU\n"
 	"  restore   go on with it, here or on another host\n"
 	"  migrate   both: move it to another host, or network namespace\n"
+	"  suspend   run a command that saves it, such as podman's, meanwhile\n"
 	"\n"
 	"  --help, --version\n"
 	"\n"
@@ -55,7 +56,7 @@ static const struct {
 	{ "ps", cmd_ps },           { "stat", cmd_stat },
 	{ "trace", cmd_trace },     { "checkpoint", cmd_checkpoint },
 	{ "restore", cmd_restore }, { "migrate", cmd_migrate },
-	{ "_probe", cmd_probe },
+	{ "suspend", cmd_suspend }, { "_probe", cmd_probe },
 };
 
 static int remove_one(const char *path, const struct stat *st, int type,

@@ -66,7 +66,7 @@ static const struct argp_option options[] = {
 	{ 0 },
 };
 
-static error_t parse_pid(struct argp_state *state, const char *arg, pid_t *pid)
+error_t move_parse_pid(struct argp_state *state, const char *arg, pid_t *pid)
 {
 	char *end;
 	long n = strtol(arg, &end, 10);
@@ -86,7 +86,7 @@ static error_t parse_words(struct argp_state *state, struct move_args *a)
 	error_t err = 0;
 
 	if (*word && !a->no_pid)
-		err = parse_pid(state, *word++, &a->pid);
+		err = move_parse_pid(state, *word++, &a->pid);
 	if (!err && *word)
 		*to = *word++;
 	if (err || !*word)

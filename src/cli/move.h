@@ -34,6 +34,8 @@ struct move_args {
 };
 
 extern const struct argp move_argp;
+/* An argument that is a process ID; EINVAL, and it has been said. */
+error_t move_parse_pid(struct argp_state *state, const char *arg, pid_t *pid);
 
 enum move_after { MOVE_END, MOVE_RUN, MOVE_STOP };
 
