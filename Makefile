@@ -88,7 +88,7 @@ test-containers: ## softhca in containers: podman, pods, Kubernetes' manifest, C
 	@scripts/deps containers
 	@tests/containers/run
 
-test-migrate: build-tests ## programs moved by CRIU, in place and between network namespaces (root)
+test-migrate: build-tests ## programs moved by CRIU, in place, between network namespaces and in a guest (root; 7 minutes)
 	@scripts/deps migrate
 	@tests/migrate/run $(MIGRATE)
 

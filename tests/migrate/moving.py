@@ -18,7 +18,8 @@ BUILD = os.environ.get("SOFTHCA_BUILD", os.path.join(TOP, "build"))
 SOFTHCA = os.path.join(BUILD, "bin", "softhca")
 ROUNDS = os.path.join(BUILD, "tests", "migrate", "rounds")
 PR_SET_CHILD_SUBREAPER = 36
-LIMIT = 60      # s, for a program; see load.py
+SLOW = int(os.environ.get("SOFTHCA_TEST_SLOW", "1"))    # in an emulated machine
+LIMIT = 60 * SLOW   # s, for a program; see load.py
 ADDRESS = "10.92.0.1"
 TABLE = ("<!-- by tests/migrate/run --write -->\n", "<!-- end -->\n")
 
@@ -194,11 +195,12 @@ def softhca(*words, prefix=(), env=None, rc=0, limit=LIMIT):
 
 
 def timeline(said, *names):
+    """A command has said how long these took; the blackout in ms."""
     for name in names:
         if not re.search(rf"^{name} +[0-9.]+ m?s", said, re.M):
             raise Failed(f"no {name} in\n{said}")
-    return float(re.search(r"^blackout +([0-9.]+) ms", said, re.M)[1]) if "blackout" in names and \
-        re.search(r"^blackout +[0-9.]+ ms", said, re.M) else None
+    m = re.search(r"^blackout +([0-9.]+) (m?s)", said, re.M)
+    return float(m[1]) * (1 if m[2] == "ms" else 1000) if m else None
 
 
 def find_criu():
