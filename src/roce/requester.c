@@ -31,8 +31,11 @@
 /* PSNs that may be out where large packets can be. */
 #define LARGE_WINDOW (1u << 18)
 
-/* Ask for an acknowledgement at least this often within a message. */
+/* Ask for an acknowledgement at least this often within a message; or so often in
+ * the widest window. */
 #define ACK_EVERY 16u
+#define ACKS_A_WINDOW 4u
+#define UNLOST_NS (1000 * MSEC) /* a path that loses nothing for so long */
 
 void req_init(struct roce_qp *qp)
 {
@@ -335,13 +338,45 @@ static inline void fill_sending(struct roce_hdr *h, const struct qp_wqe *w,
 	h->solicited = last && w->flags & IBV_SEND_SOLICITED;
 }
 
+/*
+ * Whether what is posted behind the message at nxt leaves right behind it, as far
+ * as can be seen, and asks for both.
+ */
+static inline bool goes_on(const struct roce_qp *qp)
+{
+	const struct qp_sq *sq = &qp->base.sq;
+	const struct qp_wqe *w = qp_sq_slot(sq, sq->nxt + 1);
+
+	return sq->nxt + 1 != sq->tail && qp->base.state == IBV_QPS_RTS &&
+	       w->status == IBV_WC_SUCCESS && !w->local &&
+	       !qp_wqe_has_response(w) && !(w->flags & IBV_SEND_FENCE);
+}
+
+/*
+ * Whether the window is as wide as it may be, and nothing has been lost lately: it
+ * need not be moved packet by packet then. An acknowledgement costs both ends as
+ * much as some of them do. Where flows compete each learns from them what it has.
+ */
+static inline bool asks_seldom(const struct roce_qp *qp, uint64_t now_ns)
+{
+	const struct roce_cc *c = &qp->req.cc;
+
+	return c->cwnd == c->cwnd_max && !qp->path.lossless &&
+	       (!c->cut_ns || now_ns > c->cut_ns + UNLOST_NS);
+}
+
 /* Who closes the window must ask, or it stays closed. */
-static inline bool must_ask(struct roce_qp *qp, bool last, uint32_t span)
+static inline bool must_ask(struct roce_qp *qp, bool last, uint32_t span,
+			    uint64_t now_ns)
 {
 	struct roce_requester *r = &qp->req;
+	const bool seldom = asks_seldom(qp, now_ns);
+	const uint32_t every =
+		seldom ? r->cc.cwnd / (ACKS_A_WINDOW * CWND_UNIT) : ACK_EVERY;
 
 	if (!qp_is_reliable(&qp->base) ||
-	    (!last && ++r->noack < ACK_EVERY && window_open(qp, span)))
+	    ((!last || (seldom && goes_on(qp))) && ++r->noack < every &&
+	     window_open(qp, span)))
 		return false;
 	r->noack = 0;
 	return true;
@@ -397,7 +432,7 @@ build_packet(struct roce_qp *qp, struct roce_batch *b, struct qp_wqe *w,
 			b->data.n = p->iov;
 			return err;
 		}
-		p->h.ack_req = must_ask(qp, part.last, part.span);
+		p->h.ack_req = must_ask(qp, part.last, part.span, now_ns);
 	}
 	batch_push(b, p, &qp->path, qp->seed);
 	p->last_psn = psn_add(r->nxt_psn, part.span - 1);

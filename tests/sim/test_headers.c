@@ -24,7 +24,8 @@
  *   pad count                         9.2.3      pads_fill_the_last_word,
  *                                                test_roce: every_length; peer
  *   solicited event bit               9.2.2      solicited_is_for_the_last
- *   AckReq                            9.7.7.1.1  ack_is_asked_for
+ *   AckReq                            9.7.7.1.1  ack_is_asked_for,
+ *                                                ack_is_asked_for_seldom
  *   AETH credits                      9.7.7.2    credits_say_that_there_are_none
  *   MSN                               9.7.7.1    msn_counts_messages
  *   responder resources are told      12.7.29,   cm_connect:
@@ -226,6 +227,63 @@ static void ack_is_asked_for(void **state)
 	sim_free(p.sim);
 }
 
+/* Asks in 2048 packets of a long message and short ones that wait for it, and how
+ * many packets there are between two. */
+static unsigned asks(struct pair *p, struct seen *w, unsigned *between)
+{
+	unsigned n = 0, since = 0;
+	bool last = false;
+
+	w->n = 0;
+	*between = 0;
+	post_to(p->a, IBV_WR_RDMA_WRITE, 0, 1 << 20);
+	for (int i = 0; i < 16; i++)
+		post_to(p->a, IBV_WR_RDMA_WRITE, 0, 65536);
+	settle(p);
+	for (int i = 0; i < 17; i++)
+		expect(p->a->send, IBV_WC_SUCCESS);
+	for (size_t i = 0; i < w->n; i++) {
+		const struct roce_hdr *h = &w->pkt[i].h;
+
+		if (!(roce_opcode(h->opcode)->flags & ROCE_F_REQUEST))
+			continue;
+		last = h->ack_req;
+		n += last;
+		since = last ? 0 : since + 1;
+		*between = max_u32(*between, since);
+	}
+	assert_true(last);
+	return n;
+}
+
+/*
+ * Where the window is as wide as it may be and nothing was lost, four times in
+ * what it holds, and at the end of what is posted; after a loss as ever.
+ */
+static void ack_is_asked_for_seldom(void **state)
+{
+	struct pair p = pair_new(IBV_QPT_RC);
+	struct seen *w = watch(&p);
+	unsigned between;
+
+	(void)state;
+	if (p.a->qp->path.lossless) { /* there is no such window there */
+		sim_free(p.sim);
+		return;
+	}
+	asks(&p, w, &between);
+	asks(&p, w, &between);
+	assert_in_range(asks(&p, w, &between), 8, 12);
+	assert_true(between < 256);
+	/* The first packet of the next ones. */
+	w->gap[0] = psn_add(sim_conn_default.psn_a, 3 * 2048);
+	w->gaps = 1;
+	asks(&p, w, &between);
+	assert_true(asks(&p, w, &between) >= 128);
+	assert_true(between < 16);
+	sim_free(p.sim);
+}
+
 /* 9.7.7.2: code 31 says that the responder does not count credits. */
 static void credits_say_that_there_are_none(void **state)
 {
@@ -359,6 +417,7 @@ int main(void)
 		cmocka_unit_test(pads_fill_the_last_word),
 		cmocka_unit_test(solicited_is_for_the_last),
 		cmocka_unit_test(ack_is_asked_for),
+		cmocka_unit_test(ack_is_asked_for_seldom),
 		cmocka_unit_test(credits_say_that_there_are_none),
 		cmocka_unit_test(msn_counts_messages),
 		cmocka_unit_test(flow_label_picks_the_port),
