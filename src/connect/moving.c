@@ -70,6 +70,8 @@ static bool see(const struct shca_qp *qp, struct move_qp *out)
 		.una = at.una,
 		.end_psn = at.end_psn,
 		.epsn = at.epsn,
+		.silent = at.silent,
+		.unheard = at.unheard,
 		.said = { qp->said.process, qp->said.counter },
 	};
 	return true;

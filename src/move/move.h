@@ -34,12 +34,14 @@ struct move_said {
 	uint64_t process, counter;
 };
 
-/* A reliable connection in RTS, as it is now. */
+/* A reliable connection in RTR or RTS, as it is now. */
 struct move_qp {
 	uint32_t qpn, peer;
 	struct roce_path path; /* from here to there */
 	uint32_t una, end_psn; /* not acknowledged; next to be sent first */
 	uint32_t epsn; /* expected */
+	bool silent; /* it has not sent yet, and has no PSNs of its own */
+	bool unheard; /* nor has its peer */
 	struct move_said said;
 };
 

@@ -84,10 +84,13 @@ static bool psns_fit(enum move_kind kind, const struct move_entry *e,
 {
 	const uint32_t slack = kind == MOVE_PAUSE ? WINDOW : 0;
 
-	return between(qp->epsn, psn_add(e->una, PSN_MASK + 1 - slack),
-		       psn_add(e->una, WINDOW)) &&
-	       between(e->epsn, psn_add(qp->una, PSN_MASK + 1 - slack),
-		       psn_add(qp->end_psn, slack));
+	/* An end that only receives has said none. */
+	return (qp->unheard ||
+		between(qp->epsn, psn_add(e->una, PSN_MASK + 1 - slack),
+			psn_add(e->una, WINDOW))) &&
+	       (qp->silent ||
+		between(e->epsn, psn_add(qp->una, PSN_MASK + 1 - slack),
+			psn_add(qp->end_psn, slack)));
 }
 
 enum verdict { WRONG, NEW, AGAIN };

@@ -51,8 +51,17 @@ void roce_qp_follow(struct roce_qp *qp, const struct roce_path *path,
 
 bool roce_qp_places(const struct roce_qp *qp, struct roce_places *p)
 {
-	if (qp->base.type != IBV_QPT_RC || qp->base.state != IBV_QPS_RTS)
+	const enum ibv_qp_state state = qp->base.state;
+
+	if (qp->base.type != IBV_QPT_RC ||
+	    (state != IBV_QPS_RTS && state != IBV_QPS_RTR))
 		return false;
-	*p = (struct roce_places){ qp->req.una, qp->req.end_psn, qp->rsp.epsn };
+	*p = (struct roce_places){
+		.una = qp->req.una,
+		.end_psn = qp->req.end_psn,
+		.epsn = qp->rsp.epsn,
+		.silent = state == IBV_QPS_RTR,
+		.unheard = qp->rsp.epsn == qp->base.attr.rq_psn,
+	};
 	return true;
 }

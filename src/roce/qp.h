@@ -138,9 +138,12 @@ bool roce_qp_paused(const struct roce_qp *qp);
 void roce_qp_go_on(struct roce_qp *qp, uint64_t now_ns);
 void roce_qp_follow(struct roce_qp *qp, const struct roce_path *path,
 		    uint32_t dest_qpn);
-/* Where the two ends of one in RTS are; false: it is none. */
+/* Where the two ends of a reliable connection are, in RTR or RTS; false: it is
+ * none. */
 struct roce_places {
 	uint32_t una, end_psn, epsn;
+	bool silent; /* in RTR: it has no PSN of its own yet */
+	bool unheard; /* it has accepted no request yet: its peer may be silent */
 };
 bool roce_qp_places(const struct roce_qp *qp, struct roce_places *p);
 

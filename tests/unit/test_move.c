@@ -634,6 +634,27 @@ static void many(void **state)
 	}
 }
 
+/* An end in RTR has no PSNs of its own; its peer has heard none. */
+static void silent_ends(void **state)
+{
+	static struct world w;
+	struct move_sum sum;
+
+	(void)state;
+	world_init(&w, NULL, NULL);
+	w.end[A].qp[3].una = w.end[A].qp[3].end_psn =
+		psn_add(w.end[A].qp[3].una, 1 << 23);
+	w.end[A].qp[3].silent = w.end[B].qp[3].unheard = true;
+	w.end[B].qp[4].una = w.end[B].qp[4].end_psn =
+		psn_add(w.end[B].qp[4].una, 1 << 23);
+	w.end[B].qp[4].silent = w.end[A].qp[4].unheard = true;
+	leave(&w, 30);
+	sum = come_back(&w, &w.end[A].qp[0].path.sgid, SEC);
+	assert_int_equal(sum.paused, QPS);
+	assert_int_equal(sum.resumed, QPS);
+	world_fini(&w);
+}
+
 /* Strangers */
 
 static struct side saved[ENDS];
@@ -835,6 +856,7 @@ int main(void)
 		cmocka_unit_test(many),
 		cmocka_unit_test(other_numbers),
 		cmocka_unit_test(forged_numbers),
+		cmocka_unit_test(silent_ends),
 		cmocka_unit_test(forgeries),
 		cmocka_unit_test(one_way),
 	};
