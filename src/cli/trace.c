@@ -372,6 +372,49 @@ static void print_procs(const struct trace_set *t)
 	}
 }
 
+/* The first event of that type, of the same process and QP, from the i-th on; or NULL. */
+static const struct trace_event *next_of(const struct trace_set *t, uint32_t i,
+					 enum trace_type type)
+{
+	const struct trace_event *from = &t->event[i];
+
+	for (; i < t->nevents; i++)
+		if (trace_type(&t->event[i].rec) == type &&
+		    t->event[i].proc == from->proc &&
+		    t->event[i].rec.what >> 8 == from->rec.what >> 8)
+			return &t->event[i];
+	return NULL;
+}
+
+/* Processes that were suspended, and QPs that have waited for such a peer. */
+static void print_moves(const struct trace_set *t)
+{
+	for (uint32_t i = 0; i < t->nevents; i++) {
+		const struct trace_event *ev = &t->event[i], *back;
+		const uint32_t type = trace_type(&ev->rec);
+
+		if (type != TRACE_AWAY && type != TRACE_PEER_AWAY)
+			continue;
+		back = next_of(t, i,
+			       type == TRACE_AWAY ? TRACE_BACK :
+						    TRACE_PEER_BACK);
+		printf("%12.6f s: process %u",
+		       (double)(ev->rec.ns - trace_begin_ns(t)) / 1e9,
+		       t->proc[ev->proc].head.pid);
+		if (type == TRACE_AWAY)
+			printf(" is suspended");
+		else
+			printf(": QP 0x%06x waits for its peer, which is "
+			       "suspended",
+			       ev->rec.what >> 8);
+		if (back)
+			printf(", for %.3f ms\n",
+			       (double)(back->rec.ns - ev->rec.ns) / 1e6);
+		else
+			printf("; the recording has no end of that\n");
+	}
+}
+
 static int print_table(const struct trace_set *t,
 		       const struct trace_wanted *want)
 {
@@ -390,6 +433,7 @@ static int print_table(const struct trace_set *t,
 	qsort(rows, n, sizeof(*rows), slowest_first);
 	printf("%s\n\n", v.text);
 	print_procs(t);
+	print_moves(t);
 	shown = want->rows && want->rows < n ? want->rows : n;
 	printf("\n%zu work requests, %" PRIu64 " packets, %" PRIu64
 	       " of them sent again; the slowest %zu (times in us):\n\n",

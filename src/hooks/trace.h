@@ -49,6 +49,13 @@ enum trace_type {
 	TRACE_WAKE,
 	TRACE_ASYNC, /* x: enum ibv_event_type */
 	TRACE_THREAD, /* who writes here from now on: x: its ID; name from key on */
+	/* The process is suspended, and goes on: key: ns for which its clock has
+	 * stood still; later events have times as if it had not */
+	TRACE_AWAY,
+	TRACE_BACK,
+	/* num: QP; its peer is suspended for x seconds at most, and is back */
+	TRACE_PEER_AWAY,
+	TRACE_PEER_BACK,
 	TRACE_TYPES
 };
 

@@ -114,6 +114,8 @@ static bool has_qp(const struct trace_rec *r)
 	case TRACE_SLEEP:
 	case TRACE_WAKE:
 	case TRACE_ASYNC:
+	case TRACE_AWAY:
+	case TRACE_BACK:
 		return false;
 	case TRACE_POST_RECV:
 		return num_of(r) != 0; /* else assign_srqs() finds it */

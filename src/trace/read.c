@@ -17,6 +17,8 @@
 #define FILES_MAX 4096u
 #define CLOCKS_MAX 256u
 #define NS_MAX (UINT64_MAX / 8)
+#define BACKS_MAX 256 /* times that a process was suspended, */
+#define STOOD_MAX (NS_MAX / BACKS_MAX) /* for so long each */
 
 static int read_at(int fd, void *to, size_t len, uint64_t at)
 {
@@ -162,6 +164,33 @@ static int read_ring(struct trace_set *t, size_t *room, int fd, uint32_t proc,
 	return 0;
 }
 
+/* A clock that has stood still while its process was suspended is set right: as
+ * others, it shows the time that has passed. */
+static void add_standstill(struct trace_set *t, uint32_t from)
+{
+	struct {
+		uint64_t ns, stood;
+	} back[BACKS_MAX];
+	size_t n = 0;
+
+	for (uint32_t i = from; i < t->nevents && n < BACKS_MAX; i++) {
+		const struct trace_rec *r = &t->event[i].rec;
+
+		if (trace_type(r) != TRACE_BACK)
+			continue;
+		back[n].ns = r->ns;
+		back[n++].stood = r->key < STOOD_MAX ? r->key : 0;
+	}
+	for (uint32_t i = from; i < t->nevents && n; i++) {
+		struct trace_rec *r = &t->event[i].rec;
+		const uint64_t ns = r->ns;
+
+		for (size_t k = 0; k < n; k++)
+			if (ns >= back[k].ns)
+				r->ns += back[k].stood;
+	}
+}
+
 static int clock_of(struct trace_set *t, const struct trace_header *h,
 		    uint32_t *out)
 {
@@ -227,6 +256,7 @@ static const char *read_open(struct trace_set *t, size_t *room, int fd,
 		err = read_ring(t, room, fd, t->nprocs, i, buf);
 	free(buf);
 	if (!err) {
+		add_standstill(t, events);
 		t->nprocs++;
 		return NULL;
 	}
