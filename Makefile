@@ -62,6 +62,10 @@ demo: ## watch unmodified RDMA programs run on this machine
 	@scripts/deps demo
 	@scripts/demo
 
+demo-migrate: build ## watch a running program move to another host, while its peer writes to it (root, CRIU)
+	@scripts/deps demo
+	@scripts/demo-migrate
+
 bench: build-tests ## latency and bandwidth beside UCX, UDP, TCP and memcpy
 	@/usr/bin/python3 tests/bench/bench.py $(BENCH)
 
@@ -114,4 +118,4 @@ uninstall: ## what make install has put there, of the same PREFIX
 clean: ## remove what was built and measured
 	rm -rf build bench-results
 
-.PHONY: help deps build build-tests check test test-busy test-full test-page test-arm64 test-headers test-pyverbs test-peer soak demo deb tarball test-packages test-containers test-migrate bench bench-peer asan lint tsan install uninstall clean
+.PHONY: help deps build build-tests check test test-busy test-full test-page test-arm64 test-headers test-pyverbs test-peer soak demo demo-migrate deb tarball test-packages test-containers test-migrate bench bench-peer asan lint tsan install uninstall clean
